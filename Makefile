@@ -1,0 +1,79 @@
+# trl. `make` alone prints the targets; docs/CONTRIBUTING.md says more about each.
+
+SHELL       := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+# The version is what git says, else "dev": also in a clone without tags, without git, or of another owner.
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+# -buildvcs=false: the version above says it already, and stamping fails where git distrusts the owner of the tree.
+BUILD    = CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION)'
+
+ARGS      ?=
+RUN       ?= .
+PKG       ?= ./...
+BENCH     ?= .
+BENCHTIME ?= 1s
+COUNT     ?= 5
+FUZZTIME  ?= 3600
+CONTRACT  ?= ../shared/contract/run.sh
+
+help: ## print this list
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+build: ## bin/trl: static, for this machine
+	$(BUILD) -o bin/trl ./cmd/trl
+
+arm64: ## bin/trl-linux-arm64: static
+	GOOS=linux GOARCH=arm64 $(BUILD) -o bin/trl-linux-arm64 ./cmd/trl
+
+amd64: ## bin/trl-linux-amd64: static
+	GOOS=linux GOARCH=amd64 $(BUILD) -o bin/trl-linux-amd64 ./cmd/trl
+
+run: build ## build and serve on the default address; ARGS='--listen …'
+	exec bin/trl serve $(ARGS)
+
+check: ## everything CI checks, as CI does it
+	.ci/run
+
+deps: ## what the tests need besides Go: installed as root, else named
+	@deploy/test-deps.sh
+
+# -race needs cgo and a C compiler; deps sees to it.
+test: deps ## every test, with the race detector; PKG=./pool RUN=TestX for some
+	go test -race -count 1 -timeout 12m -run '$(RUN)' $(PKG)
+
+race: deps ## the tests COUNT times over, on 1, 2 and 4 processors, to find what happens seldom
+	go test -race -count $(COUNT) -cpu 1,2,4 -timeout 2h -run '$(RUN)' $(PKG)
+
+fmt: ## format the code
+	gofmt -w $$(git ls-files --cached --others --exclude-standard '*.go')
+
+# Each analyser is on for a reason, in docs/CONTRIBUTING.md. staticcheck's version is pinned in go.mod.
+STATICCHECK = SA*,S*,U1000,ST1005,ST1008,ST1012,ST1016,ST1019,ST1023
+lint: ## formatting, go vet, staticcheck
+	@unformatted=$$(gofmt -l .); [ -z "$$unformatted" ] || { echo "not formatted (make fmt): $$unformatted"; exit 1; }
+	go vet ./...
+	GOARCH=arm64 go vet ./...
+	go tool staticcheck -checks '$(STATICCHECK)' ./...
+
+fuzz: deps ## every Fuzz target in turn, FUZZTIME seconds in all (an hour)
+	.ci/fuzz $(FUZZTIME)
+
+fuzz-smoke: deps ## every Fuzz target, a minute in all
+	.ci/fuzz 60
+
+bench: deps ## the benchmarks beside their floors, with the ratios; BENCH=Exec BENCHTIME=3s
+	go test -run '^$$' -bench '$(BENCH)' -benchmem -benchtime $(BENCHTIME) -timeout 1h $(PKG)
+
+soak: deps ## the tests that make test shortens, at full length
+	TRL_SOAK=1 go test -race -count 1 -timeout 4h -run '$(RUN)' $(PKG)
+
+contract: ## the contract's own suite, beside the repository
+	@if [ -x $(CONTRACT) ]; then $(CONTRACT) core; else echo "contract: SKIPPED, no $(CONTRACT) here"; fi
+
+clean: ## remove what was built
+	rm -rf bin
+
+.PHONY: help build arm64 amd64 run check deps test race fmt lint fuzz fuzz-smoke bench soak contract clean

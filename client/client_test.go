@@ -1,0 +1,396 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+	"github.com/go-json-experiment/json"
+	"go.uber.org/goleak"
+
+	"trl/protocol"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// soon bounds what a test waits for; far beyond what any of it takes on a busy machine.
+func soon(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// peer is the server's end of one connection, played by a test.
+type peer struct {
+	t *testing.T
+	c *websocket.Conn
+	n int // which connection it is, from 1
+}
+
+type request struct {
+	ID     uint64         `json:"id"`
+	Method string         `json:"method"`
+	Params map[string]any `json:"params"`
+}
+
+// take reads one request, and false when the client has gone.
+func (p *peer) take() (q request, ok bool) {
+	_, b, err := p.c.Read(context.Background())
+	if err != nil {
+		return q, false
+	}
+	if err := json.Unmarshal(b, &q); err != nil {
+		p.t.Errorf("request %s: %v", b, err)
+	}
+	return q, true
+}
+
+func (p *peer) send(format string, args ...any) {
+	_ = p.c.Write(context.Background(), websocket.MessageText, fmt.Appendf(nil, format, args...))
+}
+
+func (p *peer) ok(q request, data string) { p.send(`{"id":%d,"ok":true,"data":%s}`, q.ID, data) }
+
+func (p *peer) output(offset int, text string) {
+	p.send(`{"event":"exec.output","data":{"stream_id":"st-1","exec_id":"x-1","offset":%d,"stream":"stdout","data":%q}}`, offset, text)
+}
+
+func (p *peer) exit(code int) {
+	p.send(`{"event":"exec.exit","data":{"exec_id":"x-1","stream_id":"st-1","exit_code":%d}}`, code)
+}
+
+// drain reads until the client has gone: somebody must, or its Close waits for the handshake.
+func (p *peer) drain() {
+	for {
+		if _, ok := p.take(); !ok {
+			return
+		}
+	}
+}
+
+// listen serves connections by play, one after the other or at once.
+func listen(t *testing.T, play func(*peer)) string {
+	var n atomic.Int32
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{"trl.v1"}})
+		if err != nil {
+			return
+		}
+		defer c.CloseNow()
+		play(&peer{t, c, int(n.Add(1))})
+	}))
+	t.Cleanup(srv.Close)
+	return srv.URL
+}
+
+func dial(t *testing.T, o Options) *Client {
+	c, err := Dial(soon(t), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func TestAnswersFindTheirCallers(t *testing.T) {
+	c := dial(t, Options{URL: listen(t, func(p *peer) {
+		first, _ := p.take()
+		second, _ := p.take()
+		p.ok(second, `{"method":"`+second.Method+`"}`)
+		p.send(`{"id":%d,"ok":false,"error":{"code":"SESSION_NOT_FOUND","message":"no such session","details":{"a":1}}}`, first.ID)
+		p.drain()
+	})})
+	failed := make(chan error, 1)
+	begun := make(chan struct{})
+	go func() {
+		close(begun)
+		failed <- c.Call(soon(t), "one", nil, nil)
+	}()
+	<-begun
+	var got struct {
+		Method string `json:"method"`
+	}
+	err := c.Call(soon(t), "two", map[string]int{"x": 1}, &got)
+	other := <-failed
+	// Which of the two the peer saw first is chance.
+	if err != nil {
+		err, other = other, err
+	} else if got.Method != "two" {
+		t.Errorf("answer of %q", got.Method)
+	}
+	var e *protocol.Error
+	if err == nil && other == nil || err != nil && other != nil {
+		t.Fatalf("want one failure: %v, %v", err, other)
+	}
+	if !errors.As(errors.Join(err, other), &e) || e.Code != protocol.SessionNotFound || e.Details["a"] != 1.0 {
+		t.Errorf("failure %v", e)
+	}
+}
+
+func TestCallEndsWithItsContext(t *testing.T) {
+	c := dial(t, Options{URL: listen(t, (*peer).drain)})
+	ctx, cancel := context.WithCancelCause(t.Context())
+	enough := errors.New("enough")
+	time.AfterFunc(20*time.Millisecond, func() { cancel(enough) })
+	if err := c.Call(ctx, "never", nil, nil); !errors.Is(err, enough) {
+		t.Fatal(err)
+	}
+	if err := c.link.lost(); err != nil {
+		t.Fatalf("the connection did not outlive the call: %v", err)
+	}
+}
+
+func TestCloseEndsWaitingCallsAndIsIdempotent(t *testing.T) {
+	c := dial(t, Options{URL: listen(t, (*peer).drain)})
+	done := make(chan error, 1)
+	go func() { done <- c.Call(soon(t), "never", nil, nil) }()
+	time.AfterFunc(10*time.Millisecond, func() { c.Close() })
+	if err := <-done; !errors.Is(err, errClosed) {
+		t.Error(err)
+	}
+	c.Close()
+	if err := c.Call(soon(t), "any", nil, nil); !errors.Is(err, errClosed) {
+		t.Error(err)
+	}
+}
+
+func TestCloseDoesNotWaitForAStreamNobodyReads(t *testing.T) {
+	c := dial(t, Options{URL: listen(t, func(p *peer) {
+		q, _ := p.take()
+		p.ok(q, `{"exec_id":"x-1","stream_id":"st-1","offset":0}`)
+		for i := range 10 * feedDepth {
+			p.output(i, "x")
+		}
+		p.drain()
+	})})
+	s, err := c.Start(soon(t), protocol.Exec{Command: "yes"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Next(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	c.Close() // goleak and the test's own deadline are the judges
+}
+
+// TestStreamGoesOnWhereItWas: dropped between two chunks, in the middle of the answer, and replayed from too early an offset.
+func TestStreamGoesOnWhereItWas(t *testing.T) {
+	for _, code := range []websocket.StatusCode{1001, 1011, 1012, 1013, 1014, 1006} {
+		t.Run(fmt.Sprint(int(code)), func(t *testing.T) {
+			t.Parallel()
+			var lost atomic.Int32
+			drop := func(p *peer) {
+				if code == 1006 {
+					p.c.CloseNow()
+					return
+				}
+				p.c.Close(code, "drop")
+			}
+			c := dial(t, Options{OnLost: func(error) { lost.Add(1) }, URL: listen(t, func(p *peer) {
+				q, _ := p.take()
+				switch p.n {
+				case 1: // accepted, but the answer is lost
+					if q.Method != "exec.stream" || q.Params["request_key"] == nil {
+						t.Errorf("first request %+v", q)
+					}
+					drop(p)
+				case 2:
+					if q.Method != "exec.stream" {
+						t.Errorf("second request %+v", q)
+					}
+					p.ok(q, `{"exec_id":"x-1","stream_id":"st-1","offset":0}`)
+					p.output(0, "one ")
+					p.output(4, "two ")
+					drop(p)
+				case 3:
+					if q.Method != "exec.attach" || q.Params["offset"] != 8.0 || q.Params["exec_id"] != "x-1" {
+						t.Errorf("third request %+v", q)
+					}
+					p.ok(q, `{"exec_id":"x-1","stream_id":"st-1","offset":4}`)
+					p.output(4, "two three ") // from before: must not be seen twice
+					p.send(`{"event":"stream.gap","data":{"stream_id":"st-1","from":14,"to":20}}`)
+					p.output(20, "end")
+					p.exit(7)
+					p.drain()
+				}
+			})})
+			s, err := c.Start(soon(t), protocol.Exec{Command: "x"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var text strings.Builder
+			for {
+				k, err := s.Next(soon(t))
+				if errors.Is(err, io.EOF) {
+					break
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				if k.Gap > 0 {
+					fmt.Fprintf(&text, "[%d]", k.Gap)
+				}
+				text.Write(k.Data)
+			}
+			if text.String() != "one two three [6]end" || *s.Exit().ExitCode != 7 || lost.Load() != 2 {
+				t.Errorf("got %q, exit %v, lost %d times", &text, s.Exit().ExitCode, lost.Load())
+			}
+		})
+	}
+}
+
+func TestNoSecondConnectionAfterARefusal(t *testing.T) {
+	for _, code := range []websocket.StatusCode{1000, 1008, 1009, 4401, 4403} {
+		t.Run(fmt.Sprint(int(code)), func(t *testing.T) {
+			t.Parallel()
+			c := dial(t, Options{URL: listen(t, func(p *peer) {
+				if p.n > 1 {
+					t.Error("connected again")
+				}
+				p.take()
+				p.c.Close(code, "go away")
+			})})
+			_, err := c.Start(soon(t), protocol.Exec{Command: "x"})
+			if websocket.CloseStatus(err) != code {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestPatienceEnds(t *testing.T) {
+	url := listen(t, func(p *peer) { p.take() })
+	c := dial(t, Options{URL: url, Patience: 300 * time.Millisecond})
+	c.o.URL = "http://127.0.0.1:1" // nobody there when it comes back
+	start := time.Now()
+	_, err := c.Start(soon(t), protocol.Exec{Command: "x"})
+	var op *net.OpError
+	if !errors.As(err, &op) || time.Since(start) < 300*time.Millisecond {
+		t.Errorf("after %s: %v", time.Since(start), err)
+	}
+}
+
+func TestSilenceCountsOnlyWhileReading(t *testing.T) {
+	w := &webSocket{}
+	fired := make(chan struct{})
+	w.silent = time.AfterFunc(50*time.Millisecond, func() { close(fired) })
+	w.silent.Stop()
+	select {
+	case <-fired:
+		t.Fatal("the clock runs while nobody reads")
+	case <-time.After(100 * time.Millisecond):
+	}
+	w.heard() // a ping while nobody reads must not start it either
+	if w.silent.Stop() {
+		t.Fatal("a ping started the clock")
+	}
+}
+
+// TestASlowReaderStopsTheReader: what is not read stays in the kernel and in the server, not in us.
+func TestASlowReaderStopsTheReader(t *testing.T) {
+	var sent atomic.Int64
+	c := dial(t, Options{URL: listen(t, func(p *peer) {
+		q, _ := p.take()
+		p.ok(q, `{"exec_id":"x-1","stream_id":"st-1","offset":0}`)
+		block := strings.Repeat("x", 32<<10)
+		for i := range 2048 {
+			p.output(i*len(block), block)
+			sent.Add(1)
+		}
+		p.exit(0)
+		p.drain()
+	})})
+	s, err := c.Start(soon(t), protocol.Exec{Command: "yes"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Until the sender makes no progress for a while: sockets hold some MiB, we feedDepth chunks.
+	for last := int64(-1); sent.Load() != last; time.Sleep(300 * time.Millisecond) {
+		last = sent.Load()
+	}
+	if n := sent.Load(); n == 2048 {
+		t.Fatal("64 MiB went somewhere")
+	}
+	var total int64
+	for {
+		k, err := s.Next(soon(t))
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		total += int64(len(k.Data))
+	}
+	if total != 2048*32<<10 {
+		t.Errorf("%d bytes", total)
+	}
+}
+
+func TestEventsWithoutAStreamGoToTheCallback(t *testing.T) {
+	events := make(chan protocol.Event, 4)
+	c := dial(t, Options{OnEvent: func(e protocol.Event) { events <- e }, URL: listen(t, func(p *peer) {
+		q, _ := p.take()
+		p.ok(q, "{}")
+		p.send(`{"event":"session.state","data":{"to":"IDLE"}}`)
+		p.drain()
+	})})
+	if err := c.Call(soon(t), "session.watch", nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	if e := <-events; e.Name != "session.state" || !strings.Contains(fmt.Sprint(e.Data), "IDLE") {
+		t.Errorf("%+v", e)
+	}
+}
+
+func TestUnixSocket(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		defer c.Close()
+		long := strings.Repeat("é", 200<<10) // longer than any buffer on the way
+		fmt.Fprintf(c, `{"id":1,"ok":true,"data":{"text":"%s"}}`+"\n", long)
+		io.Copy(io.Discard, c)
+	}()
+	c := dial(t, Options{Unix: path})
+	var got struct {
+		Text string `json:"text"`
+	}
+	if err := c.Call(soon(t), "x", nil, &got); err != nil || len(got.Text) != 400<<10 {
+		t.Errorf("%d bytes, %v", len(got.Text), err)
+	}
+	c.Close()
+	<-served
+}
+
+func TestRefusedUpgradesAreTyped(t *testing.T) {
+	for status, code := range map[int]protocol.Code{401: protocol.AuthFailed, 403: protocol.Forbidden, 404: protocol.NotSupported} {
+		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(status) }))
+		_, err := Dial(soon(t), Options{URL: srv.URL})
+		srv.Close()
+		var e *protocol.Error
+		if !errors.As(err, &e) || e.Code != code || temporary(err) {
+			t.Errorf("%d: %v", status, err)
+		}
+	}
+}

@@ -1,0 +1,316 @@
+package client
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/coder/websocket"
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"trl/protocol"
+)
+
+// link is one connection: requests in flight and the streams that arrive on it. It is born connected and dies once;
+// the Client makes the next one. Two goroutines belong to it, readLoop and writeLoop; close ends both and waits.
+type link struct {
+	t       transport
+	born    time.Time
+	onEvent func(protocol.Event) // set once; for events that belong to no stream
+	frames  chan []byte          // to writeLoop; unbuffered: a frame handed over is being written
+	closing chan struct{}        // closed by close, and by the loop that fails first
+	read    chan struct{}        // closed when readLoop is done: nothing will be delivered any more
+	wrote   chan struct{}        // closed when writeLoop is done
+
+	mu      sync.Mutex
+	err     error            // guarded by mu; why the link died
+	nextID  uint64           // guarded by mu
+	calls   map[uint64]*call // guarded by mu; waiting for their answer
+	streams map[string]*feed // guarded by mu; by stream_id
+}
+
+// call is one request that waits.
+type call struct {
+	answer chan frame // buffered: the reader never waits for a caller that gave up
+	feed   *feed      // not nil: attach it to the stream that the answer names
+}
+
+// feed is where the reader puts what belongs to one stream. It is short: when its Stream is not read the reader stops,
+// TCP fills up and the server slows the command down. That is the flow control of PROTOCOL.md §7.
+type feed struct {
+	events chan event
+	done   chan struct{} // closed by Stream.leave: drop what still comes
+}
+
+// frame is any message from the server.
+type frame struct {
+	ID    jsontext.Value  `json:"id"`
+	OK    bool            `json:"ok"`
+	Data  jsontext.Value  `json:"data"`
+	Error *protocol.Error `json:"error"`
+	Event string          `json:"event"`
+}
+
+// event is what happens on a stream, decoded: exactly one field is set.
+type event struct {
+	chunk   *Chunk
+	exec    *protocol.ExecExit
+	process *protocol.ProcessInfo
+}
+
+// output is the data of exec.output and process.output as it arrives.
+type output struct {
+	StreamID string `json:"stream_id"`
+	Offset   int64  `json:"offset"`
+	Stream   string `json:"stream"`
+	Data     string `json:"data"`
+	Encoding string `json:"encoding"`
+	Replay   bool   `json:"replay"`
+}
+
+var (
+	errClosed   = errors.New("client is closed")
+	errNonsense = errors.New("unintelligible frame from the server") // would come again, so nobody connects again after it
+)
+
+func newLink(t transport, onEvent func(protocol.Event)) *link {
+	l := &link{
+		t: t, onEvent: onEvent, born: time.Now(),
+		frames: make(chan []byte), closing: make(chan struct{}), read: make(chan struct{}), wrote: make(chan struct{}),
+		calls: map[uint64]*call{}, streams: map[string]*feed{},
+	}
+	go l.readLoop()  // delivers frames; ends when the transport does; close waits for it
+	go l.writeLoop() // writes frames; ends with closing; close waits for it
+	return l
+}
+
+// close is idempotent and returns when both loops have ended.
+func (l *link) close() {
+	l.fail(errClosed)
+	select {
+	case <-l.wrote: // the frame being written goes out whole,
+	case <-time.After(time.Second): // unless the peer has stopped reading
+	}
+	l.t.close()
+	<-l.read
+	<-l.wrote
+}
+
+// fail records why the link dies; the first reason counts.
+func (l *link) fail(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.err == nil {
+		l.err = err
+		close(l.closing)
+	}
+}
+
+// lost says why the link died, nil while it lives.
+func (l *link) lost() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.err
+}
+
+func (l *link) writeLoop() {
+	defer close(l.wrote)
+	for {
+		select {
+		case f := <-l.frames:
+			if err := l.t.write(f); err != nil {
+				l.fail(err)
+				return
+			}
+		case <-l.closing:
+			return
+		}
+	}
+}
+
+func (l *link) readLoop() {
+	defer close(l.read)
+	for {
+		b, err := l.t.read()
+		if err != nil {
+			l.fail(err)
+			return
+		}
+		if err := l.deliver(b); err != nil {
+			l.fail(fmt.Errorf("%w: %w", errNonsense, err))
+			return
+		}
+	}
+}
+
+// deliver takes one frame to whoever waits for it; b is reused afterwards (a jsontext.Value is a copy).
+func (l *link) deliver(b []byte) error {
+	var f frame
+	if err := json.Unmarshal(b, &f); err != nil {
+		return err
+	}
+	if f.Event != "" {
+		return l.deliverEvent(f.Event, f.Data)
+	}
+	id, err := strconv.ParseUint(string(f.ID), 10, 64)
+	if err != nil {
+		return nil // a failure without id: the request it belongs to cannot be found
+	}
+	l.mu.Lock()
+	c := l.calls[id]
+	delete(l.calls, id)
+	if c != nil && c.feed != nil && f.OK {
+		// Here and not in the caller, because the stream's first chunk may be the very next frame.
+		var opened struct {
+			StreamID string `json:"stream_id"`
+		}
+		if json.Unmarshal(f.Data, &opened) == nil && opened.StreamID != "" {
+			l.streams[opened.StreamID] = c.feed
+		}
+	}
+	l.mu.Unlock()
+	if c != nil {
+		c.answer <- f
+	}
+	return nil
+}
+
+func (l *link) deliverEvent(name string, data jsontext.Value) error {
+	var (
+		ev event
+		id string
+	)
+	switch name {
+	case "exec.output", "process.output":
+		var o output
+		if err := json.Unmarshal(data, &o); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		c := &Chunk{Offset: o.Offset, Stream: o.Stream, Replay: o.Replay, Data: []byte(o.Data)}
+		if o.Encoding == "base64" {
+			raw, err := base64.StdEncoding.DecodeString(o.Data)
+			if err != nil {
+				return fmt.Errorf("%s: %w", name, err)
+			}
+			c.Data = raw
+		}
+		ev.chunk, id = c, o.StreamID
+	case "stream.gap":
+		var g protocol.StreamGap
+		if err := json.Unmarshal(data, &g); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		ev.chunk, id = &Chunk{Offset: g.To, Gap: g.To - g.From}, g.StreamID
+	case "exec.exit":
+		ev.exec = new(protocol.ExecExit)
+		if err := json.Unmarshal(data, ev.exec); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		id = ev.exec.StreamID
+	case "process.exit":
+		ev.process = new(protocol.ProcessInfo)
+		if err := json.Unmarshal(data, ev.process); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		id = ev.process.StreamID
+	}
+	l.mu.Lock()
+	to := l.streams[id]
+	if to != nil && ev.chunk == nil {
+		delete(l.streams, id) // an exit is the last event of its stream
+	}
+	l.mu.Unlock()
+	if to != nil {
+		select {
+		case to.events <- ev:
+		case <-to.done:
+		case <-l.closing:
+		}
+		return nil
+	}
+	if l.onEvent != nil {
+		l.onEvent(protocol.Event{Name: name, Data: data})
+	}
+	return nil
+}
+
+// send writes one request and returns its call. params is encoded JSON or nil.
+func (l *link) send(ctx context.Context, method string, params jsontext.Value, to *feed) (uint64, *call, error) {
+	c := &call{answer: make(chan frame, 1), feed: to}
+	l.mu.Lock()
+	l.nextID++
+	id := l.nextID
+	l.calls[id] = c
+	l.mu.Unlock()
+	b, err := json.Marshal(struct {
+		ID     uint64         `json:"id"`
+		Method string         `json:"method"`
+		Params jsontext.Value `json:"params,omitzero"`
+	}{id, method, params})
+	if err != nil {
+		l.forget(id)
+		return 0, nil, fmt.Errorf("%s: %w", method, err)
+	}
+	select {
+	case l.frames <- b:
+		return id, c, nil
+	case <-l.closing:
+		return 0, nil, l.lost()
+	case <-ctx.Done():
+		l.forget(id)
+		return 0, nil, context.Cause(ctx)
+	}
+}
+
+// wait returns the answer of a call, or why there will be none.
+func (l *link) wait(ctx context.Context, id uint64, c *call) (frame, error) {
+	select {
+	case f := <-c.answer:
+		return f, nil
+	default:
+	}
+	select {
+	case f := <-c.answer:
+		return f, nil
+	case <-l.closing:
+		<-l.read // what the reader still delivers counts
+		select {
+		case f := <-c.answer:
+			return f, nil
+		default:
+			return frame{}, l.lost()
+		}
+	case <-ctx.Done():
+		l.forget(id)
+		return frame{}, context.Cause(ctx)
+	}
+}
+
+// forget drops a call nobody waits for any more; its answer will be ignored.
+func (l *link) forget(id uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.calls, id)
+}
+
+// temporary says whether connecting again makes sense after this end of a link (PROTOCOL.md §8, the rule of our web page too):
+// not after a normal close, a policy violation, a frame too big, or one of our own 4xxx codes.
+func temporary(err error) bool {
+	var refused *protocol.Error
+	if errors.Is(err, errClosed) || errors.Is(err, errNonsense) || errors.As(err, &refused) {
+		return false
+	}
+	switch code := websocket.CloseStatus(err); code {
+	case -1: // no close frame at all: 1006
+		return true
+	case websocket.StatusGoingAway, websocket.StatusNoStatusRcvd, websocket.StatusInternalError,
+		websocket.StatusServiceRestart, websocket.StatusTryAgainLater, websocket.StatusBadGateway:
+		return true
+	}
+	return false
+}

@@ -1,0 +1,273 @@
+package client
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"trl/protocol"
+)
+
+// Chunk is a piece of a stream's output, or a hole in it.
+type Chunk struct {
+	Offset int64  // of Data's first byte in the stream, stdout and stderr counted together
+	Stream string // "stdout" or "stderr"
+	Data   []byte
+	Gap    int64 // > 0: no data; the bytes from Offset-Gap to Offset were dropped before they could be read
+	Replay bool  // older output, not happening now
+}
+
+// feedDepth is how many chunks wait for their reader; the server sends at most 32 KiB in one.
+const feedDepth = 8
+
+// Stream is the output of one command or background process and, after it, how that ended. One goroutine reads it by Next;
+// Input, Cancel and Signal may be used by others. Close ends it; the command goes on.
+type Stream struct {
+	c      *Client
+	reopen func(ctx context.Context, l *link, s *Stream, to *feed) error // attaches at s.offset
+
+	// owned by the reader
+	link    *link
+	from    *feed
+	pending []event // what an answer itself carried (process.logs), before from
+	offset  int64   // everything before it was returned by Next
+	exec    *protocol.ExecExit
+	process *protocol.ProcessInfo
+
+	id   string // set once, before the Stream is handed out
+	left sync.Once
+}
+
+// Start runs a command whose output is streamed. It returns when the server has accepted the command. A lost answer is
+// asked for again under the same request_key, so the command runs once.
+func (c *Client) Start(ctx context.Context, q protocol.Exec) (*Stream, error) {
+	if q.RequestKey == "" {
+		q.RequestKey = rand.Text()
+	}
+	s := &Stream{c: c}
+	s.reopen = func(ctx context.Context, l *link, s *Stream, to *feed) error {
+		if s.id != "" {
+			return s.attach(ctx, l, to)
+		}
+		var o protocol.StreamOpened
+		if err := l.call(ctx, "exec.stream", q, &o, to); err != nil {
+			return err
+		}
+		s.id, s.offset = o.ExecID, o.Offset
+		return nil
+	}
+	return s.open(ctx)
+}
+
+// Attach reads the output of a command from offset on, also one that has ended already.
+func (c *Client) Attach(ctx context.Context, execID string, offset int64) (*Stream, error) {
+	s := &Stream{c: c, id: execID, offset: offset}
+	s.reopen = func(ctx context.Context, l *link, s *Stream, to *feed) error { return s.attach(ctx, l, to) }
+	return s.open(ctx)
+}
+
+func (s *Stream) attach(ctx context.Context, l *link, to *feed) error {
+	// block: we own this output; it must not jump ahead because our reader is slow.
+	return l.call(ctx, "exec.attach", protocol.ExecAttach{ExecID: s.id, Offset: s.offset, OnSlow: "block"}, nil, to)
+}
+
+// Follow reads the output of a background process from offset on until it ends.
+func (c *Client) Follow(ctx context.Context, processID string, offset int64) (*Stream, error) {
+	s := &Stream{c: c, id: processID, offset: offset}
+	s.reopen = func(ctx context.Context, l *link, s *Stream, to *feed) error {
+		var logs protocol.Logs
+		q := protocol.ProcessLogs{ProcessID: s.id, Offset: s.offset, Follow: true, OnSlow: "block"}
+		if err := l.call(ctx, "process.logs", q, &logs, to); err != nil {
+			return err
+		}
+		return s.replay(&logs)
+	}
+	return s.open(ctx)
+}
+
+// replay turns the chunks of an answer into events; what comes after them, the exit included, arrives as events by itself.
+func (s *Stream) replay(logs *protocol.Logs) error {
+	s.pending = nil
+	if g := logs.Gap; g != nil {
+		s.pending = append(s.pending, event{chunk: &Chunk{Offset: g.To, Gap: g.To - g.From}})
+	}
+	for _, k := range logs.Chunks {
+		p, err := protocol.DecodeBytes(k.Data, k.Encoding)
+		if err != nil {
+			return err
+		}
+		s.pending = append(s.pending, event{chunk: &Chunk{Offset: k.Offset, Stream: k.Stream, Data: p, Replay: true}})
+	}
+	return nil
+}
+
+// open attaches on a live connection, again when that is lost on the way.
+func (s *Stream) open(ctx context.Context) (*Stream, error) {
+	for {
+		l, err := s.c.connected(ctx)
+		if err != nil {
+			return nil, err
+		}
+		to := &feed{events: make(chan event, feedDepth), done: make(chan struct{})}
+		if err = s.reopen(ctx, l, s, to); err == nil {
+			s.link, s.from = l, to
+			return s, nil
+		}
+		close(to.done)
+		if l.lost() == nil || ctx.Err() != nil {
+			return nil, err // the server's answer, or nobody waits any more
+		}
+	}
+}
+
+// ID is the exec's or the process's id.
+func (s *Stream) ID() string { return s.id }
+
+// Next returns the next piece of output, and io.EOF after the last: then Exit or Process knows how it ended. Every byte comes
+// once and in order; bytes that the server had to drop come as a Chunk with a Gap.
+func (s *Stream) Next(ctx context.Context) (Chunk, error) {
+	for {
+		if s.exec != nil || s.process != nil {
+			return Chunk{}, io.EOF
+		}
+		ev, err := s.next(ctx)
+		if err != nil {
+			return Chunk{}, err
+		}
+		if ev.chunk == nil {
+			s.exec, s.process = ev.exec, ev.process
+			continue
+		}
+		k := *ev.chunk
+		if end := k.Offset + int64(len(k.Data)); k.Gap == 0 {
+			if end <= s.offset {
+				continue // seen before the connection was lost
+			}
+			if k.Offset < s.offset {
+				k.Data = k.Data[s.offset-k.Offset:]
+				k.Offset = s.offset
+			}
+			s.offset = end
+			return k, nil
+		}
+		if k.Offset <= s.offset {
+			continue
+		}
+		k.Gap = k.Offset - s.offset
+		s.offset = k.Offset
+		return k, nil
+	}
+}
+
+// next returns the next event, over as many connections as it takes.
+func (s *Stream) next(ctx context.Context) (event, error) {
+	for {
+		if len(s.pending) > 0 {
+			ev := s.pending[0]
+			s.pending = s.pending[1:]
+			return ev, nil
+		}
+		select {
+		case ev := <-s.from.events:
+			return ev, nil
+		default:
+		}
+		select {
+		case ev := <-s.from.events:
+			return ev, nil
+		case <-ctx.Done():
+			return event{}, context.Cause(ctx)
+		case <-s.link.closing:
+		}
+		<-s.link.read
+		select {
+		case ev := <-s.from.events: // delivered before the connection was lost
+			return ev, nil
+		default:
+		}
+		if _, err := s.open(ctx); err != nil {
+			return event{}, err
+		}
+	}
+}
+
+// Copy writes the output to two writers as it comes and returns how the command ended. Bytes that the server had to drop do
+// not stop it; it reports them at the end as an ErrGap.
+func (s *Stream) Copy(ctx context.Context, stdout, stderr io.Writer) (protocol.ExecExit, error) {
+	var lost int64
+	for {
+		k, err := s.Next(ctx)
+		switch {
+		case errors.Is(err, io.EOF) && lost > 0:
+			return s.Exit(), fmt.Errorf("%d bytes of output: %w", lost, ErrGap)
+		case errors.Is(err, io.EOF):
+			return s.Exit(), nil
+		case err != nil:
+			return protocol.ExecExit{}, err
+		}
+		lost += k.Gap
+		w := stdout
+		if k.Stream == "stderr" {
+			w = stderr
+		}
+		if _, err := w.Write(k.Data); err != nil {
+			return protocol.ExecExit{}, err
+		}
+	}
+}
+
+// ErrGap is for output that was not read in time, so that the server's ring dropped it.
+var ErrGap = errors.New("lost because they were not read in time")
+
+// Exit is how the command ended; valid after io.EOF.
+func (s *Stream) Exit() protocol.ExecExit {
+	if s.exec == nil {
+		return protocol.ExecExit{}
+	}
+	return *s.exec
+}
+
+// Process is how the background process ended; valid after io.EOF.
+func (s *Stream) Process() protocol.ProcessInfo {
+	if s.process == nil {
+		return protocol.ProcessInfo{}
+	}
+	return *s.process
+}
+
+// Input writes to the stdin of a command started with InteractiveStdin. While the command does not read and its buffer is
+// full the server refuses more; Input waits then, so that a large input needs no memory. After the command's EOF or end it
+// fails with STDIN_CLOSED.
+func (s *Stream) Input(ctx context.Context, p []byte, eof bool) error {
+	text, encoding := protocol.EncodeBytes(p)
+	q := protocol.ExecInput{ExecID: s.id, Data: text, Encoding: encoding, EOF: eof}
+	for pause := 2 * time.Millisecond; ; pause = min(2*pause, 200*time.Millisecond) {
+		err := s.c.Call(ctx, "exec.input", q, nil)
+		var e *protocol.Error
+		if !errors.As(err, &e) || e.Code != protocol.LimitExceeded && e.Code != protocol.RateLimited {
+			return err
+		}
+		if err := sleep(ctx, pause); err != nil {
+			return err
+		}
+	}
+}
+
+// Cancel ends the command: TERM, the server's grace time, KILL.
+func (s *Stream) Cancel(ctx context.Context) error {
+	return s.c.Call(ctx, "exec.cancel", protocol.ExecCancel{ExecID: s.id}, nil)
+}
+
+// Signal sends one signal to the command's processes.
+func (s *Stream) Signal(ctx context.Context, name string) error {
+	return s.c.Call(ctx, "exec.cancel", protocol.ExecCancel{ExecID: s.id, Signal: name}, nil)
+}
+
+// Close stops reading. It is idempotent and for the goroutine that reads; what the server still sends is dropped.
+func (s *Stream) Close() {
+	s.left.Do(func() { close(s.from.done) })
+}

@@ -1,0 +1,192 @@
+package client
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"trl/protocol"
+)
+
+// transport carries whole frames. One goroutine reads, another writes; close may be called by a third and unblocks both.
+type transport interface {
+	read() ([]byte, error) // valid until the next read
+	write(frame []byte) error
+	close()
+}
+
+const (
+	// An answer may hold twice the server's largest max_output_bytes (64 MiB a stream by default), and JSON writes
+	// a control character in six bytes. More than this is not an answer but a fault.
+	maxFrame = 1 << 30
+	// The server pings every 20 s; a server silent for longer than two of them is gone, though TCP does not know it yet.
+	peerSilence = 45 * time.Second
+)
+
+// webSocket is the transport over a WebSocket, subprotocol trl.v1.
+type webSocket struct {
+	conn   *websocket.Conn
+	ctx    context.Context // ends with close; coder/websocket drops a connection whose read context ends
+	cancel context.CancelFunc
+	silent *time.Timer  // drops the connection; runs only while read waits, so that a slow caller of ours is not taken for a silent peer
+	buf    bytes.Buffer // owned by the reader
+}
+
+// dialWebSocket connects. A refusal that no second attempt will change comes back as a *protocol.Error.
+func dialWebSocket(ctx context.Context, o Options) (transport, error) {
+	u, err := endpoint(o.URL)
+	if err != nil {
+		return nil, err
+	}
+	w := &webSocket{}
+	hc := &http.Transport{Proxy: http.ProxyFromEnvironment} // our own, so that nothing of a refused dial stays behind
+	d := &websocket.DialOptions{
+		Subprotocols:   []string{"trl.v1"},
+		HTTPHeader:     http.Header{},
+		HTTPClient:     &http.Client{Transport: hc},
+		OnPingReceived: func(context.Context, []byte) bool { w.heard(); return true },
+	}
+	if o.Token != "" {
+		d.HTTPHeader.Set("Authorization", "Bearer "+o.Token)
+	}
+	if o.Origin != "" {
+		d.HTTPHeader.Set("Origin", o.Origin)
+	}
+	conn, resp, err := websocket.Dial(ctx, u, d)
+	hc.CloseIdleConnections()
+	if err != nil {
+		if resp != nil {
+			return nil, refusal(resp, err)
+		}
+		return nil, err
+	}
+	conn.SetReadLimit(maxFrame)
+	w.conn = conn
+	w.ctx, w.cancel = context.WithCancel(context.Background())
+	w.silent = time.AfterFunc(peerSilence, w.cancel)
+	return w, nil
+}
+
+// endpoint turns what people type (http://host:port, with or without a path) into the address of the WebSocket.
+func endpoint(raw string) (string, error) {
+	u, err := url.Parse(raw)
+	if err != nil {
+		return "", fmt.Errorf("server address: %w", err)
+	}
+	switch u.Scheme {
+	case "http":
+		u.Scheme = "ws"
+	case "https":
+		u.Scheme = "wss"
+	case "ws", "wss":
+	default:
+		return "", fmt.Errorf("server address %q: want http://HOST:PORT or https://HOST:PORT", raw)
+	}
+	if u.Host == "" {
+		return "", fmt.Errorf("server address %q: no host in it", raw)
+	}
+	if u.Path == "" || u.Path == "/" {
+		u.Path = "/v1/ws"
+	}
+	u.Fragment, u.RawQuery, u.User = "", "", nil // a token in an address is refused by the server; do not send one by accident
+	return u.String(), nil
+}
+
+// refusal translates the HTTP status of a failed upgrade.
+func refusal(resp *http.Response, err error) error {
+	switch resp.StatusCode {
+	case http.StatusUnauthorized:
+		return protocol.Errorf(protocol.AuthFailed, "the server does not know this token: %w", err)
+	case http.StatusForbidden, http.StatusMisdirectedRequest:
+		return protocol.Errorf(protocol.Forbidden, "the server refuses this client: %w", err)
+	case http.StatusNotFound, http.StatusOK, http.StatusUpgradeRequired:
+		return protocol.Errorf(protocol.NotSupported, "no trl gateway at this address: %w", err)
+	}
+	return err
+}
+
+// heard restarts the silence clock, unless it already fired.
+func (w *webSocket) heard() {
+	if w.silent.Stop() {
+		w.silent.Reset(peerSilence)
+	}
+}
+
+func (w *webSocket) read() ([]byte, error) {
+	w.silent.Reset(peerSilence)
+	defer w.silent.Stop()
+	kind, r, err := w.conn.Reader(w.ctx)
+	if err != nil {
+		return nil, err
+	}
+	w.buf.Reset()
+	if _, err := w.buf.ReadFrom(r); err != nil {
+		return nil, err
+	}
+	if kind != websocket.MessageText {
+		return nil, errors.New("binary frame on trl.v1")
+	}
+	return w.buf.Bytes(), nil
+}
+
+func (w *webSocket) write(frame []byte) error {
+	return w.conn.Write(w.ctx, websocket.MessageText, frame)
+}
+
+func (w *webSocket) close() {
+	// The handshake waits for the peer's answer, at most 5 s (coder/websocket); the reader is still there to take it.
+	_ = w.conn.Close(websocket.StatusNormalClosure, "")
+	w.silent.Stop()
+	w.cancel()
+}
+
+// unixSocket is the transport over a Unix socket: one JSON object a line.
+type unixSocket struct {
+	conn net.Conn
+	r    *bufio.Reader // owned by the reader
+	buf  []byte        // owned by the reader
+}
+
+func dialUnix(ctx context.Context, path string) (transport, error) {
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "unix", path)
+	if err != nil {
+		return nil, err
+	}
+	return &unixSocket{conn: conn, r: bufio.NewReaderSize(conn, 64<<10)}, nil
+}
+
+func (u *unixSocket) read() ([]byte, error) {
+	u.buf = u.buf[:0]
+	for {
+		part, err := u.r.ReadSlice('\n')
+		u.buf = append(u.buf, part...)
+		switch {
+		case err == nil:
+			return u.buf, nil
+		case !errors.Is(err, bufio.ErrBufferFull):
+			if errors.Is(err, io.EOF) && len(u.buf) > 0 {
+				err = io.ErrUnexpectedEOF
+			}
+			return nil, err
+		case len(u.buf) > maxFrame:
+			return nil, errors.New("line without end")
+		}
+	}
+}
+
+func (u *unixSocket) write(frame []byte) error {
+	_, err := u.conn.Write(append(frame, '\n'))
+	return err
+}
+
+func (u *unixSocket) close() { _ = u.conn.Close() }

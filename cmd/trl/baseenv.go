@@ -1,0 +1,57 @@
+package main
+
+import (
+	"os"
+	"os/user"
+	"path/filepath"
+)
+
+// baseEnv is what every session starts from: PROTOCOL.md §9's list and nothing else of our own environment, which may hold
+// our secrets or the operator's.
+func baseEnv() []string {
+	account, _ := user.Current() // nil in a container whose uid has no passwd entry
+	fallback := map[string]string{
+		"PATH":    "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+		"HOME":    homeDir(),
+		"USER":    "",
+		"LOGNAME": "",
+		"SHELL":   "",
+		"LANG":    "C.UTF-8", // without it most programs would take UTF-8 for 8-bit noise
+		"TZ":      "",
+		"TMPDIR":  "",
+	}
+	if account != nil {
+		fallback["USER"], fallback["LOGNAME"] = account.Username, account.Username
+	}
+	var env []string
+	for _, name := range []string{"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR"} {
+		value := os.Getenv(name)
+		if value == "" {
+			value = fallback[name]
+		}
+		if value != "" {
+			env = append(env, name+"="+value)
+		}
+	}
+	// No terminal, no colours, no pager: commands' output goes to programs. Terminals set their own TERM.
+	return append(env, "TERM=dumb", "NO_COLOR=1", "GIT_PAGER=cat")
+}
+
+// homeDir is HOME, else the passwd entry's, else /.
+func homeDir() string {
+	if dir := os.Getenv("HOME"); filepath.IsAbs(dir) {
+		return dir
+	}
+	if account, err := user.Current(); err == nil && filepath.IsAbs(account.HomeDir) {
+		return account.HomeDir
+	}
+	return "/"
+}
+
+// defaultDir is where sessions start unless the operator or the client says otherwise.
+func defaultDir() string {
+	if info, err := os.Stat(homeDir()); err == nil && info.IsDir() {
+		return homeDir()
+	}
+	return "/tmp"
+}

@@ -1,0 +1,254 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"trl/client"
+	"trl/protocol"
+)
+
+// target is where a command finds its gateway.
+type target struct {
+	url, unix, token, tokenFile, stateDir string
+	json                                  bool
+}
+
+// connection adds the flags that every command of a client has.
+func connection(cmd *cobra.Command) *target {
+	t := &target{}
+	f := cmd.Flags()
+	f.StringVar(&t.url, "url", os.Getenv("TRL_URL"), "the gateway's `address` (TRL_URL; default: the one that runs on the state dir)")
+	f.StringVar(&t.unix, "unix", "", "connect to the gateway's Unix socket at this `path`")
+	f.StringVar(&t.token, "token", "", "bearer token (TRL_TOKEN; default: the first of the state dir's; other users can see a command line)")
+	f.StringVar(&t.tokenFile, "token-file", os.Getenv("TRL_TOKEN_FILE"), "read the token from this `file` (TRL_TOKEN_FILE)")
+	f.StringVar(&t.stateDir, "state-dir", os.Getenv("TRL_STATE_DIR"), "where the gateway keeps its state (TRL_STATE_DIR; default: the user's, then the system's)")
+	f.BoolVar(&t.json, "json", false, "print JSON")
+	return t
+}
+
+// stateDirs are the directories in which a gateway on this machine may have left its address.
+func (t *target) stateDirs() []string {
+	if t.stateDir != "" {
+		return []string{t.stateDir}
+	}
+	return []string{userStateDir(), systemStateDir}
+}
+
+// resolve finds the address and a token that belongs to it. A token found on this machine is sent only to the gateway that
+// wrote it, never to an address somebody typed.
+func (t *target) resolve() (client.Options, error) {
+	o := client.Options{URL: t.url, Unix: t.unix, Token: t.token}
+	if o.Token == "" {
+		o.Token = os.Getenv("TRL_TOKEN")
+	}
+	if o.Token == "" && t.tokenFile != "" {
+		token, err := firstToken(t.tokenFile)
+		if err != nil {
+			return o, refuse(err, "check --token-file")
+		}
+		o.Token = token
+	}
+	if o.Unix != "" {
+		return o, nil
+	}
+	var denied error
+	for _, dir := range t.stateDirs() {
+		b, err := os.ReadFile(filepath.Join(dir, addressFile))
+		if errors.Is(err, os.ErrPermission) {
+			denied = fmt.Errorf("address of the gateway: %w", err)
+		}
+		if err != nil {
+			continue
+		}
+		address := strings.TrimSpace(string(b))
+		if o.URL != "" && strings.TrimRight(o.URL, "/") != address {
+			continue
+		}
+		o.URL = address
+		if o.Token == "" {
+			o.Token, _ = firstToken(filepath.Join(dir, tokensFile)) // none: --auth none, or the server will say so
+		}
+		return o, nil
+	}
+	switch {
+	case o.URL != "":
+		return o, nil
+	case denied != nil:
+		return o, refuse(denied, "run this as the gateway's user, or pass --url and --token")
+	}
+	return o, refuse(fmt.Errorf("no gateway found in %s", strings.Join(t.stateDirs(), " or ")),
+		"start one with `trl serve`, or say where it is with --url or TRL_URL")
+}
+
+// dial connects or says why not and what to do.
+func (t *target) dial(ctx context.Context, onLost func(error)) (*client.Client, error) {
+	o, err := t.resolve()
+	if err != nil {
+		return nil, err
+	}
+	o.OnLost = onLost
+	// A gateway answers an upgrade in milliseconds; ten seconds allow for a slow network and a machine that swaps.
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	c, err := client.Dial(ctx, o)
+	if err != nil {
+		return nil, hintDial(err, o)
+	}
+	return c, nil
+}
+
+func hintDial(err error, o client.Options) error {
+	where := o.URL
+	if o.Unix != "" {
+		where = o.Unix
+	}
+	err = fmt.Errorf("connect to %s: %w", where, err)
+	var (
+		refused *protocol.Error
+		dns     *net.DNSError
+	)
+	switch {
+	case errors.As(err, &refused) && refused.Code == protocol.AuthFailed && o.Token == "":
+		return refuse(fmt.Errorf("connect to %s: a token is needed", where), "pass --token-file, TRL_TOKEN, or the gateway's own --state-dir")
+	case errors.As(err, &refused) && refused.Code == protocol.AuthFailed:
+		return refuse(fmt.Errorf("connect to %s: the gateway does not know this token", where), "check --token, TRL_TOKEN or --token-file; the server's tokens are in its state dir")
+	case errors.As(err, &refused):
+		return refuse(err, "check the address: it must be a trl gateway's")
+	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, os.ErrNotExist):
+		return refuse(err, "is the gateway running? start one with `trl serve`")
+	case errors.Is(err, os.ErrPermission):
+		return refuse(err, "the socket belongs to another user; use --url and --token")
+	case errors.As(err, &dns):
+		return refuse(err, "check the host name in --url")
+	}
+	if u, e := url.Parse(o.URL); e != nil || u.Host == "" {
+		return refuse(err, "write --url http://HOST:PORT")
+	}
+	return refuse(err, "check --url")
+}
+
+// call is for commands that ask one thing.
+func (t *target) call(ctx context.Context, method string, params, into any) error {
+	c, err := t.dial(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	return hint(c.Call(ctx, method, params, into))
+}
+
+// hint adds what to do to the refusals that people meet.
+func hint(err error) error {
+	var e *protocol.Error
+	if !errors.As(err, &e) {
+		return err
+	}
+	advice := map[protocol.Code]string{
+		protocol.SessionNotFound:    "see `trl ls` for your sessions",
+		protocol.SessionTerminated:  "the session has ended; `trl info` tells why",
+		protocol.SessionLost:        "the gateway was restarted; start anew",
+		protocol.SessionBusy:        "wait for the command that runs, or `trl kill --signal INT` it",
+		protocol.MaxSessionsReached: "end one with `trl kill`, or raise --max-sessions",
+		protocol.ExecNotFound:       "it has ended too long ago (see --retention), or was never yours",
+		protocol.ProcessNotFound:    "see `trl ps SESSION`",
+		protocol.WorkingDirNotFound: "the directory must exist where the gateway runs",
+		protocol.InvalidParams:      "see --help",
+		protocol.Forbidden:          "this token's role does not allow it",
+		protocol.ShuttingDown:       "the gateway is ending; try again when it is back",
+		protocol.InternalError:      "the gateway's log knows more",
+	}[e.Code]
+	return refuse(err, "%s", advice)
+}
+
+// sessionRef takes what people type for a session: an id as printed by trl ls, or a name.
+func sessionRef(arg string) protocol.SessionRef {
+	if isID(arg, "s-") {
+		return protocol.SessionRef{SessionID: arg}
+	}
+	return protocol.SessionRef{Session: arg}
+}
+
+// isID tells an id from a name: the prefix and at least the 100 random bits that PROTOCOL.md §3 promises for one.
+func isID(arg, prefix string) bool {
+	return strings.HasPrefix(arg, prefix) && len(arg) >= len(prefix)+16
+}
+
+// firstToken reads the secret of the first token in a token file, or of a file that holds one token and nothing else.
+func firstToken(path string) (string, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return "", fmt.Errorf("token file: %w", err)
+	}
+	for line := range strings.Lines(string(b)) {
+		if words := strings.Fields(line); len(words) > 0 && !strings.HasPrefix(words[0], "#") {
+			return words[0], nil
+		}
+	}
+	return "", fmt.Errorf("token file %s: no token in it", path)
+}
+
+// noArgs and oneArg are cobra's checks with words that say what to do.
+func noArgs(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return refuse(fmt.Errorf("unexpected argument %q", args[0]), "usage: %s", cmd.UseLine())
+	}
+	return nil
+}
+
+func oneArg(cmd *cobra.Command, args []string) error {
+	if len(args) != 1 {
+		return refuse(fmt.Errorf("%d arguments, one wanted", len(args)), "usage: %s", cmd.UseLine())
+	}
+	return nil
+}
+
+// completeSessions offers the names and ids of live sessions to the shell's completion.
+func completeSessions(t *target) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+		var all protocol.Sessions
+		if len(args) > 0 || t.call(cmd.Context(), "session.list", nil, &all) != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		var names []string
+		for _, s := range all.Sessions {
+			switch {
+			case s.State == "TERMINATED":
+			case s.Name != "":
+				names = append(names, s.Name)
+			default:
+				names = append(names, s.SessionID)
+			}
+		}
+		return names, cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// kind is what an ID given on the command line is.
+type kind int
+
+const (
+	sessionID kind = iota // or a session's name
+	execID
+	processID
+)
+
+func kindOf(arg string) kind {
+	switch {
+	case isID(arg, "x-"):
+		return execID
+	case isID(arg, "p-"):
+		return processID
+	}
+	return sessionID
+}

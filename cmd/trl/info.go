@@ -1,0 +1,52 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/spf13/cobra"
+
+	"trl/protocol"
+)
+
+func newInfo() *cobra.Command {
+	var t *target
+	cmd := &cobra.Command{
+		Use: "info SESSION", Short: "Show one session, by id or name", Args: oneArg,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var raw jsontext.Value
+			if err := t.call(cmd.Context(), "session.info", sessionRef(args[0]), &raw); err != nil {
+				return err
+			}
+			if t.json {
+				return printJSON(cmd.OutOrStdout(), raw)
+			}
+			var s protocol.SessionInfo
+			if err := json.Unmarshal(raw, &s); err != nil {
+				return err
+			}
+			rows := [][]string{
+				{"session", s.SessionID}, {"name", dash(s.Name)}, {"state", s.State}, {"shell", fmt.Sprintf("%s (pid %d)", s.Shell, s.Pid)},
+				{"directory", s.WorkingDir}, {"created", s.CreatedAt.Local().Format(time.DateTime)}, {"last active", ago(s.LastActiveAt) + " ago"},
+				{"commands run", fmt.Sprint(s.CommandsRun)}, {"waiting", fmt.Sprint(s.QueueLength)}, {"processes", fmt.Sprint(s.Processes)},
+				{"terminals", fmt.Sprint(s.Terminals)},
+			}
+			if c := s.CurrentExec; c != nil {
+				rows = append(rows, []string{"running", fmt.Sprintf("%s for %s: %s", c.ID, ago(c.StartedAt), brief(c.Command, 60))})
+			}
+			if len(s.Unmanaged) > 0 {
+				rows = append(rows, []string{"left running", strings.Trim(fmt.Sprint(s.Unmanaged), "[]")})
+			}
+			if s.TerminatedAt != nil {
+				rows = append(rows, []string{"ended", fmt.Sprintf("%s ago: %s", ago(*s.TerminatedAt), s.Reason)})
+			}
+			return printTable(cmd.OutOrStdout(), nil, rows)
+		},
+	}
+	t = connection(cmd)
+	cmd.ValidArgsFunction = completeSessions(t)
+	return cmd
+}

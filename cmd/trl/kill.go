@@ -1,0 +1,66 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/spf13/cobra"
+
+	"trl/protocol"
+)
+
+func newKill() *cobra.Command {
+	var (
+		t     *target
+		sig   string
+		force bool
+	)
+	cmd := &cobra.Command{
+		Use: "kill ID", Short: "End a session, a command or a background process",
+		Long: `End a session (id or name), a command (exec id) or a background process (process id): TERM to everything in it, a grace
+time, then KILL; answered when nothing is left. --force does not give the grace time.
+
+With --signal that one signal is sent instead, to the processes of the command or the process; of a session's, to those of
+the command it is running.`,
+		Args: oneArg,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			raw, err := kill(cmd.Context(), t, args[0], sig, force)
+			if err != nil || !t.json {
+				return err
+			}
+			return printJSON(cmd.OutOrStdout(), raw)
+		},
+	}
+	t = connection(cmd)
+	cmd.Flags().StringVar(&sig, "signal", "", "send this signal (`name`, with or without SIG)")
+	cmd.Flags().BoolVar(&force, "force", false, "KILL at once")
+	cmd.MarkFlagsMutuallyExclusive("signal", "force")
+	cmd.ValidArgsFunction = completeSessions(t)
+	return cmd
+}
+
+func kill(ctx context.Context, t *target, id, sig string, force bool) (raw jsontext.Value, err error) {
+	if sig != "" {
+		if _, e := protocol.ParseSignal(sig); e != nil {
+			return nil, refuse(fmt.Errorf("--signal %s: no such signal", sig), "use a name such as INT, TERM or USR1")
+		}
+	}
+	var grace *protocol.Seconds
+	if force {
+		grace = new(protocol.Seconds)
+	}
+	switch kindOf(id) {
+	case execID:
+		err = t.call(ctx, "exec.cancel", protocol.ExecCancel{ExecID: id, Signal: sig, KillGrace: grace}, &raw)
+	case processID:
+		err = t.call(ctx, "process.kill", protocol.ProcessKill{ProcessID: id, Signal: sig, KillGrace: grace}, &raw)
+	default:
+		if sig != "" {
+			err = t.call(ctx, "exec.cancel", protocol.ExecCancel{SessionRef: sessionRef(id), Signal: sig}, &raw)
+		} else {
+			err = t.call(ctx, "session.destroy", protocol.SessionDestroy{SessionRef: sessionRef(id), Force: force}, &raw)
+		}
+	}
+	return raw, err
+}

@@ -1,0 +1,48 @@
+package main
+
+import (
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/spf13/cobra"
+
+	"trl/protocol"
+)
+
+func newList() *cobra.Command {
+	var (
+		t *target
+		q protocol.SessionList
+	)
+	cmd := &cobra.Command{
+		Use: "ls", Aliases: []string{"list"}, Short: "List your sessions", Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var raw jsontext.Value
+			if err := t.call(cmd.Context(), "session.list", q, &raw); err != nil {
+				return err
+			}
+			if t.json {
+				return printJSON(cmd.OutOrStdout(), raw)
+			}
+			var all protocol.Sessions
+			if err := json.Unmarshal(raw, &all); err != nil {
+				return err
+			}
+			var rows [][]string
+			for _, s := range all.Sessions {
+				doing := ""
+				switch {
+				case s.CurrentExec != nil:
+					doing = brief(s.CurrentExec.Command, 40)
+				case s.Reason != "":
+					doing = "ended: " + string(s.Reason)
+				}
+				rows = append(rows, []string{s.SessionID, dash(s.Name), s.State, ago(s.LastActiveAt), s.WorkingDir, dash(doing)})
+			}
+			return printTable(cmd.OutOrStdout(), []string{"SESSION", "NAME", "STATE", "ACTIVE", "DIRECTORY", "COMMAND"}, rows)
+		},
+	}
+	t = connection(cmd)
+	cmd.Flags().StringVar(&q.State, "state", "", "only sessions in this `state` (IDLE, RUNNING, TERMINATED)")
+	cmd.Flags().StringVar(&q.Label, "label", "", "only sessions with this label (`K or K=V`)")
+	return cmd
+}

@@ -1,0 +1,124 @@
+// Command trl is the terminal-runtime gateway (trl serve) and its command line.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+// version is set by the linker in release builds (-X main.version=…).
+var version = "dev"
+
+func main() {
+	// Go ends a program whose stdout or stderr is a broken pipe, unless somebody listens for SIGPIPE. We want the error
+	// instead: a server whose launcher went away goes on, and `trl run … | head` cancels its command. Not Ignore: children
+	// would inherit that.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+	os.Exit(execute(os.Args[1:]))
+}
+
+// execute runs one command line and returns the exit code.
+func execute(args []string) int {
+	root := newRoot()
+	root.SetArgs(args)
+	root.SetOut(output{os.Stdout})
+	root.SetErr(output{os.Stderr})
+	cmd, err := root.ExecuteContextC(context.Background())
+	var code exitCode
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &code):
+		return int(code)
+	}
+	complain(os.Stderr, err)
+	if cmd.Name() == "run" {
+		return exitOwn
+	}
+	return 1
+}
+
+func newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "trl",
+		Short: "Persistent shell sessions over WebSocket",
+		Long: `trl runs shell sessions that survive their commands, and streams what they print.
+
+  trl serve                        start the gateway
+  trl run -- 'cd /tmp && pwd'      run a command in your session; the next one is already in /tmp
+  trl ls                           what is running`,
+		Version:           buildVersion(),
+		SilenceErrors:     true, // execute prints them, with their hints
+		SilenceUsage:      true,
+		DisableAutoGenTag: true,
+	}
+	root.SetVersionTemplate("trl {{.Version}}\n")
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return refuse(err, "see `%s --help`", cmd.CommandPath())
+	})
+	root.AddCommand(newServe(), newRun(), newList(), newInfo(), newProcesses(), newLogs(), newKill(), newStats(), newVersion())
+	return root
+}
+
+// exitCode ends the program with a code and without a word.
+type exitCode int
+
+func (c exitCode) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
+
+// Exit codes of trl run that are not the command's own; the numbers of timeout(1).
+const (
+	exitTimeout = 124
+	exitOwn     = 125
+)
+
+// output is stdout or stderr. When its reader has gone away (trl ls | head) there is nothing to say, and nobody to say it to.
+type output struct{ *os.File }
+
+func (o output) Write(p []byte) (int, error) {
+	n, err := o.File.Write(p)
+	if errors.Is(err, syscall.EPIPE) {
+		err = exitCode(128 + int(syscall.SIGPIPE))
+	}
+	return n, err
+}
+
+// refusal is an error and what to do about it.
+type refusal struct {
+	err  error
+	hint string
+}
+
+func refuse(err error, hint string, args ...any) error {
+	return &refusal{err, fmt.Sprintf(hint, args...)}
+}
+
+func (r *refusal) Error() string { return r.err.Error() }
+func (r *refusal) Unwrap() error { return r.err }
+
+// complain says what went wrong, then what to do.
+func complain(w io.Writer, err error) {
+	fmt.Fprintf(w, "trl: %s\n", printable(err.Error()))
+	var r *refusal
+	if errors.As(err, &r) && r.hint != "" {
+		fmt.Fprintf(w, "     %s\n", strings.ReplaceAll(r.hint, "\n", "\n     "))
+	}
+}
+
+// buildVersion is the linker's, else what the Go tool recorded.
+func buildVersion() string {
+	if info, ok := debug.ReadBuildInfo(); ok && version == "dev" {
+		if v := info.Main.Version; v != "" && v != "(devel)" {
+			return v
+		}
+	}
+	return version
+}

@@ -1,0 +1,94 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// printJSON prints v as one indented document. Answers of the server are passed as jsontext.Value: printed as they came.
+func printJSON(w io.Writer, v any) error {
+	b, err := json.Marshal(v, jsontext.WithIndent("  "), json.Deterministic(true))
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(append(b, '\n'))
+	return err
+}
+
+// printLine prints v as one line of NDJSON.
+func printLine(w io.Writer, v any) error {
+	b, err := json.Marshal(v, json.Deterministic(true))
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(append(b, '\n'))
+	return err
+}
+
+// printTable prints rows in columns. Cells come from other people's sessions, so control characters are made visible.
+func printTable(w io.Writer, header []string, rows [][]string) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	if len(header) > 0 {
+		fmt.Fprintln(t, strings.Join(header, "\t"))
+	}
+	for _, row := range rows {
+		for i := range row {
+			row[i] = printable(row[i])
+		}
+		fmt.Fprintln(t, strings.Join(row, "\t"))
+	}
+	return t.Flush()
+}
+
+// printable replaces what would move the cursor or change colours; line breaks become spaces.
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == '\n' || r == '\t' || r == '\r':
+			return ' '
+		case unicode.IsPrint(r):
+			return r
+		}
+		return '�'
+	}, s)
+}
+
+// brief cuts a command for a table.
+func brief(s string, n int) string {
+	r := []rune(strings.TrimSpace(s))
+	if len(r) <= n {
+		return string(r)
+	}
+	return string(r[:n-1]) + "…"
+}
+
+// ago says how long ago t was, in the largest unit that says enough.
+func ago(t time.Time) string {
+	d := time.Since(t)
+	switch {
+	case t.IsZero():
+		return "-"
+	case d < time.Minute:
+		return fmt.Sprintf("%ds", max(0, int(d.Seconds())))
+	case d < time.Hour:
+		return fmt.Sprintf("%dm", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh", int(d.Hours()))
+	}
+	return fmt.Sprintf("%dd", int(d.Hours()/24))
+}
+
+// dash shows that a cell is empty on purpose.
+func dash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}

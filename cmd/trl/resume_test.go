@@ -1,0 +1,193 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"trl/client"
+	"trl/protocol"
+)
+
+// gateway starts a real one for tests in Go and returns its address, HOST:PORT.
+func gateway(t *testing.T, flags ...string) string {
+	t.Helper()
+	cmd := exec.Command("trl", append([]string{"serve", "--listen", "127.0.0.1:0", "--auth", "none", "--state-dir", t.TempDir()}, flags...)...)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("gateway: %v", err)
+		}
+	})
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(strings.TrimPrefix(line, "trl: listening on http://"))
+}
+
+// breakable is a TCP relay whose connections a test can break.
+type breakable struct {
+	net.Listener
+	to string
+
+	mu    sync.Mutex
+	conns map[net.Conn]bool // guarded by mu
+}
+
+func newBreakable(t *testing.T, to string) *breakable {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &breakable{Listener: l, to: to, conns: map[net.Conn]bool{}}
+	t.Cleanup(func() { l.Close(); b.breakAll() })
+	go func() { // ends with the listener
+		for {
+			in, err := l.Accept()
+			if err != nil {
+				return
+			}
+			out, err := net.Dial("tcp", to)
+			if err != nil {
+				in.Close()
+				continue
+			}
+			b.mu.Lock()
+			b.conns[in], b.conns[out] = true, true
+			b.mu.Unlock()
+			relay := func(dst, src net.Conn) { // ends when either side does
+				io.Copy(dst, src)
+				dst.Close()
+				src.Close()
+			}
+			go relay(in, out)
+			go relay(out, in)
+		}
+	}()
+	return b
+}
+
+// breakAll resets every connection: what is on the way is lost.
+func (b *breakable) breakAll() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for c := range b.conns {
+		c.(*net.TCPConn).SetLinger(0)
+		c.Close()
+		delete(b.conns, c)
+	}
+}
+
+// TestOutputSurvivesLostConnections is ACCEPTANCE I1 and I5: every line once and in order, and the exit code after it,
+// over a connection that breaks all the time.
+func TestOutputSurvivesLostConnections(t *testing.T) {
+	relay := newBreakable(t, gateway(t))
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	broken := 0
+	c, err := client.Dial(ctx, client.Options{URL: "http://" + relay.Addr().String(), OnLost: func(error) { broken++ }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	const lines = 400
+	s, err := c.Start(ctx, protocol.Exec{Command: fmt.Sprintf("i=0; while [ $i -lt %d ]; do i=$((i+1)); echo $i; sleep 0.01; done; exit 5", lines)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() { // ends with done
+		for {
+			select {
+			case <-done:
+				return
+			case <-time.After(400 * time.Millisecond):
+				relay.breakAll()
+			}
+		}
+	}()
+	var text strings.Builder
+	for {
+		k, err := s.Next(ctx)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if k.Gap > 0 {
+			t.Errorf("gap of %d at %d", k.Gap, k.Offset)
+		}
+		text.Write(k.Data)
+	}
+	close(done)
+	var want strings.Builder
+	for i := range lines {
+		fmt.Fprintln(&want, i+1)
+	}
+	if text.String() != want.String() {
+		t.Errorf("got %d bytes, want %d", text.Len(), want.Len())
+	}
+	if exit := s.Exit(); exit.ExitCode == nil || *exit.ExitCode != 5 {
+		t.Errorf("exit %+v", exit)
+	}
+	if broken == 0 {
+		t.Error("the connection never broke")
+	}
+}
+
+// TestFollowSurvivesLostConnections: the same for a background process's output.
+func TestFollowSurvivesLostConnections(t *testing.T) {
+	relay := newBreakable(t, gateway(t))
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	c, err := client.Dial(ctx, client.Options{URL: "http://" + relay.Addr().String()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	var p protocol.ProcessStarted
+	if err := c.Call(ctx, "process.start", protocol.ProcessStart{Command: "seq 1 100; sleep 1; seq 101 200; exit 3"}, &p); err != nil {
+		t.Fatal(err)
+	}
+	s, err := c.Follow(ctx, p.ProcessID, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var n int64
+	for {
+		k, err := s.Next(ctx)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n < 292 && n+int64(len(k.Data)) >= 292 { // all of the first hundred
+			relay.breakAll()
+		}
+		n += int64(len(k.Data))
+	}
+	if info := s.Process(); n != 292+400 || info.ExitCode == nil || *info.ExitCode != 3 {
+		t.Errorf("%d bytes, %+v", n, info)
+	}
+}

@@ -1,0 +1,290 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"trl/client"
+	"trl/protocol"
+	"trl/runtime/journal"
+)
+
+type runFlags struct {
+	*target
+	session string
+	timeout time.Duration
+	cwd     string
+	env     []string
+}
+
+func newRun() *cobra.Command {
+	var f runFlags
+	cmd := &cobra.Command{
+		Use:   "run [flags] -- COMMAND…",
+		Short: "Run a command in a session",
+		Long: `Run a command in a session's shell: what it does to directory, variables and functions is there for the next one.
+
+One word is shell text; several words are one command and its arguments, passed on exactly.
+Output appears as it comes, stdout and stderr apart, byte for byte. Standard input is passed on when it is a pipe or a file.
+Without --session the command runs in your session "default". A session that does not exist yet is made.
+
+The exit code is the command's; 128+n when signal n ended it; 124 when it timed out; 125 when trl itself could not do it.
+Ctrl-C cancels the command and waits for its end; a second Ctrl-C does not wait.`,
+		Example: `  trl run -- 'cd /src && make'
+  trl run --session build --timeout 10m -- go test ./...
+  tar c . | trl run -- 'tar xC /tmp/copy'`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return refuse(errors.New("no command"), "usage: trl run [flags] -- COMMAND…")
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error { return run(cmd, &f, args) },
+	}
+	cmd.Flags().SetInterspersed(false) // what follows the command belongs to it
+	f.target = connection(cmd)
+	cmd.Flags().StringVarP(&f.session, "session", "s", "", "run in this session (`name` or id)")
+	cmd.Flags().DurationVar(&f.timeout, "timeout", 0, "end the command after so long")
+	cmd.Flags().StringVar(&f.cwd, "cwd", "", "run the command in this `directory` of the gateway's machine; the session stays where it is")
+	cmd.Flags().StringArrayVarP(&f.env, "env", "e", nil, "set a variable for this command (`K=V`; K alone: as it is here; repeatable)")
+	_ = cmd.RegisterFlagCompletionFunc("session", completeSessions(f.target))
+	return cmd
+}
+
+func run(cmd *cobra.Command, f *runFlags, args []string) error {
+	ctx := cmd.Context()
+	q, err := f.request(args)
+	if err != nil {
+		return err
+	}
+	c, err := f.dial(ctx, func(why error) {
+		fmt.Fprintf(os.Stderr, "trl: connection lost (%s), connecting again\n", printable(why.Error()))
+	})
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	s, err := f.start(ctx, c, q)
+	if err != nil {
+		return hint(err)
+	}
+	defer s.Close()
+
+	interrupted := onInterrupt(ctx, s)
+	var input chan error
+	if q.InteractiveStdin {
+		input = make(chan error, 1)
+		// Passes stdin on. Ends at its EOF or when the command takes no more; nobody waits for it, because a read from a
+		// pipe cannot be given up: it ends with the program.
+		go func() { input <- passInput(ctx, s) }()
+	}
+	var exit protocol.ExecExit
+	if f.json {
+		exit, err = collect(ctx, s, cmd.OutOrStdout())
+	} else {
+		exit, err = s.Copy(ctx, cmd.OutOrStdout(), cmd.ErrOrStderr())
+	}
+	if err != nil {
+		stop, cancel := context.WithTimeout(ctx, 10*time.Second) // our output has nowhere to go: neither has the command's
+		defer cancel()
+		_ = s.Cancel(stop)
+		return hint(err)
+	}
+	select {
+	case sig := <-interrupted:
+		return exitCode(128 + int(sig))
+	case err := <-input:
+		if err != nil {
+			return fmt.Errorf("pass on stdin: %w", err) // the command has seen only a part, so its result is worth nothing
+		}
+	default:
+	}
+	return verdict(exit)
+}
+
+// verdict is how the command's end becomes ours.
+func verdict(exit protocol.ExecExit) error {
+	switch {
+	case exit.Error != nil:
+		return hint(exit.Error)
+	case exit.KillFailed:
+		return refuse(errors.New("the command could not be killed"), "it hangs in the kernel; see `trl ps`")
+	case exit.TimedOut:
+		return exitCode(exitTimeout)
+	case exit.ExitCode == nil:
+		return errors.New("how the command ended is not known")
+	case *exit.ExitCode != 0:
+		return exitCode(*exit.ExitCode)
+	}
+	return nil
+}
+
+// request is what the flags and words ask for.
+func (f *runFlags) request(args []string) (protocol.Exec, error) {
+	q := protocol.Exec{Command: args[0], WorkingDir: f.cwd, InteractiveStdin: stdinWanted()}
+	if len(args) > 1 {
+		words := make([]string, len(args))
+		for i, a := range args {
+			words[i] = quote(a)
+		}
+		q.Command = strings.Join(words, " ")
+	}
+	if f.session != "" {
+		q.SessionRef = sessionRef(f.session)
+	}
+	if f.timeout < 0 {
+		return q, refuse(fmt.Errorf("--timeout %s", f.timeout), "want a time such as 90s or 10m")
+	}
+	if f.timeout > 0 {
+		s := protocol.Seconds(f.timeout.Seconds())
+		q.Timeout = &s
+	}
+	for _, kv := range f.env {
+		k, v, set := strings.Cut(kv, "=")
+		if !set {
+			if v, set = os.LookupEnv(k); !set {
+				continue
+			}
+		}
+		if q.Env == nil {
+			q.Env = protocol.Env{}
+		}
+		q.Env[k] = &v
+	}
+	return q, nil
+}
+
+// start starts the command, making the named session when there is none.
+func (f *runFlags) start(ctx context.Context, c *client.Client, q protocol.Exec) (*client.Stream, error) {
+	s, err := c.Start(ctx, q)
+	var e *protocol.Error
+	if q.Session == "" || !errors.As(err, &e) || e.Code != protocol.SessionNotFound && e.Code != protocol.SessionTerminated {
+		return s, err
+	}
+	if err := c.Call(ctx, "session.create", protocol.SessionCreate{Name: q.Session, IfExists: "return"}, nil); err != nil {
+		return nil, err
+	}
+	return c.Start(ctx, q)
+}
+
+// onInterrupt cancels the command at the first INT, TERM or HUP, and ends the program at the second. The channel it returns
+// holds the first one.
+func onInterrupt(ctx context.Context, s *client.Stream) <-chan syscall.Signal {
+	first := make(chan syscall.Signal, 1)
+	signals := make(chan os.Signal, 2)
+	for _, sig := range []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
+		if !signal.Ignored(sig) { // nohup, or a shell's `&`
+			signal.Notify(signals, sig)
+		}
+	}
+	go func() { // lives as long as the program
+		sig := (<-signals).(syscall.Signal)
+		first <- sig
+		go func() { // the second signal must not wait for an answer
+			if err := s.Cancel(ctx); err != nil {
+				complain(os.Stderr, fmt.Errorf("cancel: %w", err))
+			}
+		}()
+		sig = (<-signals).(syscall.Signal)
+		os.Exit(128 + int(sig))
+	}()
+	return first
+}
+
+// stdinWanted says whether there is input to pass on: a pipe, a socket, a file with something in it; not a terminal, not
+// /dev/null (1:3), not a closed descriptor.
+func stdinWanted() bool {
+	var st unix.Stat_t
+	if unix.Fstat(0, &st) != nil {
+		return false
+	}
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFIFO, unix.S_IFSOCK:
+		return true
+	case unix.S_IFREG:
+		at, err := unix.Seek(0, 0, io.SeekCurrent)
+		return err != nil || at < st.Size
+	case unix.S_IFCHR:
+		_, err := unix.IoctlGetTermios(0, unix.TCGETS)
+		return err != nil && st.Rdev != unix.Mkdev(1, 3)
+	}
+	return false
+}
+
+// passInput copies stdin to the command. That a command ends without reading all of it is its right.
+func passInput(ctx context.Context, s *client.Stream) error {
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := os.Stdin.Read(buf)
+		if n > 0 || err != nil {
+			if e := s.Input(ctx, buf[:n], err != nil); e != nil {
+				return taken(e)
+			}
+		}
+		if err != nil {
+			if !errors.Is(err, io.EOF) {
+				return err
+			}
+			return nil
+		}
+	}
+}
+
+// taken is nil for the errors that mean the command wants no more input.
+func taken(err error) error {
+	var e *protocol.Error
+	if errors.As(err, &e) && (e.Code == protocol.StdinClosed || e.Code == protocol.ExecNotFound || e.Code == protocol.SessionTerminated) {
+		return nil
+	}
+	return err
+}
+
+// collectBytes is what run --json keeps of each stream; exec.run's default.
+const collectBytes = 1 << 20
+
+// collect prints the document that exec.run would have answered: head and tail of each stream, with true totals.
+func collect(ctx context.Context, s *client.Stream, w io.Writer) (protocol.ExecExit, error) {
+	stdout, stderr := journal.NewEnds(collectBytes), journal.NewEnds(collectBytes)
+	exit, err := s.Copy(ctx, sink{stdout}, sink{stderr})
+	if err != nil {
+		return exit, err
+	}
+	r := protocol.ExecResult{ExecExit: exit}
+	r.Stdout, r.StdoutEncoding, r.Omitted.Stdout = ends(stdout)
+	r.Stderr, r.StderrEncoding, r.Omitted.Stderr = ends(stderr)
+	r.Truncated = r.Omitted.Stdout != nil || r.Omitted.Stderr != nil
+	return exit, printJSON(w, r)
+}
+
+func ends(e *journal.Ends) (text, encoding string, left *protocol.Omitted) {
+	kept, _, at, omitted := e.Bytes()
+	text, encoding = protocol.EncodeBytes(kept)
+	if omitted > 0 {
+		left = &protocol.Omitted{At: at, Bytes: omitted}
+	}
+	return text, encoding, left
+}
+
+// sink lets an Ends be written to like any writer.
+type sink struct{ *journal.Ends }
+
+func (s sink) Write(p []byte) (int, error) { s.Ends.Write(p); return len(p), nil }
+
+// quote writes a word so that any POSIX shell reads it back as it is.
+func quote(word string) string {
+	const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:,+@%"
+	if word != "" && strings.Trim(word, plain) == "" {
+		return word
+	}
+	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+}

@@ -1,0 +1,248 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/mattn/go-isatty"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+	"github.com/spf13/cobra"
+
+	"trl/metrics"
+	"trl/pool"
+	"trl/protocol"
+	"trl/reaper"
+	"trl/runtime"
+	"trl/web"
+)
+
+func newServe() *cobra.Command {
+	var s settings
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Start the gateway",
+		Long: `Start the gateway: shell sessions over WebSocket, and over a Unix socket with --unix.
+
+Each setting may also stand in the environment (TRL_ and the flag's name: TRL_MAX_SESSIONS) or in the config file (max_sessions).
+A flag counts before the environment, the environment before the file.
+
+When it is ready it prints its address. At the first start it makes a token and prints the link to log in with; the command line
+on this machine finds both by itself. SIGTERM or SIGINT ends it and every session; a second one does not wait.`,
+		Example: `  trl serve
+  trl serve --listen 0.0.0.0:7681 --tls-cert cert.pem --tls-key key.pem
+  trl serve --config /etc/trl.yaml`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := s.load(cmd.Flags()); err != nil {
+				return err
+			}
+			return serve(&s, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	s.define(cmd.Flags())
+	cmd.Flags().SortFlags = false // they are grouped by subject
+	return cmd
+}
+
+// endWithin is how long a stop may take: clients get up to 1 s to hear of it, commands 5 s between TERM and KILL, and the
+// rest is for the killing of some hundred trees on a busy machine.
+const endWithin = 8 * time.Second
+
+// serve runs the gateway from start to end.
+//
+// Start: state dir (nobody else uses it), signals, metrics, host (it must own every process from the first), pool, web (its
+// port, so that a taken one is noticed before any shell is started), reaper. End: the other way round. Clients first, so that
+// nobody starts anything new and everybody hears why; then the clock; then the sessions; then whatever processes are left; the
+// address and the lock last, so that no other gateway starts on a state dir whose sessions still die.
+func serve(s *settings, stdout, stderr io.Writer) (err error) {
+	state, err := openStateDir(s.stateDir)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, state.Close()) }()
+
+	signals := make(chan os.Signal, 4)
+	for _, sig := range []os.Signal{syscall.SIGINT, syscall.SIGTERM} {
+		if !signal.Ignored(sig) { // a shell script's `trl serve &` is not for the terminal's Ctrl-C
+			signal.Notify(signals, sig)
+		}
+	}
+	signal.Notify(signals, syscall.SIGHUP) // caught, so that neither a closed terminal nor nohup's absence ends it
+
+	log := newLogger(s, stderr)
+	registry := prometheus.NewRegistry()
+	counts := metrics.New(registry)
+	counts.Build(buildVersion())
+
+	first := false // this start made the token
+	if s.auth == "none" {
+		s.web.AuthNone = true
+	} else {
+		if s.tokenFile == "" {
+			s.tokenFile = state.file(tokensFile)
+		}
+		_, missing := os.Stat(s.tokenFile)
+		first = errors.Is(missing, fs.ErrNotExist)
+		tokens, err := web.OpenTokens(s.tokenFile, log)
+		if err != nil {
+			return refuse(err, "each line is `TOKEN SUBJECT ROLE`, and only you may read the file (chmod 600)")
+		}
+		defer tokens.Close()
+		s.web.Tokens = tokens
+	}
+
+	host, err := runtime.NewHost(runtime.Config{Isolation: s.isolation, Metrics: counts, Log: log})
+	if err != nil {
+		return refuse(err, "use --isolation auto")
+	}
+	defer func() { err = errors.Join(err, host.Close()) }() // KILLs what is left
+
+	s.pool.BaseEnv = baseEnv()
+	s.pool.MaxIdle = maxIdle(s.pool.IdleTimeout)
+	sessions := pool.New(s.pool, host, counts, log)
+
+	tier, why := host.Isolation()
+	s.web.Version = buildVersion()
+	s.web.Capabilities = protocol.Capabilities{
+		DefaultShell: s.pool.DefaultShell, Isolation: protocol.Isolation{Tier: tier, Why: why}, Limits: s.limits(),
+	}
+	server := web.New(s.web, sessions, counts, registry, log)
+	if err := server.Listen(); err != nil {
+		return hintListen(err, s)
+	}
+
+	sessions.Start()
+	clock := reaper.New(sessions, func() { host.KillOrphans(sessions.Live) }, counts, log)
+	clock.Start()
+	served := make(chan error, 1)
+	go func() { served <- server.Serve() }() // until Shutdown, or until the listener fails
+
+	url := server.URL()
+	if err := state.publish(localURL(url)); err != nil {
+		log.Warn().Err(err).Msg("the command line will not find this gateway by itself")
+	}
+	announce(stdout, url, s, first)
+	log.Info().Str("address", server.Addr()).Str("version", buildVersion()).Str("isolation", tier).Str("why", why).Msg("listening")
+
+	var failure error
+	for running := true; running; {
+		select {
+		case sig := <-signals:
+			if sig == syscall.SIGHUP {
+				log.Info().Msg("SIGHUP ignored; token and certificate files are read again when they change")
+				continue
+			}
+			log.Info().Stringer("signal", sig).Msg("stopping")
+		case failure = <-served:
+		}
+		running = false
+	}
+
+	ctx, cancel := context.WithTimeout(context.Background(), endWithin)
+	defer cancel()
+	go func() { // a second signal: no step waits any more, and host.Close KILLs; ends with the program
+		for sig := range signals {
+			if sig != syscall.SIGHUP {
+				cancel()
+			}
+		}
+	}()
+	start := time.Now()
+	if e := server.Shutdown(ctx); e != nil {
+		log.Warn().Err(e).Msg("clients did not go in time")
+	}
+	clock.Close()
+	if e := sessions.Close(ctx); e != nil {
+		log.Warn().Err(e).Msg("sessions did not end in time and are killed")
+	}
+	log.Info().Dur("took", time.Since(start)).Msg("stopped")
+	return failure
+}
+
+// newLogger builds the one logger, on stderr.
+func newLogger(s *settings, w io.Writer) zerolog.Logger {
+	level, err := zerolog.ParseLevel(s.logLevel)
+	if err != nil {
+		level = zerolog.InfoLevel // settings.check has refused everything else
+	}
+	if s.logFormat == "console" {
+		w = zerolog.ConsoleWriter{Out: w, NoColor: !isatty.IsTerminal(os.Stderr.Fd()) || os.Getenv("NO_COLOR") != "", TimeFormat: time.RFC3339}
+	}
+	zerolog.ErrorHandler = func(error) {} // a log nobody reads must not end us, and there is nowhere else to say so
+	return zerolog.New(w).Level(level).With().Timestamp().Logger()
+}
+
+// announce prints what whoever started us waits for. The login link is a secret: it is printed when it is new, or to a person,
+// and not into the log of every later start. A stdout that is closed is fine.
+func announce(w io.Writer, url string, s *settings, first bool) {
+	fmt.Fprintf(w, "trl: listening on %s\n", url)
+	tokens, ok := s.web.Tokens.(*web.TokenFile)
+	if !ok || !first && !isatty.IsTerminal(os.Stdout.Fd()) {
+		return
+	}
+	if token := tokens.AdminToken(); token != "" {
+		fmt.Fprintf(w, "trl: open %s/login#token=%s\n", url, token)
+	}
+}
+
+// limits is what clients may find out about the bounds in force.
+func (s *settings) limits() map[string]float64 {
+	return map[string]float64{
+		"max_sessions":               float64(s.pool.MaxSessions),
+		"max_sessions_per_principal": float64(s.pool.MaxPerPrincipal),
+		"max_frame_bytes":            float64(s.web.MaxFrame),
+		"max_output_bytes":           float64(s.pool.MaxOutput),
+		"ring_bytes":                 float64(s.pool.RingBytes),
+		"slow_client_s":              s.web.SlowClient.Seconds(),
+		"idle_timeout_s":             s.pool.IdleTimeout.Seconds(),
+		"max_idle_timeout_s":         s.pool.MaxIdle.Seconds(),
+		"default_timeout_s":          s.pool.DefaultTimeout.Seconds(),
+		"max_timeout_s":              s.pool.MaxTimeout.Seconds(),
+		"retention_s":                s.pool.Retention.Seconds(),
+	}
+}
+
+// localURL is where this machine reaches a gateway that listens on every address.
+func localURL(url string) string {
+	return strings.NewReplacer("//0.0.0.0:", "//127.0.0.1:", "//[::]:", "//[::1]:").Replace(url)
+}
+
+// maxIdle bounds the idle_timeout_s a client may ask for: a week, or what the operator gives everybody where that is more.
+func maxIdle(standard time.Duration) time.Duration {
+	if standard == 0 {
+		return 0
+	}
+	return max(standard, 7*24*time.Hour)
+}
+
+func hintListen(err error, s *settings) error {
+	var (
+		op   *net.OpError
+		path *fs.PathError
+	)
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return refuse(err, "stop what listens there, or choose another --listen (port 0 takes a free one)")
+	case errors.Is(err, syscall.EACCES) && errors.As(err, &op):
+		return refuse(err, "ports below 1024 need privileges; choose another --listen")
+	case errors.As(err, &op):
+		return refuse(err, "check --listen HOST:PORT")
+	case errors.As(err, &path):
+		return refuse(err, "check --tls-cert, --tls-key and --unix")
+	case s.web.AuthNone:
+		return refuse(err, "listen on 127.0.0.1, or use --auth token")
+	case s.web.TLSCert == "":
+		return refuse(err, "listen on 127.0.0.1, or give --tls-cert and --tls-key; --insecure when a proxy in front does TLS")
+	}
+	return refuse(err, "check --tls-cert and --tls-key")
+}

@@ -1,0 +1,240 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/knadh/koanf/parsers/toml/v2"
+	"github.com/knadh/koanf/parsers/yaml"
+	"github.com/knadh/koanf/providers/file"
+	"github.com/knadh/koanf/v2"
+	"github.com/spf13/pflag"
+
+	"trl/pool"
+	"trl/web"
+)
+
+// settings is what serve was told: flag before TRL_… before config file before default. The flags are the one list of
+// settings; the other two sources set the same flags, so every value is parsed and refused in one way.
+type settings struct {
+	web  web.Config
+	pool pool.Config
+
+	auth      string
+	tokenFile string
+	isolation string
+	stateDir  string
+	logFormat string
+	logLevel  string
+	config    string
+}
+
+func (s *settings) define(f *pflag.FlagSet) {
+	f.StringVar(&s.web.Listen, "listen", "127.0.0.1:7681", "address to listen on; port 0 takes a free one")
+	f.StringVar(&s.web.Unix, "unix", "", "also listen on this Unix socket (NDJSON; the peer's uid is the principal)")
+	f.StringVar(&s.config, "config", "", "read settings from this .yaml or .toml `file` (keys are the flags' names)")
+	f.StringVar(&s.auth, "auth", "token", "who may connect: `token|none`; none on loopback only")
+	f.StringVar(&s.tokenFile, "token-file", "", "the tokens; made when missing (default tokens in the state dir)")
+	f.StringVar(&s.web.TLSCert, "tls-cert", "", "certificate chain, PEM")
+	f.StringVar(&s.web.TLSKey, "tls-key", "", "private key, PEM")
+	f.BoolVar(&s.web.Insecure, "insecure", false, "allow plain HTTP beyond loopback")
+	f.StringSliceVar(&s.web.Origins, "origin", nil, "another web `origin` that may connect (repeatable)")
+	f.StringVar(&s.web.MetricsListen, "metrics-listen", "", "serve /metrics on this address instead")
+	f.Int64Var(&s.web.MaxFrame, "max-frame-bytes", 4<<20, "largest request")
+	f.DurationVar(&s.web.SlowClient, "slow-client", 30*time.Second, "drop a client that takes nothing for so long")
+
+	f.IntVar(&s.pool.MaxSessions, "max-sessions", 256, "live sessions at most")
+	f.IntVar(&s.pool.MaxPerPrincipal, "max-sessions-per-principal", 0, "live sessions of one principal at most; 0: no bound of its own")
+	f.DurationVar(&s.pool.IdleTimeout, "idle-timeout", 4*time.Hour, "end a session in which nothing happened for so long; 0: never")
+	f.DurationVar(&s.pool.Retention, "retention", 10*time.Minute, "how long what ended stays readable")
+	f.StringVar(&s.pool.DefaultDir, "default-dir", defaultDir(), "where sessions start")
+	f.StringVar(&s.pool.DefaultShell, "default-shell", "/bin/sh", "shell of a session that asks for none")
+	f.StringSliceVar(&s.pool.Shells, "shells", nil, "shells that sessions may ask for (default sh,bash,dash,zsh,ash,busybox as far as present)")
+	f.IntVar(&s.pool.Warm, "warm", 4, "shells kept ready ahead of their session")
+	f.IntVar(&s.pool.RingBytes, "ring-bytes", 1<<20, "output kept of each stream")
+	f.IntVar(&s.pool.MaxOutput, "max-output-bytes", 64<<20, "largest max_output_bytes a request may ask for")
+	f.DurationVar(&s.pool.DefaultTimeout, "default-timeout", 0, "timeout of commands in sessions that set none; 0: none")
+	f.DurationVar(&s.pool.MaxTimeout, "max-timeout", 24*time.Hour, "longest timeout a request may ask for")
+
+	f.StringVar(&s.isolation, "isolation", "auto", "how processes are contained: `auto|cgroup|none`")
+	f.StringVar(&s.stateDir, "state-dir", defaultStateDir(), "tokens, lock, address of the running gateway")
+	f.StringVar(&s.logFormat, "log-format", "console", "`console|json`, on stderr")
+	f.StringVar(&s.logLevel, "log-level", "info", "`debug|info|warn|error`")
+}
+
+// load fills what no flag has set from the environment and the config file, and checks the whole.
+func (s *settings) load(f *pflag.FlagSet) error {
+	from := map[string]string{} // flag → how its source names it, for messages
+	f.Visit(func(g *pflag.Flag) { from[g.Name] = "--" + g.Name })
+	set := func(g *pflag.Flag, source string, values []string) error {
+		var err error
+		if list, ok := g.Value.(pflag.SliceValue); ok {
+			err = list.Replace(values)
+		} else if len(values) != 1 {
+			err = errors.New("one value wanted")
+		} else {
+			err = g.Value.Set(values[0])
+		}
+		if err != nil {
+			return refuse(fmt.Errorf("%s: %q is no %s: %w", source, strings.Join(values, ","), g.Value.Type(), err), "see `trl serve --help`")
+		}
+		from[g.Name] = source
+		return nil
+	}
+	var errs []error
+	f.VisitAll(func(g *pflag.Flag) {
+		name := envName(g.Name)
+		value := os.Getenv(name) // an empty one counts as none, as in most programs
+		if value == "" || from[g.Name] != "" || g.Name == "help" {
+			return
+		}
+		values := []string{value}
+		if _, list := g.Value.(pflag.SliceValue); list {
+			values = strings.FieldsFunc(value, func(r rune) bool { return r == ',' })
+		}
+		errs = append(errs, set(g, name, values))
+	})
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	if s.config != "" {
+		if err := s.loadFile(f, func(g *pflag.Flag, key string, values []string) error {
+			if from[g.Name] != "" {
+				return nil
+			}
+			return set(g, s.config+": "+key, values)
+		}); err != nil {
+			return err
+		}
+	}
+	return s.check(func(name string) string {
+		if source := from[name]; source != "" {
+			return source
+		}
+		return "--" + name
+	})
+}
+
+// loadFile reads the config file. Its keys are the flags' names, with - or _; any other key is refused: a setting that is
+// spelled wrong must not silently leave a default in force.
+func (s *settings) loadFile(f *pflag.FlagSet, set func(g *pflag.Flag, key string, values []string) error) error {
+	var parser koanf.Parser
+	switch filepath.Ext(s.config) {
+	case ".yaml", ".yml":
+		parser = yaml.Parser()
+	case ".toml":
+		parser = toml.Parser()
+	default:
+		return refuse(fmt.Errorf("config file %s: unknown format", s.config), "name it .yaml or .toml")
+	}
+	k := koanf.New("\x00") // no key contains the delimiter: a nested table stays one unknown key
+	if err := k.Load(file.Provider(s.config), parser); err != nil {
+		return refuse(fmt.Errorf("config file %s: %w", s.config, err), "see `trl serve --help` for the settings")
+	}
+	seen := map[string]string{}
+	for _, key := range slices.Sorted(slices.Values(k.Keys())) {
+		name := strings.ReplaceAll(key, "_", "-")
+		g := f.Lookup(name)
+		if g == nil || name == "help" || name == "config" {
+			return refuse(fmt.Errorf("config file %s: unknown key %q", s.config, strings.ReplaceAll(key, "\x00", ".")), "see `trl serve --help` for the settings")
+		}
+		if other, twice := seen[name]; twice {
+			return refuse(fmt.Errorf("config file %s: %s and %s are the same setting", s.config, other, key), "keep one of them")
+		}
+		seen[name] = key
+		values, ok := scalars(k.Get(key))
+		if !ok {
+			return refuse(fmt.Errorf("config file %s: %s: a value or a list of values wanted", s.config, key), "see `trl serve --help` for the settings")
+		}
+		if err := set(g, key, values); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// scalars is a value of the config file as the texts a flag takes.
+func scalars(v any) (values []string, ok bool) {
+	switch v := v.(type) {
+	case []any:
+		for _, x := range v {
+			one, ok := scalars(x)
+			if !ok || len(one) != 1 {
+				return nil, false
+			}
+			values = append(values, one[0])
+		}
+		return values, true
+	case string, bool, int, int64, uint64, float64:
+		return []string{fmt.Sprint(v)}, true
+	}
+	return nil, false
+}
+
+// check refuses what no later step would notice. source names where a setting came from.
+func (s *settings) check(source func(flag string) string) error {
+	fault := func(flag string, value any, want string) error {
+		return refuse(fmt.Errorf("%s: %v", source(flag), value), "want %s", want)
+	}
+	for _, c := range []struct {
+		flag, value string
+		of          []string
+	}{
+		{"auth", s.auth, []string{"token", "none"}},
+		{"isolation", s.isolation, []string{"auto", "cgroup", "none"}},
+		{"log-format", s.logFormat, []string{"console", "json"}},
+		{"log-level", s.logLevel, []string{"debug", "info", "warn", "error"}},
+	} {
+		if !slices.Contains(c.of, c.value) {
+			return fault(c.flag, fmt.Sprintf("%q", c.value), strings.Join(c.of, " or "))
+		}
+	}
+	for _, c := range []struct {
+		flag       string
+		value, min int64
+	}{
+		{"max-sessions", int64(s.pool.MaxSessions), 1},
+		{"max-sessions-per-principal", int64(s.pool.MaxPerPrincipal), 0},
+		{"warm", int64(s.pool.Warm), 0},
+		{"ring-bytes", int64(s.pool.RingBytes), 64 << 10},
+		{"max-output-bytes", int64(s.pool.MaxOutput), 1 << 10},
+		{"max-frame-bytes", s.web.MaxFrame, 1 << 10},
+	} {
+		if c.value < c.min {
+			return fault(c.flag, c.value, fmt.Sprintf("at least %d", c.min))
+		}
+	}
+	for _, c := range []struct {
+		flag       string
+		value, min time.Duration
+	}{
+		{"idle-timeout", s.pool.IdleTimeout, 0},
+		{"retention", s.pool.Retention, 0},
+		{"default-timeout", s.pool.DefaultTimeout, 0},
+		{"max-timeout", s.pool.MaxTimeout, time.Second},
+		{"slow-client", s.web.SlowClient, time.Second},
+	} {
+		if c.value < c.min {
+			return fault(c.flag, c.value, fmt.Sprintf("at least %s", c.min))
+		}
+	}
+	if (s.web.TLSCert == "") != (s.web.TLSKey == "") {
+		return refuse(errors.New("half a TLS identity"), "give both --tls-cert and --tls-key")
+	}
+	for flag, dir := range map[string]string{"default-dir": s.pool.DefaultDir} {
+		if info, err := os.Stat(dir); err != nil || !info.IsDir() || !filepath.IsAbs(dir) {
+			return fault(flag, fmt.Sprintf("%q", dir), "an existing directory, from /")
+		}
+	}
+	return nil
+}
+
+// envName is the variable of a setting: max-sessions → TRL_MAX_SESSIONS.
+func envName(flag string) string {
+	return "TRL_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+}

@@ -1,0 +1,97 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+)
+
+const (
+	systemStateDir = "/var/lib/trl"
+	addressFile    = "address" // the URL of the gateway that runs on this state dir
+	tokensFile     = "tokens"
+)
+
+// stateDir is the gateway's directory, locked while it runs.
+type stateDir struct {
+	path string
+	lock *os.File // flock; released by the kernel when we die, however we die
+}
+
+// userStateDir is where a gateway started by this user, not by the system, keeps its state.
+func userStateDir() string {
+	if dir := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(dir) {
+		return filepath.Join(dir, "trl")
+	}
+	return filepath.Join(homeDir(), ".local", "state", "trl")
+}
+
+// defaultStateDir is where serve keeps its state: what systemd says, the system's place for root, else the user's.
+func defaultStateDir() string {
+	if dir, _, _ := strings.Cut(os.Getenv("STATE_DIRECTORY"), ":"); filepath.IsAbs(dir) {
+		return dir
+	}
+	if os.Geteuid() == 0 {
+		return systemStateDir
+	}
+	return userStateDir()
+}
+
+// openStateDir makes the directory and takes its lock.
+func openStateDir(path string) (*stateDir, error) {
+	const hint = "choose another one with --state-dir"
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(path, 0o700); err != nil {
+		return nil, refuse(fmt.Errorf("make state directory: %w", err), hint)
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, refuse(fmt.Errorf("state directory: %w", err), hint)
+	}
+	if info.Mode().Perm()&0o022 != 0 {
+		// Who can write here can replace the tokens.
+		return nil, refuse(fmt.Errorf("state directory %s can be written by others", path), "chmod 700 %s, or %s", path, hint)
+	}
+	lock, err := os.OpenFile(filepath.Join(path, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, refuse(fmt.Errorf("lock state directory: %w", err), hint)
+	}
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		lock.Close()
+		if errors.Is(err, syscall.EWOULDBLOCK) {
+			return nil, refuse(fmt.Errorf("state directory %s: in use by another gateway", path), "stop that one, or %s", hint)
+		}
+		return nil, refuse(fmt.Errorf("lock state directory: %w", err), hint)
+	}
+	return &stateDir{path: path, lock: lock}, nil
+}
+
+func (d *stateDir) file(name string) string { return filepath.Join(d.path, name) }
+
+// publish tells the command line on this machine where the gateway is.
+func (d *stateDir) publish(url string) error {
+	tmp := d.file(addressFile + ".new")
+	if err := os.WriteFile(tmp, []byte(url+"\n"), 0o600); err != nil {
+		return fmt.Errorf("write address: %w", err)
+	}
+	if err := os.Rename(tmp, d.file(addressFile)); err != nil {
+		return fmt.Errorf("write address: %w", err)
+	}
+	return nil
+}
+
+// Close takes the address back and releases the lock.
+func (d *stateDir) Close() error {
+	err := os.Remove(d.file(addressFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	return errors.Join(err, d.lock.Close())
+}

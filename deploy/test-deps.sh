@@ -1,0 +1,41 @@
+#!/bin/sh
+# What the tests need besides Go: other shells, the programs that users run in them, and a C compiler for -race.
+# As root on Debian or Ubuntu it installs what is missing; elsewhere it names it, and the tests of an absent shell are skipped.
+set -eu
+
+missing() { # prints the packages whose command is not there
+  while read -r command package; do
+    command -v "$command" >/dev/null 2>&1 || printf '%s ' "$package"
+  done <<'LIST'
+bash bash
+dash dash
+zsh zsh
+busybox busybox
+python3 python3
+ps procps
+setsid util-linux
+git git
+gcc gcc
+LIST
+  # gcc alone is not enough: cgo needs the C library's headers and start files too.
+  if command -v gcc >/dev/null 2>&1 && ! echo '#include <stdlib.h>' | gcc -E -x c - >/dev/null 2>&1; then
+    printf 'libc6-dev '
+  fi
+}
+
+packages=$(missing)
+[ -n "$packages" ] || exit 0
+case " $packages" in *" gcc "*) packages="$packages libc6-dev" ;; esac
+
+if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
+  echo "installing: $packages"
+  export DEBIAN_FRONTEND=noninteractive
+  # An update that fails, for one broken source of many, need not keep the install from working.
+  apt-get update -qq || true
+  # shellcheck disable=SC2086 # a list of names
+  apt-get install -y -qq --no-install-recommends $packages >/dev/null || true
+  packages=$(missing)
+  [ -n "$packages" ] || exit 0
+fi
+echo "missing, please install: $packages" >&2
+case " $packages" in *" gcc "* | *" libc6-dev "*) echo "go test -race cannot run without a C compiler" >&2; exit 1 ;; esac

@@ -1,0 +1,185 @@
+// Package arrows holds the table of folders and of the arrows between them, and
+// fails on a wrong one. It has no code of its own: what it guards is the tree.
+package arrows
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const module = "trl"
+
+// imports says which of our folders a folder may import; it and its sub-packages may
+// always import each other. Only what ships is held to it: a test of the client needs
+// a real gateway, and Go itself refuses cycles.
+//
+// An arrow points from what acts to what it acts on. What must travel the other way
+// arrives as an event on a channel that its reader owns.
+var imports = map[string][]string{
+	"protocol":     nil,
+	"statemachine": nil,
+	"metrics":      nil,
+	"runtime":      {"protocol", "statemachine", "metrics"},
+	"pool":         {"runtime", "statemachine", "protocol", "metrics"},
+	"reaper":       {"statemachine", "metrics"}, // sees the pool through its own small interface
+	"web":          {"pool", "protocol", "metrics"},
+	"client":       {"protocol"},
+	"cluster":      {"protocol", "metrics"},
+	"cmd":          {"protocol", "statemachine", "metrics", "runtime", "pool", "reaper", "web", "client", "cluster"},
+	"internal":     nil, // tests of the whole: this one
+}
+
+// noGo are the other folders of the top: no package in them. bin is what make builds.
+var noGo = []string{"deploy", "docs", "bin"}
+
+// vague are names that say nothing about what is inside.
+var vague = []string{"util", "utils", "common", "helper", "helpers", "types", "models", "misc", "shared"}
+
+const root = "../.."
+
+func TestTopLevelFolders(t *testing.T) {
+	entries, err := os.ReadDir(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if !e.IsDir() || strings.HasPrefix(e.Name(), ".") {
+			continue
+		}
+		if _, ok := imports[e.Name()]; !ok && !slices.Contains(noGo, e.Name()) {
+			t.Errorf("%s/ is in no table: say in docs/CONTRIBUTING.md what it is for and add it here", e.Name())
+		}
+	}
+}
+
+func TestArrows(t *testing.T) {
+	for _, f := range goFiles(t) {
+		if strings.HasSuffix(f.path, "_test.go") {
+			continue
+		}
+		from, _, _ := strings.Cut(f.path, "/")
+		for _, imp := range f.imports() {
+			ours, ok := strings.CutPrefix(imp, module+"/")
+			if !ok {
+				continue
+			}
+			to, _, _ := strings.Cut(ours, "/")
+			if to != from && !slices.Contains(imports[from], to) {
+				t.Errorf("%s imports %s: %s may import %v of ours", f.path, imp, from, imports[from])
+			}
+		}
+	}
+}
+
+// Every package says what it is in its first sentence, once.
+func TestPackageComments(t *testing.T) {
+	said := map[string]int{}
+	for _, f := range goFiles(t) {
+		dir := path.Dir(f.path)
+		said[dir] += 0
+		doc := strings.TrimSpace(f.Doc.Text())
+		if doc == "" || strings.HasSuffix(f.Name.Name, "_test") {
+			continue
+		}
+		said[dir]++
+		want := "Package " + f.Name.Name + " "
+		if f.Name.Name == "main" {
+			want = "Command " + path.Base(dir) + " "
+		}
+		if !strings.HasPrefix(doc, want) {
+			t.Errorf("%s: the package comment does not begin with %q", f.path, want)
+		}
+	}
+	for dir, n := range said {
+		if n != 1 {
+			t.Errorf("%s has %d package comments, want one", dir, n)
+		}
+	}
+}
+
+func TestNames(t *testing.T) {
+	for _, f := range goFiles(t) {
+		for elem := range strings.SplitSeq(path.Dir(f.path), "/") {
+			if slices.Contains(vague, elem) {
+				t.Errorf("%s: %q does not say what is in it", f.path, elem)
+			}
+		}
+		// Two packages are called runtime. Ours keeps the name, in every file.
+		for _, spec := range f.Imports {
+			name := ""
+			if spec.Name != nil {
+				name = spec.Name.Name
+			}
+			switch spec.Path.Value {
+			case `"runtime"`:
+				if name != "goruntime" {
+					t.Errorf(`%s: import Go's own as goruntime "runtime"`, f.path)
+				}
+			case strconv.Quote(module + "/runtime"):
+				if name != "" {
+					t.Errorf("%s: our runtime is imported without another name", f.path)
+				}
+			}
+		}
+	}
+}
+
+// file is one parsed Go file; path is slash-separated, from the root.
+type file struct {
+	*ast.File
+	path string
+}
+
+func (f file) imports() []string {
+	var all []string
+	for _, spec := range f.Imports {
+		p, err := strconv.Unquote(spec.Path.Value)
+		if err != nil {
+			continue // the parser took it, so this cannot be
+		}
+		all = append(all, p)
+	}
+	return all
+}
+
+func goFiles(t *testing.T) []file {
+	t.Helper()
+	var files []file
+	err := filepath.WalkDir(root, func(p string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if e.IsDir() {
+			if p != root && (strings.HasPrefix(e.Name(), ".") || e.Name() == "testdata") {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		if !strings.HasSuffix(p, ".go") {
+			return nil
+		}
+		parsed, err := parser.ParseFile(token.NewFileSet(), p, nil, parser.ImportsOnly|parser.ParseComments)
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(root, p)
+		files = append(files, file{parsed, filepath.ToSlash(rel)})
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(files) < 5 {
+		t.Fatalf("%d Go files found under %s: the walk is broken", len(files), root)
+	}
+	return files
+}

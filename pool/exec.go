@@ -1,0 +1,404 @@
+package pool
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"trl/metrics"
+	"trl/protocol"
+	"trl/runtime"
+	"trl/runtime/journal"
+)
+
+// defaultOutput is max_output_bytes of a request that names none (PROTOCOL.md §4).
+const defaultOutput = 1 << 20
+
+// Exec is one foreground command: waiting, running or ended. Ended, it stays readable while it is retained.
+type Exec struct {
+	// set once in newExec
+	stream   string // "st-" and the exec's id
+	session  *Session
+	text     string
+	clean    bool
+	keeps    bool // exec.run: Result has text
+	most     int  // bytes of one stream in an answer
+	timeout  time.Duration
+	grace    time.Duration
+	journal  *journal.Journal
+	key      keyRef // zero when the request had none
+	queuedAt time.Time
+	done     chan struct{} // closed when it has ended and the session is past it
+
+	// guarded by session.mu
+	command   *runtime.Command // nil once ended
+	startedAt time.Time
+
+	// set before done is closed, read after
+	exit    protocol.ExecExit
+	code    int // what exit.ExitCode points to
+	failure *protocol.Error
+	endedAt time.Time
+	end     int64 // the journal's size at the end
+	died    bool  // it took the shell with it
+	husk    bool  // the texts were let go, see letGo
+
+	// written by keep, under the journal's lock, until frozen; read by settle and after
+	frozen         atomic.Bool // what comes now is a background job's: it belongs to the stream, not to the result
+	stdout, stderr *journal.Ends
+	totals         [2]int64 // bytes of each
+}
+
+// Exec queues a command for exec.run, or gives it the turn at once.
+func (s *Session) Exec(q *protocol.Exec) (*Exec, error) { return s.submit("exec.run", q) }
+
+// Stream is Exec for exec.stream: no text is kept for Result, which then has what the journal still holds.
+func (s *Session) Stream(q *protocol.Exec) (*Exec, error) { return s.submit("exec.stream", q) }
+
+func (s *Session) submit(method string, q *protocol.Exec) (*Exec, error) {
+	if q.RequestKey == "" {
+		return s.enqueue(method, q, keyRef{})
+	}
+	ref := keyRef{s.owner, s.id, q.RequestKey}
+	asked := *q
+	asked.SessionRef = protocol.SessionRef{} // id or name, it is this session
+	return once(context.Background(), &s.pool.keys, ref, fingerprint(method, &asked), func() (*Exec, error) {
+		return s.enqueue(method, q, ref)
+	})
+}
+
+// enqueue: an idle session is handed the command by one send, which cannot block, under one lock.
+func (s *Session) enqueue(method string, q *protocol.Exec, ref keyRef) (*Exec, error) {
+	e, err := s.newExec(q)
+	if err != nil {
+		return nil, err
+	}
+	e.key = ref
+	if e.keeps = method == "exec.run"; e.keeps {
+		e.journal.Tap(e.keep)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.ending != nil:
+		return nil, s.errEndedLocked()
+	case s.isIdleLocked():
+		s.beginLocked(e, e.queuedAt)
+		s.turn <- e
+	case q.WhenBusy == "reject":
+		return nil, s.errBusyLocked("session is busy")
+	case len(s.waiting) >= maxQueue:
+		return nil, s.errBusyLocked("session's queue is full")
+	default:
+		s.waiting.push(e)
+	}
+	s.execs[e.ID()] = e
+	s.touchLocked(e.queuedAt)
+	return e, nil
+}
+
+// isIdleLocked: the next command gets the turn at once. Nobody waits then, as who waits is given it first. s.mu is held.
+func (s *Session) isIdleLocked() bool {
+	return s.shell != nil && s.running == nil && s.resetting == 0 && s.ending == nil
+}
+
+func (s *Session) errBusyLocked(why string) error {
+	e := protocol.Errorf(protocol.SessionBusy, "%s", why).With("queue_length", len(s.waiting))
+	if s.running != nil {
+		e = e.With("exec_id", s.running.ID())
+	}
+	return e
+}
+
+func (s *Session) newExec(q *protocol.Exec) (*Exec, error) {
+	p := s.pool
+	e := &Exec{
+		stream:  mint(streamPrefix, 'x', p.epoch, s.tag, memberLen),
+		session: s, text: q.Command, clean: q.Clean,
+		most: defaultOutput, timeout: s.terms.timeout, grace: graceOf(q.KillGrace),
+		journal:  journal.New(p.config.RingBytes),
+		command:  runtime.NewCommand(q.Command),
+		queuedAt: time.Now(),
+		done:     make(chan struct{}),
+	}
+	if q.MaxOutputBytes != nil {
+		e.most = int(min(*q.MaxOutputBytes, int64(p.config.MaxOutput)))
+	}
+	if q.Timeout != nil {
+		e.timeout = clamp(q.Timeout.Duration(), p.config.MaxTimeout)
+	}
+	c := e.command
+	c.Env, c.Dir, c.OpenStdin, c.Journal = q.Env, q.WorkingDir, q.InteractiveStdin, e.journal
+	c.Timeout, c.Grace = e.timeout, e.grace
+	if q.NoOutputTimeout != nil {
+		c.NoOutput = q.NoOutputTimeout.Duration()
+	}
+	if q.Stdin != nil {
+		stdin, fault := protocol.DecodeBytes(*q.Stdin, q.StdinEncoding)
+		if fault != nil {
+			return nil, fault
+		}
+		if c.Stdin = stdin; c.OpenStdin {
+			c.Stdin = nil
+			if err := c.Input(stdin, false); err != nil { // what is given first, before what exec.input brings
+				return nil, inputFault(err)
+			}
+		}
+	}
+	return e, nil
+}
+
+// graceOf is kill_grace_s in force.
+func graceOf(asked *protocol.Seconds) time.Duration {
+	if asked == nil {
+		return defaultGrace
+	}
+	return min(asked.Duration(), maxGrace)
+}
+
+// keep is the journal's tap.
+func (e *Exec) keep(stream journal.Stream, p []byte) {
+	if e.frozen.Load() {
+		return
+	}
+	side, n := &e.stdout, 0
+	if stream == journal.Stderr {
+		side, n = &e.stderr, 1
+	}
+	e.totals[n] += int64(len(p))
+	if *side == nil {
+		*side = journal.NewEnds(e.most)
+	}
+	(*side).Write(p)
+}
+
+// settle turns the outcome of a run into what a client gets. s.mu is held.
+func (e *Exec) settle(out runtime.Outcome, now time.Time, ending bool) {
+	unrun := out.Err != nil && out.Code < 0
+	if unrun {
+		e.journal.Close()
+	}
+	e.sealLocked(now)
+	x := &e.exit
+	x.DurationMS, x.LingerMS = out.Duration.Milliseconds(), out.Linger.Milliseconds()
+	x.TimedOut, x.TimeoutKind, x.Cancelled = out.Timeout != "", out.Timeout, out.Cancelled
+	x.ShellRestored, x.StateLost = out.Restored, out.Lost
+	e.died = out.Died
+	x.KillFailed, x.Background = out.KillFailed, out.Background
+	if out.Dir != "" {
+		x.WorkingDir = out.Dir
+	}
+	if out.CPU > 0 || out.MaxRSS > 0 {
+		x.Usage = &protocol.Usage{CPUMS: float64(out.CPU) / float64(time.Millisecond), MaxRSSBytes: out.MaxRSS}
+	}
+	switch {
+	case unrun && ending:
+		e.cancelledLocked(syscall.SIGTERM)
+	case unrun:
+		e.failLocked(unrunFault(out.Err))
+	case out.Err != nil && !errors.Is(out.Err, runtime.ErrShellGone): // that one is about what follows the command
+		x.Error = protocol.Errorf(protocol.InternalError, "end of the command is unknown").WithCause(out.Err)
+	default:
+		e.code = out.Code
+		x.ExitCode, x.Signal = &e.code, out.Signal
+	}
+}
+
+// unrunFault tells a client why its command did not run.
+func unrunFault(err error) *protocol.Error {
+	if e, ok := errors.AsType[*fs.PathError](err); ok && ofDir(e) {
+		return errNoDir(e.Path).WithCause(err)
+	}
+	return shellFault(err, "")
+}
+
+// sealLocked fixes what every end has. s.mu is held.
+func (e *Exec) sealLocked(now time.Time) {
+	e.endedAt = now
+	e.frozen.Store(true)
+	e.end = e.journal.Size() // takes the journal's lock: who was in keep has left it
+	stdout, stderr := e.journal.Totals()
+	if e.keeps {
+		stdout, stderr = e.totals[0], e.totals[1]
+	}
+	began := e.startedAt
+	if began.IsZero() {
+		began = now
+	}
+	e.exit = protocol.ExecExit{
+		ExecID: e.ID(), SessionID: e.session.id, StreamID: e.stream, StdoutBytes: stdout, StderrBytes: stderr,
+		QueuedMS: began.Sub(e.queuedAt).Milliseconds(), TimeoutS: protocol.Seconds(e.timeout.Seconds()), WorkingDir: e.session.dir,
+	}
+}
+
+func (e *Exec) cancelledLocked(sig syscall.Signal) {
+	e.code = 128 + int(sig)
+	e.exit.Cancelled, e.exit.ExitCode, e.exit.Signal = true, &e.code, protocol.SignalName(sig)
+}
+
+func (e *Exec) failLocked(fault *protocol.Error) { e.failure, e.exit.Error = fault, fault }
+
+// withdraw ends a command that waits as cancelled: nothing of it has run. The caller has taken it out of the queue.
+func (e *Exec) withdraw(sig syscall.Signal) { e.leave(func() { e.cancelledLocked(sig) }) }
+
+// refuse ends a command that waits with an error. The caller has taken it out of the queue.
+func (e *Exec) refuse(fault *protocol.Error) { e.leave(func() { e.failLocked(fault) }) }
+
+func (e *Exec) leave(how func()) {
+	s := e.session
+	e.journal.Close()
+	now := time.Now()
+	s.mu.Lock()
+	e.sealLocked(now)
+	how()
+	e.command = nil
+	s.retainLocked(e)
+	s.mu.Unlock()
+	close(e.done)
+	e.account()
+}
+
+// account counts the end. After done.
+func (e *Exec) account() {
+	p := e.session.pool
+	outcome := e.outcome()
+	series := p.execs[outcome]
+	series.total.Inc()
+	if !e.startedAt.IsZero() {
+		series.seconds.Observe(e.endedAt.Sub(e.startedAt).Seconds())
+		p.metrics.QueueSeconds.Observe(e.startedAt.Sub(e.queuedAt).Seconds())
+	}
+	if e.key != (keyRef{}) {
+		if e.failure != nil { // it has not run: a retry may
+			p.keys.drop(e.key)
+		} else {
+			p.keys.complete(e.key, e.endedAt)
+		}
+	}
+	switch outcome { // one line for each way to hang or break; what commands usually do is theirs
+	case metrics.OutcomeTimeout, metrics.OutcomeNoOutput, metrics.OutcomeCancelled, metrics.OutcomeShellDied, metrics.OutcomeError:
+		e.session.log.Info().Str("exec", e.ID()).Str("outcome", outcome).Int64("duration_ms", e.exit.DurationMS).
+			Int64("bytes", e.end).Bool("kill_failed", e.exit.KillFailed).Err(e.cause()).Msg("exec ended")
+	}
+}
+
+func (e *Exec) cause() error {
+	if e.exit.Error == nil {
+		return nil
+	}
+	return e.exit.Error.Unwrap()
+}
+
+func (e *Exec) outcome() string {
+	x := &e.exit
+	switch {
+	case x.Error != nil:
+		return metrics.OutcomeError
+	case x.Cancelled:
+		return metrics.OutcomeCancelled
+	case x.TimeoutKind == "no_output":
+		return metrics.OutcomeNoOutput
+	case x.TimedOut:
+		return metrics.OutcomeTimeout
+	case e.died:
+		return metrics.OutcomeShellDied
+	case x.Signal != "":
+		return metrics.OutcomeSignaled
+	case e.code != 0:
+		return metrics.OutcomeFailed
+	}
+	return metrics.OutcomeOK
+}
+
+// ID is the exec's.
+func (e *Exec) ID() string { return e.stream[len(streamPrefix):] }
+
+// StreamID is that of its output.
+func (e *Exec) StreamID() string { return e.stream }
+
+// Session is the one it runs in.
+func (e *Exec) Session() *Session { return e.session }
+
+// Command is its text.
+func (e *Exec) Command() string { return e.text }
+
+// Journal is its output, closed when nobody holds that any more: after Done if it left jobs behind.
+func (e *Exec) Journal() *journal.Journal { return e.journal }
+
+// Done is closed when the command has ended and the session is ready for the next one.
+func (e *Exec) Done() <-chan struct{} { return e.done }
+
+// Err is, after Done, why the command never ran: exec.run answers ok:false with it. Nil when there is a result.
+func (e *Exec) Err() *protocol.Error { return e.failure }
+
+// EndOffset is, after Done, the journal's size when the command ended: exec.exit comes after that byte. What follows was
+// written by jobs that it left behind.
+func (e *Exec) EndOffset() int64 { return e.end }
+
+// Exit is how it ended. After Done.
+func (e *Exec) Exit() protocol.ExecExit { return e.exit }
+
+// Current is the command that runs, or nil.
+func (s *Session) Current() *Exec {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.running
+}
+
+// Input writes to the stdin of a command that was started with interactive_stdin. It never waits.
+func (e *Exec) Input(p []byte, eof bool) error {
+	s := e.session
+	s.mu.Lock()
+	c := e.command
+	s.touchLocked(time.Now())
+	s.mu.Unlock()
+	if c == nil {
+		return inputFault(runtime.ErrStdinClosed)
+	}
+	return inputFault(c.Input(p, eof))
+}
+
+func inputFault(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, runtime.ErrStdinClosed):
+		return protocol.Errorf(protocol.StdinClosed, "stdin is closed")
+	case errors.Is(err, runtime.ErrStdinFull):
+		return protocol.Errorf(protocol.LimitExceeded, "stdin is not being read").With("limit", "stdin")
+	}
+	return err
+}
+
+// over is what Cancel returns where there is nothing to wait for.
+var over = func() <-chan struct{} { c := make(chan struct{}); close(c); return c }()
+
+// Cancel ends the command: TERM, grace, KILL; done is closed when the session is past it. With sig just that is sent, and
+// done is closed already. One that waits is withdrawn. was: there was something to cancel.
+func (e *Exec) Cancel(sig *syscall.Signal, grace *time.Duration) (done <-chan struct{}, was bool) {
+	s := e.session
+	s.mu.Lock()
+	waited := s.waiting.remove(e)
+	c := e.command
+	running := s.running == e
+	s.touchLocked(time.Now())
+	s.mu.Unlock()
+	switch {
+	case waited && sig != nil:
+		e.withdraw(*sig)
+	case waited:
+		e.withdraw(syscall.SIGTERM)
+	case !running:
+		return e.done, false
+	case sig != nil:
+		return over, c.Signal(*sig) == nil
+	case grace != nil:
+		c.Cancel(syscall.SIGTERM, min(*grace, maxGrace))
+	default:
+		c.Cancel(syscall.SIGTERM, e.grace)
+	}
+	return e.done, true
+}

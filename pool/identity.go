@@ -1,0 +1,80 @@
+package pool
+
+import (
+	"crypto/rand"
+	"hash/crc32"
+)
+
+// An id is
+//
+//	kind "-" epoch(8) [tag(6)] random check(4)
+//
+// over a lower-case base-32 alphabet. kind is s, x (exec) or p (process); the stream of x or p is "st-" and that id.
+// The epoch mark and the check tell an id that an earlier life of the server gave out (SESSION_LOST) from one that
+// somebody made up (SESSION_NOT_FOUND); neither is a secret, the random part is what nobody guesses. The tag finds
+// the session of an exec or a process, so that starting one touches no table that sessions share.
+const (
+	epochLen  = 8  // 40 bits: a server restarted every second for a year meets its own mark with 1 : 30,000
+	tagLen    = 6  // unique by construction, see Pool.register
+	randomLen = 21 // 105 bits (PROTOCOL.md §3 asks for 100)
+	memberLen = 13 // 65 bits: within one session, and behind the principal check
+	checkLen  = 4  // 20 bits: one in a million made-up ids answers "lost", which is no secret
+
+	streamPrefix = "st-"
+)
+
+const alphabet = "abcdefghijklmnopqrstuvwxyz234567"
+
+// randomText is n letters of 5 random bits each.
+func randomText(n int) string {
+	b := make([]byte, n)
+	rand.Read(b) // never fails since Go 1.24
+	for i := range b {
+		b[i] = alphabet[b[i]&31]
+	}
+	return string(b)
+}
+
+// mint makes an id, prefixed: one allocation for the id and the stream id that contains it.
+func mint(prefix string, kind byte, epoch, tag string, random int) string {
+	var buf [64]byte
+	b := append(buf[:0], prefix...)
+	b = append(b, kind, '-')
+	b = append(b, epoch...)
+	b = append(b, tag...)
+	n := len(b)
+	b = b[:n+random]
+	rand.Read(b[n:])
+	for i := n; i < len(b); i++ {
+		b[i] = alphabet[b[i]&31]
+	}
+	sum := check(b[len(prefix):])
+	return string(append(b, sum[:]...))
+}
+
+func check[T string | []byte](id T) (sum [checkLen]byte) {
+	crc := crc32.ChecksumIEEE([]byte(id))
+	for i := range sum {
+		sum[i] = alphabet[crc>>(5*i)&31]
+	}
+	return sum
+}
+
+// minted tells which epoch gave id out, and whether any did.
+func minted(kind byte, id string) (epoch string, ok bool) {
+	want := 2 + epochLen + randomLen + checkLen
+	if kind != 's' {
+		want = 2 + epochLen + tagLen + memberLen + checkLen
+	}
+	if len(id) != want || id[0] != kind || id[1] != '-' {
+		return "", false
+	}
+	body := id[:len(id)-checkLen]
+	if sum := check(body); string(sum[:]) != id[len(body):] {
+		return "", false
+	}
+	return id[2 : 2+epochLen], true
+}
+
+// tagOf is the tag of a minted exec or process id.
+func tagOf(id string) string { return id[2+epochLen : 2+epochLen+tagLen] }

@@ -1,0 +1,81 @@
+package pool
+
+import (
+	"time"
+
+	"trl/protocol"
+)
+
+// expiryWarning is how long before its end an idle session's watchers are told, half the timeout where that is shorter.
+const expiryWarning = time.Minute
+
+// Touch restarts the idle clock.
+func (s *Session) Touch() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.touchLocked(time.Now())
+}
+
+func (s *Session) touchLocked(now time.Time) {
+	s.active.Store(now.UnixNano())
+	s.warned = false
+}
+
+// restsLocked reports for how long nothing has happened, false while something does: a command, a queue, a process, a
+// shell on its way. Jobs that commands left behind are not looked for here. s.mu is held.
+func (s *Session) restsLocked(now time.Time) (idle time.Duration, rests bool) {
+	if !s.isIdleLocked() || s.liveProcessesLocked() > 0 {
+		return 0, false
+	}
+	return now.Sub(time.Unix(0, s.active.Load())), true
+}
+
+// due reports whether the session has rested for that long. What is at work is touched, so that the clock starts when it
+// ends; so is what has jobs, which are only asked for when it matters, as that asks the operating system.
+func (s *Session) due(now time.Time, after time.Duration) bool {
+	s.mu.Lock()
+	idle, rests := s.restsLocked(now)
+	if !rests && s.ending == nil {
+		s.touchLocked(now)
+	}
+	s.mu.Unlock()
+	if !rests || idle < after {
+		return false
+	}
+	if len(s.Background()) > 0 {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.touchLocked(now)
+		return false
+	}
+	return true
+}
+
+// EndIdle begins the end of the sessions that have been idle for too long, and counts them. For the reaper.
+func (p *Pool) EndIdle(now time.Time) (ended int) {
+	for _, s := range p.all() {
+		if s.terms.idle > 0 && s.due(now, s.terms.idle) {
+			s.end(protocol.ReasonIdle, defaultGrace)
+			ended++
+		}
+	}
+	return ended
+}
+
+// WarnExpiring tells the watchers of sessions that EndIdle will end soon, once for each rest. For the reaper.
+func (p *Pool) WarnExpiring(now time.Time) {
+	for _, s := range p.all() {
+		ahead := min(expiryWarning, s.terms.idle/2)
+		if s.terms.idle <= 0 || !s.due(now, s.terms.idle-ahead) {
+			continue
+		}
+		s.mu.Lock()
+		if idle, rests := s.restsLocked(now); rests && !s.warned {
+			s.warned = true
+			s.publishLocked("session.expiring", func() any {
+				return protocol.SessionExpiring{SessionID: s.id, In: protocol.Seconds(max(0, s.terms.idle-idle).Seconds())}
+			})
+		}
+		s.mu.Unlock()
+	}
+}

@@ -1,0 +1,152 @@
+package pool
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+	"go.uber.org/goleak"
+
+	"trl/metrics"
+	"trl/protocol"
+	"trl/runtime"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// generous bounds what a test waits for: far beyond what the machine needs when others use it too.
+const generous = 60 * time.Second
+
+const me = "tester" // the principal
+
+// rig is a pool with real shells.
+type rig struct {
+	*Pool
+	t    testing.TB
+	host *runtime.Host
+}
+
+func newRig(t testing.TB, c Config) *rig {
+	t.Helper()
+	if c.Retention == 0 {
+		c.Retention = time.Minute
+	}
+	c.BaseEnv = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=/", "LANG=C.UTF-8", "TERM=dumb"}, c.BaseEnv...)
+	m := metrics.New(prometheus.NewRegistry())
+	host, err := runtime.NewHost(runtime.Config{Isolation: "auto", Metrics: m, Log: zerolog.Nop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := New(c, host, m, zerolog.Nop())
+	p.Start()
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), generous)
+		defer cancel()
+		if err := p.Close(ctx); err != nil {
+			t.Error(err)
+		}
+		if err := host.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return &rig{p, t, host}
+}
+
+// eachShell runs f with both shells that the acceptance list asks for.
+func eachShell(t *testing.T, f func(t *testing.T, shell string)) {
+	for _, shell := range []string{"/bin/sh", "/bin/bash"} {
+		t.Run(shell[5:], func(t *testing.T) { f(t, shell) })
+	}
+}
+
+func (r *rig) create(q protocol.SessionCreate) *Session {
+	r.t.Helper()
+	s, err := r.Create(r.t.Context(), me, &q)
+	if err != nil {
+		r.t.Fatalf("create: %v", err)
+	}
+	return s
+}
+
+// start gives s a command.
+func start(t testing.TB, s *Session, q protocol.Exec) *Exec {
+	t.Helper()
+	e, err := s.Exec(&q)
+	if err != nil {
+		t.Fatalf("exec %q: %v", q.Command, err)
+	}
+	return e
+}
+
+func wait(t testing.TB, what string, c <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-c:
+	case <-time.After(generous):
+		t.Fatalf("%s: not in %v", what, generous)
+	}
+}
+
+func run(t testing.TB, s *Session, q protocol.Exec) protocol.ExecResult {
+	t.Helper()
+	e := start(t, s, q)
+	wait(t, q.Command, e.Done())
+	if err := e.Err(); err != nil {
+		t.Fatalf("%q did not run: %v", q.Command, err)
+	}
+	return e.Result(false)
+}
+
+// want runs a command and compares what it prints.
+func want(t testing.TB, s *Session, command, stdout string) protocol.ExecResult {
+	t.Helper()
+	r := run(t, s, protocol.Exec{Command: command})
+	if r.Stdout != stdout || r.ExitCode == nil {
+		t.Fatalf("%q printed %q, want %q; %+v", command, r.Stdout, stdout, r)
+	}
+	return r
+}
+
+func wantCode(t testing.TB, err error, code protocol.Code) *protocol.Error {
+	t.Helper()
+	e, ok := errors.AsType[*protocol.Error](err)
+	if !ok || e.Code != code {
+		t.Fatalf("error %v, want %s", err, code)
+	}
+	return e
+}
+
+// eventually polls.
+func eventually(t testing.TB, what string, f func() bool) {
+	t.Helper()
+	for end := time.Now().Add(generous); !f(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not in %v: %s", generous, what)
+		}
+	}
+}
+
+func of[T any](v T) *T { return &v }
+
+// survivors counts processes whose command line holds mark.
+func survivors(mark string) (n int) {
+	entries, _ := os.ReadDir("/proc")
+	for _, e := range entries {
+		line, _ := os.ReadFile("/proc/" + e.Name() + "/cmdline")
+		if strings.Contains(strings.ReplaceAll(string(line), "\x00", " "), mark) {
+			n++
+		}
+	}
+	return n
+}
+
+// output waits until a command has printed.
+func output(t testing.TB, e *Exec, text string) {
+	t.Helper()
+	eventually(t, "output "+text, func() bool { return strings.Contains(e.Partial().Stdout, text) })
+}

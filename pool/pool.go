@@ -1,0 +1,444 @@
+// Package pool is the live sessions: create within bounds, find, queue, attach, end.
+//
+// Who owns what. A Pool owns its sessions' table and the warm shells. Each Session has one goroutine, its runner, which
+// alone uses the shell (opens, runs, restores, resets, closes it); everybody else talks to it through the session's
+// state, guarded by its mutex, and two channels. An Exec or Process belongs to its session and stays readable after its
+// end, for the retention time.
+//
+// Lock order: Pool.mu, Session.mu, then the leaves (keys.mu, Watcher.mu, warm.mu, the state machine's, a journal's).
+// No lock is held while a shell is asked to do anything.
+package pool
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+
+	"trl/metrics"
+	"trl/protocol"
+	"trl/runtime"
+)
+
+// Config is the operator's. Zero durations mean: no timeout, no bound, let go at once.
+type Config struct {
+	MaxSessions     int      // 256 when 0 (PROTOCOL.md §9)
+	MaxPerPrincipal int      // 0: as many as MaxSessions
+	DefaultShell    string   // path or name; /bin/sh when empty
+	DefaultDir      string   // /tmp when empty
+	Shells          []string // allowed, paths or names; those of PROTOCOL.md §3 when empty
+	BaseEnv         []string // all of a session's environment but TRL_SESSION_ID
+
+	IdleTimeout    time.Duration // of a session that names none
+	MaxIdle        time.Duration // the most that one may name
+	Retention      time.Duration // how long what has ended stays readable
+	DefaultTimeout time.Duration // of a command whose session names none
+	MaxTimeout     time.Duration // the most that a command may name
+
+	RingBytes int // per stream; 1 MiB when 0
+	MaxOutput int // the most of a stream that one answer holds; 64 MiB when 0
+	Warm      int // shells of the default kind that wait for their session
+}
+
+const (
+	defaultSession = "default" // PROTOCOL.md §4: the session of a request that names none
+
+	// Sessions that ended are small, but their output is not: the oldest is let go beyond either bound.
+	maxRetained      = 1000
+	maxRetainedBytes = 64 << 20
+
+	defaultGrace = 5 * time.Second // between TERM and KILL (PROTOCOL.md §3, §4)
+	maxGrace     = time.Minute     // an end that may take longer is no end
+)
+
+// Made anew each time: the edge may add details to an error.
+func errNoSession() error { return protocol.Errorf(protocol.SessionNotFound, "no such session") }
+func errNoExec() error    { return protocol.Errorf(protocol.ExecNotFound, "no such exec") }
+func errNoProcess() error { return protocol.Errorf(protocol.ProcessNotFound, "no such process") }
+func errLost() error      { return protocol.Errorf(protocol.SessionLost, "session of an earlier epoch") }
+func errShutdown() error  { return protocol.Errorf(protocol.ShuttingDown, "server is shutting down") }
+
+// Pool is every session of one server.
+type Pool struct {
+	config  Config
+	host    *runtime.Host
+	metrics *metrics.Metrics
+	execs   map[string]outcomeSeries // by outcome; never written after New
+	log     zerolog.Logger
+	epoch   string
+	started time.Time
+	shells  shells
+	warm    *warm
+	keys    keys
+
+	commands atomic.Int64   // ever begun
+	tasks    sync.WaitGroup // runners and the warmer; Add only while mu is held and closing is false
+
+	mu       sync.RWMutex
+	closing  bool
+	sessions map[string]*Session  // by id, live and retained
+	tags     map[string]*Session  // the same, by tag
+	names    map[nameRef]*Session // the latest that bore the name, live or not: who looks checks
+	live     int                  // not TERMINATED, creating ones included
+	liveOf   map[string]int       // by principal
+	retained []*Session           // TERMINATED, by end, oldest first
+	held     int64                // bytes of output that the retained ones keep
+}
+
+type nameRef struct{ who, name string }
+
+// outcomeSeries is resolved once: WithLabelValues hashes and locks.
+type outcomeSeries struct {
+	total   prometheus.Counter
+	seconds prometheus.Observer
+}
+
+// New makes a pool of no sessions; Start starts it.
+func New(c Config, h *runtime.Host, m *metrics.Metrics, log zerolog.Logger) *Pool {
+	orElse(&c.MaxSessions, 256)
+	orElse(&c.DefaultShell, "/bin/sh")
+	orElse(&c.DefaultDir, "/tmp")
+	orElse(&c.RingBytes, 1<<20)
+	orElse(&c.MaxOutput, 64<<20)
+	p := &Pool{
+		config: c, host: h, metrics: m, log: log,
+		execs:    map[string]outcomeSeries{},
+		epoch:    randomText(epochLen),
+		started:  time.Now(),
+		shells:   newShells(c),
+		sessions: map[string]*Session{},
+		tags:     map[string]*Session{},
+		names:    map[nameRef]*Session{},
+		liveOf:   map[string]int{},
+	}
+	for _, outcome := range metrics.Outcomes {
+		p.execs[outcome] = outcomeSeries{m.Execs.WithLabelValues(outcome), m.ExecSeconds.WithLabelValues(outcome)}
+	}
+	p.warm = newWarm(p)
+	return p
+}
+
+func orElse[T comparable](v *T, otherwise T) {
+	var zero T
+	if *v == zero {
+		*v = otherwise
+	}
+}
+
+// Start begins to keep shells warm and publishes the pool's gauges.
+func (p *Pool) Start() {
+	p.metrics.Observe(p.numbers)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.closing && p.config.Warm > 0 {
+		p.tasks.Add(1) // warm.run: keeps shells ready; ended by warm.close; Close waits for it
+		go p.warm.run()
+	}
+}
+
+// Epoch names the lifetime of the sessions.
+func (p *Pool) Epoch() string { return p.epoch }
+
+// Shells are the allowed shells that exist, by path.
+func (p *Pool) Shells() []string { return p.shells.present() }
+
+// Close ends every session, all at once, and returns when nothing of them is left or ctx is done. What is asked of the
+// pool afterwards is SHUTTING_DOWN, or about the past. Idempotent.
+func (p *Pool) Close(ctx context.Context) error {
+	p.mu.Lock()
+	p.closing = true
+	all := make([]*Session, 0, len(p.sessions))
+	for _, s := range p.sessions {
+		all = append(all, s)
+	}
+	p.mu.Unlock()
+
+	grace := defaultGrace
+	if deadline, ok := ctx.Deadline(); ok { // leave time for KILL
+		grace = min(grace, max(0, time.Until(deadline)-2*time.Second))
+	}
+	for _, s := range all {
+		s.end(protocol.ReasonShutdown, grace)
+	}
+	gone := make(chan struct{})
+	go func() { // ends with the last task, which a process in state D may delay beyond ctx
+		p.warm.close()
+		p.tasks.Wait()
+		close(gone)
+	}()
+	select {
+	case <-gone:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("end of all sessions: %w", ctx.Err())
+	}
+}
+
+// Create makes a session and returns when its shell answers. The session does not depend on ctx.
+func (p *Pool) Create(ctx context.Context, who string, q *protocol.SessionCreate) (*Session, error) {
+	if q.RequestKey == "" {
+		return p.create(ctx, who, q)
+	}
+	ref := keyRef{who: who, key: q.RequestKey}
+	s, err := once(ctx, &p.keys, ref, fingerprint("session.create", q), func() (*Session, error) {
+		return p.create(context.WithoutCancel(ctx), who, q) // who joined must not fail because the first one left
+	})
+	if err == nil {
+		p.keys.complete(ref, time.Now())
+	}
+	return s, err
+}
+
+func (p *Pool) create(ctx context.Context, who string, q *protocol.SessionCreate) (*Session, error) {
+	s, err := p.reserve(who, q)
+	if err != nil {
+		return nil, err
+	}
+	return s, s.awaitShell(ctx)
+}
+
+// reserve makes a session whose shell is yet to come, or finds the one that if_exists asks for. Commands may be given
+// to it at once; they wait.
+func (p *Pool) reserve(who string, q *protocol.SessionCreate) (*Session, error) {
+	if s := p.named(who, q.Name); s != nil && q.IfExists == "return" {
+		return s, nil
+	}
+	s, err := p.register(who, q)
+	if err != nil {
+		p.metrics.SessionsCreated.WithLabelValues(string(protocol.AsError(err).Code)).Inc()
+	}
+	return s, err
+}
+
+func (p *Pool) register(who string, q *protocol.SessionCreate) (*Session, error) {
+	t, err := p.terms(q)
+	if err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closing {
+		return nil, errShutdown()
+	}
+	if other := p.namedLocked(who, q.Name); other != nil {
+		if q.IfExists == "return" {
+			return other, nil
+		}
+		return nil, errExists(q.Name, other)
+	}
+	if p.live >= p.config.MaxSessions {
+		return nil, atMost("max_sessions", p.config.MaxSessions)
+	}
+	if most := p.config.MaxPerPrincipal; most > 0 && p.liveOf[who] >= most {
+		return nil, atMost("max_sessions_per_principal", most)
+	}
+	warm := p.warm.take(t)
+	id := warm.identity(p.epoch)
+	s := newSession(p, id, who, q.Name, t)
+	for s.tag = randomText(tagLen); p.tags[s.tag] != nil; {
+		s.tag = randomText(tagLen)
+	}
+	p.sessions[id], p.tags[s.tag] = s, s
+	if q.Name != "" {
+		p.names[nameRef{who, q.Name}] = s
+	}
+	p.live++
+	p.liveOf[who]++
+	p.tasks.Add(1) // the runner: all that the shell does; ended by Session.end; Close waits for it
+	go s.run(warm)
+	return s, nil
+}
+
+func errExists(name string, other *Session) error {
+	return protocol.Errorf(protocol.SessionExists, "a live session is named %q", name).With("session_id", other.id)
+}
+
+func atMost(what string, n int) error {
+	return protocol.Errorf(protocol.MaxSessionsReached, "%s is %d", what, n).With(what, n).With("limit", n)
+}
+
+// named is who's session of that name that has not begun to end, else nil.
+func (p *Pool) named(who, name string) *Session {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	return p.namedLocked(who, name)
+}
+
+func (p *Pool) namedLocked(who, name string) *Session {
+	if s := p.names[nameRef{who, name}]; s != nil && s.isOpen() {
+		return s
+	}
+	return nil
+}
+
+// Find gives who's session by id or by name, ended ones too while they are retained. With neither it is the default
+// session, made on first use: its shell may still be starting.
+func (p *Pool) Find(who, id, name string) (*Session, error) {
+	switch {
+	case id != "":
+		p.mu.RLock()
+		s := p.sessions[id]
+		p.mu.RUnlock()
+		if s != nil && s.owner == who {
+			return s, nil
+		}
+		return nil, p.missing('s', id, errNoSession())
+	case name != "":
+		p.mu.RLock()
+		s := p.names[nameRef{who, name}]
+		p.mu.RUnlock()
+		if s == nil {
+			return nil, errNoSession()
+		}
+		return s, nil
+	}
+	return p.reserve(who, &protocol.SessionCreate{Name: defaultSession, IfExists: "return"})
+}
+
+// missing tells an id of an earlier epoch from one that never was, or is not the caller's.
+func (p *Pool) missing(kind byte, id string, otherwise error) error {
+	if epoch, ok := minted(kind, id); ok && epoch != p.epoch {
+		return errLost()
+	}
+	return otherwise
+}
+
+// member finds the session that an exec or process id belongs to.
+func (p *Pool) member(who string, kind byte, id string) *Session {
+	if epoch, ok := minted(kind, id); !ok || epoch != p.epoch {
+		return nil
+	}
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	if s := p.tags[tagOf(id)]; s != nil && s.owner == who {
+		return s
+	}
+	return nil
+}
+
+// FindExec gives who's exec, queued, running or ended and retained.
+func (p *Pool) FindExec(who, id string) (*Exec, error) {
+	if s := p.member(who, 'x', id); s != nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if e := s.execs[id]; e != nil {
+			return e, nil
+		}
+	}
+	return nil, p.missing('x', id, errNoExec())
+}
+
+// FindProcess gives who's process, running or ended and retained.
+func (p *Pool) FindProcess(who, id string) (*Process, error) {
+	if s := p.member(who, 'p', id); s != nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if proc := s.processes[id]; proc != nil {
+			return proc, nil
+		}
+	}
+	return nil, p.missing('p', id, errNoProcess())
+}
+
+// List gives who's sessions, oldest first: the live ones, or those in the state asked for.
+func (p *Pool) List(who string, q *protocol.SessionList) []protocol.SessionInfo {
+	infos := []protocol.SessionInfo{} // never null on the wire
+	for _, s := range p.all() {
+		if s.owner != who || !labelled(s.terms.labels, q.Label) {
+			continue
+		}
+		info := s.Info()
+		if q.State == info.State || q.State == "" && info.State != stateTerminated {
+			infos = append(infos, info)
+		}
+	}
+	slices.SortFunc(infos, func(a, b protocol.SessionInfo) int {
+		if c := a.CreatedAt.Compare(b.CreatedAt); c != 0 {
+			return c
+		}
+		return strings.Compare(a.SessionID, b.SessionID)
+	})
+	return infos
+}
+
+// labelled: want is "", key or key=value.
+func labelled(labels map[string]string, want string) bool {
+	if want == "" {
+		return true
+	}
+	key, value, valued := strings.Cut(want, "=")
+	got, ok := labels[key]
+	return ok && (!valued || got == value)
+}
+
+// all is a snapshot of the table, so that nobody holds its lock while asking sessions.
+func (p *Pool) all() []*Session {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	all := make([]*Session, 0, len(p.sessions))
+	for _, s := range p.sessions {
+		all = append(all, s)
+	}
+	return all
+}
+
+// Live reports whether processes tagged with this session id have an owner: a session that has not TERMINATED or a
+// warm shell. For the orphan scan.
+func (p *Pool) Live(id string) bool {
+	if p.warm.holds(id) { // first: register takes a warm one while it holds p.mu
+		return true
+	}
+	p.mu.RLock()
+	s := p.sessions[id]
+	p.mu.RUnlock()
+	if s == nil {
+		return false
+	}
+	select {
+	case <-s.ended:
+		return false
+	default:
+		return true
+	}
+}
+
+// buriedLocked takes a session that TERMINATED off the bounds, and keeps it for the retention time. p.mu is held.
+func (p *Pool) buriedLocked(s *Session, keep bool) {
+	p.live--
+	if p.liveOf[s.owner]--; p.liveOf[s.owner] == 0 {
+		delete(p.liveOf, s.owner)
+	}
+	if !keep || p.config.Retention <= 0 {
+		p.letGoLocked(s)
+		return
+	}
+	p.retained = append(p.retained, s)
+	p.held += s.burial.held
+	for len(p.retained) > maxRetained || p.held > maxRetainedBytes && len(p.retained) > 1 {
+		p.letGoOldestLocked()
+	}
+}
+
+func (p *Pool) letGoOldestLocked() {
+	s := p.retained[0]
+	p.retained[0] = nil
+	p.retained = p.retained[1:]
+	p.held -= s.burial.held
+	p.letGoLocked(s)
+}
+
+// letGoLocked makes a session's ids unknown. Who holds a pointer may read on. p.mu is held.
+func (p *Pool) letGoLocked(s *Session) {
+	delete(p.sessions, s.id)
+	delete(p.tags, s.tag)
+	if ref := (nameRef{s.owner, s.name}); p.names[ref] == s {
+		delete(p.names, ref)
+	}
+	s.letGo()
+}

@@ -1,0 +1,282 @@
+package pool
+
+import (
+	"context"
+	"errors"
+	"os"
+	"slices"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"trl/protocol"
+	"trl/runtime"
+	"trl/runtime/journal"
+)
+
+// maxProcesses bounds a session's live processes: each costs three goroutines, two pipes and up to a ring.
+const maxProcesses = 256
+
+// Process is one background command: running or ended. Ended, it stays readable while it is retained.
+type Process struct {
+	// set once in startProcess
+	stream    string // "st-" and the process's id
+	session   *Session
+	name      string
+	text      string
+	journal   *journal.Journal
+	key       keyRef // zero when the request had none
+	startedAt time.Time
+	process   *runtime.Process
+	pid       int
+	done      chan struct{} // closed when it has ended and that has been told
+
+	waits atomic.Int32 // process.wait under way
+
+	// set by watch before done is closed, read after
+	status   runtime.Status
+	timedOut bool
+	endedAt  time.Time
+	end      int64 // the journal's size at the end
+}
+
+// StartProcess starts a background command from the session's present state.
+func (s *Session) StartProcess(ctx context.Context, q *protocol.ProcessStart) (*Process, error) {
+	if q.RequestKey == "" {
+		return s.startProcess(ctx, q, keyRef{})
+	}
+	ref := keyRef{s.owner, s.id, q.RequestKey}
+	asked := *q
+	asked.SessionRef = protocol.SessionRef{} // id or name, it is this session
+	p, err := once(ctx, &s.pool.keys, ref, fingerprint("process.start", &asked), func() (*Process, error) {
+		return s.startProcess(context.WithoutCancel(ctx), q, ref) // who joined must not fail because the first one left
+	})
+	if err == nil {
+		s.pool.keys.complete(ref, time.Now())
+	}
+	return p, err
+}
+
+func (s *Session) startProcess(ctx context.Context, q *protocol.ProcessStart, ref keyRef) (*Process, error) {
+	if err := s.awaitShell(ctx); err != nil {
+		return nil, err
+	}
+	p := &Process{
+		stream:  mint(streamPrefix, 'p', s.pool.epoch, s.tag, memberLen),
+		session: s, name: q.Name, text: q.Command, journal: journal.New(s.pool.config.RingBytes), key: ref, done: make(chan struct{}),
+	}
+	s.mu.Lock()
+	switch {
+	case s.ending != nil:
+		defer s.mu.Unlock()
+		return nil, s.errEndedLocked()
+	case s.working >= maxProcesses:
+		s.mu.Unlock()
+		return nil, protocol.Errorf(protocol.LimitExceeded, "session has %d processes", maxProcesses).With("limit", maxProcesses)
+	}
+	s.working++
+	s.watching.Add(1)
+	s.mu.Unlock()
+
+	p.startedAt = time.Now()
+	var err error
+	p.process, err = s.shell.Start(runtime.ProcessSpec{
+		Text: q.Command, Dir: q.WorkingDir, Env: withoutID(q.Env), OpenStdin: q.Stdin == "open", Journal: p.journal,
+	})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.touchLocked(time.Now())
+	if err != nil {
+		s.working--
+		s.watching.Done()
+		if s.ending != nil {
+			return nil, s.errEndedLocked()
+		}
+		return nil, unrunFault(err)
+	}
+	p.pid = p.process.Pid()
+	s.processes[p.ID()] = p
+	s.publishLocked("process.started", func() any { return p.Info() })
+	var timeout time.Duration
+	if q.Timeout != nil {
+		timeout = q.Timeout.Duration()
+	}
+	go p.watch(timeout) // records the end; ended by it, which the session's end brings about; bury waits for it
+	return p, nil
+}
+
+// watch waits for the end, brings it about when the time is over, and tells.
+func (p *Process) watch(timeout time.Duration) {
+	s := p.session
+	defer s.watching.Done()
+	if timeout > 0 {
+		timer := time.NewTimer(timeout)
+		defer timer.Stop()
+		select {
+		case <-p.process.Exited():
+		case <-timer.C:
+			p.timedOut = true
+			err := p.process.Kill(context.Background(), defaultGrace)
+			s.log.Info().Err(err).Str("process", p.ID()).Str("outcome", "timeout").Dur("duration", time.Since(p.startedAt)).Msg("process ended")
+		}
+	}
+	<-p.process.Exited()
+	s.mu.Lock()
+	p.status, p.endedAt, p.end = p.process.Status(), time.Now(), p.journal.Size()
+	s.working--
+	s.touchLocked(p.endedAt)
+	s.publishLocked("process.exit", func() any { return p.exitInfo() })
+	s.retainLocked(p)
+	s.mu.Unlock()
+	close(p.done)
+}
+
+// liveProcessesLocked counts those that run or are being started. s.mu is held.
+func (s *Session) liveProcessesLocked() int { return s.working }
+
+// Processes is all that are known, oldest first.
+func (s *Session) Processes() []*Process {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := make([]*Process, 0, len(s.processes))
+	for _, p := range s.processes {
+		all = append(all, p)
+	}
+	slices.SortFunc(all, func(a, b *Process) int { return a.startedAt.Compare(b.startedAt) })
+	return all
+}
+
+// ID is the process's.
+func (p *Process) ID() string { return p.stream[len(streamPrefix):] }
+
+// StreamID is that of its output.
+func (p *Process) StreamID() string { return p.stream }
+
+// Session is the one it belongs to.
+func (p *Process) Session() *Session { return p.session }
+
+// Done is closed when the process has ended and what it wrote is in the journal.
+func (p *Process) Done() <-chan struct{} { return p.done }
+
+// EndOffset is, after Done, the journal's size when the process ended; what follows its children wrote.
+func (p *Process) EndOffset() int64 { return p.end }
+
+// Journal is its output, closed when nobody holds that any more.
+func (p *Process) Journal() *journal.Journal { return p.journal }
+
+// Info is what process.info answers.
+func (p *Process) Info() protocol.ProcessInfo {
+	select {
+	case <-p.done:
+		return p.exitInfo()
+	default:
+	}
+	return p.info("running")
+}
+
+func (p *Process) info(state string) protocol.ProcessInfo {
+	return protocol.ProcessInfo{
+		ProcessID: p.ID(), SessionID: p.session.id, StreamID: p.stream, Pid: p.pid, Name: p.name, Command: p.text,
+		State: state, StartedAt: p.startedAt, OutputBytes: p.journal.Size(),
+	}
+}
+
+// exitInfo is the info once watch has seen the end.
+func (p *Process) exitInfo() protocol.ProcessInfo {
+	i := p.info("exited")
+	code, signal := p.exit()
+	ended := p.endedAt
+	i.ExitCode, i.Signal, i.TimedOut, i.EndedAt, i.OutputBytes = &code, signal, p.timedOut, &ended, max(i.OutputBytes, p.end)
+	return i
+}
+
+// exit is the exit code, 128+N for signal N, and that signal's name.
+func (p *Process) exit() (code int, signal string) {
+	if p.status.Signal != 0 {
+		return 128 + int(p.status.Signal), protocol.SignalName(p.status.Signal)
+	}
+	return p.status.Code, ""
+}
+
+// Input writes to the stdin of a process that was started with it open. It never waits.
+func (p *Process) Input(b []byte, eof bool) error {
+	p.session.Touch()
+	return inputFault(p.process.Input(b, eof))
+}
+
+// Kill ends the process and all that it started: TERM, grace, KILL. It returns when that is done and told.
+func (p *Process) Kill(ctx context.Context, grace time.Duration) error {
+	p.session.Touch()
+	if p.isHistory() {
+		return nil
+	}
+	if err := p.process.Kill(ctx, min(grace, maxGrace)); err != nil {
+		return err
+	}
+	select {
+	case <-p.done:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// Signal sends sig to the process and all that it started. To one that has ended it is nothing.
+func (p *Process) Signal(sig syscall.Signal) error {
+	p.session.Touch()
+	if p.isHistory() {
+		return nil
+	}
+	if err := p.process.Signal(sig); !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	return nil
+}
+
+// isHistory: the session is gone, and with it whatever could be signalled.
+func (p *Process) isHistory() bool {
+	select {
+	case <-p.session.ended:
+		return true
+	default:
+		return false
+	}
+}
+
+// endProcesses ends the live ones, all at once. For reset, in which nobody sees them exit otherwise.
+func (s *Session) endProcesses(ctx context.Context, grace time.Duration) {
+	live := slices.DeleteFunc(s.Processes(), func(p *Process) bool {
+		select {
+		case <-p.done:
+			return true
+		default:
+			return false
+		}
+	})
+	killed := make(chan error, len(live))
+	for _, p := range live {
+		go func() { killed <- p.Kill(ctx, grace) }()
+	}
+	for range live {
+		if err := <-killed; err != nil {
+			s.log.Warn().Err(err).Msg("process not ended")
+		}
+	}
+}
+
+func (p *Process) ended() time.Time { return p.endedAt }
+
+func (p *Process) weight() int64 { return int64(len(p.text)) + p.journal.Size() - p.journal.Start() }
+
+// letGo puts a husk behind the request_key, as Exec.letGo does.
+func (p *Process) letGo() {
+	if p.key == (keyRef{}) {
+		return
+	}
+	h := &Process{
+		stream: p.stream, session: p.session, name: p.name, text: p.text, journal: journal.New(1), key: p.key, startedAt: p.startedAt,
+		process: p.process, pid: p.pid, done: p.done, status: p.status, timedOut: p.timedOut, endedAt: p.endedAt, end: p.end,
+	}
+	h.journal.Close()
+	p.session.pool.keys.replace(p.key, h)
+}

@@ -1,0 +1,436 @@
+package pool
+
+import (
+	"context"
+	"maps"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"trl/protocol"
+	"trl/runtime"
+	"trl/statemachine"
+)
+
+const stateTerminated = string(statemachine.Terminated)
+
+// restDelay is how long after a command the shell is asked for its state: a client that sends its commands one after
+// the other (0.1 ms apart) is not made to wait for it, a person never notices.
+const restDelay = 2 * time.Millisecond
+
+// terms is what a session was created with. Never changed.
+type terms struct {
+	shell, dir string
+	env        protocol.Env
+	labels     map[string]string
+	timeout    time.Duration // of commands that name none; 0: none
+	idle       time.Duration // 0: never ends for being idle
+	restore    bool          // on_shell_exit
+	tethered   bool          // on_disconnect: destroy
+}
+
+// terms checks a request against the server and fills in its defaults.
+func (p *Pool) terms(q *protocol.SessionCreate) (terms, error) {
+	t := terms{
+		dir: q.WorkingDir, env: maps.Clone(q.Env), labels: maps.Clone(q.Labels),
+		timeout: p.config.DefaultTimeout, idle: p.config.IdleTimeout,
+		restore: q.OnShellExit != "terminate", tethered: q.OnDisconnect == "destroy",
+	}
+	if err := noLimits(q.Limits); err != nil {
+		return t, err
+	}
+	var err error
+	if t.shell, err = p.shells.resolve(q.Shell); err != nil {
+		return t, err
+	}
+	orElse(&t.dir, p.config.DefaultDir)
+	if err := enterable(t.dir); err != nil {
+		return t, err
+	}
+	if q.Timeout != nil {
+		t.timeout = clamp(q.Timeout.Duration(), p.config.MaxTimeout)
+	}
+	if q.IdleTimeout != nil {
+		t.idle = q.IdleTimeout.Duration()
+	}
+	if most := p.config.MaxIdle; most > 0 && (t.idle == 0 || t.idle > most) { // "never" is above every maximum
+		t.idle = most
+	}
+	return t, nil
+}
+
+// clamp bounds d where there is a maximum. 0 means none and stays: a client that says so means it.
+func clamp(d, most time.Duration) time.Duration {
+	if most > 0 && d > most {
+		return most
+	}
+	return d
+}
+
+// noLimits refuses what this version cannot enforce: ignoring a limit would be a lie.
+func noLimits(l *protocol.Limits) error {
+	if l == nil {
+		return nil
+	}
+	for _, field := range []struct {
+		name string
+		set  bool
+	}{
+		{"memory_bytes", l.MemoryBytes != 0}, {"pids", l.Pids != 0}, {"cpu", l.CPU != 0},
+		{"file_size_bytes", l.FileSizeBytes != 0}, {"open_files", l.OpenFiles != 0},
+	} {
+		if field.set {
+			return protocol.Errorf(protocol.NotSupported, "limits.%s is not supported", field.name).With("field", "limits."+field.name)
+		}
+	}
+	return nil
+}
+
+// Session is one persistent shell and what happens in it. Its life is Session.run.
+type Session struct {
+	// set once in newSession and register
+	id, tag, owner string
+	created        time.Time
+	terms          terms
+	pool           *Pool
+	log            zerolog.Logger
+	ctx            context.Context // the pool's, not a request's; its cause is the reason of the end
+	cancel         context.CancelCauseFunc
+
+	opened chan struct{}   // closed when the shell answers, or will not
+	ended  chan struct{}   // closed when TERMINATED
+	turn   chan *Exec      // to the runner, capacity 1: only a session that was idle hands over, so a send never blocks
+	resets chan chan error // to the runner
+	active atomic.Int64    // when something last happened, Unix nanoseconds
+
+	shell *runtime.Shell // set once, under mu, before opened is closed; nil if that failed. Run, Rest, Revive and Reset are the runner's
+
+	watching sync.WaitGroup // the goroutines of processes; Add only while mu is held and ending is nil
+
+	mu        sync.Mutex
+	state     *statemachine.Machine // fired under mu
+	name      string                // written under pool.mu and mu, read under either
+	openErr   *protocol.Error       // why there is no shell
+	running   *Exec                 // has the turn
+	waiting   queue
+	resetting int // resets asked for and not done: nobody gets the turn
+	execs     map[string]*Exec
+	processes map[string]*Process
+	working   int     // processes that run or are being started
+	records   records // those of execs and processes that have ended
+	commands  int64   // ever begun
+	dir       string  // the shell's working directory after the last command
+	watchers  []*Watcher
+	warned    bool    // session.expiring was sent since it was last active
+	ending    *ending // nil until it begins to end
+	closed    bool    // TERMINATED
+	burial    burial  // set before closed
+}
+
+// ending is an end under way.
+type ending struct {
+	reason protocol.Reason // the first one given
+	grace  time.Duration   // between TERM and KILL
+	gone   chan struct{}   // closed when the shell and all that it started are gone; nil before there was a shell
+}
+
+// burial is what is left to tell of a session that ended.
+type burial struct {
+	at    time.Time
+	facts facts
+	held  int64 // bytes of output kept
+}
+
+func newSession(p *Pool, id, owner, name string, t terms) *Session {
+	s := &Session{
+		id: id, owner: owner, created: time.Now(), terms: t, pool: p, name: name,
+		log:       p.log.With().Str("session", id).Logger(),
+		opened:    make(chan struct{}),
+		ended:     make(chan struct{}),
+		turn:      make(chan *Exec, 1),
+		resets:    make(chan chan error),
+		state:     statemachine.New(statemachine.Creating),
+		dir:       t.dir,
+		execs:     map[string]*Exec{},
+		processes: map[string]*Process{},
+	}
+	s.ctx, s.cancel = context.WithCancelCause(context.Background())
+	s.active.Store(s.created.UnixNano())
+	return s
+}
+
+// run is the session's life, on its own goroutine: get a shell, serve until the end, leave nothing behind.
+func (s *Session) run(warm *warmShell) {
+	defer s.pool.tasks.Done()
+	if err := s.open(warm); err != nil {
+		s.stillborn(err)
+		return
+	}
+	s.serve()
+	s.bury()
+}
+
+// open gets the shell, a warm one when there is one, and lets the commands in.
+func (s *Session) open(warm *warmShell) error {
+	shell, err := s.pool.furnish(s.ctx, s.id, s.terms, warm)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.shell = shell
+	if s.ending == nil {
+		s.fireLocked(statemachine.Ready, "")
+		if next := s.nextLocked(); next != nil {
+			s.turn <- next
+		}
+	} else { // it came too late: end left it to us
+		s.closeShellLocked()
+	}
+	s.mu.Unlock()
+	s.pool.metrics.SessionsCreated.WithLabelValues("ok").Inc()
+	close(s.opened)
+	return nil
+}
+
+// serve runs what it is given until the session is to end.
+func (s *Session) serve() {
+	rest := time.NewTimer(time.Hour)
+	rest.Stop()
+	defer rest.Stop()
+	for {
+		select {
+		case e := <-s.turn:
+			for e != nil {
+				e = s.finish(e, s.shell.Run(e.command)) // e.command: only finish clears it
+			}
+			rest.Reset(restDelay)
+		case <-rest.C:
+			if again := s.shell.Rest(); again > 0 {
+				rest.Reset(again)
+			}
+		case <-s.shell.Exited():
+			s.revive()
+		case done := <-s.resets:
+			done <- s.reset()
+		case <-s.ctx.Done():
+			return
+		}
+	}
+}
+
+// finish ends e, which has run, and gives the turn to the next, which it returns.
+func (s *Session) finish(e *Exec, out runtime.Outcome) (next *Exec) {
+	now := time.Now()
+	s.mu.Lock()
+	e.settle(out, now, s.ending != nil)
+	s.running, e.command = nil, nil
+	if out.Dir != "" {
+		s.dir = out.Dir
+	}
+	s.publishLocked("exec.exit", func() any { return e.exit })
+	var dropped []*Exec
+	switch {
+	case out.Died && !out.Restored && out.Err != nil: // it was to be put back, and could not
+		dropped = s.endLocked(protocol.ReasonShellFailed, defaultGrace)
+	case out.Died && !out.Restored:
+		dropped = s.endLocked(protocol.ReasonShellExited, defaultGrace)
+	case out.KillFailed: // what survived KILL holds the session; it must not be IDLE, and is TERMINATED when that has gone
+		dropped = s.endLocked(protocol.ReasonShellFailed, defaultGrace)
+	}
+	if s.ending == nil { // else it stays RUNNING until TERMINATED: it will not be idle again
+		s.fireLocked(statemachine.Finished, "")
+		next = s.nextLocked()
+	}
+	s.touchLocked(now)
+	s.retainLocked(e)
+	s.mu.Unlock()
+	close(e.done)
+
+	e.account()
+	s.turnAway(dropped)
+	return next
+}
+
+// nextLocked gives the turn to who waits longest. s.mu is held, the state is IDLE.
+func (s *Session) nextLocked() *Exec {
+	if s.ending != nil || s.resetting > 0 {
+		return nil
+	}
+	e := s.waiting.pop()
+	if e != nil {
+		s.beginLocked(e, time.Now())
+	}
+	return e
+}
+
+// beginLocked gives e the turn. s.mu is held, the state is IDLE.
+func (s *Session) beginLocked(e *Exec, now time.Time) {
+	s.running, e.startedAt = e, now
+	s.commands++
+	s.pool.commands.Add(1)
+	s.fireLocked(statemachine.Began, "")
+	s.publishLocked("exec.started", func() any {
+		return protocol.ExecStarted{SessionID: s.id, ExecID: e.ID(), StreamID: e.stream, Command: e.text, At: now}
+	})
+}
+
+// fireLocked moves the state machine and tells the watchers. s.mu is held. A wrong move is a bug of this file.
+func (s *Session) fireLocked(ev statemachine.Event, reason protocol.Reason) {
+	from, to, err := s.state.Fire(ev)
+	if err != nil {
+		s.log.Error().Err(err).Msg("wrong move")
+		return
+	}
+	s.publishLocked("session.state", func() any {
+		return protocol.SessionState{SessionID: s.id, From: string(from), To: string(to), At: time.Now(), Reason: reason}
+	})
+}
+
+// revive replaces a shell that died while no command ran.
+func (s *Session) revive() {
+	if s.ctx.Err() != nil {
+		return // it did not die, it was ended
+	}
+	if !s.terms.restore {
+		s.end(protocol.ReasonShellExited, defaultGrace)
+		return
+	}
+	lost, err := s.shell.Revive()
+	if err != nil {
+		s.log.Error().Err(err).Msg("shell not restored")
+		s.end(protocol.ReasonShellFailed, defaultGrace)
+		return
+	}
+	s.log.Info().Strs("lost", lost).Msg("shell died while idle, restored")
+}
+
+// awaitShell returns when the session can be used, or why not.
+func (s *Session) awaitShell(ctx context.Context) error {
+	select {
+	case <-s.opened:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.openErr != nil {
+		return s.openErr
+	}
+	return nil
+}
+
+// isOpen reports whether the session takes commands, now or once its shell answers.
+func (s *Session) isOpen() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ending == nil
+}
+
+// ID is the session's.
+func (s *Session) ID() string { return s.id }
+
+// Ended is closed when the session has TERMINATED: nothing of it is left.
+func (s *Session) Ended() <-chan struct{} { return s.ended }
+
+// OnDisconnectDestroy reports whether Disconnected shall be called when the connection that created the session goes.
+func (s *Session) OnDisconnectDestroy() bool { return s.terms.tethered }
+
+// Disconnected ends the session because its client went. It returns at once.
+func (s *Session) Disconnected() { s.end(protocol.ReasonDisconnect, defaultGrace) }
+
+// facts are what only the operating system knows. They are asked for without a lock.
+type facts struct {
+	dir        string
+	pid, envs  int
+	background []int
+}
+
+func (s *Session) facts() facts {
+	s.mu.Lock()
+	shell := s.shell
+	if s.closed {
+		defer s.mu.Unlock()
+		return s.burial.facts
+	}
+	f := facts{dir: s.dir}
+	s.mu.Unlock()
+	if shell == nil {
+		return f
+	}
+	f.pid, f.envs, f.background = shell.Pid(), shell.EnvCount(), shell.Background()
+	if dir := shell.Dir(); dir != "" {
+		f.dir = dir
+	}
+	return f
+}
+
+// Data is what session.create answers.
+func (s *Session) Data() protocol.Session {
+	f := s.facts()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.dataLocked(f)
+}
+
+func (s *Session) dataLocked(f facts) protocol.Session {
+	return protocol.Session{
+		SessionID: s.id, Epoch: s.pool.epoch, Name: s.name, Shell: s.terms.shell, WorkingDir: f.dir,
+		State: string(s.state.State()), CreatedAt: s.created, Pid: f.pid, Labels: s.terms.labels,
+	}
+}
+
+// Info is what session.info answers.
+func (s *Session) Info() protocol.SessionInfo {
+	f := s.facts()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	info := protocol.SessionInfo{
+		Session: s.dataLocked(f), LastActiveAt: time.Unix(0, s.active.Load()), EnvCount: f.envs, CommandsRun: s.commands,
+		QueueLength: len(s.waiting), Processes: s.liveProcessesLocked(), Unmanaged: f.background,
+	}
+	if e := s.running; e != nil {
+		info.CurrentExec = &protocol.CurrentExec{ID: e.ID(), Command: e.text, StartedAt: e.startedAt}
+	}
+	if s.closed {
+		info.TerminatedAt, info.Reason, info.Pid = &s.burial.at, s.ending.reason, 0
+	}
+	return info
+}
+
+// Background is the pids that earlier commands left running.
+func (s *Session) Background() []int { return s.facts().background }
+
+// Rename gives the session another name, unique among its owner's live ones.
+func (s *Session) Rename(name string) error {
+	p := s.pool
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if other := p.namedLocked(s.owner, name); other != nil && other != s {
+		return errExists(name, other)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ending != nil {
+		return s.errEndedLocked()
+	}
+	if old := (nameRef{s.owner, s.name}); p.names[old] == s {
+		delete(p.names, old)
+	}
+	s.name = name
+	p.names[nameRef{s.owner, name}] = s
+	s.touchLocked(time.Now())
+	return nil
+}
+
+// errEndedLocked is what a session that is ending or has ended answers. s.mu is held.
+func (s *Session) errEndedLocked() *protocol.Error {
+	return protocol.Errorf(protocol.SessionTerminated, "session has ended").With("reason", s.ending.reason)
+}
+
+func (s *Session) errEnded() *protocol.Error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.errEndedLocked()
+}

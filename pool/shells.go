@@ -1,0 +1,111 @@
+package pool
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+
+	"trl/protocol"
+)
+
+// usualShells are allowed when the operator names none (PROTOCOL.md §3).
+var usualShells = []string{"sh", "bash", "dash", "zsh", "ash", "busybox"}
+
+// shells is which programs may be a session's shell.
+type shells struct {
+	path    []string                // the directories of the base environment's PATH
+	allowed []string                // paths or names
+	normal  string                  // the default, path or name; allowed
+	found   *atomic.Pointer[string] // where the default was found: looking costs a dozen stats
+}
+
+func newShells(c Config) shells {
+	s := shells{allowed: slices.Clone(c.Shells), normal: c.DefaultShell, found: new(atomic.Pointer[string])}
+	if len(s.allowed) == 0 {
+		s.allowed = slices.Clone(usualShells)
+	}
+	s.allowed = append(s.allowed, c.DefaultShell)
+	for _, v := range c.BaseEnv {
+		if dirs, ok := strings.CutPrefix(v, "PATH="); ok {
+			s.path = filepath.SplitList(dirs)
+		}
+	}
+	return s
+}
+
+// resolve gives the path of the shell asked for, "" being the default: absolute, existing, executable and allowed.
+func (s shells) resolve(shell string) (string, error) {
+	if shell == "" {
+		if path := s.found.Load(); path != nil {
+			return *path, nil
+		}
+		path, err := s.resolve(s.normal)
+		if err == nil {
+			s.found.Store(&path)
+		}
+		return path, err
+	}
+	path, info := s.find(shell)
+	if info == nil {
+		return "", protocol.Errorf(protocol.ShellNotFound, "no such shell").With("shell", shell)
+	}
+	for _, a := range s.allowed {
+		allowed, other := s.find(a)
+		// Two names of one file are one shell (/bin/sh and /usr/bin/sh), but only under one base name: every busybox
+		// applet is the same file as its ash.
+		if other != nil && (allowed == path || filepath.Base(allowed) == filepath.Base(path) && os.SameFile(info, other)) {
+			return path, nil
+		}
+	}
+	return "", protocol.Errorf(protocol.ShellNotAllowed, "shell is not on the server's list").With("shell", shell)
+}
+
+// find is nil when there is no such program.
+func (s shells) find(shell string) (string, fs.FileInfo) {
+	if filepath.IsAbs(shell) {
+		return program(filepath.Clean(shell))
+	}
+	for _, dir := range s.path {
+		if !filepath.IsAbs(dir) || strings.Contains(shell, "/") {
+			continue
+		}
+		if path, info := program(filepath.Join(dir, shell)); info != nil {
+			return path, info
+		}
+	}
+	return "", nil
+}
+
+func program(path string) (string, fs.FileInfo) {
+	info, err := os.Stat(path)
+	if err != nil || !info.Mode().IsRegular() || info.Mode()&0o111 == 0 {
+		return "", nil
+	}
+	return path, info
+}
+
+// present is the allowed shells that exist.
+func (s shells) present() []string {
+	paths := []string{}
+	for _, a := range s.allowed {
+		if path, info := s.find(a); info != nil && !slices.Contains(paths, path) {
+			paths = append(paths, path)
+		}
+	}
+	return paths
+}
+
+// enterable wants a directory.
+func enterable(dir string) error {
+	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
+		return errNoDir(dir).WithCause(err)
+	}
+	return nil
+}
+
+func errNoDir(dir string) *protocol.Error {
+	return protocol.Errorf(protocol.WorkingDirNotFound, "working_dir cannot be entered").With("working_dir", dir)
+}

@@ -1,0 +1,280 @@
+package pool
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"trl/protocol"
+	"trl/runtime"
+)
+
+const (
+	// refillQuiet is how long nobody must have asked before a shell is started ahead: a spawn takes a millisecond of a
+	// core that a burst of requests needs itself. With none left it is started at once.
+	refillQuiet = 20 * time.Millisecond
+	// refillRetry is the pace when shells do not start: the next session.create says why.
+	refillRetry = time.Second
+)
+
+// warmShell is a shell of the default kind that waits for its session. It has the session's id in its environment.
+type warmShell struct {
+	id    string
+	shell *runtime.Shell
+	taken chan struct{} // closed when it has left the warm ones
+}
+
+// warm keeps shells ready. Its goroutine (run) starts them one at a time; one more for each shell waits for its death.
+type warm struct {
+	pool *Pool
+	wake chan struct{} // one token: look again
+	stop context.CancelFunc
+	ctx  context.Context // done when close was called
+
+	mu      sync.Mutex
+	shells  []*warmShell // ready, oldest first
+	opening string       // the id of the one that is being started
+	asked   time.Time    // when one was last asked for
+	closed  bool
+	guards  sync.WaitGroup // Add only under mu while not closed
+}
+
+func newWarm(p *Pool) *warm {
+	w := &warm{pool: p, wake: make(chan struct{}, 1)}
+	w.ctx, w.stop = context.WithCancel(context.Background())
+	return w
+}
+
+// run keeps the number up until close.
+func (w *warm) run() {
+	defer w.pool.tasks.Done()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-w.ctx.Done():
+			return
+		case <-w.wake:
+		case <-timer.C:
+		}
+		if wait := w.due(); wait < 0 {
+			continue // full: take wakes us
+		} else if wait > 0 {
+			timer.Reset(wait)
+			continue
+		}
+		if err := w.add(); err != nil {
+			w.pool.log.Warn().Err(err).Msg("warm shell not started")
+			timer.Reset(refillRetry)
+			continue
+		}
+		timer.Reset(0)
+	}
+}
+
+// due is how long to wait before the next start, negative when none is missing.
+func (w *warm) due() time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case w.closed || len(w.shells) >= w.pool.config.Warm:
+		return -1
+	case len(w.shells) == 0:
+		return 0
+	}
+	return max(0, refillQuiet-time.Since(w.asked))
+}
+
+// add starts one.
+func (w *warm) add() error {
+	p := w.pool
+	path, err := p.shells.resolve("")
+	if err != nil {
+		return err
+	}
+	id := mint("", 's', p.epoch, "", randomLen)
+	w.mu.Lock()
+	w.opening = id
+	w.mu.Unlock()
+	shell, err := p.openShell(w.ctx, id, terms{shell: path, dir: p.config.DefaultDir, restore: true})
+	if err != nil {
+		return err
+	}
+	ws := &warmShell{id: id, shell: shell, taken: make(chan struct{})}
+	w.mu.Lock()
+	w.opening = ""
+	closed := w.closed
+	if !closed {
+		w.shells = append(w.shells, ws)
+		w.guards.Go(func() { w.guard(ws) })
+	}
+	w.mu.Unlock()
+	if closed { // close did not see this one
+		return shell.Close(0)
+	}
+	return nil
+}
+
+// guard replaces a warm shell that dies. It ends when the shell is taken or dead; close waits for it.
+func (w *warm) guard(ws *warmShell) {
+	select {
+	case <-ws.taken:
+		return
+	case <-ws.shell.Exited():
+	}
+	w.mu.Lock()
+	i := slices.Index(w.shells, ws)
+	if i >= 0 {
+		w.shells = slices.Delete(w.shells, i, i+1)
+	}
+	w.mu.Unlock()
+	if i >= 0 { // else somebody has just taken it, and finds out
+		_ = ws.shell.Close(0)
+		w.nudge()
+	}
+}
+
+// take gives a warm shell for a session of these terms, nil when there is none.
+func (w *warm) take(t terms) *warmShell {
+	if w.pool.config.Warm <= 0 {
+		return nil
+	}
+	defer w.nudge()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.asked = time.Now()
+	if path := w.pool.shells.found.Load(); len(w.shells) == 0 || path == nil || *path != t.shell {
+		return nil
+	}
+	ws := w.shells[0]
+	w.shells = slices.Delete(w.shells, 0, 1)
+	close(ws.taken)
+	return ws
+}
+
+func (w *warm) nudge() {
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (w *warm) count() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.shells)
+}
+
+// holds: the id is that of a shell that waits, or will.
+func (w *warm) holds(id string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return id == w.opening || slices.ContainsFunc(w.shells, func(ws *warmShell) bool { return ws.id == id })
+}
+
+// close ends the warm shells, all at once. Idempotent.
+func (w *warm) close() {
+	w.mu.Lock()
+	w.closed = true
+	shells := w.shells
+	w.shells = nil
+	w.mu.Unlock()
+	w.stop()
+	var ends sync.WaitGroup
+	for _, ws := range shells {
+		close(ws.taken)
+		ends.Go(func() { _ = ws.shell.Close(0) })
+	}
+	ends.Wait()
+	w.guards.Wait()
+}
+
+// furnish gets a session its shell: the warm one, set up, or a new one.
+func (p *Pool) furnish(ctx context.Context, id string, t terms, ws *warmShell) (*runtime.Shell, error) {
+	if ws == nil {
+		return p.openShell(ctx, id, t)
+	}
+	ws.shell.SetRestore(t.restore)
+	err := ws.shell.Setup(t.dir, withoutID(t.env))
+	if err == nil {
+		return ws.shell, nil
+	}
+	if err := ws.shell.Close(0); err != nil { // its id cannot be used again while something of it lives
+		return nil, err
+	}
+	if e, ok := errors.AsType[*fs.PathError](err); ok && ofDir(e) {
+		return nil, err
+	}
+	return p.openShell(ctx, id, t) // it died in its sleep
+}
+
+func (p *Pool) openShell(ctx context.Context, id string, t terms) (*runtime.Shell, error) {
+	return p.host.OpenShell(ctx, runtime.ShellConfig{
+		ID: id, Path: t.shell, Dir: t.dir, Env: p.environment(id, t.env), Restore: t.restore,
+	})
+}
+
+// idVariable tells a session's processes whose they are, and the orphan scan, too: a session cannot remove it.
+const idVariable = "TRL_SESSION_ID"
+
+// environment is the base, the session's own variables, and its id.
+func (p *Pool) environment(id string, env protocol.Env) []string {
+	all := make([]string, 0, len(p.config.BaseEnv)+len(env)+1)
+	for _, v := range p.config.BaseEnv {
+		name, _, _ := strings.Cut(v, "=")
+		if _, replaced := env[name]; !replaced && name != idVariable {
+			all = append(all, v)
+		}
+	}
+	for name, value := range withoutID(env) {
+		if value != nil {
+			all = append(all, name+"="+*value)
+		}
+	}
+	return append(all, idVariable+"="+id)
+}
+
+func withoutID(env protocol.Env) protocol.Env {
+	if _, has := env[idVariable]; !has {
+		return env
+	}
+	rest := protocol.Env{}
+	for name, value := range env {
+		if name != idVariable {
+			rest[name] = value
+		}
+	}
+	return rest
+}
+
+// ofDir: the error is about the directory that was to be entered, not about something of the server's.
+func ofDir(e *fs.PathError) bool { return e.Op == "chdir" || e.Op == "stat" }
+
+// shellFault tells a client why there is no shell in dir.
+func shellFault(err error, dir string) *protocol.Error {
+	if e, ok := errors.AsType[*protocol.Error](err); ok {
+		return e
+	}
+	if e, ok := errors.AsType[*fs.PathError](err); ok && ofDir(e) && e.Path == dir {
+		return errNoDir(dir).WithCause(err)
+	}
+	for _, scarce := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.EAGAIN, syscall.ENOMEM} {
+		if errors.Is(err, scarce) {
+			return protocol.Errorf(protocol.LimitExceeded, "server is out of processes, memory or descriptors").WithCause(err)
+		}
+	}
+	return protocol.Errorf(protocol.ShellFailed, "shell cannot be used").WithCause(err)
+}
+
+// identity is the id for the session that gets this shell, which may be none.
+func (ws *warmShell) identity(epoch string) string {
+	if ws != nil {
+		return ws.id
+	}
+	return mint("", 's', epoch, "", randomLen)
+}

@@ -1,0 +1,192 @@
+package protocol
+
+import (
+	"strings"
+	"unicode/utf8"
+)
+
+// Clean gives text as a person would have read it on a terminal, line by line: escape sequences are gone, also one that the end cut off, and
+// carriage return, backspace and erase-in-line have done their work. What moves between lines has none: each line stands alone.
+// Invalid UTF-8 becomes U+FFFD. The result holds no control but tab and line feed. It takes linear time, whatever the text.
+func Clean(text string) string {
+	text = strings.ToValidUTF8(text, "�")
+	if strings.IndexFunc(text, moves) < 0 {
+		return text
+	}
+	c := cleaner{out: make([]byte, 0, len(text))}
+	for i := 0; i < len(text); {
+		r, n := utf8.DecodeRuneInString(text[i:])
+		switch {
+		case r == '\n':
+			c.endLine()
+			c.out = append(c.out, '\n')
+			c.line = len(c.out)
+		case r == '\r':
+			if !strings.HasPrefix(text[i+1:], "\n") { // "\r\n" goes back for nothing
+				c.left(len(c.out))
+			}
+		case r == '\b':
+			c.left(1)
+		case r == esc || r >= 0x80 && r < 0xa0:
+			n = c.escape(text[i:], r, n)
+		case !moves(r):
+			c.put(text[i : i+n])
+		}
+		i += n
+	}
+	c.endLine()
+	return string(c.out)
+}
+
+const (
+	bel = 0x07
+	can = 0x18
+	sub = 0x1a
+	esc = 0x1b
+	del = 0x7f
+	// The one-character forms of ESC P, [, \, ] …, which terminals understand too.
+	c1  = 0x80
+	dcs = 0x90
+	sos = 0x98
+	csi = 0x9b
+	st  = 0x9c
+	osc = 0x9d
+	pm  = 0x9e
+	apc = 0x9f
+)
+
+// moves reports whether r is a control other than tab and line feed.
+func moves(r rune) bool {
+	return r < ' ' && r != '\t' && r != '\n' || r >= del && r < 0xa0
+}
+
+// cleaner is a gap buffer whose gap is the cursor: what is left of it ends out, what is right of it stands in rest in reverse order.
+// A character goes right only after it was written left, so that moving costs no more than writing did.
+type cleaner struct {
+	out  []byte
+	line int // where the present line begins in out
+	rest []byte
+}
+
+// put writes one character over the one under the cursor.
+func (c *cleaner) put(char string) {
+	c.out = append(c.out, char...)
+	if len(c.rest) > 0 {
+		_, n := utf8.DecodeLastRune(c.rest)
+		c.rest = c.rest[:len(c.rest)-n]
+	}
+}
+
+// left moves the cursor by up to n characters.
+func (c *cleaner) left(n int) {
+	for ; n > 0 && len(c.out) > c.line; n-- {
+		_, size := utf8.DecodeLastRune(c.out)
+		cut := len(c.out) - size
+		c.rest = append(c.rest, c.out[cut:]...)
+		c.out = c.out[:cut]
+	}
+}
+
+func (c *cleaner) endLine() {
+	for len(c.rest) > 0 {
+		_, n := utf8.DecodeLastRune(c.rest)
+		cut := len(c.rest) - n
+		c.out = append(c.out, c.rest[cut:]...)
+		c.rest = c.rest[:cut]
+	}
+}
+
+// escape obeys or skips the sequence that s begins with, by its first character r of n bytes, and returns its length.
+func (c *cleaner) escape(s string, r rune, n int) int {
+	if r == esc {
+		if len(s) == 1 {
+			return 1
+		}
+		switch b := s[1]; {
+		case b >= 0x40 && b < 0x60:
+			r, n = c1+rune(b)-0x40, 2
+		case b >= 0x20 && b < 0x7f: // ESC, intermediates, final: character sets, modes, saved cursors
+			for n = 1; n < len(s) && s[n] >= 0x20 && s[n] < 0x30; n++ {
+			}
+			if n < len(s) && s[n] >= 0x30 && s[n] < 0x7f {
+				n++
+			}
+			return n
+		default:
+			return 1
+		}
+	}
+	switch r {
+	case csi:
+		return c.control(s, n)
+	case osc, dcs, sos, pm, apc:
+		return n + payload(s[n:], r == osc)
+	}
+	return n
+}
+
+// control obeys or skips a CSI sequence whose parameters begin at n. A character that does not belong ends it and counts for itself.
+func (c *cleaner) control(s string, n int) int {
+	from := n
+	for n < len(s) && s[n] >= 0x30 && s[n] < 0x40 {
+		n++
+	}
+	params := s[from:n]
+	for n < len(s) && s[n] >= 0x20 && s[n] < 0x30 {
+		n++
+	}
+	if n == len(s) || s[n] < 0x40 || s[n] >= 0x7f {
+		return n
+	}
+	switch s[n] {
+	case 'K': // erase in line: to the right of the cursor, or all of it; what progress bars use
+		switch params {
+		case "", "0":
+			c.rest = c.rest[:0]
+		case "2":
+			c.rest, c.out = c.rest[:0], c.out[:c.line]
+		}
+	case 'G': // to a column: home only, as others could reach beyond what was written
+		if params == "" || params == "0" || params == "1" {
+			c.left(len(c.out))
+		}
+	case 'D': // left
+		count := 0
+		for i := 0; i < len(params) && params[i] >= '0' && params[i] <= '9' && count <= len(c.out); i++ {
+			count = count*10 + int(params[i]-'0')
+		}
+		c.left(max(count, 1))
+	}
+	return n + 1
+}
+
+// payload is the length of a string sequence's inside and its end. A title or a link has no line feed inside: one means that the end got lost, and
+// the text after it is worth keeping. Sixel images and the like have line feeds; without an end they reach to the end of the text.
+func payload(s string, oneLine bool) int {
+	for i := 0; i < len(s); i++ {
+		switch s[i] {
+		case '\n':
+			if oneLine {
+				return i
+			}
+		case bel:
+			if oneLine {
+				return i + 1
+			}
+		case can, sub:
+			return i + 1
+		case esc: // ESC \ is the end; any other ESC aborts and counts for itself
+			if strings.HasPrefix(s[i:], "\x1b\\") {
+				return i + 2
+			}
+			if i+1 < len(s) {
+				return i
+			}
+		case 0xc2: // U+009C in UTF-8
+			if i+1 < len(s) && s[i+1] == st {
+				return i + 2
+			}
+		}
+	}
+	return len(s)
+}

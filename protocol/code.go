@@ -1,0 +1,128 @@
+package protocol
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Code names what went wrong. The list is closed and append-only: clients branch on it.
+type Code string
+
+// The codes of PROTOCOL.md §10.
+const (
+	InvalidRequest     Code = "INVALID_REQUEST"
+	UnknownMethod      Code = "UNKNOWN_METHOD"
+	InvalidParams      Code = "INVALID_PARAMS"
+	RequestTooLarge    Code = "REQUEST_TOO_LARGE"
+	AuthFailed         Code = "AUTH_FAILED"
+	Forbidden          Code = "FORBIDDEN"
+	RateLimited        Code = "RATE_LIMITED"
+	SessionNotFound    Code = "SESSION_NOT_FOUND"
+	SessionExists      Code = "SESSION_EXISTS"
+	SessionBusy        Code = "SESSION_BUSY"
+	SessionTerminated  Code = "SESSION_TERMINATED"
+	SessionLost        Code = "SESSION_LOST"
+	MaxSessionsReached Code = "MAX_SESSIONS_REACHED"
+	ShellNotFound      Code = "SHELL_NOT_FOUND"
+	ShellNotAllowed    Code = "SHELL_NOT_ALLOWED"
+	ShellFailed        Code = "SHELL_FAILED"
+	WorkingDirNotFound Code = "WORKING_DIR_NOT_FOUND"
+	ExecNotFound       Code = "EXEC_NOT_FOUND"
+	ProcessNotFound    Code = "PROCESS_NOT_FOUND"
+	TermNotFound       Code = "TERM_NOT_FOUND"
+	StreamNotFound     Code = "STREAM_NOT_FOUND"
+	StdinClosed        Code = "STDIN_CLOSED"
+	LimitExceeded      Code = "LIMIT_EXCEEDED"
+	NotSupported       Code = "NOT_SUPPORTED"
+	ShuttingDown       Code = "SHUTTING_DOWN"
+	InternalError      Code = "INTERNAL_ERROR"
+)
+
+// codes is every Code with what it tells a client, in the order of §10.
+var codes = []struct {
+	Code    Code
+	Meaning string
+}{
+	{InvalidRequest, "The frame is no request: not JSON, no `method`, no usable `id`, an unknown top-level field. Nothing was done."},
+	{UnknownMethod, "There is no such method."},
+	{InvalidParams, "`details.field` names the parameter that is unknown, missing, of the wrong type or out of range."},
+	{RequestTooLarge, "The request exceeds a size limit of the server."},
+	{AuthFailed, "The token is missing, wrong or expired."},
+	{Forbidden, "The principal's role does not allow this."},
+	{RateLimited, "Too many requests are in flight on this connection; send it again after an answer."},
+	{SessionNotFound, "No such session, or it is another principal's."},
+	{SessionExists, "A live session has this name."},
+	{SessionBusy, "A command runs (`details.exec_id`) and `when_busy` is `reject`, or the queue is full."},
+	{SessionTerminated, "The session has ended; `details.reason` says why."},
+	{SessionLost, "The session belonged to an earlier epoch of the server and is gone."},
+	{MaxSessionsReached, "The server's or the principal's bound on live sessions is reached; `details.limit` is the number."},
+	{ShellNotFound, "The shell does not exist."},
+	{ShellNotAllowed, "The shell is not on the server's list."},
+	{ShellFailed, "The shell could not be started or put back."},
+	{WorkingDirNotFound, "`working_dir` cannot be entered."},
+	{ExecNotFound, "No such command, or it is another principal's, or its retention time is over."},
+	{ProcessNotFound, "No such process, or it is another principal's, or its retention time is over."},
+	{TermNotFound, "No such terminal, or it is another principal's."},
+	{StreamNotFound, "No such stream, or `offset` lies beyond its end."},
+	{StdinClosed, "The standard input is closed: never opened, at its EOF, or the command has ended."},
+	{LimitExceeded, "A bound of the session or the server was reached; `details` says which."},
+	{NotSupported, "Known, but this server cannot do it."},
+	{ShuttingDown, "The server is ending and takes nothing new."},
+	{InternalError, "A fault of the server; its log holds the cause."},
+}
+
+// Error is a failure as a client may see it. What caused it stays behind, for errors.Is and the log.
+type Error struct {
+	Code    Code           `json:"code"`
+	Message string         `json:"message"`
+	Details map[string]any `json:"details,omitzero"`
+
+	cause error
+}
+
+func (e *Error) Error() string { return string(e.Code) + ": " + e.Message }
+
+// Unwrap gives the cause, which never travels.
+func (e *Error) Unwrap() error { return e.cause }
+
+// Errorf makes an Error. An error formatted with %w becomes its cause — and part of the message, so %w is for causes a client may read;
+// others go through AsError or WithCause.
+func Errorf(code Code, format string, args ...any) *Error {
+	err := fmt.Errorf(format, args...)
+	cause := errors.Unwrap(err)
+	if _, several := err.(interface{ Unwrap() []error }); several {
+		cause = err
+	}
+	return &Error{Code: code, Message: err.Error(), cause: cause}
+}
+
+// InvalidParam is INVALID_PARAMS about one field, named in details.field.
+func InvalidParam(field, format string, args ...any) *Error {
+	return Errorf(InvalidParams, format, args...).With("field", field)
+}
+
+// With adds a detail to e and returns it.
+func (e *Error) With(key string, v any) *Error {
+	if e.Details == nil {
+		e.Details = map[string]any{}
+	}
+	e.Details[key] = v
+	return e
+}
+
+// WithCause sets what only the log shall see and returns e.
+func (e *Error) WithCause(err error) *Error {
+	e.cause = err
+	return e
+}
+
+// AsError finds the Error in err's chain. One without becomes INTERNAL_ERROR with a message that gives nothing away.
+func AsError(err error) *Error {
+	if err == nil {
+		return nil
+	}
+	if e, ok := errors.AsType[*Error](err); ok && e != nil {
+		return e
+	}
+	return &Error{Code: InternalError, Message: "internal error", cause: err}
+}

@@ -1,0 +1,108 @@
+package protocol
+
+import "reflect"
+
+// Method is one thing a client can ask for.
+type Method struct {
+	Name   string
+	Params reflect.Type // a struct, for DecodeParams
+	Result reflect.Type // a struct, the data of its success
+	About  string       // one sentence
+	Codes  []Code       // what it may answer beside the codes that every method may
+}
+
+// Notification is one event that the server sends.
+type Notification struct {
+	Name  string
+	Data  reflect.Type
+	About string
+}
+
+// Methods is every method the server has, in the order of the reference.
+func Methods() []Method { return methods }
+
+// Events is every event the server sends, in the order of the reference.
+func Events() []Notification { return events }
+
+// Later is the methods that PROTOCOL.md names and this server does not have: they answer NOT_SUPPORTED, not UNKNOWN_METHOD.
+var Later = []string{"term.open", "term.input", "term.resize", "term.close", "term.attach", "term.detach", "term.list", "term.snapshot"}
+
+// general is what every method may answer.
+var general = []Code{InvalidRequest, InvalidParams, RequestTooLarge, Forbidden, RateLimited, ShuttingDown, InternalError}
+
+func method[P, R any](name, about string, codes ...Code) Method {
+	return Method{name, reflect.TypeFor[P](), reflect.TypeFor[R](), about, codes}
+}
+
+func event[D any](name, about string) Notification {
+	return Notification{name, reflect.TypeFor[D](), about}
+}
+
+var methods = []Method{
+	method[SessionCreate, Session]("session.create", "Opens a session: a shell with its own environment, working directory and processes.",
+		SessionExists, MaxSessionsReached, ShellNotFound, ShellNotAllowed, ShellFailed, WorkingDirNotFound, LimitExceeded),
+	method[SessionRef, SessionInfo]("session.info", "Tells all about a session; an ended one stays readable for the retention time.",
+		SessionNotFound, SessionLost),
+	method[SessionList, Sessions]("session.list", "Lists the principal's sessions."),
+	method[SessionDestroy, Destroyed]("session.destroy", "Ends a session and answers once every process of it is gone. Repeating it gives the same answer.",
+		SessionNotFound, SessionLost),
+	method[SessionRename, Session]("session.rename", "Gives a session another name.",
+		SessionNotFound, SessionLost, SessionTerminated, SessionExists),
+	method[SessionRef, Session]("session.reset", "Replaces the shell by a fresh one with the working directory and environment the session was created with. Running work is cancelled, processes end.",
+		SessionNotFound, SessionLost, SessionTerminated, ShellFailed),
+	method[SessionRef, None]("session.touch", "Restarts the idle clock.",
+		SessionNotFound, SessionLost, SessionTerminated),
+	method[SessionRef, SessionInfo]("session.watch", "Subscribes this connection to everything that happens in a session.",
+		SessionNotFound, SessionLost, SessionTerminated),
+	method[SessionRef, None]("session.unwatch", "Ends what session.watch began.",
+		SessionNotFound, SessionLost),
+
+	method[ExecRun, ExecResult]("exec.run", "Runs a command in the session's shell and answers with its output and exit code. A command that fails is a result, not an error.",
+		SessionNotFound, SessionLost, SessionTerminated, SessionBusy, WorkingDirNotFound, ShellFailed, LimitExceeded, MaxSessionsReached),
+	method[ExecStream, StreamOpened]("exec.stream", "Runs a command like exec.run, answers at once and sends its output as it comes: `exec.output` events, then one `exec.exit`.",
+		SessionNotFound, SessionLost, SessionTerminated, SessionBusy, WorkingDirNotFound, ShellFailed, LimitExceeded, MaxSessionsReached),
+	method[ExecWait, ExecResult]("exec.wait", "Waits for a command and returns its output from an offset on, in the shape of exec.run.",
+		ExecNotFound, SessionLost, StreamNotFound),
+	method[ExecInput, None]("exec.input", "Writes to the standard input of a command started with interactive_stdin.",
+		ExecNotFound, SessionLost, StdinClosed, LimitExceeded),
+	method[ExecCancel, ExecCancelled]("exec.cancel", "Ends a running command, or takes a queued one out of the queue; the session keeps its state. With `signal` just that signal is sent. Nothing running is `cancelled: false`.",
+		ExecNotFound, SessionNotFound, SessionLost, SessionTerminated),
+	method[ExecAttach, StreamOpened]("exec.attach", "Replays a command's output from an offset and follows it to its exec.exit, also after the end.",
+		ExecNotFound, SessionLost, StreamNotFound),
+	method[ExecDetach, None]("exec.detach", "Stops sending this connection the output of a command, which runs on.",
+		ExecNotFound, SessionLost),
+
+	method[ProcessStart, ProcessStarted]("process.start", "Starts a background process from the session's current state, without changing it.",
+		SessionNotFound, SessionLost, SessionTerminated, WorkingDirNotFound, ShellFailed, LimitExceeded, MaxSessionsReached),
+	method[SessionRef, Processes]("process.list", "Lists a session's processes, ended ones within the retention time too.",
+		SessionNotFound, SessionLost),
+	method[ProcessRef, ProcessInfo]("process.info", "Tells all about a process.",
+		ProcessNotFound, SessionLost),
+	method[ProcessLogs, Logs]("process.logs", "Returns a process's output from an offset on; with `follow` the rest comes as process.output events.",
+		ProcessNotFound, SessionLost, StreamNotFound),
+	method[ProcessRef, None]("process.detach", "Ends what process.logs with `follow` began.",
+		ProcessNotFound, SessionLost),
+	method[ProcessInput, None]("process.input", "Writes to the standard input of a process started with `stdin: \"open\"`.",
+		ProcessNotFound, SessionLost, StdinClosed, LimitExceeded),
+	method[ProcessKill, ProcessInfo]("process.kill", "Ends a process and its whole tree and answers when it is gone. With `signal` just that signal is sent and the answer comes at once.",
+		ProcessNotFound, SessionLost),
+	method[ProcessWait, WaitResult]("process.wait", "Waits until a process exits, listens, prints or answers. A timeout, and an end before the condition, are `met: false`.",
+		ProcessNotFound, SessionLost),
+
+	method[None, Pong]("system.ping", "Tells that the server is there, and its epoch."),
+	method[None, Stats]("system.stats", "Counts what the server has."),
+	method[None, Capabilities]("system.capabilities", "Tells what the server can do and where its bounds are."),
+}
+
+var events = []Notification{
+	event[SessionState]("session.state", "A session moved from one state to another."),
+	event[SessionExpiring]("session.expiring", "A session ends of idleness soon; session.touch prevents it."),
+	event[ExecStarted]("exec.started", "A command began."),
+	event[Output]("exec.output", "A piece of a command's output."),
+	event[ExecExit]("exec.exit", "A command ended; the last event of its stream."),
+	event[ProcessInfo]("process.started", "A background process began."),
+	event[Output]("process.output", "A piece of a background process's output."),
+	event[ProcessInfo]("process.exit", "A background process ended; the last event of its stream."),
+	event[StreamGap]("stream.gap", "Bytes of a stream that this connection will not get: the ring no longer has them, or the client was too slow."),
+	event[ServerShutdown]("server.shutdown", "The server ends; connections close with 1012."),
+}

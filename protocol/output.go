@@ -1,0 +1,155 @@
+package protocol
+
+import (
+	"encoding/base64"
+	"encoding/binary"
+	"math/bits"
+	"slices"
+	"strconv"
+	"unicode/utf8"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// The encodings of bytes in JSON.
+const (
+	UTF8   = "utf-8"
+	Base64 = "base64"
+)
+
+// AppendOutput appends the event of a piece of output, byte for byte what AppendEvent writes. Every byte a command prints passes here, so it
+// allocates nothing when dst has room.
+func AppendOutput(dst []byte, event string, o *Output) []byte {
+	const frame = 256                                        // names, ids and numbers
+	dst = slices.Grow(dst, frame+len(o.Data)+len(o.Data)/16) // a line feed in sixteen bytes; what escapes more grows on the way
+	dst = appendQuoted(append(dst, `{"event":`...), event)
+	return append(o.append(append(dst, `,"data":`...)), '}')
+}
+
+func (o *Output) append(dst []byte) []byte {
+	dst = appendQuoted(append(dst, `{"stream_id":`...), o.StreamID)
+	if o.ExecID != "" {
+		dst = appendQuoted(append(dst, `,"exec_id":`...), o.ExecID)
+	}
+	if o.ProcessID != "" {
+		dst = appendQuoted(append(dst, `,"process_id":`...), o.ProcessID)
+	}
+	if o.TermID != "" {
+		dst = appendQuoted(append(dst, `,"term_id":`...), o.TermID)
+	}
+	dst = strconv.AppendInt(append(dst, `,"offset":`...), o.Offset, 10)
+	dst = appendQuoted(append(dst, `,"stream":`...), o.Stream)
+	dst = append(dst, `,"data":"`...)
+	if utf8.Valid(o.Data) {
+		dst = append(appendEscaped(dst, o.Data), '"')
+	} else {
+		dst = append(base64.StdEncoding.AppendEncode(dst, o.Data), `","encoding":"base64"`...)
+	}
+	if o.Replay {
+		dst = append(dst, `,"replay":true`...)
+	}
+	return append(dst, '}')
+}
+
+// appendEscaped appends p, which is valid UTF-8, as the inside of a JSON string. Text is long runs of bytes that stay as they are with a line
+// feed between them: runs are found eight bytes at a time.
+func appendEscaped(dst, p []byte) []byte {
+	for {
+		n := plain(p)
+		dst = append(dst, p[:n]...)
+		if n == len(p) {
+			return dst
+		}
+		switch c := p[n]; c {
+		case '\n':
+			dst = append(dst, '\\', 'n')
+		case '\r':
+			dst = append(dst, '\\', 'r')
+		case '\t':
+			dst = append(dst, '\\', 't')
+		case '"', '\\':
+			dst = append(dst, '\\', c)
+		case '\b':
+			dst = append(dst, '\\', 'b')
+		case '\f':
+			dst = append(dst, '\\', 'f')
+		default:
+			const hex = "0123456789abcdef"
+			dst = append(dst, '\\', 'u', '0', '0', hex[c>>4], hex[c&15])
+		}
+		p = p[n+1:]
+	}
+}
+
+// plain counts the leading bytes of p that need no escape: all but controls, quote and backslash.
+func plain(p []byte) int {
+	const (
+		ones  = 0x0101010101010101
+		highs = 0x8080808080808080
+	)
+	i := 0
+	for ; i+8 <= len(p); i += 8 {
+		w := binary.LittleEndian.Uint64(p[i:])
+		quote, slash := w^('"'*ones), w^('\\'*ones)
+		// Each term has the high bit of a byte set where that byte is below the one subtracted. A borrow can set the bit of a byte above the first
+		// such one as well, which is no matter: only the lowest counts.
+		if found := ((w-' '*ones)&^w | (quote-ones)&^quote | (slash-ones)&^slash) & highs; found != 0 {
+			return i + bits.TrailingZeros64(found)/8
+		}
+	}
+	for ; i < len(p); i++ {
+		if c := p[i]; c < ' ' || c == '"' || c == '\\' {
+			break
+		}
+	}
+	return i
+}
+
+// EncodeBytes gives p as text: itself where it is UTF-8, else in base64.
+func EncodeBytes(p []byte) (text, encoding string) {
+	if utf8.Valid(p) {
+		return string(p), UTF8
+	}
+	return base64.StdEncoding.EncodeToString(p), Base64
+}
+
+// DecodeBytes is the reverse; no encoding means UTF-8. An error names the field data.
+func DecodeBytes(text, encoding string) ([]byte, *Error) {
+	switch encoding {
+	case "", UTF8:
+		return []byte(text), nil
+	case Base64:
+		p, err := base64.StdEncoding.DecodeString(text)
+		if err != nil {
+			return nil, InvalidParam("data", "data is not base64")
+		}
+		return p, nil
+	}
+	return nil, InvalidParam("encoding", "encoding is not utf-8 or base64")
+}
+
+// MarshalJSONTo writes o with its bytes as data and encoding.
+func (o *Output) MarshalJSONTo(e *jsontext.Encoder) error {
+	return e.WriteValue(o.append(nil))
+}
+
+// UnmarshalJSONFrom reads what MarshalJSONTo writes, for clients.
+func (o *Output) UnmarshalJSONFrom(d *jsontext.Decoder) error {
+	type plain Output // without these methods
+	wire := struct {
+		plain
+		Data     string `json:"data"`
+		Encoding string `json:"encoding"`
+	}{}
+	if err := json.UnmarshalDecode(d, &wire); err != nil {
+		return err
+	}
+	data, err := DecodeBytes(wire.Data, wire.Encoding)
+	if err != nil {
+		return err
+	}
+	*o = Output(wire.plain)
+	o.Data = data
+	return nil
+}

@@ -1,0 +1,153 @@
+package protocol
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/go-json-experiment/json"
+	"pgregory.net/rapid"
+)
+
+var inf = math.Inf(1)
+
+// sameAsGeneric holds AppendOutput against the plain encoding of the same fields and reads it back.
+func sameAsGeneric(t interface{ Fatalf(string, ...any) }, o *Output) {
+	text, encoding := EncodeBytes(o.Data)
+	if encoding == UTF8 {
+		encoding = "" // absent
+	}
+	want, err := AppendEvent(nil, "exec.output", struct {
+		StreamID  string `json:"stream_id"`
+		ExecID    string `json:"exec_id,omitzero"`
+		ProcessID string `json:"process_id,omitzero"`
+		TermID    string `json:"term_id,omitzero"`
+		Offset    int64  `json:"offset"`
+		Stream    string `json:"stream"`
+		Data      string `json:"data"`
+		Encoding  string `json:"encoding,omitzero"`
+		Replay    bool   `json:"replay,omitzero"`
+	}{o.StreamID, o.ExecID, o.ProcessID, o.TermID, o.Offset, o.Stream, text, encoding, o.Replay})
+	if err != nil {
+		t.Fatalf("generic: %v", err)
+	}
+	got := AppendOutput([]byte("before"), "exec.output", o)
+	if string(got) != "before"+string(want) {
+		t.Fatalf("got  %s\nwant %s", got[6:], want)
+	}
+	if generic, err := AppendEvent(nil, "exec.output", o); err != nil || !bytes.Equal(generic, want) {
+		t.Fatalf("AppendEvent gives %s, %v\nwant %s", generic, err, want)
+	}
+	var back struct {
+		Event string
+		Data  Output
+	}
+	if err := json.Unmarshal(want, &back, json.MatchCaseInsensitiveNames(true)); err != nil {
+		t.Fatalf("read back: %v", err)
+	}
+	if !bytes.Equal(back.Data.Data, o.Data) || back.Data.Offset != o.Offset || back.Data.StreamID != o.StreamID || back.Data.Replay != o.Replay {
+		t.Fatalf("read back %+v, want %+v", back.Data, *o)
+	}
+	raw, fault := DecodeBytes(text, encoding)
+	if fault != nil || !bytes.Equal(raw, o.Data) {
+		t.Fatalf("DecodeBytes gives %q, %v", raw, fault)
+	}
+}
+
+// TestEveryByteEscapesAsTheEncoderDoes: each byte at each place in the eight that are looked at together.
+func TestEveryByteEscapesAsTheEncoderDoes(t *testing.T) {
+	for b := range 256 {
+		for at := range 17 {
+			data := bytes.Repeat([]byte{'x'}, 19)
+			data[at] = byte(b)
+			sameAsGeneric(t, &Output{StreamID: "t-1", ExecID: "x-1", Stream: "stdout", Data: data})
+		}
+	}
+}
+
+func TestOutputEqualsGenericEncoding(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		data := rapid.OneOf(
+			rapid.SliceOf(rapid.Byte()),
+			rapid.SliceOf(rapid.ByteRange(0, 0x7f)),
+			rapid.Map(rapid.String(), func(s string) []byte { return []byte(s) }),
+		).Draw(t, "data")
+		name := rapid.SampledFrom([]string{"", "t-1", `"<é`})
+		sameAsGeneric(t, &Output{
+			StreamID: name.Draw(t, "stream_id"), ExecID: name.Draw(t, "exec_id"), ProcessID: name.Draw(t, "process_id"), TermID: name.Draw(t, "term_id"),
+			Offset: rapid.Int64().Draw(t, "offset"), Stream: "stdout", Data: data, Replay: rapid.Bool().Draw(t, "replay"),
+		})
+	})
+}
+
+// TestOutputAllocatesNothing: with room in dst.
+func TestOutputAllocatesNothing(t *testing.T) {
+	for _, data := range [][]byte{bytes.Repeat([]byte("a line of text\n"), 2000), bytes.Repeat([]byte{0xff}, 30000)} {
+		o := &Output{StreamID: "t-1", ExecID: "x-1", Stream: "stdout", Data: data}
+		dst := make([]byte, 0, 64<<10)
+		if n := testing.AllocsPerRun(100, func() { dst = AppendOutput(dst[:0], "exec.output", o) }); n != 0 {
+			t.Errorf("%v allocations", n)
+		}
+	}
+}
+
+func TestDecodeBytesRefuses(t *testing.T) {
+	if _, err := DecodeBytes("AA", Base64); err == nil || err.Details["field"] != "data" {
+		t.Errorf("bad base64: %v", err)
+	}
+	if _, err := DecodeBytes("AA", "hex"); err == nil || err.Details["field"] != "encoding" {
+		t.Errorf("unknown encoding: %v", err)
+	}
+}
+
+func BenchmarkAppendOutput(b *testing.B) {
+	for name, data := range map[string][]byte{
+		"lines":  bytes.Repeat([]byte("drwxr-xr-x 2 root root 4096 Jan  1 00:00 a-file-of-some-length.txt\n"), 490),
+		"plain":  bytes.Repeat([]byte("x"), 32<<10),
+		"utf8":   bytes.Repeat([]byte("äöü日本語 "), 1820),
+		"quotes": bytes.Repeat([]byte(`{"key":"value"}`), 2184),
+		"binary": bytes.Repeat([]byte{0xff, 0, 1, 2}, 8<<10),
+	} {
+		o := &Output{StreamID: "t-abcdefghij", ExecID: "x-abcdefghij", Offset: 1 << 30, Stream: "stdout", Data: data}
+		b.Run(name, func(b *testing.B) {
+			dst := make([]byte, 0, 256<<10)
+			b.SetBytes(int64(len(data)))
+			b.ReportAllocs()
+			for b.Loop() {
+				dst = AppendOutput(dst[:0], "exec.output", o)
+			}
+		})
+	}
+}
+
+func BenchmarkDecodeRequest(b *testing.B) {
+	for name, command := range map[string]string{"small": ":", "64KiB": strings.Repeat("echo hello\\n", 64<<10/12)} {
+		frame := fmt.Appendf(nil, `{"id":12,"method":"exec.run","params":{"session_id":"s-abcdefghijklmnopqrst","command":"%s"}}`, command)
+		b.Run(name, func(b *testing.B) {
+			b.SetBytes(int64(len(frame)))
+			b.ReportAllocs()
+			for b.Loop() {
+				req, err := DecodeRequest(frame)
+				if err != nil {
+					b.Fatal(err)
+				}
+				var q ExecRun
+				if err := DecodeParams(req.Params, &q); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+func BenchmarkAppendResult(b *testing.B) {
+	r := &ExecResult{ExecExit: ExecExit{ExecID: "x-abcdefghij", SessionID: "s-abcdefghij", StreamID: "t-abcdefghij", ExitCode: p(0), WorkingDir: "/tmp"},
+		StdoutEncoding: UTF8, StderrEncoding: UTF8}
+	dst := make([]byte, 0, 4096)
+	b.ReportAllocs()
+	for b.Loop() {
+		dst, _ = AppendResult(dst[:0], []byte("12"), r)
+	}
+}

@@ -1,0 +1,488 @@
+package protocol
+
+import (
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// Seconds is a length of time on the wire: a number, fractional where wanted.
+type Seconds float64
+
+// Duration converts, saturating where a float exceeds what a time.Duration holds.
+func (s Seconds) Duration() time.Duration {
+	const most = float64(1<<63-1) / float64(time.Second)
+	if float64(s) >= most {
+		return 1<<63 - 1
+	}
+	return time.Duration(float64(s) * float64(time.Second))
+}
+
+// Env is variables to set; a null unsets.
+type Env map[string]*string
+
+// Limits bounds what a session's processes may use. Zero means the server's.
+type Limits struct {
+	MemoryBytes   int64   `json:"memory_bytes,omitzero"`
+	Pids          int64   `json:"pids,omitzero"`
+	CPU           float64 `json:"cpu,omitzero"`
+	FileSizeBytes int64   `json:"file_size_bytes,omitzero"`
+	OpenFiles     int64   `json:"open_files,omitzero"`
+}
+
+// --- sessions (PROTOCOL.md §3) ---
+
+// SessionCreate is the params of session.create.
+type SessionCreate struct {
+	Shell        string            `json:"shell,omitzero"`
+	Env          Env               `json:"env,omitzero"`
+	WorkingDir   string            `json:"working_dir,omitzero"`
+	Name         string            `json:"name,omitzero"`
+	Timeout      *Seconds          `json:"timeout_s,omitzero"`
+	IdleTimeout  *Seconds          `json:"idle_timeout_s,omitzero"`
+	OnDisconnect string            `json:"on_disconnect,omitzero"` // keep | destroy
+	OnShellExit  string            `json:"on_shell_exit,omitzero"` // restore | terminate
+	Limits       *Limits           `json:"limits,omitzero"`
+	Labels       map[string]string `json:"labels,omitzero"`
+	IfExists     string            `json:"if_exists,omitzero"` // error | return
+	RequestKey   string            `json:"request_key,omitzero"`
+}
+
+// Session is what session.create answers.
+type Session struct {
+	SessionID  string            `json:"session_id"`
+	Epoch      string            `json:"epoch"`
+	Name       string            `json:"name,omitzero"`
+	Shell      string            `json:"shell"`
+	WorkingDir string            `json:"working_dir"`
+	State      string            `json:"state"`
+	CreatedAt  time.Time         `json:"created_at"`
+	Pid        int               `json:"pid,omitzero"`
+	Limits     Limits            `json:"limits"`
+	Labels     map[string]string `json:"labels,omitzero"`
+}
+
+// CurrentExec is the command a RUNNING session runs.
+type CurrentExec struct {
+	ID        string    `json:"id"`
+	Command   string    `json:"command"`
+	StartedAt time.Time `json:"started_at"`
+}
+
+// SessionInfo is what session.info answers and session.list lists.
+type SessionInfo struct {
+	Session
+	LastActiveAt time.Time    `json:"last_active_at"`
+	EnvCount     int          `json:"env_count"`
+	CommandsRun  int64        `json:"commands_run"`
+	CurrentExec  *CurrentExec `json:"current_exec,omitzero"`
+	QueueLength  int          `json:"queue_length"`
+	Processes    int          `json:"processes"`
+	Terminals    int          `json:"terminals"`
+	Unmanaged    []int        `json:"background,omitzero"` // pids that earlier commands left running
+	TerminatedAt *time.Time   `json:"terminated_at,omitzero"`
+	Reason       Reason       `json:"reason,omitzero"`
+}
+
+// SessionRef names a session by id or by name; with neither it is the default one where PROTOCOL.md §4 says so.
+type SessionRef struct {
+	SessionID string `json:"session_id,omitzero"`
+	Session   string `json:"session,omitzero"`
+}
+
+// SessionList is the params of session.list.
+type SessionList struct {
+	State string `json:"state,omitzero"`
+	Label string `json:"label,omitzero"` // key or key=value
+}
+
+// Sessions is what session.list answers; the list is never null.
+type Sessions struct {
+	Sessions []SessionInfo `json:"sessions"`
+}
+
+// SessionDestroy is the params of session.destroy.
+type SessionDestroy struct {
+	SessionRef
+	Force bool     `json:"force,omitzero"`
+	Grace *Seconds `json:"grace_s,omitzero"`
+}
+
+// Destroyed is what session.destroy answers.
+type Destroyed struct {
+	SessionID string `json:"session_id"`
+	State     string `json:"state"`
+	Reason    Reason `json:"reason"`
+}
+
+// SessionRename is the params of session.rename.
+type SessionRename struct {
+	SessionRef
+	Name string `json:"name"`
+}
+
+// SessionExpiring is the data of session.expiring.
+type SessionExpiring struct {
+	SessionID string  `json:"session_id"`
+	In        Seconds `json:"in_s"`
+}
+
+// Reason says why a session ended; the list is closed.
+type Reason string
+
+// The reasons of PROTOCOL.md §3.
+const (
+	ReasonClient      Reason = "client"
+	ReasonIdle        Reason = "idle"
+	ReasonExpired     Reason = "expired"
+	ReasonShellExited Reason = "shell_exited"
+	ReasonShellFailed Reason = "shell_failed"
+	ReasonDisconnect  Reason = "disconnect"
+	ReasonShutdown    Reason = "shutdown"
+	ReasonLimit       Reason = "limit"
+)
+
+// --- foreground commands (§4) ---
+
+// Exec is a foreground command. ExecRun and ExecStream are the same struct with the fields that each method takes.
+type Exec struct {
+	SessionRef
+	Command          string   `json:"command"`
+	Timeout          *Seconds `json:"timeout_s,omitzero"`
+	NoOutputTimeout  *Seconds `json:"no_output_timeout_s,omitzero"`
+	Stdin            *string  `json:"stdin,omitzero"`
+	StdinEncoding    string   `json:"stdin_encoding,omitzero"`
+	Env              Env      `json:"env,omitzero"`
+	WorkingDir       string   `json:"working_dir,omitzero"`
+	MaxOutputBytes   *int64   `json:"max_output_bytes,omitzero"`
+	WhenBusy         string   `json:"when_busy,omitzero"` // queue | reject
+	KillGrace        *Seconds `json:"kill_grace_s,omitzero"`
+	Clean            bool     `json:"clean,omitzero"`
+	RequestKey       string   `json:"request_key,omitzero"`
+	YieldMS          *float64 `json:"yield_ms,omitzero"`
+	InteractiveStdin bool     `json:"interactive_stdin,omitzero"` // exec.stream only
+	OnSlow           string   `json:"on_slow,omitzero"`           // exec.stream only: block | skip
+}
+
+// Omitted says where bytes of one stream were left out of the returned text.
+type Omitted struct {
+	At    int64 `json:"at"`
+	Bytes int64 `json:"bytes"`
+}
+
+// OmittedStreams is ExecResult's omitted.
+type OmittedStreams struct {
+	Stdout *Omitted `json:"stdout,omitzero"`
+	Stderr *Omitted `json:"stderr,omitzero"`
+}
+
+// Usage is what a command used, where known.
+type Usage struct {
+	CPUMS       float64 `json:"cpu_ms"`
+	MaxRSSBytes int64   `json:"max_rss_bytes,omitzero"`
+}
+
+// ExecExit is how a command ended: exec.exit's data and part of exec.run's.
+type ExecExit struct {
+	ExecID        string   `json:"exec_id"`
+	SessionID     string   `json:"session_id"`
+	StreamID      string   `json:"stream_id"`
+	StdoutBytes   int64    `json:"stdout_bytes"`
+	StderrBytes   int64    `json:"stderr_bytes"`
+	ExitCode      *int     `json:"exit_code,omitzero"` // absent while running
+	Signal        string   `json:"signal,omitzero"`
+	DurationMS    int64    `json:"duration_ms"`
+	QueuedMS      int64    `json:"queued_ms"`
+	TimedOut      bool     `json:"timed_out"`
+	TimeoutKind   string   `json:"timeout_kind,omitzero"` // hard | no_output
+	TimeoutS      Seconds  `json:"timeout_s,omitzero"`    // the hard limit in force
+	Cancelled     bool     `json:"cancelled"`
+	LingerMS      int64    `json:"linger_ms"`
+	ShellRestored bool     `json:"shell_restored"`
+	StateLost     []string `json:"state_lost,omitzero"`
+	Usage         *Usage   `json:"usage,omitzero"`
+	OOMKilled     bool     `json:"oom_killed,omitzero"`
+	KillFailed    bool     `json:"kill_failed,omitzero"`
+	WorkingDir    string   `json:"working_dir"`
+	Background    []int    `json:"background,omitzero"`
+	Error         *Error   `json:"error,omitzero"` // the outcome is unknown: never together with an exit code of 0
+}
+
+// ExecResult is exec.run's and exec.wait's data.
+type ExecResult struct {
+	ExecExit
+	Stdout         string         `json:"stdout"`
+	Stderr         string         `json:"stderr"`
+	StdoutEncoding string         `json:"stdout_encoding"`
+	StderrEncoding string         `json:"stderr_encoding"`
+	Truncated      bool           `json:"truncated"`
+	Omitted        OmittedStreams `json:"omitted,omitzero"`
+	Running        bool           `json:"running,omitzero"`     // the answer came before the end (yield_ms)
+	NextOffset     *int64         `json:"next_offset,omitzero"` // where exec.wait goes on
+}
+
+// StreamOpened is what exec.stream, exec.attach and process.logs with follow answer first.
+type StreamOpened struct {
+	ExecID    string `json:"exec_id,omitzero"`
+	ProcessID string `json:"process_id,omitzero"`
+	StreamID  string `json:"stream_id"`
+	Offset    int64  `json:"offset"`
+}
+
+// ExecWait is the params of exec.wait.
+type ExecWait struct {
+	ExecID  string   `json:"exec_id"`
+	Offset  *int64   `json:"offset,omitzero"`
+	Timeout *Seconds `json:"timeout_s,omitzero"`
+	YieldMS *float64 `json:"yield_ms,omitzero"`
+}
+
+// ExecInput is the params of exec.input.
+type ExecInput struct {
+	ExecID   string `json:"exec_id"`
+	Data     string `json:"data,omitzero"`
+	Encoding string `json:"encoding,omitzero"`
+	EOF      bool   `json:"eof,omitzero"`
+}
+
+// ExecCancel is the params of exec.cancel. RequestID is the id of a request on this connection as it was written there (compare it with
+// Request.ID): a string or a number.
+type ExecCancel struct {
+	SessionRef
+	ExecID    string         `json:"exec_id,omitzero"`
+	RequestID jsontext.Value `json:"request_id,omitzero"`
+	Signal    string         `json:"signal,omitzero"`
+	KillGrace *Seconds       `json:"kill_grace_s,omitzero"`
+}
+
+// ExecCancelled is what exec.cancel answers.
+type ExecCancelled struct {
+	ExecID    string `json:"exec_id,omitzero"`
+	Cancelled bool   `json:"cancelled"`
+}
+
+// ExecAttach is the params of exec.attach.
+type ExecAttach struct {
+	ExecID string `json:"exec_id"`
+	Offset int64  `json:"offset,omitzero"`
+	OnSlow string `json:"on_slow,omitzero"`
+}
+
+// ExecDetach is the params of exec.detach: stop sending this connection the output of a command.
+type ExecDetach struct {
+	ExecID string `json:"exec_id"`
+}
+
+// ExecStarted is the data of exec.started.
+type ExecStarted struct {
+	SessionID string    `json:"session_id"`
+	ExecID    string    `json:"exec_id"`
+	StreamID  string    `json:"stream_id"`
+	Command   string    `json:"command"`
+	At        time.Time `json:"at"`
+}
+
+// --- background processes (§5) ---
+
+// ProcessStart is the params of process.start.
+type ProcessStart struct {
+	SessionRef
+	Command    string   `json:"command"`
+	Name       string   `json:"name,omitzero"`
+	Env        Env      `json:"env,omitzero"`
+	WorkingDir string   `json:"working_dir,omitzero"`
+	Timeout    *Seconds `json:"timeout_s,omitzero"`
+	Stdin      string   `json:"stdin,omitzero"` // none | open
+	RequestKey string   `json:"request_key,omitzero"`
+}
+
+// ProcessStarted is what process.start answers.
+type ProcessStarted struct {
+	ProcessID string `json:"process_id"`
+	Pid       int    `json:"pid"`
+	StreamID  string `json:"stream_id"`
+}
+
+// ProcessInfo is what process.info answers; process.exit carries it too.
+type ProcessInfo struct {
+	ProcessID   string     `json:"process_id"`
+	SessionID   string     `json:"session_id"`
+	StreamID    string     `json:"stream_id"`
+	Pid         int        `json:"pid"`
+	Name        string     `json:"name,omitzero"`
+	Command     string     `json:"command"`
+	State       string     `json:"state"` // running | exited
+	ExitCode    *int       `json:"exit_code,omitzero"`
+	Signal      string     `json:"signal,omitzero"`
+	TimedOut    bool       `json:"timed_out,omitzero"`
+	StartedAt   time.Time  `json:"started_at"`
+	EndedAt     *time.Time `json:"ended_at,omitzero"`
+	OutputBytes int64      `json:"output_bytes"`
+}
+
+// Processes is what process.list answers. Background are pids that commands left running on their own.
+type Processes struct {
+	Processes  []ProcessInfo `json:"processes"`
+	Background []int         `json:"background,omitzero"`
+}
+
+// ProcessRef is the params of process.info.
+type ProcessRef struct {
+	ProcessID string `json:"process_id"`
+}
+
+// ProcessLogs is the params of process.logs.
+type ProcessLogs struct {
+	ProcessID string `json:"process_id"`
+	Offset    int64  `json:"offset,omitzero"`
+	MaxBytes  *int64 `json:"max_bytes,omitzero"`
+	Follow    bool   `json:"follow,omitzero"`
+	OnSlow    string `json:"on_slow,omitzero"`
+}
+
+// Chunk is a piece of a stream.
+type Chunk struct {
+	Offset   int64  `json:"offset"`
+	Stream   string `json:"stream"`
+	Data     string `json:"data"`
+	Encoding string `json:"encoding,omitzero"` // base64 when the bytes are not UTF-8
+}
+
+// GapRange is bytes that are gone: from ≤ offset < to.
+type GapRange struct {
+	From int64 `json:"from"`
+	To   int64 `json:"to"`
+}
+
+// Logs is what process.logs answers.
+type Logs struct {
+	StreamID   string    `json:"stream_id,omitzero"`
+	Chunks     []Chunk   `json:"chunks"`
+	NextOffset int64     `json:"next_offset"`
+	EOF        bool      `json:"eof"`
+	Gap        *GapRange `json:"gap,omitzero"`
+}
+
+// ProcessInput is the params of process.input.
+type ProcessInput struct {
+	ProcessID string `json:"process_id"`
+	Data      string `json:"data,omitzero"`
+	Encoding  string `json:"encoding,omitzero"`
+	EOF       bool   `json:"eof,omitzero"`
+}
+
+// ProcessKill is the params of process.kill.
+type ProcessKill struct {
+	ProcessID string   `json:"process_id"`
+	Signal    string   `json:"signal,omitzero"`
+	KillGrace *Seconds `json:"kill_grace_s,omitzero"`
+}
+
+// Until is what process.wait waits for: exactly one of exit, port, output, http.
+type Until struct {
+	Exit   bool   `json:"exit,omitzero"`
+	Port   int    `json:"port,omitzero"`
+	Host   string `json:"host,omitzero"`
+	Output string `json:"output,omitzero"` // regular expression (RE2)
+	HTTP   string `json:"http,omitzero"`
+}
+
+// ProcessWait is the params of process.wait.
+type ProcessWait struct {
+	ProcessID string   `json:"process_id"`
+	Until     Until    `json:"until"`
+	Timeout   *Seconds `json:"timeout_s,omitzero"`
+}
+
+// WaitResult is what process.wait answers. Tail is the last output of a process that ended before the condition was met.
+type WaitResult struct {
+	Met      bool   `json:"met"`
+	ExitCode *int   `json:"exit_code,omitzero"`
+	Signal   string `json:"signal,omitzero"`
+	Match    string `json:"match,omitzero"`
+	Tail     string `json:"tail,omitzero"`
+}
+
+// --- streams and events (§7, §8) ---
+
+// Output is the data of exec.output, process.output and term.output.
+type Output struct {
+	StreamID  string `json:"stream_id"`
+	ExecID    string `json:"exec_id,omitzero"`
+	ProcessID string `json:"process_id,omitzero"`
+	TermID    string `json:"term_id,omitzero"`
+	Offset    int64  `json:"offset"`
+	Stream    string `json:"stream"`
+	Data      []byte `json:"-"` // raw; AppendOutput writes data and encoding
+	Replay    bool   `json:"replay,omitzero"`
+}
+
+// StreamGap is the data of stream.gap.
+type StreamGap struct {
+	StreamID string `json:"stream_id"`
+	From     int64  `json:"from"`
+	To       int64  `json:"to"`
+}
+
+// SessionState is the data of session.state.
+type SessionState struct {
+	SessionID string    `json:"session_id"`
+	From      string    `json:"from"`
+	To        string    `json:"to"`
+	At        time.Time `json:"at"`
+	Reason    Reason    `json:"reason,omitzero"`
+}
+
+// ServerShutdown is the data of server.shutdown.
+type ServerShutdown struct {
+	In Seconds `json:"in_s"`
+}
+
+// Event is a notification: its name and the data of that name.
+type Event struct {
+	Name string `json:"event"`
+	Data any    `json:"data"`
+}
+
+// --- server (§9) ---
+
+// Pong is what system.ping answers.
+type Pong struct {
+	UptimeS int64     `json:"uptime_s"`
+	Version string    `json:"version"`
+	Time    time.Time `json:"time"`
+	Epoch   string    `json:"epoch"`
+}
+
+// Stats is what system.stats answers.
+type Stats struct {
+	ActiveSessions   int            `json:"active_sessions"`
+	ByState          map[string]int `json:"by_state"`
+	MaxSessions      int            `json:"max_sessions"`
+	TotalCommandsRun int64          `json:"total_commands_run"`
+	Running          int            `json:"running"`
+	Queued           int            `json:"queued"`
+	Processes        int            `json:"processes"`
+	Terminals        int            `json:"terminals"`
+	WarmShells       int            `json:"warm_shells"`
+	UptimeS          int64          `json:"uptime_s"`
+	MemoryRSSBytes   int64          `json:"memory_rss_bytes"`
+}
+
+// Isolation is the tier of containment in force and why not a better one.
+type Isolation struct {
+	Tier string `json:"tier"`
+	Why  string `json:"why"`
+}
+
+// Capabilities is what system.capabilities answers.
+type Capabilities struct {
+	Version      string             `json:"version"`
+	Shells       []string           `json:"shells"`
+	DefaultShell string             `json:"default_shell"`
+	Encodings    []string           `json:"encodings"`
+	Subprotocols []string           `json:"subprotocols"`
+	Methods      []string           `json:"methods"`
+	Isolation    Isolation          `json:"isolation"`
+	Limits       map[string]float64 `json:"limits"`
+}

@@ -1,0 +1,82 @@
+// Package reaper is the clock: idle and expired sessions, retention, orphan scans.
+//
+// It decides when, the pool decides what. One goroutine, one ticker; nothing here waits for a session to end.
+package reaper
+
+import (
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"trl/metrics"
+)
+
+const (
+	beat       = time.Second      // idle timeouts are minutes; a client that asks for 2 s gets 2 to 3
+	orphanBeat = 10 * time.Second // a look at every process of the machine costs milliseconds
+
+	reasonIdle = "idle" // PROTOCOL.md §3
+)
+
+// Pool is what the reaper needs of the sessions. All three return at once.
+type Pool interface {
+	EndIdle(now time.Time) (ended int) // begins the end of those that have rested for too long
+	WarnExpiring(now time.Time)        // tells the watchers of those that will be ended soon
+	Forget(now time.Time)              // lets go of what has been retained for long enough
+}
+
+// Reaper is the loop.
+type Reaper struct {
+	pool    Pool
+	orphans func()
+	metrics *metrics.Metrics
+	log     zerolog.Logger
+
+	start   sync.Once
+	close   sync.Once
+	stop    chan struct{} // closed by Close
+	stopped chan struct{} // closed when the loop has ended, or never began
+}
+
+// New makes a reaper. orphans ends processes that escaped their session; nil where nothing can escape.
+func New(p Pool, orphans func(), m *metrics.Metrics, log zerolog.Logger) *Reaper {
+	return &Reaper{pool: p, orphans: orphans, metrics: m, log: log, stop: make(chan struct{}), stopped: make(chan struct{})}
+}
+
+// Start begins. The loop ends at Close, which waits for it.
+func (r *Reaper) Start() { r.start.Do(func() { go r.run() }) }
+
+// Close ends the loop and returns when it has. Idempotent.
+func (r *Reaper) Close() {
+	r.close.Do(func() { close(r.stop) })
+	r.start.Do(func() { close(r.stopped) })
+	<-r.stopped
+}
+
+func (r *Reaper) run() {
+	defer close(r.stopped)
+	tick := time.NewTicker(beat)
+	defer tick.Stop()
+	scanned := time.Now()
+	for {
+		select {
+		case <-r.stop:
+			return
+		case <-tick.C:
+		}
+		now := time.Now() // not the tick's: after a suspended machine or a slow scan that is stale
+		r.pool.WarnExpiring(now)
+		if n := r.pool.EndIdle(now); n > 0 {
+			r.metrics.SessionsReaped.WithLabelValues(reasonIdle).Add(float64(n))
+		}
+		r.pool.Forget(now)
+		if r.orphans != nil && now.Sub(scanned) >= orphanBeat {
+			scanned = now
+			r.orphans()
+		}
+		if took := time.Since(now); took > beat { // timeouts lag by as much: the machine is too small or /proc too large
+			r.log.Warn().Dur("took", took).Msg("slow housekeeping")
+		}
+	}
+}

@@ -1,0 +1,58 @@
+# dash and busybox ash: what a session's shell reads first. See bash.sh for what the lines of a command are; here one is
+#     \command . "$__trl_p/TEXT" <… >… 2>…;\__trl_e SEQ
+# `command` because a syntax error in a special builtin would end the shell. It is the one name of ours that a user's
+# function could take (special builtins cannot be redefined), so each report unsets such a function.
+readonly __trl_p=@P@ __trl_c=@P@/@C@ __trl_x=@P@/@X@
+PS1= PS2= PS4='+ '
+unset -f command
+__trl_n=
+
+__trl_e() {
+	__trl_r=$?
+	unset -f command
+	case $__trl_n in
+	"$1") ;;
+	*) __trl_n=$1; \command printf 'e %s %s\n' "$1" "$__trl_r" >"$__trl_c" ;;
+	esac
+	case $- in *e*) return 0 ;; esac
+	return "$__trl_r"
+}
+
+# Snapshot into $1, marked with $2, in sections that trl turns into a script. POSIX has no way to list functions.
+__trl_s() {
+	__trl_r=$?
+	unset -f command
+	{
+		set; \command echo '@E@ export'; export -p; \command echo '@E@ alias'; \command alias
+		\command echo '@E@ umask'; \command umask; \command echo '@E@ trap'; trap; \command echo '@E@ readonly'; readonly -p
+		\command echo '@E@ pwd'; \command pwd; \command echo '@E@ set'; set +o; \command echo "@E@ $2"
+	} >|"$1" 2>/dev/null
+	case $- in *e*) return 0 ;; esac
+	return "$__trl_r"
+}
+
+__trl_q() {
+	__trl_y=$?
+	__trl_s "$__trl_x" x
+	\command printf 'x %s 0\n' "$__trl_y" >"$__trl_c"
+	return "$__trl_y"
+}
+trap '__trl_q' EXIT
+
+# A background process is a copy of the shell, since that alone has its functions: IN OUT ERR TEXT STATUS GATE SEQ.
+# The outer copy waits at the gate until trl has put it into its own group, and outlives the inner one to tell its status.
+__trl_j() {
+	__trl_r=$?
+	unset -f command
+	(
+		\command read __trl_g <"$__trl_p/$6"
+		(
+			set +e
+			\command . "$__trl_p/$4"
+		) <"$__trl_p/$1" >"$__trl_p/$2" 2>"$__trl_p/$3"
+		\command printf 'q %s\n' "$?" >"$__trl_p/$5"
+	) &
+	\command printf 'j %s %s\n' "$7" "$!" >"$__trl_c"
+	case $- in *e*) return 0 ;; esac
+	return "$__trl_r"
+}

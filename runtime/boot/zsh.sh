@@ -1,0 +1,57 @@
+# zsh: what a session's shell reads first. See bash.sh for what the lines of a command are; SIGINT aborts.
+typeset -gr __trl_p=@P@ __trl_c=@P@/@C@ __trl_x=@P@/@X@
+unset HISTFILE
+PS1= PS2= PROMPT= RPROMPT= PROMPT_EOL_MARK=
+unsetopt zle monitor notify bg_nice hup check_jobs prompt_cr prompt_sp banghist 2>/dev/null
+setopt interactive_comments multios
+zmodload zsh/parameter
+typeset -g __trl_n=
+
+__trl_e() {
+	builtin local __trl_r=$?
+	if [[ $__trl_n != "$1" ]] {
+		__trl_n=$1
+		builtin printf 'e %s %s\n' "$1" "$__trl_r" >"$__trl_c"
+	}
+	if [[ -o errexit ]] { builtin return 0 }
+	builtin return $__trl_r
+}
+
+# Parameters that zsh marks special, read-only ones of ours and locals are left out: assigning those would end the dot.
+__trl_s() {
+	builtin local __trl_r=$? __trl_i
+	{
+		for __trl_i in ${(k)parameters}; do
+			case ${parameters[$__trl_i]}:$__trl_i in
+			*special*|*local*|*hide*|*:__trl_[pcxnrif]|*:[0-9\#?\$!*@_-]*|*:status|*:argv|*:pipestatus) ;;
+			*) builtin typeset -p -- $__trl_i ;;
+			esac
+		done
+		for __trl_i in PATH CDPATH FPATH IFS HOME LANG LC_ALL TERM path; do
+			[[ -v $__trl_i ]] && builtin typeset -p -- $__trl_i
+		done
+		builtin typeset -f; builtin alias -L; builtin trap; builtin printf 'umask %s\n' "$(builtin umask)"
+		for __trl_i in ${(k)options}; do
+			case $__trl_i in
+			interactive|shinstdin|singlecommand|privileged|restricted|login|zle|monitor|notify|exec|errexit|nounset) ;;
+			*) builtin printf 'options[%s]=%s\n' $__trl_i ${options[$__trl_i]} ;;
+			esac
+		done
+		builtin printf 'cd -q -- %q\n' "$PWD"
+		[[ -o errexit ]] && builtin printf 'set -o errexit\n'
+		[[ -o nounset ]] && builtin printf 'set -o nounset\n'
+		builtin printf '%s %s\n' '@E@' "$2"
+	} >|"$1" 2>/dev/null
+	if [[ -o errexit ]] { builtin return 0 }
+	builtin return $__trl_r
+}
+
+__trl_q() {
+	builtin local __trl_r=$? __trl_f=0 __trl_i
+	for __trl_i in "${(@)funcstack[2,-1]}"; do
+		case $__trl_i in /*|'(eval)') ;; *) __trl_f=1 ;; esac
+	done
+	__trl_s "$__trl_x" x
+	builtin printf 'x %s %s\n' "$__trl_r" "$__trl_f" >"$__trl_c"
+}
+trap '__trl_q' EXIT

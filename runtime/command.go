@@ -1,0 +1,187 @@
+package runtime
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"trl/runtime/journal"
+)
+
+// What Command.Input refuses.
+var (
+	ErrStdinClosed = errors.New("stdin is closed")
+	ErrStdinFull   = errors.New("stdin buffer is full: the command does not read")
+)
+
+// maxPendingInput bounds what waits for a command that does not read its stdin.
+const maxPendingInput = 1 << 20
+
+// Command is one foreground command: made by NewCommand, filled in, given to Shell.Run once. The methods may be called
+// from any goroutine at any time, also before Run and after it.
+type Command struct {
+	Text      string
+	Env       map[string]*string // for this command only; nil unsets
+	Dir       string             // for this command only
+	Stdin     []byte
+	OpenStdin bool // Input comes later
+	Timeout   time.Duration
+	NoOutput  time.Duration
+	Grace     time.Duration
+	Journal   *journal.Journal // closed when nobody holds the command's output any more
+
+	mu      sync.Mutex
+	wake    func()           // guarded by mu; nil while Run is not on it
+	pending []byte           // guarded by mu; input not written yet
+	eof     bool             // guarded by mu; no more input will come
+	over    bool             // guarded by mu; Run has ended
+	cancel  *cancellation    // guarded by mu; the first one stays, a later one can only shorten its grace
+	signals []syscall.Signal // guarded by mu; to send
+	late    *outlets         // guarded by mu; follows the pipes after Run where jobs still hold them
+}
+
+type cancellation struct {
+	sig   syscall.Signal
+	grace time.Duration
+}
+
+// NewCommand makes a command with the default grace between TERM and KILL.
+func NewCommand(text string) *Command { return &Command{Text: text, Grace: DefaultGrace} }
+
+// DefaultGrace is the time between TERM and KILL: what container runtimes and init systems have taught programs to
+// clean up within (theirs is 10 s; ours is a person waiting).
+const DefaultGrace = 5 * time.Second
+
+// Cancel ends the command: sig to everything it started, grace, KILL. Run returns when that is done.
+func (c *Command) Cancel(sig syscall.Signal, grace time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.cancel == nil:
+		c.cancel = &cancellation{sig, grace}
+	case grace < c.cancel.grace:
+		c.cancel = &cancellation{c.cancel.sig, grace}
+	}
+	c.poke()
+}
+
+// Signal sends just sig to the command's processes.
+func (c *Command) Signal(sig syscall.Signal) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.signals = append(c.signals, sig)
+	c.poke()
+	return nil
+}
+
+// Input adds to the command's stdin. It never waits.
+func (c *Command) Input(p []byte, eof bool) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.OpenStdin || c.eof || c.over {
+		return ErrStdinClosed
+	}
+	if len(c.pending)+len(p) > maxPendingInput {
+		return ErrStdinFull
+	}
+	c.pending = append(c.pending, p...)
+	c.eof = eof
+	c.poke()
+	return nil
+}
+
+// poke wakes Run; c.mu is held.
+func (c *Command) poke() {
+	if c.wake != nil {
+		c.wake()
+	}
+}
+
+// attach begins Run's part: what was given before is found by the first look.
+func (c *Command) attach(wake func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.wake = wake
+	if !c.OpenStdin {
+		c.pending, c.eof = c.Stdin, true
+	}
+}
+
+// roomy is the journal's OnRoom.
+func (c *Command) roomy() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.poke()
+	if c.late != nil {
+		c.late.roomy()
+	}
+}
+
+func (c *Command) detach() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.wake, c.over, c.pending = nil, true, nil
+}
+
+// feed writes pending input to fd, and reports whether more waits and whether fd is to be closed.
+func (c *Command) feed(fd int) (more, done bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for len(c.pending) > 0 {
+		n, err := unix.Write(fd, c.pending)
+		if err == unix.EINTR {
+			continue
+		}
+		if err == unix.EAGAIN {
+			return true, false
+		}
+		if err != nil { // EPIPE: cannot be while we hold a reader; whatever it is, nobody reads this any more
+			c.pending, c.eof = nil, true
+			return false, true
+		}
+		c.pending = c.pending[n:]
+	}
+	return false, c.eof
+}
+
+// requests takes what has been asked since the last look.
+func (c *Command) requests() (*cancellation, []syscall.Signal) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := c.signals
+	c.signals = nil
+	return c.cancel, s
+}
+
+// Outcome is how a command ended.
+type Outcome struct {
+	Code       int
+	Signal     string // name without SIG; "" when none ended it
+	Timeout    string // "", "hard" or "no_output"
+	Cancelled  bool
+	Duration   time.Duration
+	Linger     time.Duration // how long output was waited for after the end
+	Died       bool          // the shell ended with the command
+	Restored   bool          // and was put back
+	Lost       []string      // what could not be
+	Background []int         // what the command left running
+	Dir        string        // the shell's cwd afterwards
+	CPU        time.Duration
+	MaxRSS     int64
+	KillFailed bool  // something survived KILL
+	Err        error // the command could not be run, or its end is not known
+}
+
+// ErrShellGone: the session's shell ended and another one could not be put in its place.
+var ErrShellGone = errors.New("shell could not be put back")
+
+// ErrUnknownEnd: the command's output or end could not be followed, so that no exit code may be told.
+var ErrUnknownEnd = errors.New("end of the command is unknown")
+
+func (o Outcome) String() string {
+	return fmt.Sprintf("code %d signal %q timeout %q cancelled %v died %v err %v", o.Code, o.Signal, o.Timeout, o.Cancelled, o.Died, o.Err)
+}

@@ -1,0 +1,340 @@
+package runtime
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// killPatience bounds how long we wait for killed processes to go. KILL works
+// in milliseconds, a fork storm holds it up for a second or two; what is there
+// after 10 s hangs in the kernel (state D), and waiting longer would hang us.
+const killPatience = 10 * time.Second
+
+// A Group is the processes of one session, a Cell those that one of its
+// commands started. In tier "cgroup" both are directories and the kernel keeps
+// the list; in tier "none" a cell is a mark that its processes inherit.
+type Group struct {
+	id     string
+	host   *Host
+	dir    string        // its cgroup; "" in tier "none"
+	killFd int           // of the cgroup's cgroup.kill, open so that killing needs no free descriptor; owned by the holder of ending
+	ending chan struct{} // one slot: held by the Close at work
+	gone   bool          // owned by the holder of ending
+
+	mu       sync.Mutex
+	closed   bool                // guarded by mu: nothing may enter any more
+	children map[*Child]struct{} // guarded by mu; those not reaped
+	leaders  map[int]struct{}    // guarded by mu; every child's pid, which is its session id: it outlives the child
+	cells    []*Cell             // guarded by mu; in order of begin, less the removed ones
+	serial   int                 // guarded by mu
+}
+
+// A Cell must be given up with Remove, or with its group.
+type Cell struct {
+	group *Group
+	mark  mark
+	begin uint64 // clock ticks after boot
+	dir   string // its cgroup; "" in tier "none"
+
+	mu   sync.Mutex
+	list int    // guarded by mu; fd of cgroup.procs, in tier "none" of the shell's list of children; -1: none
+	of   int    // guarded by mu; tier "none": the shell whose list it is
+	kill int    // guarded by mu; fd of cgroup.kill; -1: none
+	buf  []byte // guarded by mu; what list is read into
+}
+
+// NewCell opens a place for what the next command starts.
+func (g *Group) NewCell() (*Cell, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed {
+		return nil, fmt.Errorf("new cell: %w", fs.ErrClosed)
+	}
+	g.serial++
+	c := &Cell{group: g, begin: ticksNow(), list: -1, kill: -1, buf: make([]byte, 256)}
+	if g.dir != "" {
+		if err := c.makeDir(fmt.Sprintf("%s/c%d", g.dir, g.serial)); err != nil {
+			return nil, err
+		}
+	}
+	h := g.host
+	h.mu.Lock() // lock order: Group.mu, Host.mu
+	h.serial++
+	c.mark = h.marks | h.serial&(1<<32-1)
+	h.cells[c.mark] = c
+	h.mu.Unlock()
+	g.cells = append(g.cells, c)
+	return c, nil
+}
+
+// enter is asked before a child is started in c. In tier "cgroup" it returns
+// the directory to clone into, for the caller to close; else -1.
+func (c *Cell) enter() (dir int, err error) {
+	c.group.mu.Lock()
+	closed := c.group.closed
+	c.group.mu.Unlock()
+	if closed {
+		return -1, fs.ErrClosed
+	}
+	if c.dir == "" {
+		return -1, nil
+	}
+	dir, err = unix.Open(c.dir, unix.O_DIRECTORY|unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, &fs.PathError{Op: "open", Path: c.dir, Err: err}
+	}
+	return dir, nil
+}
+
+// admit makes a new child c's, before the nursery can reap it.
+func (c *Cell) admit(child *Child) {
+	// Where it fails, ancestry, session id and environment still tell, and in
+	// tier "cgroup" the mark is only for what moves itself out.
+	_ = setMark(child.pid, c.mark)
+	c.group.mu.Lock()
+	c.group.children[child] = struct{}{}
+	c.group.leaders[child.pid] = struct{}{}
+	c.group.mu.Unlock()
+}
+
+// forget is told by the nursery that a child has been reaped.
+func (g *Group) forget(child *Child) {
+	g.mu.Lock()
+	delete(g.children, child)
+	g.mu.Unlock()
+}
+
+// Adopt moves one of the group's own children in, so that what it starts from
+// now on is c's.
+func (c *Cell) Adopt(pid int) error {
+	child := c.group.host.nursery.child(pid)
+	if child == nil || child.cell == nil || child.cell.group != c.group {
+		return fmt.Errorf("adopt %d: %w", pid, unix.ESRCH)
+	}
+	return child.whileUnreaped(func() error {
+		err := setMark(pid, c.mark)
+		if c.dir != "" {
+			err = c.move(pid)
+		}
+		return err
+	})
+}
+
+// Others lists the live processes of the cell besides shell: nil, after one or
+// two short reads and without allocating, when there is none. A 0 in the list
+// stands for a process of a pid namespace that we cannot see into.
+func (c *Cell) Others(shell int) []int {
+	if c.dir == "" {
+		return c.othersByMark(shell)
+	}
+	return c.othersInCgroup(shell)
+}
+
+// Signal goes once to every member but shell.
+func (c *Cell) Signal(sig syscall.Signal, shell int) {
+	if c.dir == "" {
+		c.group.walk(func(p proc, of *Cell) {
+			if of == c && p.pid != shell {
+				signalPinned(p.pid, sig, p.same)
+			}
+		})
+		return
+	}
+	for _, pid := range c.othersInCgroup(shell) {
+		signalPinned(pid, sig, c.holds)
+	}
+}
+
+// Kill ends every member but shell and returns when none is left; it goes on
+// until nothing new is found, so processes that fork meanwhile do not escape.
+// With shell 0, or a shell that was moved to another cell before, the kernel
+// does it in one go.
+func (c *Cell) Kill(shell int) error {
+	var left []int
+	if c.dir == "" {
+		left = c.group.killWalk(func(p proc, of *Cell) bool { return of == c && p.pid != shell }, time.Now().Add(killPatience))
+	} else {
+		left = c.killCgroup(shell, time.Now().Add(killPatience))
+	}
+	return c.group.host.killed(c.group.id, left)
+}
+
+// Remove gives the cell up if nobody is left in it.
+func (c *Cell) Remove() bool {
+	if c.dir == "" {
+		if c.group.populated(c) {
+			return false
+		}
+	} else if removeTree(c.dir) != nil {
+		return false
+	}
+	g := c.group
+	g.mu.Lock()
+	g.cells = slices.DeleteFunc(g.cells, func(o *Cell) bool { return o == c })
+	g.mu.Unlock()
+	c.release()
+	return true
+}
+
+// release forgets the mark and closes the descriptors.
+func (c *Cell) release() {
+	h := c.group.host
+	h.mu.Lock()
+	delete(h.cells, c.mark)
+	h.mu.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, fd := range []*int{&c.list, &c.kill} {
+		if *fd >= 0 {
+			unix.Close(*fd)
+			*fd = -1
+		}
+	}
+}
+
+// Members lists every live process of the session; a 0 as in Others.
+func (g *Group) Members() []int {
+	if g.dir != "" {
+		return pidsBelow(g.dir)
+	}
+	var pids []int
+	g.walk(func(p proc, _ *Cell) {
+		if !p.dead() {
+			pids = append(pids, p.pid)
+		}
+	})
+	slices.Sort(pids)
+	return slices.Compact(pids) // one that lost its parent during the walk was met twice
+}
+
+// Signal goes once to every member but those named.
+func (g *Group) Signal(sig syscall.Signal, except ...int) {
+	if g.dir == "" {
+		g.walk(func(p proc, _ *Cell) {
+			if !slices.Contains(except, p.pid) {
+				signalPinned(p.pid, sig, p.same)
+			}
+		})
+		return
+	}
+	for _, pid := range pidsBelow(g.dir) {
+		if !slices.Contains(except, pid) {
+			signalPinned(pid, sig, g.holds)
+		}
+	}
+}
+
+// Close kills the session's processes and returns when none is left. An error
+// names those that withstood KILL, or is ctx's; the group then counts as alive,
+// and Close may be called again. It may be called by several at once.
+func (g *Group) Close(ctx context.Context) error {
+	select {
+	case g.ending <- struct{}{}:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	defer func() { <-g.ending }()
+	if g.gone {
+		return nil
+	}
+	g.mu.Lock()
+	g.closed = true
+	g.mu.Unlock()
+	h := g.host
+	h.nursery.settle() // whoever entered before we closed is in children now
+
+	deadline := time.Now().Add(killPatience)
+	if d, ok := ctx.Deadline(); ok && d.Before(deadline) {
+		deadline = d
+	}
+	var left []int
+	if g.dir == "" {
+		left = g.killWalk(func(proc, *Cell) bool { return true }, deadline)
+	} else {
+		left = g.killCgroup(deadline)
+	}
+	if len(left) == 0 {
+		left = g.awaitChildren(deadline)
+	}
+	if len(left) > 0 {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		return h.killed(g.id, left)
+	}
+
+	g.gone = true
+	g.mu.Lock()
+	cells := g.cells
+	g.cells = nil
+	g.mu.Unlock()
+	for _, c := range cells {
+		c.release()
+	}
+	if g.killFd >= 0 {
+		unix.Close(g.killFd)
+	}
+	h.mu.Lock()
+	delete(h.groups, g.id)
+	h.mu.Unlock()
+	return nil
+}
+
+// awaitChildren returns when the nursery has reaped the group's children, or
+// with the pids of those that it has not.
+func (g *Group) awaitChildren(deadline time.Time) (left []int) {
+	patience := time.NewTimer(time.Until(deadline))
+	defer patience.Stop()
+	for _, c := range g.ownChildren() {
+		select {
+		case <-c.exited:
+		case <-patience.C:
+			patience.Reset(0)
+			left = append(left, c.pid)
+		}
+	}
+	return left
+}
+
+func (g *Group) ownChildren() []*Child {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	children := make([]*Child, 0, len(g.children))
+	for c := range g.children {
+		children = append(children, c)
+	}
+	return children
+}
+
+// killed turns what is left of a kill into an error, and into a number that
+// somebody watches.
+func (h *Host) killed(group string, left []int) error {
+	if len(left) == 0 {
+		return nil
+	}
+	h.metrics.KillFailed.Inc()
+	h.log.Error().Str("session", group).Ints("pids", left).Msg("processes withstood KILL")
+	return fmt.Errorf("processes %v of %s withstood KILL for %v", left, group, killPatience)
+}
+
+// A backoff paces looking for an end that comes within microseconds mostly.
+type backoff time.Duration
+
+func (b *backoff) sleep() {
+	*b = min(max(2**b, backoff(50*time.Microsecond)), backoff(5*time.Millisecond))
+	time.Sleep(time.Duration(*b))
+}
+
+// ticksNow is the time in the unit of proc.start (USER_HZ is 100 everywhere).
+func ticksNow() uint64 {
+	var now unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &now)
+	return uint64(now.Nano()) / uint64(10*time.Millisecond)
+}

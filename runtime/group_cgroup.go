@@ -1,0 +1,409 @@
+package runtime
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/rs/zerolog"
+	"golang.org/x/sys/unix"
+)
+
+// Tier "cgroup": trl-<pid>-<random>/<session>/c<n> in our own cgroup v2. No
+// controllers are needed, so hybrid layouts do.
+
+// A cgroupRoot is the directory of this instance. Its flock says that the
+// instance lives: it goes with the process, however that ends.
+type cgroupRoot struct {
+	dir  string // in the file system
+	path string // as /proc/PID/cgroup shows it
+	lock int    // fd of dir
+}
+
+// leftoverPatience bounds the wait for a dead instance's processes to die; the
+// directory of one that hangs in the kernel stays for the next start.
+const leftoverPatience = 2 * time.Second
+
+// openCgroupRoot makes and locks our directory, proves that a process can be
+// started in it, and removes those of dead instances.
+func openCgroupRoot(log zerolog.Logger) (*cgroupRoot, error) {
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return nil, err
+	}
+	self, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		return nil, err
+	}
+	dir, path, err := findCgroup(string(mounts), string(self))
+	if err != nil {
+		return nil, err
+	}
+	removeLeftovers(dir, log)
+	for range 10 { // another instance's clean-up may hold a new directory for a moment
+		name := fmt.Sprintf("trl-%d-%08x", os.Getpid(), rand.Uint32())
+		r := &cgroupRoot{dir: filepath.Join(dir, name), path: filepath.Join(path, name), lock: -1}
+		if err := os.Mkdir(r.dir, 0o755); err != nil {
+			return nil, err
+		}
+		if r.lock, err = lockDir(r.dir); err != nil {
+			continue
+		}
+		if err := r.probe(); err != nil {
+			return nil, errors.Join(err, r.close())
+		}
+		return r, nil
+	}
+	return nil, fmt.Errorf("lock of %s: %w", dir, err)
+}
+
+// findCgroup tells where our own cgroup v2 is in the file system, and its name
+// in /proc/self/cgroup.
+func findCgroup(mountinfo, self string) (dir, path string, err error) {
+	path, ok := cgroupPath(self)
+	if !ok {
+		return "", "", errors.New("no cgroup v2")
+	}
+	if strings.HasPrefix(path, "/..") {
+		return "", "", errors.New("our cgroup is outside the cgroup namespace")
+	}
+	for line := range strings.Lines(mountinfo) {
+		// 36 35 98:0 /root /mount/point rw,noatime … - cgroup2 source options
+		before, after, ok := strings.Cut(line, " - ")
+		where := strings.Fields(before)
+		if !ok || len(where) < 5 || !strings.HasPrefix(after, "cgroup2 ") {
+			continue
+		}
+		root, mount := unescapeMount(where[3]), unescapeMount(where[4])
+		if below, ok := strings.CutPrefix(path, strings.TrimSuffix(root, "/")); ok && (below == "" || below[0] == '/') {
+			return filepath.Join(mount, below), path, nil
+		}
+	}
+	return "", "", errors.New("our cgroup v2 is not mounted")
+}
+
+// unescapeMount undoes what mountinfo does to blanks and backslashes: \040.
+func unescapeMount(s string) string {
+	for i := 0; i+4 <= len(s); i++ {
+		if s[i] == '\\' {
+			if n, err := strconv.ParseUint(s[i+1:i+4], 8, 8); err == nil {
+				s = s[:i] + string(rune(n)) + s[i+4:]
+			}
+		}
+	}
+	return s
+}
+
+// cgroupPath picks the v2 line of a /proc/PID/cgroup.
+func cgroupPath(text string) (path string, ok bool) {
+	for line := range strings.Lines(text) {
+		if path, ok := strings.CutPrefix(line, "0::"); ok {
+			return strings.TrimSuffix(path, "\n"), true
+		}
+	}
+	return "", false
+}
+
+// inCgroup: pid is in the cgroup or below it; a zombie in the one it died in,
+// even if that is gone.
+func inCgroup(pid int, path string) bool {
+	text, err := slurp(procPath(pid, "/cgroup"), make([]byte, 1<<10))
+	if err != nil {
+		return false
+	}
+	in, _ := cgroupPath(string(text))
+	below, ok := strings.CutPrefix(in, path)
+	return ok && (below == "" || below[0] == '/' || below[0] == ' ') // " (deleted)"
+}
+
+// lockDir locks a directory that still is the one of that name.
+func lockDir(dir string) (fd int, err error) {
+	fd, err = unix.Open(dir, unix.O_DIRECTORY|unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, &fs.PathError{Op: "open", Path: dir, Err: err}
+	}
+	var locked, named unix.Stat_t
+	if err = unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); err == nil {
+		err = errors.Join(unix.Fstat(fd, &locked), unix.Stat(dir, &named))
+		if err == nil && locked.Ino != named.Ino {
+			err = fs.ErrNotExist
+		}
+	}
+	if err != nil {
+		unix.Close(fd)
+		return -1, &fs.PathError{Op: "lock", Path: dir, Err: err}
+	}
+	return fd, nil
+}
+
+// rootName is what openCgroupRoot calls its directory, and nobody else's.
+var rootName = regexp.MustCompile(`^trl-[0-9]+-[0-9a-f]{8}$`)
+
+// removeLeftovers ends what dead instances left behind: whose lock can be had.
+func removeLeftovers(dir string, log zerolog.Logger) {
+	entries, _ := os.ReadDir(dir)
+	for _, e := range entries {
+		left := filepath.Join(dir, e.Name())
+		if !e.IsDir() || !rootName.MatchString(e.Name()) {
+			continue
+		}
+		fd, err := lockDir(left)
+		if err != nil {
+			continue // alive
+		}
+		pids := pidsBelow(left)
+		err = endTree(left, -1, time.Now().Add(leftoverPatience))
+		unix.Close(fd)
+		log.Warn().Str("cgroup", left).Ints("pids", pids).Err(err).Msg("ended what a dead instance left behind")
+	}
+}
+
+// probe tries what NewGroup, NewCell and Spawn do. The kernel refuses with
+// EBUSY where controllers are on for our own cgroup's children ("no internal
+// processes"), with EOPNOTSUPP in a threaded one, with EACCES where the
+// directory but not its parent was given to us. The program does not exist: what
+// fails is either the clone into the cgroup, or then the exec.
+func (r *cgroupRoot) probe() error {
+	dir := filepath.Join(r.dir, "probe")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return err
+	}
+	defer unix.Rmdir(dir)
+	if err := unix.Access(filepath.Join(dir, "cgroup.kill"), unix.W_OK); err != nil {
+		return fmt.Errorf("cgroup.kill (Linux 5.14): %w", err)
+	}
+	fd, err := unix.Open(dir, unix.O_DIRECTORY|unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return &fs.PathError{Op: "open", Path: dir, Err: err}
+	}
+	defer unix.Close(fd)
+	_, err = syscall.ForkExec(filepath.Join(r.dir, "no-such-program"), []string{"probe"},
+		&syscall.ProcAttr{Sys: &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: fd}})
+	if !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("start in cgroup %s: %w", dir, err)
+	}
+	return nil
+}
+
+// close removes the directory; the groups in it have been closed before.
+func (r *cgroupRoot) close() error {
+	err := endTree(r.dir, -1, time.Now().Add(leftoverPatience))
+	unix.Close(r.lock)
+	return err
+}
+
+// makeDir gives a new group its directory.
+func (g *Group) makeDir(root string) (err error) {
+	dir := filepath.Join(root, g.id)
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return err
+	}
+	if g.killFd, err = openFile(dir, "cgroup.kill", unix.O_WRONLY); err != nil {
+		unix.Rmdir(dir)
+		return err
+	}
+	g.dir = dir
+	return nil
+}
+
+// makeDir gives a new cell its directory.
+func (c *Cell) makeDir(dir string) (err error) {
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return err
+	}
+	if c.kill, err = openFile(dir, "cgroup.kill", unix.O_WRONLY); err == nil {
+		c.list, err = openFile(dir, "cgroup.procs", unix.O_RDWR)
+	}
+	if err != nil {
+		if c.kill >= 0 {
+			unix.Close(c.kill)
+		}
+		unix.Rmdir(dir)
+		return err
+	}
+	c.dir = dir
+	return nil
+}
+
+func openFile(dir, name string, flags int) (int, error) {
+	path := filepath.Join(dir, name)
+	fd, err := retry(func() (int, error) { return unix.Open(path, flags|unix.O_CLOEXEC, 0) })
+	if err != nil {
+		return -1, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	return fd, nil
+}
+
+// move puts a process in that is certainly the one meant.
+func (c *Cell) move(pid int) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.list < 0 {
+		return fmt.Errorf("cell of %s: %w", c.group.id, fs.ErrClosed)
+	}
+	text := strconv.AppendInt(c.buf[:0], int64(pid), 10)
+	_, err := retry(func() (int, error) { return unix.Pwrite(c.list, text, 0) })
+	return os.NewSyscallError("move to cgroup", err)
+}
+
+func (c *Cell) othersInCgroup(shell int) []int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.list < 0 {
+		return nil
+	}
+	n, err := retry(func() (int, error) { return unix.Pread(c.list, c.buf, 0) })
+	if err != nil || isOnly(c.buf[:n], shell) {
+		return nil
+	}
+	text, err := preadAll(c.list, c.buf)
+	if err != nil {
+		return nil
+	}
+	c.buf = text[:cap(text)]
+	return slices.DeleteFunc(parsePids(nil, text), func(pid int) bool { return pid == shell })
+}
+
+// isOnly: text is empty or pid and a newline.
+func isOnly(text []byte, pid int) bool {
+	n := 0
+	for i, c := range text {
+		if c == '\n' {
+			return i == len(text)-1 && n == pid
+		}
+		n = n*10 + int(c-'0')
+	}
+	return len(text) == 0
+}
+
+// holds: pid is in the cell's cgroup at this moment.
+func (c *Cell) holds(pid int) bool {
+	return inCgroup(pid, c.group.cgroupPath()+"/"+filepath.Base(c.dir))
+}
+
+func (g *Group) holds(pid int) bool { return inCgroup(pid, g.cgroupPath()) }
+
+func (g *Group) cgroupPath() string { return g.host.root.path + "/" + g.id }
+
+// killCgroup returns the pids that are left at the deadline.
+func (c *Cell) killCgroup(shell int, deadline time.Time) []int {
+	var pause backoff
+	for {
+		if shell != 0 && c.holds(shell) { // it was not moved out: one by one, around it
+			others := c.othersInCgroup(shell)
+			if len(others) == 0 {
+				return nil
+			}
+			for _, pid := range others {
+				signalPinned(pid, unix.SIGKILL, c.holds)
+			}
+		} else {
+			c.mu.Lock()
+			if c.kill >= 0 {
+				_, _ = unix.Write(c.kill, []byte{'1'})
+			}
+			c.mu.Unlock()
+			if !populated(c.dir) {
+				return nil
+			}
+		}
+		if time.Now().After(deadline) {
+			return pidsBelow(c.dir)
+		}
+		pause.sleep()
+	}
+}
+
+// killCgroup removes the group's directory and everything in it, or returns the
+// pids that are left at the deadline.
+func (g *Group) killCgroup(deadline time.Time) []int {
+	if endTree(g.dir, g.killFd, deadline) == nil {
+		return nil
+	}
+	if left := pidsBelow(g.dir); len(left) > 0 {
+		return left
+	}
+	return []int{0} // something that we cannot see keeps the directory busy
+}
+
+// endTree kills until the directory can be removed, which is the proof that
+// nobody is left in it: a start that was under way may still have added one
+// after a kill. kill is its open cgroup.kill, or -1.
+func endTree(dir string, kill int, deadline time.Time) error {
+	if kill < 0 {
+		var err error
+		if kill, err = openFile(dir, "cgroup.kill", unix.O_WRONLY); errors.Is(err, fs.ErrNotExist) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		defer unix.Close(kill)
+	}
+	var pause backoff
+	for {
+		_, _ = unix.Write(kill, []byte{'1'})
+		err := removeTree(dir)
+		if err == nil || time.Now().After(deadline) {
+			return err
+		}
+		pause.sleep()
+	}
+}
+
+// removeTree removes a cgroup and those below it if all are empty; zombies do
+// not count.
+func removeTree(dir string) error {
+	err := unix.Rmdir(dir)
+	if errors.Is(err, unix.EBUSY) { // also said when it has children
+		for _, below := range subdirs(dir) {
+			if err := removeTree(below); err != nil {
+				return err
+			}
+		}
+		err = unix.Rmdir(dir)
+	}
+	if err == nil || errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	return &fs.PathError{Op: "remove cgroup", Path: dir, Err: err}
+}
+
+func subdirs(dir string) (below []string) {
+	entries, _ := os.ReadDir(dir)
+	for _, e := range entries {
+		if e.IsDir() {
+			below = append(below, filepath.Join(dir, e.Name()))
+		}
+	}
+	return below
+}
+
+// populated: a live process is in the cgroup or in one below it. When it cannot
+// be known (no descriptor free) it is, and the caller asks again.
+func populated(dir string) bool {
+	text, err := slurp(filepath.Join(dir, "cgroup.events"), make([]byte, 256))
+	if err != nil {
+		return !errors.Is(err, fs.ErrNotExist)
+	}
+	return !bytes.Contains(text, []byte("populated 0"))
+}
+
+// pidsBelow lists the live processes of a cgroup and all below it.
+func pidsBelow(dir string) []int {
+	text, _ := slurp(filepath.Join(dir, "cgroup.procs"), make([]byte, 4<<10))
+	pids := parsePids(nil, text)
+	for _, below := range subdirs(dir) {
+		pids = append(pids, pidsBelow(below)...)
+	}
+	return pids
+}

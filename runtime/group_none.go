@@ -1,0 +1,214 @@
+package runtime
+
+import (
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Tier "none": no cgroup, so the family tells. Every process of a session is
+// below a child that we started in it or, its parents gone, was given to us as
+// subreaper. Which cell it belongs to it carries with it (mark).
+
+// same: pid still is p.
+func (p proc) same(pid int) bool {
+	now, ok := readProc(pid)
+	return ok && now.start == p.start
+}
+
+// walk visits every process of the group, zombies included, orphans first:
+// what forks and exits to get away is found there. c is nil if the group has no
+// cell.
+func (g *Group) walk(visit func(p proc, c *Cell)) {
+	for _, pid := range g.host.nursery.strangers() {
+		if p, ok := readProc(pid); ok && p.ppid == g.host.pid {
+			if c, ok := g.claim(p); ok {
+				g.descend(p, c, visit)
+			}
+		}
+	}
+	for _, child := range g.ownChildren() {
+		if p, ok := readProc(child.pid); ok && p.ppid == g.host.pid {
+			c, _ := g.host.marked(readMark(p.pid))
+			if c == nil || c.group != g {
+				c = child.cell // its mark could not be set, or it has changed it
+			}
+			g.descend(p, c, visit)
+		}
+	}
+}
+
+// descend visits p, which belongs to c, and all below it.
+func (g *Group) descend(p proc, c *Cell, visit func(p proc, c *Cell)) {
+	visit(p, c)
+	child := g.host.nursery.child(p.pid)
+	for _, pid := range p.children() {
+		kid, ok := readProc(pid)
+		if !ok || kid.ppid != p.pid {
+			continue // it moved up; the next look meets it there
+		}
+		of, _ := g.host.marked(readMark(pid))
+		switch {
+		case of != nil && of.group == g:
+		case child != nil: // a shell: its cells follow one another
+			of = g.cellAt(kid.start)
+		default:
+			of = c
+		}
+		g.descend(kid, of, visit)
+	}
+}
+
+// claim tells whether an orphan belongs to the group, and to which cell.
+func (g *Group) claim(p proc) (c *Cell, ok bool) {
+	if c, _ := g.host.marked(readMark(p.pid)); c != nil {
+		return c, c.group == g
+	}
+	// It took the mark off, or never had it.
+	if !g.leads(p) && environSession(p.pid) != g.id {
+		return nil, false
+	}
+	return g.cellAt(p.start), true
+}
+
+// leads: p is in a process session or job of one of the group's children. A
+// process that has the number of one, being none, has nothing to do with it.
+func (g *Group) leads(p proc) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	_, sid := g.leaders[p.sid]
+	_, job := g.leaders[p.pgrp]
+	_, reused := g.leaders[p.pid]
+	return (sid || job) && !reused
+}
+
+// cellAt is the cell that was the newest when start was now.
+func (g *Group) cellAt(start uint64) (c *Cell) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, next := range g.cells {
+		if c == nil || next.begin <= start {
+			c = next
+		}
+	}
+	return c
+}
+
+// killWalk kills what match picks until it finds nobody, and returns the pids
+// that are left at the deadline. A walk can miss a process whose parent exits
+// meanwhile, so it ends only after quiet walks and a look at every process
+// there is.
+func (g *Group) killWalk(match func(p proc, c *Cell) bool, deadline time.Time) (left []int) {
+	const quiet = 3
+	killed := map[int]uint64{} // start time by pid; KILL once is enough
+	var pause backoff
+	for calm := 0; calm < quiet; {
+		fresh := false
+		left = left[:0]
+		visit := func(p proc, c *Cell) {
+			if p.dead() || !match(p, c) {
+				return
+			}
+			left = append(left, p.pid)
+			if killed[p.pid] != p.start {
+				fresh = true
+				killed[p.pid] = p.start
+				signalPinned(p.pid, unix.SIGKILL, p.same)
+			}
+		}
+		if calm < quiet-1 {
+			g.walk(visit)
+		} else {
+			g.sweep(visit)
+		}
+		switch {
+		case len(left) == 0:
+			calm++
+			continue
+		case time.Now().After(deadline):
+			return left
+		case fresh: // a race with something that forks: no pause
+			pause = 0
+		default:
+			pause.sleep()
+		}
+		calm = 0
+	}
+	return nil
+}
+
+// sweep visits every process on the machine that carries a mark of the group.
+func (g *Group) sweep(visit func(p proc, c *Cell)) {
+	for _, pid := range numbersIn("/proc") {
+		if c, _ := g.host.marked(readMark(pid)); c != nil && c.group == g {
+			if p, ok := readProc(pid); ok {
+				visit(p, c)
+			}
+		}
+	}
+}
+
+// populated: a live process is in cell c.
+func (g *Group) populated(c *Cell) (found bool) {
+	look := func(p proc, of *Cell) { found = found || of == c && !p.dead() }
+	if g.walk(look); !found {
+		g.sweep(look)
+	}
+	return found
+}
+
+// othersByMark reads two lists of children: the shell's, and the main thread's,
+// which holds the orphans and none of our own (see Spawn). Nearly always both
+// are empty, however many sessions there are; else the tree is walked.
+func (c *Cell) othersByMark(shell int) (pids []int) {
+	if c.looksEmpty(shell) {
+		return nil
+	}
+	c.group.walk(func(p proc, of *Cell) {
+		if of == c && p.pid != shell && !p.dead() {
+			pids = append(pids, p.pid)
+		}
+	})
+	return pids
+}
+
+// looksEmpty: no process that could be c's is a child of shell or an orphan.
+func (c *Cell) looksEmpty(shell int) bool {
+	h := c.group.host
+	if shell == 0 || h.adopted < 0 {
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.of != shell {
+		if c.list >= 0 {
+			unix.Close(c.list)
+		}
+		// It stays that process's, should the number be reused.
+		c.list, _ = openFile(procPath(shell, "/task/"+strconv.Itoa(shell)), "children", unix.O_RDONLY)
+		c.of = shell
+	}
+	return h.noneMarked(c.list, c) && h.noneMarked(h.adopted, c)
+}
+
+// noneMarked reads a list of children from fd, with c's buffer: none of them
+// carries c's mark, or could have taken it off. c.mu is held.
+func (h *Host) noneMarked(fd int, c *Cell) bool {
+	n, err := retry(func() (int, error) { return unix.Pread(fd, c.buf, 0) })
+	if err != nil || n == len(c.buf) {
+		return false
+	}
+	pid := 0
+	for _, b := range c.buf[:n] {
+		if b != ' ' {
+			pid = pid*10 + int(b-'0')
+			continue
+		}
+		if other, given := h.marked(readMark(pid)); !given || other == nil || other == c {
+			return false
+		}
+		pid = 0
+	}
+	return true
+}

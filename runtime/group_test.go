@@ -1,0 +1,449 @@
+package runtime
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// trials of each adversary; the prototype ran a thousand.
+func trials() int {
+	if testing.Short() {
+		return 3
+	}
+	return 20
+}
+
+func TestNothingSurvivesAKill(t *testing.T) {
+	eachTier(t, func(t *testing.T, h *Host) {
+		for _, mode := range []string{"stubborn", "setsid", "jobs", "daemon", "leave", "hop", "storm", "tree"} {
+			t.Run(mode, func(t *testing.T) {
+				var took []time.Duration
+				for i := range trials() {
+					g, c := newGroup(t, h)
+					m := marker()
+					spawnAwkward(t, h, c, mode, m)
+					if mode != "leave" { // its one process may not have come up again yet
+						eventually(t, "it can be seen", func() bool { return len(g.Members()) > 0 })
+					}
+					time.Sleep(time.Duration(i) * time.Millisecond) // another moment of the storm each time
+					begin := time.Now()
+					if i%2 == 0 {
+						if err := c.Kill(0); err != nil {
+							t.Fatal(err)
+						}
+						took = append(took, time.Since(begin))
+						if pids := alive(m); len(pids) > 0 {
+							t.Fatalf("trial %d: %v survived Cell.Kill", i, pids)
+						}
+						if pids := c.Others(0); len(pids) > 0 {
+							t.Fatalf("trial %d: %v are still members", i, pids)
+						}
+						if !c.Remove() {
+							t.Fatal("an empty cell was not removed")
+						}
+						begin = time.Now()
+					}
+					if err := g.Close(context.Background()); err != nil {
+						t.Fatal(err)
+					}
+					if i%2 == 1 {
+						took = append(took, time.Since(begin))
+					}
+					if pids := alive(m); len(pids) > 0 {
+						t.Fatalf("trial %d: %v survived Group.Close", i, pids)
+					}
+				}
+				slices.Sort(took)
+				t.Logf("kill p50 %v, max %v", took[len(took)/2], took[len(took)-1])
+			})
+		}
+		eventually(t, "no zombie is left", func() bool { return peekZombie() == 0 })
+	})
+}
+
+// shellIn is a shell that runs each line it is given, in the cell that it is in
+// then, and says when it has.
+type shellIn struct {
+	*Child
+	t    testing.TB
+	in   *os.File
+	done *os.File
+}
+
+func openShellIn(t testing.TB, h *Host, c *Cell) *shellIn {
+	t.Helper()
+	in, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, out, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	child, err := h.Spawn(Spec{Path: "/bin/sh", Argv: []string{"sh"}, Dir: "/", Cell: c, Files: []*os.File{in, out, os.Stderr},
+		Env: []string{"PATH=/usr/bin:/bin", "TRL_SESSION_ID=" + c.group.id}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	in.Close()
+	out.Close()
+	t.Cleanup(func() { w.Close(); r.Close(); child.Close() })
+	return &shellIn{child, t, w, r}
+}
+
+// run returns the line that the command printed.
+func (s *shellIn) run(text string) string {
+	s.t.Helper()
+	fmt.Fprintf(s.in, "%s\necho\n", text)
+	var line []byte
+	for b := make([]byte, 1); ; {
+		if _, err := s.done.Read(b); err != nil {
+			s.t.Fatal(err)
+		}
+		if b[0] == '\n' {
+			return string(line)
+		}
+		line = append(line, b[0])
+	}
+}
+
+func TestJobOfAnEarlierCellSurvives(t *testing.T) {
+	eachTier(t, func(t *testing.T, h *Host) {
+		for range trials() {
+			g, c1 := newGroup(t, h)
+			sh := openShellIn(t, h, c1)
+			if pids := c1.Others(sh.Pid()); pids != nil {
+				t.Fatalf("others of a fresh shell: %v", pids)
+			}
+			early, late := marker(), marker()
+			sh.run(testBinary + " awkward jobs " + early + " >/dev/null & env -i setsid sh -c 'sleep " + early + " &'")
+			eventually(t, "the early job is complete", func() bool { return len(alive(early)) == 7 })
+			eventually(t, "the cell lists it", func() bool { return len(c1.Others(sh.Pid())) == 7 })
+
+			c2 := newCell(t, g)
+			if err := c2.Adopt(sh.Pid()); err != nil {
+				t.Fatal(err)
+			}
+			if pids := c2.Others(sh.Pid()); len(pids) != 0 {
+				t.Fatalf("others of a fresh cell: %v", pids)
+			}
+			sh.run(testBinary + " awkward jobs " + late + " >/dev/null & env -i setsid sh -c 'sleep " + late + " &'")
+			eventually(t, "the late job is complete", func() bool { return len(alive(late)) == 7 })
+			if pids := c2.Others(sh.Pid()); len(pids) != 7 {
+				t.Fatalf("others: %v, the job is %v", pids, alive(late))
+			}
+			if c2.Remove() {
+				t.Fatal("a cell with processes was removed")
+			}
+			if err := c2.Kill(sh.Pid()); err != nil { // around the shell, which is still in it
+				t.Fatal(err)
+			}
+			if pids := alive(late); len(pids) > 0 {
+				t.Fatalf("%v survived", pids)
+			}
+			if pids := alive(early); len(pids) != 7 {
+				t.Fatalf("of the early job only %v are left", pids)
+			}
+			if err := c1.Kill(0); err != nil {
+				t.Fatal(err)
+			}
+			if pids := alive(early); len(pids) > 0 || !c1.Remove() {
+				t.Fatalf("%v survived", pids)
+			}
+			if got := sh.run("echo still here"); got != "still here" {
+				t.Fatal("the shell was hurt: ", got)
+			}
+			if pids := g.Members(); !slices.Equal(pids, []int{sh.Pid()}) {
+				t.Fatalf("members %v, shell %d", pids, sh.Pid())
+			}
+			if err := g.Close(context.Background()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
+func TestSignalReachesAllButTheShell(t *testing.T) {
+	eachTier(t, func(t *testing.T, h *Host) {
+		g, c := newGroup(t, h)
+		sh := openShellIn(t, h, c)
+		m := marker()
+		sh.run("sleep " + m + " & setsid sleep " + m + " & (sleep " + m + " &)")
+		eventually(t, "three run", func() bool { return len(alive(m)) == 3 })
+		c.Signal(syscall.SIGTERM, sh.Pid())
+		eventually(t, "all three have ended", func() bool { return len(alive(m)) == 0 })
+		sh.run("sleep " + m + " & setsid sleep " + m + " & (sleep " + m + " &)")
+		eventually(t, "three run", func() bool { return len(alive(m)) == 3 })
+		g.Signal(syscall.SIGTERM, sh.Pid())
+		eventually(t, "all three have ended", func() bool { return len(alive(m)) == 0 })
+		if got := sh.run("echo still here"); got != "still here" {
+			t.Fatal("the shell was hurt: ", got)
+		}
+	})
+}
+
+func TestMarkTakenOffDoesNotHelp(t *testing.T) {
+	h := testHost(t, "none")
+	g, c := newGroup(t, h)
+	if setMark(os.Getpid(), mark(1<<63)) != nil {
+		t.Skip("no marks here: the limit of file locks is low")
+	}
+	_ = setMark(os.Getpid(), ^mark(0))
+	sh := openShellIn(t, h, c)
+	m := marker()
+	sh.run("ulimit -S -x unlimited 2>/dev/null || prlimit --locks=unlimited --pid $$; (setsid sleep " + m + " & sleep " + m + " &) ; sleep " + m + " &")
+	eventually(t, "three run", func() bool { return len(alive(m)) == 3 })
+	if pids := c.Others(sh.Pid()); len(pids) != 3 {
+		t.Errorf("others: %v, they are %v", pids, alive(m))
+	}
+	if err := g.Close(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if pids := alive(m); len(pids) != 0 {
+		t.Errorf("%v survived", pids)
+	}
+}
+
+func TestCloseTwiceAndConcurrently(t *testing.T) {
+	eachTier(t, func(t *testing.T, h *Host) {
+		g, c := newGroup(t, h)
+		m := marker()
+		child := spawnAwkward(t, h, c, "storm", m)
+		var all sync.WaitGroup
+		for range 8 {
+			all.Go(func() {
+				if err := g.Close(context.Background()); err != nil {
+					t.Error(err)
+				}
+				if pids := alive(m); len(pids) > 0 {
+					t.Errorf("Close returned before %v had ended", pids)
+				}
+			})
+		}
+		all.Wait()
+		if err := g.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+		select {
+		case <-child.Exited():
+		default:
+			t.Error("closed before the child was reaped")
+		}
+		if st := child.Status(); st.Signal != syscall.SIGKILL || st.Code != 137 {
+			t.Errorf("status %+v", st)
+		}
+		if _, err := g.NewCell(); err == nil {
+			t.Error("a cell in a closed group")
+		}
+		if _, err := h.Spawn(Spec{Path: "/bin/true", Argv: []string{"true"}, Cell: c}); err == nil {
+			t.Error("a start in a closed group")
+		}
+		if pids := append(c.Others(0), g.Members()...); len(pids) > 0 {
+			t.Error("members of a closed group: ", pids)
+		}
+		if _, err := h.NewGroup(g.id); err != nil {
+			t.Error("the id is not free again: ", err)
+		}
+	})
+}
+
+func TestCloseHonoursItsContext(t *testing.T) {
+	eachTier(t, func(t *testing.T, h *Host) {
+		g, _ := newGroup(t, h)
+		g.ending <- struct{}{} // another Close hangs
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
+		defer cancel()
+		if err := g.Close(ctx); err != context.DeadlineExceeded {
+			t.Errorf("got %v", err)
+		}
+		<-g.ending
+	})
+}
+
+// A start that races with Close either fails or is ended by it.
+func TestStartsRacingWithClose(t *testing.T) {
+	eachTier(t, func(t *testing.T, h *Host) {
+		for range trials() {
+			g, c := newGroup(t, h)
+			m := marker()
+			var starts sync.WaitGroup
+			for range 4 {
+				starts.Go(func() {
+					for {
+						child, err := h.Spawn(Spec{Path: "/bin/sleep", Argv: []string{"sleep", m}, Cell: c})
+						if err != nil {
+							return
+						}
+						child.Close()
+					}
+				})
+			}
+			eventually(t, "some were started", func() bool { return len(alive(m)) > 4 })
+			if err := g.Close(context.Background()); err != nil {
+				t.Fatal(err)
+			}
+			starts.Wait()
+			if pids := alive(m); len(pids) > 0 {
+				t.Fatalf("%v were started behind Close", pids)
+			}
+		}
+	})
+}
+
+func TestNamesThatLookLikeStat(t *testing.T) {
+	eachTier(t, func(t *testing.T, h *Host) {
+		dir, m := t.TempDir(), marker()
+		for _, name := range []string{"a) R 1 (b", "x\ny) Z 1 1", ") ) )"} {
+			path := filepath.Join(dir, name)
+			if err := os.Symlink("/bin/sleep", path); err != nil {
+				t.Fatal(err)
+			}
+			g, c := newGroup(t, h)
+			child := spawn(t, h, c, nil, path, m)
+			eventually(t, "it runs under that name", func() bool {
+				text, _ := os.ReadFile(procPath(child.Pid(), "/comm"))
+				return strings.TrimSuffix(string(text), "\n") == name
+			})
+			p, ok := readProc(child.Pid())
+			if !ok || p.pid != child.Pid() || p.ppid != os.Getpid() || p.sid != p.pid || p.threads != 1 || p.dead() {
+				t.Errorf("%q: %+v %v", name, p, ok)
+			}
+			if got := g.Members(); !slices.Equal(got, []int{p.pid}) {
+				t.Errorf("%q: members %v", name, got)
+			}
+			if err := g.Close(context.Background()); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+// A group that is opened and closed leaves no descriptor, directory or zombie.
+func TestGroupsLeaveNothing(t *testing.T) {
+	eachTier(t, func(t *testing.T, h *Host) {
+		cycle := func() {
+			g, c := newGroup(t, h)
+			child := spawn(t, h, c, nil, "/bin/sh", "-c", "sleep 60 & setsid sleep 60 & exec sleep 60")
+			eventually(t, "all run", func() bool { return len(g.Members()) == 3 })
+			if err := c.Adopt(child.Pid()); err != nil {
+				t.Fatal(err)
+			}
+			c.Others(child.Pid())
+			if err := g.Close(context.Background()); err != nil {
+				t.Fatal(err)
+			}
+			child.Close()
+		}
+		cycle()
+		before := len(numbersIn("/proc/self/fd"))
+		for range trials() {
+			cycle()
+		}
+		eventually(t, "descriptors are back at the baseline", func() bool { return len(numbersIn("/proc/self/fd")) <= before })
+		eventually(t, "no zombie is left", func() bool { return peekZombie() == 0 })
+		if h.root != nil {
+			if left := subdirs(h.root.dir); len(left) > 0 {
+				t.Error("left: ", left)
+			}
+		}
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		if len(h.groups)+len(h.cells) > 0 {
+			t.Error("left: ", h.groups, h.cells)
+		}
+	})
+}
+
+func TestGroupIDsAreDirectoryNames(t *testing.T) {
+	eachTier(t, func(t *testing.T, h *Host) {
+		for _, id := range []string{"", ".", "..", "a/b", "/", "-x", "s\n", strings.Repeat("x", 200)} {
+			if _, err := h.NewGroup(id); err == nil {
+				t.Errorf("%q was accepted", id)
+			}
+		}
+		if _, err := h.NewGroup("twice"); err != nil {
+			t.Error(err)
+		}
+		if _, err := h.NewGroup("twice"); err == nil {
+			t.Error("two groups of one id")
+		}
+	})
+}
+
+func BenchmarkOthersEmpty(b *testing.B) {
+	for _, tier := range []string{"cgroup", "none"} {
+		b.Run(tier, func(b *testing.B) {
+			h := benchHost(b, tier)
+			_, c := newGroup(b, h)
+			sh := openShellIn(b, h, c)
+			for range 100 { // idle neighbours must not matter
+				_, other := newGroup(b, h)
+				spawn(b, h, other, nil, "/bin/sleep", "60")
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				if c.Others(sh.Pid()) != nil {
+					b.Fatal("not empty")
+				}
+			}
+		})
+	}
+}
+
+func BenchmarkCellCycle(b *testing.B) {
+	for _, tier := range []string{"cgroup", "none"} {
+		b.Run(tier, func(b *testing.B) {
+			h := benchHost(b, tier)
+			g, c := newGroup(b, h)
+			sh := openShellIn(b, h, c)
+			for b.Loop() {
+				next := newCell(b, g)
+				if err := next.Adopt(sh.Pid()); err != nil {
+					b.Fatal(err)
+				}
+				if !c.Remove() {
+					b.Fatal("not removed")
+				}
+				c = next
+			}
+		})
+	}
+}
+
+func BenchmarkKillTree(b *testing.B) {
+	for _, tier := range []string{"cgroup", "none"} {
+		b.Run(tier, func(b *testing.B) {
+			h := benchHost(b, tier)
+			for b.Loop() {
+				b.StopTimer()
+				g, c := newGroup(b, h)
+				spawn(b, h, c, nil, "/bin/sh", "-c", "trap '' TERM; for i in $(seq "+strconv.Itoa(200)+"); do sleep 60 & done; wait")
+				eventually(b, "all run", func() bool { return len(g.Members()) > 200 })
+				b.StartTimer()
+				if err := g.Close(context.Background()); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+func benchHost(b *testing.B, tier string) *Host {
+	h := testHost(b, "auto")
+	if tier == "none" {
+		return testHost(b, "none")
+	}
+	if got, why := h.Isolation(); got != tier {
+		b.Skip("no cgroup of our own (needs root or delegation): ", why)
+	}
+	return h
+}

@@ -1,0 +1,233 @@
+package runtime
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"math/rand/v2"
+	"os"
+	"os/signal"
+	"regexp"
+	"strconv"
+	"sync"
+	"syscall"
+
+	"github.com/rs/zerolog"
+	"golang.org/x/sys/unix"
+
+	"trl/metrics"
+)
+
+// Config of a Host.
+type Config struct {
+	Isolation string // "auto", "cgroup" (an error where it cannot be had) or "none"
+	Metrics   *metrics.Metrics
+	Log       zerolog.Logger
+}
+
+// A Host owns every process below this one. One per program; tests make many.
+type Host struct {
+	pid, sid  int // our own
+	tier, why string
+	root      *cgroupRoot // nil in tier "none"
+	marks     mark        // upper half of every mark that this host gives out
+	nursery   *nursery
+	metrics   *metrics.Metrics
+	log       zerolog.Logger
+	unignored chan os.Signal // never read: see honourSignals
+	adopted   int            // fd of the main thread's list of children, see Cell.Others; -1: the kernel has none
+
+	mu     sync.Mutex
+	closed bool              // guarded by mu
+	groups map[string]*Group // guarded by mu; until their Close has succeeded
+	cells  map[mark]*Cell    // guarded by mu; until removed
+	serial mark              // guarded by mu; lower half of the last mark
+
+	scan     sync.Mutex     // one orphan scan at a time
+	runaways map[int]uint64 // guarded by scan; start time by pid of what the last scan condemned
+	kin      map[int]uint64 // guarded by scan; the same of orphans that only their process session tied to a group
+}
+
+// NewHost takes charge of this process's descendants. What it changes in the
+// process stays changed after Close: it remains a subreaper, and inherited
+// descriptors remain closed to children.
+func NewHost(c Config) (*Host, error) {
+	if c.Isolation != "auto" && c.Isolation != "cgroup" && c.Isolation != "none" {
+		return nil, fmt.Errorf("isolation %q: not one of auto, cgroup, none", c.Isolation)
+	}
+	// First of all, before we open anything: launchers leak descriptors into us.
+	if err := closeOnExec(); err != nil {
+		return nil, err
+	}
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return nil, os.NewSyscallError("prctl subreaper", err)
+	}
+	self, ok := readProc(os.Getpid())
+	if !ok {
+		return nil, errors.New("no /proc: mount one, processes are found and identified there")
+	}
+	h := &Host{
+		pid: self.pid, sid: self.sid,
+		marks:   mark(1+rand.Uint32N(1<<30)) << 32,
+		metrics: c.Metrics, log: c.Log,
+		unignored: make(chan os.Signal, 1),
+		groups:    map[string]*Group{}, cells: map[mark]*Cell{},
+		adopted: -1,
+	}
+	h.nursery = newNursery(h)
+	h.honourSignals()
+	h.tier, h.why = "none", "not asked for"
+	if c.Isolation != "none" {
+		root, err := openCgroupRoot(h.log)
+		if err != nil && c.Isolation == "cgroup" {
+			signal.Stop(h.unignored)
+			return nil, fmt.Errorf("isolation cgroup: %w", err)
+		}
+		if err != nil {
+			h.why = err.Error()
+		} else {
+			h.root, h.tier, h.why = root, "cgroup", "cgroup v2 at "+root.dir
+		}
+	}
+	if haveChildren() {
+		fd, err := unix.Open(procPath(h.pid, "/task/"+strconv.Itoa(h.pid)+"/children"), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err == nil {
+			h.adopted = fd
+		}
+	}
+	signal.Notify(h.nursery.sigchld, unix.SIGCHLD)
+	go h.nursery.reapWhenSignalled() // until Close, which waits for it
+	return h, nil
+}
+
+// Isolation tells which way of keeping processes together is in force, and why
+// that one.
+func (h *Host) Isolation() (tier, why string) { return h.tier, h.why }
+
+// Close ends every group and stops reaping.
+func (h *Host) Close() error {
+	h.mu.Lock()
+	if h.closed {
+		h.mu.Unlock()
+		return nil
+	}
+	h.closed = true
+	groups := make([]*Group, 0, len(h.groups))
+	for _, g := range h.groups {
+		groups = append(groups, g)
+	}
+	h.mu.Unlock()
+
+	// At once, not one after the other: each may take its killPatience.
+	errs := make([]error, len(groups))
+	var ends sync.WaitGroup
+	for i, g := range groups {
+		ends.Go(func() { errs[i] = g.Close(context.Background()) })
+	}
+	ends.Wait()
+	close(h.nursery.stop)
+	<-h.nursery.stopped
+	signal.Stop(h.unignored)
+	if h.adopted >= 0 {
+		unix.Close(h.adopted)
+	}
+	if h.root != nil {
+		errs = append(errs, h.root.close())
+	}
+	return errors.Join(errs...)
+}
+
+// ids are ours (s-…), but become directory names: nothing else gets through.
+var validID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$`)
+
+// NewGroup opens the place for a session's processes. Its owner ends it with
+// Close; until then the group and all in it count as alive.
+func (h *Host) NewGroup(id string) (*Group, error) {
+	if !validID.MatchString(id) {
+		return nil, fmt.Errorf("group id %q: %w", id, fs.ErrInvalid)
+	}
+	g := &Group{
+		id: id, host: h, killFd: -1, ending: make(chan struct{}, 1),
+		children: map[*Child]struct{}{}, leaders: map[int]struct{}{},
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch {
+	case h.closed:
+		return nil, fmt.Errorf("new group: %w", fs.ErrClosed)
+	case h.groups[id] != nil:
+		return nil, fmt.Errorf("group %s: %w", id, fs.ErrExist)
+	}
+	if h.root != nil {
+		if err := g.makeDir(h.root.dir); err != nil { // kernfs: no disk behind it, mu may be held
+			return nil, err
+		}
+	}
+	h.groups[id] = g
+	return g, nil
+}
+
+// group finds one that has not ended.
+func (h *Host) group(id string) *Group {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.groups[id]
+}
+
+// marked finds the cell whose mark m is. given: this host gave it out, though
+// the cell may be gone.
+func (h *Host) marked(m mark) (c *Cell, given bool) {
+	if m>>32 != h.marks>>32 {
+		return nil, false
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.cells[m], true
+}
+
+// wasOurs: the process, or zombie, came out of one of our groups.
+func (h *Host) wasOurs(pid int) bool {
+	_, given := h.marked(readMark(pid))
+	return given || h.root != nil && inCgroup(pid, h.root.path)
+}
+
+// honourSignals makes our children start with default dispositions although we
+// were started with some signals ignored: SIGHUP under nohup, SIGINT and SIGTSTP
+// in the background of some launchers. Only SIG_IGN survives an exec, a handler
+// does not, and a channel that nobody reads is a handler: we go on ignoring the
+// signal, our children do not. (signal.Reset would put SIG_IGN back.)
+func (h *Host) honourSignals() {
+	text, err := slurp("/proc/thread-self/status", make([]byte, 4<<10))
+	if err != nil {
+		return
+	}
+	ignored := statusMask(text, "SigIgn:")
+	var handle []os.Signal
+	for s := syscall.Signal(1); s < 32; s++ { // beyond 31 Go's runtime has handlers
+		if ignored&(1<<(s-1)) != 0 {
+			handle = append(handle, s)
+		}
+	}
+	if len(handle) > 0 { // Notify with none would mean all
+		signal.Notify(h.unignored, handle...)
+	}
+}
+
+// closeOnExec marks every descriptor above stderr.
+func closeOnExec() error {
+	err := unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC)
+	if err == nil {
+		return nil
+	}
+	if !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.EPERM) {
+		return os.NewSyscallError("close_range", err)
+	}
+	for _, fd := range numbersIn("/proc/self/fd") { // before 5.11, or filtered
+		if fd > 2 {
+			unix.CloseOnExec(fd)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,107 @@
+package journal
+
+import (
+	"sync"
+	"unicode/utf8"
+)
+
+// Ends keeps the head and the tail of a text that may be too long to return, and counts all of it.
+// Memory grows with what is written, up to the limit. Safe for concurrent use: fed by a journal's Tap (mu is taken under
+// the journal's), asked by whoever answers.
+type Ends struct {
+	headMax, tailMax int // set once in NewEnds
+
+	mu    sync.Mutex
+	head  []byte // only appended to: Bytes may hand it out
+	tail  []byte // what follows the head; a ring once it is tailMax long, oldest byte at next
+	next  int
+	total int64
+}
+
+// NewEnds keeps at most limit bytes, half of them from either end. With limit 0 it only counts.
+func NewEnds(limit int) *Ends {
+	limit = max(limit, 0)
+	return &Ends{headMax: limit / 2, tailMax: limit - limit/2}
+}
+
+// Write takes the next piece. It never fails.
+func (e *Ends) Write(p []byte) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.total += int64(len(p))
+	p = e.extend(&e.head, p, e.headMax)
+	p = e.extend(&e.tail, p, e.tailMax)
+	p = p[max(0, len(p)-e.tailMax):]
+	for len(p) > 0 {
+		n := copy(e.tail[e.next:], p)
+		e.next = (e.next + n) % e.tailMax
+		p = p[n:]
+	}
+}
+
+// extend appends to b what fits below limit and returns the rest. It doubles b itself: append may overshoot the limit.
+func (e *Ends) extend(b *[]byte, p []byte, limit int) []byte {
+	n := min(len(p), limit-len(*b))
+	if need := len(*b) + n; need > cap(*b) {
+		grown := make([]byte, len(*b), min(limit, max(need, 2*cap(*b))))
+		copy(grown, *b)
+		*b = grown
+	}
+	*b = append(*b, p[:n]...)
+	return p[n:]
+}
+
+// Bytes returns what is kept, joined, and how much there was. When bytes were left out, kept[:omittedAt] comes from the
+// beginning, the rest from the end, and omitted is exact: len(kept)+omitted == total. The cut spares UTF-8 characters.
+func (e *Ends) Bytes() (kept []byte, total, omittedAt, omitted int64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	head := e.head[:len(e.head):len(e.head)]
+	if len(e.tail) == 0 { // all there was, or a limit of 0
+		return head, e.total, 0, e.total - int64(len(head))
+	}
+	kept = make([]byte, 0, len(head)+len(e.tail))
+	kept = append(kept, head...)
+	kept = append(kept, e.tail[e.next:]...)
+	kept = append(kept, e.tail[:e.next]...)
+	if e.total == int64(len(kept)) {
+		return kept, e.total, 0, 0
+	}
+	a := len(head) - tornEnd(head)
+	b := len(head) + tornStart(kept[len(head):])
+	kept = append(kept[:a], kept[b:]...)
+	return kept, e.total, int64(a), e.total - int64(len(kept))
+}
+
+// nearby is how much text beside a cut must be UTF-8 for the cut to be moved: binary output is returned to the byte.
+const nearby = 64
+
+// tornEnd returns how many bytes of a character that the cut divides end p, if p ends in text.
+func tornEnd(p []byte) int {
+	n := tornTail(p)
+	text := p[:len(p)-n]
+	text = text[max(0, len(text)-nearby):]
+	if !utf8.Valid(text[tornHead(text):]) {
+		return 0
+	}
+	return n
+}
+
+// tornStart returns how many bytes of a character that the cut divides begin p, if p begins with text.
+func tornStart(p []byte) int {
+	n := tornHead(p)
+	text := p[n:min(len(p), n+nearby)]
+	if !utf8.Valid(text[:len(text)-tornTail(text)]) {
+		return 0
+	}
+	return n
+}
+
+// tornHead returns how many bytes at p's start can only be the rest of a character that began before.
+func tornHead(p []byte) int {
+	n := 0
+	for n < min(len(p), utf8.UTFMax-1) && !utf8.RuneStart(p[n]) {
+		n++
+	}
+	return n
+}

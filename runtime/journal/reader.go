@@ -1,0 +1,213 @@
+package journal
+
+import (
+	"context"
+	"errors"
+	"io"
+	"slices"
+	"time"
+	"unicode/utf8"
+)
+
+// defaultMax is a chunk's size when Options has none: beyond 32 KiB a copy gains nothing, and it is one WebSocket message.
+const defaultMax = 32 << 10
+
+// ErrReaderClosed is what Next answers after Close of the reader.
+var ErrReaderClosed = errors.New("reader closed")
+
+// Options say how a reader wants its chunks.
+type Options struct {
+	Block bool // the writer shall wait (Room) rather than overwrite what this reader has not read
+	Text  bool // no chunk ends inside a UTF-8 character, as far as that can be helped
+	Max   int  // bytes in a chunk, 32 KiB when 0
+}
+
+// Chunk is a piece of one stream. With Gap > 0 the bytes [Offset-Gap, Offset) were overwritten before they were read;
+// Data follows in the same chunk, so that a reader that is always too late still gets on.
+type Chunk struct {
+	Offset int64
+	Stream Stream
+	Data   []byte // valid until the next Next or TryNext
+	Gap    int64
+	Replay bool // was there before Attach
+}
+
+// Reader follows a journal. Next and TryNext belong to one goroutine at a time, the rest is for any.
+// It ends with Close; one that is not closed stays on the journal's list.
+type Reader struct {
+	j      *Journal
+	text   bool
+	max    int
+	replay int64         // the journal's size at Attach
+	ready  chan struct{} // one token: look again
+
+	buf   []byte      // owned by Next
+	timer *time.Timer // owned by Next; made when text first waits
+
+	// guarded by j.mu
+	pos     int64 // next offset to deliver
+	block   bool
+	waiting bool // Next is, or was, asleep since it last looked: a token is due
+	closed  bool
+}
+
+// Next waits for the next chunk. After the journal's Close and its last byte it answers io.EOF, after the reader's own
+// ErrReaderClosed, and the context's error once that is done.
+func (r *Reader) Next(ctx context.Context) (Chunk, error) {
+	for {
+		if err := ctx.Err(); err != nil {
+			return Chunk{}, err
+		}
+		c, ok, wait, err := r.take(true)
+		if ok || err != nil {
+			return c, err
+		}
+		var late <-chan time.Time
+		if wait > 0 {
+			if r.timer == nil {
+				r.timer = time.NewTimer(wait)
+			} else {
+				r.timer.Reset(wait)
+			}
+			late = r.timer.C
+		}
+		select {
+		case <-r.ready:
+		case <-late:
+		case <-ctx.Done():
+		}
+		if wait > 0 {
+			r.timer.Stop()
+		}
+	}
+}
+
+// TryNext is Next without waiting: false when there is nothing to deliver now.
+func (r *Reader) TryNext() (Chunk, bool, error) {
+	c, ok, _, err := r.take(false)
+	return c, ok, err
+}
+
+// take delivers what is there. Otherwise wait > 0 tells after how long an incomplete character is due anyway, and
+// willWait asks for a token when that changes.
+func (r *Reader) take(willWait bool) (c Chunk, ok bool, wait time.Duration, err error) {
+	j := r.j
+	j.mu.Lock()
+	defer j.unlock()
+	switch {
+	case r.closed:
+		return c, false, 0, ErrReaderClosed
+	case r.pos < j.size:
+		c.Offset = max(r.pos, j.startLocked())
+		c.Gap = c.Offset - r.pos
+		c.Replay = c.Offset < r.replay
+		var n int
+		n, c.Stream, wait = r.fillLocked(c.Offset)
+		if n > 0 {
+			c.Data = r.buf[:n]
+			r.pos = c.Offset + int64(n)
+			return c, true, 0, nil
+		}
+	case j.closed:
+		return c, false, 0, io.EOF
+	}
+	r.waiting = willWait
+	return Chunk{}, false, wait, nil
+}
+
+// fillLocked copies what the chunk at off may hold into buf: one stream, at most max, all replayed or none, and in text
+// mode whole characters. n is 0 when all there is, is the start of a character that may wait for its rest.
+func (r *Reader) fillLocked(off int64) (n int, s Stream, wait time.Duration) {
+	end := r.j.size
+	if off < r.replay {
+		end = min(end, r.replay)
+	}
+	n, s = r.copyLocked(off, end, r.max)
+	if !r.text {
+		return n, s, 0
+	}
+	torn := tornTail(r.buf[:n])
+	if torn == n && end < r.j.size { // Attach came in the middle of a character: it counts as replayed whole
+		n, s = r.copyLocked(off, r.j.size, utf8.UTFMax)
+		if torn = n; utf8.FullRune(r.buf[:n]) {
+			_, n = utf8.DecodeRune(r.buf[:n])
+			torn = 0
+		}
+	}
+	switch {
+	case torn < n:
+		return n - torn, s, 0
+	case r.j.closed, off+int64(n) < r.j.size: // the rest will not come, or not here: the other stream took over
+		return n, s, 0
+	}
+	if wait = r.j.lastAt + r.j.hold - time.Since(epoch); wait > 0 {
+		return 0, s, wait
+	}
+	return n, s, 0
+}
+
+// copyLocked copies the run of one stream at off, up to end and limit, into buf. buf grows to what was needed so far.
+func (r *Reader) copyLocked(off, end int64, limit int) (int, Stream) {
+	n, s := r.j.runLocked(off, int(min(end-off, int64(limit))))
+	if n > len(r.buf) {
+		r.buf = make([]byte, min(max(n, 2*len(r.buf)), r.max))
+	}
+	r.j.copyOutLocked(r.buf[:n], off)
+	return n, s
+}
+
+// tornTail returns how many bytes at p's end begin a UTF-8 character and lack its rest; 0 when they never can be one.
+func tornTail(p []byte) int {
+	for n := 1; n < utf8.UTFMax && n <= len(p); n++ {
+		if tail := p[len(p)-n:]; utf8.RuneStart(tail[0]) {
+			if utf8.FullRune(tail) {
+				return 0
+			}
+			return n
+		}
+	}
+	return 0
+}
+
+// wakeLocked lets a sleeping Next look again. The send cannot block: who finds a token there needs no second.
+func (r *Reader) wakeLocked() {
+	if !r.waiting {
+		return
+	}
+	r.waiting = false
+	select {
+	case r.ready <- struct{}{}:
+	default:
+	}
+}
+
+// SetBlock changes whether the writer shall wait for this reader.
+func (r *Reader) SetBlock(block bool) {
+	r.j.mu.Lock()
+	r.block = block && !r.closed
+	if r.block && !r.j.full {
+		r.j.full = !r.j.roomLocked()
+	}
+	r.j.unlock()
+}
+
+// Offset is where the next chunk begins, or the gap before it.
+func (r *Reader) Offset() int64 {
+	r.j.mu.Lock()
+	defer r.j.mu.Unlock()
+	return r.pos
+}
+
+// Close detaches the reader and wakes its Next. Idempotent.
+func (r *Reader) Close() {
+	r.j.mu.Lock()
+	if !r.closed {
+		r.closed = true
+		r.block = false
+		if i := slices.Index(r.j.readers, r); i >= 0 {
+			r.j.readers = slices.Delete(r.j.readers, i, i+1)
+		}
+		r.wakeLocked()
+	}
+	r.j.unlock()
+}

@@ -1,0 +1,80 @@
+package runtime
+
+import (
+	_ "embed"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"syscall"
+)
+
+// A kind is what differs between the shells: how one is started, which text it reads first, how a busy one is brought
+// back to its script channel, and how its state is written and read.
+type kind struct {
+	name string
+	// args follow argv[0]; the last is the script channel, descriptor 3. As a script argument it gives no prompts, and
+	// the shell moves it where the user's `exec 3>&-` does not reach. Interactive, so that errors return to it.
+	args []string
+	boot string
+	// packet: the channel is a packet pipe, since these shells read blocks and drop the whole block on an error.
+	packet bool
+	abort  syscall.Signal
+	dot    string // reads a script, whatever the user redefined
+	quit   string // the call that reports, likewise
+	// lists: a snapshot has the functions, and a fresh shell reads it back as it is.
+	lists bool
+}
+
+var (
+	//go:embed boot/bash.sh
+	bootBash string
+	//go:embed boot/posix.sh
+	bootPOSIX string
+	//go:embed boot/zsh.sh
+	bootZsh string
+)
+
+// posixDot: a syntax error in a special builtin would end the shell, but for `command`, whose one weakness, a user's
+// function of that name, the last report has removed.
+const posixDot = `\command .`
+
+var kinds = map[string]*kind{
+	"bash": {name: "bash", boot: bootBash, abort: 40, dot: "builtin .", quit: "__trl_e", lists: true,
+		args: []string{"--norc", "--noprofile", "--noediting", "-i", "+m", "+H", "+o", "history", "/proc/self/fd/3"}},
+	"dash": {name: "dash", boot: bootPOSIX, abort: syscall.SIGINT, dot: posixDot, quit: `\__trl_e`, packet: true,
+		args: []string{"-i", "+m", "/proc/self/fd/3"}},
+	"ash": {name: "ash", boot: bootPOSIX, abort: syscall.SIGINT, dot: posixDot, quit: `\__trl_e`, packet: true,
+		args: []string{"-i", "+m", "/proc/self/fd/3"}},
+	"zsh": {name: "zsh", boot: bootZsh, abort: syscall.SIGINT, dot: "builtin .", quit: "__trl_e", lists: true,
+		args: []string{"-f", "-i", "+m", "/proc/self/fd/3"}},
+}
+
+// ErrNoAdapter: the file is not a shell that trl knows how to drive.
+type ErrNoAdapter struct{ Path string }
+
+func (e *ErrNoAdapter) Error() string {
+	return fmt.Sprintf("%s is none of the shells that trl drives: sh (dash), bash, zsh, busybox ash", e.Path)
+}
+
+// kindOf recognises a shell by the name of the file behind path, and returns what to call it in argv[0].
+func kindOf(path string) (*kind, []string, error) {
+	real, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return nil, nil, fmt.Errorf("shell: %w", err)
+	}
+	called, name := filepath.Base(path), filepath.Base(real)
+	switch {
+	case name == "busybox" || strings.HasPrefix(name, "busybox."):
+		return kinds["ash"], []string{"ash"}, nil
+	case name == "bash" || strings.HasPrefix(name, "bash-"):
+		return kinds["bash"], []string{"bash"}, nil
+	case strings.HasPrefix(name, "zsh"):
+		return kinds["zsh"], []string{"zsh"}, nil
+	case name == "dash" || name == "ash":
+		return kinds["dash"], []string{called}, nil
+	}
+	return nil, nil, &ErrNoAdapter{Path: path}
+}
+
+// quote makes one shell word of any text without NUL.
+func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }

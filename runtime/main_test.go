@@ -1,0 +1,296 @@
+package runtime
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+
+	"trl/metrics"
+)
+
+// TestMain turns into an awkward child when it is started as
+//
+//	runtime.test awkward MODE MARKER
+//
+// and else runs the tests. MARKER is only there to be found in /proc/PID/cmdline.
+func TestMain(m *testing.M) {
+	if len(os.Args) == 4 && os.Args[1] == "awkward" {
+		awkward(os.Args[2], os.Args[3])
+		os.Exit(0)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// awkwardLife bounds how long an awkward child lives if nobody ends it.
+const awkwardLife = 60 * time.Second
+
+// awkward writes a newline to stdout when it has done its worst.
+func awkward(mode, marker string) {
+	signal.Ignore(syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
+	ready := func() { fmt.Println() }
+	switch mode {
+	case "stubborn": // ignores what can be ignored
+		ready()
+		time.Sleep(awkwardLife)
+	case "setsid": // leaves the process session
+		spawnSleep(marker, nil)
+		ready()
+		time.Sleep(awkwardLife)
+	case "jobs": // five jobs of their own
+		for range 5 {
+			spawnSleep(marker, &syscall.SysProcAttr{Setpgid: true})
+		}
+		ready()
+		time.Sleep(awkwardLife)
+	case "daemon": // double fork, own session, empty environment, nothing open; the parent stays
+		daemon(marker)
+		ready()
+		time.Sleep(awkwardLife)
+	case "leave": // the same, the parent goes
+		daemon(marker)
+		ready()
+	case "hop": // fork and exit, for ever: no process lives longer than a moment
+		ready()
+		hop()
+	case "storm": // sixteen that hop, eight of those with exec and an empty environment; the parent stays
+		for range 8 {
+			forkThen(hop)
+			hopExec(marker)
+		}
+		ready()
+		time.Sleep(awkwardLife)
+	case "instance": // another trl, with a session in which something runs
+		h, err := NewHost(Config{Isolation: "cgroup", Metrics: metrics.New(prometheus.NewRegistry()), Log: zerolog.Nop()})
+		if err != nil {
+			panic(err)
+		}
+		g, _ := h.NewGroup("s-1")
+		c, _ := g.NewCell()
+		if _, err := h.Spawn(Spec{Path: "/bin/sleep", Argv: []string{"sleep", marker}, Cell: c}); err != nil {
+			panic(err)
+		}
+		fmt.Println(h.root.dir)
+		time.Sleep(awkwardLife)
+	case "tree": // 200 that fork and exit at random, some in sessions of their own
+		live, _ := unix.Mmap(-1, 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_ANONYMOUS)
+		forkThen(func() { churn((*int32)(unsafe.Pointer(&live[0]))) })
+		ready()
+		time.Sleep(awkwardLife)
+	}
+}
+
+func spawnSleep(marker string, attr *syscall.SysProcAttr) {
+	if attr == nil {
+		attr = &syscall.SysProcAttr{Setsid: true}
+	}
+	c := exec.Command("/bin/sleep", marker)
+	c.Env, c.SysProcAttr = []string{}, attr
+	if err := c.Start(); err != nil {
+		panic(err)
+	}
+}
+
+func daemon(marker string) {
+	c := exec.Command("/bin/sh", "-c", "env -i setsid sleep "+marker+" <&- >&- 2>&- & exit 0")
+	c.Env, c.SysProcAttr = []string{}, &syscall.SysProcAttr{Setsid: true}
+	if err := c.Run(); err != nil {
+		panic(err)
+	}
+}
+
+// hopExec is a shell that starts itself anew, with nothing inherited, and
+// exits; thirty thousand times at most.
+func hopExec(marker string) {
+	text := `[ "$1" -gt 0 ] || exit; /usr/bin/env -i /bin/sh -c "$0" "$0" $(($1-1)) "$2" & exit`
+	c := exec.Command("/usr/bin/setsid", "/bin/sh", "-c", text, text, "30000", marker)
+	c.Env = []string{}
+	if err := c.Start(); err != nil {
+		panic(err)
+	}
+}
+
+// After a bare fork only one thread of the Go runtime is left: what runs there
+// makes system calls and nothing else, and never returns.
+//
+//go:norace
+func forkThen(f func()) {
+	if pid, _, _ := syscall.RawSyscall6(unix.SYS_CLONE, uintptr(unix.SIGCHLD), 0, 0, 0, 0, 0); pid == 0 {
+		f()
+		syscall.RawSyscall(unix.SYS_EXIT_GROUP, 0, 0, 0)
+	}
+}
+
+//go:norace
+func hop() {
+	for i := uint32(0); ; i++ {
+		nap(300_000)
+		pid, _, _ := syscall.RawSyscall6(unix.SYS_CLONE, uintptr(unix.SIGCHLD), 0, 0, 0, 0, 0)
+		if pid != 0 || i > 100_000 {
+			syscall.RawSyscall(unix.SYS_EXIT_GROUP, 0, 0, 0)
+		}
+		syscall.RawSyscall(unix.SYS_SETSID, 0, 0, 0)
+	}
+}
+
+//go:norace
+func churn(live *int32) {
+	*live = 1
+	seed := uint32(1)
+	for i := 0; i < 60_000; i++ {
+		seed = seed*1664525 + 1013904223
+		if *live >= 200 {
+			if nap(500_000); seed>>28 == 0 {
+				*live--
+				syscall.RawSyscall(unix.SYS_EXIT_GROUP, 0, 0, 0)
+			}
+			continue
+		}
+		*live++ // races with the others: about 200
+		pid, _, _ := syscall.RawSyscall6(unix.SYS_CLONE, uintptr(unix.SIGCHLD), 0, 0, 0, 0, 0)
+		if pid != 0 {
+			nap(100_000)
+			syscall.RawSyscall6(unix.SYS_WAIT4, ^uintptr(0), 0, unix.WNOHANG, 0, 0, 0)
+			continue
+		}
+		self, _, _ := syscall.RawSyscall(unix.SYS_GETPID, 0, 0, 0)
+		seed = (seed ^ uint32(self)) * 2654435761
+		if seed>>16%3 == 0 {
+			syscall.RawSyscall(unix.SYS_SETSID, 0, 0, 0)
+		}
+		if seed>>20%2 == 0 {
+			nap(int64(seed % 2_000_000))
+			*live--
+			syscall.RawSyscall(unix.SYS_EXIT_GROUP, 0, 0, 0)
+		}
+	}
+}
+
+//go:norace
+func nap(ns int64) {
+	ts := unix.Timespec{Nsec: ns}
+	syscall.RawSyscall(unix.SYS_NANOSLEEP, uintptr(unsafe.Pointer(&ts)), 0, 0)
+}
+
+// testHost is closed, which ends all that is left in it, when the test ends.
+func testHost(t testing.TB, isolation string) *Host {
+	t.Helper()
+	h, err := NewHost(Config{Isolation: isolation, Metrics: metrics.New(prometheus.NewRegistry()), Log: zerolog.Nop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := h.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return h
+}
+
+// eachTier runs f in both ways of keeping processes together. Tier "cgroup"
+// needs root, or a cgroup v2 directory that was delegated to us.
+func eachTier(t *testing.T, f func(t *testing.T, h *Host)) {
+	t.Run("cgroup", func(t *testing.T) {
+		h := testHost(t, "auto")
+		if tier, why := h.Isolation(); tier != "cgroup" {
+			t.Skip("no cgroup of our own (needs root or delegation): ", why)
+		}
+		f(t, h)
+	})
+	t.Run("none", func(t *testing.T) { f(t, testHost(t, "none")) })
+}
+
+func newGroup(t testing.TB, h *Host) (*Group, *Cell) {
+	t.Helper()
+	g, err := h.NewGroup(strings.ReplaceAll("s-"+marker(), ".", "-"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g, newCell(t, g)
+}
+
+func newCell(t testing.TB, g *Group) *Cell {
+	t.Helper()
+	c, err := g.NewCell()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// spawn starts argv in c with its stdout on out; the session's id is in its
+// environment as in every shell's.
+func spawn(t testing.TB, h *Host, c *Cell, out *os.File, argv ...string) *Child {
+	t.Helper()
+	env := []string{"PATH=/usr/bin:/bin"}
+	if c != nil {
+		env = append(env, "TRL_SESSION_ID="+c.group.id)
+	}
+	child, err := h.Spawn(Spec{Path: argv[0], Argv: argv, Env: env, Dir: "/", Files: []*os.File{nil, out, os.Stderr}, Cell: c})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { child.Close() })
+	return child
+}
+
+// spawnAwkward returns when the awkward child has done its worst.
+func spawnAwkward(t testing.TB, h *Host, c *Cell, mode, marker string) *Child {
+	t.Helper()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	child := spawn(t, h, c, w, testBinary, "awkward", mode, marker)
+	w.Close()
+	if _, err := r.Read(make([]byte, 1)); err != nil {
+		t.Fatalf("awkward %s: %v", mode, err)
+	}
+	return child
+}
+
+var testBinary, _ = os.Executable()
+
+// marker is unique and something that sleep takes for a duration.
+func marker() string {
+	return fmt.Sprintf("%d.%06d%06d", int(awkwardLife.Seconds()), os.Getpid(), markers.Add(1))
+}
+
+var markers atomic.Int64
+
+// alive counts the processes that have the marker on their command line.
+func alive(marker string) (pids []int) {
+	for _, pid := range numbersIn("/proc") {
+		text, _ := slurp("/proc/"+strconv.Itoa(pid)+"/cmdline", make([]byte, 1<<10))
+		if !strings.Contains(string(text), marker) {
+			continue
+		}
+		if p, ok := readProc(pid); ok && !p.dead() {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// eventually polls for what must come true.
+func eventually(t testing.TB, what string, f func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(60 * time.Second); !f(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited in vain: %s", what)
+		}
+	}
+}

@@ -1,0 +1,85 @@
+package runtime
+
+import (
+	"os/exec"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+)
+
+// What other code in this process starts with os/exec keeps its exit status,
+// also while orphans are being reaped all the time.
+func TestStrangersAreNotStolen(t *testing.T) {
+	eachTier(t, func(t *testing.T, h *Host) {
+		g, c := newGroup(t, h)
+		spawnAwkward(t, h, c, "storm", marker())
+		var all sync.WaitGroup
+		for i := range 4 {
+			all.Go(func() {
+				for range trials() {
+					cmd := exec.Command("/bin/sh", "-c", "exit 7")
+					cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: i%2 == 0}
+					if err := cmd.Run(); err == nil || cmd.ProcessState.ExitCode() != 7 {
+						t.Errorf("got %v", err)
+					}
+				}
+			})
+		}
+		// One that is slow to wait, without a session of its own.
+		slow := exec.Command("/bin/sh", "-c", "exit 8")
+		if err := slow.Start(); err != nil {
+			t.Fatal(err)
+		}
+		all.Go(func() {
+			time.Sleep(5 * strangerPatience)
+			if err := slow.Wait(); err == nil || slow.ProcessState.ExitCode() != 8 {
+				t.Errorf("got %v", err)
+			}
+		})
+		all.Wait()
+		if err := g.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// An orphan of one of our sessions is reaped at once and counted.
+func TestOrphansAreReaped(t *testing.T) {
+	eachTier(t, func(t *testing.T, h *Host) {
+		_, c := newGroup(t, h)
+		child := spawn(t, h, c, nil, "/bin/sh", "-c", "for i in 1 2 3 4 5; do (env -i setsid sleep 0.01 &); done")
+		<-child.Exited()
+		eventually(t, "five were reaped", func() bool { return testutil.ToFloat64(h.metrics.ZombiesReaped) >= 5 })
+		eventually(t, "no zombie is left", func() bool { return peekZombie() == 0 })
+	})
+}
+
+// Nobody waits for what an os/exec child leaves behind: we do, after a while.
+func TestZombiesOfUnknownOriginAreReaped(t *testing.T) {
+	h := testHost(t, "none")
+	if err := exec.Command("/bin/sh", "-c", "setsid sleep 0.01 &").Run(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it was reaped", func() bool { return testutil.ToFloat64(h.metrics.ZombiesReaped) == 1 })
+}
+
+// A child of ours is noticed although a zombie that is not ours to take stands
+// before it in the kernel's list.
+func TestChildBehindAStrangersZombie(t *testing.T) {
+	h := testHost(t, "auto")
+	slow := exec.Command("/bin/true")
+	if err := slow.Start(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it is a zombie", func() bool { return isZombie(slow.Process.Pid) })
+	for range 20 {
+		c := spawn(t, h, nil, nil, "/bin/true")
+		<-c.Exited()
+	}
+	if err := slow.Wait(); err != nil {
+		t.Error("stolen: ", err)
+	}
+}

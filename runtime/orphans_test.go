@@ -1,0 +1,112 @@
+package runtime
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+)
+
+// leave starts an orphan by os/exec, with nothing of ours but what env says.
+func leave(t *testing.T, env ...string) (marked string) {
+	t.Helper()
+	marked = marker()
+	c := exec.Command("/bin/sh", "-c", "setsid sleep "+marked+" &")
+	c.Env = append(env, "PATH=/usr/bin:/bin")
+	if err := c.Run(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the orphan runs", func() bool { return len(alive(marked)) == 1 })
+	t.Cleanup(func() {
+		for _, pid := range alive(marked) {
+			signalPinned(pid, 9, func(int) bool { return true })
+		}
+	})
+	return marked
+}
+
+func TestOnlyOrphansOfEndedSessionsAreKilled(t *testing.T) {
+	t.Setenv("TRL_SESSION_ID", "s-outer") // we may run in a session ourselves
+	eachTier(t, func(t *testing.T, h *Host) {
+		g, c := newGroup(t, h)
+		sh := openShellIn(t, h, c)
+		member := marker()
+		sh.run("(env -i setsid sleep " + member + " &) ; sleep " + member + " &")
+		innocent := []string{member, leave(t), leave(t, "TRL_SESSION_ID=s-live"), leave(t, "TRL_SESSION_ID="+g.id), leave(t, "TRL_SESSION_ID=s-outer")}
+		direct := exec.Command("/bin/sleep", "60")
+		direct.Env = []string{"TRL_SESSION_ID=s-live"}
+		if err := direct.Start(); err != nil {
+			t.Fatal(err)
+		}
+		defer direct.Wait()
+		defer direct.Process.Kill()
+		guilty := leave(t, "TRL_SESSION_ID=s-dead")
+		eventually(t, "the members run", func() bool { return len(alive(member)) == 2 })
+
+		live := func(id string) bool { return id == "s-live" }
+		if n := h.KillOrphans(live); n != 0 || len(alive(guilty)) != 1 {
+			t.Errorf("killed %d at first sight", n)
+		}
+		if n := h.KillOrphans(live); n != 1 {
+			t.Errorf("killed %d", n)
+		}
+		eventually(t, "it is gone", func() bool { return len(alive(guilty)) == 0 })
+		for range 3 {
+			if n := h.KillOrphans(live); n != 0 {
+				t.Errorf("killed %d more", n)
+			}
+		}
+		if n := testutil.ToFloat64(h.metrics.OrphansKilled); n != 1 {
+			t.Errorf("counted %v", n)
+		}
+		for _, m := range innocent {
+			if len(alive(m)) == 0 {
+				t.Error("killed an innocent: ", slices.Index(innocent, m))
+			}
+		}
+		if p, ok := readProc(direct.Process.Pid); !ok || p.dead() {
+			t.Error("killed a child of os/exec")
+		}
+	})
+}
+
+// A root's session can leave its cgroup; it cannot outlive its session by that.
+func TestWhatLeftItsCgroupIsFound(t *testing.T) {
+	h := testHost(t, "auto")
+	if h.root == nil {
+		t.Skip("no cgroup of our own (needs root or delegation): ", h.why)
+	}
+	above := filepath.Dir(h.root.dir) + "/cgroup.procs"
+	if f, err := os.OpenFile(above, os.O_WRONLY, 0); err != nil {
+		t.Skip("cannot leave: ", err)
+	} else {
+		f.Close()
+	}
+	for _, c := range []struct{ name, wipe string }{
+		{"marked", "env -i setsid"},
+		{"mark taken off", "prlimit --locks=unlimited:unlimited env -i"}, // the process session tells
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			g, cell := newGroup(t, h)
+			sh := openShellIn(t, h, cell)
+			m := marker()
+			sh.run(fmt.Sprintf(`(sh -c 'echo 0 >%s; exec %s sleep %s' &)`, above, c.wipe, m))
+			eventually(t, "it is out", func() bool { return len(alive(m)) == 1 && !slices.Contains(g.Members(), alive(m)[0]) })
+			none := func(string) bool { return false }
+			for range 3 {
+				if n := h.KillOrphans(none); n != 0 {
+					t.Fatal("killed in its session's lifetime")
+				}
+			}
+			if err := g.Close(context.Background()); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "it was found", func() bool { h.KillOrphans(none); return len(alive(m)) == 0 })
+		})
+	}
+}

@@ -1,0 +1,155 @@
+package runtime
+
+import (
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"trl/runtime/journal"
+)
+
+// chunk is how much is read of a pipe at once: all that a pipe holds by default.
+const chunk = 64 << 10
+
+var chunks = sync.Pool{New: func() any { b := make([]byte, chunk); return &b }}
+
+// outlets copies what is written to a set of pipes into a journal, and closes the journal once nobody can write any
+// more. One goroutine for each pipe (drain), which ends at the pipe's EOF or at stop; the owner waits with wait.
+// It serves processes for their whole life, and a command's pipes from its end on, when background jobs still hold them.
+type outlets struct {
+	j     *journal.Journal
+	room  chan struct{} // has an element after Room may have become true
+	stop  chan struct{} // closed by close
+	once  sync.Once
+	mu    sync.Mutex // held across a read and the write of what it read, so that catchUp sees all or nothing
+	files []*os.File // set once in newOutlets
+	raw   []syscall.RawConn
+	kinds []journal.Stream
+	left  int // guarded by mu; pipes that are open
+	wg    sync.WaitGroup
+}
+
+// newOutlets takes over the read ends. The journal's OnRoom must end in roomy.
+func newOutlets(j *journal.Journal) *outlets {
+	return &outlets{j: j, room: make(chan struct{}, 1), stop: make(chan struct{})}
+}
+
+func (o *outlets) roomy() {
+	select {
+	case o.room <- struct{}{}:
+	default:
+	}
+}
+
+// add takes over fd, a non-blocking read end. Before start.
+func (o *outlets) add(fd int, s journal.Stream) error {
+	f := os.NewFile(uintptr(fd), s.String())
+	rc, err := f.SyscallConn()
+	if err != nil {
+		f.Close()
+		return err
+	}
+	o.files, o.raw, o.kinds = append(o.files, f), append(o.raw, rc), append(o.kinds, s)
+	return nil
+}
+
+func (o *outlets) start() {
+	o.left = len(o.files)
+	if o.left == 0 {
+		o.j.Close()
+	}
+	for i := range o.files {
+		o.wg.Add(1)
+		go o.drain(i)
+	}
+}
+
+// drain copies pipe i until its EOF or stop, and the last one of the set closes the journal.
+func (o *outlets) drain(i int) {
+	defer o.wg.Done()
+	buf := chunks.Get().(*[]byte)
+	defer chunks.Put(buf)
+	for o.wait() {
+		if !o.read(i, *buf) {
+			break
+		}
+	}
+	o.files[i].Close()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.left--; o.left == 0 {
+		o.j.Close()
+	}
+}
+
+// wait returns when the journal has room, false when it is to stop.
+func (o *outlets) wait() bool {
+	for {
+		select {
+		case <-o.stop:
+			return false
+		default:
+		}
+		if o.j.Room() {
+			o.roomy() // the other pipe may wait for the same
+			return true
+		}
+		select {
+		case <-o.room:
+		case <-o.stop:
+			return false
+		}
+	}
+}
+
+// read copies once, false at the end.
+func (o *outlets) read(i int, buf []byte) bool {
+	more := false
+	err := o.raw[i].Read(func(fd uintptr) bool {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		n, err := unix.Read(int(fd), buf)
+		if err == unix.EAGAIN {
+			return false
+		}
+		if n > 0 {
+			o.j.Write(o.kinds[i], buf[:n])
+			more = true
+		}
+		return true
+	})
+	return err == nil && more
+}
+
+// catchUp copies what the pipes hold right now: after the writer's exit that is all its output. A reader that holds
+// the journal up is waited for, at most until the bound.
+func (o *outlets) catchUp(bound time.Duration) {
+	end := time.Now().Add(bound)
+	for i := range o.files {
+		for {
+			held := 0
+			if o.raw[i].Control(func(fd uintptr) {
+				o.mu.Lock()
+				defer o.mu.Unlock()
+				held, _ = unix.IoctlGetInt(int(fd), unix.TIOCINQ)
+			}) != nil || held <= 0 || time.Now().After(end) {
+				break
+			}
+			time.Sleep(time.Millisecond) // the drain goroutine is on it
+		}
+	}
+}
+
+// close ends the copying now, whoever still holds the pipes, and waits for the goroutines.
+func (o *outlets) close() {
+	o.once.Do(func() {
+		close(o.stop)
+		for _, f := range o.files {
+			_ = f.SetReadDeadline(time.Now())
+		}
+	})
+	o.wg.Wait()
+}

@@ -1,0 +1,126 @@
+package runtime
+
+import (
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestParseStatTrustsOnlyTheLastParenthesis(t *testing.T) {
+	tail := " S 7 8 9 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 3 0 123456 1 2 3"
+	for _, name := range []string{"sh", "", "a b", "a) R 1 (b", ")))", "x\n1 (y) Z 1"} {
+		p, ok := parseStat([]byte("42 (" + name + ")" + tail))
+		if want := (proc{pid: 42, ppid: 7, pgrp: 8, sid: 9, start: 123456, threads: 3, state: 'S'}); !ok || p != want {
+			t.Errorf("%q: %+v %v", name, p, ok)
+		}
+	}
+	for _, text := range []string{"", "42", "42 (sh", "42 (sh) S 7 8", ")", " ) "} {
+		if p, ok := parseStat([]byte(text)); ok {
+			t.Errorf("%q: %+v", text, p)
+		}
+	}
+}
+
+func FuzzParseStat(f *testing.F) {
+	f.Add([]byte("42 (sh) S 7 8 9 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 3 0 123456 1 2 3"))
+	f.Fuzz(func(t *testing.T, text []byte) { parseStat(text) })
+}
+
+func TestChildrenAreFoundEitherWay(t *testing.T) {
+	c := exec.Command("/bin/sleep", "60")
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer c.Wait()
+	defer c.Process.Kill()
+	self, _ := readProc(os.Getpid())
+	if kids := self.children(); !slices.Contains(kids, c.Process.Pid) {
+		t.Errorf("children %v", kids)
+	}
+	if kids := childrenByScan(os.Getpid()); !slices.Contains(kids, c.Process.Pid) {
+		t.Errorf("by scan %v", kids)
+	}
+}
+
+func TestEnvironSession(t *testing.T) {
+	for _, env := range [][]string{
+		{"A=1", "TRL_SESSION_ID=s-1"}, {"TRL_SESSION_ID=s-1", "A=1"},
+		{"A=" + strings.Repeat("x", 50_000), "TRL_SESSION_ID=s-1"},
+	} {
+		if id := environOf(t, env); id != "s-1" {
+			t.Errorf("got %q", id)
+		}
+	}
+	for _, env := range [][]string{{}, {"XTRL_SESSION_ID=s-1"}, {"A=\nTRL_SESSION_ID=s-1"}} {
+		if id := environOf(t, env); id != "" {
+			t.Errorf("got %q", id)
+		}
+	}
+}
+
+func environOf(t *testing.T, env []string) string {
+	c := exec.Command("/bin/sleep", "60")
+	c.Env = env
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer c.Wait()
+	defer c.Process.Kill()
+	eventually(t, "the exec is over", func() bool { // it is without an environment for a moment
+		text, _ := os.ReadFile(procPath(c.Process.Pid, "/stat"))
+		return strings.Contains(string(text), "(sleep) S")
+	})
+	return environSession(c.Process.Pid)
+}
+
+func TestReadMarkOfAnotherUser(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root to become another user")
+	}
+	c := exec.Command("setpriv", "--reuid=65534", "--clear-groups", "sleep", "60")
+	if err := c.Start(); err != nil {
+		t.Skip(err)
+	}
+	defer c.Wait()
+	defer c.Process.Kill()
+	if err := setMark(c.Process.Pid, 12345); err != nil {
+		t.Skip(err)
+	}
+	eventually(t, "it is nobody's", func() bool {
+		text, _ := os.ReadFile(procPath(c.Process.Pid, "/status"))
+		return strings.Contains(string(text), "Uid:\t65534")
+	})
+	if m := readMark(c.Process.Pid); m != 12345 {
+		t.Errorf("mark %d", m)
+	}
+}
+
+func TestSignalPinnedNeedsTheLook(t *testing.T) {
+	c := exec.Command("/bin/sleep", "60")
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	p, _ := readProc(c.Process.Pid)
+	other := p
+	other.start++
+	if signalPinned(p.pid, 9, other.same) || signalPinned(0, 9, p.same) || signalPinned(-1, 9, p.same) {
+		t.Error("signalled what is not it")
+	}
+	if !signalPinned(p.pid, 9, p.same) {
+		t.Error("not signalled")
+	}
+	c.Wait()
+	if signalPinned(p.pid, 9, p.same) {
+		t.Error("signalled the dead")
+	}
+}
+
+func TestParsePids(t *testing.T) {
+	for text, want := range map[string][]int{"": nil, "1\n22\n0\n": {1, 22, 0}, "7 8 ": {7, 8}, "9": {9}} {
+		if got := parsePids(nil, []byte(text)); !slices.Equal(got, want) {
+			t.Errorf("%q: %v", text, got)
+		}
+	}
+}

@@ -1,0 +1,582 @@
+package runtime
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"trl/protocol"
+)
+
+// ShellConfig says what a session's shell is.
+type ShellConfig struct {
+	ID      string // the session's, also in its TRL_SESSION_ID
+	Path    string
+	Dir     string
+	Env     []string
+	Restore bool // on_shell_exit: restore
+}
+
+// Shell is a session's shell as its user sees it: it goes on when the process behind it is replaced. Run, Rest, Setup,
+// Revive and Reset are called by one goroutine at a time; the other methods by any. Close ends it, also below a Run.
+type Shell struct {
+	h    *Host
+	st   *state
+	turn chan struct{} // holds one element while nobody uses the shell's channel
+
+	restore atomic.Bool
+	closing atomic.Bool
+
+	mu    sync.Mutex
+	cfg   ShellConfig // guarded by mu: Setup and Reset change Dir and Env
+	p     *shellProc  // guarded by mu; nil after Close, or when it could not be put back
+	group *Group      // guarded by mu: Reset makes a new one
+	left  []*Cell     // guarded by mu: where commands left something running
+	procs map[*Process]struct{}
+	late  []*outlets // guarded by mu
+
+	// owned by the holder of turn
+	seq     int
+	event   int   // eventfd that wakes Run
+	null    int   // /dev/null, opened by the shell for commands without stdin
+	scrap   []int // descriptors that can go when the command has ended
+	clean   time.Time
+	intTrap bool // a POSIX shell may have a trap for INT, which defeats the abort
+	funcs   bool // it may have functions, which it cannot list
+}
+
+// OpenShell starts a session's shell; it answers when it returns.
+func (h *Host) OpenShell(ctx context.Context, c ShellConfig) (*Shell, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if _, _, err := kindOf(c.Path); err != nil {
+		return nil, err
+	}
+	if err := enterable(c.Dir); err != nil {
+		return nil, err
+	}
+	s := &Shell{h: h, cfg: c, turn: make(chan struct{}, 1), event: -1, null: -1, procs: map[*Process]struct{}{}}
+	s.restore.Store(c.Restore)
+	var err error
+	if s.st, err = newState(); err != nil {
+		return nil, err
+	}
+	if s.event, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
+		s.st.close()
+		return nil, fmt.Errorf("eventfd: %w", err)
+	}
+	if s.null, err = unix.Open(os.DevNull, unix.O_RDONLY|unix.O_CLOEXEC, 0); err == nil {
+		s.group, err = h.NewGroup(c.ID)
+	}
+	if err == nil {
+		s.p, err = s.spawn(nil)
+	}
+	if err != nil {
+		s.dispose()
+		return nil, err
+	}
+	s.turn <- struct{}{}
+	return s, nil
+}
+
+// spawn starts a process for the shell in a cell of its own.
+func (s *Shell) spawn(script []byte) (*shellProc, error) {
+	s.mu.Lock()
+	group, c := s.group, s.cfg
+	s.mu.Unlock()
+	cell, err := group.NewCell()
+	if err != nil {
+		return nil, err
+	}
+	if script != nil { // it goes to where the state says; where it was made may be gone by now
+		c.Dir = "/"
+	}
+	p, err := s.h.startShellProc(c.Path, c.Env, c.Dir, cell, s.st.exit, script)
+	if err != nil {
+		_ = cell.Kill(0)
+		cell.Remove()
+	}
+	return p, err
+}
+
+// Name is the shell's kind: bash, dash, ash or zsh.
+func (s *Shell) Name() string {
+	k, _, err := kindOf(s.cfg.Path)
+	if err != nil {
+		return ""
+	}
+	return k.name
+}
+
+// Pid is that of the present process, 0 when there is none.
+func (s *Shell) Pid() int {
+	if p := s.proc(); p != nil {
+		return p.child.Pid()
+	}
+	return 0
+}
+
+func (s *Shell) proc() *shellProc {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.p
+}
+
+// Exited is closed when the present process has exited.
+func (s *Shell) Exited() <-chan struct{} {
+	if p := s.proc(); p != nil {
+		return p.child.Exited()
+	}
+	c := make(chan struct{})
+	close(c)
+	return c
+}
+
+// Dir is the shell's working directory, "" when it cannot be known.
+func (s *Shell) Dir() string {
+	pid := s.Pid()
+	if pid == 0 {
+		return ""
+	}
+	dir, err := os.Readlink("/proc/" + strconv.Itoa(pid) + "/cwd")
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSuffix(dir, " (deleted)")
+}
+
+// EnvCount is how many variables the session was given.
+func (s *Shell) EnvCount() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.cfg.Env)
+}
+
+// SetRestore decides what a shell that ends means: put it back, or leave that to the session's end.
+func (s *Shell) SetRestore(on bool) { s.restore.Store(on) }
+
+// Setup makes a warm shell the session's: its directory and variables.
+func (s *Shell) Setup(dir string, env map[string]*string) error {
+	<-s.turn
+	defer func() { s.turn <- struct{}{} }()
+	p := s.proc()
+	if p == nil {
+		return ErrShellGone
+	}
+	text := ""
+	if dir != "" && dir != s.cfg.Dir {
+		if err := enterable(dir); err != nil {
+			return err
+		}
+		text = dirScript(p.kind, dir)
+	}
+	if text == "" && len(env) == 0 {
+		return nil
+	}
+	s.seq++
+	status, ok := p.ask(strconv.Itoa(s.seq), envScript(env)+text, bootTimeout)
+	if !ok {
+		return ErrShellGone
+	}
+	if status != 0 && text != "" {
+		return &fs.PathError{Op: "chdir", Path: dir, Err: syscall.EACCES}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if dir != "" {
+		s.cfg.Dir = dir
+	}
+	s.cfg.Env = merge(s.cfg.Env, env)
+	return nil
+}
+
+func envScript(env map[string]*string) string {
+	var b strings.Builder
+	for n, v := range env {
+		if v == nil {
+			fmt.Fprintf(&b, "unset -v %s\n", n)
+		} else {
+			fmt.Fprintf(&b, "export %s=%s\n", n, quote(*v))
+		}
+	}
+	return b.String()
+}
+
+func dirScript(k *kind, dir string) string {
+	if k.lists {
+		return "builtin cd -- " + quote(dir) + " >/dev/null\n"
+	}
+	return `\command cd -- ` + quote(dir) + " >/dev/null\n"
+}
+
+func merge(base []string, env map[string]*string) []string {
+	out := slices.DeleteFunc(slices.Clone(base), func(kv string) bool {
+		n, _, _ := strings.Cut(kv, "=")
+		_, set := env[n]
+		return set
+	})
+	for n, v := range env {
+		if v != nil {
+			out = append(out, n+"="+*v)
+		}
+	}
+	return out
+}
+
+// snapshotAge is how old the last snapshot may get while commands follow each other without a rest.
+const snapshotAge = 50 * time.Millisecond
+
+var trapsINT = regexp.MustCompile(`trap\b[^\n;]*\b(SIG)?(INT|2)\b`)
+
+// mayDefine says whether text may define a function, itself or by what it reads.
+func mayDefine(text string) bool {
+	for _, sign := range []string{"()", "( )", ". ", "eval"} {
+		if strings.Contains(text, sign) {
+			return true
+		}
+	}
+	return false
+}
+
+// Run runs one command and returns when it has ended, its output is in the journal, and the shell is ready for the
+// next one; a shell that died with it has been put back where the session wants that.
+func (s *Shell) Run(c *Command) Outcome {
+	<-s.turn
+	defer func() { s.turn <- struct{}{} }()
+	if c.Dir != "" {
+		if err := enterable(c.Dir); err != nil {
+			c.Journal.Close()
+			return Outcome{Err: err, Code: -1, Dir: s.Dir()}
+		}
+	}
+	c.Journal.OnRoom(c.roomy)
+	c.attach(s.wake)
+	defer c.detach()
+	p := s.proc()
+	if p != nil && !p.kind.lists {
+		s.intTrap = s.intTrap || strings.Contains(c.Text, "trap") && trapsINT.MatchString(c.Text)
+		s.funcs = s.funcs || mayDefine(c.Text)
+	}
+	for range 3 { // a shell that dies unasked three times in a row is not going to run this
+		if p = s.proc(); p == nil || s.closing.Load() {
+			break
+		}
+		if s.st.dirty && p.unread() == 0 && !s.st.pending() {
+			if strings.Contains(c.Text, "kill") || strings.Contains(c.Text, "exec") || time.Since(s.clean) > snapshotAge {
+				s.snapshot(p)
+			}
+		}
+		o, untold := s.attempt(c)
+		if !untold {
+			return o
+		}
+		if _, err := s.putBack(p); err != nil {
+			break
+		}
+	}
+	c.Journal.Close()
+	return Outcome{Err: ErrShellGone, Code: -1, Died: true}
+}
+
+func (s *Shell) wake() {
+	one := [8]byte{1}
+	_, _ = unix.Write(s.event, one[:])
+}
+
+// after brings the shell back to its channel once a command was aborted, and puts another in its place when it is dead.
+func (s *Shell) after(r *run, o *Outcome) {
+	if !r.died {
+		if r.p.barrier(r.seq, stubborn) {
+			return
+		}
+		_ = r.p.child.Signal(syscall.SIGKILL)
+		<-r.p.child.Exited()
+		o.Died = true
+		r.died = true
+	}
+	if s.closing.Load() || !s.restore.Load() {
+		return
+	}
+	lost, err := s.putBack(r.p)
+	if err != nil {
+		o.Err = errors.Join(ErrShellGone, err)
+		return
+	}
+	o.Restored, o.Lost = true, lost
+}
+
+// putBack replaces dead by a new process with its last state.
+func (s *Shell) putBack(dead *shellProc) (lost []string, err error) {
+	<-dead.child.Exited()
+	for {
+		if _, ok := dead.next(); !ok { // the exit report may still be in the pipe
+			break
+		}
+	}
+	exited := dead.exit != nil && dead.exit.depth == 0
+	script := s.st.script(dead.kind, exited)
+	cause := "killed"
+	if dead.exit != nil {
+		cause = "exited"
+		if dead.exit.code != 0 { // what ended it must not end the next one
+			for _, opt := range []string{"errexit", "nounset"} {
+				if strings.Contains(string(script), "set -o "+opt+"\n") {
+					lost = append(lost, opt)
+				}
+			}
+			if len(lost) > 0 {
+				script = append(script, "\nset +e +u\n"...)
+			}
+		}
+	}
+	if script != nil {
+		if _, after := wrap(dead.kind, nil, ""); after != "" {
+			script = append(script, after...)
+		}
+	}
+	if !dead.kind.lists && s.funcs {
+		lost = append(lost, "functions")
+	}
+	p, err := s.spawn(script)
+	if err != nil && script != nil {
+		s.h.log.Warn().Err(err).Str("session", s.cfg.ID).Msg("state could not be put back")
+		lost = []string{"variables", "functions", "aliases", "options", "working_dir"}
+		p, err = s.spawn(nil)
+		s.st.forget()
+	}
+	s.mu.Lock()
+	s.p = p
+	if dead.cell.Remove() {
+		// nothing was left in it
+	} else if !slices.Contains(s.left, dead.cell) {
+		s.left = append(s.left, dead.cell)
+	}
+	s.mu.Unlock()
+	dead.release()
+	s.st.restored()
+	s.intTrap = false
+	s.h.metrics.ShellRestores.WithLabelValues(cause).Inc()
+	if p != nil {
+		s.snapshot(p)
+		s.intTrap = !p.kind.lists && trapsINT.Match(script)
+	}
+	return lost, err
+}
+
+// partWith leaves what a command started in its cell and moves the shell on.
+func (s *Shell) partWith(r *run) {
+	old := r.p.cell
+	if r.died {
+		return // putBack has seen to it, or there is no shell to part from
+	}
+	fresh, err := s.group.NewCell()
+	if err == nil {
+		err = fresh.Adopt(r.p.child.Pid())
+	}
+	if err != nil {
+		s.h.log.Error().Err(err).Str("session", s.cfg.ID).Msg("cell")
+		return
+	}
+	r.p.cell = fresh
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.left = append(s.left, old)
+}
+
+// keep remembers who follows the pipes of an ended command, and forgets those that are done.
+func (s *Shell) keep(o *outlets) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.late = slices.DeleteFunc(s.late, func(o *outlets) bool { return o.j.Closed() })
+	s.late = append(s.late, o)
+}
+
+// Background lists what earlier commands left running.
+func (s *Shell) Background() []int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var pids []int
+	s.left = slices.DeleteFunc(s.left, func(c *Cell) bool {
+		m := c.Others(0)
+		pids = append(pids, m...)
+		return len(m) == 0 && c.Remove()
+	})
+	return pids
+}
+
+// Rest takes a snapshot when one is due. It returns at once, with the time after which to call it again, 0 for none.
+func (s *Shell) Rest() time.Duration {
+	select {
+	case <-s.turn:
+	default:
+		return 0
+	}
+	defer func() { s.turn <- struct{}{} }()
+	p := s.proc()
+	if p == nil || s.closing.Load() || !s.st.dirty {
+		return 0
+	}
+	// 0.3 ms for a normal session, but 5 ms for 500 functions and 0.2 s for a 50 MB variable: large ones rest longer.
+	if wait := time.Duration(s.st.size()/(64<<10)) * 20 * time.Millisecond; time.Since(s.clean) < wait {
+		return wait
+	}
+	if p.unread() == 0 && !s.st.pending() {
+		s.snapshot(p)
+	}
+	return 0
+}
+
+func (s *Shell) snapshot(p *shellProc) {
+	s.st.ask(p)
+	s.clean = time.Now()
+}
+
+// Revive replaces a shell that died while no command ran.
+func (s *Shell) Revive() (lost []string, err error) {
+	<-s.turn
+	defer func() { s.turn <- struct{}{} }()
+	p := s.proc()
+	if p == nil || s.closing.Load() {
+		return nil, ErrShellGone
+	}
+	if !p.dead() {
+		return nil, nil
+	}
+	return s.putBack(p)
+}
+
+// Reset gives the session a fresh shell, everything of the old one killed. No Run may be going on.
+func (s *Shell) Reset(ctx context.Context, dir string, env []string) error {
+	<-s.turn
+	defer func() { s.turn <- struct{}{} }()
+	if s.closing.Load() {
+		return ErrShellGone
+	}
+	if err := s.end(ctx); err != nil {
+		return err
+	}
+	s.st.forget()
+	s.intTrap, s.funcs = false, false
+	group, err := s.h.NewGroup(s.cfg.ID)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.group, s.cfg.Dir, s.cfg.Env = group, dir, env
+	s.mu.Unlock()
+	p, err := s.spawn(nil)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.p = p
+	return nil
+}
+
+// end kills everything of the session and lets go of the shell process.
+func (s *Shell) end(ctx context.Context) error {
+	s.mu.Lock()
+	group := s.group
+	s.mu.Unlock()
+	if err := group.Close(ctx); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	late, procs, p := s.late, s.procs, s.p
+	s.late, s.procs, s.p, s.left = nil, map[*Process]struct{}{}, nil, nil
+	s.mu.Unlock()
+	for pr := range procs {
+		pr.dispose()
+	}
+	for _, o := range late {
+		o.close()
+	}
+	if p != nil {
+		p.release()
+	}
+	return nil
+}
+
+// killBound is how long a KILL may take: what is in an uninterruptible sleep after that is reported, not waited for.
+const killBound = 20 * time.Second
+
+// Close ends the session: HUP to the shell and TERM to all else, grace, KILL. Nothing of it is left when it returns nil.
+// Idempotent; a Run that is going on returns.
+func (s *Shell) Close(grace time.Duration) error {
+	if s.closing.Swap(true) {
+		return nil
+	}
+	s.mu.Lock()
+	group, p := s.group, s.p
+	s.mu.Unlock()
+	if group != nil && grace > 0 {
+		shell := 0
+		if p != nil {
+			shell = p.child.Pid()
+			_ = p.child.Signal(syscall.SIGHUP) // an interactive shell ignores TERM; at HUP it runs its EXIT trap
+		}
+		group.Signal(syscall.SIGTERM, shell)
+		end := time.Now().Add(grace)
+		for wait := 500 * time.Microsecond; len(group.Members()) > 0 && time.Now().Before(end); wait = min(2*wait, 20*time.Millisecond) {
+			time.Sleep(wait)
+		}
+		if len(group.Members()) > 0 {
+			s.h.metrics.KillEscalations.Inc()
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), killBound)
+	defer cancel()
+	if group != nil {
+		if err := group.Close(ctx); err != nil {
+			s.closing.Store(false) // it can be tried again
+			return err
+		}
+	}
+	s.wake()
+	<-s.turn // a Run sees the death of its shell
+	err := s.end(ctx)
+	s.dispose()
+	return err
+}
+
+// dispose closes what is left when no process is.
+func (s *Shell) dispose() {
+	if s.group != nil && s.p == nil {
+		_ = s.group.Close(context.Background())
+	}
+	s.st.close()
+	for _, fd := range []*int{&s.event, &s.null} {
+		if *fd >= 0 {
+			unix.Close(*fd)
+			*fd = -1
+		}
+	}
+}
+
+func signalName(s syscall.Signal) string { return protocol.SignalName(s) }
+
+// signalPid sends sig to pid if that is still in the cell: the pidfd pins the process before the second look.
+func signalPid(pid int, sig syscall.Signal, c *Cell) {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return
+	}
+	defer unix.Close(fd)
+	if slices.Contains(c.Others(0), pid) {
+		_ = unix.PidfdSendSignal(fd, unix.Signal(sig), nil, 0)
+	}
+}

@@ -1,0 +1,446 @@
+package runtime
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"trl/runtime/journal"
+)
+
+// generous bounds what a test waits for: far beyond what the machine needs when others use it too.
+const generous = 60 * time.Second
+
+// shells are those that this machine has; CI installs all four.
+func shells(t testing.TB) map[string]string {
+	t.Helper()
+	found := map[string]string{}
+	for name, path := range map[string]string{"sh": "/bin/sh", "bash": "/bin/bash", "zsh": "/bin/zsh", "ash": ""} {
+		if name == "ash" {
+			bb, err := exec.LookPath("busybox")
+			if err != nil {
+				continue
+			}
+			path = t.TempDir() + "/ash"
+			if err := os.Symlink(bb, path); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := os.Stat(path); err == nil {
+			found[name] = path
+		}
+	}
+	if found["sh"] == "" || found["bash"] == "" {
+		t.Fatal("no sh or no bash on this machine")
+	}
+	return found
+}
+
+// eachShell runs f once for each shell and, where wanted, tier.
+func eachShell(t *testing.T, f func(t *testing.T, s *session)) {
+	h := testHost(t, "auto")
+	for name, path := range shells(t) {
+		t.Run(name, func(t *testing.T) { f(t, openSession(t, h, path)) })
+	}
+}
+
+// session is a shell with what a test asks it.
+type session struct {
+	*Shell
+	t testing.TB
+}
+
+var sessionCount int
+
+func openSession(t testing.TB, h *Host, path string) *session {
+	t.Helper()
+	sessionCount++
+	id := fmt.Sprintf("s-test%d", sessionCount)
+	s, err := h.OpenShell(context.Background(), ShellConfig{ID: id, Path: path, Dir: "/", Restore: true,
+		Env: []string{"PATH=" + os.Getenv("PATH"), "HOME=/", "LANG=C.UTF-8", "TERM=dumb", "TRL_SESSION_ID=" + id}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(0); err != nil {
+			t.Error(err)
+		}
+	})
+	return &session{s, t}
+}
+
+// result is an Outcome with its output.
+type result struct {
+	Outcome
+	out, err string
+}
+
+// start runs a command in the background of the test.
+func (s *session) start(c *Command) <-chan result {
+	var out, errs bytes.Buffer
+	if c.Journal == nil {
+		c.Journal = journal.New(1 << 20)
+	}
+	c.Journal.Tap(func(k journal.Stream, p []byte) {
+		if k == journal.Stdout {
+			out.Write(p)
+		} else {
+			errs.Write(p)
+		}
+	})
+	done := make(chan result, 1)
+	go func() {
+		o := s.Run(c)
+		size := c.Journal.Size()
+		_ = size
+		done <- result{o, out.String(), errs.String()}
+	}()
+	return done
+}
+
+func (s *session) wait(done <-chan result) result {
+	s.t.Helper()
+	select {
+	case r := <-done:
+		return r
+	case <-time.After(generous):
+		s.t.Fatalf("command did not end")
+		panic("unreachable")
+	}
+}
+
+func (s *session) run(text string) result {
+	s.t.Helper()
+	if os.Getenv("DBG") != "" {
+		println(s.Name(), time.Now().Format("05.000"), text[:min(len(text), 60)])
+	}
+	return s.wait(s.start(NewCommand(text)))
+}
+
+// want runs a command and compares what it prints.
+func (s *session) want(text, out string) {
+	s.t.Helper()
+	if r := s.run(text); r.out != out || r.Err != nil {
+		s.t.Fatalf("%q printed %q, want %q; stderr %q; %v", text, r.out, out, r.err, r.Outcome)
+	}
+}
+
+func (s *session) code(text string, code int) result {
+	s.t.Helper()
+	r := s.run(text)
+	if r.Code != code || r.Err != nil {
+		s.t.Fatalf("%q: want code %d; out %q stderr %q; %v", text, code, r.out, r.err, r.Outcome)
+	}
+	return r
+}
+
+func TestStatePersists(t *testing.T) {
+	eachShell(t, func(t *testing.T, s *session) {
+		s.want("echo first", "first\n")
+		for _, c := range []string{"cd /usr", "export K=v1; L=loc", "f() { echo in-f $1; }", "alias zz='echo al'", "umask 027", "set -o noglob"} {
+			s.code(c, 0)
+		}
+		s.want("pwd; echo $K $L; f x; zz; umask; sh -c 'echo $K-$L'; echo *", "/usr\nv1 loc\nin-f x\nal\n"+map[bool]string{true: "027", false: "0027"}[s.Name() == "zsh"]+"\nv1-\n*\n")
+		s.code("(exit 3)", 3)
+		s.want("echo $?", "3\n")
+		if s.Dir() != "/usr" {
+			t.Fatalf("dir %q", s.Dir())
+		}
+	})
+}
+
+func TestStreamsAreApart(t *testing.T) {
+	eachShell(t, func(t *testing.T, s *session) {
+		r := s.code("echo out; echo err >&2; printf tail; (exit 42)", 42)
+		if r.out != "out\ntail" || r.err != "err\n" {
+			t.Fatalf("%q %q", r.out, r.err)
+		}
+		r = s.run("set -x; echo a; set +x")
+		if r.out != "a\n" || strings.Contains(r.err, "__trl") || !strings.Contains(r.err, "echo a") {
+			t.Fatalf("%q %q", r.out, r.err)
+		}
+		s.run("set -x")
+		if r = s.run("echo b"); r.out != "b\n" || strings.Contains(r.err, "__trl") || strings.Contains(r.err, "/proc/") {
+			t.Fatalf("traces of ours: %q %q", r.out, r.err)
+		}
+	})
+}
+
+func TestAnySyntax(t *testing.T) {
+	eachShell(t, func(t *testing.T, s *session) {
+		s.code("X=keep", 0)
+		for _, c := range []string{"echo 'abc", "cat <<EOF\nhello", "}", ")", "if true; then echo x", "fi", "echo $(", "for", "case x in",
+			"", "\n", "#", "\\", "'", `"`, "`", "return 7", "break", "continue 9", "exec </nonexistent", "cd /nonexistent", "set -u; echo $nope_; set +u",
+			"${", "${x?message}", "echo ${x:?}", ". /nonexistent", "command . /nonexistent", "echo $((1/0))", "echo $((", "<", ">", "|", "&", "&&", ";;",
+			"readonly R_=1; R_=2", "unset IFS; IFS=/; echo 1/2", "IFS=0123456789", "PATH=", "exec 3>&- 4>&- 5>&- 9>&-", "exec </dev/null >/dev/null 2>&1", "trap 'echo hi' USR1",
+			"shift 99", "getopts", "wait 999999", "kill -0 999999", "eval 'echo $('", "alias e='echo $('", "unalias -a", "local x=1", "f() { return 3; }; f", "printf '%s' \x01\x02\xff", "while", "done", "{", "function"} {
+			s.run(c)
+			if r := s.run("echo $X"); r.out != "keep\n" {
+				t.Fatalf("after %q: %q %q %v", c, r.out, r.err, r.Outcome)
+			}
+		}
+	})
+}
+
+func TestLargeText(t *testing.T) {
+	eachShell(t, func(t *testing.T, s *session) {
+		word := strings.Repeat("x", 1<<20-100)
+		s.want("w='"+word+"'; echo ${#w}", fmt.Sprintln(len(word)))
+		s.code("unset w", 0)
+	})
+}
+
+func TestExactOutput(t *testing.T) {
+	eachShell(t, func(t *testing.T, s *session) {
+		for _, n := range []int{0, 1, 32767, 32768, 32769, 65536, 70000, 1 << 20} {
+			r := s.run(fmt.Sprintf("head -c %d /dev/zero; head -c %d /dev/zero >&2", n, n/3))
+			if len(r.out) != n || len(r.err) != n/3 {
+				t.Fatalf("%d: %d %d", n, len(r.out), len(r.err))
+			}
+		}
+	})
+}
+
+func TestHostileNames(t *testing.T) {
+	eachShell(t, func(t *testing.T, s *session) {
+		for _, c := range []string{"echo() { :; }", "printf() { :; }", "alias exec=false eval=false printf=false case=false", "set -e", "set +e; set -u", "set -n; set +n", "set -C",
+			"exec() { :; }", "eval() { :; }", "trap() { :; }", "cd() { :; }", "set() { :; }", "readonly() { :; }", "command() { :; }", "alias command=false unset=false", "unalias -a",
+			"readonly __trl_n=5", "__trl_r=7; readonly __trl_r", "unset -f __trl_e", "__trl_e() { :; }", "unset __trl_c __trl_p", "__trl_p=x", "set -o noglob; PS4='$(echo x)'; set -x", "set +x; set +f"} {
+			s.run(c)
+			if r := s.run("/bin/echo alive"); r.out != "alive\n" {
+				t.Fatalf("after %q: %q %q %v", c, r.out, r.err, r.Outcome)
+			}
+		}
+		if s.Name() == "bash" {
+			for _, c := range []string{"trap 'echo dbg' DEBUG", "trap - DEBUG", "trap 'echo err' ERR; false", "set -T; trap 'echo ret' RETURN", "shopt -s failglob; echo /nope*", "shopt -s extdebug", "enable -n printf", "enable printf", "set -o posix", "set +o posix", "shopt -s lastpipe nullglob dotglob", "PROMPT_COMMAND='echo p'; PS1='x '; PS0=y", "TMOUT=1", "exec 255>&-"} {
+				s.run(c)
+				if r := s.run("/bin/echo alive"); r.out != "alive\n" && !strings.Contains(r.out, "alive\n") {
+					t.Fatalf("after %q: %q %q %v", c, r.out, r.err, r.Outcome)
+				}
+			}
+		}
+	})
+}
+
+func TestStdin(t *testing.T) {
+	eachShell(t, func(t *testing.T, s *session) {
+		s.want("cat; read x; echo rc=$?", "rc=1\n")
+		c := NewCommand("cat")
+		c.Stdin = bytes.Repeat([]byte("$'\"`\\\x00\xff\n"), 100_000)
+		if r := s.wait(s.start(c)); r.out != string(c.Stdin) {
+			t.Fatalf("%d bytes of %d", len(r.out), len(c.Stdin))
+		}
+		c = NewCommand("read a; echo got-$a; sort")
+		c.OpenStdin = true
+		done := s.start(c)
+		for _, p := range []string{"first\n", "b\na\n"} {
+			if err := c.Input([]byte(p), false); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := c.Input(nil, true); err != nil {
+			t.Fatal(err)
+		}
+		if r := s.wait(done); r.out != "got-first\na\nb\n" {
+			t.Fatalf("%q %q", r.out, r.err)
+		}
+		if err := c.Input([]byte("x"), false); err != ErrStdinClosed {
+			t.Fatal(err)
+		}
+		s.want("echo ok", "ok\n")
+	})
+}
+
+func TestAbortKeepsState(t *testing.T) {
+	busy := []string{"sleep 300", "sleep 300; echo AFTER", "sleep 300 | cat", "while :; do :; done", "while :; do sleep 0.01; done", "(while :; do :; done)", "sleep 300 & wait", "echo $(sleep 300)",
+		"f() { g; }; g() { while :; do sleep 300; echo AFTER; done; }; f", "eval 'eval \"sleep 300; echo AFTER\"'", "until sleep 300; do echo AFTER; done",
+		"mkfifo $FIFO; read x <$FIFO; echo AFTER", "trap '' TERM; sleep 300; echo AFTER", "sh -c 'trap \"\" TERM; sleep 300'", "setsid sleep 300", "(setsid sleep 300 &) ; sleep 300", "set -e; sleep 300; echo AFTER"}
+	eachShell(t, func(t *testing.T, s *session) {
+		for i, text := range busy {
+			fifo := fmt.Sprintf("%s/fifo%d", t.TempDir(), i)
+			s.code("cd /usr; KEEP=yes"+fmt.Sprint(i)+"; FIFO="+fifo, 0)
+			c := NewCommand("echo part; KEEP2=" + fmt.Sprint(i) + "; " + text)
+			c.Grace = 300 * time.Millisecond
+			c.Timeout = 200 * time.Millisecond
+			r := s.wait(s.start(c))
+			if r.Timeout != "hard" || r.out != "part\n" || r.Cancelled || r.Err != nil {
+				t.Fatalf("%q: %q %q %v", text, r.out, r.err, r.Outcome)
+			}
+			if r.Died {
+				t.Errorf("%q cost the shell: %v", text, r.Outcome)
+			}
+			s.run("set +e; trap - TERM")
+			s.want("pwd; echo $KEEP $KEEP2", fmt.Sprintf("/usr\nyes%d %d\n", i, i))
+			if m := s.group.Members(); len(m) != 1 {
+				t.Fatalf("%q left %v", text, m)
+			}
+		}
+	})
+}
+
+func TestCancelSparesEarlierJobs(t *testing.T) {
+	eachShell(t, func(t *testing.T, s *session) {
+		r := s.code("sleep 301 & echo hi", 0)
+		if r.out != "hi\n" || len(r.Background) != 1 {
+			t.Fatalf("%q %v", r.out, r.Outcome)
+		}
+		job := r.Background[0]
+		c := NewCommand("sleep 302 & sleep 303")
+		done := s.start(c)
+		for len(s.group.Members()) < 4 {
+			time.Sleep(time.Millisecond)
+		}
+		c.Cancel(syscall.SIGTERM, time.Second)
+		if r := s.wait(done); !r.Cancelled || r.Timeout != "" || r.Signal != "TERM" || r.Code != 143 {
+			t.Fatalf("%v", r.Outcome)
+		}
+		if b := s.Background(); len(b) != 1 || b[0] != job {
+			t.Fatalf("%v, want %d", b, job)
+		}
+		s.want("echo ok", "ok\n")
+	})
+}
+
+func TestShellThatDies(t *testing.T) {
+	eachShell(t, func(t *testing.T, s *session) {
+		s.code("cd /usr; X=keep; export Y='ex p'; alias zz='echo al'; umask 027; f() { echo F; }; trap 'echo usr' USR1", 0)
+		for _, c := range []struct {
+			text string
+			code int
+			z    string
+		}{{"Z=1; exit 7", 7, "1"}, {"Z=2; set -e; false; echo no", 1, "2"}, {"Z=3; kill -9 $$", 137, "2"}, {"exec sh -c 'exit 9'", 9, "2"}, {"Z=4; g() { exit 5; }; g", 5, ""}} {
+			r := s.code(c.text, c.code)
+			if !r.Died || !r.Restored {
+				t.Fatalf("%q: %v", c.text, r.Outcome)
+			}
+			if s.Name() == "dash" || s.Name() == "ash" {
+				if !strings.Contains(fmt.Sprint(r.Lost), "functions") {
+					t.Fatalf("%q: lost %v", c.text, r.Lost)
+				}
+				s.run("f() { echo F; }")
+			}
+			um := "0027"
+			if s.Name() == "zsh" {
+				um = "027"
+			}
+			s.want("pwd; echo $X $Y; f; zz; umask; sh -c 'echo $Y'", "/usr\nkeep ex p\nF\nal\n"+um+"\nex p\n")
+			if c.z != "" {
+				s.want("echo $Z", c.z+"\n")
+			}
+			s.want("kill -USR1 $$; :", "usr\n")
+			s.Rest()
+		}
+	})
+}
+
+func TestOwnDirAndEnv(t *testing.T) {
+	eachShell(t, func(t *testing.T, s *session) {
+		s.code("cd /usr; export V=old; W=plain; U=u", 0)
+		c := NewCommand("pwd; echo $V $W ${U-unset}; sh -c 'echo $W'; cd /etc")
+		v, w := "ne'w", "b"
+		c.Env, c.Dir = map[string]*string{"V": &v, "W": &w, "U": nil}, "/tmp"
+		if r := s.wait(s.start(c)); r.out != "/tmp\nne'w b unset\nb\n" || r.Dir != "/usr" {
+			t.Fatalf("%q %q %v", r.out, r.err, r.Outcome)
+		}
+		s.want("pwd; echo $V $W $U; sh -c 'echo $V-$W-$U'", "/usr\nold plain u\nold--\n")
+		c = NewCommand("exit 3")
+		c.Env, c.Dir = map[string]*string{"V": &v}, "/tmp"
+		if r := s.wait(s.start(c)); r.Code != 3 || !r.Restored {
+			t.Fatalf("%v", r.Outcome)
+		}
+		s.want("pwd; echo $V", "/usr\nold\n")
+		c = NewCommand("pwd")
+		c.Dir = "/no/such"
+		if r := s.wait(s.start(c)); !os.IsNotExist(r.Err) {
+			t.Fatalf("%v", r.Outcome)
+		}
+		s.want("echo ok", "ok\n")
+	})
+}
+
+func TestLateOutputIsItsOwn(t *testing.T) {
+	eachShell(t, func(t *testing.T, s *session) {
+		c := NewCommand("(sleep 0.3; echo late) & echo hi")
+		r := s.wait(s.start(c))
+		if r.out != "hi\n" {
+			t.Fatalf("%q", r.out)
+		}
+		s.want("sleep 0.6; echo two", "two\n")
+		rd, err := c.Journal.Attach(3, journal.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer rd.Close()
+		ctx, cancel := context.WithTimeout(context.Background(), generous)
+		defer cancel()
+		if ch, err := rd.Next(ctx); err != nil || string(ch.Data) != "late\n" {
+			t.Fatalf("%q %v", ch.Data, err)
+		}
+		if _, err := rd.Next(ctx); err != io.EOF {
+			t.Fatal(err)
+		}
+	})
+}
+
+func TestNoOutputTimeout(t *testing.T) {
+	eachShell(t, func(t *testing.T, s *session) {
+		c := NewCommand("for i in 1 2 3; do echo $i; sleep 0.1; done; sleep 300")
+		c.NoOutput = 500 * time.Millisecond
+		if r := s.wait(s.start(c)); r.Timeout != "no_output" || r.out != "1\n2\n3\n" {
+			t.Fatalf("%q %v", r.out, r.Outcome)
+		}
+	})
+}
+
+func TestBackgroundProcess(t *testing.T) {
+	eachShell(t, func(t *testing.T, s *session) {
+		s.code("cd /usr; V=shellvar; f() { echo from-f; }", 0)
+		j := journal.New(1 << 20)
+		p, err := s.Start(ProcessSpec{Text: "pwd; echo $V; f; read x; echo got $x; exit 5", Journal: j, OpenStdin: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Input([]byte("line\n"), true); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-p.Exited():
+		case <-time.After(generous):
+			t.Fatal("process did not end")
+		}
+		rd, _ := j.Attach(0, journal.Options{})
+		defer rd.Close()
+		ch, err := rd.Next(context.Background())
+		if string(ch.Data) != "/usr\nshellvar\nfrom-f\ngot line\n" || err != nil || p.Status().Code != 5 {
+			t.Fatalf("%q %v %v", ch.Data, err, p.Status())
+		}
+		p, err = s.Start(ProcessSpec{Text: "trap '' TERM; setsid sleep 300 & sleep 300 & wait; sleep 300", Journal: journal.New(1 << 20)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.want("echo ok", "ok\n")
+		ctx, cancel := context.WithTimeout(context.Background(), generous)
+		defer cancel()
+		if err := p.Kill(ctx, 100*time.Millisecond); err != nil {
+			t.Fatal(err)
+		}
+		if m := s.group.Members(); len(m) != 1 || p.Status().Signal == 0 {
+			t.Fatalf("left %v; %v", m, p.Status())
+		}
+		s.want("echo $V", "shellvar\n")
+	})
+}
+
+func TestNoDescriptorsLeak(t *testing.T) {
+	eachShell(t, func(t *testing.T, s *session) {
+		s.want("ls /proc/self/fd | tr '\\n' ' '", "0 1 2 3 ")
+		s.want("sh -c 'ls /proc/$$/fd' | tr '\\n' ' '", "0 1 2 ")
+	})
+}

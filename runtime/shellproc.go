@@ -1,0 +1,302 @@
+package runtime
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// endMark ends a snapshot; in a POSIX one it also begins each section. No value that a shell prints can hold it by
+// chance, and what a user makes of it on purpose is the user's own state.
+const endMark = "#trl-7c1e0b5d"
+
+// bootTimeout bounds a shell's start: 2 ms as a rule, and a machine under the worst load must not lose a session by it.
+const bootTimeout = 20 * time.Second
+
+// shellProc is one process of a session's shell: started by startShellProc, used by one goroutine at a time (the
+// caller of Run), ended by its own exit or by release.
+type shellProc struct {
+	kind   *kind
+	child  *Child
+	cell   *Cell // where the shell is now, and with it what the running command starts
+	script int   // write end of the script channel
+	ctlR   int   // control pipe: reports come in here
+	ctlW   int   // its other end, opened by the shell under /proc
+	text   int   // memfd: the text of the running command
+	lines  []byte
+	exit   *exitReport // what the EXIT trap said, nil before
+}
+
+type exitReport struct {
+	code  int
+	depth int // function calls below which the exit happened
+}
+
+// report is one message of the control pipe.
+type report struct {
+	verb byte // 'e' end of a command, 'x' exit, 'j' a copy was started
+	seq  string
+	val  int
+}
+
+func self() string { return "/proc/" + strconv.Itoa(os.Getpid()) + "/fd" }
+
+// startShellProc spawns a shell in cell and lets it read the boot text and then state, when there is one.
+func (h *Host) startShellProc(path string, env []string, dir string, cell *Cell, xsnap int, state []byte) (p *shellProc, err error) {
+	k, argv, err := kindOf(path)
+	if err != nil {
+		return nil, err
+	}
+	p = &shellProc{kind: k, cell: cell, script: -1, ctlR: -1, ctlW: -1, text: -1}
+	defer func() {
+		if err != nil {
+			p.release()
+		}
+	}()
+	var ch, ctl [2]int
+	if err = unix.Pipe2(ch[:], unix.O_CLOEXEC); err != nil {
+		return nil, fmt.Errorf("script channel: %w", err)
+	}
+	reader := os.NewFile(uintptr(ch[0]), "script")
+	defer reader.Close()
+	p.script = ch[1]
+	flags := unix.O_NONBLOCK
+	if k.packet {
+		flags |= unix.O_DIRECT
+	}
+	if _, err = unix.FcntlInt(uintptr(p.script), unix.F_SETFL, flags); err != nil {
+		return nil, fmt.Errorf("script channel: %w", err)
+	}
+	if err = unix.Pipe2(ctl[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
+		return nil, fmt.Errorf("control pipe: %w", err)
+	}
+	p.ctlR, p.ctlW = ctl[0], ctl[1]
+	if p.text, err = memfd("command"); err != nil {
+		return nil, err
+	}
+	boot, err := memfd("boot")
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(boot)
+	text := strings.NewReplacer("@P@", self(), "@C@", strconv.Itoa(p.ctlW), "@X@", strconv.Itoa(xsnap), "@E@", endMark).Replace(k.boot)
+	if err = fill(boot, []byte(text)); err != nil {
+		return nil, err
+	}
+	line := fmt.Sprintf(". %s/%d;", self(), boot)
+	if state != nil {
+		st, err := memfd("state")
+		if err != nil {
+			return nil, err
+		}
+		defer unix.Close(st)
+		if err := fill(st, state); err != nil {
+			return nil, err
+		}
+		line += fmt.Sprintf("%s %s/%d;", k.dot, self(), st)
+	}
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer null.Close()
+	p.child, err = h.Spawn(Spec{Path: path, Argv: append(argv, k.args...), Env: env, Dir: dir,
+		Files: []*os.File{null, null, null, reader}, Cell: cell})
+	if err != nil {
+		return nil, err
+	}
+	p.send(line + "\\exec 3<&-;" + k.quit + " boot\n")
+	p.send(k.quit + " boot\n")
+	if !p.await("boot", time.Now().Add(bootTimeout)) {
+		p.child.Signal(unix.SIGKILL)
+		<-p.child.Exited()
+		return nil, fmt.Errorf("shell %s did not come up: %v", path, p.child.Status())
+	}
+	return p, nil
+}
+
+// release closes what trl holds of a shell that has exited.
+func (p *shellProc) release() {
+	for _, fd := range []*int{&p.script, &p.ctlR, &p.ctlW, &p.text} {
+		if *fd >= 0 {
+			unix.Close(*fd)
+			*fd = -1
+		}
+	}
+	if p.child != nil {
+		<-p.child.Exited()
+		p.child.Close()
+	}
+}
+
+// send writes one line to the script channel. What does not fit is dropped: the sender waits for an answer and asks
+// again, and to block here on a shell that does not read would take the gateway's goroutine with it.
+func (p *shellProc) send(line string) { _, _ = unix.Write(p.script, []byte(line)) }
+
+// unread is how many bytes of the channel the shell has not taken.
+func (p *shellProc) unread() int {
+	n, err := unix.IoctlGetInt(p.script, unix.TIOCINQ)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// next returns a report that has arrived, without waiting.
+func (p *shellProc) next() (report, bool) {
+	for {
+		if i := bytes.IndexByte(p.lines, '\n'); i >= 0 {
+			f := bytes.Fields(p.lines[:i])
+			p.lines = p.lines[i+1:]
+			if len(f) < 3 {
+				continue
+			}
+			switch f[0][0] {
+			case 'e', 'j':
+				v, _ := strconv.Atoi(string(f[2]))
+				return report{verb: f[0][0], seq: string(f[1]), val: v}, true
+			case 'x':
+				code, _ := strconv.Atoi(string(f[1]))
+				depth, _ := strconv.Atoi(string(f[2]))
+				p.exit = &exitReport{code: code, depth: depth}
+			}
+			continue
+		}
+		var buf [512]byte
+		n, err := unix.Read(p.ctlR, buf[:])
+		if err == unix.EINTR {
+			continue
+		}
+		if n <= 0 {
+			return report{}, false
+		}
+		if len(p.lines) == 0 {
+			p.lines = p.lines[:0:0]
+		}
+		p.lines = append(p.lines, buf[:n]...)
+	}
+}
+
+// await waits for the report of seq, false when the shell exits or the time is over.
+func (p *shellProc) await(seq string, deadline time.Time) bool {
+	_, ok := p.awaitVerb('e', seq, deadline)
+	return ok
+}
+
+func (p *shellProc) awaitVerb(verb byte, seq string, deadline time.Time) (report, bool) {
+	for {
+		for {
+			r, ok := p.next()
+			if !ok {
+				break
+			}
+			if r.verb == verb && r.seq == seq {
+				return r, true
+			}
+		}
+		left := time.Until(deadline)
+		if left <= 0 || p.dead() {
+			return report{}, false
+		}
+		fds := []unix.PollFd{{Fd: int32(p.ctlR), Events: unix.POLLIN}, {Fd: int32(p.child.Pidfd()), Events: unix.POLLIN}}
+		_ = ppoll(fds, left)
+	}
+}
+
+// dead asks the kernel, not the nursery: the pidfd is readable from the moment of the exit.
+func (p *shellProc) dead() bool {
+	fds := []unix.PollFd{{Fd: int32(p.child.Pidfd()), Events: unix.POLLIN}}
+	n, _ := unix.Poll(fds, 0)
+	return n > 0
+}
+
+// barrier returns when the shell answers again, however late an abort's signal still hits it: a stale one takes at most
+// one line with it. False when the shell is dead or does not answer in time.
+func (p *shellProc) barrier(tag string, bound time.Duration) bool {
+	end := time.Now().Add(bound)
+	for i := 0; time.Now().Before(end); i++ {
+		name := "b" + tag + "." + strconv.Itoa(i)
+		if i == 0 || p.unread() == 0 { // a packet pipe has 16 slots: never pile up
+			p.send(p.kind.quit + " " + name + "\n")
+		}
+		wait := time.Now().Add(20 * time.Millisecond)
+		for time.Now().Before(wait) {
+			r, ok := p.next()
+			if ok && r.verb == 'e' && strings.HasPrefix(r.seq, "b"+tag+".") {
+				return true
+			}
+			if !ok {
+				if p.dead() {
+					return false
+				}
+				fds := []unix.PollFd{{Fd: int32(p.ctlR), Events: unix.POLLIN}, {Fd: int32(p.child.Pidfd()), Events: unix.POLLIN}}
+				_ = ppoll(fds, time.Until(wait))
+			}
+		}
+	}
+	return false
+}
+
+// ask lets the shell read text as a script of ours and waits for the end of it. ok is false when it did not answer.
+func (p *shellProc) ask(tag, text string, bound time.Duration) (status int, ok bool) {
+	fd, err := memfd("ask")
+	if err != nil {
+		return 0, false
+	}
+	defer unix.Close(fd)
+	if fill(fd, []byte(text)) != nil {
+		return 0, false
+	}
+	p.send(fmt.Sprintf("%s \"$__trl_p/%d\";%s %s\n", p.kind.dot, fd, p.kind.quit, tag))
+	p.send(p.kind.quit + " " + tag + "\n")
+	r, ok := p.awaitVerb('e', tag, time.Now().Add(bound))
+	return r.val, ok
+}
+
+func memfd(name string) (int, error) {
+	fd, err := unix.MemfdCreate("trl-"+name, unix.MFD_CLOEXEC)
+	if err != nil {
+		return -1, fmt.Errorf("memfd: %w", err)
+	}
+	return fd, nil
+}
+
+// fill makes b the whole content of a memfd.
+func fill(fd int, b []byte) error {
+	if err := unix.Ftruncate(fd, int64(len(b))); err != nil {
+		return fmt.Errorf("memfd: %w", err)
+	}
+	for off := 0; off < len(b); {
+		n, err := unix.Pwrite(fd, b[off:], int64(off))
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("memfd: %w", err)
+		}
+		off += n
+	}
+	return nil
+}
+
+// ppoll waits for fds, negative for ever. EINTR counts as a wake-up with nothing ready: every caller looks again.
+func ppoll(fds []unix.PollFd, d time.Duration) error {
+	var ts *unix.Timespec
+	if d >= 0 {
+		t := unix.NsecToTimespec(int64(d))
+		ts = &t
+	}
+	_, err := unix.Ppoll(fds, ts, nil)
+	if err != nil {
+		for i := range fds {
+			fds[i].Revents = 0
+		}
+	}
+	return err
+}

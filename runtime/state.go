@@ -1,0 +1,232 @@
+package runtime
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// state is what is known of a shell's state outside of it: two memfds that the shell writes snapshots into by turns, so
+// that one of them is whole at any moment, and one for the snapshot of the EXIT trap. Snapshots may hold secrets: they stay in memory, and go with the descriptors.
+type state struct {
+	mu    sync.Mutex // guards all below: a process may be started from the last snapshot while a command runs
+	fd    [2]int
+	exit  int
+	mark  [2]string // what ends a whole snapshot in fd[i]; "" for one never asked for
+	newer int       // index of the one asked for last
+	seq   int
+	dirty bool // a command has run since
+	last  []byte
+}
+
+func newState() (*state, error) {
+	s := &state{fd: [2]int{-1, -1}, exit: -1}
+	for _, p := range []*int{&s.fd[0], &s.fd[1], &s.exit} {
+		var err error
+		if *p, err = memfd("state"); err != nil {
+			s.close()
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+func (s *state) close() {
+	for _, fd := range []int{s.fd[0], s.fd[1], s.exit} {
+		if fd >= 0 {
+			unix.Close(fd)
+		}
+	}
+}
+
+// ask sends the line that makes the shell write one, and does not wait: the shell takes it before any later command.
+func (s *state) ask(p *shellProc) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.pendingLocked() {
+		s.newer ^= 1 // the other one is whole and the better of the two until this is
+	}
+	s.seq++
+	m := strconv.Itoa(s.seq)
+	s.mark[s.newer] = endMark + " " + m + "\n"
+	s.dirty = false
+	p.send(fmt.Sprintf("__trl_s \"$__trl_p/%d\" %s\n", s.fd[s.newer], m))
+}
+
+// pending: the shell has not finished the snapshot asked for last.
+func (s *state) pending() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.pendingLocked()
+}
+
+func (s *state) pendingLocked() bool { return s.mark[s.newer] != "" && !whole(s.fd[s.newer], s.mark[s.newer]) }
+
+// size is that of the last snapshot: large ones are taken less often.
+func (s *state) size() int64 {
+	var st unix.Stat_t
+	if unix.Fstat(s.fd[s.newer], &st) != nil {
+		return 0
+	}
+	return st.Size
+}
+
+// script returns the newest whole snapshot as a script, nil when there is none. With exited, the EXIT trap's counts.
+func (s *state) script(k *kind, exited bool) []byte {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	raw := s.last
+	for _, i := range []int{s.newer ^ 1, s.newer} {
+		if s.mark[i] != "" && whole(s.fd[i], s.mark[i]) {
+			raw = content(s.fd[i])
+		}
+	}
+	if mark := endMark + " x\n"; exited && whole(s.exit, mark) {
+		raw = content(s.exit)
+	}
+	s.last = raw
+	if raw == nil || k.lists {
+		return raw
+	}
+	return posixScript(raw)
+}
+
+// restored starts again after the state was put into a new shell, where it is still true.
+func (s *state) restored() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mark = [2]string{}
+	_ = unix.Ftruncate(s.exit, 0)
+}
+
+// forget drops everything: the session starts anew.
+func (s *state) forget() {
+	s.restored()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.last, s.dirty = nil, false
+}
+
+func whole(fd int, mark string) bool {
+	var st unix.Stat_t
+	if unix.Fstat(fd, &st) != nil || st.Size < int64(len(mark)) {
+		return false
+	}
+	b := make([]byte, len(mark))
+	n, err := unix.Pread(fd, b, st.Size-int64(len(mark)))
+	return err == nil && string(b[:n]) == mark
+}
+
+func content(fd int) []byte {
+	b, _ := os.ReadFile("/proc/self/fd/" + strconv.Itoa(fd))
+	return b
+}
+
+// posixScript makes a script of the sections that posix.sh writes. What a shell prints reads back as it is but for
+// aliases, which dash and ash print without the word, and options that belong to how trl runs the shell.
+func posixScript(raw []byte) []byte {
+	sections := map[string]string{}
+	name := "variables"
+	for _, part := range strings.Split(string(raw), endMark+" ") {
+		if name == "" {
+			name, part, _ = strings.Cut(part, "\n")
+		}
+		sections[name] = part
+		name = ""
+	}
+	var o bytes.Buffer
+	for _, v := range entries(sections["variables"]) { // assigning what is read-only would end the script
+		switch n, _, _ := strings.Cut(v, "="); n {
+		case "__trl_p", "__trl_c", "__trl_x", "PPID", "_", "LINENO":
+		default:
+			o.WriteString(v + "\n")
+		}
+	}
+	o.WriteString(sections["export"])
+	o.WriteString("umask " + sections["umask"])
+	o.WriteString(`\command cd -- ` + quote(strings.TrimSuffix(sections["pwd"], "\n")) + "\n")
+	o.WriteString(sections["trap"])
+	for _, l := range strings.Split(sections["set"], "\n") {
+		if f := strings.Fields(l); len(f) == 3 {
+			switch f[2] {
+			case "interactive", "stdin", "monitor", "notify", "vi", "emacs", "nolog", "debug", "noexec":
+				continue
+			}
+			o.WriteString(l + "\n")
+		}
+	}
+	for _, r := range entries(sections["readonly"]) {
+		if !strings.HasPrefix(r, "readonly __trl_") && !strings.HasPrefix(r, "readonly PPID") {
+			o.WriteString(r + "\n")
+		}
+	}
+	for _, a := range entries(sections["alias"]) { // last: an alias changes how what follows it reads
+		o.WriteString(`\alias ` + strings.TrimPrefix(a, "alias ") + "\n")
+	}
+	return o.Bytes()
+}
+
+// entries splits a listing at the line ends that are outside of quotes.
+func entries(s string) []string {
+	var out []string
+	var q byte
+	from := 0
+	for i := 0; i < len(s); i++ {
+		switch c := s[i]; {
+		case q == 0 && c == '\\':
+			i++
+		case q == 0 && (c == '\'' || c == '"'):
+			q = c
+		case q == '"' && c == '\\':
+			i++
+		case c == q:
+			q = 0
+		case q == 0 && c == '\n':
+			if i > from {
+				out = append(out, s[from:i])
+			}
+			from = i + 1
+		}
+	}
+	return out
+}
+
+// wrap returns scripts to read before and after a command that has variables or a directory of its own: the first
+// remembers what was, the second puts it back. The status of the first is that of cd.
+func wrap(k *kind, env map[string]*string, dir string) (before, after string) {
+	var b, a strings.Builder
+	for n, v := range env {
+		switch {
+		case k.lists: // bash and zsh print a variable with its attributes; the new one is a plain string
+			list := "declare"
+			if k.name == "zsh" {
+				list = "typeset"
+			}
+			fmt.Fprintf(&b, "__trl_o_%s=$(builtin %s -p %s 2>/dev/null) || builtin :\n", n, list, n)
+			fmt.Fprintf(&a, "builtin unset -v %s\nbuiltin eval \"$__trl_o_%s\"\nbuiltin unset -v __trl_o_%s\n", n, n, n)
+		default:
+			fmt.Fprintf(&b, "case ${%[1]s+x} in x) __trl_h_%[1]s=1 __trl_o_%[1]s=$%[1]s ;; *) __trl_h_%[1]s= __trl_o_%[1]s= ;; esac\n", n)
+			fmt.Fprintf(&b, "case \"\n$(export -p)\" in *'\nexport %[1]s='*|*'\nexport %[1]s\n'*) __trl_x_%[1]s=1 ;; *) __trl_x_%[1]s= ;; esac\n", n)
+			fmt.Fprintf(&a, "unset %[1]s\ncase $__trl_h_%[1]s in 1) %[1]s=$__trl_o_%[1]s ;; esac\ncase $__trl_x_%[1]s in 1) export %[1]s ;; esac\nunset __trl_h_%[1]s __trl_o_%[1]s __trl_x_%[1]s\n", n)
+		}
+		if v == nil {
+			fmt.Fprintf(&b, "unset -v %s\n", n)
+		} else {
+			fmt.Fprintf(&b, "export %s=%s\n", n, quote(*v))
+		}
+	}
+	if dir != "" {
+		cd := `\command cd`
+		if k.lists {
+			cd = "builtin cd"
+		}
+		fmt.Fprintf(&b, "__trl_d=$PWD\n%s -- %s >/dev/null\n", cd, quote(dir))
+		fmt.Fprintf(&a, "%s -- \"$__trl_d\" >/dev/null\nunset -v __trl_d\n", cd)
+	}
+	return b.String(), a.String()
+}

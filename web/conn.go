@@ -1,0 +1,224 @@
+package web
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/coder/websocket"
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+
+	"trl/pool"
+	"trl/protocol"
+)
+
+// reason says why a client's connection ended: a closed list, the same in the log and as a metric's label.
+type reason string
+
+const (
+	byClient   reason = "client"   // it closed, or is gone
+	tooSlow    reason = "slow"     // it took nothing for SlowClient
+	silent     reason = "silent"   // not even a pong for PeerSilence
+	stalled    reason = "stalled"  // it began a message and did not finish it
+	tooBig     reason = "too_big"  // a message above MaxFrame
+	flood      reason = "policy"   // pings without end
+	malformed  reason = "protocol" // not what RFC 6455 allows
+	byShutdown reason = "shutdown" // ours
+)
+
+// transport is one client's connection, seen as messages.
+type transport interface {
+	name() string
+	// read returns the next message, valid until the next read. An error that is a *protocol.Error is to be answered; after any but
+	// REQUEST_TOO_LARGE reading goes on. errHalfClosed: the client will send no more and still listens.
+	read() ([]byte, error)
+	// tend keeps the connection alive, and ends it when the peer is not; it returns when c has ended.
+	tend(c *conn)
+	// hungUp returns when the client that has half-closed is gone altogether.
+	hungUp()
+	// farewell tells the client why its connection ends, within a second or so, and makes read fail.
+	farewell(reason)
+	// close releases everything; idempotent.
+	close()
+}
+
+var (
+	errHalfClosed = errors.New("client will send no more")
+	errLater      = errors.New("the answer comes from elsewhere")
+	errGone       = errors.New("client is gone")
+)
+
+// conn is one client. Its life is serve: one goroutine reads and applies requests in order; what has to wait, waits in goroutines of
+// its own, which end with ctx. Sessions and commands outlive it.
+type conn struct {
+	srv      *Server
+	t        transport
+	out      *outbox
+	who      Principal
+	log      zerolog.Logger
+	bytesOut prometheus.Counter
+
+	ctx      context.Context // ends when the client is gone
+	cancel   context.CancelFunc
+	work     sync.WaitGroup // the goroutines that answer and stream
+	wg       sync.WaitGroup // the others, but the reading one
+	inFlight atomic.Int64   // requests received and not answered
+	asked    atomic.Bool    // it subscribed to something: events may be sent unasked
+
+	ending sync.Once
+	reason reason // set once in ending
+
+	mu      sync.Mutex
+	lanes   map[string]*lane         // guarded by mu; see lane
+	subs    map[string]*subscription // guarded by mu; by stream id: one per stream
+	watches map[string]*watch        // guarded by mu; by session id
+	recent  []*call                  // guarded by mu; the last exec.run and exec.stream requests, for exec.cancel by request_id
+	oldest  int                      // guarded by mu; where recent is overwritten next
+	own     []*pool.Session          // guarded by mu; sessions that end with this connection
+}
+
+func newConn(s *Server, t transport, out *outbox, who Principal) *conn {
+	c := &conn{
+		srv: s, t: t, out: out, who: who,
+		log:      s.log.With().Str("transport", t.name()).Str("principal", who.Subject).Logger(),
+		bytesOut: s.m.BytesOut.WithLabelValues(t.name()),
+		lanes:    map[string]*lane{}, subs: map[string]*subscription{}, watches: map[string]*watch{},
+	}
+	c.ctx, c.cancel = context.WithCancel(s.ctx)
+	return c
+}
+
+// serve is the connection's whole life. The order of its end: no more is read; ctx ends, and with it every wait, pump and watch, whose
+// readers let go of their commands; the socket is closed, which frees who was writing; then the goroutines are waited for.
+func (c *conn) serve() {
+	c.srv.m.ClientConnections.WithLabelValues(c.t.name()).Inc()
+	defer c.srv.m.ClientConnections.WithLabelValues(c.t.name()).Dec()
+	c.log.Debug().Msg("client connected")
+	c.wg.Go(func() { c.t.tend(c) }) // pings; ends with ctx; waited for below
+
+	c.end(c.readLoop())
+	c.t.close()
+	c.work.Wait()
+	c.wg.Wait()
+
+	c.srv.m.ClientsClosed.WithLabelValues(string(c.reason)).Inc()
+	if c.reason == tooSlow {
+		c.srv.m.SlowClientsDropped.Inc()
+	}
+	c.log.Debug().Str("reason", string(c.reason)).Msg("client disconnected")
+	if c.reason != byShutdown { // then the pool ends them all, for its own reason
+		for _, s := range c.own {
+			s.Disconnected()
+		}
+	}
+}
+
+func (c *conn) readLoop() reason {
+	for {
+		msg, err := c.t.read()
+		if err == nil {
+			c.handle(msg)
+			continue
+		}
+		if e, ok := errors.AsType[*protocol.Error](err); ok {
+			c.refuse(nil, e)
+			if e.Code == protocol.RequestTooLarge {
+				return tooBig
+			}
+			continue
+		}
+		if err == errHalfClosed {
+			c.finish()
+			return byClient
+		}
+		return reasonOf(err)
+	}
+}
+
+// finish lets a client that has closed its sending side have all that it asked for.
+func (c *conn) finish() {
+	done, gone := make(chan struct{}), make(chan struct{})
+	c.wg.Go(func() { c.work.Wait(); close(done) }) // waits for answers and streams; those end with ctx at the latest; serve waits for it
+	c.wg.Go(func() { c.t.hungUp(); close(gone) })  // waits for the client to be gone; ends with the socket at the latest; serve waits for it
+	select {
+	case <-done:
+	case <-gone:
+	case <-c.ctx.Done():
+	}
+}
+
+// end begins the end of the connection, from any goroutine but one that holds the outbox; the first reason counts.
+func (c *conn) end(why reason) {
+	c.ending.Do(func() {
+		c.reason = why
+		c.cancel()
+		c.t.farewell(why)
+	})
+}
+
+// sent looks at how a write went.
+func (c *conn) sent(err error) {
+	switch {
+	case err == nil, err == errClosing:
+	case errors.Is(err, errSlow):
+		c.end(tooSlow)
+	default:
+		c.end(byClient)
+	}
+}
+
+// refuse answers a request that was not taken up. It is the reading goroutine's, which waits here when the client floods us: that is all
+// the pressure needed.
+func (c *conn) refuse(id jsontext.Value, e *protocol.Error) {
+	c.sent(c.out.send(func(dst []byte) []byte { return protocol.AppendFailure(dst, id, e) }))
+}
+
+// event sends a notification and reports whether the client is still there.
+func (c *conn) event(name string, data any) bool {
+	err := c.out.send(func(dst []byte) []byte {
+		msg, err := protocol.AppendEvent(dst, name, data)
+		if err != nil {
+			c.log.Error().Err(err).Str("event", name).Msg("event cannot be encoded")
+			msg, _ = protocol.AppendEvent(dst, name, nil)
+		}
+		return msg
+	})
+	c.sent(err)
+	return err == nil
+}
+
+// spawn runs f on a goroutine that serve waits for: it ends soon after ctx.
+func (c *conn) spawn(f func()) { c.work.Go(f) }
+
+// caught turns a panic into an error: one request's bug must not end everybody's sessions.
+func (c *conn) caught(method string, err *error) {
+	if v := recover(); v != nil {
+		c.log.Error().Str("method", method).Interface("panic", v).Bytes("stack", debug.Stack()).Msg("request panicked")
+		*err = protocol.Errorf(protocol.InternalError, "internal error")
+	}
+}
+
+// reasonOf reads a transport's error. What the network does (resets, timeouts, vanished peers) is the client going away.
+func reasonOf(err error) reason {
+	if errors.Is(err, websocket.ErrMessageTooBig) {
+		return tooBig
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return stalled
+	}
+	_, network := errors.AsType[*net.OpError](err)
+	_, system := errors.AsType[syscall.Errno](err)
+	if network || system || websocket.CloseStatus(err) != -1 ||
+		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, context.Canceled) {
+		return byClient
+	}
+	return malformed
+}

@@ -1,0 +1,314 @@
+package web
+
+import (
+	"bytes"
+	"cmp"
+	"crypto/rand"
+	"reflect"
+	"slices"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"trl/pool"
+	"trl/protocol"
+)
+
+// call is one request on its way to its answer.
+type call struct {
+	c      *conn
+	id     jsontext.Value
+	method string
+	params jsontext.Value // aliases the message: only for the reading goroutine, until handle returns
+	lane   string         // guarded by c.mu; the lane in which it waits for its turn
+	execID string         // guarded by c.mu; what it started
+}
+
+// handler is one method. run returns the answer, or errLater when somebody else will give it.
+type handler struct {
+	params reflect.Type
+	reads  bool // changes nothing, so that a viewer may
+	run    func(*call) (any, error)
+}
+
+// handlers is every method, equal to protocol.Methods (a test compares).
+var handlers = map[string]handler{
+	"session.create":  changes(sessionCreate),
+	"session.info":    reads(sessionInfo),
+	"session.list":    reads(sessionList),
+	"session.destroy": changes(sessionDestroy),
+	"session.rename":  changes(sessionRename),
+	"session.reset":   changes(sessionReset),
+	"session.touch":   changes(sessionTouch),
+	"session.watch":   reads(sessionWatch),
+	"session.unwatch": reads(sessionUnwatch),
+
+	"exec.run":    changes(execRun),
+	"exec.stream": changes(execStream),
+	"exec.wait":   reads(execWait),
+	"exec.input":  changes(execInput),
+	"exec.cancel": changes(execCancel),
+	"exec.attach": reads(execAttach),
+	"exec.detach": reads(execDetach),
+
+	"process.start":  changes(processStart),
+	"process.list":   reads(processList),
+	"process.info":   reads(processInfo),
+	"process.logs":   reads(processLogs),
+	"process.detach": reads(processDetach),
+	"process.input":  changes(processInput),
+	"process.kill":   changes(processKill),
+	"process.wait":   reads(processWait),
+
+	"system.ping":         reads(systemPing),
+	"system.stats":        reads(systemStats),
+	"system.capabilities": reads(systemCapabilities),
+}
+
+func reads[P any](f func(*call, *P) (any, error)) handler {
+	h := changes(f)
+	h.reads = true
+	return h
+}
+
+func changes[P any](f func(*call, *P) (any, error)) handler {
+	return handler{params: reflect.TypeFor[P](), run: func(k *call) (any, error) {
+		q := new(P)
+		if err := protocol.DecodeParams(k.params, q); err != nil {
+			return nil, err
+		}
+		return f(k, q)
+	}}
+}
+
+// handle applies one request. It runs on the reading goroutine, which is what keeps requests in order.
+func (c *conn) handle(msg []byte) {
+	req, fault := protocol.DecodeRequest(msg)
+	if c.inFlight.Load() >= int64(c.srv.cfg.MaxInFlight) {
+		c.srv.m.RateLimited.Inc()
+		c.refuse(req.ID, protocol.Errorf(protocol.RateLimited, "%d requests are in flight", c.srv.cfg.MaxInFlight).With("limit", c.srv.cfg.MaxInFlight))
+		return
+	}
+	k := &call{c: c, id: req.ID, method: req.Method, params: req.Params}
+	c.inFlight.Add(1)
+	var data any
+	var err error = fault
+	if fault == nil {
+		data, err = k.caught(k.dispatch)
+	}
+	k.params = nil
+	if err == errLater {
+		return
+	}
+	// Whoever writes just now may be waiting for the client: then this answer waits elsewhere, and reading goes on. A cancel, for one,
+	// must not wait behind the output it is to stop.
+	if sent, werr := c.out.trySend(k.encode(data, err)); sent {
+		c.inFlight.Add(-1)
+		c.sent(werr)
+		return
+	}
+	c.spawn(func() { k.answer(data, err) }) // waits for the outbox; ends with the socket
+}
+
+func (k *call) dispatch() (any, error) {
+	h, ok := handlers[k.method]
+	switch {
+	case ok && (h.reads || k.c.who.Role != Viewer):
+		return h.run(k)
+	case ok:
+		return nil, protocol.Errorf(protocol.Forbidden, "a viewer may only read")
+	case slices.Contains(protocol.Later, k.method):
+		return nil, protocol.Errorf(protocol.NotSupported, "%s is not supported yet", k.method)
+	}
+	return nil, protocol.Errorf(protocol.UnknownMethod, "unknown method")
+}
+
+// caught runs f and turns a panic into an error: one request's bug must not end everybody's sessions.
+func (k *call) caught(f func() (any, error)) (data any, err error) {
+	defer k.c.caught(k.method, &err)
+	return f()
+}
+
+// settle runs f and gives its answer, unless that comes later still.
+func (k *call) settle(f func() (any, error)) {
+	if data, err := k.caught(f); err != errLater {
+		k.answer(data, err)
+	}
+}
+
+// later has f give the answer, from a goroutine: it may wait, until ctx ends.
+func (k *call) later(f func() (any, error)) (any, error) {
+	k.c.spawn(func() { k.settle(f) }) // gives the answer; f ends with ctx; serve waits for it
+	return nil, errLater
+}
+
+// answer writes the one answer that a request gets.
+func (k *call) answer(data any, err error) {
+	defer k.c.inFlight.Add(-1)
+	if err != errGone {
+		k.c.sent(k.c.out.send(k.encode(data, err)))
+	}
+}
+
+func (k *call) encode(data any, err error) func([]byte) []byte {
+	if err != nil {
+		e := k.fault(err)
+		return func(dst []byte) []byte { return protocol.AppendFailure(dst, k.id, e) }
+	}
+	return func(dst []byte) []byte {
+		msg, err := protocol.AppendResult(dst, k.id, data)
+		if err != nil {
+			msg = protocol.AppendFailure(dst, k.id, k.fault(err))
+		}
+		return msg
+	}
+}
+
+// fault is what the client sees of err; what it may not see goes into the log, and the two share an id.
+func (k *call) fault(err error) *protocol.Error {
+	e := protocol.AsError(err)
+	if e.Code == protocol.InternalError && e.Details["log_id"] == nil {
+		id := rand.Text()[:8]
+		e = protocol.Errorf(e.Code, "%s", e.Message).With("log_id", id)
+		k.c.log.Error().Err(err).AnErr("cause", protocol.AsError(err).Unwrap()).Str("log_id", id).Str("method", k.method).Msg("request failed")
+	}
+	return e
+}
+
+// lane keeps requests to one session in order while one of them takes its time (a shell that starts, a tree that ends): those that come
+// meanwhile on this connection queue behind it. Without such a one there is no lane, and requests are applied as they are read.
+type lane struct {
+	keys    []string // guarded by conn.mu; the session's id or "name " and its name, or both
+	waiting []func() // guarded by conn.mu
+}
+
+// turn applies a request to the session that key stands for when its turn has come. A slow one is applied on the lane's goroutine.
+func (k *call) turn(key string, slow bool, apply func() (any, error)) (any, error) {
+	c := k.c
+	c.mu.Lock()
+	if l := c.lanes[key]; l != nil {
+		l.waiting = append(l.waiting, func() { k.settle(apply) })
+		k.lane = key
+		c.mu.Unlock()
+		return nil, errLater
+	}
+	if !slow {
+		c.mu.Unlock()
+		return apply()
+	}
+	l := &lane{keys: []string{key}}
+	c.lanes[key] = l
+	k.lane = key
+	c.mu.Unlock()
+	c.spawn(func() { // applies the lane's requests; ends with the last; serve waits for it
+		for f := func() { k.settle(apply) }; f != nil; f = c.nextIn(l) {
+			f()
+		}
+	})
+	return nil, errLater
+}
+
+// nextIn takes the lane's next request, or takes the lane away when there is none.
+func (c *conn) nextIn(l *lane) (f func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(l.waiting) > 0 {
+		f, l.waiting = l.waiting[0], l.waiting[1:]
+		return f
+	}
+	for _, key := range l.keys {
+		delete(c.lanes, key)
+	}
+	return nil
+}
+
+// alsoKnown gives the lane of a session that was made under its name the id too.
+func (c *conn) alsoKnown(key string, s *pool.Session) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if l := c.lanes[key]; l != nil && c.lanes[s.ID()] == nil {
+		l.keys = append(l.keys, s.ID())
+		c.lanes[s.ID()] = l
+	}
+}
+
+// defaultSession is the session of a request that names none (PROTOCOL.md §4).
+const defaultSession = "default"
+
+// on applies f to the session that ref names, in turn.
+func (k *call) on(ref protocol.SessionRef, slow bool, f func(*pool.Session) (any, error)) (any, error) {
+	if ref.SessionID == "" { // a session.create with this name may be under way
+		key := nameKey(cmp.Or(ref.Session, defaultSession))
+		if k.c.inTurn(key) {
+			return k.turn(key, slow, func() (any, error) {
+				s, err := k.find(ref)
+				if err != nil {
+					return nil, err
+				}
+				return f(s)
+			})
+		}
+	}
+	s, err := k.find(ref)
+	if err != nil {
+		return nil, err
+	}
+	return k.turn(s.ID(), slow, func() (any, error) { return f(s) })
+}
+
+func nameKey(name string) string { return "name " + name }
+
+// inTurn reports whether requests for key have to queue.
+func (c *conn) inTurn(key string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.lanes[key] != nil
+}
+
+// find is the pool's Find; with neither id nor name it makes the default session.
+func (k *call) find(ref protocol.SessionRef) (*pool.Session, error) {
+	return k.c.srv.pool.Find(k.c.who.Subject, ref.SessionID, ref.Session)
+}
+
+// maxRecent bounds what exec.cancel by request_id can reach back to.
+const maxRecent = 256
+
+// remember makes the request reachable for exec.cancel by request_id.
+func (c *conn) remember(k *call) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.recent) < maxRecent {
+		c.recent = append(c.recent, k)
+		return
+	}
+	c.recent[c.oldest] = k
+	c.oldest = (c.oldest + 1) % maxRecent
+}
+
+// started notes the command that the request began.
+func (k *call) started(execID string) {
+	k.c.mu.Lock()
+	defer k.c.mu.Unlock()
+	k.execID = execID
+}
+
+// recall finds the latest exec.run or exec.stream request with an id that is the same JSON value.
+func (c *conn) recall(id jsontext.Value) *call {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i := range c.recent { // the newest stands before oldest
+		k := c.recent[(c.oldest+len(c.recent)-1-i)%len(c.recent)]
+		if sameID(k.id, id) {
+			return k
+		}
+	}
+	return nil
+}
+
+// sameID compares two ids as JSON does: "a" is "\u0061", and 1 is 1.0.
+func sameID(a, b jsontext.Value) bool {
+	if bytes.Equal(a, b) {
+		return true
+	}
+	a, b = a.Clone(), b.Clone()
+	return a.Kind() == b.Kind() && a.Canonicalize() == nil && b.Canonicalize() == nil && bytes.Equal(a, b)
+}

@@ -1,0 +1,262 @@
+package web
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+
+	"trl/metrics"
+	"trl/protocol"
+)
+
+// start0 is a server without a pool, for what does not reach it.
+func start0(c Config) *Server {
+	r := prometheus.NewRegistry()
+	return New(c, nil, metrics.New(r), r, zerolog.Nop())
+}
+
+// TestMethodsAreTheProtocols: the table here is the one that clients were promised.
+func TestMethodsAreTheProtocols(t *testing.T) {
+	want := map[string]bool{}
+	for _, m := range protocol.Methods() {
+		want[m.Name] = true
+		if h, ok := handlers[m.Name]; !ok || h.params != m.Params {
+			t.Errorf("%s: handled %v, params %v, want %v", m.Name, ok, h.params, m.Params)
+		}
+	}
+	for name := range handlers {
+		if !want[name] {
+			t.Errorf("%s is not in the protocol", name)
+		}
+	}
+	if reflect.TypeFor[protocol.None]().NumField() != 0 {
+		t.Error("None says something")
+	}
+}
+
+func TestFrameHeaders(t *testing.T) {
+	for _, n := range []int{0, 1, 125, 126, 127, 65535, 65536, 1 << 20} {
+		f := sealWebSocket(append(make([]byte, headroom), bytes.Repeat([]byte{'x'}, n)...))
+		if f[0] != 0x81 {
+			t.Fatalf("first byte %x", f[0])
+		}
+		length, head := int(f[1]), 2
+		switch length {
+		case 126:
+			length, head = int(binary.BigEndian.Uint16(f[2:])), 4
+		case 127:
+			length, head = int(binary.BigEndian.Uint64(f[2:])), 10
+		}
+		if length != n || len(f) != head+n || (n < 126) != (head == 2) || (n > 65535) != (head == 10) {
+			t.Errorf("%d bytes: length %d, header %d", n, length, head)
+		}
+	}
+}
+
+func TestSameID(t *testing.T) {
+	for _, c := range []struct {
+		a, b string
+		want bool
+	}{
+		{`1`, `1`, true}, {`1`, `1.0`, true}, {`1e2`, `100`, true}, {`"a"`, `"\u0061"`, true}, {`"1"`, `1`, false}, {`1`, `2`, false}, {`"a"`, `"b"`, false},
+	} {
+		if got := sameID(jsontext.Value(c.a), jsontext.Value(c.b)); got != c.want {
+			t.Errorf("%s %s: %v", c.a, c.b, got)
+		}
+	}
+}
+
+func TestWholeText(t *testing.T) {
+	for _, c := range []struct {
+		in    string
+		limit int64
+		want  string
+	}{
+		{"abc", 5, "abc"}, {"abc", 2, "ab"}, {"aé", 2, "a"}, {"éa", 1, "é"}, {"\xff\xfe\xfd", 2, "\xff\xfe"},
+	} {
+		if got := wholeText([]byte(c.in), c.limit); string(got) != c.want {
+			t.Errorf("%q to %d: %q", c.in, c.limit, got)
+		}
+	}
+}
+
+// unixPair is a transport and its other end.
+func unixPair(t *testing.T, limit int) (*unixTransport, *net.UnixConn) {
+	t.Helper()
+	l, err := net.Listen("unix", t.TempDir()+"/s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	peer, err := net.Dial("unix", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close(); peer.Close() })
+	return &unixTransport{sock: &socket{Conn: c, patience: patience, known: func() {}}, limit: limit, stall: patience}, peer.(*net.UnixConn)
+}
+
+func TestLinesHoweverTheyCome(t *testing.T) {
+	tr, peer := unixPair(t, 100)
+	want := []string{`{"a":1}`, `x`, strings.Repeat("y", 100), `{"last":true}`}
+	text := want[0] + "\r\n\n  \n" + want[1] + "\n" + want[2] + "\n" + want[3]
+	go func() {
+		for len(text) > 0 {
+			n := min(len(text), 1+rand.IntN(40))
+			io.WriteString(peer, text[:n])
+			text = text[n:]
+		}
+		peer.CloseWrite()
+	}()
+	for _, w := range want {
+		if line, err := tr.read(); err != nil || string(line) != w {
+			t.Fatalf("%q %v, want %q", line, err, w)
+		}
+	}
+	if _, err := tr.read(); err != errHalfClosed {
+		t.Fatal(err)
+	}
+}
+
+func TestLineAboveTheLimit(t *testing.T) {
+	for _, text := range []string{strings.Repeat("y", 101), strings.Repeat("y", 101) + "\n"} {
+		tr, peer := unixPair(t, 100)
+		io.WriteString(peer, text)
+		_, err := tr.read()
+		if e, ok := errors.AsType[*protocol.Error](err); !ok || e.Code != protocol.RequestTooLarge {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestUnfinishedLineTimesOut(t *testing.T) {
+	tr, peer := unixPair(t, 100)
+	tr.stall = 50 * time.Millisecond
+	io.WriteString(peer, "ok\n{")
+	if line, err := tr.read(); err != nil || string(line) != "ok" {
+		t.Fatal(err)
+	}
+	if _, err := tr.read(); reasonOf(err) != stalled {
+		t.Fatal(err)
+	}
+}
+
+// TestSlowPeer: a write ends when nothing is taken, and only then.
+func TestSlowPeer(t *testing.T) {
+	tr, peer := unixPair(t, 100)
+	tr.sock.patience = 300 * time.Millisecond
+	big := make([]byte, 4<<20)
+	slowly := make(chan struct{})
+	go func() { // takes a piece several times within patience: never slow, though the whole takes longer
+		defer close(slowly)
+		piece := make([]byte, 400<<10)
+		for n := 0; n < len(big); {
+			m, err := peer.Read(piece)
+			if err != nil {
+				return
+			}
+			n += m
+			time.Sleep(20 * time.Millisecond)
+		}
+	}()
+	if n, err := tr.sock.Write(big); n != len(big) || err != nil {
+		t.Fatalf("%d %v", n, err)
+	}
+	<-slowly
+	if tr.sock.tookAt.Load() == 0 {
+		t.Error("that the peer made room was not noticed")
+	}
+	if _, err := tr.sock.Write(big); !errors.Is(err, errSlow) {
+		t.Fatal(err)
+	}
+}
+
+func TestMalformedFramesAreAnswered(t *testing.T) { // J8
+	g := start(t)
+	c := g.dial()
+	for text, want := range map[string]string{
+		`{`:                                  "INVALID_REQUEST",
+		`[]`:                                 "INVALID_REQUEST",
+		`"x"`:                                "INVALID_REQUEST",
+		``:                                   "INVALID_REQUEST",
+		`{"method":"system.ping"}`:           "INVALID_REQUEST",
+		`{"id":null,"method":"x"}`:           "INVALID_REQUEST",
+		"{\"id\":\"\xff\",\"method\":\"x\"}": "INVALID_REQUEST",
+	} {
+		c.sendText(text)
+		f := c.await("failure", func(f *frame) bool { return f.Event == "" })
+		if f.ID != nil || f.OK || f.code() != want {
+			t.Errorf("%q: %+v", text, f)
+		}
+	}
+	for text, want := range map[string]string{
+		`{"id":"q","method":"no.such"}`:                                      "UNKNOWN_METHOD",
+		`{"id":"q","method":"term.open","params":{}}`:                        "NOT_SUPPORTED",
+		`{"id":"q","method":"system.ping","params":{"x":1}}`:                 "INVALID_PARAMS",
+		`{"id":"q","method":"system.ping","params":[]}`:                      "INVALID_PARAMS",
+		`{"id":"q","method":"session.info","params":{"session_id":5}}`:       "INVALID_PARAMS",
+		`{"id":"q","method":"session.info","params":{"Session_ID":"s-x"}}`:   "INVALID_PARAMS",
+		`{"id":"q","method":"exec.run","params":{"command":"a\u0000"}}`:      "INVALID_PARAMS",
+		`{"id":"q","params":{}}`:                                             "INVALID_REQUEST",
+		`{"params":{},"bogus":1,"method":"system.ping","id":"q"}`:            "INVALID_REQUEST",
+		`{"id":"q","method":"exec.attach","params":{"exec_id":"x-nowhere"}}`: "EXEC_NOT_FOUND",
+	} {
+		c.sendText(text)
+		if f := c.answer("q"); f.code() != want {
+			t.Errorf("%s: %+v", text, f.Error)
+		}
+	}
+	c.ws.Write(t.Context(), websocket.MessageBinary, []byte(`{"id":1,"method":"system.ping"}`))
+	if f := c.await("failure", func(f *frame) bool { return f.Event == "" }); f.ID != nil || f.code() != "INVALID_REQUEST" {
+		t.Errorf("binary: %+v", f)
+	}
+	c.call("system.ping", nil) // it is all the same connection
+}
+
+func TestTooBigIsClosedAndSessionLives(t *testing.T) { // J3, J4
+	g := start(t)
+	c := g.dial()
+	id := c.session()
+	big := strings.Repeat("a", 1<<20)
+	if got := c.call("exec.run", object{"session_id": id, "command": "X=1; wc -c", "stdin": big}); strings.TrimSpace(got.str("stdout")) != "1048576" {
+		t.Fatalf("%v", got)
+	}
+	go c.ws.Write(context.Background(), websocket.MessageText, bytes.Repeat([]byte("x"), 16<<20))
+	<-c.done
+	if code := websocket.CloseStatus(c.err); code != websocket.StatusMessageTooBig {
+		t.Fatalf("%v", c.err)
+	}
+	d := g.dial()
+	if got := d.run(id, "echo $X"); got != "1\n" {
+		t.Fatalf("%q", got)
+	}
+	w, err := d.ws.Writer(t.Context(), websocket.MessageText) // fragments without end
+	if err != nil {
+		t.Fatal(err)
+	}
+	for err == nil {
+		_, err = w.Write(make([]byte, 64<<10))
+	}
+	<-d.done
+	if code := websocket.CloseStatus(d.err); code != websocket.StatusMessageTooBig {
+		t.Fatalf("%v", d.err)
+	}
+	eventually(t, "both are gone", func() bool { return g.metric("trl_connections") == 0 })
+}

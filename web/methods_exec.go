@@ -1,0 +1,218 @@
+package web
+
+import (
+	"syscall"
+	"time"
+
+	"trl/pool"
+	"trl/protocol"
+)
+
+func execRun(k *call, q *protocol.ExecRun) (any, error) {
+	k.c.remember(k)
+	return k.on(q.SessionRef, false, func(s *pool.Session) (any, error) {
+		e, err := s.Exec(q.Exec())
+		if err != nil {
+			return nil, err
+		}
+		k.started(e.ID())
+		return k.later(func() (any, error) {
+			ended, err := k.await(e, q.YieldMS, nil)
+			if err != nil {
+				return nil, err
+			}
+			if !ended {
+				r := e.Partial()
+				return &r, nil
+			}
+			if err := e.Err(); err != nil {
+				return nil, err
+			}
+			r := e.Result(q.Clean)
+			return &r, nil
+		})
+	})
+}
+
+// await waits for the command's end, for yield or timeout, or for the client to go away: the command goes on then.
+func (k *call) await(e *pool.Exec, yieldMS *float64, timeout *protocol.Seconds) (ended bool, err error) {
+	var late <-chan time.Time
+	limit := time.Duration(-1)
+	if yieldMS != nil {
+		limit = protocol.Seconds(*yieldMS / 1000).Duration()
+	}
+	if timeout != nil && (limit < 0 || timeout.Duration() < limit) {
+		limit = timeout.Duration()
+	}
+	if limit >= 0 {
+		t := time.NewTimer(limit)
+		defer t.Stop()
+		late = t.C
+	}
+	select {
+	case <-e.Done():
+		return true, nil
+	case <-late:
+		return false, nil
+	case <-k.c.ctx.Done():
+		return false, errGone
+	}
+}
+
+func execStream(k *call, q *protocol.ExecStream) (any, error) {
+	c := k.c
+	c.remember(k)
+	return k.on(q.SessionRef, false, func(s *pool.Session) (any, error) {
+		// Held over the pool's call, which does not wait: a watch of ours that hears of exec.started must find the stream taken.
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		e, err := s.Stream(q.Exec())
+		if err != nil {
+			return nil, err
+		}
+		k.execID = e.ID()
+		return c.subscribeLocked(k, execSource(e), 0, q.OnSlow)
+	})
+}
+
+func (k *call) exec(id string) (*pool.Exec, error) {
+	return k.c.srv.pool.FindExec(k.c.who.Subject, id)
+}
+
+func execWait(k *call, q *protocol.ExecWait) (any, error) {
+	e, err := k.exec(q.ExecID)
+	if err != nil {
+		return nil, err
+	}
+	return k.later(func() (any, error) {
+		ended, err := k.await(e, q.YieldMS, q.Timeout)
+		if err != nil {
+			return nil, err
+		}
+		if ended && e.Err() != nil {
+			return nil, e.Err()
+		}
+		var r protocol.ExecResult
+		switch {
+		case q.Offset != nil:
+			if r, err = e.Since(*q.Offset); err != nil {
+				return nil, err
+			}
+		case ended:
+			r = e.Result(false)
+		default:
+			r = e.Partial()
+		}
+		return &r, nil
+	})
+}
+
+func execInput(k *call, q *protocol.ExecInput) (any, error) {
+	e, err := k.exec(q.ExecID)
+	if err != nil {
+		return nil, err
+	}
+	data, fault := protocol.DecodeBytes(q.Data, q.Encoding)
+	if fault != nil {
+		return nil, fault
+	}
+	return nil, e.Input(data, q.EOF)
+}
+
+func execCancel(k *call, q *protocol.ExecCancel) (any, error) {
+	c := k.c
+	switch {
+	case q.ExecID != "":
+		e, err := k.exec(q.ExecID)
+		if err != nil {
+			return nil, err
+		}
+		return k.cancel(e, q)
+	case q.RequestID != nil:
+		earlier := c.recall(q.RequestID)
+		if earlier == nil {
+			return nil, protocol.Errorf(protocol.ExecNotFound, "no exec.run or exec.stream with this id on this connection")
+		}
+		byID := func() (any, error) {
+			c.mu.Lock()
+			id := earlier.execID
+			c.mu.Unlock()
+			if id == "" { // it was refused
+				return &protocol.ExecCancelled{}, nil
+			}
+			e, err := k.exec(id)
+			if err != nil {
+				return nil, err
+			}
+			return k.cancel(e, q)
+		}
+		c.mu.Lock()
+		key, waits := earlier.lane, earlier.execID == ""
+		c.mu.Unlock()
+		if waits && key != "" {
+			return k.turn(key, false, byID)
+		}
+		return byID()
+	}
+	if q.SessionRef == (protocol.SessionRef{}) && !c.inTurn(nameKey(defaultSession)) {
+		if _, err := c.srv.pool.Find(c.who.Subject, "", defaultSession); err != nil {
+			return &protocol.ExecCancelled{}, nil // it is not made for the sake of a cancel
+		}
+	}
+	return k.on(q.SessionRef, false, func(s *pool.Session) (any, error) {
+		e := s.Current()
+		if e == nil {
+			return &protocol.ExecCancelled{}, nil
+		}
+		return k.cancel(e, q)
+	})
+}
+
+// cancel applies q to e and answers when e has ended; a signal on its own is answered at once.
+func (k *call) cancel(e *pool.Exec, q *protocol.ExecCancel) (any, error) {
+	data := &protocol.ExecCancelled{ExecID: e.ID()}
+	if q.Signal != "" {
+		sig, fault := protocol.ParseSignal(q.Signal)
+		if fault != nil {
+			return nil, fault
+		}
+		_, data.Cancelled = e.Cancel(&sig, nil)
+		return data, nil
+	}
+	var grace *time.Duration
+	if q.KillGrace != nil {
+		d := q.KillGrace.Duration()
+		grace = &d
+	}
+	done, was := e.Cancel((*syscall.Signal)(nil), grace)
+	data.Cancelled = was
+	if !was {
+		return data, nil
+	}
+	return k.later(func() (any, error) {
+		select {
+		case <-done:
+			return data, nil
+		case <-k.c.ctx.Done():
+			return nil, errGone
+		}
+	})
+}
+
+func execAttach(k *call, q *protocol.ExecAttach) (any, error) {
+	e, err := k.exec(q.ExecID)
+	if err != nil {
+		return nil, err
+	}
+	k.c.mu.Lock()
+	defer k.c.mu.Unlock()
+	return k.c.subscribeLocked(k, execSource(e), q.Offset, q.OnSlow)
+}
+
+func execDetach(k *call, q *protocol.ExecDetach) (any, error) {
+	e, err := k.exec(q.ExecID)
+	if err != nil {
+		return nil, err
+	}
+	return k.detach(e.StreamID())
+}

@@ -1,0 +1,178 @@
+package web
+
+import (
+	"context"
+	"io"
+	"time"
+
+	"trl/pool"
+	"trl/protocol"
+)
+
+const (
+	// killGrace is what process.kill gives a tree between TERM and KILL when the client does not say (PROTOCOL.md §5).
+	killGrace = 5 * time.Second
+	// A process.logs answer: what it holds unless asked otherwise, and at most.
+	logBytes    = 1 << 20
+	maxLogBytes = 16 << 20
+)
+
+func processStart(k *call, q *protocol.ProcessStart) (any, error) {
+	return k.on(q.SessionRef, true, func(s *pool.Session) (any, error) {
+		p, err := s.StartProcess(k.c.srv.ctx, q)
+		if err != nil {
+			return nil, err
+		}
+		return &protocol.ProcessStarted{ProcessID: p.ID(), Pid: p.Info().Pid, StreamID: p.StreamID()}, nil
+	})
+}
+
+func processList(k *call, q *protocol.SessionRef) (any, error) {
+	return k.on(*q, false, func(s *pool.Session) (any, error) {
+		list := &protocol.Processes{Processes: []protocol.ProcessInfo{}, Background: s.Background()}
+		for _, p := range s.Processes() {
+			list.Processes = append(list.Processes, p.Info())
+		}
+		return list, nil
+	})
+}
+
+func (k *call) process(id string) (*pool.Process, error) {
+	return k.c.srv.pool.FindProcess(k.c.who.Subject, id)
+}
+
+func processInfo(k *call, q *protocol.ProcessRef) (any, error) {
+	p, err := k.process(q.ProcessID)
+	if err != nil {
+		return nil, err
+	}
+	info := p.Info()
+	return &info, nil
+}
+
+func processLogs(k *call, q *protocol.ProcessLogs) (any, error) {
+	p, err := k.process(q.ProcessID)
+	if err != nil {
+		return nil, err
+	}
+	limit := int64(logBytes)
+	if q.MaxBytes != nil {
+		limit = min(*q.MaxBytes, maxLogBytes)
+	}
+	logs, err := readLogs(processSource(p), q.Offset, limit)
+	if err != nil || !q.Follow {
+		return logs, err
+	}
+	k.c.mu.Lock()
+	defer k.c.mu.Unlock()
+	return k.c.followLocked(k, processSource(p), logs.NextOffset, q.OnSlow, logs)
+}
+
+// readLogs takes what is there, at most limit bytes, without waiting.
+func readLogs(src source, offset, limit int64) (*protocol.Logs, error) {
+	logs := &protocol.Logs{StreamID: src.stream, Chunks: []protocol.Chunk{}, NextOffset: offset}
+	r, err := src.attach(offset, false)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	for limit > 0 {
+		ch, ok, err := r.TryNext()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+		if !ok {
+			break
+		}
+		if ch.Gap > 0 {
+			if logs.Gap == nil {
+				logs.Gap = &protocol.GapRange{From: ch.Offset - ch.Gap}
+			}
+			logs.Gap.To = ch.Offset
+		}
+		data := wholeText(ch.Data, limit)
+		limit -= int64(len(data))
+		c := protocol.Chunk{Offset: ch.Offset, Stream: ch.Stream.String()}
+		if c.Data, c.Encoding = protocol.EncodeBytes(data); c.Encoding == protocol.UTF8 {
+			c.Encoding = "" // the default
+		}
+		logs.Chunks = append(logs.Chunks, c)
+		logs.NextOffset = ch.Offset + int64(len(data))
+		if len(data) < len(ch.Data) {
+			break
+		}
+	}
+	logs.EOF = src.ended() && logs.NextOffset >= src.journal.Size()
+	return logs, nil
+}
+
+func processDetach(k *call, q *protocol.ProcessRef) (any, error) {
+	p, err := k.process(q.ProcessID)
+	if err != nil {
+		return nil, err
+	}
+	return k.detach(p.StreamID())
+}
+
+func processInput(k *call, q *protocol.ProcessInput) (any, error) {
+	p, err := k.process(q.ProcessID)
+	if err != nil {
+		return nil, err
+	}
+	data, fault := protocol.DecodeBytes(q.Data, q.Encoding)
+	if fault != nil {
+		return nil, fault
+	}
+	return nil, p.Input(data, q.EOF)
+}
+
+func processKill(k *call, q *protocol.ProcessKill) (any, error) {
+	p, err := k.process(q.ProcessID)
+	if err != nil {
+		return nil, err
+	}
+	if q.Signal != "" {
+		sig, fault := protocol.ParseSignal(q.Signal)
+		if fault != nil {
+			return nil, fault
+		}
+		if err := p.Signal(sig); err != nil {
+			return nil, err
+		}
+		info := p.Info()
+		return &info, nil
+	}
+	grace := killGrace
+	if q.KillGrace != nil {
+		grace = q.KillGrace.Duration()
+	}
+	return k.later(func() (any, error) {
+		if err := p.Kill(k.c.srv.ctx, grace); err != nil { // goes on when the client leaves
+			return nil, err
+		}
+		info := p.Info()
+		return &info, nil
+	})
+}
+
+func processWait(k *call, q *protocol.ProcessWait) (any, error) {
+	p, err := k.process(q.ProcessID)
+	if err != nil {
+		return nil, err
+	}
+	return k.later(func() (any, error) {
+		ctx, cancel := k.c.ctx, context.CancelFunc(func() {})
+		if q.Timeout != nil {
+			ctx, cancel = context.WithTimeout(ctx, q.Timeout.Duration())
+		}
+		defer cancel()
+		r, err := p.Wait(ctx, q.Until)
+		if k.c.ctx.Err() != nil {
+			return nil, errGone
+		}
+		return &r, err
+	})
+}

@@ -1,0 +1,106 @@
+package web
+
+import (
+	"trl/pool"
+	"trl/protocol"
+)
+
+func sessionCreate(k *call, q *protocol.SessionCreate) (any, error) {
+	c := k.c
+	key := nameKey(q.Name)
+	create := func() (any, error) {
+		mine := q.OnDisconnect == "destroy"
+		if mine && q.IfExists == "return" && q.Name != "" { // the session of another connection ends with that one
+			_, err := c.srv.pool.Find(c.who.Subject, "", q.Name)
+			mine = err != nil
+		}
+		s, err := c.srv.pool.Create(c.srv.ctx, c.who.Subject, q) // not the client's ctx: the session may outlive it
+		if err != nil {
+			return nil, err
+		}
+		if mine && s.OnDisconnectDestroy() {
+			c.mu.Lock()
+			c.own = append(c.own, s)
+			c.mu.Unlock()
+		}
+		if q.Name != "" {
+			c.alsoKnown(key, s)
+		}
+		data := s.Data()
+		return &data, nil
+	}
+	if q.Name == "" {
+		return k.later(create) // nobody can name it before the answer
+	}
+	return k.turn(key, true, create)
+}
+
+func sessionInfo(k *call, q *protocol.SessionRef) (any, error) {
+	return k.on(*q, false, func(s *pool.Session) (any, error) {
+		info := s.Info()
+		return &info, nil
+	})
+}
+
+func sessionList(k *call, q *protocol.SessionList) (any, error) {
+	list := k.c.srv.pool.List(k.c.who.Subject, q)
+	if list == nil {
+		list = []protocol.SessionInfo{} // clients read its length
+	}
+	return &protocol.Sessions{Sessions: list}, nil
+}
+
+func sessionDestroy(k *call, q *protocol.SessionDestroy) (any, error) {
+	return k.on(q.SessionRef, true, func(s *pool.Session) (any, error) {
+		data, err := s.Destroy(k.c.srv.ctx, q) // goes on when the client leaves
+		return &data, err
+	})
+}
+
+func sessionRename(k *call, q *protocol.SessionRename) (any, error) {
+	return k.on(q.SessionRef, false, func(s *pool.Session) (any, error) {
+		if err := s.Rename(q.Name); err != nil {
+			return nil, err
+		}
+		data := s.Data()
+		return &data, nil
+	})
+}
+
+func sessionReset(k *call, q *protocol.SessionRef) (any, error) {
+	return k.on(*q, true, func(s *pool.Session) (any, error) {
+		if err := s.Reset(k.c.srv.ctx); err != nil {
+			return nil, err
+		}
+		data := s.Data()
+		return &data, nil
+	})
+}
+
+func sessionTouch(k *call, q *protocol.SessionRef) (any, error) {
+	return k.on(*q, false, func(s *pool.Session) (any, error) {
+		s.Touch()
+		return nil, nil
+	})
+}
+
+func sessionWatch(k *call, q *protocol.SessionRef) (any, error) {
+	return k.on(*q, false, func(s *pool.Session) (any, error) { return k.c.watch(k, s) })
+}
+
+func sessionUnwatch(k *call, q *protocol.SessionRef) (any, error) {
+	return k.on(*q, false, func(s *pool.Session) (any, error) {
+		c := k.c
+		c.mu.Lock()
+		w := c.watches[s.ID()]
+		c.mu.Unlock()
+		if w == nil {
+			return nil, nil
+		}
+		w.stop()
+		return k.later(func() (any, error) { // what the watch was sending goes out before the answer
+			<-w.gone
+			return nil, nil
+		})
+	})
+}

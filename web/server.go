@@ -1,0 +1,449 @@
+// Package web is the HTTP edge: auth, upgrade, dispatch of messages to the pool, pumps, health, the terminal page.
+package web
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	stdlog "log"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+
+	"trl/metrics"
+	"trl/pool"
+	"trl/protocol"
+)
+
+// Config is the edge's. The zero value of a bound means its default.
+type Config struct {
+	Listen        string // host:port; empty: no HTTP
+	Unix          string // path of the Unix socket; empty: none
+	MetricsListen string // a listener for /metrics alone, which then needs no token; empty: /metrics is on Listen
+
+	Origins         []string // scheme://host[:port] of pages beside our own that may connect
+	AuthNone        bool     // everyone is local, on loopback only
+	Tokens          Tokens   // who may come in over HTTP, unless AuthNone
+	TLSCert, TLSKey string   // files, read again when they change
+	Insecure        bool     // beyond loopback without TLS
+
+	MaxFrame    int64         // bytes of an inbound message, 4 MiB
+	MaxInFlight int           // requests of one connection, 64
+	PingEvery   time.Duration // 20 s: below the 60 s after which proxies close what is idle
+	PeerSilence time.Duration // 45 s: two pings and some
+	SlowClient  time.Duration // 30 s
+
+	Version      string
+	Capabilities protocol.Capabilities // what system.capabilities tells beside what web and the pool know: default shell, isolation, limits
+
+	stall time.Duration // stallLimit; tests shorten it
+}
+
+const (
+	// Time to send the headers of a request and to take the answer; and strangers, who have not shown a token, at a time.
+	headerTimeout = 10 * time.Second
+	answerTimeout = 30 * time.Second
+	maxStrangers  = 512
+	// notice is what clients get between server.shutdown and the close, for results that are about to come.
+	notice = 700 * time.Millisecond
+)
+
+func orDefault[T comparable](v *T, d T) {
+	var zero T
+	if *v == zero {
+		*v = d
+	}
+}
+
+// Server is the edge of one gateway: New, Listen, Serve, Shutdown, each once and in this order.
+type Server struct {
+	cfg  Config
+	pool *pool.Pool
+	m    *metrics.Metrics
+	log  zerolog.Logger
+	born time.Time
+	main http.Handler
+	side http.Handler // of MetricsListen
+
+	ctx    context.Context // of what clients began and what may outlive them; ends in Shutdown
+	cancel context.CancelFunc
+
+	listeners []listening // set once in Listen
+	addr      net.Addr    // set once in Listen
+	cert      *reloader   // set once in Listen; nil without TLS
+	pair      atomic.Pointer[tls.Certificate]
+
+	stopping atomic.Bool
+	once     sync.Once // Shutdown
+
+	mu     sync.Mutex
+	conns  map[*conn]struct{} // guarded by mu
+	closed bool               // guarded by mu; no connection may join any more
+	active sync.WaitGroup     // connections
+}
+
+// listening is one listener with what serves it.
+type listening struct {
+	net.Listener
+	serve func(net.Listener) error
+	stop  func(context.Context) // stops accepting and waits for what is being answered
+}
+
+// New makes a server that does nothing yet.
+func New(cfg Config, p *pool.Pool, m *metrics.Metrics, g prometheus.Gatherer, log zerolog.Logger) *Server {
+	orDefault(&cfg.MaxFrame, 4<<20)
+	orDefault(&cfg.MaxInFlight, 64)
+	orDefault(&cfg.PingEvery, 20*time.Second)
+	orDefault(&cfg.PeerSilence, 45*time.Second)
+	orDefault(&cfg.SlowClient, 30*time.Second)
+	orDefault(&cfg.stall, stallLimit)
+	s := &Server{cfg: cfg, pool: p, m: m, log: log, born: time.Now(), conns: map[*conn]struct{}{}}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+
+	scrape := metrics.Handler(g)
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /v1/ws", s.serveWebSocket)
+	mux.HandleFunc("GET /v1/schema", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/schema+json")
+		w.Write(protocol.Schema())
+	})
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, r *http.Request) { fmt.Fprintln(w, "ok") })
+	mux.HandleFunc("GET /readyz", s.ready)
+	mux.HandleFunc("GET /login", s.page(loginPage))
+	mux.HandleFunc("POST /login", s.login)
+	mux.HandleFunc("GET /{$}", s.page(homePage))
+	if cfg.MetricsListen == "" {
+		mux.Handle("GET /metrics", s.known(scrape))
+	}
+	s.main = mux
+	side := http.NewServeMux()
+	side.Handle("GET /metrics", scrape)
+	s.side = side
+	return s
+}
+
+// Listen binds every address, or none.
+func (s *Server) Listen() (err error) {
+	defer func() {
+		if err != nil {
+			s.stopListening(context.Background())
+		}
+	}()
+	if s.cfg.Listen != "" {
+		if s.addr, err = s.listenHTTP(s.cfg.Listen, s.main, true); err != nil {
+			return err
+		}
+	}
+	if s.cfg.MetricsListen != "" {
+		if _, err = s.listenHTTP(s.cfg.MetricsListen, s.side, false); err != nil {
+			return err
+		}
+	}
+	if s.cfg.Unix != "" {
+		l, remove, err := listenUnix(s.cfg.Unix)
+		if err != nil {
+			return fmt.Errorf("listen on %s: %w", s.cfg.Unix, err)
+		}
+		s.listeners = append(s.listeners, listening{s.gate(l), s.serveUnix, func(context.Context) { remove(); l.Close() }})
+	}
+	return nil
+}
+
+func (s *Server) gate(l net.Listener) net.Listener {
+	return &gate{Listener: l, patience: s.cfg.SlowClient, most: maxStrangers}
+}
+
+func (s *Server) listenHTTP(addr string, h http.Handler, guarded bool) (net.Addr, error) {
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	loopback := l.Addr().(*net.TCPAddr).IP.IsLoopback() // asked of the kernel: names and wildcards are resolved by now
+	if guarded && !loopback {
+		switch {
+		case s.cfg.AuthNone:
+			err = fmt.Errorf("listen on %s: without authentication only loopback addresses are allowed", addr)
+		case s.cfg.TLSCert == "" && !s.cfg.Insecure:
+			err = fmt.Errorf("listen on %s: beyond loopback needs TLS (or insecure, when something in front does it)", addr)
+		}
+	}
+	if guarded && !s.cfg.AuthNone && s.cfg.Tokens == nil {
+		err = errors.New("no tokens to authenticate with")
+	}
+	if err != nil {
+		l.Close()
+		return nil, err
+	}
+	srv := &http.Server{
+		Handler:           s.guard(h, loopback),
+		ReadHeaderTimeout: headerTimeout,
+		ReadTimeout:       headerTimeout,
+		WriteTimeout:      answerTimeout,
+		IdleTimeout:       headerTimeout,
+		MaxHeaderBytes:    32 << 10,
+		ErrorLog:          stdlog.New(debugLog{s.log}, "", 0),
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			return context.WithValue(ctx, socketKey{}, socketOf(c))
+		},
+		Protocols: new(http.Protocols),
+	}
+	srv.Protocols.SetHTTP1(true) // a WebSocket is an HTTP/1.1 upgrade; nothing else here would gain by HTTP/2
+	gated := s.gate(l)
+	if guarded && s.cfg.TLSCert != "" {
+		if err := s.loadCertificate(); err != nil {
+			l.Close()
+			return nil, err
+		}
+		if s.cert, err = watchFiles(s.log, s.loadCertificate, s.cfg.TLSCert, s.cfg.TLSKey); err != nil {
+			l.Close()
+			return nil, err
+		}
+		gated = tls.NewListener(gated, &tls.Config{
+			MinVersion:     tls.VersionTLS12,
+			GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return s.pair.Load(), nil },
+		})
+	}
+	s.listeners = append(s.listeners, listening{gated, srv.Serve, func(ctx context.Context) {
+		if srv.Shutdown(ctx) != nil {
+			srv.Close()
+		}
+		gated.Close() // Shutdown closes only what Serve was called on
+	}})
+	return l.Addr(), nil
+}
+
+func (s *Server) loadCertificate() error {
+	pair, err := tls.LoadX509KeyPair(s.cfg.TLSCert, s.cfg.TLSKey)
+	if err != nil {
+		return fmt.Errorf("TLS certificate: %w", err)
+	}
+	s.pair.Store(&pair)
+	return nil
+}
+
+// debugLog takes what net/http has to say: TLS handshakes that failed and the like, nothing that a person must act on.
+type debugLog struct{ log zerolog.Logger }
+
+func (d debugLog) Write(p []byte) (int, error) {
+	d.log.Debug().Bytes("text", p[:max(0, len(p)-1)]).Msg("http")
+	return len(p), nil
+}
+
+// Addr is where HTTP is served, with the real port; empty when it is not.
+func (s *Server) Addr() string {
+	if s.addr == nil {
+		return ""
+	}
+	return s.addr.String()
+}
+
+// URL is Addr with its scheme.
+func (s *Server) URL() string {
+	if s.cfg.TLSCert != "" {
+		return "https://" + s.Addr()
+	}
+	return "http://" + s.Addr()
+}
+
+// Serve answers clients until Shutdown, then returns nil; or until a listener fails.
+func (s *Server) Serve() error {
+	failed := make(chan error, len(s.listeners))
+	for _, l := range s.listeners {
+		go func() { failed <- l.serve(l) }() // accepts; ends when the listener is closed; Serve waits for it
+	}
+	var first error
+	for range s.listeners {
+		err := <-failed
+		if first == nil && err != nil && !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
+			first = err
+			s.stopListening(context.Background())
+		}
+	}
+	return first
+}
+
+func (s *Server) stopListening(ctx context.Context) {
+	for _, l := range s.listeners {
+		l.stop(ctx)
+	}
+}
+
+// Shutdown ends the server and the pool with it: clients are told, sessions end, connections are closed with 1012, and no goroutine
+// is left when it returns. How long the sessions may take is ctx's to say; clients cannot make it longer.
+func (s *Server) Shutdown(ctx context.Context) (err error) {
+	s.once.Do(func() { err = s.shutdown(ctx) })
+	return err
+}
+
+func (s *Server) shutdown(ctx context.Context) error {
+	s.stopping.Store(true) // /readyz says so from now on, and connections are refused
+	var telling sync.WaitGroup
+	s.each(func(c *conn) {
+		if c.t.name() == "websocket" || c.asked.Load() { // nobody on a Unix socket gets what he did not ask for
+			telling.Go(func() { c.event("server.shutdown", &protocol.ServerShutdown{In: protocol.Seconds(notice.Seconds())}) })
+		}
+	})
+	emptied := make(chan error, 1)
+	go func() { emptied <- s.pool.Close(ctx) }() // ends every session; bounded by ctx; waited for below
+	var err error
+	wait := time.NewTimer(notice)
+	defer wait.Stop()
+	select {
+	case err = <-emptied:
+		emptied <- err
+	case <-wait.C:
+	}
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	s.each(func(c *conn) { telling.Go(func() { c.end(byShutdown) }) })
+	telling.Wait()
+	brief, cancel := context.WithTimeout(ctx, goodbye)
+	defer cancel()
+	s.stopListening(brief)
+	err = <-emptied
+	s.cancel()
+	s.active.Wait()
+	if s.cert != nil {
+		s.cert.Close()
+	}
+	return err
+}
+
+func (s *Server) each(f func(*conn)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.conns {
+		f(c)
+	}
+}
+
+// serveConn serves one connection until it ends.
+func (s *Server) serveConn(c *conn) {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		c.end(byShutdown)
+		c.t.close()
+		return
+	}
+	s.conns[c] = struct{}{}
+	s.active.Add(1)
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		delete(s.conns, c)
+		s.mu.Unlock()
+		s.active.Done()
+	}()
+	c.serve()
+}
+
+type socketKey struct{}
+
+// guard is what every request passes, whatever its route.
+func (s *Server) guard(h http.Handler, loopback bool) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		head := w.Header()
+		head.Set("X-Content-Type-Options", "nosniff")
+		head.Set("Referrer-Policy", "no-referrer")
+		head.Set("Cache-Control", "no-store")
+		head.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
+		head.Set("Cross-Origin-Opener-Policy", "same-origin")
+		head.Set("Cross-Origin-Resource-Policy", "same-origin")
+		head.Set("Connection", "close") // one request each: a stranger's connection is short; an upgrade overwrites this
+		switch {
+		case loopback && !loopbackHost(r.Host):
+			refuse(w, http.StatusMisdirectedRequest, "this server has another name")
+		case !originAllowed(r, s.cfg.Origins):
+			refuse(w, http.StatusForbidden, "this origin is not allowed")
+		case tokenInQuery(r):
+			refuse(w, http.StatusBadRequest, "tokens are not accepted in URLs")
+		default:
+			h.ServeHTTP(w, r)
+		}
+	})
+}
+
+func refuse(w http.ResponseWriter, status int, why string) {
+	if status == http.StatusUnauthorized {
+		w.Header().Set("WWW-Authenticate", `Bearer realm="trl"`)
+	}
+	http.Error(w, why, status)
+}
+
+// known lets only principals pass.
+func (s *Server) known(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, ok := s.authenticate(r); !ok {
+			refuse(w, http.StatusUnauthorized, "a token is needed")
+			return
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
+func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
+	if s.stopping.Load() {
+		refuse(w, http.StatusServiceUnavailable, "shutting down")
+		return
+	}
+	fmt.Fprintln(w, "ready")
+}
+
+func (s *Server) serveWebSocket(w http.ResponseWriter, r *http.Request) {
+	who, ok := s.authenticate(r)
+	if !ok {
+		refuse(w, http.StatusUnauthorized, "a token is needed")
+		return
+	}
+	if s.stopping.Load() {
+		refuse(w, http.StatusServiceUnavailable, "shutting down")
+		return
+	}
+	t, err := acceptWebSocket(s, w, r)
+	if err != nil {
+		s.log.Debug().Err(err).Msg("upgrade refused")
+		return
+	}
+	r.Context().Value(socketKey{}).(*socket).known()
+	s.serveConn(newConn(s, t, t.out, who))
+}
+
+func (s *Server) serveUnix(l net.Listener) error {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			if errors.Is(err, net.ErrClosed) {
+				return err
+			}
+			s.log.Warn().Err(err).Msg("accept on the Unix socket") // EMFILE passes
+			time.Sleep(50 * time.Millisecond)
+			continue
+		}
+		go s.serveLocal(c.(*socket)) // serves one connection, ends with it; Shutdown waits for it through active
+	}
+}
+
+func (s *Server) serveLocal(sock *socket) {
+	who, err := peer(sock)
+	t := newUnixTransport(s, sock)
+	c := newConn(s, t, t.out, who)
+	if err != nil || s.stopping.Load() {
+		e := protocol.Errorf(protocol.ShuttingDown, "the server is shutting down")
+		if err != nil {
+			e = protocol.AsError(err)
+		}
+		c.refuse(nil, e)
+		c.end(byShutdown)
+		return
+	}
+	sock.known()
+	s.serveConn(c)
+}

@@ -1,0 +1,99 @@
+package web
+
+import (
+	"crypto/tls"
+	"errors"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// errSlow ends a client that took nothing for Config.SlowClient.
+var errSlow = errors.New("client takes nothing")
+
+// socket is an accepted connection, below TLS and HTTP. It knows what the layers above cannot see: whether the peer still
+// takes what is written to it.
+type socket struct {
+	net.Conn
+	patience time.Duration // set once: how long a write may wait without the peer taking a byte
+	known    func()        // set once: takes it off the gate's count of strangers; idempotent
+
+	hurried atomic.Bool  // no more patience: the deadline that hurry set stands
+	tookAt  atomic.Int64 // when the peer last made room for a write that had to wait, Unix nanoseconds
+}
+
+// waited tells a write that had to wait for the peer from one that only copied into the kernel's buffer.
+const waited = 20 * time.Millisecond
+
+// Write gives up when the peer takes nothing for as long as patience lasts; while it takes anything at all, it goes on.
+func (s *socket) Write(p []byte) (n int, err error) {
+	for {
+		start := time.Now()
+		if !s.hurried.Load() {
+			s.SetWriteDeadline(start.Add(s.patience))
+			if s.hurried.Load() { // hurry came between, and its deadline was lost
+				s.SetWriteDeadline(start)
+			}
+		}
+		m, err := s.Conn.Write(p[n:])
+		n += m
+		if m > 0 {
+			if now := time.Now(); now.Sub(start) > waited {
+				s.tookAt.Store(now.UnixNano())
+			}
+		}
+		switch {
+		case !errors.Is(err, os.ErrDeadlineExceeded):
+			return n, err
+		case s.hurried.Load():
+			return n, err
+		case m == 0:
+			return n, errSlow
+		}
+	}
+}
+
+// hurry bounds all reading and writing from now on: what is not through by then fails.
+func (s *socket) hurry(d time.Duration) {
+	s.hurried.Store(true)
+	s.SetDeadline(time.Now().Add(d))
+}
+
+func (s *socket) Close() error {
+	s.known()
+	return s.Conn.Close()
+}
+
+// socketOf finds our part of a connection that net/http hands out.
+func socketOf(c net.Conn) *socket {
+	if t, ok := c.(*tls.Conn); ok {
+		c = t.NetConn()
+	}
+	return c.(*socket)
+}
+
+// gate is a listener that bounds how many strangers, clients that have not shown who they are, may be connected at once.
+// What exceeds the bound is closed unheard: answering would cost more than the stranger's request did.
+type gate struct {
+	net.Listener
+	patience  time.Duration
+	most      int64
+	strangers atomic.Int64
+}
+
+func (g *gate) Accept() (net.Conn, error) {
+	for {
+		c, err := g.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		if g.strangers.Add(1) > g.most {
+			g.strangers.Add(-1)
+			c.Close()
+			continue
+		}
+		return &socket{Conn: c, patience: g.patience, known: sync.OnceFunc(func() { g.strangers.Add(-1) })}, nil
+	}
+}

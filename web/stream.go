@@ -1,0 +1,236 @@
+package web
+
+import (
+	"context"
+	"errors"
+	"io"
+	"unicode/utf8"
+
+	"trl/pool"
+	"trl/protocol"
+	"trl/runtime/journal"
+)
+
+// maxStreams is how many streams one connection may follow at a time: one goroutine each.
+const maxStreams = 1024
+
+// source is what a stream comes from: a command or a background process.
+type source struct {
+	stream, exec, process string
+	output                string // the event of a chunk
+	journal               *journal.Journal
+	done                  <-chan struct{}      // closed when the command has ended
+	endOffset             func() int64         // after done: where its own output ends; what comes later is from what it left behind
+	exit                  func() (string, any) // after done: the last event
+}
+
+func execSource(e *pool.Exec) source {
+	return source{
+		stream: e.StreamID(), exec: e.ID(), output: "exec.output",
+		journal: e.Journal(), done: e.Done(), endOffset: e.EndOffset,
+		exit: func() (string, any) { x := e.Exit(); return "exec.exit", &x },
+	}
+}
+
+func processSource(p *pool.Process) source {
+	return source{
+		stream: p.StreamID(), process: p.ID(), output: "process.output",
+		journal: p.Journal(), done: p.Done(), endOffset: p.EndOffset,
+		exit: func() (string, any) { x := p.Info(); return "process.exit", &x },
+	}
+}
+
+func (src *source) ended() bool {
+	select {
+	case <-src.done:
+		return true
+	default:
+		return false
+	}
+}
+
+func (src *source) attach(offset int64, block bool) (*journal.Reader, error) {
+	r, err := src.journal.Attach(offset, journal.Options{Block: block, Text: true})
+	if errors.Is(err, journal.ErrBeyond) {
+		return nil, protocol.Errorf(protocol.StreamNotFound, "offset lies beyond the end of the stream").With("size", src.journal.Size())
+	}
+	return r, err
+}
+
+// subscription is one stream on its way to one client: its pump reads the journal and writes events, until the stream's end, the
+// connection's, or stop. A connection has at most one of a stream, so that no byte comes twice.
+type subscription struct {
+	source
+	r     *journal.Reader
+	least int64         // what was there at the start is sent also when the command had ended before
+	gone  chan struct{} // closed when the pump has ended
+	told  bool          // the exit event was sent; read after gone
+	next  *subscription // guarded by conn.mu; what replaced it
+}
+
+// stop makes the pump end; it is gone when gone is closed.
+func (sub *subscription) stop() { sub.r.Close() }
+
+// subscribeLocked answers k and sends the stream from offset on. Called with mu held.
+func (c *conn) subscribeLocked(k *call, src source, offset int64, onSlow string) (any, error) {
+	return c.followLocked(k, src, offset, onSlow, &protocol.StreamOpened{ExecID: src.exec, ProcessID: src.process, StreamID: src.stream, Offset: offset})
+}
+
+// followLocked is subscribeLocked with an answer of its own. The goroutine that gives the answer is the one that pumps: nothing of the
+// stream can come before it. A subscription that there was is over by then. Called with mu held.
+func (c *conn) followLocked(k *call, src source, offset int64, onSlow string, answer any) (any, error) {
+	block := onSlow != "skip" && c.who.Role != Viewer // who may change nothing may not hold up a command either
+	sub, before, err := c.joinLocked(src, offset, block)
+	if err != nil {
+		return nil, err
+	}
+	c.asked.Store(true)
+	c.spawn(func() { // answers and pumps; ends with the stream, stop or ctx; serve waits for it
+		if before != nil {
+			<-before.gone
+		}
+		k.answer(answer, nil)
+		c.pump(sub)
+	})
+	return nil, errLater
+}
+
+// joinLocked attaches to the stream, in the place of before, which it stops. The caller runs the pump, once before is gone. Called with mu held.
+func (c *conn) joinLocked(src source, offset int64, block bool) (sub, before *subscription, err error) {
+	before = c.subs[src.stream]
+	if before == nil && len(c.subs) >= maxStreams {
+		return nil, nil, protocol.Errorf(protocol.LimitExceeded, "this connection follows %d streams", maxStreams).With("limit", maxStreams)
+	}
+	r, err := src.attach(offset, block)
+	if err != nil {
+		return nil, nil, err
+	}
+	sub = &subscription{source: src, r: r, least: src.journal.Size(), gone: make(chan struct{})}
+	c.subs[src.stream] = sub
+	if before != nil {
+		before.next = sub
+		before.stop()
+	}
+	return sub, before, nil
+}
+
+// until is a context that ends with a channel: the journal's Next can be woken by the end of a command without a goroutine for each stream.
+type until struct {
+	context.Context
+	done <-chan struct{}
+}
+
+func (u until) Done() <-chan struct{} { return u.done }
+
+func (u until) Err() error {
+	select {
+	case <-u.done:
+		return context.Canceled
+	default:
+		return nil
+	}
+}
+
+// pump sends what the journal has. The exit event is last, after every byte that the command wrote.
+func (c *conn) pump(sub *subscription) {
+	release := context.AfterFunc(c.ctx, sub.stop) // wakes Next when the connection ends
+	defer func() {
+		release()
+		sub.r.Close() // the command need not wait for us any more
+		c.mu.Lock()
+		if c.subs[sub.stream] == sub {
+			delete(c.subs, sub.stream)
+		}
+		c.mu.Unlock()
+		close(sub.gone)
+	}()
+
+	running := until{context.Background(), sub.done}
+	for {
+		ch, err := sub.r.Next(running)
+		if err == nil {
+			if !c.chunk(sub, ch) {
+				return
+			}
+			continue
+		}
+		if err == io.EOF { // nobody holds the pipes; the result is on its way
+			select {
+			case <-sub.done:
+			case <-c.ctx.Done():
+				return
+			}
+		} else if err != context.Canceled {
+			return // stopped
+		}
+		break
+	}
+	// It has ended. What it left behind may go on writing: that belongs to the stream, but this subscription has an end.
+	for end := max(sub.endOffset(), sub.least); sub.r.Offset() < end; {
+		ch, err := sub.r.Next(context.Background())
+		if err == io.EOF {
+			break
+		}
+		if err != nil || !c.chunk(sub, ch) {
+			return
+		}
+	}
+	if c.ctx.Err() == nil {
+		name, data := sub.exit()
+		sub.told = c.event(name, data)
+	}
+}
+
+// chunk sends one piece of output, and before it what is missing, and reports whether the client is still there.
+func (c *conn) chunk(sub *subscription, ch journal.Chunk) bool {
+	if ch.Gap > 0 {
+		c.srv.m.Gaps.Inc()
+		c.srv.m.GapBytes.Add(float64(ch.Gap))
+		if !c.event("stream.gap", &protocol.StreamGap{StreamID: sub.stream, From: ch.Offset - ch.Gap, To: ch.Offset}) {
+			return false
+		}
+	}
+	o := protocol.Output{
+		StreamID: sub.stream, ExecID: sub.exec, ProcessID: sub.process,
+		Offset: ch.Offset, Stream: ch.Stream.String(), Data: ch.Data, Replay: ch.Replay,
+	}
+	err := c.out.send(func(dst []byte) []byte { return protocol.AppendOutput(dst, sub.output, &o) })
+	if err == nil {
+		c.bytesOut.Add(float64(len(ch.Data)))
+	}
+	c.sent(err)
+	return err == nil
+}
+
+// detach ends this connection's subscription to a stream, if it has one, and answers when nothing more can come of it.
+func (k *call) detach(stream string) (any, error) {
+	k.c.mu.Lock()
+	sub := k.c.subs[stream]
+	k.c.mu.Unlock()
+	if sub == nil {
+		return nil, nil
+	}
+	sub.stop()
+	return k.later(func() (any, error) {
+		<-sub.gone
+		return nil, nil
+	})
+}
+
+// wholeText is the head of p, at most limit bytes, cut between characters where p is text. It is never empty unless p is.
+func wholeText(p []byte, limit int64) []byte {
+	if int64(len(p)) <= limit {
+		return p
+	}
+	cut := int(max(limit, 1))
+	if !utf8.Valid(p) {
+		return p[:cut]
+	}
+	for cut > 0 && !utf8.RuneStart(p[cut]) {
+		cut--
+	}
+	if cut == 0 {
+		_, cut = utf8.DecodeRune(p)
+	}
+	return p[:cut]
+}

@@ -1,0 +1,258 @@
+package web
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"io"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"trl/protocol"
+)
+
+const (
+	// stallLimit is how long a message may take from its first byte to its last: 4 MiB at 140 KiB/s.
+	stallLimit = 30 * time.Second
+	// maxControls is how many pings and pongs a second a client may send. Browsers send none, proxies one in seconds.
+	maxControls = 50
+	// goodbye bounds the close handshake: a client that never answers cannot hold us.
+	goodbye = time.Second
+)
+
+// wsTransport is a WebSocket. coder/websocket accepts it and reads it; data, pings and pongs go out through the outbox in frames of our
+// own, because its writer makes two system calls of a large message and gives a control frame five seconds before it drops the connection —
+// a client that pauses may have Config.SlowClient. Its close frames come the same way, through closeWriter.
+type wsTransport struct {
+	ws   *websocket.Conn
+	net  net.Conn // TLS, or sock itself
+	sock *socket
+	out  *outbox
+	srv  *Server
+
+	buf    []byte        // owned by read
+	pong   chan []byte   // the latest ping's payload, for tend to answer
+	flood  chan struct{} // one token: too many pings
+	second time.Time     // owned by read: when the count below began
+	count  int           // owned by read: pings and pongs since
+
+	heardAt atomic.Int64 // last sign of life, Unix nanoseconds
+	begunAt atomic.Int64 // first byte of the message being read; 0 between messages
+}
+
+// acceptWebSocket upgrades a request that has passed every check of ours. On an error the answer has been written.
+func acceptWebSocket(s *Server, w http.ResponseWriter, r *http.Request) (*wsTransport, error) {
+	out := &outbox{seal: sealWebSocket}
+	t := &wsTransport{out: out, srv: s, pong: make(chan []byte, 1), flood: make(chan struct{}, 1)}
+	t.heard()
+	ws, err := websocket.Accept(&hijack{w, t}, r, &websocket.AcceptOptions{
+		Subprotocols:       []string{subprotocol},
+		InsecureSkipVerify: true, // originAllowed has looked, and is stricter
+		OnPingReceived: func(_ context.Context, p []byte) bool {
+			if t.control() {
+				t.answerPing(p)
+			}
+			return false
+		},
+		OnPongReceived: func(context.Context, []byte) { t.control() },
+	})
+	if err != nil {
+		return nil, err
+	}
+	ws.SetReadLimit(s.cfg.MaxFrame)
+	t.ws = ws
+	return t, nil
+}
+
+// hijack stands between coder/websocket and net/http to get hold of the connection and to route close frames through the outbox.
+type hijack struct {
+	http.ResponseWriter
+	t *wsTransport
+}
+
+func (h *hijack) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	c, rw, err := http.NewResponseController(h.ResponseWriter).Hijack()
+	if err != nil {
+		return nil, nil, err
+	}
+	c.SetDeadline(time.Time{})
+	h.t.net, h.t.sock, h.t.out.w = c, socketOf(c), c
+	return c, bufio.NewReadWriter(rw.Reader, bufio.NewWriterSize(closeWriter{h.t.out}, 256)), nil // a control frame is at most 127 bytes
+}
+
+// closeWriter takes the close frames that coder/websocket writes, each whole in one Write.
+type closeWriter struct{ out *outbox }
+
+func (c closeWriter) Write(p []byte) (int, error) {
+	if err := c.out.frame(p, true); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+func (t *wsTransport) name() string { return "websocket" }
+
+func (t *wsTransport) heard() { t.heardAt.Store(time.Now().UnixNano()) }
+
+var errBinary = protocol.Errorf(protocol.InvalidRequest, "binary frames carry no requests")
+
+func (t *wsTransport) read() ([]byte, error) {
+	if cap(t.buf) > keepBuffer {
+		t.buf = nil
+	}
+	kind, r, err := t.ws.Reader(context.Background()) // no deadline here: an expired one would kill the connection; tend watches the clock
+	if err != nil {
+		return nil, err
+	}
+	t.begunAt.Store(time.Now().UnixNano())
+	t.buf, err = readInto(t.buf[:0], r)
+	t.begunAt.Store(0)
+	t.heard()
+	if err == nil && kind != websocket.MessageText {
+		err = errBinary
+	}
+	return t.buf, err
+}
+
+// readInto is io.ReadAll into a buffer that is there.
+func readInto(buf []byte, r io.Reader) ([]byte, error) {
+	if cap(buf) == 0 {
+		buf = make([]byte, 0, 1<<10)
+	}
+	for {
+		if len(buf) == cap(buf) {
+			buf = append(buf, make([]byte, len(buf))...)[:len(buf)]
+		}
+		n, err := r.Read(buf[len(buf):cap(buf)])
+		buf = buf[:len(buf)+n]
+		if err == io.EOF {
+			return buf, nil
+		}
+		if err != nil {
+			return buf, err
+		}
+	}
+}
+
+// control counts a ping or pong, on the reading goroutine, and reports whether there were few enough.
+func (t *wsTransport) control() bool {
+	now := time.Now()
+	t.heardAt.Store(now.UnixNano())
+	if now.Sub(t.second) > time.Second {
+		t.second, t.count = now, 0
+	}
+	if t.count++; t.count <= maxControls {
+		return true
+	}
+	select {
+	case t.flood <- struct{}{}:
+	default:
+	}
+	return false
+}
+
+// answerPing leaves the pong to tend: the outbox may be waiting for a slow client, and reading must go on. Only the latest ping need be
+// answered (RFC 6455 §5.5.3).
+func (t *wsTransport) answerPing(p []byte) {
+	select {
+	case <-t.pong:
+	default:
+	}
+	t.pong <- append([]byte(nil), p...) // room: only this goroutine puts anything in
+}
+
+func (t *wsTransport) tend(c *conn) {
+	cfg := &t.srv.cfg
+	tick := time.NewTicker(min(cfg.PingEvery, cfg.PeerSilence, cfg.stall) / 4)
+	defer tick.Stop()
+	pinged := time.Now()
+	for {
+		var err error
+		select {
+		case <-c.ctx.Done():
+			return
+		case <-t.flood:
+			c.end(flood)
+		case p := <-t.pong:
+			err = t.out.frame(controlFrame(opPong, p), false)
+		case now := <-tick.C:
+			begun := t.begunAt.Load()
+			switch {
+			case begun != 0 && now.Sub(time.Unix(0, begun)) > cfg.stall:
+				c.end(stalled)
+			case now.Sub(time.Unix(0, max(t.heardAt.Load(), t.sock.tookAt.Load()))) > cfg.PeerSilence:
+				// A client that is slow to take our output gets our pings late, but that it takes it is a sign of life too.
+				c.end(silent)
+			case now.Sub(pinged) >= cfg.PingEvery*7/8: // ticks jitter
+				pinged = now
+				err = t.out.frame(controlFrame(opPing, nil), false)
+			}
+		}
+		c.sent(err)
+	}
+}
+
+func (t *wsTransport) hungUp() {} // a WebSocket has no half-closed state
+
+// closeCodes of PROTOCOL.md §8, and what is told beside them. A reason that is not here is not told: nobody listens.
+var closeCodes = map[reason]struct {
+	code websocket.StatusCode
+	text string
+}{
+	tooBig:     {websocket.StatusMessageTooBig, "message too big"}, // in fact sent by coder/websocket, when it saw the size
+	stalled:    {websocket.StatusPolicyViolation, "message not finished"},
+	flood:      {websocket.StatusPolicyViolation, "too many pings"},
+	malformed:  {websocket.StatusProtocolError, "protocol error"},
+	byShutdown: {websocket.StatusServiceRestart, "server is shutting down"},
+}
+
+func (t *wsTransport) farewell(why reason) {
+	bye, ok := closeCodes[why]
+	if !ok {
+		t.sock.Close()
+		return
+	}
+	t.sock.hurry(goodbye) // also for a writer that is stuck, and for the client's half of the handshake
+	t.ws.Close(bye.code, bye.text)
+}
+
+func (t *wsTransport) close() {
+	t.sock.Close()
+	t.ws.CloseNow()
+}
+
+const (
+	opText = 0x1
+	opPing = 0x9
+	opPong = 0xa
+	fin    = 0x80
+)
+
+// sealWebSocket writes the header of a final text frame into the headroom before msg (RFC 6455 §5.2; a server's frames are not masked).
+func sealWebSocket(msg []byte) []byte {
+	n := len(msg) - headroom
+	switch {
+	case n < 126:
+		msg = msg[headroom-2:]
+		msg[1] = byte(n)
+	case n < 1<<16:
+		msg = msg[headroom-4:]
+		msg[1] = 126
+		binary.BigEndian.PutUint16(msg[2:], uint16(n))
+	default:
+		msg = msg[headroom-10:]
+		msg[1] = 127
+		binary.BigEndian.PutUint64(msg[2:], uint64(n))
+	}
+	msg[0] = fin | opText
+	return msg
+}
+
+// controlFrame is a ping or pong; p has at most 125 bytes, as the client's own control frame had.
+func controlFrame(op byte, p []byte) []byte {
+	return append([]byte{fin | op, byte(len(p))}, p...)
+}
