@@ -67,6 +67,9 @@ func dialWebSocket(ctx context.Context, o Options) (transport, error) {
 		if resp != nil {
 			return nil, refusal(resp, err)
 		}
+		if inner := (*url.Error)(nil); errors.As(err, &inner) {
+			err = inner.Err // which is about the address; what wraps it is about our libraries
+		}
 		return nil, err
 	}
 	conn.SetReadLimit(maxFrame)
@@ -126,16 +129,30 @@ func (w *webSocket) read() ([]byte, error) {
 	defer w.silent.Stop()
 	kind, r, err := w.conn.Reader(w.ctx)
 	if err != nil {
-		return nil, err
+		return nil, w.ended(err)
 	}
 	w.buf.Reset()
 	if _, err := w.buf.ReadFrom(r); err != nil {
-		return nil, err
+		return nil, w.ended(err)
 	}
 	if kind != websocket.MessageText {
 		return nil, errors.New("binary frame on trl.v1")
 	}
 	return w.buf.Bytes(), nil
+}
+
+// ended says in few words how the connection ended.
+func (w *webSocket) ended(err error) error {
+	var bye websocket.CloseError
+	switch {
+	case errors.As(err, &bye):
+		return fmt.Errorf("closed by the server: %w", bye)
+	case w.ctx.Err() != nil:
+		return errors.New("the server has been silent for too long") // or we closed, which was recorded before
+	case errors.Is(err, io.EOF):
+		return fmt.Errorf("cut off: %w", io.EOF)
+	}
+	return err
 }
 
 func (w *webSocket) write(frame []byte) error {

@@ -180,7 +180,8 @@ func (s *Session) Reset(ctx context.Context) error {
 	for _, e := range waited {
 		e.withdraw(syscall.SIGTERM)
 	}
-	done := make(chan error, 1) // the runner does not wait for who asked
+	s.endProcesses(context.WithoutCancel(ctx), resetGrace) // while the command has its grace; both have had it then
+	done := make(chan error, 1)                            // the runner does not wait for who asked
 	select {
 	case s.resets <- done:
 	case <-s.ended: // the runner has gone
@@ -194,12 +195,12 @@ func (s *Session) Reset(ctx context.Context) error {
 	}
 }
 
-// reset is the runner's part of Reset. No command runs.
+// reset is the runner's part of Reset. No command runs. What is still there, and has had its TERM or is a job that a
+// command left behind, is killed.
 func (s *Session) reset() error {
-	ctx, cancel := context.WithTimeout(s.ctx, resetGrace)
-	defer cancel()
-	s.endProcesses(ctx, resetGrace)
+	s.renewal.Lock()
 	err := s.shell.Reset(s.ctx, s.terms.dir, s.pool.environment(s.id, s.terms.env))
+	s.renewal.Unlock()
 	if err != nil && s.ctx.Err() == nil {
 		s.log.Error().Err(err).Msg("shell not reset")
 		s.end(protocol.ReasonShellFailed, 0)

@@ -257,11 +257,23 @@ func (e *Exec) leave(how func()) {
 	e.command = nil
 	s.retainLocked(e)
 	s.mu.Unlock()
-	close(e.done)
+	e.announce()
 	e.account()
 }
 
-// account counts the end. After done.
+// announce lets those go on who wait for the end. The key first: who retries after a refusal must not meet it again.
+func (e *Exec) announce() {
+	if e.key != (keyRef{}) {
+		if e.failure != nil { // it has not run: a retry may
+			e.session.pool.keys.drop(e.key)
+		} else {
+			e.session.pool.keys.complete(e.key, e.endedAt)
+		}
+	}
+	close(e.done)
+}
+
+// account counts the end.
 func (e *Exec) account() {
 	p := e.session.pool
 	outcome := e.outcome()
@@ -270,13 +282,6 @@ func (e *Exec) account() {
 	if !e.startedAt.IsZero() {
 		series.seconds.Observe(e.endedAt.Sub(e.startedAt).Seconds())
 		p.metrics.QueueSeconds.Observe(e.startedAt.Sub(e.queuedAt).Seconds())
-	}
-	if e.key != (keyRef{}) {
-		if e.failure != nil { // it has not run: a retry may
-			p.keys.drop(e.key)
-		} else {
-			p.keys.complete(e.key, e.endedAt)
-		}
 	}
 	switch outcome { // one line for each way to hang or break; what commands usually do is theirs
 	case metrics.OutcomeTimeout, metrics.OutcomeNoOutput, metrics.OutcomeCancelled, metrics.OutcomeShellDied, metrics.OutcomeError:

@@ -61,6 +61,8 @@ func (s *Session) startProcess(ctx context.Context, q *protocol.ProcessStart, re
 	if err := s.awaitShell(ctx); err != nil {
 		return nil, err
 	}
+	s.renewal.RLock() // a shell that is being replaced on request has no state to start from
+	defer s.renewal.RUnlock()
 	p := &Process{
 		stream:  mint(streamPrefix, 'p', s.pool.epoch, s.tag, memberLen),
 		session: s, name: q.Name, text: q.Command, journal: journal.New(s.pool.config.RingBytes), key: ref, done: make(chan struct{}),
@@ -243,7 +245,7 @@ func (p *Process) isHistory() bool {
 	}
 }
 
-// endProcesses ends the live ones, all at once. For reset, in which nobody sees them exit otherwise.
+// endProcesses ends the live ones, all at once.
 func (s *Session) endProcesses(ctx context.Context, grace time.Duration) {
 	live := slices.DeleteFunc(s.Processes(), func(p *Process) bool {
 		select {

@@ -107,6 +107,7 @@ type Session struct {
 
 	shell *runtime.Shell // set once, under mu, before opened is closed; nil if that failed. Run, Rest, Revive and Reset are the runner's
 
+	renewal  sync.RWMutex   // held by reset, read-held while a process is started: taken before mu. It is a turnstile, not a guard of data
 	watching sync.WaitGroup // the goroutines of processes; Add only while mu is held and ending is nil
 
 	mu        sync.Mutex
@@ -246,7 +247,7 @@ func (s *Session) finish(e *Exec, out runtime.Outcome) (next *Exec) {
 	s.touchLocked(now)
 	s.retainLocked(e)
 	s.mu.Unlock()
-	close(e.done)
+	e.announce()
 
 	e.account()
 	s.turnAway(dropped)

@@ -3,6 +3,7 @@ package pool
 import (
 	"bytes"
 	"context"
+	"io"
 	"net"
 	"net/http"
 	"regexp"
@@ -157,7 +158,10 @@ func (p *Process) awaitOutput(ctx context.Context, pattern *regexp.Regexp) (matc
 			if s.drain(r, p.journal.Size()) {
 				return s.match, true
 			}
-			if !hesitating || alive.Err() != nil {
+			if err == io.EOF { // it closed its output, and may run on
+				<-alive.Done()
+			}
+			if alive.Err() != nil {
 				return "", false
 			}
 			hesitating = false

@@ -52,13 +52,20 @@ type Cell struct {
 
 // NewCell opens a place for what the next command starts.
 func (g *Group) NewCell() (*Cell, error) {
+	begin := ticksNow()
+	if !g.host.marks.possible() && g.dir == "" {
+		// Start times will have to tell, so the cells must differ in theirs.
+		for now := begin; begin == now; begin = ticksNow() {
+			time.Sleep(time.Millisecond)
+		}
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed {
 		return nil, fmt.Errorf("new cell: %w", fs.ErrClosed)
 	}
 	g.serial++
-	c := &Cell{group: g, begin: ticksNow(), list: -1, kill: -1, buf: make([]byte, 256)}
+	c := &Cell{group: g, begin: begin, list: -1, kill: -1, buf: make([]byte, 256)}
 	if g.dir != "" {
 		if err := c.makeDir(fmt.Sprintf("%s/c%d", g.dir, g.serial)); err != nil {
 			return nil, err
@@ -67,7 +74,7 @@ func (g *Group) NewCell() (*Cell, error) {
 	h := g.host
 	h.mu.Lock() // lock order: Group.mu, Host.mu
 	h.serial++
-	c.mark = h.marks | h.serial&(1<<32-1)
+	c.mark = h.marks | h.serial
 	h.cells[c.mark] = c
 	h.mu.Unlock()
 	g.cells = append(g.cells, c)
@@ -95,8 +102,8 @@ func (c *Cell) enter() (dir int, err error) {
 
 // admit makes a new child c's, before the nursery can reap it.
 func (c *Cell) admit(child *Child) {
-	// Where it fails, ancestry, session id and environment still tell, and in
-	// tier "cgroup" the mark is only for what moves itself out.
+	// Where it fails, ancestry, process session, environment and start time
+	// still tell, and in tier "cgroup" it is only for what moves itself out.
 	_ = setMark(child.pid, c.mark)
 	c.group.mu.Lock()
 	c.group.children[child] = struct{}{}
@@ -119,11 +126,11 @@ func (c *Cell) Adopt(pid int) error {
 		return fmt.Errorf("adopt %d: %w", pid, unix.ESRCH)
 	}
 	return child.whileUnreaped(func() error {
-		err := setMark(pid, c.mark)
-		if c.dir != "" {
-			err = c.move(pid)
+		_ = setMark(pid, c.mark) // see admit
+		if c.dir == "" {
+			return nil
 		}
-		return err
+		return c.move(pid)
 	})
 }
 
@@ -157,11 +164,13 @@ func (c *Cell) Signal(sig syscall.Signal, shell int) {
 // With shell 0, or a shell that was moved to another cell before, the kernel
 // does it in one go.
 func (c *Cell) Kill(shell int) error {
+	ctx, cancel := context.WithTimeout(context.Background(), killPatience)
+	defer cancel()
 	var left []int
 	if c.dir == "" {
-		left = c.group.killWalk(func(p proc, of *Cell) bool { return of == c && p.pid != shell }, time.Now().Add(killPatience))
+		left = c.group.killWalk(ctx, func(p proc, of *Cell) bool { return of == c && p.pid != shell })
 	} else {
-		left = c.killCgroup(shell, time.Now().Add(killPatience))
+		left = c.killCgroup(ctx, shell)
 	}
 	return c.group.host.killed(c.group.id, left)
 }
@@ -236,9 +245,13 @@ func (g *Group) Signal(sig syscall.Signal, except ...int) {
 // and Close may be called again. It may be called by several at once.
 func (g *Group) Close(ctx context.Context) error {
 	select {
-	case g.ending <- struct{}{}:
-	case <-ctx.Done():
-		return context.Cause(ctx)
+	case g.ending <- struct{}{}: // also with ctx done: KILL is sent in any case
+	default:
+		select {
+		case g.ending <- struct{}{}:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
 	}
 	defer func() { <-g.ending }()
 	if g.gone {
@@ -250,18 +263,16 @@ func (g *Group) Close(ctx context.Context) error {
 	h := g.host
 	h.nursery.settle() // whoever entered before we closed is in children now
 
-	deadline := time.Now().Add(killPatience)
-	if d, ok := ctx.Deadline(); ok && d.Before(deadline) {
-		deadline = d
-	}
+	patience, cancel := context.WithTimeout(ctx, killPatience)
+	defer cancel()
 	var left []int
 	if g.dir == "" {
-		left = g.killWalk(func(proc, *Cell) bool { return true }, deadline)
+		left = g.killWalk(patience, func(proc, *Cell) bool { return true })
 	} else {
-		left = g.killCgroup(deadline)
+		left = g.killCgroup(patience)
 	}
 	if len(left) == 0 {
-		left = g.awaitChildren(deadline)
+		left = g.awaitChildren(patience)
 	}
 	if len(left) > 0 {
 		if ctx.Err() != nil {
@@ -289,14 +300,11 @@ func (g *Group) Close(ctx context.Context) error {
 
 // awaitChildren returns when the nursery has reaped the group's children, or
 // with the pids of those that it has not.
-func (g *Group) awaitChildren(deadline time.Time) (left []int) {
-	patience := time.NewTimer(time.Until(deadline))
-	defer patience.Stop()
+func (g *Group) awaitChildren(ctx context.Context) (left []int) {
 	for _, c := range g.ownChildren() {
 		select {
 		case <-c.exited:
-		case <-patience.C:
-			patience.Reset(0)
+		case <-ctx.Done():
 			left = append(left, c.pid)
 		}
 	}

@@ -2,6 +2,7 @@ package runtime
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -162,10 +163,16 @@ func removeLeftovers(dir string, log zerolog.Logger) {
 			continue // alive
 		}
 		pids := pidsBelow(left)
-		err = endTree(left, -1, time.Now().Add(leftoverPatience))
+		err = endLeftover(left)
 		unix.Close(fd)
 		log.Warn().Str("cgroup", left).Ints("pids", pids).Err(err).Msg("ended what a dead instance left behind")
 	}
+}
+
+func endLeftover(dir string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), leftoverPatience)
+	defer cancel()
+	return endTree(ctx, dir, -1)
 }
 
 // probe tries what NewGroup, NewCell and Spawn do. The kernel refuses with
@@ -197,7 +204,7 @@ func (r *cgroupRoot) probe() error {
 
 // close removes the directory; the groups in it have been closed before.
 func (r *cgroupRoot) close() error {
-	err := endTree(r.dir, -1, time.Now().Add(leftoverPatience))
+	err := endLeftover(r.dir)
 	unix.Close(r.lock)
 	return err
 }
@@ -295,8 +302,8 @@ func (g *Group) holds(pid int) bool { return inCgroup(pid, g.cgroupPath()) }
 
 func (g *Group) cgroupPath() string { return g.host.root.path + "/" + g.id }
 
-// killCgroup returns the pids that are left at the deadline.
-func (c *Cell) killCgroup(shell int, deadline time.Time) []int {
+// killCgroup returns the pids that are left when ctx ends.
+func (c *Cell) killCgroup(ctx context.Context, shell int) []int {
 	var pause backoff
 	for {
 		if shell != 0 && c.holds(shell) { // it was not moved out: one by one, around it
@@ -317,7 +324,7 @@ func (c *Cell) killCgroup(shell int, deadline time.Time) []int {
 				return nil
 			}
 		}
-		if time.Now().After(deadline) {
+		if ctx.Err() != nil {
 			return pidsBelow(c.dir)
 		}
 		pause.sleep()
@@ -325,9 +332,9 @@ func (c *Cell) killCgroup(shell int, deadline time.Time) []int {
 }
 
 // killCgroup removes the group's directory and everything in it, or returns the
-// pids that are left at the deadline.
-func (g *Group) killCgroup(deadline time.Time) []int {
-	if endTree(g.dir, g.killFd, deadline) == nil {
+// pids that are left when ctx ends.
+func (g *Group) killCgroup(ctx context.Context) []int {
+	if endTree(ctx, g.dir, g.killFd) == nil {
 		return nil
 	}
 	if left := pidsBelow(g.dir); len(left) > 0 {
@@ -339,7 +346,7 @@ func (g *Group) killCgroup(deadline time.Time) []int {
 // endTree kills until the directory can be removed, which is the proof that
 // nobody is left in it: a start that was under way may still have added one
 // after a kill. kill is its open cgroup.kill, or -1.
-func endTree(dir string, kill int, deadline time.Time) error {
+func endTree(ctx context.Context, dir string, kill int) error {
 	if kill < 0 {
 		var err error
 		if kill, err = openFile(dir, "cgroup.kill", unix.O_WRONLY); errors.Is(err, fs.ErrNotExist) {
@@ -353,7 +360,7 @@ func endTree(dir string, kill int, deadline time.Time) error {
 	for {
 		_, _ = unix.Write(kill, []byte{'1'})
 		err := removeTree(dir)
-		if err == nil || time.Now().After(deadline) {
+		if err == nil || ctx.Err() != nil {
 			return err
 		}
 		pause.sleep()

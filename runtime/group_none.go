@@ -1,8 +1,8 @@
 package runtime
 
 import (
+	"context"
 	"strconv"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -96,10 +96,10 @@ func (g *Group) cellAt(start uint64) (c *Cell) {
 }
 
 // killWalk kills what match picks until it finds nobody, and returns the pids
-// that are left at the deadline. A walk can miss a process whose parent exits
+// that are left when ctx ends. A walk can miss a process whose parent exits
 // meanwhile, so it ends only after quiet walks and a look at every process
 // there is.
-func (g *Group) killWalk(match func(p proc, c *Cell) bool, deadline time.Time) (left []int) {
+func (g *Group) killWalk(ctx context.Context, match func(p proc, c *Cell) bool) (left []int) {
 	const quiet = 3
 	killed := map[int]uint64{} // start time by pid; KILL once is enough
 	var pause backoff
@@ -122,11 +122,14 @@ func (g *Group) killWalk(match func(p proc, c *Cell) bool, deadline time.Time) (
 		} else {
 			g.sweep(visit)
 		}
+		_, sighted := readProc(g.host.pid) // without a free descriptor we see nobody, and that proves nothing
 		switch {
-		case len(left) == 0:
+		case len(left) == 0 && sighted:
 			calm++
 			continue
-		case time.Now().After(deadline):
+		case ctx.Err() != nil && !sighted:
+			return []int{0}
+		case ctx.Err() != nil:
 			return left
 		case fresh: // a race with something that forks: no pause
 			pause = 0

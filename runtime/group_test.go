@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -211,6 +212,58 @@ func TestMarkTakenOffDoesNotHelp(t *testing.T) {
 	if pids := alive(m); len(pids) != 0 {
 		t.Errorf("%v survived", pids)
 	}
+}
+
+// Where limits leave no room for marks, ancestry, process session and start time
+// keep cells apart.
+func TestCellsWithoutMarks(t *testing.T) {
+	if os.Getenv("TRL_TEST_NO_MARKS") == "" {
+		c := exec.Command("prlimit", "--locks=1000:1000", testBinary, "-test.run=^TestCellsWithoutMarks$", "-test.v")
+		c.Env = append(os.Environ(), "TRL_TEST_NO_MARKS=1")
+		if text, err := c.CombinedOutput(); err != nil || !strings.Contains(string(text), "--- PASS") {
+			t.Errorf("%v\n%s", err, text)
+		}
+		return
+	}
+	h := testHost(t, "none")
+	if h.marks.possible() {
+		t.Fatal("marks are possible")
+	}
+	g, c1 := newGroup(t, h)
+	sh := openShellIn(t, h, c1)
+	early, late := marker(), marker()
+	sh.run("(sleep " + early + " &); sleep " + early + " & sh -c 'sleep " + early + "; :' &")
+	eventually(t, "the early job is complete", func() bool { return len(alive(early)) == 4 && len(c1.Others(sh.Pid())) == 4 })
+	c2 := newCell(t, g)
+	if err := c2.Adopt(sh.Pid()); err != nil {
+		t.Fatal(err)
+	}
+	sh.run("(sleep " + late + " &); sleep " + late + " & sh -c 'sleep " + late + "; :' &")
+	eventually(t, "the late job is complete", func() bool { return len(alive(late)) == 4 && len(c2.Others(sh.Pid())) == 4 })
+	if err := c2.Kill(sh.Pid()); err != nil {
+		t.Fatal(err)
+	}
+	if len(alive(late)) != 0 || len(alive(early)) != 4 {
+		t.Errorf("late %v, early %v", alive(late), alive(early))
+	}
+	if err := g.Close(context.Background()); err != nil || len(alive(early)) != 0 {
+		t.Errorf("%v, early %v", err, alive(early))
+	}
+}
+
+// A context that is over does not spare the session.
+func TestCloseKillsAtOnce(t *testing.T) {
+	eachTier(t, func(t *testing.T, h *Host) {
+		g, c := newGroup(t, h)
+		child := spawn(t, h, c, nil, "/bin/sleep", "60")
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		_ = g.Close(ctx)
+		<-child.Exited()
+		if err := g.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 func TestCloseTwiceAndConcurrently(t *testing.T) {

@@ -76,6 +76,11 @@ func NewHost(c Config) (*Host, error) {
 		groups:    map[string]*Group{}, cells: map[mark]*Cell{},
 		adopted: -1,
 	}
+	if fd, err := unix.PidfdOpen(h.pid, 0); err != nil { // no signal could be sent
+		return nil, os.NewSyscallError("pidfd_open (Linux 5.3)", err)
+	} else {
+		unix.Close(fd)
+	}
 	h.nursery = newNursery(h)
 	h.honourSignals()
 	h.tier, h.why = "none", "not asked for"

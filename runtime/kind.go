@@ -18,9 +18,11 @@ type kind struct {
 	boot string
 	// packet: the channel is a packet pipe, since these shells read blocks and drop the whole block on an error.
 	packet bool
-	abort  syscall.Signal
-	dot    string // reads a script, whatever the user redefined
-	quit   string // the call that reports, likewise
+	// stdin: the channel is the shell's own stdin (which it moves away), since as a script it does not survive SIGINT.
+	stdin bool
+	abort syscall.Signal
+	dot   string // reads a script, whatever the user redefined
+	quit  string // the call that reports, likewise
 	// lists: a snapshot has the functions, and a fresh shell reads it back as it is.
 	lists bool
 }
@@ -45,8 +47,8 @@ var kinds = map[string]*kind{
 		args: []string{"-i", "+m", "/proc/self/fd/3"}},
 	"ash": {name: "ash", boot: bootPOSIX, abort: syscall.SIGINT, dot: posixDot, quit: `\__trl_e`, packet: true,
 		args: []string{"-i", "+m", "/proc/self/fd/3"}},
-	"zsh": {name: "zsh", boot: bootZsh, abort: syscall.SIGINT, dot: "builtin .", quit: "__trl_e", lists: true,
-		args: []string{"-f", "-i", "+m", "/proc/self/fd/3"}},
+	"zsh": {name: "zsh", boot: bootZsh, abort: syscall.SIGINT, dot: "builtin .", quit: "__trl_e", lists: true, stdin: true,
+		args: []string{"-f", "-i", "+m", "-s"}},
 }
 
 // ErrNoAdapter: the file is not a shell that trl knows how to drive.

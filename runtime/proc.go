@@ -148,6 +148,12 @@ func environSession(pid int) string {
 // and where there is no cgroup to ask.
 type mark uint64
 
+// possible: our own limits leave room for it and its like.
+func (m mark) possible() bool {
+	var own unix.Rlimit
+	return unix.Prlimit(0, unix.RLIMIT_LOCKS, nil, &own) == nil && own.Max > uint64(m|1<<32)
+}
+
 // setMark fails when our own hard limit is below m, or the process is another
 // user's.
 func setMark(pid int, m mark) error {

@@ -58,8 +58,8 @@ type run struct {
 	suspect   time.Time     // when to look whether the shell is wedged
 	doubt     time.Duration // between those looks
 	wedged    bool          // it has taken every line and said nothing
-	killed    bool // KILL was needed
-	survivors bool // and was not enough
+	killed    bool          // KILL was needed
+	survivors bool          // and was not enough
 }
 
 // ending is the part of a run after cancel or timeout: sig to what has not had it, until deadline, then KILL.
@@ -348,6 +348,15 @@ func (r *run) press(now time.Time) {
 		e.deadline = time.Now().Add(stubborn)
 		e.looks = 1
 	}
+	busy := !r.reported && !r.died
+	// The shell first: once what it waits for is dead, it would go on with its list.
+	switch {
+	case busy && e.looks == 1 && r.s.intTrap:
+		// A POSIX shell whose user set an INT trap goes on all the same. The only cure is another shell.
+		_ = r.p.child.Signal(syscall.SIGKILL)
+	case busy && (e.looks == 1 || e.looks%5 == 0 && (e.kill || len(r.others()) == 0)): // again where one was lost
+		_ = r.p.child.Signal(r.p.kind.abort)
+	}
 	for _, pid := range r.others() {
 		switch {
 		case e.kill:
@@ -357,16 +366,8 @@ func (r *run) press(now time.Time) {
 			signalPid(pid, e.sig, r.p.cell)
 		}
 	}
-	if r.reported || r.died {
+	if !busy {
 		return
-	}
-	if e.looks == 1 && r.s.intTrap {
-		// A POSIX shell whose user set an INT trap goes on with its list after SIGINT. The only cure is another shell.
-		_ = r.p.child.Signal(syscall.SIGKILL)
-		return
-	}
-	if e.looks == 1 || e.kill && e.looks%5 == 0 {
-		_ = r.p.child.Signal(r.p.kind.abort)
 	}
 	if e.looks%10 == 0 && r.p.unread() == 0 { // the abort may have taken the line with the report
 		r.p.send(r.p.kind.quit + " " + r.seq + "\n")

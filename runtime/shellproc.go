@@ -54,9 +54,10 @@ func (h *Host) startShellProc(path string, env []string, dir string, cell *Cell,
 		return nil, err
 	}
 	p = &shellProc{kind: k, cell: cell, script: -1, ctlR: -1, ctlW: -1, text: -1}
+	half := p
 	defer func() {
 		if err != nil {
-			p.release()
+			half.release()
 		}
 	}()
 	var ch, ctl [2]int
@@ -99,21 +100,33 @@ func (h *Host) startShellProc(path string, env []string, dir string, cell *Cell,
 		if err := fill(st, state); err != nil {
 			return nil, err
 		}
-		line += fmt.Sprintf("%s %s/%d;", k.dot, self(), st)
+		line += fmt.Sprintf("%s %s/%d;__trl_n=;", k.dot, self(), st)
 	}
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
 		return nil, err
 	}
 	defer null.Close()
-	p.child, err = h.Spawn(Spec{Path: path, Argv: append(argv, k.args...), Env: env, Dir: dir,
-		Files: []*os.File{null, null, null, reader}, Cell: cell})
+	files := []*os.File{null, null, null, reader}
+	if k.stdin {
+		files = []*os.File{reader, null, null}
+	} else {
+		line += "\\exec 3<&-;"
+	}
+	p.child, err = h.Spawn(Spec{Path: path, Argv: append(argv, k.args...), Env: env, Dir: dir, Files: files, Cell: cell})
 	if err != nil {
 		return nil, err
 	}
-	p.send(line + "\\exec 3<&-;" + k.quit + " boot\n")
+	p.send(line + k.quit + " boot\n")
 	p.send(k.quit + " boot\n")
-	if !p.await("boot", time.Now().Add(bootTimeout)) {
+	// Each line it has taken without a word is a state that makes a shell useless; the caller tries without.
+	ready, end := false, time.Now().Add(bootTimeout)
+	for mute := 0; !ready && mute < 2 && time.Now().Before(end) && !p.dead(); {
+		if ready = p.await("boot", time.Now().Add(firstDoubt)); !ready && p.unread() == 0 {
+			mute++
+		}
+	}
+	if !ready {
 		p.child.Signal(unix.SIGKILL)
 		<-p.child.Exited()
 		return nil, fmt.Errorf("shell %s did not come up: %v", path, p.child.Status())

@@ -65,7 +65,9 @@ func (s *state) pending() bool {
 	return s.pendingLocked()
 }
 
-func (s *state) pendingLocked() bool { return s.mark[s.newer] != "" && !whole(s.fd[s.newer], s.mark[s.newer]) }
+func (s *state) pendingLocked() bool {
+	return s.mark[s.newer] != "" && !whole(s.fd[s.newer], s.mark[s.newer])
+}
 
 // size is that of the last snapshot: large ones are taken less often.
 func (s *state) size() int64 {

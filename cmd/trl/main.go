@@ -23,12 +23,16 @@ func main() {
 	// instead: a server whose launcher went away goes on, and `trl run … | head` cancels its command. Not Ignore: children
 	// would inherit that.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
-	os.Exit(execute(os.Args[1:]))
+	var exposed error // why sessions may read the gateway's environment
+	if len(os.Args) > 1 && os.Args[1] == "serve" {
+		exposed = hideEnviron()
+	}
+	os.Exit(execute(os.Args[1:], exposed))
 }
 
 // execute runs one command line and returns the exit code.
-func execute(args []string) int {
-	root := newRoot()
+func execute(args []string, exposed error) int {
+	root := newRoot(exposed)
 	root.SetArgs(args)
 	root.SetOut(output{os.Stdout})
 	root.SetErr(output{os.Stderr})
@@ -47,7 +51,7 @@ func execute(args []string) int {
 	return 1
 }
 
-func newRoot() *cobra.Command {
+func newRoot(exposed error) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "trl",
 		Short: "Persistent shell sessions over WebSocket",
@@ -65,7 +69,7 @@ func newRoot() *cobra.Command {
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return refuse(err, "see `%s --help`", cmd.CommandPath())
 	})
-	root.AddCommand(newServe(), newRun(), newList(), newInfo(), newProcesses(), newLogs(), newKill(), newStats(), newVersion())
+	root.AddCommand(newServe(exposed), newRun(), newList(), newInfo(), newProcesses(), newLogs(), newKill(), newStats(), newVersion())
 	return root
 }
 

@@ -1,48 +1,19 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
-	"os"
-	"os/exec"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
 	"trl/client"
 	"trl/protocol"
 )
-
-// gateway starts a real one for tests in Go and returns its address, HOST:PORT.
-func gateway(t *testing.T, flags ...string) string {
-	t.Helper()
-	cmd := exec.Command("trl", append([]string{"serve", "--listen", "127.0.0.1:0", "--auth", "none", "--state-dir", t.TempDir()}, flags...)...)
-	cmd.Stderr = os.Stderr
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Signal(syscall.SIGTERM)
-		if err := cmd.Wait(); err != nil {
-			t.Errorf("gateway: %v", err)
-		}
-	})
-	line, err := bufio.NewReader(out).ReadString('\n')
-	if err != nil {
-		t.Fatal(err)
-	}
-	return strings.TrimSpace(strings.TrimPrefix(line, "trl: listening on http://"))
-}
 
 // breakable is a TCP relay whose connections a test can break.
 type breakable struct {
@@ -100,7 +71,7 @@ func (b *breakable) breakAll() {
 // TestOutputSurvivesLostConnections is ACCEPTANCE I1 and I5: every line once and in order, and the exit code after it,
 // over a connection that breaks all the time.
 func TestOutputSurvivesLostConnections(t *testing.T) {
-	relay := newBreakable(t, gateway(t))
+	relay := newBreakable(t, startGateway(t).addr)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	broken := 0
@@ -157,7 +128,7 @@ func TestOutputSurvivesLostConnections(t *testing.T) {
 
 // TestFollowSurvivesLostConnections: the same for a background process's output.
 func TestFollowSurvivesLostConnections(t *testing.T) {
-	relay := newBreakable(t, gateway(t))
+	relay := newBreakable(t, startGateway(t).addr)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	c, err := client.Dial(ctx, client.Options{URL: "http://" + relay.Addr().String()})

@@ -86,7 +86,13 @@ func run(cmd *cobra.Command, f *runFlags, args []string) error {
 		input = make(chan error, 1)
 		// Passes stdin on. Ends at its EOF or when the command takes no more; nobody waits for it, because a read from a
 		// pipe cannot be given up: it ends with the program.
-		go func() { input <- passInput(ctx, s) }()
+		go func() {
+			err := passInput(ctx, s)
+			input <- err
+			if err != nil { // the command would wait for the rest for ever
+				_ = s.Cancel(ctx)
+			}
+		}()
 	}
 	var exit protocol.ExecExit
 	if f.json {

@@ -26,7 +26,7 @@ import (
 	"trl/web"
 )
 
-func newServe() *cobra.Command {
+func newServe(exposed error) *cobra.Command {
 	var s settings
 	cmd := &cobra.Command{
 		Use:   "serve",
@@ -46,7 +46,11 @@ on this machine finds both by itself. SIGTERM or SIGINT ends it and every sessio
 			if err := s.load(cmd.Flags()); err != nil {
 				return err
 			}
-			return serve(&s, cmd.OutOrStdout(), cmd.ErrOrStderr())
+			log := newLogger(&s, cmd.ErrOrStderr())
+			if exposed != nil {
+				log.Warn().Err(exposed).Msg("sessions of this user can read the gateway's environment; keep secrets out of it")
+			}
+			return serve(&s, cmd.OutOrStdout(), log)
 		},
 	}
 	s.define(cmd.Flags())
@@ -64,7 +68,7 @@ const endWithin = 8 * time.Second
 // port, so that a taken one is noticed before any shell is started), reaper. End: the other way round. Clients first, so that
 // nobody starts anything new and everybody hears why; then the clock; then the sessions; then whatever processes are left; the
 // address and the lock last, so that no other gateway starts on a state dir whose sessions still die.
-func serve(s *settings, stdout, stderr io.Writer) (err error) {
+func serve(s *settings, stdout io.Writer, log zerolog.Logger) (err error) {
 	state, err := openStateDir(s.stateDir)
 	if err != nil {
 		return err
@@ -79,7 +83,6 @@ func serve(s *settings, stdout, stderr io.Writer) (err error) {
 	}
 	signal.Notify(signals, syscall.SIGHUP) // caught, so that neither a closed terminal nor nohup's absence ends it
 
-	log := newLogger(s, stderr)
 	registry := prometheus.NewRegistry()
 	counts := metrics.New(registry)
 	counts.Build(buildVersion())

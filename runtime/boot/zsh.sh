@@ -23,7 +23,7 @@ __trl_s() {
 	{
 		for __trl_i in ${(k)parameters}; do
 			case ${parameters[$__trl_i]}:$__trl_i in
-			*special*|*local*|*hide*|*:__trl_[pcxnrif]|*:[0-9\#?\$!*@_-]*|*:status|*:argv|*:pipestatus) ;;
+			*special*|*local*|*hide*|*:__trl_[pcxnrif]|*:[0-9\#?\$!*@-]*|*:_|*:status|*:argv|*:pipestatus) ;;
 			*) builtin typeset -p -- $__trl_i ;;
 			esac
 		done

@@ -1,0 +1,112 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"trl/client"
+	"trl/protocol"
+)
+
+// gateway is a real one for tests in Go.
+type gateway struct {
+	cmd  *exec.Cmd
+	addr string // HOST:PORT
+}
+
+func startGateway(t *testing.T, flags ...string) *gateway {
+	t.Helper()
+	cmd := exec.Command("trl", append([]string{"serve", "--listen", "127.0.0.1:0", "--auth", "none", "--state-dir", t.TempDir(), "--log-level", "warn"}, flags...)...)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	g := &gateway{cmd: cmd}
+	t.Cleanup(func() { g.stop(t) })
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.addr = strings.TrimSpace(strings.TrimPrefix(line, "trl: listening on http://"))
+	return g
+}
+
+// stop ends it; the end must be a clean one. Idempotent.
+func (g *gateway) stop(t *testing.T) {
+	if g.cmd.ProcessState != nil {
+		return
+	}
+	_ = g.cmd.Process.Signal(syscall.SIGTERM)
+	if err := g.cmd.Wait(); err != nil {
+		t.Errorf("gateway: %v", err)
+	}
+}
+
+// running lists the processes that run exactly this command line.
+func running(t *testing.T, argv ...string) (pids []string) {
+	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		if b, _ := os.ReadFile(f); string(b) == strings.Join(argv, "\x00")+"\x00" {
+			pids = append(pids, filepath.Base(filepath.Dir(f)))
+		}
+	}
+	return pids
+}
+
+// TestStopEndsAHundredBusySessions is ACCEPTANCE G7: clean, in time, and with nothing left, though half of them ignore TERM
+// and all have somebody who left their process group.
+func TestStopEndsAHundredBusySessions(t *testing.T) {
+	g := startGateway(t)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	c, err := client.Dial(ctx, client.Options{URL: "http://" + g.addr})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	const n = 100
+	for i := range n {
+		q := protocol.Exec{SessionRef: protocol.SessionRef{Session: fmt.Sprint("busy", i)}, Command: "setsid sleep 98771 & sleep 98771"}
+		if i%2 == 1 {
+			q.Command = `trap "" TERM; setsid sleep 98771 & while :; do sleep 98771; done`
+		}
+		if err := c.Call(ctx, "session.create", protocol.SessionCreate{Name: q.Session}, nil); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Start(ctx, q); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for len(running(t, "sleep", "98771")) < 2*n {
+		if ctx.Err() != nil {
+			t.Fatal("the commands did not start")
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	start := time.Now()
+	g.stop(t)
+	if left := running(t, "sleep", "98771"); len(left) > 0 {
+		t.Errorf("%d processes left: %v", len(left), left)
+	}
+	// 8 s is the promise; the rest is for a machine that does other things too.
+	if took := time.Since(start); took > 3*endWithin {
+		t.Errorf("took %s", took)
+	} else {
+		t.Logf("took %s", took)
+	}
+}

@@ -1,0 +1,302 @@
+package pool
+
+import (
+	"context"
+	"encoding/base64"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"trl/protocol"
+	"trl/runtime/journal"
+)
+
+func TestResultText(t *testing.T) {
+	r := newRig(t, Config{MaxOutput: 1 << 20})
+	eachShell(t, func(t *testing.T, shell string) {
+		s := r.create(protocol.SessionCreate{Shell: shell})
+		x := run(t, s, protocol.Exec{Command: "echo o; echo e >&2; printf tail; (exit 42)"})
+		if x.Stdout != "o\ntail" || x.Stderr != "e\n" || *x.ExitCode != 42 || x.StdoutBytes != 6 || x.StderrBytes != 2 || x.Truncated || x.NextOffset != nil || x.Running {
+			t.Errorf("%+v", x)
+		}
+		x = run(t, s, protocol.Exec{Command: `printf '\000\377\376abc\n'`})
+		if b, _ := base64.StdEncoding.DecodeString(x.Stdout); x.StdoutEncoding != "base64" || string(b) != "\x00\xff\xfeabc\n" {
+			t.Errorf("binary: %+v", x)
+		}
+		x = run(t, s, protocol.Exec{Command: "seq 300000", MaxOutputBytes: of(int64(1000))})
+		total := int64(1988895)
+		if o := x.Omitted.Stdout; !x.Truncated || x.StdoutBytes != total || o == nil || o.Bytes+int64(len(x.Stdout)) != total || o.At != 500 ||
+			!strings.HasPrefix(x.Stdout, "1\n2\n") || !strings.HasSuffix(x.Stdout, "300000\n") || x.Omitted.Stderr != nil {
+			t.Errorf("truncated: %d bytes of %d, omitted %+v", len(x.Stdout), x.StdoutBytes, x.Omitted.Stdout)
+		}
+		x = run(t, s, protocol.Exec{Command: "seq 300000", MaxOutputBytes: of(int64(1 << 40))}) // the server's maximum
+		if int64(len(x.Stdout)) != 1<<20 || !x.Truncated {
+			t.Errorf("clamped to %d", len(x.Stdout))
+		}
+		e := start(t, s, protocol.Exec{Command: `printf '\033[31m10%%\r100%%\n'`})
+		if wait(t, "clean", e.Done()); e.Result(true).Stdout != "100%\n" || e.Result(false).Stdout == "100%\n" {
+			t.Errorf("clean %q, as it came %q", e.Result(true).Stdout, e.Result(false).Stdout)
+		}
+		x = run(t, s, protocol.Exec{Command: "cat; read x; echo $?", Stdin: of("q'\"$x\n")})
+		if x.Stdout != "q'\"$x\n1\n" {
+			t.Errorf("stdin: %+v", x)
+		}
+		x = run(t, s, protocol.Exec{Command: "cat", Stdin: of(base64.StdEncoding.EncodeToString([]byte("\x00\xff"))), StdinEncoding: "base64"})
+		if x.Stdout != base64.StdEncoding.EncodeToString([]byte("\x00\xff")) {
+			t.Errorf("binary stdin: %+v", x)
+		}
+		_, err := s.Exec(&protocol.Exec{Command: "cat", Stdin: of("%%%"), StdinEncoding: "base64"})
+		wantCode(t, err, protocol.InvalidParams)
+	})
+}
+
+func TestOwnDirectoryAndEnvironment(t *testing.T) {
+	r := newRig(t, Config{})
+	s := r.create(protocol.SessionCreate{WorkingDir: "/usr"})
+	if x := run(t, s, protocol.Exec{Command: "pwd; echo $V", WorkingDir: "/tmp", Env: protocol.Env{"V": of("new")}}); x.Stdout != "/tmp\nnew\n" || x.WorkingDir != "/usr" {
+		t.Errorf("%+v", x)
+	}
+	e := start(t, s, protocol.Exec{Command: "pwd", WorkingDir: "/no/such"})
+	wait(t, "refusal", e.Done())
+	wantCode(t, e.Err(), protocol.WorkingDirNotFound)
+	if !e.Journal().Closed() || e.Exit().ExitCode != nil || e.Exit().Error == nil {
+		t.Errorf("%+v", e.Exit())
+	}
+	want(t, s, "pwd", "/usr\n")
+}
+
+// exec.run with yield_ms, then exec.wait: every byte once.
+func TestPartialThenRest(t *testing.T) {
+	r := newRig(t, Config{})
+	s := r.create(protocol.SessionCreate{})
+	for _, submit := range []func(*protocol.Exec) (*Exec, error){s.Exec, s.Stream} {
+		e, err := submit(&protocol.Exec{Command: `printf 'one\303'; echo err >&2; read x; printf '\251two\303'; read x; printf '\251\n'`, InteractiveStdin: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "stderr", func() bool { return e.Partial().Stderr == "err\n" })
+		x := e.Partial()
+		if !x.Running || x.ExitCode != nil || x.NextOffset == nil || x.ExecID != e.ID() || x.StreamID != "st-"+e.ID() {
+			t.Fatalf("%+v", x)
+		}
+		offset, text := *x.NextOffset, x.Stdout
+		if x.StdoutEncoding == "base64" { // stderr came after the first half of the character
+			b, _ := base64.StdEncoding.DecodeString(x.Stdout)
+			text = string(b)
+		}
+		if err := e.Input([]byte("\n"), false); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "more", func() bool { x, _ = e.Since(offset); return e.Journal().Size() == offset+5 })
+		x, err = e.Since(offset)
+		if err != nil || x.StdoutEncoding != "base64" && x.Stdout != "two" { // the last half waits for its other half
+			t.Fatalf("%+v %v", x, err)
+		}
+		b, _ := base64.StdEncoding.DecodeString(x.Stdout)
+		text, offset = text+string(b), *x.NextOffset
+		if err := e.Input([]byte("\n"), true); err != nil {
+			t.Fatal(err)
+		}
+		wait(t, "end", e.Done())
+		x, err = e.Since(offset)
+		if err != nil || x.Running || x.ExitCode == nil {
+			t.Fatalf("%+v %v", x, err)
+		}
+		rest := x.Stdout
+		if x.StdoutEncoding == "base64" {
+			b, _ := base64.StdEncoding.DecodeString(rest)
+			rest = string(b)
+		}
+		if text += rest; text != "oneétwoé\n" {
+			t.Fatalf("text %q", text)
+		}
+		if got := e.Result(false).Stdout; submit != nil && got != "oneétwoé\n" && e.keeps {
+			t.Fatalf("result %q", got)
+		}
+		_, err = e.Since(1 << 40)
+		wantCode(t, err, protocol.InvalidParams)
+		wantCode(t, e.Input([]byte("x"), false), protocol.StdinClosed)
+	}
+}
+
+func TestPartialSaysWhatTheRingLost(t *testing.T) {
+	r := newRig(t, Config{RingBytes: 4096})
+	s := r.create(protocol.SessionCreate{})
+	e := start(t, s, protocol.Exec{Command: "seq 100000; read x", InteractiveStdin: true})
+	eventually(t, "output", func() bool { return e.Journal().Size() == 588895 })
+	x := e.Partial()
+	if o := x.Omitted.Stdout; !x.Truncated || o == nil || o.Bytes+int64(len(x.Stdout)) != 588895 || x.StdoutBytes != 588895 || !strings.HasSuffix(x.Stdout, "\n100000\n") {
+		t.Fatalf("%d bytes, omitted %+v", len(x.Stdout), x.Omitted.Stdout)
+	}
+	if err := e.Input(nil, true); err != nil {
+		t.Fatal(err)
+	}
+	wait(t, "end", e.Done())
+	if x := e.Result(false); x.Truncated || len(x.Stdout) != 588895 {
+		t.Fatalf("the result depends on the ring: %d bytes", len(x.Stdout))
+	}
+}
+
+// What a job prints later belongs to its exec's stream and to no result.
+func TestLateOutput(t *testing.T) {
+	r := newRig(t, Config{})
+	eachShell(t, func(t *testing.T, shell string) {
+		s := r.create(protocol.SessionCreate{Shell: shell})
+		e := start(t, s, protocol.Exec{Command: "(sleep 0.4; echo late) & echo hi"})
+		wait(t, "end", e.Done())
+		if x := e.Result(false); x.Stdout != "hi\n" || len(x.Background) == 0 {
+			t.Fatalf("%+v", x)
+		}
+		want(t, s, "sleep 0.5; echo two", "two\n")
+		eventually(t, "late output", func() bool { return e.Journal().Closed() })
+		if e.Journal().Size() != 8 || e.EndOffset() != 3 || e.Result(false).Stdout != "hi\n" {
+			t.Fatalf("journal %d, end %d, result %q", e.Journal().Size(), e.EndOffset(), e.Result(false).Stdout)
+		}
+		if x, err := e.Since(0); err != nil || x.Stdout != "hi\n" {
+			t.Fatalf("%+v %v", x, err)
+		}
+	})
+}
+
+// D15: whoever asks again with the same key gets the one run's result.
+func TestRequestKeyRunsOnce(t *testing.T) {
+	r := newRig(t, Config{})
+	s := r.create(protocol.SessionCreate{WorkingDir: t.TempDir()})
+	q := protocol.Exec{Command: "echo x >>f; cat f; sleep 0.1", RequestKey: "k", SessionRef: protocol.SessionRef{SessionID: s.ID()}}
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			if x := run(t, s, q); x.Stdout != "x\n" {
+				t.Errorf("%+v", x)
+			}
+		})
+	}
+	all.Wait()
+	q.SessionRef = protocol.SessionRef{Session: "by another name"}
+	if x := run(t, s, q); x.Stdout != "x\n" {
+		t.Errorf("after the end: %+v", x)
+	}
+	other := q
+	other.Command = "true"
+	_, err := s.Exec(&other)
+	if d := wantCode(t, err, protocol.InvalidParams).Details; d["field"] != "request_key" {
+		t.Errorf("details %v", d)
+	}
+	_, err = s.Stream(&q)
+	wantCode(t, err, protocol.InvalidParams)
+	if x := run(t, r.create(protocol.SessionCreate{}), q); x.Stdout == "x\n" && x.ExecID == "" {
+		t.Errorf("another session: %+v", x)
+	}
+
+	q = protocol.Exec{Command: "pwd", WorkingDir: "/tmp/trl-no-such", RequestKey: "failed"} // what never ran is not remembered
+	first := start(t, s, q)
+	wait(t, "refusal", first.Done())
+	if again := start(t, s, q); again == first {
+		t.Error("a refusal is remembered")
+	}
+
+	// The output goes before the key: the command must not run again for that.
+	q = protocol.Exec{Command: "echo x >>g; cat g", RequestKey: "heavy"}
+	id := run(t, s, q).ExecID
+	s.forget(time.Now().Add(time.Hour))
+	if _, err := r.FindExec(me, id); err == nil {
+		t.Error("retained for ever")
+	}
+	if x := run(t, s, q); x.ExecID != id || *x.ExitCode != 0 || !x.Truncated || x.Stdout != "" || x.Omitted.Stdout.Bytes != 2 {
+		t.Errorf("husk: %+v", x)
+	}
+	r.Forget(time.Now().Add(keyTime + time.Minute))
+	if x := run(t, s, q); x.Stdout != "x\nx\n" {
+		t.Errorf("after its time: %+v", x)
+	}
+
+	if _, err := s.Destroy(t.Context(), &protocol.SessionDestroy{}); err != nil {
+		t.Fatal(err)
+	}
+	if x := run(t, s, q); x.Stdout != "x\nx\n" { // also when the session ended meanwhile
+		t.Errorf("after the session: %q", x.Stdout)
+	}
+}
+
+func TestRequestKeysAreBounded(t *testing.T) {
+	var k keys
+	now := time.Now()
+	for i := range maxKeys + 10 {
+		ref := keyRef{who: me, key: fmt.Sprint(i)}
+		if _, err := once(t.Context(), &k, ref, fingerprint("m", i), func() (int, error) { return i, nil }); err != nil {
+			t.Fatal(err)
+		}
+		k.complete(ref, now)
+	}
+	if len(k.entries) != maxKeys || k.entries[keyRef{who: me, key: "9"}] != nil || k.entries[keyRef{who: me, key: "10"}] == nil {
+		t.Fatalf("%d keys", len(k.entries))
+	}
+	k.forget(now.Add(keyTime))
+	if len(k.entries) != 0 || len(k.completed) != 0 {
+		t.Fatalf("%d keys after their time", len(k.entries))
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	inside := make(chan struct{})
+	go once(t.Context(), &k, keyRef{key: "slow"}, fingerprint("m", 1), func() (int, error) { close(inside); <-ctx.Done(); return 0, ctx.Err() })
+	<-inside
+	cancel()
+	if _, err := once(ctx, &k, keyRef{key: "slow"}, fingerprint("m", 1), func() (int, error) { return 1, context.Canceled }); err == nil {
+		t.Fatal("joined what failed, and got a value")
+	}
+}
+
+func TestRecordsAreBounded(t *testing.T) {
+	r := newRig(t, Config{})
+	s := r.create(protocol.SessionCreate{})
+	first := run(t, s, protocol.Exec{Command: "echo first"}).ExecID
+	last := ""
+	for range 12 { // 2 MiB each: the ring and the result
+		last = run(t, s, protocol.Exec{Command: "head -c 1048576 /dev/zero"}).ExecID
+	}
+	if _, err := r.FindExec(me, first); err == nil {
+		t.Error("the oldest is still there")
+	}
+	if _, err := r.FindExec(me, last); err != nil {
+		t.Error(err)
+	}
+	s.mu.Lock()
+	if s.records.weight > maxRecordBytes {
+		t.Errorf("%d bytes retained", s.records.weight)
+	}
+	s.mu.Unlock()
+	for range maxRecords + 50 {
+		last = run(t, s, protocol.Exec{Command: ":"}).ExecID
+	}
+	s.mu.Lock()
+	if n := len(s.execs); n != maxRecords {
+		t.Errorf("%d execs known", n)
+	}
+	s.mu.Unlock()
+	r.Forget(time.Now().Add(2 * time.Minute))
+	if _, err := r.FindExec(me, last); err == nil {
+		t.Error("retained beyond the retention time")
+	}
+}
+
+func TestStreamTakesNoText(t *testing.T) {
+	r := newRig(t, Config{})
+	s := r.create(protocol.SessionCreate{})
+	e, err := s.Stream(&protocol.Exec{Command: "echo o; echo e >&2"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	reader, err := e.Journal().Attach(0, journal.Options{Block: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
+	wait(t, "end", e.Done())
+	if x := e.Exit(); x.StdoutBytes != 2 || x.StderrBytes != 2 || e.EndOffset() != 4 || e.stdout != nil {
+		t.Fatalf("%+v", x)
+	}
+	if x := e.Result(false); x.Stdout != "o\n" || x.Stderr != "e\n" {
+		t.Fatalf("from the journal: %+v", x)
+	}
+}

@@ -1,0 +1,493 @@
+package pool
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"trl/protocol"
+)
+
+// K7: another principal's ids answer like ids that do not exist. I4: those of an earlier epoch are lost.
+func TestIdsOfOthersAndOfEarlierEpochs(t *testing.T) {
+	before, now := newRig(t, Config{}), newRig(t, Config{})
+	s := now.create(protocol.SessionCreate{Name: "n"})
+	e := start(t, s, protocol.Exec{Command: "sleep 71010"})
+	p, err := s.StartProcess(t.Context(), &protocol.ProcessStart{Command: "sleep 71010"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		kind     byte
+		id       string
+		find     func(who, id string) error
+		notFound protocol.Code
+	}{
+		{'s', s.ID(), func(who, id string) error { _, err := now.Find(who, id, ""); return err }, protocol.SessionNotFound},
+		{'x', e.ID(), func(who, id string) error { _, err := now.FindExec(who, id); return err }, protocol.ExecNotFound},
+		{'p', p.ID(), func(who, id string) error { _, err := now.FindProcess(who, id); return err }, protocol.ProcessNotFound},
+	} {
+		if err := c.find(me, c.id); err != nil {
+			t.Errorf("own %s: %v", c.id, err)
+		}
+		made := wantCode(t, c.find(me, string(c.kind)+"-none"), c.notFound)
+		changed := "a"
+		if c.id[20] == 'a' {
+			changed = "b"
+		}
+		for _, id := range []string{c.id, c.id[:20] + changed + c.id[21:], c.id[:len(c.id)-1], "", "é" + c.id} {
+			who := me
+			if id == c.id {
+				who = "another"
+			} else if id == "" && c.kind == 's' {
+				continue // the default session
+			}
+			if fault := wantCode(t, c.find(who, id), c.notFound); fault.Message != made.Message || fmt.Sprint(fault.Details) != fmt.Sprint(made.Details) {
+				t.Errorf("%q answers %v, a made-up one %v", id, fault, made)
+			}
+		}
+		tag := ""
+		random := randomLen
+		if c.kind != 's' {
+			tag, random = s.tag, memberLen
+		}
+		wantCode(t, c.find(me, mint("", c.kind, before.Epoch(), tag, random)), protocol.SessionLost)
+	}
+	if _, err := now.Find("another", "", "n"); protocol.AsError(err).Code != protocol.SessionNotFound {
+		t.Errorf("another's name: %v", err)
+	}
+	if len(now.List("another", &protocol.SessionList{})) != 0 {
+		t.Error("another's list")
+	}
+	if before.Epoch() == now.Epoch() {
+		t.Error("one epoch for two lives")
+	}
+}
+
+func TestNames(t *testing.T) {
+	r := newRig(t, Config{})
+	a := r.create(protocol.SessionCreate{Name: "a", Labels: map[string]string{"k": "v"}})
+	_, err := r.Create(t.Context(), me, &protocol.SessionCreate{Name: "a"})
+	if d := wantCode(t, err, protocol.SessionExists).Details; d["session_id"] != a.ID() {
+		t.Errorf("details %v", d)
+	}
+	if s := r.create(protocol.SessionCreate{Name: "a", IfExists: "return"}); s != a {
+		t.Error("if_exists: return made another")
+	}
+	if _, err := r.Create(t.Context(), "another", &protocol.SessionCreate{Name: "a"}); err != nil {
+		t.Errorf("another principal's: %v", err)
+	}
+	b := r.create(protocol.SessionCreate{Name: "b"})
+	wantCode(t, b.Rename("a"), protocol.SessionExists)
+	if err := b.Rename("c"); err != nil {
+		t.Error(err)
+	}
+	if _, err := r.Find(me, "", "b"); err == nil {
+		t.Error("the old name is still known")
+	}
+	if s, err := r.Find(me, "", "c"); err != nil || s != b || s.Data().Name != "c" {
+		t.Error(err)
+	}
+	for label, n := range map[string]int{"": 2, "k": 1, "k=v": 1, "k=w": 0, "x": 0} {
+		if got := r.List(me, &protocol.SessionList{Label: label}); len(got) != n || got == nil {
+			t.Errorf("label %q: %d sessions", label, len(got))
+		}
+	}
+	// M5: the name is free the moment its session begins to end, and the id answers on.
+	want(t, a, "trap '' TERM; sleep 71011 &", "")
+	go a.Destroy(context.Background(), &protocol.SessionDestroy{Grace: of(protocol.Seconds(.3))})
+	eventually(t, "the end begins", func() bool { return !a.isOpen() })
+	again := r.create(protocol.SessionCreate{Name: "a"})
+	if s, err := r.Find(me, "", "a"); err != nil || s != again {
+		t.Errorf("found %v %v", s, err)
+	}
+	wait(t, "end", a.Ended())
+	if s, err := r.Find(me, a.ID(), ""); err != nil || s.Info().State != "TERMINATED" {
+		t.Error(err)
+	}
+	if got := r.List(me, &protocol.SessionList{State: "TERMINATED"}); len(got) != 1 || got[0].SessionID != a.ID() {
+		t.Errorf("%+v", got)
+	}
+	if got := r.List(me, &protocol.SessionList{}); len(got) != 2 {
+		t.Errorf("%+v", got)
+	}
+	// A name of which only an ended session is known says so, and the default one is made anew.
+	if _, err := b.Destroy(t.Context(), &protocol.SessionDestroy{}); err != nil {
+		t.Error(err)
+	}
+	if s, err := r.Find(me, "", "c"); err != nil || s != b {
+		t.Error(err)
+	}
+	r.Forget(time.Now().Add(2 * time.Minute))
+	if _, err := r.Find(me, b.ID(), ""); protocol.AsError(err).Code != protocol.SessionNotFound {
+		t.Errorf("after the retention time: %v", err)
+	}
+	if _, err := r.Find(me, "", "c"); protocol.AsError(err).Code != protocol.SessionNotFound {
+		t.Errorf("its name: %v", err)
+	}
+}
+
+func TestDefaultSession(t *testing.T) {
+	r := newRig(t, Config{})
+	var all sync.WaitGroup
+	found := make([]*Session, 16)
+	for i := range found {
+		all.Go(func() {
+			s, err := r.Find(me, "", "")
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			found[i] = s
+			if x := run(t, s, protocol.Exec{Command: "cd /usr; n=x$n"}); *x.ExitCode != 0 { // before its shell is up
+				t.Errorf("%+v", x)
+			}
+		})
+	}
+	all.Wait()
+	for _, s := range found {
+		if s != found[0] {
+			t.Fatal("two default sessions")
+		}
+	}
+	want(t, found[0], "pwd; echo $n", "/usr\n"+strings.Repeat("x", 16)+"\n")
+	if _, err := found[0].Destroy(t.Context(), &protocol.SessionDestroy{}); err != nil {
+		t.Fatal(err)
+	}
+	s, err := r.Find(me, "", "")
+	if err != nil || s == found[0] {
+		t.Fatalf("the ended one again, %v", err)
+	}
+	want(t, s, "echo $n", "\n")
+}
+
+// L1: typed errors with the number, and the slot is free the moment a session ends.
+func TestBounds(t *testing.T) {
+	r := newRig(t, Config{MaxSessions: 3, MaxPerPrincipal: 2})
+	a := r.create(protocol.SessionCreate{})
+	r.create(protocol.SessionCreate{})
+	_, err := r.Create(t.Context(), me, &protocol.SessionCreate{})
+	if d := wantCode(t, err, protocol.MaxSessionsReached).Details; d["max_sessions_per_principal"] != 2 {
+		t.Errorf("details %v", d)
+	}
+	if _, err := r.Create(t.Context(), "another", &protocol.SessionCreate{}); err != nil {
+		t.Error(err)
+	}
+	_, err = r.Create(t.Context(), "another", &protocol.SessionCreate{})
+	if d := wantCode(t, err, protocol.MaxSessionsReached).Details; d["max_sessions"] != 3 {
+		t.Errorf("details %v", d)
+	}
+	want(t, a, "echo fine", "fine\n")
+	for range 20 {
+		if _, err := a.Destroy(t.Context(), &protocol.SessionDestroy{Force: true}); err != nil {
+			t.Fatal(err)
+		}
+		a = r.create(protocol.SessionCreate{})
+	}
+	var made, refused int
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	if _, err := a.Destroy(t.Context(), &protocol.SessionDestroy{Force: true}); err != nil {
+		t.Fatal(err)
+	}
+	for range 10 { // creating ones count
+		all.Go(func() {
+			_, err := r.Create(t.Context(), me, &protocol.SessionCreate{})
+			mu.Lock()
+			defer mu.Unlock()
+			if err == nil {
+				made++
+			} else if protocol.AsError(err).Code == protocol.MaxSessionsReached {
+				refused++
+			}
+		})
+	}
+	all.Wait()
+	if made != 1 || refused != 9 {
+		t.Errorf("%d made, %d refused", made, refused)
+	}
+	if st := r.Stats(); st.ActiveSessions != 3 || st.MaxSessions != 3 || st.ByState["IDLE"] != 3 || st.ByState["TERMINATED"] != 21 || st.TotalCommandsRun != 1 || st.MemoryRSSBytes == 0 {
+		t.Errorf("%+v", st)
+	}
+	if n := testutil.ToFloat64(r.metrics.SessionsEnded.WithLabelValues("client")); n != 21 {
+		t.Errorf("%v counted as ended", n)
+	}
+	if n := testutil.ToFloat64(r.metrics.SessionsCreated.WithLabelValues("MAX_SESSIONS_REACHED")); n != 11 {
+		t.Errorf("%v counted as refused", n)
+	}
+}
+
+func TestWhatCannotBeCreated(t *testing.T) {
+	dir := t.TempDir()
+	own := filepath.Join(dir, "sh") // a program that calls itself sh
+	if err := os.WriteFile(own, []byte("#!/bin/true\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("/bin/sh", filepath.Join(dir, "bash")); err != nil { // a shell under another's name
+		t.Fatal(err)
+	}
+	r := newRig(t, Config{Shells: []string{"sh", "/bin/bash"}, MaxSessions: 4, Warm: 1})
+	for _, c := range []struct {
+		q    protocol.SessionCreate
+		code protocol.Code
+	}{
+		{protocol.SessionCreate{Shell: "/no/shell"}, protocol.ShellNotFound},
+		{protocol.SessionCreate{Shell: "no-such-shell"}, protocol.ShellNotFound},
+		{protocol.SessionCreate{Shell: "/bin"}, protocol.ShellNotFound},
+		{protocol.SessionCreate{Shell: "/bin/cat"}, protocol.ShellNotAllowed},
+		{protocol.SessionCreate{Shell: "cat"}, protocol.ShellNotAllowed},
+		{protocol.SessionCreate{Shell: own}, protocol.ShellNotAllowed},
+		{protocol.SessionCreate{Shell: filepath.Join(dir, "bash")}, protocol.ShellNotAllowed},
+		{protocol.SessionCreate{WorkingDir: "/no/dir"}, protocol.WorkingDirNotFound},
+		{protocol.SessionCreate{WorkingDir: "/bin/sh"}, protocol.WorkingDirNotFound},
+		{protocol.SessionCreate{Limits: &protocol.Limits{Pids: 5}}, protocol.NotSupported},
+	} {
+		_, err := r.Create(t.Context(), me, &c.q)
+		wantCode(t, err, c.code)
+	}
+	for _, shell := range []string{"", "sh", "bash", "/bin/sh", "/usr/bin/sh"} {
+		if _, err := os.Stat(shell); strings.HasPrefix(shell, "/") && err != nil {
+			continue
+		}
+		s, err := r.Create(t.Context(), me, &protocol.SessionCreate{Shell: shell, Limits: &protocol.Limits{}})
+		if err != nil {
+			t.Errorf("%q: %v", shell, err)
+			continue
+		}
+		want(t, s, "echo ok", "ok\n")
+		if _, err := s.Destroy(t.Context(), &protocol.SessionDestroy{Force: true}); err != nil {
+			t.Error(err)
+		}
+	}
+	if len(r.Shells()) < 2 {
+		t.Errorf("shells %v", r.Shells())
+	}
+}
+
+// A session that gets no shell leaves nothing: not a slot, not a name.
+func TestNoHalfCreatedSession(t *testing.T) {
+	broken := filepath.Join(t.TempDir(), "sh")
+	if err := os.WriteFile(broken, []byte("#!/bin/false\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	r := newRig(t, Config{DefaultShell: broken, MaxSessions: 1})
+	for range 3 {
+		_, err := r.Create(t.Context(), me, &protocol.SessionCreate{Name: "n", RequestKey: "k"})
+		wantCode(t, err, protocol.ShellFailed)
+	}
+	s, err := r.Find(me, "", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := s.Exec(&protocol.Exec{Command: "true"}) // was let in before the shell failed, or not
+	if err == nil {
+		wait(t, "refusal", e.Done())
+		err = e.Err()
+	}
+	if c := protocol.AsError(err).Code; c != protocol.ShellFailed && c != protocol.SessionTerminated {
+		t.Fatal(err)
+	}
+	wait(t, "end", s.Ended())
+	if st := r.Stats(); len(st.ByState) != 0 {
+		t.Errorf("%+v", st)
+	}
+	if s := r.create(protocol.SessionCreate{Name: "n", Shell: "/bin/sh", RequestKey: "k2"}); s == nil {
+		t.Error("no session")
+	}
+	again := r.create(protocol.SessionCreate{Name: "n", Shell: "/bin/sh", RequestKey: "k2"})
+	if again.ID() != r.List(me, &protocol.SessionList{})[0].SessionID {
+		t.Error("the key made another")
+	}
+}
+
+func TestWarmShells(t *testing.T) {
+	r := newRig(t, Config{Warm: 3, DefaultDir: "/usr", MaxSessions: 100})
+	eventually(t, "three warm ones", func() bool { return r.warm.count() == 3 })
+	if st := r.Stats(); st.ActiveSessions != 0 || st.WarmShells != 3 {
+		t.Errorf("%+v", st)
+	}
+	r.warm.mu.Lock()
+	id, pid := r.warm.shells[0].id, r.warm.shells[2].shell.Pid()
+	r.warm.mu.Unlock()
+	if !r.Live(id) {
+		t.Error("a warm shell is an orphan")
+	}
+	s := r.create(protocol.SessionCreate{Env: protocol.Env{"V": of("v'w"), "HOME": nil, "TRL_SESSION_ID": nil}, WorkingDir: "/tmp"})
+	if s.ID() != id || !r.Live(id) {
+		t.Errorf("not the warm one: %s, %s", s.ID(), id)
+	}
+	want(t, s, `pwd; echo "$V ${HOME-none} $TRL_SESSION_ID"`, "/tmp\nv'w none "+id+"\n")
+	want(t, r.create(protocol.SessionCreate{}), "pwd", "/usr\n")
+	want(t, r.create(protocol.SessionCreate{Shell: "/bin/bash"}), "echo ${BASH##*/}", "bash\n") // another kind
+	eventually(t, "three again", func() bool { return r.warm.count() == 3 })
+
+	proc, err := os.FindProcess(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := proc.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the dead one is replaced", func() bool {
+		r.warm.mu.Lock()
+		defer r.warm.mu.Unlock()
+		for _, ws := range r.warm.shells {
+			if ws.shell.Pid() == pid {
+				return false
+			}
+		}
+		return len(r.warm.shells) == 3
+	})
+	over := r.create(protocol.SessionCreate{OnShellExit: "terminate"})
+	wait(t, "exit", start(t, over, protocol.Exec{Command: "exit"}).Done())
+	wait(t, "end", over.Ended())
+	var all sync.WaitGroup
+	for range 20 { // faster than they are refilled
+		all.Go(func() { want(t, r.create(protocol.SessionCreate{}), "echo ok", "ok\n") })
+	}
+	all.Wait()
+}
+
+// G7: a hundred busy sessions are gone at once, and everybody has got an answer.
+func TestCloseEndsAHundredBusySessions(t *testing.T) {
+	const n = 100
+	r := newRig(t, Config{MaxSessions: n, Warm: 2})
+	var execs []*Exec
+	for i := range n {
+		s := r.create(protocol.SessionCreate{})
+		command := "sleep 71012"
+		if i%10 == 0 {
+			command = "trap '' TERM; setsid sleep 71012 & sleep 71012; sleep 71012"
+		}
+		execs = append(execs, start(t, s, protocol.Exec{Command: command}), start(t, s, protocol.Exec{Command: "echo never"}))
+		if i%2 == 0 {
+			if _, err := s.StartProcess(t.Context(), &protocol.ProcessStart{Command: "sleep 71012"}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), generous)
+	defer cancel()
+	short, cancelShort := context.WithTimeout(ctx, 2500*time.Millisecond) // a grace of half a second
+	defer cancelShort()
+	began := time.Now()
+	_ = r.Close(short)
+	if err := r.Close(ctx); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%d sessions in %v", n, time.Since(began))
+	if left := survivors("sleep 71012"); left != 0 {
+		t.Errorf("%d survivors", left)
+	}
+	for i, e := range execs {
+		select {
+		case <-e.Done():
+		default:
+			t.Fatal("somebody waits for ever")
+		}
+		if i%2 == 0 && !e.Exit().Cancelled {
+			t.Errorf("running: %+v", e.Exit())
+		} else if i%2 == 1 {
+			wantCode(t, e.Err(), protocol.SessionTerminated)
+		}
+	}
+	_, err := r.Create(t.Context(), me, &protocol.SessionCreate{})
+	wantCode(t, err, protocol.ShuttingDown)
+	for _, i := range r.List(me, &protocol.SessionList{State: "TERMINATED"}) {
+		if i.Reason != protocol.ReasonShutdown {
+			t.Errorf("reason %s", i.Reason)
+		}
+	}
+}
+
+func TestNothingIsRetainedWithoutRetention(t *testing.T) {
+	r := newRig(t, Config{Retention: -1})
+	s := r.create(protocol.SessionCreate{Name: "n"})
+	if _, err := s.Destroy(t.Context(), &protocol.SessionDestroy{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Find(me, s.ID(), ""); protocol.AsError(err).Code != protocol.SessionNotFound {
+		t.Error(err)
+	}
+	if len(r.sessions)+len(r.tags)+len(r.names)+len(r.liveOf) != 0 {
+		t.Error("something is left")
+	}
+}
+
+// Everything at once, for the race detector: no deadlock, and whoever asks gets an answer.
+func TestEverythingAtOnce(t *testing.T) {
+	r := newRig(t, Config{Warm: 2, MaxSessions: 64, IdleTimeout: time.Hour})
+	var all sync.WaitGroup
+	for i := range 6 {
+		all.Go(func() {
+			for j := range 8 {
+				s, err := r.Create(t.Context(), me, &protocol.SessionCreate{Name: fmt.Sprintf("n%d", i), IfExists: "return", Shell: []string{"/bin/sh", "/bin/bash"}[i%2]})
+				if err != nil {
+					t.Error(err)
+					continue
+				}
+				w := s.Watch()
+				var inner sync.WaitGroup
+				for k := range 6 {
+					inner.Go(func() {
+						e, err := s.Exec(&protocol.Exec{Command: "echo a; exit 3", RequestKey: fmt.Sprintf("%d/%d", j, k/2)})
+						if err != nil {
+							wantTerminated(t, err)
+							return
+						}
+						if k == 3 {
+							e.Cancel(nil, of(time.Duration(0)))
+						}
+						wait(t, "exec", e.Done())
+						_ = e.Result(true)
+					})
+				}
+				inner.Go(func() {
+					p, err := s.StartProcess(t.Context(), &protocol.ProcessStart{Command: "sleep 71013"})
+					if err == nil {
+						err = p.Kill(t.Context(), time.Second)
+					}
+					if err != nil {
+						wantTerminated(t, err)
+					}
+				})
+				inner.Go(func() {
+					_, _, _ = s.Info(), r.Stats(), r.List(me, &protocol.SessionList{})
+					r.EndIdle(time.Now())
+					r.WarnExpiring(time.Now())
+					r.Forget(time.Now())
+				})
+				if j%3 == 1 {
+					inner.Go(func() {
+						if err := s.Reset(t.Context()); err != nil {
+							wantTerminated(t, err)
+						}
+					})
+				}
+				if j%3 == 2 {
+					inner.Go(func() { _, _ = s.Destroy(t.Context(), &protocol.SessionDestroy{Grace: of(protocol.Seconds(.1))}) })
+				}
+				inner.Wait()
+				w.Close()
+			}
+		})
+	}
+	all.Wait()
+	if n := survivors("sleep 71013"); n != 0 {
+		t.Errorf("%d survivors", n)
+	}
+}
+
+func wantTerminated(t *testing.T, err error) {
+	t.Helper()
+	if e := protocol.AsError(err); e.Code != protocol.SessionTerminated {
+		t.Errorf("error %v, cause %v", err, e.Unwrap())
+	}
+}

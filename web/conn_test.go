@@ -1,0 +1,552 @@
+package web
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+)
+
+func TestRequestsOfOneSessionAreAppliedInOrder(t *testing.T) {
+	g := start(t)
+	c := g.dial()
+	// All in one go, without waiting: the session does not exist when the commands are sent, and is being destroyed when the last is.
+	create := c.begin("session.create", object{"name": "n"})
+	var runs []int
+	for i := range 20 {
+		runs = append(runs, c.begin("exec.run", object{"session": "n", "command": fmt.Sprintf("X=$X%d,; echo $X", i)}))
+	}
+	info := c.begin("session.info", object{"session": "n"})
+	for i, id := range runs {
+		want := ""
+		for n := range i + 1 {
+			want += fmt.Sprintf("%d,", n)
+		}
+		if got := c.answer(id); got.Data.str("stdout") != want+"\n" {
+			t.Fatalf("run %d: %+v, want %s", i, got, want)
+		}
+	}
+	if f := c.answer(create); !f.OK {
+		t.Fatalf("%+v", f.Error)
+	}
+	if f := c.answer(info); !f.OK {
+		t.Fatalf("%+v", f.Error)
+	}
+	destroy := c.begin("session.destroy", object{"session": "n"})
+	after := c.begin("exec.run", object{"session": "n", "command": "true"})
+	ended := c.begin("session.info", object{"session": "n"})
+	if f := c.answer(after); f.code() != "SESSION_TERMINATED" {
+		t.Fatalf("%+v", f)
+	}
+	if f := c.answer(ended); f.Data.str("state") != "TERMINATED" || f.Data.str("reason") != "client" {
+		t.Fatalf("%+v", f)
+	}
+	c.answer(destroy)
+}
+
+func TestDefaultSession(t *testing.T) {
+	g := start(t)
+	c := g.dial()
+	if got := c.call("exec.cancel", nil); got["cancelled"] != false {
+		t.Fatalf("%v", got)
+	}
+	if got := c.call("session.list", nil)["sessions"].([]any); len(got) != 0 {
+		t.Fatal("a cancel made the default session")
+	}
+	a := c.begin("exec.run", object{"command": "cd /usr"})
+	b := c.begin("exec.run", object{"command": "pwd"})
+	c.answer(a)
+	if got := c.answer(b); got.Data.str("stdout") != "/usr\n" {
+		t.Fatalf("%+v", got)
+	}
+}
+
+func TestSlowRequestHoldsUpNobodyElse(t *testing.T) {
+	g := start(t)
+	c := g.dial()
+	stubborn, other := c.session(), c.session()
+	c.call("process.start", object{"session_id": stubborn, "command": "trap '' TERM; while :; do sleep 1; done"})
+	destroy := c.begin("session.destroy", object{"session_id": stubborn, "grace_s": 1})
+	if got := c.run(other, "echo hi"); got != "hi\n" {
+		t.Fatalf("%q", got)
+	}
+	c.mu.Lock()
+	early := slices.ContainsFunc(c.came, func(f *frame) bool { return f.ID == float64(destroy) })
+	c.mu.Unlock()
+	if early {
+		t.Fatal("the destroy was to take a second")
+	}
+	if f := c.answer(destroy); !f.OK {
+		t.Fatalf("%+v", f.Error)
+	}
+}
+
+func TestSixtyFourInFlight(t *testing.T) {
+	g := start(t)
+	c := g.dial()
+	var waiting []int
+	for i := range 64 { // one session takes 64 in its queue and one that runs
+		waiting = append(waiting, c.begin("exec.run", object{"command": "read x < /dev/null; sleep 0.01", "request_key": fmt.Sprint(i)}))
+		if i == 0 {
+			waiting = waiting[:0]
+			blocker := c.next
+			c.begin("exec.wait", object{"exec_id": "x-none"}) // in flight but briefly
+			c.answer(c.next)
+			defer c.answer(blocker)
+		}
+	}
+	for _, id := range waiting {
+		c.answer(id)
+	}
+
+	s := c.session()
+	hold := c.call("exec.stream", object{"session_id": s, "command": "cat", "interactive_stdin": true}) // a stream is not in flight
+	waiting = waiting[:0]
+	for range 64 {
+		waiting = append(waiting, c.begin("exec.wait", object{"exec_id": hold.str("exec_id")}))
+	}
+	refused := c.begin("system.ping", nil)
+	if f := c.answer(refused); f.code() != "RATE_LIMITED" {
+		t.Fatalf("%+v", f)
+	}
+	if n := g.metric("trl_rate_limited_total"); n != 1 {
+		t.Fatalf("counted %v", n)
+	}
+	d := g.dial()
+	d.call("exec.input", object{"exec_id": hold.str("exec_id"), "eof": true})
+	for _, id := range waiting {
+		if f := c.answer(id); f.Data.num("exit_code") != 0 {
+			t.Fatalf("%+v", f)
+		}
+	}
+	c.call("system.ping", nil)
+}
+
+func TestCancelByRequestID(t *testing.T) {
+	g := start(t)
+	c := g.dial()
+	id := c.session()
+	c.sendText(`{"id":"long","method":"exec.run","params":{"session_id":"` + id + `","command":"echo part; sleep 300"}}`)
+	queued := c.begin("exec.run", object{"session_id": id, "command": "echo never"})
+	if got := c.call("exec.cancel", object{"request_id": queued}); got["cancelled"] != true {
+		t.Fatalf("%v", got)
+	}
+	if f := c.answer(queued); f.Data["cancelled"] != true || f.Data.str("stdout") != "" {
+		t.Fatalf("%+v", f)
+	}
+	eventually(t, "output", func() bool { return c.call("session.info", object{"session_id": id}).str("state") == "RUNNING" })
+	c.sendText(`{"id":"c","method":"exec.cancel","params":{"request_id":"l\u006fng"}}`)
+	got := c.answer("c").Data
+	f := c.answer("long")
+	if got["cancelled"] != true || f.Data["cancelled"] != true || got.str("exec_id") != f.Data.str("exec_id") {
+		t.Fatalf("%v %+v", got, f)
+	}
+	for _, again := range []object{{"request_id": "long"}, {"exec_id": f.Data.str("exec_id")}, {"session_id": id}} { // E5
+		if got := c.call("exec.cancel", again); got["cancelled"] != false {
+			t.Fatalf("%v: %v", again, got)
+		}
+	}
+	for _, unknown := range []object{{"request_id": "other"}, {"request_id": 999}, {"exec_id": "x-none"}} {
+		if f := c.try("exec.cancel", unknown); f.code() != "EXEC_NOT_FOUND" {
+			t.Fatalf("%v: %+v", unknown, f)
+		}
+	}
+	stream := c.begin("exec.stream", object{"session_id": id, "command": "sleep 300"})
+	c.answer(stream)
+	if got := c.call("exec.cancel", object{"request_id": stream}); got["cancelled"] != true {
+		t.Fatalf("%v", got)
+	}
+	if exit := c.event("exec.exit"); exit["cancelled"] != true {
+		t.Fatalf("%v", exit)
+	}
+	if got := c.run(id, "echo ok"); got != "ok\n" {
+		t.Fatalf("%q", got)
+	}
+}
+
+func TestSignalAlone(t *testing.T) {
+	g := start(t)
+	c := g.dial()
+	id := c.session()
+	run := c.begin("exec.run", object{"session_id": id, "command": `sh -c 'trap "echo got; exit 5" USR1; echo up; while :; do sleep 0.05; done'`})
+	eventually(t, "it runs", func() bool {
+		return c.call("session.info", object{"session_id": id}).str("state") == "RUNNING"
+	})
+	eventually(t, "the signal is caught", func() bool {
+		c.call("exec.cancel", object{"session_id": id, "signal": "sigusr1"})
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return slices.ContainsFunc(c.came, func(f *frame) bool { return f.ID == float64(run) })
+	})
+	c.answer(run)
+	if f := c.try("exec.cancel", object{"session_id": id, "signal": "nope"}); f.code() != "INVALID_PARAMS" {
+		t.Fatalf("%+v", f)
+	}
+}
+
+func TestYieldAndWait(t *testing.T) {
+	g := start(t)
+	c := g.dial()
+	id := c.session()
+	r := c.call("exec.run", object{"session_id": id, "command": "echo one; read x; echo two", "stdin": "", "yield_ms": 10000})
+	if r["running"] != nil || r.str("stdout") != "one\ntwo\n" {
+		t.Fatalf("%v", r)
+	}
+	s := c.call("exec.stream", object{"session_id": id, "command": "echo one; read x; echo two", "interactive_stdin": true})
+	c.event("exec.output")
+	r = c.call("exec.wait", object{"exec_id": s.str("exec_id"), "yield_ms": 1, "offset": 0})
+	if r["running"] != true || r.str("stdout") != "one\n" || r.num("next_offset") != 4 {
+		t.Fatalf("%v", r)
+	}
+	wait := c.begin("exec.wait", object{"exec_id": s.str("exec_id"), "offset": r.num("next_offset"), "timeout_s": 60})
+	c.call("exec.input", object{"exec_id": s.str("exec_id"), "data": "x\n"})
+	if f := c.answer(wait); f.Data.str("stdout") != "two\n" || f.Data.num("exit_code") != 0 {
+		t.Fatalf("%+v", f)
+	}
+}
+
+func TestOthersSessionsDoNotExist(t *testing.T) { // K7, K8
+	g := start(t, withTokens)
+	ann, bob := g.dial(adminToken), g.dial(userToken)
+	id := ann.session(object{"name": "hers"})
+	e := ann.call("exec.stream", object{"session_id": id, "command": "cat", "interactive_stdin": true}).str("exec_id")
+	p := ann.call("process.start", object{"session_id": id, "command": "sleep 300"}).str("process_id")
+	for method, params := range map[string][2]object{
+		"session.info":    {{"session_id": id}, {"session_id": "s-none"}},
+		"session.destroy": {{"session_id": id}, {"session_id": "s-none"}},
+		"session.watch":   {{"session": "hers"}, {"session": "none"}},
+		"session.reset":   {{"session_id": id}, {"session_id": "s-none"}},
+		"exec.run":        {{"session_id": id, "command": "true"}, {"session_id": "s-none", "command": "true"}},
+		"process.start":   {{"session": "hers", "command": "true"}, {"session": "none", "command": "true"}},
+		"exec.attach":     {{"exec_id": e}, {"exec_id": "x-none"}},
+		"exec.input":      {{"exec_id": e, "data": "x"}, {"exec_id": "x-none", "data": "x"}},
+		"exec.cancel":     {{"exec_id": e}, {"exec_id": "x-none"}},
+		"exec.wait":       {{"exec_id": e}, {"exec_id": "x-none"}},
+		"process.logs":    {{"process_id": p}, {"process_id": "p-none"}},
+		"process.kill":    {{"process_id": p}, {"process_id": "p-none"}},
+		"process.input":   {{"process_id": p, "data": "x"}, {"process_id": "p-none", "data": "x"}},
+	} {
+		theirs, none := bob.try(method, params[0]), bob.try(method, params[1])
+		if theirs.OK || !strings.HasSuffix(theirs.code(), "_NOT_FOUND") || *&theirs.Error.Message != none.Error.Message || theirs.code() != none.code() || len(theirs.Error.Details) != len(none.Error.Details) {
+			t.Errorf("%s: %+v, unknown id: %+v", method, theirs.Error, none.Error)
+		}
+	}
+	if got := bob.call("session.list", nil)["sessions"].([]any); len(got) != 0 {
+		t.Errorf("%v", got)
+	}
+	if f := bob.try("session.create", object{"user": "ann"}); f.code() != "INVALID_PARAMS" {
+		t.Errorf("%+v", f)
+	}
+	if got := ann.call("session.list", nil)["sessions"].([]any); len(got) != 1 {
+		t.Errorf("%v", got)
+	}
+}
+
+func TestViewerOnlyReads(t *testing.T) {
+	g := start(t, withTokens)
+	ann, viewer := g.dial(adminToken), g.dial(viewToken)
+	id := ann.session()
+	for name, h := range handlers {
+		if f := viewer.try(name, object{"bogus": 1}); (f.code() == "FORBIDDEN") == h.reads {
+			t.Errorf("%s: %+v", name, f.Error)
+		}
+	}
+	viewer.call("session.watch", object{"session_id": id})
+	ann.run(id, "echo seen")
+	if got := viewer.event("exec.output"); got.str("data") != "seen\n" {
+		t.Errorf("%v", got)
+	}
+	if f := viewer.try("exec.run", object{"session_id": id, "command": "true"}); f.code() != "FORBIDDEN" {
+		t.Errorf("%+v", f)
+	}
+}
+
+func TestOnDisconnect(t *testing.T) {
+	g := start(t)
+	c, d := g.dial(), g.dial()
+	goes := c.session(object{"on_disconnect": "destroy", "name": "tied"})
+	stays := c.session()
+	shared := d.call("session.create", object{"name": "tied", "if_exists": "return", "on_disconnect": "destroy"}).str("session_id")
+	other := g.dial()
+	other.call("session.create", object{"name": "tied", "if_exists": "return", "on_disconnect": "destroy"})
+	other.close() // did not create it
+	if got := d.call("session.info", object{"session_id": goes}); shared != goes || got.str("state") != "IDLE" {
+		t.Fatalf("%v", got)
+	}
+	c.begin("exec.run", object{"session_id": stays, "command": "sleep 0.2; X=went-on"})
+	c.close()
+	eventually(t, "the tied one ends", func() bool {
+		i := d.call("session.info", object{"session_id": goes})
+		return i.str("state") == "TERMINATED" && i.str("reason") == "disconnect"
+	})
+	if got := d.run(stays, "echo $X"); got != "went-on\n" { // the command went on without its client
+		t.Fatalf("%q", got)
+	}
+}
+
+func TestSilentPeerIsDropped(t *testing.T) { // J2, I10
+	g := start(t, func(c *Config) { c.PingEvery, c.PeerSilence = 50*time.Millisecond, 200*time.Millisecond })
+	lively := g.dial()
+	raw := upgrade(t, g)
+	pings := 0
+	for {
+		op, _, err := readFrame(raw)
+		if err != nil {
+			break
+		}
+		if op == opPing {
+			pings++ // and no pong
+		}
+	}
+	if pings < 2 {
+		t.Errorf("%d pings", pings)
+	}
+	eventually(t, "it is gone", func() bool { return g.metric("trl_connections_closed_total") == 1 })
+	lively.call("system.ping", nil) // its library answers pings, which is all it takes
+}
+
+func TestStalledMessageIsDropped(t *testing.T) {
+	g := start(t, func(c *Config) { c.stall = 100 * time.Millisecond })
+	raw := upgrade(t, g)
+	raw.Write([]byte{0x81, 0x80 | 100, 0, 0, 0, 0, '{'}) // 99 bytes to go
+	op, payload, err := readFrame(raw)
+	for err == nil && op != 0x8 {
+		op, payload, err = readFrame(raw)
+	}
+	if err != nil || len(payload) < 2 || int(payload[0])<<8|int(payload[1]) != 1008 {
+		t.Fatalf("%x %q %v", op, payload, err)
+	}
+}
+
+func TestPingFloodIsEnded(t *testing.T) {
+	g := start(t)
+	raw := upgrade(t, g)
+	raw.Write([]byte{0x89, 0x80 | 2, 0, 0, 0, 0, 'h', 'i'})
+	if op, payload, err := readFrame(raw); op != opPong || string(payload) != "hi" {
+		t.Fatalf("%x %q %v", op, payload, err)
+	}
+	raw.Write(bytes.Repeat([]byte{0x89, 0x80, 0, 0, 0, 0}, 1000))
+	for {
+		op, payload, err := readFrame(raw)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if op == 0x8 {
+			if code := int(payload[0])<<8 | int(payload[1]); code != 1008 {
+				t.Fatalf("code %d", code)
+			}
+			return
+		}
+	}
+}
+
+// rawConn is a WebSocket without a library, for clients that misbehave.
+type rawConn struct {
+	net.Conn
+	r *bufio.Reader
+}
+
+func upgrade(t *testing.T, g *gateway) rawConn {
+	t.Helper()
+	c, err := net.Dial("tcp", g.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	c.SetDeadline(time.Now().Add(patience))
+	fmt.Fprintf(c, "GET /v1/ws HTTP/1.1\r\nHost: %s\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n", g.Addr())
+	r := bufio.NewReader(c)
+	resp, err := http.ReadResponse(r, nil)
+	if err != nil || resp.StatusCode != 101 {
+		t.Fatalf("%v %v", resp, err)
+	}
+	return rawConn{c, r}
+}
+
+// text is a masked text frame, the mask being zero.
+func (c rawConn) text(s string) {
+	head := []byte{0x81, 0x80 | 126, byte(len(s) >> 8), byte(len(s)), 0, 0, 0, 0}
+	if len(s) < 126 {
+		head = []byte{0x81, 0x80 | byte(len(s)), 0, 0, 0, 0}
+	}
+	c.Write(append(head, s...))
+}
+
+func readFrame(c rawConn) (op byte, payload []byte, err error) {
+	var head [2]byte
+	if _, err := io.ReadFull(c.r, head[:]); err != nil {
+		return 0, nil, err
+	}
+	n := int(head[1])
+	if n >= 126 {
+		ext := make([]byte, map[int]int{126: 2, 127: 8}[n])
+		if _, err := io.ReadFull(c.r, ext); err != nil {
+			return 0, nil, err
+		}
+		n = 0
+		for _, b := range ext {
+			n = n<<8 | int(b)
+		}
+	}
+	payload = make([]byte, n)
+	_, err = io.ReadFull(c.r, payload)
+	return head[0] & 0xf, payload, err
+}
+
+func TestThousandAbortsLeaveNothing(t *testing.T) { // J13
+	g := start(t)
+	keep := g.dial()
+	id := keep.session()
+	const rounds, at = 1000, 8
+	var wg sync.WaitGroup
+	for range at {
+		wg.Go(func() {
+			for i := range rounds / at {
+				c, err := net.Dial("tcp", g.Addr())
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				fmt.Fprintf(c, "GET /v1/ws HTTP/1.1\r\nHost: %s\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n", g.Addr())
+				raw := rawConn{c, bufio.NewReader(c)}
+				http.ReadResponse(raw.r, nil)
+				raw.text(`{"id":1,"method":"session.watch","params":{"session_id":"` + id + `"}}`)
+				if i%2 == 0 {
+					c.(*net.TCPConn).SetLinger(0) // RST
+				}
+				c.Close()
+			}
+		})
+	}
+	wg.Wait()
+	eventually(t, "all are gone", func() bool { return g.metric("trl_connections") == 1 })
+	if log := g.log.String(); strings.Contains(log, `"error"`) { // J7
+		t.Error(log)
+	}
+}
+
+func TestShutdown(t *testing.T) { // J11
+	g := start(t)
+	c := g.dial()
+	mute := upgrade(t, g) // never answers the close
+	id := c.session(object{"on_disconnect": "destroy"})
+	run := c.begin("exec.run", object{"session_id": id, "command": "echo part; trap '' TERM; sleep 300"})
+	eventually(t, "it runs", func() bool { return c.call("session.info", object{"session_id": id}).str("state") == "RUNNING" })
+	stopped := make(chan error, 1)
+	begun := time.Now()
+	go func() { stopped <- g.stop() }()
+	c.event("server.shutdown")
+	<-c.done
+	if code := websocket.CloseStatus(c.err); code != websocket.StatusServiceRestart {
+		t.Errorf("closed with %v", c.err)
+	}
+	if d := time.Since(begun); d > 10*time.Second {
+		t.Errorf("told after %s", d)
+	}
+	_ = run
+	saw1012 := false
+	for {
+		op, payload, err := readFrame(mute)
+		if err != nil {
+			break
+		}
+		saw1012 = saw1012 || op == 0x8 && int(payload[0])<<8|int(payload[1]) == 1012
+	}
+	if !saw1012 {
+		t.Error("the mute client was not told 1012")
+	}
+	if err := <-stopped; err != nil {
+		t.Error(err)
+	}
+	if _, err := net.Dial("tcp", g.Addr()); err == nil {
+		t.Error("still listening")
+	}
+	if log := g.log.String(); strings.Contains(log, `"level":"error"`) {
+		t.Error(log)
+	}
+}
+
+func TestNotReadyWhileStopping(t *testing.T) {
+	g := start(t)
+	g.stopping.Store(true)
+	if resp, _ := get(t, g.URL()+"/readyz"); resp.StatusCode != 503 {
+		t.Errorf("%d", resp.StatusCode)
+	}
+	if resp, _ := get(t, g.URL()+"/healthz"); resp.StatusCode != 200 {
+		t.Errorf("%d", resp.StatusCode)
+	}
+	if _, resp, err := g.dialWith(nil); err == nil || resp.StatusCode != 503 {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestSecretsStayOutOfLogs(t *testing.T) { // K4, K16, K19
+	const secret = "hunter2-planted"
+	g := start(t, func(c *Config) {
+		c.AuthNone = false
+		c.Tokens = tokens{secret + "-token": {"ann", Admin}}
+	})
+	c := g.dial(secret + "-token")
+	id := c.session(object{"env": object{"PASSWORD": secret}})
+	c.run(id, "echo "+secret+" $PASSWORD")
+	c.call("exec.run", object{"session_id": id, "command": "cat", "stdin": secret})
+	c.try("exec.run", object{"session_id": id, "command": secret, "working_dir": "/" + secret})
+	c.try("exec.run", object{"session_id": id, secret: secret})
+	c.try(secret, nil)
+	c.sendText(secret)
+	get(t, g.URL()+"/metrics?token="+secret)
+	get(t, g.URL()+"/v1/ws", "Authorization", "Bearer "+secret)
+	get(t, g.URL()+"/v1/ws", "Host", secret+".example")
+	get(t, g.URL()+"/v1/ws", "Authorization", "Bearer "+secret+"-token") // no upgrade
+	_, body := get(t, g.URL()+"/metrics", "Authorization", "Bearer "+secret+"-token")
+	if strings.Contains(body, secret) {
+		t.Error("in the metrics")
+	}
+	c.close()
+	g.stop()
+	if log := g.log.String(); strings.Contains(log, secret) {
+		t.Error(log)
+	}
+}
+
+func TestMetricsOnTheirOwnListener(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := l.Addr().String()
+	l.Close()
+	g := start(t, withTokens, func(c *Config) { c.MetricsListen = addr })
+	if resp, body := get(t, "http://"+addr+"/metrics"); resp.StatusCode != 200 || !strings.Contains(body, "trl_connections") {
+		t.Errorf("%d", resp.StatusCode)
+	}
+	for _, url := range []string{"http://" + addr + "/v1/ws", g.URL() + "/metrics"} {
+		if resp, _ := get(t, url); resp.StatusCode != 404 {
+			t.Errorf("%s: %d", url, resp.StatusCode)
+		}
+	}
+	if resp, _ := get(t, "http://"+addr+"/metrics", "Host", "evil.example"); resp.StatusCode != 421 {
+		t.Errorf("%d", resp.StatusCode)
+	}
+}
+
+func TestCapabilities(t *testing.T) {
+	g := start(t)
+	got := g.dial().call("system.capabilities", nil)
+	if limits := got["limits"].(map[string]any); limits["max_frame_bytes"] != float64(4<<20) || len(got["methods"].([]any)) != len(handlers) || len(got["shells"].([]any)) == 0 {
+		t.Errorf("%v", got)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	_ = ctx
+}

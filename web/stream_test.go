@@ -1,0 +1,428 @@
+package web
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"encoding/json"
+)
+
+func seq(n int) []byte {
+	var b bytes.Buffer
+	for i := range n {
+		fmt.Fprintln(&b, i+1)
+	}
+	return b.Bytes()
+}
+
+func TestExitFollowsLastOutput(t *testing.T) { // A9
+	g := start(t)
+	c := g.dial()
+	id := c.session()
+	for i := range 50 {
+		n := i * 997
+		req := c.begin("exec.stream", object{"session_id": id, "command": fmt.Sprintf("head -c %d /dev/zero; echo e >&2; exit %d", n, i%7)})
+		first := c.await("anything", func(*frame) bool { return true })
+		if first.ID != float64(req) || first.Data.num("offset") != 0 {
+			t.Fatalf("the answer was not first: %+v", first)
+		}
+		b, exit := c.output(first.Data.str("stream_id"), 0)
+		if len(b) != n+2 || exit.num("exit_code") != i%7 || exit.num("stdout_bytes") != n || exit.num("stderr_bytes") != 2 {
+			t.Fatalf("%d bytes of %d, %v", len(b), n+2, exit)
+		}
+	}
+	c.call("system.ping", nil)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.came) != 0 {
+		t.Fatalf("after the exit came %+v", c.came[0])
+	}
+}
+
+func TestLateOutputBelongsToTheStream(t *testing.T) {
+	g := start(t)
+	c := g.dial()
+	id := c.session()
+	s := c.call("exec.stream", object{"session_id": id, "command": "(sleep 0.4; echo late) & echo early"})
+	b, _ := c.output(s.str("stream_id"), 0)
+	if string(b) != "early\n" {
+		t.Fatalf("%q", b)
+	}
+	eventually(t, "the late output is replayed", func() bool {
+		c.call("exec.attach", object{"exec_id": s.str("exec_id")})
+		b, _ := c.output(s.str("stream_id"), 0)
+		return string(b) == "early\nlate\n"
+	})
+}
+
+func TestResume(t *testing.T) { // I1, I2, I5
+	g := start(t)
+	c := g.dial()
+	id := c.session()
+	s := c.call("exec.stream", object{"session_id": id, "command": "for i in $(seq 300); do echo line-é-$i; sleep 0.003; done"})
+	stream, e := s.str("stream_id"), s.str("exec_id")
+	var want bytes.Buffer
+	for i := range 300 {
+		fmt.Fprintf(&want, "line-é-%d\n", i+1)
+	}
+	var got []byte
+	for round := 0; ; round++ {
+		for range 20 {
+			f := c.await("output", func(f *frame) bool { return f.Event == "exec.output" })
+			if f.Data.num("offset") != len(got) {
+				t.Fatalf("offset %d, want %d", f.Data.num("offset"), len(got))
+			}
+			got = append(got, f.Data.bytes("data", "encoding")...)
+		}
+		if round == 3 {
+			break
+		}
+		c.close()
+		c = g.dial()
+		c.call("exec.attach", object{"exec_id": e, "offset": len(got)})
+	}
+	rest, exit := c.output(stream, len(got))
+	if got = append(got, rest...); !bytes.Equal(got, want.Bytes()) || exit.num("exit_code") != 0 {
+		t.Fatalf("%d bytes of %d", len(got), want.Len())
+	}
+	d := g.dial() // it has ended meanwhile
+	d.call("exec.attach", object{"exec_id": e, "offset": 1000})
+	if rest, _ := d.output(stream, 1000); !bytes.Equal(rest, want.Bytes()[1000:]) {
+		t.Fatalf("%d bytes", len(rest))
+	}
+	if f := d.try("exec.attach", object{"exec_id": e, "offset": want.Len() + 1}); f.code() != "STREAM_NOT_FOUND" {
+		t.Fatalf("%+v", f)
+	}
+}
+
+func TestGapIsExplicit(t *testing.T) { // I3
+	g := start(t)
+	c := g.dial()
+	id := c.session()
+	r := c.call("exec.run", object{"session_id": id, "command": "seq 1000000"})
+	c.call("exec.attach", object{"exec_id": r.str("exec_id")})
+	gap := c.event("stream.gap")
+	want := seq(1000000)
+	if gap.num("from") != 0 || gap.num("to") < len(want)-(2<<20) || gap.num("to") > len(want)-(1<<20) {
+		t.Fatalf("%v of %d", gap, len(want))
+	}
+	rest, _ := c.output(r.str("stream_id"), gap.num("to"))
+	if !bytes.Equal(rest, want[gap.num("to"):]) {
+		t.Fatalf("%d bytes", len(rest))
+	}
+	if g.metric("trl_stream_gaps_total") != 1 || g.metric("trl_stream_gap_bytes_total") != float64(gap.num("to")) {
+		t.Error("not counted")
+	}
+}
+
+func TestSecondAttachReplacesTheFirst(t *testing.T) {
+	g := start(t)
+	c := g.dial()
+	id := c.session()
+	s := c.call("exec.stream", object{"session_id": id, "command": "echo one; read x; echo two", "interactive_stdin": true})
+	c.event("exec.output")
+	c.call("exec.attach", object{"exec_id": s.str("exec_id")})
+	c.call("exec.attach", object{"exec_id": s.str("exec_id"), "offset": 4})
+	c.call("exec.input", object{"exec_id": s.str("exec_id"), "eof": true})
+	b, _ := c.output(s.str("stream_id"), 0) // the replay of the first attach, if that was not stopped before, then the rest once
+	if string(b) != "one\ntwo\n" && string(b) != "two\n" {
+		if string(b) != "" {
+			t.Fatalf("%q", b)
+		}
+	}
+	c.call("system.ping", nil)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, f := range c.came {
+		t.Errorf("also came %+v", f)
+	}
+}
+
+func TestDetach(t *testing.T) {
+	g := start(t)
+	c := g.dial()
+	id := c.session()
+	s := c.call("exec.stream", object{"session_id": id, "command": "yes"})
+	c.event("exec.output")
+	c.call("exec.detach", object{"exec_id": s.str("exec_id")})
+	c.mu.Lock()
+	c.came = nil
+	c.mu.Unlock()
+	c.call("exec.cancel", object{"exec_id": s.str("exec_id")})
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.came) != 0 {
+		t.Fatalf("%+v", c.came[0])
+	}
+}
+
+// TestCharactersAreNotSplit: a character that is written in halves arrives whole, and one that never gets its end arrives at last (H5).
+func TestCharactersAreNotSplit(t *testing.T) {
+	g := start(t)
+	c := g.dial()
+	id := c.session()
+	s := c.call("exec.stream", object{"session_id": id, "command": `printf 'a\342'; sleep 0.3; printf '\224\200b'; printf '\377'; sleep 0.1; printf '\342\224'`})
+	var b []byte
+	for {
+		f := c.await("output", func(f *frame) bool { return f.Event != "" })
+		if f.Event == "exec.exit" {
+			break
+		}
+		piece := f.Data.bytes("data", "encoding")
+		if f.Data.str("encoding") != "base64" && strings.ContainsRune(f.Data.str("data"), utf8.RuneError) {
+			t.Errorf("torn: %v", f.Data)
+		}
+		b = append(b, piece...)
+	}
+	_ = s
+	if string(b) != "a\xe2\x94\x80b\xff\xe2\x94" {
+		t.Fatalf("%q", b)
+	}
+}
+
+func TestThrottledClientGetsEveryByte(t *testing.T) { // B1, shortened
+	g := start(t)
+	raw := upgrade(t, g)
+	raw.text(`{"id":1,"method":"exec.stream","params":{"command":"seq 500000"}}`)
+	var got []byte
+	slow := 0
+	for {
+		op, payload, err := readFrame(raw)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if op != opText {
+			continue
+		}
+		var f frame
+		json.Unmarshal(payload, &f)
+		if f.Event == "exec.exit" {
+			break
+		}
+		if f.Event == "exec.output" {
+			got = append(got, f.Data.str("data")...)
+		}
+		if slow += len(payload); slow > 200<<10 {
+			slow = 0
+			time.Sleep(20 * time.Millisecond)
+		}
+	}
+	if !bytes.Equal(got, seq(500000)) {
+		t.Fatalf("%d bytes", len(got))
+	}
+}
+
+// TestClientThatNeverReads: the command waits for it, others do not, and when it is dropped the command goes on (B9).
+func TestClientThatNeverReads(t *testing.T) {
+	g := start(t, func(c *Config) { c.SlowClient = 1500 * time.Millisecond })
+	c := g.dial()
+	id := c.session()
+	raw := upgrade(t, g)
+	done := filepath.Join(t.TempDir(), "done")
+	before := rss(t)
+	raw.text(`{"id":1,"method":"exec.stream","params":{"session_id":"` + id + `","command":"head -c 100000000 /dev/zero; echo x > ` + done + `"}}`)
+	eventually(t, "it runs", func() bool { return c.call("session.info", object{"session_id": id}).str("state") == "RUNNING" })
+	other := c.session()
+	for range 20 {
+		if got := c.run(other, "echo hi"); got != "hi\n" {
+			t.Fatalf("%q", got)
+		}
+	}
+	if _, err := os.Stat(done); err == nil {
+		t.Error("the command did not wait for its client")
+	}
+	raw.text(`{"id":2,"method":"exec.input","params":{"exec_id":"x","data":"` + strings.Repeat("y", 1000) + `"}}`) // it is still listened to
+	eventually(t, "the client is dropped", func() bool { return g.metric("trl_slow_clients_dropped_total") == 1 })
+	eventually(t, "the command goes on", func() bool { _, err := os.Stat(done); return err == nil })
+	if grown := rss(t) - before; grown > 64<<20 {
+		t.Errorf("grew by %d MiB", grown>>20)
+	}
+}
+
+func rss(t *testing.T) int {
+	t.Helper()
+	b, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pages, _ := strconv.Atoi(strings.Fields(string(b))[1])
+	return pages * os.Getpagesize()
+}
+
+// TestCancelPassesBlockedOutput: while the outbox waits for a client that reads nothing, its cancel is heard.
+func TestCancelPassesBlockedOutput(t *testing.T) {
+	g := start(t)
+	c := g.dial()
+	id := c.session()
+	raw := upgrade(t, g)
+	raw.text(`{"id":1,"method":"exec.stream","params":{"session_id":"` + id + `","command":"yes"}}`)
+	eventually(t, "it runs", func() bool { return c.call("session.info", object{"session_id": id}).str("state") == "RUNNING" })
+	raw.text(`{"id":2,"method":"system.ping"}`)
+	raw.text(`{"id":3,"method":"exec.cancel","params":{"session_id":"` + id + `"}}`)
+	eventually(t, "it is cancelled", func() bool { return c.call("session.info", object{"session_id": id}).str("state") == "IDLE" })
+}
+
+func TestWatchTellsInOrder(t *testing.T) {
+	g := start(t)
+	c, w := g.dial(), g.dial()
+	id := c.session()
+	w.call("session.watch", object{"session_id": id})
+	w.call("session.watch", object{"session_id": id}) // twice is once
+	const n = 30
+	for i := range n {
+		c.begin("exec.run", object{"session_id": id, "command": fmt.Sprintf("echo out-%d; seq 2000", i)})
+	}
+	for i := range n {
+		started := w.await("started", func(f *frame) bool {
+			return f.Event == "exec.started" || f.Event == "exec.output" || f.Event == "exec.exit"
+		})
+		if started.Event != "exec.started" {
+			t.Fatalf("%d: %+v", i, started)
+		}
+		var out []byte
+		for {
+			f := w.await("output", func(f *frame) bool {
+				return f.Event == "exec.started" || f.Event == "exec.output" || f.Event == "exec.exit"
+			})
+			if f.Event == "exec.started" || f.Data.str("exec_id") != started.Data.str("exec_id") {
+				t.Fatalf("%d: %+v in between", i, f)
+			}
+			if f.Event == "exec.exit" {
+				break
+			}
+			if f.Data.num("offset") != len(out) {
+				t.Fatalf("%d: offset %d, want %d", i, f.Data.num("offset"), len(out))
+			}
+			out = append(out, f.Data.bytes("data", "encoding")...)
+		}
+		if want := append([]byte(fmt.Sprintf("out-%d\n", i)), seq(2000)...); !bytes.Equal(out, want) {
+			t.Fatalf("%d: %d bytes of %d", i, len(out), len(want))
+		}
+	}
+	w.call("session.unwatch", object{"session_id": id})
+	w.call("session.unwatch", object{"session_id": id})
+	w.mu.Lock()
+	w.came = nil
+	w.mu.Unlock()
+	c.run(id, "echo unseen")
+	w.call("system.ping", nil)
+	w.mu.Lock()
+	if len(w.came) != 0 {
+		t.Errorf("after unwatch: %+v", w.came[0])
+	}
+	w.mu.Unlock()
+	w.call("session.watch", object{"session_id": id})
+	p := c.call("process.start", object{"session_id": id, "command": "exit 3"}).str("process_id")
+	if got := w.event("process.started"); got.str("process_id") != p {
+		t.Errorf("%v", got)
+	}
+	if got := w.event("process.exit"); got.num("exit_code") != 3 {
+		t.Errorf("%v", got)
+	}
+	c.call("session.destroy", object{"session_id": id})
+	w.await("the end", func(f *frame) bool {
+		return f.Event == "session.state" && f.Data.str("to") == "TERMINATED" && f.Data.str("reason") == "client"
+	})
+	if f := w.try("session.watch", object{"session_id": id}); f.code() != "SESSION_TERMINATED" {
+		t.Errorf("%+v", f)
+	}
+}
+
+// TestWatchAndStreamDoNotDouble: one connection gets each byte once, however many ways it asked for it.
+func TestWatchAndStreamDoNotDouble(t *testing.T) {
+	g := start(t)
+	c := g.dial()
+	id := c.session()
+	c.call("session.watch", object{"session_id": id})
+	for i := range 40 {
+		s := c.call("exec.stream", object{"session_id": id, "command": "seq 300"})
+		b, _ := c.output(s.str("stream_id"), 0)
+		if !bytes.Equal(b, seq(300)) {
+			t.Fatalf("%d: %d bytes", i, len(b))
+		}
+	}
+	s := c.call("exec.stream", object{"session_id": id, "command": "read x; echo end", "interactive_stdin": true})
+	c.call("exec.detach", object{"exec_id": s.str("exec_id")}) // the watch still tells of the exit
+	c.call("exec.input", object{"exec_id": s.str("exec_id"), "eof": true})
+	c.await("exit", func(f *frame) bool { return f.Event == "exec.exit" && f.Data.str("exec_id") == s.str("exec_id") })
+
+	d := g.dial()
+	run := d.begin("exec.stream", object{"session_id": id, "command": "echo one; read x; echo two", "interactive_stdin": true})
+	s = d.answer(run).Data
+	c.await("output", func(f *frame) bool { return f.Event == "exec.output" && f.Data.str("stream_id") == s.str("stream_id") })
+	c.call("exec.attach", object{"exec_id": s.str("exec_id"), "offset": 4}) // takes over from the watch
+	d.call("exec.input", object{"exec_id": s.str("exec_id"), "eof": true})
+	if b, _ := c.output(s.str("stream_id"), 4); string(b) != "two\n" {
+		t.Fatalf("%q", b)
+	}
+	c.call("session.unwatch", object{"session_id": id})
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, f := range c.came {
+		if f.Event == "exec.output" || f.Event == "exec.exit" {
+			t.Errorf("also %+v", f)
+		}
+	}
+}
+
+func TestWatchFromTheMiddle(t *testing.T) {
+	g := start(t)
+	c, w := g.dial(), g.dial()
+	id := c.session()
+	s := c.call("exec.stream", object{"session_id": id, "command": "echo one; read x; echo two", "interactive_stdin": true})
+	c.event("exec.output")
+	w.call("session.watch", object{"session_id": id})
+	if got := w.event("exec.output"); got.str("data") != "one\n" {
+		t.Fatalf("%v", got)
+	}
+	c.call("exec.input", object{"exec_id": s.str("exec_id"), "eof": true})
+	if b, _ := w.output(s.str("stream_id"), 4); string(b) != "two\n" {
+		t.Fatalf("%q", b)
+	}
+}
+
+func TestProcessLogs(t *testing.T) {
+	g := start(t)
+	c := g.dial()
+	id := c.session()
+	p := c.call("process.start", object{"session_id": id, "command": "echo é-one; echo err >&2; read x; echo $x; exit 4", "stdin": "open"})
+	pid := p.str("process_id")
+	c.call("process.wait", object{"process_id": pid, "until": object{"output": "err"}, "timeout_s": 60})
+	logs := c.call("process.logs", object{"process_id": pid})
+	chunks := logs["chunks"].([]any)
+	if len(chunks) != 2 || object(chunks[1].(map[string]any)).str("stream") != "stderr" || logs.num("next_offset") != 11 || logs["eof"] != false {
+		t.Fatalf("%v", logs)
+	}
+	logs = c.call("process.logs", object{"process_id": pid, "max_bytes": 1})
+	if logs.num("next_offset") != 2 { // a whole character
+		t.Fatalf("%v", logs)
+	}
+	follow := c.call("process.logs", object{"process_id": pid, "follow": true, "offset": 2})
+	c.call("process.input", object{"process_id": pid, "data": "two\n"})
+	b, exit := c.output(p.str("stream_id"), follow.num("next_offset"))
+	if string(b) != "two\n" || exit.num("exit_code") != 4 || exit.str("state") != "exited" {
+		t.Fatalf("%q %v", b, exit)
+	}
+	logs = c.call("process.logs", object{"process_id": pid, "offset": 11})
+	if logs["eof"] != true || logs.num("next_offset") != 15 {
+		t.Fatalf("%v", logs)
+	}
+	if f := c.try("process.logs", object{"process_id": pid, "offset": 16}); f.code() != "STREAM_NOT_FOUND" {
+		t.Fatalf("%+v", f)
+	}
+	if f := c.try("process.input", object{"process_id": pid, "data": "x"}); f.code() != "STDIN_CLOSED" {
+		t.Fatalf("%+v", f)
+	}
+	forever := c.call("process.start", object{"session_id": id, "command": "trap '' TERM; while :; do sleep 1; done"}).str("process_id")
+	kill := c.call("process.kill", object{"process_id": forever, "kill_grace_s": 0.1})
+	if kill.str("state") != "exited" || kill.str("signal") != "KILL" {
+		t.Fatalf("%v", kill)
+	}
+}
