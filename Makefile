@@ -64,7 +64,10 @@ fuzz: deps ## every Fuzz target in turn, FUZZTIME seconds in all (an hour)
 fuzz-smoke: deps ## every Fuzz target, a minute in all
 	.ci/fuzz 60
 
-bench: deps ## the benchmarks beside their floors, with the ratios; BENCH=Exec BENCHTIME=3s
+bench: build ## exec.run, session.create and exec.stream beside their floors, with the ratios; ARGS='-rounds 5000'
+	go run ./internal/bench -trl bin/trl $(ARGS)
+
+bench-go: ## the packages' own benchmarks; BENCH=Command BENCHTIME=3s
 	go test -run '^$$' -bench '$(BENCH)' -benchmem -benchtime $(BENCHTIME) -timeout 1h $(PKG)
 
 soak: deps ## the tests that make test shortens, at full length
@@ -76,4 +79,4 @@ contract: ## the contract's own suite, beside the repository
 clean: ## remove what was built
 	rm -rf bin
 
-.PHONY: help build arm64 amd64 run check deps test race fmt lint fuzz fuzz-smoke bench soak contract clean
+.PHONY: help build arm64 amd64 run check deps test race fmt lint fuzz fuzz-smoke bench bench-go soak contract clean

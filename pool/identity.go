@@ -1,9 +1,6 @@
 package pool
 
-import (
-	"crypto/rand"
-	"hash/crc32"
-)
+import "crypto/rand"
 
 // An id is
 //
@@ -52,10 +49,15 @@ func mint(prefix string, kind byte, epoch, tag string, random int) string {
 	return string(append(b, sum[:]...))
 }
 
+// check is FNV-1a over all before it. (hash/crc32 works through function variables: what it is given escapes.)
 func check[T string | []byte](id T) (sum [checkLen]byte) {
-	crc := crc32.ChecksumIEEE([]byte(id))
+	h := uint32(2166136261)
+	for i := range len(id) {
+		h = (h ^ uint32(id[i])) * 16777619
+	}
+	h ^= h >> 16 // the low bits alone mix least
 	for i := range sum {
-		sum[i] = alphabet[crc>>(5*i)&31]
+		sum[i] = alphabet[h>>(5*i)&31]
 	}
 	return sum
 }

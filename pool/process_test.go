@@ -156,7 +156,7 @@ func TestWaitForOutput(t *testing.T) {
 	if w := await(t, p, protocol.Until{Output: "the-end"}, generous); !w.Met {
 		t.Errorf("%+v", w)
 	}
-	p = r.process(s, protocol.ProcessStart{Command: "echo starting; echo broken >&2; exit 3"}) // F7
+	p = r.process(s, protocol.ProcessStart{Command: "echo starting; sleep 0.1; echo broken >&2; exit 3"}) // F7
 	if w := await(t, p, protocol.Until{Output: "ready"}, generous); w.Met || *w.ExitCode != 3 || w.Tail != "starting\nbroken\n" {
 		t.Errorf("%+v", w)
 	}

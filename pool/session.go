@@ -198,7 +198,6 @@ func (s *Session) open(warm *warmShell) error {
 // serve runs what it is given until the session is to end.
 func (s *Session) serve() {
 	rest := time.NewTimer(time.Hour)
-	rest.Stop()
 	defer rest.Stop()
 	for {
 		select {

@@ -41,6 +41,7 @@ const awkwardLife = 60 * time.Second
 func awkward(mode, marker string) {
 	signal.Ignore(syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 	ready := func() { fmt.Println() }
+	home := uintptr(os.Getppid())
 	switch mode {
 	case "stubborn": // ignores what can be ignored
 		ready()
@@ -64,10 +65,10 @@ func awkward(mode, marker string) {
 		ready()
 	case "hop": // fork and exit, for ever: no process lives longer than a moment
 		ready()
-		hop()
+		hop(home)
 	case "storm": // sixteen that hop, eight of those with exec and an empty environment; the parent stays
 		for range 8 {
-			forkThen(hop)
+			forkThen(func() { hop(home) })
 			hopExec(marker)
 		}
 		ready()
@@ -84,9 +85,9 @@ func awkward(mode, marker string) {
 		}
 		fmt.Println(h.root.dir)
 		time.Sleep(awkwardLife)
-	case "tree": // 200 that fork and exit at random, some in sessions of their own
+	case "tree": // 64 that fork and exit at random, some in sessions of their own
 		live, _ := unix.Mmap(-1, 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_ANONYMOUS)
-		forkThen(func() { churn((*int32)(unsafe.Pointer(&live[0]))) })
+		forkThen(func() { churn(home, (*int32)(unsafe.Pointer(&live[0]))) })
 		ready()
 		time.Sleep(awkwardLife)
 	}
@@ -112,10 +113,10 @@ func daemon(marker string) {
 }
 
 // hopExec is a shell that starts itself anew, with nothing inherited, and
-// exits; thirty thousand times at most.
+// exits, as long as the test is there.
 func hopExec(marker string) {
-	text := `[ "$1" -gt 0 ] || exit; /usr/bin/env -i /bin/sh -c "$0" "$0" $(($1-1)) "$2" & exit`
-	c := exec.Command("/usr/bin/setsid", "/bin/sh", "-c", text, text, "30000", marker)
+	text := `kill -0 "$1" || exit; /usr/bin/env -i /bin/sh -c "$0" "$0" "$1" "$2" & exit`
+	c := exec.Command("/usr/bin/setsid", "/bin/sh", "-c", text, text, strconv.Itoa(os.Getppid()), marker)
 	c.Env = []string{}
 	if err := c.Start(); err != nil {
 		panic(err)
@@ -134,11 +135,11 @@ func forkThen(f func()) {
 }
 
 //go:norace
-func hop() {
-	for i := uint32(0); ; i++ {
+func hop(home uintptr) {
+	for {
 		nap(300_000)
 		pid, _, _ := syscall.RawSyscall6(unix.SYS_CLONE, uintptr(unix.SIGCHLD), 0, 0, 0, 0, 0)
-		if pid != 0 || i > 100_000 {
+		if pid != 0 || gone(home) {
 			syscall.RawSyscall(unix.SYS_EXIT_GROUP, 0, 0, 0)
 		}
 		syscall.RawSyscall(unix.SYS_SETSID, 0, 0, 0)
@@ -146,19 +147,19 @@ func hop() {
 }
 
 //go:norace
-func churn(live *int32) {
+func churn(home uintptr, live *int32) {
 	*live = 1
 	seed := uint32(1)
-	for i := 0; i < 60_000; i++ {
+	for !gone(home) {
 		seed = seed*1664525 + 1013904223
-		if *live >= 200 {
+		if *live >= 64 {
 			if nap(500_000); seed>>28 == 0 {
 				*live--
 				syscall.RawSyscall(unix.SYS_EXIT_GROUP, 0, 0, 0)
 			}
 			continue
 		}
-		*live++ // races with the others: about 200
+		*live++ // races with the others: about 64
 		pid, _, _ := syscall.RawSyscall6(unix.SYS_CLONE, uintptr(unix.SIGCHLD), 0, 0, 0, 0, 0)
 		if pid != 0 {
 			nap(100_000)
@@ -176,6 +177,14 @@ func churn(live *int32) {
 			syscall.RawSyscall(unix.SYS_EXIT_GROUP, 0, 0, 0)
 		}
 	}
+}
+
+// gone: whoever started us is no more, so nobody will end us either.
+//
+//go:norace
+func gone(home uintptr) bool {
+	_, _, err := syscall.RawSyscall(unix.SYS_KILL, home, 0, 0)
+	return err == unix.ESRCH
 }
 
 //go:norace

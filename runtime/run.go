@@ -33,6 +33,12 @@ type pipe struct {
 	eof  bool
 }
 
+// sparePipe is kept for the next command when nobody but the shell could hold it.
+type sparePipe struct {
+	pipe
+	open bool
+}
+
 // run is the life of one command: what Shell.Run keeps on its stack. One goroutine, one poll loop, no locks.
 type run struct {
 	s   *Shell
@@ -44,6 +50,7 @@ type run struct {
 	out     [2]pipe
 	in, inR int // write and read end of the command's stdin, -1 when it has none
 	inMore  bool
+	stayed  []int // besides the shell, when the command had ended
 
 	began    time.Time
 	lastOut  time.Time
@@ -88,6 +95,8 @@ func (s *Shell) attempt(c *Command) (o Outcome, untold bool) {
 	for !r.ended() {
 		r.look(r.wait())
 	}
+	// Who stayed is asked before what was written is counted: if nobody did, nothing comes after the count.
+	r.stayed = r.others()
 	r.collect()
 	if r.died && !r.reported && r.end == nil && r.p.unread() >= r.sent {
 		return Outcome{}, true
@@ -99,13 +108,17 @@ func (s *Shell) attempt(c *Command) (o Outcome, untold bool) {
 func (r *run) start() error {
 	s, c, p := r.s, r.c, r.p
 	for i := range r.out {
+		if s.spare[i].open {
+			r.out[i], s.spare[i].open = s.spare[i].pipe, false
+			continue
+		}
 		var fd [2]int
 		if err := unix.Pipe2(fd[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
 			return fmt.Errorf("output pipe: %w", err)
 		}
 		r.out[i] = pipe{r: fd[0], w: fd[1], kind: journal.Stdout + journal.Stream(i), left: -1}
 	}
-	stdin := s.null
+	stdin := -1 // the shell's own is /dev/null
 	if c.OpenStdin || len(c.Stdin) > 0 {
 		var fd [2]int
 		if err := unix.Pipe2(fd[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
@@ -142,19 +155,26 @@ func (r *run) start() error {
 	r.lastOut = r.began
 	r.doubt = firstDoubt
 	r.suspect = r.began.Add(r.doubt)
-	_, _ = unix.Write(p.script, line)
-	again := len(line) - len(p.kind.quit) - len(r.seq) - 2
-	_, _ = unix.Write(p.script, line[again:])
-	r.sent += len(line) - again
+	again := line[len(line)-len(p.kind.quit)-len(r.seq)-2:]
+	if p.kind.packet { // an error drops a whole packet
+		_, _ = unix.Write(p.script, line)
+		_, _ = unix.Write(p.script, again)
+	} else {
+		_, _ = unix.Write(p.script, append(line, again...))
+	}
+	r.sent += len(again)
 	return nil
 }
 
 func (r *run) appendDot(b []byte, text, stdin int) []byte {
-	b = append(b, r.p.kind.dot...)
+	b = append(b, r.p.kind.dot...) // short: bash reads its line byte by byte
 	for _, a := range [...]struct {
 		op string
 		fd int
 	}{{` "$__trl_p/`, text}, {`" <"$__trl_p/`, stdin}, {`" >"$__trl_p/`, r.out[0].w}, {`" 2>"$__trl_p/`, r.out[1].w}} {
+		if a.fd < 0 {
+			continue
+		}
 		b = append(b, a.op...)
 		b = strconv.AppendInt(b, int64(a.fd), 10)
 	}
@@ -310,6 +330,7 @@ func (r *run) reports() {
 		}
 		if m.verb == 'e' && m.seq == r.seq {
 			r.reported, r.code = true, m.val
+			return
 		}
 	}
 }
@@ -461,8 +482,8 @@ func (r *run) settle() Outcome {
 	if r.died || r.end != nil {
 		s.after(r, &o)
 	}
-	if others := r.others(); len(others) > 0 {
-		o.Background = append([]int(nil), others...)
+	if len(r.stayed) > 0 && r.end == nil {
+		o.Background = r.others()
 		o.Linger = r.linger()
 		s.partWith(r)
 	}
@@ -475,6 +496,15 @@ func (r *run) settle() Outcome {
 	s.scrap = s.scrap[:0]
 	s.st.dirty = true
 	o.Dir = s.Dir()
+	if len(r.stayed) == 0 && !r.died && r.end == nil { // nobody else has these pipes
+		r.c.Journal.Close()
+		for i := range r.out {
+			s.spare[i].pipe, s.spare[i].open = r.out[i], true
+			s.spare[i].left = -1
+			r.out[i].r, r.out[i].w = -1, -1
+		}
+		return o
+	}
 	r.handOver()
 	return o
 }

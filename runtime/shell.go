@@ -50,8 +50,9 @@ type Shell struct {
 	// owned by the holder of turn
 	seq     int
 	event   int   // eventfd that wakes Run
-	null    int   // /dev/null, opened by the shell for commands without stdin
+	null    int   // /dev/null, for what a shell starts by path
 	scrap   []int // descriptors that can go when the command has ended
+	spare   [2]sparePipe
 	clean   time.Time
 	intTrap bool // a POSIX shell may have a trap for INT, which defeats the abort
 	funcs   bool // it may have functions, which it cannot list
@@ -559,6 +560,13 @@ func (s *Shell) dispose() {
 		_ = s.group.Close(context.Background())
 	}
 	s.st.close()
+	for i := range s.spare {
+		if s.spare[i].open {
+			unix.Close(s.spare[i].r)
+			unix.Close(s.spare[i].w)
+			s.spare[i].open = false
+		}
+	}
 	for _, fd := range []*int{&s.event, &s.null} {
 		if *fd >= 0 {
 			unix.Close(*fd)

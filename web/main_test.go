@@ -35,7 +35,7 @@ func (t tokens) Lookup(token string) (Principal, bool) { p, ok := t[token]; retu
 // gateway is a real one on a free port, with real shells.
 type gateway struct {
 	*Server
-	t        *testing.T
+	t        testing.TB
 	pool     *pool.Pool
 	registry *prometheus.Registry
 	log      *logBook
@@ -60,7 +60,7 @@ func (l *logBook) String() string {
 	return l.b.String()
 }
 
-func start(t *testing.T, change ...func(*Config)) *gateway {
+func start(t testing.TB, change ...func(*Config)) *gateway {
 	t.Helper()
 	g := &gateway{t: t, registry: prometheus.NewRegistry(), log: &logBook{}}
 	log := zerolog.New(g.log)
@@ -139,7 +139,7 @@ func (f *frame) code() string {
 
 // client is one WebSocket connection that keeps what comes until it is asked for.
 type client struct {
-	t    *testing.T
+	t    testing.TB
 	ws   *websocket.Conn
 	next int
 

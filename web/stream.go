@@ -17,6 +17,7 @@ const maxStreams = 1024
 // source is what a stream comes from: a command or a background process.
 type source struct {
 	stream, exec, process string
+	session               string
 	output                string // the event of a chunk
 	journal               *journal.Journal
 	done                  <-chan struct{}      // closed when the command has ended
@@ -26,7 +27,7 @@ type source struct {
 
 func execSource(e *pool.Exec) source {
 	return source{
-		stream: e.StreamID(), exec: e.ID(), output: "exec.output",
+		stream: e.StreamID(), exec: e.ID(), session: e.Session().ID(), output: "exec.output",
 		journal: e.Journal(), done: e.Done(), endOffset: e.EndOffset,
 		exit: func() (string, any) { x := e.Exit(); return "exec.exit", &x },
 	}
@@ -34,7 +35,7 @@ func execSource(e *pool.Exec) source {
 
 func processSource(p *pool.Process) source {
 	return source{
-		stream: p.StreamID(), process: p.ID(), output: "process.output",
+		stream: p.StreamID(), process: p.ID(), session: p.Session().ID(), output: "process.output",
 		journal: p.Journal(), done: p.Done(), endOffset: p.EndOffset,
 		exit: func() (string, any) { x := p.Info(); return "process.exit", &x },
 	}
@@ -61,11 +62,16 @@ func (src *source) attach(offset int64, block bool) (*journal.Reader, error) {
 // connection's, or stop. A connection has at most one of a stream, so that no byte comes twice.
 type subscription struct {
 	source
+	*fate
 	r     *journal.Reader
-	least int64         // what was there at the start is sent also when the command had ended before
-	gone  chan struct{} // closed when the pump has ended
-	told  bool          // the exit event was sent; read after gone
-	next  *subscription // guarded by conn.mu; what replaced it
+	least int64 // what was there at the start is sent also when the command had ended before
+}
+
+// fate is how a subscription ended, for those who ask when it is no more.
+type fate struct {
+	gone chan struct{} // closed when the pump has ended
+	told bool          // the exit event was sent; read after gone
+	next *fate         // guarded by conn.mu; of the subscription that replaced it
 }
 
 // stop makes the pump end; it is gone when gone is closed.
@@ -105,11 +111,13 @@ func (c *conn) joinLocked(src source, offset int64, block bool) (sub, before *su
 	if err != nil {
 		return nil, nil, err
 	}
-	sub = &subscription{source: src, r: r, least: src.journal.Size(), gone: make(chan struct{})}
+	sub = &subscription{source: src, fate: &fate{gone: make(chan struct{})}, r: r, least: src.journal.Size()}
 	c.subs[src.stream] = sub
 	if before != nil {
-		before.next = sub
+		before.next = sub.fate
 		before.stop()
+	} else if w := c.watches[src.session]; w != nil && src.exec != "" {
+		w.noteLocked(src.exec, sub.fate)
 	}
 	return sub, before, nil
 }

@@ -392,7 +392,7 @@ func TestProcessLogs(t *testing.T) {
 	g := start(t)
 	c := g.dial()
 	id := c.session()
-	p := c.call("process.start", object{"session_id": id, "command": "echo é-one; echo err >&2; read x; echo $x; exit 4", "stdin": "open"})
+	p := c.call("process.start", object{"session_id": id, "command": "echo é-one; sleep 0.2; echo err >&2; read x; echo $x; exit 4", "stdin": "open"})
 	pid := p.str("process_id")
 	c.call("process.wait", object{"process_id": pid, "until": object{"output": "err"}, "timeout_s": 60})
 	logs := c.call("process.logs", object{"process_id": pid})

@@ -185,7 +185,7 @@ func listenUnix(path string) (net.Listener, func(), error) {
 		l.Close()
 		return nil, nil, err
 	}
-	remove := func() {
+	remove := func() { // before Close: as long as the socket lives, its inode number is nobody else's
 		if now, err := os.Lstat(path); err == nil && os.SameFile(now, ours) {
 			os.Remove(path)
 		}

@@ -163,20 +163,26 @@ func TestSocketFile(t *testing.T) {
 	if _, _, err := listenUnix(path); err == nil || !strings.Contains(err.Error(), "in use") {
 		t.Fatalf("a live socket was taken: %v", err)
 	}
-	l.Close() // as after a crash: the file stays
-	if _, err := os.Lstat(path); err != nil {
+	os.Remove(path)
+	stale, _, err := listenUnix(path) // somebody else's now
+	if err != nil {
 		t.Fatal(err)
 	}
-	l2, remove2, err := listenUnix(path)
-	if err != nil {
-		t.Fatalf("a stale socket is in the way: %v", err)
-	}
-	defer l2.Close()
-	remove() // the first one's: not its file any more
+	remove()
 	if _, err := os.Lstat(path); err != nil {
 		t.Fatal("removed another's socket")
 	}
-	remove2()
+	l.Close()
+	stale.Close() // as after a crash: the file stays
+	l, remove, err = listenUnix(path)
+	if err != nil {
+		t.Fatalf("a stale socket is in the way: %v", err)
+	}
+	remove()
+	l.Close()
+	if _, err := os.Lstat(path); err == nil {
+		t.Fatal("the socket is left behind")
+	}
 	os.WriteFile(path, []byte("precious"), 0o600)
 	if _, _, err := listenUnix(path); err == nil {
 		t.Fatal("a file was replaced")

@@ -20,8 +20,26 @@ type watch struct {
 	stop context.CancelFunc
 	gone chan struct{} // closed when run has ended
 
-	outputs sync.WaitGroup           // the pumps that the watch started
-	seen    map[string]*subscription // owned by run; by exec id, from its start to its exit
+	outputs sync.WaitGroup   // the pumps that the watch started
+	before  string           // owned by run; the exec that ran when the watch began
+	seen    map[string]*fate // guarded by conn.mu; by exec id: commands whose output this connection gets or got, until their exec.exit comes
+}
+
+// maxSeen is how many ended commands are worth remembering: each makes four events, and beyond 1,024 of those the watch starts afresh.
+const maxSeen = 256
+
+// noteLocked remembers that somebody sends the command's output and exit, so that the watch will not. Called with conn.mu held.
+func (w *watch) noteLocked(exec string, f *fate) {
+	if len(w.seen) >= maxSeen {
+		for id, f := range w.seen {
+			select {
+			case <-f.gone:
+				delete(w.seen, id)
+			default:
+			}
+		}
+	}
+	w.seen[exec] = f
 }
 
 // watch subscribes the connection to s and answers k. Watching twice is watching once.
@@ -41,7 +59,7 @@ func (c *conn) watch(k *call, s *pool.Session) (any, error) {
 			return c.watch(k, s)
 		})
 	}
-	w := &watch{c: c, s: s, gone: make(chan struct{}), seen: map[string]*subscription{}}
+	w := &watch{c: c, s: s, gone: make(chan struct{}), seen: map[string]*fate{}}
 	w.ctx, w.stop = context.WithCancel(c.ctx)
 	current := w.attach()
 	c.watches[s.ID()] = w
@@ -78,6 +96,7 @@ func (w *watch) run(current *pool.Exec) {
 	}()
 	for there := true; there; {
 		if current != nil {
+			w.before = current.ID()
 			w.follow(current)
 			current = nil
 		}
@@ -100,8 +119,8 @@ func (w *watch) run(current *pool.Exec) {
 func (w *watch) tell(ev protocol.Event) bool {
 	switch data := ev.Data.(type) {
 	case protocol.ExecStarted:
-		if w.seen[data.ExecID] != nil {
-			return true // it ran when the watch began
+		if data.ExecID == w.before {
+			return true
 		}
 		if !w.c.event(ev.Name, data) {
 			return false
@@ -118,45 +137,49 @@ func (w *watch) tell(ev protocol.Event) bool {
 	return w.c.event(ev.Name, ev.Data)
 }
 
-// follow sends a command's output and exit, unless the connection has a subscription to that stream already.
+// follow sends a command's output and exit, unless the connection gets them already or got them.
 func (w *watch) follow(e *pool.Exec) {
 	c := w.c
 	src := execSource(e)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if w.seen[e.ID()] != nil {
+	if w.seen[src.exec] != nil {
 		return
 	}
-	sub := c.subs[src.stream]
-	if sub == nil {
-		var err error
-		if sub, _, err = c.joinLocked(src, 0, false); err != nil {
-			return
-		}
-		w.outputs.Go(func() { // pumps; ends with the command, the watch or the connection; run waits for it
-			defer context.AfterFunc(w.ctx, sub.stop)()
-			c.pump(sub)
-		})
+	if sub := c.subs[src.stream]; sub != nil {
+		w.noteLocked(src.exec, sub.fate)
+		return
 	}
-	w.seen[e.ID()] = sub
+	sub, _, err := c.joinLocked(src, 0, false)
+	if err != nil {
+		return
+	}
+	w.noteLocked(src.exec, sub.fate)
+	w.outputs.Go(func() { // pumps; ends with the command, the watch or the connection; run waits for it
+		defer context.AfterFunc(w.ctx, sub.stop)()
+		c.pump(sub)
+	})
 }
 
 // wait returns when the command's output has been sent, and reports whether its exit has been too: whoever sends the one sends the other.
-func (w *watch) wait(execID string) bool {
-	sub := w.seen[execID]
-	delete(w.seen, execID)
-	for sub != nil {
+func (w *watch) wait(exec string) bool {
+	c := w.c
+	c.mu.Lock()
+	f := w.seen[exec]
+	delete(w.seen, exec)
+	c.mu.Unlock()
+	for f != nil {
 		select {
-		case <-sub.gone:
+		case <-f.gone:
 		case <-w.ctx.Done():
 			return true
 		}
-		if sub.told {
+		if f.told {
 			return true
 		}
-		w.c.mu.Lock()
-		sub = sub.next // exec.attach took over
-		w.c.mu.Unlock()
+		c.mu.Lock()
+		f = f.next // exec.attach took over
+		c.mu.Unlock()
 	}
 	return false
 }

@@ -1,0 +1,64 @@
+package pool
+
+import (
+	"testing"
+
+	"trl/protocol"
+	"trl/runtime"
+	"trl/runtime/journal"
+)
+
+// What the pool adds to a command: the same shell, with and without it.
+func BenchmarkExec(b *testing.B) {
+	r := newRig(b, Config{})
+	for _, shell := range []string{"/bin/sh", "/bin/bash"} {
+		s, err := r.Create(b.Context(), me, &protocol.SessionCreate{Shell: shell})
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.Run(shell[5:]+"/pool", func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				e, err := s.Exec(&protocol.Exec{Command: ":"})
+				if err != nil {
+					b.Fatal(err)
+				}
+				<-e.Done()
+				_ = e.Result(false)
+			}
+		})
+		b.Run(shell[5:]+"/shell", func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				c := runtime.NewCommand(":")
+				c.Journal = journal.New(1 << 20)
+				if o := s.shell.Run(c); o.Err != nil {
+					b.Fatal(o)
+				}
+			}
+		})
+	}
+}
+
+// A session and its end; warm ones are refilled as fast as they are taken.
+func BenchmarkCreate(b *testing.B) {
+	for name, warm := range map[string]int{"cold": 0, "warm": 8} {
+		b.Run(name, func(b *testing.B) {
+			r := newRig(b, Config{Warm: warm, Retention: -1})
+			for b.Loop() {
+				s, err := r.Create(b.Context(), me, &protocol.SessionCreate{})
+				if err != nil {
+					b.Fatal(err)
+				}
+				b.StopTimer()
+				if _, err := s.Destroy(b.Context(), &protocol.SessionDestroy{Force: true}); err != nil {
+					b.Fatal(err)
+				}
+				if warm > 0 {
+					eventually(b, "warm ones", func() bool { return r.warm.count() == warm })
+				}
+				b.StartTimer()
+			}
+		})
+	}
+}
