@@ -118,8 +118,8 @@ func (s *Shell) Start(spec ProcessSpec) (*Process, error) {
 
 func (p *Process) pipes(ends *[3]int, stdin bool) error {
 	for i := 1; i <= 2; i++ {
-		var fd [2]int
-		if err := unix.Pipe2(fd[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
+		fd, err := halfPipe(0)
+		if err != nil {
 			return fmt.Errorf("output pipe: %w", err)
 		}
 		ends[i] = fd[1]
@@ -130,8 +130,8 @@ func (p *Process) pipes(ends *[3]int, stdin bool) error {
 	if !stdin {
 		return nil
 	}
-	var fd [2]int
-	if err := unix.Pipe2(fd[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
+	fd, err := halfPipe(1)
+	if err != nil {
 		return fmt.Errorf("stdin pipe: %w", err)
 	}
 	ends[0] = fd[0]
@@ -139,6 +139,14 @@ func (p *Process) pipes(ends *[3]int, stdin bool) error {
 	p.input, p.fed = make(chan []byte, 1024), make(chan struct{})
 	go p.feed(p.stdin)
 	return nil
+}
+
+// halfPipe makes a pipe whose one end, ours, does not block: the other one is inherited, and programs expect it to.
+func halfPipe(ours int) (fd [2]int, err error) {
+	if err = unix.Pipe2(fd[:], unix.O_CLOEXEC); err != nil {
+		return fd, err
+	}
+	return fd, unix.SetNonblock(fd[ours], true)
 }
 
 // hold puts b into a memfd that lives as long as the process.
@@ -201,7 +209,6 @@ func (p *Process) fresh(s *Shell, sp *shellProc, cfg ShellConfig, ends *[3]int, 
 		files[i] = os.NewFile(uintptr(dup), "stdio")
 		defer files[i].Close()
 	}
-	// The child's ends must block; a pipe's two ends are separate descriptions, so ours stay as they are.
 	dir := cfg.Dir
 	if enterable(dir) != nil {
 		dir = "/"

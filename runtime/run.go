@@ -119,6 +119,9 @@ func (r *run) start() error {
 		r.out[i] = pipe{r: fd[0], w: fd[1], kind: journal.Stdout + journal.Stream(i), left: -1}
 	}
 	stdin := -1 // the shell's own is /dev/null
+	if p.kind.stdin {
+		stdin = s.null
+	}
 	if c.OpenStdin || len(c.Stdin) > 0 {
 		var fd [2]int
 		if err := unix.Pipe2(fd[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {

@@ -1,0 +1,115 @@
+package pool
+
+import (
+	"os"
+	goruntime "runtime"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"trl/protocol"
+)
+
+func descriptors(t *testing.T) int {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(entries)
+}
+
+// Sessions that were created, used and destroyed leave descriptors and goroutines as they were.
+func TestSessionsLeaveNothing(t *testing.T) {
+	r := newRig(t, Config{MaxSessions: 16, Retention: -1})
+	once := func(shell string) {
+		s, err := r.Create(t.Context(), me, &protocol.SessionCreate{Shell: shell, Name: ""})
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		w := s.Watch()
+		defer w.Close()
+		if x := run(t, s, protocol.Exec{Command: "sleep 71030 & cat", Stdin: of("in")}); x.Stdout != "in" {
+			t.Errorf("%+v", x)
+		}
+		p, err := s.StartProcess(t.Context(), &protocol.ProcessStart{Command: "cat", Stdin: "open"})
+		if err != nil {
+			t.Error(err)
+		} else if err := p.Input([]byte("x"), false); err != nil {
+			t.Error(err)
+		}
+		if x := run(t, s, protocol.Exec{Command: "exit 3"}); !x.ShellRestored {
+			t.Errorf("%+v", x)
+		}
+		if _, err := s.Destroy(t.Context(), &protocol.SessionDestroy{Force: true}); err != nil {
+			t.Error(err)
+		}
+	}
+	once("/bin/sh")
+	once("/bin/bash")
+	fds, goroutines := descriptors(t), goruntime.NumGoroutine()
+	var all sync.WaitGroup
+	for i := range 4 {
+		all.Go(func() {
+			for range 10 {
+				once([]string{"/bin/sh", "/bin/bash"}[i%2])
+			}
+		})
+	}
+	all.Wait()
+	eventually(t, "descriptors and goroutines as before", func() bool {
+		return descriptors(t) <= fds && goruntime.NumGoroutine() <= goroutines
+	})
+	if n := survivors("sleep 71030"); n != 0 {
+		t.Errorf("%d survivors", n)
+	}
+}
+
+// L2: without descriptors there are typed errors and no half-created session; with them all is as before.
+func TestOutOfDescriptors(t *testing.T) {
+	r := newRig(t, Config{})
+	s := r.create(protocol.SessionCreate{})
+	var was syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &was); err != nil {
+		t.Fatal(err)
+	}
+	few := was
+	few.Cur = uint64(descriptors(t) + 1)
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &few); err != nil {
+		t.Fatal(err)
+	}
+	_, created := r.Create(t.Context(), me, &protocol.SessionCreate{Shell: "/bin/sh"})
+	e, err := s.Exec(&protocol.Exec{Command: "cat", Stdin: of("x")})
+	if err == nil {
+		select {
+		case <-e.Done():
+		case <-time.After(generous):
+		}
+	}
+	_, started := s.StartProcess(t.Context(), &protocol.ProcessStart{Command: "true"})
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &was); err != nil {
+		t.Fatal(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	wait(t, "exec", e.Done())
+	for what, err := range map[string]error{"session.create": created, "process.start": started} {
+		if c := protocol.AsError(err); err == nil || c.Code == protocol.InternalError {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if e.Err() == nil && e.Exit().ExitCode == nil || e.Err() != nil && e.Err().Code != protocol.LimitExceeded {
+		t.Errorf("exec: %v %+v", e.Err(), e.Exit())
+	}
+	if st := r.Stats(); st.ActiveSessions != 1 {
+		t.Errorf("%+v", st)
+	}
+	want(t, s, "echo fine", "fine\n")
+	want(t, r.create(protocol.SessionCreate{}), "echo fine", "fine\n")
+	if x := run(t, s, protocol.Exec{Command: "cat", Stdin: of("x")}); x.Stdout != "x" {
+		t.Errorf("%+v", x)
+	}
+}

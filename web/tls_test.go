@@ -1,0 +1,87 @@
+package web
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+)
+
+// writeCertificate makes a self-signed one for 127.0.0.1.
+func writeCertificate(t *testing.T, cert, key, name string) {
+	t.Helper()
+	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, c, c, &k.PublicKey, k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kb, _ := x509.MarshalPKCS8PrivateKey(k)
+	for path, block := range map[string]*pem.Block{key: {Type: "PRIVATE KEY", Bytes: kb}, cert: {Type: "CERTIFICATE", Bytes: der}} {
+		if err := os.WriteFile(path, pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestTLS(t *testing.T) {
+	dir := t.TempDir()
+	cert, key := filepath.Join(dir, "cert"), filepath.Join(dir, "key")
+	writeCertificate(t, cert, key, "first")
+	g := start(t, withTokens, func(c *Config) { c.TLSCert, c.TLSKey, c.Listen = cert, key, "0.0.0.0:0" })
+	_, port, _ := net.SplitHostPort(g.Addr())
+	addr := "127.0.0.1:" + port
+	tr := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}
+	defer tr.CloseIdleConnections()
+	ws, _, err := websocket.Dial(t.Context(), "wss://"+addr+"/v1/ws", &websocket.DialOptions{
+		HTTPClient: &http.Client{Transport: tr}, HTTPHeader: http.Header{"Authorization": {"Bearer " + userToken}, "Origin": {"https://" + addr}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ws.SetReadLimit(-1)
+	c := &client{t: t, ws: ws, change: make(chan struct{}, 1), done: make(chan struct{})}
+	go c.read()
+	defer c.close()
+	s := c.call("exec.stream", object{"command": "seq 100000"})
+	if b, _ := c.output(s.str("stream_id"), 0); len(b) != len(seq(100000)) {
+		t.Fatalf("%d bytes", len(b))
+	}
+
+	serves := func() string {
+		conn, err := tls.Dial("tcp", addr, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2", "http/1.1"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		return conn.ConnectionState().PeerCertificates[0].Subject.CommonName
+	}
+	if got := serves(); got != "first" {
+		t.Fatal(got)
+	}
+	writeCertificate(t, cert, key, "second")
+	eventually(t, "the new certificate is served", func() bool { return serves() == "second" })
+	os.WriteFile(cert, []byte("nonsense"), 0o600)
+	time.Sleep(2 * settle) // not a synchronisation: whatever happens, the second must stay
+	if got := serves(); got != "second" {
+		t.Fatal(got)
+	}
+}
