@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -42,6 +43,8 @@ type Cell struct {
 	mark  mark
 	begin uint64 // clock ticks after boot
 	dir   string // its cgroup; "" in tier "none"
+
+	reaped atomic.Int64 // orphans of the cell that the nursery is reaping or has reaped
 
 	mu   sync.Mutex
 	list int    // guarded by mu; fd of cgroup.procs, in tier "none" of the shell's list of children; -1: none
@@ -168,7 +171,7 @@ func (c *Cell) Kill(shell int) error {
 	defer cancel()
 	var left []int
 	if c.dir == "" {
-		left = c.group.killWalk(ctx, func(p proc, of *Cell) bool { return of == c && p.pid != shell })
+		left = c.group.killWalk(ctx, c.reaped.Load, func(p proc, of *Cell) bool { return of == c && p.pid != shell })
 	} else {
 		left = c.killCgroup(ctx, shell)
 	}
@@ -267,7 +270,7 @@ func (g *Group) Close(ctx context.Context) error {
 	defer cancel()
 	var left []int
 	if g.dir == "" {
-		left = g.killWalk(patience, func(proc, *Cell) bool { return true })
+		left = g.killWalk(patience, g.reaped, func(proc, *Cell) bool { return true })
 	} else {
 		left = g.killCgroup(patience)
 	}

@@ -2,6 +2,7 @@ package runtime
 
 import (
 	"context"
+	"slices"
 	"strconv"
 
 	"golang.org/x/sys/unix"
@@ -96,39 +97,52 @@ func (g *Group) cellAt(start uint64) (c *Cell) {
 }
 
 // killWalk kills what match picks until it finds nobody, and returns the pids
-// that are left when ctx ends. A walk can miss a process whose parent exits
-// meanwhile, so it ends only after quiet walks and a look at every process
-// there is.
-func (g *Group) killWalk(ctx context.Context, match func(p proc, c *Cell) bool) (left []int) {
-	const quiet = 3
-	killed := map[int]uint64{} // start time by pid; KILL once is enough
+// that are left when ctx ends. reaped counts the orphans among them that are
+// gone.
+//
+// Finding nobody once proves nothing: what forks and exits all the time may have
+// become another process between the list of children and the look at each, and
+// the kernel's list may skip one while others go. So a look is quiet only if it
+// met nobody new, not even a zombie, and no orphan was reaped since the look
+// before, for each such change of skin leaves one. The last look
+// is at every process there is, which misses none that stands still.
+func (g *Group) killWalk(ctx context.Context, reaped func() int64, match func(p proc, c *Cell) bool) (left []int) {
+	const enough = 3
+	met := map[int]uint64{} // start time by pid; KILL once will do
 	var pause backoff
-	for calm := 0; calm < quiet; {
-		fresh := false
+	gone := reaped()
+	for quiet := 0; quiet < enough; {
+		fresh := g.strike(match)
 		left = left[:0]
 		visit := func(p proc, c *Cell) {
-			if p.dead() || !match(p, c) {
+			if !match(p, c) {
 				return
 			}
-			left = append(left, p.pid)
-			if killed[p.pid] != p.start {
+			if !p.dead() {
+				left = append(left, p.pid)
+			}
+			if met[p.pid] != p.start {
 				fresh = true
-				killed[p.pid] = p.start
+				met[p.pid] = p.start
 				signalPinned(p.pid, unix.SIGKILL, p.same)
 			}
 		}
-		if calm < quiet-1 {
+		if quiet < enough-1 {
 			g.walk(visit)
 		} else {
 			g.sweep(visit)
 		}
-		_, sighted := readProc(g.host.pid) // without a free descriptor we see nobody, and that proves nothing
-		switch {
-		case len(left) == 0 && sighted:
-			calm++
+		_, sighted := readProc(g.host.pid) // without a free descriptor we see nobody
+		before := gone
+		gone = reaped()
+		if len(left) == 0 && !fresh && sighted && gone == before {
+			quiet++
 			continue
-		case ctx.Err() != nil && !sighted:
-			return []int{0}
+		}
+		quiet = 0
+		switch {
+		case ctx.Err() != nil && len(left) == 0:
+			return []int{0} // somebody, but never the same
 		case ctx.Err() != nil:
 			return left
 		case fresh: // a race with something that forks: no pause
@@ -136,9 +150,46 @@ func (g *Group) killWalk(ctx context.Context, match func(p proc, c *Cell) bool) 
 		default:
 			pause.sleep()
 		}
-		calm = 0
 	}
 	return nil
+}
+
+// strike kills the orphans of the group as fast as can be: two system calls to
+// know one, one to kill it, the youngest first. What hops from fork to fork
+// every few hundred microseconds has moved on when a walk comes to it. It
+// reports whether it met anybody.
+func (g *Group) strike(match func(p proc, c *Cell) bool) (met bool) {
+	h := g.host
+	struck := map[int]bool{}
+	buf := make([]byte, 4<<10)
+	for again := h.adopted >= 0; again; {
+		again = false
+		text, _ := preadAll(h.adopted, buf)
+		pids := parsePids(nil, text)
+		for _, pid := range slices.Backward(pids) {
+			if struck[pid] {
+				continue
+			}
+			ours := func(pid int) bool {
+				c, _ := h.marked(readMark(pid))
+				return c != nil && c.group == g && match(proc{pid: pid}, c)
+			}
+			if signalPinned(pid, unix.SIGKILL, ours) {
+				struck[pid], again, met = true, true, true
+			}
+		}
+	}
+	return met
+}
+
+// reaped is the sum over the cells.
+func (g *Group) reaped() (n int64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, c := range g.cells {
+		n += c.reaped.Load()
+	}
+	return n
 }
 
 // sweep visits every process on the machine that carries a mark of the group.

@@ -23,6 +23,7 @@ type kind struct {
 	abort syscall.Signal
 	dot   string // reads a script, whatever the user redefined
 	quit  string // the call that reports, likewise
+	again string // the call that repeats a report which was dropped
 	// lists: a snapshot has the functions, and a fresh shell reads it back as it is.
 	lists bool
 }
@@ -41,13 +42,13 @@ var (
 const posixDot = `\command .`
 
 var kinds = map[string]*kind{
-	"bash": {name: "bash", boot: bootBash, abort: 40, dot: "builtin .", quit: "__trl_e", lists: true,
+	"bash": {name: "bash", boot: bootBash, abort: 40, dot: "builtin .", quit: "__trl_e", again: "__trl_a", lists: true,
 		args: []string{"--norc", "--noprofile", "--noediting", "-i", "+m", "+H", "+o", "history", "/proc/self/fd/3"}},
-	"dash": {name: "dash", boot: bootPOSIX, abort: syscall.SIGINT, dot: posixDot, quit: `\__trl_e`, packet: true,
+	"dash": {name: "dash", boot: bootPOSIX, abort: syscall.SIGINT, dot: posixDot, quit: `\__trl_e`, again: `\__trl_a`, packet: true,
 		args: []string{"-i", "+m", "/proc/self/fd/3"}},
-	"ash": {name: "ash", boot: bootPOSIX, abort: syscall.SIGINT, dot: posixDot, quit: `\__trl_e`, packet: true,
+	"ash": {name: "ash", boot: bootPOSIX, abort: syscall.SIGINT, dot: posixDot, quit: `\__trl_e`, again: `\__trl_a`, packet: true,
 		args: []string{"-i", "+m", "/proc/self/fd/3"}},
-	"zsh": {name: "zsh", boot: bootZsh, abort: syscall.SIGINT, dot: "builtin .", quit: "__trl_e", lists: true, stdin: true,
+	"zsh": {name: "zsh", boot: bootZsh, abort: syscall.SIGINT, dot: "builtin .", quit: "__trl_e", again: "__trl_a", lists: true, stdin: true,
 		args: []string{"-f", "-i", "+m", "-s"}},
 }
 

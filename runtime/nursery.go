@@ -178,7 +178,13 @@ func (n *nursery) reapOrphan(pid int) bool {
 		return n.reapChild(pid)
 	}
 	p, ok := readProc(pid)
-	return ok && n.host.wasOurs(pid) && n.reapStranger(p)
+	if !ok || !n.host.wasOurs(pid) {
+		return false
+	}
+	if c, _ := n.host.marked(readMark(pid)); c != nil {
+		c.reaped.Add(1) // before it goes: see killWalk
+	}
+	return n.reapStranger(p)
 }
 
 // reapStranger takes the zombie p and no other process that got its number.

@@ -46,7 +46,8 @@ type Process struct {
 const busyWait = 100 * time.Millisecond
 
 // Start starts a background command from the session's present state: directory, variables, functions. A fresh bash or
-// zsh reads a snapshot; a POSIX shell, which cannot list its functions, makes a copy of itself.
+// zsh reads a snapshot; a POSIX shell that may have functions, which it cannot list, makes a copy of itself, which
+// ignores INT and QUIT, as POSIX has it for what is started with `&`.
 func (s *Shell) Start(spec ProcessSpec) (*Process, error) {
 	if spec.Dir != "" {
 		if err := enterable(spec.Dir); err != nil {
@@ -94,7 +95,7 @@ func (s *Shell) Start(spec ProcessSpec) (*Process, error) {
 				script += strings.TrimSuffix(dirScript(sp.kind, spec.Dir), "\n") + " || exit 1\n"
 			}
 			script += fmt.Sprintf("%s %s/%d\n", sp.kind.dot, self(), text)
-			if free && !sp.kind.lists && !sp.dead() {
+			if free && !sp.kind.lists && s.funcs && !sp.dead() {
 				err = p.copyOf(s, sp, &ends, script)
 			} else {
 				err = p.fresh(s, sp, cfg, &ends, script, free)
@@ -102,8 +103,10 @@ func (s *Shell) Start(spec ProcessSpec) (*Process, error) {
 		}
 	}
 	if err != nil {
-		_ = cell.Kill(0)
-		cell.Remove()
+		if !cell.Remove() {
+			_ = cell.Kill(0)
+			cell.Remove()
+		}
 		p.out.start()
 		p.out.close()
 		p.closeFiles()

@@ -90,6 +90,7 @@ func (s *Shell) attempt(c *Command) (o Outcome, untold bool) {
 	r.buf = *buf
 	defer r.closePipes()
 	if err := r.start(); err != nil {
+		c.Journal.Close()
 		return Outcome{Err: err, Code: -1, Dir: s.Dir()}, false
 	}
 	for !r.ended() {
@@ -151,22 +152,26 @@ func (r *run) start() error {
 	}
 	line = r.appendDot(line, p.text, stdin)
 	line = append(line, ';')
-	line = append(append(append(line, p.kind.quit...), ' '), r.seq...)
-	line = append(line, '\n')
+	line = r.appendCall(line, p.kind.quit)
+	first := len(line)
+	line = r.appendCall(line, p.kind.again)
 	r.sent = len(line)
 	r.began = time.Now()
 	r.lastOut = r.began
 	r.doubt = firstDoubt
 	r.suspect = r.began.Add(r.doubt)
-	again := line[len(line)-len(p.kind.quit)-len(r.seq)-2:]
 	if p.kind.packet { // an error drops a whole packet
-		_, _ = unix.Write(p.script, line)
-		_, _ = unix.Write(p.script, again)
+		_, _ = unix.Write(p.script, line[:first])
+		_, _ = unix.Write(p.script, line[first:])
 	} else {
-		_, _ = unix.Write(p.script, append(line, again...))
+		_, _ = unix.Write(p.script, line)
 	}
-	r.sent += len(again)
 	return nil
+}
+
+func (r *run) appendCall(b []byte, name string) []byte {
+	b = append(append(b, name...), ' ')
+	return append(append(b, r.seq...), '\n')
 }
 
 func (r *run) appendDot(b []byte, text, stdin int) []byte {
@@ -378,7 +383,7 @@ func (r *run) press(now time.Time) {
 	case busy && e.looks == 1 && r.s.intTrap:
 		// A POSIX shell whose user set an INT trap goes on all the same. The only cure is another shell.
 		_ = r.p.child.Signal(syscall.SIGKILL)
-	case busy && (e.looks == 1 || e.looks%5 == 0 && (e.kill || len(r.others()) == 0)): // again where one was lost
+	case busy && (e.looks == 1 || e.looks%20 == 0 && (e.kill || len(r.others()) == 0)): // again where one was lost
 		_ = r.p.child.Signal(r.p.kind.abort)
 	}
 	for _, pid := range r.others() {
@@ -393,8 +398,8 @@ func (r *run) press(now time.Time) {
 	if !busy {
 		return
 	}
-	if e.looks%10 == 0 && r.p.unread() == 0 { // the abort may have taken the line with the report
-		r.p.send(r.p.kind.quit + " " + r.seq + "\n")
+	if e.looks%20 == 10 && r.p.unread() == 0 { // the abort may have taken the line with the report
+		r.p.send(r.p.kind.again + " " + r.seq + "\n")
 	}
 	if e.kill && now.After(e.deadline) {
 		_ = r.p.child.Signal(syscall.SIGKILL)

@@ -39,13 +39,15 @@ type Shell struct {
 	restore atomic.Bool
 	closing atomic.Bool
 
-	mu    sync.Mutex
-	cfg   ShellConfig // guarded by mu: Setup and Reset change Dir and Env
-	p     *shellProc  // guarded by mu; nil after Close, or when it could not be put back
-	group *Group      // guarded by mu: Reset makes a new one
-	left  []*Cell     // guarded by mu: where commands left something running
-	procs map[*Process]struct{}
-	late  []*outlets // guarded by mu
+	mu     sync.Mutex
+	cfg    ShellConfig // guarded by mu: Setup and Reset change Dir and Env
+	p      *shellProc  // guarded by mu; nil after Close, or when it could not be put back
+	group  *Group      // guarded by mu: Reset makes a new one
+	left   []*Cell     // guarded by mu: where commands left something running
+	procs  map[*Process]struct{}
+	late   []*outlets    // guarded by mu
+	closed chan struct{} // guarded by mu; closed when the Close at work has returned, nil before the first
+	killAt time.Time     // guarded by mu; until when that Close waits
 
 	// owned by the holder of turn
 	seq     int
@@ -516,14 +518,25 @@ func (s *Shell) end(ctx context.Context) error {
 const killBound = 20 * time.Second
 
 // Close ends the session: HUP to the shell and TERM to all else, grace, KILL. Nothing of it is left when it returns nil.
-// Idempotent; a Run that is going on returns.
+// A Run that is going on returns. Called again meanwhile, it waits for the same end, with the smaller grace.
 func (s *Shell) Close(grace time.Duration) error {
-	if s.closing.Swap(true) {
+	until := time.Now().Add(grace)
+	s.mu.Lock()
+	if s.closed != nil {
+		if until.Before(s.killAt) {
+			s.killAt = until
+		}
+		closed := s.closed
+		s.mu.Unlock()
+		<-closed
 		return nil
 	}
-	s.mu.Lock()
+	closed := make(chan struct{})
+	s.closed, s.killAt = closed, until
+	s.closing.Store(true)
 	group, p := s.group, s.p
 	s.mu.Unlock()
+	defer close(closed)
 	if group != nil && grace > 0 {
 		shell := 0
 		if p != nil {
@@ -531,8 +544,7 @@ func (s *Shell) Close(grace time.Duration) error {
 			_ = p.child.Signal(syscall.SIGHUP) // an interactive shell ignores TERM; at HUP it runs its EXIT trap
 		}
 		group.Signal(syscall.SIGTERM, shell)
-		end := time.Now().Add(grace)
-		for wait := 500 * time.Microsecond; len(group.Members()) > 0 && time.Now().Before(end); wait = min(2*wait, 20*time.Millisecond) {
+		for wait := 500 * time.Microsecond; len(group.Members()) > 0 && time.Now().Before(s.deadline()); wait = min(2*wait, 20*time.Millisecond) {
 			time.Sleep(wait)
 		}
 		if len(group.Members()) > 0 {
@@ -543,7 +555,9 @@ func (s *Shell) Close(grace time.Duration) error {
 	defer cancel()
 	if group != nil {
 		if err := group.Close(ctx); err != nil {
-			s.closing.Store(false) // it can be tried again
+			s.mu.Lock()
+			s.closed = nil // it can be tried again
+			s.mu.Unlock()
 			return err
 		}
 	}
@@ -552,6 +566,12 @@ func (s *Shell) Close(grace time.Duration) error {
 	err := s.end(ctx)
 	s.dispose()
 	return err
+}
+
+func (s *Shell) deadline() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.killAt
 }
 
 // dispose closes what is left when no process is.

@@ -118,7 +118,7 @@ func (h *Host) startShellProc(path string, env []string, dir string, cell *Cell,
 		return nil, err
 	}
 	p.send(line + k.quit + " boot\n")
-	p.send(k.quit + " boot\n")
+	p.send(k.again + " boot\n")
 	// Each line it has taken without a word is a state that makes a shell useless; the caller tries without.
 	ready, end := false, time.Now().Add(bootTimeout)
 	for mute := 0; !ready && mute < 2 && time.Now().Before(end) && !p.dead(); {
@@ -267,7 +267,7 @@ func (p *shellProc) ask(tag, text string, bound time.Duration) (status int, ok b
 		return 0, false
 	}
 	p.send(fmt.Sprintf("%s \"$__trl_p/%d\";%s %s\n", p.kind.dot, fd, p.kind.quit, tag))
-	p.send(p.kind.quit + " " + tag + "\n")
+	p.send(p.kind.again + " " + tag + "\n")
 	r, ok := p.awaitVerb('e', tag, time.Now().Add(bound))
 	return r.val, ok
 }

@@ -69,6 +69,8 @@ type conn struct {
 	ctx      context.Context // ends when the client is gone
 	cancel   context.CancelFunc
 	work     sync.WaitGroup // the goroutines that answer and stream
+	active   atomic.Int64   // how many those are
+	idle     chan struct{}  // one token: there were none for a moment
 	wg       sync.WaitGroup // the others, but the reading one
 	inFlight atomic.Int64   // requests received and not answered
 	asked    atomic.Bool    // it subscribed to something: events may be sent unasked
@@ -89,6 +91,7 @@ func newConn(s *Server, t transport, out *outbox, who Principal) *conn {
 	c := &conn{
 		srv: s, t: t, out: out, who: who,
 		log:      s.log.With().Str("transport", t.name()).Str("principal", who.Subject).Logger(),
+		idle:     make(chan struct{}, 1),
 		bytesOut: s.m.BytesOut.WithLabelValues(t.name()),
 		lanes:    map[string]*lane{}, subs: map[string]*subscription{}, watches: map[string]*watch{},
 	}
@@ -196,7 +199,29 @@ func (c *conn) event(name string, data any) bool {
 }
 
 // spawn runs f on a goroutine that serve waits for: it ends soon after ctx.
-func (c *conn) spawn(f func()) { c.work.Go(f) }
+func (c *conn) spawn(f func()) {
+	c.active.Add(1)
+	c.work.Go(func() {
+		f()
+		if c.active.Add(-1) == 0 {
+			select {
+			case c.idle <- struct{}{}:
+			default:
+			}
+		}
+	})
+}
+
+// quiet returns when nothing is left to answer or to stream, or when ctx is done. Shutdown's alone.
+func (c *conn) quiet(ctx context.Context) {
+	for c.active.Load() > 0 {
+		select {
+		case <-c.idle:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
 
 // caught turns a panic into an error: one request's bug must not end everybody's sessions.
 func (c *conn) caught(method string, err *error) {

@@ -427,10 +427,24 @@ func TestShutdown(t *testing.T) { // J11
 	id := c.session(object{"on_disconnect": "destroy"})
 	c.begin("exec.run", object{"session_id": id, "command": "echo part; trap '' TERM; sleep 300"})
 	eventually(t, "it runs", func() bool { return c.call("session.info", object{"session_id": id}).str("state") == "RUNNING" })
+	d := g.dial() // its command obeys: the result comes before the close
+	brief := d.begin("exec.run", object{"session_id": d.session(), "command": "echo part; exec sleep 300"})
+	eventually(t, "that runs too", func() bool { return g.pool.Stats().Running == 2 })
+	stuck := upgrade(t, g) // reads nothing
+	stuck.text(`{"id":1,"method":"exec.stream","params":{"command":"yes"}}`)
+	eventually(t, "it is stuck", func() bool {
+		n := g.metric("trl_bytes_out_total")
+		time.Sleep(50 * time.Millisecond)
+		return n > 1<<20 && g.metric("trl_bytes_out_total") == n
+	})
 	stopped := make(chan error, 1)
 	begun := time.Now()
 	go func() { stopped <- g.stop() }()
 	c.event("server.shutdown")
+	d.event("server.shutdown")
+	if f := d.answer(brief); f.Data["cancelled"] != true || f.Data.str("stdout") != "part\n" {
+		t.Errorf("%+v", f)
+	}
 	<-c.done
 	if code := websocket.CloseStatus(c.err); code != websocket.StatusServiceRestart {
 		t.Errorf("closed with %v", c.err)

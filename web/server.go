@@ -283,31 +283,48 @@ func (s *Server) Shutdown(ctx context.Context) (err error) {
 
 func (s *Server) shutdown(ctx context.Context) error {
 	s.stopping.Store(true) // /readyz says so from now on, and connections are refused
-	var telling sync.WaitGroup
+	soon, cancel := context.WithTimeout(ctx, notice)
+	defer cancel()
+	emptied := make(chan struct{})
+	var err error // of the pool; read after emptied
+	go func() {   // ends every session; bounded by ctx; waited for below
+		defer close(emptied)
+		err = s.pool.Close(ctx)
+	}()
+	var leaving sync.WaitGroup
 	s.each(func(c *conn) {
-		if c.t.name() == "websocket" || c.asked.Load() { // nobody on a Unix socket gets what he did not ask for
-			telling.Go(func() { c.event("server.shutdown", &protocol.ServerShutdown{In: protocol.Seconds(notice.Seconds())}) })
-		}
+		told := make(chan struct{})
+		leaving.Go(func() { // tells the client; one that takes nothing is told until its connection ends below
+			defer close(told)
+			if c.t.name() == "websocket" || c.asked.Load() { // nobody on a Unix socket gets what he did not ask for
+				c.event("server.shutdown", &protocol.ServerShutdown{In: protocol.Seconds(notice.Seconds())})
+			}
+		})
+		leaving.Go(func() { // ends the connection, once told
+			for _, before := range []<-chan struct{}{told, emptied} {
+				select {
+				case <-before:
+				case <-soon.Done():
+				}
+			}
+			c.quiet(soon) // what the end of the sessions brought about is told first
+			c.end(byShutdown)
+		})
 	})
-	emptied := make(chan error, 1)
-	go func() { emptied <- s.pool.Close(ctx) }() // ends every session; bounded by ctx; waited for below
-	var err error
-	wait := time.NewTimer(notice)
-	defer wait.Stop()
 	select {
-	case err = <-emptied:
-		emptied <- err
-	case <-wait.C:
+	case <-emptied:
+	case <-soon.Done():
 	}
 	s.mu.Lock()
 	s.closed = true
 	s.mu.Unlock()
-	s.each(func(c *conn) { telling.Go(func() { c.end(byShutdown) }) })
-	telling.Wait()
+	leaving.Wait()
+	s.each(func(c *conn) { leaving.Go(func() { c.end(byShutdown) }) }) // those that came in at the last moment
+	leaving.Wait()
 	brief, cancel := context.WithTimeout(ctx, goodbye)
 	defer cancel()
 	s.stopListening(brief)
-	err = <-emptied
+	<-emptied
 	s.cancel()
 	s.active.Wait()
 	if s.cert != nil {

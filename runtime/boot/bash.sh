@@ -15,17 +15,26 @@ shopt -s execfail expand_aliases
 __trl_n=
 
 # End the abort that signal 40 began (also a stale one, which came between two commands). Exists to be called first.
-__trl_k() { if [[ -v __trl_a ]]; then builtin trap - DEBUG; builtin set +T; builtin shopt -u extdebug; builtin unset -v __trl_a; fi; }
+__trl_k() { if [[ -v __trl_u ]]; then builtin trap - DEBUG; builtin set +T; builtin shopt -u extdebug; builtin unset -v __trl_u; fi; }
 
-# Report: SEQ and the status of what ran before. Sent twice for each command, because an error that returns to the top
-# level drops the rest of its line; the second one says nothing. It hands the status on, for $? of the next command,
-# but not where that would fire errexit.
+# Report: SEQ and the status of what ran before; first of all, since somebody waits for it. It hands the status on, for
+# $? of the next command, but not where that would fire errexit.
 __trl_e() {
 	builtin local __trl_r=$?
+	builtin printf 'e %s %s\n' "$1" "$__trl_r" >"$__trl_c"
+	__trl_n=$1
+	__trl_k
+	if [[ $- == *e* ]]; then builtin return 0; fi
+	builtin return "$__trl_r"
+}
+
+# Again: an error that returns to the top level drops the rest of its line, and the report with it. So each is followed
+# by a line of its own that repeats what was not said.
+__trl_a() {
+	builtin local __trl_r=$?
 	if [[ $__trl_n != "$1" ]]; then
-		__trl_n=$1
-		__trl_k
 		builtin printf 'e %s %s\n' "$1" "$__trl_r" >"$__trl_c"
+		__trl_k
 	fi
 	if [[ $- == *e* ]]; then builtin return 0; fi
 	builtin return "$__trl_r"
@@ -60,6 +69,6 @@ trap '__trl_q' EXIT
 # the script channel is reached again (BASH_SOURCE has one element there). SIGINT would not do: after a child that
 # died of SIGTERM, bash runs the rest of the list.
 __trl_2() { builtin return 2; }
-trap '__trl_a=1; builtin shopt -s extdebug; builtin set -T; builtin trap '\''case ${FUNCNAME-} in __trl_*) ;; *) if ((${#BASH_SOURCE[@]} > 1)); then __trl_2; fi ;; esac'\'' DEBUG' 40
+trap '__trl_u=1; builtin shopt -s extdebug; builtin set -T; builtin trap '\''case ${FUNCNAME-} in __trl_*) ;; *) if ((${#BASH_SOURCE[@]} > 1)); then __trl_2; fi ;; esac'\'' DEBUG' 40
 
-readonly -f __trl_k __trl_e __trl_s __trl_q __trl_2
+readonly -f __trl_k __trl_e __trl_a __trl_s __trl_q __trl_2

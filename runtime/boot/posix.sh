@@ -7,12 +7,22 @@ PS1= PS2= PS4='+ '
 unset -f command
 __trl_n=
 
+# Report, and report again where an error dropped it, as in bash.sh.
 __trl_e() {
+	__trl_r=$?
+	unset -f command
+	\command printf 'e %s %s\n' "$1" "$__trl_r" >"$__trl_c"
+	__trl_n=$1
+	case $- in *e*) return 0 ;; esac
+	return "$__trl_r"
+}
+
+__trl_a() {
 	__trl_r=$?
 	unset -f command
 	case $__trl_n in
 	"$1") ;;
-	*) __trl_n=$1; \command printf 'e %s %s\n' "$1" "$__trl_r" >"$__trl_c" ;;
+	*) \command printf 'e %s %s\n' "$1" "$__trl_r" >"$__trl_c" ;;
 	esac
 	case $- in *e*) return 0 ;; esac
 	return "$__trl_r"
@@ -45,6 +55,7 @@ __trl_j() {
 	__trl_r=$?
 	unset -f command
 	(
+		trap : TERM HUP # the inner one has the default again, and its end is told
 		\command read __trl_g <"$__trl_p/$6"
 		(
 			set +e
