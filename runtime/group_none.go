@@ -112,7 +112,8 @@ func (g *Group) killWalk(ctx context.Context, reaped func() int64, match func(p 
 	var pause backoff
 	gone := reaped()
 	for quiet := 0; quiet < enough; {
-		fresh := g.strike(match)
+		g.strike(ctx, match)
+		fresh := false
 		left = left[:0]
 		visit := func(p proc, c *Cell) {
 			if !match(p, c) {
@@ -156,13 +157,12 @@ func (g *Group) killWalk(ctx context.Context, reaped func() int64, match func(p 
 
 // strike kills the orphans of the group as fast as can be: two system calls to
 // know one, one to kill it, the youngest first. What hops from fork to fork
-// every few hundred microseconds has moved on when a walk comes to it. It
-// reports whether it met anybody.
-func (g *Group) strike(match func(p proc, c *Cell) bool) (met bool) {
+// every few hundred microseconds has moved on when a walk comes to it.
+func (g *Group) strike(ctx context.Context, match func(p proc, c *Cell) bool) {
 	h := g.host
 	struck := map[int]bool{}
 	buf := make([]byte, 4<<10)
-	for again := h.adopted >= 0; again; {
+	for again := h.adopted >= 0; again && ctx.Err() == nil; {
 		again = false
 		text, _ := preadAll(h.adopted, buf)
 		pids := parsePids(nil, text)
@@ -175,11 +175,10 @@ func (g *Group) strike(match func(p proc, c *Cell) bool) (met bool) {
 				return c != nil && c.group == g && match(proc{pid: pid}, c)
 			}
 			if signalPinned(pid, unix.SIGKILL, ours) {
-				struck[pid], again, met = true, true, true
+				struck[pid], again = true, true
 			}
 		}
 	}
-	return met
 }
 
 // reaped is the sum over the cells.

@@ -391,7 +391,8 @@ func (r *run) press(now time.Time) {
 		case e.kill:
 			r.p.cell.Signal(syscall.SIGKILL, r.p.child.Pid())
 		case !e.told[pid]:
-			e.told[pid] = true
+			// What was forked but has not reached its exec ignores TERM still, as its interactive shell does: it is told again.
+			e.told[pid] = !ignores(pid, e.sig)
 			signalPid(pid, e.sig, r.p.cell)
 		}
 	}

@@ -608,3 +608,15 @@ func signalPid(pid int, sig syscall.Signal, c *Cell) {
 		_ = unix.PidfdSendSignal(fd, unix.Signal(sig), nil, 0)
 	}
 }
+
+// ignores says whether a signal would be lost on pid right now.
+func ignores(pid int, sig syscall.Signal) bool {
+	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
+	if err != nil {
+		return false
+	}
+	_, rest, _ := strings.Cut(string(text), "\nSigIgn:\t")
+	mask, _, _ := strings.Cut(rest, "\n")
+	bits, err := strconv.ParseUint(mask, 16, 64)
+	return err == nil && bits>>(sig-1)&1 == 1
+}

@@ -1,0 +1,37 @@
+package runtime
+
+import (
+	"fmt"
+	"os"
+	"testing"
+	"time"
+)
+
+// TestAbortOften: the same abort many times over, for the race that one in hundreds loses.
+func TestAbortOften(t *testing.T) {
+	n := 10
+	if os.Getenv("TRL_SOAK") != "" {
+		n = 500
+	}
+	eachShell(t, func(t *testing.T, s *session) {
+		for i := range n {
+			s.code(fmt.Sprintf("KEEP=%d", i), 0)
+			for _, text := range []string{"while :; do :; done", "sleep 300", "f() { sleep 300; f; }; f"} {
+				c := NewCommand(text)
+				c.Timeout = time.Duration(1+i%7) * time.Millisecond
+				r := s.wait(s.start(c))
+				if r.Timeout != "hard" || r.Died && !selfLocked(s, r) {
+					t.Fatalf("%d %q: %v", i, text, r.Outcome)
+				}
+				if r.Died {
+					s.code(fmt.Sprintf("KEEP=%d", i), 0)
+				}
+				s.want("echo $KEEP", fmt.Sprintln(i))
+			}
+		}
+	})
+}
+
+// selfLocked: busybox ash jumps out of its SIGINT handler wherever it is, and when that is inside of glibc's malloc it
+// waits for its own lock for ever after. trl can only notice, and put another shell in its place.
+func selfLocked(s *session, r result) bool { return s.Name() == "ash" && r.Signal == "KILL" && r.Restored }
