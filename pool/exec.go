@@ -257,8 +257,8 @@ func (e *Exec) leave(how func()) {
 	e.command = nil
 	s.retainLocked(e)
 	s.mu.Unlock()
-	e.announce()
 	e.account()
+	e.announce()
 }
 
 // announce lets those go on who wait for the end. The key first: who retries after a refusal must not meet it again.

@@ -246,9 +246,8 @@ func (s *Session) finish(e *Exec, out runtime.Outcome) (next *Exec) {
 	s.touchLocked(now)
 	s.retainLocked(e)
 	s.mu.Unlock()
-	e.announce()
-
 	e.account()
+	e.announce()
 	s.turnAway(dropped)
 	return next
 }

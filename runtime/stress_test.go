@@ -34,4 +34,6 @@ func TestAbortOften(t *testing.T) {
 
 // selfLocked: busybox ash jumps out of its SIGINT handler wherever it is, and when that is inside of glibc's malloc it
 // waits for its own lock for ever after. trl can only notice, and put another shell in its place.
-func selfLocked(s *session, r result) bool { return s.Name() == "ash" && r.Signal == "KILL" && r.Restored }
+func selfLocked(s *session, r result) bool {
+	return s.Name() == "ash" && r.Signal == "KILL" && r.Restored
+}

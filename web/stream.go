@@ -8,7 +8,6 @@ import (
 
 	"trl/pool"
 	"trl/protocol"
-	"trl/runtime/journal"
 )
 
 // maxStreams is how many streams one connection may follow at a time: one goroutine each.
@@ -19,7 +18,7 @@ type source struct {
 	stream, exec, process string
 	session               string
 	output                string // the event of a chunk
-	journal               *journal.Journal
+	journal               *pool.Journal
 	done                  <-chan struct{}      // closed when the command has ended
 	endOffset             func() int64         // after done: where its own output ends; what comes later is from what it left behind
 	exit                  func() (string, any) // after done: the last event
@@ -50,9 +49,9 @@ func (src *source) ended() bool {
 	}
 }
 
-func (src *source) attach(offset int64, block bool) (*journal.Reader, error) {
-	r, err := src.journal.Attach(offset, journal.Options{Block: block, Text: true})
-	if errors.Is(err, journal.ErrBeyond) {
+func (src *source) attach(offset int64, block bool) (*pool.Reader, error) {
+	r, err := src.journal.Attach(offset, pool.Follow{Block: block, Text: true})
+	if errors.Is(err, pool.ErrBeyond) {
 		return nil, protocol.Errorf(protocol.StreamNotFound, "offset lies beyond the end of the stream").With("size", src.journal.Size())
 	}
 	return r, err
@@ -63,7 +62,7 @@ func (src *source) attach(offset int64, block bool) (*journal.Reader, error) {
 type subscription struct {
 	source
 	*fate
-	r     *journal.Reader
+	r     *pool.Reader
 	least int64 // what was there at the start is sent also when the command had ended before
 }
 
@@ -190,7 +189,7 @@ func (c *conn) pump(sub *subscription) {
 }
 
 // chunk sends one piece of output, and before it what is missing, and reports whether the client is still there.
-func (c *conn) chunk(sub *subscription, ch journal.Chunk) bool {
+func (c *conn) chunk(sub *subscription, ch pool.Chunk) bool {
 	if ch.Gap > 0 {
 		c.srv.m.Gaps.Inc()
 		c.srv.m.GapBytes.Add(float64(ch.Gap))
