@@ -75,6 +75,7 @@ func (n *nursery) child(pid int) *Child {
 // settle returns when every fork that had begun is in children or has failed.
 func (n *nursery) settle() {
 	n.forking.Lock()
+	//lint:ignore SA2001 the wait is the point
 	n.forking.Unlock() //nolint:staticcheck // the wait is the point
 }
 
