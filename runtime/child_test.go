@@ -111,7 +111,12 @@ func TestIgnoredSignalsAreNotInherited(t *testing.T) {
 func TestPidfdIsReadableAtTheEnd(t *testing.T) {
 	h := testHost(t, "auto")
 	r, w, _ := os.Pipe()
-	c, err := h.Spawn(Spec{Path: "/bin/cat", Argv: []string{"cat"}, Files: []*os.File{r}})
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	c, err := h.Spawn(Spec{Path: "/bin/cat", Argv: []string{"cat"}, Files: []*os.File{r, null, null}})
 	if err != nil {
 		t.Fatal(err)
 	}

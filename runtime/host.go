@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"sync"
 	"syscall"
+	"unsafe"
 
 	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
@@ -213,6 +214,12 @@ func (h *Host) honourSignals() {
 	for s := syscall.Signal(1); s < 32; s++ { // beyond 31 Go's runtime has handlers
 		if ignored&(1<<(s-1)) != 0 {
 			handle = append(handle, s)
+		}
+	}
+	for s := uintptr(32); s <= 33; s++ { // those two are libc's, and neither Go nor os/signal touches them
+		if ignored&(1<<(s-1)) != 0 {
+			var byDefault [4]uint64 // struct sigaction of the kernel: SIG_DFL, no flags, no mask
+			_, _, _ = unix.RawSyscall6(unix.SYS_RT_SIGACTION, s, uintptr(unsafe.Pointer(&byDefault)), 0, 8, 0, 0)
 		}
 	}
 	if len(handle) > 0 { // Notify with none would mean all
