@@ -31,6 +31,9 @@ func TestMain(m *testing.M) {
 		awkward(os.Args[2], os.Args[3])
 		os.Exit(0)
 	}
+	if err := unprivileged(); err != nil {
+		panic(err)
+	}
 	goleak.VerifyTestMain(m)
 }
 

@@ -125,7 +125,7 @@ func (o *outlets) read(i int, buf []byte) bool {
 }
 
 // catchUp copies what the pipes hold right now: after the writer's exit that is all its output. A reader that holds
-// the journal up is waited for, at most until the bound.
+// the journal up is waited for, at most until the bound, or until close.
 func (o *outlets) catchUp(bound time.Duration) {
 	end := time.Now().Add(bound)
 	for i := range o.files {
@@ -138,7 +138,11 @@ func (o *outlets) catchUp(bound time.Duration) {
 			}) != nil || held <= 0 || time.Now().After(end) {
 				break
 			}
-			time.Sleep(time.Millisecond) // the drain goroutine is on it
+			select {
+			case <-o.stop:
+				return
+			case <-time.After(time.Millisecond): // the drain goroutine is on it
+			}
 		}
 	}
 }

@@ -410,8 +410,12 @@ func (p *Process) Kill(ctx context.Context, grace time.Duration) error {
 
 // dispose is called when the session's processes are all dead.
 func (p *Process) dispose() {
-	<-p.exited
+	select {
+	case <-p.exited:
+	case <-time.After(time.Second): // somebody does not read its last output; the session does not wait for that
+	}
 	p.out.close()
+	<-p.exited
 	if p.fed != nil {
 		<-p.fed
 	}

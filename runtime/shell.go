@@ -565,6 +565,7 @@ func (s *Shell) Close(grace time.Duration) error {
 	<-s.turn // a Run sees the death of its shell
 	err := s.end(ctx)
 	s.dispose()
+	s.turn <- struct{}{} // who comes late finds no shell
 	return err
 }
 

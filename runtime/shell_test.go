@@ -173,14 +173,17 @@ func TestStreamsAreApart(t *testing.T) {
 	})
 }
 
+// oddTexts are commands that a shell chokes on, or could.
+var oddTexts = []string{"echo 'abc", "cat <<EOF\nhello", "}", ")", "if true; then echo x", "fi", "echo $(", "for", "case x in",
+	"", "\n", "#", "\\", "'", `"`, "`", "return 7", "break", "continue 9", "exec </nonexistent", "cd /nonexistent", "set -u; echo $nope_; set +u",
+	"${", "${x?message}", "echo ${x:?}", ". /nonexistent", "command . /nonexistent", "echo $((1/0))", "echo $((", "<", ">", "|", "&", "&&", ";;",
+	"readonly R_=1; R_=2", "unset IFS; IFS=/; echo 1/2", "IFS=0123456789", "PATH=", "exec 3>&- 4>&- 5>&- 9>&-", "exec </dev/null >/dev/null 2>&1", "trap 'echo hi' USR1",
+	"shift 99", "getopts", "wait 999999", "kill -0 999999", "eval 'echo $('", "alias e='echo $('", "unalias -a", "local x=1", "f() { return 3; }; f", "printf '%s' \x01\x02\xff", "while", "done", "{", "function"}
+
 func TestAnySyntax(t *testing.T) {
 	eachShell(t, func(t *testing.T, s *session) {
 		s.code("X=keep", 0)
-		for _, c := range []string{"echo 'abc", "cat <<EOF\nhello", "}", ")", "if true; then echo x", "fi", "echo $(", "for", "case x in",
-			"", "\n", "#", "\\", "'", `"`, "`", "return 7", "break", "continue 9", "exec </nonexistent", "cd /nonexistent", "set -u; echo $nope_; set +u",
-			"${", "${x?message}", "echo ${x:?}", ". /nonexistent", "command . /nonexistent", "echo $((1/0))", "echo $((", "<", ">", "|", "&", "&&", ";;",
-			"readonly R_=1; R_=2", "unset IFS; IFS=/; echo 1/2", "IFS=0123456789", "PATH=", "exec 3>&- 4>&- 5>&- 9>&-", "exec </dev/null >/dev/null 2>&1", "trap 'echo hi' USR1",
-			"shift 99", "getopts", "wait 999999", "kill -0 999999", "eval 'echo $('", "alias e='echo $('", "unalias -a", "local x=1", "f() { return 3; }; f", "printf '%s' \x01\x02\xff", "while", "done", "{", "function"} {
+		for _, c := range oddTexts {
 			odd := NewCommand(c)
 			odd.Timeout, odd.Grace = 5*time.Second, time.Second // zsh takes a lone `while` for a loop
 			s.wait(s.start(odd))
@@ -210,11 +213,14 @@ func TestExactOutput(t *testing.T) {
 	})
 }
 
+// oddStates leave the shell in a state that could hide our names from us.
+var oddStates = []string{"echo() { :; }", "printf() { :; }", "alias exec=false eval=false printf=false case=false", "set -e", "set +e; set -u", "set -n; set +n", "set -C",
+	"exec() { :; }", "eval() { :; }", "trap() { :; }", "cd() { :; }", "set() { :; }", "readonly() { :; }", "command() { :; }", "alias command=false unset=false", "unalias -a",
+	"readonly __trl_n=5", "__trl_r=7; readonly __trl_r", "unset -f __trl_e", "__trl_e() { :; }", "unset __trl_c __trl_p", "__trl_p=x", "set -o noglob; PS4='$(echo x)'; set -x", "set +x; set +f"}
+
 func TestHostileNames(t *testing.T) {
 	eachShell(t, func(t *testing.T, s *session) {
-		for _, c := range []string{"echo() { :; }", "printf() { :; }", "alias exec=false eval=false printf=false case=false", "set -e", "set +e; set -u", "set -n; set +n", "set -C",
-			"exec() { :; }", "eval() { :; }", "trap() { :; }", "cd() { :; }", "set() { :; }", "readonly() { :; }", "command() { :; }", "alias command=false unset=false", "unalias -a",
-			"readonly __trl_n=5", "__trl_r=7; readonly __trl_r", "unset -f __trl_e", "__trl_e() { :; }", "unset __trl_c __trl_p", "__trl_p=x", "set -o noglob; PS4='$(echo x)'; set -x", "set +x; set +f"} {
+		for _, c := range oddStates {
 			s.run(c)
 			if r := s.run("/bin/echo alive"); r.out != "alive\n" {
 				t.Fatalf("after %q: %q %q %v", c, r.out, r.err, r.Outcome)
@@ -260,12 +266,14 @@ func TestStdin(t *testing.T) {
 	})
 }
 
+// busyTexts do not end by themselves.
+var busyTexts = []string{"sleep 300", "sleep 300; echo AFTER", "sleep 300 | cat", "while :; do :; done", "while :; do sleep 0.01; done", "(while :; do :; done)", "sleep 300 & wait", "echo $(sleep 300)",
+	"f() { g; }; g() { while :; do sleep 300; echo AFTER; done; }; f", "eval 'eval \"sleep 300; echo AFTER\"'", "until sleep 300; do echo AFTER; done",
+	"mkfifo $FIFO; read x <$FIFO; echo AFTER", "trap '' TERM; sleep 300; echo AFTER", "sh -c 'trap \"\" TERM; sleep 300'", "setsid sleep 300", "(setsid sleep 300 &) ; sleep 300", "set -e; sleep 300; echo AFTER"}
+
 func TestAbortKeepsState(t *testing.T) {
-	busy := []string{"sleep 300", "sleep 300; echo AFTER", "sleep 300 | cat", "while :; do :; done", "while :; do sleep 0.01; done", "(while :; do :; done)", "sleep 300 & wait", "echo $(sleep 300)",
-		"f() { g; }; g() { while :; do sleep 300; echo AFTER; done; }; f", "eval 'eval \"sleep 300; echo AFTER\"'", "until sleep 300; do echo AFTER; done",
-		"mkfifo $FIFO; read x <$FIFO; echo AFTER", "trap '' TERM; sleep 300; echo AFTER", "sh -c 'trap \"\" TERM; sleep 300'", "setsid sleep 300", "(setsid sleep 300 &) ; sleep 300", "set -e; sleep 300; echo AFTER"}
 	eachShell(t, func(t *testing.T, s *session) {
-		for i, text := range busy {
+		for i, text := range busyTexts {
 			if s.Name() == "zsh" && strings.HasPrefix(text, "set -e") {
 				continue // SIGINT ends a zsh with errexit: it is restored, as TestShellThatDies says
 			}

@@ -421,7 +421,8 @@ func TestProcessLogs(t *testing.T) {
 	if f := c.try("process.input", object{"process_id": pid, "data": "x"}); f.code() != "STDIN_CLOSED" {
 		t.Fatalf("%+v", f)
 	}
-	forever := c.call("process.start", object{"session_id": id, "command": "trap '' TERM; while :; do sleep 1; done"}).str("process_id")
+	forever := c.call("process.start", object{"session_id": id, "command": "trap '' TERM; echo deaf; while :; do sleep 1; done"}).str("process_id")
+	c.call("process.wait", object{"process_id": forever, "until": object{"output": "deaf"}, "timeout_s": 60})
 	kill := c.call("process.kill", object{"process_id": forever, "kill_grace_s": 0.1})
 	if kill.str("state") != "exited" || kill.str("signal") != "KILL" {
 		t.Fatalf("%v", kill)
