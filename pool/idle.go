@@ -9,11 +9,15 @@ import (
 // expiryWarning is how long before its end an idle session's watchers are told, half the timeout where that is shorter.
 const expiryWarning = time.Minute
 
-// Touch restarts the idle clock.
-func (s *Session) Touch() {
+// Touch restarts the idle clock. A session that is ending has none any more.
+func (s *Session) Touch() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.ending != nil {
+		return s.errEndedLocked()
+	}
 	s.touchLocked(time.Now())
+	return nil
 }
 
 func (s *Session) touchLocked(now time.Time) {

@@ -202,13 +202,13 @@ func (p *Process) exit() (code int, signal string) {
 
 // Input writes to the stdin of a process that was started with it open. It never waits.
 func (p *Process) Input(b []byte, eof bool) error {
-	p.session.Touch()
+	_ = p.session.Touch() // the process is asked, whatever its session does
 	return inputFault(p.process.Input(b, eof))
 }
 
 // Kill ends the process and all that it started: TERM, grace, KILL. It returns when that is done and told.
 func (p *Process) Kill(ctx context.Context, grace time.Duration) error {
-	p.session.Touch()
+	_ = p.session.Touch()
 	if p.isHistory() {
 		return nil
 	}
@@ -225,7 +225,7 @@ func (p *Process) Kill(ctx context.Context, grace time.Duration) error {
 
 // Signal sends sig to the process and all that it started. To one that has ended it is nothing.
 func (p *Process) Signal(sig syscall.Signal) error {
-	p.session.Touch()
+	_ = p.session.Touch()
 	if p.isHistory() {
 		return nil
 	}

@@ -84,7 +84,9 @@ func (h *Host) Spawn(s Spec) (*Child, error) {
 		files[i] = f.Fd() // of a nil *os.File: -1, closed in the child
 	}
 
+	giveBack := inherit(s.Cell)
 	pid, err := syscall.ForkExec(s.Path, s.Argv, &syscall.ProcAttr{Dir: s.Dir, Env: s.Env, Files: files, Sys: sys})
+	giveBack()
 	goruntime.KeepAlive(s.Files)
 	if err != nil {
 		return nil, &os.PathError{Op: "spawn", Path: s.Path, Err: err}
@@ -103,6 +105,28 @@ func (h *Host) Spawn(s Spec) (*Child, error) {
 	}
 	h.nursery.add(c)
 	return c, nil
+}
+
+// lending is held for writing while our own limit of file locks is a cell's mark, and for reading by every other fork.
+var lending sync.RWMutex
+
+// inherit makes the next fork's child begin with c's mark where that is all that keeps it together: set from outside
+// afterwards, it could come after the child's own first fork, which would then belong to nobody. The caller forks, and
+// calls giveBack at once.
+func inherit(c *Cell) (giveBack func()) {
+	var own unix.Rlimit
+	if c == nil || c.dir != "" || unix.Prlimit(0, unix.RLIMIT_LOCKS, nil, &own) != nil {
+		lending.RLock()
+		return lending.RUnlock
+	}
+	lending.Lock()
+	if setMark(0, c.mark) != nil { // admit tries once more
+		return lending.Unlock
+	}
+	return func() {
+		_ = unix.Prlimit(0, unix.RLIMIT_LOCKS, &own, nil)
+		lending.Unlock()
+	}
 }
 
 // emptySignalMask clears the thread's signal mask, which a child inherits, and

@@ -136,7 +136,7 @@ func (fz *fuzzer) try(t *testing.T, name, text string) {
 	}
 	answer := fmt.Sprintf("alive-%d", fz.count)
 	if changesAnswers.MatchString(text) {
-		if r := tight("echo " + answer); r.out == answer+"\n" && r.err == "" && r.Timeout == "" {
+		if r := tight("echo " + answer); r.out == answer+"\n" && r.err == "" && r.Timeout == "" && r.Code == 0 {
 			return
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), generous)

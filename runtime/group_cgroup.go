@@ -320,7 +320,11 @@ func (c *Cell) killCgroup(ctx context.Context, shell int) []int {
 				_, _ = unix.Write(c.kill, []byte{'1'})
 			}
 			c.mu.Unlock()
-			if !populated(c.dir) {
+			there, known := populated(c.dir)
+			if !known { // no descriptor is free: the one that is open sees all but cgroups that the user made below
+				there = len(c.othersInCgroup(0)) > 0
+			}
+			if !there {
 				return nil
 			}
 		}
@@ -395,19 +399,21 @@ func subdirs(dir string) (below []string) {
 	return below
 }
 
-// populated: a live process is in the cgroup or in one below it. When it cannot
-// be known (no descriptor free) it is, and the caller asks again.
-func populated(dir string) bool {
+// populated: a live process is in the cgroup or in one below it. It is not known when no descriptor is free to look.
+func populated(dir string) (there, known bool) {
 	text, err := slurp(filepath.Join(dir, "cgroup.events"), make([]byte, 256))
 	if err != nil {
-		return !errors.Is(err, fs.ErrNotExist)
+		return false, errors.Is(err, fs.ErrNotExist)
 	}
-	return !bytes.Contains(text, []byte("populated 0"))
+	return !bytes.Contains(text, []byte("populated 0")), true
 }
 
-// pidsBelow lists the live processes of a cgroup and all below it.
+// pidsBelow lists the live processes of a cgroup and all below it; a 0 stands for what could not be looked at.
 func pidsBelow(dir string) []int {
-	text, _ := slurp(filepath.Join(dir, "cgroup.procs"), make([]byte, 4<<10))
+	text, err := slurp(filepath.Join(dir, "cgroup.procs"), make([]byte, 4<<10))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return []int{0}
+	}
 	pids := parsePids(nil, text)
 	for _, below := range subdirs(dir) {
 		pids = append(pids, pidsBelow(below)...)

@@ -37,16 +37,20 @@ var (
 	bootZsh string
 )
 
-// posixDot: a syntax error in a special builtin would end the shell, but for `command`, whose one weakness, a user's
+// dashDot: a syntax error in a special builtin would end the shell, but for `command`, whose one weakness, a user's
 // function of that name, the last report has removed.
-const posixDot = `\command .`
+const dashDot = `\command .`
+
+// ashDot: under `command` an error in a subshell (`(: ${x?})`) comes back out of it in busybox, and the copy reports the
+// end of a command that still runs. Its bare dot, special as it is, does not end the shell.
+const ashDot = `\.`
 
 var kinds = map[string]*kind{
 	"bash": {name: "bash", boot: bootBash, abort: 40, dot: "builtin .", quit: "__trl_e", again: "__trl_a", lists: true,
 		args: []string{"--norc", "--noprofile", "--noediting", "-i", "+m", "+H", "+o", "history", "/proc/self/fd/3"}},
-	"dash": {name: "dash", boot: bootPOSIX, abort: syscall.SIGINT, dot: posixDot, quit: `\__trl_e`, again: `\__trl_a`, packet: true,
+	"dash": {name: "dash", boot: bootPOSIX, abort: syscall.SIGINT, dot: dashDot, quit: `\__trl_e`, again: `\__trl_a`, packet: true,
 		args: []string{"-i", "+m", "/proc/self/fd/3"}},
-	"ash": {name: "ash", boot: bootPOSIX, abort: syscall.SIGINT, dot: posixDot, quit: `\__trl_e`, again: `\__trl_a`, packet: true,
+	"ash": {name: "ash", boot: bootPOSIX, abort: syscall.SIGINT, dot: ashDot, quit: `\__trl_e`, again: `\__trl_a`, packet: true,
 		args: []string{"-i", "+m", "/proc/self/fd/3"}},
 	"zsh": {name: "zsh", boot: bootZsh, abort: syscall.SIGINT, dot: "builtin .", quit: "__trl_e", again: "__trl_a", lists: true, stdin: true,
 		args: []string{"-f", "-i", "+m", "-s"}},

@@ -1,6 +1,7 @@
 package runtime
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -273,7 +274,7 @@ func (s *Shell) Run(c *Command) Outcome {
 		s.intTrap = s.intTrap || strings.Contains(c.Text, "trap") && trapsINT.MatchString(c.Text)
 		s.funcs = s.funcs || mayDefine(c.Text)
 	}
-	for range 3 { // a shell that dies unasked three times in a row is not going to run this
+	for try := range 3 { // a shell that dies unasked three times in a row is not going to run this
 		if p = s.proc(); p == nil || s.closing.Load() {
 			break
 		}
@@ -285,6 +286,9 @@ func (s *Shell) Run(c *Command) Outcome {
 		o, untold := s.attempt(c)
 		if !untold {
 			return o
+		}
+		if try > 0 { // it may be its state that ends it
+			s.st.forget()
 		}
 		if _, err := s.putBack(p); err != nil {
 			break
@@ -321,9 +325,13 @@ func (s *Shell) after(r *run, o *Outcome) {
 	o.Restored, o.Lost = true, lost
 }
 
+// onecmd is how a snapshot of bash says `set -t`.
+const onecmd = "\nset -o onecmd\n"
+
 // putBack replaces dead by a new process with its last state.
 func (s *Shell) putBack(dead *shellProc) (lost []string, err error) {
 	<-dead.child.Exited()
+	s.dropSpare() // it may have complained into them when it died
 	for {
 		if _, ok := dead.next(); !ok { // the exit report may still be in the pipe
 			break
@@ -345,10 +353,9 @@ func (s *Shell) putBack(dead *shellProc) (lost []string, err error) {
 			}
 		}
 	}
-	if script != nil {
-		if _, after := wrap(dead.kind, nil, ""); after != "" {
-			script = append(script, after...)
-		}
+	if at := bytes.LastIndex(script, []byte(onecmd)); at >= 0 { // a shell with it would end after its first line
+		script[at+len("\nset ")] = '+'
+		lost = append(lost, "onecmd")
 	}
 	if !dead.kind.lists && s.funcs {
 		lost = append(lost, "functions")
@@ -377,6 +384,17 @@ func (s *Shell) putBack(dead *shellProc) (lost []string, err error) {
 		s.intTrap = !p.kind.lists && trapsINT.Match(script)
 	}
 	return lost, err
+}
+
+// dropSpare closes the pipes kept for the next command.
+func (s *Shell) dropSpare() {
+	for i := range s.spare {
+		if s.spare[i].open {
+			unix.Close(s.spare[i].r)
+			unix.Close(s.spare[i].w)
+			s.spare[i].open = false
+		}
+	}
 }
 
 // partWith leaves what a command started in its cell and moves the shell on.
@@ -581,13 +599,7 @@ func (s *Shell) dispose() {
 		_ = s.group.Close(context.Background())
 	}
 	s.st.close()
-	for i := range s.spare {
-		if s.spare[i].open {
-			unix.Close(s.spare[i].r)
-			unix.Close(s.spare[i].w)
-			s.spare[i].open = false
-		}
-	}
+	s.dropSpare()
 	for _, fd := range []*int{&s.event, &s.null} {
 		if *fd >= 0 {
 			unix.Close(*fd)

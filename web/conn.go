@@ -116,7 +116,11 @@ func (c *conn) serve() {
 	if c.reason == tooSlow {
 		c.srv.m.SlowClientsDropped.Inc()
 	}
-	c.log.Debug().Str("reason", string(c.reason)).Msg("client disconnected")
+	level := zerolog.InfoLevel // somebody will ask why
+	if c.reason == byClient || c.reason == byShutdown {
+		level = zerolog.DebugLevel
+	}
+	c.log.WithLevel(level).Str("reason", string(c.reason)).Msg("client disconnected")
 	if c.reason != byShutdown { // then the pool ends them all, for its own reason
 		for _, s := range c.own {
 			s.Disconnected()

@@ -88,10 +88,10 @@ func readLogs(src source, offset, limit int64) (*protocol.Logs, error) {
 			break
 		}
 		if ch.Gap > 0 {
-			if logs.Gap == nil {
-				logs.Gap = &protocol.GapRange{From: ch.Offset - ch.Gap}
+			if len(logs.Chunks) > 0 {
+				break // the ring ran away meanwhile: the next answer begins with this gap
 			}
-			logs.Gap.To = ch.Offset
+			logs.Gap = &protocol.GapRange{From: ch.Offset - ch.Gap, To: ch.Offset}
 		}
 		data := wholeText(ch.Data, limit)
 		limit -= int64(len(data))

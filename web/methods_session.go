@@ -78,10 +78,7 @@ func sessionReset(k *call, q *protocol.SessionRef) (any, error) {
 }
 
 func sessionTouch(k *call, q *protocol.SessionRef) (any, error) {
-	return k.on(*q, false, func(s *pool.Session) (any, error) {
-		s.Touch()
-		return nil, nil
-	})
+	return k.on(*q, false, func(s *pool.Session) (any, error) { return nil, s.Touch() })
 }
 
 func sessionWatch(k *call, q *protocol.SessionRef) (any, error) {

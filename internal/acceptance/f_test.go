@@ -86,9 +86,9 @@ func TestF1(t *testing.T) {
 // TestF2: logs and exit code of a process that has ended, for as long as is said and no longer.
 func TestF2(t *testing.T) {
 	t.Parallel()
-	const retention = 3 * time.Second
+	const retention = 2 * time.Second
 	c := gateway(t, "--retention", retention.String()).dial(t)
-	for _, sh := range shells {
+	eBoth(func(sh string) {
 		s := c.session(object{"shell": sh})
 		id := c.call("process.start", object{"session_id": s, "command": "echo out; echo err >&2; exit 9"}).str("process_id")
 		fExit(c, id)
@@ -119,7 +119,7 @@ func TestF2(t *testing.T) {
 		if f := c.try("process.logs", object{"process_id": id}); f.code() != "PROCESS_NOT_FOUND" {
 			t.Errorf("%+v", f)
 		}
-	}
+	})
 }
 
 // TestF3: one request waits for the end, or says that it has not come.

@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"math"
@@ -69,6 +70,10 @@ func eachShell(t *testing.T, f func(t *testing.T, shell string)) {
 var top, binary string
 
 func TestMain(m *testing.M) {
+	// Tests that call t.Parallel here mostly wait, so there may be more of them than processors. -parallel still wins.
+	if err := flag.Set("test.parallel", "4"); err != nil {
+		panic(err)
+	}
 	os.Exit(func() int {
 		var err error
 		if top, err = os.MkdirTemp("", "trl-acceptance-"); err != nil {

@@ -1,7 +1,8 @@
 # dash and busybox ash: what a session's shell reads first. See bash.sh for what the lines of a command are; here one is
 #     \command . "$__trl_p/TEXT" <… >… 2>…;\__trl_e SEQ
-# `command` because a syntax error in a special builtin would end the shell. It is the one name of ours that a user's
-# function could take (special builtins cannot be redefined), so each report unsets such a function.
+# `command` because a syntax error in a special builtin would end dash; not in ash, where it lets errors out of subshells
+# (kind.go). It is the one name of ours that a user's function could take (special builtins cannot be redefined), so each
+# report unsets such a function.
 readonly __trl_p=@P@ __trl_c=@P@/@C@ __trl_x=@P@/@X@
 PS1= PS2= PS4='+ '
 unset -f command

@@ -35,7 +35,7 @@ __trl_s() {
 		for __trl_i in PATH CDPATH FPATH IFS HOME LANG LC_ALL TERM path; do
 			[[ -v $__trl_i ]] && builtin typeset -p -- $__trl_i
 		done
-		builtin typeset -f; builtin alias -L; builtin trap; builtin printf 'umask %s\n' "$(builtin umask)"
+		builtin typeset -f; builtin alias -L; builtin trap; builtin printf 'umask '; builtin umask
 		for __trl_i in ${(k)options}; do
 			case $__trl_i in
 			interactive|shinstdin|singlecommand|privileged|restricted|login|zle|monitor|notify|exec|errexit|nounset) ;;

@@ -1,0 +1,314 @@
+package acceptance
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"io"
+	"io/fs"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// TestN1: after a run that is written down, the series say what happened in it.
+func TestN1(t *testing.T) {
+	g := gateway(t, "--max-sessions", "2", "--slow-client", "1s", "--ring-bytes", "65536")
+	c := g.dial(t)
+	want := func(n float64, name string, with ...string) {
+		t.Helper()
+		if got := g.metric(t, name, with...); got != n {
+			t.Errorf("%s %v is %v, want %v", name, with, got, n)
+		}
+	}
+	bash, sh := c.session(object{"shell": "/bin/bash"}), c.session(object{"shell": "/bin/sh"})
+	if f := c.try("session.create", nil); f.code() != "MAX_SESSIONS_REACHED" {
+		t.Errorf("%+v", f)
+	}
+	want(2, "trl_sessions", `"IDLE"`)
+	want(2, "trl_sessions_max")
+	want(2, "trl_sessions_created_total", `"ok"`)
+	want(1, "trl_sessions_created_total", `"MAX_SESSIONS_REACHED"`)
+
+	for _, s := range []string{bash, sh} {
+		c.run(s, "true")
+		c.run(s, "echo")
+		c.run(s, "exit 4")                                    // takes the shell with it
+		c.run(s, "false")                                     // failed
+		c.run(s, "sh -c 'kill -9 $$'")                        // signaled, or failed with 137: what the shell tells
+		c.run(s, sleeper(), object{"timeout_s": 0.1})         // timeout
+		c.run(s, sleeper(), object{"no_output_timeout_s": 1}) // no_output
+		c.run(s, "trap '' TERM; "+sleeper(), object{"timeout_s": 0.1, "kill_grace_s": 0.1})
+		if f := c.try("exec.run", object{"session_id": s, "command": "echo", "working_dir": "/nowhere"}); f.OK { // error
+			t.Errorf("%+v", f)
+		}
+		c.call("session.reset", object{"session_id": s}) // the trap goes
+	}
+	for outcome, n := range map[string]float64{"ok": 4, "shell_died": 2, "timeout": 4, "no_output": 2, "error": 2} {
+		want(n, "trl_execs_total", `"`+outcome+`"`)
+	}
+	if n := g.metric(t, "trl_execs_total", `"failed"`) + g.metric(t, "trl_execs_total", `"signaled"`); n != 4 {
+		t.Errorf("%v failed or signaled, want 4", n)
+	}
+	want(2, "trl_kill_escalations_total")
+	want(0, "trl_kill_failed_total")
+	want(2, "trl_shell_restores_total")
+
+	nap := sleeper()
+	running := c.begin("exec.run", object{"session_id": bash, "command": nap})
+	waiting := []int{c.begin("exec.run", object{"session_id": bash, "command": "echo"}), c.begin("exec.run", object{"session_id": bash, "command": "echo"})}
+	p := c.call("process.start", object{"session_id": sh, "command": nap}).str("process_id")
+	eventually(t, "one runs, two wait", func() bool {
+		return g.metric(t, "trl_execs_running") == 1 && g.metric(t, "trl_exec_queue_length") == 2 && g.metric(t, "trl_processes") == 1
+	})
+	want(1, "trl_sessions", `"RUNNING"`)
+	if s := c.call("system.stats", nil); s.num("running") != 1 || s.num("queued") != 2 || s.num("processes") != 1 || s.num("active_sessions") != 2 {
+		t.Errorf("%v", s)
+	}
+	c.call("exec.cancel", object{"session_id": bash})
+	for _, id := range append(waiting, running) {
+		c.answer(id)
+	}
+	c.call("process.kill", object{"process_id": p})
+	want(1, "trl_execs_total", `"cancelled"`)
+	want(6, "trl_execs_total", `"ok"`)
+	want(0, "trl_exec_queue_length")
+	want(0, "trl_execs_running")
+	want(0, "trl_processes")
+
+	// Output: what was sent, what the ring had lost, who was too slow.
+	before := g.metric(t, "trl_bytes_out_total", `"websocket"`)
+	c.output(c.stream(bash, "head -c 12345 /dev/zero | tr '\\0' x").str("stream_id"), 0)
+	want(before+12345, "trl_bytes_out_total", `"websocket"`)
+	r := c.run(bash, "head -c 300000 /dev/zero", object{"max_output_bytes": 1024})
+	gaps, bytes := g.metric(t, "trl_stream_gaps_total"), g.metric(t, "trl_stream_gap_bytes_total")
+	c.call("exec.attach", object{"exec_id": r.str("exec_id"), "offset": 0})
+	gap := c.event("stream.gap")
+	c.event("exec.exit")
+	if gap.num("to") <= gap.num("from") {
+		t.Errorf("%v", gap)
+	}
+	want(gaps+1, "trl_stream_gaps_total")
+	want(bytes+float64(gap.num("to")-gap.num("from")), "trl_stream_gap_bytes_total")
+	want(0, "trl_slow_clients_dropped_total")
+	mute := g.jUpgrade(t, "")
+	_ = mute.frame(0x81, []byte(`{"id":1,"method":"exec.stream","params":{"session_id":"`+sh+`","command":"yes"}}`))
+	eventually(t, "it is dropped", func() bool { return g.metric(t, "trl_slow_clients_dropped_total") == 1 })
+	want(1, "trl_connections_closed_total", `"slow"`)
+	want(1, "trl_connections", `"websocket"`)
+
+	// Requests beyond the 64 in flight.
+	first := c.stream(bash, nap).str("exec_id")
+	for range 70 {
+		c.begin("exec.wait", object{"exec_id": first})
+	}
+	for limited := 0; limited < 6; limited++ {
+		c.await("RATE_LIMITED", func(f *frame) bool { return f.code() == "RATE_LIMITED" })
+	}
+	want(6, "trl_rate_limited_total")
+	c2 := g.dial(t)
+	c2.call("exec.cancel", object{"exec_id": first})
+
+	c2.call("session.destroy", object{"session_id": sh, "force": true})
+	c2.call("session.destroy", object{"session_id": bash})
+	want(2, "trl_sessions_ended_total", `"client"`)
+	want(0, "trl_sessions", `"IDLE"`)
+	want(2, "trl_sessions", `"TERMINATED"`)
+	if ended, timed := g.metric(t, "trl_execs_total"), g.metric(t, "trl_exec_duration_seconds_count"); ended != timed {
+		t.Errorf("%v ended, %v timed", ended, timed)
+	}
+	if begun := c2.call("system.stats", nil).num("total_commands_run"); begun != int(g.metric(t, "trl_execs_total")) {
+		t.Errorf("%d begun, %v ended", begun, g.metric(t, "trl_execs_total"))
+	}
+}
+
+// nLines are the log's lines as objects.
+func nLines(t testing.TB, g *server) (all []object) {
+	t.Helper()
+	for line := range strings.Lines(g.log()) {
+		o := object{}
+		if err := json.Unmarshal([]byte(line), &o); err != nil {
+			t.Errorf("%q: %v", line, err)
+		}
+		all = append(all, o)
+	}
+	return all
+}
+
+// TestN3: each way to hang or to break leaves one line with session, command, what it was and how long; what ends well, none.
+func TestN3(t *testing.T) {
+	g := gateway(t)
+	eachShell(t, func(t *testing.T, sh string) {
+		c := g.dial(t)
+		s := c.session(object{"shell": sh})
+		outcomes := map[string]string{} // by exec id
+		note := func(outcome string, r object) { outcomes[r.str("exec_id")] = outcome }
+		note("timeout", c.run(s, "sleep 300.5; true", object{"timeout_s": 0.1}))                                // A4
+		note("timeout", c.run(s, "sleep 300.5 & wait", object{"timeout_s": 0.1}))                               //
+		note("timeout", c.run(s, "while :; do :; done", object{"timeout_s": 0.1}))                              // the shell itself
+		note("timeout", c.run(s, "(trap '' TERM; sleep 300.5)", object{"timeout_s": 0.1, "kill_grace_s": 0.1})) // E1
+		note("no_output", c.run(s, "echo a; sleep 300.5", object{"no_output_timeout_s": 0.2}))                  // E8
+		note("timeout", c.run(s, "mkfifo pipe."+sh[5:]+"; cat <pipe."+sh[5:], object{"timeout_s": 0.2}))        // C3
+		note("shell_died", c.run(s, "exit 7"))                                                                  // D5
+		note("shell_died", c.run(s, "kill -9 $$"))                                                              //
+		for _, how := range []object{{"session_id": s}, {"session_id": s, "kill_grace_s": 0}} {                 // A7
+			x := c.stream(s, "sleep 300.5")
+			c.call("exec.cancel", how)
+			_, exit := c.output(x.str("stream_id"), 0)
+			note("cancelled", exit)
+		}
+		stuck := c.stream(s, "trap '' TERM INT; while :; do :; done")
+		c.call("session.reset", object{"session_id": s}) // D13
+		_, exit := c.output(stuck.str("stream_id"), 0)
+		note("cancelled", exit)
+		quiet := []string{c.run(s, "true").str("exec_id"), c.run(s, "false").str("exec_id")}
+		process := c.call("process.start", object{"session_id": s, "command": "sleep 300.5", "timeout_s": 0.1}).str("process_id")
+		fExit(c, process)
+		c.run(s, "true")
+		if err := syscall.Kill(c.info(s).num("pid"), syscall.SIGKILL); err != nil { // an idle shell
+			t.Fatal(err)
+		}
+		restored := func(o object) bool {
+			return o.str("session") == s && strings.Contains(o.str("message"), "restored")
+		}
+		eventually(t, "its restoring is told", func() bool { return slices.ContainsFunc(nLines(t, g), restored) })
+		last := c.stream(s, "sleep 300.5")
+		c.call("session.destroy", object{"session_id": s})
+		_, exit = c.output(last.str("stream_id"), 0)
+		note("cancelled", exit)
+		var ends []object
+		eventually(t, "the end of the session is told", func() bool {
+			ends = slices.DeleteFunc(nLines(t, g), func(o object) bool { return o.str("session") != s || o.str("reason") == "" })
+			return len(ends) > 0
+		})
+		if len(ends) != 1 || ends[0].str("reason") != "client" || !ends[0].has("duration") || !ends[0].has("bytes") {
+			t.Errorf("%v", ends)
+		}
+		told := map[string]int{}
+		for _, o := range nLines(t, g) {
+			told[o.str("exec")]++
+			told[o.str("process")]++
+			if want, ok := outcomes[o.str("exec")]; ok && (o.str("outcome") != want || o.str("session") != s || o.num("duration_ms") < 0) {
+				t.Errorf("%v, want %s", o, want)
+			}
+			if o.str("process") == process && (o.str("outcome") != "timeout" || o.str("session") != s || !o.has("duration")) {
+				t.Errorf("%v", o)
+			}
+		}
+		for id, outcome := range outcomes {
+			if told[id] != 1 {
+				t.Errorf("%d lines about %s, which was %s", told[id], id, outcome)
+			}
+		}
+		if told[process] != 1 {
+			t.Errorf("%d lines about the process", told[process])
+		}
+		for _, id := range quiet {
+			if told[id] != 0 {
+				t.Error("a line about a command that ended by itself")
+			}
+		}
+	})
+}
+
+// TestN3K16: what is said, given and written in a session, and the token, are in no log of any level and in no metric.
+// web's TestSecretsStayOutOfLogs does this in process, with refusals.
+func TestN3K16(t *testing.T) {
+	const secret = "hunter2-planted"
+	token := secret + "-token-" + strings.Repeat("0123456789", 3)
+	forms := []string{secret, base64.StdEncoding.EncodeToString([]byte(secret))[:18], base64.RawURLEncoding.EncodeToString([]byte(token))[:24]}
+	for _, level := range []string{"debug", "info", "warn", "error"} {
+		for _, format := range pick([]string{"json"}, []string{"json", "console"}) {
+			g := gateway(t, append(lTokens(t, token+" ann admin"), "--log-level", level, "--log-format", format)...)
+			c := g.lDial(t, token)
+			for _, sh := range shells {
+				s := c.session(object{"shell": sh, "env": object{"PASSWORD": secret, secret[:7]: secret}})
+				command := "echo " + secret + " $PASSWORD; cat; echo " + secret + " >&2"
+				if r := c.run(s, command, object{"stdin": secret, "env": object{"MORE": secret}}); strings.Count(r.stdout()+r.stderr(), secret) != 4 {
+					t.Fatalf("%v", r)
+				}
+				c.run(s, command+"; sleep 300.5", object{"timeout_s": 0.1, "stdin": secret}) // the ends that leave a line
+				c.run(s, command+"; exit 3")
+				c.run(s, "kill -9 $$ # "+secret)
+				c.try("exec.run", object{"session_id": s, "command": secret, "working_dir": "/nowhere"})
+				c.try("exec.run", object{"session_id": s, "command": "echo", secret: secret})
+				x := c.stream(s, "cat; "+secret+"; sleep 300.5", object{"interactive_stdin": true})
+				c.call("exec.input", object{"exec_id": x.str("exec_id"), "data": secret, "eof": true})
+				p := c.call("process.start", object{"session_id": s, "command": command + "; exit 4", "env": object{"P": secret}, "stdin": "open"}).str("process_id")
+				c.call("process.input", object{"process_id": p, "data": secret, "eof": true})
+				fExit(c, p)
+				c.call("process.wait", object{"process_id": p, "until": object{"output": secret}})
+				c.call("exec.cancel", object{"exec_id": x.str("exec_id")})
+				c.call("session.destroy", object{"session_id": s, "force": true})
+			}
+			c.try("session.create", object{"shell": "/" + secret})
+			c.sendText(`{"id":"` + secret + `","method":"` + secret + `"}`)
+			var metrics string
+			for header, value := range map[string]string{"Authorization": "Bearer " + token, "Sec-WebSocket-Protocol": "trl.v1, trl.token." + base64.RawURLEncoding.EncodeToString([]byte(token))} {
+				for _, path := range []string{"/metrics", "/v1/ws", "/" + secret, "/v1/ws?token=" + token} {
+					q, err := http.NewRequest("GET", "http://"+g.addr+path, nil)
+					if err != nil {
+						t.Fatal(err)
+					}
+					q.Header.Set(header, value)
+					resp, err := http.DefaultTransport.RoundTrip(q)
+					if err != nil {
+						t.Fatal(err)
+					}
+					b, err := io.ReadAll(resp.Body)
+					resp.Body.Close()
+					if err != nil {
+						t.Fatal(err)
+					}
+					if resp.StatusCode == http.StatusOK && path == "/metrics" {
+						metrics = string(b)
+					}
+				}
+			}
+			if ws, err := g.open(t, nil); err == nil {
+				ws.CloseNow()
+				t.Error("it needs no token")
+			}
+			c.close()
+			for _, fault := range g.stop() {
+				t.Error(fault)
+			}
+			if !strings.Contains(metrics, "trl_execs_total") {
+				t.Errorf("no metrics: %q", metrics)
+			}
+			for _, form := range forms {
+				if strings.Contains(g.log(), form) || strings.Contains(metrics, form) {
+					t.Errorf("%s, %s: %q shows", level, format, form)
+				}
+			}
+			if level == "debug" && !strings.Contains(g.log(), "client connected") || level == "info" && !strings.Contains(g.log(), "exec ended") {
+				t.Errorf("%s: nothing was logged, so nothing is proven", level)
+			}
+			if files := nFilesWith(t, g.dir, secret); len(files) > 0 {
+				t.Errorf("on disk: %v", files)
+			}
+		}
+	}
+}
+
+// nFilesWith lists the files below dir that contain text.
+func nFilesWith(t testing.TB, dir, text string) (all []string) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || !e.Type().IsRegular() {
+			return err
+		}
+		b, err := os.ReadFile(path)
+		if strings.Contains(string(b), text) {
+			all = append(all, path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	return all
+}
