@@ -114,13 +114,13 @@ var lending sync.RWMutex
 // afterwards, it could come after the child's own first fork, which would then belong to nobody. The caller forks, and
 // calls giveBack at once.
 func inherit(c *Cell) (giveBack func()) {
-	var own unix.Rlimit
-	if c == nil || c.dir != "" || unix.Prlimit(0, unix.RLIMIT_LOCKS, nil, &own) != nil {
+	if c == nil || c.dir != "" {
 		lending.RLock()
 		return lending.RUnlock
 	}
 	lending.Lock()
-	if setMark(0, c.mark) != nil { // admit tries once more
+	var own unix.Rlimit
+	if unix.Prlimit(0, unix.RLIMIT_LOCKS, nil, &own) != nil || setMark(0, c.mark) != nil { // admit tries once more
 		return lending.Unlock
 	}
 	return func() {

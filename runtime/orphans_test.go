@@ -96,7 +96,10 @@ func TestWhatLeftItsCgroupIsFound(t *testing.T) {
 			sh := openShellIn(t, h, cell)
 			m := marker()
 			sh.run(fmt.Sprintf(`(sh -c 'echo 0 >%s; exec %s sleep %s' &)`, above, c.wipe, m))
-			eventually(t, "it is out", func() bool { return len(alive(m)) == 1 && !slices.Contains(g.Members(), alive(m)[0]) })
+			eventually(t, "it is out", func() bool {
+				pids := alive(m)
+				return len(pids) == 1 && !slices.Contains(g.Members(), pids[0])
+			})
 			none := func(string) bool { return false }
 			for range 3 {
 				if n := h.KillOrphans(none); n != 0 {

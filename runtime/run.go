@@ -262,8 +262,9 @@ func (r *run) spin(fds []unix.PollFd) bool {
 		return false
 	}
 	defer spinning.Store(false)
+	var atOnce unix.Timespec // the kernel writes the time left into it: still none
 	for time.Since(r.began) < spinFor {
-		n, _, _ := unix.RawSyscall(unix.SYS_POLL, uintptr(unsafe.Pointer(&fds[0])), uintptr(len(fds)), 0)
+		n, _, _ := unix.RawSyscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(&fds[0])), uintptr(len(fds)), uintptr(unsafe.Pointer(&atOnce)), 0, 0, 0)
 		if int(n) > 0 {
 			return true
 		}

@@ -83,8 +83,8 @@ func TestA3(t *testing.T) {
 		var answers []string
 		// Late writers are waited for until they were quiet for 10 ms. A tee that a busy machine does not let run for so long
 		// is later than that, and then its bytes are in the stream; five times in a row is no accident.
-		for i := range 5 {
-			file := filepath.Join(g.dir, fmt.Sprintf("a3-%s-%d", filepath.Base(sh), i))
+		for range 5 {
+			file := filepath.Join(g.dir, unique("a3"))
 			start := time.Now()
 			r := c.run(s, strings.ReplaceAll(command, "FILE", file))
 			within(t, "it", start, 2*time.Second)
@@ -397,8 +397,8 @@ func TestA12(t *testing.T) {
 				within(t, name+" create and first command", start, 2*time.Second)
 			})
 			// Nobody has to wait for the answer to session.create.
-			together(10, func(i int) {
-				name := fmt.Sprint("a12-", filepath.Base(sh), "-", i)
+			together(10, func(int) {
+				name := unique("a12")
 				conn := g.dial(t)
 				made := conn.begin("session.create", object{"name": name, "shell": sh})
 				first := conn.begin("exec.run", object{"session": name, "command": "echo first; x=1"})

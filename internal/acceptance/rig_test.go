@@ -727,6 +727,9 @@ var sleepers atomic.Int64
 // sleeper is a command line that sleeps for five minutes and that nobody else on this machine uses.
 func sleeper() string { return fmt.Sprintf("sleep 300.%07d%04d", os.Getpid()%1e7, sleepers.Add(1)) }
 
+// unique makes a name that no other test here has had, also when tests are repeated (-count).
+func unique(name string) string { return fmt.Sprint(name, "-", sleepers.Add(1)) }
+
 // running lists the processes with this command line, zombies not.
 func running(command string) (all []int) {
 	for _, pid := range pids() {

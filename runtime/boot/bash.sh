@@ -17,10 +17,12 @@ __trl_n=
 # End the abort that signal 40 began (also a stale one, which came between two commands). Exists to be called first.
 __trl_k() { if [[ -v __trl_u ]]; then builtin trap - DEBUG; builtin set +T; builtin shopt -u extdebug; builtin unset -v __trl_u; fi; }
 
+# Nothing is expanded without quotes below, not even $?: IFS may hold digits, and behind `builtin` an assignment is a word.
+
 # Report: SEQ and the status of what ran before; first of all, since somebody waits for it. It hands the status on, for
 # $? of the next command, but not where that would fire errexit.
 __trl_e() {
-	builtin local __trl_r=$?
+	builtin local __trl_r="$?"
 	builtin printf 'e %s %s\n' "$1" "$__trl_r" >"$__trl_c"
 	__trl_n=$1
 	__trl_k
@@ -31,7 +33,7 @@ __trl_e() {
 # Again: an error that returns to the top level drops the rest of its line, and the report with it. So each is followed
 # by a line of its own that repeats what was not said.
 __trl_a() {
-	builtin local __trl_r=$?
+	builtin local __trl_r="$?"
 	if [[ $__trl_n != "$1" ]]; then
 		builtin printf 'e %s %s\n' "$1" "$__trl_r" >"$__trl_c"
 		__trl_k
@@ -42,7 +44,7 @@ __trl_a() {
 
 # Snapshot of the state into $1 (a path), marked with $2, by builtins only: no fork. It reads back with dot.
 __trl_s() {
-	builtin local __trl_r=$?
+	builtin local __trl_r="$?"
 	{
 		builtin shopt -p; builtin declare -p; builtin declare -f; builtin declare -Fx; builtin alias -p
 		builtin trap -p; builtin umask -p; builtin printf 'cd -- %q\n' "$PWD"; builtin set +o; builtin printf '%s %s\n' '@E@' "$2"
@@ -54,7 +56,7 @@ __trl_s() {
 # Exit: what `exit` and errexit end still has its state; write it down. Inside a function its locals would pass for
 # globals, so the report says how deep it was and trl then uses the snapshot before.
 __trl_q() {
-	builtin local __trl_r=$? __trl_i __trl_f=0
+	builtin local __trl_r="$?" __trl_i __trl_f=0
 	for __trl_i in "${FUNCNAME[@]:1}"; do
 		case $__trl_i in source|main) ;; *) __trl_f=1 ;; esac
 	done

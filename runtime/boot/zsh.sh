@@ -8,23 +8,23 @@ zmodload zsh/parameter
 typeset -g __trl_n=
 
 __trl_e() {
-	builtin local __trl_r=$?
+	builtin local __trl_r="$?"
 	builtin printf 'e %s %s\n' "$1" "$__trl_r" >"$__trl_c"
 	__trl_n=$1
 	if [[ -o errexit ]] { builtin return 0 }
-	builtin return $__trl_r
+	builtin return "$__trl_r"
 }
 
 __trl_a() {
-	builtin local __trl_r=$?
+	builtin local __trl_r="$?"
 	if [[ $__trl_n != "$1" ]] { builtin printf 'e %s %s\n' "$1" "$__trl_r" >"$__trl_c" }
 	if [[ -o errexit ]] { builtin return 0 }
-	builtin return $__trl_r
+	builtin return "$__trl_r"
 }
 
 # Parameters that zsh marks special, read-only ones of ours and locals are left out: assigning those would end the dot.
 __trl_s() {
-	builtin local __trl_r=$? __trl_i
+	builtin local __trl_r="$?" __trl_i
 	{
 		for __trl_i in ${(k)parameters}; do
 			case ${parameters[$__trl_i]}:$__trl_i in
@@ -48,11 +48,11 @@ __trl_s() {
 		builtin printf '%s %s\n' '@E@' "$2"
 	} >|"$1" 2>/dev/null
 	if [[ -o errexit ]] { builtin return 0 }
-	builtin return $__trl_r
+	builtin return "$__trl_r"
 }
 
 __trl_q() {
-	builtin local __trl_r=$? __trl_f=0 __trl_i
+	builtin local __trl_r="$?" __trl_f=0 __trl_i
 	for __trl_i in "${(@)funcstack[2,-1]}"; do
 		case $__trl_i in /*|'(eval)') ;; *) __trl_f=1 ;; esac
 	done
