@@ -67,6 +67,7 @@ type run struct {
 	end       *ending
 	suspect   time.Time     // when to look whether the shell is wedged
 	doubt     time.Duration // between those looks
+	unheard   bool          // the line that repeats the report found no reader: that none is left to read says nothing
 	wedged    bool          // it has taken every line and said nothing
 	killed    bool          // KILL was needed
 	survivors bool          // and was not enough
@@ -170,7 +171,9 @@ func (r *run) start() error {
 	var err error
 	if p.kind.packet { // an error drops a whole packet
 		_, err = unix.Write(p.script, line[:first])
-		_, _ = unix.Write(p.script, line[first:])
+		if _, e := unix.Write(p.script, line[first:]); e == unix.EPIPE { // `exec PROGRAM` was faster than we
+			r.unheard = true
+		}
 	} else {
 		_, err = unix.Write(p.script, line)
 	}
@@ -345,7 +348,7 @@ func (r *run) look(fds []unix.PollFd) {
 		case !now.Before(r.suspect):
 			r.doubt = min(2*r.doubt, lastDoubt)
 			r.suspect = now.Add(r.doubt)
-			if r.p.unread() > 0 {
+			if r.p.unread() > 0 || r.unheard {
 				break
 			}
 			if r.reports(); !r.reported && !r.wedged {
