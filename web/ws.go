@@ -21,7 +21,7 @@ const (
 	// maxControls is how many pings and pongs a second a client may send. Browsers send none, proxies one in seconds.
 	maxControls = 50
 	// goodbye bounds the close handshake: a client that never answers cannot hold us.
-	goodbye = time.Second
+	goodbye = 3 * time.Second
 )
 
 // wsTransport is a WebSocket. coder/websocket accepts it and reads it; data, pings and pongs go out through the outbox in frames of our

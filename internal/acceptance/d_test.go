@@ -296,6 +296,7 @@ func TestD12(t *testing.T) {
 		for i := range 40 {
 			queued = append(queued, begin(fmt.Sprintf("echo begin; n=$((n+1)); log=\"$log %d\"; sleep 0.001; echo $n end", i)))
 		}
+		eventually(t, "40 wait", func() bool { return c.info(s).num("queue_length") == 40 }) // two connections have no common order
 		other := g.dial(t)
 		for _, params := range []object{{"when_busy": "reject"}} {
 			f := other.try("exec.run", with(object{"session_id": s, "command": "echo no"}, params))
