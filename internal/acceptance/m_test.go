@@ -172,7 +172,7 @@ func TestM5(t *testing.T) {
 	g := shared(t, "m")
 	eachShell(t, func(t *testing.T, sh string) {
 		c := g.dial(t)
-		name := object{"name": unique("m5")[5:], "shell": sh}
+		name := object{"name": unique("m5"), "shell": sh}
 		last := c.session(name)
 		for range pick(20, 500) {
 			if f := c.try("session.create", name); f.code() != "SESSION_EXISTS" {
