@@ -122,7 +122,7 @@ func (fz *fuzzer) try(t *testing.T, name, text string) {
 		if changesAnswers.MatchString(text) { // traces and traps may run programs of their own between commands
 			eventually(t, "what a trap started ends", func() bool { m = s.group.Members(); return len(m) <= 1 })
 		}
-		if len(m) != 1 || m[0] != s.Pid() {
+		if slices.ContainsFunc(m, func(pid int) bool { return pid != s.Pid() }) { // none: the shell ends just now (`set -t`)
 			t.Fatalf("%s: %q left %v, the shell is %d; %v", name, text, m, s.Pid(), r.Outcome)
 		}
 	}
@@ -161,7 +161,7 @@ func (fz *fuzzer) limit(t *testing.T, s *Shell) {
 	pid := s.Pid()
 	text, err := os.ReadFile(procPath(pid, "/stat"))
 	if err != nil {
-		t.Fatalf("no shell: %v", err)
+		return // it has just ended (`set -t`); the one that takes its place is told the next time
 	}
 	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
 	user, _ := strconv.ParseUint(fields[11], 10, 64)
@@ -171,11 +171,12 @@ func (fz *fuzzer) limit(t *testing.T, s *Shell) {
 		unix.RLIMIT_CPU: (user+system)/ticks + 20, unix.RLIMIT_DATA: 256 << 20, unix.RLIMIT_FSIZE: 64 << 20, unix.RLIMIT_NPROC: 500, unix.RLIMIT_CORE: 0,
 	} {
 		var now unix.Rlimit
-		if err := unix.Prlimit(pid, resource, nil, &now); err != nil {
-			t.Fatal(err)
+		err := unix.Prlimit(pid, resource, nil, &now)
+		if err == nil {
+			now.Cur = min(most, now.Max)
+			err = unix.Prlimit(pid, resource, &now, nil)
 		}
-		now.Cur = min(most, now.Max)
-		if err := unix.Prlimit(pid, resource, &now, nil); err != nil {
+		if err != nil && err != unix.ESRCH {
 			t.Fatal(err)
 		}
 	}
