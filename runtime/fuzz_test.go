@@ -18,8 +18,8 @@ import (
 )
 
 // changesAnswers: a text that has one of these may honestly change what a later `echo alive` does or prints (a function
-// of that name, traces, traps, limits). Everything else may not.
-var changesAnswers = regexp.MustCompile(`(?i)set|opt|trap|alias|\(\s*\)|function|func|enable|disable|emulate|limit|load|__trl|typeset|declare|integer|float|export|readonly|local|nameref`)
+// of that name, traces, traps, limits), or may spell it (globs, quotes, expansions). Everything else may not.
+var changesAnswers = regexp.MustCompile(`(?i)[?*\[\]\\'"$\x60{}^~#]|set|opt|trap|alias|\(\s*\)|function|func|enable|disable|emulate|limit|load|__trl|typeset|declare|integer|float|export|readonly|local|nameref`)
 
 // harmful is what the fuzzer does not try. There is nothing in PATH, it has no rights (see unprivileged) and works in a
 // directory of its own; a slash would lead out of that, and kill could end the fuzzer itself.
