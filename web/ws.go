@@ -20,8 +20,10 @@ const (
 	stallLimit = 30 * time.Second
 	// maxControls is how many pings and pongs a second a client may send. Browsers send none, proxies one in seconds.
 	maxControls = 50
-	// goodbye bounds the close handshake: a client that never answers cannot hold us.
-	goodbye = 3 * time.Second
+	// goodbye bounds the close handshake at shutdown: a client that never answers cannot hold us. One that broke the rules gets
+	// less, since all it goes on to send is read and thrown away meanwhile.
+	goodbye   = 3 * time.Second
+	dismissal = 300 * time.Millisecond
 )
 
 // wsTransport is a WebSocket. coder/websocket accepts it and reads it; data, pings and pongs go out through the outbox in frames of our
@@ -216,7 +218,11 @@ func (t *wsTransport) farewell(why reason) {
 		t.sock.Close()
 		return
 	}
-	t.sock.hurry(goodbye) // also for a writer that is stuck, and for the client's half of the handshake
+	patience := dismissal
+	if why == byShutdown {
+		patience = goodbye
+	}
+	t.sock.hurry(patience) // also for a writer that is stuck, and for the client's half of the handshake
 	t.ws.Close(bye.code, bye.text)
 }
 
