@@ -14,9 +14,10 @@ import (
 )
 
 // killPatience bounds how long we wait for killed processes to go. KILL works
-// in milliseconds, a fork storm holds it up for a second or two; what is there
-// after 10 s hangs in the kernel (state D), and waiting longer would hang us.
-const killPatience = 10 * time.Second
+// in milliseconds, a fork storm holds it up for a second or two, without cgroups on
+// a machine that is busy otherwise for ten; what is there
+// after 20 s hangs in the kernel (state D), and waiting longer would hang us.
+const killPatience = 20 * time.Second
 
 // A Group is the processes of one session, a Cell those that one of its
 // commands started. In tier "cgroup" both are directories and the kernel keeps

@@ -533,7 +533,7 @@ func (s *Shell) end(ctx context.Context) error {
 }
 
 // killBound is how long a KILL may take: what is in an uninterruptible sleep after that is reported, not waited for.
-const killBound = 20 * time.Second
+const killBound = 30 * time.Second
 
 // Close ends the session: HUP to the shell and TERM to all else, grace, KILL. Nothing of it is left when it returns nil.
 // A Run that is going on returns. Called again meanwhile, it waits for the same end, with the smaller grace.
