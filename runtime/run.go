@@ -145,7 +145,7 @@ func (r *run) start() error {
 	}
 	line := make([]byte, 0, 192)
 	if c.Env != nil || c.Dir != "" {
-		before, _ := wrap(p.kind, c.Env, c.Dir)
+		before, _ := r.wrapped()
 		pre, err := memfd("before")
 		if err != nil {
 			return err

@@ -112,8 +112,6 @@ func (s *session) start(c *Command) <-chan result {
 	done := make(chan result, 1)
 	go func() {
 		o := s.Run(c)
-		size := c.Journal.Size()
-		_ = size
 		done <- result{o, out.String(), errs.String()}
 	}()
 	return done
@@ -132,9 +130,6 @@ func (s *session) wait(done <-chan result) result {
 
 func (s *session) run(text string) result {
 	s.t.Helper()
-	if os.Getenv("DBG") != "" {
-		println(s.Name(), time.Now().Format("05.000"), text[:min(len(text), 60)])
-	}
 	return s.wait(s.start(NewCommand(text)))
 }
 
