@@ -3,6 +3,7 @@ package journal
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"testing"
 )
 
@@ -112,4 +113,94 @@ func BenchmarkAlternating(b *testing.B) {
 			j.Write(Stdout+Stream(i&1), p)
 		}
 	})
+}
+
+// BenchmarkFill moves chunks from a pipe into a full ring, with a log and without; the write that feeds the pipe counts,
+// too, and "Read" is the read alone, without a journal.
+func BenchmarkFill(b *testing.B) {
+	for _, size := range []int{64 << 10, 100} {
+		chunk, scratch := bytes.Repeat([]byte{'x'}, size), make([]byte, MaxWrite)
+		run := func(name string, f func(b *testing.B, p *pipe, i int)) {
+			b.Run(fmt.Sprintf("%d/%s", size, name), func(b *testing.B) {
+				p := newPipe(b)
+				defer p.close()
+				b.SetBytes(int64(size))
+				b.ReportAllocs()
+				for i := 0; b.Loop(); i++ {
+					p.put(b, chunk)
+					f(b, p, i)
+				}
+			})
+		}
+		fill := func(j *Journal, streams Stream) func(*testing.B, *pipe, int) {
+			j.Write(Stdout, make([]byte, 2<<20))
+			return func(b *testing.B, p *pipe, i int) {
+				if n, err := j.Fill(Stdout+Stream(i)%streams, p.r, MaxWrite, scratch); n != size || err != nil {
+					b.Fatal(n, err)
+				}
+			}
+		}
+		logged := func() *Journal {
+			l := newLog(b)
+			b.Cleanup(l.Close)
+			j := New(1 << 20)
+			j.Through(l, 64<<10, 64<<10)
+			return j
+		}
+		run("Read", func(b *testing.B, p *pipe, _ int) {
+			if n, err := readPipe(p.r, scratch); n != size || err != nil {
+				b.Fatal(n, err)
+			}
+		})
+		run("Plain", fill(New(1<<20), 1))
+		run("Log", fill(logged(), 1))
+		run("LogSwitching", fill(logged(), 2))
+	}
+}
+
+// BenchmarkSpan is what a log adds to a command that prints a line: "Plain" is the same without.
+func BenchmarkSpan(b *testing.B) {
+	for _, logged := range []bool{false, true} {
+		b.Run(map[bool]string{false: "Plain", true: "Log"}[logged], func(b *testing.B) {
+			l, p, scratch := newLog(b), newPipe(b), make([]byte, MaxWrite)
+			defer l.Close()
+			defer p.close()
+			b.ReportAllocs()
+			for b.Loop() {
+				j := New(1 << 20)
+				if logged {
+					j.Through(l, 64<<10, 64<<10)
+				}
+				p.put(b, []byte("0123456789abcde\n"))
+				if n, err := j.Fill(Stdout, p.r, MaxWrite, scratch); n != 16 || err != nil {
+					b.Fatal(n, err)
+				}
+				j.Close()
+				l.Drop(j.Span())
+			}
+		})
+	}
+}
+
+// BenchmarkReplay opens a log and brings back a span that is longer than the ring.
+func BenchmarkReplay(b *testing.B) {
+	for name, run := range map[string]int{"OneStream": 64 << 10, "Lines": 60} {
+		b.Run(name, func(b *testing.B) {
+			l := newLog(b)
+			defer func() { l.Close() }()
+			j := New(1 << 20)
+			j.Through(l, 64<<10, 64<<10)
+			for i, line := 0, make([]byte, run); j.Size() < 4<<20; i++ {
+				j.Write(Stdout+Stream(i&1), line)
+			}
+			s := j.Span()
+			b.ReportAllocs()
+			for b.Loop() {
+				l = reopen(b, l, s)
+				if err := l.Replay(New(1<<20), s); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
 }

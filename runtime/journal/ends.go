@@ -9,13 +9,14 @@ import (
 // Memory grows with what is written, up to the limit. Safe for concurrent use: fed by a journal's Tap (mu is taken under
 // the journal's), asked by whoever answers.
 type Ends struct {
-	headMax, tailMax int // set once in NewEnds
+	tailMax int // set once in NewEnds
 
-	mu    sync.Mutex
-	head  []byte // only appended to: Bytes may hand it out
-	tail  []byte // what follows the head; a ring once it is tailMax long, oldest byte at next
-	next  int
-	total int64
+	mu      sync.Mutex
+	headMax int
+	head    []byte // only appended to: Bytes may hand it out
+	tail    []byte // what follows the head; a ring once it is tailMax long, oldest byte at next
+	next    int
+	total   int64
 }
 
 // NewEnds keeps at most limit bytes, half of them from either end. With limit 0 it only counts.
@@ -39,6 +40,17 @@ func (e *Ends) Write(p []byte) {
 	}
 }
 
+// Skip takes n bytes that nobody has any more (Journal.OnSkip). Nothing on either side of them can be joined: what there is
+// so far of the head is all of it, and the tail begins anew. The same is kept as of all the bytes if the limit's half
+// came before, and at least as much comes after.
+func (e *Ends) Skip(n int64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.total += n
+	e.headMax = len(e.head)
+	e.tail, e.next = e.tail[:0], 0
+}
+
 // extend appends to b what fits below limit and returns the rest. It doubles b itself: append may overshoot the limit.
 func (e *Ends) extend(b *[]byte, p []byte, limit int) []byte {
 	n := min(len(p), limit-len(*b))
@@ -57,7 +69,7 @@ func (e *Ends) Bytes() (kept []byte, total, omittedAt, omitted int64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	head := e.head[:len(e.head):len(e.head)]
-	if len(e.tail) == 0 { // all there was, or a limit of 0
+	if e.total == int64(len(head)) { // all there was
 		return head, e.total, 0, e.total - int64(len(head))
 	}
 	kept = make([]byte, 0, len(head)+len(e.tail))

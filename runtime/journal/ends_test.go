@@ -62,6 +62,32 @@ func TestEndsOfBinaryAreExact(t *testing.T) {
 	}
 }
 
+// TestEndsJoinNothingOverWhatIsSkipped: whatever was there before, what is kept is the beginning and the end of the text.
+func TestEndsJoinNothingOverWhatIsSkipped(t *testing.T) {
+	all := []byte(strings.Repeat("0123456789", 30))
+	for _, limit := range []int{0, 1, 20, 100} {
+		for before := 0; before <= 120; before += 15 {
+			for after := 0; after <= 120; after += 15 {
+				e := NewEnds(limit)
+				if before > 0 {
+					e.Write(all[:before])
+				}
+				e.Skip(int64(len(all) - before - after))
+				for i := range after {
+					e.Write(all[len(all)-after+i:][:1])
+				}
+				kept, total, at, omitted := e.Bytes()
+				if want := append(all[:at:at], all[at+omitted:]...); total != int64(len(all)) || !bytes.Equal(kept, want) {
+					t.Fatalf("limit %d, %d and %d: kept %q, want %q", limit, before, after, kept, want)
+				}
+				if n := min(before, limit/2) + min(after, limit-limit/2); len(kept) != n {
+					t.Fatalf("limit %d, %d and %d: kept %d, want %d", limit, before, after, len(kept), n)
+				}
+			}
+		}
+	}
+}
+
 func BenchmarkEnds(b *testing.B) {
 	e, p := NewEnds(1<<20), full()
 	b.SetBytes(MaxWrite)

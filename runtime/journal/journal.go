@@ -57,20 +57,25 @@ var epoch = time.Now()
 type Journal struct {
 	onRoom func()               // set once before use
 	tap    func(Stream, []byte) // set once before use
+	onSkip func(Stream, int64)  // set once before use
+	onDrop func()               // set once before use
+	span   *span                // our place in a log; set once in Through or Replay, before use; nil: none
 	hold   time.Duration        // textHold; tests shorten it
 	bound  int                  // what buf may grow to: ring + MaxWrite, a multiple of page
 
-	mu      sync.Mutex
-	buf     []byte        // byte at offset o lies at o % len(buf); shorter than bound only while nothing has wrapped
-	turns   turns         // whose each byte is, once a second stream has written; nil before
-	turnAt  int64         // where the newest run of one stream begins
-	names   [2]Stream     // the stream of a turns bit 0 and 1; 0: not seen yet
-	totals  [2]int64      // bytes written per names
-	size    int64         // bytes ever written
-	lastAt  time.Duration // of the last write, since epoch
-	readers []*Reader     // attached and not closed
-	full    bool          // a blocking reader lags so that Room is false
-	closed  bool
+	mu       sync.Mutex
+	buf      []byte        // byte at offset o lies at o % len(buf); shorter than bound only while nothing has wrapped
+	turns    turns         // whose each byte is, once a second stream has written; nil before
+	turnAt   int64         // where the newest run of one stream begins
+	names    [2]Stream     // the stream of a turns bit 0 and 1; 0: not seen yet
+	totals   [2]int64      // bytes written per names
+	size     int64         // bytes ever written
+	from     int64         // what is before was never in buf: Replay knew only how much it was; 0 otherwise
+	lastAt   time.Duration // of the last write, since epoch
+	readers  []*Reader     // attached and not closed
+	full     bool          // a blocking reader lags so that Room is false
+	closed   bool
+	unwanted bool // Drop was called
 }
 
 // New returns an empty journal that keeps at least the last ring bytes. It holds no memory before the first write.
@@ -86,9 +91,21 @@ func (j *Journal) OnRoom(f func()) { j.onRoom = f }
 // Tap sets what sees each write as it is made, in order and under the journal's lock: f must not call the journal.
 func (j *Journal) Tap(f func(Stream, []byte)) { j.tap = f }
 
+// OnSkip sets what learns, like the tap and in its place, of bytes that a Replay has the number of and nothing else.
+func (j *Journal) OnSkip(f func(Stream, int64)) { j.onSkip = f }
+
 // Write appends p, overwriting the oldest bytes. It never waits for a reader; an owner that minds asks Room first and
 // writes at most MaxWrite. A write after Close, or of a third stream, is the owner's bug and panics.
 func (j *Journal) Write(s Stream, p []byte) {
+	if j.span == nil {
+		j.write(s, p)
+		return
+	}
+	_, _ = j.span.log.pass(j, s, noPipe, p) // only a pipe can fail
+}
+
+// write is Write without the log.
+func (j *Journal) write(s Stream, p []byte) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.closed {
@@ -137,10 +154,26 @@ func (j *Journal) sideLocked(s Stream) int {
 	default:
 		panic("journal: write of a third stream")
 	}
-	if j.turns != nil && j.turns.side(j.at(j.size-1)) != side {
+	if j.turns != nil && (j.size == j.from || j.turns.side(j.at(j.size-1)) != side) {
 		j.turnAt = j.size
 	}
 	return side
+}
+
+// past counts n bytes that were overwritten before this journal was made: p is them, nil when nobody has them any more.
+func (j *Journal) past(s Stream, n int64, p []byte) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.totals[j.sideLocked(s)] += n
+	if p != nil && j.tap != nil {
+		j.tap(s, p)
+	}
+	if p == nil && j.onSkip != nil {
+		j.onSkip(s, n)
+	}
+	j.size += n
+	j.from = j.size
+	j.lastAt = time.Since(epoch)
 }
 
 // growLocked makes buf hold size bytes, or bound, and keeps the first kept ones. Nothing has wrapped yet.
@@ -151,7 +184,7 @@ func (j *Journal) growLocked(kept int64) {
 
 func (j *Journal) resizeLocked(n int, kept int64) {
 	buf := make([]byte, n)
-	copy(buf, j.buf[:kept])
+	copy(buf, j.buf[:min(kept, int64(len(j.buf)))]) // less when it is the first after past
 	j.buf = buf
 	if j.turns != nil {
 		old := j.turns
@@ -216,10 +249,26 @@ func (j *Journal) unlock() {
 
 // Close says that nothing more will come and gives back memory that was never filled. Readers drain what is kept.
 func (j *Journal) Close() {
+	if j.span == nil {
+		j.close()
+		return
+	}
+	l := j.span.log
+	l.mu.Lock()
+	l.endLocked(j.span)
+	unwanted := j.close()
+	l.mu.Unlock()
+	if unwanted {
+		j.drop()
+	}
+}
+
+// close reports whether Drop was waiting for it.
+func (j *Journal) close() (unwanted bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.closed {
-		return
+		return false
 	}
 	j.closed = true
 	if spare := int64(len(j.buf)) - j.size; spare > leastRing {
@@ -228,7 +277,33 @@ func (j *Journal) Close() {
 	for _, r := range j.readers {
 		r.wakeLocked()
 	}
+	return j.unwanted
 }
+
+// Drop gives back what the log keeps of a journal, now or when it is closed: it cannot be brought back any more. What the
+// ring has stays readable. Idempotent, and nothing to a journal without a log.
+func (j *Journal) Drop() {
+	if j.span == nil {
+		return
+	}
+	j.mu.Lock()
+	j.unwanted = true
+	closed := j.closed
+	j.mu.Unlock()
+	if closed {
+		j.drop()
+	}
+}
+
+func (j *Journal) drop() {
+	j.span.log.Drop(j.Span())
+	if j.onDrop != nil {
+		j.onDrop()
+	}
+}
+
+// OnDrop sets what is called after Drop. Before use.
+func (j *Journal) OnDrop(f func()) { j.onDrop = f }
 
 // Start is the offset of the oldest byte that is kept.
 func (j *Journal) Start() int64 {
@@ -237,7 +312,7 @@ func (j *Journal) Start() int64 {
 	return j.startLocked()
 }
 
-func (j *Journal) startLocked() int64 { return max(0, j.size-int64(len(j.buf))) }
+func (j *Journal) startLocked() int64 { return max(j.from, j.size-int64(len(j.buf))) }
 
 // Size is how many bytes were ever written: the offset of the next one.
 func (j *Journal) Size() int64 {

@@ -1,0 +1,378 @@
+package journal
+
+import (
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// Log keeps in the kernel what journals are given, so that a gateway that is killed loses not a byte of it.
+//
+// It is three memfds that the keeper holds as well. stdout's and stderr's bytes have one each, whose own file position,
+// part of the open file description and so not ours to lose, says how much was ever written: a byte's offset in the file
+// is its offset in the stream. splice(2) takes bytes out of a pipe, puts them into the file and moves that position in
+// one system call; a kill -9 comes before it or after it. The third, the index, says in which order the two were written:
+// a word for each run of one stream, written before the run's first byte. So a crash may leave a run without bytes, which
+// the next one replaces, and never bytes that nobody knows the place of: there is nothing to repair.
+//
+// One log serves many journals, one after the other; each has a Span of it, which whoever may need it after a crash keeps
+// elsewhere, until Drop. What is behind all spans, and what a long one no longer needs, is punched out of the files.
+// The owner of the log calls Close; the memory is free when the keeper has closed its descriptors, too.
+type Log struct {
+	onBreak func(error)                                                               // set once before use
+	batch   int64                                                                     // trimBatch; tests lower it
+	splice  func(r int, roff *int64, w int, woff *int64, n, flags int) (int64, error) // unix.Splice; tests make it fail
+	write   func(fd int, p []byte) (int, error)                                       // unix.Write; the same
+
+	// Held across system calls, none of which waits, and across the journal's own lock, which is taken second: what is
+	// first in the log is first in the journal.
+	mu     sync.Mutex
+	fds    [3]int          // stdout, stderr, index; -1 after Close
+	pos    [2]int64        // the positions of the first two
+	run    int64           // the newest run's place in the index
+	whose  Stream          // the newest run's; 0: its word is not written yet
+	start  int64           // where it begins, in the order of both streams
+	writer *span           // the one that is being written; nil: none
+	spans  map[int64]*span // all that live, by Begin.Run
+	root   span            // the ring of those, in order; its trimmed says below what nothing is left
+	exact  bool            // splice has worked
+	copies bool            // splice is not to be had: read and write, with a moment in between
+	broken error           // why the log takes no more
+	word   [8]byte         // a word of the index on its way; a field, as on the stack it would escape
+}
+
+const (
+	logStdout, logStderr, logIndex = 0, 1, 2
+
+	// logFlags: to be sealed is how a broken log is known to the next gateway.
+	logFlags = unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
+)
+
+// ErrBroken says that a log is incomplete from some point on: the kernel had no more memory for it.
+var ErrBroken = errors.New("output log is broken off")
+
+// NewLog makes an empty log.
+func NewLog() (*Log, error) {
+	fds := [3]int{-1, -1, -1}
+	for i, name := range []string{"trl-stdout", "trl-stderr", "trl-index"} {
+		fd, err := unix.MemfdCreate(name, logFlags)
+		if err != nil {
+			makeLog(fds).Close()
+			return nil, fmt.Errorf("memfd: %w", err)
+		}
+		fds[i] = fd
+	}
+	return makeLog(fds), nil
+}
+
+// OpenLog takes over the descriptors of a log that another process wrote, also when it fails. live is every span that is
+// still wanted; the memory of the rest is given back at once, as its Drop may have been what the crash prevented.
+func OpenLog(fds [3]int, live []Span) (*Log, error) {
+	l := makeLog(fds)
+	if err := l.recover(live); err != nil {
+		l.Close()
+		return nil, fmt.Errorf("open log: %w", err)
+	}
+	return l, nil
+}
+
+func makeLog(fds [3]int) *Log {
+	l := &Log{batch: trimBatch, splice: unix.Splice, write: unix.Write, fds: fds, run: -1, spans: map[int64]*span{}}
+	l.root.prev, l.root.next = &l.root, &l.root
+	return l
+}
+
+func (l *Log) recover(live []Span) (err error) {
+	for f := range l.pos {
+		if l.pos[f], err = unix.Seek(l.fds[f], 0, io.SeekCurrent); err != nil {
+			return err
+		}
+		if seals, err := unix.FcntlInt(uintptr(l.fds[f]), unix.F_GET_SEALS, 0); err == nil && seals&unix.F_SEAL_GROW != 0 {
+			l.broken = ErrBroken
+		}
+	}
+	size, err := unix.Seek(l.fds[logIndex], 0, io.SeekEnd) // its position is of no use to anybody
+	if err != nil {
+		return err
+	}
+	l.run = size/8 - 1
+	live = slices.Clone(live)
+	slices.SortFunc(live, func(a, b Span) int { return cmp.Compare(a.Begin.Run, b.Begin.Run) })
+	for _, s := range live { // the words of a span without output were never written
+		if !s.sane() {
+			return fmt.Errorf("%+v is no span", s)
+		}
+		l.run = max(l.run, s.Begin.Run, s.End.Run-1)
+	}
+	for i, s := range live {
+		if s.Open() && i < len(live)-1 {
+			return fmt.Errorf("span %d is open and not the last", s.Begin.Run)
+		}
+		at := Point{}
+		if i > 0 {
+			at = live[i-1].End
+		}
+		if !at.before(s.Begin) || !l.endOf(s).before(l.here()) || !s.Begin.before(l.here()) {
+			return fmt.Errorf("span %d is out of place", s.Begin.Run)
+		}
+	}
+	for _, s := range live {
+		sp := &span{log: l, Span: s}
+		l.linkLocked(sp)
+		l.reclaimLocked(sp.prev, sp)
+	}
+	l.reclaimLocked(l.root.prev, &l.root)
+	return nil
+}
+
+// OnBreak sets what is told, once and without locks, why the log takes no more. The journal goes on without it.
+func (l *Log) OnBreak(f func(error)) { l.onBreak = f }
+
+// Exact is false when a crash may lose output: where splice is not to be had, and when the log is broken.
+func (l *Log) Exact() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return !l.copies && l.broken == nil
+}
+
+// Fds returns the descriptors, stdout, stderr and index, for the keeper to have and OpenLog to take. They remain the log's.
+func (l *Log) Fds() [3]int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.fds
+}
+
+// Broken tells whether the log takes no more.
+func (l *Log) Broken() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.broken != nil
+}
+
+// Spans is how many live.
+func (l *Log) Spans() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.spans)
+}
+
+// Close closes our descriptors and gives up nothing else: a span that is open then stays so for the next gateway, and a
+// Fill takes no more out of its pipe. Idempotent.
+func (l *Log) Close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for f, fd := range l.fds {
+		if fd >= 0 {
+			unix.Close(fd)
+		}
+		l.fds[f] = -1
+	}
+}
+
+func (l *Log) closedLocked() bool { return l.fds[logIndex] < 0 }
+
+// Through makes everything that j is given go through l, before its first byte. Of each stream the first head and the
+// last tail bytes are kept, and as much as j's ring holds. Span says where: to be noted before anything can write. One
+// journal at a time writes a log.
+func (j *Journal) Through(l *Log, head, tail int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.writer != nil:
+		panic("journal: log has a writer")
+	case j.span != nil || j.Size() > 0:
+		panic("journal: log comes after the first byte")
+	}
+	j.span = &span{log: l}
+	l.writer = j.span
+	if l.broken != nil { // nothing will be found there
+		return
+	}
+	if last := l.root.prev; last != &l.root && last.Open() {
+		panic("journal: log has an open span")
+	}
+	l.run++
+	l.whose = 0 // a span has runs of its own: it is read without its neighbours
+	begin := l.here()
+	begin.Run = l.run
+	keep := Keep{Ring: int64(j.bound - MaxWrite), Head: min(max(head, 0), maxPoint), Tail: min(max(tail, 0), maxPoint)}
+	j.span.Span = Span{Begin: begin, Keep: keep}
+	l.linkLocked(j.span)
+}
+
+// Span is j's place in its log: open until Close, and zero when there is none.
+func (j *Journal) Span() Span {
+	if j.span == nil {
+		return Span{}
+	}
+	j.span.log.mu.Lock()
+	defer j.span.log.mu.Unlock()
+	return j.span.Span
+}
+
+// Fill moves what the non-blocking pipe holds, at most most bytes, one or more, into the journal, by way of its log if it
+// has one. scratch takes what came, and limits it, as MaxWrite does. 0 without an error is the pipe's end; without any
+// bytes now it is unix.EAGAIN. Two goroutines may fill one journal, each from its pipe.
+func (j *Journal) Fill(s Stream, pipe, most int, scratch []byte) (int, error) {
+	p := scratch[:min(most, len(scratch), MaxWrite)]
+	if j.span == nil {
+		n, err := readPipe(pipe, p)
+		if n > 0 {
+			j.write(s, p[:n])
+		}
+		return n, err
+	}
+	return j.span.log.pass(j, s, pipe, p)
+}
+
+// noPipe makes pass take the bytes that it is given.
+const noPipe = -1
+
+// pass gets bytes from the pipe into the log, into p and into the journal, and tells onBreak.
+func (l *Log) pass(j *Journal, s Stream, pipe int, p []byte) (int, error) {
+	n, broke, err := l.passQuietly(j, s, pipe, p)
+	if broke != nil && l.onBreak != nil {
+		l.onBreak(broke)
+	}
+	return n, err
+}
+
+// passQuietly returns in broke why the log broke, if it did so just now.
+func (l *Log) passQuietly(j *Journal, s Stream, pipe int, p []byte) (n int, broke, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.writer != j.span {
+		panic("journal: write after close")
+	}
+	was := l.broken
+	if n, err = l.takeLocked(s, pipe, p); n > 0 {
+		j.write(s, p[:n])
+		l.trimLocked(l.batch)
+	}
+	if was == nil {
+		broke = l.broken
+	}
+	return n, broke, err
+}
+
+// takeLocked gets bytes from the pipe into the log and into p.
+func (l *Log) takeLocked(s Stream, pipe int, p []byte) (int, error) {
+	switch {
+	case l.closedLocked() && pipe != noPipe:
+		return 0, os.ErrClosed
+	case l.closedLocked() || l.broken != nil || len(p) == 0 || !l.turnLocked(s):
+		return readPipe(pipe, p)
+	}
+	f := fileOf(s)
+	for !l.copies && pipe != noPipe {
+		n, err := l.splice(pipe, nil, l.fds[f], nil, len(p), unix.SPLICE_F_NONBLOCK)
+		switch {
+		case err == nil:
+			l.exact = true
+			l.pos[f] += n
+			if err := l.readLocked(f, p[:n], l.pos[f]-n); err != nil { // a bad page of memory: offsets must hold all the same
+				clear(p[:n])
+				l.breakLocked(err)
+			}
+			return int(n), nil
+		case err == unix.EINTR:
+		case err == unix.EAGAIN:
+			return 0, err
+		case !l.exact && (err == unix.EINVAL || err == unix.ENOSYS || err == unix.EPERM):
+			l.copies = true // an old or fenced kernel, or no pipe but a terminal
+		default:
+			l.breakLocked(err)
+			return readPipe(pipe, p) // whose error it is if it was the pipe that failed
+		}
+	}
+	n, err := readPipe(pipe, p)
+	l.appendLocked(s, p[:n])
+	return n, err
+}
+
+func readPipe(fd int, p []byte) (int, error) {
+	if fd == noPipe {
+		return len(p), nil
+	}
+	for {
+		n, err := unix.Read(fd, p)
+		if err != unix.EINTR {
+			return max(n, 0), err
+		}
+	}
+}
+
+// turnLocked notes that s writes from here on, unless it did before. false: the log is broken.
+func (l *Log) turnLocked(s Stream) bool {
+	if s == l.whose {
+		return true
+	}
+	run, at := l.run, l.here().merged()
+	if l.whose != 0 && l.start < at { // else nothing came, and the word is replaced
+		run++
+	}
+	binary.LittleEndian.PutUint64(l.word[:], uint64(at)<<2|uint64(s))
+	if _, err := unix.Pwrite(l.fds[logIndex], l.word[:], run*8); err != nil {
+		l.breakLocked(err)
+		return false
+	}
+	l.run, l.whose, l.start = run, s, at
+	return true
+}
+
+// appendLocked is what splice does, after a read.
+func (l *Log) appendLocked(s Stream, p []byte) {
+	for f := fileOf(s); len(p) > 0; {
+		n, err := l.write(l.fds[f], p)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			l.breakLocked(err)
+			return
+		}
+		l.pos[f] += int64(n)
+		p = p[n:]
+	}
+}
+
+// breakLocked ends the log for good, before the first byte that it will not have. The seal needs no memory and outlives
+// us: whoever opens the log knows that its last span goes on where nobody can follow.
+func (l *Log) breakLocked(err error) {
+	l.broken = err
+	for f := range l.pos {
+		_, _ = unix.FcntlInt(uintptr(l.fds[f]), unix.F_ADD_SEALS, unix.F_SEAL_GROW)
+	}
+}
+
+// readLocked fills p from offset off of a file.
+func (l *Log) readLocked(f int, p []byte, off int64) error {
+	if len(p) == 0 {
+		return nil
+	}
+	n, err := unix.Pread(l.fds[f], p, off)
+	if err == nil && n < len(p) {
+		err = io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+// here is where the next byte goes; its Run is the one after the newest.
+func (l *Log) here() Point {
+	return Point{Out: l.pos[logStdout], Err: l.pos[logStderr], Run: l.run + 1}
+}
+
+// fileOf says which file has the stream's bytes.
+func fileOf(s Stream) int {
+	if s == Stderr {
+		return logStderr
+	}
+	return logStdout
+}

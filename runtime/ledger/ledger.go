@@ -1,0 +1,196 @@
+// Package ledger keeps what must be known of a session after its gateway died: small entries in a memfd that a keeper
+// holds, each written by one system call and valid only whole.
+//
+// The file is a header and entries one after the other. Restart writes a new beginning behind the old end and then lets
+// the header point to it, so that at any moment a whole ledger can be read, whatever was being written when we died.
+// What an entry says is its writer's business.
+package ledger
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	magic      = "trlledg1"
+	headerSize = 16 // magic, and where the entries begin
+	frameSize  = 8  // length and checksum of an entry
+	maxEntry   = 16 << 20
+)
+
+// ErrNone: the descriptor is not a ledger's.
+var ErrNone = errors.New("not a ledger")
+
+var table = crc32.MakeTable(crc32.Castagnoli)
+
+// Ledger is one open ledger. Its owner closes it; the memory goes with the last descriptor, which is the keeper's.
+type Ledger struct {
+	mu    sync.Mutex
+	fd    int    // guarded by mu; -1 after Close
+	begin int64  // guarded by mu; where the first entry is
+	end   int64  // guarded by mu; where the next one goes
+	fresh int64  // guarded by mu; end - begin after the last Restart
+	buf   []byte // guarded by mu; an entry on its way
+}
+
+// New makes an empty ledger.
+func New() (*Ledger, error) {
+	fd, err := unix.MemfdCreate("trl-ledger", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("memfd: %w", err)
+	}
+	l := &Ledger{fd: fd, begin: headerSize, end: headerSize}
+	if err := l.pointLocked(headerSize); err != nil {
+		l.Close()
+		return nil, err
+	}
+	return l, nil
+}
+
+// Open reads what a ledger's last writer left, and goes on behind it. It takes the descriptor over, unless it is ErrNone.
+// An entry that was not finished is as if it had never been begun.
+func Open(fd int) (l *Ledger, entries [][]byte, err error) {
+	var header [headerSize]byte
+	if n, err := unix.Pread(fd, header[:], 0); err != nil || n < headerSize || string(header[:len(magic)]) != magic {
+		return nil, nil, ErrNone
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return nil, nil, fmt.Errorf("ledger: %w", err)
+	}
+	l = &Ledger{fd: fd, begin: int64(binary.LittleEndian.Uint64(header[len(magic):]))}
+	if l.begin < headerSize || l.begin > st.Size {
+		return nil, nil, ErrNone
+	}
+	for l.end = l.begin; l.end+frameSize <= st.Size; {
+		var frame [frameSize]byte
+		if err := readAt(fd, frame[:], l.end); err != nil {
+			return nil, nil, err
+		}
+		n := int64(binary.LittleEndian.Uint32(frame[:]))
+		if n > maxEntry || l.end+frameSize+n > st.Size {
+			break
+		}
+		entry := make([]byte, n)
+		if err := readAt(fd, entry, l.end+frameSize); err != nil {
+			return nil, nil, err
+		}
+		if crc32.Checksum(entry, table) != binary.LittleEndian.Uint32(frame[4:]) || n == 0 {
+			break
+		}
+		entries = append(entries, entry)
+		l.end += frameSize + n
+	}
+	if err := unix.Ftruncate(fd, l.end); err != nil {
+		return nil, nil, fmt.Errorf("ledger: %w", err)
+	}
+	l.fresh = l.end - l.begin
+	return l, entries, nil
+}
+
+// Fd is for the keeper to hold.
+func (l *Ledger) Fd() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.fd
+}
+
+// Append adds an entry, not empty.
+func (l *Ledger) Append(entry []byte) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.buf = frame(l.buf[:0], entry)
+	return l.writeLocked(l.end)
+}
+
+// Grown says that the ledger has become much larger than its last beginning: time for Restart.
+func (l *Ledger) Grown() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.end-l.begin > 2*l.fresh+64<<10
+}
+
+// Restart makes entries all there is.
+func (l *Ledger) Restart(entries ...[]byte) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	begin := l.end
+	l.buf = l.buf[:0]
+	for _, e := range entries {
+		l.buf = frame(l.buf, e)
+	}
+	if err := l.writeLocked(begin); err != nil {
+		return err
+	}
+	if err := l.pointLocked(begin); err != nil {
+		return err
+	}
+	_ = unix.Fallocate(l.fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, headerSize, begin-headerSize) // all but the header's page
+	l.begin, l.fresh = begin, l.end-begin
+	if cap(l.buf) > 64<<10 {
+		l.buf = nil
+	}
+	return nil
+}
+
+// Close gives our descriptor back. Idempotent.
+func (l *Ledger) Close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.fd >= 0 {
+		unix.Close(l.fd)
+		l.fd = -1
+	}
+}
+
+func frame(buf, entry []byte) []byte {
+	buf = binary.LittleEndian.AppendUint32(buf, uint32(len(entry)))
+	buf = binary.LittleEndian.AppendUint32(buf, crc32.Checksum(entry, table))
+	return append(buf, entry...)
+}
+
+// writeLocked puts buf at the offset at, and the end behind it.
+func (l *Ledger) writeLocked(at int64) error {
+	for off := 0; off < len(l.buf); {
+		n, err := unix.Pwrite(l.fd, l.buf[off:], at+int64(off))
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("ledger: %w", err) // the end stays: what was written of it is overwritten by the next
+		}
+		off += n
+	}
+	l.end = at + int64(len(l.buf))
+	return nil
+}
+
+func (l *Ledger) pointLocked(begin int64) error {
+	header := binary.LittleEndian.AppendUint64([]byte(magic), uint64(begin))
+	if _, err := unix.Pwrite(l.fd, header, 0); err != nil {
+		return fmt.Errorf("ledger: %w", err)
+	}
+	return nil
+}
+
+func readAt(fd int, p []byte, at int64) error {
+	for off := 0; off < len(p); {
+		n, err := unix.Pread(fd, p[off:], at+int64(off))
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("ledger: %w", err)
+		}
+		if n == 0 {
+			return fmt.Errorf("ledger: %w", unix.EIO)
+		}
+		off += n
+	}
+	return nil
+}

@@ -1,0 +1,140 @@
+package ledger
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+
+	"golang.org/x/sys/unix"
+	"pgregory.net/rapid"
+)
+
+// again is what the next gateway reads.
+func again(t interface{ Fatal(...any) }, l *Ledger) (*Ledger, [][]byte) {
+	fd, err := unix.FcntlInt(uintptr(l.Fd()), unix.F_DUPFD_CLOEXEC, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Close()
+	l, entries, err := Open(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l, entries
+}
+
+func TestEntriesOutliveTheWriter(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		l, err := New()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { l.Close() }()
+		var want [][]byte
+		entry := rapid.SliceOfN(rapid.Byte(), 1, 300)
+		t.Repeat(map[string]func(*rapid.T){
+			"append": func(t *rapid.T) {
+				e := entry.Draw(t, "entry")
+				if err := l.Append(e); err != nil {
+					t.Fatal(err)
+				}
+				want = append(want, e)
+			},
+			"restart": func(t *rapid.T) {
+				want = rapid.SliceOfN(entry, 0, 5).Draw(t, "entries")
+				if err := l.Restart(want...); err != nil {
+					t.Fatal(err)
+				}
+			},
+			"torn": func(t *rapid.T) { // the writer died within its last entry
+				e := frame(nil, entry.Draw(t, "entry"))
+				e = e[:rapid.IntRange(1, len(e)-1).Draw(t, "cut")]
+				if _, err := unix.Pwrite(l.Fd(), e, l.end); err != nil {
+					t.Fatal(err)
+				}
+			},
+			"": func(t *rapid.T) {
+				var got [][]byte
+				if l, got = again(t, l); !slices.EqualFunc(got, want, bytes.Equal) {
+					t.Fatalf("read %q, want %q", got, want)
+				}
+			},
+		})
+	})
+}
+
+func TestRestartGivesMemoryBack(t *testing.T) {
+	l, err := New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	restarts := 0
+	for i := range 100_000 {
+		if err := l.Append(fmt.Appendf(nil, "entry %d of some length", i)); err != nil {
+			t.Fatal(err)
+		}
+		if l.Grown() {
+			restarts++
+			if err := l.Restart([]byte("all there is")); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(l.Fd(), &st); err != nil {
+		t.Fatal(err)
+	}
+	if restarts == 0 || st.Blocks*512 > 128<<10 {
+		t.Errorf("%d restarts, %d bytes held", restarts, st.Blocks*512)
+	}
+}
+
+func FuzzOpen(f *testing.F) {
+	l, _ := New()
+	_ = l.Append([]byte("entry"))
+	seed := make([]byte, l.end)
+	_ = readAt(l.fd, seed, 0)
+	l.Close()
+	f.Add(seed)
+	f.Add([]byte("no ledger"))
+	f.Fuzz(func(t *testing.T, content []byte) {
+		fd, err := unix.MemfdCreate("fuzz", unix.MFD_CLOEXEC)
+		if err != nil {
+			t.Skip(err)
+		}
+		defer unix.Close(fd)
+		if _, err := unix.Pwrite(fd, content, 0); err != nil && len(content) > 0 {
+			t.Fatal(err)
+		}
+		l, _, err := Open(fd)
+		if errors.Is(err, ErrNone) {
+			return
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := l.Append([]byte("next")); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+func BenchmarkAppend(b *testing.B) {
+	l, err := New()
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer l.Close()
+	entry := bytes.Repeat([]byte("x"), 300)
+	for b.Loop() {
+		if err := l.Append(entry); err != nil {
+			b.Fatal(err)
+		}
+		if l.Grown() {
+			_ = l.Restart(entry)
+		}
+	}
+}
