@@ -61,6 +61,8 @@ type Metrics struct {
 	KillFailed      prometheus.Counter     // KILL was not enough: D state; someone must look
 	OrphansKilled   prometheus.Counter     // escaped processes that the scan found and ended
 	ZombiesReaped   prometheus.Counter     // exits of processes that we did not start ourselves
+	GatewayCrashes  prometheus.Counter     // gateways that the keeper had to replace
+	SignalsIgnored  prometheus.Counter     // signals to the keeper from inside of sessions
 	ShellRestores   *prometheus.CounterVec // cause
 
 	ClientConnections *prometheus.GaugeVec   // transport; open now
@@ -105,6 +107,8 @@ func New(reg prometheus.Registerer) *Metrics {
 		KillFailed:      counter("trl_kill_failed_total", "Kills that left a process alive (state D)."),
 		OrphansKilled:   counter("trl_orphans_killed_total", "Escaped processes that the orphan scan ended."),
 		ZombiesReaped:   counter("trl_zombies_reaped_total", "Adopted processes that were reaped."),
+		GatewayCrashes:  counter("trl_gateway_crashes_total", "Gateways that died and were replaced by their keeper."),
+		SignalsIgnored:  counter("trl_signals_ignored_total", "Signals to the keeper that were sent from inside a session, and ignored."),
 		ShellRestores:   counters("trl_shell_restores_total", "Shells replaced and put back, by cause.", "cause"),
 
 		ClientConnections: f.NewGaugeVec(prometheus.GaugeOpts{Name: "trl_connections", Help: "Open client connections, by transport."}, []string{"transport"}),

@@ -85,7 +85,7 @@ func TestGoldenAnswers(t *testing.T) {
 		Sessions{}, Destroyed{"s-1", "TERMINATED", ReasonClient},
 		ExecResult{ExecExit: exit, Stdout: "hi\n", StdoutEncoding: UTF8, StderrEncoding: UTF8},
 		ExecResult{ExecExit: ExecExit{ExecID: "x-2", ExitCode: p(137), Signal: "KILL", TimedOut: true, TimeoutKind: "hard", TimeoutS: 1.5, StateLost: []string{"functions"},
-			Usage: &Usage{CPUMS: 1.25}, Background: []int{9}, ShellRestored: true}, Stdout: "/w==", StdoutEncoding: Base64, StderrEncoding: UTF8,
+			Usage: &Usage{CPUMS: 1.25, MemoryPeakBytes: 4096}, OOMKilled: true, LimitHit: "memory_bytes", Background: []int{9}, ShellRestored: true}, Stdout: "/w==", StdoutEncoding: Base64, StderrEncoding: UTF8,
 			Truncated: true, Omitted: OmittedStreams{Stdout: &Omitted{10, 20}}},
 		ExecResult{ExecExit: ExecExit{ExecID: "x-3"}, StdoutEncoding: UTF8, StderrEncoding: UTF8, Running: true, NextOffset: p[int64](0)},
 		ExecResult{ExecExit: ExecExit{ExecID: "x-4", Error: Errorf(ShellFailed, "the shell is gone")}},

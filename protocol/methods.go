@@ -40,7 +40,7 @@ func event[D any](name, about string) Notification {
 
 var methods = []Method{
 	method[SessionCreate, Session]("session.create", "Opens a session: a shell with its own environment, working directory and processes.",
-		SessionExists, MaxSessionsReached, ShellNotFound, ShellNotAllowed, ShellFailed, WorkingDirNotFound, LimitExceeded),
+		SessionExists, MaxSessionsReached, ShellNotFound, ShellNotAllowed, ShellFailed, WorkingDirNotFound, LimitExceeded, NotSupported),
 	method[SessionRef, SessionInfo]("session.info", "Tells all about a session; an ended one stays readable for the retention time.",
 		SessionNotFound, SessionLost),
 	method[SessionList, Sessions]("session.list", "Lists the principal's sessions."),

@@ -21,13 +21,38 @@ func (s Seconds) Duration() time.Duration {
 // Env is variables to set; a null unsets.
 type Env map[string]*string
 
-// Limits bounds what a session's processes may use. Zero means the server's.
+// The least that a limit may be: below it no shell starts, or it cannot write down its state.
+const (
+	MinMemory    = 8 << 20
+	MinPids      = 1
+	MinCPU       = 0.01
+	MinFileSize  = 1 << 20
+	MinOpenFiles = 16
+)
+
+// Limits bounds what a session's processes may use. Zero means the server's; in an answer, none.
 type Limits struct {
 	MemoryBytes   int64   `json:"memory_bytes,omitzero"`
 	Pids          int64   `json:"pids,omitzero"`
 	CPU           float64 `json:"cpu,omitzero"`
 	FileSizeBytes int64   `json:"file_size_bytes,omitzero"`
 	OpenFiles     int64   `json:"open_files,omitzero"`
+}
+
+// Names are those of the limits that are set, as on the wire.
+func (l Limits) Names() (names []string) {
+	for _, x := range []struct {
+		name string
+		set  bool
+	}{
+		{"memory_bytes", l.MemoryBytes > 0}, {"pids", l.Pids > 0}, {"cpu", l.CPU > 0},
+		{"file_size_bytes", l.FileSizeBytes > 0}, {"open_files", l.OpenFiles > 0},
+	} {
+		if x.set {
+			names = append(names, x.name)
+		}
+	}
+	return names
 }
 
 // --- sessions (PROTOCOL.md §3) ---
@@ -180,6 +205,8 @@ type OmittedStreams struct {
 type Usage struct {
 	CPUMS       float64 `json:"cpu_ms"`
 	MaxRSSBytes int64   `json:"max_rss_bytes,omitzero"`
+
+	MemoryPeakBytes int64 `json:"memory_peak_bytes,omitzero"`
 }
 
 // ExecExit is how a command ended: exec.exit's data and part of exec.run's.
@@ -202,6 +229,7 @@ type ExecExit struct {
 	StateLost     []string `json:"state_lost,omitzero"`
 	Usage         *Usage   `json:"usage,omitzero"`
 	OOMKilled     bool     `json:"oom_killed,omitzero"`
+	LimitHit      string   `json:"limit_hit,omitzero"` // memory_bytes | pids | file_size_bytes
 	KillFailed    bool     `json:"kill_failed,omitzero"`
 	WorkingDir    string   `json:"working_dir"`
 	Background    []int    `json:"background,omitzero"`
@@ -318,6 +346,7 @@ type ProcessInfo struct {
 	StartedAt   time.Time  `json:"started_at"`
 	EndedAt     *time.Time `json:"ended_at,omitzero"`
 	OutputBytes int64      `json:"output_bytes"`
+	Usage       *Usage     `json:"usage,omitzero"`
 }
 
 // Processes is what process.list answers. Background are pids that commands left running on their own.
@@ -471,8 +500,17 @@ type Stats struct {
 
 // Isolation is the tier of containment in force and why not a better one.
 type Isolation struct {
-	Tier string `json:"tier"`
-	Why  string `json:"why"`
+	Tier  string          `json:"tier"`
+	Why   string          `json:"why"`
+	Tiers []IsolationTier `json:"tiers"`
+}
+
+// IsolationTier is one way of containment and whether the server's machine has it.
+type IsolationTier struct {
+	Tier      string `json:"tier"`
+	Available bool   `json:"available"`
+	InForce   bool   `json:"in_force"`
+	Why       string `json:"why"`
 }
 
 // Capabilities is what system.capabilities answers.
@@ -485,4 +523,6 @@ type Capabilities struct {
 	Methods      []string           `json:"methods"`
 	Isolation    Isolation          `json:"isolation"`
 	Limits       map[string]float64 `json:"limits"`
+
+	SessionLimits []string `json:"session_limits"`
 }

@@ -34,6 +34,7 @@ var enums = map[string][]string{
 	"stderr_encoding":    {UTF8, Base64},
 	"stream":             {"stdout", "stderr", "tty"},
 	"timeout_kind":       {"hard", "no_output"},
+	"limit_hit":          {"memory_bytes", "pids", "file_size_bytes"},
 	"ProcessStart.stdin": {"none", "open"},
 	"ProcessInfo.state":  {"running", "exited"},
 	"state":              sessionStates,
@@ -270,12 +271,19 @@ func (l *Limits) validate() *Error {
 		return nil
 	}
 	return first(
-		notNegative("limits.memory_bytes", &l.MemoryBytes),
-		notNegative("limits.pids", &l.Pids),
-		notNegative("limits.cpu", &l.CPU),
-		notNegative("limits.file_size_bytes", &l.FileSizeBytes),
-		notNegative("limits.open_files", &l.OpenFiles),
+		validLimit("limits.memory_bytes", l.MemoryBytes, MinMemory),
+		validLimit("limits.pids", l.Pids, MinPids),
+		validLimit("limits.cpu", l.CPU, MinCPU),
+		validLimit("limits.file_size_bytes", l.FileSizeBytes, MinFileSize),
+		validLimit("limits.open_files", l.OpenFiles, MinOpenFiles),
 	)
+}
+
+func validLimit[N int64 | float64](field string, n, least N) *Error {
+	if n != 0 && !(n >= least) || math.IsInf(float64(n), 1) {
+		return InvalidParam(field, "%s is less than %v", field, least).With("least", least)
+	}
+	return nil
 }
 
 func validCommand(command string) *Error {

@@ -1,8 +1,11 @@
 package runtime
 
 import (
+	"context"
+	"strings"
 	"testing"
 
+	"trl/protocol"
 	"trl/runtime/journal"
 )
 
@@ -18,6 +21,64 @@ func BenchmarkCommand(b *testing.B) {
 				c.Journal = journal.New(1 << 20)
 				if o := s.Run(c); o.Code != 0 || o.Err != nil {
 					b.Fatal(o)
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkSessionStart is a session's beginning below everything that a gateway adds, in each tier.
+func BenchmarkSessionStart(b *testing.B) {
+	for _, tier := range TierNames {
+		for _, name := range []string{"sh", "bash"} {
+			b.Run(tier+"/"+name, func(b *testing.B) {
+				h, path := benchHost(b, tier), shells(b)[name]
+				for b.Loop() {
+					s, err := h.OpenShell(context.Background(), ShellConfig{ID: "s-" + strings.ReplaceAll(marker(), ".", "-"), Path: path, Dir: "/", Restore: true, Env: []string{"PATH=/usr/bin:/bin"}})
+					if err != nil {
+						b.Fatal(err)
+					}
+					b.StopTimer()
+					if err := s.Close(0); err != nil {
+						b.Fatal(err)
+					}
+					b.StartTimer()
+				}
+			})
+		}
+	}
+}
+
+// BenchmarkLimitedCommand is BenchmarkCommand within every limit that can be enforced here.
+func BenchmarkLimitedCommand(b *testing.B) {
+	h := testHost(b, "auto")
+	for name, path := range shells(b) {
+		b.Run(name, func(b *testing.B) {
+			s := limited(b, h, path, everyLimit(h))
+			b.ReportAllocs()
+			for b.Loop() {
+				c := NewCommand(":")
+				c.Journal = journal.New(1 << 20)
+				if o := s.Run(c); o.Code != 0 || o.Err != nil {
+					b.Fatal(o)
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkOpenShell is the start and the end of a session, without limits and with.
+func BenchmarkOpenShell(b *testing.B) {
+	h := testHost(b, "auto")
+	for name, l := range map[string]protocol.Limits{"free": {}, "limited": everyLimit(h)} {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				s, err := h.OpenShell(b.Context(), ShellConfig{ID: "s-bench", Path: "/bin/sh", Dir: "/", Limits: l, Env: []string{"PATH=/usr/bin:/bin"}})
+				if err != nil {
+					b.Fatal(err)
+				}
+				if err := s.Close(0); err != nil {
+					b.Fatal(err)
 				}
 			}
 		})

@@ -46,7 +46,11 @@ type Child struct {
 
 // Spawn starts a process. From the first moment it is where it belongs (in the
 // cell's cgroup, or marked) and known to the nursery.
-func (h *Host) Spawn(s Spec) (*Child, error) {
+func (h *Host) Spawn(s Spec) (c *Child, err error) {
+	if h.spaces != nil {
+		err = onSpentThread(func() (err error) { c, err = h.spawn(&s); return err })
+		return c, err
+	}
 	goruntime.LockOSThread()
 	defer goruntime.UnlockOSThread()
 	if unix.Gettid() == h.pid {
@@ -54,23 +58,27 @@ func (h *Host) Spawn(s Spec) (*Child, error) {
 		// our own are not in it, one small read tells whether there are any
 		// (Cell.Others). This goroutine holds the main thread, so the new one
 		// runs on another; it ends with Spawn, and we wait for it here.
-		var c *Child
-		var err error
 		spawned := make(chan struct{})
 		go func() { c, err = h.Spawn(s); close(spawned) }()
 		<-spawned
 		return c, err
 	}
-	defer emptySignalMask()()
+	return h.spawn(&s)
+}
+
+// spawn is Spawn on this thread, which is not the main one.
+func (h *Host) spawn(s *Spec) (*Child, error) {
 	// Until the child is in the nursery's list, the nursery takes its zombie for
 	// a stranger's, and a closing group cannot see it: both wait for forking.
 	h.nursery.forking.RLock()
 	defer h.nursery.forking.RUnlock()
 
 	pidfd := -1
-	sys := &syscall.SysProcAttr{Setsid: true, PidFD: &pidfd}
+	bounds := s.Cell.bounds()
+	defer signalMask(bounds.tracing())()
+	sys := &syscall.SysProcAttr{Setsid: true, PidFD: &pidfd, Ptrace: bounds.tracing()}
 	if s.Cell != nil {
-		dir, err := s.Cell.enter()
+		dir, err := s.Cell.enter(bounds)
 		if err != nil {
 			return nil, fmt.Errorf("spawn %s: %w", s.Path, err)
 		}
@@ -85,11 +93,17 @@ func (h *Host) Spawn(s Spec) (*Child, error) {
 	}
 
 	giveBack := inherit(s.Cell)
-	pid, err := syscall.ForkExec(s.Path, s.Argv, &syscall.ProcAttr{Dir: s.Dir, Env: s.Env, Files: files, Sys: sys})
+	pid, err := s.Cell.forkExec(s.Path, s.Argv, &syscall.ProcAttr{Dir: s.Dir, Env: s.Env, Files: files, Sys: sys})
 	giveBack()
 	goruntime.KeepAlive(s.Files)
 	if err != nil {
 		return nil, &os.PathError{Op: "spawn", Path: s.Path, Err: err}
+	}
+	if bounds.tracing() {
+		if err := bounds.catch(pid, s.Cell); err != nil {
+			h.nursery.add(&Child{pid: pid, pidfd: pidfd, closed: true, exited: make(chan struct{})})
+			return nil, fmt.Errorf("spawn %s: %w", s.Path, err)
+		}
 	}
 	if pidfd < 0 {
 		// Older than 5.2, or clone3 is filtered; not reaped, so still ours.
@@ -102,9 +116,52 @@ func (h *Host) Spawn(s Spec) (*Child, error) {
 	c := &Child{pid: pid, pidfd: pidfd, cell: s.Cell, exited: make(chan struct{})}
 	if s.Cell != nil {
 		s.Cell.admit(c)
+		h.leaveRoom(pid)
 	}
 	h.nursery.add(c)
 	return c, nil
+}
+
+// threadsKept is how many of the user's processes we keep to ourselves where they are limited (ulimit -u), as far as that is
+// no more than a quarter of them. They are counted together, threads of ours with the sessions' processes, and a Go program
+// that cannot have a thread aborts: a session that forks too much would end all others.
+const threadsKept = 64
+
+func processesLeft() (l unix.Rlimit) {
+	if unix.Getrlimit(unix.RLIMIT_NPROC, &l) != nil || l.Cur == unix.RLIM_INFINITY {
+		return unix.Rlimit{}
+	}
+	if !granted && os.Geteuid() == 0 { // not limited in truth
+		return unix.Rlimit{}
+	}
+	l.Cur -= min(l.Cur/4, threadsKept)
+	l.Max = l.Cur
+	return l
+}
+
+// threadsAhead are made before they are needed where processes are limited: Go never gives an idle one back. With them
+// the keeper gets by while it has the sessions' limit itself, in which moment it may not have another (inherit).
+const threadsAhead = 16
+
+func makeThreads() {
+	var have, ended sync.WaitGroup
+	have.Add(threadsAhead)
+	for range threadsAhead {
+		ended.Go(func() { // ends when all hold a thread at once; waited for here
+			goruntime.LockOSThread()
+			defer goruntime.UnlockOSThread()
+			have.Done()
+			have.Wait()
+		})
+	}
+	ended.Wait()
+}
+
+// leaveRoom gives a new child its limit of processes. What it had forked before keeps ours.
+func (h *Host) leaveRoom(pid int) {
+	if h.processes != (unix.Rlimit{}) {
+		_ = unix.Prlimit(pid, unix.RLIMIT_NPROC, &h.processes, nil)
+	}
 }
 
 // lending is held for writing while our own limit of file locks is a cell's mark, and for reading by every other fork.
@@ -113,31 +170,64 @@ var lending sync.RWMutex
 // inherit makes the next fork's child begin with c's mark where that is all that keeps it together: set from outside
 // afterwards, it could come after the child's own first fork, which would then belong to nobody. The caller forks, and
 // calls giveBack at once.
+//
+// The same goes for the limit of processes (leaveRoom): a fork is counted against the limit of who forks.
 func inherit(c *Cell) (giveBack func()) {
+	if c != nil && c.group.host.processes != (unix.Rlimit{}) {
+		lending.Lock()
+		var own unix.Rlimit
+		if unix.Prlimit(0, unix.RLIMIT_NPROC, nil, &own) != nil {
+			return inheritMark(c, lending.Unlock)
+		}
+		fewer := unix.Rlimit{Cur: c.group.host.processes.Cur, Max: own.Max}
+		_ = unix.Prlimit(0, unix.RLIMIT_NPROC, &fewer, nil)
+		return inheritMark(c, func() {
+			_ = unix.Prlimit(0, unix.RLIMIT_NPROC, &own, nil)
+			lending.Unlock()
+		})
+	}
 	if c == nil || c.dir != "" {
 		lending.RLock()
 		return lending.RUnlock
 	}
 	lending.Lock()
+	return inheritMark(c, lending.Unlock)
+}
+
+// inheritMark is for who holds lending for writing, and gives it back with unlock.
+func inheritMark(c *Cell, unlock func()) (giveBack func()) {
+	if c.dir != "" {
+		return unlock
+	}
 	var own unix.Rlimit
 	if unix.Prlimit(0, unix.RLIMIT_LOCKS, nil, &own) != nil || setMark(0, c.mark) != nil { // admit tries once more
-		return lending.Unlock
+		return unlock
 	}
 	return func() {
 		_ = unix.Prlimit(0, unix.RLIMIT_LOCKS, &own, nil)
-		lending.Unlock()
+		unlock()
 	}
 }
 
-// emptySignalMask clears the thread's signal mask, which a child inherits, and
+// signalMask clears the thread's signal mask, which a child inherits, and
 // returns what puts it back. It is empty unless we were started with blocked
 // signals.
-func emptySignalMask() (restore func()) {
-	var none, old unix.Sigset_t
-	if unix.PthreadSigmask(unix.SIG_SETMASK, nil, &old) != nil || old == none {
+//
+// A traced child is born with all blocked but the one that says its exec is
+// done: it would stop at any other, and before its exec this thread waits for
+// that, not for a stop.
+func signalMask(traced bool) (restore func()) {
+	var mask, old unix.Sigset_t
+	if traced {
+		for i := range mask.Val {
+			mask.Val[i] = ^mask.Val[i]
+		}
+		mask.Val[0] &^= 1 << (unix.SIGTRAP - 1)
+	}
+	if unix.PthreadSigmask(unix.SIG_SETMASK, nil, &old) != nil || old == mask {
 		return func() {}
 	}
-	_ = unix.PthreadSigmask(unix.SIG_SETMASK, &none, nil)
+	_ = unix.PthreadSigmask(unix.SIG_SETMASK, &mask, nil)
 	return func() { _ = unix.PthreadSigmask(unix.SIG_SETMASK, &old, nil) }
 }
 

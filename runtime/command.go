@@ -7,8 +7,6 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"trl/runtime/journal"
 )
 
@@ -32,11 +30,16 @@ type Command struct {
 	Timeout   time.Duration
 	NoOutput  time.Duration
 	Grace     time.Duration
-	Journal   *journal.Journal // closed when nobody holds the command's output any more
+	Journal   *journal.Journal    // closed when nobody holds the command's output any more
+	Head      int64               // how much of each stream's beginning a successor of ours shall find,
+	Tail      int64               // and how much of its end, if that is more than the ring
+	Began     func(CommandRecord) // learns of what such a one must know, before the command runs; may be nil
+	resumed   *resumed            // it runs, or was about to, since before our time
 
 	mu      sync.Mutex
 	wake    func()           // guarded by mu; nil while Run is not on it
-	pending []byte           // guarded by mu; input not written yet
+	in      *inlet           // guarded by mu; the command's stdin, once it has one: see furnish
+	pending []byte           // guarded by mu; input from before that
 	eof     bool             // guarded by mu; no more input will come
 	over    bool             // guarded by mu; Run has ended
 	cancel  *cancellation    // guarded by mu; the first one stays, a later one can only shorten its grace
@@ -85,13 +88,67 @@ func (c *Command) Input(p []byte, eof bool) error {
 	if !c.OpenStdin || c.eof || c.over {
 		return ErrStdinClosed
 	}
-	if len(c.pending)+len(p) > maxPendingInput {
+	waiting := int64(len(c.pending))
+	if c.in != nil {
+		waiting = c.in.pending()
+	}
+	if waiting+int64(len(p)) > maxPendingInput {
 		return ErrStdinFull
 	}
-	c.pending = append(c.pending, p...)
+	if c.in == nil {
+		c.pending = append(c.pending, p...)
+	} else if err := c.in.give(p, eof); err != nil {
+		return err
+	}
 	c.eof = eof
 	c.poke()
 	return nil
+}
+
+// furnish gives the command its stdin, unless it is to have none or has it already.
+func (c *Command) furnish(group KeptGroup) (*inlet, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.in != nil || !c.OpenStdin && len(c.Stdin) == 0 {
+		return c.in, nil
+	}
+	in, err := newInlet(group)
+	if err != nil {
+		return nil, err
+	}
+	given, eof := c.pending, c.eof
+	if !c.OpenStdin {
+		given, eof = c.Stdin, true
+	}
+	if err := in.give(given, eof); err != nil {
+		in.close()
+		return nil, err
+	}
+	c.in, c.Stdin, c.pending = in, nil, nil
+	return in, nil
+}
+
+// Furnish makes the command's stdin, so that a successor of ours has it though the command waits for its turn, and returns
+// what is held of it, nil where there is none.
+func (s *Shell) Furnish(c *Command) ([]HeldFile, error) {
+	in, err := c.furnish(s.held())
+	if in == nil || err != nil {
+		return nil, err
+	}
+	return in.files, nil
+}
+
+// Discard gives back what was made for a command that will not be run.
+func (c *Command) Discard() {
+	if c == nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.over = true
+	if c.in != nil {
+		c.in.close()
+	}
 }
 
 // poke wakes Run; c.mu is held.
@@ -101,14 +158,11 @@ func (c *Command) poke() {
 	}
 }
 
-// attach begins Run's part: what was given before is found by the first look.
+// attach begins Run's part: what was asked before is found by the first look.
 func (c *Command) attach(wake func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.wake = wake
-	if !c.OpenStdin {
-		c.pending, c.eof = c.Stdin, true
-	}
 }
 
 // roomy is the journal's OnRoom.
@@ -125,27 +179,9 @@ func (c *Command) detach() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.wake, c.over, c.pending = nil, true, nil
-}
-
-// feed writes pending input to fd, and reports whether more waits and whether fd is to be closed.
-func (c *Command) feed(fd int) (more, done bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for len(c.pending) > 0 {
-		n, err := unix.Write(fd, c.pending)
-		if err == unix.EINTR {
-			continue
-		}
-		if err == unix.EAGAIN {
-			return true, false
-		}
-		if err != nil { // EPIPE: cannot be while we hold a reader; whatever it is, nobody reads this any more
-			c.pending, c.eof = nil, true
-			return false, true
-		}
-		c.pending = c.pending[n:]
+	if c.in != nil {
+		c.in.close()
 	}
-	return false, c.eof
 }
 
 // requests takes what has been asked since the last look.
@@ -170,10 +206,14 @@ type Outcome struct {
 	Lost       []string      // what could not be
 	Background []int         // what the command left running
 	Dir        string        // the shell's cwd afterwards
+	Metered    bool          // CPU is known
 	CPU        time.Duration
 	MaxRSS     int64
-	KillFailed bool  // something survived KILL
-	Err        error // the command could not be run, or its end is not known
+	MemoryPeak int64  // of the whole session, file cache included; 0: not known
+	OOMKilled  bool   // the kernel killed something of the session for the memory limit
+	LimitHit   string // name of the limit that something came up against, "" when nothing did
+	KillFailed bool   // something survived KILL
+	Err        error  // the command could not be run, or its end is not known
 }
 
 // ErrShellGone: the session's shell ended and another one could not be put in its place.

@@ -61,7 +61,9 @@ func FuzzCommandText(f *testing.F) {
 	fz := &fuzzer{h: h, paths: paths, dir: dir, open: map[string]*Shell{}}
 	f.Cleanup(func() {
 		for _, s := range fz.open {
-			if err := s.Close(0); err != nil {
+			err := s.Close(0)
+			s.Forget()
+			if err != nil {
 				f.Error(err)
 			}
 		}
@@ -100,6 +102,7 @@ func (fz *fuzzer) try(t *testing.T, name, text string) {
 			t.Logf("before that: %q", fz.last)
 			delete(fz.open, name)
 			_ = s.Close(0)
+			s.Forget()
 		}
 		fz.last = append(fz.last, name+": "+text)
 		fz.last = fz.last[max(0, len(fz.last)-8):]

@@ -21,7 +21,8 @@ const killPatience = 20 * time.Second
 
 // A Group is the processes of one session, a Cell those that one of its
 // commands started. In tier "cgroup" both are directories and the kernel keeps
-// the list; in tier "none" a cell is a mark that its processes inherit.
+// the list; in the others a cell is a mark that its processes inherit, and a
+// group in tier "pidns" a PID namespace.
 type Group struct {
 	id     string
 	host   *Host
@@ -29,6 +30,15 @@ type Group struct {
 	killFd int           // of the cgroup's cgroup.kill, open so that killing needs no free descriptor; owned by the holder of ending
 	ending chan struct{} // one slot: held by the Close at work
 	gone   bool          // owned by the holder of ending
+
+	init   *Child       // tier "pidns": the first process of its namespace; set once in NewGroup
+	missed atomic.Int64 // tier "pidns": how many were gone before a walk came to look at them
+
+	listing sync.RWMutex // held while orphans is used
+	orphans int          // guarded by listing; tier "pidns": fd of init's list of children; -1: none
+
+	limiting sync.Mutex             // held by Limit
+	bounds   atomic.Pointer[bounds] // nil: none; set once, by Limit
 
 	mu       sync.Mutex
 	closed   bool                // guarded by mu: nothing may enter any more
@@ -41,6 +51,7 @@ type Group struct {
 // A Cell must be given up with Remove, or with its group.
 type Cell struct {
 	group *Group
+	no    int // within its group
 	mark  mark
 	begin uint64 // clock ticks after boot
 	dir   string // its cgroup; "" in tier "none"
@@ -69,7 +80,7 @@ func (g *Group) NewCell() (*Cell, error) {
 		return nil, fmt.Errorf("new cell: %w", fs.ErrClosed)
 	}
 	g.serial++
-	c := &Cell{group: g, begin: begin, list: -1, kill: -1, buf: make([]byte, 256)}
+	c := &Cell{group: g, no: g.serial, begin: begin, list: -1, kill: -1, buf: make([]byte, 256)}
 	if g.dir != "" {
 		if err := c.makeDir(fmt.Sprintf("%s/c%d", g.dir, g.serial)); err != nil {
 			return nil, err
@@ -85,9 +96,37 @@ func (g *Group) NewCell() (*Cell, error) {
 	return c, nil
 }
 
+// Number tells the cell from the others of its group, also from those before it.
+func (c *Cell) Number() int { return c.no }
+
+// SignalSome sends sig to those of pids that are in the cell. One look at it for all of them: who has 600 children to tell
+// must not look at each of them 600 times.
+func (c *Cell) SignalSome(sig syscall.Signal, pids ...int) {
+	if c.dir == "" {
+		c.group.walk(func(p proc, of *Cell) {
+			if of == c && slices.Contains(pids, p.pid) {
+				signalPinned(p.pid, sig, p.same)
+			}
+		})
+		return
+	}
+	for _, pid := range pids {
+		signalPinned(pid, sig, c.holds)
+	}
+}
+
+// AdoptCopy is Adopt for what the shell forked: not our child, so its number is only good while a gate holds it.
+func (c *Cell) AdoptCopy(pid int) error {
+	err := setMark(pid, c.mark)
+	if c.dir != "" {
+		err = c.move(pid)
+	}
+	return err
+}
+
 // enter is asked before a child is started in c. In tier "cgroup" it returns
 // the directory to clone into, for the caller to close; else -1.
-func (c *Cell) enter() (dir int, err error) {
+func (c *Cell) enter(b *bounds) (dir int, err error) {
 	c.group.mu.Lock()
 	closed := c.group.closed
 	c.group.mu.Unlock()
@@ -97,9 +136,13 @@ func (c *Cell) enter() (dir int, err error) {
 	if c.dir == "" {
 		return -1, nil
 	}
-	dir, err = unix.Open(c.dir, unix.O_DIRECTORY|unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	path := c.dir
+	if b != nil && b.staged != "" {
+		path = b.staged
+	}
+	dir, err = unix.Open(path, unix.O_DIRECTORY|unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return -1, &fs.PathError{Op: "open", Path: c.dir, Err: err}
+		return -1, &fs.PathError{Op: "open", Path: path, Err: err}
 	}
 	return dir, nil
 }
@@ -172,7 +215,7 @@ func (c *Cell) Kill(shell int) error {
 	defer cancel()
 	var left []int
 	if c.dir == "" {
-		left = c.group.killWalk(ctx, c.reaped.Load, func(p proc, of *Cell) bool { return of == c && p.pid != shell })
+		left = c.group.killWalk(ctx, c.changes, func(p proc, of *Cell) bool { return of == c && p.pid != shell })
 	} else {
 		left = c.killCgroup(ctx, shell)
 	}
@@ -266,17 +309,26 @@ func (g *Group) Close(ctx context.Context) error {
 	g.mu.Unlock()
 	h := g.host
 	h.nursery.settle() // whoever entered before we closed is in children now
+	if b := g.bounds.Load(); b != nil {
+		b.hasten(g)
+	}
 
 	patience, cancel := context.WithTimeout(ctx, killPatience)
 	defer cancel()
 	var left []int
-	if g.dir == "" {
+	switch {
+	case g.init != nil:
+		left = g.killNamespace(patience)
+	case g.dir == "":
 		left = g.killWalk(patience, g.reaped, func(proc, *Cell) bool { return true })
-	} else {
+	default:
 		left = g.killCgroup(patience)
 	}
 	if len(left) == 0 {
 		left = g.awaitChildren(patience)
+	}
+	if b := g.bounds.Load(); b != nil && len(left) == 0 && b.end(patience) != nil {
+		left = []int{0} // somebody who left the session's cgroup, and withstands KILL
 	}
 	if len(left) > 0 {
 		if ctx.Err() != nil {
@@ -296,6 +348,7 @@ func (g *Group) Close(ctx context.Context) error {
 	if g.killFd >= 0 {
 		unix.Close(g.killFd)
 	}
+	g.endInit()
 	h.mu.Lock()
 	delete(h.groups, g.id)
 	h.mu.Unlock()

@@ -35,37 +35,52 @@ type cgroupRoot struct {
 // directory of one that hangs in the kernel stays for the next start.
 const leftoverPatience = 2 * time.Second
 
-// openCgroupRoot makes and locks our directory, proves that a process can be
-// started in it, and removes those of dead instances.
-func openCgroupRoot(log zerolog.Logger) (*cgroupRoot, error) {
-	mounts, err := os.ReadFile("/proc/self/mountinfo")
+// openCgroupRoot makes and locks our directory, and proves that a process can be
+// started in it.
+func openCgroupRoot() (*cgroupRoot, error) {
+	dir, path, err := ownCgroup()
 	if err != nil {
 		return nil, err
 	}
-	self, err := os.ReadFile("/proc/self/cgroup")
+	if selfName.MatchString(filepath.Base(dir)) { // where an instance before us in this process or family has put us
+		dir, path = filepath.Dir(dir), filepath.Dir(path)
+	}
+	r, err := newCgroupRoot(dir, path)
 	if err != nil {
 		return nil, err
 	}
-	dir, path, err := findCgroup(string(mounts), string(self))
-	if err != nil {
-		return nil, err
+	if err := r.probe(); err != nil {
+		return nil, errors.Join(err, r.close())
 	}
-	removeLeftovers(dir, log)
+	return r, nil
+}
+
+// newCgroupRoot makes and locks a directory of this instance in dir.
+func newCgroupRoot(dir, path string) (r *cgroupRoot, err error) {
 	for range 10 { // another instance's clean-up may hold a new directory for a moment
 		name := fmt.Sprintf("trl-%d-%08x", os.Getpid(), rand.Uint32())
 		r := &cgroupRoot{dir: filepath.Join(dir, name), path: filepath.Join(path, name), lock: -1}
 		if err := os.Mkdir(r.dir, 0o755); err != nil {
 			return nil, err
 		}
-		if r.lock, err = lockDir(r.dir); err != nil {
-			continue
+		if r.lock, err = lockDir(r.dir); err == nil {
+			return r, nil
 		}
-		if err := r.probe(); err != nil {
-			return nil, errors.Join(err, r.close())
-		}
-		return r, nil
 	}
 	return nil, fmt.Errorf("lock of %s: %w", dir, err)
+}
+
+// ownCgroup is findCgroup for this process.
+func ownCgroup() (dir, path string, err error) {
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return "", "", err
+	}
+	self, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		return "", "", err
+	}
+	return findCgroup(string(mounts), string(self))
 }
 
 // findCgroup tells where our own cgroup v2 is in the file system, and its name
@@ -75,22 +90,28 @@ func findCgroup(mountinfo, self string) (dir, path string, err error) {
 	if !ok {
 		return "", "", errors.New("no cgroup v2")
 	}
+	dir, err = mountedAt(mountinfo, path, func(kind, _ string) bool { return kind == "cgroup2" })
+	return dir, path, err
+}
+
+// mountedAt tells where a cgroup is in the file system; is picks the mounts of its hierarchy by their type and options.
+func mountedAt(mountinfo, path string, is func(kind, options string) bool) (dir string, err error) {
 	if strings.HasPrefix(path, "/..") {
-		return "", "", errors.New("our cgroup is outside the cgroup namespace")
+		return "", errors.New("our cgroup is outside the cgroup namespace")
 	}
 	for line := range strings.Lines(mountinfo) {
 		// 36 35 98:0 /root /mount/point rw,noatime … - cgroup2 source options
-		before, after, ok := strings.Cut(line, " - ")
-		where := strings.Fields(before)
-		if !ok || len(where) < 5 || !strings.HasPrefix(after, "cgroup2 ") {
+		before, after, _ := strings.Cut(line, " - ")
+		where, what := strings.Fields(before), strings.Fields(after)
+		if len(where) < 5 || len(what) < 3 || !is(what[0], what[2]) {
 			continue
 		}
 		root, mount := unescapeMount(where[3]), unescapeMount(where[4])
 		if below, ok := strings.CutPrefix(path, strings.TrimSuffix(root, "/")); ok && (below == "" || below[0] == '/') {
-			return filepath.Join(mount, below), path, nil
+			return filepath.Join(mount, below), nil
 		}
 	}
-	return "", "", errors.New("our cgroup v2 is not mounted")
+	return "", errors.New("our cgroup is not mounted")
 }
 
 // unescapeMount undoes what mountinfo does to blanks and backslashes: \040.
@@ -151,7 +172,7 @@ func lockDir(dir string) (fd int, err error) {
 var rootName = regexp.MustCompile(`^trl-[0-9]+-[0-9a-f]{8}$`)
 
 // removeLeftovers ends what dead instances left behind: whose lock can be had.
-func removeLeftovers(dir string, log zerolog.Logger) {
+func removeLeftovers(dir string, end func(dir string) error, log zerolog.Logger) {
 	entries, _ := os.ReadDir(dir)
 	for _, e := range entries {
 		left := filepath.Join(dir, e.Name())
@@ -163,7 +184,7 @@ func removeLeftovers(dir string, log zerolog.Logger) {
 			continue // alive
 		}
 		pids := pidsBelow(left)
-		err = endLeftover(left)
+		err = end(left)
 		unix.Close(fd)
 		log.Warn().Str("cgroup", left).Ints("pids", pids).Err(err).Msg("ended what a dead instance left behind")
 	}

@@ -22,10 +22,14 @@ func (p proc) same(pid int) bool {
 // what forks and exits to get away is found there. c is nil if the group has no
 // cell.
 func (g *Group) walk(visit func(p proc, c *Cell)) {
-	for _, pid := range g.host.nursery.strangers() {
-		if p, ok := readProc(pid); ok && p.ppid == g.host.pid {
-			if c, ok := g.claim(p); ok {
-				g.descend(p, c, visit)
+	if g.init != nil {
+		g.walkOrphans(visit)
+	} else {
+		for _, pid := range g.host.nursery.strangers() {
+			if p, ok := readProc(pid); ok && p.ppid == g.host.pid {
+				if c, ok := g.claim(p); ok {
+					g.descend(p, c, visit)
+				}
 			}
 		}
 	}
@@ -47,6 +51,7 @@ func (g *Group) descend(p proc, c *Cell, visit func(p proc, c *Cell)) {
 	for _, pid := range p.children() {
 		kid, ok := readProc(pid)
 		if !ok || kid.ppid != p.pid {
+			g.missed.Add(1)
 			continue // it moved up; the next look meets it there
 		}
 		of, _ := g.host.marked(readMark(pid))
@@ -106,11 +111,16 @@ func (g *Group) cellAt(start uint64) (c *Cell) {
 // met nobody new, not even a zombie, and no orphan was reaped since the look
 // before, for each such change of skin leaves one. The last look
 // is at every process there is, which misses none that stands still.
+//
+// Where the kernel reaps, reaped counts those that were gone when a look came to
+// them, of whatever cell: another one's storm could keep that up for ever, so
+// enoughCalm looks in a row that met nobody will do, too.
 func (g *Group) killWalk(ctx context.Context, reaped func() int64, match func(p proc, c *Cell) bool) (left []int) {
-	const enough = 3
+	const enough, enoughCalm = 3, 100
 	met := map[int]uint64{} // start time by pid; KILL once will do
 	var pause backoff
 	gone := reaped()
+	calm := 0 // looks in a row that met nobody
 	for quiet := 0; quiet < enough; {
 		g.strike(ctx, match)
 		fresh := false
@@ -136,7 +146,9 @@ func (g *Group) killWalk(ctx context.Context, reaped func() int64, match func(p 
 		_, sighted := readProc(g.host.pid) // without a free descriptor we see nobody
 		before := gone
 		gone = reaped()
-		if len(left) == 0 && !fresh && sighted && gone == before {
+		if len(left) > 0 || fresh || !sighted {
+			calm = 0
+		} else if calm++; gone == before || g.init != nil && calm > enoughCalm {
 			quiet++
 			continue
 		}
@@ -162,9 +174,11 @@ func (g *Group) strike(ctx context.Context, match func(p proc, c *Cell) bool) {
 	h := g.host
 	struck := map[int]bool{}
 	buf := make([]byte, 4<<10)
-	for again := h.adopted >= 0; again && ctx.Err() == nil; {
+	for again := true; again && ctx.Err() == nil; {
 		again = false
-		text, _ := preadAll(h.adopted, buf)
+		g.listing.RLock()
+		text, _ := preadAll(g.adoptedLocked(), buf)
+		g.listing.RUnlock()
 		pids := parsePids(nil, text)
 		for _, pid := range slices.Backward(pids) {
 			if struck[pid] {
@@ -179,6 +193,14 @@ func (g *Group) strike(ctx context.Context, match func(p proc, c *Cell) bool) {
 			}
 		}
 	}
+}
+
+// changes counts what killWalk goes by.
+func (c *Cell) changes() int64 {
+	if c.group.init != nil {
+		return c.group.missed.Load()
+	}
+	return c.reaped.Load()
 }
 
 // reaped is the sum over the cells.
@@ -228,8 +250,8 @@ func (c *Cell) othersByMark(shell int) (pids []int) {
 
 // looksEmpty: no process that could be c's is a child of shell or an orphan.
 func (c *Cell) looksEmpty(shell int) bool {
-	h := c.group.host
-	if shell == 0 || h.adopted < 0 {
+	h, g := c.group.host, c.group
+	if shell == 0 {
 		return false
 	}
 	c.mu.Lock()
@@ -242,7 +264,9 @@ func (c *Cell) looksEmpty(shell int) bool {
 		c.list, _ = openFile(procPath(shell, "/task/"+strconv.Itoa(shell)), "children", unix.O_RDONLY)
 		c.of = shell
 	}
-	return h.noneMarked(c.list, c) && h.noneMarked(h.adopted, c)
+	g.listing.RLock()
+	defer g.listing.RUnlock()
+	return h.noneMarked(c.list, c) && h.noneMarked(g.adoptedLocked(), c)
 }
 
 // noneMarked reads a list of children from fd, with c's buffer: none of them

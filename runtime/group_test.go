@@ -15,9 +15,12 @@ import (
 	"time"
 )
 
-// trials of each adversary; the prototype ran a thousand.
+// trials of each adversary.
 func trials() int {
-	if testing.Short() {
+	switch {
+	case os.Getenv("TRL_SOAK") != "":
+		return 200
+	case testing.Short():
 		return 3
 	}
 	return 20
@@ -25,7 +28,7 @@ func trials() int {
 
 func TestNothingSurvivesAKill(t *testing.T) {
 	eachTier(t, func(t *testing.T, h *Host) {
-		for _, mode := range []string{"stubborn", "setsid", "jobs", "daemon", "leave", "hop", "storm", "tree"} {
+		for _, mode := range []string{"stubborn", "setsid", "jobs", "daemon", "leave", "hop", "storm", "tree", "deep"} {
 			t.Run(mode, func(t *testing.T) {
 				var took []time.Duration
 				for i := range trials() {
@@ -35,7 +38,7 @@ func TestNothingSurvivesAKill(t *testing.T) {
 					if mode != "leave" { // its one process may not have come up again yet
 						eventually(t, "it can be seen", func() bool { return len(g.Members()) > 0 })
 					}
-					time.Sleep(time.Duration(i) * time.Millisecond) // another moment of the storm each time
+					time.Sleep(time.Duration(i%20) * time.Millisecond) // another moment of the storm each time
 					begin := time.Now()
 					if i%2 == 0 {
 						if err := c.Kill(0); err != nil {
@@ -433,7 +436,7 @@ func TestGroupIDsAreDirectoryNames(t *testing.T) {
 }
 
 func BenchmarkOthersEmpty(b *testing.B) {
-	for _, tier := range []string{"cgroup", "none"} {
+	for _, tier := range TierNames {
 		b.Run(tier, func(b *testing.B) {
 			h := benchHost(b, tier)
 			_, c := newGroup(b, h)
@@ -453,7 +456,7 @@ func BenchmarkOthersEmpty(b *testing.B) {
 }
 
 func BenchmarkCellCycle(b *testing.B) {
-	for _, tier := range []string{"cgroup", "none"} {
+	for _, tier := range TierNames {
 		b.Run(tier, func(b *testing.B) {
 			h := benchHost(b, tier)
 			g, c := newGroup(b, h)
@@ -473,7 +476,7 @@ func BenchmarkCellCycle(b *testing.B) {
 }
 
 func BenchmarkKillTree(b *testing.B) {
-	for _, tier := range []string{"cgroup", "none"} {
+	for _, tier := range TierNames {
 		b.Run(tier, func(b *testing.B) {
 			h := benchHost(b, tier)
 			for b.Loop() {
@@ -491,12 +494,37 @@ func BenchmarkKillTree(b *testing.B) {
 }
 
 func benchHost(b *testing.B, tier string) *Host {
-	h := testHost(b, "auto")
-	if tier == "none" {
-		return testHost(b, "none")
+	if tier == "cgroup" {
+		h := testHost(b, "auto")
+		if got, why := h.Isolation(); got != tier {
+			b.Skip("no cgroup of our own (needs root or delegation): ", why)
+		}
+		return h
 	}
-	if got, why := h.Isolation(); got != tier {
-		b.Skip("no cgroup of our own (needs root or delegation): ", why)
+	if tier == "pidns" && NeedsUserNamespace() {
+		b.Skip("needs root")
 	}
-	return h
+	return testHost(b, tier)
+}
+
+// What a session's shell costs, less what the shell itself does: its group, its process, and the end of both.
+func BenchmarkGroupCycle(b *testing.B) {
+	for _, tier := range TierNames {
+		b.Run(tier, func(b *testing.B) {
+			h := benchHost(b, tier)
+			for b.Loop() {
+				g, c := newGroup(b, h)
+				child, err := h.Spawn(Spec{Path: "/bin/sleep", Argv: []string{"sleep", "60"}, Dir: "/", Cell: c})
+				if err != nil {
+					b.Fatal(err)
+				}
+				child.Close()
+				b.StopTimer()
+				if err := g.Close(context.Background()); err != nil {
+					b.Fatal(err)
+				}
+				b.StartTimer()
+			}
+		})
+	}
 }

@@ -6,11 +6,12 @@ import (
 	"fmt"
 	"io/fs"
 	"math"
-	"math/rand/v2"
 	"os"
 	"os/signal"
 	"regexp"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"unsafe"
@@ -23,22 +24,29 @@ import (
 
 // Config of a Host.
 type Config struct {
-	Isolation string // "auto", "cgroup" (an error where it cannot be had) or "none"
+	Isolation string   // "auto", or a tier: an error where it cannot be had
+	Instance  Instance // what marks its processes; 0: a new one
 	Metrics   *metrics.Metrics
 	Log       zerolog.Logger
 }
 
 // A Host owns every process below this one. One per program; tests make many.
 type Host struct {
-	pid, sid  int // our own
-	tier, why string
-	root      *cgroupRoot // nil in tier "none"
-	marks     mark        // upper half of every mark that this host gives out
-	nursery   *nursery
-	metrics   *metrics.Metrics
-	log       zerolog.Logger
-	unignored chan os.Signal // never read: see honourSignals
-	adopted   int            // fd of the main thread's list of children, see Cell.Others; -1: the kernel has none
+	pid, sid    int // our own
+	tier, why   string
+	tiers       []TierReport
+	root        *cgroupRoot // nil but in tier "cgroup"
+	spaces      *namespaces // nil but in tier "pidns"
+	marks       mark        // upper half of every mark that this host gives out
+	nursery     *nursery
+	metrics     *metrics.Metrics
+	log         zerolog.Logger
+	unignored   chan os.Signal        // never read: see honourSignals
+	cannot      map[string]string     // see Unenforceable; never written after NewHost
+	controllers map[string]bool       // of v2 that are on for groups; never written after NewHost
+	hierarchies map[string]*hierarchy // of v1; never written after NewHost
+	processes   unix.Rlimit           // of every child in a cell, see leaveRoom; never written after NewHost
+	adopted     int                   // fd of the main thread's list of children, see Cell.Others; -1: the kernel has none
 
 	mu     sync.Mutex
 	closed bool              // guarded by mu
@@ -55,8 +63,11 @@ type Host struct {
 // process stays changed after Close: it remains a subreaper, and inherited
 // descriptors remain closed to children.
 func NewHost(c Config) (*Host, error) {
-	if c.Isolation != "auto" && c.Isolation != "cgroup" && c.Isolation != "none" {
-		return nil, fmt.Errorf("isolation %q: not one of auto, cgroup, none", c.Isolation)
+	if c.Isolation != "auto" && !slices.Contains(TierNames, c.Isolation) {
+		return nil, fmt.Errorf("isolation %q: not one of auto, %s", c.Isolation, strings.Join(TierNames, ", "))
+	}
+	if c.Instance == 0 {
+		c.Instance = NewInstance()
 	}
 	// First of all, before we open anything: launchers leak descriptors into us.
 	if err := closeOnExec(); err != nil {
@@ -71,7 +82,7 @@ func NewHost(c Config) (*Host, error) {
 	}
 	h := &Host{
 		pid: self.pid, sid: self.sid,
-		marks:   mark(1+rand.Uint32N(1<<30)) << 32,
+		marks:   mark(c.Instance) << 32,
 		metrics: c.Metrics, log: c.Log,
 		unignored: make(chan os.Signal, 1),
 		groups:    map[string]*Group{}, cells: map[mark]*Cell{},
@@ -82,21 +93,19 @@ func NewHost(c Config) (*Host, error) {
 	} else {
 		unix.Close(fd)
 	}
+	if err := unix.Prlimit(0, unix.RLIMIT_CORE, &unix.Rlimit{}, nil); err != nil { // ours hold secrets, and nobody asked for a child's
+		return nil, os.NewSyscallError("prlimit", err)
+	}
+	if h.processes = processesLeft(); h.processes != (unix.Rlimit{}) {
+		makeThreads()
+	}
 	h.nursery = newNursery(h)
 	h.honourSignals()
-	h.tier, h.why = "none", "not asked for"
-	if c.Isolation != "none" {
-		root, err := openCgroupRoot(h.log)
-		if err != nil && c.Isolation == "cgroup" {
-			signal.Stop(h.unignored)
-			return nil, fmt.Errorf("isolation cgroup: %w", err)
-		}
-		if err != nil {
-			h.why = err.Error()
-		} else {
-			h.root, h.tier, h.why = root, "cgroup", "cgroup v2 at "+root.dir
-		}
+	if err := h.chooseTier(c.Isolation); err != nil {
+		signal.Stop(h.unignored)
+		return nil, err
 	}
+	h.limitable(c.Isolation)
 	if haveChildren() {
 		fd, err := unix.Open(procPath(h.pid, "/task/"+strconv.Itoa(h.pid)+"/children"), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 		if err == nil {
@@ -139,8 +148,12 @@ func (h *Host) Close() error {
 	if h.adopted >= 0 {
 		unix.Close(h.adopted)
 	}
+	errs = append(errs, h.closeHierarchies())
 	if h.root != nil {
 		errs = append(errs, h.root.close())
+	}
+	if h.spaces != nil {
+		h.spaces.close()
 	}
 	return errors.Join(errs...)
 }
@@ -155,15 +168,22 @@ func (h *Host) NewGroup(id string) (*Group, error) {
 		return nil, fmt.Errorf("group id %q: %w", id, fs.ErrInvalid)
 	}
 	g := &Group{
-		id: id, host: h, killFd: -1, ending: make(chan struct{}, 1),
+		id: id, host: h, killFd: -1, orphans: -1, ending: make(chan struct{}, 1),
 		children: map[*Child]struct{}{}, leaders: map[int]struct{}{},
+	}
+	if h.spaces != nil {
+		if err := g.startInit(); err != nil { // waits for other forks: mu must not be held
+			return nil, err
+		}
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch {
 	case h.closed:
+		g.endInit()
 		return nil, fmt.Errorf("new group: %w", fs.ErrClosed)
 	case h.groups[id] != nil:
+		g.endInit()
 		return nil, fmt.Errorf("group %s: %w", id, fs.ErrExist)
 	}
 	if h.root != nil {
@@ -174,6 +194,9 @@ func (h *Host) NewGroup(id string) (*Group, error) {
 	h.groups[id] = g
 	return g, nil
 }
+
+// Instance is what marks the host's processes.
+func (h *Host) Instance() Instance { return Instance(h.marks >> 32) }
 
 // group finds one that has not ended.
 func (h *Host) group(id string) *Group {

@@ -15,7 +15,7 @@ import (
 )
 
 func TestIsolation(t *testing.T) {
-	for isolation, tiers := range map[string]string{"none": "none", "auto": "cgroup none", "cgroup": "cgroup", "": "", "docker": ""} {
+	for isolation, tiers := range map[string]string{"none": "none", "auto": "cgroup none", "cgroup": "cgroup", "pidns": "pidns", "": "", "docker": ""} {
 		h, err := NewHost(Config{Isolation: isolation, Metrics: metrics.New(prometheus.NewRegistry()), Log: zerolog.Nop()})
 		if err != nil {
 			if isolation == "auto" || isolation == "none" {

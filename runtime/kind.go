@@ -18,12 +18,14 @@ type kind struct {
 	boot string
 	// packet: the channel is a packet pipe, since these shells read blocks and drop the whole block on an error.
 	packet bool
-	// stdin: the channel is the shell's own stdin (which it moves away), since as a script it does not survive SIGINT.
-	stdin bool
+	// stdin of a command that is given none, where the shell's own is not that: zsh's is the channel (which it moves
+	// away), since as a script that does not survive SIGINT.
+	stdin string
 	abort syscall.Signal
 	dot   string // reads a script, whatever the user redefined
 	quit  string // the call that reports, likewise
 	again string // the call that repeats a report which was dropped
+	last  string // the call that tells what was reported last
 	// lists: a snapshot has the functions, and a fresh shell reads it back as it is.
 	lists bool
 }
@@ -46,13 +48,13 @@ const dashDot = `\command .`
 const ashDot = `\.`
 
 var kinds = map[string]*kind{
-	"bash": {name: "bash", boot: bootBash, abort: 40, dot: "builtin .", quit: "__trl_e", again: "__trl_a", lists: true,
+	"bash": {name: "bash", boot: bootBash, abort: 40, dot: "builtin .", quit: "__trl_e", again: "__trl_a", last: "__trl_g", lists: true,
 		args: []string{"--norc", "--noprofile", "--noediting", "-i", "+m", "+H", "+o", "history", "/proc/self/fd/3"}},
-	"dash": {name: "dash", boot: bootPOSIX, abort: syscall.SIGINT, dot: dashDot, quit: `\__trl_e`, again: `\__trl_a`, packet: true,
+	"dash": {name: "dash", boot: bootPOSIX, abort: syscall.SIGINT, dot: dashDot, quit: `\__trl_e`, again: `\__trl_a`, last: `\__trl_g`, packet: true,
 		args: []string{"-i", "+m", "/proc/self/fd/3"}},
-	"ash": {name: "ash", boot: bootPOSIX, abort: syscall.SIGINT, dot: ashDot, quit: `\__trl_e`, again: `\__trl_a`, packet: true,
+	"ash": {name: "ash", boot: bootPOSIX, abort: syscall.SIGINT, dot: ashDot, quit: `\__trl_e`, again: `\__trl_a`, last: `\__trl_g`, packet: true,
 		args: []string{"-i", "+m", "/proc/self/fd/3"}},
-	"zsh": {name: "zsh", boot: bootZsh, abort: syscall.SIGINT, dot: "builtin .", quit: "__trl_e", again: "__trl_a", lists: true, stdin: true,
+	"zsh": {name: "zsh", boot: bootZsh, abort: syscall.SIGINT, dot: "builtin .", quit: "__trl_e", again: "__trl_a", last: "__trl_g", lists: true, stdin: "/dev/null",
 		args: []string{"-f", "-i", "+m", "-s"}},
 }
 

@@ -1,6 +1,7 @@
 package runtime
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -76,8 +77,10 @@ func awkward(mode, marker string) {
 		}
 		ready()
 		time.Sleep(awkwardLife)
-	case "instance": // another trl, with a session in which something runs
-		h, err := NewHost(Config{Isolation: "cgroup", Metrics: metrics.New(prometheus.NewRegistry()), Log: zerolog.Nop()})
+	case "instance", "instance-pidns": // another trl, with a session in which something runs
+		_, tier, _ := strings.Cut(mode+"-cgroup", "-")
+		tier, _, _ = strings.Cut(tier, "-")
+		h, err := NewHost(Config{Isolation: tier, Metrics: metrics.New(prometheus.NewRegistry()), Log: zerolog.Nop()})
 		if err != nil {
 			panic(err)
 		}
@@ -86,8 +89,43 @@ func awkward(mode, marker string) {
 		if _, err := h.Spawn(Spec{Path: "/bin/sleep", Argv: []string{"sleep", marker}, Cell: c}); err != nil {
 			panic(err)
 		}
-		fmt.Println(h.root.dir)
+		if h.root != nil {
+			fmt.Println(h.root.dir)
+		}
+		ready()
 		time.Sleep(awkwardLife)
+	case "deep": // a child of a child of a child…, all waiting; every eighth in a process session of its own
+		forkThen(func() { dig(home, 100) })
+		ready()
+		time.Sleep(awkwardLife)
+	case "forks": // tries 300 children, which stay
+		for range 300 {
+			forkThen(func() {
+				for !gone(home) {
+					nap(100_000_000)
+				}
+			})
+		}
+		time.Sleep(awkwardLife)
+	case "hog": // wants 256 MiB
+		for range 256 {
+			page, err := unix.Mmap(-1, 0, 1<<20, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+			if err != nil {
+				panic(err)
+			}
+			for i := 0; i < len(page); i += 4096 {
+				page[i] = 1
+			}
+		}
+	case "files": // opens what it can, and says with which descriptor it could not
+		for fd := 3; ; fd++ {
+			if _, err := unix.Open("/dev/null", unix.O_RDONLY, 0); err == unix.EMFILE {
+				var most unix.Rlimit
+				_ = unix.Getrlimit(unix.RLIMIT_NOFILE, &most)
+				fmt.Printf("EMFILE at %d\n", most.Cur)
+				syscall.RawSyscall(unix.SYS_EXIT_GROUP, 0, 0, 0) // the race detector takes a second to say goodbye
+			}
+		}
 	case "tree": // 64 that fork and exit at random, some in sessions of their own
 		live, _ := unix.Mmap(-1, 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_ANONYMOUS)
 		forkThen(func() { churn(home, (*int32)(unsafe.Pointer(&live[0]))) })
@@ -147,6 +185,22 @@ func hop(home uintptr) {
 		}
 		syscall.RawSyscall(unix.SYS_SETSID, 0, 0, 0)
 	}
+}
+
+//go:norace
+func dig(home uintptr, depth int) {
+	if depth%8 == 0 {
+		syscall.RawSyscall(unix.SYS_SETSID, 0, 0, 0)
+	}
+	if depth > 0 {
+		if pid, _, _ := syscall.RawSyscall6(unix.SYS_CLONE, uintptr(unix.SIGCHLD), 0, 0, 0, 0, 0); pid == 0 {
+			dig(home, depth-1)
+		}
+	}
+	for !gone(home) {
+		nap(50_000_000)
+	}
+	syscall.RawSyscall(unix.SYS_EXIT_GROUP, 0, 0, 0)
 }
 
 //go:norace
@@ -211,8 +265,9 @@ func testHost(t testing.TB, isolation string) *Host {
 	return h
 }
 
-// eachTier runs f in both ways of keeping processes together. Tier "cgroup"
-// needs root, or a cgroup v2 directory that was delegated to us.
+// eachTier runs f in each way of keeping processes together. Tier "cgroup"
+// needs root, or a cgroup v2 directory that was delegated to us; tier "pidns"
+// root, or a user namespace, in which the test is run by a process of its own.
 func eachTier(t *testing.T, f func(t *testing.T, h *Host)) {
 	t.Run("cgroup", func(t *testing.T) {
 		h := testHost(t, "auto")
@@ -221,7 +276,31 @@ func eachTier(t *testing.T, f func(t *testing.T, h *Host)) {
 		}
 		f(t, h)
 	})
+	t.Run("pidns", func(t *testing.T) {
+		if NeedsUserNamespace() {
+			runInUserNamespace(t)
+			return
+		}
+		f(t, testHost(t, "pidns"))
+	})
 	t.Run("none", func(t *testing.T) { f(t, testHost(t, "none")) })
+}
+
+// runInUserNamespace runs this very subtest, and no other, in a user namespace.
+func runInUserNamespace(t *testing.T) {
+	if err := probeUserNamespace(); err != nil {
+		t.Skip("no PID namespaces: ", err)
+	}
+	name := "^" + strings.ReplaceAll(t.Name(), "/", "$/^") + "$"
+	c := exec.Command(testBinary, "-test.run="+name, "-test.v", "-test.timeout=10m", fmt.Sprint("-test.short=", testing.Short()))
+	c.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0")
+	c.SysProcAttr = userNamespace()
+	text, err := c.CombinedOutput()
+	if err != nil || !strings.Contains(string(text), "--- PASS") {
+		t.Errorf("%v\n%s", err, text)
+	} else {
+		t.Logf("in a user namespace:\n%s", text)
+	}
 }
 
 func newGroup(t testing.TB, h *Host) (*Group, *Cell) {
@@ -305,4 +384,9 @@ func eventually(t testing.TB, what string, f func() bool) {
 			t.Fatalf("waited in vain: %s", what)
 		}
 	}
+}
+
+// OpenShell opens a shell over a host of this process.
+func (h *Host) OpenShell(ctx context.Context, c ShellConfig) (*Shell, error) {
+	return (&Base{Keeper: Local(h), Metrics: h.metrics, Log: h.log}).OpenShell(ctx, c)
 }

@@ -28,7 +28,8 @@ type outlets struct {
 	files []*os.File // set once in newOutlets
 	raw   []syscall.RawConn
 	kinds []journal.Stream
-	left  int // guarded by mu; pipes that are open
+	left  int    // guarded by mu; pipes that are open
+	ended func() // set once before start: called when the last pipe is closed; nil: nothing
 	wg    sync.WaitGroup
 }
 
@@ -54,6 +55,16 @@ func (o *outlets) add(fd int, s journal.Stream) error {
 	}
 	o.files, o.raw, o.kinds = append(o.files, f), append(o.raw, rc), append(o.kinds, s)
 	return nil
+}
+
+// follow takes over the read ends that a lane still has, and ends the lane when they are at their end. Before start.
+func (o *outlets) follow(l *lane) {
+	o.ended = l.close
+	for i := range l.r {
+		if l.r[i] >= 0 {
+			_ = o.add(l.take(i), journal.Stdout+journal.Stream(i)) // it closes what it does not take
+		}
+	}
 }
 
 func (o *outlets) start() {
@@ -82,6 +93,9 @@ func (o *outlets) drain(i int) {
 	defer o.mu.Unlock()
 	if o.left--; o.left == 0 {
 		o.j.Close()
+		if o.ended != nil {
+			o.ended()
+		}
 	}
 }
 
@@ -111,15 +125,9 @@ func (o *outlets) read(i int, buf []byte) bool {
 	err := o.raw[i].Read(func(fd uintptr) bool {
 		o.mu.Lock()
 		defer o.mu.Unlock()
-		n, err := unix.Read(int(fd), buf)
-		if err == unix.EAGAIN {
-			return false
-		}
-		if n > 0 {
-			o.j.Write(o.kinds[i], buf[:n])
-			more = true
-		}
-		return true
+		n, err := o.j.Fill(o.kinds[i], int(fd), len(buf), buf)
+		more = n > 0
+		return err != unix.EAGAIN
 	})
 	return err == nil && more
 }

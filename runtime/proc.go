@@ -21,8 +21,10 @@ type proc struct {
 	state                byte // R S D T t Z X I
 }
 
-// dead: it runs no more code; somebody has yet to reap it.
-func (p proc) dead() bool { return p.state == 'Z' || p.state == 'X' }
+// dead: it runs no more code and holds nothing; somebody has yet to reap it. A
+// first thread that has ended is no end while others of a killed process are
+// still on their way out, with its memory, sockets and locks.
+func (p proc) dead() bool { return (p.state == 'Z' || p.state == 'X') && p.threads <= 1 }
 
 func procPath(pid int, file string) string { return "/proc/" + strconv.Itoa(pid) + file }
 
@@ -235,11 +237,16 @@ func retry(call func() (int, error)) (int, error) {
 
 // statusMask is one of the signal masks of /proc/PID/status: bit n-1 is signal n.
 func statusMask(status []byte, field string) uint64 {
+	mask, _ := strconv.ParseUint(string(bytes.TrimSpace(statusLine(status, field))), 16, 64)
+	return mask
+}
+
+// statusLine is what follows field and its colon in /proc/PID/status.
+func statusLine(status []byte, field string) []byte {
 	for line := range bytes.Lines(status) {
-		if hex, ok := bytes.CutPrefix(line, []byte(field)); ok {
-			mask, _ := strconv.ParseUint(string(bytes.TrimSpace(hex)), 16, 64)
-			return mask
+		if rest, ok := bytes.CutPrefix(line, []byte(field)); ok {
+			return rest
 		}
 	}
-	return 0
+	return nil
 }

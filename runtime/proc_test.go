@@ -124,3 +124,15 @@ func TestParsePids(t *testing.T) {
 		}
 	}
 }
+
+// A killed process whose first thread has ended still holds its sockets until the last one has.
+func TestDeadWithItsLastThread(t *testing.T) {
+	for _, c := range []struct {
+		p    proc
+		dead bool
+	}{{proc{state: 'Z', threads: 1}, true}, {proc{state: 'Z', threads: 3}, false}, {proc{state: 'X'}, true}, {proc{state: 'S', threads: 1}, false}} {
+		if c.p.dead() != c.dead {
+			t.Errorf("%+v", c.p)
+		}
+	}
+}

@@ -6,7 +6,6 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -27,19 +26,21 @@ type ProcessSpec struct {
 // Process is a background command with a cell of its own, started by Shell.Start. One goroutine (watch) waits for its
 // end; outlets follow its output. It ends by itself, by Kill, or with its session.
 type Process struct {
-	h      *Host
-	cell   *Cell
+	b      *Base
+	group  KeptGroup
+	cell   KeptCell
 	pid    int
+	in     *inlet // its stdin, nil when it has none
+	lane   *lane
 	out    *outlets
 	exited chan struct{} // closed by watch, after the output is in the journal
-	files  []int         // descriptors that live as long as the process; closed by watch
+	files  []int         // descriptors that live as long as the process; closed by finish
+	held   []int         // what the keeper calls them
 
-	mu     sync.Mutex
-	stdin  *os.File      // guarded by mu; nil when closed
-	input  chan []byte   // to the feeder; closed with stdin
-	fed    chan struct{} // closed when the feeder has ended
-	queued int           // guarded by mu; bytes in input
+	given  chan struct{} // one token: the inlet has more; nil without stdin
+	fed    chan struct{} // closed when the feeder has ended; nil without stdin
 	status Status        // set before exited is closed
+	record ProcessRecord // set once in Start
 }
 
 // busyWait is how long a process waits for the present state of a shell that is at work; then it gets the last snapshot.
@@ -74,31 +75,20 @@ func (s *Shell) Start(spec ProcessSpec) (*Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Process{h: s.h, cell: cell, out: newOutlets(spec.Journal), exited: make(chan struct{})}
+	p := &Process{b: s.b, group: group, cell: cell, out: newOutlets(spec.Journal), exited: make(chan struct{})}
 	spec.Journal.OnRoom(p.out.roomy)
-	var ends [3]int // the child's stdin, stdout, stderr
-	for i := range ends {
-		ends[i] = -1
-	}
-	defer func() {
-		for _, fd := range ends {
-			if fd >= 0 {
-				unix.Close(fd)
-			}
-		}
-	}()
-	if err = p.pipes(&ends, spec.OpenStdin); err == nil {
+	if err = p.pipes(&s.outputs, spec.OpenStdin); err == nil {
 		var text int
 		if text, err = p.hold([]byte(spec.Text)); err == nil {
 			script := envScript(spec.Env)
 			if spec.Dir != "" {
 				script += strings.TrimSuffix(dirScript(sp.kind, spec.Dir), "\n") + " || exit 1\n"
 			}
-			script += fmt.Sprintf("%s %s/%d\n", sp.kind.dot, self(), text)
+			script += fmt.Sprintf("%s %s/%d\n", sp.kind.dot, s.b.Keeper.Dir(), text)
 			if free && !sp.kind.lists && s.funcs && !sp.dead() {
-				err = p.copyOf(s, sp, &ends, script)
+				err = p.copyOf(s, sp, script)
 			} else {
-				err = p.fresh(s, sp, cfg, &ends, script, free)
+				err = p.fresh(s, sp, cfg, script, free)
 			}
 		}
 	}
@@ -110,60 +100,73 @@ func (s *Shell) Start(spec ProcessSpec) (*Process, error) {
 		p.out.start()
 		p.out.close()
 		p.closeFiles()
+		if p.lane != nil {
+			p.lane.close()
+		}
+		if p.in != nil {
+			p.in.close()
+		}
 		return nil, err
 	}
+	p.record.Pid, p.record.Cell, p.record.Lane, p.record.Span = p.pid, cell.Number(), p.lane.record(), spec.Journal.Span()
 	p.out.start()
+	if p.in != nil {
+		go p.feed() // writes what Input gives; ends with the process; dispose waits for it
+	}
 	s.mu.Lock()
 	s.procs[p] = struct{}{}
 	s.mu.Unlock()
 	return p, nil
 }
 
-func (p *Process) pipes(ends *[3]int, stdin bool) error {
-	for i := 1; i <= 2; i++ {
-		fd, err := halfPipe(0)
-		if err != nil {
-			return fmt.Errorf("output pipe: %w", err)
-		}
-		ends[i] = fd[1]
-		if err := p.out.add(fd[0], journal.Stream(i)); err != nil {
+func (p *Process) pipes(of *outputs, stdin bool) (err error) {
+	if p.lane, err = newLane(p.group, of); err != nil {
+		return err
+	}
+	p.lane.log.carry(p.out.j, 0, 0)
+	p.out.ended = p.lane.close
+	for i := range p.lane.r {
+		if err := p.out.add(p.lane.take(i), journal.Stdout+journal.Stream(i)); err != nil {
 			return err
 		}
 	}
 	if !stdin {
 		return nil
 	}
-	fd, err := halfPipe(1)
-	if err != nil {
-		return fmt.Errorf("stdin pipe: %w", err)
+	if p.in, err = newInlet(p.group); err != nil {
+		return err
 	}
-	ends[0] = fd[0]
-	p.stdin = os.NewFile(uintptr(fd[1]), "stdin")
-	p.input, p.fed = make(chan []byte, 1024), make(chan struct{})
-	go p.feed(p.stdin)
+	p.given, p.fed = make(chan struct{}, 1), make(chan struct{})
+	p.record.Stdin = p.in.files
 	return nil
 }
 
-// halfPipe makes a pipe whose one end, ours, does not block: the other one is inherited, and programs expect it to.
-func halfPipe(ours int) (fd [2]int, err error) {
-	if err = unix.Pipe2(fd[:], unix.O_CLOEXEC); err != nil {
-		return fd, err
+// keep holds a descriptor for as long as the process lives, and returns the keeper's number of it.
+func (p *Process) keep(fd int) (number int, err error) {
+	p.files = append(p.files, fd)
+	held, err := p.group.Hold(fd)
+	if err != nil {
+		return -1, fmt.Errorf("hold a process's descriptor: %w", err)
 	}
-	return fd, unix.SetNonblock(fd[ours], true)
+	p.held = append(p.held, held...)
+	p.record.Held = append(p.record.Held, heldFiles(held, fd)...)
+	return held[0], nil
 }
 
-// hold puts b into a memfd that lives as long as the process.
-func (p *Process) hold(b []byte) (int, error) {
+// hold puts b into a memfd that lives as long as the process, and returns the keeper's number of it.
+func (p *Process) hold(b []byte) (number int, err error) {
 	fd, err := memfd("process")
 	if err != nil {
 		return -1, err
 	}
-	p.files = append(p.files, fd)
-	return fd, fill(fd, b)
+	if number, err = p.keep(fd); err != nil {
+		return -1, err
+	}
+	return number, fill(fd, b)
 }
 
 // fresh starts a new shell that reads the state, then the text.
-func (p *Process) fresh(s *Shell, sp *shellProc, cfg ShellConfig, ends *[3]int, script string, free bool) error {
+func (p *Process) fresh(s *Shell, sp *shellProc, cfg ShellConfig, script string, free bool) error {
 	if free && !sp.dead() {
 		if s.st.dirty {
 			s.snapshot(sp)
@@ -186,7 +189,7 @@ func (p *Process) fresh(s *Shell, sp *shellProc, cfg ShellConfig, ends *[3]int, 
 		case "dash", "ash":
 			traps = "EXIT"
 		}
-		script = fmt.Sprintf("%s %s/%d 2>/dev/null\ntrap - %s\n", sp.kind.dot, self(), fd, traps) + script
+		script = fmt.Sprintf("%s %s/%d 2>/dev/null\ntrap - %s\n", sp.kind.dot, s.b.Keeper.Dir(), fd, traps) + script
 	}
 	_, argv, err := kindOf(cfg.Path)
 	if err != nil {
@@ -200,10 +203,19 @@ func (p *Process) fresh(s *Shell, sp *shellProc, cfg ShellConfig, ends *[3]int, 
 		argv = append(argv, "-f")
 	}
 	argv = append(argv, "-c", script, name)
-	files := make([]*os.File, 3)
-	for i, fd := range ends {
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		return err
+	}
+	defer null.Close()
+	files := []*os.File{null, null, null}
+	stdin := -1
+	if p.in != nil {
+		stdin = p.in.r
+	}
+	for i, fd := range []int{stdin, p.lane.w[0], p.lane.w[1]} {
 		if fd < 0 {
-			fd = s.null
+			continue
 		}
 		dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 3)
 		if err != nil {
@@ -216,22 +228,27 @@ func (p *Process) fresh(s *Shell, sp *shellProc, cfg ShellConfig, ends *[3]int, 
 	if enterable(dir) != nil {
 		dir = "/"
 	}
-	child, err := s.h.Spawn(Spec{Path: cfg.Path, Argv: argv, Env: cfg.Env, Dir: dir, Files: files, Cell: p.cell})
+	child, err := p.cell.Spawn(Spec{Path: cfg.Path, Argv: argv, Env: cfg.Env, Dir: dir, Files: files})
 	if err != nil {
 		return err
 	}
 	p.pid = child.Pid()
+	p.lane.closeWriters()
+	p.watchChild(child)
+	return nil
+}
+
+func (p *Process) watchChild(child KeptChild) {
 	go func() { // ends with the child; the session's end waits for exited
 		<-child.Exited()
 		p.status = child.Status()
 		child.Close()
 		p.finish()
 	}()
-	return nil
 }
 
 // copyOf lets the shell fork itself. The copy waits at a gate until it is in its own cell.
-func (p *Process) copyOf(s *Shell, sp *shellProc, ends *[3]int, script string) error {
+func (p *Process) copyOf(s *Shell, sp *shellProc, script string) error {
 	text, err := p.hold([]byte(script))
 	if err != nil {
 		return err
@@ -240,50 +257,74 @@ func (p *Process) copyOf(s *Shell, sp *shellProc, ends *[3]int, script string) e
 	if err := unix.Pipe2(status[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
 		return err
 	}
-	p.files = append(p.files, status[0], status[1])
+	statusR, err := p.keep(status[0])
+	if err != nil {
+		return err
+	}
+	statusW, err := p.keep(status[1])
+	if err != nil {
+		return err
+	}
 	if err := unix.Pipe2(gate[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
 		return err
 	}
-	p.files = append(p.files, gate[0], gate[1])
-	in := ends[0]
-	if in < 0 {
-		in = s.null
+	gateR, err := p.keep(gate[0])
+	if err != nil {
+		return err
+	}
+	if _, err = p.keep(gate[1]); err != nil {
+		return err
+	}
+	in := os.DevNull
+	if p.in != nil {
+		in = s.b.Keeper.Dir() + "/" + strconv.Itoa(p.in.end())
 	}
 	s.seq++
 	tag := strconv.Itoa(s.seq)
-	sp.send(fmt.Sprintf("\\__trl_j %d %d %d %d %d %d %s\n", in, ends[1], ends[2], text, status[1], gate[0], tag))
+	sp.send(fmt.Sprintf("\\__trl_j %s %d %d %d %d %d %s\n", in, p.lane.end(0), p.lane.end(1), text, statusW, gateR, tag))
 	r, ok := sp.awaitVerb('j', tag, time.Now().Add(bootTimeout))
 	if !ok {
 		return fmt.Errorf("shell did not start a copy: %w", ErrShellGone)
 	}
-	pidfd, err := unix.PidfdOpen(r.val, unix.PIDFD_NONBLOCK)
-	if err != nil {
-		return fmt.Errorf("copy of the shell: %w", err)
+	r.val = outerPid(sp.child.Pid(), r.val)
+	start, ok := readProc(r.val)
+	if !ok {
+		return fmt.Errorf("copy of the shell: %w", unix.ESRCH)
 	}
-	f := os.NewFile(uintptr(pidfd), "pidfd")
-	if err := p.cell.adoptCopy(r.val); err != nil {
-		f.Close()
+	if err := p.cell.AdoptCopy(r.val); err != nil {
 		return err
 	}
 	p.pid = r.val
-	if _, err := unix.Write(gate[1], []byte("\n")); err != nil {
-		f.Close()
+	p.record.Copy, p.record.Start, p.record.Status = true, start.start, statusR
+	if err := p.watchCopy(status[0], start.start); err != nil {
 		return err
 	}
-	// The copy opens its pipes by path only after the gate: keep our ends open until it is done with that. Its exit, or
-	// its own descriptors, tell; until then the ends stay with the process.
-	for i, fd := range ends {
-		if fd >= 0 {
-			p.files = append(p.files, fd)
-			ends[i] = -1
+	_, err = unix.Write(gate[1], []byte("\n"))
+	return err
+}
+
+// watchCopy waits for a copy of the shell, which is not the keeper's child; it writes its status where we find it.
+func (p *Process) watchCopy(status int, start uint64) error {
+	pidfd, err := unix.PidfdOpen(p.pid, unix.PIDFD_NONBLOCK)
+	if err != nil && err != unix.ESRCH {
+		return fmt.Errorf("copy of the shell: %w", err)
+	}
+	var f *os.File
+	if err == nil {
+		f = os.NewFile(uintptr(pidfd), "pidfd")
+		if now, ok := readProc(p.pid); !ok || now.start != start { // it has ended, and its number is somebody else's
+			f.Close()
+			f = nil
 		}
 	}
 	go func() { // ends when the copy has exited; the session's end waits for exited
-		waitPidfd(f)
-		f.Close()
+		if f != nil {
+			waitPidfd(f)
+			f.Close()
+		}
 		p.status = Status{Code: 128 + int(syscall.SIGKILL), Signal: syscall.SIGKILL}
 		var b [64]byte
-		if n, _ := unix.Read(status[0], b[:]); n > 2 {
+		if n, _ := unix.Read(status, b[:]); n > 2 {
 			code, _ := strconv.Atoi(strings.TrimSpace(string(b[2:n])))
 			p.status = Status{Code: code}
 			if code > 128 && code <= 128+31 {
@@ -311,10 +352,11 @@ func waitPidfd(f *os.File) {
 // finish is the end of a process: its last output first, then the news.
 func (p *Process) finish() {
 	p.closeFiles()
+	p.lane.closeWriters()
 	p.out.catchUp(catchUpBound)
-	p.mu.Lock()
-	p.closeStdinLocked()
-	p.mu.Unlock()
+	if p.in != nil {
+		p.in.close()
+	}
 	close(p.exited)
 }
 
@@ -326,7 +368,14 @@ func (p *Process) closeFiles() {
 		unix.Close(fd)
 	}
 	p.files = nil
+	if p.held != nil {
+		p.group.Drop(p.held...)
+		p.held = nil
+	}
 }
+
+// Record is what a successor must know of it.
+func (p *Process) Record() ProcessRecord { return p.record }
 
 // Pid is that of the process; of a POSIX shell's copy it is the one that waits for the copy.
 func (p *Process) Pid() int { return p.pid }
@@ -339,43 +388,36 @@ func (p *Process) Status() Status { return p.status }
 
 // Input adds to the process's stdin. It never waits.
 func (p *Process) Input(b []byte, eof bool) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.stdin == nil {
+	if p.in == nil {
 		return ErrStdinClosed
 	}
-	if len(b) > 0 {
-		if p.queued+len(b) > maxPendingInput || len(p.input) == cap(p.input) {
-			return ErrStdinFull
-		}
-		p.queued += len(b)
-		p.input <- append([]byte(nil), b...)
+	if p.in.pending()+int64(len(b)) > maxPendingInput {
+		return ErrStdinFull
 	}
-	if eof {
-		close(p.input)
-		p.stdin = nil // the feeder has it
+	if err := p.in.give(b, eof); err != nil {
+		return err
+	}
+	select {
+	case p.given <- struct{}{}:
+	default:
 	}
 	return nil
 }
 
-// closeStdinLocked ends the feeder; p.mu is held.
-func (p *Process) closeStdinLocked() {
-	if p.stdin != nil {
-		_ = p.stdin.SetWriteDeadline(time.Now())
-		close(p.input)
-		p.stdin = nil
-	}
-}
-
-// feed writes what Input gives, until that is closed; it then closes the pipe.
-func (p *Process) feed(f *os.File) {
+// feed fills the pipe whenever there is something to fill it with, and room.
+func (p *Process) feed() {
 	defer close(p.fed)
-	defer f.Close()
-	for b := range p.input {
-		_, _ = f.Write(b) // a process that is gone does not read; the rest is drained
-		p.mu.Lock()
-		p.queued -= len(b)
-		p.mu.Unlock()
+	for {
+		for p.in.feed() {
+			if !p.in.awaitRoom(p.exited) {
+				return
+			}
+		}
+		select {
+		case <-p.given:
+		case <-p.exited:
+			return
+		}
 	}
 }
 
@@ -386,19 +428,22 @@ func (p *Process) Signal(sig syscall.Signal) error {
 		return os.ErrProcessDone
 	default:
 	}
-	p.cell.Signal(sig, 0)
+	p.cell.Signal(sig, 0) // not nil: it runs
 	return nil
 }
 
 // Kill ends the process and all that it started: TERM, grace, KILL. It returns when nothing of it is left.
 func (p *Process) Kill(ctx context.Context, grace time.Duration) error {
+	if p.cell == nil { // it ended before our time, and nothing of it is left
+		return nil
+	}
 	p.cell.Signal(syscall.SIGTERM, 0)
 	end := time.Now().Add(grace)
 	for wait := time.Millisecond; len(p.cell.Others(0)) > 0 && time.Now().Before(end) && ctx.Err() == nil; wait = min(2*wait, 20*time.Millisecond) {
 		time.Sleep(wait)
 	}
 	if len(p.cell.Others(0)) > 0 {
-		p.h.metrics.KillEscalations.Inc()
+		p.b.Metrics.KillEscalations.Inc()
 		if err := p.cell.Kill(0); err != nil {
 			return err
 		}
@@ -419,13 +464,4 @@ func (p *Process) dispose() {
 	if p.fed != nil {
 		<-p.fed
 	}
-}
-
-// adoptCopy is Adopt for what the shell forked: not our child, so its number is only good while the gate holds it.
-func (c *Cell) adoptCopy(pid int) error {
-	err := setMark(pid, c.mark)
-	if c.dir != "" {
-		err = c.move(pid)
-	}
-	return err
 }

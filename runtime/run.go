@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"syscall"
@@ -13,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"trl/protocol"
 	"trl/runtime/journal"
 )
 
@@ -28,18 +30,12 @@ const (
 	firstDoubt, lastDoubt = 100 * time.Millisecond, 2 * time.Second
 )
 
-// pipe is one output of a running command.
+// pipe is one output of a running command: an end of its lane.
 type pipe struct {
-	r, w int
+	r    int
 	kind journal.Stream
 	left int // bytes to read before the command's output is whole; negative while it runs
 	eof  bool
-}
-
-// sparePipe is kept for the next command when nobody but the shell could hold it.
-type sparePipe struct {
-	pipe
-	open bool
 }
 
 // run is the life of one command: what Shell.Run keeps on its stack. One goroutine, one poll loop, no locks.
@@ -50,14 +46,20 @@ type run struct {
 	seq string
 	buf []byte
 
-	out     [2]pipe
-	in, inR int // write and read end of the command's stdin, -1 when it has none
-	inMore  bool
-	stayed  []int // besides the shell, when the command had ended
+	lane       *lane
+	out        [2]pipe
+	in         *inlet // the command's stdin, nil when it has none
+	inMore     bool   // there is more of it than its pipe took
+	before     int    // memfd: what the shell reads before the text; 0: nothing
+	beforeHeld []int  // what the keeper calls it
+	stayed     []int  // besides the shell, when the command had ended
 
 	began    time.Time
 	lastOut  time.Time
 	reported bool
+	record   CommandRecord
+	asked    string // the question what was reported last, of a run that was resumed
+	unbegun  bool   // the answer was something else: the line was never sent
 	code     int
 	died     bool
 	sent     int // bytes of the script channel that are this command's
@@ -71,6 +73,9 @@ type run struct {
 	wedged    bool          // it has taken every line and said nothing
 	killed    bool          // KILL was needed
 	survivors bool          // and was not enough
+
+	gauge     *Gauge // nil until measure
+	used, now Usage  // then, and at the end
 }
 
 // ending is the part of a run after cancel or timeout: sig to what has not had it, until deadline, then KILL.
@@ -84,22 +89,29 @@ type ending struct {
 }
 
 // attempt runs c in the present shell process. untold: the shell died before it read the command's line, which then
-// has not run at all.
-func (s *Shell) attempt(c *Command) (o Outcome, untold bool) {
+// has not run at all: it is attempted again, with the same lane, which is never nil then.
+func (s *Shell) attempt(c *Command, again *lane) (o Outcome, untold *lane) {
 	s.seq++
-	r := &run{s: s, c: c, p: s.p, seq: strconv.Itoa(s.seq), in: -1, inR: -1}
-	r.out[0].r, r.out[0].w, r.out[1].r, r.out[1].w = -1, -1, -1, -1
+	r := &run{s: s, c: c, p: s.p, seq: strconv.Itoa(s.seq), lane: again}
 	buf := chunks.Get().(*[]byte)
 	defer chunks.Put(buf)
 	r.buf = *buf
-	defer r.closePipes()
-	switch err := r.start(); {
+	defer r.close()
+	if s.cfg.Limits != (protocol.Limits{}) {
+		r.measure()
+	}
+	begin := r.start
+	if c.resumed != nil {
+		begin = r.resume
+	}
+	switch err := begin(); {
 	case errors.Is(err, unix.EPIPE): // the command before closed all the shell has; it cannot even read its end
 		_ = r.p.child.Signal(syscall.SIGKILL)
-		return Outcome{}, true
+		<-r.p.child.Exited() // Run puts back what is dead
+		return Outcome{}, r.giveLane()
 	case err != nil:
 		c.Journal.Close()
-		return Outcome{Err: err, Code: -1, Dir: s.Dir()}, false
+		return Outcome{Err: err, Code: -1, Dir: s.Dir()}, nil
 	}
 	for !r.ended() {
 		r.look(r.wait())
@@ -107,38 +119,48 @@ func (s *Shell) attempt(c *Command) (o Outcome, untold bool) {
 	// Who stayed is asked before what was written is counted: if nobody did, nothing comes after the count.
 	r.stayed = r.others()
 	r.collect()
-	if r.died && !r.reported && r.end == nil && r.p.unread() >= r.sent {
-		return Outcome{}, true
+	r.measured()
+	if r.end == nil && (r.unbegun || r.died && !r.reported && r.p.unread() >= r.sent) {
+		return Outcome{}, r.giveLane()
 	}
-	return r.settle(), false
+	o = r.settle()
+	r.tell(&o)
+	return o, nil
+}
+
+// giveLane passes the lane on.
+func (r *run) giveLane() *lane {
+	l := r.lane
+	r.lane = nil
+	return l
 }
 
 // start makes the pipes, puts the text where the shell finds it, and sends the line.
 func (r *run) start() error {
 	s, c, p := r.s, r.c, r.p
+	if r.lane == nil {
+		if s.lane != nil && s.lane.log.Broken() {
+			s.dropLane()
+		}
+		if r.lane, s.lane = s.lane, nil; r.lane == nil {
+			var err error
+			if r.lane, err = newLane(s.held(), &s.outputs); err != nil {
+				return err
+			}
+		}
+		r.lane.log.carry(c.Journal, c.Head, c.Tail)
+	}
 	for i := range r.out {
-		if s.spare[i].open {
-			r.out[i], s.spare[i].open = s.spare[i].pipe, false
-			continue
-		}
-		var fd [2]int
-		if err := unix.Pipe2(fd[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
-			return fmt.Errorf("output pipe: %w", err)
-		}
-		r.out[i] = pipe{r: fd[0], w: fd[1], kind: journal.Stdout + journal.Stream(i), left: -1}
+		r.out[i] = pipe{r: r.lane.r[i], kind: journal.Stdout + journal.Stream(i), left: -1}
 	}
-	stdin := -1 // the shell's own is /dev/null
-	if p.kind.stdin {
-		stdin = s.null
+	stdin := p.kind.stdin
+	var err error
+	if r.in, err = c.furnish(s.held()); err != nil {
+		return err
 	}
-	if c.OpenStdin || len(c.Stdin) > 0 {
-		var fd [2]int
-		if err := unix.Pipe2(fd[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
-			return fmt.Errorf("stdin pipe: %w", err)
-		}
-		r.inR, r.in = fd[0], fd[1]
-		stdin = r.inR
-		r.inMore = true
+	if r.in != nil {
+		stdin = s.b.Keeper.Dir() + "/" + strconv.Itoa(r.in.end())
+		r.inMore = r.in.feed()
 	}
 	if err := fill(p.text, []byte(c.Text)); err != nil {
 		return err
@@ -146,19 +168,13 @@ func (r *run) start() error {
 	line := make([]byte, 0, 192)
 	if c.Env != nil || c.Dir != "" {
 		before, _ := r.wrapped()
-		pre, err := memfd("before")
-		if err != nil {
+		if err := r.prepare(before); err != nil {
 			return err
 		}
-		// The shell has read it whole when it begins the text; by the end of the run it is not needed any more.
-		defer func() { s.scrap = append(s.scrap, pre) }()
-		if err := fill(pre, []byte(before)); err != nil {
-			return err
-		}
-		line = r.appendDot(line, pre, stdin)
+		line = r.appendDot(line, "$__trl_p/"+strconv.Itoa(r.beforeHeld[0]), stdin)
 		line = append(line, "&&"...)
 	}
-	line = r.appendDot(line, p.text, stdin)
+	line = r.appendDot(line, "$__trl_p/"+strconv.Itoa(p.held[heldText]), stdin)
 	line = append(line, ';')
 	line = r.appendCall(line, p.kind.quit)
 	first := len(line)
@@ -168,7 +184,15 @@ func (r *run) start() error {
 	r.lastOut = r.began
 	r.doubt = firstDoubt
 	r.suspect = r.began.Add(r.doubt)
-	var err error
+	if c.Began != nil {
+		rec := CommandRecord{Seq: s.seq, Sent: r.sent, Lane: r.lane.record(), Span: c.Journal.Span()}
+		if r.in != nil {
+			rec.Stdin = r.in.files
+		}
+		rec.Before = heldFiles(r.beforeHeld, r.before)
+		r.record = rec
+		c.Began(rec)
+	}
 	if p.kind.packet { // an error drops a whole packet
 		_, err = unix.Write(p.script, line[:first])
 		if _, e := unix.Write(p.script, line[first:]); e == unix.EPIPE { // `exec PROGRAM` was faster than we
@@ -183,28 +207,72 @@ func (r *run) start() error {
 	return nil
 }
 
+// prepare puts text where the shell finds it before the command's own.
+func (r *run) prepare(text string) (err error) {
+	if r.before, err = memfd("before"); err != nil {
+		r.before = 0
+		return err
+	}
+	if err := fill(r.before, []byte(text)); err != nil {
+		return err
+	}
+	if r.beforeHeld, err = r.s.held().Hold(r.before); err != nil {
+		return fmt.Errorf("hold what comes before a command: %w", err)
+	}
+	return nil
+}
+
+// resume goes on where another gateway was killed. What it had read of the control pipe died with it, so the shell is
+// asked what it reported last: it answers when it comes to that line, after the command's, if that was ever sent.
+func (r *run) resume() error {
+	res := r.c.resumed
+	r.c.resumed = nil
+	if res.before >= 0 {
+		r.before, r.beforeHeld = res.before, []int{res.Before[0].Number}
+	}
+	r.lane, r.in, r.seq, r.sent = res.lane, r.c.in, strconv.Itoa(res.Seq), res.Sent
+	for i := range r.out {
+		r.out[i] = pipe{r: r.lane.r[i], kind: journal.Stdout + journal.Stream(i), left: -1, eof: r.lane.r[i] < 0}
+	}
+	if r.in != nil {
+		r.inMore = r.in.feed()
+	}
+	r.began, r.lastOut = res.began, time.Now()
+	r.doubt, r.suspect, r.unheard = lastDoubt, r.lastOut.Add(lastDoubt), true
+	r.record = res.CommandRecord
+	if res.Code != nil {
+		r.reported, r.code = true, *res.Code
+		return nil
+	}
+	r.asked = "g" + strconv.Itoa(r.s.seq)
+	r.p.send(r.p.kind.last + " " + r.asked + "\n")
+	return nil
+}
+
 func (r *run) appendCall(b []byte, name string) []byte {
 	b = append(append(b, name...), ' ')
 	return append(append(b, r.seq...), '\n')
 }
 
-func (r *run) appendDot(b []byte, text, stdin int) []byte {
-	b = append(b, r.p.kind.dot...) // short: bash reads its line byte by byte
-	for _, a := range [...]struct {
-		op string
-		fd int
-	}{{` "$__trl_p/`, text}, {`" <"$__trl_p/`, stdin}, {`" >"$__trl_p/`, r.out[0].w}, {`" 2>"$__trl_p/`, r.out[1].w}} {
-		if a.fd < 0 {
-			continue
-		}
-		b = append(b, a.op...)
-		b = strconv.AppendInt(b, int64(a.fd), 10)
+// appendDot is short: bash reads its line byte by byte. Without stdin it is the shell's own, /dev/null.
+func (r *run) appendDot(b []byte, text, stdin string) []byte {
+	b = append(b, r.p.kind.dot...)
+	b = append(append(append(b, ` "`...), text...), '"')
+	if stdin != "" {
+		b = append(append(b, ` <`...), stdin...)
 	}
-	return append(b, '"')
+	for i, op := range [...]string{` >"$__trl_p/`, ` 2>"$__trl_p/`} {
+		b = strconv.AppendInt(append(b, op...), int64(r.lane.end(i)), 10)
+		b = append(b, '"')
+	}
+	return b
 }
 
 // ended: nothing more is to be waited for but output.
 func (r *run) ended() bool {
+	if r.unbegun {
+		return true
+	}
 	if r.died {
 		return r.end == nil || len(r.others()) == 0 || r.survivors
 	}
@@ -243,10 +311,11 @@ func (r *run) wait() []unix.PollFd {
 			}
 		}
 	}
-	if r.in >= 0 && r.inMore {
-		fds[pollIn] = unix.PollFd{Fd: int32(r.in), Events: unix.POLLOUT}
+	if r.inMore {
+		fds[pollIn] = unix.PollFd{Fd: int32(r.in.writer()), Events: unix.POLLOUT}
 	}
 	if !r.spin(fds[:]) {
+		r.measure()
 		_ = ppoll(fds[:], r.due())
 	}
 	return fds[:]
@@ -318,12 +387,8 @@ func (r *run) look(fds []unix.PollFd) {
 			r.read(&r.out[i])
 		}
 	}
-	if r.in >= 0 && (fds[pollIn].Revents != 0 || fds[pollWake].Revents != 0) {
-		var done bool
-		if r.inMore, done = r.c.feed(r.in); done {
-			unix.Close(r.in)
-			r.in = -1
-		}
+	if r.in != nil && (fds[pollIn].Revents != 0 || fds[pollWake].Revents != 0) {
+		r.inMore = r.in.feed()
 	}
 	cancel, signals := r.c.requests()
 	for _, sig := range signals {
@@ -375,9 +440,12 @@ func (r *run) reports() {
 		if !ok {
 			return
 		}
-		if m.verb == 'e' && m.seq == r.seq {
+		if m.verb == 'e' && m.seq == r.seq || m.verb == 'g' && m.seq == r.asked && m.last == r.seq {
 			r.reported, r.code = true, m.val
 			return
+		}
+		if m.verb == 'g' && m.seq == r.asked {
+			r.unbegun = true
 		}
 	}
 }
@@ -388,9 +456,8 @@ func (r *run) read(p *pipe) int {
 	if p.left >= 0 {
 		buf = buf[:min(len(buf), p.left)]
 	}
-	n, err := unix.Read(p.r, buf)
+	n, err := r.c.Journal.Fill(p.kind, p.r, len(buf), buf)
 	if n > 0 {
-		r.c.Journal.Write(p.kind, buf[:n])
 		r.lastOut = time.Now()
 	} else if err == nil {
 		p.eof = true
@@ -411,29 +478,40 @@ func (r *run) press(now time.Time) {
 	if !e.kill && !now.Before(e.deadline) {
 		e.kill = true
 		r.killed = true
-		r.s.h.metrics.KillEscalations.Inc()
+		r.s.b.Metrics.KillEscalations.Inc()
 		r.killRest()
 		e.deadline = time.Now().Add(stubborn)
 		e.looks = 1
 	}
 	busy := !r.reported && !r.died
+	if busy && !e.kill && r.p.unread() >= r.sent {
+		// A busy machine: the shell has not even read the line. An abort now would hit nothing, and the line run after it.
+		e.looks, e.next = 0, now.Add(tick/5)
+		return
+	}
+	others := r.others()
+	fresh := slices.ContainsFunc(others, func(pid int) bool { return !e.told[pid] })
 	// The shell first: once what it waits for is dead, it would go on with its list.
 	switch {
 	case busy && e.looks == 1 && r.s.intTrap:
 		// A POSIX shell whose user set an INT trap goes on all the same. The only cure is another shell.
 		_ = r.p.child.Signal(syscall.SIGKILL)
-	case busy && (e.looks == 1 || e.looks%20 == 0 && (e.kill || len(r.others()) == 0)): // again where one was lost
+	case busy && (e.looks == 1 || fresh || e.looks%20 == 0 && (e.kill || len(others) == 0)): // again where one was lost
 		_ = r.p.child.Signal(r.p.kind.abort)
 	}
-	for _, pid := range r.others() {
-		switch {
-		case e.kill:
-			r.p.cell.Signal(syscall.SIGKILL, r.p.child.Pid())
-		case !e.told[pid]:
+	var untold []int
+	for _, pid := range others {
+		if !e.told[pid] {
 			// What was forked but has not reached its exec ignores TERM still, as its interactive shell does: it is told again.
 			e.told[pid] = !ignores(pid, e.sig)
-			signalPid(pid, e.sig, r.p.cell)
+			untold = append(untold, pid)
 		}
+	}
+	switch {
+	case e.kill && len(others) > 0:
+		r.p.cell.Signal(syscall.SIGKILL, r.p.child.Pid())
+	case !e.kill && len(untold) > 0:
+		r.p.cell.SignalSome(e.sig, untold...)
 	}
 	if !busy {
 		return
@@ -458,6 +536,7 @@ func (r *run) killRest() {
 	}
 	if fresh != nil {
 		r.p.cell = fresh
+		r.s.changed()
 	}
 	if err := old.Kill(0); err != nil {
 		r.survivors = true
@@ -512,7 +591,9 @@ func (r *run) settle() Outcome {
 		case st.Signal != 0: // before the report: bash runs its EXIT trap when SIGSEGV ends it, too, with the $? of before
 			o.Code = 128 + int(st.Signal)
 		case r.p.exit != nil:
-			o.Code = r.p.exit.code
+			o.Code = *r.p.exit
+		case st.Code < 0:
+			o.Err = ErrUnknownEnd
 		default:
 			o.Code = st.Code
 		}
@@ -536,21 +617,17 @@ func (r *run) settle() Outcome {
 		s.partWith(r)
 	}
 	if _, after := r.wrapped(); after != "" && s.p != nil {
+		if r.c.Began != nil { // the shell's last report is about to be another's
+			r.record.Code = &o.Code
+			r.c.Began(r.record)
+		}
 		s.p.ask("w"+r.seq, after, bootTimeout)
 	}
-	for _, fd := range s.scrap {
-		unix.Close(fd)
-	}
-	s.scrap = s.scrap[:0]
 	s.st.dirty = true
 	o.Dir = s.Dir()
 	if len(r.stayed) == 0 && !r.died && r.end == nil { // nobody else has these pipes
 		r.c.Journal.Close()
-		for i := range r.out {
-			s.spare[i].pipe, s.spare[i].open = r.out[i], true
-			s.spare[i].left = -1
-			r.out[i].r, r.out[i].w = -1, -1
-		}
+		s.lane = r.giveLane()
 		return o
 	}
 	r.handOver()
@@ -567,7 +644,7 @@ func (r *run) wrapped() (before, after string) {
 // linger waits for what still holds the command's output to be quiet for a moment.
 func (r *run) linger() time.Duration {
 	from := time.Now()
-	r.closeWriters()
+	r.lane.closeWriters()
 	for i := range r.out {
 		r.out[i].left = -1
 	}
@@ -599,10 +676,13 @@ func (r *run) linger() time.Duration {
 	}
 }
 
-// handOver leaves the pipes that somebody still holds to outlets, and closes the journal where nobody does.
+// handOver leaves the pipes that somebody still holds to outlets, and closes the journal where nobody does. The next
+// command gets another lane.
 func (r *run) handOver() {
-	r.closeWriters()
+	lane := r.giveLane()
+	lane.closeWriters()
 	late := newOutlets(r.c.Journal)
+	late.ended = lane.close
 	for i := range r.out {
 		p := &r.out[i]
 		fds := []unix.PollFd{{Fd: int32(p.r), Events: unix.POLLIN}}
@@ -612,12 +692,11 @@ func (r *run) handOver() {
 		if p.eof || fds[0].Revents&(unix.POLLHUP|unix.POLLIN) == unix.POLLHUP {
 			continue
 		}
-		if late.add(p.r, p.kind) == nil {
-			p.r = -1
-		}
+		_ = late.add(lane.take(i), p.kind) // it closes what it does not take
 	}
 	if len(late.files) == 0 {
 		r.c.Journal.Close()
+		lane.close()
 		return
 	}
 	r.c.mu.Lock()
@@ -627,21 +706,16 @@ func (r *run) handOver() {
 	r.s.keep(late)
 }
 
-func (r *run) closeWriters() {
-	for i := range r.out {
-		if r.out[i].w >= 0 {
-			unix.Close(r.out[i].w)
-			r.out[i].w = -1
-		}
+// close gives back what the run did not pass on.
+func (r *run) close() {
+	if r.before > 0 {
+		unix.Close(r.before)
 	}
-}
-
-func (r *run) closePipes() {
-	r.closeWriters()
-	for _, fd := range []int{r.out[0].r, r.out[1].r, r.in, r.inR} {
-		if fd >= 0 {
-			unix.Close(fd)
-		}
+	if r.beforeHeld != nil {
+		r.s.held().Drop(r.beforeHeld...)
+	}
+	if r.lane != nil {
+		r.lane.close()
 	}
 }
 

@@ -16,9 +16,12 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
 
+	"trl/metrics"
 	"trl/protocol"
+	"trl/runtime/ledger"
 )
 
 // ShellConfig says what a session's shell is.
@@ -28,41 +31,50 @@ type ShellConfig struct {
 	Dir     string
 	Env     []string
 	Restore bool // on_shell_exit: restore
+	Limits  protocol.Limits
+}
+
+// Base is what all shells of a gateway share.
+type Base struct {
+	Keeper  Keeper
+	Metrics *metrics.Metrics
+	Log     zerolog.Logger
 }
 
 // Shell is a session's shell as its user sees it: it goes on when the process behind it is replaced. Run, Rest, Setup,
 // Revive and Reset are called by one goroutine at a time; the other methods by any. Close ends it, also below a Run.
 type Shell struct {
-	h    *Host
+	b    *Base
 	st   *state
 	turn chan struct{} // holds one element while nobody uses the shell's channel
 
+	outputs outputs // until Forget
 	restore atomic.Bool
 	closing atomic.Bool
 
 	mu     sync.Mutex
 	cfg    ShellConfig // guarded by mu: Setup and Reset change Dir and Env
 	p      *shellProc  // guarded by mu; nil after Close, or when it could not be put back
-	group  *Group      // guarded by mu: Reset makes a new one
-	left   []*Cell     // guarded by mu: where commands left something running
+	group  KeptGroup   // guarded by mu: Reset makes a new one
+	left   []KeptCell  // guarded by mu: where commands left something running
 	procs  map[*Process]struct{}
 	late   []*outlets    // guarded by mu
 	closed chan struct{} // guarded by mu; closed when the Close at work has returned, nil before the first
 	killAt time.Time     // guarded by mu; until when that Close waits
 
 	// owned by the holder of turn
-	seq     int
-	event   int   // eventfd that wakes Run
-	null    int   // /dev/null, for what a shell starts by path
-	scrap   []int // descriptors that can go when the command has ended
-	spare   [2]sparePipe
-	clean   time.Time
-	intTrap bool // a POSIX shell may have a trap for INT, which defeats the abort
-	funcs   bool // it may have functions, which it cannot list
+	seq      int
+	event    int               // eventfd that wakes Run
+	gauge    *Gauge            // of group, nil before its first command
+	lane     *lane             // for the next command; nil: to be made
+	recorder func(ShellRecord) // see SetRecorder; nil: nobody asks
+	clean    time.Time
+	intTrap  bool // a POSIX shell may have a trap for INT, which defeats the abort
+	funcs    bool // it may have functions, which it cannot list
 }
 
 // OpenShell starts a session's shell; it answers when it returns.
-func (h *Host) OpenShell(ctx context.Context, c ShellConfig) (*Shell, error) {
+func (b *Base) OpenShell(ctx context.Context, c ShellConfig) (*Shell, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -72,24 +84,23 @@ func (h *Host) OpenShell(ctx context.Context, c ShellConfig) (*Shell, error) {
 	if err := enterable(c.Dir); err != nil {
 		return nil, err
 	}
-	s := &Shell{h: h, cfg: c, turn: make(chan struct{}, 1), event: -1, null: -1, procs: map[*Process]struct{}{}}
+	s := &Shell{b: b, cfg: c, turn: make(chan struct{}, 1), event: -1, procs: map[*Process]struct{}{}}
 	s.restore.Store(c.Restore)
 	var err error
-	if s.st, err = newState(); err != nil {
-		return nil, err
-	}
 	if s.event, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
-		s.st.close()
 		return nil, fmt.Errorf("eventfd: %w", err)
 	}
-	if s.null, err = unix.Open(os.DevNull, unix.O_RDONLY|unix.O_CLOEXEC, 0); err == nil {
-		s.group, err = h.NewGroup(c.ID)
-	}
-	if err == nil {
-		s.p, err = s.spawn(nil)
+	if s.group, err = b.Keeper.Group(c.ID); err == nil {
+		if err = s.group.Limit(c.Limits); err == nil {
+			s.st, err = newState(s.group)
+		}
+		if err == nil {
+			s.p, err = s.spawn(nil)
+		}
 	}
 	if err != nil {
 		s.dispose()
+		s.Forget()
 		return nil, err
 	}
 	s.turn <- struct{}{}
@@ -108,7 +119,7 @@ func (s *Shell) spawn(script []byte) (*shellProc, error) {
 	if script != nil { // it goes to where the state says; where it was made may be gone by now
 		c.Dir = "/"
 	}
-	p, err := s.h.startShellProc(c.Path, c.Env, c.Dir, cell, s.st.exit, script)
+	p, err := s.startShellProc(c, group, cell, script)
 	if err != nil {
 		_ = cell.Kill(0)
 		cell.Remove()
@@ -260,7 +271,7 @@ func mayDefine(text string) bool {
 func (s *Shell) Run(c *Command) Outcome {
 	<-s.turn
 	defer func() { s.turn <- struct{}{} }()
-	if c.Dir != "" {
+	if c.Dir != "" && c.resumed == nil {
 		if err := enterable(c.Dir); err != nil {
 			c.Journal.Close()
 			return Outcome{Err: err, Code: -1, Dir: s.Dir()}
@@ -271,9 +282,14 @@ func (s *Shell) Run(c *Command) Outcome {
 	defer c.detach()
 	p := s.proc()
 	if p != nil && !p.kind.lists {
-		s.intTrap = s.intTrap || strings.Contains(c.Text, "trap") && trapsINT.MatchString(c.Text)
-		s.funcs = s.funcs || mayDefine(c.Text)
+		trap := s.intTrap || strings.Contains(c.Text, "trap") && trapsINT.MatchString(c.Text)
+		funcs := s.funcs || mayDefine(c.Text)
+		if trap != s.intTrap || funcs != s.funcs {
+			s.intTrap, s.funcs = trap, funcs
+			s.changed()
+		}
 	}
+	var again *lane
 	for try := range 3 { // a shell that dies unasked three times in a row is not going to run this
 		if p = s.proc(); p == nil || s.closing.Load() {
 			break
@@ -283,9 +299,12 @@ func (s *Shell) Run(c *Command) Outcome {
 				s.snapshot(p)
 			}
 		}
-		o, untold := s.attempt(c)
-		if !untold {
+		var o Outcome
+		if o, again = s.attempt(c, again); again == nil {
 			return o
+		}
+		if !p.dead() { // a resumed one that had not begun
+			continue
 		}
 		if try > 0 { // it may be its state that ends it
 			s.st.forget()
@@ -293,8 +312,12 @@ func (s *Shell) Run(c *Command) Outcome {
 		if _, err := s.putBack(p); err != nil {
 			break
 		}
+		again.empty()
 	}
 	c.Journal.Close()
+	if again != nil {
+		again.close()
+	}
 	return Outcome{Err: ErrShellGone, Code: -1, Died: true}
 }
 
@@ -319,7 +342,7 @@ func (s *Shell) after(r *run, o *Outcome) {
 	}
 	lost, err := s.putBack(r.p)
 	if err != nil {
-		o.Err = errors.Join(ErrShellGone, err)
+		o.Err = errors.Join(o.Err, ErrShellGone, err)
 		return
 	}
 	o.Restored, o.Lost = true, lost
@@ -331,18 +354,17 @@ const onecmd = "\nset -o onecmd\n"
 // putBack replaces dead by a new process with its last state.
 func (s *Shell) putBack(dead *shellProc) (lost []string, err error) {
 	<-dead.child.Exited()
-	s.dropSpare() // it may have complained into them when it died
+	s.dropLane() // it may have complained into them when it died
 	for {
 		if _, ok := dead.next(); !ok { // the exit report may still be in the pipe
 			break
 		}
 	}
-	exited := dead.exit != nil && dead.exit.depth == 0
-	script := s.st.script(dead.kind, exited)
+	script := s.st.script(dead.kind, true)
 	cause := "killed"
 	if dead.exit != nil {
 		cause = "exited"
-		if dead.exit.code != 0 { // what ended it must not end the next one
+		if *dead.exit != 0 { // what ended it must not end the next one
 			for _, opt := range []string{"errexit", "nounset"} {
 				if strings.Contains(string(script), "set -o "+opt+"\n") {
 					lost = append(lost, opt)
@@ -362,23 +384,28 @@ func (s *Shell) putBack(dead *shellProc) (lost []string, err error) {
 	}
 	p, err := s.spawn(script)
 	if err != nil && script != nil {
-		s.h.log.Warn().Err(err).Str("session", s.cfg.ID).Msg("state could not be put back")
+		s.b.Log.Warn().Err(err).Str("session", s.cfg.ID).Msg("state could not be put back")
 		lost = []string{"variables", "functions", "aliases", "options", "working_dir"}
 		p, err = s.spawn(nil)
 		s.st.forget()
 	}
 	s.mu.Lock()
 	s.p = p
-	if dead.cell.Remove() {
-		// nothing was left in it
-	} else if !slices.Contains(s.left, dead.cell) {
+	if !slices.Contains(s.left, dead.cell) {
 		s.left = append(s.left, dead.cell)
 	}
 	s.mu.Unlock()
+	s.changed()
+	if dead.cell.Remove() { // not before: a gateway that took over in between would look for the dead shell in it
+		s.mu.Lock()
+		s.left = slices.DeleteFunc(s.left, func(c KeptCell) bool { return c == dead.cell })
+		s.mu.Unlock()
+	}
 	dead.release()
+	s.held().Drop(dead.held...)
 	s.st.restored()
 	s.intTrap = false
-	s.h.metrics.ShellRestores.WithLabelValues(cause).Inc()
+	s.b.Metrics.ShellRestores.WithLabelValues(cause).Inc()
 	if p != nil {
 		s.snapshot(p)
 		s.intTrap = !p.kind.lists && trapsINT.Match(script)
@@ -386,14 +413,11 @@ func (s *Shell) putBack(dead *shellProc) (lost []string, err error) {
 	return lost, err
 }
 
-// dropSpare closes the pipes kept for the next command.
-func (s *Shell) dropSpare() {
-	for i := range s.spare {
-		if s.spare[i].open {
-			unix.Close(s.spare[i].r)
-			unix.Close(s.spare[i].w)
-			s.spare[i].open = false
-		}
+// dropLane closes the pipes kept for the next command.
+func (s *Shell) dropLane() {
+	if s.lane != nil {
+		s.lane.close()
+		s.lane = nil
 	}
 }
 
@@ -408,13 +432,21 @@ func (s *Shell) partWith(r *run) {
 		err = fresh.Adopt(r.p.child.Pid())
 	}
 	if err != nil {
-		s.h.log.Error().Err(err).Str("session", s.cfg.ID).Msg("cell")
+		s.b.Log.Error().Err(err).Str("session", s.cfg.ID).Msg("cell")
 		return
 	}
+	s.mu.Lock()
 	r.p.cell = fresh
+	s.left = append(s.left, old)
+	s.mu.Unlock()
+	s.changed()
+}
+
+// held is who holds what must outlive us.
+func (s *Shell) held() KeptGroup {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.left = append(s.left, old)
+	return s.group
 }
 
 // keep remembers who follows the pipes of an ended command, and forgets those that are done.
@@ -430,7 +462,7 @@ func (s *Shell) Background() []int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var pids []int
-	s.left = slices.DeleteFunc(s.left, func(c *Cell) bool {
+	s.left = slices.DeleteFunc(s.left, func(c KeptCell) bool {
 		m := c.Others(0)
 		pids = append(pids, m...)
 		return len(m) == 0 && c.Remove()
@@ -491,20 +523,26 @@ func (s *Shell) Reset(ctx context.Context, dir string, env []string) error {
 	}
 	s.st.forget()
 	s.intTrap, s.funcs = false, false
-	group, err := s.h.NewGroup(s.cfg.ID)
+	group, err := s.b.Keeper.Group(s.cfg.ID)
 	if err != nil {
 		return err
 	}
 	s.mu.Lock()
 	s.group, s.cfg.Dir, s.cfg.Env = group, dir, env
+	limits := s.cfg.Limits
 	s.mu.Unlock()
+	s.dropGauge()
+	if err := group.Limit(limits); err != nil {
+		return err
+	}
 	p, err := s.spawn(nil)
 	if err != nil {
 		return err
 	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.p = p
+	s.mu.Unlock()
+	s.changed()
 	return nil
 }
 
@@ -528,6 +566,7 @@ func (s *Shell) end(ctx context.Context) error {
 	}
 	if p != nil {
 		p.release()
+		group.Drop(p.held...)
 	}
 	return nil
 }
@@ -566,7 +605,7 @@ func (s *Shell) Close(grace time.Duration) error {
 			time.Sleep(wait)
 		}
 		if len(group.Members()) > 0 {
-			s.h.metrics.KillEscalations.Inc()
+			s.b.Metrics.KillEscalations.Inc()
 		}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), killBound)
@@ -598,29 +637,32 @@ func (s *Shell) dispose() {
 	if s.group != nil && s.p == nil {
 		_ = s.group.Close(context.Background())
 	}
-	s.st.close()
-	s.dropSpare()
-	for _, fd := range []*int{&s.event, &s.null} {
-		if *fd >= 0 {
-			unix.Close(*fd)
-			*fd = -1
+	if s.st != nil {
+		s.st.close()
+		if len(s.st.held) > heldBook {
+			s.group.Drop(s.st.held[:heldBook]...)
 		}
+	}
+	s.dropLane()
+	s.dropGauge()
+	shut(&s.event)
+}
+
+// Ledger is where the session's owner writes down what a successor needs.
+func (s *Shell) Ledger() *ledger.Ledger { return s.st.book }
+
+// Forget gives back what is held for a session that was closed: the output of its commands above all.
+func (s *Shell) Forget() {
+	s.outputs.close()
+	if s.st != nil {
+		s.st.book.Close()
+	}
+	if group := s.held(); group != nil {
+		group.DropAll()
 	}
 }
 
 func signalName(s syscall.Signal) string { return protocol.SignalName(s) }
-
-// signalPid sends sig to pid if that is still in the cell: the pidfd pins the process before the second look.
-func signalPid(pid int, sig syscall.Signal, c *Cell) {
-	fd, err := unix.PidfdOpen(pid, 0)
-	if err != nil {
-		return
-	}
-	defer unix.Close(fd)
-	if slices.Contains(c.Others(0), pid) {
-		_ = unix.PidfdSendSignal(fd, unix.Signal(sig), nil, 0)
-	}
-}
 
 // ignores says whether a signal would be lost on pid right now.
 func ignores(pid int, sig syscall.Signal) bool {

@@ -44,7 +44,7 @@ func shells(t testing.TB) map[string]string {
 	return found
 }
 
-// eachShell runs f once for each shell, and for sh and bash once more without cgroups.
+// eachShell runs f once for each shell, and for sh and bash once more in each lower tier.
 func eachShell(t *testing.T, f func(t *testing.T, s *session)) {
 	h := testHost(t, "auto")
 	paths := shells(t)
@@ -54,15 +54,17 @@ func eachShell(t *testing.T, f func(t *testing.T, s *session)) {
 			f(t, openSession(t, h, path))
 		})
 	}
-	if tier, _ := h.Isolation(); tier == "none" {
-		return
-	}
-	none := testHost(t, "none")
-	for _, name := range []string{"sh", "bash"} {
-		t.Run(name+"/none", func(t *testing.T) {
-			t.Parallel()
-			f(t, openSession(t, none, paths[name]))
-		})
+	for _, tier := range []string{"pidns", "none"} {
+		if now, _ := h.Isolation(); now == tier || tier == "pidns" && NeedsUserNamespace() {
+			continue
+		}
+		h := testHost(t, tier)
+		for _, name := range []string{"sh", "bash"} {
+			t.Run(name+"/"+tier, func(t *testing.T) {
+				t.Parallel()
+				f(t, openSession(t, h, paths[name]))
+			})
+		}
 	}
 }
 
@@ -83,7 +85,9 @@ func openSession(t testing.TB, h *Host, path string) *session {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := s.Close(0); err != nil {
+		err := s.Close(0)
+		s.Forget()
+		if err != nil {
 			t.Error(err)
 		}
 	})
@@ -272,10 +276,11 @@ func TestHostileNames(t *testing.T) {
 func TestStdin(t *testing.T) {
 	eachShell(t, func(t *testing.T, s *session) {
 		s.want("cat; read x; echo rc=$?", "rc=1\n")
+		given := bytes.Repeat([]byte("$'\"`\\\x00\xff\n"), 300_000)
 		c := NewCommand("cat")
-		c.Stdin = bytes.Repeat([]byte("$'\"`\\\x00\xff\n"), 100_000)
-		if r := s.wait(s.start(c)); r.out != string(c.Stdin) {
-			t.Fatalf("%d bytes of %d", len(r.out), len(c.Stdin))
+		c.Stdin = given
+		if r := s.wait(s.start(c)); r.out != string(given) {
+			t.Fatalf("%d bytes of %d", len(r.out), len(given))
 		}
 		c = NewCommand("read a; echo got-$a; sort")
 		c.OpenStdin = true
@@ -491,6 +496,6 @@ func TestBackgroundProcess(t *testing.T) {
 func TestNoDescriptorsLeak(t *testing.T) {
 	eachShell(t, func(t *testing.T, s *session) {
 		s.want("ls /proc/self/fd | tr '\\n' ' '", "0 1 2 3 ")
-		s.want("sh -c 'ls /proc/$$/fd' | tr '\\n' ' '", "0 1 2 ")
+		s.want("sh -c 'read pid rest </proc/self/stat; ls /proc/$pid/fd' | tr '\\n' ' '", "0 1 2 ")
 	})
 }

@@ -23,33 +23,40 @@ const bootTimeout = 20 * time.Second
 // caller of Run), ended by its own exit or by release.
 type shellProc struct {
 	kind   *kind
-	child  *Child
-	cell   *Cell // where the shell is now, and with it what the running command starts
-	script int   // write end of the script channel
-	ctlR   int   // control pipe: reports come in here
-	ctlW   int   // its other end, opened by the shell under /proc
-	text   int   // memfd: the text of the running command
+	child  KeptChild
+	cell   KeptCell // where the shell is now, and with it what the running command starts
+	script int      // write end of the script channel
+	ctlR   int      // control pipe: reports come in here
+	ctlW   int      // its other end, opened by the shell under /proc
+	text   int      // memfd: the text of the running command
+	held   []int    // what the keeper calls script, ctlR, ctlW and text; none of it before the shell runs
 	lines  []byte
-	exit   *exitReport // what the EXIT trap said, nil before
+	exit   *int // the status that the EXIT trap told, nil before
 }
 
-type exitReport struct {
-	code  int
-	depth int // function calls below which the exit happened
-}
+// Which of held is which.
+const (
+	heldScript = iota
+	heldCtlR
+	heldCtlW
+	heldText
+)
 
 // report is one message of the control pipe.
 type report struct {
-	verb byte // 'e' end of a command, 'x' exit, 'j' a copy was started
-	seq  string
-	val  int
+	verb byte   // 'e' end of a command, 'j' a copy was started, 'g' what was told last
+	seq  string // whose; of 'g' the question's
+	val  int    // the status, or the copy's pid
+	last string // of 'g': the command whose status it is
 }
 
+// self is where our own descriptors are found, held by the keeper or not: good for what nobody needs once we are gone.
 func self() string { return "/proc/" + strconv.Itoa(os.Getpid()) + "/fd" }
 
-// startShellProc spawns a shell in cell and lets it read the boot text and then state, when there is one.
-func (h *Host) startShellProc(path string, env []string, dir string, cell *Cell, xsnap int, state []byte) (p *shellProc, err error) {
-	k, argv, err := kindOf(path)
+// startShellProc spawns a shell in cell, a new one of group, and lets it read the boot text and then state, when there
+// is one.
+func (s *Shell) startShellProc(c ShellConfig, group KeptGroup, cell KeptCell, state []byte) (p *shellProc, err error) {
+	k, argv, err := kindOf(c.Path)
 	if err != nil {
 		return nil, err
 	}
@@ -58,6 +65,7 @@ func (h *Host) startShellProc(path string, env []string, dir string, cell *Cell,
 	defer func() {
 		if err != nil {
 			half.release()
+			group.Drop(half.held...)
 		}
 	}()
 	var ch, ctl [2]int
@@ -81,12 +89,16 @@ func (h *Host) startShellProc(path string, env []string, dir string, cell *Cell,
 	if p.text, err = memfd("command"); err != nil {
 		return nil, err
 	}
+	if p.held, err = group.Hold(p.script, p.ctlR, p.ctlW, p.text); err != nil {
+		return nil, fmt.Errorf("hold a shell's descriptors: %w", err)
+	}
 	boot, err := memfd("boot")
 	if err != nil {
 		return nil, err
 	}
 	defer unix.Close(boot)
-	text := strings.NewReplacer("@P@", self(), "@C@", strconv.Itoa(p.ctlW), "@X@", strconv.Itoa(xsnap), "@E@", endMark).Replace(k.boot)
+	text := strings.NewReplacer("@P@", s.b.Keeper.Dir(), "@C@", strconv.Itoa(p.held[heldCtlW]),
+		"@X@", strconv.Itoa(s.st.held[heldExit]), "@E@", endMark).Replace(k.boot)
 	if err = fill(boot, []byte(text)); err != nil {
 		return nil, err
 	}
@@ -108,12 +120,12 @@ func (h *Host) startShellProc(path string, env []string, dir string, cell *Cell,
 	}
 	defer null.Close()
 	files := []*os.File{null, null, null, reader}
-	if k.stdin {
+	if k.stdin != "" {
 		files = []*os.File{reader, null, null}
 	} else {
 		line += "\\exec 3<&-;"
 	}
-	p.child, err = h.Spawn(Spec{Path: path, Argv: append(argv, k.args...), Env: env, Dir: dir, Files: files, Cell: cell})
+	p.child, err = cell.Spawn(Spec{Path: c.Path, Argv: append(argv, k.args...), Env: c.Env, Dir: c.Dir, Files: files})
 	if err != nil {
 		return nil, err
 	}
@@ -129,7 +141,7 @@ func (h *Host) startShellProc(path string, env []string, dir string, cell *Cell,
 	if !ready {
 		p.child.Signal(unix.SIGKILL)
 		<-p.child.Exited()
-		return nil, fmt.Errorf("shell %s did not come up: %v", path, p.child.Status())
+		return nil, fmt.Errorf("shell %s did not come up: %v", c.Path, p.child.Status())
 	}
 	return p, nil
 }
@@ -174,10 +186,12 @@ func (p *shellProc) next() (report, bool) {
 			case 'e', 'j':
 				v, _ := strconv.Atoi(string(f[2]))
 				return report{verb: f[0][0], seq: string(f[1]), val: v}, true
+			case 'g':
+				v, _ := strconv.Atoi(string(f[len(f)-1]))
+				return report{verb: 'g', seq: string(f[1]), last: string(f[2]), val: v}, true
 			case 'x':
 				code, _ := strconv.Atoi(string(f[1]))
-				depth, _ := strconv.Atoi(string(f[2]))
-				p.exit = &exitReport{code: code, depth: depth}
+				p.exit = &code
 			}
 			continue
 		}
@@ -266,7 +280,7 @@ func (p *shellProc) ask(tag, text string, bound time.Duration) (status int, ok b
 	if fill(fd, []byte(text)) != nil {
 		return 0, false
 	}
-	p.send(fmt.Sprintf("%s \"$__trl_p/%d\";%s %s\n", p.kind.dot, fd, p.kind.quit, tag))
+	p.send(fmt.Sprintf("%s %s/%d;%s %s\n", p.kind.dot, self(), fd, p.kind.quit, tag))
 	p.send(p.kind.again + " " + tag + "\n")
 	r, ok := p.awaitVerb('e', tag, time.Now().Add(bound))
 	return r.val, ok

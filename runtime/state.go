@@ -9,6 +9,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"trl/runtime/ledger"
 )
 
 // state is what is known of a shell's state outside of it: two memfds that the shell writes snapshots into by turns, so
@@ -17,25 +19,67 @@ type state struct {
 	mu    sync.Mutex // guards all below: a process may be started from the last snapshot while a command runs
 	fd    [2]int
 	exit  int
-	mark  [2]string // what ends a whole snapshot in fd[i]; "" for one never asked for
-	newer int       // index of the one asked for last
+	book  *ledger.Ledger // what our owner writes down about the session
+	held  []int          // what the keeper calls fd[0], fd[1], exit and book
+	mark  [2]string      // what ends a whole snapshot in fd[i]; "" for one never asked for
+	newer int            // index of the one asked for last
 	seq   int
 	dirty bool // a command has run since
 	last  []byte
 }
 
-func newState() (*state, error) {
+// Which of held is which.
+const (
+	heldExit = 2
+	heldBook = 3
+)
+
+func newState(group KeptGroup) (*state, error) {
 	s := &state{fd: [2]int{-1, -1}, exit: -1}
+	var err error
 	for _, p := range []*int{&s.fd[0], &s.fd[1], &s.exit} {
-		var err error
 		if *p, err = memfd("state"); err != nil {
 			s.close()
 			return nil, err
 		}
 	}
+	if s.book, err = ledger.New(); err != nil {
+		s.close()
+		return nil, err
+	}
+	if s.held, err = group.Hold(s.fd[0], s.fd[1], s.exit, s.book.Fd()); err != nil {
+		s.book.Close()
+		s.close()
+		return nil, fmt.Errorf("hold a shell's state: %w", err)
+	}
 	return s, nil
 }
 
+// adoptState goes on with descriptors that another process wrote: what ends in a mark is whole.
+func adoptState(held []int, a, b, exit int, book *ledger.Ledger) *state {
+	s := &state{fd: [2]int{a, b}, exit: exit, book: book, held: held, dirty: true}
+	for i, fd := range s.fd {
+		var st unix.Stat_t
+		if unix.Fstat(fd, &st) != nil {
+			continue
+		}
+		end := make([]byte, min(st.Size, 64))
+		if _, err := unix.Pread(fd, end, st.Size-int64(len(end))); err != nil {
+			continue
+		}
+		if at := bytes.LastIndex(end, []byte(endMark+" ")); at >= 0 && bytes.HasSuffix(end, []byte("\n")) {
+			mark := string(end[at:])
+			n, _ := strconv.Atoi(strings.TrimSpace(mark[len(endMark):]))
+			s.mark[i] = mark
+			if n > s.seq {
+				s.seq, s.newer = n, i
+			}
+		}
+	}
+	return s
+}
+
+// close closes all but the ledger, which ends when the session is forgotten.
 func (s *state) close() {
 	for _, fd := range []int{s.fd[0], s.fd[1], s.exit} {
 		if fd >= 0 {
@@ -55,7 +99,7 @@ func (s *state) ask(p *shellProc) {
 	m := strconv.Itoa(s.seq)
 	s.mark[s.newer] = endMark + " " + m + "\n"
 	s.dirty = false
-	p.send(fmt.Sprintf("__trl_s \"$__trl_p/%d\" %s\n", s.fd[s.newer], m))
+	p.send(fmt.Sprintf("__trl_s \"$__trl_p/%d\" %s\n", s.held[s.newer], m))
 }
 
 // pending: the shell has not finished the snapshot asked for last.
@@ -88,7 +132,7 @@ func (s *state) script(k *kind, exited bool) []byte {
 			raw = content(s.fd[i])
 		}
 	}
-	if mark := endMark + " x\n"; exited && whole(s.exit, mark) {
+	if exited && s.exitedLocked() {
 		raw = content(s.exit)
 	}
 	s.last = raw
@@ -97,6 +141,9 @@ func (s *state) script(k *kind, exited bool) []byte {
 	}
 	return posixScript(raw)
 }
+
+// exitedLocked: the EXIT trap has written all down, and not from inside of a function, whose locals would be among it.
+func (s *state) exitedLocked() bool { return whole(s.exit, endMark+" x0\n") }
 
 // restored starts again after the state was put into a new shell, where it is still true.
 func (s *state) restored() {
@@ -199,7 +246,8 @@ func entries(s string) []string {
 }
 
 // wrap returns scripts to read before and after a command that has variables or a directory of its own: the first
-// remembers what was, the second puts it back. The status of the first is that of cd.
+// remembers what was, the second puts it back, and does nothing when it is read once more: a gateway may have died
+// after it had asked for it. The status of the first is that of cd.
 func wrap(k *kind, env map[string]*string, dir string) (before, after string) {
 	var b, a strings.Builder
 	for n, v := range env {
@@ -210,11 +258,11 @@ func wrap(k *kind, env map[string]*string, dir string) (before, after string) {
 				list = "typeset"
 			}
 			fmt.Fprintf(&b, "__trl_o_%s=$(builtin %s -p %s 2>/dev/null) || builtin :\n", n, list, n)
-			fmt.Fprintf(&a, "builtin unset -v %s\nbuiltin eval \"$__trl_o_%s\"\nbuiltin unset -v __trl_o_%s\n", n, n, n)
+			fmt.Fprintf(&a, "if [[ -v __trl_o_%[1]s ]]; then builtin unset -v %[1]s; builtin eval \"$__trl_o_%[1]s\"; builtin unset -v __trl_o_%[1]s; fi\n", n)
 		default:
 			fmt.Fprintf(&b, "case ${%[1]s+x} in x) __trl_h_%[1]s=1 __trl_o_%[1]s=$%[1]s ;; *) __trl_h_%[1]s= __trl_o_%[1]s= ;; esac\n", n)
 			fmt.Fprintf(&b, "case \"\n$(export -p)\" in *'\nexport %[1]s='*|*'\nexport %[1]s\n'*) __trl_x_%[1]s=1 ;; *) __trl_x_%[1]s= ;; esac\n", n)
-			fmt.Fprintf(&a, "unset %[1]s\ncase $__trl_h_%[1]s in 1) %[1]s=$__trl_o_%[1]s ;; esac\ncase $__trl_x_%[1]s in 1) export %[1]s ;; esac\nunset __trl_h_%[1]s __trl_o_%[1]s __trl_x_%[1]s\n", n)
+			fmt.Fprintf(&a, "case ${__trl_h_%[1]s+x} in x) unset %[1]s\ncase $__trl_h_%[1]s in 1) %[1]s=$__trl_o_%[1]s ;; esac\ncase $__trl_x_%[1]s in 1) export %[1]s ;; esac\nunset __trl_h_%[1]s __trl_o_%[1]s __trl_x_%[1]s ;; esac\n", n)
 		}
 		if v == nil {
 			fmt.Fprintf(&b, "unset -v %s\n", n)
@@ -228,7 +276,7 @@ func wrap(k *kind, env map[string]*string, dir string) (before, after string) {
 			cd = "builtin cd"
 		}
 		fmt.Fprintf(&b, "__trl_d=$PWD\n%s -- %s >/dev/null\n", cd, quote(dir))
-		fmt.Fprintf(&a, "%s -- \"$__trl_d\" >/dev/null\nunset -v __trl_d\n", cd)
+		fmt.Fprintf(&a, "case ${__trl_d+x} in x) %s -- \"$__trl_d\" >/dev/null\nunset -v __trl_d ;; esac\n", cd)
 	}
 	return b.String(), a.String()
 }

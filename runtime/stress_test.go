@@ -5,6 +5,8 @@ import (
 	"os"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // TestAbortOften: the same abort many times over, for the race that one in hundreds loses.
@@ -37,4 +39,30 @@ func TestAbortOften(t *testing.T) {
 // SIGINT, seen once in some hundreds. trl can only notice, and put another shell in their place.
 func selfLocked(s *session, r result) bool {
 	return (s.Name() == "ash" || s.Name() == "zsh") && r.Signal == "KILL" && r.Restored
+}
+
+// TestTimeoutBeforeBegin: on a busy machine a command's time may be over before its shell has read a word of it. It must
+// not run then as if nothing had been. A stopped shell is as busy as can be.
+func TestTimeoutBeforeBegin(t *testing.T) {
+	eachShell(t, func(t *testing.T, s *session) {
+		s.code("KEEP=yes", 0)
+		for range 5 {
+			if err := s.proc().child.Signal(unix.SIGSTOP); err != nil {
+				t.Fatal(err)
+			}
+			c := NewCommand("f() { sleep 300; echo AFTER; }; f; echo AFTER")
+			c.Timeout = time.Millisecond
+			started := s.start(c)
+			for until := time.Now().Add(50 * time.Millisecond); time.Now().Before(until); time.Sleep(time.Millisecond) {
+			}
+			if err := s.proc().child.Signal(unix.SIGCONT); err != nil {
+				t.Fatal(err)
+			}
+			r := s.wait(started)
+			if r.Timeout != "hard" || r.out != "" || r.Died && !selfLocked(s, r) {
+				t.Fatalf("%q %q %v", r.out, r.err, r.Outcome)
+			}
+			s.want("echo $KEEP", "yes\n")
+		}
+	})
 }

@@ -24,7 +24,7 @@ __trl_k() { if [[ -v __trl_u ]]; then builtin trap - DEBUG; builtin set +T; buil
 __trl_e() {
 	builtin local __trl_r="$?"
 	builtin printf 'e %s %s\n' "$1" "$__trl_r" >"$__trl_c"
-	__trl_n=$1
+	__trl_n="$1 $__trl_r"
 	__trl_k
 	if [[ $- == *e* ]]; then builtin return 0; fi
 	builtin return "$__trl_r"
@@ -34,10 +34,19 @@ __trl_e() {
 # by a line of its own that repeats what was not said.
 __trl_a() {
 	builtin local __trl_r="$?"
-	if [[ $__trl_n != "$1" ]]; then
+	if [[ $__trl_n != "$1 "* ]]; then
 		builtin printf 'e %s %s\n' "$1" "$__trl_r" >"$__trl_c"
+		__trl_n="$1 $__trl_r"
 		__trl_k
 	fi
+	if [[ $- == *e* ]]; then builtin return 0; fi
+	builtin return "$__trl_r"
+}
+
+# Tell a new gateway, which asks as $1, what was reported last: its predecessor may have died with that in its hands.
+__trl_g() {
+	builtin local __trl_r="$?"
+	builtin printf 'g %s %s\n' "$1" "$__trl_n" >"$__trl_c"
 	if [[ $- == *e* ]]; then builtin return 0; fi
 	builtin return "$__trl_r"
 }
@@ -54,14 +63,14 @@ __trl_s() {
 }
 
 # Exit: what `exit` and errexit end still has its state; write it down. Inside a function its locals would pass for
-# globals, so the report says how deep it was and trl then uses the snapshot before.
+# globals, so the mark says whether it was in one and trl then uses the snapshot before.
 __trl_q() {
 	builtin local __trl_r="$?" __trl_i __trl_f=0
 	for __trl_i in "${FUNCNAME[@]:1}"; do
 		case $__trl_i in source|main) ;; *) __trl_f=1 ;; esac
 	done
 	__trl_k
-	__trl_s "$__trl_x" x
+	__trl_s "$__trl_x" "x$__trl_f"
 	builtin printf 'x %s %s\n' "$__trl_r" "$__trl_f" >"$__trl_c"
 	builtin return "$__trl_r"
 }
@@ -73,4 +82,4 @@ trap '__trl_q' EXIT
 __trl_2() { builtin return 2; }
 trap '__trl_u=1; builtin shopt -s extdebug; builtin set -T; builtin trap '\''case ${FUNCNAME-} in __trl_*) ;; *) if ((${#BASH_SOURCE[@]} > 1)); then __trl_2; fi ;; esac'\'' DEBUG' 40
 
-readonly -f __trl_k __trl_e __trl_a __trl_s __trl_q __trl_2
+readonly -f __trl_k __trl_e __trl_a __trl_g __trl_s __trl_q __trl_2

@@ -13,7 +13,7 @@ __trl_e() {
 	__trl_r=$?
 	unset -f command
 	\command printf 'e %s %s\n' "$1" "$__trl_r" >"$__trl_c"
-	__trl_n=$1
+	__trl_n="$1 $__trl_r"
 	case $- in *e*) return 0 ;; esac
 	return "$__trl_r"
 }
@@ -22,9 +22,21 @@ __trl_a() {
 	__trl_r=$?
 	unset -f command
 	case $__trl_n in
-	"$1") ;;
-	*) \command printf 'e %s %s\n' "$1" "$__trl_r" >"$__trl_c" ;;
+	"$1 "*) ;;
+	*)
+		\command printf 'e %s %s\n' "$1" "$__trl_r" >"$__trl_c"
+		__trl_n="$1 $__trl_r"
+		;;
 	esac
+	case $- in *e*) return 0 ;; esac
+	return "$__trl_r"
+}
+
+# What was reported last, for a new gateway, as in bash.sh.
+__trl_g() {
+	__trl_r=$?
+	unset -f command
+	\command printf 'g %s %s\n' "$1" "$__trl_n" >"$__trl_c"
 	case $- in *e*) return 0 ;; esac
 	return "$__trl_r"
 }
@@ -44,7 +56,7 @@ __trl_s() {
 
 __trl_q() {
 	__trl_y=$?
-	__trl_s "$__trl_x" x
+	__trl_s "$__trl_x" x0
 	\command printf 'x %s 0\n' "$__trl_y" >"$__trl_c"
 	return "$__trl_y"
 }
@@ -57,11 +69,11 @@ __trl_j() {
 	unset -f command
 	(
 		trap : TERM HUP # the inner one has the default again, and its end is told
-		\command read __trl_g <"$__trl_p/$6"
+		\command read __trl_w <"$__trl_p/$6"
 		(
 			set +e
 			\command . "$__trl_p/$4"
-		) <"$__trl_p/$1" >"$__trl_p/$2" 2>"$__trl_p/$3"
+		) <"$1" >"$__trl_p/$2" 2>"$__trl_p/$3"
 		\command printf 'q %s\n' "$?" >"$__trl_p/$5"
 	) &
 	\command printf 'j %s %s\n' "$7" "$!" >"$__trl_c"

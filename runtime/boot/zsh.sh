@@ -10,14 +10,25 @@ typeset -g __trl_n=
 __trl_e() {
 	builtin local __trl_r="$?"
 	builtin printf 'e %s %s\n' "$1" "$__trl_r" >"$__trl_c"
-	__trl_n=$1
+	__trl_n="$1 $__trl_r"
 	if [[ -o errexit ]] { builtin return 0 }
 	builtin return "$__trl_r"
 }
 
 __trl_a() {
 	builtin local __trl_r="$?"
-	if [[ $__trl_n != "$1" ]] { builtin printf 'e %s %s\n' "$1" "$__trl_r" >"$__trl_c" }
+	if [[ $__trl_n != "$1 "* ]] {
+		builtin printf 'e %s %s\n' "$1" "$__trl_r" >"$__trl_c"
+		__trl_n="$1 $__trl_r"
+	}
+	if [[ -o errexit ]] { builtin return 0 }
+	builtin return "$__trl_r"
+}
+
+# What was reported last, for a new gateway, as in bash.sh.
+__trl_g() {
+	builtin local __trl_r="$?"
+	builtin printf 'g %s %s\n' "$1" "$__trl_n" >"$__trl_c"
 	if [[ -o errexit ]] { builtin return 0 }
 	builtin return "$__trl_r"
 }
@@ -56,7 +67,7 @@ __trl_q() {
 	for __trl_i in "${(@)funcstack[2,-1]}"; do
 		case $__trl_i in /*|'(eval)') ;; *) __trl_f=1 ;; esac
 	done
-	__trl_s "$__trl_x" x
+	__trl_s "$__trl_x" "x$__trl_f"
 	builtin printf 'x %s %s\n' "$__trl_r" "$__trl_f" >"$__trl_c"
 }
 trap '__trl_q' EXIT

@@ -1,0 +1,199 @@
+package runtime
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Tier "pidns": a session is a PID namespace. Its first process is ours, and when that ends the kernel kills all others
+// and lets it be reaped only when they are gone: one KILL, and the proof that it has worked. All of them end when trl
+// does, however that ends. Cells are told apart as in tier "none".
+//
+// The shells are children of ours that were forked into the namespace, so that a new one can take an old one's place.
+// What loses its parent in there goes to the namespace's first process. /proc is the one that everybody has, with the
+// numbers that everybody knows processes by; inside, getpid and kill have others.
+
+// namespaces is what a Host in tier "pidns" makes them with.
+type namespaces struct {
+	program int    // fd of init, see openProgram
+	life    [2]int // a pipe that nobody writes to: inits wait for the end of our writing end
+}
+
+func openNamespaces() (*namespaces, error) {
+	n := &namespaces{}
+	var err error
+	if n.program, err = openProgram("trl-init", initText()); err != nil {
+		return nil, err
+	}
+	if err := unix.Pipe2(n.life[:], unix.O_CLOEXEC); err != nil {
+		unix.Close(n.program)
+		return nil, os.NewSyscallError("pipe2", err)
+	}
+	if err := n.probe(); err != nil {
+		n.close()
+		return nil, err
+	}
+	return n, nil
+}
+
+func (n *namespaces) close() {
+	unix.Close(n.program)
+	unix.Close(n.life[0])
+	unix.Close(n.life[1])
+}
+
+// probe does what NewGroup and Spawn do. It comes before the nursery, so it waits itself.
+func (n *namespaces) probe() error {
+	pid, pidfd, err := n.start()
+	if err != nil {
+		return err
+	}
+	err = onSpentThread(func() error {
+		if err := unix.Setns(pidfd, unix.CLONE_NEWPID); err != nil {
+			return os.NewSyscallError("setns to a PID namespace (Linux 5.8)", err)
+		}
+		_, err := syscall.ForkExec("/proc/self/no-such-program", []string{"probe"}, nil)
+		if !errors.Is(err, unix.ENOENT) {
+			return fmt.Errorf("start in a PID namespace: %w", err)
+		}
+		return nil
+	})
+	_ = unix.PidfdSendSignal(pidfd, unix.SIGKILL, nil, 0)
+	_, _ = retry(func() (int, error) { return unix.Wait4(pid, nil, 0, nil) })
+	unix.Close(pidfd)
+	return err
+}
+
+// start starts the first process of a new namespace.
+func (n *namespaces) start() (pid, pidfd int, err error) {
+	pidfd = -1
+	err = onSpentThread(func() (err error) {
+		signalMask(false)
+		pid, err = syscall.ForkExec("/proc/self/fd/"+strconv.Itoa(n.program), []string{"trl-init"}, &syscall.ProcAttr{
+			Dir: "/", Files: []uintptr{uintptr(n.life[0])},
+			Sys: &syscall.SysProcAttr{Setsid: true, Cloneflags: unix.CLONE_NEWPID, PidFD: &pidfd},
+		})
+		return err
+	})
+	if err == nil && pidfd < 0 { // see Spawn
+		if pidfd, err = unix.PidfdOpen(pid, 0); err != nil {
+			_ = unix.Kill(pid, unix.SIGKILL)
+			_, _ = retry(func() (int, error) { return unix.Wait4(pid, nil, 0, nil) })
+		}
+	}
+	if err != nil {
+		return 0, -1, fmt.Errorf("new PID namespace: %w", err)
+	}
+	return pid, pidfd, nil
+}
+
+// startInit makes a new group's namespace.
+func (g *Group) startInit() error {
+	h := g.host
+	h.nursery.forking.RLock()
+	defer h.nursery.forking.RUnlock()
+	giveBack := inherit(nil)
+	pid, pidfd, err := h.spaces.start()
+	giveBack()
+	if err != nil {
+		return err
+	}
+	g.init = &Child{pid: pid, pidfd: pidfd, exited: make(chan struct{})}
+	h.nursery.add(g.init)
+	if haveChildren() {
+		g.orphans, _ = openFile(procPath(pid, "/task/"+strconv.Itoa(pid)), "children", unix.O_RDONLY)
+	}
+	return nil
+}
+
+// endInit kills the namespace, if the group has one; it does not wait.
+func (g *Group) endInit() {
+	if g.init == nil {
+		return
+	}
+	_ = g.init.Signal(unix.SIGKILL)
+	_ = g.init.Close()
+	g.listing.Lock()
+	defer g.listing.Unlock()
+	if g.orphans >= 0 {
+		unix.Close(g.orphans)
+		g.orphans = -1
+	}
+}
+
+// killNamespace returns the pids that are left when ctx ends.
+func (g *Group) killNamespace(ctx context.Context) []int {
+	_ = g.init.Signal(unix.SIGKILL)
+	select {
+	case <-g.init.exited:
+		return nil
+	case <-ctx.Done():
+	}
+	if left := g.Members(); len(left) > 0 {
+		return left
+	}
+	return []int{g.init.pid}
+}
+
+// forkExec is syscall.ForkExec into the cell's namespace, where there are namespaces: this thread forks nowhere else then.
+func (c *Cell) forkExec(path string, argv []string, attr *syscall.ProcAttr) (pid int, err error) {
+	if c != nil && c.group.init != nil {
+		if err := unix.Setns(c.group.init.Pidfd(), unix.CLONE_NEWPID); err != nil {
+			return 0, os.NewSyscallError("setns", err)
+		}
+	}
+	return syscall.ForkExec(path, argv, attr)
+}
+
+// adoptedLocked is the fd of the list in which the group's orphans are, maybe with others: -1 if there is none. listing
+// is held.
+func (g *Group) adoptedLocked() int {
+	if g.init != nil {
+		return g.orphans
+	}
+	return g.host.adopted
+}
+
+// walkOrphans visits the namespace's orphans and all below them.
+func (g *Group) walkOrphans(visit func(p proc, c *Cell)) {
+	var pids []int
+	_ = g.init.whileUnreaped(func() error { // afterwards there is nobody, and the number may be somebody else's
+		pids = proc{pid: g.init.pid, threads: 1}.children()
+		return nil
+	})
+	for _, pid := range pids {
+		p, ok := readProc(pid)
+		if !ok || p.ppid != g.init.pid {
+			g.missed.Add(1)
+			continue
+		}
+		c, _ := g.host.marked(readMark(pid))
+		if c == nil || c.group != g {
+			c = g.cellAt(p.start) // it took the mark off, but who else could be here
+		}
+		g.descend(p, c, visit)
+	}
+}
+
+// outerPid is the number by which we know a child of shell that its own namespace knows as inner.
+func outerPid(shell, inner int) int {
+	p, ok := readProc(shell)
+	if !ok {
+		return inner
+	}
+	want := []byte("\t" + strconv.Itoa(inner) + "\n")
+	for _, pid := range p.children() {
+		text, _ := slurp(procPath(pid, "/status"), make([]byte, 4<<10))
+		if line := statusLine(text, "NSpid:"); bytes.HasSuffix(line, want) {
+			return pid
+		}
+	}
+	return inner
+}

@@ -1,0 +1,196 @@
+package runtime
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// An inlet is a stdin that loses nothing: what is given goes into a memfd, and from there into the pipe by splice, which
+// moves the memfd's own position as it does. Both are held by the keeper, so that whoever comes after us goes on with the
+// next byte. The end of the input is a seal on the memfd, which outlives us as well.
+//
+// A journal's log is the same thing the other way round.
+type inlet struct {
+	group KeptGroup
+	held  []int      // what the keeper calls mem, r and w; w's is dropped when it is closed
+	files []HeldFile // the same with what they are; set once
+
+	mu   sync.Mutex // give and feed may come from two goroutines
+	mem  int        // guarded by mu for closing; -1 afterwards
+	r, w int        // the pipe; guarded by mu for closing; -1 once closed
+	size int64      // guarded by mu; bytes ever given
+	fed  int64      // guarded by mu; bytes that are in the pipe, or read: mem's position
+	free int64      // guarded by mu; up to where mem was punched out
+	eof  bool       // guarded by mu
+}
+
+// freeBatch is how much must have been read before its memory is given back.
+const freeBatch = 1 << 20
+
+func newInlet(group KeptGroup) (*inlet, error) {
+	in := &inlet{group: group, r: -1, w: -1}
+	var err error
+	if in.mem, err = unix.MemfdCreate("trl-stdin", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING); err != nil {
+		return nil, fmt.Errorf("memfd: %w", err)
+	}
+	fd, err := halfPipe(1)
+	if err != nil {
+		in.close()
+		return nil, fmt.Errorf("stdin pipe: %w", err)
+	}
+	in.r, in.w = fd[0], fd[1]
+	if in.held, err = group.Hold(in.mem, in.r, in.w); err != nil {
+		in.close()
+		return nil, fmt.Errorf("hold stdin: %w", err)
+	}
+	in.files = heldFiles(in.held, in.mem, in.r, in.w)
+	return in, nil
+}
+
+// end is how the shell finds the pipe to read from: a number in Keeper.Dir.
+func (in *inlet) end() int { return in.held[1] }
+
+// give adds to the input. It never waits.
+func (in *inlet) give(p []byte, eof bool) error {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if in.mem < 0 || in.w < 0 || in.eof {
+		return ErrStdinClosed
+	}
+	for len(p) > 0 {
+		n, err := unix.Pwrite(in.mem, p, in.size)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("stdin: %w", err)
+		}
+		in.size += int64(n)
+		p = p[n:]
+	}
+	if eof {
+		in.eof = true
+		_, _ = unix.FcntlInt(uintptr(in.mem), unix.F_ADD_SEALS, unix.F_SEAL_GROW)
+	}
+	return nil
+}
+
+// pending is how much has been given and not taken.
+func (in *inlet) pending() int64 {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return in.size - in.fed
+}
+
+// feed moves into the pipe what it takes now. more: it is full, ask poll for room. At the end of the input it closes the
+// pipe.
+func (in *inlet) feed() (more bool) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	for in.w >= 0 && in.fed < in.size {
+		n, err := unix.Splice(in.mem, nil, in.w, nil, int(min(in.size-in.fed, 1<<20)), unix.SPLICE_F_NONBLOCK)
+		switch {
+		case err == unix.EINTR:
+			continue
+		case err == unix.EAGAIN:
+			return true
+		case err == unix.EINVAL, err == unix.ENOSYS, err == unix.EPERM:
+			if n, err = in.copyLocked(); err == unix.EAGAIN {
+				return true
+			}
+		}
+		if n <= 0 || err != nil { // EPIPE cannot be while we hold a reader; whatever it is, nobody reads this any more
+			in.closeWriterLocked()
+			return false
+		}
+		in.fed += n
+	}
+	if in.fed-in.free >= freeBatch && in.mem >= 0 && in.w >= 0 {
+		in.freeLocked()
+	}
+	if in.eof {
+		in.closeWriterLocked()
+	}
+	return false
+}
+
+// freeLocked gives memory back, but of nothing that the pipe may still point into: splice does not copy.
+func (in *inlet) freeLocked() {
+	unread, err := unix.IoctlGetInt(in.w, unix.TIOCINQ)
+	if err != nil {
+		return
+	}
+	const page = 4 << 10
+	if to := (in.fed - int64(unread)) / page * page; to-in.free >= freeBatch {
+		_ = unix.Fallocate(in.mem, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, in.free, to-in.free)
+		in.free = to
+	}
+}
+
+// copyLocked is splice where there is none: a kill between the two calls gives these bytes twice.
+func (in *inlet) copyLocked() (int64, error) {
+	var buf [4 << 10]byte
+	n, err := unix.Pread(in.mem, buf[:min(int64(len(buf)), in.size-in.fed)], in.fed)
+	if err != nil {
+		return 0, err
+	}
+	if n, err = unix.Write(in.w, buf[:n]); err != nil {
+		return 0, err
+	}
+	_, err = unix.Seek(in.mem, in.fed+int64(n), 0)
+	return int64(n), err
+}
+
+// writer is what poll asks for room, -1 when the input is over.
+func (in *inlet) writer() int {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return in.w
+}
+
+// roomPace is how often a full pipe is looked at: a process that reads little gets its input in steps of a pipe's 64 KiB.
+const roomPace = 2 * time.Millisecond
+
+// awaitRoom returns when the full pipe may take more, false when done closes.
+func (in *inlet) awaitRoom(done <-chan struct{}) bool {
+	pace := time.NewTimer(roomPace)
+	defer pace.Stop()
+	for wait := roomPace; ; wait = min(2*wait, 50*roomPace) {
+		select {
+		case <-pace.C:
+		case <-done:
+			return false
+		}
+		fds := []unix.PollFd{{Fd: int32(in.writer()), Events: unix.POLLOUT}}
+		if n, _ := unix.Poll(fds, 0); n > 0 || fds[0].Fd < 0 {
+			return true
+		}
+		pace.Reset(wait)
+	}
+}
+
+func (in *inlet) closeWriterLocked() {
+	if in.w < 0 {
+		return
+	}
+	shut(&in.w)
+	if len(in.held) == 3 {
+		in.group.Drop(in.held[2])
+		in.held = in.held[:2]
+	}
+}
+
+func (in *inlet) close() {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.closeWriterLocked()
+	shut(&in.r)
+	shut(&in.mem)
+	if in.held != nil {
+		in.group.Drop(in.held...)
+		in.held = nil
+	}
+}

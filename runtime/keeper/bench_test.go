@@ -1,0 +1,68 @@
+package keeper
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"trl/runtime"
+)
+
+// BenchmarkSpawn compares a spawn of our own with one by a keeper in another process, one after the other so that a
+// busy machine slows down both.
+func BenchmarkSpawn(b *testing.B) {
+	direct := openCell(runtime.Local(newRig(b, "auto").host), "s-1")
+	c, _ := serving(b, "auto")
+	defer c.Close()
+	across := openCell(c, "s-1")
+	var times [2][]time.Duration
+	spec := run("/bin/true")
+	for b.Loop() {
+		for i, cell := range []runtime.KeptCell{direct, across} {
+			begin := time.Now()
+			k, err := cell.Spawn(spec)
+			times[i] = append(times[i], time.Since(begin))
+			if err != nil {
+				b.Fatal(err)
+			}
+			<-k.Exited()
+			k.Close()
+		}
+	}
+	for i, name := range []string{"direct", "keeper"} {
+		slices.Sort(times[i])
+		b.ReportMetric(float64(times[i][len(times[i])/2].Nanoseconds())/1000, name+"-p50-µs")
+		b.ReportMetric(float64(times[i][0].Nanoseconds())/1000, name+"-min-µs")
+	}
+}
+
+func BenchmarkRoundTrip(b *testing.B) {
+	c, _ := serving(b, "none")
+	defer c.Close()
+	for b.Loop() {
+		c.Numbers()
+	}
+}
+
+func BenchmarkOthers(b *testing.B) {
+	for _, isolation := range []string{"auto", "none"} {
+		b.Run(isolation, func(b *testing.B) {
+			c, _ := serving(b, isolation)
+			defer c.Close()
+			cell := openCell(c, "s-1")
+			shell, err := cell.Spawn(run("/bin/sleep", "100"))
+			if err != nil {
+				b.Fatal(err)
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				if cell.Others(shell.Pid()) != nil {
+					b.Fatal("somebody")
+				}
+			}
+			shell.Signal(unix.SIGKILL)
+		})
+	}
+}

@@ -1,0 +1,653 @@
+package keeper
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+
+	"github.com/rs/zerolog"
+	"golang.org/x/sys/unix"
+
+	"trl/protocol"
+	"trl/runtime"
+)
+
+// fdVar tells a gateway which descriptor its socket is.
+const fdVar = "TRL_KEEPER_FD"
+
+// Started tells whether this process was started by a keeper. Before Inherit.
+func Started() bool { _, ok := os.LookupEnv(fdVar); return ok }
+
+// TakeEnviron sets the environment that a keeper started this process with; it does nothing where there is none. Before
+// anything else, once.
+func TakeEnviron() error {
+	if !Started() {
+		return nil
+	}
+	const fd = 4
+	text, err := unsealed(fd)
+	if err != nil {
+		return fmt.Errorf("environment from the keeper: %w", err)
+	}
+	unix.Close(fd)
+	for kv := range strings.SplitSeq(string(text), "\x00") {
+		if name, value, ok := strings.Cut(kv, "="); ok {
+			_ = os.Setenv(name, value) // as it came from a kernel, so the name is a name
+		}
+	}
+	return nil
+}
+
+// Inherit returns the socket that a gateway was started with; nil: this process was not started by a keeper. No child of
+// ours gets it.
+func Inherit() (*os.File, error) {
+	text, ok := os.LookupEnv(fdVar)
+	if !ok {
+		return nil, nil
+	}
+	os.Unsetenv(fdVar)
+	fd, err := strconv.Atoi(text)
+	if err != nil || fd < 3 {
+		return nil, fmt.Errorf("%s=%q: %w", fdVar, text, fs.ErrInvalid)
+	}
+	unix.CloseOnExec(fd)
+	nameProcess()
+	return os.NewFile(uintptr(fd), "keeper"), nil
+}
+
+// A Client is the gateway's end: runtime.Keeper across the socket. When the keeper is gone Done closes, and every call
+// returns ErrLost at once. The owner ends with Bye, which takes everything along, or with Close, which leaves it to the
+// next gateway.
+type Client struct {
+	link      *link
+	log       zerolog.Logger
+	state     state // set once in Dial
+	orphans   int   // fd of the keeper's list, see runtime.Glance; -1: none. Closed by hear
+	files     []*os.File
+	inherited []runtime.Inherited
+	done      chan struct{} // closed when hear has returned
+	yield     chan struct{} // closed when a successor waits
+
+	mu       sync.Mutex
+	lost     bool                // guarded by mu: hear returns, or has
+	serial   uint64              // guarded by mu; the last request's id
+	calls    map[uint64]*call    // guarded by mu; those without an answer
+	children map[uint64]*child   // guarded by mu; those that run
+	marks    map[uint64]struct{} // guarded by mu; of the cells that are there
+}
+
+// A call is a request under way.
+type call struct {
+	child    *child        // what a spawn makes: the hearer must know it before it can hear of its end
+	answered chan struct{} // closed when the rest is set
+	answer   message
+	files    []int
+}
+
+var _ runtime.Keeper = (*Client)(nil)
+
+// Dial takes conn and asks the keeper for all that there is.
+func Dial(conn *os.File, log zerolog.Logger) (*Client, error) {
+	l, err := newLink(conn)
+	if err != nil {
+		return nil, err
+	}
+	c := &Client{
+		link: l, log: log, orphans: -1, done: make(chan struct{}), yield: make(chan struct{}),
+		calls: map[uint64]*call{}, children: map[uint64]*child{}, marks: map[uint64]struct{}{},
+	}
+	if err := c.hello(); err != nil {
+		l.close()
+		return nil, fmt.Errorf("hello of the keeper: %w", err)
+	}
+	go c.hear() // ends with the connection; Close waits for it
+	return c, nil
+}
+
+func (c *Client) hello() error {
+	if err := c.link.send(message{Version: Version, Op: opHello}); err != nil {
+		return err
+	}
+	m, files, theirs, err := c.link.receiveHello()
+	switch {
+	case err != nil:
+		return err
+	case theirs != Version:
+		return &VersionError{Keeper: theirs, Gateway: Version}
+	case m.lost:
+		return unix.EMFILE
+	case m.State == nil:
+		closeAll(files)
+		return cmp.Or(m.Fault.err(), fs.ErrInvalid)
+	}
+	c.state = *m.State
+	next := func() (fd int) {
+		if len(files) == 0 {
+			err = fs.ErrInvalid
+			return -1
+		}
+		fd, files = files[0], files[1:]
+		return fd
+	}
+	for _, name := range c.state.Listeners {
+		c.files = append(c.files, os.NewFile(uintptr(next()), name))
+	}
+	if c.state.Orphans {
+		c.orphans = next()
+	}
+	for _, gs := range c.state.Groups {
+		g := &group{client: c, id: gs.ID, cells: map[int]*cell{}}
+		in := runtime.Inherited{
+			ID: gs.ID, Group: g,
+			Cells: map[int]runtime.KeptCell{}, Children: map[int]runtime.KeptChild{}, Held: map[int]int{},
+		}
+		for _, cs := range gs.Cells {
+			list := -1
+			if cs.Listed {
+				list = next()
+			}
+			in.Cells[cs.Number] = c.newCell(g, cs.Number, cs.Mark, list)
+		}
+		for _, cs := range gs.Children {
+			k := &child{client: c, group: gs.ID, number: cs.Child, pid: cs.Pid, pidfd: -1, exited: make(chan struct{})}
+			if cs.Pinned {
+				k.pidfd = next()
+			}
+			if cs.Status != nil {
+				k.end(cs.Status.status())
+			} else {
+				c.children[k.number] = k
+			}
+			in.Children[cs.Pid] = k
+		}
+		for _, number := range gs.Held {
+			in.Held[number] = next()
+		}
+		c.inherited = append(c.inherited, in)
+	}
+	if err != nil || len(files) > 0 {
+		return fmt.Errorf("%d descriptors too many: %w", len(files), fs.ErrInvalid) // and the gateway ends
+	}
+	return nil
+}
+
+// Done closes when the keeper is gone; there is nothing to go on with.
+func (c *Client) Done() <-chan struct{} { return c.done }
+
+// Yield closes when a successor is ready to take over. This gateway then leaves: it tells its clients, and exits without
+// Bye and without Close, as no two may have the sessions for a moment.
+func (c *Client) Yield() <-chan struct{} { return c.yield }
+
+// Close ends the connection and nothing else.
+func (c *Client) Close() error {
+	c.link.close()
+	<-c.done
+	return nil
+}
+
+// Ready tells the keeper that this gateway serves: from now on its death is a crash, and no refusal to start.
+func (c *Client) Ready() error {
+	_, _, err := c.call(message{Op: opReady})
+	return err
+}
+
+// Bye tells the keeper that this gateway means to end, with status 0, and everything with it.
+func (c *Client) Bye() error {
+	_, _, err := c.call(message{Op: opBye})
+	return err
+}
+
+// Epoch is different for each start of the keeper.
+func (c *Client) Epoch() string { return c.state.Epoch }
+
+// Instance marks every process of the keeper's sessions: should it die, they can be found.
+func (c *Client) Instance() runtime.Instance { return c.state.Instance }
+
+// Generation is how many gateways this keeper had before.
+func (c *Client) Generation() int { return c.state.Generation }
+
+// Files are the keeper's listeners, under the names it gave them; they become the caller's.
+func (c *Client) Files() []*os.File { return c.files }
+
+// Inherited is what other gateways left; it becomes the caller's.
+func (c *Client) Inherited() []runtime.Inherited { return c.inherited }
+
+// Numbers are the keeper's counts.
+func (c *Client) Numbers() (Numbers, error) {
+	a, _, err := c.call(message{Op: opNumbers})
+	if err != nil || a.Numbers == nil {
+		return Numbers{}, err
+	}
+	return *a.Numbers, nil
+}
+
+func (c *Client) Isolation() (tier, why string) { return c.state.Tier, c.state.Why }
+
+func (c *Client) Tiers() []runtime.TierReport { return c.state.Tiers }
+
+func (c *Client) Unenforceable() map[string]string { return maps.Clone(c.state.Cannot) }
+
+func (c *Client) Dir() string { return "/proc/" + strconv.Itoa(c.state.Pid) + "/fd" }
+
+func (c *Client) Group(id string) (runtime.KeptGroup, error) {
+	if _, _, err := c.call(message{Op: opGroup, Group: id}); err != nil {
+		return nil, err
+	}
+	return &group{client: c, id: id, cells: map[int]*cell{}}, nil
+}
+
+// KillOrphans takes two round trips, as only we can say which sessions live.
+func (c *Client) KillOrphans(live func(sessionID string) bool) int {
+	a, _, err := c.call(message{Op: opEscaped})
+	if err != nil {
+		return 0
+	}
+	a, _, _ = c.call(message{Op: opOrphans, Sessions: slices.DeleteFunc(a.Sessions, live)})
+	return a.Count
+}
+
+// call waits for the answer. The files sent are the link's, those returned the caller's.
+func (c *Client) call(m message, files ...int) (message, []int, error) {
+	k, err := c.begin(m, nil, files)
+	if err != nil {
+		return message{}, nil, err
+	}
+	<-k.answered
+	return k.result()
+}
+
+// begin sends a request whose answer will be in the call.
+func (c *Client) begin(m message, spawned *child, files []int) (*call, error) {
+	k := &call{child: spawned, answered: make(chan struct{})}
+	c.mu.Lock()
+	if c.lost {
+		c.mu.Unlock()
+		closeAll(files)
+		return nil, ErrLost
+	}
+	c.serial++
+	m.ID = c.serial
+	c.calls[m.ID] = k
+	c.mu.Unlock()
+	if err := c.link.send(m, files...); err != nil {
+		c.mu.Lock()
+		delete(c.calls, m.ID)
+		c.mu.Unlock()
+		return nil, err
+	}
+	return k, nil
+}
+
+// result is for when answered has closed.
+func (k *call) result() (message, []int, error) {
+	if k.answer.lost {
+		return k.answer, nil, unix.EMFILE
+	}
+	return k.answer, k.files, k.answer.Fault.err()
+}
+
+// tell sends what has no answer.
+func (c *Client) tell(m message) { _ = c.link.send(m) }
+
+// hear takes answers and exits until the connection ends. Then it ends every call and every child: how those ended can
+// no longer be known.
+func (c *Client) hear() {
+	defer close(c.done)
+	for {
+		m, files, err := c.link.receive()
+		if err != nil {
+			c.log.Debug().Err(err).Msg("connection to the keeper ended")
+			break
+		}
+		c.take(m, files)
+	}
+	c.link.close()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.lost = true
+	for _, k := range c.calls {
+		k.answer.Fault = &fault{Text: ErrLost.Error(), Is: "lost"}
+		close(k.answered)
+	}
+	clear(c.calls)
+	for _, k := range c.children {
+		k.end(runtime.Status{Code: -1})
+	}
+	clear(c.children)
+	if c.orphans >= 0 {
+		unix.Close(c.orphans)
+	}
+}
+
+// take is one message; the files are its own.
+func (c *Client) take(m message, files []int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch k := c.calls[m.ID]; {
+	case m.Op == opExit && m.Status != nil && c.children[m.Child] != nil:
+		c.children[m.Child].end(m.Status.status())
+		delete(c.children, m.Child)
+	case m.Op == opAnswer && k != nil:
+		delete(c.calls, m.ID)
+		if k.child != nil && m.Fault == nil {
+			k.child.number, k.child.pid = m.Child, m.Pid
+			if len(files) > 0 {
+				k.child.pidfd, files = files[0], files[1:]
+			}
+			c.children[m.Child] = k.child
+		}
+		k.answer, k.files, files = m, files, nil
+		close(k.answered)
+	case m.Op == opYield:
+		select {
+		case <-c.yield:
+		default:
+			close(c.yield)
+		}
+	default:
+		c.log.Error().Str("op", m.Op).Msg("message from the keeper that nobody waits for")
+	}
+	closeAll(files)
+}
+
+// known: the mark of a cell that is there.
+func (c *Client) known(mark uint64) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, ok := c.marks[mark]
+	return ok
+}
+
+// A group is runtime.KeptGroup.
+type group struct {
+	client *Client
+	id     string
+
+	mu    sync.Mutex
+	cells map[int]*cell // guarded by mu; those that are there
+}
+
+func (g *group) NewCell() (runtime.KeptCell, error) {
+	a, files, err := g.client.call(message{Op: opCell, Group: g.id})
+	if err != nil {
+		return nil, err
+	}
+	list := -1
+	if len(files) == 1 {
+		list = files[0]
+	}
+	return g.client.newCell(g, a.Cell, a.Mark, list), nil
+}
+
+func (g *group) Limit(l protocol.Limits) error {
+	if l == (protocol.Limits{}) { // nothing to ask for
+		return nil
+	}
+	_, _, err := g.client.call(message{Op: opLimit, Group: g.id, Limits: &l})
+	return err
+}
+
+func (g *group) Meters() runtime.Meters {
+	a, _, err := g.client.call(message{Op: opMeters, Group: g.id})
+	if err != nil || a.Meters == nil {
+		return runtime.Meters{}
+	}
+	return *a.Meters
+}
+
+func (g *group) Hold(fds ...int) (numbers []int, err error) {
+	files := make([]int, 0, len(fds))
+	for _, fd := range fds {
+		fd, err := duplicate(fd)
+		if err != nil {
+			closeAll(files)
+			return nil, err
+		}
+		files = append(files, fd)
+	}
+	a, _, err := g.client.call(message{Op: opHold, Group: g.id}, files...)
+	return a.Held, err
+}
+
+func (g *group) Drop(numbers ...int) {
+	g.client.tell(message{Op: opDrop, Group: g.id, Held: numbers})
+}
+
+func (g *group) DropAll() {
+	g.client.tell(message{Op: opDropAll, Group: g.id})
+	g.forgetCells()
+}
+
+func (g *group) Members() []int {
+	a, _, _ := g.client.call(message{Op: opMembers, Group: g.id})
+	return a.Pids
+}
+
+func (g *group) Signal(sig syscall.Signal, except ...int) {
+	_, _, _ = g.client.call(message{Op: opSignal, Group: g.id, Signal: int(sig), Pids: except})
+}
+
+// Close: when ctx ends first, the keeper goes on all the same.
+func (g *group) Close(ctx context.Context) error {
+	k, err := g.client.begin(message{Op: opClose, Group: g.id}, nil, nil)
+	if err != nil {
+		return err
+	}
+	select {
+	case <-k.answered:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	if _, _, err := k.result(); err != nil {
+		return err
+	}
+	g.forgetCells()
+	return nil
+}
+
+func (g *group) forgetCells() {
+	g.mu.Lock()
+	cells := g.cells
+	g.cells = map[int]*cell{}
+	g.mu.Unlock()
+	for _, c := range cells {
+		c.forget()
+	}
+}
+
+// A cell is runtime.KeptCell.
+type cell struct {
+	group  *group
+	number int
+	glance runtime.Glance
+}
+
+func (c *Client) newCell(g *group, number int, mark uint64, list int) *cell {
+	k := &cell{group: g, number: number, glance: runtime.Glance{Mark: mark, List: list, Spaces: c.state.Tier == "pidns", Orphans: c.orphans, Known: c.known}}
+	c.mu.Lock()
+	c.marks[mark] = struct{}{}
+	c.mu.Unlock()
+	g.mu.Lock()
+	g.cells[number] = k
+	g.mu.Unlock()
+	return k
+}
+
+// forget is for when the cell is gone.
+func (c *cell) forget() {
+	c.group.client.mu.Lock()
+	delete(c.group.client.marks, c.glance.Mark)
+	c.group.client.mu.Unlock()
+	c.glance.Close()
+}
+
+func (c *cell) call(m message, files ...int) (message, error) {
+	m.Group, m.Cell = c.group.id, c.number
+	a, more, err := c.group.client.call(m, files...)
+	closeAll(more)
+	return a, err
+}
+
+func (c *cell) Number() int { return c.number }
+
+func (c *cell) Spawn(s runtime.Spec) (runtime.KeptChild, error) {
+	req := spawn{Path: []byte(s.Path), Argv: bytesOf(s.Argv), Env: bytesOf(s.Env), Dir: []byte(s.Dir)}
+	var files []int
+	sent := map[*os.File]int{}
+	for _, f := range s.Files {
+		slot, again := sent[f]
+		if f == nil {
+			slot = -1
+		} else if !again {
+			fd, err := duplicate(int(f.Fd()))
+			if err != nil {
+				closeAll(files)
+				return nil, fmt.Errorf("spawn %s: %w", s.Path, err)
+			}
+			slot, sent[f] = len(files), len(files)
+			files = append(files, fd)
+		}
+		req.Slots = append(req.Slots, slot)
+	}
+	client := c.group.client
+	k := &child{client: client, group: c.group.id, pidfd: -1, exited: make(chan struct{})}
+	call, err := client.begin(message{Op: opSpawn, Group: c.group.id, Cell: c.number, Spawn: &req}, k, files)
+	if err != nil {
+		return nil, err
+	}
+	<-call.answered
+	_, _, err = call.result()
+	if err == nil && k.Pidfd() < 0 {
+		err = unix.EMFILE
+	}
+	if err != nil {
+		if k.number != 0 { // it runs, but we have no room for it
+			_ = k.Signal(unix.SIGKILL)
+			k.Close()
+		}
+		return nil, err
+	}
+	return k, nil
+}
+
+func bytesOf(texts []string) [][]byte {
+	b := make([][]byte, len(texts))
+	for i := range texts {
+		b[i] = []byte(texts[i])
+	}
+	return b
+}
+
+func (c *cell) Adopt(pid int) error {
+	_, err := c.call(message{Op: opAdopt, Pid: pid})
+	return err
+}
+
+func (c *cell) AdoptCopy(pid int) error {
+	_, err := c.call(message{Op: opCopy, Pid: pid})
+	return err
+}
+
+// Others asks the keeper only if there may be somebody: it is called after every command.
+func (c *cell) Others(shell int) []int {
+	if c.glance.Nobody(shell) {
+		return nil
+	}
+	a, _ := c.call(message{Op: opOthers, Pid: shell})
+	return a.Pids
+}
+
+func (c *cell) Signal(sig syscall.Signal, shell int) {
+	_, _ = c.call(message{Op: opSignal, Signal: int(sig), Pid: shell})
+}
+
+func (c *cell) SignalSome(sig syscall.Signal, pids ...int) {
+	_, _ = c.call(message{Op: opSignal, Signal: int(sig), Pids: pids, Done: true})
+}
+
+func (c *cell) Kill(shell int) error {
+	_, err := c.call(message{Op: opKill, Pid: shell})
+	return err
+}
+
+func (c *cell) Remove() bool {
+	a, err := c.call(message{Op: opRemove})
+	if err != nil || !a.Done {
+		return false
+	}
+	c.group.mu.Lock()
+	delete(c.group.cells, c.number)
+	c.group.mu.Unlock()
+	c.forget()
+	return true
+}
+
+// A child is runtime.KeptChild.
+type child struct {
+	client *Client
+	group  string
+	number uint64        // set before anybody else has it
+	pid    int           // set before anybody else has it
+	exited chan struct{} // closed by end
+	status runtime.Status
+
+	mu     sync.Mutex
+	pidfd  int  // guarded by mu; -1 after Close
+	closed bool // guarded by mu
+}
+
+// end is told once.
+func (k *child) end(s runtime.Status) {
+	k.status = s
+	close(k.exited)
+}
+
+func (k *child) Pid() int                { return k.pid }
+func (k *child) Exited() <-chan struct{} { return k.exited }
+
+func (k *child) Pidfd() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.pidfd
+}
+
+func (k *child) Status() runtime.Status {
+	select {
+	case <-k.exited:
+		return k.status
+	default:
+		return runtime.Status{}
+	}
+}
+
+func (k *child) Signal(sig syscall.Signal) error {
+	_, _, err := k.client.call(message{Op: opSignal, Group: k.group, Child: k.number, Signal: int(sig)})
+	if errors.Is(err, os.ErrProcessDone) {
+		return os.ErrProcessDone
+	}
+	return err
+}
+
+func (k *child) Close() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.closed {
+		return nil
+	}
+	k.closed = true
+	k.client.tell(message{Op: opRelease, Group: k.group, Child: k.number})
+	if k.pidfd >= 0 {
+		unix.Close(k.pidfd)
+		k.pidfd = -1
+	}
+	return nil
+}

@@ -1,0 +1,428 @@
+// Package keeper is the process that owns all others below trl, and the socket over which gateways, which may end at any
+// moment, use it.
+//
+// Run is the keeper: it has the runtime.Host, starts the gateway (the same program), and starts it again when it dies.
+// Dial is the gateway's end and gives a runtime.Keeper. Sessions' processes are children of the keeper, and descriptors
+// that must outlive a gateway are held by it (Hold), so that a new gateway finds everything as the old one left it. The
+// keeper reads no output and listens to no network.
+//
+// When the keeper itself dies, the kernel closes the socket: the gateway sees Client.Done and ends.
+package keeper
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+	"golang.org/x/sys/unix"
+
+	"trl/metrics"
+	"trl/runtime"
+)
+
+const (
+	endPatience   = 15 * time.Second // for a gateway to end when told: its sessions' grace periods, and then some
+	orphaned      = 5 * time.Second  // between the end of a gateway and that of its connection, whichever is first
+	firstPause    = 100 * time.Millisecond
+	takeOver      = 30 * time.Second // for a successor to come up, and for its predecessor to go
+	longestPause  = 5 * time.Second  // between starts: a gateway that cannot start must not cost a core
+	longEnough    = time.Second      // of life: a gateway that dies again and again costs a tenth of a core at most
+	neverProgress = 5                // crashes in a row that a person should hear of
+)
+
+// Config of a keeper.
+type Config struct {
+	Host      runtime.Config // its Metrics are the keeper's own, see Client.Numbers
+	Listeners []*os.File     // for every gateway, under their names
+	Args, Env []string       // of the gateway, which is this program
+	Program   string         // what an upgrade (SIGHUP) starts in place of this program; empty: there is none
+	Upgraded  func(error)    // how an upgrade ended; nil: nobody asks
+	// Check is asked before the first gateway is started; what it returns, Run returns. nil: any tier will do.
+	Check func(tiers []runtime.TierReport) error
+	Log   zerolog.Logger
+}
+
+// A keeper is what Run runs. All of it is owned by supervise, but what says otherwise.
+type keeper struct {
+	c       Config
+	host    *runtime.Host
+	server  *server
+	signals *signals
+	crashes atomic.Uint64 // ends of gateways that nobody asked for
+
+	gateway *gateway // nil: between two
+	inARow  int      // crashes since the last long life
+
+	exe     program  // of gateways
+	next    *gateway // starts, to take over from gateway; nil: no upgrade is under way, or it has taken over
+	nextExe program  // of next, and of the gateway until it serves; zero: no upgrade is under way
+}
+
+// A program is a file to execute, whatever has its name by now.
+type program struct {
+	path string
+	file *os.File // what path refers to, nil for our own program
+}
+
+var ownProgram = program{path: "/proc/self/exe"}
+
+func openProgram(path string) (program, error) {
+	f, err := os.OpenFile(path, unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return program{}, err
+	}
+	return program{fmt.Sprintf("/proc/self/fd/%d", f.Fd()), f}, nil
+}
+
+func (p program) close() {
+	if p.file != nil {
+		p.file.Close()
+	}
+}
+
+// A gateway is one process and its connection.
+type gateway struct {
+	child  *runtime.Child
+	link   *link
+	began  time.Time
+	ready  chan struct{} // closed when it has said that it serves
+	served chan struct{} // closed when the connection has ended and the rest is set
+	bye    bool
+	err    error
+}
+
+// Run keeps until a gateway ends well, the first one does not come up, or we are told to end by ctx or a signal. Every
+// process of a session has ended when it returns. code is for os.Exit. Once per program.
+func Run(ctx context.Context, c Config) (code int, err error) {
+	counts := prometheus.NewRegistry()
+	c.Host.Metrics = metrics.New(nil)
+	counts.MustRegister(c.Host.Metrics.ZombiesReaped, c.Host.Metrics.OrphansKilled, c.Host.Metrics.KillFailed)
+	k := &keeper{c: c}
+	if k.signals, err = listen(c.Log); err != nil {
+		return 1, err
+	}
+	defer k.signals.close()
+	host, err := runtime.NewHost(c.Host)
+	if err != nil {
+		return 1, err
+	}
+	if c.Check != nil {
+		if err := c.Check(host.Tiers()); err != nil {
+			return 1, errors.Join(err, host.Close())
+		}
+	}
+	k.host = host
+	k.server = newServer(host, rand.Text(), c.Listeners, func() Numbers { return k.numbers(counts) }, c.Log)
+	code, err = k.supervise(ctx)
+	err = errors.Join(err, host.Close())
+	k.server.wait()
+	return code, err
+}
+
+func (k *keeper) numbers(counts prometheus.Gatherer) Numbers {
+	n := Numbers{GatewayCrashes: k.crashes.Load(), SignalsIgnored: k.signals.ignored.Load()}
+	families, _ := counts.Gather() // three counters of our own: it cannot fail
+	for _, f := range families {
+		value := uint64(f.GetMetric()[0].GetCounter().GetValue())
+		switch f.GetName() {
+		case "trl_zombies_reaped_total":
+			n.ZombiesReaped = value
+		case "trl_orphans_killed_total":
+			n.OrphansKilled = value
+		case "trl_kill_failed_total":
+			n.KillFailed = value
+		}
+	}
+	return n
+}
+
+// supervise is the keeper's life: one gateway after the other, until it is over.
+func (k *keeper) supervise(ctx context.Context) (code int, err error) {
+	k.exe = ownProgram
+	if err := k.start(); err != nil {
+		return 1, err
+	}
+	told := ctx.Done()
+	var stopping, killed, ready bool // killed: as somebody wished who would not wait
+	var again, deadline, late, hurry <-chan time.Time
+	var wish syscall.Signal // of whoever stops us, for a gateway that can end the sessions in order; 0: none, or passed on
+	stop := func(s syscall.Signal) {
+		told = nil
+		if !stopping {
+			stopping, wish = true, s
+			hurry = time.After(endPatience)
+			return
+		}
+		killed = true // the second time: whoever it is waits no more
+		for _, g := range []*gateway{k.gateway, k.next} {
+			if g != nil {
+				_ = g.child.Signal(unix.SIGKILL)
+			}
+		}
+		wish = 0
+	}
+	for {
+		if g := k.gateway; wish != 0 && g != nil && g.serving() && k.nextExe == (program{}) {
+			k.signal(wish)
+			wish, hurry, deadline = 0, nil, time.After(endPatience)
+		}
+		var exited, served, serves, failed <-chan struct{}
+		if g := k.gateway; g != nil {
+			exited = g.child.Exited()
+			if deadline == nil {
+				served = g.served
+			}
+			if k.next == nil && (k.nextExe != (program{}) || !g.serving()) {
+				serves = g.ready
+			}
+		} else if stopping && wish == 0 {
+			return code, nil
+		}
+		if k.next != nil {
+			failed = k.next.child.Exited()
+		}
+		select {
+		case s := <-k.signals.honoured:
+			switch s {
+			case unix.SIGTERM, unix.SIGINT, unix.SIGQUIT:
+				stop(s)
+			case unix.SIGHUP:
+				if err := k.upgrade(stopping); err != nil {
+					k.upgraded(err)
+					break
+				}
+				late = time.After(takeOver)
+			}
+		case <-told:
+			stop(unix.SIGTERM)
+		case <-hurry: // nobody has come up who could
+			hurry, wish = nil, 0
+			if k.gateway != nil {
+				k.signal(unix.SIGKILL)
+			}
+		case <-served: // it has lost us, or broken the rules
+			deadline = time.After(orphaned)
+		case <-deadline:
+			k.c.Log.Error().Int("gateway", k.gateway.child.Pid()).Msg("gateway did not end, killed")
+			k.signal(unix.SIGKILL)
+			deadline = nil
+		case <-again:
+			if err := k.start(); err != nil { // as bad as one that died at once, and perhaps as temporary
+				k.c.Log.Error().Err(err).Msg("gateway does not start")
+				again = time.After(k.crashed())
+			}
+		case <-serves:
+			if k.nextExe == (program{}) {
+				break
+			}
+			late = nil // the upgrade is done
+			k.exe.close()
+			k.exe, k.nextExe = k.nextExe, program{}
+			k.upgraded(nil)
+		case <-failed: // before it took over: nothing has happened
+			late = nil
+			err := k.forget(k.next, k.next.child.Status().Code)
+			k.next = nil
+			k.revert()
+			k.upgraded(err)
+		case <-late: // whoever of the two it is that hangs
+			late = nil
+			k.c.Log.Error().Msg("new gateway has not taken over in time, killed")
+			if k.next != nil {
+				_ = k.next.child.Signal(unix.SIGKILL)
+			} else if k.gateway != nil {
+				k.signal(unix.SIGKILL)
+			}
+		case <-exited:
+			g := k.end()
+			ready, deadline = ready || g.serving(), nil
+			status := g.child.Status()
+			switch code = status.Code; {
+			case killed:
+				return 0, nil
+			case (stopping && wish == 0) || g.bye:
+				return code, nil
+			case !ready:
+				return max(code, 1), fmt.Errorf("gateway never became ready: status %d", code)
+			case k.next != nil: // it has yielded, or died at the right time
+				k.gateway, k.next = k.next, nil
+				k.signals.gateway.Store(int64(k.gateway.child.Pid()))
+				continue
+			case k.nextExe != (program{}): // had taken over, and does not serve: back to what did
+				late = nil
+				k.revert()
+				k.upgraded(k.forget(g, code))
+				again = time.After(0)
+				continue
+			}
+			if time.Since(g.began) >= longEnough {
+				k.inARow = 0
+			}
+			pause := k.crashed()
+			again = time.After(pause)
+			k.c.Log.Error().Int("gateway", g.child.Pid()).Int("status", code).AnErr("connection", g.err).
+				Int("in_a_row", k.inARow).Dur("pause", pause).Msg("gateway died; sessions live on")
+			if k.inARow == neverProgress {
+				k.c.Log.Error().Msg("gateway dies again and again: look at why, sessions cannot be reached")
+			}
+		}
+	}
+}
+
+// upgrade starts a gateway of the program that has our name now. The one that serves goes on until the new one says hello
+// in our version of the protocol; it then leaves, and the new one has everything.
+func (k *keeper) upgrade(stopping bool) error {
+	switch {
+	case k.c.Program == "" || stopping || k.gateway == nil:
+		return errors.New("no upgrade now")
+	case k.nextExe != (program{}):
+		return errors.New("an upgrade is under way")
+	}
+	exe, err := openProgram(k.c.Program)
+	if err != nil {
+		return err
+	}
+	k.nextExe = exe
+	if k.next, err = k.launch(exe); err != nil {
+		k.revert()
+		return err
+	}
+	k.c.Log.Info().Int("gateway", k.next.child.Pid()).Msg("upgrade: new gateway starts")
+	return nil
+}
+
+// revert gives an upgrade up.
+func (k *keeper) revert() {
+	k.nextExe.close()
+	k.nextExe = program{}
+}
+
+// upgraded tells how an upgrade ended.
+func (k *keeper) upgraded(err error) {
+	if err != nil {
+		k.c.Log.Error().Err(err).Msg("upgrade refused; all goes on as before")
+	} else {
+		k.c.Log.Info().Msg("upgraded")
+	}
+	if k.c.Upgraded != nil {
+		k.c.Upgraded(err)
+	}
+}
+
+// forget is for a new gateway that has exited before it served.
+func (k *keeper) forget(g *gateway, code int) error {
+	g.link.close()
+	<-g.served
+	g.child.Close()
+	if v := (*VersionError)(nil); errors.As(g.err, &v) {
+		return fmt.Errorf("new gateway: %w", v)
+	}
+	return fmt.Errorf("new gateway ended with status %d before it served", code)
+}
+
+func (g *gateway) serving() bool {
+	select {
+	case <-g.ready:
+		return true
+	default:
+		return false
+	}
+}
+
+// crashed counts one, and says when to start again.
+func (k *keeper) crashed() (pause time.Duration) {
+	k.crashes.Add(1)
+	if k.inARow > 0 {
+		pause = min(firstPause<<min(k.inARow-1, 10), longestPause)
+	}
+	k.inARow++
+	return pause
+}
+
+// start makes a gateway and serves it.
+func (k *keeper) start() error {
+	g, err := k.launch(k.exe)
+	if err != nil {
+		return err
+	}
+	k.gateway = g
+	k.signals.gateway.Store(int64(g.child.Pid()))
+	return nil
+}
+
+func (k *keeper) launch(exe program) (*gateway, error) {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("socketpair", err)
+	}
+	theirs := os.NewFile(uintptr(pair[1]), "gateway")
+	defer theirs.Close()
+	l, err := newLink(os.NewFile(uintptr(pair[0]), "keeper"))
+	if err != nil {
+		return nil, err
+	}
+	child, err := startGateway(k.host, exe.path, k.c.Args, k.c.Env, theirs)
+	if err != nil {
+		l.close()
+		return nil, err
+	}
+	g := &gateway{child: child, link: l, began: time.Now(), ready: make(chan struct{}), served: make(chan struct{})}
+	go func() { // ends with the gateway's end of the socket; end waits for it
+		defer close(g.served)
+		g.bye, g.err = k.server.serve(l, child.Exited(), func() {
+			if !g.serving() {
+				close(g.ready)
+			}
+		})
+	}()
+	return g, nil
+}
+
+// end is for when the gateway has exited.
+func (k *keeper) end() *gateway {
+	g := k.gateway
+	select {
+	case <-g.served: // all that it had sent has been done
+	case <-time.After(orphaned): // somebody else has its end of the socket
+		g.link.close()
+		<-g.served
+	}
+	k.signals.gateway.Store(0)
+	g.child.Close()
+	k.gateway = nil
+	return g
+}
+
+// signal sends to the gateway.
+func (k *keeper) signal(s syscall.Signal) {
+	if err := k.gateway.child.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		k.c.Log.Error().Err(err).Msg("signal to the gateway")
+	}
+}
+
+// startGateway starts a gateway with its socket at descriptor 3 and its environment at 4: what is given at exec can be
+// read in /proc by every session of the same user, for as long as the new program has not come to hide it.
+func startGateway(host *runtime.Host, program string, args, env []string, socket *os.File) (*runtime.Child, error) {
+	fd, err := sealed([]byte(strings.Join(env, "\x00")))
+	if err != nil {
+		return nil, fmt.Errorf("environment of the gateway: %w", err)
+	}
+	environ := os.NewFile(uintptr(fd), "environ")
+	defer environ.Close()
+	child, err := host.Spawn(runtime.Spec{
+		Path: program, Argv: args, Env: []string{fdVar + "=3"},
+		Files: []*os.File{os.Stdin, os.Stdout, os.Stderr, socket, environ},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("gateway: %w", err)
+	}
+	return child, nil
+}

@@ -1,0 +1,569 @@
+package keeper
+
+import (
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	goruntime "runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+	"golang.org/x/sys/unix"
+
+	"trl/runtime"
+)
+
+func run(argv ...string) runtime.Spec {
+	return runtime.Spec{Path: argv[0], Argv: argv, Env: []string{"PATH=/usr/bin:/bin"}, Dir: "/"}
+}
+
+func TestEachGatewayIsWelcomed(t *testing.T) {
+	r := newRig(t, "none")
+	r.server.listeners = []*os.File{os.Stdin}
+	for generation := range 3 {
+		c, hang := r.dial()
+		tier, _ := c.Isolation()
+		n, err := c.Numbers()
+		if c.Generation() != generation || c.Epoch() != "epoch" || tier != "none" || n.KillFailed != 7 || err != nil ||
+			c.Dir() != "/proc/"+strconv.Itoa(os.Getpid())+"/fd" || len(c.Files()) != 1 || c.Files()[0].Name() != os.Stdin.Name() {
+			t.Errorf("gateway %d: %+v, %v, %v", generation, c.state, n, err)
+		}
+		c.Files()[0].Close()
+		hang()
+	}
+}
+
+func TestVersionSkewIsNamedOnBothSides(t *testing.T) {
+	newer := []byte(`m{"version":99,"op":"hello","news":true}`)
+	var skew *VersionError
+
+	r := newRig(t, "none")
+	theirs, served := r.serve()
+	if _, err := unix.Write(int(theirs.Fd()), newer); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-served; !errors.As(err, &skew) || skew.Gateway != 99 || skew.Keeper != Version {
+		t.Errorf("keeper: %v", err)
+	}
+	theirs.Close()
+
+	ours, theirs := socketpair(t)
+	defer ours.Close()
+	if _, err := unix.Write(int(ours.Fd()), newer); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Dial(theirs, zerolog.Nop()); !errors.As(err, &skew) || skew.Gateway != Version || skew.Keeper != 99 {
+		t.Errorf("gateway: %v", err)
+	}
+}
+
+func TestStatusOfEachChild(t *testing.T) {
+	eachTier(t, func(t *testing.T, r *rig) {
+		c, _ := r.dial()
+		cell := openCell(c, "s-1")
+		for i := range 50 {
+			k, err := cell.Spawn(run("/bin/sh", "-c", "exit "+strconv.Itoa(i)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			<-k.Exited()
+			if s := k.Status(); s.Code != i || s.MaxRSS == 0 || k.Pid() == 0 || k.Pidfd() < 0 {
+				t.Errorf("exit %d: %+v, pid %d, pidfd %d", i, s, k.Pid(), k.Pidfd())
+			}
+			if err := k.Signal(unix.SIGTERM); err != os.ErrProcessDone {
+				t.Errorf("signal after the end: %v", err)
+			}
+			k.Close()
+		}
+		k, err := cell.Spawn(run("/bin/sleep", "100"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := k.Signal(unix.SIGTERM); err != nil {
+			t.Error(err)
+		}
+		<-k.Exited()
+		if s := k.Status(); s.Code != 143 || s.Signal != unix.SIGTERM {
+			t.Errorf("%+v", s)
+		}
+		k.Close()
+	})
+}
+
+func TestErrorsKeepTheirKind(t *testing.T) {
+	r := newRig(t, "none")
+	c, _ := r.dial()
+	g, err := c.Group("s-1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Group("s-1"); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("same group: %v", err)
+	}
+	if _, err := c.Group("../etc"); !errors.Is(err, fs.ErrInvalid) {
+		t.Errorf("bad id: %v", err)
+	}
+	cell, err := g.NewCell()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := cell.Spawn(run("/no/such/program")); !errors.Is(err, fs.ErrNotExist) || !errors.Is(err, syscall.ENOENT) {
+		t.Errorf("no program: %v", err)
+	}
+	if err := cell.Adopt(1); !errors.Is(err, unix.ESRCH) {
+		t.Errorf("adopt: %v", err)
+	}
+	if err := g.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if _, err := g.NewCell(); !errors.Is(err, fs.ErrClosed) {
+		t.Errorf("cell of a closed group: %v", err)
+	}
+	if _, err := cell.Spawn(run("/bin/true")); !errors.Is(err, fs.ErrClosed) {
+		t.Errorf("spawn in a closed group: %v", err)
+	}
+	g.DropAll()
+	if _, err := c.Group("s-1"); err != nil {
+		t.Errorf("same id after DropAll: %v", err)
+	}
+}
+
+func TestSpawnTakesFilesAndALongEnvironment(t *testing.T) {
+	r := newRig(t, "none")
+	c, _ := r.dial()
+	cell := openCell(c, "s-1")
+	out, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	long := strings.Repeat("x", 100_000)
+	s := run("/bin/sh", "-c", `echo ${#A} ${#B} "$C" $(ls /proc/$$/fd)`)
+	s.Env = append(s.Env, "A="+long, "B="+long, "C=\xff\xfe")
+	s.Files = []*os.File{nil, w, w, nil, w}
+	k, err := cell.Spawn(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	text, _ := io.ReadAll(out)
+	if got := strings.Fields(string(text)); len(got) < 6 || got[0] != "100000" || got[1] != "100000" || got[2] != "\xff\xfe" ||
+		!slices.Contains(got[3:], "4") {
+		t.Errorf("%q", text)
+	}
+	<-k.Exited()
+	k.Close()
+}
+
+func TestOthersAreSeen(t *testing.T) {
+	eachTier(t, func(t *testing.T, r *rig) {
+		c, _ := r.dial()
+		g, _ := c.Group("s-1")
+		cell, _ := g.NewCell()
+		in, w, _ := os.Pipe()
+		defer w.Close()
+		s := run("/bin/sh")
+		s.Files = []*os.File{in, os.Stdout, os.Stderr}
+		shell, err := cell.Spawn(s)
+		in.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer shell.Close()
+		if others := cell.Others(shell.Pid()); others != nil {
+			t.Errorf("others of a fresh shell: %v", others)
+		}
+		io.WriteString(w, "sleep 100 & (sleep 100 &)\n")
+		eventually(t, "two sleepers", func() bool { return len(cell.Others(shell.Pid())) == 2 })
+		if m := g.Members(); len(m) != 3 {
+			t.Errorf("members: %v", m)
+		}
+		if cell.Remove() {
+			t.Error("removed a cell with people in it")
+		}
+		next, err := g.NewCell()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := next.Adopt(shell.Pid()); err != nil {
+			t.Fatal(err)
+		}
+		if o := next.Others(shell.Pid()); o != nil {
+			t.Errorf("others in the new cell: %v", o)
+		}
+		pids := cell.Others(0)
+		cell.SignalSome(unix.SIGTERM, pids[0])
+		eventually(t, "one sleeper", func() bool { return len(cell.Others(0)) == 1 })
+		if err := cell.Kill(0); err != nil {
+			t.Error(err)
+		}
+		if o := cell.Others(0); o != nil {
+			t.Errorf("others after kill: %v", o)
+		}
+		if !cell.Remove() || !alive(shell.Pid()) {
+			t.Error("the empty cell stays, or the shell went")
+		}
+		if o := next.Others(shell.Pid()); o != nil {
+			t.Errorf("others in the new cell: %v", o)
+		}
+		g.Signal(unix.SIGKILL)
+		<-shell.Exited()
+	})
+}
+
+func TestOthersNeedsNoKeeper(t *testing.T) {
+	for _, isolation := range []string{"auto", "none"} {
+		c, a := serving(t, isolation)
+		cell := openCell(c, "s-1")
+		shell, err := cell.Spawn(run("/bin/sleep", "100"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.stop()
+		for range 3 {
+			if o := cell.Others(shell.Pid()); o != nil {
+				t.Errorf("others: %v", o)
+			}
+		}
+		// A stopped keeper is no dead one.
+		answered := make(chan error, 1)
+		go func() { _, err := c.Numbers(); answered <- err }()
+		select {
+		case err := <-answered:
+			t.Errorf("a stopped keeper has answered: %v", err)
+		case <-time.After(100 * time.Millisecond):
+		}
+		_ = a.cmd.Process.Signal(unix.SIGCONT)
+		if err := <-answered; err != nil {
+			t.Error(err)
+		}
+		shell.Signal(unix.SIGKILL)
+		<-shell.Exited()
+		shell.Close()
+		c.Close()
+	}
+}
+
+// serving is a client of another process.
+func serving(t testing.TB, isolation string) (*Client, *actor) {
+	ours, theirs := socketpair(t)
+	a := act(t, theirs, "serve", isolation)
+	theirs.Close()
+	c, err := Dial(ours, zerolog.Nop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c, a
+}
+
+func TestDeadKeeperFailsEveryCall(t *testing.T) {
+	c, a := serving(t, "none")
+	cell := openCell(c, "s-1")
+	k, err := cell.Spawn(run("/bin/sleep", "3"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.stop()
+	called := make(chan error, 1)
+	go func() { _, err := c.Group("s-2"); called <- err }()
+	a.kill()
+	<-c.Done()
+	if err := <-called; !errors.Is(err, ErrLost) {
+		t.Errorf("call under way: %v", err)
+	}
+	if _, err := cell.Spawn(run("/bin/true")); !errors.Is(err, ErrLost) {
+		t.Errorf("spawn: %v", err)
+	}
+	if cell.Remove() || cell.Others(0) != nil || cell.Kill(0) == nil {
+		t.Error("a cell of nobody works")
+	}
+	<-k.Exited()
+	if k.Status().Code != -1 {
+		t.Errorf("%+v", k.Status())
+	}
+	k.Close()
+	c.Close()
+}
+
+func TestNoExitIsLostWithTheGateway(t *testing.T) {
+	eachTier(t, func(t *testing.T, r *rig) {
+		a, served := r.gateway("many")
+		codes := map[int]int{}
+		for range 200 {
+			f := a.next("child")
+			codes[number(t, f[0])] = number(t, f[1])
+		}
+		a.kill()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+		c, _ := r.dial() // some still run
+		in := c.Inherited()
+		if len(in) != 1 || len(in[0].Children) != 200 || len(in[0].Cells) != 1 {
+			t.Fatalf("inherited: %+v", in)
+		}
+		for pid, k := range in[0].Children {
+			<-k.Exited()
+			if s := k.Status(); s.Code != codes[pid] || s.Signal != 0 {
+				t.Errorf("child %d: %+v, not %d", pid, s, codes[pid])
+			}
+			k.Close()
+		}
+		if _, err := in[0].Cells[1].Spawn(run("/bin/true")); err != nil {
+			t.Errorf("spawn in an inherited cell: %v", err)
+		}
+	})
+}
+
+func TestExitsWhileNobodyListensAreTold(t *testing.T) {
+	r := newRig(t, "none")
+	c, hang := r.dial()
+	cell := openCell(c, "s-1")
+	for i := range 20 {
+		if _, err := cell.Spawn(run("/bin/sh", "-c", "sleep 0.2; exit "+strconv.Itoa(i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	hang()
+	eventually(t, "all end", func() bool {
+		r.server.mu.Lock()
+		defer r.server.mu.Unlock()
+		for _, p := range r.server.sessions["s-1"].children {
+			if !p.ended {
+				return false
+			}
+		}
+		return true
+	})
+	for range 2 { // told again to the next, as long as nobody closes them
+		c, hang = r.dial()
+		seen := map[int]bool{}
+		for _, k := range c.Inherited()[0].Children {
+			<-k.Exited()
+			seen[k.Status().Code] = true
+		}
+		if len(seen) != 20 {
+			t.Errorf("%d statuses", len(seen))
+		}
+		if c.Generation() == 2 {
+			for _, k := range c.Inherited()[0].Children {
+				k.Close()
+			}
+		}
+		hang()
+	}
+	c, _ = r.dial()
+	if n := len(c.Inherited()[0].Children); n != 0 {
+		t.Errorf("%d children after Close", n)
+	}
+}
+
+func TestHeldFilesSurviveTheGateway(t *testing.T) {
+	r := newRig(t, "none")
+	a, served := r.gateway("hold")
+	held := number(t, a.next("held")[0])
+	a.kill()
+	<-served
+	for range 2 {
+		c, hang := r.dial()
+		in := c.Inherited()
+		if len(in) != 1 || len(in[0].Held) != 1 {
+			t.Fatalf("inherited %+v", in)
+		}
+		for n, fd := range in[0].Held {
+			at, err := unix.Seek(fd, 0, io.SeekCurrent)
+			text, _ := os.ReadFile(c.Dir() + "/" + strconv.Itoa(n))
+			if n != held || at != 5 || err != nil || string(text) != "0123456789" {
+				t.Errorf("held %d as %d at %d (%v): %q", held, n, at, err, text)
+			}
+			unix.Close(fd)
+		}
+		if c.Generation() == 2 {
+			in[0].Group.Drop(held, 0, 1, 2)
+			in[0].Group.Members() // in order: done
+			if _, err := os.Stat(c.Dir() + "/" + strconv.Itoa(held)); err == nil {
+				t.Error("dropped, but open")
+			}
+		}
+		hang()
+	}
+}
+
+func TestManyFilesGoInParcels(t *testing.T) {
+	r := newRig(t, "none")
+	c, hang := r.dial()
+	g, err := c.Group("s-1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[int]bool{}
+	for _, n := range []int{0, 1, 252, 253, 254, 600} {
+		numbers, err := g.Hold(make([]int, n)...)
+		if err != nil || len(numbers) != n {
+			t.Fatalf("hold of %d: %d, %v", n, len(numbers), err)
+		}
+		for _, n := range numbers {
+			want[n] = true
+		}
+	}
+	hang()
+	c, _ = r.dial()
+	in := c.Inherited()[0]
+	if len(in.Held) != len(want) {
+		t.Errorf("%d held, not %d", len(in.Held), len(want))
+	}
+	for n, fd := range in.Held {
+		unix.Close(fd)
+		if !want[n] {
+			t.Errorf("held %d", n)
+		}
+	}
+}
+
+func TestConnectionCutInAMessage(t *testing.T) {
+	r := newRig(t, "none")
+	_, hang := r.dial() // what stays open after a first connection is no leak
+	hang()
+	before := openFiles(t)
+	for range 5 {
+		theirs, served := r.serve()
+		if _, err := unix.Write(int(theirs.Fd()), []byte(`m{"version":1,"op":"hello"}`)); err != nil {
+			t.Fatal(err)
+		}
+		if err := unix.Sendmsg(int(theirs.Fd()), []byte{parcel}, unix.UnixRights(0, 1, 2), nil, 0); err != nil {
+			t.Fatal(err)
+		}
+		theirs.Close()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	}
+	if now := openFiles(t); now != before {
+		t.Errorf("%d files open, %d before", now, before)
+	}
+}
+
+func TestGatewayKilledWhileSending(t *testing.T) {
+	r := newRig(t, "none")
+	_, hang := r.dial()
+	hang()
+	before := openFiles(t)
+	for i := range 10 {
+		a, served := r.gateway("flood")
+		a.next("flooding")
+		time.Sleep(time.Duration(i) * time.Millisecond) // somewhere in a message
+		a.kill()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+		c, hang := r.dial()
+		for _, in := range c.Inherited() {
+			for _, fd := range in.Held {
+				unix.Close(fd)
+			}
+			if err := in.Group.Close(t.Context()); err != nil {
+				t.Error(err)
+			}
+			in.Group.DropAll()
+		}
+		c.Numbers()
+		hang()
+	}
+	a := 0
+	eventually(t, "files are closed", func() bool { a = openFiles(t); return a <= before+10 }) // stdout of each gateway
+	if a > before+10 {
+		t.Errorf("%d files open, %d before", a, before)
+	}
+}
+
+func TestNothingIsLeftAfterClose(t *testing.T) {
+	eachTier(t, func(t *testing.T, r *rig) {
+		c, _ := r.dial()
+		cycle := func() {
+			g, err := c.Group(newID())
+			if err != nil {
+				t.Fatal(err)
+			}
+			cell, _ := g.NewCell()
+			for range 5 {
+				k, err := cell.Spawn(run("/bin/sh", "-c", "sleep 100 & sleep 100"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer k.Close()
+				cell.Others(k.Pid())
+			}
+			if _, err := g.Hold(0, 1, 2); err != nil {
+				t.Fatal(err)
+			}
+			if err := g.Close(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			g.DropAll()
+		}
+		cycle()
+		c.Numbers()
+		files, routines := openFiles(t), goruntime.NumGoroutine()
+		for range 5 {
+			cycle()
+		}
+		eventually(t, "descriptors and goroutines go", func() bool {
+			c.Numbers()
+			return openFiles(t) <= files && goruntime.NumGoroutine() <= routines
+		})
+		r.server.mu.Lock()
+		defer r.server.mu.Unlock()
+		if len(r.server.sessions) != 0 || len(c.children) != 0 || len(c.marks) != 0 {
+			t.Errorf("left: %v %v %v", r.server.sessions, c.children, c.marks)
+		}
+	})
+}
+
+func TestCloseOfAGroupObeysItsContext(t *testing.T) {
+	c, a := serving(t, "none")
+	g, err := c.Group("s-1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.stop()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if err := g.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Error(err)
+	}
+	_ = a.cmd.Process.Signal(unix.SIGCONT)
+	if err := g.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	c.Close()
+}
+
+func TestOrphansOfSessionsThatAreGone(t *testing.T) {
+	r := newRig(t, "none")
+	c, _ := r.dial()
+	// One that has left its group as far as can be: it says so in its environment only.
+	s := run("/bin/sh", "-c", "setsid -f sleep 101")
+	s.Env = append(s.Env, "TRL_SESSION_ID=s-lost")
+	child, err := r.host.Spawn(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-child.Exited()
+	child.Close()
+	asked := map[string]bool{}
+	killed := 0
+	eventually(t, "the orphan is killed", func() bool {
+		killed += c.KillOrphans(func(id string) bool { asked[id] = true; return len(asked) > 1 })
+		return killed == 1
+	})
+	if !asked["s-lost"] {
+		t.Errorf("asked for %v", asked)
+	}
+}

@@ -1,0 +1,404 @@
+package keeper
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+
+	"trl/metrics"
+	"trl/runtime"
+)
+
+// TestMain turns into a part of trl when it is started as
+//
+//	keeper.test keeper MODE ISOLATION   a keeper, whose gateways are
+//	keeper.test gateway MODE            a gateway
+//	keeper.test serve ISOLATION         a server on descriptor 3, without more of a keeper
+func TestMain(m *testing.M) {
+	if len(os.Args) > 2 && !strings.HasPrefix(os.Args[1], "-") {
+		switch os.Args[1] {
+		case "keeper":
+			actKeeper(os.Args[2], os.Args[3])
+		case "gateway":
+			actGateway(os.Args[2])
+		case "serve":
+			actServe(os.Args[2])
+		}
+		panic("no such part") // and no tests within tests
+	}
+	goleak.VerifyTestMain(m)
+}
+
+var testBinary, _ = os.Executable()
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+func actKeeper(mode, isolation string) {
+	listener := must(os.Open("/dev/null"))
+	code, err := Run(context.Background(), Config{
+		Host:      runtime.Config{Isolation: isolation, Log: zerolog.New(os.Stderr)},
+		Listeners: []*os.File{listener},
+		Args:      []string{os.Args[0], "gateway", mode}, Env: os.Environ(), Log: zerolog.New(os.Stderr),
+	})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+	}
+	os.Exit(code)
+}
+
+// actGateway prints a line for each thing that its test waits for.
+func actGateway(mode string) {
+	if mode == "broken" { // bad flags
+		os.Exit(3)
+	}
+	if os.Getenv("TRL_TEST_DIR") == "" { // by a keeper, not by act
+		if err := TakeEnviron(); err != nil {
+			panic(err)
+		}
+	}
+	conn := must(Inherit())
+	if mode == "second-broken" && os.Getenv("TRL_TEST_DIR") != "" {
+		mark := os.Getenv("TRL_TEST_DIR") + "/been"
+		if _, err := os.Stat(mark); err == nil {
+			os.Exit(4)
+		}
+		must(os.Create(mark))
+		mode = "crash"
+	}
+	told := make(chan os.Signal, 1)
+	signal.Notify(told, syscall.SIGTERM, syscall.SIGINT)
+	c := must(Dial(conn, zerolog.Nop()))
+	_ = c.Ready()
+	fmt.Println("hello", c.Generation(), os.Getpid(), time.Now().UnixMilli(), len(c.Files()))
+	switch mode {
+	case "crash":
+		os.Exit(5)
+	case "bye":
+		fmt.Println(c.Bye())
+		os.Exit(0)
+	case "deaf":
+		select {}
+	case "mask":
+		cell := openCell(c, "s-1")
+		k := must(cell.Spawn(runtime.Spec{Path: "/bin/cat", Argv: []string{"cat", "/proc/self/status"}, Files: []*os.File{nil, os.Stdout, os.Stderr}}))
+		<-k.Exited()
+		fmt.Println("done", k.Status().Code)
+	case "session": // a session whose processes outlive us
+		if c.Generation() == 0 {
+			cell := openCell(c, "s-1")
+			k := must(cell.Spawn(runtime.Spec{Path: "/bin/sleep", Argv: []string{"sleep", "100"}}))
+			fmt.Println("pid", k.Pid())
+		}
+		for _, in := range c.Inherited() {
+			for pid := range in.Children {
+				fmt.Println("pid", pid)
+			}
+		}
+	case "killer": // a command that means to end its parent
+		cell := openCell(c, "s-1")
+		k := must(cell.Spawn(runtime.Spec{
+			Path: "/bin/sh", Argv: []string{"sh", "-c", "kill -TERM $PPID; kill -INT $PPID; kill -HUP $PPID; (kill -USR1 $PPID; sleep 1); echo sent; exec sleep 100"},
+			Files: []*os.File{nil, os.Stdout, os.Stderr},
+		}))
+		_ = k
+		for {
+			if n := must(c.Numbers()); n.SignalsIgnored >= 4 {
+				fmt.Println("ignored", n.SignalsIgnored)
+				break
+			}
+			time.Sleep(time.Millisecond)
+		}
+	case "pid1": // an orphan that never was in a session, and one that was
+		cell := openCell(c, "s-1")
+		k := must(cell.Spawn(runtime.Spec{Path: "/bin/sh", Argv: []string{"sh", "-c", "(sleep 0.1 &)"}, Env: []string{"PATH=/bin:/usr/bin"}}))
+		<-k.Exited()
+		if err := exec.Command("/bin/sh", "-c", "setsid -f sleep 0.1").Run(); err != nil {
+			panic(err)
+		}
+		for must(c.Numbers()).ZombiesReaped < 2 {
+			time.Sleep(time.Millisecond)
+		}
+		fmt.Println("reaped", os.Getppid(), c.Bye())
+		os.Exit(0)
+	case "many": // 200 children, of which half end while we live
+		cell := openCell(c, "s-1")
+		for i := range 200 {
+			nap := "0"
+			if i%2 == 1 {
+				nap = "1.5"
+			}
+			k := must(cell.Spawn(runtime.Spec{Path: "/bin/sh", Argv: []string{"sh", "-c", "sleep " + nap + "; exit " + strconv.Itoa(i)}, Env: []string{"PATH=/bin:/usr/bin"}}))
+			if i%4 == 0 {
+				<-k.Exited()
+			}
+			fmt.Println("child", k.Pid(), i)
+		}
+		fmt.Println("spawned")
+	case "hold": // a file of ours, read to the fifth byte
+		g := must(c.Group("s-1"))
+		fd := must(unix.MemfdCreate("held", unix.MFD_CLOEXEC))
+		must(unix.Write(fd, []byte("0123456789")))
+		must(unix.Seek(fd, 5, io.SeekStart))
+		fmt.Println("held", must(g.Hold(fd))[0])
+	case "flood": // messages of many parcels without end
+		g := must(c.Group("s-1"))
+		fds := make([]int, 600)
+		fmt.Println("flooding")
+		for {
+			numbers := must(g.Hold(fds...))
+			g.Drop(numbers...)
+		}
+	}
+	select {
+	case <-told:
+		fmt.Println("told", c.Bye())
+		os.Exit(0)
+	case <-c.Done():
+		os.Exit(9)
+	}
+}
+
+func openCell(c runtime.Keeper, id string) runtime.KeptCell {
+	return must(must(c.Group(id)).NewCell())
+}
+
+func actServe(isolation string) {
+	f := os.NewFile(3, "socket")
+	h := must(runtime.NewHost(runtime.Config{Isolation: isolation, Metrics: metrics.New(nil), Log: zerolog.Nop()}))
+	s := newServer(h, "epoch", nil, func() Numbers { return Numbers{} }, zerolog.Nop())
+	_, _ = s.serve(must(newLink(f)), nil, func() {})
+	h.Close()
+	os.Exit(0)
+}
+
+// A rig is a server in this process.
+type rig struct {
+	t      testing.TB
+	host   *runtime.Host
+	server *server
+	ends   []func()
+}
+
+func newRig(t testing.TB, isolation string) *rig {
+	t.Helper()
+	m := metrics.New(prometheus.NewRegistry())
+	h, err := runtime.NewHost(runtime.Config{Isolation: isolation, Metrics: m, Log: zerolog.Nop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if tier, why := h.Isolation(); isolation == "auto" && tier != "cgroup" {
+		h.Close()
+		t.Skip("no cgroup of our own: ", why)
+	}
+	r := &rig{t: t, host: h, server: newServer(h, "epoch", nil, func() Numbers { return Numbers{KillFailed: 7} }, zerolog.Nop())}
+	t.Cleanup(func() {
+		for _, end := range r.ends {
+			end()
+		}
+		if err := h.Close(); err != nil {
+			t.Error(err)
+		}
+		r.server.wait()
+	})
+	return r
+}
+
+func eachTier(t *testing.T, f func(t *testing.T, r *rig)) {
+	t.Run("cgroup", func(t *testing.T) { f(t, newRig(t, "auto")) })
+	t.Run("pidns", func(t *testing.T) {
+		if runtime.NeedsUserNamespace() {
+			t.Skip("no PID namespaces of our own: needs root")
+		}
+		f(t, newRig(t, "pidns"))
+	})
+	t.Run("none", func(t *testing.T) { f(t, newRig(t, "none")) })
+}
+
+func socketpair(t testing.TB) (a, b *os.File) {
+	t.Helper()
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return os.NewFile(uintptr(pair[0]), "a"), os.NewFile(uintptr(pair[1]), "b")
+}
+
+// serve serves the other end of what it returns.
+func (r *rig) serve() (theirs *os.File, served chan error) {
+	r.t.Helper()
+	ours, theirs := socketpair(r.t)
+	l, err := newLink(ours)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	served = make(chan error, 1)
+	go func() {
+		_, err := r.server.serve(l, nil, func() {})
+		served <- err
+	}()
+	return theirs, served
+}
+
+// dial is a gateway in this process. hang ends it as kill -9 would.
+func (r *rig) dial() (c *Client, hang func()) {
+	r.t.Helper()
+	theirs, served := r.serve()
+	c, err := Dial(theirs, zerolog.Nop())
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	over := false
+	hang = func() {
+		if !over {
+			over = true
+			c.Close()
+			if err := <-served; err != nil {
+				r.t.Errorf("serve: %v", err)
+			}
+		}
+	}
+	r.ends = append(r.ends, hang)
+	return c, hang
+}
+
+// An actor is another process.
+type actor struct {
+	t     testing.TB
+	cmd   *exec.Cmd
+	lines *bufio.Scanner
+	over  bool
+}
+
+func act(t testing.TB, socket *os.File, args ...string) *actor {
+	t.Helper()
+	a := &actor{t: t, cmd: exec.Command(testBinary, args...)}
+	a.cmd.Stderr = os.Stderr
+	a.cmd.Env = append(os.Environ(), "TRL_TEST_DIR="+t.TempDir(), "GORACE=atexit_sleep_ms=0")
+	if socket != nil {
+		a.cmd.ExtraFiles = []*os.File{socket}
+		a.cmd.Env = append(a.cmd.Env, fdVar+"=3")
+	}
+	r, w, err := os.Pipe() // not StdoutPipe: Wait must not wait for those who inherit it
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.cmd.Stdout = w
+	if err := a.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	a.lines = bufio.NewScanner(r)
+	t.Cleanup(func() {
+		a.kill()
+		r.Close()
+	})
+	return a
+}
+
+// gateway is another process that r serves.
+func (r *rig) gateway(mode string) (a *actor, served chan error) {
+	theirs, served := r.serve()
+	a = act(r.t, theirs, "gateway", mode)
+	theirs.Close()
+	return a, served
+}
+
+// next returns the fields of the next line, whose first is word.
+func (a *actor) next(word string) []string {
+	a.t.Helper()
+	for a.lines.Scan() {
+		if f := strings.Fields(a.lines.Text()); len(f) > 0 && f[0] == word {
+			return f[1:]
+		}
+	}
+	a.t.Fatalf("no line %q: %v", word, a.lines.Err())
+	return nil
+}
+
+func (a *actor) kill() {
+	if !a.over {
+		a.over = true
+		_ = a.cmd.Process.Kill()
+		_ = a.cmd.Wait()
+	}
+}
+
+// stop returns when all its threads have stopped.
+func (a *actor) stop() {
+	a.t.Helper()
+	pid := a.cmd.Process.Pid
+	if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
+		a.t.Fatal(err)
+	}
+	eventually(a.t, "it stops", func() bool {
+		tasks, _ := filepath.Glob("/proc/" + strconv.Itoa(pid) + "/task/*/stat")
+		return !slices.ContainsFunc(tasks, func(path string) bool {
+			text, _ := os.ReadFile(path)
+			return !strings.Contains(string(text), ") T ")
+		})
+	})
+}
+
+func (a *actor) wait() (code int) {
+	a.over = true
+	_ = a.cmd.Wait()
+	return a.cmd.ProcessState.ExitCode()
+}
+
+func number(t testing.TB, text string) int {
+	t.Helper()
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func eventually(t testing.TB, what string, f func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); !f(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited in vain: %s", what)
+		}
+	}
+}
+
+func openFiles(t testing.TB) int {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(entries)
+}
+
+func alive(pid int) bool {
+	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	return err == nil && !strings.Contains(string(text), ") Z ")
+}
+
+var serial atomic.Int64
+
+func newID() string { return fmt.Sprintf("s-%d", serial.Add(1)) }

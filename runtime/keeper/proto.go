@@ -1,0 +1,347 @@
+package keeper
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	"golang.org/x/sys/unix"
+
+	"trl/protocol"
+	"trl/runtime"
+)
+
+// Version of the protocol. Keeper and gateway are the same binary, except across an upgrade in place: any change of a
+// message needs a new number.
+const Version = 1
+
+const (
+	maxInline = 64 << 10 // of a packet; longer messages go in a memfd. A third of what a socket buffer holds
+	maxBody   = 64 << 20 // of a message in a memfd: 100,000 sessions in a hello
+	maxRights = 253      // the kernel's SCM_MAX_FD
+	maxFiles  = 1 << 20  // of a message; the kernel's own limit of open descriptors
+)
+
+// What a packet is, by its first byte. The descriptors of a message come in any number of parcels and with itself.
+const (
+	inline = 'm' // a message follows
+	inFile = 'b' // the message is in a memfd, the packet's first descriptor
+	parcel = 'f' // only descriptors, of the message to come
+)
+
+// Requests. The fields that each one reads are those that Client sets; all but those marked have one answer.
+const (
+	opHello   = "hello"   // the first, on both sides
+	opReady   = "ready"   // the gateway serves
+	opBye     = "bye"     // the gateway ends, and everything with it
+	opGroup   = "group"   // open one
+	opCell    = "cell"    // open one
+	opLimit   = "limit"   // a group
+	opMeters  = "meters"  // of a group
+	opSpawn   = "spawn"   //
+	opAdopt   = "adopt"   //
+	opCopy    = "copy"    // Cell.AdoptCopy
+	opOthers  = "others"  //
+	opSignal  = "signal"  // to a child, some processes of a cell, a cell, or a group: the first that is named
+	opKill    = "kill"    // a cell
+	opRemove  = "remove"  // a cell
+	opMembers = "members" // of a group
+	opClose   = "close"   // a group
+	opHold    = "hold"    //
+	opDrop    = "drop"    // no answer
+	opDropAll = "dropall" // no answer
+	opRelease = "release" // a child: its end has been heard of, or will not matter; no answer
+	opEscaped = "escaped" // sessions that orphans name
+	opOrphans = "orphans" // end those of the sessions named
+	opNumbers = "numbers" //
+	opAnswer  = "answer"  // from the keeper
+	opExit    = "exit"    // from the keeper, unasked: a child's end
+	opYield   = "yield"   // from the keeper, unasked: a successor is ready to take over, end and leave all to it
+)
+
+var ops = []string{opHello, opReady, opBye, opGroup, opCell, opLimit, opMeters, opSpawn, opAdopt, opCopy, opOthers, opSignal, opKill, opRemove,
+	opMembers, opClose, opHold, opDrop, opDropAll, opRelease, opEscaped, opOrphans, opNumbers, opAnswer, opExit, opYield}
+
+// A message is a request, its answer, or an event.
+type message struct {
+	Version int    `json:"version,omitzero"` // of a hello
+	Op      string `json:"op"`
+	ID      uint64 `json:"id,omitzero"`    // of a request, and of its answer
+	Files   int    `json:"files,omitzero"` // how many descriptors come with it
+
+	Group    string           `json:"group,omitzero"`
+	Cell     int              `json:"cell,omitzero"`  // by number
+	Mark     uint64           `json:"mark,omitzero"`  // the cell's
+	Child    uint64           `json:"child,omitzero"` // by a number that no other child of the keeper ever has
+	Pid      int              `json:"pid,omitzero"`
+	Pids     []int            `json:"pids,omitzero"`
+	Signal   int              `json:"signal,omitzero"`
+	Spawn    *spawn           `json:"spawn,omitzero"`
+	Held     []int            `json:"held,omitzero"` // numbers of descriptors in the keeper
+	Sessions []string         `json:"sessions,omitzero"`
+	Count    int              `json:"count,omitzero"`
+	Done     bool             `json:"done,omitzero"`
+	Status   *status          `json:"status,omitzero"`
+	State    *state           `json:"state,omitzero"`
+	Numbers  *Numbers         `json:"numbers,omitzero"`
+	Limits   *protocol.Limits `json:"limits,omitzero"`
+	Meters   *runtime.Meters  `json:"meters,omitzero"`
+	Fault    *fault           `json:"fault,omitzero"`
+
+	lost bool // descriptors did not fit into our table; there are none then
+}
+
+// A spawn is a runtime.Spec. Bytes, because neither paths nor environments need be UTF-8.
+type spawn struct {
+	Path  []byte   `json:"path"`
+	Argv  [][]byte `json:"argv"`
+	Env   [][]byte `json:"env"`
+	Dir   []byte   `json:"dir"`
+	Slots []int    `json:"slots"` // for each descriptor of the child, which of the message's it is; -1: closed
+}
+
+// state is all that a gateway needs to go on where another one ended. Its descriptors, in this order: the listeners;
+// the list of orphans; for each group its cells' lists, its children's pidfds, and what is held.
+type state struct {
+	Epoch      string               `json:"epoch"`
+	Pid        int                  `json:"pid"`
+	Instance   runtime.Instance     `json:"instance"`
+	Generation int                  `json:"generation"`
+	Tier       string               `json:"tier"`
+	Why        string               `json:"why"`
+	Tiers      []runtime.TierReport `json:"tiers"`
+	Listeners  []string             `json:"listeners"`
+	Orphans    bool                 `json:"orphans"` // there is a list
+	Cannot     map[string]string    `json:"cannot"`  // Host.Unenforceable
+	Groups     []groupState         `json:"groups"`
+}
+
+type groupState struct {
+	ID       string       `json:"id"`
+	Cells    []cellState  `json:"cells"`
+	Children []childState `json:"children"`
+	Held     []int        `json:"held"`
+}
+
+type cellState struct {
+	Number int    `json:"number"`
+	Mark   uint64 `json:"mark"`
+	Listed bool   `json:"listed"` // a list comes with it
+}
+
+type childState struct {
+	Child  uint64  `json:"child"`
+	Pid    int     `json:"pid"`
+	Status *status `json:"status,omitzero"` // nil: it runs
+	Pinned bool    `json:"pinned"`          // a pidfd comes with it
+}
+
+// status is a runtime.Status.
+type status struct {
+	Code   int   `json:"code"`
+	Signal int   `json:"signal"`
+	CPU    int64 `json:"cpu"` // ns
+	MaxRSS int64 `json:"maxrss"`
+}
+
+func statusOf(s runtime.Status) *status {
+	return &status{s.Code, int(s.Signal), int64(s.CPU), s.MaxRSS}
+}
+
+func (s *status) status() runtime.Status {
+	return runtime.Status{Code: s.Code, Signal: syscall.Signal(s.Signal), CPU: time.Duration(s.CPU), MaxRSS: s.MaxRSS}
+}
+
+// Numbers are the keeper's own counts since its start, for the gateway's metrics.
+type Numbers struct {
+	ZombiesReaped  uint64 `json:"zombies_reaped"`
+	OrphansKilled  uint64 `json:"orphans_killed"`
+	KillFailed     uint64 `json:"kill_failed"`
+	GatewayCrashes uint64 `json:"gateway_crashes"` // ends that nobody asked for
+	SignalsIgnored uint64 `json:"signals_ignored"` // sent from inside a session
+}
+
+// A VersionError is said on both sides when keeper and gateway are not of the same make.
+type VersionError struct{ Keeper, Gateway int }
+
+func (e *VersionError) Error() string {
+	return fmt.Sprintf("keeper speaks protocol %d, gateway %d: restart the whole of trl", e.Keeper, e.Gateway)
+}
+
+// ErrLost is what every call returns once the connection has ended: the keeper is dead, and with it every session.
+var ErrLost = errors.New("keeper is gone")
+
+// A fault is an error that crosses the socket.
+type fault struct {
+	Text  string        `json:"text"`
+	Errno syscall.Errno `json:"errno,omitzero"`
+	Is    string        `json:"is,omitzero"`    // a key of causes
+	Limit string        `json:"limit,omitzero"` // of a runtime.LimitError, as Why
+	Why   string        `json:"why,omitzero"`
+}
+
+// causes are those that callers ask for with errors.Is.
+var causes = map[string]error{
+	"closed": fs.ErrClosed, "lost": ErrLost, "exist": fs.ErrExist, "invalid": fs.ErrInvalid, "process done": os.ErrProcessDone,
+}
+
+func faultOf(err error) *fault {
+	if err == nil {
+		return nil
+	}
+	f := &fault{Text: err.Error()}
+	var limit *runtime.LimitError
+	if errors.As(err, &limit) {
+		f.Limit, f.Why = limit.Limit, limit.Why
+		return f
+	}
+	if !errors.As(err, &f.Errno) {
+		for name, cause := range causes {
+			if errors.Is(err, cause) {
+				f.Is = name
+			}
+		}
+	}
+	return f
+}
+
+func (f *fault) err() error {
+	switch {
+	case f == nil:
+		return nil
+	case f.Limit != "":
+		return &remoteError{f.Text, &runtime.LimitError{Limit: f.Limit, Why: f.Why}}
+	case f.Errno != 0:
+		return &remoteError{f.Text, f.Errno}
+	default:
+		return &remoteError{f.Text, causes[f.Is]}
+	}
+}
+
+type remoteError struct {
+	text  string
+	cause error // may be nil
+}
+
+func (e *remoteError) Error() string { return e.text }
+func (e *remoteError) Unwrap() error { return e.cause }
+
+// decode is strict: what we do not know is of another make, or not ours at all.
+func decode(body []byte) (m message, err error) {
+	if err := json.Unmarshal(body, &m, json.RejectUnknownMembers(true)); err != nil {
+		return message{}, fmt.Errorf("message: %w", err)
+	}
+	if !slices.Contains(ops, m.Op) || m.Files < 0 || m.Files > maxFiles {
+		return message{}, fmt.Errorf("message %q with %d descriptors: %w", m.Op, m.Files, fs.ErrInvalid)
+	}
+	return m, nil
+}
+
+// versionOf reads what every make has at the same place, whatever else is there: the version of a hello.
+func versionOf(body []byte) int {
+	var hello struct {
+		Version int `json:"version"`
+	}
+	_ = json.Unmarshal(body, &hello)
+	return hello.Version
+}
+
+// A packet goes out at once or not at all.
+type packet struct {
+	text  []byte
+	files []int // closed once it is sent, or cannot be
+}
+
+// pack makes packets of a message. The files become theirs, also when it fails.
+func pack(m message, files []int) (packets []packet, err error) {
+	m.Files = len(files)
+	text := bytes.NewBuffer([]byte{inline})
+	if err := json.MarshalWrite(text, &m, jsontext.AllowInvalidUTF8(true)); err != nil {
+		closeAll(files)
+		return nil, fmt.Errorf("message: %w", err)
+	}
+	last := packet{text: text.Bytes()}
+	room := maxRights
+	if text.Len() > maxInline {
+		body, err := sealed(last.text[1:])
+		if err != nil {
+			closeAll(files)
+			return nil, fmt.Errorf("long message: %w", err)
+		}
+		last = packet{[]byte{inFile}, []int{body}}
+		room--
+	}
+	for len(files) > room {
+		n := min(len(files), maxRights)
+		packets = append(packets, packet{[]byte{parcel}, files[:n:n]})
+		files = files[n:]
+	}
+	last.files = append(last.files, files...)
+	return append(packets, last), nil
+}
+
+// seal: from here on only to be read.
+const seal = unix.F_SEAL_WRITE | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW
+
+// sealed is a memfd that holds body.
+func sealed(body []byte) (fd int, err error) {
+	if len(body) > maxBody {
+		return -1, unix.EMSGSIZE
+	}
+	fd, err = unix.MemfdCreate("message", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return -1, os.NewSyscallError("memfd_create", err)
+	}
+	for n := 0; n < len(body) && err == nil; {
+		var k int
+		if k, err = unix.Write(fd, body[n:]); err == unix.EINTR {
+			err = nil
+		}
+		n += max(k, 0)
+	}
+	if err == nil {
+		_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seal)
+	}
+	if err != nil {
+		unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
+}
+
+// unsealed reads what sealed made. The seals prove that it is memory, which can neither block us nor change.
+func unsealed(fd int) ([]byte, error) {
+	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
+	if err != nil {
+		return nil, fmt.Errorf("message in a file: %w", err)
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return nil, err
+	}
+	if seals&seal != seal || st.Size > maxBody {
+		return nil, fmt.Errorf("message of %d bytes, seals %#x: %w", st.Size, seals, fs.ErrInvalid)
+	}
+	body := make([]byte, st.Size)
+	for n := 0; n < len(body); {
+		k, err := unix.Pread(fd, body[n:], int64(n))
+		if err != nil && err != unix.EINTR {
+			return nil, os.NewSyscallError("read of a message", err)
+		}
+		n += max(k, 0)
+	}
+	return body, nil
+}
+
+func closeAll(files []int) {
+	for _, fd := range files {
+		unix.Close(fd)
+	}
+}

@@ -1,0 +1,500 @@
+package keeper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"slices"
+	"sync"
+	"syscall"
+
+	"github.com/rs/zerolog"
+	"golang.org/x/sys/unix"
+
+	"trl/runtime"
+)
+
+// A server does for one gateway at a time what that may not do itself, and remembers it for the next one: groups, cells,
+// children, and held descriptors, whose numbers are those of our own table. Its owner calls serve for each connection,
+// and wait after the Host has ended.
+type server struct {
+	host      *runtime.Host
+	listeners []*os.File
+	epoch     string
+	numbers   func() Numbers
+	log       zerolog.Logger
+	work      sync.WaitGroup // requests that take their time, and tellWhenExited
+
+	mu         sync.Mutex          // before link.mu
+	link       *link               // guarded by mu; of the gateway that has said hello; nil: none
+	vacant     chan struct{}       // guarded by mu; closed when link ends; nil without one
+	generation int                 // guarded by mu; how many gateways have said hello
+	sessions   map[string]*session // guarded by mu; until dropall
+	serial     uint64              // guarded by mu; the last child's number
+}
+
+// A session is what we have of one.
+type session struct {
+	*runtime.Group
+	id       string
+	closed   bool                  // guarded by server.mu: its processes are gone; what is held may remain, and it may be opened anew
+	cells    map[int]*runtime.Cell // guarded by server.mu; by number
+	children map[uint64]*process   // guarded by server.mu; until ended and released
+	held     map[int]struct{}      // guarded by server.mu
+}
+
+// A process is a child that a gateway asked for.
+type process struct {
+	*runtime.Child
+	number   uint64
+	of       *session
+	ended    bool // guarded by server.mu
+	released bool // guarded by server.mu: no gateway needs to hear of it again
+}
+
+func newServer(host *runtime.Host, epoch string, listeners []*os.File, numbers func() Numbers, log zerolog.Logger) *server {
+	return &server{
+		host: host, epoch: epoch, listeners: listeners, numbers: numbers, log: log,
+		sessions: map[string]*session{},
+	}
+}
+
+// serve answers one gateway until the connection ends. What that has sent is done, even if it is dead by then: it may
+// have acted on it already. dead closes with the process, if it is one of ours; ready is called once it says that it
+// serves; bye: it means to end, and everything with it.
+func (s *server) serve(l *link, dead <-chan struct{}, ready func()) (bye bool, err error) {
+	defer l.close()
+	if err := s.welcome(l, dead); err != nil {
+		return false, err
+	}
+	defer func() {
+		s.mu.Lock()
+		s.link = nil
+		close(s.vacant)
+		s.mu.Unlock()
+	}()
+	for {
+		m, files, err := l.receive()
+		if err != nil {
+			if errors.Is(err, io.EOF) {
+				err = nil
+			}
+			return bye, err
+		}
+		bye = bye || m.Op == opBye
+		if m.Op == opReady {
+			ready()
+		}
+		s.handle(l, m, files)
+	}
+}
+
+// welcome answers a hello with all that there is. While another gateway has that, it is told to leave, and waited for:
+// what it has under way, two could not go on with.
+func (s *server) welcome(l *link, dead <-chan struct{}) error {
+	_, files, theirs, err := l.receiveHello()
+	closeAll(files)
+	if err != nil {
+		return fmt.Errorf("hello: %w", err)
+	}
+	if theirs != Version {
+		err := &VersionError{Keeper: Version, Gateway: theirs}
+		_ = l.send(message{Version: Version, Op: opHello, Fault: faultOf(err)})
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock() // no exit is told before, and none is missed after
+	for s.link != nil {
+		vacant := s.vacant
+		_ = s.link.send(message{Op: opYield})
+		s.mu.Unlock()
+		select {
+		case <-vacant: // supervise sees to it
+		case <-dead:
+			s.mu.Lock()
+			return errors.New("it gave up waiting")
+		}
+		s.mu.Lock()
+	}
+	st, files, err := s.stateLocked()
+	if err != nil {
+		closeAll(files)
+		return fmt.Errorf("hello: %w", err)
+	}
+	s.generation++
+	s.link, s.vacant = l, make(chan struct{})
+	return l.send(message{Version: Version, Op: opHello, State: st}, files...)
+}
+
+// stateLocked: mu is held. The files are the caller's, also with an error.
+func (s *server) stateLocked() (st *state, files []int, err error) {
+	st = &state{Epoch: s.epoch, Pid: os.Getpid(), Generation: s.generation}
+	st.Instance = s.host.Instance()
+	st.Tier, st.Why = s.host.Isolation()
+	st.Tiers = s.host.Tiers()
+	st.Cannot = s.host.Unenforceable()
+	add := func(fd int) {
+		if err == nil {
+			fd, err = duplicate(fd)
+		}
+		if err == nil {
+			files = append(files, fd)
+		}
+	}
+	for _, f := range s.listeners {
+		st.Listeners = append(st.Listeners, f.Name())
+		add(int(f.Fd()))
+	}
+	if fd := s.host.OpenOrphans(); fd >= 0 {
+		st.Orphans = true
+		files = append(files, fd)
+	}
+	for _, id := range slices.Sorted(maps.Keys(s.sessions)) {
+		g := s.sessions[id]
+		gs := groupState{ID: id}
+		for _, no := range slices.Sorted(maps.Keys(g.cells)) {
+			// A cell that cannot be looked at is asked for.
+			fd, _ := g.cells[no].OpenList()
+			if fd >= 0 {
+				files = append(files, fd)
+			}
+			gs.Cells = append(gs.Cells, cellState{Number: no, Mark: g.cells[no].Mark(), Listed: fd >= 0})
+		}
+		for _, number := range slices.Sorted(maps.Keys(g.children)) {
+			c := g.children[number]
+			cs := childState{Child: number, Pid: c.Pid()}
+			if c.ended {
+				cs.Status = statusOf(c.Status())
+			}
+			if fd := c.Pidfd(); fd >= 0 {
+				cs.Pinned = true
+				add(fd)
+			}
+			gs.Children = append(gs.Children, cs)
+		}
+		for _, fd := range slices.Sorted(maps.Keys(g.held)) {
+			gs.Held = append(gs.Held, fd)
+			add(fd)
+		}
+		st.Groups = append(st.Groups, gs)
+	}
+	return st, files, err
+}
+
+func duplicate(fd int) (int, error) {
+	fd, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	return fd, os.NewSyscallError("dup", err)
+}
+
+// handle does what m asks for and answers, later if it may take long.
+func (s *server) handle(l *link, m message, files []int) {
+	slow := m.Op == opKill || m.Op == opClose || m.Op == opEscaped || m.Op == opOrphans
+	if tier, _ := s.host.Isolation(); m.Op == opRemove && tier != "cgroup" {
+		slow = true
+	}
+	if slow {
+		closeAll(files)
+		s.work.Go(func() { s.answer(l, m, nil) }) // bounded by runtime's own patience; wait waits for it
+		return
+	}
+	s.answer(l, m, files)
+}
+
+// answer does what m asks for. The files are its own.
+func (s *server) answer(l *link, m message, files []int) {
+	a := message{Op: opAnswer, ID: m.ID}
+	var out []int
+	err := error(unix.EMFILE)
+	switch {
+	case m.lost:
+	case m.Op == opSpawn:
+		if err = s.spawn(l, m, files); err == nil {
+			return // it has answered
+		}
+	case m.Op == opHold:
+		a.Held, err = s.hold(m.Group, files)
+	default:
+		closeAll(files)
+		out, err = s.do(m, &a)
+	}
+	if m.ID == 0 {
+		closeAll(out)
+		return
+	}
+	a.Fault = faultOf(err)
+	if err := l.send(a, out...); err != nil {
+		s.log.Error().Err(err).Str("op", m.Op).Msg("answer that cannot be sent")
+	}
+}
+
+// do is every request but those that bring descriptors. out is the caller's.
+func (s *server) do(m message, a *message) (out []int, err error) {
+	switch m.Op {
+	case opBye, opReady:
+		return nil, nil
+	case opNumbers:
+		n := s.numbers()
+		a.Numbers = &n
+		return nil, nil
+	case opEscaped:
+		a.Sessions = s.host.OrphanSessions()
+		return nil, nil
+	case opOrphans:
+		a.Count = s.host.KillOrphans(func(id string) bool { return !slices.Contains(m.Sessions, id) })
+		return nil, nil
+	case opGroup:
+		return nil, s.open(m.Group)
+	}
+	g, c, err := s.find(m.Group, m.Cell)
+	if err != nil {
+		return nil, err
+	}
+	switch m.Op {
+	case opLimit:
+		if m.Limits == nil {
+			return nil, fmt.Errorf("limit: %w", fs.ErrInvalid)
+		}
+		return nil, g.Limit(*m.Limits)
+	case opMeters:
+		meters := g.Meters()
+		a.Meters = &meters
+		return nil, nil
+	case opMembers:
+		a.Pids = g.Members()
+		return nil, nil
+	case opClose:
+		if err := g.Close(context.Background()); err != nil {
+			return nil, err
+		}
+		s.mu.Lock()
+		clear(g.cells)
+		g.closed = true
+		s.mu.Unlock()
+		return nil, nil
+	case opRelease:
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if p := g.children[m.Child]; p != nil {
+			p.releaseLocked()
+		}
+		return nil, nil
+	case opDrop:
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		g.dropLocked(m.Held)
+		return nil, nil
+	case opDropAll:
+		s.dropAll(g)
+		return nil, nil
+	case opCell:
+		c, err := g.NewCell()
+		if err != nil {
+			return nil, err
+		}
+		s.mu.Lock()
+		g.cells[c.Number()] = c
+		s.mu.Unlock()
+		a.Cell, a.Mark = c.Number(), c.Mark()
+		if fd, err := c.OpenList(); err == nil && fd >= 0 {
+			out = []int{fd}
+		}
+		return out, nil
+	case opSignal:
+		switch {
+		case m.Child != 0:
+			s.mu.Lock()
+			p := g.children[m.Child]
+			s.mu.Unlock()
+			if p == nil {
+				return nil, os.ErrProcessDone
+			}
+			return nil, p.Signal(syscall.Signal(m.Signal))
+		case c == nil:
+			g.Signal(syscall.Signal(m.Signal), m.Pids...)
+		case m.Done:
+			c.SignalSome(syscall.Signal(m.Signal), m.Pids...)
+		default:
+			c.Signal(syscall.Signal(m.Signal), m.Pid)
+		}
+		return nil, nil
+	}
+	if c == nil {
+		return nil, fmt.Errorf("%s: %w", m.Op, fs.ErrInvalid)
+	}
+	switch m.Op {
+	case opAdopt:
+		return nil, c.Adopt(m.Pid)
+	case opCopy:
+		return nil, c.AdoptCopy(m.Pid)
+	case opOthers:
+		a.Pids = c.Others(m.Pid)
+		return nil, nil
+	case opKill:
+		return nil, c.Kill(m.Pid)
+	case opRemove:
+		if a.Done = c.Remove(); a.Done {
+			s.mu.Lock()
+			delete(g.cells, c.Number())
+			s.mu.Unlock()
+		}
+		return nil, nil
+	}
+	return nil, fmt.Errorf("request %s: %w", m.Op, fs.ErrInvalid)
+}
+
+// find returns a group, and its cell unless number is 0.
+func (s *server) find(id string, number int) (*session, *runtime.Cell, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	g := s.sessions[id]
+	if g == nil {
+		return nil, nil, fmt.Errorf("group %q: %w", id, fs.ErrClosed)
+	}
+	c := g.cells[number]
+	if c == nil && number != 0 {
+		return nil, nil, fmt.Errorf("cell %d of %s: %w", number, id, fs.ErrClosed)
+	}
+	return g, c, nil
+}
+
+// open makes a group, or makes it anew when its processes are gone: what is held for it stays.
+func (s *server) open(id string) error {
+	s.mu.Lock()
+	old := s.sessions[id]
+	known := old != nil && !old.closed
+	s.mu.Unlock()
+	if known {
+		return fmt.Errorf("group %s: %w", id, fs.ErrExist)
+	}
+	g, err := s.host.NewGroup(id)
+	if err != nil {
+		return err
+	}
+	fresh := &session{
+		Group: g, id: id,
+		cells: map[int]*runtime.Cell{}, children: map[uint64]*process{}, held: map[int]struct{}{},
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if old != nil {
+		fresh.children, fresh.held = old.children, old.held
+	}
+	s.sessions[id] = fresh
+	return nil
+}
+
+// spawn answers itself if there is no error: the exit must not be told before. The files are its own.
+func (s *server) spawn(l *link, m message, files []int) error {
+	given := make([]*os.File, len(files))
+	for i, fd := range files {
+		given[i] = os.NewFile(uintptr(fd), "given")
+		defer given[i].Close()
+	}
+	g, c, err := s.find(m.Group, m.Cell)
+	if err != nil {
+		return err
+	}
+	if c == nil || m.Spawn == nil {
+		return fmt.Errorf("spawn: %w", fs.ErrInvalid)
+	}
+	spec := runtime.Spec{
+		Path: string(m.Spawn.Path), Argv: texts(m.Spawn.Argv), Env: texts(m.Spawn.Env), Dir: string(m.Spawn.Dir),
+		Files: make([]*os.File, len(m.Spawn.Slots)), Cell: c,
+	}
+	for i, slot := range m.Spawn.Slots {
+		if slot >= len(given) || slot < -1 {
+			return fmt.Errorf("spawn with descriptor %d of %d: %w", slot, len(given), fs.ErrInvalid)
+		}
+		if slot >= 0 {
+			spec.Files[i] = given[slot]
+		}
+	}
+	child, err := s.host.Spawn(spec)
+	if err != nil {
+		return err
+	}
+	var out []int
+	if fd, err := duplicate(child.Pidfd()); err == nil { // else the gateway has as little room, and asks us
+		out = []int{fd}
+	}
+	s.mu.Lock()
+	s.serial++
+	p := &process{Child: child, number: s.serial, of: g}
+	g.children[p.number] = p
+	_ = l.send(message{Op: opAnswer, ID: m.ID, Child: p.number, Pid: child.Pid()}, out...)
+	s.mu.Unlock()
+	s.work.Go(func() { s.tellWhenExited(p) }) // ends with the child; wait waits for it
+	return nil
+}
+
+// tellWhenExited waits for the child's end, and tells the gateway there is then; else a hello will.
+func (s *server) tellWhenExited(p *process) {
+	<-p.Exited()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p.ended = true
+	if s.link != nil {
+		_ = s.link.send(message{Op: opExit, Child: p.number, Status: statusOf(p.Status())})
+	}
+	if p.released {
+		delete(p.of.children, p.number)
+	}
+}
+
+// releaseLocked: server.mu is held.
+func (p *process) releaseLocked() {
+	p.Close()
+	if p.released = true; p.ended {
+		delete(p.of.children, p.number)
+	}
+}
+
+// hold keeps the files, whose numbers here are the answer.
+func (s *server) hold(id string, files []int) ([]int, error) {
+	g, _, err := s.find(id, 0)
+	if err != nil {
+		closeAll(files)
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, fd := range files {
+		g.held[fd] = struct{}{}
+	}
+	return files, nil
+}
+
+// dropLocked: server.mu is held.
+func (g *session) dropLocked(numbers []int) {
+	for _, fd := range numbers {
+		if _, ok := g.held[fd]; ok { // nobody closes what is not its own
+			delete(g.held, fd)
+			unix.Close(fd)
+		}
+	}
+}
+
+func (s *server) dropAll(g *session) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	g.dropLocked(slices.Collect(maps.Keys(g.held)))
+	for _, p := range g.children {
+		p.releaseLocked()
+	}
+	delete(s.sessions, g.id)
+}
+
+// wait returns when nothing is under way; the Host has ended before, and with it every child.
+func (s *server) wait() { s.work.Wait() }
+
+func texts(b [][]byte) []string {
+	t := make([]string, len(b))
+	for i := range b {
+		t[i] = string(b[i])
+	}
+	return t
+}

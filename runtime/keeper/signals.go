@@ -1,0 +1,121 @@
+package keeper
+
+import (
+	"encoding/binary"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	goruntime "runtime"
+	"sync/atomic"
+	"syscall"
+	"unsafe"
+
+	"github.com/rs/zerolog"
+	"golang.org/x/sys/unix"
+
+	"trl/runtime"
+)
+
+// The signals whose sender we must know, so that a command that kills its parent ends nobody but itself.
+var ourSignals = []syscall.Signal{unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2}
+
+// os/signal does not tell the sender, and a signalfd gets nothing that some thread has not blocked: Go refuses to block
+// TERM, INT, HUP and QUIT, whatever mask it was started with (runtime.blockableSig). So these signals have a handler of
+// our own, in assembly, which writes what the kernel tells it (siginfo_t) to a pipe, and nothing else. os/signal no longer
+// hears of them; children start with defaults, as handlers do not survive an exec.
+
+// handlers are the addresses of the signal handler and of what it returns to (0: the kernel has its own).
+func handlers() (handler, restorer uintptr)
+
+// signalPipe is where the handler writes to. It stays open: another thread may just be in the handler.
+var signalPipe int32
+
+// toldBytes of siginfo_t: signo, errno, code, padding, pid, uid.
+const toldBytes = 24
+
+// sigaction and its flags are the kernel's.
+type sigaction struct{ handler, flags, restorer, mask uintptr }
+
+const (
+	saSiginfo  = 0x4
+	saRestorer = 0x04000000
+	saOnStack  = 0x08000000 // as Go demands of every handler
+	saRestart  = 0x10000000
+)
+
+// signals are those that somebody outside of every session has sent.
+type signals struct {
+	honoured chan syscall.Signal // closed when read has returned
+	gateway  atomic.Int64        // pid of the one descendant that may signal us; 0: none
+	ignored  atomic.Uint64       // signals from inside a session
+	pipe     int                 // its read end; read closes it
+	log      zerolog.Logger
+}
+
+// listen takes the signals over, but for those that our launcher had us ignore (nohup). Once per program.
+func listen(log zerolog.Logger) (*signals, error) {
+	var pipe [2]int
+	if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC); err != nil {
+		return nil, os.NewSyscallError("pipe", err)
+	}
+	if err := unix.SetNonblock(pipe[1], true); err != nil { // the handler never waits
+		return nil, os.NewSyscallError("fcntl", err)
+	}
+	s := &signals{honoured: make(chan syscall.Signal, 8), pipe: pipe[0], log: log}
+	atomic.StoreInt32(&signalPipe, int32(pipe[1]))
+	action := sigaction{flags: saSiginfo | saOnStack | saRestart, mask: ^uintptr(0)} // no handler within ours
+	if action.handler, action.restorer = handlers(); action.restorer != 0 {
+		action.flags |= saRestorer
+	}
+	for _, sig := range ourSignals {
+		if signal.Ignored(sig) {
+			continue
+		}
+		if _, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(&action)), 0, 8, 0, 0); errno != 0 {
+			return nil, fmt.Errorf("handler of %v: %w", sig, errno)
+		}
+	}
+	go s.read() // ends with close, which waits for it
+	return s, nil
+}
+
+// read passes on what is honoured. It does not wait for whom it may concern. It has a thread of its own, since every
+// microsecond counts: a sender that does nothing but kill(2) is a zombie for a moment, then nobody knows whence it came.
+func (s *signals) read() {
+	defer close(s.honoured)
+	goruntime.LockOSThread() // which ends with us
+	for {
+		var told [toldBytes]byte
+		n, err := unix.Read(s.pipe, told[:])
+		if err == unix.EINTR {
+			continue
+		}
+		sig := syscall.Signal(binary.NativeEndian.Uint32(told[0:]))
+		if err != nil || n < toldBytes || sig == 0 {
+			unix.Close(s.pipe)
+			return
+		}
+		pid := int(binary.NativeEndian.Uint32(told[16:])) // 0: the kernel, or somebody outside of our pid namespace
+		inside := pid != 0 && int64(pid) != s.gateway.Load() && runtime.Descends(pid, os.Getpid())
+		s.log.Warn().Stringer("signal", sig).Int("sender", pid).Bool("ignored", inside).Msg("signal")
+		if inside {
+			s.ignored.Add(1)
+			continue
+		}
+		select {
+		case s.honoured <- sig:
+		default: // eight are waiting already
+		}
+	}
+}
+
+// close leaves the signals without effect: the program is about to end.
+func (s *signals) close() {
+	_, _ = unix.Write(int(signalPipe), make([]byte, toldBytes)) // signal 0
+	for range s.honoured {                                      // until read has returned
+	}
+}
+
+// nameProcess is for ps and pgrep, which show the file that was executed: else we would be "exe".
+func nameProcess() { _ = os.WriteFile("/proc/self/comm", []byte(filepath.Base(os.Args[0])), 0) }

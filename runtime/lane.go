@@ -1,0 +1,245 @@
+package runtime
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"trl/runtime/journal"
+)
+
+// A lane is the way of a shell's output: a pipe for stdout and one for stderr, both ends with us and with the keeper,
+// and the log into which what comes out of them goes first, so that neither the shell nor what it printed notices when
+// we are replaced. Commands use it one after the other for as long as each leaves nobody behind who could hold its ends;
+// then what is left follows the old one (handOver) and the shell gets a new one. It belongs to the holder of the shell's
+// turn, or to who follows it.
+type lane struct {
+	group KeptGroup
+	log   *output
+
+	mu   sync.Mutex // a process's exit and the end of its output may come at once
+	r, w [2]int     // closing guarded by mu; -1 once closed
+	held []int      // what the keeper calls r[0], r[1], w[0], w[1]; changes guarded by mu; -1 once dropped
+
+	files []HeldFile // the same with what they are; set once, dropped or not
+}
+
+// output is a lane's log, which outlives the lane: the journals that went through it may be wanted for a while. It ends
+// when the lane has and the last of them was dropped, or when the session is forgotten.
+type output struct {
+	*journal.Log
+	group KeptGroup
+	of    *outputs
+	held  []HeldFile // its descriptors
+
+	mu     sync.Mutex
+	done   bool // guarded by mu; nothing more will be written
+	closed bool // guarded by mu
+}
+
+// outputs are those of one session that have not ended.
+type outputs struct {
+	mu  sync.Mutex
+	all map[*output]struct{} // guarded by mu; nil before the first
+}
+
+func (os *outputs) add(o *output) {
+	os.mu.Lock()
+	defer os.mu.Unlock()
+	if os.all == nil {
+		os.all = map[*output]struct{}{}
+	}
+	os.all[o] = struct{}{}
+}
+
+func (os *outputs) remove(o *output) {
+	os.mu.Lock()
+	defer os.mu.Unlock()
+	delete(os.all, o)
+}
+
+// close closes what is left.
+func (os *outputs) close() {
+	os.mu.Lock()
+	defer os.mu.Unlock()
+	for o := range os.all {
+		o.Close()
+	}
+	os.all = nil
+}
+
+// LaneRecord is what of a lane must be known to go on with it.
+type LaneRecord struct {
+	Pipes []HeldFile `json:"pipes"` // the read ends, the write ends
+	Log   []HeldFile `json:"log"`
+}
+
+// HeldFile is a descriptor that the keeper holds: its number there, -1 when it was dropped, and which file it is. A number
+// that was dropped soon means another file, and a record may be older than that.
+type HeldFile struct {
+	Number int    `json:"n"`
+	Inode  uint64 `json:"i"`
+}
+
+func inode(fd int) uint64 {
+	var st unix.Stat_t
+	if fd < 0 || unix.Fstat(fd, &st) != nil {
+		return 0
+	}
+	return st.Ino
+}
+
+// heldFiles names descriptors of ours by what the keeper calls them.
+func heldFiles(numbers []int, fds ...int) []HeldFile {
+	files := make([]HeldFile, len(numbers))
+	for i, n := range numbers {
+		files[i] = HeldFile{n, inode(fds[i])}
+	}
+	return files
+}
+
+func newLane(group KeptGroup, of *outputs) (*lane, error) {
+	l := &lane{group: group, r: [2]int{-1, -1}, w: [2]int{-1, -1}}
+	for i := range l.r {
+		fd, err := halfPipe(0)
+		if err != nil {
+			l.close()
+			return nil, fmt.Errorf("output pipe: %w", err)
+		}
+		l.r[i], l.w[i] = fd[0], fd[1]
+	}
+	log, err := journal.NewLog()
+	if err != nil {
+		l.close()
+		return nil, fmt.Errorf("output log: %w", err)
+	}
+	l.log = &output{Log: log, group: group, of: of}
+	of.add(l.log)
+	fds := log.Fds()
+	held, err := group.Hold(l.r[0], l.r[1], l.w[0], l.w[1], fds[0], fds[1], fds[2])
+	if err != nil {
+		l.close()
+		return nil, fmt.Errorf("hold output pipes: %w", err)
+	}
+	l.held, l.log.held = held[:4:4], heldFiles(held[4:], fds[:]...)
+	l.files = heldFiles(l.held, l.r[0], l.r[1], l.w[0], l.w[1])
+	return l, nil
+}
+
+// record is what a successor needs.
+func (l *lane) record() LaneRecord {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r := LaneRecord{Pipes: slices.Clone(l.files), Log: l.log.held}
+	for i, n := range l.held {
+		r.Pipes[i].Number = n
+	}
+	return r
+}
+
+// empty throws away what is in the pipes: a shell that died before it had read its line complained into them, or nobody.
+func (l *lane) empty() {
+	buf := chunks.Get().(*[]byte)
+	defer chunks.Put(buf)
+	for _, fd := range l.r {
+		for fd >= 0 {
+			if n, err := unix.Read(fd, *buf); n <= 0 && err != unix.EINTR {
+				break
+			}
+		}
+	}
+}
+
+// end is how the shell finds the end of output i that it writes to: a number in Keeper.Dir.
+func (l *lane) end(i int) int { return l.held[2+i] }
+
+// closeWriters lets EOF come once nobody else writes.
+func (l *lane) closeWriters() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i := range l.w {
+		shut(&l.w[i])
+	}
+	l.dropLocked(2, 4)
+}
+
+// take gives the read end of output i to the caller, who closes it.
+func (l *lane) take(i int) int {
+	fd := l.r[i]
+	l.r[i] = -1
+	return fd
+}
+
+// close ends the lane but for what was taken.
+func (l *lane) close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i := range l.r {
+		shut(&l.r[i])
+		shut(&l.w[i])
+	}
+	l.dropLocked(0, 4)
+	if l.log != nil {
+		l.log.end()
+	}
+}
+
+func (l *lane) dropLocked(from, to int) {
+	var numbers []int
+	for i := from; i < min(to, len(l.held)); i++ {
+		if l.held[i] >= 0 {
+			numbers = append(numbers, l.held[i])
+			l.held[i] = -1
+		}
+	}
+	if len(numbers) > 0 {
+		l.group.Drop(numbers...)
+	}
+}
+
+// carry lets a journal go through the log. head and tail are how much of each stream is wanted beside the ring.
+func (o *output) carry(j *journal.Journal, head, tail int64) {
+	j.Through(o.Log, head, tail)
+	j.OnDrop(o.look)
+}
+
+// end says that nothing more will be written.
+func (o *output) end() {
+	o.mu.Lock()
+	o.done = true
+	o.mu.Unlock()
+	o.look()
+}
+
+// look closes the log once nobody needs it.
+func (o *output) look() {
+	o.mu.Lock()
+	over := o.done && !o.closed && o.Spans() == 0
+	o.closed = o.closed || over
+	o.mu.Unlock()
+	if over {
+		o.of.remove(o)
+		o.Close()
+		for _, f := range o.held {
+			o.group.Drop(f.Number)
+		}
+	}
+}
+
+// halfPipe makes a pipe whose one end, ours, does not block: the other one may be inherited, and programs expect it to.
+func halfPipe(ours int) (fd [2]int, err error) {
+	if err = unix.Pipe2(fd[:], unix.O_CLOEXEC); err != nil {
+		return fd, err
+	}
+	return fd, unix.SetNonblock(fd[ours], true)
+}
+
+// shut closes a descriptor once.
+func shut(fd *int) {
+	if *fd >= 0 {
+		unix.Close(*fd)
+		*fd = -1
+	}
+}

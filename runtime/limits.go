@@ -1,0 +1,504 @@
+package runtime
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"math"
+	"os"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"trl/protocol"
+)
+
+// Limits of a session. Memory, pids and cpu are of all its processes together, and take a cgroup controller: of v2 where
+// one was delegated to us, else of v1. The size of a file and the number of descriptors are of each process, and are
+// rlimits. No process dumps core, limited or not: ours is 0 (NewHost), and inherited.
+//
+// A child is within its limits before its first instruction, which may be the user's (LD_PRELOAD, ENV): it stops at the
+// end of its exec, being traced, is bound, and let go. What comes with a group of v2 it has from its birth.
+
+// The names of the limits, as on the wire and in LimitError.
+const (
+	limitMemory    = "memory_bytes"
+	limitPIDs      = "pids"
+	limitCPU       = "cpu"
+	limitFileSize  = "file_size_bytes"
+	limitOpenFiles = "open_files"
+)
+
+// LimitError: a limit that cannot be enforced here. To ignore it would be a lie.
+type LimitError struct{ Limit, Why string }
+
+func (e *LimitError) Error() string { return "limit " + e.Limit + ": " + e.Why }
+
+// Unenforceable tells which limits cannot be enforced here, by name, and why not.
+func (h *Host) Unenforceable() map[string]string { return maps.Clone(h.cannot) }
+
+// limitable finds out what Unenforceable tells.
+func (h *Host) limitable(isolation string) {
+	h.cannot = map[string]string{}
+	if isolation == "none" { // what cgroups do was not asked for
+		for _, limit := range []string{limitMemory, limitPIDs, limitCPU} {
+			h.cannot[limit] = "isolation is none"
+		}
+	} else {
+		if h.root != nil {
+			h.controllers = h.root.delegate(h.log)
+		}
+		h.hierarchies = findHierarchies(h.log)
+		for limit, controller := range map[string]string{limitMemory: "memory", limitPIDs: "pids", limitCPU: "cpu"} {
+			if y := h.hierarchies[controller]; !h.controllers[controller] && y.dir == "" {
+				h.cannot[limit] = y.why
+			}
+		}
+	}
+	if err := canTrace(); err != nil {
+		why := "processes cannot be traced: " + err.Error()
+		h.cannot[limitFileSize], h.cannot[limitOpenFiles] = why, why
+		for limit, controller := range map[string]string{limitMemory: "memory", limitPIDs: "pids", limitCPU: "cpu"} {
+			if !h.controllers[controller] || limit == limitCPU {
+				h.cannot[limit] = why
+			}
+		}
+	}
+}
+
+// canTrace asks once: seccomp, Yama and a debugger that follows forks may be against it. The program does not exist, so
+// what fails is either the tracing or then the exec.
+var canTrace = sync.OnceValue(func() error {
+	_, err := syscall.ForkExec("/no-such-program", []string{"probe"}, &syscall.ProcAttr{Sys: &syscall.SysProcAttr{Ptrace: true}})
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	return err
+})
+
+// bounds is what holds a group's processes to its limits. Made by Group.Limit, changed by nobody.
+type bounds struct {
+	limits  protocol.Limits
+	v1      map[string]string // the group's directory, by controller
+	counted string            // where pids are counted but not refused, since we move them there; "" if nowhere
+	staged  string            // where children are born instead of their cell (Host.stage); "": in the cell
+	host    *Host
+	rlimits []rlimit
+}
+
+type rlimit struct {
+	resource int
+	most     uint64
+}
+
+// Limit puts the group's processes within l: those that are started from now on, and the children there are. What a
+// child has started itself is not looked for, so it comes before anything of the user's runs; and only once.
+func (g *Group) Limit(l protocol.Limits) error {
+	if l == (protocol.Limits{}) {
+		return nil
+	}
+	h := g.host
+	for _, limit := range l.Names() {
+		if why, cannot := h.cannot[limit]; cannot {
+			return &LimitError{limit, why}
+		}
+	}
+	b := &bounds{limits: l, host: h, v1: map[string]string{}}
+	for _, r := range []struct {
+		resource int
+		most     int64
+	}{{unix.RLIMIT_FSIZE, l.FileSizeBytes}, {unix.RLIMIT_NOFILE, l.OpenFiles}} {
+		if r.most > 0 {
+			b.rlimits = append(b.rlimits, rlimit{r.resource, uint64(r.most)})
+		}
+	}
+	g.limiting.Lock()
+	defer g.limiting.Unlock()
+	g.mu.Lock()
+	closed := g.closed
+	g.mu.Unlock()
+	if closed || g.bounds.Load() != nil {
+		return fmt.Errorf("limit group %s: %w", g.id, fs.ErrClosed)
+	}
+	for _, c := range []struct {
+		limit, controller string
+		set               bool
+	}{{limitMemory, "memory", l.MemoryBytes > 0}, {limitPIDs, "pids", l.Pids > 0}, {limitCPU, "cpu", l.CPU > 0}} {
+		if !c.set {
+			continue
+		}
+		dir, files := g.dir, v2Files
+		if !h.controllers[c.controller] {
+			var err error
+			if dir, err = h.hierarchies[c.controller].group(g.id); err != nil {
+				return errors.Join(&LimitError{c.limit, err.Error()}, b.end(context.Background()))
+			}
+			b.v1[c.controller], files = dir, v1Files
+		}
+		if err := writeFiles(dir, files(c.controller, l)); err != nil {
+			return errors.Join(&LimitError{c.limit, err.Error()}, b.end(context.Background()))
+		}
+	}
+	b.counted = b.v1["pids"]
+	if l.CPU > 0 && b.v1["cpu"] == "" {
+		var err error
+		if b.staged, err = h.stage(); err != nil {
+			return errors.Join(&LimitError{limitCPU, err.Error()}, b.end(context.Background()))
+		}
+		if l.Pids > 0 && b.counted == "" {
+			b.counted = g.dir
+		}
+	}
+	g.bounds.Store(b)
+	h.nursery.settle() // who was being forked without them is among the children now
+	for _, c := range g.ownChildren() {
+		if err := c.whileUnreaped(func() error { return b.bind(c.pid) }); err != nil && !errors.Is(err, os.ErrProcessDone) {
+			return err
+		}
+	}
+	return nil
+}
+
+// bounds of the cell's group; nil: there are none.
+func (c *Cell) bounds() *bounds {
+	if c == nil {
+		return nil
+	}
+	return c.group.bounds.Load()
+}
+
+// tracing: a child must be stopped to be bound.
+func (b *bounds) tracing() bool {
+	return b != nil && (len(b.v1) > 0 || len(b.rlimits) > 0 || b.staged != "")
+}
+
+// catch waits until a child that is traced by this thread has stopped at the end of its exec, binds it and lets it go.
+// One that was killed meanwhile is left to the nursery.
+func (b *bounds) catch(pid int, cell *Cell) error {
+	var info siginfo
+	if err := waitid(unix.P_PID, pid, &info, unix.WSTOPPED|unix.WEXITED|unix.WNOWAIT); err != nil {
+		return os.NewSyscallError("waitid", err)
+	}
+	err := b.bind(pid)
+	if err == nil && b.staged != "" {
+		err = cell.move(pid)
+	}
+	if err == nil && b.full() {
+		err = fmt.Errorf("limit of %d processes: %w", b.limits.Pids, unix.EAGAIN)
+	}
+	if err != nil {
+		_ = unix.Kill(pid, unix.SIGKILL) // not reaped, so still ours
+	}
+	// It was born with all signals blocked (see Spawn); what came for it meanwhile comes now.
+	var none uint64
+	_, _, _ = unix.RawSyscall6(unix.SYS_PTRACE, ptraceSetSigmask, uintptr(pid), unsafe.Sizeof(none), uintptr(unsafe.Pointer(&none)), 0, 0)
+	if e := unix.PtraceDetach(pid); err == nil && e != nil && e != unix.ESRCH {
+		err = os.NewSyscallError("ptrace detach", e)
+	}
+	return err
+}
+
+const ptraceSetSigmask = 0x420b // PTRACE_SETSIGMASK (Linux 3.11)
+
+// bind puts a process that is certainly the one meant within the bounds.
+func (b *bounds) bind(pid int) error {
+	for _, dir := range b.v1 {
+		if err := writeFile(dir, "cgroup.procs", strconv.Itoa(pid)); err != nil && !errors.Is(err, unix.ESRCH) {
+			return err
+		}
+	}
+	for _, r := range b.rlimits {
+		var now unix.Rlimit
+		err := unix.Prlimit(pid, r.resource, nil, &now)
+		if most := min(r.most, now.Max); err == nil { // to raise it takes a privilege, and was not meant
+			err = unix.Prlimit(pid, r.resource, &unix.Rlimit{Cur: most, Max: most}, nil)
+		}
+		if err != nil && !errors.Is(err, unix.ESRCH) {
+			return os.NewSyscallError("prlimit", err)
+		}
+	}
+	return nil
+}
+
+// full: whom we move into a group the kernel counts but does not refuse.
+func (b *bounds) full() bool {
+	if b.counted == "" {
+		return false
+	}
+	text, err := slurp(b.counted+"/pids.current", make([]byte, 32))
+	now, _ := strconv.ParseInt(string(bytes.TrimSpace(text)), 10, 64)
+	return err != nil || now > b.limits.Pids
+}
+
+// hasten takes the limit of cpu off a group that is about to be killed: to die takes time, too, and out of a hundredth of
+// a processor it takes seconds.
+func (b *bounds) hasten(g *Group) {
+	if dir := b.v1["cpu"]; dir != "" {
+		_ = writeFile(dir, "cpu.cfs_quota_us", "-1")
+	} else if b.limits.CPU > 0 {
+		_ = writeFile(g.dir, "cpu.max", "max")
+	}
+}
+
+// end removes the directories in v1, and what is still in them.
+func (b *bounds) end(ctx context.Context) error {
+	var errs []error
+	for controller, dir := range b.v1 {
+		errs = append(errs, b.host.hierarchies[controller].end(ctx, dir))
+	}
+	return errors.Join(errs...)
+}
+
+// cfsPeriod is the kernel's own. A session that has used up its share of one waits for the next.
+const cfsPeriod = 100 * time.Millisecond
+
+func cfsQuota(cpus float64) string {
+	quota := time.Duration(min(cpus, 1e6) * float64(cfsPeriod)) // a machine with a million processors is yet to come
+	return strconv.FormatInt(max(quota, time.Millisecond).Microseconds(), 10)
+}
+
+// A limitFile is one that a limit is written to.
+type limitFile struct {
+	name, text string
+	optional   bool // not every kernel has it
+}
+
+// v2Files is what to write into a group of v2 for the limit that a controller enforces.
+func v2Files(controller string, l protocol.Limits) []limitFile {
+	switch controller {
+	case "memory": // swap would be a second helping
+		return []limitFile{{name: "memory.max", text: strconv.FormatInt(l.MemoryBytes, 10)}, {name: "memory.swap.max", text: "0", optional: true}}
+	case "pids":
+		return []limitFile{{name: "pids.max", text: strconv.FormatInt(l.Pids, 10)}}
+	}
+	return []limitFile{{name: "cpu.max", text: cfsQuota(l.CPU) + " " + strconv.FormatInt(cfsPeriod.Microseconds(), 10)}}
+}
+
+// v1Files is v2Files for v1.
+func v1Files(controller string, l protocol.Limits) []limitFile {
+	switch controller {
+	case "memory": // the second, which is memory and swap, may not be below the first
+		bytes := strconv.FormatInt(l.MemoryBytes, 10)
+		return []limitFile{{name: "memory.limit_in_bytes", text: bytes}, {name: "memory.memsw.limit_in_bytes", text: bytes, optional: true}}
+	case "pids":
+		return []limitFile{{name: "pids.max", text: strconv.FormatInt(l.Pids, 10)}}
+	}
+	return []limitFile{
+		{name: "cpu.cfs_period_us", text: strconv.FormatInt(cfsPeriod.Microseconds(), 10)}, {name: "cpu.cfs_quota_us", text: cfsQuota(l.CPU)},
+	}
+}
+
+func writeFiles(dir string, files []limitFile) error {
+	for _, f := range files {
+		if err := writeFile(dir, f.name, f.text); err != nil && !(f.optional && errors.Is(err, fs.ErrNotExist)) {
+			return err
+		}
+	}
+	return nil
+}
+
+// writeFile writes to a file of the kernel's: in one go, and only if it is there.
+func writeFile(dir, name, text string) error {
+	fd, err := openFile(dir, name, unix.O_WRONLY)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	if _, err := retry(func() (int, error) { return unix.Write(fd, []byte(text)) }); err != nil {
+		return &fs.PathError{Op: "write " + text + " to", Path: dir + "/" + name, Err: err}
+	}
+	return nil
+}
+
+// Usage is what a group has used since it was made, and how often it came up against its limits.
+type Usage struct {
+	CPU      time.Duration
+	Peak     int64 // most memory, file cache included, since Gauge.Mark
+	OOMKills int64 // processes killed for want of memory
+	PIDHits  int64 // forks refused for want of pids
+}
+
+// Meters are the files that tell a group's usage; "" where there is none. Paths and not numbers, so that each command's
+// usage costs whoever runs it a few reads of 0.2 µs and no question to whoever keeps the processes.
+type Meters struct {
+	CPU, Peak, OOM, PIDs string
+}
+
+// Meters of the group; those of a limit are there once it is set.
+func (g *Group) Meters() (m Meters) {
+	if g.dir != "" {
+		m.CPU = g.dir + "/cpu.stat" // needs no controller
+	}
+	b := g.bounds.Load()
+	if b == nil {
+		return m
+	}
+	if dir := b.v1["memory"]; dir != "" {
+		m.Peak, m.OOM = dir+"/memory.max_usage_in_bytes", dir+"/memory.oom_control"
+	} else if b.limits.MemoryBytes > 0 {
+		m.Peak, m.OOM = g.dir+"/memory.peak", g.dir+"/memory.events"
+	}
+	if dir := b.v1["pids"]; dir != "" {
+		m.PIDs = dir + "/pids.events"
+	} else if b.limits.Pids > 0 {
+		m.PIDs = g.dir + "/pids.events"
+	}
+	return m
+}
+
+// Usage of the group so far.
+func (g *Group) Usage() Usage {
+	gauge := g.Meters().Open()
+	defer gauge.Close()
+	return gauge.Read()
+}
+
+// A Gauge reads meters. One goroutine at a time.
+type Gauge struct {
+	cpu, peak, oom, pids int // descriptors, -1 where there is none
+}
+
+// Open opens the meters that can be opened.
+func (m Meters) Open() *Gauge {
+	open := func(path string, flags int) int {
+		if path == "" {
+			return -1
+		}
+		fd, err := retry(func() (int, error) { return unix.Open(path, flags|unix.O_CLOEXEC, 0) })
+		if err != nil {
+			return -1
+		}
+		return fd
+	}
+	return &Gauge{open(m.CPU, unix.O_RDONLY), open(m.Peak, unix.O_RDWR), open(m.OOM, unix.O_RDONLY), open(m.PIDs, unix.O_RDONLY)}
+}
+
+// Close lets go of the files. A nil Gauge has none.
+func (g *Gauge) Close() {
+	if g == nil {
+		return
+	}
+	for _, fd := range []*int{&g.cpu, &g.peak, &g.oom, &g.pids} {
+		if *fd >= 0 {
+			unix.Close(*fd)
+			*fd = -1
+		}
+	}
+}
+
+// Mark lets the peak begin anew, and reads the rest. In v2 that takes Linux 6.12; before, the peak is not told.
+func (g *Gauge) Mark() Usage {
+	if g.peak >= 0 {
+		if _, err := retry(func() (int, error) { return unix.Pwrite(g.peak, []byte("0\n"), 0) }); err != nil {
+			unix.Close(g.peak)
+			g.peak = -1
+		}
+	}
+	return g.counters()
+}
+
+// Read reads all.
+func (g *Gauge) Read() Usage {
+	u := g.counters()
+	u.Peak = number(g.peak, "")
+	return u
+}
+
+func (g *Gauge) counters() Usage {
+	return Usage{
+		CPU:      time.Duration(number(g.cpu, "usage_usec ")) * time.Microsecond,
+		OOMKills: number(g.oom, "oom_kill "),
+		PIDHits:  number(g.pids, "max "),
+	}
+}
+
+// number reads the one that stands behind key at the begin of a line of a small file; 0 where there is none.
+func number(fd int, key string) int64 {
+	if fd < 0 {
+		return 0
+	}
+	var room [512]byte
+	n, err := retry(func() (int, error) { return unix.Pread(fd, room[:], 0) })
+	if err != nil {
+		return 0
+	}
+	for line := range bytes.Lines(room[:n]) {
+		if rest, ok := bytes.CutPrefix(line, []byte(key)); ok {
+			var v int64
+			for _, c := range rest {
+				if c < '0' || c > '9' || v > math.MaxInt64/10-1 {
+					break
+				}
+				v = v*10 + int64(c-'0')
+			}
+			return v
+		}
+	}
+	return 0
+}
+
+// measure begins to measure the command: within limits at its begin, else when it is waited for in sleep. So what is over
+// before (spinFor) costs nothing more, has no usage, and of others at most these first microseconds are not counted.
+func (r *run) measure() {
+	if r.gauge != nil {
+		return
+	}
+	if r.s.gauge == nil {
+		r.s.gauge = r.s.group.Meters().Open()
+	}
+	r.gauge = r.s.gauge
+	r.used = r.gauge.Mark()
+}
+
+// measured reads what there is to tell, before anything that follows the command adds to it.
+func (r *run) measured() {
+	if r.gauge != nil {
+		r.now = r.gauge.Read()
+	}
+}
+
+// tell writes into the outcome what the group used between the two. Whatever else of the session ran at the time is in
+// it, too.
+func (r *run) tell(o *Outcome) {
+	if r.gauge == nil {
+		return
+	}
+	if r.gauge.cpu >= 0 {
+		o.CPU, o.Metered = r.now.CPU-r.used.CPU, true
+	}
+	o.MemoryPeak = r.now.Peak
+	o.OOMKilled = r.now.OOMKills > r.used.OOMKills
+	switch {
+	case o.OOMKilled:
+		o.LimitHit = limitMemory
+	case r.now.PIDHits > r.used.PIDHits:
+		o.LimitHit = limitPIDs
+	case r.s.cfg.Limits.FileSizeBytes > 0 && o.Code == 128+int(unix.SIGXFSZ):
+		o.LimitHit = limitFileSize
+	}
+}
+
+// Limit is Group.Limit for a warm shell's session, and for those groups that a Reset makes.
+func (s *Shell) Limit(l protocol.Limits) error {
+	<-s.turn
+	defer func() { s.turn <- struct{}{} }()
+	s.mu.Lock()
+	group := s.group
+	s.cfg.Limits = l
+	s.mu.Unlock()
+	s.dropGauge()
+	return group.Limit(l)
+}
+
+// dropGauge: the group's meters are others now. The caller has the turn.
+func (s *Shell) dropGauge() {
+	s.gauge.Close()
+	s.gauge = nil
+}

@@ -1,0 +1,575 @@
+package runtime
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	goruntime "runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"trl/protocol"
+	"trl/runtime/journal"
+)
+
+// limited opens a session within limits, or skips the test where one of them cannot be enforced.
+func limited(t testing.TB, h *Host, path string, l protocol.Limits) *session {
+	t.Helper()
+	for _, limit := range l.Names() {
+		if why := h.Unenforceable()[limit]; why != "" {
+			t.Skipf("%s cannot be enforced here: %s", limit, why)
+		}
+	}
+	id := fmt.Sprintf("s-test%d", sessionCount.Add(1))
+	s, err := h.OpenShell(context.Background(), ShellConfig{ID: id, Path: path, Dir: "/", Restore: true, Limits: l,
+		Env: []string{"PATH=" + os.Getenv("PATH"), "HOME=/", "LANG=C.UTF-8", "TERM=dumb", "TRL_SESSION_ID=" + id, "AWKWARD=" + testBinary}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(0); err != nil {
+			t.Error(err)
+		}
+	})
+	return &session{s, t}
+}
+
+// eachShellLimited is eachShell, within limits.
+func eachShellLimited(t *testing.T, l protocol.Limits, f func(t *testing.T, s *session)) {
+	h := testHost(t, "auto")
+	for name, path := range shells(t) {
+		t.Run(name, func(t *testing.T) { f(t, limited(t, h, path, l)) })
+	}
+	t.Run("bash/pidns", func(t *testing.T) {
+		if NeedsUserNamespace() {
+			t.Skip("no PID namespaces of our own: needs root")
+		}
+		f(t, limited(t, testHost(t, "pidns"), "/bin/bash", l))
+	})
+	t.Run("bash/none", func(t *testing.T) { f(t, limited(t, testHost(t, "none"), "/bin/bash", l)) })
+}
+
+// everyLimit is those that can be enforced here.
+func everyLimit(h *Host) (l protocol.Limits) {
+	cannot := h.Unenforceable()
+	for limit, set := range map[string]func(){
+		limitMemory: func() { l.MemoryBytes = 64 << 20 }, limitPIDs: func() { l.Pids = 30 }, limitCPU: func() { l.CPU = 1.5 },
+		limitFileSize: func() { l.FileSizeBytes = 1 << 20 }, limitOpenFiles: func() { l.OpenFiles = 100 },
+	} {
+		if cannot[limit] == "" {
+			set()
+		}
+	}
+	return l
+}
+
+func groupIn(s *Shell) *Group { return s.group.(localGroup).Group }
+
+// groupsOf are the directories that limits have made in v1 for a session.
+func groupsOf(s *Shell) []string { return slices.Collect(maps.Values(groupIn(s).bounds.Load().v1)) }
+
+func TestFileSizeLimit(t *testing.T) {
+	eachShellLimited(t, protocol.Limits{FileSizeBytes: 1 << 20}, func(t *testing.T, s *session) {
+		file := filepath.Join(t.TempDir(), "f")
+		if err := os.Chmod(filepath.Dir(file), 0o777); err != nil {
+			t.Fatal(err)
+		}
+		r := s.run("head -c 3000000 /dev/zero >" + file)
+		if info, err := os.Stat(file); err != nil || info.Size() != 1<<20 {
+			t.Errorf("the file: %v, %v", info, err)
+		}
+		if r.Code != 153 || r.Signal != "XFSZ" || r.LimitHit != "file_size_bytes" || r.OOMKilled {
+			t.Errorf("%+v", r.Outcome)
+		}
+		if r := s.code("exit 3", 3); !r.Restored || r.LimitHit != "" {
+			t.Errorf("%+v", r.Outcome)
+		}
+		s.code("head -c 3000000 /dev/zero >"+file, 153)
+		if err := s.Reset(t.Context(), "/", nil); err != nil {
+			t.Fatal(err)
+		}
+		s.code("PATH=/usr/bin:/bin; head -c 3000000 /dev/zero >"+file, 153)
+		s.code("(head -c 3000000 /dev/zero) >"+file, 153)
+		s.code("head -c 1000000 /dev/zero >"+file, 0)
+	})
+}
+
+func TestOpenFilesLimit(t *testing.T) {
+	eachShellLimited(t, protocol.Limits{OpenFiles: protocol.MinOpenFiles}, func(t *testing.T, s *session) {
+		n := strconv.Itoa(protocol.MinOpenFiles)
+		for range 2 {
+			s.want("ulimit -n; ulimit -Hn; ulimit -c; ulimit -Hc; ls /dev/null | cat", n+"\n"+n+"\n0\n0\n/dev/null\n")
+			s.want("grep -E 'Sig(Pnd|Blk|Ign)' /proc/self/status | tr -d '\\n\\t'", "SigPnd:0000000000000000SigBlk:0000000000000000SigIgn:0000000000000000")
+			if r := s.run("$AWKWARD awkward files x"); !strings.HasPrefix(r.out, "EMFILE at "+n) {
+				t.Errorf("%s %+v", r.out, r.Outcome)
+			}
+			if r := s.code("exit 3", 3); !r.Restored {
+				t.Errorf("%+v", r.Outcome)
+			}
+		}
+	})
+}
+
+// A process that is started beside the shell, which reads the session's state first.
+func TestProcessIsWithinLimits(t *testing.T) {
+	h := testHost(t, "auto")
+	for name, path := range shells(t) {
+		t.Run(name, func(t *testing.T) {
+			s := limited(t, h, path, everyLimit(h))
+			for _, prepare := range []string{":", "f() { :; }"} { // of a POSIX shell, that makes the process a copy of it
+				s.code(prepare, 0)
+				j := journal.New(1 << 20)
+				p, err := s.Start(ProcessSpec{Text: "ulimit -n; cat /proc/self/cgroup", Journal: j})
+				if err != nil {
+					t.Fatal(err)
+				}
+				<-p.Exited()
+				rd, _ := j.Attach(0, journal.Options{})
+				ch, _ := rd.Next(t.Context())
+				rd.Close()
+				out := string(ch.Data)
+				if !strings.HasPrefix(out, "100\n") {
+					t.Errorf("open files: %s", out)
+				}
+				for controller, dir := range groupIn(s.Shell).bounds.Load().v1 {
+					if in, _ := controllerPath(out, controller); in == "" || !strings.HasSuffix(dir, in) {
+						t.Errorf("%s: in %q, the group is %s", controller, in, dir)
+					}
+				}
+			}
+		})
+	}
+}
+
+// TestBoundBeforeTheFirstInstruction: until it is bound, a child does nothing at all.
+func TestBoundBeforeTheFirstInstruction(t *testing.T) {
+	if err := canTrace(); err != nil {
+		t.Skip("processes cannot be traced here: ", err)
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	goruntime.LockOSThread()
+	defer goruntime.UnlockOSThread()
+	pid, err := syscall.ForkExec("/bin/sh", []string{"sh", "-c", "ulimit -n"}, &syscall.ProcAttr{
+		Files: []uintptr{w.Fd(), w.Fd(), 2}, Sys: &syscall.SysProcAttr{Ptrace: true},
+	})
+	w.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.SetReadDeadline(time.Now().Add(100 * time.Millisecond)); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := r.Read(make([]byte, 10)); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Fatalf("read %d, %v", n, err)
+	}
+	b := &bounds{rlimits: []rlimit{{unix.RLIMIT_NOFILE, 77}}}
+	if err := b.catch(pid, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.SetReadDeadline(time.Now().Add(generous)); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := io.ReadAll(r); string(out) != "77\n" {
+		t.Errorf("%q %v", out, err)
+	}
+	var ws syscall.WaitStatus
+	if _, err := syscall.Wait4(pid, &ws, 0, nil); err != nil || ws.ExitStatus() != 0 {
+		t.Errorf("%v %v", ws, err)
+	}
+}
+
+func TestPIDsLimit(t *testing.T) {
+	eachShellLimited(t, protocol.Limits{Pids: 40}, func(t *testing.T, s *session) {
+		other := openSession(t, groupIn(s.Shell).host, "/bin/bash")
+		c := NewCommand("$AWKWARD awkward forks x") // tries 300, which stay
+		c.Timeout = generous
+		done := s.start(c)
+		eventually(t, "the session is full", func() bool { return groupIn(s.Shell).Usage().PIDHits > 0 })
+		if n := len(s.group.Members()); n > 40 {
+			t.Errorf("%d processes", n)
+		}
+		for range 5 {
+			other.want("ls /dev/null | cat", "/dev/null\n")
+		}
+		if p, err := s.Start(ProcessSpec{Text: "sleep 60", Journal: journal.New(1 << 20)}); !errors.Is(err, unix.EAGAIN) && !errors.Is(err, ErrShellGone) {
+			t.Errorf("a process beyond the limit: %v %v", p, err)
+		}
+		c.Cancel(syscall.SIGKILL, 0)
+		if r := s.wait(done); r.LimitHit != "pids" || r.OOMKilled {
+			t.Errorf("%+v", r.Outcome)
+		}
+		if r := s.code("ls /dev/null | cat", 0); r.LimitHit != "" {
+			t.Errorf("%+v", r.Outcome)
+		}
+	})
+}
+
+// A fork bomb is a command like any other, within its limit: no process of it is left behind, and its session works on.
+func TestForkBomb(t *testing.T) {
+	h := testHost(t, "auto")
+	s := limited(t, h, "/bin/bash", protocol.Limits{Pids: 60})
+	other := openSession(t, h, "/bin/sh")
+	// Should the limit fail: 8 generations are 500 at most, and each ends after 20 s.
+	c := NewCommand("bomb() { [ $1 -le 0 ] && return; (bomb $(($1-1))) 2>/dev/null & (bomb $(($1-1))) 2>/dev/null & sleep 20; }; bomb 8")
+	c.Timeout, c.Grace = generous, 100*time.Millisecond
+	done := s.start(c)
+	eventually(t, "the session is full", func() bool { return groupIn(s.Shell).Usage().PIDHits > 0 })
+	for range 5 {
+		other.want("ls /dev/null | cat", "/dev/null\n")
+	}
+	c.Cancel(syscall.SIGTERM, 100*time.Millisecond)
+	if r := s.wait(done); r.LimitHit != "pids" || r.KillFailed || r.Err != nil {
+		t.Errorf("%+v", r.Outcome)
+	}
+	s.want("echo still here", "still here\n")
+	if n := len(s.group.Members()); n != 1 {
+		t.Errorf("%d processes are left", n)
+	}
+}
+
+func TestMemoryLimit(t *testing.T) {
+	eachShellLimited(t, protocol.Limits{MemoryBytes: 48 << 20}, func(t *testing.T, s *session) {
+		s.code("v=kept", 0)
+		r := s.run("$AWKWARD awkward hog x; echo $?") // wants 256 MiB
+		if r.out != "137\n" || !r.OOMKilled || r.LimitHit != "memory_bytes" || r.Died {
+			t.Errorf("%s %+v", r.out, r.Outcome)
+		}
+		if r.MemoryPeak > 49<<20 || r.MemoryPeak < 40<<20 { // the kernel counts in batches
+			t.Errorf("peak %d", r.MemoryPeak)
+		}
+		r = s.run("echo $v")
+		if r.out != "kept\n" || r.OOMKilled || r.LimitHit != "" || r.MemoryPeak > 40<<20 {
+			t.Errorf("%s %+v", r.out, r.Outcome)
+		}
+	})
+}
+
+// The shell itself is what eats: it is killed, and put back with the state before.
+func TestMemoryLimitKillsTheShell(t *testing.T) {
+	eachShellLimited(t, protocol.Limits{MemoryBytes: 48 << 20}, func(t *testing.T, s *session) {
+		s.code("v=kept", 0)
+		for range 2 {
+			eventually(t, "the shell has said what its state is", func() bool { s.Rest(); return !s.st.dirty && !s.st.pending() })
+			c := NewCommand("x=0123456789abcdef; while :; do x=$x$x; done")
+			c.Timeout = generous
+			r := s.wait(s.start(c))
+			if !r.OOMKilled || r.LimitHit != "memory_bytes" || !r.Died || !r.Restored || r.Code != 137 {
+				t.Fatalf("%+v", r.Outcome)
+			}
+			s.want("echo $v", "kept\n")
+		}
+		if err := s.Reset(t.Context(), "/", []string{"PATH=" + os.Getenv("PATH"), "AWKWARD=" + testBinary}); err != nil {
+			t.Fatal(err)
+		}
+		if r := s.run("$AWKWARD awkward hog x; echo $?"); r.out != "137\n" || !r.OOMKilled {
+			t.Errorf("after reset: %s %+v", r.out, r.Outcome)
+		}
+	})
+}
+
+// Two loops in a quarter of a processor get that, and not the two that they would take.
+func TestCPULimit(t *testing.T) {
+	h := testHost(t, "auto")
+	s := limited(t, h, "/bin/bash", protocol.Limits{CPU: 0.25})
+	r := s.code("timeout 1.5 sh -c 'while :; do :; done' & timeout 1.5 sh -c 'while :; do :; done' & wait", 0)
+	if share := r.CPU.Seconds() / r.Duration.Seconds(); !r.Metered || share > 0.35 || share < 0.02 {
+		t.Errorf("%.2f of a processor; %+v", share, r.Outcome)
+	} else {
+		t.Logf("%.2f of a processor", share)
+	}
+	if dir := groupIn(s.Shell).bounds.Load().v1["cpu"]; dir != "" {
+		text, _ := os.ReadFile(dir + "/cpu.stat")
+		if strings.Contains(string(text), "nr_throttled 0\n") {
+			t.Errorf("never throttled: %s", text)
+		}
+	}
+}
+
+// What is started in a session that has used up its time must not wait for that: everybody else's starts and ends would
+// wait with it.
+func TestStarvedSessionHoldsNobodyUp(t *testing.T) {
+	h := testHost(t, "auto")
+	s := limited(t, h, "/bin/sh", protocol.Limits{CPU: protocol.MinCPU})
+	c := newCell(t, groupIn(s.Shell))
+	for range 4 { // busy for as long as the test lasts, at most 30 s
+		spawn(t, h, c, nil, "/usr/bin/timeout", "30", "/bin/sh", "-c", "while :; do :; done")
+	}
+	time.Sleep(3 * cfsPeriod) // they are past their exec, and out of time
+	const starts = 20
+	begin := time.Now()
+	for range starts {
+		spawn(t, h, c, nil, "/bin/true")
+	}
+	if took := time.Since(begin); took > starts*cfsPeriod {
+		t.Errorf("%d starts took %v", starts, took)
+	} else {
+		t.Logf("%d starts took %v", starts, took)
+	}
+}
+
+// TestLimitOfAWarmShell: limits may come when the shell is there already, and nothing of the group stays behind.
+func TestLimitOfAWarmShell(t *testing.T) {
+	h := testHost(t, "auto")
+	l := everyLimit(h)
+	s := openSession(t, h, "/bin/bash")
+	if err := s.Limit(l); err != nil {
+		t.Fatal(err)
+	}
+	dirs := groupsOf(s.Shell)
+	r := s.code("ulimit -n; cat /proc/$$/cgroup /proc/self/cgroup", 0)
+	if !strings.HasPrefix(r.out, "100\n") {
+		t.Errorf("%s", r.out)
+	}
+	for _, dir := range dirs {
+		if id := s.cfg.ID; strings.Count(r.out, "/"+id+"\n") != 2*len(dirs) {
+			t.Errorf("%s: not all in %s:\n%s", dir, id, r.out)
+		}
+	}
+	if err := s.Limit(l); err == nil {
+		t.Error("limited twice")
+	}
+	if err := s.Close(0); err != nil {
+		t.Error(err)
+	}
+	for _, dir := range dirs {
+		if _, err := os.Stat(dir); !os.IsNotExist(err) {
+			t.Errorf("left: %s", dir)
+		}
+	}
+}
+
+func TestNothingOfLimitsIsLeft(t *testing.T) {
+	h := testHost(t, "auto")
+	l := protocol.Limits{MemoryBytes: 64 << 20, Pids: 20, CPU: 1, OpenFiles: 50}
+	limited(t, h, "/bin/sh", l).code(":", 0) // what is made once
+	before := len(numbersIn("/proc/self/fd"))
+	for i := range 10 {
+		s := limited(t, h, "/bin/bash", l)
+		// One that leaves the session's cgroup v2, as root may, stays in the limits' groups, and is found there.
+		if i == 0 && h.root != nil && len(groupsOf(s.Shell)) > 0 {
+			s.code("sleep 60.7531 & echo $! >"+filepath.Dir(h.root.dir)+"/cgroup.procs", 0)
+		}
+		s.code(":", 0)
+		if err := s.Close(0); err != nil {
+			t.Fatal(err)
+		}
+		s.Forget()
+		for _, dir := range slices.Concat(groupsOf(s.Shell)) {
+			if _, err := os.Stat(dir); !os.IsNotExist(err) {
+				t.Errorf("left: %s", dir)
+			}
+		}
+	}
+	if pids := alive("60.7531"); len(pids) > 0 {
+		t.Errorf("%v survived", pids)
+	}
+	if after := len(numbersIn("/proc/self/fd")); after > before {
+		t.Errorf("%d descriptors, %d before", after, before)
+	}
+	roots := []string{}
+	for _, y := range h.hierarchies {
+		if y.root != nil {
+			roots = append(roots, y.root.dir)
+		}
+	}
+	if err := h.Close(); err != nil {
+		t.Error(err)
+	}
+	for _, dir := range roots {
+		if _, err := os.Stat(dir); !os.IsNotExist(err) {
+			t.Errorf("left: %s", dir)
+		}
+	}
+}
+
+func TestLimitsOfADeadInstanceAreRemoved(t *testing.T) {
+	h := testHost(t, "auto")
+	y := h.hierarchies["pids"]
+	if y == nil || y.dir == "" {
+		t.Skip("no pids controller of v1 that we may use")
+	}
+	dir := filepath.Join(y.dir, "trl-1-0badcafe")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(dir+"/s-1", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	m := marker()
+	child := spawn(t, h, nil, nil, "/bin/sleep", m)
+	if err := writeFile(dir+"/s-1", "cgroup.procs", strconv.Itoa(child.Pid())); err != nil {
+		t.Fatal(err)
+	}
+	lock, err := lockDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	testHost(t, "auto")
+	if _, err := os.Stat(dir); err != nil || len(alive(m)) != 1 {
+		t.Fatalf("a living instance was hurt: %v", err)
+	}
+	unix.Close(lock)
+	testHost(t, "auto")
+	if _, err := os.Stat(dir); !os.IsNotExist(err) || len(alive(m)) != 0 {
+		t.Errorf("the dead instance's: %v, %v", err, alive(m))
+	}
+}
+
+func TestWhatCannotBeEnforcedIsRefused(t *testing.T) {
+	h := testHost(t, "none")
+	g, c := newGroup(t, h)
+	err := g.Limit(protocol.Limits{OpenFiles: 50, MemoryBytes: 1 << 30})
+	if e := (*LimitError)(nil); !errors.As(err, &e) || e.Limit != limitMemory || e.Why == "" {
+		t.Errorf("%v", err)
+	}
+	if child := spawn(t, h, c, nil, "/bin/true"); child == nil || g.bounds.Load() != nil {
+		t.Error("a refused limit left something behind")
+	}
+}
+
+func TestFindController(t *testing.T) {
+	const (
+		hybrid = "32 31 0:29 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu\n35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n" +
+			"39 31 0:36 / /sys/fs/cgroup/pids rw,relatime - cgroup cgroup rw,pids\n40 31 0:37 / /sys/fs/cgroup/systemd rw,relatime - cgroup cgroup rw,name=systemd\n" +
+			"41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw\n"
+		joint  = "33 25 0:29 / /sys/fs/cgroup/cpu,cpuacct rw,nosuid shared:15 - cgroup cgroup rw,cpu,cpuacct\n"
+		docker = "745 744 0:32 /docker/f00 /sys/fs/cgroup/memory ro,nosuid master:11 - cgroup cgroup rw,memory\n"
+		v2     = "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw,nsdelegate,memory_recursiveprot\n"
+	)
+	for _, c := range []struct{ mounts, self, controller, dir, path string }{
+		{hybrid, "8:pids:/\n4:memory:/a/b\n1:cpu:/\n0::/\n", "memory", "/sys/fs/cgroup/memory/a/b", "/a/b"},
+		{hybrid, "8:pids:/\n4:memory:/a/b\n1:cpu:/\n0::/\n", "pids", "/sys/fs/cgroup/pids", "/"},
+		{hybrid, "9:name=pids:/x\n0::/\n", "pids", "", ""},
+		{hybrid, "8:pids:/../x\n", "pids", "", ""},
+		{joint, "3:cpu,cpuacct:/user.slice\n", "cpu", "/sys/fs/cgroup/cpu,cpuacct/user.slice", "/user.slice"},
+		{joint, "3:cpuacct,cpu:/user:slice\n", "cpu", "/sys/fs/cgroup/cpu,cpuacct/user:slice", "/user:slice"},
+		{docker, "4:memory:/docker/f00\n", "memory", "/sys/fs/cgroup/memory", "/docker/f00"},
+		{docker, "4:memory:/docker/f00d\n", "memory", "", ""},
+		{v2, "0::/x\n", "memory", "", ""},
+		{"", "4:memory:/\n", "memory", "", ""},
+	} {
+		dir, path, err := findController(c.mounts, c.self, c.controller)
+		if c.dir == "" {
+			if err == nil {
+				t.Errorf("%q %q: %s", c.mounts, c.self, dir)
+			}
+		} else if dir != c.dir || path != c.path || err != nil {
+			t.Errorf("%q %q: %q %q %v", c.mounts, c.self, dir, path, err)
+		}
+	}
+}
+
+// What is written to the kernel, and what is read from it.
+func TestLimitFiles(t *testing.T) {
+	l := protocol.Limits{MemoryBytes: 64 << 20, Pids: 7, CPU: 1.5}
+	for _, c := range []struct {
+		files      func(string, protocol.Limits) []limitFile
+		controller string
+		want       string
+	}{
+		{v1Files, "memory", "memory.limit_in_bytes=67108864 memory.memsw.limit_in_bytes=67108864"},
+		{v1Files, "pids", "pids.max=7"},
+		{v1Files, "cpu", "cpu.cfs_period_us=100000 cpu.cfs_quota_us=150000"},
+		{v2Files, "memory", "memory.max=67108864 memory.swap.max=0"},
+		{v2Files, "pids", "pids.max=7"},
+		{v2Files, "cpu", "cpu.max=150000 100000"},
+	} {
+		var got []string
+		dir := t.TempDir()
+		for _, f := range c.files(c.controller, l) {
+			got = append(got, f.name+"="+f.text)
+			if !f.optional {
+				_ = os.WriteFile(filepath.Join(dir, f.name), nil, 0o644)
+			}
+		}
+		if s := strings.Join(got, " "); s != c.want {
+			t.Errorf("%s: %s, want %s", c.controller, s, c.want)
+		}
+		if err := writeFiles(dir, c.files(c.controller, l)); err != nil {
+			t.Errorf("%s without what is optional: %v", c.controller, err)
+		}
+	}
+	if q := cfsQuota(0.001); q != "1000" {
+		t.Errorf("the kernel takes no quota of %s", q)
+	}
+	for _, c := range []struct {
+		text, key string
+		want      int64
+	}{
+		{"oom_kill_disable 0\nunder_oom 0\noom_kill 3\n", "oom_kill ", 3},                // memory.oom_control
+		{"low 0\nhigh 0\nmax 12\noom 4\noom_kill 2\noom_group_kill 0\n", "oom_kill ", 2}, // memory.events
+		{"max 7\n", "max ", 7},       // pids.events
+		{"67108864\n", "", 67108864}, // memory.peak
+		{"usage_usec 123456\nuser_usec 1\n", "usage_usec ", 123456},
+		{"", "max ", 0}, {"max\n", "max ", 0},
+	} {
+		file := filepath.Join(t.TempDir(), "f")
+		_ = os.WriteFile(file, []byte(c.text), 0o644)
+		fd, err := unix.Open(file, unix.O_RDONLY, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := number(fd, c.key); got != c.want {
+			t.Errorf("%q of %q: %d", c.key, c.text, got)
+		}
+		unix.Close(fd)
+	}
+}
+
+// Starts, ends and signals at once: every status is that of the program, though each child was traced to its exec.
+func TestStartsWithinLimitsInAStorm(t *testing.T) {
+	h := testHost(t, "auto")
+	l := everyLimit(h)
+	if l.Pids > 0 {
+		l.Pids = 200
+	}
+	s := limited(t, h, "/bin/sh", l)
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() { // until stop: signals that a child may meet on its way to the exec
+		defer close(stopped)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				s.group.Signal(syscall.SIGURG, s.Pid())
+				s.group.Signal(syscall.SIGCHLD, s.Pid())
+			}
+		}
+	}()
+	t.Run("starts", func(t *testing.T) {
+		for range 8 {
+			t.Run("", func(t *testing.T) {
+				t.Parallel()
+				for i := range 40 {
+					child := spawn(t, h, newCell(t, groupIn(s.Shell)), nil, "/bin/sh", "-c", fmt.Sprintf("exit %d", i))
+					select {
+					case <-child.Exited():
+					case <-time.After(generous):
+						t.Fatal("it does not end")
+					}
+					if st := child.Status(); st.Code != i || st.Signal != 0 {
+						t.Errorf("%+v, want %d", st, i)
+					}
+				}
+			})
+		}
+	})
+	close(stop)
+	<-stopped
+	eventually(t, "no zombie is left", func() bool { return peekZombie() == 0 })
+}

@@ -1,0 +1,468 @@
+package runtime
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"trl/runtime/journal"
+	"trl/runtime/ledger"
+)
+
+// What a gateway must write down so that the next one can go on where it was killed. The numbers of descriptors are the
+// keeper's. Nothing here changes with a command's output, and only a CommandRecord is new for each command.
+
+// ShellRecord is a shell between its commands.
+type ShellRecord struct {
+	Pid     int      `json:"pid,omitempty"` // 0: there is none
+	Cell    int      `json:"cell,omitempty"`
+	Left    []int    `json:"left,omitempty"`  // cells with what commands left running
+	Held    []int    `json:"held,omitempty"`  // the shell's channels, see shellProc
+	State   []int    `json:"state,omitempty"` // the snapshots, see state
+	Dir     string   `json:"dir"`             // what it was started with, as Env
+	Env     []string `json:"env"`
+	Seq     int      `json:"seq"`
+	IntTrap bool     `json:"int_trap,omitempty"`
+	Funcs   bool     `json:"funcs,omitempty"`
+}
+
+// CommandRecord is a command that is being run.
+type CommandRecord struct {
+	Seq    int          `json:"seq"`
+	Sent   int          `json:"sent"` // bytes of the script channel that are its line
+	Lane   LaneRecord   `json:"lane"`
+	Span   journal.Span `json:"span"`
+	Stdin  []HeldFile   `json:"stdin,omitempty"`
+	Before []HeldFile   `json:"before,omitempty"` // what the shell reads before the text
+	Code   *int         `json:"code,omitempty"`   // how it ended; what was its own is being put back
+}
+
+// ProcessRecord is a background process.
+type ProcessRecord struct {
+	Pid    int          `json:"pid"`
+	Cell   int          `json:"cell"`
+	Copy   bool         `json:"copy,omitempty"` // of a POSIX shell: not a child of the keeper
+	Start  uint64       `json:"start,omitempty"`
+	Lane   LaneRecord   `json:"lane"`
+	Span   journal.Span `json:"span"`
+	Stdin  []HeldFile   `json:"stdin,omitempty"`
+	Held   []HeldFile   `json:"held,omitempty"`
+	Status int          `json:"status,omitempty"` // of a copy: where its status comes out
+}
+
+// SetRecorder makes f learn of the shell's record now and whenever it changes, before anything depends on the change.
+func (s *Shell) SetRecorder(f func(ShellRecord)) {
+	<-s.turn
+	defer func() { s.turn <- struct{}{} }()
+	s.recorder = f
+	s.changed()
+}
+
+// changed tells the recorder. The caller has the turn.
+func (s *Shell) changed() {
+	if s.recorder == nil {
+		return
+	}
+	s.mu.Lock()
+	r := ShellRecord{Dir: s.cfg.Dir, Env: s.cfg.Env, Seq: s.seq, IntTrap: s.intTrap, Funcs: s.funcs, State: s.st.held}
+	for _, c := range s.left {
+		r.Left = append(r.Left, c.Number())
+	}
+	if p := s.p; p != nil {
+		r.Pid, r.Cell, r.Held = p.child.Pid(), p.cell.Number(), p.held
+	}
+	s.mu.Unlock()
+	s.recorder(r)
+}
+
+// An Adoption brings a session back from what its keeper has and its last gateway wrote down: Want for every journal,
+// then Shell, then Bring, Follow and Process for what belongs to it, and Finish.
+type Adoption struct {
+	b      *Base
+	from   Inherited // less what was taken
+	shell  *Shell
+	book   *ledger.Ledger
+	wanted map[HeldFile]*wanted // by the first file of a log
+	cells  map[int]bool         // that are known
+}
+
+type wanted struct {
+	spans []journal.Span
+	out   *output
+}
+
+// Adopt begins an adoption.
+func (b *Base) Adopt(from Inherited) *Adoption {
+	return &Adoption{b: b, from: from, wanted: map[HeldFile]*wanted{}, cells: map[int]bool{}}
+}
+
+// Ledger finds what the last gateway wrote down about the session: nil if nothing, as of one that was never given to
+// anybody.
+func (a *Adoption) Ledger() (entries [][]byte, err error) {
+	for number, fd := range a.from.Held {
+		book, entries, err := ledger.Open(fd)
+		if errors.Is(err, ledger.ErrNone) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		a.take(number)
+		a.book = book
+		return entries, nil
+	}
+	return nil, nil
+}
+
+// takeFile is take, unless the number means another file by now.
+func (a *Adoption) takeFile(f HeldFile) int {
+	if fd, ok := a.from.Held[f.Number]; !ok || inode(fd) != f.Inode {
+		return -1
+	}
+	return a.take(f.Number)
+}
+
+// take gives our descriptor of a held one away, -1 when there is none.
+func (a *Adoption) take(number int) int {
+	fd, ok := a.from.Held[number]
+	if !ok {
+		return -1
+	}
+	delete(a.from.Held, number)
+	return fd
+}
+
+// Want says that a journal will be brought back.
+func (a *Adoption) Want(log []HeldFile, span journal.Span) {
+	if len(log) != 3 || span == (journal.Span{}) {
+		return
+	}
+	w := a.want(log)
+	w.spans = append(w.spans, span)
+}
+
+func (a *Adoption) want(log []HeldFile) *wanted {
+	w := a.wanted[log[0]]
+	if w == nil {
+		w = &wanted{}
+		a.wanted[log[0]] = w
+	}
+	return w
+}
+
+// output opens a log, once.
+func (a *Adoption) output(held []HeldFile) (*output, error) {
+	if len(held) != 3 {
+		return nil, errors.New("output log: not held")
+	}
+	w := a.want(held)
+	if w.out != nil {
+		return w.out, nil
+	}
+	fds := [3]int{a.takeFile(held[0]), a.takeFile(held[1]), a.takeFile(held[2])}
+	log, err := journal.OpenLog(fds, w.spans)
+	if err != nil {
+		return nil, err
+	}
+	w.out = &output{Log: log, group: a.from.Group, of: &a.shell.outputs, held: held, done: true} // unless a lane goes on with it
+	a.shell.outputs.add(w.out)
+	return w.out, nil
+}
+
+// Bring gives j what is kept of its output. A journal that was open stays so where a command or process is brought back
+// with it, or somebody follows it; who brings it sees to its Close.
+func (a *Adoption) Bring(j *journal.Journal, log []HeldFile, span journal.Span) error {
+	if span == (journal.Span{}) {
+		return nil
+	}
+	out, err := a.output(log)
+	if err != nil {
+		return err
+	}
+	j.OnDrop(out.look)
+	err = out.Replay(j, span)
+	if errors.Is(err, journal.ErrBroken) { // it goes on without; what was lost is known to be unknown
+		a.b.Log.Warn().Str("session", a.from.ID).Msg("some output is lost: its log had broken off")
+		return nil
+	}
+	return err
+}
+
+func (a *Adoption) lane(r LaneRecord) (*lane, error) {
+	if len(r.Pipes) != 4 {
+		return nil, errors.New("lane: not held")
+	}
+	l := &lane{group: a.from.Group, held: make([]int, 4), files: r.Pipes}
+	for i, f := range r.Pipes {
+		fd := a.takeFile(f)
+		if l.held[i] = f.Number; fd < 0 {
+			l.held[i] = -1
+		}
+		if i < 2 {
+			l.r[i] = fd
+		} else {
+			l.w[i-2] = fd
+		}
+	}
+	out, err := a.output(r.Log)
+	if err != nil {
+		l.close()
+		return nil, err
+	}
+	out.mu.Lock()
+	out.done = false
+	out.mu.Unlock()
+	l.log = out
+	return l, nil
+}
+
+func (a *Adoption) inlet(files []HeldFile) *inlet {
+	if len(files) != 3 {
+		return nil
+	}
+	in := &inlet{group: a.from.Group, files: files, mem: a.takeFile(files[0]), r: a.takeFile(files[1]), w: a.takeFile(files[2])}
+	in.held = []int{files[0].Number, files[1].Number, files[2].Number}
+	if in.w < 0 {
+		in.held = in.held[:2]
+	}
+	if in.mem >= 0 {
+		in.fed, _ = unix.Seek(in.mem, 0, 1)
+		var st unix.Stat_t
+		if unix.Fstat(in.mem, &st) == nil {
+			in.size = st.Size
+		}
+		seals, err := unix.FcntlInt(uintptr(in.mem), unix.F_GET_SEALS, 0)
+		in.eof = err == nil && seals&unix.F_SEAL_GROW != 0
+	}
+	return in
+}
+
+// Remains stands for the shell of a session that has ended: its output can be brought back, and it can be forgotten.
+func (a *Adoption) Remains(c ShellConfig) *Shell {
+	a.shell = &Shell{b: a.b, cfg: c, turn: make(chan struct{}, 1), event: -1, group: a.from.Group, procs: map[*Process]struct{}{}}
+	a.shell.closing.Store(true)
+	a.shell.st = &state{fd: [2]int{-1, -1}, exit: -1, book: a.book}
+	a.shell.turn <- struct{}{}
+	return a.shell
+}
+
+// Whole: all is there that Shell needs. It is not where the session's end has begun and come as far as its shell.
+func (a *Adoption) Whole(r ShellRecord) bool {
+	if len(r.State) != 4 || len(r.Held) != 4 || len(a.from.Cells) == 0 || a.from.Children[r.Pid] == nil {
+		return false
+	}
+	for _, n := range r.Held {
+		if _, held := a.from.Held[n]; !held {
+			return false
+		}
+	}
+	return true
+}
+
+// Shell brings the shell back, dead or alive: a dead one is revived like any other that died while nobody looked.
+func (a *Adoption) Shell(c ShellConfig, r ShellRecord) (*Shell, error) {
+	c.Dir, c.Env = r.Dir, r.Env
+	s := a.Remains(c)
+	s.closing.Store(false)
+	s.restore.Store(c.Restore)
+	s.seq, s.intTrap, s.funcs = r.Seq+1_000_000, r.IntTrap, r.Funcs // beyond whatever was given out since
+	k, _, err := kindOf(c.Path)
+	if err != nil {
+		return nil, err
+	}
+	if s.event, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
+		return nil, fmt.Errorf("eventfd: %w", err)
+	}
+	if len(r.State) != 4 || len(r.Held) != 4 {
+		return nil, ErrShellGone
+	}
+	s.st = adoptState(r.State, a.take(r.State[0]), a.take(r.State[1]), a.take(r.State[2]), a.book)
+	child := a.from.Children[r.Pid]
+	delete(a.from.Children, r.Pid)
+	if child == nil {
+		return nil, ErrShellGone
+	}
+	cell := a.from.Cells[r.Cell]
+	for n, c := range a.from.Cells { // it may have been moved the moment before
+		for _, pid := range c.Others(0) {
+			if pid == r.Pid {
+				cell = a.from.Cells[n]
+			}
+		}
+	}
+	if cell == nil {
+		return nil, ErrShellGone
+	}
+	a.cells[cell.Number()] = true
+	for _, n := range append(r.Left, r.Cell) {
+		if c := a.from.Cells[n]; c != nil && !a.cells[n] {
+			a.cells[n] = true
+			s.left = append(s.left, c)
+		}
+	}
+	s.p = &shellProc{
+		kind: k, child: child, cell: cell, held: r.Held, script: a.take(r.Held[heldScript]), ctlR: a.take(r.Held[heldCtlR]),
+		ctlW: a.take(r.Held[heldCtlW]), text: a.take(r.Held[heldText]),
+	}
+	if s.p.script < 0 || s.p.ctlR < 0 || s.p.ctlW < 0 || s.p.text < 0 {
+		return nil, ErrShellGone
+	}
+	return s, nil
+}
+
+// Finish ends what the last gateway had begun to make and had not written down yet.
+func (a *Adoption) Finish() {
+	for pid, child := range a.from.Children {
+		_ = child.Signal(unix.SIGKILL)
+		delete(a.from.Children, pid)
+		go func() { <-child.Exited(); child.Close() }() // ends with the child, which has been killed
+	}
+	for n, c := range a.from.Cells {
+		if !a.cells[n] {
+			if err := c.Kill(0); err == nil {
+				c.Remove()
+			}
+		}
+	}
+	var numbers []int
+	for n, fd := range a.from.Held {
+		unix.Close(fd)
+		numbers = append(numbers, n)
+	}
+	a.from.Held = nil
+	if len(numbers) > 0 {
+		a.from.Group.Drop(numbers...)
+	}
+}
+
+// Discard ends a session that cannot be brought back.
+func (a *Adoption) Discard(ctx context.Context) error {
+	err := a.from.Group.Close(ctx)
+	for _, fd := range a.from.Held {
+		unix.Close(fd)
+	}
+	a.from.Held = nil
+	if a.book != nil {
+		a.book.Close()
+	}
+	if a.shell != nil {
+		a.shell.outputs.close()
+	}
+	a.from.Group.DropAll()
+	return err
+}
+
+// Resuming makes a command, which was running, ready for Run, which goes on with it. Its Journal has been brought back.
+func (a *Adoption) Resuming(c *Command, r CommandRecord, began time.Time) error {
+	l, err := a.lane(r.Lane)
+	if err != nil {
+		return err
+	}
+	c.resumed, c.in = &resumed{CommandRecord: r, lane: l, before: -1, began: began}, a.inlet(r.Stdin)
+	if len(r.Before) == 1 {
+		c.resumed.before = a.takeFile(r.Before[0])
+	}
+	c.eof = c.in != nil && c.in.eof
+	return nil
+}
+
+// Furnished gives a command that waits the stdin it had been given.
+func (a *Adoption) Furnished(c *Command, stdin []HeldFile) {
+	c.in = a.inlet(stdin)
+	c.eof = c.in != nil && c.in.eof
+}
+
+// resumed is what a command that is run again, or on, begins with.
+type resumed struct {
+	CommandRecord
+	lane   *lane
+	before int // descriptor of what Before holds, -1: none
+	began  time.Time
+}
+
+// Follow goes on reading what jobs of an ended command write, and closes j when nobody can any more.
+func (a *Adoption) Follow(j *journal.Journal, r *LaneRecord) {
+	var l *lane
+	var err error
+	if r != nil {
+		l, err = a.lane(*r)
+	}
+	if l == nil || err != nil {
+		j.Close()
+		return
+	}
+	l.closeWriters()
+	late := newOutlets(j)
+	j.OnRoom(late.roomy)
+	late.follow(l)
+	if len(late.files) == 0 {
+		j.Close()
+		l.close()
+		return
+	}
+	late.start()
+	a.shell.keep(late)
+}
+
+// Process brings a background process back, ended or not. spec.Journal has been brought back, too.
+func (a *Adoption) Process(r ProcessRecord, j *journal.Journal) (*Process, error) {
+	cell := a.from.Cells[r.Cell]
+	child := a.from.Children[r.Pid]
+	delete(a.from.Children, r.Pid)
+	if cell == nil || child == nil && !r.Copy {
+		j.Close()
+		return nil, ErrShellGone
+	}
+	a.cells[r.Cell] = true
+	l, err := a.lane(r.Lane)
+	if err != nil {
+		j.Close()
+		return nil, err
+	}
+	p := &Process{b: a.b, group: a.from.Group, cell: cell, pid: r.Pid, lane: l, out: newOutlets(j), exited: make(chan struct{}), record: r}
+	j.OnRoom(p.out.roomy)
+	p.out.follow(l)
+	if !r.Copy {
+		l.closeWriters()
+	}
+	status := -1
+	for _, f := range r.Held {
+		if fd := a.takeFile(f); fd >= 0 {
+			p.files, p.held = append(p.files, fd), append(p.held, f.Number)
+			if f.Number == r.Status {
+				status = fd
+			}
+		}
+	}
+	if p.in = a.inlet(r.Stdin); p.in != nil {
+		p.given, p.fed = make(chan struct{}, 1), make(chan struct{})
+		p.given <- struct{}{}
+	}
+	if r.Copy {
+		err = p.watchCopy(status, r.Start)
+	} else {
+		p.watchChild(child)
+	}
+	if err != nil {
+		return nil, err
+	}
+	p.out.start()
+	if p.in != nil {
+		go p.feed() // as in Start
+	}
+	a.shell.mu.Lock()
+	a.shell.procs[p] = struct{}{}
+	a.shell.mu.Unlock()
+	return p, nil
+}
+
+// Ended stands for a process that had ended; what it started may live on.
+func (a *Adoption) Ended(r ProcessRecord, status Status) *Process {
+	p := &Process{b: a.b, group: a.from.Group, cell: a.from.Cells[r.Cell], pid: r.Pid, out: newOutlets(nil), exited: make(chan struct{}), status: status, record: r}
+	a.cells[r.Cell] = true
+	close(p.exited)
+	return p
+}
