@@ -40,6 +40,7 @@ func (s *Session) endLocked(reason protocol.Reason, grace time.Duration) (droppe
 		return nil
 	}
 	s.ending = &ending{reason: reason, grace: grace}
+	s.record(entry{Ending: &endingEntry{reason, lapse(grace)}})
 	if s.shell != nil {
 		s.closeShellLocked()
 	}
@@ -123,6 +124,7 @@ func (s *Session) terminate(f facts, keep bool) {
 	s.mu.Lock()
 	s.burial = burial{at: time.Now(), facts: f, held: s.records.weight}
 	s.burial.facts.pid, s.burial.facts.background = 0, nil
+	s.record(entry{Over: &overEntry{s.burial.at, s.burial.facts.dir, s.burial.facts.envs}})
 	s.closed = true
 	reason := s.ending.reason
 	s.fireLocked(statemachine.Ended, reason)

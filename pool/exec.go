@@ -2,6 +2,7 @@ package pool
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"io/fs"
 	"sync/atomic"
@@ -29,9 +30,13 @@ type Exec struct {
 	timeout  time.Duration
 	grace    time.Duration
 	journal  *journal.Journal
-	key      keyRef // zero when the request had none
+	key      keyRef            // zero when the request had none
+	params   [sha256.Size]byte // fingerprint of that request
 	queuedAt time.Time
 	done     chan struct{} // closed when it has ended and the session is past it
+
+	stdin []runtime.HeldFile  // what the keeper calls its stdin; set once before it is accepted
+	lane  *runtime.LaneRecord // where its output flows; owned by the runner, set once in begins
 
 	// guarded by session.mu
 	command   *runtime.Command // nil once ended
@@ -60,25 +65,35 @@ func (s *Session) Stream(q *protocol.Exec) (*Exec, error) { return s.submit("exe
 
 func (s *Session) submit(method string, q *protocol.Exec) (*Exec, error) {
 	if q.RequestKey == "" {
-		return s.enqueue(method, q, keyRef{})
+		return s.enqueue(method, q, keyRef{}, [sha256.Size]byte{})
 	}
 	ref := keyRef{s.owner, s.id, q.RequestKey}
 	asked := *q
 	asked.SessionRef = protocol.SessionRef{} // id or name, it is this session
-	return once(context.Background(), &s.pool.keys, ref, fingerprint(method, &asked), func() (*Exec, error) {
-		return s.enqueue(method, q, ref)
+	params := fingerprint(method, &asked)
+	return once(context.Background(), &s.pool.keys, ref, params, func() (*Exec, error) {
+		return s.enqueue(method, q, ref, params)
 	})
 }
 
 // enqueue: an idle session is handed the command by one send, which cannot block, under one lock.
-func (s *Session) enqueue(method string, q *protocol.Exec, ref keyRef) (*Exec, error) {
-	e, err := s.newExec(q)
+func (s *Session) enqueue(method string, q *protocol.Exec, ref keyRef, params [sha256.Size]byte) (e *Exec, err error) {
+	e, err = s.newExec(q)
 	if err != nil {
 		return nil, err
 	}
-	e.key = ref
-	if e.keeps = method == "exec.run"; e.keeps {
-		e.journal.Tap(e.keep)
+	made := e
+	defer func() {
+		if err != nil {
+			made.command.Discard()
+		}
+	}()
+	e.key, e.params = ref, params
+	if method == "exec.run" {
+		e.keepText()
+	}
+	if err := s.furnish(e); err != nil {
+		return nil, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -86,6 +101,7 @@ func (s *Session) enqueue(method string, q *protocol.Exec, ref keyRef) (*Exec, e
 	case s.ending != nil:
 		return nil, s.errEndedLocked()
 	case s.isIdleLocked():
+		s.record(entry{Exec: e.entry()})
 		s.beginLocked(e, e.queuedAt)
 		s.turn <- e
 	case q.WhenBusy == "reject":
@@ -93,11 +109,26 @@ func (s *Session) enqueue(method string, q *protocol.Exec, ref keyRef) (*Exec, e
 	case len(s.waiting) >= maxQueue:
 		return nil, s.errBusyLocked("session's queue is full")
 	default:
+		s.record(entry{Exec: e.entry()})
 		s.waiting.push(e)
 	}
 	s.execs[e.ID()] = e
 	s.touchLocked(e.queuedAt)
 	return e, nil
+}
+
+// furnish makes the stdin of a command that is to have one, before anybody is told that it was accepted. While the session
+// is being made there is nobody to make it with, and nothing that could be brought back.
+func (s *Session) furnish(e *Exec) (err error) {
+	s.mu.Lock()
+	shell := s.shell
+	s.mu.Unlock()
+	if shell != nil {
+		if e.stdin, err = shell.Furnish(e.command); err != nil {
+			return shellFault(err, "")
+		}
+	}
+	return nil
 }
 
 // isIdleLocked: the next command gets the turn at once. Nobody waits then, as who waits is given it first. s.mu is held.
@@ -132,7 +163,7 @@ func (s *Session) newExec(q *protocol.Exec) (*Exec, error) {
 	}
 	c := e.command
 	c.Env, c.Dir, c.OpenStdin, c.Journal = q.Env, q.WorkingDir, q.InteractiveStdin, e.journal
-	c.Timeout, c.Grace = e.timeout, e.grace
+	c.Timeout, c.Grace, c.Began = e.timeout, e.grace, e.begins
 	if q.NoOutputTimeout != nil {
 		c.NoOutput = q.NoOutputTimeout.Duration()
 	}
@@ -157,6 +188,27 @@ func graceOf(asked *protocol.Seconds) time.Duration {
 		return defaultGrace
 	}
 	return min(asked.Duration(), maxGrace)
+}
+
+// keepText makes Result have text.
+func (e *Exec) keepText() {
+	e.keeps = true
+	e.command.Head, e.command.Tail = int64(e.most/2), int64(e.most-e.most/2) // as journal.Ends does
+	e.journal.Tap(e.keep)
+	e.journal.OnSkip(e.skip)
+}
+
+// skip is keep for bytes that only their number is left of.
+func (e *Exec) skip(stream journal.Stream, n int64) {
+	side, i := &e.stdout, 0
+	if stream == journal.Stderr {
+		side, i = &e.stderr, 1
+	}
+	e.totals[i] += n
+	if *side == nil {
+		*side = journal.NewEnds(e.most)
+	}
+	(*side).Skip(n)
 }
 
 // keep is the journal's tap.
@@ -191,15 +243,16 @@ func (e *Exec) settle(out runtime.Outcome, now time.Time, ending bool) {
 	if out.Dir != "" {
 		x.WorkingDir = out.Dir
 	}
-	if out.CPU > 0 || out.MaxRSS > 0 {
-		x.Usage = &protocol.Usage{CPUMS: float64(out.CPU) / float64(time.Millisecond), MaxRSSBytes: out.MaxRSS}
+	x.OOMKilled, x.LimitHit = out.OOMKilled, out.LimitHit
+	if out.Metered {
+		x.Usage = &protocol.Usage{CPUMS: float64(out.CPU) / float64(time.Millisecond), MaxRSSBytes: out.MaxRSS, MemoryPeakBytes: out.MemoryPeak}
 	}
 	switch {
 	case unrun && ending:
 		e.cancelledLocked(syscall.SIGTERM)
 	case unrun:
 		e.failLocked(unrunFault(out.Err))
-	case out.Err != nil && !errors.Is(out.Err, runtime.ErrShellGone): // that one is about what follows the command
+	case errors.Is(out.Err, runtime.ErrUnknownEnd) || out.Err != nil && !errors.Is(out.Err, runtime.ErrShellGone): // that one is about what follows the command
 		x.Error = protocol.Errorf(protocol.InternalError, "end of the command is unknown").WithCause(out.Err)
 	default:
 		e.code = out.Code
@@ -254,8 +307,10 @@ func (e *Exec) leave(how func()) {
 	s.mu.Lock()
 	e.sealLocked(now)
 	how()
+	e.command.Discard()
 	e.command = nil
 	s.retainLocked(e)
+	s.record(entry{Done: e.doneEntry()})
 	s.mu.Unlock()
 	e.account()
 	e.announce()
@@ -400,10 +455,15 @@ func (e *Exec) Cancel(sig *syscall.Signal, grace *time.Duration) (done <-chan st
 		return e.done, false
 	case sig != nil:
 		return over, c.Signal(*sig) == nil
-	case grace != nil:
-		c.Cancel(syscall.SIGTERM, min(*grace, maxGrace))
 	default:
-		c.Cancel(syscall.SIGTERM, e.grace)
+		if grace == nil {
+			grace = &e.grace
+		}
+		most := min(*grace, maxGrace)
+		s.mu.Lock()
+		s.record(entry{Cancel: &cancelEntry{ID: e.ID(), Grace: lapse(most), At: time.Now()}})
+		s.mu.Unlock()
+		c.Cancel(syscall.SIGTERM, most)
 	}
 	return e.done, true
 }

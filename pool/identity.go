@@ -1,6 +1,9 @@
 package pool
 
-import "crypto/rand"
+import (
+	"crypto/rand"
+	"strings"
+)
 
 // An id is
 //
@@ -21,6 +24,14 @@ const (
 )
 
 const alphabet = "abcdefghijklmnopqrstuvwxyz234567"
+
+// epochOf makes the mark of an epoch from its name, of which it needs the first letters; base 32 in either case.
+func epochOf(name string) string {
+	if len(name) < epochLen {
+		return randomText(epochLen)
+	}
+	return strings.ToLower(name[:epochLen])
+}
 
 // randomText is n letters of 5 random bits each.
 func randomText(n int) string {

@@ -33,16 +33,21 @@ type rig struct {
 
 func newRig(t testing.TB, c Config) *rig {
 	t.Helper()
+	return newRigIn(t, c, "auto")
+}
+
+func newRigIn(t testing.TB, c Config, isolation string) *rig {
+	t.Helper()
 	if c.Retention == 0 {
 		c.Retention = time.Minute
 	}
 	c.BaseEnv = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=/", "LANG=C.UTF-8", "TERM=dumb"}, c.BaseEnv...)
 	m := metrics.New(prometheus.NewRegistry())
-	host, err := runtime.NewHost(runtime.Config{Isolation: "auto", Metrics: m, Log: zerolog.Nop()})
+	host, err := runtime.NewHost(runtime.Config{Isolation: isolation, Metrics: m, Log: zerolog.Nop()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := New(c, host, m, zerolog.Nop())
+	p := New(c, runtime.Local(host), m, zerolog.Nop())
 	p.Start()
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), generous)

@@ -35,11 +35,15 @@ type Config struct {
 	Shells          []string // allowed, paths or names; those of PROTOCOL.md §3 when empty
 	BaseEnv         []string // all of a session's environment but TRL_SESSION_ID
 
+	Epoch string // names the lifetime of the sessions; random when empty
+
 	IdleTimeout    time.Duration // of a session that names none
 	MaxIdle        time.Duration // the most that one may name
 	Retention      time.Duration // how long what has ended stays readable
 	DefaultTimeout time.Duration // of a command whose session names none
 	MaxTimeout     time.Duration // the most that a command may name
+
+	Limits protocol.Limits // of a session that names none, and the most that one may name; 0: none
 
 	RingBytes int // per stream; 1 MiB when 0
 	MaxOutput int // the most of a stream that one answer holds; 64 MiB when 0
@@ -67,7 +71,7 @@ func errShutdown() error  { return protocol.Errorf(protocol.ShuttingDown, "serve
 // Pool is every session of one server.
 type Pool struct {
 	config  Config
-	host    *runtime.Host
+	base    *runtime.Base
 	metrics *metrics.Metrics
 	execs   map[string]outcomeSeries // by outcome; never written after New
 	log     zerolog.Logger
@@ -100,16 +104,16 @@ type outcomeSeries struct {
 }
 
 // New makes a pool of no sessions; Start starts it.
-func New(c Config, h *runtime.Host, m *metrics.Metrics, log zerolog.Logger) *Pool {
+func New(c Config, k runtime.Keeper, m *metrics.Metrics, log zerolog.Logger) *Pool {
 	orElse(&c.MaxSessions, 256)
 	orElse(&c.DefaultShell, "/bin/sh")
 	orElse(&c.DefaultDir, "/tmp")
 	orElse(&c.RingBytes, 1<<20)
 	orElse(&c.MaxOutput, 64<<20)
 	p := &Pool{
-		config: c, host: h, metrics: m, log: log,
+		config: c, base: &runtime.Base{Keeper: k, Metrics: m, Log: log}, metrics: m, log: log,
 		execs:    map[string]outcomeSeries{},
-		epoch:    randomText(epochLen),
+		epoch:    epochOf(c.Epoch),
 		started:  time.Now(),
 		shells:   newShells(c),
 		sessions: map[string]*Session{},
@@ -174,10 +178,18 @@ func (p *Pool) Close(ctx context.Context) error {
 	}()
 	select {
 	case <-gone:
-		return nil
 	case <-ctx.Done():
 		return fmt.Errorf("end of all sessions: %w", ctx.Err())
 	}
+	for _, s := range all {
+		s.mu.Lock()
+		shell := s.shell
+		s.mu.Unlock()
+		if shell != nil {
+			shell.Forget()
+		}
+	}
+	return nil
 }
 
 // Create makes a session and returns when its shell answers. The session does not depend on ctx.
@@ -241,6 +253,10 @@ func (p *Pool) register(who string, q *protocol.SessionCreate) (*Session, error)
 	warm := p.warm.take(t)
 	id := warm.identity(p.epoch)
 	s := newSession(p, id, who, q.Name, t)
+	if q.RequestKey != "" {
+		params := fingerprint("session.create", q)
+		s.key = keyEntry{q.RequestKey, params[:]}
+	}
 	for s.tag = randomText(tagLen); p.tags[s.tag] != nil; {
 		s.tag = randomText(tagLen)
 	}
@@ -441,4 +457,8 @@ func (p *Pool) letGoLocked(s *Session) {
 		delete(p.names, ref)
 	}
 	s.letGo()
+	if s.shell != nil && !p.closing { // else Close does it
+		p.tasks.Add(1) // asks the keeper, which is not done under a lock; ended by itself; Close waits for it
+		go func() { defer p.tasks.Done(); s.shell.Forget() }()
+	}
 }

@@ -247,7 +247,6 @@ func TestWhatCannotBeCreated(t *testing.T) {
 		{protocol.SessionCreate{Shell: filepath.Join(dir, "bash")}, protocol.ShellNotAllowed},
 		{protocol.SessionCreate{WorkingDir: "/no/dir"}, protocol.WorkingDirNotFound},
 		{protocol.SessionCreate{WorkingDir: "/bin/sh"}, protocol.WorkingDirNotFound},
-		{protocol.SessionCreate{Limits: &protocol.Limits{Pids: 5}}, protocol.NotSupported},
 	} {
 		_, err := r.Create(t.Context(), me, &c.q)
 		wantCode(t, err, c.code)

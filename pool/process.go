@@ -2,6 +2,7 @@ package pool
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"os"
 	"slices"
@@ -25,7 +26,9 @@ type Process struct {
 	name      string
 	text      string
 	journal   *journal.Journal
-	key       keyRef // zero when the request had none
+	key       keyRef            // zero when the request had none
+	params    [sha256.Size]byte // fingerprint of that request
+	timeout   time.Duration     // 0: none
 	startedAt time.Time
 	process   *runtime.Process
 	pid       int
@@ -43,13 +46,14 @@ type Process struct {
 // StartProcess starts a background command from the session's present state.
 func (s *Session) StartProcess(ctx context.Context, q *protocol.ProcessStart) (*Process, error) {
 	if q.RequestKey == "" {
-		return s.startProcess(ctx, q, keyRef{})
+		return s.startProcess(ctx, q, keyRef{}, [sha256.Size]byte{})
 	}
 	ref := keyRef{s.owner, s.id, q.RequestKey}
 	asked := *q
 	asked.SessionRef = protocol.SessionRef{} // id or name, it is this session
-	p, err := once(ctx, &s.pool.keys, ref, fingerprint("process.start", &asked), func() (*Process, error) {
-		return s.startProcess(context.WithoutCancel(ctx), q, ref) // who joined must not fail because the first one left
+	params := fingerprint("process.start", &asked)
+	p, err := once(ctx, &s.pool.keys, ref, params, func() (*Process, error) {
+		return s.startProcess(context.WithoutCancel(ctx), q, ref, params) // who joined must not fail because the first one left
 	})
 	if err == nil {
 		s.pool.keys.complete(ref, time.Now())
@@ -57,7 +61,7 @@ func (s *Session) StartProcess(ctx context.Context, q *protocol.ProcessStart) (*
 	return p, err
 }
 
-func (s *Session) startProcess(ctx context.Context, q *protocol.ProcessStart, ref keyRef) (*Process, error) {
+func (s *Session) startProcess(ctx context.Context, q *protocol.ProcessStart, ref keyRef, params [sha256.Size]byte) (*Process, error) {
 	if err := s.awaitShell(ctx); err != nil {
 		return nil, err
 	}
@@ -65,7 +69,10 @@ func (s *Session) startProcess(ctx context.Context, q *protocol.ProcessStart, re
 	defer s.renewal.RUnlock()
 	p := &Process{
 		stream:  mint(streamPrefix, 'p', s.pool.epoch, s.tag, memberLen),
-		session: s, name: q.Name, text: q.Command, journal: journal.New(s.pool.config.RingBytes), key: ref, done: make(chan struct{}),
+		session: s, name: q.Name, text: q.Command, journal: journal.New(s.pool.config.RingBytes), key: ref, params: params, done: make(chan struct{}),
+	}
+	if q.Timeout != nil {
+		p.timeout = q.Timeout.Duration()
 	}
 	s.mu.Lock()
 	switch {
@@ -98,21 +105,18 @@ func (s *Session) startProcess(ctx context.Context, q *protocol.ProcessStart, re
 	}
 	p.pid = p.process.Pid()
 	s.processes[p.ID()] = p
+	s.record(entry{Process: p.entry()})
 	s.publishLocked("process.started", func() any { return p.Info() })
-	var timeout time.Duration
-	if q.Timeout != nil {
-		timeout = q.Timeout.Duration()
-	}
-	go p.watch(timeout) // records the end; ended by it, which the session's end brings about; bury waits for it
+	go p.watch() // records the end; ended by it, which the session's end brings about; bury waits for it
 	return p, nil
 }
 
 // watch waits for the end, brings it about when the time is over, and tells.
-func (p *Process) watch(timeout time.Duration) {
+func (p *Process) watch() {
 	s := p.session
 	defer s.watching.Done()
-	if timeout > 0 {
-		timer := time.NewTimer(timeout)
+	if p.timeout > 0 {
+		timer := time.NewTimer(time.Until(p.startedAt.Add(p.timeout)))
 		defer timer.Stop()
 		select {
 		case <-p.process.Exited():
@@ -129,6 +133,7 @@ func (p *Process) watch(timeout time.Duration) {
 	s.touchLocked(p.endedAt)
 	s.publishLocked("process.exit", func() any { return p.exitInfo() })
 	s.retainLocked(p)
+	s.record(entry{Exited: p.exitedEntry()})
 	s.mu.Unlock()
 	close(p.done)
 }
@@ -188,6 +193,9 @@ func (p *Process) exitInfo() protocol.ProcessInfo {
 	i := p.info("exited")
 	code, signal := p.exit()
 	ended := p.endedAt
+	if u := p.status; u.MaxRSS > 0 { // not known of a copy of the shell
+		i.Usage = &protocol.Usage{CPUMS: float64(u.CPU) / float64(time.Millisecond), MaxRSSBytes: u.MaxRSS}
+	}
 	i.ExitCode, i.Signal, i.TimedOut, i.EndedAt, i.OutputBytes = &code, signal, p.timedOut, &ended, max(i.OutputBytes, p.end)
 	return i
 }
@@ -270,8 +278,9 @@ func (p *Process) ended() time.Time { return p.endedAt }
 
 func (p *Process) weight() int64 { return int64(len(p.text)) + p.journal.Size() - p.journal.Start() }
 
-// letGo puts a husk behind the request_key, as Exec.letGo does.
+// letGo puts a husk behind the request_key, as Exec.letGo does. s.mu is held.
 func (p *Process) letGo() {
+	p.journal.Drop()
 	if p.key == (keyRef{}) {
 		return
 	}
@@ -280,5 +289,7 @@ func (p *Process) letGo() {
 		process: p.process, pid: p.pid, done: p.done, status: p.status, timedOut: p.timedOut, endedAt: p.endedAt, end: p.end,
 	}
 	h.journal.Close()
+	h.params = p.params
+	p.session.huskProcesses = append(p.session.huskProcesses, h)
 	p.session.pool.keys.replace(p.key, h)
 }

@@ -54,6 +54,7 @@ func (s *Session) letGoOldestLocked() {
 	s.records.weight -= oldest.weighed
 	delete(s.execs, oldest.ID())
 	delete(s.processes, oldest.ID())
+	s.record(entry{Forgot: oldest.ID()}) // before its output goes
 	oldest.letGo()
 }
 
@@ -107,9 +108,10 @@ func (e *Exec) weight() int64 {
 	return n
 }
 
-// letGo puts a husk behind the request_key: how it ended, without the output. The command must still not run twice. Who
+// letGo puts a husk behind the request_key (s.mu is held): how it ended, without the output. The command must still not run twice. Who
 // waits for the result holds the exec itself.
 func (e *Exec) letGo() {
+	e.journal.Drop()
 	if e.key == (keyRef{}) || e.failure != nil {
 		return
 	}
@@ -118,5 +120,7 @@ func (e *Exec) letGo() {
 		journal: journal.New(1), queuedAt: e.queuedAt, done: e.done, exit: e.exit, code: e.code, endedAt: e.endedAt,
 	}
 	h.journal.Close()
+	h.params = e.params
+	e.session.husks = append(e.session.husks, h)
 	e.session.pool.keys.replace(e.key, h)
 }

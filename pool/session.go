@@ -11,6 +11,7 @@ import (
 
 	"trl/protocol"
 	"trl/runtime"
+	"trl/runtime/ledger"
 	"trl/statemachine"
 )
 
@@ -29,6 +30,7 @@ type terms struct {
 	idle       time.Duration // 0: never ends for being idle
 	restore    bool          // on_shell_exit
 	tethered   bool          // on_disconnect: destroy
+	limits     protocol.Limits
 }
 
 // terms checks a request against the server and fills in its defaults.
@@ -38,10 +40,10 @@ func (p *Pool) terms(q *protocol.SessionCreate) (terms, error) {
 		timeout: p.config.DefaultTimeout, idle: p.config.IdleTimeout,
 		restore: q.OnShellExit != "terminate", tethered: q.OnDisconnect == "destroy",
 	}
-	if err := noLimits(q.Limits); err != nil {
+	var err error
+	if t.limits, err = p.limits(q.Limits); err != nil {
 		return t, err
 	}
-	var err error
 	if t.shell, err = p.shells.resolve(q.Shell); err != nil {
 		return t, err
 	}
@@ -69,25 +71,6 @@ func clamp(d, most time.Duration) time.Duration {
 	return d
 }
 
-// noLimits refuses what this version cannot enforce: ignoring a limit would be a lie.
-func noLimits(l *protocol.Limits) error {
-	if l == nil {
-		return nil
-	}
-	for _, field := range []struct {
-		name string
-		set  bool
-	}{
-		{"memory_bytes", l.MemoryBytes != 0}, {"pids", l.Pids != 0}, {"cpu", l.CPU != 0},
-		{"file_size_bytes", l.FileSizeBytes != 0}, {"open_files", l.OpenFiles != 0},
-	} {
-		if field.set {
-			return protocol.Errorf(protocol.NotSupported, "limits.%s is not supported", field.name).With("field", "limits."+field.name)
-		}
-	}
-	return nil
-}
-
 // Session is one persistent shell and what happens in it. Its life is Session.run.
 type Session struct {
 	// set once in newSession and register
@@ -105,29 +88,36 @@ type Session struct {
 	resets chan chan error // to the runner
 	active atomic.Int64    // when something last happened, Unix nanoseconds
 
+	ledger      *ledger.Ledger // set once, under mu, by open or recover; nil before: nothing can be written down
+	key         keyEntry       // of the session.create; set before the runner starts
+	shellRecord atomic.Pointer[runtime.ShellRecord]
+	unrecorded  sync.Once // says that the ledger fails
+
 	shell *runtime.Shell // set once, under mu, before opened is closed; nil if that failed. Run, Rest, Revive and Reset are the runner's
 
 	renewal  sync.RWMutex   // held by reset, read-held while a process is started: taken before mu. It is a turnstile, not a guard of data
 	watching sync.WaitGroup // the goroutines of processes; Add only while mu is held and ending is nil
 
-	mu        sync.Mutex
-	state     *statemachine.Machine // fired under mu
-	name      string                // written under pool.mu and mu, read under either
-	openErr   *protocol.Error       // why there is no shell
-	running   *Exec                 // has the turn
-	waiting   queue
-	resetting int // resets asked for and not done: nobody gets the turn
-	execs     map[string]*Exec
-	processes map[string]*Process
-	working   int     // processes that run or are being started
-	records   records // those of execs and processes that have ended
-	commands  int64   // ever begun
-	dir       string  // the shell's working directory after the last command
-	watchers  []*Watcher
-	warned    bool    // session.expiring was sent since it was last active
-	ending    *ending // nil until it begins to end
-	closed    bool    // TERMINATED
-	burial    burial  // set before closed
+	mu            sync.Mutex
+	state         *statemachine.Machine // fired under mu
+	name          string                // written under pool.mu and mu, read under either
+	openErr       *protocol.Error       // why there is no shell
+	running       *Exec                 // has the turn
+	waiting       queue
+	resetting     int // resets asked for and not done: nobody gets the turn
+	execs         map[string]*Exec
+	processes     map[string]*Process
+	working       int        // processes that run or are being started
+	records       records    // those of execs and processes that have ended
+	husks         []*Exec    // let go, but their request_key must be remembered
+	huskProcesses []*Process // the same
+	commands      int64      // ever begun
+	dir           string     // the shell's working directory after the last command
+	watchers      []*Watcher
+	warned        bool    // session.expiring was sent since it was last active
+	ending        *ending // nil until it begins to end
+	closed        bool    // TERMINATED
+	burial        burial  // set before closed
 }
 
 // ending is an end under way.
@@ -180,6 +170,14 @@ func (s *Session) open(warm *warmShell) error {
 		return err
 	}
 	s.mu.Lock()
+	s.ledger = shell.Ledger()
+	s.record(entry{Session: s.entry()})
+	for _, e := range s.waiting {
+		s.record(entry{Exec: e.entry()})
+	}
+	s.mu.Unlock()
+	shell.SetRecorder(s.recordShell)
+	s.mu.Lock()
 	s.shell = shell
 	if s.ending == nil {
 		s.fireLocked(statemachine.Ready, "")
@@ -229,6 +227,9 @@ func (s *Session) finish(e *Exec, out runtime.Outcome) (next *Exec) {
 	if out.Dir != "" {
 		s.dir = out.Dir
 	}
+	s.retainLocked(e)
+	s.record(entry{Done: e.doneEntry()})
+	s.recordAnewLocked()
 	s.publishLocked("exec.exit", func() any { return e.exit })
 	var dropped []*Exec
 	switch {
@@ -244,7 +245,6 @@ func (s *Session) finish(e *Exec, out runtime.Outcome) (next *Exec) {
 		next = s.nextLocked()
 	}
 	s.touchLocked(now)
-	s.retainLocked(e)
 	s.mu.Unlock()
 	e.account()
 	e.announce()
@@ -376,7 +376,7 @@ func (s *Session) Data() protocol.Session {
 func (s *Session) dataLocked(f facts) protocol.Session {
 	return protocol.Session{
 		SessionID: s.id, Epoch: s.pool.epoch, Name: s.name, Shell: s.terms.shell, WorkingDir: f.dir,
-		State: string(s.state.State()), CreatedAt: s.created, Pid: f.pid, Labels: s.terms.labels,
+		State: string(s.state.State()), CreatedAt: s.created, Pid: f.pid, Limits: s.terms.limits, Labels: s.terms.labels,
 	}
 }
 
@@ -418,6 +418,7 @@ func (s *Session) Rename(name string) error {
 		delete(p.names, old)
 	}
 	s.name = name
+	s.record(entry{Name: &name})
 	p.names[nameRef{s.owner, name}] = s
 	s.touchLocked(time.Now())
 	return nil

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -187,8 +188,12 @@ func TestShellExitTerminates(t *testing.T) {
 		s := r.create(protocol.SessionCreate{Shell: shell, OnShellExit: "terminate"})
 		w := s.Watch()
 		defer w.Close()
-		e := start(t, s, protocol.Exec{Command: "exit 7"})
-		late := start(t, s, protocol.Exec{Command: "echo never"})
+		gate := filepath.Join(t.TempDir(), "gate")
+		e := start(t, s, protocol.Exec{Command: "while [ ! -e " + gate + " ]; do sleep 0.01; done; exit 7"})
+		late := start(t, s, protocol.Exec{Command: "echo never"}) // waits for its turn
+		if err := os.WriteFile(gate, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
 		wait(t, "exit", e.Done())
 		if x := e.Exit(); x.ExitCode == nil || *x.ExitCode != 7 || x.ShellRestored {
 			t.Fatalf("%+v", x)

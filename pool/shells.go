@@ -109,3 +109,6 @@ func enterable(dir string) error {
 func errNoDir(dir string) *protocol.Error {
 	return protocol.Errorf(protocol.WorkingDirNotFound, "working_dir cannot be entered").With("working_dir", dir)
 }
+
+// PresentShells is the allowed shells of a pool with this configuration that exist on this machine.
+func PresentShells(c Config) []string { return newShells(c).present() }

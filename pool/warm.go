@@ -115,9 +115,18 @@ func (w *warm) add() error {
 	}
 	w.mu.Unlock()
 	if closed { // close did not see this one
-		return shell.Close(0)
+		return discard(shell)
 	}
 	return nil
+}
+
+// discard ends a shell that never got a session.
+func discard(shell *runtime.Shell) error {
+	err := shell.Close(0)
+	if err == nil {
+		shell.Forget()
+	}
+	return err
 }
 
 // guard replaces a warm shell that dies. It ends when the shell is taken or dead; close waits for it.
@@ -134,7 +143,7 @@ func (w *warm) guard(ws *warmShell) {
 	}
 	w.mu.Unlock()
 	if i >= 0 { // else somebody has just taken it, and finds out
-		_ = ws.shell.Close(0)
+		_ = discard(ws.shell)
 		w.nudge()
 	}
 }
@@ -188,7 +197,7 @@ func (w *warm) close() {
 	var ends sync.WaitGroup
 	for _, ws := range shells {
 		close(ws.taken)
-		ends.Go(func() { _ = ws.shell.Close(0) })
+		ends.Go(func() { _ = discard(ws.shell) })
 	}
 	ends.Wait()
 	w.guards.Wait()
@@ -200,11 +209,14 @@ func (p *Pool) furnish(ctx context.Context, id string, t terms, ws *warmShell) (
 		return p.openShell(ctx, id, t)
 	}
 	ws.shell.SetRestore(t.restore)
-	err := ws.shell.Setup(t.dir, withoutID(t.env))
+	err := ws.shell.Limit(t.limits)
+	if err == nil {
+		err = ws.shell.Setup(t.dir, withoutID(t.env))
+	}
 	if err == nil {
 		return ws.shell, nil
 	}
-	if err := ws.shell.Close(0); err != nil { // its id cannot be used again while something of it lives
+	if err := discard(ws.shell); err != nil { // its id cannot be used again while something of it lives
 		return nil, err
 	}
 	if e, ok := errors.AsType[*fs.PathError](err); ok && ofDir(e) {
@@ -214,8 +226,8 @@ func (p *Pool) furnish(ctx context.Context, id string, t terms, ws *warmShell) (
 }
 
 func (p *Pool) openShell(ctx context.Context, id string, t terms) (*runtime.Shell, error) {
-	return p.host.OpenShell(ctx, runtime.ShellConfig{
-		ID: id, Path: t.shell, Dir: t.dir, Env: p.environment(id, t.env), Restore: t.restore,
+	return p.base.OpenShell(ctx, runtime.ShellConfig{
+		ID: id, Path: t.shell, Dir: t.dir, Env: p.environment(id, t.env), Restore: t.restore, Limits: t.limits,
 	})
 }
 
@@ -260,12 +272,15 @@ func shellFault(err error, dir string) *protocol.Error {
 	if e, ok := errors.AsType[*protocol.Error](err); ok {
 		return e
 	}
+	if e := limitFault(err); e != nil {
+		return e
+	}
 	if e, ok := errors.AsType[*fs.PathError](err); ok && ofDir(e) && e.Path == dir {
 		return errNoDir(dir).WithCause(err)
 	}
 	for _, scarce := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.EAGAIN, syscall.ENOMEM} {
 		if errors.Is(err, scarce) {
-			return protocol.Errorf(protocol.LimitExceeded, "server is out of processes, memory or descriptors").WithCause(err)
+			return protocol.Errorf(protocol.LimitExceeded, "server or session is out of processes, memory or descriptors").WithCause(err)
 		}
 	}
 	return protocol.Errorf(protocol.ShellFailed, "shell cannot be used").WithCause(err)

@@ -69,7 +69,7 @@ func start(t testing.TB, change ...func(*Config)) *gateway {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g.pool = pool.New(pool.Config{Retention: time.Minute, BaseEnv: []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/tmp"}}, host, m, log)
+	g.pool = pool.New(pool.Config{Retention: time.Minute, BaseEnv: []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/tmp"}}, runtime.Local(host), m, log)
 	cfg := Config{Listen: "127.0.0.1:0", AuthNone: true, Version: "test"}
 	for _, f := range change {
 		f(&cfg)

@@ -23,9 +23,10 @@ import (
 
 // Config is the edge's. The zero value of a bound means its default.
 type Config struct {
-	Listen        string // host:port; empty: no HTTP
-	Unix          string // path of the Unix socket; empty: none
-	MetricsListen string // a listener for /metrics alone, which then needs no token; empty: /metrics is on Listen
+	Listen        string   // host:port; empty: no HTTP
+	Unix          string   // path of the Unix socket; empty: none
+	Sockets       *Sockets // already bound, Listen, MetricsListen and Unix notwithstanding; nil: Listen binds
+	MetricsListen string   // a listener for /metrics alone, which then needs no token; empty: /metrics is on Listen
 
 	Origins         []string // scheme://host[:port] of pages beside our own that may connect
 	AuthNone        bool     // everyone is local, on loopback only
@@ -135,22 +136,30 @@ func (s *Server) Listen() (err error) {
 			s.stopListening(context.Background())
 		}
 	}()
-	if s.cfg.Listen != "" {
-		if s.addr, err = s.listenHTTP(s.cfg.Listen, s.main, true); err != nil {
+	sockets := s.cfg.Sockets
+	if sockets == nil {
+		if sockets, err = Bind(s.cfg); err != nil {
 			return err
 		}
 	}
-	if s.cfg.MetricsListen != "" {
-		if _, err = s.listenHTTP(s.cfg.MetricsListen, s.side, false); err != nil {
+	if sockets.http != nil {
+		s.addr = sockets.http.Addr()
+		if err = s.listenHTTP(sockets.http, s.main, true); err != nil {
 			return err
 		}
 	}
-	if s.cfg.Unix != "" {
-		l, remove, err := listenUnix(s.cfg.Unix)
-		if err != nil {
-			return fmt.Errorf("listen on %s: %w", s.cfg.Unix, err)
+	if sockets.metrics != nil {
+		if err = s.listenHTTP(sockets.metrics, s.side, false); err != nil {
+			return err
 		}
-		s.listeners = append(s.listeners, listening{s.gate(l), s.serveUnix, func(context.Context) { remove(); l.Close() }})
+	}
+	if l := sockets.unix; l != nil {
+		s.listeners = append(s.listeners, listening{s.gate(l), s.serveUnix, func(context.Context) {
+			if sockets.remove != nil {
+				sockets.remove()
+			}
+			l.Close()
+		}})
 	}
 	return nil
 }
@@ -159,29 +168,13 @@ func (s *Server) gate(l net.Listener) net.Listener {
 	return &gate{Listener: l, patience: s.cfg.SlowClient, most: maxStrangers}
 }
 
-func (s *Server) listenHTTP(addr string, h http.Handler, guarded bool) (net.Addr, error) {
-	l, err := net.Listen("tcp", addr)
-	if err != nil {
-		return nil, err
-	}
-	loopback := l.Addr().(*net.TCPAddr).IP.IsLoopback() // asked of the kernel: names and wildcards are resolved by now
-	if guarded && !loopback {
-		switch {
-		case s.cfg.AuthNone:
-			err = fmt.Errorf("listen on %s: without authentication only loopback addresses are allowed", addr)
-		case s.cfg.TLSCert == "" && !s.cfg.Insecure:
-			err = fmt.Errorf("listen on %s: beyond loopback needs TLS (or insecure, when something in front does it)", addr)
-		}
-	}
+func (s *Server) listenHTTP(l net.Listener, h http.Handler, guarded bool) error {
 	if guarded && !s.cfg.AuthNone && s.cfg.Tokens == nil {
-		err = errors.New("no tokens to authenticate with")
-	}
-	if err != nil {
 		l.Close()
-		return nil, err
+		return errors.New("no tokens to authenticate with")
 	}
 	srv := &http.Server{
-		Handler:           s.guard(h, loopback),
+		Handler:           s.guard(h, isLoopback(l)),
 		ReadHeaderTimeout: headerTimeout,
 		ReadTimeout:       headerTimeout,
 		WriteTimeout:      answerTimeout,
@@ -198,12 +191,14 @@ func (s *Server) listenHTTP(addr string, h http.Handler, guarded bool) (net.Addr
 	if guarded && s.cfg.TLSCert != "" {
 		if err := s.loadCertificate(); err != nil {
 			l.Close()
-			return nil, err
+			return err
 		}
-		if s.cert, err = watchFiles(s.log, s.loadCertificate, s.cfg.TLSCert, s.cfg.TLSKey); err != nil {
+		cert, err := watchFiles(s.log, s.loadCertificate, s.cfg.TLSCert, s.cfg.TLSKey)
+		if err != nil {
 			l.Close()
-			return nil, err
+			return err
 		}
+		s.cert = cert
 		gated = tls.NewListener(gated, &tls.Config{
 			MinVersion:     tls.VersionTLS12,
 			GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return s.pair.Load(), nil },
@@ -215,7 +210,7 @@ func (s *Server) listenHTTP(addr string, h http.Handler, guarded bool) (net.Addr
 		}
 		gated.Close() // Shutdown closes only what Serve was called on
 	}})
-	return l.Addr(), nil
+	return nil
 }
 
 func (s *Server) loadCertificate() error {
@@ -277,11 +272,16 @@ func (s *Server) stopListening(ctx context.Context) {
 // Shutdown ends the server and the pool with it: clients are told, sessions end, connections are closed with 1012, and no goroutine
 // is left when it returns. How long the sessions may take is ctx's to say; clients cannot make it longer.
 func (s *Server) Shutdown(ctx context.Context) (err error) {
-	s.once.Do(func() { err = s.shutdown(ctx) })
+	s.once.Do(func() { err = s.shutdown(ctx, s.pool.Close) })
 	return err
 }
 
-func (s *Server) shutdown(ctx context.Context) error {
+// Leave is Shutdown without an end of the sessions: another gateway has them from here on, and clients shall come again.
+func (s *Server) Leave(ctx context.Context) {
+	s.once.Do(func() { _ = s.shutdown(ctx, func(context.Context) error { return nil }) })
+}
+
+func (s *Server) shutdown(ctx context.Context, end func(context.Context) error) error {
 	s.stopping.Store(true) // /readyz says so from now on, and connections are refused
 	soon, cancel := context.WithTimeout(ctx, notice)
 	defer cancel()
@@ -289,7 +289,7 @@ func (s *Server) shutdown(ctx context.Context) error {
 	var err error // of the pool; read after emptied
 	go func() {   // ends every session; bounded by ctx; waited for below
 		defer close(emptied)
-		err = s.pool.Close(ctx)
+		err = end(ctx)
 	}()
 	var leaving sync.WaitGroup
 	s.each(func(c *conn) {

@@ -13,6 +13,8 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"trl/runtime/keeper"
 )
 
 // version is set by the linker in release builds (-X main.version=…).
@@ -26,6 +28,10 @@ func main() {
 	var exposed error // why sessions may read the gateway's environment
 	if len(os.Args) > 1 && os.Args[1] == "serve" {
 		exposed = hideEnviron()
+		if err := keeper.TakeEnviron(); err != nil {
+			complain(os.Stderr, err)
+			os.Exit(1)
+		}
 	}
 	os.Exit(execute(os.Args[1:], exposed))
 }
@@ -69,7 +75,7 @@ func newRoot(exposed error) *cobra.Command {
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return refuse(err, "see `%s --help`", cmd.CommandPath())
 	})
-	root.AddCommand(newServe(exposed), newRun(), newList(), newInfo(), newProcesses(), newLogs(), newKill(), newStats(), newVersion())
+	root.AddCommand(newServe(exposed), newRun(), newList(), newInfo(), newProcesses(), newLogs(), newKill(), newStats(), newUpgrade(), newDoctor(), newVersion())
 	return root
 }
 

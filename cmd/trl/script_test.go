@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -16,6 +17,8 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 	"golang.org/x/sys/unix"
+
+	"trl/runtime"
 )
 
 // The test binary is trl when it is called so; every script runs the real thing.
@@ -35,6 +38,12 @@ func TestScripts(t *testing.T) {
 			e.Setenv("TRL_STATE_DIR", filepath.Join(e.WorkDir, "state"))
 			e.Values[childrenKey{}] = map[string]*child{}
 			return nil
+		},
+		Condition: func(name string) (bool, error) {
+			if name != "pidns" {
+				return false, fmt.Errorf("unknown condition %q", name)
+			}
+			return slices.ContainsFunc(runtime.Tiers(), func(r runtime.TierReport) bool { return r.Tier == "pidns" && r.Available }), nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"serve":  cmdServe,
@@ -191,7 +200,7 @@ func cmdMode(ts *testscript.TestScript, neg bool, args []string) {
 // command is a program in the script's directory and environment.
 func command(ts *testscript.TestScript, words []string) *exec.Cmd {
 	var env []string
-	for _, name := range []string{"PATH", "HOME", "TMPDIR", "TRL_STATE_DIR", "TRL_URL", "TRL_TOKEN", "TRL_LISTEN", "TRL_MAX_SESSIONS", "TRL_SHELLS", "TRL_AUTH", "SECRET", "LANG", "PROBE"} {
+	for _, name := range []string{"PATH", "HOME", "TMPDIR", "TRL_STATE_DIR", "TRL_URL", "TRL_TOKEN", "TRL_LISTEN", "TRL_MAX_SESSIONS", "TRL_LIMIT_OPEN_FILES", "TRL_SHELLS", "TRL_AUTH", "SECRET", "LANG", "PROBE"} {
 		if v := ts.Getenv(name); v != "" {
 			env = append(env, name+"="+v)
 		}

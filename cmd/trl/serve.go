@@ -2,13 +2,16 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"net"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -23,6 +26,7 @@ import (
 	"trl/protocol"
 	"trl/reaper"
 	"trl/runtime"
+	"trl/runtime/keeper"
 	"trl/web"
 )
 
@@ -47,7 +51,7 @@ on this machine finds both by itself. SIGTERM or SIGINT ends it and every sessio
 				return err
 			}
 			log := newLogger(&s, cmd.ErrOrStderr())
-			if exposed != nil {
+			if exposed != nil && !keeper.Started() {
 				log.Warn().Err(exposed).Msg("sessions of this user can read the gateway's environment; keep secrets out of it")
 			}
 			return serve(&s, cmd.OutOrStdout(), log)
@@ -62,18 +66,38 @@ on this machine finds both by itself. SIGTERM or SIGINT ends it and every sessio
 // rest is for the killing of some hundred trees on a busy machine.
 const endWithin = 8 * time.Second
 
-// serve runs the gateway from start to end.
+// leaveWithin is what clients get to hear that they shall come again, while nobody serves.
+const leaveWithin = time.Second
+
+// serve is both halves of a gateway: started by a person or a supervisor it is the keeper (keep.go), which starts it again
+// as the gateway proper. With --single-process there is no keeper, and everything ends with this process.
 //
-// Start: state dir (nobody else uses it), signals, metrics, host (it must own every process from the first), pool, web (its
-// port, so that a taken one is noticed before any shell is started), reaper. End: the other way round. Clients first, so that
-// nobody starts anything new and everybody hears why; then the clock; then the sessions; then whatever processes are left; the
-// address and the lock last, so that no other gateway starts on a state dir whose sessions still die.
+// Start: state dir (nobody else uses it), signals, metrics, keeper (it must own every process from the first), pool, web (its
+// port, so that a taken one is noticed before any shell is started), what an earlier gateway left, reaper. End: the other way
+// round. Clients first, so that nobody starts anything new and everybody hears why; then the clock; then the sessions; then
+// whatever processes are left; the address and the lock last, so that no other gateway starts on a state dir whose sessions
+// still die.
 func serve(s *settings, stdout io.Writer, log zerolog.Logger) (err error) {
-	state, err := openStateDir(s.stateDir)
+	s.web.AuthNone = s.auth == "none"
+	conn, err := keeper.Inherit()
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, state.Close()) }()
+	if conn == nil && s.isolation == "pidns" && runtime.NeedsUserNamespace() {
+		return inUserNamespace()
+	}
+	if conn == nil && !s.single {
+		return keep(s, log)
+	}
+	var state *stateDir
+	if conn == nil {
+		if state, err = openStateDir(s.stateDir); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, state.Close()) }()
+	} else { // the keeper has locked it
+		state = &stateDir{path: s.stateDir}
+	}
 
 	signals := make(chan os.Signal, 4)
 	for _, sig := range []os.Signal{syscall.SIGINT, syscall.SIGTERM} {
@@ -88,9 +112,7 @@ func serve(s *settings, stdout io.Writer, log zerolog.Logger) (err error) {
 	counts.Build(buildVersion())
 
 	first := false // this start made the token
-	if s.auth == "none" {
-		s.web.AuthNone = true
-	} else {
+	if !s.web.AuthNone {
 		if s.tokenFile == "" {
 			s.tokenFile = state.file(tokensFile)
 		}
@@ -104,28 +126,66 @@ func serve(s *settings, stdout io.Writer, log zerolog.Logger) (err error) {
 		s.web.Tokens = tokens
 	}
 
-	host, err := runtime.NewHost(runtime.Config{Isolation: s.isolation, Metrics: counts, Log: log})
-	if err != nil {
-		return refuse(err, "use --isolation auto")
+	if s.web.TLSCert != "" { // before the keeper is asked: an upgrade must not begin with what cannot serve
+		if _, err := tls.LoadX509KeyPair(s.web.TLSCert, s.web.TLSKey); err != nil {
+			return hintListen(err, s)
+		}
 	}
-	defer func() { err = errors.Join(err, host.Close()) }() // KILLs what is left
+	var kept *keeper.Client // nil: single process
+	var processes runtime.Keeper
+	var gone, yield <-chan struct{} // nil: never
+	if conn != nil {
+		if kept, err = keeper.Dial(conn, log); err != nil {
+			return err
+		}
+		defer func() { _ = kept.Close() }()
+		if s.web.Sockets, err = web.Inherit(kept.Files()); err != nil {
+			return err
+		}
+		processes, gone, yield = kept, kept.Done(), kept.Yield()
+		s.pool.Epoch = kept.Epoch()
+	} else {
+		host, e := runtime.NewHost(runtime.Config{Isolation: s.isolation, Metrics: counts, Log: log})
+		if e != nil {
+			return refuse(e, isolationHint)
+		}
+		defer func() { err = errors.Join(err, host.Close()) }() // KILLs what is left
+		if err := requireTier(host.Tiers(), s.require); err != nil {
+			return err
+		}
+		processes = runtime.Local(host)
+	}
 
+	cannot := processes.Unenforceable()
+	if err := s.enforceable(cannot); err != nil {
+		return err
+	}
 	s.pool.BaseEnv = baseEnv()
 	s.pool.MaxIdle = maxIdle(s.pool.IdleTimeout)
-	sessions := pool.New(s.pool, host, counts, log)
+	sessions := pool.New(s.pool, processes, counts, log)
 
-	tier, why := host.Isolation()
+	tier, why := processes.Isolation()
 	s.web.Version = buildVersion()
 	s.web.Capabilities = protocol.Capabilities{
-		DefaultShell: s.pool.DefaultShell, Isolation: protocol.Isolation{Tier: tier, Why: why}, Limits: s.limits(),
+		DefaultShell: s.pool.DefaultShell, Isolation: isolation(processes), Limits: s.limits(),
+		SessionLimits: slices.DeleteFunc(slices.Sorted(maps.Keys(limitFlags)), func(limit string) bool { return cannot[limit] != "" }),
 	}
-	server := web.New(s.web, sessions, counts, registry, log)
+	gatherer := prometheus.Gatherer(registry)
+	if kept != nil {
+		gatherer = countKeeper(registry, counts, kept)
+	}
+	server := web.New(s.web, sessions, counts, gatherer, log)
 	if err := server.Listen(); err != nil {
 		return hintListen(err, s)
 	}
 
+	generation := 0
+	if kept != nil {
+		generation = kept.Generation()
+		sessions.Recover(kept.Inherited())
+	}
 	sessions.Start()
-	clock := reaper.New(sessions, func() { host.KillOrphans(sessions.Live) }, counts, log)
+	clock := reaper.New(sessions, func() { processes.KillOrphans(sessions.Live) }, counts, log)
 	clock.Start()
 	served := make(chan error, 1)
 	go func() { served <- server.Serve() }() // until Shutdown, or until the listener fails
@@ -134,8 +194,15 @@ func serve(s *settings, stdout io.Writer, log zerolog.Logger) (err error) {
 	if err := state.publish(localURL(url)); err != nil {
 		log.Warn().Err(err).Msg("the command line will not find this gateway by itself")
 	}
-	announce(stdout, url, s, first)
-	log.Info().Str("address", server.Addr()).Str("version", buildVersion()).Str("isolation", tier).Str("why", why).Msg("listening")
+	if kept != nil {
+		if err := kept.Ready(); err != nil {
+			return err
+		}
+	}
+	if generation == 0 {
+		announce(stdout, url, s, first)
+	}
+	log.Info().Int("generation", generation).Str("address", server.Addr()).Str("version", buildVersion()).Str("isolation", tier).Str("why", why).Msg("listening")
 
 	var failure error
 	for running := true; running; {
@@ -147,6 +214,17 @@ func serve(s *settings, stdout io.Writer, log zerolog.Logger) (err error) {
 			}
 			log.Info().Stringer("signal", sig).Msg("stopping")
 		case failure = <-served:
+		case <-yield:
+			ctx, cancel := context.WithTimeout(context.Background(), leaveWithin)
+			defer cancel()
+			server.Leave(ctx)
+			log.Info().Msg("left everything to the next gateway")
+			os.Exit(0) // and nothing else of us may run: what belongs to the sessions has one user at a time
+		case <-gone:
+			// Nothing shall run that nobody owns. Should we be killed, too, the next start does it (keep.go).
+			ended := kept.Instance().End(endWithin)
+			log.Error().Ints("pids", ended).Msg("the keeper is dead: ended what it left")
+			return errors.New("the keeper is gone, and with it every session")
 		}
 		running = false
 	}
@@ -169,6 +247,9 @@ func serve(s *settings, stdout io.Writer, log zerolog.Logger) (err error) {
 		log.Warn().Err(e).Msg("sessions did not end in time and are killed")
 	}
 	log.Info().Dur("took", time.Since(start)).Msg("stopped")
+	if kept != nil && failure == nil {
+		failure = kept.Bye()
+	}
 	return failure
 }
 
@@ -200,7 +281,7 @@ func announce(w io.Writer, url string, s *settings, first bool) {
 
 // limits is what clients may find out about the bounds in force.
 func (s *settings) limits() map[string]float64 {
-	return map[string]float64{
+	all := map[string]float64{
 		"max_sessions":               float64(s.pool.MaxSessions),
 		"max_sessions_per_principal": float64(s.pool.MaxPerPrincipal),
 		"max_frame_bytes":            float64(s.web.MaxFrame),
@@ -213,6 +294,16 @@ func (s *settings) limits() map[string]float64 {
 		"max_timeout_s":              s.pool.MaxTimeout.Seconds(),
 		"retention_s":                s.pool.Retention.Seconds(),
 	}
+	l := s.pool.Limits
+	for name, v := range map[string]float64{
+		"memory_bytes": float64(l.MemoryBytes), "pids": float64(l.Pids), "cpu": l.CPU,
+		"file_size_bytes": float64(l.FileSizeBytes), "open_files": float64(l.OpenFiles),
+	} {
+		if v > 0 {
+			all[name] = v
+		}
+	}
+	return all
 }
 
 // localURL is where this machine reaches a gateway that listens on every address.

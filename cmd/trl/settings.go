@@ -3,9 +3,11 @@ package main
 import (
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -16,6 +18,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"trl/pool"
+	"trl/protocol"
+	"trl/runtime"
 	"trl/web"
 )
 
@@ -28,10 +32,14 @@ type settings struct {
 	auth      string
 	tokenFile string
 	isolation string
+	require   string // the least isolation that will do
+	single    bool
 	stateDir  string
 	logFormat string
 	logLevel  string
 	config    string
+
+	source func(flag string) string // set by load: how the one who set it called it
 }
 
 func (s *settings) define(f *pflag.FlagSet) {
@@ -61,7 +69,15 @@ func (s *settings) define(f *pflag.FlagSet) {
 	f.DurationVar(&s.pool.DefaultTimeout, "default-timeout", 0, "timeout of commands in sessions that set none; 0: none")
 	f.DurationVar(&s.pool.MaxTimeout, "max-timeout", 24*time.Hour, "longest timeout a request may ask for")
 
-	f.StringVar(&s.isolation, "isolation", "auto", "how processes are contained: `auto|cgroup|none`")
+	f.Var((*size)(&s.pool.Limits.MemoryBytes), "limit-memory", "`memory` of a session's processes together (512M, 2G); 0: no limit")
+	f.Int64Var(&s.pool.Limits.Pids, "limit-pids", 0, "processes and threads of a session; 0: no limit")
+	f.Float64Var(&s.pool.Limits.CPU, "limit-cpu", 0, "processors that a session may keep busy (0.5); 0: no limit")
+	f.Var((*size)(&s.pool.Limits.FileSizeBytes), "limit-file-size", "`size` of a file that a session's processes write (100M); 0: no limit")
+	f.Int64Var(&s.pool.Limits.OpenFiles, "limit-open-files", 0, "open files of each process of a session; 0: no limit of its own")
+
+	f.StringVar(&s.isolation, "isolation", "auto", "how processes are contained: `auto|cgroup|pidns|none`")
+	f.StringVar(&s.require, "require-isolation", "none", "do not start with less than this `tier`: cgroup, pidns or none")
+	f.BoolVar(&s.single, "single-process", false, "keep everything in one process, for debugging: nothing survives its death")
 	f.StringVar(&s.stateDir, "state-dir", defaultStateDir(), "tokens, lock, address of the running gateway")
 	f.StringVar(&s.logFormat, "log-format", "console", "`console|json`, on stderr")
 	f.StringVar(&s.logLevel, "log-level", "info", "`debug|info|warn|error`")
@@ -112,12 +128,13 @@ func (s *settings) load(f *pflag.FlagSet) error {
 			return err
 		}
 	}
-	return s.check(func(name string) string {
+	s.source = func(name string) string {
 		if source := from[name]; source != "" {
 			return source
 		}
 		return "--" + name
-	})
+	}
+	return s.check(s.source)
 }
 
 // loadFile reads the config file. Its keys are the flags' names, with - or _; any other key is refused: a setting that is
@@ -186,7 +203,8 @@ func (s *settings) check(source func(flag string) string) error {
 		of          []string
 	}{
 		{"auth", s.auth, []string{"token", "none"}},
-		{"isolation", s.isolation, []string{"auto", "cgroup", "none"}},
+		{"isolation", s.isolation, append([]string{"auto"}, runtime.TierNames...)},
+		{"require-isolation", s.require, runtime.TierNames},
 		{"log-format", s.logFormat, []string{"console", "json"}},
 		{"log-level", s.logLevel, []string{"debug", "info", "warn", "error"}},
 	} {
@@ -207,6 +225,17 @@ func (s *settings) check(source func(flag string) string) error {
 	} {
 		if c.value < c.min {
 			return fault(c.flag, c.value, fmt.Sprintf("at least %d", c.min))
+		}
+	}
+	for flag, c := range map[string]struct{ value, min float64 }{
+		"limit-memory":     {float64(s.pool.Limits.MemoryBytes), protocol.MinMemory},
+		"limit-pids":       {float64(s.pool.Limits.Pids), protocol.MinPids},
+		"limit-cpu":        {s.pool.Limits.CPU, protocol.MinCPU},
+		"limit-file-size":  {float64(s.pool.Limits.FileSizeBytes), protocol.MinFileSize},
+		"limit-open-files": {float64(s.pool.Limits.OpenFiles), protocol.MinOpenFiles},
+	} {
+		if c.value != 0 && !(c.value >= c.min && c.value <= 1<<62) {
+			return fault(flag, c.value, "0, or at least "+strconv.FormatFloat(c.min, 'f', -1, 64))
 		}
 	}
 	for _, c := range []struct {
@@ -238,3 +267,38 @@ func (s *settings) check(source func(flag string) string) error {
 func envName(flag string) string {
 	return "TRL_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
+
+// limitFlags names the flag of each limit of a session.
+var limitFlags = map[string]string{
+	"memory_bytes": "limit-memory", "pids": "limit-pids", "cpu": "limit-cpu", "file_size_bytes": "limit-file-size", "open_files": "limit-open-files",
+}
+
+// enforceable refuses a limit for every session where it could not be enforced: sessions without it are not what was asked for.
+func (s *settings) enforceable(cannot map[string]string) error {
+	for _, limit := range s.pool.Limits.Names() {
+		if why, ok := cannot[limit]; ok {
+			return refuse(fmt.Errorf("%s: cannot be enforced here: %s", s.source(limitFlags[limit]), why), "leave it out, or see \"Limits of a session\" in docs/operations.md")
+		}
+	}
+	return nil
+}
+
+// size is a number of bytes that may be written with K, M, G or T, of 1024.
+type size int64
+
+func (n *size) Set(text string) error {
+	digits, shift := strings.TrimSuffix(strings.TrimSuffix(strings.ToUpper(text), "B"), "I"), 0
+	if at := strings.IndexAny(digits, "KMGT"); at >= 0 && at == len(digits)-1 {
+		shift = 10 * (1 + strings.IndexByte("KMGT", digits[at]))
+		digits = digits[:at]
+	}
+	v, err := strconv.ParseInt(digits, 10, 64)
+	if err != nil || v < 0 || v > math.MaxInt64>>shift {
+		return errors.New("write bytes, or 100K, 512M, 2G, 1T")
+	}
+	*n = size(v << shift)
+	return nil
+}
+
+func (n *size) String() string { return strconv.FormatInt(int64(*n), 10) }
+func (n *size) Type() string   { return "size" }

@@ -66,3 +66,18 @@ func TestLocalURL(t *testing.T) {
 		}
 	}
 }
+
+func TestSize(t *testing.T) {
+	for text, want := range map[string]int64{
+		"0": 0, "100": 100, "100B": 100, "1K": 1 << 10, "512M": 512 << 20, "512MB": 512 << 20, "512MiB": 512 << 20, "2g": 2 << 30, "1T": 1 << 40,
+		"": -1, "M": -1, "1.5G": -1, "-1": -1, "1X": -1, "1MM": -1, "1 M": -1, "9999999T": -1, "9223372036854775807": 9223372036854775807,
+	} {
+		n := size(7)
+		if err := n.Set(text); err != nil {
+			n = -1
+		}
+		if int64(n) != want {
+			t.Errorf("%q: %d", text, n)
+		}
+	}
+}

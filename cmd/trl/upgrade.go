@@ -1,0 +1,121 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	keeperFile  = "keeper"  // the keeper's pid, while it lives
+	upgradeFile = "upgrade" // how the last upgrade ended: nothing, or why it was refused
+)
+
+// upgradeWithin is longer than the keeper itself waits for a new gateway, twice.
+const upgradeWithin = 90 * time.Second
+
+func newUpgrade() *cobra.Command {
+	var dir string
+	cmd := &cobra.Command{
+		Use: "upgrade", Short: "Let a running gateway go on as the program that has its name now",
+		Long: `Let the gateway of a state directory go on with the program file that now stands where it was started from. The new one is
+started beside the old one and takes over once it is ready; sessions, running commands and the listening socket stay, and
+clients connect again. One that does not come up changes nothing.
+
+It is what SIGHUP to the keeper does (systemctl reload), and it waits for the outcome. The keeper itself stays what it was:
+where the protocol between the two has changed, the new gateway is refused, and a restart is needed.`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			t := target{stateDir: dir}
+			var errs []error
+			for _, dir := range t.stateDirs() {
+				err := upgrade(cmd.Context(), dir)
+				if !errors.Is(err, fs.ErrNotExist) {
+					return err
+				}
+				errs = append(errs, err)
+			}
+			return refuse(errors.Join(errs...), "say which gateway with --state-dir; one with --single-process cannot be upgraded")
+		},
+	}
+	cmd.Flags().StringVar(&dir, "state-dir", os.Getenv("TRL_STATE_DIR"), "the gateway's state dir (TRL_STATE_DIR; default: the user's, then the system's)")
+	return cmd
+}
+
+// upgrade tells the keeper of a state dir, and waits for what comes of it.
+func upgrade(ctx context.Context, dir string) error {
+	text, err := os.ReadFile(filepath.Join(dir, keeperFile))
+	if err != nil {
+		return fmt.Errorf("keeper of %s: %w", dir, err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil || pid <= 1 {
+		return fmt.Errorf("keeper of %s: %q is no process", dir, text)
+	}
+	if locked, err := isLocked(dir); err != nil || !locked { // the number may be somebody else's by now
+		return errors.Join(fmt.Errorf("keeper of %s: %w", dir, fs.ErrNotExist), err)
+	}
+	outcome := filepath.Join(dir, upgradeFile)
+	if err := os.Remove(outcome); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := unix.Kill(pid, unix.SIGHUP); err != nil {
+		return refuse(fmt.Errorf("SIGHUP to the keeper, process %d: %w", pid, err), "run this as the gateway's user")
+	}
+	ctx, cancel := context.WithTimeout(ctx, upgradeWithin)
+	defer cancel()
+	for pause := time.NewTicker(20 * time.Millisecond); ; {
+		text, err := os.ReadFile(outcome)
+		switch {
+		case err == nil && len(text) == 0:
+			return nil
+		case err == nil:
+			return refuse(fmt.Errorf("upgrade refused: %s", strings.TrimSpace(string(text))), "the gateway goes on as it was; its log has more")
+		}
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			return refuse(errors.New("upgrade: no outcome"), "look at the gateway's log; from inside a session the signal is ignored")
+		}
+	}
+}
+
+// isLocked: a gateway runs on the state dir.
+func isLocked(dir string) (bool, error) {
+	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR, 0)
+	if err != nil {
+		return false, err
+	}
+	defer lock.Close()
+	err = unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return true, nil
+	}
+	return false, err
+}
+
+// upgraded leaves the outcome for whoever asked.
+func (d *stateDir) upgraded(outcome error, log zerolog.Logger) {
+	text := ""
+	if outcome != nil {
+		text = outcome.Error() + "\n"
+	}
+	tmp := d.file(upgradeFile + ".new")
+	err := os.WriteFile(tmp, []byte(text), 0o600)
+	if err == nil {
+		err = os.Rename(tmp, d.file(upgradeFile))
+	}
+	if err != nil {
+		log.Warn().Err(err).Msg("outcome of the upgrade")
+	}
+}

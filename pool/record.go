@@ -1,0 +1,250 @@
+package pool
+
+import (
+	"crypto/sha256"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/go-json-experiment/json"
+
+	"trl/protocol"
+	"trl/runtime"
+	"trl/runtime/journal"
+)
+
+// What a session writes into its ledger: everything that the next gateway needs to go on as if nothing had happened, each
+// thing before anybody depends on it. An exec has three entries: accepted, begun, done. recover.go reads them.
+
+// entry is one line of a ledger: one of its fields is set.
+type entry struct {
+	Session *sessionEntry        `json:"session,omitzero"`
+	Name    *string              `json:"name,omitzero"`
+	Shell   *runtime.ShellRecord `json:"shell,omitzero"`
+	Exec    *execEntry           `json:"exec,omitzero"`
+	Begun   *begunEntry          `json:"begun,omitzero"`
+	Cancel  *cancelEntry         `json:"cancel,omitzero"`
+	Done    *doneEntry           `json:"done,omitzero"`
+	Process *processEntry        `json:"process,omitzero"`
+	Exited  *exitedEntry         `json:"exited,omitzero"`
+	Forgot  string               `json:"forgot,omitzero"` // the id of an exec or process that is no longer kept
+	Ending  *endingEntry         `json:"ending,omitzero"`
+	Over    *overEntry           `json:"over,omitzero"`
+}
+
+// lapse is a time.Duration that is written as its nanoseconds.
+type lapse time.Duration
+
+type sessionEntry struct {
+	Tag      string            `json:"tag"`
+	Owner    string            `json:"owner"`
+	Name     string            `json:"name,omitzero"`
+	Created  time.Time         `json:"created"`
+	Shell    string            `json:"shell"`
+	Dir      string            `json:"dir"`
+	Env      protocol.Env      `json:"env,omitzero"`
+	Labels   map[string]string `json:"labels,omitzero"`
+	Timeout  lapse             `json:"timeout"`
+	Idle     lapse             `json:"idle"`
+	Restore  bool              `json:"restore"`
+	Limits   protocol.Limits   `json:"limits,omitzero"`
+	Tethered bool              `json:"tethered"`
+	Commands int64             `json:"commands"` // begun before this was written
+	Key      keyEntry          `json:"key,omitzero"`
+}
+
+// keyEntry is a request_key and what the request was.
+type keyEntry struct {
+	Key    string `json:"key"`
+	Params []byte `json:"params"`
+}
+
+type execEntry struct {
+	Stream    string             `json:"stream"`
+	Text      string             `json:"text"`
+	Clean     bool               `json:"clean,omitzero"`
+	Keeps     bool               `json:"keeps,omitzero"`
+	Most      int                `json:"most"`
+	Timeout   lapse              `json:"timeout"`
+	NoOutput  lapse              `json:"no_output"`
+	Grace     lapse              `json:"grace"`
+	Env       protocol.Env       `json:"env,omitzero"`
+	Dir       string             `json:"dir,omitzero"`
+	OpenStdin bool               `json:"open_stdin,omitzero"`
+	Stdin     []runtime.HeldFile `json:"stdin,omitzero"`
+	Queued    time.Time          `json:"queued"`
+	Key       keyEntry           `json:"key,omitzero"`
+}
+
+type begunEntry struct {
+	ID      string                `json:"id"`
+	At      time.Time             `json:"at"`
+	Command runtime.CommandRecord `json:"command"`
+}
+
+type cancelEntry struct {
+	ID    string    `json:"id"`
+	Grace lapse     `json:"grace"`
+	At    time.Time `json:"at"`
+}
+
+type doneEntry struct {
+	ID      string              `json:"id"`
+	Exit    protocol.ExecExit   `json:"exit"`
+	Failure *protocol.Error     `json:"failure,omitzero"`
+	At      time.Time           `json:"at"`
+	End     int64               `json:"end"`
+	Died    bool                `json:"died,omitzero"`
+	Span    journal.Span        `json:"span"`
+	Lane    *runtime.LaneRecord `json:"lane,omitzero"` // nil: it never had one
+	Husk    bool                `json:"husk,omitzero"` // only its request_key is remembered
+}
+
+type processEntry struct {
+	Stream  string                `json:"stream"`
+	Name    string                `json:"name,omitzero"`
+	Text    string                `json:"text"`
+	Started time.Time             `json:"started"`
+	Timeout lapse                 `json:"timeout"`
+	Key     keyEntry              `json:"key,omitzero"`
+	Process runtime.ProcessRecord `json:"process"`
+}
+
+type exitedEntry struct {
+	ID       string         `json:"id"`
+	Code     int            `json:"code"`
+	Signal   syscall.Signal `json:"signal,omitzero"`
+	TimedOut bool           `json:"timed_out,omitzero"`
+	At       time.Time      `json:"at"`
+	End      int64          `json:"end"`
+	Span     journal.Span   `json:"span"`
+	Husk     bool           `json:"husk,omitzero"` // only its request_key is remembered
+}
+
+type endingEntry struct {
+	Reason protocol.Reason `json:"reason"`
+	Grace  lapse           `json:"grace"`
+}
+
+type overEntry struct {
+	At   time.Time `json:"at"`
+	Dir  string    `json:"dir"`
+	Envs int       `json:"envs"`
+}
+
+// record adds to the ledger. Whoever calls it has s.mu, or is the runner. A session whose ledger fails lives on; it will not outlive this gateway.
+func (s *Session) record(e entry) {
+	if s.ledger == nil {
+		return
+	}
+	text, err := json.Marshal(e)
+	if err == nil {
+		err = s.ledger.Append(text)
+	}
+	if err != nil {
+		s.unrecorded.Do(func() { s.log.Error().Err(err).Msg("session is no longer written down") })
+	}
+}
+
+// recordShell is the shell's recorder.
+func (s *Session) recordShell(r runtime.ShellRecord) {
+	s.shellRecord.Store(&r)
+	s.record(entry{Shell: &r})
+}
+
+func (s *Session) entry() *sessionEntry {
+	t := &s.terms
+	return &sessionEntry{
+		Tag: s.tag, Owner: s.owner, Name: s.name, Created: s.created, Shell: t.shell, Dir: t.dir, Env: t.env, Labels: t.labels,
+		Timeout: lapse(t.timeout), Idle: lapse(t.idle), Restore: t.restore, Limits: t.limits, Tethered: t.tethered, Commands: s.commands, Key: s.key,
+	}
+}
+
+func (e *Exec) entry() *execEntry {
+	x := &execEntry{
+		Stream: e.stream, Text: e.text, Clean: e.clean, Keeps: e.keeps, Most: e.most, Timeout: lapse(e.timeout), Grace: lapse(e.grace),
+		Queued: e.queuedAt, Key: e.key.entry(&e.params), Stdin: e.stdin,
+	}
+	if c := e.command; c != nil {
+		x.NoOutput, x.Env, x.Dir, x.OpenStdin = lapse(c.NoOutput), c.Env, c.Dir, c.OpenStdin
+	}
+	return x
+}
+
+func (k keyRef) entry(params *[sha256.Size]byte) keyEntry {
+	if k == (keyRef{}) {
+		return keyEntry{}
+	}
+	return keyEntry{k.key, params[:]}
+}
+
+// begins is the command's Began: on the runner, before the shell is told.
+func (e *Exec) begins(c runtime.CommandRecord) {
+	e.lane = &c.Lane
+	e.session.record(entry{Begun: &begunEntry{ID: e.ID(), At: e.startedAt, Command: c}})
+}
+
+func (e *Exec) doneEntry() *doneEntry {
+	return &doneEntry{
+		ID: e.ID(), Exit: e.exit, Failure: e.failure, At: e.endedAt, End: e.end, Died: e.died, Span: e.journal.Span(), Lane: e.lane, Husk: e.husk,
+	}
+}
+
+func (p *Process) entry() *processEntry {
+	return &processEntry{
+		Stream: p.stream, Name: p.name, Text: p.text, Started: p.startedAt, Timeout: lapse(p.timeout), Key: p.key.entry(&p.params), Process: p.process.Record(),
+	}
+}
+
+func (p *Process) exitedEntry() *exitedEntry {
+	return &exitedEntry{
+		ID: p.ID(), Code: p.status.Code, Signal: p.status.Signal, TimedOut: p.timedOut, At: p.endedAt, End: p.end, Span: p.journal.Span(),
+	}
+}
+
+// recordAnewLocked writes the ledger from the start when it has grown. s.mu is held, nothing runs.
+func (s *Session) recordAnewLocked() {
+	if s.ledger == nil || s.ending != nil || !s.ledger.Grown() {
+		return
+	}
+	all := []entry{{Session: s.entry()}, {Shell: s.shellRecord.Load()}}
+	now := time.Now()
+	s.husks = slices.DeleteFunc(s.husks, func(h *Exec) bool { return now.Sub(h.endedAt) > keyTime })
+	for _, h := range s.husks {
+		all = append(all, entry{Exec: h.entry()}, entry{Done: h.doneEntry()})
+	}
+	s.huskProcesses = slices.DeleteFunc(s.huskProcesses, func(h *Process) bool { return now.Sub(h.startedAt) > keyTime })
+	for _, h := range s.huskProcesses {
+		x := h.exitedEntry()
+		x.Husk = true
+		all = append(all, entry{Process: h.entry()}, entry{Exited: x})
+	}
+	for _, k := range s.records.all {
+		switch r := k.record.(type) {
+		case *Exec:
+			all = append(all, entry{Exec: r.entry()}, entry{Done: r.doneEntry()})
+		case *Process:
+			all = append(all, entry{Process: r.entry()}, entry{Exited: r.exitedEntry()})
+		}
+	}
+	for _, p := range s.processes {
+		if p.endedAt.IsZero() {
+			all = append(all, entry{Process: p.entry()})
+		}
+	}
+	for _, e := range s.waiting {
+		all = append(all, entry{Exec: e.entry()})
+	}
+	texts := make([][]byte, 0, len(all))
+	for i := range all {
+		text, err := json.Marshal(all[i])
+		if err != nil {
+			s.log.Error().Err(err).Msg("ledger")
+			return
+		}
+		texts = append(texts, text)
+	}
+	if err := s.ledger.Restart(texts...); err != nil {
+		s.log.Error().Err(err).Msg("ledger")
+	}
+}

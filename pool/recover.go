@@ -1,0 +1,455 @@
+package pool
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/go-json-experiment/json"
+
+	"trl/protocol"
+	"trl/runtime"
+	"trl/runtime/journal"
+	"trl/statemachine"
+)
+
+// A remembered is what a ledger says of one session.
+type remembered struct {
+	id      string
+	session *sessionEntry
+	shell   *runtime.ShellRecord
+	execs   []*rememberedExec // as accepted
+	procs   []*rememberedProcess
+	ending  *endingEntry
+	over    *overEntry
+	begun   int64 // after session was written
+}
+
+type rememberedExec struct {
+	*execEntry
+	begun  *begunEntry
+	cancel *cancelEntry
+	done   *doneEntry
+	exec   *Exec
+}
+
+type rememberedProcess struct {
+	*processEntry
+	exited  *exitedEntry
+	process *Process
+}
+
+// Recover brings back the sessions of a gateway that died, before Start and before anybody can ask. What was never given
+// to anybody, warm shells and sessions that were just being made, ends.
+func (p *Pool) Recover(from []runtime.Inherited) {
+	for _, in := range from {
+		a := p.base.Adopt(in)
+		err := p.recover(a, in.ID)
+		if err == nil {
+			continue
+		}
+		if !errors.Is(err, errNothing) {
+			p.log.Error().Err(err).Str("session", in.ID).Msg("session is lost")
+		}
+		p.tasks.Add(1) // KILL, and forget; ended by that; Close waits for it
+		go func() {
+			defer p.tasks.Done()
+			if err := a.Discard(context.Background()); err != nil {
+				p.log.Error().Err(err).Str("session", in.ID).Msg("session not ended")
+			}
+		}()
+	}
+	slices.SortFunc(p.retained, func(a, b *Session) int { return a.burial.at.Compare(b.burial.at) })
+	p.keys.sort()
+}
+
+// tetheredIdle is how long a session with on_disconnect: destroy, whose connection went with the last gateway, may rest.
+const tetheredIdle = time.Minute
+
+var errNothing = errors.New("nobody's")
+
+func (p *Pool) recover(a *runtime.Adoption, id string) error {
+	texts, err := a.Ledger()
+	if err != nil {
+		return err
+	}
+	m := remembered{id: id}
+	for _, text := range texts {
+		var e entry
+		if err := json.Unmarshal(text, &e); err != nil {
+			return fmt.Errorf("ledger: %w", err)
+		}
+		m.read(&e)
+	}
+	if m.session == nil || m.shell == nil {
+		return errNothing
+	}
+	return p.revive(a, &m)
+}
+
+// read adds what an entry says.
+func (m *remembered) read(e *entry) {
+	switch {
+	case e.Session != nil:
+		m.session = e.Session
+	case e.Name != nil && m.session != nil:
+		m.session.Name = *e.Name
+	case e.Shell != nil:
+		m.shell = e.Shell
+	case e.Exec != nil:
+		m.execs = append(m.execs, &rememberedExec{execEntry: e.Exec})
+	case e.Begun != nil:
+		if x := m.exec(e.Begun.ID); x != nil {
+			if x.begun == nil { // else it has ended, and is not done
+				m.begun++
+			}
+			x.begun = e.Begun
+		}
+	case e.Cancel != nil:
+		if x := m.exec(e.Cancel.ID); x != nil {
+			x.cancel = e.Cancel
+		}
+	case e.Done != nil:
+		if x := m.exec(e.Done.ID); x != nil {
+			x.done = e.Done
+		}
+	case e.Process != nil:
+		m.procs = append(m.procs, &rememberedProcess{processEntry: e.Process})
+	case e.Exited != nil:
+		for _, x := range m.procs {
+			if x.Stream == streamPrefix+e.Exited.ID {
+				x.exited = e.Exited
+			}
+		}
+	case e.Forgot != "":
+		m.forget(e.Forgot)
+	case e.Ending != nil:
+		m.ending = e.Ending
+	case e.Over != nil:
+		m.over = e.Over
+	}
+}
+
+// forget leaves of an exec or a process its request_key, if it had one.
+func (m *remembered) forget(id string) {
+	m.procs = slices.DeleteFunc(m.procs, func(x *rememberedProcess) bool {
+		if x.Stream != streamPrefix+id || x.exited == nil {
+			return false
+		}
+		x.exited.Husk = true
+		return x.Key.Key == ""
+	})
+	m.execs = slices.DeleteFunc(m.execs, func(x *rememberedExec) bool {
+		if x.Stream != streamPrefix+id || x.done == nil {
+			return false
+		}
+		x.done.Husk, x.done.Lane, x.Text = true, nil, ""
+		return x.Key.Key == ""
+	})
+}
+
+// exec finds one; the newest first, as that is mostly meant.
+func (m *remembered) exec(id string) *rememberedExec {
+	for _, x := range slices.Backward(m.execs) {
+		if x.Stream[len(streamPrefix):] == id {
+			return x
+		}
+	}
+	return nil
+}
+
+// revive makes the session anew from what is remembered.
+func (p *Pool) revive(a *runtime.Adoption, m *remembered) error {
+	q := m.session
+	s := newSession(p, m.id, q.Owner, q.Name, terms{
+		shell: q.Shell, dir: q.Dir, env: q.Env, labels: q.Labels, timeout: time.Duration(q.Timeout), idle: time.Duration(q.Idle), restore: q.Restore, tethered: q.Tethered, limits: q.Limits,
+	})
+	s.tag, s.created, s.key, s.commands = q.Tag, q.Created, q.Key, q.Commands+m.begun
+	s.shellRecord.Store(m.shell)
+	for _, x := range m.execs {
+		if x.done != nil && x.done.Lane != nil {
+			a.Want(x.done.Lane.Log, x.done.Span)
+		} else if x.done == nil && x.begun != nil {
+			a.Want(x.begun.Command.Lane.Log, x.begun.Command.Span)
+		}
+	}
+	for _, x := range m.procs {
+		span := x.Process.Span
+		if x.exited != nil {
+			if span = x.exited.Span; x.exited.Husk {
+				continue
+			}
+		}
+		a.Want(x.Process.Lane.Log, span)
+	}
+	config := runtime.ShellConfig{ID: m.id, Path: q.Shell, Restore: q.Restore, Limits: q.Limits}
+	var err error
+	if m.over != nil || m.ending != nil && !a.Whole(*m.shell) { // the latter's end had come further than was written: what is left ends below
+		config.Dir = m.shell.Dir
+		s.shell = a.Remains(config)
+	} else if s.shell, err = a.Shell(config, *m.shell); err != nil {
+		return err
+	}
+	s.ledger = s.shell.Ledger()
+	if s.terms.tethered { // to a connection that is no more: its client has a while to come back
+		s.terms.idle = tetheredIdle
+	}
+	var running *Exec
+	for _, x := range m.execs {
+		live, err := s.reviveExec(a, x)
+		if err != nil {
+			return fmt.Errorf("exec: %w", err)
+		}
+		if live && x.begun != nil && running == nil {
+			running = x.exec
+		} else if live {
+			s.waiting.push(x.exec)
+		}
+	}
+	for _, x := range m.procs {
+		if err := s.reviveProcess(a, x, m); err != nil {
+			return fmt.Errorf("process: %w", err)
+		}
+	}
+	s.retainRemembered(m)
+	close(s.opened)
+	p.adopt(s, m)
+	if m.over != nil {
+		a.Finish()
+		return nil
+	}
+	s.shell.SetRecorder(s.recordShell)
+	s.mu.Lock()
+	s.fireLocked(statemachine.Ready, "")
+	if running != nil {
+		s.running = running
+		s.fireLocked(statemachine.Began, "")
+	} else if next := s.nextLocked(); next != nil {
+		s.turn <- next
+	}
+	s.mu.Unlock()
+	a.Finish()
+	p.tasks.Add(1) // the runner, as in register
+	go func() {
+		defer p.tasks.Done()
+		for e := running; e != nil; { // before serve looks at anything else: a dead shell is this command's to replace
+			e = s.finish(e, s.shell.Run(e.command))
+		}
+		s.serve()
+		s.bury()
+	}()
+	if m.ending != nil {
+		s.end(m.ending.Reason, time.Duration(m.ending.Grace))
+	}
+	return nil
+}
+
+// adopt enters the session into the tables.
+func (p *Pool) adopt(s *Session, m *remembered) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.sessions[s.id], p.tags[s.tag] = s, s
+	if other := p.names[nameRef{s.owner, s.name}]; s.name != "" && (other == nil || other.closed) {
+		p.names[nameRef{s.owner, s.name}] = s
+	}
+	if s.key.Key != "" {
+		p.keys.restore(keyRef{who: s.owner, key: s.key.Key}, s.key.Params, s, s.created)
+	}
+	p.live++
+	p.liveOf[s.owner]++
+	if m.over == nil {
+		return
+	}
+	s.mu.Lock()
+	s.ending = &ending{reason: protocol.ReasonShellFailed}
+	if m.ending != nil {
+		s.ending.reason = m.ending.Reason
+	}
+	s.cancel(errors.New("session ended before this gateway"))
+	s.burial = burial{at: m.over.At, facts: facts{dir: m.over.Dir, envs: m.over.Envs}, held: s.records.weight}
+	s.closed = true
+	_, _, _ = s.state.Fire(statemachine.Ended)
+	s.mu.Unlock()
+	close(s.ended)
+	p.buriedLocked(s, true)
+}
+
+// reviveExec makes an exec anew; live: it has not ended.
+func (s *Session) reviveExec(a *runtime.Adoption, x *rememberedExec) (live bool, err error) {
+	e := &Exec{
+		stream: x.Stream, session: s, text: x.Text, clean: x.Clean, most: x.Most, timeout: time.Duration(x.Timeout), grace: time.Duration(x.Grace),
+		journal: journal.New(s.pool.config.RingBytes), queuedAt: x.Queued, stdin: x.Stdin, done: make(chan struct{}),
+	}
+	x.exec = e
+	if x.Key.Key != "" {
+		e.key = keyRef{s.owner, s.id, x.Key.Key}
+		copy(e.params[:], x.Key.Params)
+	}
+	c := runtime.NewCommand(x.Text)
+	c.Env, c.Dir, c.OpenStdin, c.Journal = x.Env, x.Dir, x.OpenStdin, e.journal
+	c.Timeout, c.NoOutput, c.Grace, c.Began = e.timeout, time.Duration(x.NoOutput), e.grace, e.begins
+	e.command = c
+	if x.Keeps {
+		e.keepText()
+	}
+	if d := x.done; d != nil {
+		e.command, e.husk, e.lane = nil, d.Husk, d.Lane
+		e.exit, e.failure, e.endedAt, e.end, e.died = d.Exit, d.Failure, d.At, d.End, d.Died
+		if d.Lane == nil {
+			e.journal.Close()
+		}
+		if d.Exit.ExitCode != nil {
+			e.code = *d.Exit.ExitCode
+		}
+		if d.Lane != nil {
+			if err := a.Bring(e.journal, d.Lane.Log, d.Span); err != nil { // it has ended; its session shall not
+				s.log.Error().Err(err).Str("exec", e.ID()).Msg("output is lost")
+				e.journal.Close()
+			}
+		}
+		e.frozen.Store(true)
+		if !e.journal.Closed() {
+			a.Follow(e.journal, d.Lane)
+		}
+		close(e.done)
+		return false, nil
+	}
+	s.execs[e.ID()] = e
+	if e.key != (keyRef{}) {
+		s.pool.keys.restore(e.key, x.Key.Params, e, time.Time{})
+	}
+	if x.begun == nil {
+		if len(x.Stdin) > 0 {
+			a.Furnished(c, x.Stdin)
+		}
+		return true, nil
+	}
+	e.startedAt, e.lane = x.begun.At, &x.begun.Command.Lane
+	if err := a.Bring(e.journal, x.begun.Command.Lane.Log, x.begun.Command.Span); err != nil {
+		return false, err
+	}
+	if err := a.Resuming(c, x.begun.Command, x.begun.At); err != nil {
+		return false, err
+	}
+	if x.cancel != nil {
+		c.Cancel(syscall.SIGTERM, max(0, time.Duration(x.cancel.Grace)-time.Since(x.cancel.At)))
+	}
+	return true, nil
+}
+
+func (s *Session) reviveProcess(a *runtime.Adoption, x *rememberedProcess, m *remembered) error {
+	p := &Process{
+		stream: x.Stream, session: s, name: x.Name, text: x.Text, journal: journal.New(s.pool.config.RingBytes),
+		timeout: time.Duration(x.Timeout), startedAt: x.Started, pid: x.Process.Pid, done: make(chan struct{}),
+	}
+	x.process = p
+	if x.Key.Key != "" {
+		p.key = keyRef{s.owner, s.id, x.Key.Key}
+		copy(p.params[:], x.Key.Params)
+		done := x.Started
+		s.pool.keys.restore(p.key, x.Key.Params, p, done)
+	}
+	span := x.Process.Span
+	if x.exited != nil {
+		span = x.exited.Span
+	}
+	husk := x.exited != nil && x.exited.Husk
+	if husk {
+		p.journal.Close()
+	} else if err := a.Bring(p.journal, x.Process.Lane.Log, span); err != nil {
+		return err
+	}
+	if d := x.exited; d != nil {
+		p.status, p.timedOut, p.endedAt, p.end = runtime.Status{Code: d.Code, Signal: d.Signal}, d.TimedOut, d.At, d.End
+		p.process = a.Ended(x.Process, p.status)
+		if !p.journal.Closed() {
+			a.Follow(p.journal, &x.Process.Lane)
+		}
+		close(p.done)
+		return nil
+	}
+	var err error
+	p.process, err = a.Process(x.Process, p.journal)
+	if errors.Is(err, runtime.ErrShellGone) && m.ending != nil { // killed with its session, whose last gateway did not come to write that down
+		p.status, p.endedAt = runtime.Status{Code: 128 + int(syscall.SIGKILL), Signal: syscall.SIGKILL}, time.Now()
+		p.process = a.Ended(x.Process, p.status)
+		close(p.done)
+		return nil
+	}
+	if err != nil || m.over != nil {
+		return err
+	}
+	s.processes[p.ID()] = p
+	s.working++
+	s.watching.Add(1)
+	go p.watch() // as in startProcess
+	return nil
+}
+
+// retainRemembered keeps what has ended, in the order of the ends.
+func (s *Session) retainRemembered(m *remembered) {
+	type done struct {
+		at     time.Time
+		record record
+	}
+	var all []done
+	for _, x := range m.execs {
+		if x.done == nil {
+			continue
+		}
+		if x.exec.husk {
+			s.husks = append(s.husks, x.exec)
+		} else {
+			all = append(all, done{x.done.At, x.exec})
+		}
+		if x.exec.key != (keyRef{}) && x.exec.failure == nil {
+			s.pool.keys.restore(x.exec.key, x.Key.Params, x.exec, x.done.At)
+		}
+	}
+	for _, x := range m.procs {
+		switch {
+		case x.exited == nil:
+		case x.exited.Husk:
+			s.huskProcesses = append(s.huskProcesses, x.process)
+		default:
+			all = append(all, done{x.exited.At, x.process})
+		}
+	}
+	slices.SortStableFunc(all, func(a, b done) int { return a.at.Compare(b.at) })
+	for _, d := range all {
+		switch r := d.record.(type) {
+		case *Exec:
+			s.execs[r.ID()] = r
+		case *Process:
+			s.processes[r.ID()] = r
+		}
+		s.retainLocked(d.record)
+	}
+}
+
+// restore remembers a request of another gateway's time; done is zero while it is under way.
+func (k *keys) restore(ref keyRef, params []byte, value any, done time.Time) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.entries == nil {
+		k.entries = map[keyRef]*keyed{}
+	}
+	e := &keyed{made: make(chan struct{}), value: value, done: done}
+	copy(e.params[:], params)
+	close(e.made)
+	k.entries[ref] = e
+	if !done.IsZero() {
+		k.completed = append(k.completed, completedKey{ref, e})
+	}
+}
+
+// sort puts what was restored in order.
+func (k *keys) sort() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	slices.SortStableFunc(k.completed, func(a, b completedKey) int { return cmp.Compare(a.entry.done.UnixNano(), b.entry.done.UnixNano()) })
+}
