@@ -181,7 +181,7 @@ func TestF4(t *testing.T) {
 
 // TestF5: kill takes the whole tree, daemons too, and frees the port; what else the session has stays.
 func TestF5(t *testing.T) {
-	for _, tier := range []string{"auto", "none"} {
+	for _, tier := range []string{"auto", "pidns", "none"} {
 		g := shared(t, "f-"+tier, "--isolation", tier)
 		c := g.dial(t)
 		eachShell(t, func(t *testing.T, sh string) {
@@ -252,7 +252,7 @@ func TestF7(t *testing.T) {
 
 // TestF8: what a command leaves behind with &, disown, nohup or setsid outlives it, is known, and dies with the session.
 func TestF8(t *testing.T) {
-	for _, tier := range []string{"auto", "none"} {
+	for _, tier := range []string{"auto", "pidns", "none"} {
 		g := shared(t, "f-"+tier, "--isolation", tier)
 		c := g.dial(t)
 		eachShell(t, func(t *testing.T, sh string) {

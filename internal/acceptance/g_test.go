@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io/fs"
 	"net/http"
@@ -19,7 +20,7 @@ import (
 	"github.com/coder/websocket"
 )
 
-var gTiers = []string{"auto", "none"}
+var gTiers = []string{"auto", "pidns", "none"}
 
 // gEach runs f under every shell in every way of keeping processes together.
 func gEach(t *testing.T, f func(t *testing.T, g *server, shell string)) {
@@ -399,114 +400,122 @@ func TestG11(t *testing.T) {
 	})
 }
 
-// TestG12 is what is true without a keeper (docs/operations.md, "What survives"): a kill of the gateway ends its sessions,
-// the next one knows that they are lost, and in tier cgroup ends what they left: that and nothing else.
+// TestG12: a keeper that is killed takes its sessions along. The gateway ends them at once; where that is killed, too, the
+// next start on the state directory does, and knows that they are lost: those, and nothing else.
 func TestG12(t *testing.T) {
 	for _, tier := range gTiers {
-		t.Run(tier, func(t *testing.T) {
-			live := gateway(t, "--isolation", tier) // another one, beside it
-			victim, err := startGateway("--isolation", tier)
-			if err != nil {
-				t.Fatal(err)
-			}
-			innocent := exec.Command("sleep", "300")
-			if err := innocent.Start(); err != nil {
-				t.Fatal(err)
-			}
-			defer func() { _ = innocent.Wait() }()
-			defer func() { _ = innocent.Process.Kill() }()
-			nap, theirs := sleeper(), sleeper()
-			l, v := live.dial(t), victim.dial(t)
-			keep := l.session()
-			l.call("process.start", object{"session_id": keep, "command": theirs})
-			forest, trees := gForest(nap)
-			lost := v.session(object{"shell": "/bin/bash"})
-			v.run(lost, forest)
-			v.stream(lost, "trap '' TERM HUP PIPE; "+nap)
-			idle := v.session(object{"shell": "/bin/sh"})
-			v.run(idle, nap+" &")
-			eventually(t, "all run", func() bool { return len(running(nap)) == trees+2 && len(running(theirs)) == 1 })
-			epoch, cgroup := v.call("system.ping", nil).str("epoch"), victim.gCgroup(t)
-			if tier == "auto" && cgroup == "" {
-				t.Skip("no cgroup v2 that we may write")
-			}
-			type id struct {
-				pid   int
-				start string
-			}
-			var all []id // of the victim's: what this test may end itself
-			for _, pid := range append(running(nap), append(gTagged(lost), gTagged(idle)...)...) {
-				if _, _, start, ok := gStat(pid); ok {
-					all = append(all, id{pid, start})
-				}
-			}
-			left := func() (n []int) {
-				for _, p := range all {
-					if state, _, start, ok := gStat(p.pid); ok && start == p.start && state != 'Z' {
-						n = append(n, p.pid)
-					}
-				}
-				return n
-			}
-			defer func() {
-				for _, pid := range left() {
-					_ = syscall.Kill(pid, syscall.SIGKILL)
-				}
-				if cgroup == "" { // the warm shells end by themselves
-					eventually(t, "the rest ends", func() bool { return len(victim.processes()) == 0 })
-				}
-			}()
-			if err := syscall.Kill(victim.pid, syscall.SIGKILL); err != nil {
-				t.Fatal(err)
-			}
-			<-victim.exited
-			<-v.done
-			// The idle shells end by themselves, as nobody writes to them any more; what they started does not.
-			t.Logf("left behind: %v", left())
-			if len(left()) == 0 && cgroup != "" {
-				t.Error("nothing: then the next start proves nothing")
-			}
-
-			next := gateway(t, "--isolation", tier, "--state-dir", filepath.Join(victim.dir, "state"))
-			if cgroup != "" {
-				if n := append(left(), running(nap)...); len(n) > 0 {
-					t.Errorf("after the next start: %v", n)
-				}
-				eventually(t, "its warm shells are gone too", func() bool { return len(victim.processes()) == 0 })
-				if _, err := os.Stat(cgroup); err == nil {
-					t.Errorf("%s is still there", cgroup)
-				}
-			}
-			c := next.dial(t)
-			if e := c.call("system.ping", nil).str("epoch"); e == epoch || e == "" {
-				t.Errorf("epoch %q", e)
-			}
-			if list := c.call("session.list", nil).objs("sessions"); len(list) != 0 {
-				t.Errorf("%v", list)
-			}
-			for _, method := range []string{"session.info", "session.destroy"} {
-				if f := c.try(method, object{"session_id": lost}); f.code() != "SESSION_LOST" {
-					t.Errorf("%s: %+v", method, f)
-				}
-			}
-			if f := c.try("exec.run", object{"session_id": idle, "command": "echo"}); f.code() != "SESSION_LOST" {
-				t.Errorf("%+v", f)
-			}
-			expect(t, c.run(c.session(), "echo new"), 0, "new\n", "")
-			if state, _, _, ok := gStat(innocent.Process.Pid); !ok || state == 'Z' {
-				t.Error("an innocent process was killed")
-			}
-			if len(running(theirs)) != 1 || l.state(keep) != "IDLE" {
-				t.Error("another gateway's session was touched")
-			}
-			expect(t, l.run(keep, "echo here"), 0, "here\n", "")
-		})
+		t.Run(tier, func(t *testing.T) { gKeeperDies(t, tier, false) })
+		t.Run(tier+"/with its gateway", func(t *testing.T) { gKeeperDies(t, tier, true) })
 	}
+}
+
+func gKeeperDies(t *testing.T, tier string, both bool) {
+	live := gateway(t, "--isolation", tier) // another one, beside it
+	victim, err := startGateway("--isolation", tier)
+	if err != nil {
+		t.Fatal(err)
+	}
+	innocent := exec.Command("sleep", "300")
+	if err := innocent.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = innocent.Wait() }()
+	defer func() { _ = innocent.Process.Kill() }()
+	nap, theirs := sleeper(), sleeper()
+	l, v := live.dial(t), victim.dial(t)
+	keep := l.session()
+	l.call("process.start", object{"session_id": keep, "command": theirs})
+	forest, trees := gForest(nap)
+	lost := v.session(object{"shell": "/bin/bash"})
+	v.run(lost, forest)
+	v.stream(lost, "trap '' TERM HUP PIPE; "+nap)
+	idle := v.session(object{"shell": "/bin/sh"})
+	v.run(idle, nap+" &")
+	eventually(t, "all run", func() bool { return len(running(nap)) == trees+2 && len(running(theirs)) == 1 })
+	epoch, cgroup := v.call("system.ping", nil).str("epoch"), victim.gCgroup(t)
+	if tier == "auto" && cgroup == "" {
+		t.Skip("no cgroup v2 that we may write")
+	}
+	type id struct {
+		pid   int
+		start string
+	}
+	var all []id // of the victim's: what this test may end itself
+	for _, pid := range append(running(nap), append(gTagged(lost), gTagged(idle)...)...) {
+		if _, _, start, ok := gStat(pid); ok {
+			all = append(all, id{pid, start})
+		}
+	}
+	left := func() (n []int) {
+		for _, p := range all {
+			if state, _, start, ok := gStat(p.pid); ok && start == p.start && state != 'Z' {
+				n = append(n, p.pid)
+			}
+		}
+		return n
+	}
+	defer func() {
+		for _, pid := range left() {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+	}()
+	if gw := victim.gatewayPid(); both { // it must not notice
+		if err := errors.Join(syscall.Kill(gw, syscall.SIGSTOP), syscall.Kill(victim.pid, syscall.SIGKILL), syscall.Kill(gw, syscall.SIGKILL)); err != nil {
+			t.Fatal(err)
+		}
+	} else if err := syscall.Kill(victim.pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	<-victim.exited
+	<-v.done
+	if both {
+		// The idle shells end by themselves, as nobody writes to them any more; what they started does not.
+		t.Logf("left behind: %v", left())
+		if len(left()) == 0 && tier != "pidns" { // there the kernel ends a namespace without its keeper
+			t.Error("nothing: then the next start proves nothing")
+		}
+	} else {
+		eventually(t, "the gateway has ended all", func() bool { return len(left()) == 0 && len(running(nap)) == 0 })
+	}
+	next := gateway(t, "--isolation", tier, "--state-dir", filepath.Join(victim.dir, "state"))
+	if n := append(left(), running(nap)...); len(n) > 0 {
+		t.Errorf("after the next start: %v", n)
+	}
+	eventually(t, "its warm shells are gone too", func() bool { return len(victim.processes()) == 0 })
+	if _, err := os.Stat(cgroup); err == nil && cgroup != "" {
+		t.Errorf("%s is still there", cgroup)
+	}
+	c := next.dial(t)
+	if e := c.call("system.ping", nil).str("epoch"); e == epoch || e == "" {
+		t.Errorf("epoch %q", e)
+	}
+	if list := c.call("session.list", nil).objs("sessions"); len(list) != 0 {
+		t.Errorf("%v", list)
+	}
+	for _, method := range []string{"session.info", "session.destroy"} {
+		if f := c.try(method, object{"session_id": lost}); f.code() != "SESSION_LOST" {
+			t.Errorf("%s: %+v", method, f)
+		}
+	}
+	if f := c.try("exec.run", object{"session_id": idle, "command": "echo"}); f.code() != "SESSION_LOST" {
+		t.Errorf("%+v", f)
+	}
+	expect(t, c.run(c.session(), "echo new"), 0, "new\n", "")
+	if state, _, _, ok := gStat(innocent.Process.Pid); !ok || state == 'Z' {
+		t.Error("an innocent process was killed")
+	}
+	if len(running(theirs)) != 1 || l.state(keep) != "IDLE" {
+		t.Error("another gateway's session was touched")
+	}
+	expect(t, l.run(keep, "echo here"), 0, "here\n", "")
 }
 
 // TestGZombies: what daemons leave when they die is reaped by the gateway, which adopts them as subreaper.
 func TestGZombies(t *testing.T) {
 	gEach(t, func(t *testing.T, g *server, sh string) {
+		if strings.Contains(t.Name(), "/pidns/") {
+			t.Skip("the namespace's first process adopts, and the kernel reaps for it")
+		}
 		c := g.dial(t)
 		s, before := c.session(object{"shell": sh}), g.metric(t, "trl_zombies_reaped_total")
 		const n = 10

@@ -87,7 +87,7 @@ func TestL2(t *testing.T) {
 		t.Fatal(err)
 	}
 	few := was
-	few.Cur = uint64(g.fds(t) + 12)
+	few.Cur = uint64(fdsOf(t, g.pid) + 12)
 	if err := unix.Prlimit(g.pid, unix.RLIMIT_NOFILE, &few, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -137,7 +137,7 @@ func TestL3(t *testing.T) {
 		t.Run(tier, func(t *testing.T) {
 			g := shared(t, "l-"+tier, "--isolation", tier)
 			c := g.dial(t)
-			for _, sh := range pick(shells[i:i+1], shells) {
+			for _, sh := range pick(shells[i%len(shells):i%len(shells)+1], shells) {
 				bystander, s, nap := c.session(object{"shell": sh}), c.session(object{"shell": sh}), sleeper()
 				c.run(bystander, "v=mine")
 				c.stream(s, `for i in 0 1 2 3 4 5 6 7 8 9; do (setsid sh -c 'n=0; while [ $n -lt 2000 ]; do n=$((n+1)); (sleep 0.001 &) ; done' &) ; done

@@ -49,6 +49,14 @@ const patience = 60 * time.Second
 // soak says that tests run at full length.
 var soak = os.Getenv("TRL_SOAK") == "1"
 
+// long is for tests that take minutes beside the others.
+func long(t testing.TB) {
+	t.Helper()
+	if !soak {
+		t.Skip("long: make soak")
+	}
+}
+
 // pick is short by default and long in a soak.
 func pick[T any](short, long T) T {
 	if soak {
@@ -258,13 +266,25 @@ func (g *server) processes() (all []string) {
 
 func (g *server) log() string { return g.book.String() }
 
-// rss is the resident memory in bytes now, and peak the largest since the last call of peak or rss.
+// serving is the process that serves: the gateway below the keeper, which g.pid is. Of a server that nobody launched it is
+// the pid itself: so one of the two can be asked for.
+func (g *server) serving(t testing.TB) int {
+	t.Helper()
+	if g.cmd == nil {
+		return g.pid
+	}
+	pid := 0
+	eventually(t, "a gateway", func() bool { pid = g.gatewayPid(); return pid > 0 })
+	return pid
+}
+
+// rss is the gateway's resident memory in bytes now, and peak the largest since the last call of peak or rss.
 func (g *server) rss(t testing.TB) int { t.Helper(); g.peak(t); return g.status(t, "VmRSS") << 10 }
 
 func (g *server) peak(t testing.TB) int {
 	t.Helper()
 	peak := g.status(t, "VmHWM") << 10
-	if err := os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", g.pid), []byte("5"), 0); err != nil { // 5: reset VmHWM, proc(5)
+	if err := os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", g.serving(t)), []byte("5"), 0); err != nil { // 5: reset VmHWM, proc(5)
 		t.Fatal(err)
 	}
 	return peak
@@ -273,7 +293,7 @@ func (g *server) peak(t testing.TB) int {
 // status is a number out of /proc/PID/status.
 func (g *server) status(t testing.TB, key string) int {
 	t.Helper()
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", g.pid))
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", g.serving(t)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -287,10 +307,18 @@ func (g *server) status(t testing.TB, key string) int {
 	return 0
 }
 
-// fds is how many descriptors the gateway has open.
+// fds is how many descriptors keeper and gateway have open.
 func (g *server) fds(t testing.TB) int {
 	t.Helper()
-	all, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", g.pid))
+	if g.cmd == nil {
+		return fdsOf(t, g.pid)
+	}
+	return fdsOf(t, g.pid) + fdsOf(t, g.serving(t))
+}
+
+func fdsOf(t testing.TB, pid int) int {
+	t.Helper()
+	all, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,237 @@
+package acceptance
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// One session within limits does its worst while three others work. They go on, its destroy ends all of it, and neither
+// process of the server keeps anything. Every bomb is bounded by itself as well, in number and in time, should the limit
+// not hold. How much slower the others are is measured against the same run's quiet time: the aim is 3 times, which a
+// busy machine says little about, so it is reported, and far beyond is an error.
+
+// A bomb is a script for bash: $1 is its mark, $2 a file without which it ends by itself, $3 how many where there are many.
+type bomb struct {
+	name, text string
+	limits     []string // those that it is about: without them it is not set off
+	count      int
+	grown      func(c *client, session string, tr *tree) bool // it does what it is there for
+	check      func(t *testing.T, c *client, g *server, session string)
+}
+
+const (
+	bombPIDs     = 120
+	bombMemory   = 96 << 20
+	bombFileSize = 4 << 20
+	bombFiles    = 100
+)
+
+var bombLimits = object{"pids": bombPIDs, "memory_bytes": bombMemory, "cpu": 1, "file_size_bytes": bombFileSize, "open_files": bombFiles}
+
+// bombMet: it has met its limit.
+func bombMet(c *client, session string, tr *tree) bool {
+	text, _ := os.ReadFile(tr.gate + ".met")
+	return len(text) > 0
+}
+
+func bombs() []bomb {
+	many := pick(1000, 10_000)
+	return []bomb{
+		{name: "forks", limits: []string{"pids"}, grown: func(c *client, s string, tr *tree) bool { return len(tr.alive()) > bombPIDs/2 },
+			text: `cat >$2.b <<'EOT'
+trap '' TERM
+if [ $3 -gt 0 ] && [ -e $2 ]; then sh $2.b $1 $2 $(($3-1)) & sh $2.b $1 $2 $(($3-1)) & fi
+sleep 0.2
+EOT
+				for k in 1 2 3; do (n=0; while [ -e $2 ] && [ $n -lt 100 ]; do n=$((n+1)); sh $2.b $1 $2 8; done) & done 2>/dev/null; wait`,
+			check: func(t *testing.T, c *client, g *server, s string) {
+				for range 5 {
+					if n := len(gTagged(s)); n > bombPIDs+5 { // not all at one moment: who forks meanwhile is counted twice
+						t.Errorf("%d processes within a limit of %d", n, bombPIDs)
+					}
+				}
+			}},
+		{name: "memory", limits: []string{"memory_bytes"}, grown: bombMet,
+			text: `n=0; while [ -e $2 ] && [ $n -lt 200 ]; do n=$((n+1)); head -c 300M /dev/zero | tail -c 299M >/dev/null || echo met >$2.met; done`},
+		{name: "disk", limits: []string{"file_size_bytes"}, grown: bombMet,
+			text: `n=0; while [ -e $2 ] && [ $n -lt 2000 ]; do n=$((n+1)); head -c 64M /dev/zero >fill$((n%4)) || echo met >$2.met; done`,
+			check: func(t *testing.T, c *client, g *server, s string) {
+				files, _ := filepath.Glob(filepath.Join(g.home, "fill*"))
+				for _, file := range files {
+					if at, err := os.Stat(file); err == nil && at.Size() > bombFileSize {
+						t.Errorf("%s has %d bytes within a limit of %d", file, at.Size(), bombFileSize)
+					}
+					_ = os.Remove(file)
+				}
+			}},
+		{name: "files", limits: []string{"open_files"}, grown: bombMet,
+			text: `n=0; while [ -e $2 ] && [ $n -lt 2000 ]; do n=$((n+1)); bash -c 'for i in {1..500}; do exec {f}</dev/null || exit; done' hog $1 2>/dev/null || echo met >$2.met; done`},
+		{name: "flood", grown: func(c *client, s string, tr *tree) bool { return len(tr.alive()) >= 4 },
+			text: `timeout 60 yes $1 & timeout 60 yes $1 >&2 & wait`},
+		{name: "spin", limits: []string{"cpu"}, grown: func(c *client, s string, tr *tree) bool { return len(tr.alive()) >= 9 },
+			text: `for i in 1 2 3 4 5 6 7 8; do sh -c 'while [ -e $1 ]; do :; done' $1 $2 & done; wait`},
+		{name: "daemons", limits: []string{"pids"}, count: many, grown: func(c *client, s string, tr *tree) bool { return len(tr.alive()) > many*9/10 },
+			text: `n=0; while [ -e $2 ] && [ $n -lt $3 ]; do n=$((n+1)); (setsid sleep $1 &); done; sleep $1`},
+	}
+}
+
+// neighbours run a command each, again and again with a short rest, and note how long each took.
+type neighbours struct {
+	mu   sync.Mutex
+	took []time.Duration // guarded by mu
+	all  sync.WaitGroup
+	over chan struct{} // closed by stop
+	stop func()
+}
+
+func settleDown(t *testing.T, g *server, n int) *neighbours {
+	t.Helper()
+	ns := &neighbours{over: make(chan struct{})}
+	ns.stop = sync.OnceFunc(func() { close(ns.over); ns.all.Wait() })
+	t.Cleanup(ns.stop)
+	for i := range n {
+		c := g.dial(t)
+		s := c.session(object{"shell": shells[i%2]})
+		ns.all.Go(func() { // works until stop, which waits for it
+			for k := 1; ; k++ {
+				select {
+				case <-ns.over:
+					return
+				case <-time.After(2 * time.Millisecond):
+				}
+				start := time.Now()
+				if r := c.run(s, "n=$((n+1)); echo $n"); r.stdout() != fmt.Sprintln(k) || r.num("exit_code") != 0 {
+					t.Errorf("neighbour %d, command %d: %v", i, k, r)
+					return
+				}
+				d := time.Since(start)
+				ns.mu.Lock()
+				ns.took = append(ns.took, d)
+				ns.mu.Unlock()
+			}
+		})
+	}
+	return ns
+}
+
+// p99 of what they do in this time, and how much that was.
+func (ns *neighbours) p99(t *testing.T, during time.Duration) (p99 time.Duration, n int) {
+	t.Helper()
+	ns.mu.Lock()
+	ns.took = nil
+	ns.mu.Unlock()
+	var took []time.Duration
+	begin := time.Now()
+	eventually(t, "neighbours get a few commands done", func() bool {
+		ns.mu.Lock()
+		defer ns.mu.Unlock()
+		took = slices.Clone(ns.took)
+		return time.Since(begin) >= during && len(took) >= 20
+	})
+	slices.Sort(took)
+	return took[len(took)*99/100], len(took)
+}
+
+// both are the keeper and the gateway as servers of their own, to look at their memory and descriptors.
+func (g *server) both() map[string]*server {
+	return map[string]*server{"keeper": {pid: g.pid}, "gateway": {pid: g.gatewayPid()}}
+}
+
+func TestBombsHurtNobodyElse(t *testing.T) {
+	long(t)
+	g := gateway(t, "--retention", "1s")
+	c := g.dial(t)
+	can := fmt.Sprint(c.call("system.capabilities", nil)["session_limits"])
+	limits := object{}
+	for name, value := range bombLimits {
+		if strings.Contains(can, name) {
+			limits[name] = value
+		}
+	}
+	ns := settleDown(t, g, 3)
+	_, _ = ns.p99(t, 200*time.Millisecond) // all is loaded
+	// The first limits open what all later ones use: a directory of each controller's.
+	c.call("session.destroy", object{"session_id": c.session(object{"limits": limits}), "force": true})
+	settled := func() bool { return g.metric(t, "trl_warm_shells") == 4 }
+	eventually(t, "warm", settled)
+	parts := g.both()
+	memory, files := map[string]int{}, map[string]int{}
+	for name, part := range parts {
+		memory[name], files[name] = part.rss(t), part.fds(t)
+	}
+	cgroup := g.gCgroup(t)
+	dirs := gDirs(cgroup)
+	for _, b := range bombs() {
+		t.Run(b.name, func(t *testing.T) {
+			for _, limit := range b.limits {
+				if !limits.has(limit) {
+					t.Skipf("%s cannot be limited here: only %s", limit, can)
+				}
+			}
+			quiet, n := ns.p99(t, pick(300*time.Millisecond, 3*time.Second))
+			own := with(limits)
+			if b.count > 0 {
+				own["pids"] = b.count + 50
+				delete(own, "memory_bytes")
+				delete(own, "cpu")
+			}
+			s := c.session(object{"shell": "/bin/bash", "limits": own})
+			tr := plant(t, g, kind{name: b.name, text: b.text})
+			p := c.call("process.start", object{"session_id": s, "timeout_s": 60,
+				"command": fmt.Sprintf("bash %s.sh %s %s %d", tr.gate, tr.mark, tr.gate, b.count)})
+			eventually(t, "the bomb goes off", func() bool { return b.grown(c, s, tr) })
+			loud, m := ns.p99(t, pick(600*time.Millisecond, 10*time.Second))
+			if b.check != nil {
+				b.check(t, c, g, s)
+			}
+			if !strings.Contains("disk files", b.name) && c.call("process.info", object{"process_id": p.str("process_id")}).str("state") != "running" {
+				t.Error("it was over before the end")
+			}
+			ratio := float64(loud) / float64(quiet)
+			t.Logf("p99 of others' exec.run: %s during it (%d), %s before (%d): ratio %.1f", loud.Round(time.Microsecond), m, quiet.Round(time.Microsecond), n, ratio)
+			if ratio > 20 && loud > 250*time.Millisecond {
+				t.Errorf("others are %.1f times as slow", ratio)
+			}
+			start := time.Now()
+			c.call("session.destroy", object{"session_id": s, "grace_s": 0.5})
+			took := time.Since(start)
+			if left := append(tr.alive(), gTagged(s)...); len(left) > 0 {
+				t.Errorf("left %v", left)
+			}
+			t.Logf("destroyed in %s, with 0.5 s of grace", took.Round(time.Millisecond))
+			if took > pick(15*time.Second, 30*time.Second) {
+				t.Errorf("destroy took %s", took)
+			}
+			tr.uproot()
+			for _, more := range []string{".b", ".met"} {
+				_ = os.Remove(tr.gate + more)
+			}
+			for name, part := range parts {
+				// What the kernel counts for rings and pipes of 8 MiB, and a collector's slack.
+				if peak := part.peak(t); peak > memory[name]+256<<20 {
+					t.Errorf("%s took %d MiB, had %d", name, peak>>20, memory[name]>>20)
+				}
+			}
+		})
+	}
+	ns.stop()
+	eventually(t, "warm again, and what has ended forgotten", func() bool { return settled() && g.metric(t, "trl_sessions") <= 4 })
+	for name, part := range parts {
+		defer func() {
+			t.Logf("%s: %d MiB, %d descriptors before; %d MiB, %d after", name, memory[name]>>20, files[name], part.rss(t)>>20, part.fds(t))
+		}()
+		eventually(t, name+" is near what it was", func() bool {
+			return part.rss(t) <= memory[name]+48<<20 && part.fds(t) <= files[name]
+		})
+	}
+	eventually(t, "cgroups are as before", func() bool { return gDirs(cgroup) <= dirs })
+	if g.gatewayPid() != parts["gateway"].pid {
+		t.Error("the gateway died")
+	}
+}

@@ -1,0 +1,140 @@
+package acceptance
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// The moments at which a gateway's death was once noticed.
+
+// TestCrashBeforeTheLineIsRead: the line is sent, the shell has not read it, the gateway dies. What the line names must
+// still be there when the shell comes to it.
+func TestCrashBeforeTheLineIsRead(t *testing.T) {
+	t.Parallel()
+	g := gateway(t)
+	type run struct{ exec, want string }
+	var runs []run
+	var stopped []int
+	c := g.dial(t)
+	for _, sh := range shells {
+		for _, q := range []struct {
+			params object
+			want   string
+		}{{object{}, "ran\n"}, {object{"env": object{"A": "b"}}, "ran b\n"}, {object{"working_dir": "/usr"}, "ran\n"}, {object{"stdin": "x\n"}, "ran\nx\n"}} {
+			s := c.session(object{"shell": sh})
+			shell := c.info(s).num("pid")
+			c.run(s, ":")
+			stopped = append(stopped, shell)
+			if err := syscall.Kill(shell, syscall.SIGSTOP); err != nil {
+				t.Fatal(err)
+			}
+			runs = append(runs, run{c.stream(s, "echo ran $A; cat", q.params).str("exec_id"), q.want})
+		}
+	}
+	eventually(t, "all run", func() bool { return c.call("system.stats", nil).num("running") == len(runs) })
+	sKill(t, g)
+	for _, pid := range stopped {
+		_ = syscall.Kill(pid, syscall.SIGCONT)
+	}
+	c = g.dial(t)
+	for _, r := range runs {
+		expect(t, c.call("exec.wait", object{"exec_id": r.exec, "timeout_s": 30}), 0, r.want, "")
+	}
+}
+
+// TestKeyOutlivesItsRecord: what a request_key started is let go of after the retention time, the key after ten minutes.
+func TestKeyOutlivesItsRecord(t *testing.T) {
+	t.Parallel()
+	g := gateway(t, "--retention", "1s")
+	c := g.dial(t)
+	s := c.session()
+	start := object{"session_id": s, "command": "echo x >>starts", "request_key": "p"}
+	run := object{"session_id": s, "command": "echo x >>runs", "request_key": "e"}
+	id, exec := c.call("process.start", start).str("process_id"), c.call("exec.run", run).str("exec_id")
+	eventually(t, "both are let go", func() bool {
+		p, e := c.try("process.info", object{"process_id": id}), c.try("exec.wait", object{"exec_id": exec})
+		return p.code() == "PROCESS_NOT_FOUND" && e.code() == "EXEC_NOT_FOUND"
+	})
+	sKill(t, g)
+	c = g.dial(t)
+	if again := c.call("process.start", start).str("process_id"); again != id {
+		t.Errorf("process %s, was %s", again, id)
+	}
+	if again := c.call("exec.run", run).str("exec_id"); again != exec {
+		t.Errorf("exec %s, was %s", again, exec)
+	}
+	c.run(s, ":")
+	for _, name := range []string{"starts", "runs"} {
+		if text, _ := os.ReadFile(filepath.Join(g.home, name)); strings.Count(string(text), "x") != 1 {
+			t.Errorf("%s: %q", name, text)
+		}
+	}
+}
+
+// TestStopDuringUpgrade: a stop that comes while one gateway takes over from another is an orderly one.
+func TestStopDuringUpgrade(t *testing.T) {
+	t.Parallel()
+	for _, pause := range []time.Duration{0, 5, 10, 20, 40} {
+		g := gateway(t)
+		c := g.dial(t)
+		c.stream(c.session(), "sh -c 'trap \"echo term >>$HOME/termed; exit\" TERM; echo up >$HOME/up; while :; do sleep 0.05; done'")
+		eventually(t, "it runs", func() bool { _, err := os.Stat(filepath.Join(g.home, "up")); return err == nil })
+		if err := syscall.Kill(g.pid, syscall.SIGHUP); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(pause * time.Millisecond)
+		for _, fault := range g.stop() {
+			t.Errorf("TERM %d ms after HUP: %s", pause, fault)
+		}
+		<-c.done
+		if text, _ := os.ReadFile(filepath.Join(g.home, "termed")); len(text) == 0 {
+			t.Errorf("TERM %d ms after HUP: the command was not told", pause)
+		}
+	}
+}
+
+// TestCrashAfterALongLife: what a session's earlier commands held is closed by now, and the numbers of those descriptors
+// mean other files. A new gateway must not take one for the other.
+func TestCrashAfterALongLife(t *testing.T) {
+	t.Parallel()
+	g := gateway(t)
+	c := g.dial(t)
+	type life struct{ session, exec string }
+	lives := map[string]*life{}
+	for _, sh := range shells {
+		lives[sh] = &life{session: c.session(object{"shell": sh})}
+	}
+	for round := range 3 {
+		for sh, l := range lives {
+			s := l.session
+			c.run(s, "KEEP="+sh)
+			expect(t, c.run(s, "cat", object{"stdin": "in\n"}), 0, "in\n", "")
+			expect(t, c.run(s, "echo $V", object{"env": object{"V": "v"}}), 0, "v\n", "")
+			c.run(s, "sleep 30", object{"timeout_s": 0.05})
+			c.run(s, "(sleep 0.1; echo late) & echo left") // it holds the pipes, and lets go
+			p := c.call("process.start", object{"session_id": s, "command": "cat; echo process", "stdin": "open"}).str("process_id")
+			c.call("process.input", object{"process_id": p, "data": "x\n", "eof": true})
+			c.call("process.wait", object{"process_id": p, "until": object{"exit": true}, "timeout_s": 30})
+			c.run(s, "kill -9 $$")
+			for range 5 {
+				c.run(s, "echo more")
+			}
+			l.exec = c.stream(s, "read go; echo went $go $KEEP", object{"interactive_stdin": true}).str("exec_id")
+		}
+		sKill(t, g)
+		c = g.dial(t)
+		for sh, l := range lives {
+			c.call("exec.input", object{"exec_id": l.exec, "data": "on\n", "eof": true})
+			if out := c.call("exec.wait", object{"exec_id": l.exec, "timeout_s": 30}).stdout(); out != "went on "+sh+"\n" {
+				t.Errorf("round %d, %s: %q", round, sh, out)
+			}
+		}
+	}
+	if lost := strings.Count(g.log(), "lost"); lost > 0 {
+		t.Errorf("%d times something was lost", lost)
+	}
+}
