@@ -104,7 +104,6 @@ func wrapped(words ...string) func(*exec.Cmd) {
 }
 
 func TestFewDescriptorsFromTheStart(t *testing.T) {
-	long(t)
 	t.Parallel()
 	g := launched(t, wrapped("prlimit", "--nofile=256:256"), "--retention", "1s")
 	c := g.dial(t)
@@ -119,7 +118,6 @@ func TestFewDescriptorsFromTheStart(t *testing.T) {
 // Processes of the user run out, as a session of an ordinary user's trl can bring about: requests are refused with a type,
 // and neither of the server's own processes, which need threads, dies of it.
 func TestForkRefused(t *testing.T) {
-	long(t)
 	t.Parallel()
 	if os.Getuid() != 0 {
 		t.Skip("to have a user's processes to itself takes root: others of ours would count")
@@ -174,7 +172,6 @@ func TestForkRefused(t *testing.T) {
 
 // A full disk below the state directory: also a gateway that starts anew there goes on with its sessions.
 func TestStateDirectoryFull(t *testing.T) {
-	long(t)
 	t.Parallel()
 	if os.Getuid() != 0 {
 		t.Skip("a mount needs root")
@@ -261,7 +258,6 @@ func hold(t *testing.T, pid int) (let func()) {
 // TestAStoppedProcessIsNotADeadOne: the keeper, then the gateway is stopped for a while: what clients asked for meanwhile
 // is done afterwards, and no byte is missing.
 func TestAStoppedProcessIsNotADeadOne(t *testing.T) {
-	long(t)
 	t.Parallel()
 	g := gateway(t, "--warm", "0")
 	pause := pick(2*time.Second, 20*time.Second)
@@ -309,7 +305,6 @@ func TestAStoppedProcessIsNotADeadOne(t *testing.T) {
 
 // TestGatewayKilledWhileTheKeeperIsStopped, and again before the next one has come up, and again: the sessions are there.
 func TestGatewayKilledWhileTheKeeperIsStopped(t *testing.T) {
-	long(t)
 	t.Parallel()
 	g := gateway(t)
 	c := g.dial(t)
@@ -373,7 +368,6 @@ func (g *server) settles(t testing.TB, cgroup string, before [5]int) {
 // TestKillsDuringBursts: gateways are killed while clients make sessions, start processes in them and destroy them as fast
 // as they can. Whatever was answered is so; what was asked again was done once; in the end nothing is left.
 func TestKillsDuringBursts(t *testing.T) {
-	long(t)
 	t.Parallel()
 	const retention = 5 * time.Second // what has ended keeps its descriptors so long
 	g := gateway(t, "--max-sessions", "200", "--retention", retention.String())
@@ -510,7 +504,6 @@ func TestKillsDuringBursts(t *testing.T) {
 // TestDescriptorsComeBack: sessions with commands, cancels, background processes and shells put back leave no descriptor
 // in the keeper or the gateway.
 func TestDescriptorsComeBack(t *testing.T) {
-	long(t)
 	t.Parallel()
 	g := gateway(t, "--retention", "1s")
 	cgroup := g.gCgroup(t)

@@ -49,14 +49,6 @@ const patience = 60 * time.Second
 // soak says that tests run at full length.
 var soak = os.Getenv("TRL_SOAK") == "1"
 
-// long is for tests that take minutes beside the others.
-func long(t testing.TB) {
-	t.Helper()
-	if !soak {
-		t.Skip("long: make soak")
-	}
-}
-
 // pick is short by default and long in a soak.
 func pick[T any](short, long T) T {
 	if soak {
