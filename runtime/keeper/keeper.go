@@ -176,7 +176,7 @@ func (k *keeper) supervise(ctx context.Context) (code int, err error) {
 	told := ctx.Done()
 	var stopping, killed, ready bool // killed: as somebody wished who would not wait
 	var again, deadline, late, hurry, succession <-chan time.Time
-	var until time.Time // for our own succession: afterwards it has failed
+	var until time.Time     // for our own succession: afterwards it has failed
 	var wish syscall.Signal // of whoever stops us, for a gateway that can end the sessions in order; 0: none, or passed on
 	stop := func(s syscall.Signal) {
 		told = nil
