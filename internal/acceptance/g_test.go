@@ -195,7 +195,11 @@ func TestG5(t *testing.T) {
 		fExit(c, p.str("process_id"))
 		job := c.run(s, "sleep 0.01 & echo $!")
 		var strangers []func() bool
-		for _, number := range []string{strings.TrimSpace(text), strconv.Itoa(p.num("pid")), strings.TrimSpace(job.stdout())} {
+		numbers := []string{strings.TrimSpace(text), strconv.Itoa(p.num("pid")), strings.TrimSpace(job.stdout())}
+		if strings.Contains(t.Name(), "/pidns/") {
+			numbers = numbers[1:2] // the others are those of inside
+		}
+		for _, number := range numbers {
 			pid, err := strconv.Atoi(number)
 			if err != nil {
 				t.Fatalf("no number: %q", number)
