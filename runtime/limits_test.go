@@ -237,7 +237,7 @@ func TestShellIsPutBackOnceThereIsRoom(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	most("25") // more than there may be, so that the dead shell's place is no free one
+	most("25")                                                                    // more than there may be, so that the dead shell's place is no free one
 	s.run("i=0; while [ $i -lt 30 ]; do i=$((i+1)); read x <" + gate + " & done") // some jobs cannot be forked
 	most("20")
 	cells := g.serial
