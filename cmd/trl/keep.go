@@ -44,12 +44,24 @@ func keep(s *settings, log zerolog.Logger) (err error) {
 	if err := os.WriteFile(state.file(instanceFile), fmt.Appendln(nil, bootID(), instance), 0o600); err != nil {
 		return fmt.Errorf("state directory: %w", err) // what a kill -9 of us leaves could not be found
 	}
+	env := os.Environ()
+	if s.gateway != nil {
+		if env, err = s.giveGateway(state, sockets, env); err != nil {
+			return err
+		}
+		end, err := startUndertaker(instance)
+		if err != nil {
+			return err
+		}
+		defer end()
+	}
 	program, err := os.Executable() // as it is called now: /proc/self/exe follows the file, and an upgrade is another file
 	if err != nil {
 		log.Warn().Err(err).Msg("no upgrade without a restart")
 	}
 	code, err := keeper.Run(context.Background(), keeper.Config{
-		Host: runtime.Config{Isolation: s.isolation, Instance: instance, Log: log}, Listeners: files, Args: os.Args, Env: os.Environ(), Log: log,
+		Host:      runtime.Config{Isolation: s.isolation, Instance: instance, As: s.as, Write: s.write, Gateway: s.gateway, Log: log},
+		Listeners: files, Args: os.Args, Env: env, Log: log,
 		Program: program, Upgraded: func(err error) { state.upgraded(err, log) },
 		Check: func(tiers []runtime.TierReport) error { return requireTier(tiers, s.require) },
 	})

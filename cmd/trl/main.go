@@ -75,7 +75,7 @@ func newRoot(exposed error) *cobra.Command {
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return refuse(err, "see `%s --help`", cmd.CommandPath())
 	})
-	root.AddCommand(newServe(exposed), newRun(), newList(), newInfo(), newProcesses(), newLogs(), newKill(), newStats(), newUpgrade(), newDoctor(), newVersion())
+	root.AddCommand(newServe(exposed), newRun(), newList(), newInfo(), newProcesses(), newLogs(), newKill(), newStats(), newUpgrade(), newDoctor(), newVersion(), newUndertaker())
 	return root
 }
 
