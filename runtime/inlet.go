@@ -20,18 +20,18 @@ type inlet struct {
 	files []HeldFile // the same with what they are; set once
 	port  int        // where the shell finds the end to read from: a number in the group's Dir
 
-	mu   sync.Mutex // give and feed may come from two goroutines
+	mu sync.Mutex // give and feed may come from two goroutines
 
 	// met: guarded by mu; the pipe has had a reader. A FIFO without one is not written to, and not closed: its opening waits
 	// until there is a writer, so that must not be gone by then. We have no end to read from ourselves where that matters,
 	// else there would always be a reader.
-	met bool
-	mem  int        // guarded by mu for closing; -1 afterwards
-	r, w int        // the pipe; guarded by mu for closing; -1 once closed
-	size int64      // guarded by mu; bytes ever given
-	fed  int64      // guarded by mu; bytes that are in the pipe, or read: mem's position
-	free int64      // guarded by mu; up to where mem was punched out
-	eof  bool       // guarded by mu
+	met  bool
+	mem  int   // guarded by mu for closing; -1 afterwards
+	r, w int   // the pipe; guarded by mu for closing; -1 once closed
+	size int64 // guarded by mu; bytes ever given
+	fed  int64 // guarded by mu; bytes that are in the pipe, or read: mem's position
+	free int64 // guarded by mu; up to where mem was punched out
+	eof  bool  // guarded by mu
 }
 
 // freeBatch is how much must have been read before its memory is given back.

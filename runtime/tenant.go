@@ -82,27 +82,31 @@ func (h *Host) separate(c *Config) (err error) {
 	return err
 }
 
-// openPorts makes the directory of ports, in which each tenant gets one of its own.
-func openPorts(i Instance, as *Account) (dir string, err error) {
+// portsParent is where the directory of ports can be made.
+func portsParent() (dir string, err error) {
 	var why []error
-	for _, parent := range portDirs() {
+	for _, dir := range portDirs() {
 		var st unix.Statfs_t
-		if err := unix.Statfs(parent, &st); err != nil {
-			why = append(why, &fs.PathError{Op: "statfs", Path: parent, Err: err})
-			continue
+		if err := unix.Statfs(dir, &st); err != nil {
+			why = append(why, &fs.PathError{Op: "statfs", Path: dir, Err: err})
+		} else if st.Type != unix.TMPFS_MAGIC && st.Type != unix.RAMFS_MAGIC {
+			why = append(why, fmt.Errorf("%s is not in memory", dir))
+		} else if err := unix.Access(dir, unix.W_OK|unix.X_OK); err != nil {
+			why = append(why, &fs.PathError{Op: "access", Path: dir, Err: err})
+		} else {
+			return dir, nil
 		}
-		if st.Type != unix.TMPFS_MAGIC && st.Type != unix.RAMFS_MAGIC {
-			why = append(why, fmt.Errorf("%s is not in memory", parent))
-			continue
-		}
-		dir := filepath.Join(parent, portsName(i))
-		if err := makeDir(dir, as != nil); err != nil {
-			why = append(why, err)
-			continue
-		}
-		return dir, nil
 	}
 	return "", fmt.Errorf("no place in memory (tmpfs) for the pipes of sessions: %w", errors.Join(why...))
+}
+
+// openPorts makes the directory of ports, in which each tenant gets one of its own.
+func openPorts(i Instance, as *Account) (dir string, err error) {
+	if dir, err = portsParent(); err != nil {
+		return "", err
+	}
+	dir = filepath.Join(dir, portsName(i))
+	return dir, makeDir(dir, as != nil)
 }
 
 // makeDir makes a directory that others may pass through, or not; whatever the umask is.

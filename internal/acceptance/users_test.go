@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	goruntime "runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -190,19 +191,13 @@ for pid in a["pids"]:
     attempt("kill", lambda: os.kill(pid, 0))
     attempt("kill CONT", lambda: os.kill(pid, 18))
     attempt("prlimit", lambda: sys_(302, pid, 7, 0, ctypes.create_string_buffer(16)))
-    def seize():
-        sys_(101, 0x4206, pid, 0, 0)  # PTRACE_SEIZE
-        sys_(101, 17, pid, 0, 0) # PTRACE_DETACH, refused unless stopped; the tracer's end does it
-    def ptrace():
-        if libc.syscall(101, 0x4206, pid, 0, 0) < 0:
-            raise OSError(ctypes.get_errno(), "")
-    attempt("ptrace", ptrace)
+    attempt("ptrace", lambda: sys_(101, 0x4206, pid, 0, 0)) # PTRACE_SEIZE; our end detaches
     buf = ctypes.create_string_buffer(8)
     def vm():
         iov = (ctypes.c_ulong * 2)(ctypes.addressof(buf), 8)
         far = (ctypes.c_ulong * 2)(0x400000, 8)
-        if libc.syscall(310, pid, iov, 1, far, 1, 0) < 0 and ctypes.get_errno() == 1:
-            raise OSError(1, "")
+        if libc.syscall(310, pid, iov, 1, far, 1, 0) < 0 and ctypes.get_errno() != 14: # EFAULT: allowed
+            raise OSError(ctypes.get_errno(), "")
     attempt("process_vm_readv", vm)
     def getfd():
         pidfd = os.pidfd_open(pid)
@@ -226,9 +221,12 @@ print("\n".join(sorted(set(done))))
 // Unix socket can be had; where each session has its own number, nothing of another session either.
 func TestOutOfReach(t *testing.T) {
 	uRoot(t)
-	python, err := exec.LookPath("python3")
-	if err != nil {
-		t.Skip("not run: no python3")
+	if goruntime.GOARCH != "amd64" {
+		t.Skip("not run: the attack has amd64's numbers of system calls")
+	}
+	const python = "/usr/bin/python3" // everybody's; who has another one first in the PATH may have it alone
+	if _, err := os.Stat(python); err != nil {
+		t.Skip("not run: no " + python)
 	}
 	for _, way := range uWays {
 		t.Run(way.name, func(t *testing.T) {
@@ -289,7 +287,7 @@ func TestOutOfReach(t *testing.T) {
 			}
 			expect(t, c.run(s, "echo still here"), 0, "still here\n", "")
 			// The same, by root and from outside: it is not the attack that is weak. What would change something is left out.
-			aims.Files, aims.Dirs = nil, aims.Dirs[1:1]
+			aims.Files, aims.Dirs = []string{}, []string{}
 			text, _ = json.Marshal(aims)
 			out, err := exec.Command(python, script, string(text)).CombinedOutput()
 			for _, name := range []string{"environ", "maps", "mem", "cwd", "root/", "fd", "fd/", "kill", "ptrace", "process_vm_readv", "pidfd_getfd", "connect", "prlimit"} {
@@ -351,7 +349,11 @@ func TestNumbersComeBack(t *testing.T) {
 func TestNothingIsLeftOfPorts(t *testing.T) {
 	eachWay(t, func(t *testing.T, flags []string) {
 		before := uPorts()
-		g := gateway(t, append(flags, "--warm", "0", "--retention", "0")...)
+		g, err := startGateway(append(flags, "--warm", "0", "--retention", "0")...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = g.stop() }) // its end is no good one
 		c := g.dial(t)
 		var mine string
 		for _, dir := range uPorts() {
@@ -359,8 +361,8 @@ func TestNothingIsLeftOfPorts(t *testing.T) {
 				mine = dir
 			}
 		}
-		base := fdsOf(t, g.pid)
-		for _, sh := range shells {
+		base := 0 // after the first ones: some descriptors are opened once
+		for _, sh := range append(shells[:2:2], shells...) {
 			s := c.session(object{"shell": sh})
 			n := gFiles(mine)
 			for i := range 20 {
@@ -375,19 +377,22 @@ func TestNothingIsLeftOfPorts(t *testing.T) {
 				t.Errorf("%d ports, there were %d", now, n)
 			}
 			c.call("session.destroy", object{"session_id": s, "force": true})
+			eventually(t, "all are gone", func() bool { return gDirs(mine) == 1 && gFiles(mine) == 0 })
+			if sh == shells[1] && base == 0 {
+				eventually(t, "it is forgotten", func() bool { return c.try("session.info", object{"session_id": s}).code() == "SESSION_NOT_FOUND" })
+				base = fdsOf(t, g.pid)
+			}
 		}
-		eventually(t, "all are gone", func() bool { return gDirs(mine) == 1 && gFiles(mine) == 0 })
 		eventually(t, "descriptors are closed", func() bool { return fdsOf(t, g.pid) <= base })
 		s, nap := c.session(), sleeper()
 		c.run(s, "(setsid "+nap+" >/dev/null 2>&1 &)")
 		_ = syscall.Kill(g.pid, syscall.SIGKILL) // the keeper
 		eventually(t, "nothing runs any more", func() bool { return len(running(nap)) == 0 })
 		eventually(t, "its ports are gone", func() bool { _, err := os.Stat(mine); return err != nil })
-		_ = g.stop()
 	})
 }
 
-// TestUpgradeAndStop of a gateway that is not root, and what its user may have of the state directory.
+// TestGatewayOfAnotherUser: an upgrade of a gateway that is not root, and what its user may have of the state directory.
 func TestGatewayOfAnotherUser(t *testing.T) {
 	uRoot(t)
 	g := gateway(t, "--session-user", uSession, "--user", uGateway, "--auth", "token")
@@ -459,8 +464,10 @@ func TestLimitsOfAnotherUser(t *testing.T) {
 			}
 		}
 		expect(t, c.run(s, "echo on"), 0, "on\n", "")
-		s = c.session(object{"shell": "/bin/bash"})
-		expect(t, c.run(s, "ulimit -u 1; (:) 2>/dev/null || echo refused"), 0, "refused\n", "")
+		s = c.session(object{"shell": "/bin/sh"})
+		if r := c.run(s, "ulimit -p 1; (:)"); !strings.Contains(r.stderr(), "Cannot fork") {
+			t.Errorf("ulimit -p 1: %v", r)
+		}
 		c.call("session.destroy", object{"session_id": s, "force": true})
 	})
 }
