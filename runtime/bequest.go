@@ -26,6 +26,22 @@ type Bequest struct {
 	Serial      uint64
 	Groups      []GroupBequest
 	Children    []ChildBequest // who has not been reaped
+
+	As      *Account
+	Write   []int
+	Ports   string
+	Tenants []TenantBequest
+	UIDs    map[uint32]string
+	NextUID uint32
+}
+
+// A TenantBequest is a tenant.
+type TenantBequest struct {
+	ID               string
+	UID, GID         uint32
+	Dir              string
+	Rules, Serial    int
+	Grouped, Leaving bool
 }
 
 // A RootBequest is a cgroupRoot.
@@ -92,6 +108,10 @@ func (b *Bequest) Files() (fds []int) {
 	if b.Spaces != nil {
 		fds = append(fds, b.Spaces[:]...)
 	}
+	fds = append(fds, b.Write...)
+	for _, t := range b.Tenants {
+		fds = append(fds, t.Rules)
+	}
 	for _, g := range b.Groups {
 		fds = append(fds, g.KillFd, g.Orphans)
 		for _, c := range g.Cells {
@@ -117,6 +137,10 @@ func (h *Host) Bequeath(f func(*Bequest) error) error {
 	b := &Bequest{
 		Instance: h.Instance(), Tier: h.tier, Why: h.why, Tiers: h.tiers, Cannot: h.cannot,
 		Root: h.root.bequest(), Controllers: h.controllers, Hierarchies: map[string]HierarchyBequest{}, Serial: uint64(h.serial),
+		As: h.as, Write: h.write, Ports: h.ports, UIDs: h.uids, NextUID: h.nextUID,
+	}
+	for _, t := range h.tenants {
+		b.Tenants = append(b.Tenants, TenantBequest{t.id, t.uid, t.gid, t.dir, t.rules, t.serial, t.grouped, t.leaving})
 	}
 	for name, y := range h.hierarchies {
 		b.Hierarchies[name] = HierarchyBequest{y.dir, y.path, y.why, y.root.bequest()}
@@ -177,8 +201,21 @@ func (g *Group) bequest() GroupBequest {
 	return b
 }
 
-// inherit makes h, which owns nothing yet, what b says.
-func (h *Host) inherit(b *Bequest) {
+// inherit makes h, which owns nothing yet, what b says, but for the gateway's user: gateways are still to come.
+func (h *Host) inherit(b *Bequest, gateway *Account) {
+	h.as, h.write, h.ports, h.nextUID = b.As, b.Write, b.Ports, b.NextUID
+	if gateway != nil {
+		h.gateway = &gateway.GID
+	}
+	for uid, id := range b.UIDs {
+		h.uids[uid] = id
+	}
+	for _, t := range b.Tenants {
+		h.tenants[t.ID] = &tenant{
+			id: t.ID, as: h.as, uid: t.UID, gid: t.GID, dir: t.Dir, fence: fence{rules: t.Rules}, gateway: h.gateway,
+			serial: t.Serial, grouped: t.Grouped, leaving: t.Leaving,
+		}
+	}
 	h.tier, h.why, h.tiers, h.cannot = b.Tier, b.Why, b.Tiers, b.Cannot
 	h.root, h.controllers, h.serial = b.Root.root(), b.Controllers, mark(b.Serial)
 	h.hierarchies = map[string]*hierarchy{}
@@ -206,7 +243,7 @@ func (h *Host) inherit(b *Bequest) {
 
 func (h *Host) inheritGroup(b *GroupBequest) {
 	g := &Group{
-		id: b.ID, host: h, dir: b.Dir, killFd: b.KillFd, orphans: b.Orphans, closed: b.Closed, serial: b.Serial,
+		id: b.ID, host: h, tenant: h.tenants[b.ID], dir: b.Dir, killFd: b.KillFd, orphans: b.Orphans, closed: b.Closed, serial: b.Serial,
 		ending: make(chan struct{}, 1), children: map[*Child]struct{}{}, leaders: map[int]struct{}{},
 	}
 	for _, pid := range b.Leaders {
@@ -242,8 +279,14 @@ func (h *Host) Group(id string) *Group { return h.group(id) }
 
 // EndedGroup stands for one whose processes are gone.
 func (h *Host) EndedGroup(id string) *Group {
+	h.mu.Lock()
+	t := h.tenants[id]
+	h.mu.Unlock()
+	if t == nil {
+		t = &tenant{id: id, fence: fence{rules: -1}}
+	}
 	return &Group{
-		id: id, host: h, killFd: -1, orphans: -1, ending: make(chan struct{}, 1), gone: true, closed: true,
+		id: id, host: h, tenant: t, killFd: -1, orphans: -1, ending: make(chan struct{}, 1), gone: true, closed: true,
 		children: map[*Child]struct{}{}, leaders: map[int]struct{}{},
 	}
 }

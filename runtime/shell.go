@@ -81,9 +81,6 @@ func (b *Base) OpenShell(ctx context.Context, c ShellConfig) (*Shell, error) {
 	if _, _, err := kindOf(c.Path); err != nil {
 		return nil, err
 	}
-	if err := enterable(c.Dir); err != nil {
-		return nil, err
-	}
 	s := &Shell{b: b, cfg: c, turn: make(chan struct{}, 1), event: -1, procs: map[*Process]struct{}{}}
 	s.restore.Store(c.Restore)
 	var err error
@@ -91,7 +88,10 @@ func (b *Base) OpenShell(ctx context.Context, c ShellConfig) (*Shell, error) {
 		return nil, fmt.Errorf("eventfd: %w", err)
 	}
 	if s.group, err = b.Keeper.Group(c.ID); err == nil {
-		if err = s.group.Limit(c.Limits); err == nil {
+		if err = s.group.Enterable(c.Dir); err == nil {
+			err = s.group.Limit(c.Limits)
+		}
+		if err == nil {
 			s.st, err = newState(s.group)
 		}
 		if err == nil {
@@ -188,11 +188,7 @@ func (s *Shell) Dir() string {
 	if pid == 0 {
 		return ""
 	}
-	dir, err := os.Readlink("/proc/" + strconv.Itoa(pid) + "/cwd")
-	if err != nil {
-		return ""
-	}
-	return strings.TrimSuffix(dir, " (deleted)")
+	return s.held().Cwd(pid)
 }
 
 // EnvCount is how many variables the session was given.
@@ -215,7 +211,7 @@ func (s *Shell) Setup(dir string, env map[string]*string) error {
 	}
 	text := ""
 	if dir != "" && dir != s.cfg.Dir {
-		if err := enterable(dir); err != nil {
+		if err := s.held().Enterable(dir); err != nil {
 			return err
 		}
 		text = dirScript(p.kind, dir)
@@ -224,7 +220,7 @@ func (s *Shell) Setup(dir string, env map[string]*string) error {
 		return nil
 	}
 	s.seq++
-	status, ok := p.ask(strconv.Itoa(s.seq), envScript(env)+text, bootTimeout)
+	status, ok := p.ask(s.held(), strconv.Itoa(s.seq), envScript(env)+text, bootTimeout)
 	if !ok {
 		return ErrShellGone
 	}
@@ -294,7 +290,7 @@ func (s *Shell) Run(c *Command) Outcome {
 	<-s.turn
 	defer func() { s.turn <- struct{}{} }()
 	if c.Dir != "" && c.resumed == nil {
-		if err := enterable(c.Dir); err != nil {
+		if err := s.held().Enterable(c.Dir); err != nil {
 			c.Journal.Close()
 			return Outcome{Err: err, Code: -1, Dir: s.Dir()}
 		}
@@ -668,6 +664,9 @@ func (s *Shell) dispose() {
 	s.dropLane()
 	s.dropGauge()
 	shut(&s.event)
+	if s.group != nil {
+		s.group.Vacate()
+	}
 }
 
 // Ledger is where the session's owner writes down what a successor needs.

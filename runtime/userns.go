@@ -105,6 +105,21 @@ func onCapableThread(f func() error) error {
 	return errNoAdmin
 }
 
+// onItsOwnThread runs f on a thread that is not the main one and ends with f, for what a thread cannot undo.
+func onItsOwnThread(f func() error) error {
+	done := make(chan error, 1)
+	go func() { // ends with f, and takes its thread along
+		goruntime.LockOSThread()
+		if unix.Gettid() != unix.Getpid() {
+			done <- f()
+			return
+		}
+		done <- onItsOwnThread(f) // on another one, since this one is held here
+		goruntime.UnlockOSThread()
+	}()
+	return <-done
+}
+
 // NeedsUserNamespace: tier "pidns" can only be had from RunInUserNamespace.
 func NeedsUserNamespace() bool { return !granted && !threadMayNamespace() }
 

@@ -69,6 +69,17 @@ func (c Config) guarded(l net.Listener) error {
 // isLoopback is asked of the kernel: names and wildcards are resolved by now.
 func isLoopback(l net.Listener) bool { return l.Addr().(*net.TCPAddr).IP.IsLoopback() }
 
+// URL is where a server on them will be reached, "" without HTTP.
+func (s *Sockets) URL(c Config) string {
+	switch {
+	case s.http == nil:
+		return ""
+	case c.TLSCert != "":
+		return "https://" + s.http.Addr().String()
+	}
+	return "http://" + s.http.Addr().String()
+}
+
 // Files are for another process to make Inherit's Sockets of. They are the caller's.
 func (s *Sockets) Files() (files []*os.File, err error) {
 	defer func() {

@@ -35,9 +35,15 @@ func keep(s *settings, will *keeper.Will, log zerolog.Logger) (err error) {
 	defer func() { err = errors.Join(err, state.Close()) }()
 	defer k.sockets.Close()
 	defer os.Remove(state.file(keeperFile))
+	defer k.end()
+	held := []int{int(state.lock.Fd())}
+	if k.undertaker != nil {
+		held = append(held, int(k.undertaker.Fd()))
+	}
 	code, err := keeper.Run(context.Background(), keeper.Config{
-		Host: runtime.Config{Isolation: s.isolation, Instance: k.instance, Log: log}, Listeners: k.files, Args: os.Args, Env: os.Environ(), Log: log,
-		Program: k.program, Upgraded: func(err error) { state.upgraded(err, log) }, Held: []int{int(state.lock.Fd())}, Will: will,
+		Host:      runtime.Config{Isolation: s.isolation, Instance: k.instance, As: s.as, Write: s.write, Gateway: s.gateway, Log: log},
+		Listeners: k.files, Args: os.Args, Env: k.env, Log: log,
+		Program: k.program, Upgraded: func(err error) { state.upgraded(err, log) }, Held: held, Will: will,
 		Check: func(tiers []runtime.TierReport) error { return requireTier(tiers, s.require) },
 	})
 	_ = os.Remove(state.file(instanceFile)) // Run has ended all that bore it
@@ -58,6 +64,10 @@ type keeping struct {
 	files    []*os.File // of the sockets, for gateways
 	program  string     // as it is called now: /proc/self/exe follows the file, and an upgrade is another file
 	instance runtime.Instance
+	env      []string // of gateways
+
+	undertaker *os.File // what the undertaker waits for the end of; nil: there is none
+	end        func()   // of the undertaker
 }
 
 func (k *keeping) begin(s *settings, log zerolog.Logger) (err error) {
@@ -90,11 +100,23 @@ func (k *keeping) begin(s *settings, log zerolog.Logger) (err error) {
 	if k.program, err = os.Executable(); err != nil {
 		log.Warn().Err(err).Msg("no upgrade without a restart")
 	}
-	return nil
+	k.env, k.end = os.Environ(), func() {}
+	if s.gateway == nil {
+		return nil
+	}
+	if k.env, err = s.giveGateway(k.state, k.sockets, k.env); err != nil {
+		return err
+	}
+	k.undertaker, k.end, err = startUndertaker(k.instance)
+	return err
 }
 
 func (k *keeping) goOn(s *settings) (err error) {
-	k.files, k.program = k.will.Files(), k.will.Program
+	k.files, k.program, k.env, k.end = k.will.Files(), k.will.Program, k.will.Env, func() {}
+	if len(k.will.Held) > 1 {
+		k.undertaker = os.NewFile(uintptr(k.will.Held[1]), "undertaker")
+		k.end = func() { k.undertaker.Close() } // it is the nursery's now
+	}
 	if k.state, err = inheritStateDir(s.stateDir, k.will.Held[0]); err != nil {
 		return err
 	}

@@ -96,7 +96,7 @@ func newRoot(start beginning) *cobra.Command {
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return refuse(err, "see `%s --help`", cmd.CommandPath())
 	})
-	root.AddCommand(newServe(start), newRun(), newList(), newInfo(), newProcesses(), newLogs(), newKill(), newStats(), newUpgrade(), newDoctor(), newVersion())
+	root.AddCommand(newServe(start), newRun(), newList(), newInfo(), newProcesses(), newLogs(), newKill(), newStats(), newUpgrade(), newDoctor(), newVersion(), newUndertaker())
 	return root
 }
 

@@ -86,6 +86,9 @@ func serve(s *settings, will *keeper.Will, stdout io.Writer, log zerolog.Logger)
 	if conn == nil && s.isolation == "pidns" && runtime.NeedsUserNamespace() {
 		return inUserNamespace()
 	}
+	if conn == nil {
+		s.forget()
+	}
 	if conn == nil && !s.single {
 		return keep(s, will, log)
 	}
@@ -117,9 +120,12 @@ func serve(s *settings, will *keeper.Will, stdout io.Writer, log zerolog.Logger)
 			s.tokenFile = state.file(tokensFile)
 		}
 		_, missing := os.Stat(s.tokenFile)
-		first = errors.Is(missing, fs.ErrNotExist)
+		first = errors.Is(missing, fs.ErrNotExist) || os.Getenv(tokensNewVar) != ""
 		tokens, err := web.OpenTokens(s.tokenFile, log)
 		if err != nil {
+			if s.gateway != nil && errors.Is(err, fs.ErrPermission) {
+				return refuse(err, "%s, as whom the gateway runs, must be able to read it and its directory", s.gateway.Text)
+			}
 			return refuse(err, "each line is `TOKEN SUBJECT ROLE`, and only you may read the file (chmod 600)")
 		}
 		defer tokens.Close()
@@ -145,9 +151,9 @@ func serve(s *settings, will *keeper.Will, stdout io.Writer, log zerolog.Logger)
 		processes, gone, yield = kept, kept.Done(), kept.Yield()
 		s.pool.Epoch = kept.Epoch()
 	} else {
-		host, e := runtime.NewHost(runtime.Config{Isolation: s.isolation, Metrics: counts, Log: log})
+		host, e := runtime.NewHost(runtime.Config{Isolation: s.isolation, As: s.as, Write: s.write, Metrics: counts, Log: log})
 		if e != nil {
-			return refuse(e, isolationHint)
+			return refuse(e, "%s", hintHost(e))
 		}
 		defer func() { err = errors.Join(err, host.Close()) }() // KILLs what is left
 		if err := requireTier(host.Tiers(), s.require); err != nil {
@@ -160,7 +166,7 @@ func serve(s *settings, will *keeper.Will, stdout io.Writer, log zerolog.Logger)
 	if err := s.enforceable(cannot); err != nil {
 		return err
 	}
-	s.pool.BaseEnv = baseEnv()
+	s.pool.BaseEnv = baseEnv(s.as)
 	s.pool.MaxIdle = maxIdle(s.pool.IdleTimeout)
 	sessions := pool.New(s.pool, processes, counts, log)
 
@@ -168,6 +174,7 @@ func serve(s *settings, will *keeper.Will, stdout io.Writer, log zerolog.Logger)
 	s.web.Version = buildVersion()
 	s.web.Capabilities = protocol.Capabilities{
 		DefaultShell: s.pool.DefaultShell, Isolation: isolation(processes), Limits: s.limits(),
+		SessionUser: s.sessionAs, NoNewPrivs: s.as != nil || len(s.write) > 0, AllowWrite: s.write,
 		SessionLimits: slices.DeleteFunc(slices.Sorted(maps.Keys(limitFlags)), func(limit string) bool { return cannot[limit] != "" }),
 	}
 	gatherer := prometheus.Gatherer(registry)
@@ -191,7 +198,8 @@ func serve(s *settings, will *keeper.Will, stdout io.Writer, log zerolog.Logger)
 	go func() { served <- server.Serve() }() // until Shutdown, or until the listener fails
 
 	url := server.URL()
-	if err := state.publish(localURL(url)); err != nil {
+	if s.gateway != nil { // the state dir is the keeper's, which has done so
+	} else if err := state.publish(localURL(url)); err != nil {
 		log.Warn().Err(err).Msg("the command line will not find this gateway by itself")
 	}
 	if kept != nil {
@@ -222,8 +230,12 @@ func serve(s *settings, will *keeper.Will, stdout io.Writer, log zerolog.Logger)
 			os.Exit(0) // and nothing else of us may run: what belongs to the sessions has one user at a time
 		case <-gone:
 			// Nothing shall run that nobody owns. Should we be killed, too, the next start does it (keep.go).
-			ended := kept.Instance().End(endWithin)
-			log.Error().Ints("pids", ended).Msg("the keeper is dead: ended what it left")
+			if s.gateway != nil { // whom we may not touch: the undertaker does
+				log.Error().Msg("the keeper is dead")
+			} else {
+				ended := kept.Instance().End(endWithin)
+				log.Error().Ints("pids", ended).Msg("the keeper is dead: ended what it left")
+			}
 			return errors.New("the keeper is gone, and with it every session")
 		}
 		running = false

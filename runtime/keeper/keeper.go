@@ -428,7 +428,7 @@ func (k *keeper) launch(exe program) (*gateway, error) {
 	if err != nil {
 		return nil, err
 	}
-	child, err := startGateway(k.host, exe.path, k.c.Args, k.c.Env, theirs)
+	child, err := startGateway(k.host, exe.path, k.c, theirs)
 	if err != nil {
 		l.close()
 		return nil, err
@@ -469,15 +469,15 @@ func (k *keeper) signal(s syscall.Signal) {
 
 // startGateway starts a gateway with its socket at descriptor 3 and its environment at 4: what is given at exec can be
 // read in /proc by every session of the same user, for as long as the new program has not come to hide it.
-func startGateway(host *runtime.Host, program string, args, env []string, socket *os.File) (*runtime.Child, error) {
-	fd, err := sealed([]byte(strings.Join(env, "\x00")))
+func startGateway(host *runtime.Host, program string, c Config, socket *os.File) (*runtime.Child, error) {
+	fd, err := sealed([]byte(strings.Join(c.Env, "\x00")))
 	if err != nil {
 		return nil, fmt.Errorf("environment of the gateway: %w", err)
 	}
 	environ := os.NewFile(uintptr(fd), "environ")
 	defer environ.Close()
 	child, err := host.Spawn(runtime.Spec{
-		Path: program, Argv: args, Env: []string{fdVar + "=3"},
+		Path: program, Argv: c.Args, Env: []string{fdVar + "=3"}, As: c.Host.Gateway,
 		Files: []*os.File{os.Stdin, os.Stdout, os.Stderr, socket, environ},
 	})
 	if err != nil {

@@ -68,7 +68,7 @@ type gatewayWill struct {
 type sessionWill struct {
 	ID       string
 	Closed   bool // there is no such group any more
-	Held     []int
+	Held     [][2]int // number and descriptor
 	Children []childWill
 }
 
@@ -89,7 +89,9 @@ func (w *Will) descriptors() []int {
 		fds = append(fds, l.FD)
 	}
 	for _, s := range w.Sessions {
-		fds = append(fds, s.Held...)
+		for _, held := range s.Held {
+			fds = append(fds, held[1])
+		}
 		for _, c := range s.Children {
 			if c.Ended != nil && c.Pidfd >= 0 {
 				fds = append(fds, c.Pidfd)
@@ -224,7 +226,10 @@ func (s *server) bequeathLocked(w *Will) {
 	w.Epoch, w.Generation, w.Serial = s.epoch, s.generation, s.serial
 	for _, id := range slices.Sorted(maps.Keys(s.sessions)) {
 		g := s.sessions[id]
-		sw := sessionWill{ID: id, Closed: g.closed, Held: slices.Sorted(maps.Keys(g.held))}
+		sw := sessionWill{ID: id, Closed: g.closed}
+		for number, fd := range g.held {
+			sw.Held = append(sw.Held, [2]int{number, fd})
+		}
 		for _, number := range slices.Sorted(maps.Keys(g.children)) {
 			p := g.children[number]
 			cw := childWill{Number: number, Pid: p.Pid(), Pidfd: p.Pidfd(), Told: p.ended, Released: p.released}
@@ -243,7 +248,7 @@ func (s *server) bequeathLocked(w *Will) {
 func (s *server) inherit(w *Will) {
 	s.generation, s.serial = w.Generation, w.Serial
 	for _, sw := range w.Sessions {
-		g := &session{id: sw.ID, closed: sw.Closed, cells: map[int]*runtime.Cell{}, children: map[uint64]*process{}, held: map[int]struct{}{}}
+		g := &session{id: sw.ID, closed: sw.Closed, cells: map[int]*runtime.Cell{}, children: map[uint64]*process{}, held: map[int]int{}}
 		if sw.Closed {
 			g.Group = s.host.EndedGroup(sw.ID)
 		} else {
@@ -252,8 +257,8 @@ func (s *server) inherit(w *Will) {
 				g.cells[c.Number()] = c
 			}
 		}
-		for _, fd := range sw.Held {
-			g.held[fd] = struct{}{}
+		for _, held := range sw.Held {
+			g.held[held[0]] = held[1]
 		}
 		for _, cw := range sw.Children {
 			p := &process{number: cw.Number, of: g, ended: cw.Told, released: cw.Released}

@@ -25,7 +25,7 @@ func TestWillIsReadAsItWasWritten(t *testing.T) {
 			}},
 			Children: []runtime.ChildBequest{{Pid: 99, Pidfd: 15, Group: "s-1", Cell: 1}, {Pid: 100, Pidfd: -1}},
 		},
-		Sessions: []sessionWill{{ID: "s-1", Held: []int{16}, Children: []childWill{
+		Sessions: []sessionWill{{ID: "s-1", Held: [][2]int{{1 << 24, 16}}, Children: []childWill{
 			{Number: 4, Pid: 99, Pidfd: 15}, {Number: 5, Pid: 98, Pidfd: 17, Ended: statusOf(runtime.Status{Code: 3, CPU: time.Second}), Told: true},
 		}}},
 		Gateway: gatewayWill{Pid: 100, Link: 18, Began: time.Unix(1, 0).UTC()},
