@@ -250,7 +250,7 @@ func (h *Host) inheritGroup(b *GroupBequest) {
 		g.leaders[pid] = struct{}{}
 	}
 	if o := b.Bounds; o != nil {
-		made := &bounds{limits: o.Limits, v1: o.V1, counted: o.Counted, staged: o.Staged, host: h}
+		made := &bounds{limits: o.Limits, v1: o.V1, counted: o.Counted, staged: o.Staged, host: h, tenant: g.tenant}
 		for i, resource := range o.Resources {
 			made.rlimits = append(made.rlimits, rlimit{resource, o.Most[i]})
 		}

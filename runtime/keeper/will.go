@@ -67,7 +67,7 @@ type gatewayWill struct {
 
 type sessionWill struct {
 	ID       string
-	Closed   bool // there is no such group any more
+	Closed   bool     // there is no such group any more
 	Held     [][2]int // number and descriptor
 	Children []childWill
 }
