@@ -503,6 +503,9 @@ func TestAllowWrite(t *testing.T) {
 			}
 		}
 		expect(t, c.run(s, "cat "+outside), 0, "as it was\n", "")
+		if r := c.run(s, "mknod dev c 1 3"); os.Geteuid() == 0 && r.num("exit_code") == 0 {
+			t.Errorf("made a device: %v", r)
+		}
 		if r := c.run(s, "echo x >"+top+"/made 2>/dev/null"); r.num("exit_code") == 0 {
 			t.Errorf("made a file: %v", r)
 		}
