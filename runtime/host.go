@@ -26,6 +26,7 @@ import (
 type Config struct {
 	Isolation string   // "auto", or a tier: an error where it cannot be had
 	Instance  Instance // what marks its processes; 0: a new one
+	Bequest   *Bequest // of the Host in whose place it goes on, with its Instance, isolation and users; nil: none
 	As        *Account // whom sessions run as; nil: as this process
 	Write     []string // the directories below which alone sessions may write; nil: wherever their user may
 	Gateway   *Account // whom the gateway runs as; nil: as this process
@@ -77,7 +78,10 @@ func NewHost(c Config) (*Host, error) {
 	if c.Isolation != "auto" && !slices.Contains(TierNames, c.Isolation) {
 		return nil, fmt.Errorf("isolation %q: not one of auto, %s", c.Isolation, strings.Join(TierNames, ", "))
 	}
-	if c.Instance == 0 {
+	switch {
+	case c.Bequest != nil:
+		c.Instance = c.Bequest.Instance
+	case c.Instance == 0:
 		c.Instance = NewInstance()
 	}
 	// First of all, before we open anything: launchers leak descriptors into us.
@@ -113,14 +117,18 @@ func NewHost(c Config) (*Host, error) {
 	}
 	h.nursery = newNursery(h)
 	h.honourSignals()
-	if err := h.chooseTier(c.Isolation); err != nil {
-		signal.Stop(h.unignored)
-		return nil, err
-	}
-	h.limitable(c.Isolation)
-	if err := h.separate(&c); err != nil {
-		signal.Stop(h.unignored)
-		return nil, errors.Join(err, h.release())
+	if c.Bequest != nil {
+		h.inherit(c.Bequest, c.Gateway)
+	} else {
+		if err := h.chooseTier(c.Isolation); err != nil {
+			signal.Stop(h.unignored)
+			return nil, err
+		}
+		h.limitable(c.Isolation)
+		if err := h.separate(&c); err != nil {
+			signal.Stop(h.unignored)
+			return nil, errors.Join(err, h.release())
+		}
 	}
 	if haveChildren() {
 		fd, err := unix.Open(procPath(h.pid, "/task/"+strconv.Itoa(h.pid)+"/children"), unix.O_RDONLY|unix.O_CLOEXEC, 0)

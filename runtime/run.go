@@ -239,8 +239,11 @@ func (r *run) resume() error {
 		r.reported, r.code = true, *res.Code
 		return nil
 	}
-	r.asked = "g" + strconv.Itoa(r.s.seq)
-	r.p.send(r.p.kind.last + " " + r.asked + "\n")
+	r.asked = "g" + r.seq
+	// One question is enough, also from a gateway before: what is unread tells whether the line was read, when the shell dies.
+	if n := r.p.unread(); n == 0 || n == r.sent {
+		r.p.send(r.p.kind.last + " " + r.asked + "\n")
+	}
 	return nil
 }
 

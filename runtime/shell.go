@@ -127,6 +127,28 @@ func (s *Shell) spawn(script []byte) (*shellProc, error) {
 	return p, err
 }
 
+// What a shell is put back with may all be in use, by the session's own user first of all: it comes back soon, as a rule,
+// and the session is worth the wait.
+const (
+	scarcePatience = 5 * time.Second
+	scarcePause    = 50 * time.Millisecond
+)
+
+// Scarce: err says that there are not enough processes, descriptors or memory at the moment.
+func Scarce(err error) bool {
+	return slices.ContainsFunc([]error{unix.EAGAIN, unix.EMFILE, unix.ENFILE, unix.ENOMEM}, func(e error) bool { return errors.Is(err, e) })
+}
+
+// spawnPatiently is spawn for a session that has something to lose.
+func (s *Shell) spawnPatiently(script []byte) (p *shellProc, err error) {
+	for begin := time.Now(); ; time.Sleep(scarcePause) {
+		p, err = s.spawn(script)
+		if err == nil || !Scarce(err) || s.closing.Load() || time.Since(begin) > scarcePatience {
+			return p, err
+		}
+	}
+}
+
 // Name is the shell's kind: bash, dash, ash or zsh.
 func (s *Shell) Name() string {
 	k, _, err := kindOf(s.cfg.Path)
@@ -378,7 +400,7 @@ func (s *Shell) putBack(dead *shellProc) (lost []string, err error) {
 	if !dead.kind.lists && s.funcs {
 		lost = append(lost, "functions")
 	}
-	p, err := s.spawn(script)
+	p, err := s.spawnPatiently(script)
 	if err != nil && script != nil {
 		s.b.Log.Warn().Err(err).Str("session", s.cfg.ID).Msg("state could not be put back")
 		lost = []string{"variables", "functions", "aliases", "options", "working_dir"}

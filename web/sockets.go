@@ -137,6 +137,23 @@ func Inherit(files []*os.File) (*Sockets, error) {
 	return s, nil
 }
 
+// Keep is for who goes on as the process that bound the sockets: Files gave files, which stay the caller's.
+func Keep(files []*os.File, c Config) (*Sockets, error) {
+	copies := make([]*os.File, len(files))
+	for i, f := range files {
+		fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 3)
+		if err != nil {
+			return nil, err
+		}
+		copies[i] = os.NewFile(uintptr(fd), f.Name())
+	}
+	s, err := Inherit(copies)
+	if err == nil && s.unix != nil {
+		s.remove, err = removal(c.Unix)
+	}
+	return s, err
+}
+
 // Close is for Sockets that no Server has taken, or for who bound them, after the last Server.
 func (s *Sockets) Close() {
 	if s.remove != nil {

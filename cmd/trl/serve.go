@@ -30,7 +30,7 @@ import (
 	"trl/web"
 )
 
-func newServe(exposed error) *cobra.Command {
+func newServe(start beginning) *cobra.Command {
 	var s settings
 	cmd := &cobra.Command{
 		Use:   "serve",
@@ -55,10 +55,10 @@ number of its own for each. With --user the gateway is not root either. --allow-
 				return err
 			}
 			log := newLogger(&s, cmd.ErrOrStderr())
-			if exposed != nil && !keeper.Started() {
-				log.Warn().Err(exposed).Msg("sessions of this user can read the gateway's environment; keep secrets out of it")
+			if start.exposed != nil && !keeper.Started() {
+				log.Warn().Err(start.exposed).Msg("sessions of this user can read the gateway's environment; keep secrets out of it")
 			}
-			return serve(&s, cmd.OutOrStdout(), log)
+			return serve(&s, start.will, cmd.OutOrStdout(), log)
 		},
 	}
 	s.define(cmd.Flags())
@@ -81,7 +81,7 @@ const leaveWithin = time.Second
 // round. Clients first, so that nobody starts anything new and everybody hears why; then the clock; then the sessions; then
 // whatever processes are left; the address and the lock last, so that no other gateway starts on a state dir whose sessions
 // still die.
-func serve(s *settings, stdout io.Writer, log zerolog.Logger) (err error) {
+func serve(s *settings, will *keeper.Will, stdout io.Writer, log zerolog.Logger) (err error) {
 	s.web.AuthNone = s.auth == "none"
 	conn, err := keeper.Inherit()
 	if err != nil {
@@ -94,7 +94,7 @@ func serve(s *settings, stdout io.Writer, log zerolog.Logger) (err error) {
 		s.forget()
 	}
 	if conn == nil && !s.single {
-		return keep(s, log)
+		return keep(s, will, log)
 	}
 	var state *stateDir
 	if conn == nil {

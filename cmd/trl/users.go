@@ -59,11 +59,11 @@ func (s *settings) forget() {
 // not root may not do that. It is root, has nothing but the end of a pipe whose other end is the keeper's, and waits.
 const undertakerName = "undertaker"
 
-// startUndertaker starts one. It ends when end is called, or with this process.
-func startUndertaker(instance runtime.Instance) (end func(), err error) {
+// startUndertaker starts one. It ends when end is called, or with this process: when nobody has w open.
+func startUndertaker(instance runtime.Instance) (w *os.File, end func(), err error) {
 	r, w, err := os.Pipe()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer r.Close()
 	cmd := exec.Command("/proc/self/exe", undertakerName, strconv.FormatUint(uint64(instance), 10))
@@ -74,9 +74,9 @@ func startUndertaker(instance runtime.Instance) (end func(), err error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // a terminal's Ctrl-C is not for it
 	if err := cmd.Start(); err != nil {
 		w.Close()
-		return nil, fmt.Errorf("undertaker: %w", err)
+		return nil, nil, fmt.Errorf("undertaker: %w", err)
 	}
-	return func() {
+	return w, func() {
 		w.Close()
 		_ = cmd.Wait() // the nursery may have been first; it finds nobody
 	}, nil

@@ -50,14 +50,6 @@ const patience = 60 * time.Second
 // soak says that tests run at full length.
 var soak = os.Getenv("TRL_SOAK") == "1"
 
-// long is for tests that take minutes beside the others.
-func long(t testing.TB) {
-	t.Helper()
-	if !soak {
-		t.Skip("long: make soak")
-	}
-}
-
 // flagsOfAll are given to every gateway besides its own: the same promises hold for sessions of another user, or behind
 // Landlock (TRL_TEST_FLAGS='--allow-write /').
 var flagsOfAll = strings.Fields(os.Getenv("TRL_TEST_FLAGS"))

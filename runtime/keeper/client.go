@@ -39,12 +39,16 @@ func TakeEnviron() error {
 		return fmt.Errorf("environment from the keeper: %w", err)
 	}
 	unix.Close(fd)
-	for kv := range strings.SplitSeq(string(text), "\x00") {
+	setEnviron(strings.Split(string(text), "\x00"))
+	return nil
+}
+
+func setEnviron(env []string) {
+	for _, kv := range env {
 		if name, value, ok := strings.Cut(kv, "="); ok {
 			_ = os.Setenv(name, value) // as it came from a kernel, so the name is a name
 		}
 	}
-	return nil
 }
 
 // Inherit returns the socket that a gateway was started with; nil: this process was not started by a keeper. No child of

@@ -10,7 +10,9 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
@@ -28,6 +30,8 @@ type server struct {
 	numbers   func() Numbers
 	log       zerolog.Logger
 	work      sync.WaitGroup // requests that take their time, and tellWhenExited
+	slow      atomic.Int64   // those requests
+	pause     atomic.Pointer[pause]
 
 	mu         sync.Mutex          // before link.mu
 	link       *link               // guarded by mu; of the gateway that has said hello; nil: none
@@ -71,6 +75,39 @@ func (s *server) serve(l *link, dead <-chan struct{}, ready func()) (bye bool, e
 	if err := s.welcome(l, dead); err != nil {
 		return false, err
 	}
+	return s.listen(l, ready)
+}
+
+// A pause is a time in which serve reads nothing.
+type pause struct {
+	begun, over chan struct{} // closed by serve, and by who asked for it
+}
+
+// rest makes serve stop between two messages, and resting says that no request is under way then. resume ends it.
+func (s *server) rest(l *link, patience time.Duration) (resume func(), resting bool) {
+	p := &pause{begun: make(chan struct{}), over: make(chan struct{})}
+	s.pause.Store(p)
+	resume = func() { close(p.over) }
+	l.hush()
+	late := time.NewTimer(patience)
+	defer late.Stop()
+	select {
+	case <-p.begun:
+	case <-late.C:
+		return resume, false
+	}
+	for s.slow.Load() > 0 || !l.idle() {
+		select {
+		case <-time.After(time.Millisecond):
+		case <-late.C:
+			return resume, false
+		}
+	}
+	return resume, true
+}
+
+// listen is serve after the welcome.
+func (s *server) listen(l *link, ready func()) (bye bool, err error) {
 	defer func() {
 		s.mu.Lock()
 		s.link = nil
@@ -79,6 +116,13 @@ func (s *server) serve(l *link, dead <-chan struct{}, ready func()) (bye bool, e
 	}()
 	for {
 		m, files, err := l.receive()
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			p := s.pause.Load()
+			l.listen()
+			close(p.begun)
+			<-p.over
+			continue
+		}
 		if err != nil {
 			if errors.Is(err, io.EOF) {
 				err = nil
@@ -199,7 +243,11 @@ func (s *server) handle(l *link, m message, files []int) {
 	}
 	if slow {
 		closeAll(files)
-		s.work.Go(func() { s.answer(l, m, nil) }) // bounded by runtime's own patience; wait waits for it
+		s.slow.Add(1)
+		s.work.Go(func() { // bounded by runtime's own patience; wait waits for it
+			defer s.slow.Add(-1)
+			s.answer(l, m, nil)
+		})
 		return
 	}
 	s.answer(l, m, files)
