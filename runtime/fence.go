@@ -26,6 +26,8 @@ const (
 		unix.LANDLOCK_ACCESS_FS_REMOVE_DIR | unix.LANDLOCK_ACCESS_FS_REMOVE_FILE | unix.LANDLOCK_ACCESS_FS_REFER |
 		unix.LANDLOCK_ACCESS_FS_MAKE_CHAR | unix.LANDLOCK_ACCESS_FS_MAKE_DIR | unix.LANDLOCK_ACCESS_FS_MAKE_REG | unix.LANDLOCK_ACCESS_FS_MAKE_SOCK |
 		unix.LANDLOCK_ACCESS_FS_MAKE_FIFO | unix.LANDLOCK_ACCESS_FS_MAKE_BLOCK | unix.LANDLOCK_ACCESS_FS_MAKE_SYM
+	// No device: with one of its own making root would write to the disk below all directories.
+	treeWrites  = allWrites &^ (unix.LANDLOCK_ACCESS_FS_MAKE_CHAR | unix.LANDLOCK_ACCESS_FS_MAKE_BLOCK)
 	fileWrites  = unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_TRUNCATE
 	landlockABI = 3
 )
@@ -80,7 +82,7 @@ func (h *Host) openFence(dir string) (f fence, err error) {
 		}
 	}()
 	for _, fd := range h.write {
-		if err := f.allow(fd, allWrites); err != nil {
+		if err := f.allow(fd, treeWrites); err != nil {
 			return f, err
 		}
 	}

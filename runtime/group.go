@@ -119,6 +119,11 @@ func (c *Cell) SignalSome(sig syscall.Signal, pids ...int) {
 
 // AdoptCopy is Adopt for what the shell forked: not our child, so its number is only good while a gate holds it.
 func (c *Cell) AdoptCopy(pid int) error {
+	if t := c.group.tenant; t.as != nil { // the number is what the session says, and this ends with a KILL
+		if uid, ok := ownerOf(pid); !ok || uid != t.uid {
+			return fmt.Errorf("adopt %d: %w", pid, unix.EPERM)
+		}
+	}
 	err := c.setMark(pid)
 	if c.dir != "" {
 		err = c.move(pid)

@@ -50,6 +50,9 @@ type report struct {
 	last string // of 'g': the command whose status it is
 }
 
+// maxReport is beyond any line of the boot text.
+const maxReport = 4 << 10
+
 // self is where our own descriptors are found, held by the keeper or not: good for what nobody needs once we are gone.
 func self() string { return "/proc/" + strconv.Itoa(os.Getpid()) + "/fd" }
 
@@ -195,6 +198,9 @@ func (p *shellProc) next() (report, bool) {
 		}
 		if len(p.lines) == 0 {
 			p.lines = p.lines[:0:0]
+		}
+		if len(p.lines) > maxReport { // no line of ours; a session may write what it likes there
+			p.lines = p.lines[:0]
 		}
 		p.lines = append(p.lines, buf[:n]...)
 	}

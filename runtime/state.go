@@ -155,9 +155,12 @@ func (s *state) forget() {
 	s.last, s.dirty = nil, false
 }
 
+// maxSnapshot is more than any state that was meant; a session may make its file as large as it likes, and we read it whole.
+const maxSnapshot = 256 << 20
+
 func whole(fd int, mark string) bool {
 	var st unix.Stat_t
-	if unix.Fstat(fd, &st) != nil || st.Size < int64(len(mark)) {
+	if unix.Fstat(fd, &st) != nil || st.Size < int64(len(mark)) || st.Size > maxSnapshot {
 		return false
 	}
 	b := make([]byte, len(mark))

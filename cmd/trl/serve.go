@@ -41,10 +41,14 @@ Each setting may also stand in the environment (TRL_ and the flag's name: TRL_MA
 A flag counts before the environment, the environment before the file.
 
 When it is ready it prints its address. At the first start it makes a token and prints the link to log in with; the command line
-on this machine finds both by itself. SIGTERM or SIGINT ends it and every session; a second one does not wait.`,
+on this machine finds both by itself. SIGTERM or SIGINT ends it and every session; a second one does not wait.
+
+A session can do what its user can, which is yours unless root says otherwise with --session-user: another one for all, or a
+number of its own for each. With --user the gateway is not root either. --allow-write keeps sessions from writing elsewhere.`,
 		Example: `  trl serve
   trl serve --listen 0.0.0.0:7681 --tls-cert cert.pem --tls-key key.pem
-  trl serve --config /etc/trl.yaml`,
+  trl serve --config /etc/trl.yaml
+  trl serve --session-user 100000-100999 --user trl     # as root`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := s.load(cmd.Flags()); err != nil {

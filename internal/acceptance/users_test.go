@@ -395,7 +395,7 @@ func TestNothingIsLeftOfPorts(t *testing.T) {
 // TestGatewayOfAnotherUser: an upgrade of a gateway that is not root, and what its user may have of the state directory.
 func TestGatewayOfAnotherUser(t *testing.T) {
 	uRoot(t)
-	g := gateway(t, "--session-user", uSession, "--user", uGateway, "--auth", "token")
+	g := gateway(t, "--session-user", uSession, "--user", uGateway, "--auth", "token", "--limit-open-files", "77")
 	state := filepath.Join(g.dir, "state")
 	uids := func(pid int) string {
 		text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
@@ -416,6 +416,9 @@ func TestGatewayOfAnotherUser(t *testing.T) {
 	if out, err := run("v=1; id -u"); err != nil || out != uSession+"\n" {
 		t.Errorf("run: %q, %v", out, err)
 	}
+	if out, err := run("ulimit -n"); err != nil || out != "77\n" {
+		t.Errorf("limit: %q, %v", out, err)
+	}
 	old := g.gatewayPid()
 	if out, err := exec.Command(binary, "upgrade", "--state-dir", state).CombinedOutput(); err != nil {
 		t.Errorf("upgrade: %s", out)
@@ -423,6 +426,12 @@ func TestGatewayOfAnotherUser(t *testing.T) {
 	eventually(t, "the new one serves", func() bool { pid := g.gatewayPid(); return pid != 0 && pid != old })
 	if out, err := run("echo $v"); err != nil || out != "1\n" {
 		t.Errorf("after the upgrade: %q, %v", out, err)
+	}
+	if out, err := run("kill -9 $$"); err == nil { // another shell, by the new keeper
+		t.Errorf("kill: %q", out)
+	}
+	if out, err := run("echo $v; ulimit -n; id -u; grep -c '^NoNewPrivs:.1$' /proc/self/status"); err != nil || out != "1\n77\n"+uSession+"\n1\n" {
+		t.Errorf("after the upgrade, and a restore: %q, %v", out, err)
 	}
 	if got := uids(g.gatewayPid()); !strings.HasPrefix(got, uGateway) {
 		t.Errorf("the new gateway is %q", got)
@@ -503,6 +512,9 @@ func TestAllowWrite(t *testing.T) {
 			}
 		}
 		expect(t, c.run(s, "cat "+outside), 0, "as it was\n", "")
+		if r := c.run(s, "mknod dev c 1 3"); os.Geteuid() == 0 && r.num("exit_code") == 0 {
+			t.Errorf("made a device: %v", r)
+		}
 		if r := c.run(s, "echo x >"+top+"/made 2>/dev/null"); r.num("exit_code") == 0 {
 			t.Errorf("made a file: %v", r)
 		}
