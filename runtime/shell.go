@@ -312,10 +312,10 @@ func (s *Shell) Run(c *Command) Outcome {
 		if p = s.proc(); p == nil || s.closing.Load() {
 			break
 		}
-		if s.st.dirty && p.unread() == 0 && !s.st.pending() {
-			if strings.Contains(c.Text, "kill") || strings.Contains(c.Text, "exec") || time.Since(s.clean) > snapshotAge {
-				s.snapshot(p)
-			}
+		// What may be the shell's end has one before it, whatever it costs; the shell takes it first, even if it has not
+		// taken yet what came before.
+		if s.st.dirty && (strings.Contains(c.Text, "kill") || strings.Contains(c.Text, "exec") || time.Since(s.clean) > snapshotAge && p.unread() == 0) {
+			s.snapshot(p)
 		}
 		var o Outcome
 		if o, again = s.attempt(c, again); again == nil {
@@ -504,9 +504,10 @@ func (s *Shell) Rest() time.Duration {
 	if wait := time.Duration(s.st.size()/(64<<10)) * 20 * time.Millisecond; time.Since(s.clean) < wait {
 		return wait
 	}
-	if p.unread() == 0 && !s.st.pending() {
-		s.snapshot(p)
+	if p.unread() > 0 { // it has not come to it yet that its last command is over
+		return min(max(time.Since(s.clean)/4, time.Millisecond), time.Minute) // on a busy machine that takes moments; one that is stopped is not asked often
 	}
+	s.snapshot(p)
 	return 0
 }
 

@@ -3,6 +3,7 @@ package runtime
 import (
 	"fmt"
 	"os"
+	"strconv"
 	"testing"
 	"time"
 
@@ -63,6 +64,20 @@ func TestTimeoutBeforeBegin(t *testing.T) {
 				t.Fatalf("%q %q %v", r.out, r.err, r.Outcome)
 			}
 			s.want("echo $KEEP", "yes\n")
+		}
+	})
+}
+
+// TestStateIsThatOfTheLastCommand: also when the next one, which kills the shell, comes before the shell has read all that
+// belongs to it.
+func TestStateIsThatOfTheLastCommand(t *testing.T) {
+	eachShell(t, func(t *testing.T, s *session) {
+		for i := range 40 {
+			s.code("v="+strconv.Itoa(i), 0)
+			if r := s.run("kill -9 $$"); !r.Restored {
+				t.Fatalf("%+v", r.Outcome)
+			}
+			s.want("echo $v", strconv.Itoa(i)+"\n")
 		}
 	})
 }
