@@ -181,6 +181,15 @@ func (p *Process) Info() protocol.ProcessInfo {
 	return p.info("running")
 }
 
+// Seen is Info with what only looking at the processes tells, for people: a walk through proc(5).
+func (p *Process) Seen() protocol.ProcessInfo {
+	i := p.Info()
+	if i.State == "running" {
+		i.Ports = p.process.Ports()
+	}
+	return i
+}
+
 func (p *Process) info(state string) protocol.ProcessInfo {
 	return protocol.ProcessInfo{
 		ProcessID: p.ID(), SessionID: p.session.id, StreamID: p.stream, Pid: p.pid, Name: p.name, Command: p.text,

@@ -69,6 +69,8 @@ var methods = []Method{
 		ExecNotFound, SessionNotFound, SessionLost, SessionTerminated),
 	method[ExecAttach, StreamOpened]("exec.attach", "Replays a command's output from an offset and follows it to its exec.exit, also after the end.",
 		ExecNotFound, SessionLost, StreamNotFound),
+	method[SessionRef, Execs]("exec.list", "Lists a session's latest 200 commands, oldest first: those that wait, the one that runs, and ended ones within the retention time. Of each text the first 4 KiB.",
+		SessionNotFound, SessionLost),
 	method[ExecDetach, None]("exec.detach", "Stops sending this connection the output of a command, which runs on.",
 		ExecNotFound, SessionLost),
 

@@ -105,6 +105,9 @@ type SessionInfo struct {
 	Processes    int          `json:"processes"`
 	Terminals    int          `json:"terminals"`
 	Unmanaged    []int        `json:"background,omitzero"` // pids that earlier commands left running
+	Owner        string       `json:"owner,omitzero"`
+	MemoryBytes  int64        `json:"memory_bytes,omitzero"`
+	LastExec     *LastExec    `json:"last_exec,omitzero"`
 	TerminatedAt *time.Time   `json:"terminated_at,omitzero"`
 	Reason       Reason       `json:"reason,omitzero"`
 }
@@ -346,6 +349,7 @@ type ProcessInfo struct {
 	StartedAt   time.Time  `json:"started_at"`
 	EndedAt     *time.Time `json:"ended_at,omitzero"`
 	OutputBytes int64      `json:"output_bytes"`
+	Ports       []int      `json:"ports,omitzero"`
 	Usage       *Usage     `json:"usage,omitzero"`
 }
 
@@ -525,4 +529,5 @@ type Capabilities struct {
 	Limits       map[string]float64 `json:"limits"`
 
 	SessionLimits []string `json:"session_limits"`
+	Principal     Who      `json:"principal"`
 }

@@ -49,6 +49,7 @@ var handlers = map[string]handler{
 	"exec.cancel": changes(execCancel),
 	"exec.attach": reads(execAttach),
 	"exec.detach": reads(execDetach),
+	"exec.list":   reads(execList),
 
 	"process.start":  changes(processStart),
 	"process.list":   reads(processList),

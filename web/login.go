@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"strings"
 	"time"
+
+	"trl/web/ui"
 )
 
 // loginPage takes the token out of the fragment, which browsers send to nobody, and out of the address bar, and posts it.
@@ -28,14 +30,14 @@ if (m) {
 </script>
 `))
 
-// homePage is honest about what is not there yet.
-var homePage = template.Must(template.New("home").Parse(`<!doctype html>
-<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>trl</title>
-<style nonce="{{.}}">body{font:16px system-ui;margin:4em auto;max-width:38em;padding:0 1em}</style>
-<h1>trl</h1>
-<p>This gateway is running. The web terminal will live on this page and is not built yet.</p>
-<p>Programs connect to <code>/v1/ws</code>; <a href="/v1/schema">/v1/schema</a> describes every message. On the command line: <code>trl run -- COMMAND</code>.</p>
-`))
+// home is the web terminal, for those who are logged in.
+func (s *Server) home(w http.ResponseWriter, r *http.Request) {
+	if _, ok := s.authenticate(r); !ok {
+		http.Redirect(w, r, "/login", http.StatusSeeOther)
+		return
+	}
+	ui.ServePage(w, rand.Text())
+}
 
 func (s *Server) page(t *template.Template) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {

@@ -31,7 +31,7 @@ func processList(k *call, q *protocol.SessionRef) (any, error) {
 	return k.on(*q, false, func(s *pool.Session) (any, error) {
 		list := &protocol.Processes{Processes: []protocol.ProcessInfo{}, Background: s.Background()}
 		for _, p := range s.Processes() {
-			list.Processes = append(list.Processes, p.Info())
+			list.Processes = append(list.Processes, p.Seen())
 		}
 		return list, nil
 	})
@@ -46,7 +46,7 @@ func processInfo(k *call, q *protocol.ProcessRef) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	info := p.Info()
+	info := p.Seen()
 	return &info, nil
 }
 

@@ -32,6 +32,7 @@ func systemCapabilities(k *call, _ *protocol.None) (any, error) {
 	for _, m := range protocol.Methods() {
 		data.Methods = append(data.Methods, m.Name)
 	}
+	data.Principal = protocol.Who{Subject: k.c.who.Subject, Role: string(k.c.who.Role)}
 	data.Limits = maps.Clone(data.Limits)
 	if data.Limits == nil {
 		data.Limits = map[string]float64{}
