@@ -107,7 +107,9 @@ type Session struct {
 	resetting     int // resets asked for and not done: nobody gets the turn
 	execs         map[string]*Exec
 	processes     map[string]*Process
+	terminals     map[string]*Terminal
 	working       int                // processes that run or are being started
+	termsOpen     int                // terminals, likewise
 	records       records            // those of execs and processes that have ended
 	husks         []*Exec            // let go, but their request_key must be remembered
 	huskProcesses []*Process         // the same
@@ -147,6 +149,7 @@ func newSession(p *Pool, id, owner, name string, t terms) *Session {
 		dir:       t.dir,
 		execs:     map[string]*Exec{},
 		processes: map[string]*Process{},
+		terminals: map[string]*Terminal{},
 	}
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	s.active.Store(s.created.UnixNano())
@@ -390,7 +393,7 @@ func (s *Session) Info() protocol.SessionInfo {
 	defer s.mu.Unlock()
 	info := protocol.SessionInfo{
 		Session: s.dataLocked(f), LastActiveAt: time.Unix(0, s.active.Load()), EnvCount: f.envs, CommandsRun: s.commands,
-		QueueLength: len(s.waiting), Processes: s.liveProcessesLocked(), Unmanaged: f.background,
+		QueueLength: len(s.waiting), Processes: s.liveProcessesLocked(), Terminals: s.termsOpen, Unmanaged: f.background,
 		Owner: s.owner, MemoryBytes: f.memory, LastExec: s.last,
 	}
 	if e := s.running; e != nil {

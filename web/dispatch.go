@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"crypto/rand"
 	"reflect"
-	"slices"
 
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -59,6 +58,15 @@ var handlers = map[string]handler{
 	"process.input":  changes(processInput),
 	"process.kill":   changes(processKill),
 	"process.wait":   reads(processWait),
+
+	"term.open":     changes(termOpen),
+	"term.input":    changes(termInput),
+	"term.resize":   changes(termResize),
+	"term.close":    changes(termClose),
+	"term.attach":   reads(termAttach),
+	"term.detach":   reads(termDetach),
+	"term.list":     reads(termList),
+	"term.snapshot": reads(termSnapshot),
 
 	"system.ping":         reads(systemPing),
 	"system.stats":        reads(systemStats),
@@ -117,8 +125,6 @@ func (k *call) dispatch() (any, error) {
 		return h.run(k)
 	case ok:
 		return nil, protocol.Errorf(protocol.Forbidden, "a viewer may only read")
-	case slices.Contains(protocol.Later, k.method):
-		return nil, protocol.Errorf(protocol.NotSupported, "%s is not supported yet", k.method)
 	}
 	return nil, protocol.Errorf(protocol.UnknownMethod, "unknown method")
 }

@@ -432,7 +432,9 @@ func (s *Server) serveWebSocket(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	r.Context().Value(socketKey{}).(*socket).known()
-	s.serveConn(newConn(s, t, t.out, who))
+	c := newConn(s, t, t.out, who)
+	c.binary = t.ws.Subprotocol() == subprotocolBinary
+	s.serveConn(c)
 }
 
 func (s *Server) serveUnix(l net.Listener) error {
