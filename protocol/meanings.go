@@ -116,6 +116,8 @@ var meanings = map[string]string{
 	"TermAttach.snapshot":     "begin with the screen in place of history (false)",
 	"TermAttach.on_slow":      "for a client slower than the output: slow the terminal down, or skip with a stream.gap and show the screen (block for control, skip for view)",
 	"mode":                    "whether this connection may type and set the size",
+	"window_bytes":            "send at most so many bytes more than stream.ack has acknowledged (0, no such bound)",
+	"StreamAck.offset":        "every byte of the stream before it is done with",
 	"TermAttached.offset":     "where in the stream it begins",
 	"TermInfo.state":          "whether it still runs",
 	"TermAttached.state":      "whether it still runs",

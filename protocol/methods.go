@@ -105,6 +105,8 @@ var methods = []Method{
 	method[TermRef, TermSnapshot]("term.snapshot", "Returns a terminal's screen as lines of text, with the cursor.",
 		TermNotFound, SessionLost),
 
+	method[StreamAck, None]("stream.ack", "Says how far this client has got with a stream that it opened or attached with `window_bytes`: more may be sent. Only forward; for any other stream it is nothing."),
+
 	method[None, Pong]("system.ping", "Tells that the server is there, and its epoch."),
 	method[None, Stats]("system.stats", "Counts what the server has."),
 	method[None, Capabilities]("system.capabilities", "Tells what the server can do and where its bounds are."),

@@ -455,6 +455,8 @@ type TermOpen struct {
 	Env        Env    `json:"env,omitzero"`
 	WorkingDir string `json:"working_dir,omitzero"`
 	OnSlow     string `json:"on_slow,omitzero"`
+
+	WindowBytes int64 `json:"window_bytes,omitzero"`
 }
 
 // TermOpened is what term.open answers.
@@ -498,6 +500,8 @@ type TermAttach struct {
 	Mode     string `json:"mode,omitzero"` // control | view
 	Snapshot bool   `json:"snapshot,omitzero"`
 	OnSlow   string `json:"on_slow,omitzero"`
+
+	WindowBytes int64 `json:"window_bytes,omitzero"`
 }
 
 // TermAttached is what term.attach answers.
@@ -574,6 +578,12 @@ type TermCommand struct {
 }
 
 // --- streams and events (§7, §8) ---
+
+// StreamAck is the params of stream.ack.
+type StreamAck struct {
+	StreamID string `json:"stream_id"`
+	Offset   int64  `json:"offset"`
+}
 
 // StreamStarted is the data of stream.started: what is sent, on a connection with binary frames, before the first chunk of a
 // stream that no answer has named.

@@ -230,7 +230,13 @@ func (q *TermOpen) Validate() *Error {
 		q.Env.validate(),
 		validDir(q.WorkingDir),
 		oneOf("on_slow", q.OnSlow),
+		notNegative("window_bytes", &q.WindowBytes),
 	)
+}
+
+// Validate wants a stream and an offset.
+func (q *StreamAck) Validate() *Error {
+	return first(present("stream_id", q.StreamID), notNegative("offset", &q.Offset))
 }
 
 // Validate wants a terminal.
@@ -256,7 +262,8 @@ func (q *TermAttach) Validate() *Error {
 	if q.Snapshot && q.Offset != nil {
 		return InvalidParam("snapshot", "snapshot and offset exclude each other")
 	}
-	return first(present("term_id", q.TermID), notNegative("offset", q.Offset), oneOf("mode", q.Mode), oneOf("on_slow", q.OnSlow))
+	return first(present("term_id", q.TermID), notNegative("offset", q.Offset), oneOf("mode", q.Mode), oneOf("on_slow", q.OnSlow),
+		notNegative("window_bytes", &q.WindowBytes))
 }
 
 func validSize(field string, n int) *Error {

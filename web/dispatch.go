@@ -68,6 +68,8 @@ var handlers = map[string]handler{
 	"term.list":     reads(termList),
 	"term.snapshot": reads(termSnapshot),
 
+	"stream.ack": reads(streamAck),
+
 	"system.ping":         reads(systemPing),
 	"system.stats":        reads(systemStats),
 	"system.capabilities": reads(systemCapabilities),

@@ -15,7 +15,7 @@ func termOpen(k *call, q *protocol.TermOpen) (any, error) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		return c.followLocked(k, termSource(t), 0, q.OnSlow != "skip", func(sub *subscription) any {
-			sub.view = t.View(true, q.Cols, q.Rows)
+			sub.view, sub.credit = t.View(true, q.Cols, q.Rows), newCredit(q.WindowBytes, 0)
 			return &protocol.TermOpened{TermID: t.ID(), SessionID: s.ID(), StreamID: t.StreamID(), StreamNo: c.number(sub), Pid: t.Info().Pid}
 		})
 	})
@@ -97,7 +97,7 @@ func termAttach(k *call, q *protocol.TermAttach) (any, error) {
 		before = sub.view
 	}
 	return c.followLocked(k, termSource(t), offset, block, func(sub *subscription) any {
-		sub.view, sub.showScreen = t.ViewAfter(before, control), q.Snapshot
+		sub.view, sub.showScreen, sub.credit = t.ViewAfter(before, control), q.Snapshot, newCredit(q.WindowBytes, offset)
 		info := t.Info()
 		a := &protocol.TermAttached{
 			TermID: t.ID(), StreamID: t.StreamID(), StreamNo: c.number(sub), Offset: offset, Mode: "view", Cols: info.Cols, Rows: info.Rows, State: info.State,

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"sync"
 	"unicode/utf8"
 
 	"trl/pool"
@@ -88,10 +89,14 @@ type subscription struct {
 	source
 	*fate
 	r          *pool.Reader
-	no         uint64       // in binary frames
-	view       *pool.Viewer // at a terminal; nil at anything else
-	showScreen bool         // a terminal's screen comes first
-	least      int64        // what was there at the start is sent also when the command had ended before
+	no         uint64        // in binary frames
+	view       *pool.Viewer  // at a terminal; nil at anything else
+	showScreen bool          // a terminal's screen comes first
+	block      bool          // what r was attached with
+	credit     *credit       // nil: the transport's flow control is all there is; set before the pump starts
+	stopped    chan struct{} // closed by stop
+	stopping   sync.Once
+	least      int64 // what was there at the start is sent also when the command had ended before
 }
 
 // fate is how a subscription ended, for those who ask when it is no more.
@@ -102,7 +107,10 @@ type fate struct {
 }
 
 // stop makes the pump end; it is gone when gone is closed.
-func (sub *subscription) stop() { sub.r.Close() }
+func (sub *subscription) stop() {
+	sub.r.Close()
+	sub.stopping.Do(func() { close(sub.stopped) })
+}
 
 // subscribeLocked answers k and sends the stream from offset on. Called with mu held.
 func (c *conn) subscribeLocked(k *call, src source, offset int64, onSlow string) (any, error) {
@@ -151,7 +159,7 @@ func (c *conn) joinLocked(src source, offset int64, block bool) (sub, before *su
 		return nil, nil, err
 	}
 	c.streamNo++
-	sub = &subscription{source: src, fate: &fate{gone: make(chan struct{})}, r: r, no: c.streamNo, least: src.journal.Size()}
+	sub = &subscription{source: src, fate: &fate{gone: make(chan struct{})}, r: r, no: c.streamNo, block: block, stopped: make(chan struct{}), least: src.journal.Size()}
 	c.subs[src.stream] = sub
 	if before != nil {
 		before.next = sub.fate
@@ -274,6 +282,9 @@ func (c *conn) screen(sub *subscription, from int64) bool {
 
 // output sends a piece of output as this client wants it.
 func (c *conn) output(sub *subscription, o *protocol.Output) bool {
+	if !sub.await(c.ctx, o.Offset, c.srv.cfg.SlowClient) {
+		return false
+	}
 	var err error
 	if c.binary {
 		err = c.out.sendBinary(func(dst []byte) []byte { return protocol.AppendBinary(dst, sub.no, o) })

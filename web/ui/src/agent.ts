@@ -23,7 +23,8 @@ export class Agent implements View {
 
   private readonly blocks = new Map<string, ExecBlock>();
   private readonly processes = new Map<string, ProcessRow>();
-  private readonly list = h("div", { class: "blocks", attr: { role: "log", "aria-live": "off", "aria-label": "commands", tabindex: 0 } });
+  private readonly content = h("div", { class: "blocks" });
+  private readonly list = h("div", { class: "blocks-scroll", attr: { role: "log", "aria-live": "off", "aria-label": "commands", tabindex: 0 } }, this.content);
   private readonly empty = h("p", { class: "empty" }, "No commands yet. What a program runs in this session appears here as it happens.");
   private readonly facts = h("dl", { class: "facts" });
   private readonly queue = h("ol", { class: "queue", attr: { role: "list" } });
@@ -38,6 +39,7 @@ export class Agent implements View {
   private timer = 0;
   private clock = 0;
   private takenOver = false;
+  private atEnd = true; // the list is scrolled to its end, and stays there
   private over = false;
 
   constructor(
@@ -71,6 +73,8 @@ export class Agent implements View {
     this.seen = new IntersectionObserver((entries) => {
       for (const entry of entries) if (entry.isIntersecting) void this.blocks.get((entry.target as HTMLElement).dataset.exec ?? "")?.load();
     });
+    new ResizeObserver(() => this.keepEnd()).observe(this.content);
+    this.list.addEventListener("scroll", () => (this.atEnd = this.list.scrollTop + this.list.clientHeight >= this.list.scrollHeight - 24));
     this.wire();
     this.unlock();
     void this.start();
@@ -89,6 +93,7 @@ export class Agent implements View {
     this.clock = setInterval(() => this.blocks.forEach((block) => block.tick()), 1000);
     void this.refresh();
     this.draw();
+    this.keepEnd();
   }
 
   hide(): void {
@@ -176,20 +181,22 @@ export class Agent implements View {
   private block(entry: ExecEntry): void {
     let block = this.blocks.get(entry.exec_id);
     if (!block) {
-      const follows = this.list.scrollTop + this.list.clientHeight >= this.list.scrollHeight - 40;
       block = new ExecBlock(this.connection, entry.exec_id, entry.stream_id, entry.command, Date.parse(entry.started_at ?? entry.queued_at));
       block.element.dataset.exec = entry.exec_id;
       block.unlock(this.takenOver);
       this.blocks.set(entry.exec_id, block);
-      this.list.append(block.element);
+      this.content.append(block.element);
       this.empty.hidden = true;
       this.shorten();
-      if (follows) requestAnimationFrame(() => (this.list.scrollTop = this.list.scrollHeight));
     }
     if (entry.exit && !block.ended) {
       block.end(entry.exit);
       this.seen.observe(block.element);
     }
+  }
+
+  private keepEnd(): void {
+    if (this.atEnd) this.list.scrollTop = this.list.scrollHeight;
   }
 
   private shorten(): void {

@@ -2,7 +2,7 @@ import type { Connection } from "./connection";
 import { button, fill, h, say } from "./dom";
 import { exitMark, wentWell } from "./exit";
 import { bytes, duration } from "./format";
-import { beyond } from "./frame";
+import { beyond, endOf } from "./frame";
 import { icon } from "./icons";
 import { complain } from "./notice";
 import { copy } from "./clipboard";
@@ -50,7 +50,7 @@ export class ExecBlock {
       chunk: (chunk) => {
         const fresh = beyond(chunk, this.next);
         if (!fresh) return;
-        this.next = fresh.offset + fresh.bytes.length;
+        this.next = endOf(fresh);
         this.output.add(fresh);
         this.element.classList.add("has-output");
       },

@@ -6,10 +6,12 @@ export interface Chunk {
   stream: StreamName;
   bytes: Uint8Array;
   replay: boolean;
+  snapshot: boolean; // a terminal's screen, drawn for us: its bytes are none of the stream, which goes on at offset
 }
 
 const kinds: Record<number, StreamName> = { 1: "stdout", 2: "stderr", 3: "tty" };
 const replayFlag = 0x10;
+const snapshotFlag = 0x20;
 
 /** Reads a binary frame: kind, uvarint stream number, uvarint offset, raw bytes. */
 export function readFrame(buffer: ArrayBuffer): { no: number; chunk: Chunk } | undefined {
@@ -25,19 +27,19 @@ export function readFrame(buffer: ArrayBuffer): { no: number; chunk: Chunk } | u
     return NaN;
   };
   const kind = all[at++] ?? 0;
-  const stream = kinds[kind & ~replayFlag];
+  const stream = kinds[kind & ~(replayFlag | snapshotFlag)];
   const no = uvarint();
   const offset = uvarint();
   if (!stream || Number.isNaN(offset)) return undefined;
-  return { no, chunk: { offset, stream, bytes: all.subarray(at), replay: (kind & replayFlag) !== 0 } };
+  return { no, chunk: { offset, stream, bytes: all.subarray(at), replay: (kind & replayFlag) !== 0, snapshot: (kind & snapshotFlag) !== 0 } };
 }
 
 const encoder = new TextEncoder();
 
 /** Reads the same out of JSON. */
-export function readChunk(data: WireChunk & { replay?: boolean }): Chunk {
+export function readChunk(data: WireChunk & { replay?: boolean; snapshot?: boolean }): Chunk {
   const bytes = data.encoding === "base64" ? fromBase64(data.data) : encoder.encode(data.data);
-  return { offset: data.offset, stream: data.stream, bytes, replay: data.replay ?? false };
+  return { offset: data.offset, stream: data.stream, bytes, replay: data.replay ?? false, snapshot: data.snapshot ?? false };
 }
 
 function fromBase64(text: string): Uint8Array {
@@ -47,9 +49,15 @@ function fromBase64(text: string): Uint8Array {
   return bytes;
 }
 
+/** Where the stream goes on after a piece. */
+export function endOf(chunk: Chunk): number {
+  return chunk.snapshot ? chunk.offset : chunk.offset + chunk.bytes.length;
+}
+
 /** What is new in a piece for someone who has everything before offset next: nothing of it is taken twice. */
 export function beyond(chunk: Chunk, next: number): Chunk | undefined {
-  const end = chunk.offset + chunk.bytes.length;
+  if (chunk.snapshot) return chunk;
+  const end = endOf(chunk);
   if (end <= next) return undefined;
   if (chunk.offset >= next) return chunk;
   return { ...chunk, offset: next, bytes: chunk.bytes.subarray(next - chunk.offset) };

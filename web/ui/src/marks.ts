@@ -26,6 +26,8 @@ export class Marks {
   readonly picked = new Signal<Block>();
   blocks: Block[] = [];
   private selected: Block | undefined;
+  /** The shell's own word in its marks. The first mark there is comes from the shell; what else prints marks does not know the word. */
+  private word: string | undefined;
 
   constructor(
     private readonly term: Xterm,
@@ -90,6 +92,9 @@ export class Marks {
   private mark(data: string): void {
     if (this.term.buffer.active.type === "alternate") return; // a full-screen program that shows a recording
     const [kind, ...rest] = data.split(";");
+    const word = kind === "E" ? rest[1] : rest.find((part) => part.startsWith("aid="))?.slice(4);
+    this.word ??= word;
+    if (word !== this.word) return;
     const last = this.blocks.at(-1);
     switch (kind) {
       case "A":

@@ -14,6 +14,7 @@ import { exitMark } from "./exit";
 import { Feed } from "./feed";
 import { Find } from "./find";
 import { duration, firstLine } from "./format";
+import { endOf } from "./frame";
 import { icon } from "./icons";
 import { Keybar } from "./keybar";
 import { blockWords, Marks, textBetween, type Block } from "./marks";
@@ -65,10 +66,12 @@ export class Pane implements View {
     readonly session: string,
     readonly term: string,
     mode: Mode,
+    fresh: { streamId: string; size: Size } | undefined, // it was opened just now
     private readonly asks: { reveal(view: View): void; lost(why: string): void; another(): void },
   ) {
     this.key = `term/${session}/${term}`;
     this.xterm = new Xterm({
+      ...fresh?.size,
       allowProposedApi: true, // decorations and unicode versions
       fontFamily: mono,
       fontSize: settings.fontSize,
@@ -106,7 +109,8 @@ export class Pane implements View {
     this.wire();
     this.watcher = new ResizeObserver(() => this.measureSoon());
     this.draw();
-    void this.terminal.attach();
+    if (fresh) this.terminal.adopt(fresh.streamId, fresh.size);
+    else void this.terminal.attach();
   }
 
   label(): string {
@@ -233,9 +237,9 @@ export class Pane implements View {
     this.screen.addEventListener("paste", (event) => void this.paste(event), { capture: true });
 
     this.ends.push(
-      terminal.chunk.on((chunk) => this.feed.write(chunk, () => {})),
+      terminal.chunk.on((chunk) => this.feed.write(chunk, () => terminal.drawn(endOf(chunk)))),
       terminal.gap.on(({ from, to }) => this.feed.remark(gapWords(from, to))),
-      terminal.resized.on((size) => this.follow(size)),
+      terminal.resized.on((size) => this.setSize(size)),
       terminal.modeChanged.on(() => this.draw()),
       terminal.exited.on(({ exit_code, signal }) => this.over(signal ? `ended by ${signal}` : `ended with exit ${exit_code ?? "?"}`)),
       terminal.lost.on((why) => {
@@ -299,19 +303,13 @@ export class Pane implements View {
     if (!this.visible || !this.opened || this.terminal.mode !== "control") return;
     const size = this.fit.proposeDimensions();
     if (!size || !(size.cols > 1) || !(size.rows > 1)) return; // its place has no size now
-    if (size.cols !== this.xterm.cols || size.rows !== this.xterm.rows) this.xterm.resize(size.cols, size.rows);
+    this.setSize(size);
     this.terminal.resize(size);
-    this.tellSize();
   }
 
-  private follow(size: Size): void {
-    if (this.terminal.mode === "control") return;
-    this.xterm.resize(size.cols, size.rows);
-    this.tellSize();
-  }
-
-  private tellSize(): void {
-    say(this.size, `${this.xterm.cols}×${this.xterm.rows}`);
+  private setSize(size: Size): void {
+    if (size.cols !== this.xterm.cols || size.rows !== this.xterm.rows) this.xterm.resize(size.cols, size.rows);
+    say(this.size, `${size.cols}×${size.rows}`);
   }
 
   private over(why: string): void {

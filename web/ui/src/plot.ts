@@ -9,6 +9,7 @@ export interface Line {
 
 interface Options {
   title: string;
+  least: number; // the scale reaches to it at least
   format(value: number): string;
   stacked?: boolean;
 }
@@ -42,7 +43,7 @@ export class Plot {
   draw(times: number[], lines: Line[]): void {
     this.times = times;
     this.lines = lines;
-    const most = nice(Math.max(1e-9, ...times.map((_, at) => (this.options.stacked ? lines.reduce((sum, line) => sum + (line.values[at] ?? 0), 0) : Math.max(0, ...lines.map((line) => line.values[at] ?? 0))))));
+    const most = nice(Math.max(this.options.least, ...times.map((_, at) => (this.options.stacked ? lines.reduce((sum, line) => sum + (line.values[at] ?? 0), 0) : Math.max(0, ...lines.map((line) => line.values[at] ?? 0))))));
     const y = (value: number) => (height - bottom) * (1 - value / most);
     const shapes: SVGElement[] = [0, 0.5, 1].map((part) => svg("line", { x1: left, x2: width, y1: y(most * part), y2: y(most * part), class: "plot-grid" }));
     const floor = times.map(() => 0);

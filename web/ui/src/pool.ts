@@ -12,9 +12,9 @@ export class Pool implements View {
   readonly changed = new Signal<void>();
   readonly element: HTMLElement;
   private readonly tiles = h("dl", { class: "tiles" });
-  private readonly sessions = new Plot({ title: "Sessions by state", format: count, stacked: true });
-  private readonly rate = new Plot({ title: "Commands a second", format: (v) => count(v) });
-  private readonly latency = new Plot({ title: "Time a command takes", format: duration });
+  private readonly sessions = new Plot({ title: "Sessions by state", least: 2, format: count, stacked: true });
+  private readonly rate = new Plot({ title: "Commands a second", least: 1, format: (v) => count(v) });
+  private readonly latency = new Plot({ title: "Time a command takes", least: 10, format: duration });
   private readonly reaper = h("div", { class: "tables" });
   private off: (() => void) | undefined;
 
@@ -58,13 +58,13 @@ export class Pool implements View {
     if (stats) {
       const tiles: [string, string][] = [
         ["Sessions", `${stats.active_sessions} of ${stats.max_sessions}`],
-        ["Commands running", count(stats.running)],
+        ["Running", count(stats.running)],
         ["Queued", count(stats.queued)],
         ["Processes", count(stats.processes)],
         ["Terminals", count(stats.terminals)],
         ["Warm shells", count(stats.warm_shells)],
-        ["Commands ever", count(stats.total_commands_run)],
-        ["Gateway memory", bytes(stats.memory_rss_bytes)],
+        ["Commands", count(stats.total_commands_run)],
+        ["Memory", bytes(stats.memory_rss_bytes)],
         ["Up", duration(stats.uptime_s * 1000)],
       ];
       fill(this.tiles, ...tiles.map(([name, value]) => h("div", { class: "tile" }, h("dt", {}, name), h("dd", { class: "num" }, value))));

@@ -2,7 +2,7 @@ import type { Connection } from "./connection";
 import { button, fill, h } from "./dom";
 import { exitMark } from "./exit";
 import { age, bytes } from "./format";
-import { beyond, readChunk, type Chunk } from "./frame";
+import { beyond, endOf, readChunk, type Chunk } from "./frame";
 import { complain } from "./notice";
 import { Output } from "./output";
 import type { ProcessInfo } from "./wire";
@@ -93,7 +93,7 @@ export class ProcessRow {
   private take(chunk: Chunk): void {
     const fresh = beyond(chunk, this.next);
     if (!fresh) return;
-    this.next = fresh.offset + fresh.bytes.length;
+    this.next = endOf(fresh);
     this.output?.add(fresh);
   }
 

@@ -34,8 +34,8 @@ export class Sessions {
     }
     this.asking = true;
     try {
-      const { sessions } = await this.connection.call("session.list", {});
-      this.list = sessions.sort((a, b) => Date.parse(a.created_at) - Date.parse(b.created_at));
+      const lists = await Promise.all([this.connection.call("session.list", {}), this.connection.call("session.list", { state: "TERMINATED" })]);
+      this.list = lists.flatMap(({ sessions }) => sessions).sort((a, b) => Number(a.state === "TERMINATED") - Number(b.state === "TERMINATED") || Date.parse(a.created_at) - Date.parse(b.created_at));
       this.loaded = true;
       this.changed.emit();
     } catch {

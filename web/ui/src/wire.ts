@@ -141,6 +141,13 @@ export interface TermOpened {
   pid: number;
 }
 
+export interface TermAttached extends StreamOpened {
+  mode: "control" | "view";
+  cols: number;
+  rows: number;
+  state: "running" | "exited";
+}
+
 export interface Stats {
   active_sessions: number;
   by_state: Partial<Record<SessionState, number>>;
@@ -175,7 +182,7 @@ interface None {}
 export interface Methods {
   "session.create": [{ name?: string; shell?: string; working_dir?: string; labels?: Record<string, string> }, SessionData];
   "session.info": [SessionRef, SessionInfo];
-  "session.list": [None, { sessions: SessionInfo[] }];
+  "session.list": [{ state?: SessionState }, { sessions: SessionInfo[] }];
   "session.destroy": [SessionRef & { force?: boolean }, { session_id: string; state: string; reason: string }];
   "session.rename": [SessionRef & { name: string }, SessionData];
   "session.touch": [SessionRef, None];
@@ -196,13 +203,15 @@ export interface Methods {
   "process.detach": [{ process_id: string }, None];
   "process.kill": [{ process_id: string; signal?: string }, ProcessInfo];
 
-  "term.open": [SessionRef & { cols: number; rows: number; command?: string }, TermOpened];
+  "term.open": [SessionRef & { cols: number; rows: number; command?: string; window_bytes?: number }, TermOpened];
   "term.input": [{ term_id: string; data: string; encoding?: "base64" }, None];
   "term.resize": [{ term_id: string; cols: number; rows: number }, None];
   "term.close": [{ term_id: string }, None];
-  "term.attach": [{ term_id: string; offset?: number; mode: "control" | "view"; snapshot?: boolean }, StreamOpened & Partial<TermInfo>];
+  "term.attach": [{ term_id: string; offset?: number; mode: "control" | "view"; snapshot?: boolean; window_bytes?: number }, TermAttached];
   "term.detach": [{ term_id: string }, None];
   "term.list": [SessionRef, { terminals: TermInfo[] }];
+
+  "stream.ack": [{ stream_id: string; offset: number }, None];
 
   "system.ping": [None, { uptime_s: number; version: string; time: string; epoch: string }];
   "system.stats": [None, Stats];

@@ -11,7 +11,7 @@ import { nameOf, type Sessions } from "./sessions";
 import { settings } from "./settings";
 import { mono } from "./theme";
 import type { Tabs } from "./tabs";
-import type { Mode, Size } from "./terminal";
+import { windowBytes, type Mode, type Size } from "./terminal";
 import type { View } from "./view";
 import type { Capabilities, SessionInfo } from "./wire";
 
@@ -76,8 +76,9 @@ export class Workspace {
 
   async newTerminal(session: string): Promise<void> {
     try {
-      const opened = await this.connection.call("term.open", { session_id: session, ...this.roomFor() });
-      this.openPane(session, opened.term_id, "control");
+      const size = this.roomFor();
+      const opened = await this.connection.call("term.open", { session_id: session, ...size, window_bytes: windowBytes });
+      this.openPane(session, opened.term_id, "control", { streamId: opened.stream_id, size });
     } catch (error) {
       complain("Terminal", error);
     }
@@ -132,9 +133,9 @@ export class Workspace {
     else if (kind === "term" && session && term) this.openPane(session, term, mode ?? "view");
   }
 
-  private openPane(session: string, term: string, mode: Mode): void {
+  private openPane(session: string, term: string, mode: Mode, fresh?: { streamId: string; size: Size }): void {
     const key = `term/${session}/${term}`;
-    const pane = this.tabs.find(key) ?? new Pane(this.connection, this.sessions, session, term, mode, {
+    const pane = this.tabs.find(key) ?? new Pane(this.connection, this.sessions, session, term, mode, fresh, {
       reveal: (view: View) => this.tabs.select(view),
       lost: (why: string) => this.banner.lost(why),
       another: () => this.mayChange && void this.newTerminal(session),
