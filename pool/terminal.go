@@ -18,6 +18,10 @@ import (
 // closeGrace is between HUP and KILL where term.close does not say (PROTOCOL.md §6).
 const closeGrace = 2 * time.Second
 
+// termRings is how many times a command's ring a terminal's is: a person who loads the page anew wants what was on it, and has
+// nothing else that keeps it. The memory is used as output comes.
+const termRings = 4
+
 // Terminal is one PTY and what runs in it: open or ended. Ended, it stays readable while it is retained.
 type Terminal struct {
 	// set once in openTerminal
@@ -96,7 +100,7 @@ func (s *Session) OpenTerminal(ctx context.Context, q *protocol.TermOpen) (*Term
 
 func newTerminal(s *Session, stream, text, nonce string) *Terminal {
 	t := &Terminal{
-		stream: stream, session: s, text: text, nonce: nonce, journal: journal.New(s.pool.config.RingBytes), marks: screen.NewMarks(nonce),
+		stream: stream, session: s, text: text, nonce: nonce, journal: journal.New(termRings * s.pool.config.RingBytes), marks: screen.NewMarks(nonce),
 		marked: make(chan struct{}, 1), done: make(chan struct{}),
 	}
 	t.journal.Tap(func(_ journal.Stream, p []byte) {

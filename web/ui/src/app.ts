@@ -35,6 +35,10 @@ const sidebar = new Sidebar(
     activity: (session) => workspace.openActivity(session.session_id),
     rename: (session) => void workspace.rename(session),
     destroy: (session) => void workspace.destroy(session),
+    block: (session) => {
+      const open = tabs.views.find((view): view is Pane => view instanceof Pane && view.session === session.session_id);
+      return open?.marks.running ?? open?.marks.blocks.findLast((block) => block.from);
+    },
   },
   () => workspace.mayChange,
 );
@@ -118,4 +122,4 @@ workspace.restore();
 connection.dial();
 
 // For the console of a curious person, and for our tests.
-Object.assign(window, { trl: { connection, sessions, tabs, workspace, settings, choose } });
+Object.assign(window, { trl: { connection, sessions, samples, tabs, workspace, settings, choose } });

@@ -1,7 +1,8 @@
-import { button, fill, h, say } from "./dom";
+import { button, fill, h, say, type Child } from "./dom";
 import { exitMark } from "./exit";
 import { age, bytes, duration, firstLine } from "./format";
 import { icon } from "./icons";
+import { blockWords, type Block } from "./marks";
 import { nameOf, type Sessions } from "./sessions";
 import type { SessionInfo } from "./wire";
 
@@ -11,6 +12,8 @@ export interface SidebarActions {
   activity(session: SessionInfo): void;
   rename(session: SessionInfo): void;
   destroy(session: SessionInfo): void;
+  /** The latest command in a terminal of the session that is open here: such commands are no execs, and the gateway's list has none of them. */
+  block(session: SessionInfo): Block | undefined;
 }
 
 const stateWords: Record<SessionInfo["state"], string> = { CREATING: "starting", IDLE: "idle", RUNNING: "running", TERMINATED: "ended" };
@@ -94,7 +97,7 @@ class Row {
   private readonly open: HTMLButtonElement;
   private readonly change: HTMLButtonElement[];
 
-  constructor(session: SessionInfo, actions: SidebarActions) {
+  constructor(session: SessionInfo, private readonly actions: SidebarActions) {
     this.session = session;
     this.open = h(
       "button",
@@ -139,6 +142,8 @@ class Row {
       const words = `${firstLine(s.current_exec.command)}|${duration(Math.max(0, Math.floor(ran / 1000) * 1000))}`;
       this.doing.title = s.current_exec.command;
       this.put(this.doing, words, () => [h("code", {}, firstLine(s.current_exec!.command)), h("span", { class: "num" }, words.split("|").pop()!)]);
+    } else if (this.ofTerminal(s)) {
+      // said
     } else if (s.state === "TERMINATED") {
       this.put(this.doing, `ended ${s.reason}`, () => [`ended: ${(s.reason ?? "").replaceAll("_", " ")}`]);
     } else if (s.last_exec) {
@@ -159,8 +164,22 @@ class Row {
     say(this.facts, facts.filter(Boolean).join(" · "));
   }
 
+  private ofTerminal(s: SessionInfo): boolean {
+    const block = s.state === "TERMINATED" ? undefined : this.actions.block(s);
+    if (!block || !block.command) return false;
+    const ran = block.took ?? (block.began && !block.ended ? Math.floor((Date.now() - block.began) / 1000) * 1000 : undefined);
+    this.doing.title = block.command;
+    this.put(this.doing, `${block.command} ${blockWords(block)} ${ran}`, () => [
+      block.ended && exitMark({ exit_code: block.exit ?? 0 }),
+      h("code", {}, firstLine(block.command)),
+      ran !== undefined && h("span", { class: "num" }, duration(ran)),
+    ]);
+    this.element.classList.toggle("busy", !block.ended);
+    return true;
+  }
+
   /** Makes new elements only when the words are new. */
-  private put(at: HTMLElement, words: string, make: () => (Node | string)[]): void {
+  private put(at: HTMLElement, words: string, make: () => Child[]): void {
     if (at.dataset.words === words) return;
     at.dataset.words = words;
     fill(at, ...make());
