@@ -17,7 +17,7 @@ var loginPage = template.Must(template.New("login").Parse(`<!doctype html>
 <style nonce="{{.}}">body{font:16px system-ui;margin:4em auto;max-width:30em;padding:0 1em}input,button{font:inherit;padding:.4em}</style>
 <h1>trl</h1>
 <p id="say" role="status">Log in with the token that <code>trl serve</code> printed.</p>
-<form method="post" action="/login"><input name="token" type="password" autocomplete="current-password" aria-label="token" required> <button>Log in</button></form>
+<form method="post" action="/login"><input name="username" autocomplete="username" value="trl" hidden><input name="token" type="password" autocomplete="current-password" aria-label="token" required> <button>Log in</button></form>
 <script nonce="{{.}}">
 const m = /^#token=(.+)$/.exec(location.hash);
 if (m) {
@@ -46,6 +46,7 @@ func (s *Server) page(t *template.Template) http.HandlerFunc {
 		h.Set("Content-Type", "text/html; charset=utf-8")
 		h.Set("Content-Security-Policy", "default-src 'none'; script-src 'nonce-"+nonce+"'; style-src 'nonce-"+nonce+
 			"'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'")
+		h.Set("Referrer-Policy", "same-origin") // with "no-referrer" the form is posted with "null" for its Origin, and refused
 		t.Execute(w, nonce)
 	}
 }

@@ -59,7 +59,7 @@ func TestLostSessionsAreSaidToBeLost(t *testing.T) {
 	p.until("the banner tells", `/Connection lost/.test(document.querySelector(".banner").textContent)`)
 	g.start() // on the same address, with the same tokens
 	p.until("it ends in lost, and why", `/lost because the gateway was started anew/.test(document.querySelector(".banner").textContent)`)
-	p.until("the terminal says it too", `/is over/.test(document.querySelector(".pane-note").textContent)`)
+	p.until("the terminal says it too", `/is over|has ended/.test(document.querySelector(".pane-note").textContent)`)
 	p.newTerminal()
 }
 

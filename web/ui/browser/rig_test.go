@@ -20,13 +20,14 @@ import (
 	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/cdproto/log"
 	"github.com/chromedp/cdproto/network"
+	cdppage "github.com/chromedp/cdproto/page"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/cdproto/target"
 	"github.com/chromedp/chromedp"
 )
 
 // patience bounds every wait on a busy machine; nothing takes a tenth of it unless it hangs.
-const patience = 60 * time.Second
+const patience = 20 * time.Second
 
 var (
 	chromium context.Context // of the one browser; set once in TestMain, nil without Chromium
@@ -278,6 +279,10 @@ func (g *gateway) openAt(origin, token string, options ...chromedp.Action) *page
 	g.t.Cleanup(func() { _ = target.DisposeBrowserContext(profile).Do(browserOf(chromium)) }) // else it ends with the browser
 	p := newPage(g.t, profile, origin)
 	p.do(append([]chromedp.Action{chromedp.EmulateViewport(1280, 800)}, options...)...)
+	p.do(chromedp.ActionFunc(func(ctx context.Context) error { // software WebGL is slow; one test has it
+		_, err := cdppage.AddScriptToEvaluateOnNewDocument(`localStorage["trl.settings"] ??= '{"webgl":false}'`).Do(ctx)
+		return err
+	}))
 	p.do(chromedp.Navigate(origin + "/login#token=" + token))
 	p.until("the page is connected", `typeof trl === "object" && trl.connection.up && trl.sessions.loaded && !!trl.workspace.capabilities`)
 	return p

@@ -112,6 +112,7 @@ connection.status.on((status) => {
     (capabilities) => {
       workspace.capabilities = capabilities;
       statusBar.introduce(capabilities);
+      sessions.changed.emit(); // what may be done is known now
     },
     () => {}, // it will be asked again when it is up again
   );

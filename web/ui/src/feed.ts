@@ -20,7 +20,7 @@ export class Feed {
     }
     for (const code of [4, 10, 11, 12]) parser.registerOscHandler(code, (data) => mute() && data.includes("?")); // what colour
     for (const id of [{ intermediates: "$", final: "q" }, { intermediates: "+", final: "q" }]) parser.registerDcsHandler(id, mute);
-    parser.registerOscHandler(52, mute); // the clipboard got it then
+    parser.registerOscHandler(52, (data) => mute() || data.endsWith("?")); // the clipboard got it then; and what is in it is nobody's to ask
   }
 
   get replaying(): boolean {

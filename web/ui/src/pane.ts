@@ -207,7 +207,7 @@ export class Pane implements View {
   }
 
   private loadWebgl(): void {
-    if (this.webgl || settings.screenReader) return;
+    if (this.webgl || settings.screenReader || !settings.webgl) return;
     try {
       const webgl = new WebglAddon();
       webgl.onContextLoss(() => {
@@ -286,7 +286,7 @@ export class Pane implements View {
 
   private restyle(): void {
     Object.assign(this.xterm.options, { fontSize: settings.fontSize, scrollback: settings.scrollback, screenReaderMode: settings.screenReader });
-    if (settings.screenReader) {
+    if (settings.screenReader || !settings.webgl) {
       this.webgl?.dispose();
       this.webgl = undefined;
     } else if (this.visible) this.loadWebgl();

@@ -8,6 +8,7 @@ export interface Settings {
   copyOnSelect: boolean;
   warnPaste: boolean; // also where the program takes bracketed paste
   notify: boolean;
+  webgl: boolean; // draw with the graphics card where there is one
   screenReader: boolean;
 }
 
@@ -18,6 +19,7 @@ const defaults: Settings = {
   copyOnSelect: true,
   warnPaste: true,
   notify: false,
+  webgl: true,
   screenReader: false,
 };
 
