@@ -27,7 +27,7 @@ import (
 )
 
 // patience bounds every wait on a busy machine; nothing takes a tenth of it unless it hangs.
-const patience = 20 * time.Second
+const patience = 60 * time.Second
 
 var (
 	chromium context.Context // of the one browser; set once in TestMain, nil without Chromium
