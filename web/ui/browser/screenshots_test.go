@@ -21,11 +21,10 @@ func TestScreenshots(t *testing.T) {
 	g := serve(t)
 	g.furnish()
 	p := g.open()
-	p.run(`trl.choose({webgl: true})`)
 	shot := func(name, scheme string, width, height int64) {
 		t.Helper()
 		p.do(
-			emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}, {Name: "hover", Value: "hover"}}),
+			emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}),
 			chromedp.EmulateViewport(width, height, chromedp.EmulateScale(1.5)),
 		)
 		p.until("the colours are there", fmt.Sprintf(`(trl.tabs.current?.xterm?.options.theme.background ?? "#ffffff") === "#ffffff" || %t`, scheme == "dark"))
@@ -44,6 +43,7 @@ func TestScreenshots(t *testing.T) {
 	g.run("agent", "./check parse queue stream")
 	g.run("agent", "grep -rn TODO .")
 	g.run("agent", "./check journal; exit_code=$?; echo 'warning: one test failed' >&2; (exit $exit_code)")
+	p.until("the session is listed", fmt.Sprintf(sessionID, "agent"))
 	p.run(fmt.Sprintf(`trl.connection.call("process.start", {session_id: `+sessionID+`, name: "dev server", command: "python3 -u -m http.server 0"})`, "agent"))
 	g.background("agent", "for n in $(seq 1 400); do echo \"building unit $n of 400\"; sleep 0.2; done")
 	p.until("it runs", `trl.sessions.list.some((s) => s.current_exec)`)

@@ -91,6 +91,7 @@ document.body.replaceChildren(
   noticeRegion,
 );
 
+tabs.changed.on(() => sidebar.tick());
 tabs.selected.on((view) => {
   document.body.classList.remove("sidebar-open");
   menu.setAttribute("aria-expanded", "false");

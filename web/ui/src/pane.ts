@@ -29,6 +29,8 @@ import { Terminal, type Mode, type Size } from "./terminal";
 import { mono, terminalTheme, themeChanged } from "./theme";
 import type { View } from "./view";
 
+/** What takes less is not measured by when its marks are drawn. */
+const blink = 100;
 const resizePause = 60; // ms: a window that is dragged changes its size at every frame, a program should draw once
 
 // One terminal in sight: xterm.js, what it is fed and what it sends, and the bar above it.
@@ -247,7 +249,10 @@ export class Pane implements View {
         this.asks.lost(why);
       }),
       terminal.refused.on((why) => notice(`What you typed did not arrive: ${why}`, "bad")),
-      this.marks.changed.on(() => this.draw()),
+      this.marks.changed.on(() => {
+        this.draw();
+        this.changed.emit();
+      }),
       this.marks.finished.on((block) => this.finished(block)),
       this.sessions.changed.on(() => this.changed.emit()),
       themeChanged.on(() => (xterm.options.theme = terminalTheme())),
@@ -341,7 +346,7 @@ export class Pane implements View {
       this.readout,
       block.ended ? exitMark({ exit_code: block.exit ?? 0 }) : h("span", { class: "exit running" }, "running"),
       h("code", { title: block.command }, firstLine(block.command)),
-      block.took !== undefined && h("span", { class: "num muted" }, duration(block.took)),
+      block.took !== undefined && block.took >= blink && h("span", { class: "num muted" }, duration(block.took)),
     );
   }
 }

@@ -81,7 +81,8 @@ export class Sidebar {
     }
   }
 
-  private tick(): void {
+  /** Something that the gateway's list does not tell has changed. */
+  tick(): void {
     for (const row of this.rows.values()) row.tick();
   }
 }
@@ -172,7 +173,7 @@ class Row {
     this.put(this.doing, `${block.command} ${blockWords(block)} ${ran}`, () => [
       block.ended && exitMark({ exit_code: block.exit ?? 0 }),
       h("code", {}, firstLine(block.command)),
-      ran !== undefined && h("span", { class: "num" }, duration(ran)),
+      ran !== undefined && ran >= 100 && h("span", { class: "num" }, duration(ran)),
     ]);
     this.element.classList.toggle("busy", !block.ended);
     return true;

@@ -14,6 +14,7 @@ export class Tabs {
   readonly bar = h("div", { class: "tabs", attr: { role: "tablist", "aria-label": "open views" } });
   readonly stage: HTMLElement;
   readonly selected = new Signal<View | undefined>();
+  readonly changed = new Signal<void>(); // something in one of the views
   private readonly tabs: Tab[] = [];
   private shown: Tab | undefined;
 
@@ -100,7 +101,10 @@ export class Tabs {
     const tab = { view, item, select };
     this.tabs.push(tab);
     this.bar.append(item);
-    view.changed.on(() => this.draw());
+    view.changed.on(() => {
+      this.draw();
+      this.changed.emit();
+    });
   }
 
   private draw(): void {
