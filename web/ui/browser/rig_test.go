@@ -474,6 +474,16 @@ func (p *page) enter(text string) {
 	p.key("Enter", "Enter")
 }
 
+// command types a command and waits until its shell says that it has ended.
+func (p *page) command(text string) {
+	p.t.Helper()
+	const ended = `trl.tabs.current.marks.blocks.filter((b) => b.ended).length`
+	before := eval[int](p, ended)
+	p.enter(text)
+	p.until(text+" has ended", fmt.Sprintf(`%s > %d`, ended, before))
+	p.prompt()
+}
+
 func (p *page) write(text string) {
 	p.t.Helper()
 	for _, r := range text {

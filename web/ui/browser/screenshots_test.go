@@ -55,8 +55,7 @@ func TestScreenshots(t *testing.T) {
 	p.do(chromedp.EmulateViewport(1240, 740, chromedp.EmulateScale(1.5)))
 	p.newTerminal()
 	for _, command := range []string{"cd project", "ls -l", "./check parse queue stream", "./check journal", "grep -n TODO *.go", "seq -s ' ' 40"} {
-		p.enter(command)
-		p.prompt()
+		p.command(command)
 	}
 	p.write("git commit -m ")
 	shot("terminal-dark", "dark", 1240, 740)

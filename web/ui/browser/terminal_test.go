@@ -236,9 +236,8 @@ func TestCommandBlocks(t *testing.T) {
 	p := g.open()
 	p.allowClipboard()
 	p.newTerminal()
-	p.enter("seq 1 100")
-	p.prompt()
-	p.enter("ls /does/not/exist; (exit 3)")
+	p.command("seq 1 100")
+	p.command("ls /does/not/exist; (exit 3)")
 	p.until("the end is marked", `/exit 3/.test(document.querySelector(".readout").textContent)`)
 	p.until("both have their marks", `document.querySelectorAll(".command-mark.ill").length === 1`)
 	if got := eval[string](p, `trl.tabs.current.marks.blocks.filter((b) => b.from).map((b) => b.command + "|" + b.exit).join("\n")`); got != "seq 1 100|0\nls /does/not/exist; (exit 3)|3" {

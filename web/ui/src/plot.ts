@@ -48,6 +48,7 @@ export class Plot {
     const shapes: SVGElement[] = [0, 0.5, 1].map((part) => svg("line", { x1: left, x2: width, y1: y(most * part), y2: y(most * part), class: "plot-grid" }));
     const floor = times.map(() => 0);
     for (const line of lines) {
+      if (this.options.stacked && !line.values.some(Boolean)) continue; // nothing of it: no edge on top of the others
       const tops = line.values.map((value, at) => (value === undefined ? undefined : this.options.stacked ? floor[at]! + value : value));
       for (const run of runs(tops)) {
         const points = run.map((at) => `${this.x(at).toFixed(1)},${y(tops[at]!).toFixed(1)}`);
@@ -55,8 +56,9 @@ export class Plot {
           const back = [...run].reverse().map((at) => `${this.x(at).toFixed(1)},${y(floor[at]!).toFixed(1)}`);
           shapes.push(svg("polygon", { points: [...points, ...back].join(" "), class: `area ${line.kind}` }));
         }
-        if (run.length === 1) points.push(points[0]!); // a single value is a dot
-        shapes.push(svg("polyline", { points: points.join(" "), class: `line ${line.kind}` }));
+        const single = run.length === 1; // a value between holes is a dot
+        if (single) points.push(points[0]!);
+        shapes.push(svg("polyline", { points: points.join(" "), class: `line ${line.kind}${single ? " single" : ""}` }));
       }
       if (this.options.stacked) tops.forEach((top, at) => (floor[at] = top ?? floor[at]!));
     }
