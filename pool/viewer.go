@@ -117,6 +117,7 @@ func (t *Terminal) resizeLocked(cols, rows int) {
 		return // it is ending
 	}
 	t.cols, t.rows = cols, rows
+	t.shown.resized(t.journal.Size(), cols, rows)
 	t.journal.Note(protocol.Event{Name: "term.resized", Data: &protocol.TermResized{TermID: t.ID(), Cols: cols, Rows: rows}})
 }
 
