@@ -65,6 +65,9 @@ func (t *Terminal) Input(v *Viewer, p []byte) error {
 		t.mu.Unlock()
 	}
 	err := t.terminal.Input(p)
+	if errors.Is(err, runtime.ErrLongLine) {
+		return protocol.Errorf(protocol.LimitExceeded, "terminal is in line mode, which holds 4095 bytes of a line").With("limit", "line")
+	}
 	if errors.Is(err, runtime.ErrStdinFull) {
 		return protocol.Errorf(protocol.LimitExceeded, "terminal is not being read").With("limit", "stdin")
 	}
