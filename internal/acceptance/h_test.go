@@ -559,7 +559,7 @@ func TestTermReadsTheUsersFiles(t *testing.T) {
 			h.see("hook")
 		} else {
 			h.keys("echo $FROM_ZSHENV\r")
-			h.see(`\n1\r\n`)
+			h.see(`[\x07\n]1\r\n`)
 		}
 		h.keys("exit\r")
 		h.end()
