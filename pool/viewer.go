@@ -47,6 +47,13 @@ func (v *Viewer) Leave() {
 	_ = t.session.Touch() // the clock of a terminal that nobody looks at starts now
 }
 
+// isViewed reports whether a client is attached.
+func (t *Terminal) isViewed() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.viewers) > 0
+}
+
 // Control reports whether the client may type.
 func (v *Viewer) Control() bool { return v.control }
 

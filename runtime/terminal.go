@@ -314,6 +314,9 @@ func (t *Terminal) typeOn() {
 	}
 }
 
+// Busy tells whether something runs in the terminal besides its first process. It asks the operating system.
+func (t *Terminal) Busy() bool { return len(t.cell.Others(t.pid)) > 0 }
+
 // Signal sends sig to all that runs in the terminal.
 func (t *Terminal) Signal(sig syscall.Signal) { t.cell.Signal(sig, 0) }
 
