@@ -190,18 +190,18 @@ func (s *Screen) Lines() []string {
 func (s *Screen) draw() string {
 	var b strings.Builder
 	for y := range s.e.Height() {
+		end := s.e.Width()
+		for end > 0 && blank(s.e.CellAt(end-1, y)) {
+			end--
+		}
+		if end > 0 {
+			fmt.Fprintf(&b, "\x1b[%dH", y+1)
+		}
 		from := uv.Style{}
-		gap := true // the cursor is not where the next cell is
-		for x := 0; x < s.e.Width(); {
+		for x := 0; x < end; {
 			c := s.e.CellAt(x, y)
-			if c == nil || c.IsZero() || c.Content == "" || c.Content == " " && c.Style.IsZero() && c.Link.URL == "" {
-				gap = true
-				x++
-				continue
-			}
-			if gap {
-				fmt.Fprintf(&b, "\x1b[%d;%dH", y+1, x+1)
-				gap = false
+			if c == nil || c.Content == "" {
+				c = &uv.EmptyCell
 			}
 			b.WriteString(c.Style.Diff(&from))
 			from = c.Style
@@ -219,6 +219,11 @@ func (s *Screen) draw() string {
 	col, row, _ := s.Cursor()
 	fmt.Fprintf(&b, "\x1b[%d;%dH", row+1, col+1)
 	return b.String()
+}
+
+// blank is a cell as an empty screen has it.
+func blank(c *uv.Cell) bool {
+	return c == nil || (c.Content == "" || c.Content == " ") && c.Style.IsZero() && c.Link.URL == ""
 }
 
 // restored are the modes that a program sets for its terminal to behave otherwise, and which a terminal that shows the
