@@ -443,12 +443,14 @@ func (s *Session) reviveTerminal(a *runtime.Adoption, x *rememberedTerminal, m *
 	}
 	if gone != nil {
 		t.status, t.endedAt, t.cols, t.rows = runtime.Status{Code: gone.Code, Signal: gone.Signal}, gone.At, gone.Cols, gone.Rows
+		t.shown.resized(0, max(1, gone.Cols), max(1, gone.Rows))
 		t.terminal = a.GoneTerminal(x.Terminal, t.status)
 		t.journal.Close()
 		close(t.done)
 		return nil
 	}
 	t.cols, t.rows = t.terminal.Size()
+	t.shown.resized(0, t.cols, t.rows)
 	s.terminals[t.ID()] = t
 	s.termsOpen++
 	s.watching.Add(1)

@@ -37,6 +37,8 @@ type Terminal struct {
 	pid       int
 	done      chan struct{} // closed when it has ended and that has been told
 
+	shown shown // the screen, for who asks
+
 	mu         sync.Mutex
 	cols, rows int       // guarded by mu
 	viewers    []*Viewer // guarded by mu; in the order in which they were active, the latest at the end
@@ -57,6 +59,7 @@ func (s *Session) OpenTerminal(ctx context.Context, q *protocol.TermOpen) (*Term
 	defer s.renewal.RUnlock()
 	t := newTerminal(s, mint(streamPrefix, 't', s.pool.epoch, s.tag, memberLen), q.Command, strings.ToLower(rand.Text()))
 	t.cols, t.rows = q.Cols, q.Rows
+	t.shown.resized(0, q.Cols, q.Rows)
 	t.marks.Live()
 	s.mu.Lock()
 	switch {
@@ -104,7 +107,7 @@ func newTerminal(s *Session, stream, text, nonce string) *Terminal {
 		marked: make(chan struct{}, 1), done: make(chan struct{}),
 	}
 	t.journal.Tap(func(_ journal.Stream, p []byte) {
-		if t.marks.Write(p) {
+		if t.marks.Write(p) || t.shown.wants(len(p), t.marks) {
 			select {
 			case t.marked <- struct{}{}:
 			default:
@@ -115,7 +118,7 @@ func newTerminal(s *Session, stream, text, nonce string) *Terminal {
 	return t
 }
 
-// watch tells of the commands that end in it, and of its end.
+// watch tells of the commands that end in it, and of its end; and keeps the screen of a full-screen program.
 func (t *Terminal) watch() {
 	s := t.session
 	defer s.watching.Done()
@@ -126,6 +129,7 @@ func (t *Terminal) watch() {
 			open = false
 		}
 		t.tellCommands()
+		t.shown.follow(t)
 	}
 	s.mu.Lock()
 	t.status, t.endedAt = t.terminal.Status(), time.Now()

@@ -47,6 +47,13 @@ func (v *Viewer) Leave() {
 	_ = t.session.Touch() // the clock of a terminal that nobody looks at starts now
 }
 
+// isViewed reports whether a client is attached.
+func (t *Terminal) isViewed() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.viewers) > 0
+}
+
 // Control reports whether the client may type.
 func (v *Viewer) Control() bool { return v.control }
 
@@ -65,6 +72,9 @@ func (t *Terminal) Input(v *Viewer, p []byte) error {
 		t.mu.Unlock()
 	}
 	err := t.terminal.Input(p)
+	if errors.Is(err, runtime.ErrLongLine) {
+		return protocol.Errorf(protocol.LimitExceeded, "terminal is in line mode, which holds 4095 bytes of a line").With("limit", "line")
+	}
 	if errors.Is(err, runtime.ErrStdinFull) {
 		return protocol.Errorf(protocol.LimitExceeded, "terminal is not being read").With("limit", "stdin")
 	}
@@ -117,6 +127,7 @@ func (t *Terminal) resizeLocked(cols, rows int) {
 		return // it is ending
 	}
 	t.cols, t.rows = cols, rows
+	t.shown.resized(t.journal.Size(), cols, rows)
 	t.journal.Note(protocol.Event{Name: "term.resized", Data: &protocol.TermResized{TermID: t.ID(), Cols: cols, Rows: rows}})
 }
 

@@ -36,6 +36,7 @@ type line struct {
 	r, w   int        // the pipe; guarded by mu for closing; -1 once closed
 	copies bool       // guarded by mu; this kernel does not splice from terminals
 	closed bool       // guarded by mu
+	ended  bool       // guarded by mu; the journal is closed
 	held   []int      // guarded by mu; what the keeper calls them, in the order of files; -1 once dropped
 }
 
@@ -160,7 +161,12 @@ const ttyPiece = 4 << 10
 // drain copies the terminal's output into j until its end, or close; that is also the end of j. It is a goroutine's whole
 // life.
 func (l *line) drain(j *journal.Journal, room <-chan struct{}, stop <-chan struct{}) {
-	defer j.Close()
+	defer func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.ended = true
+		j.Close()
+	}()
 	buf := chunks.Get().(*[]byte)
 	defer chunks.Put(buf)
 	for {
@@ -186,7 +192,7 @@ func (l *line) drain(j *journal.Journal, room <-chan struct{}, stop <-chan struc
 func (l *line) take(j *journal.Journal, master int, buf []byte) (total int, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.closed {
+	if l.closed || l.ended {
 		return 0, io.EOF
 	}
 	for err == nil { // until the PTY is empty or the pipe is full
@@ -252,7 +258,7 @@ func readPipe(fd int, p []byte) (int, error) {
 func (l *line) catchUp(j *journal.Journal, bound time.Duration, stop <-chan struct{}) {
 	buf := chunks.Get().(*[]byte)
 	defer chunks.Put(buf)
-	for end := time.Now().Add(bound); time.Now().Before(end) && !j.Closed(); {
+	for end := time.Now().Add(bound); time.Now().Before(end); {
 		if !j.Room() {
 			select {
 			case <-stop:
@@ -266,6 +272,20 @@ func (l *line) catchUp(j *journal.Journal, bound time.Duration, stop <-chan stru
 			return
 		}
 	}
+}
+
+// lineMode tells whether the terminal collects lines (ICANON), and how the kernel ends one besides a line feed.
+func (l *line) lineMode() (on bool, ends string) {
+	_ = l.raw.Control(func(fd uintptr) {
+		if mode, err := unix.IoctlGetTermios(int(fd), unix.TCGETS); err == nil {
+			on = mode.Lflag&unix.ICANON != 0
+			ends = "\n" + string([]byte{mode.Cc[unix.VEOF], mode.Cc[unix.VEOL]})
+			if mode.Iflag&unix.ICRNL != 0 {
+				ends += "\r"
+			}
+		}
+	})
+	return on, ends
 }
 
 // closeSlave lets the terminal end once nobody else has it open.

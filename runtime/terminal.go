@@ -1,6 +1,7 @@
 package runtime
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -254,8 +255,32 @@ func (t *Terminal) Resize(cols, rows int) error { return t.line.resize(cols, row
 // Size is the terminal's.
 func (t *Terminal) Size() (cols, rows int) { return t.line.size() }
 
+// maxLine is what the kernel holds of a line in line mode (N_TTY_BUF_SIZE less one); it drops the rest without a word.
+const maxLine = 4095
+
+// ErrLongLine refuses a line that would not arrive whole.
+var ErrLongLine = errors.New("line is longer than the terminal's line mode holds")
+
+// longest is the length of p's longest piece between the ends of lines.
+func longest(p []byte, ends string) (most int) {
+	for len(p) > 0 {
+		n := bytes.IndexAny(p, ends)
+		if n < 0 {
+			return max(most, len(p))
+		}
+		most = max(most, n)
+		p = p[n+1:]
+	}
+	return most
+}
+
 // Input types. It never waits: what the terminal does not take now waits in the inlet, and so outlives us.
 func (t *Terminal) Input(p []byte) error {
+	if len(p) > maxLine {
+		if on, ends := t.line.lineMode(); on && longest(p, ends) > maxLine {
+			return ErrLongLine
+		}
+	}
 	if t.in.pending()+int64(len(p)) > maxPendingInput {
 		return ErrStdinFull
 	}
@@ -288,6 +313,9 @@ func (t *Terminal) typeOn() {
 		}
 	}
 }
+
+// Busy tells whether something runs in the terminal besides its first process. It asks the operating system.
+func (t *Terminal) Busy() bool { return len(t.cell.Others(t.pid)) > 0 }
 
 // Signal sends sig to all that runs in the terminal.
 func (t *Terminal) Signal(sig syscall.Signal) { t.cell.Signal(sig, 0) }

@@ -51,7 +51,7 @@ func execute(args []string, exposed error) int {
 		return int(code)
 	}
 	complain(os.Stderr, err)
-	if cmd.Name() == "run" {
+	if cmd.Name() == "run" || cmd.Name() == "term" || cmd.Name() == "attach" {
 		return exitOwn
 	}
 	return 1
@@ -65,6 +65,8 @@ func newRoot(exposed error) *cobra.Command {
 
   trl serve                        start the gateway
   trl run -- 'cd /tmp && pwd'      run a command in your session; the next one is already in /tmp
+  trl term                         open a terminal there; Ctrl-P Ctrl-Q leaves it running
+  trl attach SESSION               come back to it
   trl ls                           what is running`,
 		Version:           buildVersion(),
 		SilenceErrors:     true, // execute prints them, with their hints
@@ -75,7 +77,7 @@ func newRoot(exposed error) *cobra.Command {
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return refuse(err, "see `%s --help`", cmd.CommandPath())
 	})
-	root.AddCommand(newServe(exposed), newRun(), newList(), newInfo(), newProcesses(), newLogs(), newKill(), newStats(), newUpgrade(), newDoctor(), newVersion())
+	root.AddCommand(newServe(exposed), newRun(), newTerm(), newAttach(), newList(), newInfo(), newProcesses(), newLogs(), newKill(), newStats(), newUpgrade(), newDoctor(), newVersion())
 	return root
 }
 
@@ -84,7 +86,7 @@ type exitCode int
 
 func (c exitCode) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
 
-// Exit codes of trl run that are not the command's own; the numbers of timeout(1).
+// Exit codes of trl run, term and attach that are not the command's own; the numbers of timeout(1).
 const (
 	exitTimeout = 124
 	exitOwn     = 125

@@ -4,12 +4,12 @@
 # second has to spare what the first one set. We can.
 if [ -r ~/.bashrc ]; then . ~/.bashrc; fi
 
-# Nothing in a shell that is no bash 4.4: PS0 and @P came with it.
+# Nothing in a shell older than bash 4.4, which brought PS0.
 if [ "${BASH_VERSINFO[0]:-0}" -gt 4 ] || [ "${BASH_VERSINFO[0]:-0}" -eq 4 -a "${BASH_VERSINFO[1]}" -ge 4 ]; then
 
 __trl_z=_ # of which PS0 takes nothing, see there
 __trl_r=  # a command has been started since the last prompt
-__trl_h=  # the number that history will give it
+__trl_h=0 # the number that the history will give it
 
 # First of PROMPT_COMMAND: the end of a command, with its status, which it hands on.
 __trl_d() {
@@ -19,12 +19,13 @@ __trl_d() {
 	builtin return "$__trl_s"
 }
 
-# Last of PROMPT_COMMAND, as prompts that others make are new each time: A and B around the prompt.
+# Last of PROMPT_COMMAND, as prompts that others make are new each time: A and B around the prompt. Only in PS1 is \! the
+# number of the command to come; it is noted as PS0 does, see there.
 __trl_a() {
 	builtin local __trl_s="$?"
-	if [[ $PS1 != *'133;A;aid=@N@'* ]]; then PS1='\[\e]133;A;aid=@N@\a\]'$PS1'\[\e]133;B;aid=@N@\a\]'; fi
-	__trl_h='\!'
-	__trl_h=${__trl_h@P}
+	if [[ $PS1 != *'133;A;aid=@N@'* ]]; then
+		PS1='\[\e]133;A;aid=@N@\a${__trl_z:$((__trl_h=\!,0)):0}\]'$PS1'\[\e]133;B;aid=@N@\a\]'
+	fi
 	builtin return "$__trl_s"
 }
 

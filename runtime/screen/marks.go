@@ -33,12 +33,14 @@ type Marks struct {
 	begun *Command
 	since time.Time // guarded by mu; of begun; zero when not known
 	ended []Command // guarded by mu; not taken yet
+	alt   bool      // guarded by mu; the alternate screen is shown
 }
 
 // States of the scan.
 const (
 	ground  = iota
 	escaped // after ESC
+	csi     // in a control sequence
 	osc     // in an operating system command
 	oscEsc  // in one, after ESC
 	str     // in another string: DCS, SOS, PM, APC
@@ -48,6 +50,8 @@ const (
 const (
 	// maxSeq bounds a mark: the text of a command, of which four times as much as people type is kept.
 	maxSeq = 16 << 10
+	// maxModes bounds the parameters of a sequence that sets modes; longer ones are not looked at.
+	maxModes = 64
 	// maxEnded bounds what nobody takes.
 	maxEnded = 256
 )
@@ -90,12 +94,26 @@ func (m *Marks) Write(p []byte) (news bool) {
 			switch p[i] {
 			case ']':
 				m.state, m.seq = osc, m.seq[:0]
+			case '[':
+				m.state, m.seq = csi, m.seq[:0]
+			case 'c': // a reset
+				m.state, m.alt = ground, false
 			case 'P', 'X', '^', '_':
 				m.state = str
 			case 0x1b:
 				m.at = m.size + int64(i)
 			default:
 				m.state = ground
+			}
+		case csi:
+			switch c := p[i]; {
+			case c == 0x1b:
+				m.state = escaped
+			case c >= 0x40 && c <= 0x7e:
+				m.mode(c)
+				m.state = ground
+			case len(m.seq) < maxModes:
+				m.seq = append(m.seq, c)
 			}
 		case osc, str:
 			n := bytes.IndexAny(p[i:], "\x07\x1b\x18\x1a")
@@ -131,6 +149,25 @@ func (m *Marks) Write(p []byte) (news bool) {
 	}
 	m.size += int64(len(p))
 	return m.live && len(m.ended) > had
+}
+
+// mode looks at a whole control sequence for the alternate screen.
+func (m *Marks) mode(final byte) {
+	if final != 'h' && final != 'l' || len(m.seq) < 3 || m.seq[0] != '?' {
+		return
+	}
+	for n := range strings.SplitSeq(string(m.seq[1:]), ";") {
+		if n == "47" || n == "1047" || n == "1049" {
+			m.alt = final == 'h'
+		}
+	}
+}
+
+// Alternate tells whether the alternate screen is shown.
+func (m *Marks) Alternate() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.alt
 }
 
 // mark reads a whole OSC, which ends at end.
