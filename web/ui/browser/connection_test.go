@@ -13,7 +13,7 @@ func TestCutNetworkIsToldCountedAndRestored(t *testing.T) {
 	x := g.proxy()
 	p := g.openAt("http://"+x.Addr().String(), g.token)
 	p.newTerminal()
-	p.enter("for i in $(seq 1 400); do echo $i; sleep 0.01; done; echo finished")
+	p.enter("for i in $(seq 1 250); do echo $i; sleep 0.01; done; echo finished")
 	p.until("some lines have come", `/^50$/m.test(`+text+`)`)
 	p.expectOffline()
 	x.cut()
@@ -23,7 +23,7 @@ func TestCutNetworkIsToldCountedAndRestored(t *testing.T) {
 	x.mend()
 	p.until("it ends in restored", `/Connection restored after .* Nothing was missed/.test(document.querySelector(".banner").textContent)`)
 	p.until("the rest comes", `/^finished$/m.test(`+text+`)`)
-	if wrong := eval[string](p, fmt.Sprintf(everyLine, text, 400)); wrong != "" {
+	if wrong := eval[string](p, fmt.Sprintf(everyLine, text, 250)); wrong != "" {
 		t.Error(wrong)
 	}
 	p.until("the banner goes", `document.querySelector(".banner").hidden`)

@@ -417,6 +417,8 @@ const (
 	screen   = `Array.from({length: trl.tabs.current.xterm.rows}, (_, y) => { const b = trl.tabs.current.xterm.buffer.active; return b.getLine(b.viewportY + y)?.translateToString(true) ?? "" }).join("\n")`
 	lastLine = `(() => { const b = trl.tabs.current.xterm.buffer.active; return b.getLine(b.baseY + b.cursorY).translateToString(false, 0, b.cursorX) })()`
 	text     = `trl.tabs.current.text()`
+	// tail is the end of it, for waits: to make text of 200,000 lines again and again takes longer than to draw them.
+	tail = `(() => { const b = trl.tabs.current.xterm.buffer.normal; return Array.from({length: Math.min(60, b.length)}, (_, n) => b.getLine(b.length - Math.min(60, b.length) + n).translateToString(true)).join("\n") })()`
 )
 
 // modifiers of a key

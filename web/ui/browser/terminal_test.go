@@ -84,12 +84,12 @@ func TestReloadInTheMiddleOfOutputShowsEveryLineOnce(t *testing.T) {
 	p.until("a part has come", `trl.tabs.current.xterm.buffer.active.length > 20000`)
 	p.do(chromedp.Reload())
 	p.until("the terminal is back", `typeof trl === "object" && trl.tabs.current?.xterm && trl.connection.up`)
-	p.until("all has come", `/^200000\n.*[#$] *$/m.test(`+text+`)`)
+	p.until("all has come", `/^200000\n.*[#$] *$/m.test(`+tail+`)`)
 	if wrong := eval[string](p, fmt.Sprintf(everyLine, text, 200000)); wrong != "" {
 		t.Error(wrong)
 	}
 	p.enter("echo still $((40+2))")
-	p.until("it is in control still", `/^still 42$/m.test(`+text+`)`)
+	p.until("it is in control still", `/^still 42$/m.test(`+tail+`)`)
 }
 
 // TestFloodYieldsToCtrlC: the page stays alive under 50 MB of output, and Ctrl-C has its effect as soon as what is on its way is drawn.
@@ -110,11 +110,11 @@ func TestFloodYieldsToCtrlC(t *testing.T) {
 	p.key("c", "KeyC", ctrl)
 	p.prompt()
 	t.Logf("prompt %v after Ctrl-C", time.Since(began))
-	if eval[bool](p, `/^done$/m.test(`+text+`)`) {
+	if eval[bool](p, `/^done$/m.test(`+tail+`)`) {
 		t.Error("it had ended before")
 	}
 	p.enter("seq 1 3000 | tail -1; head -c 37500000 /dev/zero | base64 | tail -c 20; echo whole")
-	p.until("the next command runs", `/^whole$/m.test(`+text+`)`)
+	p.until("the next command runs", `/^whole$/m.test(`+tail+`)`)
 }
 
 func TestWholeFloodIsDrawn(t *testing.T) {
@@ -122,7 +122,7 @@ func TestWholeFloodIsDrawn(t *testing.T) {
 	p := g.open()
 	p.newTerminal()
 	p.enter("head -c 6000000 /dev/zero | base64; echo done") // 8 MB: 32 windows
-	p.until("the end", `/^done$/m.test(`+text+`)`)
+	p.until("the end", `/^done$/m.test(`+tail+`)`)
 	if eval[bool](p, `/not kept|no longer kept/.test(`+text+`)`) {
 		t.Error("bytes were skipped")
 	}
@@ -163,7 +163,7 @@ func TestSearchFindsAndCounts(t *testing.T) {
 // paste does what Ctrl+V does, with what is in the clipboard.
 func (p *page) paste(text string) {
 	p.t.Helper()
-	p.run(fmt.Sprintf(`navigator.clipboard.writeText(%q).then(() => trl.tabs.current.focus())`, text))
+	eval[any](p, fmt.Sprintf(`navigator.clipboard.writeText(%q).then(() => { trl.tabs.current.focus(); return true })`, text))
 	p.do(input.DispatchKeyEvent(input.KeyDown).WithKey("v").WithCode("KeyV").WithModifiers(ctrl|shift).WithCommands([]string{"paste"}),
 		input.DispatchKeyEvent(input.KeyUp).WithKey("v").WithCode("KeyV").WithModifiers(ctrl|shift))
 }
@@ -200,7 +200,7 @@ func TestProgramsWriteTheClipboardAndNeverReadIt(t *testing.T) {
 	p := g.open()
 	p.allowClipboard()
 	p.newTerminal()
-	p.run(`navigator.clipboard.writeText("secret")`)
+	eval[any](p, `navigator.clipboard.writeText("secret").then(() => true)`)
 	p.enter(`printf '\e]52;c;?\a'; IFS= read -rs -t 1 -d '' a; echo "got ${#a} bytes"`)
 	p.until("the program got nothing", `/^got 0 bytes$/m.test(`+text+`)`)
 	p.prompt()
