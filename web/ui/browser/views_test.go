@@ -130,7 +130,9 @@ func TestPhoneHasKeysAndADrawer(t *testing.T) {
 	p.until("it goes away again", `getComputedStyle(document.querySelector(".sidebar")).visibility === "hidden"`)
 	p.until("the keys are there", `getComputedStyle(document.querySelector(".keybar")).display === "flex"`)
 	p.enter("cat")
+	p.until("cat runs", `trl.tabs.current.marks.running`)
 	p.write("x")
+	p.until("it is there", `/^x$/m.test(`+screen+`)`) // Ctrl-C throws away what is typed and not read yet
 	p.do(chromedp.Click(`.keybar button[aria-label^="Control"]`, chromedp.ByQuery))
 	p.write("c")
 	p.until("Ctrl of the row and C of the keyboard are Ctrl-C", `/\^C/.test(`+screen+`)`)
