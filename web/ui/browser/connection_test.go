@@ -9,6 +9,7 @@ import (
 )
 
 func TestCutNetworkIsToldCountedAndRestored(t *testing.T) {
+	t.Parallel()
 	g := serve(t)
 	x := g.proxy()
 	p := g.openAt("http://"+x.Addr().String(), g.token)
@@ -30,6 +31,7 @@ func TestCutNetworkIsToldCountedAndRestored(t *testing.T) {
 }
 
 func TestPausedServerIsWaitedFor(t *testing.T) {
+	t.Parallel()
 	g := serve(t, "--single-process")
 	x := g.proxy()
 	p := g.openAt("http://"+x.Addr().String(), g.token)
@@ -51,6 +53,7 @@ func TestPausedServerIsWaitedFor(t *testing.T) {
 }
 
 func TestLostSessionsAreSaidToBeLost(t *testing.T) {
+	t.Parallel()
 	g := serve(t)
 	p := g.open()
 	p.newTerminal()
@@ -64,6 +67,7 @@ func TestLostSessionsAreSaidToBeLost(t *testing.T) {
 }
 
 func TestLoggedOutGoesToLogin(t *testing.T) {
+	t.Parallel()
 	g := serve(t)
 	p := g.open()
 	p.do(chromedp.ActionFunc(clearCookies), chromedp.Navigate(p.origin+"/"))
@@ -73,6 +77,7 @@ func TestLoggedOutGoesToLogin(t *testing.T) {
 }
 
 func TestSecondTabViewsUntilItTakesOver(t *testing.T) {
+	t.Parallel()
 	g := serve(t)
 	p := g.open()
 	p.newTerminal()
@@ -99,6 +104,7 @@ func TestSecondTabViewsUntilItTakesOver(t *testing.T) {
 }
 
 func TestViewersRoleOnlyLooks(t *testing.T) {
+	t.Parallel()
 	g := serve(t)
 	g.addToken("lookonly-0123456789abcdef admin viewer")
 	p := g.open()

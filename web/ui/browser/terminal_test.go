@@ -12,6 +12,7 @@ import (
 )
 
 func TestTypingRunsCommandsAndVimDraws(t *testing.T) {
+	t.Parallel()
 	g := serve(t)
 	p := g.open()
 	p.newTerminal()
@@ -45,6 +46,7 @@ func TestTypingRunsCommandsAndVimDraws(t *testing.T) {
 }
 
 func TestSizeIsExact(t *testing.T) {
+	t.Parallel()
 	g := serve(t)
 	p := g.open()
 	p.newTerminal()
@@ -118,6 +120,7 @@ func TestFloodYieldsToCtrlC(t *testing.T) {
 }
 
 func TestWholeFloodIsDrawn(t *testing.T) {
+	t.Parallel()
 	g := serve(t)
 	p := g.open()
 	p.newTerminal()
@@ -129,6 +132,7 @@ func TestWholeFloodIsDrawn(t *testing.T) {
 }
 
 func TestReplayAnswersNoQueries(t *testing.T) {
+	t.Parallel()
 	g := serve(t)
 	p := g.open()
 	p.newTerminal()
@@ -143,6 +147,7 @@ func TestReplayAnswersNoQueries(t *testing.T) {
 }
 
 func TestSearchFindsAndCounts(t *testing.T) {
+	t.Parallel()
 	g := serve(t)
 	p := g.open()
 	p.newTerminal()

@@ -20,6 +20,7 @@ func (p *page) openActivity(session string) {
 }
 
 func TestActivityOfASessionDrivenOverTheAPI(t *testing.T) {
+	t.Parallel()
 	g := serve(t)
 	p := g.open()
 	g.run("agent", "echo before the page looked; echo to stderr >&2; (exit 4)")
@@ -59,6 +60,7 @@ func TestActivityOfASessionDrivenOverTheAPI(t *testing.T) {
 }
 
 func TestPoolShowsNumbersOverTime(t *testing.T) {
+	t.Parallel()
 	g := serve(t)
 	p := g.open()
 	g.run("busy", "true")
@@ -73,6 +75,7 @@ func TestPoolShowsNumbersOverTime(t *testing.T) {
 }
 
 func TestSessionsAreListedRenamedAndEnded(t *testing.T) {
+	t.Parallel()
 	g := serve(t)
 	p := g.open()
 	p.until("an empty list says what to do", `/No sessions/.test(document.querySelector(".sidebar .empty").textContent)`)
@@ -94,6 +97,7 @@ func TestSessionsAreListedRenamedAndEnded(t *testing.T) {
 }
 
 func TestEverythingByKeyboard(t *testing.T) {
+	t.Parallel()
 	g := serve(t)
 	g.run("one", "true")
 	p := g.open()
@@ -121,6 +125,7 @@ func TestEverythingByKeyboard(t *testing.T) {
 }
 
 func TestPhoneHasKeysAndADrawer(t *testing.T) {
+	t.Parallel()
 	g := serve(t)
 	p := g.open(chromedp.EmulateViewport(390, 760, chromedp.EmulateMobile, chromedp.EmulateTouch))
 	p.until("the list is away", `getComputedStyle(document.querySelector(".sidebar")).visibility === "hidden"`)
@@ -145,6 +150,7 @@ func TestPhoneHasKeysAndADrawer(t *testing.T) {
 }
 
 func TestLongCommandInAHiddenTabIsAnnounced(t *testing.T) {
+	t.Parallel()
 	g := serve(t)
 	p := g.open()
 	p.newTerminal()
@@ -203,6 +209,7 @@ func TestNoSeriousAccessibilityViolations(t *testing.T) {
 }
 
 func TestScrollbackIsDownloaded(t *testing.T) {
+	t.Parallel()
 	g := serve(t)
 	p := g.open()
 	dir := p.downloads()
