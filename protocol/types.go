@@ -686,4 +686,8 @@ type Capabilities struct {
 
 	SessionLimits []string `json:"session_limits"`
 	Principal     Who      `json:"principal"`
+
+	SessionUser string   `json:"session_user,omitzero"`
+	NoNewPrivs  bool     `json:"no_new_privs,omitzero"`
+	AllowWrite  []string `json:"allow_write,omitempty"`
 }

@@ -63,7 +63,7 @@ type TerminalRecord struct {
 // shell, has its functions as well, as far as Start's has.
 func (s *Shell) Open(spec TerminalSpec) (*Terminal, error) {
 	if spec.Dir != "" {
-		if err := enterable(spec.Dir); err != nil {
+		if err := s.held().Enterable(spec.Dir); err != nil {
 			return nil, err
 		}
 	}
@@ -82,7 +82,7 @@ func (s *Shell) Open(spec TerminalSpec) (*Terminal, error) {
 	t := newTerminal(s.b, group, cell, spec.Journal)
 	if t.line, err = newLine(group, &s.outputs, spec.Cols, spec.Rows); err == nil {
 		t.line.log.carry(t.journal, 0, 0)
-		if t.in, err = newInlet(group); err == nil {
+		if t.in, err = newInlet(group, true); err == nil {
 			var child KeptChild
 			if child, err = t.spawn(s, sp, cfg, spec, free); err == nil {
 				t.record = TerminalRecord{
@@ -142,7 +142,7 @@ func (t *Terminal) spawn(s *Shell, sp *shellProc, cfg ShellConfig, spec Terminal
 	tty := os.NewFile(uintptr(dup), "tty")
 	defer tty.Close()
 	dir := cfg.Dir
-	if enterable(dir) != nil {
+	if t.group.Enterable(dir) != nil {
 		dir = "/"
 	}
 	child, err := t.cell.Spawn(Spec{Path: cfg.Path, Argv: argv, Env: cfg.Env, Dir: dir, Files: []*os.File{tty, tty, tty}, TTY: true})
@@ -222,19 +222,15 @@ func (t *Terminal) Release() {
 	}
 }
 
-// hold puts b into a memfd that lives as long as the terminal, and returns the keeper's number of it.
+// hold puts b into a file that lives as long as the terminal, and returns the number of it in the group's Dir.
 func (t *Terminal) hold(b []byte) (number int, err error) {
-	fd, err := memfd("terminal")
+	made, _, err := t.group.Make([]Kind{MemFile})
 	if err != nil {
-		return -1, err
+		return -1, fmt.Errorf("terminal: %w", err)
 	}
-	t.files = append(t.files, fd)
-	held, err := t.group.Hold(fd)
-	if err != nil {
-		return -1, fmt.Errorf("hold a terminal's descriptor: %w", err)
-	}
-	t.held = append(t.held, held...)
-	return held[0], fill(fd, b)
+	t.files = append(t.files, made[0].W)
+	t.held = append(t.held, made[0].NW)
+	return made[0].NW, fill(made[0].W, b)
 }
 
 // Pid is that of the first process.
