@@ -586,3 +586,40 @@ func TestTermPrompts(t *testing.T) {
 	h = c.hOpen(s, object{"command": "sh -c 'echo via tty >/dev/tty' </dev/null >/dev/null 2>&1"})
 	h.see("via tty")
 }
+
+// H11: what runs in a terminal leads a process session of its own, with the terminal controlling it.
+func TestH11(t *testing.T) {
+	c := shared(t, "h").dial(t)
+	s := c.session(object{"shell": "/bin/bash"})
+	d := c.call("term.open", object{"session_id": s, "cols": 80, "rows": 24})
+	_, rest, _ := strings.Cut(func() string { b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", d.num("pid"))); return string(b) }(), ") ")
+	f := strings.Fields(rest) // state ppid pgrp session tty_nr tpgid
+	if pid := strconv.Itoa(d.num("pid")); len(f) < 6 || f[3] != pid || f[4] == "0" {
+		t.Errorf("pid %s: %s", pid, rest)
+	}
+	h := &hTerm{c: c, id: d.str("term_id"), stream: d.str("stream_id")}
+	h.keys("stty tostop; (echo from the back''ground >/dev/tty) & sleep 0.2; wait; echo all''right\r") // stopped by SIGTTOU: it, not us
+	h.see("allright|Stopped")
+	h.ask("term.close")
+	c.call("system.ping", nil)
+}
+
+// H12: Ctrl-C stops a flood, however slow the client is: what is on its way to it is bounded by the ring and the sockets.
+func TestH12(t *testing.T) {
+	g := shared(t, "h")
+	slow := g.dialPaced(t, func(n int) { time.Sleep(time.Duration(n) * time.Microsecond / 4) }) // 4 MB/s
+	s := slow.session(object{"shell": "/bin/bash"})
+	h := slow.hOpen(s, plain)
+	h.see(`\$ `)
+	h.keys("yes\r")
+	h.see("y\r\ny\r\n")
+	g.dial(t).call("term.input", object{"term_id": h.id, "data": "\x03"})
+	start := time.Now()
+	h.text = ""
+	h.see(`\^C\r\n.*\$ `)
+	within(t, "the prompt", start, 5*time.Second)
+	if h.next > 32<<20 {
+		t.Errorf("%d bytes came before it", h.next)
+	}
+	h.ask("term.close")
+}
