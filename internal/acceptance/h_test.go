@@ -298,7 +298,7 @@ func TestH9(t *testing.T) {
 
 // G8, H10: nothing is left of a terminal that has ended.
 func TestTermsLeaveNothing(t *testing.T) {
-	g := gateway(t, "--warm", "0")
+	g := gateway(t, "--warm", "0", "--retention", "1s")
 	c := g.dial(t)
 	s := c.session()
 	ptys := func() int {
@@ -322,18 +322,19 @@ func TestTermsLeaveNothing(t *testing.T) {
 	for i := range 10 {
 		cycle(i)
 	}
-	names := func() string { return strings.Join(g.processes(), "\n") }
-	before, pids := g.metric(t, "go_goroutines"), names()
-	fds, kept, nr := g.fds(t), fdsOf(t, g.pid), ptys()
+	rests := func() bool { // what has ended has been let go of, and with it its output
+		return len(c.call("term.list", object{"session_id": s}).objs("terminals")) == 0
+	}
+	eventually(t, "all are forgotten", rests)
+	before, fds, kept, nr := g.metric(t, "go_goroutines"), g.fds(t), fdsOf(t, g.pid), ptys()
 	for i := range pick(100, 2000) {
 		cycle(i)
 	}
-	// What has ended is retained, and with it its output: 3 descriptors each, here and at the keeper, until it is let go of.
+	eventually(t, "all are forgotten", rests)
+	eventually(t, "goroutines are as before", func() bool { return g.metric(t, "go_goroutines") <= before })
+	eventually(t, "descriptors are as before, also the keeper's", func() bool { return g.fds(t) <= fds && fdsOf(t, g.pid) <= kept })
+	eventually(t, "the PTYs are gone", func() bool { return ptys() <= nr }) // of the whole machine
 	c.call("session.destroy", object{"session_id": s, "force": true})
-	eventually(t, "no more goroutines than before", func() bool { return g.metric(t, "go_goroutines") <= before })
-	eventually(t, "the PTYs are gone", func() bool { return ptys() <= nr })
-	_ = pids
-	t.Logf("descriptors: %d before, %d after; of the keeper %d, %d", fds, g.fds(t), kept, fdsOf(t, g.pid))
 }
 
 func TestB3(t *testing.T) {
@@ -533,7 +534,6 @@ func TestTermCommands(t *testing.T) {
 // The user's own files are read, before ours.
 func TestTermReadsTheUsersFiles(t *testing.T) {
 	g := gateway(t)
-	c := g.dial(t)
 	for file, text := range map[string]string{
 		".bashrc": "PS1='bashrc> '; PROMPT_COMMAND='echo -n hook; (exit 5)'; alias hi='echo hello'\n",
 		".zshenv": "export FROM_ZSHENV=1\n", ".zshrc": "PS1='zshrc> '; alias hi='echo hello'\n",
@@ -546,6 +546,7 @@ func TestTermReadsTheUsersFiles(t *testing.T) {
 		if _, err := exec.LookPath(shell); err != nil {
 			continue
 		}
+		c := g.dial(t)
 		s := c.session(object{"shell": shell})
 		h := c.hOpen(s)
 		h.see(shell + `rc> `)

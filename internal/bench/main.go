@@ -1,5 +1,5 @@
 // Command bench measures a built trl beside the floors of docs/PERFORMANCE.md: a bare bash on a pipe, a bare WebSocket
-// echo in a process of its own, a bare pipe copied into WebSocket messages. Floor and product take turns in one run, so
+// echo in a process of its own, a bare pipe copied into WebSocket messages, a bare PTY behind a WebSocket. Floor and product take turns in one run, so
 // that what disturbs one disturbs the other; medians and their ratios are printed, never asserted.
 package main
 
@@ -87,6 +87,7 @@ func run() (err error) {
 	n := *stream << 20
 	fs, ts := turns(5, func() { pump(wsEcho, n) }, func() { follow(c, n) })
 	fmt.Printf("%-34s %8.0f MB/s %7.0f MB/s %8.2f\n", fmt.Sprintf("exec.stream %d MiB of text", *stream), rate(n, fs), rate(n, ts), rate(n, ts)/rate(n, fs))
+	terminals(floor.addr, gw.addr)
 	return nil
 }
 
@@ -248,6 +249,7 @@ func echo() {
 	l := must(net.Listen("tcp", "127.0.0.1:0"))
 	fmt.Println("http://" + l.Addr().String())
 	mux := http.NewServeMux()
+	mux.HandleFunc("/pty", echoPTY)
 	mux.HandleFunc("/echo", func(w http.ResponseWriter, r *http.Request) {
 		c, err := websocket.Accept(w, r, nil)
 		if err != nil {
