@@ -298,7 +298,7 @@ func TestH9(t *testing.T) {
 
 // G8, H10: nothing is left of a terminal that has ended.
 func TestTermsLeaveNothing(t *testing.T) {
-	g := gateway(t, "--warm", "0")
+	g := gateway(t, "--warm", "0", "--retention", "1s")
 	c := g.dial(t)
 	s := c.session()
 	ptys := func() int {
@@ -322,18 +322,19 @@ func TestTermsLeaveNothing(t *testing.T) {
 	for i := range 10 {
 		cycle(i)
 	}
-	names := func() string { return strings.Join(g.processes(), "\n") }
-	before, pids := g.metric(t, "go_goroutines"), names()
-	fds, kept, nr := g.fds(t), fdsOf(t, g.pid), ptys()
+	rests := func() bool { // what has ended has been let go of, and with it its output
+		return len(c.call("term.list", object{"session_id": s}).objs("terminals")) == 0
+	}
+	eventually(t, "all are forgotten", rests)
+	before, fds, kept, nr := g.metric(t, "go_goroutines"), g.fds(t), fdsOf(t, g.pid), ptys()
 	for i := range pick(100, 2000) {
 		cycle(i)
 	}
-	// What has ended is retained, and with it its output: 3 descriptors each, here and at the keeper, until it is let go of.
+	eventually(t, "all are forgotten", rests)
+	eventually(t, "goroutines are as before", func() bool { return g.metric(t, "go_goroutines") <= before })
+	eventually(t, "descriptors are as before, also the keeper's", func() bool { return g.fds(t) <= fds && fdsOf(t, g.pid) <= kept })
+	eventually(t, "the PTYs are gone", func() bool { return ptys() <= nr }) // of the whole machine
 	c.call("session.destroy", object{"session_id": s, "force": true})
-	eventually(t, "no more goroutines than before", func() bool { return g.metric(t, "go_goroutines") <= before })
-	eventually(t, "the PTYs are gone", func() bool { return ptys() <= nr })
-	_ = pids
-	t.Logf("descriptors: %d before, %d after; of the keeper %d, %d", fds, g.fds(t), kept, fdsOf(t, g.pid))
 }
 
 func TestB3(t *testing.T) {
@@ -533,7 +534,6 @@ func TestTermCommands(t *testing.T) {
 // The user's own files are read, before ours.
 func TestTermReadsTheUsersFiles(t *testing.T) {
 	g := gateway(t)
-	c := g.dial(t)
 	for file, text := range map[string]string{
 		".bashrc": "PS1='bashrc> '; PROMPT_COMMAND='echo -n hook; (exit 5)'; alias hi='echo hello'\n",
 		".zshenv": "export FROM_ZSHENV=1\n", ".zshrc": "PS1='zshrc> '; alias hi='echo hello'\n",
@@ -546,6 +546,7 @@ func TestTermReadsTheUsersFiles(t *testing.T) {
 		if _, err := exec.LookPath(shell); err != nil {
 			continue
 		}
+		c := g.dial(t)
 		s := c.session(object{"shell": shell})
 		h := c.hOpen(s)
 		h.see(shell + `rc> `)
@@ -585,4 +586,41 @@ func TestTermPrompts(t *testing.T) {
 	// /dev/tty is the terminal, also with everything else redirected.
 	h = c.hOpen(s, object{"command": "sh -c 'echo via tty >/dev/tty' </dev/null >/dev/null 2>&1"})
 	h.see("via tty")
+}
+
+// H11: what runs in a terminal leads a process session of its own, with the terminal controlling it.
+func TestH11(t *testing.T) {
+	c := shared(t, "h").dial(t)
+	s := c.session(object{"shell": "/bin/bash"})
+	d := c.call("term.open", object{"session_id": s, "cols": 80, "rows": 24})
+	_, rest, _ := strings.Cut(func() string { b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", d.num("pid"))); return string(b) }(), ") ")
+	f := strings.Fields(rest) // state ppid pgrp session tty_nr tpgid
+	if pid := strconv.Itoa(d.num("pid")); len(f) < 6 || f[3] != pid || f[4] == "0" {
+		t.Errorf("pid %s: %s", pid, rest)
+	}
+	h := &hTerm{c: c, id: d.str("term_id"), stream: d.str("stream_id")}
+	h.keys("stty tostop; (echo from the back''ground >/dev/tty) & sleep 0.2; wait; echo all''right\r") // stopped by SIGTTOU: it, not us
+	h.see("allright|Stopped")
+	h.ask("term.close")
+	c.call("system.ping", nil)
+}
+
+// H12: Ctrl-C stops a flood, however slow the client is: what is on its way to it is bounded by the ring and the sockets.
+func TestH12(t *testing.T) {
+	g := shared(t, "h")
+	slow := g.dialPaced(t, func(n int) { time.Sleep(time.Duration(n) * time.Microsecond / 4) }) // 4 MB/s
+	s := slow.session(object{"shell": "/bin/bash"})
+	h := slow.hOpen(s, plain)
+	h.see(`\$ `)
+	h.keys("yes\r")
+	h.see("y\r\ny\r\n")
+	g.dial(t).call("term.input", object{"term_id": h.id, "data": "\x03"})
+	start := time.Now()
+	h.text = ""
+	h.see(`\^C\r\n.*\$ `)
+	within(t, "the prompt", start, 5*time.Second)
+	if h.next > 32<<20 {
+		t.Errorf("%d bytes came before it", h.next)
+	}
+	h.ask("term.close")
 }
