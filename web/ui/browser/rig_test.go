@@ -82,7 +82,8 @@ func findChromium() string {
 // gateway is a `trl serve` with a state dir of its own.
 type gateway struct {
 	t      testing.TB
-	dir    string
+	dir    string // its state
+	home   string // of its sessions
 	addr   string
 	token  string
 	keeper *exec.Cmd
@@ -94,6 +95,7 @@ func serve(t testing.TB, args ...string) *gateway {
 		t.Skip("there is no Chromium: make deps")
 	}
 	g := &gateway{t: t, dir: t.TempDir(), addr: "127.0.0.1:0"}
+	g.home = g.dir
 	g.start(args...)
 	t.Cleanup(g.stop)
 	return g
@@ -101,8 +103,8 @@ func serve(t testing.TB, args ...string) *gateway {
 
 func (g *gateway) start(args ...string) {
 	g.t.Helper()
-	g.keeper = exec.Command(trl, append([]string{"serve", "--listen", g.addr, "--state-dir", g.dir, "--default-dir", g.dir}, args...)...)
-	g.keeper.Env = append(os.Environ(), "HOME="+g.dir, "HISTFILE=/dev/null")
+	g.keeper = exec.Command(trl, append([]string{"serve", "--listen", g.addr, "--state-dir", g.dir, "--default-dir", g.home}, args...)...)
+	g.keeper.Env = append(os.Environ(), "HOME="+g.home, "HISTFILE=/dev/null")
 	out, err := g.keeper.StdoutPipe()
 	if err != nil {
 		g.t.Fatal(err)
@@ -117,12 +119,12 @@ func (g *gateway) start(args ...string) {
 		g.t.Fatal(err)
 	}
 	lines := bufio.NewScanner(out)
-	for g.addr == "127.0.0.1:0" || g.token == "" { // a start on a token file that is there tells no token
+	for listening := false; !listening || g.token == ""; { // a start on a token file that is there tells no token
 		if !lines.Scan() {
 			g.t.Fatalf("trl serve ended: %v", g.keeper.Wait())
 		}
 		if url, ok := strings.CutPrefix(lines.Text(), "trl: listening on http://"); ok {
-			g.addr = url
+			g.addr, listening = url, true
 		}
 		if _, token, ok := strings.Cut(lines.Text(), "#token="); ok {
 			g.token = token

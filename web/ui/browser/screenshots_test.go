@@ -19,6 +19,12 @@ func TestScreenshots(t *testing.T) {
 		t.Skip("make screenshots")
 	}
 	g := serve(t)
+	if home := "/srv/demo"; os.Mkdir(home, 0o755) == nil { // a name that looks well in a picture, where we may
+		t.Cleanup(func() { os.RemoveAll(home) })
+		g.stop()
+		g.home = home
+		g.start()
+	}
 	g.furnish()
 	p := g.open()
 	shot := func(name, scheme string, width, height int64) {
@@ -106,7 +112,7 @@ func (g *gateway) furnish() {
 		"project/queue.go":   "package journal\n\nfunc Push() {} // TODO: bound it\n",
 		"project/README":     "A project.\n",
 	} {
-		path := filepath.Join(g.dir, name)
+		path := filepath.Join(g.home, name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			g.t.Fatal(err)
 		}

@@ -70,7 +70,7 @@ func TestPoolShowsNumbersOverTime(t *testing.T) {
 		g.run("busy", "true; (exit 1)")
 	}
 	p.until("the failed ones are counted", `trl.samples.samples.some((s) => s.failed > 0 && s.p50 > 0)`)
-	p.until("the tiles", `/Sessions\s*1 of/.test(document.querySelector(".tiles").textContent.replace("Sessions", "Sessions "))`)
+	p.until("the tiles", `/Sessions\s*1 \//.test(document.querySelector(".tiles").textContent.replace("Sessions", "Sessions "))`)
 	p.until("cleaning up", `/Orphans ended/.test(document.querySelector(".tables").textContent)`)
 }
 

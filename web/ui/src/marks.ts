@@ -26,6 +26,7 @@ export class Marks {
   readonly picked = new Signal<Block>();
   blocks: Block[] = [];
   private selected: Block | undefined;
+  private readonly end: () => void;
   /** The shell's own word in its marks. The first mark there is comes from the shell; what else prints marks does not know the word. */
   private word: string | undefined;
 
@@ -39,7 +40,11 @@ export class Marks {
     };
     term.parser.registerOscHandler(133, mark);
     term.parser.registerOscHandler(633, mark);
-    themeChanged.on(() => this.blocks.forEach((block) => this.decorate(block)));
+    this.end = themeChanged.on(() => this.blocks.forEach((block) => this.decorate(block)));
+  }
+
+  close(): void {
+    this.end();
   }
 
   /** The block that shortcuts act on: the picked one, else the last with output. */
@@ -148,6 +153,7 @@ export class Marks {
   }
 
   private decorate(block: Block): void {
+    if (!block.from) return; // a prompt at which nothing has run
     block.decoration?.dispose();
     if (block.prompt.isDisposed) return;
     const kind = !block.ended ? "running" : block.exit === 0 || block.exit === undefined ? "well" : "ill";

@@ -146,6 +146,7 @@ export class Pane implements View {
 
   close(): void {
     for (const end of this.ends) end();
+    this.marks.close();
     this.terminal.detach();
     this.xterm.dispose();
   }

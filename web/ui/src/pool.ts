@@ -57,7 +57,7 @@ export class Pool implements View {
     const { samples, stats, totals } = this.samples;
     if (stats) {
       const tiles: [string, string][] = [
-        ["Sessions", `${stats.active_sessions} of ${stats.max_sessions}`],
+        ["Sessions", `${stats.active_sessions} / ${stats.max_sessions}`],
         ["Running", count(stats.running)],
         ["Queued", count(stats.queued)],
         ["Processes", count(stats.processes)],
