@@ -300,6 +300,9 @@ func (s *Session) revive() {
 		return
 	}
 	lost, err := s.shell.Revive()
+	if err != nil && s.ctx.Err() != nil {
+		return // ended meanwhile
+	}
 	if err != nil {
 		s.log.Error().Err(err).Msg("shell not restored")
 		s.end(protocol.ReasonShellFailed, defaultGrace)

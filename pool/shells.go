@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -98,9 +99,9 @@ func (s shells) present() []string {
 	return paths
 }
 
-// enterable wants a directory.
+// enterable wants a directory. Where we may not look, the session's user may, and its shell will tell.
 func enterable(dir string) error {
-	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
+	if info, err := os.Stat(dir); (err != nil || !info.IsDir()) && !errors.Is(err, fs.ErrPermission) {
 		return errNoDir(dir).WithCause(err)
 	}
 	return nil

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"trl/protocol"
@@ -278,10 +277,8 @@ func shellFault(err error, dir string) *protocol.Error {
 	if e, ok := errors.AsType[*fs.PathError](err); ok && ofDir(e) && e.Path == dir {
 		return errNoDir(dir).WithCause(err)
 	}
-	for _, scarce := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.EAGAIN, syscall.ENOMEM} {
-		if errors.Is(err, scarce) {
-			return protocol.Errorf(protocol.LimitExceeded, "server or session is out of processes, memory or descriptors").WithCause(err)
-		}
+	if runtime.Scarce(err) {
+		return protocol.Errorf(protocol.LimitExceeded, "server or session is out of processes, memory or descriptors").WithCause(err)
 	}
 	return protocol.Errorf(protocol.ShellFailed, "shell cannot be used").WithCause(err)
 }

@@ -671,4 +671,8 @@ type Capabilities struct {
 	Limits       map[string]float64 `json:"limits"`
 
 	SessionLimits []string `json:"session_limits"`
+
+	SessionUser string   `json:"session_user,omitzero"`
+	NoNewPrivs  bool     `json:"no_new_privs,omitzero"`
+	AllowWrite  []string `json:"allow_write,omitempty"`
 }

@@ -14,16 +14,19 @@ func BenchmarkCommand(b *testing.B) {
 	h := testHost(b, "auto")
 	for name, path := range shells(b) {
 		b.Run(name, func(b *testing.B) {
-			s := openSession(b, h, path)
-			b.ReportAllocs()
-			for b.Loop() {
-				c := NewCommand(":")
-				c.Journal = journal.New(1 << 20)
-				if o := s.Run(c); o.Code != 0 || o.Err != nil {
-					b.Fatal(o)
-				}
-			}
+			benchCommand(b, openSession(b, h, path))
 		})
+	}
+}
+
+func benchCommand(b *testing.B, s *session) {
+	b.ReportAllocs()
+	for b.Loop() {
+		c := NewCommand(":")
+		c.Journal = journal.New(1 << 20)
+		if o := s.Run(c); o.Code != 0 || o.Err != nil {
+			b.Fatal(o)
+		}
 	}
 }
 
@@ -42,6 +45,7 @@ func BenchmarkSessionStart(b *testing.B) {
 					if err := s.Close(0); err != nil {
 						b.Fatal(err)
 					}
+					s.Forget()
 					b.StartTimer()
 				}
 			})
@@ -54,15 +58,7 @@ func BenchmarkLimitedCommand(b *testing.B) {
 	h := testHost(b, "auto")
 	for name, path := range shells(b) {
 		b.Run(name, func(b *testing.B) {
-			s := limited(b, h, path, everyLimit(h))
-			b.ReportAllocs()
-			for b.Loop() {
-				c := NewCommand(":")
-				c.Journal = journal.New(1 << 20)
-				if o := s.Run(c); o.Code != 0 || o.Err != nil {
-					b.Fatal(o)
-				}
-			}
+			benchCommand(b, limited(b, h, path, everyLimit(h)))
 		})
 	}
 }
@@ -80,6 +76,7 @@ func BenchmarkOpenShell(b *testing.B) {
 				if err := s.Close(0); err != nil {
 					b.Fatal(err)
 				}
+				s.Forget()
 			}
 		})
 	}

@@ -21,6 +21,7 @@ type Spec struct {
 	Files     []*os.File // its descriptors 0, 1, 2…; nil is a closed one. Each is switched to blocking, as os/exec does
 	TTY       bool       // its descriptor 0 is a terminal, which becomes the one that controls its process session
 	Cell      *Cell      // where it belongs; nil: to no session
+	As        *Account   // of a process of no session: its user; nil: ours
 }
 
 // Status is how a child ended.
@@ -48,8 +49,30 @@ type Child struct {
 // Spawn starts a process. From the first moment it is where it belongs (in the
 // cell's cgroup, or marked) and known to the nursery.
 func (h *Host) Spawn(s Spec) (c *Child, err error) {
+	held := s.Cell != nil && s.Cell.group.tenant.held()
+	spawn := func() (err error) {
+		if s.Cell != nil && s.Cell.group.init != nil { // before what holds the session, which would be against it
+			if err := unix.Setns(s.Cell.group.init.Pidfd(), unix.CLONE_NEWPID); err != nil {
+				return fmt.Errorf("spawn %s: %w", s.Path, os.NewSyscallError("setns", err))
+			}
+		}
+		switch {
+		case held:
+			err = s.Cell.group.tenant.hold()
+		case s.As != nil:
+			err = noNewPrivileges()
+		}
+		if err == nil {
+			c, err = h.spawn(&s)
+		}
+		return err
+	}
 	if h.spaces != nil {
-		err = onSpentThread(func() (err error) { c, err = h.spawn(&s); return err })
+		err = onSpentThread(spawn)
+		return c, err
+	}
+	if held || s.As != nil {
+		err = onItsOwnThread(spawn)
 		return c, err
 	}
 	goruntime.LockOSThread()
@@ -78,7 +101,16 @@ func (h *Host) spawn(s *Spec) (*Child, error) {
 	bounds := s.Cell.bounds()
 	defer signalMask(bounds.tracing())()
 	sys := &syscall.SysProcAttr{Setsid: true, Setctty: s.TTY, PidFD: &pidfd, Ptrace: bounds.tracing()} // Ctty: its descriptor 0
+	env := s.Env
+	if s.As != nil {
+		sys.Credential = &syscall.Credential{Uid: s.As.UID, Gid: s.As.GID, Groups: s.As.Groups}
+	}
 	if s.Cell != nil {
+		if t := s.Cell.group.tenant; t.as != nil {
+			sys.Credential = &syscall.Credential{Uid: t.uid, Gid: t.gid, Groups: t.as.Groups}
+			env = t.as.environment(t.uid, env)
+			t.own(s.Files)
+		}
 		dir, err := s.Cell.enter(bounds)
 		if err != nil {
 			return nil, fmt.Errorf("spawn %s: %w", s.Path, err)
@@ -94,7 +126,7 @@ func (h *Host) spawn(s *Spec) (*Child, error) {
 	}
 
 	giveBack := inherit(s.Cell)
-	pid, err := s.Cell.forkExec(s.Path, s.Argv, &syscall.ProcAttr{Dir: s.Dir, Env: s.Env, Files: files, Sys: sys})
+	pid, err := syscall.ForkExec(s.Path, s.Argv, &syscall.ProcAttr{Dir: s.Dir, Env: env, Files: files, Sys: sys})
 	giveBack()
 	goruntime.KeepAlive(s.Files)
 	if err != nil {

@@ -112,7 +112,7 @@ func (c *Command) furnish(group KeptGroup) (*inlet, error) {
 	if c.in != nil || !c.OpenStdin && len(c.Stdin) == 0 {
 		return c.in, nil
 	}
-	in, err := newInlet(group)
+	in, err := newInlet(group, false)
 	if err != nil {
 		return nil, err
 	}

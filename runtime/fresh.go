@@ -55,7 +55,7 @@ func (s *Shell) stateScript(sp *shellProc, free bool, hold func([]byte) (int, er
 	case "dash", "ash":
 		traps = "EXIT"
 	}
-	return fmt.Sprintf("%s %s/%d 2>/dev/null\ntrap - %s\n", sp.kind.dot, s.b.Keeper.Dir(), fd, traps), nil
+	return fmt.Sprintf("%s %s/%d 2>/dev/null\ntrap - %s\n", sp.kind.dot, s.held().Dir(), fd, traps), nil
 }
 
 // scriptArgs are the arguments that make the shell at path run a script and nothing else.

@@ -51,11 +51,12 @@ func (g *Glance) Nobody(shell int) bool {
 		}
 		g.kids, g.of = fd, shell
 	}
-	return g.noneLocked(g.kids) && g.noneLocked(orphans)
+	return g.noneLocked(g.kids, shell) && g.noneLocked(orphans, shell)
 }
 
 // noneLocked is Host.noneMarked for those who know the marks only. mu is held.
-func (g *Glance) noneLocked(fd int) bool {
+func (g *Glance) noneLocked(fd, shell int) bool {
+	self := os.Getpid() // in the list after an Exec of the keeper, as shells are
 	n, err := retry(func() (int, error) { return unix.Pread(fd, g.buf[:], 0) })
 	if err != nil || n == len(g.buf) {
 		return false
@@ -66,7 +67,7 @@ func (g *Glance) noneLocked(fd int) bool {
 			pid = pid*10 + int(b-'0')
 			continue
 		}
-		if m := uint64(readMark(pid)); m == g.Mark || !g.Known(m) {
+		if m := uint64(readMark(pid)); (m == g.Mark || !g.Known(m)) && pid != shell && pid != self {
 			return false
 		}
 		pid = 0

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io/fs"
+	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -26,6 +27,7 @@ const killPatience = 20 * time.Second
 type Group struct {
 	id     string
 	host   *Host
+	tenant *tenant       // set once in NewGroup
 	dir    string        // its cgroup; "" in tier "none"
 	killFd int           // of the cgroup's cgroup.kill, open so that killing needs no free descriptor; owned by the holder of ending
 	ending chan struct{} // one slot: held by the Close at work
@@ -117,7 +119,12 @@ func (c *Cell) SignalSome(sig syscall.Signal, pids ...int) {
 
 // AdoptCopy is Adopt for what the shell forked: not our child, so its number is only good while a gate holds it.
 func (c *Cell) AdoptCopy(pid int) error {
-	err := setMark(pid, c.mark)
+	if t := c.group.tenant; t.as != nil { // the number is what the session says, and this ends with a KILL
+		if uid, ok := ownerOf(pid); !ok || uid != t.uid {
+			return fmt.Errorf("adopt %d: %w", pid, unix.EPERM)
+		}
+	}
+	err := c.setMark(pid)
 	if c.dir != "" {
 		err = c.move(pid)
 	}
@@ -147,11 +154,23 @@ func (c *Cell) enter(b *bounds) (dir int, err error) {
 	return dir, nil
 }
 
+// setMark makes a process c's by its mark.
+func (c *Cell) setMark(pid int) error {
+	if c.group.tenant.as == nil {
+		return setMark(pid, c.mark)
+	}
+	var own unix.Rlimit // which the process has, unless it changed that
+	if err := unix.Prlimit(0, unix.RLIMIT_LOCKS, nil, &own); err != nil {
+		return os.NewSyscallError("prlimit", err)
+	}
+	return c.group.tenant.prlimit(pid, unix.RLIMIT_LOCKS, unix.Rlimit{Cur: uint64(c.mark), Max: own.Max})
+}
+
 // admit makes a new child c's, before the nursery can reap it.
 func (c *Cell) admit(child *Child) {
 	// Where it fails, ancestry, process session, environment and start time
 	// still tell, and in tier "cgroup" it is only for what moves itself out.
-	_ = setMark(child.pid, c.mark)
+	_ = c.setMark(child.pid)
 	c.group.mu.Lock()
 	c.group.children[child] = struct{}{}
 	c.group.leaders[child.pid] = struct{}{}
@@ -173,7 +192,7 @@ func (c *Cell) Adopt(pid int) error {
 		return fmt.Errorf("adopt %d: %w", pid, unix.ESRCH)
 	}
 	return child.whileUnreaped(func() error {
-		_ = setMark(pid, c.mark) // see admit
+		_ = c.setMark(pid) // see admit
 		if c.dir == "" {
 			return nil
 		}
@@ -351,6 +370,8 @@ func (g *Group) Close(ctx context.Context) error {
 	g.endInit()
 	h.mu.Lock()
 	delete(h.groups, g.id)
+	g.tenant.grouped = false
+	h.leaveLocked(g.tenant)
 	h.mu.Unlock()
 	return nil
 }

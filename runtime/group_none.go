@@ -266,12 +266,12 @@ func (c *Cell) looksEmpty(shell int) bool {
 	}
 	g.listing.RLock()
 	defer g.listing.RUnlock()
-	return h.noneMarked(c.list, c) && h.noneMarked(g.adoptedLocked(), c)
+	return h.noneMarked(c.list, c, shell) && h.noneMarked(g.adoptedLocked(), c, shell)
 }
 
 // noneMarked reads a list of children from fd, with c's buffer: none of them
-// carries c's mark, or could have taken it off. c.mu is held.
-func (h *Host) noneMarked(fd int, c *Cell) bool {
+// but shell carries c's mark, or could have taken it off. Our own children are in it after an Exec. c.mu is held.
+func (h *Host) noneMarked(fd int, c *Cell, shell int) bool {
 	n, err := retry(func() (int, error) { return unix.Pread(fd, c.buf, 0) })
 	if err != nil || n == len(c.buf) {
 		return false
@@ -282,8 +282,11 @@ func (h *Host) noneMarked(fd int, c *Cell) bool {
 			pid = pid*10 + int(b-'0')
 			continue
 		}
-		if other, given := h.marked(readMark(pid)); !given || other == nil || other == c {
-			return false
+		other, given := h.marked(readMark(pid))
+		if !given || other == nil || other == c {
+			if child := h.nursery.child(pid); child == nil || child.cell == c && pid != shell {
+				return false
+			}
 		}
 		pid = 0
 	}

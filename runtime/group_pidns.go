@@ -142,16 +142,6 @@ func (g *Group) killNamespace(ctx context.Context) []int {
 	return []int{g.init.pid}
 }
 
-// forkExec is syscall.ForkExec into the cell's namespace, where there are namespaces: this thread forks nowhere else then.
-func (c *Cell) forkExec(path string, argv []string, attr *syscall.ProcAttr) (pid int, err error) {
-	if c != nil && c.group.init != nil {
-		if err := unix.Setns(c.group.init.Pidfd(), unix.CLONE_NEWPID); err != nil {
-			return 0, os.NewSyscallError("setns", err)
-		}
-	}
-	return syscall.ForkExec(path, argv, attr)
-}
-
 // adoptedLocked is the fd of the list in which the group's orphans are, maybe with others: -1 if there is none. listing
 // is held.
 func (g *Group) adoptedLocked() int {

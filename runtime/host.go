@@ -26,6 +26,10 @@ import (
 type Config struct {
 	Isolation string   // "auto", or a tier: an error where it cannot be had
 	Instance  Instance // what marks its processes; 0: a new one
+	Bequest   *Bequest // of the Host in whose place it goes on, with its Instance, isolation and users; nil: none
+	As        *Account // whom sessions run as; nil: as this process
+	Write     []string // the directories below which alone sessions may write; nil: wherever their user may
+	Gateway   *Account // whom the gateway runs as; nil: as this process
 	Metrics   *metrics.Metrics
 	Log       zerolog.Logger
 }
@@ -46,6 +50,10 @@ type Host struct {
 	controllers map[string]bool       // of v2 that are on for groups; never written after NewHost
 	hierarchies map[string]*hierarchy // of v1; never written after NewHost
 	processes   unix.Rlimit           // of every child in a cell, see leaveRoom; never written after NewHost
+	as          *Account              // Config.As
+	gateway     *uint32               // the group of Config.Gateway
+	write       []int                 // Config.Write, opened; never written after NewHost
+	ports       string                // the directory of tenants' ports, "": there is none
 	adopted     int                   // fd of the main thread's list of children, see Cell.Others; -1: the kernel has none
 
 	mu     sync.Mutex
@@ -53,6 +61,10 @@ type Host struct {
 	groups map[string]*Group // guarded by mu; until their Close has succeeded
 	cells  map[mark]*Cell    // guarded by mu; until removed
 	serial mark              // guarded by mu; lower half of the last mark
+
+	tenants map[string]*tenant // guarded by mu; by session
+	uids    map[uint32]string  // guarded by mu; of a range, the numbers in use and whose; "": of somebody else, or not quite gone
+	nextUID uint32             // guarded by mu
 
 	scan     sync.Mutex     // one orphan scan at a time
 	runaways map[int]uint64 // guarded by scan; start time by pid of what the last scan condemned
@@ -66,7 +78,10 @@ func NewHost(c Config) (*Host, error) {
 	if c.Isolation != "auto" && !slices.Contains(TierNames, c.Isolation) {
 		return nil, fmt.Errorf("isolation %q: not one of auto, %s", c.Isolation, strings.Join(TierNames, ", "))
 	}
-	if c.Instance == 0 {
+	switch {
+	case c.Bequest != nil:
+		c.Instance = c.Bequest.Instance
+	case c.Instance == 0:
 		c.Instance = NewInstance()
 	}
 	// First of all, before we open anything: launchers leak descriptors into us.
@@ -86,6 +101,7 @@ func NewHost(c Config) (*Host, error) {
 		metrics: c.Metrics, log: c.Log,
 		unignored: make(chan os.Signal, 1),
 		groups:    map[string]*Group{}, cells: map[mark]*Cell{},
+		tenants: map[string]*tenant{}, uids: map[uint32]string{},
 		adopted: -1,
 	}
 	if fd, err := unix.PidfdOpen(h.pid, 0); err != nil { // no signal could be sent
@@ -101,11 +117,19 @@ func NewHost(c Config) (*Host, error) {
 	}
 	h.nursery = newNursery(h)
 	h.honourSignals()
-	if err := h.chooseTier(c.Isolation); err != nil {
-		signal.Stop(h.unignored)
-		return nil, err
+	if c.Bequest != nil {
+		h.inherit(c.Bequest, c.Gateway)
+	} else {
+		if err := h.chooseTier(c.Isolation); err != nil {
+			signal.Stop(h.unignored)
+			return nil, err
+		}
+		h.limitable(c.Isolation)
+		if err := h.separate(&c); err != nil {
+			signal.Stop(h.unignored)
+			return nil, errors.Join(err, h.release())
+		}
 	}
-	h.limitable(c.Isolation)
 	if haveChildren() {
 		fd, err := unix.Open(procPath(h.pid, "/task/"+strconv.Itoa(h.pid)+"/children"), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 		if err == nil {
@@ -148,7 +172,16 @@ func (h *Host) Close() error {
 	if h.adopted >= 0 {
 		unix.Close(h.adopted)
 	}
-	errs = append(errs, h.closeHierarchies())
+	return errors.Join(append(errs, h.release())...)
+}
+
+// release gives back what NewHost has taken, when no process is left.
+func (h *Host) release() error {
+	closeAll(h.write)
+	errs := []error{h.closeHierarchies()}
+	if h.ports != "" {
+		errs = append(errs, os.RemoveAll(h.ports))
+	}
 	if h.root != nil {
 		errs = append(errs, h.root.close())
 	}
@@ -186,8 +219,16 @@ func (h *Host) NewGroup(id string) (*Group, error) {
 		g.endInit()
 		return nil, fmt.Errorf("group %s: %w", id, fs.ErrExist)
 	}
+	t, err := h.lodgeLocked(id)
+	if err != nil {
+		g.endInit()
+		return nil, err
+	}
+	g.tenant = t
 	if h.root != nil {
 		if err := g.makeDir(h.root.dir); err != nil { // kernfs: no disk behind it, mu may be held
+			t.grouped, t.leaving = false, true
+			h.leaveLocked(t)
 			return nil, err
 		}
 	}

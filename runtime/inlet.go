@@ -2,6 +2,7 @@ package runtime
 
 import (
 	"fmt"
+	"strconv"
 	"sync"
 	"time"
 
@@ -17,14 +18,20 @@ type inlet struct {
 	group KeptGroup
 	held  []int      // what the keeper calls mem, r and w; w's is dropped when it is closed
 	files []HeldFile // the same with what they are; set once
+	port  int        // where the shell finds the end to read from: a number in the group's Dir
 
-	mu   sync.Mutex // give and feed may come from two goroutines
-	mem  int        // guarded by mu for closing; -1 afterwards
-	r, w int        // the pipe; guarded by mu for closing; -1 once closed
-	size int64      // guarded by mu; bytes ever given
-	fed  int64      // guarded by mu; bytes that are in the pipe, or read: mem's position
-	free int64      // guarded by mu; up to where mem was punched out
-	eof  bool       // guarded by mu
+	mu sync.Mutex // give and feed may come from two goroutines
+
+	// met: guarded by mu; the pipe has had a reader. A FIFO without one is not written to, and not closed: its opening waits
+	// until there is a writer, so that must not be gone by then. We have no end to read from ourselves where that matters,
+	// else there would always be a reader.
+	met  bool
+	mem  int   // guarded by mu for closing; -1 afterwards
+	r, w int   // the pipe; guarded by mu for closing; -1 once closed
+	size int64 // guarded by mu; bytes ever given
+	fed  int64 // guarded by mu; bytes that are in the pipe, or read: mem's position
+	free int64 // guarded by mu; up to where mem was punched out
+	eof  bool  // guarded by mu
 
 	carry []byte // guarded by mu; see passCopyLocked
 }
@@ -32,28 +39,47 @@ type inlet struct {
 // freeBatch is how much must have been read before its memory is given back.
 const freeBatch = 1 << 20
 
-func newInlet(group KeptGroup) (*inlet, error) {
+// newInlet makes one whose pipe is opened by its path; with inherited, one whose r is given to a child.
+func newInlet(group KeptGroup, inherited bool) (*inlet, error) {
 	in := &inlet{group: group, r: -1, w: -1}
 	var err error
 	if in.mem, err = unix.MemfdCreate("trl-stdin", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING); err != nil {
 		return nil, fmt.Errorf("memfd: %w", err)
 	}
-	fd, err := halfPipe(1)
+	create := group.Make
+	if inherited {
+		create = func(kinds []Kind, also ...int) ([]Made, []int, error) { return MakeAnonymous(group, kinds, also...) }
+	}
+	pipe, held, err := create([]Kind{InPipe}, in.mem)
 	if err != nil {
 		in.close()
 		return nil, fmt.Errorf("stdin pipe: %w", err)
 	}
-	in.r, in.w = fd[0], fd[1]
-	if in.held, err = group.Hold(in.mem, in.r, in.w); err != nil {
-		in.close()
-		return nil, fmt.Errorf("hold stdin: %w", err)
-	}
+	in.r, in.w, in.port = pipe[0].R, pipe[0].W, pipe[0].Port
+	in.met = in.r >= 0
+	in.held = []int{held[0], pipe[0].NR, pipe[0].NW}
 	in.files = heldFiles(in.held, in.mem, in.r, in.w)
 	return in, nil
 }
 
-// end is how the shell finds the pipe to read from: a number in Keeper.Dir.
-func (in *inlet) end() int { return in.held[1] }
+// meetLocked says whether the pipe has had a reader. Asked by opening what we have anew: that needs one.
+func (in *inlet) meetLocked() bool {
+	if !in.met {
+		fd, err := unix.Open("/proc/self/fd/"+strconv.Itoa(in.w), unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+		if err == nil {
+			unix.Close(fd)
+		}
+		in.met = err != unix.ENXIO // with any other error nothing is known, and the pipe will tell
+	}
+	return in.met
+}
+
+// lonely: the pipe has no reader yet. There is no event to wait for: feed has to be called again.
+func (in *inlet) lonely() bool {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return !in.met && in.w >= 0
+}
 
 // give adds to the input. It never waits.
 func (in *inlet) give(p []byte, eof bool) error {
@@ -92,6 +118,9 @@ func (in *inlet) pending() int64 {
 func (in *inlet) feed() (more bool) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
+	if in.w >= 0 && (in.fed < in.size || in.eof) && !in.meetLocked() {
+		return true
+	}
 	for in.w >= 0 && in.fed < in.size {
 		n, err := unix.Splice(in.mem, nil, in.w, nil, int(min(in.size-in.fed, 1<<20)), unix.SPLICE_F_NONBLOCK)
 		switch {

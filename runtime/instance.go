@@ -15,7 +15,7 @@ type Instance uint32
 // NewInstance makes one that nobody has.
 func NewInstance() Instance { return Instance(1 + rand.Uint32N(1<<30)) }
 
-// End kills what a dead Host left, until nothing is found any more, and returns the pids. Only for an instance whose Host
+// End kills what a dead Host left, until nothing is found any more, and returns the pids; it removes that Host's ports, too. Only for an instance whose Host
 // is gone for certain. patience bounds it.
 func (i Instance) End(patience time.Duration) (ended []int) {
 	if i == 0 {
@@ -39,5 +39,6 @@ func (i Instance) End(patience time.Duration) (ended []int) {
 		}
 		pause.sleep()
 	}
+	removePorts(i)
 	return ended
 }

@@ -2,6 +2,9 @@ package runtime
 
 import (
 	"context"
+	"fmt"
+	"os"
+	"strings"
 	"syscall"
 
 	"trl/protocol"
@@ -17,8 +20,6 @@ type Keeper interface {
 	Tiers() []TierReport
 	// Unenforceable tells which limits cannot be enforced, by their names on the wire, and why not.
 	Unenforceable() map[string]string
-	// Dir is where held descriptors are found by their number, by us and by the shells: /proc/PID/fd.
-	Dir() string
 	// Group opens the place for a session's processes. Its owner ends it with Close.
 	Group(id string) (KeptGroup, error)
 	// KillOrphans ends what escaped from sessions that are gone, and returns how many that were.
@@ -30,12 +31,23 @@ type KeptGroup interface {
 	NewCell() (KeptCell, error)
 	// Limit is called before anything of the user's runs, and once. A *LimitError: not here.
 	Limit(l protocol.Limits) error
-	// Meters are where the caller reads the usage; asked for after Limit.
-	Meters() Meters
-	// Hold keeps descriptors beyond our own end, until Drop or DropAll. The numbers are those in Keeper.Dir; the
-	// descriptors given stay the caller's.
+	// Gauge opens the meters of its usage, for the caller to close; asked for after Limit.
+	Gauge() *Gauge
+	// Dir is where the session's shells find what Make made, by its number there: /proc/PID/fd, or a tenant's directory.
+	Dir() string
+	// Private: nothing else can be opened by the shells, so also what nobody needs after us is made by Make.
+	Private() bool
+	// Make makes what the shells open, and holds it beside also as Hold does, in one go. The descriptors are the caller's.
+	Make(kinds []Kind, also ...int) (made []Made, numbers []int, err error)
+	// Hold keeps descriptors beyond our own end, until Drop or DropAll. The descriptors given stay the caller's.
 	Hold(fds ...int) (numbers []int, err error)
 	Drop(numbers ...int)
+	// Enterable says whether the session's shells may enter a directory.
+	Enterable(dir string) error
+	// Cwd is where one of the session's processes is, "" when that cannot be known.
+	Cwd(pid int) string
+	// Vacate says that nothing will run in the session any more: after Close.
+	Vacate()
 	// DropAll forgets everything held, and with it the group: the last call, after Close.
 	DropAll()
 	Members() []int
@@ -73,15 +85,13 @@ type Inherited struct {
 	Group    KeptGroup
 	Cells    map[int]KeptCell  // by number
 	Children map[int]KeptChild // by pid; those that ended meanwhile too, with their status
-	Held     map[int]int       // our new descriptor, by its number in Keeper.Dir
+	Held     map[int]int       // our new descriptor, by the keeper's number
 }
 
 // Local makes h a Keeper for the process it lives in.
 func Local(h *Host) Keeper { return local{h} }
 
 type local struct{ *Host }
-
-func (l local) Dir() string { return self() }
 
 func (l local) Group(id string) (KeptGroup, error) {
 	g, err := l.NewGroup(id)
@@ -101,10 +111,86 @@ func (g localGroup) NewCell() (KeptCell, error) {
 	return localCell{c}, nil
 }
 
+func (g localGroup) Gauge() *Gauge { return g.Meters().Open() }
+
+func (g localGroup) Dir() string {
+	if g.Private() {
+		return g.tenant.dir
+	}
+	return self()
+}
+
+func (g localGroup) Make(kinds []Kind, also ...int) ([]Made, []int, error) {
+	if !g.Private() {
+		return MakeAnonymous(g, kinds, also...)
+	}
+	made, err := g.Group.Make(kinds)
+	return made, also, err
+}
+
 // Hold: the caller's own descriptors are found in Dir as long as it keeps them open.
 func (g localGroup) Hold(fds ...int) ([]int, error) { return fds, nil }
-func (g localGroup) Drop(...int)                    {}
-func (g localGroup) DropAll()                       {}
+func (g localGroup) Drop(numbers ...int)            { g.Unlink(numbers...) }
+func (g localGroup) Vacate()                        { g.host.Vacate(g.id) }
+func (g localGroup) DropAll()                       { g.host.Vacate(g.id) }
+
+// MakeAnonymous is Make for a group that is not Private: everything has a path below /proc as it is.
+func MakeAnonymous(g KeptGroup, kinds []Kind, also ...int) (made []Made, numbers []int, err error) {
+	defer func() {
+		if err != nil {
+			closeMade(made)
+			made = nil
+		}
+	}()
+	var fds []int
+	for _, k := range kinds {
+		m := Made{R: -1, W: -1, NR: -1, NW: -1}
+		if k == MemFile {
+			m.W, err = memfd("file")
+		} else {
+			var fd [2]int
+			ours := 0
+			if k == InPipe {
+				ours = 1
+			}
+			if fd, err = halfPipe(ours); err == nil {
+				m.R, m.W = fd[0], fd[1]
+			}
+		}
+		if err != nil {
+			return made, nil, err
+		}
+		made = append(made, m)
+		if m.R >= 0 {
+			fds = append(fds, m.R)
+		}
+		fds = append(fds, m.W)
+	}
+	if numbers, err = g.Hold(append(fds, also...)...); err != nil {
+		return made, nil, fmt.Errorf("hold: %w", err)
+	}
+	for i := range made {
+		m := &made[i]
+		if m.R >= 0 {
+			m.NR, numbers = numbers[0], numbers[1:]
+		}
+		m.NW, numbers = numbers[0], numbers[1:]
+		m.Port = m.NW
+		if kinds[i] == InPipe {
+			m.Port = m.NR
+		}
+	}
+	return made, numbers, nil
+}
+
+// Cwd is where a process is. It asks the kernel, which tells those who may trace the process.
+func Cwd(pid int) string {
+	dir, err := os.Readlink(procPath(pid, "/cwd"))
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSuffix(dir, " (deleted)")
+}
 
 type localCell struct{ *Cell }
 

@@ -102,28 +102,22 @@ func heldFiles(numbers []int, fds ...int) []HeldFile {
 
 func newLane(group KeptGroup, of *outputs) (*lane, error) {
 	l := &lane{group: group, r: [2]int{-1, -1}, w: [2]int{-1, -1}}
-	for i := range l.r {
-		fd, err := halfPipe(0)
-		if err != nil {
-			l.close()
-			return nil, fmt.Errorf("output pipe: %w", err)
-		}
-		l.r[i], l.w[i] = fd[0], fd[1]
-	}
 	log, err := journal.NewLog()
 	if err != nil {
-		l.close()
 		return nil, fmt.Errorf("output log: %w", err)
 	}
 	l.log = &output{Log: log, group: group, of: of}
 	of.add(l.log)
 	fds := log.Fds()
-	held, err := group.Hold(l.r[0], l.r[1], l.w[0], l.w[1], fds[0], fds[1], fds[2])
+	pipes, held, err := group.Make([]Kind{OutPipe, OutPipe}, fds[:]...)
 	if err != nil {
 		l.close()
-		return nil, fmt.Errorf("hold output pipes: %w", err)
+		return nil, fmt.Errorf("output pipes: %w", err)
 	}
-	l.held, l.log.held = held[:4:4], heldFiles(held[4:], fds[:]...)
+	for i, p := range pipes {
+		l.r[i], l.w[i] = p.R, p.W
+	}
+	l.held, l.log.held = []int{pipes[0].NR, pipes[1].NR, pipes[0].NW, pipes[1].NW}, heldFiles(held, fds[:]...)
 	l.files = heldFiles(l.held, l.r[0], l.r[1], l.w[0], l.w[1])
 	return l, nil
 }
@@ -152,7 +146,7 @@ func (l *lane) empty() {
 	}
 }
 
-// end is how the shell finds the end of output i that it writes to: a number in Keeper.Dir.
+// end is how the shell finds the end of output i that it writes to: a number in the group's Dir.
 func (l *lane) end(i int) int { return l.held[2+i] }
 
 // closeWriters lets EOF come once nobody else writes.

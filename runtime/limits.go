@@ -90,6 +90,7 @@ type bounds struct {
 	counted string            // where pids are counted but not refused, since we move them there; "" if nowhere
 	staged  string            // where children are born instead of their cell (Host.stage); "": in the cell
 	host    *Host
+	tenant  *tenant
 	rlimits []rlimit
 }
 
@@ -110,7 +111,7 @@ func (g *Group) Limit(l protocol.Limits) error {
 			return &LimitError{limit, why}
 		}
 	}
-	b := &bounds{limits: l, host: h, v1: map[string]string{}}
+	b := &bounds{limits: l, host: h, tenant: g.tenant, v1: map[string]string{}}
 	for _, r := range []struct {
 		resource int
 		most     int64
@@ -186,10 +187,12 @@ func (b *bounds) catch(pid int, cell *Cell) error {
 	if err := waitid(unix.P_PID, pid, &info, unix.WSTOPPED|unix.WEXITED|unix.WNOWAIT); err != nil {
 		return os.NewSyscallError("waitid", err)
 	}
-	err := b.bind(pid)
-	if err == nil && b.staged != "" {
-		err = cell.move(pid)
-	}
+	err := beside(func() error { // this thread may be held to what the session may write, see tenant.hold
+		if err := b.bind(pid); err != nil || b.staged == "" {
+			return err
+		}
+		return cell.move(pid)
+	})
 	if err == nil && b.full() {
 		err = fmt.Errorf("limit of %d processes: %w", b.limits.Pids, unix.EAGAIN)
 	}
@@ -205,6 +208,13 @@ func (b *bounds) catch(pid int, cell *Cell) error {
 	return err
 }
 
+// beside runs f on another thread than this one, which the caller's goroutine is locked to.
+func beside(f func() error) error {
+	done := make(chan error, 1)
+	go func() { done <- f() }() // ends with f; waited for here
+	return <-done
+}
+
 const ptraceSetSigmask = 0x420b // PTRACE_SETSIGMASK (Linux 3.11)
 
 // bind puts a process that is certainly the one meant within the bounds.
@@ -217,11 +227,14 @@ func (b *bounds) bind(pid int) error {
 	for _, r := range b.rlimits {
 		var now unix.Rlimit
 		err := unix.Prlimit(pid, r.resource, nil, &now)
+		if err == unix.EPERM && b.tenant.as != nil { // as below; what it was born with will do
+			err = unix.Prlimit(0, r.resource, nil, &now)
+		}
 		if most := min(r.most, now.Max); err == nil { // to raise it takes a privilege, and was not meant
-			err = unix.Prlimit(pid, r.resource, &unix.Rlimit{Cur: most, Max: most}, nil)
+			err = b.tenant.prlimit(pid, r.resource, unix.Rlimit{Cur: most, Max: most})
 		}
 		if err != nil && !errors.Is(err, unix.ESRCH) {
-			return os.NewSyscallError("prlimit", err)
+			return err
 		}
 	}
 	return nil
@@ -325,7 +338,7 @@ type Usage struct {
 	PIDHits  int64 // forks refused for want of pids
 }
 
-// Meters are the files that tell a group's usage; "" where there is none. Paths and not numbers, so that each command's
+// Meters are the files that tell a group's usage; "" where there is none. Files and not numbers, so that each command's
 // usage costs whoever runs it a few reads of 0.2 µs and no question to whoever keeps the processes.
 type Meters struct {
 	CPU, Peak, OOM, PIDs string
@@ -378,6 +391,31 @@ func (m Meters) Open() *Gauge {
 		return fd
 	}
 	return &Gauge{open(m.CPU, unix.O_RDONLY), open(m.Peak, unix.O_RDWR), open(m.OOM, unix.O_RDONLY), open(m.PIDs, unix.O_RDONLY)}
+}
+
+// Files gives the gauge's descriptors away, for GaugeOf in another process, with the places that they have there.
+func (g *Gauge) Files() (places, fds []int) {
+	for i, fd := range []*int{&g.cpu, &g.peak, &g.oom, &g.pids} {
+		if *fd >= 0 {
+			places, fds = append(places, i), append(fds, *fd)
+			*fd = -1
+		}
+	}
+	return places, fds
+}
+
+// GaugeOf takes what Files gave.
+func GaugeOf(places, fds []int) *Gauge {
+	g := &Gauge{-1, -1, -1, -1}
+	all := []*int{&g.cpu, &g.peak, &g.oom, &g.pids}
+	for i, fd := range fds {
+		if i < len(places) && places[i] >= 0 && places[i] < len(all) && *all[places[i]] < 0 {
+			*all[places[i]] = fd
+		} else {
+			unix.Close(fd)
+		}
+	}
+	return g
 }
 
 // Close lets go of the files. A nil Gauge has none.
@@ -451,7 +489,7 @@ func (r *run) measure() {
 		return
 	}
 	if r.s.gauge == nil {
-		r.s.gauge = r.s.group.Meters().Open()
+		r.s.gauge = r.s.group.Gauge()
 	}
 	r.gauge = r.s.gauge
 	r.used = r.gauge.Mark()

@@ -218,6 +218,48 @@ func TestPIDsLimit(t *testing.T) {
 	})
 }
 
+// A shell that dies while its session has no process left for another one is put back when there is one again.
+func TestShellIsPutBackOnceThereIsRoom(t *testing.T) {
+	s := limited(t, testHost(t, "auto"), "/bin/sh", protocol.Limits{Pids: 20})
+	gate := t.TempDir() + "/gate"
+	if err := unix.Mkfifo(gate, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.code("v=kept", 0)
+	g := groupIn(s.Shell)
+	dir := g.dir
+	if v1 := g.bounds.Load().v1["pids"]; v1 != "" {
+		dir = v1
+	}
+	most := func(n string) {
+		t.Helper()
+		if err := writeFile(dir, "pids.max", n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	most("25")                                                                    // more than there may be, so that the dead shell's place is no free one
+	s.run("i=0; while [ $i -lt 30 ]; do i=$((i+1)); read x <" + gate + " & done") // some jobs cannot be forked
+	most("20")
+	cells := g.serial
+	c := NewCommand("kill -9 $$")
+	c.Timeout = generous
+	done := s.start(c)
+	eventually(t, "a new shell has been tried twice", func() bool {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		return g.serial > cells+1
+	})
+	w, err := os.OpenFile(gate, os.O_WRONLY, 0) // the jobs have their file, and its end
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	if r := s.wait(done); r.Err != nil || !r.Restored {
+		t.Errorf("%+v", r.Outcome)
+	}
+	s.want("echo $v", "kept\n")
+}
+
 // A fork bomb is a command like any other, within its limit: no process of it is left behind, and its session works on.
 func TestForkBomb(t *testing.T) {
 	h := testHost(t, "auto")

@@ -31,7 +31,7 @@ const (
 func Examine() []Finding {
 	return []Finding{
 		examineProc(), examinePidfd(), examineMemfd(), examineDescriptors(), examineMarks(), examineCgroupKill(),
-		examineLimits(), examineFiles(), examinePipes(), examineInit(),
+		examineLimits(), examineFiles(), examinePipes(), examineInit(), examineUsers(), examineLandlock(),
 	}
 }
 
@@ -225,6 +225,22 @@ func controllerAt(controller, self, mountinfo string) string {
 		}
 	}
 	return ""
+}
+
+// examineUsers tells whether sessions can be other users'.
+func examineUsers() Finding {
+	const name = "session users"
+	var data [2]unix.CapUserData
+	err := unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &data[0])
+	if need := uint32(1<<unix.CAP_SETUID | 1<<unix.CAP_SETGID | 1<<unix.CAP_CHOWN | 1<<unix.CAP_KILL); os.Geteuid() != 0 || err != nil || data[0].Effective&need != need {
+		return Finding{name, Weak, "only root, with its capabilities, can run sessions as another user (--session-user): these run as this one"}
+	}
+	dir, err := portsParent()
+	return verdict(name, err, Weak, "sessions can run as other users, one each if wanted; their pipes are in "+dir)
+}
+
+func examineLandlock() Finding {
+	return verdict("landlock", Landlock(), Weak, "sessions can be kept from writing elsewhere (--allow-write)")
 }
 
 func examineFiles() Finding {

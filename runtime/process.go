@@ -48,7 +48,7 @@ type Process struct {
 // ignores INT and QUIT, as POSIX has it for what is started with `&`.
 func (s *Shell) Start(spec ProcessSpec) (*Process, error) {
 	if spec.Dir != "" {
-		if err := enterable(spec.Dir); err != nil {
+		if err := s.held().Enterable(spec.Dir); err != nil {
 			return nil, err
 		}
 	}
@@ -66,15 +66,16 @@ func (s *Shell) Start(spec ProcessSpec) (*Process, error) {
 	}
 	p := &Process{b: s.b, group: group, cell: cell, out: newOutlets(spec.Journal), exited: make(chan struct{})}
 	spec.Journal.OnRoom(p.out.roomy)
-	if err = p.pipes(&s.outputs, spec.OpenStdin); err == nil {
+	byCopy := free && !sp.kind.lists && s.funcs && !sp.dead()
+	if err = p.pipes(&s.outputs, spec.OpenStdin, !byCopy); err == nil {
 		var text int
 		if text, err = p.hold([]byte(spec.Text)); err == nil {
 			script := envScript(spec.Env)
 			if spec.Dir != "" {
 				script += strings.TrimSuffix(dirScript(sp.kind, spec.Dir), "\n") + " || exit 1\n"
 			}
-			script += fmt.Sprintf("%s %s/%d\n", sp.kind.dot, s.b.Keeper.Dir(), text)
-			if free && !sp.kind.lists && s.funcs && !sp.dead() {
+			script += fmt.Sprintf("%s %s/%d\n", sp.kind.dot, group.Dir(), text)
+			if byCopy {
 				err = p.copyOf(s, sp, script)
 			} else {
 				err = p.fresh(s, sp, cfg, script, free)
@@ -108,7 +109,8 @@ func (s *Shell) Start(spec ProcessSpec) (*Process, error) {
 	return p, nil
 }
 
-func (p *Process) pipes(of *outputs, stdin bool) (err error) {
+// pipes makes what the process is connected with; inherited: a child will be given its ends, not open them.
+func (p *Process) pipes(of *outputs, stdin, inherited bool) (err error) {
 	if p.lane, err = newLane(p.group, of); err != nil {
 		return err
 	}
@@ -122,7 +124,7 @@ func (p *Process) pipes(of *outputs, stdin bool) (err error) {
 	if !stdin {
 		return nil
 	}
-	if p.in, err = newInlet(p.group); err != nil {
+	if p.in, err = newInlet(p.group, inherited); err != nil {
 		return err
 	}
 	p.given, p.fed = make(chan struct{}, 1), make(chan struct{})
@@ -130,28 +132,33 @@ func (p *Process) pipes(of *outputs, stdin bool) (err error) {
 	return nil
 }
 
-// keep holds a descriptor for as long as the process lives, and returns the keeper's number of it.
-func (p *Process) keep(fd int) (number int, err error) {
-	p.files = append(p.files, fd)
-	held, err := p.group.Hold(fd)
+// make makes what the process's shell opens, and what lives as long as the process.
+func (p *Process) make(k Kind) (Made, error) {
+	made, _, err := p.group.Make([]Kind{k})
 	if err != nil {
-		return -1, fmt.Errorf("hold a process's descriptor: %w", err)
+		return Made{}, fmt.Errorf("process: %w", err)
 	}
-	p.held = append(p.held, held...)
-	p.record.Held = append(p.record.Held, heldFiles(held, fd)...)
-	return held[0], nil
+	m := made[0]
+	for fd, number := range map[int]int{m.R: m.NR, m.W: m.NW} {
+		if fd < 0 {
+			continue
+		}
+		p.files = append(p.files, fd)
+		if number >= 0 {
+			p.held = append(p.held, number)
+			p.record.Held = append(p.record.Held, heldFiles([]int{number}, fd)...)
+		}
+	}
+	return m, nil
 }
 
-// hold puts b into a memfd that lives as long as the process, and returns the keeper's number of it.
+// hold puts b into a file that lives as long as the process, and returns the keeper's number of it.
 func (p *Process) hold(b []byte) (number int, err error) {
-	fd, err := memfd("process")
+	made, err := p.make(MemFile)
 	if err != nil {
 		return -1, err
 	}
-	if number, err = p.keep(fd); err != nil {
-		return -1, err
-	}
-	return number, fill(fd, b)
+	return made.NW, fill(made.W, b)
 }
 
 // fresh starts a new shell that reads the state, then the text.
@@ -186,7 +193,7 @@ func (p *Process) fresh(s *Shell, sp *shellProc, cfg ShellConfig, script string,
 		defer files[i].Close()
 	}
 	dir := cfg.Dir
-	if enterable(dir) != nil {
+	if p.group.Enterable(dir) != nil {
 		dir = "/"
 	}
 	child, err := p.cell.Spawn(Spec{Path: cfg.Path, Argv: argv, Env: cfg.Env, Dir: dir, Files: files})
@@ -214,35 +221,21 @@ func (p *Process) copyOf(s *Shell, sp *shellProc, script string) error {
 	if err != nil {
 		return err
 	}
-	var status, gate [2]int
-	if err := unix.Pipe2(status[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
-		return err
-	}
-	statusR, err := p.keep(status[0])
+	status, err := p.make(OutPipe)
 	if err != nil {
 		return err
 	}
-	statusW, err := p.keep(status[1])
+	gate, err := p.make(OutPipe) // though it is the copy that reads: we may write before it comes to that, so both ends stay open
 	if err != nil {
-		return err
-	}
-	if err := unix.Pipe2(gate[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
-		return err
-	}
-	gateR, err := p.keep(gate[0])
-	if err != nil {
-		return err
-	}
-	if _, err = p.keep(gate[1]); err != nil {
 		return err
 	}
 	in := os.DevNull
 	if p.in != nil {
-		in = s.b.Keeper.Dir() + "/" + strconv.Itoa(p.in.end())
+		in = p.group.Dir() + "/" + strconv.Itoa(p.in.port)
 	}
 	s.seq++
 	tag := strconv.Itoa(s.seq)
-	sp.send(fmt.Sprintf("\\__trl_j %s %d %d %d %d %d %s\n", in, p.lane.end(0), p.lane.end(1), text, statusW, gateR, tag))
+	sp.send(fmt.Sprintf("\\__trl_j %s %d %d %d %d %d %s\n", in, p.lane.end(0), p.lane.end(1), text, status.Port, gate.Port, tag))
 	r, ok := sp.awaitVerb('j', tag, time.Now().Add(bootTimeout))
 	if !ok {
 		return fmt.Errorf("shell did not start a copy: %w", ErrShellGone)
@@ -256,11 +249,11 @@ func (p *Process) copyOf(s *Shell, sp *shellProc, script string) error {
 		return err
 	}
 	p.pid = r.val
-	p.record.Copy, p.record.Start, p.record.Status = true, start.start, statusR
-	if err := p.watchCopy(status[0], start.start); err != nil {
+	p.record.Copy, p.record.Start, p.record.Status = true, start.start, status.NR
+	if err := p.watchCopy(status.R, start.start); err != nil {
 		return err
 	}
-	_, err = unix.Write(gate[1], []byte("\n"))
+	_, err = unix.Write(gate.W, []byte("\n"))
 	return err
 }
 

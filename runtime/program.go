@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Two programs that trl carries with it, written in assembly (program_*.s). They are too small to be worth a binary of
+// Programs that trl carries with it, written in assembly (program_*.s). They are too small to be worth a binary of
 // their own and must be there whatever the machine has installed:
 //
 // init is the first process of a session's PID namespace. It takes in orphans, which the kernel reaps for it, ignores
@@ -20,9 +20,12 @@ import (
 // a shell in its place megabytes and a way to fail.
 //
 // probe tells by its exit code, an errno, whether it may make a PID namespace where it runs.
+//
+// limit sets one limit of another process of its user: pid, resource, soft and hard limit come on descriptor 0. See tenant.prlimit.
 
 func initText() unsafe.Pointer
 func probeText() unsafe.Pointer
+func limitText() unsafe.Pointer
 
 // textSize is more than either program has; what follows it in our own text comes along and is never reached.
 const textSize = 256

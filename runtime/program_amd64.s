@@ -1,6 +1,6 @@
 #include "textflag.h"
 
-// The two programs of program.go. They are copied out of here into files of their own, so they call nothing but the kernel.
+// The programs of program.go. They are copied out of here into files of their own, so they call nothing but the kernel.
 
 // func initText() unsafe.Pointer
 TEXT ·initText(SB),NOSPLIT,$0-8
@@ -11,6 +11,12 @@ TEXT ·initText(SB),NOSPLIT,$0-8
 // func probeText() unsafe.Pointer
 TEXT ·probeText(SB),NOSPLIT,$0-8
 	LEAQ	namespaceProbe<>(SB), AX
+	MOVQ	AX, ret+0(FP)
+	RET
+
+// func limitText() unsafe.Pointer
+TEXT ·limitText(SB),NOSPLIT,$0-8
+	LEAQ	setLimit<>(SB), AX
 	MOVQ	AX, ret+0(FP)
 	RET
 
@@ -52,6 +58,26 @@ TEXT namespaceProbe<>(SB),NOSPLIT|NOFRAME,$0
 	// unshare(CLONE_NEWPID), then exit_group(its errno).
 	MOVQ	$0x20000000, DI
 	MOVQ	$272, AX
+	SYSCALL
+	NEGQ	AX
+	MOVQ	AX, DI
+	MOVQ	$231, AX
+	SYSCALL
+
+TEXT setLimit<>(SB),NOSPLIT|NOFRAME,$0
+	SUBQ	$32, SP
+	// read(0, stack, 32): pid, resource, soft, hard.
+	MOVQ	$0, DI
+	MOVQ	SP, SI
+	MOVQ	$32, DX
+	MOVQ	$0, AX
+	SYSCALL
+	// prlimit64(pid, resource, {soft, hard}, NULL), then exit_group(its errno).
+	MOVQ	0(SP), DI
+	MOVQ	8(SP), SI
+	LEAQ	16(SP), DX
+	MOVQ	$0, R10
+	MOVQ	$302, AX
 	SYSCALL
 	NEGQ	AX
 	MOVQ	AX, DI

@@ -1,6 +1,6 @@
 #include "textflag.h"
 
-// The two programs of program.go. They are copied out of here into files of their own, so they call nothing but the kernel.
+// The programs of program.go. They are copied out of here into files of their own, so they call nothing but the kernel.
 
 // func initText() unsafe.Pointer
 TEXT ·initText(SB),NOSPLIT,$0-8
@@ -11,6 +11,12 @@ TEXT ·initText(SB),NOSPLIT,$0-8
 // func probeText() unsafe.Pointer
 TEXT ·probeText(SB),NOSPLIT,$0-8
 	MOVD	$namespaceProbe<>(SB), R0
+	MOVD	R0, ret+0(FP)
+	RET
+
+// func limitText() unsafe.Pointer
+TEXT ·limitText(SB),NOSPLIT,$0-8
+	MOVD	$setLimit<>(SB), R0
 	MOVD	R0, ret+0(FP)
 	RET
 
@@ -54,6 +60,25 @@ TEXT namespaceProbe<>(SB),NOSPLIT|NOFRAME,$0
 	// unshare(CLONE_NEWPID), then exit_group(its errno).
 	MOVD	$0x20000000, R0
 	MOVD	$97, R8
+	SVC
+	NEG	R0, R0
+	MOVD	$94, R8
+	SVC
+
+TEXT setLimit<>(SB),NOSPLIT|NOFRAME,$0
+	SUB	$32, RSP
+	// read(0, stack, 32): pid, resource, soft, hard.
+	MOVD	ZR, R0
+	MOVD	RSP, R1
+	MOVD	$32, R2
+	MOVD	$63, R8
+	SVC
+	// prlimit64(pid, resource, {soft, hard}, NULL), then exit_group(its errno).
+	MOVD	0(RSP), R0
+	MOVD	8(RSP), R1
+	ADD	$16, RSP, R2
+	MOVD	ZR, R3
+	MOVD	$261, R8
 	SVC
 	NEG	R0, R0
 	MOVD	$94, R8

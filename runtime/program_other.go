@@ -12,6 +12,7 @@ import (
 
 func initText() unsafe.Pointer  { return nil }
 func probeText() unsafe.Pointer { return nil }
+func limitText() unsafe.Pointer { return nil }
 
 func openProgram(string, unsafe.Pointer) (int, error) {
 	return -1, errors.New("not written for " + goruntime.GOARCH)

@@ -223,10 +223,13 @@ func (a *Adoption) inlet(files []HeldFile) *inlet {
 	if len(files) != 3 {
 		return nil
 	}
-	in := &inlet{group: a.from.Group, files: files, mem: a.takeFile(files[0]), r: a.takeFile(files[1]), w: a.takeFile(files[2])}
+	in := &inlet{group: a.from.Group, files: files, port: files[1].Number, mem: a.takeFile(files[0]), r: a.takeFile(files[1]), w: a.takeFile(files[2])}
 	in.held = []int{files[0].Number, files[1].Number, files[2].Number}
 	if in.w < 0 {
 		in.held = in.held[:2]
+	}
+	if in.met = in.r >= 0; !in.met { // whether the shell has come to it, the pipe tells
+		in.port = files[2].Number
 	}
 	if in.mem >= 0 {
 		in.fed, _ = unix.Seek(in.mem, 0, 1)
@@ -345,6 +348,9 @@ func (a *Adoption) Discard(ctx context.Context) error {
 		unix.Close(fd)
 	}
 	a.from.Held = nil
+	for _, child := range a.from.Children {
+		child.Close()
+	}
 	if a.book != nil {
 		a.book.Close()
 	}

@@ -159,7 +159,7 @@ func (r *run) start() error {
 		return err
 	}
 	if r.in != nil {
-		stdin = s.b.Keeper.Dir() + "/" + strconv.Itoa(r.in.end())
+		stdin = s.held().Dir() + "/" + strconv.Itoa(r.in.port)
 		r.inMore = r.in.feed()
 	}
 	if err := fill(p.text, []byte(c.Text)); err != nil {
@@ -171,7 +171,7 @@ func (r *run) start() error {
 		if err := r.prepare(before); err != nil {
 			return err
 		}
-		line = r.appendDot(line, "$__trl_p/"+strconv.Itoa(r.beforeHeld[0]), stdin)
+		line = r.appendDot(line, "$__trl_p/"+strconv.Itoa(r.beforeHeld[0]), p.kind.stdin)
 		line = append(line, "&&"...)
 	}
 	line = r.appendDot(line, "$__trl_p/"+strconv.Itoa(p.held[heldText]), stdin)
@@ -209,17 +209,12 @@ func (r *run) start() error {
 
 // prepare puts text where the shell finds it before the command's own.
 func (r *run) prepare(text string) (err error) {
-	if r.before, err = memfd("before"); err != nil {
-		r.before = 0
-		return err
+	made, _, err := r.s.held().Make([]Kind{MemFile})
+	if err != nil {
+		return fmt.Errorf("file for what comes before a command: %w", err)
 	}
-	if err := fill(r.before, []byte(text)); err != nil {
-		return err
-	}
-	if r.beforeHeld, err = r.s.held().Hold(r.before); err != nil {
-		return fmt.Errorf("hold what comes before a command: %w", err)
-	}
-	return nil
+	r.before, r.beforeHeld = made[0].W, []int{made[0].NW}
+	return fill(r.before, []byte(text))
 }
 
 // resume goes on where another gateway was killed. What it had read of the control pipe died with it, so the shell is
@@ -244,8 +239,11 @@ func (r *run) resume() error {
 		r.reported, r.code = true, *res.Code
 		return nil
 	}
-	r.asked = "g" + strconv.Itoa(r.s.seq)
-	r.p.send(r.p.kind.last + " " + r.asked + "\n")
+	r.asked = "g" + r.seq
+	// One question is enough, also from a gateway before: what is unread tells whether the line was read, when the shell dies.
+	if n := r.p.unread(); n == 0 || n == r.sent {
+		r.p.send(r.p.kind.last + " " + r.asked + "\n")
+	}
 	return nil
 }
 
@@ -311,7 +309,7 @@ func (r *run) wait() []unix.PollFd {
 			}
 		}
 	}
-	if r.inMore {
+	if r.inMore && !r.in.lonely() {
 		fds[pollIn] = unix.PollFd{Fd: int32(r.in.writer()), Events: unix.POLLOUT}
 	}
 	if !r.spin(fds[:]) {
@@ -352,6 +350,9 @@ func (r *run) due() time.Duration {
 			at = t
 		}
 	}
+	if r.inMore && !r.died && !r.reported && r.in.lonely() {
+		soonest(time.Now().Add(r.lonely()))
+	}
 	if r.end != nil {
 		soonest(r.end.next)
 	} else if !r.died && !r.reported {
@@ -367,6 +368,12 @@ func (r *run) due() time.Duration {
 		return -1
 	}
 	return max(0, time.Until(at))
+}
+
+// lonely is the pause between looks for the reader of stdin: a shell is at its line within some 100 µs, but for one that is
+// stopped.
+func (r *run) lonely() time.Duration {
+	return min(max(time.Since(r.began)/4, 20*time.Microsecond), 50*time.Millisecond)
 }
 
 // look deals with all that happened. Reports come before output: what is read after the report is complete.
@@ -387,7 +394,7 @@ func (r *run) look(fds []unix.PollFd) {
 			r.read(&r.out[i])
 		}
 	}
-	if r.in != nil && (fds[pollIn].Revents != 0 || fds[pollWake].Revents != 0) {
+	if r.in != nil && (fds[pollIn].Revents != 0 || fds[pollWake].Revents != 0 || r.inMore && r.in.lonely()) {
 		r.inMore = r.in.feed()
 	}
 	cancel, signals := r.c.requests()
@@ -621,7 +628,7 @@ func (r *run) settle() Outcome {
 			r.record.Code = &o.Code
 			r.c.Began(r.record)
 		}
-		s.p.ask("w"+r.seq, after, bootTimeout)
+		s.p.ask(s.held(), "w"+r.seq, after, bootTimeout)
 	}
 	s.st.dirty = true
 	o.Dir = s.Dir()
@@ -719,8 +726,8 @@ func (r *run) close() {
 	}
 }
 
-// enterable says whether a command may be run in dir, before the shell is bothered: the shell's own cd decides.
-func enterable(dir string) error {
+// Enterable says whether we may enter a directory, before a command is run in it and before the shell is bothered: the shell's own cd decides.
+func Enterable(dir string) error {
 	st, err := os.Stat(dir)
 	if err == nil && !st.IsDir() {
 		err = &fs.PathError{Op: "chdir", Path: dir, Err: syscall.ENOTDIR}

@@ -83,9 +83,6 @@ func (b *Base) OpenShell(ctx context.Context, c ShellConfig) (*Shell, error) {
 	if _, _, err := kindOf(c.Path); err != nil {
 		return nil, err
 	}
-	if err := enterable(c.Dir); err != nil {
-		return nil, err
-	}
 	s := &Shell{b: b, cfg: c, turn: make(chan struct{}, 1), event: -1, procs: map[*Process]struct{}{}, terms: map[*Terminal]struct{}{}}
 	s.restore.Store(c.Restore)
 	var err error
@@ -93,7 +90,10 @@ func (b *Base) OpenShell(ctx context.Context, c ShellConfig) (*Shell, error) {
 		return nil, fmt.Errorf("eventfd: %w", err)
 	}
 	if s.group, err = b.Keeper.Group(c.ID); err == nil {
-		if err = s.group.Limit(c.Limits); err == nil {
+		if err = s.group.Enterable(c.Dir); err == nil {
+			err = s.group.Limit(c.Limits)
+		}
+		if err == nil {
 			s.st, err = newState(s.group)
 		}
 		if err == nil {
@@ -127,6 +127,28 @@ func (s *Shell) spawn(script []byte) (*shellProc, error) {
 		cell.Remove()
 	}
 	return p, err
+}
+
+// What a shell is put back with may all be in use, by the session's own user first of all: it comes back soon, as a rule,
+// and the session is worth the wait.
+const (
+	scarcePatience = 5 * time.Second
+	scarcePause    = 50 * time.Millisecond
+)
+
+// Scarce: err says that there are not enough processes, descriptors or memory at the moment.
+func Scarce(err error) bool {
+	return slices.ContainsFunc([]error{unix.EAGAIN, unix.EMFILE, unix.ENFILE, unix.ENOMEM}, func(e error) bool { return errors.Is(err, e) })
+}
+
+// spawnPatiently is spawn for a session that has something to lose.
+func (s *Shell) spawnPatiently(script []byte) (p *shellProc, err error) {
+	for begin := time.Now(); ; time.Sleep(scarcePause) {
+		p, err = s.spawn(script)
+		if err == nil || !Scarce(err) || s.closing.Load() || time.Since(begin) > scarcePatience {
+			return p, err
+		}
+	}
 }
 
 // Name is the shell's kind: bash, dash, ash or zsh.
@@ -168,11 +190,7 @@ func (s *Shell) Dir() string {
 	if pid == 0 {
 		return ""
 	}
-	dir, err := os.Readlink("/proc/" + strconv.Itoa(pid) + "/cwd")
-	if err != nil {
-		return ""
-	}
-	return strings.TrimSuffix(dir, " (deleted)")
+	return s.held().Cwd(pid)
 }
 
 // EnvCount is how many variables the session was given.
@@ -195,7 +213,7 @@ func (s *Shell) Setup(dir string, env map[string]*string) error {
 	}
 	text := ""
 	if dir != "" && dir != s.cfg.Dir {
-		if err := enterable(dir); err != nil {
+		if err := s.held().Enterable(dir); err != nil {
 			return err
 		}
 		text = dirScript(p.kind, dir)
@@ -204,7 +222,7 @@ func (s *Shell) Setup(dir string, env map[string]*string) error {
 		return nil
 	}
 	s.seq++
-	status, ok := p.ask(strconv.Itoa(s.seq), envScript(env)+text, bootTimeout)
+	status, ok := p.ask(s.held(), strconv.Itoa(s.seq), envScript(env)+text, bootTimeout)
 	if !ok {
 		return ErrShellGone
 	}
@@ -274,7 +292,7 @@ func (s *Shell) Run(c *Command) Outcome {
 	<-s.turn
 	defer func() { s.turn <- struct{}{} }()
 	if c.Dir != "" && c.resumed == nil {
-		if err := enterable(c.Dir); err != nil {
+		if err := s.held().Enterable(c.Dir); err != nil {
 			c.Journal.Close()
 			return Outcome{Err: err, Code: -1, Dir: s.Dir()}
 		}
@@ -384,7 +402,7 @@ func (s *Shell) putBack(dead *shellProc) (lost []string, err error) {
 	if !dead.kind.lists && s.funcs {
 		lost = append(lost, "functions")
 	}
-	p, err := s.spawn(script)
+	p, err := s.spawnPatiently(script)
 	if err != nil && script != nil {
 		s.b.Log.Warn().Err(err).Str("session", s.cfg.ID).Msg("state could not be put back")
 		lost = []string{"variables", "functions", "aliases", "options", "working_dir"}
@@ -656,6 +674,9 @@ func (s *Shell) dispose() {
 	s.dropLane()
 	s.dropGauge()
 	shut(&s.event)
+	if s.group != nil {
+		s.group.Vacate()
+	}
 }
 
 // Ledger is where the session's owner writes down what a successor needs.

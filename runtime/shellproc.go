@@ -50,6 +50,9 @@ type report struct {
 	last string // of 'g': the command whose status it is
 }
 
+// maxReport is beyond any line of the boot text.
+const maxReport = 4 << 10
+
 // self is where our own descriptors are found, held by the keeper or not: good for what nobody needs once we are gone.
 func self() string { return "/proc/" + strconv.Itoa(os.Getpid()) + "/fd" }
 
@@ -68,7 +71,7 @@ func (s *Shell) startShellProc(c ShellConfig, group KeptGroup, cell KeptCell, st
 			group.Drop(half.held...)
 		}
 	}()
-	var ch, ctl [2]int
+	var ch [2]int
 	if err = unix.Pipe2(ch[:], unix.O_CLOEXEC); err != nil {
 		return nil, fmt.Errorf("script channel: %w", err)
 	}
@@ -82,37 +85,27 @@ func (s *Shell) startShellProc(c ShellConfig, group KeptGroup, cell KeptCell, st
 	if _, err = unix.FcntlInt(uintptr(p.script), unix.F_SETFL, flags); err != nil {
 		return nil, fmt.Errorf("script channel: %w", err)
 	}
-	if err = unix.Pipe2(ctl[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
+	made, held, err := group.Make([]Kind{OutPipe, MemFile}, p.script)
+	if err != nil {
 		return nil, fmt.Errorf("control pipe: %w", err)
 	}
-	p.ctlR, p.ctlW = ctl[0], ctl[1]
-	if p.text, err = memfd("command"); err != nil {
-		return nil, err
-	}
-	if p.held, err = group.Hold(p.script, p.ctlR, p.ctlW, p.text); err != nil {
-		return nil, fmt.Errorf("hold a shell's descriptors: %w", err)
-	}
-	boot, err := memfd("boot")
+	p.ctlR, p.ctlW, p.text = made[0].R, made[0].W, made[1].W
+	p.held = []int{held[0], made[0].NR, made[0].NW, made[1].NW}
+	text := strings.NewReplacer("@P@", group.Dir(), "@C@", strconv.Itoa(p.held[heldCtlW]),
+		"@X@", strconv.Itoa(s.st.held[heldExit]), "@E@", endMark).Replace(k.boot)
+	boot, done, err := lend(group, []byte(text))
 	if err != nil {
 		return nil, err
 	}
-	defer unix.Close(boot)
-	text := strings.NewReplacer("@P@", s.b.Keeper.Dir(), "@C@", strconv.Itoa(p.held[heldCtlW]),
-		"@X@", strconv.Itoa(s.st.held[heldExit]), "@E@", endMark).Replace(k.boot)
-	if err = fill(boot, []byte(text)); err != nil {
-		return nil, err
-	}
-	line := fmt.Sprintf(". %s/%d;", self(), boot)
+	defer done()
+	line := fmt.Sprintf(". %s;", boot)
 	if state != nil {
-		st, err := memfd("state")
+		st, done, err := lend(group, state)
 		if err != nil {
 			return nil, err
 		}
-		defer unix.Close(st)
-		if err := fill(st, state); err != nil {
-			return nil, err
-		}
-		line += fmt.Sprintf("%s %s/%d;__trl_n=;", k.dot, self(), st)
+		defer done()
+		line += fmt.Sprintf("%s %s;__trl_n=;", k.dot, st)
 	}
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
@@ -206,6 +199,9 @@ func (p *shellProc) next() (report, bool) {
 		if len(p.lines) == 0 {
 			p.lines = p.lines[:0:0]
 		}
+		if len(p.lines) > maxReport { // no line of ours; a session may write what it likes there
+			p.lines = p.lines[:0]
+		}
 		p.lines = append(p.lines, buf[:n]...)
 	}
 }
@@ -271,19 +267,46 @@ func (p *shellProc) barrier(tag string, bound time.Duration) bool {
 }
 
 // ask lets the shell read text as a script of ours and waits for the end of it. ok is false when it did not answer.
-func (p *shellProc) ask(tag, text string, bound time.Duration) (status int, ok bool) {
-	fd, err := memfd("ask")
+func (p *shellProc) ask(group KeptGroup, tag, text string, bound time.Duration) (status int, ok bool) {
+	path, done, err := lend(group, []byte(text))
 	if err != nil {
 		return 0, false
 	}
-	defer unix.Close(fd)
-	if fill(fd, []byte(text)) != nil {
-		return 0, false
-	}
-	p.send(fmt.Sprintf("%s %s/%d;%s %s\n", p.kind.dot, self(), fd, p.kind.quit, tag))
+	defer done()
+	p.send(fmt.Sprintf("%s %s;%s %s\n", p.kind.dot, path, p.kind.quit, tag))
 	p.send(p.kind.again + " " + tag + "\n")
 	r, ok := p.awaitVerb('e', tag, time.Now().Add(bound))
 	return r.val, ok
+}
+
+// lend gives the session's shells a text to open at path, until done is called or we end.
+func lend(group KeptGroup, text []byte) (path string, done func(), err error) {
+	if !group.Private() { // then our own descriptors will do, and nobody need be asked
+		fd, err := memfd("lent")
+		if err != nil {
+			return "", nil, err
+		}
+		path, done = self()+"/"+strconv.Itoa(fd), func() { unix.Close(fd) }
+		return lent(path, done, fill(fd, text))
+	}
+	made, _, err := group.Make([]Kind{MemFile})
+	if err != nil {
+		return "", nil, err
+	}
+	path = group.Dir() + "/" + strconv.Itoa(made[0].Port)
+	done = func() {
+		unix.Close(made[0].W)
+		group.Drop(made[0].NW)
+	}
+	return lent(path, done, fill(made[0].W, text))
+}
+
+func lent(path string, done func(), err error) (string, func(), error) {
+	if err != nil {
+		done()
+		return "", nil, err
+	}
+	return path, done, nil
 }
 
 func memfd(name string) (int, error) {

@@ -3,7 +3,6 @@ package runtime
 import (
 	"bytes"
 	"fmt"
-	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -37,21 +36,16 @@ const (
 func newState(group KeptGroup) (*state, error) {
 	s := &state{fd: [2]int{-1, -1}, exit: -1}
 	var err error
-	for _, p := range []*int{&s.fd[0], &s.fd[1], &s.exit} {
-		if *p, err = memfd("state"); err != nil {
-			s.close()
-			return nil, err
-		}
-	}
 	if s.book, err = ledger.New(); err != nil {
-		s.close()
 		return nil, err
 	}
-	if s.held, err = group.Hold(s.fd[0], s.fd[1], s.exit, s.book.Fd()); err != nil {
+	files, held, err := group.Make([]Kind{MemFile, MemFile, MemFile}, s.book.Fd())
+	if err != nil {
 		s.book.Close()
-		s.close()
-		return nil, fmt.Errorf("hold a shell's state: %w", err)
+		return nil, fmt.Errorf("files for a shell's state: %w", err)
 	}
+	s.fd[0], s.fd[1], s.exit = files[0].W, files[1].W, files[2].W
+	s.held = []int{files[0].NW, files[1].NW, files[2].NW, held[0]}
 	return s, nil
 }
 
@@ -161,9 +155,12 @@ func (s *state) forget() {
 	s.last, s.dirty = nil, false
 }
 
+// maxSnapshot is more than any state that was meant; a session may make its file as large as it likes, and we read it whole.
+const maxSnapshot = 256 << 20
+
 func whole(fd int, mark string) bool {
 	var st unix.Stat_t
-	if unix.Fstat(fd, &st) != nil || st.Size < int64(len(mark)) {
+	if unix.Fstat(fd, &st) != nil || st.Size < int64(len(mark)) || st.Size > maxSnapshot {
 		return false
 	}
 	b := make([]byte, len(mark))
@@ -172,7 +169,7 @@ func whole(fd int, mark string) bool {
 }
 
 func content(fd int) []byte {
-	b, _ := os.ReadFile("/proc/self/fd/" + strconv.Itoa(fd))
+	b, _ := preadAll(fd, make([]byte, 16<<10)) // not by its path: it may be another user's
 	return b
 }
 

@@ -63,7 +63,7 @@ type TerminalRecord struct {
 // shell, has its functions as well, as far as Start's has.
 func (s *Shell) Open(spec TerminalSpec) (*Terminal, error) {
 	if spec.Dir != "" {
-		if err := enterable(spec.Dir); err != nil {
+		if err := s.held().Enterable(spec.Dir); err != nil {
 			return nil, err
 		}
 	}
@@ -82,12 +82,12 @@ func (s *Shell) Open(spec TerminalSpec) (*Terminal, error) {
 	t := newTerminal(s.b, group, cell, spec.Journal)
 	if t.line, err = newLine(group, &s.outputs, spec.Cols, spec.Rows); err == nil {
 		t.line.log.carry(t.journal, 0, 0)
-		if t.in, err = newInlet(group); err == nil {
+		if t.in, err = newInlet(group, true); err == nil {
 			var child KeptChild
 			if child, err = t.spawn(s, sp, cfg, spec, free); err == nil {
 				t.record = TerminalRecord{
 					Pid: t.pid, Cell: cell.Number(), Line: t.line.record(), Span: t.journal.Span(), Stdin: t.in.files,
-					Held: heldFiles(t.held, t.files...), Scratch: t.scratch,
+					Held: t.record.Held, Scratch: t.scratch,
 				}
 				s.begin(t, child)
 				return t, nil
@@ -142,7 +142,7 @@ func (t *Terminal) spawn(s *Shell, sp *shellProc, cfg ShellConfig, spec Terminal
 	tty := os.NewFile(uintptr(dup), "tty")
 	defer tty.Close()
 	dir := cfg.Dir
-	if enterable(dir) != nil {
+	if t.group.Enterable(dir) != nil {
 		dir = "/"
 	}
 	child, err := t.cell.Spawn(Spec{Path: cfg.Path, Argv: argv, Env: cfg.Env, Dir: dir, Files: []*os.File{tty, tty, tty}, TTY: true})
@@ -222,19 +222,19 @@ func (t *Terminal) Release() {
 	}
 }
 
-// hold puts b into a memfd that lives as long as the terminal, and returns the keeper's number of it.
+// hold puts b into a file that lives as long as the terminal, and returns the number by which shells find it.
 func (t *Terminal) hold(b []byte) (number int, err error) {
-	fd, err := memfd("terminal")
+	made, _, err := t.group.Make([]Kind{MemFile})
 	if err != nil {
-		return -1, err
+		return -1, fmt.Errorf("terminal: %w", err)
 	}
-	t.files = append(t.files, fd)
-	held, err := t.group.Hold(fd)
-	if err != nil {
-		return -1, fmt.Errorf("hold a terminal's descriptor: %w", err)
+	m := made[0]
+	t.files = append(t.files, m.W)
+	if m.NW >= 0 {
+		t.held = append(t.held, m.NW)
+		t.record.Held = append(t.record.Held, heldFiles([]int{m.NW}, m.W)...)
 	}
-	t.held = append(t.held, held...)
-	return held[0], fill(fd, b)
+	return m.Port, fill(m.W, b)
 }
 
 // Pid is that of the first process.

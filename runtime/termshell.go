@@ -57,7 +57,7 @@ func (t *Terminal) script(s *Shell, sp *shellProc, cfg ShellConfig, spec Termina
 	if err != nil {
 		return "", err
 	}
-	fmt.Fprintf(&b, "%s %s/%d\n", sp.kind.dot, s.b.Keeper.Dir(), text)
+	fmt.Fprintf(&b, "%s %s/%d\n", sp.kind.dot, t.group.Dir(), text)
 	return b.String(), nil
 }
 
@@ -95,7 +95,9 @@ func (t *Terminal) interactive(s *Shell, cfg ShellConfig, spec TerminalSpec) (fi
 		rc, err := t.rc(s, marksFish, spec.Nonce)
 		return "", []string{path, "-i", "-C", "source " + rc}, err
 	case "zsh":
-		return t.zsh(path, spec.Nonce)
+		if !t.group.Private() { // else its user may not read what we could make, and has no marks
+			return t.zsh(path, spec.Nonce)
+		}
 	}
 	if strings.HasPrefix(filepath.Base(path), "busybox") {
 		return "", []string{path, "ash", "-i"}, nil
@@ -106,7 +108,7 @@ func (t *Terminal) interactive(s *Shell, cfg ShellConfig, spec TerminalSpec) (fi
 // rc puts a script of ours where the shell finds it.
 func (t *Terminal) rc(s *Shell, text, nonce string) (path string, err error) {
 	fd, err := t.hold([]byte(strings.ReplaceAll(text, "@N@", nonce)))
-	return fmt.Sprintf("%s/%d", s.b.Keeper.Dir(), fd), err
+	return fmt.Sprintf("%s/%d", t.group.Dir(), fd), err
 }
 
 // zsh reads its startup files from a directory and from nowhere else, so it gets one. The files in it remove it, as the

@@ -70,6 +70,18 @@ var errNoAdmin = errors.New("no " + adminName)
 // onSpentThread runs f on a thread that has the capability, is not the main one, and ends with f: there is no way back
 // from another PID namespace. What f forks inherits nothing of the capability but what root's children have anyway.
 func onSpentThread(f func() error) error {
+	return onCapableThread(func() error {
+		if granted {
+			if err := changeCaps(func(c *unix.CapUserData) { c.Inheritable &^= adminBit }); err != nil {
+				return err
+			}
+		}
+		return f()
+	})
+}
+
+// onCapableThread is onSpentThread without precautions for children.
+func onCapableThread(f func() error) error {
 	for range 64 { // each time that it fails there is one thread less without the capability
 		done := make(chan error, 1)
 		go func() { // ends with f, and takes its thread along
@@ -78,17 +90,11 @@ func onSpentThread(f func() error) error {
 			case unix.Gettid() == unix.Getpid():
 				// With the main thread held here, the next goroutine gets another one; from the thread that init
 				// asked for, if there is none idle.
-				done <- onSpentThread(f)
+				done <- onCapableThread(f)
 				goruntime.UnlockOSThread()
 			case !threadMayNamespace():
 				done <- errNoAdmin
 			default:
-				if granted {
-					if err := changeCaps(func(c *unix.CapUserData) { c.Inheritable &^= adminBit }); err != nil {
-						done <- err
-						return
-					}
-				}
 				done <- f()
 			}
 		}()
@@ -97,6 +103,21 @@ func onSpentThread(f func() error) error {
 		}
 	}
 	return errNoAdmin
+}
+
+// onItsOwnThread runs f on a thread that is not the main one and ends with f, for what a thread cannot undo.
+func onItsOwnThread(f func() error) error {
+	done := make(chan error, 1)
+	go func() { // ends with f, and takes its thread along
+		goruntime.LockOSThread()
+		if unix.Gettid() != unix.Getpid() {
+			done <- f()
+			return
+		}
+		done <- onItsOwnThread(f) // on another one, since this one is held here
+		goruntime.UnlockOSThread()
+	}()
+	return <-done
 }
 
 // NeedsUserNamespace: tier "pidns" can only be had from RunInUserNamespace.

@@ -115,7 +115,7 @@ func OpenTokens(path string, log zerolog.Logger) (*TokenFile, error) {
 	t := &TokenFile{path: path}
 	err := t.load()
 	if errors.Is(err, fs.ErrNotExist) {
-		if err = makeTokens(path); err == nil {
+		if _, err = MakeTokens(path); err == nil {
 			err = t.load()
 		}
 	}
@@ -219,14 +219,17 @@ func parseTokens(text []byte) ([]entry, error) {
 	return entries, nil
 }
 
-// makeTokens writes the first token file. It appears whole or not at all, and never replaces one that another start has just made.
-func makeTokens(path string) error {
+// MakeTokens writes the first token file, if there is none. It appears whole or not at all, and never replaces one that another start has just made.
+func MakeTokens(path string) (made bool, err error) {
+	if _, err := os.Stat(path); err == nil {
+		return false, nil
+	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return err
+		return false, err
 	}
 	f, err := os.CreateTemp(filepath.Dir(path), ".tokens-") // 0600
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer os.Remove(f.Name())
 	var random [32]byte
@@ -235,10 +238,10 @@ func makeTokens(path string) error {
 		base64.RawURLEncoding.EncodeToString(random[:]))
 	err = errors.Join(err, f.Sync(), f.Close())
 	if err != nil {
-		return err
+		return false, err
 	}
 	if err := os.Link(f.Name(), path); err != nil && !errors.Is(err, fs.ErrExist) {
-		return err
+		return false, err
 	}
-	return nil
+	return true, nil
 }

@@ -69,6 +69,17 @@ func (c Config) guarded(l net.Listener) error {
 // isLoopback is asked of the kernel: names and wildcards are resolved by now.
 func isLoopback(l net.Listener) bool { return l.Addr().(*net.TCPAddr).IP.IsLoopback() }
 
+// URL is where a server on them will be reached, "" without HTTP.
+func (s *Sockets) URL(c Config) string {
+	switch {
+	case s.http == nil:
+		return ""
+	case c.TLSCert != "":
+		return "https://" + s.http.Addr().String()
+	}
+	return "http://" + s.http.Addr().String()
+}
+
 // Files are for another process to make Inherit's Sockets of. They are the caller's.
 func (s *Sockets) Files() (files []*os.File, err error) {
 	defer func() {
@@ -124,6 +135,23 @@ func Inherit(files []*os.File) (*Sockets, error) {
 		return nil, errors.New("no sockets inherited")
 	}
 	return s, nil
+}
+
+// Keep is for who goes on as the process that bound the sockets: Files gave files, which stay the caller's.
+func Keep(files []*os.File, c Config) (*Sockets, error) {
+	copies := make([]*os.File, len(files))
+	for i, f := range files {
+		fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 3)
+		if err != nil {
+			return nil, err
+		}
+		copies[i] = os.NewFile(uintptr(fd), f.Name())
+	}
+	s, err := Inherit(copies)
+	if err == nil && s.unix != nil {
+		s.remove, err = removal(c.Unix)
+	}
+	return s, err
 }
 
 // Close is for Sockets that no Server has taken, or for who bound them, after the last Server.

@@ -178,20 +178,33 @@ func listenUnix(path string) (net.Listener, func(), error) {
 	if err == nil {
 		err = os.Link(born, path) // refuses to replace: of two that start at once, one gets it
 	}
-	var ours fs.FileInfo
+	var remove func()
 	if err == nil {
-		ours, err = os.Lstat(path)
+		remove, err = removal(path)
 	}
 	if err != nil {
 		l.Close()
 		return nil, nil, err
 	}
-	remove := func() { // before Close: as long as the socket lives, its inode number is nobody else's
+	return l, remove, nil
+}
+
+// removal takes back the name that a socket has now. It is called before the socket is closed: as long as that lives, its
+// inode number is nobody else's.
+func removal(path string) (remove func(), err error) {
+	path, err = filepath.Abs(path)
+	if err != nil {
+		return nil, err
+	}
+	ours, err := os.Lstat(path)
+	if err != nil {
+		return nil, err
+	}
+	return func() {
 		if now, err := os.Lstat(path); err == nil && os.SameFile(now, ours) {
 			os.Remove(path)
 		}
-	}
-	return l, remove, nil
+	}, nil
 }
 
 func removeStale(path string) error {

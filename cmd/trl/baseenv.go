@@ -4,11 +4,13 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
+
+	"trl/runtime"
 )
 
 // baseEnv is what every session starts from: PROTOCOL.md §9's list and nothing else of our own environment, which may hold
-// our secrets or the operator's.
-func baseEnv() []string {
+// our secrets or the operator's. as: whom sessions run as, if not as us; what a login sets is added where that is known.
+func baseEnv(as *runtime.Account) []string {
 	account, _ := user.Current() // nil in a container whose uid has no passwd entry
 	fallback := map[string]string{
 		"PATH":    "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -23,13 +25,14 @@ func baseEnv() []string {
 	if account != nil {
 		fallback["USER"], fallback["LOGNAME"] = account.Username, account.Username
 	}
+	own := map[string]bool{"HOME": true, "USER": true, "LOGNAME": true, "SHELL": true} // another user's are not
 	var env []string
 	for _, name := range []string{"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR"} {
 		value := os.Getenv(name)
 		if value == "" {
 			value = fallback[name]
 		}
-		if value != "" {
+		if value != "" && (as == nil || !own[name]) {
 			env = append(env, name+"="+value)
 		}
 	}

@@ -126,7 +126,7 @@ func tierHint(tiers []runtime.TierReport) string {
 func examineShells() []runtime.Finding {
 	found := []runtime.Finding{}
 	normal := false
-	for _, path := range pool.PresentShells(pool.Config{BaseEnv: baseEnv(), DefaultShell: "sh"}) {
+	for _, path := range pool.PresentShells(pool.Config{BaseEnv: baseEnv(nil), DefaultShell: "sh"}) {
 		kind, err := runtime.KindOf(path)
 		if err != nil {
 			found = append(found, runtime.Finding{Name: "shell", State: runtime.Weak, What: err.Error()})

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"trl/protocol"
 	"trl/runtime"
@@ -10,6 +11,17 @@ import (
 
 // isolationHint is for an --isolation that cannot be had.
 const isolationHint = "use --isolation auto; `trl doctor` says what there is"
+
+// hintHost is for a host that cannot be made.
+func hintHost(err error) string {
+	switch {
+	case strings.Contains(err.Error(), "tmpfs"):
+		return "mount one (docker: --tmpfs /run)"
+	case strings.HasPrefix(err.Error(), "isolation"):
+		return isolationHint
+	}
+	return "`trl doctor` says what there is"
+}
 
 // inUserNamespace runs this very command line in a user namespace, without which tier pidns cannot be had, and ends as it does.
 func inUserNamespace() error {

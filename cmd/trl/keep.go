@@ -19,38 +19,31 @@ import (
 )
 
 // keep is the half of `trl serve` that stays: it owns the state directory's lock, the sockets and every process, and starts
-// this same program again as the gateway, as often as that dies. It ends when the gateway has said goodbye.
-func keep(s *settings, log zerolog.Logger) (err error) {
-	state, err := openStateDir(s.stateDir)
+// this same program again as the gateway, as often as that dies. It ends when the gateway has said goodbye. After an upgrade
+// it is a new program in the same process, and goes on with what will says it has; nil: it is the first.
+func keep(s *settings, will *keeper.Will, log zerolog.Logger) (err error) {
+	k := keeping{will: will}
+	if will == nil {
+		err = k.begin(s, log)
+	} else {
+		err = k.goOn(s)
+	}
 	if err != nil {
 		return err
 	}
+	state := k.state
 	defer func() { err = errors.Join(err, state.Close()) }()
-	sockets, err := web.Bind(s.web)
-	if err != nil {
-		return hintListen(err, s)
-	}
-	defer sockets.Close()
-	files, err := sockets.Files()
-	if err != nil {
-		return err
-	}
-	if err := os.WriteFile(state.file(keeperFile), fmt.Appendln(nil, os.Getpid()), 0o600); err != nil {
-		log.Warn().Err(err).Msg("trl upgrade will not find this keeper")
-	}
+	defer k.sockets.Close()
 	defer os.Remove(state.file(keeperFile))
-	endPredecessor(state, log)
-	instance := runtime.NewInstance()
-	if err := os.WriteFile(state.file(instanceFile), fmt.Appendln(nil, bootID(), instance), 0o600); err != nil {
-		return fmt.Errorf("state directory: %w", err) // what a kill -9 of us leaves could not be found
-	}
-	program, err := os.Executable() // as it is called now: /proc/self/exe follows the file, and an upgrade is another file
-	if err != nil {
-		log.Warn().Err(err).Msg("no upgrade without a restart")
+	defer k.end()
+	held := []int{int(state.lock.Fd())}
+	if k.undertaker != nil {
+		held = append(held, int(k.undertaker.Fd()))
 	}
 	code, err := keeper.Run(context.Background(), keeper.Config{
-		Host: runtime.Config{Isolation: s.isolation, Instance: instance, Log: log}, Listeners: files, Args: os.Args, Env: os.Environ(), Log: log,
-		Program: program, Upgraded: func(err error) { state.upgraded(err, log) },
+		Host:      runtime.Config{Isolation: s.isolation, Instance: k.instance, As: s.as, Write: s.write, Gateway: s.gateway, Log: log},
+		Listeners: k.files, Args: os.Args, Env: k.env, Log: log,
+		Program: k.program, Upgraded: func(err error) { state.upgraded(err, log) }, Held: held, Will: will,
 		Check: func(tiers []runtime.TierReport) error { return requireTier(tiers, s.require) },
 	})
 	_ = os.Remove(state.file(instanceFile)) // Run has ended all that bore it
@@ -61,6 +54,74 @@ func keep(s *settings, log zerolog.Logger) (err error) {
 		log.Error().Err(err).Msg("keeper ends")
 	}
 	return exitCode(code) // whoever failed has said why
+}
+
+// A keeping is what a keeper has before it keeps.
+type keeping struct {
+	will     *keeper.Will
+	state    *stateDir
+	sockets  *web.Sockets
+	files    []*os.File // of the sockets, for gateways
+	program  string     // as it is called now: /proc/self/exe follows the file, and an upgrade is another file
+	instance runtime.Instance
+	env      []string // of gateways
+
+	undertaker *os.File // what the undertaker waits for the end of; nil: there is none
+	end        func()   // of the undertaker
+}
+
+func (k *keeping) begin(s *settings, log zerolog.Logger) (err error) {
+	if k.state, err = openStateDir(s.stateDir); err != nil {
+		return err
+	}
+	defer func() {
+		if err == nil {
+			return
+		}
+		if k.sockets != nil {
+			k.sockets.Close()
+		}
+		err = errors.Join(err, k.state.Close())
+	}()
+	if k.sockets, err = web.Bind(s.web); err != nil {
+		return hintListen(err, s)
+	}
+	if k.files, err = k.sockets.Files(); err != nil {
+		return err
+	}
+	if err := os.WriteFile(k.state.file(keeperFile), fmt.Appendln(nil, os.Getpid()), 0o600); err != nil {
+		log.Warn().Err(err).Msg("trl upgrade will not find this keeper")
+	}
+	endPredecessor(k.state, log)
+	k.instance = runtime.NewInstance()
+	if err := os.WriteFile(k.state.file(instanceFile), fmt.Appendln(nil, bootID(), k.instance), 0o600); err != nil {
+		return fmt.Errorf("state directory: %w", err) // what a kill -9 of us leaves could not be found
+	}
+	if k.program, err = os.Executable(); err != nil {
+		log.Warn().Err(err).Msg("no upgrade without a restart")
+	}
+	k.env, k.end = os.Environ(), func() {}
+	if s.gateway == nil {
+		return nil
+	}
+	if k.env, err = s.giveGateway(k.state, k.sockets, k.env); err != nil {
+		return err
+	}
+	k.undertaker, k.end, err = startUndertaker(k.instance)
+	return err
+}
+
+func (k *keeping) goOn(s *settings) (err error) {
+	k.files, k.program, k.env, k.end = k.will.Files(), k.will.Program, k.will.Env, func() {}
+	if len(k.will.Held) > 1 {
+		k.undertaker = os.NewFile(uintptr(k.will.Held[1]), "undertaker")
+		k.end = func() { k.undertaker.Close() } // it is the nursery's now
+	}
+	if k.state, err = inheritStateDir(s.stateDir, k.will.Held[0]); err != nil {
+		return err
+	}
+	k.sockets, err = web.Keep(k.files, s.web)
+	return err
 }
 
 // instanceFile says how to know what the keeper of a state dir leaves when it is killed: "BOOT-ID INSTANCE".

@@ -25,20 +25,41 @@ func main() {
 	// instead: a server whose launcher went away goes on, and `trl run … | head` cancels its command. Not Ignore: children
 	// would inherit that.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
-	var exposed error // why sessions may read the gateway's environment
+	var start beginning
 	if len(os.Args) > 1 && os.Args[1] == "serve" {
-		exposed = hideEnviron()
-		if err := keeper.TakeEnviron(); err != nil {
+		asked, err := start.take()
+		if err != nil {
 			complain(os.Stderr, err)
 			os.Exit(1)
 		}
+		if asked {
+			os.Exit(0)
+		}
 	}
-	os.Exit(execute(os.Args[1:], exposed))
+	os.Exit(execute(os.Args[1:], start))
+}
+
+// A beginning is how `trl serve` was started.
+type beginning struct {
+	exposed error        // why sessions may read our environment
+	will    *keeper.Will // of the keeper that we go on as; nil: none
+}
+
+// take comes before anything reads the environment. asked: a keeper wanted to know whether we could go on as it, no more.
+func (b *beginning) take() (asked bool, err error) {
+	b.exposed = hideEnviron()
+	if asked, err = keeper.Vouch(); asked || err != nil {
+		return asked, err
+	}
+	if b.will, err = keeper.TakeWill(); err != nil {
+		return false, err
+	}
+	return false, keeper.TakeEnviron()
 }
 
 // execute runs one command line and returns the exit code.
-func execute(args []string, exposed error) int {
-	root := newRoot(exposed)
+func execute(args []string, start beginning) int {
+	root := newRoot(start)
 	root.SetArgs(args)
 	root.SetOut(output{os.Stdout})
 	root.SetErr(output{os.Stderr})
@@ -57,7 +78,7 @@ func execute(args []string, exposed error) int {
 	return 1
 }
 
-func newRoot(exposed error) *cobra.Command {
+func newRoot(start beginning) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "trl",
 		Short: "Persistent shell sessions over WebSocket",
@@ -77,7 +98,7 @@ func newRoot(exposed error) *cobra.Command {
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return refuse(err, "see `%s --help`", cmd.CommandPath())
 	})
-	root.AddCommand(newServe(exposed), newRun(), newTerm(), newAttach(), newList(), newInfo(), newProcesses(), newLogs(), newKill(), newStats(), newUpgrade(), newDoctor(), newVersion())
+	root.AddCommand(newServe(start), newRun(), newTerm(), newAttach(), newList(), newInfo(), newProcesses(), newLogs(), newKill(), newStats(), newUpgrade(), newDoctor(), newVersion(), newUndertaker())
 	return root
 }
 

@@ -30,7 +30,7 @@ import (
 	"trl/web"
 )
 
-func newServe(exposed error) *cobra.Command {
+func newServe(start beginning) *cobra.Command {
 	var s settings
 	cmd := &cobra.Command{
 		Use:   "serve",
@@ -41,20 +41,24 @@ Each setting may also stand in the environment (TRL_ and the flag's name: TRL_MA
 A flag counts before the environment, the environment before the file.
 
 When it is ready it prints its address. At the first start it makes a token and prints the link to log in with; the command line
-on this machine finds both by itself. SIGTERM or SIGINT ends it and every session; a second one does not wait.`,
+on this machine finds both by itself. SIGTERM or SIGINT ends it and every session; a second one does not wait.
+
+A session can do what its user can, which is yours unless root says otherwise with --session-user: another one for all, or a
+number of its own for each. With --user the gateway is not root either. --allow-write keeps sessions from writing elsewhere.`,
 		Example: `  trl serve
   trl serve --listen 0.0.0.0:7681 --tls-cert cert.pem --tls-key key.pem
-  trl serve --config /etc/trl.yaml`,
+  trl serve --config /etc/trl.yaml
+  trl serve --session-user 100000-100999 --user trl     # as root`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := s.load(cmd.Flags()); err != nil {
 				return err
 			}
 			log := newLogger(&s, cmd.ErrOrStderr())
-			if exposed != nil && !keeper.Started() {
-				log.Warn().Err(exposed).Msg("sessions of this user can read the gateway's environment; keep secrets out of it")
+			if start.exposed != nil && !keeper.Started() {
+				log.Warn().Err(start.exposed).Msg("sessions of this user can read the gateway's environment; keep secrets out of it")
 			}
-			return serve(&s, cmd.OutOrStdout(), log)
+			return serve(&s, start.will, cmd.OutOrStdout(), log)
 		},
 	}
 	s.define(cmd.Flags())
@@ -77,7 +81,7 @@ const leaveWithin = time.Second
 // round. Clients first, so that nobody starts anything new and everybody hears why; then the clock; then the sessions; then
 // whatever processes are left; the address and the lock last, so that no other gateway starts on a state dir whose sessions
 // still die.
-func serve(s *settings, stdout io.Writer, log zerolog.Logger) (err error) {
+func serve(s *settings, will *keeper.Will, stdout io.Writer, log zerolog.Logger) (err error) {
 	s.web.AuthNone = s.auth == "none"
 	conn, err := keeper.Inherit()
 	if err != nil {
@@ -86,8 +90,11 @@ func serve(s *settings, stdout io.Writer, log zerolog.Logger) (err error) {
 	if conn == nil && s.isolation == "pidns" && runtime.NeedsUserNamespace() {
 		return inUserNamespace()
 	}
+	if conn == nil {
+		s.forget()
+	}
 	if conn == nil && !s.single {
-		return keep(s, log)
+		return keep(s, will, log)
 	}
 	var state *stateDir
 	if conn == nil {
@@ -117,9 +124,12 @@ func serve(s *settings, stdout io.Writer, log zerolog.Logger) (err error) {
 			s.tokenFile = state.file(tokensFile)
 		}
 		_, missing := os.Stat(s.tokenFile)
-		first = errors.Is(missing, fs.ErrNotExist)
+		first = errors.Is(missing, fs.ErrNotExist) || os.Getenv(tokensNewVar) != ""
 		tokens, err := web.OpenTokens(s.tokenFile, log)
 		if err != nil {
+			if s.gateway != nil && errors.Is(err, fs.ErrPermission) {
+				return refuse(err, "%s, as whom the gateway runs, must be able to read it and its directory", s.gateway.Text)
+			}
 			return refuse(err, "each line is `TOKEN SUBJECT ROLE`, and only you may read the file (chmod 600)")
 		}
 		defer tokens.Close()
@@ -145,9 +155,9 @@ func serve(s *settings, stdout io.Writer, log zerolog.Logger) (err error) {
 		processes, gone, yield = kept, kept.Done(), kept.Yield()
 		s.pool.Epoch = kept.Epoch()
 	} else {
-		host, e := runtime.NewHost(runtime.Config{Isolation: s.isolation, Metrics: counts, Log: log})
+		host, e := runtime.NewHost(runtime.Config{Isolation: s.isolation, As: s.as, Write: s.write, Metrics: counts, Log: log})
 		if e != nil {
-			return refuse(e, isolationHint)
+			return refuse(e, "%s", hintHost(e))
 		}
 		defer func() { err = errors.Join(err, host.Close()) }() // KILLs what is left
 		if err := requireTier(host.Tiers(), s.require); err != nil {
@@ -160,7 +170,7 @@ func serve(s *settings, stdout io.Writer, log zerolog.Logger) (err error) {
 	if err := s.enforceable(cannot); err != nil {
 		return err
 	}
-	s.pool.BaseEnv = baseEnv()
+	s.pool.BaseEnv = baseEnv(s.as)
 	s.pool.MaxIdle = maxIdle(s.pool.IdleTimeout)
 	sessions := pool.New(s.pool, processes, counts, log)
 
@@ -168,6 +178,7 @@ func serve(s *settings, stdout io.Writer, log zerolog.Logger) (err error) {
 	s.web.Version = buildVersion()
 	s.web.Capabilities = protocol.Capabilities{
 		DefaultShell: s.pool.DefaultShell, Isolation: isolation(processes), Limits: s.limits(),
+		SessionUser: s.sessionAs, NoNewPrivs: s.as != nil || len(s.write) > 0, AllowWrite: s.write,
 		SessionLimits: slices.DeleteFunc(slices.Sorted(maps.Keys(limitFlags)), func(limit string) bool { return cannot[limit] != "" }),
 	}
 	gatherer := prometheus.Gatherer(registry)
@@ -191,7 +202,8 @@ func serve(s *settings, stdout io.Writer, log zerolog.Logger) (err error) {
 	go func() { served <- server.Serve() }() // until Shutdown, or until the listener fails
 
 	url := server.URL()
-	if err := state.publish(localURL(url)); err != nil {
+	if s.gateway != nil { // the state dir is the keeper's, which has done so
+	} else if err := state.publish(localURL(url)); err != nil {
 		log.Warn().Err(err).Msg("the command line will not find this gateway by itself")
 	}
 	if kept != nil {
@@ -222,8 +234,12 @@ func serve(s *settings, stdout io.Writer, log zerolog.Logger) (err error) {
 			os.Exit(0) // and nothing else of us may run: what belongs to the sessions has one user at a time
 		case <-gone:
 			// Nothing shall run that nobody owns. Should we be killed, too, the next start does it (keep.go).
-			ended := kept.Instance().End(endWithin)
-			log.Error().Ints("pids", ended).Msg("the keeper is dead: ended what it left")
+			if s.gateway != nil { // whom we may not touch: the undertaker does
+				log.Error().Msg("the keeper is dead")
+			} else {
+				ended := kept.Instance().End(endWithin)
+				log.Error().Ints("pids", ended).Msg("the keeper is dead: ended what it left")
+			}
 			return errors.New("the keeper is gone, and with it every session")
 		}
 		running = false

@@ -20,6 +20,7 @@ import (
 	"trl/pool"
 	"trl/protocol"
 	"trl/runtime"
+	"trl/runtime/keeper"
 	"trl/web"
 )
 
@@ -32,7 +33,12 @@ type settings struct {
 	auth      string
 	tokenFile string
 	isolation string
-	require   string // the least isolation that will do
+	sessionAs string // --session-user, and what that means
+	as        *runtime.Account
+	user      string // --user, and what that means
+	gateway   *runtime.Account
+	write     []string // --allow-write
+	require   string   // the least isolation that will do
 	single    bool
 	stateDir  string
 	logFormat string
@@ -40,6 +46,7 @@ type settings struct {
 	config    string
 
 	source func(flag string) string // set by load: how the one who set it called it
+	given  func(flag string) bool   // set by load: somebody has
 }
 
 func (s *settings) define(f *pflag.FlagSet) {
@@ -77,6 +84,9 @@ func (s *settings) define(f *pflag.FlagSet) {
 
 	f.StringVar(&s.isolation, "isolation", "auto", "how processes are contained: `auto|cgroup|pidns|none`")
 	f.StringVar(&s.require, "require-isolation", "none", "do not start with less than this `tier`: cgroup, pidns or none")
+	f.StringVar(&s.sessionAs, "session-user", "", "run sessions as this `user`: NAME, UID, UID:GID, or FROM-TO, of which each session gets one of its own (root only)")
+	f.StringVar(&s.user, "user", "", "run the gateway as this `user`, below a keeper that stays root (NAME, UID or UID:GID; wants --session-user)")
+	f.StringSliceVar(&s.write, "allow-write", nil, "sessions may write below this `directory` and nowhere else (Landlock, Linux 6.2; repeatable)")
 	f.BoolVar(&s.single, "single-process", false, "keep everything in one process, for debugging: nothing survives its death")
 	f.StringVar(&s.stateDir, "state-dir", defaultStateDir(), "tokens, lock, address of the running gateway")
 	f.StringVar(&s.logFormat, "log-format", "console", "`console|json`, on stderr")
@@ -134,6 +144,7 @@ func (s *settings) load(f *pflag.FlagSet) error {
 		}
 		return "--" + name
 	}
+	s.given = func(name string) bool { return from[name] != "" }
 	return s.check(s.source)
 }
 
@@ -255,10 +266,58 @@ func (s *settings) check(source func(flag string) string) error {
 	if (s.web.TLSCert == "") != (s.web.TLSKey == "") {
 		return refuse(errors.New("half a TLS identity"), "give both --tls-cert and --tls-key")
 	}
-	for flag, dir := range map[string]string{"default-dir": s.pool.DefaultDir} {
-		if info, err := os.Stat(dir); err != nil || !info.IsDir() || !filepath.IsAbs(dir) {
-			return fault(flag, fmt.Sprintf("%q", dir), "an existing directory, from /")
+	if err := s.checkUsers(fault); err != nil {
+		return err
+	}
+	if keeper.Started() { // the keeper has looked; we may be a user who may not
+		return nil
+	}
+	if info, err := os.Stat(s.pool.DefaultDir); err != nil || !info.IsDir() || !filepath.IsAbs(s.pool.DefaultDir) {
+		return fault("default-dir", fmt.Sprintf("%q", s.pool.DefaultDir), "an existing directory, from /")
+	}
+	if s.as != nil {
+		if err := s.as.Enterable(s.pool.DefaultDir); err != nil {
+			return fault("default-dir", fmt.Sprintf("%q", s.pool.DefaultDir), "a directory that "+s.as.Text+" may enter")
 		}
+	}
+	return nil
+}
+
+// checkUsers finds out who is who, and what they may do.
+func (s *settings) checkUsers(fault func(flag string, value any, want string) error) (err error) {
+	if s.sessionAs != "" {
+		if s.as, err = runtime.ParseAccount(s.sessionAs, true); err != nil {
+			return fault("session-user", fmt.Sprintf("%q: %v", s.sessionAs, err), "NAME, UID, UID:GID or FROM-TO")
+		}
+		if !s.given("default-dir") { // ours is nobody else's
+			s.pool.DefaultDir = "/tmp"
+			if s.as.Home != "" && (keeper.Started() || os.Geteuid() == 0 && s.as.Enterable(s.as.Home) == nil) {
+				s.pool.DefaultDir = s.as.Home
+			}
+		}
+	}
+	if s.user != "" {
+		if s.gateway, err = runtime.ParseAccount(s.user, false); err != nil {
+			return fault("user", fmt.Sprintf("%q: %v", s.user, err), "NAME, UID or UID:GID")
+		}
+		if s.as == nil {
+			return fault("user", s.user, "--session-user, too: sessions would be root's, and could do whatever the gateway may not; give another user than this one, else sessions can look into the gateway")
+		}
+		if s.single {
+			return fault("user", s.user, "no --single-process: there is but one process, and it starts the sessions")
+		}
+	}
+	if (s.as != nil) && !keeper.Started() && os.Geteuid() != 0 {
+		return fault("session-user", s.sessionAs, "to be root: nobody else can start processes of another user")
+	}
+	if err := runtime.Landlock(); err != nil && len(s.write) > 0 && !keeper.Started() {
+		return refuse(fmt.Errorf("%s: %w", s.source("allow-write"), err), "leave it out: sessions may then write wherever their user may")
+	}
+	for i, dir := range s.write {
+		if info, err := os.Stat(dir); !filepath.IsAbs(dir) || !keeper.Started() && (err != nil || !info.IsDir()) {
+			return fault("allow-write", fmt.Sprintf("%q", dir), "existing directories, from /")
+		}
+		s.write[i] = filepath.Clean(dir)
 	}
 	return nil
 }

@@ -73,6 +73,12 @@ func openStateDir(path string) (*stateDir, error) {
 	return &stateDir{path: path, lock: lock}, nil
 }
 
+// inheritStateDir is openStateDir for who has the lock.
+func inheritStateDir(path string, lock int) (*stateDir, error) {
+	path, err := filepath.Abs(path)
+	return &stateDir{path: path, lock: os.NewFile(uintptr(lock), "lock")}, err
+}
+
 func (d *stateDir) file(name string) string { return filepath.Join(d.path, name) }
 
 // publish tells the command line on this machine where the gateway is.

@@ -30,10 +30,11 @@ func newUpgrade() *cobra.Command {
 		Use: "upgrade", Short: "Let a running gateway go on as the program that has its name now",
 		Long: `Let the gateway of a state directory go on with the program file that now stands where it was started from. The new one is
 started beside the old one and takes over once it is ready; sessions, running commands and the listening socket stay, and
-clients connect again. One that does not come up changes nothing.
+clients connect again. One that does not come up changes nothing. Then the keeper becomes the new program, too: the same
+process, with all that it holds.
 
-It is what SIGHUP to the keeper does (systemctl reload), and it waits for the outcome. The keeper itself stays what it was:
-where the protocol between the two has changed, the new gateway is refused, and a restart is needed.`,
+It is what SIGHUP to the keeper does (systemctl reload), and it waits for the outcome. Where the protocol between keeper and
+gateway has changed, the new gateway is refused, and a restart is needed.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			t := target{stateDir: dir}
@@ -80,7 +81,7 @@ func upgrade(ctx context.Context, dir string) error {
 		case err == nil && len(text) == 0:
 			return nil
 		case err == nil:
-			return refuse(fmt.Errorf("upgrade refused: %s", strings.TrimSpace(string(text))), "the gateway goes on as it was; its log has more")
+			return refuse(fmt.Errorf("upgrade refused: %s", strings.TrimSpace(string(text))), "what ran before goes on; the log has more")
 		}
 		select {
 		case <-pause.C:

@@ -120,8 +120,8 @@ func settleDown(t *testing.T, g *server, n int) *neighbours {
 	return ns
 }
 
-// p99 of what they do in this time, and how much that was.
-func (ns *neighbours) p99(t *testing.T, during time.Duration) (p99 time.Duration, n int) {
+// pace is how long what they do in this time takes: half of it less than p50.
+func (ns *neighbours) pace(t *testing.T, during time.Duration) (p50, p99 time.Duration, n int) {
 	t.Helper()
 	ns.mu.Lock()
 	ns.took = nil
@@ -135,7 +135,7 @@ func (ns *neighbours) p99(t *testing.T, during time.Duration) (p99 time.Duration
 		return time.Since(begin) >= during && len(took) >= 20
 	})
 	slices.Sort(took)
-	return took[len(took)*99/100], len(took)
+	return took[len(took)/2], took[len(took)*99/100], len(took)
 }
 
 // both are the keeper and the gateway as servers of their own, to look at their memory and descriptors.
@@ -144,7 +144,6 @@ func (g *server) both() map[string]*server {
 }
 
 func TestBombsHurtNobodyElse(t *testing.T) {
-	long(t)
 	g := gateway(t, "--retention", "1s")
 	c := g.dial(t)
 	can := fmt.Sprint(c.call("system.capabilities", nil)["session_limits"])
@@ -154,8 +153,8 @@ func TestBombsHurtNobodyElse(t *testing.T) {
 			limits[name] = value
 		}
 	}
-	ns := settleDown(t, g, 3)
-	_, _ = ns.p99(t, 200*time.Millisecond) // all is loaded
+	ns := settleDown(t, g, pick(3, 10))
+	_, _, _ = ns.pace(t, 200*time.Millisecond) // all is loaded
 	// The first limits open what all later ones use: a directory of each controller's.
 	c.call("session.destroy", object{"session_id": c.session(object{"limits": limits}), "force": true})
 	settled := func() bool { return g.metric(t, "trl_warm_shells") == 4 }
@@ -174,7 +173,7 @@ func TestBombsHurtNobodyElse(t *testing.T) {
 					t.Skipf("%s cannot be limited here: only %s", limit, can)
 				}
 			}
-			quiet, n := ns.p99(t, pick(300*time.Millisecond, 3*time.Second))
+			quiet, quiet99, n := ns.pace(t, pick(300*time.Millisecond, 3*time.Second))
 			own := with(limits)
 			if b.count > 0 {
 				own["pids"] = b.count + 50
@@ -186,17 +185,19 @@ func TestBombsHurtNobodyElse(t *testing.T) {
 			p := c.call("process.start", object{"session_id": s, "timeout_s": 60,
 				"command": fmt.Sprintf("bash %s.sh %s %s %d", tr.gate, tr.mark, tr.gate, b.count)})
 			eventually(t, "the bomb goes off", func() bool { return b.grown(c, s, tr) })
-			loud, m := ns.p99(t, pick(600*time.Millisecond, 10*time.Second))
+			loud, loud99, m := ns.pace(t, pick(600*time.Millisecond, 10*time.Second))
 			if b.check != nil {
 				b.check(t, c, g, s)
 			}
 			if !strings.Contains("disk files", b.name) && c.call("process.info", object{"process_id": p.str("process_id")}).str("state") != "running" {
 				t.Error("it was over before the end")
 			}
-			ratio := float64(loud) / float64(quiet)
-			t.Logf("p99 of others' exec.run: %s during it (%d), %s before (%d): ratio %.1f", loud.Round(time.Microsecond), m, quiet.Round(time.Microsecond), n, ratio)
-			if ratio > 20 && loud > 250*time.Millisecond {
-				t.Errorf("others are %.1f times as slow", ratio)
+			half, tail := float64(loud)/float64(quiet), float64(loud99)/float64(quiet99)
+			t.Logf("others' exec.run: p50 %s during it, %s before: ratio %.1f; p99 %s (of %d), %s (of %d): ratio %.1f", loud.Round(time.Microsecond), quiet.Round(time.Microsecond), half,
+				loud99.Round(time.Microsecond), m, quiet99.Round(time.Microsecond), n, tail)
+			// The few worst of a short time are the machine's noise as much as the bomb's.
+			if half > 20 || soak && tail > 3 {
+				t.Errorf("others are %.1f times as slow, the worst %.1f times", half, tail)
 			}
 			start := time.Now()
 			c.call("session.destroy", object{"session_id": s, "grace_s": 0.5})

@@ -162,7 +162,8 @@ func followAll(ctx context.Context, g *server, exec string) (lines [2]int, exit 
 
 func TestG3(t *testing.T) {
 	printers, followers, runners, kills, n := pick(8, 50), pick(4, 20), pick(2, 4), pick(8, 60), pick(20_000, 200_000)
-	g := gateway(t, "--max-sessions", "100")
+	// What is printed while nobody is there to read it must not fall out of the ring.
+	g := gateway(t, "--max-sessions", "100", "--ring-bytes", strconv.Itoa(32*n))
 	c := g.dial(t)
 	work := fmt.Sprintf("i=0; while [ $i -lt %d ]; do i=$((i+1)); echo o$i; echo e$i >&2; done; (exit 7)", n)
 	sum := 0 // bytes of one stream

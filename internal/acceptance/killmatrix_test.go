@@ -101,7 +101,6 @@ func kmGrown(c *client, tr *tree) {
 }
 
 func TestEveryTreeIsEndedInEveryWay(t *testing.T) {
-	long(t)
 	t.Parallel()
 	for at, tier := range gTiers {
 		t.Run(tier, func(t *testing.T) {
@@ -197,7 +196,6 @@ func TestEveryTreeIsEndedInEveryWay(t *testing.T) {
 
 // A tree is work, also one that hides: its session does not end for being idle before it, and then leaves nothing.
 func TestIdleEndWaitsForEveryTree(t *testing.T) {
-	long(t)
 	t.Parallel()
 	for _, tier := range gTiers {
 		t.Run(tier, func(t *testing.T) {
@@ -247,7 +245,6 @@ func TestIdleEndWaitsForEveryTree(t *testing.T) {
 
 // A shutdown with all trees at once, as commands, as jobs and as background processes, leaves nothing.
 func TestShutdownEndsEveryTree(t *testing.T) {
-	long(t)
 	t.Parallel()
 	for _, tier := range gTiers {
 		t.Run(tier, func(t *testing.T) {

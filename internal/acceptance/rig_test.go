@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -49,13 +50,9 @@ const patience = 60 * time.Second
 // soak says that tests run at full length.
 var soak = os.Getenv("TRL_SOAK") == "1"
 
-// long is for tests that take minutes beside the others.
-func long(t testing.TB) {
-	t.Helper()
-	if !soak {
-		t.Skip("long: make soak")
-	}
-}
+// flagsOfAll are given to every gateway besides its own: the same promises hold for sessions of another user, or behind
+// Landlock (TRL_TEST_FLAGS='--allow-write /').
+var flagsOfAll = strings.Fields(os.Getenv("TRL_TEST_FLAGS"))
 
 // pick is short by default and long in a soak.
 func pick[T any](short, long T) T {
@@ -191,6 +188,12 @@ func launch(tune func(*exec.Cmd), flags ...string) (*server, error) {
 	if err := errors.Join(os.Mkdir(g.home, 0o700), os.Mkdir(tmp, 0o700)); err != nil {
 		return nil, err
 	}
+	for _, path := range []string{top, dir, g.home, tmp} { // sessions may be another user's
+		if err := os.Chmod(path, 0o777); err != nil {
+			return nil, err
+		}
+	}
+	flags = append(slices.Clone(flagsOfAll), flags...)
 	g.cmd = exec.Command(binary, append([]string{"serve", "--listen", "127.0.0.1:0", "--auth", "none", "--default-dir", g.home,
 		"--state-dir", filepath.Join(dir, "state"), "--log-format", "json"}, flags...)...)
 	g.cmd.Env = append(os.Environ(), "HOME="+g.home, "TMPDIR="+tmp)

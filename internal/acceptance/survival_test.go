@@ -1,6 +1,7 @@
 package acceptance
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -403,38 +404,116 @@ func sUpgrades() bool {
 	return err == nil && regexp.MustCompile(`(?m)^\s+upgrade\b`).Match(out)
 }
 
+// installed is a server of a program file that can be replaced: put installs another one under its name, upgrade asks for it.
+func installed(t *testing.T, flags ...string) (g *server, program string, put func(from string), upgrade func() (string, error)) {
+	t.Helper()
+	program = filepath.Join(t.TempDir(), "trl")
+	put = func(from string) { // as an installation does: another file of the same name
+		t.Helper()
+		// By another program: what we have open for writing a child of another test may inherit for a moment, and who
+		// executes it then is told that it is busy.
+		out, err := exec.Command("cp", from, program+".new").CombinedOutput()
+		if err == nil {
+			err = errors.Join(os.Chmod(program+".new", 0o700), os.Rename(program+".new", program))
+		}
+		if err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+	put(binary)
+	g, err := launch(func(c *exec.Cmd) { c.Path = program }, flags...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.endWith(t)
+	return g, program, put, func() (string, error) {
+		out, err := exec.Command(binary, "upgrade", "--state-dir", filepath.Join(g.dir, "state")).CombinedOutput()
+		return string(out), err
+	}
+}
+
+// An upgrade replaces the keeper, too: the same process, another program, and all that it kept.
+func TestKeeperIsReplacedInPlace(t *testing.T) {
+	for _, tier := range gTiers {
+		t.Run(tier, func(t *testing.T) {
+			t.Parallel()
+			g, program, put, upgrade := installed(t, "--isolation", tier, "--retention", "1s")
+			cgroup := g.gCgroup(t)
+			if out, err := upgrade(); err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+			g.slay(t)
+			c := g.redial(t)
+			c.call("session.destroy", object{"session_id": c.session(), "force": true}) // all is loaded
+			eventually(t, "warm, and what has ended forgotten", func() bool { return g.metric(t, "trl_warm_shells") == 4 && g.metric(t, "trl_sessions") == 0 })
+			before := g.counts(t, cgroup)
+			s, nap := c.session(), sleeper()
+			c.run(s, "v=kept; "+nap+" & (setsid "+nap+" &)")
+			p := c.call("process.start", object{"session_id": s, "command": "trap '' TERM; cat; exit 3", "stdin": "open"}).str("process_id")
+			limited := object{}
+			if can := fmt.Sprint(c.call("system.capabilities", nil)["session_limits"]); strings.Contains(can, "open_files") {
+				limited["open_files"] = 77
+			}
+			s2 := c.session(object{"limits": limited})
+			x := c.stream(s2, "i=0; while [ $i -lt 3000 ]; do i=$((i+1)); echo o$i; done; read line; echo $line; ulimit -n; exit 7", object{"interactive_stdin": true})
+			gone := c.session()
+			c.call("session.destroy", object{"session_id": gone})
+			for range 3 {
+				put(binary)
+				if out, err := upgrade(); err != nil {
+					t.Fatalf("%v: %s", err, out)
+				}
+				installed, err := os.Stat(program)
+				runs, e := os.Stat(fmt.Sprintf("/proc/%d/exe", g.pid))
+				if err = errors.Join(err, e); err != nil || !os.SameFile(installed, runs) {
+					t.Errorf("the keeper is not what is installed: %v", err)
+				}
+				g.slay(t) // and the new keeper keeps
+				c = g.redial(t)
+				expect(t, c.run(s, "echo $v; if [ $PPID != 0 ]; then { kill -TERM $PPID; kill -HUP $PPID; } 2>/dev/null; fi; :"), 0, "kept\n", "")
+			}
+			if len(running(nap)) != 2 {
+				t.Errorf("%d of two jobs run", len(running(nap)))
+			}
+			c.call("process.input", object{"process_id": p, "data": "in", "eof": true})
+			if r := c.call("process.wait", object{"process_id": p, "until": object{"exit": true}, "timeout_s": 60}); r.num("exit_code") != 3 {
+				t.Errorf("%v", r)
+			}
+			c.call("exec.input", object{"exec_id": x.str("exec_id"), "data": "last\n"})
+			r := c.call("exec.wait", object{"exec_id": x.str("exec_id"), "offset": 0, "timeout_s": 60})
+			lines := counter{prefix: "o"}
+			text, rest, _ := strings.Cut(r.stdout(), "last\n")
+			if err := lines.take(text); err != nil || lines.next != 3000 || r.num("exit_code") != 7 {
+				t.Errorf("%d lines, %v, %v", lines.next, err, brief(fmt.Sprint(r)))
+			}
+			if limited.has("open_files") && rest != "77\n" {
+				t.Errorf("the limit is %q", rest)
+			}
+			for _, s := range []string{s, s2} {
+				c.call("session.destroy", object{"session_id": s, "force": true})
+			}
+			if left := running(nap); len(left) > 0 {
+				t.Errorf("left %v", left)
+			}
+			c.close()
+			eventually(t, "what has ended is forgotten", func() bool { return g.metric(t, "trl_sessions") == 0 })
+			if n := g.metric(t, "trl_signals_ignored_total"); n < 6 && tier != "pidns" && len(flagsOfAll) == 0 {
+				t.Errorf("%v signals from inside ignored", n)
+			}
+			g.settles(t, cgroup, before)
+		})
+	}
+}
+
 // A program that does not come up leaves the old gateway serving, as it was.
 func TestUpgradeRefused(t *testing.T) {
 	if !sUpgrades() {
 		t.Skip("not run: this trl has no `trl upgrade`")
 	}
-	program := filepath.Join(t.TempDir(), "trl")
-	put := func(from string) { // as an installation does: another file of the same name
-		t.Helper()
-		text, err := os.ReadFile(from)
-		if err == nil {
-			err = os.WriteFile(program+".new", text, 0o700)
-		}
-		if err == nil {
-			err = os.Rename(program+".new", program)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	put(binary)
-	g, err := launch(func(c *exec.Cmd) { c.Path = program })
-	if err != nil {
-		t.Fatal(err)
-	}
-	g.endWith(t)
+	g, _, put, upgrade := installed(t)
 	c, old := g.dial(t), g.gatewayPid()
 	s := c.session()
 	expect(t, c.run(s, "V=kept"), 0, "", "")
-	upgrade := func() (string, error) {
-		out, err := exec.Command(binary, "upgrade", "--state-dir", filepath.Join(g.dir, "state")).CombinedOutput()
-		return string(out), err
-	}
 	for _, bad := range []string{"/bin/true", "/bin/false", "/dev/null"} { // /dev/null: an empty file, which cannot be executed
 		put(bad)
 		if out, err := upgrade(); err == nil || !strings.Contains(out, "upgrade refused") {

@@ -55,7 +55,7 @@ func run() (err error) {
 	defer floor.stop()
 	dir := must(os.MkdirTemp("", "trl-bench-"))
 	defer os.RemoveAll(dir)
-	gw := start(*trl, "serve", "--listen", "127.0.0.1:0", "--auth", "none", "--state-dir", dir, "--max-sessions", "2000", "--log-level", "error")
+	gw := gateway(dir)
 	defer gw.stop()
 	wsEcho, c := dial(floor.addr+"/echo"), dial(gw.addr+"/v1/ws")
 
@@ -84,11 +84,60 @@ func run() (err error) {
 	f, o = turns(min(*rounds, 200), func() { s := bare("/bin/bash"); s.ask(); s.stop() }, func() { last = ok(talk(c, cold)) }, func() { destroy(last) })
 	row("session.create, cold bash / spawn", f, o)
 
-	n := *stream << 20
-	fs, ts := turns(5, func() { pump(wsEcho, n) }, func() { follow(c, n) })
-	fmt.Printf("%-34s %8.0f MB/s %7.0f MB/s %8.2f\n", fmt.Sprintf("exec.stream %d MiB of text", *stream), rate(n, fs), rate(n, ts), rate(n, ts)/rate(n, fs))
+	n, followed := *stream<<20, session(c, "/bin/bash")
+	fs, ts := turns(5, func() { pump(wsEcho, n) }, func() { follow(c, followed, n) })
+	rates(n, fs, ts)
 	terminals(floor.addr, gw.addr)
+	return beside(c)
+}
+
+// beside measures what the keeper, and output that outlives the gateway, cost: the same without, in one process.
+func beside(c *websocket.Conn) error {
+	dir := must(os.MkdirTemp("", "trl-bench-"))
+	defer os.RemoveAll(dir)
+	gw := gateway(dir, "--single-process")
+	defer gw.stop()
+	alone := dial(gw.addr + "/v1/ws")
+	fmt.Printf("\n%-34s %12s %12s %8s\n", "beside --single-process", "single", "keeper", "ratio")
+	for _, shell := range []string{"/bin/bash", "/bin/sh"} {
+		ask := func(c *websocket.Conn) func() {
+			line := []byte(`{"id":1,"method":"exec.run","params":{"session_id":"` + session(c, shell) + `","command":":"}}`)
+			return func() { ok(talk(c, line)) }
+		}
+		f, o := turns(*rounds, ask(alone), ask(c))
+		row("exec.run : "+shell, f, o)
+	}
+	for _, kind := range []string{"warm", "cold"} {
+		params := "{}"
+		if kind == "cold" {
+			params = `{"shell":"/bin/bash"}`
+		}
+		var made [2][]byte
+		create := func(c *websocket.Conn, made *[]byte) func() {
+			return func() { *made = ok(talk(c, []byte(`{"id":1,"method":"session.create","params":`+params+`}`))) }
+		}
+		destroy := func(c *websocket.Conn, made *[]byte) func() {
+			return func() {
+				ok(talk(c, []byte(`{"id":2,"method":"session.destroy","params":{"session_id":"`+sessionID(*made)+`","force":true}}`)))
+			}
+		}
+		f, o := turns(min(*rounds, 200), create(alone, &made[0]), create(c, &made[1]), destroy(alone, &made[0]), destroy(c, &made[1]),
+			func() { time.Sleep(30 * time.Millisecond) }) // for the next warm shell
+		row("session.create, "+kind, f, o)
+	}
+	n, f, o := *stream<<20, session(alone, "/bin/bash"), session(c, "/bin/bash")
+	fs, ts := turns(5, func() { follow(alone, f, n) }, func() { follow(c, o, n) })
+	rates(n, fs, ts)
 	return nil
+}
+
+// gateway starts the product.
+func gateway(dir string, flags ...string) *child {
+	return start(*trl, append([]string{"serve", "--listen", "127.0.0.1:0", "--auth", "none", "--state-dir", dir, "--max-sessions", "2000", "--log-level", "error"}, flags...)...)
+}
+
+func rates(n int, floor, own time.Duration) {
+	fmt.Printf("%-34s %8.0f MB/s %7.0f MB/s %8.2f\n", fmt.Sprintf("exec.stream %d MiB of text", n>>20), rate(n, floor), rate(n, own), rate(n, own)/rate(n, floor))
 }
 
 func rate(n int, d time.Duration) float64 { return float64(n) / 1e6 / d.Seconds() }
@@ -222,14 +271,9 @@ func pump(c *websocket.Conn, n int) {
 	}
 }
 
-var followed string
-
 // follow streams n bytes through the gateway until exec.exit.
-func follow(c *websocket.Conn, n int) {
-	if followed == "" {
-		followed = session(c, "/bin/bash")
-	}
-	m, _ := json.Marshal(map[string]any{"id": 1, "method": "exec.stream", "params": map[string]any{"session_id": followed, "command": text(n)}})
+func follow(c *websocket.Conn, session string, n int) {
+	m, _ := json.Marshal(map[string]any{"id": 1, "method": "exec.stream", "params": map[string]any{"session_id": session, "command": text(n)}})
 	b := ok(talk(c, m))
 	got := 0
 	for !strings.HasPrefix(string(b), `{"event":"exec.exit"`) {

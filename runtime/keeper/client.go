@@ -39,12 +39,16 @@ func TakeEnviron() error {
 		return fmt.Errorf("environment from the keeper: %w", err)
 	}
 	unix.Close(fd)
-	for kv := range strings.SplitSeq(string(text), "\x00") {
+	setEnviron(strings.Split(string(text), "\x00"))
+	return nil
+}
+
+func setEnviron(env []string) {
+	for _, kv := range env {
 		if name, value, ok := strings.Cut(kv, "="); ok {
 			_ = os.Setenv(name, value) // as it came from a kernel, so the name is a name
 		}
 	}
-	return nil
 }
 
 // Inherit returns the socket that a gateway was started with; nil: this process was not started by a keeper. No child of
@@ -396,16 +400,90 @@ func (g *group) Limit(l protocol.Limits) error {
 	return err
 }
 
-func (g *group) Meters() runtime.Meters {
-	a, _, err := g.client.call(message{Op: opMeters, Group: g.id})
-	if err != nil || a.Meters == nil {
-		return runtime.Meters{}
+func (g *group) Gauge() *runtime.Gauge {
+	a, files, err := g.client.call(message{Op: opGauge, Group: g.id})
+	if err != nil {
+		return runtime.GaugeOf(nil, nil)
 	}
-	return *a.Meters
+	return runtime.GaugeOf(a.Held, files)
 }
 
+func (g *group) Dir() string {
+	if g.Private() {
+		return g.client.state.Ports + "/" + g.id
+	}
+	return g.client.Dir()
+}
+
+func (g *group) Private() bool { return g.client.state.Ports != "" }
+
+func (g *group) Make(kinds []runtime.Kind, also ...int) (made []runtime.Made, numbers []int, err error) {
+	if !g.Private() {
+		return runtime.MakeAnonymous(g, kinds, also...)
+	}
+	given, err := duplicates(also)
+	if err != nil {
+		return nil, nil, err
+	}
+	a, files, err := g.client.call(message{Op: opMake, Group: g.id, Kinds: kinds}, given...)
+	if err != nil {
+		return nil, nil, err
+	}
+	numbers = a.Held
+	for range kinds {
+		if len(numbers) < 2 || len(files) < 2 && (numbers[0] >= 0 || len(files) < 1) {
+			break
+		}
+		m := runtime.Made{R: -1, NR: numbers[0], NW: numbers[1], Port: numbers[1]}
+		if m.NR >= 0 {
+			m.R, files = files[0], files[1:]
+		}
+		m.W, files = files[0], files[1:]
+		made, numbers = append(made, m), numbers[2:]
+	}
+	if len(made) != len(kinds) || len(files) > 0 || len(numbers) != len(also) {
+		for _, m := range made {
+			closeAll([]int{m.R, m.W})
+		}
+		closeAll(files)
+		return nil, nil, fmt.Errorf("make: %w", fs.ErrInvalid)
+	}
+	return made, numbers, nil
+}
+
+// Enterable asks where the session's user is not ours.
+func (g *group) Enterable(dir string) error {
+	if !g.client.state.Foreign {
+		return runtime.Enterable(dir)
+	}
+	_, _, err := g.client.call(message{Op: opEnter, Group: g.id, Dir: []byte(dir)})
+	if errno := syscall.Errno(0); errors.As(err, &errno) {
+		return &fs.PathError{Op: "chdir", Path: dir, Err: errno}
+	}
+	return err
+}
+
+// Cwd asks where we may not look.
+func (g *group) Cwd(pid int) string {
+	if dir := runtime.Cwd(pid); dir != "" || !g.client.state.Foreign {
+		return dir
+	}
+	a, _, _ := g.client.call(message{Op: opCwd, Group: g.id, Pid: pid})
+	return string(a.Dir)
+}
+
+func (g *group) Vacate() { g.client.tell(message{Op: opVacate, Group: g.id}) }
+
 func (g *group) Hold(fds ...int) (numbers []int, err error) {
-	files := make([]int, 0, len(fds))
+	files, err := duplicates(fds)
+	if err != nil {
+		return nil, err
+	}
+	a, _, err := g.client.call(message{Op: opHold, Group: g.id}, files...)
+	return a.Held, err
+}
+
+func duplicates(fds []int) (files []int, err error) {
 	for _, fd := range fds {
 		fd, err := duplicate(fd)
 		if err != nil {
@@ -414,8 +492,7 @@ func (g *group) Hold(fds ...int) (numbers []int, err error) {
 		}
 		files = append(files, fd)
 	}
-	a, _, err := g.client.call(message{Op: opHold, Group: g.id}, files...)
-	return a.Held, err
+	return files, nil
 }
 
 func (g *group) Drop(numbers ...int) {

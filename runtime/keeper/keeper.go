@@ -4,7 +4,7 @@
 // Run is the keeper: it has the runtime.Host, starts the gateway (the same program), and starts it again when it dies.
 // Dial is the gateway's end and gives a runtime.Keeper. Sessions' processes are children of the keeper, and descriptors
 // that must outlive a gateway are held by it (Hold), so that a new gateway finds everything as the old one left it. The
-// keeper reads no output and listens to no network.
+// keeper reads no output and listens to no network. An upgrade replaces the keeper itself by an exec in place (Will).
 //
 // When the keeper itself dies, the kernel closes the socket: the gateway sees Client.Done and ends.
 package keeper
@@ -47,6 +47,8 @@ type Config struct {
 	Upgraded  func(error)    // how an upgrade ended; nil: nobody asks
 	// Check is asked before the first gateway is started; what it returns, Run returns. nil: any tier will do.
 	Check func(tiers []runtime.TierReport) error
+	Held  []int // descriptors of the caller's that an exec in place must leave open, see Will.Held
+	Will  *Will // what this keeper takes up; nil: it is the first
 	Log   zerolog.Logger
 }
 
@@ -57,6 +59,8 @@ type keeper struct {
 	server  *server
 	signals *signals
 	crashes atomic.Uint64 // ends of gateways that nobody asked for
+	counts  prometheus.Gatherer
+	before  Numbers // of keepers before us
 
 	gateway *gateway // nil: between two
 	inARow  int      // crashes since the last long life
@@ -64,6 +68,8 @@ type keeper struct {
 	exe     program  // of gateways
 	next    *gateway // starts, to take over from gateway; nil: no upgrade is under way, or it has taken over
 	nextExe program  // of next, and of the gateway until it serves; zero: no upgrade is under way
+
+	succeeding bool // an upgrade has its gateway, and next replaces us
 }
 
 // A program is a file to execute, whatever has its name by now.
@@ -105,8 +111,15 @@ func Run(ctx context.Context, c Config) (code int, err error) {
 	counts := prometheus.NewRegistry()
 	c.Host.Metrics = metrics.New(nil)
 	counts.MustRegister(c.Host.Metrics.ZombiesReaped, c.Host.Metrics.OrphansKilled, c.Host.Metrics.KillFailed)
-	k := &keeper{c: c}
-	if k.signals, err = listen(c.Log); err != nil {
+	k := &keeper{c: c, counts: counts, exe: ownProgram}
+	w := c.Will
+	var pipe [2]int
+	if w != nil {
+		pipe, k.before, c.Host.Bequest = w.Signals, w.Numbers, &w.Host
+	} else if pipe, err = signalsPipe(); err != nil {
+		return 1, err
+	}
+	if k.signals, err = listen(pipe, c.Log); err != nil {
 		return 1, err
 	}
 	defer k.signals.close()
@@ -114,31 +127,45 @@ func Run(ctx context.Context, c Config) (code int, err error) {
 	if err != nil {
 		return 1, err
 	}
-	if c.Check != nil {
+	if c.Check != nil && w == nil {
 		if err := c.Check(host.Tiers()); err != nil {
 			return 1, errors.Join(err, host.Close())
 		}
 	}
 	k.host = host
-	k.server = newServer(host, rand.Text(), c.Listeners, func() Numbers { return k.numbers(counts) }, c.Log)
+	epoch := rand.Text()
+	if w != nil {
+		epoch = w.Epoch
+	}
+	k.server = newServer(host, epoch, c.Listeners, k.numbers, c.Log)
+	if w != nil {
+		err = k.inherit(w)
+	} else {
+		err = k.start()
+	}
+	if err != nil {
+		return 1, errors.Join(err, host.Close())
+	}
 	code, err = k.supervise(ctx)
 	err = errors.Join(err, host.Close())
 	k.server.wait()
 	return code, err
 }
 
-func (k *keeper) numbers(counts prometheus.Gatherer) Numbers {
-	n := Numbers{GatewayCrashes: k.crashes.Load(), SignalsIgnored: k.signals.ignored.Load()}
-	families, _ := counts.Gather() // three counters of our own: it cannot fail
+func (k *keeper) numbers() Numbers {
+	n := k.before
+	n.GatewayCrashes += k.crashes.Load()
+	n.SignalsIgnored += k.signals.ignored.Load()
+	families, _ := k.counts.Gather() // three counters of our own: it cannot fail
 	for _, f := range families {
 		value := uint64(f.GetMetric()[0].GetCounter().GetValue())
 		switch f.GetName() {
 		case "trl_zombies_reaped_total":
-			n.ZombiesReaped = value
+			n.ZombiesReaped += value
 		case "trl_orphans_killed_total":
-			n.OrphansKilled = value
+			n.OrphansKilled += value
 		case "trl_kill_failed_total":
-			n.KillFailed = value
+			n.KillFailed += value
 		}
 	}
 	return n
@@ -146,13 +173,10 @@ func (k *keeper) numbers(counts prometheus.Gatherer) Numbers {
 
 // supervise is the keeper's life: one gateway after the other, until it is over.
 func (k *keeper) supervise(ctx context.Context) (code int, err error) {
-	k.exe = ownProgram
-	if err := k.start(); err != nil {
-		return 1, err
-	}
 	told := ctx.Done()
 	var stopping, killed, ready bool // killed: as somebody wished who would not wait
-	var again, deadline, late, hurry <-chan time.Time
+	var again, deadline, late, hurry, succession <-chan time.Time
+	var until time.Time     // for our own succession: afterwards it has failed
 	var wish syscall.Signal // of whoever stops us, for a gateway that can end the sessions in order; 0: none, or passed on
 	stop := func(s syscall.Signal) {
 		told = nil
@@ -223,10 +247,24 @@ func (k *keeper) supervise(ctx context.Context) (code int, err error) {
 			if k.nextExe == (program{}) {
 				break
 			}
-			late = nil // the upgrade is done
+			late = nil // so far so good: next it is our turn
 			k.exe.close()
 			k.exe, k.nextExe = k.nextExe, program{}
-			k.upgraded(nil)
+			if err := ask(k.exe.path); err != nil {
+				k.upgraded(fmt.Errorf("new gateway, but the keeper stays: %w", err))
+				break
+			}
+			k.succeeding = true
+			succession, until = time.After(0), time.Now().Add(takeOver)
+		case <-succession:
+			succession = nil
+			switch err := k.succeed(); { // or we are not here any more
+			case errors.Is(err, errBusy) && !stopping && time.Now().Before(until):
+				succession = time.After(restAgain)
+			default:
+				k.succeeding = false
+				k.upgraded(fmt.Errorf("new gateway, but the keeper stays: %w", err))
+			}
 		case <-failed: // before it took over: nothing has happened
 			late = nil
 			err := k.forget(k.next, k.next.child.Status().Code)
@@ -283,7 +321,7 @@ func (k *keeper) upgrade(stopping bool) error {
 	switch {
 	case k.c.Program == "" || stopping || k.gateway == nil:
 		return errors.New("no upgrade now")
-	case k.nextExe != (program{}):
+	case k.nextExe != (program{}) || k.succeeding:
 		return errors.New("an upgrade is under way")
 	}
 	exe, err := openProgram(k.c.Program)
@@ -308,7 +346,7 @@ func (k *keeper) revert() {
 // upgraded tells how an upgrade ended.
 func (k *keeper) upgraded(err error) {
 	if err != nil {
-		k.c.Log.Error().Err(err).Msg("upgrade refused; all goes on as before")
+		k.c.Log.Error().Err(err).Msg("upgrade refused; what ran before goes on")
 	} else {
 		k.c.Log.Info().Msg("upgraded")
 	}
@@ -358,6 +396,27 @@ func (k *keeper) start() error {
 	return nil
 }
 
+// inherit goes on with what another keeper left, which is this process as it was before an exec.
+func (k *keeper) inherit(w *Will) error {
+	k.server.inherit(w)
+	l, err := newLink(os.NewFile(uintptr(w.Gateway.Link), "keeper"))
+	if err != nil {
+		return err
+	}
+	g := &gateway{child: k.host.Child(w.Gateway.Pid), link: l, began: w.Gateway.Began, ready: make(chan struct{}), served: make(chan struct{})}
+	close(g.ready) // else there would have been no upgrade
+	k.gateway = g
+	k.signals.gateway.Store(int64(w.Gateway.Pid))
+	k.server.goOn(l)
+	go func() { // as in launch
+		defer close(g.served)
+		defer l.close()
+		g.bye, g.err = k.server.listen(l, func() {})
+	}()
+	k.upgraded(nil)
+	return nil
+}
+
 func (k *keeper) launch(exe program) (*gateway, error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -369,7 +428,7 @@ func (k *keeper) launch(exe program) (*gateway, error) {
 	if err != nil {
 		return nil, err
 	}
-	child, err := startGateway(k.host, exe.path, k.c.Args, k.c.Env, theirs)
+	child, err := startGateway(k.host, exe.path, k.c, theirs)
 	if err != nil {
 		l.close()
 		return nil, err
@@ -410,15 +469,15 @@ func (k *keeper) signal(s syscall.Signal) {
 
 // startGateway starts a gateway with its socket at descriptor 3 and its environment at 4: what is given at exec can be
 // read in /proc by every session of the same user, for as long as the new program has not come to hide it.
-func startGateway(host *runtime.Host, program string, args, env []string, socket *os.File) (*runtime.Child, error) {
-	fd, err := sealed([]byte(strings.Join(env, "\x00")))
+func startGateway(host *runtime.Host, program string, c Config, socket *os.File) (*runtime.Child, error) {
+	fd, err := sealed([]byte(strings.Join(c.Env, "\x00")))
 	if err != nil {
 		return nil, fmt.Errorf("environment of the gateway: %w", err)
 	}
 	environ := os.NewFile(uintptr(fd), "environ")
 	defer environ.Close()
 	child, err := host.Spawn(runtime.Spec{
-		Path: program, Argv: args, Env: []string{fdVar + "=3"},
+		Path: program, Argv: c.Args, Env: []string{fdVar + "=3"}, As: c.Host.Gateway,
 		Files: []*os.File{os.Stdin, os.Stdout, os.Stderr, socket, environ},
 	})
 	if err != nil {

@@ -3,6 +3,7 @@ package keeper
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -434,7 +435,7 @@ func TestConnectionCutInAMessage(t *testing.T) {
 	before := openFiles(t)
 	for range 5 {
 		theirs, served := r.serve()
-		if _, err := unix.Write(int(theirs.Fd()), []byte(`m{"version":2,"op":"hello"}`)); err != nil {
+		if _, err := unix.Write(int(theirs.Fd()), fmt.Appendf(nil, `m{"version":%d,"op":"hello"}`, Version)); err != nil {
 			t.Fatal(err)
 		}
 		if err := unix.Sendmsg(int(theirs.Fd()), []byte{parcel}, unix.UnixRights(0, 1, 2), nil, 0); err != nil {

@@ -183,6 +183,10 @@ func (l *link) receiveBody() (body []byte, files []int, lost bool, err error) {
 		n, oobn, flags, _, err := l.conn.ReadMsgUnix(l.text, l.oob) // with MSG_CMSG_CLOEXEC
 		got, wrong := rights(l.oob[:oobn])                          // there may be some with an empty packet too, which reads like the end
 		files = append(files, got...)
+		if errors.Is(err, os.ErrDeadlineExceeded) && len(files) > 0 { // not in the midst of a message
+			l.listen()
+			continue
+		}
 		if errors.Is(err, unix.ECONNRESET) { // it ended without reading all; what it sent before comes after this
 			continue
 		}
@@ -219,6 +223,25 @@ func rights(oob []byte) (files []int, err error) {
 		files, err = append(files, fds...), errors.Join(err, wrong)
 	}
 	return files, err
+}
+
+// hush makes receive return os.ErrDeadlineExceeded, now or after the message that it has begun with.
+func (l *link) hush() { _ = l.conn.SetReadDeadline(time.Unix(1, 0)) }
+
+// listen undoes hush.
+func (l *link) listen() { _ = l.conn.SetReadDeadline(time.Time{}) }
+
+// idle: all that was sent has gone out.
+func (l *link) idle() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.queue) == 0
+}
+
+// descriptor is the socket's number.
+func (l *link) descriptor() (fd int) {
+	_ = l.raw.Control(func(n uintptr) { fd = int(n) })
+	return fd
 }
 
 // close ends both directions. What is queued is dropped.

@@ -20,7 +20,7 @@ import (
 
 // Version of the protocol. Keeper and gateway are the same binary, except across an upgrade in place: any change of a
 // message needs a new number.
-const Version = 2
+const Version = 3
 
 const (
 	maxInline = 64 << 10 // of a packet; longer messages go in a memfd. A third of what a socket buffer holds
@@ -44,7 +44,7 @@ const (
 	opGroup   = "group"   // open one
 	opCell    = "cell"    // open one
 	opLimit   = "limit"   // a group
-	opMeters  = "meters"  // of a group
+	opGauge   = "gauge"   // of a group
 	opSpawn   = "spawn"   //
 	opAdopt   = "adopt"   //
 	opCopy    = "copy"    // Cell.AdoptCopy
@@ -54,9 +54,13 @@ const (
 	opRemove  = "remove"  // a cell
 	opMembers = "members" // of a group
 	opClose   = "close"   // a group
+	opMake    = "make"    // what the shells of a private group open
 	opHold    = "hold"    //
 	opDrop    = "drop"    // no answer
 	opDropAll = "dropall" // no answer
+	opVacate  = "vacate"  // no answer
+	opEnter   = "enter"   // may the group's user enter a directory?
+	opCwd     = "cwd"     // of one of the group's processes
 	opRelease = "release" // a child: its end has been heard of, or will not matter; no answer
 	opEscaped = "escaped" // sessions that orphans name
 	opOrphans = "orphans" // end those of the sessions named
@@ -66,8 +70,8 @@ const (
 	opYield   = "yield"   // from the keeper, unasked: a successor is ready to take over, end and leave all to it
 )
 
-var ops = []string{opHello, opReady, opBye, opGroup, opCell, opLimit, opMeters, opSpawn, opAdopt, opCopy, opOthers, opSignal, opKill, opRemove,
-	opMembers, opClose, opHold, opDrop, opDropAll, opRelease, opEscaped, opOrphans, opNumbers, opAnswer, opExit, opYield}
+var ops = []string{opHello, opReady, opBye, opGroup, opCell, opLimit, opGauge, opSpawn, opAdopt, opCopy, opOthers, opSignal, opKill, opRemove,
+	opMembers, opClose, opMake, opHold, opDrop, opDropAll, opVacate, opEnter, opCwd, opRelease, opEscaped, opOrphans, opNumbers, opAnswer, opExit, opYield}
 
 // A message is a request, its answer, or an event.
 type message struct {
@@ -84,7 +88,9 @@ type message struct {
 	Pids     []int            `json:"pids,omitzero"`
 	Signal   int              `json:"signal,omitzero"`
 	Spawn    *spawn           `json:"spawn,omitzero"`
-	Held     []int            `json:"held,omitzero"` // numbers of descriptors in the keeper
+	Held     []int            `json:"held,omitzero"` // what the keeper calls the descriptors that it holds
+	Kinds    []runtime.Kind   `json:"kinds,omitzero"`
+	Dir      []byte           `json:"dir,omitzero"` // bytes, as in a spawn
 	Sessions []string         `json:"sessions,omitzero"`
 	Count    int              `json:"count,omitzero"`
 	Done     bool             `json:"done,omitzero"`
@@ -92,7 +98,6 @@ type message struct {
 	State    *state           `json:"state,omitzero"`
 	Numbers  *Numbers         `json:"numbers,omitzero"`
 	Limits   *protocol.Limits `json:"limits,omitzero"`
-	Meters   *runtime.Meters  `json:"meters,omitzero"`
 	Fault    *fault           `json:"fault,omitzero"`
 
 	lost bool // descriptors did not fit into our table; there are none then
@@ -121,6 +126,8 @@ type state struct {
 	Listeners  []string             `json:"listeners"`
 	Orphans    bool                 `json:"orphans"` // there is a list
 	Cannot     map[string]string    `json:"cannot"`  // Host.Unenforceable
+	Ports      string               `json:"ports"`   // Host.PortsDir
+	Foreign    bool                 `json:"foreign"` // Host.Foreign
 	Groups     []groupState         `json:"groups"`
 }
 

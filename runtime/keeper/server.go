@@ -10,7 +10,9 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
@@ -28,6 +30,8 @@ type server struct {
 	numbers   func() Numbers
 	log       zerolog.Logger
 	work      sync.WaitGroup // requests that take their time, and tellWhenExited
+	slow      atomic.Int64   // those requests
+	pause     atomic.Pointer[pause]
 
 	mu         sync.Mutex          // before link.mu
 	link       *link               // guarded by mu; of the gateway that has said hello; nil: none
@@ -44,7 +48,7 @@ type session struct {
 	closed   bool                  // guarded by server.mu: its processes are gone; what is held may remain, and it may be opened anew
 	cells    map[int]*runtime.Cell // guarded by server.mu; by number
 	children map[uint64]*process   // guarded by server.mu; until ended and released
-	held     map[int]struct{}      // guarded by server.mu
+	held     map[int]int           // guarded by server.mu; our descriptor by the number it goes by, which mostly is the same
 }
 
 // A process is a child that a gateway asked for.
@@ -71,6 +75,39 @@ func (s *server) serve(l *link, dead <-chan struct{}, ready func()) (bye bool, e
 	if err := s.welcome(l, dead); err != nil {
 		return false, err
 	}
+	return s.listen(l, ready)
+}
+
+// A pause is a time in which serve reads nothing.
+type pause struct {
+	begun, over chan struct{} // closed by serve, and by who asked for it
+}
+
+// rest makes serve stop between two messages, and resting says that no request is under way then. resume ends it.
+func (s *server) rest(l *link, patience time.Duration) (resume func(), resting bool) {
+	p := &pause{begun: make(chan struct{}), over: make(chan struct{})}
+	s.pause.Store(p)
+	resume = func() { close(p.over) }
+	l.hush()
+	late := time.NewTimer(patience)
+	defer late.Stop()
+	select {
+	case <-p.begun:
+	case <-late.C:
+		return resume, false
+	}
+	for s.slow.Load() > 0 || !l.idle() {
+		select {
+		case <-time.After(time.Millisecond):
+		case <-late.C:
+			return resume, false
+		}
+	}
+	return resume, true
+}
+
+// listen is serve after the welcome.
+func (s *server) listen(l *link, ready func()) (bye bool, err error) {
 	defer func() {
 		s.mu.Lock()
 		s.link = nil
@@ -79,6 +116,13 @@ func (s *server) serve(l *link, dead <-chan struct{}, ready func()) (bye bool, e
 	}()
 	for {
 		m, files, err := l.receive()
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			p := s.pause.Load()
+			l.listen()
+			close(p.begun)
+			<-p.over
+			continue
+		}
 		if err != nil {
 			if errors.Is(err, io.EOF) {
 				err = nil
@@ -137,6 +181,7 @@ func (s *server) stateLocked() (st *state, files []int, err error) {
 	st.Tier, st.Why = s.host.Isolation()
 	st.Tiers = s.host.Tiers()
 	st.Cannot = s.host.Unenforceable()
+	st.Ports, st.Foreign = s.host.PortsDir(), s.host.Foreign()
 	add := func(fd int) {
 		if err == nil {
 			fd, err = duplicate(fd)
@@ -176,9 +221,9 @@ func (s *server) stateLocked() (st *state, files []int, err error) {
 			}
 			gs.Children = append(gs.Children, cs)
 		}
-		for _, fd := range slices.Sorted(maps.Keys(g.held)) {
-			gs.Held = append(gs.Held, fd)
-			add(fd)
+		for _, number := range slices.Sorted(maps.Keys(g.held)) {
+			gs.Held = append(gs.Held, number)
+			add(g.held[number])
 		}
 		st.Groups = append(st.Groups, gs)
 	}
@@ -198,7 +243,11 @@ func (s *server) handle(l *link, m message, files []int) {
 	}
 	if slow {
 		closeAll(files)
-		s.work.Go(func() { s.answer(l, m, nil) }) // bounded by runtime's own patience; wait waits for it
+		s.slow.Add(1)
+		s.work.Go(func() { // bounded by runtime's own patience; wait waits for it
+			defer s.slow.Add(-1)
+			s.answer(l, m, nil)
+		})
 		return
 	}
 	s.answer(l, m, files)
@@ -217,6 +266,8 @@ func (s *server) answer(l *link, m message, files []int) {
 		}
 	case m.Op == opHold:
 		a.Held, err = s.hold(m.Group, files)
+	case m.Op == opMake:
+		a.Held, out, err = s.make(m.Group, m.Kinds, files)
 	default:
 		closeAll(files)
 		out, err = s.do(m, &a)
@@ -259,9 +310,16 @@ func (s *server) do(m message, a *message) (out []int, err error) {
 			return nil, fmt.Errorf("limit: %w", fs.ErrInvalid)
 		}
 		return nil, g.Limit(*m.Limits)
-	case opMeters:
-		meters := g.Meters()
-		a.Meters = &meters
+	case opGauge:
+		a.Held, out = g.Meters().Open().Files()
+		return out, nil
+	case opEnter:
+		return nil, g.Enterable(string(m.Dir))
+	case opCwd:
+		a.Dir = []byte(g.Cwd(m.Pid))
+		return nil, nil
+	case opVacate:
+		s.host.Vacate(g.id)
 		return nil, nil
 	case opMembers:
 		a.Pids = g.Members()
@@ -376,7 +434,7 @@ func (s *server) open(id string) error {
 	}
 	fresh := &session{
 		Group: g, id: id,
-		cells: map[int]*runtime.Cell{}, children: map[uint64]*process{}, held: map[int]struct{}{},
+		cells: map[int]*runtime.Cell{}, children: map[uint64]*process{}, held: map[int]int{},
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -463,16 +521,72 @@ func (s *server) hold(id string, files []int) ([]int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, fd := range files {
-		g.held[fd] = struct{}{}
+		g.held[fd] = fd
 	}
 	return files, nil
 }
 
+// make makes what the group's shells open, and holds the files beside it. What it returns are the numbers, those of a thing
+// made in a pair, and copies for the gateway of what was made. The files are its own.
+func (s *server) make(id string, kinds []runtime.Kind, files []int) (numbers, copies []int, err error) {
+	g, _, err := s.find(id, 0)
+	if err == nil && (len(kinds) > maxMade || !g.Private()) {
+		err = fmt.Errorf("make: %w", fs.ErrInvalid)
+	}
+	if err != nil {
+		closeAll(files)
+		return nil, nil, err
+	}
+	all, err := g.Make(kinds)
+	if err != nil {
+		closeAll(files)
+		return nil, nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, m := range all {
+		numbers = append(numbers, m.NR, m.NW)
+		for number, fd := range map[int]int{m.NR: m.R, m.NW: m.W} {
+			if number >= 0 {
+				g.held[number] = fd
+			}
+		}
+	}
+	give := func(fd int) {
+		if err == nil {
+			if fd, err = duplicate(fd); err == nil {
+				copies = append(copies, fd)
+			}
+		}
+	}
+	for _, m := range all {
+		if m.R >= 0 {
+			give(m.R)
+		}
+		give(m.W)
+	}
+	if err != nil {
+		closeAll(copies)
+		closeAll(files)
+		g.dropLocked(numbers)
+		return nil, nil, err
+	}
+	for _, fd := range files {
+		g.held[fd] = fd
+		numbers = append(numbers, fd)
+	}
+	return numbers, copies, nil
+}
+
+// maxMade is of one request; a shell that is started takes four.
+const maxMade = 64
+
 // dropLocked: server.mu is held.
 func (g *session) dropLocked(numbers []int) {
-	for _, fd := range numbers {
-		if _, ok := g.held[fd]; ok { // nobody closes what is not its own
-			delete(g.held, fd)
+	for _, number := range numbers {
+		if fd, ok := g.held[number]; ok { // nobody closes what is not its own
+			delete(g.held, number)
+			g.Unlink(number)
 			unix.Close(fd)
 		}
 	}
@@ -486,6 +600,7 @@ func (s *server) dropAll(g *session) {
 		p.releaseLocked()
 	}
 	delete(s.sessions, g.id)
+	s.host.Vacate(g.id)
 }
 
 // wait returns when nothing is under way; the Host has ended before, and with it every child.

@@ -53,15 +53,16 @@ type signals struct {
 	log      zerolog.Logger
 }
 
-// listen takes the signals over, but for those that our launcher had us ignore (nohup). Once per program.
-func listen(log zerolog.Logger) (*signals, error) {
-	var pipe [2]int
+// signalsPipe makes what the handler tells us through.
+func signalsPipe() (pipe [2]int, err error) {
 	if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC); err != nil {
-		return nil, os.NewSyscallError("pipe", err)
+		return pipe, os.NewSyscallError("pipe", err)
 	}
-	if err := unix.SetNonblock(pipe[1], true); err != nil { // the handler never waits
-		return nil, os.NewSyscallError("fcntl", err)
-	}
+	return pipe, os.NewSyscallError("fcntl", unix.SetNonblock(pipe[1], true)) // the handler never waits
+}
+
+// listen takes the signals over, but for those that our launcher had us ignore (nohup). Once per program.
+func listen(pipe [2]int, log zerolog.Logger) (*signals, error) {
 	s := &signals{honoured: make(chan syscall.Signal, 8), pipe: pipe[0], log: log}
 	atomic.StoreInt32(&signalPipe, int32(pipe[1]))
 	action := sigaction{flags: saSiginfo | saOnStack | saRestart, mask: ^uintptr(0)} // no handler within ours

@@ -1,0 +1,104 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"trl/runtime"
+	"trl/web"
+)
+
+// --user and --session-user: who may do what beside root's keeper. Sessions run as their user by the keeper's doing
+// (runtime/tenant.go); what a gateway needs that is another user is here.
+
+// tokensNewVar tells a gateway that the keeper has just made its tokens.
+const tokensNewVar = "TRL_TOKENS_NEW"
+
+// giveGateway lets the gateway's user have what it needs of the state dir: to look into it and to read the tokens. It can
+// write nothing in there, since root reads and replaces files in it. What only a gateway knows otherwise, its address, is
+// written now: who comes before it serves waits. The result is the gateway's environment.
+func (s *settings) giveGateway(state *stateDir, sockets *web.Sockets, env []string) ([]string, error) {
+	uid, gid := int(s.gateway.UID), int(s.gateway.GID)
+	if err := errors.Join(os.Chown(state.path, 0, gid), os.Chmod(state.path, 0o750)); err != nil {
+		return nil, fmt.Errorf("state directory: %w", err)
+	}
+	if !s.web.AuthNone && s.tokenFile == "" {
+		made, err := web.MakeTokens(state.file(tokensFile))
+		if err == nil {
+			err = os.Lchown(state.file(tokensFile), uid, gid)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("token file: %w", err)
+		}
+		if made {
+			env = append(env[:len(env):len(env)], tokensNewVar+"=1")
+		}
+	}
+	if url := sockets.URL(s.web); url != "" {
+		return env, state.publish(localURL(url))
+	}
+	return env, nil
+}
+
+// forget drops what sessions of another user could do nothing with.
+func (s *settings) forget() {
+	if dir := os.Getenv("TMPDIR"); s.as != nil && dir != "" && s.as.Enterable(dir) != nil {
+		os.Unsetenv("TMPDIR")
+	}
+}
+
+// The undertaker is there for the end of a keeper that is killed: what is left of its sessions must end, and a gateway that is
+// not root may not do that. It is root, has nothing but the end of a pipe whose other end is the keeper's, and waits.
+const undertakerName = "undertaker"
+
+// startUndertaker starts one. It ends when end is called, or with this process: when nobody has w open.
+func startUndertaker(instance runtime.Instance) (w *os.File, end func(), err error) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, nil, err
+	}
+	defer r.Close()
+	cmd := exec.Command("/proc/self/exe", undertakerName, strconv.FormatUint(uint64(instance), 10))
+	cmd.Args[0] = filepath.Base(os.Args[0])
+	cmd.Env = []string{}
+	cmd.Dir = "/"
+	cmd.Stdin = r
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // a terminal's Ctrl-C is not for it
+	if err := cmd.Start(); err != nil {
+		w.Close()
+		return nil, nil, fmt.Errorf("undertaker: %w", err)
+	}
+	return w, func() {
+		w.Close()
+		_ = cmd.Wait() // the nursery may have been first; it finds nobody
+	}, nil
+}
+
+// newUndertaker is for startUndertaker alone.
+func newUndertaker() *cobra.Command {
+	return &cobra.Command{
+		Use: undertakerName, Hidden: true, Args: oneArg,
+		RunE: func(_ *cobra.Command, args []string) error {
+			instance, err := strconv.ParseUint(args[0], 10, 32)
+			if err != nil {
+				return err
+			}
+			var b [1]byte
+			for {
+				if _, err := os.Stdin.Read(b[:]); err != nil {
+					break
+				}
+			}
+			runtime.Instance(instance).End(time.Minute) // it has the time
+			return nil
+		},
+	}
+}

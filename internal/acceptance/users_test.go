@@ -1,0 +1,568 @@
+package acceptance
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	goruntime "runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Sessions of another user (--session-user), a gateway that is not root (--user), and sessions that may write only to some
+// places (--allow-write). The numbers are nobody's on a usual machine; a number needs no entry in /etc/passwd.
+const (
+	uSession = "64321"
+	uGateway = "64320"
+)
+
+// uRange returns a range of numbers that no other test uses: gateways do not know of each other's.
+var uRanges = 64400
+
+func uRange(n int) string {
+	uRanges += n
+	return fmt.Sprintf("%d-%d", uRanges-n, uRanges-1)
+}
+
+func uRoot(t testing.TB) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("not run: only root can start processes of another user")
+	}
+}
+
+// uWays are the ways of being another user than the gateway.
+var uWays = []struct {
+	name  string
+	flags func() []string
+}{
+	{"user", func() []string { return []string{"--session-user", uSession} }},
+	{"range", func() []string { return []string{"--session-user", uRange(20)} }},
+	{"gateway", func() []string { return []string{"--session-user", uRange(20), "--user", uGateway} }},
+	{"fenced", func() []string { return []string{"--session-user", uSession, "--allow-write", top} }},
+}
+
+func eachWay(t *testing.T, f func(t *testing.T, flags []string)) {
+	uRoot(t)
+	for _, way := range uWays {
+		t.Run(way.name, func(t *testing.T) { f(t, way.flags()) })
+	}
+}
+
+// TestOtherUser: everything is as it is otherwise.
+func TestOtherUser(t *testing.T) {
+	eachWay(t, func(t *testing.T, flags []string) {
+		for _, tier := range gTiers {
+			g := gateway(t, append(flags, "--isolation", tier)...)
+			for _, sh := range []string{"/bin/sh", "/bin/bash"} {
+				t.Run(tier+" "+filepath.Base(sh), func(t *testing.T) { uEverything(t, g, sh) })
+			}
+		}
+	})
+}
+
+func uEverything(t *testing.T, g *server, sh string) {
+	c := g.dial(t)
+	s := c.session(object{"shell": sh})
+	who := strings.Fields(c.run(s, "echo $(id -u) $(id -g) $USER $LOGNAME; id -G >&2").stdout())
+	if len(who) != 4 || who[0] == "0" || who[1] == "0" || who[2] != who[0] || who[3] != who[0] {
+		t.Errorf("it runs as %v", who)
+	}
+	if out := c.run(s, "grep NoNewPrivs /proc/self/status").stdout(); !strings.HasSuffix(out, "\t1\n") {
+		t.Errorf("%q", out)
+	}
+	// State, streams by their names, stdin, large texts.
+	expect(t, c.run(s, "cd /usr; v=kept; f() { echo f $1; }; export w=out"), 0, "", "")
+	expect(t, c.run(s, "pwd; echo $v; f x; sh -c 'echo $w'; echo err >/dev/stderr; echo out >/dev/stdout"), 0, "/usr\nkept\nf x\nout\nout\n", "err\n")
+	expect(t, c.run(s, "cat; echo end", object{"stdin": "abc\n"}), 0, "abc\nend\n", "")
+	expect(t, c.run(s, "cat; echo end", object{"stdin": strings.Repeat("0123456789abcde\n", 20000)}), 0, strings.Repeat("0123456789abcde\n", 20000)+"end\n", "")
+	expect(t, c.run(s, "read x; read y; echo $x-$y; exec <&-; echo on", object{"stdin": "a\nb\nc\n", "env": object{"E": "e"}, "working_dir": "/"}), 0, "a-b\non\n", "")
+	long := strings.Repeat("# "+strings.Repeat("x", 98)+"\n", 5000) + "echo big $v\n"
+	expect(t, c.run(s, long), 0, "big kept\n", "")
+	if f := c.try("exec.run", object{"session_id": s, "command": "pwd", "working_dir": "/root"}); f.code() != "WORKING_DIR_NOT_FOUND" && f.OK {
+		t.Errorf("in /root: %+v", f)
+	}
+	// Input that comes later, and its end without any.
+	live := c.stream(s, "cat; echo over", object{"interactive_stdin": true})
+	c.call("exec.input", object{"exec_id": live.str("exec_id"), "data": "late\n"})
+	c.call("exec.input", object{"exec_id": live.str("exec_id"), "eof": true})
+	if out, _ := c.output(live.str("stream_id"), 0); string(out) != "late\nover\n" {
+		t.Errorf("live input: %q", out)
+	}
+	// Restored after its death, with its state.
+	r := c.run(s, "kill -9 $$")
+	if !r.yes("shell_restored") {
+		t.Errorf("killed: %v", r)
+	}
+	expect(t, c.run(s, "pwd; echo $v"), 0, "/usr\nkept\n", "")
+	if r := c.run(s, "exit 7"); r.num("exit_code") != 7 || !r.yes("shell_restored") {
+		t.Errorf("exit: %v", r)
+	}
+	// Background processes, also of shells that copy themselves; their input and logs.
+	p := c.call("process.start", object{"session_id": s, "command": "echo p $v; cat; exit 4", "stdin": "open"}).str("process_id")
+	c.call("process.input", object{"process_id": p, "data": "in\n", "eof": true})
+	eventually(t, "the process ends", func() bool {
+		return c.call("process.info", object{"process_id": p}).str("state") != "running"
+	})
+	logs := c.call("process.logs", object{"process_id": p})
+	var text string
+	for _, chunk := range logs.objs("chunks") {
+		text += chunk.text("data", "encoding")
+	}
+	if text != "p kept\nin\n" || c.call("process.info", object{"process_id": p}).num("exit_code") != 4 {
+		t.Errorf("process: %q, %v", text, c.call("process.info", object{"process_id": p}))
+	}
+	// Cancel, timeout, and the whole tree.
+	nap := sleeper()
+	r = c.run(s, "trap '' TERM; (setsid "+nap+" &); "+nap, object{"timeout_s": 0.5, "kill_grace_s": 0.2})
+	if !r.yes("timed_out") || len(running(nap)) > 0 {
+		t.Errorf("timeout: %v, left %v", r, running(nap))
+	}
+	expect(t, c.run(s, "echo $v"), 0, "kept\n", "")
+	// A crash of the gateway, with something under way, and its input.
+	x := c.stream(s, "echo begun; cat; sleep 1; echo done $v; exit 3", object{"interactive_stdin": true, "on_slow": "skip"}).str("exec_id")
+	c.call("exec.input", object{"exec_id": x, "data": "1\n"})
+	waiting := c.stream(s, "cat", object{"stdin": "queued\n"}).str("exec_id")
+	sKill(t, g)
+	c = g.dial(t)
+	c.call("exec.input", object{"exec_id": x, "data": "2\n", "eof": true})
+	if f := c.call("exec.wait", object{"exec_id": x}); f.stdout() != "begun\n1\n2\ndone kept\n" || f.num("exit_code") != 3 {
+		t.Errorf("over a crash: %v", f)
+	}
+	if f := c.call("exec.wait", object{"exec_id": waiting}); f.stdout() != "queued\n" {
+		t.Errorf("over a crash, queued: %v", f)
+	}
+	expect(t, c.run(s, "echo $v; id -u"), 0, "kept\n"+who[0]+"\n", "")
+	// session.reset: the same user.
+	c.call("session.reset", object{"session_id": s})
+	expect(t, c.run(s, "echo $v; id -u"), 0, "\n"+who[0]+"\n", "")
+	c.run(s, "(setsid "+nap+" >/dev/null 2>&1 &)")
+	c.call("session.destroy", object{"session_id": s, "force": true})
+	if left := running(nap); len(left) > 0 {
+		t.Errorf("left %v", left)
+	}
+}
+
+// uPorts lists the directories of ports there are.
+func uPorts() []string {
+	dirs, _ := filepath.Glob("/dev/shm/trl-ports-*")
+	more, _ := filepath.Glob("/run/trl-ports-*")
+	return append(dirs, more...)
+}
+
+// uAttack tries what nobody may do from another user's process, and prints the name of what could be done.
+// argv: JSON {pids, dirs, files, sockets}.
+const uAttack = `
+import ctypes, json, os, socket, sys
+libc = ctypes.CDLL(None, use_errno=True)
+libc.syscall.restype = ctypes.c_long
+a = json.loads(sys.argv[1])
+done = []
+def attempt(name, f):
+    try:
+        f()
+        done.append(name)
+    except (OSError, PermissionError):
+        pass
+def sys_(*args):
+    if libc.syscall(*args) < 0:
+        raise OSError(ctypes.get_errno(), "")
+def read(path, at=0):
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    os.pread(fd, 1, at) if at else os.read(fd, 1)
+for pid in a["pids"]:
+    p = "/proc/%d/" % pid
+    for f in ("environ", "maps", "auxv"):
+        attempt(f, lambda: read(p + f))
+    attempt("mem", lambda: os.close(os.open(p + "mem", os.O_RDWR)))
+    for f in ("cwd", "root", "exe"):
+        attempt(f, lambda: os.readlink(p + f))
+        attempt(f + "/", lambda: os.stat(p + f + "/"))
+    attempt("fd", lambda: os.listdir(p + "fd"))
+    for fd in range(64):
+        attempt("fd/", lambda: os.close(os.open(p + "fd/%d" % fd, os.O_RDONLY | os.O_NONBLOCK)))
+        attempt("fd/ w", lambda: os.close(os.open(p + "fd/%d" % fd, os.O_WRONLY | os.O_NONBLOCK)))
+    attempt("kill", lambda: os.kill(pid, 0))
+    attempt("kill CONT", lambda: os.kill(pid, 18))
+    attempt("prlimit", lambda: sys_(302, pid, 7, 0, ctypes.create_string_buffer(16)))
+    attempt("ptrace", lambda: sys_(101, 0x4206, pid, 0, 0)) # PTRACE_SEIZE; our end detaches
+    buf = ctypes.create_string_buffer(8)
+    def vm():
+        iov = (ctypes.c_ulong * 2)(ctypes.addressof(buf), 8)
+        far = (ctypes.c_ulong * 2)(0x400000, 8)
+        if libc.syscall(310, pid, iov, 1, far, 1, 0) < 0 and ctypes.get_errno() != 14: # EFAULT: allowed
+            raise OSError(ctypes.get_errno(), "")
+    attempt("process_vm_readv", vm)
+    def getfd():
+        pidfd = os.pidfd_open(pid)
+        sys_(438, pidfd, 0, 0)
+    attempt("pidfd_getfd", getfd)
+for d in a["dirs"]:
+    attempt("list " + os.path.basename(d), lambda: os.listdir(d))
+    attempt("make in " + os.path.basename(d), lambda: os.close(os.open(d + "/made", os.O_CREAT | os.O_WRONLY)))
+for f in a["files"]:
+    attempt("read " + f, lambda: os.close(os.open(f, os.O_RDONLY | os.O_NONBLOCK)))
+    attempt("write " + f, lambda: os.close(os.open(f, os.O_RDWR | os.O_NONBLOCK)))
+    attempt("chmod " + f, lambda: os.chmod(f, 0o600))
+    attempt("replace " + f, lambda: os.rename(f, f + ".x"))
+for s in a["sockets"]:
+    c = socket.socket(socket.AF_UNIX)
+    attempt("connect", lambda: c.connect(s))
+print("\n".join(sorted(set(done))))
+`
+
+// TestOutOfReach: from inside a session of another user, nothing of the keeper, the gateway, the state directory and the
+// Unix socket can be had; where each session has its own number, nothing of another session either.
+func TestOutOfReach(t *testing.T) {
+	uRoot(t)
+	if goruntime.GOARCH != "amd64" {
+		t.Skip("not run: the attack has amd64's numbers of system calls")
+	}
+	const python = "/usr/bin/python3" // everybody's; who has another one first in the PATH may have it alone
+	if _, err := os.Stat(python); err != nil {
+		t.Skip("not run: no " + python)
+	}
+	for _, way := range uWays {
+		t.Run(way.name, func(t *testing.T) {
+			ports := uPorts()
+			flags := way.flags()
+			sock := filepath.Join(top, "sock-"+way.name)
+			g := gateway(t, append(flags, "--unix", sock)...)
+			c := g.dial(t)
+			s, other := c.session(object{"shell": "/bin/bash"}), c.session(object{"shell": "/bin/bash"})
+			nap := sleeper()
+			c.run(other, nap+" & secret=1")
+			c.stream(other, "cat", object{"interactive_stdin": true}) // with pipes of all kinds
+			alone := strings.Contains(flags[1], "-")
+			aims := struct {
+				Pids    []int    `json:"pids"`
+				Dirs    []string `json:"dirs"`
+				Files   []string `json:"files"`
+				Sockets []string `json:"sockets"`
+			}{Pids: []int{g.pid, g.gatewayPid()}, Dirs: []string{filepath.Join(g.dir, "state")}, Sockets: []string{sock}}
+			aims.Files, _ = filepath.Glob(filepath.Join(g.dir, "state", "*"))
+			for _, dir := range uPorts() {
+				if slices.Contains(ports, dir) {
+					continue
+				}
+				aims.Dirs = append(aims.Dirs, dir, filepath.Join(dir, other))
+				if files, _ := filepath.Glob(filepath.Join(dir, other, "*")); alone {
+					aims.Files = append(aims.Files, files...)
+				}
+			}
+			if len(aims.Dirs) != 3 {
+				t.Fatalf("ports: %v", aims.Dirs)
+			}
+			if alone {
+				aims.Pids = append(aims.Pids, append(running(nap), gTagged(other)...)...)
+			}
+			if len(aims.Files) < 3 || alone && len(aims.Files) < 8 {
+				t.Fatalf("files: %q", aims.Files)
+			}
+			text, _ := json.Marshal(aims)
+			script := filepath.Join(g.dir, "attack.py")
+			if err := os.WriteFile(script, []byte(uAttack), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			command := fmt.Sprintf("%s %s '%s'", python, script, text)
+			expect(t, c.run(s, command), 0, "\n", "")
+			expect(t, c.run(other, ": it is as it was; echo $secret", object{"timeout_s": 30, "session_id": s}), 0, "\n", "")
+			if len(running(nap)) != 1 {
+				t.Errorf("%d run", len(running(nap)))
+			}
+			// A session may not get at the gateway through what belongs to itself, either.
+			for what, try := range map[string]string{
+				"its directory": "d=${__trl_p}; rm -f $d/* 2>/dev/null; mv $d $d.x 2>/dev/null; : 2>/dev/null >$d/new; ls $d 2>/dev/null | wc -l",
+				"descriptors":   "ls -l /proc/$$/fd | grep -c 'memfd\\|socket'",
+			} {
+				if out := c.run(s, try).stdout(); out != "0\n" {
+					t.Errorf("%s: %q", what, out)
+				}
+			}
+			expect(t, c.run(s, "echo still here"), 0, "still here\n", "")
+			// The same, by root and from outside: it is not the attack that is weak. What would change something is left out.
+			aims.Files, aims.Dirs = []string{}, []string{}
+			text, _ = json.Marshal(aims)
+			out, err := exec.Command(python, script, string(text)).CombinedOutput()
+			for _, name := range []string{"environ", "maps", "mem", "cwd", "root/", "fd", "fd/", "kill", "ptrace", "process_vm_readv", "pidfd_getfd", "connect", "prlimit"} {
+				if !slices.Contains(strings.Split(string(out), "\n"), name) {
+					t.Errorf("root cannot do %q (%v): %s", name, err, out)
+				}
+			}
+		})
+	}
+}
+
+// TestNumbersComeBack: each session has a number of its own, and nobody else gets it as long as anything of it is left.
+func TestNumbersComeBack(t *testing.T) {
+	uRoot(t)
+	numbers := uRange(3)
+	g := gateway(t, "--session-user", numbers, "--warm", "0")
+	c := g.dial(t)
+	var sessions []string
+	seen := map[string]bool{}
+	for range 3 {
+		s := c.session()
+		sessions = append(sessions, s)
+		uid := strings.TrimSpace(c.run(s, "id -u").stdout())
+		if seen[uid] {
+			t.Errorf("%s twice", uid)
+		}
+		seen[uid] = true
+	}
+	if f := c.try("session.create", nil); f.code() != "LIMIT_EXCEEDED" {
+		t.Errorf("a fourth: %+v", f)
+	}
+	for range 4 { // round and round
+		first := strings.TrimSpace(c.run(sessions[0], "id -u").stdout())
+		c.call("session.destroy", object{"session_id": sessions[0], "force": true})
+		s := c.session()
+		if uid := strings.TrimSpace(c.run(s, "id -u").stdout()); uid != first {
+			t.Errorf("%s, and %s was free", uid, first)
+		}
+		sessions = append(sessions[1:], s)
+	}
+	// Somebody outside has the number of one that ends: it is not given out again.
+	uid := strings.TrimSpace(c.run(sessions[0], "id -u").stdout())
+	n, _ := strconv.ParseUint(uid, 10, 32)
+	stray := exec.Command("sleep", "300")
+	stray.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(n), Gid: uint32(n)}}
+	if err := stray.Start(); err != nil {
+		t.Fatal(err)
+	}
+	c.call("session.destroy", object{"session_id": sessions[0], "force": true})
+	if f := c.try("session.create", nil); f.code() != "LIMIT_EXCEEDED" {
+		t.Errorf("a number that somebody has: %+v", f)
+	}
+	_ = stray.Process.Kill()
+	_ = stray.Wait()
+	eventually(t, "it is free again", func() bool { return c.try("session.create", nil).OK })
+}
+
+// TestNothingIsLeftOfPorts: neither of sessions nor of gateways, however those end.
+func TestNothingIsLeftOfPorts(t *testing.T) {
+	eachWay(t, func(t *testing.T, flags []string) {
+		before := uPorts()
+		g, err := startGateway(append(flags, "--warm", "0", "--retention", "0")...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = g.stop() }) // its end is no good one
+		c := g.dial(t)
+		var mine string
+		for _, dir := range uPorts() {
+			if !slices.Contains(before, dir) {
+				mine = dir
+			}
+		}
+		base := 0 // after the first ones: some descriptors are opened once
+		for _, sh := range append(shells[:2:2], shells...) {
+			s := c.session(object{"shell": sh})
+			n := gFiles(mine)
+			for i := range 20 {
+				expect(t, c.run(s, "cat", object{"stdin": "x\n", "env": object{"E": strconv.Itoa(i)}}), 0, "x\n", "")
+			}
+			p := c.call("process.start", object{"session_id": s, "command": "f() { :; }; cat", "stdin": "open"}).str("process_id")
+			c.call("process.input", object{"process_id": p, "eof": true})
+			eventually(t, "the process ends", func() bool { return c.call("process.info", object{"process_id": p}).str("state") != "running" })
+			c.run(s, "kill -9 $$")
+			c.run(s, ":")
+			if now := gFiles(mine); now > n+2 { // the lane of the last command
+				t.Errorf("%d ports, there were %d", now, n)
+			}
+			c.call("session.destroy", object{"session_id": s, "force": true})
+			eventually(t, "all are gone", func() bool { return gDirs(mine) == 1 && gFiles(mine) == 0 })
+			if sh == shells[1] && base == 0 {
+				eventually(t, "it is forgotten", func() bool { return c.try("session.info", object{"session_id": s}).code() == "SESSION_NOT_FOUND" })
+				base = fdsOf(t, g.pid)
+			}
+		}
+		eventually(t, "descriptors are closed", func() bool { return fdsOf(t, g.pid) <= base })
+		s, nap := c.session(), sleeper()
+		c.run(s, "(setsid "+nap+" >/dev/null 2>&1 &)")
+		_ = syscall.Kill(g.pid, syscall.SIGKILL) // the keeper
+		eventually(t, "nothing runs any more", func() bool { return len(running(nap)) == 0 })
+		eventually(t, "its ports are gone", func() bool { _, err := os.Stat(mine); return err != nil })
+	})
+}
+
+// TestGatewayOfAnotherUser: an upgrade of a gateway that is not root, and what its user may have of the state directory.
+func TestGatewayOfAnotherUser(t *testing.T) {
+	uRoot(t)
+	g := gateway(t, "--session-user", uSession, "--user", uGateway, "--auth", "token", "--limit-open-files", "77")
+	state := filepath.Join(g.dir, "state")
+	uids := func(pid int) string {
+		text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+		_, rest, _ := strings.Cut(string(text), "\nUid:")
+		line, _, _ := strings.Cut(rest, "\n")
+		return strings.TrimSpace(line)
+	}
+	if got, want := uids(g.gatewayPid()), strings.Join([]string{uGateway, uGateway, uGateway, uGateway}, "\t"); got != want {
+		t.Errorf("the gateway is %q", got)
+	}
+	if got := uids(g.pid); got != "0\t0\t0\t0" {
+		t.Errorf("the keeper is %q", got)
+	}
+	run := func(command string) (string, error) {
+		out, err := exec.Command(binary, "run", "--state-dir", state, "--", command).CombinedOutput()
+		return string(out), err
+	}
+	if out, err := run("v=1; id -u"); err != nil || out != uSession+"\n" {
+		t.Errorf("run: %q, %v", out, err)
+	}
+	if out, err := run("ulimit -n"); err != nil || out != "77\n" {
+		t.Errorf("limit: %q, %v", out, err)
+	}
+	old := g.gatewayPid()
+	if out, err := exec.Command(binary, "upgrade", "--state-dir", state).CombinedOutput(); err != nil {
+		t.Errorf("upgrade: %s", out)
+	}
+	eventually(t, "the new one serves", func() bool { pid := g.gatewayPid(); return pid != 0 && pid != old })
+	if out, err := run("echo $v"); err != nil || out != "1\n" {
+		t.Errorf("after the upgrade: %q, %v", out, err)
+	}
+	if out, err := run("kill -9 $$"); err == nil { // another shell, by the new keeper
+		t.Errorf("kill: %q", out)
+	}
+	if out, err := run("echo $v; ulimit -n; id -u; grep -c '^NoNewPrivs:.1$' /proc/self/status"); err != nil || out != "1\n77\n"+uSession+"\n1\n" {
+		t.Errorf("after the upgrade, and a restore: %q, %v", out, err)
+	}
+	if got := uids(g.gatewayPid()); !strings.HasPrefix(got, uGateway) {
+		t.Errorf("the new gateway is %q", got)
+	}
+	n, _ := strconv.ParseUint(uGateway, 10, 32)
+	for what, ok := range map[string]bool{"cat " + state + "/tokens": true, "touch " + state + "/x": false, "rm -f " + state + "/tokens": false, "cat " + state + "/lock": false} {
+		cmd := exec.Command("sh", "-c", what)
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(n), Gid: uint32(n)}}
+		if err := cmd.Run(); (err == nil) != ok {
+			t.Errorf("%s as the gateway's user: %v", what, err)
+		}
+	}
+}
+
+// TestLimitsOfAnotherUser: they hold as they do for our own user, and the kernel's own limit of processes counts now.
+func TestLimitsOfAnotherUser(t *testing.T) {
+	eachWay(t, func(t *testing.T, flags []string) {
+		g := gateway(t, flags...)
+		c := g.dial(t)
+		possible := c.call("system.capabilities", nil)["session_limits"].([]any)
+		limits := object{}
+		for name, v := range map[string]int{"open_files": 77, "file_size_bytes": 1 << 20, "pids": 40, "memory_bytes": 256 << 20} {
+			if slices.Contains(possible, any(name)) {
+				limits[name] = v
+			}
+		}
+		s := c.session(object{"limits": limits, "shell": "/bin/bash"})
+		if limits.has("open_files") {
+			expect(t, c.run(s, "ulimit -n"), 0, "77\n", "")
+		}
+		if limits.has("pids") {
+			if r := c.run(s, "for i in {1..60}; do sleep 5 & done 2>/dev/null; wait", object{"timeout_s": 20}); r.str("limit_hit") != "pids" {
+				t.Errorf("pids: %v", r)
+			}
+		}
+		if limits.has("memory_bytes") {
+			if r := c.run(s, "x=$(head -c 600000000 /dev/zero | tr '\\0' x); echo ${#x}", object{"timeout_s": 60}); !r.yes("oom_killed") {
+				t.Errorf("memory: %v", r)
+			}
+		}
+		expect(t, c.run(s, "echo on"), 0, "on\n", "")
+		s = c.session(object{"shell": "/bin/sh"})
+		if r := c.run(s, "ulimit -p 1; (:)"); !strings.Contains(r.stderr(), "Cannot fork") {
+			t.Errorf("ulimit -p 1: %v", r)
+		}
+		c.call("session.destroy", object{"session_id": s, "force": true})
+	})
+}
+
+// TestAllowWrite: a session writes below the directories, to its own streams, and nowhere else, whatever it starts.
+func TestAllowWrite(t *testing.T) {
+	dir, err := os.MkdirTemp(top, "allowed-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	outside := filepath.Join(top, "outside")
+	if err := os.WriteFile(outside, []byte("as it was\n"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	g, err := startGateway("--allow-write", dir, "--default-dir", dir)
+	if err != nil && strings.Contains(err.Error(), "Landlock") {
+		t.Skipf("not run: %v", err)
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	g.endWith(t)
+	eachShell(t, func(t *testing.T, sh string) {
+		c := g.dial(t)
+		s := c.session(object{"shell": sh})
+		expect(t, c.run(s, "echo a >f; mkdir -p d; mv f d/g; cat d/g; ln -s x l; rm -r d l; echo n >/dev/null; echo e >/dev/stderr; mkfifo p && rm p"), 0, "a\n", "e\n")
+		for _, try := range []string{"echo x >", "echo x >>", ": >", "rm ", "truncate -s 0 ", "ln -f ", "mv f ", "setsid -w sh -c 'echo x >$1' x ", "chroot / sh -c 'echo x >$1' x "} {
+			if strings.HasPrefix(try, "ln") {
+				try = "cd " + dir + "; echo x >f; ln -f f "
+			}
+			c.run(s, "cd "+dir+"; echo x >f; "+try+outside+" 2>/dev/null")
+			if b, err := os.ReadFile(outside); string(b) != "as it was\n" {
+				t.Fatalf("%s: %q, %v", try, b, err)
+			}
+		}
+		expect(t, c.run(s, "cat "+outside), 0, "as it was\n", "")
+		if r := c.run(s, "mknod dev c 1 3"); os.Geteuid() == 0 && r.num("exit_code") == 0 {
+			t.Errorf("made a device: %v", r)
+		}
+		if r := c.run(s, "echo x >"+top+"/made 2>/dev/null"); r.num("exit_code") == 0 {
+			t.Errorf("made a file: %v", r)
+		}
+		// What comes later is held as well: after a restore, in a background process, in another shell.
+		c.run(s, "kill -9 $$")
+		if r := c.run(s, "echo x >"+outside+" 2>/dev/null; bash -c 'echo x >"+outside+"' 2>/dev/null; echo x >in"); r.num("exit_code") != 0 {
+			t.Errorf("inside: %v", r)
+		}
+		p := c.call("process.start", object{"session_id": s, "command": "echo x >" + outside + "; echo y >" + dir + "/y"}).str("process_id")
+		eventually(t, "the process ends", func() bool { return c.call("process.info", object{"process_id": p}).str("state") != "running" })
+		if b, _ := os.ReadFile(outside); string(b) != "as it was\n" {
+			t.Errorf("outside is %q", b)
+		}
+		if b, _ := os.ReadFile(filepath.Join(dir, "y")); string(b) != "y\n" {
+			t.Errorf("inside is %q", b)
+		}
+		_ = os.Remove(filepath.Join(dir, "y"))
+	})
+	if d := g.dial(t).call("system.capabilities", nil); fmt.Sprint(d["allow_write"]) != "["+dir+"]" || !d.yes("no_new_privs") {
+		t.Errorf("capabilities: %v, %v", d["allow_write"], d["no_new_privs"])
+	}
+}
+
+// TestUsersRefused: what cannot be is said before anything starts, and how it could be.
+func TestUsersRefused(t *testing.T) {
+	for _, c := range []struct{ flags, says string }{
+		{"--session-user root", "that is root"},
+		{"--session-user 0", "that is root"},
+		{"--session-user 5-3", "not smaller"},
+		{"--session-user no-such-user", "no-such-user"},
+		{"--user 64320", "--session-user, too"},
+		{"--session-user 64321 --user 1-5", "not a range"},
+		{"--session-user 64321 --user 64320 --single-process", "no --single-process"},
+		{"--allow-write relative", "from /"},
+		{"--allow-write /no/such/dir", "existing"},
+		{"--session-user 64321 --default-dir /root", "may enter"},
+	} {
+		if strings.Contains(c.flags, "default-dir") {
+			if info, err := os.Stat("/root"); os.Geteuid() != 0 || err != nil || info.Mode().Perm()&1 != 0 {
+				continue
+			}
+		}
+		cmd := exec.Command(binary, append([]string{"serve", "--listen", "127.0.0.1:0", "--state-dir", t.TempDir()}, strings.Fields(c.flags)...)...)
+		timer := time.AfterFunc(patience, func() { _ = cmd.Process.Kill() })
+		out, err := cmd.CombinedOutput()
+		timer.Stop()
+		if err == nil || !strings.Contains(string(out), c.says) {
+			t.Errorf("%s: %v, %s", c.flags, err, out)
+		}
+	}
+}

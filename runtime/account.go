@@ -1,0 +1,128 @@
+package runtime
+
+import (
+	"errors"
+	"fmt"
+	"os/user"
+	"strconv"
+	"strings"
+)
+
+// An Account is the user whom something runs as: sessions (Config.As), or a gateway. With Last it is a range of numbers, of
+// which each session gets one of its own.
+type Account struct {
+	Text   string // as it was written
+	Name   string // "": the number has no entry
+	Home   string // "": it has none
+	UID    uint32
+	GID    uint32
+	Groups []uint32 // supplementary ones
+	Last   uint32   // the range's last number; 0: no range
+}
+
+// ParseAccount reads USER, UID, UID:GID and, where that is allowed, FROM-TO. Root is none of them: what runs as root can
+// reach whatever it likes, so to ask for it is a mistake.
+func ParseAccount(text string, ranges bool) (*Account, error) {
+	a := &Account{Text: text}
+	if from, to, ok := strings.Cut(text, "-"); ok && digits(from) && digits(to) {
+		first, err1 := number32(from)
+		last, err2 := number32(to)
+		switch err := errors.Join(err1, err2); {
+		case err != nil:
+			return nil, err
+		case !ranges:
+			return nil, errors.New("one user wanted, not a range")
+		case first == 0 || first > last:
+			return nil, errors.New("a range goes from a number above 0 to one that is not smaller")
+		}
+		a.UID, a.GID, a.Last = first, first, last
+		return a, nil
+	}
+	name, group, hasGroup := strings.Cut(text, ":")
+	var u *user.User
+	var err error
+	if digits(name) {
+		if a.UID, err = number32(name); err != nil {
+			return nil, err
+		}
+		a.GID = a.UID
+		u, _ = user.LookupId(name) // a number needs no entry
+	} else if u, err = user.Lookup(name); err != nil {
+		return nil, err
+	}
+	if u != nil {
+		if err := a.know(u); err != nil {
+			return nil, err
+		}
+	}
+	if hasGroup {
+		if a.GID, err = number32(group); err != nil {
+			return nil, fmt.Errorf("group: %w", err)
+		}
+		a.Groups = nil
+	}
+	if a.UID == 0 {
+		return nil, errors.New("that is root")
+	}
+	return a, nil
+}
+
+// know takes over what the user database says of u.
+func (a *Account) know(u *user.User) (err error) {
+	a.Name, a.Home = u.Username, u.HomeDir
+	if a.UID, err = number32(u.Uid); err != nil {
+		return err
+	}
+	if a.GID, err = number32(u.Gid); err != nil {
+		return err
+	}
+	groups, err := u.GroupIds()
+	if err != nil {
+		return fmt.Errorf("groups of %s: %w", u.Username, err)
+	}
+	for _, text := range groups {
+		if id, err := number32(text); err == nil && id != a.GID {
+			a.Groups = append(a.Groups, id)
+		}
+	}
+	return nil
+}
+
+// environment is env with what every login sets, where env does not.
+func (a *Account) environment(uid uint32, env []string) []string {
+	name, home := a.Name, a.Home
+	if name == "" {
+		name = strconv.FormatUint(uint64(uid), 10)
+	}
+	if home == "" {
+		home = "/tmp"
+	}
+	out := env[:len(env):len(env)]
+	for _, kv := range []string{"HOME=" + home, "USER=" + name, "LOGNAME=" + name} {
+		key, _, _ := strings.Cut(kv, "=")
+		if !hasVariable(env, key) {
+			out = append(out, kv)
+		}
+	}
+	return out
+}
+
+func hasVariable(env []string, name string) bool {
+	for _, kv := range env {
+		if rest, ok := strings.CutPrefix(kv, name); ok && strings.HasPrefix(rest, "=") {
+			return true
+		}
+	}
+	return false
+}
+
+func digits(s string) bool { return s != "" && strings.Trim(s, "0123456789") == "" }
+
+// number32 leaves out the last number, which means "none" to the kernel.
+func number32(s string) (uint32, error) {
+	n, err := strconv.ParseUint(s, 10, 32)
+	if err != nil || n == 1<<32-1 {
+		return 0, fmt.Errorf("%q is no user or group number", s)
+	}
+	return uint32(n), nil
+}

@@ -1,0 +1,284 @@
+package keeper
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"golang.org/x/sys/unix"
+
+	"trl/runtime"
+)
+
+// An upgrade also replaces the keeper, by an exec in place: the process stays, and with it its children, its descriptors
+// under their numbers, and the gateway at the other end of the socket, which notices nothing. What only the program knew is
+// written down in a will before, for the next one to take up. Once the new program runs there is no way back, so it is
+// asked first whether it understands the will (Vouch).
+
+// willVar tells a keeper which descriptor its will is; with askPrefix, only to say whether it could go on with that.
+const (
+	willVar   = "TRL_KEEPER_WILL"
+	askPrefix = "ask:"
+)
+
+const (
+	restPatience = 100 * time.Millisecond // for requests under way to end; the gateway's next ones wait meanwhile
+	restAgain    = 500 * time.Millisecond // when that was not enough
+	askPatience  = 10 * time.Second       // for the new program to answer
+)
+
+// A Will is what one keeper leaves to the next. Of another Version it is refused.
+type Will struct {
+	Version    int
+	Program    string   // Config.Program
+	Env        []string // Config.Env
+	Held       []int    // Config.Held
+	Listeners  []listener
+	Signals    [2]int // the pipe from the handler
+	Numbers    Numbers
+	Host       runtime.Bequest
+	Epoch      string
+	Generation int
+	Serial     uint64
+	Sessions   []sessionWill
+	Gateway    gatewayWill
+}
+
+type listener struct {
+	Name string
+	FD   int
+}
+
+type gatewayWill struct {
+	Pid, Link int
+	Began     time.Time
+}
+
+type sessionWill struct {
+	ID       string
+	Closed   bool     // there is no such group any more
+	Held     [][2]int // number and descriptor
+	Children []childWill
+}
+
+type childWill struct {
+	Number   uint64
+	Pid      int
+	Ended    *status // it has been reaped
+	Pidfd    int     // if it has ended; -1: none
+	Told     bool    // that it has ended
+	Released bool
+}
+
+// descriptors are all that the will speaks of.
+func (w *Will) descriptors() []int {
+	fds := append(w.Host.Files(), w.Signals[0], w.Signals[1], w.Gateway.Link)
+	fds = append(fds, w.Held...)
+	for _, l := range w.Listeners {
+		fds = append(fds, l.FD)
+	}
+	for _, s := range w.Sessions {
+		for _, held := range s.Held {
+			fds = append(fds, held[1])
+		}
+		for _, c := range s.Children {
+			if c.Ended != nil && c.Pidfd >= 0 {
+				fds = append(fds, c.Pidfd)
+			}
+		}
+	}
+	return fds
+}
+
+// Vouch answers a keeper that asks whether this program could go on in its place; asked: it did, and that is all it wants.
+func Vouch() (asked bool, err error) {
+	text, asked := strings.CutPrefix(os.Getenv(willVar), askPrefix)
+	if asked {
+		_, err = readWill(text)
+	}
+	return asked, err
+}
+
+// TakeWill returns the will that this process is to take up, with its environment set, and nil for a process that is the
+// first. Before anything else, once.
+func TakeWill() (*Will, error) {
+	text, ok := os.LookupEnv(willVar)
+	if !ok {
+		return nil, nil
+	}
+	os.Unsetenv(willVar)
+	w, err := readWill(text)
+	if err != nil {
+		return nil, err
+	}
+	setEnviron(w.Env)
+	nameProcess()
+	return w, nil
+}
+
+func readWill(number string) (*Will, error) {
+	fd, err := strconv.Atoi(number)
+	if err != nil || fd < 3 {
+		return nil, fmt.Errorf("%s=%q: %w", willVar, number, fs.ErrInvalid)
+	}
+	text, err := unsealed(fd)
+	if err != nil {
+		return nil, fmt.Errorf("will of the keeper: %w", err)
+	}
+	unix.Close(fd)
+	var v struct{ Version int }
+	if err := json.Unmarshal(text, &v); err != nil {
+		return nil, fmt.Errorf("will of the keeper: %w", err)
+	}
+	if v.Version != Version {
+		return nil, &VersionError{Keeper: v.Version, Gateway: Version}
+	}
+	w := &Will{}
+	if err := json.Unmarshal(text, w, json.RejectUnknownMembers(true)); err != nil {
+		return nil, fmt.Errorf("will of the keeper: %w", err)
+	}
+	return w, nil
+}
+
+// Files are Config.Listeners.
+func (w *Will) Files() (files []*os.File) {
+	for _, l := range w.Listeners {
+		files = append(files, os.NewFile(uintptr(l.FD), l.Name))
+	}
+	return files
+}
+
+// succeed execs the program of the gateways in our place. It returns errBusy, or why that cannot be; nothing has changed then.
+func (k *keeper) succeed() error {
+	g := k.gateway
+	if g == nil || k.next != nil || !g.serving() {
+		return errBusy
+	}
+	resume, resting := k.server.rest(g.link, restPatience)
+	defer resume()
+	if !resting {
+		return errBusy
+	}
+	return k.host.Bequeath(func(b *runtime.Bequest) error {
+		w := Will{
+			Version: Version, Program: k.c.Program, Env: k.c.Env, Held: k.c.Held, Host: *b, Numbers: k.numbers(),
+			Signals: [2]int{k.signals.pipe, int(atomic.LoadInt32(&signalPipe))},
+			Gateway: gatewayWill{Pid: g.child.Pid(), Link: g.link.descriptor(), Began: g.began},
+		}
+		for _, f := range k.c.Listeners {
+			w.Listeners = append(w.Listeners, listener{f.Name(), int(f.Fd())})
+		}
+		k.server.mu.Lock()
+		defer k.server.mu.Unlock()
+		k.server.bequeathLocked(&w)
+		fd, err := w.seal()
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		return runtime.Exec(k.exe.path, os.Args, []string{fmt.Sprint(willVar, "=", fd)}, append(w.descriptors(), fd))
+	})
+}
+
+var errBusy = errors.New("requests are under way")
+
+func (w *Will) seal() (fd int, err error) {
+	text, err := json.Marshal(w)
+	if err != nil {
+		return -1, err
+	}
+	return sealed(text)
+}
+
+// ask starts program to hear whether it understands a will of ours.
+func ask(program string) error {
+	fd, err := (&Will{Version: Version}).seal()
+	if err != nil {
+		return err
+	}
+	will := os.NewFile(uintptr(fd), "will")
+	defer will.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), askPatience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, program, os.Args[1:]...)
+	cmd.Args[0] = os.Args[0]
+	cmd.Env = []string{willVar + "=" + askPrefix + "3"}
+	cmd.ExtraFiles = []*os.File{will}
+	if said, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%w: %s", err, bytes.TrimSpace(said))
+	}
+	return nil
+}
+
+// bequeathLocked: mu is held, and nothing is under way.
+func (s *server) bequeathLocked(w *Will) {
+	w.Epoch, w.Generation, w.Serial = s.epoch, s.generation, s.serial
+	for _, id := range slices.Sorted(maps.Keys(s.sessions)) {
+		g := s.sessions[id]
+		sw := sessionWill{ID: id, Closed: g.closed}
+		for number, fd := range g.held {
+			sw.Held = append(sw.Held, [2]int{number, fd})
+		}
+		for _, number := range slices.Sorted(maps.Keys(g.children)) {
+			p := g.children[number]
+			cw := childWill{Number: number, Pid: p.Pid(), Pidfd: p.Pidfd(), Told: p.ended, Released: p.released}
+			select {
+			case <-p.Exited():
+				cw.Ended = statusOf(p.Status())
+			default:
+			}
+			sw.Children = append(sw.Children, cw)
+		}
+		w.Sessions = append(w.Sessions, sw)
+	}
+}
+
+// inherit makes s, which knows of nothing yet, what w says.
+func (s *server) inherit(w *Will) {
+	s.generation, s.serial = w.Generation, w.Serial
+	for _, sw := range w.Sessions {
+		g := &session{id: sw.ID, closed: sw.Closed, cells: map[int]*runtime.Cell{}, children: map[uint64]*process{}, held: map[int]int{}}
+		if sw.Closed {
+			g.Group = s.host.EndedGroup(sw.ID)
+		} else {
+			g.Group = s.host.Group(sw.ID)
+			for _, c := range g.Cells() {
+				g.cells[c.Number()] = c
+			}
+		}
+		for _, held := range sw.Held {
+			g.held[held[0]] = held[1]
+		}
+		for _, cw := range sw.Children {
+			p := &process{number: cw.Number, of: g, ended: cw.Told, released: cw.Released}
+			if cw.Ended != nil {
+				p.Child = runtime.EndedChild(cw.Pid, cw.Pidfd, cw.Ended.status())
+			} else {
+				p.Child = s.host.Child(cw.Pid)
+			}
+			g.children[p.number] = p
+			if !p.ended {
+				s.work.Go(func() { s.tellWhenExited(p) }) // ends with the child; wait waits for it
+			}
+		}
+		s.sessions[g.id] = g
+	}
+}
+
+// goOn makes l, whose hello another keeper has answered, the gateway's.
+func (s *server) goOn(l *link) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.link, s.vacant = l, make(chan struct{})
+}

@@ -1,0 +1,216 @@
+package runtime
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// What trl and a session's shells both open, the shells open by path: pipes, texts, snapshots. As long as they may look into
+// the keeper's /proc/PID/fd, that is the path. A session that runs as another user may not, nor may one that Landlock holds.
+// Such a session has a directory instead, in memory (tmpfs): FIFOs and files, each named by the number that the keeper calls
+// it, for the session's user alone (mode 0600), in a directory that only we can change. Nothing in it is anybody else's, the
+// keeper's own descriptors stay out of reach, and whatever the session does there it does to itself.
+//
+// Not a process of that user in between, which holds copies for /proc/PID/fd: pipes that root made cannot be opened anew
+// (`>/dev/stderr`), whom Landlock holds may not look into it either, and the session could kill it.
+
+// firstPort is the number of the first port: above those of any descriptor, so that no number means two things.
+const firstPort = 1 << 24
+
+// portDirs are where the directory of ports may be. What is in it may be secret, and must not come to a disk.
+func portDirs() []string {
+	if dir := os.Getenv("XDG_RUNTIME_DIR"); os.Geteuid() != 0 && filepath.IsAbs(dir) {
+		return []string{dir, "/dev/shm"}
+	}
+	return []string{"/run", "/dev/shm"}
+}
+
+// portsName is that of an instance's directory, which so can be found when its keeper is dead.
+func portsName(i Instance) string { return fmt.Sprintf("trl-ports-%d", i) }
+
+// portsParent is where the directory of ports can be made.
+func portsParent() (dir string, err error) {
+	var why []error
+	for _, dir := range portDirs() {
+		var st unix.Statfs_t
+		if err := unix.Statfs(dir, &st); err != nil {
+			why = append(why, &fs.PathError{Op: "statfs", Path: dir, Err: err})
+		} else if st.Type != unix.TMPFS_MAGIC && st.Type != unix.RAMFS_MAGIC {
+			why = append(why, fmt.Errorf("%s is not in memory", dir))
+		} else if err := unix.Access(dir, unix.W_OK|unix.X_OK); err != nil {
+			why = append(why, &fs.PathError{Op: "access", Path: dir, Err: err})
+		} else {
+			return dir, nil
+		}
+	}
+	return "", fmt.Errorf("no place in memory (tmpfs) for the pipes of sessions: %w", errors.Join(why...))
+}
+
+// openPorts makes the directory of ports, in which each tenant gets one of its own.
+func openPorts(i Instance, as *Account) (dir string, err error) {
+	if dir, err = portsParent(); err != nil {
+		return "", err
+	}
+	dir = filepath.Join(dir, portsName(i))
+	return dir, makeDir(dir, as != nil)
+}
+
+// makeDir makes a directory that others may pass through, or not; whatever the umask is.
+func makeDir(dir string, pass bool) error {
+	mode := uint32(0o700)
+	if pass {
+		mode = 0o711
+	}
+	if err := unix.Mkdir(dir, mode); err != nil {
+		return &fs.PathError{Op: "mkdir", Path: dir, Err: err}
+	}
+	if err := unix.Chmod(dir, mode); err != nil {
+		return &fs.PathError{Op: "chmod", Path: dir, Err: err}
+	}
+	return nil
+}
+
+// removePorts removes what an instance that is dead left of its ports.
+func removePorts(i Instance) {
+	for _, parent := range portDirs() {
+		_ = os.RemoveAll(filepath.Join(parent, portsName(i)))
+	}
+}
+
+// A Kind of port.
+type Kind int
+
+const (
+	OutPipe Kind = iota // the shell writes
+	InPipe              // the shell reads; nobody else may, see tenant.make
+	MemFile             // both do both
+)
+
+// Made is a pipe or a file that we hold, and that the session's shells open.
+type Made struct {
+	R, W   int // our descriptors; a file is W, and its R is -1
+	NR, NW int // what the keeper calls them; -1: not held
+	Port   int // the name in the session's Dir of what the shell opens
+}
+
+// Private: the session's shells cannot open what only has a path below /proc, so everything they open is made by Make.
+func (g *Group) Private() bool { return g.tenant.dir != "" }
+
+// Make makes ports: of a Private group.
+func (g *Group) Make(kinds []Kind) (all []Made, err error) {
+	defer func() {
+		if err != nil {
+			closeMade(all)
+			for _, m := range all {
+				g.unlink(m.Port)
+			}
+			all = nil
+		}
+	}()
+	for _, k := range kinds {
+		m, err := g.tenant.make(k)
+		if err != nil {
+			return all, fmt.Errorf("port: %w", err)
+		}
+		all = append(all, m)
+	}
+	return all, nil
+}
+
+func closeMade(all []Made) {
+	for _, m := range all {
+		shut(&m.R)
+		shut(&m.W)
+	}
+}
+
+func (t *tenant) make(k Kind) (m Made, err error) {
+	t.mu.Lock()
+	t.serial += 2
+	m = Made{R: -1, W: -1, NR: t.serial - 1, NW: t.serial, Port: t.serial}
+	t.mu.Unlock()
+	path := t.dir + "/" + strconv.Itoa(m.Port)
+	defer func() {
+		if err != nil {
+			shut(&m.R)
+			shut(&m.W)
+			_ = unix.Unlink(path)
+		}
+	}()
+	const flags = unix.O_CLOEXEC | unix.O_NOFOLLOW
+	switch k {
+	case MemFile:
+		m.NR = -1
+		if m.W, err = unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|flags, 0o600); err != nil {
+			return m, err
+		}
+	default:
+		if err = unix.Mkfifo(path, 0o600); err != nil {
+			return m, err
+		}
+		if m.R, err = unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|flags, 0); err != nil { // else it would wait for a writer
+			return m, err
+		}
+		mode := unix.O_WRONLY
+		if k == InPipe {
+			mode |= unix.O_NONBLOCK
+		}
+		if m.W, err = unix.Open(path, mode|flags, 0); err != nil {
+			return m, err
+		}
+		if k == InPipe { // that the shell has opened it can be seen only as long as nobody else reads, see inlet.met
+			shut(&m.R)
+			m.NR = -1
+		}
+	}
+	if t.as != nil {
+		gid := t.gid
+		mode := uint32(0o600)
+		if k == InPipe && t.gateway != nil { // it tries whether there is a reader yet, see inlet.met
+			gid, mode = *t.gateway, 0o620
+		}
+		if err = unix.Fchown(m.W, int(t.uid), int(gid)); err == nil {
+			err = unix.Fchmod(m.W, mode)
+		}
+	}
+	return m, err
+}
+
+// own lets a child open anew the pipes that it is given, as the shells do with their script channel (/proc/self/fd/3).
+func (t *tenant) own(files []*os.File) {
+	for _, f := range files {
+		var st unix.Stat_t
+		if fd := int(f.Fd()); unix.Fstat(fd, &st) == nil && (st.Mode&unix.S_IFMT == unix.S_IFIFO || isTTY(fd)) && st.Uid != t.uid {
+			_ = unix.Fchown(fd, int(t.uid), int(t.gid)) // else the shell says that it cannot be opened
+		}
+	}
+}
+
+// isTTY: the session's user opens its terminal by its path, too (/dev/tty, ttyname).
+func isTTY(fd int) bool {
+	_, err := unix.IoctlGetTermios(fd, unix.TCGETS)
+	return err == nil
+}
+
+// unlink takes a port's name away; who has it open has it still.
+func (g *Group) unlink(number int) {
+	if number > firstPort && g.tenant.dir != "" {
+		_ = unix.Unlink(g.tenant.dir + "/" + strconv.Itoa(number))
+	}
+}
+
+// Unlink takes names of ports away, of numbers that are none it knows nothing.
+func (g *Group) Unlink(numbers ...int) {
+	for _, n := range numbers {
+		g.unlink(n)
+	}
+}
+
+// PortsDir is where tenants have their directories, "" where everything is found below /proc.
+func (h *Host) PortsDir() string { return h.ports }
