@@ -348,6 +348,9 @@ func (a *Adoption) Discard(ctx context.Context) error {
 		unix.Close(fd)
 	}
 	a.from.Held = nil
+	for _, child := range a.from.Children {
+		child.Close()
+	}
 	if a.book != nil {
 		a.book.Close()
 	}

@@ -87,7 +87,7 @@ func (s *Shell) Open(spec TerminalSpec) (*Terminal, error) {
 			if child, err = t.spawn(s, sp, cfg, spec, free); err == nil {
 				t.record = TerminalRecord{
 					Pid: t.pid, Cell: cell.Number(), Line: t.line.record(), Span: t.journal.Span(), Stdin: t.in.files,
-					Held: heldFiles(t.held, t.files...), Scratch: t.scratch,
+					Held: t.record.Held, Scratch: t.scratch,
 				}
 				s.begin(t, child)
 				return t, nil
@@ -222,15 +222,19 @@ func (t *Terminal) Release() {
 	}
 }
 
-// hold puts b into a file that lives as long as the terminal, and returns the number of it in the group's Dir.
+// hold puts b into a file that lives as long as the terminal, and returns the number by which shells find it.
 func (t *Terminal) hold(b []byte) (number int, err error) {
 	made, _, err := t.group.Make([]Kind{MemFile})
 	if err != nil {
 		return -1, fmt.Errorf("terminal: %w", err)
 	}
-	t.files = append(t.files, made[0].W)
-	t.held = append(t.held, made[0].NW)
-	return made[0].NW, fill(made[0].W, b)
+	m := made[0]
+	t.files = append(t.files, m.W)
+	if m.NW >= 0 {
+		t.held = append(t.held, m.NW)
+		t.record.Held = append(t.record.Held, heldFiles([]int{m.NW}, m.W)...)
+	}
+	return m.Port, fill(m.W, b)
 }
 
 // Pid is that of the first process.

@@ -95,7 +95,9 @@ func (t *Terminal) interactive(s *Shell, cfg ShellConfig, spec TerminalSpec) (fi
 		rc, err := t.rc(s, marksFish, spec.Nonce)
 		return "", []string{path, "-i", "-C", "source " + rc}, err
 	case "zsh":
-		return t.zsh(path, spec.Nonce)
+		if !t.group.Private() { // else its user may not read what we could make, and has no marks
+			return t.zsh(path, spec.Nonce)
+		}
 	}
 	if strings.HasPrefix(filepath.Base(path), "busybox") {
 		return "", []string{path, "ash", "-i"}, nil

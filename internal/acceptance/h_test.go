@@ -624,3 +624,36 @@ func TestH12(t *testing.T) {
 	}
 	h.ask("term.close")
 }
+
+// A terminal keeps its session from idling while somebody is there, or something runs in it beside a prompt.
+func TestTermIdle(t *testing.T) {
+	t.Parallel()
+	g := gateway(t, "--idle-timeout", "2s")
+	c := g.dial(t)
+	open := func(keys string) (session string, h *hTerm) {
+		session = c.session(object{"shell": "/bin/bash"})
+		h = c.hOpen(session)
+		h.see(`133;B`) // its prompt
+		if keys != "" {
+			h.keys(keys)
+		}
+		return session, h
+	}
+	viewed, _ := open("")
+	nap := sleeper()
+	busy, hb := open(nap + "\r")
+	eventually(t, "it sleeps", func() bool { return len(running(nap)) == 1 })
+	hb.ask("term.detach")
+	left, hl := open("")
+	hl.ask("term.detach")
+	eventually(t, "the one with nobody and nothing in it ends", func() bool {
+		i := c.info(left)
+		return i.str("state") == "TERMINATED" && i.str("reason") == "idle"
+	})
+	time.Sleep(3 * time.Second) // longer than the others would have had
+	for what, s := range map[string]string{"viewed": viewed, "busy": busy} {
+		if i := c.info(s); i.str("state") != "IDLE" || i.num("terminals") != 1 {
+			t.Errorf("%s: %v", what, i)
+		}
+	}
+}

@@ -410,15 +410,14 @@ func installed(t *testing.T, flags ...string) (g *server, program string, put fu
 	program = filepath.Join(t.TempDir(), "trl")
 	put = func(from string) { // as an installation does: another file of the same name
 		t.Helper()
-		text, err := os.ReadFile(from)
+		// By another program: what we have open for writing a child of another test may inherit for a moment, and who
+		// executes it then is told that it is busy.
+		out, err := exec.Command("cp", from, program+".new").CombinedOutput()
 		if err == nil {
-			err = os.WriteFile(program+".new", text, 0o700)
-		}
-		if err == nil {
-			err = os.Rename(program+".new", program)
+			err = errors.Join(os.Chmod(program+".new", 0o700), os.Rename(program+".new", program))
 		}
 		if err != nil {
-			t.Fatal(err)
+			t.Fatalf("%v: %s", err, out)
 		}
 	}
 	put(binary)
@@ -471,7 +470,7 @@ func TestKeeperIsReplacedInPlace(t *testing.T) {
 				}
 				g.slay(t) // and the new keeper keeps
 				c = g.redial(t)
-				expect(t, c.run(s, "echo $v; [ $PPID = 0 ] || { kill -TERM $PPID && kill -HUP $PPID; }"), 0, "kept\n", "")
+				expect(t, c.run(s, "echo $v; if [ $PPID != 0 ]; then { kill -TERM $PPID; kill -HUP $PPID; } 2>/dev/null; fi; :"), 0, "kept\n", "")
 			}
 			if len(running(nap)) != 2 {
 				t.Errorf("%d of two jobs run", len(running(nap)))
@@ -498,7 +497,7 @@ func TestKeeperIsReplacedInPlace(t *testing.T) {
 			}
 			c.close()
 			eventually(t, "what has ended is forgotten", func() bool { return g.metric(t, "trl_sessions") == 0 })
-			if n := g.metric(t, "trl_signals_ignored_total"); n < 6 && tier != "pidns" {
+			if n := g.metric(t, "trl_signals_ignored_total"); n < 6 && tier != "pidns" && len(flagsOfAll) == 0 {
 				t.Errorf("%v signals from inside ignored", n)
 			}
 			g.settles(t, cgroup, before)
