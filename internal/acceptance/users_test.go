@@ -100,6 +100,9 @@ func uEverything(t *testing.T, g *server, sh string) {
 	if !r.yes("shell_restored") {
 		t.Errorf("killed: %v", r)
 	}
+	if lost := fmt.Sprint(r["state_lost"]); lost != "[functions]" && lost != "<nil>" && lost != "[]" {
+		t.Errorf("lost %s: %v", lost, r)
+	}
 	expect(t, c.run(s, "pwd; echo $v"), 0, "/usr\nkept\n", "")
 	if r := c.run(s, "exit 7"); r.num("exit_code") != 7 || !r.yes("shell_restored") {
 		t.Errorf("exit: %v", r)
