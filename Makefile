@@ -52,11 +52,20 @@ fmt: ## format the code
 
 # Each analyser is on for a reason, in docs/CONTRIBUTING.md. staticcheck's version is pinned in go.mod.
 STATICCHECK = SA*,S*,U1000,ST1005,ST1008,ST1012,ST1016,ST1019,ST1023
-lint: ## formatting, go vet, staticcheck
+lint: ## formatting, go vet, staticcheck, the page's types, and that its bundle is current
 	@unformatted=$$(gofmt -l .); [ -z "$$unformatted" ] || { echo "not formatted (make fmt): $$unformatted"; exit 1; }
 	go vet ./...
 	GOARCH=arm64 go vet ./...
 	go tool staticcheck -checks '$(STATICCHECK)' ./...
+	cd web/ui && go run ./bundle -check # by hash; by content where npm has been
+	@if [ -x web/ui/node_modules/.bin/tsc ]; then echo tsc --noEmit; cd web/ui && node_modules/.bin/tsc --noEmit; fi
+
+generate: ## what is made from sources: the page (npm ci brings what it is made from)
+	go generate ./web/ui
+
+screenshots: deps ## the pictures in docs/img, from the real page in a real browser
+	mkdir -p docs/img
+	TRL_SCREENSHOTS="$(CURDIR)/docs/img" go test -count 1 -timeout 10m -run 'TestScreenshots$$' ./web/ui/browser
 
 fuzz: deps ## every Fuzz target in turn, FUZZTIME seconds in all (an hour)
 	.ci/fuzz $(FUZZTIME)
@@ -82,4 +91,4 @@ contract: ## the contract's own suite, beside the repository
 clean: ## remove what was built
 	rm -rf bin
 
-.PHONY: help build arm64 amd64 run check deps test race fmt lint fuzz fuzz-smoke bench bench-go soak soak-crash contract clean
+.PHONY: help generate screenshots build arm64 amd64 run check deps test race fmt lint fuzz fuzz-smoke bench bench-go soak soak-crash contract clean

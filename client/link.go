@@ -61,9 +61,10 @@ type event struct {
 	chunk   *Chunk
 	exec    *protocol.ExecExit
 	process *protocol.ProcessInfo
+	term    *protocol.TermInfo
 }
 
-// output is the data of exec.output and process.output as it arrives.
+// output is the data of exec.output, process.output and term.output as it arrives.
 type output struct {
 	StreamID string `json:"stream_id"`
 	Offset   int64  `json:"offset"`
@@ -71,6 +72,7 @@ type output struct {
 	Data     string `json:"data"`
 	Encoding string `json:"encoding"`
 	Replay   bool   `json:"replay"`
+	Snapshot bool   `json:"snapshot"`
 }
 
 var (
@@ -186,12 +188,12 @@ func (l *link) deliverEvent(name string, data jsontext.Value) error {
 		id string
 	)
 	switch name {
-	case "exec.output", "process.output":
+	case "exec.output", "process.output", "term.output":
 		var o output
 		if err := json.Unmarshal(data, &o); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
-		c := &Chunk{Offset: o.Offset, Stream: o.Stream, Replay: o.Replay, Data: []byte(o.Data)}
+		c := &Chunk{Offset: o.Offset, Stream: o.Stream, Replay: o.Replay, Snapshot: o.Snapshot, Data: []byte(o.Data)}
 		if o.Encoding == "base64" {
 			raw, err := base64.StdEncoding.DecodeString(o.Data)
 			if err != nil {
@@ -218,6 +220,12 @@ func (l *link) deliverEvent(name string, data jsontext.Value) error {
 			return fmt.Errorf("%s: %w", name, err)
 		}
 		id = ev.process.StreamID
+	case "term.exit":
+		ev.term = new(protocol.TermInfo)
+		if err := json.Unmarshal(data, ev.term); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		id = ev.term.StreamID
 	}
 	l.mu.Lock()
 	to := l.streams[id]

@@ -19,6 +19,9 @@ type Chunk struct {
 	Data   []byte
 	Gap    int64 // > 0: no data; the bytes from Offset-Gap to Offset were dropped before they could be read
 	Replay bool  // older output, not happening now
+
+	// Snapshot: Data is not output but makes a terminal look as this one does; output goes on at Offset.
+	Snapshot bool
 }
 
 // feedDepth is how many chunks wait for their reader; the server sends at most 32 KiB in one.
@@ -37,6 +40,7 @@ type Stream struct {
 	offset  int64   // everything before it was returned by Next
 	exec    *protocol.ExecExit
 	process *protocol.ProcessInfo
+	term    *protocol.TermInfo
 
 	id   string // set once, before the Stream is handed out
 	left sync.Once
@@ -131,7 +135,7 @@ func (s *Stream) ID() string { return s.id }
 // once and in order; bytes that the server had to drop come as a Chunk with a Gap.
 func (s *Stream) Next(ctx context.Context) (Chunk, error) {
 	for {
-		if s.exec != nil || s.process != nil {
+		if s.exec != nil || s.process != nil || s.term != nil {
 			return Chunk{}, io.EOF
 		}
 		ev, err := s.next(ctx)
@@ -139,10 +143,14 @@ func (s *Stream) Next(ctx context.Context) (Chunk, error) {
 			return Chunk{}, err
 		}
 		if ev.chunk == nil {
-			s.exec, s.process = ev.exec, ev.process
+			s.exec, s.process, s.term = ev.exec, ev.process, ev.term
 			continue
 		}
 		k := *ev.chunk
+		if k.Snapshot {
+			s.offset = k.Offset
+			return k, nil
+		}
 		if end := k.Offset + int64(len(k.Data)); k.Gap == 0 {
 			if end <= s.offset {
 				continue // seen before the connection was lost

@@ -1,5 +1,5 @@
 #!/bin/sh
-# What the tests need besides Go: other shells, the programs that users run in them, and a C compiler for -race.
+# What the tests need besides Go: other shells, the programs that users run in them, a browser, and a C compiler for -race.
 # As root on Debian or Ubuntu it installs what is missing; elsewhere it names it, and the tests of an absent shell are skipped.
 set -eu
 
@@ -16,6 +16,8 @@ ps procps
 setsid util-linux
 git git
 gcc gcc
+vim vim
+chromium chromium
 LIST
   # gcc alone is not enough: cgo needs the C library's headers and start files too.
   if command -v gcc >/dev/null 2>&1 && ! echo '#include <stdlib.h>' | gcc -E -x c - >/dev/null 2>&1; then
@@ -25,6 +27,7 @@ LIST
 
 packages=$(missing)
 [ -n "$packages" ] || exit 0
+case " $packages" in *" chromium "*) packages="$packages fonts-dejavu-core" ;; esac
 case " $packages" in *" gcc "*) packages="$packages libc6-dev" ;; esac
 
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then

@@ -3,6 +3,7 @@ package pool
 import (
 	"context"
 	"fmt"
+	"sync"
 	"syscall"
 	"time"
 
@@ -182,8 +183,11 @@ func (s *Session) Reset(ctx context.Context) error {
 	for _, e := range waited {
 		e.withdraw(syscall.SIGTERM)
 	}
-	s.endProcesses(context.WithoutCancel(ctx), resetGrace) // while the command has its grace; both have had it then
-	done := make(chan error, 1)                            // the runner does not wait for who asked
+	var terminals sync.WaitGroup
+	terminals.Go(func() { s.endTerminals(context.WithoutCancel(ctx), resetGrace) }) // beside the processes; waited for below
+	s.endProcesses(context.WithoutCancel(ctx), resetGrace)                          // while the command has its grace; both have had it then
+	terminals.Wait()
+	done := make(chan error, 1) // the runner does not wait for who asked
 	select {
 	case s.resets <- done:
 	case <-s.ended: // the runner has gone

@@ -26,12 +26,33 @@ func (s *Session) touchLocked(now time.Time) {
 }
 
 // restsLocked reports for how long nothing has happened, false while something does: a command, a queue, a process, a
-// shell on its way. Jobs that commands left behind are not looked for here. s.mu is held.
+// shell on its way, a client at a terminal. Jobs that commands left behind, and what runs in terminals that nobody looks at,
+// are not looked for here. s.mu is held.
 func (s *Session) restsLocked(now time.Time) (idle time.Duration, rests bool) {
-	if !s.isIdleLocked() || s.liveProcessesLocked() > 0 {
+	if !s.isIdleLocked() || s.liveProcessesLocked() > 0 || s.watchedLocked() {
 		return 0, false
 	}
 	return now.Sub(time.Unix(0, s.active.Load())), true
+}
+
+// watchedLocked: a client is attached to a terminal that has not ended. s.mu is held.
+func (s *Session) watchedLocked() bool {
+	for _, t := range s.terminals {
+		if t.endedAt.IsZero() && t.isViewed() {
+			return true
+		}
+	}
+	return false
+}
+
+// terminalsAtWork: something runs in a terminal besides a shell at its prompt.
+func (s *Session) terminalsAtWork() bool {
+	for _, t := range s.Terminals() {
+		if !t.hasEnded() && (t.text != "" || t.terminal.Busy()) {
+			return true
+		}
+	}
+	return false
 }
 
 // due reports whether the session has rested for that long. What is at work is touched, so that the clock starts when it
@@ -46,7 +67,7 @@ func (s *Session) due(now time.Time, after time.Duration) bool {
 	if !rests || idle < after {
 		return false
 	}
-	if len(s.Background()) > 0 {
+	if len(s.Background()) > 0 || s.terminalsAtWork() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.touchLocked(now)

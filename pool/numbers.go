@@ -21,6 +21,7 @@ func (p *Pool) numbers() metrics.PoolNumbers {
 			n.RunningExecs++
 		}
 		n.Processes += s.liveProcessesLocked()
+		n.Terminals += s.termsOpen
 		s.mu.Unlock()
 	}
 	return n

@@ -15,7 +15,7 @@ import (
 	"trl/runtime/journal"
 )
 
-// maxProcesses bounds a session's live processes: each costs three goroutines, two pipes and up to a ring.
+// maxProcesses bounds a session's live processes and terminals: each costs three goroutines, two pipes and up to a ring.
 const maxProcesses = 256
 
 // Process is one background command: running or ended. Ended, it stays readable while it is retained.
@@ -79,9 +79,9 @@ func (s *Session) startProcess(ctx context.Context, q *protocol.ProcessStart, re
 	case s.ending != nil:
 		defer s.mu.Unlock()
 		return nil, s.errEndedLocked()
-	case s.working >= maxProcesses:
+	case s.working+s.termsOpen >= maxProcesses:
 		s.mu.Unlock()
-		return nil, protocol.Errorf(protocol.LimitExceeded, "session has %d processes", maxProcesses).With("limit", maxProcesses)
+		return nil, protocol.Errorf(protocol.LimitExceeded, "session has %d processes and terminals", maxProcesses).With("limit", maxProcesses)
 	}
 	s.working++
 	s.watching.Add(1)
@@ -179,6 +179,15 @@ func (p *Process) Info() protocol.ProcessInfo {
 	default:
 	}
 	return p.info("running")
+}
+
+// Seen is Info with what only looking at the processes tells, for people: a walk through proc(5).
+func (p *Process) Seen() protocol.ProcessInfo {
+	i := p.Info()
+	if i.State == "running" {
+		i.Ports = p.process.Ports()
+	}
+	return i
 }
 
 func (p *Process) info(state string) protocol.ProcessInfo {

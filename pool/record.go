@@ -18,18 +18,20 @@ import (
 
 // entry is one line of a ledger: one of its fields is set.
 type entry struct {
-	Session *sessionEntry        `json:"session,omitzero"`
-	Name    *string              `json:"name,omitzero"`
-	Shell   *runtime.ShellRecord `json:"shell,omitzero"`
-	Exec    *execEntry           `json:"exec,omitzero"`
-	Begun   *begunEntry          `json:"begun,omitzero"`
-	Cancel  *cancelEntry         `json:"cancel,omitzero"`
-	Done    *doneEntry           `json:"done,omitzero"`
-	Process *processEntry        `json:"process,omitzero"`
-	Exited  *exitedEntry         `json:"exited,omitzero"`
-	Forgot  string               `json:"forgot,omitzero"` // the id of an exec or process that is no longer kept
-	Ending  *endingEntry         `json:"ending,omitzero"`
-	Over    *overEntry           `json:"over,omitzero"`
+	Session  *sessionEntry        `json:"session,omitzero"`
+	Name     *string              `json:"name,omitzero"`
+	Shell    *runtime.ShellRecord `json:"shell,omitzero"`
+	Exec     *execEntry           `json:"exec,omitzero"`
+	Begun    *begunEntry          `json:"begun,omitzero"`
+	Cancel   *cancelEntry         `json:"cancel,omitzero"`
+	Done     *doneEntry           `json:"done,omitzero"`
+	Process  *processEntry        `json:"process,omitzero"`
+	Exited   *exitedEntry         `json:"exited,omitzero"`
+	Terminal *termEntry           `json:"terminal,omitzero"`
+	Closed   *closedEntry         `json:"closed,omitzero"`
+	Forgot   string               `json:"forgot,omitzero"` // the id of an exec, a process or a terminal that is no longer kept
+	Ending   *endingEntry         `json:"ending,omitzero"`
+	Over     *overEntry           `json:"over,omitzero"`
 }
 
 // lapse is a time.Duration that is written as its nanoseconds.
@@ -121,6 +123,24 @@ type exitedEntry struct {
 	Husk     bool           `json:"husk,omitzero"` // only its request_key is remembered
 }
 
+type termEntry struct {
+	Stream   string                 `json:"stream"`
+	Text     string                 `json:"text"`
+	Nonce    string                 `json:"nonce"`
+	Started  time.Time              `json:"started"`
+	Terminal runtime.TerminalRecord `json:"terminal"`
+}
+
+type closedEntry struct {
+	ID     string         `json:"id"`
+	Code   int            `json:"code"`
+	Signal syscall.Signal `json:"signal,omitzero"`
+	At     time.Time      `json:"at"`
+	Cols   int            `json:"cols"`
+	Rows   int            `json:"rows"`
+	Span   journal.Span   `json:"span"`
+}
+
 type endingEntry struct {
 	Reason protocol.Reason `json:"reason"`
 	Grace  lapse           `json:"grace"`
@@ -202,6 +222,18 @@ func (p *Process) exitedEntry() *exitedEntry {
 	}
 }
 
+func (t *Terminal) entry() *termEntry {
+	return &termEntry{Stream: t.stream, Text: t.text, Nonce: t.nonce, Started: t.startedAt, Terminal: t.terminal.Record()}
+}
+
+func (t *Terminal) closedEntry() *closedEntry {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return &closedEntry{
+		ID: t.ID(), Code: t.status.Code, Signal: t.status.Signal, At: t.endedAt, Cols: t.cols, Rows: t.rows, Span: t.journal.Span(),
+	}
+}
+
 // recordAnewLocked writes the ledger from the start when it has grown. s.mu is held, nothing runs.
 func (s *Session) recordAnewLocked() {
 	if s.ledger == nil || s.ending != nil || !s.ledger.Grown() {
@@ -225,6 +257,13 @@ func (s *Session) recordAnewLocked() {
 			all = append(all, entry{Exec: r.entry()}, entry{Done: r.doneEntry()})
 		case *Process:
 			all = append(all, entry{Process: r.entry()}, entry{Exited: r.exitedEntry()})
+		case *Terminal:
+			all = append(all, entry{Terminal: r.entry()}, entry{Closed: r.closedEntry()})
+		}
+	}
+	for _, t := range s.terminals {
+		if t.endedAt.IsZero() {
+			all = append(all, entry{Terminal: t.entry()})
 		}
 	}
 	for _, p := range s.processes {

@@ -24,6 +24,7 @@ type remembered struct {
 	shell   *runtime.ShellRecord
 	execs   []*rememberedExec // as accepted
 	procs   []*rememberedProcess
+	terms   []*rememberedTerminal
 	ending  *endingEntry
 	over    *overEntry
 	begun   int64 // after session was written
@@ -125,6 +126,14 @@ func (m *remembered) read(e *entry) {
 				x.exited = e.Exited
 			}
 		}
+	case e.Terminal != nil:
+		m.terms = append(m.terms, &rememberedTerminal{termEntry: e.Terminal})
+	case e.Closed != nil:
+		for _, x := range m.terms {
+			if x.Stream == streamPrefix+e.Closed.ID {
+				x.closed = e.Closed
+			}
+		}
 	case e.Forgot != "":
 		m.forget(e.Forgot)
 	case e.Ending != nil:
@@ -136,6 +145,7 @@ func (m *remembered) read(e *entry) {
 
 // forget leaves of an exec or a process its request_key, if it had one.
 func (m *remembered) forget(id string) {
+	m.terms = slices.DeleteFunc(m.terms, func(x *rememberedTerminal) bool { return x.Stream == streamPrefix+id && x.closed != nil })
 	m.procs = slices.DeleteFunc(m.procs, func(x *rememberedProcess) bool {
 		if x.Stream != streamPrefix+id || x.exited == nil {
 			return false
@@ -186,6 +196,9 @@ func (p *Pool) revive(a *runtime.Adoption, m *remembered) error {
 		}
 		a.Want(x.Process.Lane.Log, span)
 	}
+	for _, x := range m.terms {
+		a.Want(x.Terminal.Line.Log, x.span())
+	}
 	config := runtime.ShellConfig{ID: m.id, Path: q.Shell, Restore: q.Restore, Limits: q.Limits}
 	var err error
 	if m.over != nil || m.ending != nil && !a.Whole(*m.shell) { // the latter's end had come further than was written: what is left ends below
@@ -213,6 +226,11 @@ func (p *Pool) revive(a *runtime.Adoption, m *remembered) error {
 	for _, x := range m.procs {
 		if err := s.reviveProcess(a, x, m); err != nil {
 			return fmt.Errorf("process: %w", err)
+		}
+	}
+	for _, x := range m.terms {
+		if err := s.reviveTerminal(a, x, m); err != nil {
+			return fmt.Errorf("terminal: %w", err)
 		}
 	}
 	s.retainRemembered(m)
@@ -390,6 +408,56 @@ func (s *Session) reviveProcess(a *runtime.Adoption, x *rememberedProcess, m *re
 	return nil
 }
 
+type rememberedTerminal struct {
+	*termEntry
+	closed   *closedEntry
+	terminal *Terminal
+}
+
+func (x *rememberedTerminal) span() journal.Span {
+	if x.closed != nil {
+		return x.closed.Span
+	}
+	return x.Terminal.Span
+}
+
+func (s *Session) reviveTerminal(a *runtime.Adoption, x *rememberedTerminal, m *remembered) error {
+	t := newTerminal(s, x.Stream, x.Text, x.Nonce)
+	t.startedAt, t.pid = x.Started, x.Terminal.Pid
+	x.terminal = t
+	if err := a.Bring(t.journal, x.Terminal.Line.Log, x.span()); err != nil {
+		return err
+	}
+	t.marks.Live()
+	gone := x.closed
+	if gone == nil {
+		var err error
+		t.terminal, err = a.Terminal(x.Terminal, t.journal)
+		if errors.Is(err, runtime.ErrShellGone) && m.ending != nil { // killed with its session, as in reviveProcess
+			gone = &closedEntry{Signal: syscall.SIGKILL, At: time.Now(), Span: t.journal.Span()}
+			gone.ID = t.ID()
+			x.closed = gone
+		} else if err != nil || m.over != nil {
+			return err
+		}
+	}
+	if gone != nil {
+		t.status, t.endedAt, t.cols, t.rows = runtime.Status{Code: gone.Code, Signal: gone.Signal}, gone.At, gone.Cols, gone.Rows
+		t.shown.resized(0, max(1, gone.Cols), max(1, gone.Rows))
+		t.terminal = a.GoneTerminal(x.Terminal, t.status)
+		t.journal.Close()
+		close(t.done)
+		return nil
+	}
+	t.cols, t.rows = t.terminal.Size()
+	t.shown.resized(0, t.cols, t.rows)
+	s.terminals[t.ID()] = t
+	s.termsOpen++
+	s.watching.Add(1)
+	go t.watch() // as in openTerminal
+	return nil
+}
+
 // retainRemembered keeps what has ended, in the order of the ends.
 func (s *Session) retainRemembered(m *remembered) {
 	type done struct {
@@ -419,6 +487,11 @@ func (s *Session) retainRemembered(m *remembered) {
 			all = append(all, done{x.exited.At, x.process})
 		}
 	}
+	for _, x := range m.terms {
+		if x.closed != nil {
+			all = append(all, done{x.closed.At, x.terminal})
+		}
+	}
 	slices.SortStableFunc(all, func(a, b done) int { return a.at.Compare(b.at) })
 	for _, d := range all {
 		switch r := d.record.(type) {
@@ -426,6 +499,8 @@ func (s *Session) retainRemembered(m *remembered) {
 			s.execs[r.ID()] = r
 		case *Process:
 			s.processes[r.ID()] = r
+		case *Terminal:
+			s.terminals[r.ID()] = r
 		}
 		s.retainLocked(d.record)
 	}

@@ -13,7 +13,7 @@ const (
 	maxRecordBytes = 16 << 20
 )
 
-// record is an exec or a process that has ended and may still be asked about.
+// record is an exec, a process or a terminal that has ended and may still be asked about.
 type record interface {
 	ID() string
 	ended() time.Time
@@ -54,6 +54,7 @@ func (s *Session) letGoOldestLocked() {
 	s.records.weight -= oldest.weighed
 	delete(s.execs, oldest.ID())
 	delete(s.processes, oldest.ID())
+	delete(s.terminals, oldest.ID())
 	s.record(entry{Forgot: oldest.ID()}) // before its output goes
 	oldest.letGo()
 }

@@ -107,12 +107,15 @@ type Session struct {
 	resetting     int // resets asked for and not done: nobody gets the turn
 	execs         map[string]*Exec
 	processes     map[string]*Process
-	working       int        // processes that run or are being started
-	records       records    // those of execs and processes that have ended
-	husks         []*Exec    // let go, but their request_key must be remembered
-	huskProcesses []*Process // the same
-	commands      int64      // ever begun
-	dir           string     // the shell's working directory after the last command
+	terminals     map[string]*Terminal
+	working       int                // processes that run or are being started
+	termsOpen     int                // terminals, likewise
+	records       records            // those of execs and processes that have ended
+	husks         []*Exec            // let go, but their request_key must be remembered
+	huskProcesses []*Process         // the same
+	commands      int64              // ever begun
+	last          *protocol.LastExec // the command that ended last; nil before the first
+	dir           string             // the shell's working directory after the last command
 	watchers      []*Watcher
 	warned        bool    // session.expiring was sent since it was last active
 	ending        *ending // nil until it begins to end
@@ -146,6 +149,7 @@ func newSession(p *Pool, id, owner, name string, t terms) *Session {
 		dir:       t.dir,
 		execs:     map[string]*Exec{},
 		processes: map[string]*Process{},
+		terminals: map[string]*Terminal{},
 	}
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	s.active.Store(s.created.UnixNano())
@@ -227,6 +231,7 @@ func (s *Session) finish(e *Exec, out runtime.Outcome) (next *Exec) {
 	if out.Dir != "" {
 		s.dir = out.Dir
 	}
+	s.remarkLocked(e)
 	s.retainLocked(e)
 	s.record(entry{Done: e.doneEntry()})
 	s.recordAnewLocked()
@@ -347,6 +352,7 @@ type facts struct {
 	dir        string
 	pid, envs  int
 	background []int
+	memory     int64
 }
 
 func (s *Session) facts() facts {
@@ -361,7 +367,7 @@ func (s *Session) facts() facts {
 	if shell == nil {
 		return f
 	}
-	f.pid, f.envs, f.background = shell.Pid(), shell.EnvCount(), shell.Background()
+	f.pid, f.envs, f.background, f.memory = shell.Pid(), shell.EnvCount(), shell.Background(), shell.Memory()
 	if dir := shell.Dir(); dir != "" {
 		f.dir = dir
 	}
@@ -390,13 +396,14 @@ func (s *Session) Info() protocol.SessionInfo {
 	defer s.mu.Unlock()
 	info := protocol.SessionInfo{
 		Session: s.dataLocked(f), LastActiveAt: time.Unix(0, s.active.Load()), EnvCount: f.envs, CommandsRun: s.commands,
-		QueueLength: len(s.waiting), Processes: s.liveProcessesLocked(), Unmanaged: f.background,
+		QueueLength: len(s.waiting), Processes: s.liveProcessesLocked(), Terminals: s.termsOpen, Unmanaged: f.background,
+		Owner: s.owner, MemoryBytes: f.memory, LastExec: s.last,
 	}
 	if e := s.running; e != nil {
 		info.CurrentExec = &protocol.CurrentExec{ID: e.ID(), Command: e.text, StartedAt: e.startedAt}
 	}
 	if s.closed {
-		info.TerminatedAt, info.Reason, info.Pid = &s.burial.at, s.ending.reason, 0
+		info.TerminatedAt, info.Reason, info.Pid, info.MemoryBytes = &s.burial.at, s.ending.reason, 0, 0
 	}
 	return info
 }

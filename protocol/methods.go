@@ -24,9 +24,6 @@ func Methods() []Method { return methods }
 // Events is every event the server sends, in the order of the reference.
 func Events() []Notification { return events }
 
-// Later is the methods that PROTOCOL.md names and this server does not have: they answer NOT_SUPPORTED, not UNKNOWN_METHOD.
-var Later = []string{"term.open", "term.input", "term.resize", "term.close", "term.attach", "term.detach", "term.list", "term.snapshot"}
-
 // general is what every method may answer.
 var general = []Code{InvalidRequest, InvalidParams, RequestTooLarge, Forbidden, RateLimited, ShuttingDown, InternalError}
 
@@ -69,6 +66,8 @@ var methods = []Method{
 		ExecNotFound, SessionNotFound, SessionLost, SessionTerminated),
 	method[ExecAttach, StreamOpened]("exec.attach", "Replays a command's output from an offset and follows it to its exec.exit, also after the end.",
 		ExecNotFound, SessionLost, StreamNotFound),
+	method[SessionRef, Execs]("exec.list", "Lists a session's latest 200 commands, oldest first: those that wait, the one that runs, and ended ones within the retention time. Of each text the first 4 KiB.",
+		SessionNotFound, SessionLost),
 	method[ExecDetach, None]("exec.detach", "Stops sending this connection the output of a command, which runs on.",
 		ExecNotFound, SessionLost),
 
@@ -89,6 +88,25 @@ var methods = []Method{
 	method[ProcessWait, WaitResult]("process.wait", "Waits until a process exits, listens, prints or answers. A timeout, and an end before the condition, are `met: false`.",
 		ProcessNotFound, SessionLost),
 
+	method[TermOpen, TermOpened]("term.open", "Opens a terminal in the session's current state and attaches this connection to it: its output comes as `term.output` events, then one `term.exit`. Without a command it runs the session's shell, interactive.",
+		SessionNotFound, SessionLost, SessionTerminated, WorkingDirNotFound, ShellFailed, LimitExceeded, MaxSessionsReached),
+	method[TermInput, None]("term.input", "Types. A connection that is attached to view may not.",
+		TermNotFound, SessionLost, StdinClosed, LimitExceeded),
+	method[TermResize, None]("term.resize", "Says how large this client's window is. The terminal has the size of the controlling client that was active last. A connection that is attached to view may not.",
+		TermNotFound, SessionLost),
+	method[TermClose, TermInfo]("term.close", "Ends a terminal and all that was started in it, HUP, TERM, KILL, and answers when it is gone.",
+		TermNotFound, SessionLost),
+	method[TermAttach, TermAttached]("term.attach", "Replays a terminal's output from an offset, or its screen, and follows it to its term.exit, also after the end. A second attach on one connection takes the place of the first.",
+		TermNotFound, SessionLost, StreamNotFound),
+	method[TermRef, None]("term.detach", "Stops sending this connection the output of a terminal, which runs on.",
+		TermNotFound, SessionLost),
+	method[SessionRef, Terminals]("term.list", "Lists a session's terminals, ended ones within the retention time too.",
+		SessionNotFound, SessionLost),
+	method[TermRef, TermSnapshot]("term.snapshot", "Returns a terminal's screen as lines of text, with the cursor.",
+		TermNotFound, SessionLost),
+
+	method[StreamAck, None]("stream.ack", "Says how far this client has got with a stream that it opened or attached with `window_bytes`: more may be sent. Only forward; for any other stream it is nothing."),
+
 	method[None, Pong]("system.ping", "Tells that the server is there, and its epoch."),
 	method[None, Stats]("system.stats", "Counts what the server has."),
 	method[None, Capabilities]("system.capabilities", "Tells what the server can do and where its bounds are."),
@@ -103,6 +121,12 @@ var events = []Notification{
 	event[ProcessInfo]("process.started", "A background process began."),
 	event[Output]("process.output", "A piece of a background process's output."),
 	event[ProcessInfo]("process.exit", "A background process ended; the last event of its stream."),
+	event[TermInfo]("term.opened", "A terminal was opened."),
+	event[Output]("term.output", "A piece of a terminal's output, or with `snapshot` its screen."),
+	event[TermResized]("term.resized", "A terminal has another size."),
+	event[TermCommand]("term.command", "A command ended in a terminal whose shell has our marks."),
+	event[TermInfo]("term.exit", "A terminal ended; the last event of its stream."),
+	event[StreamStarted]("stream.started", "Which number a stream has, where no answer tells: with binary frames only."),
 	event[StreamGap]("stream.gap", "Bytes of a stream that this connection will not get: the ring no longer has them, or the client was too slow."),
 	event[ServerShutdown]("server.shutdown", "The server ends; connections close with 1012."),
 }

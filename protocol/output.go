@@ -49,6 +49,9 @@ func (o *Output) append(dst []byte) []byte {
 	if o.Replay {
 		dst = append(dst, `,"replay":true`...)
 	}
+	if o.Snapshot {
+		dst = append(dst, `,"snapshot":true`...)
+	}
 	return append(dst, '}')
 }
 
@@ -152,4 +155,54 @@ func (o *Output) UnmarshalJSONFrom(d *jsontext.Decoder) error {
 	*o = Output(wire.plain)
 	o.Data = data
 	return nil
+}
+
+// The kinds of a binary frame, its first byte. A terminal's and a command's output come as such frames where the client asked
+// for the subprotocol trl.v1+bin: kind, the stream's number, the offset (both as unsigned varints), the bytes.
+const (
+	KindStdout   = 0x01
+	KindStderr   = 0x02
+	KindTTY      = 0x03
+	KindReplay   = 0x10 // added where Output has Replay
+	KindSnapshot = 0x20 // added where it has Snapshot
+)
+
+// AppendBinary appends the binary frame of a piece of output.
+func AppendBinary(dst []byte, streamNo uint64, o *Output) []byte {
+	kind := byte(KindStdout)
+	switch o.Stream {
+	case "stderr":
+		kind = KindStderr
+	case "tty":
+		kind = KindTTY
+	}
+	if o.Replay {
+		kind |= KindReplay
+	}
+	if o.Snapshot {
+		kind |= KindSnapshot
+	}
+	dst = slices.Grow(dst, 1+2*binary.MaxVarintLen64+len(o.Data))
+	dst = binary.AppendUvarint(append(dst, kind), streamNo)
+	dst = binary.AppendUvarint(dst, uint64(o.Offset))
+	return append(dst, o.Data...)
+}
+
+// DecodeBinary reads what AppendBinary writes; the data aliases the frame. ok is false for what is no such frame.
+func DecodeBinary(frame []byte) (streamNo uint64, o Output, ok bool) {
+	if len(frame) == 0 || frame[0]&^(KindReplay|KindSnapshot|KindTTY) != 0 || frame[0]&KindTTY == 0 {
+		return 0, o, false
+	}
+	o.Stream = [...]string{"", "stdout", "stderr", "tty"}[frame[0]&KindTTY]
+	o.Replay, o.Snapshot = frame[0]&KindReplay != 0, frame[0]&KindSnapshot != 0
+	streamNo, n := binary.Uvarint(frame[1:])
+	if n <= 0 {
+		return 0, o, false
+	}
+	at, m := binary.Uvarint(frame[1+n:])
+	if m <= 0 || at > 1<<63-1 {
+		return 0, o, false
+	}
+	o.Offset, o.Data = int64(at), frame[1+n+m:]
+	return streamNo, o, true
 }

@@ -29,7 +29,8 @@ func sameAsGeneric(t interface{ Fatalf(string, ...any) }, o *Output) {
 		Data      string `json:"data"`
 		Encoding  string `json:"encoding,omitzero"`
 		Replay    bool   `json:"replay,omitzero"`
-	}{o.StreamID, o.ExecID, o.ProcessID, o.TermID, o.Offset, o.Stream, text, encoding, o.Replay})
+		Snapshot  bool   `json:"snapshot,omitzero"`
+	}{o.StreamID, o.ExecID, o.ProcessID, o.TermID, o.Offset, o.Stream, text, encoding, o.Replay, o.Snapshot})
 	if err != nil {
 		t.Fatalf("generic: %v", err)
 	}
@@ -47,7 +48,7 @@ func sameAsGeneric(t interface{ Fatalf(string, ...any) }, o *Output) {
 	if err := json.Unmarshal(want, &back, json.MatchCaseInsensitiveNames(true)); err != nil {
 		t.Fatalf("read back: %v", err)
 	}
-	if !bytes.Equal(back.Data.Data, o.Data) || back.Data.Offset != o.Offset || back.Data.StreamID != o.StreamID || back.Data.Replay != o.Replay {
+	if !bytes.Equal(back.Data.Data, o.Data) || back.Data.Offset != o.Offset || back.Data.StreamID != o.StreamID || back.Data.Replay != o.Replay || back.Data.Snapshot != o.Snapshot {
 		t.Fatalf("read back %+v, want %+v", back.Data, *o)
 	}
 	raw, fault := DecodeBytes(text, encoding)
@@ -77,7 +78,7 @@ func TestOutputEqualsGenericEncoding(t *testing.T) {
 		name := rapid.SampledFrom([]string{"", "t-1", `"<é`})
 		sameAsGeneric(t, &Output{
 			StreamID: name.Draw(t, "stream_id"), ExecID: name.Draw(t, "exec_id"), ProcessID: name.Draw(t, "process_id"), TermID: name.Draw(t, "term_id"),
-			Offset: rapid.Int64().Draw(t, "offset"), Stream: "stdout", Data: data, Replay: rapid.Bool().Draw(t, "replay"),
+			Offset: rapid.Int64().Draw(t, "offset"), Stream: "stdout", Data: data, Replay: rapid.Bool().Draw(t, "replay"), Snapshot: rapid.Bool().Draw(t, "snapshot"),
 		})
 	})
 }
@@ -89,6 +90,30 @@ func TestOutputAllocatesNothing(t *testing.T) {
 		dst := make([]byte, 0, 64<<10)
 		if n := testing.AllocsPerRun(100, func() { dst = AppendOutput(dst[:0], "exec.output", o) }); n != 0 {
 			t.Errorf("%v allocations", n)
+		}
+	}
+}
+
+// TestBinaryFramesReadBack: what a client decodes is what was encoded, and nothing else is taken for a frame.
+func TestBinaryFramesReadBack(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		want := Output{
+			Offset: rapid.Int64Min(0).Draw(t, "offset"), Stream: rapid.SampledFrom([]string{"stdout", "stderr", "tty"}).Draw(t, "stream"),
+			Data: rapid.SliceOf(rapid.Byte()).Draw(t, "data"), Replay: rapid.Bool().Draw(t, "replay"), Snapshot: rapid.Bool().Draw(t, "snapshot"),
+		}
+		no := rapid.Uint64().Draw(t, "no")
+		frame := AppendBinary([]byte("before"), no, &want)[6:]
+		gotNo, got, ok := DecodeBinary(frame)
+		if !ok || gotNo != no || got.Offset != want.Offset || got.Stream != want.Stream || !bytes.Equal(got.Data, want.Data) || got.Replay != want.Replay || got.Snapshot != want.Snapshot {
+			t.Fatalf("%x: %d %+v %v, want %d %+v", frame, gotNo, got, ok, no, want)
+		}
+	})
+	if frame := AppendBinary(nil, 300, &Output{Offset: 5, Stream: "tty", Data: []byte("x"), Replay: true}); !bytes.Equal(frame, []byte{0x13, 0xac, 0x02, 5, 'x'}) {
+		t.Errorf("a frame is % x", frame)
+	}
+	for _, frame := range [][]byte{nil, {}, {0}, {4, 1, 1}, {0x43, 1, 1}, {1}, {1, 0x80}, {1, 1, 0x80}, {0x10, 1, 1}} {
+		if _, _, ok := DecodeBinary(frame); ok {
+			t.Errorf("% x is taken for a frame", frame)
 		}
 	}
 }

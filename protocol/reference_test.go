@@ -64,7 +64,7 @@ func TestReferenceMatchesTypes(t *testing.T) {
 			t.Errorf("%s is in no block of %s", m.Name, file)
 		}
 	}
-	for _, what := range []string{"events", "objects", "codes", "later", "bounds"} {
+	for _, what := range []string{"events", "objects", "codes", "bounds"} {
 		if !shown[what] {
 			t.Errorf("%s has no block for %s", file, what)
 		}
@@ -119,8 +119,6 @@ func table(t *testing.T, what string) string {
 			fmt.Fprintf(&b, "| `%s` | %s |\n", c.Code, c.Meaning)
 		}
 		fmt.Fprintf(&b, "\nEvery method may answer %s.\n\n", strings.Join(names(general), ", "))
-	case "later":
-		fmt.Fprintf(&b, "\n`%s`.\n\n", strings.Join(Later, "`, `"))
 	case "bounds":
 		fmt.Fprintf(&b, "\n| What | At most |\n|---|---|\n| `command` | %d bytes |\n| `request_key` | %d characters |\n| `name` | %d characters, no controls |\n"+
 			"| `labels` | %d, keys of 1 to %d characters, values of %d, no controls |\n| nesting of a message's params | %d |\n\n",

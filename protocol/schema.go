@@ -28,12 +28,11 @@ var schema = sync.OnceValue(func() []byte {
 		Title   string                        `json:"title"`
 		Defs    map[string]*jsonschema.Schema `json:"$defs"`
 		Methods map[string]call               `json:"methods"`
-		Later   []string                      `json:"not_supported"`
 		Events  map[string]*jsonschema.Schema `json:"events"`
 		Errors  []Code                        `json:"errors"`
 	}{
 		Schema: "https://json-schema.org/draft/2020-12/schema", ID: "trl.v1", Title: "The messages of trl, version 1",
-		Defs: envelope(), Methods: map[string]call{}, Later: Later, Events: map[string]*jsonschema.Schema{},
+		Defs: envelope(), Methods: map[string]call{}, Events: map[string]*jsonschema.Schema{},
 	}
 	for _, m := range methods {
 		doc.Methods[m.Name] = call{m.About, schemaOf(m.Params, true), schemaOf(m.Result, false), append(m.Codes[:len(m.Codes):len(m.Codes)], general...)}

@@ -105,6 +105,9 @@ type SessionInfo struct {
 	Processes    int          `json:"processes"`
 	Terminals    int          `json:"terminals"`
 	Unmanaged    []int        `json:"background,omitzero"` // pids that earlier commands left running
+	Owner        string       `json:"owner,omitzero"`
+	MemoryBytes  int64        `json:"memory_bytes,omitzero"`
+	LastExec     *LastExec    `json:"last_exec,omitzero"`
 	TerminatedAt *time.Time   `json:"terminated_at,omitzero"`
 	Reason       Reason       `json:"reason,omitzero"`
 }
@@ -254,6 +257,7 @@ type StreamOpened struct {
 	ExecID    string `json:"exec_id,omitzero"`
 	ProcessID string `json:"process_id,omitzero"`
 	StreamID  string `json:"stream_id"`
+	StreamNo  uint64 `json:"stream_no,omitzero"` // on connections with binary frames only
 	Offset    int64  `json:"offset"`
 }
 
@@ -346,6 +350,7 @@ type ProcessInfo struct {
 	StartedAt   time.Time  `json:"started_at"`
 	EndedAt     *time.Time `json:"ended_at,omitzero"`
 	OutputBytes int64      `json:"output_bytes"`
+	Ports       []int      `json:"ports,omitzero"`
 	Usage       *Usage     `json:"usage,omitzero"`
 }
 
@@ -386,6 +391,7 @@ type GapRange struct {
 // Logs is what process.logs answers.
 type Logs struct {
 	StreamID   string    `json:"stream_id,omitzero"`
+	StreamNo   uint64    `json:"stream_no,omitzero"`
 	Chunks     []Chunk   `json:"chunks"`
 	NextOffset int64     `json:"next_offset"`
 	EOF        bool      `json:"eof"`
@@ -432,7 +438,160 @@ type WaitResult struct {
 	Tail     string `json:"tail,omitzero"`
 }
 
+// --- terminals (§6) ---
+
+// The bounds of a terminal's size, both ways.
+const (
+	MinSize = 1
+	MaxSize = 1000
+)
+
+// TermOpen is the params of term.open.
+type TermOpen struct {
+	SessionRef
+	Cols       int    `json:"cols"`
+	Rows       int    `json:"rows"`
+	Command    string `json:"command,omitzero"`
+	Env        Env    `json:"env,omitzero"`
+	WorkingDir string `json:"working_dir,omitzero"`
+	OnSlow     string `json:"on_slow,omitzero"`
+
+	WindowBytes int64 `json:"window_bytes,omitzero"`
+}
+
+// TermOpened is what term.open answers.
+type TermOpened struct {
+	TermID    string `json:"term_id"`
+	SessionID string `json:"session_id"`
+	StreamID  string `json:"stream_id"`
+	StreamNo  uint64 `json:"stream_no,omitzero"`
+	Pid       int    `json:"pid"`
+}
+
+// TermRef is the params of what needs a terminal and nothing else.
+type TermRef struct {
+	TermID string `json:"term_id"`
+}
+
+// TermInput is the params of term.input.
+type TermInput struct {
+	TermID   string `json:"term_id"`
+	Data     string `json:"data"`
+	Encoding string `json:"encoding,omitzero"`
+}
+
+// TermResize is the params of term.resize.
+type TermResize struct {
+	TermID string `json:"term_id"`
+	Cols   int    `json:"cols"`
+	Rows   int    `json:"rows"`
+}
+
+// TermClose is the params of term.close.
+type TermClose struct {
+	TermID    string   `json:"term_id"`
+	KillGrace *Seconds `json:"kill_grace_s,omitzero"`
+}
+
+// TermAttach is the params of term.attach.
+type TermAttach struct {
+	TermID   string `json:"term_id"`
+	Offset   *int64 `json:"offset,omitzero"`
+	Mode     string `json:"mode,omitzero"` // control | view
+	Snapshot bool   `json:"snapshot,omitzero"`
+	OnSlow   string `json:"on_slow,omitzero"`
+
+	WindowBytes int64 `json:"window_bytes,omitzero"`
+}
+
+// TermAttached is what term.attach answers.
+type TermAttached struct {
+	TermID   string `json:"term_id"`
+	StreamID string `json:"stream_id"`
+	StreamNo uint64 `json:"stream_no,omitzero"`
+	Offset   int64  `json:"offset"`
+	Mode     string `json:"mode"`
+	Cols     int    `json:"cols"`
+	Rows     int    `json:"rows"`
+	State    string `json:"state"`
+}
+
+// TermInfo is a terminal: term.close answers it, term.list lists it, term.opened and term.exit carry it.
+type TermInfo struct {
+	TermID      string     `json:"term_id"`
+	SessionID   string     `json:"session_id"`
+	StreamID    string     `json:"stream_id"`
+	Pid         int        `json:"pid"`
+	State       string     `json:"state"` // running | exited
+	ExitCode    *int       `json:"exit_code,omitzero"`
+	Signal      string     `json:"signal,omitzero"`
+	Cols        int        `json:"cols"`
+	Rows        int        `json:"rows"`
+	Command     string     `json:"command"`
+	Viewers     int        `json:"viewers"`
+	StartedAt   time.Time  `json:"started_at"`
+	EndedAt     *time.Time `json:"ended_at,omitzero"`
+	OutputBytes int64      `json:"output_bytes"`
+}
+
+// Terminals is what term.list answers; the list is never null.
+type Terminals struct {
+	Terminals []TermInfo `json:"terminals"`
+}
+
+// Cursor is where the next character goes.
+type Cursor struct {
+	Col     int  `json:"col"`
+	Row     int  `json:"row"`
+	Visible bool `json:"visible"`
+}
+
+// TermSnapshot is what term.snapshot answers: a terminal's screen as text.
+type TermSnapshot struct {
+	TermID    string   `json:"term_id"`
+	Cols      int      `json:"cols"`
+	Rows      int      `json:"rows"`
+	Lines     []string `json:"lines"`
+	Cursor    Cursor   `json:"cursor"`
+	Alternate bool     `json:"alternate"`
+	Title     string   `json:"title,omitzero"`
+	Offset    int64    `json:"offset"`
+	State     string   `json:"state"`
+}
+
+// TermResized is the data of term.resized.
+type TermResized struct {
+	TermID string `json:"term_id"`
+	Cols   int    `json:"cols"`
+	Rows   int    `json:"rows"`
+}
+
+// TermCommand is the data of term.command: a command that ended in a terminal, as its shell's marks tell.
+type TermCommand struct {
+	TermID     string `json:"term_id"`
+	StreamID   string `json:"stream_id"`
+	Command    string `json:"command,omitzero"`
+	ExitCode   *int   `json:"exit_code,omitzero"`
+	DurationMS *int64 `json:"duration_ms,omitzero"`
+	Offset     int64  `json:"offset"`
+	EndOffset  int64  `json:"end_offset"`
+}
+
 // --- streams and events (§7, §8) ---
+
+// StreamAck is the params of stream.ack.
+type StreamAck struct {
+	StreamID string `json:"stream_id"`
+	Offset   int64  `json:"offset"`
+}
+
+// StreamStarted is the data of stream.started: what is sent, on a connection with binary frames, before the first chunk of a
+// stream that no answer has named.
+type StreamStarted struct {
+	StreamID string `json:"stream_id"`
+	StreamNo uint64 `json:"stream_no"`
+	ExecID   string `json:"exec_id,omitzero"`
+}
 
 // Output is the data of exec.output, process.output and term.output.
 type Output struct {
@@ -444,6 +603,7 @@ type Output struct {
 	Stream    string `json:"stream"`
 	Data      []byte `json:"-"` // raw; AppendOutput writes data and encoding
 	Replay    bool   `json:"replay,omitzero"`
+	Snapshot  bool   `json:"snapshot,omitzero"` // of a terminal's screen: not bytes of the stream, which goes on at Offset
 }
 
 // StreamGap is the data of stream.gap.
@@ -525,6 +685,7 @@ type Capabilities struct {
 	Limits       map[string]float64 `json:"limits"`
 
 	SessionLimits []string `json:"session_limits"`
+	Principal     Who      `json:"principal"`
 
 	SessionUser string   `json:"session_user,omitzero"`
 	NoNewPrivs  bool     `json:"no_new_privs,omitzero"`

@@ -37,6 +37,10 @@ var enums = map[string][]string{
 	"limit_hit":          {"memory_bytes", "pids", "file_size_bytes"},
 	"ProcessStart.stdin": {"none", "open"},
 	"ProcessInfo.state":  {"running", "exited"},
+	"TermInfo.state":     {"running", "exited"},
+	"TermAttached.state": {"running", "exited"},
+	"TermSnapshot.state": {"running", "exited"},
+	"mode":               {"control", "view"},
 	"state":              sessionStates,
 	"SessionState.from":  sessionStates,
 	"SessionState.to":    sessionStates,
@@ -214,6 +218,59 @@ func (q *ProcessKill) Validate() *Error {
 // Validate wants a process and one condition.
 func (q *ProcessWait) Validate() *Error {
 	return first(present("process_id", q.ProcessID), q.Until.validate(), validSeconds("timeout_s", q.Timeout))
+}
+
+// Validate checks what can be known without the session.
+func (q *TermOpen) Validate() *Error {
+	return first(
+		q.atMostOne(),
+		validSize("cols", q.Cols),
+		validSize("rows", q.Rows),
+		validCommand(q.Command),
+		q.Env.validate(),
+		validDir(q.WorkingDir),
+		oneOf("on_slow", q.OnSlow),
+		notNegative("window_bytes", &q.WindowBytes),
+	)
+}
+
+// Validate wants a stream and an offset.
+func (q *StreamAck) Validate() *Error {
+	return first(present("stream_id", q.StreamID), notNegative("offset", &q.Offset))
+}
+
+// Validate wants a terminal.
+func (q *TermRef) Validate() *Error { return present("term_id", q.TermID) }
+
+// Validate wants a terminal and bytes in an encoding we know.
+func (q *TermInput) Validate() *Error {
+	return first(present("term_id", q.TermID), oneOf("encoding", q.Encoding), validData(q.Data, q.Encoding))
+}
+
+// Validate wants a terminal and a size.
+func (q *TermResize) Validate() *Error {
+	return first(present("term_id", q.TermID), validSize("cols", q.Cols), validSize("rows", q.Rows))
+}
+
+// Validate wants a terminal.
+func (q *TermClose) Validate() *Error {
+	return first(present("term_id", q.TermID), validSeconds("kill_grace_s", q.KillGrace))
+}
+
+// Validate wants a terminal, and history or screen.
+func (q *TermAttach) Validate() *Error {
+	if q.Snapshot && q.Offset != nil {
+		return InvalidParam("snapshot", "snapshot and offset exclude each other")
+	}
+	return first(present("term_id", q.TermID), notNegative("offset", q.Offset), oneOf("mode", q.Mode), oneOf("on_slow", q.OnSlow),
+		notNegative("window_bytes", &q.WindowBytes))
+}
+
+func validSize(field string, n int) *Error {
+	if n < MinSize || n > MaxSize {
+		return InvalidParam(field, "%s is not between %d and %d", field, MinSize, MaxSize)
+	}
+	return nil
 }
 
 func (u *Until) validate() *Error {

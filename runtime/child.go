@@ -19,6 +19,7 @@ type Spec struct {
 	Argv, Env []string
 	Dir       string
 	Files     []*os.File // its descriptors 0, 1, 2…; nil is a closed one. Each is switched to blocking, as os/exec does
+	TTY       bool       // its descriptor 0 is a terminal, which becomes the one that controls its process session
 	Cell      *Cell      // where it belongs; nil: to no session
 	As        *Account   // of a process of no session: its user; nil: ours
 }
@@ -99,7 +100,7 @@ func (h *Host) spawn(s *Spec) (*Child, error) {
 	pidfd := -1
 	bounds := s.Cell.bounds()
 	defer signalMask(bounds.tracing())()
-	sys := &syscall.SysProcAttr{Setsid: true, PidFD: &pidfd, Ptrace: bounds.tracing()}
+	sys := &syscall.SysProcAttr{Setsid: true, Setctty: s.TTY, PidFD: &pidfd, Ptrace: bounds.tracing()} // Ctty: its descriptor 0
 	env := s.Env
 	if s.As != nil {
 		sys.Credential = &syscall.Credential{Uid: s.As.UID, Gid: s.As.GID, Groups: s.As.Groups}

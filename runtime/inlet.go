@@ -32,6 +32,8 @@ type inlet struct {
 	fed  int64 // guarded by mu; bytes that are in the pipe, or read: mem's position
 	free int64 // guarded by mu; up to where mem was punched out
 	eof  bool  // guarded by mu
+
+	carry []byte // guarded by mu; see passCopyLocked
 }
 
 // freeBatch is how much must have been read before its memory is given back.
@@ -170,6 +172,52 @@ func (in *inlet) copyLocked() (int64, error) {
 		return 0, err
 	}
 	_, err = unix.Seek(in.mem, in.fed+int64(n), 0)
+	return int64(n), err
+}
+
+// pass is feed for a terminal, into which the pipe is spliced in turn. more: the terminal takes no more now. What is wrong
+// otherwise means that nobody will read it.
+func (in *inlet) pass(master int) (more bool) {
+	for {
+		full := in.feed()
+		in.mu.Lock()
+		if in.r < 0 {
+			in.mu.Unlock()
+			return false
+		}
+		n, err := unix.Splice(in.r, nil, master, nil, 1<<16, unix.SPLICE_F_NONBLOCK)
+		if err == unix.EINVAL || err == unix.ENOSYS || err == unix.EPERM {
+			n, err = in.passCopyLocked(master)
+		}
+		held, _ := unix.IoctlGetInt(in.r, unix.TIOCINQ)
+		held += len(in.carry)
+		in.mu.Unlock()
+		switch {
+		case err == unix.EINTR || n > 0:
+		case held == 0 && !full:
+			return false
+		case err == unix.EAGAIN:
+			return true
+		default:
+			return false
+		}
+	}
+}
+
+// passCopyLocked is for a kernel that does not splice into terminals. A kill loses what was read and not written.
+func (in *inlet) passCopyLocked(master int) (int64, error) {
+	if len(in.carry) == 0 {
+		buf := make([]byte, ttyPiece)
+		n, err := readPipe(in.r, buf)
+		if err != nil {
+			return 0, err
+		}
+		in.carry = buf[:n]
+	}
+	n, err := unix.Write(master, in.carry)
+	if n > 0 {
+		in.carry = in.carry[n:]
+	}
 	return int64(n), err
 }
 

@@ -186,10 +186,16 @@ func (t *tenant) make(k Kind) (m Made, err error) {
 func (t *tenant) own(files []*os.File) {
 	for _, f := range files {
 		var st unix.Stat_t
-		if fd := int(f.Fd()); unix.Fstat(fd, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFIFO && st.Uid != t.uid {
+		if fd := int(f.Fd()); unix.Fstat(fd, &st) == nil && (st.Mode&unix.S_IFMT == unix.S_IFIFO || isTTY(fd)) && st.Uid != t.uid {
 			_ = unix.Fchown(fd, int(t.uid), int(t.gid)) // else the shell says that it cannot be opened
 		}
 	}
+}
+
+// isTTY: the session's user opens its terminal by its path, too (/dev/tty, ttyname).
+func isTTY(fd int) bool {
+	_, err := unix.IoctlGetTermios(fd, unix.TCGETS)
+	return err == nil
 }
 
 // unlink takes a port's name away; who has it open has it still.

@@ -43,9 +43,6 @@ type Process struct {
 	record ProcessRecord // set once in Start
 }
 
-// busyWait is how long a process waits for the present state of a shell that is at work; then it gets the last snapshot.
-const busyWait = 100 * time.Millisecond
-
 // Start starts a background command from the session's present state: directory, variables, functions. A fresh bash or
 // zsh reads a snapshot; a POSIX shell that may have functions, which it cannot list, makes a copy of itself, which
 // ignores INT and QUIT, as POSIX has it for what is started with `&`.
@@ -55,17 +52,9 @@ func (s *Shell) Start(spec ProcessSpec) (*Process, error) {
 			return nil, err
 		}
 	}
-	free := false
-	select {
-	case <-s.turn:
-		free = true
-	case <-time.After(busyWait):
-	}
-	if free {
-		defer func() { s.turn <- struct{}{} }()
-	}
-	sp := s.proc()
-	if sp == nil || s.closing.Load() {
+	sp, free, giveBack := s.borrow()
+	defer giveBack()
+	if sp == nil {
 		return nil, ErrShellGone
 	}
 	s.mu.Lock()
@@ -174,42 +163,14 @@ func (p *Process) hold(b []byte) (number int, err error) {
 
 // fresh starts a new shell that reads the state, then the text.
 func (p *Process) fresh(s *Shell, sp *shellProc, cfg ShellConfig, script string, free bool) error {
-	if free && !sp.dead() {
-		if s.st.dirty {
-			s.snapshot(sp)
-		}
-		if s.st.pending() { // it is done when the shell answers
-			s.seq++
-			sp.send(sp.kind.quit + " " + strconv.Itoa(s.seq) + "\n")
-			sp.await(strconv.Itoa(s.seq), time.Now().Add(bootTimeout))
-		}
-	}
-	if state := s.st.script(sp.kind, false); state != nil {
-		fd, err := p.hold(state)
-		if err != nil {
-			return err
-		}
-		traps := "EXIT DEBUG ERR RETURN 40"
-		switch sp.kind.name {
-		case "zsh":
-			traps = "EXIT DEBUG ZERR"
-		case "dash", "ash":
-			traps = "EXIT"
-		}
-		script = fmt.Sprintf("%s %s/%d 2>/dev/null\ntrap - %s\n", sp.kind.dot, p.group.Dir(), fd, traps) + script
-	}
-	_, argv, err := kindOf(cfg.Path)
+	state, err := s.stateScript(sp, free, p.hold)
 	if err != nil {
 		return err
 	}
-	name := argv[0]
-	switch sp.kind.name {
-	case "bash":
-		argv = append(argv, "--norc", "--noprofile")
-	case "zsh":
-		argv = append(argv, "-f")
+	argv, err := scriptArgs(cfg.Path, state+script)
+	if err != nil {
+		return err
 	}
-	argv = append(argv, "-c", script, name)
 	null, err := os.Open(os.DevNull)
 	if err != nil {
 		return err

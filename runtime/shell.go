@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"regexp"
 	"slices"
@@ -53,14 +54,15 @@ type Shell struct {
 	closing atomic.Bool
 
 	mu     sync.Mutex
-	cfg    ShellConfig // guarded by mu: Setup and Reset change Dir and Env
-	p      *shellProc  // guarded by mu; nil after Close, or when it could not be put back
-	group  KeptGroup   // guarded by mu: Reset makes a new one
-	left   []KeptCell  // guarded by mu: where commands left something running
-	procs  map[*Process]struct{}
-	late   []*outlets    // guarded by mu
-	closed chan struct{} // guarded by mu; closed when the Close at work has returned, nil before the first
-	killAt time.Time     // guarded by mu; until when that Close waits
+	cfg    ShellConfig            // guarded by mu: Setup and Reset change Dir and Env
+	p      *shellProc             // guarded by mu; nil after Close, or when it could not be put back
+	group  KeptGroup              // guarded by mu: Reset makes a new one
+	left   []KeptCell             // guarded by mu: where commands left something running
+	procs  map[*Process]struct{}  // guarded by mu
+	terms  map[*Terminal]struct{} // guarded by mu
+	late   []*outlets             // guarded by mu
+	closed chan struct{}          // guarded by mu; closed when the Close at work has returned, nil before the first
+	killAt time.Time              // guarded by mu; until when that Close waits
 
 	// owned by the holder of turn
 	seq      int
@@ -81,7 +83,7 @@ func (b *Base) OpenShell(ctx context.Context, c ShellConfig) (*Shell, error) {
 	if _, _, err := kindOf(c.Path); err != nil {
 		return nil, err
 	}
-	s := &Shell{b: b, cfg: c, turn: make(chan struct{}, 1), event: -1, procs: map[*Process]struct{}{}}
+	s := &Shell{b: b, cfg: c, turn: make(chan struct{}, 1), event: -1, procs: map[*Process]struct{}{}, terms: map[*Terminal]struct{}{}}
 	s.restore.Store(c.Restore)
 	var err error
 	if s.event, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
@@ -574,11 +576,14 @@ func (s *Shell) end(ctx context.Context) error {
 		return err
 	}
 	s.mu.Lock()
-	late, procs, p := s.late, s.procs, s.p
+	late, procs, terms, p := s.late, s.procs, maps.Clone(s.terms), s.p // a terminal takes itself out
 	s.late, s.procs, s.p, s.left = nil, map[*Process]struct{}{}, nil, nil
 	s.mu.Unlock()
 	for pr := range procs {
 		pr.dispose()
+	}
+	for t := range terms {
+		t.dispose()
 	}
 	for _, o := range late {
 		o.close()
@@ -611,9 +616,14 @@ func (s *Shell) Close(grace time.Duration) error {
 	s.closed, s.killAt = closed, until
 	s.closing.Store(true)
 	group, p := s.group, s.p
+	terms := slices.Collect(maps.Keys(s.terms))
 	s.mu.Unlock()
 	defer close(closed)
 	if group != nil && grace > 0 {
+		for _, t := range terms { // interactive shells ignore TERM; a stopped program takes no signal else
+			t.Signal(syscall.SIGHUP)
+			t.Signal(syscall.SIGCONT)
+		}
 		shell := 0
 		if p != nil {
 			shell = p.child.Pid()

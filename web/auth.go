@@ -48,6 +48,8 @@ type Tokens interface {
 
 const (
 	subprotocol = "trl.v1"
+	// subprotocolBinary is the same with output in binary frames.
+	subprotocolBinary = "trl.v1+bin"
 	// tokenProtocol begins the subprotocol entry in which a browser, which cannot set headers on a WebSocket, brings its token.
 	tokenProtocol = "trl.token."
 )

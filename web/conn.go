@@ -65,6 +65,7 @@ type conn struct {
 	who      Principal
 	log      zerolog.Logger
 	bytesOut prometheus.Counter
+	binary   bool // set once before serve; output goes in binary frames
 
 	ctx      context.Context // ends when the client is gone
 	cancel   context.CancelFunc
@@ -78,13 +79,14 @@ type conn struct {
 	ending sync.Once
 	reason reason // set once in ending
 
-	mu      sync.Mutex
-	lanes   map[string]*lane         // guarded by mu; see lane
-	subs    map[string]*subscription // guarded by mu; by stream id: one per stream
-	watches map[string]*watch        // guarded by mu; by session id
-	recent  []*call                  // guarded by mu; the last exec.run and exec.stream requests, for exec.cancel by request_id
-	oldest  int                      // guarded by mu; where recent is overwritten next
-	own     []*pool.Session          // guarded by mu; sessions that end with this connection
+	mu       sync.Mutex
+	lanes    map[string]*lane         // guarded by mu; see lane
+	subs     map[string]*subscription // guarded by mu; by stream id: one per stream
+	streamNo uint64                   // guarded by mu; of the subscription made last
+	watches  map[string]*watch        // guarded by mu; by session id
+	recent   []*call                  // guarded by mu; the last exec.run and exec.stream requests, for exec.cancel by request_id
+	oldest   int                      // guarded by mu; where recent is overwritten next
+	own      []*pool.Session          // guarded by mu; sessions that end with this connection
 }
 
 func newConn(s *Server, t transport, out *outbox, who Principal) *conn {

@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"crypto/rand"
 	"reflect"
-	"slices"
 
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -49,6 +48,7 @@ var handlers = map[string]handler{
 	"exec.cancel": changes(execCancel),
 	"exec.attach": reads(execAttach),
 	"exec.detach": reads(execDetach),
+	"exec.list":   reads(execList),
 
 	"process.start":  changes(processStart),
 	"process.list":   reads(processList),
@@ -58,6 +58,17 @@ var handlers = map[string]handler{
 	"process.input":  changes(processInput),
 	"process.kill":   changes(processKill),
 	"process.wait":   reads(processWait),
+
+	"term.open":     changes(termOpen),
+	"term.input":    changes(termInput),
+	"term.resize":   changes(termResize),
+	"term.close":    changes(termClose),
+	"term.attach":   reads(termAttach),
+	"term.detach":   reads(termDetach),
+	"term.list":     reads(termList),
+	"term.snapshot": reads(termSnapshot),
+
+	"stream.ack": reads(streamAck),
 
 	"system.ping":         reads(systemPing),
 	"system.stats":        reads(systemStats),
@@ -116,8 +127,6 @@ func (k *call) dispatch() (any, error) {
 		return h.run(k)
 	case ok:
 		return nil, protocol.Errorf(protocol.Forbidden, "a viewer may only read")
-	case slices.Contains(protocol.Later, k.method):
-		return nil, protocol.Errorf(protocol.NotSupported, "%s is not supported yet", k.method)
 	}
 	return nil, protocol.Errorf(protocol.UnknownMethod, "unknown method")
 }

@@ -49,7 +49,7 @@ func TestMethodsAreTheProtocols(t *testing.T) {
 
 func TestFrameHeaders(t *testing.T) {
 	for _, n := range []int{0, 1, 125, 126, 127, 65535, 65536, 1 << 20} {
-		f := sealWebSocket(append(make([]byte, headroom), bytes.Repeat([]byte{'x'}, n)...))
+		f := sealWebSocket(append(make([]byte, headroom), bytes.Repeat([]byte{'x'}, n)...), false)
 		if f[0] != 0x81 {
 			t.Fatalf("first byte %x", f[0])
 		}
@@ -208,7 +208,7 @@ func TestMalformedFramesAreAnswered(t *testing.T) { // J8
 	}
 	for text, want := range map[string]string{
 		`{"id":"q","method":"no.such"}`:                                      "UNKNOWN_METHOD",
-		`{"id":"q","method":"term.open","params":{}}`:                        "NOT_SUPPORTED",
+		`{"id":"q","method":"term.open","params":{}}`:                        "INVALID_PARAMS",
 		`{"id":"q","method":"system.ping","params":{"x":1}}`:                 "INVALID_PARAMS",
 		`{"id":"q","method":"system.ping","params":[]}`:                      "INVALID_PARAMS",
 		`{"id":"q","method":"session.info","params":{"session_id":5}}`:       "INVALID_PARAMS",

@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"strings"
 	"time"
+
+	"trl/web/ui"
 )
 
 // loginPage takes the token out of the fragment, which browsers send to nobody, and out of the address bar, and posts it.
@@ -15,7 +17,7 @@ var loginPage = template.Must(template.New("login").Parse(`<!doctype html>
 <style nonce="{{.}}">body{font:16px system-ui;margin:4em auto;max-width:30em;padding:0 1em}input,button{font:inherit;padding:.4em}</style>
 <h1>trl</h1>
 <p id="say" role="status">Log in with the token that <code>trl serve</code> printed.</p>
-<form method="post" action="/login"><input name="token" type="password" autocomplete="current-password" aria-label="token" required> <button>Log in</button></form>
+<form method="post" action="/login"><input name="username" autocomplete="username" value="trl" hidden><input name="token" type="password" autocomplete="current-password" aria-label="token" required> <button>Log in</button></form>
 <script nonce="{{.}}">
 const m = /^#token=(.+)$/.exec(location.hash);
 if (m) {
@@ -28,14 +30,14 @@ if (m) {
 </script>
 `))
 
-// homePage is honest about what is not there yet.
-var homePage = template.Must(template.New("home").Parse(`<!doctype html>
-<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>trl</title>
-<style nonce="{{.}}">body{font:16px system-ui;margin:4em auto;max-width:38em;padding:0 1em}</style>
-<h1>trl</h1>
-<p>This gateway is running. The web terminal will live on this page and is not built yet.</p>
-<p>Programs connect to <code>/v1/ws</code>; <a href="/v1/schema">/v1/schema</a> describes every message. On the command line: <code>trl run -- COMMAND</code>.</p>
-`))
+// home is the web terminal, for those who are logged in.
+func (s *Server) home(w http.ResponseWriter, r *http.Request) {
+	if _, ok := s.authenticate(r); !ok {
+		http.Redirect(w, r, "/login", http.StatusSeeOther)
+		return
+	}
+	ui.ServePage(w, rand.Text())
+}
 
 func (s *Server) page(t *template.Template) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
@@ -44,6 +46,7 @@ func (s *Server) page(t *template.Template) http.HandlerFunc {
 		h.Set("Content-Type", "text/html; charset=utf-8")
 		h.Set("Content-Security-Policy", "default-src 'none'; script-src 'nonce-"+nonce+"'; style-src 'nonce-"+nonce+
 			"'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'")
+		h.Set("Referrer-Policy", "same-origin") // with "no-referrer" the form is posted with "null" for its Origin, and refused
 		t.Execute(w, nonce)
 	}
 }

@@ -75,6 +75,10 @@ func execStream(k *call, q *protocol.ExecStream) (any, error) {
 	})
 }
 
+func execList(k *call, q *protocol.SessionRef) (any, error) {
+	return k.on(*q, false, func(s *pool.Session) (any, error) { return &protocol.Execs{Execs: s.Execs()}, nil })
+}
+
 func (k *call) exec(id string) (*pool.Exec, error) {
 	return k.c.srv.pool.FindExec(k.c.who.Subject, id)
 }

@@ -31,7 +31,7 @@ func processList(k *call, q *protocol.SessionRef) (any, error) {
 	return k.on(*q, false, func(s *pool.Session) (any, error) {
 		list := &protocol.Processes{Processes: []protocol.ProcessInfo{}, Background: s.Background()}
 		for _, p := range s.Processes() {
-			list.Processes = append(list.Processes, p.Info())
+			list.Processes = append(list.Processes, p.Seen())
 		}
 		return list, nil
 	})
@@ -46,7 +46,7 @@ func processInfo(k *call, q *protocol.ProcessRef) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	info := p.Info()
+	info := p.Seen()
 	return &info, nil
 }
 
@@ -65,13 +65,16 @@ func processLogs(k *call, q *protocol.ProcessLogs) (any, error) {
 	}
 	k.c.mu.Lock()
 	defer k.c.mu.Unlock()
-	return k.c.followLocked(k, processSource(p), logs.NextOffset, q.OnSlow, logs)
+	return k.c.followLocked(k, processSource(p), logs.NextOffset, q.OnSlow != "skip", func(sub *subscription) any {
+		logs.StreamNo = k.c.number(sub)
+		return logs
+	})
 }
 
 // readLogs takes what is there, at most limit bytes, without waiting.
 func readLogs(src source, offset, limit int64) (*protocol.Logs, error) {
 	logs := &protocol.Logs{StreamID: src.stream, Chunks: []protocol.Chunk{}, NextOffset: offset}
-	r, err := src.attach(offset, false)
+	r, err := src.attach(offset, pool.Follow{Text: true})
 	if err != nil {
 		return nil, err
 	}

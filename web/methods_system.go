@@ -28,10 +28,11 @@ func systemCapabilities(k *call, _ *protocol.None) (any, error) {
 	data.Version = s.cfg.Version
 	data.Shells = s.pool.Shells()
 	data.Encodings = []string{protocol.UTF8, protocol.Base64}
-	data.Subprotocols = []string{subprotocol}
+	data.Subprotocols = []string{subprotocol, subprotocolBinary}
 	for _, m := range protocol.Methods() {
 		data.Methods = append(data.Methods, m.Name)
 	}
+	data.Principal = protocol.Who{Subject: k.c.who.Subject, Role: string(k.c.who.Role)}
 	data.Limits = maps.Clone(data.Limits)
 	if data.Limits == nil {
 		data.Limits = map[string]float64{}

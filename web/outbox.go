@@ -19,8 +19,9 @@ var errClosing = errors.New("connection is closing")
 // overflow and no goroutine to wait for, and what a connection holds is one encoded message. A writer that finds the client slow waits
 // in Write; the rest wait for the lock, and with them, through their journals, the commands that they report.
 type outbox struct {
-	w    io.Writer               // set once
-	seal func(msg []byte) []byte // set once: puts a message, which begins after headroom, into the transport's frame
+	w io.Writer // set once
+	// set once: puts a message, which begins after headroom, into the transport's frame
+	seal func(msg []byte, binary bool) []byte
 	mu   sync.Mutex
 	err  error // guarded by mu; why nothing can follow: the first failed write, or errClosing after a close frame
 }
@@ -31,7 +32,14 @@ var buffers = sync.Pool{New: func() any { b := make([]byte, 0, 4<<10); return &b
 func (o *outbox) send(encode func(dst []byte) []byte) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.sendLocked(encode)
+	return o.sendLocked(encode, false)
+}
+
+// sendBinary is send for a message that is not text.
+func (o *outbox) sendBinary(encode func(dst []byte) []byte) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.sendLocked(encode, true)
 }
 
 // trySend is send, unless somebody is writing just now.
@@ -40,16 +48,16 @@ func (o *outbox) trySend(encode func(dst []byte) []byte) (sent bool, err error) 
 		return false, nil
 	}
 	defer o.mu.Unlock()
-	return true, o.sendLocked(encode)
+	return true, o.sendLocked(encode, false)
 }
 
-func (o *outbox) sendLocked(encode func(dst []byte) []byte) error {
+func (o *outbox) sendLocked(encode func(dst []byte) []byte, binary bool) error {
 	if o.err != nil {
 		return o.err
 	}
 	b := buffers.Get().(*[]byte)
 	msg := encode((*b)[:headroom])
-	_, o.err = o.w.Write(o.seal(msg))
+	_, o.err = o.w.Write(o.seal(msg, binary))
 	if cap(msg) <= keepBuffer {
 		*b = msg[:0]
 		buffers.Put(b)

@@ -19,6 +19,7 @@ import (
 	"trl/metrics"
 	"trl/pool"
 	"trl/protocol"
+	"trl/web/ui"
 )
 
 // Config is the edge's. The zero value of a bound means its default.
@@ -118,7 +119,8 @@ func New(cfg Config, p *pool.Pool, m *metrics.Metrics, g prometheus.Gatherer, lo
 	mux.HandleFunc("GET /readyz", s.ready)
 	mux.HandleFunc("GET /login", s.page(loginPage))
 	mux.HandleFunc("POST /login", s.login)
-	mux.HandleFunc("GET /{$}", s.page(homePage))
+	mux.HandleFunc("GET /{$}", s.home)
+	mux.HandleFunc("GET /ui/", ui.ServeAsset) // nothing of it is secret
 	if cfg.MetricsListen == "" {
 		mux.Handle("GET /metrics", s.known(scrape))
 	}
@@ -430,7 +432,9 @@ func (s *Server) serveWebSocket(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	r.Context().Value(socketKey{}).(*socket).known()
-	s.serveConn(newConn(s, t, t.out, who))
+	c := newConn(s, t, t.out, who)
+	c.binary = t.ws.Subprotocol() == subprotocolBinary
+	s.serveConn(c)
 }
 
 func (s *Server) serveUnix(l net.Listener) error {

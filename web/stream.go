@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"sync"
 	"unicode/utf8"
 
 	"trl/pool"
@@ -13,9 +14,10 @@ import (
 // maxStreams is how many streams one connection may follow at a time: one goroutine each.
 const maxStreams = 1024
 
-// source is what a stream comes from: a command or a background process.
+// source is what a stream comes from: a command, a background process or a terminal.
 type source struct {
 	stream, exec, process string
+	terminal              *pool.Terminal // nil of the others
 	session               string
 	output                string // the event of a chunk
 	journal               *pool.Journal
@@ -40,6 +42,30 @@ func processSource(p *pool.Process) source {
 	}
 }
 
+func termSource(t *pool.Terminal) source {
+	return source{
+		stream: t.StreamID(), terminal: t, session: t.Session().ID(), output: "term.output",
+		journal: t.Journal(), done: t.Done(), endOffset: t.Journal().Size,
+		exit: func() (string, any) { i := t.Info(); return "term.exit", &i },
+	}
+}
+
+// term is the terminal's id, "" of the others.
+func (src *source) term() string {
+	if src.terminal == nil {
+		return ""
+	}
+	return src.terminal.ID()
+}
+
+// name is the id that events of the session know it by, where those are not to be told twice; "" of a process.
+func (src *source) name() string {
+	if src.terminal != nil {
+		return src.terminal.ID()
+	}
+	return src.exec
+}
+
 func (src *source) ended() bool {
 	select {
 	case <-src.done:
@@ -49,8 +75,8 @@ func (src *source) ended() bool {
 	}
 }
 
-func (src *source) attach(offset int64, block bool) (*pool.Reader, error) {
-	r, err := src.journal.Attach(offset, pool.Follow{Block: block, Text: true})
+func (src *source) attach(offset int64, f pool.Follow) (*pool.Reader, error) {
+	r, err := src.journal.Attach(offset, f)
 	if errors.Is(err, pool.ErrBeyond) {
 		return nil, protocol.Errorf(protocol.StreamNotFound, "offset lies beyond the end of the stream").With("size", src.journal.Size())
 	}
@@ -62,8 +88,15 @@ func (src *source) attach(offset int64, block bool) (*pool.Reader, error) {
 type subscription struct {
 	source
 	*fate
-	r     *pool.Reader
-	least int64 // what was there at the start is sent also when the command had ended before
+	r          *pool.Reader
+	no         uint64        // in binary frames
+	view       *pool.Viewer  // at a terminal; nil at anything else
+	showScreen bool          // a terminal's screen comes first
+	block      bool          // what r was attached with
+	credit     *credit       // nil: the transport's flow control is all there is; set before the pump starts
+	stopped    chan struct{} // closed by stop
+	stopping   sync.Once
+	least      int64 // what was there at the start is sent also when the command had ended before
 }
 
 // fate is how a subscription ended, for those who ask when it is no more.
@@ -74,27 +107,41 @@ type fate struct {
 }
 
 // stop makes the pump end; it is gone when gone is closed.
-func (sub *subscription) stop() { sub.r.Close() }
+func (sub *subscription) stop() {
+	sub.r.Close()
+	sub.stopping.Do(func() { close(sub.stopped) })
+}
 
 // subscribeLocked answers k and sends the stream from offset on. Called with mu held.
 func (c *conn) subscribeLocked(k *call, src source, offset int64, onSlow string) (any, error) {
-	return c.followLocked(k, src, offset, onSlow, &protocol.StreamOpened{ExecID: src.exec, ProcessID: src.process, StreamID: src.stream, Offset: offset})
+	block := onSlow != "skip"
+	return c.followLocked(k, src, offset, block, func(sub *subscription) any {
+		return &protocol.StreamOpened{ExecID: src.exec, ProcessID: src.process, StreamID: src.stream, StreamNo: c.number(sub), Offset: offset}
+	})
+}
+
+// number is what the client must know of a stream whose output comes in binary frames.
+func (c *conn) number(sub *subscription) uint64 {
+	if !c.binary {
+		return 0 // absent
+	}
+	return sub.no
 }
 
 // followLocked is subscribeLocked with an answer of its own. The goroutine that gives the answer is the one that pumps: nothing of the
 // stream can come before it. A subscription that there was is over by then. Called with mu held.
-func (c *conn) followLocked(k *call, src source, offset int64, onSlow string, answer any) (any, error) {
-	block := onSlow != "skip" && c.who.Role != Viewer // who may change nothing may not hold up a command either
-	sub, before, err := c.joinLocked(src, offset, block)
+func (c *conn) followLocked(k *call, src source, offset int64, block bool, answer func(*subscription) any) (any, error) {
+	sub, before, err := c.joinLocked(src, offset, block && c.who.Role != Viewer) // who may change nothing may not hold up a command either
 	if err != nil {
 		return nil, err
 	}
+	data := answer(sub)
 	c.asked.Store(true)
 	c.spawn(func() { // answers and pumps; ends with the stream, stop or ctx; serve waits for it
 		if before != nil {
 			<-before.gone
 		}
-		k.answer(answer, nil)
+		k.answer(data, nil)
 		c.pump(sub)
 	})
 	return nil, errLater
@@ -106,17 +153,19 @@ func (c *conn) joinLocked(src source, offset int64, block bool) (sub, before *su
 	if before == nil && len(c.subs) >= maxStreams {
 		return nil, nil, protocol.Errorf(protocol.LimitExceeded, "this connection follows %d streams", maxStreams).With("limit", maxStreams)
 	}
-	r, err := src.attach(offset, block)
+	// A binary frame may end in the middle of a character: what is typed is to be seen at once.
+	r, err := src.attach(offset, pool.Follow{Block: block, Text: !c.binary})
 	if err != nil {
 		return nil, nil, err
 	}
-	sub = &subscription{source: src, fate: &fate{gone: make(chan struct{})}, r: r, least: src.journal.Size()}
+	c.streamNo++
+	sub = &subscription{source: src, fate: &fate{gone: make(chan struct{})}, r: r, no: c.streamNo, block: block, stopped: make(chan struct{}), least: src.journal.Size()}
 	c.subs[src.stream] = sub
 	if before != nil {
 		before.next = sub.fate
 		before.stop()
-	} else if w := c.watches[src.session]; w != nil && src.exec != "" {
-		w.noteLocked(src.exec, sub.fate)
+	} else if w := c.watches[src.session]; w != nil && src.name() != "" {
+		w.noteLocked(src.name(), sub.fate)
 	}
 	return sub, before, nil
 }
@@ -144,6 +193,9 @@ func (c *conn) pump(sub *subscription) {
 	defer func() {
 		release()
 		sub.r.Close() // the command need not wait for us any more
+		if sub.view != nil {
+			sub.view.Leave()
+		}
 		c.mu.Lock()
 		if c.subs[sub.stream] == sub {
 			delete(c.subs, sub.stream)
@@ -152,6 +204,9 @@ func (c *conn) pump(sub *subscription) {
 		close(sub.gone)
 	}()
 
+	if sub.showScreen && !c.screen(sub, -1) {
+		return
+	}
 	running := until{context.Background(), sub.done}
 	for {
 		ch, err := sub.r.Next(running)
@@ -173,7 +228,7 @@ func (c *conn) pump(sub *subscription) {
 		break
 	}
 	// It has ended. What it left behind may go on writing: that belongs to the stream, but this subscription has an end.
-	for end := max(sub.endOffset(), sub.least); sub.r.Offset() < end; {
+	for end := max(sub.endOffset(), sub.least); sub.r.Behind(end); {
 		ch, err := sub.r.Next(context.Background())
 		if err == io.EOF {
 			break
@@ -190,6 +245,12 @@ func (c *conn) pump(sub *subscription) {
 
 // chunk sends one piece of output, and before it what is missing, and reports whether the client is still there.
 func (c *conn) chunk(sub *subscription, ch pool.Chunk) bool {
+	if ev, ok := ch.Note.(protocol.Event); ok {
+		return c.event(ev.Name, ev.Data)
+	}
+	if ch.Gap > 0 && sub.terminal != nil {
+		return c.screen(sub, ch.Offset-ch.Gap)
+	}
 	if ch.Gap > 0 {
 		c.srv.m.Gaps.Inc()
 		c.srv.m.GapBytes.Add(float64(ch.Gap))
@@ -198,12 +259,40 @@ func (c *conn) chunk(sub *subscription, ch pool.Chunk) bool {
 		}
 	}
 	o := protocol.Output{
-		StreamID: sub.stream, ExecID: sub.exec, ProcessID: sub.process,
+		StreamID: sub.stream, TermID: sub.term(), ExecID: sub.exec, ProcessID: sub.process,
 		Offset: ch.Offset, Stream: ch.Stream.String(), Data: ch.Data, Replay: ch.Replay,
 	}
-	err := c.out.send(func(dst []byte) []byte { return protocol.AppendOutput(dst, sub.output, &o) })
+	return c.output(sub, &o)
+}
+
+// screen sends what a terminal shows in place of output from offset from on, which is gone: from is negative where the
+// client has asked for it.
+func (c *conn) screen(sub *subscription, from int64) bool {
+	text, at := sub.terminal.Screen()
+	sub.r.Skip(at)
+	if from >= 0 {
+		c.srv.m.Gaps.Inc()
+		c.srv.m.GapBytes.Add(float64(at - from))
+		if !c.event("stream.gap", &protocol.StreamGap{StreamID: sub.stream, From: from, To: at}) {
+			return false
+		}
+	}
+	return c.output(sub, &protocol.Output{StreamID: sub.stream, TermID: sub.terminal.ID(), Offset: at, Stream: "tty", Data: text, Replay: true, Snapshot: true})
+}
+
+// output sends a piece of output as this client wants it.
+func (c *conn) output(sub *subscription, o *protocol.Output) bool {
+	if !sub.await(c.ctx, o.Offset, c.srv.cfg.SlowClient) {
+		return false
+	}
+	var err error
+	if c.binary {
+		err = c.out.sendBinary(func(dst []byte) []byte { return protocol.AppendBinary(dst, sub.no, o) })
+	} else {
+		err = c.out.send(func(dst []byte) []byte { return protocol.AppendOutput(dst, sub.output, o) })
+	}
 	if err == nil {
-		c.bytesOut.Add(float64(len(ch.Data)))
+		c.bytesOut.Add(float64(len(o.Data)))
 	}
 	c.sent(err)
 	return err == nil

@@ -36,7 +36,8 @@ func newUnixTransport(s *Server, sock *socket) *unixTransport {
 	return &unixTransport{sock: sock, out: out, limit: int(s.cfg.MaxFrame), stall: s.cfg.stall}
 }
 
-func sealLine(msg []byte) []byte { return append(msg, '\n')[headroom:] }
+// sealLine ends a line; there are no binary messages here.
+func sealLine(msg []byte, _ bool) []byte { return append(msg, '\n')[headroom:] }
 
 func (t *unixTransport) name() string { return "unix" }
 

@@ -133,6 +133,10 @@ func (w *watch) tell(ev protocol.Event) bool {
 		if w.wait(data.ExecID) {
 			return true
 		}
+	case protocol.TermInfo:
+		if ev.Name == "term.exit" && w.wait(data.TermID) {
+			return true
+		}
 	}
 	return w.c.event(ev.Name, ev.Data)
 }
@@ -157,6 +161,9 @@ func (w *watch) follow(e *pool.Exec) {
 	w.noteLocked(src.exec, sub.fate)
 	w.outputs.Go(func() { // pumps; ends with the command, the watch or the connection; run waits for it
 		defer context.AfterFunc(w.ctx, sub.stop)()
+		if c.binary { // nobody asked for this stream, so no answer has its number
+			c.event("stream.started", &protocol.StreamStarted{StreamID: src.stream, StreamNo: sub.no, ExecID: src.exec})
+		}
 		c.pump(sub)
 	})
 }

@@ -3,7 +3,7 @@ package web
 import (
 	"bufio"
 	"context"
-	"encoding/binary"
+	encoding "encoding/binary"
 	"io"
 	"net"
 	"net/http"
@@ -52,8 +52,8 @@ func acceptWebSocket(s *Server, w http.ResponseWriter, r *http.Request) (*wsTran
 	t := &wsTransport{out: out, srv: s, pong: make(chan []byte, 1), flood: make(chan struct{}, 1)}
 	t.heard()
 	ws, err := websocket.Accept(&hijack{w, t}, r, &websocket.AcceptOptions{
-		Subprotocols:       []string{subprotocol},
-		InsecureSkipVerify: true, // originAllowed has looked, and is stricter
+		Subprotocols:       []string{subprotocolBinary, subprotocol}, // the first that the client offers too
+		InsecureSkipVerify: true,                                     // originAllowed has looked, and is stricter
 		OnPingReceived: func(_ context.Context, p []byte) bool {
 			if t.control() {
 				t.answerPing(p)
@@ -232,14 +232,15 @@ func (t *wsTransport) close() {
 }
 
 const (
-	opText = 0x1
-	opPing = 0x9
-	opPong = 0xa
-	fin    = 0x80
+	opText   = 0x1
+	opBinary = 0x2
+	opPing   = 0x9
+	opPong   = 0xa
+	fin      = 0x80
 )
 
-// sealWebSocket writes the header of a final text frame into the headroom before msg (RFC 6455 §5.2; a server's frames are not masked).
-func sealWebSocket(msg []byte) []byte {
+// sealWebSocket writes the header of a final frame into the headroom before msg (RFC 6455 §5.2; a server's frames are not masked).
+func sealWebSocket(msg []byte, binary bool) []byte {
 	n := len(msg) - headroom
 	switch {
 	case n < 126:
@@ -248,13 +249,16 @@ func sealWebSocket(msg []byte) []byte {
 	case n < 1<<16:
 		msg = msg[headroom-4:]
 		msg[1] = 126
-		binary.BigEndian.PutUint16(msg[2:], uint16(n))
+		encoding.BigEndian.PutUint16(msg[2:], uint16(n))
 	default:
 		msg = msg[headroom-10:]
 		msg[1] = 127
-		binary.BigEndian.PutUint64(msg[2:], uint64(n))
+		encoding.BigEndian.PutUint64(msg[2:], uint64(n))
 	}
 	msg[0] = fin | opText
+	if binary {
+		msg[0] = fin | opBinary
+	}
 	return msg
 }
 

@@ -162,6 +162,7 @@ func hint(err error) error {
 		protocol.MaxSessionsReached: "end one with `trl kill`, or raise --max-sessions",
 		protocol.ExecNotFound:       "it has ended too long ago (see --retention), or was never yours",
 		protocol.ProcessNotFound:    "see `trl ps SESSION`",
+		protocol.TermNotFound:       "it has ended too long ago (see --retention), or was never yours",
 		protocol.WorkingDirNotFound: "the directory must exist where the gateway runs",
 		protocol.InvalidParams:      "see --help",
 		protocol.Forbidden:          "this token's role does not allow it",
@@ -241,6 +242,7 @@ const (
 	sessionID kind = iota // or a session's name
 	execID
 	processID
+	terminalID
 )
 
 func kindOf(arg string) kind {
@@ -249,6 +251,8 @@ func kindOf(arg string) kind {
 		return execID
 	case isID(arg, "p-"):
 		return processID
+	case isID(arg, "t-"):
+		return terminalID
 	}
 	return sessionID
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -17,8 +18,8 @@ func newKill() *cobra.Command {
 		force bool
 	)
 	cmd := &cobra.Command{
-		Use: "kill ID", Short: "End a session, a command or a background process",
-		Long: `End a session (id or name), a command (exec id) or a background process (process id): TERM to everything in it, a grace
+		Use: "kill ID", Short: "End a session, a command, a background process or a terminal",
+		Long: `End a session (id or name), a command (exec id), a background process (process id) or a terminal (its id; HUP first): TERM to everything in it, a grace
 time, then KILL; answered when nothing is left. --force does not give the grace time.
 
 With --signal that one signal is sent instead, to the processes of the command or the process; of a session's, to those of
@@ -53,6 +54,11 @@ func kill(ctx context.Context, t *target, id, sig string, force bool) (raw jsont
 	switch kindOf(id) {
 	case execID:
 		err = t.call(ctx, "exec.cancel", protocol.ExecCancel{ExecID: id, Signal: sig, KillGrace: grace}, &raw)
+	case terminalID:
+		if sig != "" {
+			return nil, refuse(errors.New("--signal is not for terminals"), "type the key instead, or end it without --signal")
+		}
+		err = t.call(ctx, "term.close", protocol.TermClose{TermID: id, KillGrace: grace}, &raw)
 	case processID:
 		err = t.call(ctx, "process.kill", protocol.ProcessKill{ProcessID: id, Signal: sig, KillGrace: grace}, &raw)
 	default:

@@ -72,7 +72,7 @@ func execute(args []string, start beginning) int {
 		return int(code)
 	}
 	complain(os.Stderr, err)
-	if cmd.Name() == "run" {
+	if cmd.Name() == "run" || cmd.Name() == "term" || cmd.Name() == "attach" {
 		return exitOwn
 	}
 	return 1
@@ -86,6 +86,8 @@ func newRoot(start beginning) *cobra.Command {
 
   trl serve                        start the gateway
   trl run -- 'cd /tmp && pwd'      run a command in your session; the next one is already in /tmp
+  trl term                         open a terminal there; Ctrl-P Ctrl-Q leaves it running
+  trl attach SESSION               come back to it
   trl ls                           what is running`,
 		Version:           buildVersion(),
 		SilenceErrors:     true, // execute prints them, with their hints
@@ -96,7 +98,7 @@ func newRoot(start beginning) *cobra.Command {
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return refuse(err, "see `%s --help`", cmd.CommandPath())
 	})
-	root.AddCommand(newServe(start), newRun(), newList(), newInfo(), newProcesses(), newLogs(), newKill(), newStats(), newUpgrade(), newDoctor(), newVersion(), newUndertaker())
+	root.AddCommand(newServe(start), newRun(), newTerm(), newAttach(), newList(), newInfo(), newProcesses(), newLogs(), newKill(), newStats(), newUpgrade(), newDoctor(), newVersion(), newUndertaker())
 	return root
 }
 
@@ -105,7 +107,7 @@ type exitCode int
 
 func (c exitCode) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
 
-// Exit codes of trl run that are not the command's own; the numbers of timeout(1).
+// Exit codes of trl run, term and attach that are not the command's own; the numbers of timeout(1).
 const (
 	exitTimeout = 124
 	exitOwn     = 125

@@ -155,6 +155,13 @@ func (f *runFlags) request(args []string) (protocol.Exec, error) {
 		s := protocol.Seconds(f.timeout.Seconds())
 		q.Timeout = &s
 	}
+	q.Env = f.variables()
+	return q, nil
+}
+
+// variables are those of --env, nil when there is none.
+func (f *runFlags) variables() protocol.Env {
+	var env protocol.Env
 	for _, kv := range f.env {
 		k, v, set := strings.Cut(kv, "=")
 		if !set {
@@ -162,12 +169,12 @@ func (f *runFlags) request(args []string) (protocol.Exec, error) {
 				continue
 			}
 		}
-		if q.Env == nil {
-			q.Env = protocol.Env{}
+		if env == nil {
+			env = protocol.Env{}
 		}
-		q.Env[k] = &v
+		env[k] = &v
 	}
-	return q, nil
+	return env
 }
 
 // start starts the command, making the named session when there is none.

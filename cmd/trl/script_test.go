@@ -37,6 +37,7 @@ func TestScripts(t *testing.T) {
 			e.Setenv("HOME", e.WorkDir)
 			e.Setenv("TRL_STATE_DIR", filepath.Join(e.WorkDir, "state"))
 			e.Values[childrenKey{}] = map[string]*child{}
+			e.Values[ttysKey{}] = map[string]*tty{}
 			return nil
 		},
 		Condition: func(name string) (bool, error) {
@@ -53,6 +54,12 @@ func TestScripts(t *testing.T) {
 			"code":   cmdCode,
 			"until":  cmdUntil,
 			"mode":   cmdMode,
+
+			"tty":      cmdTTY,
+			"type":     cmdType,
+			"sees":     cmdSees,
+			"winsize":  cmdWinsize,
+			"restored": cmdRestored,
 		},
 	})
 }

@@ -82,6 +82,7 @@ type sWorld struct {
 	ended  string  // session that has ended, its command
 	exec   map[string]string
 	proc   string
+	term   string  // 101 by 37, printing numbers
 	before int     // bytes of the process's log
 	made   float64 // trl_exec_queue_seconds_count: commands begun
 	died   float64 // trl_gateway_crashes_total
@@ -115,6 +116,7 @@ func sMake(t *testing.T, g *server) *sWorld {
 	expect(t, c.run(w.main, `cd /usr; V=kept; f() { echo "$V in $PWD, $(ulimit -n)"; }`), 0, "", "")
 	expect(t, c.run(w.main, "echo x >>"+w.path("once")+"; echo once", object{"request_key": "k"}), 0, "once\n", "")
 	w.proc = c.call("process.start", object{"session_id": w.main, "command": w.nap + " & " + counting("p", w.path("never"))}).str("process_id")
+	w.term = c.call("term.open", object{"session_id": w.main, "cols": 101, "rows": 37, "on_slow": "skip", "command": counting("t", w.path("enough"))}).str("term_id")
 	for name, q := range map[string]object{
 		"timed": {"session_id": timed, "command": w.nap, "timeout_s": 3, "kill_grace_s": 1},
 		"busy":  {"session_id": w.busy, "command": counting("o", w.path("go"))},
@@ -281,6 +283,18 @@ func (w *sWorld) sLook(t *testing.T, after *server, conn *client) map[string]str
 		if !whole || n == 0 {
 			t.Errorf("the log is %q", brief(text))
 		}
+	}
+	if f := c.try("term.attach", object{"term_id": w.term, "offset": 0}); lost(f) {
+		got["terminals, what runs in them, their size"], got["their output and screen"] = "no", "no"
+	} else {
+		got["terminals, what runs in them, their size"] = sYes(f.Data.str("state") == "running" && f.Data.num("cols") == 101 && f.Data.num("rows") == 37)
+		shown := c.call("term.snapshot", object{"term_id": w.term})
+		if err := os.WriteFile(w.path("enough"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		text, exit := c.output(f.Data.str("stream_id"), 0)
+		n, whole := sNumbered("t", strings.ReplaceAll(text, "\r\n", "\n"))
+		got["their output and screen"] = sYes(whole && n > 0 && exit.num("exit_code") == 7 && strings.Contains(fmt.Sprint(shown["lines"]), "t1"))
 	}
 	if err := os.WriteFile(w.path("go"), nil, 0o600); err != nil {
 		t.Fatal(err)

@@ -1,5 +1,5 @@
 // Command bench measures a built trl beside the floors of docs/PERFORMANCE.md: a bare bash on a pipe, a bare WebSocket
-// echo in a process of its own, a bare pipe copied into WebSocket messages. Floor and product take turns in one run, so
+// echo in a process of its own, a bare pipe copied into WebSocket messages, a bare PTY behind a WebSocket. Floor and product take turns in one run, so
 // that what disturbs one disturbs the other; medians and their ratios are printed, never asserted.
 package main
 
@@ -87,6 +87,7 @@ func run() (err error) {
 	n, followed := *stream<<20, session(c, "/bin/bash")
 	fs, ts := turns(5, func() { pump(wsEcho, n) }, func() { follow(c, followed, n) })
 	rates(n, fs, ts)
+	terminals(floor.addr, gw.addr)
 	return beside(c)
 }
 
@@ -292,6 +293,7 @@ func echo() {
 	l := must(net.Listen("tcp", "127.0.0.1:0"))
 	fmt.Println("http://" + l.Addr().String())
 	mux := http.NewServeMux()
+	mux.HandleFunc("/pty", echoPTY)
 	mux.HandleFunc("/echo", func(w http.ResponseWriter, r *http.Request) {
 		c, err := websocket.Accept(w, r, nil)
 		if err != nil {

@@ -7,6 +7,7 @@ package journal
 
 import (
 	"errors"
+	"slices"
 	"sync"
 	"time"
 	"unicode/utf8"
@@ -350,6 +351,23 @@ func (j *Journal) Totals() (stdout, stderr int64) {
 		}
 	}
 	return stdout, stderr
+}
+
+// maxNotes bounds what waits for one reader: who is that far behind misses the oldest.
+const maxNotes = 256
+
+// Note tells every reader that is attached now something that happened beside the bytes: after all that was written
+// before it. It is not kept for anybody else.
+func (j *Journal) Note(v any) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, r := range j.readers {
+		if len(r.notes) >= maxNotes {
+			r.notes = slices.Delete(r.notes, 0, 1)
+		}
+		r.notes = append(r.notes, note{j.size, v})
+		r.wakeLocked()
+	}
 }
 
 // Attach returns a reader that begins at offset. Below Start it first learns of the gap; below 0 means "from the oldest

@@ -30,6 +30,12 @@ type Chunk struct {
 	Data   []byte // valid until the next Next or TryNext
 	Gap    int64
 	Replay bool // was there before Attach
+	Note   any  // not nil: what Journal.Note told, and no bytes
+}
+
+type note struct {
+	at int64
+	v  any
 }
 
 // Reader follows a journal. Next and TryNext belong to one goroutine at a time, the rest is for any.
@@ -46,6 +52,7 @@ type Reader struct {
 
 	// guarded by j.mu
 	pos     int64 // next offset to deliver
+	notes   []note
 	block   bool
 	waiting bool // Next is, or was, asleep since it last looked: a token is due
 	closed  bool
@@ -97,6 +104,10 @@ func (r *Reader) take(willWait bool) (c Chunk, ok bool, wait time.Duration, err 
 	switch {
 	case r.closed:
 		return c, false, 0, ErrReaderClosed
+	case len(r.notes) > 0 && r.notes[0].at <= r.pos:
+		c = Chunk{Offset: r.pos, Note: r.notes[0].v}
+		r.notes = slices.Delete(r.notes, 0, 1)
+		return c, true, 0, nil
 	case r.pos < j.size:
 		c.Offset = max(r.pos, j.startLocked())
 		c.Gap = c.Offset - r.pos
@@ -196,6 +207,21 @@ func (r *Reader) Offset() int64 {
 	r.j.mu.Lock()
 	defer r.j.mu.Unlock()
 	return r.pos
+}
+
+// Skip makes to the next offset to deliver; what is before it and was not delivered yet will not be. It is for a reader that
+// shows the result of those bytes instead.
+func (r *Reader) Skip(to int64) {
+	r.j.mu.Lock()
+	r.pos = max(r.pos, min(to, r.j.size))
+	r.j.unlock()
+}
+
+// Behind tells whether something before end is to be delivered yet: bytes, or what was noted among them.
+func (r *Reader) Behind(end int64) bool {
+	r.j.mu.Lock()
+	defer r.j.mu.Unlock()
+	return r.pos < end || len(r.notes) > 0 && r.notes[0].at <= end
 }
 
 // Close detaches the reader and wakes its Next. Idempotent.

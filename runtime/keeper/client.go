@@ -577,7 +577,7 @@ func (c *cell) call(m message, files ...int) (message, error) {
 func (c *cell) Number() int { return c.number }
 
 func (c *cell) Spawn(s runtime.Spec) (runtime.KeptChild, error) {
-	req := spawn{Path: []byte(s.Path), Argv: bytesOf(s.Argv), Env: bytesOf(s.Env), Dir: []byte(s.Dir)}
+	req := spawn{Path: []byte(s.Path), Argv: bytesOf(s.Argv), Env: bytesOf(s.Env), Dir: []byte(s.Dir), TTY: s.TTY}
 	var files []int
 	sent := map[*os.File]int{}
 	for _, f := range s.Files {

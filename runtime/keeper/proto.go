@@ -20,7 +20,7 @@ import (
 
 // Version of the protocol. Keeper and gateway are the same binary, except across an upgrade in place: any change of a
 // message needs a new number.
-const Version = 2
+const Version = 3
 
 const (
 	maxInline = 64 << 10 // of a packet; longer messages go in a memfd. A third of what a socket buffer holds
@@ -109,6 +109,7 @@ type spawn struct {
 	Argv  [][]byte `json:"argv"`
 	Env   [][]byte `json:"env"`
 	Dir   []byte   `json:"dir"`
+	TTY   bool     `json:"tty,omitzero"`
 	Slots []int    `json:"slots"` // for each descriptor of the child, which of the message's it is; -1: closed
 }
 

@@ -460,7 +460,7 @@ func (s *server) spawn(l *link, m message, files []int) error {
 		return fmt.Errorf("spawn: %w", fs.ErrInvalid)
 	}
 	spec := runtime.Spec{
-		Path: string(m.Spawn.Path), Argv: texts(m.Spawn.Argv), Env: texts(m.Spawn.Env), Dir: string(m.Spawn.Dir),
+		Path: string(m.Spawn.Path), Argv: texts(m.Spawn.Argv), Env: texts(m.Spawn.Env), Dir: string(m.Spawn.Dir), TTY: m.Spawn.TTY,
 		Files: make([]*os.File, len(m.Spawn.Slots)), Cell: c,
 	}
 	for i, slot := range m.Spawn.Slots {

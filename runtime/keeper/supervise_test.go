@@ -159,7 +159,8 @@ func TestKeeperAsPID1(t *testing.T) {
 
 func FuzzDecode(f *testing.F) {
 	for _, text := range []string{
-		`{"op":"hello","version":1}`, `{"op":"spawn","id":1,"spawn":{"path":"L2Jpbi9zaA==","argv":["c2g="],"env":[],"dir":"","slots":[0,-1]}}`,
+		`{"op":"hello","version":3}`, `{"op":"spawn","id":1,"spawn":{"path":"L2Jpbi9zaA==","argv":["c2g="],"env":[],"dir":"","slots":[0,-1]}}`,
+		`{"op":"spawn","id":2,"group":"s-1","cell":1,"spawn":{"path":"L2Jpbi9zaA==","argv":["c2g="],"env":[],"dir":"","tty":true,"slots":[0,0,0]}}`,
 		`{"op":"hello","state":{"epoch":"x","groups":[{"id":"s-1","cells":[{"number":1,"mark":18446744073709551615,"listed":true}]}]}}`,
 		`{"op":"answer","id":1,"fault":{"text":"x","errno":2}}`, `{"op":"what"}`, `{"op":"exit","files":-1}`, `[`, ``,
 	} {

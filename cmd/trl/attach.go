@@ -1,0 +1,363 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"trl/client"
+	"trl/protocol"
+	"trl/runtime/screen"
+)
+
+// defaultDetach is docker's: two keys that no shell binds one after the other.
+const defaultDetach = "ctrl-p,ctrl-q"
+
+const detachHelp = "leave the terminal, which runs on, at these `keys` (comma-separated: a, ctrl-a, ctrl-[ …; empty: never)"
+
+func newTerm() *cobra.Command {
+	var (
+		t            *target
+		session, cwd string
+		env          []string
+		keys         string
+	)
+	cmd := &cobra.Command{
+		Use:   "term [flags] [-- COMMAND…]",
+		Short: "Open a terminal in a session and attach to it",
+		Long: `Open a terminal in a session, with the session's shell or a command in it, and attach to it.
+It starts in the session's directory with its exported variables. Without --session that is your session "default";
+a session that does not exist yet is made.
+
+The exit code is that of what ran in it; 128+n when signal n ended it. Ctrl-P Ctrl-Q leaves it running:
+trl attach comes back.`,
+		Example: `  trl term
+  trl term --session build -- htop`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			detach, err := parseKeys(keys)
+			if err != nil {
+				return err
+			}
+			cols, rows, err := window()
+			if err != nil {
+				return err
+			}
+			f := runFlags{target: t, cwd: cwd, env: env, session: session}
+			q := protocol.TermOpen{Cols: cols, Rows: rows, WorkingDir: cwd}
+			if len(args) > 0 {
+				x, err := f.request(args)
+				if err != nil {
+					return err
+				}
+				q.Command = x.Command
+			}
+			q.Env = f.variables()
+			if session != "" {
+				q.SessionRef = sessionRef(session)
+			}
+			ctx := cmd.Context()
+			c, err := t.dial(ctx, lostInRaw)
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			term, err := c.OpenTerminal(ctx, q)
+			var e *protocol.Error
+			if q.Session != "" && errors.As(err, &e) && (e.Code == protocol.SessionNotFound || e.Code == protocol.SessionTerminated) {
+				if err = c.Call(ctx, "session.create", protocol.SessionCreate{Name: q.Session, IfExists: "return"}, nil); err == nil {
+					term, err = c.OpenTerminal(ctx, q)
+				}
+			}
+			if err != nil {
+				return hint(err)
+			}
+			return sit(ctx, term, true, detach)
+		},
+	}
+	cmd.Flags().SetInterspersed(false) // what follows the command belongs to it
+	t = connection(cmd)
+	cmd.Flags().StringVarP(&session, "session", "s", "", "open it in this session (`name` or id)")
+	cmd.Flags().StringVar(&cwd, "cwd", "", "start in this `directory` of the gateway's machine")
+	cmd.Flags().StringArrayVarP(&env, "env", "e", nil, "set a variable for this terminal (`K=V`; K alone: as it is here; repeatable)")
+	cmd.Flags().StringVar(&keys, "detach-keys", defaultDetach, detachHelp)
+	_ = cmd.RegisterFlagCompletionFunc("session", completeSessions(t))
+	return cmd
+}
+
+func newAttach() *cobra.Command {
+	var (
+		t    *target
+		view bool
+		keys string
+	)
+	cmd := &cobra.Command{
+		Use:   "attach TERM|SESSION",
+		Short: "Attach to a terminal",
+		Long: `Attach to a terminal (its id), or to the latest one of a session (name or id). What it shows is drawn first.
+Several clients may be attached: all may type but those with --view, and the size is that of who was active last.
+
+The exit code is that of what ran in it; 0 after Ctrl-P Ctrl-Q, which leaves it running.`,
+		Args: oneArg,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			detach, err := parseKeys(keys)
+			if err != nil {
+				return err
+			}
+			cols, rows, err := window()
+			if err != nil {
+				return err
+			}
+			ctx := cmd.Context()
+			c, err := t.dial(ctx, lostInRaw)
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			id, err := terminalOf(ctx, c, args[0])
+			if err != nil {
+				return hint(err)
+			}
+			term, err := c.AttachTerminal(ctx, id, !view, cols, rows)
+			if err != nil {
+				return hint(err)
+			}
+			return sit(ctx, term, !view, detach)
+		},
+	}
+	t = connection(cmd)
+	cmd.Flags().BoolVar(&view, "view", false, "look, without typing or setting the size")
+	cmd.Flags().StringVar(&keys, "detach-keys", defaultDetach, detachHelp)
+	cmd.ValidArgsFunction = completeSessions(t)
+	return cmd
+}
+
+// terminalOf finds which terminal is meant: the id itself, or the latest that runs in the session.
+func terminalOf(ctx context.Context, c *client.Client, arg string) (string, error) {
+	if kindOf(arg) == terminalID {
+		return arg, nil
+	}
+	var all protocol.Terminals
+	if err := c.Call(ctx, "term.list", sessionRef(arg), &all); err != nil {
+		return "", err
+	}
+	id := ""
+	for _, t := range all.Terminals {
+		if t.State == "running" {
+			id = t.TermID
+		}
+	}
+	if id == "" {
+		return "", refuse(fmt.Errorf("session %s has no terminal", arg), "open one with `trl term --session %s`", arg)
+	}
+	return id, nil
+}
+
+// window is the size of our terminal; an error where we have none.
+func window() (cols, rows int, err error) {
+	for fd, name := range []string{"stdin", "stdout"} {
+		if _, err := unix.IoctlGetTermios(fd, unix.TCGETS); err != nil {
+			return 0, 0, refuse(fmt.Errorf("%s is no terminal", name), "`trl run` needs none")
+		}
+	}
+	w, err := unix.IoctlGetWinsize(1, unix.TIOCGWINSZ)
+	if err != nil {
+		return 0, 0, fmt.Errorf("size of the terminal: %w", err)
+	}
+	if w.Col == 0 || w.Row == 0 { // a terminal that nobody gave a size, as over a serial line
+		return 80, 24, nil
+	}
+	return min(int(w.Col), protocol.MaxSize), min(int(w.Row), protocol.MaxSize), nil
+}
+
+func lostInRaw(why error) {
+	fmt.Fprintf(os.Stderr, "\r\ntrl: connection lost (%s), connecting again\r\n", printable(why.Error()))
+}
+
+// raw makes our terminal pass every key on, and returns what puts it back.
+func raw() (restore func(), err error) {
+	before, err := unix.IoctlGetTermios(0, unix.TCGETS)
+	if err != nil {
+		return nil, fmt.Errorf("terminal: %w", err)
+	}
+	mode := *before
+	mode.Iflag &^= unix.IGNBRK | unix.BRKINT | unix.PARMRK | unix.ISTRIP | unix.INLCR | unix.IGNCR | unix.ICRNL | unix.IXON
+	mode.Oflag &^= unix.OPOST
+	mode.Lflag &^= unix.ECHO | unix.ECHONL | unix.ICANON | unix.ISIG | unix.IEXTEN
+	mode.Cflag = mode.Cflag&^(unix.CSIZE|unix.PARENB) | unix.CS8
+	mode.Cc[unix.VMIN], mode.Cc[unix.VTIME] = 1, 0
+	if err := unix.IoctlSetTermios(0, unix.TCSETS, &mode); err != nil {
+		return nil, fmt.Errorf("terminal: %w", err)
+	}
+	return func() { _ = unix.IoctlSetTermios(0, unix.TCSETSW, before) }, nil
+}
+
+// neutral takes back what programs switch on and a terminal that they no longer run in must not have: mouse reports,
+// bracketed paste, focus events; and by a soft reset (DECSTR) margins, colours, a hidden cursor, keypad modes.
+const neutral = "\x1b[?9l\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1004l\x1b[?1006l\x1b[?2004l\x1b[!p\x1b[?25h\x1b[m"
+
+// sit is our time at a terminal: until it ends, the detach keys, or a signal. On each way out our own terminal is as it was.
+func sit(ctx context.Context, t *client.Terminal, control bool, detach []byte) (err error) {
+	defer t.Close()
+	restore, err := raw()
+	if err != nil {
+		return err
+	}
+	marks := screen.NewMarks("") // which only tells whether the alternate screen is shown
+	last := ""
+	defer func() {
+		if marks.Alternate() {
+			fmt.Fprint(os.Stdout, "\x1b[?1049l")
+		}
+		fmt.Fprint(os.Stdout, neutral+"\r\n"+last)
+		restore()
+	}()
+	ctx, leave := context.WithCancelCause(ctx)
+	defer leave(nil)
+	signals := make(chan os.Signal, 4)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGWINCH)
+	defer signal.Stop(signals)
+	go watchSignals(ctx, t, control, signals, leave) // ends with ctx
+	go typeKeys(ctx, t, control, detach, leave)      // ends with the program: a read from a terminal cannot be given up
+
+	for {
+		k, err := t.Next(ctx)
+		switch {
+		case errors.Is(err, errDetached):
+			last = fmt.Sprintf("[left %s, which runs on: trl attach %s]\r\n", t.ID(), t.ID())
+			return nil
+		case errors.Is(err, io.EOF):
+			return endOf(t.Exit())
+		case err != nil:
+			return hint(err)
+		}
+		marks.Write(k.Data)
+		if _, err := os.Stdout.Write(k.Data); err != nil {
+			return fmt.Errorf("terminal: %w", err)
+		}
+	}
+}
+
+// endOf is how the terminal's end becomes ours.
+func endOf(i protocol.TermInfo) error {
+	if i.ExitCode == nil {
+		return errors.New("how the terminal ended is not known")
+	}
+	if *i.ExitCode == 0 {
+		return nil
+	}
+	return exitCode(*i.ExitCode)
+}
+
+// errDetached ends sit when the detach keys were typed.
+var errDetached = errors.New("detached")
+
+func watchSignals(ctx context.Context, t *client.Terminal, control bool, signals <-chan os.Signal, leave func(error)) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case s := <-signals:
+			if s != syscall.SIGWINCH {
+				leave(exitCode(128 + int(s.(syscall.Signal))))
+				return
+			}
+			if cols, rows, err := window(); err == nil && control {
+				_ = t.Resize(ctx, cols, rows) // if it is lost, attaching again says it
+			}
+		}
+	}
+}
+
+func typeKeys(ctx context.Context, t *client.Terminal, control bool, detach []byte, leave func(error)) {
+	d := detector{keys: detach}
+	buf := make([]byte, 4<<10)
+	for {
+		n, err := os.Stdin.Read(buf)
+		if err != nil || n == 0 {
+			leave(errDetached) // our terminal is gone
+			return
+		}
+		p, left := d.take(buf[:n])
+		if len(p) > 0 && control {
+			if err := t.Input(ctx, p); err != nil {
+				var e *protocol.Error
+				switch {
+				case errors.As(err, &e) && e.Code == protocol.LimitExceeded:
+					fmt.Fprint(os.Stdout, "\a") // a line that the terminal cannot take
+				case errors.As(err, &e) && e.Code == protocol.StdinClosed: // its end is on the way
+				case ctx.Err() == nil:
+					leave(err)
+					return
+				}
+			}
+		}
+		if left {
+			leave(errDetached)
+			return
+		}
+	}
+}
+
+// detector finds the detach keys in what is typed. What may be their beginning is held back until the next key.
+type detector struct {
+	keys []byte
+	held int // how many of keys were the last that came
+}
+
+// take returns what is to be typed, and whether the keys came.
+func (d *detector) take(p []byte) (out []byte, found bool) {
+	if len(d.keys) == 0 {
+		return p, false
+	}
+	for _, c := range p {
+		for d.held > 0 && c != d.keys[d.held] {
+			// The longest end of what was held and c that the keys begin with, as in every search for a word.
+			out = append(out, d.keys[0])
+			rest := d.keys[1:d.held]
+			d.held = 0
+			for n := len(rest); n > 0; n-- {
+				if bytes.HasPrefix(d.keys, rest[len(rest)-n:]) {
+					d.held = n
+					break
+				}
+			}
+			out = append(out, rest[:len(rest)-d.held]...)
+		}
+		if c != d.keys[d.held] {
+			out = append(out, c)
+			continue
+		}
+		if d.held++; d.held == len(d.keys) {
+			return out, true
+		}
+	}
+	return out, false
+}
+
+// parseKeys reads --detach-keys.
+func parseKeys(text string) (keys []byte, err error) {
+	if text == "" {
+		return nil, nil
+	}
+	for _, word := range strings.Split(text, ",") {
+		name, ctrl := strings.CutPrefix(strings.ToLower(word), "ctrl-")
+		switch {
+		case ctrl && len(name) == 1 && (name[0] >= 'a' && name[0] <= 'z' || strings.ContainsAny(name, `@[\]^_`)):
+			keys = append(keys, strings.ToUpper(name)[0]-'@')
+		case !ctrl && len(word) == 1 && word[0] > ' ' && word[0] < 0x7f:
+			keys = append(keys, word[0])
+		default:
+			return nil, refuse(fmt.Errorf("--detach-keys %q: no key %q", text, word), "write keys as a, ctrl-a or ctrl-], with commas between them")
+		}
+	}
+	return keys, nil
+}

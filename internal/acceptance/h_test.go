@@ -1,0 +1,659 @@
+package acceptance
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Terminals: section H, and the terminal lines of B, C, E and G.
+
+// hTerm is a terminal as one client sees it.
+type hTerm struct {
+	c      *client
+	id     string
+	stream string
+	text   string // what came so far; the last replay begins it anew
+	next   int    // offset after it
+	shots  int    // snapshots in it
+}
+
+// hOpen opens a terminal, 80 by 24 if nothing else is said.
+func (c *client) hOpen(session string, more ...object) *hTerm {
+	c.t.Helper()
+	d := c.call("term.open", with(object{"session_id": session, "cols": 80, "rows": 24}, with(more...)))
+	return &hTerm{c: c, id: d.str("term_id"), stream: d.str("stream_id")}
+}
+
+// attach attaches another client.
+func (h *hTerm) attach(c *client, more ...object) *hTerm {
+	c.t.Helper()
+	d := c.call("term.attach", with(object{"term_id": h.id}, with(more...)))
+	return &hTerm{c: c, id: h.id, stream: h.stream, next: d.num("offset")}
+}
+
+func (h *hTerm) ask(method string, more ...object) object {
+	h.c.t.Helper()
+	return h.c.call(method, with(object{"term_id": h.id}, with(more...)))
+}
+
+func (h *hTerm) keys(text string) { h.c.t.Helper(); h.ask("term.input", object{"data": text}) }
+
+// take waits for the next piece of output, or the exit, which it returns.
+func (h *hTerm) take() (exit object) {
+	h.c.t.Helper()
+	f := h.c.await("output of the terminal, after "+brief(h.text), func(f *frame) bool {
+		return f.Data.str("term_id") == h.id && (f.Event == "term.output" || f.Event == "term.exit") || f.Event == "stream.gap" && f.Data.str("stream_id") == h.stream
+	})
+	switch f.Event {
+	case "term.exit":
+		return f.Data
+	case "stream.gap":
+		if from := f.Data.num("from"); from != h.next {
+			h.c.t.Fatalf("gap from %d, want %d", from, h.next)
+		}
+		h.next = f.Data.num("to")
+		return nil
+	}
+	data := f.Data.text("data", "encoding")
+	if f.Data.yes("snapshot") {
+		if !f.Data.yes("replay") {
+			h.c.t.Errorf("a snapshot is no replay")
+		}
+		h.shots++
+		h.text, h.next = data, f.Data.num("offset")
+		return nil
+	}
+	if at := f.Data.num("offset"); at != h.next {
+		h.c.t.Fatalf("output at %d, want %d", at, h.next)
+	}
+	if f.Data.str("stream") != "tty" {
+		h.c.t.Errorf("output on %q", f.Data.str("stream"))
+	}
+	h.text += data
+	h.next += len(data)
+	return nil
+}
+
+// see waits until the output matches and returns what matched, in groups; it takes that away, and what was before.
+func (h *hTerm) see(pattern string) []string {
+	h.c.t.Helper()
+	re := regexp.MustCompile(pattern)
+	for {
+		if at := re.FindStringSubmatchIndex(h.text); at != nil {
+			m := re.FindStringSubmatch(h.text)
+			h.text = h.text[at[1]:]
+			return m
+		}
+		if exit := h.take(); exit != nil {
+			h.c.t.Fatalf("%s: terminal ended: %v after %s", pattern, exit, brief(h.text))
+		}
+	}
+}
+
+// end waits for the exit, and returns all output before it that was not taken.
+func (h *hTerm) end() (text string, exit object) {
+	h.c.t.Helper()
+	for exit == nil {
+		exit = h.take()
+	}
+	return h.text, exit
+}
+
+// screen polls the text of the screen until it matches.
+func (h *hTerm) screen(pattern string) object {
+	h.c.t.Helper()
+	re := regexp.MustCompile(pattern)
+	var s object
+	last := ""
+	defer func() {
+		if h.c.t.Failed() {
+			h.c.t.Logf("the screen is\n%s", last)
+		}
+	}()
+	eventually(h.c.t, "screen with "+pattern, func() bool {
+		s = h.ask("term.snapshot")
+		last = ""
+		for _, l := range s["lines"].([]any) {
+			last += l.(string) + "\n"
+		}
+		return re.MatchString(last)
+	})
+	return s
+}
+
+// plain is a shell whose prompt is a dollar, so that what is typed can be told from what it prints.
+var plain = object{"command": "exec bash --norc --noprofile", "env": object{"PS1": "$ "}}
+
+func hSize(h *hTerm) string {
+	h.c.t.Helper()
+	h.keys("stty size; echo si''ze\r")
+	return h.see(`(\d+ \d+)\r\nsize\r\n`)[1]
+}
+
+func TestH1(t *testing.T) {
+	g := shared(t, "h")
+	c := g.dial(t)
+	for _, shell := range []string{"/bin/bash", "/bin/sh", "/usr/bin/zsh"} {
+		if _, err := os.Stat(shell); err != nil {
+			continue
+		}
+		s := c.session(object{"shell": shell})
+		for _, first := range []object{{}, {"command": "stty size; echo first; exec " + shell + " -i"}} {
+			h := c.hOpen(s, with(first, object{"cols": 101, "rows": 37}))
+			if len(first) > 0 {
+				h.see(`37 101\r\nfirst`)
+			}
+			h.keys("echo $COLUMNS,; stty size; tty\r")
+			h.see(`37 101\r\n/dev/pts/\d+`)
+			h.ask("term.close")
+		}
+	}
+	s := c.session(object{"shell": "/bin/bash"})
+	h := c.hOpen(s, object{"cols": 101, "rows": 37})
+	h.keys("echo $LINES''x$COLUMNS\r")
+	h.see(`37x101\r\n`)
+	if got := c.hOpen(s, object{"command": "stty size", "cols": 1, "rows": 1000}).see(`\d+ \d+`)[0]; got != "1000 1" {
+		t.Errorf("size %s", got)
+	}
+}
+
+func TestH3(t *testing.T) {
+	c := shared(t, "h").dial(t)
+	s := c.session()
+	for _, size := range []object{{"cols": 0, "rows": 0}, {"cols": -1, "rows": 24}, {"cols": 80, "rows": 70000}, {"cols": 1001, "rows": 24}, {"cols": 80}, {}} {
+		if f := c.try("term.open", with(object{"session_id": s}, size)); f.code() != "INVALID_PARAMS" {
+			t.Errorf("open %v: %s", size, f.code())
+		}
+	}
+	h := c.hOpen(s, plain, object{"cols": 90, "rows": 20})
+	for _, size := range []object{{"cols": 0, "rows": 0}, {"cols": -1, "rows": 24}, {"cols": 80, "rows": 70000}} {
+		if f := c.try("term.resize", with(object{"term_id": h.id}, size)); f.code() != "INVALID_PARAMS" {
+			t.Errorf("resize %v: %s", size, f.code())
+		}
+	}
+	if got := hSize(h); got != "20 90" {
+		t.Errorf("size %s", got)
+	}
+	for i := range 200 { // a window that is dragged; the last one wins
+		h.ask("term.resize", object{"cols": 100 + i, "rows": 30})
+	}
+	if got := hSize(h); got != "30 299" {
+		t.Errorf("size %s", got)
+	}
+	h.keys("exit\r")
+	h.end()
+	h.ask("term.resize", object{"cols": 10, "rows": 10}) // of one that has ended: nothing
+}
+
+// H4: the size is that of the controlling client that was active last, each change is one SIGWINCH and one event, and a
+// client that leaves gives it back.
+func TestH4(t *testing.T) {
+	g := shared(t, "h")
+	a, b, v := g.dial(t), g.dial(t), g.dial(t)
+	s := a.session(object{"shell": "/bin/bash"})
+	ha := a.hOpen(s, object{"cols": 120, "rows": 30, "command": "trap 'echo W$(stty size)W' WINCH; echo ready; while :; do read -r -t 1 x && echo \"got $x\"; done"})
+	ha.see("ready")
+	hv := ha.attach(v, object{"mode": "view"})
+	hb := ha.attach(b, object{"mode": "control"})
+	if f := v.try("term.resize", object{"term_id": hv.id, "cols": 10, "rows": 10}); f.code() != "FORBIDDEN" {
+		t.Errorf("a viewer resizes: %s", f.code())
+	}
+	if f := v.try("term.input", object{"term_id": hv.id, "data": "x"}); f.code() != "FORBIDDEN" {
+		t.Errorf("a viewer types: %s", f.code())
+	}
+	hb.ask("term.resize", object{"cols": 80, "rows": 20})
+	ha.see("W20 80W")
+	for _, c := range []*client{a, b, v} {
+		if d := c.event("term.resized"); d.num("cols") != 80 || d.num("rows") != 20 {
+			t.Errorf("resized: %v", d)
+		}
+	}
+	ha.keys("one\r") // who types has the size
+	ha.see("W30 120W")
+	ha.see("got one")
+	hb.keys("two\r")
+	ha.see("W20 80W")
+	hb.keys("three\r") // and keeps it
+	ha.see("got three")
+	b.close()
+	ha.see("W30 120W")
+	ha.keys("four\r")
+	ha.see("got four")
+	if n := strings.Count(ha.text, "W"); n != 0 {
+		t.Errorf("more changes of size: %s", ha.text)
+	}
+	list := a.call("term.list", object{"session_id": s}).objs("terminals")
+	if len(list) != 1 || list[0].num("viewers") != 2 || list[0].num("cols") != 120 || list[0].str("state") != "running" {
+		t.Errorf("list: %v", list)
+	}
+	v.call("term.detach", object{"term_id": hv.id})
+	eventually(t, "the viewer has left", func() bool {
+		return a.call("term.list", object{"session_id": s}).objs("terminals")[0].num("viewers") == 1
+	})
+	// A connection that is not attached owns the terminal all the same.
+	w := g.dial(t)
+	w.call("term.input", object{"term_id": ha.id, "data": "five\r"})
+	ha.see("got five")
+	ha.ask("term.close", object{"kill_grace_s": 0.2})
+}
+
+func TestH5(t *testing.T) {
+	c := shared(t, "h").dial(t)
+	s := c.session()
+	h := c.hOpen(s, object{"command": `python3 -c '
+import os, time
+os.write(1, b"<\xe2"); time.sleep(.5); os.write(1, b"\x94\x80>")
+os.write(1, b"[\xff"); time.sleep(4); os.write(1, b"]")'`})
+	h.see("<─>")
+	h.see(`\[\xff|\[\x{fffd}`)
+	start := time.Now()
+	text, _ := h.end()
+	if !strings.HasSuffix(text, "]") || time.Since(start) < time.Second { // the lone byte was not held until the next one
+		t.Errorf("%q, %s after the lone byte", text, time.Since(start))
+	}
+	// What is typed arrives whole, however it is cut.
+	h = c.hOpen(s, object{"command": "stty -echo; echo ready; head -n 1 | od -An -tx1; head -n 1"})
+	h.see("ready")
+	for _, b := range []string{"4g==", "lA==", "gA==", "Cg=="} {
+		h.ask("term.input", object{"data": b, "encoding": "base64"})
+	}
+	h.see("e2 94 80 0a")
+	h.keys("日本語 é\n")
+	h.see("日本語 é\r\n")
+}
+
+func TestH9(t *testing.T) {
+	c := shared(t, "h").dial(t)
+	s := c.session(object{"shell": "/bin/bash"})
+	expect(t, c.run(s, `echo "$TERM,$NO_COLOR,$GIT_PAGER,$LANG"`), 0, "dumb,1,cat,C.UTF-8\n", "")
+	h := c.hOpen(s)
+	h.keys(`echo "$TERM,$COLORTERM,${NO_COLOR-none},${GIT_PAGER-none},$LANG,$TRL_SESSION_ID"` + "\r")
+	h.see(`xterm-256color,truecolor,none,none,C.UTF-8,` + s)
+	// The session's state is where it starts; what it does there stays there.
+	expect(t, c.run(s, "mkdir -p d && cd d && export A='1 2' NO_COLOR=yes; B=3; umask 027"), 0, "", "")
+	h = c.hOpen(s, object{"env": object{"C": "4", "LANG": nil}})
+	h.keys(`echo "<$A,${B-none},$C,${LANG-none},$NO_COLOR,$(umask),$(basename "$PWD")>"` + "\r")
+	h.see(`<1 2,none,4,none,yes,0027,d>`)
+	h.keys("cd /; A=5; exit 7\r")
+	if _, exit := h.end(); exit.num("exit_code") != 7 {
+		t.Errorf("exit: %v", exit)
+	}
+	expect(t, c.run(s, `echo "$A $(basename "$PWD")"`), 0, "1 2 d\n", "")
+	// A command has the functions, too.
+	expect(t, c.run(s, "f() { echo \"f $1 $B\"; }"), 0, "", "")
+	if text, exit := c.hOpen(s, object{"command": "f x; exit 3", "working_dir": "/"}).end(); text != "f x 3\r\n" || exit.num("exit_code") != 3 {
+		t.Errorf("%q %v", text, exit)
+	}
+	if f := c.try("term.open", object{"session_id": s, "cols": 80, "rows": 24, "working_dir": "/nowhere"}); f.code() != "WORKING_DIR_NOT_FOUND" {
+		t.Errorf("nowhere: %s", f.code())
+	}
+}
+
+// G8, H10: nothing is left of a terminal that has ended.
+func TestTermsLeaveNothing(t *testing.T) {
+	g := gateway(t, "--warm", "0", "--retention", "1s")
+	c := g.dial(t)
+	s := c.session()
+	ptys := func() int {
+		b, err := os.ReadFile("/proc/sys/kernel/pty/nr")
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, _ := strconv.Atoi(strings.TrimSpace(string(b)))
+		return n
+	}
+	cycle := func(i int) {
+		h := c.hOpen(s, object{"command": "echo hi; exec cat"})
+		h.see("hi\r\n")
+		if i%2 == 0 {
+			h.ask("term.close")
+		} else {
+			h.keys("\x04")
+		}
+		h.end()
+	}
+	for i := range 10 {
+		cycle(i)
+	}
+	rests := func() bool { // what has ended has been let go of, and with it its output
+		return len(c.call("term.list", object{"session_id": s}).objs("terminals")) == 0
+	}
+	eventually(t, "all are forgotten", rests)
+	before, fds, kept, nr := g.metric(t, "go_goroutines"), g.fds(t), fdsOf(t, g.pid), ptys()
+	for i := range pick(100, 2000) {
+		cycle(i)
+	}
+	eventually(t, "all are forgotten", rests)
+	eventually(t, "goroutines are as before", func() bool { return g.metric(t, "go_goroutines") <= before })
+	eventually(t, "descriptors are as before, also the keeper's", func() bool { return g.fds(t) <= fds && fdsOf(t, g.pid) <= kept })
+	eventually(t, "the PTYs are gone", func() bool { return ptys() <= nr }) // of the whole machine
+	c.call("session.destroy", object{"session_id": s, "force": true})
+}
+
+func TestB3(t *testing.T) {
+	c := shared(t, "h").dial(t)
+	s := c.session(object{"shell": "/bin/bash"})
+	for i := range pick(60, 500) {
+		text, exit := c.hOpen(s, object{"command": fmt.Sprintf("printf 'end %d\\n'; exit %d", i, i%128)}).end()
+		if text != fmt.Sprintf("end %d\r\n", i) || exit.num("exit_code") != i%128 {
+			t.Fatalf("%d: %q %v", i, text, exit)
+		}
+	}
+	h := c.hOpen(s, object{"command": "seq 1 200000; printf 'last'; kill -9 $$"})
+	text, exit := h.end()
+	if !strings.HasSuffix(text, "200000\r\nlast") || exit.num("exit_code") != 137 || exit.str("signal") != "KILL" {
+		t.Errorf("%s %v", brief(text), exit)
+	}
+	if n := len(text); n != exit.num("output_bytes") {
+		t.Errorf("%d bytes came, %d were written", n, exit.num("output_bytes"))
+	}
+}
+
+// C9: programs that take the whole screen.
+func TestC9(t *testing.T) {
+	c := shared(t, "h").dial(t)
+	s := c.session(object{"shell": "/bin/bash"})
+	file := filepath.Join(t.TempDir(), "text")
+	if err := os.WriteFile(file, []byte(strings.Repeat("some line of text\n", 200)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, p := range map[string]struct {
+		start, shows, quit string
+		main               bool // not on the alternate screen
+	}{
+		"vim":     {start: "vim -u NONE " + file, shows: `some line of text`, quit: "\x1b:q!\r"},
+		"less":    {start: "less " + file, shows: `some line of text`, quit: "q"},
+		"top":     {start: "top -d 1", shows: `PID USER`, quit: "q", main: true},
+		"htop":    {start: "htop -d 10", shows: `F10`, quit: "q"},
+		"fzf":     {start: "fzf < " + file, shows: `200/200`, quit: "\x1b"},
+		"tmux":    {start: "tmux -L trl$$ -f /dev/null new", shows: `\[0\] 0:`, quit: "exit\r"},
+		"python3": {start: "python3 -q", shows: `>>>`, quit: "print(6*7)\rexit()\r", main: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if _, err := exec.LookPath(name); err != nil {
+				t.Skipf("no %s here", name)
+			}
+			c := shared(t, "h").dial(t)
+			h := c.hOpen(s, plain)
+			h.see(`\$ `)
+			h.keys(p.start + "\r")
+			shot := h.screen(p.shows)
+			if shot.yes("alternate") == p.main {
+				t.Errorf("alternate screen: %v", shot.yes("alternate"))
+			}
+			h.text = ""
+			h.keys(p.quit)
+			if !p.main {
+				h.see(`\x1b\[\?1049l`) // before it, what is typed is the program's
+			}
+			h.keys("echo back''again\r")
+			h.see("backagain")
+			if shot := h.screen("backagain"); shot.yes("alternate") {
+				t.Error("the alternate screen is still there")
+			}
+			h.ask("term.close", object{"kill_grace_s": 0.5})
+		})
+	}
+}
+
+// C11: a line longer than the kernel's line mode holds.
+func TestC11(t *testing.T) {
+	c := shared(t, "h").dial(t)
+	s := c.session(object{"shell": "/bin/bash"})
+	line := strings.Repeat("x", 5000)
+	h := c.hOpen(s, object{"command": "echo ready; wc -c"})
+	h.see("ready")
+	if f := c.try("term.input", object{"term_id": h.id, "data": line + "\n"}); f.code() != "LIMIT_EXCEEDED" {
+		t.Errorf("a long line to cat: %q %v", f.code(), f)
+	}
+	h.keys(strings.Repeat("short line\n", 1000) + "\x04")
+	h.see("11000")
+	h = c.hOpen(s, plain)
+	h.see(`\$ `)
+	h.keys("v=" + line + "; echo ${#v}\r")
+	h.see(`5000\r\n`)
+}
+
+// E4: Ctrl-C is for the foreground job, and the shell stays.
+func TestE4(t *testing.T) {
+	c := shared(t, "h").dial(t)
+	for _, shell := range shells {
+		s := c.session(object{"shell": shell})
+		h := c.hOpen(s)
+		nap := sleeper()
+		h.keys(nap + "; echo st=$?\r")
+		eventually(t, "it sleeps", func() bool { return len(running(nap)) == 1 })
+		h.keys("\x03")
+		h.keys("echo code=$?\r")
+		h.see(`code=130|st=130`)
+		eventually(t, "it is gone", func() bool { return len(running(nap)) == 0 })
+		h.keys(nap + "\r")
+		eventually(t, "it sleeps again", func() bool { return len(running(nap)) == 1 })
+		h.keys("\x1a") // Ctrl-Z
+		h.see(`(?i)stopped|suspended|\[1\]`)
+		h.ask("term.close") // and what is stopped dies with it
+		eventually(t, "it is gone again", func() bool { return len(running(nap)) == 0 })
+	}
+}
+
+// G10: HUP, TERM, KILL; a session's end takes its terminals along; term.close answers when nothing is left.
+func TestG10(t *testing.T) {
+	c := shared(t, "h").dial(t)
+	s := c.session(object{"shell": "/bin/bash"})
+	nap := sleeper()
+	for _, p := range []struct{ command, says string }{
+		{"trap 'echo hup; exit 1' HUP; echo ready; while :; do sleep 0.1; done", "hup"},
+		{"trap '' HUP; trap 'echo term; exit 1' TERM; echo ready; while :; do sleep 0.1; done", "term"},
+		{"trap '' HUP TERM INT; echo ready; while :; do sleep 0.1; done", ""},
+		{"setsid " + nap + " & setsid sh -c 'trap \"\" HUP TERM; " + nap + "; :' & echo ready; " + nap, ""},
+	} {
+		h := c.hOpen(s, object{"command": p.command})
+		h.see("ready")
+		start := time.Now()
+		info := h.ask("term.close", object{"kill_grace_s": 1})
+		within(t, "close", start, 2*time.Second)
+		if info.str("state") != "exited" || !info.has("exit_code") {
+			t.Errorf("%s: %v", p.command, info)
+		}
+		if text, exit := h.end(); p.says != "" && !strings.Contains(text, p.says) || exit.str("state") != "exited" {
+			t.Errorf("%s: %q %v", p.command, text, exit)
+		}
+		if n := running(nap); len(n) != 0 {
+			t.Errorf("%s: %v left", p.command, n)
+		}
+		h.ask("term.close") // again is nothing
+	}
+	h := c.hOpen(s, plain)
+	h.see(`\$ `)
+	h.keys("setsid " + nap + " & " + nap + "\r")
+	eventually(t, "they sleep", func() bool { return len(running(nap)) == 2 })
+	start := time.Now()
+	c.call("session.destroy", object{"session_id": s})
+	within(t, "destroy", start, 2*time.Second)
+	if len(running(nap)) != 0 {
+		t.Error("something is left")
+	}
+	if _, exit := h.end(); exit.str("state") != "exited" {
+		t.Errorf("exit: %v", exit)
+	}
+	if f := c.try("term.input", object{"term_id": h.id, "data": "x"}); f.code() != "STDIN_CLOSED" && f.code() != "SESSION_TERMINATED" {
+		t.Errorf("typing into an ended one: %s", f.code())
+	}
+}
+
+func TestTermCommands(t *testing.T) {
+	g := shared(t, "h")
+	for _, shell := range []string{"bash", "zsh", "fish", "dash"} {
+		t.Run(shell, func(t *testing.T) {
+			if _, err := exec.LookPath(shell); err != nil {
+				t.Skipf("no %s here", shell)
+			}
+			c := g.dial(t)
+			q, more := object{"shell": "/bin/bash"}, object{"command": "fish"}
+			if shell != "fish" {
+				q, more = object{"shell": shell}, nil
+			}
+			s := c.session(q)
+			if shell == "dash" { // it has no hooks
+				h := c.hOpen(s)
+				h.keys("echo a''b\r")
+				h.see("ab\r\n")
+				return
+			}
+			h := c.hOpen(s, more)
+			h.see(`\x1b\]133;A;aid=\w+`)
+			h.keys("echo one; sh -c 'exit 3'\r")
+			d := c.event("term.command")
+			if d.str("command") != "echo one; sh -c 'exit 3'" || d.num("exit_code") != 3 || !d.has("duration_ms") || d.str("term_id") != h.id {
+				t.Errorf("%v", d)
+			}
+			h.keys("printf '\\033]633;E;evil;x\\a\\033]133;C;aid=x\\a\\033]133;D;9;aid=x\\a'\r")
+			if d := c.event("term.command"); d.num("exit_code") != 0 || !strings.HasPrefix(d.str("command"), "printf") {
+				t.Errorf("a made-up one: %v", d)
+			}
+			h.keys("cat /no''such\r")
+			if d := c.event("term.command"); d.num("exit_code") != 1 {
+				t.Errorf("%v", d)
+			}
+			h.keys("\r\r")
+			h.keys("sleep 0.2\r")
+			if d := c.event("term.command"); d.str("command") != "sleep 0.2" || d.num("duration_ms") < 150 {
+				t.Errorf("%v", d)
+			}
+		})
+	}
+}
+
+// The user's own files are read, before ours.
+func TestTermReadsTheUsersFiles(t *testing.T) {
+	g := gateway(t)
+	for file, text := range map[string]string{
+		".bashrc": "PS1='bashrc> '; PROMPT_COMMAND='echo -n hook; (exit 5)'; alias hi='echo hello'\n",
+		".zshenv": "export FROM_ZSHENV=1\n", ".zshrc": "PS1='zshrc> '; alias hi='echo hello'\n",
+	} {
+		if err := os.WriteFile(filepath.Join(g.home, file), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, shell := range []string{"bash", "zsh"} {
+		if _, err := exec.LookPath(shell); err != nil {
+			continue
+		}
+		c := g.dial(t)
+		s := c.session(object{"shell": shell})
+		h := c.hOpen(s)
+		h.see(shell + `rc> `)
+		h.keys("(exit 4)\r")
+		if d := c.event("term.command"); d.num("exit_code") != 4 {
+			t.Errorf("%s: %v", shell, d)
+		}
+		h.keys("hi $? ${ZDOTDIR-none} ${TRL_ZDOTDIR-none}\r")
+		h.see(`hello 4 none none`)
+		if shell == "bash" {
+			h.see("hook")
+		} else {
+			h.keys("echo $FROM_ZSHENV\r")
+			h.see(`[\x07\n]1\r\n`)
+		}
+		h.keys("exit\r")
+		h.end()
+	}
+	left, _ := filepath.Glob(filepath.Join(g.dir, "*", "trl-zsh-*"))
+	if len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+}
+
+// Prompts for passwords come on the terminal.
+func TestTermPrompts(t *testing.T) {
+	c := shared(t, "h").dial(t)
+	s := c.session(object{"shell": "/bin/bash"})
+	h := c.hOpen(s, object{"command": `python3 -c 'import getpass; print("got", getpass.getpass("Secret: "))'`})
+	h.see("Secret: ")
+	h.keys("abc\r")
+	h.see("got abc")
+	if _, err := exec.LookPath("ssh"); err == nil {
+		h = c.hOpen(s, object{"command": "ssh -o StrictHostKeyChecking=ask -o ProxyCommand='false' nowhere; echo done"})
+		h.see("done")
+	}
+	// /dev/tty is the terminal, also with everything else redirected.
+	h = c.hOpen(s, object{"command": "sh -c 'echo via tty >/dev/tty' </dev/null >/dev/null 2>&1"})
+	h.see("via tty")
+}
+
+// H11: what runs in a terminal leads a process session of its own, with the terminal controlling it.
+func TestH11(t *testing.T) {
+	c := shared(t, "h").dial(t)
+	s := c.session(object{"shell": "/bin/bash"})
+	d := c.call("term.open", object{"session_id": s, "cols": 80, "rows": 24})
+	_, rest, _ := strings.Cut(func() string { b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", d.num("pid"))); return string(b) }(), ") ")
+	f := strings.Fields(rest) // state ppid pgrp session tty_nr tpgid
+	if pid := strconv.Itoa(d.num("pid")); len(f) < 6 || f[3] != pid || f[4] == "0" {
+		t.Errorf("pid %s: %s", pid, rest)
+	}
+	h := &hTerm{c: c, id: d.str("term_id"), stream: d.str("stream_id")}
+	h.keys("stty tostop; (echo from the back''ground >/dev/tty) & sleep 0.2; wait; echo all''right\r") // stopped by SIGTTOU: it, not us
+	h.see("allright|Stopped")
+	h.ask("term.close")
+	c.call("system.ping", nil)
+}
+
+// H12: Ctrl-C stops a flood, however slow the client is: what is on its way to it is bounded by the ring and the sockets.
+func TestH12(t *testing.T) {
+	g := shared(t, "h")
+	slow := g.dialPaced(t, func(n int) { time.Sleep(time.Duration(n) * time.Microsecond / 4) }) // 4 MB/s
+	s := slow.session(object{"shell": "/bin/bash"})
+	h := slow.hOpen(s, plain)
+	h.see(`\$ `)
+	h.keys("yes\r")
+	h.see("y\r\ny\r\n")
+	g.dial(t).call("term.input", object{"term_id": h.id, "data": "\x03"})
+	start := time.Now()
+	h.text = ""
+	h.see(`\^C\r\n.*\$ `)
+	within(t, "the prompt", start, 5*time.Second)
+	if h.next > 32<<20 {
+		t.Errorf("%d bytes came before it", h.next)
+	}
+	h.ask("term.close")
+}
+
+// A terminal keeps its session from idling while somebody is there, or something runs in it beside a prompt.
+func TestTermIdle(t *testing.T) {
+	t.Parallel()
+	g := gateway(t, "--idle-timeout", "2s")
+	c := g.dial(t)
+	open := func(keys string) (session string, h *hTerm) {
+		session = c.session(object{"shell": "/bin/bash"})
+		h = c.hOpen(session)
+		h.see(`133;B`) // its prompt
+		if keys != "" {
+			h.keys(keys)
+		}
+		return session, h
+	}
+	viewed, _ := open("")
+	nap := sleeper()
+	busy, hb := open(nap + "\r")
+	eventually(t, "it sleeps", func() bool { return len(running(nap)) == 1 })
+	hb.ask("term.detach")
+	left, hl := open("")
+	hl.ask("term.detach")
+	eventually(t, "the one with nobody and nothing in it ends", func() bool {
+		i := c.info(left)
+		return i.str("state") == "TERMINATED" && i.str("reason") == "idle"
+	})
+	time.Sleep(3 * time.Second) // longer than the others would have had
+	for what, s := range map[string]string{"viewed": viewed, "busy": busy} {
+		if i := c.info(s); i.str("state") != "IDLE" || i.num("terminals") != 1 {
+			t.Errorf("%s: %v", what, i)
+		}
+	}
+}

@@ -1,0 +1,419 @@
+package acceptance
+
+import (
+	"context"
+	"encoding/base64"
+	varint "encoding/binary"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+)
+
+// Reconnecting to terminals, and replay: section I. What of it is about commands is in other packages (docs/ACCEPTANCE.md).
+
+// iFollow reads a terminal from its first byte to its end over as many connections as it takes, each dropped (RST) by lose.
+func iFollow(ctx context.Context, g *server, term string, lose func(a *again)) (text string, exit object, err error) {
+	a := again{g: g}
+	defer func() {
+		if a.ws != nil {
+			a.ws.CloseNow()
+		}
+	}()
+	offset := 0
+	var b strings.Builder
+	for ctx.Err() == nil {
+		var wrong error
+		f, err := a.ask(ctx, "term.attach", object{"term_id": term, "offset": offset, "mode": "control"}, func(name string, data object) bool {
+			switch name {
+			case "term.output":
+				part := data.str("data")
+				if data.str("encoding") == "base64" {
+					raw, _ := base64.StdEncoding.DecodeString(part)
+					part = string(raw)
+				}
+				if at := data.num("offset"); at != offset || data.yes("snapshot") {
+					wrong = fmt.Errorf("a chunk at %d where %d was due: %v", at, offset, data)
+					return false
+				}
+				offset += len(part)
+				b.WriteString(part)
+				if lose != nil {
+					lose(&a)
+				}
+			case "stream.gap":
+				wrong = fmt.Errorf("gap %v", data)
+			case "term.exit":
+				exit = data
+				return false
+			}
+			return wrong == nil
+		})
+		switch {
+		case wrong != nil:
+			return b.String(), nil, wrong
+		case err == nil && f.Error != nil:
+			return b.String(), nil, fmt.Errorf("attach: %v", f.Error)
+		case exit != nil:
+			return b.String(), exit, nil
+		}
+	}
+	return b.String(), nil, ctx.Err()
+}
+
+// lines1 checks that text is 1, 2, … n, each on its line of a terminal.
+func lines1(text string, n int) error {
+	for i := 1; i <= n; i++ {
+		line, rest, ok := strings.Cut(text, "\r\n")
+		if !ok || line != strconv.Itoa(i) {
+			return fmt.Errorf("%s where %d was due, in %s", brief(line), i, brief(text[:min(60, len(text))]))
+		}
+		text = rest
+	}
+	if text != "" {
+		return fmt.Errorf("after the last line: %q", brief(text))
+	}
+	return nil
+}
+
+func TestI1(t *testing.T) {
+	g := shared(t, "h")
+	c := g.dial(t)
+	s := c.session()
+	h := c.hOpen(s, object{"command": "i=0; while [ $i -lt 1000 ]; do i=$((i+1)); echo $i; sleep .002; done; exit 5"})
+	c.close() // nobody is attached for a while
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	drops := 0
+	text, exit, err := iFollow(ctx, g, h.id, func(a *again) {
+		if drops < 30 && rand.IntN(8) == 0 {
+			drops++
+			a.ws.CloseNow()
+		}
+	})
+	if err == nil {
+		err = lines1(text, 1000)
+	}
+	if err != nil || exit.num("exit_code") != 5 || drops == 0 {
+		t.Errorf("%v, %d drops, exit %v", err, drops, exit)
+	}
+	// I5: it ended while nobody was there; all of it can still be had, with the exit.
+	if text, exit, err = iFollow(ctx, g, h.id, nil); err != nil || lines1(text, 1000) != nil || exit.num("exit_code") != 5 {
+		t.Errorf("afterwards: %v %v %v", err, lines1(text, 1000), exit)
+	}
+}
+
+// I2, I3: offsets count bytes; one that the ring no longer has is a gap, told, and then the screen.
+func TestI3(t *testing.T) {
+	g := shared(t, "h")
+	c := g.dial(t)
+	s := c.session(object{"shell": "/bin/bash"})
+	h := c.hOpen(s, object{"command": "stty -echo; head -n 1; printf 'ü\\n'; seq 1 400000; echo filled; exec cat", "on_slow": "skip"})
+	c.call("term.detach", object{"term_id": h.id})
+	h.keys("é\r")
+	h.screen("filled")
+	d := g.dial(t)
+	again := h.attach(d, object{"offset": 2, "mode": "view"})
+	again.next = 2
+	for again.shots == 0 {
+		if exit := again.take(); exit != nil {
+			t.Fatal("ended")
+		}
+	}
+	if !strings.Contains(again.text, "399999") || !strings.Contains(again.text, "filled") || again.next < 2<<20 {
+		t.Errorf("after a gap to %d the screen is %s", again.next, brief(again.text))
+	}
+	h.keys("live\r")
+	again.see("live")
+	if f := d.try("term.attach", object{"term_id": h.id, "offset": 1 << 40}); f.code() != "STREAM_NOT_FOUND" {
+		t.Errorf("beyond the end: %s", f.code())
+	}
+	if f := d.try("term.attach", object{"term_id": "t-" + strings.Repeat("x", 40)}); f.code() != "TERM_NOT_FOUND" {
+		t.Errorf("no such: %s", f.code())
+	}
+	e := g.dial(t)
+	whole := h.attach(e) // from what is kept
+	if whole.next == 0 || whole.next > 2<<20 {
+		t.Errorf("what is kept begins at %d", whole.next)
+	}
+	whole.see("live\r\n")
+	h.ask("term.close")
+}
+
+// I7: what was printed before a client came is marked, and the screen asks nothing; so no answer is typed for it.
+func TestI7(t *testing.T) {
+	g := shared(t, "h")
+	c := g.dial(t)
+	s := c.session(object{"shell": "/bin/bash"})
+	h := c.hOpen(s, object{"command": `stty raw -echo; printf 'ask\033[6n\033[c\033]10;?\007\033]11;?\033\\ready'; exec od -An -tx1 -w1`})
+	h.see("ready")
+	replays := func(text, until string, c *client) (marked, live int) {
+		for !strings.Contains(text, until) {
+			f := c.await(until, func(f *frame) bool { return f.Event == "term.output" })
+			text += f.Data.text("data", "encoding")
+			if f.Data.yes("replay") {
+				marked++
+			} else {
+				live++
+			}
+		}
+		return marked, live
+	}
+	d := g.dial(t)
+	h.attach(d, object{"offset": 0})
+	if marked, live := replays("", "ready", d); marked == 0 || live != 0 {
+		t.Errorf("%d chunks are marked, %d are not", marked, live)
+	}
+	h.keys("x")
+	if marked, live := replays("", "78", d); marked != 0 || live == 0 {
+		t.Errorf("live: %d chunks are marked, %d are not", marked, live)
+	}
+	e := g.dial(t)
+	shot := h.attach(e, object{"snapshot": true})
+	shot.take()
+	for _, query := range []string{"\x1b[6n", "\x1b[c", "]10;?", "]11;?", "\x1b[5n"} {
+		if strings.Contains(shot.text, query) {
+			t.Errorf("the screen has %q", query)
+		}
+	}
+	if !strings.Contains(shot.text, "ask") || shot.shots != 1 {
+		t.Errorf("the screen is %s", brief(shot.text))
+	}
+	h.ask("term.close", object{"kill_grace_s": 0.2})
+}
+
+// I8: the screen of a full-screen program that began long ago, and what is below it.
+func TestI8(t *testing.T) {
+	g := shared(t, "h")
+	c := g.dial(t)
+	s := c.session(object{"shell": "/bin/bash"})
+	h := c.hOpen(s, object{"on_slow": "skip", "command": `printf 'below\r\n\033[?1049h\033[?25l\033[?1000h\033[H\033[2J\033[1;1Htop line\033[24;1Hbottom line'
+for i in $(seq 1 400); do printf '\033[10;10H%05d' $i; head -c 6000 /dev/zero | tr '\0' ' ' | fold -w 60 | sed 's/^/\x1b[12;1H/' | tr -d '\n'; done; printf '\033[5;5Hdone'; exec cat`})
+	c.call("term.detach", object{"term_id": h.id})
+	shot := h.screen("done")
+	lines := shot["lines"].([]any)
+	if lines[0] != "top line" || lines[23] != "bottom line" || lines[9] != "         00400" || !shot.yes("alternate") || shot.obj("cursor").yes("visible") || shot.num("offset") < 2<<20 {
+		t.Errorf("after %d bytes: %v", shot.num("offset"), shot)
+	}
+	d := g.dial(t)
+	again := h.attach(d, object{"snapshot": true})
+	again.take()
+	for _, part := range []string{"below", "\x1b[?1049h", "top line", "bottom line", "\x1b[?1000h", "\x1b[?25l"} {
+		if !strings.Contains(again.text, part) {
+			t.Errorf("no %q in %s", part, brief(again.text))
+		}
+	}
+	h.ask("term.close")
+}
+
+// A second attach on one connection takes the place of the first: no byte comes twice.
+func TestTermAttachTwice(t *testing.T) {
+	c := shared(t, "h").dial(t)
+	s := c.session()
+	h := c.hOpen(s, object{"command": "stty -echo; echo first; exec cat"})
+	h.see("first\r\n")
+	d := c.call("term.attach", object{"term_id": h.id, "mode": "view", "offset": h.next})
+	if d.str("mode") != "view" || d.num("offset") != h.next || d.str("state") != "running" {
+		t.Errorf("%v", d)
+	}
+	if f := c.try("term.input", object{"term_id": h.id, "data": "x"}); f.code() != "FORBIDDEN" {
+		t.Errorf("typing after it attached to view: %s", f.code())
+	}
+	c.call("term.attach", object{"term_id": h.id, "offset": h.next})
+	h.keys("second\r")
+	h.see("second\r\n")
+	c.call("term.detach", object{"term_id": h.id})
+	c.call("term.detach", object{"term_id": h.id}) // twice is once
+	h.ask("term.close")
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, f := range c.came {
+		if f.Event == "term.output" || f.Event == "term.exit" {
+			t.Errorf("after the detach: %v", f.Data)
+		}
+	}
+}
+
+func iFrame(t *testing.T, text []byte) (f frame) {
+	t.Helper()
+	if err := json.Unmarshal(text, &f); err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// Binary frames: all output, of commands, processes and terminals.
+func TestBinaryFrames(t *testing.T) {
+	g := shared(t, "h")
+	ws, err := g.open(t, &websocket.DialOptions{Subprotocols: []string{"trl.v1+bin"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ws.Subprotocol() != "trl.v1+bin" {
+		t.Fatalf("subprotocol %q", ws.Subprotocol())
+	}
+	s := g.dial(t).session(object{"shell": "/bin/bash"})
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	request := func(id int, method string, params object) {
+		t.Helper()
+		text, err := json.Marshal(object{"id": id, "method": method, "params": params})
+		if err == nil {
+			err = ws.Write(ctx, websocket.MessageText, text)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	// read returns the stream's bytes up to its exit event.
+	read := func(exit string) (bytes [4]string, answer object) {
+		t.Helper()
+		var no uint64
+		next := uint64(0)
+		for {
+			kind, p, err := ws.Read(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if kind == websocket.MessageText {
+				f := iFrame(t, p)
+				switch {
+				case f.Event == "":
+					if !f.OK {
+						t.Fatalf("%+v", f.Error)
+					}
+					answer = f.Data
+					no = uint64(f.Data.num("stream_no"))
+					if no == 0 {
+						t.Errorf("no stream_no in %v", f.Data)
+					}
+				case f.Event == exit:
+					return bytes, answer
+				case strings.HasSuffix(f.Event, ".output"):
+					t.Errorf("output as JSON: %v", f.Data)
+				}
+				continue
+			}
+			n, a := varint.Uvarint(p[1:])
+			at, b := varint.Uvarint(p[1+a:])
+			data := p[1+a+b:]
+			if n != no || at != next || p[0]&0xf == 0 || p[0]&0xf > 3 {
+				t.Errorf("frame % x, want stream %d at %d", p[:1+a+b], no, next)
+			}
+			bytes[p[0]&0xf] += string(data)
+			next = at + uint64(len(data))
+		}
+	}
+	request(1, "exec.stream", object{"session_id": s, "command": `printf 'a\xff\0b'; sleep .1; echo err >&2`})
+	if b, _ := read("exec.exit"); b[1] != "a\xff\x00b" || b[2] != "err\n" {
+		t.Errorf("command: %q", b)
+	}
+	request(2, "term.open", object{"session_id": s, "cols": 80, "rows": 24, "command": `printf '\xe2'; sleep .1; printf '\x94\x80'; printf '\xff'; seq 1 50000`})
+	b, opened := read("term.exit")
+	if !strings.HasPrefix(b[3], "─\xff1\r\n2\r\n") || !strings.HasSuffix(b[3], "\r\n50000\r\n") {
+		t.Errorf("terminal: %s", brief(b[3]))
+	}
+	request(3, "term.attach", object{"term_id": opened.str("term_id"), "offset": 0})
+	if again, a := read("term.exit"); again[3] != b[3] || a.num("stream_no") == opened.num("stream_no") {
+		t.Errorf("again: %s, %v", brief(again[3]), a)
+	}
+	request(4, "session.watch", object{"session_id": s})
+	request(5, "exec.run", object{"session_id": s, "command": "echo watched"})
+	for seen := 0; seen < 2; {
+		kind, p, err := ws.Read(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if kind == websocket.MessageBinary {
+			if seen != 1 || !strings.HasSuffix(string(p), "watched\n") {
+				t.Errorf("%q", p)
+			}
+			seen++
+		} else if f := iFrame(t, p); f.Event == "stream.started" {
+			if f.Data.num("stream_no") == 0 || f.Data.str("exec_id") == "" {
+				t.Errorf("%v", f.Data)
+			}
+			seen++
+		}
+	}
+}
+
+// Gateways are killed and upgraded while a terminal prints at full speed and somebody types: no byte is missing or double,
+// and every line typed and answered arrives once, in order.
+func TestTermCrash(t *testing.T) {
+	g := gateway(t)
+	c := g.dial(t)
+	n, kills := pick(40_000, 400_000), pick(6, 40)
+	s := c.session(object{"shell": "/bin/bash"})
+	h := c.hOpen(s, object{"on_slow": "skip", "cols": 101, "rows": 37, "command": fmt.Sprintf("i=0; while [ $i -lt %d ]; do i=$((i+1)); echo $i; done; stty size; exit 9", n)})
+	e := c.hOpen(s, object{"on_slow": "skip", "command": "stty -echo; echo 0; exec cat"})
+	e.see("0\r\n") // from here on it does not echo
+	c.close()
+	ctx, cancel := context.WithTimeout(t.Context(), 3*patience)
+	defer cancel()
+	killing, stop := context.WithCancel(ctx)
+	go func() { // ends after the last kill; waited for below through killing
+		defer stop()
+		for i := range kills {
+			time.Sleep(time.Duration(100+rand.IntN(500)) * time.Millisecond)
+			if i%4 == 3 {
+				_ = syscall.Kill(g.pid, syscall.SIGHUP)
+			} else if pid := g.gatewayPid(); pid > 0 {
+				_ = syscall.Kill(pid, syscall.SIGKILL)
+			}
+		}
+	}()
+	typed := make(chan int)
+	go func() { // types line after line until the last kill
+		a := again{g: g}
+		sent := 0
+		for killing.Err() == nil {
+			f, err := a.ask(ctx, "term.input", object{"term_id": e.id, "data": fmt.Sprintf("%d\r", sent+1)}, nil)
+			if err == nil && f.Error == nil {
+				sent++
+			} else if f.Error == nil { // it is not known whether it was taken
+				time.Sleep(20 * time.Millisecond)
+				var shown frame
+				for ctx.Err() == nil {
+					if shown, err = a.ask(ctx, "term.snapshot", object{"term_id": e.id}, nil); err == nil && shown.Error == nil {
+						break
+					}
+				}
+				lines := shown.Data["lines"].([]any)
+				for i := len(lines) - 1; i >= 0; i-- {
+					if last, err := strconv.Atoi(fmt.Sprint(lines[i])); err == nil {
+						sent = max(sent, last)
+						break
+					}
+				}
+			}
+		}
+		if a.ws != nil {
+			a.ws.CloseNow()
+		}
+		typed <- sent
+	}()
+	text, exit, err := iFollow(ctx, g, h.id, nil)
+	if err != nil {
+		t.Errorf("follow: %v", err)
+	}
+	text, sized := strings.CutSuffix(text, "37 101\r\n")
+	if err := lines1(text, n); err != nil || !sized || exit.num("exit_code") != 9 {
+		t.Errorf("%v; size %v; exit %v", err, sized, exit)
+	}
+	sent := <-typed
+	d := g.dial(t)
+	back := e.attach(d, object{"offset": 0})
+	d.call("term.input", object{"term_id": e.id, "data": "\x04"})
+	got, _ := back.end()
+	if err := lines1(strings.TrimPrefix(got, "0\r\n"), sent); err != nil {
+		t.Errorf("%d lines were typed: %v", sent, err)
+	}
+	t.Logf("%d gateways killed, %d lines typed", kills, sent)
+}

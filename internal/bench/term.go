@@ -1,0 +1,181 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"syscall"
+	"time"
+
+	"github.com/coder/websocket"
+	"golang.org/x/sys/unix"
+)
+
+// Terminals: a keystroke's way to its echo and back beside a bare PTY behind a WebSocket, and a flood beside a bare read.
+
+// terminals prints their rows.
+func terminals(floor, gw string) {
+	bare := dial(floor + "/pty")
+	for _, protocol := range []string{"trl.v1+bin", "trl.v1"} {
+		k := newKeys(gw, protocol)
+		f, o := turns(*rounds, func() { talk(bare, []byte("x")) }, k.press)
+		row("keystroke echo, "+protocol, f, o)
+		k.c.CloseNow()
+	}
+	bare.CloseNow()
+	n := *stream << 20
+	k := newKeys(gw, "trl.v1+bin")
+	defer k.c.CloseNow()
+	f, o := turns(3, func() { readPTY(n) }, func() { k.flood(n) })
+	fmt.Printf("%-34s %8.0f MB/s %7.0f MB/s %8.2f\n", fmt.Sprintf("terminal, %d MiB of text", *stream), rate(n, f), rate(n, o), rate(n, o)/rate(n, f))
+}
+
+// keys is a client at a terminal of trl's in which cat runs.
+type keys struct {
+	c       *websocket.Conn
+	session string
+	press1  []byte
+}
+
+func newKeys(gw, protocol string) *keys {
+	c, _, err := websocket.Dial(ctx, gw+"/v1/ws", &websocket.DialOptions{Subprotocols: []string{protocol}})
+	if err != nil {
+		panic(err)
+	}
+	c.SetReadLimit(1 << 30)
+	k := &keys{c: c, session: session(c, "/bin/bash")}
+	var opened struct {
+		Data struct {
+			Term string `json:"term_id"`
+		} `json:"data"`
+	}
+	answer := ok(talk(c, must(json.Marshal(map[string]any{"id": 1, "method": "term.open", "params": map[string]any{
+		"session_id": k.session, "cols": 1000, "rows": 24, "command": "echo ready; exec cat >/dev/null"}}))))
+	if err := json.Unmarshal(answer, &opened); err != nil {
+		panic(err)
+	}
+	k.press1 = must(json.Marshal(map[string]any{"id": 2, "method": "term.input", "params": map[string]any{"term_id": opened.Data.Term, "data": "x"}}))
+	for seen := false; !seen; {
+		_, b, err := c.Read(ctx)
+		if err != nil {
+			panic(err)
+		}
+		seen = bytes.Contains(b, []byte("ready"))
+	}
+	return k
+}
+
+// press types a character and waits for its echo, and for the answer.
+func (k *keys) press() {
+	if err := k.c.Write(ctx, websocket.MessageText, k.press1); err != nil {
+		panic(err)
+	}
+	for answered, echoed := false, false; !answered || !echoed; {
+		kind, b, err := k.c.Read(ctx)
+		if err != nil {
+			panic(err)
+		}
+		if kind == websocket.MessageBinary || bytes.HasPrefix(b, []byte(`{"event":"term.output"`)) {
+			echoed = true
+		} else {
+			ok(b)
+			answered = true
+		}
+	}
+}
+
+const flood = "stty raw -echo; "
+
+// flood prints n bytes at a terminal.
+func (k *keys) flood(n int) {
+	m := must(json.Marshal(map[string]any{"id": 3, "method": "term.open", "params": map[string]any{"session_id": k.session, "cols": 80, "rows": 24, "command": flood + text(n)}}))
+	if err := k.c.Write(ctx, websocket.MessageText, m); err != nil {
+		panic(err)
+	}
+	for got := 0; ; {
+		kind, b, err := k.c.Read(ctx)
+		switch {
+		case err != nil:
+			panic(err)
+		case kind == websocket.MessageBinary:
+			got += len(b)
+		case bytes.HasPrefix(b, []byte(`{"event":"term.exit"`)):
+			if got < n {
+				panic(fmt.Sprintf("%d bytes of %d", got, n))
+			}
+			return
+		}
+	}
+}
+
+// pty starts a command at a new PTY and returns the master.
+func pty(command string) (*os.File, *exec.Cmd) {
+	fd := must(unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0))
+	if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
+		panic(err)
+	}
+	slave, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.TIOCGPTPEER, unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC)
+	if errno != 0 {
+		panic(errno)
+	}
+	tty := os.NewFile(slave, "tty")
+	defer tty.Close()
+	cmd := exec.Command("/bin/bash", "-c", command)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = tty, tty, tty
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	if err := cmd.Start(); err != nil {
+		panic(err)
+	}
+	return os.NewFile(uintptr(fd), "ptmx"), cmd
+}
+
+// readPTY reads n bytes of a flood at a bare PTY.
+func readPTY(n int) {
+	master, cmd := pty(flood + text(n))
+	buf := make([]byte, 64<<10)
+	for {
+		k, err := master.Read(buf)
+		if n -= k; err != nil {
+			break
+		}
+	}
+	if n > 0 {
+		panic(fmt.Sprintf("%d bytes are missing", n))
+	}
+	_ = cmd.Wait()
+	master.Close()
+}
+
+// echoPTY is the floor's server of keystrokes: a message goes to a bare PTY, what comes from it is a message.
+func echoPTY(w http.ResponseWriter, r *http.Request) {
+	c, err := websocket.Accept(w, r, nil)
+	if err != nil {
+		return
+	}
+	master, cmd := pty("stty -F /dev/stdin cols 1000; exec cat >/dev/null")
+	time.Sleep(100 * time.Millisecond) // stty
+	go func() {                        // ends with the master, which is closed below
+		buf := make([]byte, 32<<10)
+		for {
+			n, err := master.Read(buf)
+			if err != nil || c.Write(ctx, websocket.MessageBinary, bytes.Clone(buf[:n])) != nil {
+				return
+			}
+		}
+	}()
+	for {
+		_, b, err := c.Read(ctx)
+		if err != nil {
+			break
+		}
+		if _, err := master.Write(b); err != nil {
+			break
+		}
+	}
+	_ = cmd.Process.Kill()
+	_ = cmd.Wait()
+	master.Close()
+}

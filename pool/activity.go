@@ -1,0 +1,62 @@
+package pool
+
+import (
+	"slices"
+	"unicode/utf8"
+
+	"trl/protocol"
+)
+
+// What Execs tells at most: a page of the latest commands. Their texts may be 1 MiB each; the beginning tells which one it is.
+const (
+	maxListedExecs = 200
+	maxListedText  = 4 << 10
+)
+
+// Execs is what exec.list answers: the commands that wait, the one that runs, and the latest of those that ended, oldest first.
+func (s *Session) Execs() []protocol.ExecEntry {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := make([]*Exec, 0, len(s.execs))
+	for _, e := range s.execs {
+		all = append(all, e)
+	}
+	slices.SortFunc(all, func(a, b *Exec) int { return a.queuedAt.Compare(b.queuedAt) })
+	entries := []protocol.ExecEntry{}
+	for _, e := range all[max(0, len(all)-maxListedExecs):] {
+		x := protocol.ExecEntry{ExecID: e.ID(), StreamID: e.StreamID(), Command: beginning(e.text), State: "queued", QueuedAt: e.queuedAt}
+		if !e.startedAt.IsZero() {
+			started := e.startedAt
+			x.State, x.StartedAt = "running", &started
+		}
+		select {
+		case <-e.done:
+			exit := e.exit
+			x.State, x.Exit = "ended", &exit
+		default:
+		}
+		entries = append(entries, x)
+	}
+	return entries
+}
+
+// remarkLocked remembers the command that has just ended, for lists. s.mu is held.
+func (s *Session) remarkLocked(e *Exec) {
+	x := &e.exit
+	s.last = &protocol.LastExec{
+		ExecID: e.ID(), Command: beginning(e.text), ExitCode: x.ExitCode, Signal: x.Signal,
+		TimedOut: x.TimedOut, Cancelled: x.Cancelled, DurationMS: x.DurationMS, EndedAt: e.endedAt,
+	}
+}
+
+// beginning is a text's, cut between characters.
+func beginning(text string) string {
+	if len(text) <= maxListedText {
+		return text
+	}
+	cut := maxListedText
+	for cut > 0 && !utf8.RuneStart(text[cut]) {
+		cut--
+	}
+	return text[:cut]
+}

@@ -1,0 +1,277 @@
+package pool
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"trl/protocol"
+	"trl/runtime"
+	"trl/runtime/journal"
+	"trl/runtime/screen"
+)
+
+// closeGrace is between HUP and KILL where term.close does not say (PROTOCOL.md §6).
+const closeGrace = 2 * time.Second
+
+// termRings is how many times a command's ring a terminal's is: a person who loads the page anew wants what was on it, and has
+// nothing else that keeps it. The memory is used as output comes.
+const termRings = 4
+
+// Terminal is one PTY and what runs in it: open or ended. Ended, it stays readable while it is retained.
+type Terminal struct {
+	// set once in openTerminal
+	stream    string // "st-" and the terminal's id
+	session   *Session
+	text      string // "": the session's shell
+	nonce     string // of its shell's marks
+	journal   *journal.Journal
+	marks     *screen.Marks
+	marked    chan struct{} // one token: marks has news
+	startedAt time.Time
+	terminal  *runtime.Terminal
+	pid       int
+	done      chan struct{} // closed when it has ended and that has been told
+
+	shown shown // the screen, for who asks
+
+	mu         sync.Mutex
+	cols, rows int       // guarded by mu
+	viewers    []*Viewer // guarded by mu; in the order in which they were active, the latest at the end
+
+	// set by watch before done is closed, read after
+	status  runtime.Status
+	endedAt time.Time
+}
+
+func errNoTerminal() error { return protocol.Errorf(protocol.TermNotFound, "no such terminal") }
+
+// OpenTerminal opens a terminal in the session's present state.
+func (s *Session) OpenTerminal(ctx context.Context, q *protocol.TermOpen) (*Terminal, error) {
+	if err := s.awaitShell(ctx); err != nil {
+		return nil, err
+	}
+	s.renewal.RLock() // a shell that is being replaced on request has no state to start from
+	defer s.renewal.RUnlock()
+	t := newTerminal(s, mint(streamPrefix, 't', s.pool.epoch, s.tag, memberLen), q.Command, strings.ToLower(rand.Text()))
+	t.cols, t.rows = q.Cols, q.Rows
+	t.shown.resized(0, q.Cols, q.Rows)
+	t.marks.Live()
+	s.mu.Lock()
+	switch {
+	case s.ending != nil:
+		defer s.mu.Unlock()
+		return nil, s.errEndedLocked()
+	case s.working+s.termsOpen >= maxProcesses:
+		s.mu.Unlock()
+		return nil, protocol.Errorf(protocol.LimitExceeded, "session has %d processes and terminals", maxProcesses).With("limit", maxProcesses)
+	}
+	s.termsOpen++
+	s.watching.Add(1)
+	s.mu.Unlock()
+
+	t.startedAt = time.Now()
+	var err error
+	t.terminal, err = s.shell.Open(runtime.TerminalSpec{
+		Text: q.Command, Dir: q.WorkingDir, Env: withoutID(q.Env), Cols: q.Cols, Rows: q.Rows, Nonce: t.nonce, Journal: t.journal,
+	})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.touchLocked(time.Now())
+	if err != nil {
+		s.termsOpen--
+		s.watching.Done()
+		if s.ending != nil {
+			return nil, s.errEndedLocked()
+		}
+		if errors.Is(err, runtime.ErrNoTerminal) {
+			return nil, protocol.Errorf(protocol.LimitExceeded, "server is out of terminals or descriptors").WithCause(err)
+		}
+		return nil, unrunFault(err)
+	}
+	t.pid = t.terminal.Pid()
+	s.terminals[t.ID()] = t
+	s.record(entry{Terminal: t.entry()})
+	s.publishLocked("term.opened", func() any { return t.Info() })
+	go t.watch() // tells what happens in it; ended by its end, which the session's end brings about; bury waits for it
+	return t, nil
+}
+
+func newTerminal(s *Session, stream, text, nonce string) *Terminal {
+	t := &Terminal{
+		stream: stream, session: s, text: text, nonce: nonce, journal: journal.New(termRings * s.pool.config.RingBytes), marks: screen.NewMarks(nonce),
+		marked: make(chan struct{}, 1), done: make(chan struct{}),
+	}
+	t.journal.Tap(func(_ journal.Stream, p []byte) {
+		if t.marks.Write(p) || t.shown.wants(len(p), t.marks) {
+			select {
+			case t.marked <- struct{}{}:
+			default:
+			}
+		}
+	})
+	t.journal.OnSkip(func(_ journal.Stream, n int64) { t.marks.Skip(n) })
+	return t
+}
+
+// watch tells of the commands that end in it, and of its end; and keeps the screen of a full-screen program.
+func (t *Terminal) watch() {
+	s := t.session
+	defer s.watching.Done()
+	for open := true; open; {
+		select {
+		case <-t.marked:
+		case <-t.terminal.Exited():
+			open = false
+		}
+		t.tellCommands()
+		t.shown.follow(t)
+	}
+	s.mu.Lock()
+	t.status, t.endedAt = t.terminal.Status(), time.Now()
+	s.termsOpen--
+	s.touchLocked(t.endedAt)
+	s.publishLocked("term.exit", func() any { return t.exitInfo() })
+	s.retainLocked(t)
+	s.record(entry{Closed: t.closedEntry()})
+	s.mu.Unlock()
+	t.terminal.Release() // not before it was written down
+	close(t.done)
+}
+
+// tellCommands tells those who are attached, after the output.
+func (t *Terminal) tellCommands() {
+	for _, c := range t.marks.Take() {
+		e := protocol.TermCommand{TermID: t.ID(), StreamID: t.stream, Command: c.Text, ExitCode: c.Code, Offset: c.Offset, EndOffset: c.End}
+		if c.Duration >= 0 {
+			ms := c.Duration.Milliseconds()
+			e.DurationMS = &ms
+		}
+		t.journal.Note(protocol.Event{Name: "term.command", Data: &e})
+	}
+}
+
+// Terminals is all that are known, oldest first.
+func (s *Session) Terminals() []*Terminal {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := make([]*Terminal, 0, len(s.terminals))
+	for _, t := range s.terminals {
+		all = append(all, t)
+	}
+	slices.SortFunc(all, func(a, b *Terminal) int { return a.startedAt.Compare(b.startedAt) })
+	return all
+}
+
+// FindTerminal gives who's terminal, open or ended and retained.
+func (p *Pool) FindTerminal(who, id string) (*Terminal, error) {
+	if s := p.member(who, 't', id); s != nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if t := s.terminals[id]; t != nil {
+			return t, nil
+		}
+	}
+	return nil, p.missing('t', id, errNoTerminal())
+}
+
+// ID is the terminal's.
+func (t *Terminal) ID() string { return t.stream[len(streamPrefix):] }
+
+// StreamID is that of its output.
+func (t *Terminal) StreamID() string { return t.stream }
+
+// Session is the one it belongs to.
+func (t *Terminal) Session() *Session { return t.session }
+
+// Done is closed when the terminal has ended, what was printed is in the journal, and that is closed.
+func (t *Terminal) Done() <-chan struct{} { return t.done }
+
+// Journal is its output.
+func (t *Terminal) Journal() *journal.Journal { return t.journal }
+
+func (t *Terminal) hasEnded() bool {
+	select {
+	case <-t.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// Info is what term.list lists.
+func (t *Terminal) Info() protocol.TermInfo {
+	if t.hasEnded() {
+		return t.exitInfo()
+	}
+	return t.info("running")
+}
+
+func (t *Terminal) info(state string) protocol.TermInfo {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	i := protocol.TermInfo{
+		TermID: t.ID(), SessionID: t.session.id, StreamID: t.stream, Pid: t.pid, State: state, Cols: t.cols, Rows: t.rows, Command: t.text,
+		Viewers: len(t.viewers), StartedAt: t.startedAt, OutputBytes: t.journal.Size(),
+	}
+	if i.Command == "" {
+		i.Command = t.session.terms.shell
+	}
+	return i
+}
+
+// exitInfo is the info once watch has seen the end.
+func (t *Terminal) exitInfo() protocol.TermInfo {
+	i := t.info("exited")
+	code, ended := t.status.Code, t.endedAt
+	if t.status.Signal != 0 {
+		code, i.Signal = 128+int(t.status.Signal), protocol.SignalName(t.status.Signal)
+	}
+	i.ExitCode, i.EndedAt = &code, &ended
+	return i
+}
+
+// Close ends the terminal and all that was started in it: HUP, TERM, KILL. It returns when that is done and told.
+func (t *Terminal) Close(ctx context.Context, grace *protocol.Seconds) error {
+	d := closeGrace
+	if grace != nil {
+		d = min(grace.Duration(), maxGrace)
+	}
+	_ = t.session.Touch()
+	if t.hasEnded() {
+		return nil
+	}
+	if err := t.terminal.Close(ctx, d); err != nil {
+		return err
+	}
+	select {
+	case <-t.done:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// endTerminals closes all, at the same time.
+func (s *Session) endTerminals(ctx context.Context, grace time.Duration) {
+	var all sync.WaitGroup
+	for _, t := range s.Terminals() {
+		all.Go(func() { // ends with the terminal; waited for here
+			seconds := protocol.Seconds(grace.Seconds())
+			if err := t.Close(ctx, &seconds); err != nil {
+				s.log.Warn().Err(err).Msg("terminal not ended")
+			}
+		})
+	}
+	all.Wait()
+}
+
+func (t *Terminal) ended() time.Time { return t.endedAt }
+
+func (t *Terminal) weight() int64 { return int64(len(t.text)) + t.journal.Size() - t.journal.Start() }
+
+func (t *Terminal) letGo() { t.journal.Drop() }

@@ -1,0 +1,35 @@
+# zsh in a terminal: the .zshenv of a directory that is there for this one start. @N@ is the terminal's nonce, @D@ the directory.
+#
+# It gives the user's own ZDOTDIR back, so that zsh reads the user's other files by itself.
+command rm -rf -- '@D@'
+if [[ -v TRL_ZDOTDIR ]]; then export ZDOTDIR="$TRL_ZDOTDIR"; unset TRL_ZDOTDIR; else unset ZDOTDIR; fi
+if [[ -r ${ZDOTDIR:-$HOME}/.zshenv ]]; then . "${ZDOTDIR:-$HOME}/.zshenv"; fi
+
+if [[ -o interactive ]]; then
+
+__trl_r=
+
+# The end of a command, with its status, and A and B around a prompt that is new each time others make it.
+__trl_precmd() {
+	builtin local s=$?
+	if [[ -n $__trl_r ]]; then builtin print -nr -- $'\e]133;D;'$s$';aid=@N@\a'; fi
+	__trl_r=
+	if [[ $PS1 != *'133;A;aid=@N@'* ]]; then PS1=$'%{\e]133;A;aid=@N@\a%}'$PS1$'%{\e]133;B;aid=@N@\a%}'; fi
+	return $s
+}
+
+__trl_preexec() {
+	builtin local t=${1//\\/\\\\}
+	t=${t//;/\\x3b}
+	t=${t//$'\n'/\\x0a}
+	t=${t//$'\t'/\\x09}
+	t=${t//[[:cntrl:]]/}
+	builtin print -nr -- $'\e]633;E;'$t$';@N@\a\e]133;C;aid=@N@\a'
+	__trl_r=1
+}
+
+# First, for $?; the rest is appended by the user's files.
+precmd_functions=(__trl_precmd $precmd_functions)
+preexec_functions=(__trl_preexec $preexec_functions)
+
+fi

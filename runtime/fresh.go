@@ -1,0 +1,75 @@
+package runtime
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+)
+
+// A background process, and a terminal, begin as a fresh shell that reads the last snapshot of the session's shell. What
+// both need for that is here.
+
+// busyWait is how long they wait for the present state of a shell that is at work; then they get the last snapshot.
+const busyWait = 100 * time.Millisecond
+
+// borrow gets the shell, if it is free soon, so that its present state can be asked for. sp is nil when there is no shell.
+// The caller calls giveBack.
+func (s *Shell) borrow() (sp *shellProc, free bool, giveBack func()) {
+	giveBack = func() {}
+	select {
+	case <-s.turn:
+		free = true
+		giveBack = func() { s.turn <- struct{}{} }
+	case <-time.After(busyWait):
+	}
+	if sp = s.proc(); s.closing.Load() {
+		sp = nil
+	}
+	return sp, free, giveBack
+}
+
+// stateScript returns lines that read the session's state, which hold keeps: "" when there is none.
+func (s *Shell) stateScript(sp *shellProc, free bool, hold func([]byte) (int, error)) (string, error) {
+	if free && !sp.dead() {
+		if s.st.dirty {
+			s.snapshot(sp)
+		}
+		if s.st.pending() { // it is done when the shell answers
+			s.seq++
+			sp.send(sp.kind.quit + " " + strconv.Itoa(s.seq) + "\n")
+			sp.await(strconv.Itoa(s.seq), time.Now().Add(bootTimeout))
+		}
+	}
+	state := s.st.script(sp.kind, false)
+	if state == nil {
+		return "", nil
+	}
+	fd, err := hold(state)
+	if err != nil {
+		return "", err
+	}
+	traps := "EXIT DEBUG ERR RETURN 40"
+	switch sp.kind.name {
+	case "zsh":
+		traps = "EXIT DEBUG ZERR"
+	case "dash", "ash":
+		traps = "EXIT"
+	}
+	return fmt.Sprintf("%s %s/%d 2>/dev/null\ntrap - %s\n", sp.kind.dot, s.held().Dir(), fd, traps), nil
+}
+
+// scriptArgs are the arguments that make the shell at path run a script and nothing else.
+func scriptArgs(path, script string) ([]string, error) {
+	k, argv, err := kindOf(path)
+	if err != nil {
+		return nil, err
+	}
+	name := argv[0]
+	switch k.name {
+	case "bash":
+		argv = append(argv, "--norc", "--noprofile")
+	case "zsh":
+		argv = append(argv, "-f")
+	}
+	return append(argv, "-c", script, name), nil
+}

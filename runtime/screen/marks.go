@@ -1,0 +1,248 @@
+package screen
+
+import (
+	"bytes"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Command is one command that a shell in the terminal ran, as its marks tell.
+type Command struct {
+	Text        string        // "" when the shell did not say
+	Code        *int          // nil when it did not say
+	Duration    time.Duration // negative when we were not there for its start
+	Offset, End int64         // its output in the stream
+}
+
+// Marks finds, in what a terminal prints, the marks by which its shell tells of its commands: OSC 133 C and D with
+// aid=NONCE, OSC 633 E with the nonce at its end. What does not bear the nonce is not from our shell. It is no emulator: it
+// looks for the escape character and at little behind it, so that it can see every byte that a terminal prints. Fed by a
+// journal's Tap; asked by the terminal's owner.
+type Marks struct {
+	nonce string // set once
+
+	mu    sync.Mutex
+	live  bool // guarded by mu; times are of now, and what ends is news
+	size  int64
+	state int    // guarded by mu; of the scan
+	seq   []byte // guarded by mu; the sequence that is being read, without its introducer
+	at    int64  // guarded by mu; where that began
+	text  string // guarded by mu; of the command to come
+	begun *Command
+	since time.Time // guarded by mu; of begun; zero when not known
+	ended []Command // guarded by mu; not taken yet
+	alt   bool      // guarded by mu; the alternate screen is shown
+}
+
+// States of the scan.
+const (
+	ground  = iota
+	escaped // after ESC
+	csi     // in a control sequence
+	osc     // in an operating system command
+	oscEsc  // in one, after ESC
+	str     // in another string: DCS, SOS, PM, APC
+	strEsc
+)
+
+const (
+	// maxSeq bounds a mark: the text of a command, of which four times as much as people type is kept.
+	maxSeq = 16 << 10
+	// maxModes bounds the parameters of a sequence that sets modes; longer ones are not looked at.
+	maxModes = 64
+	// maxEnded bounds what nobody takes.
+	maxEnded = 256
+)
+
+// NewMarks finds those of a nonce. Until Live, what it sees is history.
+func NewMarks(nonce string) *Marks { return &Marks{nonce: nonce} }
+
+// Live says that what comes from here on happens now.
+func (m *Marks) Live() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.live, m.ended = true, nil
+}
+
+// Skip counts bytes that nobody has any more.
+func (m *Marks) Skip(n int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.size += n
+	m.state = ground
+}
+
+// Write takes the next bytes and reports whether a command ended in them.
+func (m *Marks) Write(p []byte) (news bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	had := len(m.ended)
+	for i := 0; i < len(p); {
+		switch m.state {
+		case ground:
+			n := bytes.IndexByte(p[i:], 0x1b)
+			if n < 0 {
+				i = len(p)
+				continue
+			}
+			i += n + 1
+			m.state, m.at = escaped, m.size+int64(i)-1
+			continue
+		case escaped:
+			switch p[i] {
+			case ']':
+				m.state, m.seq = osc, m.seq[:0]
+			case '[':
+				m.state, m.seq = csi, m.seq[:0]
+			case 'c': // a reset
+				m.state, m.alt = ground, false
+			case 'P', 'X', '^', '_':
+				m.state = str
+			case 0x1b:
+				m.at = m.size + int64(i)
+			default:
+				m.state = ground
+			}
+		case csi:
+			switch c := p[i]; {
+			case c == 0x1b:
+				m.state = escaped
+			case c >= 0x40 && c <= 0x7e:
+				m.mode(c)
+				m.state = ground
+			case len(m.seq) < maxModes:
+				m.seq = append(m.seq, c)
+			}
+		case osc, str:
+			n := bytes.IndexAny(p[i:], "\x07\x1b\x18\x1a")
+			if n < 0 {
+				n = len(p) - i
+			}
+			if m.state == osc {
+				m.seq = append(m.seq, p[i:i+min(n, maxSeq+1-min(len(m.seq), maxSeq+1))]...)
+			}
+			i += n
+			if i == len(p) {
+				continue
+			}
+			switch {
+			case p[i] == 0x1b:
+				m.state++
+			case m.state == osc && p[i] == 0x07:
+				m.mark(m.size + int64(i) + 1)
+				m.state = ground
+			case m.state == osc || p[i] != 0x07: // cancelled; a BEL is part of any other string
+				m.state = ground
+			}
+		case oscEsc, strEsc:
+			if p[i] == '\\' && m.state == oscEsc {
+				m.mark(m.size + int64(i) + 1)
+			}
+			if m.state = ground; p[i] != '\\' {
+				m.state, m.at = escaped, m.size+int64(i)-1 // the string was broken off by another sequence
+				continue
+			}
+		}
+		i++
+	}
+	m.size += int64(len(p))
+	return m.live && len(m.ended) > had
+}
+
+// mode looks at a whole control sequence for the alternate screen.
+func (m *Marks) mode(final byte) {
+	if final != 'h' && final != 'l' || len(m.seq) < 3 || m.seq[0] != '?' {
+		return
+	}
+	for n := range strings.SplitSeq(string(m.seq[1:]), ";") {
+		if n == "47" || n == "1047" || n == "1049" {
+			m.alt = final == 'h'
+		}
+	}
+}
+
+// Alternate tells whether the alternate screen is shown.
+func (m *Marks) Alternate() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.alt
+}
+
+// mark reads a whole OSC, which ends at end.
+func (m *Marks) mark(end int64) {
+	if len(m.seq) > maxSeq {
+		return
+	}
+	text, ours := strings.CutPrefix(string(m.seq), "633;E;")
+	if ours {
+		if text, ours = strings.CutSuffix(text, ";"+m.nonce); ours {
+			m.text = unescape(text)
+		}
+		return
+	}
+	fields := strings.Split(string(m.seq), ";")
+	if len(fields) < 3 || fields[0] != "133" || fields[len(fields)-1] != "aid="+m.nonce {
+		return
+	}
+	switch fields[1] {
+	case "C":
+		m.begun, m.text, m.since = &Command{Text: m.text, Offset: end, Duration: -1}, "", time.Time{}
+		if m.live {
+			m.since = time.Now()
+		}
+	case "D":
+		c := m.begun
+		if m.begun = nil; c == nil {
+			return
+		}
+		c.End = m.at
+		if !m.since.IsZero() {
+			c.Duration = time.Since(m.since)
+		}
+		if code, err := strconv.Atoi(fields[2]); err == nil {
+			c.Code = &code
+		}
+		if m.ended = append(m.ended, *c); len(m.ended) > maxEnded {
+			m.ended = m.ended[1:]
+		}
+	case "A": // a prompt without an end: the command was never one
+		m.begun, m.text = nil, ""
+	}
+}
+
+// Take returns what has ended since the last call.
+func (m *Marks) Take() []Command {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	ended := m.ended
+	m.ended = nil
+	return ended
+}
+
+// unescape reads \\ and \xHH.
+func unescape(s string) string {
+	if !strings.Contains(s, `\`) {
+		return s
+	}
+	var b strings.Builder
+	for i := 0; i < len(s); i++ {
+		if s[i] == '\\' && i+1 < len(s) {
+			if s[i+1] == '\\' {
+				b.WriteByte('\\')
+				i++
+				continue
+			}
+			if s[i+1] == 'x' && i+3 < len(s) {
+				if n, err := strconv.ParseUint(s[i+2:i+4], 16, 8); err == nil {
+					b.WriteByte(byte(n))
+					i += 3
+					continue
+				}
+			}
+		}
+		b.WriteByte(s[i])
+	}
+	return b.String()
+}

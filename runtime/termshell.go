@@ -1,0 +1,128 @@
+package runtime
+
+import (
+	_ "embed"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// How a terminal's shell begins. It has our marks in it: escape sequences around the prompt, the command line and the
+// output (OSC 133 as in FinalTerm's protocol, OSC 633 for the command's text), by which clients and we know what runs.
+// Each mark bears the terminal's nonce, so that a file that is printed, or a machine at the other end of ssh, cannot
+// make one up.
+
+var (
+	//go:embed boot/marks.bash
+	marksBash string
+	//go:embed boot/marks.zsh
+	marksZsh string
+	//go:embed boot/marks.fish
+	marksFish string
+)
+
+// terminalOnly is what base environments have for commands without a terminal: in one, it goes if it still is that.
+var terminalOnly = map[string]string{"NO_COLOR": "1", "GIT_PAGER": "cat"}
+
+// script is what follows the state: the variables of a terminal, the request's, and the shell or the command.
+func (t *Terminal) script(s *Shell, sp *shellProc, cfg ShellConfig, spec TerminalSpec) (string, error) {
+	var b strings.Builder
+	// The session's options are for its shell, not for these lines: the user would see their trace, or nothing at all.
+	b.WriteString("{ set +x +v +e +u; } 2>/dev/null\nunset COLUMNS LINES\n")
+	for name, value := range terminalOnly {
+		fmt.Fprintf(&b, "if [ \"${%s-}\" = %s ]; then unset %s; fi\n", name, value, name)
+	}
+	b.WriteString("export TERM=xterm-256color COLORTERM=truecolor\n")
+	b.WriteString(envScript(spec.Env))
+	if spec.Dir != "" {
+		b.WriteString(strings.TrimSuffix(dirScript(sp.kind, spec.Dir), "\n") + " || exit 1\n")
+	}
+	first, words, err := t.interactive(s, cfg, spec)
+	if err != nil {
+		return "", err
+	}
+	if words != nil {
+		run := "builtin exec"
+		if !sp.kind.lists {
+			run = `\exec`
+		}
+		for i := range words {
+			words[i] = quote(words[i])
+		}
+		return b.String() + first + run + " " + strings.Join(words, " ") + "\n", nil
+	}
+	text, err := t.hold([]byte(spec.Text))
+	if err != nil {
+		return "", err
+	}
+	fmt.Fprintf(&b, "%s %s/%d\n", sp.kind.dot, t.group.Dir(), text)
+	return b.String(), nil
+}
+
+// interactive returns the words that start the interactive shell that is asked for: the session's when no command is, or
+// a command that is nothing but the name of one that we know, and lines to go before. No words: it is any other command.
+func (t *Terminal) interactive(s *Shell, cfg ShellConfig, spec TerminalSpec) (first string, words []string, err error) {
+	path := cfg.Path
+	if spec.Text != "" {
+		path = strings.TrimSpace(spec.Text)
+		if strings.ContainsAny(path, " \t\n'\"\\$`;&|<>(){}*?[]~#") {
+			return "", nil, nil
+		}
+		switch filepath.Base(path) {
+		case "bash", "zsh", "fish":
+		default:
+			return "", nil, nil
+		}
+		if _, err := exec.LookPath(path); err != nil { // the session's PATH may know it: it is run as it is
+			return "", nil, nil
+		}
+	}
+	name := filepath.Base(path)
+	if name != "fish" {
+		k, _, err := kindOf(path)
+		if err != nil {
+			return "", nil, err
+		}
+		name = k.name
+	}
+	switch name {
+	case "bash":
+		rc, err := t.rc(s, marksBash, spec.Nonce)
+		return "", []string{path, "--rcfile", rc, "-i"}, err
+	case "fish":
+		rc, err := t.rc(s, marksFish, spec.Nonce)
+		return "", []string{path, "-i", "-C", "source " + rc}, err
+	case "zsh":
+		if !t.group.Private() { // else its user may not read what we could make, and has no marks
+			return t.zsh(path, spec.Nonce)
+		}
+	}
+	if strings.HasPrefix(filepath.Base(path), "busybox") {
+		return "", []string{path, "ash", "-i"}, nil
+	}
+	return "", []string{path, "-i"}, nil // dash and ash have no hooks to print marks from
+}
+
+// rc puts a script of ours where the shell finds it.
+func (t *Terminal) rc(s *Shell, text, nonce string) (path string, err error) {
+	fd, err := t.hold([]byte(strings.ReplaceAll(text, "@N@", nonce)))
+	return fmt.Sprintf("%s/%d", t.group.Dir(), fd), err
+}
+
+// zsh reads its startup files from a directory and from nowhere else, so it gets one. The files in it remove it, as the
+// first thing they do; the terminal's end does so too.
+func (t *Terminal) zsh(path, nonce string) (first string, words []string, err error) {
+	dir, err := os.MkdirTemp("", "trl-zsh-")
+	if err != nil {
+		return "", nil, fmt.Errorf("zsh's startup files: %w", err)
+	}
+	t.scratch = dir
+	text := strings.NewReplacer("@N@", nonce, "@D@", dir).Replace(marksZsh)
+	if err := os.WriteFile(filepath.Join(dir, ".zshenv"), []byte(text), 0o600); err != nil {
+		return "", nil, fmt.Errorf("zsh's startup files: %w", err)
+	}
+	first = `if [ -n "${ZDOTDIR+x}" ]; then export TRL_ZDOTDIR="$ZDOTDIR"; fi` + "\nexport ZDOTDIR=" + quote(dir) + "\n"
+	return first, []string{path, "-i"}, nil
+}

@@ -1,0 +1,135 @@
+package web
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+// received takes the terminal's output events that have come, up to patience for the first one to reach least bytes.
+func (c *client) received(least int) (text string, offset int) {
+	c.t.Helper()
+	var b strings.Builder
+	for offset < least {
+		f := c.event("term.output")
+		b.WriteString(f.str("data"))
+		offset = f.num("offset") + len(f.str("data"))
+	}
+	return b.String(), offset
+}
+
+// TestWindowHoldsOutputBack: no more than the window and one piece is sent before it is acknowledged, the program waits, and nothing is lost.
+func TestWindowHoldsOutputBack(t *testing.T) {
+	g := start(t)
+	c := g.dial()
+	const window, total = 8 << 10, 1 << 20
+	open := c.call("term.open", object{"session_id": c.session(), "cols": 80, "rows": 24, "window_bytes": window,
+		"command": "head -c 1048576 /dev/zero | tr '\\0' x; echo; echo end"})
+	stream := open.str("stream_id")
+	_, offset := c.received(window)
+	// What is on its way now would come before the answer.
+	for range 3 {
+		c.call("system.ping", object{})
+	}
+	c.mu.Lock()
+	waiting := len(c.came)
+	c.mu.Unlock()
+	if waiting > 4 { // pieces of what the window allows still
+		t.Fatalf("%d messages more than the window allows, at %d", waiting, offset)
+	}
+	all := offset
+	for end := time.Now().Add(patience); ; {
+		c.call("stream.ack", object{"stream_id": stream, "offset": all})
+		text, at := c.received(all + 1)
+		if at <= all {
+			t.Fatalf("at %d after %d", at, all)
+		}
+		all = at
+		if strings.HasSuffix(text, "end\r\n") {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("at %d", all)
+		}
+	}
+	if want := total + len("\r\nend\r\n"); all != want {
+		t.Errorf("%d bytes, want %d", all, want)
+	}
+	c.call("stream.ack", object{"stream_id": "st-unknown", "offset": 1}) // nothing
+	if f := c.try("stream.ack", object{"stream_id": stream, "offset": -1}); f.OK {
+		t.Error("a negative offset")
+	}
+}
+
+// TestSilentWindowHoldsNobodyUp: a client that acknowledges nothing for SlowClient does not hold the program any more.
+func TestSilentWindowHoldsNobodyUp(t *testing.T) {
+	g := start(t, func(cfg *Config) { cfg.SlowClient = 200 * time.Millisecond })
+	c := g.dial()
+	id := c.session()
+	c.call("term.open", object{"session_id": id, "cols": 80, "rows": 24, "window_bytes": 1024, "command": "head -c 30000000 /dev/zero | tr '\\0' x; echo done > /tmp/$TRL_SESSION_ID; sleep 600"})
+	other := g.dial()
+	if got := other.run(id, "until [ -e /tmp/$TRL_SESSION_ID ]; do sleep 0.02; done; rm /tmp/$TRL_SESSION_ID; echo went on"); got != "went on\n" {
+		t.Errorf("%q", got)
+	}
+}
+
+func TestExecList(t *testing.T) {
+	g := start(t)
+	c := g.dial()
+	id := c.session()
+	c.run(id, "echo one; (exit 3)")
+	running := c.call("exec.stream", object{"session_id": id, "command": "sleep 600"}).str("exec_id")
+	queued := c.call("exec.stream", object{"session_id": id, "command": strings.Repeat("é", 4000)}).str("exec_id")
+	execs := c.call("exec.list", object{"session_id": id})["execs"].([]any)
+	var states []string
+	for _, e := range execs {
+		states = append(states, object(e.(map[string]any)).str("state"))
+	}
+	if got := strings.Join(states, " "); got != "ended running queued" {
+		t.Fatalf("states: %s", got)
+	}
+	first, last := object(execs[0].(map[string]any)), object(execs[2].(map[string]any))
+	if exit := object(first["exit"].(map[string]any)); exit.num("exit_code") != 3 || first.str("command") != "echo one; (exit 3)" {
+		t.Errorf("%+v", first)
+	}
+	if text := last.str("command"); text != strings.Repeat("é", 2048) {
+		t.Errorf("%d bytes of the text", len(text))
+	}
+	c.call("exec.cancel", object{"exec_id": queued})
+	c.call("exec.cancel", object{"exec_id": running})
+	info := c.call("session.info", object{"session_id": id})
+	l := object(info["last_exec"].(map[string]any))
+	if l["cancelled"] != true || l.str("exec_id") != running || info.str("owner") != "local" || info.num("memory_bytes") <= 0 {
+		t.Errorf("%+v", info)
+	}
+	other := g.dial()
+	if f := other.try("exec.list", object{"session_id": "s-none"}); f.OK || f.Error.Code != "SESSION_NOT_FOUND" {
+		t.Errorf("%+v", f)
+	}
+}
+
+func TestProcessListTellsPorts(t *testing.T) {
+	g := start(t)
+	c := g.dial()
+	id := c.session()
+	c.call("process.start", object{"session_id": id, "command": "python3 -c 'import socket,time; s=socket.socket(); s.bind((\"127.0.0.1\",0)); s.listen(); print(s.getsockname()[1], flush=True); time.sleep(600)'"})
+	for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+		p := object(c.call("process.list", object{"session_id": id})["processes"].([]any)[0].(map[string]any))
+		if ports, _ := p["ports"].([]any); len(ports) == 1 && ports[0].(float64) > 0 {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%+v", p)
+		}
+	}
+}
+
+func TestCapabilitiesTellWhoOneIs(t *testing.T) {
+	g := start(t, func(cfg *Config) {
+		cfg.AuthNone, cfg.Tokens = false, tokens{"t": {"ann", Viewer}}
+	})
+	who := object(g.dial("t").call("system.capabilities", object{})["principal"].(map[string]any))
+	if who.str("subject") != "ann" || who.str("role") != "viewer" {
+		t.Errorf("%+v", who)
+	}
+}

@@ -1,0 +1,139 @@
+package web
+
+import (
+	"trl/pool"
+	"trl/protocol"
+)
+
+func termOpen(k *call, q *protocol.TermOpen) (any, error) {
+	return k.on(q.SessionRef, true, func(s *pool.Session) (any, error) {
+		t, err := s.OpenTerminal(k.c.srv.ctx, q)
+		if err != nil {
+			return nil, err
+		}
+		c := k.c
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.followLocked(k, termSource(t), 0, q.OnSlow != "skip", func(sub *subscription) any {
+			sub.view, sub.credit = t.View(true, q.Cols, q.Rows), newCredit(q.WindowBytes, 0)
+			return &protocol.TermOpened{TermID: t.ID(), SessionID: s.ID(), StreamID: t.StreamID(), StreamNo: c.number(sub), Pid: t.Info().Pid}
+		})
+	})
+}
+
+func (k *call) terminal(id string) (*pool.Terminal, error) {
+	return k.c.srv.pool.FindTerminal(k.c.who.Subject, id)
+}
+
+// viewer is what this connection is to a terminal, nil if it is not attached.
+func (c *conn) viewer(t *pool.Terminal) *pool.Viewer {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if sub := c.subs[t.StreamID()]; sub != nil {
+		return sub.view
+	}
+	return nil
+}
+
+func termInput(k *call, q *protocol.TermInput) (any, error) {
+	t, err := k.terminal(q.TermID)
+	if err != nil {
+		return nil, err
+	}
+	data, fault := protocol.DecodeBytes(q.Data, q.Encoding)
+	if fault != nil {
+		return nil, fault
+	}
+	return nil, t.Input(k.c.viewer(t), data)
+}
+
+func termResize(k *call, q *protocol.TermResize) (any, error) {
+	t, err := k.terminal(q.TermID)
+	if err != nil {
+		return nil, err
+	}
+	return nil, t.Resize(k.c.viewer(t), q.Cols, q.Rows)
+}
+
+func termClose(k *call, q *protocol.TermClose) (any, error) {
+	t, err := k.terminal(q.TermID)
+	if err != nil {
+		return nil, err
+	}
+	return k.later(func() (any, error) {
+		if err := t.Close(k.c.srv.ctx, q.KillGrace); err != nil { // goes on when the client leaves
+			return nil, err
+		}
+		info := t.Info()
+		return &info, nil
+	})
+}
+
+func termAttach(k *call, q *protocol.TermAttach) (any, error) {
+	t, err := k.terminal(q.TermID)
+	if err != nil {
+		return nil, err
+	}
+	c := k.c
+	if c.who.Role == Viewer {
+		if q.Mode == "control" {
+			return nil, protocol.Errorf(protocol.Forbidden, "a viewer may only read")
+		}
+		q.Mode = "view"
+	}
+	control := q.Mode != "view"
+	block := q.OnSlow == "block" || q.OnSlow == "" && control
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	offset := t.Journal().Start()
+	switch {
+	case q.Snapshot:
+		offset = t.Journal().Size()
+	case q.Offset != nil:
+		offset = *q.Offset
+	}
+	var before *pool.Viewer
+	if sub := c.subs[t.StreamID()]; sub != nil {
+		before = sub.view
+	}
+	return c.followLocked(k, termSource(t), offset, block, func(sub *subscription) any {
+		sub.view, sub.showScreen, sub.credit = t.ViewAfter(before, control), q.Snapshot, newCredit(q.WindowBytes, offset)
+		info := t.Info()
+		a := &protocol.TermAttached{
+			TermID: t.ID(), StreamID: t.StreamID(), StreamNo: c.number(sub), Offset: offset, Mode: "view", Cols: info.Cols, Rows: info.Rows, State: info.State,
+		}
+		if control {
+			a.Mode = "control"
+		}
+		return a
+	})
+}
+
+func termDetach(k *call, q *protocol.TermRef) (any, error) {
+	t, err := k.terminal(q.TermID)
+	if err != nil {
+		return nil, err
+	}
+	return k.detach(t.StreamID())
+}
+
+func termList(k *call, q *protocol.SessionRef) (any, error) {
+	return k.on(*q, false, func(s *pool.Session) (any, error) {
+		list := &protocol.Terminals{Terminals: []protocol.TermInfo{}}
+		for _, t := range s.Terminals() {
+			list.Terminals = append(list.Terminals, t.Info())
+		}
+		return list, nil
+	})
+}
+
+func termSnapshot(k *call, q *protocol.TermRef) (any, error) {
+	t, err := k.terminal(q.TermID)
+	if err != nil {
+		return nil, err
+	}
+	return k.later(func() (any, error) { // the emulator may have a lot to read
+		s := t.Snapshot()
+		return &s, nil
+	})
+}

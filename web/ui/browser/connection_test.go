@@ -1,0 +1,123 @@
+package browser
+
+import (
+	"fmt"
+	"syscall"
+	"testing"
+
+	"github.com/chromedp/chromedp"
+)
+
+func TestCutNetworkIsToldCountedAndRestored(t *testing.T) {
+	t.Parallel()
+	g := serve(t)
+	x := g.proxy()
+	p := g.openAt("http://"+x.Addr().String(), g.token)
+	p.newTerminal()
+	p.enter("for i in $(seq 1 250); do echo $i; sleep 0.01; done; echo finished")
+	p.until("some lines have come", `/^50$/m.test(`+text+`)`)
+	p.expectOffline()
+	x.cut()
+	p.until("the banner tells", `/Connection lost/.test(document.querySelector(".banner").textContent)`)
+	p.until("it counts", `/attempt [2-9]/.test(document.querySelector(".banner-clock").textContent)`)
+	p.until("the dot is out", `document.querySelector(".latency").dataset.level === "off"`)
+	x.mend()
+	p.until("it ends in restored", `/Connection restored after .* Nothing was missed/.test(document.querySelector(".banner").textContent)`)
+	p.until("the rest comes", `/^finished$/m.test(`+text+`)`)
+	if wrong := eval[string](p, fmt.Sprintf(everyLine, text, 250)); wrong != "" {
+		t.Error(wrong)
+	}
+	p.until("the banner goes", `document.querySelector(".banner").hidden`)
+}
+
+func TestPausedServerIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	g := serve(t, "--single-process")
+	x := g.proxy()
+	p := g.openAt("http://"+x.Addr().String(), g.token)
+	p.newTerminal()
+	p.enter("for i in $(seq 1 200); do echo $i; sleep 0.01; done; echo finished")
+	p.until("some lines have come", `/^20$/m.test(`+text+`)`)
+	p.expectOffline()
+	g.keeper.Process.Signal(syscall.SIGSTOP)
+	x.cut()
+	x.mend()
+	p.until("the banner tells", `/Connection lost/.test(document.querySelector(".banner").textContent)`)
+	g.keeper.Process.Signal(syscall.SIGCONT)
+	p.until("the rest comes", `/^finished$/m.test(`+text+`)`)
+	if wrong := eval[string](p, fmt.Sprintf(everyLine, text, 200)); wrong != "" {
+		t.Error(wrong)
+	}
+	p.enter("echo typed $((1+1))")
+	p.until("typing works again", `/^typed 2$/m.test(`+text+`)`)
+}
+
+func TestLostSessionsAreSaidToBeLost(t *testing.T) {
+	t.Parallel()
+	g := serve(t)
+	p := g.open()
+	p.newTerminal()
+	p.expectOffline()
+	g.crash()
+	p.until("the banner tells", `/Connection lost/.test(document.querySelector(".banner").textContent)`)
+	g.start() // on the same address, with the same tokens
+	p.until("it ends in lost, and why", `/lost because the gateway was started anew/.test(document.querySelector(".banner").textContent)`)
+	p.until("the terminal says it too", `/is over|has ended/.test(document.querySelector(".pane-note").textContent)`)
+	p.newTerminal()
+}
+
+func TestLoggedOutGoesToLogin(t *testing.T) {
+	t.Parallel()
+	g := serve(t)
+	p := g.open()
+	p.do(chromedp.ActionFunc(clearCookies), chromedp.Navigate(p.origin+"/"))
+	p.until("the login page", `location.pathname === "/login" && document.querySelector("input[name=token]")`)
+	p.do(chromedp.SendKeys(`input[name=token]`, g.token, chromedp.ByQuery), chromedp.Submit(`form`, chromedp.ByQuery))
+	p.until("the page", `typeof trl === "object" && trl.connection.up`)
+}
+
+func TestSecondTabViewsUntilItTakesOver(t *testing.T) {
+	t.Parallel()
+	g := serve(t)
+	p := g.open()
+	p.newTerminal()
+	p.enter("echo from the first")
+	p.until("the output", `/^from the first$/m.test(`+text+`)`)
+	q := p.another(eval[string](p, `location.hash`))
+	q.until("the second shows it, to view", `/^from the first$/m.test(`+text+`) && trl.tabs.current.terminal.mode === "view" && /View only/.test(document.querySelector(".pane-note").textContent)`)
+	q.until("in the first one's size", fmt.Sprintf(`trl.tabs.current.xterm.cols === %d`, eval[int](p, `trl.tabs.current.xterm.cols`)))
+	q.run(`trl.tabs.current.focus()`)
+	q.write("echo ignored")
+	p.enter("echo seen by both")
+	q.until("output goes to both", `/^seen by both$/m.test(`+text+`)`)
+	if eval[bool](q, `/ignored/.test(`+text+`)`) {
+		t.Error("a viewer typed")
+	}
+
+	q.do(chromedp.Click(`.pane-note button`, chromedp.ByQuery))
+	q.until("it has taken over", `trl.tabs.current.terminal.mode === "control" && document.querySelector(".pane-note").hidden`)
+	q.until("its window's size counts", fmt.Sprintf(`trl.tabs.current.xterm.cols !== %d`, eval[int](p, `1280`)))
+	q.run(`trl.tabs.current.focus()`)
+	q.enter("echo size $(stty size)")
+	q.until("the size is the second one's", `new RegExp("^size " + trl.tabs.current.xterm.rows + " " + trl.tabs.current.xterm.cols + "$", "m").test(`+text+`)`)
+	p.until("the first follows the size", fmt.Sprintf(`trl.tabs.current.xterm.cols === %d`, eval[int](q, `trl.tabs.current.xterm.cols`)))
+}
+
+func TestViewersRoleOnlyLooks(t *testing.T) {
+	t.Parallel()
+	g := serve(t)
+	g.addToken("lookonly-0123456789abcdef admin viewer")
+	p := g.open()
+	p.newTerminal()
+	p.enter("echo visible")
+	p.until("the output", `/^visible$/m.test(`+text+`)`)
+	address := eval[string](p, `location.hash`)
+	q := g.openAs("lookonly-0123456789abcdef")
+	q.run(`location.hash = ` + fmt.Sprintf("%q", address))
+	q.until("the viewer sees it", `/^visible$/m.test(`+text+`)`)
+	q.do(chromedp.Click(`.pane-note button`, chromedp.ByQuery))
+	q.until("and cannot take over", `/only watch/.test(document.querySelector(".notices").textContent) && trl.tabs.current.terminal.mode === "view"`)
+	if eval[int](q, `[...document.querySelectorAll(".sidebar button")].filter((b) => !b.hidden && /New session|End session|Rename/.test(b.getAttribute("aria-label"))).length`) != 0 {
+		t.Error("the viewer is offered what it may not do")
+	}
+}

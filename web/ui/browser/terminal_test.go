@@ -1,0 +1,274 @@
+package browser
+
+import (
+	"fmt"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/input"
+	"github.com/chromedp/chromedp"
+)
+
+func TestTypingRunsCommandsAndVimDraws(t *testing.T) {
+	t.Parallel()
+	g := serve(t)
+	p := g.open()
+	p.newTerminal()
+	p.enter("echo $((6*7)) 'ünï → 你好'")
+	p.until("the output", `/^42 ünï → 你好$/m.test(`+text+`)`)
+	p.prompt()
+
+	// Plain control keys are the shell's: the page binds none of them.
+	p.key("r", "KeyR", ctrl)
+	p.until("bash searches its history", `/reverse-i-search/.test(`+screen+`)`)
+	p.key("c", "KeyC", ctrl)
+	p.prompt()
+	p.write("echo one two")
+	p.key("w", "KeyW", ctrl)
+	p.until("bash took a word away", lastLine+`.endsWith("echo one ")`)
+	p.key("u", "KeyU", ctrl)
+
+	if _, err := exec.LookPath("vim"); err != nil {
+		t.Skip("there is no vim: make deps")
+	}
+	p.enter("vim -u NONE -N written.txt")
+	p.until("vim draws its screen", `trl.tabs.current.xterm.buffer.active.type === "alternate" && /^~ *$/m.test(`+screen+`) && /written\.txt/.test(`+screen+`)`)
+	p.write("ihello from vim")
+	p.until("vim shows what was typed", `/^hello from vim *$/m.test(`+screen+`)`)
+	p.key("Escape", "Escape")
+	p.enter(":wq")
+	p.until("vim is gone", `trl.tabs.current.xterm.buffer.active.type === "normal"`)
+	p.prompt()
+	p.enter("cat written.txt")
+	p.until("the file", `/^hello from vim$/m.test(`+text+`)`)
+}
+
+func TestSizeIsExact(t *testing.T) {
+	t.Parallel()
+	g := serve(t)
+	p := g.open()
+	p.newTerminal()
+	agree := func(label string) string {
+		t.Helper()
+		p.enter("echo " + label + " $(stty size)")
+		p.until("stty says the size of the page's terminal", fmt.Sprintf(`new RegExp("^%s " + trl.tabs.current.xterm.rows + " " + trl.tabs.current.xterm.cols + "$", "m").test(%s)`, label, text))
+		return eval[string](p, `trl.tabs.current.xterm.cols + "x" + trl.tabs.current.xterm.rows`)
+	}
+	first := agree("first")
+	// Exact: one more row or column would not fit, and what there is fills the place.
+	p.until("the terminal fits its place", `(() => {
+		const frame = document.querySelector(".screen").getBoundingClientRect(), grid = document.querySelector(".xterm-screen").getBoundingClientRect(), x = trl.tabs.current.xterm;
+		return grid.bottom <= frame.bottom + 1 && grid.right <= frame.right + 1 && grid.height + grid.height / x.rows > frame.height - 1;
+	})()`)
+	p.do(chromedp.EmulateViewport(900, 500))
+	p.until("the terminal is smaller", `trl.tabs.current.xterm.cols + "x" + trl.tabs.current.xterm.rows !== "`+first+`"`)
+	second := agree("second")
+	p.run(`trl.choose({fontSize: 18})`)
+	p.until("the terminal has larger letters", `trl.tabs.current.xterm.cols + "x" + trl.tabs.current.xterm.rows !== "`+second+`"`)
+	agree("third")
+}
+
+// everyLine counts 1…n in the scrollback: each once, in order.
+const everyLine = `((n) => {
+	const seen = %s.split("\n").filter((line) => /^\d+$/.test(line)).map(Number);
+	for (let i = 0; i < n; i++) if (seen[i] !== i + 1) return "line " + (i + 1) + " is " + seen[i];
+	return seen.length === n ? "" : seen.length + " lines";
+})(%d)`
+
+func TestReloadInTheMiddleOfOutputShowsEveryLineOnce(t *testing.T) {
+	g := serve(t)
+	p := g.open()
+	p.run(`trl.choose({scrollback: 250000})`)
+	p.newTerminal()
+	p.enter("seq 1 200000")
+	p.until("a part has come", `trl.tabs.current.xterm.buffer.active.length > 20000`)
+	p.do(chromedp.Reload())
+	p.until("the terminal is back", `typeof trl === "object" && trl.tabs.current?.xterm && trl.connection.up`)
+	p.until("all has come", `/^200000\n.*[#$] *$/m.test(`+tail+`)`)
+	if wrong := eval[string](p, fmt.Sprintf(everyLine, text, 200000)); wrong != "" {
+		t.Error(wrong)
+	}
+	p.enter("echo still $((40+2))")
+	p.until("it is in control still", `/^still 42$/m.test(`+tail+`)`)
+}
+
+// TestFloodYieldsToCtrlC: the page stays alive under 50 MB of output, and Ctrl-C has its effect as soon as what is on its way is drawn.
+func TestFloodYieldsToCtrlC(t *testing.T) {
+	g := serve(t)
+	p := g.open()
+	p.newTerminal()
+	p.enter("head -c 37500000 /dev/zero | base64; echo done") // 50 MB
+	p.until("it floods", `trl.tabs.current.xterm.buffer.active.length > 2000`)
+	if most := eval[float64](p, `new Promise((resolve) => {
+		let most = 0, n = 0, before = performance.now();
+		const look = () => { const now = performance.now(); most = Math.max(most, now - before); before = now; ++n < 40 ? setTimeout(look, 0) : resolve(most); };
+		setTimeout(look, 0);
+	})`); most > 5000 {
+		t.Errorf("the page froze for %.0f ms", most)
+	}
+	began := time.Now()
+	p.key("c", "KeyC", ctrl)
+	p.prompt()
+	t.Logf("prompt %v after Ctrl-C", time.Since(began))
+	if eval[bool](p, `/^done$/m.test(`+tail+`)`) {
+		t.Error("it had ended before")
+	}
+	p.enter("seq 1 3000 | tail -1; head -c 37500000 /dev/zero | base64 | tail -c 20; echo whole")
+	p.until("the next command runs", `/^whole$/m.test(`+tail+`)`)
+}
+
+func TestWholeFloodIsDrawn(t *testing.T) {
+	t.Parallel()
+	g := serve(t)
+	p := g.open()
+	p.newTerminal()
+	p.enter("head -c 6000000 /dev/zero | base64; echo done") // 8 MB: 32 windows
+	p.until("the end", `/^done$/m.test(`+tail+`)`)
+	if eval[bool](p, `/not kept|no longer kept/.test(`+text+`)`) {
+		t.Error("bytes were skipped")
+	}
+}
+
+func TestReplayAnswersNoQueries(t *testing.T) {
+	t.Parallel()
+	g := serve(t)
+	p := g.open()
+	p.newTerminal()
+	// Each of these makes a terminal answer; read takes the answers while the program asks.
+	p.enter(`printf '\e[c\e[>c\e[6n\e[5n\e[?6n\e]10;?\a\e]11;?\a\eP$qm\e\\'; IFS= read -rs -t 1 -d '' a; echo "got ${#a}"`)
+	p.until("the program gets its answers", `/^got [1-9]/m.test(`+text+`)`)
+	p.prompt()
+	p.do(chromedp.Reload())
+	p.until("the terminal is back", `typeof trl === "object" && trl.tabs.current?.xterm && /^got /m.test(`+text+`)`)
+	p.enter("echo clean")
+	p.until("nothing was typed before it", `/[#$] echo clean$/m.test(`+text+`) && /^clean$/m.test(`+text+`)`)
+}
+
+func TestSearchFindsAndCounts(t *testing.T) {
+	t.Parallel()
+	g := serve(t)
+	p := g.open()
+	p.newTerminal()
+	p.enter("seq -f 'needle-%g' 1 300; echo end")
+	p.until("the output", `/^end$/m.test(`+text+`)`)
+	p.key("F", "KeyF", ctrl, shift)
+	p.until("the search box has the focus", `document.activeElement.type === "search"`)
+	p.write("needle-7")
+	p.until("it counts", `/of 11$/.test(document.querySelector(".find-count").textContent)`)
+	before := eval[string](p, `document.querySelector(".find-count").textContent`)
+	p.key("Enter", "Enter")
+	p.until("Enter goes on", `document.querySelector(".find-count").textContent !== "`+before+`"`)
+	p.until("the match is in sight", `/^needle-7/m.test(`+screen+`)`)
+	p.key("Escape", "Escape")
+	p.until("the terminal has the focus again", `document.querySelector(".find").hidden && document.activeElement.classList.contains("xterm-helper-textarea")`)
+}
+
+// paste does what Ctrl+V does, with what is in the clipboard.
+func (p *page) paste(text string) {
+	p.t.Helper()
+	eval[any](p, fmt.Sprintf(`navigator.clipboard.writeText(%q).then(() => { trl.tabs.current.focus(); return true })`, text))
+	p.do(input.DispatchKeyEvent(input.KeyDown).WithKey("v").WithCode("KeyV").WithModifiers(ctrl|shift).WithCommands([]string{"paste"}),
+		input.DispatchKeyEvent(input.KeyUp).WithKey("v").WithCode("KeyV").WithModifiers(ctrl|shift))
+}
+
+func TestSeveralLinesAreShownBeforeTheyArePasted(t *testing.T) {
+	g := serve(t)
+	p := g.open()
+	p.allowClipboard()
+	p.newTerminal()
+	p.paste("echo one-line")
+	p.until("one line is pasted at once", lastLine+`.endsWith("echo one-line")`)
+	p.key("Enter", "Enter")
+	p.until("it ran", `/^one-line$/m.test(`+text+`)`)
+	p.prompt()
+
+	p.paste("echo first\necho second\n")
+	p.until("the lines are shown", `/Paste 2 lines\?/.test(document.querySelector("dialog")?.textContent) && /echo second/.test(document.querySelector(".paste-preview").textContent)`)
+	p.key("Escape", "Escape")
+	p.until("no is no", `!document.querySelector("dialog") && `+lastLine+`.endsWith("# ") || `+lastLine+`.endsWith("$ ")`)
+
+	p.paste("echo fi\x1b[201~rst\necho second\n")
+	p.until("the lines are shown", `document.querySelector("dialog")`)
+	p.do(chromedp.Click(`dialog button[value=yes]`, chromedp.ByQuery))
+	p.until("bash holds both lines as one text", `/echo fi.*rst\n.*echo second/.test(`+text+`)`)
+	if eval[bool](p, `/^second$/m.test(`+text+`)`) {
+		t.Error("the lines ran before Enter")
+	}
+	p.key("Enter", "Enter")
+	p.until("they run on Enter", `/^second$/m.test(`+text+`)`)
+}
+
+func TestProgramsWriteTheClipboardAndNeverReadIt(t *testing.T) {
+	g := serve(t)
+	p := g.open()
+	p.allowClipboard()
+	p.newTerminal()
+	eval[any](p, `navigator.clipboard.writeText("secret").then(() => true)`)
+	p.enter(`printf '\e]52;c;?\a'; IFS= read -rs -t 1 -d '' a; echo "got ${#a} bytes"`)
+	p.until("the program got nothing", `/^got 0 bytes$/m.test(`+text+`)`)
+	p.prompt()
+	p.enter(`printf '\e]52;c;%s\a' "$(printf 'from the program' | base64)"`)
+	p.until("the clipboard has it", `/copied 16 characters/.test(document.querySelector(".notices").textContent)`)
+	if got := p.clipboard(); got != "from the program" {
+		t.Errorf("the clipboard has %q", got)
+	}
+
+	// Selecting copies.
+	p.enter("echo selectable")
+	p.until("the output", `/^selectable$/m.test(`+text+`)`)
+	at := eval[[]float64](p, `(() => {
+		const x = trl.tabs.current.xterm, grid = document.querySelector(".xterm-screen").getBoundingClientRect();
+		const y = Array.from({length: x.rows}, (_, y) => y).findLast((y) => x.buffer.active.getLine(x.buffer.active.viewportY + y)?.translateToString(true) === "selectable");
+		return [grid.left + 30, grid.top + (y + .5) * grid.height / x.rows];
+	})()`)
+	p.do(chromedp.MouseClickXY(at[0], at[1], chromedp.ClickCount(2)))
+	p.until("it is copied", `trl.tabs.current.xterm.getSelection() === "selectable"`)
+	for end := time.Now().Add(patience); ; { // writing it takes a moment
+		got := p.clipboard()
+		if got == "selectable" {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("the clipboard has %q", got)
+		}
+	}
+}
+
+func TestCommandBlocks(t *testing.T) {
+	g := serve(t)
+	p := g.open()
+	p.allowClipboard()
+	p.newTerminal()
+	p.command("seq 1 100")
+	p.command("ls /does/not/exist; (exit 3)")
+	p.until("the end is marked", `/exit 3/.test(document.querySelector(".readout").textContent)`)
+	p.until("both have their marks", `document.querySelectorAll(".command-mark.ill").length === 1`)
+	if got := eval[string](p, `trl.tabs.current.marks.blocks.filter((b) => b.from).map((b) => b.command + "|" + b.exit).join("\n")`); got != "seq 1 100|0\nls /does/not/exist; (exit 3)|3" {
+		t.Errorf("blocks: %q", got)
+	}
+	p.key("ArrowUp", "ArrowUp", ctrl, shift)
+	p.key("ArrowUp", "ArrowUp", ctrl, shift)
+	p.until("the first command is in sight", `/seq 1 100/.test(`+screen+`)`)
+	p.key("Y", "KeyY", ctrl, shift)
+	p.until("its output is copied", `/Copied 100 lines/.test(document.querySelector(".notices").textContent)`)
+	got := p.clipboard()
+	if lines := strings.Split(got, "\n"); len(lines) != 100 || lines[0] != "1" || lines[99] != "100" {
+		t.Errorf("copied %d lines: %.40q", len(lines), got)
+	}
+}
+
+func TestLostGraphicsDoNotLoseTheScreen(t *testing.T) {
+	g := serve(t)
+	p := g.open()
+	p.run(`trl.choose({webgl: true})`)
+	p.newTerminal()
+	if !eval[bool](p, `[...document.querySelectorAll(".xterm-screen canvas")].some((c) => c.getContext("webgl2"))`) {
+		t.Log("no WebGL here: what follows is the fallback from the start")
+	}
+	p.run(`document.querySelectorAll(".xterm-screen canvas").forEach((c) => c.getContext("webgl2")?.getExtension("WEBGL_lose_context")?.loseContext())`)
+	p.enter(`printf '\e[38;2;10;200;30mstill\e[0m drawn\n'`)
+	p.until("elements draw it", `[...document.querySelectorAll(".xterm-rows > div")].some((row) => /still drawn/.test(row.textContent.replaceAll("\u00a0", " ")))`)
+	p.until("in its colour", `[...document.querySelectorAll(".xterm-rows span")].some((s) => s.textContent === "still" && s.style.color)`)
+}

@@ -1,0 +1,224 @@
+package browser
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/chromedp"
+)
+
+const sessionID = `trl.sessions.list.find((s) => s.name === "%s")?.session_id`
+
+func (p *page) openActivity(session string) {
+	p.t.Helper()
+	p.until("the session is listed", fmt.Sprintf(sessionID, session))
+	p.run(fmt.Sprintf(`trl.workspace.openActivity(`+sessionID+`)`, session))
+}
+
+func TestActivityOfASessionDrivenOverTheAPI(t *testing.T) {
+	t.Parallel()
+	g := serve(t)
+	p := g.open()
+	g.run("agent", "echo before the page looked; echo to stderr >&2; (exit 4)")
+	p.openActivity("agent")
+	block := func(n int) string { return fmt.Sprintf(`document.querySelectorAll(".block")[%d]`, n) }
+	p.until("the earlier command is a block with its end", `/exit 4/.test(`+block(0)+`?.textContent)`)
+	p.until("with its output, told apart", block(0)+`.querySelector(".stdout")?.textContent.includes("before the page looked") && `+block(0)+`.querySelector(".stderr")?.textContent.includes("to stderr")`)
+
+	g.background("agent", "echo live; sleep 600")
+	p.until("a running command is a block at once", `/live/.test(`+block(1)+`?.querySelector(".output").textContent) && /running/.test(`+block(1)+`.textContent)`)
+	g.background("agent", "echo waits for its turn")
+	p.until("the queue", `/waits for its turn/.test(document.querySelector(".queue").textContent)`)
+
+	if !eval[bool](p, block(1)+`.querySelector(".danger").disabled`) {
+		t.Error("cancel without having taken over")
+	}
+	p.do(chromedp.Click(`.agent .pane-tools button:not(.icon)`, chromedp.ByQuery))
+	p.until("it has been taken over", `!document.querySelector(".prompt").hidden && !`+block(1)+`.querySelector(".danger").disabled`)
+	p.run(block(1) + `.querySelector(".danger").click()`)
+	p.until("cancelled", `/cancelled/.test(`+block(1)+`.querySelector(".block-status").textContent)`)
+	p.until("the queue goes on", `/waits for its turn/.test(`+block(2)+`?.querySelector(".output").textContent)`)
+
+	p.run(`document.querySelector(".prompt textarea").focus()`)
+	p.enter("seq 1 100000")
+	p.until("a long output is cut in the middle, and says so", `/1\n2\n3\n/.test(`+block(3)+`?.querySelector(".output").textContent) && /100000\n$/.test(`+block(3)+`.querySelector(".output").textContent) && /not shown/.test(`+block(3)+`.querySelector(".output-cut").textContent)`)
+
+	// A background process, with its port and its log.
+	p.run(fmt.Sprintf(`trl.connection.call("process.start", {session_id: `+sessionID+`, name: "web", command: "python3 -u -m http.server 0"})`, "agent"))
+	p.until("the process and its port", `/^:\d+$/.test(document.querySelector(".process .port")?.textContent)`)
+	p.do(chromedp.Click(`.process button`, chromedp.ByQuery))
+	p.until("its log", `/Serving HTTP/.test(document.querySelector(".process .output")?.textContent)`)
+	p.do(chromedp.Click(`.process .danger`, chromedp.ByQuery))
+	p.until("it was ended", `document.querySelector(".process").dataset.state === "exited"`)
+
+	p.run(fmt.Sprintf(`trl.connection.call("session.destroy", {session_id: `+sessionID+`, force: true})`, "agent"))
+	p.until("the end of the session", `/ended: client/.test(document.querySelector(".agent-state").textContent)`)
+}
+
+func TestPoolShowsNumbersOverTime(t *testing.T) {
+	t.Parallel()
+	g := serve(t)
+	p := g.open()
+	g.run("busy", "true")
+	p.run(`trl.workspace.openPool()`)
+	p.until("two looks at the pool", `document.querySelectorAll(".plot polyline").length >= 3`)
+	for range 3 {
+		g.run("busy", "true; (exit 1)")
+	}
+	p.until("the failed ones are counted", `trl.samples.samples.some((s) => s.failed > 0 && s.p50 > 0)`)
+	p.until("the tiles", `/Sessions\s*1 \//.test(document.querySelector(".tiles").textContent.replace("Sessions", "Sessions "))`)
+	p.until("cleaning up", `/Orphans ended/.test(document.querySelector(".tables").textContent)`)
+}
+
+func TestSessionsAreListedRenamedAndEnded(t *testing.T) {
+	t.Parallel()
+	g := serve(t)
+	p := g.open()
+	p.until("an empty list says what to do", `/No sessions/.test(document.querySelector(".sidebar .empty").textContent)`)
+	g.run("listed", "head -c 8000000 /dev/zero > /dev/null; (exit 9)")
+	row := `document.querySelector(".session")`
+	p.until("name, age, owner, end and memory", `/listed/.test(`+row+`?.textContent) && /exit 9/.test(`+row+`.textContent) && /admin/.test(`+row+`.textContent) && /[KM]B/.test(`+row+`.textContent)`)
+	g.background("listed", "sleep 601")
+	p.until("the running command and how long", `/sleep 601/.test(`+row+`.textContent) && `+row+`.dataset.state === "RUNNING"`)
+
+	p.run(`document.querySelector('.session button[aria-label="Rename"]').click()`)
+	p.until("it asks for the name", `document.querySelector("dialog input")`)
+	p.run(`document.querySelector("dialog input").select()`)
+	p.enter("renamed")
+	p.until("it has the name", `/renamed/.test(`+row+`.textContent)`)
+	p.run(`document.querySelector('.session button[aria-label="End session"]').click()`)
+	p.until("it asks", `/sleep 601/.test(document.querySelector("dialog")?.textContent)`)
+	p.do(chromedp.Click(`dialog button[value=yes]`, chromedp.ByQuery))
+	p.until("it has ended", row+`.dataset.state === "TERMINATED" && /ended: client/.test(`+row+`.textContent)`)
+}
+
+func TestEverythingByKeyboard(t *testing.T) {
+	t.Parallel()
+	g := serve(t)
+	g.run("one", "true")
+	p := g.open()
+	p.key("Enter", "Enter", ctrl, shift)
+	p.until("a new session with a terminal, in focus", `trl.tabs.current?.xterm && document.activeElement.classList.contains("xterm-helper-textarea")`)
+	p.prompt()
+	p.key("L", "KeyL", ctrl, shift)
+	p.until("the list has the focus", `document.activeElement.closest(".sidebar")`)
+	p.run(`document.querySelector(".session-open").focus()`)
+	p.key("Tab", "Tab")
+	p.until("Tab goes to the session's buttons", `document.activeElement.getAttribute("aria-label") === "Activity"`)
+	p.key("Enter", "Enter")
+	p.until("its activity is open, in focus", `trl.tabs.current.key.startsWith("activity/") && document.activeElement.closest(".agent")`)
+	p.key("ArrowLeft", "ArrowLeft", ctrl, shift)
+	p.until("the tab before", `trl.tabs.current.xterm`)
+	p.key("H", "KeyH", ctrl, shift)
+	p.until("the keys are shown", `/Ctrl\+Shift\+F|Search in the terminal/.test(document.querySelector("dialog")?.textContent)`)
+	p.key("Escape", "Escape")
+	p.until("and the focus is back in the terminal", `!document.querySelector("dialog") && document.activeElement.classList.contains("xterm-helper-textarea")`)
+	for _, never := range []string{"R", "W", "T"} {
+		if eval[bool](p, `(() => { const e = new KeyboardEvent("keydown", {key: "`+strings.ToLower(never)+`", code: "Key`+never+`", ctrlKey: true, bubbles: true, cancelable: true}); document.body.dispatchEvent(e); return e.defaultPrevented; })()`) {
+			t.Errorf("Ctrl+%s is bound", never)
+		}
+	}
+}
+
+func TestPhoneHasKeysAndADrawer(t *testing.T) {
+	t.Parallel()
+	g := serve(t)
+	p := g.open(chromedp.EmulateViewport(390, 760, chromedp.EmulateMobile, chromedp.EmulateTouch))
+	p.until("the list is away", `getComputedStyle(document.querySelector(".sidebar")).visibility === "hidden"`)
+	p.do(chromedp.Click(`.menu`, chromedp.ByQuery))
+	p.until("the list is there", `getComputedStyle(document.querySelector(".sidebar")).visibility === "visible" && document.querySelector(".sidebar").getBoundingClientRect().left === 0`)
+	p.newTerminal()
+	p.until("it goes away again", `getComputedStyle(document.querySelector(".sidebar")).visibility === "hidden"`)
+	p.until("the keys are there", `getComputedStyle(document.querySelector(".keybar")).display === "flex"`)
+	p.enter("cat")
+	p.until("cat runs", `trl.tabs.current.marks.running`)
+	p.write("x")
+	p.until("it is there", `/^x$/m.test(`+screen+`)`) // Ctrl-C throws away what is typed and not read yet
+	p.do(chromedp.Click(`.keybar button[aria-label^="Control"]`, chromedp.ByQuery))
+	p.write("c")
+	p.until("Ctrl of the row and C of the keyboard are Ctrl-C", `/\^C/.test(`+screen+`)`)
+	p.prompt()
+	p.do(chromedp.Click(`.keybar button[aria-label="Up"]`, chromedp.ByQuery))
+	p.until("an arrow", lastLine+`.endsWith("cat")`)
+	if over := eval[int](p, `document.documentElement.scrollWidth - innerWidth`); over > 0 {
+		t.Errorf("the page is %d pixels too wide", over)
+	}
+}
+
+func TestLongCommandInAHiddenTabIsAnnounced(t *testing.T) {
+	t.Parallel()
+	g := serve(t)
+	p := g.open()
+	p.newTerminal()
+	p.run(`trl.choose({notify: true})`)
+	// A hidden tab and a notification are hard to have without a screen: the page is told that it is hidden, and its clock is moved on.
+	p.run(`(globalThis.told = [], globalThis.Notification = class { static permission = "granted"; constructor(title, o) { told.push(title + " " + o.body); } close() {} })`)
+	p.enter("sleep 0.5; (exit 5)")
+	p.until("it runs", `trl.tabs.current.marks.running`)
+	p.run(`(trl.tabs.current.marks.running.began -= 11000, Object.defineProperty(document, "hidden", {get: () => true, configurable: true}))`)
+	p.until("it is told", `/sleep 0.5; \(exit 5\): exit 5 .*after 1\d s, in web-1/.test(told[0])`)
+	p.until("in the title too", `/exit 5/.test(document.title)`)
+}
+
+func TestNoSeriousAccessibilityViolations(t *testing.T) {
+	axe, err := os.ReadFile(filepath.Join("..", "testdata", "axe.min.js"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := serve(t)
+	g.run("agent", "echo out; echo err >&2; false")
+	p := g.open()
+	check := func(view string) {
+		t.Helper()
+		for _, scheme := range []string{"light", "dark"} {
+			p.do(emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}))
+			p.until("the terminal has the colours", fmt.Sprintf(`(trl.tabs.current?.xterm?.options.theme.background ?? "#ffffff") === "#ffffff" || %t`, scheme == "dark"))
+			p.until("no animation is under way", `document.getAnimations().length === 0`)
+			found := eval[string](p, `axe.run(document, {resultTypes: ["violations"]}).then((r) => r.violations.filter((v) => v.impact === "serious" || v.impact === "critical")
+				.map((v) => v.id + ": " + v.help + "\n" + v.nodes.map((n) => "  " + n.html.slice(0, 200) + "\n  " + n.failureSummary).join("\n")).join("\n"))`)
+			if found != "" {
+				t.Errorf("%s, %s:\n%s", view, scheme, found)
+			}
+		}
+	}
+	p.do(chromedp.Evaluate(string(axe)+"\n;undefined", nil))
+	check("welcome")
+	p.newTerminal()
+	p.command("ls /nope")
+	check("terminal")
+	p.key("F", "KeyF", ctrl, shift)
+	check("search")
+	p.key("Escape", "Escape")
+	p.openActivity("agent")
+	p.until("a block", `document.querySelector(".block .stderr")`)
+	check("activity")
+	p.do(chromedp.Click(`.agent .pane-tools button:not(.icon)`, chromedp.ByQuery))
+	check("activity, taken over")
+	p.run(`trl.workspace.openPool()`)
+	p.until("plots", `document.querySelectorAll(".plot polyline").length >= 3`)
+	check("pool")
+	p.do(chromedp.Click(`.topbar-tools button[aria-label=Settings]`, chromedp.ByQuery))
+	check("settings")
+	p.key("Escape", "Escape")
+	p.key("H", "KeyH", ctrl, shift)
+	check("keys")
+}
+
+func TestScrollbackIsDownloaded(t *testing.T) {
+	t.Parallel()
+	g := serve(t)
+	p := g.open()
+	dir := p.downloads()
+	p.newTerminal()
+	p.command("seq 1 5000")
+	p.key("S", "KeyS", ctrl, shift)
+	file := p.downloaded(dir)
+	body, err := os.ReadFile(file)
+	if err != nil || !strings.Contains(string(body), "\n1\n2\n3\n") || !strings.Contains(string(body), "\n4999\n5000\n") || !strings.HasSuffix(file, ".txt") {
+		t.Errorf("%s: %d bytes, %v", file, len(body), err)
+	}
+}

@@ -1,0 +1,295 @@
+import type { Connection } from "./connection";
+import { button, fill, h, say } from "./dom";
+import { ExecBlock } from "./execblock";
+import { age, bytes, plural } from "./format";
+import { icon } from "./icons";
+import { complain, notice } from "./notice";
+import { ProcessRow } from "./processrow";
+import { nameOf, type Sessions } from "./sessions";
+import { Signal } from "./signal";
+import { Refusal, type ExecEntry, type ProcessInfo } from "./wire";
+import type { View } from "./view";
+
+const every = 2500; // queue, ports and log sizes change without an event
+const kept = 200; // blocks on the page; older ones are the gateway's to forget too
+
+// What happens in a session that a program drives: its commands as blocks, its queue, its processes. It only looks on,
+// until the person takes over.
+export class Agent implements View {
+  readonly key: string;
+  readonly icon = "activity";
+  readonly changed = new Signal<void>();
+  readonly element: HTMLElement;
+
+  private readonly blocks = new Map<string, ExecBlock>();
+  private readonly processes = new Map<string, ProcessRow>();
+  private readonly content = h("div", { class: "blocks" });
+  private readonly list = h("div", { class: "blocks-scroll", attr: { role: "log", "aria-live": "off", "aria-label": "commands", tabindex: 0 } }, this.content);
+  private readonly empty = h("p", { class: "empty" }, "No commands yet. What a program runs in this session appears here as it happens.");
+  private readonly facts = h("dl", { class: "facts" });
+  private readonly queue = h("ol", { class: "queue", attr: { role: "list" } });
+  private readonly processList = h("ul", { class: "processes", attr: { role: "list" } });
+  private readonly background = h("p", { class: "muted" });
+  private readonly state = h("span", { class: "agent-state" });
+  private readonly take: HTMLButtonElement;
+  private readonly prompt: HTMLFormElement;
+  private readonly input = h("textarea", { attr: { rows: 1, "aria-label": "command to run in this session", placeholder: "Run a command in this session", spellcheck: "false", autocapitalize: "off", autocomplete: "off" } });
+  private readonly ends: (() => void)[] = [];
+  private readonly seen: IntersectionObserver;
+  private timer = 0;
+  private clock = 0;
+  private takenOver = false;
+  private atEnd = true; // the list is scrolled to its end, and stays there
+  private over = false;
+
+  constructor(
+    private readonly connection: Connection,
+    private readonly sessions: Sessions,
+    readonly session: string,
+    private readonly mayChange: () => boolean,
+    private readonly openTerminal: () => void,
+  ) {
+    this.key = `activity/${session}`;
+    this.take = button("Take over", () => this.setTakenOver(!this.takenOver));
+    this.prompt = h("form", { class: "prompt", attr: { hidden: true } }, h("span", { attr: { "aria-hidden": "true" } }, "$"), this.input, h("button", { class: "primary", attr: { type: "submit" } }, "Run"));
+    this.element = h(
+      "section",
+      { class: "agent", attr: { "aria-label": "activity" } },
+      h("div", { class: "pane-bar" }, this.state, h("div", { class: "pane-tools" }, button("Open a terminal", () => this.openTerminal(), { icon: icon("terminal") }), this.take)),
+      h(
+        "div",
+        { class: "agent-body" },
+        h("div", { class: "agent-main" }, this.empty, this.list, this.prompt),
+        h(
+          "aside",
+          { class: "agent-side", attr: { "aria-label": "about the session" } },
+          h("h3", {}, "Session"), this.facts,
+          h("h3", {}, "Queue"), this.queue,
+          h("h3", {}, "Processes"), this.processList, this.background,
+        ),
+      ),
+    );
+    // What an ended command printed is asked for when it comes into sight.
+    this.seen = new IntersectionObserver((entries) => {
+      for (const entry of entries) if (entry.isIntersecting) void this.blocks.get((entry.target as HTMLElement).dataset.exec ?? "")?.load();
+    });
+    new ResizeObserver(() => this.keepEnd()).observe(this.content);
+    this.list.addEventListener("scroll", () => (this.atEnd = this.list.scrollTop + this.list.clientHeight >= this.list.scrollHeight - 24));
+    this.wire();
+    this.unlock();
+    void this.start();
+  }
+
+  label(): string {
+    return nameOf(this.sessions.get(this.session), this.session);
+  }
+
+  mark(): "" {
+    return "";
+  }
+
+  show(): void {
+    this.timer = setInterval(() => void this.refresh(), every);
+    this.clock = setInterval(() => this.blocks.forEach((block) => block.tick()), 1000);
+    void this.refresh();
+    this.draw();
+    this.keepEnd();
+  }
+
+  hide(): void {
+    clearInterval(this.timer);
+    clearInterval(this.clock);
+  }
+
+  focus(): void {
+    if (this.takenOver) this.input.focus();
+    else this.list.focus();
+  }
+
+  close(): void {
+    this.hide();
+    this.seen.disconnect();
+    for (const end of this.ends) end();
+    for (const block of this.blocks.values()) block.close();
+    for (const row of this.processes.values()) row.close();
+    if (this.connection.up) this.connection.call("session.unwatch", { session_id: this.session }).catch(() => {}); // it may have ended
+  }
+
+  private wire(): void {
+    const { connection } = this;
+    const mine = <D extends { session_id: string }>(then: (data: D) => void) => (data: D) => data.session_id === this.session && then(data);
+    this.ends.push(
+      connection.status.on((status) => status.kind === "up" && void this.start()),
+      connection.on("exec.started", mine((data) => {
+        this.block({ ...data, state: "running", queued_at: data.at, started_at: data.at });
+        void this.refresh();
+      })),
+      connection.on("exec.exit", mine((exit) => this.blocks.get(exit.exec_id)?.end(exit))),
+      connection.on("process.started", mine(() => void this.refresh())),
+      connection.on("process.exit", mine(() => void this.refresh())),
+      this.sessions.changed.on(() => this.draw()),
+    );
+    this.prompt.addEventListener("submit", (event) => {
+      event.preventDefault();
+      void this.run();
+    });
+    this.input.addEventListener("keydown", (event) => {
+      if (event.key !== "Enter" || event.shiftKey) return;
+      event.preventDefault();
+      void this.run();
+    });
+  }
+
+  /** Begins to watch, or again after the connection was lost; what came meanwhile comes now. */
+  private async start(): Promise<void> {
+    if (!this.connection.up) return;
+    try {
+      // The list first, so that the blocks are there when the watch sends what the running command printed so far.
+      await this.refresh();
+      await this.connection.call("session.watch", { session_id: this.session });
+      await this.refresh();
+      for (const row of this.processes.values()) void row.resume();
+    } catch (error) {
+      if (error instanceof Refusal && error.code === "SESSION_TERMINATED") this.over = true;
+      else if (error instanceof Refusal && error.code !== "OFFLINE") {
+        this.over = true;
+        say(this.empty, error.code === "SESSION_LOST" ? "This session is gone: the gateway was started anew." : "This session has ended and is no longer kept.");
+      }
+    }
+    this.draw();
+  }
+
+  private async refresh(): Promise<void> {
+    if (!this.connection.up) return;
+    const session_id = this.session;
+    try {
+      const [{ execs }, { processes, background }] = await Promise.all([
+        this.connection.call("exec.list", { session_id }),
+        this.connection.call("process.list", { session_id }),
+      ]);
+      for (const entry of execs) if (entry.state !== "queued") this.block(entry);
+      this.drawQueue(execs.filter((entry) => entry.state === "queued"));
+      for (const info of processes) this.process(info);
+      if (!processes.length) fill(this.processList, h("li", { class: "muted" }, "None."));
+      else this.processList.querySelector(":scope > .muted")?.remove();
+      say(this.background, background?.length ? `Left running by commands: pid ${background.join(", ")}` : "");
+    } catch {
+      // it has ended, or we are offline: what we have stays in sight
+    }
+  }
+
+  private block(entry: ExecEntry): void {
+    let block = this.blocks.get(entry.exec_id);
+    if (!block) {
+      block = new ExecBlock(this.connection, entry.exec_id, entry.stream_id, entry.command, Date.parse(entry.started_at ?? entry.queued_at));
+      block.element.dataset.exec = entry.exec_id;
+      block.unlock(this.takenOver);
+      this.blocks.set(entry.exec_id, block);
+      this.content.append(block.element);
+      this.empty.hidden = true;
+      this.shorten();
+    }
+    if (entry.exit && !block.ended) {
+      block.end(entry.exit);
+      this.seen.observe(block.element);
+    }
+  }
+
+  private keepEnd(): void {
+    if (this.atEnd) this.list.scrollTop = this.list.scrollHeight;
+  }
+
+  private shorten(): void {
+    for (const [id, block] of this.blocks) {
+      if (this.blocks.size <= kept) return;
+      block.close();
+      block.element.remove();
+      this.blocks.delete(id);
+    }
+  }
+
+  private process(info: ProcessInfo): void {
+    let row = this.processes.get(info.process_id);
+    if (!row) {
+      row = new ProcessRow(this.connection, info);
+      row.unlock(this.takenOver);
+      this.processes.set(info.process_id, row);
+      this.processList.append(row.element);
+    }
+    row.update(info);
+  }
+
+  private drawQueue(waiting: ExecEntry[]): void {
+    const words = waiting.map((entry) => entry.exec_id).join() + this.takenOver;
+    if (this.queue.dataset.words === words) return;
+    this.queue.dataset.words = words;
+    if (!waiting.length) return fill(this.queue, h("li", { class: "muted" }, "Empty."));
+    fill(
+      this.queue,
+      ...waiting.map((entry) => {
+        const drop = button("Cancel", () => this.connection.call("exec.cancel", { exec_id: entry.exec_id }).then(() => this.refresh(), (error) => complain("Cancel", error)), { class: "danger small" });
+        drop.disabled = !this.takenOver;
+        return h("li", {}, h("code", { title: entry.command }, entry.command), drop);
+      }),
+    );
+  }
+
+  private draw(): void {
+    this.changed.emit();
+    const s = this.sessions.get(this.session);
+    if (!s) return;
+    this.over ||= s.state === "TERMINATED";
+    const words = { CREATING: "starting", IDLE: "idle", RUNNING: "running", TERMINATED: `ended: ${(s.reason ?? "").replaceAll("_", " ")}` };
+    this.state.dataset.state = s.state;
+    const said = `${words[s.state]}|${this.takenOver}`;
+    if (this.state.dataset.words !== said) {
+      this.state.dataset.words = said;
+      fill(this.state, h("span", { class: "dot" }), h("strong", {}, this.label()), h("span", {}, words[s.state]), h("span", { class: "badge" }, this.takenOver ? "you can act here" : "read-only"));
+    }
+    this.take.hidden = this.over || !this.mayChange();
+    const facts: [string, string][] = [
+      ["Directory", s.working_dir],
+      ["Shell", s.shell],
+      ["Owner", s.owner ?? ""],
+      ["Age", age(s.created_at)],
+      ["Commands", `${s.commands_run}`],
+      ["Memory", s.memory_bytes ? bytes(s.memory_bytes) + (s.limits.memory_bytes ? ` of ${bytes(s.limits.memory_bytes)}` : "") : ""],
+      ["Environment", plural(s.env_count, "variable")],
+      ["Labels", Object.entries(s.labels ?? {}).map(([k, v]) => `${k}=${v}`).join(" ")],
+      ["Id", s.session_id],
+    ];
+    const table = JSON.stringify(facts);
+    if (this.facts.dataset.words === table) return;
+    this.facts.dataset.words = table;
+    fill(this.facts, ...facts.filter(([, value]) => value).flatMap(([name, value]) => [h("dt", {}, name), h("dd", { title: value }, value)]));
+  }
+
+  private setTakenOver(on: boolean): void {
+    this.takenOver = on;
+    this.unlock();
+    this.draw();
+    void this.refresh();
+    this.focus();
+    notice(on ? "You can run and cancel commands here now." : "Read-only again.");
+  }
+
+  private unlock(): void {
+    say(this.take, this.takenOver ? "Hand back" : "Take over");
+    this.take.setAttribute("aria-pressed", String(this.takenOver));
+    this.prompt.hidden = !this.takenOver;
+    for (const block of this.blocks.values()) block.unlock(this.takenOver);
+    for (const row of this.processes.values()) row.unlock(this.takenOver);
+  }
+
+  private async run(): Promise<void> {
+    const command = this.input.value;
+    if (!command.trim()) return;
+    this.input.value = "";
+    try {
+      await this.connection.call("exec.stream", { session_id: this.session, command });
+    } catch (error) {
+      this.input.value = command;
+      complain("Run", error);
+    }
+  }
+}

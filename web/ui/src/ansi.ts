@@ -1,0 +1,18 @@
+// Output of commands as plain text: they run with TERM=dumb, but some write escapes all the same.
+
+/** Takes escape sequences out of a text that comes in pieces; what a piece ends in the middle of waits for the next. */
+export class Plain {
+  private rest = "";
+  private readonly decoder = new TextDecoder(); // UTF-8; what is not becomes U+FFFD, as a terminal shows it
+
+  take(bytes: Uint8Array): string {
+    const text = this.rest + this.decoder.decode(bytes, { stream: true });
+    const cut = /\x1b(?:\[[0-?]*[ -/]*|\][^\x07\x1b]{0,4096}|[PX^_][^\x1b]{0,4096})?$|\r$/.exec(text);
+    this.rest = cut ? cut[0] : "";
+    return (cut ? text.slice(0, cut.index) : text)
+      .replace(/\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[PX^_][^\x1b]*\x1b\\|\x1b[ -/]*[0-~]/g, "")
+      .replace(/\r+\n/g, "\n")
+      .replace(/[^\n]*\r(?=[^\n])/g, "") // a progress bar's last state is the one to see
+      .replace(/[\x00-\x08\x0b-\x1f\x7f]/g, "");
+  }
+}

@@ -1,0 +1,127 @@
+import "./nonce";
+import { Banner } from "./banner";
+import { Connection } from "./connection";
+import { button, h } from "./dom";
+import { icon } from "./icons";
+import { Keys } from "./keys";
+import { noticeRegion } from "./notice";
+import { Pane } from "./pane";
+import { showPreferences } from "./preferences";
+import { Samples } from "./samples";
+import { Sessions } from "./sessions";
+import { choose, settings } from "./settings";
+import { Sidebar } from "./sidebar";
+import { StatusBar } from "./statusbar";
+import { Tabs } from "./tabs";
+import { applyTheme } from "./theme";
+import { Workspace } from "./workspace";
+
+// The page: one connection, the list of sessions, the open views; made once, here.
+
+const connection = new Connection(`${location.origin.replace(/^http/, "ws")}/v1/ws`);
+const sessions = new Sessions(connection);
+const samples = new Samples(connection);
+const banner = new Banner(connection);
+const statusBar = new StatusBar(connection);
+
+const empty = h("div", { class: "welcome" });
+const tabs = new Tabs(empty);
+const workspace = new Workspace(connection, sessions, samples, tabs, banner);
+const sidebar = new Sidebar(
+  sessions,
+  {
+    create: () => void workspace.createSession(),
+    terminal: (session) => void workspace.openTerminal(session.session_id),
+    activity: (session) => workspace.openActivity(session.session_id),
+    rename: (session) => void workspace.rename(session),
+    destroy: (session) => void workspace.destroy(session),
+    block: (session) => {
+      const open = tabs.views.find((view): view is Pane => view instanceof Pane && view.session === session.session_id);
+      return open?.marks.running ?? open?.marks.blocks.findLast((block) => block.from);
+    },
+  },
+  () => workspace.mayChange,
+);
+
+const pane = (then: (pane: Pane) => void) => () => {
+  if (tabs.current instanceof Pane) then(tabs.current);
+};
+const keys = new Keys([
+  { chord: "Ctrl+Shift+Enter", does: "New session", run: () => void workspace.createSession() },
+  { chord: "Ctrl+Shift+←", does: "Tab before", run: () => tabs.step(-1) },
+  { chord: "Ctrl+Shift+→", does: "Tab after", run: () => tabs.step(1) },
+  { chord: "Ctrl+Shift+L", does: "Go to the list of sessions", run: () => showSidebar(true) },
+  { chord: "Ctrl+Shift+F", does: "Search in the terminal", run: pane((p) => p.search()) },
+  { chord: "Ctrl+Shift+↑", does: "Previous command", run: pane((p) => p.marks.jump(-1)) },
+  { chord: "Ctrl+Shift+↓", does: "Next command", run: pane((p) => p.marks.jump(1)) },
+  { chord: "Ctrl+Shift+Y", does: "Copy the output of the picked or last command", run: pane((p) => p.copyOutput()) },
+  { chord: "Ctrl+Shift+C", does: "Copy the selection", run: pane((p) => p.copySelection()) },
+  { chord: "Ctrl+Shift+S", does: "Download the scrollback", run: pane((p) => p.download(false)) },
+  { chord: "Ctrl+Shift+>", does: "Larger text", run: () => choose({ fontSize: settings.fontSize + 1 }) },
+  { chord: "Ctrl+Shift+<", does: "Smaller text", run: () => choose({ fontSize: settings.fontSize - 1 }) },
+  { chord: "Ctrl+Shift+H", does: "This list", run: () => keys.help() },
+]);
+
+const menu = button("Sessions", () => showSidebar(!document.body.classList.contains("sidebar-open")), { icon: icon("menu"), class: "icon menu" });
+menu.setAttribute("aria-controls", "sidebar");
+
+function showSidebar(open: boolean): void {
+  document.body.classList.toggle("sidebar-open", open); // on a phone it lies over the view
+  menu.setAttribute("aria-expanded", String(open));
+  if (open) sidebar.focus();
+}
+
+empty.append(
+  h("h1", {}, "trl"),
+  h("p", {}, "Choose a session on the left, or open one."),
+  h("p", {}, button("New session", () => void workspace.createSession(), { class: "primary" })),
+  h("p", { class: "muted" }, "A session outlives this page: close it, come back, and it is where you left it."),
+);
+
+document.body.replaceChildren(
+  h("header", { class: "topbar" }, menu, h("span", { class: "logo", attr: { "aria-hidden": "true" } }, "trl"), tabs.bar,
+    h("div", { class: "topbar-tools" },
+      button("Pool", () => workspace.openPool(), { icon: icon("pool") }),
+      button("Keys", () => keys.help(), { icon: icon("keyboard"), hint: "Keys (Ctrl+Shift+H)" }),
+      button("Settings", () => showPreferences(), { icon: icon("gear") }),
+    )),
+  sidebar.element,
+  h("div", { class: "middle" }, banner.element, tabs.stage),
+  statusBar.element,
+  noticeRegion,
+);
+
+tabs.changed.on(() => sidebar.tick());
+tabs.selected.on((view) => {
+  document.body.classList.remove("sidebar-open");
+  menu.setAttribute("aria-expanded", "false");
+  const [, session] = view?.key.split("/") ?? [];
+  sidebar.select(session);
+});
+sessions.changed.on(() => sidebar.select(tabs.current?.key.split("/")[1]));
+
+const retitle = () => {
+  if (!document.hidden) document.title = tabs.current ? `${tabs.current.label()} · trl` : "trl";
+};
+tabs.selected.on(retitle);
+sessions.changed.on(retitle);
+document.addEventListener("visibilitychange", retitle);
+
+connection.status.on((status) => {
+  if (status.kind !== "up") return;
+  void connection.call("system.capabilities", {}).then(
+    (capabilities) => {
+      workspace.capabilities = capabilities;
+      statusBar.introduce(capabilities);
+      sessions.changed.emit(); // what may be done is known now
+    },
+    () => {}, // it will be asked again when it is up again
+  );
+});
+
+applyTheme();
+workspace.restore();
+connection.dial();
+
+// For the console of a curious person, and for our tests.
+Object.assign(window, { trl: { connection, sessions, samples, tabs, workspace, settings, choose } });

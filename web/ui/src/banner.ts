@@ -1,0 +1,75 @@
+import type { Connection, Status } from "./connection";
+import { button, fill, h, say } from "./dom";
+import { duration, plural } from "./format";
+
+// Says that the connection is gone, counts, and in the end says what came of it: restored, or lost because of something.
+export class Banner {
+  readonly element = h("div", { class: "banner", attr: { hidden: true } });
+  private readonly text = h("span", { class: "banner-text", attr: { role: "status" } });
+  private readonly clock = h("span", { class: "banner-clock", attr: { "aria-hidden": "true" } });
+  private readonly losses: string[] = []; // of this absence
+  private timer = 0;
+  private settle = 0;
+
+  constructor(private readonly connection: Connection) {
+    const again = button("Try now", () => connection.retry());
+    fill(this.element, this.text, this.clock, again);
+    connection.status.on((status) => this.show(status));
+    connection.lostEpoch.on(() => this.lost("the gateway was started anew and its sessions are gone"));
+  }
+
+  /** Something did not come back. Told once the connection is up. */
+  lost(why: string): void {
+    if (!this.losses.includes(why)) this.losses.push(why);
+    if (this.connection.up) this.conclude();
+  }
+
+  private show(status: Status): void {
+    clearInterval(this.timer);
+    clearTimeout(this.settle);
+    switch (status.kind) {
+      case "connecting":
+        return;
+      case "down":
+        this.element.hidden = false;
+        this.element.dataset.kind = "down";
+        say(this.text, `Connection lost: ${status.why}. Sessions go on without it.`);
+        this.timer = setInterval(() => this.count(status), 200);
+        this.count(status);
+        return;
+      case "over":
+        this.element.hidden = false;
+        this.element.dataset.kind = "lost";
+        say(this.text, `Connection lost because ${status.why}.`);
+        say(this.clock, "");
+        return;
+      case "up":
+        if (status.away === 0) {
+          this.element.hidden = true;
+          return;
+        }
+        // What hangs on the connection asks for its streams now; the next moment tells what has not come back.
+        this.settle = setTimeout(() => this.conclude(status.away), 300);
+    }
+  }
+
+  private count(status: Status & { kind: "down" }): void {
+    const wait = Math.max(0, Math.ceil((status.retryAt - Date.now()) / 1000));
+    say(this.clock, `${duration(Math.floor((Date.now() - status.since) / 1000) * 1000)} · attempt ${status.attempt}${wait > 0 ? ` in ${wait} s` : " now"}`);
+  }
+
+  private conclude(away = 0): void {
+    this.element.hidden = false;
+    this.element.dataset.kind = this.losses.length ? "lost" : "restored";
+    const rest = away ? ` after ${duration(away)}` : "";
+    say(this.text, this.losses.length ? `Connection restored${rest}, but something was lost because ${this.losses.join("; ")}.` : `Connection restored${rest}. Nothing was missed.`);
+    say(this.clock, "");
+    this.settle = setTimeout(() => (this.element.hidden = true), this.losses.length ? 20_000 : 4000);
+    this.losses.length = 0;
+  }
+}
+
+/** How a gap is told. */
+export function gapWords(from: number, to: number): string {
+  return `${plural(to - from, "byte")} of output are no longer kept`;
+}

@@ -1,0 +1,45 @@
+import type { IClipboardProvider } from "@xterm/addon-clipboard";
+import { h } from "./dom";
+import { plural } from "./format";
+import { notice } from "./notice";
+
+// Writing only. What is in the clipboard is the person's: it is read when the browser hands it over on a paste, never because a program
+// in the terminal asks.
+
+/** Copies text, and says so unless told to be quiet. */
+export async function copy(text: string, quiet = false): Promise<void> {
+  if (!text) return;
+  try {
+    if (navigator.clipboard) await navigator.clipboard.writeText(text);
+    else copyByHand(text);
+  } catch {
+    notice("The browser does not let this page write to the clipboard.", "bad");
+    return;
+  }
+  if (!quiet) notice(`Copied ${plural(text.split("\n").length, "line")}.`);
+}
+
+/** Without TLS, beyond this machine, browsers have no clipboard API; the old command works there. */
+function copyByHand(text: string): void {
+  const before = document.activeElement;
+  const area = h("textarea", { class: "sr", attr: { "aria-hidden": "true" } });
+  area.value = text;
+  document.body.append(area);
+  area.select();
+  document.execCommand("copy");
+  area.remove();
+  if (before instanceof HTMLElement) before.focus();
+}
+
+const mostByProgram = 1 << 20;
+
+/** What OSC 52 may do: put text there, where somebody looks and can see that it did. Asking for what is there gets nothing. */
+export const programsClipboard: IClipboardProvider = {
+  readText: () => Promise.resolve(""),
+  async writeText(selection, text) {
+    if (selection !== "c" && selection !== ("" as typeof selection)) return;
+    if (!text || text.length > mostByProgram || !document.hasFocus()) return;
+    await copy(text, true);
+    notice(`The program in the terminal copied ${plural(text.length, "character")}.`);
+  },
+};

@@ -1,0 +1,72 @@
+import { h, type Child } from "./dom";
+
+// Questions, asked in a <dialog>: the browser keeps the focus inside, Escape answers no, and the focus goes back where it was.
+
+interface Question {
+  title: string;
+  body?: Child[];
+  yes: string;
+  danger?: boolean;
+  also?: string; // a second way to say yes
+}
+
+/** Resolves to "yes", "also" or "" (no). */
+export function ask(question: Question): Promise<"yes" | "also" | ""> {
+  const before = document.activeElement;
+  const dialog = h(
+    "dialog",
+    { class: "dialog", attr: { "aria-labelledby": "dialog-title" } },
+    h(
+      "form",
+      { attr: { method: "dialog" } },
+      h("h2", { attr: { id: "dialog-title" } }, question.title),
+      ...(question.body ?? []),
+      h(
+        "div",
+        { class: "dialog-answers" },
+        h("button", { attr: { value: "" } }, "Cancel"),
+        question.also && h("button", { attr: { value: "also" } }, question.also),
+        h("button", { class: question.danger ? "danger" : "primary", attr: { value: "yes", autofocus: true } }, question.yes),
+      ),
+    ),
+  );
+  document.body.append(dialog);
+  dialog.showModal();
+  return new Promise((resolve) => {
+    dialog.addEventListener("close", () => {
+      dialog.remove();
+      if (before instanceof HTMLElement) before.focus();
+      resolve(dialog.returnValue as "yes" | "also" | "");
+    });
+  });
+}
+
+/** Asks for a line of text; undefined when it was not given. */
+export async function askText(title: string, label: string, value: string, yes: string): Promise<string | undefined> {
+  const input = h("input", { attr: { value, id: "dialog-text", autocomplete: "off", spellcheck: "false", autofocus: true } });
+  const form = ask({ title, yes, body: [h("label", { attr: { for: "dialog-text" } }, label), input] });
+  input.select();
+  // Enter presses the form's first button, which is Cancel: it means yes here.
+  input.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter") return;
+    event.preventDefault();
+    input.closest("dialog")?.close("yes");
+  });
+  return (await form) === "yes" ? input.value.trim() : undefined;
+}
+
+/** A dialog that only shows something. */
+export function show(title: string, ...body: Child[]): void {
+  const before = document.activeElement;
+  const dialog = h(
+    "dialog",
+    { class: "dialog wide", attr: { "aria-labelledby": "dialog-title" } },
+    h("form", { attr: { method: "dialog" } }, h("h2", { attr: { id: "dialog-title" } }, title), ...body, h("div", { class: "dialog-answers" }, h("button", { class: "primary", attr: { autofocus: true } }, "Close"))),
+  );
+  dialog.addEventListener("close", () => {
+    dialog.remove();
+    if (before instanceof HTMLElement) before.focus();
+  });
+  document.body.append(dialog);
+  dialog.showModal();
+}

@@ -1,0 +1,128 @@
+import type { Connection } from "./connection";
+import { button, fill, h, say } from "./dom";
+import { exitMark, wentWell } from "./exit";
+import { bytes, duration } from "./format";
+import { beyond, endOf } from "./frame";
+import { icon } from "./icons";
+import { complain } from "./notice";
+import { copy } from "./clipboard";
+import { Output } from "./output";
+import { Refusal, type ExecExit } from "./wire";
+
+// One command of a session: what was asked, what it prints, how it ended.
+export class ExecBlock {
+  readonly element: HTMLElement;
+  ended: ExecExit | undefined;
+  private readonly output = new Output();
+  private readonly status = h("span", { class: "block-status" });
+  private readonly notes = h("div", { class: "block-notes" });
+  private readonly cancelButton: HTMLButtonElement;
+  private readonly unfollow: () => void;
+  private next = 0;
+  private asked = false;
+
+  constructor(
+    private readonly connection: Connection,
+    readonly id: string,
+    streamId: string,
+    command: string,
+    private readonly began: number,
+  ) {
+    this.cancelButton = button("Cancel", () => void this.cancel(), { class: "danger small" });
+    const fold = button("Fold or unfold the output", () => this.fold(), { icon: icon("chevron"), class: "icon fold" });
+    fold.setAttribute("aria-expanded", "true");
+    this.element = h(
+      "article",
+      { class: "block", attr: { "aria-label": `command ${command.split("\n", 1)[0]}` } },
+      h(
+        "header",
+        { class: "block-head" },
+        fold,
+        h("code", { class: "block-command" }, command),
+        this.status,
+        button("Copy output", () => void copy(this.output.element.textContent ?? ""), { icon: icon("copy") }),
+        this.cancelButton,
+      ),
+      this.output.element,
+      this.notes,
+    );
+    this.unfollow = connection.follow(streamId, {
+      chunk: (chunk) => {
+        const fresh = beyond(chunk, this.next);
+        if (!fresh) return;
+        this.next = endOf(fresh);
+        this.output.add(fresh);
+        this.element.classList.add("has-output");
+      },
+      gap: (from, to) => {
+        if (to <= this.next) return;
+        this.output.gap(Math.max(from, this.next), to);
+        this.next = to;
+        this.element.classList.add("has-output");
+      },
+    });
+    this.tick();
+  }
+
+  /** Asks for what an ended command printed; a running one's comes with the watch. */
+  async load(): Promise<void> {
+    if (this.asked || !this.ended) return;
+    this.asked = true;
+    try {
+      await this.connection.call("exec.attach", { exec_id: this.id, offset: this.next, on_slow: "skip" });
+    } catch (error) {
+      this.asked = error instanceof Refusal && error.code !== "OFFLINE";
+    }
+  }
+
+  end(exit: ExecExit): void {
+    this.ended = exit;
+    this.element.classList.toggle("ill", !wentWell(exit));
+    fill(this.status, exitMark(exit), h("span", { class: "num muted" }, duration(exit.duration_ms)));
+    this.cancelButton.hidden = true;
+    const notes = [
+      exit.queued_ms >= 100 && `waited ${duration(exit.queued_ms)} for its turn`,
+      exit.shell_restored && "the shell ended and was put back",
+      exit.state_lost?.length && `lost: ${exit.state_lost.join(", ")}`,
+      exit.limit_hit && `limit reached: ${exit.limit_hit}`,
+      exit.background?.length && `left running: ${exit.background.join(", ")}`,
+      exit.error && exit.error.message,
+      exit.stdout_bytes + exit.stderr_bytes > 1 << 16 && `${bytes(exit.stdout_bytes + exit.stderr_bytes)} of output`,
+    ];
+    say(this.notes, notes.filter(Boolean).join(" · "));
+  }
+
+  tick(): void {
+    if (this.ended) return;
+    const words = duration(Math.max(0, Math.floor((Date.now() - this.began) / 1000) * 1000));
+    if (this.status.dataset.words === words) return;
+    this.status.dataset.words = words;
+    fill(this.status, h("span", { class: "exit running" }, "running"), h("span", { class: "num muted" }, words));
+  }
+
+  /** Only who has taken over may cancel. */
+  unlock(open: boolean): void {
+    this.cancelButton.disabled = !open;
+    this.cancelButton.title = open ? "TERM to all that it started, KILL to what is left after 5 s" : "Take over to cancel";
+  }
+
+  close(): void {
+    this.unfollow();
+    if (this.asked && this.connection.up) this.connection.call("exec.detach", { exec_id: this.id }).catch(() => {}); // it may have ended
+  }
+
+  private fold(): void {
+    const folded = this.element.classList.toggle("folded");
+    this.element.querySelector(".fold")?.setAttribute("aria-expanded", String(!folded));
+  }
+
+  private async cancel(): Promise<void> {
+    this.cancelButton.disabled = true;
+    try {
+      await this.connection.call("exec.cancel", { exec_id: this.id });
+    } catch (error) {
+      complain("Cancel", error);
+    }
+    this.cancelButton.disabled = false;
+  }
+}

@@ -1,0 +1,45 @@
+import type { Terminal as Xterm } from "@xterm/xterm";
+import type { Chunk } from "./frame";
+
+// Writes output into xterm.js and knows, while a piece is being parsed, whether it is a replay. A program asked its questions (where is the
+// cursor, what are you) when it ran; to answer them again would type the answers into whatever runs now (PROTOCOL.md §6).
+export class Feed {
+  private readonly replays: boolean[] = []; // of what was written and not parsed yet, in order
+  pending = 0; // bytes of that
+
+  constructor(private readonly term: Xterm) {
+    const mute = () => this.replaying;
+    const { parser } = term;
+    for (const id of [
+      { final: "c" }, { prefix: ">", final: "c" }, { prefix: "=", final: "c" }, // what are you
+      { final: "n" }, { prefix: "?", final: "n" }, // where is the cursor, are you well
+      { intermediates: "$", final: "p" }, { prefix: "?", intermediates: "$", final: "p" }, // is this mode on
+      { prefix: ">", final: "q" }, { prefix: "?", final: "u" }, { final: "t" }, // version, keyboard, window
+    ]) {
+      parser.registerCsiHandler(id, mute);
+    }
+    for (const code of [4, 10, 11, 12]) parser.registerOscHandler(code, (data) => mute() && data.includes("?")); // what colour
+    for (const id of [{ intermediates: "$", final: "q" }, { intermediates: "+", final: "q" }]) parser.registerDcsHandler(id, mute);
+    parser.registerOscHandler(52, (data) => mute() || data.endsWith("?")); // the clipboard got it then; and what is in it is nobody's to ask
+  }
+
+  get replaying(): boolean {
+    return this.replays[0] ?? false;
+  }
+
+  write(chunk: Chunk, parsed: () => void): void {
+    this.replays.push(chunk.replay);
+    this.pending += chunk.bytes.length;
+    this.term.write(chunk.bytes, () => {
+      this.replays.shift();
+      this.pending -= chunk.bytes.length;
+      parsed();
+    });
+  }
+
+  /** Words of ours between the program's. CAN ends a sequence that a gap may have cut. */
+  remark(text: string): void {
+    this.replays.push(false);
+    this.term.write(`\x18\r\n\x1b[0;2m[${text}]\x1b[0m\r\n`, () => this.replays.shift());
+  }
+}

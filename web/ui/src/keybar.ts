@@ -1,0 +1,61 @@
+import { h } from "./dom";
+
+const keys: [label: string, name: string, data: string][] = [
+  ["Esc", "Escape", "\x1b"],
+  ["Tab", "Tab", "\t"],
+  ["Ctrl", "Control, for the next key", ""],
+  ["Alt", "Alt, for the next key", ""],
+  ["←", "Left", "\x1b[D"],
+  ["↓", "Down", "\x1b[B"],
+  ["↑", "Up", "\x1b[A"],
+  ["→", "Right", "\x1b[C"],
+  ["|", "Pipe", "|"],
+  ["/", "Slash", "/"],
+  ["-", "Dash", "-"],
+  ["~", "Tilde", "~"],
+  ["Home", "Home", "\x1b[H"],
+  ["End", "End", "\x1b[F"],
+];
+
+// The keys that phones do not have, in a row above their keyboard (style/ shows it where the pointer is a finger).
+export class Keybar {
+  readonly element = h("div", { class: "keybar", attr: { role: "toolbar", "aria-label": "keys" } });
+  private readonly held = new Map<string, HTMLButtonElement>();
+
+  /** send takes what a key stands for; arrows depend on the program's cursor mode, which only the terminal knows. */
+  constructor(send: (data: string) => void, applicationCursor: () => boolean) {
+    for (const [label, name, data] of keys) {
+      const key = h("button", {
+        attr: { type: "button", "aria-label": name, "aria-pressed": data ? null : "false" },
+        on: {
+          pointerdown: (event) => event.preventDefault(), // the terminal keeps the focus, and the phone its keyboard
+          click: () => {
+            if (!data) return this.hold(label);
+            send(this.apply(applicationCursor() ? data.replace(/^\x1b\[([A-DHF])$/, "\x1bO$1") : data));
+          },
+        },
+      }, label);
+      if (!data) this.held.set(label, key);
+      this.element.append(key);
+    }
+  }
+
+  /** Adds Ctrl and Alt, where they are held, to what is typed next. */
+  apply(data: string): string {
+    if (this.down("Ctrl") && data.length === 1) {
+      const code = data.toUpperCase().charCodeAt(0);
+      if (code >= 0x40 && code <= 0x5f) data = String.fromCharCode(code & 0x1f);
+    }
+    if (this.down("Alt")) data = `\x1b${data}`;
+    for (const key of this.held.values()) key.setAttribute("aria-pressed", "false");
+    return data;
+  }
+
+  private hold(label: string): void {
+    this.held.get(label)?.setAttribute("aria-pressed", String(!this.down(label)));
+  }
+
+  private down(label: string): boolean {
+    return this.held.get(label)?.getAttribute("aria-pressed") === "true";
+  }
+}

@@ -1,0 +1,196 @@
+import type { IDecoration, IMarker, Terminal as Xterm } from "@xterm/xterm";
+import { exitWords } from "./exit";
+import { duration } from "./format";
+import { Signal } from "./signal";
+import { themeChanged } from "./theme";
+
+/** One command in a terminal, as the shell's marks tell it (OSC 133 and 633: prompt A, command B, output C, end D). */
+export interface Block {
+  prompt: IMarker;
+  from?: IMarker; // the first line of its output
+  to?: IMarker; // the line after the last
+  column: number; // where the command's text begins on the prompt's last line
+  commandAt?: IMarker;
+  command: string;
+  began?: number; // epoch ms; absent where it was replayed: then nobody knows
+  took?: number;
+  exit?: number;
+  ended: boolean;
+  decoration?: IDecoration;
+}
+
+// The commands of one terminal. Their marks sit beside the prompts and in the scroll bar.
+export class Marks {
+  readonly changed = new Signal<void>();
+  readonly finished = new Signal<Block>(); // live ones only
+  readonly picked = new Signal<Block>();
+  blocks: Block[] = [];
+  private selected: Block | undefined;
+  private readonly end: () => void;
+  /** The shell's own word in its marks. The first mark there is comes from the shell; what else prints marks does not know the word. */
+  private word: string | undefined;
+
+  constructor(
+    private readonly term: Xterm,
+    private readonly replaying: () => boolean,
+  ) {
+    const mark = (data: string): boolean => {
+      this.mark(data);
+      return true;
+    };
+    term.parser.registerOscHandler(133, mark);
+    term.parser.registerOscHandler(633, mark);
+    this.end = themeChanged.on(() => this.blocks.forEach((block) => this.decorate(block)));
+  }
+
+  close(): void {
+    this.end();
+  }
+
+  /** The block that shortcuts act on: the picked one, else the last with output. */
+  get current(): Block | undefined {
+    return this.selected ?? this.blocks.findLast((block) => block.from);
+  }
+
+  get running(): Block | undefined {
+    const last = this.blocks.at(-1);
+    return last?.from && !last.ended ? last : undefined;
+  }
+
+  /** Scrolls to the command before or after the one at the top of the screen, and picks it. */
+  jump(by: 1 | -1): void {
+    const { buffer } = this.term;
+    if (buffer.active.type === "alternate") return;
+    const at = this.selected ? this.selected.prompt.line : by < 0 ? buffer.normal.baseY + buffer.normal.cursorY : buffer.normal.viewportY;
+    const ran = this.blocks.filter((block) => block.from && !block.prompt.isDisposed);
+    const to = by < 0 ? ran.findLast((block) => block.prompt.line < at) : ran.find((block) => block.prompt.line > at);
+    if (!to) {
+      if (by > 0) {
+        this.pick(undefined);
+        this.term.scrollToBottom();
+      }
+      return;
+    }
+    this.pick(to);
+    this.term.scrollToLine(Math.max(0, to.prompt.line - 1));
+  }
+
+  pick(block: Block | undefined): void {
+    const before = this.selected;
+    this.selected = block;
+    if (before) this.decorate(before);
+    if (block) {
+      this.decorate(block);
+      this.picked.emit(block);
+    }
+    this.changed.emit();
+  }
+
+  /** What a command printed, as text. */
+  output(block: Block): string {
+    if (!block.from || block.from.isDisposed) return "";
+    const { normal } = this.term.buffer;
+    const end = block.to && !block.to.isDisposed ? block.to.line : normal.baseY + normal.cursorY + 1;
+    return textBetween(this.term, block.from.line, end);
+  }
+
+  private mark(data: string): void {
+    if (this.term.buffer.active.type === "alternate") return; // a full-screen program that shows a recording
+    const [kind, ...rest] = data.split(";");
+    const word = kind === "E" ? rest[1] : rest.find((part) => part.startsWith("aid="))?.slice(4);
+    this.word ??= word;
+    if (word !== this.word) return;
+    const last = this.blocks.at(-1);
+    switch (kind) {
+      case "A":
+        this.promptBegins();
+        return;
+      case "B":
+        if (last && !last.from) {
+          last.column = this.term.buffer.normal.cursorX;
+          last.commandAt = this.term.registerMarker(0);
+        }
+        return;
+      case "E": // 633: the command's text, with ; \ and controls as \xHH
+        if (last) last.command = (rest[0] ?? "").replace(/\\(\\|x[0-9a-fA-F]{2})/g, (_, code: string) => (code === "\\" ? code : String.fromCharCode(parseInt(code.slice(1), 16))));
+        return;
+      case "C":
+        if (last && !last.from) this.outputBegins(last);
+        return;
+      case "D":
+        if (last && !last.ended) this.ends(last, rest[0]);
+    }
+  }
+
+  private promptBegins(): void {
+    const prompt = this.term.registerMarker(0);
+    const last = this.blocks.at(-1);
+    if (last && !last.from) this.blocks.pop(); // Enter at an empty prompt, or a prompt that was drawn again
+    const block: Block = { prompt, column: 0, command: "", ended: false };
+    prompt.onDispose(() => (this.blocks = this.blocks.filter((b) => b !== block))); // it scrolled out of the buffer
+    this.blocks.push(block);
+  }
+
+  private outputBegins(block: Block): void {
+    block.from = this.term.registerMarker(0);
+    if (!block.command && block.commandAt && !block.commandAt.isDisposed) {
+      block.command = textBetween(this.term, block.commandAt.line, block.from.line, block.column).trim();
+    }
+    if (!this.replaying()) block.began = Date.now();
+    this.decorate(block);
+    this.changed.emit();
+  }
+
+  private ends(block: Block, code: string | undefined): void {
+    block.ended = true;
+    if (!block.from) return;
+    block.to = this.term.registerMarker(this.term.buffer.normal.cursorX > 0 ? 1 : 0);
+    if (code !== undefined && code !== "") block.exit = Number(code);
+    if (block.began !== undefined) block.took = Date.now() - block.began;
+    this.decorate(block);
+    this.changed.emit();
+    if (block.began !== undefined) this.finished.emit(block);
+  }
+
+  private decorate(block: Block): void {
+    if (!block.from) return; // a prompt at which nothing has run
+    block.decoration?.dispose();
+    if (block.prompt.isDisposed) return;
+    const kind = !block.ended ? "running" : block.exit === 0 || block.exit === undefined ? "well" : "ill";
+    const css = getComputedStyle(document.documentElement);
+    const decoration = this.term.registerDecoration({
+      marker: block.prompt,
+      width: 1,
+      overviewRulerOptions: kind === "ill" ? { color: css.getPropertyValue("--ruler-ill").trim() || "#b3261e", position: "right" } : undefined,
+    });
+    if (!decoration) return;
+    block.decoration = decoration;
+    decoration.onRender((element) => {
+      element.className = `${element.className.replace(/ ?command-mark.*/, "")} command-mark ${kind}${this.selected === block ? " picked" : ""}`;
+      element.title = blockWords(block);
+      element.onclick = () => this.pick(this.selected === block ? undefined : block);
+    });
+  }
+}
+
+/** exit 2 · 1.3 s */
+export function blockWords(block: Block): string {
+  const words = [block.ended ? (block.exit === undefined ? "ended" : exitWords({ exit_code: block.exit })) : "running"];
+  if (block.took !== undefined) words.push(duration(block.took));
+  return words.join(" · ");
+}
+
+/** The text of some lines of the scrollback, wrapped ones joined. */
+export function textBetween(term: Xterm, from: number, to: number, column = 0): string {
+  const lines: string[] = [];
+  const { normal } = term.buffer;
+  for (let y = from; y < to; y++) {
+    const line = normal.getLine(y);
+    if (!line) break;
+    const wrapsOn = normal.getLine(y + 1)?.isWrapped ?? false;
+    const text = line.translateToString(!wrapsOn, y === from ? column : 0);
+    if (line.isWrapped && lines.length > 0) lines[lines.length - 1] += text;
+    else lines.push(text);
+  }
+  return lines.join("\n").replace(/\n+$/, "");
+}

@@ -1,0 +1,363 @@
+import { ClipboardAddon } from "@xterm/addon-clipboard";
+import { FitAddon } from "@xterm/addon-fit";
+import { SearchAddon } from "@xterm/addon-search";
+import { SerializeAddon } from "@xterm/addon-serialize";
+import { Unicode11Addon } from "@xterm/addon-unicode11";
+import { WebLinksAddon } from "@xterm/addon-web-links";
+import { WebglAddon } from "@xterm/addon-webgl";
+import { Terminal as Xterm } from "@xterm/xterm";
+import { gapWords } from "./banner";
+import { copy, programsClipboard } from "./clipboard";
+import type { Connection } from "./connection";
+import { button, fill, h, say } from "./dom";
+import { exitMark } from "./exit";
+import { Feed } from "./feed";
+import { Find } from "./find";
+import { duration, firstLine } from "./format";
+import { endOf } from "./frame";
+import { icon } from "./icons";
+import { Keybar } from "./keybar";
+import { blockWords, Marks, textBetween, type Block } from "./marks";
+import { notice } from "./notice";
+import { commandEnded } from "./notify";
+import { checkPaste } from "./paste";
+import { save } from "./save";
+import { nameOf, type Sessions } from "./sessions";
+import { settings, settingsChanged } from "./settings";
+import { Signal } from "./signal";
+import { Terminal, type Mode, type Size } from "./terminal";
+import { mono, terminalTheme, themeChanged } from "./theme";
+import type { View } from "./view";
+
+/** What takes less is not measured by when its marks are drawn. */
+const blink = 100;
+const resizePause = 60; // ms: a window that is dragged changes its size at every frame, a program should draw once
+
+// One terminal in sight: xterm.js, what it is fed and what it sends, and the bar above it.
+export class Pane implements View {
+  readonly key: string;
+  readonly icon = "terminal";
+  readonly changed = new Signal<void>();
+  readonly element: HTMLElement;
+  readonly xterm: Xterm;
+  readonly marks: Marks;
+  readonly terminal: Terminal;
+
+  private readonly feed: Feed;
+  private readonly fit = new FitAddon();
+  private readonly serialize = new SerializeAddon();
+  private readonly find: Find;
+  private readonly keybar: Keybar;
+  private readonly screen = h("div", { class: "screen" });
+  private readonly readout = h("div", { class: "readout" });
+  private readonly overlay = h("div", { class: "pane-note", attr: { role: "status", hidden: true } });
+  private readonly size = h("span", { class: "pane-size num" });
+  private readonly ends: (() => void)[] = [];
+  private readonly watcher: ResizeObserver;
+  private webgl: WebglAddon | undefined;
+  private opened = false;
+  private visible = false;
+  private sizing = 0;
+  private ended = "";
+  private unseen: ReturnType<View["mark"]> = "";
+  private title = "";
+
+  constructor(
+    connection: Connection,
+    private readonly sessions: Sessions,
+    readonly session: string,
+    readonly term: string,
+    mode: Mode,
+    fresh: { streamId: string; size: Size } | undefined, // it was opened just now
+    private readonly asks: { reveal(view: View): void; lost(why: string): void; another(): void },
+  ) {
+    this.key = `term/${session}/${term}`;
+    this.xterm = new Xterm({
+      ...fresh?.size,
+      allowProposedApi: true, // decorations and unicode versions
+      fontFamily: mono,
+      fontSize: settings.fontSize,
+      lineHeight: 1.15,
+      scrollback: settings.scrollback,
+      screenReaderMode: settings.screenReader,
+      theme: terminalTheme(),
+      minimumContrastRatio: 4.5,
+      macOptionIsMeta: true,
+      overviewRuler: { width: 12 },
+      linkHandler: { activate: (event, uri) => follow(event, uri), allowNonHttpProtocols: false },
+    });
+    const search = new SearchAddon({ highlightLimit: 2000 });
+    for (const addon of [
+      this.fit, this.serialize, search, new Unicode11Addon(),
+      new WebLinksAddon((event, uri) => follow(event, uri)),
+      new ClipboardAddon(undefined, programsClipboard),
+    ]) {
+      this.xterm.loadAddon(addon);
+    }
+    this.xterm.unicode.activeVersion = "11";
+    this.feed = new Feed(this.xterm); // after the addons: the handler that came last is asked first
+    this.marks = new Marks(this.xterm, () => this.feed.replaying);
+    this.find = new Find(search, () => this.focus());
+    this.terminal = new Terminal(connection, term, mode);
+    this.keybar = new Keybar((data) => this.send(data), () => this.xterm.modes.applicationCursorKeysMode);
+    this.element = h(
+      "section",
+      { class: "pane", attr: { "aria-label": "terminal" } },
+      h("div", { class: "pane-bar" }, this.readout, this.size, this.tools()),
+      this.overlay,
+      h("div", { class: "screen-frame" }, this.screen, this.find.element),
+      this.keybar.element,
+    );
+    this.wire();
+    this.watcher = new ResizeObserver(() => this.measureSoon());
+    this.draw();
+    if (fresh) this.terminal.adopt(fresh.streamId, fresh.size);
+    else void this.terminal.attach();
+  }
+
+  label(): string {
+    const name = nameOf(this.sessions.get(this.session), this.session);
+    return this.title && !this.title.includes("@") ? `${name}: ${this.title}` : name; // a shell's user@host title says less than the name
+  }
+
+  mark(): ReturnType<View["mark"]> {
+    return this.unseen;
+  }
+
+  show(): void {
+    this.visible = true;
+    this.unseen = "";
+    if (!this.opened) this.open();
+    this.watcher.observe(this.screen);
+    this.measure();
+    this.loadWebgl();
+  }
+
+  hide(): void {
+    this.visible = false;
+    this.watcher.disconnect();
+    this.webgl?.dispose(); // browsers give a page 16 contexts or so
+    this.webgl = undefined;
+  }
+
+  focus(): void {
+    this.xterm.focus();
+  }
+
+  close(): void {
+    for (const end of this.ends) end();
+    this.marks.close();
+    this.terminal.detach();
+    this.xterm.dispose();
+  }
+
+  // --- what shortcuts call ---
+
+  copySelection(): void {
+    if (this.xterm.hasSelection()) void copy(this.xterm.getSelection());
+  }
+
+  copyOutput(): void {
+    const block = this.marks.current;
+    const text = block && this.marks.output(block);
+    if (text) void copy(text);
+    else notice("There is no command's output to copy.");
+  }
+
+  search(): void {
+    this.find.open(this.xterm.getSelection());
+  }
+
+  /** Everything that is kept of the terminal, as text or with its colours. */
+  download(colours: boolean): void {
+    const name = `${nameOf(this.sessions.get(this.session), this.session)}-${new Date().toISOString().slice(0, 19).replaceAll(":", "")}`;
+    if (colours) save(`${name}.ansi`, this.serialize.serialize({ excludeAltBuffer: true, excludeModes: true }));
+    else save(`${name}.txt`, this.text() + "\n");
+  }
+
+  text(): string {
+    return textBetween(this.xterm, 0, this.xterm.buffer.normal.length);
+  }
+
+  async takeOver(): Promise<void> {
+    await this.terminal.attach("control");
+    if (this.terminal.mode === "view") notice("You may only watch this terminal.", "bad");
+    this.measure();
+    this.focus();
+  }
+
+  // --- the rest is between xterm.js, the gateway's terminal and the bar ---
+
+  private tools(): HTMLElement {
+    const keys = { up: "Ctrl+Shift+↑", down: "Ctrl+Shift+↓", copy: "Ctrl+Shift+Y", find: "Ctrl+Shift+F" };
+    const save = button("Download the scrollback", () => {}, { icon: icon("download"), hint: "Download the scrollback (with Shift: with colours)" });
+    save.addEventListener("click", (event) => this.download(event.shiftKey));
+    return h(
+      "div",
+      { class: "pane-tools", attr: { role: "toolbar", "aria-label": "terminal tools" } },
+      button("Previous command", () => this.marks.jump(-1), { icon: icon("up"), hint: `Previous command (${keys.up})` }),
+      button("Next command", () => this.marks.jump(1), { icon: icon("down"), hint: `Next command (${keys.down})` }),
+      button("Copy output", () => this.copyOutput(), { icon: icon("copy"), hint: `Copy the command's output (${keys.copy})` }),
+      button("Search", () => this.search(), { icon: icon("search"), hint: `Search (${keys.find})` }),
+      save,
+    );
+  }
+
+  private open(): void {
+    this.opened = true;
+    this.xterm.open(this.screen);
+    this.xterm.textarea?.setAttribute("aria-label", "terminal input; Ctrl+Shift+L leaves it");
+  }
+
+  private loadWebgl(): void {
+    if (this.webgl || settings.screenReader || !settings.webgl) return;
+    try {
+      const webgl = new WebglAddon();
+      webgl.onContextLoss(() => {
+        webgl.dispose(); // xterm.js goes back to drawing with elements
+        if (this.webgl === webgl) this.webgl = undefined;
+      });
+      this.xterm.loadAddon(webgl);
+      this.webgl = webgl;
+    } catch {
+      this.webgl = undefined; // no WebGL2 here: elements do
+    }
+  }
+
+  private wire(): void {
+    const { terminal, xterm } = this;
+    xterm.onData((data) => this.send(this.keybar.apply(data)));
+    xterm.onBinary((data) => terminal.input(btoa(data), "base64"));
+    xterm.onBell(() => this.feed.replaying || this.attention("bell"));
+    xterm.onTitleChange((title) => {
+      this.title = title;
+      this.changed.emit();
+    });
+    xterm.onSelectionChange(() => {
+      if (settings.copyOnSelect && xterm.hasSelection() && this.dragged) void copy(xterm.getSelection(), true);
+    });
+    this.screen.addEventListener("mousedown", () => (this.dragged = true));
+    this.screen.addEventListener("paste", (event) => void this.paste(event), { capture: true });
+
+    this.ends.push(
+      terminal.chunk.on((chunk) => this.feed.write(chunk, () => terminal.drawn(endOf(chunk)))),
+      terminal.gap.on(({ from, to }) => this.feed.remark(gapWords(from, to))),
+      terminal.resized.on((size) => this.setSize(size)),
+      terminal.modeChanged.on(() => this.draw()),
+      terminal.exited.on(({ exit_code, signal }) => this.over(signal ? `ended by ${signal}` : `ended with exit ${exit_code ?? "?"}`)),
+      terminal.lost.on((why) => {
+        this.over(why);
+        this.asks.lost(why);
+      }),
+      terminal.refused.on((why) => notice(`What you typed did not arrive: ${why}`, "bad")),
+      this.marks.changed.on(() => {
+        this.draw();
+        this.changed.emit();
+      }),
+      this.marks.finished.on((block) => this.finished(block)),
+      this.sessions.changed.on(() => this.changed.emit()),
+      themeChanged.on(() => (xterm.options.theme = terminalTheme())),
+      settingsChanged.on(() => this.restyle()),
+    );
+  }
+
+  private dragged = false;
+
+  private send(data: string): void {
+    this.dragged = false;
+    if (this.terminal.mode === "view") return this.nudge();
+    this.terminal.input(data);
+  }
+
+  private async paste(event: ClipboardEvent): Promise<void> {
+    event.preventDefault();
+    event.stopPropagation();
+    const text = event.clipboardData?.getData("text/plain") ?? "";
+    if (!text) return;
+    const fit = await checkPaste(text, this.xterm.modes.bracketedPasteMode);
+    if (fit !== undefined) this.xterm.paste(fit);
+    this.focus();
+  }
+
+  private finished(block: Block): void {
+    if (!this.visible) this.attention(block.exit ? "failed" : "done");
+    if (block.took !== undefined) commandEnded(block.command, block.took, blockWords(block), nameOf(this.sessions.get(this.session), this.session), () => this.asks.reveal(this));
+  }
+
+  private attention(mark: ReturnType<View["mark"]>): void {
+    if (this.visible && !document.hidden) return;
+    this.unseen = mark;
+    this.changed.emit();
+  }
+
+  private restyle(): void {
+    Object.assign(this.xterm.options, { fontSize: settings.fontSize, scrollback: settings.scrollback, screenReaderMode: settings.screenReader });
+    if (settings.screenReader || !settings.webgl) {
+      this.webgl?.dispose();
+      this.webgl = undefined;
+    } else if (this.visible) this.loadWebgl();
+    this.measureSoon();
+  }
+
+  private measureSoon(): void {
+    clearTimeout(this.sizing);
+    this.sizing = setTimeout(() => this.measure(), resizePause);
+  }
+
+  /** Makes the terminal as large as its place, if its size is ours to set. */
+  private measure(): void {
+    if (!this.visible || !this.opened || this.terminal.mode !== "control") return;
+    const size = this.fit.proposeDimensions();
+    if (!size || !(size.cols > 1) || !(size.rows > 1)) return; // its place has no size now
+    this.setSize(size);
+    this.terminal.resize(size);
+  }
+
+  private setSize(size: Size): void {
+    if (size.cols !== this.xterm.cols || size.rows !== this.xterm.rows) this.xterm.resize(size.cols, size.rows);
+    say(this.size, `${size.cols}×${size.rows}`);
+  }
+
+  private over(why: string): void {
+    this.ended = why;
+    this.draw();
+    this.changed.emit();
+  }
+
+  private nudge(): void {
+    this.overlay.classList.remove("nudge");
+    void this.overlay.offsetWidth; // begins the animation anew
+    this.overlay.classList.add("nudge");
+  }
+
+  private draw(): void {
+    const view = this.terminal.mode === "view" && !this.ended;
+    this.overlay.hidden = !view && !this.ended;
+    this.element.classList.toggle("view-only", view);
+    this.xterm.options.cursorStyle = view ? "underline" : "block";
+    if (this.ended) fill(this.overlay, `This terminal ${this.ended.startsWith("ended") ? "has " : "is over: "}${this.ended}.`, button("New terminal", () => this.asks.another()));
+    else if (view) fill(this.overlay, "View only: another window types here.", button("Take over", () => void this.takeOver()));
+
+    const block = this.marks.running ?? this.marks.current;
+    if (!block) {
+      fill(this.readout, h("span", { class: "muted" }, "Commands appear here as they run."));
+      return;
+    }
+    fill(
+      this.readout,
+      block.ended ? exitMark({ exit_code: block.exit ?? 0 }) : h("span", { class: "exit running" }, "running"),
+      h("code", { title: block.command }, firstLine(block.command)),
+      block.took !== undefined && block.took >= blink && h("span", { class: "num muted" }, duration(block.took)),
+    );
+  }
+}
+
+/** Opens a link, on Ctrl or Cmd and click, or a tap: a plain click is for selecting. */
+function follow(event: MouseEvent, uri: string): void {
+  const finger = event instanceof PointerEvent && event.pointerType === "touch";
+  if (!event.ctrlKey && !event.metaKey && !finger) {
+    notice("Ctrl+click opens the link.");
+    return;
+  }
+  if (/^https?:\/\//i.test(uri)) window.open(uri, "_blank", "noopener,noreferrer");
+}

@@ -1,0 +1,33 @@
+import { ask } from "./dialog";
+import { h } from "./dom";
+import { plural } from "./format";
+import { choose, settings } from "./settings";
+
+/**
+ * Makes text fit to be pasted, or undefined when the person decides against it. Several lines may be several commands: they are shown first.
+ * bracketed: the program says that it takes a paste as one piece of text.
+ */
+export async function checkPaste(text: string, bracketed: boolean): Promise<string | undefined> {
+  // An end of bracketed paste inside the paste would let the rest of it run; nor has any other control but tab and newline a place here.
+  const clean = text.replace(/\r\n?/g, "\n").replace(/[\x00-\x08\x0b-\x1f\x7f\x80-\x9f]/g, "");
+  const lines = clean.replace(/\n$/, "").split("\n");
+  const several = clean.includes("\n");
+  if (!several || (bracketed && !settings.warnPaste)) return clean;
+
+  const shown = lines.slice(0, 12).map((line) => (line.length > 200 ? `${line.slice(0, 200)}…` : line));
+  if (lines.length > 12) shown.push(`… ${plural(lines.length - 12, "more line")}`);
+  const hush = h("input", { attr: { type: "checkbox", id: "paste-hush" } });
+  const answer = await ask({
+    title: lines.length > 1 ? `Paste ${plural(lines.length, "line")}?` : "Paste a line with its line end?",
+    body: [
+      h("p", {}, bracketed ? "The program takes them as one piece of text; they run when you press Enter." : "The program reads each line as if you typed it: a shell runs them at once."),
+      h("pre", { class: "paste-preview", attr: { tabindex: 0, "aria-label": "text to paste" } }, shown.join("\n")),
+      bracketed && h("label", { class: "check" }, hush, "Do not ask again where the program takes a paste as one piece"),
+    ],
+    yes: "Paste",
+    also: lines.length > 1 ? "Paste as one line" : "Without line end",
+  });
+  if (!answer) return undefined;
+  if (hush.checked) choose({ warnPaste: false });
+  return answer === "also" ? lines.map((line) => line.trim()).join(" ") : clean;
+}

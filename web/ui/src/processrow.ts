@@ -1,0 +1,115 @@
+import type { Connection } from "./connection";
+import { button, fill, h } from "./dom";
+import { exitMark } from "./exit";
+import { age, bytes } from "./format";
+import { beyond, endOf, readChunk, type Chunk } from "./frame";
+import { complain } from "./notice";
+import { Output } from "./output";
+import type { ProcessInfo } from "./wire";
+
+// One background process of a session, with its log when somebody wants to see it.
+export class ProcessRow {
+  readonly element: HTMLLIElement;
+  private readonly facts = h("div", { class: "process-facts" });
+  private readonly kill: HTMLButtonElement;
+  private readonly logs: HTMLButtonElement;
+  private output: Output | undefined;
+  private next = 0;
+  private unfollow: (() => void) | undefined;
+
+  constructor(
+    private readonly connection: Connection,
+    private info: ProcessInfo,
+  ) {
+    this.kill = button("End", () => void this.end(), { class: "danger small" });
+    this.logs = button("Log", () => void this.toggle(), { class: "small" });
+    this.logs.setAttribute("aria-expanded", "false");
+    this.element = h(
+      "li",
+      { class: "process" },
+      h("div", { class: "process-head" }, h("code", { title: info.command }, info.name || info.command), this.logs, this.kill),
+      this.facts,
+    );
+    this.update(info);
+  }
+
+  update(info: ProcessInfo): void {
+    this.info = info;
+    const running = info.state === "running";
+    this.element.dataset.state = info.state;
+    this.kill.hidden = !running;
+    fill(
+      this.facts,
+      running ? h("span", { class: "exit running" }, "running") : exitMark(info),
+      ...(info.ports ?? []).map((port) => h("span", { class: "port" }, `:${port}`)),
+      h("span", { class: "muted num" }, ` pid ${info.pid} · ${age(info.started_at)} · ${bytes(info.output_bytes)}`),
+    );
+  }
+
+  unlock(open: boolean): void {
+    this.kill.disabled = !open;
+    this.kill.title = open ? "TERM to the whole tree, KILL to what is left after 5 s" : "Take over to end it";
+  }
+
+  /** The connection is up again: an open log goes on. */
+  async resume(): Promise<void> {
+    if (this.output) await this.read();
+  }
+
+  close(): void {
+    this.unfollow?.();
+    this.unfollow = undefined;
+    if (this.output && this.connection.up) this.connection.call("process.detach", { process_id: this.info.process_id }).catch(() => {}); // it may have ended
+  }
+
+  private async toggle(): Promise<void> {
+    this.logs.setAttribute("aria-expanded", String(!this.output));
+    if (this.output) {
+      this.close();
+      this.output.element.remove();
+      this.output = undefined;
+      return;
+    }
+    this.output = new Output();
+    this.next = 0;
+    this.element.append(this.output.element);
+    this.unfollow = this.connection.follow(this.info.stream_id, {
+      chunk: (chunk) => this.take(chunk),
+      gap: (from, to) => this.skip(from, to),
+    });
+    await this.read();
+  }
+
+  private async read(): Promise<void> {
+    try {
+      const log = await this.connection.call("process.logs", { process_id: this.info.process_id, offset: this.next, follow: true, on_slow: "skip" });
+      if (log.gap) this.skip(log.gap.from, log.gap.to);
+      for (const chunk of log.chunks) this.take(readChunk(chunk));
+    } catch (error) {
+      complain("Log", error);
+    }
+  }
+
+  private take(chunk: Chunk): void {
+    const fresh = beyond(chunk, this.next);
+    if (!fresh) return;
+    this.next = endOf(fresh);
+    this.output?.add(fresh);
+  }
+
+  private skip(from: number, to: number): void {
+    if (to <= this.next) return;
+    this.output?.gap(Math.max(from, this.next), to);
+    this.next = to;
+  }
+
+  private async end(): Promise<void> {
+    this.kill.disabled = true;
+    try {
+      this.update(await this.connection.call("process.kill", { process_id: this.info.process_id }));
+    } catch (error) {
+      complain("End", error);
+    }
+    this.kill.disabled = false;
+  }
+}

@@ -1,0 +1,61 @@
+import type { Connection } from "./connection";
+import { Signal } from "./signal";
+import type { SessionInfo } from "./wire";
+
+const every = 2000; // a person sees a change within two seconds; the list is small
+
+// The principal's sessions as the gateway lists them, asked for again and again while somebody looks.
+export class Sessions {
+  readonly changed = new Signal<void>();
+  list: SessionInfo[] = [];
+  loaded = false;
+  private asking = false;
+  private again = false;
+
+  constructor(private readonly connection: Connection) {
+    connection.status.on((status) => status.kind === "up" && this.refresh());
+    connection.on("session.state", () => this.refresh()); // of sessions that a view watches: at once
+    setInterval(() => document.visibilityState === "visible" && this.refresh(), every);
+  }
+
+  get(id: string): SessionInfo | undefined {
+    return this.list.find((s) => s.session_id === id);
+  }
+
+  get live(): SessionInfo[] {
+    return this.list.filter((s) => s.state !== "TERMINATED");
+  }
+
+  async refresh(): Promise<void> {
+    if (!this.connection.up) return;
+    if (this.asking) {
+      this.again = true;
+      return;
+    }
+    this.asking = true;
+    try {
+      const lists = await Promise.all([this.connection.call("session.list", {}), this.connection.call("session.list", { state: "TERMINATED" })]);
+      this.list = lists.flatMap(({ sessions }) => sessions).sort((a, b) => Number(a.state === "TERMINATED") - Number(b.state === "TERMINATED") || Date.parse(a.created_at) - Date.parse(b.created_at));
+      this.loaded = true;
+      this.changed.emit();
+    } catch {
+      // offline: what we have is the last that is known
+    } finally {
+      this.asking = false;
+    }
+    if (this.again) {
+      this.again = false;
+      await this.refresh();
+    }
+  }
+}
+
+/** A session's name, or enough of its id to tell it from others. */
+export function nameOf(session: { name?: string; session_id: string } | undefined, id = ""): string {
+  if (!session) return shortId(id);
+  return session.name || shortId(session.session_id);
+}
+
+export function shortId(id: string): string {
+  return id.slice(0, 8);
+}

@@ -1,0 +1,188 @@
+import { button, fill, h, say, type Child } from "./dom";
+import { exitMark } from "./exit";
+import { age, bytes, duration, firstLine } from "./format";
+import { icon } from "./icons";
+import { blockWords, type Block } from "./marks";
+import { nameOf, type Sessions } from "./sessions";
+import type { SessionInfo } from "./wire";
+
+export interface SidebarActions {
+  create(): void;
+  terminal(session: SessionInfo): void;
+  activity(session: SessionInfo): void;
+  rename(session: SessionInfo): void;
+  destroy(session: SessionInfo): void;
+  /** The latest command in a terminal of the session that is open here: such commands are no execs, and the gateway's list has none of them. */
+  block(session: SessionInfo): Block | undefined;
+}
+
+const stateWords: Record<SessionInfo["state"], string> = { CREATING: "starting", IDLE: "idle", RUNNING: "running", TERMINATED: "ended" };
+
+// The list of sessions. Rows stay the same elements while their sessions live, so that the focus stays too.
+export class Sidebar {
+  readonly list = h("ul", { class: "sessions", attr: { role: "list" } });
+  readonly element: HTMLElement;
+  private readonly rows = new Map<string, Row>();
+  private readonly empty = h("p", { class: "empty" });
+  private readonly heading = h("h2", {}, "Sessions");
+  private readonly count = h("span", { class: "count" });
+
+  constructor(
+    private readonly sessions: Sessions,
+    private readonly actions: SidebarActions,
+    mayChange: () => boolean,
+  ) {
+    const create = button("New session", () => actions.create(), { icon: icon("plus"), hint: "New session (Ctrl+Shift+Enter)" });
+    this.element = h(
+      "nav",
+      { class: "sidebar", attr: { id: "sidebar", "aria-label": "sessions" } },
+      h("div", { class: "sidebar-head" }, this.heading, this.count, create),
+      h("div", { class: "sidebar-body" }, this.list, this.empty),
+    );
+    sessions.changed.on(() => {
+      create.hidden = !mayChange();
+      this.draw(mayChange());
+    });
+    setInterval(() => this.tick(), 1000);
+  }
+
+  focus(): void {
+    const row = this.list.querySelector<HTMLButtonElement>(".session.on .session-open") ?? this.list.querySelector<HTMLButtonElement>(".session-open");
+    (row ?? this.element.querySelector<HTMLButtonElement>("button"))?.focus();
+  }
+
+  /** Shows which session the view in sight belongs to. */
+  select(id: string | undefined): void {
+    for (const [session, row] of this.rows) row.select(session === id);
+  }
+
+  private draw(mayChange: boolean): void {
+    const seen = new Set<string>();
+    const inOrder: HTMLElement[] = [];
+    for (const session of this.sessions.list) {
+      seen.add(session.session_id);
+      let row = this.rows.get(session.session_id);
+      if (!row) this.rows.set(session.session_id, (row = new Row(session, this.actions)));
+      row.update(session, mayChange);
+      inOrder.push(row.element);
+    }
+    for (const [id, row] of this.rows) {
+      if (seen.has(id)) continue;
+      row.element.remove();
+      this.rows.delete(id);
+    }
+    inOrder.forEach((element, at) => {
+      if (this.list.children[at] !== element) this.list.insertBefore(element, this.list.children[at] ?? null);
+    });
+    say(this.count, this.sessions.live.length ? String(this.sessions.live.length) : "");
+    this.empty.hidden = inOrder.length > 0;
+    if (!this.empty.hidden) {
+      fill(this.empty, "No sessions. They appear here when you open one, or when a program does over the API.");
+    }
+  }
+
+  /** Something that the gateway's list does not tell has changed. */
+  tick(): void {
+    for (const row of this.rows.values()) row.tick();
+  }
+}
+
+class Row {
+  readonly element: HTMLLIElement;
+  private session: SessionInfo;
+  private readonly dot = h("span", { class: "dot" });
+  private readonly name = h("span", { class: "session-name" });
+  private readonly age = h("span", { class: "session-age" });
+  private readonly doing = h("span", { class: "session-doing" });
+  private readonly facts = h("span", { class: "session-facts" });
+  private readonly open: HTMLButtonElement;
+  private readonly change: HTMLButtonElement[];
+
+  constructor(session: SessionInfo, private readonly actions: SidebarActions) {
+    this.session = session;
+    this.open = h(
+      "button",
+      { class: "session-open", attr: { type: "button" }, on: { click: () => (this.session.state === "TERMINATED" ? actions.activity(this.session) : actions.terminal(this.session)) } },
+      h("span", { class: "session-line" }, this.dot, this.name, this.age),
+      h("span", { class: "session-line" }, this.doing),
+      h("span", { class: "session-line" }, this.facts),
+    );
+    this.change = [
+      button("Rename", () => actions.rename(this.session), { icon: icon("pencil") }),
+      button("End session", () => actions.destroy(this.session), { icon: icon("trash") }),
+    ];
+    this.element = h(
+      "li",
+      { class: "session" },
+      this.open,
+      h("div", { class: "session-buttons" }, button("Activity", () => actions.activity(this.session), { icon: icon("activity") }), ...this.change),
+    );
+  }
+
+  select(on: boolean): void {
+    this.element.classList.toggle("on", on);
+    if (on) this.open.setAttribute("aria-current", "true");
+    else this.open.removeAttribute("aria-current");
+  }
+
+  update(session: SessionInfo, mayChange: boolean): void {
+    this.session = session;
+    this.element.dataset.state = session.state;
+    this.dot.title = stateWords[session.state];
+    say(this.name, nameOf(session));
+    for (const b of this.change) b.hidden = !mayChange || session.state === "TERMINATED";
+    this.tick();
+  }
+
+  tick(): void {
+    const s = this.session;
+    say(this.age, age(s.created_at));
+    this.age.title = `since ${new Date(s.created_at).toLocaleString()}`;
+    if (s.current_exec) {
+      const ran = Date.now() - Date.parse(s.current_exec.started_at);
+      const words = `${firstLine(s.current_exec.command)}|${duration(Math.max(0, Math.floor(ran / 1000) * 1000))}`;
+      this.doing.title = s.current_exec.command;
+      this.put(this.doing, words, () => [h("code", {}, firstLine(s.current_exec!.command)), h("span", { class: "num" }, words.split("|").pop()!)]);
+    } else if (this.ofTerminal(s)) {
+      // said
+    } else if (s.state === "TERMINATED") {
+      this.put(this.doing, `ended ${s.reason}`, () => [`ended: ${(s.reason ?? "").replaceAll("_", " ")}`]);
+    } else if (s.last_exec) {
+      const last = s.last_exec;
+      this.doing.title = last.command;
+      this.put(this.doing, `${last.exec_id}`, () => [exitMark(last), h("code", {}, firstLine(last.command)), h("span", { class: "num" }, duration(last.duration_ms))]);
+    } else {
+      this.put(this.doing, s.state, () => [stateWords[s.state]]);
+    }
+    const facts = [
+      s.shell.split("/").pop(),
+      s.memory_bytes ? bytes(s.memory_bytes) : "",
+      s.queue_length ? `${s.queue_length} queued` : "",
+      s.processes ? `${s.processes} proc` : "",
+      s.terminals ? `${s.terminals} term` : "",
+      s.owner ?? "",
+    ];
+    say(this.facts, facts.filter(Boolean).join(" · "));
+  }
+
+  private ofTerminal(s: SessionInfo): boolean {
+    const block = s.state === "TERMINATED" ? undefined : this.actions.block(s);
+    if (!block || !block.command) return false;
+    const ran = block.took ?? (block.began && !block.ended ? Math.floor((Date.now() - block.began) / 1000) * 1000 : undefined);
+    this.doing.title = block.command;
+    this.put(this.doing, `${block.command} ${blockWords(block)} ${ran}`, () => [
+      block.ended && exitMark({ exit_code: block.exit ?? 0 }),
+      h("code", {}, firstLine(block.command)),
+      ran !== undefined && ran >= 100 && h("span", { class: "num" }, duration(ran)),
+    ]);
+    this.element.classList.toggle("busy", !block.ended);
+    return true;
+  }
+
+  /** Makes new elements only when the words are new. */
+  private put(at: HTMLElement, words: string, make: () => Child[]): void {
+    if (at.dataset.words === words) return;
+    at.dataset.words = words;
+    fill(at, ...make());
+  }
+}

@@ -1,0 +1,35 @@
+import type { Connection } from "./connection";
+import { fill, h, say } from "./dom";
+import type { Capabilities } from "./wire";
+
+const good = 100; // ms: typing feels immediate
+const fair = 300;
+
+// The line at the bottom: who we are, and how far away the gateway is.
+export class StatusBar {
+  readonly element: HTMLElement;
+  private readonly who = h("span");
+  private readonly latency = h("span", { class: "latency num" });
+  private readonly dot = h("span", { class: "dot" });
+
+  constructor(connection: Connection) {
+    const words = h("span", {}, "connecting");
+    fill(this.latency, this.dot, words);
+    this.element = h("footer", { class: "statusbar" }, this.who, this.latency);
+    connection.latency.on((ms) => {
+      this.latency.dataset.level = ms < good ? "good" : ms < fair ? "fair" : "poor";
+      this.latency.title = "time to the gateway and back";
+      say(words, ms < 10 ? `${ms.toFixed(1)} ms` : `${Math.round(ms)} ms`);
+    });
+    connection.status.on((status) => {
+      if (status.kind === "up") return;
+      this.latency.dataset.level = "off";
+      say(words, status.kind === "connecting" ? "connecting" : "offline");
+    });
+  }
+
+  introduce({ version, principal, isolation }: Capabilities): void {
+    const words = [principal && `${principal.subject} (${principal.role})`, `trl ${version}`, isolation.tier && `isolation: ${isolation.tier}`];
+    say(this.who, words.filter(Boolean).join(" · "));
+  }
+}

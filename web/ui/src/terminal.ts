@@ -1,0 +1,187 @@
+import type { Connection } from "./connection";
+import { beyond, endOf, type Chunk } from "./frame";
+import { Signal } from "./signal";
+import { Refusal } from "./wire";
+
+export type Mode = "control" | "view";
+
+export interface Size {
+  cols: number;
+  rows: number;
+}
+
+/**
+ * What may be on its way to us before we say that it is drawn. xterm.js draws some 10 MB in a second: what a Ctrl-C has to
+ * wait for is gone in a few frames.
+ */
+export const windowBytes = 256 << 10;
+const ackEvery = windowBytes / 4;
+
+// The gateway's end of one terminal, as this page knows it: attached where the connection is up, at an offset, so that after a loss it
+// goes on with the next byte. What is typed while there is no connection is refused: typing blind helps nobody.
+export class Terminal {
+  readonly chunk = new Signal<Chunk>();
+  readonly gap = new Signal<{ from: number; to: number }>();
+  readonly resized = new Signal<Size>(); // the size that counts, whoever has set it
+  readonly modeChanged = new Signal<Mode>();
+  readonly exited = new Signal<{ exit_code?: number; signal?: string }>();
+  readonly lost = new Signal<string>(); // it cannot be attached to any more, and why
+  readonly refused = new Signal<string>(); // input did not arrive
+
+  mode: Mode;
+  over = false;
+  /** Everything before it has been given out; undefined before the first attach. */
+  next: number | undefined;
+  private streamId: string | undefined;
+  private acked = 0;
+  private wanted: Size | undefined;
+  private actual: Size | undefined;
+  private told: Size | undefined; // what the gateway has from us on this connection
+  private telling = 0; // resizes without an answer yet
+  private attaching = false;
+  private unfollow: (() => void) | undefined;
+  private readonly ends: (() => void)[];
+
+  constructor(
+    private readonly connection: Connection,
+    readonly id: string,
+    mode: Mode,
+  ) {
+    this.mode = mode;
+    const mine = <D extends { term_id: string }>(then: (data: D) => void) => (data: D) => data.term_id === id && then(data);
+    this.ends = [
+      connection.status.on((status) => {
+        if (status.kind === "up") void this.attach();
+        else this.told = undefined;
+      }),
+      connection.on("term.exit", mine((exit) => {
+        if (this.over) return;
+        this.over = true;
+        this.exited.emit(exit);
+      })),
+      connection.on("term.resized", mine((size) => {
+        this.actual = size;
+        if (this.telling === 0) this.resized.emit(size); // else it may be one that our own resize follows
+      })),
+    ];
+  }
+
+  /** Goes on with a terminal that this page has just opened, which is attached by that. */
+  adopt(streamId: string, size: Size): void {
+    this.next = 0;
+    this.told = this.actual = size;
+    this.listen(streamId);
+  }
+
+  /** Asks for the stream from where we are, in the mode we want. */
+  async attach(mode = this.mode): Promise<void> {
+    if (!this.connection.up || this.over || this.attaching) return;
+    this.attaching = true;
+    try {
+      const opened = await this.connection.call("term.attach", {
+        term_id: this.id, mode, window_bytes: windowBytes, ...(this.next === undefined ? {} : { offset: this.next }),
+      });
+      this.listen(opened.stream_id);
+      this.acked = opened.offset;
+      this.next ??= opened.offset;
+      if (this.mode !== mode) {
+        this.mode = mode;
+        this.modeChanged.emit(mode);
+      }
+      this.told = undefined;
+      this.actual = { cols: opened.cols, rows: opened.rows };
+      if (mode === "control" && this.wanted) this.tellSize();
+      else this.resized.emit(this.actual);
+    } catch (error) {
+      if (!(error instanceof Refusal) || error.code === "OFFLINE") return; // up comes again
+      if (error.code === "FORBIDDEN" && mode === "control") {
+        this.mode = "view";
+        this.modeChanged.emit("view");
+        this.attaching = false;
+        return this.attach("view");
+      }
+      this.over = true;
+      this.lost.emit(lostWords(error));
+    } finally {
+      this.attaching = false;
+    }
+  }
+
+  /** Everything before offset is drawn. */
+  drawn(offset: number): void {
+    if (offset - this.acked >= ackEvery) this.ack(offset);
+  }
+
+  input(data: string, encoding?: "base64"): void {
+    if (this.mode === "view" || this.over) return;
+    this.connection.call("term.input", { term_id: this.id, data, ...(encoding && { encoding }) }).catch((error: Refusal) => this.refused.emit(error.message));
+  }
+
+  /** The size of our window: the terminal's too, until somebody else in control types. */
+  resize(size: Size): void {
+    this.wanted = size;
+    this.tellSize();
+  }
+
+  /** Stops listening; the terminal lives on. */
+  detach(): void {
+    for (const end of this.ends) end();
+    this.unfollow?.();
+    if (this.connection.up && !this.over) this.connection.call("term.detach", { term_id: this.id }).catch(() => {}); // if it fails the connection is gone, and so are we
+  }
+
+  private tellSize(): void {
+    const size = this.wanted;
+    if (!size || this.mode !== "control" || this.over || !this.connection.up) return;
+    if (same(size, this.told) && same(size, this.actual)) return;
+    this.told = this.actual = size;
+    this.telling++;
+    this.connection
+      .call("term.resize", { term_id: this.id, ...size })
+      .catch(() => (this.told = undefined))
+      .finally(() => this.telling--);
+  }
+
+  private ack(offset: number): void {
+    this.acked = offset;
+    if (this.connection.up && this.streamId) this.connection.call("stream.ack", { stream_id: this.streamId, offset }).catch(() => {}); // the next attach says it
+  }
+
+  private listen(streamId: string): void {
+    if (this.streamId === streamId) return;
+    this.unfollow?.();
+    this.streamId = streamId;
+    this.unfollow = this.connection.follow(streamId, {
+      chunk: (chunk) => {
+        const fresh = beyond(chunk, this.next ?? 0);
+        if (!fresh) return;
+        this.next = endOf(fresh);
+        this.chunk.emit(fresh);
+      },
+      gap: (from, to) => {
+        if (to > (this.next ?? 0)) {
+          this.gap.emit({ from, to });
+          this.next = to;
+        }
+        this.ack(to); // what is not there need not be drawn
+      },
+    });
+  }
+}
+
+function same(a: Size, b: Size | undefined): boolean {
+  return a.cols === b?.cols && a.rows === b.rows;
+}
+
+function lostWords(error: Refusal): string {
+  switch (error.code) {
+    case "SESSION_LOST":
+      return "the gateway was started anew and its sessions are gone";
+    case "TERM_NOT_FOUND":
+    case "SESSION_NOT_FOUND":
+    case "STREAM_NOT_FOUND":
+      return "the terminal has ended and is no longer kept";
+    default:
+      return error.message;
+  }
+}

@@ -1,0 +1,179 @@
+import { Agent } from "./agent";
+import type { Banner } from "./banner";
+import type { Connection } from "./connection";
+import { ask, askText } from "./dialog";
+import { h } from "./dom";
+import { complain } from "./notice";
+import { Pane } from "./pane";
+import { Pool } from "./pool";
+import type { Samples } from "./samples";
+import { nameOf, type Sessions } from "./sessions";
+import { settings } from "./settings";
+import { mono } from "./theme";
+import type { Tabs } from "./tabs";
+import { windowBytes, type Mode, type Size } from "./terminal";
+import type { View } from "./view";
+import type { Capabilities, SessionInfo } from "./wire";
+
+const storeKey = "trl.tabs";
+
+// What a person can do with sessions, and the views that are open; these come back after a reload.
+export class Workspace {
+  capabilities: Capabilities | undefined;
+  private restoring = false;
+
+  constructor(
+    private readonly connection: Connection,
+    private readonly sessions: Sessions,
+    private readonly samples: Samples,
+    private readonly tabs: Tabs,
+    private readonly banner: Banner,
+  ) {
+    tabs.selected.on((view) => {
+      history.replaceState(null, "", view ? `#/${view.key}` : location.pathname);
+      this.remember();
+    });
+    addEventListener("hashchange", () => this.openAddress(location.hash.slice(2)));
+    addEventListener("pagehide", () => this.remember());
+  }
+
+  /** Whoever may only read is not offered the rest. The gateway refuses it anyway. */
+  get mayChange(): boolean {
+    return this.capabilities?.principal?.role !== "viewer";
+  }
+
+  async createSession(): Promise<void> {
+    const shells = this.capabilities?.shells ?? [];
+    const bash = shells.find((shell) => shell.split("/").pop() === "bash"); // people want their line editing; programs say what they want
+    const taken = new Set(this.sessions.live.map((s) => s.name));
+    let n = 1;
+    while (taken.has(`web-${n}`)) n++;
+    try {
+      const made = await this.connection.call("session.create", { name: `web-${n}`, ...(bash && { shell: bash }) });
+      await this.sessions.refresh();
+      await this.openTerminal(made.session_id);
+    } catch (error) {
+      complain("New session", error);
+    }
+  }
+
+  /** Shows the session's terminal: the one that is open here, else one that runs, else a new one. */
+  async openTerminal(session: string): Promise<void> {
+    const open = this.tabs.views.find((view) => view instanceof Pane && view.session === session && !view.terminal.over);
+    if (open) return this.tabs.select(open);
+    try {
+      const { terminals } = await this.connection.call("term.list", { session_id: session });
+      const running = terminals.find((terminal) => terminal.state === "running");
+      if (running) {
+        this.openPane(session, running.term_id, running.viewers > 0 || !this.mayChange ? "view" : "control"); // who types there goes on typing
+      } else if (this.mayChange) await this.newTerminal(session);
+      else this.openActivity(session);
+    } catch (error) {
+      complain("Terminal", error);
+      this.openActivity(session);
+    }
+  }
+
+  async newTerminal(session: string): Promise<void> {
+    try {
+      const size = this.roomFor();
+      const opened = await this.connection.call("term.open", { session_id: session, ...size, window_bytes: windowBytes });
+      this.openPane(session, opened.term_id, "control", { streamId: opened.stream_id, size });
+    } catch (error) {
+      complain("Terminal", error);
+    }
+  }
+
+  openActivity(session: string): void {
+    this.tabs.open(this.tabs.find(`activity/${session}`) ?? new Agent(this.connection, this.sessions, session, () => this.mayChange, () => void this.openTerminal(session)));
+  }
+
+  openPool(): void {
+    this.tabs.open(this.tabs.find("pool") ?? new Pool(this.samples));
+  }
+
+  async rename(session: SessionInfo): Promise<void> {
+    const name = await askText("Rename session", "Name", session.name ?? "", "Rename");
+    if (!name || name === session.name) return;
+    try {
+      await this.connection.call("session.rename", { session_id: session.session_id, name });
+    } catch (error) {
+      complain("Rename", error);
+    }
+    await this.sessions.refresh();
+  }
+
+  async destroy(session: SessionInfo): Promise<void> {
+    const busy = session.current_exec ? h("p", {}, "It is running ", h("code", {}, session.current_exec.command), ".") : h("p", {}, "Its shell and everything it started will end.");
+    if ((await ask({ title: `End session ${nameOf(session)}?`, body: [busy], yes: "End session", danger: true })) !== "yes") return;
+    try {
+      await this.connection.call("session.destroy", { session_id: session.session_id });
+    } catch (error) {
+      complain("End session", error);
+    }
+    await this.sessions.refresh();
+  }
+
+  /** Opens what was open before the reload, and what the address names. */
+  restore(): void {
+    this.restoring = true;
+    const address = location.hash.slice(2);
+    for (const { key, mode } of this.remembered()) this.openAddress(key, mode);
+    this.restoring = false;
+    if (address) this.openAddress(address);
+    else if (this.tabs.views.length > 0) this.tabs.select(this.tabs.views[0]!);
+  }
+
+  private openAddress(key: string, mode?: Mode): void {
+    const open = this.tabs.find(key);
+    if (open) return this.tabs.select(open);
+    const [kind, session, term] = key.split("/");
+    if (kind === "pool") this.openPool();
+    else if (kind === "activity" && session) this.openActivity(session);
+    else if (kind === "term" && session && term) this.openPane(session, term, mode ?? "view");
+  }
+
+  private openPane(session: string, term: string, mode: Mode, fresh?: { streamId: string; size: Size }): void {
+    const key = `term/${session}/${term}`;
+    const pane = this.tabs.find(key) ?? new Pane(this.connection, this.sessions, session, term, mode, fresh, {
+      reveal: (view: View) => this.tabs.select(view),
+      lost: (why: string) => this.banner.lost(why),
+      another: () => this.mayChange && void this.newTerminal(session),
+    });
+    this.tabs.open(pane);
+  }
+
+  private remember(): void {
+    if (this.restoring) return;
+    const open = this.tabs.views.map((view) => ({ key: view.key, mode: view instanceof Pane ? view.terminal.mode : undefined }));
+    try {
+      sessionStorage.setItem(storeKey, JSON.stringify(open));
+    } catch {
+      // no storage: a reload begins empty
+    }
+  }
+
+  private remembered(): { key: string; mode?: Mode }[] {
+    try {
+      return JSON.parse(sessionStorage.getItem(storeKey) ?? "[]") as { key: string; mode?: Mode }[];
+    } catch {
+      return [];
+    }
+  }
+
+  /** How large a terminal on the stage will be, so that its program starts with the size that it keeps. */
+  private roomFor(): Size {
+    const open = this.tabs.views.find((view): view is Pane => view instanceof Pane);
+    if (open && open.xterm.cols > 2) return { cols: open.xterm.cols, rows: open.xterm.rows };
+    const probe = h("span", { class: "probe" }, "W".repeat(50));
+    probe.style.font = `${settings.fontSize}px ${mono}`;
+    document.body.append(probe);
+    const box = probe.getBoundingClientRect();
+    probe.remove();
+    const stage = this.tabs.stage;
+    return {
+      cols: Math.max(20, Math.floor((stage.clientWidth - 34) / (box.width / 50))),
+      rows: Math.max(5, Math.floor((stage.clientHeight - 46) / (box.height * 1.15))),
+    };
+  }
+}

@@ -1,0 +1,89 @@
+// Package ui is the page that browsers get: its files, embedded, and the handlers that serve them.
+package ui
+
+import (
+	"bytes"
+	"compress/gzip"
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"fmt"
+	"html/template"
+	"net/http"
+	"path"
+	"strings"
+)
+
+//go:generate go run ./bundle
+
+//go:embed index.html dist/app.js dist/app.css icon.svg
+var files embed.FS
+
+var index = template.Must(template.ParseFS(files, "index.html"))
+
+// asset is one file as it goes out. Its address has its hash in it, so that browsers keep it for ever and never have an old one.
+type asset struct {
+	kind        string
+	plain, gzip []byte
+}
+
+// assets are by address; addresses by name.
+var assets, addresses = load(map[string]string{
+	"dist/app.js":  "text/javascript; charset=utf-8",
+	"dist/app.css": "text/css; charset=utf-8",
+	"icon.svg":     "image/svg+xml",
+})
+
+func load(kinds map[string]string) (map[string]asset, map[string]string) {
+	byAddress, byName := map[string]asset{}, map[string]string{}
+	for name, kind := range kinds {
+		text, err := files.ReadFile(name)
+		if err != nil {
+			panic(err) // embedded: it is there
+		}
+		sum := sha256.Sum256(text)
+		address := "/ui/" + hex.EncodeToString(sum[:6]) + "/" + path.Base(name)
+		byName[strings.ReplaceAll(path.Base(name), ".", "_")] = address
+		byAddress[address] = asset{kind, text, squeeze(text)}
+	}
+	return byAddress, byName
+}
+
+func squeeze(text []byte) []byte {
+	var b bytes.Buffer
+	z, _ := gzip.NewWriterLevel(&b, gzip.BestCompression) // the level is valid
+	z.Write(text)                                         // a Buffer takes everything
+	z.Close()
+	return b.Bytes()
+}
+
+// ServePage answers with the page. Everything it may load is ours: no script but the one file, no style but the one file and what
+// xterm.js makes with this answer's nonce, no connection but to this server.
+func ServePage(w http.ResponseWriter, nonce string) {
+	h := w.Header()
+	h.Set("Content-Type", "text/html; charset=utf-8")
+	h.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self' 'nonce-"+nonce+
+		"'; connect-src 'self'; img-src 'self'; manifest-src 'none'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'")
+	h.Set("Permissions-Policy", "camera=(), microphone=(), geolocation=(), clipboard-read=(), clipboard-write=(self)")
+	index.Execute(w, map[string]any{"Nonce": nonce, "At": addresses})
+}
+
+// ServeAsset answers with a file of the page.
+func ServeAsset(w http.ResponseWriter, r *http.Request) {
+	a, ok := assets[r.URL.Path]
+	if !ok {
+		http.NotFound(w, r)
+		return
+	}
+	h := w.Header()
+	h.Set("Content-Type", a.kind)
+	h.Set("Cache-Control", "public, max-age=31536000, immutable")
+	h.Set("Vary", "Accept-Encoding")
+	body := a.plain
+	if strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
+		h.Set("Content-Encoding", "gzip")
+		body = a.gzip
+	}
+	h.Set("Content-Length", fmt.Sprint(len(body)))
+	w.Write(body)
+}

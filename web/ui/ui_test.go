@@ -1,0 +1,73 @@
+package ui
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"testing"
+
+	"trl/web/ui/sources"
+)
+
+// TestBundleIsCurrent: dist was made from the sources that stand beside it. It needs no Node.
+func TestBundleIsCurrent(t *testing.T) {
+	hash, err := sources.Hash(os.DirFS("."))
+	if err != nil {
+		t.Fatal(err)
+	}
+	recorded, err := os.ReadFile("dist/sources.sha256")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.TrimSpace(string(recorded)) != hash {
+		t.Error("the sources have changed since dist was made: go generate ./web/ui")
+	}
+}
+
+// TestPageIsSmall: all that a browser loads, as it goes over the wire.
+func TestPageIsSmall(t *testing.T) {
+	total := 0
+	for name, address := range addresses {
+		r := httptest.NewRequest("GET", address, nil)
+		r.Header.Set("Accept-Encoding", "gzip")
+		w := httptest.NewRecorder()
+		ServeAsset(w, r)
+		if w.Code != http.StatusOK || w.Header().Get("Content-Encoding") != "gzip" {
+			t.Errorf("%s: %d %v", name, w.Code, w.Header())
+		}
+		t.Logf("%s: %d bytes", name, w.Body.Len())
+		total += w.Body.Len()
+	}
+	if most := 250 << 10; total > most {
+		t.Errorf("the page is %d bytes, more than %d", total, most)
+	}
+}
+
+// TestPolicyIsStrict: nothing inline, nothing from elsewhere, and a nonce that no other answer has.
+func TestPolicyIsStrict(t *testing.T) {
+	w := httptest.NewRecorder()
+	ServePage(w, "N0NCE")
+	policy := w.Header().Get("Content-Security-Policy")
+	for _, want := range []string{"default-src 'none'", "script-src 'self';", "'nonce-N0NCE'", "connect-src 'self'", "frame-ancestors 'none'", "base-uri 'none'"} {
+		if !strings.Contains(policy, want) {
+			t.Errorf("no %q in %q", want, policy)
+		}
+	}
+	for _, never := range []string{"unsafe", "*", "http:", "https:", "data:"} {
+		if strings.Contains(policy, never) {
+			t.Errorf("%q in %q", never, policy)
+		}
+	}
+	if body := w.Body.String(); strings.Contains(body, "<style") || strings.Contains(body, "style=") || strings.Contains(body, "//") {
+		t.Errorf("inline style or an outside address: %s", body)
+	}
+}
+
+func TestUnknownAssetIsNotFound(t *testing.T) {
+	w := httptest.NewRecorder()
+	ServeAsset(w, httptest.NewRequest("GET", "/ui/0/app.js", nil))
+	if w.Code != http.StatusNotFound {
+		t.Error(w.Code)
+	}
+}
