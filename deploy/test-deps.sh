@@ -15,6 +15,13 @@ python3 python3
 ps procps
 setsid util-linux
 git git
+fish fish
+vim vim
+less less
+tmux tmux
+htop htop
+fzf fzf
+ssh openssh-client
 gcc gcc
 vim vim
 chromium chromium

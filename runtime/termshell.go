@@ -75,7 +75,7 @@ func (t *Terminal) interactive(s *Shell, cfg ShellConfig, spec TerminalSpec) (fi
 		default:
 			return "", nil, nil
 		}
-		if _, err := exec.LookPath(path); err != nil { // the session's PATH may know it: it is run as it is
+		if path, err = exec.LookPath(path); err != nil { // the session's PATH may know it: it is run as it is
 			return "", nil, nil
 		}
 	}
