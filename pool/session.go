@@ -98,6 +98,10 @@ type Session struct {
 	renewal  sync.RWMutex   // held by reset, read-held while a process is started: taken before mu. It is a turnstile, not a guard of data
 	watching sync.WaitGroup // the goroutines of processes; Add only while mu is held and ending is nil
 
+	memory  int64     // guarded by mu; see memoryLocked
+	looked  time.Time // guarded by mu; when that was
+	looking bool      // guarded by mu
+
 	mu            sync.Mutex
 	state         *statemachine.Machine // fired under mu
 	name          string                // written under pool.mu and mu, read under either
@@ -352,7 +356,6 @@ type facts struct {
 	dir        string
 	pid, envs  int
 	background []int
-	memory     int64
 }
 
 func (s *Session) facts() facts {
@@ -367,7 +370,7 @@ func (s *Session) facts() facts {
 	if shell == nil {
 		return f
 	}
-	f.pid, f.envs, f.background, f.memory = shell.Pid(), shell.EnvCount(), shell.Background(), shell.Memory()
+	f.pid, f.envs, f.background = shell.Pid(), shell.EnvCount(), shell.Background()
 	if dir := shell.Dir(); dir != "" {
 		f.dir = dir
 	}
@@ -397,7 +400,7 @@ func (s *Session) Info() protocol.SessionInfo {
 	info := protocol.SessionInfo{
 		Session: s.dataLocked(f), LastActiveAt: time.Unix(0, s.active.Load()), EnvCount: f.envs, CommandsRun: s.commands,
 		QueueLength: len(s.waiting), Processes: s.liveProcessesLocked(), Terminals: s.termsOpen, Unmanaged: f.background,
-		Owner: s.owner, MemoryBytes: f.memory, LastExec: s.last,
+		Owner: s.owner, MemoryBytes: s.memoryLocked(), LastExec: s.last,
 	}
 	if e := s.running; e != nil {
 		info.CurrentExec = &protocol.CurrentExec{ID: e.ID(), Command: e.text, StartedAt: e.startedAt}
@@ -406,6 +409,26 @@ func (s *Session) Info() protocol.SessionInfo {
 		info.TerminatedAt, info.Reason, info.Pid, info.MemoryBytes = &s.burial.at, s.ending.reason, 0, 0
 	}
 	return info
+}
+
+// memoryFor is how long one look at a session's memory does.
+const memoryFor = time.Second
+
+// memoryLocked is what the last look has found, and sees to another one when that is old: it asks the keeper, and reads a file
+// for each process, for which no answer shall wait. s.mu is held.
+func (s *Session) memoryLocked() int64 {
+	if s.shell != nil && s.ending == nil && !s.looking && time.Since(s.looked) > memoryFor {
+		s.looking = true
+		s.watching.Add(1)
+		go func() { // ends with the keeper's answer; bury waits for it
+			defer s.watching.Done()
+			memory := s.shell.Memory()
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.memory, s.looked, s.looking = memory, time.Now(), false
+		}()
+	}
+	return s.memory
 }
 
 // Background is the pids that earlier commands left running.

@@ -30,7 +30,7 @@ var meanings = map[string]string{
 	"ExecEntry.command":         "the command as it was sent, its first 4 KiB",
 	"LastExec.command":          "the command as it was sent, its first 4 KiB",
 	"SessionInfo.owner":         "the subject it belongs to",
-	"SessionInfo.memory_bytes":  "memory that its processes have to themselves now; absent where nothing is known",
+	"SessionInfo.memory_bytes":  "memory that its processes had to themselves when it was last asked for, a second or more ago; absent at first, and where nothing is known",
 	"last_exec":                 "the command that ended last; absent before the first",
 	"execs":                     "commands, oldest first",
 	"queued_at":                 "when it was asked for",

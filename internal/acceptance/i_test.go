@@ -114,7 +114,7 @@ func TestI3(t *testing.T) {
 	g := shared(t, "h")
 	c := g.dial(t)
 	s := c.session(object{"shell": "/bin/bash"})
-	h := c.hOpen(s, object{"command": "stty -echo; head -n 1; printf 'ü\\n'; seq 1 400000; echo filled; exec cat", "on_slow": "skip"})
+	h := c.hOpen(s, object{"command": "stty -echo; head -n 1; printf 'ü\\n'; seq 1 700000; echo filled; exec cat", "on_slow": "skip"})
 	c.call("term.detach", object{"term_id": h.id})
 	h.keys("é\r")
 	h.screen("filled")
@@ -126,7 +126,7 @@ func TestI3(t *testing.T) {
 			t.Fatal("ended")
 		}
 	}
-	if !strings.Contains(again.text, "399999") || !strings.Contains(again.text, "filled") || again.next < 2<<20 {
+	if !strings.Contains(again.text, "699999") || !strings.Contains(again.text, "filled") || again.next < 2<<20 {
 		t.Errorf("after a gap to %d the screen is %s", again.next, brief(again.text))
 	}
 	h.keys("live\r")

@@ -119,7 +119,7 @@ func Run(ctx context.Context, c Config) (code int, err error) {
 	} else if pipe, err = signalsPipe(); err != nil {
 		return 1, err
 	}
-	if k.signals, err = listen(pipe, c.Log); err != nil {
+	if k.signals, err = listen(pipe, w, c.Log); err != nil {
 		return 1, err
 	}
 	defer k.signals.close()

@@ -7,6 +7,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	goruntime "runtime"
+	"slices"
 	"sync/atomic"
 	"syscall"
 	"unsafe"
@@ -50,6 +51,7 @@ type signals struct {
 	gateway  atomic.Int64        // pid of the one descendant that may signal us; 0: none
 	ignored  atomic.Uint64       // signals from inside a session
 	pipe     int                 // its read end; read closes it
+	ours     []syscall.Signal    // what the handler is for; set once in listen
 	log      zerolog.Logger
 }
 
@@ -61,24 +63,59 @@ func signalsPipe() (pipe [2]int, err error) {
 	return pipe, os.NewSyscallError("fcntl", unix.SetNonblock(pipe[1], true)) // the handler never waits
 }
 
-// listen takes the signals over, but for those that our launcher had us ignore (nohup). Once per program.
-func listen(pipe [2]int, log zerolog.Logger) (*signals, error) {
+// listen takes the signals over, but for those that our launcher had us ignore (nohup), and that the keeper before us,
+// if there was one, had not taken. Once per program.
+func listen(pipe [2]int, w *Will, log zerolog.Logger) (*signals, error) {
 	s := &signals{honoured: make(chan syscall.Signal, 8), pipe: pipe[0], log: log}
 	atomic.StoreInt32(&signalPipe, int32(pipe[1]))
-	action := sigaction{flags: saSiginfo | saOnStack | saRestart, mask: ^uintptr(0)} // no handler within ours
-	if action.handler, action.restorer = handlers(); action.restorer != 0 {
-		action.flags |= saRestorer
-	}
+	action := ourAction()
 	for _, sig := range ourSignals {
-		if signal.Ignored(sig) {
+		if signal.Ignored(sig) && (w == nil || !slices.Contains(w.Deaf, sig)) {
 			continue
 		}
-		if _, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(&action)), 0, 8, 0, 0); errno != 0 {
-			return nil, fmt.Errorf("handler of %v: %w", sig, errno)
+		if err := setAction(sig, action); err != nil {
+			return nil, err
 		}
+		s.ours = append(s.ours, sig)
 	}
 	go s.read() // ends with close, which waits for it
 	return s, nil
+}
+
+func ourAction() sigaction {
+	a := sigaction{flags: saSiginfo | saOnStack | saRestart, mask: ^uintptr(0)} // no handler within ours
+	if a.handler, a.restorer = handlers(); a.restorer != 0 {
+		a.flags |= saRestorer
+	}
+	return a
+}
+
+// deafen makes what would end the next program before it can listen, and does not ask for its end, go unheard from here on,
+// and says what that is. Go respects it at its start for these two.
+func (s *signals) deafen() (deaf []syscall.Signal) {
+	for _, sig := range []syscall.Signal{unix.SIGHUP, unix.SIGINT} {
+		if slices.Contains(s.ours, sig) {
+			_ = setAction(sig, sigaction{handler: sigIgn})
+			deaf = append(deaf, sig)
+		}
+	}
+	return deaf
+}
+
+// hear undoes deafen.
+func hear(deaf []syscall.Signal) {
+	for _, sig := range deaf {
+		_ = setAction(sig, ourAction())
+	}
+}
+
+const sigIgn = 1
+
+func setAction(sig syscall.Signal, a sigaction) error {
+	if _, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(&a)), 0, 8, 0, 0); errno != 0 {
+		return fmt.Errorf("handler of %v: %w", sig, errno)
+	}
+	return nil
 }
 
 // read passes on what is honoured. It does not wait for whom it may concern. It has a thread of its own, since every

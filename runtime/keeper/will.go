@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -45,7 +46,8 @@ type Will struct {
 	Env        []string // Config.Env
 	Held       []int    // Config.Held
 	Listeners  []listener
-	Signals    [2]int // the pipe from the handler
+	Signals    [2]int           // the pipe from the handler
+	Deaf       []syscall.Signal // ignored only until the next keeper listens
 	Numbers    Numbers
 	Host       runtime.Bequest
 	Epoch      string
@@ -182,6 +184,8 @@ func (k *keeper) succeed() error {
 		k.server.mu.Lock()
 		defer k.server.mu.Unlock()
 		k.server.bequeathLocked(&w)
+		w.Deaf = k.signals.deafen()
+		defer hear(w.Deaf)
 		fd, err := w.seal()
 		if err != nil {
 			return err
