@@ -14,6 +14,7 @@ busybox busybox
 python3 python3
 ps procps
 setsid util-linux
+bwrap bubblewrap
 git git
 fish fish
 vim vim

@@ -79,6 +79,7 @@ var meanings = map[string]string{
 	"Capabilities.session_user": "whom sessions run as where that is not the server's own user: a name, a number, or a range of which each has its own",
 	"Capabilities.no_new_privs": "nothing in a session gets privileges that its user does not have: no sudo",
 	"Capabilities.allow_write":  "the directories below which alone sessions may write; absent: wherever their user may",
+	"Capabilities.sandbox":      "what keeper, gateway and all sessions are in together: `bwrap`; absent: nothing",
 	"memory_bytes":              "memory of all its processes and of the files they keep in memory, at least 8 MiB; absent is none",
 	"pids":                      "processes and threads, at least 1; absent is none",
 	"cpu":                       "processors, fractional, at least 0.01; absent is none",

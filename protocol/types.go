@@ -690,4 +690,5 @@ type Capabilities struct {
 	SessionUser string   `json:"session_user,omitzero"`
 	NoNewPrivs  bool     `json:"no_new_privs,omitzero"`
 	AllowWrite  []string `json:"allow_write,omitempty"`
+	Sandbox     string   `json:"sandbox,omitzero"`
 }

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"os"
+	goruntime "runtime"
 	"slices"
 	"syscall"
 
@@ -331,7 +333,14 @@ func Exec(program string, argv, env []string, fds []int) error {
 	defer syscall.ForkLock.Unlock()
 	err := keepOpen(fds, true)
 	if err == nil {
-		exec := func() error { return syscall.Exec(program, argv, env) }
+		exec := func() error {
+			goruntime.LockOSThread() // two words about one thread
+			defer goruntime.UnlockOSThread()
+			if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(leash), 0, 0, 0); err != nil {
+				return os.NewSyscallError("prctl", err)
+			}
+			return syscall.Exec(program, argv, env)
+		}
 		if granted { // the next program begins with the capabilities of the thread
 			err = onCapableThread(exec)
 		} else {

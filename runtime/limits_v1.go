@@ -28,12 +28,15 @@ type hierarchy struct {
 	root *cgroupRoot // guarded by mu; of this instance, nil before the first group
 }
 
+// limitControllers are those that enforce limits.
+var limitControllers = []string{"memory", "pids", "cpu"}
+
 // findHierarchies looks for those that limits need, and removes what dead instances left in them.
 func findHierarchies(log zerolog.Logger) map[string]*hierarchy {
 	mounts, _ := os.ReadFile("/proc/self/mountinfo")
 	self, _ := os.ReadFile("/proc/self/cgroup")
 	all := map[string]*hierarchy{}
-	for _, controller := range []string{"memory", "pids", "cpu"} {
+	for _, controller := range limitControllers {
 		y := &hierarchy{controller: controller}
 		all[controller] = y
 		var err error

@@ -27,7 +27,7 @@ func (r *cgroupRoot) delegate(log zerolog.Logger) map[string]bool {
 	removeSelves(own)
 	there := words(own, "cgroup.controllers")
 	on := map[string]bool{}
-	for _, controller := range []string{"memory", "pids", "cpu"} {
+	for _, controller := range limitControllers {
 		if slices.Contains(there, controller) {
 			on[controller] = true
 		}

@@ -31,7 +31,7 @@ const (
 func Examine() []Finding {
 	return []Finding{
 		examineProc(), examinePidfd(), examineMemfd(), examineDescriptors(), examineMarks(), examineCgroupKill(),
-		examineLimits(), examineFiles(), examinePipes(), examineInit(), examineUsers(), examineLandlock(),
+		examineLimits(), examineFiles(), examinePipes(), examineInit(), examineUsers(), examineLandlock(), examineSandbox(),
 	}
 }
 
@@ -182,7 +182,7 @@ func examineLimits() Finding {
 	self, _ := os.ReadFile("/proc/self/cgroup")
 	mounts, _ := os.ReadFile("/proc/self/mountinfo")
 	var have, lack []string
-	for _, controller := range []string{"memory", "pids", "cpu"} {
+	for _, controller := range limitControllers {
 		if where := controllerAt(controller, string(self), string(mounts)); where != "" {
 			have = append(have, controller+" ("+where+")")
 		} else {

@@ -8,6 +8,7 @@ import (
 	"os/signal"
 	goruntime "runtime"
 	"syscall"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -25,11 +26,18 @@ const (
 	adminBit  = 1 << unix.CAP_SYS_ADMIN
 )
 
+// leash is the signal that the end of whoever started us sends us; 0: none. It is a thread's, too, and Exec passes it on.
+var leash int // set once in init
+
 // granted: we began with the capability as an ambient one, so that only some of our threads have it now.
 var granted bool // set once in init
 
 // init is the one time at which code of ours is certainly on the main thread.
 func init() {
+	var sig int32
+	if unix.Prctl(unix.PR_GET_PDEATHSIG, uintptr(unsafe.Pointer(&sig)), 0, 0, 0) == nil {
+		leash = int(sig)
+	}
 	set, err := unix.PrctlRetInt(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_IS_SET, unix.CAP_SYS_ADMIN, 0, 0)
 	if err != nil || set != 1 {
 		return
@@ -124,9 +132,21 @@ func onItsOwnThread(f func() error) error {
 func NeedsUserNamespace() bool { return !granted && !threadMayNamespace() }
 
 // RunInUserNamespace runs this program again, with the same arguments, in a user namespace in which everybody keeps his
-// number, and returns its exit code. It passes on the signals that end or tell something. A process group of its own
-// keeps a terminal's Ctrl-C from arriving twice.
+// number, and returns its exit code.
 func RunInUserNamespace() (code int, err error) {
+	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
+	cmd.Args[0] = os.Args[0]
+	cmd.SysProcAttr = userNamespace()
+	ws, err := accompany(cmd, func(sig os.Signal) { _ = cmd.Process.Signal(sig) })
+	if err != nil {
+		return 0, fmt.Errorf("start in a user namespace: %w", explainNamespaces(err))
+	}
+	return exitCode(ws), nil
+}
+
+// accompany runs cmd in our place, gives away its ExtraFiles, and returns how it ended. The signals that end or tell something go to pass. A process
+// group of its own keeps a terminal's Ctrl-C from arriving twice.
+func accompany(cmd *exec.Cmd, pass func(os.Signal)) (ws syscall.WaitStatus, err error) {
 	signals := make(chan os.Signal, 8)
 	for _, sig := range []os.Signal{unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGUSR1, unix.SIGUSR2} {
 		if !signal.Ignored(sig) {
@@ -136,21 +156,26 @@ func RunInUserNamespace() (code int, err error) {
 	defer signal.Stop(signals)
 	goruntime.LockOSThread() // Pdeathsig is about the end of the thread
 	defer goruntime.UnlockOSThread()
-	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
-	cmd.Args[0] = os.Args[0]
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	cmd.SysProcAttr = userNamespace()
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
 	cmd.SysProcAttr.Setpgid = true
 	cmd.SysProcAttr.Pdeathsig = unix.SIGKILL
-	if err := cmd.Start(); err != nil {
-		return 0, fmt.Errorf("start in a user namespace: %w", explainNamespaces(err))
+	err = cmd.Start()
+	for _, f := range cmd.ExtraFiles {
+		f.Close()
 	}
-	ended := make(chan struct{})
-	go func() { // until the program has ended
+	if err != nil {
+		return ws, err
+	}
+	ended, passed := make(chan struct{}), make(chan struct{})
+	go func() { // until the program has ended; waited for below
+		defer close(passed)
 		for {
 			select {
 			case sig := <-signals:
-				_ = cmd.Process.Signal(sig)
+				pass(sig)
 			case <-ended:
 				return
 			}
@@ -158,14 +183,20 @@ func RunInUserNamespace() (code int, err error) {
 	}()
 	err = cmd.Wait()
 	close(ended)
+	<-passed
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
-		return 0, err
+		return ws, err
 	}
-	if ws := cmd.ProcessState.Sys().(syscall.WaitStatus); ws.Signaled() {
-		return 128 + int(ws.Signal()), nil
+	return cmd.ProcessState.Sys().(syscall.WaitStatus), nil
+}
+
+// exitCode is what a shell says of it.
+func exitCode(ws syscall.WaitStatus) int {
+	if ws.Signaled() {
+		return 128 + int(ws.Signal())
 	}
-	return cmd.ProcessState.ExitCode(), nil
+	return ws.ExitStatus()
 }
 
 // userNamespace makes a child's: one in which there are our own user and group, and all others are nobody.

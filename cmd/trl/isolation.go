@@ -2,6 +2,8 @@ package main
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -63,4 +65,63 @@ func isolation(keeper runtime.Keeper) protocol.Isolation {
 		i.Tiers = append(i.Tiers, protocol.IsolationTier(r))
 	}
 	return i
+}
+
+// sandboxedVar tells a keeper that it is in the sandbox already, and which process stands for it outside.
+const sandboxedVar = "TRL_SANDBOXED"
+
+// inSandbox runs this very command line in a sandbox, and ends as it does. What of the file system that needs is let through.
+func (s *settings) inSandbox() error {
+	if err := os.MkdirAll(s.stateDir, 0o700); err != nil {
+		return refuse(fmt.Errorf("make state directory: %w", err), "choose another one with --state-dir")
+	}
+	box := runtime.Sandbox{}
+	for _, path := range []string{s.config, s.web.TLSCert, s.web.TLSKey, s.tokenFile} {
+		if path != "" {
+			box.Read = append(box.Read, path)
+		}
+	}
+	let := func(flag, dir string) error {
+		real, err := filepath.Abs(dir)
+		if err == nil {
+			real, err = filepath.EvalSymlinks(real)
+		}
+		if err != nil {
+			return refuse(fmt.Errorf("%s: %w", s.source(flag), err), "name a directory that is there")
+		}
+		own := real == "/tmp" && (flag == "default-dir" || flag == "allow-write") // the sandbox's will do
+		if real == "/" || slices.Contains(runtime.SandboxOwn, real) && !own {
+			return refuse(fmt.Errorf("%s: %s would be let into the sandbox, to be written to", s.source(flag), real), "choose a directory of its own for it")
+		}
+		box.Write = append(box.Write, real)
+		return nil
+	}
+	dirs := [][2]string{{"state-dir", s.stateDir}}
+	if s.web.Unix != "" {
+		dirs = append(dirs, [2]string{"unix", filepath.Dir(s.web.Unix)})
+	}
+	if _, err := os.Stat(s.tokenFile); s.tokenFile != "" && err != nil { // it will be made
+		dirs = append(dirs, [2]string{"token-file", filepath.Dir(s.tokenFile)})
+	}
+	for _, dir := range s.write {
+		dirs = append(dirs, [2]string{"allow-write", dir})
+	}
+	if len(s.write) > 0 { // and nowhere else
+		box.Read = append(box.Read, s.pool.DefaultDir)
+	} else {
+		dirs = append(dirs, [2]string{"default-dir", s.pool.DefaultDir})
+	}
+	for _, d := range dirs {
+		if err := let(d[0], d[1]); err != nil {
+			return err
+		}
+	}
+	code, err := box.Run(fmt.Sprint(sandboxedVar, "=", os.Getpid()))
+	if err != nil {
+		return refuse(fmt.Errorf("sandbox bwrap: %w", err), "install bubblewrap 0.5 or later, and allow user namespaces, or leave --sandbox out; `trl doctor` says what there is")
+	}
+	if code != 0 {
+		return exitCode(code)
+	}
+	return nil
 }

@@ -41,7 +41,7 @@ func keep(s *settings, will *keeper.Will, log zerolog.Logger) (err error) {
 		held = append(held, int(k.undertaker.Fd()))
 	}
 	code, err := keeper.Run(context.Background(), keeper.Config{
-		Host:      runtime.Config{Isolation: s.isolation, Instance: k.instance, As: s.as, Write: s.write, Gateway: s.gateway, Log: log},
+		Host:      runtime.Config{Isolation: s.isolation, Instance: k.instance, As: s.as, Write: s.fences(), Gateway: s.gateway, Log: log},
 		Listeners: k.files, Args: os.Args, Env: k.env, Log: log,
 		Program: k.program, Upgraded: func(err error) { state.upgraded(err, log) }, Held: held, Will: will,
 		Check: func(tiers []runtime.TierReport) error { return requireTier(tiers, s.require) },
@@ -89,7 +89,11 @@ func (k *keeping) begin(s *settings, log zerolog.Logger) (err error) {
 	if k.files, err = k.sockets.Files(); err != nil {
 		return err
 	}
-	if err := os.WriteFile(k.state.file(keeperFile), fmt.Appendln(nil, os.Getpid()), 0o600); err != nil {
+	pid := os.Getpid()
+	if s.outside != 0 { // our own is 1, and the other passes on what it is told
+		pid = s.outside
+	}
+	if err := os.WriteFile(k.state.file(keeperFile), fmt.Appendln(nil, pid), 0o600); err != nil {
 		log.Warn().Err(err).Msg("trl upgrade will not find this keeper")
 	}
 	endPredecessor(k.state, log)

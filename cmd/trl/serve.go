@@ -44,7 +44,8 @@ When it is ready it prints its address. At the first start it makes a token and 
 on this machine finds both by itself. SIGTERM or SIGINT ends it and every session; a second one does not wait.
 
 A session can do what its user can, which is yours unless root says otherwise with --session-user: another one for all, or a
-number of its own for each. With --user the gateway is not root either. --allow-write keeps sessions from writing elsewhere.`,
+number of its own for each. With --user the gateway is not root either. --allow-write keeps sessions from writing elsewhere.
+--sandbox bwrap puts all of it in a sandbox.`,
 		Example: `  trl serve
   trl serve --listen 0.0.0.0:7681 --tls-cert cert.pem --tls-key key.pem
   trl serve --config /etc/trl.yaml
@@ -86,6 +87,14 @@ func serve(s *settings, will *keeper.Will, stdout io.Writer, log zerolog.Logger)
 	conn, err := keeper.Inherit()
 	if err != nil {
 		return err
+	}
+	if conn == nil && will == nil && s.sandbox != "none" {
+		if os.Getenv(sandboxedVar) == "" {
+			return s.inSandbox()
+		}
+		if err := runtime.EnterSandbox(s.isolation == "pidns" && s.as != nil); err != nil { // sessions of another user have none
+			return err
+		}
 	}
 	if conn == nil && s.isolation == "pidns" && runtime.NeedsUserNamespace() {
 		return inUserNamespace()
@@ -155,7 +164,7 @@ func serve(s *settings, will *keeper.Will, stdout io.Writer, log zerolog.Logger)
 		processes, gone, yield = kept, kept.Done(), kept.Yield()
 		s.pool.Epoch = kept.Epoch()
 	} else {
-		host, e := runtime.NewHost(runtime.Config{Isolation: s.isolation, As: s.as, Write: s.write, Metrics: counts, Log: log})
+		host, e := runtime.NewHost(runtime.Config{Isolation: s.isolation, As: s.as, Write: s.fences(), Metrics: counts, Log: log})
 		if e != nil {
 			return refuse(e, "%s", hintHost(e))
 		}
@@ -178,8 +187,11 @@ func serve(s *settings, will *keeper.Will, stdout io.Writer, log zerolog.Logger)
 	s.web.Version = buildVersion()
 	s.web.Capabilities = protocol.Capabilities{
 		DefaultShell: s.pool.DefaultShell, Isolation: isolation(processes), Limits: s.limits(),
-		SessionUser: s.sessionAs, NoNewPrivs: s.as != nil || len(s.write) > 0, AllowWrite: s.write,
+		SessionUser: s.sessionAs, NoNewPrivs: s.as != nil || len(s.write) > 0 || s.sandbox != "none", AllowWrite: s.write,
 		SessionLimits: slices.DeleteFunc(slices.Sorted(maps.Keys(limitFlags)), func(limit string) bool { return cannot[limit] != "" }),
+	}
+	if s.sandbox != "none" {
+		s.web.Capabilities.Sandbox = s.sandbox
 	}
 	gatherer := prometheus.Gatherer(registry)
 	if kept != nil {

@@ -38,7 +38,9 @@ type settings struct {
 	user      string // --user, and what that means
 	gateway   *runtime.Account
 	write     []string // --allow-write
-	require   string   // the least isolation that will do
+	sandbox   string
+	outside   int    // the process that stands for us outside of the sandbox; set in forget, of a keeper that is the first
+	require   string // the least isolation that will do
 	single    bool
 	stateDir  string
 	logFormat string
@@ -87,6 +89,7 @@ func (s *settings) define(f *pflag.FlagSet) {
 	f.StringVar(&s.sessionAs, "session-user", "", "run sessions as this `user`: NAME, UID, UID:GID, or FROM-TO, of which each session gets one of its own (root only)")
 	f.StringVar(&s.user, "user", "", "run the gateway as this `user`, below a keeper that stays root (NAME, UID or UID:GID; wants --session-user)")
 	f.StringSliceVar(&s.write, "allow-write", nil, "sessions may write below this `directory` and nowhere else (Landlock, Linux 6.2; repeatable)")
+	f.StringVar(&s.sandbox, "sandbox", "none", "put all of trl in one: `none|bwrap` (bubblewrap); sessions may then write below --allow-write, or else --default-dir, and see no other processes")
 	f.BoolVar(&s.single, "single-process", false, "keep everything in one process, for debugging: nothing survives its death")
 	f.StringVar(&s.stateDir, "state-dir", defaultStateDir(), "tokens, lock, address of the running gateway")
 	f.StringVar(&s.logFormat, "log-format", "console", "`console|json`, on stderr")
@@ -216,6 +219,7 @@ func (s *settings) check(source func(flag string) string) error {
 		{"auth", s.auth, []string{"token", "none"}},
 		{"isolation", s.isolation, append([]string{"auto"}, runtime.TierNames...)},
 		{"require-isolation", s.require, runtime.TierNames},
+		{"sandbox", s.sandbox, []string{"none", "bwrap"}},
 		{"log-format", s.logFormat, []string{"console", "json"}},
 		{"log-level", s.logLevel, []string{"debug", "info", "warn", "error"}},
 	} {
@@ -310,7 +314,7 @@ func (s *settings) checkUsers(fault func(flag string, value any, want string) er
 	if (s.as != nil) && !keeper.Started() && os.Geteuid() != 0 {
 		return fault("session-user", s.sessionAs, "to be root: nobody else can start processes of another user")
 	}
-	if err := runtime.Landlock(); err != nil && len(s.write) > 0 && !keeper.Started() {
+	if err := runtime.Landlock(); err != nil && len(s.write) > 0 && s.sandbox == "none" && !keeper.Started() {
 		return refuse(fmt.Errorf("%s: %w", s.source("allow-write"), err), "leave it out: sessions may then write wherever their user may")
 	}
 	for i, dir := range s.write {
@@ -320,6 +324,14 @@ func (s *settings) checkUsers(fault func(flag string, value any, want string) er
 		s.write[i] = filepath.Clean(dir)
 	}
 	return nil
+}
+
+// fences are --allow-write for Landlock. A sandbox holds without it, too, and then there is only that.
+func (s *settings) fences() []string {
+	if s.sandbox != "none" && runtime.Landlock() != nil {
+		return nil
+	}
+	return s.write
 }
 
 // envName is the variable of a setting: max-sessions → TRL_MAX_SESSIONS.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"trl/runtime"
 	"trl/web"
@@ -48,9 +49,14 @@ func (s *settings) giveGateway(state *stateDir, sockets *web.Sockets, env []stri
 	return env, nil
 }
 
-// forget drops what sessions of another user could do nothing with.
+// forget drops what sessions of another user, or in a sandbox, could do nothing with, and what is none of theirs.
 func (s *settings) forget() {
-	if dir := os.Getenv("TMPDIR"); s.as != nil && dir != "" && s.as.Enterable(dir) != nil {
+	if text, sandboxed := os.LookupEnv(sandboxedVar); sandboxed {
+		s.outside, _ = strconv.Atoi(text)
+		os.Unsetenv(sandboxedVar)
+	}
+	dir := os.Getenv("TMPDIR")
+	if dir != "" && (s.as != nil && s.as.Enterable(dir) != nil || s.sandbox != "none" && unix.Access(dir, unix.W_OK) != nil) {
 		os.Unsetenv("TMPDIR")
 	}
 }

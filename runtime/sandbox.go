@@ -1,0 +1,314 @@
+package runtime
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	goruntime "runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"golang.org/x/sys/unix"
+)
+
+// --sandbox bwrap: all of trl, keeper, gateway and sessions, in mount, PID and IPC namespaces of its own, which bubblewrap
+// makes. One for all, and not one for each session: bwrap forks, so a shell below it would be no child of the keeper's, and
+// not be there to be waited for, restored or handed on. Three processes stand in a row: ours that was started, which passes
+// signals on and ends as the last one does; bwrap, which waits; and the keeper, which is the first in its PID namespace, so
+// that with it, or with one of the other two, the kernel ends all that is in there.
+
+// A Sandbox is what of the file system is let through.
+type Sandbox struct {
+	Read  []string // files, with what is beside them, and directories: to be seen wherever they are
+	Write []string // directories to be changed
+}
+
+// SandboxOwn are directories that a sandbox has of its own, empty at first. /run is full of sockets of those who do
+// things for others (docker, D-Bus, systemd), which a mount that cannot be written to does not keep from being talked to.
+var SandboxOwn = []string{"/run", "/tmp"}
+
+// sandboxCaps is what root has in there: a container's usual ones, and what the keeper needs of processes of other users. Not
+// among them is what undoes mounts (SYS_ADMIN), opens files of the disk below them (DAC_READ_SEARCH: open_by_handle_at), or
+// reaches the kernel.
+const sandboxCaps = 1<<unix.CAP_AUDIT_WRITE | 1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_FOWNER | 1<<unix.CAP_FSETID |
+	1<<unix.CAP_KILL | 1<<unix.CAP_NET_BIND_SERVICE | 1<<unix.CAP_NET_RAW | 1<<unix.CAP_SETFCAP | 1<<unix.CAP_SETGID |
+	1<<unix.CAP_SETPCAP | 1<<unix.CAP_SETUID | 1<<unix.CAP_SYS_CHROOT | 1<<unix.CAP_SYS_PTRACE | 1<<unix.CAP_SYS_RESOURCE
+
+// sandboxed is open from Run to EnterSandbox, and whoever is outside waits for its end before he passes a signal on: the
+// first process of a PID namespace gets only those that it has handlers for, and before it is trl it is bwrap.
+const sandboxed = 4
+
+// EnterSandbox is for who was started by Run, before anything else. With namespaces, root may make PID namespaces.
+func EnterSandbox(namespaces bool) error {
+	if os.Getpid() != 1 { // below RunInUserNamespace: it has been done, and capabilities count for nothing outside
+		return nil
+	}
+	if err := disarm(namespaces); err != nil {
+		return err
+	}
+	return os.NewSyscallError("close", unix.Close(sandboxed)) // Go's handlers are in place
+}
+
+// disarm takes from root, and all that he starts, what undoes the sandbox. bwrap cannot, since root's capabilities come back
+// with each exec (--cap-drop leaves the bounding set alone). They are a thread's, so it ends in an exec of this program, with
+// which the thread is the only one: it returns if there is nothing to take, or if that fails.
+func disarm(namespaces bool) error {
+	if os.Geteuid() != 0 {
+		return nil
+	}
+	keep := uint64(sandboxCaps)
+	if namespaces {
+		keep |= adminBit
+	}
+	goruntime.LockOSThread()
+	defer goruntime.UnlockOSThread()
+	taken := false
+	for c := range uintptr(64) {
+		if has, err := unix.PrctlRetInt(unix.PR_CAPBSET_READ, c, 0, 0, 0); err != nil || has == 0 || keep>>c&1 != 0 {
+			continue // an error: the kernel has no such one
+		}
+		if err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0); err != nil {
+			return os.NewSyscallError("prctl", err)
+		}
+		taken = true
+	}
+	if !taken {
+		return nil
+	}
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if err := unix.Capget(&header, &data[0]); err != nil {
+		return os.NewSyscallError("capget", err)
+	}
+	data[0].Inheritable, data[1].Inheritable = 0, 0 // would come back, too
+	if err := unix.Capset(&header, &data[0]); err != nil {
+		return os.NewSyscallError("capset", err)
+	}
+	return Exec("/proc/self/exe", os.Args, os.Environ(), []int{sandboxed})
+}
+
+// args are bwrap's. What comes later is mounted above what came before.
+func (s Sandbox) args() (args []string, err error) {
+	args = []string{
+		"--die-with-parent", "--unshare-pid", "--as-pid-1", "--unshare-ipc",
+		"--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--perms", "1777", "--tmpfs", "/dev/shm",
+		"--perms", "0755", "--tmpfs", "/run", "--perms", "1777", "--tmpfs", "/tmp",
+	}
+	mount := func(how, place string) {
+		for _, own := range SandboxOwn {
+			for i := len(own); strings.HasPrefix(place, own+"/"); { // what bwrap makes on the way only its own user may pass
+				next := strings.IndexByte(place[i+1:], '/')
+				if next < 0 {
+					break
+				}
+				i += 1 + next
+				args = append(args, "--perms", "0755", "--dir", place[:i])
+			}
+		}
+		args = append(args, how, place, place)
+	}
+	for _, dir := range cgroupsOfOurs() {
+		mount("--bind", dir)
+	}
+	for _, path := range append([]string{"/etc/resolv.conf"}, s.Read...) { // a link into /run in many places
+		for _, place := range seenAt(path) {
+			mount("--ro-bind", place)
+		}
+	}
+	for _, dir := range s.Write {
+		if dir, err = filepath.EvalSymlinks(dir); err != nil {
+			return nil, err
+		}
+		if !slices.Contains(SandboxOwn, dir) {
+			mount("--bind", dir)
+		}
+	}
+	return args, nil
+}
+
+// seenAt are the places that must be shown for a path to lead where it does: its directory, for what is replaced by another
+// file of that name, and the one that it links to. What is nowhere, whoever wants it complains of.
+func seenAt(path string) (places []string) {
+	add := func(dir, file string) {
+		for _, own := range SandboxOwn {
+			if dir == own && file != "" {
+				places = append(places, file) // alone: the rest is what the sandbox is to hide
+			} else if strings.HasPrefix(dir, own+"/") {
+				places = append(places, dir)
+			}
+		}
+	}
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return nil
+	}
+	target, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return nil
+	}
+	if info, err := os.Stat(target); err == nil && info.IsDir() {
+		add(target, "")
+		return places
+	}
+	if dir, err := filepath.EvalSymlinks(filepath.Dir(path)); err == nil {
+		add(dir, filepath.Join(dir, filepath.Base(path)))
+	}
+	add(filepath.Dir(target), target)
+	return places
+}
+
+// cgroupsOfOurs are the directories of our own cgroup in every hierarchy that we use, for tier cgroup and limits.
+func cgroupsOfOurs() (dirs []string) {
+	if dir, _, err := ownCgroup(); err == nil {
+		if selfName.MatchString(filepath.Base(dir)) { // as in openCgroupRoot
+			dir = filepath.Dir(dir)
+		}
+		dirs = append(dirs, dir)
+	}
+	mounts, _ := os.ReadFile("/proc/self/mountinfo")
+	self, _ := os.ReadFile("/proc/self/cgroup")
+	for _, controller := range limitControllers {
+		if dir, _, err := findController(string(mounts), string(self), controller); err == nil {
+			dirs = append(dirs, dir)
+		}
+	}
+	return dirs
+}
+
+// bwrapPath finds bubblewrap.
+func bwrapPath() (string, error) {
+	path, err := exec.LookPath("bwrap")
+	if err != nil {
+		return "", errors.New("bubblewrap is not installed: no bwrap in PATH")
+	}
+	return path, nil
+}
+
+// Run runs this program again, with the same arguments, in the sandbox, and returns its exit code. mark is a variable that
+// it finds in its environment. An error: it did not get so far, and bwrap has said why on stderr.
+func (s Sandbox) Run(mark string) (code int, err error) {
+	bwrap, err := bwrapPath()
+	if err != nil {
+		return 0, err
+	}
+	program, err := os.Executable()
+	if err != nil {
+		return 0, err
+	}
+	s.Read = append(s.Read, program)
+	args, err := s.args()
+	if err != nil {
+		return 0, err
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		return 0, err
+	}
+	defer r.Close()
+	entered, entering, err := os.Pipe()
+	if err != nil {
+		w.Close()
+		return 0, err
+	}
+	defer entered.Close()
+	args = append(args, "--json-status-fd", "3", "--", program)
+	cmd := exec.Command(bwrap, append(args, os.Args[1:]...)...)
+	cmd.Env = append(os.Environ(), mark)
+	cmd.ExtraFiles = []*os.File{w, entering} // 3, sandboxed
+	status := bwrapStatus{lines: bufio.NewReader(r)}
+	var inner *os.Process // owned by the calls below, one after the other
+	ws, err := accompany(cmd, func(sig os.Signal) {
+		if inner == nil {
+			inner = status.process()
+			_, _ = entered.Read(make([]byte, 1)) // the end
+		}
+		if inner != nil {
+			_ = inner.Signal(sig)
+		}
+	})
+	if err != nil {
+		return 0, err
+	}
+	if code, ok := status.exitCode(); ok {
+		return code, nil
+	}
+	if ws.Signaled() { // somebody has killed it, and so all of it
+		return exitCode(ws), nil
+	}
+	return 0, explainNamespaces(fmt.Errorf("bwrap: exit status %d", ws.ExitStatus()))
+}
+
+// bwrapStatus is what bwrap tells (--json-status-fd): {"child-pid": N, …} when it has forked, as we see the number, and
+// {"exit-code": N} if it came to the exec and that has ended.
+type bwrapStatus struct{ lines *bufio.Reader }
+
+// process is the first in the sandbox, pinned; nil: there is none.
+func (s bwrapStatus) process() *os.Process {
+	v, err := s.next()
+	if err != nil || v.Pid == 0 {
+		return nil
+	}
+	p, err := os.FindProcess(v.Pid) // a pidfd
+	if err != nil {
+		return nil
+	}
+	return p
+}
+
+func (s bwrapStatus) exitCode() (code int, ok bool) {
+	for {
+		v, err := s.next()
+		if err != nil {
+			return 0, false
+		}
+		if v.Code != nil {
+			return *v.Code, true
+		}
+	}
+}
+
+func (s bwrapStatus) next() (v struct {
+	Pid  int  `json:"child-pid"`
+	Code *int `json:"exit-code"`
+}, err error) {
+	line, err := s.lines.ReadBytes('\n')
+	if err != nil {
+		return v, err
+	}
+	return v, json.Unmarshal(line, &v)
+}
+
+// sandboxPatience bounds the try: it takes some ten milliseconds.
+const sandboxPatience = 10 * time.Second
+
+// examineSandbox tries one.
+func examineSandbox() Finding {
+	const name = "sandbox"
+	try := func() error {
+		bwrap, err := bwrapPath()
+		if err != nil {
+			return err
+		}
+		args, err := Sandbox{}.args()
+		if err != nil {
+			return err
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), sandboxPatience)
+		defer cancel()
+		cmd := exec.CommandContext(ctx, bwrap, append(args, "--", "sh", "-c", ":")...)
+		var said bytes.Buffer
+		cmd.Stderr = &said
+		if err := cmd.Run(); err != nil {
+			return explainNamespaces(fmt.Errorf("bubblewrap does not work here: %w: %s", err, bytes.TrimSpace(said.Bytes())))
+		}
+		return nil
+	}
+	return verdict(name, try(), Weak, "trl can put itself and all sessions in one (--sandbox bwrap)")
+}
