@@ -101,6 +101,11 @@ func (s Sandbox) args() (args []string, err error) {
 		"--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--perms", "1777", "--tmpfs", "/dev/shm",
 		"--perms", "0755", "--tmpfs", "/run", "--perms", "1777", "--tmpfs", "/tmp",
 	}
+	if os.Geteuid() == 0 { // whose files they are; bwrap takes /proc/sys for read-only, since its directories are
+		for _, name := range []string{"bus", "fs", "irq", "sys", "sysrq-trigger"} {
+			args = append(args, "--ro-bind-try", "/proc/"+name, "/proc/"+name)
+		}
+	}
 	mount := func(how, place string) {
 		for _, own := range SandboxOwn {
 			for i := len(own); strings.HasPrefix(place, own+"/"); { // what bwrap makes on the way only its own user may pass
