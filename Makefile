@@ -86,7 +86,7 @@ soak-crash: deps ## the gateway killed 60 times under 50 sessions and 20 followe
 	TRL_SOAK=1 go test -race -count 1 -timeout 1h -run 'TestG3$$' -v ./internal/acceptance
 
 contract: ## the contract's own suite, beside the repository
-	@if [ -x $(CONTRACT) ]; then $(CONTRACT) core; else echo "contract: SKIPPED, no $(CONTRACT) here"; fi
+	@if [ -x $(CONTRACT) ]; then $(CONTRACT) core && $(CONTRACT) terminal; else echo "contract: SKIPPED, no $(CONTRACT) here"; fi
 
 clean: ## remove what was built
 	rm -rf bin
