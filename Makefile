@@ -42,7 +42,7 @@ deps: ## what the tests need besides Go: installed as root, else named
 
 # -race needs cgo and a C compiler; deps sees to it.
 test: deps ## every test, with the race detector; PKG=./pool RUN=TestX for some
-	go test -race -count 1 -p 1 -timeout 12m -run '$(RUN)' $(PKG) # one package at a time: each drives hundreds of processes
+	go test -race -count 1 -p 1 -timeout 25m -run '$(RUN)' $(PKG) # one package at a time: each drives hundreds of processes
 
 race: deps ## the tests COUNT times over, on 1, 2 and 4 processors, to find what happens seldom
 	go test -race -count $(COUNT) -cpu 1,2,4 -timeout 2h -run '$(RUN)' $(PKG)

@@ -373,7 +373,10 @@ func TestNothingIsLeftOfPorts(t *testing.T) {
 			}
 			p := c.call("process.start", object{"session_id": s, "command": "f() { :; }; cat", "stdin": "open"}).str("process_id")
 			c.call("process.input", object{"process_id": p, "eof": true})
-			eventually(t, "the process ends", func() bool { return c.call("process.info", object{"process_id": p}).str("state") != "running" })
+			eventually(t, "the process ends", func() bool { // and is forgotten, since nothing is retained
+				f := c.try("process.info", object{"process_id": p})
+				return f.code() == "PROCESS_NOT_FOUND" || f.OK && f.Data.str("state") != "running"
+			})
 			c.run(s, "kill -9 $$")
 			c.run(s, ":")
 			if now := gFiles(mine); now > n+2 { // the lane of the last command
