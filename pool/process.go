@@ -74,19 +74,9 @@ func (s *Session) startProcess(ctx context.Context, q *protocol.ProcessStart, re
 	if q.Timeout != nil {
 		p.timeout = q.Timeout.Duration()
 	}
-	s.mu.Lock()
-	switch {
-	case s.ending != nil:
-		defer s.mu.Unlock()
-		return nil, s.errEndedLocked()
-	case s.working+s.termsOpen >= maxProcesses:
-		s.mu.Unlock()
-		return nil, protocol.Errorf(protocol.LimitExceeded, "session has %d processes and terminals", maxProcesses).With("limit", maxProcesses)
+	if err := s.admit(&s.working); err != nil {
+		return nil, err
 	}
-	s.working++
-	s.watching.Add(1)
-	s.mu.Unlock()
-
 	p.startedAt = time.Now()
 	var err error
 	p.process, err = s.shell.Start(runtime.ProcessSpec{
@@ -96,9 +86,7 @@ func (s *Session) startProcess(ctx context.Context, q *protocol.ProcessStart, re
 	defer s.mu.Unlock()
 	s.touchLocked(time.Now())
 	if err != nil {
-		s.working--
-		s.watching.Done()
-		if s.ending != nil {
+		if s.dismissLocked(&s.working); s.ending != nil {
 			return nil, s.errEndedLocked()
 		}
 		return nil, unrunFault(err)
@@ -109,6 +97,27 @@ func (s *Session) startProcess(ctx context.Context, q *protocol.ProcessStart, re
 	s.publishLocked("process.started", func() any { return p.Info() })
 	go p.watch() // records the end; ended by it, which the session's end brings about; bury waits for it
 	return p, nil
+}
+
+// admit counts one more process or terminal, whose goroutine ends with watching.Done, or says why there is no place for it.
+func (s *Session) admit(live *int) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.ending != nil:
+		return s.errEndedLocked()
+	case s.working+s.termsOpen >= maxProcesses:
+		return protocol.Errorf(protocol.LimitExceeded, "session has %d processes and terminals", maxProcesses).With("limit", maxProcesses)
+	}
+	*live++
+	s.watching.Add(1)
+	return nil
+}
+
+// dismissLocked takes back what admit did, for what did not come up. s.mu is held.
+func (s *Session) dismissLocked(live *int) {
+	*live--
+	s.watching.Done()
 }
 
 // watch waits for the end, brings it about when the time is over, and tells.

@@ -61,19 +61,9 @@ func (s *Session) OpenTerminal(ctx context.Context, q *protocol.TermOpen) (*Term
 	t.cols, t.rows = q.Cols, q.Rows
 	t.shown.resized(0, q.Cols, q.Rows)
 	t.marks.Live()
-	s.mu.Lock()
-	switch {
-	case s.ending != nil:
-		defer s.mu.Unlock()
-		return nil, s.errEndedLocked()
-	case s.working+s.termsOpen >= maxProcesses:
-		s.mu.Unlock()
-		return nil, protocol.Errorf(protocol.LimitExceeded, "session has %d processes and terminals", maxProcesses).With("limit", maxProcesses)
+	if err := s.admit(&s.termsOpen); err != nil {
+		return nil, err
 	}
-	s.termsOpen++
-	s.watching.Add(1)
-	s.mu.Unlock()
-
 	t.startedAt = time.Now()
 	var err error
 	t.terminal, err = s.shell.Open(runtime.TerminalSpec{
@@ -83,9 +73,7 @@ func (s *Session) OpenTerminal(ctx context.Context, q *protocol.TermOpen) (*Term
 	defer s.mu.Unlock()
 	s.touchLocked(time.Now())
 	if err != nil {
-		s.termsOpen--
-		s.watching.Done()
-		if s.ending != nil {
+		if s.dismissLocked(&s.termsOpen); s.ending != nil {
 			return nil, s.errEndedLocked()
 		}
 		if errors.Is(err, runtime.ErrNoTerminal) {

@@ -100,6 +100,15 @@ func heldFiles(numbers []int, fds ...int) []HeldFile {
 	return files
 }
 
+// renumbered are the files under the numbers that they go by now.
+func renumbered(files []HeldFile, held []int) []HeldFile {
+	files = slices.Clone(files)
+	for i, n := range held {
+		files[i].Number = n
+	}
+	return files
+}
+
 func newLane(group KeptGroup, of *outputs) (*lane, error) {
 	l := &lane{group: group, r: [2]int{-1, -1}, w: [2]int{-1, -1}}
 	log, err := journal.NewLog()
@@ -126,11 +135,7 @@ func newLane(group KeptGroup, of *outputs) (*lane, error) {
 func (l *lane) record() LaneRecord {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	r := LaneRecord{Pipes: slices.Clone(l.files), Log: l.log.held}
-	for i, n := range l.held {
-		r.Pipes[i].Number = n
-	}
-	return r
+	return LaneRecord{Pipes: renumbered(l.files, l.held), Log: l.log.held}
 }
 
 // empty throws away what is in the pipes: a shell that died before it had read its line complained into them, or nobody.

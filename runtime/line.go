@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -147,11 +146,7 @@ func (l *line) size() (cols, rows int) {
 func (l *line) record() LineRecord {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	r := LineRecord{Files: slices.Clone(l.files), Log: l.log.held}
-	for i, n := range l.held {
-		r.Files[i].Number = n
-	}
-	return r
+	return LineRecord{Files: renumbered(l.files, l.held), Log: l.log.held}
 }
 
 // ttyPiece is how much one splice takes from a PTY: what its line discipline holds (N_TTY_BUF_SIZE). More would make the

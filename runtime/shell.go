@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"os"
 	"regexp"
 	"slices"
 	"strconv"
@@ -698,12 +697,6 @@ func signalName(s syscall.Signal) string { return protocol.SignalName(s) }
 
 // ignores says whether a signal would be lost on pid right now.
 func ignores(pid int, sig syscall.Signal) bool {
-	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
-	if err != nil {
-		return false
-	}
-	_, rest, _ := strings.Cut(string(text), "\nSigIgn:\t")
-	mask, _, _ := strings.Cut(rest, "\n")
-	bits, err := strconv.ParseUint(mask, 16, 64)
-	return err == nil && bits>>(sig-1)&1 == 1
+	text, err := slurp(procPath(pid, "/status"), make([]byte, 4<<10))
+	return err == nil && statusMask(text, "SigIgn:")>>(sig-1)&1 == 1
 }
