@@ -9,10 +9,10 @@ import (
 //
 //	kind "-" epoch(8) [tag(6)] random check(4)
 //
-// over a lower-case base-32 alphabet. kind is s, x (exec) or p (process); the stream of x or p is "st-" and that id.
+// over a lower-case base-32 alphabet. kind is s, x (exec), p (process), t (terminal) or l (share link); the stream of x, p or t is "st-" and that id.
 // The epoch mark and the check tell an id that an earlier life of the server gave out (SESSION_LOST) from one that
 // somebody made up (SESSION_NOT_FOUND); neither is a secret, the random part is what nobody guesses. The tag finds
-// the session of an exec or a process, so that starting one touches no table that sessions share.
+// the session of an exec, a process and the like, so that starting one touches no table that sessions share.
 const (
 	epochLen  = 8  // 40 bits: a server restarted every second for a year meets its own mark with 1 : 30,000
 	tagLen    = 6  // unique by construction, see Pool.register

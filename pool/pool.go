@@ -93,6 +93,7 @@ type Pool struct {
 	liveOf   map[string]int       // by principal
 	retained []*Session           // TERMINATED, by end, oldest first
 	held     int64                // bytes of output that the retained ones keep
+	shares   map[shareHash]*Share // of all sessions
 }
 
 type nameRef struct{ who, name string }
@@ -120,6 +121,7 @@ func New(c Config, k runtime.Keeper, m *metrics.Metrics, log zerolog.Logger) *Po
 		tags:     map[string]*Session{},
 		names:    map[nameRef]*Session{},
 		liveOf:   map[string]int{},
+		shares:   map[shareHash]*Share{},
 	}
 	for _, outcome := range metrics.Outcomes {
 		p.execs[outcome] = outcomeSeries{m.Execs.WithLabelValues(outcome), m.ExecSeconds.WithLabelValues(outcome)}

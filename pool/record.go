@@ -30,6 +30,8 @@ type entry struct {
 	Terminal *termEntry           `json:"terminal,omitzero"`
 	Closed   *closedEntry         `json:"closed,omitzero"`
 	Forgot   string               `json:"forgot,omitzero"` // the id of an exec, a process or a terminal that is no longer kept
+	Share    *shareEntry          `json:"share,omitzero"`
+	Unshared string               `json:"unshared,omitzero"` // the id of a share that has ended
 	Ending   *endingEntry         `json:"ending,omitzero"`
 	Over     *overEntry           `json:"over,omitzero"`
 }
@@ -273,6 +275,9 @@ func (s *Session) recordAnewLocked() {
 	}
 	for _, e := range s.waiting {
 		all = append(all, entry{Exec: e.entry()})
+	}
+	for _, sh := range s.shares {
+		all = append(all, entry{Share: sh.entry()})
 	}
 	texts := make([][]byte, 0, len(all))
 	for i := range all {

@@ -25,6 +25,7 @@ type remembered struct {
 	execs   []*rememberedExec // as accepted
 	procs   []*rememberedProcess
 	terms   []*rememberedTerminal
+	shares  []*shareEntry
 	ending  *endingEntry
 	over    *overEntry
 	begun   int64 // after session was written
@@ -136,6 +137,10 @@ func (m *remembered) read(e *entry) {
 		}
 	case e.Forgot != "":
 		m.forget(e.Forgot)
+	case e.Share != nil:
+		m.shares = append(m.shares, e.Share)
+	case e.Unshared != "":
+		m.shares = slices.DeleteFunc(m.shares, func(x *shareEntry) bool { return x.ID == e.Unshared })
 	case e.Ending != nil:
 		m.ending = e.Ending
 	case e.Over != nil:
@@ -276,6 +281,9 @@ func (p *Pool) adopt(s *Session, m *remembered) {
 	}
 	if s.key.Key != "" {
 		p.keys.restore(keyRef{who: s.owner, key: s.key.Key}, s.key.Params, s, s.created)
+	}
+	for _, x := range m.shares {
+		s.reviveShareLocked(x)
 	}
 	p.live++
 	p.liveOf[s.owner]++

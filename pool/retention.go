@@ -82,9 +82,10 @@ func (s *Session) letGo() {
 	for len(s.records.all) > 0 {
 		s.letGoOldestLocked()
 	}
+	s.endSharesLocked(func(*Share) bool { return true })
 }
 
-// Forget lets go of whatever has been kept for the retention time: sessions, execs, processes, and request keys after
+// Forget lets go of whatever has been kept for the retention time: sessions, execs, processes, and request keys and share links after
 // theirs. For the reaper.
 func (p *Pool) Forget(now time.Time) {
 	p.keys.forget(now)
@@ -96,6 +97,7 @@ func (p *Pool) Forget(now time.Time) {
 	p.mu.Unlock()
 	for _, s := range p.all() {
 		s.forget(then)
+		s.endShares(func(sh *Share) bool { return sh.expired(now) })
 	}
 }
 

@@ -121,6 +121,7 @@ type Session struct {
 	last          *protocol.LastExec // the command that ended last; nil before the first
 	dir           string             // the shell's working directory after the last command
 	watchers      []*Watcher
+	shares        []*Share // also under pool.mu, taken before mu
 	warned        bool    // session.expiring was sent since it was last active
 	ending        *ending // nil until it begins to end
 	closed        bool    // TERMINATED

@@ -34,4 +34,5 @@ type Execs struct {
 type Who struct {
 	Subject string `json:"subject"`
 	Role    string `json:"role"` // admin | user | viewer
+	Share   *Share `json:"share,omitzero"`
 }

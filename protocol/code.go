@@ -36,6 +36,7 @@ const (
 	NotSupported       Code = "NOT_SUPPORTED"
 	ShuttingDown       Code = "SHUTTING_DOWN"
 	InternalError      Code = "INTERNAL_ERROR"
+	ShareNotFound      Code = "SHARE_NOT_FOUND"
 )
 
 // codes is every Code with what it tells a client, in the order of §10.
@@ -48,7 +49,7 @@ var codes = []struct {
 	{InvalidParams, "`details.field` names the parameter that is unknown, missing, of the wrong type or out of range."},
 	{RequestTooLarge, "The request exceeds a size limit of the server."},
 	{AuthFailed, "The token is missing, wrong or expired."},
-	{Forbidden, "The principal's role does not allow this."},
+	{Forbidden, "The principal's role, or the share link that it came with, does not allow this."},
 	{RateLimited, "Too many requests are in flight on this connection; send it again after an answer."},
 	{SessionNotFound, "No such session, or it is another principal's."},
 	{SessionExists, "A live session has this name."},
@@ -69,6 +70,7 @@ var codes = []struct {
 	{NotSupported, "Known, but this server cannot do it."},
 	{ShuttingDown, "The server is ending and takes nothing new."},
 	{InternalError, "A fault of the server; its log holds the cause."},
+	{ShareNotFound, "No such share link, or it is another principal's, or it was revoked or has expired."},
 }
 
 // Error is a failure as a client may see it. What caused it stays behind, for errors.Is and the log.

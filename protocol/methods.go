@@ -105,6 +105,13 @@ var methods = []Method{
 	method[TermRef, TermSnapshot]("term.snapshot", "Returns a terminal's screen as lines of text, with the cursor.",
 		TermNotFound, SessionLost),
 
+	method[ShareCreate, ShareCreated]("share.create", "Makes a link to a session, or to one terminal of it, for people without a token of their own: to look, or to type too. It ends when it expires, is revoked, or its session is forgotten.",
+		SessionNotFound, SessionLost, SessionTerminated, TermNotFound, LimitExceeded),
+	method[SessionRef, Shares]("share.list", "Lists a session's links, oldest first, with how many use each; never their tokens.",
+		SessionNotFound, SessionLost),
+	method[ShareRef, None]("share.revoke", "Ends a link; who uses it is disconnected.",
+		ShareNotFound, SessionLost),
+
 	method[StreamAck, None]("stream.ack", "Says how far this client has got with a stream that it opened or attached with `window_bytes`: more may be sent. Only forward; for any other stream it is nothing."),
 
 	method[None, Pong]("system.ping", "Tells that the server is there, and its epoch."),

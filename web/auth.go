@@ -20,6 +20,8 @@ import (
 	"syscall"
 
 	"github.com/rs/zerolog"
+
+	"trl/pool"
 )
 
 // Role is what a principal may do with what is its own.
@@ -36,6 +38,7 @@ const (
 type Principal struct {
 	Subject string
 	Role    Role
+	Share   *pool.Share // the link that is all that it may reach, of Subject's; nil: everything that is Subject's
 }
 
 // local is everyone where authentication is off.
@@ -208,7 +211,7 @@ func parseTokens(text []byte) ([]entry, error) {
 			return nil, fmt.Errorf("line %d: the token stands there twice", n)
 		}
 		seen[fields[0]] = true
-		entries = append(entries, entry{sha256.Sum256([]byte(fields[0])), fields[0], Principal{fields[1], role}})
+		entries = append(entries, entry{sha256.Sum256([]byte(fields[0])), fields[0], Principal{Subject: fields[1], Role: role}})
 	}
 	if err := lines.Err(); err != nil {
 		return nil, err

@@ -20,7 +20,7 @@ func TestFirstStartMakesOneAdmin(t *testing.T) {
 	if err != nil || info.Mode().Perm() != 0o600 {
 		t.Fatalf("mode %v, %v", info.Mode(), err)
 	}
-	if who, ok := f.Lookup(f.AdminToken()); !ok || who != (Principal{"admin", Admin}) {
+	if who, ok := f.Lookup(f.AdminToken()); !ok || who != (Principal{Subject: "admin", Role: Admin}) {
 		t.Fatalf("%v %v", who, ok)
 	}
 	if len(f.AdminToken()) < 40 {
@@ -75,7 +75,7 @@ func TestTokensReload(t *testing.T) {
 	eventually(t, "reload", func() bool {
 		who, two := f.Lookup("two")
 		_, one := f.Lookup("one")
-		return two && !one && who == Principal{"b", Viewer}
+		return two && !one && who == Principal{Subject: "b", Role: Viewer}
 	})
 	replace("nonsense\n") // refused: what was there stays
 	replace("three c user\n")

@@ -32,6 +32,7 @@ const (
 	flood      reason = "policy"   // pings without end
 	malformed  reason = "protocol" // not what RFC 6455 allows
 	byShutdown reason = "shutdown" // ours
+	unshared   reason = "unshared" // the share link that it came with has ended
 )
 
 // transport is one client's connection, seen as messages.
@@ -108,6 +109,11 @@ func (c *conn) serve() {
 	defer c.srv.m.ClientConnections.WithLabelValues(c.t.name()).Dec()
 	c.log.Debug().Msg("client connected")
 	c.wg.Go(func() { c.t.tend(c) }) // pings; ends with ctx; waited for below
+	if sh := c.who.Share; sh != nil {
+		sh.Join()
+		defer sh.Leave()
+		c.wg.Go(func() { c.endWith(sh) }) // waits for the link's end; ends with ctx; waited for below
+	}
 
 	c.end(c.readLoop())
 	c.t.close()

@@ -492,7 +492,7 @@ func TestSecretsStayOutOfLogs(t *testing.T) { // K4, K16, K19
 	const secret = "hunter2-planted"
 	g := start(t, func(c *Config) {
 		c.AuthNone = false
-		c.Tokens = tokens{secret + "-token": {"ann", Admin}}
+		c.Tokens = tokens{secret + "-token": {Subject: "ann", Role: Admin}}
 	})
 	c := g.dial(secret + "-token")
 	id := c.session(object{"env": object{"PASSWORD": secret}})

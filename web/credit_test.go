@@ -129,7 +129,7 @@ func TestProcessListTellsPorts(t *testing.T) {
 
 func TestCapabilitiesTellWhoOneIs(t *testing.T) {
 	g := start(t, func(cfg *Config) {
-		cfg.AuthNone, cfg.Tokens = false, tokens{"t": {"ann", Viewer}}
+		cfg.AuthNone, cfg.Tokens = false, tokens{"t": {Subject: "ann", Role: Viewer}}
 	})
 	who := object(g.dial("t").call("system.capabilities", object{})["principal"].(map[string]any))
 	if who.str("subject") != "ann" || who.str("role") != "viewer" {

@@ -68,6 +68,10 @@ var handlers = map[string]handler{
 	"term.list":     reads(termList),
 	"term.snapshot": reads(termSnapshot),
 
+	"share.create": changes(shareCreate),
+	"share.list":   reads(shareList),
+	"share.revoke": changes(shareRevoke),
+
 	"stream.ack": reads(streamAck),
 
 	"system.ping":         reads(systemPing),
@@ -123,6 +127,8 @@ func (c *conn) handle(msg []byte) {
 func (k *call) dispatch() (any, error) {
 	h, ok := handlers[k.method]
 	switch {
+	case ok && k.c.who.Share != nil && !guestMay(k.c.who.Share, k.method):
+		return nil, protocol.Errorf(protocol.Forbidden, "this share link does not allow it")
 	case ok && (h.reads || k.c.who.Role != Viewer):
 		return h.run(k)
 	case ok:
@@ -275,6 +281,9 @@ func (c *conn) inTurn(key string) bool {
 
 // find is the pool's Find; with neither id nor name it makes the default session.
 func (k *call) find(ref protocol.SessionRef) (*pool.Session, error) {
+	if k.c.who.Share != nil {
+		return k.shared(ref)
+	}
 	return k.c.srv.pool.Find(k.c.who.Subject, ref.SessionID, ref.Session)
 }
 

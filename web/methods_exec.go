@@ -80,7 +80,11 @@ func execList(k *call, q *protocol.SessionRef) (any, error) {
 }
 
 func (k *call) exec(id string) (*pool.Exec, error) {
-	return k.c.srv.pool.FindExec(k.c.who.Subject, id)
+	e, err := k.c.srv.pool.FindExec(k.c.who.Subject, id)
+	if err == nil && !k.c.who.reaches(e.Session(), "") {
+		return nil, protocol.Errorf(protocol.ExecNotFound, "no such exec")
+	}
+	return e, err
 }
 
 func execWait(k *call, q *protocol.ExecWait) (any, error) {
@@ -158,7 +162,7 @@ func execCancel(k *call, q *protocol.ExecCancel) (any, error) {
 		}
 		return byID()
 	}
-	if q.SessionRef == (protocol.SessionRef{}) && !c.inTurn(nameKey(defaultSession)) {
+	if q.SessionRef == (protocol.SessionRef{}) && c.who.Share == nil && !c.inTurn(nameKey(defaultSession)) {
 		if _, err := c.srv.pool.Find(c.who.Subject, "", defaultSession); err != nil {
 			return &protocol.ExecCancelled{}, nil // it is not made for the sake of a cancel
 		}

@@ -38,7 +38,11 @@ func processList(k *call, q *protocol.SessionRef) (any, error) {
 }
 
 func (k *call) process(id string) (*pool.Process, error) {
-	return k.c.srv.pool.FindProcess(k.c.who.Subject, id)
+	p, err := k.c.srv.pool.FindProcess(k.c.who.Subject, id)
+	if err == nil && !k.c.who.reaches(p.Session(), "") {
+		return nil, protocol.Errorf(protocol.ProcessNotFound, "no such process")
+	}
+	return p, err
 }
 
 func processInfo(k *call, q *protocol.ProcessRef) (any, error) {

@@ -1,6 +1,8 @@
 package web
 
 import (
+	"slices"
+
 	"trl/pool"
 	"trl/protocol"
 )
@@ -44,6 +46,9 @@ func sessionInfo(k *call, q *protocol.SessionRef) (any, error) {
 
 func sessionList(k *call, q *protocol.SessionList) (any, error) {
 	list := k.c.srv.pool.List(k.c.who.Subject, q)
+	if sh := k.c.who.Share; sh != nil {
+		list = slices.DeleteFunc(list, func(i protocol.SessionInfo) bool { return i.SessionID != sh.Session().ID() })
+	}
 	if list == nil {
 		list = []protocol.SessionInfo{} // clients read its length
 	}

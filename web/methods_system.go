@@ -33,6 +33,10 @@ func systemCapabilities(k *call, _ *protocol.None) (any, error) {
 		data.Methods = append(data.Methods, m.Name)
 	}
 	data.Principal = protocol.Who{Subject: k.c.who.Subject, Role: string(k.c.who.Role)}
+	if sh := k.c.who.Share; sh != nil {
+		info := sh.Info()
+		data.Principal.Share = &info
+	}
 	data.Limits = maps.Clone(data.Limits)
 	if data.Limits == nil {
 		data.Limits = map[string]float64{}

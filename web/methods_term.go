@@ -22,7 +22,11 @@ func termOpen(k *call, q *protocol.TermOpen) (any, error) {
 }
 
 func (k *call) terminal(id string) (*pool.Terminal, error) {
-	return k.c.srv.pool.FindTerminal(k.c.who.Subject, id)
+	t, err := k.c.srv.pool.FindTerminal(k.c.who.Subject, id)
+	if err == nil && !k.c.who.reaches(t.Session(), id) {
+		return nil, protocol.Errorf(protocol.TermNotFound, "no such terminal")
+	}
+	return t, err
 }
 
 // viewer is what this connection is to a terminal, nil if it is not attached.
@@ -121,6 +125,9 @@ func termList(k *call, q *protocol.SessionRef) (any, error) {
 	return k.on(*q, false, func(s *pool.Session) (any, error) {
 		list := &protocol.Terminals{Terminals: []protocol.TermInfo{}}
 		for _, t := range s.Terminals() {
+			if !k.c.who.reaches(s, t.ID()) {
+				continue
+			}
 			list.Terminals = append(list.Terminals, t.Info())
 		}
 		return list, nil

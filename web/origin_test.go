@@ -86,7 +86,7 @@ const (
 
 func withTokens(c *Config) {
 	c.AuthNone = false
-	c.Tokens = tokens{adminToken: {"ann", Admin}, userToken: {"bob", User}, viewToken: {"ann", Viewer}}
+	c.Tokens = tokens{adminToken: {Subject: "ann", Role: Admin}, userToken: {Subject: "bob", Role: User}, viewToken: {Subject: "ann", Role: Viewer}}
 }
 
 func TestForeignNamesAndPagesGetNothing(t *testing.T) { // K1, K2

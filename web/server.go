@@ -120,6 +120,8 @@ func New(cfg Config, p *pool.Pool, m *metrics.Metrics, g prometheus.Gatherer, lo
 	mux.HandleFunc("GET /login", s.page(loginPage))
 	mux.HandleFunc("POST /login", s.login)
 	mux.HandleFunc("GET /{$}", s.home)
+	mux.HandleFunc("GET /share", s.sharePage)
+	mux.HandleFunc("POST /share", s.shareAsk)
 	mux.HandleFunc("GET /ui/", ui.ServeAsset) // nothing of it is secret
 	if cfg.MetricsListen == "" {
 		mux.Handle("GET /metrics", s.known(scrape))
@@ -417,7 +419,7 @@ func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Server) serveWebSocket(w http.ResponseWriter, r *http.Request) {
-	who, ok := s.authenticate(r)
+	who, ok := s.welcome(r)
 	if !ok {
 		refuse(w, http.StatusUnauthorized, "a token is needed")
 		return

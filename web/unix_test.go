@@ -203,7 +203,7 @@ func TestPeerIsItsUser(t *testing.T) {
 		t.Fatalf("%+v", f)
 	}
 	tr, _ := unixPair(t, 10)
-	if who, err := peer(tr.sock); err != nil || who != (Principal{fmt.Sprintf("uid:%d", os.Geteuid()), Admin}) {
+	if who, err := peer(tr.sock); err != nil || who != (Principal{Subject: fmt.Sprintf("uid:%d", os.Geteuid()), Role: Admin}) {
 		t.Fatalf("%v %v", who, err)
 	}
 }

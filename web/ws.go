@@ -210,6 +210,7 @@ var closeCodes = map[reason]struct {
 	flood:      {websocket.StatusPolicyViolation, "too many pings"},
 	malformed:  {websocket.StatusProtocolError, "protocol error"},
 	byShutdown: {websocket.StatusServiceRestart, "server is shutting down"},
+	unshared:   {4403, "this link has expired or was revoked"},
 }
 
 func (t *wsTransport) farewell(why reason) {

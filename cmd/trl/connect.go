@@ -163,6 +163,7 @@ func hint(err error) error {
 		protocol.ExecNotFound:       "it has ended too long ago (see --retention), or was never yours",
 		protocol.ProcessNotFound:    "see `trl ps SESSION`",
 		protocol.TermNotFound:       "it has ended too long ago (see --retention), or was never yours",
+		protocol.ShareNotFound:      "see `trl shares SESSION`",
 		protocol.WorkingDirNotFound: "the directory must exist where the gateway runs",
 		protocol.InvalidParams:      "see --help",
 		protocol.Forbidden:          "this token's role does not allow it",

@@ -3,6 +3,7 @@ package acceptance
 import (
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/coder/websocket"
 )
 
 // docs/operations.md says in a table what survives what. TestSurvival makes one of everything, does to the gateway what the
@@ -83,6 +86,7 @@ type sWorld struct {
 	exec   map[string]string
 	proc   string
 	term   string  // 101 by 37, printing numbers
+	link   string  // the token of a link to look at main
 	before int     // bytes of the process's log
 	made   float64 // trl_exec_queue_seconds_count: commands begun
 	died   float64 // trl_gateway_crashes_total
@@ -117,6 +121,7 @@ func sMake(t *testing.T, g *server) *sWorld {
 	expect(t, c.run(w.main, "echo x >>"+w.path("once")+"; echo once", object{"request_key": "k"}), 0, "once\n", "")
 	w.proc = c.call("process.start", object{"session_id": w.main, "command": w.nap + " & " + counting("p", w.path("never"))}).str("process_id")
 	w.term = c.call("term.open", object{"session_id": w.main, "cols": 101, "rows": 37, "on_slow": "skip", "command": counting("t", w.path("enough"))}).str("term_id")
+	w.link = c.call("share.create", object{"session_id": w.main}).str("token")
 	for name, q := range map[string]object{
 		"timed": {"session_id": timed, "command": w.nap, "timeout_s": 3, "kill_grace_s": 1},
 		"busy":  {"session_id": w.busy, "command": counting("o", w.path("go"))},
@@ -247,6 +252,14 @@ func (w *sWorld) sLook(t *testing.T, after *server, conn *client) map[string]str
 		if d.str("name") != "kept" || d.obj("labels").str("who") != "me" || w.limits && d.obj("limits").num("open_files") != 77 {
 			t.Errorf("name, labels, limits: %v", d)
 		}
+	}
+	if ws, err := after.open(t, &websocket.DialOptions{HTTPHeader: http.Header{"Authorization": {"Bearer " + w.link}}}); err != nil {
+		got["share links"] = "no"
+	} else {
+		guest := again{g: after, ws: ws}
+		f, err := guest.ask(t.Context(), "session.list", object{}, nil)
+		all := f.Data.objs("sessions")
+		got["share links"] = sYes(err == nil && len(all) == 1 && all[0].str("session_id") == w.main)
 	}
 	if f := c.try("session.info", object{"session_id": w.ended}); lost(f) {
 		got["ended sessions, while retained"] = "no"

@@ -67,6 +67,15 @@ func TestScreenshots(t *testing.T) {
 	shot("terminal-dark", "dark", 1240, 740)
 	shot("terminal-light", "light", 1240, 740)
 
+	p.share("terminal", "view")
+	p.run(`document.querySelector('.session.on button[aria-label="Share"]').click()`)
+	p.until("the link is listed", `/a friend/.test(document.querySelector(".shares")?.textContent)`)
+	p.run(`[...document.querySelectorAll("dialog button")].find((b) => b.textContent === "Make a link").click()`)
+	p.until("the link", `document.querySelector(".share-link")`)
+	shot("share-dark", "dark", 1240, 740)
+	p.key("Escape", "Escape")
+	p.until("the dialog is closed", `!document.querySelector("dialog")`)
+
 	p.openActivity("agent")
 	p.until("the queue", `/git push/.test(document.querySelector(".queue").textContent)`)
 	p.until("the port", `document.querySelector(".process .port")`)

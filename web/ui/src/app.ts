@@ -2,14 +2,16 @@ import "./nonce";
 import { Banner } from "./banner";
 import { Connection } from "./connection";
 import { button, h } from "./dom";
+import { guestToken } from "./guest";
 import { icon } from "./icons";
 import { Keys } from "./keys";
-import { noticeRegion } from "./notice";
+import { complain, noticeRegion } from "./notice";
 import { Pane } from "./pane";
 import { showPreferences } from "./preferences";
 import { Samples } from "./samples";
 import { Sessions } from "./sessions";
 import { choose, settings } from "./settings";
+import { introduceGuest } from "./share";
 import { Sidebar } from "./sidebar";
 import { StatusBar } from "./statusbar";
 import { Tabs } from "./tabs";
@@ -35,12 +37,13 @@ const sidebar = new Sidebar(
     activity: (session) => workspace.openActivity(session.session_id),
     rename: (session) => void workspace.rename(session),
     destroy: (session) => void workspace.destroy(session),
+    share: (session) => workspace.share(session),
     block: (session) => {
       const open = tabs.views.find((view): view is Pane => view instanceof Pane && view.session === session.session_id);
       return open?.marks.running ?? open?.marks.blocks.findLast((block) => block.from);
     },
   },
-  () => workspace.mayChange,
+  () => workspace.mayOwn,
 );
 
 const pane = (then: (pane: Pane) => void) => () => {
@@ -73,20 +76,25 @@ function showSidebar(open: boolean): void {
 
 empty.append(
   h("h1", {}, "trl"),
-  h("p", {}, "Choose a session on the left, or open one."),
-  h("p", {}, button("New session", () => void workspace.createSession(), { class: "primary" })),
-  h("p", { class: "muted" }, "A session outlives this page: close it, come back, and it is where you left it."),
+  ...(guestToken
+    ? [h("p", {}, "You came over a share link.")]
+    : [
+        h("p", {}, "Choose a session on the left, or open one."),
+        h("p", {}, button("New session", () => void workspace.createSession(), { class: "primary" })),
+        h("p", { class: "muted" }, "A session outlives this page: close it, come back, and it is where you left it."),
+      ]),
 );
+const guestNote = h("p", { class: "guest-note", attr: { role: "status", hidden: true } });
 
 document.body.replaceChildren(
   h("header", { class: "topbar" }, menu, h("span", { class: "logo", attr: { "aria-hidden": "true" } }, "trl"), tabs.bar,
     h("div", { class: "topbar-tools" },
-      button("Pool", () => workspace.openPool(), { icon: icon("pool") }),
+      !guestToken && button("Pool", () => workspace.openPool(), { icon: icon("pool") }),
       button("Keys", () => keys.help(), { icon: icon("keyboard"), hint: "Keys (Ctrl+Shift+H)" }),
       button("Settings", () => showPreferences(), { icon: icon("gear") }),
     )),
   sidebar.element,
-  h("div", { class: "middle" }, banner.element, tabs.stage),
+  h("div", { class: "middle" }, banner.element, guestNote, tabs.stage),
   statusBar.element,
   noticeRegion,
 );
@@ -114,6 +122,11 @@ connection.status.on((status) => {
       workspace.capabilities = capabilities;
       statusBar.introduce(capabilities);
       sessions.changed.emit(); // what may be done is known now
+      const share = capabilities.principal?.share;
+      if (!share) return;
+      document.body.classList.toggle("guest-terminal", share.term_id !== undefined); // there is no list for these
+      introduceGuest(guestNote, share);
+      workspace.welcome(share).catch((error) => complain("Open", error));
     },
     () => {}, // it will be asked again when it is up again
   );

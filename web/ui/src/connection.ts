@@ -1,4 +1,5 @@
 import { readChunk, readFrame, type Chunk } from "./frame";
+import { guestProtocols, guestToken, linkEnded } from "./guest";
 import { Signal } from "./signal";
 import { Refusal, type Events, type Methods, type WireChunk } from "./wire";
 
@@ -69,7 +70,7 @@ export class Connection {
   dial(): void {
     clearTimeout(this.retryTimer);
     if (this.now.kind !== "down") this.become({ kind: "connecting" });
-    const socket = new WebSocket(this.url, ["trl.v1+bin", "trl.v1"]);
+    const socket = new WebSocket(this.url, ["trl.v1+bin", "trl.v1", ...guestProtocols()]);
     socket.binaryType = "arraybuffer";
     this.socket = socket;
     const late = setTimeout(() => this.fell(socket, "the gateway does not answer"), dialTimeout);
@@ -212,7 +213,12 @@ export class Connection {
   private async closed(socket: WebSocket, close: CloseEvent): Promise<void> {
     if (this.socket !== socket) return;
     this.socket = undefined; // requests fail from here on
-    if (close.code === 4401 || (this.now.kind !== "up" && (await loggedOut()))) {
+    if (guestToken && this.now.kind !== "up" && (await linkEnded())) {
+      this.forget();
+      this.become({ kind: "over", why: "this link has expired or was revoked" });
+      return;
+    }
+    if (guestToken ? false : close.code === 4401 || (this.now.kind !== "up" && (await loggedOut()))) {
       location.assign("/login");
       return;
     }

@@ -69,7 +69,7 @@ export class Pane implements View {
     readonly term: string,
     mode: Mode,
     fresh: { streamId: string; size: Size } | undefined, // it was opened just now
-    private readonly asks: { reveal(view: View): void; lost(why: string): void; another(): void },
+    private readonly asks: { reveal(view: View): void; lost(why: string): void; another(): void; mayType(): boolean },
   ) {
     this.key = `term/${session}/${term}`;
     this.xterm = new Xterm({
@@ -336,7 +336,7 @@ export class Pane implements View {
     this.element.classList.toggle("view-only", view);
     this.xterm.options.cursorStyle = view ? "underline" : "block";
     if (this.ended) fill(this.overlay, `This terminal ${this.ended.startsWith("ended") ? "has " : "is over: "}${this.ended}.`, button("New terminal", () => this.asks.another()));
-    else if (view) fill(this.overlay, "View only: another window types here.", button("Take over", () => void this.takeOver()));
+    else if (view) fill(this.overlay, this.asks.mayType() ? "View only: another window types here." : "View only.", this.asks.mayType() && button("Take over", () => void this.takeOver()));
 
     const block = this.marks.running ?? this.marks.current;
     if (!block) {

@@ -1,4 +1,5 @@
 import type { Connection } from "./connection";
+import { guestToken } from "./guest";
 import { parse, quantile, sum, label, type Scrape } from "./prometheus";
 import { Signal } from "./signal";
 import type { Stats } from "./wire";
@@ -35,6 +36,7 @@ export class Samples {
   private before: { at: number; scrape: Scrape } | undefined;
 
   constructor(private readonly connection: Connection) {
+    if (guestToken) return; // the pool is not theirs to see
     setInterval(() => void this.look(), every);
     connection.status.on((status) => status.kind === "up" && void this.look());
   }

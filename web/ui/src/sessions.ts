@@ -1,6 +1,6 @@
 import type { Connection } from "./connection";
 import { Signal } from "./signal";
-import type { SessionInfo } from "./wire";
+import { Refusal, type SessionInfo } from "./wire";
 
 const every = 2000; // a person sees a change within two seconds; the list is small
 
@@ -11,6 +11,7 @@ export class Sessions {
   loaded = false;
   private asking = false;
   private again = false;
+  private closed = false; // a guest of one terminal sees no sessions
 
   constructor(private readonly connection: Connection) {
     connection.status.on((status) => status.kind === "up" && this.refresh());
@@ -27,7 +28,7 @@ export class Sessions {
   }
 
   async refresh(): Promise<void> {
-    if (!this.connection.up) return;
+    if (!this.connection.up || this.closed) return;
     if (this.asking) {
       this.again = true;
       return;
@@ -38,8 +39,9 @@ export class Sessions {
       this.list = lists.flatMap(({ sessions }) => sessions).sort((a, b) => Number(a.state === "TERMINATED") - Number(b.state === "TERMINATED") || Date.parse(a.created_at) - Date.parse(b.created_at));
       this.loaded = true;
       this.changed.emit();
-    } catch {
-      // offline: what we have is the last that is known
+    } catch (error) {
+      this.closed = error instanceof Refusal && error.code === "FORBIDDEN";
+      // else offline: what we have is the last that is known
     } finally {
       this.asking = false;
     }

@@ -12,6 +12,7 @@ export interface SidebarActions {
   activity(session: SessionInfo): void;
   rename(session: SessionInfo): void;
   destroy(session: SessionInfo): void;
+  share(session: SessionInfo): void;
   /** The latest command in a terminal of the session that is open here: such commands are no execs, and the gateway's list has none of them. */
   block(session: SessionInfo): Block | undefined;
 }
@@ -108,6 +109,7 @@ class Row {
       h("span", { class: "session-line" }, this.facts),
     );
     this.change = [
+      button("Share", () => actions.share(this.session), { icon: icon("share") }),
       button("Rename", () => actions.rename(this.session), { icon: icon("pencil") }),
       button("End session", () => actions.destroy(this.session), { icon: icon("trash") }),
     ];

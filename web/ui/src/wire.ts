@@ -170,7 +170,17 @@ export interface Capabilities {
   methods: string[];
   isolation: { tier: string; why: string };
   limits: Record<string, number>;
-  principal?: { subject: string; role: "admin" | "user" | "viewer" };
+  principal?: { subject: string; role: "admin" | "user" | "viewer"; share?: Share };
+}
+
+export interface Share {
+  share_id: string;
+  session_id: string;
+  term_id?: string;
+  mode: "control" | "view";
+  name?: string;
+  expires_at: string;
+  clients: number;
 }
 
 interface SessionRef {
@@ -210,6 +220,10 @@ export interface Methods {
   "term.attach": [{ term_id: string; offset?: number; mode: "control" | "view"; snapshot?: boolean; window_bytes?: number }, TermAttached];
   "term.detach": [{ term_id: string }, None];
   "term.list": [SessionRef, { terminals: TermInfo[] }];
+
+  "share.create": [{ session_id?: string; term_id?: string; mode: "control" | "view"; name?: string; expires_in_s: number }, Share & { token: string; path: string }];
+  "share.list": [SessionRef, { shares: Share[] }];
+  "share.revoke": [{ share_id: string }, None];
 
   "stream.ack": [{ stream_id: string; offset: number }, None];
 

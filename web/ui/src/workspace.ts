@@ -3,17 +3,19 @@ import type { Banner } from "./banner";
 import type { Connection } from "./connection";
 import { ask, askText } from "./dialog";
 import { h } from "./dom";
+import { guestToken } from "./guest";
 import { complain } from "./notice";
 import { Pane } from "./pane";
 import { Pool } from "./pool";
 import type { Samples } from "./samples";
 import { nameOf, type Sessions } from "./sessions";
 import { settings } from "./settings";
+import { showShares } from "./share";
 import { mono } from "./theme";
 import type { Tabs } from "./tabs";
 import { windowBytes, type Mode, type Size } from "./terminal";
 import type { View } from "./view";
-import type { Capabilities, SessionInfo } from "./wire";
+import type { Capabilities, SessionInfo, Share } from "./wire";
 
 const storeKey = "trl.tabs";
 
@@ -40,6 +42,25 @@ export class Workspace {
   /** Whoever may only read is not offered the rest. The gateway refuses it anyway. */
   get mayChange(): boolean {
     return this.capabilities?.principal?.role !== "viewer";
+  }
+
+  /** A guest may at most work in what it was shown: making, naming, sharing and ending sessions is their owner's. */
+  get mayOwn(): boolean {
+    return this.mayChange && !guestToken;
+  }
+
+  /** Opens what a link is to, unless a reload has. */
+  async welcome(share: Share): Promise<void> {
+    if (this.tabs.views.length > 0) return;
+    if (!share.term_id) return this.openTerminal(share.session_id);
+    const { terminals } = await this.connection.call("term.list", { session_id: share.session_id });
+    const taken = terminals.some((terminal) => terminal.viewers > 0);
+    this.openPane(share.session_id, share.term_id, taken || !this.mayChange ? "view" : "control");
+  }
+
+  share(session: SessionInfo): void {
+    const { current } = this.tabs;
+    showShares(this.connection, session.session_id, nameOf(session), current instanceof Pane && current.session === session.session_id && !current.terminal.over ? current.term : undefined);
   }
 
   async createSession(): Promise<void> {
@@ -138,6 +159,7 @@ export class Workspace {
     const pane = this.tabs.find(key) ?? new Pane(this.connection, this.sessions, session, term, mode, fresh, {
       reveal: (view: View) => this.tabs.select(view),
       lost: (why: string) => this.banner.lost(why),
+      mayType: () => this.mayChange,
       another: () => this.mayChange && void this.newTerminal(session),
     });
     this.tabs.open(pane);

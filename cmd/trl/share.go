@@ -1,0 +1,102 @@
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/spf13/cobra"
+
+	"trl/protocol"
+)
+
+func newShare() *cobra.Command {
+	var (
+		t       *target
+		control bool
+		q       protocol.ShareCreate
+		life    time.Duration
+	)
+	cmd := &cobra.Command{
+		Use: "share SESSION|TERMINAL", Short: "Make a link that lets others look at a session, or type", Args: oneArg,
+		Long: `Make a link to a session (id or name), or to one terminal (its id), for people without a token: to look, or with --control to type
+and run commands too. It is printed this once. It ends after --for, with its session, or by trl unshare.`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if kindOf(args[0]) == terminalID {
+				q.TermID = args[0]
+			} else {
+				q.SessionRef = sessionRef(args[0])
+			}
+			if control {
+				q.Mode = "control"
+			}
+			seconds := protocol.Seconds(life.Seconds())
+			q.ExpiresIn = &seconds
+			o, err := t.resolve()
+			if err != nil {
+				return err
+			}
+			var raw jsontext.Value
+			if err := t.call(cmd.Context(), "share.create", q, &raw); err != nil {
+				return err
+			}
+			if t.json {
+				return printJSON(cmd.OutOrStdout(), raw)
+			}
+			var made protocol.ShareCreated
+			if err := json.Unmarshal(raw, &made); err != nil {
+				return err
+			}
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), o.URL+made.Path) // over a Unix socket we know no address: the path then
+			return err
+		},
+	}
+	t = connection(cmd)
+	f := cmd.Flags()
+	f.BoolVar(&control, "control", false, "guests may type and run commands")
+	f.DurationVar(&life, "for", protocol.ShareTime*time.Second, "how long the link opens something, at most 720h")
+	f.StringVar(&q.Name, "name", "", "a label, to find it by")
+	cmd.ValidArgsFunction = completeSessions(t)
+	return cmd
+}
+
+func newShares() *cobra.Command {
+	var t *target
+	cmd := &cobra.Command{
+		Use: "shares SESSION", Short: "List a session's links", Args: oneArg,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var raw jsontext.Value
+			if err := t.call(cmd.Context(), "share.list", sessionRef(args[0]), &raw); err != nil {
+				return err
+			}
+			if t.json {
+				return printJSON(cmd.OutOrStdout(), raw)
+			}
+			var all protocol.Shares
+			if err := json.Unmarshal(raw, &all); err != nil {
+				return err
+			}
+			var rows [][]string
+			for _, s := range all.Shares {
+				rows = append(rows, []string{s.ShareID, dash(s.Name), s.Mode, dash(s.TermID), fmt.Sprint(s.Clients), s.ExpiresAt.Local().Format(time.DateTime)})
+			}
+			return printTable(cmd.OutOrStdout(), []string{"LINK", "NAME", "MODE", "TERMINAL", "GUESTS", "UNTIL"}, rows)
+		},
+	}
+	t = connection(cmd)
+	cmd.ValidArgsFunction = completeSessions(t)
+	return cmd
+}
+
+func newUnshare() *cobra.Command {
+	var t *target
+	cmd := &cobra.Command{
+		Use: "unshare LINK", Short: "End a link; its guests are disconnected", Args: oneArg,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return t.call(cmd.Context(), "share.revoke", protocol.ShareRef{ShareID: args[0]}, nil)
+		},
+	}
+	t = connection(cmd)
+	return cmd
+}

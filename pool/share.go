@@ -1,0 +1,219 @@
+package pool
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"trl/protocol"
+)
+
+// maxShares is how many links a session may have at a time.
+const maxShares = 64
+
+// shareToken begins the token of every share link, so that nobody takes one for a principal's.
+const shareToken = "trlshare_"
+
+// Share is a link to a session, or to one terminal of it. Whoever has its token may look, in control type too, until it expires, is
+// revoked, or its session is let go. The token is told once; what is kept is its hash.
+type Share struct {
+	// set once in newShare
+	id      string
+	session *Session
+	hash    shareHash
+	term    string // "": all of the session
+	control bool
+	name    string
+	created time.Time
+	expires time.Time
+
+	clients atomic.Int64
+	ended   chan struct{} // closed when it has been taken out of its session, under s.mu
+}
+
+type shareHash [sha256.Size]byte
+
+func errNoShare() error { return protocol.Errorf(protocol.ShareNotFound, "no such share link") }
+
+// IsShareToken tells a share's token from all others.
+func IsShareToken(token string) bool { return strings.HasPrefix(token, shareToken) }
+
+// Share makes a link, and its token.
+func (s *Session) Share(q *protocol.ShareCreate) (sh *Share, token string, err error) {
+	var secret [32]byte
+	rand.Read(secret[:]) // never fails (crypto/rand)
+	token = shareToken + base64.RawURLEncoding.EncodeToString(secret[:])
+	life := time.Duration(protocol.ShareTime) * time.Second
+	if q.ExpiresIn != nil {
+		life = q.ExpiresIn.Duration()
+	}
+	now := time.Now()
+	sh = &Share{
+		id: mint("", 'l', s.pool.epoch, s.tag, memberLen), session: s, hash: sha256.Sum256([]byte(token)),
+		term: q.TermID, control: q.Mode == "control", name: q.Name, created: now, expires: now.Add(life), ended: make(chan struct{}),
+	}
+	s.pool.mu.Lock()
+	defer s.pool.mu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.ending != nil:
+		return nil, "", s.errEndedLocked()
+	case q.TermID != "" && s.terminals[q.TermID] == nil:
+		return nil, "", errNoTerminal()
+	case len(s.shares) >= maxShares:
+		return nil, "", protocol.Errorf(protocol.LimitExceeded, "session has %d share links", maxShares).With("limit", maxShares)
+	}
+	s.addShareLocked(sh)
+	s.record(entry{Share: sh.entry()})
+	return sh, token, nil
+}
+
+// addShareLocked enters it into the tables. s.pool.mu and s.mu are held.
+func (s *Session) addShareLocked(sh *Share) {
+	s.shares = append(s.shares, sh)
+	s.pool.shares[sh.hash] = sh
+}
+
+// Shares is those that have not ended, oldest first.
+func (s *Session) Shares() []protocol.Share {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := []protocol.Share{}
+	for _, sh := range s.shares {
+		if !sh.expired(time.Now()) {
+			all = append(all, sh.Info())
+		}
+	}
+	return all
+}
+
+// FindShare gives the link that a token opens, as long as it does. The table is asked for the hash: how long that takes tells nothing
+// about a token.
+func (p *Pool) FindShare(token string) (*Share, bool) {
+	p.mu.RLock()
+	sh := p.shares[sha256.Sum256([]byte(token))]
+	p.mu.RUnlock()
+	if sh == nil || sh.expired(time.Now()) {
+		return nil, false
+	}
+	return sh, true
+}
+
+// Revoke ends who's link.
+func (p *Pool) Revoke(who, id string) error {
+	s := p.member(who, 'l', id)
+	if s == nil || !s.endShares(func(sh *Share) bool { return sh.id == id }) {
+		return p.missing('l', id, errNoShare())
+	}
+	return nil
+}
+
+// endShares ends those that which picks, and reports whether there were any.
+func (s *Session) endShares(which func(*Share) bool) (any bool) {
+	s.mu.Lock()
+	none := !slices.ContainsFunc(s.shares, which)
+	s.mu.Unlock()
+	if none { // the reaper asks every second: not for the lock of the pool
+		return false
+	}
+	s.pool.mu.Lock()
+	defer s.pool.mu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.endSharesLocked(which)
+}
+
+// endSharesLocked: s.pool.mu and s.mu are held.
+func (s *Session) endSharesLocked(which func(*Share) bool) (any bool) {
+	s.shares = slices.DeleteFunc(s.shares, func(sh *Share) bool {
+		if !which(sh) {
+			return false
+		}
+		any = true
+		delete(s.pool.shares, sh.hash)
+		s.record(entry{Unshared: sh.id})
+		close(sh.ended)
+		return true
+	})
+	return any
+}
+
+// Info is what share.list lists.
+func (sh *Share) Info() protocol.Share {
+	i := protocol.Share{
+		ShareID: sh.id, SessionID: sh.session.id, TermID: sh.term, Mode: "view", Name: sh.name,
+		CreatedAt: sh.created, ExpiresAt: sh.expires, Clients: int(sh.clients.Load()),
+	}
+	if sh.control {
+		i.Mode = "control"
+	}
+	return i
+}
+
+// ID is no secret.
+func (sh *Share) ID() string { return sh.id }
+
+// Name is the label that people gave it.
+func (sh *Share) Name() string { return sh.name }
+
+// Owner is whose session it opens.
+func (sh *Share) Owner() string { return sh.session.owner }
+
+// Session is the one it opens.
+func (sh *Share) Session() *Session { return sh.session }
+
+// Control reports whether it lets one type.
+func (sh *Share) Control() bool { return sh.control }
+
+// Terminal is the id of the one terminal that it opens; empty: it opens all of the session.
+func (sh *Share) Terminal() string { return sh.term }
+
+// Over reports whether it opens nothing any more.
+func (sh *Share) Over() bool {
+	select {
+	case <-sh.ended:
+		return true
+	default:
+		return sh.expired(time.Now())
+	}
+}
+
+// Ended is closed when it was revoked, or within a second or so after it expired or its session was let go.
+func (sh *Share) Ended() <-chan struct{} { return sh.ended }
+
+// Join counts a connection, until it leaves.
+func (sh *Share) Join() { sh.clients.Add(1) }
+
+// Leave undoes Join.
+func (sh *Share) Leave() { sh.clients.Add(-1) }
+
+func (sh *Share) expired(now time.Time) bool { return !now.Before(sh.expires) }
+
+// shareEntry is a share in the ledger.
+type shareEntry struct {
+	ID      string    `json:"id"`
+	Hash    []byte    `json:"hash"`
+	Term    string    `json:"term,omitzero"`
+	Control bool      `json:"control,omitzero"`
+	Name    string    `json:"name,omitzero"`
+	Created time.Time `json:"created"`
+	Expires time.Time `json:"expires"`
+}
+
+func (sh *Share) entry() *shareEntry {
+	return &shareEntry{sh.id, sh.hash[:], sh.term, sh.control, sh.name, sh.created, sh.expires}
+}
+
+// reviveShareLocked makes a share anew. s.pool.mu and s.mu are held, or nobody knows s yet.
+func (s *Session) reviveShareLocked(x *shareEntry) {
+	sh := &Share{
+		id: x.ID, session: s, term: x.Term, control: x.Control, name: x.Name, created: x.Created, expires: x.Expires, ended: make(chan struct{}),
+	}
+	copy(sh.hash[:], x.Hash)
+	s.addShareLocked(sh)
+}

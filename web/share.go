@@ -1,0 +1,137 @@
+package web
+
+import (
+	"crypto/rand"
+	"net/http"
+
+	"trl/pool"
+	"trl/protocol"
+	"trl/web/ui"
+)
+
+// A guest is who came with a share link: it acts in the owner's name, and reaches nothing but what the link opens. What it may do is
+// listed here; a method that is not listed it may not.
+
+// guestMethods says for each method how much a link must open.
+var guestMethods = map[string]struct{ control, whole bool }{
+	"system.ping":         {},
+	"system.capabilities": {},
+	"stream.ack":          {},
+
+	"term.list":     {},
+	"term.attach":   {}, // in view, unless the link is in control
+	"term.detach":   {},
+	"term.snapshot": {},
+	"term.input":    {control: true},
+	"term.resize":   {control: true},
+	"term.open":     {control: true, whole: true},
+	"term.close":    {control: true, whole: true},
+
+	"session.info":    {whole: true},
+	"session.list":    {whole: true},
+	"session.watch":   {whole: true},
+	"session.unwatch": {whole: true},
+	"session.touch":   {control: true, whole: true},
+
+	"exec.list":   {whole: true},
+	"exec.attach": {whole: true},
+	"exec.detach": {whole: true},
+	"exec.wait":   {whole: true},
+	"exec.run":    {control: true, whole: true},
+	"exec.stream": {control: true, whole: true},
+	"exec.input":  {control: true, whole: true},
+	"exec.cancel": {control: true, whole: true},
+
+	"process.list":   {whole: true},
+	"process.info":   {whole: true},
+	"process.logs":   {whole: true},
+	"process.detach": {whole: true},
+	"process.wait":   {control: true, whole: true}, // it can have the gateway connect to an address
+	"process.start":  {control: true, whole: true},
+	"process.input":  {control: true, whole: true},
+	"process.kill":   {control: true, whole: true},
+}
+
+func guestMay(sh *pool.Share, method string) bool {
+	wants, listed := guestMethods[method]
+	return listed && !sh.Over() && (sh.Control() || !wants.control) && (sh.Terminal() == "" || !wants.whole)
+}
+
+// welcome is authenticate for those who may be guests: who came with a share's token is one, or nobody. Nothing but the WebSocket is for guests.
+func (s *Server) welcome(r *http.Request) (Principal, bool) {
+	token, ok := credential(r)
+	if !ok || !pool.IsShareToken(token) {
+		return s.authenticate(r)
+	}
+	sh, ok := s.pool.FindShare(token)
+	if !ok {
+		return Principal{}, false
+	}
+	role := Viewer
+	if sh.Control() {
+		role = User
+	}
+	return Principal{Subject: sh.Owner(), Role: role, Share: sh}, true
+}
+
+// reaches reports whether the session's member with this id is open to it; empty stands for what belongs to the whole session.
+func (p *Principal) reaches(s *pool.Session, term string) bool {
+	sh := p.Share
+	return sh == nil || sh.Session() == s && (sh.Terminal() == "" || sh.Terminal() == term)
+}
+
+// shared is find for a guest: any other session is one that does not exist, and the one that it has is its default.
+func (k *call) shared(ref protocol.SessionRef) (*pool.Session, error) {
+	s := k.c.who.Share.Session()
+	if ref == (protocol.SessionRef{}) || ref.SessionID == s.ID() || ref.Session != "" && ref.Session == s.Data().Name {
+		return s, nil
+	}
+	return nil, protocol.Errorf(protocol.SessionNotFound, "no such session")
+}
+
+// endWith ends the connection when its link does.
+func (c *conn) endWith(sh *pool.Share) {
+	select {
+	case <-sh.Ended():
+		c.end(unshared)
+	case <-c.ctx.Done():
+	}
+}
+
+// sharePage is the web terminal for guests. Its script has the token, out of the fragment: the page itself is no secret.
+func (s *Server) sharePage(w http.ResponseWriter, r *http.Request) { ui.ServePage(w, rand.Text()) }
+
+// shareAsk tells a page that could not connect whether its link still opens something: a browser does not tell why an upgrade was refused.
+func (s *Server) shareAsk(w http.ResponseWriter, r *http.Request) {
+	if who, ok := s.welcome(r); !ok || who.Share == nil {
+		refuse(w, http.StatusUnauthorized, "this link opens nothing")
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+func shareCreate(k *call, q *protocol.ShareCreate) (any, error) {
+	create := func(s *pool.Session) (any, error) {
+		sh, token, err := s.Share(q)
+		if err != nil {
+			return nil, err
+		}
+		return &protocol.ShareCreated{Share: sh.Info(), Token: token, Path: "/share#token=" + token}, nil
+	}
+	if q.TermID == "" {
+		return k.on(q.SessionRef, false, create)
+	}
+	t, err := k.terminal(q.TermID)
+	if err != nil {
+		return nil, err
+	}
+	return create(t.Session())
+}
+
+func shareList(k *call, q *protocol.SessionRef) (any, error) {
+	return k.on(*q, false, func(s *pool.Session) (any, error) { return &protocol.Shares{Shares: s.Shares()}, nil })
+}
+
+func shareRevoke(k *call, q *protocol.ShareRef) (any, error) {
+	return nil, k.c.srv.pool.Revoke(k.c.who.Subject, q.ShareID)
+}

@@ -1,0 +1,271 @@
+package web
+
+import (
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+)
+
+// shared makes a link and dials with it.
+func (c *client) shared(g *gateway, params object) (guest *client, link object) {
+	c.t.Helper()
+	link = c.call("share.create", params)
+	return g.dial(link.str("token")), link
+}
+
+// closed waits for the close of the connection.
+func (c *client) closed() websocket.StatusCode {
+	c.t.Helper()
+	select {
+	case <-c.done:
+	case <-time.After(patience):
+		c.t.Fatal("connection is still open")
+	}
+	return websocket.CloseStatus(c.err)
+}
+
+func TestGuestsGetWhatIsListed(t *testing.T) {
+	for method, wants := range guestMethods {
+		h, ok := handlers[method]
+		if !ok {
+			t.Errorf("%s is no method", method)
+		} else if !h.reads && !wants.control {
+			t.Errorf("%s changes something, and a link to look allows it", method)
+		}
+	}
+	g := start(t, withTokens)
+	owner := g.dial(userToken)
+	session := owner.session()
+	term := owner.call("term.open", object{"session_id": session, "cols": 80, "rows": 24}).str("term_id")
+	for _, link := range []struct {
+		params         object
+		control, whole bool
+	}{
+		{object{"session_id": session}, false, true},
+		{object{"session_id": session, "mode": "control"}, true, true},
+		{object{"term_id": term}, false, false},
+		{object{"term_id": term, "mode": "control"}, true, false},
+	} {
+		guest, _ := owner.shared(g, link.params)
+		for _, method := range slices.Sorted(maps.Keys(handlers)) {
+			wants, listed := guestMethods[method]
+			may := listed && (link.control || !wants.control) && (link.whole || !wants.whole)
+			// A field that no method has: what is allowed gets as far as the params, and does nothing.
+			if got := guest.try(method, object{"no_such_field": 1}).code(); may != (got == "INVALID_PARAMS") || !may && got != "FORBIDDEN" {
+				t.Errorf("%v: %s answers %s", link.params, method, got)
+			}
+		}
+	}
+}
+
+func TestShareOfASession(t *testing.T) {
+	g := start(t, withTokens)
+	owner := g.dial(userToken)
+	session, other := owner.session(object{"name": "shown"}), owner.session(object{"name": "private"})
+	owner.run(session, "cd /usr")
+	hidden := owner.call("exec.run", object{"session_id": other, "command": "echo hidden"}).str("exec_id")
+	hiddenProcess := owner.call("process.start", object{"session_id": other, "command": "echo hidden"}).str("process_id")
+	hiddenTerm := owner.call("term.open", object{"session_id": other, "cols": 80, "rows": 24}).str("term_id")
+	looker, link := owner.shared(g, object{"session": "shown", "name": "for the boss"})
+	typist, _ := owner.shared(g, object{"session_id": session, "mode": "control"})
+
+	looker.call("session.watch", object{"session_id": session})
+	if got := typist.call("exec.run", object{"command": "pwd"}); got.str("stdout") != "/usr\n" { // no session named: the shared one
+		t.Fatalf("control: %v", got)
+	}
+	if got := looker.event("exec.exit"); got.num("exit_code") != 0 {
+		t.Fatalf("watching: %v", got)
+	}
+	for _, guest := range []*client{looker, typist} {
+		if all := guest.call("session.list", nil)["sessions"].([]any); len(all) != 1 || object(all[0].(map[string]any)).str("session_id") != session {
+			t.Errorf("a guest sees %v", all)
+		}
+		for method, q := range map[string]object{
+			"session.info": {"session_id": other}, "exec.list": {"session": "private"}, "exec.wait": {"exec_id": hidden}, "exec.attach": {"exec_id": hidden},
+			"process.info": {"process_id": hiddenProcess}, "process.logs": {"process_id": hiddenProcess},
+			"term.attach": {"term_id": hiddenTerm}, "term.snapshot": {"term_id": hiddenTerm}, "term.list": {"session_id": other},
+		} {
+			made := object{}
+			for k, v := range q {
+				if made[k] = v; k != "session" { // the same question about what does not exist
+					made[k] = v.(string)[:len(v.(string))-4] + "aaaa"
+				} else {
+					made[k] = "nobody"
+				}
+			}
+			got, want := guest.try(method, q), guest.try(method, made)
+			if got.OK || got.code() != want.code() || got.Error.Message != want.Error.Message {
+				t.Errorf("%s of what is not shared: %+v; of what does not exist: %+v", method, got.Error, want.Error)
+			}
+		}
+	}
+	if who := looker.call("system.capabilities", nil)["principal"].(map[string]any); who["role"] != "viewer" || who["share"].(map[string]any)["share_id"] != link.str("share_id") {
+		t.Errorf("capabilities: %v", who)
+	}
+	all := owner.call("share.list", object{"session_id": session})["shares"].([]any)
+	if first := object(all[0].(map[string]any)); len(all) != 2 || first.str("name") != "for the boss" || first.str("mode") != "view" || first.num("clients") != 1 || first["token"] != nil {
+		t.Errorf("share.list: %v", all)
+	}
+	if strings.Contains(g.log.String(), link.str("token")) {
+		t.Error("the token is in the log")
+	}
+}
+
+func TestShareOfATerminal(t *testing.T) {
+	g := start(t, withTokens)
+	owner := g.dial(userToken)
+	session := owner.session()
+	open := func() string {
+		return owner.call("term.open", object{"session_id": session, "cols": 80, "rows": 24, "command": "cat"}).str("term_id")
+	}
+	term, other := open(), open()
+	looker, _ := owner.shared(g, object{"term_id": term})
+	typist, _ := owner.shared(g, object{"term_id": term, "mode": "control"})
+
+	if all := looker.call("term.list", object{"session_id": session})["terminals"].([]any); len(all) != 1 {
+		t.Errorf("a guest of one terminal sees %d", len(all))
+	}
+	for _, guest := range []*client{looker, typist} {
+		if got := guest.try("term.attach", object{"term_id": other}).code(); got != "TERM_NOT_FOUND" {
+			t.Errorf("the other terminal: %s", got)
+		}
+	}
+	if got := looker.try("term.attach", object{"term_id": term, "mode": "control"}).code(); got != "FORBIDDEN" {
+		t.Errorf("control over a link to look: %s", got)
+	}
+	looker.call("term.attach", object{"term_id": term})
+	typist.call("term.attach", object{"term_id": term})
+	for method, q := range map[string]object{"term.input": {"term_id": term, "data": "x"}, "term.resize": {"term_id": term, "cols": 10, "rows": 10}} {
+		if got := looker.try(method, q).code(); got != "FORBIDDEN" {
+			t.Errorf("%s over a link to look: %s", method, got)
+		}
+	}
+	typist.call("term.input", object{"term_id": term, "data": "typed\n"})
+	var seen strings.Builder
+	looker.await("what was typed", func(f *frame) bool {
+		if f.Event == "term.output" {
+			seen.WriteString(f.Data.str("data"))
+			f.Event = "" // once
+		}
+		return strings.Contains(seen.String(), "typed")
+	})
+}
+
+func TestShareEnds(t *testing.T) {
+	for name, auth := range map[string]func(*Config){"tokens": withTokens, "no auth": func(*Config) {}} {
+		t.Run(name, func(t *testing.T) {
+			g := start(t, auth)
+			owner := g.dial(userToken)
+			session := owner.session()
+			token := func(link object) string { return link.str("token") }
+			refused := func(link object) {
+				t.Helper()
+				_, resp, err := g.dialWith(&websocket.DialOptions{HTTPHeader: http.Header{"Authorization": {"Bearer " + token(link)}}})
+				if err == nil || resp.StatusCode != http.StatusUnauthorized {
+					t.Errorf("a link that has ended opens something: %v %v", resp, err)
+				}
+			}
+
+			guest, link := owner.shared(g, object{"session_id": session})
+			stays, _ := owner.shared(g, object{"session_id": session})
+			owner.call("share.revoke", object{"share_id": link.str("share_id")})
+			if code := guest.closed(); code != 4403 {
+				t.Errorf("revoked: closed with %d", code)
+			}
+			refused(link)
+			stays.call("session.info", object{"session_id": session})
+			if got := owner.try("share.revoke", object{"share_id": link.str("share_id")}).code(); got != "SHARE_NOT_FOUND" {
+				t.Errorf("revoked twice: %s", got)
+			}
+
+			guest, link = owner.shared(g, object{"session_id": session, "expires_in_s": 0.2})
+			if link.str("path") != "/share#token="+token(link) {
+				t.Errorf("path: %v", link)
+			}
+			eventually(t, "the link expires", func() bool { return guest.try("session.info", object{"session_id": session}).code() == "FORBIDDEN" })
+			refused(link)
+			g.pool.Forget(time.Now()) // the reaper's, every second
+			if code := guest.closed(); code != 4403 {
+				t.Errorf("expired: closed with %d", code)
+			}
+			if all := owner.call("share.list", object{"session_id": session})["shares"].([]any); len(all) != 1 {
+				t.Errorf("links left: %v", all)
+			}
+
+			owner.call("session.destroy", object{"session_id": session, "force": true})
+			if got := owner.try("share.create", object{"session_id": session}).code(); got != "SESSION_TERMINATED" {
+				t.Errorf("link to a session that has ended: %s", got)
+			}
+			stays.call("session.info", object{"session_id": session}) // it is retained
+			g.pool.Forget(time.Now().Add(time.Hour))
+			if code := stays.closed(); code != 4403 {
+				t.Errorf("session forgotten: closed with %d", code)
+			}
+		})
+	}
+}
+
+func TestShareIsTheOwners(t *testing.T) {
+	g := start(t, withTokens)
+	owner, other, viewer := g.dial(adminToken), g.dial(userToken), g.dial(viewToken)
+	session := owner.session()
+	guest, link := owner.shared(g, object{"session_id": session, "mode": "control"})
+	for what, got := range map[string]string{
+		"another's session":  other.try("share.create", object{"session_id": session}).code() + other.try("share.list", object{"session_id": session}).code(),
+		"another's link":     other.try("share.revoke", object{"share_id": link.str("share_id")}).code(),
+		"a viewer's wish":    viewer.try("share.create", object{"session_id": session}).code(),
+		"a guest's wish":     guest.try("share.create", object{"session_id": session}).code() + guest.try("session.create", nil).code() + guest.try("session.destroy", object{"session_id": session}).code(),
+		"no time":            owner.try("share.create", object{"session_id": session, "expires_in_s": 0}).code(),
+		"too much time":      owner.try("share.create", object{"session_id": session, "expires_in_s": 1e9}).code(),
+		"two things at once": owner.try("share.create", object{"session_id": session, "term_id": "t-x"}).code(),
+		"nothing":            owner.try("share.create", nil).code(),
+	} {
+		want := map[string]string{
+			"another's session": "SESSION_NOT_FOUNDSESSION_NOT_FOUND", "another's link": "SHARE_NOT_FOUND", "a viewer's wish": "FORBIDDEN", "a guest's wish": "FORBIDDENFORBIDDENFORBIDDEN",
+		}[what]
+		if want == "" {
+			want = "INVALID_PARAMS"
+		}
+		if got != want {
+			t.Errorf("%s: %s, want %s", what, got, want)
+		}
+	}
+	for n := 1; ; n++ {
+		if f := owner.try("share.create", object{"session_id": session}); !f.OK {
+			if n != 64 || f.code() != "LIMIT_EXCEEDED" {
+				t.Errorf("link %d: %v", n, f.Error)
+			}
+			break
+		}
+	}
+	// Over HTTP a guest's token is nobody's.
+	for _, path := range []string{"/metrics", "/"} {
+		q, _ := http.NewRequest("GET", g.URL()+path, nil)
+		q.Header.Set("Authorization", "Bearer "+link.str("token"))
+		resp, err := http.DefaultTransport.RoundTrip(q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode == http.StatusOK {
+			t.Errorf("%s answers a guest", path)
+		}
+	}
+	resp, err := http.DefaultTransport.RoundTrip(func() *http.Request {
+		q, _ := http.NewRequest("POST", g.URL()+"/login", nil)
+		q.Header.Set("Authorization", "Bearer "+link.str("token"))
+		return q
+	}())
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if resp.StatusCode != http.StatusUnauthorized {
+		t.Errorf("a guest logs in: %s", resp.Status)
+	}
+}

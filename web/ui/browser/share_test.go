@@ -1,0 +1,109 @@
+package browser
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/chromedp/cdproto/target"
+	"github.com/chromedp/chromedp"
+)
+
+// guest opens an address in a browser that has never been here.
+func (g *gateway) guest(address string) *page {
+	g.t.Helper()
+	profile, err := target.CreateBrowserContext().Do(browserOf(chromium))
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	g.t.Cleanup(func() { _ = target.DisposeBrowserContext(profile).Do(browserOf(chromium)) })
+	p := newPage(g.t, profile, "http://"+g.addr)
+	p.do(chromedp.EmulateViewport(1000, 600), chromedp.Navigate(address))
+	return p
+}
+
+// share makes a link by the session's dialog, as a person does, and closes it.
+func (p *page) share(what, mode string) (address string) {
+	p.t.Helper()
+	p.run(`(document.querySelector('.session.on button[aria-label="Share"]') ?? document.querySelector('.session button[aria-label="Share"]')).click()`)
+	p.until("the dialog", `document.querySelector("#share-what")`)
+	p.run(`document.querySelector("#share-what").value = "` + what + `"`)
+	p.run(`document.querySelector("#share-mode").value = "` + mode + `"`)
+	p.run(`document.querySelector("#share-name").value = "a friend"`)
+	p.run(`[...document.querySelectorAll("dialog button")].find((b) => b.textContent === "Make a link").click()`)
+	p.until("the link", `document.querySelector(".share-link")`)
+	address = eval[string](p, `document.querySelector(".share-link").value`)
+	p.until("it is listed", `/a friend/.test(document.querySelector(".shares").textContent)`)
+	p.key("Escape", "Escape")
+	p.until("the dialog is closed", `!document.querySelector("dialog")`)
+	return address
+}
+
+func TestLinkToLook(t *testing.T) {
+	t.Parallel()
+	g := serve(t)
+	owner := g.open()
+	owner.newTerminal()
+	owner.command("echo shown to all")
+	address := owner.share("terminal", "view")
+
+	guest := g.guest(address)
+	const there = `typeof trl === "object" && trl.connection.up && trl.tabs.current?.xterm`
+	guest.until("the guest is at the terminal", there)
+	guest.until("and sees what is on it", `/^shown to all$/m.test(`+text+`)`)
+	if where := eval[string](guest, `location.href`); strings.Contains(where, "token") {
+		t.Errorf("the token is in the address bar: %s", where)
+	}
+	if eval[bool](guest, `[...document.querySelectorAll("button")].some((b) => b.checkVisibility() && /Take over|New session|Pool|Share/.test(b.textContent + b.getAttribute("aria-label")))`) {
+		t.Error("a guest who may only look is offered more")
+	}
+	guest.run(`trl.tabs.current.focus()`)
+	guest.enter("echo typed by a guest")
+	refused := eval[string](guest, `trl.connection.call("term.input", {term_id: trl.tabs.current.term, data: "echo by hand\n"}).then(() => "taken", (e) => e.code)`)
+	if refused != "FORBIDDEN" {
+		t.Errorf("input past the page: %s", refused)
+	}
+	owner.command("echo the last")
+	guest.until("it goes on live", `/^the last$/m.test(`+text+`)`)
+	if got := eval[string](owner, text); strings.Contains(got, "guest") || strings.Contains(got, "by hand") {
+		t.Errorf("a guest who may only look typed:\n%s", got)
+	}
+	guest.do(chromedp.Reload())
+	guest.until("it is there again after a reload", there+` && /^the last$/m.test(`+text+`)`)
+
+	guest.expectOffline() // the revoked link's connection fails
+	owner.run(`document.querySelector('.session button[aria-label="Share"]').click()`)
+	owner.until("the guest is counted", `/1 guest/.test(document.querySelector(".shares")?.textContent)`)
+	owner.run(`[...document.querySelectorAll(".share button")].find((b) => b.textContent === "Revoke").click()`)
+	owner.until("the link is gone", `/No links/.test(document.querySelector(".shares").textContent)`)
+	guest.until("the guest is told", `/expired or was revoked/.test(document.body.innerText)`)
+	guest.do(chromedp.Reload())
+	guest.until("and stays out", `/expired or was revoked/.test(document.body.innerText) && !trl.connection.up`)
+}
+
+func TestLinkToWorkInASession(t *testing.T) {
+	t.Parallel()
+	g := serve(t)
+	g.run("shared", "cd /usr")
+	g.run("private", "true")
+	owner := g.open()
+	owner.until("the sessions are listed", `document.querySelectorAll(".session").length === 2`)
+	owner.run(`[...document.querySelectorAll(".session")].find((s) => /private/.test(s.textContent)).remove()`) // the first is the one to share
+	address := owner.share("session", "control")
+
+	guest := g.guest(address)
+	guest.until("the guest has a terminal of his own", `typeof trl === "object" && trl.connection.up && trl.tabs.current?.xterm`)
+	guest.until("and sees the one session", `trl.sessions.list.length === 1 && /shared/.test(document.querySelector(".sidebar").textContent)`)
+	guest.until("a prompt", `/[#$] $/.test(`+lastLine+`)`)
+	guest.enter("pwd")
+	guest.until("it is in the session's directory", `/^\/usr$/m.test(`+text+`)`)
+	if got := g.run("shared", "pwd"); got != "/usr\n" {
+		t.Errorf("the session afterwards: %s", got)
+	}
+	guest.run(`trl.workspace.openActivity(trl.sessions.list[0].session_id)`)
+	guest.until("the owner's commands", `/exit 0|ok|pwd/.test(document.querySelector(".block")?.textContent)`)
+	for _, method := range []string{"session.create", "session.destroy", "share.list", "system.stats"} {
+		if got := eval[string](guest, `trl.connection.call("`+method+`", {session_id: trl.sessions.list[0].session_id}).then(() => "taken", (e) => e.code)`); got != "FORBIDDEN" {
+			t.Errorf("%s: %s", method, got)
+		}
+	}
+}
