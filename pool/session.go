@@ -122,10 +122,10 @@ type Session struct {
 	dir           string             // the shell's working directory after the last command
 	watchers      []*Watcher
 	shares        []*Share // also under pool.mu, taken before mu
-	warned        bool    // session.expiring was sent since it was last active
-	ending        *ending // nil until it begins to end
-	closed        bool    // TERMINATED
-	burial        burial  // set before closed
+	warned        bool     // session.expiring was sent since it was last active
+	ending        *ending  // nil until it begins to end
+	closed        bool     // TERMINATED
+	burial        burial   // set before closed
 }
 
 // ending is an end under way.
