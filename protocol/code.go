@@ -36,6 +36,7 @@ const (
 	NotSupported       Code = "NOT_SUPPORTED"
 	ShuttingDown       Code = "SHUTTING_DOWN"
 	InternalError      Code = "INTERNAL_ERROR"
+	RecordingNotFound  Code = "RECORDING_NOT_FOUND"
 )
 
 // codes is every Code with what it tells a client, in the order of §10.
@@ -69,6 +70,7 @@ var codes = []struct {
 	{NotSupported, "Known, but this server cannot do it."},
 	{ShuttingDown, "The server is ending and takes nothing new."},
 	{InternalError, "A fault of the server; its log holds the cause."},
+	{RecordingNotFound, "No such recording, or it is another principal's, or it was removed."},
 }
 
 // Error is a failure as a client may see it. What caused it stays behind, for errors.Is and the log.

@@ -68,6 +68,10 @@ var handlers = map[string]handler{
 	"term.list":     reads(termList),
 	"term.snapshot": reads(termSnapshot),
 
+	"recording.list":   reads(recordingList),
+	"recording.info":   reads(recordingInfo),
+	"recording.delete": changes(recordingDelete),
+
 	"stream.ack": reads(streamAck),
 
 	"system.ping":         reads(systemPing),

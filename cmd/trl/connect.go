@@ -163,6 +163,7 @@ func hint(err error) error {
 		protocol.ExecNotFound:       "it has ended too long ago (see --retention), or was never yours",
 		protocol.ProcessNotFound:    "see `trl ps SESSION`",
 		protocol.TermNotFound:       "it has ended too long ago (see --retention), or was never yours",
+		protocol.RecordingNotFound:  "see `trl recordings`; old ones are removed (--record-keep, --record-total-bytes)",
 		protocol.WorkingDirNotFound: "the directory must exist where the gateway runs",
 		protocol.InvalidParams:      "see --help",
 		protocol.Forbidden:          "this token's role does not allow it",
@@ -243,6 +244,7 @@ const (
 	execID
 	processID
 	terminalID
+	recordingID
 )
 
 func kindOf(arg string) kind {
@@ -253,6 +255,8 @@ func kindOf(arg string) kind {
 		return processID
 	case isID(arg, "t-"):
 		return terminalID
+	case isID(arg, "r-"):
+		return recordingID
 	}
 	return sessionID
 }
