@@ -33,6 +33,19 @@ var Outcomes = []string{
 	OutcomeNoOutput, OutcomeCancelled, OutcomeShellDied, OutcomeError,
 }
 
+// Why recordings end; the same words in the protocol.
+const (
+	RecordingExit    = "exit"    // what was recorded ended
+	RecordingFull    = "full"    // its own bound
+	RecordingNoRoom  = "no_room" // the bound of all, and none to remove
+	RecordingFailed  = "failed"  // it could not be written
+	RecordingDeleted = "deleted" // a client did that while it was being made
+	RecordingLost    = "lost"    // its session did not outlive the keeper
+)
+
+// RecordingReasons is the whole list.
+var RecordingReasons = []string{RecordingExit, RecordingFull, RecordingNoRoom, RecordingFailed, RecordingDeleted, RecordingLost}
+
 // execBuckets reach from a builtin in a warm shell (below 0.5 ms) to a build of an
 // hour. Classic buckets, because every Prometheus and every dashboard reads them.
 var execBuckets = []float64{
@@ -68,6 +81,9 @@ type Metrics struct {
 	ClientConnections *prometheus.GaugeVec   // transport; open now
 	ClientsClosed     *prometheus.CounterVec // reason
 	RateLimited       prometheus.Counter     // requests refused with RATE_LIMITED
+
+	RecordingBytes  prometheus.Counter     // written to recordings
+	RecordingsEnded *prometheus.CounterVec // reason: RecordingReasons
 
 	buildInfo *prometheus.GaugeVec
 	snapshot  atomic.Pointer[func() PoolNumbers] // set once by Observe; nil before
@@ -115,11 +131,17 @@ func New(reg prometheus.Registerer) *Metrics {
 		ClientsClosed:     counters("trl_connections_closed_total", "Client connections that ended, by reason.", "reason"),
 		RateLimited:       counter("trl_rate_limited_total", "Requests refused with RATE_LIMITED."),
 
+		RecordingBytes:  counter("trl_recording_bytes_total", "Bytes written to recordings."),
+		RecordingsEnded: counters("trl_recordings_ended_total", "Recordings that ended, by reason.", "reason"),
+
 		buildInfo: f.NewGaugeVec(prometheus.GaugeOpts{Name: "trl_build_info", Help: "Always 1; the version is in the labels."}, []string{"version", "goversion"}),
 	}
 	for _, outcome := range Outcomes {
 		m.Execs.WithLabelValues(outcome)
 		m.ExecSeconds.WithLabelValues(outcome)
+	}
+	for _, reason := range RecordingReasons {
+		m.RecordingsEnded.WithLabelValues(reason)
 	}
 	if reg != nil { // promauto takes nil as "registered nowhere"; so do we, for tests of other packages
 		reg.MustRegister(

@@ -15,6 +15,7 @@ type PoolNumbers struct {
 	Warm                 int // shells started ahead of their session
 	Queued, RunningExecs int
 	Processes, Terminals int
+	Recordings           int // being made
 }
 
 // Observe names the function that the gauges of the pool are read from, once per
@@ -39,6 +40,7 @@ var (
 	descExecs     = poolDesc("trl_execs_running", "Commands running now.")
 	descProcesses = poolDesc("trl_processes", "Background processes running now.")
 	descTerminals = poolDesc("trl_terminals", "Terminals open now.")
+	descRecording = poolDesc("trl_recordings", "Recordings being made now.")
 )
 
 // poolCollector reads the pool at scrape time: a gauge that is set on every change
@@ -46,7 +48,7 @@ var (
 type poolCollector Metrics
 
 func (c *poolCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descSessions, descMax, descWarm, descQueued, descExecs, descProcesses, descTerminals} {
+	for _, d := range []*prometheus.Desc{descSessions, descMax, descWarm, descQueued, descExecs, descProcesses, descTerminals, descRecording} {
 		ch <- d
 	}
 }
@@ -69,6 +71,7 @@ func (c *poolCollector) Collect(ch chan<- prometheus.Metric) {
 	gauge(descExecs, n.RunningExecs)
 	gauge(descProcesses, n.Processes)
 	gauge(descTerminals, n.Terminals)
+	gauge(descRecording, n.Recordings)
 }
 
 // Handler serves what g gathers, for /metrics.

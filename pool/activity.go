@@ -24,7 +24,7 @@ func (s *Session) Execs() []protocol.ExecEntry {
 	slices.SortFunc(all, func(a, b *Exec) int { return a.queuedAt.Compare(b.queuedAt) })
 	entries := []protocol.ExecEntry{}
 	for _, e := range all[max(0, len(all)-maxListedExecs):] {
-		x := protocol.ExecEntry{ExecID: e.ID(), StreamID: e.StreamID(), Command: beginning(e.text), State: "queued", QueuedAt: e.queuedAt}
+		x := protocol.ExecEntry{ExecID: e.ID(), StreamID: e.StreamID(), Command: beginning(e.text), State: "queued", QueuedAt: e.queuedAt, RecordingID: e.recording}
 		if !e.startedAt.IsZero() {
 			started := e.startedAt
 			x.State, x.StartedAt = "running", &started

@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"fmt"
 	"testing"
 
 	"trl/protocol"
@@ -37,6 +38,28 @@ func BenchmarkExec(b *testing.B) {
 				}
 			}
 		})
+	}
+}
+
+// What a recording costs the command that it is of.
+func BenchmarkRecording(b *testing.B) {
+	for _, record := range []bool{false, true} {
+		for name, command := range map[string]string{"nothing": ":", "MiB": "head -c 1048576 /dev/zero"} {
+			b.Run(fmt.Sprintf("%s/recorded=%t", name, record), func(b *testing.B) {
+				r := newRig(b, withRecordings(b, RecordConfig{}))
+				s, err := r.Create(b.Context(), me, &protocol.SessionCreate{})
+				if err != nil {
+					b.Fatal(err)
+				}
+				for b.Loop() {
+					e, err := s.Exec(&protocol.Exec{Command: command, Record: record})
+					if err != nil {
+						b.Fatal(err)
+					}
+					<-e.Done()
+				}
+			})
+		}
 	}
 }
 

@@ -35,6 +35,10 @@ type Exec struct {
 	queuedAt time.Time
 	done     chan struct{} // closed when it has ended and the session is past it
 
+	recording string    // the id of its recording; "": none is wanted
+	unwanted  bool      // guarded by session.mu; somebody deleted that
+	recorder  *recorder // guarded by session.mu; nil: nobody records, or it has not begun
+
 	stdin []runtime.HeldFile  // what the keeper calls its stdin; set once before it is accepted
 	lane  *runtime.LaneRecord // where its output flows; owned by the runner, set once in begins
 
@@ -146,6 +150,9 @@ func (s *Session) errBusyLocked(why string) error {
 
 func (s *Session) newExec(q *protocol.Exec) (*Exec, error) {
 	p := s.pool
+	if err := p.recordings.possible(q.Record); err != nil {
+		return nil, err
+	}
 	e := &Exec{
 		stream:  mint(streamPrefix, 'x', p.epoch, s.tag, memberLen),
 		session: s, text: q.Command, clean: q.Clean,
@@ -154,6 +161,9 @@ func (s *Session) newExec(q *protocol.Exec) (*Exec, error) {
 		command:  runtime.NewCommand(q.Command),
 		queuedAt: time.Now(),
 		done:     make(chan struct{}),
+	}
+	if q.Record || s.recorded()&recordExecs != 0 {
+		e.recording = s.newRecordingID()
 	}
 	if q.MaxOutputBytes != nil {
 		e.most = int(min(*q.MaxOutputBytes, int64(p.config.MaxOutput)))

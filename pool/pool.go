@@ -48,6 +48,8 @@ type Config struct {
 	RingBytes int // per stream; 1 MiB when 0
 	MaxOutput int // the most of a stream that one answer holds; 64 MiB when 0
 	Warm      int // shells of the default kind that wait for their session
+
+	Record RecordConfig
 }
 
 const (
@@ -80,6 +82,8 @@ type Pool struct {
 	shells  shells
 	warm    *warm
 	keys    keys
+
+	recordings *recordings
 
 	commands atomic.Int64   // ever begun
 	tasks    sync.WaitGroup // runners and the warmer; Add only while mu is held and closing is false
@@ -127,6 +131,7 @@ func New(c Config, k runtime.Keeper, m *metrics.Metrics, log zerolog.Logger) *Po
 		p.execs[outcome] = outcomeSeries{m.Execs.WithLabelValues(outcome), m.ExecSeconds.WithLabelValues(outcome)}
 	}
 	p.warm = newWarm(p)
+	p.recordings = newRecordings(c.Record, m, log)
 	return p
 }
 
@@ -137,8 +142,9 @@ func orElse[T comparable](v *T, otherwise T) {
 	}
 }
 
-// Start begins to keep shells warm and publishes the pool's gauges.
+// Start ends the recordings that nobody goes on with, begins to keep shells warm and publishes the pool's gauges.
 func (p *Pool) Start() {
+	p.recordings.settle()
 	p.metrics.Observe(p.numbers)
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -191,7 +197,7 @@ func (p *Pool) Close(ctx context.Context) error {
 			shell.Forget()
 		}
 	}
-	return nil
+	return p.recordings.wait(ctx)
 }
 
 // Create makes a session and returns when its shell answers. The session does not depend on ctx.

@@ -32,6 +32,7 @@ type entry struct {
 	Forgot   string               `json:"forgot,omitzero"` // the id of an exec, a process or a terminal that is no longer kept
 	Share    *shareEntry          `json:"share,omitzero"`
 	Unshared string               `json:"unshared,omitzero"` // the id of a share that has ended
+	Unwanted string               `json:"unwanted,omitzero"` // the id of a recording that was deleted while it was being made
 	Ending   *endingEntry         `json:"ending,omitzero"`
 	Over     *overEntry           `json:"over,omitzero"`
 }
@@ -53,6 +54,7 @@ type sessionEntry struct {
 	Restore  bool              `json:"restore"`
 	Limits   protocol.Limits   `json:"limits,omitzero"`
 	Tethered bool              `json:"tethered"`
+	Record   string            `json:"record,omitzero"`
 	Commands int64             `json:"commands"` // begun before this was written
 	Key      keyEntry          `json:"key,omitzero"`
 }
@@ -77,6 +79,7 @@ type execEntry struct {
 	OpenStdin bool               `json:"open_stdin,omitzero"`
 	Stdin     []runtime.HeldFile `json:"stdin,omitzero"`
 	Queued    time.Time          `json:"queued"`
+	Recording string             `json:"recording,omitzero"`
 	Key       keyEntry           `json:"key,omitzero"`
 }
 
@@ -131,6 +134,8 @@ type termEntry struct {
 	Nonce    string                 `json:"nonce"`
 	Started  time.Time              `json:"started"`
 	Terminal runtime.TerminalRecord `json:"terminal"`
+
+	Recording string `json:"recording,omitzero"`
 }
 
 type closedEntry struct {
@@ -178,7 +183,7 @@ func (s *Session) entry() *sessionEntry {
 	t := &s.terms
 	return &sessionEntry{
 		Tag: s.tag, Owner: s.owner, Name: s.name, Created: s.created, Shell: t.shell, Dir: t.dir, Env: t.env, Labels: t.labels,
-		Timeout: lapse(t.timeout), Idle: lapse(t.idle), Restore: t.restore, Limits: t.limits, Tethered: t.tethered, Commands: s.commands, Key: s.key,
+		Timeout: lapse(t.timeout), Idle: lapse(t.idle), Restore: t.restore, Limits: t.limits, Tethered: t.tethered, Record: t.record.String(), Commands: s.commands, Key: s.key,
 	}
 }
 
@@ -186,6 +191,9 @@ func (e *Exec) entry() *execEntry {
 	x := &execEntry{
 		Stream: e.stream, Text: e.text, Clean: e.clean, Keeps: e.keeps, Most: e.most, Timeout: lapse(e.timeout), Grace: lapse(e.grace),
 		Queued: e.queuedAt, Key: e.key.entry(&e.params), Stdin: e.stdin,
+	}
+	if !e.unwanted {
+		x.Recording = e.recording
 	}
 	if c := e.command; c != nil {
 		x.NoOutput, x.Env, x.Dir, x.OpenStdin = lapse(c.NoOutput), c.Env, c.Dir, c.OpenStdin
@@ -225,7 +233,11 @@ func (p *Process) exitedEntry() *exitedEntry {
 }
 
 func (t *Terminal) entry() *termEntry {
-	return &termEntry{Stream: t.stream, Text: t.text, Nonce: t.nonce, Started: t.startedAt, Terminal: t.terminal.Record()}
+	x := &termEntry{Stream: t.stream, Text: t.text, Nonce: t.nonce, Started: t.startedAt, Terminal: t.terminal.Record()}
+	if !t.unwanted {
+		x.Recording = t.recording
+	}
+	return x
 }
 
 func (t *Terminal) closedEntry() *closedEntry {

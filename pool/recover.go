@@ -48,6 +48,7 @@ type rememberedProcess struct {
 // Recover brings back the sessions of a gateway that died, before Start and before anybody can ask. What was never given
 // to anybody, warm shells and sessions that were just being made, ends.
 func (p *Pool) Recover(from []runtime.Inherited) {
+	p.recordings.load()
 	for _, in := range from {
 		a := p.base.Adopt(in)
 		err := p.recover(a, in.ID)
@@ -141,6 +142,8 @@ func (m *remembered) read(e *entry) {
 		m.shares = append(m.shares, e.Share)
 	case e.Unshared != "":
 		m.shares = slices.DeleteFunc(m.shares, func(x *shareEntry) bool { return x.ID == e.Unshared })
+	case e.Unwanted != "":
+		m.unwant(e.Unwanted)
 	case e.Ending != nil:
 		m.ending = e.Ending
 	case e.Over != nil:
@@ -167,6 +170,20 @@ func (m *remembered) forget(id string) {
 	})
 }
 
+// unwant forgets that something was to be recorded.
+func (m *remembered) unwant(recording string) {
+	for _, x := range m.execs {
+		if x.Recording == recording {
+			x.Recording = ""
+		}
+	}
+	for _, x := range m.terms {
+		if x.Recording == recording {
+			x.Recording = ""
+		}
+	}
+}
+
 // exec finds one; the newest first, as that is mostly meant.
 func (m *remembered) exec(id string) *rememberedExec {
 	for _, x := range slices.Backward(m.execs) {
@@ -181,7 +198,7 @@ func (m *remembered) exec(id string) *rememberedExec {
 func (p *Pool) revive(a *runtime.Adoption, m *remembered) error {
 	q := m.session
 	s := newSession(p, m.id, q.Owner, q.Name, terms{
-		shell: q.Shell, dir: q.Dir, env: q.Env, labels: q.Labels, timeout: time.Duration(q.Timeout), idle: time.Duration(q.Idle), restore: q.Restore, tethered: q.Tethered, limits: q.Limits,
+		shell: q.Shell, dir: q.Dir, env: q.Env, labels: q.Labels, timeout: time.Duration(q.Timeout), idle: time.Duration(q.Idle), restore: q.Restore, tethered: q.Tethered, limits: q.Limits, record: parseRecorded(q.Record),
 	})
 	s.tag, s.created, s.key, s.commands = q.Tag, q.Created, q.Key, q.Commands+m.begun
 	s.shellRecord.Store(m.shell)
@@ -309,6 +326,7 @@ func (s *Session) reviveExec(a *runtime.Adoption, x *rememberedExec) (live bool,
 	e := &Exec{
 		stream: x.Stream, session: s, text: x.Text, clean: x.Clean, most: x.Most, timeout: time.Duration(x.Timeout), grace: time.Duration(x.Grace),
 		journal: journal.New(s.pool.config.RingBytes), queuedAt: x.Queued, stdin: x.Stdin, done: make(chan struct{}),
+		recording: x.Recording,
 	}
 	x.exec = e
 	if x.Key.Key != "" {
@@ -338,6 +356,9 @@ func (s *Session) reviveExec(a *runtime.Adoption, x *rememberedExec) (live bool,
 			}
 		}
 		e.frozen.Store(true)
+		if s.pool.recordings.unfinished(e.recording) {
+			s.pool.recordings.follow(e.subject()).end(e.end, e.exit.ExitCode)
+		}
 		if !e.journal.Closed() {
 			a.Follow(e.journal, d.Lane)
 		}
@@ -360,6 +381,9 @@ func (s *Session) reviveExec(a *runtime.Adoption, x *rememberedExec) (live bool,
 	}
 	if err := a.Resuming(c, x.begun.Command, x.begun.At); err != nil {
 		return false, err
+	}
+	if e.recording != "" && !s.pool.recordings.hasEnded(e.recording) {
+		e.recorder = s.pool.recordings.follow(e.subject())
 	}
 	if x.cancel != nil {
 		c.Cancel(syscall.SIGTERM, max(0, time.Duration(x.cancel.Grace)-time.Since(x.cancel.At)))
@@ -431,7 +455,7 @@ func (x *rememberedTerminal) span() journal.Span {
 
 func (s *Session) reviveTerminal(a *runtime.Adoption, x *rememberedTerminal, m *remembered) error {
 	t := newTerminal(s, x.Stream, x.Text, x.Nonce)
-	t.startedAt, t.pid = x.Started, x.Terminal.Pid
+	t.startedAt, t.pid, t.recording = x.Started, x.Terminal.Pid, x.Recording
 	x.terminal = t
 	if err := a.Bring(t.journal, x.Terminal.Line.Log, x.span()); err != nil {
 		return err
@@ -454,11 +478,17 @@ func (s *Session) reviveTerminal(a *runtime.Adoption, x *rememberedTerminal, m *
 		t.shown.resized(0, max(1, gone.Cols), max(1, gone.Rows))
 		t.terminal = a.GoneTerminal(x.Terminal, t.status)
 		t.journal.Close()
+		if s.pool.recordings.unfinished(t.recording) {
+			s.pool.recordings.follow(t.subject()).end(t.journal.Size(), t.exitInfo().ExitCode)
+		}
 		close(t.done)
 		return nil
 	}
 	t.cols, t.rows = t.terminal.Size()
 	t.shown.resized(0, t.cols, t.rows)
+	if t.recording != "" && !s.pool.recordings.hasEnded(t.recording) {
+		t.recorder = s.pool.recordings.follow(t.subject())
+	}
 	s.terminals[t.ID()] = t
 	s.termsOpen++
 	s.watching.Add(1)

@@ -85,10 +85,11 @@ func (s *Session) letGo() {
 	s.endSharesLocked(func(*Share) bool { return true })
 }
 
-// Forget lets go of whatever has been kept for the retention time: sessions, execs, processes, and request keys and share links after
-// theirs. For the reaper.
+// Forget lets go of whatever has been kept for the retention time: sessions, execs, processes, and request keys, share links and recordings
+// after theirs. For the reaper.
 func (p *Pool) Forget(now time.Time) {
 	p.keys.forget(now)
+	p.recordings.trim(now)
 	then := now.Add(-p.config.Retention)
 	p.mu.Lock()
 	for len(p.retained) > 0 && p.retained[0].burial.at.Before(then) {

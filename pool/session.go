@@ -31,6 +31,7 @@ type terms struct {
 	restore    bool          // on_shell_exit
 	tethered   bool          // on_disconnect: destroy
 	limits     protocol.Limits
+	record     recorded // what its creator wants; the server's policy may demand more
 }
 
 // terms checks a request against the server and fills in its defaults.
@@ -38,7 +39,10 @@ func (p *Pool) terms(q *protocol.SessionCreate) (terms, error) {
 	t := terms{
 		dir: q.WorkingDir, env: maps.Clone(q.Env), labels: maps.Clone(q.Labels),
 		timeout: p.config.DefaultTimeout, idle: p.config.IdleTimeout,
-		restore: q.OnShellExit != "terminate", tethered: q.OnDisconnect == "destroy",
+		restore: q.OnShellExit != "terminate", tethered: q.OnDisconnect == "destroy", record: parseRecorded(q.Record),
+	}
+	if err := p.recordings.possible(t.record != 0); err != nil {
+		return t, err
 	}
 	var err error
 	if t.limits, err = p.limits(q.Limits); err != nil {
@@ -256,6 +260,7 @@ func (s *Session) finish(e *Exec, out runtime.Outcome) (next *Exec) {
 	}
 	s.touchLocked(now)
 	s.mu.Unlock()
+	e.recorder.end(e.end, e.exit.ExitCode)
 	e.account()
 	e.announce()
 	s.turnAway(dropped)
@@ -277,6 +282,9 @@ func (s *Session) nextLocked() *Exec {
 // beginLocked gives e the turn. s.mu is held, the state is IDLE.
 func (s *Session) beginLocked(e *Exec, now time.Time) {
 	s.running, e.startedAt = e, now
+	if e.recording != "" && !s.pool.recordings.hasEnded(e.recording) {
+		e.recorder = s.pool.recordings.follow(e.subject())
+	}
 	s.commands++
 	s.pool.commands.Add(1)
 	s.fireLocked(statemachine.Began, "")
@@ -390,6 +398,7 @@ func (s *Session) dataLocked(f facts) protocol.Session {
 	return protocol.Session{
 		SessionID: s.id, Epoch: s.pool.epoch, Name: s.name, Shell: s.terms.shell, WorkingDir: f.dir,
 		State: string(s.state.State()), CreatedAt: s.created, Pid: f.pid, Limits: s.terms.limits, Labels: s.terms.labels,
+		Record: s.recorded().String(),
 	}
 }
 
@@ -403,6 +412,7 @@ func (s *Session) Info() protocol.SessionInfo {
 		QueueLength: len(s.waiting), Processes: s.liveProcessesLocked(), Terminals: s.termsOpen, Unmanaged: f.background,
 		Owner: s.owner, MemoryBytes: s.memoryLocked(), LastExec: s.last,
 	}
+	info.Recording = s.recordingLocked()
 	if e := s.running; e != nil {
 		info.CurrentExec = &protocol.CurrentExec{ID: e.ID(), Command: e.text, StartedAt: e.startedAt}
 	}

@@ -37,6 +37,10 @@ type Terminal struct {
 	pid       int
 	done      chan struct{} // closed when it has ended and that has been told
 
+	recording string    // the id of its recording; "": none is wanted
+	recorder  *recorder // set once, before anybody can find it; nil: nobody records
+	unwanted  bool      // guarded by session.mu; somebody deleted the recording
+
 	shown shown // the screen, for who asks
 
 	mu         sync.Mutex
@@ -60,6 +64,12 @@ func (s *Session) OpenTerminal(ctx context.Context, q *protocol.TermOpen) (*Term
 	t := newTerminal(s, mint(streamPrefix, 't', s.pool.epoch, s.tag, memberLen), q.Command, strings.ToLower(rand.Text()))
 	t.cols, t.rows = q.Cols, q.Rows
 	t.shown.resized(0, q.Cols, q.Rows)
+	if err := s.pool.recordings.possible(q.Record); err != nil {
+		return nil, err
+	}
+	if q.Record || s.recorded()&recordTerminals != 0 {
+		t.recording = s.newRecordingID()
+	}
 	t.marks.Live()
 	if err := s.admit(&s.termsOpen); err != nil {
 		return nil, err
@@ -82,6 +92,9 @@ func (s *Session) OpenTerminal(ctx context.Context, q *protocol.TermOpen) (*Term
 		return nil, unrunFault(err)
 	}
 	t.pid = t.terminal.Pid()
+	if t.recording != "" {
+		t.recorder = s.pool.recordings.follow(t.subject())
+	}
 	s.terminals[t.ID()] = t
 	s.record(entry{Terminal: t.entry()})
 	s.publishLocked("term.opened", func() any { return t.Info() })
@@ -127,6 +140,7 @@ func (t *Terminal) watch() {
 	s.retainLocked(t)
 	s.record(entry{Closed: t.closedEntry()})
 	s.mu.Unlock()
+	t.recorder.end(t.journal.Size(), t.exitInfo().ExitCode)
 	t.terminal.Release() // not before it was written down
 	close(t.done)
 }
@@ -205,6 +219,7 @@ func (t *Terminal) info(state string) protocol.TermInfo {
 	i := protocol.TermInfo{
 		TermID: t.ID(), SessionID: t.session.id, StreamID: t.stream, Pid: t.pid, State: state, Cols: t.cols, Rows: t.rows, Command: t.text,
 		Viewers: len(t.viewers), StartedAt: t.startedAt, OutputBytes: t.journal.Size(),
+		RecordingID: t.recorder.id(),
 	}
 	if i.Command == "" {
 		i.Command = t.session.terms.shell

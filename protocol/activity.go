@@ -23,6 +23,8 @@ type ExecEntry struct {
 	QueuedAt  time.Time  `json:"queued_at"`
 	StartedAt *time.Time `json:"started_at,omitzero"`
 	Exit      *ExecExit  `json:"exit,omitzero"`
+
+	RecordingID string `json:"recording_id,omitzero"`
 }
 
 // Execs is what exec.list answers, oldest first.

@@ -37,6 +37,7 @@ const (
 	ShuttingDown       Code = "SHUTTING_DOWN"
 	InternalError      Code = "INTERNAL_ERROR"
 	ShareNotFound      Code = "SHARE_NOT_FOUND"
+	RecordingNotFound  Code = "RECORDING_NOT_FOUND"
 )
 
 // codes is every Code with what it tells a client, in the order of §10.
@@ -71,6 +72,7 @@ var codes = []struct {
 	{ShuttingDown, "The server is ending and takes nothing new."},
 	{InternalError, "A fault of the server; its log holds the cause."},
 	{ShareNotFound, "No such share link, or it is another principal's, or it was revoked or has expired."},
+	{RecordingNotFound, "No such recording, or it is another principal's, or it was removed."},
 }
 
 // Error is a failure as a client may see it. What caused it stays behind, for errors.Is and the log.

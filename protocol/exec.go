@@ -18,6 +18,7 @@ type ExecRun struct {
 	YieldMS          *float64 `json:"yield_ms,omitzero"`
 	InteractiveStdin bool     `json:"-"`
 	OnSlow           string   `json:"-"`
+	Record           bool     `json:"record,omitzero"`
 }
 
 // Exec is q as the pool takes it.
@@ -41,6 +42,7 @@ type ExecStream struct {
 	YieldMS          *float64 `json:"-"`
 	InteractiveStdin bool     `json:"interactive_stdin,omitzero"`
 	OnSlow           string   `json:"on_slow,omitzero"`
+	Record           bool     `json:"record,omitzero"`
 }
 
 // Exec is q as the pool takes it.

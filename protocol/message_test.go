@@ -93,8 +93,9 @@ func TestGoldenAnswers(t *testing.T) {
 		StreamOpened{ExecID: "x-1", StreamID: "t-1"}, ExecCancelled{}, ProcessStarted{"p-1", 43, "t-2"},
 		Processes{}, Processes{Processes: []ProcessInfo{process, gone}, Background: []int{9}},
 		Logs{}, Logs{StreamID: "t-2", Chunks: []Chunk{{5, "stdout", "é<&>", ""}}, NextOffset: 10, EOF: true, Gap: &GapRange{0, 5}},
-		TermOpened{"t-1", "s-1", "st-1", 7, 44}, TermAttached{"t-1", "st-1", 8, 4096, "view", 80, 24, "running"}, Terminals{}, Terminals{[]TermInfo{terminal, closed}},
+		TermOpened{"t-1", "s-1", "st-1", 7, 44, "r-1"}, TermAttached{"t-1", "st-1", 8, 4096, "view", 80, 24, "running", ""}, Terminals{}, Terminals{[]TermInfo{terminal, closed}},
 		TermSnapshot{"t-1", 80, 24, []string{"$ vim", ""}, Cursor{5, 1, true}, true, "vim", 4096, "running"},
+		Recordings{}, Recordings{[]Recording{{RecordingID: "r-1", SessionID: "s-1", TermID: "t-1", Owner: "me", State: "recording", Cols: 80, Rows: 24, StartedAt: at}}},
 		WaitResult{Met: true, Match: "ready"}, Pong{12, "1.0", at, "e-1"},
 		Stats{ByState: map[string]int{"RUNNING": 1, "IDLE": 2}}, Capabilities{Limits: map[string]float64{"max_sessions": 256}},
 	}

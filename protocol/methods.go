@@ -111,6 +111,11 @@ var methods = []Method{
 		SessionNotFound, SessionLost),
 	method[ShareRef, None]("share.revoke", "Ends a link; who uses it is disconnected.",
 		ShareNotFound, SessionLost),
+	method[RecordingList, Recordings]("recording.list", "Lists the principal's latest 1,000 recordings, oldest first: those that are being made, and ended ones as long as they are kept."),
+	method[RecordingRef, Recording]("recording.info", "Tells all about a recording.",
+		RecordingNotFound),
+	method[RecordingRef, None]("recording.delete", "Removes a recording; one that is being made ends with that. What the server's policy demanded, only an admin may remove.",
+		RecordingNotFound),
 
 	method[StreamAck, None]("stream.ack", "Says how far this client has got with a stream that it opened or attached with `window_bytes`: more may be sent. Only forward; for any other stream it is nothing."),
 

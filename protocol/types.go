@@ -70,6 +70,7 @@ type SessionCreate struct {
 	Limits       *Limits           `json:"limits,omitzero"`
 	Labels       map[string]string `json:"labels,omitzero"`
 	IfExists     string            `json:"if_exists,omitzero"` // error | return
+	Record       string            `json:"record,omitzero"`    // off | terminals | execs | all
 	RequestKey   string            `json:"request_key,omitzero"`
 }
 
@@ -85,6 +86,7 @@ type Session struct {
 	Pid        int               `json:"pid,omitzero"`
 	Limits     Limits            `json:"limits"`
 	Labels     map[string]string `json:"labels,omitzero"`
+	Record     string            `json:"record"` // off | terminals | execs | all
 }
 
 // CurrentExec is the command a RUNNING session runs.
@@ -104,6 +106,7 @@ type SessionInfo struct {
 	QueueLength  int          `json:"queue_length"`
 	Processes    int          `json:"processes"`
 	Terminals    int          `json:"terminals"`
+	Recording    int          `json:"recording"`
 	Unmanaged    []int        `json:"background,omitzero"` // pids that earlier commands left running
 	Owner        string       `json:"owner,omitzero"`
 	MemoryBytes  int64        `json:"memory_bytes,omitzero"`
@@ -190,6 +193,7 @@ type Exec struct {
 	YieldMS          *float64 `json:"yield_ms,omitzero"`
 	InteractiveStdin bool     `json:"interactive_stdin,omitzero"` // exec.stream only
 	OnSlow           string   `json:"on_slow,omitzero"`           // exec.stream only: block | skip
+	Record           bool     `json:"record,omitzero"`
 }
 
 // Omitted says where bytes of one stream were left out of the returned text.
@@ -259,6 +263,8 @@ type StreamOpened struct {
 	StreamID  string `json:"stream_id"`
 	StreamNo  uint64 `json:"stream_no,omitzero"` // on connections with binary frames only
 	Offset    int64  `json:"offset"`
+
+	RecordingID string `json:"recording_id,omitzero"`
 }
 
 // ExecWait is the params of exec.wait.
@@ -457,6 +463,7 @@ type TermOpen struct {
 	OnSlow     string `json:"on_slow,omitzero"`
 
 	WindowBytes int64 `json:"window_bytes,omitzero"`
+	Record      bool  `json:"record,omitzero"`
 }
 
 // TermOpened is what term.open answers.
@@ -466,6 +473,8 @@ type TermOpened struct {
 	StreamID  string `json:"stream_id"`
 	StreamNo  uint64 `json:"stream_no,omitzero"`
 	Pid       int    `json:"pid"`
+
+	RecordingID string `json:"recording_id,omitzero"`
 }
 
 // TermRef is the params of what needs a terminal and nothing else.
@@ -514,6 +523,8 @@ type TermAttached struct {
 	Cols     int    `json:"cols"`
 	Rows     int    `json:"rows"`
 	State    string `json:"state"`
+
+	RecordingID string `json:"recording_id,omitzero"`
 }
 
 // TermInfo is a terminal: term.close answers it, term.list lists it, term.opened and term.exit carry it.
@@ -532,6 +543,7 @@ type TermInfo struct {
 	StartedAt   time.Time  `json:"started_at"`
 	EndedAt     *time.Time `json:"ended_at,omitzero"`
 	OutputBytes int64      `json:"output_bytes"`
+	RecordingID string     `json:"recording_id,omitzero"`
 }
 
 // Terminals is what term.list answers; the list is never null.
@@ -691,4 +703,5 @@ type Capabilities struct {
 	NoNewPrivs  bool     `json:"no_new_privs,omitzero"`
 	AllowWrite  []string `json:"allow_write,omitempty"`
 	Sandbox     string   `json:"sandbox,omitzero"`
+	Record      string   `json:"record,omitzero"`
 }

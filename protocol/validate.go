@@ -46,7 +46,17 @@ var enums = map[string][]string{
 	"SessionState.to":    sessionStates,
 	"reason": {string(ReasonClient), string(ReasonIdle), string(ReasonExpired), string(ReasonShellExited), string(ReasonShellFailed),
 		string(ReasonDisconnect), string(ReasonShutdown), string(ReasonLimit)},
+
+	"SessionCreate.record": recordWords,
+	"Session.record":       recordWords,
+	"SessionInfo.record":   recordWords,
+	"Capabilities.record":  recordWords,
+	"Recording.state":      {"recording", "ended"},
+	"Recording.reason":     {"exit", "full", "no_room", "failed", "deleted", "lost"},
 }
+
+// recordWords say what is recorded.
+var recordWords = []string{"off", "terminals", "execs", "all"}
 
 var sessionStates = []string{"CREATING", "IDLE", "RUNNING", "TERMINATED"}
 
@@ -89,6 +99,7 @@ func (q *SessionCreate) Validate() *Error {
 		q.Limits.validate(),
 		validLabels(q.Labels),
 		oneOf("if_exists", q.IfExists),
+		oneOf("SessionCreate.record", q.Record),
 		validKey(q.RequestKey),
 	)
 }

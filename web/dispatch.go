@@ -68,9 +68,12 @@ var handlers = map[string]handler{
 	"term.list":     reads(termList),
 	"term.snapshot": reads(termSnapshot),
 
-	"share.create": changes(shareCreate),
-	"share.list":   reads(shareList),
-	"share.revoke": changes(shareRevoke),
+	"share.create":     changes(shareCreate),
+	"share.list":       reads(shareList),
+	"share.revoke":     changes(shareRevoke),
+	"recording.list":   reads(recordingList),
+	"recording.info":   reads(recordingInfo),
+	"recording.delete": changes(recordingDelete),
 
 	"stream.ack": reads(streamAck),
 

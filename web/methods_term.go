@@ -16,7 +16,7 @@ func termOpen(k *call, q *protocol.TermOpen) (any, error) {
 		defer c.mu.Unlock()
 		return c.followLocked(k, termSource(t), 0, q.OnSlow != "skip", func(sub *subscription) any {
 			sub.view, sub.credit = t.View(true, q.Cols, q.Rows), newCredit(q.WindowBytes, 0)
-			return &protocol.TermOpened{TermID: t.ID(), SessionID: s.ID(), StreamID: t.StreamID(), StreamNo: c.number(sub), Pid: t.Info().Pid}
+			return &protocol.TermOpened{TermID: t.ID(), SessionID: s.ID(), StreamID: t.StreamID(), StreamNo: c.number(sub), Pid: t.Info().Pid, RecordingID: t.RecordingID()}
 		})
 	})
 }
@@ -105,6 +105,7 @@ func termAttach(k *call, q *protocol.TermAttach) (any, error) {
 		info := t.Info()
 		a := &protocol.TermAttached{
 			TermID: t.ID(), StreamID: t.StreamID(), StreamNo: c.number(sub), Offset: offset, Mode: "view", Cols: info.Cols, Rows: info.Rows, State: info.State,
+			RecordingID: info.RecordingID,
 		}
 		if control {
 			a.Mode = "control"

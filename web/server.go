@@ -111,6 +111,7 @@ func New(cfg Config, p *pool.Pool, m *metrics.Metrics, g prometheus.Gatherer, lo
 	scrape := metrics.Handler(g)
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/ws", s.serveWebSocket)
+	mux.HandleFunc("GET /v1/recordings/{id}", s.serveRecording)
 	mux.HandleFunc("GET /v1/schema", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/schema+json")
 		w.Write(protocol.Schema())

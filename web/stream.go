@@ -24,13 +24,14 @@ type source struct {
 	done                  <-chan struct{}      // closed when the command has ended
 	endOffset             func() int64         // after done: where its own output ends; what comes later is from what it left behind
 	exit                  func() (string, any) // after done: the last event
+	recording             string               // of an exec; "" where none is made
 }
 
 func execSource(e *pool.Exec) source {
 	return source{
 		stream: e.StreamID(), exec: e.ID(), session: e.Session().ID(), output: "exec.output",
 		journal: e.Journal(), done: e.Done(), endOffset: e.EndOffset,
-		exit: func() (string, any) { x := e.Exit(); return "exec.exit", &x },
+		exit: func() (string, any) { x := e.Exit(); return "exec.exit", &x }, recording: e.RecordingID(),
 	}
 }
 
@@ -116,7 +117,7 @@ func (sub *subscription) stop() {
 func (c *conn) subscribeLocked(k *call, src source, offset int64, onSlow string) (any, error) {
 	block := onSlow != "skip"
 	return c.followLocked(k, src, offset, block, func(sub *subscription) any {
-		return &protocol.StreamOpened{ExecID: src.exec, ProcessID: src.process, StreamID: src.stream, StreamNo: c.number(sub), Offset: offset}
+		return &protocol.StreamOpened{ExecID: src.exec, ProcessID: src.process, StreamID: src.stream, StreamNo: c.number(sub), Offset: offset, RecordingID: src.recording}
 	})
 }
 

@@ -30,6 +30,7 @@ func newTerm() *cobra.Command {
 		session, cwd string
 		env          []string
 		keys         string
+		record       bool
 	)
 	cmd := &cobra.Command{
 		Use:   "term [flags] [-- COMMAND…]",
@@ -52,7 +53,7 @@ trl attach comes back.`,
 				return err
 			}
 			f := runFlags{target: t, cwd: cwd, env: env, session: session}
-			q := protocol.TermOpen{Cols: cols, Rows: rows, WorkingDir: cwd}
+			q := protocol.TermOpen{Cols: cols, Rows: rows, WorkingDir: cwd, Record: record}
 			if len(args) > 0 {
 				x, err := f.request(args)
 				if err != nil {
@@ -88,6 +89,7 @@ trl attach comes back.`,
 	cmd.Flags().StringVarP(&session, "session", "s", "", "open it in this session (`name` or id)")
 	cmd.Flags().StringVar(&cwd, "cwd", "", "start in this `directory` of the gateway's machine")
 	cmd.Flags().StringArrayVarP(&env, "env", "e", nil, "set a variable for this terminal (`K=V`; K alone: as it is here; repeatable)")
+	cmd.Flags().BoolVar(&record, "record", false, "record it (see `trl recordings`)")
 	cmd.Flags().StringVar(&keys, "detach-keys", defaultDetach, detachHelp)
 	_ = cmd.RegisterFlagCompletionFunc("session", completeSessions(t))
 	return cmd
@@ -183,8 +185,8 @@ func lostInRaw(why error) {
 }
 
 // raw makes our terminal pass every key on, and returns what puts it back.
-func raw() (restore func(), err error) {
-	before, err := unix.IoctlGetTermios(0, unix.TCGETS)
+func raw(fd int) (restore func(), err error) {
+	before, err := unix.IoctlGetTermios(fd, unix.TCGETS)
 	if err != nil {
 		return nil, fmt.Errorf("terminal: %w", err)
 	}
@@ -194,10 +196,10 @@ func raw() (restore func(), err error) {
 	mode.Lflag &^= unix.ECHO | unix.ECHONL | unix.ICANON | unix.ISIG | unix.IEXTEN
 	mode.Cflag = mode.Cflag&^(unix.CSIZE|unix.PARENB) | unix.CS8
 	mode.Cc[unix.VMIN], mode.Cc[unix.VTIME] = 1, 0
-	if err := unix.IoctlSetTermios(0, unix.TCSETS, &mode); err != nil {
+	if err := unix.IoctlSetTermios(fd, unix.TCSETS, &mode); err != nil {
 		return nil, fmt.Errorf("terminal: %w", err)
 	}
-	return func() { _ = unix.IoctlSetTermios(0, unix.TCSETSW, before) }, nil
+	return func() { _ = unix.IoctlSetTermios(fd, unix.TCSETSW, before) }, nil
 }
 
 // neutral takes back what programs switch on and a terminal that they no longer run in must not have: mouse reports,
@@ -207,7 +209,7 @@ const neutral = "\x1b[?9l\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1004l\x1b[?1006l
 // sit is our time at a terminal: until it ends, the detach keys, or a signal. On each way out our own terminal is as it was.
 func sit(ctx context.Context, t *client.Terminal, control bool, detach []byte) (err error) {
 	defer t.Close()
-	restore, err := raw()
+	restore, err := raw(0)
 	if err != nil {
 		return err
 	}

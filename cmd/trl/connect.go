@@ -164,6 +164,7 @@ func hint(err error) error {
 		protocol.ProcessNotFound:    "see `trl ps SESSION`",
 		protocol.TermNotFound:       "it has ended too long ago (see --retention), or was never yours",
 		protocol.ShareNotFound:      "see `trl shares SESSION`",
+		protocol.RecordingNotFound:  "see `trl recordings`; old ones are removed (--record-keep, --record-total-bytes)",
 		protocol.WorkingDirNotFound: "the directory must exist where the gateway runs",
 		protocol.InvalidParams:      "see --help",
 		protocol.Forbidden:          "this token's role does not allow it",
@@ -244,6 +245,7 @@ const (
 	execID
 	processID
 	terminalID
+	recordingID
 )
 
 func kindOf(arg string) kind {
@@ -254,6 +256,8 @@ func kindOf(arg string) kind {
 		return processID
 	case isID(arg, "t-"):
 		return terminalID
+	case isID(arg, "r-"):
+		return recordingID
 	}
 	return sessionID
 }

@@ -103,6 +103,12 @@ func (s *settings) inSandbox() error {
 	if _, err := os.Stat(s.tokenFile); s.tokenFile != "" && err != nil { // it will be made
 		dirs = append(dirs, [2]string{"token-file", filepath.Dir(s.tokenFile)})
 	}
+	if s.given("record-dir") && s.pool.Record.Dir != "" { // the one that is not given is in the state dir
+		if err := os.MkdirAll(s.pool.Record.Dir, 0o700); err != nil {
+			return refuse(fmt.Errorf("directory for recordings: %w", err), "choose another --record-dir")
+		}
+		dirs = append(dirs, [2]string{"record-dir", s.pool.Record.Dir})
+	}
 	for _, dir := range s.write {
 		dirs = append(dirs, [2]string{"allow-write", dir})
 	}

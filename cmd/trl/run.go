@@ -25,6 +25,7 @@ type runFlags struct {
 	timeout time.Duration
 	cwd     string
 	env     []string
+	record  bool
 }
 
 func newRun() *cobra.Command {
@@ -57,6 +58,7 @@ Ctrl-C cancels the command and waits for its end; a second Ctrl-C does not wait.
 	cmd.Flags().DurationVar(&f.timeout, "timeout", 0, "end the command after so long")
 	cmd.Flags().StringVar(&f.cwd, "cwd", "", "run the command in this `directory` of the gateway's machine; the session stays where it is")
 	cmd.Flags().StringArrayVarP(&f.env, "env", "e", nil, "set a variable for this command (`K=V`; K alone: as it is here; repeatable)")
+	cmd.Flags().BoolVar(&f.record, "record", false, "record what it prints (see `trl recordings`)")
 	_ = cmd.RegisterFlagCompletionFunc("session", completeSessions(f.target))
 	return cmd
 }
@@ -137,7 +139,7 @@ func verdict(exit protocol.ExecExit) error {
 
 // request is what the flags and words ask for.
 func (f *runFlags) request(args []string) (protocol.Exec, error) {
-	q := protocol.Exec{Command: args[0], WorkingDir: f.cwd, InteractiveStdin: stdinWanted()}
+	q := protocol.Exec{Command: args[0], WorkingDir: f.cwd, InteractiveStdin: stdinWanted(), Record: f.record}
 	if len(args) > 1 {
 		words := make([]string, len(args))
 		for i, a := range args {

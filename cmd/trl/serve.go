@@ -175,6 +175,9 @@ func serve(s *settings, will *keeper.Will, stdout io.Writer, log zerolog.Logger)
 		processes = runtime.Local(host)
 	}
 
+	if err := s.recordable(kept == nil || kept.Generation() == 0, log); err != nil {
+		return err
+	}
 	cannot := processes.Unenforceable()
 	if err := s.enforceable(cannot); err != nil {
 		return err
@@ -192,6 +195,9 @@ func serve(s *settings, will *keeper.Will, stdout io.Writer, log zerolog.Logger)
 	}
 	if s.sandbox != "none" {
 		s.web.Capabilities.Sandbox = s.sandbox
+	}
+	if s.pool.Record.Dir != "" {
+		s.web.Capabilities.Record = s.pool.Record.Policy
 	}
 	gatherer := prometheus.Gatherer(registry)
 	if kept != nil {
@@ -321,6 +327,9 @@ func (s *settings) limits() map[string]float64 {
 		"default_timeout_s":          s.pool.DefaultTimeout.Seconds(),
 		"max_timeout_s":              s.pool.MaxTimeout.Seconds(),
 		"retention_s":                s.pool.Retention.Seconds(),
+		"record_max_bytes":           float64(s.pool.Record.MaxBytes),
+		"record_total_bytes":         float64(s.pool.Record.TotalBytes),
+		"record_keep_s":              s.pool.Record.Keep.Seconds(),
 	}
 	l := s.pool.Limits
 	for name, v := range map[string]float64{

@@ -84,6 +84,14 @@ func (s *settings) define(f *pflag.FlagSet) {
 	f.Var((*size)(&s.pool.Limits.FileSizeBytes), "limit-file-size", "`size` of a file that a session's processes write (100M); 0: no limit")
 	f.Int64Var(&s.pool.Limits.OpenFiles, "limit-open-files", 0, "open files of each process of a session; 0: no limit of its own")
 
+	r := &s.pool.Record
+	r.MaxBytes, r.TotalBytes = 64<<20, 1<<30
+	f.StringVar(&r.Policy, "record", "off", "record in every session: `off|terminals|execs|all`; sessions may ask for more")
+	f.StringVar(&r.Dir, "record-dir", "", "where recordings are (default recordings in the state dir)")
+	f.Var((*size)(&r.MaxBytes), "record-max-bytes", "a recording ends at this `size`; what it is of goes on")
+	f.Var((*size)(&r.TotalBytes), "record-total-bytes", "`size` of all recordings; the oldest make room. 0: nothing is recorded, whoever asks")
+	f.DurationVar(&r.Keep, "record-keep", 7*24*time.Hour, "how long an ended recording is kept; 0: as long as there is room")
+
 	f.StringVar(&s.isolation, "isolation", "auto", "how processes are contained: `auto|cgroup|pidns|none`")
 	f.StringVar(&s.require, "require-isolation", "none", "do not start with less than this `tier`: cgroup, pidns or none")
 	f.StringVar(&s.sessionAs, "session-user", "", "run sessions as this `user`: NAME, UID, UID:GID, or FROM-TO, of which each session gets one of its own (root only)")
@@ -220,6 +228,7 @@ func (s *settings) check(source func(flag string) string) error {
 		{"isolation", s.isolation, append([]string{"auto"}, runtime.TierNames...)},
 		{"require-isolation", s.require, runtime.TierNames},
 		{"sandbox", s.sandbox, []string{"none", "bwrap"}},
+		{"record", s.pool.Record.Policy, []string{"off", "terminals", "execs", "all"}},
 		{"log-format", s.logFormat, []string{"console", "json"}},
 		{"log-level", s.logLevel, []string{"debug", "info", "warn", "error"}},
 	} {
@@ -237,6 +246,7 @@ func (s *settings) check(source func(flag string) string) error {
 		{"ring-bytes", int64(s.pool.RingBytes), 64 << 10},
 		{"max-output-bytes", int64(s.pool.MaxOutput), 1 << 10},
 		{"max-frame-bytes", s.web.MaxFrame, 1 << 10},
+		{"record-max-bytes", s.pool.Record.MaxBytes, 64 << 10},
 	} {
 		if c.value < c.min {
 			return fault(c.flag, c.value, fmt.Sprintf("at least %d", c.min))
@@ -262,6 +272,7 @@ func (s *settings) check(source func(flag string) string) error {
 		{"default-timeout", s.pool.DefaultTimeout, 0},
 		{"max-timeout", s.pool.MaxTimeout, time.Second},
 		{"slow-client", s.web.SlowClient, time.Second},
+		{"record-keep", s.pool.Record.Keep, 0},
 	} {
 		if c.value < c.min {
 			return fault(c.flag, c.value, fmt.Sprintf("at least %s", c.min))
@@ -269,6 +280,9 @@ func (s *settings) check(source func(flag string) string) error {
 	}
 	if (s.web.TLSCert == "") != (s.web.TLSKey == "") {
 		return refuse(errors.New("half a TLS identity"), "give both --tls-cert and --tls-key")
+	}
+	if err := s.checkRecord(fault); err != nil {
+		return err
 	}
 	if err := s.checkUsers(fault); err != nil {
 		return err

@@ -23,8 +23,8 @@ import (
 // tokensNewVar tells a gateway that the keeper has just made its tokens.
 const tokensNewVar = "TRL_TOKENS_NEW"
 
-// giveGateway lets the gateway's user have what it needs of the state dir: to look into it and to read the tokens. It can
-// write nothing in there, since root reads and replaces files in it. What only a gateway knows otherwise, its address, is
+// giveGateway lets the gateway's user have what it needs of the state dir: to look into it and to read the tokens, and a
+// directory for recordings. It can write nothing else in there, since root reads and replaces files in it. What only a gateway knows otherwise, its address, is
 // written now: who comes before it serves waits. The result is the gateway's environment.
 func (s *settings) giveGateway(state *stateDir, sockets *web.Sockets, env []string) ([]string, error) {
 	uid, gid := int(s.gateway.UID), int(s.gateway.GID)
@@ -41,6 +41,11 @@ func (s *settings) giveGateway(state *stateDir, sockets *web.Sockets, env []stri
 		}
 		if made {
 			env = append(env[:len(env):len(env)], tokensNewVar+"=1")
+		}
+	}
+	if dir := s.pool.Record.Dir; dir != "" {
+		if err := errors.Join(os.MkdirAll(dir, 0o700), os.Lchown(dir, uid, gid)); err != nil {
+			return nil, fmt.Errorf("directory for recordings: %w", err)
 		}
 	}
 	if url := sockets.URL(s.web); url != "" {

@@ -21,7 +21,8 @@ type Command struct {
 // looks for the escape character and at little behind it, so that it can see every byte that a terminal prints. Fed by a
 // journal's Tap; asked by the terminal's owner.
 type Marks struct {
-	nonce string // set once
+	nonce string                       // set once
+	begin func(text string, end int64) // set once, by OnBegin; nil: nobody wants to know
 
 	mu    sync.Mutex
 	live  bool // guarded by mu; times are of now, and what ends is news
@@ -58,6 +59,9 @@ const (
 
 // NewMarks finds those of a nonce. Until Live, what it sees is history.
 func NewMarks(nonce string) *Marks { return &Marks{nonce: nonce} }
+
+// OnBegin sets what is called, within Write, for each command that begins: its text and where its output does. Before use.
+func (m *Marks) OnBegin(f func(text string, end int64)) { m.begin = f }
 
 // Live says that what comes from here on happens now.
 func (m *Marks) Live() {
@@ -188,6 +192,9 @@ func (m *Marks) mark(end int64) {
 	}
 	switch fields[1] {
 	case "C":
+		if m.begin != nil {
+			m.begin(m.text, end)
+		}
 		m.begun, m.text, m.since = &Command{Text: m.text, Offset: end, Duration: -1}, "", time.Time{}
 		if m.live {
 			m.since = time.Now()

@@ -1,0 +1,212 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/rs/zerolog"
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"trl/client"
+	"trl/protocol"
+)
+
+// recordingsDir is where recordings are, in the state dir.
+const recordingsDir = "recordings"
+
+// checkRecord finds out where recordings go.
+func (s *settings) checkRecord(fault func(flag string, value any, want string) error) (err error) {
+	r := &s.pool.Record
+	if r.TotalBytes == 0 {
+		if r.Policy != "off" {
+			return fault("record", r.Policy, "room for them: --record-total-bytes is 0")
+		}
+		r.Dir = ""
+		return nil
+	}
+	if r.TotalBytes < r.MaxBytes {
+		return fault("record-total-bytes", r.TotalBytes, "0, or at least --record-max-bytes")
+	}
+	if r.Dir == "" {
+		r.Dir = filepath.Join(s.stateDir, recordingsDir)
+	}
+	r.Dir, err = filepath.Abs(r.Dir)
+	return err
+}
+
+// recordable refuses to start where the policy's recordings could not be written: sessions that are not recorded are not what
+// was asked for. A gateway that comes back to its sessions says so and serves.
+func (s *settings) recordable(first bool, log zerolog.Logger) error {
+	r := s.pool.Record
+	if r.Policy == "off" {
+		return nil
+	}
+	err := os.MkdirAll(r.Dir, 0o700)
+	if err == nil {
+		err = unix.Access(r.Dir, unix.W_OK|unix.X_OK)
+	}
+	switch {
+	case err == nil:
+		return nil
+	case first:
+		return refuse(fmt.Errorf("directory for recordings %s: %w", r.Dir, err), "choose another --record-dir, or leave --record out")
+	}
+	log.Error().Err(err).Msg("nothing can be recorded")
+	return nil
+}
+
+func newRecordings() *cobra.Command {
+	var (
+		t *target
+		q protocol.RecordingList
+	)
+	cmd := &cobra.Command{
+		Use:   "recordings [SESSION]",
+		Short: "List recordings, download and remove them",
+		Long: `List your recordings, or those of a session (its name while it lives, its id also afterwards).
+
+Terminals and commands are recorded where the server's policy says so (trl serve --record), where a session was created so, and
+with trl term --record and trl run --record. What is typed is not recorded, what is printed is.`,
+		Example: `  trl recordings
+  trl recordings get RECORDING -o work.cast
+  trl play RECORDING`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return oneArg(cmd, args)
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ctx := cmd.Context()
+			c, err := t.dial(ctx, nil)
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			if len(args) == 1 {
+				q.SessionID = args[0]
+				if ref := sessionRef(args[0]); ref.SessionID == "" {
+					var info protocol.SessionInfo
+					if err := c.Call(ctx, "session.info", ref, &info); err != nil {
+						return hint(err)
+					}
+					q.SessionID = info.SessionID
+				}
+			}
+			var raw jsontext.Value
+			if err := c.Call(ctx, "recording.list", q, &raw); err != nil {
+				return hint(err)
+			}
+			if t.json {
+				return printJSON(cmd.OutOrStdout(), raw)
+			}
+			var all protocol.Recordings
+			if err := json.Unmarshal(raw, &all); err != nil {
+				return err
+			}
+			var rows [][]string
+			for _, r := range all.Recordings {
+				what := "terminal"
+				if r.ExecID != "" {
+					what = "command"
+				}
+				state := r.State
+				if r.Reason != "" && r.Reason != "exit" {
+					state += ": " + r.Reason
+				}
+				length := (time.Duration(r.DurationMS) * time.Millisecond).Round(100 * time.Millisecond)
+				rows = append(rows, []string{r.RecordingID, dash(r.Session), what, state, ago(r.StartedAt), length.String(), bytesOf(r.SizeBytes), dash(brief(r.Command, 40))})
+			}
+			return printTable(cmd.OutOrStdout(), []string{"RECORDING", "SESSION", "OF", "STATE", "AGE", "LENGTH", "SIZE", "COMMAND"}, rows)
+		},
+	}
+	t = connection(cmd)
+	cmd.Flags().BoolVar(&q.All, "all", false, "everybody's (admins)")
+	cmd.ValidArgsFunction = completeSessions(t)
+	cmd.AddCommand(newRecordingGet(), newRecordingRemove())
+	return cmd
+}
+
+// bytesOf is a size for people.
+func bytesOf(n int64) string {
+	switch {
+	case n < 1<<10:
+		return fmt.Sprintf("%dB", n)
+	case n < 1<<20:
+		return fmt.Sprintf("%.1fK", float64(n)/(1<<10))
+	}
+	return fmt.Sprintf("%.1fM", float64(n)/(1<<20))
+}
+
+func newRecordingGet() *cobra.Command {
+	var (
+		t         *target
+		format, o string
+	)
+	cmd := &cobra.Command{
+		Use:   "get RECORDING",
+		Short: "Download a recording",
+		Long:  `Download a recording, an asciicast, to stdout or into a file; also while it is being made: as much as there is.`,
+		Args:  oneArg,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if format != "v3" && format != "v2" {
+				return refuse(fmt.Errorf("--format %q", format), "want v3 or v2")
+			}
+			from, err := t.download(cmd, args[0], format == "v2")
+			if err != nil {
+				return err
+			}
+			defer from.Close()
+			if o == "" {
+				_, err = io.Copy(cmd.OutOrStdout(), from)
+				return err
+			}
+			to, err := os.OpenFile(o, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+			if err != nil {
+				return refuse(err, "choose another -o")
+			}
+			_, err = io.Copy(to, from)
+			return errors.Join(err, to.Close())
+		},
+	}
+	t = connection(cmd)
+	cmd.Flags().StringVar(&format, "format", "v3", "asciicast `v3|v2`")
+	cmd.Flags().StringVarP(&o, "output", "o", "", "write it into this `file`, which must not be there")
+	return cmd
+}
+
+// download opens a recording of the gateway's.
+func (t *target) download(cmd *cobra.Command, id string, v2 bool) (io.ReadCloser, error) {
+	c, err := t.dial(cmd.Context(), nil)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	from, err := c.Recording(cmd.Context(), id, v2)
+	if errors.Is(err, client.ErrNoHTTP) {
+		return nil, refuse(err, "use --url and --token")
+	}
+	return from, hint(err)
+}
+
+func newRecordingRemove() *cobra.Command {
+	var t *target
+	cmd := &cobra.Command{
+		Use:   "rm RECORDING",
+		Short: "Remove a recording",
+		Long:  `Remove a recording. One that is being made ends with that; what it is of goes on. What the server's policy demands only an admin removes.`,
+		Args:  oneArg,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return t.call(cmd.Context(), "recording.delete", protocol.RecordingRef{RecordingID: args[0]}, nil)
+		},
+	}
+	t = connection(cmd)
+	return cmd
+}

@@ -1,0 +1,147 @@
+package acceptance
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+)
+
+// rTape downloads a recording and returns what is in it by code: outputs joined, the rest one a line.
+func rTape(t *testing.T, g *server, id string) map[string]string {
+	t.Helper()
+	tape := map[string]string{}
+	lines := bufio.NewScanner(strings.NewReader(g.get(t, "/v1/recordings/"+id)))
+	lines.Buffer(nil, 1<<20)
+	for n := 0; lines.Scan(); n++ {
+		if n == 0 || strings.HasPrefix(lines.Text(), "#") {
+			continue
+		}
+		var e [3]any
+		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
+			t.Fatalf("line %d: %q: %v", n+1, lines.Text(), err)
+		}
+		code, data := e[1].(string), e[2].(string)
+		if code != "o" {
+			data += "\n"
+		}
+		tape[code] += data
+	}
+	return tape
+}
+
+func rEnded(t *testing.T, c *client, id string) (info object) {
+	t.Helper()
+	eventually(t, "the recording has ended", func() bool {
+		info = c.call("recording.info", object{"recording_id": id})
+		return info.str("state") == "ended"
+	})
+	return info
+}
+
+// TestRecordingSurvives: the gateway is killed again and again, and upgraded, under a terminal and a command that print and
+// are recorded. Each goes on in the same file, with every byte once.
+func TestRecordingSurvives(t *testing.T) {
+	g := gateway(t, "--record", "all")
+	c := g.dial(t)
+	session := c.session(object{"shell": "/bin/bash"})
+	w := sWorld{g: g}
+	term := c.call("term.open", object{"session_id": session, "cols": 80, "rows": 24, "on_slow": "skip", "command": "echo ŝtarto; " + counting("t", w.path("enough"))})
+	exec := c.stream(session, counting("x", w.path("enough")), object{"on_slow": "skip"})
+	if term.str("recording_id") == "" || exec.str("recording_id") == "" {
+		t.Fatalf("not recorded: %v, %v", term, exec)
+	}
+	for range pick(4, 20) {
+		b := g.dial(t)
+		had := b.call("recording.info", object{"recording_id": exec.str("recording_id")}).num("output_bytes")
+		eventually(t, "more is recorded", func() bool {
+			return b.call("recording.info", object{"recording_id": exec.str("recording_id")}).num("output_bytes") > had
+		})
+		sKill(t, g)
+	}
+	a := g.dial(t)
+	a.call("term.resize", object{"term_id": term.str("term_id"), "cols": 90, "rows": 30})
+	if n := a.info(session).num("recording"); n != 2 {
+		t.Errorf("%d recordings are being made", n)
+	}
+	if err := os.WriteFile(w.path("enough"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for kind, id := range map[string]string{"t": term.str("recording_id"), "x": exec.str("recording_id")} {
+		info := rEnded(t, a, id)
+		if info.str("reason") != "exit" || info.num("exit_code") != 7 || info.num("size_bytes") == 0 {
+			t.Errorf("%s: %v", kind, info)
+		}
+		tape := rTape(t, g, id)
+		text := tape["o"]
+		if kind == "t" {
+			var ok bool
+			if text, ok = strings.CutPrefix(text, "ŝtarto\r\n"); !ok || !strings.HasSuffix(tape["r"], "90x30\n") {
+				t.Errorf("begins with %q; sizes %q", brief(text), tape["r"])
+			}
+		}
+		n := counter{prefix: kind}
+		if err := n.take(strings.ReplaceAll(text, "\r\n", "\n")); err != nil || n.part != "" || n.next == 0 {
+			t.Errorf("%s: after %d lines: %v", kind, n.next, err)
+		}
+		if tape["m"] != "" || tape["x"] != "7\n" {
+			t.Errorf("%s: marks %q, exit %q", kind, tape["m"], tape["x"])
+		}
+	}
+}
+
+// TestDeletedStaysDeleted: what somebody deleted while it was being made no later gateway begins anew.
+func TestDeletedStaysDeleted(t *testing.T) {
+	g := gateway(t)
+	c := g.dial(t)
+	session := c.session()
+	term := c.call("term.open", object{"session_id": session, "cols": 80, "rows": 24, "command": "echo here; exec cat", "record": true})
+	id := term.str("recording_id")
+	eventually(t, "something is recorded", func() bool { return rTapeIfAny(g, t, id)["o"] != "" })
+	c.call("recording.delete", object{"recording_id": id})
+	sKill(t, g)
+	a := g.dial(t)
+	if n := a.info(session).num("recording"); n != 0 {
+		t.Errorf("%d recordings are being made", n)
+	}
+	if list := a.call("recording.list", object{})["recordings"].([]any); len(list) != 0 {
+		t.Errorf("%v", list)
+	}
+}
+
+func rTapeIfAny(g *server, t *testing.T, id string) map[string]string {
+	c := g.dial(t)
+	defer c.close()
+	if c.call("recording.info", object{"recording_id": id}).num("size_bytes") == 0 {
+		return nil
+	}
+	return rTape(t, g, id)
+}
+
+// TestRecordingOfAFlood: a command at full speed is not slowed down by its recording, which has every byte or says which not.
+func TestRecordingOfAFlood(t *testing.T) {
+	g := gateway(t)
+	c := g.dial(t)
+	session := c.session()
+	const lines = 400_000
+	r := c.run(session, fmt.Sprintf("seq %d", lines), object{"record": true, "max_output_bytes": 0})
+	if r.num("exit_code") != 0 {
+		t.Fatal(r)
+	}
+	list := c.call("recording.list", object{"session_id": session})["recordings"].([]any)
+	info := rEnded(t, c, object(list[0].(map[string]any)).str("recording_id"))
+	tape := rTape(t, g, info.str("recording_id"))
+	missing := 0
+	for line := range strings.Lines(tape["m"]) {
+		var n int
+		if _, err := fmt.Sscanf(line, "trl: %d bytes of output are missing here", &n); err != nil {
+			t.Errorf("mark %q", line)
+		}
+		missing += n
+	}
+	if got := len(strings.ReplaceAll(tape["o"], "\r\n", "\n")) + missing; got != r.num("stdout_bytes") {
+		t.Errorf("%d bytes recorded or told as missing (%d), %d printed", got, missing, r.num("stdout_bytes"))
+	}
+}

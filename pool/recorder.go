@@ -1,0 +1,332 @@
+package pool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"time"
+
+	"trl/metrics"
+	"trl/protocol"
+	"trl/runtime/cast"
+	"trl/runtime/journal"
+	"trl/runtime/screen"
+)
+
+const (
+	// recordPiece is how much output is read at a time. As a JSON string a byte is at most six.
+	recordPiece = 16 << 10
+	// recordBatch is how much is written at a time at most, and a piece: a recording never exceeds its bound by more.
+	recordBatch = 64 << 10
+	// recordPause lets output come together before it is written: a program that prints a line each millisecond does not
+	// cost a write each. Nobody sees a tenth of a second.
+	recordPause = 100 * time.Millisecond
+	// maxLabel bounds a mark's label: a command that somebody typed.
+	maxLabel = 4 << 10
+)
+
+// recorder follows one stream into a file. It is a reader like any other and never one that the writer waits for: what it
+// cannot take in time it misses, and says so in the file. It has one goroutine, run, which ends when the stream has, or by
+// stop; recordings.tasks waits for it.
+type recorder struct {
+	r       *recordings
+	rec     *recording
+	reader  *journal.Reader
+	marks   *screen.Marks // of a terminal's shell; nil for an exec
+	began   []begunMark   // owned by run: what marks found in what it was given last
+	file    *cast.File    // owned by run
+	base    time.Time     // when it began; owned by run
+	subject subject
+
+	ctx    context.Context // ends when nothing more will come: by end or stop
+	cancel context.CancelFunc
+	done   chan struct{} // closed when run has ended
+
+	once    sync.Once
+	stopped bool  // set before ctx ends: it is not wanted any more
+	to      int64 // set before ctx ends: where the stream ends for us
+	status  *int  // set before ctx ends; nil: not known
+}
+
+type begunMark struct {
+	at   int64
+	text string
+}
+
+// subject is what is recorded.
+type subject struct {
+	notes
+	journal *journal.Journal
+	header  cast.Header
+	nonce   string                  // of a terminal's marks
+	size    func() (cols, rows int) // a terminal's; nil for an exec
+
+	unwanted func() // somebody deleted it: no later gateway shall begin it anew
+}
+
+// follow begins a recording, or goes on with the one of that id. It does not wait: its file is run's.
+func (r *recordings) follow(s subject) *recorder {
+	c := &recorder{r: r, subject: s, done: make(chan struct{})}
+	c.ctx, c.cancel = context.WithCancel(context.Background())
+	if s.size != nil {
+		c.marks = screen.NewMarks(s.nonce)
+		c.marks.OnBegin(func(text string, at int64) { c.began = append(c.began, begunMark{at, text}) })
+	}
+	r.mu.Lock()
+	rec := r.all[s.ID]
+	if rec == nil {
+		s.Began = time.Now()
+		s.header.Timestamp = s.Began.Unix()
+		rec = &recording{notes: s.notes, header: s.header}
+		r.all[s.ID] = rec
+	}
+	c.rec = rec
+	from := rec.place.Offset
+	rec.recorder = c
+	r.mu.Unlock()
+	if c.marks != nil {
+		c.marks.Skip(from)
+	}
+	var err error
+	if c.reader, err = s.journal.Attach(min(from, s.journal.Size()), journal.Options{Max: recordPiece}); err != nil {
+		panic(err) // nobody writes less than was written
+	}
+	r.tasks.Add(1)
+	go c.run()
+	return c
+}
+
+// end says where the stream ends and how. What is there until then is still recorded. Nil is nobody recording. Idempotent.
+func (c *recorder) end(to int64, status *int) {
+	if c == nil {
+		return
+	}
+	c.once.Do(func() {
+		c.to, c.status = to, status
+		c.cancel()
+	})
+}
+
+// stop ends the recording before its stream.
+func (c *recorder) stop() {
+	c.once.Do(func() {
+		c.stopped = true
+		c.cancel()
+	})
+}
+
+// id is that of a recording that is being made, else "".
+func (c *recorder) id() string {
+	if c == nil {
+		return ""
+	}
+	select {
+	case <-c.done:
+		return ""
+	default:
+		return c.rec.ID
+	}
+}
+
+func (c *recorder) run() {
+	defer c.r.tasks.Done()
+	defer close(c.done)
+	defer c.cancel()
+	defer c.reader.Close()
+	place, err := c.record()
+	size := c.rec.size // nobody else writes it while we do
+	if c.file != nil {
+		size = c.file.Size()
+		if e := c.file.Close(); err == nil {
+			err = e
+		}
+	}
+	if place.End == metrics.RecordingFailed {
+		c.r.log.Error().Err(err).Str("session", c.rec.SessionID).Str("recording", c.rec.ID).Str("of", c.rec.Member).Msg("recording ended; what it was of goes on")
+	} else if place.End != metrics.RecordingExit {
+		c.r.log.Info().Str("session", c.rec.SessionID).Str("recording", c.rec.ID).Str("of", c.rec.Member).Str("reason", place.End).Msg("recording ended before its stream")
+	}
+	c.rec.grow(c.r, place, size)
+	c.r.metrics.RecordingsEnded.WithLabelValues(place.End).Inc()
+	switch {
+	case place.End == metrics.RecordingFailed && size == 0: // there is no file, and nothing to list
+		c.r.remove(c.rec)
+	case place.End == metrics.RecordingDeleted:
+		c.subject.unwanted()
+	}
+}
+
+// record is the recording's life. The place says why it ended.
+func (c *recorder) record() (place cast.Place, err error) {
+	failed := func(err error) (cast.Place, error) {
+		p := c.rec.place
+		p.End = metrics.RecordingFailed
+		return p, err
+	}
+	if !c.r.room(diskBlock) {
+		return failed(errNoRoom)
+	}
+	if err := c.open(); err != nil {
+		return failed(err)
+	}
+	for {
+		over, err := c.batch()
+		if err != nil {
+			return failed(err)
+		}
+		at := cast.Place{Offset: c.reader.Offset() - int64(c.file.Begun())}
+		why := ""
+		switch size := c.file.Size() + int64(c.file.Waiting()); {
+		case c.ctx.Err() != nil && c.stopped:
+			why = metrics.RecordingDeleted
+		case size > c.r.config.MaxBytes:
+			why = metrics.RecordingFull
+		case !c.r.room(onDisk(size) - onDisk(c.file.Size())):
+			why = metrics.RecordingNoRoom
+		}
+		if why != "" {
+			c.file.Drop()
+			at = c.rec.place
+			c.file.Mark(c.now(), fmt.Sprintf("trl: the recording ends here (%s), what it is of goes on", why))
+			at.End = why
+		} else if over {
+			c.file.Flush(c.now())
+			at.Offset = c.to
+			if c.status != nil {
+				c.file.Exit(c.now(), *c.status)
+			}
+			at.End, at.Status = metrics.RecordingExit, c.status
+		}
+		was := c.file.Size()
+		at, err = c.file.Commit(at)
+		c.r.metrics.RecordingBytes.Add(float64(c.file.Size() - was))
+		if err != nil {
+			place, err := failed(err)
+			c.file.Mark(c.now(), "trl: the recording ends here, it could not be written")
+			if p, e := c.file.Commit(place); e == nil { // what was taken back may have made room enough
+				place = p
+			}
+			return place, err
+		}
+		if at.End != "" {
+			return at, nil
+		}
+		c.rec.grow(c.r, at, c.file.Size())
+	}
+}
+
+var errNoRoom = errors.New("no room for recordings: all of it is being written")
+
+// open makes the file, or opens what another gateway left of it.
+func (c *recorder) open() error {
+	path := c.r.path(c.rec.ID)
+	var err error
+	if c.rec.size > 0 {
+		if c.file, err = cast.Resume(path, c.rec.place, c.rec.size); err != nil {
+			return err
+		}
+		// The clock of the wall: another gateway's of the machine says nothing to us.
+		c.base = time.Now().Add(-max(time.Since(c.rec.Began), c.rec.place.At))
+		c.file.Newlines = c.marks == nil
+		if c.subject.size != nil {
+			cols, rows := c.subject.size() // it may have changed since
+			c.file.Resize(c.now(), cols, rows)
+		}
+		if missing := c.rec.place.Offset - c.reader.Offset(); missing > 0 {
+			c.file.Mark(c.now(), "trl: output is missing here, it is not known how much")
+		}
+		return nil
+	}
+	if err := os.MkdirAll(c.r.config.Dir, 0o700); err != nil {
+		return err
+	}
+	c.file, err = cast.Create(path, c.rec.header, c.rec.notes)
+	if err != nil {
+		return err
+	}
+	c.base = c.rec.Began
+	c.file.Newlines = c.marks == nil
+	c.rec.grow(c.r, cast.Place{}, c.file.Size())
+	return nil
+}
+
+func (c *recorder) now() time.Duration { return max(0, time.Since(c.base)) }
+
+// batch waits for something to write and takes what comes with it. over: nothing more will come.
+func (c *recorder) batch() (over bool, err error) {
+	ctx := c.ctx
+	for c.file.Waiting() < recordBatch {
+		piece, err := c.reader.Next(ctx)
+		switch {
+		case err == nil:
+			c.take(piece)
+			if ctx == c.ctx {
+				var cancel context.CancelFunc
+				ctx, cancel = context.WithTimeout(c.ctx, recordPause)
+				defer cancel()
+			}
+		case c.ctx.Err() != nil:
+			return c.rest(), nil
+		case errors.Is(err, io.EOF):
+			<-c.ctx.Done() // how it ended is told soon
+			return c.rest(), nil
+		case errors.Is(err, context.DeadlineExceeded):
+			return false, nil
+		default:
+			return false, err
+		}
+	}
+	return false, nil
+}
+
+// rest takes what is there, up to the end that was told.
+func (c *recorder) rest() (over bool) {
+	for !c.stopped && c.reader.Offset() < c.to {
+		if c.file.Waiting() >= recordBatch {
+			return false
+		}
+		piece, ok, err := c.reader.TryNext()
+		if !ok || err != nil {
+			break
+		}
+		c.take(piece)
+	}
+	return true
+}
+
+// take turns a piece of the stream into events.
+func (c *recorder) take(p journal.Chunk) {
+	now := c.now()
+	if p.Note != nil {
+		if e, ok := p.Note.(protocol.Event); ok {
+			if size, ok := e.Data.(*protocol.TermResized); ok {
+				c.file.Resize(now, size.Cols, size.Rows)
+			}
+		}
+		return
+	}
+	if p.Gap > 0 {
+		c.file.Mark(now, fmt.Sprintf("trl: %d bytes of output are missing here", p.Gap))
+		if c.marks != nil {
+			c.marks.Skip(p.Gap)
+		}
+	}
+	data, from := p.Data, p.Offset
+	if c.ctx.Err() != nil && !c.stopped && from+int64(len(data)) > c.to { // what a job printed after its exec
+		data = data[:max(0, c.to-from)]
+	}
+	if c.marks != nil {
+		c.began = c.began[:0]
+		c.marks.Write(data)
+		for _, m := range c.began {
+			n := max(0, min(m.at-from, int64(len(data))))
+			c.file.Output(now, false, data[:n])
+			c.file.Mark(now, m.text[:min(len(m.text), maxLabel)])
+			data, from = data[n:], from+n
+		}
+	}
+	c.file.Output(now, p.Stream == journal.Stderr, data)
+}

@@ -1,0 +1,404 @@
+package pool
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"trl/metrics"
+	"trl/protocol"
+	"trl/runtime/cast"
+)
+
+// RecordConfig says what is recorded and where. Without a Dir nothing is.
+type RecordConfig struct {
+	Policy     string        // off, terminals, execs or all: what is recorded whether anybody asks for it or not
+	Dir        string        // made when the first recording is
+	MaxBytes   int64         // of one; 64 MiB when 0
+	TotalBytes int64         // of all; 1 GiB when 0
+	Keep       time.Duration // of one that has ended; 0: as long as there is room
+}
+
+const (
+	// maxRecordings bounds the index in memory, and the time that a start takes to read it: some 0.3 s.
+	maxRecordings = 10_000
+	// listedRecordings bounds one answer.
+	listedRecordings = 1000
+	// diskBlock is what a file takes at least.
+	diskBlock = 4 << 10
+
+	castSuffix = ".cast"
+)
+
+// unfinished tells whether there is one of that id that lacks its end.
+func (r *recordings) unfinished(id string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	rec := r.all[id]
+	return rec != nil && rec.place.End == ""
+}
+
+// hasEnded tells whether there is one of that id that has its end.
+func (r *recordings) hasEnded(id string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	rec := r.all[id]
+	return rec != nil && rec.place.End != ""
+}
+
+// recorded is a set of what is recorded.
+type recorded uint8
+
+const (
+	recordTerminals recorded = 1 << iota
+	recordExecs
+)
+
+var recordedWords = []string{"off", "terminals", "execs", "all"} // by the set
+
+func parseRecorded(word string) recorded { return recorded(max(0, slices.Index(recordedWords, word))) }
+
+func (r recorded) String() string { return recordedWords[r] }
+
+// recordings is what has been recorded and what is being: the files of one directory, of which nobody else's are touched.
+type recordings struct {
+	config   RecordConfig
+	demanded recorded // by the policy
+	metrics  *metrics.Metrics
+	log      zerolog.Logger
+	loading  sync.Once
+
+	tasks sync.WaitGroup // recorders; Add only before Close waits: with a session that has not ended
+
+	mu    sync.Mutex
+	all   map[string]*recording // guarded by mu; by id
+	total int64                 // guarded by mu; bytes on disk
+}
+
+// recording is one of them.
+type recording struct {
+	notes
+	header cast.Header
+
+	// guarded by recordings.mu
+	place    cast.Place
+	size     int64
+	recorder *recorder // nil once it has ended
+}
+
+// notes is what a file says of itself, beside its header.
+type notes struct {
+	ID        string    `json:"id"`
+	Owner     string    `json:"owner"`
+	SessionID string    `json:"session_id"`
+	Session   string    `json:"session,omitzero"` // its name then
+	Member    string    `json:"member"`           // id of the terminal or exec
+	Demanded  bool      `json:"demanded,omitzero"`
+	Began     time.Time `json:"began"`
+}
+
+func newRecordings(c RecordConfig, m *metrics.Metrics, log zerolog.Logger) *recordings {
+	orElse(&c.MaxBytes, 64<<20)
+	orElse(&c.TotalBytes, 1<<30)
+	r := &recordings{config: c, metrics: m, log: log, all: map[string]*recording{}}
+	if c.Dir != "" {
+		r.demanded = parseRecorded(c.Policy)
+	}
+	return r
+}
+
+func errNoRecording() error {
+	return protocol.Errorf(protocol.RecordingNotFound, "no such recording")
+}
+
+// possible refuses a wish that cannot be fulfilled: not to be recorded is not what was asked for.
+func (r *recordings) possible(asked bool) error {
+	if asked && r.config.Dir == "" {
+		return protocol.Errorf(protocol.NotSupported, "this server records nothing").With("field", "record")
+	}
+	return nil
+}
+
+func (r *recordings) path(id string) string { return filepath.Join(r.config.Dir, id+castSuffix) }
+
+// load reads the directory, once, before anybody can ask.
+func (r *recordings) load() {
+	r.loading.Do(func() {
+		if r.config.Dir == "" {
+			return
+		}
+		files, err := os.ReadDir(r.config.Dir)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			r.log.Error().Err(err).Msg("recordings cannot be read")
+		}
+		for _, f := range files {
+			id, ok := strings.CutSuffix(f.Name(), castSuffix)
+			if _, ours := minted('r', id); !ok || !ours || !f.Type().IsRegular() {
+				continue
+			}
+			rec := &recording{}
+			found, err := cast.Look(r.path(id), &rec.notes)
+			if err != nil || rec.ID != id {
+				r.log.Warn().Err(err).Str("recording", id).Msg("recording cannot be read and is left alone")
+				continue
+			}
+			rec.header, rec.place, rec.size = found.Header, found.Place, found.Size
+			r.all[id] = rec
+			r.total += onDisk(rec.size)
+		}
+	})
+}
+
+func onDisk(size int64) int64 { return (size + diskBlock - 1) / diskBlock * diskBlock }
+
+// settle ends what an earlier gateway was recording and nobody goes on with: its session is gone. After Recover.
+func (r *recordings) settle() {
+	r.load()
+	r.mu.Lock()
+	var lost []*recording
+	for _, rec := range r.all {
+		if rec.place.End == "" && rec.recorder == nil {
+			lost = append(lost, rec)
+		}
+	}
+	r.mu.Unlock()
+	for _, rec := range lost {
+		r.bequeath(rec)
+	}
+	r.trim(time.Now())
+}
+
+func (r *recordings) bequeath(rec *recording) {
+	place := rec.place
+	place.End = metrics.RecordingLost
+	f, err := cast.Resume(r.path(rec.ID), rec.place, rec.size)
+	if err == nil {
+		f.Mark(rec.place.At, "trl: the recording ends here, the session was lost")
+		if place, err = f.Commit(place); err == nil {
+			rec.grow(r, place, f.Size())
+		}
+		_ = f.Close()
+	}
+	if err != nil {
+		r.log.Warn().Err(err).Str("recording", rec.ID).Msg("recording without an end")
+		rec.grow(r, place, rec.size)
+	}
+	r.metrics.RecordingsEnded.WithLabelValues(metrics.RecordingLost).Inc()
+}
+
+// grow notes how far a recording has got.
+func (rec *recording) grow(r *recordings, p cast.Place, size int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.all[rec.ID] == rec {
+		r.total += onDisk(size) - onDisk(rec.size)
+	}
+	rec.place, rec.size = p, size
+	if p.End != "" {
+		rec.recorder = nil
+	}
+}
+
+// room makes room for n bytes more: the oldest that have ended go. False: it is all being written just now.
+func (r *recordings) room(n int64) bool {
+	for {
+		r.mu.Lock()
+		if r.total+n <= r.config.TotalBytes && len(r.all) <= maxRecordings {
+			r.mu.Unlock()
+			return true
+		}
+		rec := r.oldestLocked()
+		r.mu.Unlock()
+		if rec == nil {
+			return false
+		}
+		r.remove(rec)
+	}
+}
+
+// oldestLocked is that of the recordings that have ended, nil if there is none. r.mu is held.
+func (r *recordings) oldestLocked() (oldest *recording) {
+	for _, rec := range r.all {
+		if rec.place.End != "" && (oldest == nil || rec.Began.Before(oldest.Began)) {
+			oldest = rec
+		}
+	}
+	return oldest
+}
+
+// trim removes what has been kept for long enough, and what there is too much of.
+func (r *recordings) trim(now time.Time) {
+	if r.config.Dir == "" {
+		return
+	}
+	var old []*recording
+	r.mu.Lock()
+	for _, rec := range r.all {
+		if r.config.Keep > 0 && rec.place.End != "" && rec.ended().Before(now.Add(-r.config.Keep)) {
+			old = append(old, rec)
+		}
+	}
+	r.mu.Unlock()
+	for _, rec := range old {
+		r.remove(rec)
+	}
+	r.room(0)
+}
+
+// ended is when it did. Its end has been noted.
+func (rec *recording) ended() time.Time { return rec.Began.Add(rec.place.At) }
+
+// remove takes a recording away, file first: what is in the index can be counted on to count.
+func (r *recordings) remove(rec *recording) {
+	if err := os.Remove(r.path(rec.ID)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		r.log.Error().Err(err).Str("recording", rec.ID).Msg("recording not removed") // and so tried no more
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.all[rec.ID] == rec {
+		delete(r.all, rec.ID)
+		r.total -= onDisk(rec.size)
+	}
+}
+
+// open counts those that are being made.
+func (r *recordings) open() (n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, rec := range r.all {
+		if rec.recorder != nil {
+			n++
+		}
+	}
+	return n
+}
+
+// A Recording is one that somebody may see.
+type Recording struct {
+	r   *recordings
+	rec *recording
+}
+
+// FindRecording gives who's recording; anybody's to who may see all.
+func (p *Pool) FindRecording(who string, all bool, id string) (*Recording, error) {
+	r := p.recordings
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if rec := r.all[id]; rec != nil && (all || rec.Owner == who) {
+		return &Recording{r, rec}, nil
+	}
+	return nil, errNoRecording()
+}
+
+// Recordings lists who's latest recordings, oldest first; everybody's with all.
+func (p *Pool) Recordings(who string, all bool, session string) []protocol.Recording {
+	r := p.recordings
+	infos := []protocol.Recording{} // never null on the wire
+	r.mu.Lock()
+	for _, rec := range r.all {
+		if (all || rec.Owner == who) && (session == "" || rec.SessionID == session) {
+			infos = append(infos, rec.infoLocked())
+		}
+	}
+	r.mu.Unlock()
+	slices.SortFunc(infos, func(a, b protocol.Recording) int {
+		return cmp.Or(a.StartedAt.Compare(b.StartedAt), strings.Compare(a.RecordingID, b.RecordingID))
+	})
+	return infos[max(0, len(infos)-listedRecordings):]
+}
+
+// infoLocked is what recording.info answers. recordings.mu is held.
+func (rec *recording) infoLocked() protocol.Recording {
+	i := protocol.Recording{
+		RecordingID: rec.ID, SessionID: rec.SessionID, Session: rec.Session, Owner: rec.Owner, Command: rec.header.Command,
+		Cols: rec.header.Cols, Rows: rec.header.Rows, StartedAt: rec.Began, DurationMS: rec.place.At.Milliseconds(),
+		SizeBytes: rec.size, OutputBytes: rec.place.Offset, State: "recording", Demanded: rec.Demanded,
+	}
+	if rec.Member[0] == 't' {
+		i.TermID = rec.Member
+	} else {
+		i.ExecID = rec.Member
+	}
+	if rec.place.End != "" {
+		i.State, i.Reason, i.ExitCode = "ended", rec.place.End, rec.place.Status
+	}
+	return i
+}
+
+// Info is what recording.info answers.
+func (x *Recording) Info() protocol.Recording {
+	x.r.mu.Lock()
+	defer x.r.mu.Unlock()
+	return x.rec.infoLocked()
+}
+
+// Delete removes it; one that is being made ends with that. What the policy demands, only who may delete all may delete.
+func (x *Recording) Delete(all bool) error {
+	if x.rec.Demanded && !all {
+		return protocol.Errorf(protocol.Forbidden, "the server's policy demands this recording: an admin may delete it")
+	}
+	x.r.mu.Lock()
+	recorder := x.rec.recorder
+	x.r.mu.Unlock()
+	if recorder != nil {
+		recorder.stop()
+		<-recorder.done
+	}
+	x.r.remove(x.rec)
+	return nil
+}
+
+// WriteTo writes what there is of it so far.
+func (x *Recording) WriteTo(w io.Writer, v2 bool) error {
+	info := x.Info()
+	f, err := os.Open(x.r.path(x.rec.ID))
+	if errors.Is(err, fs.ErrNotExist) {
+		return errNoRecording() // just removed, or not begun
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	whole := io.LimitReader(f, info.SizeBytes)
+	if v2 {
+		return cast.V2(w, whole)
+	}
+	return cast.Plain(w, whole)
+}
+
+// FileName is a name for it that is safe anywhere: its session's, as far as it is letters, and the time.
+func (x *Recording) FileName() string {
+	name := strings.Trim(strings.Map(func(c rune) rune {
+		if c < 0x7f && (c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || strings.ContainsRune("._-", c)) {
+			return c
+		}
+		return '-'
+	}, x.rec.Session), ".-")
+	return fmt.Sprintf("%s-%s%s", cmp.Or(name[:min(len(name), 64)], "trl"), x.rec.Began.UTC().Format("20060102-150405"), castSuffix)
+}
+
+// wait returns when no recorder is at work, or ctx is done.
+func (r *recordings) wait(ctx context.Context) error {
+	idle := make(chan struct{})
+	go func() { // ends with the last recorder, which a disk that hangs may delay beyond ctx
+		r.tasks.Wait()
+		close(idle)
+	}()
+	select {
+	case <-idle:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("end of all recordings: %w", ctx.Err())
+	}
+}

@@ -1,0 +1,215 @@
+package cast
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/go-json-experiment/json"
+)
+
+// Two kinds of comment lines in a file are ours. The second line holds what must be known of the recording, as JSON. And what
+// is written at one time ends in the place up to which the stream is recorded: who comes after a writer that was killed cuts
+// off what follows the last of those, and goes on there. No string of an event holds a raw line break, so that a line that
+// begins so is one.
+var (
+	notePrefix  = []byte("# trl ")
+	placePrefix = []byte("#@ ")
+)
+
+// A Place is how far a recording got.
+type Place struct {
+	Offset int64         // bytes of the stream that are in it, or told as missing
+	At     time.Duration // since its beginning
+	End    string        // why it ended, a word; "" while it is being made
+	Status *int          // exit status, where it ended with one
+}
+
+func (p Place) line() []byte {
+	b := append([]byte(nil), placePrefix...)
+	b = strconv.AppendInt(b, p.Offset, 10)
+	b = append(b, ' ')
+	b = strconv.AppendInt(b, p.At.Milliseconds(), 10)
+	if p.End != "" {
+		b = append(append(b, ' '), p.End...)
+		if p.Status != nil {
+			b = strconv.AppendInt(append(b, ' '), int64(*p.Status), 10)
+		}
+	}
+	return b
+}
+
+func parsePlace(line []byte) (p Place, ok bool) {
+	fields := bytes.Fields(bytes.TrimPrefix(line, placePrefix))
+	if len(fields) < 2 || len(fields) > 4 {
+		return p, false
+	}
+	var ms int64
+	var err1, err2, err3 error
+	p.Offset, err1 = strconv.ParseInt(string(fields[0]), 10, 64)
+	ms, err2 = strconv.ParseInt(string(fields[1]), 10, 64)
+	p.At = time.Duration(ms) * time.Millisecond
+	if len(fields) > 2 {
+		p.End = string(fields[2])
+	}
+	if len(fields) > 3 {
+		var status int
+		status, err3 = strconv.Atoi(string(fields[3]))
+		p.Status = &status
+	}
+	return p, errors.Join(err1, err2, err3) == nil && p.Offset >= 0 && ms >= 0
+}
+
+// A File is a recording that is being made. One goroutine has it.
+type File struct {
+	Writer
+	f       *os.File
+	size    int64
+	written int64 // at, when Commit came last
+}
+
+// Create begins one. The file must not be there; notes is what its owner wants to know of it later.
+func Create(path string, h Header, notes any) (*File, error) {
+	text, err := json.Marshal(notes)
+	if err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	c := &File{f: f}
+	c.Header(h)
+	c.Comment(append(notePrefix[:len(notePrefix):len(notePrefix)], text...))
+	if _, err := c.Commit(Place{}); err != nil {
+		f.Close()
+		_ = os.Remove(path) // nothing is in it
+		return nil, err
+	}
+	return c, nil
+}
+
+// Resume goes on with one that was left, at the place that Look tells.
+func Resume(path string, at Place, size int64) (*File, error) {
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return nil, err
+	}
+	if err := f.Truncate(size); err != nil {
+		f.Close()
+		return nil, err
+	}
+	ms := at.At.Milliseconds()
+	return &File{f: f, size: size, Writer: Writer{at: ms}, written: ms}, nil
+}
+
+// Waiting is how many bytes the next Commit will write, but for its place.
+func (c *File) Waiting() int { return len(c.lines) }
+
+// At is the time of the latest event.
+func (c *File) At() time.Duration { return time.Duration(c.at) * time.Millisecond }
+
+// Size is how long the file is.
+func (c *File) Size() int64 { return c.size }
+
+// Commit writes what waits in one call, so that all of it is there, or is cut off by who comes after. What could not be
+// written whole is taken back. The place's time is that of the latest event.
+func (c *File) Commit(p Place) (Place, error) {
+	p.At = c.At()
+	c.Comment(p.line())
+	n, err := c.f.WriteAt(c.lines, c.size)
+	if err == nil {
+		c.size += int64(n)
+		c.written = c.at
+	} else {
+		c.at = c.written
+		_ = c.f.Truncate(c.size)
+	}
+	if c.lines = c.lines[:0]; cap(c.lines) > maxKept {
+		c.lines = nil
+	}
+	return p, err
+}
+
+// maxKept bounds the memory that a recording keeps between writes.
+const maxKept = 64 << 10
+
+// Drop forgets what waits.
+func (c *File) Drop() { c.lines, c.begun, c.at = c.lines[:0], nil, c.written }
+
+// Close closes the file.
+func (c *File) Close() error { return c.f.Close() }
+
+// A Found is a recording as it lies there.
+type Found struct {
+	Header Header
+	Place  Place
+	Size   int64 // up to the end of the last place: what follows was not finished
+}
+
+// ErrForeign: a recording, maybe, but not one that we made.
+var ErrForeign = errors.New("no recording of trl's")
+
+// Look reads the beginning and the end of a recording, and its notes into notes.
+func Look(path string, notes any) (found Found, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return found, err
+	}
+	defer f.Close()
+	r, err := NewReader(f)
+	if err != nil {
+		return found, err
+	}
+	found.Header = r.Header
+	line, err := r.readLine()
+	if err != nil || !bytes.HasPrefix(line, notePrefix) {
+		return found, ErrForeign
+	}
+	if err := json.Unmarshal(line[len(notePrefix):], notes); err != nil {
+		return found, fmt.Errorf("notes: %w", err)
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return found, err
+	}
+	found.Place, found.Size, err = lastPlace(f, info.Size())
+	return found, err
+}
+
+// lookBack is how much is read at a time in search of the last place: about as much as lies between two.
+const lookBack = 64 << 10
+
+// lastPlace searches backwards for the last whole place line.
+func lastPlace(f io.ReaderAt, size int64) (Place, int64, error) {
+	var tail []byte // from `from` on
+	for from := size; from > 0; {
+		step := min(lookBack, from)
+		from -= step
+		more := make([]byte, step, int(step)+len(tail))
+		if _, err := f.ReadAt(more, from); err != nil {
+			return Place{}, 0, err
+		}
+		tail = append(more, tail...)
+		for end := len(tail); ; {
+			i := bytes.LastIndex(tail[:end], append([]byte{'\n'}, placePrefix...))
+			if i < 0 {
+				break
+			}
+			if n := bytes.IndexByte(tail[i+1:], '\n'); n >= 0 {
+				if p, ok := parsePlace(tail[i+1 : i+1+n]); ok {
+					return p, from + int64(i+1+n+1), nil
+				}
+			}
+			end = i
+		}
+		if len(tail) > maxLine {
+			break
+		}
+	}
+	return Place{}, 0, ErrForeign
+}

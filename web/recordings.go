@@ -1,0 +1,92 @@
+package web
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+
+	"trl/pool"
+	"trl/protocol"
+)
+
+func recordingList(k *call, q *protocol.RecordingList) (any, error) {
+	if q.All && k.c.who.Role != Admin {
+		return nil, protocol.Errorf(protocol.Forbidden, "only an admin may list everybody's recordings")
+	}
+	return &protocol.Recordings{Recordings: k.c.srv.pool.Recordings(k.c.who.Subject, q.All, q.SessionID)}, nil
+}
+
+func recordingInfo(k *call, q *protocol.RecordingRef) (any, error) {
+	rec, err := k.c.srv.recording(k.c.who, q.RecordingID)
+	if err != nil {
+		return nil, err
+	}
+	info := rec.Info()
+	return &info, nil
+}
+
+func recordingDelete(k *call, q *protocol.RecordingRef) (any, error) {
+	rec, err := k.c.srv.recording(k.c.who, q.RecordingID)
+	if err != nil {
+		return nil, err
+	}
+	return k.later(func() (any, error) { // it may have to be ended first
+		return nil, rec.Delete(k.c.who.Role == Admin)
+	})
+}
+
+// recording is one that who may see: his own, and an admin any.
+func (s *Server) recording(who Principal, id string) (*pool.Recording, error) {
+	return s.pool.FindRecording(who.Subject, who.Role == Admin, id)
+}
+
+// serveRecording is the download.
+func (s *Server) serveRecording(w http.ResponseWriter, r *http.Request) {
+	who, ok := s.authenticate(r)
+	if !ok {
+		refuse(w, http.StatusUnauthorized, "a token is needed")
+		return
+	}
+	if sock, ok := r.Context().Value(socketKey{}).(*socket); ok { // a stranger no more: a large file may take its time
+		sock.known()
+	}
+	format := r.URL.Query().Get("format")
+	if format != "" && format != "v2" && format != "v3" {
+		refuse(w, http.StatusBadRequest, "format is v3 or v2")
+		return
+	}
+	rec, err := s.recording(who, r.PathValue("id"))
+	if err != nil {
+		refuse(w, http.StatusNotFound, protocol.AsError(err).Message)
+		return
+	}
+	h := w.Header()
+	h.Set("Content-Type", "application/x-asciicast")
+	h.Set("Content-Disposition", fmt.Sprintf("attachment; filename=%q", rec.FileName()))
+	out := &begun{ResponseWriter: w} // a slow client has as long as it takes something: the socket sees to that
+	err = rec.WriteTo(out, format == "v2")
+	switch e := (*protocol.Error)(nil); {
+	case err == nil:
+	case out.yes:
+		s.log.Debug().Err(err).Msg("download of a recording broke off")
+		panic(http.ErrAbortHandler) // the client shall see that it is not all
+	case errors.As(err, &e):
+		h.Del("Content-Disposition")
+		refuse(w, http.StatusNotFound, e.Message)
+	default:
+		s.log.Error().Err(err).Msg("recording cannot be read")
+		h.Del("Content-Disposition")
+		refuse(w, http.StatusInternalServerError, "the recording cannot be read; the log knows more")
+	}
+}
+
+// begun knows whether the answer has: then it is too late for another.
+type begun struct {
+	http.ResponseWriter
+	yes bool
+}
+
+func (b *begun) Write(p []byte) (int, error) {
+	b.yes = true
+	return b.ResponseWriter.Write(p)
+}

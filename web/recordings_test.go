@@ -1,0 +1,120 @@
+package web
+
+import (
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"trl/pool"
+)
+
+// download asks for a recording as a browser or a program would.
+func (g *gateway) download(path, token string) (status int, head http.Header, body string) {
+	g.t.Helper()
+	req, err := http.NewRequest(http.MethodGet, "http://"+g.Addr()+path, nil)
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	return resp.StatusCode, resp.Header, string(text)
+}
+
+// TestDownload: the file, while it is being made and afterwards; only for whom it belongs to, and for admins.
+func TestDownload(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "recordings")
+	g := startWith(t, func(c *pool.Config) { c.Record = pool.RecordConfig{Dir: dir} }, func(c *Config) {
+		c.AuthNone = false
+		c.Tokens = tokens{"mine": {Subject: "me", Role: User}, "other": {Subject: "other", Role: User}, "looks": {Subject: "me", Role: Viewer}, "root": {Subject: "root", Role: Admin}}
+	})
+	c := g.dial("mine")
+	id := c.call("session.create", object{"name": `a "b" ../c`, "record": "terminals"}).str("session_id")
+	term := c.call("term.open", object{"session_id": id, "cols": 80, "rows": 24, "command": "echo here; read x"})
+	rec := term.str("recording_id")
+	path := "/v1/recordings/" + rec
+	eventually(t, "some of it is recorded", func() bool {
+		return c.call("recording.info", object{"recording_id": rec}).num("output_bytes") >= len("here\r\n")
+	})
+
+	status, head, body := g.download(path, "mine")
+	if status != 200 || head.Get("Content-Type") != "application/x-asciicast" || !strings.Contains(body, `"here\r\n"`) || !strings.HasPrefix(body, `{"version":3,`) || !strings.HasSuffix(body, "]\n") {
+		t.Errorf("%d %v %q", status, head, body)
+	}
+	kind, params, err := mime.ParseMediaType(head.Get("Content-Disposition"))
+	if err != nil || kind != "attachment" || !strings.HasPrefix(params["filename"], "a--b--") || !strings.HasSuffix(params["filename"], ".cast") || strings.ContainsAny(params["filename"], `/"\ `) {
+		t.Errorf("%q: %v", head.Get("Content-Disposition"), err)
+	}
+	if status, _, body := g.download(path+"?format=v2", "looks"); status != 200 || !strings.HasPrefix(body, `{"version":2,`) {
+		t.Errorf("%d %q", status, body)
+	}
+	if status, _, _ := g.download(path, "root"); status != 200 {
+		t.Errorf("an admin gets %d", status)
+	}
+	for _, bad := range []string{"?format=v1", "?format=V2"} {
+		if status, _, _ := g.download(path+bad, "mine"); status != 400 {
+			t.Errorf("%s: %d", bad, status)
+		}
+	}
+	if status, _, _ := g.download(path, ""); status != 401 {
+		t.Errorf("without a token %d", status)
+	}
+	if status, _, _ := g.download(path, "wrong"); status != 401 {
+		t.Errorf("with a wrong token %d", status)
+	}
+	// Another's is exactly like none.
+	none := "/v1/recordings/" + rec[:len(rec)-8] + "aaaaaaaa"
+	s1, h1, b1 := g.download(path, "other")
+	s2, h2, b2 := g.download(none, "other")
+	h1.Del("Date")
+	h2.Del("Date")
+	if s1 != 404 || s1 != s2 || b1 != b2 || fmt.Sprint(h1) != fmt.Sprint(h2) {
+		t.Errorf("another's: %d %v %q; none: %d %v %q", s1, h1, b1, s2, h2, b2)
+	}
+	for _, odd := range []string{"/v1/recordings/..%2f..%2fetc%2fpasswd", "/v1/recordings/%00", "/v1/recordings/"} {
+		if status, _, body := g.download(odd, "root"); status != 404 {
+			t.Errorf("%s: %d %q", odd, status, body)
+		}
+	}
+
+	other := g.dial("other")
+	for _, method := range []string{"recording.info", "recording.delete"} {
+		f1 := other.try(method, object{"recording_id": rec})
+		f2 := other.try(method, object{"recording_id": "r-none"})
+		if f1.code() != "RECORDING_NOT_FOUND" || f1.code() != f2.code() || f1.Error.Message != f2.Error.Message {
+			t.Errorf("%s: %+v, %+v", method, f1.Error, f2.Error)
+		}
+	}
+	if f := other.try("recording.list", object{"all": true}); f.code() != "FORBIDDEN" {
+		t.Errorf("%+v", f)
+	}
+	if list := other.call("recording.list", object{"session_id": id})["recordings"].([]any); len(list) != 0 {
+		t.Errorf("%v", list)
+	}
+	if f := g.dial("looks").try("recording.delete", object{"recording_id": rec}); f.code() != "FORBIDDEN" {
+		t.Errorf("a viewer deletes: %+v", f)
+	}
+	if list := g.dial("root").call("recording.list", object{"all": true})["recordings"].([]any); len(list) != 1 {
+		t.Errorf("%v", list)
+	}
+	if info := c.call("session.info", object{"session_id": id}); info.str("record") != "terminals" || info.num("recording") != 1 {
+		t.Errorf("%v", info)
+	}
+	c.call("recording.delete", object{"recording_id": rec})
+	if status, _, _ := g.download(path, "mine"); status != 404 {
+		t.Errorf("deleted: %d", status)
+	}
+}
