@@ -33,6 +33,7 @@ const sidebar = new Sidebar(
     create: () => void workspace.createSession(),
     terminal: (session) => void workspace.openTerminal(session.session_id),
     activity: (session) => workspace.openActivity(session.session_id),
+    recordings: (session) => workspace.openRecordings(session.session_id),
     rename: (session) => void workspace.rename(session),
     destroy: (session) => void workspace.destroy(session),
     block: (session) => {
@@ -81,6 +82,7 @@ empty.append(
 document.body.replaceChildren(
   h("header", { class: "topbar" }, menu, h("span", { class: "logo", attr: { "aria-hidden": "true" } }, "trl"), tabs.bar,
     h("div", { class: "topbar-tools" },
+      button("Recordings", () => workspace.openRecordings(), { icon: icon("record") }),
       button("Pool", () => workspace.openPool(), { icon: icon("pool") }),
       button("Keys", () => keys.help(), { icon: icon("keyboard"), hint: "Keys (Ctrl+Shift+H)" }),
       button("Settings", () => showPreferences(), { icon: icon("gear") }),
