@@ -94,6 +94,26 @@ func TestScreenshots(t *testing.T) {
 	shot("pool-light", "light", 1240, 740)
 	shot("pool-dark", "dark", 1240, 740)
 
+	p.do(chromedp.EmulateViewport(1240, 740, chromedp.EmulateScale(1.5)))
+	p.run(`trl.choose({record: true})`)
+	p.run(`trl.workspace.newTerminal(trl.tabs.views.find((v) => v.xterm).session)`)
+	p.until("another terminal", `trl.tabs.current.xterm && trl.tabs.current.terminal.recorded`)
+	p.prompt()
+	for _, command := range []string{"cd project", "ls -l", "./check parse queue stream", "./check journal", "grep -n TODO *.go", "git status"} {
+		p.command(command)
+	}
+	p.enter("exit")
+	p.run(`trl.workspace.openRecordings()`)
+	p.until("it is listed, with its end", `/exit/.test(`+tapeRow+`?.textContent)`)
+	p.run(tapeRow + `.querySelector("button").click()`)
+	p.until("the player", tape+`?.length > 0`)
+	p.run(tape + `.seek(` + tape + `.length * 0.8)`)
+	shot("player-light", "light", 1240, 740)
+	shot("player-dark", "dark", 1240, 740)
+	p.run(`trl.tabs.close(trl.tabs.current)`)
+	p.run(`trl.tabs.close(trl.tabs.current)`)
+	p.run(`trl.tabs.close(trl.tabs.views.findLast((v) => v.xterm))`)
+
 	p.do(chromedp.EmulateViewport(390, 780, chromedp.EmulateMobile, chromedp.EmulateTouch, chromedp.EmulateScale(1.5)))
 	p.run(`trl.tabs.select(trl.tabs.views.find((v) => v.xterm), false)`)
 	p.do(emulation.SetTouchEmulationEnabled(true))

@@ -19,6 +19,9 @@ const paths = {
   menu: "M2.5 4.5h11M2.5 8h11M2.5 11.5h11",
   copy: "M5.5 5.5h8v8h-8zM10.5 5.5v-3h-8v8h3",
   chevron: "M6 4l4 4-4 4",
+  record: "M2.5 3.5h11v9h-11zM8 6a2 2 0 110 4 2 2 0 010-4z",
+  play: "M5 3.5l7 4.5-7 4.5z",
+  stop: "M5.5 3.5v9M10.5 3.5v9",
 };
 
 export type IconName = keyof typeof paths;

@@ -52,6 +52,7 @@ export class Pane implements View {
   private readonly readout = h("div", { class: "readout" });
   private readonly overlay = h("div", { class: "pane-note", attr: { role: "status", hidden: true } });
   private readonly size = h("span", { class: "pane-size num" });
+  private readonly rec = h("span", { class: "rec", title: "This terminal is being recorded: what it shows, not what you type", attr: { role: "status" } });
   private readonly ends: (() => void)[] = [];
   private readonly watcher: ResizeObserver;
   private webgl: WebglAddon | undefined;
@@ -68,7 +69,7 @@ export class Pane implements View {
     readonly session: string,
     readonly term: string,
     mode: Mode,
-    fresh: { streamId: string; size: Size } | undefined, // it was opened just now
+    fresh: { streamId: string; size: Size; recorded: boolean } | undefined, // it was opened just now
     private readonly asks: { reveal(view: View): void; lost(why: string): void; another(): void; mayType(): boolean },
   ) {
     this.key = `term/${session}/${term}`;
@@ -103,7 +104,7 @@ export class Pane implements View {
     this.element = h(
       "section",
       { class: "pane", attr: { "aria-label": "terminal" } },
-      h("div", { class: "pane-bar" }, this.readout, this.size, this.tools()),
+      h("div", { class: "pane-bar" }, this.readout, this.rec, this.size, this.tools()),
       this.overlay,
       h("div", { class: "screen-frame" }, this.screen, this.find.element),
       this.keybar.element,
@@ -111,7 +112,7 @@ export class Pane implements View {
     this.wire();
     this.watcher = new ResizeObserver(() => this.measureSoon());
     this.draw();
-    if (fresh) this.terminal.adopt(fresh.streamId, fresh.size);
+    if (fresh) this.terminal.adopt(fresh.streamId, fresh.size, fresh.recorded);
     else void this.terminal.attach();
   }
 
@@ -255,7 +256,10 @@ export class Pane implements View {
         this.changed.emit();
       }),
       this.marks.finished.on((block) => this.finished(block)),
-      this.sessions.changed.on(() => this.changed.emit()),
+      this.sessions.changed.on(() => {
+        this.drawRec();
+        this.changed.emit();
+      }),
       themeChanged.on(() => (xterm.options.theme = terminalTheme())),
       settingsChanged.on(() => this.restyle()),
     );
@@ -330,7 +334,15 @@ export class Pane implements View {
     this.overlay.classList.add("nudge");
   }
 
+  /** Says whether the terminal is being recorded: the session's list tells when that has ended. */
+  private drawRec(): void {
+    const on = this.terminal.recorded && !this.terminal.over && this.sessions.get(this.session)?.recording !== 0;
+    if (on === (this.rec.childElementCount > 0)) return;
+    fill(this.rec, on && h("span", { class: "rec-dot", attr: { "aria-hidden": "true" } }), on && h("span", {}, "recorded"));
+  }
+
   private draw(): void {
+    this.drawRec();
     const view = this.terminal.mode === "view" && !this.ended;
     this.overlay.hidden = !view && !this.ended;
     this.element.classList.toggle("view-only", view);

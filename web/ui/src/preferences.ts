@@ -21,6 +21,7 @@ export function showPreferences(): void {
     check("Selecting copies", settings.copyOnSelect, (box) => choose({ copyOnSelect: box.checked })),
     check("Show several lines before they are pasted, also where the program takes a paste as one piece", settings.warnPaste, (box) => choose({ warnPaste: box.checked })),
     notifies,
+    check("Record the terminals that I open here: what they show, not what I type", settings.record, (box) => choose({ record: box.checked })),
     check("Draw terminals with the graphics card", settings.webgl, (box) => choose({ webgl: box.checked })),
     check("Screen reader: the terminal's lines as text, read as they come", settings.screenReader, (box) => choose({ screenReader: box.checked })),
     h("p", { class: "muted" }, "Kept in this browser."),

@@ -10,6 +10,7 @@ export interface Settings {
   notify: boolean;
   webgl: boolean; // draw with the graphics card where there is one
   screenReader: boolean;
+  record: boolean; // the terminals that are opened here
 }
 
 const defaults: Settings = {
@@ -21,6 +22,7 @@ const defaults: Settings = {
   notify: false,
   webgl: true,
   screenReader: false,
+  record: false,
 };
 
 export const fontSizes = { least: 8, most: 32 };

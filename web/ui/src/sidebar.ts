@@ -10,6 +10,7 @@ export interface SidebarActions {
   create(): void;
   terminal(session: SessionInfo): void;
   activity(session: SessionInfo): void;
+  recordings(session: SessionInfo): void;
   rename(session: SessionInfo): void;
   destroy(session: SessionInfo): void;
   share(session: SessionInfo): void;
@@ -93,6 +94,7 @@ class Row {
   private session: SessionInfo;
   private readonly dot = h("span", { class: "dot" });
   private readonly name = h("span", { class: "session-name" });
+  private readonly rec = h("span", { class: "rec", title: "being recorded", attr: { hidden: true } }, h("span", { class: "rec-dot", attr: { "aria-hidden": "true" } }), h("span", { class: "sr" }, "being recorded"));
   private readonly age = h("span", { class: "session-age" });
   private readonly doing = h("span", { class: "session-doing" });
   private readonly facts = h("span", { class: "session-facts" });
@@ -104,7 +106,7 @@ class Row {
     this.open = h(
       "button",
       { class: "session-open", attr: { type: "button" }, on: { click: () => (this.session.state === "TERMINATED" ? actions.activity(this.session) : actions.terminal(this.session)) } },
-      h("span", { class: "session-line" }, this.dot, this.name, this.age),
+      h("span", { class: "session-line" }, this.dot, this.name, this.rec, this.age),
       h("span", { class: "session-line" }, this.doing),
       h("span", { class: "session-line" }, this.facts),
     );
@@ -117,7 +119,7 @@ class Row {
       "li",
       { class: "session" },
       this.open,
-      h("div", { class: "session-buttons" }, button("Activity", () => actions.activity(this.session), { icon: icon("activity") }), ...this.change),
+      h("div", { class: "session-buttons" }, button("Activity", () => actions.activity(this.session), { icon: icon("activity") }), button("Recordings", () => actions.recordings(this.session), { icon: icon("record") }), ...this.change),
     );
   }
 
@@ -132,6 +134,7 @@ class Row {
     this.element.dataset.state = session.state;
     this.dot.title = stateWords[session.state];
     say(this.name, nameOf(session));
+    this.rec.hidden = !session.recording;
     for (const b of this.change) b.hidden = !mayChange || session.state === "TERMINATED";
     this.tick();
   }

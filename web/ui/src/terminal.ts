@@ -30,6 +30,8 @@ export class Terminal {
 
   mode: Mode;
   over = false;
+  /** It was being recorded when we attached. */
+  recorded = false;
   /** Everything before it has been given out; undefined before the first attach. */
   next: number | undefined;
   private streamId: string | undefined;
@@ -67,7 +69,8 @@ export class Terminal {
   }
 
   /** Goes on with a terminal that this page has just opened, which is attached by that. */
-  adopt(streamId: string, size: Size): void {
+  adopt(streamId: string, size: Size, recorded: boolean): void {
+    this.recorded = recorded;
     this.next = 0;
     this.told = this.actual = size;
     this.listen(streamId);
@@ -81,6 +84,7 @@ export class Terminal {
       const opened = await this.connection.call("term.attach", {
         term_id: this.id, mode, window_bytes: windowBytes, ...(this.next === undefined ? {} : { offset: this.next }),
       });
+      this.recorded = !!opened.recording_id;
       this.listen(opened.stream_id);
       this.acked = opened.offset;
       this.next ??= opened.offset;

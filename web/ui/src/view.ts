@@ -5,7 +5,7 @@ export interface View {
   readonly key: string; // the address of the view, as in location.hash: no two tabs have the same
   readonly element: HTMLElement;
   readonly changed: Signal<void>; // its label or mark is another
-  readonly icon: "terminal" | "activity" | "pool";
+  readonly icon: "terminal" | "activity" | "pool" | "record";
   label(): string;
   /** A sign that something happened that the person has not seen, or none. */
   mark(): "" | "bell" | "done" | "failed";

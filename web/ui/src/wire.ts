@@ -41,6 +41,7 @@ export interface SessionInfo extends SessionData {
   queue_length: number;
   processes: number;
   terminals: number;
+  recording: number;
   background?: number[];
   terminated_at?: string;
   reason?: string;
@@ -139,6 +140,7 @@ export interface TermOpened {
   stream_id: string;
   stream_no?: number;
   pid: number;
+  recording_id?: string;
 }
 
 export interface TermAttached extends StreamOpened {
@@ -146,6 +148,23 @@ export interface TermAttached extends StreamOpened {
   cols: number;
   rows: number;
   state: "running" | "exited";
+  recording_id?: string;
+}
+
+/** A recording, made or being made; its file is at addressOf (player.ts). */
+export interface Recording {
+  recording_id: string;
+  session_id: string;
+  session?: string;
+  term_id?: string;
+  exec_id?: string;
+  command?: string;
+  state: "recording" | "ended";
+  reason?: string;
+  exit_code?: number;
+  started_at: string;
+  duration_ms: number;
+  size_bytes: number;
 }
 
 export interface Stats {
@@ -171,6 +190,7 @@ export interface Capabilities {
   isolation: { tier: string; why: string };
   limits: Record<string, number>;
   principal?: { subject: string; role: "admin" | "user" | "viewer"; share?: Share };
+  record?: string; // what is recorded in every session; absent: nothing can be
 }
 
 export interface Share {
@@ -213,7 +233,7 @@ export interface Methods {
   "process.detach": [{ process_id: string }, None];
   "process.kill": [{ process_id: string; signal?: string }, ProcessInfo];
 
-  "term.open": [SessionRef & { cols: number; rows: number; command?: string; window_bytes?: number }, TermOpened];
+  "term.open": [SessionRef & { cols: number; rows: number; command?: string; window_bytes?: number; record?: boolean }, TermOpened];
   "term.input": [{ term_id: string; data: string; encoding?: "base64" }, None];
   "term.resize": [{ term_id: string; cols: number; rows: number }, None];
   "term.close": [{ term_id: string }, None];
@@ -224,6 +244,9 @@ export interface Methods {
   "share.create": [{ session_id?: string; term_id?: string; mode: "control" | "view"; name?: string; expires_in_s: number }, Share & { token: string; path: string }];
   "share.list": [SessionRef, { shares: Share[] }];
   "share.revoke": [{ share_id: string }, None];
+  "recording.list": [{ session_id?: string }, { recordings: Recording[] }];
+  "recording.info": [{ recording_id: string }, Recording];
+  "recording.delete": [{ recording_id: string }, None];
 
   "stream.ack": [{ stream_id: string; offset: number }, None];
 

@@ -6,7 +6,9 @@ import { h } from "./dom";
 import { guestToken } from "./guest";
 import { complain } from "./notice";
 import { Pane } from "./pane";
+import { Player } from "./player";
 import { Pool } from "./pool";
+import { Recordings } from "./recordings";
 import type { Samples } from "./samples";
 import { nameOf, type Sessions } from "./sessions";
 import { settings } from "./settings";
@@ -98,8 +100,8 @@ export class Workspace {
   async newTerminal(session: string): Promise<void> {
     try {
       const size = this.roomFor();
-      const opened = await this.connection.call("term.open", { session_id: session, ...size, window_bytes: windowBytes });
-      this.openPane(session, opened.term_id, "control", { streamId: opened.stream_id, size });
+      const opened = await this.connection.call("term.open", { session_id: session, ...size, window_bytes: windowBytes, ...(settings.record && this.capabilities?.record && { record: true }) });
+      this.openPane(session, opened.term_id, "control", { streamId: opened.stream_id, size, recorded: !!opened.recording_id });
     } catch (error) {
       complain("Terminal", error);
     }
@@ -111,6 +113,16 @@ export class Workspace {
 
   openPool(): void {
     this.tabs.open(this.tabs.find("pool") ?? new Pool(this.samples));
+  }
+
+  /** The recordings of a session, or all. */
+  openRecordings(session = ""): void {
+    const view = new Recordings(this.connection, this.sessions, session, (recording) => this.openPlayer(recording), () => this.mayChange);
+    this.tabs.open(this.tabs.find(view.key) ?? view);
+  }
+
+  openPlayer(recording: string): void {
+    this.tabs.open(this.tabs.find(`play/${recording}`) ?? new Player(this.connection, recording));
   }
 
   async rename(session: SessionInfo): Promise<void> {
@@ -150,11 +162,13 @@ export class Workspace {
     if (open) return this.tabs.select(open);
     const [kind, session, term] = key.split("/");
     if (kind === "pool") this.openPool();
+    else if (kind === "recordings") this.openRecordings(session);
+    else if (kind === "play" && session) this.openPlayer(session);
     else if (kind === "activity" && session) this.openActivity(session);
     else if (kind === "term" && session && term) this.openPane(session, term, mode ?? "view");
   }
 
-  private openPane(session: string, term: string, mode: Mode, fresh?: { streamId: string; size: Size }): void {
+  private openPane(session: string, term: string, mode: Mode, fresh?: { streamId: string; size: Size; recorded: boolean }): void {
     const key = `term/${session}/${term}`;
     const pane = this.tabs.find(key) ?? new Pane(this.connection, this.sessions, session, term, mode, fresh, {
       reveal: (view: View) => this.tabs.select(view),

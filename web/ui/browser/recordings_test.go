@@ -1,0 +1,153 @@
+package browser
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	cdpbrowser "github.com/chromedp/cdproto/browser"
+	"github.com/chromedp/chromedp"
+)
+
+const (
+	tape     = `trl.tabs.current.tape`
+	played   = `(() => { const b = trl.tabs.current.xterm.buffer.active; return Array.from({length: b.length}, (_, y) => b.getLine(y)?.translateToString(true) ?? "").join("\n").trim() })()`
+	tapeRow  = `document.querySelector(".recordings tbody tr")`
+	recorded = `trl.tabs.current.element.querySelector(".pane-bar .rec-dot")`
+)
+
+// TestARecordingIsPlayed: a terminal that is recorded says so; what was on it is what the player shows, at each place.
+func TestARecordingIsPlayed(t *testing.T) {
+	t.Parallel()
+	g := serve(t)
+	p := g.open()
+	p.newTerminal()
+	if eval[bool](p, "!!"+recorded) || eval[bool](p, `!!document.querySelector(".session .rec:not([hidden])")`) {
+		t.Error("it is said to be recorded, and is not")
+	}
+	p.run(`trl.choose({record: true})`)
+	p.run(`trl.workspace.newTerminal(trl.tabs.current.session)`)
+	p.until("the second terminal", `trl.tabs.views.length === 2 && trl.tabs.current === trl.tabs.views[1]`)
+	p.prompt()
+	p.until("the red dots", recorded+` && document.querySelector(".session .rec:not([hidden])")`)
+	p.command("echo first")
+	p.command("printf 'caf\\303\\251 \\033[31mred\\033[0m\\n'; false")
+	p.command("echo third")
+	shown := eval[string](p, played)
+	p.enter("exit")
+	p.until("its end", `trl.tabs.current.terminal.over`)
+	p.until("no dot any more", `!`+recorded+` && !document.querySelector(".session .rec:not([hidden])")`)
+
+	p.do(chromedp.Click(`.topbar-tools button[aria-label="Recordings"]`, chromedp.ByQuery))
+	p.until("it is listed, with its end", `/exit/.test(`+tapeRow+`?.textContent) && /web-1/.test(`+tapeRow+`.textContent)`)
+	p.run(tapeRow + `.querySelector("button").click()`)
+	p.until("the player has it", `trl.tabs.current.key.startsWith("play/") && `+tape+`?.length > 0`)
+	if shown, at := eval[string](p, played), eval[float64](p, tape+`.position`); at != 0 || strings.Contains(shown, "third") {
+		t.Errorf("it begins at %v with %q", at, shown)
+	}
+	if n := eval[int](p, tape+`.cast.marks.length`); n != 4 {
+		t.Errorf("%d marks, want 4: three commands and exit", n)
+	}
+
+	// At the end there is what was there, and back again each place is what it was.
+	p.key("End", "End")
+	p.until("the end", tape+`.over`)
+	p.until("all of it is drawn", `/third\n/.test(`+played+`)`)
+	if got := eval[string](p, played); !strings.HasPrefix(got, shown) {
+		t.Errorf("played\n%s\nwas\n%s", got, shown)
+	}
+	p.key("Home", "Home")
+	p.until("the beginning", tape+`.position === 0 && !/third/.test(`+played+`)`)
+	p.key("]", "BracketRight")
+	p.until("the first command", tape+`.mark?.label === "echo first"`)
+	p.key("]", "BracketRight")
+	p.until("the second", `/printf/.test(`+tape+`.mark?.label) && /first/.test(`+played+`) && !/café/.test(`+played+`)`)
+	p.key(".", "Period")
+	p.until("one output further", `/café red/.test(`+played+`)`)
+	p.key("[", "BracketLeft")
+	p.until("back", `!/third/.test(`+played+`)`)
+	p.run(`(() => { const s = document.querySelector(".player-marks"); s.value = "2"; s.dispatchEvent(new Event("change")); })()`)
+	p.until("by the list", tape+`.mark?.label === "echo third"`)
+	p.run(`(() => { const b = document.querySelector(".player-bar"); b.value = 0; b.dispatchEvent(new Event("input")); })()`)
+	p.until("by the bar", tape+`.position === 0`)
+
+	// It plays, at its pace; faster when asked to.
+	p.run(`(() => { const s = document.querySelector(".player-controls select"); s.value = "8"; s.dispatchEvent(new Event("change")); })()`)
+	p.run(`document.querySelector(".player-frame").focus()`)
+	p.key(" ", "Space")
+	p.until("it plays", tape+`.playing && document.querySelector('.player-controls button[aria-label="Stop"]')`)
+	p.until("to the end", `!`+tape+`.playing && `+tape+`.over && /third/.test(`+played+`)`)
+	if words := eval[string](p, `document.querySelector(".player-bar").getAttribute("aria-valuetext")`); !strings.Contains(words, " of ") {
+		t.Errorf("a screen reader hears %q", words)
+	}
+
+	// The address is one; so are the downloads.
+	address := eval[string](p, `location.hash`)
+	q := p.another("/" + address)
+	q.until("it is open there", tape+`?.length > 0`)
+	dir := t.TempDir()
+	p.do(cdpbrowser.SetDownloadBehavior(cdpbrowser.SetDownloadBehaviorBehaviorAllow).WithDownloadPath(dir).WithBrowserContextID(p.profile))
+	for n, version := range map[int]string{0: `{"version":3,`, 1: `{"version":2,`} {
+		p.run(fmt.Sprintf(`trl.tabs.current.element.querySelectorAll("a[download]")[%d].click()`, n))
+		var text []byte
+		for end := time.Now().Add(patience); !strings.HasPrefix(string(text), version); time.Sleep(50 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("no download that begins with %s", version)
+			}
+			files, _ := filepath.Glob(filepath.Join(dir, "web-1-*.cast"))
+			for _, file := range files {
+				text, _ = os.ReadFile(file)
+				os.Remove(file)
+			}
+		}
+	}
+
+	p.run(`trl.workspace.openRecordings()`)
+	p.until("listed", tapeRow)
+	p.run(tapeRow + `.querySelector('button[aria-label="Remove the recording"]').click()`)
+	p.until("it asks", `document.querySelector("dialog")`)
+	p.do(chromedp.Click(`dialog button[value=yes]`, chromedp.ByQuery))
+	p.until("it is gone", `document.querySelector(".recordings").hidden && /No recordings/.test(document.querySelector(".stage .empty").textContent)`)
+}
+
+// TestSizesArePlayed: a recording has the size that the terminal had, at each time; and one that is being made is shown as far as it is.
+func TestSizesArePlayed(t *testing.T) {
+	t.Parallel()
+	g := serve(t, "--record", "terminals")
+	p := g.open()
+	p.newTerminal()
+	p.until("the policy records it", recorded)
+	before := eval[[]int](p, `[trl.tabs.current.xterm.cols, trl.tabs.current.xterm.rows]`)
+	p.command("echo small now")
+	p.do(chromedp.EmulateViewport(820, 600))
+	p.until("smaller", fmt.Sprintf(`trl.tabs.current.xterm.cols < %d && trl.tabs.current.terminal.actual.cols === trl.tabs.current.xterm.cols`, before[0]))
+	p.command("stty size")
+	after := eval[[]int](p, `[trl.tabs.current.xterm.cols, trl.tabs.current.xterm.rows]`)
+	p.run(`trl.workspace.openRecordings(trl.tabs.current.session)`)
+	p.until("it is being made", `/recording/.test(`+tapeRow+`?.textContent)`)
+	p.run(tapeRow + `.querySelector("button").click()`)
+	p.until("the player", tape+`?.length > 0`)
+	const size = `[trl.tabs.current.xterm.cols, trl.tabs.current.xterm.rows].join()`
+	p.until("the size at the beginning", fmt.Sprintf(`%s === "%d,%d"`, size, before[0], before[1]))
+	p.run(tape + `.seek(1e9)`)
+	p.until("the size at the end", fmt.Sprintf(`%s === "%d,%d"`, size, after[0], after[1]))
+	p.until("what it is of is told", `/being recorded/.test(trl.tabs.current.element.textContent)`)
+	p.run(`trl.tabs.select(trl.tabs.views[0])`)
+	p.prompt()
+	p.command("echo ad''ded")
+	p.run(`trl.tabs.select(trl.tabs.views[2])`)
+	for end := time.Now().Add(patience); ; {
+		p.run(`trl.tabs.current.element.querySelector(".readout button").click()`)
+		p.until("loaded", tape)
+		p.run(tape + `.seek(1e9)`)
+		if eval[bool](p, `new Promise((then) => setTimeout(() => then(/added/.test(`+played+`)), 200))`) {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("what came since is not there")
+		}
+	}
+}
