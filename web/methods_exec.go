@@ -80,7 +80,7 @@ func execList(k *call, q *protocol.SessionRef) (any, error) {
 }
 
 func (k *call) exec(id string) (*pool.Exec, error) {
-	return k.c.srv.pool.FindExec(k.c.who.Subject, id)
+	return k.c.srv.pool.FindExec(k.c.behalf(id), id)
 }
 
 func execWait(k *call, q *protocol.ExecWait) (any, error) {

@@ -38,7 +38,7 @@ func processList(k *call, q *protocol.SessionRef) (any, error) {
 }
 
 func (k *call) process(id string) (*pool.Process, error) {
-	return k.c.srv.pool.FindProcess(k.c.who.Subject, id)
+	return k.c.srv.pool.FindProcess(k.c.behalf(id), id)
 }
 
 func processInfo(k *call, q *protocol.ProcessRef) (any, error) {

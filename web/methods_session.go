@@ -43,6 +43,9 @@ func sessionInfo(k *call, q *protocol.SessionRef) (any, error) {
 }
 
 func sessionList(k *call, q *protocol.SessionList) (any, error) {
+	if (q.All || q.Owner != "") && k.c.who.Role != Admin {
+		return nil, protocol.Errorf(protocol.Forbidden, "only an admin lists the sessions of others")
+	}
 	list := k.c.srv.pool.List(k.c.who.Subject, q)
 	if list == nil {
 		list = []protocol.SessionInfo{} // clients read its length

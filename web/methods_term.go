@@ -22,7 +22,7 @@ func termOpen(k *call, q *protocol.TermOpen) (any, error) {
 }
 
 func (k *call) terminal(id string) (*pool.Terminal, error) {
-	return k.c.srv.pool.FindTerminal(k.c.who.Subject, id)
+	return k.c.srv.pool.FindTerminal(k.c.behalf(id), id)
 }
 
 // viewer is what this connection is to a terminal, nil if it is not attached.
@@ -79,6 +79,9 @@ func termAttach(k *call, q *protocol.TermAttach) (any, error) {
 		if q.Mode == "control" {
 			return nil, protocol.Errorf(protocol.Forbidden, "a viewer may only read")
 		}
+		q.Mode = "view"
+	}
+	if q.Mode == "" && t.Session().Owner() != c.who.Subject { // an admin at somebody else's
 		q.Mode = "view"
 	}
 	control := q.Mode != "view"
