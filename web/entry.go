@@ -11,6 +11,7 @@ import (
 
 // A denial is why a request was not let in.
 type denial struct {
+	by   method
 	why  outcome
 	wait time.Duration // of a throttled one
 }
@@ -47,9 +48,10 @@ func first(r *http.Request, chain []authenticator) (*Grant, method, outcome) {
 func (s *Server) decided(r *http.Request, by method, why outcome, cause error) *denial {
 	s.m.Auth.WithLabelValues(string(by), string(why)).Inc()
 	if why == accepted {
+		known(r)
 		return nil
 	}
-	d := &denial{why: why}
+	d := &denial{by: by, why: why}
 	if why == throttled {
 		d.wait = s.throttle.wait(clientAddr(r), time.Now())
 	}
@@ -63,6 +65,13 @@ func (s *Server) decided(r *http.Request, by method, why outcome, cause error) *
 	s.log.Info().Stringer("address", clientAddr(r)).Str("method", string(by)).Str("why", string(why)).AnErr("cause", cause).
 		Int64("not_logged", s.refusals.skipped.Swap(0)).Msg("client refused")
 	return d
+}
+
+// known takes the connection off the strangers: it has shown who it is.
+func known(r *http.Request) {
+	if s, ok := r.Context().Value(socketKey{}).(*socket); ok {
+		s.known()
+	}
 }
 
 // deny answers a request that is not let in. The answer is the same for everything that is wrong with a credential.

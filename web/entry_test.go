@@ -252,6 +252,17 @@ func TestLoginsOutliveTheGateway(t *testing.T) {
 	if _, resp, err := g.dialCookie(renamed(one, g)); err == nil || resp.StatusCode != 401 {
 		t.Errorf("after logging out: %v", err)
 	}
+	// The page tells the browser to forget a login that is over, which would hide whatever else it may bring.
+	quiet := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	r, _ = http.NewRequest("GET", g.URL()+"/", nil)
+	r.AddCookie(renamed(one, g))
+	if resp, err = quiet.Do(r); err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if c := resp.Cookies(); resp.StatusCode != 303 || len(c) != 1 || c[0].MaxAge >= 0 {
+		t.Errorf("the page, after logging out: %d %v", resp.StatusCode, c)
+	}
 	ws, _, err = g.dialCookie(renamed(two, g))
 	if err != nil {
 		t.Fatal(err)
@@ -464,10 +475,49 @@ func TestTickets(t *testing.T) { // K6
 	}
 }
 
+// TestGateExpels: a stranger's time is over whatever he does; who has shown who he is stays.
+func TestGateExpels(t *testing.T) {
+	inner, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := &gate{Listener: inner, patience: patience, life: 2 * time.Second, most: 10}
+	defer g.Close()
+	dial := func() (net.Conn, *socket) {
+		t.Helper()
+		c, err := net.Dial("tcp", inner.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := g.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close(); s.Close() })
+		return c, s.(*socket)
+	}
+	known, itsSocket := dial()
+	itsSocket.known()
+	stranger, his := dial() // later, and gone earlier
+	for _, c := range []net.Conn{stranger, his} {
+		c.SetReadDeadline(time.Now().Add(patience))
+		if _, err := c.Read(make([]byte, 1)); err == nil || os.IsTimeout(err) {
+			t.Fatalf("the stranger is still there: %v", err)
+		}
+	}
+	if _, err := known.Write([]byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	itsSocket.SetReadDeadline(time.Now().Add(patience))
+	if _, err := itsSocket.Read(make([]byte, 1)); err != nil {
+		t.Errorf("who is known was shown out: %v", err)
+	}
+}
+
 // TestStrangersAreShownOut: who connects and says nothing, or not enough, is closed (K13). The time is the server's own constant.
 func TestStrangersAreShownOut(t *testing.T) {
-	if headerTimeout > 10*time.Second {
-		t.Fatalf("strangers have %v", headerTimeout)
+	if strangerLife > 10*time.Second || headerTimeout > 10*time.Second {
+		t.Fatalf("strangers have %v", strangerLife)
 	}
 	g := start(t, withTokens)
 	var conns []net.Conn // at the same time: it takes the server's ten seconds

@@ -415,7 +415,7 @@ func TestOIDCLogin(t *testing.T) {
 	}
 
 	// A callback without its beginning in this browser, with another state, or with a code that the provider did not give.
-	b, resp = browser(callbackPath)
+	_, resp = browser(callbackPath)
 	back, _ := url.Parse(resp.Header.Get("Location"))
 	if got := visit(&http.Client{}, back.String()); got != 401 {
 		t.Errorf("in another browser: %d", got)

@@ -33,10 +33,21 @@ if (m) {
 // home is the web terminal, for those who are logged in.
 func (s *Server) home(w http.ResponseWriter, r *http.Request) {
 	if _, no := s.authenticate(r); no != nil {
+		if no.by == byLogin { // one that is over would stand in the way of everything else that the browser may bring
+			setCookie(w, r, "", time.Time{})
+		}
 		http.Redirect(w, r, "/login", http.StatusSeeOther)
 		return
 	}
 	ui.ServePage(w, rand.Text())
+}
+
+// serveAsset serves what the page consists of. Nothing of it is secret; but who is slow to take it had better be logged in.
+func (s *Server) serveAsset(w http.ResponseWriter, r *http.Request) {
+	if _, _, why := s.identify(r); why == accepted {
+		known(r)
+	}
+	ui.ServeAsset(w, r)
 }
 
 func (s *Server) page(t *template.Template) http.HandlerFunc {

@@ -62,32 +62,53 @@ type oidcLogin struct {
 	c      OIDCConfig
 	client *http.Client
 
-	mu       sync.Mutex     // held while the provider is asked who it is
+	asking chan struct{} // one token: who has it may ask the provider who it is
+
+	mu       sync.Mutex
 	provider *oidc.Provider // guarded by mu; nil: nobody has answered yet
-	at       time.Time      // guarded by mu
+	at       time.Time      // guarded by mu; when it was asked last
 }
 
 func newOIDC(c OIDCConfig) *oidcLogin {
 	orDefault(&c.SessionLasts, 12*time.Hour)
-	return &oidcLogin{c: c, client: providerClient()}
+	return &oidcLogin{c: c, client: providerClient(), asking: make(chan struct{}, 1)}
 }
 
 // discover asks the provider for its addresses, keys and algorithms; at the first login and not at the start, where it may not be up yet.
-func (o *oidcLogin) discover() (*oidc.Provider, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.provider != nil && time.Since(o.at) < discoveryLasts {
-		return o.provider, nil
+func (o *oidcLogin) discover(ctx context.Context) (*oidc.Provider, error) {
+	if p := o.known(); p != nil {
+		return p, nil
+	}
+	select {
+	case o.asking <- struct{}{}:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	defer func() { <-o.asking }()
+	if p := o.known(); p != nil { // somebody else was first
+		return p, nil
 	}
 	p, err := oidc.NewProvider(o.context(context.Background()), o.c.Issuer) // no request's: its keys are fetched with it later on
-	if err != nil && o.provider == nil {
-		return nil, err
-	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	if err == nil {
 		o.provider = p
 	}
-	o.at = time.Now()
+	if o.provider == nil {
+		return nil, err
+	}
+	o.at = time.Now() // with what was known when it does not answer now
 	return o.provider, nil
+}
+
+// known is what the provider said lately, else nil.
+func (o *oidcLogin) known() *oidc.Provider {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if time.Since(o.at) < discoveryLasts {
+		return o.provider
+	}
+	return nil
 }
 
 func (o *oidcLogin) context(ctx context.Context) context.Context {
@@ -138,7 +159,7 @@ func (s *Server) beginOIDC(w http.ResponseWriter, r *http.Request) {
 	if s.slowed(w, r) {
 		return
 	}
-	p, err := s.oidc.discover()
+	p, err := s.oidc.discover(r.Context())
 	if err == nil {
 		err = trustworthy(p.Endpoint().AuthURL)
 	}
@@ -200,7 +221,7 @@ var enteredPage = template.Must(template.New("entered").Parse(`<!doctype html>
 
 // finish gets the ID token for the code and checks it.
 func (o *oidcLogin) finish(ctx context.Context, code string, a attempt) (who Principal, err error) {
-	p, err := o.discover()
+	p, err := o.discover(ctx)
 	if err != nil {
 		return who, err
 	}

@@ -235,7 +235,7 @@ func TestStrangersAreBounded(t *testing.T) { // K13
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := &gate{Listener: inner, patience: patience, most: 2}
+	g := &gate{Listener: inner, patience: patience, life: patience, most: 2}
 	defer g.Close()
 	accepted := make(chan net.Conn, 10)
 	go func() {

@@ -19,7 +19,6 @@ import (
 	"trl/metrics"
 	"trl/pool"
 	"trl/protocol"
-	"trl/web/ui"
 )
 
 // Config is the edge's. The zero value of a bound means its default.
@@ -54,9 +53,11 @@ type Config struct {
 }
 
 const (
-	// Time to send the headers of a request and to take the answer; and strangers, who have not shown a token, at a time.
+	// Time to send the headers of a request and to take the answer; how long strangers, who have not shown a token, may stay; and how
+	// many there may be at a time.
 	headerTimeout = 10 * time.Second
 	answerTimeout = 30 * time.Second
+	strangerLife  = 10 * time.Second
 	maxStrangers  = 512
 	// notice is what clients get between server.shutdown and the close, for results that are about to come.
 	notice = 700 * time.Millisecond
@@ -142,7 +143,7 @@ func New(cfg Config, p *pool.Pool, m *metrics.Metrics, g prometheus.Gatherer, lo
 		mux.HandleFunc("GET "+callbackPath, s.finishOIDC)
 	}
 	mux.HandleFunc("GET /{$}", s.home)
-	mux.HandleFunc("GET /ui/", ui.ServeAsset) // nothing of it is secret
+	mux.HandleFunc("GET /ui/", s.serveAsset)
 	if cfg.MetricsListen == "" {
 		mux.Handle("GET /metrics", s.known(scrape))
 	}
@@ -193,7 +194,7 @@ func (s *Server) Listen() (err error) {
 }
 
 func (s *Server) gate(l net.Listener) net.Listener {
-	return &gate{Listener: l, patience: s.cfg.SlowClient, most: maxStrangers}
+	return &gate{Listener: l, patience: s.cfg.SlowClient, life: strangerLife, most: maxStrangers}
 }
 
 func (s *Server) listenHTTP(l net.Listener, h http.Handler, guarded bool) error {
@@ -462,7 +463,6 @@ func (s *Server) serveWebSocket(w http.ResponseWriter, r *http.Request) {
 		s.log.Debug().Err(err).Msg("upgrade refused")
 		return
 	}
-	r.Context().Value(socketKey{}).(*socket).known()
 	c := newConn(s, t, t.out, g)
 	c.binary = t.ws.Subprotocol() == subprotocolBinary
 	s.serveConn(c)

@@ -284,9 +284,9 @@ func parseToken(line string) (k Token, err error) {
 		key, value, _ := strings.Cut(field, "=")
 		switch key {
 		case "created":
-			k.Created, err = time.Parse(time.RFC3339, value)
+			k.Created, err = parseTime(value)
 		case "expires":
-			k.Expires, err = time.Parse(time.RFC3339, value)
+			k.Expires, err = parseTime(value)
 		case "max_sessions":
 			k.MaxSessions, err = strconv.Atoi(value)
 		case "max_in_flight":
@@ -303,6 +303,15 @@ func parseToken(line string) (k Token, err error) {
 		}
 	}
 	return k, nil
+}
+
+// parseTime takes years that are still of four digits in another time zone.
+func parseTime(text string) (time.Time, error) {
+	t, err := time.Parse(time.RFC3339, text)
+	if err == nil && (t.Year() < 1970 || t.Year() > 9998) {
+		err = errors.New("a year that is none of ours")
+	}
+	return t, err
 }
 
 // line is what parseToken reads.

@@ -180,3 +180,39 @@ func TestTokensAreEditedOneAtATime(t *testing.T) {
 		t.Errorf("%d tokens, %v", len(all), err)
 	}
 }
+
+// FuzzTokenLine: whatever is read is written so that it is read again as the same.
+func FuzzTokenLine(f *testing.F) {
+	hash := "sha256:" + strings.Repeat("0f", 32)
+	for _, line := range []string{
+		"token ann user", hash + " ann admin created=2026-01-02T03:04:05Z expires=2027-01-02T03:04:05+02:00 max_sessions=3 max_in_flight=4 rate=0.5 via=abc note=a b=c",
+		hash + " x viewer note=", "a b user note=n note=m", "sha256: a user", "t s user rate=1e300",
+	} {
+		f.Add(line)
+	}
+	f.Fuzz(func(t *testing.T, line string) {
+		tokens, err := parseTokens([]byte(line))
+		if err != nil {
+			return
+		}
+		for _, k := range tokens {
+			if k.check() != nil {
+				continue // from a file that was edited by hand; never written
+			}
+			again, err := parseToken(k.line())
+			if err != nil {
+				t.Fatalf("%q: %v", k.line(), err)
+			}
+			if k.Created, again.Created = k.Created.UTC().Truncate(time.Second), again.Created.UTC(); !k.Created.Equal(again.Created) {
+				t.Fatalf("%q: created %v, %v", k.line(), k.Created, again.Created)
+			}
+			if !k.Expires.Truncate(time.Second).Equal(again.Expires) {
+				t.Fatalf("%q: expires %v, %v", k.line(), k.Expires, again.Expires)
+			}
+			k.Created, k.Expires, again.Created, again.Expires = time.Time{}, time.Time{}, time.Time{}, time.Time{}
+			if k != again {
+				t.Fatalf("%q: %+v, %+v", k.line(), k, again)
+			}
+		}
+	})
+}
