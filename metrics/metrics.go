@@ -81,6 +81,7 @@ type Metrics struct {
 	ClientConnections *prometheus.GaugeVec   // transport; open now
 	ClientsClosed     *prometheus.CounterVec // reason
 	RateLimited       prometheus.Counter     // requests refused with RATE_LIMITED
+	Auth              *prometheus.CounterVec // method, result; web has the lists
 
 	RecordingBytes  prometheus.Counter     // written to recordings
 	RecordingsEnded *prometheus.CounterVec // reason: RecordingReasons
@@ -130,6 +131,8 @@ func New(reg prometheus.Registerer) *Metrics {
 		ClientConnections: f.NewGaugeVec(prometheus.GaugeOpts{Name: "trl_connections", Help: "Open client connections, by transport."}, []string{"transport"}),
 		ClientsClosed:     counters("trl_connections_closed_total", "Client connections that ended, by reason.", "reason"),
 		RateLimited:       counter("trl_rate_limited_total", "Requests refused with RATE_LIMITED."),
+		Auth: f.NewCounterVec(prometheus.CounterOpts{Name: "trl_auth_total", Help: "Requests that had to show who sends them, by the kind of credential and what came of it."},
+			[]string{"method", "result"}),
 
 		RecordingBytes:  counter("trl_recording_bytes_total", "Bytes written to recordings."),
 		RecordingsEnded: counters("trl_recordings_ended_total", "Recordings that ended, by reason.", "reason"),

@@ -64,7 +64,7 @@ func series(t *testing.T) map[string][]string {
 }
 
 func TestLabelsComeFromClosedLists(t *testing.T) {
-	allowed := []string{"state", "result", "reason", "outcome", "transport", "cause", "version", "goversion"}
+	allowed := []string{"state", "result", "reason", "outcome", "transport", "cause", "method", "version", "goversion"}
 	for name, labels := range series(t) {
 		for _, label := range labels {
 			if !slices.Contains(allowed, label) {

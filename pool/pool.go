@@ -10,6 +10,7 @@
 package pool
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -28,12 +29,13 @@ import (
 
 // Config is the operator's. Zero durations mean: no timeout, no bound, let go at once.
 type Config struct {
-	MaxSessions     int      // 256 when 0 (PROTOCOL.md §9)
-	MaxPerPrincipal int      // 0: as many as MaxSessions
-	DefaultShell    string   // path or name; /bin/sh when empty
-	DefaultDir      string   // /tmp when empty
-	Shells          []string // allowed, paths or names; those of PROTOCOL.md §3 when empty
-	BaseEnv         []string // all of a session's environment but TRL_SESSION_ID
+	MaxSessions     int                  // 256 when 0 (PROTOCOL.md §9)
+	MaxPerPrincipal int                  // 0: as many as MaxSessions
+	MaxOf           func(who string) int // a principal's own bound, 0: none; not called with a lock held; nil: nobody has one
+	DefaultShell    string               // path or name; /bin/sh when empty
+	DefaultDir      string               // /tmp when empty
+	Shells          []string             // allowed, paths or names; those of PROTOCOL.md §3 when empty
+	BaseEnv         []string             // all of a session's environment but TRL_SESSION_ID
 
 	Epoch string // names the lifetime of the sessions; random when empty
 
@@ -241,6 +243,10 @@ func (p *Pool) register(who string, q *protocol.SessionCreate) (*Session, error)
 	if err != nil {
 		return nil, err
 	}
+	own := 0
+	if p.config.MaxOf != nil {
+		own = p.config.MaxOf(who)
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closing {
@@ -257,6 +263,9 @@ func (p *Pool) register(who string, q *protocol.SessionCreate) (*Session, error)
 	}
 	if most := p.config.MaxPerPrincipal; most > 0 && p.liveOf[who] >= most {
 		return nil, atMost("max_sessions_per_principal", most)
+	}
+	if own > 0 && p.liveOf[who] >= own {
+		return nil, atMost("max_sessions_of_token", own)
 	}
 	warm := p.warm.take(t)
 	id := warm.identity(p.epoch)
@@ -370,11 +379,28 @@ func (p *Pool) FindProcess(who, id string) (*Process, error) {
 	return nil, p.missing('p', id, errNoProcess())
 }
 
-// List gives who's sessions, oldest first: the live ones, or those in the state asked for.
+// Owner tells whose the session, exec, process or terminal with this id is, and which session it belongs to; "": nobody's.
+func (p *Pool) Owner(id string) (who, session string) {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	s := p.sessions[id]
+	if s == nil && len(id) > 0 && id[0] != 's' {
+		if epoch, ok := minted(id[0], id); ok && epoch == p.epoch {
+			s = p.tags[tagOf(id)]
+		}
+	}
+	if s == nil {
+		return "", ""
+	}
+	return s.owner, s.id
+}
+
+// List gives who's sessions, or those of q.Owner or everybody, oldest first: the live ones, or those in the state asked for.
 func (p *Pool) List(who string, q *protocol.SessionList) []protocol.SessionInfo {
 	infos := []protocol.SessionInfo{} // never null on the wire
+	who = cmp.Or(q.Owner, who)
 	for _, s := range p.all() {
-		if s.owner != who || !labelled(s.terms.labels, q.Label) {
+		if s.owner != who && !q.All || !labelled(s.terms.labels, q.Label) {
 			continue
 		}
 		info := s.Info()

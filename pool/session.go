@@ -351,6 +351,9 @@ func (s *Session) isOpen() bool {
 // ID is the session's.
 func (s *Session) ID() string { return s.id }
 
+// Owner is the subject of the principal whose it is.
+func (s *Session) Owner() string { return s.owner }
+
 // Ended is closed when the session has TERMINATED: nothing of it is left.
 func (s *Session) Ended() <-chan struct{} { return s.ended }
 

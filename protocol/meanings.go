@@ -24,6 +24,8 @@ var meanings = map[string]string{
 	"labels":                    "words of the client's, for session.list and the page",
 	"label":                     "only sessions with this label: `key` or `key=value`",
 	"state":                     "where the session is in its life",
+	"SessionList.all":           "everybody's sessions; admins only",
+	"SessionList.owner":         "this principal's sessions instead of one's own; admins only",
 	"SessionList.state":         "only sessions in this state",
 	"ProcessInfo.state":         "whether it still runs",
 	"ExecEntry.state":           "whether it waits for its turn, runs, or has ended",

@@ -40,7 +40,7 @@ var methods = []Method{
 		SessionExists, MaxSessionsReached, ShellNotFound, ShellNotAllowed, ShellFailed, WorkingDirNotFound, LimitExceeded, NotSupported),
 	method[SessionRef, SessionInfo]("session.info", "Tells all about a session; an ended one stays readable for the retention time.",
 		SessionNotFound, SessionLost),
-	method[SessionList, Sessions]("session.list", "Lists the principal's sessions."),
+	method[SessionList, Sessions]("session.list", "Lists the principal's sessions; for an admin, those of another one or everybody's."),
 	method[SessionDestroy, Destroyed]("session.destroy", "Ends a session and answers once every process of it is gone. Repeating it gives the same answer.",
 		SessionNotFound, SessionLost),
 	method[SessionRename, Session]("session.rename", "Gives a session another name.",

@@ -125,6 +125,8 @@ type SessionRef struct {
 type SessionList struct {
 	State string `json:"state,omitzero"`
 	Label string `json:"label,omitzero"` // key or key=value
+	All   bool   `json:"all,omitzero"`
+	Owner string `json:"owner,omitzero"`
 }
 
 // Sessions is what session.list answers; the list is never null.

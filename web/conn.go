@@ -33,6 +33,7 @@ const (
 	malformed  reason = "protocol" // not what RFC 6455 allows
 	byShutdown reason = "shutdown" // ours
 	unshared   reason = "unshared" // the share link that it came with has ended
+	outdated   reason = "auth"     // what it was let in with has expired, or was revoked
 )
 
 // transport is one client's connection, seen as messages.
@@ -64,6 +65,7 @@ type conn struct {
 	t        transport
 	out      *outbox
 	who      Principal
+	grant    *Grant
 	log      zerolog.Logger
 	bytesOut prometheus.Counter
 	binary   bool // set once before serve; output goes in binary frames
@@ -87,16 +89,17 @@ type conn struct {
 	watches  map[string]*watch        // guarded by mu; by session id
 	recent   []*call                  // guarded by mu; the last exec.run and exec.stream requests, for exec.cancel by request_id
 	oldest   int                      // guarded by mu; where recent is overwritten next
+	visits   map[string]bool          // guarded by mu; sessions of other principals that an admin used
 	own      []*pool.Session          // guarded by mu; sessions that end with this connection
 }
 
-func newConn(s *Server, t transport, out *outbox, who Principal) *conn {
+func newConn(s *Server, t transport, out *outbox, g *Grant) *conn {
 	c := &conn{
-		srv: s, t: t, out: out, who: who,
-		log:      s.log.With().Str("transport", t.name()).Str("principal", who.Subject).Logger(),
+		srv: s, t: t, out: out, who: g.Principal, grant: g,
+		log:      s.log.With().Str("transport", t.name()).Str("principal", g.Subject).Logger(),
 		idle:     make(chan struct{}, 1),
 		bytesOut: s.m.BytesOut.WithLabelValues(t.name()),
-		lanes:    map[string]*lane{}, subs: map[string]*subscription{}, watches: map[string]*watch{},
+		lanes:    map[string]*lane{}, subs: map[string]*subscription{}, watches: map[string]*watch{}, visits: map[string]bool{},
 	}
 	c.ctx, c.cancel = context.WithCancel(s.ctx)
 	return c
@@ -109,11 +112,12 @@ func (c *conn) serve() {
 	defer c.srv.m.ClientConnections.WithLabelValues(c.t.name()).Dec()
 	c.log.Debug().Msg("client connected")
 	c.wg.Go(func() { c.t.tend(c) }) // pings; ends with ctx; waited for below
-	if sh := c.who.Share; sh != nil {
+	if sh := c.grant.share; sh != nil {
 		sh.Join()
 		defer sh.Leave()
 		c.wg.Go(func() { c.endWith(sh) }) // waits for the link's end; ends with ctx; waited for below
 	}
+	defer c.grant.watch(func() { c.end(outdated) })()
 
 	c.end(c.readLoop())
 	c.t.close()

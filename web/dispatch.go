@@ -106,6 +106,11 @@ func (c *conn) handle(msg []byte) {
 		c.refuse(req.ID, protocol.Errorf(protocol.RateLimited, "%d requests are in flight", c.srv.cfg.MaxInFlight).With("limit", c.srv.cfg.MaxInFlight))
 		return
 	}
+	if e := c.grant.begin(); e != nil {
+		c.srv.m.RateLimited.Inc()
+		c.refuse(req.ID, e)
+		return
+	}
 	k := &call{c: c, id: req.ID, method: req.Method, params: req.Params}
 	c.inFlight.Add(1)
 	var data any
@@ -120,7 +125,7 @@ func (c *conn) handle(msg []byte) {
 	// Whoever writes just now may be waiting for the client: then this answer waits elsewhere, and reading goes on. A cancel, for one,
 	// must not wait behind the output it is to stop.
 	if sent, werr := c.out.trySend(k.encode(data, err)); sent {
-		c.inFlight.Add(-1)
+		c.answered()
 		c.sent(werr)
 		return
 	}
@@ -130,7 +135,7 @@ func (c *conn) handle(msg []byte) {
 func (k *call) dispatch() (any, error) {
 	h, ok := handlers[k.method]
 	switch {
-	case ok && k.c.who.Share != nil && !guestMay(k.c.who.Share, k.method):
+	case ok && k.c.grant.share != nil && !guestMay(k.c.grant.share, k.method):
 		return nil, protocol.Errorf(protocol.Forbidden, "this share link does not allow it")
 	case ok && (h.reads || k.c.who.Role != Viewer):
 		return h.run(k)
@@ -138,6 +143,12 @@ func (k *call) dispatch() (any, error) {
 		return nil, protocol.Errorf(protocol.Forbidden, "a viewer may only read")
 	}
 	return nil, protocol.Errorf(protocol.UnknownMethod, "unknown method")
+}
+
+// answered is the end of a request that handle took up.
+func (c *conn) answered() {
+	c.inFlight.Add(-1)
+	c.grant.done()
 }
 
 // caught runs f and turns a panic into an error: one request's bug must not end everybody's sessions.
@@ -161,7 +172,7 @@ func (k *call) later(f func() (any, error)) (any, error) {
 
 // answer writes the one answer that a request gets.
 func (k *call) answer(data any, err error) {
-	defer k.c.inFlight.Add(-1)
+	defer k.c.answered()
 	if err != errGone {
 		k.c.sent(k.c.out.send(k.encode(data, err)))
 	}
@@ -284,10 +295,10 @@ func (c *conn) inTurn(key string) bool {
 
 // find is the pool's Find; with neither id nor name it makes the default session.
 func (k *call) find(ref protocol.SessionRef) (*pool.Session, error) {
-	if k.c.who.Share != nil {
+	if k.c.grant.share != nil {
 		return k.shared(ref)
 	}
-	return k.c.srv.pool.Find(k.c.who.Subject, ref.SessionID, ref.Session)
+	return k.c.srv.pool.Find(k.c.behalf(ref.SessionID), ref.SessionID, ref.Session)
 }
 
 // maxRecent bounds what exec.cancel by request_id can reach back to.

@@ -2,7 +2,6 @@ package web
 
 import (
 	"crypto/rand"
-	"encoding/base64"
 	"html/template"
 	"net/http"
 	"strings"
@@ -14,17 +13,18 @@ import (
 // loginPage takes the token out of the fragment, which browsers send to nobody, and out of the address bar, and posts it.
 var loginPage = template.Must(template.New("login").Parse(`<!doctype html>
 <html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>trl: log in</title>
-<style nonce="{{.}}">body{font:16px system-ui;margin:4em auto;max-width:30em;padding:0 1em}input,button{font:inherit;padding:.4em}</style>
+<style nonce="{{.Nonce}}">body{font:16px system-ui;margin:4em auto;max-width:30em;padding:0 1em}input,button{font:inherit;padding:.4em}</style>
 <h1>trl</h1>
-<p id="say" role="status">Log in with the token that <code>trl serve</code> printed.</p>
+{{with .Provider}}<p><a href="/login/oidc">Log in with {{.}}</a></p>{{end}}
+<p id="say" role="status">Log in with a token: the one that <code>trl serve</code> printed, or one of <code>trl token create</code>.</p>
 <form method="post" action="/login"><input name="username" autocomplete="username" value="trl" hidden><input name="token" type="password" autocomplete="current-password" aria-label="token" required> <button>Log in</button></form>
-<script nonce="{{.}}">
+<script nonce="{{.Nonce}}">
 const m = /^#token=(.+)$/.exec(location.hash);
 if (m) {
   history.replaceState(null, "", "/login");
-  fetch("/login", {method: "POST", headers: {Authorization: "Bearer " + decodeURIComponent(m[1])}}).then(r => {
+  fetch("/login", {method: "POST", headers: {Authorization: "Bearer " + decodeURIComponent(m[1])}}).then(async r => {
     if (r.ok) location.replace("/");
-    else document.getElementById("say").textContent = "This token is not valid.";
+    else document.getElementById("say").textContent = r.status === 401 ? "This token is not valid." : await r.text();
   });
 }
 </script>
@@ -32,11 +32,22 @@ if (m) {
 
 // home is the web terminal, for those who are logged in.
 func (s *Server) home(w http.ResponseWriter, r *http.Request) {
-	if _, ok := s.authenticate(r); !ok {
+	if _, no := s.authenticate(r); no != nil {
+		if no.by == byLogin { // one that is over would stand in the way of everything else that the browser may bring
+			setCookie(w, r, "", time.Time{})
+		}
 		http.Redirect(w, r, "/login", http.StatusSeeOther)
 		return
 	}
 	ui.ServePage(w, rand.Text())
+}
+
+// serveAsset serves what the page consists of. Nothing of it is secret; but who is slow to take it had better be logged in.
+func (s *Server) serveAsset(w http.ResponseWriter, r *http.Request) {
+	if _, _, why := s.identify(r); why == accepted {
+		known(r)
+	}
+	ui.ServeAsset(w, r)
 }
 
 func (s *Server) page(t *template.Template) http.HandlerFunc {
@@ -47,41 +58,52 @@ func (s *Server) page(t *template.Template) http.HandlerFunc {
 		h.Set("Content-Security-Policy", "default-src 'none'; script-src 'nonce-"+nonce+"'; style-src 'nonce-"+nonce+
 			"'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'")
 		h.Set("Referrer-Policy", "same-origin") // with "no-referrer" the form is posted with "null" for its Origin, and refused
-		t.Execute(w, nonce)
+		t.Execute(w, struct{ Nonce, Provider string }{nonce, s.provider()})
 	}
 }
 
-// login checks a token and puts it into a cookie that scripts cannot read and other sites cannot make the browser send.
+// login checks a token, or a JWT, and logs the browser in: what it gets is a cookie of its own, worth as much and no longer.
 func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 	form := r.Header.Get("Authorization") == ""
-	var token string
-	if form {
-		r.Body = http.MaxBytesReader(w, r.Body, 8<<10)
-		token = r.PostFormValue("token") // never from the query
-	} else {
-		var ok bool
-		if token, ok = credential(r); !ok {
-			token = ""
-		}
-	}
 	if !s.cfg.AuthNone {
-		if _, ok := s.cfg.Tokens.Lookup(strings.TrimSpace(token)); !ok {
-			refuse(w, http.StatusUnauthorized, "this token is not valid")
+		var g *Grant
+		by, why := byToken, missing
+		if form {
+			r.Body = http.MaxBytesReader(w, r.Body, 32<<10)
+			if text := strings.TrimSpace(r.PostFormValue("token")); text != "" { // never from the query
+				g, by, why = s.bearer.judge(r, text)
+			}
+		} else {
+			g, by, why = s.bearer.authenticate(r)
+		}
+		if no := s.decided(r, by, why, nil); no != nil {
+			deny(w, no)
 			return
 		}
-		http.SetCookie(w, &http.Cookie{
-			Name:     cookieName(r),
-			Value:    base64.RawURLEncoding.EncodeToString([]byte(strings.TrimSpace(token))),
-			Path:     "/",
-			MaxAge:   int((30 * 24 * time.Hour).Seconds()),
-			HttpOnly: true,
-			Secure:   r.TLS != nil,
-			SameSite: http.SameSiteStrictMode,
-		})
+		secret, until, err := s.logins.begin(g, loginLife)
+		if err != nil {
+			s.log.Error().Err(err).Msg("login cannot be kept")
+			refuse(w, http.StatusInternalServerError, "the login cannot be kept")
+			return
+		}
+		setCookie(w, r, secret, until)
 	}
 	if form {
 		http.Redirect(w, r, "/", http.StatusSeeOther)
 		return
 	}
 	w.WriteHeader(http.StatusNoContent)
+}
+
+// logout ends the browser's login, and with it the connections of all its tabs.
+func (s *Server) logout(w http.ResponseWriter, r *http.Request) {
+	if c, err := r.Cookie(cookieName(r)); err == nil {
+		if err := s.logins.end(c.Value); err != nil {
+			s.log.Error().Err(err).Msg("login cannot be ended")
+			refuse(w, http.StatusInternalServerError, "the login cannot be ended")
+			return
+		}
+	}
+	setCookie(w, r, "", time.Time{})
+	http.Redirect(w, r, "/login", http.StatusSeeOther)
 }

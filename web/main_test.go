@@ -30,7 +30,14 @@ const patience = 60 * time.Second
 // tokens is a Tokens of a test.
 type tokens map[string]Principal
 
-func (t tokens) Lookup(token string) (Principal, bool) { p, ok := t[token]; return p, ok }
+func (t tokens) Lookup(token string) (*Grant, outcome) {
+	if p, ok := t[token]; ok {
+		return &Grant{Principal: p}, accepted
+	}
+	return nil, unknown
+}
+
+func (t tokens) byID(string) *Grant { return nil }
 
 // gateway is a real one on a free port, with real shells.
 type gateway struct {
@@ -75,7 +82,13 @@ func startWith(t testing.TB, tune func(*pool.Config), change ...func(*Config)) *
 	if err != nil {
 		t.Fatal(err)
 	}
-	sessions := pool.Config{Retention: time.Minute, BaseEnv: []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/tmp"}}
+	ownBound := func(who string) int { // as cmd/trl wires it
+		if f, ok := g.cfg.Tokens.(*TokenFile); ok {
+			return f.MaxSessions(who)
+		}
+		return 0
+	}
+	sessions := pool.Config{MaxOf: ownBound, Retention: time.Minute, BaseEnv: []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/tmp"}}
 	tune(&sessions)
 	g.pool = pool.New(sessions, runtime.Local(host), m, log)
 	cfg := Config{Listen: "127.0.0.1:0", AuthNone: true, Version: "test"}

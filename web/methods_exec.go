@@ -80,8 +80,8 @@ func execList(k *call, q *protocol.SessionRef) (any, error) {
 }
 
 func (k *call) exec(id string) (*pool.Exec, error) {
-	e, err := k.c.srv.pool.FindExec(k.c.who.Subject, id)
-	if err == nil && !k.c.who.reaches(e.Session(), "") {
+	e, err := k.c.srv.pool.FindExec(k.c.behalf(id), id)
+	if err == nil && !k.c.grant.reaches(e.Session(), "") {
 		return nil, protocol.Errorf(protocol.ExecNotFound, "no such exec")
 	}
 	return e, err
@@ -162,7 +162,7 @@ func execCancel(k *call, q *protocol.ExecCancel) (any, error) {
 		}
 		return byID()
 	}
-	if q.SessionRef == (protocol.SessionRef{}) && c.who.Share == nil && !c.inTurn(nameKey(defaultSession)) {
+	if q.SessionRef == (protocol.SessionRef{}) && c.grant.share == nil && !c.inTurn(nameKey(defaultSession)) {
 		if _, err := c.srv.pool.Find(c.who.Subject, "", defaultSession); err != nil {
 			return &protocol.ExecCancelled{}, nil // it is not made for the sake of a cancel
 		}

@@ -38,8 +38,8 @@ func processList(k *call, q *protocol.SessionRef) (any, error) {
 }
 
 func (k *call) process(id string) (*pool.Process, error) {
-	p, err := k.c.srv.pool.FindProcess(k.c.who.Subject, id)
-	if err == nil && !k.c.who.reaches(p.Session(), "") {
+	p, err := k.c.srv.pool.FindProcess(k.c.behalf(id), id)
+	if err == nil && !k.c.grant.reaches(p.Session(), "") {
 		return nil, protocol.Errorf(protocol.ProcessNotFound, "no such process")
 	}
 	return p, err

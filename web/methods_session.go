@@ -45,8 +45,11 @@ func sessionInfo(k *call, q *protocol.SessionRef) (any, error) {
 }
 
 func sessionList(k *call, q *protocol.SessionList) (any, error) {
+	if (q.All || q.Owner != "") && k.c.who.Role != Admin {
+		return nil, protocol.Errorf(protocol.Forbidden, "only an admin lists the sessions of others")
+	}
 	list := k.c.srv.pool.List(k.c.who.Subject, q)
-	if sh := k.c.who.Share; sh != nil {
+	if sh := k.c.grant.share; sh != nil {
 		list = slices.DeleteFunc(list, func(i protocol.SessionInfo) bool { return i.SessionID != sh.Session().ID() })
 	}
 	if list == nil {

@@ -33,7 +33,7 @@ func systemCapabilities(k *call, _ *protocol.None) (any, error) {
 		data.Methods = append(data.Methods, m.Name)
 	}
 	data.Principal = protocol.Who{Subject: k.c.who.Subject, Role: string(k.c.who.Role)}
-	if sh := k.c.who.Share; sh != nil {
+	if sh := k.c.grant.share; sh != nil {
 		info := sh.Info()
 		data.Principal.Share = &info
 	}

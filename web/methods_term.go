@@ -22,8 +22,8 @@ func termOpen(k *call, q *protocol.TermOpen) (any, error) {
 }
 
 func (k *call) terminal(id string) (*pool.Terminal, error) {
-	t, err := k.c.srv.pool.FindTerminal(k.c.who.Subject, id)
-	if err == nil && !k.c.who.reaches(t.Session(), id) {
+	t, err := k.c.srv.pool.FindTerminal(k.c.behalf(id), id)
+	if err == nil && !k.c.grant.reaches(t.Session(), id) {
 		return nil, protocol.Errorf(protocol.TermNotFound, "no such terminal")
 	}
 	return t, err
@@ -85,6 +85,9 @@ func termAttach(k *call, q *protocol.TermAttach) (any, error) {
 		}
 		q.Mode = "view"
 	}
+	if q.Mode == "" && t.Session().Owner() != c.who.Subject { // an admin at somebody else's
+		q.Mode = "view"
+	}
 	control := q.Mode != "view"
 	block := q.OnSlow == "block" || q.OnSlow == "" && control
 	c.mu.Lock()
@@ -126,7 +129,7 @@ func termList(k *call, q *protocol.SessionRef) (any, error) {
 	return k.on(*q, false, func(s *pool.Session) (any, error) {
 		list := &protocol.Terminals{Terminals: []protocol.TermInfo{}}
 		for _, t := range s.Terminals() {
-			if !k.c.who.reaches(s, t.ID()) {
+			if !k.c.grant.reaches(s, t.ID()) {
 				continue
 			}
 			list.Terminals = append(list.Terminals, t.Info())

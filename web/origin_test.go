@@ -59,7 +59,12 @@ func TestOrigin(t *testing.T) {
 // get asks with headers; "Host" is the Host header.
 func get(t *testing.T, url string, headers ...string) (*http.Response, string) {
 	t.Helper()
-	r, _ := http.NewRequest("GET", url, nil)
+	return ask(t, "GET", url, headers...)
+}
+
+func ask(t *testing.T, method, url string, headers ...string) (*http.Response, string) {
+	t.Helper()
+	r, _ := http.NewRequest(method, url, nil)
 	for i := 0; i < len(headers); i += 2 {
 		if headers[i] == "Host" {
 			r.Host = headers[i+1]
@@ -187,7 +192,7 @@ func TestLoginSetsCookie(t *testing.T) {
 	}
 	for _, resp := range []*http.Response{login("Bearer "+userToken, ""), login("", url.Values{"token": {userToken}}.Encode())} {
 		c := resp.Cookies()
-		if len(c) != 1 || !c[0].HttpOnly || c[0].SameSite != http.SameSiteStrictMode || strings.Contains(c[0].Value, userToken) {
+		if len(c) != 1 || !c[0].HttpOnly || c[0].SameSite != http.SameSiteStrictMode || strings.Contains(c[0].Value, userToken) || len(c[0].Value) < 40 {
 			t.Fatalf("%d %v", resp.StatusCode, c)
 		}
 		ws, _, err := g.dialWith(&websocket.DialOptions{HTTPHeader: http.Header{"Cookie": {c[0].Name + "=" + c[0].Value}, "Origin": {g.URL()}}})
@@ -230,7 +235,7 @@ func TestStrangersAreBounded(t *testing.T) { // K13
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := &gate{Listener: inner, patience: patience, most: 2}
+	g := &gate{Listener: inner, patience: patience, life: patience, most: 2}
 	defer g.Close()
 	accepted := make(chan net.Conn, 10)
 	go func() {

@@ -42,20 +42,17 @@ func (s *Server) recording(who Principal, id string) (*pool.Recording, error) {
 
 // serveRecording is the download.
 func (s *Server) serveRecording(w http.ResponseWriter, r *http.Request) {
-	who, ok := s.authenticate(r)
-	if !ok {
-		refuse(w, http.StatusUnauthorized, "a token is needed")
+	who, no := s.authenticate(r) // and a stranger no more: a large file may take its time
+	if no != nil {
+		deny(w, no)
 		return
-	}
-	if sock, ok := r.Context().Value(socketKey{}).(*socket); ok { // a stranger no more: a large file may take its time
-		sock.known()
 	}
 	format := r.URL.Query().Get("format")
 	if format != "" && format != "v2" && format != "v3" {
 		refuse(w, http.StatusBadRequest, "format is v3 or v2")
 		return
 	}
-	rec, err := s.recording(who, r.PathValue("id"))
+	rec, err := s.recording(who.Principal, r.PathValue("id"))
 	if err != nil {
 		refuse(w, http.StatusNotFound, protocol.AsError(err).Message)
 		return

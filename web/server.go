@@ -19,7 +19,6 @@ import (
 	"trl/metrics"
 	"trl/pool"
 	"trl/protocol"
-	"trl/web/ui"
 )
 
 // Config is the edge's. The zero value of a bound means its default.
@@ -29,11 +28,17 @@ type Config struct {
 	Sockets       *Sockets // already bound, Listen, MetricsListen and Unix notwithstanding; nil: Listen binds
 	MetricsListen string   // a listener for /metrics alone, which then needs no token; empty: /metrics is on Listen
 
-	Origins         []string // scheme://host[:port] of pages beside our own that may connect
-	AuthNone        bool     // everyone is local, on loopback only
-	Tokens          Tokens   // who may come in over HTTP, unless AuthNone
-	TLSCert, TLSKey string   // files, read again when they change
-	Insecure        bool     // beyond loopback without TLS
+	Origins  []string // scheme://host[:port] of pages beside our own that may connect
+	AuthNone bool     // everyone is local, on loopback only
+	// Who may come in over HTTP, unless AuthNone; at least one of these.
+	Tokens      Tokens
+	JWT         *JWT
+	OIDC        *OIDCConfig
+	ClientCerts *ClientCertsConfig
+	Logins      string // file in which those who logged in to the page are kept; empty: in memory
+
+	TLSCert, TLSKey string // files, read again when they change
+	Insecure        bool   // beyond loopback without TLS
 
 	MaxFrame    int64         // bytes of an inbound message, 4 MiB
 	MaxInFlight int           // requests of one connection, 64
@@ -48,9 +53,11 @@ type Config struct {
 }
 
 const (
-	// Time to send the headers of a request and to take the answer; and strangers, who have not shown a token, at a time.
+	// Time to send the headers of a request and to take the answer; how long strangers, who have not shown a token, may stay; and how
+	// many there may be at a time.
 	headerTimeout = 10 * time.Second
 	answerTimeout = 30 * time.Second
+	strangerLife  = 10 * time.Second
 	maxStrangers  = 512
 	// notice is what clients get between server.shutdown and the close, for results that are about to come.
 	notice = 700 * time.Millisecond
@@ -76,10 +83,19 @@ type Server struct {
 	ctx    context.Context // of what clients began and what may outlive them; ends in Shutdown
 	cancel context.CancelFunc
 
-	listeners []listening // set once in Listen
-	addr      net.Addr    // set once in Listen
-	cert      *reloader   // set once in Listen; nil without TLS
+	listeners []listening  // set once in Listen
+	addr      net.Addr     // set once in Listen
+	cert      *reloader    // set once in Listen; nil without TLS
+	certs     *clientCerts // nil: none are asked for
 	pair      atomic.Pointer[tls.Certificate]
+
+	chain    []authenticator // set once in New; the first that finds a credential decides
+	bearer   *bearer
+	logins   *logins
+	tickets  *tickets
+	oidc     *oidcLogin // nil: there is none
+	throttle throttle
+	refusals refusals
 
 	stopping atomic.Bool
 	once     sync.Once // Shutdown
@@ -107,6 +123,7 @@ func New(cfg Config, p *pool.Pool, m *metrics.Metrics, g prometheus.Gatherer, lo
 	orDefault(&cfg.stall, stallLimit)
 	s := &Server{cfg: cfg, pool: p, m: m, log: log, born: time.Now(), conns: map[*conn]struct{}{}}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.admit()
 
 	scrape := metrics.Handler(g)
 	mux := http.NewServeMux()
@@ -118,12 +135,18 @@ func New(cfg Config, p *pool.Pool, m *metrics.Metrics, g prometheus.Gatherer, lo
 	})
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, r *http.Request) { fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /readyz", s.ready)
+	mux.HandleFunc("POST /v1/tickets", s.serveTicket)
 	mux.HandleFunc("GET /login", s.page(loginPage))
 	mux.HandleFunc("POST /login", s.login)
+	mux.HandleFunc("POST /logout", s.logout)
+	if s.oidc != nil {
+		mux.HandleFunc("GET "+oidcPath, s.beginOIDC)
+		mux.HandleFunc("GET "+callbackPath, s.finishOIDC)
+	}
 	mux.HandleFunc("GET /{$}", s.home)
 	mux.HandleFunc("GET /share", s.sharePage)
 	mux.HandleFunc("POST /share", s.shareAsk)
-	mux.HandleFunc("GET /ui/", ui.ServeAsset) // nothing of it is secret
+	mux.HandleFunc("GET /ui/", s.serveAsset)
 	if cfg.MetricsListen == "" {
 		mux.Handle("GET /metrics", s.known(scrape))
 	}
@@ -139,8 +162,12 @@ func (s *Server) Listen() (err error) {
 	defer func() {
 		if err != nil {
 			s.stopListening(context.Background())
+			s.closeCredentials()
 		}
 	}()
+	if err = s.openCredentials(); err != nil {
+		return err
+	}
 	sockets := s.cfg.Sockets
 	if sockets == nil {
 		if sockets, err = Bind(s.cfg); err != nil {
@@ -170,11 +197,11 @@ func (s *Server) Listen() (err error) {
 }
 
 func (s *Server) gate(l net.Listener) net.Listener {
-	return &gate{Listener: l, patience: s.cfg.SlowClient, most: maxStrangers}
+	return &gate{Listener: l, patience: s.cfg.SlowClient, life: strangerLife, most: maxStrangers}
 }
 
 func (s *Server) listenHTTP(l net.Listener, h http.Handler, guarded bool) error {
-	if guarded && !s.cfg.AuthNone && s.cfg.Tokens == nil {
+	if guarded && !s.cfg.AuthNone && s.cfg.Tokens == nil && s.cfg.JWT == nil && s.cfg.OIDC == nil && s.cfg.ClientCerts == nil {
 		l.Close()
 		return errors.New("no tokens to authenticate with")
 	}
@@ -204,10 +231,14 @@ func (s *Server) listenHTTP(l net.Listener, h http.Handler, guarded bool) error 
 			return err
 		}
 		s.cert = cert
-		gated = tls.NewListener(gated, &tls.Config{
+		c := &tls.Config{
 			MinVersion:     tls.VersionTLS12,
 			GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return s.pair.Load(), nil },
-		})
+		}
+		if s.certs != nil {
+			s.certs.demand(c)
+		}
+		gated = tls.NewListener(gated, c)
 	}
 	s.listeners = append(s.listeners, listening{gated, srv.Serve, func(ctx context.Context) {
 		if srv.Shutdown(ctx) != nil {
@@ -335,6 +366,7 @@ func (s *Server) shutdown(ctx context.Context, end func(context.Context) error) 
 	if s.cert != nil {
 		s.cert.Close()
 	}
+	s.closeCredentials()
 	return err
 }
 
@@ -403,8 +435,8 @@ func refuse(w http.ResponseWriter, status int, why string) {
 // known lets only principals pass.
 func (s *Server) known(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if _, ok := s.authenticate(r); !ok {
-			refuse(w, http.StatusUnauthorized, "a token is needed")
+		if _, no := s.authenticate(r); no != nil {
+			deny(w, no)
 			return
 		}
 		h.ServeHTTP(w, r)
@@ -420,9 +452,9 @@ func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Server) serveWebSocket(w http.ResponseWriter, r *http.Request) {
-	who, ok := s.welcome(r)
-	if !ok {
-		refuse(w, http.StatusUnauthorized, "a token is needed")
+	g, no := s.welcome(r)
+	if no != nil {
+		deny(w, no)
 		return
 	}
 	if s.stopping.Load() {
@@ -434,8 +466,7 @@ func (s *Server) serveWebSocket(w http.ResponseWriter, r *http.Request) {
 		s.log.Debug().Err(err).Msg("upgrade refused")
 		return
 	}
-	r.Context().Value(socketKey{}).(*socket).known()
-	c := newConn(s, t, t.out, who)
+	c := newConn(s, t, t.out, g)
 	c.binary = t.ws.Subprotocol() == subprotocolBinary
 	s.serveConn(c)
 }
@@ -458,7 +489,7 @@ func (s *Server) serveUnix(l net.Listener) error {
 func (s *Server) serveLocal(sock *socket) {
 	who, err := peer(sock)
 	t := newUnixTransport(s, sock)
-	c := newConn(s, t, t.out, who)
+	c := newConn(s, t, t.out, &Grant{Principal: who})
 	if err != nil || s.stopping.Load() {
 		e := protocol.Errorf(protocol.ShuttingDown, "the server is shutting down")
 		if err != nil {

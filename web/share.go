@@ -3,6 +3,7 @@ package web
 import (
 	"crypto/rand"
 	"net/http"
+	"time"
 
 	"trl/pool"
 	"trl/protocol"
@@ -58,31 +59,32 @@ func guestMay(sh *pool.Share, method string) bool {
 }
 
 // welcome is authenticate for those who may be guests: who came with a share's token is one, or nobody. Nothing but the WebSocket is for guests.
-func (s *Server) welcome(r *http.Request) (Principal, bool) {
-	token, ok := credential(r)
-	if !ok || !pool.IsShareToken(token) {
+func (s *Server) welcome(r *http.Request) (*Grant, *denial) {
+	token, _, _ := bearerText(r)
+	if !pool.IsShareToken(token) {
 		return s.authenticate(r)
 	}
-	sh, ok := s.pool.FindShare(token)
+	sh, ok := s.pool.FindShare(token) // also while the address is slowed down: nobody guesses one
 	if !ok {
-		return Principal{}, false
+		s.throttle.wrong(clientAddr(r), time.Now())
+		return nil, s.decided(r, byShare, unknown, nil)
 	}
 	role := Viewer
 	if sh.Control() {
 		role = User
 	}
-	return Principal{Subject: sh.Owner(), Role: role, Share: sh}, true
+	return &Grant{Principal: Principal{Subject: sh.Owner(), Role: role}, share: sh}, s.decided(r, byShare, accepted, nil)
 }
 
 // reaches reports whether the session's member with this id is open to it; empty stands for what belongs to the whole session.
-func (p *Principal) reaches(s *pool.Session, term string) bool {
-	sh := p.Share
+func (g *Grant) reaches(s *pool.Session, term string) bool {
+	sh := g.share
 	return sh == nil || sh.Session() == s && (sh.Terminal() == "" || sh.Terminal() == term)
 }
 
 // shared is find for a guest: any other session is one that does not exist, and the one that it has is its default.
 func (k *call) shared(ref protocol.SessionRef) (*pool.Session, error) {
-	s := k.c.who.Share.Session()
+	s := k.c.grant.share.Session()
 	if ref == (protocol.SessionRef{}) || ref.SessionID == s.ID() || ref.Session != "" && ref.Session == s.Data().Name {
 		return s, nil
 	}
@@ -103,7 +105,10 @@ func (s *Server) sharePage(w http.ResponseWriter, r *http.Request) { ui.ServePag
 
 // shareAsk tells a page that could not connect whether its link still opens something: a browser does not tell why an upgrade was refused.
 func (s *Server) shareAsk(w http.ResponseWriter, r *http.Request) {
-	if who, ok := s.welcome(r); !ok || who.Share == nil {
+	if g, no := s.welcome(r); no != nil {
+		deny(w, no)
+		return
+	} else if g.share == nil {
 		refuse(w, http.StatusUnauthorized, "this link opens nothing")
 		return
 	}
@@ -133,5 +138,5 @@ func shareList(k *call, q *protocol.SessionRef) (any, error) {
 }
 
 func shareRevoke(k *call, q *protocol.ShareRef) (any, error) {
-	return nil, k.c.srv.pool.Revoke(k.c.who.Subject, q.ShareID)
+	return nil, k.c.srv.pool.Revoke(k.c.behalf(q.ShareID), q.ShareID)
 }

@@ -18,17 +18,6 @@ func (c *client) shared(g *gateway, params object) (guest *client, link object) 
 	return g.dial(link.str("token")), link
 }
 
-// closed waits for the close of the connection.
-func (c *client) closed() websocket.StatusCode {
-	c.t.Helper()
-	select {
-	case <-c.done:
-	case <-time.After(patience):
-		c.t.Fatal("connection is still open")
-	}
-	return websocket.CloseStatus(c.err)
-}
-
 func TestGuestsGetWhatIsListed(t *testing.T) {
 	for method, wants := range guestMethods {
 		h, ok := handlers[method]

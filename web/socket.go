@@ -74,11 +74,13 @@ func socketOf(c net.Conn) *socket {
 	return c.(*socket)
 }
 
-// gate is a listener that bounds how many strangers, clients that have not shown who they are, may be connected at once.
-// What exceeds the bound is closed unheard: answering would cost more than the stranger's request did.
+// gate is a listener that bounds how many strangers, clients that have not shown who they are, may be connected at once, and for how
+// long: from the first byte of TLS to the last of an answer. What exceeds the bound is closed unheard: answering would cost more than
+// the stranger's request did.
 type gate struct {
 	net.Listener
 	patience  time.Duration
+	life      time.Duration // of a stranger
 	most      int64
 	strangers atomic.Int64
 }
@@ -94,6 +96,10 @@ func (g *gate) Accept() (net.Conn, error) {
 			c.Close()
 			continue
 		}
-		return &socket{Conn: c, patience: g.patience, known: sync.OnceFunc(func() { g.strangers.Add(-1) })}, nil
+		expel := time.AfterFunc(g.life, func() { c.Close() }) // whoever reads or writes it notices
+		return &socket{Conn: c, patience: g.patience, known: sync.OnceFunc(func() {
+			expel.Stop()
+			g.strangers.Add(-1)
+		})}, nil
 	}
 }

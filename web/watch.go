@@ -125,7 +125,7 @@ func (w *watch) tell(ev protocol.Event) bool {
 		if !w.c.event(ev.Name, data) {
 			return false
 		}
-		if e, err := w.c.srv.pool.FindExec(w.c.who.Subject, data.ExecID); err == nil {
+		if e, err := w.c.srv.pool.FindExec(w.s.Owner(), data.ExecID); err == nil {
 			w.follow(e)
 		}
 		return true

@@ -209,6 +209,7 @@ var closeCodes = map[reason]struct {
 	stalled:    {websocket.StatusPolicyViolation, "message not finished"},
 	flood:      {websocket.StatusPolicyViolation, "too many pings"},
 	malformed:  {websocket.StatusProtocolError, "protocol error"},
+	outdated:   {4401, "what you logged in with is no longer good"},
 	byShutdown: {websocket.StatusServiceRestart, "server is shutting down"},
 	unshared:   {4403, "this link has expired or was revoked"},
 }

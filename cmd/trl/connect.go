@@ -30,7 +30,7 @@ func connection(cmd *cobra.Command) *target {
 	f := cmd.Flags()
 	f.StringVar(&t.url, "url", os.Getenv("TRL_URL"), "the gateway's `address` (TRL_URL; default: the one that runs on the state dir)")
 	f.StringVar(&t.unix, "unix", "", "connect to the gateway's Unix socket at this `path`")
-	f.StringVar(&t.token, "token", "", "bearer token (TRL_TOKEN; default: the first of the state dir's; other users can see a command line)")
+	f.StringVar(&t.token, "token", "", "bearer token (TRL_TOKEN; default: the operator's, of the state dir; other users can see a command line)")
 	f.StringVar(&t.tokenFile, "token-file", os.Getenv("TRL_TOKEN_FILE"), "read the token from this `file` (TRL_TOKEN_FILE)")
 	f.StringVar(&t.stateDir, "state-dir", os.Getenv("TRL_STATE_DIR"), "where the gateway keeps its state (TRL_STATE_DIR; default: the user's, then the system's)")
 	f.BoolVar(&t.json, "json", false, "print JSON")
@@ -77,7 +77,11 @@ func (t *target) resolve() (client.Options, error) {
 		}
 		o.URL = address
 		if o.Token == "" {
-			o.Token, _ = firstToken(filepath.Join(dir, tokensFile)) // none: --auth none, or the server will say so
+			o.Token, err = firstToken(filepath.Join(dir, operatorFile))
+			if err != nil {
+				o.Token, _ = firstToken(filepath.Join(dir, tokensFile)) // as it was made once
+			}
+			// none: --auth none, or the server will say so
 		}
 		return o, nil
 	}
@@ -194,7 +198,7 @@ func firstToken(path string) (string, error) {
 		return "", fmt.Errorf("token file: %w", err)
 	}
 	for line := range strings.Lines(string(b)) {
-		if words := strings.Fields(line); len(words) > 0 && !strings.HasPrefix(words[0], "#") {
+		if words := strings.Fields(line); len(words) > 0 && !strings.HasPrefix(words[0], "#") && !strings.HasPrefix(words[0], "sha256:") {
 			return words[0], nil
 		}
 	}

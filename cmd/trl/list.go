@@ -1,6 +1,8 @@
 package main
 
 import (
+	"slices"
+
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/spf13/cobra"
@@ -27,6 +29,7 @@ func newList() *cobra.Command {
 			if err := json.Unmarshal(raw, &all); err != nil {
 				return err
 			}
+			others := q.All || q.Owner != ""
 			var rows [][]string
 			for _, s := range all.Sessions {
 				doing := ""
@@ -36,13 +39,23 @@ func newList() *cobra.Command {
 				case s.Reason != "":
 					doing = "ended: " + string(s.Reason)
 				}
-				rows = append(rows, []string{s.SessionID, dash(s.Name), s.State, ago(s.LastActiveAt), s.WorkingDir, dash(doing)})
+				row := []string{s.SessionID}
+				if others {
+					row = append(row, s.Owner)
+				}
+				rows = append(rows, append(row, dash(s.Name), s.State, ago(s.LastActiveAt), s.WorkingDir, dash(doing)))
 			}
-			return printTable(cmd.OutOrStdout(), []string{"SESSION", "NAME", "STATE", "ACTIVE", "DIRECTORY", "COMMAND"}, rows)
+			header := []string{"SESSION", "NAME", "STATE", "ACTIVE", "DIRECTORY", "COMMAND"}
+			if others {
+				header = slices.Insert(header, 1, "OWNER")
+			}
+			return printTable(cmd.OutOrStdout(), header, rows)
 		},
 	}
 	t = connection(cmd)
 	cmd.Flags().StringVar(&q.State, "state", "", "only sessions in this `state` (IDLE, RUNNING, TERMINATED)")
 	cmd.Flags().StringVar(&q.Label, "label", "", "only sessions with this label (`K or K=V`)")
+	cmd.Flags().BoolVar(&q.All, "all", false, "everybody's sessions; for admins")
+	cmd.Flags().StringVar(&q.Owner, "owner", "", "the sessions of this `principal`; for admins")
 	return cmd
 }

@@ -127,23 +127,11 @@ func serve(s *settings, will *keeper.Will, stdout io.Writer, log zerolog.Logger)
 	counts := metrics.New(registry)
 	counts.Build(buildVersion())
 
-	first := false // this start made the token
-	if !s.web.AuthNone {
-		if s.tokenFile == "" {
-			s.tokenFile = state.file(tokensFile)
-		}
-		_, missing := os.Stat(s.tokenFile)
-		first = errors.Is(missing, fs.ErrNotExist) || os.Getenv(tokensNewVar) != ""
-		tokens, err := web.OpenTokens(s.tokenFile, log)
-		if err != nil {
-			if s.gateway != nil && errors.Is(err, fs.ErrPermission) {
-				return refuse(err, "%s, as whom the gateway runs, must be able to read it and its directory", s.gateway.Text)
-			}
-			return refuse(err, "each line is `TOKEN SUBJECT ROLE`, and only you may read the file (chmod 600)")
-		}
-		defer tokens.Close()
-		s.web.Tokens = tokens
+	tokens, first, closeAuth, err := s.openAuth(state, log)
+	if err != nil {
+		return err
 	}
+	defer closeAuth()
 
 	if s.web.TLSCert != "" { // before the keeper is asked: an upgrade must not begin with what cannot serve
 		if _, err := tls.LoadX509KeyPair(s.web.TLSCert, s.web.TLSKey); err != nil {
@@ -230,7 +218,7 @@ func serve(s *settings, will *keeper.Will, stdout io.Writer, log zerolog.Logger)
 		}
 	}
 	if generation == 0 {
-		announce(stdout, url, s, first)
+		announce(stdout, url, tokens, state, first)
 	}
 	log.Info().Int("generation", generation).Str("address", server.Addr()).Str("version", buildVersion()).Str("isolation", tier).Str("why", why).Msg("listening")
 
@@ -301,14 +289,17 @@ func newLogger(s *settings, w io.Writer) zerolog.Logger {
 }
 
 // announce prints what whoever started us waits for. The login link is a secret: it is printed when it is new, or to a person,
-// and not into the log of every later start. A stdout that is closed is fine.
-func announce(w io.Writer, url string, s *settings, first bool) {
+// and not into the log of every later start. A stdout that is closed is fine. Tokens are kept hashed: the link has the operator's own.
+func announce(w io.Writer, url string, tokens *web.TokenFile, state *stateDir, first bool) {
 	fmt.Fprintf(w, "trl: listening on %s\n", url)
-	tokens, ok := s.web.Tokens.(*web.TokenFile)
-	if !ok || !first && !isatty.IsTerminal(os.Stdout.Fd()) {
+	if tokens == nil || !first && !isatty.IsTerminal(os.Stdout.Fd()) {
 		return
 	}
-	if token := tokens.AdminToken(); token != "" {
+	token, _ := firstToken(state.file(operatorFile))
+	if !tokens.Knows(token) {
+		token = tokens.AdminToken()
+	}
+	if token != "" {
 		fmt.Fprintf(w, "trl: open %s/login#token=%s\n", url, token)
 	}
 }

@@ -47,6 +47,8 @@ type settings struct {
 	logLevel  string
 	config    string
 
+	credentials authSettings
+
 	source func(flag string) string // set by load: how the one who set it called it
 	given  func(flag string) bool   // set by load: somebody has
 }
@@ -57,6 +59,7 @@ func (s *settings) define(f *pflag.FlagSet) {
 	f.StringVar(&s.config, "config", "", "read settings from this .yaml or .toml `file` (keys are the flags' names)")
 	f.StringVar(&s.auth, "auth", "token", "who may connect: `token|none`; none on loopback only")
 	f.StringVar(&s.tokenFile, "token-file", "", "the tokens; made when missing (default tokens in the state dir)")
+	s.defineAuth(f)
 	f.StringVar(&s.web.TLSCert, "tls-cert", "", "certificate chain, PEM")
 	f.StringVar(&s.web.TLSKey, "tls-key", "", "private key, PEM")
 	f.BoolVar(&s.web.Insecure, "insecure", false, "allow plain HTTP beyond loopback")
@@ -282,6 +285,9 @@ func (s *settings) check(source func(flag string) string) error {
 		return refuse(errors.New("half a TLS identity"), "give both --tls-cert and --tls-key")
 	}
 	if err := s.checkRecord(fault); err != nil {
+		return err
+	}
+	if err := s.checkAuth(source, fault); err != nil {
 		return err
 	}
 	if err := s.checkUsers(fault); err != nil {

@@ -14,6 +14,9 @@ const (
 	systemStateDir = "/var/lib/trl"
 	addressFile    = "address" // the URL of the gateway that runs on this state dir
 	tokensFile     = "tokens"
+	operatorFile   = "operator-token" // the token of whoever runs the gateway, for the command line here and the login link
+	gatewayDir     = "gateway"        // what a gateway writes, whichever user it is
+	loginsFile     = gatewayDir + "/logins"
 )
 
 // stateDir is the gateway's directory, locked while it runs.

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -32,9 +33,14 @@ func (s *settings) giveGateway(state *stateDir, sockets *web.Sockets, env []stri
 		return nil, fmt.Errorf("state directory: %w", err)
 	}
 	if !s.web.AuthNone && s.tokenFile == "" {
-		made, err := web.MakeTokens(state.file(tokensFile))
+		made, err := web.MakeTokens(state.file(tokensFile), state.file(operatorFile))
 		if err == nil {
 			err = os.Lchown(state.file(tokensFile), uid, gid)
+		}
+		if err == nil { // its owner may have taken it away
+			if err = os.Lchown(state.file(operatorFile), uid, gid); errors.Is(err, fs.ErrNotExist) {
+				err = nil
+			}
 		}
 		if err != nil {
 			return nil, fmt.Errorf("token file: %w", err)
@@ -42,6 +48,12 @@ func (s *settings) giveGateway(state *stateDir, sockets *web.Sockets, env []stri
 		if made {
 			env = append(env[:len(env):len(env)], tokensNewVar+"=1")
 		}
+	}
+	if err := os.Mkdir(state.file(gatewayDir), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, fmt.Errorf("state directory: %w", err)
+	}
+	if err := os.Lchown(state.file(gatewayDir), uid, gid); err != nil {
+		return nil, fmt.Errorf("state directory: %w", err)
 	}
 	if dir := s.pool.Record.Dir; dir != "" {
 		if err := errors.Join(os.MkdirAll(dir, 0o700), os.Lchown(dir, uid, gid)); err != nil {

@@ -1,0 +1,144 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/spf13/pflag"
+
+	"trl/web"
+)
+
+// authSettings is what serve was told about who may come in, beside --auth and --token-file.
+type authSettings struct {
+	jwt        web.JWTConfig
+	oidc       web.OIDCConfig
+	certs      web.ClientCertsConfig
+	clientAuth string // --tls-client-auth
+
+	roleClaim, roleDefault string
+	roleMap, certRoles     []string // VALUE=ROLE
+}
+
+func (s *settings) defineAuth(f *pflag.FlagSet) {
+	a := &s.credentials
+	f.StringVar(&a.jwt.KeyFile, "jwt-key", "", "take JWTs signed with this key: a PEM `file` with a public key or certificate, or the secret of HS algorithms")
+	f.StringVar(&a.jwt.JWKS, "jwt-jwks", "", "take JWTs signed with the keys at this `URL` (https)")
+	f.StringSliceVar(&a.jwt.Algorithms, "jwt-alg", []string{"RS256", "ES256", "EdDSA"}, "signatures that JWTs may have")
+	f.StringVar(&a.jwt.Issuer, "jwt-issuer", "", "iss that a JWT must have")
+	f.StringVar(&a.jwt.Audience, "jwt-audience", "", "aud that a JWT must have")
+	f.StringVar(&a.oidc.Issuer, "oidc-issuer", "", "let people log in to the page with this OpenID provider (`URL`)")
+	f.StringVar(&a.oidc.ClientID, "oidc-client-id", "", "our name there")
+	f.StringVar(&a.oidc.SecretFile, "oidc-client-secret-file", "", "our secret there, a `file`; none: PKCE alone")
+	f.StringVar(&a.oidc.RedirectURL, "oidc-redirect-url", "", "where it sends people back to: `https://HOST/login/oidc/callback`")
+	f.StringSliceVar(&a.oidc.Scopes, "oidc-scope", nil, "what to ask for beside openid (repeatable)")
+	f.DurationVar(&a.oidc.SessionLasts, "oidc-session", 12*time.Hour, "how long such a login lasts")
+	f.StringVar(&a.roleClaim, "role-claim", "trl_role", "claim of a JWT or ID token with the role, or with what --role-map knows")
+	f.StringSliceVar(&a.roleMap, "role-map", nil, "`VALUE=ROLE`: what a value of that claim stands for (repeatable)")
+	f.StringVar(&a.roleDefault, "role-default", "user", "role of a JWT, ID token or client certificate that names none; `none` refuses it")
+	f.StringVar(&a.certs.CAFile, "tls-client-ca", "", "take client certificates of these CAs, a PEM `file`")
+	f.StringVar(&a.clientAuth, "tls-client-auth", "optional", "client certificates: `optional|require`")
+	f.StringVar(&a.certs.Name, "tls-client-name", "cn", "part of the certificate that is the subject: `cn|dns|email|uri`")
+	f.StringSliceVar(&a.certRoles, "tls-client-role", nil, "`NAME=ROLE`: role of the certificate with this name (repeatable)")
+}
+
+// checkAuth says what cannot work, and fills in what the edge is told.
+func (s *settings) checkAuth(source func(flag string) string, fault func(flag string, value any, want string) error) (err error) {
+	a := &s.credentials
+	for _, c := range []struct {
+		flag, value string
+		of          []string
+	}{
+		{"tls-client-auth", a.clientAuth, []string{"optional", "require"}},
+		{"tls-client-name", a.certs.Name, web.ClientCertNames},
+		{"role-default", a.roleDefault, []string{"admin", "user", "viewer", "none"}},
+	} {
+		if !slices.Contains(c.of, c.value) {
+			return fault(c.flag, fmt.Sprintf("%q", c.value), strings.Join(c.of, " or "))
+		}
+	}
+	if s.auth == "none" {
+		for _, flag := range []string{"jwt-key", "jwt-jwks", "oidc-issuer", "tls-client-ca"} {
+			if s.given(flag) {
+				return fault(flag, "is for authentication", "no --auth none beside it")
+			}
+		}
+	}
+	rule := web.RoleRule{Claim: a.roleClaim}
+	if a.roleDefault != "none" {
+		rule.Else = web.Role(a.roleDefault)
+	}
+	if rule.Map, err = roles(a.roleMap); err != nil {
+		return fault("role-map", err, "VALUE=admin, VALUE=user or VALUE=viewer")
+	}
+	if a.certs.Roles, err = roles(a.certRoles); err != nil {
+		return fault("tls-client-role", err, "NAME=admin, NAME=user or NAME=viewer")
+	}
+	a.jwt.Role, a.oidc.Role, a.certs.Else, a.certs.Require = rule, rule, rule.Else, a.clientAuth == "require"
+	if a.oidc.Issuer != "" {
+		if err := a.oidc.Check(); err != nil {
+			return refuse(err, "see --oidc-issuer, --oidc-client-id and --oidc-redirect-url")
+		}
+		if a.oidc.SessionLasts < time.Minute {
+			return fault("oidc-session", a.oidc.SessionLasts, "at least 1m")
+		}
+		s.web.OIDC = &a.oidc
+	}
+	if a.certs.CAFile != "" {
+		if s.web.TLSCert == "" {
+			return fault("tls-client-ca", a.certs.CAFile, "--tls-cert and --tls-key, too: certificates are TLS's")
+		}
+		s.web.ClientCerts = &a.certs
+	}
+	return nil
+}
+
+func roles(pairs []string) (map[string]web.Role, error) {
+	all := map[string]web.Role{}
+	for _, pair := range pairs {
+		at := strings.LastIndexByte(pair, '=')
+		if at < 1 || !slices.Contains([]string{"admin", "user", "viewer"}, pair[at+1:]) {
+			return nil, fmt.Errorf("%q", pair)
+		}
+		all[pair[:at]] = web.Role(pair[at+1:])
+	}
+	return all, nil
+}
+
+// openAuth reads tokens and keys, which it follows until close. first: the tokens were made just now.
+func (s *settings) openAuth(state *stateDir, log zerolog.Logger) (tokens *web.TokenFile, first bool, close func(), err error) {
+	close = func() {}
+	if s.web.AuthNone {
+		return nil, false, close, nil
+	}
+	if s.tokenFile == "" {
+		s.tokenFile = state.file(tokensFile)
+	}
+	s.web.Logins = state.file(loginsFile)
+	_, none := os.Stat(s.tokenFile)
+	first = errors.Is(none, fs.ErrNotExist) || os.Getenv(tokensNewVar) != ""
+	tokens, err = web.OpenTokens(s.tokenFile, state.file(operatorFile), log)
+	if err != nil {
+		if s.gateway != nil && errors.Is(err, fs.ErrPermission) {
+			return nil, first, close, refuse(err, "%s, as whom the gateway runs, must be able to read it and its directory", s.gateway.Text)
+		}
+		return nil, first, close, refuse(err, "each line is `TOKEN SUBJECT ROLE` (see `trl token --help`), and only you may read the file (chmod 600)")
+	}
+	s.web.Tokens, s.pool.MaxOf = tokens, tokens.MaxSessions
+	close = func() { tokens.Close() }
+	if j := s.credentials.jwt; j.KeyFile != "" || j.JWKS != "" {
+		keys, err := web.OpenJWT(j, log)
+		if err != nil {
+			close()
+			return nil, first, func() {}, refuse(err, "see --jwt-key, --jwt-jwks, --jwt-alg, --jwt-issuer and --jwt-audience")
+		}
+		s.web.JWT, close = keys, func() { tokens.Close(); keys.Close() }
+	}
+	return tokens, first, close, nil
+}

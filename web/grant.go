@@ -1,0 +1,158 @@
+package web
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"trl/pool"
+	"trl/protocol"
+)
+
+// Terms are what a credential is bound to. Zero: no bound.
+type Terms struct {
+	Expires     time.Time
+	MaxSessions int     // live sessions of its subject
+	MaxInFlight int     // requests under way, over all its connections
+	Rate        float64 // requests a second, over all its connections
+}
+
+// standing is one credential as long as it is good, for all whom it has let in. Terms may change meanwhile.
+type standing struct {
+	valid    context.Context // ends when the credential is withdrawn
+	withdraw context.CancelFunc
+	terms    atomic.Pointer[Terms]
+	inFlight atomic.Int64
+	pace     *rate.Limiter
+}
+
+func newStanding(t Terms) *standing {
+	s := &standing{pace: rate.NewLimiter(rate.Inf, 1)}
+	s.valid, s.withdraw = context.WithCancel(context.Background())
+	s.set(t)
+	return s
+}
+
+func (s *standing) set(t Terms) {
+	s.terms.Store(&t)
+	if t.Rate > 0 {
+		s.pace.SetBurst(max(1, int(2*t.Rate))) // two seconds' worth: clients come in bursts
+		s.pace.SetLimit(rate.Limit(t.Rate))
+		return
+	}
+	s.pace.SetLimit(rate.Inf)
+}
+
+// A Grant is what a credential is worth: who brings it, and what it rests on.
+type Grant struct {
+	Principal
+	token     string      // id of the token that it goes back to, if any
+	guessable bool        // a token that somebody may have thought up
+	share     *pool.Share // the link that is all that it opens; nil: everything that is its subject's
+	rests     []*standing // it is good as long as all of these are; none: for ever
+}
+
+// grant is one that rests on a credential of its own.
+func grant(who Principal, t Terms) *Grant {
+	return &Grant{Principal: who, rests: []*standing{newStanding(t)}}
+}
+
+// expires is when the first that it rests on does; zero: never.
+func (g *Grant) expires() (at time.Time) {
+	for _, s := range g.rests {
+		if t := s.terms.Load().Expires; !t.IsZero() && (at.IsZero() || t.Before(at)) {
+			at = t
+		}
+	}
+	return at
+}
+
+func (g *Grant) good(now time.Time) bool {
+	for _, s := range g.rests {
+		if s.valid.Err() != nil {
+			return false
+		}
+	}
+	at := g.expires()
+	return at.IsZero() || now.Before(at)
+}
+
+// lookAgain is how long a timer is trusted: those stand still while the machine sleeps, and an expiry may be put off.
+const lookAgain = 30 * time.Second
+
+// watch calls f, once and on a goroutine of its own, when the grant is over. stop takes that back.
+func (g *Grant) watch(f func()) (stop func()) {
+	once := sync.OnceFunc(f)
+	f = func() { go once() } // ends with f, which may wait for a close frame to be taken
+	var stops []func() bool
+	for _, s := range g.rests {
+		stops = append(stops, context.AfterFunc(s.valid, f))
+	}
+	if !g.expires().IsZero() {
+		stops = append(stops, g.clock(f))
+	}
+	return func() {
+		for _, stop := range stops {
+			stop()
+		}
+	}
+}
+
+func (g *Grant) clock(f func()) (stop func() bool) {
+	var mu sync.Mutex
+	var t *time.Timer // guarded by mu; nil: stopped
+	look := func() {
+		mu.Lock()
+		defer mu.Unlock()
+		at := g.expires()
+		left := time.Until(at.Round(0)) // by the clock on the wall
+		switch {
+		case t == nil, at.IsZero():
+		case left <= 0:
+			f()
+		default:
+			t.Reset(min(left, lookAgain))
+		}
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	t = time.AfterFunc(0, look)
+	return func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		if t == nil {
+			return false
+		}
+		defer func() { t = nil }()
+		return t.Stop()
+	}
+}
+
+// begin admits one request, which done ends, or says which bound is reached.
+func (g *Grant) begin() *protocol.Error {
+	for i, s := range g.rests {
+		t := s.terms.Load()
+		e := (*protocol.Error)(nil)
+		if n := s.inFlight.Add(1); t.MaxInFlight > 0 && n > int64(t.MaxInFlight) {
+			e = protocol.Errorf(protocol.RateLimited, "%d requests of this token are in flight", t.MaxInFlight).With("limit", t.MaxInFlight)
+		} else if !s.pace.Allow() {
+			e = protocol.Errorf(protocol.RateLimited, "this token is good for %g requests a second", t.Rate).With("limit", t.Rate)
+		}
+		if e != nil {
+			for _, s := range g.rests[:i+1] {
+				s.inFlight.Add(-1)
+			}
+			return e
+		}
+	}
+	return nil
+}
+
+func (g *Grant) done() {
+	for _, s := range g.rests {
+		s.inFlight.Add(-1)
+	}
+}

@@ -1,0 +1,578 @@
+package web
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/base64"
+	"encoding/json"
+	"encoding/pem"
+	"math/big"
+	"net/http"
+	"net/http/cookiejar"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+	"github.com/golang-jwt/jwt/v5"
+	"github.com/rs/zerolog"
+)
+
+// issuer is an OpenID provider: discovery, keys, an authorization endpoint that asks nobody, codes with PKCE, signed ID tokens.
+type issuer struct {
+	*httptest.Server
+	t       testing.TB
+	key     *ecdsa.PrivateKey
+	fetched atomic.Int64 // how often the keys were asked for
+
+	mu     sync.Mutex
+	kid    string                // guarded by mu
+	codes  map[string]url.Values // guarded by mu; what each was asked for with
+	change func(jwt.MapClaims)   // guarded by mu; of ID tokens, before they are signed
+}
+
+func newIssuer(t testing.TB) *issuer {
+	i := &issuer{t: t, kid: "one", codes: map[string]url.Values{}}
+	var err error
+	if i.key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader); err != nil {
+		t.Fatal(err)
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /.well-known/openid-configuration", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		json.NewEncoder(w).Encode(map[string]any{"issuer": i.URL, "authorization_endpoint": i.URL + "/authorize", "token_endpoint": i.URL + "/token",
+			"jwks_uri": i.URL + "/keys", "id_token_signing_alg_values_supported": []string{"ES256"}, "response_types_supported": []string{"code"}, "subject_types_supported": []string{"public"}})
+	})
+	mux.HandleFunc("GET /keys", func(w http.ResponseWriter, r *http.Request) {
+		i.fetched.Add(1)
+		i.mu.Lock()
+		defer i.mu.Unlock()
+		w.Header().Set("Content-Type", "application/json")
+		ours, _ := jose.JSONWebKey{Key: i.key.Public(), KeyID: i.kid, Use: "sig", Algorithm: "ES256"}.MarshalJSON()
+		w.Write([]byte(`{"keys":[{"kty":"new-kind","kid":"x"},` + string(ours) + `]}`))
+	})
+	mux.HandleFunc("GET /authorize", func(w http.ResponseWriter, r *http.Request) {
+		q := r.URL.Query()
+		code := rand.Text()
+		i.mu.Lock()
+		i.codes[code] = q
+		i.mu.Unlock()
+		back, _ := url.Parse(q.Get("redirect_uri"))
+		back.RawQuery = url.Values{"code": {code}, "state": {q.Get("state")}}.Encode()
+		http.Redirect(w, r, back.String(), http.StatusSeeOther)
+	})
+	mux.HandleFunc("POST /token", func(w http.ResponseWriter, r *http.Request) {
+		i.mu.Lock()
+		q, known := i.codes[r.PostFormValue("code")]
+		delete(i.codes, r.PostFormValue("code"))
+		change := i.change
+		i.mu.Unlock()
+		id, secret, _ := r.BasicAuth()
+		challenge := sha256.Sum256([]byte(r.PostFormValue("code_verifier")))
+		if !known || id != "trl" || secret != "client-secret" || q.Get("code_challenge_method") != "S256" ||
+			q.Get("code_challenge") != base64.RawURLEncoding.EncodeToString(challenge[:]) || q.Get("redirect_uri") != r.PostFormValue("redirect_uri") {
+			http.Error(w, `{"error":"invalid_grant"}`, http.StatusBadRequest)
+			return
+		}
+		token := i.sign(func(c jwt.MapClaims) {
+			c["nonce"] = q.Get("nonce")
+			if change != nil {
+				change(c)
+			}
+		})
+		w.Header().Set("Content-Type", "application/json")
+		json.NewEncoder(w).Encode(map[string]any{"access_token": "unused", "token_type": "Bearer", "id_token": token})
+	})
+	i.Server = httptest.NewServer(mux)
+	t.Cleanup(i.Close)
+	return i
+}
+
+func (i *issuer) claims() jwt.MapClaims {
+	return jwt.MapClaims{"iss": i.URL, "aud": "trl", "sub": "ann", "exp": time.Now().Add(time.Hour).Unix(), "iat": time.Now().Unix()}
+}
+
+// sign makes a token that is right in all, but for what change makes of it.
+func (i *issuer) sign(change func(jwt.MapClaims)) string {
+	c := i.claims()
+	if change != nil {
+		change(c)
+	}
+	token := jwt.NewWithClaims(jwt.SigningMethodES256, c)
+	i.mu.Lock()
+	token.Header["kid"] = i.kid
+	i.mu.Unlock()
+	text, err := token.SignedString(i.key)
+	if err != nil {
+		i.t.Fatal(err)
+	}
+	return text
+}
+
+func (i *issuer) config() JWTConfig {
+	return JWTConfig{JWKS: i.URL + "/keys", Issuer: i.URL, Audience: "trl", Role: RoleRule{Else: User}}
+}
+
+func pemFile(t testing.TB, kind string, der []byte) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "key.pem")
+	if err := os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func spki(t testing.TB, key crypto.PublicKey) []byte {
+	t.Helper()
+	der, err := x509.MarshalPKIXPublicKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return der
+}
+
+func TestJWTs(t *testing.T) {
+	i := newIssuer(t)
+	for name, c := range map[string]JWTConfig{
+		"JWKS": i.config(),
+		"file": {KeyFile: pemFile(t, "PUBLIC KEY", spki(t, i.key.Public())), Issuer: i.URL, Audience: "trl", Role: RoleRule{Else: User}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			j, err := OpenJWT(c, zerolog.Nop())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer j.Close()
+			g, why := j.verify(t.Context(), i.sign(nil))
+			if why != accepted || g.Principal != (Principal{i.URL + "#ann", User}) || time.Until(g.expires()) < 50*time.Minute {
+				t.Fatalf("%v %+v", why, g)
+			}
+			for what, change := range map[string]func(jwt.MapClaims){
+				"another issuer": func(c jwt.MapClaims) { c["iss"] = i.URL + "x" }, "no issuer": func(c jwt.MapClaims) { delete(c, "iss") },
+				"another audience": func(c jwt.MapClaims) { c["aud"] = "other" }, "no audience": func(c jwt.MapClaims) { delete(c, "aud") },
+				"no expiry": func(c jwt.MapClaims) { delete(c, "exp") }, "expired": func(c jwt.MapClaims) { c["exp"] = time.Now().Add(-time.Minute).Unix() },
+				"not yet": func(c jwt.MapClaims) { c["nbf"] = time.Now().Add(time.Minute).Unix() }, "from the future": func(c jwt.MapClaims) { c["iat"] = time.Now().Add(time.Hour).Unix() },
+				"no subject": func(c jwt.MapClaims) { delete(c, "sub") }, "a subject of two lines": func(c jwt.MapClaims) { c["sub"] = "a\nb" },
+				"a long subject": func(c jwt.MapClaims) { c["sub"] = strings.Repeat("a", 300) }, "a long token": func(c jwt.MapClaims) { c["x"] = strings.Repeat("a", maxJWT) },
+				"an expiry of another type": func(c jwt.MapClaims) { c["exp"] = "tomorrow" },
+			} {
+				if g, why := j.verify(t.Context(), i.sign(change)); why == accepted {
+					t.Errorf("%s: %+v", what, g)
+				}
+			}
+			if _, why := j.verify(t.Context(), i.sign(func(c jwt.MapClaims) { c["exp"] = time.Now().Add(-time.Minute).Unix() })); why != expired {
+				t.Errorf("expired is %s", why)
+			}
+			if g, _ := j.verify(t.Context(), i.sign(func(c jwt.MapClaims) { c["trl_role"] = "viewer" })); g == nil || g.Role != Viewer {
+				t.Errorf("role: %+v", g)
+			}
+
+			// Signatures that are none, of others, or of another algorithm.
+			parts := strings.Split(i.sign(nil), ".")
+			header := func(text string) string { return base64.RawURLEncoding.EncodeToString([]byte(text)) }
+			other, _ := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+			foreign := jwt.NewWithClaims(jwt.SigningMethodES256, i.claims())
+			foreign.Header["kid"] = "one"
+			forged, _ := foreign.SignedString(other)
+			inside := jwt.NewWithClaims(jwt.SigningMethodES256, i.claims()) // it brings its own key
+			inside.Header["kid"], inside.Header["jwk"] = "one", jose.JSONWebKey{Key: other.Public()}
+			selfMade, _ := inside.SignedString(other)
+			critical := jwt.NewWithClaims(jwt.SigningMethodES256, i.claims())
+			critical.Header["kid"], critical.Header["crit"] = "one", []string{"exp"}
+			withCrit, _ := critical.SignedString(i.key)
+			public := pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: spki(t, i.key.Public())})
+			confused, _ := jwt.NewWithClaims(jwt.SigningMethodHS256, i.claims()).SignedString(public)
+			none, _ := jwt.NewWithClaims(jwt.SigningMethodNone, i.claims()).SignedString(jwt.UnsafeAllowNoneSignatureType)
+			for what, text := range map[string]string{
+				"no signature": parts[0] + "." + parts[1] + ".", "alg none": none, "alg None": header(`{"alg":"None"}`) + "." + parts[1] + ".",
+				"public key as HMAC secret": confused, "another key": forged, "its own key": selfMade, "critical": withCrit,
+				"another's signature": parts[0] + "." + strings.Split(i.sign(func(c jwt.MapClaims) { c["sub"] = "bob" }), ".")[1] + "." + parts[2],
+				"unknown kid":         header(`{"alg":"ES256","kid":"two"}`) + "." + parts[1] + "." + parts[2], "garbage": "eyJ.eyJ.x", "empty": "",
+			} {
+				if g, why := j.verify(t.Context(), text); why == accepted {
+					t.Errorf("%s: %+v", what, g)
+				}
+			}
+		})
+	}
+}
+
+func TestJWTKeys(t *testing.T) {
+	weak, _ := rsa.GenerateKey(rand.Reader, 1024)
+	_, edwards, _ := ed25519.GenerateKey(rand.Reader)
+	secret := filepath.Join(t.TempDir(), "secret")
+	os.WriteFile(secret, []byte(strings.Repeat("s", minSecret)), 0o600)
+	short := filepath.Join(t.TempDir(), "short")
+	os.WriteFile(short, []byte("secret"), 0o600)
+	public := pemFile(t, "PUBLIC KEY", spki(t, edwards.Public()))
+	base := JWTConfig{Issuer: "https://i", Audience: "a"}
+	for what, c := range map[string]struct {
+		key, jwks string
+		algs      []string
+		ok        bool
+	}{
+		"Ed25519": {public, "", nil, true}, "HMAC": {secret, "", []string{"HS256"}, true}, "no key": {"", "", nil, false}, "both": {public, "https://i/k", nil, false},
+		"public key for HMAC": {public, "", []string{"HS256"}, false}, "mixed": {secret, "", []string{"HS256", "RS256"}, false}, "secret for RSA": {secret, "", nil, false},
+		"short secret": {short, "", []string{"HS256"}, false}, "none": {public, "", []string{"none"}, false}, "weak": {pemFile(t, "PUBLIC KEY", spki(t, weak.Public())), "", nil, false},
+		"HMAC of a URL": {"", "https://i/k", []string{"HS256"}, false}, "plain HTTP": {"", "http://i.example/k", nil, false}, "look-alike": {"", "http://localhost.evil.example/k", nil, false},
+		"file URL": {"", "file:///etc/passwd", nil, false}, "https": {"", "https://i/k", nil, true}, "loopback": {"", "http://127.0.0.1:1/k", nil, true}, "not there": {"/nonexistent", "", nil, false},
+		"private key": {pemFile(t, "EC PRIVATE KEY", []byte("x")), "", nil, false},
+	} {
+		conf := base
+		conf.KeyFile, conf.JWKS, conf.Algorithms = c.key, c.jwks, c.algs
+		j, err := OpenJWT(conf, zerolog.Nop())
+		if (err == nil) != c.ok {
+			t.Errorf("%s: %v", what, err)
+		}
+		if err == nil {
+			j.Close()
+		}
+	}
+}
+
+func TestJWTKeyReload(t *testing.T) {
+	one, _ := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	two, _ := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	i := &issuer{t: t, key: one, Server: &httptest.Server{URL: "https://i"}}
+	path := pemFile(t, "PUBLIC KEY", spki(t, one.Public()))
+	j, err := OpenJWT(JWTConfig{KeyFile: path, Issuer: i.URL, Audience: "trl", Role: RoleRule{Else: User}}, zerolog.Nop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer j.Close()
+	before := i.sign(nil)
+	i.key = two
+	after := i.sign(nil)
+	if _, why := j.verify(t.Context(), after); why == accepted {
+		t.Fatal("a key that is not there")
+	}
+	os.Rename(pemFile(t, "PUBLIC KEY", spki(t, two.Public())), path)
+	eventually(t, "the new key", func() bool {
+		_, a := j.verify(t.Context(), after)
+		_, b := j.verify(t.Context(), before)
+		return a == accepted && b != accepted
+	})
+}
+
+// TestKeysAreFetchedSeldom: key ids that anybody can make up do not make us ask the provider as often.
+func TestKeysAreFetchedSeldom(t *testing.T) {
+	i := newIssuer(t)
+	j, err := OpenJWT(i.config(), zerolog.Nop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for range 25 {
+				token := jwt.NewWithClaims(jwt.SigningMethodES256, i.claims())
+				token.Header["kid"] = rand.Text()
+				text, _ := token.SignedString(i.key)
+				if _, why := j.verify(t.Context(), text); why == accepted {
+					t.Error("an unknown key id")
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if n := i.fetched.Load(); n < 1 || n > 10 {
+		t.Errorf("%d fetches", n)
+	}
+	// A provider that changes its key is followed.
+	i.mu.Lock()
+	i.kid = "two"
+	i.mu.Unlock()
+	eventually(t, "the new key", func() bool { _, why := j.verify(t.Context(), i.sign(nil)); return why == accepted })
+	i.Close()
+	if _, why := j.verify(t.Context(), i.sign(nil)); why != accepted {
+		t.Error("keys are gone with the provider")
+	}
+	nobody, _ := OpenJWT(i.config(), zerolog.Nop())
+	if _, why := nobody.verify(t.Context(), i.sign(nil)); why != unavailable {
+		t.Errorf("without any key: %s", why)
+	}
+}
+
+func TestConnectionsEndWithTheirJWT(t *testing.T) {
+	i := newIssuer(t)
+	j, err := OpenJWT(i.config(), zerolog.Nop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := start(t, withTokens, func(c *Config) { c.JWT = j })
+	// A leeway in the past: it is let in, and over before long.
+	c := g.dial(i.sign(func(c jwt.MapClaims) { c["exp"] = time.Now().Add(-jwtLeeway + 3*time.Second).Unix() }))
+	if code := c.closed(); code != 4401 {
+		t.Errorf("%d", code)
+	}
+	g.dial(adminToken).call("system.ping", nil)
+	// Its name is one of the issuer's: nobody becomes a token's subject by it.
+	ann := g.dial(i.sign(func(c jwt.MapClaims) { c["sub"], c["trl_role"] = "bob", "admin" }))
+	if who := ann.call("system.capabilities", nil)["principal"].(map[string]any); who["subject"] != i.URL+"#bob" || who["role"] != "admin" {
+		t.Errorf("%v", who)
+	}
+}
+
+func TestRoleRules(t *testing.T) {
+	rule := RoleRule{Claim: "groups", Map: map[string]Role{"ops": Admin, "admin": Viewer}, Else: Viewer}
+	for text, want := range map[string]Role{
+		`{}`: Viewer, `{"groups":"ops"}`: Admin, `{"groups":["x","user"]}`: User, `{"groups":["user","ops"]}`: Admin, `{"groups":"admin"}`: Viewer,
+		`{"groups":["root",7,null]}`: Viewer, `{"groups":{"ops":true}}`: Viewer, `{"trl_role":"admin"}`: Viewer,
+	} {
+		var claims map[string]any
+		if err := json.Unmarshal([]byte(text), &claims); err != nil {
+			t.Fatal(err)
+		}
+		if got, ok := rule.role(claims); !ok || got != want {
+			t.Errorf("%s: %s", text, got)
+		}
+	}
+	if _, ok := (RoleRule{}).role(map[string]any{"trl_role": "root"}); ok {
+		t.Error("a role that is none")
+	}
+}
+
+func TestOIDCLogin(t *testing.T) {
+	i := newIssuer(t)
+	secret := filepath.Join(t.TempDir(), "secret")
+	os.WriteFile(secret, []byte("client-secret\n"), 0o600)
+	var g *gateway
+	conf := &OIDCConfig{Issuer: i.URL, ClientID: "trl", SecretFile: secret, Role: RoleRule{Else: User}}
+	g = start(t, withTokens, func(c *Config) { c.OIDC = conf })
+	g.oidc.c.RedirectURL = g.URL() + callbackPath // only now the port is known
+	if err := g.oidc.c.Check(); err != nil {
+		t.Fatal(err)
+	}
+
+	// browser follows redirects to the end, with cookies, and stops where stop says so.
+	browser := func(stop string) (*http.Client, *http.Response) {
+		t.Helper()
+		jar, _ := cookiejar.New(nil)
+		b := &http.Client{Jar: jar, CheckRedirect: func(r *http.Request, _ []*http.Request) error {
+			if stop != "" && strings.Contains(r.URL.String(), stop) {
+				return http.ErrUseLastResponse
+			}
+			return nil
+		}}
+		resp, err := b.Get(g.URL() + "/login/oidc")
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		b.CloseIdleConnections()
+		return b, resp
+	}
+	visit := func(b *http.Client, address string) int {
+		t.Helper()
+		resp, err := b.Get(address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		return resp.StatusCode
+	}
+	home, _ := url.Parse(g.URL())
+	loggedIn := func(b *http.Client) *http.Cookie {
+		for _, c := range b.Jar.Cookies(home) {
+			if strings.HasPrefix(c.Name, "trl_login") && !strings.HasSuffix(c.Name, "_oidc") {
+				return c
+			}
+		}
+		return nil
+	}
+	if _, page := get(t, g.URL()+"/login"); !strings.Contains(page, `href="/login/oidc"`) {
+		t.Error("the page has no way there")
+	}
+	b, resp := browser("")
+	set := resp.Header["Set-Cookie"]
+	if resp.StatusCode != 200 || resp.Request.URL.Path != callbackPath || loggedIn(b) == nil || !strings.Contains(strings.Join(set, " "), "SameSite=Strict") || !strings.Contains(strings.Join(set, " "), "HttpOnly") {
+		t.Fatalf("%d %s %v", resp.StatusCode, resp.Request.URL, set)
+	}
+	ws, _, err := g.dialCookie(loggedIn(b))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := follow(t, ws)
+	if who := c.call("system.capabilities", nil)["principal"].(map[string]any); who["subject"] != i.URL+"#ann" || who["role"] != "user" {
+		t.Errorf("%v", who)
+	}
+	if got := visit(b, resp.Request.URL.String()); got == 200 {
+		t.Error("a callback twice")
+	}
+
+	// A callback without its beginning in this browser, with another state, or with a code that the provider did not give.
+	_, resp = browser(callbackPath)
+	back, _ := url.Parse(resp.Header.Get("Location"))
+	if got := visit(&http.Client{}, back.String()); got != 401 {
+		t.Errorf("in another browser: %d", got)
+	}
+	for _, change := range []url.Values{{"state": {"x"}}, {"state": {""}}, {"code": {""}}, {"code": {"made-up"}}} {
+		b, resp = browser(callbackPath)
+		back, _ = url.Parse(resp.Header.Get("Location"))
+		q := back.Query()
+		for k, v := range change {
+			q[k] = v
+		}
+		back.RawQuery = q.Encode()
+		if got := visit(b, back.String()); got != 401 || loggedIn(b) != nil {
+			t.Errorf("%v: %d", change, got)
+		}
+	}
+	for what, change := range map[string]func(jwt.MapClaims){
+		"nonce": func(c jwt.MapClaims) { c["nonce"] = "x" }, "audience": func(c jwt.MapClaims) { c["aud"] = "other" }, "issuer": func(c jwt.MapClaims) { c["iss"] = "https://other" },
+		"expiry": func(c jwt.MapClaims) { c["exp"] = time.Now().Add(-time.Minute).Unix() }, "subject": func(c jwt.MapClaims) { c["sub"] = "a b" },
+		"two audiences": func(c jwt.MapClaims) { c["aud"], c["azp"] = []string{"trl", "other"}, "other" },
+	} {
+		i.mu.Lock()
+		i.change = change
+		i.mu.Unlock()
+		if b, resp := browser(""); resp.StatusCode != 401 || loggedIn(b) != nil {
+			t.Errorf("another %s: %d", what, resp.StatusCode)
+		}
+	}
+	i.Close()
+	g.oidc.mu.Lock()
+	g.oidc.provider = nil
+	g.oidc.mu.Unlock()
+	if _, resp := browser(""); resp.StatusCode != 503 {
+		t.Errorf("without a provider: %d", resp.StatusCode)
+	}
+	if log := g.log.String(); strings.Contains(log, "client-secret") || strings.Contains(log, "eyJ") {
+		t.Error("secrets in the log")
+	}
+}
+
+func TestOIDCConfig(t *testing.T) {
+	good := OIDCConfig{Issuer: "https://i", ClientID: "trl", RedirectURL: "https://t" + callbackPath}
+	for what, change := range map[string]func(*OIDCConfig){
+		"no client": func(c *OIDCConfig) { c.ClientID = "" }, "plain issuer": func(c *OIDCConfig) { c.Issuer = "http://i" }, "plain redirect": func(c *OIDCConfig) { c.RedirectURL = "http://t" + callbackPath },
+		"another path": func(c *OIDCConfig) { c.RedirectURL = "https://t/login" }, "a query": func(c *OIDCConfig) { c.RedirectURL += "?x" },
+	} {
+		c := good
+		change(&c)
+		if c.Check() == nil {
+			t.Errorf("%s is fine", what)
+		}
+	}
+	if err := good.Check(); err != nil {
+		t.Error(err)
+	}
+}
+
+// authority issues certificates.
+type authority struct {
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+	file string
+}
+
+func newAuthority(t *testing.T) *authority {
+	t.Helper()
+	key, _ := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	c := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "CA"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}
+	der, err := x509.CreateCertificate(rand.Reader, c, c, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, _ := x509.ParseCertificate(der)
+	return &authority{cert, key, pemFile(t, "CERTIFICATE", der)}
+}
+
+func (a *authority) issue(t *testing.T, change func(*x509.Certificate)) tls.Certificate {
+	t.Helper()
+	key, _ := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	c := &x509.Certificate{SerialNumber: big.NewInt(2), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
+	change(c)
+	der, err := x509.CreateCertificate(rand.Reader, c, a.cert, key.Public(), a.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+}
+
+func TestClientCertificates(t *testing.T) {
+	ours, others := newAuthority(t), newAuthority(t)
+	dir := t.TempDir()
+	cert, key := filepath.Join(dir, "cert"), filepath.Join(dir, "key")
+	writeCertificate(t, cert, key, "server")
+	named := func(name string) func(*x509.Certificate) {
+		return func(c *x509.Certificate) { c.Subject.CommonName = name }
+	}
+	for _, require := range []bool{false, true} {
+		g := start(t, withTokens, func(c *Config) {
+			c.TLSCert, c.TLSKey = cert, key
+			c.ClientCerts = &ClientCertsConfig{CAFile: ours.file, Require: require, Roles: map[string]Role{"ann": Viewer}, Else: User}
+		})
+		ask := func(with *tls.Certificate, token string) (int, error) {
+			c := &tls.Config{InsecureSkipVerify: true}
+			if with != nil {
+				c.Certificates = []tls.Certificate{*with}
+				c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return with, nil } // whether they want it or not
+			}
+			b := &http.Client{Transport: &http.Transport{TLSClientConfig: c, DisableKeepAlives: true}}
+			r, _ := http.NewRequest("GET", g.URL()+"/metrics", nil)
+			if token != "" {
+				r.Header.Set("Authorization", "Bearer "+token)
+			}
+			resp, err := b.Do(r)
+			if err != nil {
+				return 0, err
+			}
+			resp.Body.Close()
+			return resp.StatusCode, nil
+		}
+		ann, bob, foreign, nobody := ours.issue(t, named("ann")), ours.issue(t, named("bob")), others.issue(t, named("ann")), ours.issue(t, named(""))
+		old := ours.issue(t, func(c *x509.Certificate) { c.Subject.CommonName, c.NotAfter = "ann", time.Now().Add(-time.Minute) })
+		wrongUse := ours.issue(t, func(c *x509.Certificate) {
+			c.Subject.CommonName, c.ExtKeyUsage = "ann", []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
+		})
+		for what, c := range map[string]struct {
+			cert   *tls.Certificate
+			token  string
+			status int
+		}{
+			"ann": {&ann, "", 200}, "bob": {&bob, "", 200}, "without a name": {&nobody, "", 401}, "a wrong token beside it": {&ann, "wrong", 401},
+			"of another CA": {&foreign, "", 0}, "expired": {&old, "", 0}, "a server's": {&wrongUse, "", 0}, "none, with a token": {nil, userToken, 200}, "none": {nil, "", 401},
+		} {
+			want := c.status
+			if require && c.cert == nil {
+				want = 0
+			}
+			if got, err := ask(c.cert, c.token); got != want {
+				t.Errorf("require %v, %s: %d, %v", require, what, got, err)
+			}
+		}
+		r := httptest.NewRequest("GET", "/", nil)
+		leaf, _ := x509.ParseCertificate(ann.Certificate[0])
+		r.TLS = &tls.ConnectionState{VerifiedChains: [][]*x509.Certificate{{leaf}}}
+		grant, _, why := g.certs.authenticate(r)
+		if why != accepted || grant.Principal != (Principal{"cert:ann", Viewer}) || !grant.expires().Equal(leaf.NotAfter) {
+			t.Errorf("%+v %s", grant, why)
+		}
+		// Another CA is in force at once.
+		before, _ := os.ReadFile(ours.file)
+		text, _ := os.ReadFile(others.file)
+		os.WriteFile(ours.file+".new", text, 0o600)
+		os.Rename(ours.file+".new", ours.file)
+		eventually(t, "the new CA", func() bool {
+			a, _ := ask(&foreign, "")
+			b, _ := ask(&ann, "")
+			return a == 200 && b == 0
+		})
+		os.WriteFile(ours.file, before, 0o600)
+	}
+}

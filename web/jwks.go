@@ -1,0 +1,190 @@
+package web
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"sync"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/rs/zerolog"
+	"golang.org/x/time/rate"
+)
+
+const (
+	// keysFresh is how old the set may get; keysUsable is how long one is kept that cannot be fetched again: an identity provider
+	// that is away for a moment locks nobody out, a key that was taken back is not good for ever.
+	keysFresh  = 10 * time.Minute
+	keysUsable = time.Hour
+	// keysEvery bounds fetches: a token with an unknown key id, which anybody can make up, asks for one.
+	keysEvery = 10 * time.Second
+
+	providerTimeout = 5 * time.Second
+	maxProviderText = 1 << 20
+)
+
+// errNoKeys: there is no key to check a token with, and none could be fetched.
+var errNoKeys = errors.New("no keys")
+
+// jwks is a set of public keys that somebody else publishes. Fetching happens on the request that needs it, one at a time.
+type jwks struct {
+	url    string
+	client *http.Client
+	log    zerolog.Logger
+	pace   *rate.Limiter
+
+	fetching chan struct{} // one token: who has it may fetch
+
+	mu   sync.RWMutex
+	keys []jose.JSONWebKey // guarded by mu
+	at   time.Time         // guarded by mu; when they came
+}
+
+func newJWKS(address string, log zerolog.Logger) (*jwks, error) {
+	if err := trustworthy(address); err != nil {
+		return nil, fmt.Errorf("JWKS: %w", err)
+	}
+	return &jwks{
+		url: address, client: providerClient(), log: log, fetching: make(chan struct{}, 1),
+		pace: rate.NewLimiter(rate.Every(keysEvery), 2), // two: keys may change while the first token is looked at
+	}, nil
+}
+
+// trustworthy refuses an address whose answers others could change on the way.
+func trustworthy(address string) error {
+	u, err := url.Parse(address)
+	if err != nil || u.Host == "" || u.User != nil {
+		return errors.New("no address of the form https://HOST/…")
+	}
+	if u.Scheme == "https" || u.Scheme == "http" && loopbackHost(u.Host) {
+		return nil
+	}
+	return fmt.Errorf("%s is neither https nor on this machine", u.Redacted())
+}
+
+// providerClient asks identity providers: soon or not at all, so much and no more, and nobody whom trustworthy would refuse.
+func providerClient() *http.Client {
+	return &http.Client{
+		Timeout:   providerTimeout,
+		Transport: bounded{&http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true}}, // seldom used: no connection stays
+	}
+}
+
+// bounded cuts answers off, and sees every address, those of redirects and of discovery documents too.
+type bounded struct{ http.RoundTripper }
+
+func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
+	if err := trustworthy(r.URL.String()); err != nil {
+		return nil, err
+	}
+	resp, err := b.RoundTripper.RoundTrip(r)
+	if err == nil {
+		resp.Body = struct {
+			io.Reader
+			io.Closer
+		}{io.LimitReader(resp.Body, maxProviderText), resp.Body}
+	}
+	return resp, err
+}
+
+// find gives the key with this id; with none, the only one there is.
+func (j *jwks) find(ctx context.Context, kid string) (any, error) {
+	key, age := j.look(kid)
+	if key == nil || age > keysFresh {
+		j.refresh(ctx, age)
+		key, age = j.look(kid)
+	}
+	switch {
+	case age > keysUsable:
+		return nil, errNoKeys
+	case key == nil:
+		return nil, errors.New("unknown key")
+	}
+	return key, nil
+}
+
+// look tells how old what it gives is; beyond keysUsable where there is nothing yet.
+func (j *jwks) look(kid string) (key any, age time.Duration) {
+	j.mu.RLock()
+	defer j.mu.RUnlock()
+	if j.at.IsZero() {
+		return nil, keysUsable + 1
+	}
+	for i := range j.keys {
+		if k := &j.keys[i]; k.KeyID == kid || kid == "" && len(j.keys) == 1 {
+			key = k.Key
+			break
+		}
+	}
+	return key, time.Since(j.at)
+}
+
+// refresh fetches the keys, unless somebody just did. Who comes while they are fetched waits for that.
+func (j *jwks) refresh(ctx context.Context, seen time.Duration) {
+	select {
+	case j.fetching <- struct{}{}:
+	case <-ctx.Done():
+		return
+	}
+	defer func() { <-j.fetching }()
+	if _, age := j.look(""); age < seen || !j.pace.Allow() {
+		return
+	}
+	keys, err := j.fetch(context.WithoutCancel(ctx)) // who asks and leaves must not spoil it for those who wait
+	if err != nil {
+		j.log.Warn().Err(err).Msg("JWKS cannot be fetched")
+		return
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.keys, j.at = keys, time.Now()
+}
+
+func (j *jwks) fetch(ctx context.Context) ([]jose.JSONWebKey, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, j.url, nil)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := j.client.Do(r)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("status %d", resp.StatusCode)
+	}
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return nil, err
+	}
+	return parseKeys(text)
+}
+
+// parseKeys leaves out what is not for signatures, or not of a kind that we know; a set without any key is none.
+func parseKeys(text []byte) (keys []jose.JSONWebKey, err error) {
+	var set struct {
+		Keys []jsontext.Value `json:"keys"`
+	}
+	if err := json.Unmarshal(text, &set); err != nil {
+		return nil, err
+	}
+	for _, one := range set.Keys {
+		var k jose.JSONWebKey
+		if k.UnmarshalJSON(one) != nil {
+			continue
+		}
+		if (k.Use == "" || k.Use == "sig") && usable(k.Key) == nil {
+			keys = append(keys, k)
+		}
+	}
+	if len(keys) == 0 {
+		return nil, errors.New("no usable key in it")
+	}
+	return keys, nil
+}

@@ -1,0 +1,166 @@
+package web
+
+import (
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+)
+
+const (
+	// maxLogins is how many browsers may be logged in; beyond it the oldest login ends.
+	maxLogins = 1000
+	// loginLife is how long a login lasts that nothing ends before: its token, for one.
+	loginLife = 30 * 24 * time.Hour
+)
+
+// logins are the browsers that are logged in. The cookie is a random id; what it stands for is here. It is a token file of its own, so
+// that nobody is logged out by an upgrade or a crash: kept hashed, replaced whole, read again when another gateway has changed it.
+type logins struct {
+	file   *TokenFile // without a path it is kept in memory
+	tokens Tokens     // those that logins are made with; nil: none
+	log    zerolog.Logger
+
+	mu   sync.Mutex // around a change
+	text []string   // guarded by mu; the lines, where there is no path
+}
+
+func newLogins(tokens Tokens, log zerolog.Logger) *logins {
+	return &logins{file: &TokenFile{empty: true}, tokens: tokens, log: log}
+}
+
+// open keeps them at path, and follows that file until Close. Where that cannot be, it says so and goes on without: a new gateway then
+// knows nobody.
+func (l *logins) open(path string) error {
+	if path == "" {
+		return nil
+	}
+	err := editTokens(path, func(lines []string) ([]string, error) { return current(lines, time.Now()), nil })
+	if err == nil {
+		l.file.path = path
+		err = l.file.load()
+	}
+	if err != nil {
+		l.log.Warn().Err(err).Msg("logins are kept in memory, and end with this gateway")
+		l.file.path = ""
+		return nil
+	}
+	return l.file.follow(l.log)
+}
+
+// Close stops following the file.
+func (l *logins) Close() error {
+	if l.file.reload == nil {
+		return nil
+	}
+	return l.file.Close()
+}
+
+// current drops what has expired, and the oldest beyond the bound.
+func current(lines []string, now time.Time) (kept []string) {
+	for _, line := range lines {
+		if k, err := parseToken(line); err == nil && now.Before(k.Expires) {
+			kept = append(kept, line)
+		}
+	}
+	return kept[max(0, len(kept)-maxLogins):]
+}
+
+// change has edit make the lines anew.
+func (l *logins) change(edit func(lines []string) []string) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	whole := func(lines []string) ([]string, error) { return edit(current(lines, time.Now())), nil }
+	if l.file.path != "" {
+		if err := editTokens(l.file.path, whole); err != nil {
+			return err
+		}
+		return l.file.load() // not only when the watcher hears of it
+	}
+	l.text, _ = whole(l.text)
+	tokens, err := parseTokens([]byte(strings.Join(l.text, "\n")))
+	if err == nil {
+		l.file.replace(tokens)
+	}
+	return err
+}
+
+// begin makes a login of what g is worth, for at most life, and returns the cookie's value.
+func (l *logins) begin(g *Grant, life time.Duration) (secret string, until time.Time, err error) {
+	until = time.Now().Add(life)
+	if at := g.expires(); !at.IsZero() && at.Before(until) {
+		until = at
+	}
+	k, secret := newToken(Token{Subject: g.Subject, Role: g.Role, Terms: Terms{Expires: until}, Via: g.token})
+	if err := k.check(); err != nil {
+		return "", until, err
+	}
+	return secret, until, l.change(func(lines []string) []string { return append(lines, k.line()) })
+}
+
+// end ends the login; its connections are closed.
+func (l *logins) end(secret string) error {
+	_, e := l.file.lookup(secret)
+	if e == nil {
+		return nil
+	}
+	line := e.line()
+	return l.change(func(lines []string) []string {
+		kept := lines[:0:0]
+		for _, other := range lines {
+			if other != line {
+				kept = append(kept, other)
+			}
+		}
+		return kept
+	})
+}
+
+func (l *logins) authenticate(r *http.Request) (*Grant, method, outcome) {
+	c, err := r.Cookie(cookieName(r))
+	if err != nil {
+		return nil, byLogin, missing
+	}
+	g, e := l.file.lookup(c.Value)
+	if e == nil {
+		return nil, byLogin, unknown
+	}
+	if e.Via != "" { // it is worth what its token is now
+		if l.tokens == nil {
+			return nil, byLogin, unknown
+		}
+		with := l.tokens.byID(e.Via)
+		if with == nil {
+			return nil, byLogin, unknown
+		}
+		with.rests = append(with.rests, g.rests...)
+		g = with
+	}
+	if !g.good(time.Now()) {
+		return nil, byLogin, expired
+	}
+	return g, byLogin, accepted
+}
+
+// cookieName has the port in it: cookies ignore ports, and two gateways on one machine would log each other's users out.
+func cookieName(r *http.Request) string {
+	if _, port, err := net.SplitHostPort(r.Host); err == nil {
+		return "trl_login_" + port
+	}
+	return "trl_login"
+}
+
+// setCookie gives the browser its login: scripts cannot read it, and pages of others cannot make the browser send it.
+func setCookie(w http.ResponseWriter, r *http.Request, secret string, until time.Time) {
+	c := &http.Cookie{
+		Name: cookieName(r), Value: secret, Path: "/", Expires: until,
+		HttpOnly: true, Secure: r.TLS != nil, SameSite: http.SameSiteStrictMode,
+	}
+	if secret == "" {
+		c.MaxAge = -1
+	}
+	http.SetCookie(w, c)
+}

@@ -1,0 +1,283 @@
+package web
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"html/template"
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/coreos/go-oidc/v3/oidc"
+	"golang.org/x/oauth2"
+)
+
+// OIDCConfig says with which OpenID provider people may log in to the page.
+type OIDCConfig struct {
+	Issuer       string
+	ClientID     string
+	SecretFile   string        // of a confidential client, read at each login; empty: a public client, PKCE alone
+	RedirectURL  string        // https://HOST/login/oidc/callback, as the provider knows it
+	Scopes       []string      // beside openid
+	Role         RoleRule      // by the ID token's claims
+	SessionLasts time.Duration // what we know of a person may be out of date then; 12 h
+}
+
+const (
+	oidcPath     = "/login/oidc"
+	callbackPath = "/login/oidc/callback"
+	// attemptLife is how long a person may take at the provider: passwords, a second factor.
+	attemptLife = 10 * time.Minute
+	// discoveryLasts is how long the provider's own description counts.
+	discoveryLasts = time.Hour
+)
+
+// Check refuses what could not work, before anybody tries.
+func (c *OIDCConfig) Check() error {
+	if c.ClientID == "" {
+		return errors.New("OIDC: a client id is needed")
+	}
+	if err := trustworthy(c.Issuer); err != nil {
+		return fmt.Errorf("OIDC issuer: %w", err)
+	}
+	if err := trustworthy(c.RedirectURL); err != nil {
+		return fmt.Errorf("OIDC redirect URL: %w", err)
+	}
+	if u, err := url.Parse(c.RedirectURL); err != nil || u.Path != callbackPath || u.RawQuery != "" {
+		return errors.New("OIDC redirect URL: its path is " + callbackPath)
+	}
+	return nil
+}
+
+// oidcLogin logs people in by the authorization code flow with PKCE, state and nonce. What an attempt needs is in a cookie of the browser
+// that makes it, so that strangers who begin many fill nothing here.
+type oidcLogin struct {
+	c      OIDCConfig
+	client *http.Client
+
+	asking chan struct{} // one token: who has it may ask the provider who it is
+
+	mu       sync.Mutex
+	provider *oidc.Provider // guarded by mu; nil: nobody has answered yet
+	at       time.Time      // guarded by mu; when it was asked last
+}
+
+func newOIDC(c OIDCConfig) *oidcLogin {
+	orDefault(&c.SessionLasts, 12*time.Hour)
+	return &oidcLogin{c: c, client: providerClient(), asking: make(chan struct{}, 1)}
+}
+
+// discover asks the provider for its addresses, keys and algorithms; at the first login and not at the start, where it may not be up yet.
+func (o *oidcLogin) discover(ctx context.Context) (*oidc.Provider, error) {
+	if p := o.known(); p != nil {
+		return p, nil
+	}
+	select {
+	case o.asking <- struct{}{}:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	defer func() { <-o.asking }()
+	if p := o.known(); p != nil { // somebody else was first
+		return p, nil
+	}
+	p, err := oidc.NewProvider(o.context(context.Background()), o.c.Issuer) // no request's: its keys are fetched with it later on
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if err == nil {
+		o.provider = p
+	}
+	if o.provider == nil {
+		return nil, err
+	}
+	o.at = time.Now() // with what was known when it does not answer now
+	return o.provider, nil
+}
+
+// known is what the provider said lately, else nil.
+func (o *oidcLogin) known() *oidc.Provider {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if time.Since(o.at) < discoveryLasts {
+		return o.provider
+	}
+	return nil
+}
+
+func (o *oidcLogin) context(ctx context.Context) context.Context {
+	return oidc.ClientContext(ctx, o.client)
+}
+
+func (o *oidcLogin) oauth(p *oidc.Provider) (*oauth2.Config, error) {
+	c := &oauth2.Config{
+		ClientID: o.c.ClientID, Endpoint: p.Endpoint(), RedirectURL: o.c.RedirectURL,
+		Scopes: append([]string{oidc.ScopeOpenID}, o.c.Scopes...),
+	}
+	if o.c.SecretFile == "" {
+		return c, nil
+	}
+	text, err := os.ReadFile(o.c.SecretFile)
+	c.ClientSecret = strings.TrimSpace(string(text))
+	return c, err
+}
+
+// attempt is one way to the provider and back.
+type attempt struct{ state, nonce, verifier string }
+
+func attemptCookie(r *http.Request) string { return cookieName(r) + "_oidc" }
+
+// setAttempt: SameSite=Lax, because the browser comes back from another site.
+func setAttempt(w http.ResponseWriter, r *http.Request, value string) {
+	c := &http.Cookie{Name: attemptCookie(r), Value: value, Path: oidcPath, MaxAge: int(attemptLife.Seconds()), HttpOnly: true, Secure: r.TLS != nil, SameSite: http.SameSiteLaxMode}
+	if value == "" {
+		c.MaxAge = -1
+	}
+	http.SetCookie(w, c)
+}
+
+func attemptOf(r *http.Request) (a attempt, ok bool) {
+	c, err := r.Cookie(attemptCookie(r))
+	if err != nil {
+		return a, false
+	}
+	parts := strings.Split(c.Value, ".")
+	if len(parts) != 3 || slices.Contains(parts, "") {
+		return a, false
+	}
+	return attempt{parts[0], parts[1], parts[2]}, true
+}
+
+// beginOIDC sends the browser to the provider.
+func (s *Server) beginOIDC(w http.ResponseWriter, r *http.Request) {
+	if s.slowed(w, r) {
+		return
+	}
+	p, err := s.oidc.discover(r.Context())
+	if err == nil {
+		err = trustworthy(p.Endpoint().AuthURL)
+	}
+	var c *oauth2.Config
+	if err == nil {
+		c, err = s.oidc.oauth(p)
+	}
+	if err != nil {
+		s.oidcFails(w, r, unavailable, err)
+		return
+	}
+	a := attempt{rand.Text(), rand.Text(), oauth2.GenerateVerifier()}
+	setAttempt(w, r, a.state+"."+a.nonce+"."+a.verifier)
+	http.Redirect(w, r, c.AuthCodeURL(a.state, oidc.Nonce(a.nonce), oauth2.S256ChallengeOption(a.verifier)), http.StatusSeeOther)
+}
+
+// slowed answers an address that has brought too much that was wrong.
+func (s *Server) slowed(w http.ResponseWriter, r *http.Request) bool {
+	if s.throttle.wait(clientAddr(r), time.Now()) == 0 {
+		return false
+	}
+	deny(w, s.decided(r, byOIDC, throttled, nil))
+	return true
+}
+
+// finishOIDC is where the provider sends the browser back to.
+func (s *Server) finishOIDC(w http.ResponseWriter, r *http.Request) {
+	if s.slowed(w, r) {
+		return
+	}
+	a, ok := attemptOf(r)
+	setAttempt(w, r, "") // once
+	q := r.URL.Query()
+	if !ok || subtle.ConstantTimeCompare([]byte(q.Get("state")), []byte(a.state)) != 1 || q.Get("code") == "" {
+		s.oidcFails(w, r, garbled, errors.New("no login of this browser, or the provider refused it"))
+		return
+	}
+	who, err := s.oidc.finish(r.Context(), q.Get("code"), a)
+	if err != nil {
+		s.oidcFails(w, r, unknown, err)
+		return
+	}
+	secret, until, err := s.logins.begin(&Grant{Principal: who}, s.oidc.c.SessionLasts)
+	if err != nil {
+		s.oidcFails(w, r, unavailable, err)
+		return
+	}
+	s.decided(r, byOIDC, accepted, nil)
+	setCookie(w, r, secret, until)
+	s.page(enteredPage)(w, r)
+}
+
+// enteredPage goes on to the terminal by itself: with a redirect it would still be the provider who sends the browser there, and the
+// cookie, SameSite=Strict, would stay behind.
+var enteredPage = template.Must(template.New("entered").Parse(`<!doctype html>
+<html lang="en"><meta charset="utf-8"><meta http-equiv="refresh" content="0;url=/"><title>trl</title>
+<p><a href="/">Logged in.</a></p>
+`))
+
+// finish gets the ID token for the code and checks it.
+func (o *oidcLogin) finish(ctx context.Context, code string, a attempt) (who Principal, err error) {
+	p, err := o.discover(ctx)
+	if err != nil {
+		return who, err
+	}
+	c, err := o.oauth(p)
+	if err != nil {
+		return who, err
+	}
+	answer, err := c.Exchange(o.context(ctx), code, oauth2.VerifierOption(a.verifier))
+	if err != nil {
+		return who, scrubbed(err)
+	}
+	raw, _ := answer.Extra("id_token").(string)
+	id, err := p.Verifier(&oidc.Config{ClientID: o.c.ClientID}).Verify(ctx, raw) // signature by a key of the provider's, iss, aud, exp
+	if err != nil {
+		return who, err
+	}
+	claims := map[string]any{}
+	if err := id.Claims(&claims); err != nil {
+		return who, err
+	}
+	switch {
+	case subtle.ConstantTimeCompare([]byte(id.Nonce), []byte(a.nonce)) != 1:
+		return who, errors.New("ID token of another login")
+	case len(id.Audience) > 1 && claims["azp"] != o.c.ClientID: // OpenID Connect Core §3.1.3.7
+		return who, errors.New("ID token for another client")
+	}
+	who, ok := o.c.Role.principal(o.c.Issuer, id.Subject, claims)
+	if !ok {
+		return who, errors.New("ID token without a usable subject or role")
+	}
+	return who, nil
+}
+
+// scrubbed leaves out what the provider answered: there may be anything in it.
+func scrubbed(err error) error {
+	if e, ok := errors.AsType[*oauth2.RetrieveError](err); ok {
+		return fmt.Errorf("code refused: status %d", e.Response.StatusCode)
+	}
+	return err
+}
+
+func (s *Server) oidcFails(w http.ResponseWriter, r *http.Request, why outcome, err error) {
+	if why != unavailable {
+		s.throttle.wrong(clientAddr(r), time.Now())
+	}
+	deny(w, s.decided(r, byOIDC, why, err))
+}
+
+// provider is what the login page calls it; "": there is none.
+func (s *Server) provider() string {
+	if s.oidc == nil {
+		return ""
+	}
+	u, err := url.Parse(s.oidc.c.Issuer)
+	if err != nil {
+		return s.oidc.c.Issuer
+	}
+	return u.Host
+}

@@ -1,0 +1,103 @@
+package web
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+)
+
+const (
+	// ticketLife is the time from a ticket's making to its use: a page asks for one when it dials.
+	ticketLife = 30 * time.Second
+	// Tickets that nobody has used yet, of all and of one subject.
+	maxTickets    = 4096
+	maxOwnTickets = 64
+)
+
+// tickets are good for one WebSocket each: a browser that holds no cookie of ours shows one, instead of the token itself, to which
+// every script of its page would have access for ever. They are lost with the gateway; so is whoever was about to use them.
+type tickets struct {
+	others []authenticator // set once: what else a request may bring
+
+	mu   sync.Mutex
+	now  func() time.Time             // guarded by mu; tests set it
+	open map[[sha256.Size]byte]ticket // guarded by mu; by hash: how long a map takes tells nothing of a ticket
+}
+
+type ticket struct {
+	grant  *Grant
+	origin string // of the page that asked for it; "": a program did
+	until  time.Time
+}
+
+// issue makes a ticket for g's principal; it is worth what g is. ok: there is room.
+func (t *tickets) issue(g *Grant, origin string) (text string, ok bool) {
+	text = rand.Text() + rand.Text() // 2 × 130 bits; letters and digits, as a subprotocol wants
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now := t.now()
+	own := 0
+	for hash, k := range t.open {
+		switch {
+		case !now.Before(k.until):
+			delete(t.open, hash)
+		case k.grant.Subject == g.Subject:
+			own++
+		}
+	}
+	if own >= maxOwnTickets || len(t.open) >= maxTickets {
+		return "", false
+	}
+	t.open[sha256.Sum256([]byte(text))] = ticket{g, origin, now.Add(ticketLife)}
+	return text, true
+}
+
+// authenticate uses up the ticket, whatever comes of it: one that somebody else got hold of is no longer worth having. It is for the page
+// that asked for it; and when the request says in another way, too, who sends it, for that one alone.
+func (t *tickets) authenticate(r *http.Request) (*Grant, method, outcome) {
+	text, found := offered(r, ticketProtocol)
+	if !found {
+		return nil, byTicket, missing
+	}
+	hash := sha256.Sum256([]byte(text))
+	t.mu.Lock()
+	k, known := t.open[hash]
+	delete(t.open, hash)
+	now := t.now()
+	t.mu.Unlock()
+	switch {
+	case !known:
+		return nil, byTicket, unknown
+	case !now.Before(k.until) || !k.grant.good(now):
+		return nil, byTicket, expired
+	case k.origin != "" && k.origin != r.Header.Get("Origin"):
+		return nil, byTicket, unknown
+	}
+	if g, _, why := first(r, t.others); why != missing && (why != accepted || g.Subject != k.grant.Subject) {
+		return nil, byTicket, unknown
+	}
+	return k.grant, byTicket, accepted
+}
+
+// serveTicket is POST /v1/tickets.
+func (s *Server) serveTicket(w http.ResponseWriter, r *http.Request) {
+	g, by, why := s.identify(r)
+	if by == byTicket && why == accepted { // it would never end
+		why = unknown
+	}
+	if d := s.decided(r, by, why, nil); d != nil {
+		deny(w, d)
+		return
+	}
+	text, ok := s.tickets.issue(g, r.Header.Get("Origin"))
+	if !ok {
+		w.Header().Set("Retry-After", fmt.Sprint(int(ticketLife.Seconds())))
+		refuse(w, http.StatusTooManyRequests, "too many tickets are open")
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	fmt.Fprintf(w, "{\"ticket\":%q,\"expires_in_s\":%d}\n", text, int(ticketLife.Seconds()))
+}
