@@ -88,7 +88,7 @@ func (s *Session) letGo() {
 // theirs. For the reaper.
 func (p *Pool) Forget(now time.Time) {
 	p.keys.forget(now)
-	then := now.Add(-p.config.Retention)
+	then := now.Add(-p.rules.Load().Retention)
 	p.mu.Lock()
 	for len(p.retained) > 0 && p.retained[0].burial.at.Before(then) {
 		p.letGoOldestLocked()

@@ -22,7 +22,7 @@ import (
 	"trl/web/ui"
 )
 
-// Config is the edge's. The zero value of a bound means its default.
+// Config is the edge's. The zero value of a bound means its default. Some of it may be replaced: Reload.
 type Config struct {
 	Listen        string   // host:port; empty: no HTTP
 	Unix          string   // path of the Unix socket; empty: none
@@ -56,6 +56,16 @@ const (
 	notice = 700 * time.Millisecond
 )
 
+// fill gives what is not set its default.
+func (c *Config) fill() {
+	orDefault(&c.MaxFrame, 4<<20)
+	orDefault(&c.MaxInFlight, 64)
+	orDefault(&c.PingEvery, 20*time.Second)
+	orDefault(&c.PeerSilence, 45*time.Second)
+	orDefault(&c.SlowClient, 30*time.Second)
+	orDefault(&c.stall, stallLimit)
+}
+
 func orDefault[T comparable](v *T, d T) {
 	var zero T
 	if *v == zero {
@@ -78,8 +88,9 @@ type Server struct {
 
 	listeners []listening // set once in Listen
 	addr      net.Addr    // set once in Listen
-	cert      *reloader   // set once in Listen; nil without TLS
-	pair      atomic.Pointer[tls.Certificate]
+
+	now  atomic.Pointer[inForce]
+	cert atomic.Pointer[certificate] // set in Listen, replaced by Reload; nil without TLS
 
 	stopping atomic.Bool
 	once     sync.Once // Shutdown
@@ -99,13 +110,9 @@ type listening struct {
 
 // New makes a server that does nothing yet.
 func New(cfg Config, p *pool.Pool, m *metrics.Metrics, g prometheus.Gatherer, log zerolog.Logger) *Server {
-	orDefault(&cfg.MaxFrame, 4<<20)
-	orDefault(&cfg.MaxInFlight, 64)
-	orDefault(&cfg.PingEvery, 20*time.Second)
-	orDefault(&cfg.PeerSilence, 45*time.Second)
-	orDefault(&cfg.SlowClient, 30*time.Second)
-	orDefault(&cfg.stall, stallLimit)
+	cfg.fill()
 	s := &Server{cfg: cfg, pool: p, m: m, log: log, born: time.Now(), conns: map[*conn]struct{}{}}
+	s.now.Store(cfg.inForce())
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 
 	scrape := metrics.Handler(g)
@@ -167,7 +174,7 @@ func (s *Server) Listen() (err error) {
 }
 
 func (s *Server) gate(l net.Listener) net.Listener {
-	return &gate{Listener: l, patience: s.cfg.SlowClient, most: maxStrangers}
+	return &gate{Listener: l, patience: func() time.Duration { return s.now.Load().slowClient }, most: maxStrangers}
 }
 
 func (s *Server) listenHTTP(l net.Listener, h http.Handler, guarded bool) error {
@@ -191,19 +198,15 @@ func (s *Server) listenHTTP(l net.Listener, h http.Handler, guarded bool) error 
 	srv.Protocols.SetHTTP1(true) // a WebSocket is an HTTP/1.1 upgrade; nothing else here would gain by HTTP/2
 	gated := s.gate(l)
 	if guarded && s.cfg.TLSCert != "" {
-		if err := s.loadCertificate(); err != nil {
-			l.Close()
-			return err
-		}
-		cert, err := watchFiles(s.log, s.loadCertificate, s.cfg.TLSCert, s.cfg.TLSKey)
+		cert, err := openCertificate(s.cfg.TLSCert, s.cfg.TLSKey, s.log)
 		if err != nil {
 			l.Close()
 			return err
 		}
-		s.cert = cert
+		s.cert.Store(cert)
 		gated = tls.NewListener(gated, &tls.Config{
 			MinVersion:     tls.VersionTLS12,
-			GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return s.pair.Load(), nil },
+			GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return s.cert.Load().pair.Load(), nil },
 		})
 	}
 	s.listeners = append(s.listeners, listening{gated, srv.Serve, func(ctx context.Context) {
@@ -212,15 +215,6 @@ func (s *Server) listenHTTP(l net.Listener, h http.Handler, guarded bool) error 
 		}
 		gated.Close() // Shutdown closes only what Serve was called on
 	}})
-	return nil
-}
-
-func (s *Server) loadCertificate() error {
-	pair, err := tls.LoadX509KeyPair(s.cfg.TLSCert, s.cfg.TLSKey)
-	if err != nil {
-		return fmt.Errorf("TLS certificate: %w", err)
-	}
-	s.pair.Store(&pair)
 	return nil
 }
 
@@ -329,8 +323,8 @@ func (s *Server) shutdown(ctx context.Context, end func(context.Context) error) 
 	<-emptied
 	s.cancel()
 	s.active.Wait()
-	if s.cert != nil {
-		s.cert.Close()
+	if cert := s.cert.Load(); cert != nil {
+		cert.close()
 	}
 	return err
 }
@@ -380,7 +374,7 @@ func (s *Server) guard(h http.Handler, loopback bool) http.Handler {
 		switch {
 		case loopback && !loopbackHost(r.Host):
 			refuse(w, http.StatusMisdirectedRequest, "this server has another name")
-		case !originAllowed(r, s.cfg.Origins):
+		case !originAllowed(r, s.now.Load().origins):
 			refuse(w, http.StatusForbidden, "this origin is not allowed")
 		case tokenInQuery(r):
 			refuse(w, http.StatusBadRequest, "tokens are not accepted in URLs")

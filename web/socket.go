@@ -78,7 +78,7 @@ func socketOf(c net.Conn) *socket {
 // What exceeds the bound is closed unheard: answering would cost more than the stranger's request did.
 type gate struct {
 	net.Listener
-	patience  time.Duration
+	patience  func() time.Duration // of a connection to come
 	most      int64
 	strangers atomic.Int64
 }
@@ -94,6 +94,6 @@ func (g *gate) Accept() (net.Conn, error) {
 			c.Close()
 			continue
 		}
-		return &socket{Conn: c, patience: g.patience, known: sync.OnceFunc(func() { g.strangers.Add(-1) })}, nil
+		return &socket{Conn: c, patience: g.patience(), known: sync.OnceFunc(func() { g.strangers.Add(-1) })}, nil
 	}
 }
