@@ -33,6 +33,12 @@ var Outcomes = []string{
 	OutcomeNoOutput, OutcomeCancelled, OutcomeShellDied, OutcomeError,
 }
 
+// The results of a look at a changed config file, the label of trl_config_reloads_total.
+const (
+	ReloadOK      = "ok"
+	ReloadRefused = "refused"
+)
+
 // execBuckets reach from a builtin in a warm shell (below 0.5 ms) to a build of an
 // hour. Classic buckets, because every Prometheus and every dashboard reads them.
 var execBuckets = []float64{
@@ -68,6 +74,10 @@ type Metrics struct {
 	ClientConnections *prometheus.GaugeVec   // transport; open now
 	ClientsClosed     *prometheus.CounterVec // reason
 	RateLimited       prometheus.Counter     // requests refused with RATE_LIMITED
+
+	ConfigReloads *prometheus.CounterVec // result: ReloadOK or ReloadRefused
+	ConfigInForce prometheus.Gauge       // 1: what the config file says is in force; 0: the last one was refused
+	ConfigWaiting prometheus.Gauge       // settings that the file changes and that want a restart
 
 	buildInfo *prometheus.GaugeVec
 	snapshot  atomic.Pointer[func() PoolNumbers] // set once by Observe; nil before
@@ -115,7 +125,15 @@ func New(reg prometheus.Registerer) *Metrics {
 		ClientsClosed:     counters("trl_connections_closed_total", "Client connections that ended, by reason.", "reason"),
 		RateLimited:       counter("trl_rate_limited_total", "Requests refused with RATE_LIMITED."),
 
+		ConfigReloads: counters("trl_config_reloads_total", "Looks at a config file that had changed, by result.", "result"),
+		ConfigInForce: f.NewGauge(prometheus.GaugeOpts{Name: "trl_config_last_reload_success", Help: "Whether the config file as it is now was taken: 1, or 0 where an older one is in force."}),
+		ConfigWaiting: f.NewGauge(prometheus.GaugeOpts{Name: "trl_config_waiting_settings", Help: "Settings that the config file changes and that want a restart."}),
+
 		buildInfo: f.NewGaugeVec(prometheus.GaugeOpts{Name: "trl_build_info", Help: "Always 1; the version is in the labels."}, []string{"version", "goversion"}),
+	}
+	m.ConfigInForce.Set(1)
+	for _, result := range []string{ReloadOK, ReloadRefused} {
+		m.ConfigReloads.WithLabelValues(result)
 	}
 	for _, outcome := range Outcomes {
 		m.Execs.WithLabelValues(outcome)

@@ -98,7 +98,7 @@ func newRoot(start beginning) *cobra.Command {
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return refuse(err, "see `%s --help`", cmd.CommandPath())
 	})
-	root.AddCommand(newServe(start), newRun(), newTerm(), newAttach(), newList(), newInfo(), newProcesses(), newLogs(), newKill(), newStats(), newUpgrade(), newDoctor(), newVersion(), newUndertaker())
+	root.AddCommand(newServe(start), newRun(), newTerm(), newAttach(), newList(), newInfo(), newProcesses(), newLogs(), newKill(), newStats(), newUpgrade(), newDoctor(), newConfig(), newVersion(), newUndertaker())
 	return root
 }
 
@@ -139,6 +139,12 @@ func (r *refusal) Unwrap() error { return r.err }
 
 // complain says what went wrong, then what to do.
 func complain(w io.Writer, err error) {
+	if all := (faults)(nil); errors.As(err, &all) {
+		for _, err := range all {
+			complain(w, err)
+		}
+		return
+	}
 	fmt.Fprintf(w, "trl: %s\n", printable(err.Error()))
 	var r *refusal
 	if errors.As(err, &r) && r.hint != "" {

@@ -1,0 +1,217 @@
+package main
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync/atomic"
+
+	"github.com/rs/zerolog"
+
+	"trl/metrics"
+	"trl/pool"
+	"trl/runtime"
+	"trl/web"
+)
+
+// A following keeps in force what the config file says, of what is live. A file that is not all right changes nothing.
+type following struct {
+	sessions  *pool.Pool
+	server    *web.Server
+	processes runtime.Keeper
+	counts    *metrics.Metrics
+	log       zerolog.Logger
+	watch     io.Closer // nil: there is no file, or nobody tells of its changes
+
+	turn  chan struct{}           // who has put something in has the turn, and what is below
+	now   *settings               // in force; replaced, never changed
+	seen  [sha256.Size]byte       // of the file when it was last looked at, good or bad
+	taken func(text []byte) error // who wants to know what was taken; nil: nobody
+}
+
+// follow begins. Its goroutine, if there is a file, ends with close.
+func (s *settings) follow(sessions *pool.Pool, server *web.Server, processes runtime.Keeper, counts *metrics.Metrics, log zerolog.Logger) *following {
+	f := &following{sessions: sessions, server: server, processes: processes, counts: counts, log: log, now: s, turn: make(chan struct{}, 1)}
+	if s.config == "" {
+		return f
+	}
+	f.seen = sha256.Sum256(s.text)
+	if s.refused != nil {
+		f.refuse(s.refused)
+	} else {
+		f.wait(s.waiting)
+	}
+	watch, err := web.Follow(log, func() error { f.changed(); return nil }, s.config)
+	if err != nil {
+		log.Warn().Err(err).Msg("config file is not followed; SIGHUP reads it again")
+		return f
+	}
+	f.watch = watch
+	f.changed() // since it was read and before it was watched
+	return f
+}
+
+func (f *following) close() {
+	if f.watch != nil {
+		f.watch.Close()
+	}
+}
+
+// tell gives taken what is in force, now and whenever that changes.
+func (f *following) tell(taken func(text []byte) error) {
+	f.turn <- struct{}{}
+	defer func() { <-f.turn }()
+	f.taken = taken
+	f.told()
+}
+
+func (f *following) told() {
+	if f.taken == nil || f.now.config == "" {
+		return
+	}
+	if err := f.taken(f.now.text); err != nil {
+		f.log.Warn().Err(err).Msg("the keeper does not know the config file; should this gateway die, the next one has the first")
+	}
+}
+
+// changed reads the file again if it is another one than before.
+func (f *following) changed() { f.read(false) }
+
+// look reads it again in any case.
+func (f *following) look() {
+	f.read(true)
+}
+
+func (f *following) read(anyway bool) {
+	f.turn <- struct{}{}
+	defer func() { <-f.turn }()
+	if f.now.config == "" {
+		f.log.Info().Msg("SIGHUP ignored: there is no config file; token and certificate files are read again when they change")
+		return
+	}
+	text, err := readConfig(f.now.config)
+	if err == nil && len(text) == 0 {
+		err = refuse(fmt.Errorf("config file %s: empty", f.now.config), "it may be half written; one with a comment counts")
+	}
+	seen := sha256.Sum256(text)
+	if err != nil {
+		seen = sha256.Sum256([]byte("\x00" + err.Error()))
+	}
+	if seen == f.seen && !anyway {
+		return
+	}
+	f.seen = seen
+	var next *settings
+	if err == nil {
+		next, err = f.now.again(text)
+	}
+	var changed []string
+	if err == nil {
+		changed, next.waiting = next.stay(f.now)
+		err = f.apply(next)
+	}
+	if err != nil {
+		f.refuse(err)
+		return
+	}
+	f.now = next
+	f.counts.ConfigReloads.WithLabelValues(metrics.ReloadOK).Inc()
+	f.counts.ConfigInForce.Set(1)
+	f.log.Info().Strs("changed", changed).Msg("config file read")
+	f.wait(next.waiting)
+	f.told()
+}
+
+func (f *following) refuse(err error) {
+	f.counts.ConfigReloads.WithLabelValues(metrics.ReloadRefused).Inc()
+	f.counts.ConfigInForce.Set(0)
+	f.log.Error().Err(err).Msg("config file refused; the settings before stay in force")
+}
+
+func (f *following) wait(waiting []string) {
+	f.counts.ConfigWaiting.Set(float64(len(waiting)))
+	if len(waiting) > 0 {
+		f.log.Warn().Strs("settings", waiting).Msg("changed in the config file, and need a restart")
+	}
+}
+
+// apply puts next in force, or nothing of it: what can fail comes first and takes nothing away.
+func (f *following) apply(next *settings) (err error) {
+	now := f.now
+	if err := next.enforceable(f.processes.Unenforceable()); err != nil {
+		return err
+	}
+	if dir := next.pool.DefaultDir; dir != now.pool.DefaultDir {
+		if info, err := os.Stat(dir); !errors.Is(err, os.ErrPermission) && (err != nil || !info.IsDir()) { // its shells may be allowed to look
+			return refuse(fmt.Errorf("%s: %q", next.source("default-dir"), dir), "want an existing directory, from /")
+		}
+	}
+	var tokens *web.TokenFile // nil: the same file
+	if held, ok := now.web.Tokens.(*tokenFile); ok {
+		if next.tokenFile != now.tokenFile {
+			if tokens, err = held.open(next.tokenFile, f.log); err != nil {
+				return err
+			}
+		}
+	}
+	next.web.AuthNone, next.web.Tokens, next.web.Sockets = now.web.AuthNone, now.web.Tokens, now.web.Sockets
+	next.web.Version = now.web.Version
+	next.web.Capabilities = next.capabilities(f.processes)
+	if err := f.server.Reload(next.web); err != nil {
+		if tokens != nil {
+			tokens.Close()
+		}
+		return refuse(fmt.Errorf("%s: %w", next.source("tls-cert"), err), "check tls_cert and tls_key")
+	}
+	f.sessions.Configure(next.pool)
+	if tokens != nil {
+		now.web.Tokens.(*tokenFile).put(tokens)
+	}
+	level, _ := zerolog.ParseLevel(next.logLevel) // check knows them
+	zerolog.SetGlobalLevel(level)
+	return nil
+}
+
+// tokenFile is the one in force.
+type tokenFile struct {
+	file     atomic.Pointer[web.TokenFile]
+	standard string // where it is when nobody says where
+}
+
+// openTokens opens the first, and makes it where it is missing. An empty path means the standard one.
+func openTokens(path, standard string, log zerolog.Logger) (*tokenFile, error) {
+	first, err := web.OpenTokens(cmp.Or(path, standard), log)
+	if err != nil {
+		return nil, err
+	}
+	t := &tokenFile{standard: standard}
+	t.file.Store(first)
+	return t, nil
+}
+
+// open opens another one, which must be there.
+func (t *tokenFile) open(path string, log zerolog.Logger) (*web.TokenFile, error) {
+	path = cmp.Or(path, t.standard)
+	var next *web.TokenFile
+	_, err := os.Stat(path)
+	if err == nil {
+		next, err = web.OpenTokens(path, log)
+	}
+	if err != nil {
+		return nil, refuse(fmt.Errorf("token_file: %w", err), "each line is `TOKEN SUBJECT ROLE`, and only you may read the file (chmod 600)")
+	}
+	return next, nil
+}
+
+// put puts next in force.
+func (t *tokenFile) put(next *web.TokenFile) { t.file.Swap(next).Close() }
+
+func (t *tokenFile) Lookup(token string) (web.Principal, bool) { return t.file.Load().Lookup(token) }
+
+// Close stops following it.
+func (t *tokenFile) Close() error { return t.file.Load().Close() }
+
+var _ web.Tokens = (*tokenFile)(nil)
