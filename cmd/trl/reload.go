@@ -153,7 +153,7 @@ func (f *following) apply(next *settings) (err error) {
 	if held, ok := now.web.Tokens.(*tokenFile); ok {
 		if next.tokenFile != now.tokenFile {
 			if tokens, err = held.open(next.tokenFile, f.log); err != nil {
-				return err
+				return refuse(fmt.Errorf("%s: %w", next.source("token-file"), err), "each line is `TOKEN SUBJECT ROLE`, and only you may read the file (chmod 600)")
 			}
 		}
 	}
@@ -200,10 +200,7 @@ func (t *tokenFile) open(path string, log zerolog.Logger) (*web.TokenFile, error
 	if err == nil {
 		next, err = web.OpenTokens(path, log)
 	}
-	if err != nil {
-		return nil, refuse(fmt.Errorf("token_file: %w", err), "each line is `TOKEN SUBJECT ROLE`, and only you may read the file (chmod 600)")
-	}
-	return next, nil
+	return next, err
 }
 
 // put puts next in force.

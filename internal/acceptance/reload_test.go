@@ -153,7 +153,7 @@ func TestReloadUnderLoad(t *testing.T) {
 	}
 	// 9999 and evil.example must never be in force. The last part of each is what is wrong.
 	wrong := "max_sessions: 9999\norigin: [\"http://evil.example\"]\n"
-	worse := []string{"max_session: 1\n", "retention: soon\n", "warm: [1\n", "limit_pids: -1\n", "default_dir: /no/such\n", "tls_cert: /no/such\ntls_key: /no/such\nretention: -1s\n"}
+	worse := []string{"max_session: 1\n", "retention: soon\n", "warm: [1\n", "limit_pids: -1\n", "allow_write: [x]\n", "tls_cert: /no/such\ntls_key: /no/such\nretention: -1s\n"}
 	for i := range rounds {
 		next := good(now + 1)
 		switch i % 5 {
