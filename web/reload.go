@@ -29,7 +29,11 @@ type reloader struct {
 // Follow calls reload, on one goroutine, after any change in the directories of the files, until it is closed. An error of reload is
 // logged. For files that are not ours: tokens and certificates are followed by who reads them.
 func Follow(log zerolog.Logger, reload func() error, files ...string) (io.Closer, error) {
-	return watchFiles(log, reload, files...)
+	r, err := watchFiles(log, reload, files...)
+	if err != nil {
+		return nil, err
+	}
+	return r, nil
 }
 
 // watchFiles calls reload, on one goroutine, after any change in the directories of the files. An error of reload is logged; what was

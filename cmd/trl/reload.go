@@ -38,18 +38,14 @@ func (s *settings) follow(sessions *pool.Pool, server *web.Server, processes run
 	if s.config == "" {
 		return f
 	}
-	f.seen = sha256.Sum256(s.text)
-	if s.refused != nil {
-		f.refuse(s.refused)
-	} else {
+	if s.refused == nil { // else it has not been looked at, as far as we are concerned
+		f.seen = sha256.Sum256(s.text)
 		f.wait(s.waiting)
 	}
-	watch, err := web.Follow(log, func() error { f.changed(); return nil }, s.config)
-	if err != nil {
-		log.Warn().Err(err).Msg("config file is not followed; SIGHUP reads it again")
-		return f
+	var err error
+	if f.watch, err = web.Follow(log, func() error { f.changed(); return nil }, s.config); err != nil {
+		log.Warn().Err(err).Msg("changes of the config file are not noticed; SIGHUP reads it again")
 	}
-	f.watch = watch
 	f.changed() // since it was read and before it was watched
 	return f
 }

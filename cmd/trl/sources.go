@@ -266,6 +266,7 @@ func split(g *pflag.Flag, text string) []string {
 
 // assign sets a flag. source is how its source names it.
 func assign(g *pflag.Flag, source string, values []string) (err error) {
+	before := texts(g.Value)
 	if list, ok := g.Value.(pflag.SliceValue); ok {
 		err = list.Replace(values)
 	} else if len(values) != 1 {
@@ -274,6 +275,9 @@ func assign(g *pflag.Flag, source string, values []string) (err error) {
 		err = g.Value.Set(values[0])
 	}
 	if err != nil {
+		if !isList(g) {
+			_ = g.Value.Set(before[0]) // pflag's numbers are 0 now, and check would complain of that
+		}
 		if e := (*strconv.NumError)(nil); errors.As(err, &e) {
 			err = e.Err // the value is in the text already
 		}
