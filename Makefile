@@ -60,8 +60,9 @@ lint: ## formatting, go vet, staticcheck, the page's types, and that its bundle 
 	cd web/ui && go run ./bundle -check # by hash; by content where npm has been
 	@if [ -x web/ui/node_modules/.bin/tsc ]; then echo tsc --noEmit; cd web/ui && node_modules/.bin/tsc --noEmit; fi
 
-generate: ## what is made from sources: the page (npm ci brings what it is made from)
+generate: ## what is made from sources: the page (npm ci brings what it is made from), the settings in docs
 	go generate ./web/ui
+	TRL_UPDATE=1 go test -count 1 -run TestReferenceIsCurrent ./cmd/trl
 
 screenshots: deps ## the pictures in docs/img, from the real page in a real browser
 	mkdir -p docs/img

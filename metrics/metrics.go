@@ -46,6 +46,12 @@ const (
 // RecordingReasons is the whole list.
 var RecordingReasons = []string{RecordingExit, RecordingFull, RecordingNoRoom, RecordingFailed, RecordingDeleted, RecordingLost}
 
+// The results of a look at a changed config file, the label of trl_config_reloads_total.
+const (
+	ReloadOK      = "ok"
+	ReloadRefused = "refused"
+)
+
 // execBuckets reach from a builtin in a warm shell (below 0.5 ms) to a build of an
 // hour. Classic buckets, because every Prometheus and every dashboard reads them.
 var execBuckets = []float64{
@@ -85,6 +91,10 @@ type Metrics struct {
 
 	RecordingBytes  prometheus.Counter     // written to recordings
 	RecordingsEnded *prometheus.CounterVec // reason: RecordingReasons
+
+	ConfigReloads *prometheus.CounterVec // result: ReloadOK or ReloadRefused
+	ConfigInForce prometheus.Gauge       // 1: what the config file says is in force; 0: the last one was refused
+	ConfigWaiting prometheus.Gauge       // settings that the file changes and that want a restart
 
 	buildInfo *prometheus.GaugeVec
 	snapshot  atomic.Pointer[func() PoolNumbers] // set once by Observe; nil before
@@ -137,7 +147,15 @@ func New(reg prometheus.Registerer) *Metrics {
 		RecordingBytes:  counter("trl_recording_bytes_total", "Bytes written to recordings."),
 		RecordingsEnded: counters("trl_recordings_ended_total", "Recordings that ended, by reason.", "reason"),
 
+		ConfigReloads: counters("trl_config_reloads_total", "Looks at a config file that had changed, by result.", "result"),
+		ConfigInForce: f.NewGauge(prometheus.GaugeOpts{Name: "trl_config_last_reload_success", Help: "Whether the config file as it is now was taken: 1, or 0 where an older one is in force."}),
+		ConfigWaiting: f.NewGauge(prometheus.GaugeOpts{Name: "trl_config_waiting_settings", Help: "Settings that the config file changes and that want a restart."}),
+
 		buildInfo: f.NewGaugeVec(prometheus.GaugeOpts{Name: "trl_build_info", Help: "Always 1; the version is in the labels."}, []string{"version", "goversion"}),
+	}
+	m.ConfigInForce.Set(1)
+	for _, result := range []string{ReloadOK, ReloadRefused} {
+		m.ConfigReloads.WithLabelValues(result)
 	}
 	for _, outcome := range Outcomes {
 		m.Execs.WithLabelValues(outcome)

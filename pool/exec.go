@@ -149,7 +149,7 @@ func (s *Session) errBusyLocked(why string) error {
 }
 
 func (s *Session) newExec(q *protocol.Exec) (*Exec, error) {
-	p := s.pool
+	p, r := s.pool, s.pool.rules.Load()
 	if err := p.recordings.possible(q.Record); err != nil {
 		return nil, err
 	}
@@ -157,7 +157,7 @@ func (s *Session) newExec(q *protocol.Exec) (*Exec, error) {
 		stream:  mint(streamPrefix, 'x', p.epoch, s.tag, memberLen),
 		session: s, text: q.Command, clean: q.Clean,
 		most: defaultOutput, timeout: s.terms.timeout, grace: graceOf(q.KillGrace),
-		journal:  journal.New(p.config.RingBytes),
+		journal:  journal.New(r.RingBytes),
 		command:  runtime.NewCommand(q.Command),
 		queuedAt: time.Now(),
 		done:     make(chan struct{}),
@@ -166,10 +166,10 @@ func (s *Session) newExec(q *protocol.Exec) (*Exec, error) {
 		e.recording = s.newRecordingID()
 	}
 	if q.MaxOutputBytes != nil {
-		e.most = int(min(*q.MaxOutputBytes, int64(p.config.MaxOutput)))
+		e.most = int(min(*q.MaxOutputBytes, int64(r.MaxOutput)))
 	}
 	if q.Timeout != nil {
-		e.timeout = clamp(q.Timeout.Duration(), p.config.MaxTimeout)
+		e.timeout = clamp(q.Timeout.Duration(), r.MaxTimeout)
 	}
 	c := e.command
 	c.Env, c.Dir, c.OpenStdin, c.Journal = q.Env, q.WorkingDir, q.InteractiveStdin, e.journal

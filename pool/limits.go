@@ -7,12 +7,12 @@ import (
 	"trl/runtime"
 )
 
-// limits is what a session gets that asks for q: each limit is the server's, or a lower one. To ask for one that cannot
+// limits is what a session gets that asks for q: each limit is the server's, which is most, or a lower one. To ask for one that cannot
 // be enforced here is refused, since to ignore it would be a lie; whoever asks for more than the server gives finds the
 // server's in the answer.
-func (p *Pool) limits(q *protocol.Limits) (protocol.Limits, error) {
+func (p *Pool) limits(q *protocol.Limits, most protocol.Limits) (protocol.Limits, error) {
 	if q == nil {
-		return p.config.Limits, nil
+		return most, nil
 	}
 	cannot := p.base.Keeper.Unenforceable()
 	for _, limit := range q.Names() {
@@ -20,7 +20,6 @@ func (p *Pool) limits(q *protocol.Limits) (protocol.Limits, error) {
 			return protocol.Limits{}, errNoLimit(&runtime.LimitError{Limit: limit, Why: why})
 		}
 	}
-	most := p.config.Limits
 	return protocol.Limits{
 		MemoryBytes: within(q.MemoryBytes, most.MemoryBytes), Pids: within(q.Pids, most.Pids), CPU: within(q.CPU, most.CPU),
 		FileSizeBytes: within(q.FileSizeBytes, most.FileSizeBytes), OpenFiles: within(q.OpenFiles, most.OpenFiles),

@@ -12,7 +12,7 @@ import (
 
 // numbers is one look at the pool, for the gauges.
 func (p *Pool) numbers() metrics.PoolNumbers {
-	n := metrics.PoolNumbers{ByState: map[string]int{}, MaxSessions: p.config.MaxSessions, Warm: p.warm.count(), Recordings: p.recordings.open()}
+	n := metrics.PoolNumbers{ByState: map[string]int{}, MaxSessions: p.rules.Load().MaxSessions, Warm: p.warm.count(), Recordings: p.recordings.open()}
 	for _, s := range p.all() {
 		s.mu.Lock()
 		n.ByState[string(s.state.State())]++

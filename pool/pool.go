@@ -27,7 +27,7 @@ import (
 	"trl/runtime"
 )
 
-// Config is the operator's. Zero durations mean: no timeout, no bound, let go at once.
+// Config is the operator's. Zero durations mean: no timeout, no bound, let go at once. It may be replaced: Configure.
 type Config struct {
 	MaxSessions     int                  // 256 when 0 (PROTOCOL.md §9)
 	MaxPerPrincipal int                  // 0: as many as MaxSessions
@@ -74,14 +74,13 @@ func errShutdown() error  { return protocol.Errorf(protocol.ShuttingDown, "serve
 
 // Pool is every session of one server.
 type Pool struct {
-	config  Config
+	rules   atomic.Pointer[rules]
 	base    *runtime.Base
 	metrics *metrics.Metrics
 	execs   map[string]outcomeSeries // by outcome; never written after New
 	log     zerolog.Logger
 	epoch   string
 	started time.Time
-	shells  shells
 	warm    *warm
 	keys    keys
 
@@ -112,17 +111,11 @@ type outcomeSeries struct {
 
 // New makes a pool of no sessions; Start starts it.
 func New(c Config, k runtime.Keeper, m *metrics.Metrics, log zerolog.Logger) *Pool {
-	orElse(&c.MaxSessions, 256)
-	orElse(&c.DefaultShell, "/bin/sh")
-	orElse(&c.DefaultDir, "/tmp")
-	orElse(&c.RingBytes, 1<<20)
-	orElse(&c.MaxOutput, 64<<20)
 	p := &Pool{
-		config: c, base: &runtime.Base{Keeper: k, Metrics: m, Log: log}, metrics: m, log: log,
+		base: &runtime.Base{Keeper: k, Metrics: m, Log: log}, metrics: m, log: log,
 		execs:    map[string]outcomeSeries{},
 		epoch:    epochOf(c.Epoch),
 		started:  time.Now(),
-		shells:   newShells(c),
 		sessions: map[string]*Session{},
 		tags:     map[string]*Session{},
 		names:    map[nameRef]*Session{},
@@ -132,6 +125,7 @@ func New(c Config, k runtime.Keeper, m *metrics.Metrics, log zerolog.Logger) *Po
 	for _, outcome := range metrics.Outcomes {
 		p.execs[outcome] = outcomeSeries{m.Execs.WithLabelValues(outcome), m.ExecSeconds.WithLabelValues(outcome)}
 	}
+	p.rules.Store(newRules(c))
 	p.warm = newWarm(p)
 	p.recordings = newRecordings(c.Record, m, log)
 	return p
@@ -150,7 +144,7 @@ func (p *Pool) Start() {
 	p.metrics.Observe(p.numbers)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.closing && p.config.Warm > 0 {
+	if !p.closing {
 		p.tasks.Add(1) // warm.run: keeps shells ready; ended by warm.close; Close waits for it
 		go p.warm.run()
 	}
@@ -160,7 +154,7 @@ func (p *Pool) Start() {
 func (p *Pool) Epoch() string { return p.epoch }
 
 // Shells are the allowed shells that exist, by path.
-func (p *Pool) Shells() []string { return p.shells.present() }
+func (p *Pool) Shells() []string { return p.rules.Load().shells.present() }
 
 // Close ends every session, all at once, and returns when nothing of them is left or ctx is done. What is asked of the
 // pool afterwards is SHUTTING_DOWN, or about the past. Idempotent.
@@ -244,8 +238,8 @@ func (p *Pool) register(who string, q *protocol.SessionCreate) (*Session, error)
 		return nil, err
 	}
 	own := 0
-	if p.config.MaxOf != nil {
-		own = p.config.MaxOf(who)
+	if p.rules.Load().MaxOf != nil {
+		own = p.rules.Load().MaxOf(who)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -258,10 +252,11 @@ func (p *Pool) register(who string, q *protocol.SessionCreate) (*Session, error)
 		}
 		return nil, errExists(q.Name, other)
 	}
-	if p.live >= p.config.MaxSessions {
-		return nil, atMost("max_sessions", p.config.MaxSessions)
+	r := p.rules.Load()
+	if p.live >= r.MaxSessions {
+		return nil, atMost("max_sessions", r.MaxSessions)
 	}
-	if most := p.config.MaxPerPrincipal; most > 0 && p.liveOf[who] >= most {
+	if most := r.MaxPerPrincipal; most > 0 && p.liveOf[who] >= most {
 		return nil, atMost("max_sessions_per_principal", most)
 	}
 	if own > 0 && p.liveOf[who] >= own {
@@ -464,7 +459,7 @@ func (p *Pool) buriedLocked(s *Session, keep bool) {
 	if p.liveOf[s.owner]--; p.liveOf[s.owner] == 0 {
 		delete(p.liveOf, s.owner)
 	}
-	if !keep || p.config.Retention <= 0 {
+	if !keep || p.rules.Load().Retention <= 0 {
 		p.letGoLocked(s)
 		return
 	}

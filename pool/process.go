@@ -69,7 +69,7 @@ func (s *Session) startProcess(ctx context.Context, q *protocol.ProcessStart, re
 	defer s.renewal.RUnlock()
 	p := &Process{
 		stream:  mint(streamPrefix, 'p', s.pool.epoch, s.tag, memberLen),
-		session: s, name: q.Name, text: q.Command, journal: journal.New(s.pool.config.RingBytes), key: ref, params: params, done: make(chan struct{}),
+		session: s, name: q.Name, text: q.Command, journal: journal.New(s.pool.rules.Load().RingBytes), key: ref, params: params, done: make(chan struct{}),
 	}
 	if q.Timeout != nil {
 		p.timeout = q.Timeout.Duration()

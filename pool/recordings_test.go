@@ -296,7 +296,7 @@ func TestOldRecordingsMakeRoom(t *testing.T) {
 			t.Errorf("kept the wrong ones")
 		}
 	}
-	files, err := os.ReadDir(r.config.Record.Dir)
+	files, err := os.ReadDir(r.rules.Load().Record.Dir)
 	if err != nil || len(files) != 10 {
 		t.Errorf("%d files, %v", len(files), err)
 	}
@@ -305,7 +305,7 @@ func TestOldRecordingsMakeRoom(t *testing.T) {
 			t.Errorf("%v, %v", info.Mode(), err)
 		}
 	}
-	if info, err := os.Stat(r.config.Record.Dir); err != nil || info.Mode().Perm() != 0o700 {
+	if info, err := os.Stat(r.rules.Load().Record.Dir); err != nil || info.Mode().Perm() != 0o700 {
 		t.Errorf("%v, %v", info.Mode(), err)
 	}
 
@@ -405,7 +405,7 @@ func TestDeleteWhileRecording(t *testing.T) {
 		t.Fatal(err)
 	}
 	shownBy(t, term, "still")
-	if files, _ := os.ReadDir(r.config.Record.Dir); len(files) != 0 || len(r.Recordings(me, false, "")) != 0 || term.Info().RecordingID != "" {
+	if files, _ := os.ReadDir(r.rules.Load().Record.Dir); len(files) != 0 || len(r.Recordings(me, false, "")) != 0 || term.Info().RecordingID != "" {
 		t.Errorf("%d files, %+v", len(files), term.Info())
 	}
 }

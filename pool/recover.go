@@ -325,7 +325,7 @@ func (p *Pool) adopt(s *Session, m *remembered) {
 func (s *Session) reviveExec(a *runtime.Adoption, x *rememberedExec) (live bool, err error) {
 	e := &Exec{
 		stream: x.Stream, session: s, text: x.Text, clean: x.Clean, most: x.Most, timeout: time.Duration(x.Timeout), grace: time.Duration(x.Grace),
-		journal: journal.New(s.pool.config.RingBytes), queuedAt: x.Queued, stdin: x.Stdin, done: make(chan struct{}),
+		journal: journal.New(s.pool.rules.Load().RingBytes), queuedAt: x.Queued, stdin: x.Stdin, done: make(chan struct{}),
 		recording: x.Recording,
 	}
 	x.exec = e
@@ -393,7 +393,7 @@ func (s *Session) reviveExec(a *runtime.Adoption, x *rememberedExec) (live bool,
 
 func (s *Session) reviveProcess(a *runtime.Adoption, x *rememberedProcess, m *remembered) error {
 	p := &Process{
-		stream: x.Stream, session: s, name: x.Name, text: x.Text, journal: journal.New(s.pool.config.RingBytes),
+		stream: x.Stream, session: s, name: x.Name, text: x.Text, journal: journal.New(s.pool.rules.Load().RingBytes),
 		timeout: time.Duration(x.Timeout), startedAt: x.Started, pid: x.Process.Pid, done: make(chan struct{}),
 	}
 	x.process = p

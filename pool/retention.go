@@ -90,7 +90,7 @@ func (s *Session) letGo() {
 func (p *Pool) Forget(now time.Time) {
 	p.keys.forget(now)
 	p.recordings.trim(now)
-	then := now.Add(-p.config.Retention)
+	then := now.Add(-p.rules.Load().Retention)
 	p.mu.Lock()
 	for len(p.retained) > 0 && p.retained[0].burial.at.Before(then) {
 		p.letGoOldestLocked()

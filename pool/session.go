@@ -36,32 +36,33 @@ type terms struct {
 
 // terms checks a request against the server and fills in its defaults.
 func (p *Pool) terms(q *protocol.SessionCreate) (terms, error) {
+	r := p.rules.Load()
 	t := terms{
 		dir: q.WorkingDir, env: maps.Clone(q.Env), labels: maps.Clone(q.Labels),
-		timeout: p.config.DefaultTimeout, idle: p.config.IdleTimeout,
+		timeout: r.DefaultTimeout, idle: r.IdleTimeout,
 		restore: q.OnShellExit != "terminate", tethered: q.OnDisconnect == "destroy", record: parseRecorded(q.Record),
 	}
 	if err := p.recordings.possible(t.record != 0); err != nil {
 		return t, err
 	}
 	var err error
-	if t.limits, err = p.limits(q.Limits); err != nil {
+	if t.limits, err = p.limits(q.Limits, r.Limits); err != nil {
 		return t, err
 	}
-	if t.shell, err = p.shells.resolve(q.Shell); err != nil {
+	if t.shell, err = r.shells.resolve(q.Shell); err != nil {
 		return t, err
 	}
-	orElse(&t.dir, p.config.DefaultDir)
+	orElse(&t.dir, r.DefaultDir)
 	if err := enterable(t.dir); err != nil {
 		return t, err
 	}
 	if q.Timeout != nil {
-		t.timeout = clamp(q.Timeout.Duration(), p.config.MaxTimeout)
+		t.timeout = clamp(q.Timeout.Duration(), r.MaxTimeout)
 	}
 	if q.IdleTimeout != nil {
 		t.idle = q.IdleTimeout.Duration()
 	}
-	if most := p.config.MaxIdle; most > 0 && (t.idle == 0 || t.idle > most) { // "never" is above every maximum
+	if most := r.MaxIdle; most > 0 && (t.idle == 0 || t.idle > most) { // "never" is above every maximum
 		t.idle = most
 	}
 	return t, nil

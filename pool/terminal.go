@@ -104,7 +104,7 @@ func (s *Session) OpenTerminal(ctx context.Context, q *protocol.TermOpen) (*Term
 
 func newTerminal(s *Session, stream, text, nonce string) *Terminal {
 	t := &Terminal{
-		stream: stream, session: s, text: text, nonce: nonce, journal: journal.New(termRings * s.pool.config.RingBytes), marks: screen.NewMarks(nonce),
+		stream: stream, session: s, text: text, nonce: nonce, journal: journal.New(termRings * s.pool.rules.Load().RingBytes), marks: screen.NewMarks(nonce),
 		marked: make(chan struct{}, 1), done: make(chan struct{}),
 	}
 	t.journal.Tap(func(_ journal.Stream, p []byte) {

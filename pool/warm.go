@@ -24,6 +24,7 @@ const (
 // warmShell is a shell of the default kind that waits for its session. It has the session's id in its environment.
 type warmShell struct {
 	id    string
+	path  string
 	shell *runtime.Shell
 	taken chan struct{} // closed when it has left the warm ones
 }
@@ -61,6 +62,7 @@ func (w *warm) run() {
 		case <-w.wake:
 		case <-timer.C:
 		}
+		w.shed()
 		if wait := w.due(); wait < 0 {
 			continue // full: take wakes us
 		} else if wait > 0 {
@@ -81,7 +83,7 @@ func (w *warm) due() time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch {
-	case w.closed || len(w.shells) >= w.pool.config.Warm:
+	case w.closed || len(w.shells) >= w.pool.rules.Load().Warm:
 		return -1
 	case len(w.shells) == 0:
 		return 0
@@ -89,10 +91,35 @@ func (w *warm) due() time.Duration {
 	return max(0, refillQuiet-time.Since(w.asked))
 }
 
+// shed ends those that are too many, or no longer of the default kind, since the pool was configured anew.
+func (w *warm) shed() {
+	r := w.pool.rules.Load()
+	path, err := r.shells.resolve("")
+	if err != nil {
+		return // add says so
+	}
+	var surplus []*warmShell
+	w.mu.Lock()
+	fit := 0
+	w.shells = slices.DeleteFunc(w.shells, func(ws *warmShell) bool {
+		if ws.path == path && fit < r.Warm {
+			fit++
+			return false
+		}
+		surplus = append(surplus, ws)
+		close(ws.taken)
+		return true
+	})
+	w.mu.Unlock()
+	for _, ws := range surplus {
+		_ = discard(ws.shell)
+	}
+}
+
 // add starts one.
 func (w *warm) add() error {
-	p := w.pool
-	path, err := p.shells.resolve("")
+	p, r := w.pool, w.pool.rules.Load()
+	path, err := r.shells.resolve("")
 	if err != nil {
 		return err
 	}
@@ -100,11 +127,11 @@ func (w *warm) add() error {
 	w.mu.Lock()
 	w.opening = id
 	w.mu.Unlock()
-	shell, err := p.openShell(w.ctx, id, terms{shell: path, dir: p.config.DefaultDir, restore: true})
+	shell, err := p.openShell(w.ctx, id, terms{shell: path, dir: r.DefaultDir, restore: true})
 	if err != nil {
 		return err
 	}
-	ws := &warmShell{id: id, shell: shell, taken: make(chan struct{})}
+	ws := &warmShell{id: id, path: path, shell: shell, taken: make(chan struct{})}
 	w.mu.Lock()
 	w.opening = ""
 	closed := w.closed
@@ -149,14 +176,11 @@ func (w *warm) guard(ws *warmShell) {
 
 // take gives a warm shell for a session of these terms, nil when there is none.
 func (w *warm) take(t terms) *warmShell {
-	if w.pool.config.Warm <= 0 {
-		return nil
-	}
 	defer w.nudge()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.asked = time.Now()
-	if path := w.pool.shells.found.Load(); len(w.shells) == 0 || path == nil || *path != t.shell {
+	if len(w.shells) == 0 || w.shells[0].path != t.shell {
 		return nil
 	}
 	ws := w.shells[0]
@@ -235,8 +259,9 @@ const idVariable = "TRL_SESSION_ID"
 
 // environment is the base, the session's own variables, and its id.
 func (p *Pool) environment(id string, env protocol.Env) []string {
-	all := make([]string, 0, len(p.config.BaseEnv)+len(env)+1)
-	for _, v := range p.config.BaseEnv {
+	base := p.rules.Load().BaseEnv
+	all := make([]string, 0, len(base)+len(env)+1)
+	for _, v := range base {
 		name, _, _ := strings.Cut(v, "=")
 		if _, replaced := env[name]; !replaced && name != idVariable {
 			all = append(all, v)

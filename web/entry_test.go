@@ -481,7 +481,7 @@ func TestGateExpels(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := &gate{Listener: inner, patience: patience, life: 2 * time.Second, most: 10}
+	g := &gate{Listener: inner, patience: func() time.Duration { return patience }, life: 2 * time.Second, most: 10}
 	defer g.Close()
 	dial := func() (net.Conn, *socket) {
 		t.Helper()

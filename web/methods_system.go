@@ -24,7 +24,8 @@ func systemStats(k *call, _ *protocol.None) (any, error) {
 
 func systemCapabilities(k *call, _ *protocol.None) (any, error) {
 	s := k.c.srv
-	data := s.cfg.Capabilities
+	now := s.now.Load()
+	data := now.capabilities
 	data.Version = s.cfg.Version
 	data.Shells = s.pool.Shells()
 	data.Encodings = []string{protocol.UTF8, protocol.Base64}
@@ -42,10 +43,10 @@ func systemCapabilities(k *call, _ *protocol.None) (any, error) {
 		data.Limits = map[string]float64{}
 	}
 	for name, v := range map[string]float64{
-		"max_frame_bytes":    float64(s.cfg.MaxFrame),
+		"max_frame_bytes":    float64(now.maxFrame),
 		"requests_in_flight": float64(s.cfg.MaxInFlight),
 		"streams":            maxStreams,
-		"slow_client_s":      s.cfg.SlowClient.Seconds(),
+		"slow_client_s":      now.slowClient.Seconds(),
 		"ping_every_s":       s.cfg.PingEvery.Seconds(),
 		"peer_silence_s":     s.cfg.PeerSilence.Seconds(),
 		"process_logs_bytes": maxLogBytes,

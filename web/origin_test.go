@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/coder/websocket"
 )
@@ -235,7 +236,7 @@ func TestStrangersAreBounded(t *testing.T) { // K13
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := &gate{Listener: inner, patience: patience, life: patience, most: 2}
+	g := &gate{Listener: inner, patience: func() time.Duration { return patience }, life: patience, most: 2}
 	defer g.Close()
 	accepted := make(chan net.Conn, 10)
 	go func() {

@@ -1,6 +1,8 @@
 package web
 
 import (
+	"io"
+	"maps"
 	"path/filepath"
 	"time"
 
@@ -8,14 +10,30 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// settle is how long a file must be left alone before it is read again: editors and certificate tools write more than once.
-const settle = 100 * time.Millisecond
+const (
+	// settle is how long a file must be left alone before it is read again: editors and certificate tools write more than once.
+	settle = 100 * time.Millisecond
+	// restless is how long somebody may go on writing in the same directory, perhaps to another file, before we look all the same.
+	restless = 500 * time.Millisecond
+)
 
 // reloader reads files again when they change. It watches their directories: a file that is replaced by rename, as editors and
-// Kubernetes do it, takes the watch on itself along.
+// Kubernetes do it, takes the watch on itself along. Where a name is a symbolic link, the directory of what it means is watched, too.
 type reloader struct {
 	w      *fsnotify.Watcher
-	closed chan struct{} // closed when the goroutine has ended
+	files  []string
+	dirs   map[string]bool // watched; owned by run once that runs
+	closed chan struct{}   // closed when the goroutine has ended
+}
+
+// Follow calls reload, on one goroutine, after any change in the directories of the files, until it is closed. An error of reload is
+// logged. For files that are not ours: tokens and certificates are followed by who reads them.
+func Follow(log zerolog.Logger, reload func() error, files ...string) (io.Closer, error) {
+	r, err := watchFiles(log, reload, files...)
+	if err != nil {
+		return nil, err
+	}
+	return r, nil
 }
 
 // watchFiles calls reload, on one goroutine, after any change in the directories of the files. An error of reload is logged; what was
@@ -25,15 +43,35 @@ func watchFiles(log zerolog.Logger, reload func() error, files ...string) (*relo
 	if err != nil {
 		return nil, err
 	}
+	r := &reloader{w: w, files: files, dirs: map[string]bool{}, closed: make(chan struct{})}
 	for _, f := range files {
 		if err := w.Add(filepath.Dir(f)); err != nil {
 			w.Close()
 			return nil, err
 		}
+		r.dirs[filepath.Dir(f)] = true
 	}
-	r := &reloader{w: w, closed: make(chan struct{})}
+	r.look()
 	go r.run(log, reload) // waits for changes; ends with the watcher; Close waits for it
 	return r, nil
+}
+
+// look watches what the names mean now. What is not there cannot be watched, and comes by an event in a directory that is.
+func (r *reloader) look() {
+	wanted := map[string]bool{}
+	for _, f := range r.files {
+		wanted[filepath.Dir(f)] = true
+		if meant, err := filepath.EvalSymlinks(f); err == nil {
+			wanted[filepath.Dir(meant)] = true
+		}
+	}
+	for dir := range r.dirs {
+		if !wanted[dir] {
+			_ = r.w.Remove(dir) // it may have gone before
+		}
+	}
+	maps.DeleteFunc(wanted, func(dir string, _ bool) bool { return r.w.Add(dir) != nil }) // also what is watched: it may be another directory by now
+	r.dirs = wanted
 }
 
 func (r *reloader) run(log zerolog.Logger, reload func() error) {
@@ -41,19 +79,28 @@ func (r *reloader) run(log zerolog.Logger, reload func() error) {
 	quiet := time.NewTimer(0)
 	quiet.Stop()
 	defer quiet.Stop()
+	var since time.Time // of the first change that has not been looked at; zero: there is none
+	wait := func() {
+		if since.IsZero() {
+			since = time.Now()
+		}
+		quiet.Reset(max(0, min(settle, restless-time.Since(since))))
+	}
 	for {
 		select {
 		case _, ok := <-r.w.Events:
 			if !ok {
 				return
 			}
-			quiet.Reset(settle)
+			wait()
 		case _, ok := <-r.w.Errors: // events were lost: look, just in case
 			if !ok {
 				return
 			}
-			quiet.Reset(settle)
+			wait()
 		case <-quiet.C:
+			since = time.Time{}
+			r.look() // before reading: what changes after is told
 			if err := reload(); err != nil {
 				log.Error().Err(err).Msg("reload refused; the old content stays in force")
 			}

@@ -21,7 +21,7 @@ import (
 	"trl/protocol"
 )
 
-// Config is the edge's. The zero value of a bound means its default.
+// Config is the edge's. The zero value of a bound means its default. Some of it may be replaced: Reload.
 type Config struct {
 	Listen        string   // host:port; empty: no HTTP
 	Unix          string   // path of the Unix socket; empty: none
@@ -63,6 +63,16 @@ const (
 	notice = 700 * time.Millisecond
 )
 
+// fill gives what is not set its default.
+func (c *Config) fill() {
+	orDefault(&c.MaxFrame, 4<<20)
+	orDefault(&c.MaxInFlight, 64)
+	orDefault(&c.PingEvery, 20*time.Second)
+	orDefault(&c.PeerSilence, 45*time.Second)
+	orDefault(&c.SlowClient, 30*time.Second)
+	orDefault(&c.stall, stallLimit)
+}
+
 func orDefault[T comparable](v *T, d T) {
 	var zero T
 	if *v == zero {
@@ -85,9 +95,10 @@ type Server struct {
 
 	listeners []listening  // set once in Listen
 	addr      net.Addr     // set once in Listen
-	cert      *reloader    // set once in Listen; nil without TLS
 	certs     *clientCerts // nil: none are asked for
-	pair      atomic.Pointer[tls.Certificate]
+
+	now  atomic.Pointer[inForce]
+	cert atomic.Pointer[certificate] // set in Listen, replaced by Reload; nil without TLS
 
 	chain    []authenticator // set once in New; the first that finds a credential decides
 	bearer   *bearer
@@ -115,13 +126,9 @@ type listening struct {
 
 // New makes a server that does nothing yet.
 func New(cfg Config, p *pool.Pool, m *metrics.Metrics, g prometheus.Gatherer, log zerolog.Logger) *Server {
-	orDefault(&cfg.MaxFrame, 4<<20)
-	orDefault(&cfg.MaxInFlight, 64)
-	orDefault(&cfg.PingEvery, 20*time.Second)
-	orDefault(&cfg.PeerSilence, 45*time.Second)
-	orDefault(&cfg.SlowClient, 30*time.Second)
-	orDefault(&cfg.stall, stallLimit)
+	cfg.fill()
 	s := &Server{cfg: cfg, pool: p, m: m, log: log, born: time.Now(), conns: map[*conn]struct{}{}}
+	s.now.Store(cfg.inForce())
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.admit()
 
@@ -197,7 +204,7 @@ func (s *Server) Listen() (err error) {
 }
 
 func (s *Server) gate(l net.Listener) net.Listener {
-	return &gate{Listener: l, patience: s.cfg.SlowClient, life: strangerLife, most: maxStrangers}
+	return &gate{Listener: l, patience: func() time.Duration { return s.now.Load().slowClient }, life: strangerLife, most: maxStrangers}
 }
 
 func (s *Server) listenHTTP(l net.Listener, h http.Handler, guarded bool) error {
@@ -221,19 +228,15 @@ func (s *Server) listenHTTP(l net.Listener, h http.Handler, guarded bool) error 
 	srv.Protocols.SetHTTP1(true) // a WebSocket is an HTTP/1.1 upgrade; nothing else here would gain by HTTP/2
 	gated := s.gate(l)
 	if guarded && s.cfg.TLSCert != "" {
-		if err := s.loadCertificate(); err != nil {
-			l.Close()
-			return err
-		}
-		cert, err := watchFiles(s.log, s.loadCertificate, s.cfg.TLSCert, s.cfg.TLSKey)
+		cert, err := openCertificate(s.cfg.TLSCert, s.cfg.TLSKey, s.log)
 		if err != nil {
 			l.Close()
 			return err
 		}
-		s.cert = cert
+		s.cert.Store(cert)
 		c := &tls.Config{
 			MinVersion:     tls.VersionTLS12,
-			GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return s.pair.Load(), nil },
+			GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return s.cert.Load().pair.Load(), nil },
 		}
 		if s.certs != nil {
 			s.certs.demand(c)
@@ -246,15 +249,6 @@ func (s *Server) listenHTTP(l net.Listener, h http.Handler, guarded bool) error 
 		}
 		gated.Close() // Shutdown closes only what Serve was called on
 	}})
-	return nil
-}
-
-func (s *Server) loadCertificate() error {
-	pair, err := tls.LoadX509KeyPair(s.cfg.TLSCert, s.cfg.TLSKey)
-	if err != nil {
-		return fmt.Errorf("TLS certificate: %w", err)
-	}
-	s.pair.Store(&pair)
 	return nil
 }
 
@@ -363,8 +357,8 @@ func (s *Server) shutdown(ctx context.Context, end func(context.Context) error) 
 	<-emptied
 	s.cancel()
 	s.active.Wait()
-	if s.cert != nil {
-		s.cert.Close()
+	if cert := s.cert.Load(); cert != nil {
+		cert.close()
 	}
 	s.closeCredentials()
 	return err
@@ -415,7 +409,7 @@ func (s *Server) guard(h http.Handler, loopback bool) http.Handler {
 		switch {
 		case loopback && !loopbackHost(r.Host):
 			refuse(w, http.StatusMisdirectedRequest, "this server has another name")
-		case !originAllowed(r, s.cfg.Origins):
+		case !originAllowed(r, s.now.Load().origins):
 			refuse(w, http.StatusForbidden, "this origin is not allowed")
 		case tokenInQuery(r):
 			refuse(w, http.StatusBadRequest, "tokens are not accepted in URLs")

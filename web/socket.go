@@ -79,8 +79,8 @@ func socketOf(c net.Conn) *socket {
 // the stranger's request did.
 type gate struct {
 	net.Listener
-	patience  time.Duration
-	life      time.Duration // of a stranger
+	patience  func() time.Duration // of a connection to come
+	life      time.Duration        // of a stranger
 	most      int64
 	strangers atomic.Int64
 }
@@ -97,7 +97,7 @@ func (g *gate) Accept() (net.Conn, error) {
 			continue
 		}
 		expel := time.AfterFunc(g.life, func() { c.Close() }) // whoever reads or writes it notices
-		return &socket{Conn: c, patience: g.patience, known: sync.OnceFunc(func() {
+		return &socket{Conn: c, patience: g.patience(), known: sync.OnceFunc(func() {
 			expel.Stop()
 			g.strangers.Add(-1)
 		})}, nil

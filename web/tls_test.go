@@ -66,14 +66,7 @@ func TestTLS(t *testing.T) {
 		t.Fatalf("%d bytes", len(b))
 	}
 
-	serves := func() string {
-		conn, err := tls.Dial("tcp", addr, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2", "http/1.1"}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer conn.Close()
-		return conn.ConnectionState().PeerCertificates[0].Subject.CommonName
-	}
+	serves := func() string { return served(t, addr) }
 	if got := serves(); got != "first" {
 		t.Fatal(got)
 	}
@@ -84,4 +77,15 @@ func TestTLS(t *testing.T) {
 	if got := serves(); got != "second" {
 		t.Fatal(got)
 	}
+}
+
+// served is the name in the certificate that a server shows.
+func served(t *testing.T, addr string) string {
+	t.Helper()
+	conn, err := tls.Dial("tcp", addr, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2", "http/1.1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	return conn.ConnectionState().PeerCertificates[0].Subject.CommonName
 }

@@ -33,7 +33,7 @@ type unixTransport struct {
 
 func newUnixTransport(s *Server, sock *socket) *unixTransport {
 	out := &outbox{w: sock, seal: sealLine}
-	return &unixTransport{sock: sock, out: out, limit: int(s.cfg.MaxFrame), stall: s.cfg.stall}
+	return &unixTransport{sock: sock, out: out, limit: int(s.now.Load().maxFrame), stall: s.cfg.stall}
 }
 
 // sealLine ends a line; there are no binary messages here.

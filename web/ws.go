@@ -65,7 +65,7 @@ func acceptWebSocket(s *Server, w http.ResponseWriter, r *http.Request) (*wsTran
 	if err != nil {
 		return nil, err
 	}
-	ws.SetReadLimit(s.cfg.MaxFrame)
+	ws.SetReadLimit(s.now.Load().maxFrame)
 	t.ws = ws
 	return t, nil
 }

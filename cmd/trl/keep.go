@@ -23,6 +23,9 @@ import (
 // it is a new program in the same process, and goes on with what will says it has; nil: it is the first.
 func keep(s *settings, will *keeper.Will, log zerolog.Logger) (err error) {
 	k := keeping{will: will}
+	if s.refused != nil {
+		log.Error().Err(s.refused).Msg("settings of before the upgrade are not taken any more")
+	}
 	if will == nil {
 		err = k.begin(s, log)
 	} else {
@@ -104,7 +107,7 @@ func (k *keeping) begin(s *settings, log zerolog.Logger) (err error) {
 	if k.program, err = os.Executable(); err != nil {
 		log.Warn().Err(err).Msg("no upgrade without a restart")
 	}
-	k.env, k.end = os.Environ(), func() {}
+	k.env, k.end = s.passOn(os.Environ()), func() {}
 	if s.gateway == nil {
 		return nil
 	}

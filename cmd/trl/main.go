@@ -99,7 +99,7 @@ func newRoot(start beginning) *cobra.Command {
 		return refuse(err, "see `%s --help`", cmd.CommandPath())
 	})
 	root.AddCommand(
-		newServe(start), newToken(), newUpgrade(), newDoctor(), newVersion(), newUndertaker(),
+		newServe(start), newToken(), newUpgrade(), newDoctor(), newConfig(), newVersion(), newUndertaker(),
 		newRun(), newTerm(), newAttach(), newLogs(), newKill(),
 		newList(), newInfo(), newProcesses(), newStats(),
 		newShare(), newShares(), newUnshare(),
@@ -145,6 +145,12 @@ func (r *refusal) Unwrap() error { return r.err }
 
 // complain says what went wrong, then what to do.
 func complain(w io.Writer, err error) {
+	if all := (faults)(nil); errors.As(err, &all) {
+		for _, err := range all {
+			complain(w, err)
+		}
+		return
+	}
 	fmt.Fprintf(w, "trl: %s\n", printable(err.Error()))
 	var r *refusal
 	if errors.As(err, &r) && r.hint != "" {

@@ -31,7 +31,7 @@ import (
 )
 
 func newServe(start beginning) *cobra.Command {
-	var s settings
+	s := &settings{}
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Start the gateway",
@@ -52,14 +52,15 @@ number of its own for each. With --user the gateway is not root either. --allow-
   trl serve --session-user 100000-100999 --user trl     # as root`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := s.load(cmd.Flags()); err != nil {
+			s, err := s.start(cmd.Flags(), start.will != nil)
+			if err != nil {
 				return err
 			}
-			log := newLogger(&s, cmd.ErrOrStderr())
+			log := newLogger(s, cmd.ErrOrStderr())
 			if start.exposed != nil && !keeper.Started() {
 				log.Warn().Err(start.exposed).Msg("sessions of this user can read the gateway's environment; keep secrets out of it")
 			}
-			return serve(&s, start.will, cmd.OutOrStdout(), log)
+			return serve(s, start.will, cmd.OutOrStdout(), log)
 		},
 	}
 	s.define(cmd.Flags())
@@ -171,22 +172,11 @@ func serve(s *settings, will *keeper.Will, stdout io.Writer, log zerolog.Logger)
 		return err
 	}
 	s.pool.BaseEnv = baseEnv(s.as)
-	s.pool.MaxIdle = maxIdle(s.pool.IdleTimeout)
 	sessions := pool.New(s.pool, processes, counts, log)
 
 	tier, why := processes.Isolation()
 	s.web.Version = buildVersion()
-	s.web.Capabilities = protocol.Capabilities{
-		DefaultShell: s.pool.DefaultShell, Isolation: isolation(processes), Limits: s.limits(),
-		SessionUser: s.sessionAs, NoNewPrivs: s.as != nil || len(s.write) > 0 || s.sandbox != "none", AllowWrite: s.write,
-		SessionLimits: slices.DeleteFunc(slices.Sorted(maps.Keys(limitFlags)), func(limit string) bool { return cannot[limit] != "" }),
-	}
-	if s.sandbox != "none" {
-		s.web.Capabilities.Sandbox = s.sandbox
-	}
-	if s.pool.Record.Dir != "" {
-		s.web.Capabilities.Record = s.pool.Record.Policy
-	}
+	s.web.Capabilities = s.capabilities(processes)
 	gatherer := prometheus.Gatherer(registry)
 	if kept != nil {
 		gatherer = countKeeper(registry, counts, kept)
@@ -217,6 +207,11 @@ func serve(s *settings, will *keeper.Will, stdout io.Writer, log zerolog.Logger)
 			return err
 		}
 	}
+	config := s.follow(sessions, server, processes, counts, log)
+	defer config.close()
+	if kept != nil {
+		config.tell(kept.Remember)
+	}
 	if generation == 0 {
 		announce(stdout, url, tokens, state, first)
 	}
@@ -227,7 +222,7 @@ func serve(s *settings, will *keeper.Will, stdout io.Writer, log zerolog.Logger)
 		select {
 		case sig := <-signals:
 			if sig == syscall.SIGHUP {
-				log.Info().Msg("SIGHUP ignored; token and certificate files are read again when they change")
+				config.look()
 				continue
 			}
 			log.Info().Stringer("signal", sig).Msg("stopping")
@@ -261,6 +256,7 @@ func serve(s *settings, will *keeper.Will, stdout io.Writer, log zerolog.Logger)
 		}
 	}()
 	start := time.Now()
+	config.close()
 	if e := server.Shutdown(ctx); e != nil {
 		log.Warn().Err(e).Msg("clients did not go in time")
 	}
@@ -284,8 +280,9 @@ func newLogger(s *settings, w io.Writer) zerolog.Logger {
 	if s.logFormat == "console" {
 		w = zerolog.ConsoleWriter{Out: w, NoColor: !isatty.IsTerminal(os.Stderr.Fd()) || os.Getenv("NO_COLOR") != "", TimeFormat: time.RFC3339}
 	}
+	zerolog.SetGlobalLevel(level)         // and no logger has another one: so it can change
 	zerolog.ErrorHandler = func(error) {} // a log nobody reads must not end us, and there is nowhere else to say so
-	return zerolog.New(w).Level(level).With().Timestamp().Logger()
+	return zerolog.New(w).With().Timestamp().Logger()
 }
 
 // announce prints what whoever started us waits for. The login link is a secret: it is printed when it is new, or to a person,
@@ -332,6 +329,20 @@ func (s *settings) limits() map[string]float64 {
 		}
 	}
 	return all
+}
+
+// capabilities is what clients may find out about the server.
+func (s *settings) capabilities(processes runtime.Keeper) protocol.Capabilities {
+	cannot := processes.Unenforceable()
+	c := protocol.Capabilities{
+		DefaultShell: s.pool.DefaultShell, Isolation: isolation(processes), Limits: s.limits(),
+		SessionUser: s.sessionAs, NoNewPrivs: s.as != nil || len(s.write) > 0 || s.sandbox != "none", AllowWrite: s.write,
+		SessionLimits: slices.DeleteFunc(slices.Sorted(maps.Keys(limitFlags)), func(limit string) bool { return cannot[limit] != "" }),
+	}
+	if s.sandbox != "none" {
+		c.Sandbox = s.sandbox
+	}
+	return c
 }
 
 // localURL is where this machine reaches a gateway that listens on every address.

@@ -11,21 +11,15 @@ import (
 	"strings"
 	"time"
 
-	"github.com/knadh/koanf/parsers/toml/v2"
-	"github.com/knadh/koanf/parsers/yaml"
-	"github.com/knadh/koanf/providers/file"
-	"github.com/knadh/koanf/v2"
 	"github.com/spf13/pflag"
 
 	"trl/pool"
 	"trl/protocol"
 	"trl/runtime"
-	"trl/runtime/keeper"
 	"trl/web"
 )
 
-// settings is what serve was told: flag before TRL_… before config file before default. The flags are the one list of
-// settings; the other two sources set the same flags, so every value is parsed and refused in one way.
+// settings is what serve was told. The flags are the one list of them; sources.go says where else they come from.
 type settings struct {
 	web  web.Config
 	pool pool.Config
@@ -49,8 +43,14 @@ type settings struct {
 
 	credentials authSettings
 
-	source func(flag string) string // set by load: how the one who set it called it
-	given  func(flag string) bool   // set by load: somebody has
+	// set in sources.go
+	flags   *pflag.FlagSet      // that define was called with
+	typed   map[string][]string // by the command line
+	from    map[string]string   // how the one who set it called it
+	text    []byte              // of the config file
+	kept    bool                // the first keeper has looked at what only it may
+	refused error               // why the config file does not count
+	waiting []string            // settings that the file changes, and that want a restart
 }
 
 func (s *settings) define(f *pflag.FlagSet) {
@@ -105,140 +105,42 @@ func (s *settings) define(f *pflag.FlagSet) {
 	f.StringVar(&s.stateDir, "state-dir", defaultStateDir(), "tokens, lock, address of the running gateway")
 	f.StringVar(&s.logFormat, "log-format", "console", "`console|json`, on stderr")
 	f.StringVar(&s.logLevel, "log-level", "info", "`debug|info|warn|error`")
-}
 
-// load fills what no flag has set from the environment and the config file, and checks the whole.
-func (s *settings) load(f *pflag.FlagSet) error {
-	from := map[string]string{} // flag → how its source names it, for messages
-	f.Visit(func(g *pflag.Flag) { from[g.Name] = "--" + g.Name })
-	set := func(g *pflag.Flag, source string, values []string) error {
-		var err error
-		if list, ok := g.Value.(pflag.SliceValue); ok {
-			err = list.Replace(values)
-		} else if len(values) != 1 {
-			err = errors.New("one value wanted")
-		} else {
-			err = g.Value.Set(values[0])
-		}
-		if err != nil {
-			return refuse(fmt.Errorf("%s: %q is no %s: %w", source, strings.Join(values, ","), g.Value.Type(), err), "see `trl serve --help`")
-		}
-		from[g.Name] = source
-		return nil
-	}
-	var errs []error
-	f.VisitAll(func(g *pflag.Flag) {
-		name := envName(g.Name)
-		value := os.Getenv(name) // an empty one counts as none, as in most programs
-		if value == "" || from[g.Name] != "" || g.Name == "help" {
-			return
-		}
-		values := []string{value}
-		if _, list := g.Value.(pflag.SliceValue); list {
-			values = strings.FieldsFunc(value, func(r rune) bool { return r == ',' })
-		}
-		errs = append(errs, set(g, name, values))
-	})
-	if err := errors.Join(errs...); err != nil {
-		return err
-	}
-	if s.config != "" {
-		if err := s.loadFile(f, func(g *pflag.Flag, key string, values []string) error {
-			if from[g.Name] != "" {
-				return nil
-			}
-			return set(g, s.config+": "+key, values)
-		}); err != nil {
-			return err
-		}
-	}
-	s.source = func(name string) string {
-		if source := from[name]; source != "" {
-			return source
-		}
-		return "--" + name
-	}
-	s.given = func(name string) bool { return from[name] != "" }
-	return s.check(s.source)
-}
+	choice(f, "auth", "token", "none")
+	choice(f, "isolation", append([]string{"auto"}, runtime.TierNames...)...)
+	choice(f, "require-isolation", runtime.TierNames...)
+	choice(f, "sandbox", "none", "bwrap")
+	choice(f, "record", "off", "terminals", "execs", "all")
+	choice(f, "log-format", "console", "json")
+	choice(f, "log-level", "debug", "info", "warn", "error")
 
-// loadFile reads the config file. Its keys are the flags' names, with - or _; any other key is refused: a setting that is
-// spelled wrong must not silently leave a default in force.
-func (s *settings) loadFile(f *pflag.FlagSet, set func(g *pflag.Flag, key string, values []string) error) error {
-	var parser koanf.Parser
-	switch filepath.Ext(s.config) {
-	case ".yaml", ".yml":
-		parser = yaml.Parser()
-	case ".toml":
-		parser = toml.Parser()
-	default:
-		return refuse(fmt.Errorf("config file %s: unknown format", s.config), "name it .yaml or .toml")
-	}
-	k := koanf.New("\x00") // no key contains the delimiter: a nested table stays one unknown key
-	if err := k.Load(file.Provider(s.config), parser); err != nil {
-		return refuse(fmt.Errorf("config file %s: %w", s.config, err), "see `trl serve --help` for the settings")
-	}
-	seen := map[string]string{}
-	for _, key := range slices.Sorted(slices.Values(k.Keys())) {
-		name := strings.ReplaceAll(key, "_", "-")
-		g := f.Lookup(name)
-		if g == nil || name == "help" || name == "config" {
-			return refuse(fmt.Errorf("config file %s: unknown key %q", s.config, strings.ReplaceAll(key, "\x00", ".")), "see `trl serve --help` for the settings")
-		}
-		if other, twice := seen[name]; twice {
-			return refuse(fmt.Errorf("config file %s: %s and %s are the same setting", s.config, other, key), "keep one of them")
-		}
-		seen[name] = key
-		values, ok := scalars(k.Get(key))
-		if !ok {
-			return refuse(fmt.Errorf("config file %s: %s: a value or a list of values wanted", s.config, key), "see `trl serve --help` for the settings")
-		}
-		if err := set(g, key, values); err != nil {
-			return err
-		}
-	}
-	return nil
-}
+	live(f, "at once", "max-sessions", "max-sessions-per-principal", "retention", "warm", "log-level", "origin", "tls-cert", "tls-key")
+	live(f, "new commands", "max-timeout", "max-output-bytes")
+	live(f, "new streams", "ring-bytes")
+	live(f, "new connections", "max-frame-bytes", "slow-client")
+	live(f, "new sessions", "idle-timeout", "default-timeout", "default-dir", "default-shell", "shells",
+		"limit-memory", "limit-pids", "limit-cpu", "limit-file-size", "limit-open-files")
 
-// scalars is a value of the config file as the texts a flag takes.
-func scalars(v any) (values []string, ok bool) {
-	switch v := v.(type) {
-	case []any:
-		for _, x := range v {
-			one, ok := scalars(x)
-			if !ok || len(one) != 1 {
-				return nil, false
-			}
-			values = append(values, one[0])
-		}
-		return values, true
-	case string, bool, int, int64, uint64, float64:
-		return []string{fmt.Sprint(v)}, true
-	}
-	return nil, false
+	varies(f, "default-dir", "home, else /tmp")
+	varies(f, "state-dir", "$STATE_DIRECTORY; root: /var/lib/trl; else ~/.local/state/trl")
+	varies(f, "token-file", "tokens in the state dir")
+	varies(f, "record-dir", "recordings in the state dir")
+	varies(f, "shells", "sh, bash, dash, zsh, ash, busybox as far as present")
+	varies(f, "session-user", "our own")
+	varies(f, "user", "our own")
 }
 
 // check refuses what no later step would notice. source names where a setting came from.
 func (s *settings) check(source func(flag string) string) error {
+	var all faults
 	fault := func(flag string, value any, want string) error {
 		return refuse(fmt.Errorf("%s: %v", source(flag), value), "want %s", want)
 	}
-	for _, c := range []struct {
-		flag, value string
-		of          []string
-	}{
-		{"auth", s.auth, []string{"token", "none"}},
-		{"isolation", s.isolation, append([]string{"auto"}, runtime.TierNames...)},
-		{"require-isolation", s.require, runtime.TierNames},
-		{"sandbox", s.sandbox, []string{"none", "bwrap"}},
-		{"record", s.pool.Record.Policy, []string{"off", "terminals", "execs", "all"}},
-		{"log-format", s.logFormat, []string{"console", "json"}},
-		{"log-level", s.logLevel, []string{"debug", "info", "warn", "error"}},
-	} {
-		if !slices.Contains(c.of, c.value) {
-			return fault(c.flag, fmt.Sprintf("%q", c.value), strings.Join(c.of, " or "))
+	s.flags.VisitAll(func(g *pflag.Flag) {
+		if of := g.Annotations[choiceMark]; of != nil && !slices.Contains(of, g.Value.String()) {
+			all.add(fault(g.Name, strconv.Quote(g.Value.String()), strings.Join(of, " or ")))
 		}
-	}
+	})
 	for _, c := range []struct {
 		flag       string
 		value, min int64
@@ -252,18 +154,21 @@ func (s *settings) check(source func(flag string) string) error {
 		{"record-max-bytes", s.pool.Record.MaxBytes, 64 << 10},
 	} {
 		if c.value < c.min {
-			return fault(c.flag, c.value, fmt.Sprintf("at least %d", c.min))
+			all.add(fault(c.flag, c.value, fmt.Sprintf("at least %d", c.min)))
 		}
 	}
-	for flag, c := range map[string]struct{ value, min float64 }{
-		"limit-memory":     {float64(s.pool.Limits.MemoryBytes), protocol.MinMemory},
-		"limit-pids":       {float64(s.pool.Limits.Pids), protocol.MinPids},
-		"limit-cpu":        {s.pool.Limits.CPU, protocol.MinCPU},
-		"limit-file-size":  {float64(s.pool.Limits.FileSizeBytes), protocol.MinFileSize},
-		"limit-open-files": {float64(s.pool.Limits.OpenFiles), protocol.MinOpenFiles},
+	for _, c := range []struct {
+		flag       string
+		value, min float64
+	}{
+		{"limit-memory", float64(s.pool.Limits.MemoryBytes), protocol.MinMemory},
+		{"limit-pids", float64(s.pool.Limits.Pids), protocol.MinPids},
+		{"limit-cpu", s.pool.Limits.CPU, protocol.MinCPU},
+		{"limit-file-size", float64(s.pool.Limits.FileSizeBytes), protocol.MinFileSize},
+		{"limit-open-files", float64(s.pool.Limits.OpenFiles), protocol.MinOpenFiles},
 	} {
 		if c.value != 0 && !(c.value >= c.min && c.value <= 1<<62) {
-			return fault(flag, c.value, "0, or at least "+strconv.FormatFloat(c.min, 'f', -1, 64))
+			all.add(fault(c.flag, c.value, "0, or at least "+strconv.FormatFloat(c.min, 'f', -1, 64)))
 		}
 	}
 	for _, c := range []struct {
@@ -278,33 +183,27 @@ func (s *settings) check(source func(flag string) string) error {
 		{"record-keep", s.pool.Record.Keep, 0},
 	} {
 		if c.value < c.min {
-			return fault(c.flag, c.value, fmt.Sprintf("at least %s", c.min))
+			all.add(fault(c.flag, c.value, fmt.Sprintf("at least %s", c.min)))
 		}
 	}
 	if (s.web.TLSCert == "") != (s.web.TLSKey == "") {
-		return refuse(errors.New("half a TLS identity"), "give both --tls-cert and --tls-key")
+		all.add(refuse(errors.New("half a TLS identity"), "give both --tls-cert and --tls-key"))
 	}
-	if err := s.checkRecord(fault); err != nil {
-		return err
-	}
-	if err := s.checkAuth(source, fault); err != nil {
-		return err
-	}
-	if err := s.checkUsers(fault); err != nil {
-		return err
-	}
-	if keeper.Started() { // the keeper has looked; we may be a user who may not
-		return nil
+	all.add(s.checkRecord(fault))
+	all.add(s.checkAuth(fault))
+	all.add(s.checkUsers(fault))
+	s.pool.MaxIdle = maxIdle(s.pool.IdleTimeout)
+	if s.kept { // we may be a user who may not look
+		return all.err()
 	}
 	if info, err := os.Stat(s.pool.DefaultDir); err != nil || !info.IsDir() || !filepath.IsAbs(s.pool.DefaultDir) {
-		return fault("default-dir", fmt.Sprintf("%q", s.pool.DefaultDir), "an existing directory, from /")
-	}
-	if s.as != nil {
+		all.add(fault("default-dir", fmt.Sprintf("%q", s.pool.DefaultDir), "an existing directory, from /"))
+	} else if s.as != nil {
 		if err := s.as.Enterable(s.pool.DefaultDir); err != nil {
-			return fault("default-dir", fmt.Sprintf("%q", s.pool.DefaultDir), "a directory that "+s.as.Text+" may enter")
+			all.add(fault("default-dir", fmt.Sprintf("%q", s.pool.DefaultDir), "a directory that "+s.as.Text+" may enter"))
 		}
 	}
-	return nil
+	return all.err()
 }
 
 // checkUsers finds out who is who, and what they may do.
@@ -315,7 +214,7 @@ func (s *settings) checkUsers(fault func(flag string, value any, want string) er
 		}
 		if !s.given("default-dir") { // ours is nobody else's
 			s.pool.DefaultDir = "/tmp"
-			if s.as.Home != "" && (keeper.Started() || os.Geteuid() == 0 && s.as.Enterable(s.as.Home) == nil) {
+			if s.as.Home != "" && (s.kept || os.Geteuid() == 0 && s.as.Enterable(s.as.Home) == nil) {
 				s.pool.DefaultDir = s.as.Home
 			}
 		}
@@ -331,14 +230,14 @@ func (s *settings) checkUsers(fault func(flag string, value any, want string) er
 			return fault("user", s.user, "no --single-process: there is but one process, and it starts the sessions")
 		}
 	}
-	if (s.as != nil) && !keeper.Started() && os.Geteuid() != 0 {
+	if (s.as != nil) && !s.kept && os.Geteuid() != 0 {
 		return fault("session-user", s.sessionAs, "to be root: nobody else can start processes of another user")
 	}
-	if err := runtime.Landlock(); err != nil && len(s.write) > 0 && s.sandbox == "none" && !keeper.Started() {
+	if err := runtime.Landlock(); err != nil && len(s.write) > 0 && s.sandbox == "none" && !s.kept {
 		return refuse(fmt.Errorf("%s: %w", s.source("allow-write"), err), "leave it out: sessions may then write wherever their user may")
 	}
 	for i, dir := range s.write {
-		if info, err := os.Stat(dir); !filepath.IsAbs(dir) || !keeper.Started() && (err != nil || !info.IsDir()) {
+		if info, err := os.Stat(dir); !filepath.IsAbs(dir) || !s.kept && (err != nil || !info.IsDir()) {
 			return fault("allow-write", fmt.Sprintf("%q", dir), "existing directories, from /")
 		}
 		s.write[i] = filepath.Clean(dir)
@@ -352,11 +251,6 @@ func (s *settings) fences() []string {
 		return nil
 	}
 	return s.write
-}
-
-// envName is the variable of a setting: max-sessions → TRL_MAX_SESSIONS.
-func envName(flag string) string {
-	return "TRL_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
 // limitFlags names the flag of each limit of a session.

@@ -46,23 +46,15 @@ func (s *settings) defineAuth(f *pflag.FlagSet) {
 	f.StringVar(&a.clientAuth, "tls-client-auth", "optional", "client certificates: `optional|require`")
 	f.StringVar(&a.certs.Name, "tls-client-name", "cn", "part of the certificate that is the subject: `cn|dns|email|uri`")
 	f.StringSliceVar(&a.certRoles, "tls-client-role", nil, "`NAME=ROLE`: role of the certificate with this name (repeatable)")
+
+	choice(f, "tls-client-auth", "optional", "require")
+	choice(f, "tls-client-name", web.ClientCertNames...)
+	choice(f, "role-default", "admin", "user", "viewer", "none")
 }
 
 // checkAuth says what cannot work, and fills in what the edge is told.
-func (s *settings) checkAuth(source func(flag string) string, fault func(flag string, value any, want string) error) (err error) {
+func (s *settings) checkAuth(fault func(flag string, value any, want string) error) (err error) {
 	a := &s.credentials
-	for _, c := range []struct {
-		flag, value string
-		of          []string
-	}{
-		{"tls-client-auth", a.clientAuth, []string{"optional", "require"}},
-		{"tls-client-name", a.certs.Name, web.ClientCertNames},
-		{"role-default", a.roleDefault, []string{"admin", "user", "viewer", "none"}},
-	} {
-		if !slices.Contains(c.of, c.value) {
-			return fault(c.flag, fmt.Sprintf("%q", c.value), strings.Join(c.of, " or "))
-		}
-	}
 	if s.auth == "none" {
 		for _, flag := range []string{"jwt-key", "jwt-jwks", "oidc-issuer", "tls-client-ca"} {
 			if s.given(flag) {

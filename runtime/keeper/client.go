@@ -3,6 +3,7 @@ package keeper
 import (
 	"cmp"
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -49,6 +50,21 @@ func setEnviron(env []string) {
 			_ = os.Setenv(name, value) // as it came from a kernel, so the name is a name
 		}
 	}
+}
+
+// recallVar is Remembered's, in base64: an environment holds no NUL.
+const recallVar = "TRL_KEEPER_RECALL"
+
+// Remembered is what an earlier gateway told the keeper last; ok: this one takes the place of a gateway that died. One that is to take
+// over from a gateway that serves is told nothing: if it cannot do without, it is the wrong one. Once, after TakeEnviron.
+func Remembered() (text []byte, ok bool) {
+	encoded, ok := os.LookupEnv(recallVar)
+	os.Unsetenv(recallVar)
+	if !ok || !Started() {
+		return nil, false
+	}
+	text, err := base64.StdEncoding.DecodeString(encoded)
+	return text, err == nil
 }
 
 // Inherit returns the socket that a gateway was started with; nil: this process was not started by a keeper. No child of
@@ -207,6 +223,13 @@ func (c *Client) Ready() error {
 // Bye tells the keeper that this gateway means to end, with status 0, and everything with it.
 func (c *Client) Bye() error {
 	_, _, err := c.call(message{Op: opBye})
+	return err
+}
+
+// Remember has the keeper give text to the gateway that replaces this one, should this one die: Remembered. The keeper itself makes
+// nothing of it.
+func (c *Client) Remember(text []byte) error {
+	_, _, err := c.call(message{Op: opRecall, Text: text})
 	return err
 }
 

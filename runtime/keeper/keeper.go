@@ -15,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -329,7 +330,7 @@ func (k *keeper) upgrade(stopping bool) error {
 		return err
 	}
 	k.nextExe = exe
-	if k.next, err = k.launch(exe); err != nil {
+	if k.next, err = k.launch(exe, nil); err != nil {
 		k.revert()
 		return err
 	}
@@ -387,7 +388,7 @@ func (k *keeper) crashed() (pause time.Duration) {
 
 // start makes a gateway and serves it.
 func (k *keeper) start() error {
-	g, err := k.launch(k.exe)
+	g, err := k.launch(k.exe, k.server.recall())
 	if err != nil {
 		return err
 	}
@@ -417,7 +418,8 @@ func (k *keeper) inherit(w *Will) error {
 	return nil
 }
 
-func (k *keeper) launch(exe program) (*gateway, error) {
+// launch starts a gateway, with recalled in its environment.
+func (k *keeper) launch(exe program, recalled []string) (*gateway, error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, os.NewSyscallError("socketpair", err)
@@ -428,7 +430,7 @@ func (k *keeper) launch(exe program) (*gateway, error) {
 	if err != nil {
 		return nil, err
 	}
-	child, err := startGateway(k.host, exe.path, k.c, theirs)
+	child, err := startGateway(k.host, exe.path, k.c, recalled, theirs)
 	if err != nil {
 		l.close()
 		return nil, err
@@ -469,8 +471,8 @@ func (k *keeper) signal(s syscall.Signal) {
 
 // startGateway starts a gateway with its socket at descriptor 3 and its environment at 4: what is given at exec can be
 // read in /proc by every session of the same user, for as long as the new program has not come to hide it.
-func startGateway(host *runtime.Host, program string, c Config, socket *os.File) (*runtime.Child, error) {
-	fd, err := sealed([]byte(strings.Join(c.Env, "\x00")))
+func startGateway(host *runtime.Host, program string, c Config, recalled []string, socket *os.File) (*runtime.Child, error) {
+	fd, err := sealed([]byte(strings.Join(slices.Concat(c.Env, recalled), "\x00")))
 	if err != nil {
 		return nil, fmt.Errorf("environment of the gateway: %w", err)
 	}

@@ -78,6 +78,7 @@ func actGateway(mode string) {
 			panic(err)
 		}
 	}
+	recalled, recalls := Remembered()
 	conn := must(Inherit())
 	if mode == "second-broken" && os.Getenv("TRL_TEST_DIR") != "" {
 		mark := os.Getenv("TRL_TEST_DIR") + "/been"
@@ -95,6 +96,12 @@ func actGateway(mode string) {
 	switch mode {
 	case "crash":
 		os.Exit(5)
+	case "remember":
+		fmt.Printf("recalled %v %q\n", recalls, recalled)
+		if err := c.Remember(fmt.Appendf(nil, "of\x00%d", c.Generation())); err != nil {
+			panic(err)
+		}
+		fmt.Println("remembered")
 	case "bye":
 		fmt.Println(c.Bye())
 		os.Exit(0)

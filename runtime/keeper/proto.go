@@ -20,7 +20,7 @@ import (
 
 // Version of the protocol. Keeper and gateway are the same binary, except across an upgrade in place: any change of a
 // message needs a new number.
-const Version = 3
+const Version = 4
 
 const (
 	maxInline = 64 << 10 // of a packet; longer messages go in a memfd. A third of what a socket buffer holds
@@ -65,13 +65,14 @@ const (
 	opEscaped = "escaped" // sessions that orphans name
 	opOrphans = "orphans" // end those of the sessions named
 	opNumbers = "numbers" //
+	opRecall  = "recall"  // what to give to the next gateway, if this one dies
 	opAnswer  = "answer"  // from the keeper
 	opExit    = "exit"    // from the keeper, unasked: a child's end
 	opYield   = "yield"   // from the keeper, unasked: a successor is ready to take over, end and leave all to it
 )
 
 var ops = []string{opHello, opReady, opBye, opGroup, opCell, opLimit, opGauge, opSpawn, opAdopt, opCopy, opOthers, opSignal, opKill, opRemove,
-	opMembers, opClose, opMake, opHold, opDrop, opDropAll, opVacate, opEnter, opCwd, opRelease, opEscaped, opOrphans, opNumbers, opAnswer, opExit, opYield}
+	opMembers, opClose, opMake, opHold, opDrop, opDropAll, opVacate, opEnter, opCwd, opRelease, opEscaped, opOrphans, opNumbers, opRecall, opAnswer, opExit, opYield}
 
 // A message is a request, its answer, or an event.
 type message struct {
@@ -91,6 +92,7 @@ type message struct {
 	Held     []int            `json:"held,omitzero"` // what the keeper calls the descriptors that it holds
 	Kinds    []runtime.Kind   `json:"kinds,omitzero"`
 	Dir      []byte           `json:"dir,omitzero"` // bytes, as in a spawn
+	Text     []byte           `json:"text,omitzero"`
 	Sessions []string         `json:"sessions,omitzero"`
 	Count    int              `json:"count,omitzero"`
 	Done     bool             `json:"done,omitzero"`

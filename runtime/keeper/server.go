@@ -2,6 +2,7 @@ package keeper
 
 import (
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
@@ -39,6 +40,7 @@ type server struct {
 	generation int                 // guarded by mu; how many gateways have said hello
 	sessions   map[string]*session // guarded by mu; until dropall
 	serial     uint64              // guarded by mu; the last child's number
+	recalled   []byte              // guarded by mu; what the last gateway that had something wants the next one to know
 }
 
 // A session is what we have of one.
@@ -297,6 +299,11 @@ func (s *server) do(m message, a *message) (out []int, err error) {
 	case opOrphans:
 		a.Count = s.host.KillOrphans(func(id string) bool { return !slices.Contains(m.Sessions, id) })
 		return nil, nil
+	case opRecall:
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.recalled = m.Text
+		return nil, nil
 	case opGroup:
 		return nil, s.open(m.Group)
 	}
@@ -402,6 +409,16 @@ func (s *server) do(m message, a *message) (out []int, err error) {
 		return nil, nil
 	}
 	return nil, fmt.Errorf("request %s: %w", m.Op, fs.ErrInvalid)
+}
+
+// recall is what Remembered reads.
+func (s *server) recall() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.recalled == nil {
+		return nil
+	}
+	return []string{recallVar + "=" + base64.StdEncoding.EncodeToString(s.recalled)}
 }
 
 // find returns a group, and its cell unless number is 0.

@@ -95,6 +95,27 @@ func TestSessionsOutliveTheGateway(t *testing.T) {
 	})
 }
 
+// TestLastWordsReachTheNextGateway: what a gateway had the keeper remember, byte for byte, and nothing for the first.
+func TestLastWordsReachTheNextGateway(t *testing.T) {
+	a := act(t, nil, "keeper", "remember", "none")
+	for _, want := range []string{`false ""`, `true "of\x000"`, `true "of\x001"`} {
+		gateway := number(t, a.next("hello")[1])
+		if got := strings.Join(a.next("recalled"), " "); got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+		a.next("remembered")
+		if err := unix.Kill(gateway, unix.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a.next("hello")
+	_ = a.cmd.Process.Signal(unix.SIGTERM)
+	a.next("told")
+	if code := a.wait(); code != 0 {
+		t.Errorf("exit %d", code)
+	}
+}
+
 func TestGatewayEndsWithTheKeeper(t *testing.T) {
 	a := act(t, nil, "keeper", "idle", "none")
 	gateway := number(t, a.next("hello")[1])

@@ -53,6 +53,7 @@ type Will struct {
 	Epoch      string
 	Generation int
 	Serial     uint64
+	Recalled   []byte
 	Sessions   []sessionWill
 	Gateway    gatewayWill
 }
@@ -227,7 +228,7 @@ func ask(program string) error {
 
 // bequeathLocked: mu is held, and nothing is under way.
 func (s *server) bequeathLocked(w *Will) {
-	w.Epoch, w.Generation, w.Serial = s.epoch, s.generation, s.serial
+	w.Epoch, w.Generation, w.Serial, w.Recalled = s.epoch, s.generation, s.serial, s.recalled
 	for _, id := range slices.Sorted(maps.Keys(s.sessions)) {
 		g := s.sessions[id]
 		sw := sessionWill{ID: id, Closed: g.closed}
@@ -250,7 +251,7 @@ func (s *server) bequeathLocked(w *Will) {
 
 // inherit makes s, which knows of nothing yet, what w says.
 func (s *server) inherit(w *Will) {
-	s.generation, s.serial = w.Generation, w.Serial
+	s.generation, s.serial, s.recalled = w.Generation, w.Serial, w.Recalled
 	for _, sw := range w.Sessions {
 		g := &session{id: sw.ID, closed: sw.Closed, cells: map[int]*runtime.Cell{}, children: map[uint64]*process{}, held: map[int]int{}}
 		if sw.Closed {

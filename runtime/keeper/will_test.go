@@ -15,7 +15,7 @@ import (
 
 func TestWillIsReadAsItWasWritten(t *testing.T) {
 	w := &Will{
-		Version: Version, Program: "/bin/trl", Env: []string{"A=b=c", "B="}, Held: []int{7}, Epoch: "e", Generation: 3, Serial: 1 << 60,
+		Version: Version, Program: "/bin/trl", Env: []string{"A=b=c", "B="}, Held: []int{7}, Epoch: "e", Generation: 3, Serial: 1 << 60, Recalled: []byte("r\x00"),
 		Listeners: []listener{{"http", 5}}, Signals: [2]int{8, 9}, Numbers: Numbers{GatewayCrashes: 2},
 		Host: runtime.Bequest{
 			Instance: 77, Tier: "cgroup", Root: &runtime.RootBequest{Dir: "/d", Path: "/p", Lock: 11},

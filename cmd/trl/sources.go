@@ -1,0 +1,403 @@
+package main
+
+import (
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"trl/runtime/keeper"
+)
+
+// Where settings come from: a flag counts before TRL_… in the environment, that before the config file. The flags are the one list of
+// settings; the other two sources set the same flags, so every value is parsed and refused in one way. Only the file may change while
+// trl runs, and of it only what is marked live counts then: the rest stays as it was when the keeper started.
+
+// faults is all that is wrong with the settings, each with its hint.
+type faults []error
+
+func (f faults) Error() string {
+	texts := make([]string, len(f))
+	for i, err := range f {
+		texts[i] = err.Error()
+	}
+	return strings.Join(texts, "; ")
+}
+
+func (f faults) Unwrap() []error { return f }
+
+// add appends err, one by one if it is faults itself.
+func (f *faults) add(err error) {
+	var all faults
+	switch {
+	case err == nil:
+	case errors.As(err, &all): // which may be none
+		*f = append(*f, all...)
+	default:
+		*f = append(*f, err)
+	}
+}
+
+func (f faults) err() error {
+	switch len(f) {
+	case 0:
+		return nil
+	case 1:
+		return f[0]
+	}
+	return f
+}
+
+// Annotations of flags.
+const (
+	liveMark   = "live"    // a changed value counts without a restart; since when
+	choiceMark = "choice"  // the only values
+	variesMark = "default" // where the default depends on the machine: how
+)
+
+// live marks settings whose value may change while trl runs: it is taken from the file whenever that changes, for what when says.
+// apply (reload.go) must then know what to do with it.
+func live(f *pflag.FlagSet, when string, names ...string) {
+	mark(f, liveMark, []string{when}, names...)
+}
+
+// choice says what alone a setting may be.
+func choice(f *pflag.FlagSet, name string, of ...string) { mark(f, choiceMark, of, name) }
+
+// varies describes a default that is not the same everywhere.
+func varies(f *pflag.FlagSet, name, how string) { mark(f, variesMark, []string{how}, name) }
+
+func mark(f *pflag.FlagSet, key string, values []string, names ...string) {
+	for _, name := range names {
+		if err := f.SetAnnotation(name, key, values); err != nil {
+			panic(err) // no such flag
+		}
+	}
+}
+
+// theSettings are the flags that are keys of the config file, in their order and with their defaults.
+func theSettings() (all []*pflag.Flag) {
+	f := pflag.NewFlagSet("", pflag.ContinueOnError)
+	f.SortFlags = false
+	(&settings{}).define(f)
+	f.VisitAll(func(g *pflag.Flag) {
+		if g.Name != "config" {
+			all = append(all, g)
+		}
+	})
+	return all
+}
+
+// source names where a setting came from, for messages.
+func (s *settings) source(name string) string {
+	if source := s.from[name]; source != "" {
+		return source
+	}
+	return "--" + name
+}
+
+// given: somebody has set it.
+func (s *settings) given(name string) bool { return s.from[name] != "" }
+
+// envName is the variable of a setting: max-sessions → TRL_MAX_SESSIONS.
+func envName(flag string) string {
+	return "TRL_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+}
+
+// keyName is its key in the config file.
+func keyName(flag string) string { return strings.ReplaceAll(flag, "-", "_") }
+
+// start finds out what holds for this process, which is s, or another one where s is not the first to look: gateways take from the file
+// what is live and the rest from what their keeper was started with. goesOn: this process is a keeper after an upgrade.
+func (s *settings) start(f *pflag.FlagSet, goesOn bool) (*settings, error) {
+	s.kept = goesOn || keeper.Started()
+	first, later := takeFirst()
+	last, replaces := keeper.Remembered()
+	switch {
+	case !later:
+		return s, s.load(f)
+	case goesOn:
+		return s.goOn(f, first)
+	}
+	if err := s.surroundings(f, nil); err != nil {
+		return s, err
+	}
+	base, err := s.again(first)
+	if err != nil {
+		return s, err
+	}
+	text, err := readConfig(s.config)
+	next := base
+	if err == nil {
+		next, err = base.again(text)
+	}
+	if err != nil {
+		if !replaces { // the gateway that serves goes on
+			return s, err
+		}
+		refused := err
+		if next, err = base.again(last); err != nil {
+			next = base // it was good enough for the keeper
+		}
+		next.refused = refused
+	}
+	_, next.waiting = next.stay(base)
+	return next, nil
+}
+
+// goOn is start for a keeper after an upgrade, which must not end for anything: it has the sessions. What a keeper needs was settled
+// when the first one started.
+func (s *settings) goOn(f *pflag.FlagSet, first []byte) (*settings, error) {
+	if err := s.surroundings(f, nil); err != nil {
+		s.refused = err
+	}
+	next, err := s.again(first)
+	if err == nil {
+		return next, nil
+	}
+	refused := err // the new program does not take any more what the old one took
+	text, err := readConfig(s.config)
+	if err == nil {
+		next, err = s.again(text)
+	}
+	if err != nil {
+		next, _ = s.again(nil)
+	}
+	next.refused = refused
+	return next, nil
+}
+
+// firstVar tells gateways, and a keeper after an upgrade, what the config file held when the first keeper read it, in base64.
+const firstVar = "TRL_CONFIG_FIRST"
+
+func takeFirst() (text []byte, ok bool) {
+	encoded, ok := os.LookupEnv(firstVar)
+	os.Unsetenv(firstVar)
+	text, err := base64.StdEncoding.DecodeString(encoded)
+	return text, ok && err == nil
+}
+
+// passOn adds the config file, as it was read, to the environment of gateways.
+func (s *settings) passOn(env []string) []string {
+	if s.config == "" {
+		return env
+	}
+	return append(env[:len(env):len(env)], firstVar+"="+base64.StdEncoding.EncodeToString(s.text))
+}
+
+// load fills what no flag has set from the environment and the config file, and checks the whole.
+func (s *settings) load(f *pflag.FlagSet) error {
+	var all faults
+	all.add(s.surroundings(f, nil))
+	var text []byte
+	if s.config != "" {
+		var err error
+		if text, err = readConfig(s.config); err != nil {
+			all.add(err)
+			return all.err()
+		}
+	}
+	all.add(s.read(text))
+	return all.err()
+}
+
+// again is a second look with another text of the config file: flags and environment are as they were.
+func (s *settings) again(text []byte) (*settings, error) {
+	next := &settings{kept: s.kept}
+	f := pflag.NewFlagSet("serve", pflag.ContinueOnError)
+	next.define(f)
+	var all faults
+	all.add(next.surroundings(f, s.typed))
+	all.add(next.read(text))
+	return next, all.err()
+}
+
+// surroundings takes what the command line and the environment say. typed: what the command line says, if f has not parsed it itself.
+func (s *settings) surroundings(f *pflag.FlagSet, typed map[string][]string) error {
+	s.flags, s.typed, s.from = f, typed, map[string]string{}
+	if typed == nil {
+		s.typed = map[string][]string{}
+		f.Visit(func(g *pflag.Flag) { s.typed[g.Name] = texts(g.Value) })
+	}
+	var all faults
+	for name, values := range s.typed {
+		g := f.Lookup(name)
+		if g == nil { // a flag of another command, which is no setting
+			continue
+		}
+		if typed != nil {
+			all.add(assign(g, "--"+name, values))
+		}
+		s.from[name] = "--" + name
+	}
+	f.VisitAll(func(g *pflag.Flag) {
+		name := envName(g.Name)
+		value := os.Getenv(name) // an empty one counts as none, as in most programs
+		if value == "" || s.from[g.Name] != "" || g.Name == "help" {
+			return
+		}
+		all.add(assign(g, name, split(g, value)))
+		s.from[g.Name] = name
+	})
+	return all.err()
+}
+
+// texts is a flag's value as assign takes it.
+func texts(v pflag.Value) []string {
+	if list, ok := v.(pflag.SliceValue); ok {
+		return list.GetSlice()
+	}
+	return []string{v.String()}
+}
+
+// split is one text as values of a flag, which may be a list.
+func split(g *pflag.Flag, text string) []string {
+	if _, list := g.Value.(pflag.SliceValue); list {
+		return strings.FieldsFunc(text, func(r rune) bool { return r == ',' })
+	}
+	return []string{text}
+}
+
+// assign sets a flag. source is how its source names it.
+func assign(g *pflag.Flag, source string, values []string) (err error) {
+	before := texts(g.Value)
+	if list, ok := g.Value.(pflag.SliceValue); ok {
+		err = list.Replace(values)
+	} else if len(values) != 1 {
+		err = errors.New("one value wanted")
+	} else {
+		err = g.Value.Set(values[0])
+	}
+	if err != nil {
+		if !isList(g) {
+			_ = g.Value.Set(before[0]) // pflag's numbers are 0 now, and check would complain of that
+		}
+		if e := (*strconv.NumError)(nil); errors.As(err, &e) {
+			err = e.Err // the value is in the text already
+		}
+		return refuse(fmt.Errorf("%s: %q is no %s: %w", source, strings.Join(values, ","), g.Value.Type(), err), "%s", wanted(g.Value.Type()))
+	}
+	return nil
+}
+
+// wanted says how a value of a type is written.
+func wanted(kind string) string {
+	switch kind {
+	case "duration":
+		return "write 30s, 10m, 4h, or 0"
+	case "bool":
+		return "write true or false"
+	case "size":
+		return "K, M, G and T are of 1024"
+	case "int", "int64":
+		return "write a whole number"
+	case "float64":
+		return "write a number"
+	}
+	return "see `trl serve --help`"
+}
+
+// read takes text as what the config file holds, for what neither command line nor environment have set, and checks the whole. Also what
+// they override must be right.
+func (s *settings) read(text []byte) error {
+	s.text = text
+	var all faults
+	if s.config != "" {
+		entries, wrong := parseConfig(s.config, text)
+		found := map[int]faults{} // by line
+		add := func(line int, err error) {
+			of := found[line]
+			of.add(err)
+			found[line] = of
+		}
+		for _, f := range wrong {
+			add(f.line, f.at(s.config))
+		}
+		known := map[string]*pflag.Flag{}
+		for _, g := range theSettings() {
+			known[g.Name] = g
+		}
+		for _, e := range entries {
+			add(e.line, s.take(e, known))
+		}
+		for _, line := range slices.Sorted(maps.Keys(found)) {
+			all.add(found[line])
+		}
+	}
+	all.add(s.check(s.source))
+	return all.err()
+}
+
+// take sets what an entry says. known: the settings there are, whose own values do not matter.
+func (s *settings) take(e entry, known map[string]*pflag.Flag) error {
+	at := fmt.Sprintf("%s:%d", s.config, e.line)
+	name := e.setting()
+	spare := known[name]
+	if spare == nil {
+		return s.unknown(e, slices.Collect(maps.Keys(known)))
+	}
+	g := s.flags.Lookup(name)
+	if e.values == nil && !e.list {
+		return nil // parseConfig has said why
+	}
+	values := e.values
+	for _, v := range values {
+		if !printableValue(v) {
+			return refuse(fmt.Errorf("%s: %s: a control character", at, e.key), "leave it out")
+		}
+	}
+	if len(values) == 1 && !e.list {
+		values = split(g, values[0])
+	}
+	if e.list && !isList(g) {
+		return refuse(fmt.Errorf("%s: %s: one value wanted", at, e.key), "%s", wanted(g.Value.Type()))
+	}
+	if s.from[name] != "" {
+		return assign(spare, at+": "+e.key, values)
+	}
+	s.from[name] = at + ": " + e.key
+	return assign(g, at+": "+e.key, values)
+}
+
+func isList(g *pflag.Flag) bool { _, list := g.Value.(pflag.SliceValue); return list }
+
+func (s *settings) unknown(e entry, names []string) error {
+	slices.Sort(names) // of two that are as near always the same one
+	last := e.setting()[strings.LastIndexByte(e.key, '.')+1:]
+	hint := hintSettings
+	if slices.Contains(names, last) { // a right one in a table
+		hint = "settings stand alone, outside of any table: " + keyName(last)
+	} else if near := nearest(last, names); near != "" {
+		hint = "did you mean " + keyName(near) + "?"
+	}
+	return (&fault{e.line, e.column, fmt.Sprintf("unknown key %q", brief(e.key, 80)), hint}).at(s.config)
+}
+
+// stay takes from now whatever is not live, and says what that has that is live, and what waits for a restart.
+func (s *settings) stay(now *settings) (changed, waiting []string) {
+	switchesTLS := (s.web.TLSCert == "") != (now.web.TLSCert == "") // certificates may be replaced, but TLS itself is as the listener was made
+	s.flags.VisitAll(func(g *pflag.Flag) {
+		old := now.flags.Lookup(g.Name)
+		if old == nil || slices.Equal(texts(old.Value), texts(g.Value)) {
+			return
+		}
+		tls := g.Name == "tls-cert" || g.Name == "tls-key"
+		if g.Annotations[liveMark] != nil && !(tls && switchesTLS) {
+			changed = append(changed, keyName(g.Name))
+			return
+		}
+		if s.given(g.Name) || now.given(g.Name) { // else it follows from another one
+			waiting = append(waiting, keyName(g.Name))
+		}
+		_ = assign(g, "", texts(old.Value)) // it has been taken once
+		s.from[g.Name] = now.from[g.Name]
+	})
+	s.as, s.gateway = now.as, now.gateway
+	return changed, waiting
+}

@@ -1,0 +1,26 @@
+package pool
+
+// rules are the operator's Config with its defaults filled in, and what follows from it. Never changed, only replaced whole: who loads
+// them twice in one request may see two of them, so each reads what belongs together from one.
+type rules struct {
+	Config
+	shells shells
+}
+
+func newRules(c Config) *rules {
+	orElse(&c.MaxSessions, 256)
+	orElse(&c.DefaultShell, "/bin/sh")
+	orElse(&c.DefaultDir, "/tmp")
+	orElse(&c.RingBytes, 1<<20)
+	orElse(&c.MaxOutput, 64<<20)
+	return &rules{Config: c, shells: newShells(c)}
+}
+
+// Configure puts c in force for what is asked from now on. What sessions, streams and commands were promised when they were made they
+// keep; bounds that are exceeded now end nothing; retention counts at once. BaseEnv and Epoch stay as they are: they are the lifetime's.
+func (p *Pool) Configure(c Config) {
+	before := p.rules.Load()
+	c.BaseEnv, c.Epoch = before.BaseEnv, before.Epoch
+	p.rules.Store(newRules(c))
+	p.warm.nudge()
+}
