@@ -611,3 +611,15 @@ func post(t *testing.T, url string, headers ...string) (*http.Response, string) 
 	t.Helper()
 	return ask(t, "POST", url, headers...)
 }
+
+// TestOneAtATime: who waits for each answer has never more than one request under way, and is not told otherwise.
+func TestOneAtATime(t *testing.T) {
+	_, set := withFile(t, "single-token ann user max_in_flight=1\n")
+	g := start(t, set)
+	c := g.dial("single-token")
+	session := c.session()
+	for range 200 {
+		c.call("system.ping", nil)
+		c.run(session, ":")
+	}
+}
