@@ -623,3 +623,14 @@ func TestOneAtATime(t *testing.T) {
 		c.run(session, ":")
 	}
 }
+
+// TestWhoIsKnownIsNoStranger: who has shown who he is may stay as long as he likes.
+func TestWhoIsKnownIsNoStranger(t *testing.T) {
+	for name, set := range map[string]func(*Config){"token": withTokens, "none": func(*Config) {}} {
+		g := start(t, set)
+		c := g.dial(userToken)
+		door := g.listeners[0].Listener.(*gate)
+		eventually(t, "known, with auth "+name, func() bool { return door.strangers.Load() == 0 })
+		c.call("system.ping", nil)
+	}
+}
