@@ -18,6 +18,7 @@ type call struct {
 	id     jsontext.Value
 	method string
 	params jsontext.Value // aliases the message: only for the reading goroutine, until handle returns
+	left   bool           // owned by who gives the answer; see leave
 	lane   string         // guarded by c.mu; the lane in which it waits for its turn
 	execID string         // guarded by c.mu; what it started
 }
@@ -122,10 +123,11 @@ func (c *conn) handle(msg []byte) {
 	if err == errLater {
 		return
 	}
+	k.leave()
 	// Whoever writes just now may be waiting for the client: then this answer waits elsewhere, and reading goes on. A cancel, for one,
 	// must not wait behind the output it is to stop.
 	if sent, werr := c.out.trySend(k.encode(data, err)); sent {
-		c.answered()
+		c.inFlight.Add(-1)
 		c.sent(werr)
 		return
 	}
@@ -145,10 +147,12 @@ func (k *call) dispatch() (any, error) {
 	return nil, protocol.Errorf(protocol.UnknownMethod, "unknown method")
 }
 
-// answered is the end of a request that handle took up.
-func (c *conn) answered() {
-	c.inFlight.Add(-1)
-	c.grant.done()
+// leave takes the request off its credential's count, before the answer is sent: who has that may ask the next.
+func (k *call) leave() {
+	if !k.left {
+		k.left = true
+		k.c.grant.done()
+	}
 }
 
 // caught runs f and turns a panic into an error: one request's bug must not end everybody's sessions.
@@ -172,7 +176,8 @@ func (k *call) later(f func() (any, error)) (any, error) {
 
 // answer writes the one answer that a request gets.
 func (k *call) answer(data any, err error) {
-	defer k.c.answered()
+	defer k.c.inFlight.Add(-1)
+	k.leave()
 	if err != errGone {
 		k.c.sent(k.c.out.send(k.encode(data, err)))
 	}

@@ -611,3 +611,26 @@ func post(t *testing.T, url string, headers ...string) (*http.Response, string) 
 	t.Helper()
 	return ask(t, "POST", url, headers...)
 }
+
+// TestOneAtATime: who waits for each answer has never more than one request under way, and is not told otherwise.
+func TestOneAtATime(t *testing.T) {
+	_, set := withFile(t, "single-token ann user max_in_flight=1\n")
+	g := start(t, set)
+	c := g.dial("single-token")
+	session := c.session()
+	for range 200 {
+		c.call("system.ping", nil)
+		c.run(session, ":")
+	}
+}
+
+// TestWhoIsKnownIsNoStranger: who has shown who he is may stay as long as he likes.
+func TestWhoIsKnownIsNoStranger(t *testing.T) {
+	for name, set := range map[string]func(*Config){"token": withTokens, "none": func(*Config) {}} {
+		g := start(t, set)
+		c := g.dial(userToken)
+		door := g.listeners[0].Listener.(*gate)
+		eventually(t, "known, with auth "+name, func() bool { return door.strangers.Load() == 0 })
+		c.call("system.ping", nil)
+	}
+}

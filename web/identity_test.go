@@ -244,6 +244,28 @@ func TestJWTKeys(t *testing.T) {
 	}
 }
 
+// TestJWTAlgorithmsAreOurs: a right signature counts for nothing when the operator has not named its algorithm.
+func TestJWTAlgorithmsAreOurs(t *testing.T) {
+	i := newIssuer(t)
+	secret := filepath.Join(t.TempDir(), "secret")
+	os.WriteFile(secret, []byte(strings.Repeat("s", minSecret)), 0o600)
+	shared, _ := jwt.NewWithClaims(jwt.SigningMethodHS512, i.claims()).SignedString([]byte(strings.Repeat("s", minSecret)))
+	for alg, c := range map[string]struct{ key, text string }{
+		"ES256": {pemFile(t, "PUBLIC KEY", spki(t, i.key.Public())), i.sign(nil)}, "HS512": {secret, shared},
+	} {
+		for other, want := range map[string]outcome{alg: accepted, alg[:2] + "384": unknown} {
+			j, err := OpenJWT(JWTConfig{KeyFile: c.key, Algorithms: []string{other}, Issuer: i.URL, Audience: "trl", Role: RoleRule{Else: User}}, zerolog.Nop())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, why := j.verify(t.Context(), c.text); why != want {
+				t.Errorf("%s where %s is taken: %s", alg, other, why)
+			}
+			j.Close()
+		}
+	}
+}
+
 func TestJWTKeyReload(t *testing.T) {
 	one, _ := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	two, _ := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -396,6 +418,10 @@ func TestOIDCLogin(t *testing.T) {
 	}
 	if _, page := get(t, g.URL()+"/login"); !strings.Contains(page, `href="/login/oidc"`) {
 		t.Error("the page has no way there")
+	}
+	_, resp := browser("/authorize")
+	if set := resp.Header.Get("Set-Cookie"); !strings.Contains(set, "SameSite=Lax") || !strings.Contains(set, "HttpOnly") { // the browser comes back from another site
+		t.Errorf("cookie of an attempt: %s", set)
 	}
 	b, resp := browser("")
 	set := resp.Header["Set-Cookie"]
