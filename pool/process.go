@@ -45,6 +45,9 @@ type Process struct {
 
 // StartProcess starts a background command from the session's present state.
 func (s *Session) StartProcess(ctx context.Context, q *protocol.ProcessStart) (*Process, error) {
+	if err := s.pool.environ(q.Env); err != nil {
+		return nil, err
+	}
 	if q.RequestKey == "" {
 		return s.startProcess(ctx, q, keyRef{}, [sha256.Size]byte{})
 	}
