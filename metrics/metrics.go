@@ -67,6 +67,7 @@ type Metrics struct {
 
 	ClientConnections *prometheus.GaugeVec   // transport; open now
 	ClientsClosed     *prometheus.CounterVec // reason
+	ClientsRefused    *prometheus.CounterVec // reason: "all", "principal" or "strangers"
 	RateLimited       prometheus.Counter     // requests refused with RATE_LIMITED
 
 	buildInfo *prometheus.GaugeVec
@@ -113,6 +114,7 @@ func New(reg prometheus.Registerer) *Metrics {
 
 		ClientConnections: f.NewGaugeVec(prometheus.GaugeOpts{Name: "trl_connections", Help: "Open client connections, by transport."}, []string{"transport"}),
 		ClientsClosed:     counters("trl_connections_closed_total", "Client connections that ended, by reason.", "reason"),
+		ClientsRefused:    counters("trl_connections_refused_total", "Connections refused for the bound on all, on a principal's or on strangers'.", "reason"),
 		RateLimited:       counter("trl_rate_limited_total", "Requests refused with RATE_LIMITED."),
 
 		buildInfo: f.NewGaugeVec(prometheus.GaugeOpts{Name: "trl_build_info", Help: "Always 1; the version is in the labels."}, []string{"version", "goversion"}),

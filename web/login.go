@@ -75,7 +75,7 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 			Path:     "/",
 			MaxAge:   int((30 * 24 * time.Hour).Seconds()),
 			HttpOnly: true,
-			Secure:   r.TLS != nil,
+			Secure:   secure(r),
 			SameSite: http.SameSiteStrictMode,
 		})
 	}

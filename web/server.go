@@ -9,6 +9,7 @@ import (
 	stdlog "log"
 	"net"
 	"net/http"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -29,14 +30,18 @@ type Config struct {
 	Sockets       *Sockets // already bound, Listen, MetricsListen and Unix notwithstanding; nil: Listen binds
 	MetricsListen string   // a listener for /metrics alone, which then needs no token; empty: /metrics is on Listen
 
-	Origins         []string // scheme://host[:port] of pages beside our own that may connect
-	AuthNone        bool     // everyone is local, on loopback only
-	Tokens          Tokens   // who may come in over HTTP, unless AuthNone
-	TLSCert, TLSKey string   // files, read again when they change
-	Insecure        bool     // beyond loopback without TLS
+	Origins         []string       // scheme://host[:port] of pages beside our own that may connect
+	Hosts           []string       // names and addresses that we go by, beside those that we know of ourselves
+	TrustedProxies  []netip.Prefix // who may tell by X-Forwarded-… for whom it asks
+	AuthNone        bool           // everyone is local, on loopback only
+	Tokens          Tokens         // who may come in over HTTP, unless AuthNone
+	TLSCert, TLSKey string         // files, read again when they change
+	Insecure        bool           // beyond loopback without TLS
 
 	MaxFrame    int64         // bytes of an inbound message, 4 MiB
 	MaxInFlight int           // requests of one connection, 64
+	MaxConns    int           // clients in all, 1,024
+	MaxConnsOf  int           // clients of one principal; 0: no bound of its own
 	PingEvery   time.Duration // 20 s: below the 60 s after which proxies close what is idle
 	PeerSilence time.Duration // 45 s: two pings and some
 	SlowClient  time.Duration // 30 s
@@ -48,10 +53,14 @@ type Config struct {
 }
 
 const (
-	// Time to send the headers of a request and to take the answer; and strangers, who have not shown a token, at a time.
-	headerTimeout = 10 * time.Second
-	answerTimeout = 30 * time.Second
-	maxStrangers  = 512
+	// Time for a TLS handshake, and to send the headers of a request, the whole of it, and to take the answer. Strangers, who have not shown a
+	// token, at a time.
+	headerTimeout  = 5 * time.Second
+	requestTimeout = 10 * time.Second
+	answerTimeout  = 30 * time.Second
+	maxStrangers   = 512
+	// retryAfter is in how many seconds a client that found no place shall come again.
+	retryAfter = "2"
 	// notice is what clients get between server.shutdown and the close, for results that are about to come.
 	notice = 700 * time.Millisecond
 )
@@ -65,13 +74,14 @@ func orDefault[T comparable](v *T, d T) {
 
 // Server is the edge of one gateway: New, Listen, Serve, Shutdown, each once and in this order.
 type Server struct {
-	cfg  Config
-	pool *pool.Pool
-	m    *metrics.Metrics
-	log  zerolog.Logger
-	born time.Time
-	main http.Handler
-	side http.Handler // of MetricsListen
+	cfg   Config
+	pool  *pool.Pool
+	m     *metrics.Metrics
+	log   zerolog.Logger
+	born  time.Time
+	main  http.Handler
+	side  http.Handler    // of MetricsListen
+	names map[string]bool // hostNames
 
 	ctx    context.Context // of what clients began and what may outlive them; ends in Shutdown
 	cancel context.CancelFunc
@@ -86,6 +96,8 @@ type Server struct {
 
 	mu     sync.Mutex
 	conns  map[*conn]struct{} // guarded by mu
+	places map[string]int     // guarded by mu; connections by principal, from before the upgrade on
+	taken  int                // guarded by mu; the sum of places
 	closed bool               // guarded by mu; no connection may join any more
 	active sync.WaitGroup     // connections
 }
@@ -101,11 +113,12 @@ type listening struct {
 func New(cfg Config, p *pool.Pool, m *metrics.Metrics, g prometheus.Gatherer, log zerolog.Logger) *Server {
 	orDefault(&cfg.MaxFrame, 4<<20)
 	orDefault(&cfg.MaxInFlight, 64)
+	orDefault(&cfg.MaxConns, 1024)
 	orDefault(&cfg.PingEvery, 20*time.Second)
 	orDefault(&cfg.PeerSilence, 45*time.Second)
 	orDefault(&cfg.SlowClient, 30*time.Second)
 	orDefault(&cfg.stall, stallLimit)
-	s := &Server{cfg: cfg, pool: p, m: m, log: log, born: time.Now(), conns: map[*conn]struct{}{}}
+	s := &Server{cfg: cfg, pool: p, m: m, log: log, born: time.Now(), conns: map[*conn]struct{}{}, places: map[string]int{}, names: cfg.hostNames()}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 
 	scrape := metrics.Handler(g)
@@ -167,7 +180,7 @@ func (s *Server) Listen() (err error) {
 }
 
 func (s *Server) gate(l net.Listener) net.Listener {
-	return &gate{Listener: l, patience: s.cfg.SlowClient, most: maxStrangers}
+	return &gate{Listener: l, patience: s.cfg.SlowClient, most: maxStrangers, pushed: s.m.ClientsRefused.WithLabelValues("strangers")}
 }
 
 func (s *Server) listenHTTP(l net.Listener, h http.Handler, guarded bool) error {
@@ -178,11 +191,13 @@ func (s *Server) listenHTTP(l net.Listener, h http.Handler, guarded bool) error 
 	srv := &http.Server{
 		Handler:           s.guard(h, isLoopback(l)),
 		ReadHeaderTimeout: headerTimeout,
-		ReadTimeout:       headerTimeout,
+		ReadTimeout:       requestTimeout,
 		WriteTimeout:      answerTimeout,
 		IdleTimeout:       headerTimeout,
 		MaxHeaderBytes:    32 << 10,
-		ErrorLog:          stdlog.New(debugLog{s.log}, "", 0),
+
+		DisableGeneralOptionsHandler: true, // it would answer OPTIONS * before guard is asked
+		ErrorLog:                     stdlog.New(debugLog{s.log}, "", 0),
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
 			return context.WithValue(ctx, socketKey{}, socketOf(c))
 		},
@@ -366,9 +381,10 @@ func (s *Server) serveConn(c *conn) {
 
 type socketKey struct{}
 
-// guard is what every request passes, whatever its route.
+// guard is what every request passes, whatever its route. What it hands on is the request as the client made it.
 func (s *Server) guard(h http.Handler, loopback bool) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r = s.cfg.asked(r)
 		head := w.Header()
 		head.Set("X-Content-Type-Options", "nosniff")
 		head.Set("Referrer-Policy", "no-referrer")
@@ -378,12 +394,14 @@ func (s *Server) guard(h http.Handler, loopback bool) http.Handler {
 		head.Set("Cross-Origin-Resource-Policy", "same-origin")
 		head.Set("Connection", "close") // one request each: a stranger's connection is short; an upgrade overwrites this
 		switch {
-		case loopback && !loopbackHost(r.Host):
-			refuse(w, http.StatusMisdirectedRequest, "this server has another name")
+		case !s.hostAllowed(r.Host, loopback):
+			refuse(w, http.StatusMisdirectedRequest, "this server has another name; its operator adds one with --host")
 		case !originAllowed(r, s.cfg.Origins):
 			refuse(w, http.StatusForbidden, "this origin is not allowed")
 		case tokenInQuery(r):
 			refuse(w, http.StatusBadRequest, "tokens are not accepted in URLs")
+		case r.ContentLength != 0 && r.Method != http.MethodPost: // what follows an upgrade is frames to us, and a body to whom asks for it
+			refuse(w, http.StatusBadRequest, "this request has no body")
 		default:
 			h.ServeHTTP(w, r)
 		}
@@ -426,6 +444,13 @@ func (s *Server) serveWebSocket(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusServiceUnavailable, "shutting down")
 		return
 	}
+	leave, full := s.admit(who.Subject)
+	if full != nil {
+		w.Header().Set("Retry-After", retryAfter)
+		refuse(w, full.status, full.String())
+		return
+	}
+	defer leave()
 	t, err := acceptWebSocket(s, w, r)
 	if err != nil {
 		s.log.Debug().Err(err).Msg("upgrade refused")
@@ -433,6 +458,7 @@ func (s *Server) serveWebSocket(w http.ResponseWriter, r *http.Request) {
 	}
 	r.Context().Value(socketKey{}).(*socket).known()
 	c := newConn(s, t, t.out, who)
+	c.log = c.log.With().Stringer("addr", clientAddr(r)).Logger()
 	c.binary = t.ws.Subprotocol() == subprotocolBinary
 	s.serveConn(c)
 }
@@ -466,5 +492,12 @@ func (s *Server) serveLocal(sock *socket) {
 		return
 	}
 	sock.known()
+	leave, full := s.admit(who.Subject)
+	if full != nil {
+		c.refuse(nil, protocol.Errorf(protocol.LimitExceeded, "%s", full).With("limit", full.limit))
+		c.end(tooMany)
+		return
+	}
+	defer leave()
 	s.serveConn(c)
 }
