@@ -86,16 +86,16 @@ func hear(c rawConn) string {
 	}
 }
 
-// TestRawFrames: bytes on a socket, and the whole of what the server answers. "open": it goes on to serve this connection. Whatever comes,
-// another connection's session is not touched.
-func TestRawFrames(t *testing.T) {
-	const limit = 64 << 10
-	type row struct {
-		name string
-		send []byte
-		want string
-	}
-	rows := []row{
+// A rawCase is bytes on a socket and the whole of what the server answers; "open": it goes on to serve this connection.
+type rawCase struct {
+	name string
+	send []byte
+	want string
+}
+
+// rawCases are for a server that takes messages of so many bytes.
+func rawCases(limit int) []rawCase {
+	rows := []rawCase{
 		// What is allowed, however odd.
 		{"a request", rawFrame(0x81, ping("a")), "ok a, open"},
 		{"mask of zeros", append([]byte{0x81, 0x80 | byte(len(ping("a"))), 0, 0, 0, 0}, ping("a")...), "ok a, open"},
@@ -181,20 +181,26 @@ func TestRawFrames(t *testing.T) {
 		{"a request before a close", all(rawFrame(0x81, ping("a")), closing(1000, "")), "ok a, close 1000"},
 	}
 	for _, op := range []byte{3, 4, 5, 6, 7, 0xb, 0xc, 0xd, 0xe, 0xf} {
-		rows = append(rows, row{fmt.Sprintf("opcode %x", op), rawFrame(0x80|op, "x"), "close 1002"},
-			row{fmt.Sprintf("opcode %x within a message", op), all(rawFrame(0x01, "{"), rawFrame(0x80|op, "x")), "close 1002"})
+		rows = append(rows, rawCase{fmt.Sprintf("opcode %x", op), rawFrame(0x80|op, "x"), "close 1002"},
+			rawCase{fmt.Sprintf("opcode %x within a message", op), all(rawFrame(0x01, "{"), rawFrame(0x80|op, "x")), "close 1002"})
 	}
 	for _, code := range []uint16{0, 1, 999, 1004, 1005, 1006, 1015, 1016, 1100, 2000, 2999, 5000, 65535} {
-		rows = append(rows, row{fmt.Sprint("close with ", code), closing(code, ""), "close 1002"})
+		rows = append(rows, rawCase{fmt.Sprint("close with ", code), closing(code, ""), "close 1002"})
 	}
 	for _, code := range []uint16{1000, 1001, 1002, 1003, 1007, 1008, 1009, 1010, 1011, 1012, 1013, 1014, 3000, 3999, 4000, 4999} {
-		rows = append(rows, row{fmt.Sprint("close with ", code), closing(code, ""), fmt.Sprint("close ", code)})
+		rows = append(rows, rawCase{fmt.Sprint("close with ", code), closing(code, ""), fmt.Sprint("close ", code)})
 	}
 
+	return rows
+}
+
+// TestRawFrames: whatever comes, the answer is the one that the table says, and another connection's session is not touched.
+func TestRawFrames(t *testing.T) {
+	const limit = 64 << 10
 	g := start(t, func(c *Config) { c.MaxFrame = limit })
 	bystander := g.dial()
 	session := bystander.session()
-	for i, r := range rows {
+	for i, r := range rawCases(limit) {
 		t.Run(strings.ReplaceAll(r.name, " ", "_"), func(t *testing.T) {
 			c := upgrade(t, g)
 			go func() { // the server may answer before it has taken all; ends with the connection

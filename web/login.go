@@ -36,6 +36,7 @@ func (s *Server) home(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, "/login", http.StatusSeeOther)
 		return
 	}
+	met(r)
 	ui.ServePage(w, rand.Text())
 }
 

@@ -58,7 +58,7 @@ const (
 	headerTimeout  = 5 * time.Second
 	requestTimeout = 10 * time.Second
 	answerTimeout  = 30 * time.Second
-	maxStrangers   = 512
+	maxStrangers   = 1024
 	// retryAfter is in how many seconds a client that found no place shall come again.
 	retryAfter = "2"
 	// notice is what clients get between server.shutdown and the close, for results that are about to come.
@@ -381,6 +381,9 @@ func (s *Server) serveConn(c *conn) {
 
 type socketKey struct{}
 
+// met takes the connection of a request off the strangers': its client has shown who it is, and newcomers shall not push it out.
+func met(r *http.Request) { r.Context().Value(socketKey{}).(*socket).known() }
+
 // guard is what every request passes, whatever its route. What it hands on is the request as the client made it.
 func (s *Server) guard(h http.Handler, loopback bool) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -422,6 +425,7 @@ func (s *Server) known(h http.Handler) http.Handler {
 			refuse(w, http.StatusUnauthorized, "a token is needed")
 			return
 		}
+		met(r)
 		h.ServeHTTP(w, r)
 	})
 }
@@ -440,6 +444,7 @@ func (s *Server) serveWebSocket(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusUnauthorized, "a token is needed")
 		return
 	}
+	met(r)
 	if s.stopping.Load() {
 		refuse(w, http.StatusServiceUnavailable, "shutting down")
 		return
@@ -456,7 +461,6 @@ func (s *Server) serveWebSocket(w http.ResponseWriter, r *http.Request) {
 		s.log.Debug().Err(err).Msg("upgrade refused")
 		return
 	}
-	r.Context().Value(socketKey{}).(*socket).known()
 	c := newConn(s, t, t.out, who)
 	c.log = c.log.With().Stringer("addr", clientAddr(r)).Logger()
 	c.binary = t.ws.Subprotocol() == subprotocolBinary
