@@ -69,10 +69,10 @@ func (s *Server) hostAllowed(host string, loopback bool) bool {
 	return pair != nil && pair.Leaf != nil && pair.Leaf.VerifyHostname(name) == nil
 }
 
-// hostNames is who we are without a certificate: what is listed, and the name that we listen by.
+// hostNames is who we are without a look at a certificate: what is listed, what we ask certificates for, and the name that we listen by.
 func (c *Config) hostNames() map[string]bool {
 	names := map[string]bool{}
-	for _, name := range c.Hosts {
+	for _, name := range append(c.Hosts[:len(c.Hosts):len(c.Hosts)], c.ACME.Domains...) {
 		names[plainName(name)] = true
 	}
 	if name, _, err := net.SplitHostPort(c.Listen); err == nil && name != "" {

@@ -36,6 +36,7 @@ type Config struct {
 	AuthNone        bool           // everyone is local, on loopback only
 	Tokens          Tokens         // who may come in over HTTP, unless AuthNone
 	TLSCert, TLSKey string         // files, read again when they change
+	ACME            ACME           // certificates that come by themselves, instead
 	Insecure        bool           // beyond loopback without TLS
 
 	MaxFrame    int64         // bytes of an inbound message, 4 MiB
@@ -205,21 +206,15 @@ func (s *Server) listenHTTP(l net.Listener, h http.Handler, guarded bool) error 
 	}
 	srv.Protocols.SetHTTP1(true) // a WebSocket is an HTTP/1.1 upgrade; nothing else here would gain by HTTP/2
 	gated := s.gate(l)
-	if guarded && s.cfg.TLSCert != "" {
-		if err := s.loadCertificate(); err != nil {
-			l.Close()
-			return err
-		}
-		cert, err := watchFiles(s.log, s.loadCertificate, s.cfg.TLSCert, s.cfg.TLSKey)
+	if guarded {
+		config, err := s.tlsConfig()
 		if err != nil {
 			l.Close()
 			return err
 		}
-		s.cert = cert
-		gated = tls.NewListener(gated, &tls.Config{
-			MinVersion:     tls.VersionTLS12,
-			GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return s.pair.Load(), nil },
-		})
+		if config != nil {
+			gated = tls.NewListener(gated, config)
+		}
 	}
 	s.listeners = append(s.listeners, listening{gated, srv.Serve, func(ctx context.Context) {
 		if srv.Shutdown(ctx) != nil {
@@ -257,7 +252,7 @@ func (s *Server) Addr() string {
 
 // URL is Addr with its scheme.
 func (s *Server) URL() string {
-	if s.cfg.TLSCert != "" {
+	if s.cfg.TLS() {
 		return "https://" + s.Addr()
 	}
 	return "http://" + s.Addr()

@@ -145,6 +145,9 @@ func serve(s *settings, will *keeper.Will, stdout io.Writer, log zerolog.Logger)
 		s.web.Tokens = tokens
 	}
 
+	if s.web.ACME.Dir == "" {
+		s.web.ACME.Dir = state.file(acmeDir)
+	}
 	if s.web.TLSCert != "" { // before the keeper is asked: an upgrade must not begin with what cannot serve
 		if _, err := tls.LoadX509KeyPair(s.web.TLSCert, s.web.TLSKey); err != nil {
 			return hintListen(err, s)
@@ -365,7 +368,7 @@ func hintListen(err error, s *settings) error {
 		return refuse(err, "check --tls-cert, --tls-key and --unix")
 	case s.web.AuthNone:
 		return refuse(err, "listen on 127.0.0.1, or use --auth token")
-	case s.web.TLSCert == "":
+	case !s.web.TLS():
 		return refuse(err, "listen on 127.0.0.1, or give --tls-cert and --tls-key; --insecure when a proxy in front does TLS")
 	}
 	return refuse(err, "check --tls-cert and --tls-key")

@@ -14,6 +14,7 @@ const (
 	systemStateDir = "/var/lib/trl"
 	addressFile    = "address" // the URL of the gateway that runs on this state dir
 	tokensFile     = "tokens"
+	acmeDir        = "acme" // certificates that the gateway got by itself, and their keys
 )
 
 // stateDir is the gateway's directory, locked while it runs.

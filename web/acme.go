@@ -1,0 +1,59 @@
+package web
+
+import (
+	"crypto/tls"
+	"net/http"
+
+	"golang.org/x/crypto/acme"
+	"golang.org/x/crypto/acme/autocert"
+)
+
+// ACME is how a server gets its certificates by itself (RFC 8555). The zero value: it does not.
+type ACME struct {
+	Domains   []string // for which certificates are asked for, and no others
+	Directory string   // URL of the authority's; Let's Encrypt's when empty
+	Dir       string   // where keys and certificates are kept, for us alone
+	Email     string   // whom the authority may write to
+
+	client *http.Client // that speaks to the authority; nil: a usual one; tests trust their own
+}
+
+// tls is a configuration whose certificates come when they are first asked for and are renewed a month before their end. The authority looks at
+// us on the TLS port itself (tls-alpn-01, RFC 8737): its look ends within the handshake, before anything here would serve it.
+func (a *ACME) tls() *tls.Config {
+	m := &autocert.Manager{
+		Prompt:     autocert.AcceptTOS,
+		Cache:      autocert.DirCache(a.Dir), // directory 0700, files 0600
+		HostPolicy: autocert.HostWhitelist(a.Domains...),
+		Email:      a.Email,
+		Client:     &acme.Client{DirectoryURL: a.Directory, HTTPClient: a.client},
+	}
+	if a.Directory == "" {
+		m.Client.DirectoryURL = autocert.DefaultACMEDirectory
+	}
+	return &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: m.GetCertificate, NextProtos: []string{"http/1.1", acme.ALPNProto}}
+}
+
+// tlsConfig is how we speak TLS; nil: we do not.
+func (s *Server) tlsConfig() (*tls.Config, error) {
+	if len(s.cfg.ACME.Domains) > 0 {
+		return s.cfg.ACME.tls(), nil
+	}
+	if s.cfg.TLSCert == "" {
+		return nil, nil
+	}
+	if err := s.loadCertificate(); err != nil {
+		return nil, err
+	}
+	var err error
+	if s.cert, err = watchFiles(s.log, s.loadCertificate, s.cfg.TLSCert, s.cfg.TLSKey); err != nil {
+		return nil, err
+	}
+	return &tls.Config{
+		MinVersion:     tls.VersionTLS12,
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return s.pair.Load(), nil },
+	}, nil
+}
+
+// TLS reports whether clients come by TLS.
+func (c Config) TLS() bool { return c.TLSCert != "" || len(c.ACME.Domains) > 0 }
