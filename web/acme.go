@@ -3,7 +3,11 @@ package web
 import (
 	"crypto/tls"
 	"net/http"
+	"slices"
+	"sync/atomic"
+	"time"
 
+	"github.com/rs/zerolog"
 	"golang.org/x/crypto/acme"
 	"golang.org/x/crypto/acme/autocert"
 )
@@ -20,7 +24,7 @@ type ACME struct {
 
 // tls is a configuration whose certificates come when they are first asked for and are renewed a month before their end. The authority looks at
 // us on the TLS port itself (tls-alpn-01, RFC 8737): its look ends within the handshake, before anything here would serve it.
-func (a *ACME) tls() *tls.Config {
+func (a *ACME) tls(log zerolog.Logger) *tls.Config {
 	m := &autocert.Manager{
 		Prompt:     autocert.AcceptTOS,
 		Cache:      autocert.DirCache(a.Dir), // directory 0700, files 0600
@@ -31,13 +35,23 @@ func (a *ACME) tls() *tls.Config {
 	if a.Directory == "" {
 		m.Client.DirectoryURL = autocert.DefaultACMEDirectory
 	}
-	return &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: m.GetCertificate, NextProtos: []string{"http/1.1", acme.ALPNProto}}
+	var told atomic.Int64 // when the log heard of a failure last, Unix seconds
+	get := func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+		cert, err := m.GetCertificate(hello)
+		if err != nil && slices.Contains(a.Domains, hello.ServerName) { // of other names strangers may ask as they like
+			if now, last := time.Now().Unix(), told.Load(); now-last >= 60 && told.CompareAndSwap(last, now) { // the next try is a minute away
+				log.Error().Err(err).Str("domain", hello.ServerName).Msg("no certificate by ACME")
+			}
+		}
+		return cert, err
+	}
+	return &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: get, NextProtos: []string{"http/1.1", acme.ALPNProto}}
 }
 
 // tlsConfig is how we speak TLS; nil: we do not.
 func (s *Server) tlsConfig() (*tls.Config, error) {
 	if len(s.cfg.ACME.Domains) > 0 {
-		return s.cfg.ACME.tls(), nil
+		return s.cfg.ACME.tls(s.log), nil
 	}
 	if s.cfg.TLSCert == "" {
 		return nil, nil

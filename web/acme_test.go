@@ -18,6 +18,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -206,5 +207,36 @@ func TestCertificatesByACME(t *testing.T) {
 	g.stop()
 	if err := ask(serve(), "trl.test"); err != nil || a.orders != 1 {
 		t.Errorf("the next server: %v, %d orders", err, a.orders)
+	}
+}
+
+// TestACMEFailureIsTold: that an authority gives nothing is for the operator to know, once and not for every handshake; that strangers ask for other
+// names is not.
+func TestACMEFailureIsTold(t *testing.T) {
+	none := httptest.NewServer(http.NotFoundHandler())
+	defer none.Close()
+	tr := http.DefaultTransport.(*http.Transport).Clone()
+	defer tr.CloseIdleConnections()
+	g := start(t, withTokens, func(c *Config) {
+		c.ACME = ACME{Domains: []string{"trl.test"}, Directory: none.URL, Dir: t.TempDir(), client: &http.Client{Transport: tr}}
+	})
+	for _, name := range []string{"evil.test", "trl.test", "trl.test", "trl.test"} {
+		if c, err := tls.Dial("tcp", g.Addr(), &tls.Config{ServerName: name, InsecureSkipVerify: true}); err == nil {
+			c.Close()
+			t.Errorf("%s: a certificate", name)
+		}
+	}
+	eventually(t, "the log says so", func() bool { return strings.Contains(g.log.String(), "no certificate by ACME") })
+	told := 0
+	for line := range strings.Lines(g.log.String()) {
+		if strings.Contains(line, "no certificate by ACME") {
+			told++
+			if !strings.Contains(line, `"domain":"trl.test"`) {
+				t.Error(line)
+			}
+		}
+	}
+	if told != 1 {
+		t.Errorf("told %d times", told)
 	}
 }

@@ -234,7 +234,8 @@ func TestHostileLoad(t *testing.T) {
 	peak := g.peak(t)
 	t.Logf("p99 %.1f times that of quiet (median of %d); resident %d KiB before, %d at most; refused: %v", ratios[len(ratios)/2], rounds, memory>>10, peak>>10,
 		strings.TrimSpace(g.series(t, "trl_connections_refused_total")))
-	if grown := peak - memory; grown > 128<<20 {
+	// Each of those that take nothing has five streams with a chunk in hand and its encoding, twice over for the collector; strangers are small.
+	if grown := peak - memory; grown > (64+2*mute)<<20 {
 		t.Errorf("resident memory grew by %d KiB", grown>>10)
 	}
 	eventually(t, "descriptors and goroutines return", func() bool {
