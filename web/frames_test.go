@@ -312,7 +312,7 @@ func TestSlowTakerHasNotStalled(t *testing.T) {
 	request := rawFrame(0x81, `{"id":1,"method":"system.capabilities"}`) // answered with some KiB, by the reading goroutine
 	sent := make(chan struct{})
 	const n = 2_000 // more than the kernel takes on its way
-	go func() { // writes until the server takes no more, and on when it does; ends when it has taken all
+	go func() {     // writes until the server takes no more, and on when it does; ends when it has taken all
 		defer close(sent)
 		c.Write(append(bytes.Repeat(request, n), rawFrame(0x81, ping("end"))...))
 	}()
