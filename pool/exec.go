@@ -68,6 +68,9 @@ func (s *Session) Exec(q *protocol.Exec) (*Exec, error) { return s.submit("exec.
 func (s *Session) Stream(q *protocol.Exec) (*Exec, error) { return s.submit("exec.stream", q) }
 
 func (s *Session) submit(method string, q *protocol.Exec) (*Exec, error) {
+	if err := s.pool.environ(q.Env); err != nil {
+		return nil, err
+	}
 	if q.RequestKey == "" {
 		return s.enqueue(method, q, keyRef{}, [sha256.Size]byte{})
 	}

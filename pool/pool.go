@@ -36,6 +36,7 @@ type Config struct {
 	DefaultDir      string               // /tmp when empty
 	Shells          []string             // allowed, paths or names; those of PROTOCOL.md §3 when empty
 	BaseEnv         []string             // all of a session's environment but TRL_SESSION_ID
+	AllowEnv        []string             // names that a request may set although they steer shells; one that ends in * stands for all that begin so
 
 	Epoch string // names the lifetime of the sessions; random when empty
 
@@ -233,6 +234,9 @@ func (p *Pool) reserve(who string, q *protocol.SessionCreate) (*Session, error) 
 }
 
 func (p *Pool) register(who string, q *protocol.SessionCreate) (*Session, error) {
+	if err := p.environ(q.Env); err != nil {
+		return nil, err
+	}
 	t, err := p.terms(q)
 	if err != nil {
 		return nil, err

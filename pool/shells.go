@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"trl/protocol"
 )
@@ -21,10 +22,11 @@ type shells struct {
 	allowed []string                // paths or names
 	normal  string                  // the default, path or name; allowed
 	found   *atomic.Pointer[string] // where the default was found: looking costs a dozen stats
+	seen    *atomic.Pointer[sight]  // what present found last: that costs a hundred, and clients may ask as often as they like
 }
 
 func newShells(c Config) shells {
-	s := shells{allowed: slices.Clone(c.Shells), normal: c.DefaultShell, found: new(atomic.Pointer[string])}
+	s := shells{allowed: slices.Clone(c.Shells), normal: c.DefaultShell, found: new(atomic.Pointer[string]), seen: new(atomic.Pointer[sight])}
 	if len(s.allowed) == 0 {
 		s.allowed = slices.Clone(usualShells)
 	}
@@ -90,14 +92,27 @@ func program(path string) (string, fs.FileInfo) {
 
 // present is the allowed shells that exist.
 func (s shells) present() []string {
+	if last := s.seen.Load(); last != nil && time.Since(last.at) < fresh {
+		return slices.Clone(last.paths)
+	}
 	paths := []string{}
 	for _, a := range s.allowed {
 		if path, info := s.find(a); info != nil && !slices.Contains(paths, path) {
 			paths = append(paths, path)
 		}
 	}
+	s.seen.Store(&sight{slices.Clone(paths), time.Now()})
 	return paths
 }
+
+// A sight is which shells were there when somebody looked.
+type sight struct {
+	paths []string
+	at    time.Time
+}
+
+// fresh is how old a sight may be. Shells are installed by hand.
+const fresh = time.Second
 
 // enterable wants a directory. Where we may not look, the session's user may, and its shell will tell.
 func enterable(dir string) error {

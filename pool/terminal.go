@@ -56,6 +56,9 @@ func errNoTerminal() error { return protocol.Errorf(protocol.TermNotFound, "no s
 
 // OpenTerminal opens a terminal in the session's present state.
 func (s *Session) OpenTerminal(ctx context.Context, q *protocol.TermOpen) (*Terminal, error) {
+	if err := s.pool.environ(q.Env); err != nil {
+		return nil, err
+	}
 	if err := s.awaitShell(ctx); err != nil {
 		return nil, err
 	}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"trl/protocol"
@@ -301,6 +302,12 @@ func shellFault(err error, dir string) *protocol.Error {
 	}
 	if e, ok := errors.AsType[*fs.PathError](err); ok && ofDir(e) && e.Path == dir {
 		return errNoDir(dir).WithCause(err)
+	}
+	// execve says no more than this of a directory that has gone since somebody looked; the shell itself is still there.
+	if e, ok := errors.AsType[*fs.PathError](err); ok && e.Op == "spawn" && dir != "" && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)) {
+		if _, there := program(e.Path); there != nil {
+			return errNoDir(dir).WithCause(err)
+		}
 	}
 	if runtime.Scarce(err) {
 		return protocol.Errorf(protocol.LimitExceeded, "server or session is out of processes, memory or descriptors").WithCause(err)

@@ -193,6 +193,13 @@ func TestDepthIsBounded(t *testing.T) {
 
 // TestBounds: a value at its bound passes, one beyond does not.
 func TestBounds(t *testing.T) {
+	env := func(n int) Env {
+		e := Env{}
+		for i := range n {
+			e[fmt.Sprint("V", i)] = p("v")
+		}
+		return e
+	}
 	labels := func(n int) map[string]string {
 		m := map[string]string{}
 		for i := range n {
@@ -209,6 +216,7 @@ func TestBounds(t *testing.T) {
 		{"command", &ExecRun{Command: strings.Repeat("x", MaxCommand)}, &ExecRun{Command: strings.Repeat("x", MaxCommand+1)}, "command"},
 		{"key", &ExecStream{RequestKey: strings.Repeat("é", MaxRequestKey)}, &ExecStream{RequestKey: strings.Repeat("é", MaxRequestKey+1)}, "request_key"},
 		{"name", &SessionCreate{Name: strings.Repeat("é", MaxName)}, &SessionCreate{Name: strings.Repeat("é", MaxName+1)}, "name"},
+		{"env", &ExecRun{Env: env(MaxEnv)}, &ExecRun{Env: env(MaxEnv + 1)}, "env"},
 		{"labels", &SessionCreate{Labels: labels(MaxLabels)}, &SessionCreate{Labels: labels(MaxLabels + 1)}, "labels"},
 		{"label key", &SessionCreate{Labels: map[string]string{strings.Repeat("k", MaxLabelKey): ""}}, &SessionCreate{Labels: map[string]string{strings.Repeat("k", MaxLabelKey+1): ""}}, "labels"},
 		{"label value", &SessionCreate{Labels: map[string]string{"k": strings.Repeat("v", MaxLabelValue)}}, &SessionCreate{Labels: map[string]string{"k": strings.Repeat("v", MaxLabelValue+1)}}, "labels"},

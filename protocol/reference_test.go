@@ -121,8 +121,8 @@ func table(t *testing.T, what string) string {
 		fmt.Fprintf(&b, "\nEvery method may answer %s.\n\n", strings.Join(names(general), ", "))
 	case "bounds":
 		fmt.Fprintf(&b, "\n| What | At most |\n|---|---|\n| `command` | %d bytes |\n| `request_key` | %d characters |\n| `name` | %d characters, no controls |\n"+
-			"| `labels` | %d, keys of 1 to %d characters, values of %d, no controls |\n| nesting of a message's params | %d |\n\n",
-			MaxCommand, MaxRequestKey, MaxName, MaxLabels, MaxLabelKey, MaxLabelValue, maxDepth)
+			"| `env` | %d variables |\n| `labels` | %d, keys of 1 to %d characters, values of %d, no controls |\n| nesting of a message's params | %d |\n\n",
+			MaxCommand, MaxRequestKey, MaxName, MaxEnv, MaxLabels, MaxLabelKey, MaxLabelValue, maxDepth)
 	default:
 		t.Fatalf("unknown block %q", what)
 	}

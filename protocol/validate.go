@@ -16,6 +16,7 @@ const (
 	MaxCommand    = 1 << 20 // bytes; the issue asks for 1 MiB, the frame limit of 4 MiB leaves room for its escapes
 	MaxRequestKey = 128     // characters, as PROTOCOL.md §4 says; a UUID has 36
 	MaxName       = 128     // characters; names are shown in lists
+	MaxEnv        = 1024    // variables; each is some lines of shell, and a login has about thirty
 	MaxLabels     = 64      // as many as Kubernetes objects carry in practice, several times over
 	MaxLabelKey   = 64      // characters
 	MaxLabelValue = 256     // characters
@@ -323,6 +324,9 @@ func envName(s string) bool {
 }
 
 func (e Env) validate() *Error {
+	if len(e) > MaxEnv {
+		return InvalidParam("env", "env has more than %d variables", MaxEnv).With("limit", MaxEnv)
+	}
 	for name, value := range e {
 		if !envName(name) {
 			return InvalidParam("env", "env has a name that is not [A-Za-z_][A-Za-z0-9_]*: %q", printable(name))

@@ -29,8 +29,9 @@ const (
 	silent     reason = "silent"   // not even a pong for PeerSilence
 	stalled    reason = "stalled"  // it began a message and did not finish it
 	tooBig     reason = "too_big"  // a message above MaxFrame
-	flood      reason = "policy"   // pings without end
+	flood      reason = "policy"   // pings or fragments without end
 	malformed  reason = "protocol" // not what RFC 6455 allows
+	tooMany    reason = "full"     // there is no place for it; never of one that was served
 	byShutdown reason = "shutdown" // ours
 	unshared   reason = "unshared" // the share link that it came with has ended
 	outdated   reason = "auth"     // what it was let in with has expired, or was revoked
@@ -251,6 +252,9 @@ func (c *conn) caught(method string, err *error) {
 func reasonOf(err error) reason {
 	if errors.Is(err, websocket.ErrMessageTooBig) {
 		return tooBig
+	}
+	if errors.Is(err, errPieces) {
+		return flood
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return stalled

@@ -630,7 +630,11 @@ func TestWhoIsKnownIsNoStranger(t *testing.T) {
 		g := start(t, set)
 		c := g.dial(userToken)
 		door := g.listeners[0].Listener.(*gate)
-		eventually(t, "known, with auth "+name, func() bool { return door.strangers.Load() == 0 })
+		eventually(t, "known, with auth "+name, func() bool {
+			door.mu.Lock()
+			defer door.mu.Unlock()
+			return door.strangers.Len() == 0
+		})
 		c.call("system.ping", nil)
 	}
 }

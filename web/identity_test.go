@@ -499,14 +499,14 @@ func TestOIDCConfig(t *testing.T) {
 	}
 }
 
-// authority issues certificates.
-type authority struct {
+// certIssuer issues certificates.
+type certIssuer struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
 	file string
 }
 
-func newAuthority(t *testing.T) *authority {
+func newCertIssuer(t *testing.T) *certIssuer {
 	t.Helper()
 	key, _ := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	c := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "CA"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}
@@ -515,10 +515,10 @@ func newAuthority(t *testing.T) *authority {
 		t.Fatal(err)
 	}
 	cert, _ := x509.ParseCertificate(der)
-	return &authority{cert, key, pemFile(t, "CERTIFICATE", der)}
+	return &certIssuer{cert, key, pemFile(t, "CERTIFICATE", der)}
 }
 
-func (a *authority) issue(t *testing.T, change func(*x509.Certificate)) tls.Certificate {
+func (a *certIssuer) issue(t *testing.T, change func(*x509.Certificate)) tls.Certificate {
 	t.Helper()
 	key, _ := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	c := &x509.Certificate{SerialNumber: big.NewInt(2), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
@@ -531,7 +531,7 @@ func (a *authority) issue(t *testing.T, change func(*x509.Certificate)) tls.Cert
 }
 
 func TestClientCertificates(t *testing.T) {
-	ours, others := newAuthority(t), newAuthority(t)
+	ours, others := newCertIssuer(t), newCertIssuer(t)
 	dir := t.TempDir()
 	cert, key := filepath.Join(dir, "cert"), filepath.Join(dir, "key")
 	writeCertificate(t, cert, key, "server")

@@ -62,7 +62,7 @@ func trustworthy(address string) error {
 	if err != nil || u.Host == "" || u.User != nil {
 		return errors.New("no address of the form https://HOST/…")
 	}
-	if u.Scheme == "https" || u.Scheme == "http" && loopbackHost(u.Host) {
+	if u.Scheme == "https" || u.Scheme == "http" && loopbackName(u.Hostname()) {
 		return nil
 	}
 	return fmt.Errorf("%s is neither https nor on this machine", u.Redacted())

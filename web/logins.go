@@ -157,7 +157,7 @@ func cookieName(r *http.Request) string {
 func setCookie(w http.ResponseWriter, r *http.Request, secret string, until time.Time) {
 	c := &http.Cookie{
 		Name: cookieName(r), Value: secret, Path: "/", Expires: until,
-		HttpOnly: true, Secure: r.TLS != nil, SameSite: http.SameSiteStrictMode,
+		HttpOnly: true, Secure: secure(r), SameSite: http.SameSiteStrictMode,
 	}
 	if secret == "" {
 		c.MaxAge = -1

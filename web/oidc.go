@@ -135,7 +135,7 @@ func attemptCookie(r *http.Request) string { return cookieName(r) + "_oidc" }
 
 // setAttempt: SameSite=Lax, because the browser comes back from another site.
 func setAttempt(w http.ResponseWriter, r *http.Request, value string) {
-	c := &http.Cookie{Name: attemptCookie(r), Value: value, Path: oidcPath, MaxAge: int(attemptLife.Seconds()), HttpOnly: true, Secure: r.TLS != nil, SameSite: http.SameSiteLaxMode}
+	c := &http.Cookie{Name: attemptCookie(r), Value: value, Path: oidcPath, MaxAge: int(attemptLife.Seconds()), HttpOnly: true, Secure: secure(r), SameSite: http.SameSiteLaxMode}
 	if value == "" {
 		c.MaxAge = -1
 	}

@@ -10,32 +10,81 @@ import (
 
 // The two checks here keep web pages of others away from a gateway on the user's machine. Neither replaces the token.
 //
-// Host: a page at rebind.example whose name suddenly resolves to 127.0.0.1 is "same origin" with us, in the browser's eyes and in those of
+// Host, on every route: a page at rebind.example whose name suddenly resolves to 127.0.0.1 is "same origin" with us, in the browser's eyes and in those of
 // a check that compares Origin with Host. Only the name it asked for gives it away.
 //
 // Origin: browsers send it with every WebSocket upgrade and cross-site request, and no page can change it.
 
-// loopbackHost reports whether a Host header names this machine to itself: localhost or a loopback address, with any port or none.
-func loopbackHost(host string) bool {
+// hostName is a Host header without its port, in the one spelling that hostNames has; "" where it is none.
+func hostName(host string) string {
 	name, port, err := net.SplitHostPort(host)
 	if err != nil {
 		name, port = host, ""
 		if inner, ok := strings.CutPrefix(name, "["); ok {
 			if name, ok = strings.CutSuffix(inner, "]"); !ok {
-				return false
+				return ""
 			}
 		}
 	}
 	for _, c := range port {
 		if c < '0' || c > '9' {
-			return false
+			return ""
 		}
 	}
-	if strings.EqualFold(name, "localhost") {
+	return plainName(name)
+}
+
+// plainName is a name in lower case, or an address as it is usually written.
+func plainName(name string) string {
+	if addr, err := netip.ParseAddr(name); err == nil { // strict: no 0177.1, no 127.1
+		if addr.Zone() != "" {
+			return ""
+		}
+		return addr.Unmap().String()
+	}
+	return strings.ToLower(name)
+}
+
+// loopbackName reports whether a hostName names this machine to itself.
+func loopbackName(name string) bool {
+	addr, err := netip.ParseAddr(name)
+	return name == "localhost" || err == nil && addr.IsLoopback()
+}
+
+// hostAllowed reports whether we go by this name: one that the operator listed, one of our certificate's, or our own address. On a loopback
+// listener that is a loopback name; elsewhere it is any address, as nothing resolves to an address but itself: a page that was got from
+// it is one of ours.
+func (s *Server) hostAllowed(host string, loopback bool) bool {
+	name := hostName(host)
+	if name == "" {
+		return false
+	}
+	if loopbackName(name) || s.names[name] {
 		return true
 	}
-	addr, err := netip.ParseAddr(name) // strict: no 0177.1, no 127.1, no zone tricks
-	return err == nil && addr.Zone() == "" && addr.Unmap().IsLoopback()
+	if _, err := netip.ParseAddr(name); err == nil {
+		return !loopback
+	}
+	cert := s.cert.Load()
+	if cert == nil {
+		return false
+	}
+	leaf := cert.pair.Load().Leaf
+	return leaf != nil && leaf.VerifyHostname(name) == nil
+}
+
+// hostNames is who we are without a look at a certificate: what is listed, what we ask certificates for, and the name that we listen by.
+func (c *Config) hostNames() map[string]bool {
+	names := map[string]bool{}
+	for _, name := range append(c.Hosts[:len(c.Hosts):len(c.Hosts)], c.ACME.Domains...) {
+		names[plainName(name)] = true
+	}
+	if name, _, err := net.SplitHostPort(c.Listen); err == nil && name != "" {
+		if _, err := netip.ParseAddr(name); err != nil {
+			names[plainName(name)] = true
+		}
+	}
+	return names
 }
 
 // originAllowed reports whether the request comes from no page, from a page of ours or from one that is listed. It compares whole strings:
@@ -48,11 +97,7 @@ func originAllowed(r *http.Request, listed []string) bool {
 	if len(origins) > 1 {
 		return false
 	}
-	own := "http://" + r.Host
-	if r.TLS != nil {
-		own = "https://" + r.Host
-	}
-	if strings.EqualFold(origins[0], own) {
+	if strings.EqualFold(origins[0], r.URL.Scheme+"://"+r.Host) {
 		return true
 	}
 	for _, o := range listed {

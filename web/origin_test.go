@@ -3,6 +3,7 @@ package web
 import (
 	"crypto/tls"
 	"encoding/base64"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"github.com/coder/websocket"
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 func TestLoopbackHost(t *testing.T) {
@@ -22,7 +24,7 @@ func TestLoopbackHost(t *testing.T) {
 		"10.0.0.1": false, "0.0.0.0": false, "::1x": false, "[::1": false, "localhost:8a": false, "evil@localhost": false, "[fe80::1%25lo]": false,
 		"127.1": false, "0177.0.0.1": false, "2130706433": false, "[::ffff:127.0.0.1]": true,
 	} {
-		if got := loopbackHost(host); got != want {
+		if got := loopbackName(hostName(host)); got != want {
 			t.Errorf("%q: %v", host, got)
 		}
 	}
@@ -236,41 +238,50 @@ func TestStrangersAreBounded(t *testing.T) { // K13
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := &gate{Listener: inner, patience: func() time.Duration { return patience }, life: patience, most: 2}
+	g := &gate{Listener: inner, patience: func() time.Duration { return patience }, life: patience, most: 2, pushed: prometheus.NewCounter(prometheus.CounterOpts{Name: "pushed"})}
 	defer g.Close()
-	accepted := make(chan net.Conn, 10)
-	go func() {
-		for {
-			c, err := g.Accept()
-			if err != nil {
-				close(accepted)
-				return
-			}
-			accepted <- c
+	join := func() (peer net.Conn, sock *socket) {
+		t.Helper()
+		peer, err := net.Dial("tcp", inner.Addr().String())
+		if err != nil {
+			t.Fatal(err)
 		}
-	}()
-	dial := func() net.Conn {
-		c, err := net.Dial("tcp", inner.Addr().String())
+		t.Cleanup(func() { peer.Close() })
+		peer.SetDeadline(time.Now().Add(patience))
+		c, err := g.Accept()
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { c.Close() })
-		return c
+		return peer, c.(*socket)
 	}
-	dial()
-	dial()
-	first, second := <-accepted, <-accepted
-	if _, err := dial().Read(make([]byte, 1)); err == nil {
-		t.Fatal("the third stranger was let in")
+	ended := func(peer net.Conn) bool {
+		peer.SetReadDeadline(time.Now().Add(patience))
+		_, err := peer.Read(make([]byte, 1))
+		return errors.Is(err, io.EOF)
 	}
-	first.(*socket).known() // showed its token: room for another
-	first.(*socket).known()
-	dial()
-	third := <-accepted
-	for _, c := range []net.Conn{first, second, third} {
+	stays := func(peer net.Conn, sock *socket) bool {
+		sock.Write([]byte("x"))
+		_, err := peer.Read(make([]byte, 1))
+		return err == nil
+	}
+	one, _ := join()
+	two, second := join()
+	three, third := join()
+	if !ended(one) || !stays(two, second) || !stays(three, third) {
+		t.Fatal("not the oldest made room for the third")
+	}
+	second.known() // showed its token: it is none of them any more
+	second.known()
+	four, fourth := join()
+	five, fifth := join()
+	if !stays(two, second) || !ended(three) || !stays(four, fourth) || !stays(five, fifth) {
+		t.Fatal("not the oldest stranger made room for the fifth connection")
+	}
+	for _, c := range []net.Conn{third, second, fourth, fifth} {
 		c.Close()
 	}
-	if n := g.strangers.Load(); n != 0 {
+	if n := g.strangers.Len(); n != 0 {
 		t.Fatalf("%d strangers left", n)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	stdlog "log"
 	"net"
 	"net/http"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -40,8 +41,14 @@ type Config struct {
 	TLSCert, TLSKey string // files, read again when they change
 	Insecure        bool   // beyond loopback without TLS
 
+	Hosts          []string       // names and addresses that we go by, beside those that we know of ourselves
+	TrustedProxies []netip.Prefix // who may tell by X-Forwarded-… for whom it asks
+	ACME           ACME           // certificates that come by themselves, instead of files
+
 	MaxFrame    int64         // bytes of an inbound message, 4 MiB
 	MaxInFlight int           // requests of one connection, 64
+	MaxConns    int           // clients in all, 1,024
+	MaxConnsOf  int           // clients of one principal; 0: no bound of its own
 	PingEvery   time.Duration // 20 s: below the 60 s after which proxies close what is idle
 	PeerSilence time.Duration // 45 s: two pings and some
 	SlowClient  time.Duration // 30 s
@@ -53,12 +60,15 @@ type Config struct {
 }
 
 const (
-	// Time to send the headers of a request and to take the answer; how long strangers, who have not shown a token, may stay; and how
-	// many there may be at a time.
-	headerTimeout = 10 * time.Second
-	answerTimeout = 30 * time.Second
-	strangerLife  = 10 * time.Second
-	maxStrangers  = 512
+	// Time for a TLS handshake, and to send the headers of a request, the whole of it, and to take the answer. How long strangers, who have
+	// not shown a token, may stay, and how many there may be at a time.
+	headerTimeout  = 5 * time.Second
+	requestTimeout = 10 * time.Second
+	answerTimeout  = 30 * time.Second
+	strangerLife   = 10 * time.Second
+	maxStrangers   = 1024
+	// retryAfter is in how many seconds a client that found no place shall come again.
+	retryAfter = "2"
 	// notice is what clients get between server.shutdown and the close, for results that are about to come.
 	notice = 700 * time.Millisecond
 )
@@ -67,6 +77,7 @@ const (
 func (c *Config) fill() {
 	orDefault(&c.MaxFrame, 4<<20)
 	orDefault(&c.MaxInFlight, 64)
+	orDefault(&c.MaxConns, 1024)
 	orDefault(&c.PingEvery, 20*time.Second)
 	orDefault(&c.PeerSilence, 45*time.Second)
 	orDefault(&c.SlowClient, 30*time.Second)
@@ -89,6 +100,8 @@ type Server struct {
 	born time.Time
 	main http.Handler
 	side http.Handler // of MetricsListen
+
+	names map[string]bool // hostNames
 
 	ctx    context.Context // of what clients began and what may outlive them; ends in Shutdown
 	cancel context.CancelFunc
@@ -113,6 +126,8 @@ type Server struct {
 
 	mu     sync.Mutex
 	conns  map[*conn]struct{} // guarded by mu
+	places map[string]int     // guarded by mu; connections by principal, from before the upgrade on
+	taken  int                // guarded by mu; the sum of places
 	closed bool               // guarded by mu; no connection may join any more
 	active sync.WaitGroup     // connections
 }
@@ -127,7 +142,7 @@ type listening struct {
 // New makes a server that does nothing yet.
 func New(cfg Config, p *pool.Pool, m *metrics.Metrics, g prometheus.Gatherer, log zerolog.Logger) *Server {
 	cfg.fill()
-	s := &Server{cfg: cfg, pool: p, m: m, log: log, born: time.Now(), conns: map[*conn]struct{}{}}
+	s := &Server{cfg: cfg, pool: p, m: m, log: log, born: time.Now(), conns: map[*conn]struct{}{}, places: map[string]int{}, names: cfg.hostNames()}
 	s.now.Store(cfg.inForce())
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.admit()
@@ -204,7 +219,10 @@ func (s *Server) Listen() (err error) {
 }
 
 func (s *Server) gate(l net.Listener) net.Listener {
-	return &gate{Listener: l, patience: func() time.Duration { return s.now.Load().slowClient }, life: strangerLife, most: maxStrangers}
+	return &gate{
+		Listener: l, patience: func() time.Duration { return s.now.Load().slowClient }, life: strangerLife, most: maxStrangers,
+		pushed: s.m.ClientsRefused.WithLabelValues("strangers"),
+	}
 }
 
 func (s *Server) listenHTTP(l net.Listener, h http.Handler, guarded bool) error {
@@ -215,11 +233,13 @@ func (s *Server) listenHTTP(l net.Listener, h http.Handler, guarded bool) error 
 	srv := &http.Server{
 		Handler:           s.guard(h, isLoopback(l)),
 		ReadHeaderTimeout: headerTimeout,
-		ReadTimeout:       headerTimeout,
+		ReadTimeout:       requestTimeout,
 		WriteTimeout:      answerTimeout,
 		IdleTimeout:       headerTimeout,
 		MaxHeaderBytes:    32 << 10,
-		ErrorLog:          stdlog.New(debugLog{s.log}, "", 0),
+
+		DisableGeneralOptionsHandler: true, // it would answer OPTIONS * before guard is asked
+		ErrorLog:                     stdlog.New(debugLog{s.log}, "", 0),
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
 			return context.WithValue(ctx, socketKey{}, socketOf(c))
 		},
@@ -227,21 +247,15 @@ func (s *Server) listenHTTP(l net.Listener, h http.Handler, guarded bool) error 
 	}
 	srv.Protocols.SetHTTP1(true) // a WebSocket is an HTTP/1.1 upgrade; nothing else here would gain by HTTP/2
 	gated := s.gate(l)
-	if guarded && s.cfg.TLSCert != "" {
-		cert, err := openCertificate(s.cfg.TLSCert, s.cfg.TLSKey, s.log)
+	if guarded {
+		config, err := s.tlsConfig()
 		if err != nil {
 			l.Close()
 			return err
 		}
-		s.cert.Store(cert)
-		c := &tls.Config{
-			MinVersion:     tls.VersionTLS12,
-			GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return s.cert.Load().pair.Load(), nil },
+		if config != nil {
+			gated = tls.NewListener(gated, config)
 		}
-		if s.certs != nil {
-			s.certs.demand(c)
-		}
-		gated = tls.NewListener(gated, c)
 	}
 	s.listeners = append(s.listeners, listening{gated, srv.Serve, func(ctx context.Context) {
 		if srv.Shutdown(ctx) != nil {
@@ -270,7 +284,7 @@ func (s *Server) Addr() string {
 
 // URL is Addr with its scheme.
 func (s *Server) URL() string {
-	if s.cfg.TLSCert != "" {
+	if s.cfg.TLS() {
 		return "https://" + s.Addr()
 	}
 	return "http://" + s.Addr()
@@ -395,9 +409,10 @@ func (s *Server) serveConn(c *conn) {
 
 type socketKey struct{}
 
-// guard is what every request passes, whatever its route.
+// guard is what every request passes, whatever its route. What it hands on is the request as the client made it.
 func (s *Server) guard(h http.Handler, loopback bool) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r = s.cfg.asked(r)
 		head := w.Header()
 		head.Set("X-Content-Type-Options", "nosniff")
 		head.Set("Referrer-Policy", "no-referrer")
@@ -407,12 +422,14 @@ func (s *Server) guard(h http.Handler, loopback bool) http.Handler {
 		head.Set("Cross-Origin-Resource-Policy", "same-origin")
 		head.Set("Connection", "close") // one request each: a stranger's connection is short; an upgrade overwrites this
 		switch {
-		case loopback && !loopbackHost(r.Host):
-			refuse(w, http.StatusMisdirectedRequest, "this server has another name")
+		case !s.hostAllowed(r.Host, loopback):
+			refuse(w, http.StatusMisdirectedRequest, "this server has another name; its operator adds one with --host")
 		case !originAllowed(r, s.now.Load().origins):
 			refuse(w, http.StatusForbidden, "this origin is not allowed")
 		case tokenInQuery(r):
 			refuse(w, http.StatusBadRequest, "tokens are not accepted in URLs")
+		case r.ContentLength != 0 && r.Method != http.MethodPost: // what follows an upgrade is frames to us, and a body to whom asks for it
+			refuse(w, http.StatusBadRequest, "this request has no body")
 		default:
 			h.ServeHTTP(w, r)
 		}
@@ -455,12 +472,24 @@ func (s *Server) serveWebSocket(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusServiceUnavailable, "shutting down")
 		return
 	}
+	name := g.Subject
+	if g.share != nil { // guests shall not keep their host out
+		name = g.share.ID()
+	}
+	leave, full := s.place(name)
+	if full != nil {
+		w.Header().Set("Retry-After", retryAfter)
+		refuse(w, full.status, full.String())
+		return
+	}
+	defer leave()
 	t, err := acceptWebSocket(s, w, r)
 	if err != nil {
 		s.log.Debug().Err(err).Msg("upgrade refused")
 		return
 	}
 	c := newConn(s, t, t.out, g)
+	c.log = c.log.With().Stringer("addr", clientAddr(r)).Logger()
 	c.binary = t.ws.Subprotocol() == subprotocolBinary
 	s.serveConn(c)
 }
@@ -494,5 +523,12 @@ func (s *Server) serveLocal(sock *socket) {
 		return
 	}
 	sock.known()
+	leave, full := s.place(who.Subject)
+	if full != nil {
+		c.refuse(nil, protocol.Errorf(protocol.LimitExceeded, "%s", full).With("limit", full.limit))
+		c.end(tooMany)
+		return
+	}
+	defer leave()
 	s.serveConn(c)
 }

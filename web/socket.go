@@ -1,6 +1,7 @@
 package web
 
 import (
+	"container/list"
 	"crypto/tls"
 	"errors"
 	"net"
@@ -8,6 +9,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 // errSlow ends a client that took nothing for Config.SlowClient.
@@ -74,32 +77,43 @@ func socketOf(c net.Conn) *socket {
 	return c.(*socket)
 }
 
-// gate is a listener that bounds how many strangers, clients that have not shown who they are, may be connected at once, and for how
-// long: from the first byte of TLS to the last of an answer. What exceeds the bound is closed unheard: answering would cost more than
-// the stranger's request did.
+// gate is a listener that bounds how many strangers, clients that have not shown who they are, may be connected at once, and for how long:
+// from the first byte of TLS to the last of an answer. Where there are more, the one that has been a stranger for longest goes, unheard: it
+// had its time, while a client with a token needs but milliseconds. Whoever holds connections open without a word thus keeps nobody else out.
 type gate struct {
 	net.Listener
-	patience  func() time.Duration // of a connection to come
-	life      time.Duration        // of a stranger
-	most      int64
-	strangers atomic.Int64
+	patience func() time.Duration // of a connection to come
+	life     time.Duration        // of a stranger
+	most     int
+	pushed   prometheus.Counter // strangers that had to go
+
+	mu        sync.Mutex
+	strangers list.List // of *socket, the oldest first; guarded by mu
 }
 
 func (g *gate) Accept() (net.Conn, error) {
-	for {
-		c, err := g.Listener.Accept()
-		if err != nil {
-			return nil, err
-		}
-		if g.strangers.Add(1) > g.most {
-			g.strangers.Add(-1)
-			c.Close()
-			continue
-		}
-		expel := time.AfterFunc(g.life, func() { c.Close() }) // whoever reads or writes it notices
-		return &socket{Conn: c, patience: g.patience(), known: sync.OnceFunc(func() {
-			expel.Stop()
-			g.strangers.Add(-1)
-		})}, nil
+	c, err := g.Listener.Accept()
+	if err != nil {
+		return nil, err
 	}
+	s := &socket{Conn: c, patience: g.patience()}
+	expel := time.AfterFunc(g.life, func() { c.Close() }) // whoever reads or writes it notices
+	g.mu.Lock()
+	place := g.strangers.PushBack(s)
+	s.known = func() {
+		expel.Stop()
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.strangers.Remove(place) // does nothing when it is out already
+	}
+	var oldest *socket
+	if g.strangers.Len() > g.most {
+		oldest = g.strangers.Remove(g.strangers.Front()).(*socket)
+	}
+	g.mu.Unlock()
+	if oldest != nil {
+		g.pushed.Inc()
+		oldest.Conn.Close() // who serves it reads that, and closes it too
+	}
+	return s, nil
 }

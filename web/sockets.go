@@ -60,7 +60,7 @@ func (c Config) guarded(l net.Listener) error {
 	switch {
 	case c.AuthNone:
 		return fmt.Errorf("listen on %s: without authentication only loopback addresses are allowed", c.Listen)
-	case c.TLSCert == "" && !c.Insecure:
+	case !c.TLS() && !c.Insecure:
 		return fmt.Errorf("listen on %s: beyond loopback needs TLS (or insecure, when something in front does it)", c.Listen)
 	}
 	return nil
@@ -74,7 +74,7 @@ func (s *Sockets) URL(c Config) string {
 	switch {
 	case s.http == nil:
 		return ""
-	case c.TLSCert != "":
+	case c.TLS():
 		return "https://" + s.http.Addr().String()
 	}
 	return "http://" + s.http.Addr().String()

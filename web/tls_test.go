@@ -19,8 +19,8 @@ import (
 	"github.com/coder/websocket"
 )
 
-// writeCertificate makes a self-signed one for 127.0.0.1.
-func writeCertificate(t *testing.T, cert, key, name string) {
+// writeCertificate makes a self-signed one for 127.0.0.1 and names.
+func writeCertificate(t *testing.T, cert, key, name string, names ...string) {
 	t.Helper()
 	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -28,7 +28,7 @@ func writeCertificate(t *testing.T, cert, key, name string) {
 	}
 	c := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, DNSNames: names,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, c, c, &k.PublicKey, k)
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"sync/atomic"
 	"time"
+	"unicode/utf8"
 
 	"github.com/coder/websocket"
 
@@ -16,8 +17,8 @@ import (
 )
 
 const (
-	// stallLimit is how long a message may take from its first byte to its last: 4 MiB at 140 KiB/s.
-	stallLimit = 30 * time.Second
+	// stallLimit is how long a message may take from its first byte to its last: 4 MiB at 420 KiB/s.
+	stallLimit = 10 * time.Second
 	// maxControls is how many pings and pongs a second a client may send. Browsers send none, proxies one in seconds.
 	maxControls = 50
 	// goodbye bounds the close handshake at shutdown: a client that never answers cannot hold us. One that broke the rules gets
@@ -31,7 +32,7 @@ const (
 // a client that pauses may have Config.SlowClient. Its close frames come the same way, through closeWriter.
 type wsTransport struct {
 	ws   *websocket.Conn
-	net  net.Conn // TLS, or sock itself
+	in   *frames // below ws; above TLS, or sock itself
 	sock *socket
 	out  *outbox
 	srv  *Server
@@ -43,7 +44,6 @@ type wsTransport struct {
 	count  int           // owned by read: pings and pongs since
 
 	heardAt atomic.Int64 // last sign of life, Unix nanoseconds
-	begunAt atomic.Int64 // first byte of the message being read; 0 between messages
 }
 
 // acceptWebSocket upgrades a request that has passed every check of ours. On an error the answer has been written.
@@ -82,14 +82,28 @@ func (h *hijack) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 		return nil, nil, err
 	}
 	c.SetDeadline(time.Time{})
-	h.t.net, h.t.sock, h.t.out.w = c, socketOf(c), c
-	return c, bufio.NewReadWriter(rw.Reader, bufio.NewWriterSize(closeWriter{h.t.out}, 256)), nil // a control frame is at most 127 bytes
+	h.t.in, h.t.sock, h.t.out.w = &frames{Conn: c, most: h.t.srv.cfg.MaxFrame}, socketOf(c), c
+	early, _ := rw.Reader.Peek(rw.Reader.Buffered()) // sent before our answer; the library reads it without asking the connection again
+	h.t.in.follow(early)
+	return h.t.in, bufio.NewReadWriter(rw.Reader, bufio.NewWriterSize(closeWriter{h.t.out}, 256)), nil // a control frame is at most 127 bytes
 }
 
-// closeWriter takes the close frames that coder/websocket writes, each whole in one Write.
+// WriteHeader keeps refusals the last of their connection, as guard wants it; the library says otherwise for some.
+func (h *hijack) WriteHeader(status int) {
+	if status != http.StatusSwitchingProtocols {
+		h.Header().Set("Connection", "close")
+	}
+	h.ResponseWriter.WriteHeader(status)
+}
+
+// closeWriter takes the close frames that coder/websocket writes, each whole in one Write. The library answers a close with the client's own
+// words and does not look at them: text that is not UTF-8 is answered 1007 (RFC 6455 §8.1).
 type closeWriter struct{ out *outbox }
 
 func (c closeWriter) Write(p []byte) (int, error) {
+	if len(p) > 4 && !utf8.Valid(p[4:]) {
+		return len(p), c.out.frame(controlFrame(opClose, encoding.BigEndian.AppendUint16(nil, uint16(websocket.StatusInvalidFramePayloadData))), true)
+	}
 	if err := c.out.frame(p, true); err != nil {
 		return 0, err
 	}
@@ -110,9 +124,7 @@ func (t *wsTransport) read() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	t.begunAt.Store(time.Now().UnixNano())
 	t.buf, err = readInto(t.buf[:0], r)
-	t.begunAt.Store(0)
 	t.heard()
 	if err == nil && kind != websocket.MessageText {
 		err = errBinary
@@ -182,9 +194,9 @@ func (t *wsTransport) tend(c *conn) {
 		case p := <-t.pong:
 			err = t.out.frame(controlFrame(opPong, p), false)
 		case now := <-tick.C:
-			begun := t.begunAt.Load()
+			since := t.in.since.Load()
 			switch {
-			case begun != 0 && now.Sub(time.Unix(0, begun)) > cfg.stall:
+			case since != 0 && now.Sub(time.Unix(0, since)) > cfg.stall:
 				c.end(stalled)
 			case now.Sub(time.Unix(0, max(t.heardAt.Load(), t.sock.tookAt.Load()))) > cfg.PeerSilence:
 				// A client that is slow to take our output gets our pings late, but that it takes it is a sign of life too.
@@ -207,7 +219,7 @@ var closeCodes = map[reason]struct {
 }{
 	tooBig:     {websocket.StatusMessageTooBig, "message too big"}, // in fact sent by coder/websocket, when it saw the size
 	stalled:    {websocket.StatusPolicyViolation, "message not finished"},
-	flood:      {websocket.StatusPolicyViolation, "too many pings"},
+	flood:      {websocket.StatusPolicyViolation, "too many pings or fragments"},
 	malformed:  {websocket.StatusProtocolError, "protocol error"},
 	outdated:   {4401, "what you logged in with is no longer good"},
 	byShutdown: {websocket.StatusServiceRestart, "server is shutting down"},
@@ -236,6 +248,7 @@ func (t *wsTransport) close() {
 const (
 	opText   = 0x1
 	opBinary = 0x2
+	opClose  = 0x8
 	opPing   = 0x9
 	opPong   = 0xa
 	fin      = 0x80
@@ -264,7 +277,7 @@ func sealWebSocket(msg []byte, binary bool) []byte {
 	return msg
 }
 
-// controlFrame is a ping or pong; p has at most 125 bytes, as the client's own control frame had.
+// controlFrame is a ping, pong or close; p has at most 125 bytes, as the client's own control frame had.
 func controlFrame(op byte, p []byte) []byte {
 	return append([]byte{fin | op, byte(len(p))}, p...)
 }

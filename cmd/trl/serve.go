@@ -134,6 +134,9 @@ func serve(s *settings, will *keeper.Will, stdout io.Writer, log zerolog.Logger)
 	}
 	defer closeAuth()
 
+	if s.web.ACME.Dir == "" {
+		s.web.ACME.Dir = state.file(acmeDir)
+	}
 	if s.web.TLSCert != "" { // before the keeper is asked: an upgrade must not begin with what cannot serve
 		if _, err := tls.LoadX509KeyPair(s.web.TLSCert, s.web.TLSKey); err != nil {
 			return hintListen(err, s)
@@ -319,6 +322,7 @@ func (s *settings) limits() map[string]float64 {
 		"record_total_bytes":         float64(s.pool.Record.TotalBytes),
 		"record_keep_s":              s.pool.Record.Keep.Seconds(),
 	}
+	all["max_connections"], all["max_connections_per_principal"] = float64(s.web.MaxConns), float64(s.web.MaxConnsOf)
 	l := s.pool.Limits
 	for name, v := range map[string]float64{
 		"memory_bytes": float64(l.MemoryBytes), "pids": float64(l.Pids), "cpu": l.CPU,
@@ -374,7 +378,7 @@ func hintListen(err error, s *settings) error {
 		return refuse(err, "check --tls-cert, --tls-key and --unix")
 	case s.web.AuthNone:
 		return refuse(err, "listen on 127.0.0.1, or use --auth token")
-	case s.web.TLSCert == "":
+	case !s.web.TLS():
 		return refuse(err, "listen on 127.0.0.1, or give --tls-cert and --tls-key; --insecure when a proxy in front does TLS")
 	}
 	return refuse(err, "check --tls-cert and --tls-key")

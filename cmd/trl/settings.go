@@ -32,6 +32,7 @@ type settings struct {
 	user      string // --user, and what that means
 	gateway   *runtime.Account
 	write     []string // --allow-write
+	proxies   []string // --trusted-proxy
 	sandbox   string
 	outside   int    // the process that stands for us outside of the sandbox; set in forget, of a keeper that is the first
 	require   string // the least isolation that will do
@@ -67,6 +68,7 @@ func (s *settings) define(f *pflag.FlagSet) {
 	f.StringVar(&s.web.MetricsListen, "metrics-listen", "", "serve /metrics on this address instead")
 	f.Int64Var(&s.web.MaxFrame, "max-frame-bytes", 4<<20, "largest request")
 	f.DurationVar(&s.web.SlowClient, "slow-client", 30*time.Second, "drop a client that takes nothing for so long")
+	s.defineEdge(f)
 
 	f.IntVar(&s.pool.MaxSessions, "max-sessions", 256, "live sessions at most")
 	f.IntVar(&s.pool.MaxPerPrincipal, "max-sessions-per-principal", 0, "live sessions of one principal at most; 0: no bound of its own")
@@ -186,6 +188,7 @@ func (s *settings) check(source func(flag string) string) error {
 			all.add(fault(c.flag, c.value, fmt.Sprintf("at least %s", c.min)))
 		}
 	}
+	all.add(s.checkEdge(fault))
 	if (s.web.TLSCert == "") != (s.web.TLSKey == "") {
 		all.add(refuse(errors.New("half a TLS identity"), "give both --tls-cert and --tls-key"))
 	}

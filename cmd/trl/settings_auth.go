@@ -83,8 +83,8 @@ func (s *settings) checkAuth(fault func(flag string, value any, want string) err
 		s.web.OIDC = &a.oidc
 	}
 	if a.certs.CAFile != "" {
-		if s.web.TLSCert == "" {
-			return fault("tls-client-ca", a.certs.CAFile, "--tls-cert and --tls-key, too: certificates are TLS's")
+		if !s.web.TLS() {
+			return fault("tls-client-ca", a.certs.CAFile, "--tls-cert and --tls-key, or --acme-domain, too: certificates are TLS's")
 		}
 		s.web.ClientCerts = &a.certs
 	}

@@ -17,6 +17,7 @@ const (
 	operatorFile   = "operator-token" // the token of whoever runs the gateway, for the command line here and the login link
 	gatewayDir     = "gateway"        // what a gateway writes, whichever user it is
 	loginsFile     = gatewayDir + "/logins"
+	acmeDir        = "acme" // certificates that the gateway got by itself, and their keys
 )
 
 // stateDir is the gateway's directory, locked while it runs.

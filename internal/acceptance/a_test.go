@@ -416,7 +416,7 @@ func TestA12(t *testing.T) {
 			})
 		}
 		// An rc file that the client asks for is slow: creation waits, or the command does; it is not lost.
-		c, start := g.dial(t), time.Now()
+		c, start := shared(t, "rc", "--allow-env", "ENV,BASH_ENV").dial(t), time.Now()
 		s := c.session(object{"shell": sh, "env": object{"ENV": g.home + "/.env", "BASH_ENV": g.home + "/.env"}})
 		expect(t, c.run(s, "echo first", object{"timeout_s": 10}), 0, "first\n", "")
 		within(t, "slow rc file", start, 5*time.Second)

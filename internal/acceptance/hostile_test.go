@@ -1,0 +1,263 @@
+package acceptance
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A siege is clients that mean no good, in bounded numbers: those that hold connections open, word by word; those that ask and take nothing;
+// and those that come and go.
+type siege struct {
+	addr                     string
+	slow, mute, perSecond    int
+	execs                    []string // commands with output
+	ctx                      context.Context
+	raise                    context.CancelFunc
+	all                      sync.WaitGroup
+	words, comers, questions atomic.Int64 // what was really done
+}
+
+// lay begins a siege of g, which raise ends.
+func lay(g *server, slow, mute, perSecond int, execs []string) *siege {
+	s := &siege{addr: g.addr, slow: slow, mute: mute, perSecond: perSecond, execs: execs}
+	s.ctx, s.raise = context.WithCancel(context.Background())
+	// Each of these ends with raise; end waits for it.
+	s.all.Go(s.dawdle)
+	for range mute {
+		s.all.Go(s.takeNothing)
+	}
+	for range 4 { // one after the other is too slow for 500 a second on a busy machine
+		s.all.Go(func() { s.comeAndGo(perSecond / 4) })
+	}
+	return s
+}
+
+func (s *siege) end() { s.raise(); s.all.Wait() }
+
+// dawdle keeps slow connections, and says a letter of a header on each every half second. Who is thrown out comes again.
+func (s *siege) dawdle() {
+	conns := make([]net.Conn, s.slow)
+	defer func() {
+		for _, c := range conns {
+			if c != nil {
+				c.Close()
+			}
+		}
+	}()
+	const parts = 10
+	for part := 0; ; part = (part + 1) % parts {
+		for i := part; i < len(conns); i += parts {
+			if conns[i] == nil {
+				c, err := net.Dial("tcp", s.addr)
+				if err != nil {
+					continue
+				}
+				conns[i] = c
+				_, _ = c.Write([]byte("GET /v1/ws HTTP/1.1\r\nX-A: "))
+			}
+			if _, err := conns[i].Write([]byte("a")); err != nil {
+				conns[i].Close()
+				conns[i] = nil
+			}
+			s.words.Add(1)
+		}
+		select {
+		case <-s.ctx.Done():
+			return
+		case <-time.After(500 * time.Millisecond / parts):
+		}
+	}
+}
+
+// takeNothing asks for some MiB of output and reads none. Its window is small, so that it is not the kernel that takes them.
+func (s *siege) takeNothing() {
+	dial := net.Dialer{Control: func(_, _ string, c syscall.RawConn) error {
+		return c.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, 4<<10) })
+	}}
+	for s.ctx.Err() == nil {
+		c, err := dial.Dial("tcp", s.addr)
+		if err != nil {
+			time.Sleep(100 * time.Millisecond)
+			continue
+		}
+		stop := context.AfterFunc(s.ctx, func() { c.Close() })
+		fmt.Fprintf(c, "GET /v1/ws HTTP/1.1\r\nHost: %s\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n", s.addr)
+		raw := jRaw{Conn: c}
+		for _, id := range s.execs {
+			_ = raw.frame(0x81, []byte(`{"id":1,"method":"exec.attach","params":{"exec_id":"`+id+`"}}`))
+		}
+		s.questions.Add(1)
+		for s.ctx.Err() == nil && raw.frame(0x8a, nil) == nil { // until it is thrown out
+			select {
+			case <-s.ctx.Done():
+			case <-time.After(2 * time.Second):
+			}
+		}
+		stop()
+		c.Close()
+	}
+}
+
+// stuck waits until the gateway writes no more to those that take nothing: to fill the kernel's buffers, some MiB each, is work that ends.
+func (s *siege) stuck(t *testing.T) {
+	_, port, _ := net.SplitHostPort(s.addr)
+	n, _ := strconv.Atoi(port)
+	local := fmt.Sprintf(":%04X", n)
+	queued := func() (sum int64) { // proc(5), /proc/net/tcp: local address, remote address, state, queues
+		b, err := os.ReadFile("/proc/net/tcp")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(b)) {
+			if f := strings.Fields(line); len(f) > 4 && strings.HasSuffix(f[1], local) {
+				q, _ := strconv.ParseInt(f[4][:8], 16, 64)
+				sum += q
+			}
+		}
+		return sum
+	}
+	before, same := int64(-1), 0
+	eventually(t, "those that take nothing are stuck", func() bool {
+		now := queued()
+		if now > int64(s.mute)<<10 && now <= before+before/1000 { // whoever comes and goes does not count
+			same++
+		} else {
+			same = 0
+		}
+		before = now
+		time.Sleep(50 * time.Millisecond)
+		return same == 5
+	})
+}
+
+func (s *siege) comeAndGo(perSecond int) {
+	tick := time.NewTicker(time.Second / time.Duration(perSecond))
+	defer tick.Stop()
+	for {
+		select {
+		case <-s.ctx.Done():
+			return
+		case <-tick.C:
+			if c, err := net.Dial("tcp", s.addr); err == nil {
+				_ = c.(*net.TCPConn).SetLinger(0) // no TIME_WAIT: ports are everybody's
+				c.Close()
+				s.comers.Add(1)
+			}
+		}
+	}
+}
+
+// TestHostileLoad: a thousand connections that dawdle, 200 that take nothing and 500 a second that come and go: sessions that do ordinary
+// work hardly notice, memory is bounded, and afterwards everything is as before. Quiet and siege alternate, so that what else the
+// machine does meets both. The ratio of the two is logged; what fails is only what no noise explains.
+func TestHostileLoad(t *testing.T) {
+	var files unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
+		t.Fatal(err)
+	}
+	slow, mute, perSecond, rounds, length := pick(400, 1000), pick(50, 200), pick(200, 500), pick(3, 5), pick(2*time.Second, 10*time.Second)
+	if need := uint64(2*slow + 4*mute + 1000); files.Cur < need { // Go has raised it to what it may be
+		t.Skipf("%d descriptors, %d needed", files.Cur, need)
+	}
+	g := gateway(t)
+	const sessions = 20
+	var clients []*client
+	var ids []string
+	for range sessions {
+		c := g.dial(t)
+		clients, ids = append(clients, c), append(ids, c.session())
+	}
+	// work has every session run a command each 100 ms, and gives the times that took, sorted.
+	work := func() []time.Duration {
+		var mu sync.Mutex
+		var took []time.Duration
+		until := time.Now().Add(length)
+		together(sessions, func(i int) {
+			for next := time.Now().Add(time.Duration(i) * 5 * time.Millisecond); next.Before(until); next = next.Add(100 * time.Millisecond) {
+				time.Sleep(time.Until(next))
+				start := time.Now()
+				if r := clients[i].run(ids[i], "N=$((N+1)); echo $N"); r.num("exit_code") != 0 {
+					t.Errorf("%v", r)
+				}
+				mu.Lock()
+				took = append(took, time.Since(start))
+				mu.Unlock()
+			}
+		})
+		slices.Sort(took)
+		return took
+	}
+	at := func(took []time.Duration, percent int) time.Duration { return took[(len(took)-1)*percent/100] }
+	work() // warms up
+	var execs []string
+	talk := g.dial(t)
+	talker := talk.session()
+	for range 5 { // the kernel takes 2.5 MiB on loopback before anybody is stuck
+		execs = append(execs, talk.call("exec.run", object{"session_id": talker, "command": "head -c 1000000 /dev/zero | tr '\\0' x", "max_output_bytes": 1}).str("exec_id"))
+	}
+	talk.close()
+	eventually(t, "it is gone", func() bool { return g.metric(t, "trl_connections") == sessions })
+	fds, goroutines, memory := g.fds(t), g.metric(t, "go_goroutines"), g.rss(t)
+
+	var ratios []float64
+	for round := range rounds {
+		quiet := work()
+		s := lay(g, slow, mute, perSecond, execs)
+		eventually(t, "those that take nothing are in", func() bool { return g.metric(t, "trl_connections") == float64(sessions+mute) })
+		s.stuck(t)
+		hostile := work()
+		c := g.dial(t) // who comes now is let in, too, though strangers abound
+		c.call("system.ping", nil)
+		c.close()
+		s.end()
+		ratios = append(ratios, float64(at(hostile, 99))/float64(at(quiet, 99)))
+		t.Logf("round %d: quiet p50 %s p99 %s, siege p50 %s p99 %s (%.1f times); %d words, %d that take nothing, %d came and went", round,
+			at(quiet, 50), at(quiet, 99), at(hostile, 50), at(hostile, 99), ratios[round], s.words.Load(), s.questions.Load(), s.comers.Load())
+		eventually(t, "they are gone", func() bool { return g.metric(t, "trl_connections") == sessions })
+	}
+	slices.Sort(ratios)
+	if median := ratios[len(ratios)/2]; median > 20 {
+		t.Errorf("p99 is %.1f times that of quiet", median)
+	}
+	peak := g.peak(t)
+	t.Logf("p99 %.1f times that of quiet (median of %d); resident %d KiB before, %d at most; refused: %v", ratios[len(ratios)/2], rounds, memory>>10, peak>>10,
+		strings.TrimSpace(g.series(t, "trl_connections_refused_total")))
+	// Each of those that take nothing has five streams with a chunk in hand and its encoding, twice over for the collector; strangers are small.
+	if grown := peak - memory; grown > (64+2*mute)<<20 {
+		t.Errorf("resident memory grew by %d KiB", grown>>10)
+	}
+	eventually(t, "descriptors and goroutines return", func() bool {
+		return g.fds(t) <= fds+2 && g.metric(t, "go_goroutines") <= goroutines+2
+	})
+	eventually(t, "memory returns", func() bool { return g.rss(t) < memory+48<<20 })
+	for i, c := range clients { // nobody's command was lost
+		if n := c.info(ids[i]).num("commands_run"); c.run(ids[i], "echo $N").stdout() != fmt.Sprintln(n) {
+			t.Errorf("session %d: %d commands", i, n)
+		}
+	}
+	if n := g.metric(t, "trl_gateway_crashes_total"); n != 0 {
+		t.Errorf("%v crashes", n)
+	}
+}
+
+// series is the lines of one series in /metrics.
+func (g *server) series(t testing.TB, name string) (lines string) {
+	for line := range strings.Lines(g.get(t, "/metrics")) {
+		if strings.HasPrefix(line, name) {
+			lines += line
+		}
+	}
+	return lines
+}
