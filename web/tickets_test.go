@@ -1,0 +1,94 @@
+package web
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+)
+
+func TestTickets(t *testing.T) { // K6
+	g := start(t, withTokens)
+	ask := func(headers ...string) string {
+		t.Helper()
+		r, _ := http.NewRequest("POST", g.URL()+"/v1/tickets", nil)
+		for i := 0; i < len(headers); i += 2 {
+			r.Header.Set(headers[i], headers[i+1])
+		}
+		resp, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		var data struct {
+			Ticket  string  `json:"ticket"`
+			Expires float64 `json:"expires_in_s"`
+		}
+		if err := json.NewDecoder(resp.Body).Decode(&data); resp.StatusCode == 200 && (err != nil || data.Expires != 30 || len(data.Ticket) < 40) {
+			t.Fatalf("%v, %v", data, err)
+		}
+		return data.Ticket
+	}
+	use := func(ticket string, h http.Header) int { return g.status(h, "trl.v1", "trl.ticket."+ticket) }
+
+	if ask() != "" || ask("Authorization", "Bearer wrong") != "" {
+		t.Error("a ticket for nobody")
+	}
+	one := ask("Authorization", "Bearer "+userToken)
+	ws, resp, err := g.dialWith(&websocket.DialOptions{Subprotocols: []string{"trl.ticket." + one, "trl.v1"}})
+	if err != nil || ws.Subprotocol() != "trl.v1" || strings.Contains(fmt.Sprint(resp.Header), one) {
+		t.Fatalf("%v %v", err, resp.Header)
+	}
+	if who := follow(t, ws).call("system.capabilities", nil)["principal"].(map[string]any); who["subject"] != "bob" {
+		t.Errorf("%v", who)
+	}
+	if got := use(one, nil); got != 401 {
+		t.Errorf("used twice: %d", got)
+	}
+	if got := use(one, bearerHeader(userToken)); got != 401 { // the first credential counts
+		t.Errorf("used twice, with a token: %d", got)
+	}
+	if got := use(ask("Authorization", "Bearer "+userToken), bearerHeader(adminToken)); got != 401 {
+		t.Errorf("by another principal: %d", got)
+	}
+	if got := use(ask("Authorization", "Bearer "+userToken), bearerHeader(userToken)); got != 101 {
+		t.Errorf("by the same one: %d", got)
+	}
+	ours := ask("Authorization", "Bearer "+userToken, "Origin", g.URL())
+	if got := use(ours, nil); got != 401 {
+		t.Errorf("a page's, by a program: %d", got)
+	}
+	if got := use(ours, http.Header{"Origin": {g.URL()}}); got != 401 {
+		t.Errorf("a page's, after somebody else: %d", got)
+	}
+	if got := use(ask("Authorization", "Bearer "+userToken, "Origin", g.URL()), http.Header{"Origin": {g.URL()}}); got != 101 {
+		t.Errorf("a page's: %d", got)
+	}
+	// A ticket makes no other.
+	if ask("Sec-WebSocket-Protocol", "trl.ticket."+ask("Authorization", "Bearer "+userToken)) != "" {
+		t.Error("a ticket for a ticket")
+	}
+	late := ask("Authorization", "Bearer "+userToken)
+	g.tickets.mu.Lock()
+	g.tickets.now = func() time.Time { return time.Now().Add(ticketLife) }
+	g.tickets.mu.Unlock()
+	if got := use(late, nil); got != 401 {
+		t.Errorf("after its time: %d", got)
+	}
+	g.tickets.mu.Lock()
+	g.tickets.now = time.Now
+	g.tickets.mu.Unlock()
+	for range 3 * maxOwnTickets {
+		ask("Authorization", "Bearer "+userToken)
+	}
+	if n := len(g.tickets.open); n > maxOwnTickets {
+		t.Errorf("%d tickets of one", n)
+	}
+	if ask("Authorization", "Bearer "+adminToken) == "" {
+		t.Error("and nobody else gets one")
+	}
+}
