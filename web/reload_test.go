@@ -147,7 +147,9 @@ func TestReloadIsAllOrNothing(t *testing.T) {
 		resp.Body.Close()
 		return resp.StatusCode
 	}
-	frames := func() int { return int(g.dial().call("system.capabilities", nil)["limits"].(map[string]any)["max_frame_bytes"].(float64)) }
+	frames := func() int {
+		return int(g.dial().call("system.capabilities", nil)["limits"].(map[string]any)["max_frame_bytes"].(float64))
+	}
 	next := Config{MaxFrame: 2 << 20, Origins: []string{"http://new.example"}, Capabilities: protocol.Capabilities{DefaultShell: "/bin/x"}}
 
 	writeCertificate(t, cert, key, "x")
