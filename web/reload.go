@@ -84,7 +84,7 @@ func (r *reloader) run(log zerolog.Logger, reload func() error) {
 		if since.IsZero() {
 			since = time.Now()
 		}
-		quiet.Reset(max(0, min(settle, restless-time.Since(since))))
+		quiet.Reset(quietFor(since, time.Now()))
 	}
 	for {
 		select {
@@ -106,6 +106,11 @@ func (r *reloader) run(log zerolog.Logger, reload func() error) {
 			}
 		}
 	}
+}
+
+// quietFor is how long nothing more must change before the files are read, given when the first change was.
+func quietFor(since, now time.Time) time.Duration {
+	return max(0, min(settle, restless-now.Sub(since)))
 }
 
 // Close is idempotent and returns when the goroutine has ended.

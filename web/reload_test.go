@@ -116,27 +116,18 @@ func TestFilesAreFollowedHoweverTheyChange(t *testing.T) {
 		write(t, b, "3")
 		f.sees(t, "3")
 	})
-	t.Run("beside one that is never left alone", func(t *testing.T) {
-		path := filepath.Join(t.TempDir(), "f")
-		write(t, path, "0")
-		f := noted(t, path)
-		stop, stopped := make(chan struct{}), make(chan struct{})
-		go func() { // writes until told; waited for below
-			defer close(stopped)
-			for {
-				select {
-				case <-stop:
-					return
-				case <-time.After(settle / 10):
-					_ = os.WriteFile(path+".log", []byte("x"), 0o600)
-				}
-			}
-		}()
-		write(t, path, "1")
-		f.sees(t, "1")
-		close(stop)
-		<-stopped
-	})
+}
+
+// TestRestlessFilesAreReadAllTheSame: somebody who never stops writing puts a reload off, but not for ever.
+func TestRestlessFilesAreReadAllTheSame(t *testing.T) {
+	begun := time.Now()
+	for _, c := range []struct{ after, want time.Duration }{
+		{0, settle}, {restless - settle, settle}, {restless - settle/2, settle / 2}, {restless, 0}, {time.Hour, 0},
+	} {
+		if got := quietFor(begun, begun.Add(c.after)); got != c.want {
+			t.Errorf("%s after the first change: %s, want %s", c.after, got, c.want)
+		}
+	}
 }
 
 // TestReloadIsAllOrNothing: what may change does for who comes next, and for nobody who is there; a bad one changes nothing.

@@ -83,11 +83,14 @@ func TestNoSettingIsASecret(t *testing.T) {
 	}
 }
 
-// TestEverySettingIsDescribed: the table in the docs says something of each.
-func TestEverySettingIsDescribed(t *testing.T) {
+// TestEverySettingIsDescribedAndReadBack: the table in the docs says something of each, and a reload can say again what a flag said.
+func TestEverySettingIsDescribedAndReadBack(t *testing.T) {
 	for _, g := range theSettings() {
 		if usage(g) == "" {
 			t.Errorf("%s has no description", g.Name)
+		}
+		if err := assign(g, g.Name, texts(g.Value)); err != nil {
+			t.Errorf("its own value: %v", err)
 		}
 	}
 }

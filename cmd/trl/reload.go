@@ -24,7 +24,7 @@ type following struct {
 	log       zerolog.Logger
 	watch     io.Closer // nil: there is no file, or nobody tells of its changes
 
-	turn  chan struct{}           // who has put something in has the turn, and what is below
+	turn  chan struct{}           // who has put something in has the turn, and with it what is below
 	now   *settings               // in force; replaced, never changed
 	seen  [sha256.Size]byte       // of the file when it was last looked at, good or bad
 	taken func(text []byte) error // who wants to know what was taken; nil: nobody
@@ -75,9 +75,7 @@ func (f *following) told() {
 func (f *following) changed() { f.read(false) }
 
 // look reads it again in any case.
-func (f *following) look() {
-	f.read(true)
-}
+func (f *following) look() { f.read(true) }
 
 func (f *following) read(anyway bool) {
 	f.turn <- struct{}{}
@@ -87,9 +85,6 @@ func (f *following) read(anyway bool) {
 		return
 	}
 	text, err := readConfig(f.now.config)
-	if err == nil && len(text) == 0 {
-		err = refuse(fmt.Errorf("config file %s: empty", f.now.config), "it may be half written; one with a comment counts")
-	}
 	seen := sha256.Sum256(text)
 	if err != nil {
 		seen = sha256.Sum256([]byte("\x00" + err.Error()))
@@ -99,7 +94,11 @@ func (f *following) read(anyway bool) {
 	}
 	f.seen = seen
 	var next *settings
-	if err == nil {
+	switch {
+	case err != nil:
+	case len(text) == 0: // as it is for a moment when it is written over
+		err = refuse(fmt.Errorf("config file %s: empty", f.now.config), "it may be half written; one with a comment counts")
+	default:
 		next, err = f.now.again(text)
 	}
 	var changed []string

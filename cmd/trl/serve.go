@@ -38,7 +38,7 @@ func newServe(start beginning) *cobra.Command {
 		Long: `Start the gateway: shell sessions over WebSocket, and over a Unix socket with --unix.
 
 Each setting may also stand in the environment (TRL_ and the flag's name: TRL_MAX_SESSIONS) or in the config file (max_sessions).
-A flag counts before the environment, the environment before the file.
+A flag counts before the environment, the environment before the file; trl config says what comes of them.
 
 When it is ready it prints its address. At the first start it makes a token and prints the link to log in with; the command line
 on this machine finds both by itself. SIGTERM or SIGINT ends it and every session; a second one does not wait.

@@ -123,7 +123,7 @@ func (s *settings) start(f *pflag.FlagSet, goesOn bool) (*settings, error) {
 	case !later:
 		return s, s.load(f)
 	case goesOn:
-		return s.goOn(f, first)
+		return s.goOn(f, first), nil
 	}
 	if err := s.surroundings(f, nil); err != nil {
 		return s, err
@@ -153,13 +153,11 @@ func (s *settings) start(f *pflag.FlagSet, goesOn bool) (*settings, error) {
 
 // goOn is start for a keeper after an upgrade, which must not end for anything: it has the sessions. What a keeper needs was settled
 // when the first one started.
-func (s *settings) goOn(f *pflag.FlagSet, first []byte) (*settings, error) {
-	if err := s.surroundings(f, nil); err != nil {
-		s.refused = err
-	}
+func (s *settings) goOn(f *pflag.FlagSet, first []byte) *settings {
+	_ = s.surroundings(f, nil) // again says it, too
 	next, err := s.again(first)
 	if err == nil {
-		return next, nil
+		return next
 	}
 	refused := err // the new program does not take any more what the old one took
 	text, err := readConfig(s.config)
@@ -170,7 +168,7 @@ func (s *settings) goOn(f *pflag.FlagSet, first []byte) (*settings, error) {
 		next, _ = s.again(nil)
 	}
 	next.refused = refused
-	return next, nil
+	return next
 }
 
 // firstVar tells gateways, and a keeper after an upgrade, what the config file held when the first keeper read it, in base64.

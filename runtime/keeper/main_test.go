@@ -98,7 +98,11 @@ func actGateway(mode string) {
 		os.Exit(5)
 	case "remember":
 		fmt.Printf("recalled %v %q\n", recalls, recalled)
-		if err := c.Remember(fmt.Appendf(nil, "of\x00%d", c.Generation())); err != nil {
+		text := fmt.Appendf(nil, "of\x00%d", c.Generation())
+		if c.Generation() == 1 {
+			text = nil
+		}
+		if err := c.Remember(text); err != nil {
 			panic(err)
 		}
 		fmt.Println("remembered")

@@ -302,7 +302,7 @@ func (s *server) do(m message, a *message) (out []int, err error) {
 	case opRecall:
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.recalled = m.Text
+		s.recalled = append([]byte{}, m.Text...) // nothing is something, too
 		return nil, nil
 	case opGroup:
 		return nil, s.open(m.Group)

@@ -53,7 +53,7 @@ type Will struct {
 	Epoch      string
 	Generation int
 	Serial     uint64
-	Recalled   []byte
+	Recalled   []byte `json:",omitzero"` // server.recalled
 	Sessions   []sessionWill
 	Gateway    gatewayWill
 }
