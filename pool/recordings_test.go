@@ -440,6 +440,22 @@ func TestWhatIsMissedIsTold(t *testing.T) {
 	}
 }
 
+// TestARecordingEndsWithItsCommand: what jobs print after that is not the command's.
+func TestARecordingEndsWithItsCommand(t *testing.T) {
+	r := newRig(t, withRecordings(t, RecordConfig{}))
+	j := journal.New(64 << 10)
+	id := mint("", 'r', r.epoch, "tagtag", memberLen)
+	rec := r.recordings.follow(subject{notes: notes{ID: id, Owner: me, Member: "x-"}, header: cast.Header{Cols: 80, Rows: 24}, journal: j, unwanted: func() {}})
+	j.Write(journal.Stdout, []byte("its own"))
+	rec.until(j.Size())
+	j.Write(journal.Stdout, []byte(", the job's"))
+	rec.end(7, nil)
+	if _, c := r.ended(id); c.output() != "its own" {
+		t.Errorf("recorded %q", c.output())
+	}
+	j.Close()
+}
+
 // TestRecordingsOutliveTheGateway: another one finds them, ends what nobody goes on with, and leaves alone what is not ours.
 func TestRecordingsOutliveTheGateway(t *testing.T) {
 	c := withRecordings(t, RecordConfig{Policy: "execs"})
