@@ -328,7 +328,6 @@ func TestRecordingsAreKeptForATime(t *testing.T) {
 	if n := len(r.Recordings(me, false, "")); n != 2 {
 		t.Fatalf("%d after 59 minutes", n)
 	}
-	s = r.create(protocol.SessionCreate{}) // the first was retained for a minute
 	r.Forget(time.Now().Add(61 * time.Minute))
 	if list := r.Recordings(me, false, ""); len(list) != 1 || list[0].TermID != term.ID() {
 		t.Fatalf("after an hour %+v", list)
