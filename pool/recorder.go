@@ -21,10 +21,10 @@ import (
 const (
 	// recordPiece is how much output is read at a time. As a JSON string a byte is at most six.
 	recordPiece = 16 << 10
-	// recordBatch is how much is written at a time at most, and a piece: a recording never exceeds its bound by more.
+	// recordBatch is how much is written at a time at most, and a piece. What would exceed the recording's bound is left out whole.
 	recordBatch = 64 << 10
 	// recordPause lets output come together before it is written: a program that prints a line each millisecond does not
-	// cost a write each. Nobody sees a tenth of a second.
+	// cost a write each. Events have their own times; it is how much later they are in the file.
 	recordPause = 100 * time.Millisecond
 	// maxLabel bounds a mark's label: a command that somebody typed.
 	maxLabel = 4 << 10
