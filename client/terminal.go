@@ -13,8 +13,9 @@ import (
 // leaves; the terminal goes on. When the connection is lost it comes back with the terminal's screen, a chunk with
 // Snapshot, and so does one that begins with Attach: nothing is ever replayed that a terminal emulator could answer.
 type Terminal struct {
-	s       *Stream
-	control bool
+	s         *Stream
+	control   bool
+	recording string // id of the recording that was being made when we came last; owned by who reads
 
 	mu         sync.Mutex
 	cols, rows int // guarded by mu; our window; 0: never said
@@ -40,7 +41,7 @@ func (c *Client) OpenTerminal(ctx context.Context, q protocol.TermOpen) (*Termin
 		if err := l.call(ctx, "term.open", q, &o, to); err != nil {
 			return err
 		}
-		s.id = o.TermID
+		s.id, t.recording = o.TermID, o.RecordingID
 		return nil
 	}
 	_, err := t.s.open(ctx)
@@ -70,14 +71,19 @@ func (t *Terminal) attach(ctx context.Context, l *link, to *feed) error {
 			return err
 		}
 	}
-	if err := l.call(ctx, "term.attach", q, nil, to); err != nil {
+	var a protocol.TermAttached
+	if err := l.call(ctx, "term.attach", q, &a, to); err != nil {
 		return err
 	}
+	t.recording = a.RecordingID
 	if t.control && size.Cols > 0 {
 		return l.call(ctx, "term.resize", size, nil, nil)
 	}
 	return nil
 }
+
+// RecordingID is that of the recording that was being made of it when we came, "" where nobody records.
+func (t *Terminal) RecordingID() string { return t.recording }
 
 // ID is the terminal's.
 func (t *Terminal) ID() string { return t.s.id }

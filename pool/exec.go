@@ -286,6 +286,7 @@ func (e *Exec) sealLocked(now time.Time) {
 	e.endedAt = now
 	e.frozen.Store(true)
 	e.end = e.journal.Size() // takes the journal's lock: who was in keep has left it
+	e.recorder.until(e.end)
 	stdout, stderr := e.journal.Totals()
 	if e.keeps {
 		stdout, stderr = e.totals[0], e.totals[1]

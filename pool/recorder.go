@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"trl/metrics"
@@ -19,10 +21,10 @@ import (
 const (
 	// recordPiece is how much output is read at a time. As a JSON string a byte is at most six.
 	recordPiece = 16 << 10
-	// recordBatch is how much is written at a time at most, and a piece: a recording never exceeds its bound by more.
+	// recordBatch is how much is written at a time at most, and a piece. What would exceed the recording's bound is left out whole.
 	recordBatch = 64 << 10
 	// recordPause lets output come together before it is written: a program that prints a line each millisecond does not
-	// cost a write each. Nobody sees a tenth of a second.
+	// cost a write each. Events have their own times; it is how much later they are in the file.
 	recordPause = 100 * time.Millisecond
 	// maxLabel bounds a mark's label: a command that somebody typed.
 	maxLabel = 4 << 10
@@ -45,10 +47,10 @@ type recorder struct {
 	cancel context.CancelFunc
 	done   chan struct{} // closed when run has ended
 
+	to      atomic.Int64 // where the stream ends for us; beyond everything until that is known
 	once    sync.Once
-	stopped bool  // set before ctx ends: it is not wanted any more
-	to      int64 // set before ctx ends: where the stream ends for us
-	status  *int  // set before ctx ends; nil: not known
+	stopped bool // set before ctx ends: it is not wanted any more
+	status  *int // set before ctx ends; nil: not known
 }
 
 type begunMark struct {
@@ -71,6 +73,7 @@ type subject struct {
 func (r *recordings) follow(s subject) *recorder {
 	c := &recorder{r: r, subject: s, done: make(chan struct{})}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
+	c.to.Store(math.MaxInt64)
 	if s.size != nil {
 		c.marks = screen.NewMarks(s.nonce)
 		c.marks.OnBegin(func(text string, at int64) { c.began = append(c.began, begunMark{at, text}) })
@@ -99,13 +102,21 @@ func (r *recordings) follow(s subject) *recorder {
 	return c
 }
 
+// until says where the stream ends for us, as soon as that is known: what jobs print later is not their command's.
+func (c *recorder) until(to int64) {
+	if c != nil {
+		c.to.Store(to)
+	}
+}
+
 // end says where the stream ends and how. What is there until then is still recorded. Nil is nobody recording. Idempotent.
 func (c *recorder) end(to int64, status *int) {
 	if c == nil {
 		return
 	}
+	c.until(to)
 	c.once.Do(func() {
-		c.to, c.status = to, status
+		c.status = status
 		c.cancel()
 	})
 }
@@ -123,12 +134,12 @@ func (c *recorder) id() string {
 	if c == nil {
 		return ""
 	}
-	select {
-	case <-c.done:
+	c.r.mu.Lock()
+	defer c.r.mu.Unlock()
+	if c.rec.recorder != c {
 		return ""
-	default:
-		return c.rec.ID
 	}
+	return c.rec.ID
 }
 
 func (c *recorder) run() {
@@ -150,13 +161,13 @@ func (c *recorder) run() {
 		c.r.log.Info().Str("session", c.rec.SessionID).Str("recording", c.rec.ID).Str("of", c.rec.Member).Str("reason", place.End).Msg("recording ended before its stream")
 	}
 	c.rec.grow(c.r, place, size)
-	c.r.metrics.RecordingsEnded.WithLabelValues(place.End).Inc()
 	switch {
 	case place.End == metrics.RecordingFailed && size == 0: // there is no file, and nothing to list
 		c.r.remove(c.rec)
 	case place.End == metrics.RecordingDeleted:
 		c.subject.unwanted()
 	}
+	c.r.metrics.RecordingsEnded.WithLabelValues(place.End).Inc()
 }
 
 // record is the recording's life. The place says why it ended.
@@ -177,7 +188,7 @@ func (c *recorder) record() (place cast.Place, err error) {
 		if err != nil {
 			return failed(err)
 		}
-		at := cast.Place{Offset: c.reader.Offset() - int64(c.file.Begun())}
+		at := cast.Place{Offset: min(c.reader.Offset(), c.to.Load()) - int64(c.file.Begun())}
 		why := ""
 		switch size := c.file.Size() + int64(c.file.Waiting()); {
 		case c.ctx.Err() != nil && c.stopped:
@@ -194,7 +205,7 @@ func (c *recorder) record() (place cast.Place, err error) {
 			at.End = why
 		} else if over {
 			c.file.Flush(c.now())
-			at.Offset = c.to
+			at.Offset = c.to.Load()
 			if c.status != nil {
 				c.file.Exit(c.now(), *c.status)
 			}
@@ -284,7 +295,7 @@ func (c *recorder) batch() (over bool, err error) {
 
 // rest takes what is there, up to the end that was told.
 func (c *recorder) rest() (over bool) {
-	for !c.stopped && c.reader.Offset() < c.to {
+	for !c.stopped && c.reader.Offset() < c.to.Load() {
 		if c.file.Waiting() >= recordBatch {
 			return false
 		}
@@ -315,8 +326,8 @@ func (c *recorder) take(p journal.Chunk) {
 		}
 	}
 	data, from := p.Data, p.Offset
-	if c.ctx.Err() != nil && !c.stopped && from+int64(len(data)) > c.to { // what a job printed after its exec
-		data = data[:max(0, c.to-from)]
+	if to := c.to.Load(); from+int64(len(data)) > to {
+		data = data[:max(0, to-from)]
 	}
 	if c.marks != nil {
 		c.began = c.began[:0]

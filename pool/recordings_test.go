@@ -328,7 +328,6 @@ func TestRecordingsAreKeptForATime(t *testing.T) {
 	if n := len(r.Recordings(me, false, "")); n != 2 {
 		t.Fatalf("%d after 59 minutes", n)
 	}
-	s = r.create(protocol.SessionCreate{}) // the first was retained for a minute
 	r.Forget(time.Now().Add(61 * time.Minute))
 	if list := r.Recordings(me, false, ""); len(list) != 1 || list[0].TermID != term.ID() {
 		t.Fatalf("after an hour %+v", list)
@@ -438,6 +437,22 @@ func TestWhatIsMissedIsTold(t *testing.T) {
 	if info.OutputBytes != lines*int64(len(line)) {
 		t.Errorf("%+v", info)
 	}
+}
+
+// TestARecordingEndsWithItsCommand: what jobs print after that is not the command's.
+func TestARecordingEndsWithItsCommand(t *testing.T) {
+	r := newRig(t, withRecordings(t, RecordConfig{}))
+	j := journal.New(64 << 10)
+	id := mint("", 'r', r.epoch, "tagtag", memberLen)
+	rec := r.recordings.follow(subject{notes: notes{ID: id, Owner: me, Member: "x-"}, header: cast.Header{Cols: 80, Rows: 24}, journal: j, unwanted: func() {}})
+	j.Write(journal.Stdout, []byte("its own"))
+	rec.until(j.Size())
+	j.Write(journal.Stdout, []byte(", the job's"))
+	rec.end(7, nil)
+	if _, c := r.ended(id); c.output() != "its own" {
+		t.Errorf("recorded %q", c.output())
+	}
+	j.Close()
 }
 
 // TestRecordingsOutliveTheGateway: another one finds them, ends what nobody goes on with, and leaves alone what is not ours.

@@ -215,6 +215,10 @@ func sit(ctx context.Context, t *client.Terminal, control bool, detach []byte) (
 	}
 	marks := screen.NewMarks("") // which only tells whether the alternate screen is shown
 	last := ""
+	if id := t.RecordingID(); id != "" { // what an attach draws covers it: it is said again at the end
+		last = fmt.Sprintf("[recorded: trl play %s]\r\n", id)
+		fmt.Fprintf(os.Stdout, "[this terminal is being recorded: %s]\r\n", id)
+	}
 	defer func() {
 		if marks.Alternate() {
 			fmt.Fprint(os.Stdout, "\x1b[?1049l")
@@ -234,7 +238,7 @@ func sit(ctx context.Context, t *client.Terminal, control bool, detach []byte) (
 		k, err := t.Next(ctx)
 		switch {
 		case errors.Is(err, errDetached):
-			last = fmt.Sprintf("[left %s, which runs on: trl attach %s]\r\n", t.ID(), t.ID())
+			last += fmt.Sprintf("[left %s, which runs on: trl attach %s]\r\n", t.ID(), t.ID())
 			return nil
 		case errors.Is(err, io.EOF):
 			return endOf(t.Exit())

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -61,6 +62,10 @@ func TestRecordingSurvives(t *testing.T) {
 		})
 		sKill(t, g)
 	}
+	if err := syscall.Kill(g.pid, syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the upgrade is done", func() bool { return strings.Contains(g.log(), `"upgraded"`) })
 	a := g.dial(t)
 	a.call("term.resize", object{"term_id": term.str("term_id"), "cols": 90, "rows": 30})
 	if n := a.info(session).num("recording"); n != 2 {

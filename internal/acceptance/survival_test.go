@@ -87,6 +87,7 @@ type sWorld struct {
 	proc   string
 	term   string  // 101 by 37, printing numbers
 	link   string  // the token of a link to look at main
+	tape   string  // its recording
 	before int     // bytes of the process's log
 	made   float64 // trl_exec_queue_seconds_count: commands begun
 	died   float64 // trl_gateway_crashes_total
@@ -120,7 +121,8 @@ func sMake(t *testing.T, g *server) *sWorld {
 	expect(t, c.run(w.main, `cd /usr; V=kept; f() { echo "$V in $PWD, $(ulimit -n)"; }`), 0, "", "")
 	expect(t, c.run(w.main, "echo x >>"+w.path("once")+"; echo once", object{"request_key": "k"}), 0, "once\n", "")
 	w.proc = c.call("process.start", object{"session_id": w.main, "command": w.nap + " & " + counting("p", w.path("never"))}).str("process_id")
-	w.term = c.call("term.open", object{"session_id": w.main, "cols": 101, "rows": 37, "on_slow": "skip", "command": counting("t", w.path("enough"))}).str("term_id")
+	term := c.call("term.open", object{"session_id": w.main, "cols": 101, "rows": 37, "on_slow": "skip", "command": counting("t", w.path("enough")), "record": true})
+	w.term, w.tape = term.str("term_id"), term.str("recording_id")
 	w.link = c.call("share.create", object{"session_id": w.main}).str("token")
 	for name, q := range map[string]object{
 		"timed": {"session_id": timed, "command": w.nap, "timeout_s": 3, "kill_grace_s": 1},
@@ -132,7 +134,7 @@ func sMake(t *testing.T, g *server) *sWorld {
 	w.other.call("session.watch", object{"session_id": w.busy})
 	eventually(t, "everything runs", func() bool {
 		w.before = c.call("process.logs", object{"process_id": w.proc}).num("next_offset")
-		return w.before > 0 && len(running(w.nap)) == 2
+		return w.before > 0 && len(running(w.nap)) == 2 && c.call("recording.info", object{"recording_id": w.tape}).num("output_bytes") > 2
 	})
 	w.died = g.metric(t, "trl_gateway_crashes_total")
 	w.made = g.metric(t, "trl_exec_queue_seconds_count")
@@ -229,8 +231,8 @@ func (w *sWorld) sLook(t *testing.T, after *server, conn *client) map[string]str
 		return true
 	}
 	got["WebSocket connections"] = sYes(conn.alive())
-	made := after.metric(t, "trl_exec_queue_seconds_count")
-	got["counters in /metrics of the gateway"] = sYes(made >= w.made)
+	begun := after.metric(t, "trl_exec_queue_seconds_count")
+	got["counters in /metrics of the gateway"] = sYes(begun >= w.made)
 	got["counters in /metrics of the keeper"] = sYes(after.metric(t, "trl_gateway_crashes_total") >= w.died)
 
 	if f := c.try("exec.run", object{"session_id": w.main, "command": "f"}); lost(f) {
@@ -296,6 +298,13 @@ func (w *sWorld) sLook(t *testing.T, after *server, conn *client) map[string]str
 		if !whole || n == 0 {
 			t.Errorf("the log is %q", brief(text))
 		}
+	}
+	made, going := "recordings, as far as they were made", "recordings that are being made"
+	if f := c.try("recording.info", object{"recording_id": w.tape}); f.code() == "RECORDING_NOT_FOUND" {
+		got[made], got[going] = "no", "no"
+	} else {
+		got[made] = sYes(strings.HasPrefix(rTape(t, after, w.tape)["o"], "t1\r\n"))
+		got[going] = sYes(f.Data.str("state") == "recording")
 	}
 	if f := c.try("term.attach", object{"term_id": w.term, "offset": 0}); lost(f) {
 		got["terminals, what runs in them, their size"], got["their output and screen"] = "no", "no"
