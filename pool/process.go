@@ -98,7 +98,7 @@ func (s *Session) startProcess(ctx context.Context, q *protocol.ProcessStart, re
 	s.processes[p.ID()] = p
 	s.record(entry{Process: p.entry()})
 	s.publishLocked("process.started", func() any { return p.Info() })
-	go p.watch() // records the end; ended by it, which the session's end brings about; bury waits for it
+	go p.watch() // #nosec G118 -- outlives its request; records the end; ended by it, which the session's end brings about; bury waits for it
 	return p, nil
 }
 

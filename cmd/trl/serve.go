@@ -313,20 +313,19 @@ func announce(w io.Writer, url string, s *settings, first bool) {
 // limits is what clients may find out about the bounds in force.
 func (s *settings) limits() map[string]float64 {
 	all := map[string]float64{
-		"max_sessions":                  float64(s.pool.MaxSessions),
-		"max_sessions_per_principal":    float64(s.pool.MaxPerPrincipal),
-		"max_frame_bytes":               float64(s.web.MaxFrame),
-		"max_connections":               float64(s.web.MaxConns),
-		"max_connections_per_principal": float64(s.web.MaxConnsOf),
-		"max_output_bytes":              float64(s.pool.MaxOutput),
-		"ring_bytes":                    float64(s.pool.RingBytes),
-		"slow_client_s":                 s.web.SlowClient.Seconds(),
-		"idle_timeout_s":                s.pool.IdleTimeout.Seconds(),
-		"max_idle_timeout_s":            s.pool.MaxIdle.Seconds(),
-		"default_timeout_s":             s.pool.DefaultTimeout.Seconds(),
-		"max_timeout_s":                 s.pool.MaxTimeout.Seconds(),
-		"retention_s":                   s.pool.Retention.Seconds(),
+		"max_sessions":               float64(s.pool.MaxSessions),
+		"max_sessions_per_principal": float64(s.pool.MaxPerPrincipal),
+		"max_frame_bytes":            float64(s.web.MaxFrame),
+		"max_output_bytes":           float64(s.pool.MaxOutput),
+		"ring_bytes":                 float64(s.pool.RingBytes),
+		"slow_client_s":              s.web.SlowClient.Seconds(),
+		"idle_timeout_s":             s.pool.IdleTimeout.Seconds(),
+		"max_idle_timeout_s":         s.pool.MaxIdle.Seconds(),
+		"default_timeout_s":          s.pool.DefaultTimeout.Seconds(),
+		"max_timeout_s":              s.pool.MaxTimeout.Seconds(),
+		"retention_s":                s.pool.Retention.Seconds(),
 	}
+	all["max_connections"], all["max_connections_per_principal"] = float64(s.web.MaxConns), float64(s.web.MaxConnsOf)
 	l := s.pool.Limits
 	for name, v := range map[string]float64{
 		"memory_bytes": float64(l.MemoryBytes), "pids": float64(l.Pids), "cpu": l.CPU,

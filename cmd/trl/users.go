@@ -21,7 +21,7 @@ import (
 // (runtime/tenant.go); what a gateway needs that is another user is here.
 
 // tokensNewVar tells a gateway that the keeper has just made its tokens.
-const tokensNewVar = "TRL_TOKENS_NEW"
+const tokensNewVar = "TRL_TOKENS_NEW" // #nosec G101 -- a name
 
 // giveGateway lets the gateway's user have what it needs of the state dir: to look into it and to read the tokens. It can
 // write nothing in there, since root reads and replaces files in it. What only a gateway knows otherwise, its address, is
