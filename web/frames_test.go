@@ -212,7 +212,7 @@ func TestRawFrames(t *testing.T) {
 			if got := hear(c); got != r.want {
 				t.Errorf("answered %q, want %q", got, r.want)
 			}
-			if got := bystander.run(session, fmt.Sprint("N=$((N+1)); echo $N")); got != fmt.Sprintln(i+1) {
+			if got := bystander.run(session, "N=$((N+1)); echo $N"); got != fmt.Sprintln(i+1) {
 				t.Errorf("the other session says %q", got)
 			}
 		})

@@ -346,6 +346,9 @@ func (s *settings) capabilities(processes runtime.Keeper) protocol.Capabilities 
 	if s.sandbox != "none" {
 		c.Sandbox = s.sandbox
 	}
+	if s.pool.Record.Dir != "" {
+		c.Record = s.pool.Record.Policy
+	}
 	return c
 }
 
