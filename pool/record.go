@@ -128,6 +128,7 @@ type termEntry struct {
 	Text     string                 `json:"text"`
 	Nonce    string                 `json:"nonce"`
 	Started  time.Time              `json:"started"`
+	Key      keyEntry               `json:"key,omitzero"`
 	Terminal runtime.TerminalRecord `json:"terminal"`
 }
 
@@ -223,7 +224,7 @@ func (p *Process) exitedEntry() *exitedEntry {
 }
 
 func (t *Terminal) entry() *termEntry {
-	return &termEntry{Stream: t.stream, Text: t.text, Nonce: t.nonce, Started: t.startedAt, Terminal: t.terminal.Record()}
+	return &termEntry{Stream: t.stream, Text: t.text, Nonce: t.nonce, Started: t.startedAt, Key: t.key.entry(&t.params), Terminal: t.terminal.Record()}
 }
 
 func (t *Terminal) closedEntry() *closedEntry {

@@ -455,6 +455,7 @@ type TermOpen struct {
 	Env        Env    `json:"env,omitzero"`
 	WorkingDir string `json:"working_dir,omitzero"`
 	OnSlow     string `json:"on_slow,omitzero"`
+	RequestKey string `json:"request_key,omitzero"`
 
 	WindowBytes int64 `json:"window_bytes,omitzero"`
 }
@@ -466,6 +467,8 @@ type TermOpened struct {
 	StreamID  string `json:"stream_id"`
 	StreamNo  uint64 `json:"stream_no,omitzero"`
 	Pid       int    `json:"pid"`
+	ViewerID  string `json:"viewer_id"`
+	Claim     int64  `json:"claim"`
 }
 
 // TermRef is the params of what needs a terminal and nothing else.
@@ -498,6 +501,9 @@ type TermAttach struct {
 	TermID   string `json:"term_id"`
 	Offset   *int64 `json:"offset,omitzero"`
 	Mode     string `json:"mode,omitzero"` // control | view
+	Claim    int64  `json:"claim,omitzero"`
+	Cols     int    `json:"cols,omitzero"`
+	Rows     int    `json:"rows,omitzero"`
 	Snapshot bool   `json:"snapshot,omitzero"`
 	OnSlow   string `json:"on_slow,omitzero"`
 
@@ -514,6 +520,19 @@ type TermAttached struct {
 	Cols     int    `json:"cols"`
 	Rows     int    `json:"rows"`
 	State    string `json:"state"`
+	ViewerID string `json:"viewer_id"`
+	Claim    int64  `json:"claim,omitzero"`
+}
+
+// TermViewer is one client that is attached to a terminal.
+type TermViewer struct {
+	ViewerID string    `json:"viewer_id"`
+	Subject  string    `json:"subject"`
+	Mode     string    `json:"mode"` // control | view
+	Since    time.Time `json:"since"`
+	Cols     int       `json:"cols,omitzero"`
+	Rows     int       `json:"rows,omitzero"`
+	Via      string    `json:"via,omitzero"`
 }
 
 // TermInfo is a terminal: term.close answers it, term.list lists it, term.opened and term.exit carry it.
@@ -532,6 +551,8 @@ type TermInfo struct {
 	StartedAt   time.Time  `json:"started_at"`
 	EndedAt     *time.Time `json:"ended_at,omitzero"`
 	OutputBytes int64      `json:"output_bytes"`
+
+	Attached []TermViewer `json:"attached,omitempty"`
 }
 
 // Terminals is what term.list answers; the list is never null.
@@ -564,6 +585,23 @@ type TermResized struct {
 	TermID string `json:"term_id"`
 	Cols   int    `json:"cols"`
 	Rows   int    `json:"rows"`
+}
+
+// TermViewers is the data of term.viewers.
+type TermViewers struct {
+	TermID    string       `json:"term_id"`
+	SessionID string       `json:"session_id"`
+	StreamID  string       `json:"stream_id"`
+	Viewers   int          `json:"viewers"`
+	Attached  []TermViewer `json:"attached,omitempty"`
+}
+
+// TermControl is the data of term.control.
+type TermControl struct {
+	TermID   string      `json:"term_id"`
+	StreamID string      `json:"stream_id"`
+	Mode     string      `json:"mode"` // control | view
+	By       *TermViewer `json:"by,omitzero"`
 }
 
 // TermCommand is the data of term.command: a command that ended in a terminal, as its shell's marks tell.

@@ -203,8 +203,8 @@ os.write(1, b"ready\n")
 for line in sys.stdin:
     os.write(1, b"got " + line.encode())'`
 
-// H4: the size is that of the controlling client that was active last, each change is one SIGWINCH and one event, and a
-// client that leaves gives it back.
+// H4, I9: one client has control, types and sets the size. Who comes in control takes it over, with one SIGWINCH and one
+// event; the loser is told, its input refused; a client that leaves gives control and size back.
 func TestH4(t *testing.T) {
 	g := shared(t, "h")
 	a, b, v := g.dial(t), g.dial(t), g.dial(t)
@@ -212,33 +212,42 @@ func TestH4(t *testing.T) {
 	ha := a.hOpen(s, object{"cols": 120, "rows": 30, "command": hWinch})
 	ha.see("ready")
 	hv := ha.attach(v, object{"mode": "view"})
-	hb := ha.attach(b, object{"mode": "control"})
-	if f := v.try("term.resize", object{"term_id": hv.id, "cols": 10, "rows": 10}); f.code() != "FORBIDDEN" {
-		t.Errorf("a viewer resizes: %s", f.code())
+	denied := func(who string, c *client, words string) {
+		t.Helper()
+		for method, params := range map[string]object{"term.resize": {"cols": 10, "rows": 10}, "term.input": {"data": "x"}} {
+			if f := c.try(method, with(object{"term_id": ha.id}, params)); f.code() != "FORBIDDEN" || !strings.Contains(f.Error.Message, words) {
+				t.Errorf("%s, %s: %v", who, method, f)
+			}
+		}
 	}
-	if f := v.try("term.input", object{"term_id": hv.id, "data": "x"}); f.code() != "FORBIDDEN" {
-		t.Errorf("a viewer types: %s", f.code())
-	}
-	hb.ask("term.resize", object{"cols": 80, "rows": 20})
+	denied("a viewer", v, "attached to view")
+	hb := ha.attach(b, object{"mode": "control", "cols": 80, "rows": 20})
 	ha.see("W20 80W")
 	for _, c := range []*client{a, b, v} {
 		if d := c.event("term.resized"); d.num("cols") != 80 || d.num("rows") != 20 {
 			t.Errorf("resized: %v", d)
 		}
 	}
-	ha.keys("one\r") // who types has the size
-	ha.see("W30 120W")
-	ha.see("got one")
-	hb.keys("two\r")
-	ha.see("W20 80W")
-	hb.keys("three\r") // and keeps it
+	if d := a.event("term.control"); d.str("mode") != "view" || d.str("term_id") != ha.id || d.obj("by").str("subject") == "" || d.obj("by").num("cols") != 80 {
+		t.Errorf("the loser is told %v", d)
+	}
+	denied("the loser", a, "taken over")
+	hb.keys("two\r") // with the size it took
+	ha.see("got two")
+	hb.keys("three\r")
 	ha.see("got three")
 	b.close()
 	ha.see("W30 120W")
+	if d := a.event("term.control"); d.str("mode") != "control" || d.has("by") {
+		t.Errorf("who has control again is told %v", d)
+	}
 	ha.keys("four\r")
 	ha.see("got four")
 	if n := strings.Count(ha.text, "W"); n != 0 {
 		t.Errorf("more changes of size: %s", ha.text)
+	}
+	for _, f := range v.seen("term.control") {
+		t.Errorf("who only looks is told %v", f.Data)
 	}
 	list := a.call("term.list", object{"session_id": s}).objs("terminals")
 	if len(list) != 1 || list[0].num("viewers") != 2 || list[0].num("cols") != 120 || list[0].str("state") != "running" {
@@ -253,6 +262,125 @@ func TestH4(t *testing.T) {
 	w.call("term.input", object{"term_id": ha.id, "data": "five\r"})
 	ha.see("got five")
 	ha.ask("term.close", object{"kill_grace_s": 0.2})
+}
+
+// I9: who comes back after a lost connection is what it was, by its claim, and takes nothing from who came later.
+func TestClaims(t *testing.T) {
+	g := shared(t, "h")
+	a, b := g.dial(t), g.dial(t)
+	s := a.session(object{"shell": "/bin/bash"})
+	d := a.call("term.open", object{"session_id": s, "cols": 80, "rows": 24, "command": "exec cat"})
+	term := object{"term_id": d.str("term_id")}
+	claim := d.num("claim")
+	first := b.call("term.attach", with(term, object{"mode": "view"}))
+	if first.has("claim") || first.str("mode") != "view" {
+		t.Errorf("to view: %v", first)
+	}
+	taken := b.call("term.attach", term)
+	if taken.str("mode") != "control" || taken.str("viewer_id") != first.str("viewer_id") {
+		t.Errorf("one client took over and is two: %v, %v", first, taken)
+	}
+	a.close()
+	a = g.dial(t)
+	if d := a.call("term.attach", with(term, object{"claim": claim})); d.str("mode") != "view" || d.num("claim") != claim {
+		t.Errorf("who lost control while away came back as %v", d)
+	}
+	b.close() // and it, too, comes back, to what it was
+	if d := a.event("term.control"); d.str("mode") != "control" {
+		t.Errorf("%v", d)
+	}
+	b = g.dial(t)
+	if d := b.call("term.attach", with(term, object{"claim": taken.num("claim")})); d.str("mode") != "control" {
+		t.Errorf("who had control came back as %v", d)
+	}
+	if d := a.event("term.control"); d.str("mode") != "view" {
+		t.Errorf("%v", d)
+	}
+	if d := a.call("term.attach", with(term, object{"claim": 1 << 60})); d.str("mode") != "control" || d.num("claim") == 1<<60 {
+		t.Errorf("a made-up claim: %v", d)
+	}
+	// Back to view: whoever claimed before has control.
+	b.event("term.control")
+	a.call("term.attach", with(term, object{"mode": "view"}))
+	if d := b.event("term.control"); d.str("mode") != "control" {
+		t.Errorf("%v", d)
+	}
+	b.call("term.close", with(term, object{"kill_grace_s": 0}))
+}
+
+// Who is at a terminal is listed, and told to those who are and those who watch the session.
+func TestViewersAreToldAndListed(t *testing.T) {
+	g := shared(t, "h")
+	a, b, w := g.dial(t), g.dial(t), g.dial(t)
+	s := a.session(object{"shell": "/bin/bash"})
+	w.call("session.watch", object{"session_id": s})
+	h := a.hOpen(s, object{"cols": 90, "rows": 30, "command": "exec cat"})
+	one := a.event("term.viewers")
+	if all := one.objs("attached"); len(all) != 1 || all[0].str("mode") != "control" || all[0].num("cols") != 90 || all[0].num("rows") != 30 || all[0].str("subject") != "local" || !all[0].has("since") {
+		t.Errorf("alone: %v", one)
+	}
+	h.attach(b, object{"mode": "view"})
+	for name, c := range map[string]*client{"attached": a, "come": b, "watching": w} {
+		d := c.await("term.viewers of two", func(f *frame) bool { return f.Event == "term.viewers" && f.Data.num("viewers") == 2 }).Data
+		if all := d.objs("attached"); len(all) != 2 || all[0].str("mode") != "control" || all[1].str("mode") != "view" || all[0].str("viewer_id") == all[1].str("viewer_id") || d.str("session_id") != s || d.str("term_id") != h.id {
+			t.Errorf("%s: %v", name, d)
+		}
+	}
+	if all := a.call("term.list", object{"session_id": s}).objs("terminals")[0].objs("attached"); len(all) != 2 || all[1].str("mode") != "view" {
+		t.Errorf("listed: %v", all)
+	}
+	b.close()
+	for _, c := range []*client{a, w} {
+		c.await("term.viewers of one", func(f *frame) bool {
+			return f.Event == "term.viewers" && f.Data.num("viewers") == 1 && len(f.Data.objs("attached")) == 1
+		})
+	}
+	a.call("session.watch", object{"session_id": s}) // who is attached and watches is told once
+	h.attach(g.dial(t), object{"mode": "view"})
+	a.event("term.viewers")
+	h.ask("term.close", object{"kill_grace_s": 0})
+	w.event("term.exit")
+	if again := a.seen("term.viewers"); len(again) != 0 {
+		t.Errorf("told twice: %v", again[0].Data)
+	}
+}
+
+// A retry of term.open under its request_key opens nothing, and attaches.
+func TestTermOpenOnce(t *testing.T) {
+	g := gateway(t, "--retention", "1s")
+	c := g.dial(t)
+	s := c.session(object{"shell": "/bin/bash"})
+	q := object{"session_id": s, "cols": 80, "rows": 24, "command": "echo ready; exec cat", "request_key": "key"}
+	h := c.hOpen(s, q)
+	h.see("ready")
+	c.close() // before the answer, as far as it knows
+	c = g.dial(t)
+	again := c.hOpen(s, q, object{"on_slow": "skip", "window_bytes": 1 << 20})
+	if again.id != h.id {
+		t.Errorf("%s and %s", h.id, again.id)
+	}
+	again.see("ready")
+	again.keys("typed\r")
+	again.see("typed")
+	if f := c.try("term.open", with(q, object{"cols": 81})); f.code() != "INVALID_PARAMS" {
+		t.Errorf("the key with another size: %s", f.code())
+	}
+	if list := c.call("term.list", object{"session_id": s}).objs("terminals"); len(list) != 1 {
+		t.Errorf("list: %v", list)
+	}
+	g.slay(t) // the next one knows the key, too
+	c = g.redial(t)
+	again = c.hOpen(s, q)
+	again.see("typed")
+	again.keys("\x04")
+	if _, exit := again.end(); exit.str("term_id") != h.id || exit.num("exit_code") != 0 {
+		t.Errorf("exit: %v", exit)
+	}
+	eventually(t, "it is forgotten", func() bool { return len(c.call("term.list", object{"session_id": s}).objs("terminals")) == 0 })
+	late := c.hOpen(s, q)
+	if text, exit := late.end(); late.id != h.id || text != "" || exit.num("exit_code") != 0 {
+		t.Errorf("late: %s %q %v", late.id, text, exit)
+	}
 }
 
 func TestH5(t *testing.T) {

@@ -101,6 +101,26 @@ func TestSecondTabViewsUntilItTakesOver(t *testing.T) {
 	q.enter("echo size $(stty size)")
 	q.until("the size is the second one's", `new RegExp("^size " + trl.tabs.current.xterm.rows + " " + trl.tabs.current.xterm.cols + "$", "m").test(`+text+`)`)
 	p.until("the first follows the size", fmt.Sprintf(`trl.tabs.current.xterm.cols === %d`, eval[int](q, `trl.tabs.current.xterm.cols`)))
+
+	p.until("the first is told who types, and may take over", `trl.tabs.current.terminal.mode === "view" && /View only: admin types in another window.*Take over/.test(document.querySelector(".pane-note").textContent)`)
+	p.run(`trl.tabs.current.focus()`)
+	p.write("echo lost")
+	p.until("both see who is there", `/2 viewers here/.test(document.querySelector(".viewers-count").textContent) && !document.querySelector(".viewers-count").hidden`)
+	p.do(chromedp.Click(`.viewers-count`, chromedp.ByQuery))
+	p.until("one by one", `document.querySelector("#viewers").matches(":popover-open") && /admin \(you\): looks on/.test(document.querySelector("#viewers").textContent) && /admin: types, since/.test(document.querySelector("#viewers").textContent)`)
+	q.enter("echo kept")
+	p.until("only the second typed", `/^kept$/m.test(`+text+`)`)
+	if eval[bool](p, `/echo lost/.test(`+text+`)`) {
+		t.Error("who was taken over from typed")
+	}
+
+	p.do(chromedp.Reload())
+	p.until("a reload takes nothing", `typeof trl === "object" && trl.tabs.current?.terminal?.mode === "view" && /admin types in another/.test(document.querySelector(".pane-note").textContent)`)
+	q.do(chromedp.Navigate("about:blank"))
+	p.until("when the second leaves, the first types again", `trl.tabs.current.terminal.mode === "control" && document.querySelector(".pane-note").hidden && document.querySelector(".viewers-count").hidden`)
+	p.run(`trl.tabs.current.focus()`)
+	p.enter("echo size $(stty size) again")
+	p.until("in its own size", `new RegExp("^size " + trl.tabs.current.xterm.rows + " " + trl.tabs.current.xterm.cols + " again$", "m").test(`+text+`)`)
 }
 
 func TestViewersRoleOnlyLooks(t *testing.T) {

@@ -25,9 +25,11 @@ import { save } from "./save";
 import { nameOf, type Sessions } from "./sessions";
 import { settings, settingsChanged } from "./settings";
 import { Signal } from "./signal";
-import { Terminal, type Mode, type Size } from "./terminal";
+import { Terminal, type Place, type Size } from "./terminal";
 import { mono, terminalTheme, themeChanged } from "./theme";
 import type { View } from "./view";
+import { viewerName } from "./viewers";
+import type { TermOpened } from "./wire";
 
 /** What takes less is not measured by when its marks are drawn. */
 const blink = 100;
@@ -67,8 +69,8 @@ export class Pane implements View {
     private readonly sessions: Sessions,
     readonly session: string,
     readonly term: string,
-    mode: Mode,
-    fresh: { streamId: string; size: Size } | undefined, // it was opened just now
+    place: Place,
+    fresh: { opened: TermOpened; size: Size } | undefined, // it was opened just now
     private readonly asks: { reveal(view: View): void; lost(why: string): void; another(): void },
   ) {
     this.key = `term/${session}/${term}`;
@@ -98,7 +100,7 @@ export class Pane implements View {
     this.feed = new Feed(this.xterm); // after the addons: the handler that came last is asked first
     this.marks = new Marks(this.xterm, () => this.feed.replaying);
     this.find = new Find(search, () => this.focus());
-    this.terminal = new Terminal(connection, term, mode);
+    this.terminal = new Terminal(connection, term, place);
     this.keybar = new Keybar((data) => this.send(data), () => this.xterm.modes.applicationCursorKeysMode);
     this.element = h(
       "section",
@@ -111,7 +113,7 @@ export class Pane implements View {
     this.wire();
     this.watcher = new ResizeObserver(() => this.measureSoon());
     this.draw();
-    if (fresh) this.terminal.adopt(fresh.streamId, fresh.size);
+    if (fresh) this.terminal.adopt(fresh.opened, fresh.size);
     else void this.terminal.attach();
   }
 
@@ -180,7 +182,7 @@ export class Pane implements View {
   }
 
   async takeOver(): Promise<void> {
-    await this.terminal.attach("control");
+    await this.terminal.takeOver(this.room());
     if (this.terminal.mode === "view") notice("You may only watch this terminal.", "bad");
     this.measure();
     this.focus();
@@ -243,7 +245,15 @@ export class Pane implements View {
       terminal.chunk.on((chunk) => this.feed.write(chunk, () => terminal.drawn(endOf(chunk)))),
       terminal.gap.on(({ from, to }) => this.feed.remark(gapWords(from, to))),
       terminal.resized.on((size) => this.setSize(size)),
-      terminal.modeChanged.on(() => this.draw()),
+      terminal.modeChanged.on(() => {
+        this.draw();
+        this.measure(); // what control that came back means for the size
+        this.changed.emit();
+      }),
+      terminal.viewersChanged.on(() => {
+        this.draw();
+        this.changed.emit();
+      }),
       terminal.exited.on(({ exit_code, signal }) => this.over(signal ? `ended by ${signal}` : `ended with exit ${exit_code ?? "?"}`)),
       terminal.lost.on((why) => {
         this.over(why);
@@ -307,10 +317,16 @@ export class Pane implements View {
   /** Makes the terminal as large as its place, if its size is ours to set. */
   private measure(): void {
     if (!this.visible || !this.opened || this.terminal.mode !== "control") return;
-    const size = this.fit.proposeDimensions();
-    if (!size || !(size.cols > 1) || !(size.rows > 1)) return; // its place has no size now
+    const size = this.room();
+    if (!size) return;
     this.setSize(size);
     this.terminal.resize(size);
+  }
+
+  /** The size that fits its place; none where that has no size now. */
+  private room(): Size | undefined {
+    const size = this.fit.proposeDimensions();
+    return size && size.cols > 1 && size.rows > 1 ? size : undefined;
   }
 
   private setSize(size: Size): void {
@@ -330,13 +346,20 @@ export class Pane implements View {
     this.overlay.classList.add("nudge");
   }
 
+  private drawViewOnly(): void {
+    const by = this.terminal.controller;
+    const words = by ? `View only: ${viewerName(by)} types in another window.` : "View only: nobody types here now.";
+    if (this.overlay.firstChild?.textContent === words) return; // the button keeps its focus
+    fill(this.overlay, words, button("Take over", () => void this.takeOver()));
+  }
+
   private draw(): void {
     const view = this.terminal.mode === "view" && !this.ended;
     this.overlay.hidden = !view && !this.ended;
     this.element.classList.toggle("view-only", view);
     this.xterm.options.cursorStyle = view ? "underline" : "block";
     if (this.ended) fill(this.overlay, `This terminal ${this.ended.startsWith("ended") ? "has " : "is over: "}${this.ended}.`, button("New terminal", () => this.asks.another()));
-    else if (view) fill(this.overlay, "View only: another window types here.", button("Take over", () => void this.takeOver()));
+    else if (view) this.drawViewOnly();
 
     const block = this.marks.running ?? this.marks.current;
     if (!block) {

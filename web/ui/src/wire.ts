@@ -132,6 +132,18 @@ export interface TermInfo {
   rows: number;
   command: string;
   viewers: number;
+  attached?: TermViewer[];
+}
+
+/** A client at a terminal. */
+export interface TermViewer {
+  viewer_id: string;
+  subject: string;
+  mode: "control" | "view";
+  since: string;
+  cols?: number;
+  rows?: number;
+  via?: string;
 }
 
 export interface TermOpened {
@@ -139,6 +151,8 @@ export interface TermOpened {
   stream_id: string;
   stream_no?: number;
   pid: number;
+  viewer_id: string;
+  claim: number;
 }
 
 export interface TermAttached extends StreamOpened {
@@ -146,6 +160,8 @@ export interface TermAttached extends StreamOpened {
   cols: number;
   rows: number;
   state: "running" | "exited";
+  viewer_id: string;
+  claim?: number;
 }
 
 export interface Stats {
@@ -203,11 +219,11 @@ export interface Methods {
   "process.detach": [{ process_id: string }, None];
   "process.kill": [{ process_id: string; signal?: string }, ProcessInfo];
 
-  "term.open": [SessionRef & { cols: number; rows: number; command?: string; window_bytes?: number }, TermOpened];
+  "term.open": [SessionRef & { cols: number; rows: number; command?: string; window_bytes?: number; request_key?: string }, TermOpened];
   "term.input": [{ term_id: string; data: string; encoding?: "base64" }, None];
   "term.resize": [{ term_id: string; cols: number; rows: number }, None];
   "term.close": [{ term_id: string }, None];
-  "term.attach": [{ term_id: string; offset?: number; mode: "control" | "view"; snapshot?: boolean; window_bytes?: number }, TermAttached];
+  "term.attach": [{ term_id: string; offset?: number; mode: "control" | "view"; claim?: number; cols?: number; rows?: number; snapshot?: boolean; window_bytes?: number }, TermAttached];
   "term.detach": [{ term_id: string }, None];
   "term.list": [SessionRef, { terminals: TermInfo[] }];
 
@@ -229,6 +245,8 @@ export interface Events {
   "term.opened": { session_id: string; term_id: string };
   "term.exit": { term_id: string; exit_code?: number; signal?: string };
   "term.resized": { term_id: string; cols: number; rows: number };
+  "term.viewers": { term_id: string; viewers: number; attached?: TermViewer[] };
+  "term.control": { term_id: string; mode: "control" | "view"; by?: TermViewer };
   "term.command": { term_id: string; command?: string; exit_code?: number; duration_ms?: number };
   "server.shutdown": { in_s: number };
 }
