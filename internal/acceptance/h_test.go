@@ -627,8 +627,24 @@ func TestG10(t *testing.T) {
 	}
 }
 
-func TestTermCommands(t *testing.T) {
-	g := shared(t, "h")
+func TestTermCommands(t *testing.T) { hMarks(t, shared(t, "h")) }
+
+// In a session that may not look below /proc for what its shells open: as another user, and behind Landlock.
+func TestTermCommandsOfHeldSessions(t *testing.T) {
+	t.Run("allow-write", func(t *testing.T) {
+		g, err := startGateway("--allow-write", top)
+		if err != nil && strings.Contains(err.Error(), "Landlock") {
+			t.Skipf("not run: %v", err)
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		g.endWith(t)
+		hMarks(t, g)
+	})
+	eachWay(t, func(t *testing.T, flags []string) { hMarks(t, gateway(t, flags...)) })
+}
+
+func hMarks(t *testing.T, g *server) {
 	for _, shell := range []string{"bash", "zsh", "fish", "dash"} {
 		t.Run(shell, func(t *testing.T) {
 			if _, err := exec.LookPath(shell); err != nil {
@@ -665,6 +681,10 @@ func TestTermCommands(t *testing.T) {
 			h.keys("\r\r")
 			h.keys("sleep 0.2\r")
 			if d := c.event("term.command"); d.str("command") != "sleep 0.2" || d.num("duration_ms") < 150 {
+				t.Errorf("%v", d)
+			}
+			h.keys("env | grep -c -e ^TRL_Z -e ^ZDOTDIR\r") // nothing is left of how it began
+			if d := c.event("term.command"); d.num("exit_code") != 1 {
 				t.Errorf("%v", d)
 			}
 		})
