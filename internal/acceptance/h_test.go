@@ -435,19 +435,48 @@ func TestH9(t *testing.T) {
 	}
 }
 
+// hPTYs counts the PTYs that processes of ours have open at either end: all of the machine's (/proc/sys/kernel/pty/nr) are
+// also other people's.
+func hPTYs(t testing.TB) int {
+	t.Helper()
+	ours := map[string]bool{}
+	for _, pid := range pids() {
+		if pid == os.Getpid() || !descends(pid, os.Getpid()) {
+			continue
+		}
+		fds, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
+		for _, fd := range fds {
+			switch to, _ := os.Readlink(fd); {
+			case strings.HasPrefix(to, "/dev/pts/") && to != "/dev/pts/ptmx":
+				ours[strings.TrimPrefix(to, "/dev/pts/")] = true
+			case strings.HasSuffix(to, "/ptmx"):
+				info, _ := os.ReadFile(strings.Replace(fd, "/fd/", "/fdinfo/", 1))
+				if m := regexp.MustCompile(`tty-index:\s*(\d+)`).FindSubmatch(info); m != nil {
+					ours[string(m[1])] = true
+				}
+			}
+		}
+	}
+	return len(ours)
+}
+
+// descends reports whether a process comes from another one.
+func descends(pid, from int) bool {
+	for pid > 1 && pid != from {
+		_, parent, _, ok := gStat(pid)
+		if !ok {
+			return false
+		}
+		pid = parent
+	}
+	return pid == from
+}
+
 // G8, H10: nothing is left of a terminal that has ended.
 func TestTermsLeaveNothing(t *testing.T) {
 	g := gateway(t, "--warm", "0", "--retention", "1s")
 	c := g.dial(t)
 	s := c.session()
-	ptys := func() int {
-		b, err := os.ReadFile("/proc/sys/kernel/pty/nr")
-		if err != nil {
-			t.Fatal(err)
-		}
-		n, _ := strconv.Atoi(strings.TrimSpace(string(b)))
-		return n
-	}
 	cycle := func(i int) {
 		h := c.hOpen(s, object{"command": "echo hi; exec cat"})
 		h.see("hi\r\n")
@@ -465,14 +494,22 @@ func TestTermsLeaveNothing(t *testing.T) {
 		return len(c.call("term.list", object{"session_id": s}).objs("terminals")) == 0
 	}
 	eventually(t, "all are forgotten", rests)
-	before, fds, kept, nr := g.metric(t, "go_goroutines"), g.fds(t), fdsOf(t, g.pid), ptys()
-	for i := range pick(100, 2000) {
+	before, fds, kept, nr := g.metric(t, "go_goroutines"), g.fds(t), fdsOf(t, g.pid), hPTYs(t)
+	if h := c.hOpen(s, plain); hPTYs(t) != nr+1 {
+		t.Errorf("with a terminal there are %d PTYs, %d before", hPTYs(t), nr)
+	} else {
+		h.ask("term.close", object{"kill_grace_s": 0})
+	}
+	cycles := pick(100, 2000)
+	for i := range cycles {
 		cycle(i)
 	}
 	eventually(t, "all are forgotten", rests)
 	eventually(t, "goroutines are as before", func() bool { return g.metric(t, "go_goroutines") <= before })
 	eventually(t, "descriptors are as before, also the keeper's", func() bool { return g.fds(t) <= fds && fdsOf(t, g.pid) <= kept })
-	eventually(t, "the PTYs are gone", func() bool { return ptys() <= nr }) // of the whole machine
+	eventually(t, "the PTYs are gone", func() bool { return hPTYs(t) <= nr })
+	t.Logf("after %d cycles: goroutines %v → %v, descriptors %d → %d, the keeper's %d → %d, PTYs %d → %d",
+		cycles, before, g.metric(t, "go_goroutines"), fds, g.fds(t), kept, fdsOf(t, g.pid), nr, hPTYs(t))
 	c.call("session.destroy", object{"session_id": s, "force": true})
 }
 
@@ -520,8 +557,8 @@ func TestC9(t *testing.T) {
 				t.Skipf("no %s here", name)
 			}
 			c := shared(t, "h").dial(t)
-			h := c.hOpen(s, plain)
-			h.see(`\$ `)
+			h := c.hOpen(s, plain, object{"env": object{"PS1": "shell> "}})
+			h.see(`shell> `)
 			h.keys(p.start + "\r")
 			shot := h.screen(p.shows)
 			if shot.yes("alternate") == p.main {
@@ -530,8 +567,9 @@ func TestC9(t *testing.T) {
 			h.text = ""
 			h.keys(p.quit)
 			if !p.main {
-				h.see(`\x1b\[\?1049l`) // before it, what is typed is the program's
+				h.see(`\x1b\[\?1049l`)
 			}
+			h.see(`shell> `) // what is typed before is the program's, which throws it away when it ends (top)
 			h.keys("echo back''again\r")
 			h.see("backagain")
 			if shot := h.screen("backagain"); shot.yes("alternate") {
@@ -739,13 +777,79 @@ func TestTermPrompts(t *testing.T) {
 	h.see("Secret: ")
 	h.keys("abc\r")
 	h.see("got abc")
-	if _, err := exec.LookPath("ssh"); err == nil {
-		h = c.hOpen(s, object{"command": "ssh -o StrictHostKeyChecking=ask -o ProxyCommand='false' nowhere; echo done"})
-		h.see("done")
-	}
 	// /dev/tty is the terminal, also with everything else redirected.
 	h = c.hOpen(s, object{"command": "sh -c 'echo via tty >/dev/tty' </dev/null >/dev/null 2>&1"})
 	h.see("via tty")
+}
+
+// hSecret types at a prompt that does not echo, and leaves it by Ctrl-C.
+func (h *hTerm) hSecret() {
+	h.c.t.Helper()
+	h.keys("nobody-sees-this")
+	h.keys("\x03")
+	h.see(`shell> `)
+	if shown := h.screen("(?m)^shell> *$"); strings.Contains(fmt.Sprint(shown["lines"]), "nobody-sees-this") {
+		h.c.t.Errorf("the password is shown: %v", shown["lines"])
+	}
+	h.keys("echo visible''again\r")
+	h.see(`echo visible''again\r\n`) // the echo is back
+	h.see(`visibleagain`)
+}
+
+// sudo asks at /dev/tty, without echo, and Ctrl-C ends it.
+func TestSudoPrompt(t *testing.T) {
+	uRoot(t) // so that somebody is asked who is not asked here
+	for _, name := range []string{"sudo", "setpriv"} {
+		if _, err := exec.LookPath(name); err != nil {
+			t.Skipf("no %s here", name)
+		}
+	}
+	c := shared(t, "h").dial(t)
+	h := c.hOpen(c.session(object{"shell": "/bin/bash"}), plain, object{"env": object{"PS1": "shell> "}})
+	h.see("shell> ")
+	h.keys("setpriv --reuid=65534 --regid=65534 --clear-groups sudo -k -p 'Pass''word? ' true </dev/null\r")
+	h.see(`Password\? `)
+	h.hSecret()
+	h.ask("term.close", object{"kill_grace_s": 0.5})
+}
+
+// ssh asks about the host's key, and for a password, of a server that we have here. make deps does not install it: that
+// would start one for everybody.
+func TestSSHPrompts(t *testing.T) {
+	sshd, err := exec.LookPath("sshd")
+	if err != nil {
+		sshd = "/usr/sbin/sshd"
+	}
+	for _, name := range []string{sshd, "ssh", "ssh-keygen"} {
+		if _, err := exec.LookPath(name); err != nil {
+			t.Skipf("no %s here", name)
+		}
+	}
+	dir := t.TempDir()
+	key := filepath.Join(dir, "key")
+	if out, err := exec.Command("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if os.Geteuid() == 0 {
+		if err := os.MkdirAll("/run/sshd", 0o755); err != nil { // where sshd shuts itself up; Debian makes it at boot
+			t.Fatal(err)
+		}
+	}
+	// One connection over stdin and stdout (-i): no port to be found, nothing to be ended.
+	proxy := sshd + " -i -f /dev/null -h " + key + " -o UsePAM=no -o PasswordAuthentication=yes -o PidFile=none -o LogLevel=QUIET"
+	c := shared(t, "h").dial(t)
+	h := c.hOpen(c.session(object{"shell": "/bin/bash"}), plain, object{"env": object{"PS1": "shell> "}})
+	h.see("shell> ")
+	h.keys("ssh -F none -o ProxyCommand='" + proxy + "' -o UserKnownHostsFile=" + dir + "/known -o PreferredAuthentications=password nobody@here\r")
+	h.see(`Are you sure you want to continue connecting`)
+	h.keys("yes\r")
+	h.see(`Permanently added`)
+	h.see(`password: `)
+	h.hSecret()
+	if known, err := os.ReadFile(filepath.Join(dir, "known")); err != nil || len(known) == 0 {
+		t.Errorf("known hosts: %q %v", known, err)
+	}
+	h.ask("term.close", object{"kill_grace_s": 0.5})
 }
 
 // H11: what runs in a terminal leads a process session of its own, with the terminal controlling it.
