@@ -30,18 +30,16 @@ func TestCutNetworkIsToldCountedAndRestored(t *testing.T) {
 	p.until("the banner goes", `document.querySelector(".banner").hidden`)
 }
 
+// TestPausedServerIsWaitedFor: the connection is not cut, there is only silence; the page gives it up by itself.
 func TestPausedServerIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	g := serve(t, "--single-process")
-	x := g.proxy()
-	p := g.openAt("http://"+x.Addr().String(), g.token)
+	p := g.open()
 	p.newTerminal()
 	p.enter("for i in $(seq 1 200); do echo $i; sleep 0.01; done; echo finished")
 	p.until("some lines have come", `/^20$/m.test(`+text+`)`)
 	p.expectOffline()
 	g.keeper.Process.Signal(syscall.SIGSTOP)
-	x.cut()
-	x.mend()
 	p.until("the banner tells", `/Connection lost/.test(document.querySelector(".banner").textContent)`)
 	g.keeper.Process.Signal(syscall.SIGCONT)
 	p.until("the rest comes", `/^finished$/m.test(`+text+`)`)
