@@ -208,6 +208,12 @@ func (l *link) deliverEvent(name string, data jsontext.Value) error {
 			return fmt.Errorf("%s: %w", name, err)
 		}
 		ev.chunk, id = &Chunk{Offset: g.To, Gap: g.To - g.From}, g.StreamID
+	case "term.control":
+		var t protocol.TermControl
+		if err := json.Unmarshal(data, &t); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		ev.chunk, id = &Chunk{Control: &t}, t.StreamID
 	case "exec.exit":
 		ev.exec = new(protocol.ExecExit)
 		if err := json.Unmarshal(data, ev.exec); err != nil {

@@ -22,6 +22,9 @@ type Chunk struct {
 
 	// Snapshot: Data is not output but makes a terminal look as this one does; output goes on at Offset.
 	Snapshot bool
+
+	// Control: no data; who types at the terminal has changed: we do from now on, or do not.
+	Control *protocol.TermControl
 }
 
 // feedDepth is how many chunks wait for their reader; the server sends at most 32 KiB in one.
@@ -147,6 +150,9 @@ func (s *Stream) Next(ctx context.Context) (Chunk, error) {
 			continue
 		}
 		k := *ev.chunk
+		if k.Control != nil {
+			return k, nil
+		}
 		if k.Snapshot {
 			s.offset = k.Offset
 			return k, nil

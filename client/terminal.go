@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"sync"
 	"time"
@@ -9,87 +10,131 @@ import (
 	"trl/protocol"
 )
 
-// Terminal is one client at a terminal. One goroutine reads it by Next; Input and Resize may be used by others. Close
-// leaves; the terminal goes on. When the connection is lost it comes back with the terminal's screen, a chunk with
-// Snapshot, and so does one that begins with Attach: nothing is ever replayed that a terminal emulator could answer.
+// Terminal is one client at a terminal. One goroutine reads it by Next; Input, Resize and TakeOver may be used by others.
+// Close leaves; the terminal goes on. When the connection is lost it comes back with the terminal's screen, a chunk with
+// Snapshot, and so does one that begins with Attach: nothing is ever replayed that a terminal emulator could answer. It
+// comes back as it was: in control, unless somebody took over meanwhile.
 type Terminal struct {
-	s         *Stream
-	control   bool
-	recording string // id of the recording that was being made when we came last; owned by who reads
+	s       *Stream
+	control bool // set once; it asks to type
 
 	mu         sync.Mutex
-	cols, rows int // guarded by mu; our window; 0: never said
+	cols, rows int    // guarded by mu; our window; 0: never said
+	claim      int64  // guarded by mu; see protocol.TermAttach
+	mode       string // guarded by mu; what the last answer said
+	recording  string // guarded by mu; id of the recording that was being made when we came last
 }
 
-// errMaybeOpen: to ask again might open a second terminal.
-var errMaybeOpen = errors.New("connection lost before the terminal was known to be open")
-
-// OpenTerminal opens a terminal.
+// OpenTerminal opens a terminal. A lost answer is asked for again under the same request_key, so one is opened.
 func (c *Client) OpenTerminal(ctx context.Context, q protocol.TermOpen) (*Terminal, error) {
-	t := &Terminal{control: true, cols: q.Cols, rows: q.Rows}
-	asked := false
+	if q.RequestKey == "" {
+		q.RequestKey = rand.Text()
+	}
+	t := &Terminal{control: true, cols: q.Cols, rows: q.Rows, mode: "control"}
 	t.s = &Stream{c: c}
 	t.s.reopen = func(ctx context.Context, l *link, s *Stream, to *feed) error {
 		if s.id != "" {
 			return t.attach(ctx, l, to)
 		}
-		if asked {
-			return errMaybeOpen
-		}
-		asked = true
 		var o protocol.TermOpened
 		if err := l.call(ctx, "term.open", q, &o, to); err != nil {
 			return err
 		}
-		s.id, t.recording = o.TermID, o.RecordingID
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		s.id, t.claim, t.recording = o.TermID, o.Claim, o.RecordingID
 		return nil
 	}
 	_, err := t.s.open(ctx)
 	return t, err
 }
 
-// AttachTerminal joins a terminal, with a window of that size, or just to look.
+// AttachTerminal joins a terminal: takes it over, with a window of that size, or just looks.
 func (c *Client) AttachTerminal(ctx context.Context, termID string, control bool, cols, rows int) (*Terminal, error) {
-	t := &Terminal{control: control, cols: cols, rows: rows}
+	t := &Terminal{control: control, cols: cols, rows: rows, mode: "view"}
+	if control {
+		t.mode = "control"
+	}
 	t.s = &Stream{c: c, id: termID}
 	t.s.reopen = func(ctx context.Context, l *link, _ *Stream, to *feed) error { return t.attach(ctx, l, to) }
 	_, err := t.s.open(ctx)
 	return t, err
 }
 
-func (t *Terminal) attach(ctx context.Context, l *link, to *feed) error {
+// request is the term.attach that makes us what we were.
+func (t *Terminal) request() protocol.TermAttach {
 	q := protocol.TermAttach{TermID: t.s.id, Snapshot: true, Mode: "view"}
 	if t.control {
-		q.Mode = "control"
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		q.Mode, q.Claim, q.Cols, q.Rows = "control", t.claim, t.cols, t.rows
 	}
-	t.mu.Lock()
-	size := protocol.TermResize{TermID: t.s.id, Cols: t.cols, Rows: t.rows}
-	t.mu.Unlock()
-	if t.control && size.Cols > 0 {
-		// Before the attach, so that the screen comes in the right size; and after it, as ours.
-		if err := l.call(ctx, "term.resize", size, nil, nil); err != nil {
-			return err
-		}
-	}
+	return q
+}
+
+// attach is the reader's.
+func (t *Terminal) attach(ctx context.Context, l *link, to *feed) error {
 	var a protocol.TermAttached
-	if err := l.call(ctx, "term.attach", q, &a, to); err != nil {
+	if err := l.call(ctx, "term.attach", t.request(), &a, to); err != nil {
 		return err
 	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	t.recording = a.RecordingID
-	if t.control && size.Cols > 0 {
-		return l.call(ctx, "term.resize", size, nil, nil)
+	if t.claim = a.Claim; t.mode != a.Mode { // it passed on while we were away
+		t.mode = a.Mode
+		t.s.pending = append(t.s.pending, event{chunk: &Chunk{Control: &protocol.TermControl{TermID: a.TermID, StreamID: a.StreamID, Mode: a.Mode}}})
 	}
 	return nil
 }
 
 // RecordingID is that of the recording that was being made of it when we came, "" where nobody records.
-func (t *Terminal) RecordingID() string { return t.recording }
+func (t *Terminal) RecordingID() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.recording
+}
+
+// TakeOver asks for control, which whoever has it loses. The screen comes anew.
+func (t *Terminal) TakeOver(ctx context.Context) error {
+	if !t.control {
+		return errViewer
+	}
+	q := t.request()
+	q.Claim = 0
+	return t.again(ctx, q)
+}
+
+// Redraw asks for the screen anew.
+func (t *Terminal) Redraw(ctx context.Context) error { return t.again(ctx, t.request()) }
+
+func (t *Terminal) again(ctx context.Context, q protocol.TermAttach) error {
+	var a protocol.TermAttached
+	if err := t.s.c.Call(ctx, "term.attach", q, &a); err != nil {
+		return err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.claim, t.mode = a.Claim, a.Mode
+	return nil
+}
+
+var errViewer = errors.New("this client only looks")
 
 // ID is the terminal's.
 func (t *Terminal) ID() string { return t.s.id }
 
-// Next returns the next piece of output, and io.EOF after the last: then Exit knows how it ended.
-func (t *Terminal) Next(ctx context.Context) (Chunk, error) { return t.s.Next(ctx) }
+// Next returns the next piece of output, and io.EOF after the last: then Exit knows how it ended. A Chunk with Control
+// says that control has passed to another client, or back to us.
+func (t *Terminal) Next(ctx context.Context) (Chunk, error) {
+	k, err := t.s.Next(ctx)
+	if k.Control != nil {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.mode = k.Control.Mode
+	}
+	return k, err
+}
 
 // Exit is how the terminal ended; valid after io.EOF.
 func (t *Terminal) Exit() protocol.TermInfo {

@@ -24,7 +24,8 @@ htop htop
 fzf fzf
 ssh openssh-client
 gcc gcc
-vim vim
+sudo sudo
+setpriv util-linux
 chromium chromium
 LIST
   # gcc alone is not enough: cgo needs the C library's headers and start files too.

@@ -17,14 +17,14 @@ const (
 	maxKeys = 10_000           // completed ones; what is under way is bounded by sessions and their queues
 )
 
-// keyRef is whose request_key, where: scope is the session of an exec or a process and "" for session.create.
+// keyRef is whose request_key, where: scope is the session of an exec, a process or a terminal, and "" for session.create.
 type keyRef struct{ who, scope, key string }
 
 // keyed is one remembered request.
 type keyed struct {
 	params [sha256.Size]byte
 	made   chan struct{} // closed when value or err is set
-	value  any           // guarded by keys.mu: *Session, *Exec or *Process
+	value  any           // guarded by keys.mu: *Session, *Exec, *Process or *Terminal
 	err    error         // set once before made is closed
 	done   time.Time     // guarded by keys.mu; zero until completed
 }

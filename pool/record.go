@@ -133,6 +133,7 @@ type termEntry struct {
 	Text     string                 `json:"text"`
 	Nonce    string                 `json:"nonce"`
 	Started  time.Time              `json:"started"`
+	Key      keyEntry               `json:"key,omitzero"`
 	Terminal runtime.TerminalRecord `json:"terminal"`
 
 	Recording string `json:"recording,omitzero"`
@@ -233,7 +234,7 @@ func (p *Process) exitedEntry() *exitedEntry {
 }
 
 func (t *Terminal) entry() *termEntry {
-	x := &termEntry{Stream: t.stream, Text: t.text, Nonce: t.nonce, Started: t.startedAt, Terminal: t.terminal.Record()}
+	x := &termEntry{Stream: t.stream, Text: t.text, Nonce: t.nonce, Started: t.startedAt, Key: t.key.entry(&t.params), Terminal: t.terminal.Record()}
 	if !t.unwanted {
 		x.Recording = t.recording
 	}

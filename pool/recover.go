@@ -457,6 +457,11 @@ func (s *Session) reviveTerminal(a *runtime.Adoption, x *rememberedTerminal, m *
 	t := newTerminal(s, x.Stream, x.Text, x.Nonce)
 	t.startedAt, t.pid, t.recording = x.Started, x.Terminal.Pid, x.Recording
 	x.terminal = t
+	if x.Key.Key != "" {
+		t.key = keyRef{s.owner, s.id, x.Key.Key}
+		copy(t.params[:], x.Key.Params)
+		s.pool.keys.restore(t.key, x.Key.Params, t, x.Started)
+	}
 	if err := a.Bring(t.journal, x.Terminal.Line.Log, x.span()); err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@ package pool
 import (
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
 	"errors"
 	"slices"
 	"strings"
@@ -35,6 +36,8 @@ type Terminal struct {
 	startedAt time.Time
 	terminal  *runtime.Terminal
 	pid       int
+	key       keyRef // zero when the request had none
+	params    [sha256.Size]byte
 	done      chan struct{} // closed when it has ended and that has been told
 
 	recording string    // the id of its recording; "": none is wanted
@@ -45,9 +48,12 @@ type Terminal struct {
 
 	mu         sync.Mutex
 	cols, rows int       // guarded by mu
-	viewers    []*Viewer // guarded by mu; in the order in which they were active, the latest at the end
+	viewers    []*Viewer // guarded by mu; in the order in which they came
+	controller *Viewer   // guarded by mu; who types; nil: nobody that is attached
+	comers     int       // guarded by mu; who has ever come, for their ids
+	claimed    int64     // guarded by mu; the latest claim
 
-	// set by watch before done is closed, read after
+	// set by watch, with session.mu held, before done is closed; read with it held, or after
 	status  runtime.Status
 	endedAt time.Time
 }
@@ -56,6 +62,23 @@ func errNoTerminal() error { return protocol.Errorf(protocol.TermNotFound, "no s
 
 // OpenTerminal opens a terminal in the session's present state.
 func (s *Session) OpenTerminal(ctx context.Context, q *protocol.TermOpen) (*Terminal, error) {
+	if q.RequestKey == "" {
+		return s.openTerminal(ctx, q, keyRef{}, [sha256.Size]byte{})
+	}
+	ref := keyRef{s.owner, s.id, q.RequestKey}
+	asked := *q
+	asked.SessionRef, asked.OnSlow, asked.WindowBytes = protocol.SessionRef{}, "", 0 // id or name, it is this session; the others are of the connection
+	params := fingerprint("term.open", &asked)
+	t, err := once(ctx, &s.pool.keys, ref, params, func() (*Terminal, error) {
+		return s.openTerminal(context.WithoutCancel(ctx), q, ref, params) // who joined must not fail because the first one left
+	})
+	if err == nil {
+		s.pool.keys.complete(ref, time.Now())
+	}
+	return t, err
+}
+
+func (s *Session) openTerminal(ctx context.Context, q *protocol.TermOpen, ref keyRef, params [sha256.Size]byte) (*Terminal, error) {
 	if err := s.pool.environ(q.Env); err != nil {
 		return nil, err
 	}
@@ -65,7 +88,7 @@ func (s *Session) OpenTerminal(ctx context.Context, q *protocol.TermOpen) (*Term
 	s.renewal.RLock() // a shell that is being replaced on request has no state to start from
 	defer s.renewal.RUnlock()
 	t := newTerminal(s, mint(streamPrefix, 't', s.pool.epoch, s.tag, memberLen), q.Command, strings.ToLower(rand.Text()))
-	t.cols, t.rows = q.Cols, q.Rows
+	t.cols, t.rows, t.key, t.params = q.Cols, q.Rows, ref, params
 	t.shown.resized(0, q.Cols, q.Rows)
 	if err := s.pool.recordings.possible(q.Record); err != nil {
 		return nil, err
@@ -221,7 +244,7 @@ func (t *Terminal) info(state string) protocol.TermInfo {
 	defer t.mu.Unlock()
 	i := protocol.TermInfo{
 		TermID: t.ID(), SessionID: t.session.id, StreamID: t.stream, Pid: t.pid, State: state, Cols: t.cols, Rows: t.rows, Command: t.text,
-		Viewers: len(t.viewers), StartedAt: t.startedAt, OutputBytes: t.journal.Size(),
+		Viewers: len(t.viewers), Attached: t.attachedLocked(), StartedAt: t.startedAt, OutputBytes: t.journal.Size(),
 		RecordingID: t.recorder.id(),
 	}
 	if i.Command == "" {
@@ -280,4 +303,15 @@ func (t *Terminal) ended() time.Time { return t.endedAt }
 
 func (t *Terminal) weight() int64 { return int64(len(t.text)) + t.journal.Size() - t.journal.Start() }
 
-func (t *Terminal) letGo() { t.journal.Drop() }
+// letGo puts a husk behind the request_key, as Exec.letGo does. s.mu is held.
+func (t *Terminal) letGo() {
+	t.journal.Drop()
+	if t.key == (keyRef{}) {
+		return
+	}
+	h := newTerminal(t.session, t.stream, t.text, t.nonce)
+	h.startedAt, h.terminal, h.pid, h.key, h.params = t.startedAt, t.terminal, t.pid, t.key, t.params
+	h.cols, h.rows, h.done, h.status, h.endedAt = t.cols, t.rows, t.done, t.status, t.endedAt
+	h.journal.Close()
+	t.session.pool.keys.replace(t.key, h)
+}

@@ -3,48 +3,159 @@ package pool
 import (
 	"errors"
 	"slices"
+	"strconv"
 	"time"
 
 	"trl/protocol"
 	"trl/runtime"
 )
 
-// Viewer is one client at a terminal. In control it may type and has a say in the size; else it only looks. Any number of
-// clients may be in control: who was active last (who came, typed or resized) has the size that counts, until it leaves.
-type Viewer struct {
-	t          *Terminal
-	control    bool
-	cols, rows int  // guarded by t.mu; what it asked for; 0: nothing yet
-	gone       bool // guarded by t.mu
+// Label says who a viewer is, to those who ask who is there.
+type Label struct {
+	Subject string // the principal's
+	Share   string // the share link by which it came; "": none, it is the owner
 }
 
-// errView refuses what is for those in control.
-func errView() error {
-	return protocol.Errorf(protocol.Forbidden, "this connection is attached to view")
+// Attaching says how a client comes to a terminal.
+type Attaching struct {
+	Label      Label
+	Control    bool    // it wants to type
+	Claim      int64   // of an earlier attach, to come back as it was; 0: it takes over
+	Cols, Rows int     // its window; 0: it has not said
+	Before     *Viewer // what the same connection is so far, and is no more then; nil: nothing
+}
+
+// Viewer is one client at a terminal. Of those that asked for control the latest has it: it alone types and sets the size,
+// until it leaves; then the one before it does again. The others look.
+type Viewer struct {
+	t          *Terminal
+	id         string
+	label      Label
+	since      time.Time
+	claim      int64 // when it asked for control, µs since 1970, also over a restart; 0: it only looks
+	cols, rows int   // guarded by t.mu; what it asked for; 0: nothing yet
+	gone       bool  // guarded by t.mu
+}
+
+// Told is a note in a terminal's journal that is for one of its clients.
+type Told struct {
+	To    *Viewer
+	Event protocol.Event
 }
 
 // View adds a client. It leaves with Leave.
-func (t *Terminal) View(control bool, cols, rows int) *Viewer {
-	v := &Viewer{t: t, control: control, cols: cols, rows: rows}
+func (t *Terminal) View(a Attaching) *Viewer {
+	s := t.session
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.viewers = append(t.viewers, v)
+	v := &Viewer{t: t, label: a.Label, since: time.Now()}
+	if b := a.Before; b != nil && !b.gone {
+		v.id, v.since, v.cols, v.rows, b.gone = b.id, b.since, b.cols, b.rows, true
+		t.viewers[slices.Index(t.viewers, b)] = v
+	} else {
+		t.comers++
+		v.id = strconv.Itoa(t.comers)
+		t.viewers = append(t.viewers, v)
+	}
+	if a.Cols > 0 {
+		v.cols, v.rows = a.Cols, a.Rows
+	}
+	if a.Control {
+		v.claim = t.claimLocked(a.Claim)
+	}
+	t.settleLocked(v)
+	t.tellViewersLocked()
 	return v
 }
 
-// Leave takes the client away; the size goes back to that of whoever was active before. Idempotent.
+// claimLocked is old, if that is one that was given, else one later than all. t.mu is held.
+func (t *Terminal) claimLocked(old int64) int64 {
+	now := max(t.claimed, time.Now().UnixMicro())
+	if old <= 0 || old > now {
+		old = now + 1
+	}
+	t.claimed = max(t.claimed, old)
+	return old
+}
+
+// Leave takes the client away. Idempotent.
 func (v *Viewer) Leave() {
-	t := v.t
+	if v.leave() {
+		_ = v.t.session.Touch() // the clock of a terminal that nobody looks at starts now
+	}
+}
+
+func (v *Viewer) leave() bool {
+	t, s := v.t, v.t.session
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	t.mu.Lock()
+	defer t.mu.Unlock()
 	if v.gone {
-		t.mu.Unlock()
-		return
+		return false
 	}
 	v.gone = true
 	t.viewers = slices.DeleteFunc(t.viewers, func(o *Viewer) bool { return o == v })
-	t.settleLocked()
-	t.mu.Unlock()
-	_ = t.session.Touch() // the clock of a terminal that nobody looks at starts now
+	t.settleLocked(nil)
+	t.tellViewersLocked()
+	return true
+}
+
+// settleLocked finds who has control now, tells it and who has lost it, and applies its size. came, who has just come,
+// learns it by its answer. t.mu is held.
+func (t *Terminal) settleLocked(came *Viewer) {
+	had, has := t.controller, (*Viewer)(nil)
+	for _, v := range t.viewers {
+		if v.claim > 0 && (has == nil || v.claim > has.claim) {
+			has = v
+		}
+	}
+	if t.controller = has; has != had {
+		if had != nil && !had.gone {
+			by := has.wordLocked()
+			t.tellLocked(had, protocol.TermControl{Mode: "view", By: &by})
+		}
+		if has != nil && has != came {
+			t.tellLocked(has, protocol.TermControl{Mode: "control"})
+		}
+	}
+	if has != nil && has.cols > 0 {
+		t.resizeLocked(has.cols, has.rows)
+	}
+}
+
+func (t *Terminal) tellLocked(to *Viewer, c protocol.TermControl) {
+	c.TermID, c.StreamID = t.ID(), t.stream
+	t.journal.Note(Told{To: to, Event: protocol.Event{Name: "term.control", Data: &c}})
+}
+
+// tellViewersLocked tells who is there, to those who are and those who watch. The session's mu and t.mu are held.
+func (t *Terminal) tellViewersLocked() {
+	if !t.endedAt.IsZero() {
+		return // term.exit is the last that is told of it
+	}
+	data := &protocol.TermViewers{TermID: t.ID(), SessionID: t.session.id, StreamID: t.stream, Viewers: len(t.viewers), Attached: t.attachedLocked()}
+	t.journal.Note(protocol.Event{Name: "term.viewers", Data: data})
+	t.session.publishLocked("term.viewers", func() any { return data })
+}
+
+// attachedLocked is who is there, in the order in which they came. t.mu is held.
+func (t *Terminal) attachedLocked() []protocol.TermViewer {
+	all := make([]protocol.TermViewer, 0, len(t.viewers))
+	for _, v := range t.viewers {
+		all = append(all, v.wordLocked())
+	}
+	return all
+}
+
+func (v *Viewer) wordLocked() protocol.TermViewer {
+	w := protocol.TermViewer{ViewerID: v.id, Subject: v.label.Subject, Via: v.label.Share, Mode: "view", Since: v.since, Cols: v.cols, Rows: v.rows}
+	if v.t.controller == v {
+		w.Mode = "control"
+	}
+	return w
 }
 
 // isViewed reports whether a client is attached.
@@ -54,23 +165,41 @@ func (t *Terminal) isViewed() bool {
 	return len(t.viewers) > 0
 }
 
-// Control reports whether the client may type.
-func (v *Viewer) Control() bool { return v.control }
+// Attached is what the client's answer tells of it.
+func (v *Viewer) Attached() (id, mode string, claim int64) {
+	v.t.mu.Lock()
+	defer v.t.mu.Unlock()
+	return v.id, v.wordLocked().Mode, v.claim
+}
+
+// mayLocked refuses what is for the client in control. t.mu is held.
+func (v *Viewer) mayLocked() error {
+	switch {
+	case v.t.controller == v:
+		return nil
+	case v.claim == 0:
+		return protocol.Errorf(protocol.Forbidden, "this connection is attached to view")
+	}
+	return protocol.Errorf(protocol.Forbidden, "another client has taken over; attach in control to type again")
+}
+
+func (v *Viewer) may() error {
+	v.t.mu.Lock()
+	defer v.t.mu.Unlock()
+	return v.mayLocked()
+}
 
 // Input types. v is nil for a client that is not attached, which may: it owns the terminal.
 func (t *Terminal) Input(v *Viewer, p []byte) error {
-	if v != nil && !v.control {
-		return errView()
+	if v != nil {
+		if err := v.may(); err != nil {
+			return err
+		}
 	}
 	if t.hasEnded() {
 		return protocol.Errorf(protocol.StdinClosed, "terminal has ended")
 	}
 	t.session.active.Store(time.Now().UnixNano())
-	if v != nil {
-		t.mu.Lock()
-		t.activeLocked(v)
-		t.mu.Unlock()
-	}
 	err := t.terminal.Input(p)
 	if errors.Is(err, runtime.ErrLongLine) {
 		return protocol.Errorf(protocol.LimitExceeded, "terminal is in line mode, which holds 4095 bytes of a line").With("limit", "line")
@@ -81,41 +210,19 @@ func (t *Terminal) Input(v *Viewer, p []byte) error {
 	return inputFault(err)
 }
 
-// Resize is what v wants to be the size from now on. To a terminal that has ended it is nothing: a window that is being
-// dragged must not be answered with a storm of errors.
+// Resize is what v wants to be the size from now on; nil: a client that is not attached. To a terminal that has ended it
+// is nothing: a window that is being dragged must not be answered with a storm of errors.
 func (t *Terminal) Resize(v *Viewer, cols, rows int) error {
-	if v != nil && !v.control {
-		return errView()
-	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if v == nil {
-		t.resizeLocked(cols, rows)
-		return nil
-	}
-	v.cols, v.rows = cols, rows
-	t.activeLocked(v)
-	return nil
-}
-
-// activeLocked makes v the one who was active last. t.mu is held.
-func (t *Terminal) activeLocked(v *Viewer) {
-	if last := len(t.viewers) - 1; !v.gone && t.viewers[last] != v {
-		i := slices.Index(t.viewers, v)
-		copy(t.viewers[i:], t.viewers[i+1:])
-		t.viewers[last] = v
-	}
-	t.settleLocked()
-}
-
-// settleLocked applies the size of the client in control that was active last, of those that have said one. t.mu is held.
-func (t *Terminal) settleLocked() {
-	for _, v := range slices.Backward(t.viewers) {
-		if v.control && v.cols > 0 {
-			t.resizeLocked(v.cols, v.rows)
-			return
+	if v != nil {
+		if err := v.mayLocked(); err != nil {
+			return err
 		}
+		v.cols, v.rows = cols, rows
 	}
+	t.resizeLocked(cols, rows)
+	return nil
 }
 
 // resizeLocked is nothing if that is the size: programs are told of changes only. t.mu is held; the kernel does not wait.
@@ -129,15 +236,4 @@ func (t *Terminal) resizeLocked(cols, rows int) {
 	t.cols, t.rows = cols, rows
 	t.shown.resized(t.journal.Size(), cols, rows)
 	t.journal.Note(protocol.Event{Name: "term.resized", Data: &protocol.TermResized{TermID: t.ID(), Cols: cols, Rows: rows}})
-}
-
-// ViewAfter is View for a client that attaches again: what it said of its size before counts on.
-func (t *Terminal) ViewAfter(before *Viewer, control bool) *Viewer {
-	cols, rows := 0, 0
-	if before != nil {
-		t.mu.Lock()
-		cols, rows = before.cols, before.rows
-		t.mu.Unlock()
-	}
-	return t.View(control, cols, rows)
 }

@@ -77,7 +77,11 @@ func TestGoldenAnswers(t *testing.T) {
 	gone := process
 	gone.State, gone.ExitCode, gone.Signal, gone.EndedAt, gone.OutputBytes = "exited", p(143), "TERM", &at, 7
 	terminal := TermInfo{TermID: "t-1", SessionID: "s-1", StreamID: "st-1", Pid: 44, State: "running", Cols: 80, Rows: 24, Command: "/bin/bash", Viewers: 2, StartedAt: at}
+	terminal.Attached = []TermViewer{
+		{ViewerID: "1", Subject: "admin", Mode: "view", Since: at, Cols: 80, Rows: 24}, {ViewerID: "2", Subject: "admin", Mode: "control", Since: at, Via: "demo"},
+	}
 	closed := terminal
+	closed.Viewers, closed.Attached = 0, nil
 	closed.State, closed.ExitCode, closed.Signal, closed.EndedAt = "exited", p(129), "HUP", &at
 	results := []any{
 		nil, None{}, session,
@@ -93,7 +97,7 @@ func TestGoldenAnswers(t *testing.T) {
 		StreamOpened{ExecID: "x-1", StreamID: "t-1"}, ExecCancelled{}, ProcessStarted{"p-1", 43, "t-2"},
 		Processes{}, Processes{Processes: []ProcessInfo{process, gone}, Background: []int{9}},
 		Logs{}, Logs{StreamID: "t-2", Chunks: []Chunk{{5, "stdout", "é<&>", ""}}, NextOffset: 10, EOF: true, Gap: &GapRange{0, 5}},
-		TermOpened{"t-1", "s-1", "st-1", 7, 44, "r-1"}, TermAttached{"t-1", "st-1", 8, 4096, "view", 80, 24, "running", ""}, Terminals{}, Terminals{[]TermInfo{terminal, closed}},
+		TermOpened{"t-1", "s-1", "st-1", 7, 44, "1", 1767323045600000, "r-1"}, TermAttached{"t-1", "st-1", 8, 4096, "view", 80, 24, "running", "2", 0, ""}, Terminals{}, Terminals{[]TermInfo{terminal, closed}},
 		TermSnapshot{"t-1", 80, 24, []string{"$ vim", ""}, Cursor{5, 1, true}, true, "vim", 4096, "running"},
 		Recordings{}, Recordings{[]Recording{{RecordingID: "r-1", SessionID: "s-1", TermID: "t-1", Owner: "me", State: "recording", Cols: 80, Rows: 24, StartedAt: at}}},
 		WaitResult{Met: true, Match: "ready"}, Pong{12, "1.0", at, "e-1"},
@@ -111,6 +115,8 @@ func TestGoldenAnswers(t *testing.T) {
 		{"exec.output", &Output{StreamID: "t-1", ExecID: "x-1", Stream: "stdout", Data: []byte("h\té\n\"\\\x1b\u2028<&>")}},
 		{"process.output", Output{StreamID: "t-2", ProcessID: "p-1", Offset: 9, Stream: "stderr", Data: []byte{0xff, 0}, Replay: true}},
 		{"term.opened", terminal}, {"term.exit", closed}, {"term.resized", TermResized{"t-1", 120, 30}},
+		{"term.viewers", TermViewers{"t-1", "s-1", "st-1", 2, terminal.Attached}}, {"term.viewers", TermViewers{TermID: "t-1", SessionID: "s-1", StreamID: "st-1"}},
+		{"term.control", TermControl{"t-1", "st-1", "view", &terminal.Attached[1]}}, {"term.control", TermControl{TermID: "t-1", StreamID: "st-1", Mode: "control"}},
 		{"term.command", TermCommand{"t-1", "st-1", "make", p(2), p[int64](1200), 40, 90}}, {"term.command", TermCommand{TermID: "t-1", StreamID: "st-1"}},
 		{"term.output", &Output{StreamID: "st-1", TermID: "t-1", Offset: 90, Stream: "tty", Data: []byte("\x1b[H\x1b[2J"), Replay: true, Snapshot: true}},
 		{"stream.started", StreamStarted{"st-2", 3, "x-1"}},

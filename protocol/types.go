@@ -463,6 +463,7 @@ type TermOpen struct {
 	Env        Env    `json:"env,omitzero"`
 	WorkingDir string `json:"working_dir,omitzero"`
 	OnSlow     string `json:"on_slow,omitzero"`
+	RequestKey string `json:"request_key,omitzero"`
 
 	WindowBytes int64 `json:"window_bytes,omitzero"`
 	Record      bool  `json:"record,omitzero"`
@@ -475,6 +476,8 @@ type TermOpened struct {
 	StreamID  string `json:"stream_id"`
 	StreamNo  uint64 `json:"stream_no,omitzero"`
 	Pid       int    `json:"pid"`
+	ViewerID  string `json:"viewer_id"`
+	Claim     int64  `json:"claim"`
 
 	RecordingID string `json:"recording_id,omitzero"`
 }
@@ -509,6 +512,9 @@ type TermAttach struct {
 	TermID   string `json:"term_id"`
 	Offset   *int64 `json:"offset,omitzero"`
 	Mode     string `json:"mode,omitzero"` // control | view
+	Claim    int64  `json:"claim,omitzero"`
+	Cols     int    `json:"cols,omitzero"`
+	Rows     int    `json:"rows,omitzero"`
 	Snapshot bool   `json:"snapshot,omitzero"`
 	OnSlow   string `json:"on_slow,omitzero"`
 
@@ -525,8 +531,21 @@ type TermAttached struct {
 	Cols     int    `json:"cols"`
 	Rows     int    `json:"rows"`
 	State    string `json:"state"`
+	ViewerID string `json:"viewer_id"`
+	Claim    int64  `json:"claim,omitzero"`
 
 	RecordingID string `json:"recording_id,omitzero"`
+}
+
+// TermViewer is one client that is attached to a terminal.
+type TermViewer struct {
+	ViewerID string    `json:"viewer_id"`
+	Subject  string    `json:"subject"`
+	Mode     string    `json:"mode"` // control | view
+	Since    time.Time `json:"since"`
+	Cols     int       `json:"cols,omitzero"`
+	Rows     int       `json:"rows,omitzero"`
+	Via      string    `json:"via,omitzero"`
 }
 
 // TermInfo is a terminal: term.close answers it, term.list lists it, term.opened and term.exit carry it.
@@ -546,6 +565,8 @@ type TermInfo struct {
 	EndedAt     *time.Time `json:"ended_at,omitzero"`
 	OutputBytes int64      `json:"output_bytes"`
 	RecordingID string     `json:"recording_id,omitzero"`
+
+	Attached []TermViewer `json:"attached,omitempty"`
 }
 
 // Terminals is what term.list answers; the list is never null.
@@ -578,6 +599,23 @@ type TermResized struct {
 	TermID string `json:"term_id"`
 	Cols   int    `json:"cols"`
 	Rows   int    `json:"rows"`
+}
+
+// TermViewers is the data of term.viewers.
+type TermViewers struct {
+	TermID    string       `json:"term_id"`
+	SessionID string       `json:"session_id"`
+	StreamID  string       `json:"stream_id"`
+	Viewers   int          `json:"viewers"`
+	Attached  []TermViewer `json:"attached,omitempty"`
+}
+
+// TermControl is the data of term.control.
+type TermControl struct {
+	TermID   string      `json:"term_id"`
+	StreamID string      `json:"stream_id"`
+	Mode     string      `json:"mode"` // control | view
+	By       *TermViewer `json:"by,omitzero"`
 }
 
 // TermCommand is the data of term.command: a command that ended in a terminal, as its shell's marks tell.

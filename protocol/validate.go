@@ -242,6 +242,7 @@ func (q *TermOpen) Validate() *Error {
 		q.Env.validate(),
 		validDir(q.WorkingDir),
 		oneOf("on_slow", q.OnSlow),
+		validKey(q.RequestKey),
 		notNegative("window_bytes", &q.WindowBytes),
 	)
 }
@@ -274,8 +275,13 @@ func (q *TermAttach) Validate() *Error {
 	if q.Snapshot && q.Offset != nil {
 		return InvalidParam("snapshot", "snapshot and offset exclude each other")
 	}
+	if q.Cols != 0 || q.Rows != 0 {
+		if err := first(validSize("cols", q.Cols), validSize("rows", q.Rows)); err != nil {
+			return err
+		}
+	}
 	return first(present("term_id", q.TermID), notNegative("offset", q.Offset), oneOf("mode", q.Mode), oneOf("on_slow", q.OnSlow),
-		notNegative("window_bytes", &q.WindowBytes))
+		notNegative("claim", &q.Claim), notNegative("window_bytes", &q.WindowBytes))
 }
 
 func validSize(field string, n int) *Error {

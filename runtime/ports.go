@@ -14,7 +14,8 @@ import (
 // What trl and a session's shells both open, the shells open by path: pipes, texts, snapshots. As long as they may look into
 // the keeper's /proc/PID/fd, that is the path. A session that runs as another user may not, nor may one that Landlock holds.
 // Such a session has a directory instead, in memory (tmpfs): FIFOs and files, each named by the number that the keeper calls
-// it, for the session's user alone (mode 0600), in a directory that only we can change. Nothing in it is anybody else's, the
+// it, for the session's user alone (mode 0600), in a directory that only we can change; and a file that zsh reads when a
+// terminal begins (termshell.go). Nothing in it is anybody else's, the
 // keeper's own descriptors stay out of reach, and whatever the session does there it does to itself.
 //
 // Not a process of that user in between, which holds copies for /proc/PID/fd: pipes that root made cannot be opened anew
@@ -74,6 +75,14 @@ func makeDir(dir string, pass bool) error {
 		return &fs.PathError{Op: "chmod", Path: dir, Err: err}
 	}
 	return nil
+}
+
+// writeReadable makes a file that others may read, whatever the umask is.
+func writeReadable(path, text string) error {
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		return err
+	}
+	return os.Chmod(path, 0o644)
 }
 
 // removePorts removes what an instance that is dead left of its ports.

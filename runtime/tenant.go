@@ -81,6 +81,9 @@ func (h *Host) lodgeLocked(id string) (t *tenant, err error) {
 	if h.ports != "" {
 		t.dir = filepath.Join(h.ports, id)
 		err = makeDir(t.dir, h.as != nil) // in memory: mu may be held
+		if err == nil {
+			err = writeReadable(filepath.Join(t.dir, zshenvName), zshenv)
+		}
 		if err == nil && h.fenced() {
 			t.fence, err = h.openFence(t.dir)
 		}

@@ -39,7 +39,7 @@ func (t *Terminal) script(s *Shell, sp *shellProc, cfg ShellConfig, spec Termina
 	if spec.Dir != "" {
 		b.WriteString(strings.TrimSuffix(dirScript(sp.kind, spec.Dir), "\n") + " || exit 1\n")
 	}
-	first, words, err := t.interactive(s, cfg, spec)
+	first, words, err := t.interactive(cfg, spec)
 	if err != nil {
 		return "", err
 	}
@@ -63,7 +63,7 @@ func (t *Terminal) script(s *Shell, sp *shellProc, cfg ShellConfig, spec Termina
 
 // interactive returns the words that start the interactive shell that is asked for: the session's when no command is, or
 // a command that is nothing but the name of one that we know, and lines to go before. No words: it is any other command.
-func (t *Terminal) interactive(s *Shell, cfg ShellConfig, spec TerminalSpec) (first string, words []string, err error) {
+func (t *Terminal) interactive(cfg ShellConfig, spec TerminalSpec) (first string, words []string, err error) {
 	path := cfg.Path
 	if spec.Text != "" {
 		path = strings.TrimSpace(spec.Text)
@@ -89,15 +89,13 @@ func (t *Terminal) interactive(s *Shell, cfg ShellConfig, spec TerminalSpec) (fi
 	}
 	switch name {
 	case "bash":
-		rc, err := t.rc(s, marksBash, spec.Nonce)
+		rc, err := t.rc(marksBash, spec.Nonce)
 		return "", []string{path, "--rcfile", rc, "-i"}, err
 	case "fish":
-		rc, err := t.rc(s, marksFish, spec.Nonce)
+		rc, err := t.rc(marksFish, spec.Nonce)
 		return "", []string{path, "-i", "-C", "source " + rc}, err
 	case "zsh":
-		if !t.group.Private() { // else its user may not read what we could make, and has no marks
-			return t.zsh(path, spec.Nonce)
-		}
+		return t.zsh(path, spec.Nonce)
 	}
 	if strings.HasPrefix(filepath.Base(path), "busybox") {
 		return "", []string{path, "ash", "-i"}, nil
@@ -106,23 +104,37 @@ func (t *Terminal) interactive(s *Shell, cfg ShellConfig, spec TerminalSpec) (fi
 }
 
 // rc puts a script of ours where the shell finds it.
-func (t *Terminal) rc(s *Shell, text, nonce string) (path string, err error) {
+func (t *Terminal) rc(text, nonce string) (path string, err error) {
 	fd, err := t.hold([]byte(strings.ReplaceAll(text, "@N@", nonce)))
 	return fmt.Sprintf("%s/%d", t.group.Dir(), fd), err
 }
 
-// zsh reads its startup files from a directory and from nowhere else, so it gets one. The files in it remove it, as the
-// first thing they do; the terminal's end does so too.
+// zshenvName is the file that zsh reads first in its directory of startup files.
+const zshenvName = ".zshenv"
+
+// zshenv is what that of a tenant's directory says: the same for all of its terminals.
+const zshenv = `. "$TRL_ZSHENV"` + "\n"
+
+// zsh reads its startup files from a directory and from nowhere else, so it gets one. That is the directory of ports, where
+// there is one, or one for this start alone, which is removed as the first thing, and by the terminal's end.
 func (t *Terminal) zsh(path, nonce string) (first string, words []string, err error) {
-	dir, err := os.MkdirTemp("", "trl-zsh-")
-	if err != nil {
-		return "", nil, fmt.Errorf("zsh's startup files: %w", err)
+	dir := t.group.Dir()
+	if t.group.Private() {
+		rc, err := t.rc(marksZsh, nonce)
+		if err != nil {
+			return "", nil, err
+		}
+		first = "export TRL_ZSHENV=" + quote(rc) + "\n"
+	} else {
+		if dir, err = os.MkdirTemp("", "trl-zsh-"); err != nil {
+			return "", nil, fmt.Errorf("zsh's startup files: %w", err)
+		}
+		t.scratch = dir
+		text := "command rm -rf -- " + quote(dir) + "\n" + strings.ReplaceAll(marksZsh, "@N@", nonce)
+		if err := os.WriteFile(filepath.Join(dir, zshenvName), []byte(text), 0o600); err != nil {
+			return "", nil, fmt.Errorf("zsh's startup files: %w", err)
+		}
 	}
-	t.scratch = dir
-	text := strings.NewReplacer("@N@", nonce, "@D@", dir).Replace(marksZsh)
-	if err := os.WriteFile(filepath.Join(dir, ".zshenv"), []byte(text), 0o600); err != nil {
-		return "", nil, fmt.Errorf("zsh's startup files: %w", err)
-	}
-	first = `if [ -n "${ZDOTDIR+x}" ]; then export TRL_ZDOTDIR="$ZDOTDIR"; fi` + "\nexport ZDOTDIR=" + quote(dir) + "\n"
+	first += `if [ -n "${ZDOTDIR+x}" ]; then export TRL_ZDOTDIR="$ZDOTDIR"; fi` + "\nexport ZDOTDIR=" + quote(dir) + "\n"
 	return first, []string{path, "-i"}, nil
 }

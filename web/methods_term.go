@@ -1,6 +1,8 @@
 package web
 
 import (
+	"cmp"
+
 	"trl/pool"
 	"trl/protocol"
 )
@@ -14,9 +16,14 @@ func termOpen(k *call, q *protocol.TermOpen) (any, error) {
 		c := k.c
 		c.mu.Lock()
 		defer c.mu.Unlock()
+		before := c.viewerLocked(t) // a request_key may stand for a terminal that this connection is at already
 		return c.followLocked(k, termSource(t), 0, q.OnSlow != "skip", func(sub *subscription) any {
-			sub.view, sub.credit = t.View(true, q.Cols, q.Rows), newCredit(q.WindowBytes, 0)
-			return &protocol.TermOpened{TermID: t.ID(), SessionID: s.ID(), StreamID: t.StreamID(), StreamNo: c.number(sub), Pid: t.Info().Pid, RecordingID: t.RecordingID()}
+			sub.view = t.View(pool.Attaching{Label: c.label(), Control: true, Cols: q.Cols, Rows: q.Rows, Before: before})
+			sub.credit = newCredit(q.WindowBytes, 0)
+			id, _, claim := sub.view.Attached()
+			return &protocol.TermOpened{
+				TermID: t.ID(), SessionID: s.ID(), StreamID: t.StreamID(), StreamNo: c.number(sub), Pid: t.Info().Pid, ViewerID: id, Claim: claim, RecordingID: t.RecordingID(),
+			}
 		})
 	})
 }
@@ -29,10 +36,23 @@ func (k *call) terminal(id string) (*pool.Terminal, error) {
 	return t, err
 }
 
+// label is what others at a terminal see of this connection.
+func (c *conn) label() pool.Label {
+	l := pool.Label{Subject: c.who.Subject}
+	if sh := c.grant.share; sh != nil {
+		l.Share = cmp.Or(sh.Name(), sh.ID())
+	}
+	return l
+}
+
 // viewer is what this connection is to a terminal, nil if it is not attached.
 func (c *conn) viewer(t *pool.Terminal) *pool.Viewer {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	return c.viewerLocked(t)
+}
+
+func (c *conn) viewerLocked(t *pool.Terminal) *pool.Viewer {
 	if sub := c.subs[t.StreamID()]; sub != nil {
 		return sub.view
 	}
@@ -99,21 +119,16 @@ func termAttach(k *call, q *protocol.TermAttach) (any, error) {
 	case q.Offset != nil:
 		offset = *q.Offset
 	}
-	var before *pool.Viewer
-	if sub := c.subs[t.StreamID()]; sub != nil {
-		before = sub.view
-	}
+	before := c.viewerLocked(t)
 	return c.followLocked(k, termSource(t), offset, block, func(sub *subscription) any {
-		sub.view, sub.showScreen, sub.credit = t.ViewAfter(before, control), q.Snapshot, newCredit(q.WindowBytes, offset)
+		sub.view = t.View(pool.Attaching{Label: c.label(), Control: control, Claim: q.Claim, Cols: q.Cols, Rows: q.Rows, Before: before})
+		sub.showScreen, sub.credit = q.Snapshot, newCredit(q.WindowBytes, offset)
 		info := t.Info()
-		a := &protocol.TermAttached{
-			TermID: t.ID(), StreamID: t.StreamID(), StreamNo: c.number(sub), Offset: offset, Mode: "view", Cols: info.Cols, Rows: info.Rows, State: info.State,
-			RecordingID: info.RecordingID,
+		id, mode, claim := sub.view.Attached()
+		return &protocol.TermAttached{
+			TermID: t.ID(), StreamID: t.StreamID(), StreamNo: c.number(sub), Offset: offset, Mode: mode, Cols: info.Cols, Rows: info.Rows, State: info.State,
+			ViewerID: id, Claim: claim, RecordingID: info.RecordingID,
 		}
-		if control {
-			a.Mode = "control"
-		}
-		return a
 	})
 }
 

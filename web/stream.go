@@ -246,8 +246,11 @@ func (c *conn) pump(sub *subscription) {
 
 // chunk sends one piece of output, and before it what is missing, and reports whether the client is still there.
 func (c *conn) chunk(sub *subscription, ch pool.Chunk) bool {
-	if ev, ok := ch.Note.(protocol.Event); ok {
-		return c.event(ev.Name, ev.Data)
+	switch note := ch.Note.(type) {
+	case protocol.Event:
+		return c.event(note.Name, note.Data)
+	case pool.Told:
+		return note.To != sub.view || c.event(note.Event.Name, note.Event.Data)
 	}
 	if ch.Gap > 0 && sub.terminal != nil {
 		return c.screen(sub, ch.Offset-ch.Gap)

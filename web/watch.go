@@ -133,12 +133,23 @@ func (w *watch) tell(ev protocol.Event) bool {
 		if w.wait(data.ExecID) {
 			return true
 		}
+	case *protocol.TermViewers:
+		if w.c.gets(data.StreamID) {
+			return true
+		}
 	case protocol.TermInfo:
 		if ev.Name == "term.exit" && w.wait(data.TermID) {
 			return true
 		}
 	}
 	return w.c.event(ev.Name, ev.Data)
+}
+
+// gets reports whether the connection follows a stream, and so is told what happens beside it.
+func (c *conn) gets(stream string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.subs[stream] != nil
 }
 
 // follow sends a command's output and exit, unless the connection gets them already or got them.

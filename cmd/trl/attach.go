@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"strings"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -102,13 +104,16 @@ func newAttach() *cobra.Command {
 		keys string
 	)
 	cmd := &cobra.Command{
-		Use:   "attach TERM|SESSION",
-		Short: "Attach to a terminal",
-		Long: `Attach to a terminal (its id), or to the latest one of a session (name or id). What it shows is drawn first.
-Several clients may be attached: all may type but those with --view, and the size is that of who was active last.
+		Use:   "attach [TERM|SESSION]",
+		Short: "Attach to a terminal, and take it over",
+		Long: `Attach to a terminal (its id), or to the latest one of a session (name or id), or to the only one that runs.
+What it shows is drawn first.
+
+Several clients may be attached; the latest has control, that is, types and sets the size, and with --view none is taken
+away. Who loses it looks on, is told so, and has it back by Ctrl-T, or when the other one leaves.
 
 The exit code is that of what ran in it; 0 after Ctrl-P Ctrl-Q, which leaves it running.`,
-		Args: oneArg,
+		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			detach, err := parseKeys(keys)
 			if err != nil {
@@ -124,7 +129,12 @@ The exit code is that of what ran in it; 0 after Ctrl-P Ctrl-Q, which leaves it 
 				return err
 			}
 			defer c.Close()
-			id, err := terminalOf(ctx, c, args[0])
+			id := ""
+			if len(args) == 0 {
+				id, err = onlyTerminal(ctx, c)
+			} else {
+				id, err = terminalOf(ctx, c, args[0])
+			}
 			if err != nil {
 				return hint(err)
 			}
@@ -161,6 +171,36 @@ func terminalOf(ctx context.Context, c *client.Client, arg string) (string, erro
 		return "", refuse(fmt.Errorf("session %s has no terminal", arg), "open one with `trl term --session %s`", arg)
 	}
 	return id, nil
+}
+
+// onlyTerminal is the one that runs, in whichever session.
+func onlyTerminal(ctx context.Context, c *client.Client) (string, error) {
+	var sessions protocol.Sessions
+	if err := c.Call(ctx, "session.list", protocol.SessionList{}, &sessions); err != nil {
+		return "", err
+	}
+	var ids, words []string
+	for _, s := range sessions.Sessions {
+		var all protocol.Terminals
+		if s.Terminals == 0 {
+			continue
+		}
+		if err := c.Call(ctx, "term.list", protocol.SessionRef{SessionID: s.SessionID}, &all); err != nil {
+			return "", err
+		}
+		for _, t := range all.Terminals {
+			if t.State == "running" {
+				ids, words = append(ids, t.TermID), append(words, fmt.Sprintf("%s in %s: %s", t.TermID, cmp.Or(s.Name, s.SessionID), brief(t.Command, 40)))
+			}
+		}
+	}
+	switch len(ids) {
+	case 0:
+		return "", refuse(errors.New("no terminal runs"), "open one with `trl term`")
+	case 1:
+		return ids[0], nil
+	}
+	return "", refuse(fmt.Errorf("%d terminals run: %s", len(ids), strings.Join(words, "; ")), "say which: trl attach TERM")
 }
 
 // window is the size of our terminal; an error where we have none.
@@ -231,8 +271,9 @@ func sit(ctx context.Context, t *client.Terminal, control bool, detach []byte) (
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGWINCH)
 	defer signal.Stop(signals)
-	go watchSignals(ctx, t, control, signals, leave) // ends with ctx
-	go typeKeys(ctx, t, control, detach, leave)      // ends with the program: a read from a terminal cannot be given up
+	l := &look{t: t, control: control, back: make(chan struct{}, 1)}
+	go l.watchSignals(ctx, signals, leave) // ends with ctx
+	go l.typeKeys(ctx, detach, leave)      // ends with the program: a read from a terminal cannot be given up
 
 	for {
 		k, err := t.Next(ctx)
@@ -244,6 +285,10 @@ func sit(ctx context.Context, t *client.Terminal, control bool, detach []byte) (
 			return endOf(t.Exit())
 		case err != nil:
 			return hint(err)
+		}
+		if k.Control != nil {
+			l.passed(k.Control)
+			continue
 		}
 		marks.Write(k.Data)
 		if _, err := os.Stdout.Write(k.Data); err != nil {
@@ -266,24 +311,65 @@ func endOf(i protocol.TermInfo) error {
 // errDetached ends sit when the detach keys were typed.
 var errDetached = errors.New("detached")
 
-func watchSignals(ctx context.Context, t *client.Terminal, control bool, signals <-chan os.Signal, leave func(error)) {
+// look is whether we type, or look on while another client does.
+type look struct {
+	t       *client.Terminal
+	control bool          // set once; we came to type
+	lost    atomic.Bool   // another client has taken control
+	back    chan struct{} // one token: we have control again, and a screen to put right
+}
+
+// takeKey takes control back. While we look on nothing that is typed goes anywhere, so one key does, and one that nobody
+// types by habit.
+const takeKey = 't' & 0x1f
+
+// passed is told that control has passed. The reader calls it, so it asks the gateway nothing.
+func (l *look) passed(c *protocol.TermControl) {
+	l.lost.Store(c.Mode == "view")
+	if c.Mode == "view" {
+		who := "somebody"
+		if c.By != nil {
+			who = cmp.Or(c.By.Via, c.By.Subject)
+		}
+		l.say(printable(who))
+		return
+	}
+	select {
+	case l.back <- struct{}{}:
+	default:
+	}
+}
+
+// say writes on the last line, in reverse, who has control, and leaves cursor and colours as they are. The next screen goes over it.
+func (l *look) say(who string) {
+	cols, rows, err := window()
+	if err != nil {
+		return
+	}
+	words := []rune(fmt.Sprintf("[%s has control in another window; Ctrl-T takes it back]", who))
+	fmt.Fprintf(os.Stdout, "\x1b7\x1b[%d;1H\x1b[0;7m%s\x1b[0m\x1b[K\x1b8", rows, string(words[:min(len(words), cols)]))
+}
+
+func (l *look) watchSignals(ctx context.Context, signals <-chan os.Signal, leave func(error)) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
+		case <-l.back:
+			_ = l.t.Redraw(ctx) // if it is lost, attaching again brings the screen
 		case s := <-signals:
 			if s != syscall.SIGWINCH {
 				leave(exitCode(128 + int(s.(syscall.Signal))))
 				return
 			}
-			if cols, rows, err := window(); err == nil && control {
-				_ = t.Resize(ctx, cols, rows) // if it is lost, attaching again says it
+			if cols, rows, err := window(); err == nil && l.control {
+				_ = l.t.Resize(ctx, cols, rows) // if it is lost, or refused, attaching again says it
 			}
 		}
 	}
 }
 
-func typeKeys(ctx context.Context, t *client.Terminal, control bool, detach []byte, leave func(error)) {
+func (l *look) typeKeys(ctx context.Context, detach []byte, leave func(error)) {
 	d := detector{keys: detach}
 	buf := make([]byte, 4<<10)
 	for {
@@ -293,17 +379,10 @@ func typeKeys(ctx context.Context, t *client.Terminal, control bool, detach []by
 			return
 		}
 		p, left := d.take(buf[:n])
-		if len(p) > 0 && control {
-			if err := t.Input(ctx, p); err != nil {
-				var e *protocol.Error
-				switch {
-				case errors.As(err, &e) && e.Code == protocol.LimitExceeded:
-					fmt.Fprint(os.Stdout, "\a") // a line that the terminal cannot take
-				case errors.As(err, &e) && e.Code == protocol.StdinClosed: // its end is on the way
-				case ctx.Err() == nil:
-					leave(err)
-					return
-				}
+		if len(p) > 0 && l.control {
+			if err := l.send(ctx, p); err != nil && ctx.Err() == nil {
+				leave(err)
+				return
 			}
 		}
 		if left {
@@ -311,6 +390,34 @@ func typeKeys(ctx context.Context, t *client.Terminal, control bool, detach []by
 			return
 		}
 	}
+}
+
+// send types, or takes control back, or does nothing where another client has it.
+func (l *look) send(ctx context.Context, p []byte) error {
+	if l.lost.Load() {
+		if bytes.IndexByte(p, takeKey) < 0 {
+			fmt.Fprint(os.Stdout, "\a")
+			return nil
+		}
+		err := l.t.TakeOver(ctx)
+		if err == nil {
+			l.lost.Store(false)
+		}
+		return err
+	}
+	err := l.t.Input(ctx, p)
+	var e *protocol.Error
+	if !errors.As(err, &e) {
+		return err
+	}
+	switch e.Code {
+	case protocol.LimitExceeded, protocol.Forbidden: // a line that the terminal cannot take; or control has just been lost
+		fmt.Fprint(os.Stdout, "\a")
+		return nil
+	case protocol.StdinClosed: // its end is on the way
+		return nil
+	}
+	return err
 }
 
 // detector finds the detach keys in what is typed. What may be their beginning is held back until the next key.

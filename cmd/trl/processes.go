@@ -1,7 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
+	"strings"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -13,37 +15,65 @@ import (
 func newProcesses() *cobra.Command {
 	var t *target
 	cmd := &cobra.Command{
-		Use: "ps SESSION", Short: "List a session's background processes", Args: oneArg,
+		Use: "ps SESSION", Short: "List a session's background processes and terminals", Args: oneArg,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			var raw jsontext.Value
-			if err := t.call(cmd.Context(), "process.list", sessionRef(args[0]), &raw); err != nil {
-				return err
+			raw, ref := map[string]jsontext.Value{}, sessionRef(args[0])
+			for _, method := range []string{"process.list", "term.list"} { // their answers have no field in common
+				if err := t.call(cmd.Context(), method, ref, &raw); err != nil {
+					return err
+				}
 			}
 			if t.json {
 				return printJSON(cmd.OutOrStdout(), raw)
 			}
-			var all protocol.Processes
-			if err := json.Unmarshal(raw, &all); err != nil {
+			var all struct {
+				protocol.Processes
+				protocol.Terminals
+			}
+			text, err := json.Marshal(raw)
+			if err == nil {
+				err = json.Unmarshal(text, &all)
+			}
+			if err != nil {
 				return err
 			}
 			var rows [][]string
-			for _, p := range all.Processes {
-				state := p.State
-				switch {
-				case p.Signal != "":
-					state += " " + p.Signal
-				case p.ExitCode != nil:
-					state += " " + fmt.Sprint(*p.ExitCode)
-				}
-				rows = append(rows, []string{p.ProcessID, dash(p.Name), fmt.Sprint(p.Pid), state, ago(p.StartedAt), fmt.Sprint(p.OutputBytes), brief(p.Command, 40)})
+			for _, p := range all.Processes.Processes {
+				rows = append(rows, []string{
+					p.ProcessID, dash(p.Name), fmt.Sprint(p.Pid), stateWords(p.State, p.Signal, p.ExitCode), ago(p.StartedAt), fmt.Sprint(p.OutputBytes), "-", brief(p.Command, 40),
+				})
+			}
+			for _, p := range all.Terminals.Terminals {
+				rows = append(rows, []string{
+					p.TermID, "terminal", fmt.Sprint(p.Pid), stateWords(p.State, p.Signal, p.ExitCode), ago(p.StartedAt), fmt.Sprint(p.OutputBytes), attachedWords(p.Attached), brief(p.Command, 40),
+				})
 			}
 			for _, pid := range all.Background {
-				rows = append(rows, []string{"-", "-", fmt.Sprint(pid), "left running", "-", "-", "-"})
+				rows = append(rows, []string{"-", "-", fmt.Sprint(pid), "left running", "-", "-", "-", "-"})
 			}
-			return printTable(cmd.OutOrStdout(), []string{"PROCESS", "NAME", "PID", "STATE", "AGE", "OUTPUT", "COMMAND"}, rows)
+			return printTable(cmd.OutOrStdout(), []string{"PROCESS", "NAME", "PID", "STATE", "AGE", "OUTPUT", "ATTACHED", "COMMAND"}, rows)
 		},
 	}
 	t = connection(cmd)
 	cmd.ValidArgsFunction = completeSessions(t)
 	return cmd
+}
+
+func stateWords(state, signal string, code *int) string {
+	switch {
+	case signal != "":
+		return state + " " + signal
+	case code != nil:
+		return state + " " + fmt.Sprint(*code)
+	}
+	return state
+}
+
+// attachedWords names who is at a terminal, by the share link for who came by one.
+func attachedWords(all []protocol.TermViewer) string {
+	var words []string
+	for _, v := range all {
+		words = append(words, fmt.Sprintf("%s (%s)", cmp.Or(v.Via, v.Subject), v.Mode))
+	}
+	return dash(strings.Join(words, ", "))
 }

@@ -203,8 +203,8 @@ os.write(1, b"ready\n")
 for line in sys.stdin:
     os.write(1, b"got " + line.encode())'`
 
-// H4: the size is that of the controlling client that was active last, each change is one SIGWINCH and one event, and a
-// client that leaves gives it back.
+// H4, I9: one client has control, types and sets the size. Who comes in control takes it over, with one SIGWINCH and one
+// event; the loser is told, its input refused; a client that leaves gives control and size back.
 func TestH4(t *testing.T) {
 	g := shared(t, "h")
 	a, b, v := g.dial(t), g.dial(t), g.dial(t)
@@ -212,33 +212,42 @@ func TestH4(t *testing.T) {
 	ha := a.hOpen(s, object{"cols": 120, "rows": 30, "command": hWinch})
 	ha.see("ready")
 	hv := ha.attach(v, object{"mode": "view"})
-	hb := ha.attach(b, object{"mode": "control"})
-	if f := v.try("term.resize", object{"term_id": hv.id, "cols": 10, "rows": 10}); f.code() != "FORBIDDEN" {
-		t.Errorf("a viewer resizes: %s", f.code())
+	denied := func(who string, c *client, words string) {
+		t.Helper()
+		for method, params := range map[string]object{"term.resize": {"cols": 10, "rows": 10}, "term.input": {"data": "x"}} {
+			if f := c.try(method, with(object{"term_id": ha.id}, params)); f.code() != "FORBIDDEN" || !strings.Contains(f.Error.Message, words) {
+				t.Errorf("%s, %s: %v", who, method, f)
+			}
+		}
 	}
-	if f := v.try("term.input", object{"term_id": hv.id, "data": "x"}); f.code() != "FORBIDDEN" {
-		t.Errorf("a viewer types: %s", f.code())
-	}
-	hb.ask("term.resize", object{"cols": 80, "rows": 20})
+	denied("a viewer", v, "attached to view")
+	hb := ha.attach(b, object{"mode": "control", "cols": 80, "rows": 20})
 	ha.see("W20 80W")
 	for _, c := range []*client{a, b, v} {
 		if d := c.event("term.resized"); d.num("cols") != 80 || d.num("rows") != 20 {
 			t.Errorf("resized: %v", d)
 		}
 	}
-	ha.keys("one\r") // who types has the size
-	ha.see("W30 120W")
-	ha.see("got one")
-	hb.keys("two\r")
-	ha.see("W20 80W")
-	hb.keys("three\r") // and keeps it
+	if d := a.event("term.control"); d.str("mode") != "view" || d.str("term_id") != ha.id || d.obj("by").str("subject") == "" || d.obj("by").num("cols") != 80 {
+		t.Errorf("the loser is told %v", d)
+	}
+	denied("the loser", a, "taken over")
+	hb.keys("two\r") // with the size it took
+	ha.see("got two")
+	hb.keys("three\r")
 	ha.see("got three")
 	b.close()
 	ha.see("W30 120W")
+	if d := a.event("term.control"); d.str("mode") != "control" || d.has("by") {
+		t.Errorf("who has control again is told %v", d)
+	}
 	ha.keys("four\r")
 	ha.see("got four")
 	if n := strings.Count(ha.text, "W"); n != 0 {
 		t.Errorf("more changes of size: %s", ha.text)
+	}
+	for _, f := range v.seen("term.control") {
+		t.Errorf("who only looks is told %v", f.Data)
 	}
 	list := a.call("term.list", object{"session_id": s}).objs("terminals")
 	if len(list) != 1 || list[0].num("viewers") != 2 || list[0].num("cols") != 120 || list[0].str("state") != "running" {
@@ -253,6 +262,125 @@ func TestH4(t *testing.T) {
 	w.call("term.input", object{"term_id": ha.id, "data": "five\r"})
 	ha.see("got five")
 	ha.ask("term.close", object{"kill_grace_s": 0.2})
+}
+
+// I9: who comes back after a lost connection is what it was, by its claim, and takes nothing from who came later.
+func TestClaims(t *testing.T) {
+	g := shared(t, "h")
+	a, b := g.dial(t), g.dial(t)
+	s := a.session(object{"shell": "/bin/bash"})
+	d := a.call("term.open", object{"session_id": s, "cols": 80, "rows": 24, "command": "exec cat"})
+	term := object{"term_id": d.str("term_id")}
+	claim := d.num("claim")
+	first := b.call("term.attach", with(term, object{"mode": "view"}))
+	if first.has("claim") || first.str("mode") != "view" {
+		t.Errorf("to view: %v", first)
+	}
+	taken := b.call("term.attach", term)
+	if taken.str("mode") != "control" || taken.str("viewer_id") != first.str("viewer_id") {
+		t.Errorf("one client took over and is two: %v, %v", first, taken)
+	}
+	a.close()
+	a = g.dial(t)
+	if d := a.call("term.attach", with(term, object{"claim": claim})); d.str("mode") != "view" || d.num("claim") != claim {
+		t.Errorf("who lost control while away came back as %v", d)
+	}
+	b.close() // and it, too, comes back, to what it was
+	if d := a.event("term.control"); d.str("mode") != "control" {
+		t.Errorf("%v", d)
+	}
+	b = g.dial(t)
+	if d := b.call("term.attach", with(term, object{"claim": taken.num("claim")})); d.str("mode") != "control" {
+		t.Errorf("who had control came back as %v", d)
+	}
+	if d := a.event("term.control"); d.str("mode") != "view" {
+		t.Errorf("%v", d)
+	}
+	if d := a.call("term.attach", with(term, object{"claim": 1 << 60})); d.str("mode") != "control" || d.num("claim") == 1<<60 {
+		t.Errorf("a made-up claim: %v", d)
+	}
+	// Back to view: whoever claimed before has control.
+	b.event("term.control")
+	a.call("term.attach", with(term, object{"mode": "view"}))
+	if d := b.event("term.control"); d.str("mode") != "control" {
+		t.Errorf("%v", d)
+	}
+	b.call("term.close", with(term, object{"kill_grace_s": 0}))
+}
+
+// Who is at a terminal is listed, and told to those who are and those who watch the session.
+func TestViewersAreToldAndListed(t *testing.T) {
+	g := shared(t, "h")
+	a, b, w := g.dial(t), g.dial(t), g.dial(t)
+	s := a.session(object{"shell": "/bin/bash"})
+	w.call("session.watch", object{"session_id": s})
+	h := a.hOpen(s, object{"cols": 90, "rows": 30, "command": "exec cat"})
+	one := a.event("term.viewers")
+	if all := one.objs("attached"); len(all) != 1 || all[0].str("mode") != "control" || all[0].num("cols") != 90 || all[0].num("rows") != 30 || all[0].str("subject") != "local" || !all[0].has("since") {
+		t.Errorf("alone: %v", one)
+	}
+	h.attach(b, object{"mode": "view"})
+	for name, c := range map[string]*client{"attached": a, "come": b, "watching": w} {
+		d := c.await("term.viewers of two", func(f *frame) bool { return f.Event == "term.viewers" && f.Data.num("viewers") == 2 }).Data
+		if all := d.objs("attached"); len(all) != 2 || all[0].str("mode") != "control" || all[1].str("mode") != "view" || all[0].str("viewer_id") == all[1].str("viewer_id") || d.str("session_id") != s || d.str("term_id") != h.id {
+			t.Errorf("%s: %v", name, d)
+		}
+	}
+	if all := a.call("term.list", object{"session_id": s}).objs("terminals")[0].objs("attached"); len(all) != 2 || all[1].str("mode") != "view" {
+		t.Errorf("listed: %v", all)
+	}
+	b.close()
+	for _, c := range []*client{a, w} {
+		c.await("term.viewers of one", func(f *frame) bool {
+			return f.Event == "term.viewers" && f.Data.num("viewers") == 1 && len(f.Data.objs("attached")) == 1
+		})
+	}
+	a.call("session.watch", object{"session_id": s}) // who is attached and watches is told once
+	h.attach(g.dial(t), object{"mode": "view"})
+	a.event("term.viewers")
+	h.ask("term.close", object{"kill_grace_s": 0})
+	w.event("term.exit")
+	if again := a.seen("term.viewers"); len(again) != 0 {
+		t.Errorf("told twice: %v", again[0].Data)
+	}
+}
+
+// A retry of term.open under its request_key opens nothing, and attaches.
+func TestTermOpenOnce(t *testing.T) {
+	g := gateway(t, "--retention", "1s")
+	c := g.dial(t)
+	s := c.session(object{"shell": "/bin/bash"})
+	q := object{"session_id": s, "cols": 80, "rows": 24, "command": "echo ready; exec cat", "request_key": "key"}
+	h := c.hOpen(s, q)
+	h.see("ready")
+	c.close() // before the answer, as far as it knows
+	c = g.dial(t)
+	again := c.hOpen(s, q, object{"on_slow": "skip", "window_bytes": 1 << 20})
+	if again.id != h.id {
+		t.Errorf("%s and %s", h.id, again.id)
+	}
+	again.see("ready")
+	again.keys("typed\r")
+	again.see("typed")
+	if f := c.try("term.open", with(q, object{"cols": 81})); f.code() != "INVALID_PARAMS" {
+		t.Errorf("the key with another size: %s", f.code())
+	}
+	if list := c.call("term.list", object{"session_id": s}).objs("terminals"); len(list) != 1 {
+		t.Errorf("list: %v", list)
+	}
+	g.slay(t) // the next one knows the key, too
+	c = g.redial(t)
+	again = c.hOpen(s, q)
+	again.see("typed")
+	again.keys("\x04")
+	if _, exit := again.end(); exit.str("term_id") != h.id || exit.num("exit_code") != 0 {
+		t.Errorf("exit: %v", exit)
+	}
+	eventually(t, "it is forgotten", func() bool { return len(c.call("term.list", object{"session_id": s}).objs("terminals")) == 0 })
+	late := c.hOpen(s, q)
+	if text, exit := late.end(); late.id != h.id || text != "" || exit.num("exit_code") != 0 {
+		t.Errorf("late: %s %q %v", late.id, text, exit)
+	}
 }
 
 func TestH5(t *testing.T) {
@@ -307,19 +435,48 @@ func TestH9(t *testing.T) {
 	}
 }
 
+// hPTYs counts the PTYs that processes of ours have open at either end: all of the machine's (/proc/sys/kernel/pty/nr) are
+// also other people's.
+func hPTYs(t testing.TB) int {
+	t.Helper()
+	ours := map[string]bool{}
+	for _, pid := range pids() {
+		if pid == os.Getpid() || !descends(pid, os.Getpid()) {
+			continue
+		}
+		fds, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
+		for _, fd := range fds {
+			switch to, _ := os.Readlink(fd); {
+			case strings.HasPrefix(to, "/dev/pts/") && to != "/dev/pts/ptmx":
+				ours[strings.TrimPrefix(to, "/dev/pts/")] = true
+			case strings.HasSuffix(to, "/ptmx"):
+				info, _ := os.ReadFile(strings.Replace(fd, "/fd/", "/fdinfo/", 1))
+				if m := regexp.MustCompile(`tty-index:\s*(\d+)`).FindSubmatch(info); m != nil {
+					ours[string(m[1])] = true
+				}
+			}
+		}
+	}
+	return len(ours)
+}
+
+// descends reports whether a process comes from another one.
+func descends(pid, from int) bool {
+	for pid > 1 && pid != from {
+		_, parent, _, ok := gStat(pid)
+		if !ok {
+			return false
+		}
+		pid = parent
+	}
+	return pid == from
+}
+
 // G8, H10: nothing is left of a terminal that has ended.
 func TestTermsLeaveNothing(t *testing.T) {
 	g := gateway(t, "--warm", "0", "--retention", "1s")
 	c := g.dial(t)
 	s := c.session()
-	ptys := func() int {
-		b, err := os.ReadFile("/proc/sys/kernel/pty/nr")
-		if err != nil {
-			t.Fatal(err)
-		}
-		n, _ := strconv.Atoi(strings.TrimSpace(string(b)))
-		return n
-	}
 	cycle := func(i int) {
 		h := c.hOpen(s, object{"command": "echo hi; exec cat"})
 		h.see("hi\r\n")
@@ -337,14 +494,22 @@ func TestTermsLeaveNothing(t *testing.T) {
 		return len(c.call("term.list", object{"session_id": s}).objs("terminals")) == 0
 	}
 	eventually(t, "all are forgotten", rests)
-	before, fds, kept, nr := g.metric(t, "go_goroutines"), g.fds(t), fdsOf(t, g.pid), ptys()
-	for i := range pick(100, 2000) {
+	before, fds, kept, nr := g.metric(t, "go_goroutines"), g.fds(t), fdsOf(t, g.pid), hPTYs(t)
+	if h := c.hOpen(s, plain); hPTYs(t) != nr+1 {
+		t.Errorf("with a terminal there are %d PTYs, %d before", hPTYs(t), nr)
+	} else {
+		h.ask("term.close", object{"kill_grace_s": 0})
+	}
+	cycles := pick(100, 2000)
+	for i := range cycles {
 		cycle(i)
 	}
 	eventually(t, "all are forgotten", rests)
 	eventually(t, "goroutines are as before", func() bool { return g.metric(t, "go_goroutines") <= before })
 	eventually(t, "descriptors are as before, also the keeper's", func() bool { return g.fds(t) <= fds && fdsOf(t, g.pid) <= kept })
-	eventually(t, "the PTYs are gone", func() bool { return ptys() <= nr }) // of the whole machine
+	eventually(t, "the PTYs are gone", func() bool { return hPTYs(t) <= nr })
+	t.Logf("after %d cycles: goroutines %v → %v, descriptors %d → %d, the keeper's %d → %d, PTYs %d → %d",
+		cycles, before, g.metric(t, "go_goroutines"), fds, g.fds(t), kept, fdsOf(t, g.pid), nr, hPTYs(t))
 	c.call("session.destroy", object{"session_id": s, "force": true})
 }
 
@@ -392,8 +557,8 @@ func TestC9(t *testing.T) {
 				t.Skipf("no %s here", name)
 			}
 			c := shared(t, "h").dial(t)
-			h := c.hOpen(s, plain)
-			h.see(`\$ `)
+			h := c.hOpen(s, plain, object{"env": object{"PS1": "shell> "}})
+			h.see(`shell> `)
 			h.keys(p.start + "\r")
 			shot := h.screen(p.shows)
 			if shot.yes("alternate") == p.main {
@@ -402,8 +567,9 @@ func TestC9(t *testing.T) {
 			h.text = ""
 			h.keys(p.quit)
 			if !p.main {
-				h.see(`\x1b\[\?1049l`) // before it, what is typed is the program's
+				h.see(`\x1b\[\?1049l`)
 			}
+			h.see(`shell> `) // what is typed before is the program's, which throws it away when it ends (top)
 			h.keys("echo back''again\r")
 			h.see("backagain")
 			if shot := h.screen("backagain"); shot.yes("alternate") {
@@ -499,8 +665,24 @@ func TestG10(t *testing.T) {
 	}
 }
 
-func TestTermCommands(t *testing.T) {
-	g := shared(t, "h")
+func TestTermCommands(t *testing.T) { hMarks(t, shared(t, "h")) }
+
+// In a session that may not look below /proc for what its shells open: as another user, and behind Landlock.
+func TestTermCommandsOfHeldSessions(t *testing.T) {
+	t.Run("allow-write", func(t *testing.T) {
+		g, err := startGateway("--allow-write", top)
+		if err != nil && strings.Contains(err.Error(), "Landlock") {
+			t.Skipf("not run: %v", err)
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		g.endWith(t)
+		hMarks(t, g)
+	})
+	eachWay(t, func(t *testing.T, flags []string) { hMarks(t, gateway(t, flags...)) })
+}
+
+func hMarks(t *testing.T, g *server) {
 	for _, shell := range []string{"bash", "zsh", "fish", "dash"} {
 		t.Run(shell, func(t *testing.T) {
 			if _, err := exec.LookPath(shell); err != nil {
@@ -537,6 +719,10 @@ func TestTermCommands(t *testing.T) {
 			h.keys("\r\r")
 			h.keys("sleep 0.2\r")
 			if d := c.event("term.command"); d.str("command") != "sleep 0.2" || d.num("duration_ms") < 150 {
+				t.Errorf("%v", d)
+			}
+			h.keys("env | grep -c -e ^TRL_Z -e ^ZDOTDIR\r") // nothing is left of how it began
+			if d := c.event("term.command"); d.num("exit_code") != 1 {
 				t.Errorf("%v", d)
 			}
 		})
@@ -591,13 +777,79 @@ func TestTermPrompts(t *testing.T) {
 	h.see("Secret: ")
 	h.keys("abc\r")
 	h.see("got abc")
-	if _, err := exec.LookPath("ssh"); err == nil {
-		h = c.hOpen(s, object{"command": "ssh -o StrictHostKeyChecking=ask -o ProxyCommand='false' nowhere; echo done"})
-		h.see("done")
-	}
 	// /dev/tty is the terminal, also with everything else redirected.
 	h = c.hOpen(s, object{"command": "sh -c 'echo via tty >/dev/tty' </dev/null >/dev/null 2>&1"})
 	h.see("via tty")
+}
+
+// hSecret types at a prompt that does not echo, and leaves it by Ctrl-C.
+func (h *hTerm) hSecret() {
+	h.c.t.Helper()
+	h.keys("nobody-sees-this")
+	h.keys("\x03")
+	h.see(`shell> `)
+	if shown := h.screen("(?m)^shell> *$"); strings.Contains(fmt.Sprint(shown["lines"]), "nobody-sees-this") {
+		h.c.t.Errorf("the password is shown: %v", shown["lines"])
+	}
+	h.keys("echo visible''again\r")
+	h.see(`echo visible''again\r\n`) // the echo is back
+	h.see(`visibleagain`)
+}
+
+// sudo asks at /dev/tty, without echo, and Ctrl-C ends it.
+func TestSudoPrompt(t *testing.T) {
+	uRoot(t) // so that somebody is asked who is not asked here
+	for _, name := range []string{"sudo", "setpriv"} {
+		if _, err := exec.LookPath(name); err != nil {
+			t.Skipf("no %s here", name)
+		}
+	}
+	c := shared(t, "h").dial(t)
+	h := c.hOpen(c.session(object{"shell": "/bin/bash"}), plain, object{"env": object{"PS1": "shell> "}})
+	h.see("shell> ")
+	h.keys("setpriv --reuid=65534 --regid=65534 --clear-groups sudo -k -p 'Pass''word? ' true </dev/null\r")
+	h.see(`Password\? `)
+	h.hSecret()
+	h.ask("term.close", object{"kill_grace_s": 0.5})
+}
+
+// ssh asks about the host's key, and for a password, of a server that we have here. make deps does not install it: that
+// would start one for everybody.
+func TestSSHPrompts(t *testing.T) {
+	sshd, err := exec.LookPath("sshd")
+	if err != nil {
+		sshd = "/usr/sbin/sshd"
+	}
+	for _, name := range []string{sshd, "ssh", "ssh-keygen"} {
+		if _, err := exec.LookPath(name); err != nil {
+			t.Skipf("no %s here", name)
+		}
+	}
+	dir := t.TempDir()
+	key := filepath.Join(dir, "key")
+	if out, err := exec.Command("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if os.Geteuid() == 0 {
+		if err := os.MkdirAll("/run/sshd", 0o755); err != nil { // where sshd shuts itself up; Debian makes it at boot
+			t.Fatal(err)
+		}
+	}
+	// One connection over stdin and stdout (-i): no port to be found, nothing to be ended.
+	proxy := sshd + " -i -f /dev/null -h " + key + " -o UsePAM=no -o PasswordAuthentication=yes -o PidFile=none -o LogLevel=QUIET"
+	c := shared(t, "h").dial(t)
+	h := c.hOpen(c.session(object{"shell": "/bin/bash"}), plain, object{"env": object{"PS1": "shell> "}})
+	h.see("shell> ")
+	h.keys("ssh -F none -o ProxyCommand='" + proxy + "' -o UserKnownHostsFile=" + dir + "/known -o PreferredAuthentications=password nobody@here\r")
+	h.see(`Are you sure you want to continue connecting`)
+	h.keys("yes\r")
+	h.see(`Permanently added`)
+	h.see(`password: `)
+	h.hSecret()
+	if known, err := os.ReadFile(filepath.Join(dir, "known")); err != nil || len(known) == 0 {
+		t.Errorf("known hosts: %q %v", known, err)
+	}
+	h.ask("term.close", object{"kill_grace_s": 0.5})
 }
 
 // H11: what runs in a terminal leads a process session of its own, with the terminal controlling it.

@@ -166,7 +166,7 @@ func TestI7(t *testing.T) {
 		return marked, live
 	}
 	d := g.dial(t)
-	h.attach(d, object{"offset": 0})
+	h.attach(d, object{"offset": 0, "mode": "view"})
 	if marked, live := replays("", "ready", d); marked == 0 || live != 0 {
 		t.Errorf("%d chunks are marked, %d are not", marked, live)
 	}

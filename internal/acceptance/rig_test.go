@@ -599,6 +599,18 @@ func (c *client) event(name string) object {
 	return c.await(name, func(f *frame) bool { return f.Event == name }).Data
 }
 
+// seen is which events of this name have come and were not taken.
+func (c *client) seen(name string) (all []*frame) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, f := range c.came {
+		if f.Event == name {
+			all = append(all, f)
+		}
+	}
+	return all
+}
+
 // sendText sends a frame as it is.
 func (c *client) sendText(text string) {
 	c.t.Helper()

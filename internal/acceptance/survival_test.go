@@ -316,7 +316,7 @@ func (w *sWorld) sLook(t *testing.T, after *server, conn *client) map[string]str
 		}
 		text, exit := c.output(f.Data.str("stream_id"), 0)
 		n, whole := sNumbered("t", strings.ReplaceAll(text, "\r\n", "\n"))
-		got["their output and screen"] = sYes(whole && n > 0 && exit.num("exit_code") == 7 && strings.Contains(fmt.Sprint(shown["lines"]), "t1"))
+		got["their output and screen"] = sYes(whole && n > 0 && exit.num("exit_code") == 7 && regexp.MustCompile(`\bt\d+\b`).MatchString(fmt.Sprint(shown["lines"])))
 	}
 	if err := os.WriteFile(w.path("go"), nil, 0o600); err != nil {
 		t.Fatal(err)

@@ -29,6 +29,8 @@ var (
 	rounds = flag.Int("rounds", 2000, "requests of each kind")
 	stream = flag.Int("mib", 64, "MiB to stream")
 	idle   = flag.Int("idle", 200, "idle sessions beside the measured one")
+	only   = flag.Bool("terminals", false, "measure only terminals")
+	other  = flag.Bool("gotty", false, "measure terminals beside gotty, too, which is built for it")
 	ctx    = context.Background()
 )
 
@@ -57,9 +59,15 @@ func run() (err error) {
 	defer os.RemoveAll(dir)
 	gw := gateway(dir)
 	defer gw.stop()
-	wsEcho, c := dial(floor.addr+"/echo"), dial(gw.addr+"/v1/ws")
-
 	fmt.Printf("%-34s %12s %12s %8s\n", "", "floor", "trl", "ratio")
+	if *only {
+		terminals(floor.addr, gw.addr)
+		if *other {
+			besideGotty(gw.addr)
+		}
+		return nil
+	}
+	wsEcho, c := dial(floor.addr+"/echo"), dial(gw.addr+"/v1/ws")
 	for _, shell := range []string{"/bin/bash", "/bin/sh"} {
 		sh := bare(shell)
 		id := session(c, shell)
@@ -88,6 +96,9 @@ func run() (err error) {
 	fs, ts := turns(5, func() { pump(wsEcho, n) }, func() { follow(c, followed, n) })
 	rates(n, fs, ts)
 	terminals(floor.addr, gw.addr)
+	if *other {
+		besideGotty(gw.addr)
+	}
 	return beside(c)
 }
 

@@ -1,7 +1,7 @@
-# zsh in a terminal: the .zshenv of a directory that is there for this one start. @N@ is the terminal's nonce, @D@ the directory.
+# zsh in a terminal: what it reads as its .zshenv. @N@ is the terminal's nonce.
 #
 # It gives the user's own ZDOTDIR back, so that zsh reads the user's other files by itself.
-command rm -rf -- '@D@'
+unset TRL_ZSHENV
 if [[ -v TRL_ZDOTDIR ]]; then export ZDOTDIR="$TRL_ZDOTDIR"; unset TRL_ZDOTDIR; else unset ZDOTDIR; fi
 if [[ -r ${ZDOTDIR:-$HOME}/.zshenv ]]; then . "${ZDOTDIR:-$HOME}/.zshenv"; fi
 

@@ -30,18 +30,16 @@ func TestCutNetworkIsToldCountedAndRestored(t *testing.T) {
 	p.until("the banner goes", `document.querySelector(".banner").hidden`)
 }
 
+// TestPausedServerIsWaitedFor: the connection is not cut, there is only silence; the page gives it up by itself.
 func TestPausedServerIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	g := serve(t, "--single-process")
-	x := g.proxy()
-	p := g.openAt("http://"+x.Addr().String(), g.token)
+	p := g.open()
 	p.newTerminal()
 	p.enter("for i in $(seq 1 200); do echo $i; sleep 0.01; done; echo finished")
 	p.until("some lines have come", `/^20$/m.test(`+text+`)`)
 	p.expectOffline()
 	g.keeper.Process.Signal(syscall.SIGSTOP)
-	x.cut()
-	x.mend()
 	p.until("the banner tells", `/Connection lost/.test(document.querySelector(".banner").textContent)`)
 	g.keeper.Process.Signal(syscall.SIGCONT)
 	p.until("the rest comes", `/^finished$/m.test(`+text+`)`)
@@ -101,6 +99,26 @@ func TestSecondTabViewsUntilItTakesOver(t *testing.T) {
 	q.enter("echo size $(stty size)")
 	q.until("the size is the second one's", `new RegExp("^size " + trl.tabs.current.xterm.rows + " " + trl.tabs.current.xterm.cols + "$", "m").test(`+text+`)`)
 	p.until("the first follows the size", fmt.Sprintf(`trl.tabs.current.xterm.cols === %d`, eval[int](q, `trl.tabs.current.xterm.cols`)))
+
+	p.until("the first is told who types, and may take over", `trl.tabs.current.terminal.mode === "view" && /View only: admin types in another window.*Take over/.test(document.querySelector(".pane-note").textContent)`)
+	p.run(`trl.tabs.current.focus()`)
+	p.write("echo lost")
+	p.until("both see who is there", `/2 viewers here/.test(document.querySelector(".viewers-count").textContent) && !document.querySelector(".viewers-count").hidden`)
+	p.do(chromedp.Click(`.viewers-count`, chromedp.ByQuery))
+	p.until("one by one", `document.querySelector("#viewers").matches(":popover-open") && /admin \(you\): looks on/.test(document.querySelector("#viewers").textContent) && /admin: types, since/.test(document.querySelector("#viewers").textContent)`)
+	q.enter("echo kept")
+	p.until("only the second typed", `/^kept$/m.test(`+text+`)`)
+	if eval[bool](p, `/echo lost/.test(`+text+`)`) {
+		t.Error("who was taken over from typed")
+	}
+
+	p.do(chromedp.Reload())
+	p.until("a reload takes nothing", `typeof trl === "object" && trl.tabs.current?.terminal?.mode === "view" && /admin types in another/.test(document.querySelector(".pane-note").textContent)`)
+	q.do(chromedp.Navigate("about:blank"))
+	p.until("when the second leaves, the first types again", `trl.tabs.current.terminal.mode === "control" && document.querySelector(".pane-note").hidden && document.querySelector(".viewers-count").hidden`)
+	p.run(`trl.tabs.current.focus()`)
+	p.enter("echo size $(stty size) again")
+	p.until("in its own size", `new RegExp("^size " + trl.tabs.current.xterm.rows + " " + trl.tabs.current.xterm.cols + " again$", "m").test(`+text+`)`)
 }
 
 func TestViewersRoleOnlyLooks(t *testing.T) {

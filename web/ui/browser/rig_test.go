@@ -471,10 +471,10 @@ func virtual(key, code string) int64 {
 	return 0
 }
 
-// enter types text with Enter at its end.
+// enter puts text in as an input method does, all at once, and presses Enter: a test that is about keys uses write.
 func (p *page) enter(text string) {
 	p.t.Helper()
-	p.write(text)
+	p.do(input.InsertText(text))
 	p.key("Enter", "Enter")
 }
 

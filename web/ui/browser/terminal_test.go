@@ -16,7 +16,8 @@ func TestTypingRunsCommandsAndVimDraws(t *testing.T) {
 	g := serve(t)
 	p := g.open()
 	p.newTerminal()
-	p.enter("echo $((6*7)) 'ünï → 你好'")
+	p.write("echo $((6*7)) 'ünï → 你好'")
+	p.key("Enter", "Enter")
 	p.until("the output", `/^42 ünï → 你好$/m.test(`+text+`)`)
 	p.prompt()
 
@@ -108,10 +109,14 @@ func TestFloodYieldsToCtrlC(t *testing.T) {
 	})`); most > 5000 {
 		t.Errorf("the page froze for %.0f ms", most)
 	}
-	began := time.Now()
+	began, came := time.Now(), eval[int](p, `trl.tabs.current.terminal.next`)
 	p.key("c", "KeyC", ctrl)
 	p.prompt()
-	t.Logf("prompt %v after Ctrl-C", time.Since(began))
+	came = eval[int](p, `trl.tabs.current.terminal.next`) - came
+	t.Logf("prompt %v and %d bytes after Ctrl-C", time.Since(began), came)
+	if came > 6<<20 { // the ring, which its reader may lag by, and the window: half a second of drawing
+		t.Errorf("%d bytes came after Ctrl-C", came)
+	}
 	if eval[bool](p, `/^done$/m.test(`+tail+`)`) {
 		t.Error("it had ended before")
 	}

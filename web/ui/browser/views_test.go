@@ -176,7 +176,16 @@ func TestNoSeriousAccessibilityViolations(t *testing.T) {
 		t.Helper()
 		for _, scheme := range []string{"light", "dark"} {
 			p.do(emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}))
-			p.until("the terminal has the colours", fmt.Sprintf(`(trl.tabs.current?.xterm?.options.theme.background ?? "#ffffff") === "#ffffff" || %t`, scheme == "dark"))
+			p.until("the terminal has the colours", fmt.Sprintf(`!trl.tabs.current?.xterm || (trl.tabs.current.xterm.options.theme.background === "#ffffff") === %t`, scheme == "light"))
+			p.until("its renderer, too", `(() => {
+				const rows = document.querySelector(".xterm-rows"), probe = document.createElement("i");
+				if (!rows) return true;
+				probe.style.color = trl.tabs.current.xterm.options.theme.foreground;
+				document.body.append(probe);
+				const same = getComputedStyle(probe).color === getComputedStyle(rows).color;
+				probe.remove();
+				return same;
+			})()`)
 			p.until("no animation is under way", `document.getAnimations().length === 0`)
 			found := eval[string](p, `axe.run(document, {resultTypes: ["violations"]}).then((r) => r.violations.filter((v) => v.impact === "serious" || v.impact === "critical")
 				.map((v) => v.id + ": " + v.help + "\n" + v.nodes.map((n) => "  " + n.html.slice(0, 200) + "\n  " + n.failureSummary).join("\n")).join("\n"))`)

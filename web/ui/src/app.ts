@@ -102,6 +102,9 @@ document.body.replaceChildren(
 );
 
 tabs.changed.on(() => sidebar.tick());
+const whoIsHere = () => statusBar.viewers.show(tabs.current instanceof Pane ? tabs.current.terminal : undefined);
+tabs.changed.on(whoIsHere);
+tabs.selected.on(whoIsHere);
 tabs.selected.on((view) => {
   document.body.classList.remove("sidebar-open");
   menu.setAttribute("aria-expanded", "false");

@@ -25,9 +25,11 @@ import { save } from "./save";
 import { nameOf, type Sessions } from "./sessions";
 import { settings, settingsChanged } from "./settings";
 import { Signal } from "./signal";
-import { Terminal, type Mode, type Size } from "./terminal";
+import { Terminal, type Place, type Size } from "./terminal";
 import { mono, terminalTheme, themeChanged } from "./theme";
 import type { View } from "./view";
+import { viewerName } from "./viewers";
+import type { TermOpened } from "./wire";
 
 /** What takes less is not measured by when its marks are drawn. */
 const blink = 100;
@@ -68,8 +70,8 @@ export class Pane implements View {
     private readonly sessions: Sessions,
     readonly session: string,
     readonly term: string,
-    mode: Mode,
-    fresh: { streamId: string; size: Size; recorded: boolean } | undefined, // it was opened just now
+    place: Place,
+    fresh: { opened: TermOpened; size: Size } | undefined, // it was opened just now
     private readonly asks: { reveal(view: View): void; lost(why: string): void; another(): void; mayType(): boolean },
   ) {
     this.key = `term/${session}/${term}`;
@@ -99,7 +101,7 @@ export class Pane implements View {
     this.feed = new Feed(this.xterm); // after the addons: the handler that came last is asked first
     this.marks = new Marks(this.xterm, () => this.feed.replaying);
     this.find = new Find(search, () => this.focus());
-    this.terminal = new Terminal(connection, term, mode);
+    this.terminal = new Terminal(connection, term, place);
     this.keybar = new Keybar((data) => this.send(data), () => this.xterm.modes.applicationCursorKeysMode);
     this.element = h(
       "section",
@@ -112,7 +114,7 @@ export class Pane implements View {
     this.wire();
     this.watcher = new ResizeObserver(() => this.measureSoon());
     this.draw();
-    if (fresh) this.terminal.adopt(fresh.streamId, fresh.size, fresh.recorded);
+    if (fresh) this.terminal.adopt(fresh.opened, fresh.size);
     else void this.terminal.attach();
   }
 
@@ -181,7 +183,7 @@ export class Pane implements View {
   }
 
   async takeOver(): Promise<void> {
-    await this.terminal.attach("control");
+    await this.terminal.takeOver(this.room());
     if (this.terminal.mode === "view") notice("You may only watch this terminal.", "bad");
     this.measure();
     this.focus();
@@ -244,7 +246,15 @@ export class Pane implements View {
       terminal.chunk.on((chunk) => this.feed.write(chunk, () => terminal.drawn(endOf(chunk)))),
       terminal.gap.on(({ from, to }) => this.feed.remark(gapWords(from, to))),
       terminal.resized.on((size) => this.setSize(size)),
-      terminal.modeChanged.on(() => this.draw()),
+      terminal.modeChanged.on(() => {
+        this.draw();
+        this.measure(); // what control that came back means for the size
+        this.changed.emit();
+      }),
+      terminal.viewersChanged.on(() => {
+        this.draw();
+        this.changed.emit();
+      }),
       terminal.exited.on(({ exit_code, signal }) => this.over(signal ? `ended by ${signal}` : `ended with exit ${exit_code ?? "?"}`)),
       terminal.lost.on((why) => {
         this.over(why);
@@ -311,10 +321,16 @@ export class Pane implements View {
   /** Makes the terminal as large as its place, if its size is ours to set. */
   private measure(): void {
     if (!this.visible || !this.opened || this.terminal.mode !== "control") return;
-    const size = this.fit.proposeDimensions();
-    if (!size || !(size.cols > 1) || !(size.rows > 1)) return; // its place has no size now
+    const size = this.room();
+    if (!size) return;
     this.setSize(size);
     this.terminal.resize(size);
+  }
+
+  /** The size that fits its place; none where that has no size now. */
+  private room(): Size | undefined {
+    const size = this.fit.proposeDimensions();
+    return size && size.cols > 1 && size.rows > 1 ? size : undefined;
   }
 
   private setSize(size: Size): void {
@@ -341,6 +357,14 @@ export class Pane implements View {
     fill(this.rec, on && h("span", { class: "rec-dot", attr: { "aria-hidden": "true" } }), on && h("span", {}, "recorded"));
   }
 
+  private drawViewOnly(): void {
+    const by = this.terminal.controller;
+    const may = this.asks.mayType();
+    const words = by ? `View only: ${viewerName(by)} types in another window.` : may ? "View only: nobody types here now." : "View only.";
+    if (this.overlay.firstChild?.textContent === words) return; // the button keeps its focus
+    fill(this.overlay, words, may && button("Take over", () => void this.takeOver()));
+  }
+
   private draw(): void {
     this.drawRec();
     const view = this.terminal.mode === "view" && !this.ended;
@@ -348,7 +372,7 @@ export class Pane implements View {
     this.element.classList.toggle("view-only", view);
     this.xterm.options.cursorStyle = view ? "underline" : "block";
     if (this.ended) fill(this.overlay, `This terminal ${this.ended.startsWith("ended") ? "has " : "is over: "}${this.ended}.`, button("New terminal", () => this.asks.another()));
-    else if (view) fill(this.overlay, this.asks.mayType() ? "View only: another window types here." : "View only.", this.asks.mayType() && button("Take over", () => void this.takeOver()));
+    else if (view) this.drawViewOnly();
 
     const block = this.marks.running ?? this.marks.current;
     if (!block) {

@@ -1,13 +1,15 @@
 import type { Connection } from "./connection";
 import { fill, h, say } from "./dom";
+import { Viewers } from "./viewers";
 import type { Capabilities } from "./wire";
 
 const good = 100; // ms: typing feels immediate
 const fair = 300;
 
-// The line at the bottom: who we are, and how far away the gateway is.
+// The line at the bottom: who we are, who else is here, and how far away the gateway is.
 export class StatusBar {
   readonly element: HTMLElement;
+  readonly viewers = new Viewers();
   private readonly who = h("span");
   private readonly latency = h("span", { class: "latency num" });
   private readonly dot = h("span", { class: "dot" });
@@ -15,7 +17,7 @@ export class StatusBar {
   constructor(connection: Connection) {
     const words = h("span", {}, "connecting");
     fill(this.latency, this.dot, words);
-    this.element = h("footer", { class: "statusbar" }, this.who, this.latency);
+    this.element = h("footer", { class: "statusbar" }, this.who, h("span", { class: "status-right" }, this.viewers.element, this.latency));
     connection.latency.on((ms) => {
       this.latency.dataset.level = ms < good ? "good" : ms < fair ? "fair" : "poor";
       this.latency.title = "time to the gateway and back";

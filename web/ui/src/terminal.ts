@@ -1,9 +1,15 @@
 import type { Connection } from "./connection";
 import { beyond, endOf, type Chunk } from "./frame";
 import { Signal } from "./signal";
-import { Refusal } from "./wire";
+import { Refusal, type TermOpened, type TermViewer } from "./wire";
 
 export type Mode = "control" | "view";
+
+/** How a page comes to a terminal: it types there or looks on, and when it asked to type (protocol: claim). */
+export interface Place {
+  mode: Mode;
+  claim?: number;
+}
 
 export interface Size {
   cols: number;
@@ -18,22 +24,27 @@ export const windowBytes = 256 << 10;
 const ackEvery = windowBytes / 4;
 
 // The gateway's end of one terminal, as this page knows it: attached where the connection is up, at an offset, so that after a loss it
-// goes on with the next byte. What is typed while there is no connection is refused: typing blind helps nobody.
+// goes on with the next byte, in control or not as it was, unless another client took over meanwhile. What is typed while there is no connection is refused: typing blind helps nobody.
 export class Terminal {
   readonly chunk = new Signal<Chunk>();
   readonly gap = new Signal<{ from: number; to: number }>();
   readonly resized = new Signal<Size>(); // the size that counts, whoever has set it
   readonly modeChanged = new Signal<Mode>();
+  readonly viewersChanged = new Signal<void>();
   readonly exited = new Signal<{ exit_code?: number; signal?: string }>();
   readonly lost = new Signal<string>(); // it cannot be attached to any more, and why
   readonly refused = new Signal<string>(); // input did not arrive
 
   mode: Mode;
+  claim = 0; // when it asked for control; 0: not, or it does not know yet
+  viewers: TermViewer[] = []; // who is there
   over = false;
   /** It was being recorded when we attached. */
   recorded = false;
   /** Everything before it has been given out; undefined before the first attach. */
   next: number | undefined;
+  private viewerId = "";
+  private wants: Mode;
   private streamId: string | undefined;
   private acked = 0;
   private wanted: Size | undefined;
@@ -47,9 +58,10 @@ export class Terminal {
   constructor(
     private readonly connection: Connection,
     readonly id: string,
-    mode: Mode,
+    { mode, claim }: Place,
   ) {
-    this.mode = mode;
+    this.mode = this.wants = mode;
+    this.claim = claim ?? 0;
     const mine = <D extends { term_id: string }>(then: (data: D) => void) => (data: D) => data.term_id === id && then(data);
     this.ends = [
       connection.status.on((status) => {
@@ -65,44 +77,77 @@ export class Terminal {
         this.actual = size;
         if (this.telling === 0) this.resized.emit(size); // else it may be one that our own resize follows
       })),
+      connection.on("term.viewers", mine(({ attached }) => {
+        this.viewers = attached ?? [];
+        this.viewersChanged.emit();
+      })),
+      connection.on("term.control", mine(({ mode }) => {
+        this.told = undefined;
+        this.become(mode);
+      })),
     ];
   }
 
   /** Goes on with a terminal that this page has just opened, which is attached by that. */
-  adopt(streamId: string, size: Size, recorded: boolean): void {
-    this.recorded = recorded;
+  adopt(opened: TermOpened, size: Size): void {
+    this.recorded = !!opened.recording_id;
     this.next = 0;
     this.told = this.actual = size;
-    this.listen(streamId);
+    this.claim = opened.claim;
+    this.viewerId = opened.viewer_id;
+    this.listen(opened.stream_id);
   }
 
-  /** Asks for the stream from where we are, in the mode we want. */
-  async attach(mode = this.mode): Promise<void> {
+  /** The client that types, where that is another one. */
+  get controller(): TermViewer | undefined {
+    return this.viewers.find((viewer) => viewer.mode === "control" && !this.isUs(viewer));
+  }
+
+  isUs(viewer: TermViewer): boolean {
+    return viewer.viewer_id === this.viewerId;
+  }
+
+  /** What to come back as. */
+  get place(): Place {
+    return { mode: this.wants, ...(this.claim && { claim: this.claim }) };
+  }
+
+  /** Takes control, with a window of that size. */
+  takeOver(size: Size | undefined): Promise<void> {
+    this.wanted = size;
+    this.wants = "control";
+    this.claim = 0;
+    return this.attach();
+  }
+
+  /** Asks for the stream from where we are, to be there as we were. */
+  async attach(): Promise<void> {
     if (!this.connection.up || this.over || this.attaching) return;
     this.attaching = true;
     try {
+      const control = this.wants === "control";
       const opened = await this.connection.call("term.attach", {
-        term_id: this.id, mode, window_bytes: windowBytes, ...(this.next === undefined ? {} : { offset: this.next }),
+        term_id: this.id, mode: this.wants, window_bytes: windowBytes,
+        ...(this.next !== undefined && { offset: this.next }), ...(control && this.claim && { claim: this.claim }), ...(control && this.wanted),
       });
       this.recorded = !!opened.recording_id;
       this.listen(opened.stream_id);
       this.acked = opened.offset;
       this.next ??= opened.offset;
-      if (this.mode !== mode) {
-        this.mode = mode;
-        this.modeChanged.emit(mode);
-      }
+      this.claim = opened.claim ?? 0;
+      this.viewerId = opened.viewer_id;
       this.told = undefined;
       this.actual = { cols: opened.cols, rows: opened.rows };
-      if (mode === "control" && this.wanted) this.tellSize();
+      this.become(opened.mode);
+      if (this.mode === "control" && this.wanted) this.tellSize();
       else this.resized.emit(this.actual);
     } catch (error) {
       if (!(error instanceof Refusal) || error.code === "OFFLINE") return; // up comes again
-      if (error.code === "FORBIDDEN" && mode === "control") {
-        this.mode = "view";
-        this.modeChanged.emit("view");
+      if (error.code === "FORBIDDEN" && this.wants === "control") {
+        this.wants = "view";
+        this.become("view");
         this.attaching = false;
-        return this.attach("view");
+        return this.attach();
       }
       this.over = true;
       this.lost.emit(lostWords(error));
@@ -121,7 +166,7 @@ export class Terminal {
     this.connection.call("term.input", { term_id: this.id, data, ...(encoding && { encoding }) }).catch((error: Refusal) => this.refused.emit(error.message));
   }
 
-  /** The size of our window: the terminal's too, until somebody else in control types. */
+  /** The size of our window: the terminal's too, while we are in control. */
   resize(size: Size): void {
     this.wanted = size;
     this.tellSize();
@@ -132,6 +177,12 @@ export class Terminal {
     for (const end of this.ends) end();
     this.unfollow?.();
     if (this.connection.up && !this.over) this.connection.call("term.detach", { term_id: this.id }).catch(() => {}); // if it fails the connection is gone, and so are we
+  }
+
+  private become(mode: Mode): void {
+    if (this.mode === mode) return;
+    this.mode = mode;
+    this.modeChanged.emit(mode);
   }
 
   private tellSize(): void {

@@ -133,6 +133,18 @@ export interface TermInfo {
   rows: number;
   command: string;
   viewers: number;
+  attached?: TermViewer[];
+}
+
+/** A client at a terminal. */
+export interface TermViewer {
+  viewer_id: string;
+  subject: string;
+  mode: "control" | "view";
+  since: string;
+  cols?: number;
+  rows?: number;
+  via?: string;
 }
 
 export interface TermOpened {
@@ -141,6 +153,8 @@ export interface TermOpened {
   stream_no?: number;
   pid: number;
   recording_id?: string;
+  viewer_id: string;
+  claim: number;
 }
 
 export interface TermAttached extends StreamOpened {
@@ -149,6 +163,8 @@ export interface TermAttached extends StreamOpened {
   rows: number;
   state: "running" | "exited";
   recording_id?: string;
+  viewer_id: string;
+  claim?: number;
 }
 
 /** A recording, made or being made; its file is at addressOf (player.ts). */
@@ -233,11 +249,11 @@ export interface Methods {
   "process.detach": [{ process_id: string }, None];
   "process.kill": [{ process_id: string; signal?: string }, ProcessInfo];
 
-  "term.open": [SessionRef & { cols: number; rows: number; command?: string; window_bytes?: number; record?: boolean }, TermOpened];
+  "term.open": [SessionRef & { cols: number; rows: number; command?: string; window_bytes?: number; record?: boolean; request_key?: string }, TermOpened];
   "term.input": [{ term_id: string; data: string; encoding?: "base64" }, None];
   "term.resize": [{ term_id: string; cols: number; rows: number }, None];
   "term.close": [{ term_id: string }, None];
-  "term.attach": [{ term_id: string; offset?: number; mode: "control" | "view"; snapshot?: boolean; window_bytes?: number }, TermAttached];
+  "term.attach": [{ term_id: string; offset?: number; mode: "control" | "view"; claim?: number; cols?: number; rows?: number; snapshot?: boolean; window_bytes?: number }, TermAttached];
   "term.detach": [{ term_id: string }, None];
   "term.list": [SessionRef, { terminals: TermInfo[] }];
 
@@ -266,6 +282,8 @@ export interface Events {
   "term.opened": { session_id: string; term_id: string };
   "term.exit": { term_id: string; exit_code?: number; signal?: string };
   "term.resized": { term_id: string; cols: number; rows: number };
+  "term.viewers": { term_id: string; viewers: number; attached?: TermViewer[] };
+  "term.control": { term_id: string; mode: "control" | "view"; by?: TermViewer };
   "term.command": { term_id: string; command?: string; exit_code?: number; duration_ms?: number };
   "server.shutdown": { in_s: number };
 }

@@ -15,9 +15,9 @@ import { settings } from "./settings";
 import { showShares } from "./share";
 import { mono } from "./theme";
 import type { Tabs } from "./tabs";
-import { windowBytes, type Mode, type Size } from "./terminal";
+import { windowBytes, type Place, type Size } from "./terminal";
 import type { View } from "./view";
-import type { Capabilities, SessionInfo, Share } from "./wire";
+import type { Capabilities, SessionInfo, Share, TermOpened } from "./wire";
 
 const storeKey = "trl.tabs";
 
@@ -57,7 +57,7 @@ export class Workspace {
     if (!share.term_id) return this.openTerminal(share.session_id);
     const { terminals } = await this.connection.call("term.list", { session_id: share.session_id });
     const taken = terminals.some((terminal) => terminal.viewers > 0);
-    this.openPane(share.session_id, share.term_id, taken || !this.mayChange ? "view" : "control");
+    this.openPane(share.session_id, share.term_id, { mode: taken || !this.mayChange ? "view" : "control" });
   }
 
   share(session: SessionInfo): void {
@@ -88,7 +88,7 @@ export class Workspace {
       const { terminals } = await this.connection.call("term.list", { session_id: session });
       const running = terminals.find((terminal) => terminal.state === "running");
       if (running) {
-        this.openPane(session, running.term_id, running.viewers > 0 || !this.mayChange ? "view" : "control"); // who types there goes on typing
+        this.openPane(session, running.term_id, { mode: running.viewers > 0 || !this.mayChange ? "view" : "control" }); // who types there goes on typing
       } else if (this.mayChange) await this.newTerminal(session);
       else this.openActivity(session);
     } catch (error) {
@@ -101,7 +101,7 @@ export class Workspace {
     try {
       const size = this.roomFor();
       const opened = await this.connection.call("term.open", { session_id: session, ...size, window_bytes: windowBytes, ...(settings.record && this.capabilities?.record && { record: true }) });
-      this.openPane(session, opened.term_id, "control", { streamId: opened.stream_id, size, recorded: !!opened.recording_id });
+      this.openPane(session, opened.term_id, { mode: "control" }, { opened, size });
     } catch (error) {
       complain("Terminal", error);
     }
@@ -151,13 +151,13 @@ export class Workspace {
   restore(): void {
     this.restoring = true;
     const address = location.hash.slice(2);
-    for (const { key, mode } of this.remembered()) this.openAddress(key, mode);
+    for (const { key, place } of this.remembered()) this.openAddress(key, place);
     this.restoring = false;
     if (address) this.openAddress(address);
     else if (this.tabs.views.length > 0) this.tabs.select(this.tabs.views[0]!);
   }
 
-  private openAddress(key: string, mode?: Mode): void {
+  private openAddress(key: string, place: Place = { mode: "view" }): void {
     const open = this.tabs.find(key);
     if (open) return this.tabs.select(open);
     const [kind, session, term] = key.split("/");
@@ -165,12 +165,12 @@ export class Workspace {
     else if (kind === "recordings") this.openRecordings(session);
     else if (kind === "play" && session) this.openPlayer(session);
     else if (kind === "activity" && session) this.openActivity(session);
-    else if (kind === "term" && session && term) this.openPane(session, term, mode ?? "view");
+    else if (kind === "term" && session && term) this.openPane(session, term, place);
   }
 
-  private openPane(session: string, term: string, mode: Mode, fresh?: { streamId: string; size: Size; recorded: boolean }): void {
+  private openPane(session: string, term: string, place: Place, fresh?: { opened: TermOpened; size: Size }): void {
     const key = `term/${session}/${term}`;
-    const pane = this.tabs.find(key) ?? new Pane(this.connection, this.sessions, session, term, mode, fresh, {
+    const pane = this.tabs.find(key) ?? new Pane(this.connection, this.sessions, session, term, place, fresh, {
       reveal: (view: View) => this.tabs.select(view),
       lost: (why: string) => this.banner.lost(why),
       mayType: () => this.mayChange,
@@ -181,7 +181,7 @@ export class Workspace {
 
   private remember(): void {
     if (this.restoring) return;
-    const open = this.tabs.views.map((view) => ({ key: view.key, mode: view instanceof Pane ? view.terminal.mode : undefined }));
+    const open = this.tabs.views.map((view) => ({ key: view.key, ...(view instanceof Pane && { place: view.terminal.place }) }));
     try {
       sessionStorage.setItem(storeKey, JSON.stringify(open));
     } catch {
@@ -189,9 +189,9 @@ export class Workspace {
     }
   }
 
-  private remembered(): { key: string; mode?: Mode }[] {
+  private remembered(): { key: string; place?: Place }[] {
     try {
-      return JSON.parse(sessionStorage.getItem(storeKey) ?? "[]") as { key: string; mode?: Mode }[];
+      return JSON.parse(sessionStorage.getItem(storeKey) ?? "[]") as { key: string; place?: Place }[];
     } catch {
       return [];
     }

@@ -1,0 +1,33 @@
+import { fill, h, say } from "./dom";
+import { plural } from "./format";
+import type { Terminal } from "./terminal";
+import type { TermViewer } from "./wire";
+
+export function viewerName(viewer: TermViewer): string {
+  return viewer.via ? `“${viewer.via}”` : viewer.subject;
+}
+
+// Who else is at the terminal in sight: how many, and on asking who.
+export class Viewers {
+  readonly element: HTMLElement;
+  private readonly count = h("button", { class: "viewers-count", attr: { type: "button", popovertarget: "viewers", hidden: true } });
+  private readonly list = h("ul", { class: "viewers", attr: { id: "viewers", popover: "auto", "aria-label": "who is at this terminal" } });
+
+  constructor() {
+    this.element = h("span", {}, this.count, this.list);
+  }
+
+  show(terminal: Terminal | undefined): void {
+    const viewers = terminal && !terminal.over ? terminal.viewers : [];
+    this.count.hidden = viewers.length < 2; // alone is what one expects
+    say(this.count, `${plural(viewers.length, "viewer")} here`);
+    const words = viewers.map((viewer) => {
+      const us = terminal!.isUs(viewer) ? " (you)" : "";
+      return `${viewerName(viewer)}${us}: ${viewer.mode === "control" ? "types" : "looks on"}, since ${new Date(viewer.since).toLocaleTimeString()}`;
+    });
+    const said = words.join("\n");
+    if (this.count.title === said) return;
+    this.count.title = said;
+    fill(this.list, ...words.map((line) => h("li", {}, line)));
+  }
+}
