@@ -69,6 +69,10 @@ type Metrics struct {
 	ClientsClosed     *prometheus.CounterVec // reason
 	RateLimited       prometheus.Counter     // requests refused with RATE_LIMITED
 
+	AuditLost    prometheus.Counter // entries of the audit log that could not be written
+	AuditFailing prometheus.Gauge   // 1 while the audit log cannot be written
+	Draining     prometheus.Gauge   // 1 while no new session is taken
+
 	buildInfo *prometheus.GaugeVec
 	snapshot  atomic.Pointer[func() PoolNumbers] // set once by Observe; nil before
 }
@@ -104,7 +108,7 @@ func New(reg prometheus.Registerer) *Metrics {
 		SlowClientsDropped: counter("trl_slow_clients_dropped_total", "Clients disconnected because they took nothing for too long."),
 
 		KillEscalations: counter("trl_kill_escalations_total", "Commands and sessions that TERM did not end and KILL had to."),
-		KillFailed:      counter("trl_kill_failed_total", "Kills that left a process alive (state D)."),
+		KillFailed:      counter("trl_kill_failed_total", "Kills that left a process alive (state D): somebody must look."),
 		OrphansKilled:   counter("trl_orphans_killed_total", "Escaped processes that the orphan scan ended."),
 		ZombiesReaped:   counter("trl_zombies_reaped_total", "Adopted processes that were reaped."),
 		GatewayCrashes:  counter("trl_gateway_crashes_total", "Gateways that died and were replaced by their keeper."),
@@ -114,6 +118,10 @@ func New(reg prometheus.Registerer) *Metrics {
 		ClientConnections: f.NewGaugeVec(prometheus.GaugeOpts{Name: "trl_connections", Help: "Open client connections, by transport."}, []string{"transport"}),
 		ClientsClosed:     counters("trl_connections_closed_total", "Client connections that ended, by reason.", "reason"),
 		RateLimited:       counter("trl_rate_limited_total", "Requests refused with RATE_LIMITED."),
+
+		AuditLost:    counter("trl_audit_lost_total", "Entries of the audit log that could not be written."),
+		AuditFailing: f.NewGauge(prometheus.GaugeOpts{Name: "trl_audit_failing", Help: "1 while the audit log cannot be written."}),
+		Draining:     f.NewGauge(prometheus.GaugeOpts{Name: "trl_draining", Help: "1 while new sessions are refused, because of a drain."}),
 
 		buildInfo: f.NewGaugeVec(prometheus.GaugeOpts{Name: "trl_build_info", Help: "Always 1; the version is in the labels."}, []string{"version", "goversion"}),
 	}

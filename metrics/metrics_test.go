@@ -1,6 +1,8 @@
 package metrics
 
 import (
+	"flag"
+	"fmt"
 	"io"
 	"maps"
 	"net/http/httptest"
@@ -8,6 +10,7 @@ import (
 	"regexp"
 	goruntime "runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -74,35 +77,81 @@ func TestLabelsComeFromClosedLists(t *testing.T) {
 	}
 }
 
-func TestDocumentListsEverySeries(t *testing.T) {
-	page, err := os.ReadFile("../docs/METRICS.md")
+var update = flag.Bool("update", false, "rewrite docs/METRICS.md")
+
+// TestReference holds the table of docs/METRICS.md to the registry, and the names in deploy/ to both.
+func TestReference(t *testing.T) {
+	kinds, help, buckets := gathered(t)
+	var table strings.Builder
+	table.WriteString("| Series | Type | Meaning |\n|---|---|---|\n")
+	labels := series(t)
+	if len(labels) < 20 {
+		t.Fatalf("%d series found: the reading of descriptions is broken", len(labels))
+	}
+	for _, name := range slices.Sorted(maps.Keys(labels)) {
+		text := name
+		if len(labels[name]) > 0 {
+			text += "{" + strings.Join(labels[name], ",") + "}"
+		}
+		fmt.Fprintf(&table, "| `%s` | %s | %s%s |\n", text, kinds[name], help[name], buckets[name])
+	}
+	const path, from, to = "../docs/METRICS.md", "<!-- from the registry -->\n", "<!-- end -->"
+	page, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	documented := map[string][]string{}
-	for _, row := range regexp.MustCompile("(?m)^\\| `(trl_[a-z_]+)(?:\\{([a-z,]+)\\})?` \\|").FindAllStringSubmatch(string(page), -1) {
-		var labels []string
-		if row[2] != "" {
-			labels = strings.Split(row[2], ",")
+	before, rest, ok := strings.Cut(string(page), from)
+	old, after, ok2 := strings.Cut(rest, to)
+	switch {
+	case !ok || !ok2:
+		t.Fatalf("%s has no place for the table", path)
+	case *update:
+		if err := os.WriteFile(path, []byte(before+from+table.String()+to+after), 0o644); err != nil {
+			t.Fatal(err)
 		}
-		documented[row[1]] = labels
+	case old != table.String():
+		t.Errorf("%s is not what the registry says: go test ./metrics -run Reference -update", path)
 	}
-	exported := series(t)
-	if len(exported) < 20 {
-		t.Fatalf("%d series found: the reading of descriptions is broken", len(exported))
-	}
-	for _, name := range slices.Sorted(maps.Keys(exported)) {
-		labels, ok := documented[name]
-		if !ok {
-			t.Errorf("%s is exported and not in docs/METRICS.md", name)
-		} else if !slices.Equal(labels, exported[name]) {
-			t.Errorf("%s: labels %v in docs/METRICS.md, %v in the code", name, labels, exported[name])
+}
+
+// gathered is what a scrape tells of each series, when every vector has a child.
+func gathered(t *testing.T) (kinds, help, buckets map[string]string) {
+	t.Helper()
+	rec := &recorder{Registerer: prometheus.NewRegistry()}
+	m := New(rec)
+	m.Observe(func() PoolNumbers { return PoolNumbers{} })
+	for _, c := range rec.collectors {
+		desc := make(chan *prometheus.Desc, 100)
+		c.Describe(desc)
+		values := make([]string, 0, 3)
+		if d := descRE.FindStringSubmatch((<-desc).String()); d != nil {
+			values = append(values, strings.FieldsFunc(d[3], func(r rune) bool { return r == ',' || r == ' ' })...)
 		}
-		delete(documented, name)
+		switch v := c.(type) {
+		case *prometheus.CounterVec:
+			v.WithLabelValues(values...)
+		case *prometheus.GaugeVec:
+			v.WithLabelValues(values...)
+		case *prometheus.HistogramVec:
+			v.WithLabelValues(values...)
+		}
 	}
-	for name := range documented {
-		t.Errorf("%s is in docs/METRICS.md and not exported", name)
+	families, err := rec.Registerer.(*prometheus.Registry).Gather()
+	if err != nil {
+		t.Fatal(err)
 	}
+	kinds, help, buckets = map[string]string{}, map[string]string{}, map[string]string{}
+	for _, f := range families {
+		kinds[f.GetName()], help[f.GetName()] = strings.ToLower(f.GetType().String()), f.GetHelp()
+		if h := f.GetMetric()[0].GetHistogram(); h != nil {
+			var bounds []string
+			for _, b := range h.GetBucket() {
+				bounds = append(bounds, strconv.FormatFloat(b.GetUpperBound(), 'g', -1, 64))
+			}
+			buckets[f.GetName()] = " Buckets, in seconds: " + strings.Join(bounds, ", ") + "."
+		}
+	}
+	return kinds, help, buckets
 }
 
 func TestPoolGaugesAreReadAtScrape(t *testing.T) {

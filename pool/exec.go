@@ -334,6 +334,10 @@ func (e *Exec) account() {
 	outcome := e.outcome()
 	series := p.execs[outcome]
 	series.total.Inc()
+	p.tell(End{
+		Owner: e.session.owner, Session: e.session.id, Kind: ExecEnd, ID: e.ID(), Outcome: outcome,
+		Code: e.exit.ExitCode, Signal: e.exit.Signal, Asked: e.queuedAt, Began: e.startedAt, At: e.endedAt,
+	})
 	if !e.startedAt.IsZero() {
 		series.seconds.Observe(e.endedAt.Sub(e.startedAt).Seconds())
 		p.metrics.QueueSeconds.Observe(e.startedAt.Sub(e.queuedAt).Seconds())

@@ -48,6 +48,8 @@ type Config struct {
 	RingBytes int // per stream; 1 MiB when 0
 	MaxOutput int // the most of a stream that one answer holds; 64 MiB when 0
 	Warm      int // shells of the default kind that wait for their session
+
+	Ended func(End) // told of every end; it does not wait, and asks nothing of the pool. nil: nobody keeps a record
 }
 
 const (
@@ -86,6 +88,7 @@ type Pool struct {
 
 	mu       sync.RWMutex
 	closing  bool
+	draining chan struct{}        // not nil: no new sessions; closed when live is 0
 	sessions map[string]*Session  // by id, live and retained
 	tags     map[string]*Session  // the same, by tag
 	names    map[nameRef]*Session // the latest that bore the name, live or not: who looks checks
@@ -243,6 +246,9 @@ func (p *Pool) register(who string, q *protocol.SessionCreate) (*Session, error)
 			return other, nil
 		}
 		return nil, errExists(q.Name, other)
+	}
+	if p.draining != nil {
+		return nil, errDraining()
 	}
 	if p.live >= p.config.MaxSessions {
 		return nil, atMost("max_sessions", p.config.MaxSessions)
@@ -427,6 +433,7 @@ func (p *Pool) Live(id string) bool {
 // buriedLocked takes a session that TERMINATED off the bounds, and keeps it for the retention time. p.mu is held.
 func (p *Pool) buriedLocked(s *Session, keep bool) {
 	p.live--
+	p.drainedLocked()
 	if p.liveOf[s.owner]--; p.liveOf[s.owner] == 0 {
 		delete(p.liveOf, s.owner)
 	}

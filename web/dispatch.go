@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"crypto/rand"
 	"reflect"
+	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -20,6 +21,12 @@ type call struct {
 	params jsontext.Value // aliases the message: only for the reading goroutine, until handle returns
 	lane   string         // guarded by c.mu; the lane in which it waits for its turn
 	execID string         // guarded by c.mu; what it started
+
+	came     time.Time // when it was read
+	asked    any       // its params, for record, which lets go of them; nil where nobody audits
+	session  string    // the session it is about, once found
+	audited  bool      // it is to have an entry
+	recorded bool      // and has it
 }
 
 // handler is one method. run returns the answer, or errLater when somebody else will give it.
@@ -70,6 +77,7 @@ var handlers = map[string]handler{
 
 	"stream.ack": reads(streamAck),
 
+	"system.drain":        changes(systemDrain),
 	"system.ping":         reads(systemPing),
 	"system.stats":        reads(systemStats),
 	"system.capabilities": reads(systemCapabilities),
@@ -87,6 +95,9 @@ func changes[P any](f func(*call, *P) (any, error)) handler {
 		if err := protocol.DecodeParams(k.params, q); err != nil {
 			return nil, err
 		}
+		if k.c.srv.cfg.Audit != nil {
+			k.asked = q
+		}
 		return f(k, q)
 	}}
 }
@@ -99,7 +110,7 @@ func (c *conn) handle(msg []byte) {
 		c.refuse(req.ID, protocol.Errorf(protocol.RateLimited, "%d requests are in flight", c.srv.cfg.MaxInFlight).With("limit", c.srv.cfg.MaxInFlight))
 		return
 	}
-	k := &call{c: c, id: req.ID, method: req.Method, params: req.Params}
+	k := &call{c: c, id: req.ID, method: req.Method, params: req.Params, came: time.Now()}
 	c.inFlight.Add(1)
 	var data any
 	var err error = fault
@@ -110,6 +121,7 @@ func (c *conn) handle(msg []byte) {
 	if err == errLater {
 		return
 	}
+	k.record(data, err)
 	// Whoever writes just now may be waiting for the client: then this answer waits elsewhere, and reading goes on. A cancel, for one,
 	// must not wait behind the output it is to stop.
 	if sent, werr := c.out.trySend(k.encode(data, err)); sent {
@@ -124,6 +136,9 @@ func (k *call) dispatch() (any, error) {
 	h, ok := handlers[k.method]
 	switch {
 	case ok && (h.reads || k.c.who.Role != Viewer):
+		if err := k.admit(h); err != nil {
+			return nil, err
+		}
 		return h.run(k)
 	case ok:
 		return nil, protocol.Errorf(protocol.Forbidden, "a viewer may only read")
@@ -153,6 +168,7 @@ func (k *call) later(f func() (any, error)) (any, error) {
 // answer writes the one answer that a request gets.
 func (k *call) answer(data any, err error) {
 	defer k.c.inFlight.Add(-1)
+	k.record(data, err)
 	if err != errGone {
 		k.c.sent(k.c.out.send(k.encode(data, err)))
 	}
@@ -245,6 +261,10 @@ const defaultSession = "default"
 
 // on applies f to the session that ref names, in turn.
 func (k *call) on(ref protocol.SessionRef, slow bool, f func(*pool.Session) (any, error)) (any, error) {
+	to := func(s *pool.Session) (any, error) {
+		k.session = s.ID()
+		return f(s)
+	}
 	if ref.SessionID == "" { // a session.create with this name may be under way
 		key := nameKey(cmp.Or(ref.Session, defaultSession))
 		if k.c.inTurn(key) {
@@ -253,7 +273,7 @@ func (k *call) on(ref protocol.SessionRef, slow bool, f func(*pool.Session) (any
 				if err != nil {
 					return nil, err
 				}
-				return f(s)
+				return to(s)
 			})
 		}
 	}
@@ -261,7 +281,7 @@ func (k *call) on(ref protocol.SessionRef, slow bool, f func(*pool.Session) (any
 	if err != nil {
 		return nil, err
 	}
-	return k.turn(s.ID(), slow, func() (any, error) { return f(s) })
+	return k.turn(s.ID(), slow, func() (any, error) { return to(s) })
 }
 
 func nameKey(name string) string { return "name " + name }

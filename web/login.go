@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"trl/web/audit"
 	"trl/web/ui"
 )
 
@@ -65,10 +66,13 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	if !s.cfg.AuthNone {
-		if _, ok := s.cfg.Tokens.Lookup(strings.TrimSpace(token)); !ok {
+		who, ok := s.cfg.Tokens.Lookup(strings.TrimSpace(token))
+		if !ok {
+			s.refused(r, "login")
 			refuse(w, http.StatusUnauthorized, "this token is not valid")
 			return
 		}
+		s.cfg.Audit.Append(audit.Entry{Action: audit.ActionLogin, Outcome: "ok", Principal: who.Subject, Role: string(who.Role), Remote: r.RemoteAddr})
 		http.SetCookie(w, &http.Cookie{
 			Name:     cookieName(r),
 			Value:    base64.RawURLEncoding.EncodeToString([]byte(strings.TrimSpace(token))),

@@ -62,6 +62,11 @@ func (l *logBook) String() string {
 
 func start(t testing.TB, change ...func(*Config)) *gateway {
 	t.Helper()
+	return startWith(t, func(*pool.Config) {}, change...)
+}
+
+func startWith(t testing.TB, shape func(*pool.Config), change ...func(*Config)) *gateway {
+	t.Helper()
 	g := &gateway{t: t, registry: prometheus.NewRegistry(), log: &logBook{}}
 	log := zerolog.New(g.log)
 	m := metrics.New(g.registry)
@@ -69,7 +74,9 @@ func start(t testing.TB, change ...func(*Config)) *gateway {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g.pool = pool.New(pool.Config{Retention: time.Minute, BaseEnv: []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/tmp"}}, runtime.Local(host), m, log)
+	sessions := pool.Config{Retention: time.Minute, BaseEnv: []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/tmp"}}
+	shape(&sessions)
+	g.pool = pool.New(sessions, runtime.Local(host), m, log)
 	cfg := Config{Listen: "127.0.0.1:0", AuthNone: true, Version: "test"}
 	for _, f := range change {
 		f(&cfg)

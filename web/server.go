@@ -19,6 +19,7 @@ import (
 	"trl/metrics"
 	"trl/pool"
 	"trl/protocol"
+	"trl/web/audit"
 	"trl/web/ui"
 )
 
@@ -42,6 +43,7 @@ type Config struct {
 	SlowClient  time.Duration // 30 s
 
 	Version      string
+	Audit        *audit.Log            // who did what; nil: nobody keeps that
 	Capabilities protocol.Capabilities // what system.capabilities tells beside what web and the pool know: default shell, isolation, limits
 
 	stall time.Duration // stallLimit; tests shorten it
@@ -81,13 +83,16 @@ type Server struct {
 	cert      *reloader   // set once in Listen; nil without TLS
 	pair      atomic.Pointer[tls.Certificate]
 
-	stopping atomic.Bool
-	once     sync.Once // Shutdown
+	stopping    atomic.Bool
+	drained     chan struct{} // closed when a drain is over
+	drainedOnce sync.Once
+	once        sync.Once // Shutdown
 
-	mu     sync.Mutex
-	conns  map[*conn]struct{} // guarded by mu
-	closed bool               // guarded by mu; no connection may join any more
-	active sync.WaitGroup     // connections
+	mu      sync.Mutex
+	conns   map[*conn]struct{} // guarded by mu
+	closed  bool               // guarded by mu; no connection may join any more
+	undrain func()             // guarded by mu; ends the goroutine of a drain; nil: there is none
+	active  sync.WaitGroup     // connections
 }
 
 // listening is one listener with what serves it.
@@ -105,7 +110,7 @@ func New(cfg Config, p *pool.Pool, m *metrics.Metrics, g prometheus.Gatherer, lo
 	orDefault(&cfg.PeerSilence, 45*time.Second)
 	orDefault(&cfg.SlowClient, 30*time.Second)
 	orDefault(&cfg.stall, stallLimit)
-	s := &Server{cfg: cfg, pool: p, m: m, log: log, born: time.Now(), conns: map[*conn]struct{}{}}
+	s := &Server{cfg: cfg, pool: p, m: m, log: log, born: time.Now(), conns: map[*conn]struct{}{}, drained: make(chan struct{})}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 
 	scrape := metrics.Handler(g)
@@ -379,10 +384,13 @@ func (s *Server) guard(h http.Handler, loopback bool) http.Handler {
 		head.Set("Connection", "close") // one request each: a stranger's connection is short; an upgrade overwrites this
 		switch {
 		case loopback && !loopbackHost(r.Host):
+			s.refused(r, "host")
 			refuse(w, http.StatusMisdirectedRequest, "this server has another name")
 		case !originAllowed(r, s.cfg.Origins):
+			s.refused(r, "origin")
 			refuse(w, http.StatusForbidden, "this origin is not allowed")
 		case tokenInQuery(r):
+			s.refused(r, "token_in_url")
 			refuse(w, http.StatusBadRequest, "tokens are not accepted in URLs")
 		default:
 			h.ServeHTTP(w, r)
@@ -401,6 +409,7 @@ func refuse(w http.ResponseWriter, status int, why string) {
 func (s *Server) known(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, ok := s.authenticate(r); !ok {
+			s.refused(r, "token")
 			refuse(w, http.StatusUnauthorized, "a token is needed")
 			return
 		}
@@ -413,12 +422,21 @@ func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusServiceUnavailable, "shutting down")
 		return
 	}
+	if s.Draining() {
+		refuse(w, http.StatusServiceUnavailable, "draining: no new sessions")
+		return
+	}
+	if err := s.cfg.Audit.Admit(); err != nil {
+		refuse(w, http.StatusServiceUnavailable, err.Error())
+		return
+	}
 	fmt.Fprintln(w, "ready")
 }
 
 func (s *Server) serveWebSocket(w http.ResponseWriter, r *http.Request) {
 	who, ok := s.authenticate(r)
 	if !ok {
+		s.refused(r, "token")
 		refuse(w, http.StatusUnauthorized, "a token is needed")
 		return
 	}
@@ -433,6 +451,7 @@ func (s *Server) serveWebSocket(w http.ResponseWriter, r *http.Request) {
 	}
 	r.Context().Value(socketKey{}).(*socket).known()
 	c := newConn(s, t, t.out, who)
+	c.remote = r.RemoteAddr
 	c.binary = t.ws.Subprotocol() == subprotocolBinary
 	s.serveConn(c)
 }
@@ -460,6 +479,7 @@ func (s *Server) serveLocal(sock *socket) {
 		e := protocol.Errorf(protocol.ShuttingDown, "the server is shutting down")
 		if err != nil {
 			e = protocol.AsError(err)
+			s.cfg.Audit.Stranger(audit.Entry{Action: audit.ActionRefused, Outcome: string(e.Code), Remote: t.name(), Reason: "user"})
 		}
 		c.refuse(nil, e)
 		c.end(byShutdown)

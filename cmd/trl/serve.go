@@ -28,6 +28,7 @@ import (
 	"trl/runtime"
 	"trl/runtime/keeper"
 	"trl/web"
+	"trl/web/audit"
 )
 
 func newServe(start beginning) *cobra.Command {
@@ -41,7 +42,8 @@ Each setting may also stand in the environment (TRL_ and the flag's name: TRL_MA
 A flag counts before the environment, the environment before the file.
 
 When it is ready it prints its address. At the first start it makes a token and prints the link to log in with; the command line
-on this machine finds both by itself. SIGTERM or SIGINT ends it and every session; a second one does not wait.
+on this machine finds both by itself. SIGTERM or SIGINT ends it and every session; a second one does not wait. With --on-term
+drain SIGTERM lets the sessions that live go on, as trl drain does.
 
 A session can do what its user can, which is yours unless root says otherwise with --session-user: another one for all, or a
 number of its own for each. With --user the gateway is not root either. --allow-write keeps sessions from writing elsewhere.
@@ -175,6 +177,13 @@ func serve(s *settings, will *keeper.Will, stdout io.Writer, log zerolog.Logger)
 		processes = runtime.Local(host)
 	}
 
+	if s.web.Audit, err = s.openAudit(counts, log); err != nil {
+		return err
+	}
+	if s.web.Audit != nil {
+		defer func() { err = errors.Join(err, s.web.Audit.Close()) }() // the last to go of what begins anything
+		s.pool.Ended = web.Endings(s.web.Audit)
+	}
 	cannot := processes.Unenforceable()
 	if err := s.enforceable(cannot); err != nil {
 		return err
@@ -226,6 +235,7 @@ func serve(s *settings, will *keeper.Will, stdout io.Writer, log zerolog.Logger)
 	if generation == 0 {
 		announce(stdout, url, s, first)
 	}
+	s.web.Audit.Append(audit.Entry{Action: audit.ActionStart, Outcome: "ok", Version: buildVersion()})
 	log.Info().Int("generation", generation).Str("address", server.Addr()).Str("version", buildVersion()).Str("isolation", tier).Str("why", why).Msg("listening")
 
 	var failure error
@@ -236,12 +246,22 @@ func serve(s *settings, will *keeper.Will, stdout io.Writer, log zerolog.Logger)
 				log.Info().Msg("SIGHUP ignored; token and certificate files are read again when they change")
 				continue
 			}
+			if sig == syscall.SIGTERM && s.drains() > 0 && !server.Draining() {
+				s.web.Audit.Append(audit.Entry{Action: audit.ActionDrain, Outcome: "ok"})
+				server.Drain(s.drains())
+				continue
+			}
 			log.Info().Stringer("signal", sig).Msg("stopping")
+		case <-server.Drained():
 		case failure = <-served:
 		case <-yield:
 			ctx, cancel := context.WithTimeout(context.Background(), leaveWithin)
 			defer cancel()
 			server.Leave(ctx)
+			s.web.Audit.Append(audit.Entry{Action: audit.ActionLeave, Outcome: "ok"})
+			if e := s.web.Audit.Close(); e != nil {
+				log.Error().Err(e).Msg("audit log")
+			}
 			log.Info().Msg("left everything to the next gateway")
 			os.Exit(0) // and nothing else of us may run: what belongs to the sessions has one user at a time
 		case <-gone:
@@ -274,6 +294,7 @@ func serve(s *settings, will *keeper.Will, stdout io.Writer, log zerolog.Logger)
 	if e := sessions.Close(ctx); e != nil {
 		log.Warn().Err(e).Msg("sessions did not end in time and are killed")
 	}
+	s.web.Audit.Append(audit.Entry{Action: audit.ActionStop, Outcome: "ok", DurationMS: float64(time.Since(start).Milliseconds())})
 	log.Info().Dur("took", time.Since(start)).Msg("stopped")
 	if kept != nil && failure == nil {
 		failure = kept.Bye()

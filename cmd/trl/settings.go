@@ -46,6 +46,7 @@ type settings struct {
 	logFormat string
 	logLevel  string
 	config    string
+	operation operation
 
 	source func(flag string) string // set by load: how the one who set it called it
 	given  func(flag string) bool   // set by load: somebody has
@@ -94,6 +95,7 @@ func (s *settings) define(f *pflag.FlagSet) {
 	f.StringVar(&s.stateDir, "state-dir", defaultStateDir(), "tokens, lock, address of the running gateway")
 	f.StringVar(&s.logFormat, "log-format", "console", "`console|json`, on stderr")
 	f.StringVar(&s.logLevel, "log-level", "info", "`debug|info|warn|error`")
+	s.defineOperate(f)
 }
 
 // load fills what no flag has set from the environment and the config file, and checks the whole.
@@ -271,6 +273,9 @@ func (s *settings) check(source func(flag string) string) error {
 		return refuse(errors.New("half a TLS identity"), "give both --tls-cert and --tls-key")
 	}
 	if err := s.checkUsers(fault); err != nil {
+		return err
+	}
+	if err := s.checkOperate(fault); err != nil {
 		return err
 	}
 	if keeper.Started() { // the keeper has looked; we may be a user who may not

@@ -45,6 +45,7 @@ type Config struct {
 	Args, Env []string       // of the gateway, which is this program
 	Program   string         // what an upgrade (SIGHUP) starts in place of this program; empty: there is none
 	Upgraded  func(error)    // how an upgrade ended; nil: nobody asks
+	Drain     time.Duration  // above 0: the first TERM only begins a drain of the gateway, which may take so long; the next one stops
 	// Check is asked before the first gateway is started; what it returns, Run returns. nil: any tier will do.
 	Check func(tiers []runtime.TierReport) error
 	Held  []int // descriptors of the caller's that an exec in place must leave open, see Will.Held
@@ -175,6 +176,7 @@ func (k *keeper) numbers() Numbers {
 func (k *keeper) supervise(ctx context.Context) (code int, err error) {
 	told := ctx.Done()
 	var stopping, killed, ready bool // killed: as somebody wished who would not wait
+	var draining, drained bool       // stopping, but the sessions have time; and have had it
 	var again, deadline, late, hurry, succession <-chan time.Time
 	var until time.Time     // for our own succession: afterwards it has failed
 	var wish syscall.Signal // of whoever stops us, for a gateway that can end the sessions in order; 0: none, or passed on
@@ -182,6 +184,11 @@ func (k *keeper) supervise(ctx context.Context) (code int, err error) {
 		told = nil
 		if !stopping {
 			stopping, wish = true, s
+			hurry = time.After(endPatience)
+			return
+		}
+		if draining {
+			draining, wish = false, s
 			hurry = time.After(endPatience)
 			return
 		}
@@ -195,8 +202,13 @@ func (k *keeper) supervise(ctx context.Context) (code int, err error) {
 	}
 	for {
 		if g := k.gateway; wish != 0 && g != nil && g.serving() && k.nextExe == (program{}) {
+			patience := endPatience
+			if wish == unix.SIGTERM && k.c.Drain > 0 && !drained {
+				draining, drained = true, true
+				patience += k.c.Drain
+			}
 			k.signal(wish)
-			wish, hurry, deadline = 0, nil, time.After(endPatience)
+			wish, hurry, deadline = 0, nil, time.After(patience)
 		}
 		var exited, served, serves, failed <-chan struct{}
 		if g := k.gateway; g != nil {
@@ -282,6 +294,9 @@ func (k *keeper) supervise(ctx context.Context) (code int, err error) {
 		case <-exited:
 			g := k.end()
 			ready, deadline = ready || g.serving(), nil
+			if draining && !g.bye { // the next one is told, too
+				draining, drained, wish = false, false, unix.SIGTERM
+			}
 			status := g.child.Status()
 			switch code = status.Code; {
 			case killed:
