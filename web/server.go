@@ -9,6 +9,7 @@ import (
 	stdlog "log"
 	"net"
 	"net/http"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -25,10 +26,12 @@ import (
 
 // Config is the edge's. The zero value of a bound means its default.
 type Config struct {
-	Listen        string   // host:port; empty: no HTTP
-	Unix          string   // path of the Unix socket; empty: none
-	Sockets       *Sockets // already bound, Listen, MetricsListen and Unix notwithstanding; nil: Listen binds
-	MetricsListen string   // a listener for /metrics alone, which then needs no token; empty: /metrics is on Listen
+	Listen        string     // host:port; empty: no HTTP
+	Unix          string     // path of the Unix socket; empty: none
+	Sockets       *Sockets   // already bound, Listen, MetricsListen and Unix notwithstanding; nil: Listen binds
+	Activated     []*os.File // sockets that systemd has bound: they stand for those that would be bound
+	AdminListen   string     // a loopback address or a path, for profiles; empty: nobody gets any
+	MetricsListen string     // a listener for /metrics alone, which then needs no token; empty: /metrics is on Listen
 
 	Origins         []string // scheme://host[:port] of pages beside our own that may connect
 	AuthNone        bool     // everyone is local, on loopback only
@@ -50,6 +53,8 @@ type Config struct {
 }
 
 const (
+	// profileTimeout is for a profile of some minutes (?seconds=).
+	profileTimeout = 5 * time.Minute
 	// Time to send the headers of a request and to take the answer; and strangers, who have not shown a token, at a time.
 	headerTimeout = 10 * time.Second
 	answerTimeout = 30 * time.Second
@@ -67,18 +72,20 @@ func orDefault[T comparable](v *T, d T) {
 
 // Server is the edge of one gateway: New, Listen, Serve, Shutdown, each once and in this order.
 type Server struct {
-	cfg  Config
-	pool *pool.Pool
-	m    *metrics.Metrics
-	log  zerolog.Logger
-	born time.Time
-	main http.Handler
-	side http.Handler // of MetricsListen
+	cfg   Config
+	pool  *pool.Pool
+	m     *metrics.Metrics
+	log   zerolog.Logger
+	born  time.Time
+	main  http.Handler
+	side  http.Handler // of MetricsListen
+	admin http.Handler // of AdminListen
 
 	ctx    context.Context // of what clients began and what may outlive them; ends in Shutdown
 	cancel context.CancelFunc
 
 	listeners []listening // set once in Listen
+	remove    []func()    // set once in Listen: the names of Unix sockets
 	addr      net.Addr    // set once in Listen
 	cert      *reloader   // set once in Listen; nil without TLS
 	pair      atomic.Pointer[tls.Certificate]
@@ -133,6 +140,7 @@ func New(cfg Config, p *pool.Pool, m *metrics.Metrics, g prometheus.Gatherer, lo
 	side := http.NewServeMux()
 	side.Handle("GET /metrics", scrape)
 	s.side = side
+	s.admin = profiles(scrape)
 	return s
 }
 
@@ -149,22 +157,25 @@ func (s *Server) Listen() (err error) {
 			return err
 		}
 	}
+	s.remove = sockets.remove
 	if sockets.http != nil {
 		s.addr = sockets.http.Addr()
-		if err = s.listenHTTP(sockets.http, s.main, true); err != nil {
+		if err = s.listenHTTP(sockets.http, s.main, true, answerTimeout); err != nil {
 			return err
 		}
 	}
 	if sockets.metrics != nil {
-		if err = s.listenHTTP(sockets.metrics, s.side, false); err != nil {
+		if err = s.listenHTTP(sockets.metrics, s.side, false, answerTimeout); err != nil {
+			return err
+		}
+	}
+	if sockets.admin != nil {
+		if err = s.listenHTTP(sockets.admin, s.admin, false, profileTimeout); err != nil {
 			return err
 		}
 	}
 	if l := sockets.unix; l != nil {
 		s.listeners = append(s.listeners, listening{s.gate(l), s.serveUnix, func(context.Context) {
-			if sockets.remove != nil {
-				sockets.remove()
-			}
 			l.Close()
 		}})
 	}
@@ -175,7 +186,7 @@ func (s *Server) gate(l net.Listener) net.Listener {
 	return &gate{Listener: l, patience: s.cfg.SlowClient, most: maxStrangers}
 }
 
-func (s *Server) listenHTTP(l net.Listener, h http.Handler, guarded bool) error {
+func (s *Server) listenHTTP(l net.Listener, h http.Handler, guarded bool, answer time.Duration) error {
 	if guarded && !s.cfg.AuthNone && s.cfg.Tokens == nil {
 		l.Close()
 		return errors.New("no tokens to authenticate with")
@@ -184,7 +195,7 @@ func (s *Server) listenHTTP(l net.Listener, h http.Handler, guarded bool) error 
 		Handler:           s.guard(h, isLoopback(l)),
 		ReadHeaderTimeout: headerTimeout,
 		ReadTimeout:       headerTimeout,
-		WriteTimeout:      answerTimeout,
+		WriteTimeout:      answer,
 		IdleTimeout:       headerTimeout,
 		MaxHeaderBytes:    32 << 10,
 		ErrorLog:          stdlog.New(debugLog{s.log}, "", 0),
@@ -271,6 +282,9 @@ func (s *Server) Serve() error {
 }
 
 func (s *Server) stopListening(ctx context.Context) {
+	for _, remove := range s.remove { // before the sockets close: as long as those live, the names are theirs
+		remove()
+	}
 	for _, l := range s.listeners {
 		l.stop(ctx)
 	}

@@ -90,6 +90,14 @@ func serve(s *settings, will *keeper.Will, stdout io.Writer, log zerolog.Logger)
 	if err != nil {
 		return err
 	}
+	if web.ByActivation() && will == nil && conn == nil {
+		if s.sandbox != "none" || s.isolation == "pidns" && runtime.NeedsUserNamespace() {
+			return refuse(errors.New("sockets by activation do not get into a sandbox or a user namespace"), "leave the .socket unit out, and use --listen and --unix")
+		}
+		if s.web.Activated, err = web.Activated(); err != nil {
+			return refuse(err, "see docs/operations.md, systemd")
+		}
+	}
 	if conn == nil && will == nil && s.sandbox != "none" {
 		if os.Getenv(sandboxedVar) == "" {
 			return s.inSandbox()
@@ -232,6 +240,15 @@ func serve(s *settings, will *keeper.Will, stdout io.Writer, log zerolog.Logger)
 			return err
 		}
 	}
+	var pulse <-chan time.Time // for a supervisor; a keeper does it otherwise
+	if kept == nil {
+		notify(ready)
+		if every := watchdog(); every > 0 {
+			beat := time.NewTicker(every)
+			defer beat.Stop()
+			pulse = beat.C
+		}
+	}
 	if generation == 0 {
 		announce(stdout, url, s, first)
 	}
@@ -252,6 +269,9 @@ func serve(s *settings, will *keeper.Will, stdout io.Writer, log zerolog.Logger)
 				continue
 			}
 			log.Info().Stringer("signal", sig).Msg("stopping")
+		case <-pulse:
+			notify(alive)
+			continue
 		case <-server.Drained():
 		case failure = <-served:
 		case <-yield:
@@ -277,6 +297,9 @@ func serve(s *settings, will *keeper.Will, stdout io.Writer, log zerolog.Logger)
 		running = false
 	}
 
+	if kept == nil {
+		notify(stopping)
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), endWithin)
 	defer cancel()
 	go func() { // a second signal: no step waits any more, and host.Close KILLs; ends with the program

@@ -34,6 +34,7 @@ func (s *settings) defineOperate(f *pflag.FlagSet) {
 	f.BoolVar(&o.audit.Required, "audit-required", false, "refuse requests that could not be written down")
 	o.audit.MaxBytes = 100 << 20
 
+	f.StringVar(&s.web.AdminListen, "admin-listen", "", "serve profiles (/debug/pprof) and /metrics on this `path` of a Unix socket, or loopback address")
 	f.StringVar(&o.onTerm, "on-term", "stop", "what SIGTERM does: `stop|drain`; a second one stops")
 	f.DurationVar(&o.drainTimeout, "drain-timeout", 10*time.Minute, "how long a drain by SIGTERM waits for sessions")
 }

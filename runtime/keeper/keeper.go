@@ -46,6 +46,8 @@ type Config struct {
 	Program   string         // what an upgrade (SIGHUP) starts in place of this program; empty: there is none
 	Upgraded  func(error)    // how an upgrade ended; nil: nobody asks
 	Drain     time.Duration  // above 0: the first TERM only begins a drain of the gateway, which may take so long; the next one stops
+	Notify    func(string)   // told the states of sd_notify(3), for who supervises us; nil: nobody does
+	Watchdog  time.Duration  // how often Notify is told that we are alive; 0: never
 	// Check is asked before the first gateway is started; what it returns, Run returns. nil: any tier will do.
 	Check func(tiers []runtime.TierReport) error
 	Held  []int // descriptors of the caller's that an exec in place must leave open, see Will.Held
@@ -184,6 +186,7 @@ func (k *keeper) supervise(ctx context.Context) (code int, err error) {
 		told = nil
 		if !stopping {
 			stopping, wish = true, s
+			k.notify("STOPPING=1")
 			hurry = time.After(endPatience)
 			return
 		}
@@ -199,6 +202,12 @@ func (k *keeper) supervise(ctx context.Context) (code int, err error) {
 			}
 		}
 		wish = 0
+	}
+	var alive <-chan time.Time
+	if k.c.Watchdog > 0 {
+		pulse := time.NewTicker(k.c.Watchdog)
+		defer pulse.Stop()
+		alive = pulse.C
 	}
 	for {
 		if g := k.gateway; wish != 0 && g != nil && g.serving() && k.nextExe == (program{}) {
@@ -239,6 +248,8 @@ func (k *keeper) supervise(ctx context.Context) (code int, err error) {
 			}
 		case <-told:
 			stop(unix.SIGTERM)
+		case <-alive:
+			k.notify("WATCHDOG=1")
 		case <-hurry: // nobody has come up who could
 			hurry, wish = nil, 0
 			if k.gateway != nil {
@@ -257,6 +268,9 @@ func (k *keeper) supervise(ctx context.Context) (code int, err error) {
 			}
 		case <-serves:
 			if k.nextExe == (program{}) {
+				if !stopping {
+					k.notify("READY=1")
+				}
 				break
 			}
 			late = nil // so far so good: next it is our turn
@@ -348,6 +362,7 @@ func (k *keeper) upgrade(stopping bool) error {
 		k.revert()
 		return err
 	}
+	k.notify("RELOADING=1")
 	k.c.Log.Info().Int("gateway", k.next.child.Pid()).Msg("upgrade: new gateway starts")
 	return nil
 }
@@ -365,8 +380,15 @@ func (k *keeper) upgraded(err error) {
 	} else {
 		k.c.Log.Info().Msg("upgraded")
 	}
+	k.notify("READY=1")
 	if k.c.Upgraded != nil {
 		k.c.Upgraded(err)
+	}
+}
+
+func (k *keeper) notify(state string) {
+	if k.c.Notify != nil {
+		k.c.Notify(state)
 	}
 }
 
