@@ -402,6 +402,9 @@ func (e *Exec) Err() *protocol.Error { return e.failure }
 // written by jobs that it left behind.
 func (e *Exec) EndOffset() int64 { return e.end }
 
+// Times are when it was asked for, had its turn (zero if it never had) and ended. After Done.
+func (e *Exec) Times() (asked, began, ended time.Time) { return e.queuedAt, e.startedAt, e.endedAt }
+
 // Exit is how it ended. After Done.
 func (e *Exec) Exit() protocol.ExecExit { return e.exit }
 

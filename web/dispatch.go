@@ -27,6 +27,8 @@ type call struct {
 	session  string    // the session it is about, once found
 	audited  bool      // it is to have an entry
 	recorded bool      // and has it
+
+	queued, began, ended time.Time // of an exec.run that has ended, for trace
 }
 
 // handler is one method. run returns the answer, or errLater when somebody else will give it.
@@ -124,8 +126,10 @@ func (c *conn) handle(msg []byte) {
 	k.record(data, err)
 	// Whoever writes just now may be waiting for the client: then this answer waits elsewhere, and reading goes on. A cancel, for one,
 	// must not wait behind the output it is to stop.
+	answering := time.Now()
 	if sent, werr := c.out.trySend(k.encode(data, err)); sent {
 		c.inFlight.Add(-1)
+		k.trace(err, answering)
 		c.sent(werr)
 		return
 	}
@@ -169,9 +173,11 @@ func (k *call) later(f func() (any, error)) (any, error) {
 func (k *call) answer(data any, err error) {
 	defer k.c.inFlight.Add(-1)
 	k.record(data, err)
+	answering := time.Now()
 	if err != errGone {
 		k.c.sent(k.c.out.send(k.encode(data, err)))
 	}
+	k.trace(err, answering)
 }
 
 func (k *call) encode(data any, err error) func([]byte) []byte {

@@ -26,6 +26,7 @@ func execRun(k *call, q *protocol.ExecRun) (any, error) {
 				r := e.Partial()
 				return &r, nil
 			}
+			k.way(e)
 			if err := e.Err(); err != nil {
 				return nil, err
 			}

@@ -46,6 +46,7 @@ type Config struct {
 	SlowClient  time.Duration // 30 s
 
 	Version      string
+	Trace        func(Trace)           // told of every request that was answered; it must not wait. nil: nobody asks
 	Audit        *audit.Log            // who did what; nil: nobody keeps that
 	Capabilities protocol.Capabilities // what system.capabilities tells beside what web and the pool know: default shell, isolation, limits
 

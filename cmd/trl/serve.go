@@ -192,6 +192,12 @@ func serve(s *settings, will *keeper.Will, stdout io.Writer, log zerolog.Logger)
 		defer func() { err = errors.Join(err, s.web.Audit.Close()) }() // the last to go of what begins anything
 		s.pool.Ended = web.Endings(s.web.Audit)
 	}
+	trace, endTraces, err := openTraces(log)
+	if err != nil {
+		return refuse(err, "see OTEL_EXPORTER_OTLP_ENDPOINT and the others of OpenTelemetry")
+	}
+	defer endTraces()
+	s.web.Trace = trace
 	cannot := processes.Unenforceable()
 	if err := s.enforceable(cannot); err != nil {
 		return err
@@ -278,6 +284,7 @@ func serve(s *settings, will *keeper.Will, stdout io.Writer, log zerolog.Logger)
 			ctx, cancel := context.WithTimeout(context.Background(), leaveWithin)
 			defer cancel()
 			server.Leave(ctx)
+			endTraces()
 			s.web.Audit.Append(audit.Entry{Action: audit.ActionLeave, Outcome: "ok"})
 			if e := s.web.Audit.Close(); e != nil {
 				log.Error().Err(e).Msg("audit log")
