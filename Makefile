@@ -44,6 +44,9 @@ deps: ## what the tests need besides Go: installed as root, else named
 test: deps ## every test, with the race detector; PKG=./pool RUN=TestX for some
 	go test -race -count 1 -p 1 -timeout 25m -run '$(RUN)' $(PKG) # one package at a time: each drives hundreds of processes
 
+deploy: build ## what of deploy/ can be checked with what is installed here
+	TRL_BUILT=1 deploy/check.sh
+
 otel: ## the build with tracing, against a collector of the test's own
 	go test -tags otel -count 1 -timeout 10m -run 'TestTraces$$' ./cmd/trl
 
@@ -95,4 +98,4 @@ contract: ## the contract's own suite, beside the repository
 clean: ## remove what was built
 	rm -rf bin
 
-.PHONY: otel help generate screenshots build arm64 amd64 run check deps test race fmt lint fuzz fuzz-smoke bench bench-go soak soak-crash contract clean
+.PHONY: deploy otel help generate screenshots build arm64 amd64 run check deps test race fmt lint fuzz fuzz-smoke bench bench-go soak soak-crash contract clean

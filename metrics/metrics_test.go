@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"encoding/json"
 	"flag"
 	"fmt"
 	"io"
@@ -111,6 +112,48 @@ func TestReference(t *testing.T) {
 		}
 	case old != table.String():
 		t.Errorf("%s is not what the registry says: go test ./metrics -run Reference -update", path)
+	}
+}
+
+// TestDeployNamesWhatThereIs: a dashboard or an alert on a series that nobody exports is always quiet.
+func TestDeployNamesWhatThereIs(t *testing.T) {
+	exported := series(t)
+	word := regexp.MustCompile(`\btrl_[a-z_]+\b`)
+	suffix := regexp.MustCompile(`_(bucket|sum|count)$`)
+	label := regexp.MustCompile(`\b(trl_[a-z_]+)\{([^}]*)\}`)
+	used := map[string]bool{}
+	for _, path := range []string{"../deploy/grafana/trl.json", "../deploy/prometheus/alerts.yaml", "../deploy/prometheus/alerts_test.yaml", "../deploy/helm/trl/templates/hpa.yaml", "../deploy/helm/trl/README.md"} {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range word.FindAllString(string(text), -1) {
+			base := name
+			if _, ok := exported[base]; !ok {
+				base = suffix.ReplaceAllString(name, "")
+			}
+			if _, ok := exported[base]; !ok && name != "trl_pool_use" { // what the README tells the adapter to call the ratio
+				t.Errorf("%s: nobody exports %s", path, name)
+			}
+			used[base] = true
+		}
+		for _, m := range label.FindAllStringSubmatch(string(text), -1) {
+			labels := exported[suffix.ReplaceAllString(m[1], "")]
+			for _, pair := range strings.Split(m[2], ",") {
+				name := strings.TrimSpace(strings.FieldsFunc(pair, func(r rune) bool { return strings.ContainsRune("=!~", r) })[0])
+				if !slices.Contains(append([]string{"instance", "job", "le", "namespace", "pod", "<<.LabelMatchers>>"}, labels...), name) {
+					t.Errorf("%s: %s has no label %s", path, m[1], name)
+				}
+			}
+		}
+	}
+	if text, _ := os.ReadFile("../deploy/grafana/trl.json"); !json.Valid(text) {
+		t.Error("the dashboard is no JSON")
+	}
+	for name := range exported {
+		if !used[name] && name != "trl_stream_gap_bytes_total" { // trl_stream_gaps_total is there
+			t.Errorf("%s is on no dashboard and in no alert: why is it exported?", name)
+		}
 	}
 }
 
