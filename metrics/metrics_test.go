@@ -147,6 +147,20 @@ func TestDeployNamesWhatThereIs(t *testing.T) {
 			}
 		}
 	}
+	headings := map[string]bool{}
+	runbook, err := os.ReadFile("../docs/runbook.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range regexp.MustCompile(`(?m)^## (.*)$`).FindAllStringSubmatch(string(runbook), -1) {
+		headings[strings.ReplaceAll(strings.ToLower(m[1]), " ", "-")] = true
+	}
+	alerts, _ := os.ReadFile("../deploy/prometheus/alerts.yaml")
+	for _, m := range regexp.MustCompile(`docs/runbook\.md#(\S+)`).FindAllStringSubmatch(string(alerts), -1) {
+		if !headings[m[1]] {
+			t.Errorf("an alert sends people to %s in the runbook, which is not there", m[1])
+		}
+	}
 	if text, _ := os.ReadFile("../deploy/grafana/trl.json"); !json.Valid(text) {
 		t.Error("the dashboard is no JSON")
 	}

@@ -136,6 +136,20 @@ func (s *Server) refused(r *http.Request, why string) {
 	s.cfg.Audit.Stranger(audit.Entry{Action: audit.ActionRefused, Outcome: string(protocol.AuthFailed), Remote: r.RemoteAddr, Reason: why})
 }
 
+// reloaded is the entry of something that was read again.
+func reloaded(what string, err error) audit.Entry {
+	e := audit.Entry{Action: audit.ActionReload, Outcome: "ok", Reason: what}
+	if err != nil { // what was in force stays; the log of the gateway says why
+		e.Outcome = "refused"
+	}
+	return e
+}
+
+// Reloads makes the entries of tokens that are read again, for TokenFile.OnReload.
+func Reloads(log *audit.Log) func(error) {
+	return func(err error) { log.Append(reloaded("tokens", err)) }
+}
+
 // Endings makes the entries of what ends, for pool.Config.Ended.
 func Endings(log *audit.Log) func(pool.End) {
 	return func(e pool.End) {

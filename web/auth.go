@@ -15,6 +15,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -100,7 +101,8 @@ type TokenFile struct {
 	reload *reloader
 
 	mu      sync.RWMutex
-	entries []entry // guarded by mu; replaced whole
+	entries []entry     // guarded by mu; replaced whole
+	told    func(error) // guarded by mu; see OnReload
 }
 
 type entry struct {
@@ -122,7 +124,7 @@ func OpenTokens(path string, log zerolog.Logger) (*TokenFile, error) {
 	if err != nil {
 		return nil, fmt.Errorf("token file: %w", err)
 	}
-	t.reload, err = watchFiles(log, t.load, path)
+	t.reload, err = watchFiles(log, t.again, path)
 	if err != nil {
 		return nil, fmt.Errorf("watch token file: %w", err)
 	}
@@ -131,6 +133,28 @@ func OpenTokens(path string, log zerolog.Logger) (*TokenFile, error) {
 
 // Close stops following the file.
 func (t *TokenFile) Close() error { return t.reload.Close() }
+
+// OnReload has f called whenever other tokens are in force, or the file could not be read again.
+func (t *TokenFile) OnReload(f func(error)) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.told = f
+}
+
+// again is load for a change in the file's directory, of the file or of another one.
+func (t *TokenFile) again() error {
+	t.mu.RLock()
+	before, told := t.entries, t.told
+	t.mu.RUnlock()
+	err := t.load()
+	t.mu.RLock()
+	same := slices.Equal(before, t.entries)
+	t.mu.RUnlock()
+	if told != nil && (err != nil || !same) {
+		told(err)
+	}
+	return err
+}
 
 // Lookup compares with every token, so that its time does not tell which one came close.
 func (t *TokenFile) Lookup(token string) (who Principal, ok bool) {

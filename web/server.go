@@ -2,6 +2,7 @@
 package web
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -212,7 +213,7 @@ func (s *Server) listenHTTP(l net.Listener, h http.Handler, guarded bool, answer
 			l.Close()
 			return err
 		}
-		cert, err := watchFiles(s.log, s.loadCertificate, s.cfg.TLSCert, s.cfg.TLSKey)
+		cert, err := watchFiles(s.log, s.reloadCertificate, s.cfg.TLSCert, s.cfg.TLSKey)
 		if err != nil {
 			l.Close()
 			return err
@@ -239,6 +240,16 @@ func (s *Server) loadCertificate() error {
 	}
 	s.pair.Store(&pair)
 	return nil
+}
+
+// reloadCertificate is loadCertificate for a change in the files' directories.
+func (s *Server) reloadCertificate() error {
+	before := s.pair.Load().Certificate[0]
+	err := s.loadCertificate()
+	if err != nil || !bytes.Equal(before, s.pair.Load().Certificate[0]) {
+		s.cfg.Audit.Append(reloaded("certificate", err))
+	}
+	return err
 }
 
 // debugLog takes what net/http has to say: TLS handshakes that failed and the like, nothing that a person must act on.

@@ -191,6 +191,9 @@ func serve(s *settings, will *keeper.Will, stdout io.Writer, log zerolog.Logger)
 	if s.web.Audit != nil {
 		defer func() { err = errors.Join(err, s.web.Audit.Close()) }() // the last to go of what begins anything
 		s.pool.Ended = web.Endings(s.web.Audit)
+		if t, ok := s.web.Tokens.(*web.TokenFile); ok {
+			t.OnReload(web.Reloads(s.web.Audit))
+		}
 	}
 	trace, endTraces, err := openTraces(log)
 	if err != nil {
