@@ -20,13 +20,15 @@ func (s *Server) Draining() bool {
 	return s.undrain != nil
 }
 
-// Drain begins a drain, or gives the one that there is another time. At most for so long; below 0: until no session lives.
-func (s *Server) Drain(most time.Duration) {
+// Drain begins a drain, or gives the one that there is another time. At most for so long; below 0: until no session lives. forGood: who
+// supervises us counts on the end, so no client may put it off.
+func (s *Server) Drain(most time.Duration, forGood bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed {
+	if s.closed || s.forGood {
 		return
 	}
+	s.forGood = forGood
 	if s.undrain != nil {
 		s.undrain()
 	}
@@ -53,17 +55,21 @@ func (s *Server) Drain(most time.Duration) {
 	s.log.Info().Bool("bounded", most >= 0).Dur("at_most", max(0, most)).Int("sessions", s.pool.Alive()).Msg("draining: no new sessions")
 }
 
-// Undrain takes it back.
-func (s *Server) Undrain() {
+// Undrain takes it back, unless it is for good.
+func (s *Server) Undrain() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.undrain == nil {
-		return
+		return nil
+	}
+	if s.forGood {
+		return protocol.Errorf(protocol.ShuttingDown, "a signal began this drain, and who sent it counts on the end")
 	}
 	s.undrain()
 	s.undrain = nil
 	s.pool.Undrain()
 	s.log.Info().Msg("drain taken back")
+	return nil
 }
 
 func systemDrain(k *call, q *protocol.Drain) (any, error) {
@@ -73,11 +79,13 @@ func systemDrain(k *call, q *protocol.Drain) (any, error) {
 	s := k.c.srv
 	switch {
 	case q.Undo:
-		s.Undrain()
+		if err := s.Undrain(); err != nil {
+			return nil, err
+		}
 	case q.Wait == nil:
-		s.Drain(-1)
+		s.Drain(-1, false)
 	default:
-		s.Drain(q.Wait.Duration())
+		s.Drain(q.Wait.Duration(), false)
 	}
 	return &protocol.Drained{Draining: s.Draining(), ActiveSessions: s.pool.Alive()}, nil
 }

@@ -101,6 +101,7 @@ type Server struct {
 	conns   map[*conn]struct{} // guarded by mu
 	closed  bool               // guarded by mu; no connection may join any more
 	undrain func()             // guarded by mu; ends the goroutine of a drain; nil: there is none
+	forGood bool               // guarded by mu; nobody may take the drain back
 	active  sync.WaitGroup     // connections
 }
 

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -36,14 +37,8 @@ taken with what was put aside of it. With --head, also that the lines of those h
 			}
 			return nil
 		},
-		RunE: func(cmd *cobra.Command, args []string) (err error) {
-			files := args
-			if len(args) == 1 {
-				if files, err = audit.Files(args[0]); err != nil {
-					return err
-				}
-			}
-			r, err := audit.Verify(files, heads...)
+		RunE: func(cmd *cobra.Command, args []string) error {
+			r, err := verify(args, heads)
 			if err != nil {
 				var fault *audit.Fault
 				if errors.As(err, &fault) {
@@ -71,6 +66,23 @@ taken with what was put aside of it. With --head, also that the lines of those h
 	}
 	cmd.Flags().StringSliceVar(&heads, "head", nil, "a `NUMBER:HASH` that was kept elsewhere (repeatable)")
 	return cmd
+}
+
+// verify takes one path as a log with what was put aside of it, which may become more while it is being read.
+func verify(paths, heads []string) (r audit.Report, err error) {
+	if len(paths) > 1 {
+		return audit.Verify(paths, heads...)
+	}
+	files, err := audit.Files(paths[0])
+	for err == nil {
+		var fault error
+		r, fault = audit.Verify(slices.Clone(files), heads...)
+		before := files
+		if files, err = audit.Files(paths[0]); err == nil && (fault == nil || slices.Equal(before, files)) {
+			return r, fault
+		}
+	}
+	return r, err
 }
 
 func newAuditHead() *cobra.Command {

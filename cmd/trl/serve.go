@@ -274,7 +274,7 @@ func serve(s *settings, will *keeper.Will, stdout io.Writer, log zerolog.Logger)
 			}
 			if sig == syscall.SIGTERM && s.drains() > 0 && !server.Draining() {
 				s.web.Audit.Append(audit.Entry{Action: audit.ActionDrain, Outcome: "ok"})
-				server.Drain(s.drains())
+				server.Drain(s.drains(), true)
 				continue
 			}
 			log.Info().Stringer("signal", sig).Msg("stopping")

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -85,10 +86,8 @@ func openFile(path string) (f *file, h head, torn []byte, err error) {
 	}
 	f = &file{File: raw, path: path, size: info.Size()}
 	if f.size > 0 {
-		if f.first, f.begun, err = firstLine(raw); err == nil || f.size <= maxTail { // a first line may be the torn one
-			h, torn, err = lastLine(raw, f.size)
-		}
-		if err != nil {
+		f.first, f.begun, _ = firstLine(raw) // one that is not as it was is for verify to tell, and not in the way of new ones
+		if h, torn, err = lastLine(raw, f.size); err != nil {
 			return nil, h, nil, fmt.Errorf("%s: %w", path, err)
 		}
 	}
@@ -226,8 +225,8 @@ func ordered(paths []string) ([]string, error) {
 		}
 		seq, _, err := firstLine(f)
 		f.Close()
-		if err != nil && len(paths) == 1 {
-			return paths, nil // whatever is wrong is told with its line
+		if n := len(p) - 13; err != nil && n > 0 && rotatedName.MatchString(p[n:]) { // its name tells; what is wrong is told with its line
+			seq, _ = strconv.ParseUint(p[n+1:], 10, 64)
 		}
 		all = append(all, numbered{p, seq})
 	}

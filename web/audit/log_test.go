@@ -294,6 +294,16 @@ func TestRotationCarriesTheChainUnderLoad(t *testing.T) {
 	if _, err := Verify(slices.Delete(slices.Clone(files), 3, 4)); !errors.As(err, &fault) || fault.Line != 1 || fault.File != files[4] {
 		t.Errorf("a file removed: %v", err)
 	}
+	text, err := os.ReadFile(files[3])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(files[3], bytes.Replace(text, []byte("exec.run"), []byte("exec.ran"), 1), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Verify(slices.Clone(files)); !errors.As(err, &fault) || fault.Line != 1 || fault.File != files[3] || !strings.Contains(fault.Why, "changed") {
+		t.Errorf("the first line of a file changed: %v", err)
+	}
 	if r, err := Verify([]string{files[2], files[1], files[0]}); err != nil || r.First != 1 {
 		t.Errorf("in any order: %+v, %v", r, err)
 	}
