@@ -103,6 +103,7 @@ type gateway struct {
 	link   *link
 	began  time.Time
 	ready  chan struct{} // closed when it has said that it serves
+	told   bool          // and who supervises us knows
 	served chan struct{} // closed when the connection has ended and the rest is set
 	bye    bool
 	err    error
@@ -210,6 +211,10 @@ func (k *keeper) supervise(ctx context.Context) (code int, err error) {
 		alive = pulse.C
 	}
 	for {
+		if g := k.gateway; g != nil && !g.told && g.serving() && k.nextExe == (program{}) && !k.succeeding && !stopping { // else upgraded says it
+			g.told = true
+			k.notify("READY=1")
+		}
 		if g := k.gateway; wish != 0 && g != nil && g.serving() && k.nextExe == (program{}) {
 			patience := endPatience
 			if wish == unix.SIGTERM && k.c.Drain > 0 && !drained {
@@ -268,9 +273,6 @@ func (k *keeper) supervise(ctx context.Context) (code int, err error) {
 			}
 		case <-serves:
 			if k.nextExe == (program{}) {
-				if !stopping {
-					k.notify("READY=1")
-				}
 				break
 			}
 			late = nil // so far so good: next it is our turn
@@ -440,7 +442,7 @@ func (k *keeper) inherit(w *Will) error {
 	if err != nil {
 		return err
 	}
-	g := &gateway{child: k.host.Child(w.Gateway.Pid), link: l, began: w.Gateway.Began, ready: make(chan struct{}), served: make(chan struct{})}
+	g := &gateway{child: k.host.Child(w.Gateway.Pid), link: l, began: w.Gateway.Began, ready: make(chan struct{}), served: make(chan struct{}), told: true}
 	close(g.ready) // else there would have been no upgrade
 	k.gateway = g
 	k.signals.gateway.Store(int64(w.Gateway.Pid))
