@@ -44,6 +44,12 @@ deps: ## what the tests need besides Go: installed as root, else named
 test: deps ## every test, with the race detector; PKG=./pool RUN=TestX for some
 	go test -race -count 1 -p 1 -timeout 25m -run '$(RUN)' $(PKG) # one package at a time: each drives hundreds of processes
 
+deploy: build ## what of deploy/ can be checked with what is installed here
+	TRL_BUILT=1 deploy/check.sh
+
+otel: ## the build with tracing, against a collector of the test's own
+	go test -tags otel -count 1 -timeout 10m -run 'TestTraces$$' ./cmd/trl
+
 race: deps ## the tests COUNT times over, on 1, 2 and 4 processors, to find what happens seldom
 	go test -race -count $(COUNT) -cpu 1,2,4 -timeout 2h -run '$(RUN)' $(PKG)
 
@@ -56,6 +62,7 @@ lint: ## formatting, go vet, staticcheck, the page's types, and that its bundle 
 	@unformatted=$$(gofmt -l .); [ -z "$$unformatted" ] || { echo "not formatted (make fmt): $$unformatted"; exit 1; }
 	go vet ./...
 	GOARCH=arm64 go vet ./...
+	go vet -tags otel ./cmd/trl
 	go tool staticcheck -checks '$(STATICCHECK)' ./...
 	cd web/ui && go run ./bundle -check # by hash; by content where npm has been
 	@if [ -x web/ui/node_modules/.bin/tsc ]; then echo tsc --noEmit; cd web/ui && node_modules/.bin/tsc --noEmit; fi
@@ -100,4 +107,4 @@ contract: ## the contract's own suite, beside the repository
 clean: ## remove what was built
 	rm -rf bin
 
-.PHONY: help generate screenshots build arm64 amd64 run check deps test race fmt lint audit fuzz fuzz-smoke bench bench-go soak soak-crash contract clean
+.PHONY: deploy otel help generate screenshots build arm64 amd64 run check deps test race fmt lint audit fuzz fuzz-smoke bench bench-go soak soak-crash contract clean

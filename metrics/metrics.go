@@ -97,6 +97,10 @@ type Metrics struct {
 	ConfigInForce prometheus.Gauge       // 1: what the config file says is in force; 0: the last one was refused
 	ConfigWaiting prometheus.Gauge       // settings that the file changes and that want a restart
 
+	AuditLost    prometheus.Counter // entries of the audit log that could not be written
+	AuditFailing prometheus.Gauge   // 1 while the audit log cannot be written
+	Draining     prometheus.Gauge   // 1 while no new session is taken
+
 	buildInfo *prometheus.GaugeVec
 	snapshot  atomic.Pointer[func() PoolNumbers] // set once by Observe; nil before
 }
@@ -132,7 +136,7 @@ func New(reg prometheus.Registerer) *Metrics {
 		SlowClientsDropped: counter("trl_slow_clients_dropped_total", "Clients disconnected because they took nothing for too long."),
 
 		KillEscalations: counter("trl_kill_escalations_total", "Commands and sessions that TERM did not end and KILL had to."),
-		KillFailed:      counter("trl_kill_failed_total", "Kills that left a process alive (state D)."),
+		KillFailed:      counter("trl_kill_failed_total", "Kills that left a process alive (state D): somebody must look."),
 		OrphansKilled:   counter("trl_orphans_killed_total", "Escaped processes that the orphan scan ended."),
 		ZombiesReaped:   counter("trl_zombies_reaped_total", "Adopted processes that were reaped."),
 		GatewayCrashes:  counter("trl_gateway_crashes_total", "Gateways that died and were replaced by their keeper."),
@@ -152,6 +156,10 @@ func New(reg prometheus.Registerer) *Metrics {
 		ConfigReloads: counters("trl_config_reloads_total", "Looks at a config file that had changed, by result.", "result"),
 		ConfigInForce: f.NewGauge(prometheus.GaugeOpts{Name: "trl_config_last_reload_success", Help: "Whether the config file as it is now was taken: 1, or 0 where an older one is in force."}),
 		ConfigWaiting: f.NewGauge(prometheus.GaugeOpts{Name: "trl_config_waiting_settings", Help: "Settings that the config file changes and that want a restart."}),
+
+		AuditLost:    counter("trl_audit_lost_total", "Entries of the audit log that could not be written."),
+		AuditFailing: f.NewGauge(prometheus.GaugeOpts{Name: "trl_audit_failing", Help: "1 while the audit log cannot be written."}),
+		Draining:     f.NewGauge(prometheus.GaugeOpts{Name: "trl_draining", Help: "1 while new sessions are refused, because of a drain."}),
 
 		buildInfo: f.NewGaugeVec(prometheus.GaugeOpts{Name: "trl_build_info", Help: "Always 1; the version is in the labels."}, []string{"version", "goversion"}),
 	}

@@ -1,6 +1,9 @@
 package metrics
 
 import (
+	"encoding/json"
+	"flag"
+	"fmt"
 	"io"
 	"maps"
 	"net/http/httptest"
@@ -8,6 +11,7 @@ import (
 	"regexp"
 	goruntime "runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -74,35 +78,137 @@ func TestLabelsComeFromClosedLists(t *testing.T) {
 	}
 }
 
-func TestDocumentListsEverySeries(t *testing.T) {
-	page, err := os.ReadFile("../docs/METRICS.md")
+var update = flag.Bool("update", false, "rewrite docs/METRICS.md")
+
+// TestReference holds the table of docs/METRICS.md to the registry, and the names in deploy/ to both.
+func TestReference(t *testing.T) {
+	kinds, help, buckets := gathered(t)
+	var table strings.Builder
+	table.WriteString("| Series | Type | Meaning |\n|---|---|---|\n")
+	labels := series(t)
+	if len(labels) < 20 {
+		t.Fatalf("%d series found: the reading of descriptions is broken", len(labels))
+	}
+	for _, name := range slices.Sorted(maps.Keys(labels)) {
+		text := name
+		if len(labels[name]) > 0 {
+			text += "{" + strings.Join(labels[name], ",") + "}"
+		}
+		fmt.Fprintf(&table, "| `%s` | %s | %s%s |\n", text, kinds[name], help[name], buckets[name])
+	}
+	const path, from, to = "../docs/METRICS.md", "<!-- from the registry -->\n", "<!-- end -->"
+	page, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	documented := map[string][]string{}
-	for _, row := range regexp.MustCompile("(?m)^\\| `(trl_[a-z_]+)(?:\\{([a-z,]+)\\})?` \\|").FindAllStringSubmatch(string(page), -1) {
-		var labels []string
-		if row[2] != "" {
-			labels = strings.Split(row[2], ",")
+	before, rest, ok := strings.Cut(string(page), from)
+	old, after, ok2 := strings.Cut(rest, to)
+	switch {
+	case !ok || !ok2:
+		t.Fatalf("%s has no place for the table", path)
+	case *update:
+		if err := os.WriteFile(path, []byte(before+from+table.String()+to+after), 0o644); err != nil {
+			t.Fatal(err)
 		}
-		documented[row[1]] = labels
+	case old != table.String():
+		t.Errorf("%s is not what the registry says: go test ./metrics -run Reference -update", path)
 	}
+}
+
+// TestDeployNamesWhatThereIs: a dashboard or an alert on a series that nobody exports is always quiet.
+func TestDeployNamesWhatThereIs(t *testing.T) {
 	exported := series(t)
-	if len(exported) < 20 {
-		t.Fatalf("%d series found: the reading of descriptions is broken", len(exported))
-	}
-	for _, name := range slices.Sorted(maps.Keys(exported)) {
-		labels, ok := documented[name]
-		if !ok {
-			t.Errorf("%s is exported and not in docs/METRICS.md", name)
-		} else if !slices.Equal(labels, exported[name]) {
-			t.Errorf("%s: labels %v in docs/METRICS.md, %v in the code", name, labels, exported[name])
+	word := regexp.MustCompile(`\btrl_[a-z_]+\b`)
+	suffix := regexp.MustCompile(`_(bucket|sum|count)$`)
+	label := regexp.MustCompile(`\b(trl_[a-z_]+)\{([^}]*)\}`)
+	used := map[string]bool{}
+	for _, path := range []string{"../deploy/grafana/trl.json", "../deploy/prometheus/alerts.yaml", "../deploy/prometheus/alerts_test.yaml", "../deploy/helm/trl/templates/hpa.yaml", "../deploy/helm/trl/README.md"} {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
 		}
-		delete(documented, name)
+		for _, name := range word.FindAllString(string(text), -1) {
+			base := name
+			if _, ok := exported[base]; !ok {
+				base = suffix.ReplaceAllString(name, "")
+			}
+			if _, ok := exported[base]; !ok && name != "trl_pool_use" { // what the README tells the adapter to call the ratio
+				t.Errorf("%s: nobody exports %s", path, name)
+			}
+			used[base] = true
+		}
+		for _, m := range label.FindAllStringSubmatch(string(text), -1) {
+			labels := exported[suffix.ReplaceAllString(m[1], "")]
+			for _, pair := range strings.Split(m[2], ",") {
+				name := strings.TrimSpace(strings.FieldsFunc(pair, func(r rune) bool { return strings.ContainsRune("=!~", r) })[0])
+				if !slices.Contains(append([]string{"instance", "job", "le", "namespace", "pod", "<<.LabelMatchers>>"}, labels...), name) {
+					t.Errorf("%s: %s has no label %s", path, m[1], name)
+				}
+			}
+		}
 	}
-	for name := range documented {
-		t.Errorf("%s is in docs/METRICS.md and not exported", name)
+	headings := map[string]bool{}
+	runbook, err := os.ReadFile("../docs/runbook.md")
+	if err != nil {
+		t.Fatal(err)
 	}
+	for _, m := range regexp.MustCompile(`(?m)^## (.*)$`).FindAllStringSubmatch(string(runbook), -1) {
+		headings[strings.ReplaceAll(strings.ToLower(m[1]), " ", "-")] = true
+	}
+	alerts, _ := os.ReadFile("../deploy/prometheus/alerts.yaml")
+	for _, m := range regexp.MustCompile(`docs/runbook\.md#(\S+)`).FindAllStringSubmatch(string(alerts), -1) {
+		if !headings[m[1]] {
+			t.Errorf("an alert sends people to %s in the runbook, which is not there", m[1])
+		}
+	}
+	if text, _ := os.ReadFile("../deploy/grafana/trl.json"); !json.Valid(text) {
+		t.Error("the dashboard is no JSON")
+	}
+	for name := range exported {
+		if !used[name] && name != "trl_stream_gap_bytes_total" { // trl_stream_gaps_total is there
+			t.Errorf("%s is on no dashboard and in no alert: why is it exported?", name)
+		}
+	}
+}
+
+// gathered is what a scrape tells of each series, when every vector has a child.
+func gathered(t *testing.T) (kinds, help, buckets map[string]string) {
+	t.Helper()
+	rec := &recorder{Registerer: prometheus.NewRegistry()}
+	m := New(rec)
+	m.Observe(func() PoolNumbers { return PoolNumbers{} })
+	for _, c := range rec.collectors {
+		desc := make(chan *prometheus.Desc, 100)
+		c.Describe(desc)
+		values := make([]string, 0, 3)
+		if d := descRE.FindStringSubmatch((<-desc).String()); d != nil {
+			values = append(values, strings.FieldsFunc(d[3], func(r rune) bool { return r == ',' || r == ' ' })...)
+		}
+		switch v := c.(type) {
+		case *prometheus.CounterVec:
+			v.WithLabelValues(values...)
+		case *prometheus.GaugeVec:
+			v.WithLabelValues(values...)
+		case *prometheus.HistogramVec:
+			v.WithLabelValues(values...)
+		}
+	}
+	families, err := rec.Registerer.(*prometheus.Registry).Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	kinds, help, buckets = map[string]string{}, map[string]string{}, map[string]string{}
+	for _, f := range families {
+		kinds[f.GetName()], help[f.GetName()] = strings.ToLower(f.GetType().String()), f.GetHelp()
+		if h := f.GetMetric()[0].GetHistogram(); h != nil {
+			var bounds []string
+			for _, b := range h.GetBucket() {
+				bounds = append(bounds, strconv.FormatFloat(b.GetUpperBound(), 'g', -1, 64))
+			}
+			buckets[f.GetName()] = " Buckets, in seconds: " + strings.Join(bounds, ", ") + "."
+		}
+	}
+	return kinds, help, buckets
 }
 
 func TestPoolGaugesAreReadAtScrape(t *testing.T) {

@@ -139,6 +139,7 @@ func (s *Session) terminate(f facts, keep bool) {
 		return
 	}
 	p.metrics.SessionsEnded.WithLabelValues(string(reason)).Inc()
+	p.tell(End{Owner: s.owner, Session: s.id, Kind: SessionEnd, Reason: string(reason), Asked: s.created, Began: s.created, At: s.burial.at})
 	s.log.Info().Str("reason", string(reason)).Dur("duration", time.Since(s.created)).Int64("commands", commands).Int64("bytes", bytes).Msg("session ended")
 }
 

@@ -348,6 +348,10 @@ func (e *Exec) account() {
 	outcome := e.outcome()
 	series := p.execs[outcome]
 	series.total.Inc()
+	p.tell(End{
+		Owner: e.session.owner, Session: e.session.id, Kind: ExecEnd, ID: e.ID(), Outcome: outcome,
+		Code: e.exit.ExitCode, Signal: e.exit.Signal, Asked: e.queuedAt, Began: e.startedAt, At: e.endedAt,
+	})
 	if !e.startedAt.IsZero() {
 		series.seconds.Observe(e.endedAt.Sub(e.startedAt).Seconds())
 		p.metrics.QueueSeconds.Observe(e.startedAt.Sub(e.queuedAt).Seconds())
@@ -411,6 +415,9 @@ func (e *Exec) Err() *protocol.Error { return e.failure }
 // EndOffset is, after Done, the journal's size when the command ended: exec.exit comes after that byte. What follows was
 // written by jobs that it left behind.
 func (e *Exec) EndOffset() int64 { return e.end }
+
+// Times are when it was asked for, had its turn (zero if it never had) and ended. After Done.
+func (e *Exec) Times() (asked, began, ended time.Time) { return e.queuedAt, e.startedAt, e.endedAt }
 
 // Exit is how it ended. After Done.
 func (e *Exec) Exit() protocol.ExecExit { return e.exit }

@@ -53,6 +53,7 @@ type Config struct {
 	Warm      int // shells of the default kind that wait for their session
 
 	Record RecordConfig
+	Ended  func(End) // told of every end; it does not wait, and asks nothing of the pool. nil: nobody keeps a record
 }
 
 const (
@@ -92,6 +93,7 @@ type Pool struct {
 
 	mu       sync.RWMutex
 	closing  bool
+	draining chan struct{}        // not nil: no new sessions; closed when live is 0
 	sessions map[string]*Session  // by id, live and retained
 	tags     map[string]*Session  // the same, by tag
 	names    map[nameRef]*Session // the latest that bore the name, live or not: who looks checks
@@ -255,6 +257,9 @@ func (p *Pool) register(who string, q *protocol.SessionCreate) (*Session, error)
 			return other, nil
 		}
 		return nil, errExists(q.Name, other)
+	}
+	if p.draining != nil {
+		return nil, errDraining()
 	}
 	r := p.rules.Load()
 	if p.live >= r.MaxSessions {
@@ -460,6 +465,7 @@ func (p *Pool) Live(id string) bool {
 // buriedLocked takes a session that TERMINATED off the bounds, and keeps it for the retention time. p.mu is held.
 func (p *Pool) buriedLocked(s *Session, keep bool) {
 	p.live--
+	p.drainedLocked()
 	if p.liveOf[s.owner]--; p.liveOf[s.owner] == 0 {
 		delete(p.liveOf, s.owner)
 	}

@@ -147,6 +147,8 @@ func (p *Process) watch() {
 	s.retainLocked(p)
 	s.record(entry{Exited: p.exitedEntry()})
 	s.mu.Unlock()
+	code, signal := p.exit()
+	s.pool.tell(End{Owner: s.owner, Session: s.id, Kind: ProcessEnd, ID: p.ID(), Code: &code, Signal: signal, Asked: p.startedAt, Began: p.startedAt, At: p.endedAt})
 	close(p.done)
 }
 

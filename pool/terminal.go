@@ -168,6 +168,8 @@ func (t *Terminal) watch() {
 	s.mu.Unlock()
 	t.recorder.end(t.journal.Size(), t.exitInfo().ExitCode)
 	t.terminal.Release() // not before it was written down
+	x := t.exitInfo()
+	s.pool.tell(End{Owner: s.owner, Session: s.id, Kind: TerminalEnd, ID: t.ID(), Code: x.ExitCode, Signal: x.Signal, Asked: t.startedAt, Began: t.startedAt, At: t.endedAt})
 	close(t.done)
 }
 

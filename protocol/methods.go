@@ -120,6 +120,7 @@ var methods = []Method{
 	method[StreamAck, None]("stream.ack", "Says how far this client has got with a stream that it opened or attached with `window_bytes`: more may be sent. Only forward; for any other stream it is nothing."),
 
 	method[None, Pong]("system.ping", "Tells that the server is there, and its epoch."),
+	method[Drain, Drained]("system.drain", "Has the server refuse new sessions and end when none lives any more; those that live go on. An admin's."),
 	method[None, Stats]("system.stats", "Counts what the server has."),
 	method[None, Capabilities]("system.capabilities", "Tells what the server can do and where its bounds are."),
 }

@@ -687,6 +687,18 @@ type Event struct {
 
 // --- server (§9) ---
 
+// Drain asks for a drain.
+type Drain struct {
+	Wait *Seconds `json:"wait_s,omitzero"`
+	Undo bool     `json:"undo,omitzero"`
+}
+
+// Drained is what system.drain answers.
+type Drained struct {
+	Draining       bool `json:"draining"`
+	ActiveSessions int  `json:"active_sessions"`
+}
+
 // Pong is what system.ping answers.
 type Pong struct {
 	UptimeS int64     `json:"uptime_s"`
@@ -698,6 +710,7 @@ type Pong struct {
 // Stats is what system.stats answers.
 type Stats struct {
 	ActiveSessions   int            `json:"active_sessions"`
+	Draining         bool           `json:"draining"`
 	ByState          map[string]int `json:"by_state"`
 	MaxSessions      int            `json:"max_sessions"`
 	TotalCommandsRun int64          `json:"total_commands_run"`

@@ -465,3 +465,6 @@ func oneOf(enum, value string) *Error {
 	field := enum[strings.IndexByte(enum, '.')+1:]
 	return InvalidParam(field, "%s is not one of %s", field, strings.Join(words, ", "))
 }
+
+// Validate checks what types cannot say.
+func (q *Drain) Validate() *Error { return validSeconds("wait_s", q.Wait) }

@@ -57,7 +57,7 @@ func (s *Server) tlsConfig() (*tls.Config, error) {
 	case s.cfg.TLSCert == "":
 		return nil, nil
 	default:
-		cert, err := openCertificate(s.cfg.TLSCert, s.cfg.TLSKey, s.log)
+		cert, err := openCertificate(s.cfg.TLSCert, s.cfg.TLSKey, s.certificateRead, s.log)
 		if err != nil {
 			return nil, err
 		}

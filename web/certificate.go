@@ -1,6 +1,7 @@
 package web
 
 import (
+	"bytes"
 	"crypto/tls"
 	"fmt"
 	"sync/atomic"
@@ -13,14 +14,15 @@ type certificate struct {
 	cert, key string // paths
 	pair      atomic.Pointer[tls.Certificate]
 	watch     *reloader
+	told      func(error) // hears of another pair, and of one that cannot be read
 }
 
-func openCertificate(cert, key string, log zerolog.Logger) (*certificate, error) {
-	c := &certificate{cert: cert, key: key}
+func openCertificate(cert, key string, told func(error), log zerolog.Logger) (*certificate, error) {
+	c := &certificate{cert: cert, key: key, told: told}
 	if err := c.load(); err != nil {
 		return nil, err
 	}
-	watch, err := watchFiles(log, c.load, cert, key)
+	watch, err := watchFiles(log, c.again, cert, key)
 	if err != nil {
 		return nil, fmt.Errorf("watch TLS certificate: %w", err)
 	}
@@ -35,6 +37,16 @@ func (c *certificate) load() error {
 	}
 	c.pair.Store(&pair)
 	return nil
+}
+
+// again is load for a change in the files' directories.
+func (c *certificate) again() error {
+	before := c.pair.Load().Certificate[0]
+	err := c.load()
+	if err != nil || !bytes.Equal(before, c.pair.Load().Certificate[0]) {
+		c.told(err)
+	}
+	return err
 }
 
 // close stops following the files.

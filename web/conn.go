@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/coder/websocket"
 	"github.com/go-json-experiment/json/jsontext"
@@ -69,7 +70,9 @@ type conn struct {
 	grant    *Grant
 	log      zerolog.Logger
 	bytesOut prometheus.Counter
-	binary   bool // set once before serve; output goes in binary frames
+	binary   bool   // set once before serve; output goes in binary frames
+	remote   string // set once before serve; the peer's address
+	id       string // set once in connected; names it in the audit log
 
 	ctx      context.Context // ends when the client is gone
 	cancel   context.CancelFunc
@@ -96,7 +99,7 @@ type conn struct {
 
 func newConn(s *Server, t transport, out *outbox, g *Grant) *conn {
 	c := &conn{
-		srv: s, t: t, out: out, who: g.Principal, grant: g,
+		srv: s, t: t, out: out, who: g.Principal, grant: g, remote: t.name(),
 		log:      s.log.With().Str("transport", t.name()).Str("principal", g.Subject).Logger(),
 		idle:     make(chan struct{}, 1),
 		bytesOut: s.m.BytesOut.WithLabelValues(t.name()),
@@ -112,6 +115,8 @@ func (c *conn) serve() {
 	c.srv.m.ClientConnections.WithLabelValues(c.t.name()).Inc()
 	defer c.srv.m.ClientConnections.WithLabelValues(c.t.name()).Dec()
 	c.log.Debug().Msg("client connected")
+	began := time.Now()
+	c.connected()
 	c.wg.Go(func() { c.t.tend(c) }) // pings; ends with ctx; waited for below
 	if sh := c.grant.share; sh != nil {
 		sh.Join()
@@ -125,6 +130,7 @@ func (c *conn) serve() {
 	c.work.Wait()
 	c.wg.Wait()
 
+	c.disconnected(began)
 	c.srv.m.ClientsClosed.WithLabelValues(string(c.reason)).Inc()
 	if c.reason == tooSlow {
 		c.srv.m.SlowClientsDropped.Inc()

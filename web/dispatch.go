@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"crypto/rand"
 	"reflect"
+	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -21,6 +22,14 @@ type call struct {
 	left   bool           // owned by who gives the answer; see leave
 	lane   string         // guarded by c.mu; the lane in which it waits for its turn
 	execID string         // guarded by c.mu; what it started
+
+	came     time.Time // when it was read
+	asked    any       // its params, for record, which lets go of them; nil where nobody audits
+	session  string    // the session it is about, once found
+	audited  bool      // it is to have an entry
+	recorded bool      // and has it
+
+	queued, began, ended time.Time // of an exec.run that has ended, for trace
 }
 
 // handler is one method. run returns the answer, or errLater when somebody else will give it.
@@ -78,6 +87,7 @@ var handlers = map[string]handler{
 
 	"stream.ack": reads(streamAck),
 
+	"system.drain":        changes(systemDrain),
 	"system.ping":         reads(systemPing),
 	"system.stats":        reads(systemStats),
 	"system.capabilities": reads(systemCapabilities),
@@ -94,6 +104,9 @@ func changes[P any](f func(*call, *P) (any, error)) handler {
 		q := new(P)
 		if err := protocol.DecodeParams(k.params, q); err != nil {
 			return nil, err
+		}
+		if k.c.srv.cfg.Audit != nil {
+			k.asked = q
 		}
 		return f(k, q)
 	}}
@@ -112,7 +125,7 @@ func (c *conn) handle(msg []byte) {
 		c.refuse(req.ID, e)
 		return
 	}
-	k := &call{c: c, id: req.ID, method: req.Method, params: req.Params}
+	k := &call{c: c, id: req.ID, method: req.Method, params: req.Params, came: time.Now()}
 	c.inFlight.Add(1)
 	var data any
 	var err error = fault
@@ -124,10 +137,13 @@ func (c *conn) handle(msg []byte) {
 		return
 	}
 	k.leave()
+	k.record(data, err)
 	// Whoever writes just now may be waiting for the client: then this answer waits elsewhere, and reading goes on. A cancel, for one,
 	// must not wait behind the output it is to stop.
+	answering := time.Now()
 	if sent, werr := c.out.trySend(k.encode(data, err)); sent {
 		c.inFlight.Add(-1)
+		k.trace(err, answering)
 		c.sent(werr)
 		return
 	}
@@ -140,6 +156,9 @@ func (k *call) dispatch() (any, error) {
 	case ok && k.c.grant.share != nil && !guestMay(k.c.grant.share, k.method):
 		return nil, protocol.Errorf(protocol.Forbidden, "this share link does not allow it")
 	case ok && (h.reads || k.c.who.Role != Viewer):
+		if err := k.admit(h); err != nil {
+			return nil, err
+		}
 		return h.run(k)
 	case ok:
 		return nil, protocol.Errorf(protocol.Forbidden, "a viewer may only read")
@@ -178,9 +197,12 @@ func (k *call) later(f func() (any, error)) (any, error) {
 func (k *call) answer(data any, err error) {
 	defer k.c.inFlight.Add(-1)
 	k.leave()
+	k.record(data, err)
+	answering := time.Now()
 	if err != errGone {
 		k.c.sent(k.c.out.send(k.encode(data, err)))
 	}
+	k.trace(err, answering)
 }
 
 func (k *call) encode(data any, err error) func([]byte) []byte {
@@ -270,6 +292,10 @@ const defaultSession = "default"
 
 // on applies f to the session that ref names, in turn.
 func (k *call) on(ref protocol.SessionRef, slow bool, f func(*pool.Session) (any, error)) (any, error) {
+	to := func(s *pool.Session) (any, error) {
+		k.session = s.ID()
+		return f(s)
+	}
 	if ref.SessionID == "" { // a session.create with this name may be under way
 		key := nameKey(cmp.Or(ref.Session, defaultSession))
 		if k.c.inTurn(key) {
@@ -278,7 +304,7 @@ func (k *call) on(ref protocol.SessionRef, slow bool, f func(*pool.Session) (any
 				if err != nil {
 					return nil, err
 				}
-				return f(s)
+				return to(s)
 			})
 		}
 	}
@@ -286,7 +312,7 @@ func (k *call) on(ref protocol.SessionRef, slow bool, f func(*pool.Session) (any
 	if err != nil {
 		return nil, err
 	}
-	return k.turn(s.ID(), slow, func() (any, error) { return f(s) })
+	return k.turn(s.ID(), slow, func() (any, error) { return to(s) })
 }
 
 func nameKey(name string) string { return "name " + name }

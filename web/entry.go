@@ -58,6 +58,7 @@ func (s *Server) decided(r *http.Request, by method, why outcome, cause error) *
 	if why == missing { // whoever opens the page for the first time
 		return d
 	}
+	s.refused(r, string(by))
 	if !s.refusals.pace.Allow() {
 		s.refusals.skipped.Add(1)
 		return d

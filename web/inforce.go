@@ -30,7 +30,7 @@ func (s *Server) Reload(c Config) error {
 		return errors.New("TLS cannot be switched on or off while it is served")
 	}
 	if now != nil && (now.cert != c.TLSCert || now.key != c.TLSKey) {
-		next, err := openCertificate(c.TLSCert, c.TLSKey, s.log)
+		next, err := openCertificate(c.TLSCert, c.TLSKey, s.certificateRead, s.log)
 		if err != nil {
 			return err
 		}

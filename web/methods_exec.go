@@ -16,6 +16,7 @@ func execRun(k *call, q *protocol.ExecRun) (any, error) {
 			return nil, err
 		}
 		k.started(e.ID())
+		k.record(nil, nil) // now: it may run for hours
 		return k.later(func() (any, error) {
 			ended, err := k.await(e, q.YieldMS, nil)
 			if err != nil {
@@ -25,6 +26,7 @@ func execRun(k *call, q *protocol.ExecRun) (any, error) {
 				r := e.Partial()
 				return &r, nil
 			}
+			k.way(e)
 			if err := e.Err(); err != nil {
 				return nil, err
 			}

@@ -19,6 +19,7 @@ func systemPing(k *call, _ *protocol.None) (any, error) {
 
 func systemStats(k *call, _ *protocol.None) (any, error) {
 	stats := k.c.srv.pool.Stats()
+	stats.Draining = k.c.srv.Draining()
 	return &stats, nil
 }
 

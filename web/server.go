@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,14 +21,17 @@ import (
 	"trl/metrics"
 	"trl/pool"
 	"trl/protocol"
+	"trl/web/audit"
 )
 
 // Config is the edge's. The zero value of a bound means its default. Some of it may be replaced: Reload.
 type Config struct {
-	Listen        string   // host:port; empty: no HTTP
-	Unix          string   // path of the Unix socket; empty: none
-	Sockets       *Sockets // already bound, Listen, MetricsListen and Unix notwithstanding; nil: Listen binds
-	MetricsListen string   // a listener for /metrics alone, which then needs no token; empty: /metrics is on Listen
+	Listen        string     // host:port; empty: no HTTP
+	Unix          string     // path of the Unix socket; empty: none
+	Sockets       *Sockets   // already bound, Listen, MetricsListen and Unix notwithstanding; nil: Listen binds
+	Activated     []*os.File // sockets that systemd has bound: they stand for those that would be bound
+	AdminListen   string     // a loopback address or a path, for profiles; empty: nobody gets any
+	MetricsListen string     // a listener for /metrics alone, which then needs no token; empty: /metrics is on Listen
 
 	Origins  []string // scheme://host[:port] of pages beside our own that may connect
 	AuthNone bool     // everyone is local, on loopback only
@@ -54,12 +58,16 @@ type Config struct {
 	SlowClient  time.Duration // 30 s
 
 	Version      string
+	Trace        func(Trace)           // told of every request that was answered; it must not wait. nil: nobody asks
+	Audit        *audit.Log            // who did what; nil: nobody keeps that
 	Capabilities protocol.Capabilities // what system.capabilities tells beside what web and the pool know: default shell, isolation, limits
 
 	stall time.Duration // stallLimit; tests shorten it
 }
 
 const (
+	// profileTimeout is for a profile of some minutes (?seconds=).
+	profileTimeout = 5 * time.Minute
 	// Time for a TLS handshake, and to send the headers of a request, the whole of it, and to take the answer. How long strangers, who have
 	// not shown a token, may stay, and how many there may be at a time.
 	headerTimeout  = 5 * time.Second
@@ -93,13 +101,14 @@ func orDefault[T comparable](v *T, d T) {
 
 // Server is the edge of one gateway: New, Listen, Serve, Shutdown, each once and in this order.
 type Server struct {
-	cfg  Config
-	pool *pool.Pool
-	m    *metrics.Metrics
-	log  zerolog.Logger
-	born time.Time
-	main http.Handler
-	side http.Handler // of MetricsListen
+	cfg   Config
+	pool  *pool.Pool
+	m     *metrics.Metrics
+	log   zerolog.Logger
+	born  time.Time
+	main  http.Handler
+	side  http.Handler // of MetricsListen
+	admin http.Handler // of AdminListen
 
 	names map[string]bool // hostNames
 
@@ -107,6 +116,7 @@ type Server struct {
 	cancel context.CancelFunc
 
 	listeners []listening  // set once in Listen
+	remove    []func()     // set once in Listen: the names of Unix sockets
 	addr      net.Addr     // set once in Listen
 	certs     *clientCerts // nil: none are asked for
 
@@ -121,15 +131,19 @@ type Server struct {
 	throttle throttle
 	refusals refusals
 
-	stopping atomic.Bool
-	once     sync.Once // Shutdown
+	stopping    atomic.Bool
+	drained     chan struct{} // closed when a drain is over
+	drainedOnce sync.Once
+	once        sync.Once // Shutdown
 
-	mu     sync.Mutex
-	conns  map[*conn]struct{} // guarded by mu
-	places map[string]int     // guarded by mu; connections by principal, from before the upgrade on
-	taken  int                // guarded by mu; the sum of places
-	closed bool               // guarded by mu; no connection may join any more
-	active sync.WaitGroup     // connections
+	mu      sync.Mutex
+	conns   map[*conn]struct{} // guarded by mu
+	places  map[string]int     // guarded by mu; connections by principal, from before the upgrade on
+	taken   int                // guarded by mu; the sum of places
+	closed  bool               // guarded by mu; no connection may join any more
+	undrain func()             // guarded by mu; ends the goroutine of a drain; nil: there is none
+	forGood bool               // guarded by mu; nobody may take the drain back
+	active  sync.WaitGroup     // connections
 }
 
 // listening is one listener with what serves it.
@@ -142,7 +156,7 @@ type listening struct {
 // New makes a server that does nothing yet.
 func New(cfg Config, p *pool.Pool, m *metrics.Metrics, g prometheus.Gatherer, log zerolog.Logger) *Server {
 	cfg.fill()
-	s := &Server{cfg: cfg, pool: p, m: m, log: log, born: time.Now(), conns: map[*conn]struct{}{}, places: map[string]int{}, names: cfg.hostNames()}
+	s := &Server{cfg: cfg, pool: p, m: m, log: log, born: time.Now(), conns: map[*conn]struct{}{}, places: map[string]int{}, names: cfg.hostNames(), drained: make(chan struct{})}
 	s.now.Store(cfg.inForce())
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.admit()
@@ -176,6 +190,7 @@ func New(cfg Config, p *pool.Pool, m *metrics.Metrics, g prometheus.Gatherer, lo
 	side := http.NewServeMux()
 	side.Handle("GET /metrics", scrape)
 	s.side = side
+	s.admin = profiles(scrape)
 	return s
 }
 
@@ -196,22 +211,25 @@ func (s *Server) Listen() (err error) {
 			return err
 		}
 	}
+	s.remove = sockets.remove
 	if sockets.http != nil {
 		s.addr = sockets.http.Addr()
-		if err = s.listenHTTP(sockets.http, s.main, true); err != nil {
+		if err = s.listenHTTP(sockets.http, s.main, true, answerTimeout); err != nil {
 			return err
 		}
 	}
 	if sockets.metrics != nil {
-		if err = s.listenHTTP(sockets.metrics, s.side, false); err != nil {
+		if err = s.listenHTTP(sockets.metrics, s.side, false, answerTimeout); err != nil {
+			return err
+		}
+	}
+	if sockets.admin != nil {
+		if err = s.listenHTTP(sockets.admin, s.admin, false, profileTimeout); err != nil {
 			return err
 		}
 	}
 	if l := sockets.unix; l != nil {
 		s.listeners = append(s.listeners, listening{s.gate(l), s.serveUnix, func(context.Context) {
-			if sockets.remove != nil {
-				sockets.remove()
-			}
 			l.Close()
 		}})
 	}
@@ -225,7 +243,7 @@ func (s *Server) gate(l net.Listener) net.Listener {
 	}
 }
 
-func (s *Server) listenHTTP(l net.Listener, h http.Handler, guarded bool) error {
+func (s *Server) listenHTTP(l net.Listener, h http.Handler, guarded bool, answer time.Duration) error {
 	if guarded && !s.cfg.AuthNone && s.cfg.Tokens == nil && s.cfg.JWT == nil && s.cfg.OIDC == nil && s.cfg.ClientCerts == nil {
 		l.Close()
 		return errors.New("no tokens to authenticate with")
@@ -234,7 +252,7 @@ func (s *Server) listenHTTP(l net.Listener, h http.Handler, guarded bool) error 
 		Handler:           s.guard(h, isLoopback(l)),
 		ReadHeaderTimeout: headerTimeout,
 		ReadTimeout:       requestTimeout,
-		WriteTimeout:      answerTimeout,
+		WriteTimeout:      answer,
 		IdleTimeout:       headerTimeout,
 		MaxHeaderBytes:    32 << 10,
 
@@ -308,6 +326,9 @@ func (s *Server) Serve() error {
 }
 
 func (s *Server) stopListening(ctx context.Context) {
+	for _, remove := range s.remove { // before the sockets close: as long as those live, the names are theirs
+		remove()
+	}
 	for _, l := range s.listeners {
 		l.stop(ctx)
 	}
@@ -423,10 +444,13 @@ func (s *Server) guard(h http.Handler, loopback bool) http.Handler {
 		head.Set("Connection", "close") // one request each: a stranger's connection is short; an upgrade overwrites this
 		switch {
 		case !s.hostAllowed(r.Host, loopback):
+			s.refused(r, "host")
 			refuse(w, http.StatusMisdirectedRequest, "this server has another name; its operator adds one with --host")
 		case !originAllowed(r, s.now.Load().origins):
+			s.refused(r, "origin")
 			refuse(w, http.StatusForbidden, "this origin is not allowed")
 		case tokenInQuery(r):
+			s.refused(r, "token_in_url")
 			refuse(w, http.StatusBadRequest, "tokens are not accepted in URLs")
 		case r.ContentLength != 0 && r.Method != http.MethodPost: // what follows an upgrade is frames to us, and a body to whom asks for it
 			refuse(w, http.StatusBadRequest, "this request has no body")
@@ -459,12 +483,23 @@ func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusServiceUnavailable, "shutting down")
 		return
 	}
+	if s.Draining() {
+		refuse(w, http.StatusServiceUnavailable, "draining: no new sessions")
+		return
+	}
+	if err := s.cfg.Audit.Admit(); err != nil {
+		refuse(w, http.StatusServiceUnavailable, err.Error())
+		return
+	}
 	fmt.Fprintln(w, "ready")
 }
 
 func (s *Server) serveWebSocket(w http.ResponseWriter, r *http.Request) {
 	g, no := s.welcome(r)
 	if no != nil {
+		if no.why == missing { // everything else has been told
+			s.refused(r, string(byToken))
+		}
 		deny(w, no)
 		return
 	}
@@ -490,6 +525,7 @@ func (s *Server) serveWebSocket(w http.ResponseWriter, r *http.Request) {
 	}
 	c := newConn(s, t, t.out, g)
 	c.log = c.log.With().Stringer("addr", clientAddr(r)).Logger()
+	c.remote = r.RemoteAddr
 	c.binary = t.ws.Subprotocol() == subprotocolBinary
 	s.serveConn(c)
 }
@@ -517,6 +553,7 @@ func (s *Server) serveLocal(sock *socket) {
 		e := protocol.Errorf(protocol.ShuttingDown, "the server is shutting down")
 		if err != nil {
 			e = protocol.AsError(err)
+			s.cfg.Audit.Stranger(audit.Entry{Action: audit.ActionRefused, Outcome: string(e.Code), Remote: t.name(), Reason: "user"})
 		}
 		c.refuse(nil, e)
 		c.end(byShutdown)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -12,8 +13,8 @@ import (
 // Sockets are what a gateway is reached by. Whoever binds them may be another process than the one that serves them, so
 // that they outlive it.
 type Sockets struct {
-	http, metrics, unix net.Listener // nil: not asked for
-	remove              func()       // takes the Unix socket's name back; nil where another process does
+	http, metrics, unix, admin net.Listener // nil: not asked for
+	remove                     []func()     // take the names of Unix sockets back; none where another process does
 }
 
 // The names under which sockets are passed on.
@@ -21,43 +22,89 @@ const (
 	httpSocket    = "http"
 	metricsSocket = "metrics"
 	unixSocket    = "unix"
+	adminSocket   = "admin"
 )
 
-// Bind binds what c asks for, and refuses what would be reached by more people than c has guards against.
+// Bind binds what c asks for and was not given, and refuses what would be reached by more people than c has guards against.
 func Bind(c Config) (_ *Sockets, err error) {
 	s := &Sockets{}
+	if len(c.Activated) > 0 {
+		if s, err = Inherit(c.Activated); err != nil {
+			return nil, err
+		}
+	}
 	defer func() {
 		if err != nil {
 			s.Close()
 		}
 	}()
-	if c.Listen != "" {
+	if c.Listen != "" && s.http == nil {
 		if s.http, err = net.Listen("tcp", c.Listen); err != nil {
 			return nil, err
 		}
+	}
+	if s.http != nil {
 		if err = c.guarded(s.http); err != nil {
 			return nil, err
 		}
 	}
-	if c.MetricsListen != "" {
+	if c.MetricsListen != "" && s.metrics == nil {
 		if s.metrics, err = net.Listen("tcp", c.MetricsListen); err != nil {
 			return nil, err
 		}
 	}
 	if c.Unix != "" {
-		if s.unix, s.remove, err = listenUnix(c.Unix); err != nil {
-			return nil, fmt.Errorf("listen on %s: %w", c.Unix, err)
+		if s.unix != nil {
+			return nil, fmt.Errorf("listen on %s: a Unix socket was given already, by socket activation", c.Unix)
+		}
+		if s.unix, err = s.listenUnix(c.Unix); err != nil {
+			return nil, err
+		}
+	}
+	if s.http == nil && s.unix == nil {
+		return nil, errors.New("no address to listen on")
+	}
+	if c.AdminListen != "" && s.admin == nil {
+		if s.admin, err = s.listenAdmin(c.AdminListen); err != nil {
+			return nil, err
 		}
 	}
 	return s, nil
 }
 
+func (s *Sockets) listenUnix(path string) (net.Listener, error) {
+	l, remove, err := listenUnix(path)
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", path, err)
+	}
+	s.remove = append(s.remove, remove)
+	return l, nil
+}
+
+// isPath tells an address of Config.AdminListen that is a Unix socket.
+func isPath(address string) bool { return strings.Contains(address, "/") }
+
+// listenAdmin binds a path or a loopback address: nobody is asked who he is there.
+func (s *Sockets) listenAdmin(address string) (net.Listener, error) {
+	if isPath(address) {
+		return s.listenUnix(address)
+	}
+	l, err := net.Listen("tcp", address)
+	if err == nil && !isLoopback(l) {
+		l.Close()
+		err = fmt.Errorf("listen on %s: profiles are for loopback addresses and Unix sockets only", address)
+	}
+	return l, err
+}
+
 // guarded refuses an address beyond loopback that nothing protects.
 func (c Config) guarded(l net.Listener) error {
-	if isLoopback(l) {
-		return nil
+	if err := tcp(l, httpSocket); err != nil {
+		return err
 	}
 	switch {
+	case isLoopback(l):
+		return nil
 	case c.AuthNone:
 		return fmt.Errorf("listen on %s: without authentication only loopback addresses are allowed", c.Listen)
 	case !c.TLS() && !c.Insecure:
@@ -67,7 +114,10 @@ func (c Config) guarded(l net.Listener) error {
 }
 
 // isLoopback is asked of the kernel: names and wildcards are resolved by now.
-func isLoopback(l net.Listener) bool { return l.Addr().(*net.TCPAddr).IP.IsLoopback() }
+func isLoopback(l net.Listener) bool {
+	a, ok := l.Addr().(*net.TCPAddr)
+	return ok && a.IP.IsLoopback()
+}
 
 // URL is where a server on them will be reached, "" without HTTP.
 func (s *Sockets) URL(c Config) string {
@@ -89,7 +139,7 @@ func (s *Sockets) Files() (files []*os.File, err error) {
 			}
 		}
 	}()
-	for name, l := range map[string]net.Listener{httpSocket: s.http, metricsSocket: s.metrics, unixSocket: s.unix} {
+	for name, l := range map[string]net.Listener{httpSocket: s.http, metricsSocket: s.metrics, unixSocket: s.unix, adminSocket: s.admin} {
 		if l == nil {
 			continue
 		}
@@ -118,21 +168,21 @@ func Inherit(files []*os.File) (*Sockets, error) {
 			s.Close()
 			return nil, fmt.Errorf("inherited socket %s: %w", name, err)
 		}
+		if local, ok := l.(*net.UnixListener); ok {
+			local.SetUnlinkOnClose(false)
+		}
 		switch name {
 		case httpSocket:
 			s.http = l
 		case metricsSocket:
 			s.metrics = l
 		case unixSocket:
-			l.(*net.UnixListener).SetUnlinkOnClose(false)
 			s.unix = l
+		case adminSocket:
+			s.admin = l
 		default:
 			l.Close()
 		}
-	}
-	if s.http == nil && s.unix == nil {
-		s.Close()
-		return nil, errors.New("no sockets inherited")
 	}
 	return s, nil
 }
@@ -148,18 +198,24 @@ func Keep(files []*os.File, c Config) (*Sockets, error) {
 		copies[i] = os.NewFile(uintptr(fd), f.Name())
 	}
 	s, err := Inherit(copies)
-	if err == nil && s.unix != nil {
-		s.remove, err = removal(c.Unix)
+	for _, path := range []string{c.Unix, c.AdminListen} {
+		if err != nil || !isPath(path) {
+			continue
+		}
+		var remove func()
+		if remove, err = removal(path); err == nil {
+			s.remove = append(s.remove, remove)
+		}
 	}
 	return s, err
 }
 
 // Close is for Sockets that no Server has taken, or for who bound them, after the last Server.
 func (s *Sockets) Close() {
-	if s.remove != nil {
-		s.remove()
+	for _, remove := range s.remove {
+		remove()
 	}
-	for _, l := range []net.Listener{s.http, s.metrics, s.unix} {
+	for _, l := range []net.Listener{s.http, s.metrics, s.unix, s.admin} {
 		if l != nil {
 			l.Close()
 		}

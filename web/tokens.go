@@ -61,8 +61,10 @@ type TokenFile struct {
 	path   string
 	reload *reloader
 
-	loading sync.Mutex // one load at a time
-	empty   bool       // guarded by loading; it may have no token
+	loading sync.Mutex  // one load at a time
+	empty   bool        // guarded by loading; it may have no token
+	last    []Token     // guarded by loading; what the last load found
+	told    func(error) // guarded by loading; see OnReload
 
 	mu      sync.RWMutex
 	entries map[[sha256.Size]byte]*entry // guarded by mu; replaced whole
@@ -90,8 +92,30 @@ func OpenTokens(path, operator string, log zerolog.Logger) (*TokenFile, error) {
 }
 
 func (t *TokenFile) follow(log zerolog.Logger) (err error) {
-	if t.reload, err = watchFiles(log, t.load, t.path); err != nil {
+	if t.reload, err = watchFiles(log, t.again, t.path); err != nil {
 		err = fmt.Errorf("watch %s: %w", t.path, err)
+	}
+	return err
+}
+
+// OnReload has f called whenever other tokens are in force, or the file could not be read again.
+func (t *TokenFile) OnReload(f func(error)) {
+	t.loading.Lock()
+	defer t.loading.Unlock()
+	t.told = f
+}
+
+// again is load for a change in the file's directory, of the file or of another one.
+func (t *TokenFile) again() error {
+	t.loading.Lock()
+	before := t.last
+	t.loading.Unlock()
+	err := t.load()
+	t.loading.Lock()
+	told, same := t.told, slices.Equal(before, t.last)
+	t.loading.Unlock()
+	if told != nil && (err != nil || !same) {
+		told(err)
 	}
 	return err
 }
@@ -183,6 +207,7 @@ func (t *TokenFile) load() error {
 		return fmt.Errorf("%s: no token", t.path)
 	}
 	t.replace(tokens)
+	t.last = tokens
 	t.empty = true // from now on: who revokes the last one wants nobody in
 	return nil
 }

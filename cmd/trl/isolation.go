@@ -100,6 +100,9 @@ func (s *settings) inSandbox() error {
 	if s.web.Unix != "" {
 		dirs = append(dirs, [2]string{"unix", filepath.Dir(s.web.Unix)})
 	}
+	if s.operation.audit.Path != "" {
+		dirs = append(dirs, [2]string{"audit-log", filepath.Dir(s.operation.audit.Path)})
+	}
 	if _, err := os.Stat(s.tokenFile); s.tokenFile != "" && err != nil { // it will be made
 		dirs = append(dirs, [2]string{"token-file", filepath.Dir(s.tokenFile)})
 	}

@@ -47,6 +47,7 @@ func keep(s *settings, will *keeper.Will, log zerolog.Logger) (err error) {
 		Host:      runtime.Config{Isolation: s.isolation, Instance: k.instance, As: s.as, Write: s.fences(), Gateway: s.gateway, Log: log},
 		Listeners: k.files, Args: os.Args, Env: k.env, Log: log,
 		Program: k.program, Upgraded: func(err error) { state.upgraded(err, log) }, Held: held, Will: will,
+		Drain: s.drains(), Notify: notify, Watchdog: watchdog(),
 		Check: func(tiers []runtime.TierReport) error { return requireTier(tiers, s.require) },
 	})
 	_ = os.Remove(state.file(instanceFile)) // Run has ended all that bore it

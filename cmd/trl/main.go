@@ -99,7 +99,7 @@ func newRoot(start beginning) *cobra.Command {
 		return refuse(err, "see `%s --help`", cmd.CommandPath())
 	})
 	root.AddCommand(
-		newServe(start), newToken(), newUpgrade(), newDoctor(), newConfig(), newVersion(), newUndertaker(),
+		newServe(start), newToken(), newUpgrade(), newDrain(), newAudit(), newDoctor(), newConfig(), newVersion(), newUndertaker(),
 		newRun(), newTerm(), newAttach(), newLogs(), newKill(),
 		newList(), newInfo(), newProcesses(), newStats(),
 		newShare(), newShares(), newUnshare(),

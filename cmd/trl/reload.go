@@ -13,6 +13,7 @@ import (
 	"trl/pool"
 	"trl/runtime"
 	"trl/web"
+	"trl/web/audit"
 )
 
 // A following keeps in force what the config file says, of what is live. A file that is not all right changes nothing.
@@ -112,6 +113,7 @@ func (f *following) read(anyway bool) {
 	}
 	f.now = next
 	f.counts.ConfigReloads.WithLabelValues(metrics.ReloadOK).Inc()
+	f.now.web.Audit.Append(audit.Entry{Action: audit.ActionReload, Outcome: "ok", Reason: "settings"})
 	f.counts.ConfigInForce.Set(1)
 	f.log.Info().Strs("changed", changed).Msg("config file read")
 	f.wait(next.waiting)
@@ -120,6 +122,7 @@ func (f *following) read(anyway bool) {
 
 func (f *following) refuse(err error) {
 	f.counts.ConfigReloads.WithLabelValues(metrics.ReloadRefused).Inc()
+	f.now.web.Audit.Append(audit.Entry{Action: audit.ActionReload, Outcome: "refused", Reason: "settings"})
 	f.counts.ConfigInForce.Set(0)
 	f.log.Error().Err(err).Msg("config file refused; the settings before stay in force")
 }
@@ -143,12 +146,11 @@ func (f *following) apply(next *settings) (err error) {
 		}
 	}
 	next.web.AuthNone, next.web.Tokens, next.web.JWT, next.web.Logins, next.web.Sockets = now.web.AuthNone, now.web.Tokens, now.web.JWT, now.web.Logins, now.web.Sockets
-	next.web.Version = now.web.Version
+	next.web.Version, next.web.Audit, next.web.Trace = now.web.Version, now.web.Audit, now.web.Trace
 	next.web.Capabilities = next.capabilities(f.processes)
 	if err := f.server.Reload(next.web); err != nil {
 		return refuse(fmt.Errorf("%s: %w", next.source("tls-cert"), err), "check tls_cert and tls_key")
 	}
-	next.pool.MaxOf = now.pool.MaxOf
 	f.sessions.Configure(next.pool)
 	level, _ := zerolog.ParseLevel(next.logLevel) // check knows them
 	zerolog.SetGlobalLevel(level)

@@ -28,6 +28,7 @@ import (
 	"trl/runtime"
 	"trl/runtime/keeper"
 	"trl/web"
+	"trl/web/audit"
 )
 
 func newServe(start beginning) *cobra.Command {
@@ -41,7 +42,8 @@ Each setting may also stand in the environment (TRL_ and the flag's name: TRL_MA
 A flag counts before the environment, the environment before the file; trl config says what comes of them.
 
 When it is ready it prints its address. At the first start it makes a token and prints the link to log in with; the command line
-on this machine finds both by itself. SIGTERM or SIGINT ends it and every session; a second one does not wait.
+on this machine finds both by itself. SIGTERM or SIGINT ends it and every session; a second one does not wait. With --on-term
+drain SIGTERM lets the sessions that live go on, as trl drain does.
 
 A session can do what its user can, which is yours unless root says otherwise with --session-user: another one for all, or a
 number of its own for each. With --user the gateway is not root either. --allow-write keeps sessions from writing elsewhere.
@@ -88,6 +90,14 @@ func serve(s *settings, will *keeper.Will, stdout io.Writer, log zerolog.Logger)
 	conn, err := keeper.Inherit()
 	if err != nil {
 		return err
+	}
+	if web.ByActivation() && will == nil && conn == nil {
+		if s.sandbox != "none" || s.isolation == "pidns" && runtime.NeedsUserNamespace() {
+			return refuse(errors.New("sockets by activation do not get into a sandbox or a user namespace"), "leave the .socket unit out, and use --listen and --unix")
+		}
+		if s.web.Activated, err = web.Activated(); err != nil {
+			return refuse(err, "see docs/operations.md, systemd")
+		}
 	}
 	if conn == nil && will == nil && s.sandbox != "none" {
 		if os.Getenv(sandboxedVar) == "" {
@@ -170,6 +180,22 @@ func serve(s *settings, will *keeper.Will, stdout io.Writer, log zerolog.Logger)
 	if err := s.recordable(kept == nil || kept.Generation() == 0, log); err != nil {
 		return err
 	}
+	if s.web.Audit, err = s.openAudit(counts, log); err != nil {
+		return err
+	}
+	if s.web.Audit != nil {
+		defer func() { err = errors.Join(err, s.web.Audit.Close()) }() // the last to go of what begins anything
+		s.pool.Ended = web.Endings(s.web.Audit)
+		if t, ok := s.web.Tokens.(*web.TokenFile); ok {
+			t.OnReload(web.Reloads(s.web.Audit))
+		}
+	}
+	trace, endTraces, err := openTraces(log)
+	if err != nil {
+		return refuse(err, "see OTEL_EXPORTER_OTLP_ENDPOINT and the others of OpenTelemetry")
+	}
+	defer endTraces()
+	s.web.Trace = trace
 	cannot := processes.Unenforceable()
 	if err := s.enforceable(cannot); err != nil {
 		return err
@@ -210,6 +236,15 @@ func serve(s *settings, will *keeper.Will, stdout io.Writer, log zerolog.Logger)
 			return err
 		}
 	}
+	var pulse <-chan time.Time // for a supervisor; a keeper does it otherwise
+	if kept == nil {
+		notify(ready)
+		if every := watchdog(); every > 0 {
+			beat := time.NewTicker(every)
+			defer beat.Stop()
+			pulse = beat.C
+		}
+	}
 	config := s.follow(sessions, server, processes, counts, log)
 	defer config.close()
 	if kept != nil {
@@ -218,6 +253,7 @@ func serve(s *settings, will *keeper.Will, stdout io.Writer, log zerolog.Logger)
 	if generation == 0 {
 		announce(stdout, url, tokens, state, first)
 	}
+	s.web.Audit.Append(audit.Entry{Action: audit.ActionStart, Outcome: "ok", Version: buildVersion()})
 	log.Info().Int("generation", generation).Str("address", server.Addr()).Str("version", buildVersion()).Str("isolation", tier).Str("why", why).Msg("listening")
 
 	var failure error
@@ -228,12 +264,26 @@ func serve(s *settings, will *keeper.Will, stdout io.Writer, log zerolog.Logger)
 				config.look()
 				continue
 			}
+			if sig == syscall.SIGTERM && s.drains() > 0 && !server.Draining() {
+				s.web.Audit.Append(audit.Entry{Action: audit.ActionDrain, Outcome: "ok"})
+				server.Drain(s.drains(), true)
+				continue
+			}
 			log.Info().Stringer("signal", sig).Msg("stopping")
+		case <-pulse:
+			notify(alive)
+			continue
+		case <-server.Drained():
 		case failure = <-served:
 		case <-yield:
 			ctx, cancel := context.WithTimeout(context.Background(), leaveWithin)
 			defer cancel()
 			server.Leave(ctx)
+			endTraces()
+			s.web.Audit.Append(audit.Entry{Action: audit.ActionLeave, Outcome: "ok"})
+			if e := s.web.Audit.Close(); e != nil {
+				log.Error().Err(e).Msg("audit log")
+			}
 			log.Info().Msg("left everything to the next gateway")
 			os.Exit(0) // and nothing else of us may run: what belongs to the sessions has one user at a time
 		case <-gone:
@@ -249,6 +299,9 @@ func serve(s *settings, will *keeper.Will, stdout io.Writer, log zerolog.Logger)
 		running = false
 	}
 
+	if kept == nil {
+		notify(stopping)
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), endWithin)
 	defer cancel()
 	go func() { // a second signal: no step waits any more, and host.Close KILLs; ends with the program
@@ -267,6 +320,7 @@ func serve(s *settings, will *keeper.Will, stdout io.Writer, log zerolog.Logger)
 	if e := sessions.Close(ctx); e != nil {
 		log.Warn().Err(e).Msg("sessions did not end in time and are killed")
 	}
+	s.web.Audit.Append(audit.Entry{Action: audit.ActionStop, Outcome: "ok", DurationMS: float64(time.Since(start).Milliseconds())})
 	log.Info().Dur("took", time.Since(start)).Msg("stopped")
 	if kept != nil && failure == nil {
 		failure = kept.Bye()

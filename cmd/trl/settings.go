@@ -41,6 +41,7 @@ type settings struct {
 	logFormat string
 	logLevel  string
 	config    string
+	operation operation
 
 	credentials authSettings
 
@@ -107,6 +108,7 @@ func (s *settings) define(f *pflag.FlagSet) {
 	f.StringVar(&s.stateDir, "state-dir", defaultStateDir(), "tokens, lock, address of the running gateway")
 	f.StringVar(&s.logFormat, "log-format", "console", "`console|json`, on stderr")
 	f.StringVar(&s.logLevel, "log-level", "info", "`debug|info|warn|error`")
+	s.defineOperate(f)
 
 	choice(f, "auth", "token", "none")
 	choice(f, "isolation", append([]string{"auto"}, runtime.TierNames...)...)
@@ -194,6 +196,7 @@ func (s *settings) check(source func(flag string) string) error {
 	}
 	all.add(s.checkRecord(fault))
 	all.add(s.checkAuth(fault))
+	all.add(s.checkOperate(fault))
 	all.add(s.checkUsers(fault))
 	s.pool.MaxIdle = maxIdle(s.pool.IdleTimeout)
 	if s.kept { // we may be a user who may not look

@@ -46,6 +46,9 @@ type Config struct {
 	Args, Env []string       // of the gateway, which is this program
 	Program   string         // what an upgrade (SIGHUP) starts in place of this program; empty: there is none
 	Upgraded  func(error)    // how an upgrade ended; nil: nobody asks
+	Drain     time.Duration  // above 0: the first TERM only begins a drain of the gateway, which may take so long; the next one stops
+	Notify    func(string)   // told the states of sd_notify(3), for who supervises us; nil: nobody does
+	Watchdog  time.Duration  // how often Notify is told that we are alive; 0: never
 	// Check is asked before the first gateway is started; what it returns, Run returns. nil: any tier will do.
 	Check func(tiers []runtime.TierReport) error
 	Held  []int // descriptors of the caller's that an exec in place must leave open, see Will.Held
@@ -101,6 +104,7 @@ type gateway struct {
 	link   *link
 	began  time.Time
 	ready  chan struct{} // closed when it has said that it serves
+	told   bool          // and who supervises us knows
 	served chan struct{} // closed when the connection has ended and the rest is set
 	bye    bool
 	err    error
@@ -176,6 +180,7 @@ func (k *keeper) numbers() Numbers {
 func (k *keeper) supervise(ctx context.Context) (code int, err error) {
 	told := ctx.Done()
 	var stopping, killed, ready bool // killed: as somebody wished who would not wait
+	var draining, drained bool       // stopping, but the sessions have time; and have had it
 	var again, deadline, late, hurry, succession <-chan time.Time
 	var until time.Time     // for our own succession: afterwards it has failed
 	var wish syscall.Signal // of whoever stops us, for a gateway that can end the sessions in order; 0: none, or passed on
@@ -183,6 +188,12 @@ func (k *keeper) supervise(ctx context.Context) (code int, err error) {
 		told = nil
 		if !stopping {
 			stopping, wish = true, s
+			k.notify("STOPPING=1")
+			hurry = time.After(endPatience)
+			return
+		}
+		if draining {
+			draining, wish = false, s
 			hurry = time.After(endPatience)
 			return
 		}
@@ -194,10 +205,25 @@ func (k *keeper) supervise(ctx context.Context) (code int, err error) {
 		}
 		wish = 0
 	}
+	var alive <-chan time.Time
+	if k.c.Watchdog > 0 {
+		pulse := time.NewTicker(k.c.Watchdog)
+		defer pulse.Stop()
+		alive = pulse.C
+	}
 	for {
+		if g := k.gateway; g != nil && !g.told && g.serving() && k.nextExe == (program{}) && !k.succeeding && !stopping { // else upgraded says it
+			g.told = true
+			k.notify("READY=1")
+		}
 		if g := k.gateway; wish != 0 && g != nil && g.serving() && k.nextExe == (program{}) {
+			patience := endPatience
+			if wish == unix.SIGTERM && k.c.Drain > 0 && !drained {
+				draining, drained = true, true
+				patience += k.c.Drain
+			}
 			k.signal(wish)
-			wish, hurry, deadline = 0, nil, time.After(endPatience)
+			wish, hurry, deadline = 0, nil, time.After(patience)
 		}
 		var exited, served, serves, failed <-chan struct{}
 		if g := k.gateway; g != nil {
@@ -228,6 +254,8 @@ func (k *keeper) supervise(ctx context.Context) (code int, err error) {
 			}
 		case <-told:
 			stop(unix.SIGTERM)
+		case <-alive:
+			k.notify("WATCHDOG=1")
 		case <-hurry: // nobody has come up who could
 			hurry, wish = nil, 0
 			if k.gateway != nil {
@@ -283,6 +311,9 @@ func (k *keeper) supervise(ctx context.Context) (code int, err error) {
 		case <-exited:
 			g := k.end()
 			ready, deadline = ready || g.serving(), nil
+			if draining && !g.bye { // the next one is told, too
+				draining, drained, wish = false, false, unix.SIGTERM
+			}
 			status := g.child.Status()
 			switch code = status.Code; {
 			case killed:
@@ -334,6 +365,7 @@ func (k *keeper) upgrade(stopping bool) error {
 		k.revert()
 		return err
 	}
+	k.notify("RELOADING=1")
 	k.c.Log.Info().Int("gateway", k.next.child.Pid()).Msg("upgrade: new gateway starts")
 	return nil
 }
@@ -351,8 +383,15 @@ func (k *keeper) upgraded(err error) {
 	} else {
 		k.c.Log.Info().Msg("upgraded")
 	}
+	k.notify("READY=1")
 	if k.c.Upgraded != nil {
 		k.c.Upgraded(err)
+	}
+}
+
+func (k *keeper) notify(state string) {
+	if k.c.Notify != nil {
+		k.c.Notify(state)
 	}
 }
 
@@ -404,7 +443,7 @@ func (k *keeper) inherit(w *Will) error {
 	if err != nil {
 		return err
 	}
-	g := &gateway{child: k.host.Child(w.Gateway.Pid), link: l, began: w.Gateway.Began, ready: make(chan struct{}), served: make(chan struct{})}
+	g := &gateway{child: k.host.Child(w.Gateway.Pid), link: l, began: w.Gateway.Began, ready: make(chan struct{}), served: make(chan struct{}), told: true}
 	close(g.ready) // else there would have been no upgrade
 	k.gateway = g
 	k.signals.gateway.Store(int64(w.Gateway.Pid))

@@ -57,7 +57,12 @@ func must[T any](v T, err error) T {
 
 func actKeeper(mode, isolation string) {
 	listener := must(os.Open("/dev/null"))
+	drain := time.Duration(0)
+	if mode == "drains" {
+		drain = time.Hour
+	}
 	code, err := Run(context.Background(), Config{
+		Drain:     drain,
 		Host:      runtime.Config{Isolation: isolation, Log: zerolog.New(os.Stderr)},
 		Listeners: []*os.File{listener},
 		Args:      []string{os.Args[0], "gateway", mode}, Env: os.Environ(), Log: zerolog.New(os.Stderr),
@@ -111,6 +116,16 @@ func actGateway(mode string) {
 		os.Exit(0)
 	case "deaf":
 		select {}
+	case "drains": // the first one dies of it; the next one ends when told a second time
+		for again := range 2 {
+			<-told
+			fmt.Println("told", c.Generation(), again)
+			if c.Generation() == 0 {
+				os.Exit(9)
+			}
+		}
+		_ = c.Bye()
+		os.Exit(0)
 	case "mask":
 		cell := openCell(c, "s-1")
 		k := must(cell.Spawn(runtime.Spec{Path: "/bin/cat", Argv: []string{"cat", "/proc/self/status"}, Files: []*os.File{nil, os.Stdout, os.Stderr}}))

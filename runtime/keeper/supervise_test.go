@@ -135,6 +135,28 @@ func TestSecondSignalDoesNotWait(t *testing.T) {
 	}
 }
 
+// A drain is not an end: the gateway has its time, one that dies meanwhile has a successor that is told, too, and a second
+// signal is passed on instead of killing.
+func TestDrainIsPassedOn(t *testing.T) {
+	a := act(t, nil, "keeper", "drains", "none")
+	a.next("hello")
+	for _, want := range [][]string{{"0", "0"}, {"1", "0"}} {
+		if want[0] == "0" {
+			_ = a.cmd.Process.Signal(unix.SIGTERM)
+		}
+		if f := a.next("told"); f[0] != want[0] || f[1] != want[1] {
+			t.Errorf("told %v, want %v", f, want)
+		}
+	}
+	_ = a.cmd.Process.Signal(unix.SIGTERM)
+	if f := a.next("told"); f[0] != "1" || f[1] != "1" {
+		t.Errorf("told %v", f)
+	}
+	if code := a.wait(); code != 0 {
+		t.Errorf("exit %d", code)
+	}
+}
+
 func TestSignalsFromInsideASessionAreIgnored(t *testing.T) {
 	eachIsolation(t, func(t *testing.T, isolation string) {
 		a := act(t, nil, "keeper", "killer", isolation)

@@ -1,0 +1,42 @@
+package pool
+
+import "trl/protocol"
+
+func errDraining() error {
+	return protocol.Errorf(protocol.ShuttingDown, "the server takes no new sessions: it is being drained").With("draining", true)
+}
+
+// Drain has the pool take no new sessions; those that live go on. empty is closed when the last one has ended. Asked again it is the same.
+func (p *Pool) Drain() (empty <-chan struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.draining == nil {
+		p.draining = make(chan struct{})
+		p.drainedLocked()
+	}
+	p.metrics.Draining.Set(1)
+	return p.draining
+}
+
+// Undrain has it take new sessions again, unless it is empty by now.
+func (p *Pool) Undrain() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.draining = nil
+	p.metrics.Draining.Set(0)
+}
+
+// drainedLocked closes empty when it is. Only the last session's end comes here with none alive, and after that there is none to
+// end: nobody gets in. p.mu is held.
+func (p *Pool) drainedLocked() {
+	if p.draining != nil && p.live == 0 {
+		close(p.draining)
+	}
+}
+
+// Alive is how many sessions live, those that are being made or ended included.
+func (p *Pool) Alive() int {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	return p.live
+}

@@ -1,0 +1,348 @@
+// Package audit is the log of who did what: append-only lines, each bound to the one before, so that a change of any shows.
+package audit
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+)
+
+// Config of a Log. The zero value of a bound means none, but of maxWaiting.
+type Config struct {
+	Path     string
+	Commands Commands
+	MaxBytes int64         // of a file, then it is put aside
+	MaxAge   time.Duration // of a file
+	Keep     int           // files put aside that stay; 0: all
+	Sync     time.Duration // fsync no more often than that; 0: after each write, of however many lines
+	Required bool          // refuse what could not be written down, see Admit
+
+	Lost    prometheus.Counter // entries that there was no room for; nil: nobody counts
+	Failing prometheus.Gauge   // 1 while the file cannot be written; with Lost
+
+	most    int                                  // entries that wait at most; maxWaiting, but in tests
+	written func(f *file, p []byte) (int, error) // write(2); tests let it fail
+}
+
+const (
+	// maxWaiting entries take some 4 MB, and a disk that stands still for a second fills them at 10,000 requests a second.
+	maxWaiting = 10_000
+	// retry is between two attempts to write to a disk that is full.
+	retry = time.Second
+	// headEvery is how often the log of the gateway tells the head, for who keeps that elsewhere.
+	headEvery = time.Hour
+	// Refusals of strangers: a line each for these many, and then for so many a second. Without a bound, anybody who can connect
+	// could make the lines of others be put aside and dropped.
+	strangerBurst = 50
+	strangerEvery = 100 * time.Millisecond
+)
+
+// A Log is one file and what was put aside of it. Append never waits for the disk: one goroutine writes.
+type Log struct {
+	c   Config
+	key Key
+	log zerolog.Logger
+
+	wake chan struct{} // one token: there is something to do
+	done chan struct{} // closed when the goroutine has ended
+
+	mu       sync.Mutex
+	waiting  []Entry   // guarded by mu; not taken by the writer yet
+	lost     uint64    // guarded by mu; since the last line that told
+	failing  bool      // guarded by mu; the last write failed
+	closed   bool      // guarded by mu
+	bucket   int       // guarded by mu; lines that strangers may still have
+	filled   time.Time // guarded by mu; when the bucket was looked at
+	withheld uint64    // guarded by mu; refusals of strangers without a line
+
+	// owned by the writer
+	file    *file
+	head    head
+	pending []byte    // encoded and not written
+	dirty   bool      // written and not synced
+	synced  time.Time // when it last was
+	told    time.Time // when the head last was
+	upset   time.Time // when it last was logged that it does not go
+}
+
+// Open goes on with the log of path, or begins it. What a crash left of a line stays, and the next line says so.
+func Open(c Config, log zerolog.Logger) (*Log, error) {
+	if c.most == 0 {
+		c.most = maxWaiting
+	}
+	if c.Lost == nil {
+		c.Lost, c.Failing = prometheus.NewCounter(prometheus.CounterOpts{Name: "lost"}), prometheus.NewGauge(prometheus.GaugeOpts{Name: "failing"})
+	}
+	if c.written == nil {
+		c.written = func(f *file, p []byte) (int, error) { return f.Write(p) }
+	}
+	l := &Log{c: c, log: log, wake: make(chan struct{}, 1), done: make(chan struct{}), bucket: strangerBurst, filled: time.Now(), told: time.Now()}
+	var err error
+	if c.Commands == Hash {
+		if l.key, err = makeKey(KeyFile(c.Path)); err != nil {
+			return nil, err
+		}
+	}
+	var torn []byte
+	if l.file, l.head, torn, err = openFile(c.Path); err != nil {
+		return nil, fmt.Errorf("audit log: %w", err)
+	}
+	if len(torn) > 0 {
+		log.Warn().Int("bytes", len(torn)).Msg("the audit log ends in the middle of a line; goes on after it")
+		if torn[len(torn)-1] != '\n' {
+			l.pending = append(l.pending, '\n')
+		}
+		l.waiting = append(l.waiting, Entry{Time: time.Now().UTC(), Action: ActionTorn, TornBytes: len(torn), TornHash: hashOf(torn)})
+	}
+	go l.write() // writes what waits; ends after Close, when all of it is written or cannot be; Close waits for it
+	return l, nil
+}
+
+// Admit is asked before anything is done that must be written down. With Required it is an error while the file cannot be
+// written, or what waits leaves no room for how things end that have begun. A nil Log admits everything.
+func (l *Log) Admit() error {
+	if l == nil || !l.c.Required {
+		return nil
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.failing:
+		return errors.New("the audit log cannot be written")
+	case len(l.waiting) >= l.c.most/2:
+		return errors.New("the audit log does not keep up")
+	}
+	return nil
+}
+
+// Append adds a line. A nil Log takes everything and keeps nothing.
+func (l *Log) Append(e Entry) {
+	if l == nil {
+		return
+	}
+	e.conceal(l.c.Commands, l.key) // here, since what waits may wait for long, and a command may be long
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.appendLocked(e)
+}
+
+func (l *Log) appendLocked(e Entry) {
+	if l.closed || len(l.waiting) >= l.c.most {
+		l.lost++
+		l.c.Lost.Inc()
+		return
+	}
+	e.Time = time.Now().UTC() // here, so that times are in the order of the lines
+	l.waiting = append(l.waiting, e)
+	if len(l.waiting) == 1 {
+		l.rouse()
+	}
+}
+
+// Stranger adds a line of somebody who has not shown who he is, unless there were many.
+func (l *Log) Stranger(e Entry) {
+	if l == nil {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if more := int(time.Since(l.filled) / strangerEvery); more > 0 {
+		l.bucket, l.filled = min(strangerBurst, l.bucket+more), time.Now()
+	}
+	if l.bucket == 0 {
+		l.withheld++
+		return
+	}
+	l.bucket--
+	e.Suppressed, l.withheld = l.withheld, 0
+	l.appendLocked(e)
+}
+
+func (l *Log) rouse() {
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Close writes what waits, and returns when that is on the disk or cannot be. Idempotent. What is appended later is lost.
+func (l *Log) Close() error {
+	if l == nil {
+		return nil
+	}
+	l.mu.Lock()
+	if l.withheld > 0 && !l.closed {
+		l.appendLocked(Entry{Action: ActionRefused, Suppressed: l.withheld})
+		l.withheld = 0
+	}
+	l.closed = true
+	l.mu.Unlock()
+	l.rouse()
+	<-l.done
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.failing {
+		return fmt.Errorf("audit log %s: %d entries were not written", l.c.Path, l.lost)
+	}
+	return nil
+}
+
+// write is the goroutine: encodes, chains, writes, puts files aside.
+func (l *Log) write() {
+	defer close(l.done)
+	again := time.NewTimer(time.Hour)
+	defer again.Stop()
+	for {
+		failed := !l.flush()
+		if !failed { // until what is pending is through, the rest waits where it is bounded
+			failed = !l.add(l.take())
+		}
+		l.mu.Lock()
+		closed, rest := l.closed, len(l.waiting) > 0 && !failed
+		if failed != l.failing {
+			l.failing = failed
+			l.c.Failing.Set(map[bool]float64{true: 1}[failed])
+		}
+		if closed && !rest {
+			l.lost += uint64(len(l.waiting) + bytes.Count(l.pending, []byte("\n")))
+			l.mu.Unlock()
+			l.sync(true)
+			l.tell()
+			l.file.Close()
+			return
+		}
+		l.mu.Unlock()
+		if rest {
+			continue
+		}
+		again.Reset(l.pause(failed))
+		select {
+		case <-l.wake:
+		case <-again.C:
+			l.sync(true)
+		}
+		if time.Since(l.told) >= headEvery {
+			l.tell()
+		}
+	}
+}
+
+// take is all that waits, and how much did not get so far.
+func (l *Log) take() (batch []Entry) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	batch, l.waiting = l.waiting, nil
+	if l.lost > 0 { // after what came before them
+		batch = append(batch, Entry{Time: time.Now().UTC(), Action: ActionLost, Lost: l.lost})
+		l.lost = 0
+	}
+	return batch
+}
+
+// pause is how long the writer may sleep when nobody wakes it.
+func (l *Log) pause(failed bool) time.Duration {
+	switch {
+	case failed:
+		return retry
+	case l.dirty:
+		return max(time.Millisecond, l.c.Sync-time.Since(l.synced))
+	}
+	return headEvery
+}
+
+// add writes entries, as few times as the bounds of a file allow, and reports whether all went.
+func (l *Log) add(batch []Entry) bool {
+	ok := true
+	for i := range batch {
+		e := &batch[i]
+		if ok && l.due(e.Time) {
+			if ok = l.flush(); ok {
+				l.rotate()
+			}
+		}
+		before := l.head
+		line, err := appendLine(l.pending, e, &l.head)
+		if err != nil { // nothing in an Entry can bring that about
+			l.log.Error().Err(err).Str("action", e.Action).Msg("audit entry not encoded")
+			l.head = before
+			continue
+		}
+		l.pending = line
+		if l.file.first == 0 {
+			l.file.first, l.file.begun = e.Seq, e.Time
+		}
+		if ok && len(l.pending) >= 64<<10 {
+			ok = l.flush()
+		}
+	}
+	return ok && l.flush()
+}
+
+// due: the next line belongs into a new file. What is not written yet counts, too.
+func (l *Log) due(now time.Time) bool {
+	f := l.file
+	if f.first == 0 {
+		return false
+	}
+	return l.c.MaxBytes > 0 && f.size+int64(len(l.pending)) >= l.c.MaxBytes || l.c.MaxAge > 0 && now.Sub(f.begun) >= l.c.MaxAge
+}
+
+func (l *Log) rotate() {
+	next, err := l.file.rotate(l.c.Keep)
+	if err != nil {
+		l.complain(err, "audit log not rotated")
+	}
+	if next != l.file {
+		l.file, l.dirty = next, false
+		l.tell()
+	}
+}
+
+// flush writes what is pending and reports whether all of it went. The rest stays for the next time: a line that a full disk
+// cut short goes on where it was cut.
+func (l *Log) flush() bool {
+	if len(l.pending) == 0 {
+		return true
+	}
+	n, err := l.c.written(l.file, l.pending)
+	l.file.size += int64(n)
+	l.dirty = l.dirty || n > 0
+	l.pending = l.pending[n:]
+	if err != nil {
+		l.complain(err, "audit log cannot be written")
+		return false
+	}
+	l.pending = nil
+	l.sync(false)
+	return true
+}
+
+// complain says it loudly, but not with each attempt.
+func (l *Log) complain(err error, what string) {
+	if time.Since(l.upset) < time.Minute {
+		return
+	}
+	l.upset = time.Now()
+	l.log.Error().Err(err).Str("file", l.c.Path).Bool("required", l.c.Required).Msg(what)
+}
+
+func (l *Log) sync(now bool) {
+	if !l.dirty || !now && l.c.Sync > 0 && time.Since(l.synced) < l.c.Sync {
+		return
+	}
+	if err := l.file.Sync(); err != nil {
+		l.complain(err, "audit log not synced")
+	}
+	l.dirty, l.synced = false, time.Now()
+}
+
+// tell leaves the head where another program may keep it: with it, a cut off end is noticed.
+func (l *Log) tell() {
+	l.told = time.Now()
+	l.log.Info().Str("file", l.c.Path).Str("head", l.head.String()).Msg("audit head")
+}

@@ -1,0 +1,183 @@
+package web
+
+import (
+	"crypto/rand"
+	"net/http"
+	"regexp"
+	"time"
+
+	"trl/pool"
+	"trl/protocol"
+	"trl/web/audit"
+)
+
+// unaudited are the methods that change something and are no entry: bytes that somebody types, and what comes with every one of them.
+// They belong to a command, process or terminal whose beginning and end are there.
+var unaudited = map[string]bool{
+	"exec.input": true, "process.input": true, "term.input": true, "term.resize": true, "session.touch": true,
+}
+
+// admit refuses what could not be written down, where it must be. A request that changes something is an entry from here on,
+// whatever comes of it.
+func (k *call) admit(h handler) error {
+	if k.audited = !h.reads && !unaudited[k.method]; !k.audited {
+		return nil
+	}
+	if err := k.c.srv.cfg.Audit.Admit(); err != nil {
+		return protocol.Errorf(protocol.InternalError, "%s", err).With("log_id", "audit") // the log has said so, once
+	}
+	return nil
+}
+
+// record makes the entry of a request, once: when it is answered, or before that when what it began goes on for long.
+func (k *call) record(data any, err error) {
+	log := k.c.srv.cfg.Audit
+	asked := k.asked
+	k.asked = nil // a command may be long, and calls are remembered
+	if log == nil || k.recorded {
+		return
+	}
+	opened, _ := data.(*protocol.TermAttached)
+	control := opened != nil && opened.Mode == "control"
+	forbidden := err != nil && err != errGone && protocol.AsError(err).Code == protocol.Forbidden
+	if !k.audited && !control && !forbidden {
+		return
+	}
+	k.recorded = true
+	e := k.c.entry(k.method)
+	e.Session, e.DurationMS = k.session, milliseconds(time.Since(k.came))
+	switch {
+	case err == errGone:
+		e.Outcome = "client_gone" // what it began goes on
+	case err != nil:
+		e.Outcome = string(protocol.AsError(err).Code)
+	}
+	k.c.mu.Lock()
+	e.Exec = k.execID
+	k.c.mu.Unlock()
+	target(&e, asked)
+	target(&e, data)
+	log.Append(e)
+}
+
+// target takes the ids out of a request's params or its answer, and the command.
+func target(e *audit.Entry, v any) {
+	switch v := v.(type) {
+	case *protocol.ExecRun:
+		e.Text = v.Command
+	case *protocol.ExecStream:
+		e.Text = v.Command
+	case *protocol.ProcessStart:
+		e.Text = v.Command
+	case *protocol.TermOpen:
+		e.Text = v.Command
+	case *protocol.ExecCancel:
+		e.Exec = anID(v.ExecID)
+	case *protocol.ProcessKill:
+		e.Process = anID(v.ProcessID)
+	case *protocol.TermClose:
+		e.Terminal = anID(v.TermID)
+	case *protocol.ShareCreate:
+		e.Terminal = anID(v.TermID)
+	case *protocol.ShareRef:
+		e.Share = anID(v.ShareID)
+
+	case *protocol.Session:
+		e.Session = v.SessionID
+	case *protocol.Destroyed:
+		e.Session, e.Reason = v.SessionID, string(v.Reason)
+	case *protocol.StreamOpened:
+		e.Exec = v.ExecID
+	case *protocol.ExecCancelled:
+		e.Exec = v.ExecID
+	case *protocol.ProcessStarted:
+		e.Process = v.ProcessID
+	case *protocol.ProcessInfo:
+		e.Process, e.Session = v.ProcessID, v.SessionID
+	case *protocol.TermOpened:
+		e.Terminal, e.Session = v.TermID, v.SessionID
+	case *protocol.TermInfo:
+		e.Terminal, e.Session = v.TermID, v.SessionID
+	case *protocol.TermAttached:
+		e.Terminal = v.TermID
+	case *protocol.ShareCreated:
+		e.Share, e.Session = v.ShareID, v.SessionID
+	}
+}
+
+var idForm = regexp.MustCompile(`^[a-z]{1,2}-[0-9A-Za-z_-]{1,80}$`)
+
+// anID is id, if it may be one: what a client wrote instead is nobody's to keep.
+func anID(id string) string {
+	if idForm.MatchString(id) {
+		return id
+	}
+	return ""
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
+// entry is one of this connection's, of good outcome.
+func (c *conn) entry(action string) audit.Entry {
+	e := audit.Entry{Action: action, Outcome: "ok", Principal: c.who.Subject, Role: string(c.who.Role), Remote: c.remote, Conn: c.id}
+	if sh := c.grant.share; sh != nil { // it acts in its host's name
+		e.Share = sh.ID()
+	}
+	return e
+}
+
+// connected makes the entry of a client that has shown who it is, and names it.
+func (c *conn) connected() {
+	if c.srv.cfg.Audit == nil {
+		return
+	}
+	c.id = "c-" + rand.Text()[:16]
+	c.srv.cfg.Audit.Append(c.entry(audit.ActionConnect))
+}
+
+func (c *conn) disconnected(since time.Time) {
+	e := c.entry(audit.ActionDisconnect)
+	e.Reason, e.DurationMS = string(c.reason), milliseconds(time.Since(since))
+	c.srv.cfg.Audit.Append(e)
+}
+
+// refused makes the entry of somebody who was not let in.
+func (s *Server) refused(r *http.Request, why string) {
+	s.cfg.Audit.Stranger(audit.Entry{Action: audit.ActionRefused, Outcome: string(protocol.AuthFailed), Remote: r.RemoteAddr, Reason: why})
+}
+
+// reloaded is the entry of something that was read again.
+func reloaded(what string, err error) audit.Entry {
+	e := audit.Entry{Action: audit.ActionReload, Outcome: "ok", Reason: what}
+	if err != nil { // what was in force stays; the log of the gateway says why
+		e.Outcome = "refused"
+	}
+	return e
+}
+
+// certificateRead makes the entry of a certificate that was read again.
+func (s *Server) certificateRead(err error) { s.cfg.Audit.Append(reloaded("certificate", err)) }
+
+// Reloads makes the entries of tokens that are read again, for TokenFile.OnReload.
+func Reloads(log *audit.Log) func(error) {
+	return func(err error) { log.Append(reloaded("tokens", err)) }
+}
+
+// Endings makes the entries of what ends, for pool.Config.Ended.
+func Endings(log *audit.Log) func(pool.End) {
+	return func(e pool.End) {
+		x := audit.Entry{Action: string(e.Kind) + ".end", Principal: e.Owner, Session: e.Session, Outcome: e.Outcome, Reason: e.Reason, ExitCode: e.Code, Signal: e.Signal}
+		switch e.Kind {
+		case pool.ExecEnd:
+			x.Exec = e.ID
+		case pool.ProcessEnd:
+			x.Process = e.ID
+		case pool.TerminalEnd:
+			x.Action, x.Terminal = audit.ActionTermEnd, e.ID
+		}
+		if !e.Began.IsZero() {
+			x.DurationMS = milliseconds(e.At.Sub(e.Began))
+		}
+		log.Append(x)
+	}
+}

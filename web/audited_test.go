@@ -1,0 +1,154 @@
+package web
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/rs/zerolog"
+
+	"trl/pool"
+	"trl/web/audit"
+)
+
+// audited starts a gateway that keeps an audit log; entries ends it and gives the lines.
+func audited(t *testing.T, change func(*Config)) (g *gateway, path string, entries func() []audit.Entry) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), "audit.log")
+	log, err := audit.Open(audit.Config{Path: path, Commands: audit.Hash}, zerolog.Nop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { log.Close() })
+	g = startWith(t, func(c *pool.Config) { c.Ended = Endings(log) }, func(c *Config) { c.Audit = log; change(c) })
+	return g, path, func() (all []audit.Entry) {
+		t.Helper()
+		if err := g.stop(); err != nil {
+			t.Error(err)
+		}
+		if err := log.Close(); err != nil {
+			t.Error(err)
+		}
+		if _, err := audit.Verify([]string{path}); err != nil {
+			t.Error(err)
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range bytes.Lines(text) {
+			var e audit.Entry
+			if err := json.Unmarshal(line, &e); err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, e)
+		}
+		return all
+	}
+}
+
+func TestWhoDidWhatIsWrittenDown(t *testing.T) {
+	const secret = "hunter2hunter2"
+	g, path, entries := audited(t, func(c *Config) {
+		c.AuthNone = false
+		c.Tokens = tokens{"good": {"alice", User}, "eyes": {"alice", Viewer}}
+	})
+	if _, resp, err := g.dialWith(nil); err == nil || resp.StatusCode != http.StatusUnauthorized {
+		t.Fatalf("%v, %v", resp, err)
+	}
+	c := g.dial("good")
+	id := c.session(object{"name": secret, "env": object{"KEY": secret}, "labels": object{"l": secret}})
+	f := c.try("exec.run", object{"session_id": id, "command": "echo " + secret + "; exit 3", "stdin": secret, "env": object{"S": secret}})
+	if f.Data.num("exit_code") != 3 {
+		t.Fatalf("%+v", f)
+	}
+	p := c.call("process.start", object{"session_id": id, "command": ": " + secret + "; sleep 100"})
+	c.call("process.kill", object{"process_id": p.str("process_id")})
+	term := c.call("term.open", object{"session_id": id, "command": "cat # " + secret, "cols": 80, "rows": 24})
+	c.call("term.input", object{"term_id": term.str("term_id"), "data": secret})
+	c.call("term.close", object{"term_id": term.str("term_id")})
+	c.try("process.kill", object{"process_id": secret})
+	c.try("session.destroy", object{"session": secret + "x"})
+	v := g.dial("eyes")
+	if f := v.try("exec.run", object{"session_id": id, "command": secret}); f.code() != "FORBIDDEN" {
+		t.Errorf("%+v", f)
+	}
+	v.try("session.list", object{})
+	c.call("session.destroy", object{"session_id": id})
+	c.close()
+	v.close()
+
+	got := entries()
+	text, _ := os.ReadFile(path)
+	if bytes.Contains(text, []byte(secret)) {
+		t.Errorf("a secret is in it: %s", text)
+	}
+	find := func(action, outcome string) *audit.Entry {
+		t.Helper()
+		for i := range got {
+			if e := &got[i]; e.Action == action && e.Outcome == outcome {
+				return e
+			}
+		}
+		t.Fatalf("no %s with %q in %s", action, outcome, text)
+		return nil
+	}
+	if e := find("auth.refused", "AUTH_FAILED"); e.Remote == "" || e.Principal != "" || e.Reason != "token" {
+		t.Errorf("%+v", e)
+	}
+	run := find("exec.run", "ok")
+	if run.Principal != "alice" || run.Role != "user" || run.Remote == "" || run.Conn == "" || run.Session != id || run.Exec == "" ||
+		!strings.HasPrefix(run.Command, "hmac-sha256:") || run.CommandBytes != len("echo "+secret+"; exit 3") {
+		t.Errorf("%+v", run)
+	}
+	end := find("exec.end", "shell_died")
+	if end.Exec != run.Exec || end.Principal != "alice" || end.ExitCode == nil || *end.ExitCode != 3 || end.Seq < run.Seq {
+		t.Errorf("%+v", end)
+	}
+	if e := find("process.start", "ok"); e.Process != p.str("process_id") || e.Session != id {
+		t.Errorf("%+v", e)
+	}
+	for _, try := range [][2]string{
+		{"session.create", "ok"}, {"process.kill", "ok"}, {"process.end", ""}, {"term.open", "ok"}, {"term.close", "ok"}, {"term.end", ""},
+		{"session.destroy", "ok"}, {"session.end", ""}, {"client.connect", "ok"}, {"client.disconnect", "ok"},
+		{"process.kill", "PROCESS_NOT_FOUND"}, {"session.destroy", "SESSION_NOT_FOUND"}, {"exec.run", "FORBIDDEN"},
+	} {
+		find(try[0], try[1])
+	}
+	for _, e := range got {
+		if e.Action == "term.input" || e.Action == "session.list" {
+			t.Errorf("%+v: neither keystrokes nor reading are entries", e)
+		}
+	}
+}
+
+// A command that outlives its client has its end in the log, too.
+func TestEndIsWrittenDownWithoutTheClient(t *testing.T) {
+	g, path, entries := audited(t, func(*Config) {})
+	fifo := filepath.Join(t.TempDir(), "go")
+	c := g.dial()
+	id := c.session()
+	c.begin("exec.run", object{"session_id": id, "command": "mkfifo " + fifo + "; read x <" + fifo})
+	eventually(t, "the command runs", func() bool { _, err := os.Stat(fifo); return err == nil })
+	c.close()
+	if err := os.WriteFile(fifo, []byte("x\n"), 0); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "its end", func() bool {
+		text, _ := os.ReadFile(path)
+		return bytes.Contains(text, []byte(`"exec.end","outcome":"ok"`))
+	})
+	entries()
+}
+
+func TestUnauditedMethodsExist(t *testing.T) {
+	for method := range unaudited {
+		if h, ok := handlers[method]; !ok || h.reads {
+			t.Errorf("%s: not one that changes something", method)
+		}
+	}
+}
