@@ -4,10 +4,12 @@ import (
 	"context"
 	"encoding/base64"
 	"fmt"
+	goruntime "runtime"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+	"weak"
 
 	"trl/protocol"
 	"trl/runtime/journal"
@@ -277,6 +279,31 @@ func TestRecordsAreBounded(t *testing.T) {
 	r.Forget(time.Now().Add(2 * time.Minute))
 	if _, err := r.FindExec(me, last); err == nil {
 		t.Error("retained beyond the retention time")
+	}
+}
+
+// What a request_key stands for after its time holds none of the output: a husk must not keep what it was made from.
+func TestHusksHoldNoOutput(t *testing.T) {
+	r := newRig(t, Config{})
+	s := r.create(protocol.SessionCreate{})
+	journals := map[string]weak.Pointer[journal.Journal]{}
+	func() { // whose stack goes with it
+		e, err := s.Stream(&protocol.Exec{Command: "seq 1000", RequestKey: "exec"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		wait(t, "its end", e.Done())
+		p := r.process(s, protocol.ProcessStart{Command: "seq 1000", RequestKey: "process"})
+		wait(t, "its exit", p.Done())
+		journals["exec"], journals["process"] = weak.Make(e.journal), weak.Make(p.journal)
+	}()
+	run(t, s, protocol.Exec{Command: ":"}) // nothing of the session is about the ones before
+	s.forget(time.Now().Add(time.Hour))
+	for of, j := range journals {
+		eventually(t, "the "+of+"'s output is freed", func() bool { goruntime.GC(); return j.Value() == nil })
+	}
+	if x, err := s.Stream(&protocol.Exec{Command: "seq 1000", RequestKey: "exec"}); err != nil || !x.husk || *x.exit.ExitCode != 0 {
+		t.Errorf("%+v %v", x, err)
 	}
 }
 

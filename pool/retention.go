@@ -124,6 +124,9 @@ func (e *Exec) letGo() {
 	}
 	h.journal.Close()
 	h.params = e.params
+	if h.exit.ExitCode != nil {
+		h.exit.ExitCode = &h.code // not e's, which would hold all of e, and its output
+	}
 	e.session.husks = append(e.session.husks, h)
 	e.session.pool.keys.replace(e.key, h)
 }
