@@ -282,8 +282,9 @@ func TestRecordsAreBounded(t *testing.T) {
 	}
 }
 
-// What a request_key stands for after its time holds none of the output: a husk must not keep what it was made from.
-func TestHusksHoldNoOutput(t *testing.T) {
+// What has ended and is no longer retained holds none of its output, also where it stands behind a request_key: a husk must
+// not keep what it was made from.
+func TestOutputIsLetGo(t *testing.T) {
 	r := newRig(t, Config{})
 	s := r.create(protocol.SessionCreate{})
 	journals := map[string]weak.Pointer[journal.Journal]{}
@@ -295,7 +296,12 @@ func TestHusksHoldNoOutput(t *testing.T) {
 		wait(t, "its end", e.Done())
 		p := r.process(s, protocol.ProcessStart{Command: "seq 1000", RequestKey: "process"})
 		wait(t, "its exit", p.Done())
-		journals["exec"], journals["process"] = weak.Make(e.journal), weak.Make(p.journal)
+		term, err := s.OpenTerminal(t.Context(), &protocol.TermOpen{Cols: 80, Rows: 24, Command: "seq 1000"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		wait(t, "its end", term.Done())
+		journals["exec"], journals["process"], journals["terminal"] = weak.Make(e.journal), weak.Make(p.journal), weak.Make(term.journal)
 	}()
 	run(t, s, protocol.Exec{Command: ":"}) // nothing of the session is about the ones before
 	s.forget(time.Now().Add(time.Hour))
