@@ -98,7 +98,7 @@ func newRoot(start beginning) *cobra.Command {
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return refuse(err, "see `%s --help`", cmd.CommandPath())
 	})
-	root.AddCommand(newServe(start), newRun(), newTerm(), newAttach(), newList(), newInfo(), newProcesses(), newLogs(), newKill(), newShare(), newShares(), newUnshare(), newStats(), newUpgrade(), newDoctor(), newVersion(), newUndertaker())
+	root.AddCommand(newServe(start), newRun(), newTerm(), newAttach(), newList(), newInfo(), newProcesses(), newLogs(), newKill(), newShare(), newShares(), newUnshare(), newStats(), newBench(), newUpgrade(), newDoctor(), newVersion(), newUndertaker())
 	return root
 }
 
