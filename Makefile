@@ -82,7 +82,7 @@ bench: build ## every figure beside its floor and its budget; ARGS=-quick, ARGS=
 bench-scale: build ## 1 to 4,000 sessions: create, use, idle, memory, destroy; ARGS='-sizes 1,100'
 	$(BENCH_RUN) scale -out $(FIGURES) $(ARGS)
 
-bench-agent: build ## an agent's work beside bash -c per command and a shell with markers
+bench-agent: build ## an agent's work beside bash -c per command and a shell with markers; ARGS='-agents 1,8'
 	$(BENCH_RUN) agent -out $(FIGURES) $(ARGS)
 
 bench-plots: ## pictures and tables of docs/PERFORMANCE.md, from docs/figures

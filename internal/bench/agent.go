@@ -68,11 +68,14 @@ func agent() error {
 	dir := must(os.MkdirTemp("", "trl-bench-"))
 	defer os.RemoveAll(dir)
 	template := workspace(dir)
-	agents, rounds := []int{1, 32}, 7
 	if *quick {
-		agents, rounds = []int{1, 4}, 2
+		*crews = "1,4"
 	}
-	for _, n := range agents {
+	for _, n := range counts(*crews) {
+		rounds := 7
+		if n > 1 || *quick {
+			rounds = 3 // many at a time are samples enough of each step
+		}
 		var took [3]map[string]*figure.Samples
 		for i := range took {
 			took[i] = map[string]*figure.Samples{}

@@ -16,6 +16,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -34,6 +35,7 @@ var (
 	out    = flag.String("out", "", "leave the results as JSON in this `directory`")
 	many   = flag.Int("sessions", 500, "sessions, for soak")
 	sizes  = flag.String("sizes", "1,10,100,1000,4000", "numbers of sessions, for scale")
+	crews  = flag.String("agents", "1,32", "numbers of agents at work at the same time, for agent")
 	lasts  = flag.Duration("for", time.Hour, "how long, for soak")
 	img    = flag.String("img", "docs/img", "`directory` of the pictures, for plots")
 	doc    = flag.String("doc", "docs/PERFORMANCE.md", "the `file` whose tables plots writes")
@@ -74,6 +76,14 @@ func caught(run func() error) (err error) {
 		}
 	}()
 	return run()
+}
+
+// counts reads a list of numbers.
+func counts(list string) (all []int) {
+	for word := range strings.SplitSeq(list, ",") {
+		all = append(all, must(strconv.Atoi(strings.TrimSpace(word))))
+	}
+	return all
 }
 
 // machine is this one, and the source we measure.

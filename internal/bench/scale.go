@@ -2,8 +2,6 @@ package main
 
 import (
 	"fmt"
-	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
@@ -57,11 +55,7 @@ func openFiles() uint64 {
 func scale() error {
 	var r Scale
 	files := openFiles()
-	for i, word := range strings.Split(*sizes, ",") {
-		n, err := strconv.Atoi(strings.TrimSpace(word))
-		if err != nil {
-			return fmt.Errorf("-sizes: %w", err)
-		}
+	for i, n := range counts(*sizes) {
 		gw := gateway("--idle-timeout", "0")
 		if i == 0 {
 			c := dial(gw.addr + "/v1/ws")
