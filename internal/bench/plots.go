@@ -160,7 +160,7 @@ func scalePlots(s Scale) error {
 
 // soakPlot shows each number beside what it was in the first quarter.
 func soakPlot(k Soak) error {
-	c := plot.Chart{Title: "Hours of mixed work: numbers beside those of the first quarter", X: "minutes", Format: func(v float64) string { return fmt.Sprintf("%.0f %%", v) }}
+	c := plot.Chart{Title: "Mixed work: numbers beside those of the first quarter", X: "minutes", Format: func(v float64) string { return fmt.Sprintf("%.0f %%", v) }}
 	for _, name := range []string{"gateway_pss", "sessions_pss", "gateway_descriptors", "goroutines"} {
 		l := plot.Line{Name: strings.ReplaceAll(name, "_", " ")}
 		for _, t := range k.Trends {

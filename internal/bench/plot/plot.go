@@ -152,4 +152,9 @@ func (c *Chart) SVG(w io.Writer) error {
 }
 
 // number is short, and whole where it is.
-func number(v float64) string { return fmt.Sprintf("%.4g", v) }
+func number(v float64) string {
+	if v >= 1e4 {
+		return fmt.Sprintf("%.0f", v)
+	}
+	return fmt.Sprintf("%.4g", v)
+}
