@@ -313,6 +313,26 @@ func TestOutputIsLetGo(t *testing.T) {
 	}
 }
 
+// A session that is forgotten is not held by the keys of what ran in it.
+func TestKeysGoWithTheirSession(t *testing.T) {
+	r := newRig(t, Config{Retention: time.Second})
+	var gone weak.Pointer[Session]
+	func() { // whose stack goes with it
+		s := r.create(protocol.SessionCreate{})
+		e, err := s.Stream(&protocol.Exec{Command: "seq 1000", RequestKey: "k"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		wait(t, "its end", e.Done())
+		if _, err := s.Destroy(t.Context(), &protocol.SessionDestroy{Force: true}); err != nil {
+			t.Fatal(err)
+		}
+		gone = weak.Make(s)
+	}()
+	r.Forget(time.Now().Add(2 * time.Minute))
+	eventually(t, "the session is freed", func() bool { goruntime.GC(); return gone.Value() == nil })
+}
+
 func TestStreamTakesNoText(t *testing.T) {
 	r := newRig(t, Config{})
 	s := r.create(protocol.SessionCreate{})

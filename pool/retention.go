@@ -82,6 +82,7 @@ func (s *Session) letGo() {
 	for len(s.records.all) > 0 {
 		s.letGoOldestLocked()
 	}
+	s.pool.keys.forgetScope(s.id)
 	s.endSharesLocked(func(*Share) bool { return true })
 }
 
