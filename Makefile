@@ -17,6 +17,8 @@ BENCH     ?= .
 BENCHTIME ?= 1s
 COUNT     ?= 5
 FUZZTIME  ?= 3600
+SOAK      ?= 1h
+FIGURES   ?= docs/figures
 CONTRACT  ?= ../shared/contract/run.sh
 
 help: ## print this list
@@ -89,13 +91,26 @@ fuzz: deps ## every Fuzz target in turn, FUZZTIME seconds in all (an hour)
 fuzz-smoke: deps ## every Fuzz target, a minute in all
 	.ci/fuzz 60
 
-bench: build ## exec.run, session.create and exec.stream beside their floors, with the ratios; ARGS='-rounds 5000'
-	go run ./internal/bench -trl bin/trl $(ARGS)
+BENCH_RUN = go run ./internal/bench
+bench: build ## every figure beside its floor and its budget; ARGS=-quick, ARGS='-format benchstat'
+	$(BENCH_RUN) compare -out $(FIGURES) $(ARGS)
+
+bench-scale: build ## 1 to 4,000 sessions: create, use, idle, memory, destroy; ARGS='-sizes 1,100'
+	$(BENCH_RUN) scale -out $(FIGURES) $(ARGS)
+
+bench-agent: build ## an agent's work beside bash -c per command and a shell with markers; ARGS='-agents 1,8'
+	$(BENCH_RUN) agent -out $(FIGURES) $(ARGS)
+
+bench-plots: ## pictures and tables of docs/PERFORMANCE.md, from docs/figures
+	$(BENCH_RUN) plots -out $(FIGURES) $(ARGS)
 
 bench-go: ## the packages' own benchmarks; BENCH=Command BENCHTIME=3s
 	go test -run '^$$' -bench '$(BENCH)' -benchmem -benchtime $(BENCHTIME) -timeout 1h $(PKG)
 
-soak: deps ## the tests that make test shortens, at full length
+soak: build ## an hour of mixed work: nothing may grow; SOAK=90s for a try
+	$(BENCH_RUN) soak -for $(SOAK) -out $(FIGURES) $(ARGS)
+
+test-soak: deps ## the tests that make test shortens, at full length
 	TRL_SOAK=1 go test -race -count 1 -timeout 4h -run '$(RUN)' $(PKG)
 
 soak-crash: deps ## the gateway killed 60 times under 50 sessions and 20 followers: not a line lost, doubled or out of order
@@ -107,4 +122,4 @@ contract: ## the contract's own suite, beside the repository
 clean: ## remove what was built
 	rm -rf bin
 
-.PHONY: deploy otel help generate screenshots build arm64 amd64 run check deps test race fmt lint audit fuzz fuzz-smoke bench bench-go soak soak-crash contract clean
+.PHONY: deploy otel help generate screenshots build arm64 amd64 run check deps test race fmt lint audit fuzz fuzz-smoke bench bench-scale bench-agent bench-plots bench-go soak test-soak soak-crash contract clean

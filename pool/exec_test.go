@@ -4,10 +4,12 @@ import (
 	"context"
 	"encoding/base64"
 	"fmt"
+	goruntime "runtime"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+	"weak"
 
 	"trl/protocol"
 	"trl/runtime/journal"
@@ -278,6 +280,57 @@ func TestRecordsAreBounded(t *testing.T) {
 	if _, err := r.FindExec(me, last); err == nil {
 		t.Error("retained beyond the retention time")
 	}
+}
+
+// What has ended and is no longer retained holds none of its output, also where it stands behind a request_key: a husk must
+// not keep what it was made from.
+func TestOutputIsLetGo(t *testing.T) {
+	r := newRig(t, Config{})
+	s := r.create(protocol.SessionCreate{})
+	journals := map[string]weak.Pointer[journal.Journal]{}
+	func() { // whose stack goes with it
+		e, err := s.Stream(&protocol.Exec{Command: "seq 1000", RequestKey: "exec"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		wait(t, "its end", e.Done())
+		p := r.process(s, protocol.ProcessStart{Command: "seq 1000", RequestKey: "process"})
+		wait(t, "its exit", p.Done())
+		term, err := s.OpenTerminal(t.Context(), &protocol.TermOpen{Cols: 80, Rows: 24, Command: "seq 1000"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		wait(t, "its end", term.Done())
+		journals["exec"], journals["process"], journals["terminal"] = weak.Make(e.journal), weak.Make(p.journal), weak.Make(term.journal)
+	}()
+	run(t, s, protocol.Exec{Command: ":"}) // nothing of the session is about the ones before
+	s.forget(time.Now().Add(time.Hour))
+	for of, j := range journals {
+		eventually(t, "the "+of+"'s output is freed", func() bool { goruntime.GC(); return j.Value() == nil })
+	}
+	if x, err := s.Stream(&protocol.Exec{Command: "seq 1000", RequestKey: "exec"}); err != nil || !x.husk || *x.exit.ExitCode != 0 {
+		t.Errorf("%+v %v", x, err)
+	}
+}
+
+// A session that is forgotten is not held by the keys of what ran in it.
+func TestKeysGoWithTheirSession(t *testing.T) {
+	r := newRig(t, Config{Retention: time.Second})
+	var gone weak.Pointer[Session]
+	func() { // whose stack goes with it
+		s := r.create(protocol.SessionCreate{})
+		e, err := s.Stream(&protocol.Exec{Command: "seq 1000", RequestKey: "k"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		wait(t, "its end", e.Done())
+		if _, err := s.Destroy(t.Context(), &protocol.SessionDestroy{Force: true}); err != nil {
+			t.Fatal(err)
+		}
+		gone = weak.Make(s)
+	}()
+	r.Forget(time.Now().Add(2 * time.Minute))
+	eventually(t, "the session is freed", func() bool { goruntime.GC(); return gone.Value() == nil })
 }
 
 func TestStreamTakesNoText(t *testing.T) {

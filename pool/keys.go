@@ -130,6 +130,22 @@ func (k *keys) forget(now time.Time) {
 	}
 }
 
+// forgetScope drops the keys of a session that is not known any more: nobody can ask with them, and they would hold it.
+func (k *keys) forgetScope(scope string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for i := range k.completed {
+		c := &k.completed[i]
+		if c.ref.scope != scope {
+			continue
+		}
+		if k.entries[c.ref] == c.entry {
+			delete(k.entries, c.ref)
+		}
+		c.entry = &keyed{done: c.entry.done} // its place in the order
+	}
+}
+
 func (k *keys) dropOldestLocked() {
 	oldest := k.completed[0]
 	k.completed[0] = completedKey{}

@@ -82,6 +82,7 @@ func (s *Session) letGo() {
 	for len(s.records.all) > 0 {
 		s.letGoOldestLocked()
 	}
+	s.pool.keys.forgetScope(s.id)
 	s.endSharesLocked(func(*Share) bool { return true })
 }
 
@@ -125,6 +126,9 @@ func (e *Exec) letGo() {
 	}
 	h.journal.Close()
 	h.params = e.params
+	if h.exit.ExitCode != nil {
+		h.exit.ExitCode = &h.code // not e's, which would hold all of e, and its output
+	}
 	e.session.husks = append(e.session.husks, h)
 	e.session.pool.keys.replace(e.key, h)
 }

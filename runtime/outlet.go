@@ -3,6 +3,7 @@ package runtime
 import (
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -20,9 +21,10 @@ var chunks = sync.Pool{New: func() any { b := make([]byte, chunk); return &b }}
 // more. One goroutine for each pipe (drain), which ends at the pipe's EOF or at stop; the owner waits with wait.
 // It serves processes for their whole life, and a command's pipes from its end on, when background jobs still hold them.
 type outlets struct {
-	j     *journal.Journal
-	room  chan struct{} // has an element after Room may have become true
-	stop  chan struct{} // closed by close
+	j     *journal.Journal // nil after its end: a process is known for as long as its session, and shall not hold what it printed
+	over  atomic.Bool      // it has ended
+	room  chan struct{}    // has an element after Room may have become true
+	stop  chan struct{}    // closed by close
 	once  sync.Once
 	mu    sync.Mutex // held across a read and the write of what it read, so that catchUp sees all or nothing
 	files []*os.File // set once in newOutlets
@@ -70,7 +72,7 @@ func (o *outlets) follow(l *lane) {
 func (o *outlets) start() {
 	o.left = len(o.files)
 	if o.left == 0 {
-		o.j.Close()
+		o.end()
 	}
 	for i := range o.files {
 		o.wg.Add(1)
@@ -92,11 +94,18 @@ func (o *outlets) drain(i int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.left--; o.left == 0 {
-		o.j.Close()
+		o.end()
 		if o.ended != nil {
 			o.ended()
 		}
 	}
+}
+
+// end closes the journal, when nobody reads or writes o.j any more.
+func (o *outlets) end() {
+	o.j.Close()
+	o.j = nil
+	o.over.Store(true)
 }
 
 // wait returns when the journal has room, false when it is to stop.

@@ -472,7 +472,7 @@ func (s *Shell) held() KeptGroup {
 func (s *Shell) keep(o *outlets) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.late = slices.DeleteFunc(s.late, func(o *outlets) bool { return o.j.Closed() })
+	s.late = slices.DeleteFunc(s.late, func(o *outlets) bool { return o.over.Load() })
 	s.late = append(s.late, o)
 }
 

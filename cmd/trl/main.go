@@ -101,7 +101,7 @@ func newRoot(start beginning) *cobra.Command {
 	root.AddCommand(
 		newServe(start), newToken(), newUpgrade(), newDrain(), newAudit(), newDoctor(), newConfig(), newVersion(), newUndertaker(),
 		newRun(), newTerm(), newAttach(), newLogs(), newKill(),
-		newList(), newInfo(), newProcesses(), newStats(),
+		newList(), newInfo(), newProcesses(), newStats(), newBench(),
 		newShare(), newShares(), newUnshare(),
 		newRecordings(), newPlay(),
 	)

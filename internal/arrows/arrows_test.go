@@ -34,8 +34,8 @@ var imports = map[string][]string{
 	"web":          {"pool", "protocol", "metrics"},
 	"client":       {"protocol"},
 	"cluster":      {"protocol", "metrics"},
-	"cmd":          {"protocol", "statemachine", "metrics", "runtime", "pool", "reaper", "web", "client", "cluster"},
-	"internal":     nil, // tests of the whole: this one
+	"cmd":          {"protocol", "statemachine", "metrics", "runtime", "pool", "reaper", "web", "client", "cluster", "internal"}, // of internal: trl bench is measured by internal/bench
+	"internal":     {"protocol", "client"},                                                                                       // tests of the whole: this one; and measuring, from outside
 }
 
 // noGo are the other folders of the top: no package in them. bin is what make builds.

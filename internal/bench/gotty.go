@@ -40,7 +40,7 @@ func besideGotty(gw string) {
 	k := newKeys(gw, "trl.v1+bin")
 	defer k.c.CloseNow()
 	f, o := turns(3, func() { g.flood(n) }, func() { k.flood(n) })
-	floodRow(f, o)
+	emit(rates(fmt.Sprintf("terminal, %d MiB of text", *stream), n, f, o))
 }
 
 type gotty struct {

@@ -30,12 +30,7 @@ func terminals(floor, gw string) {
 	k := newKeys(gw, "trl.v1+bin")
 	defer k.c.CloseNow()
 	f, o := turns(3, func() { readPTY(n) }, func() { k.flood(n) })
-	floodRow(f, o)
-}
-
-func floodRow(floor, own time.Duration) {
-	n := *stream << 20
-	fmt.Printf("%-34s %8.0f MB/s %7.0f MB/s %8.2f\n", fmt.Sprintf("terminal, %d MiB of text", *stream), rate(n, floor), rate(n, own), rate(n, own)/rate(n, floor))
+	emit(rates(fmt.Sprintf("terminal, %d MiB of text", *stream), n, f, o))
 }
 
 // keys is a client at a terminal of trl's in which cat runs.

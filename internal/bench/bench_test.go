@@ -1,0 +1,90 @@
+package main
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// The floors must do the work that they are compared for: output whole, exit codes right, state where a shell keeps it.
+func TestFloorsRunCommands(t *testing.T) {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/shell", echoShell)
+	mux.HandleFunc("/once", echoOnce)
+	server := httptest.NewServer(mux)
+	defer server.Close()
+	url := strings.Replace(server.URL, "http", "ws", 1)
+
+	raw := marked{c: dial(url + "/shell")}
+	defer raw.c.CloseNow()
+	for _, c := range []struct {
+		command, output string
+		code            int
+	}{
+		{"echo out; echo err >&2; (exit 3)", "out\nerr\n", 3},
+		{"cd /; v=kept", "", 0},
+		{"pwd; echo $v", "/\nkept\n", 0},
+		{"printf 'no newline'", "no newline", 0},
+		{"cat <<'EOF'\n$HOME\nEOF", "$HOME\n", 0},
+		{"head -c 300000 /dev/zero | tr '\\0' x", strings.Repeat("x", 300000), 0},
+	} {
+		if output, code := raw.run(c.command); string(output) != c.output || code != c.code {
+			t.Errorf("%s: %.60q, %d", c.command, output, code)
+		}
+	}
+
+	one := &onceHand{c: dial(url + "/once"), before: "export WS=/usr\n"}
+	defer one.c.CloseNow()
+	one.run(chores[0].command)
+	if got := one.run("pwd; echo $CFLAGS; (exit 4)"); got != "/usr\n-O1\n\n4" {
+		t.Errorf("%q", got)
+	}
+}
+
+func TestProcessesAreCounted(t *testing.T) {
+	cmd := exec.Command("/bin/bash", "-c", "sleep 300 & echo $!; wait")
+	out := must(cmd.StdoutPipe())
+	check(cmd.Start())
+	defer func() { _ = cmd.Wait() }()
+	b := make([]byte, 16)
+	n := must(out.Read(b))
+	sleep := must(os.FindProcess(counts(string(b[:n]))[0]))
+	defer sleep.Kill() // which ends the shell, too
+	all := descendants(cmd.Process.Pid)
+	if !slices.Equal(all, []int{cmd.Process.Pid, sleep.Pid}) {
+		t.Errorf("%v", all)
+	}
+	u := treeOf(cmd.Process.Pid)
+	if u.processes != 2 || u.pss <= 0 || u.rss < u.pss || u.descriptors < 4 {
+		t.Errorf("%+v", u)
+	}
+	if gone := status(1 << 30); gone != (usage{}) {
+		t.Errorf("%+v", gone)
+	}
+}
+
+func TestTablesStayBetweenTheirMarks(t *testing.T) {
+	text := []byte("a\n<!-- one -->\nold\n<!-- end -->\nb\n<!-- two -->\n<!-- end -->\nc\n")
+	text = tableOf(text, "two", "2\n")
+	text = tableOf(text, "one", "1\n")
+	if want := "a\n<!-- one -->\n1\n<!-- end -->\nb\n<!-- two -->\n2\n<!-- end -->\nc\n"; string(text) != want {
+		t.Errorf("%q", text)
+	}
+	if caught(func() error { tableOf(text, "three", ""); return nil }) == nil {
+		t.Error("a table without a place")
+	}
+	doc := must(os.ReadFile("../../docs/PERFORMANCE.md"))
+	for _, name := range []string{"bench", "scale", "agent", "soak"} {
+		tableOf(doc, name, "") // panics where there is no place for it
+	}
+}
+
+func TestKeysAreBenchmarkNames(t *testing.T) {
+	if got := key("keystroke echo, trl.v1+bin"); got != "keystroke-echo-trl.v1-bin" {
+		t.Error(got)
+	}
+}

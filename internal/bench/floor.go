@@ -1,0 +1,204 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+
+	"github.com/coder/websocket"
+
+	"trl/internal/bench/load"
+)
+
+// Floors: what the same would cost with nothing of ours in it.
+
+// shell is a bare one: a line in, a line out.
+type shell struct {
+	cmd *exec.Cmd
+	in  io.WriteCloser
+	out *bufio.Reader
+}
+
+func bare(path string) *shell {
+	cmd := exec.Command(path)
+	s := &shell{cmd: cmd, in: must(cmd.StdinPipe())}
+	s.out = bufio.NewReader(must(cmd.StdoutPipe()))
+	if err := cmd.Start(); err != nil {
+		panic(err)
+	}
+	return s
+}
+
+func (s *shell) ask() {
+	_, _ = io.WriteString(s.in, ":; echo $?\n")
+	must(s.out.ReadString('\n'))
+}
+
+func (s *shell) stop() { s.in.Close(); _ = s.cmd.Wait() }
+
+// text is the stream: lines, as a build prints them.
+func text(n int) string { return load.Text(n) }
+
+// pump asks the echo server for n bytes copied from a pipe in messages of 32 KiB.
+func pump(c *websocket.Conn, n int) {
+	if err := c.Write(ctx, websocket.MessageText, []byte("pump "+strconv.Itoa(n))); err != nil {
+		panic(err)
+	}
+	for n > 0 {
+		_, b, err := c.Read(ctx)
+		if err != nil {
+			panic(err)
+		}
+		n -= len(b)
+	}
+}
+
+// echo is the floor's server.
+func echo() {
+	l := must(net.Listen("tcp", "127.0.0.1:0"))
+	fmt.Println("http://" + l.Addr().String())
+	mux := http.NewServeMux()
+	mux.HandleFunc("/pty", echoPTY)
+	mux.HandleFunc("/shell", echoShell)
+	mux.HandleFunc("/once", echoOnce)
+	mux.HandleFunc("/echo", func(w http.ResponseWriter, r *http.Request) {
+		c, err := websocket.Accept(w, r, nil)
+		if err != nil {
+			return
+		}
+		for {
+			t, b, err := c.Read(ctx)
+			if err != nil {
+				return
+			}
+			if n, found := strings.CutPrefix(string(b), "pump "); found {
+				if copyPipe(c, must(strconv.Atoi(n))) != nil {
+					return
+				}
+				continue
+			}
+			if c.Write(ctx, t, b) != nil {
+				return
+			}
+		}
+	})
+	if err := http.Serve(l, mux); !errors.Is(err, http.ErrServerClosed) {
+		panic(err)
+	}
+}
+
+func copyPipe(c *websocket.Conn, n int) error {
+	cmd := exec.Command("/bin/bash", "-c", text(n))
+	out := must(cmd.StdoutPipe())
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	defer cmd.Wait()
+	buf := make([]byte, 32<<10)
+	for {
+		n, err := out.Read(buf)
+		if n > 0 {
+			if err := c.Write(ctx, websocket.MessageText, buf[:n]); err != nil {
+				return err
+			}
+		}
+		if err != nil {
+			return nil
+		}
+	}
+}
+
+// echoShell passes a shell's stdin and output through a WebSocket and knows nothing of commands: markers are the client's.
+func echoShell(w http.ResponseWriter, r *http.Request) {
+	c, err := websocket.Accept(w, r, nil)
+	if err != nil {
+		return
+	}
+	c.SetReadLimit(1 << 30)
+	cmd := exec.Command("/bin/bash")
+	in, out := must(cmd.StdinPipe()), must(cmd.StdoutPipe())
+	cmd.Stderr = cmd.Stdout
+	check(cmd.Start())
+	done := make(chan struct{})
+	go func() { // ends with the shell's output; awaited below
+		defer close(done)
+		buf := make([]byte, 32<<10)
+		for {
+			n, err := out.Read(buf)
+			if err != nil || c.Write(ctx, websocket.MessageBinary, buf[:n]) != nil {
+				return
+			}
+		}
+	}()
+	for {
+		_, b, err := c.Read(ctx)
+		if err != nil {
+			break
+		}
+		if _, err := in.Write(b); err != nil {
+			break
+		}
+	}
+	_ = cmd.Process.Kill()
+	<-done
+	_ = cmd.Wait()
+}
+
+// echoOnce runs each message as `bash -c` and answers with its output and, in the last line, its exit code.
+func echoOnce(w http.ResponseWriter, r *http.Request) {
+	c, err := websocket.Accept(w, r, nil)
+	if err != nil {
+		return
+	}
+	c.SetReadLimit(1 << 30)
+	for {
+		_, b, err := c.Read(ctx)
+		if err != nil {
+			return
+		}
+		cmd := exec.Command("/bin/bash", "-c", string(b))
+		// A file, not a pipe: what the command leaves in the background would hold a pipe, and us.
+		f := must(os.CreateTemp("", "trl-bench-once-"))
+		os.Remove(f.Name())
+		cmd.Stdout, cmd.Stderr = f, f
+		_ = cmd.Run() // the code says how it went
+		answer := must(io.ReadAll(io.NewSectionReader(f, 0, 1<<30)))
+		f.Close()
+		if c.Write(ctx, websocket.MessageBinary, fmt.Appendf(answer, "\n%d", cmd.ProcessState.ExitCode())) != nil {
+			return
+		}
+	}
+}
+
+// marked is the client of echoShell: a command and a line that says how it ended, which no output may look like.
+type marked struct {
+	c    *websocket.Conn
+	n    int
+	rest []byte
+}
+
+func (m *marked) run(command string) (output []byte, code int) {
+	m.n++
+	mark := fmt.Appendf(nil, "=end-%d=", m.n)
+	check(m.c.Write(ctx, websocket.MessageText, fmt.Appendf(nil, "%s\nprintf '%s%%d\\n' $?\n", command, mark)))
+	for {
+		if i := bytes.Index(m.rest, mark); i >= 0 {
+			if j := bytes.IndexByte(m.rest[i:], '\n'); j >= 0 {
+				output, code = m.rest[:i], must(strconv.Atoi(string(m.rest[i+len(mark):i+j])))
+				m.rest = nil
+				return output, code
+			}
+		}
+		_, b, err := m.c.Read(ctx)
+		check(err)
+		m.rest = append(m.rest, b...)
+	}
+}

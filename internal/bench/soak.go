@@ -1,0 +1,389 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"trl/client"
+	"trl/internal/bench/figure"
+	"trl/protocol"
+)
+
+// A soak has many sessions do mixed work for hours. Now and then all of it pauses, until nothing runs and what has ended is
+// forgotten; then everything that could leak is counted.
+
+const (
+	workers   = 16
+	retention = 2 * time.Second // short, so that a pause sees the end of what has ended
+	settle    = retention + time.Second
+)
+
+// Soak is what soak.json holds.
+type Soak struct {
+	Machine  figure.Machine `json:"machine"`
+	Lasted   string         `json:"lasted"`
+	Sessions int            `json:"sessions"`
+	Ops      map[string]int `json:"ops"`
+	Samples  []sample       `json:"samples"`
+	Trends   []figure.Trend `json:"trends"`
+}
+
+// A sample is one look, while nothing runs.
+type sample struct {
+	At      float64            `json:"at_s"`
+	Numbers map[string]float64 `json:"numbers"`
+}
+
+// counted are the numbers of a sample, in the order of the table.
+var counted = []string{"gateway_pss", "gateway_rss", "gateway_heap", "keeper_pss", "sessions_pss", "gateway_descriptors", "keeper_descriptors", "goroutines", "processes", "cgroups", "files", "run_p99_us", "p99_of_pings"}
+
+// work is the load: workers hold going to read for the length of one operation, the one who counts holds it to write.
+type work struct {
+	going sync.RWMutex
+	mu    sync.Mutex
+	ops   map[string]int // guarded by mu
+	runs  figure.Samples // guarded by mu; exec.run's times since the last look
+	pings figure.Samples // guarded by mu
+}
+
+func soak() (err error) {
+	gw := gateway("--retention", retention.String(), "--idle-timeout", "0")
+	defer gw.stop()
+	c := dial(gw.addr + "/v1/ws")
+	defer c.CloseNow()
+	r := Soak{Machine: machine(tier(c)), Lasted: lasts.String(), Sessions: *many}
+	fmt.Println(r.Machine)
+	w := &work{ops: map[string]int{}}
+	stop, cancel := context.WithCancel(ctx)
+	defer cancel()
+	failed := make(chan error, workers)
+	var all sync.WaitGroup
+	for i := range workers {
+		all.Go(func() { // ends with stop, or at the first thing that goes wrong; awaited below
+			if err := w.work(stop, gw.addr, (*many+i)/workers); err != nil {
+				failed <- err
+				cancel()
+			}
+		})
+	}
+	root, began := cgroupsOf(c), time.Now()
+	interval := max(*lasts/40, 5*time.Second)
+	for next := began.Add(interval); time.Since(began) < *lasts && stop.Err() == nil; next = time.Now().Add(interval) {
+		select {
+		case <-time.After(time.Until(next)):
+		case <-stop.Done():
+			continue
+		}
+		w.going.Lock()
+		time.Sleep(settle)
+		s := sample{time.Since(began).Seconds(), w.count(gw, root)}
+		w.going.Unlock()
+		r.Samples = append(r.Samples, s)
+		fmt.Printf("%6.0f s  gateway %.1f MiB, heap up to %.1f, %d descriptors, %d goroutines; keeper %.1f MiB; p99 %.1f ms\n", s.At, s.Numbers["gateway_pss"]/(1<<20), s.Numbers["gateway_heap"]/(1<<20),
+			int(s.Numbers["gateway_descriptors"]), int(s.Numbers["goroutines"]), s.Numbers["keeper_pss"]/(1<<20), s.Numbers["run_p99_us"]/1e3)
+	}
+	cancel()
+	all.Wait()
+	close(failed)
+	for e := range failed {
+		err = errors.Join(err, e)
+	}
+	if err != nil {
+		return err
+	}
+	r.Ops = w.ops
+	return errors.Join(r.verdict(), save("soak", r), r.csv())
+}
+
+// verdict compares the end with the beginning, prints it, and fails where something grew.
+func (r *Soak) verdict() error {
+	fmt.Printf("\n%v\n%-22s %14s %14s %9s %9s %9s\n", r.Ops, "", "first quarter", "last quarter", "growth", "allowed", "fit")
+	var grown []error
+	for _, name := range counted {
+		var values, at figure.Samples
+		for _, s := range r.Samples {
+			values, at = append(values, s.Numbers[name]), append(at, s.At)
+		}
+		t, err := figure.NewTrend(name, at, values)
+		if err != nil {
+			return err
+		}
+		r.Trends = append(r.Trends, t)
+		note := ""
+		if !judged(name) {
+			note = "  (not judged)"
+		}
+		fmt.Printf("%-22s %14.1f %14.1f %8.1f%% %8.1f%% %8.1f%%%s\n", name, t.First, t.Last, 100*t.Growth, 100*t.Allowed, 100*t.Fit, note)
+		if t.Growth > t.Allowed && judged(name) {
+			grown = append(grown, fmt.Errorf("%s grew by %.1f %%", name, 100*t.Growth))
+		}
+	}
+	return errors.Join(grown...)
+}
+
+// keyTime is how long the gateway remembers a request_key (PROTOCOL.md §4), of which every stream of ours has one.
+const keyTime = 10 * time.Minute
+
+// judged says whether a number must stay where it is. A p99 is also the machine's: p99_of_pings is ours. The gateway remembers
+// more and more until the first keys are forgotten, so its memory is judged only when the warm-up, a fifth, was longer.
+func judged(name string) bool {
+	switch name {
+	case "run_p99_us":
+		return false
+	case "gateway_pss", "gateway_rss", "gateway_heap":
+		return *lasts/5 >= keyTime
+	}
+	return true
+}
+
+func (r *Soak) csv() error {
+	if *out == "" {
+		return nil
+	}
+	f, err := os.Create(filepath.Join(*out, "soak.csv"))
+	if err != nil {
+		return err
+	}
+	fmt.Fprint(f, "at_s")
+	for _, name := range counted {
+		fmt.Fprint(f, ",", name)
+	}
+	for _, s := range r.Samples {
+		fmt.Fprintf(f, "\n%.0f", s.At)
+		for _, name := range counted {
+			fmt.Fprintf(f, ",%.0f", s.Numbers[name])
+		}
+	}
+	fmt.Fprintln(f)
+	return f.Close()
+}
+
+// count looks at everything; w.going is held.
+func (w *work) count(gw *child, cgroups string) map[string]float64 {
+	keeper := gw.cmd.Process.Pid
+	edge := gatewayOf(keeper)
+	g, k, all := status(edge), status(keeper), treeOf(keeper)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	n := map[string]float64{
+		"gateway_pss": g.pss, "gateway_rss": g.rss, "gateway_descriptors": float64(g.descriptors),
+		"keeper_pss": k.pss, "keeper_descriptors": float64(k.descriptors),
+		"sessions_pss": all.pss - g.pss - k.pss, "processes": float64(all.processes),
+		"gateway_heap": metric(gw, "go_memstats_next_gc_bytes"), // moves with what is alive, not with what is garbage
+		"goroutines":   metric(gw, "go_goroutines"),
+		"cgroups":      float64(entries(cgroups, true)),
+		"files":        float64(entries(gw.dir, false)),
+		"run_p99_us":   w.runs.Quantile(0.99) / 1e3,
+	}
+	if p := w.pings.Quantile(0.99); p > 0 {
+		n["p99_of_pings"] = w.runs.Quantile(0.99) / p // a machine that is busy elsewhere makes both longer
+	}
+	w.runs, w.pings = nil, nil
+	return n
+}
+
+// work keeps n sessions busy, one operation at a time, until stop.
+func (w *work) work(stop context.Context, addr string, n int) (err error) {
+	c, err := client.Dial(ctx, client.Options{URL: addr + "/v1/ws"})
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	a := &actor{c: c, w: w, addr: addr}
+	for range n {
+		if err := a.create(); err != nil {
+			return err
+		}
+	}
+	for stop.Err() == nil {
+		w.going.RLock()
+		i := rand.IntN(100)
+		op := ops[slices.IndexFunc(ops, func(o op) bool { i -= o.share; return i < 0 })]
+		err := op.do(a, rand.IntN(len(a.ids)))
+		w.going.RUnlock()
+		if err != nil {
+			return fmt.Errorf("%s: %w", op.name, err)
+		}
+		w.mu.Lock()
+		w.ops[op.name]++
+		w.mu.Unlock()
+	}
+	return nil
+}
+
+// An actor is a worker's connection and sessions.
+type actor struct {
+	c    *client.Client
+	w    *work
+	addr string
+	ids  []string
+}
+
+type op struct {
+	name  string
+	share int // of a hundred
+	do    func(a *actor, i int) error
+}
+
+// ops are the mix.
+var ops = []op{
+	{"run", 50, (*actor).run},
+	{"ping", 10, (*actor).ping},
+	{"stream", 12, (*actor).stream},
+	{"cancel", 6, (*actor).cancel},
+	{"timeout", 6, (*actor).timeout},
+	{"crash", 4, (*actor).crash},
+	{"terminal", 8, (*actor).terminal},
+	{"replace", 4, (*actor).replace},
+}
+
+func (a *actor) create() error {
+	shell := "/bin/sh"
+	if len(a.ids)%2 == 0 {
+		shell = "/bin/bash"
+	}
+	var s protocol.Session
+	err := a.c.Call(ctx, "session.create", protocol.SessionCreate{Shell: shell}, &s)
+	a.ids = append(a.ids, s.SessionID)
+	return err
+}
+
+func (a *actor) exec(i int, command string) protocol.Exec {
+	return protocol.Exec{SessionRef: protocol.SessionRef{SessionID: a.ids[i]}, Command: command}
+}
+
+func (a *actor) run(i int) error {
+	start := time.Now()
+	r, err := a.c.Run(ctx, a.exec(i, "cd /tmp; n=$((n + 1)); echo $n"))
+	if err == nil && (r.ExitCode == nil || *r.ExitCode != 0 || r.StdoutBytes == 0) {
+		err = fmt.Errorf("%+v", r.ExecExit)
+	}
+	a.w.mu.Lock()
+	a.w.runs.Add(time.Since(start))
+	a.w.mu.Unlock()
+	return err
+}
+
+func (a *actor) ping(int) error {
+	start := time.Now()
+	err := a.c.Call(ctx, "system.ping", nil, nil)
+	a.w.mu.Lock()
+	a.w.pings.Add(time.Since(start))
+	a.w.mu.Unlock()
+	return err
+}
+
+func (a *actor) stream(i int) error {
+	s, err := a.c.Start(ctx, a.exec(i, "seq 20000; echo end >&2"))
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	exit, err := s.Copy(ctx, io.Discard, io.Discard)
+	const size = 108894 // of seq 20000
+	if err == nil && exit.StdoutBytes != size {
+		err = fmt.Errorf("%d bytes of %d", exit.StdoutBytes, size)
+	}
+	return err
+}
+
+func (a *actor) cancel(i int) error {
+	s, err := a.c.Start(ctx, a.exec(i, "echo begun; sleep 100 & sleep 100"))
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	if _, err := s.Next(ctx); err != nil {
+		return err
+	}
+	if err := s.Cancel(ctx); err != nil {
+		return err
+	}
+	exit, err := s.Copy(ctx, io.Discard, io.Discard)
+	if err == nil && !exit.Cancelled {
+		err = fmt.Errorf("not cancelled: %+v", exit)
+	}
+	return err
+}
+
+func (a *actor) timeout(i int) error {
+	q, limit := a.exec(i, "while :; do :; done"), protocol.Seconds(0.1)
+	q.Timeout = &limit
+	r, err := a.c.Run(ctx, q)
+	if err == nil && !r.TimedOut {
+		err = fmt.Errorf("no timeout: %+v", r.ExecExit)
+	}
+	return err
+}
+
+func (a *actor) crash(i int) error {
+	r, err := a.c.Run(ctx, a.exec(i, "kill -9 $$"))
+	if err == nil && !r.ShellRestored {
+		err = fmt.Errorf("shell not restored: %+v", r.ExecExit)
+	}
+	return err
+}
+
+// terminal opens one, has a second client look at it, resizes it, and leaves by its own exit.
+func (a *actor) terminal(i int) error {
+	t, err := a.c.OpenTerminal(ctx, protocol.TermOpen{SessionRef: protocol.SessionRef{SessionID: a.ids[i]}, Cols: 80, Rows: 24})
+	if err != nil {
+		return err
+	}
+	defer t.Close()
+	if _, err := t.Next(ctx); err != nil { // its prompt
+		return err
+	}
+	for cols := range 5 {
+		if err := t.Resize(ctx, 90+cols, 30); err != nil {
+			return err
+		}
+	}
+	var shown protocol.TermSnapshot
+	if err := a.c.Call(ctx, "term.snapshot", protocol.TermRef{TermID: t.ID()}, &shown); err != nil {
+		return err
+	}
+	if err := a.look(t.ID()); err != nil {
+		return err
+	}
+	if err := t.Input(ctx, []byte("exit\r")); err != nil {
+		return err
+	}
+	for {
+		if _, err := t.Next(ctx); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+	}
+}
+
+// look attaches a second viewer, on a connection of its own, for a moment.
+func (a *actor) look(id string) error {
+	c, err := client.Dial(ctx, client.Options{URL: a.addr + "/v1/ws"})
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	t, err := c.AttachTerminal(ctx, id, false, 80, 24)
+	if err != nil {
+		return err
+	}
+	defer t.Close()
+	_, err = t.Next(ctx)
+	return err
+}
+
+func (a *actor) replace(i int) error {
+	err := a.c.Call(ctx, "session.destroy", protocol.SessionDestroy{SessionRef: protocol.SessionRef{SessionID: a.ids[i]}, Force: true}, nil)
+	a.ids = slices.Delete(a.ids, i, i+1)
+	return errors.Join(err, a.create())
+}
