@@ -249,7 +249,7 @@ func (s *Server) listenHTTP(l net.Listener, h http.Handler, guarded bool, answer
 		return errors.New("no tokens to authenticate with")
 	}
 	srv := &http.Server{
-		Handler:           s.guard(h, isLoopback(l)),
+		Handler:           s.guard(h, l.Addr()),
 		ReadHeaderTimeout: headerTimeout,
 		ReadTimeout:       requestTimeout,
 		WriteTimeout:      answer,
@@ -431,7 +431,9 @@ func (s *Server) serveConn(c *conn) {
 type socketKey struct{}
 
 // guard is what every request passes, whatever its route. What it hands on is the request as the client made it.
-func (s *Server) guard(h http.Handler, loopback bool) http.Handler {
+func (s *Server) guard(h http.Handler, at net.Addr) http.Handler {
+	_, tcp := at.(*net.TCPAddr)
+	loopback := isLoopback(at)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		r = s.cfg.asked(r)
 		head := w.Header()
@@ -443,7 +445,7 @@ func (s *Server) guard(h http.Handler, loopback bool) http.Handler {
 		head.Set("Cross-Origin-Resource-Policy", "same-origin")
 		head.Set("Connection", "close") // one request each: a stranger's connection is short; an upgrade overwrites this
 		switch {
-		case !s.hostAllowed(r.Host, loopback):
+		case tcp && !s.hostAllowed(r.Host, loopback): // no page gets to a Unix socket, whatever name it has
 			s.refused(r, "host")
 			refuse(w, http.StatusMisdirectedRequest, "this server has another name; its operator adds one with --host")
 		case !originAllowed(r, s.now.Load().origins):

@@ -113,7 +113,7 @@ func TestShareOfATerminal(t *testing.T) {
 		return owner.call("term.open", object{"session_id": session, "cols": 80, "rows": 24, "command": "cat"}).str("term_id")
 	}
 	term, other := open(), open()
-	looker, _ := owner.shared(g, object{"term_id": term})
+	looker, _ := owner.shared(g, object{"term_id": term, "name": "a friend"})
 	typist, _ := owner.shared(g, object{"term_id": term, "mode": "control"})
 
 	if all := looker.call("term.list", object{"session_id": session})["terminals"].([]any); len(all) != 1 {
@@ -133,6 +133,19 @@ func TestShareOfATerminal(t *testing.T) {
 		if got := looker.try(method, q).code(); got != "FORBIDDEN" {
 			t.Errorf("%s over a link to look: %s", method, got)
 		}
+	}
+	var via []string
+	for _, info := range owner.call("term.list", object{"session_id": session})["terminals"].([]any) {
+		if info := info.(map[string]any); info["term_id"] == term {
+			for _, viewer := range info["attached"].([]any) {
+				if name := object(viewer.(map[string]any)).str("via"); name != "" {
+					via = append(via, name)
+				}
+			}
+		}
+	}
+	if len(via) != 2 || via[0] != "a friend" || !strings.HasPrefix(via[1], "l-") {
+		t.Errorf("guests are listed as %q", via)
 	}
 	typist.call("term.input", object{"term_id": term, "data": "typed\n"})
 	var seen strings.Builder

@@ -90,7 +90,7 @@ func (s *Sockets) listenAdmin(address string) (net.Listener, error) {
 		return s.listenUnix(address)
 	}
 	l, err := net.Listen("tcp", address)
-	if err == nil && !isLoopback(l) {
+	if err == nil && !isLoopback(l.Addr()) {
 		l.Close()
 		err = fmt.Errorf("listen on %s: profiles are for loopback addresses and Unix sockets only", address)
 	}
@@ -103,7 +103,7 @@ func (c Config) guarded(l net.Listener) error {
 		return err
 	}
 	switch {
-	case isLoopback(l):
+	case isLoopback(l.Addr()):
 		return nil
 	case c.AuthNone:
 		return fmt.Errorf("listen on %s: without authentication only loopback addresses are allowed", c.Listen)
@@ -114,8 +114,8 @@ func (c Config) guarded(l net.Listener) error {
 }
 
 // isLoopback is asked of the kernel: names and wildcards are resolved by now.
-func isLoopback(l net.Listener) bool {
-	a, ok := l.Addr().(*net.TCPAddr)
+func isLoopback(at net.Addr) bool {
+	a, ok := at.(*net.TCPAddr)
 	return ok && a.IP.IsLoopback()
 }
 
