@@ -21,6 +21,9 @@ const stateTerminated = string(statemachine.Terminated)
 // the other (0.1 ms apart) is not made to wait for it, a person never notices.
 const restDelay = 2 * time.Millisecond
 
+// keeperGone is between looks at a shell that has no keeper any more.
+const keeperGone = 100 * time.Millisecond
+
 // terms is what a session was created with. Never changed.
 type terms struct {
 	shell, dir string
@@ -315,6 +318,7 @@ func (s *Session) revive() {
 		s.end(protocol.ReasonShellExited, defaultGrace)
 		return
 	}
+	was := s.shell.Pid()
 	lost, err := s.shell.Revive()
 	if err != nil && s.ctx.Err() != nil {
 		return // ended meanwhile
@@ -322,6 +326,13 @@ func (s *Session) revive() {
 	if err != nil {
 		s.log.Error().Err(err).Msg("shell not restored")
 		s.end(protocol.ReasonShellFailed, defaultGrace)
+		return
+	}
+	if s.shell.Pid() == was { // it lives as far as we know: the keeper is gone, and we are soon
+		select {
+		case <-s.ctx.Done():
+		case <-time.After(keeperGone):
+		}
 		return
 	}
 	s.log.Info().Strs("lost", lost).Msg("shell died while idle, restored")

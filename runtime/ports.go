@@ -77,14 +77,6 @@ func makeDir(dir string, pass bool) error {
 	return nil
 }
 
-// writeReadable makes a file that others may read, whatever the umask is.
-func writeReadable(path, text string) error {
-	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-		return err
-	}
-	return os.Chmod(path, 0o644)
-}
-
 // removePorts removes what an instance that is dead left of its ports.
 func removePorts(i Instance) {
 	for _, parent := range portDirs() {

@@ -82,7 +82,7 @@ func (h *Host) lodgeLocked(id string) (t *tenant, err error) {
 		t.dir = filepath.Join(h.ports, id)
 		err = makeDir(t.dir, h.as != nil) // in memory: mu may be held
 		if err == nil {
-			err = writeReadable(filepath.Join(t.dir, zshenvName), zshenv)
+			err = t.leave(zshenvName, zshenv)
 		}
 		if err == nil && h.fenced() {
 			t.fence, err = h.openFence(t.dir)
@@ -97,6 +97,15 @@ func (h *Host) lodgeLocked(id string) (t *tenant, err error) {
 	}
 	h.tenants[id] = t
 	return t, nil
+}
+
+// leave puts a file into the tenant's directory, for its user alone.
+func (t *tenant) leave(name, text string) error {
+	path := filepath.Join(t.dir, name)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil || t.as == nil {
+		return err
+	}
+	return os.Lchown(path, int(t.uid), int(t.gid))
 }
 
 // freeUIDLocked goes round, so that a number that was given back, with which there may be files, comes last. h.mu is held.

@@ -287,8 +287,13 @@ func (k *keeper) supervise(ctx context.Context) (code int, err error) {
 			succession, until = time.After(0), time.Now().Add(takeOver)
 		case <-succession:
 			succession = nil
+			if stopping {
+				k.succeeding = false
+				k.upgraded(errors.New("new gateway, but the keeper stays: it is to end"))
+				break
+			}
 			switch err := k.succeed(); { // or we are not here any more
-			case errors.Is(err, errBusy) && !stopping && time.Now().Before(until):
+			case errors.Is(err, errBusy) && time.Now().Before(until):
 				succession = time.After(restAgain)
 			default:
 				k.succeeding = false

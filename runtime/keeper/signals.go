@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	goruntime "runtime"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"unsafe"
@@ -51,6 +52,7 @@ type signals struct {
 	gateway  atomic.Int64        // pid of the one descendant that may signal us; 0: none
 	ignored  atomic.Uint64       // signals from inside a session
 	pipe     int                 // its read end; read closes it
+	mu       sync.Mutex          // held from reading a signal on until it is honoured; by who execs, so that the next program reads the rest
 	ours     []syscall.Signal    // what the handler is for; set once in listen
 	log      zerolog.Logger
 }
@@ -123,29 +125,43 @@ func setAction(sig syscall.Signal, a sigaction) error {
 func (s *signals) read() {
 	defer close(s.honoured)
 	goruntime.LockOSThread() // which ends with us
+	for s.one() {
+	}
+}
+
+// one reads the next signal; false: there will be none.
+func (s *signals) one() bool {
+	// Not by a read that waits: what it has taken out of the pipe would be lost to the next program.
+	fds := []unix.PollFd{{Fd: int32(s.pipe), Events: unix.POLLIN}}
 	for {
-		var told [toldBytes]byte
-		n, err := unix.Read(s.pipe, told[:])
-		if err == unix.EINTR {
-			continue
-		}
-		sig := syscall.Signal(binary.NativeEndian.Uint32(told[0:]))
-		if err != nil || n < toldBytes || sig == 0 {
-			unix.Close(s.pipe)
-			return
-		}
-		pid := int(binary.NativeEndian.Uint32(told[16:])) // 0: the kernel, or somebody outside of our pid namespace
-		inside := pid != 0 && int64(pid) != s.gateway.Load() && runtime.Descends(pid, os.Getpid())
-		s.log.Warn().Stringer("signal", sig).Int("sender", pid).Bool("ignored", inside).Msg("signal")
-		if inside {
-			s.ignored.Add(1)
-			continue
-		}
-		select {
-		case s.honoured <- sig:
-		default: // eight are waiting already
+		if _, err := unix.Poll(fds, -1); err != unix.EINTR {
+			break
 		}
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var told [toldBytes]byte
+	n, err := unix.Read(s.pipe, told[:])
+	if err == unix.EINTR {
+		return true
+	}
+	sig := syscall.Signal(binary.NativeEndian.Uint32(told[0:]))
+	if err != nil || n < toldBytes || sig == 0 {
+		unix.Close(s.pipe)
+		return false
+	}
+	pid := int(binary.NativeEndian.Uint32(told[16:])) // 0: the kernel, or somebody outside of our pid namespace
+	inside := pid != 0 && int64(pid) != s.gateway.Load() && runtime.Descends(pid, os.Getpid())
+	s.log.Warn().Stringer("signal", sig).Int("sender", pid).Bool("ignored", inside).Msg("signal")
+	if inside {
+		s.ignored.Add(1)
+		return true
+	}
+	select {
+	case s.honoured <- sig:
+	default: // eight are waiting already
+	}
+	return true
 }
 
 // close leaves the signals without effect: the program is about to end.

@@ -187,6 +187,11 @@ func (k *keeper) succeed() error {
 		k.server.bequeathLocked(&w)
 		w.Deaf = k.signals.deafen()
 		defer hear(w.Deaf)
+		k.signals.mu.Lock()
+		defer k.signals.mu.Unlock()
+		if len(k.signals.honoured) > 0 { // read, and not acted upon: the next program would never hear of it
+			return errBusy
+		}
 		fd, err := w.seal()
 		if err != nil {
 			return err
