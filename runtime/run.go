@@ -628,7 +628,8 @@ func (r *run) settle() Outcome {
 			r.record.Code = &o.Code
 			r.c.Began(r.record)
 		}
-		s.p.ask(s.held(), "w"+r.seq, after, bootTimeout)
+		// The tag is this gateway's: the answer to one that died while it asked must not pass for ours, since its text died with it.
+		s.p.ask(s.held(), "w"+r.seq+"x"+strconv.Itoa(os.Getpid()), after, bootTimeout)
 	}
 	s.st.dirty = true
 	o.Dir = s.Dir()
