@@ -116,10 +116,12 @@ test-soak: deps ## the tests that make test shortens, at full length
 soak-crash: deps ## the gateway killed 60 times under 50 sessions and 20 followers: not a line lost, doubled or out of order
 	TRL_SOAK=1 go test -race -count 1 -timeout 1h -run 'TestG3$$' -v ./internal/acceptance
 
+# With a home of its own: its terminals' shells read what the caller's ~/.bashrc says, which may take longer than it waits.
 contract: ## the contract's own suite, beside the repository
-	@if [ -x $(CONTRACT) ]; then $(CONTRACT) core && $(CONTRACT) terminal; else echo "contract: SKIPPED, no $(CONTRACT) here"; fi
-
-clean: ## remove what was built
-	rm -rf bin
+	@if [ -x $(CONTRACT) ]; then \
+		home=$$(mktemp -d); trap 'rm -rf "$$home"' EXIT; \
+		export GOENV="$$(go env GOENV)" GOPATH="$$(go env GOPATH)" GOCACHE="$$(go env GOCACHE)" HOME="$$home"; \
+		$(CONTRACT) core && $(CONTRACT) terminal; \
+	else echo "contract: SKIPPED, no $(CONTRACT) here"; fi
 
 .PHONY: deploy otel help generate screenshots build arm64 amd64 run check deps test race fmt lint audit fuzz fuzz-smoke bench bench-scale bench-agent bench-plots bench-go soak test-soak soak-crash contract clean

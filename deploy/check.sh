@@ -104,7 +104,7 @@ container() {
   done
   address=$(cat "$root/var/lib/trl/address")
   pid=$(cat "/proc/$outer/task/$outer/children")
-  export TRL_TOKEN_FILE=$root/var/lib/trl/tokens
+  export TRL_TOKEN_FILE=$root/var/lib/trl/operator-token
   bin/trl run --url "$address" -- 'cat /proc/1/cmdline | tr "\0" " "; id -u; (sleep 0.2 &); (setsid sleep 1000 &); sleep 0.5; echo' >"$work/said"
   cat "$work/said"
   grep -q '^/usr/local/bin/trl serve' "$work/said"
