@@ -3,6 +3,7 @@ package acceptance
 import (
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"io"
 	"io/fs"
 	"net/http"
@@ -291,6 +292,65 @@ func TestN3K16(t *testing.T) {
 				t.Errorf("on disk: %v", files)
 			}
 		}
+	}
+}
+
+// TestPlantedSecrets: what is given to a program and not shown by it, and the token, are in nothing that is kept or told:
+// logs, metrics, errors, the audit log, recordings and their headers; nor is the token in anything that a session can read of
+// itself. What is shown is in the recordings, and who came in the audit log: there is something to be found in.
+func TestPlantedSecrets(t *testing.T) {
+	const secret, shown = "hunter2-planted", "the-same"
+	token := secret + "-token-" + strings.Repeat("0123456789", 3)
+	kept := t.TempDir()
+	g := gateway(t, append(lTokens(t, token+" ann admin"), "--log-level", "debug", "--record", "all",
+		"--record-dir", filepath.Join(kept, "tapes"), "--audit-log", filepath.Join(kept, "audit"))...)
+	c := g.lDial(t, token)
+	var told strings.Builder
+	for _, sh := range shells {
+		s := c.session(object{"shell": sh, "env": object{"PASSWORD": secret}})
+		r := c.run(s, `read -r x && [ "$x$MORE" = "$PASSWORD$PASSWORD" ] && echo `+shown, object{"stdin": secret + "\n", "env": object{"MORE": secret}})
+		expect(t, r, 0, shown+"\n", "")
+		term := c.hOpen(s, object{"env": object{"MORE": secret},
+			"command": `stty -echo; echo ready; read -r x; [ "$x$MORE" = "$PASSWORD$PASSWORD" ] && echo ` + shown})
+		term.see("ready")
+		term.keys(secret + "\r")
+		term.see(shown)
+		for _, params := range []object{
+			{"session_id": s, "command": ":", "env": object{"": secret}},
+			{"session_id": s, "command": ":", "env": object{"LD_PRELOAD": secret}},
+			{"session_id": s, "command": ":", "working_dir": 7, "stdin": secret},
+			{"session_id": s, "command": ":", "working_dir": "/" + shown, "stdin": secret, "env": object{"MORE": secret}},
+		} {
+			f := c.try("exec.run", params)
+			fmt.Fprintln(&told, f.Error, f.Data)
+		}
+		// What it sees of itself has its own secret. A background process's output is not recorded.
+		p := c.call("process.start", object{"session_id": s, "command": `for pid in $$ $PPID; do tr '\0' '\n' </proc/$pid/environ; tr '\0' '\n' </proc/$pid/cmdline; done; ls -l /proc/$$/fd; set`}).str("process_id")
+		fExit(c, p)
+		seen, _, _ := fLogs(c, p, 0)
+		if strings.Contains(seen, token[len(secret):]) || !strings.Contains(seen, secret) {
+			t.Errorf("%s: the session sees the token, or not even what is its own: %s", sh, brief(seen))
+		}
+		c.call("session.destroy", object{"session_id": s, "force": true})
+	}
+	metrics := g.get(t, "/metrics", "Authorization", "Bearer "+token)
+	c.close()
+	for _, fault := range g.stop() {
+		t.Error(fault)
+	}
+	for where, text := range map[string]string{"log": g.log(), "metrics": metrics, "errors": told.String()} {
+		if len(text) < 100 || strings.Contains(text, secret) {
+			t.Errorf("%s: it shows, or there is nothing to show it: %s", where, brief(text))
+		}
+	}
+	if tapes := nFilesWith(t, filepath.Join(kept, "tapes"), shown); len(tapes) < 2*len(shells) {
+		t.Errorf("only %d recordings: %v", len(tapes), tapes)
+	}
+	if logs := nFilesWith(t, kept, `"ann"`); len(logs) == 0 {
+		t.Error("nothing is in the audit log")
+	}
+	if files := append(nFilesWith(t, kept, secret), nFilesWith(t, g.dir, secret)...); len(files) > 0 {
+		t.Errorf("on disk: %v", files)
 	}
 }
 

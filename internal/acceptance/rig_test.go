@@ -360,9 +360,16 @@ series:
 }
 
 // get is the body of a page that must be there.
-func (g *server) get(t testing.TB, path string) string {
+func (g *server) get(t testing.TB, path string, header ...string) string {
 	t.Helper()
-	resp, err := (&http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true}}).Get("http://" + g.addr + path)
+	q, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+g.addr+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i < len(header); i += 2 {
+		q.Header.Set(header[i], header[i+1])
+	}
+	resp, err := (&http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true}}).Do(q)
 	if err != nil {
 		t.Fatal(err)
 	}
