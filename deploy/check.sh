@@ -3,6 +3,7 @@
 # It builds trl, and needs no network and no root, though root sees more.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+PATH=$PWD/bin/tools:$PATH
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 failed=0
