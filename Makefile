@@ -21,6 +21,10 @@ SOAK      ?= 1h
 FIGURES   ?= docs/figures
 CONTRACT  ?= ../shared/contract/run.sh
 
+# A home of its own for what starts terminals: their shells read ~/.bashrc, and that of the caller may wait for anything.
+OWN_HOME = export GOENV="$$(go env GOENV)" GOPATH="$$(go env GOPATH)" GOCACHE="$$(go env GOCACHE)"; \
+	HOME=$$(mktemp -d); export HOME; trap 'rm -rf "$$HOME"' EXIT;
+
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
@@ -44,7 +48,7 @@ deps: ## what the tests need besides Go: installed as root, else named
 
 # -race needs cgo and a C compiler; deps sees to it.
 test: deps ## every test, with the race detector; PKG=./pool RUN=TestX for some
-	go test -race -count 1 -p 1 -timeout 25m -run '$(RUN)' $(PKG) # one package at a time: each drives hundreds of processes
+	$(OWN_HOME) go test -race -count 1 -p 1 -timeout 25m -run '$(RUN)' $(PKG) # one package at a time: each drives hundreds of processes
 
 deploy: build ## what of deploy/ can be checked with what is installed here
 	TRL_BUILT=1 deploy/check.sh
@@ -116,12 +120,10 @@ test-soak: deps ## the tests that make test shortens, at full length
 soak-crash: deps ## the gateway killed 60 times under 50 sessions and 20 followers: not a line lost, doubled or out of order
 	TRL_SOAK=1 go test -race -count 1 -timeout 1h -run 'TestG3$$' -v ./internal/acceptance
 
-# With a home of its own: its terminals' shells read what the caller's ~/.bashrc says, which may take longer than it waits.
 contract: ## the contract's own suite, beside the repository
-	@if [ -x $(CONTRACT) ]; then \
-		home=$$(mktemp -d); trap 'rm -rf "$$home"' EXIT; \
-		export GOENV="$$(go env GOENV)" GOPATH="$$(go env GOPATH)" GOCACHE="$$(go env GOCACHE)" HOME="$$home"; \
-		$(CONTRACT) core && $(CONTRACT) terminal; \
-	else echo "contract: SKIPPED, no $(CONTRACT) here"; fi
+	@if [ -x $(CONTRACT) ]; then $(OWN_HOME) $(CONTRACT) core && $(CONTRACT) terminal; else echo "contract: SKIPPED, no $(CONTRACT) here"; fi
+
+clean: ## remove what was built
+	rm -rf bin
 
 .PHONY: deploy otel help generate screenshots build arm64 amd64 run check deps test race fmt lint audit fuzz fuzz-smoke bench bench-scale bench-agent bench-plots bench-go soak test-soak soak-crash contract clean
