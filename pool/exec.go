@@ -13,6 +13,7 @@ import (
 	"trl/protocol"
 	"trl/runtime"
 	"trl/runtime/journal"
+	"trl/runtime/ledger"
 )
 
 // defaultOutput is max_output_bytes of a request that names none (PROTOCOL.md §4).
@@ -38,6 +39,8 @@ type Exec struct {
 	recording string    // the id of its recording; "": none is wanted
 	unwanted  bool      // guarded by session.mu; somebody deleted that
 	recorder  *recorder // guarded by session.mu; nil: nobody records, or it has not begun
+
+	asked, told ledger.Span // where the ledger has it, and its end; written by the runner, or under session.mu
 
 	stdin []runtime.HeldFile  // what the keeper calls its stdin; set once before it is accepted
 	lane  *runtime.LaneRecord // where its output flows; owned by the runner, set once in begins
@@ -108,7 +111,9 @@ func (s *Session) enqueue(method string, q *protocol.Exec, ref keyRef, params [s
 	case s.ending != nil:
 		return nil, s.errEndedLocked()
 	case s.isIdleLocked():
-		s.record(entry{Exec: e.entry()})
+		if method != "exec.run" || ref != (keyRef{}) || e.stdin != nil { // else nobody is told of it before it begins, and begins writes both
+			e.asked = s.record(entry{Exec: e.entry()})
+		}
 		s.beginLocked(e, e.queuedAt)
 		s.turn <- e
 	case q.WhenBusy == "reject":
@@ -116,7 +121,7 @@ func (s *Session) enqueue(method string, q *protocol.Exec, ref keyRef, params [s
 	case len(s.waiting) >= maxQueue:
 		return nil, s.errBusyLocked("session's queue is full")
 	default:
-		s.record(entry{Exec: e.entry()})
+		e.asked = s.record(entry{Exec: e.entry()})
 		s.waiting.push(e)
 	}
 	s.execs[e.ID()] = e
@@ -324,7 +329,7 @@ func (e *Exec) leave(how func()) {
 	e.command.Discard()
 	e.command = nil
 	s.retainLocked(e)
-	s.record(entry{Done: e.doneEntry()})
+	e.told = s.record(entry{Done: e.doneEntry()})
 	s.mu.Unlock()
 	e.account()
 	e.announce()

@@ -1,8 +1,11 @@
 package pool
 
 import (
+	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"slices"
+	"sync"
 	"syscall"
 	"time"
 
@@ -11,12 +14,14 @@ import (
 	"trl/protocol"
 	"trl/runtime"
 	"trl/runtime/journal"
+	"trl/runtime/ledger"
 )
 
 // What a session writes into its ledger: everything that the next gateway needs to go on as if nothing had happened, each
-// thing before anybody depends on it. An exec has three entries: accepted, begun, done. recover.go reads them.
+// thing before anybody depends on it. An exec has three entries: accepted, begun, done; the first
+// two are one where it begins at once and nobody is told before. recover.go reads them.
 
-// entry is one line of a ledger: one of its fields is set.
+// entry is one line of a ledger: one of its fields is set, or Exec and Begun.
 type entry struct {
 	Session  *sessionEntry        `json:"session,omitzero"`
 	Name     *string              `json:"name,omitzero"`
@@ -161,18 +166,25 @@ type overEntry struct {
 }
 
 // record adds to the ledger. Whoever calls it has s.mu, or is the runner. A session whose ledger fails lives on; it will not outlive this gateway.
-func (s *Session) record(e entry) {
+// It says where the entry stands, which is nowhere when it could not be written.
+func (s *Session) record(e entry) (at ledger.Span) {
 	if s.ledger == nil {
-		return
+		return at
 	}
-	text, err := json.Marshal(e)
+	text := texts.Get().(*bytes.Buffer)
+	defer texts.Put(text)
+	text.Reset()
+	err := json.MarshalWrite(text, &e)
 	if err == nil {
-		err = s.ledger.Append(text)
+		at, err = s.ledger.Append(text.Bytes())
 	}
 	if err != nil {
 		s.unrecorded.Do(func() { s.log.Error().Err(err).Msg("session is no longer written down") })
 	}
+	return at
 }
+
+var texts = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
 // recordShell is the shell's recorder.
 func (s *Session) recordShell(r runtime.ShellRecord) {
@@ -212,7 +224,13 @@ func (k keyRef) entry(params *[sha256.Size]byte) keyEntry {
 // begins is the command's Began: on the runner, before the shell is told.
 func (e *Exec) begins(c runtime.CommandRecord) {
 	e.lane = &c.Lane
-	e.session.record(entry{Begun: &begunEntry{ID: e.ID(), At: e.startedAt, Command: c}})
+	x := entry{Begun: &begunEntry{ID: e.ID(), At: e.startedAt, Command: c}}
+	if e.asked != (ledger.Span{}) {
+		e.session.record(x)
+		return
+	}
+	x.Exec = e.entry()
+	e.asked = e.session.record(x)
 }
 
 func (e *Exec) doneEntry() *doneEntry {
@@ -254,54 +272,66 @@ func (s *Session) recordAnewLocked() {
 	if s.ledger == nil || s.ending != nil || !s.ledger.Grown() {
 		return
 	}
-	all := []entry{{Session: s.entry()}, {Shell: s.shellRecord.Load()}}
+	var items []ledger.Item
+	var err error
+	addAt := func(at *ledger.Span, e entry) {
+		text, fault := json.Marshal(&e)
+		err = cmp.Or(err, fault)
+		items = append(items, ledger.Item{Text: text, Stands: at})
+	}
+	add := func(e entry) { addAt(nil, e) }
 	now := time.Now()
 	s.husks = slices.DeleteFunc(s.husks, func(h *Exec) bool { return now.Sub(h.endedAt) > keyTime })
 	for _, h := range s.husks {
-		all = append(all, entry{Exec: h.entry()}, entry{Done: h.doneEntry()})
+		add(entry{Exec: h.entry()})
+		add(entry{Done: h.doneEntry()})
 	}
 	s.huskProcesses = slices.DeleteFunc(s.huskProcesses, func(h *Process) bool { return now.Sub(h.startedAt) > keyTime })
 	for _, h := range s.huskProcesses {
 		x := h.exitedEntry()
 		x.Husk = true
-		all = append(all, entry{Process: h.entry()}, entry{Exited: x})
+		add(entry{Process: h.entry()})
+		add(entry{Exited: x})
 	}
 	for _, k := range s.records.all {
 		switch r := k.record.(type) {
-		case *Exec:
-			all = append(all, entry{Exec: r.entry()}, entry{Done: r.doneEntry()})
+		case *Exec: // of which there may be a thousand: as it stands
+			if r.asked != (ledger.Span{}) && r.told != (ledger.Span{}) && !r.unwanted {
+				items = append(items, ledger.Item{Stands: &r.asked}, ledger.Item{Stands: &r.told})
+				continue
+			}
+			addAt(&r.asked, entry{Exec: r.entry()})
+			addAt(&r.told, entry{Done: r.doneEntry()})
 		case *Process:
-			all = append(all, entry{Process: r.entry()}, entry{Exited: r.exitedEntry()})
+			add(entry{Process: r.entry()})
+			add(entry{Exited: r.exitedEntry()})
 		case *Terminal:
-			all = append(all, entry{Terminal: r.entry()}, entry{Closed: r.closedEntry()})
+			add(entry{Terminal: r.entry()})
+			add(entry{Closed: r.closedEntry()})
 		}
 	}
+	for _, e := range s.waiting {
+		addAt(&e.asked, entry{Exec: e.entry()})
+	}
+	add(entry{Session: s.entry()}) // behind what it counts
+	add(entry{Shell: s.shellRecord.Load()})
 	for _, t := range s.terminals {
 		if t.endedAt.IsZero() {
-			all = append(all, entry{Terminal: t.entry()})
+			add(entry{Terminal: t.entry()})
 		}
 	}
 	for _, p := range s.processes {
 		if p.endedAt.IsZero() {
-			all = append(all, entry{Process: p.entry()})
+			add(entry{Process: p.entry()})
 		}
-	}
-	for _, e := range s.waiting {
-		all = append(all, entry{Exec: e.entry()})
 	}
 	for _, sh := range s.shares {
-		all = append(all, entry{Share: sh.entry()})
+		add(entry{Share: sh.entry()})
 	}
-	texts := make([][]byte, 0, len(all))
-	for i := range all {
-		text, err := json.Marshal(all[i])
-		if err != nil {
-			s.log.Error().Err(err).Msg("ledger")
-			return
-		}
-		texts = append(texts, text)
+	if err == nil {
+		err = s.ledger.Restart(items...)
 	}
-	if err := s.ledger.Restart(texts...); err != nil {
+	if err != nil {
 		s.log.Error().Err(err).Msg("ledger")
 	}
 }

@@ -98,13 +98,16 @@ func (p *Pool) recover(a *runtime.Adoption, id string) error {
 func (m *remembered) read(e *entry) {
 	switch {
 	case e.Session != nil:
-		m.session = e.Session
+		m.session, m.begun = e.Session, 0
 	case e.Name != nil && m.session != nil:
 		m.session.Name = *e.Name
 	case e.Shell != nil:
 		m.shell = e.Shell
 	case e.Exec != nil:
 		m.execs = append(m.execs, &rememberedExec{execEntry: e.Exec})
+		if e.Begun != nil {
+			m.read(&entry{Begun: e.Begun})
+		}
 	case e.Begun != nil:
 		if x := m.exec(e.Begun.ID); x != nil {
 			if x.begun == nil { // else it has ended, and is not done

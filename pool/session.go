@@ -17,9 +17,9 @@ import (
 
 const stateTerminated = string(statemachine.Terminated)
 
-// restDelay is how long after a command the shell is asked for its state: a client that sends its commands one after
-// the other (0.1 ms apart) is not made to wait for it, a person never notices.
-const restDelay = 2 * time.Millisecond
+// restDelay is how long after a command the shell is asked for its state, which costs it as much as ten short commands: not
+// between those of clients that send one after the other, also where many of them have to wait for the processors.
+const restDelay = 50 * time.Millisecond
 
 // keeperGone is between looks at a shell that has no keeper any more.
 const keeperGone = 100 * time.Millisecond
@@ -190,7 +190,7 @@ func (s *Session) open(warm *warmShell) error {
 	s.ledger = shell.Ledger()
 	s.record(entry{Session: s.entry()})
 	for _, e := range s.waiting {
-		s.record(entry{Exec: e.entry()})
+		e.asked = s.record(entry{Exec: e.entry()})
 	}
 	s.mu.Unlock()
 	shell.SetRecorder(s.recordShell)
@@ -246,7 +246,10 @@ func (s *Session) finish(e *Exec, out runtime.Outcome) (next *Exec) {
 	}
 	s.remarkLocked(e)
 	s.retainLocked(e)
-	s.record(entry{Done: e.doneEntry()})
+	if e.asked == (ledger.Span{}) { // it did not get as far as to begin
+		e.asked = s.record(entry{Exec: e.entry()})
+	}
+	e.told = s.record(entry{Done: e.doneEntry()})
 	s.recordAnewLocked()
 	s.publishLocked("exec.exit", func() any { return e.exit })
 	var dropped []*Exec

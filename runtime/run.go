@@ -25,8 +25,11 @@ const (
 	stubborn = time.Second
 	// A command has ended but something it started holds its output: wait for quiet, not for the end (PROTOCOL.md §4).
 	lingerQuiet, lingerMost = 10 * time.Millisecond, 100 * time.Millisecond
-	// While a command runs, the line that repeats its report waits in the channel. A shell that has taken that too and
-	// has not reported will not (`set -n` in dash). Looked at rarely, since commands that last are rarely this.
+	// An error that returns to the top level drops the rest of its line, and the report with it: what has not reported after
+	// repeatAfter, though the line was read, is followed by one of its own that repeats the report. Most need none.
+	repeatAfter = 5 * time.Millisecond
+	// While a command runs, that line waits in the channel. A shell that has taken it too and has not reported will not
+	// (`set -n` in dash). Looked at rarely, since commands that last are rarely this.
 	firstDoubt, lastDoubt = 100 * time.Millisecond, 2 * time.Second
 )
 
@@ -62,7 +65,8 @@ type run struct {
 	unbegun  bool   // the answer was something else: the line was never sent
 	code     int
 	died     bool
-	sent     int // bytes of the script channel that are this command's
+	sent     int       // bytes of the script channel that are this command's
+	repeatAt time.Time // when to add the line that repeats the report; zero: it is there
 
 	cancel    *cancellation // taken from the command
 	timeout   string
@@ -162,7 +166,7 @@ func (r *run) start() error {
 		stdin = s.held().Dir() + "/" + strconv.Itoa(r.in.port)
 		r.inMore = r.in.feed()
 	}
-	if err := fill(p.text, []byte(c.Text)); err != nil {
+	if err := p.setText(c.Text); err != nil {
 		return err
 	}
 	line := make([]byte, 0, 192)
@@ -177,11 +181,10 @@ func (r *run) start() error {
 	line = r.appendDot(line, "$__trl_p/"+strconv.Itoa(p.held[heldText]), stdin)
 	line = append(line, ';')
 	line = r.appendCall(line, p.kind.quit)
-	first := len(line)
-	line = r.appendCall(line, p.kind.again)
 	r.sent = len(line)
 	r.began = time.Now()
 	r.lastOut = r.began
+	r.repeatAt = r.began.Add(repeatAfter)
 	r.doubt = firstDoubt
 	r.suspect = r.began.Add(r.doubt)
 	if c.Began != nil {
@@ -193,18 +196,22 @@ func (r *run) start() error {
 		r.record = rec
 		c.Began(rec)
 	}
-	if p.kind.packet { // an error drops a whole packet
-		_, err = unix.Write(p.script, line[:first])
-		if _, e := unix.Write(p.script, line[first:]); e == unix.EPIPE { // `exec PROGRAM` was faster than we
-			r.unheard = true
-		}
-	} else {
-		_, err = unix.Write(p.script, line)
-	}
-	if err == unix.EPIPE { // nobody reads the channel any more. Any other error shows by itself: the shell is silent
+	if _, err = unix.Write(p.script, line); err == unix.EPIPE { // nobody reads the channel any more. Any other error shows by itself: the shell is silent
 		return fmt.Errorf("script channel: %w", err)
 	}
 	return nil
+}
+
+// repeat sends the line that repeats the report, once.
+func (r *run) repeat() {
+	r.repeatAt = time.Time{}
+	line := r.appendCall(nil, r.p.kind.again)
+	switch _, err := unix.Write(r.p.script, line); err {
+	case nil:
+		r.sent += len(line)
+	case unix.EPIPE: // the command is `exec PROGRAM`
+		r.unheard = true
+	}
 }
 
 // prepare puts text where the shell finds it before the command's own.
@@ -234,6 +241,7 @@ func (r *run) resume() error {
 	}
 	r.began, r.lastOut = res.began, time.Now()
 	r.doubt, r.suspect, r.unheard = lastDoubt, r.lastOut.Add(lastDoubt), true
+	r.repeatAt = r.lastOut
 	r.record = res.CommandRecord
 	if res.Code != nil {
 		r.reported, r.code = true, *res.Code
@@ -241,7 +249,9 @@ func (r *run) resume() error {
 	}
 	r.asked = "g" + r.seq
 	// One question is enough, also from a gateway before: what is unread tells whether the line was read, when the shell dies.
-	if n := r.p.unread(); n == 0 || n == r.sent {
+	repeat := len(r.appendCall(nil, r.p.kind.again))
+	switch r.p.unread() {
+	case 0, r.sent, repeat, r.sent + repeat:
 		r.p.send(r.p.kind.last + " " + r.asked + "\n")
 	}
 	return nil
@@ -356,6 +366,9 @@ func (r *run) due() time.Duration {
 	if r.end != nil {
 		soonest(r.end.next)
 	} else if !r.died && !r.reported {
+		if !r.repeatAt.IsZero() {
+			soonest(r.repeatAt)
+		}
 		soonest(r.suspect)
 		if r.c.Timeout > 0 {
 			soonest(r.began.Add(r.c.Timeout))
@@ -416,6 +429,11 @@ func (r *run) look(fds []unix.PollFd) {
 		r.cancel = cancel
 	}
 	if r.end == nil && !r.reported && !r.died {
+		if !r.repeatAt.IsZero() && !now.Before(r.repeatAt) {
+			if r.repeatAt = now.Add(repeatAfter); r.p.unread() == 0 {
+				r.repeat()
+			}
+		}
 		switch {
 		case !now.Before(r.suspect):
 			r.doubt = min(2*r.doubt, lastDoubt)
@@ -475,6 +493,9 @@ func (r *run) read(p *pipe) int {
 // begin starts the ending: sig to all but the shell, and the shell's own work aborted.
 func (r *run) begin(sig syscall.Signal, grace time.Duration, now time.Time) {
 	r.end = &ending{sig: sig, deadline: now.Add(grace), told: map[int]bool{}, next: now}
+	if !r.repeatAt.IsZero() {
+		r.repeat()
+	}
 }
 
 // press is one step of the ending.
@@ -554,10 +575,18 @@ func (r *run) killRest() {
 // collect reads what the command wrote before its end, exactly: after the report (or the exit) FIONREAD of each pipe
 // counts it, whatever background jobs add meanwhile.
 func (r *run) collect() {
+	var fds [2]unix.PollFd // most have written nothing, or to one of them: cheaper than to ask each how much
 	for i := range r.out {
-		p := &r.out[i]
-		p.left = 0
-		if !p.eof {
+		r.out[i].left = 0
+		if fds[i].Fd = -1; !r.out[i].eof {
+			fds[i] = unix.PollFd{Fd: int32(r.out[i].r), Events: unix.POLLIN}
+		}
+	}
+	if n, err := unix.Poll(fds[:], 0); n == 0 && err == nil {
+		return
+	}
+	for i := range r.out {
+		if p := &r.out[i]; !p.eof {
 			p.left, _ = unix.IoctlGetInt(p.r, unix.TIOCINQ)
 		}
 	}

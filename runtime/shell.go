@@ -271,7 +271,7 @@ func merge(base []string, env map[string]*string) []string {
 }
 
 // snapshotAge is how old the last snapshot may get while commands follow each other without a rest.
-const snapshotAge = 50 * time.Millisecond
+const snapshotAge = 250 * time.Millisecond
 
 var trapsINT = regexp.MustCompile(`trap\b[^\n;]*\b(SIG)?(INT|2)\b`)
 

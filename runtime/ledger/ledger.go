@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"slices"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -100,12 +101,19 @@ func (l *Ledger) Fd() int {
 	return l.fd
 }
 
+// A Span is where an entry stands, until the next Restart. The zero one is nowhere.
+type Span struct{ at, size int64 }
+
 // Append adds an entry, not empty.
-func (l *Ledger) Append(entry []byte) error {
+func (l *Ledger) Append(entry []byte) (Span, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.buf = frame(l.buf[:0], entry)
-	return l.writeLocked(l.end)
+	at := l.end
+	if err := l.writeLocked(at); err != nil {
+		return Span{}, err
+	}
+	return Span{at, l.end - at}, nil
 }
 
 // Grown says that the ledger has become much larger than its last beginning: time for Restart.
@@ -115,20 +123,60 @@ func (l *Ledger) Grown() bool {
 	return l.end-l.begin > 2*l.fresh+64<<10
 }
 
-// Restart makes entries all there is.
-func (l *Ledger) Restart(entries ...[]byte) error {
+// An Item is an entry of a new beginning: Text, or without that one that stands already, which is moved as it is. Stands,
+// if it is not nil, is then where it stands.
+type Item struct {
+	Stands *Span
+	Text   []byte
+}
+
+// Restart makes items all there is. Where it fails, all stands as it did.
+func (l *Ledger) Restart(items ...Item) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	begin := l.end
-	l.buf = l.buf[:0]
-	for _, e := range entries {
-		l.buf = frame(l.buf, e)
+	size := 0
+	for _, item := range items {
+		if item.Text != nil {
+			size += frameSize + len(item.Text)
+		} else {
+			size += int(item.Stands.size)
+		}
+	}
+	l.buf = slices.Grow(l.buf[:0], size)
+	for i := 0; i < len(items); {
+		if items[i].Text != nil {
+			l.buf = frame(l.buf, items[i].Text)
+			i++
+			continue
+		}
+		whole := *items[i].Stands // with those that stand right behind it: one read
+		for i++; i < len(items) && items[i].Text == nil && items[i].Stands.at == whole.at+whole.size; i++ {
+			whole.size += items[i].Stands.size
+		}
+		from := len(l.buf)
+		l.buf = l.buf[:from+int(whole.size)]
+		if err := readAt(l.fd, l.buf[from:], whole.at); err != nil {
+			return err
+		}
 	}
 	if err := l.writeLocked(begin); err != nil {
 		return err
 	}
 	if err := l.pointLocked(begin); err != nil {
 		return err
+	}
+	at := begin
+	for _, item := range items {
+		span := item.Stands
+		if span == nil {
+			span = new(Span)
+		}
+		if item.Text != nil {
+			span.size = frameSize + int64(len(item.Text))
+		}
+		span.at = at
+		at += span.size
 	}
 	_ = unix.Fallocate(l.fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, headerSize, begin-headerSize) // all but the header's page
 	l.begin, l.fresh = begin, l.end-begin

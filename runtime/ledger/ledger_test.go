@@ -33,19 +33,48 @@ func TestEntriesOutliveTheWriter(t *testing.T) {
 		}
 		defer func() { l.Close() }()
 		var want [][]byte
+		var spans []Span
 		entry := rapid.SliceOfN(rapid.Byte(), 1, 300)
 		t.Repeat(map[string]func(*rapid.T){
 			"append": func(t *rapid.T) {
 				e := entry.Draw(t, "entry")
-				if err := l.Append(e); err != nil {
+				span, err := l.Append(e)
+				if err != nil {
 					t.Fatal(err)
 				}
-				want = append(want, e)
+				want, spans = append(want, e), append(spans, span)
 			},
-			"restart": func(t *rapid.T) {
-				want = rapid.SliceOfN(entry, 0, 5).Draw(t, "entries")
-				if err := l.Restart(want...); err != nil {
+			"restart": func(t *rapid.T) { // with some of what stands, and some more
+				var items []Item
+				was, stood := want, spans
+				want, spans = nil, nil
+				for i := range was {
+					if rapid.Bool().Draw(t, "stays") {
+						want, spans = append(want, was[i]), append(spans, stood[i])
+					}
+					if rapid.IntRange(0, 3).Draw(t, "more") == 0 {
+						want, spans = append(want, entry.Draw(t, "entry")), append(spans, Span{})
+					}
+				}
+				for i := range want {
+					switch {
+					case spans[i] == (Span{}) && rapid.Bool().Draw(t, "told where"):
+						items = append(items, Item{Text: want[i], Stands: &spans[i]})
+					case spans[i] == (Span{}):
+						items = append(items, Item{Text: want[i]})
+					default:
+						items = append(items, Item{Stands: &spans[i]})
+					}
+				}
+				if err := l.Restart(items...); err != nil {
 					t.Fatal(err)
+				}
+				at := l.begin // of those whose span was not known
+				for i := range spans {
+					if spans[i].size == 0 {
+						spans[i] = Span{at, frameSize + int64(len(want[i]))}
+					}
+					at += spans[i].size
 				}
 			},
 			"torn": func(t *rapid.T) { // the writer died within its last entry
@@ -73,12 +102,12 @@ func TestRestartGivesMemoryBack(t *testing.T) {
 	defer l.Close()
 	restarts := 0
 	for i := range 100_000 {
-		if err := l.Append(fmt.Appendf(nil, "entry %d of some length", i)); err != nil {
+		if _, err := l.Append(fmt.Appendf(nil, "entry %d of some length", i)); err != nil {
 			t.Fatal(err)
 		}
 		if l.Grown() {
 			restarts++
-			if err := l.Restart([]byte("all there is")); err != nil {
+			if err := l.Restart(Item{Text: []byte("all there is")}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -94,7 +123,7 @@ func TestRestartGivesMemoryBack(t *testing.T) {
 
 func FuzzOpen(f *testing.F) {
 	l, _ := New()
-	_ = l.Append([]byte("entry"))
+	_, _ = l.Append([]byte("entry"))
 	seed := make([]byte, l.end)
 	_ = readAt(l.fd, seed, 0)
 	l.Close()
@@ -116,7 +145,7 @@ func FuzzOpen(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := l.Append([]byte("next")); err != nil {
+		if _, err := l.Append([]byte("next")); err != nil {
 			t.Fatal(err)
 		}
 	})
@@ -130,11 +159,11 @@ func BenchmarkAppend(b *testing.B) {
 	defer l.Close()
 	entry := bytes.Repeat([]byte("x"), 300)
 	for b.Loop() {
-		if err := l.Append(entry); err != nil {
+		if _, err := l.Append(entry); err != nil {
 			b.Fatal(err)
 		}
 		if l.Grown() {
-			_ = l.Restart(entry)
+			_ = l.Restart(Item{Text: entry})
 		}
 	}
 }
