@@ -26,8 +26,8 @@ func (s *Session) recordingLocked() (n int) {
 func (t *Terminal) subject() subject {
 	s := t.session
 	return subject{
-		notes:   notes{ID: t.recording, Owner: s.owner, SessionID: s.id, Session: s.name, Member: t.ID(), Demanded: s.pool.recordings.demanded&recordTerminals != 0},
-		header:  cast.Header{Cols: t.cols, Rows: t.rows, Type: "xterm-256color", Command: beginning(t.text), Title: s.name},
+		notes:   notes{ID: t.recording, Owner: s.owner, SessionID: s.id, Session: s.name, Member: t.ID(), Command: beginning(t.text), Demanded: s.pool.recordings.demanded&recordTerminals != 0},
+		header:  cast.Header{Cols: t.cols, Rows: t.rows, Type: "xterm-256color", Title: s.name},
 		journal: t.journal,
 		nonce:   t.nonce,
 		size: func() (cols, rows int) {
@@ -54,8 +54,8 @@ const (
 func (e *Exec) subject() subject {
 	s := e.session
 	return subject{
-		notes:   notes{ID: e.recording, Owner: s.owner, SessionID: s.id, Session: s.name, Member: e.ID(), Demanded: s.pool.recordings.demanded&recordExecs != 0},
-		header:  cast.Header{Cols: execCols, Rows: execRows, Type: "dumb", Command: beginning(e.text), Title: s.name},
+		notes:   notes{ID: e.recording, Owner: s.owner, SessionID: s.id, Session: s.name, Member: e.ID(), Command: beginning(e.text), Demanded: s.pool.recordings.demanded&recordExecs != 0},
+		header:  cast.Header{Cols: execCols, Rows: execRows, Type: "dumb", Title: s.name},
 		journal: e.journal,
 		unwanted: func() {
 			s.mu.Lock()

@@ -104,6 +104,7 @@ type notes struct {
 	SessionID string    `json:"session_id"`
 	Session   string    `json:"session,omitzero"` // its name then
 	Member    string    `json:"member"`           // id of the terminal or exec
+	Command   string    `json:"command"`          // its beginning; here, as the header is given to anybody who is shown the recording
 	Demanded  bool      `json:"demanded,omitzero"`
 	Began     time.Time `json:"began"`
 }
@@ -321,7 +322,7 @@ func (p *Pool) Recordings(who string, all bool, session string) []protocol.Recor
 // infoLocked is what recording.info answers. recordings.mu is held.
 func (rec *recording) infoLocked() protocol.Recording {
 	i := protocol.Recording{
-		RecordingID: rec.ID, SessionID: rec.SessionID, Session: rec.Session, Owner: rec.Owner, Command: rec.header.Command,
+		RecordingID: rec.ID, SessionID: rec.SessionID, Session: rec.Session, Owner: rec.Owner, Command: rec.Command,
 		Cols: rec.header.Cols, Rows: rec.header.Rows, StartedAt: rec.Began, DurationMS: rec.place.At.Milliseconds(),
 		SizeBytes: rec.size, OutputBytes: rec.place.Offset, State: "recording", Demanded: rec.Demanded,
 	}

@@ -279,6 +279,9 @@ func (a *Adoption) Shell(c ShellConfig, r ShellRecord) (*Shell, error) {
 	if s.event, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
 		return nil, fmt.Errorf("eventfd: %w", err)
 	}
+	if s.poll, err = newPoller(); err != nil {
+		return nil, err
+	}
 	if len(r.State) != 4 || len(r.Held) != 4 {
 		return nil, ErrShellGone
 	}

@@ -10,7 +10,6 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -48,6 +47,7 @@ type run struct {
 	p   *shellProc
 	seq string
 	buf []byte
+	fds [6]unix.PollFd
 
 	lane       *lane
 	out        [2]pipe
@@ -301,32 +301,47 @@ const (
 	pollIn
 )
 
-// wait polls until something happened or is due.
+// wait returns when something happened or is due.
 func (r *run) wait() []unix.PollFd {
-	fds := [6]unix.PollFd{
+	r.fds = [6]unix.PollFd{
 		{Fd: int32(r.p.ctlR), Events: unix.POLLIN},
 		{Fd: int32(r.p.child.Pidfd()), Events: unix.POLLIN},
 		{Fd: int32(r.s.event), Events: unix.POLLIN},
 		{Fd: -1}, {Fd: -1}, {Fd: -1},
 	}
 	if r.died {
-		fds[pollExit].Fd = -1
+		r.fds[pollExit].Fd = -1
 	}
 	if r.c.Journal.Room() {
 		for i := range r.out {
 			if !r.out[i].eof {
-				fds[pollOut+i] = unix.PollFd{Fd: int32(r.out[i].r), Events: unix.POLLIN}
+				r.fds[pollOut+i] = unix.PollFd{Fd: int32(r.out[i].r), Events: unix.POLLIN}
 			}
 		}
 	}
 	if r.inMore && !r.in.lonely() {
-		fds[pollIn] = unix.PollFd{Fd: int32(r.in.writer()), Events: unix.POLLOUT}
+		r.fds[pollIn] = unix.PollFd{Fd: int32(r.in.writer()), Events: unix.POLLOUT}
 	}
-	if !r.spin(fds[:]) {
+	if !r.spin() {
 		r.measure()
-		_ = ppoll(fds[:], r.due())
+		r.watch()
+		r.s.poll.wait(r.fds[:], r.due())
 	}
-	return fds[:]
+	return r.fds[:]
+}
+
+// watch tells the poller of all that this run waits for.
+func (r *run) watch() {
+	in := -1
+	if r.inMore {
+		in = r.in.writer()
+	}
+	r.s.poll.watch([slots]watched{
+		slotSession: {r.s, [2]int{r.s.event, -1}},
+		slotShell:   {r.p, [2]int{r.p.ctlR, r.p.child.Pidfd()}},
+		slotLane:    {r.lane, r.lane.r},
+		slotInlet:   {r.in, [2]int{in, -1}},
+	})
 }
 
 // spinFor is how long a fresh command is waited for without sleeping. Most are over by then, and to be woken costs about
@@ -336,16 +351,14 @@ const spinFor = 40 * time.Microsecond
 
 var spinning atomic.Bool
 
-// spin looks at fds until one is ready, true then, or spinFor after the command's begin.
-func (r *run) spin(fds []unix.PollFd) bool {
+// spin looks until something is ready, true then, or spinFor after the command's begin.
+func (r *run) spin() bool {
 	if time.Since(r.began) >= spinFor || !spinning.CompareAndSwap(false, true) {
 		return false
 	}
 	defer spinning.Store(false)
-	var atOnce unix.Timespec // the kernel writes the time left into it: still none
 	for time.Since(r.began) < spinFor {
-		n, _, _ := unix.RawSyscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(&fds[0])), uintptr(len(fds)), uintptr(unsafe.Pointer(&atOnce)), 0, 0, 0)
-		if int(n) > 0 {
+		if poll(r.fds[:]) {
 			return true
 		}
 	}
@@ -592,8 +605,9 @@ func (r *run) collect() {
 	}
 	for r.out[0].left > 0 || r.out[1].left > 0 {
 		if !r.c.Journal.Room() { // a client holds it up; it is dropped some day, or the session closes
-			fds := []unix.PollFd{{Fd: int32(r.s.event), Events: unix.POLLIN}}
-			_ = ppoll(fds, time.Second)
+			r.fds = [6]unix.PollFd{{Fd: int32(r.s.event), Events: unix.POLLIN}, {Fd: -1}, {Fd: -1}, {Fd: -1}, {Fd: -1}, {Fd: -1}}
+			r.watch()
+			r.s.poll.wait(r.fds[:], time.Second)
 			var b [8]byte
 			_, _ = unix.Read(r.s.event, b[:])
 			if r.s.closing.Load() {
@@ -716,6 +730,7 @@ func (r *run) linger() time.Duration {
 // handOver leaves the pipes that somebody still holds to outlets, and closes the journal where nobody does. The next
 // command gets another lane.
 func (r *run) handOver() {
+	r.s.poll.part(slotLane)
 	lane := r.giveLane()
 	lane.closeWriters()
 	late := newOutlets(r.c.Journal)

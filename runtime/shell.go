@@ -65,6 +65,7 @@ type Shell struct {
 
 	// owned by the holder of turn
 	seq      int
+	poll     *poller           // where Run waits
 	event    int               // eventfd that wakes Run
 	gauge    *Gauge            // of group, nil before its first command
 	lane     *lane             // for the next command; nil: to be made
@@ -87,6 +88,10 @@ func (b *Base) OpenShell(ctx context.Context, c ShellConfig) (*Shell, error) {
 	var err error
 	if s.event, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
 		return nil, fmt.Errorf("eventfd: %w", err)
+	}
+	if s.poll, err = newPoller(); err != nil {
+		s.dispose()
+		return nil, err
 	}
 	if s.group, err = b.Keeper.Group(c.ID); err == nil {
 		if err = s.group.Enterable(c.Dir); err == nil {
@@ -435,6 +440,7 @@ func (s *Shell) putBack(dead *shellProc) (lost []string, err error) {
 // dropLane closes the pipes kept for the next command.
 func (s *Shell) dropLane() {
 	if s.lane != nil {
+		s.poll.part(slotLane)
 		s.lane.close()
 		s.lane = nil
 	}
@@ -674,6 +680,7 @@ func (s *Shell) dispose() {
 	s.dropLane()
 	s.dropGauge()
 	shut(&s.event)
+	s.poll.close()
 	if s.group != nil {
 		s.group.Vacate()
 	}

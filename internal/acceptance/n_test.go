@@ -372,3 +372,26 @@ func nFilesWith(t testing.TB, dir, text string) (all []string) {
 	}
 	return all
 }
+
+// TestRecordingIsWithoutArguments: what is downloaded, and may be shown to others, has no command in its header; the owner's list has.
+func TestRecordingIsWithoutArguments(t *testing.T) {
+	const secret = "hunter2-argument"
+	g := gateway(t, "--record", "execs")
+	c := g.dial(t)
+	s := c.session()
+	expect(t, c.run(s, ": --password "+secret+"; echo shown"), 0, "shown\n", "")
+	var list []object
+	eventually(t, "its recording has ended", func() bool {
+		list = c.call("recording.list", object{}).objs("recordings")
+		return len(list) == 1 && list[0].str("state") == "ended"
+	})
+	rec := list[0]
+	if !strings.Contains(rec.str("command"), secret) {
+		t.Errorf("the owner is not told which: %v", rec)
+	}
+	for _, format := range []string{"v2", "v3"} {
+		if got := g.get(t, "/v1/recordings/"+rec.str("recording_id")+"?format="+format); !strings.Contains(got, "shown") || strings.Contains(got, secret) {
+			t.Errorf("%s: %s", format, got)
+		}
+	}
+}
