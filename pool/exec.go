@@ -40,7 +40,8 @@ type Exec struct {
 	unwanted  bool      // guarded by session.mu; somebody deleted that
 	recorder  *recorder // guarded by session.mu; nil: nobody records, or it has not begun
 
-	asked, told ledger.Span // where the ledger has it, and its end; written by the runner, or under session.mu
+	accepted    bool        // the ledger has it; written by the runner, or under session.mu
+	asked, told ledger.Span // where it has it, and its end, unless that was written by a gateway before; likewise
 
 	stdin []runtime.HeldFile  // what the keeper calls its stdin; set once before it is accepted
 	lane  *runtime.LaneRecord // where its output flows; owned by the runner, set once in begins
@@ -112,7 +113,7 @@ func (s *Session) enqueue(method string, q *protocol.Exec, ref keyRef, params [s
 		return nil, s.errEndedLocked()
 	case s.isIdleLocked():
 		if method != "exec.run" || ref != (keyRef{}) || e.stdin != nil { // else nobody is told of it before it begins, and begins writes both
-			e.asked = s.record(entry{Exec: e.entry()})
+			s.accept(e, nil)
 		}
 		s.beginLocked(e, e.queuedAt)
 		s.turn <- e
@@ -121,7 +122,7 @@ func (s *Session) enqueue(method string, q *protocol.Exec, ref keyRef, params [s
 	case len(s.waiting) >= maxQueue:
 		return nil, s.errBusyLocked("session's queue is full")
 	default:
-		e.asked = s.record(entry{Exec: e.entry()})
+		s.accept(e, nil)
 		s.waiting.push(e)
 	}
 	s.execs[e.ID()] = e

@@ -224,13 +224,17 @@ func (k keyRef) entry(params *[sha256.Size]byte) keyEntry {
 // begins is the command's Began: on the runner, before the shell is told.
 func (e *Exec) begins(c runtime.CommandRecord) {
 	e.lane = &c.Lane
-	x := entry{Begun: &begunEntry{ID: e.ID(), At: e.startedAt, Command: c}}
-	if e.asked != (ledger.Span{}) {
-		e.session.record(x)
+	b := &begunEntry{ID: e.ID(), At: e.startedAt, Command: c}
+	if !e.accepted {
+		e.session.accept(e, b)
 		return
 	}
-	x.Exec = e.entry()
-	e.asked = e.session.record(x)
+	e.session.record(entry{Begun: b})
+}
+
+// accept writes down that e is to run, or with b that it begins, too.
+func (s *Session) accept(e *Exec, b *begunEntry) {
+	e.accepted, e.asked = true, s.record(entry{Exec: e.entry(), Begun: b})
 }
 
 func (e *Exec) doneEntry() *doneEntry {

@@ -329,7 +329,7 @@ func (s *Session) reviveExec(a *runtime.Adoption, x *rememberedExec) (live bool,
 	e := &Exec{
 		stream: x.Stream, session: s, text: x.Text, clean: x.Clean, most: x.Most, timeout: time.Duration(x.Timeout), grace: time.Duration(x.Grace),
 		journal: journal.New(s.pool.rules.Load().RingBytes), queuedAt: x.Queued, stdin: x.Stdin, done: make(chan struct{}),
-		recording: x.Recording,
+		recording: x.Recording, accepted: true,
 	}
 	x.exec = e
 	if x.Key.Key != "" {

@@ -190,7 +190,7 @@ func (s *Session) open(warm *warmShell) error {
 	s.ledger = shell.Ledger()
 	s.record(entry{Session: s.entry()})
 	for _, e := range s.waiting {
-		e.asked = s.record(entry{Exec: e.entry()})
+		s.accept(e, nil)
 	}
 	s.mu.Unlock()
 	shell.SetRecorder(s.recordShell)
@@ -246,8 +246,8 @@ func (s *Session) finish(e *Exec, out runtime.Outcome) (next *Exec) {
 	}
 	s.remarkLocked(e)
 	s.retainLocked(e)
-	if e.asked == (ledger.Span{}) { // it did not get as far as to begin
-		e.asked = s.record(entry{Exec: e.entry()})
+	if !e.accepted { // it did not get as far as to begin
+		s.accept(e, nil)
 	}
 	e.told = s.record(entry{Done: e.doneEntry()})
 	s.recordAnewLocked()
