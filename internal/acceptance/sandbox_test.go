@@ -140,7 +140,7 @@ func bwEverything(t *testing.T, g *server) {
 	if r := c.run(s, "kill -9 $$"); !r.yes("shell_restored") {
 		t.Errorf("killed: %v", r)
 	}
-	c.run(s, "v=kept; cd /usr")
+	expect(t, c.run(s, "v=kept; cd /usr; echo $v; pwd"), 0, "kept\n/usr\n", "")
 	nap := sleeper()
 	p := c.call("process.start", object{"session_id": s, "command": nap}).str("process_id")
 	eventually(t, "the process has become what it is", func() bool { return len(running(nap)) == 1 })

@@ -278,17 +278,16 @@ func (j *Journal) close() (unwanted bool) {
 	for _, r := range j.readers {
 		r.wakeLocked()
 	}
+	j.emptyLocked()
 	return j.unwanted
 }
 
-// Drop gives back what the log keeps of a journal, now or when it is closed: it cannot be brought back any more. What the
-// ring has stays readable. Idempotent, and nothing to a journal without a log.
+// Drop gives back what a journal holds, and what its log keeps of it, now or when it is closed: it cannot be brought back
+// any more. Readers that are attached read on; the ring goes with the last of them. Idempotent.
 func (j *Journal) Drop() {
-	if j.span == nil {
-		return
-	}
 	j.mu.Lock()
 	j.unwanted = true
+	j.emptyLocked()
 	closed := j.closed
 	j.mu.Unlock()
 	if closed {
@@ -296,7 +295,17 @@ func (j *Journal) Drop() {
 	}
 }
 
+// emptyLocked lets go of the ring when nobody wants it any more. mu is held.
+func (j *Journal) emptyLocked() {
+	if j.unwanted && j.closed && len(j.readers) == 0 {
+		j.buf, j.turns, j.from = nil, nil, j.size
+	}
+}
+
 func (j *Journal) drop() {
+	if j.span == nil {
+		return
+	}
 	j.span.log.Drop(j.Span())
 	if j.onDrop != nil {
 		j.onDrop()

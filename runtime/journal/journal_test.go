@@ -454,3 +454,33 @@ func FuzzText(f *testing.F) {
 		}
 	})
 }
+
+// TestDropLetsGoOfTheRing: once it is closed and the last reader has gone. Who comes after that learns what is missing.
+func TestDropLetsGoOfTheRing(t *testing.T) {
+	j := New(1 << 16)
+	j.Write(Stderr, []byte("some text"))
+	r, err := j.Attach(0, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	j.Drop()
+	j.Close()
+	if c, ok, err := r.TryNext(); !ok || err != nil || string(c.Data) != "some text" {
+		t.Fatalf("who was there reads %+v, %v, %v", c, ok, err)
+	}
+	r.Close()
+	if j.buf != nil {
+		t.Errorf("%d bytes are still held", len(j.buf))
+	}
+	r, err = j.Attach(2, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if c, ok, err := r.TryNext(); !ok || err != nil || c.Gap != 7 || c.Offset != 9 || len(c.Data) > 0 || c.Stream != Stderr {
+		t.Fatalf("who comes later reads %+v, %v, %v", c, ok, err)
+	}
+	if _, _, err := r.TryNext(); err != io.EOF {
+		t.Fatalf("and then %v", err)
+	}
+}

@@ -1,6 +1,7 @@
 package journal
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -112,6 +113,10 @@ func (r *Reader) take(willWait bool) (c Chunk, ok bool, wait time.Duration, err 
 		c.Offset = max(r.pos, j.startLocked())
 		c.Gap = c.Offset - r.pos
 		c.Replay = c.Offset < r.replay
+		if c.Offset == j.size { // nothing of it is kept: see Drop
+			c.Stream, r.pos = cmp.Or(j.names[0], Stdout), j.size
+			return c, true, 0, nil
+		}
 		var n int
 		n, c.Stream, wait = r.fillLocked(c.Offset)
 		if n > 0 {
@@ -233,6 +238,7 @@ func (r *Reader) Close() {
 		if i := slices.Index(r.j.readers, r); i >= 0 {
 			r.j.readers = slices.Delete(r.j.readers, i, i+1)
 		}
+		r.j.emptyLocked()
 		r.wakeLocked()
 	}
 	r.j.unlock()
