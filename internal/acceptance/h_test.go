@@ -17,6 +17,7 @@ import (
 // hTerm is a terminal as one client sees it.
 type hTerm struct {
 	c      *client
+	pid    int // of its first process; 0: attached
 	id     string
 	stream string
 	text   string // what came so far; the last replay begins it anew
@@ -28,7 +29,14 @@ type hTerm struct {
 func (c *client) hOpen(session string, more ...object) *hTerm {
 	c.t.Helper()
 	d := c.call("term.open", with(object{"session_id": session, "cols": 80, "rows": 24}, with(more...)))
-	return &hTerm{c: c, id: d.str("term_id"), stream: d.str("stream_id")}
+	return &hTerm{c: c, pid: d.num("pid"), id: d.str("term_id"), stream: d.str("stream_id")}
+}
+
+// hStat gives the fields of a process from its state on: state ppid pgrp session tty_nr tpgid.
+func hStat(pid int) []string {
+	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	_, rest, _ := strings.Cut(string(b), ") ")
+	return append(strings.Fields(rest), make([]string, 6)...)
 }
 
 // attach attaches another client.
@@ -785,6 +793,11 @@ func TestTermPrompts(t *testing.T) {
 // hSecret types at a prompt that does not echo, and leaves it by Ctrl-C.
 func (h *hTerm) hSecret() {
 	h.c.t.Helper()
+	// Who asks by readpassphrase (ssh) forgets a signal that comes between its prompt and its read.
+	eventually(h.c.t, "who asked waits for the answer", func() bool {
+		front, _ := strconv.Atoi(hStat(h.pid)[5])
+		return front != h.pid && hStat(front)[0] == "S"
+	})
 	h.keys("nobody-sees-this")
 	h.keys("\x03")
 	h.see(`shell> `)
@@ -857,10 +870,9 @@ func TestH11(t *testing.T) {
 	c := shared(t, "h").dial(t)
 	s := c.session(object{"shell": "/bin/bash"})
 	d := c.call("term.open", object{"session_id": s, "cols": 80, "rows": 24})
-	_, rest, _ := strings.Cut(func() string { b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", d.num("pid"))); return string(b) }(), ") ")
-	f := strings.Fields(rest) // state ppid pgrp session tty_nr tpgid
+	f := hStat(d.num("pid"))
 	if pid := strconv.Itoa(d.num("pid")); len(f) < 6 || f[3] != pid || f[4] == "0" {
-		t.Errorf("pid %s: %s", pid, rest)
+		t.Errorf("pid %s: %q", pid, f)
 	}
 	h := &hTerm{c: c, id: d.str("term_id"), stream: d.str("stream_id")}
 	h.keys("stty tostop; (echo from the back''ground >/dev/tty) & sleep 0.2; wait; echo all''right\r") // stopped by SIGTTOU: it, not us
