@@ -30,6 +30,13 @@ type shown struct {
 	mu     sync.Mutex     // held while the emulator reads, which may take a while: nobody takes it with another lock held
 	screen *screen.Screen // guarded by mu; nil before the first
 	fed    int64          // guarded by mu; up to where
+	still  *still         // guarded by mu; once the terminal has ended: in the place of the emulator, which has 4 MiB
+}
+
+// still is what an ended terminal shows for good.
+type still struct {
+	text []byte
+	shot protocol.TermSnapshot
 }
 
 // sizeAt is a size that the terminal has had from an offset on.
@@ -164,22 +171,49 @@ func startsAlternate(p []byte, now bool) bool {
 func (t *Terminal) Screen() ([]byte, int64) {
 	t.shown.mu.Lock()
 	defer t.shown.mu.Unlock()
+	if last := t.stillLocked(); last != nil {
+		return last.text, last.shot.Offset
+	}
 	t.shown.readLocked(t)
 	return t.shown.screen.Bytes(), t.shown.fed
 }
 
 // Snapshot is what term.snapshot answers.
 func (t *Terminal) Snapshot() protocol.TermSnapshot {
-	state := "running"
-	if t.hasEnded() {
-		state = "exited"
-	}
 	t.shown.mu.Lock()
 	defer t.shown.mu.Unlock()
+	if last := t.stillLocked(); last != nil {
+		return last.shot
+	}
 	t.shown.readLocked(t)
+	return t.shotLocked("running")
+}
+
+// shotLocked: shown.mu is held.
+func (t *Terminal) shotLocked(state string) protocol.TermSnapshot {
 	s := t.shown.screen
 	shot := protocol.TermSnapshot{TermID: t.ID(), Lines: s.Lines(), Alternate: s.Alternate(), Title: s.Title(), Offset: t.shown.fed, State: state}
 	shot.Cols, shot.Rows = s.Size()
 	shot.Cursor.Col, shot.Cursor.Row, shot.Cursor.Visible = s.Cursor()
 	return shot
+}
+
+// stillLocked is what there is of an ended terminal, nil while it runs. shown.mu is held.
+func (t *Terminal) stillLocked() *still {
+	s := &t.shown
+	if s.still == nil && t.hasEnded() {
+		s.readLocked(t)
+		s.still = &still{s.screen.Bytes(), t.shotLocked("exited")}
+		s.screen = nil
+	}
+	return s.still
+}
+
+// settle lets go of the emulator, if there was need of one. After the end.
+func (s *shown) settle(t *Terminal) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.screen != nil {
+		t.stillLocked()
+	}
 }

@@ -171,6 +171,7 @@ func (t *Terminal) watch() {
 	x := t.exitInfo()
 	s.pool.tell(End{Owner: s.owner, Session: s.id, Kind: TerminalEnd, ID: t.ID(), Code: x.ExitCode, Signal: x.Signal, Asked: t.startedAt, Began: t.startedAt, At: t.endedAt})
 	close(t.done)
+	t.shown.settle(t)
 }
 
 // tellCommands tells those who are attached, after the output.
