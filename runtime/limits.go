@@ -463,10 +463,7 @@ func number(fd int, key string) int64 {
 		return 0
 	}
 	var room [512]byte
-	n, err := unix.Pread(fd, room[:], 0)
-	for err == unix.EINTR {
-		n, err = unix.Pread(fd, room[:], 0)
-	}
+	n, err := retry(func() (int, error) { return unix.Pread(fd, room[:], 0) })
 	if err != nil {
 		return 0
 	}

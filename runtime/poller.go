@@ -108,11 +108,10 @@ func (p *poller) control(op, fd int, e *unix.EpollEvent) (err error) {
 // every caller looks again.
 func (p *poller) wait(fds []unix.PollFd, d time.Duration) {
 	p.fds = fds
-	if poll(fds) {
-		return
-	}
 	p.arm(d)
-	_ = p.conn.Read(p.ready)
+	if p.conn.Read(p.ready) != nil { // the deadline; it may not have looked at all
+		poll(fds)
+	}
 }
 
 // arm sees to a deadline that is not later than d from now. One that comes too early does no harm, and to set it for every

@@ -166,7 +166,7 @@ func (r *run) start() error {
 		stdin = s.held().Dir() + "/" + strconv.Itoa(r.in.port)
 		r.inMore = r.in.feed()
 	}
-	if err := p.setText(c.Text); err != nil {
+	if err := fill(p.text, []byte(c.Text)); err != nil {
 		return err
 	}
 	line := make([]byte, 0, 192)
@@ -588,18 +588,10 @@ func (r *run) killRest() {
 // collect reads what the command wrote before its end, exactly: after the report (or the exit) FIONREAD of each pipe
 // counts it, whatever background jobs add meanwhile.
 func (r *run) collect() {
-	var fds [2]unix.PollFd // most have written nothing, or to one of them: cheaper than to ask each how much
 	for i := range r.out {
-		r.out[i].left = 0
-		if fds[i].Fd = -1; !r.out[i].eof {
-			fds[i] = unix.PollFd{Fd: int32(r.out[i].r), Events: unix.POLLIN}
-		}
-	}
-	if n, err := unix.Poll(fds[:], 0); n == 0 && err == nil {
-		return
-	}
-	for i := range r.out {
-		if p := &r.out[i]; !p.eof {
+		p := &r.out[i]
+		p.left = 0
+		if !p.eof {
 			p.left, _ = unix.IoctlGetInt(p.r, unix.TIOCINQ)
 		}
 	}

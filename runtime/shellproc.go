@@ -29,7 +29,6 @@ type shellProc struct {
 	ctlR   int      // control pipe: reports come in here
 	ctlW   int      // its other end, opened by the shell under /proc
 	text   int      // memfd: the text of the running command
-	size   int      // how long that is, 0 when nobody knows
 	held   []int    // what the keeper calls script, ctlR, ctlW and text; none of it before the shell runs
 	lines  []byte
 	exit   *int // the status that the EXIT trap told, nil before
@@ -318,26 +317,11 @@ func memfd(name string) (int, error) {
 	return fd, nil
 }
 
-// setText makes text what the shell reads next.
-func (p *shellProc) setText(text string) error {
-	covers := p.size > 0 && len(text) >= p.size
-	p.size = len(text)
-	if covers {
-		return overwrite(p.text, []byte(text))
-	}
-	return fill(p.text, []byte(text))
-}
-
 // fill makes b the whole content of a memfd.
 func fill(fd int, b []byte) error {
 	if err := unix.Ftruncate(fd, int64(len(b))); err != nil {
 		return fmt.Errorf("memfd: %w", err)
 	}
-	return overwrite(fd, b)
-}
-
-// overwrite makes b the beginning of a memfd.
-func overwrite(fd int, b []byte) error {
 	for off := 0; off < len(b); {
 		n, err := unix.Pwrite(fd, b[off:], int64(off))
 		if errors.Is(err, unix.EINTR) {

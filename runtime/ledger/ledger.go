@@ -135,15 +135,7 @@ func (l *Ledger) Restart(items ...Item) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	begin := l.end
-	size := 0
-	for _, item := range items {
-		if item.Text != nil {
-			size += frameSize + len(item.Text)
-		} else {
-			size += int(item.Stands.size)
-		}
-	}
-	l.buf = slices.Grow(l.buf[:0], size)
+	l.buf = l.buf[:0]
 	for i := 0; i < len(items); {
 		if items[i].Text != nil {
 			l.buf = frame(l.buf, items[i].Text)
@@ -155,7 +147,7 @@ func (l *Ledger) Restart(items ...Item) error {
 			whole.size += items[i].Stands.size
 		}
 		from := len(l.buf)
-		l.buf = l.buf[:from+int(whole.size)]
+		l.buf = slices.Grow(l.buf, int(whole.size))[:from+int(whole.size)]
 		if err := readAt(l.fd, l.buf[from:], whole.at); err != nil {
 			return err
 		}
