@@ -57,7 +57,7 @@ otel: ## the build with tracing, against a collector of the test's own
 	go test -tags otel -count 1 -timeout 10m -run 'TestTraces$$' ./cmd/trl
 
 race: deps ## the tests COUNT times over, on 1, 2 and 4 processors, to find what happens seldom
-	go test -race -count $(COUNT) -cpu 1,2,4 -timeout 2h -run '$(RUN)' $(PKG)
+	$(OWN_HOME) go test -race -count $(COUNT) -cpu 1,2,4 -timeout 2h -run '$(RUN)' $(PKG)
 
 fmt: ## format the code
 	gofmt -w $$(git ls-files --cached --others --exclude-standard '*.go')
@@ -115,10 +115,10 @@ soak: build ## an hour of mixed work: nothing may grow; SOAK=90s for a try
 	$(BENCH_RUN) soak -for $(SOAK) -out $(FIGURES) $(ARGS)
 
 test-soak: deps ## the tests that make test shortens, at full length
-	TRL_SOAK=1 go test -race -count 1 -timeout 4h -run '$(RUN)' $(PKG)
+	$(OWN_HOME) TRL_SOAK=1 go test -race -count 1 -timeout 4h -run '$(RUN)' $(PKG)
 
 soak-crash: deps ## the gateway killed 60 times under 50 sessions and 20 followers: not a line lost, doubled or out of order
-	TRL_SOAK=1 go test -race -count 1 -timeout 1h -run 'TestG3$$' -v ./internal/acceptance
+	$(OWN_HOME) TRL_SOAK=1 go test -race -count 1 -timeout 1h -run 'TestG3$$' -v ./internal/acceptance
 
 contract: ## the contract's own suite, beside the repository
 	@if [ -x $(CONTRACT) ]; then $(OWN_HOME) $(CONTRACT) core && $(CONTRACT) terminal; else echo "contract: SKIPPED, no $(CONTRACT) here"; fi

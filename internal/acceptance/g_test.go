@@ -32,13 +32,21 @@ func gEach(t *testing.T, f func(t *testing.T, g *server, shell string)) {
 	}
 }
 
-// gStat is what /proc/PID/stat tells: state, parent, start. ok is false for a process that is gone.
-func gStat(pid int) (state byte, parent int, start string, ok bool) {
+// gFields are those of /proc/PID/stat from the state on: state ppid pgrp session tty_nr tpgid and so on; none of a process that is gone.
+func gFields(pid int) []string {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
+		return nil
+	}
+	return strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
+}
+
+// gStat is what /proc/PID/stat tells: state, parent, start. ok is false for a process that is gone.
+func gStat(pid int) (state byte, parent int, start string, ok bool) {
+	f := gFields(pid)
+	if f == nil {
 		return 0, 0, "", false
 	}
-	f := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
 	parent, _ = strconv.Atoi(f[1])
 	return f[0][0], parent, f[19], true
 }

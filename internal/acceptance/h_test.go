@@ -32,13 +32,6 @@ func (c *client) hOpen(session string, more ...object) *hTerm {
 	return &hTerm{c: c, pid: d.num("pid"), id: d.str("term_id"), stream: d.str("stream_id")}
 }
 
-// hStat gives the fields of a process from its state on: state ppid pgrp session tty_nr tpgid.
-func hStat(pid int) []string {
-	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	_, rest, _ := strings.Cut(string(b), ") ")
-	return append(strings.Fields(rest), make([]string, 6)...)
-}
-
 // attach attaches another client.
 func (h *hTerm) attach(c *client, more ...object) *hTerm {
 	c.t.Helper()
@@ -795,8 +788,13 @@ func (h *hTerm) hSecret() {
 	h.c.t.Helper()
 	// Who asks by readpassphrase (ssh) forgets a signal that comes between its prompt and its read.
 	eventually(h.c.t, "who asked waits for the answer", func() bool {
-		front, _ := strconv.Atoi(hStat(h.pid)[5])
-		return front != h.pid && hStat(front)[0] == "S"
+		f := gFields(h.pid)
+		if f == nil {
+			return false
+		}
+		front, _ := strconv.Atoi(f[5])
+		state, _, _, _ := gStat(front)
+		return front != h.pid && state == 'S'
 	})
 	h.keys("nobody-sees-this")
 	h.keys("\x03")
@@ -870,7 +868,7 @@ func TestH11(t *testing.T) {
 	c := shared(t, "h").dial(t)
 	s := c.session(object{"shell": "/bin/bash"})
 	d := c.call("term.open", object{"session_id": s, "cols": 80, "rows": 24})
-	f := hStat(d.num("pid"))
+	f := gFields(d.num("pid"))
 	if pid := strconv.Itoa(d.num("pid")); len(f) < 6 || f[3] != pid || f[4] == "0" {
 		t.Errorf("pid %s: %q", pid, f)
 	}
