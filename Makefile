@@ -46,9 +46,11 @@ check: ## everything CI checks, as CI does it
 deps: ## what the tests need besides Go: installed as root, else named
 	@deploy/test-deps.sh
 
-# -race needs cgo and a C compiler; deps sees to it.
+# -race needs cgo and a C compiler; deps sees to it. What is built with it sleeps for a second before it exits, by default:
+# the tests run a thousand such programs.
+RACE = GORACE=atexit_sleep_ms=50 go test -race
 test: deps ## every test, with the race detector; PKG=./pool RUN=TestX for some
-	$(OWN_HOME) go test -race -count 1 -p 1 -timeout 25m -run '$(RUN)' $(PKG) # one package at a time: each drives hundreds of processes
+	$(OWN_HOME) $(RACE) -count 1 -p 2 -parallel 4 -timeout 25m -run '$(RUN)' $(PKG) # mostly they wait; more at a time would wait for each other
 
 deploy: build ## what of deploy/ can be checked with what is installed here
 	TRL_BUILT=1 deploy/check.sh
@@ -57,7 +59,7 @@ otel: ## the build with tracing, against a collector of the test's own
 	go test -tags otel -count 1 -timeout 10m -run 'TestTraces$$' ./cmd/trl
 
 race: deps ## the tests COUNT times over, on 1, 2 and 4 processors, to find what happens seldom
-	$(OWN_HOME) go test -race -count $(COUNT) -cpu 1,2,4 -timeout 2h -run '$(RUN)' $(PKG)
+	$(OWN_HOME) $(RACE) -count $(COUNT) -cpu 1,2,4 -timeout 2h -run '$(RUN)' $(PKG)
 
 fmt: ## format the code
 	gofmt -w $$(git ls-files --cached --others --exclude-standard '*.go')
@@ -115,10 +117,10 @@ soak: build ## an hour of mixed work: nothing may grow; SOAK=90s for a try
 	$(BENCH_RUN) soak -for $(SOAK) -out $(FIGURES) $(ARGS)
 
 test-soak: deps ## the tests that make test shortens, at full length
-	$(OWN_HOME) TRL_SOAK=1 go test -race -count 1 -timeout 4h -run '$(RUN)' $(PKG)
+	$(OWN_HOME) TRL_SOAK=1 $(RACE) -count 1 -timeout 4h -run '$(RUN)' $(PKG)
 
 soak-crash: deps ## the gateway killed 60 times under 50 sessions and 20 followers: not a line lost, doubled or out of order
-	$(OWN_HOME) TRL_SOAK=1 go test -race -count 1 -timeout 1h -run 'TestG3$$' -v ./internal/acceptance
+	$(OWN_HOME) TRL_SOAK=1 $(RACE) -count 1 -timeout 1h -run 'TestG3$$' -v ./internal/acceptance
 
 contract: ## the contract's own suite, beside the repository
 	@if [ -x $(CONTRACT) ]; then $(OWN_HOME) $(CONTRACT) core && $(CONTRACT) terminal; else echo "contract: SKIPPED, no $(CONTRACT) here"; fi

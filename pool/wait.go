@@ -17,9 +17,10 @@ import (
 )
 
 const (
-	maxWaits   = 64        // of one process: each may hold a reader or dial twenty times a second
-	maxWait    = time.Hour // of one that names no timeout: a client that is gone must not be waited for without end
-	probePace  = 50 * time.Millisecond
+	maxWaits   = 64                     // of one process: each may hold a reader or dial twenty times a second
+	maxWait    = time.Hour              // of one that names no timeout: a client that is gone must not be waited for without end
+	probeFirst = time.Millisecond       // between the first probes; then an eighth of what it has taken so far, so that
+	probePace  = 50 * time.Millisecond  // what is ready soon is soon known to be, and at most this
 	probeTime  = 2 * time.Second        // one HTTP answer: longer is not ready
 	lookBack   = 8 << 10                // of each stream: a match may lie across that much of earlier output
 	batch      = 64 << 10               // of new output that is searched at once
@@ -95,9 +96,11 @@ func (p *Process) whileAlive(ctx context.Context) (context.Context, context.Canc
 func (p *Process) probe(ctx context.Context, try func(context.Context) bool) bool {
 	ctx, cancel := p.whileAlive(ctx)
 	defer cancel()
-	pace := time.NewTicker(probePace)
+	began := time.Now()
+	pace := time.NewTimer(0)
 	defer pace.Stop()
 	for !try(ctx) {
+		pace.Reset(min(max(probeFirst, time.Since(began)/8), probePace))
 		select {
 		case <-pace.C:
 		case <-ctx.Done():

@@ -132,6 +132,7 @@ func (w *warm) add() error {
 	if err != nil {
 		return err
 	}
+	shell.Prepare()
 	ws := &warmShell{id: id, path: path, shell: shell, taken: make(chan struct{})}
 	w.mu.Lock()
 	w.opening = ""

@@ -528,9 +528,12 @@ func (s *Shell) Limit(l protocol.Limits) error {
 	<-s.turn
 	defer func() { s.turn <- struct{}{} }()
 	s.mu.Lock()
-	group := s.group
+	group, same := s.group, l == s.cfg.Limits
 	s.cfg.Limits = l
 	s.mu.Unlock()
+	if same {
+		return nil
+	}
 	s.dropGauge()
 	return group.Limit(l)
 }

@@ -207,6 +207,15 @@ func (s *Shell) EnvCount() int {
 // SetRestore decides what a shell that ends means: put it back, or leave that to the session's end.
 func (s *Shell) SetRestore(on bool) { s.restore.Store(on) }
 
+// Prepare makes ahead what the first command needs. What cannot be made, that command tries again, and says why.
+func (s *Shell) Prepare() {
+	<-s.turn
+	defer func() { s.turn <- struct{}{} }()
+	group := s.held()
+	s.lane, _ = newLane(group, &s.outputs)
+	s.gauge = group.Gauge()
+}
+
 // Setup makes a warm shell the session's: its directory and variables.
 func (s *Shell) Setup(dir string, env map[string]*string) error {
 	<-s.turn

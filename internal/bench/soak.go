@@ -198,8 +198,8 @@ func (w *work) work(stop context.Context, addr string, n int) (err error) {
 	}
 	defer c.Close()
 	a := &actor{c: c, w: w, addr: addr}
-	for range n {
-		if err := a.create(); err != nil {
+	for i := range n {
+		if err := a.create([]string{"/bin/bash", "/bin/sh"}[i%2]); err != nil {
 			return err
 		}
 	}
@@ -225,6 +225,7 @@ type actor struct {
 	w    *work
 	addr string
 	ids  []string
+	made []string // the shell of each
 }
 
 type op struct {
@@ -245,14 +246,10 @@ var ops = []op{
 	{"replace", 4, (*actor).replace},
 }
 
-func (a *actor) create() error {
-	shell := "/bin/sh"
-	if len(a.ids)%2 == 0 {
-		shell = "/bin/bash"
-	}
+func (a *actor) create(shell string) error {
 	var s protocol.Session
 	err := a.c.Call(ctx, "session.create", protocol.SessionCreate{Shell: shell}, &s)
-	a.ids = append(a.ids, s.SessionID)
+	a.ids, a.made = append(a.ids, s.SessionID), append(a.made, shell)
 	return err
 }
 
@@ -382,8 +379,10 @@ func (a *actor) look(id string) error {
 	return err
 }
 
+// replace ends a session and makes another one of its kind, so that how many there are of each stays the same.
 func (a *actor) replace(i int) error {
+	shell := a.made[i]
 	err := a.c.Call(ctx, "session.destroy", protocol.SessionDestroy{SessionRef: protocol.SessionRef{SessionID: a.ids[i]}, Force: true}, nil)
-	a.ids = slices.Delete(a.ids, i, i+1)
-	return errors.Join(err, a.create())
+	a.ids, a.made = slices.Delete(a.ids, i, i+1), slices.Delete(a.made, i, i+1)
+	return errors.Join(err, a.create(shell))
 }

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"path"
 	"strings"
+	"sync"
 )
 
 //go:generate go run ./bundle
@@ -23,20 +24,20 @@ var index = template.Must(template.ParseFS(files, "index.html"))
 
 // asset is one file as it goes out. Its address has its hash in it, so that browsers keep it for ever and never have an old one.
 type asset struct {
-	kind        string
-	plain, gzip []byte
+	kind  string
+	plain []byte
+	gzip  func() []byte // made once
 }
 
-// assets are by address; addresses by name.
-var assets, addresses = load(map[string]string{
-	"dist/app.js":  "text/javascript; charset=utf-8",
-	"dist/app.css": "text/css; charset=utf-8",
-	"icon.svg":     "image/svg+xml",
-})
-
-func load(kinds map[string]string) (map[string]asset, map[string]string) {
-	byAddress, byName := map[string]asset{}, map[string]string{}
-	for name, kind := range kinds {
+// load gives the assets by address, and their addresses by name. When they are first wanted: this package is part of every
+// process of trl, and most have no page.
+var load = sync.OnceValues(func() (byAddress map[string]asset, byName map[string]string) {
+	byAddress, byName = map[string]asset{}, map[string]string{}
+	for name, kind := range map[string]string{
+		"dist/app.js":  "text/javascript; charset=utf-8",
+		"dist/app.css": "text/css; charset=utf-8",
+		"icon.svg":     "image/svg+xml",
+	} {
 		text, err := files.ReadFile(name)
 		if err != nil {
 			panic(err) // embedded: it is there
@@ -44,10 +45,10 @@ func load(kinds map[string]string) (map[string]asset, map[string]string) {
 		sum := sha256.Sum256(text)
 		address := "/ui/" + hex.EncodeToString(sum[:6]) + "/" + path.Base(name)
 		byName[strings.ReplaceAll(path.Base(name), ".", "_")] = address
-		byAddress[address] = asset{kind, text, squeeze(text)}
+		byAddress[address] = asset{kind, text, sync.OnceValue(func() []byte { return squeeze(text) })}
 	}
 	return byAddress, byName
-}
+})
 
 func squeeze(text []byte) []byte {
 	var b bytes.Buffer
@@ -65,11 +66,13 @@ func ServePage(w http.ResponseWriter, nonce string) {
 	h.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self' 'nonce-"+nonce+
 		"'; connect-src 'self'; img-src 'self'; manifest-src 'none'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'")
 	h.Set("Permissions-Policy", "camera=(), microphone=(), geolocation=(), clipboard-read=(), clipboard-write=(self)")
+	_, addresses := load()
 	index.Execute(w, map[string]any{"Nonce": nonce, "At": addresses})
 }
 
 // ServeAsset answers with a file of the page.
 func ServeAsset(w http.ResponseWriter, r *http.Request) {
+	assets, _ := load()
 	a, ok := assets[r.URL.Path]
 	if !ok {
 		http.NotFound(w, r)
@@ -82,7 +85,7 @@ func ServeAsset(w http.ResponseWriter, r *http.Request) {
 	body := a.plain
 	if strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
 		h.Set("Content-Encoding", "gzip")
-		body = a.gzip
+		body = a.gzip()
 	}
 	h.Set("Content-Length", fmt.Sprint(len(body)))
 	w.Write(body)

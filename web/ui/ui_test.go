@@ -28,6 +28,7 @@ func TestBundleIsCurrent(t *testing.T) {
 // TestPageIsSmall: all that a browser loads, as it goes over the wire.
 func TestPageIsSmall(t *testing.T) {
 	total := 0
+	_, addresses := load()
 	for name, address := range addresses {
 		r := httptest.NewRequest("GET", address, nil)
 		r.Header.Set("Accept-Encoding", "gzip")
