@@ -525,15 +525,15 @@ func (r *run) tell(o *Outcome) {
 
 // Limit is Group.Limit for a warm shell's session, and for those groups that a Reset makes.
 func (s *Shell) Limit(l protocol.Limits) error {
+	if l == (protocol.Limits{}) {
+		return nil
+	}
 	<-s.turn
 	defer func() { s.turn <- struct{}{} }()
 	s.mu.Lock()
-	group, same := s.group, l == s.cfg.Limits
+	group := s.group
 	s.cfg.Limits = l
 	s.mu.Unlock()
-	if same {
-		return nil
-	}
 	s.dropGauge()
 	return group.Limit(l)
 }

@@ -371,12 +371,13 @@ func TestD13(t *testing.T) {
 
 // Housekeeping is never seen: not by traces, traps or $?, not as a command, not as a process.
 func TestD14(t *testing.T) {
+	t.Parallel() // it mostly waits
 	g := shared(t, "d")
 	eachShell(t, func(t *testing.T, sh string) {
 		c, watcher := g.dial(t), g.dial(t)
 		s := c.session(object{"shell": sh})
 		watcher.call("session.watch", object{"session_id": s})
-		settle := func() { time.Sleep(30 * time.Millisecond) } // the snapshot comes 2 ms after a result; let it
+		settle := func() { time.Sleep(80 * time.Millisecond) } // the snapshot comes 50 ms after a result; let it
 		var ran []string
 		run := func(command string) object {
 			t.Helper()

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -23,11 +24,11 @@ const (
 )
 
 // uRange returns a range of numbers that no other test uses: gateways do not know of each other's.
-var uRanges = 64400
+var uRanges atomic.Int64
 
-func uRange(n int) string {
-	uRanges += n
-	return fmt.Sprintf("%d-%d", uRanges-n, uRanges-1)
+func uRange(n int64) string {
+	end := 64400 + uRanges.Add(n)
+	return fmt.Sprintf("%d-%d", end-n, end-1)
 }
 
 func uRoot(t testing.TB) {
@@ -57,6 +58,7 @@ func eachWay(t *testing.T, f func(t *testing.T, flags []string)) {
 
 // TestOtherUser: everything is as it is otherwise.
 func TestOtherUser(t *testing.T) {
+	t.Parallel() // it mostly waits
 	eachWay(t, func(t *testing.T, flags []string) {
 		for _, tier := range gTiers {
 			g := gateway(t, append(flags, "--isolation", tier)...)
