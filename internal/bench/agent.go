@@ -9,8 +9,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/coder/websocket"
@@ -207,13 +209,20 @@ func listen(port string) {
 	}
 }
 
-// freePort is one that was free a moment ago.
+// freePort is one that was free a moment ago and that nobody gets who asks for any: neither another agent nor a connection.
 func freePort() string {
-	l := must(net.Listen("tcp", "127.0.0.1:0"))
-	defer l.Close()
-	_, port, _ := net.SplitHostPort(l.Addr().String())
-	return port
+	for {
+		port := strconv.Itoa(firstPort + int(lastPort.Add(1)))
+		if l, err := net.Listen("tcp", "127.0.0.1:"+port); err == nil {
+			l.Close()
+			return port
+		}
+	}
 }
+
+const firstPort = 20000 // below what Linux gives away, from 32768
+
+var lastPort atomic.Int32 // beyond firstPort
 
 // trlHand has a session: what is set stays set, a server is a process, and waiting for its port is the gateway's.
 type trlHand struct {
