@@ -376,6 +376,7 @@ func (g *Group) Usage() Usage {
 // A Gauge reads meters. One goroutine at a time.
 type Gauge struct {
 	cpu, peak, oom, pids int // descriptors, -1 where there is none
+	room                 [512]byte
 }
 
 // Open opens the meters that can be opened.
@@ -390,7 +391,7 @@ func (m Meters) Open() *Gauge {
 		}
 		return fd
 	}
-	return &Gauge{open(m.CPU, unix.O_RDONLY), open(m.Peak, unix.O_RDWR), open(m.OOM, unix.O_RDONLY), open(m.PIDs, unix.O_RDONLY)}
+	return &Gauge{cpu: open(m.CPU, unix.O_RDONLY), peak: open(m.Peak, unix.O_RDWR), oom: open(m.OOM, unix.O_RDONLY), pids: open(m.PIDs, unix.O_RDONLY)}
 }
 
 // Files gives the gauge's descriptors away, for GaugeOf in another process, with the places that they have there.
@@ -406,7 +407,7 @@ func (g *Gauge) Files() (places, fds []int) {
 
 // GaugeOf takes what Files gave.
 func GaugeOf(places, fds []int) *Gauge {
-	g := &Gauge{-1, -1, -1, -1}
+	g := &Gauge{cpu: -1, peak: -1, oom: -1, pids: -1}
 	all := []*int{&g.cpu, &g.peak, &g.oom, &g.pids}
 	for i, fd := range fds {
 		if i < len(places) && places[i] >= 0 && places[i] < len(all) && *all[places[i]] < 0 {
@@ -445,29 +446,28 @@ func (g *Gauge) Mark() Usage {
 // Read reads all.
 func (g *Gauge) Read() Usage {
 	u := g.counters()
-	u.Peak = number(g.peak, "")
+	u.Peak = g.number(g.peak, "")
 	return u
 }
 
 func (g *Gauge) counters() Usage {
 	return Usage{
-		CPU:      time.Duration(number(g.cpu, "usage_usec ")) * time.Microsecond,
-		OOMKills: number(g.oom, "oom_kill "),
-		PIDHits:  number(g.pids, "max "),
+		CPU:      time.Duration(g.number(g.cpu, "usage_usec ")) * time.Microsecond,
+		OOMKills: g.number(g.oom, "oom_kill "),
+		PIDHits:  g.number(g.pids, "max "),
 	}
 }
 
 // number reads the one that stands behind key at the begin of a line of a small file; 0 where there is none.
-func number(fd int, key string) int64 {
+func (g *Gauge) number(fd int, key string) int64 {
 	if fd < 0 {
 		return 0
 	}
-	var room [512]byte
-	n, err := retry(func() (int, error) { return unix.Pread(fd, room[:], 0) })
+	n, err := retry(func() (int, error) { return unix.Pread(fd, g.room[:], 0) })
 	if err != nil {
 		return 0
 	}
-	for line := range bytes.Lines(room[:n]) {
+	for line := range bytes.Lines(g.room[:n]) {
 		if rest, ok := bytes.CutPrefix(line, []byte(key)); ok {
 			var v int64
 			for _, c := range rest {

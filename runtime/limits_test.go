@@ -565,7 +565,7 @@ func TestLimitFiles(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := number(fd, c.key); got != c.want {
+		if got := new(Gauge).number(fd, c.key); got != c.want {
 			t.Errorf("%q of %q: %d", c.key, c.text, got)
 		}
 		unix.Close(fd)

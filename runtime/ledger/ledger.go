@@ -39,6 +39,9 @@ type Ledger struct {
 	buf   []byte // guarded by mu; an entry on its way
 }
 
+// drafts are buffers for new beginnings, which are long, seldom, and of any ledger.
+var drafts = sync.Pool{New: func() any { return new([]byte) }}
+
 // New makes an empty ledger.
 func New() (*Ledger, error) {
 	fd, err := unix.MemfdCreate("trl-ledger", unix.MFD_CLOEXEC)
@@ -110,7 +113,7 @@ func (l *Ledger) Append(entry []byte) (Span, error) {
 	defer l.mu.Unlock()
 	l.buf = frame(l.buf[:0], entry)
 	at := l.end
-	if err := l.writeLocked(at); err != nil {
+	if err := l.writeLocked(l.buf, at); err != nil {
 		return Span{}, err
 	}
 	return Span{at, l.end - at}, nil
@@ -135,10 +138,13 @@ func (l *Ledger) Restart(items ...Item) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	begin := l.end
-	l.buf = l.buf[:0]
+	draft := drafts.Get().(*[]byte)
+	defer drafts.Put(draft)
+	buf := (*draft)[:0]
+	defer func() { *draft = buf }()
 	for i := 0; i < len(items); {
 		if items[i].Text != nil {
-			l.buf = frame(l.buf, items[i].Text)
+			buf = frame(buf, items[i].Text)
 			i++
 			continue
 		}
@@ -146,13 +152,13 @@ func (l *Ledger) Restart(items ...Item) error {
 		for i++; i < len(items) && items[i].Text == nil && items[i].Stands.at == whole.at+whole.size; i++ {
 			whole.size += items[i].Stands.size
 		}
-		from := len(l.buf)
-		l.buf = slices.Grow(l.buf, int(whole.size))[:from+int(whole.size)]
-		if err := readAt(l.fd, l.buf[from:], whole.at); err != nil {
+		from := len(buf)
+		buf = slices.Grow(buf, int(whole.size))[:from+int(whole.size)]
+		if err := readAt(l.fd, buf[from:], whole.at); err != nil {
 			return err
 		}
 	}
-	if err := l.writeLocked(begin); err != nil {
+	if err := l.writeLocked(buf, begin); err != nil {
 		return err
 	}
 	if err := l.pointLocked(begin); err != nil {
@@ -172,9 +178,6 @@ func (l *Ledger) Restart(items ...Item) error {
 	}
 	_ = unix.Fallocate(l.fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, headerSize, begin-headerSize) // all but the header's page
 	l.begin, l.fresh = begin, l.end-begin
-	if cap(l.buf) > 64<<10 {
-		l.buf = nil
-	}
 	return nil
 }
 
@@ -195,9 +198,9 @@ func frame(buf, entry []byte) []byte {
 }
 
 // writeLocked puts buf at the offset at, and the end behind it.
-func (l *Ledger) writeLocked(at int64) error {
-	for off := 0; off < len(l.buf); {
-		n, err := unix.Pwrite(l.fd, l.buf[off:], at+int64(off))
+func (l *Ledger) writeLocked(buf []byte, at int64) error {
+	for off := 0; off < len(buf); {
+		n, err := unix.Pwrite(l.fd, buf[off:], at+int64(off))
 		if err == unix.EINTR {
 			continue
 		}
@@ -206,7 +209,7 @@ func (l *Ledger) writeLocked(at int64) error {
 		}
 		off += n
 	}
-	l.end = at + int64(len(l.buf))
+	l.end = at + int64(len(buf))
 	return nil
 }
 
