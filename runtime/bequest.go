@@ -129,6 +129,8 @@ func (b *Bequest) Files() (fds []int) {
 // Bequeath calls f with everything while nobody is forked or reaped, and returns what f does, if it returns. No other
 // method of the Host or its groups may be under way.
 func (h *Host) Bequeath(f func(*Bequest) error) error {
+	h.nursery.reaping.Lock()
+	defer h.nursery.reaping.Unlock()
 	h.nursery.forking.Lock()
 	defer h.nursery.forking.Unlock()
 	h.mu.Lock()

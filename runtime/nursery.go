@@ -35,6 +35,9 @@ type nursery struct {
 	// writing, for a moment, to know that no fork is under way.
 	forking sync.RWMutex
 
+	// Held from before a child's status is taken from the kernel until Exited is closed. Taken before forking and mu.
+	reaping sync.Mutex
+
 	mu       sync.Mutex
 	children map[int]*Child // guarded by mu; not reaped, by pid
 
@@ -158,6 +161,8 @@ func (n *nursery) reapAll() time.Duration {
 
 // reapChild reports whether pid was a child of ours and is reaped.
 func (n *nursery) reapChild(pid int) bool {
+	n.reaping.Lock()
+	defer n.reaping.Unlock()
 	c := n.child(pid)
 	if c == nil || !c.reap() {
 		return false

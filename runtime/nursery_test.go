@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"golang.org/x/sys/unix"
 )
 
 // What other code in this process starts with os/exec keeps its exit status,
@@ -88,4 +89,41 @@ func TestChildBehindAStrangersZombie(t *testing.T) {
 	if err := slow.Wait(); err != nil {
 		t.Error("stolen: ", err)
 	}
+}
+
+// Who is bequeathed has not been reaped: the heir would wait for it without end.
+func TestNobodyIsReapedInABequest(t *testing.T) {
+	eachTier(t, func(t *testing.T, h *Host) {
+		_, c := newGroup(t, h)
+		done := make(chan struct{})
+		go func() { // ends with its trials
+			defer close(done)
+			for range 10 * trials() {
+				child := spawn(t, h, c, nil, "/bin/true")
+				<-child.Exited()
+				child.Close()
+			}
+		}()
+		for listed := 0; ; {
+			select {
+			case <-done:
+				if listed == 0 {
+					t.Error("never was anybody alive")
+				}
+				return
+			default:
+			}
+			_ = h.Bequeath(func(b *Bequest) error {
+				for _, child := range b.Children {
+					listed++
+					var info siginfo
+					if err := waitid(unix.P_PID, child.Pid, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT); err != nil {
+						t.Errorf("child %d: %v", child.Pid, err)
+					}
+				}
+				return nil
+			})
+			time.Sleep(time.Millisecond) // the nursery works, too
+		}
+	})
 }
