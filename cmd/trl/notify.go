@@ -10,8 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// notifyPatience is how long who started us may leave a full queue unread (ten datagrams): we have more to do than to tell.
+const notifyPatience = 100 * time.Millisecond
+
 // A notice goes to who started us, where that is systemd (Type=notify, sd_notify(3)): a datagram to $NOTIFY_SOCKET. Who cannot be
-// reached is not there; nothing else follows from it.
+// reached, or does not read, is not there; nothing else follows from it.
 func notify(state string) {
 	socket := os.Getenv("NOTIFY_SOCKET")
 	if socket == "" {
@@ -27,6 +30,7 @@ func notify(state string) {
 		_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) // it is there
 		state += fmt.Sprintf("\nMONOTONIC_USEC=%d", now.Nano()/1000)
 	}
+	_ = c.SetWriteDeadline(time.Now().Add(notifyPatience))
 	_, _ = c.Write([]byte(state))
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/http"
 	"os"
@@ -140,5 +141,44 @@ func asSystemdStartsIt(t *testing.T, flags []string) {
 		if _, err := os.Stat(path); (err == nil) != stays {
 			t.Errorf("%s afterwards: %v", path, err)
 		}
+	}
+}
+
+// TestSupervisorDoesNotRead: who started us and leaves its socket full holds up neither the start nor the end.
+func TestSupervisorDoesNotRead(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "notify")
+	told, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer told.Close()
+	filler, err := net.Dial("unixgram", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer filler.Close()
+	for err == nil {
+		if err = filler.SetWriteDeadline(time.Now().Add(time.Second)); err == nil {
+			_, err = filler.Write([]byte("full"))
+		}
+	}
+	if !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Fatal(err)
+	}
+	t.Setenv("NOTIFY_SOCKET", socket)
+	t.Setenv("WATCHDOG_USEC", "50000")
+	for _, flags := range [][]string{nil, {"--single-process"}} {
+		g := startGateway(t, flags...)
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		c, err := client.Dial(ctx, client.Options{URL: "http://" + g.addr})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r, err := c.Run(ctx, protocol.Exec{Command: "echo here"}); err != nil || r.Stdout != "here\n" {
+			t.Errorf("%+v, %v", r, err)
+		}
+		c.Close()
+		g.stop(t)
 	}
 }
