@@ -206,7 +206,7 @@ func (s *Session) Reset(ctx context.Context) error {
 // command left behind, is killed.
 func (s *Session) reset() error {
 	s.renewal.Lock()
-	err := s.shell.Reset(s.ctx, s.terms.dir, s.pool.environment(s.id, s.terms.env))
+	err := s.shell.Reset(s.ctx, s.terms.dir, s.pool.environment(s.id, s.terms.shell, s.terms.env))
 	s.renewal.Unlock()
 	if err != nil && s.ctx.Err() == nil {
 		s.log.Error().Err(err).Msg("shell not reset")

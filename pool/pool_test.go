@@ -324,7 +324,7 @@ func TestWarmShells(t *testing.T) {
 	}
 	want(t, s, `pwd; echo "$V ${HOME-none} $TRL_SESSION_ID"`, "/tmp\nv'w none "+id+"\n")
 	want(t, r.create(protocol.SessionCreate{}), "pwd", "/usr\n")
-	want(t, r.create(protocol.SessionCreate{Shell: "/bin/bash"}), "echo ${BASH##*/}", "bash\n") // another kind
+	want(t, r.create(protocol.SessionCreate{Shell: "/bin/bash"}), "echo ${BASH##*/} $SHELL", "bash /bin/bash\n") // another kind
 	eventually(t, "three again", func() bool { return r.warm.count() == 3 })
 
 	proc, err := os.FindProcess(pid)

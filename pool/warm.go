@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -252,7 +253,7 @@ func (p *Pool) furnish(ctx context.Context, id string, t terms, ws *warmShell) (
 
 func (p *Pool) openShell(ctx context.Context, id string, t terms) (*runtime.Shell, error) {
 	return p.base.OpenShell(ctx, runtime.ShellConfig{
-		ID: id, Path: t.shell, Dir: t.dir, Env: p.environment(id, t.env), Restore: t.restore, Limits: t.limits,
+		ID: id, Path: t.shell, Dir: t.dir, Env: p.environment(id, t.shell, t.env), Restore: t.restore, Limits: t.limits,
 	})
 }
 
@@ -260,9 +261,12 @@ func (p *Pool) openShell(ctx context.Context, id string, t terms) (*runtime.Shel
 const idVariable = "TRL_SESSION_ID"
 
 // environment is the base, the session's own variables, and its id.
-func (p *Pool) environment(id string, env protocol.Env) []string {
+func (p *Pool) environment(id, shell string, env protocol.Env) []string {
 	base := p.rules.Load().BaseEnv
-	all := make([]string, 0, len(base)+len(env)+1)
+	all := make([]string, 0, len(base)+len(env)+2)
+	if filepath.Base(shell) != "busybox" { // which by this name is no shell
+		base = append(slices.Clone(base), "SHELL="+shell)
+	}
 	for _, v := range base {
 		name, _, _ := strings.Cut(v, "=")
 		if _, replaced := env[name]; !replaced && name != idVariable {

@@ -9,7 +9,7 @@ import (
 )
 
 // baseEnv is what every session starts from: PROTOCOL.md §9's list and nothing else of our own environment, which may hold
-// our secrets or the operator's. as: whom sessions run as, if not as us; what a login sets is added where that is known.
+// our secrets or the operator's. SHELL is not here: it is the session's own, whatever that of a service's user (nologin). as: whom sessions run as, if not as us; what a login sets is added where that is known.
 func baseEnv(as *runtime.Account) []string {
 	account, _ := user.Current() // nil in a container whose uid has no passwd entry
 	fallback := map[string]string{
@@ -17,7 +17,6 @@ func baseEnv(as *runtime.Account) []string {
 		"HOME":    homeDir(),
 		"USER":    "",
 		"LOGNAME": "",
-		"SHELL":   "",
 		"LANG":    "C.UTF-8", // without it most programs would take UTF-8 for 8-bit noise
 		"TZ":      "",
 		"TMPDIR":  "",
@@ -25,9 +24,9 @@ func baseEnv(as *runtime.Account) []string {
 	if account != nil {
 		fallback["USER"], fallback["LOGNAME"] = account.Username, account.Username
 	}
-	own := map[string]bool{"HOME": true, "USER": true, "LOGNAME": true, "SHELL": true} // another user's are not
+	own := map[string]bool{"HOME": true, "USER": true, "LOGNAME": true} // another user's are not
 	var env []string
-	for _, name := range []string{"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR"} {
+	for _, name := range []string{"PATH", "HOME", "USER", "LOGNAME", "LANG", "TZ", "TMPDIR"} {
 		value := os.Getenv(name)
 		if value == "" {
 			value = fallback[name]
