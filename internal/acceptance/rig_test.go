@@ -108,7 +108,7 @@ func TestMain(m *testing.M) {
 // server is a real gateway: a process, and what it wrote.
 type server struct {
 	addr string // HOST:PORT
-	pid  int
+	pid  int    // the keeper's
 	dir  string // all of it: state, home and temporary directory of its sessions; unique, so it marks them
 	home string // where its sessions start
 	cmd  *exec.Cmd
@@ -247,6 +247,12 @@ func launch(tune func(*exec.Cmd), flags ...string) (*server, error) {
 		g.stop()
 		return nil, fmt.Errorf("gateway said %q (%w), log:\n%s", b[:n], err, g.log())
 	}
+	// An ordinary user's keeper may be below the process that was started: the one that is in the user namespace.
+	text, _ := os.ReadFile(filepath.Join(dir, "state", "keeper"))
+	keeper, _ := strconv.Atoi(strings.TrimSpace(string(text)))
+	if _, parent, _, ok := gStat(keeper); ok && parent == g.pid {
+		g.pid = keeper
+	}
 	return g, nil
 }
 
@@ -255,7 +261,7 @@ func launch(tune func(*exec.Cmd), flags ...string) (*server, error) {
 func (g *server) processes() (all []string) {
 	mark := []byte("TMPDIR=" + g.dir)
 	for _, pid := range pids() {
-		if pid == g.pid || pid == os.Getpid() {
+		if pid == g.pid || g.cmd != nil && pid == g.cmd.Process.Pid || pid == os.Getpid() {
 			continue
 		}
 		environ, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
