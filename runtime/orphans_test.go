@@ -55,8 +55,10 @@ func TestOnlyOrphansOfEndedSessionsAreKilled(t *testing.T) {
 		if n := h.KillOrphans(live); n != 0 || len(alive(guilty)) != 1 {
 			t.Errorf("killed %d at first sight", n)
 		}
-		if n := h.KillOrphans(live); n != 1 {
-			t.Errorf("killed %d", n)
+		killed := 0 // the kernel's list of children may skip one while others go
+		eventually(t, "it is killed", func() bool { killed += h.KillOrphans(live); return killed > 0 })
+		if killed != 1 {
+			t.Errorf("killed %d", killed)
 		}
 		eventually(t, "it is gone", func() bool { return len(alive(guilty)) == 0 })
 		for range 3 {
