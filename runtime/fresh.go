@@ -36,8 +36,9 @@ func (s *Shell) stateScript(sp *shellProc, free bool, hold func([]byte) (int, er
 		}
 		if s.st.pending() { // it is done when the shell answers
 			s.seq++
-			sp.send(sp.kind.quit + " " + strconv.Itoa(s.seq) + "\n")
-			sp.await(strconv.Itoa(s.seq), time.Now().Add(bootTimeout))
+			end := time.Now().Add(bootTimeout)
+			sp.sendBy(end, sp.kind.quit+" "+strconv.Itoa(s.seq)+"\n")
+			sp.await(strconv.Itoa(s.seq), end)
 		}
 	}
 	state := s.st.script(sp.kind, false)

@@ -235,8 +235,9 @@ func (p *Process) copyOf(s *Shell, sp *shellProc, script string) error {
 	}
 	s.seq++
 	tag := strconv.Itoa(s.seq)
-	sp.send(fmt.Sprintf("\\__trl_j %s %d %d %d %d %d %s\n", in, p.lane.end(0), p.lane.end(1), text, status.Port, gate.Port, tag))
-	r, ok := sp.awaitVerb('j', tag, time.Now().Add(bootTimeout))
+	end := time.Now().Add(bootTimeout)
+	sp.sendBy(end, fmt.Sprintf("\\__trl_j %s %d %d %d %d %d %s\n", in, p.lane.end(0), p.lane.end(1), text, status.Port, gate.Port, tag))
+	r, ok := sp.awaitVerb('j', tag, end)
 	if !ok {
 		return fmt.Errorf("shell did not start a copy: %w", ErrShellGone)
 	}

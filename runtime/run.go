@@ -65,8 +65,9 @@ type run struct {
 	unbegun  bool   // the answer was something else: the line was never sent
 	code     int
 	died     bool
+	line     []byte    // the command's, as long as the script channel has had no room for it
 	sent     int       // bytes of the script channel that are this command's
-	repeatAt time.Time // when to add the line that repeats the report; zero: it is there
+	repeatAt time.Time // when to add the line that repeats the report; zero: it is there, or line is not
 
 	cancel    *cancellation // taken from the command
 	timeout   string
@@ -124,7 +125,7 @@ func (s *Shell) attempt(c *Command, again *lane) (o Outcome, untold *lane) {
 	r.stayed = r.others()
 	r.collect()
 	r.measured()
-	if r.end == nil && (r.unbegun || r.died && !r.reported && r.p.unread() >= r.sent) {
+	if r.end == nil && (r.unbegun || r.died && !r.reported && r.unread()) {
 		return Outcome{}, r.giveLane()
 	}
 	o = r.settle()
@@ -184,7 +185,6 @@ func (r *run) start() error {
 	r.sent = len(line)
 	r.began = time.Now()
 	r.lastOut = r.began
-	r.repeatAt = r.began.Add(repeatAfter)
 	r.doubt = firstDoubt
 	r.suspect = r.began.Add(r.doubt)
 	if c.Began != nil {
@@ -196,11 +196,25 @@ func (r *run) start() error {
 		r.record = rec
 		c.Began(rec)
 	}
-	if _, err = unix.Write(p.script, line); err == unix.EPIPE { // nobody reads the channel any more. Any other error shows by itself: the shell is silent
+	return r.deliver(line, r.began)
+}
+
+// deliver sends the line, or keeps it until there is room: of a channel that is short (see sendBy), lines before it may take
+// all.
+func (r *run) deliver(line []byte, now time.Time) error {
+	switch _, err := unix.Write(r.p.script, line); err {
+	case nil:
+		r.line, r.repeatAt = nil, now.Add(repeatAfter)
+	case unix.EAGAIN:
+		r.line = slices.Clone(line)
+	case unix.EPIPE: // nobody reads the channel any more. Any other error shows by itself: the shell is silent
 		return fmt.Errorf("script channel: %w", err)
 	}
 	return nil
 }
+
+// unread: the shell has not come to the line.
+func (r *run) unread() bool { return r.line != nil || r.p.unread() >= r.sent }
 
 // repeat sends the line that repeats the report, once.
 func (r *run) repeat() {
@@ -376,6 +390,9 @@ func (r *run) due() time.Duration {
 	if r.inMore && !r.died && !r.reported && r.in.lonely() {
 		soonest(time.Now().Add(r.lonely()))
 	}
+	if r.line != nil {
+		soonest(time.Now().Add(time.Millisecond))
+	}
 	if r.end != nil {
 		soonest(r.end.next)
 	} else if !r.died && !r.reported {
@@ -431,6 +448,9 @@ func (r *run) look(fds []unix.PollFd) {
 		}
 	}
 	now := time.Now()
+	if r.line != nil && !r.died && r.deliver(r.line, now) != nil {
+		_ = r.p.child.Signal(syscall.SIGKILL) // as where attempt meets it: it cannot even read its end
+	}
 	if cancel != nil && r.cancel != cancel && !r.reported {
 		if r.cancel == nil {
 			r.begin(cancel.sig, cancel.grace, now)
@@ -525,7 +545,7 @@ func (r *run) press(now time.Time) {
 		e.looks = 1
 	}
 	busy := !r.reported && !r.died
-	if busy && !e.kill && r.p.unread() >= r.sent {
+	if busy && !e.kill && r.unread() {
 		// A busy machine: the shell has not even read the line. An abort now would hit nothing, and the line run after it.
 		e.looks, e.next = 0, now.Add(tick/5)
 		return

@@ -7,11 +7,14 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"trl/runtime/journal"
 )
@@ -497,5 +500,36 @@ func TestNoDescriptorsLeak(t *testing.T) {
 	eachShell(t, func(t *testing.T, s *session) {
 		s.want("ls /proc/self/fd | tr '\\n' ' '", "0 1 2 3 ")
 		s.want("sh -c 'read pid rest </proc/self/stat; ls /proc/$pid/fd' | tr '\\n' ' '", "0 1 2 ")
+	})
+}
+
+// TestShortChannel: an ordinary user with a thousand pipes gets short ones (fs.pipe-user-pages-soft). No line is lost in
+// them, and none is taken for another.
+func TestShortChannel(t *testing.T) {
+	eachShell(t, func(t *testing.T, s *session) {
+		short := func() {
+			eventually(t, "it has read all", func() bool { return s.proc().unread() == 0 })
+			if _, err := unix.FcntlInt(uintptr(s.proc().script), unix.F_SETPIPE_SZ, os.Getpagesize()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		short()
+		for i := range 60 {
+			v := strconv.Itoa(i)
+			if err := s.Setup("", map[string]*string{"SET": &v}); err != nil {
+				t.Fatal(err)
+			}
+			if r := s.code("kept="+v+"; echo $SET; (exit 3)", 3); r.out != v+"\n" {
+				t.Fatalf("%d: %q", i, r.out)
+			}
+			s.snapshot(s.proc())
+			if r := s.code("echo $kept", 0); r.out != v+"\n" {
+				t.Fatalf("%d: kept %q", i, r.out)
+			}
+			if i%20 == 10 {
+				s.code("kill -9 $$", 137)
+				short()
+			}
+		}
 	})
 }

@@ -153,9 +153,27 @@ func (p *shellProc) release() {
 	}
 }
 
-// send writes one line to the script channel. What does not fit is dropped: the sender waits for an answer and asks
-// again, and to block here on a shell that does not read would take the gateway's goroutine with it.
+// send writes one line to the script channel, which has room for two at least. Once it has more to say, that is sendBy.
 func (p *shellProc) send(line string) { _, _ = unix.Write(p.script, []byte(line)) }
+
+// sendBy is send once there is room: a packet pipe has 16 slots, and two only where its user's pipes exceed the kernel's
+// measure (fs.pipe-user-pages-soft). A shell that does not read is waited for until the deadline. False: not sent.
+func (p *shellProc) sendBy(deadline time.Time, line string) bool {
+	for {
+		switch _, err := unix.Write(p.script, []byte(line)); err {
+		case nil:
+			return true
+		case unix.EAGAIN, unix.EINTR:
+		default:
+			return false
+		}
+		left := time.Until(deadline)
+		if left <= 0 || p.dead() {
+			return false
+		}
+		_ = ppoll([]unix.PollFd{{Fd: int32(p.script), Events: unix.POLLOUT}, {Fd: int32(p.child.Pidfd()), Events: unix.POLLIN}}, left)
+	}
+}
 
 // unread is how many bytes of the channel the shell has not taken.
 func (p *shellProc) unread() int {
@@ -273,9 +291,11 @@ func (p *shellProc) ask(group KeptGroup, tag, text string, bound time.Duration) 
 		return 0, false
 	}
 	defer done()
-	p.send(fmt.Sprintf("%s %s;%s %s\n", p.kind.dot, path, p.kind.quit, tag))
-	p.send(p.kind.again + " " + tag + "\n")
-	r, ok := p.awaitVerb('e', tag, time.Now().Add(bound))
+	end := time.Now().Add(bound)
+	if !p.sendBy(end, fmt.Sprintf("%s %s;%s %s\n", p.kind.dot, path, p.kind.quit, tag)) || !p.sendBy(end, p.kind.again+" "+tag+"\n") {
+		return 0, false
+	}
+	r, ok := p.awaitVerb('e', tag, end)
 	return r.val, ok
 }
 

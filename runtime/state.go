@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -82,18 +83,21 @@ func (s *state) close() {
 	}
 }
 
-// ask sends the line that makes the shell write one, and does not wait: the shell takes it before any later command.
+// ask sends the line that makes the shell write one, and does not wait for it: the shell takes it before any later command.
 func (s *state) ask(p *shellProc) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	into := s.newer
 	if !s.pendingLocked() {
-		s.newer ^= 1 // the other one is whole and the better of the two until this is
+		into ^= 1 // the other one is whole and the better of the two until this is
 	}
+	m := strconv.Itoa(s.seq + 1)
+	if !p.sendBy(time.Now().Add(stubborn), fmt.Sprintf("__trl_s \"$__trl_p/%d\" %s\n", s.held[into], m)) {
+		return // it stays dirty
+	}
+	s.newer, s.dirty = into, false
 	s.seq++
-	m := strconv.Itoa(s.seq)
-	s.mark[s.newer] = endMark + " " + m + "\n"
-	s.dirty = false
-	p.send(fmt.Sprintf("__trl_s \"$__trl_p/%d\" %s\n", s.held[s.newer], m))
+	s.mark[into] = endMark + " " + m + "\n"
 }
 
 // pending: the shell has not finished the snapshot asked for last.

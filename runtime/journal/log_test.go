@@ -72,11 +72,22 @@ type pipe struct{ r, w int }
 
 func newPipe(t fatal) *pipe {
 	t.Helper()
-	var fds [2]int
-	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
-		t.Fatal(err)
+	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		var fds [2]int
+		if err := unix.Pipe2(fds[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
+			t.Fatal(err)
+		}
+		p := &pipe{fds[0], fds[1]}
+		// An ordinary user's is short while he has a thousand (fs.pipe-user-pages-soft), which tests beside us may.
+		size, err := unix.FcntlInt(uintptr(p.w), unix.F_GETPIPE_SZ, 0)
+		if err == nil && size >= 64<<10 {
+			return p
+		}
+		p.close()
+		if time.Now().After(end) {
+			t.Fatalf("a pipe of %d bytes: %v", size, err)
+		}
 	}
-	return &pipe{fds[0], fds[1]}
 }
 
 func (p *pipe) close() {
