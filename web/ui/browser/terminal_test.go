@@ -114,7 +114,9 @@ func TestFloodYieldsToCtrlC(t *testing.T) {
 	p.prompt()
 	came = eval[int](p, `trl.tabs.current.terminal.next`) - came
 	t.Logf("prompt %v and %d bytes after Ctrl-C", time.Since(began), came)
-	if came > 6<<20 { // the ring, which its reader may lag by, and the window: half a second of drawing
+	// The ring, which its reader may lag by, and the window: 2 MB; and what is drawn until the key gets there, on a machine
+	// that does other things too. A third of what there is to come would be a queue.
+	if came > 16<<20 {
 		t.Errorf("%d bytes came after Ctrl-C", came)
 	}
 	if eval[bool](p, `/^done$/m.test(`+tail+`)`) {
