@@ -145,7 +145,7 @@ func TestWaitForOutput(t *testing.T) {
 	if w := await(t, p, protocol.Until{Output: "password: $"}, generous); !w.Met || w.Match != "password: " {
 		t.Errorf("%+v", w)
 	}
-	p = r.process(s, protocol.ProcessStart{Command: "printf 'line 3'; sleep 0.02; echo 5; read x", Stdin: "open"}) // the rest makes it another line
+	p = r.process(s, protocol.ProcessStart{Command: "printf 'line 3'; echo 5; read x", Stdin: "open"}) // the rest makes it another line
 	if w := await(t, p, protocol.Until{Output: "line 3$"}, 500*time.Millisecond); w.Met {
 		t.Errorf("%+v", w)
 	}
