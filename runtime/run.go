@@ -206,7 +206,9 @@ func (r *run) deliver(line []byte, now time.Time) error {
 	case nil:
 		r.line, r.repeatAt = nil, now.Add(repeatAfter)
 	case unix.EAGAIN:
-		r.line = slices.Clone(line)
+		if r.line == nil {
+			r.line = slices.Clone(line)
+		}
 	case unix.EPIPE: // nobody reads the channel any more. Any other error shows by itself: the shell is silent
 		return fmt.Errorf("script channel: %w", err)
 	}

@@ -139,9 +139,8 @@ func (l *Ledger) Restart(items ...Item) error {
 	defer l.mu.Unlock()
 	begin := l.end
 	draft := drafts.Get().(*[]byte)
-	defer drafts.Put(draft)
 	buf := (*draft)[:0]
-	defer func() { *draft = buf }()
+	defer func() { *draft = buf; drafts.Put(draft) }()
 	for i := 0; i < len(items); {
 		if items[i].Text != nil {
 			buf = frame(buf, items[i].Text)
