@@ -9,7 +9,8 @@ import (
 )
 
 // baseEnv is what every session starts from: PROTOCOL.md §9's list and nothing else of our own environment, which may hold
-// our secrets or the operator's. SHELL is not here: it is the session's own, whatever that of a service's user (nologin). as: whom sessions run as, if not as us; what a login sets is added where that is known.
+// our secrets or the operator's. SHELL is not here: it is the session's own, whatever that of a service's user (nologin).
+// as: whom sessions run as, if not as us; what a login sets is added where that is known.
 func baseEnv(as *runtime.Account) []string {
 	account, _ := user.Current() // nil in a container whose uid has no passwd entry
 	fallback := map[string]string{

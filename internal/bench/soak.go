@@ -199,9 +199,11 @@ func (w *work) work(stop context.Context, addr string, n int) (err error) {
 	defer c.Close()
 	a := &actor{c: c, w: w, addr: addr}
 	for i := range n {
-		if err := a.create([]string{"/bin/bash", "/bin/sh"}[i%2]); err != nil {
+		id, err := a.create(i)
+		if err != nil {
 			return err
 		}
+		a.ids = append(a.ids, id)
 	}
 	for stop.Err() == nil {
 		w.going.RLock()
@@ -225,7 +227,6 @@ type actor struct {
 	w    *work
 	addr string
 	ids  []string
-	made []string // the shell of each
 }
 
 type op struct {
@@ -246,11 +247,11 @@ var ops = []op{
 	{"replace", 4, (*actor).replace},
 }
 
-func (a *actor) create(shell string) error {
+// create makes session i: half of them are bash.
+func (a *actor) create(i int) (id string, err error) {
 	var s protocol.Session
-	err := a.c.Call(ctx, "session.create", protocol.SessionCreate{Shell: shell}, &s)
-	a.ids, a.made = append(a.ids, s.SessionID), append(a.made, shell)
-	return err
+	err = a.c.Call(ctx, "session.create", protocol.SessionCreate{Shell: []string{"/bin/bash", "/bin/sh"}[i%2]}, &s)
+	return s.SessionID, err
 }
 
 func (a *actor) exec(i int, command string) protocol.Exec {
@@ -379,10 +380,10 @@ func (a *actor) look(id string) error {
 	return err
 }
 
-// replace ends a session and makes another one of its kind, so that how many there are of each stays the same.
+// replace ends a session and makes another one in its place, so that how many there are of each kind stays the same.
 func (a *actor) replace(i int) error {
-	shell := a.made[i]
 	err := a.c.Call(ctx, "session.destroy", protocol.SessionDestroy{SessionRef: protocol.SessionRef{SessionID: a.ids[i]}, Force: true}, nil)
-	a.ids, a.made = slices.Delete(a.ids, i, i+1), slices.Delete(a.made, i, i+1)
-	return errors.Join(err, a.create(shell))
+	id, fault := a.create(i)
+	a.ids[i] = id
+	return errors.Join(err, fault)
 }
