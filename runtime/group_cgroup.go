@@ -411,7 +411,11 @@ func removeTree(dir string) error {
 }
 
 func subdirs(dir string) (below []string) {
-	entries, _ := os.ReadDir(dir)
+	var entries []os.DirEntry
+	_ = withSpare(func() (err error) {
+		entries, err = os.ReadDir(dir)
+		return err
+	})
 	for _, e := range entries {
 		if e.IsDir() {
 			below = append(below, filepath.Join(dir, e.Name()))

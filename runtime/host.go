@@ -74,7 +74,7 @@ type Host struct {
 // NewHost takes charge of this process's descendants. What it changes in the
 // process stays changed after Close: it remains a subreaper, and inherited
 // descriptors remain closed to children.
-func NewHost(c Config) (*Host, error) {
+func NewHost(c Config) (h *Host, err error) {
 	if c.Isolation != "auto" && !slices.Contains(TierNames, c.Isolation) {
 		return nil, fmt.Errorf("isolation %q: not one of auto, %s", c.Isolation, strings.Join(TierNames, ", "))
 	}
@@ -88,6 +88,12 @@ func NewHost(c Config) (*Host, error) {
 	if err := closeOnExec(); err != nil {
 		return nil, err
 	}
+	spare.retain()
+	defer func() {
+		if err != nil {
+			spare.release()
+		}
+	}()
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return nil, os.NewSyscallError("prctl subreaper", err)
 	}
@@ -95,7 +101,7 @@ func NewHost(c Config) (*Host, error) {
 	if !ok {
 		return nil, errors.New("no /proc: mount one, processes are found and identified there")
 	}
-	h := &Host{
+	h = &Host{
 		pid: self.pid, sid: self.sid,
 		marks:   mark(c.Instance) << 32,
 		metrics: c.Metrics, log: c.Log,
@@ -172,7 +178,9 @@ func (h *Host) Close() error {
 	if h.adopted >= 0 {
 		unix.Close(h.adopted)
 	}
-	return errors.Join(append(errs, h.release())...)
+	errs = append(errs, h.release())
+	spare.release()
+	return errors.Join(errs...)
 }
 
 // release gives back what NewHost has taken, when no process is left.

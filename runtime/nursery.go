@@ -195,16 +195,25 @@ func (n *nursery) reapOrphan(pid int) bool {
 
 // reapStranger takes the zombie p and no other process that got its number.
 func (n *nursery) reapStranger(p proc) bool {
-	fd, err := unix.PidfdOpen(p.pid, 0)
+	err := withSpare(func() error {
+		fd, err := unix.PidfdOpen(p.pid, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		var info siginfo
+		if !p.same(p.pid) {
+			return unix.ECHILD
+		}
+		if err := waitid(unix.P_PIDFD, fd, &info, unix.WEXITED|unix.WNOHANG); err != nil {
+			return err
+		}
+		if info.pid == 0 {
+			return unix.EAGAIN
+		}
+		return nil
+	})
 	if err != nil {
-		return false
-	}
-	defer unix.Close(fd)
-	if now, ok := readProc(p.pid); !ok || now.start != p.start {
-		return false
-	}
-	var info siginfo
-	if waitid(unix.P_PIDFD, fd, &info, unix.WEXITED|unix.WNOHANG) != nil || info.pid == 0 {
 		return false
 	}
 	n.host.metrics.ZombiesReaped.Inc()

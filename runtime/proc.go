@@ -99,12 +99,15 @@ func childrenByScan(ppid int) (kids []int) {
 }
 
 func numbersIn(dir string) []int {
-	d, err := os.Open(dir)
-	if err != nil {
-		return nil
-	}
-	defer d.Close()
-	names, _ := d.Readdirnames(-1)
+	var names []string
+	_ = withSpare(func() error {
+		d, err := os.Open(dir)
+		if err == nil {
+			names, _ = d.Readdirnames(-1)
+			d.Close()
+		}
+		return err
+	})
 	numbers := make([]int, 0, len(names))
 	for _, name := range names {
 		if n, err := strconv.Atoi(name); err == nil {
@@ -191,23 +194,32 @@ func signalPinned(pid int, sig syscall.Signal, still func(pid int) bool) bool {
 	if pid <= 0 {
 		return false // 0: a process of another pid namespace
 	}
-	fd, err := unix.PidfdOpen(pid, 0)
-	if err != nil {
-		return false
-	}
-	defer unix.Close(fd)
-	return still(pid) && unix.PidfdSendSignal(fd, sig, nil, 0) == nil
+	return withSpare(func() error {
+		fd, err := unix.PidfdOpen(pid, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		if !still(pid) {
+			return unix.ESRCH
+		}
+		return unix.PidfdSendSignal(fd, sig, nil, 0)
+	}) == nil
 }
 
 // slurp reads a small kernel file whole, into buf if it fits. os.ReadFile
 // would offer each to the poller first: three system calls more.
-func slurp(path string, buf []byte) ([]byte, error) {
-	fd, err := retry(func() (int, error) { return unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0) })
-	if err != nil {
-		return nil, &os.PathError{Op: "open", Path: path, Err: err}
-	}
-	defer unix.Close(fd)
-	return preadAll(fd, buf)
+func slurp(path string, buf []byte) (text []byte, err error) {
+	err = withSpare(func() error {
+		fd, err := retry(func() (int, error) { return unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0) })
+		if err != nil {
+			return &os.PathError{Op: "open", Path: path, Err: err}
+		}
+		defer unix.Close(fd)
+		text, err = preadAll(fd, buf)
+		return err
+	})
+	return text, err
 }
 
 // preadAll reads from the start of fd to its end.

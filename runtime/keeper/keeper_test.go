@@ -182,10 +182,11 @@ func TestOthersAreSeen(t *testing.T) {
 			t.Errorf("others of a fresh shell: %v", others)
 		}
 		io.WriteString(w, "sleep 100 & (sleep 100 &)\n")
-		eventually(t, "two sleepers", func() bool { return len(cell.Others(shell.Pid())) == 2 })
-		if m := g.Members(); len(m) != 3 {
-			t.Errorf("members: %v", m)
-		}
+		eventually(t, "two sleepers", func() bool { // at first one may be the shell between them, on its way out
+			others := cell.Others(shell.Pid())
+			return len(others) == 2 && comm(others[0]) == "sleep" && comm(others[1]) == "sleep"
+		})
+		eventually(t, "three members", func() bool { return len(g.Members()) == 3 })
 		if cell.Remove() {
 			t.Error("removed a cell with people in it")
 		}
@@ -217,6 +218,82 @@ func TestOthersAreSeen(t *testing.T) {
 		g.Signal(unix.SIGKILL)
 		<-shell.Exited()
 	})
+}
+
+// A keeper that has no descriptor left sees who is in a session all the same, and ends it.
+func TestNoDescriptorIsLeft(t *testing.T) {
+	for _, isolation := range []string{"auto", "pidns", "none"} {
+		t.Run(isolation, func(t *testing.T) {
+			if isolation == "pidns" && runtime.NeedsUserNamespace() {
+				t.Skip("no PID namespaces of our own: needs root")
+			}
+			c, a := serving(t, isolation)
+			g, err := c.Group("s-1")
+			if err != nil {
+				t.Fatal(err)
+			}
+			cell, err := g.NewCell()
+			if err != nil {
+				t.Fatal(err)
+			}
+			shell, err := cell.Spawn(run("/bin/sh", "-c", "sleep 100 & setsid setsid sleep 100 & wait"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer shell.Close()
+			sleepers := func() (n int) {
+				for _, pid := range cell.Others(shell.Pid()) {
+					if comm(pid) == "sleep" {
+						n++
+					}
+				}
+				return n
+			}
+			eventually(t, "two sleepers", func() bool { return sleepers() == 2 })
+			others := cell.Others(shell.Pid())
+
+			pid := a.cmd.Process.Pid
+			var few unix.Rlimit
+			if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &few); err != nil {
+				t.Fatal(err)
+			}
+			few.Cur = firstFree(t, pid)
+			if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, &few, nil); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "members are seen", func() bool { return len(g.Members()) == 3 })
+			start := time.Now()
+			ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second) // less than the keeper's patience
+			defer cancel()
+			if err := g.Close(ctx); err != nil {
+				t.Errorf("close: %v, after %v", err, time.Since(start))
+			}
+			<-shell.Exited()
+			for _, pid := range others {
+				if alive(pid) {
+					t.Errorf("%d is left", pid)
+				}
+			}
+		})
+	}
+}
+
+// firstFree is the lowest number that no descriptor of the process has.
+func firstFree(t *testing.T, pid int) (n uint64) {
+	t.Helper()
+	for {
+		if _, err := os.Lstat(fmt.Sprintf("/proc/%d/fd/%d", pid, n)); errors.Is(err, fs.ErrNotExist) {
+			return n
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		n++
+	}
+}
+
+func comm(pid int) string {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+	return strings.TrimSpace(string(text))
 }
 
 func TestOthersNeedsNoKeeper(t *testing.T) {
