@@ -227,6 +227,13 @@ func inherit(c *Cell) (giveBack func()) {
 	return inheritMark(c, lending.Unlock)
 }
 
+// Apart calls fork, which starts a process that is of no session, and not this package's to wait for. At another moment it
+// could begin with a session's mark, be reaped as an orphan of it, and end with it.
+func Apart(fork func() error) error {
+	defer inherit(nil)()
+	return fork()
+}
+
 // inheritMark is for who holds lending for writing, and gives it back with unlock.
 func inheritMark(c *Cell, unlock func()) (giveBack func()) {
 	if c.dir != "" {

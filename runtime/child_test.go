@@ -234,3 +234,41 @@ func BenchmarkExitNotice(b *testing.B) {
 	}
 	b.ReportMetric(float64(total.Microseconds())/float64(b.N), "µs/kill→exited")
 }
+
+// What is started beside sessions has none of their marks, and nobody else waits for it.
+func TestApart(t *testing.T) {
+	h := testHost(t, "none")
+	_, c := newGroup(t, h)
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() { // ends with stop
+		defer close(stopped)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			k, err := h.Spawn(Spec{Path: "/bin/true", Argv: []string{"true"}, Cell: c})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			<-k.Exited()
+			k.Close()
+		}
+	}()
+	for range 300 {
+		cmd := exec.Command("/bin/true")
+		if err := Apart(cmd.Start); err != nil {
+			t.Fatal(err)
+		}
+		if m := readMark(cmd.Process.Pid); m>>32 == h.marks>>32 {
+			t.Errorf("it has the mark %x", m)
+		}
+		if err := cmd.Wait(); err != nil {
+			t.Error(err)
+		}
+	}
+	close(stop)
+	<-stopped
+}

@@ -261,8 +261,12 @@ func (t *tenant) limitByProgram(pid, resource int, l unix.Rlimit) error {
 	if _, err := w.Write(words); err != nil {
 		return err
 	}
-	child, err := syscall.ForkExec("/proc/self/fd/"+strconv.Itoa(program), []string{"trl-limit"}, &syscall.ProcAttr{
-		Dir: "/", Files: []uintptr{r.Fd()}, Sys: &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: t.uid, Gid: t.gid}},
+	var child int
+	err = Apart(func() (err error) {
+		child, err = syscall.ForkExec("/proc/self/fd/"+strconv.Itoa(program), []string{"trl-limit"}, &syscall.ProcAttr{
+			Dir: "/", Files: []uintptr{r.Fd()}, Sys: &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: t.uid, Gid: t.gid}},
+		})
+		return err
 	})
 	if err != nil {
 		return os.NewSyscallError("prlimit", err)

@@ -225,8 +225,13 @@ func ask(program string) error {
 	cmd.Args[0] = os.Args[0]
 	cmd.Env = []string{willVar + "=" + askPrefix + "3"}
 	cmd.ExtraFiles = []*os.File{will}
-	if said, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("%w: %s", err, bytes.TrimSpace(said))
+	var said bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &said, &said
+	if err := runtime.Apart(cmd.Start); err != nil {
+		return err
+	}
+	if err := cmd.Wait(); err != nil {
+		return fmt.Errorf("%w: %s", err, bytes.TrimSpace(said.Bytes()))
 	}
 	return nil
 }
