@@ -451,6 +451,7 @@ func gKeeperDies(t *testing.T, tier string, both bool) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = victim.stop() }) // its end is no good one, but where the test is skipped
 	innocent := exec.Command("sleep", "300")
 	if err := innocent.Start(); err != nil {
 		t.Fatal(err)

@@ -101,8 +101,27 @@ func TestMain(m *testing.M) {
 				code = 1
 			}
 		}
+		for _, g := range leftBehind() {
+			fmt.Fprintf(os.Stderr, "--- FAIL: a test has left %s\n", g)
+			code = 1
+		}
 		return code
 	}())
+}
+
+// leftBehind lists the gateways that no test has ended; one may be just about to.
+func leftBehind() (left []string) {
+	for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+		left = left[:0]
+		for _, pid := range pids() {
+			if line := cmdline(pid); strings.HasPrefix(line, binary+" ") {
+				left = append(left, fmt.Sprint(pid, ": ", line))
+			}
+		}
+		if len(left) == 0 || time.Now().After(deadline) {
+			return left
+		}
+	}
 }
 
 // server is a real gateway: a process, and what it wrote.
