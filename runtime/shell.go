@@ -98,10 +98,7 @@ func (b *Base) OpenShell(ctx context.Context, c ShellConfig) (*Shell, error) {
 			err = s.group.Limit(c.Limits)
 		}
 		if err == nil {
-			s.st, err = newState(s.group)
-		}
-		if err == nil {
-			s.p, err = s.spawn(nil)
+			err = s.establish()
 		}
 	}
 	if err != nil {
@@ -113,24 +110,46 @@ func (b *Base) OpenShell(ctx context.Context, c ShellConfig) (*Shell, error) {
 	return s, nil
 }
 
+// establish makes what the shell's state is kept in, and its first process.
+func (s *Shell) establish() error {
+	var p *shellProc
+	err := together(
+		func() (err error) {
+			s.st, err = newState(s.group)
+			return err
+		},
+		func() (err error) {
+			p, err = newShellProc(s.cfg.Path, s.group)
+			return err
+		})
+	switch {
+	case err == nil:
+		err = s.boot(p, s.cfg, s.group, nil)
+	case p != nil:
+		p.abandon(s.group)
+	}
+	if err == nil {
+		s.p = p
+	}
+	return err
+}
+
 // spawn starts a process for the shell in a cell of its own.
 func (s *Shell) spawn(script []byte) (*shellProc, error) {
 	s.mu.Lock()
 	group, c := s.group, s.cfg
 	s.mu.Unlock()
-	cell, err := group.NewCell()
-	if err != nil {
-		return nil, err
-	}
 	if script != nil { // it goes to where the state says; where it was made may be gone by now
 		c.Dir = "/"
 	}
-	p, err := s.startShellProc(c, group, cell, script)
+	p, err := newShellProc(c.Path, group)
 	if err != nil {
-		_ = cell.Kill(0)
-		cell.Remove()
+		return nil, err
 	}
-	return p, err
+	if err := s.boot(p, c, group, script); err != nil {
+		return nil, err
+	}
+	return p, nil
 }
 
 // What a shell is put back with may all be in use, by the session's own user first of all: it comes back soon, as a rule,

@@ -2,11 +2,13 @@ package runtime
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -19,8 +21,8 @@ const endMark = "#trl-7c1e0b5d"
 // bootTimeout bounds a shell's start: 2 ms as a rule, and a machine under the worst load must not lose a session by it.
 const bootTimeout = 20 * time.Second
 
-// shellProc is one process of a session's shell: started by startShellProc, used by one goroutine at a time (the
-// caller of Run), ended by its own exit or by release.
+// shellProc is one process of a session's shell: made by newShellProc, started by boot, used by one goroutine at a time
+// (the caller of Run), ended by its own exit or by release.
 type shellProc struct {
 	kind   *kind
 	child  KeptChild
@@ -29,6 +31,8 @@ type shellProc struct {
 	ctlR   int      // control pipe: reports come in here
 	ctlW   int      // its other end, opened by the shell under /proc
 	text   int      // memfd: the text of the running command
+	reader int      // the shell's end of the script channel, until it is spawned
+	argv   []string // set once
 	held   []int    // what the keeper calls script, ctlR, ctlW and text; none of it before the shell runs
 	lines  []byte
 	exit   *int // the status that the EXIT trap told, nil before
@@ -56,74 +60,114 @@ const maxReport = 4 << 10
 // self is where our own descriptors are found, held by the keeper or not: good for what nobody needs once we are gone.
 func self() string { return "/proc/" + strconv.Itoa(os.Getpid()) + "/fd" }
 
-// startShellProc spawns a shell in cell, a new one of group, and lets it read the boot text and then state, when there
-// is one.
-func (s *Shell) startShellProc(c ShellConfig, group KeptGroup, cell KeptCell, state []byte) (p *shellProc, err error) {
-	k, argv, err := kindOf(c.Path)
-	if err != nil {
+// newShellProc makes a cell of group and the channels of a shell in it, which boot starts; else the caller abandons them.
+func newShellProc(path string, group KeptGroup) (p *shellProc, err error) {
+	p = &shellProc{script: -1, ctlR: -1, ctlW: -1, text: -1, reader: -1}
+	if p.kind, p.argv, err = kindOf(path); err != nil {
 		return nil, err
 	}
-	p = &shellProc{kind: k, cell: cell, script: -1, ctlR: -1, ctlW: -1, text: -1}
-	half := p
-	defer func() {
-		if err != nil {
-			half.release()
-			group.Drop(half.held...)
-		}
-	}()
-	var ch [2]int
-	if err = unix.Pipe2(ch[:], unix.O_CLOEXEC); err != nil {
-		return nil, fmt.Errorf("script channel: %w", err)
+	err = together(
+		func() (err error) {
+			p.cell, err = group.NewCell()
+			return err
+		},
+		func() error { return p.open(group) })
+	if err != nil {
+		p.abandon(group)
+		return nil, err
 	}
-	reader := os.NewFile(uintptr(ch[0]), "script")
-	defer reader.Close()
-	p.script = ch[1]
+	return p, nil
+}
+
+// together calls all at once, and says what the first of them to fail says. What they ask the keeper takes one round trip so,
+// not one each.
+func together(calls ...func() error) error {
+	errs := make([]error, len(calls))
+	var others sync.WaitGroup
+	for i := 1; i < len(calls); i++ {
+		others.Go(func() { errs[i] = calls[i]() })
+	}
+	errs[0] = calls[0]()
+	others.Wait()
+	return cmp.Or(errs...)
+}
+
+// open makes the channels.
+func (p *shellProc) open(group KeptGroup) error {
+	var ch [2]int
+	if err := unix.Pipe2(ch[:], unix.O_CLOEXEC); err != nil {
+		return fmt.Errorf("script channel: %w", err)
+	}
+	p.reader, p.script = ch[0], ch[1]
 	flags := unix.O_NONBLOCK
-	if k.packet {
+	if p.kind.packet {
 		flags |= unix.O_DIRECT
 	}
-	if _, err = unix.FcntlInt(uintptr(p.script), unix.F_SETFL, flags); err != nil {
-		return nil, fmt.Errorf("script channel: %w", err)
+	if _, err := unix.FcntlInt(uintptr(p.script), unix.F_SETFL, flags); err != nil {
+		return fmt.Errorf("script channel: %w", err)
 	}
 	made, held, err := group.Make([]Kind{OutPipe, MemFile}, p.script)
 	if err != nil {
-		return nil, fmt.Errorf("control pipe: %w", err)
+		return fmt.Errorf("control pipe: %w", err)
 	}
 	p.ctlR, p.ctlW, p.text = made[0].R, made[0].W, made[1].W
 	p.held = []int{held[0], made[0].NR, made[0].NW, made[1].NW}
+	return nil
+}
+
+// abandon is for one that does not run.
+func (p *shellProc) abandon(group KeptGroup) {
+	p.release()
+	group.Drop(p.held...)
+	if p.cell != nil {
+		_ = p.cell.Kill(0)
+		p.cell.Remove()
+	}
+}
+
+// boot spawns the shell and lets it read the boot text and then state, when there is one. Without success it is abandoned.
+func (s *Shell) boot(p *shellProc, c ShellConfig, group KeptGroup, state []byte) (err error) {
+	defer func() {
+		if err != nil {
+			p.abandon(group)
+		}
+	}()
 	text := strings.NewReplacer("@P@", group.Dir(), "@C@", strconv.Itoa(p.held[heldCtlW]),
-		"@X@", strconv.Itoa(s.st.held[heldExit]), "@E@", endMark).Replace(k.boot)
+		"@X@", strconv.Itoa(s.st.held[heldExit]), "@E@", endMark).Replace(p.kind.boot)
 	boot, done, err := lend(group, []byte(text))
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer done()
 	line := fmt.Sprintf(". %s;", boot)
 	if state != nil {
 		st, done, err := lend(group, state)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		defer done()
-		line += fmt.Sprintf("%s %s;__trl_n=;", k.dot, st)
+		line += fmt.Sprintf("%s %s;__trl_n=;", p.kind.dot, st)
 	}
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer null.Close()
+	reader := os.NewFile(uintptr(p.reader), "script")
+	p.reader = -1
+	defer reader.Close()
 	files := []*os.File{null, null, null, reader}
-	if k.stdin != "" {
+	if p.kind.stdin != "" {
 		files = []*os.File{reader, null, null}
 	} else {
 		line += "\\exec 3<&-;"
 	}
-	p.child, err = cell.Spawn(Spec{Path: c.Path, Argv: append(argv, k.args...), Env: c.Env, Dir: c.Dir, Files: files})
+	p.child, err = p.cell.Spawn(Spec{Path: c.Path, Argv: append(p.argv, p.kind.args...), Env: c.Env, Dir: c.Dir, Files: files})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	p.send(line + k.quit + " boot\n")
-	p.send(k.again + " boot\n")
+	p.send(line + p.kind.quit + " boot\n")
+	p.send(p.kind.again + " boot\n")
 	// Each line it has taken without a word is a state that makes a shell useless; the caller tries without.
 	ready, end := false, time.Now().Add(bootTimeout)
 	for mute := 0; !ready && mute < 2 && time.Now().Before(end) && !p.dead(); {
@@ -134,14 +178,14 @@ func (s *Shell) startShellProc(c ShellConfig, group KeptGroup, cell KeptCell, st
 	if !ready {
 		p.child.Signal(unix.SIGKILL)
 		<-p.child.Exited()
-		return nil, fmt.Errorf("shell %s did not come up: %v", c.Path, p.child.Status())
+		return fmt.Errorf("shell %s did not come up: %v", c.Path, p.child.Status())
 	}
-	return p, nil
+	return nil
 }
 
 // release closes what trl holds of a shell that has exited.
 func (p *shellProc) release() {
-	for _, fd := range []*int{&p.script, &p.ctlR, &p.ctlW, &p.text} {
+	for _, fd := range []*int{&p.script, &p.reader, &p.ctlR, &p.ctlW, &p.text} {
 		if *fd >= 0 {
 			unix.Close(*fd)
 			*fd = -1
