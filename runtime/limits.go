@@ -482,8 +482,8 @@ func (g *Gauge) number(fd int, key string) int64 {
 	return 0
 }
 
-// measure begins to measure the command: within limits at its begin, else when it is waited for in sleep. So what is over
-// before (spinFor) costs nothing more, has no usage, and of others at most these first microseconds are not counted.
+// measure begins to measure the command: within limits at its begin, else while its shell comes to its line, so that of a
+// command at most its first microseconds are not counted.
 func (r *run) measure() {
 	if r.gauge != nil {
 		return

@@ -7,7 +7,6 @@ import (
 	"os"
 	"slices"
 	"strconv"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -338,11 +337,9 @@ func (r *run) wait() []unix.PollFd {
 	if r.inMore && !r.in.lonely() {
 		r.fds[pollIn] = unix.PollFd{Fd: int32(r.in.writer()), Events: unix.POLLOUT}
 	}
-	if !r.spin() {
-		r.measure()
-		r.watch()
-		r.s.poll.wait(r.fds[:], r.due())
-	}
+	r.measure()
+	r.watch()
+	r.s.poll.wait(r.fds[:], r.due())
 	return r.fds[:]
 }
 
@@ -358,27 +355,6 @@ func (r *run) watch() {
 		slotLane:    {r.lane, r.lane.r},
 		slotInlet:   {r.in, [2]int{in, -1}},
 	})
-}
-
-// spinFor is how long a fresh command is waited for without sleeping. Most are over by then, and to be woken costs about
-// as much as `:` does: 5 µs here, up to 40 where Go's threads wait for each other. One at a time, so that it is at most
-// one processor's few microseconds.
-const spinFor = 40 * time.Microsecond
-
-var spinning atomic.Bool
-
-// spin looks until something is ready, true then, or spinFor after the command's begin.
-func (r *run) spin() bool {
-	if time.Since(r.began) >= spinFor || !spinning.CompareAndSwap(false, true) {
-		return false
-	}
-	defer spinning.Store(false)
-	for time.Since(r.began) < spinFor {
-		if poll(r.fds[:]) {
-			return true
-		}
-	}
-	return false
 }
 
 // due is the time until something must be done without being asked, negative for never.
