@@ -17,7 +17,7 @@ import (
 // id it can hardly come from one of our sessions (each has its own), so a caller
 // of os/exec that is slow to Wait gets longer.
 const (
-	strangerPatience = 300 * time.Millisecond
+	strangerPatience = 2 * time.Second // beside sixteen others and the race detector 300 ms were not enough
 	relativePatience = 10 * time.Second
 )
 

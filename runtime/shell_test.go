@@ -7,8 +7,10 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -105,11 +107,14 @@ type result struct {
 
 // start runs a command in the background of the test.
 func (s *session) start(c *Command) <-chan result {
+	var mu sync.Mutex // what was left behind may write when the command has ended
 	var out, errs bytes.Buffer
 	if c.Journal == nil {
 		c.Journal = journal.New(1 << 20)
 	}
 	c.Journal.Tap(func(k journal.Stream, p []byte) {
+		mu.Lock()
+		defer mu.Unlock()
 		if k == journal.Stdout {
 			out.Write(p)
 		} else {
@@ -119,6 +124,8 @@ func (s *session) start(c *Command) <-chan result {
 	done := make(chan result, 1)
 	go func() {
 		o := s.Run(c)
+		mu.Lock()
+		defer mu.Unlock()
 		done <- result{o, out.String(), errs.String()}
 	}()
 	return done
@@ -425,12 +432,13 @@ func TestOwnDirAndEnv(t *testing.T) {
 
 func TestLateOutputIsItsOwn(t *testing.T) {
 	eachShell(t, func(t *testing.T, s *session) {
-		c := NewCommand("(sleep 0.3; echo late) & echo hi")
+		now := filepath.Join(t.TempDir(), "now")
+		c := NewCommand("(until [ -e " + now + " ]; do sleep 0.01; done; echo late) & echo hi")
 		r := s.wait(s.start(c))
 		if r.out != "hi\n" {
 			t.Fatalf("%q", r.out)
 		}
-		s.want("sleep 0.6; echo two", "two\n")
+		s.want(": >"+now+"; sleep 0.3; echo two", "two\n") // it comes meanwhile, or later
 		rd, err := c.Journal.Attach(3, journal.Options{})
 		if err != nil {
 			t.Fatal(err)
@@ -450,7 +458,7 @@ func TestLateOutputIsItsOwn(t *testing.T) {
 func TestNoOutputTimeout(t *testing.T) {
 	eachShell(t, func(t *testing.T, s *session) {
 		c := NewCommand("for i in 1 2 3; do echo $i; sleep 0.1; done; sleep 300")
-		c.NoOutput = 500 * time.Millisecond
+		c.NoOutput = 1500 * time.Millisecond
 		if r := s.wait(s.start(c)); r.Timeout != "no_output" || r.out != "1\n2\n3\n" {
 			t.Fatalf("%q %v", r.out, r.Outcome)
 		}

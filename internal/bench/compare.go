@@ -20,8 +20,8 @@ type samples = figure.Samples
 
 var report figure.Report
 
-// behind are the keys of figures that are known to be far out of budget, ExecRun only where others are at work: a quick run says
-// so, and does not fail. What limits them is in docs/PERFORMANCE.md; an entry goes when its figure has come back.
+// behind are the keys of figures that are known to be far out of budget, ExecRun not always: a quick run says so, and does not
+// fail. What limits them is in docs/PERFORMANCE.md; an entry goes when its figure has come back.
 var behind = []string{"ExecRate", "ExecRun/bin/bash", "ExecRun/bin/sh"}
 
 // compare measures everything; with -quick little of it, and once more when something is far out of budget.
