@@ -239,24 +239,15 @@ func BenchmarkExitNotice(b *testing.B) {
 func TestApart(t *testing.T) {
 	h := testHost(t, "none")
 	_, c := newGroup(t, h)
-	stop, stopped := make(chan struct{}), make(chan struct{})
-	go func() { // ends with stop
-		defer close(stopped)
-		for {
-			select {
-			case <-stop:
-				return
-			default:
-			}
-			k, err := h.Spawn(Spec{Path: "/bin/true", Argv: []string{"true"}, Cell: c})
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			<-k.Exited()
-			k.Close()
+	defer meanwhile(func() {
+		k, err := h.Spawn(Spec{Path: "/bin/true", Argv: []string{"true"}, Cell: c})
+		if err != nil {
+			t.Error(err)
+			return
 		}
-	}()
+		<-k.Exited()
+		k.Close()
+	})()
 	for range 300 {
 		cmd := exec.Command("/bin/true")
 		if err := Apart(cmd.Start); err != nil {
@@ -269,6 +260,4 @@ func TestApart(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	close(stop)
-	<-stopped
 }

@@ -580,19 +580,10 @@ func TestStartsWithinLimitsInAStorm(t *testing.T) {
 		l.Pids = 200
 	}
 	s := limited(t, h, "/bin/sh", l)
-	stop, stopped := make(chan struct{}), make(chan struct{})
-	go func() { // until stop: signals that a child may meet on its way to the exec
-		defer close(stopped)
-		for {
-			select {
-			case <-stop:
-				return
-			default:
-				s.group.Signal(syscall.SIGURG, s.Pid())
-				s.group.Signal(syscall.SIGCHLD, s.Pid())
-			}
-		}
-	}()
+	end := meanwhile(func() { // signals that a child may meet on its way to the exec
+		s.group.Signal(syscall.SIGURG, s.Pid())
+		s.group.Signal(syscall.SIGCHLD, s.Pid())
+	})
 	t.Run("starts", func(t *testing.T) {
 		for range 8 {
 			t.Run("", func(t *testing.T) {
@@ -611,7 +602,6 @@ func TestStartsWithinLimitsInAStorm(t *testing.T) {
 			})
 		}
 	})
-	close(stop)
-	<-stopped
+	end()
 	eventually(t, "no zombie is left", func() bool { return peekZombie() == 0 })
 }

@@ -376,6 +376,23 @@ func alive(marker string) (pids []int) {
 	return pids
 }
 
+// meanwhile calls f again and again until end is called, which waits for the last call.
+func meanwhile(f func()) (end func()) {
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() { // ends with stop; end waits for it
+		defer close(stopped)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				f()
+			}
+		}
+	}()
+	return func() { close(stop); <-stopped }
+}
+
 // eventually polls for what must come true.
 func eventually(t testing.TB, what string, f func() bool) {
 	t.Helper()
