@@ -74,7 +74,8 @@ type run struct {
 	suspect   time.Time     // when to look whether the shell is wedged
 	doubt     time.Duration // between those looks
 	unheard   bool          // the line that repeats the report found no reader: that none is left to read says nothing
-	wedged    bool          // it has taken every line and said nothing
+	suspected bool          // it has taken every line and said nothing
+	wedged    bool          // nor has it since: it was ended for that
 	killed    bool          // KILL was needed
 	survivors bool          // and was not enough
 
@@ -449,12 +450,16 @@ func (r *run) look(fds []unix.PollFd) {
 		case !now.Before(r.suspect):
 			r.doubt = min(2*r.doubt, lastDoubt)
 			r.suspect = now.Add(r.doubt)
-			if r.p.unread() > 0 || r.unheard {
+			if r.line != nil || !r.repeatAt.IsZero() || r.unheard || r.p.unread() > 0 {
 				break
 			}
-			if r.reports(); !r.reported && !r.wedged {
-				r.wedged, r.suspect = true, now.Add(firstDoubt) // once more: its report may be on the way
+			if st, _ := readProc(r.p.child.Pid()); st.state != 'S' { // one that is throttled or stopped may say it yet
+				break
+			}
+			if r.reports(); !r.reported && !r.suspected {
+				r.suspected, r.suspect = true, now.Add(firstDoubt) // once more: its report may be on the way
 			} else if !r.reported {
+				r.wedged = true
 				_ = r.p.child.Signal(syscall.SIGKILL)
 			}
 		case r.c.Timeout > 0 && now.Sub(r.began) >= r.c.Timeout:

@@ -511,6 +511,31 @@ func TestNoDescriptorsLeak(t *testing.T) {
 	})
 }
 
+// TestLateLine: a command's line that the channel takes only after 100 ms, when a silent shell is looked at first. That
+// this one has said nothing means nothing yet.
+func TestLateLine(t *testing.T) {
+	eachShell(t, func(t *testing.T, s *session) {
+		for late := 90 * time.Millisecond; late < 102*time.Millisecond; late += 1500 * time.Microsecond {
+			c := NewCommand("sleep 0.02; kill -9 $$")
+			pid, script := s.proc().child.Pid(), s.proc().script
+			c.Began = func(CommandRecord) {
+				began := time.Now()
+				_ = syscall.Kill(pid, syscall.SIGSTOP)
+				eventually(t, "it has stopped", func() bool { p, _ := readProc(pid); return p.state == 'T' })
+				for {
+					if _, err := unix.Write(script, []byte(":\n")); err != nil {
+						break
+					}
+				}
+				time.AfterFunc(late-time.Since(began), func() { _ = syscall.Kill(pid, syscall.SIGCONT) })
+			}
+			if r := s.wait(s.start(c)); r.Code != 137 {
+				t.Fatalf("late by %v: %v", late, r.Outcome)
+			}
+		}
+	})
+}
+
 // TestShortChannel: an ordinary user with a thousand pipes gets short ones (fs.pipe-user-pages-soft). No line is lost in
 // them, and none is taken for another.
 func TestShortChannel(t *testing.T) {
