@@ -22,8 +22,27 @@ type Keeper interface {
 	Unenforceable() map[string]string
 	// Group opens the place for a session's processes. Its owner ends it with Close.
 	Group(id string) (KeptGroup, error)
+	// Found is Group and what a session begins with, in one round trip. Where it fails, nothing is left.
+	Found(id string, f Founding) (Founded, error)
 	// KillOrphans ends what escaped from sessions that are gone, and returns how many that were.
 	KillOrphans(live func(sessionID string) bool) int
+}
+
+// Founding is what a session begins with. It is asked for in this order.
+type Founding struct {
+	Shell  Spec // in a cell of its own; first it is asked whether its directory is Enterable
+	Limits protocol.Limits
+	Kinds  []Kind // as for Make
+	Also   []int
+}
+
+// Founded is what came of a Founding.
+type Founded struct {
+	Group   KeptGroup
+	Made    []Made
+	Numbers []int
+	Cell    KeptCell
+	Child   KeptChild
 }
 
 // KeptGroup is one session's processes and what is held for it. See Group.
@@ -101,6 +120,34 @@ func (l local) Group(id string) (KeptGroup, error) {
 	return localGroup{g}, nil
 }
 
+func (l local) Found(id string, f Founding) (d Founded, err error) {
+	if d.Group, err = l.Group(id); err != nil {
+		return Founded{}, err
+	}
+	defer func() {
+		if err != nil {
+			closeMade(d.Made)
+			_ = d.Group.Close(context.Background())
+			d.Group.DropAll()
+			d = Founded{}
+		}
+	}()
+	if err = d.Group.Enterable(f.Shell.Dir); err != nil {
+		return d, err
+	}
+	if err = d.Group.Limit(f.Limits); err != nil {
+		return d, err
+	}
+	if d.Made, d.Numbers, err = d.Group.Make(f.Kinds, f.Also...); err != nil {
+		return d, err
+	}
+	if d.Cell, err = d.Group.NewCell(); err != nil {
+		return d, err
+	}
+	d.Child, err = d.Cell.Spawn(f.Shell)
+	return d, err
+}
+
 type localGroup struct{ *Group }
 
 func (g localGroup) NewCell() (KeptCell, error) {
@@ -136,13 +183,19 @@ func (g localGroup) DropAll()                       { g.host.Vacate(g.id) }
 
 // MakeAnonymous is Make for a group that is not Private: everything has a path below /proc as it is.
 func MakeAnonymous(g KeptGroup, kinds []Kind, also ...int) (made []Made, numbers []int, err error) {
-	defer func() {
-		if err != nil {
-			closeMade(made)
-			made = nil
-		}
-	}()
-	var fds []int
+	made, fds, err := Anonymous(kinds)
+	if err != nil {
+		return nil, nil, err
+	}
+	if numbers, err = g.Hold(append(fds, also...)...); err != nil {
+		closeMade(made)
+		return nil, nil, fmt.Errorf("hold: %w", err)
+	}
+	return made, Numbered(made, kinds, numbers), nil
+}
+
+// Anonymous is the first half of it: fds are to be held, and Numbered gives made their numbers.
+func Anonymous(kinds []Kind) (made []Made, fds []int, err error) {
 	for _, k := range kinds {
 		m := Made{R: -1, W: -1, NR: -1, NW: -1}
 		if k == MemFile {
@@ -158,7 +211,8 @@ func MakeAnonymous(g KeptGroup, kinds []Kind, also ...int) (made []Made, numbers
 			}
 		}
 		if err != nil {
-			return made, nil, err
+			closeMade(made)
+			return nil, nil, err
 		}
 		made = append(made, m)
 		if m.R >= 0 {
@@ -166,9 +220,11 @@ func MakeAnonymous(g KeptGroup, kinds []Kind, also ...int) (made []Made, numbers
 		}
 		fds = append(fds, m.W)
 	}
-	if numbers, err = g.Hold(append(fds, also...)...); err != nil {
-		return made, nil, fmt.Errorf("hold: %w", err)
-	}
+	return made, fds, nil
+}
+
+// Numbered returns the numbers that are not made's.
+func Numbered(made []Made, kinds []Kind, numbers []int) (rest []int) {
 	for i := range made {
 		m := &made[i]
 		if m.R >= 0 {
@@ -180,7 +236,7 @@ func MakeAnonymous(g KeptGroup, kinds []Kind, also ...int) (made []Made, numbers
 			m.Port = m.NR
 		}
 	}
-	return made, numbers, nil
+	return numbers
 }
 
 // Cwd is where a process is. It asks the kernel, which tells those who may trace the process.

@@ -422,7 +422,7 @@ func (r *run) look(fds []unix.PollFd) {
 	cancel, signals := r.c.requests()
 	for _, sig := range signals {
 		r.p.cell.Signal(sig, r.p.child.Pid())
-		if sig == syscall.SIGINT && !r.reported && len(r.others()) == 0 { // a shell that is busy itself: what Ctrl-C does
+		if sig == syscall.SIGINT && !r.reported && !r.unread() && len(r.others()) == 0 { // a shell that is busy itself: what Ctrl-C does
 			_ = r.p.child.Signal(r.p.kind.abort)
 		}
 	}

@@ -93,14 +93,7 @@ func (b *Base) OpenShell(ctx context.Context, c ShellConfig) (*Shell, error) {
 		s.dispose()
 		return nil, err
 	}
-	if s.group, err = b.Keeper.Group(c.ID); err == nil {
-		if err = s.group.Enterable(c.Dir); err == nil {
-			err = s.group.Limit(c.Limits)
-		}
-		if err == nil {
-			err = s.establish()
-		}
-	}
+	err = s.establish()
 	if err != nil {
 		s.dispose()
 		s.Forget()
@@ -110,25 +103,35 @@ func (b *Base) OpenShell(ctx context.Context, c ShellConfig) (*Shell, error) {
 	return s, nil
 }
 
-// establish makes what the shell's state is kept in, and its first process.
-func (s *Shell) establish() error {
-	var p *shellProc
-	err := together(
-		func() (err error) {
-			s.st, err = newState(s.group)
-			return err
-		},
-		func() (err error) {
-			p, err = newShellProc(s.cfg.Path, s.group)
-			return err
-		})
-	switch {
-	case err == nil:
-		err = s.boot(p, s.cfg, s.group, nil)
-	case p != nil:
-		p.abandon(s.group)
+// establish founds the group: with its first shell process, and what the shell's state is kept in.
+func (s *Shell) establish() (err error) {
+	p, err := newShellProc(s.cfg.Path)
+	if err != nil {
+		return err
 	}
-	if err == nil {
+	defer func() {
+		if err != nil {
+			p.abandon(s.group)
+		}
+	}()
+	if s.st, err = newState(); err != nil {
+		return err
+	}
+	spec, done, err := p.spec(s.cfg)
+	if err != nil {
+		return err
+	}
+	defer done()
+	f, err := s.b.Keeper.Found(s.cfg.ID, Founding{
+		Shell: spec, Limits: s.cfg.Limits, Kinds: slices.Concat(stateFiles, channels), Also: []int{s.st.book.Fd(), p.script},
+	})
+	if err != nil {
+		return err
+	}
+	s.group, p.cell, p.child = f.Group, f.Cell, f.Child
+	s.st.take(f.Made[:len(stateFiles)], f.Numbers[0])
+	p.take(f.Made[len(stateFiles):], f.Numbers[1])
+	if err = s.raise(p, s.group, nil); err == nil {
 		s.p = p
 	}
 	return err
@@ -142,11 +145,15 @@ func (s *Shell) spawn(script []byte) (*shellProc, error) {
 	if script != nil { // it goes to where the state says; where it was made may be gone by now
 		c.Dir = "/"
 	}
-	p, err := newShellProc(c.Path, group)
+	p, err := newShellProc(c.Path)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.boot(p, c, group, script); err != nil {
+	if err = p.start(c, group); err == nil {
+		err = s.raise(p, group, script)
+	}
+	if err != nil {
+		p.abandon(group)
 		return nil, err
 	}
 	return p, nil

@@ -21,8 +21,8 @@ const endMark = "#trl-7c1e0b5d"
 // bootTimeout bounds a shell's start: 2 ms as a rule, and a machine under the worst load must not lose a session by it.
 const bootTimeout = 20 * time.Second
 
-// shellProc is one process of a session's shell: made by newShellProc, started by boot, used by one goroutine at a time
-// (the caller of Run), ended by its own exit or by release.
+// shellProc is one process of a session's shell: made by newShellProc, spawned by start or Keeper.Found, of use after
+// raise, used by one goroutine at a time (the caller of Run), ended by its own exit or by release.
 type shellProc struct {
 	kind   *kind
 	child  KeptChild
@@ -60,21 +60,25 @@ const maxReport = 4 << 10
 // self is where our own descriptors are found, held by the keeper or not: good for what nobody needs once we are gone.
 func self() string { return "/proc/" + strconv.Itoa(os.Getpid()) + "/fd" }
 
-// newShellProc makes a cell of group and the channels of a shell in it, which boot starts; else the caller abandons them.
-func newShellProc(path string, group KeptGroup) (p *shellProc, err error) {
+// newShellProc makes what of a shell's process is nobody else's: its script channel. Whoever does not get it to run
+// abandons it.
+func newShellProc(path string) (p *shellProc, err error) {
 	p = &shellProc{script: -1, ctlR: -1, ctlW: -1, text: -1, reader: -1}
 	if p.kind, p.argv, err = kindOf(path); err != nil {
 		return nil, err
 	}
-	err = together(
-		func() (err error) {
-			p.cell, err = group.NewCell()
-			return err
-		},
-		func() error { return p.open(group) })
-	if err != nil {
-		p.abandon(group)
-		return nil, err
+	var ch [2]int
+	if err := unix.Pipe2(ch[:], unix.O_CLOEXEC); err != nil {
+		return nil, fmt.Errorf("script channel: %w", err)
+	}
+	p.reader, p.script = ch[0], ch[1]
+	flags := unix.O_NONBLOCK
+	if p.kind.packet {
+		flags |= unix.O_DIRECT
+	}
+	if _, err := unix.FcntlInt(uintptr(p.script), unix.F_SETFL, flags); err != nil {
+		p.release()
+		return nil, fmt.Errorf("script channel: %w", err)
 	}
 	return p, nil
 }
@@ -92,55 +96,91 @@ func together(calls ...func() error) error {
 	return cmp.Or(errs...)
 }
 
-// open makes the channels.
-func (p *shellProc) open(group KeptGroup) error {
-	var ch [2]int
-	if err := unix.Pipe2(ch[:], unix.O_CLOEXEC); err != nil {
-		return fmt.Errorf("script channel: %w", err)
-	}
-	p.reader, p.script = ch[0], ch[1]
-	flags := unix.O_NONBLOCK
-	if p.kind.packet {
-		flags |= unix.O_DIRECT
-	}
-	if _, err := unix.FcntlInt(uintptr(p.script), unix.F_SETFL, flags); err != nil {
-		return fmt.Errorf("script channel: %w", err)
-	}
-	made, held, err := group.Make([]Kind{OutPipe, MemFile}, p.script)
-	if err != nil {
-		return fmt.Errorf("control pipe: %w", err)
-	}
+// channels are what the shell opens: the control pipe, and the text of a command.
+var channels = []Kind{OutPipe, MemFile}
+
+// take makes them p's own; script is what the keeper calls the script channel, which it holds as well.
+func (p *shellProc) take(made []Made, script int) {
 	p.ctlR, p.ctlW, p.text = made[0].R, made[0].W, made[1].W
-	p.held = []int{held[0], made[0].NR, made[0].NW, made[1].NW}
-	return nil
+	p.held = []int{script, made[0].NR, made[0].NW, made[1].NW}
 }
 
-// abandon is for one that does not run.
+// start spawns the shell, in a cell of its own.
+func (p *shellProc) start(c ShellConfig, group KeptGroup) error {
+	err := together(
+		func() (err error) {
+			p.cell, err = group.NewCell()
+			return err
+		},
+		func() error {
+			made, held, err := group.Make(channels, p.script)
+			if err != nil {
+				return fmt.Errorf("control pipe: %w", err)
+			}
+			p.take(made, held[0])
+			return nil
+		})
+	if err != nil {
+		return err
+	}
+	spec, done, err := p.spec(c)
+	if err != nil {
+		return err
+	}
+	defer done()
+	p.child, err = p.cell.Spawn(spec)
+	return err
+}
+
+// spec is how the shell is spawned; done once it is, or cannot be.
+func (p *shellProc) spec(c ShellConfig) (spec Spec, done func(), err error) {
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return Spec{}, nil, err
+	}
+	reader := os.NewFile(uintptr(p.reader), "script")
+	p.reader = -1
+	files := []*os.File{null, null, null, reader}
+	if p.kind.stdin != "" {
+		files = []*os.File{reader, null, null}
+	}
+	done = func() { null.Close(); reader.Close() }
+	return Spec{Path: c.Path, Argv: append(p.argv, p.kind.args...), Env: c.Env, Dir: c.Dir, Files: files}, done, nil
+}
+
+// abandon is for one that does not run, or shall not.
 func (p *shellProc) abandon(group KeptGroup) {
+	if p.child != nil {
+		_ = p.child.Signal(unix.SIGKILL)
+	}
 	p.release()
-	group.Drop(p.held...)
+	if p.held != nil {
+		group.Drop(p.held...)
+	}
 	if p.cell != nil {
 		_ = p.cell.Kill(0)
 		p.cell.Remove()
 	}
 }
 
-// boot spawns the shell and lets it read the boot text and then state, when there is one. Without success it is abandoned.
-func (s *Shell) boot(p *shellProc, c ShellConfig, group KeptGroup, state []byte) (err error) {
-	defer func() {
-		if err != nil {
-			p.abandon(group)
-		}
-	}()
-	text := strings.NewReplacer("@P@", group.Dir(), "@C@", strconv.Itoa(p.held[heldCtlW]),
-		"@X@", strconv.Itoa(s.st.held[heldExit]), "@E@", endMark).Replace(p.kind.boot)
+// raise lets a shell that was spawned read the boot text and then state, when there is one. Without, the shell reports as
+// soon as it has the text: it reads it while we and the client are at work, and what it is given to do comes after that.
+func (s *Shell) raise(p *shellProc, group KeptGroup, state []byte) error {
+	text := p.kind.boot
+	if state == nil {
+		text = "\\printf 'e boot 0\\n' >@P@/@C@\n" + text
+	}
+	text = strings.NewReplacer("@P@", group.Dir(), "@C@", strconv.Itoa(p.held[heldCtlW]),
+		"@X@", strconv.Itoa(s.st.held[heldExit]), "@E@", endMark).Replace(text)
 	boot, done, err := lend(group, []byte(text))
 	if err != nil {
 		return err
 	}
 	defer done()
 	line := fmt.Sprintf(". %s;", boot)
-	if state != nil {
+	if state == nil {
+		line += "__trl_n='boot 0';"
+	} else {
 		st, done, err := lend(group, state)
 		if err != nil {
 			return err
@@ -148,26 +188,15 @@ func (s *Shell) boot(p *shellProc, c ShellConfig, group KeptGroup, state []byte)
 		defer done()
 		line += fmt.Sprintf("%s %s;__trl_n=;", p.kind.dot, st)
 	}
-	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
-	if err != nil {
-		return err
-	}
-	defer null.Close()
-	reader := os.NewFile(uintptr(p.reader), "script")
-	p.reader = -1
-	defer reader.Close()
-	files := []*os.File{null, null, null, reader}
-	if p.kind.stdin != "" {
-		files = []*os.File{reader, null, null}
-	} else {
+	if p.kind.stdin == "" {
 		line += "\\exec 3<&-;"
 	}
-	p.child, err = p.cell.Spawn(Spec{Path: c.Path, Argv: append(p.argv, p.kind.args...), Env: c.Env, Dir: c.Dir, Files: files})
-	if err != nil {
-		return err
+	if state != nil {
+		p.send(line + p.kind.quit + " boot\n")
+		p.send(p.kind.again + " boot\n")
+	} else {
+		p.send(line + "\n")
 	}
-	p.send(line + p.kind.quit + " boot\n")
-	p.send(p.kind.again + " boot\n")
 	// Each line it has taken without a word is a state that makes a shell useless; the caller tries without.
 	ready, end := false, time.Now().Add(bootTimeout)
 	for mute := 0; !ready && mute < 2 && time.Now().Before(end) && !p.dead(); {
@@ -176,9 +205,9 @@ func (s *Shell) boot(p *shellProc, c ShellConfig, group KeptGroup, state []byte)
 		}
 	}
 	if !ready {
-		p.child.Signal(unix.SIGKILL)
+		_ = p.child.Signal(unix.SIGKILL)
 		<-p.child.Exited()
-		return fmt.Errorf("shell %s did not come up: %v", c.Path, p.child.Status())
+		return fmt.Errorf("shell %s did not come up: %v", s.cfg.Path, p.child.Status())
 	}
 	return nil
 }

@@ -34,20 +34,22 @@ const (
 	heldBook = 3
 )
 
-func newState(group KeptGroup) (*state, error) {
-	s := &state{fd: [2]int{-1, -1}, exit: -1}
-	var err error
-	if s.book, err = ledger.New(); err != nil {
+// newState makes the ledger; the rest comes with take.
+func newState() (*state, error) {
+	book, err := ledger.New()
+	if err != nil {
 		return nil, err
 	}
-	files, held, err := group.Make([]Kind{MemFile, MemFile, MemFile}, s.book.Fd())
-	if err != nil {
-		s.book.Close()
-		return nil, fmt.Errorf("files for a shell's state: %w", err)
-	}
-	s.fd[0], s.fd[1], s.exit = files[0].W, files[1].W, files[2].W
-	s.held = []int{files[0].NW, files[1].NW, files[2].NW, held[0]}
-	return s, nil
+	return &state{fd: [2]int{-1, -1}, exit: -1, book: book}, nil
+}
+
+// stateFiles are what the shell writes its snapshots into.
+var stateFiles = []Kind{MemFile, MemFile, MemFile}
+
+// take makes them s's own; book is what the keeper calls the ledger.
+func (s *state) take(made []Made, book int) {
+	s.fd[0], s.fd[1], s.exit = made[0].W, made[1].W, made[2].W
+	s.held = []int{made[0].NW, made[1].NW, made[2].NW, book}
 }
 
 // adoptState goes on with descriptors that another process wrote: what ends in a mark is whole.

@@ -272,6 +272,71 @@ func (c *Client) Group(id string) (runtime.KeptGroup, error) {
 	return &group{client: c, id: id, cells: map[int]*cell{}}, nil
 }
 
+// Found has the keeper do all of it by one request.
+func (c *Client) Found(id string, f runtime.Founding) (d runtime.Founded, err error) {
+	g := &group{client: c, id: id, cells: map[int]*cell{}}
+	m := message{Op: opFound, Group: id}
+	if f.Limits != (protocol.Limits{}) {
+		m.Limits = &f.Limits
+	}
+	var hold []int // what is anonymous is ours to make
+	if g.Private() {
+		m.Kinds = f.Kinds
+	} else if d.Made, hold, err = runtime.Anonymous(f.Kinds); err != nil {
+		return d, err
+	}
+	defer func() {
+		if err != nil {
+			closeMade(d.Made)
+			d = runtime.Founded{}
+		}
+	}()
+	held, err := duplicates(append(hold, f.Also...))
+	if err != nil {
+		return d, err
+	}
+	m.Count = len(held)
+	given := []int(nil)
+	if m.Spawn, given, err = spawnOf(f.Shell); err != nil {
+		closeAll(held)
+		return d, err
+	}
+	k := newChild(c, id)
+	call, err := c.begin(m, k, append(held, given...))
+	if err != nil {
+		return d, err
+	}
+	<-call.answered
+	a, files, err := call.result()
+	if err == nil && g.Private() {
+		d.Made, d.Numbers, files, err = takeMade(f.Kinds, a.Held, files)
+	} else if err == nil && len(a.Held) == len(held) {
+		d.Numbers = runtime.Numbered(d.Made, f.Kinds, a.Held)
+	}
+	switch {
+	case err != nil:
+	case k.Pidfd() < 0:
+		err = unix.EMFILE
+	case len(d.Numbers) != len(f.Also):
+		err = fmt.Errorf("found: %w", fs.ErrInvalid)
+	}
+	if err != nil {
+		closeAll(files)
+		if k.number != 0 || a.lost { // it is there, but we have no room for it
+			_ = g.Close(context.Background())
+			g.DropAll()
+			k.Close()
+		}
+		return d, err
+	}
+	list := -1
+	if len(files) > 0 {
+		list = files[0]
+	}
+	d.Group, d.Cell, d.Child = g, c.newCell(g, a.Cell, a.Mark, list), k
+	return d, nil
+}
+
 // KillOrphans takes two round trips, as only we can say which sessions live.
 func (c *Client) KillOrphans(live func(sessionID string) bool) int {
 	a, _, err := c.call(message{Op: opEscaped})
@@ -452,10 +517,20 @@ func (g *group) Make(kinds []runtime.Kind, also ...int) (made []runtime.Made, nu
 	if err != nil {
 		return nil, nil, err
 	}
-	numbers = a.Held
+	made, numbers, files, err = takeMade(kinds, a.Held, files)
+	if err != nil || len(files) > 0 || len(numbers) != len(also) {
+		closeMade(made)
+		closeAll(files)
+		return nil, nil, fmt.Errorf("make: %w", fs.ErrInvalid)
+	}
+	return made, numbers, nil
+}
+
+// takeMade is what was made for us, and what it leaves of the numbers and files.
+func takeMade(kinds []runtime.Kind, numbers, files []int) (made []runtime.Made, _, _ []int, err error) {
 	for range kinds {
 		if len(numbers) < 2 || len(files) < 2 && (numbers[0] >= 0 || len(files) < 1) {
-			break
+			return made, numbers, files, fmt.Errorf("make: %w", fs.ErrInvalid)
 		}
 		m := runtime.Made{R: -1, NR: numbers[0], NW: numbers[1], Port: numbers[1]}
 		if m.NR >= 0 {
@@ -464,14 +539,17 @@ func (g *group) Make(kinds []runtime.Kind, also ...int) (made []runtime.Made, nu
 		m.W, files = files[0], files[1:]
 		made, numbers = append(made, m), numbers[2:]
 	}
-	if len(made) != len(kinds) || len(files) > 0 || len(numbers) != len(also) {
-		for _, m := range made {
-			closeAll([]int{m.R, m.W})
+	return made, numbers, files, nil
+}
+
+func closeMade(made []runtime.Made) {
+	for _, m := range made {
+		for _, fd := range []int{m.R, m.W} {
+			if fd >= 0 {
+				unix.Close(fd)
+			}
 		}
-		closeAll(files)
-		return nil, nil, fmt.Errorf("make: %w", fs.ErrInvalid)
 	}
-	return made, numbers, nil
 }
 
 // Enterable asks where the session's user is not ours.
@@ -600,27 +678,12 @@ func (c *cell) call(m message, files ...int) (message, error) {
 func (c *cell) Number() int { return c.number }
 
 func (c *cell) Spawn(s runtime.Spec) (runtime.KeptChild, error) {
-	req := spawn{Path: []byte(s.Path), Argv: bytesOf(s.Argv), Env: bytesOf(s.Env), Dir: []byte(s.Dir), TTY: s.TTY}
-	var files []int
-	sent := map[*os.File]int{}
-	for _, f := range s.Files {
-		slot, again := sent[f]
-		if f == nil {
-			slot = -1
-		} else if !again {
-			fd, err := duplicate(int(f.Fd()))
-			if err != nil {
-				closeAll(files)
-				return nil, fmt.Errorf("spawn %s: %w", s.Path, err)
-			}
-			slot, sent[f] = len(files), len(files)
-			files = append(files, fd)
-		}
-		req.Slots = append(req.Slots, slot)
+	req, files, err := spawnOf(s)
+	if err != nil {
+		return nil, err
 	}
-	client := c.group.client
-	k := &child{client: client, group: c.group.id, pidfd: -1, exited: make(chan struct{})}
-	call, err := client.begin(message{Op: opSpawn, Group: c.group.id, Cell: c.number, Spawn: &req}, k, files)
+	k := newChild(c.group.client, c.group.id)
+	call, err := k.client.begin(message{Op: opSpawn, Group: c.group.id, Cell: c.number, Spawn: req}, k, files)
 	if err != nil {
 		return nil, err
 	}
@@ -637,6 +700,28 @@ func (c *cell) Spawn(s runtime.Spec) (runtime.KeptChild, error) {
 		return nil, err
 	}
 	return k, nil
+}
+
+// spawnOf is s as a message has it, with copies of its descriptors.
+func spawnOf(s runtime.Spec) (req *spawn, files []int, err error) {
+	req = &spawn{Path: []byte(s.Path), Argv: bytesOf(s.Argv), Env: bytesOf(s.Env), Dir: []byte(s.Dir), TTY: s.TTY}
+	sent := map[*os.File]int{}
+	for _, f := range s.Files {
+		slot, again := sent[f]
+		if f == nil {
+			slot = -1
+		} else if !again {
+			fd, err := duplicate(int(f.Fd()))
+			if err != nil {
+				closeAll(files)
+				return nil, nil, fmt.Errorf("spawn %s: %w", s.Path, err)
+			}
+			slot, sent[f] = len(files), len(files)
+			files = append(files, fd)
+		}
+		req.Slots = append(req.Slots, slot)
+	}
+	return req, files, nil
 }
 
 func bytesOf(texts []string) [][]byte {
@@ -703,6 +788,11 @@ type child struct {
 	mu     sync.Mutex
 	pidfd  int  // guarded by mu; -1 after Close
 	closed bool // guarded by mu
+}
+
+// newChild is one to be.
+func newChild(c *Client, group string) *child {
+	return &child{client: c, group: group, pidfd: -1, exited: make(chan struct{})}
 }
 
 // end is told once.

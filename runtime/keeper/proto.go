@@ -20,7 +20,7 @@ import (
 
 // Version of the protocol. Keeper and gateway are the same binary, except across an upgrade in place: any change of a
 // message needs a new number.
-const Version = 4
+const Version = 5
 
 const (
 	maxInline = 64 << 10 // of a packet; longer messages go in a memfd. A third of what a socket buffer holds
@@ -42,6 +42,7 @@ const (
 	opReady   = "ready"   // the gateway serves
 	opBye     = "bye"     // the gateway ends, and everything with it
 	opGroup   = "group"   // open one
+	opFound   = "found"   // one, with what a session begins with
 	opCell    = "cell"    // open one
 	opLimit   = "limit"   // a group
 	opGauge   = "gauge"   // of a group
@@ -71,7 +72,7 @@ const (
 	opYield   = "yield"   // from the keeper, unasked: a successor is ready to take over, end and leave all to it
 )
 
-var ops = []string{opHello, opReady, opBye, opGroup, opCell, opLimit, opGauge, opSpawn, opAdopt, opCopy, opOthers, opSignal, opKill, opRemove,
+var ops = []string{opHello, opReady, opBye, opGroup, opFound, opCell, opLimit, opGauge, opSpawn, opAdopt, opCopy, opOthers, opSignal, opKill, opRemove,
 	opMembers, opClose, opMake, opHold, opDrop, opDropAll, opVacate, opEnter, opCwd, opRelease, opEscaped, opOrphans, opNumbers, opRecall, opAnswer, opExit, opYield}
 
 // A message is a request, its answer, or an event.
@@ -195,6 +196,8 @@ type fault struct {
 	Is    string        `json:"is,omitzero"`    // a key of causes
 	Limit string        `json:"limit,omitzero"` // of a runtime.LimitError, as Why
 	Why   string        `json:"why,omitzero"`
+	Op    string        `json:"op,omitzero"`   // of a fs.PathError, as Path
+	Path  []byte        `json:"path,omitzero"` // bytes, as in a spawn
 }
 
 // causes are those that callers ask for with errors.Is.
@@ -212,6 +215,9 @@ func faultOf(err error) *fault {
 		f.Limit, f.Why = limit.Limit, limit.Why
 		return f
 	}
+	if path := (*fs.PathError)(nil); errors.As(err, &path) {
+		f.Op, f.Path = path.Op, []byte(path.Path)
+	}
 	if !errors.As(err, &f.Errno) {
 		for name, cause := range causes {
 			if errors.Is(err, cause) {
@@ -223,16 +229,20 @@ func faultOf(err error) *fault {
 }
 
 func (f *fault) err() error {
-	switch {
-	case f == nil:
+	if f == nil {
 		return nil
-	case f.Limit != "":
-		return &remoteError{f.Text, &runtime.LimitError{Limit: f.Limit, Why: f.Why}}
-	case f.Errno != 0:
-		return &remoteError{f.Text, f.Errno}
-	default:
-		return &remoteError{f.Text, causes[f.Is]}
 	}
+	e := &remoteError{f.Text, causes[f.Is]}
+	switch {
+	case f.Limit != "":
+		e.cause = &runtime.LimitError{Limit: f.Limit, Why: f.Why}
+	case f.Errno != 0:
+		e.cause = f.Errno
+	}
+	if f.Op != "" && e.cause != nil {
+		e.cause = &fs.PathError{Op: f.Op, Path: string(f.Path), Err: e.cause}
+	}
+	return e
 }
 
 type remoteError struct {

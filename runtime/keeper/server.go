@@ -266,6 +266,10 @@ func (s *server) answer(l *link, m message, files []int) {
 		if err = s.spawn(l, m, files); err == nil {
 			return // it has answered
 		}
+	case m.Op == opFound:
+		if err = s.found(l, m, files); err == nil {
+			return // so has this
+		}
 	case m.Op == opHold:
 		a.Held, err = s.hold(m.Group, files)
 	case m.Op == opMake:
@@ -305,7 +309,8 @@ func (s *server) do(m message, a *message) (out []int, err error) {
 		s.recalled = append([]byte{}, m.Text...) // nothing is something, too
 		return nil, nil
 	case opGroup:
-		return nil, s.open(m.Group)
+		_, err := s.open(m.Group)
+		return nil, err
 	}
 	g, c, err := s.find(m.Group, m.Cell)
 	if err != nil {
@@ -356,18 +361,8 @@ func (s *server) do(m message, a *message) (out []int, err error) {
 		s.dropAll(g)
 		return nil, nil
 	case opCell:
-		c, err := g.NewCell()
-		if err != nil {
-			return nil, err
-		}
-		s.mu.Lock()
-		g.cells[c.Number()] = c
-		s.mu.Unlock()
-		a.Cell, a.Mark = c.Number(), c.Mark()
-		if fd, err := c.OpenList(); err == nil && fd >= 0 {
-			out = []int{fd}
-		}
-		return out, nil
+		_, out, err := s.cell(g, a)
+		return out, err
 	case opSignal:
 		switch {
 		case m.Child != 0:
@@ -437,17 +432,17 @@ func (s *server) find(id string, number int) (*session, *runtime.Cell, error) {
 }
 
 // open makes a group, or makes it anew when its processes are gone: what is held for it stays.
-func (s *server) open(id string) error {
+func (s *server) open(id string) (*session, error) {
 	s.mu.Lock()
 	old := s.sessions[id]
 	known := old != nil && !old.closed
 	s.mu.Unlock()
 	if known {
-		return fmt.Errorf("group %s: %w", id, fs.ErrExist)
+		return nil, fmt.Errorf("group %s: %w", id, fs.ErrExist)
 	}
 	g, err := s.host.NewGroup(id)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	fresh := &session{
 		Group: g, id: id,
@@ -459,29 +454,103 @@ func (s *server) open(id string) error {
 		fresh.children, fresh.held = old.children, old.held
 	}
 	s.sessions[id] = fresh
-	return nil
+	return fresh, nil
 }
 
-// spawn answers itself if there is no error: the exit must not be told before. The files are its own.
+// cell makes one, and says so in a; out is the caller's.
+func (s *server) cell(g *session, a *message) (c *runtime.Cell, out []int, err error) {
+	if c, err = g.NewCell(); err != nil {
+		return nil, nil, err
+	}
+	s.mu.Lock()
+	g.cells[c.Number()] = c
+	s.mu.Unlock()
+	a.Cell, a.Mark = c.Number(), c.Mark()
+	if fd, err := c.OpenList(); err == nil && fd >= 0 {
+		out = []int{fd}
+	}
+	return c, out, nil
+}
+
+// found makes a group, all that m wants held for it, and its first process; or nothing, in the end, and tells why. It
+// answers itself if there is no error. The files are its own.
+func (s *server) found(l *link, m message, files []int) (err error) {
+	if m.Spawn == nil || m.Count < 0 || m.Count > len(files) {
+		closeAll(files)
+		return fmt.Errorf("found: %w", fs.ErrInvalid)
+	}
+	held, given := files[:m.Count:m.Count], files[m.Count:]
+	g, err := s.open(m.Group)
+	if err != nil {
+		closeAll(files)
+		return err
+	}
+	defer func() {
+		if fault := err; fault != nil {
+			err = nil
+			s.slow.Add(1)
+			s.work.Go(func() { // as in handle
+				defer s.slow.Add(-1)
+				_ = g.Close(context.Background())
+				s.dropAll(g)
+				_ = l.send(message{Op: opAnswer, ID: m.ID, Fault: faultOf(fault)})
+			})
+		}
+	}()
+	if err = g.Enterable(string(m.Spawn.Dir)); err == nil && m.Limits != nil {
+		err = g.Limit(*m.Limits)
+	}
+	if err != nil {
+		closeAll(files)
+		return err
+	}
+	a := message{Op: opAnswer, ID: m.ID}
+	var copies []int
+	if g.Private() {
+		a.Held, copies, err = s.make(m.Group, m.Kinds, held)
+	} else {
+		a.Held, err = s.hold(m.Group, held)
+	}
+	if err != nil {
+		closeAll(given)
+		return err
+	}
+	c, list, err := s.cell(g, &a)
+	if err != nil {
+		closeAll(slices.Concat(given, copies))
+		return err
+	}
+	return s.start(l, g, c, m.Spawn, given, a, append(copies, list...))
+}
+
+// spawn answers itself if there is no error. The files are its own.
 func (s *server) spawn(l *link, m message, files []int) error {
+	g, c, err := s.find(m.Group, m.Cell)
+	if err == nil && (c == nil || m.Spawn == nil) {
+		err = fmt.Errorf("spawn: %w", fs.ErrInvalid)
+	}
+	if err != nil {
+		closeAll(files)
+		return err
+	}
+	return s.start(l, g, c, m.Spawn, files, message{Op: opAnswer, ID: m.ID}, nil)
+}
+
+// start spawns what is wanted and answers with a, unless there is an error: the exit must not be told before. The
+// descriptors of the answer are the child's, and then out; or none at all, if there is no room. files and out are its own.
+func (s *server) start(l *link, g *session, c *runtime.Cell, want *spawn, files []int, a message, out []int) error {
 	given := make([]*os.File, len(files))
 	for i, fd := range files {
 		given[i] = os.NewFile(uintptr(fd), "given")
 		defer given[i].Close()
 	}
-	g, c, err := s.find(m.Group, m.Cell)
-	if err != nil {
-		return err
-	}
-	if c == nil || m.Spawn == nil {
-		return fmt.Errorf("spawn: %w", fs.ErrInvalid)
-	}
 	spec := runtime.Spec{
-		Path: string(m.Spawn.Path), Argv: texts(m.Spawn.Argv), Env: texts(m.Spawn.Env), Dir: string(m.Spawn.Dir), TTY: m.Spawn.TTY,
-		Files: make([]*os.File, len(m.Spawn.Slots)), Cell: c,
+		Path: string(want.Path), Argv: texts(want.Argv), Env: texts(want.Env), Dir: string(want.Dir), TTY: want.TTY,
+		Files: make([]*os.File, len(want.Slots)), Cell: c,
 	}
-	for i, slot := range m.Spawn.Slots {
+	for i, slot := range want.Slots {
 		if slot >= len(given) || slot < -1 {
+			closeAll(out)
 			return fmt.Errorf("spawn with descriptor %d of %d: %w", slot, len(given), fs.ErrInvalid)
 		}
 		if slot >= 0 {
@@ -490,17 +559,21 @@ func (s *server) spawn(l *link, m message, files []int) error {
 	}
 	child, err := s.host.Spawn(spec)
 	if err != nil {
+		closeAll(out)
 		return err
 	}
-	var out []int
-	if fd, err := duplicate(child.Pidfd()); err == nil { // else the gateway has as little room, and asks us
-		out = []int{fd}
+	if fd, err := duplicate(child.Pidfd()); err == nil {
+		out = append([]int{fd}, out...)
+	} else { // then the gateway has as little room, and asks us
+		closeAll(out)
+		out = nil
 	}
 	s.mu.Lock()
 	s.serial++
 	p := &process{Child: child, number: s.serial, of: g}
 	g.children[p.number] = p
-	_ = l.send(message{Op: opAnswer, ID: m.ID, Child: p.number, Pid: child.Pid()}, out...)
+	a.Child, a.Pid = p.number, child.Pid()
+	_ = l.send(a, out...)
 	s.mu.Unlock()
 	s.work.Go(func() { s.tellWhenExited(p) }) // ends with the child; wait waits for it
 	return nil
