@@ -74,6 +74,8 @@ type run struct {
 	suspect   time.Time     // when to look whether the shell is wedged
 	doubt     time.Duration // between those looks
 	unheard   bool          // the line that repeats the report found no reader: that none is left to read says nothing
+	aborted   bool          // the shell's own work was, for a signal: something of that may be left when the command has ended
+	unsure    bool          // since then: it may have taken the report along
 	suspected bool          // it has taken every line and said nothing
 	wedged    bool          // nor has it since: it was ended for that
 	killed    bool          // KILL was needed
@@ -420,13 +422,15 @@ func (r *run) look(fds []unix.PollFd) {
 		r.inMore = r.in.feed()
 	}
 	cancel, signals := r.c.requests()
+	now := time.Now()
 	for _, sig := range signals {
 		r.p.cell.Signal(sig, r.p.child.Pid())
 		if sig == syscall.SIGINT && !r.reported && !r.unread() && len(r.others()) == 0 { // a shell that is busy itself: what Ctrl-C does
 			_ = r.p.child.Signal(r.p.kind.abort)
+			r.aborted, r.unsure = true, true
+			r.doubt, r.suspect = firstDoubt, now.Add(firstDoubt)
 		}
 	}
-	now := time.Now()
 	if r.line != nil && !r.died && r.deliver(r.line, now) != nil {
 		_ = r.p.child.Signal(syscall.SIGKILL) // as where attempt meets it: it cannot even read its end
 	}
@@ -451,6 +455,11 @@ func (r *run) look(fds []unix.PollFd) {
 			r.doubt = min(2*r.doubt, lastDoubt)
 			r.suspect = now.Add(r.doubt)
 			if r.line != nil || !r.repeatAt.IsZero() || r.unheard || r.p.unread() > 0 {
+				break
+			}
+			if r.unsure {
+				r.unsure = false
+				r.repeat()
 				break
 			}
 			if st, _ := readProc(r.p.child.Pid()); st.state != 'S' { // one that is throttled or stopped may say it yet
@@ -653,7 +662,7 @@ func (r *run) settle() Outcome {
 	if o.Code > 128 && o.Code <= 128+31 {
 		o.Signal = signalName(syscall.Signal(o.Code - 128))
 	}
-	if r.died || r.end != nil {
+	if r.died || r.end != nil || r.aborted {
 		s.after(r, &o)
 	}
 	if len(r.stayed) > 0 && r.end == nil {

@@ -511,6 +511,30 @@ func TestNoDescriptorsLeak(t *testing.T) {
 	})
 }
 
+// TestSignalAtTheEnds: signals that come before a command has begun, when the shell itself may not have read all that it
+// has to, or when it has just ended, cost neither the shell nor the next command.
+func TestSignalAtTheEnds(t *testing.T) {
+	eachShell(t, func(t *testing.T, s *session) {
+		times := 20
+		if s.Name() == "zsh" { // a shower of them makes it deaf; it is put back then, 200 ms later
+			times = 3
+		}
+		for range 20 {
+			fresh := openSession(t, s.b.Keeper.(local).Host, s.cfg.Path)
+			pid, c := fresh.Pid(), NewCommand("echo said")
+			done := fresh.start(c)
+			for i := range times {
+				_ = c.Signal(syscall.SIGINT)
+				time.Sleep(time.Duration(i) * 20 * time.Microsecond)
+			}
+			fresh.wait(done)
+			if fresh.want("echo ok", "ok\n"); fresh.Pid() != pid {
+				t.Fatal("it is another shell")
+			}
+		}
+	})
+}
+
 // TestLateLine: a command's line that the channel takes only after 100 ms, when a silent shell is looked at first. That
 // this one has said nothing means nothing yet.
 func TestLateLine(t *testing.T) {

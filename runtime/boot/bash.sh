@@ -14,8 +14,9 @@ BASH_ARGV0=bash
 shopt -s execfail expand_aliases
 __trl_n=
 
-# End the abort that signal 40 began (also a stale one, which came between two commands). Exists to be called first.
-__trl_k() { if [[ -v __trl_u ]]; then builtin trap - DEBUG; builtin set +T; builtin shopt -u extdebug; builtin unset -v __trl_u; fi; }
+# End the abort that signal 40 began (also a stale one, which came between two commands), and the next one, should it come
+# in between. Exists to be called first.
+__trl_k() { while [[ -v __trl_u ]]; do builtin unset -v __trl_u; builtin trap - DEBUG; builtin set +T; builtin shopt -u extdebug; done; }
 
 # Nothing is expanded without quotes below, not even $?: IFS may hold digits, and behind `builtin` an assignment is a word.
 

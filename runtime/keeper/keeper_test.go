@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	goruntime "runtime"
 	"slices"
@@ -134,6 +135,88 @@ func TestErrorsKeepTheirKind(t *testing.T) {
 	if _, err := c.Group("s-1"); err != nil {
 		t.Errorf("same id after DropAll: %v", err)
 	}
+}
+
+// TestFound: a group with all that a session begins with. Where some of it cannot be had, the error says what, and nothing
+// is left: neither descriptors nor processes, and the id is free.
+func TestFound(t *testing.T) {
+	eachTier(t, func(t *testing.T, r *rig) {
+		c, _ := r.dial()
+		mem, err := unix.MemfdCreate("also", unix.MFD_CLOEXEC)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Close(mem)
+		in, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer in.Close()
+		defer w.Close()
+		founding := func(shell runtime.Spec) runtime.Founding {
+			shell.Files = []*os.File{in, os.Stdout, os.Stderr}
+			return runtime.Founding{Shell: shell, Kinds: []runtime.Kind{runtime.OutPipe, runtime.MemFile}, Also: []int{mem}}
+		}
+		before := openFiles(t)
+		for range 3 {
+			nowhere := run("/bin/sh")
+			nowhere.Dir = "/no/such/directory"
+			_, err := c.Found("s-1", founding(nowhere))
+			if e, ok := errors.AsType[*fs.PathError](err); !ok || !errors.Is(err, fs.ErrNotExist) || e.Path != nowhere.Dir {
+				t.Fatalf("no directory: %v", err)
+			}
+			_, err = c.Found("s-1", founding(run("/no/such/program")))
+			if e, ok := errors.AsType[*fs.PathError](err); !ok || !errors.Is(err, fs.ErrNotExist) || e.Op != "spawn" || e.Path != "/no/such/program" {
+				t.Fatalf("no program: %v", err)
+			}
+			broken := founding(run("/bin/sh"))
+			broken.Also = []int{-1}
+			if _, err = c.Found("s-1", broken); !errors.Is(err, unix.EBADF) {
+				t.Fatalf("no descriptor: %v", err)
+			}
+			d, err := c.Found("s-1", founding(run("/bin/sh")))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := c.Found("s-1", founding(run("/bin/sh"))); !errors.Is(err, fs.ErrExist) {
+				t.Fatalf("the same id: %v", err)
+			}
+			if m := d.Group.Members(); !slices.Equal(m, []int{d.Child.Pid()}) || d.Cell.Others(d.Child.Pid()) != nil {
+				t.Fatalf("members: %v; the shell is %d", m, d.Child.Pid())
+			}
+			fmt.Fprintf(w, "printf said >%s/%d\n", d.Group.Dir(), d.Made[0].Port)
+			poll := []unix.PollFd{{Fd: int32(d.Made[0].R), Events: unix.POLLIN}}
+			eventually(t, "something in the pipe that was made", func() bool { n, _ := unix.Poll(poll, 10); return n > 0 })
+			said := make([]byte, 8)
+			if n, _ := unix.Read(d.Made[0].R, said); string(said[:n]) != "said" {
+				t.Fatalf("%q", said[:n])
+			}
+			r.server.mu.Lock()
+			held := maps.Clone(r.server.sessions["s-1"].held)
+			r.server.mu.Unlock()
+			for _, number := range append(d.Numbers, d.Made[0].NR, d.Made[0].NW, d.Made[1].NW) {
+				if _, ok := held[number]; !ok {
+					t.Errorf("%d is not held; these are: %v", number, held)
+				}
+			}
+			if len(held) != 4 {
+				t.Errorf("held: %v", held)
+			}
+			if err := d.Group.Close(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if <-d.Child.Exited(); d.Child.Status().Signal != unix.SIGKILL {
+				t.Errorf("%+v", d.Child.Status())
+			}
+			d.Child.Close()
+			d.Group.DropAll()
+			closeMade(d.Made)
+			if _, err := c.Numbers(); err != nil { // comes after what has no answer
+				t.Fatal(err)
+			}
+		}
+		eventually(t, "as many descriptors as before", func() bool { return openFiles(t) == before })
+	})
 }
 
 func TestSpawnTakesFilesAndALongEnvironment(t *testing.T) {
