@@ -3,7 +3,6 @@ package runtime
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -276,10 +275,7 @@ func (a *Adoption) Shell(c ShellConfig, r ShellRecord) (*Shell, error) {
 	if err != nil {
 		return nil, err
 	}
-	if s.event, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
-		return nil, fmt.Errorf("eventfd: %w", err)
-	}
-	if s.poll, err = newPoller(); err != nil {
+	if err = s.watch(); err != nil {
 		return nil, err
 	}
 	if len(r.State) != 4 || len(r.Held) != 4 {

@@ -80,21 +80,9 @@ func (b *Base) OpenShell(ctx context.Context, c ShellConfig) (*Shell, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	if _, _, err := kindOf(c.Path); err != nil {
-		return nil, err
-	}
 	s := &Shell{b: b, cfg: c, turn: make(chan struct{}, 1), event: -1, procs: map[*Process]struct{}{}, terms: map[*Terminal]struct{}{}}
 	s.restore.Store(c.Restore)
-	var err error
-	if s.event, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
-		return nil, fmt.Errorf("eventfd: %w", err)
-	}
-	if s.poll, err = newPoller(); err != nil {
-		s.dispose()
-		return nil, err
-	}
-	err = s.establish()
-	if err != nil {
+	if err := s.establish(); err != nil {
 		s.dispose()
 		s.Forget()
 		return nil, err
@@ -131,9 +119,21 @@ func (s *Shell) establish() (err error) {
 	s.group, p.cell, p.child = f.Group, f.Cell, f.Child
 	s.st.take(f.Made[:len(stateFiles)], f.Numbers[0])
 	p.take(f.Made[len(stateFiles):], f.Numbers[1])
+	if err = s.watch(); err != nil { // while the shell starts
+		return err
+	}
 	if err = s.raise(p, s.group, nil); err == nil {
 		s.p = p
 	}
+	return err
+}
+
+// watch makes what Run waits with.
+func (s *Shell) watch() (err error) {
+	if s.event, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
+		return fmt.Errorf("eventfd: %w", err)
+	}
+	s.poll, err = newPoller()
 	return err
 }
 
