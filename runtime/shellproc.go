@@ -177,25 +177,25 @@ func (s *Shell) raise(p *shellProc, group KeptGroup, state []byte) error {
 		return err
 	}
 	defer done()
-	line := fmt.Sprintf(". %s;", boot)
+	line := ". " + boot
 	if state == nil {
-		line += "__trl_n='boot 0';"
+		line += "\n__trl_n='boot 0';" // a line of its own: most shells read byte by byte, and the first one waits for no more
 	} else {
 		st, done, err := lend(group, state)
 		if err != nil {
 			return err
 		}
 		defer done()
-		line += fmt.Sprintf("%s %s;__trl_n=;", p.kind.dot, st)
+		line += fmt.Sprintf(";%s %s;__trl_n=;", p.kind.dot, st)
 	}
 	if p.kind.stdin == "" {
 		line += "\\exec 3<&-;"
 	}
-	if state != nil {
+	if state == nil {
+		p.send(line + "\n")
+	} else {
 		p.send(line + p.kind.quit + " boot\n")
 		p.send(p.kind.again + " boot\n")
-	} else {
-		p.send(line + "\n")
 	}
 	// Each line it has taken without a word is a state that makes a shell useless; the caller tries without.
 	ready, end := false, time.Now().Add(bootTimeout)
