@@ -228,20 +228,23 @@ func (p *Pool) reserve(who string, q *protocol.SessionCreate) (*Session, error) 
 	if s := p.named(who, q.Name); s != nil && q.IfExists == "return" {
 		return s, nil
 	}
-	s, err := p.register(who, q)
+	s, start, err := p.register(who, q)
 	if err != nil {
 		p.metrics.SessionsCreated.WithLabelValues(string(protocol.AsError(err).Code)).Inc()
+		return nil, err
 	}
-	return s, err
+	start()
+	return s, nil
 }
 
-func (p *Pool) register(who string, q *protocol.SessionCreate) (*Session, error) {
+// register gives a session its place. start begins its life, at once where a shell is ready for it.
+func (p *Pool) register(who string, q *protocol.SessionCreate) (s *Session, start func(), err error) {
 	if err := p.environ(q.Env); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	t, err := p.terms(q)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	own := 0
 	if p.rules.Load().MaxOf != nil {
@@ -250,30 +253,30 @@ func (p *Pool) register(who string, q *protocol.SessionCreate) (*Session, error)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closing {
-		return nil, errShutdown()
+		return nil, nil, errShutdown()
 	}
 	if other := p.namedLocked(who, q.Name); other != nil {
 		if q.IfExists == "return" {
-			return other, nil
+			return other, func() {}, nil
 		}
-		return nil, errExists(q.Name, other)
+		return nil, nil, errExists(q.Name, other)
 	}
 	if p.draining != nil {
-		return nil, errDraining()
+		return nil, nil, errDraining()
 	}
 	r := p.rules.Load()
 	if p.live >= r.MaxSessions {
-		return nil, atMost("max_sessions", r.MaxSessions)
+		return nil, nil, atMost("max_sessions", r.MaxSessions)
 	}
 	if most := r.MaxPerPrincipal; most > 0 && p.liveOf[who] >= most {
-		return nil, atMost("max_sessions_per_principal", most)
+		return nil, nil, atMost("max_sessions_per_principal", most)
 	}
 	if own > 0 && p.liveOf[who] >= own {
-		return nil, atMost("max_sessions_of_token", own)
+		return nil, nil, atMost("max_sessions_of_token", own)
 	}
 	warm := p.warm.take(t)
 	id := warm.identity(p.epoch)
-	s := newSession(p, id, who, q.Name, t)
+	s = newSession(p, id, who, q.Name, t)
 	if q.RequestKey != "" {
 		params := fingerprint("session.create", q)
 		s.key = keyEntry{q.RequestKey, params[:]}
@@ -288,8 +291,14 @@ func (p *Pool) register(who string, q *protocol.SessionCreate) (*Session, error)
 	p.live++
 	p.liveOf[who]++
 	p.tasks.Add(1) // the runner: all that the shell does; ended by Session.end; Close waits for it
-	go s.run(warm)
-	return s, nil
+	if warm == nil {
+		return s, func() { go s.run() }, nil
+	}
+	return s, func() {
+		if s.born(warm) {
+			go s.live()
+		}
+	}, nil
 }
 
 func errExists(name string, other *Session) error {

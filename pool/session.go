@@ -169,13 +169,25 @@ func newSession(p *Pool, id, owner, name string, t terms) *Session {
 	return s
 }
 
-// run is the session's life, on its own goroutine: get a shell, serve until the end, leave nothing behind.
-func (s *Session) run(warm *warmShell) {
-	defer s.pool.tasks.Done()
-	if err := s.open(warm); err != nil {
-		s.stillborn(err)
-		return
+// run is the whole of the session, on its own goroutine: get a shell, serve until the end, leave nothing behind.
+func (s *Session) run() {
+	if s.born(nil) {
+		s.live()
 	}
+}
+
+// born is the first part of it. False: there is no other.
+func (s *Session) born(warm *warmShell) bool {
+	err := s.open(warm)
+	if err != nil {
+		s.stillborn(err)
+		s.pool.tasks.Done()
+	}
+	return err == nil
+}
+
+func (s *Session) live() {
+	defer s.pool.tasks.Done()
 	s.serve()
 	s.bury()
 }
