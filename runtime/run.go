@@ -75,7 +75,7 @@ type run struct {
 	doubt     time.Duration // between those looks
 	unheard   bool          // the line that repeats the report found no reader: that none is left to read says nothing
 	aborted   bool          // the shell's own work was, for a signal: something of that may be left when the command has ended
-	unsure    bool          // since then: it may have taken the report along
+	unsure    int           // how often to repeat the line that repeats the report: a stale abort takes a line with it
 	suspected bool          // it has taken every line and said nothing
 	wedged    bool          // nor has it since: it was ended for that
 	killed    bool          // KILL was needed
@@ -427,8 +427,9 @@ func (r *run) look(fds []unix.PollFd) {
 		r.p.cell.Signal(sig, r.p.child.Pid())
 		if sig == syscall.SIGINT && !r.reported && !r.unread() && len(r.others()) == 0 { // a shell that is busy itself: what Ctrl-C does
 			_ = r.p.child.Signal(r.p.kind.abort)
-			r.aborted, r.unsure = true, true
-			r.doubt, r.suspect = firstDoubt, now.Add(firstDoubt)
+			r.aborted, r.unsure = true, 3
+			r.doubt = firstDoubt / 4
+			r.suspect = now.Add(r.doubt)
 		}
 	}
 	if r.line != nil && !r.died && r.deliver(r.line, now) != nil {
@@ -457,8 +458,8 @@ func (r *run) look(fds []unix.PollFd) {
 			if r.line != nil || !r.repeatAt.IsZero() || r.unheard || r.p.unread() > 0 {
 				break
 			}
-			if r.unsure {
-				r.unsure = false
+			if r.unsure > 0 {
+				r.unsure--
 				r.repeat()
 				break
 			}

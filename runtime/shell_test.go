@@ -515,15 +515,11 @@ func TestNoDescriptorsLeak(t *testing.T) {
 // has to, or when it has just ended, cost neither the shell nor the next command.
 func TestSignalAtTheEnds(t *testing.T) {
 	eachShell(t, func(t *testing.T, s *session) {
-		times := 20
-		if s.Name() == "zsh" { // a shower of them makes it deaf; it is put back then, 200 ms later
-			times = 3
-		}
 		for range 20 {
 			fresh := openSession(t, s.b.Keeper.(local).Host, s.cfg.Path)
 			pid, c := fresh.Pid(), NewCommand("echo said")
 			done := fresh.start(c)
-			for i := range times {
+			for i := range 20 {
 				_ = c.Signal(syscall.SIGINT)
 				time.Sleep(time.Duration(i) * 20 * time.Microsecond)
 			}

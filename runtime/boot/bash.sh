@@ -24,8 +24,7 @@ __trl_k() { while [[ -v __trl_u ]]; do builtin unset -v __trl_u; builtin trap - 
 # $? of the next command, but not where that would fire errexit.
 __trl_e() {
 	builtin local __trl_r="$?"
-	builtin printf 'e %s %s\n' "$1" "$__trl_r" >"$__trl_c"
-	__trl_n="$1 $__trl_r"
+	builtin printf 'e %s %s\n' "$1" "$__trl_r" >"$__trl_c" && __trl_n="$1 $__trl_r"
 	__trl_k
 	if [[ $- == *e* ]]; then builtin return 0; fi
 	builtin return "$__trl_r"
@@ -36,8 +35,7 @@ __trl_e() {
 __trl_a() {
 	builtin local __trl_r="$?"
 	if [[ $__trl_n != "$1 "* ]]; then
-		builtin printf 'e %s %s\n' "$1" "$__trl_r" >"$__trl_c"
-		__trl_n="$1 $__trl_r"
+		builtin printf 'e %s %s\n' "$1" "$__trl_r" >"$__trl_c" && __trl_n="$1 $__trl_r"
 		__trl_k
 	fi
 	if [[ $- == *e* ]]; then builtin return 0; fi

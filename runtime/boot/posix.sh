@@ -12,8 +12,7 @@ __trl_n=
 __trl_e() {
 	__trl_r=$?
 	unset -f command
-	\command printf 'e %s %s\n' "$1" "$__trl_r" >"$__trl_c"
-	__trl_n="$1 $__trl_r"
+	\command printf 'e %s %s\n' "$1" "$__trl_r" >"$__trl_c" && __trl_n="$1 $__trl_r"
 	case $- in *e*) return 0 ;; esac
 	return "$__trl_r"
 }
@@ -24,8 +23,7 @@ __trl_a() {
 	case $__trl_n in
 	"$1 "*) ;;
 	*)
-		\command printf 'e %s %s\n' "$1" "$__trl_r" >"$__trl_c"
-		__trl_n="$1 $__trl_r"
+		\command printf 'e %s %s\n' "$1" "$__trl_r" >"$__trl_c" && __trl_n="$1 $__trl_r"
 		;;
 	esac
 	case $- in *e*) return 0 ;; esac

@@ -9,8 +9,7 @@ typeset -g __trl_n=
 
 __trl_e() {
 	builtin local __trl_r="$?"
-	builtin printf 'e %s %s\n' "$1" "$__trl_r" >"$__trl_c"
-	__trl_n="$1 $__trl_r"
+	builtin printf 'e %s %s\n' "$1" "$__trl_r" >"$__trl_c" && __trl_n="$1 $__trl_r"
 	if [[ -o errexit ]] { builtin return 0 }
 	builtin return "$__trl_r"
 }
@@ -18,8 +17,7 @@ __trl_e() {
 __trl_a() {
 	builtin local __trl_r="$?"
 	if [[ $__trl_n != "$1 "* ]] {
-		builtin printf 'e %s %s\n' "$1" "$__trl_r" >"$__trl_c"
-		__trl_n="$1 $__trl_r"
+		builtin printf 'e %s %s\n' "$1" "$__trl_r" >"$__trl_c" && __trl_n="$1 $__trl_r"
 	}
 	if [[ -o errexit ]] { builtin return 0 }
 	builtin return "$__trl_r"
