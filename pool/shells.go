@@ -56,10 +56,12 @@ func (s shells) resolve(shell string) (string, error) {
 		return "", protocol.Errorf(protocol.ShellNotFound, "no such shell").With("shell", shell)
 	}
 	for _, a := range s.allowed {
-		allowed, other := s.find(a)
 		// Two names of one file are one shell (/bin/sh and /usr/bin/sh), but only under one base name: every busybox
 		// applet is the same file as its ash.
-		if other != nil && (allowed == path || filepath.Base(allowed) == filepath.Base(path) && os.SameFile(info, other)) {
+		if filepath.Base(a) != filepath.Base(path) {
+			continue
+		}
+		if allowed, other := s.find(a); other != nil && (allowed == path || os.SameFile(info, other)) {
 			return path, nil
 		}
 	}
