@@ -74,6 +74,8 @@ type run struct {
 	suspect   time.Time     // when to look whether the shell is wedged
 	doubt     time.Duration // between those looks
 	unheard   bool          // the line that repeats the report found no reader: that none is left to read says nothing
+	early     int           // how often to send SIGINT yet: it came when the shell had not come to the line, or just had
+	earlyAt   time.Time     // when next, if it has the line
 	aborted   bool          // the shell's own work was, for a signal: something of that may be left when the command has ended
 	unsure    int           // how often to repeat the line that repeats the report: a stale abort takes a line with it
 	suspected bool          // it has taken every line and said nothing
@@ -371,7 +373,7 @@ func (r *run) due() time.Duration {
 	if r.inMore && !r.died && !r.reported && r.in.lonely() {
 		soonest(time.Now().Add(r.lonely()))
 	}
-	if r.line != nil {
+	if r.line != nil || r.early > 0 && !r.reported && !r.died {
 		soonest(time.Now().Add(time.Millisecond))
 	}
 	if r.end != nil {
@@ -424,13 +426,16 @@ func (r *run) look(fds []unix.PollFd) {
 	cancel, signals := r.c.requests()
 	now := time.Now()
 	for _, sig := range signals {
-		r.p.cell.Signal(sig, r.p.child.Pid())
-		if sig == syscall.SIGINT && !r.reported && !r.unread() && len(r.others()) == 0 { // a shell that is busy itself: what Ctrl-C does
-			_ = r.p.child.Signal(r.p.kind.abort)
-			r.aborted, r.unsure = true, 3
-			r.doubt = firstDoubt / 4
-			r.suspect = now.Add(r.doubt)
+		if sig == syscall.SIGINT && r.unread() {
+			r.early, r.earlyAt = 3, now
+		} else {
+			r.signal(sig, now)
 		}
+	}
+	if r.early > 0 && !now.Before(r.earlyAt) && !r.unread() {
+		r.early--
+		r.earlyAt = now.Add(4 * tick)
+		r.signal(syscall.SIGINT, now)
 	}
 	if r.line != nil && !r.died && r.deliver(r.line, now) != nil {
 		_ = r.p.child.Signal(syscall.SIGKILL) // as where attempt meets it: it cannot even read its end
@@ -482,6 +487,19 @@ func (r *run) look(fds []unix.PollFd) {
 	}
 	if r.end != nil && !now.Before(r.end.next) {
 		r.press(now)
+	}
+}
+
+// signal sends what the client wants sent.
+func (r *run) signal(sig syscall.Signal, now time.Time) {
+	r.p.cell.Signal(sig, r.p.child.Pid())
+	if r.reported || r.died || len(r.others()) > 0 {
+		r.early = 0
+	} else if sig == syscall.SIGINT { // a shell that is busy itself: what Ctrl-C does
+		_ = r.p.child.Signal(r.p.kind.abort)
+		r.aborted, r.unsure = true, 3
+		r.doubt = firstDoubt / 4
+		r.suspect = now.Add(r.doubt)
 	}
 }
 
