@@ -126,7 +126,7 @@ func (l local) Found(id string, f Founding) (d Founded, err error) {
 	}
 	defer func() {
 		if err != nil {
-			closeMade(d.Made)
+			CloseMade(d.Made)
 			_ = d.Group.Close(context.Background())
 			d.Group.DropAll()
 			d = Founded{}
@@ -188,7 +188,7 @@ func MakeAnonymous(g KeptGroup, kinds []Kind, also ...int) (made []Made, numbers
 		return nil, nil, err
 	}
 	if numbers, err = g.Hold(append(fds, also...)...); err != nil {
-		closeMade(made)
+		CloseMade(made)
 		return nil, nil, fmt.Errorf("hold: %w", err)
 	}
 	return made, Numbered(made, kinds, numbers), nil
@@ -211,7 +211,7 @@ func Anonymous(kinds []Kind) (made []Made, fds []int, err error) {
 			}
 		}
 		if err != nil {
-			closeMade(made)
+			CloseMade(made)
 			return nil, nil, err
 		}
 		made = append(made, m)

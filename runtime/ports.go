@@ -107,7 +107,7 @@ func (g *Group) Private() bool { return g.tenant.dir != "" }
 func (g *Group) Make(kinds []Kind) (all []Made, err error) {
 	defer func() {
 		if err != nil {
-			closeMade(all)
+			CloseMade(all)
 			for _, m := range all {
 				g.unlink(m.Port)
 			}
@@ -124,7 +124,8 @@ func (g *Group) Make(kinds []Kind) (all []Made, err error) {
 	return all, nil
 }
 
-func closeMade(all []Made) {
+// CloseMade closes what Make gave, and nothing that is held.
+func CloseMade(all []Made) {
 	for _, m := range all {
 		shut(&m.R)
 		shut(&m.W)

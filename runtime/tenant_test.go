@@ -121,7 +121,7 @@ func TestTenantOfARange(t *testing.T) {
 			t.Errorf("%d: %v, of %d, %o", i, err, st.Uid, st.Mode)
 		}
 	}
-	closeMade(made)
+	CloseMade(made)
 	a.Unlink(made[0].Port)
 	if _, err := os.Lstat(filepath.Join(a.tenant.dir, fmt.Sprint(made[0].Port))); err == nil {
 		t.Error("unlinked, but there")

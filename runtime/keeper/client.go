@@ -287,7 +287,7 @@ func (c *Client) Found(id string, f runtime.Founding) (d runtime.Founded, err er
 	}
 	defer func() {
 		if err != nil {
-			closeMade(d.Made)
+			runtime.CloseMade(d.Made)
 			d = runtime.Founded{}
 		}
 	}()
@@ -519,7 +519,7 @@ func (g *group) Make(kinds []runtime.Kind, also ...int) (made []runtime.Made, nu
 	}
 	made, numbers, files, err = takeMade(kinds, a.Held, files)
 	if err != nil || len(files) > 0 || len(numbers) != len(also) {
-		closeMade(made)
+		runtime.CloseMade(made)
 		closeAll(files)
 		return nil, nil, fmt.Errorf("make: %w", fs.ErrInvalid)
 	}
@@ -540,16 +540,6 @@ func takeMade(kinds []runtime.Kind, numbers, files []int) (made []runtime.Made, 
 		made, numbers = append(made, m), numbers[2:]
 	}
 	return made, numbers, files, nil
-}
-
-func closeMade(made []runtime.Made) {
-	for _, m := range made {
-		for _, fd := range []int{m.R, m.W} {
-			if fd >= 0 {
-				unix.Close(fd)
-			}
-		}
-	}
 }
 
 // Enterable asks where the session's user is not ours.

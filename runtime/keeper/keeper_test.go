@@ -209,7 +209,7 @@ func TestFound(t *testing.T) {
 			}
 			d.Child.Close()
 			d.Group.DropAll()
-			closeMade(d.Made)
+			runtime.CloseMade(d.Made)
 			if _, err := c.Numbers(); err != nil { // comes after what has no answer
 				t.Fatal(err)
 			}
