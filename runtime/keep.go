@@ -22,27 +22,27 @@ type Keeper interface {
 	Unenforceable() map[string]string
 	// Group opens the place for a session's processes. Its owner ends it with Close.
 	Group(id string) (KeptGroup, error)
-	// Found is Group and what a session begins with, in one round trip. Where it fails, nothing is left.
+	// Found is Group and a session's first process, in one round trip. Where it fails, nothing is left.
 	Found(id string, f Founding) (Founded, error)
 	// KillOrphans ends what escaped from sessions that are gone, and returns how many that were.
 	KillOrphans(live func(sessionID string) bool) int
 }
 
-// Founding is what a session begins with. It is asked for in this order.
+// Founding is what a session begins with.
 type Founding struct {
 	Shell  Spec // in a cell of its own; first it is asked whether its directory is Enterable
 	Limits protocol.Limits
-	Kinds  []Kind // as for Make
-	Also   []int
+	// Meanwhile does what the process need not wait for: with a keeper, while that is at work. What it asks of the group is
+	// done after, or refused where there is none in the end; then Found says why. An id that is in use already is a mistake
+	// that it is not protected from.
+	Meanwhile func(KeptGroup) error
 }
 
 // Founded is what came of a Founding.
 type Founded struct {
-	Group   KeptGroup
-	Made    []Made
-	Numbers []int
-	Cell    KeptCell
-	Child   KeptChild
+	Group KeptGroup
+	Cell  KeptCell
+	Child KeptChild
 }
 
 // KeptGroup is one session's processes and what is held for it. See Group.
@@ -126,9 +126,11 @@ func (l local) Found(id string, f Founding) (d Founded, err error) {
 	}
 	defer func() {
 		if err != nil {
-			CloseMade(d.Made)
 			_ = d.Group.Close(context.Background())
 			d.Group.DropAll()
+			if d.Child != nil {
+				_ = d.Child.Close()
+			}
 			d = Founded{}
 		}
 	}()
@@ -138,14 +140,13 @@ func (l local) Found(id string, f Founding) (d Founded, err error) {
 	if err = d.Group.Limit(f.Limits); err != nil {
 		return d, err
 	}
-	if d.Made, d.Numbers, err = d.Group.Make(f.Kinds, f.Also...); err != nil {
-		return d, err
-	}
 	if d.Cell, err = d.Group.NewCell(); err != nil {
 		return d, err
 	}
-	d.Child, err = d.Cell.Spawn(f.Shell)
-	return d, err
+	if d.Child, err = d.Cell.Spawn(f.Shell); err != nil {
+		return d, err
+	}
+	return d, f.Meanwhile(d.Group)
 }
 
 type localGroup struct{ *Group }
@@ -183,19 +184,13 @@ func (g localGroup) DropAll()                       { g.host.Vacate(g.id) }
 
 // MakeAnonymous is Make for a group that is not Private: everything has a path below /proc as it is.
 func MakeAnonymous(g KeptGroup, kinds []Kind, also ...int) (made []Made, numbers []int, err error) {
-	made, fds, err := Anonymous(kinds)
-	if err != nil {
-		return nil, nil, err
-	}
-	if numbers, err = g.Hold(append(fds, also...)...); err != nil {
-		CloseMade(made)
-		return nil, nil, fmt.Errorf("hold: %w", err)
-	}
-	return made, Numbered(made, kinds, numbers), nil
-}
-
-// Anonymous is the first half of it: fds are to be held, and Numbered gives made their numbers.
-func Anonymous(kinds []Kind) (made []Made, fds []int, err error) {
+	defer func() {
+		if err != nil {
+			CloseMade(made)
+			made, numbers = nil, nil
+		}
+	}()
+	var fds []int
 	for _, k := range kinds {
 		m := Made{R: -1, W: -1, NR: -1, NW: -1}
 		if k == MemFile {
@@ -211,8 +206,7 @@ func Anonymous(kinds []Kind) (made []Made, fds []int, err error) {
 			}
 		}
 		if err != nil {
-			CloseMade(made)
-			return nil, nil, err
+			return made, nil, err
 		}
 		made = append(made, m)
 		if m.R >= 0 {
@@ -220,11 +214,9 @@ func Anonymous(kinds []Kind) (made []Made, fds []int, err error) {
 		}
 		fds = append(fds, m.W)
 	}
-	return made, fds, nil
-}
-
-// Numbered returns the numbers that are not made's.
-func Numbered(made []Made, kinds []Kind, numbers []int) (rest []int) {
+	if numbers, err = g.Hold(append(fds, also...)...); err != nil {
+		return made, nil, fmt.Errorf("hold: %w", err)
+	}
 	for i := range made {
 		m := &made[i]
 		if m.R >= 0 {
@@ -236,7 +228,7 @@ func Numbered(made []Made, kinds []Kind, numbers []int) (rest []int) {
 			m.Port = m.NR
 		}
 	}
-	return numbers
+	return made, numbers, nil
 }
 
 // Cwd is where a process is. It asks the kernel, which tells those who may trace the process.

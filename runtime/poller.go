@@ -38,6 +38,8 @@ type watched struct {
 	fds   [2]int // -1: none
 }
 
+var unwatched = watched{fds: [2]int{-1, -1}}
+
 func newPoller() (*poller, error) {
 	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
@@ -46,7 +48,7 @@ func newPoller() (*poller, error) {
 	_ = unix.SetNonblock(fd, true) // how os knows that it is to be watched
 	p := &poller{file: os.NewFile(uintptr(fd), "epoll")}
 	for i := range p.slots {
-		p.slots[i].fds = [2]int{-1, -1}
+		p.slots[i] = unwatched
 	}
 	p.ready = func(uintptr) bool { return poll(p.fds) }
 	if p.conn, err = p.file.SyscallConn(); err == nil {
@@ -94,7 +96,7 @@ func (p *poller) part(slot int) {
 			_ = p.control(unix.EPOLL_CTL_DEL, fd, nil)
 		}
 	}
-	p.slots[slot] = watched{fds: [2]int{-1, -1}}
+	p.slots[slot] = unwatched
 }
 
 func (p *poller) control(op, fd int, e *unix.EpollEvent) (err error) {

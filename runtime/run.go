@@ -737,7 +737,7 @@ func (r *run) linger() time.Duration {
 				}
 			}
 		}
-		_ = ppoll(fds, left)
+		ppoll(fds, left)
 		if fds[2].Revents != 0 {
 			var b [8]byte
 			_, _ = unix.Read(r.s.event, b[:])

@@ -102,30 +102,36 @@ func (s *Shell) establish() (err error) {
 			p.abandon(s.group)
 		}
 	}()
-	if s.st, err = newState(); err != nil {
-		return err
-	}
 	spec, done, err := p.spec(s.cfg)
 	if err != nil {
 		return err
 	}
 	defer done()
 	f, err := s.b.Keeper.Found(s.cfg.ID, Founding{
-		Shell: spec, Limits: s.cfg.Limits, Kinds: slices.Concat(stateFiles, channels), Also: []int{s.st.book.Fd(), p.script},
+		Shell: spec, Limits: s.cfg.Limits, Meanwhile: func(g KeptGroup) error { return s.furnish(p, g) },
 	})
 	if err != nil {
 		return err
 	}
 	s.group, p.cell, p.child = f.Group, f.Cell, f.Child
-	s.st.take(f.Made[:len(stateFiles)], f.Numbers[0])
-	p.take(f.Made[len(stateFiles):], f.Numbers[1])
-	if err = s.watch(); err != nil { // while the shell starts
-		return err
-	}
 	if err = s.raise(p, s.group, nil); err == nil {
 		s.p = p
 	}
 	return err
+}
+
+// furnish makes what the shell needs once it listens, and we beside it.
+func (s *Shell) furnish(p *shellProc, g KeptGroup) (err error) {
+	if s.st, err = newState(); err != nil {
+		return err
+	}
+	made, numbers, err := g.Make(slices.Concat(stateFiles, channels), s.st.book.Fd(), p.script)
+	if err != nil {
+		return fmt.Errorf("control pipe: %w", err)
+	}
+	s.st.take(made[:len(stateFiles)], numbers[0])
+	p.take(made[len(stateFiles):], numbers[1])
+	return s.watch()
 }
 
 // watch makes what Run waits with.
@@ -708,7 +714,7 @@ func (s *Shell) dispose() {
 	}
 	if s.st != nil {
 		s.st.close()
-		if len(s.st.held) > heldBook {
+		if s.group != nil && len(s.st.held) > heldBook {
 			s.group.Drop(s.st.held[:heldBook]...)
 		}
 	}

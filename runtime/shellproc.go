@@ -154,7 +154,7 @@ func (p *shellProc) abandon(group KeptGroup) {
 		_ = p.child.Signal(unix.SIGKILL)
 	}
 	p.release()
-	if p.held != nil {
+	if p.held != nil && group != nil { // it went with the group
 		group.Drop(p.held...)
 	}
 	if p.cell != nil {
@@ -197,10 +197,12 @@ func (s *Shell) raise(p *shellProc, group KeptGroup, state []byte) error {
 		p.send(line + p.kind.quit + " boot\n")
 		p.send(p.kind.again + " boot\n")
 	}
+	// Not in a system call: that would have Go's monitor look after it ten thousand times a second, beside the shell.
+	s.poll.watch([slots]watched{slotShell: {p, [2]int{p.ctlR, p.child.Pidfd()}}, slotSession: unwatched, slotLane: unwatched, slotInlet: unwatched})
 	// Each line it has taken without a word is a state that makes a shell useless; the caller tries without.
 	ready, end := false, time.Now().Add(bootTimeout)
 	for mute := 0; !ready && mute < 2 && time.Now().Before(end) && !p.dead(); {
-		if ready = p.await("boot", time.Now().Add(firstDoubt)); !ready && p.unread() == 0 {
+		if _, ready = p.awaitVerb('e', "boot", time.Now().Add(firstDoubt), s.poll.wait); !ready && p.unread() == 0 {
 			mute++
 		}
 	}
@@ -244,7 +246,7 @@ func (p *shellProc) sendBy(deadline time.Time, line string) bool {
 		if left <= 0 || p.dead() {
 			return false
 		}
-		_ = ppoll([]unix.PollFd{{Fd: int32(p.script), Events: unix.POLLOUT}, {Fd: int32(p.child.Pidfd()), Events: unix.POLLIN}}, left)
+		ppoll([]unix.PollFd{{Fd: int32(p.script), Events: unix.POLLOUT}, {Fd: int32(p.child.Pidfd()), Events: unix.POLLIN}}, left)
 	}
 }
 
@@ -297,13 +299,8 @@ func (p *shellProc) next() (report, bool) {
 	}
 }
 
-// await waits for the report of seq, false when the shell exits or the time is over.
-func (p *shellProc) await(seq string, deadline time.Time) bool {
-	_, ok := p.awaitVerb('e', seq, deadline)
-	return ok
-}
-
-func (p *shellProc) awaitVerb(verb byte, seq string, deadline time.Time) (report, bool) {
+// awaitVerb waits for a report of seq, by wait; false when the shell exits or the time is over.
+func (p *shellProc) awaitVerb(verb byte, seq string, deadline time.Time, wait func([]unix.PollFd, time.Duration)) (report, bool) {
 	for {
 		for {
 			r, ok := p.next()
@@ -318,8 +315,7 @@ func (p *shellProc) awaitVerb(verb byte, seq string, deadline time.Time) (report
 		if left <= 0 || p.dead() {
 			return report{}, false
 		}
-		fds := []unix.PollFd{{Fd: int32(p.ctlR), Events: unix.POLLIN}, {Fd: int32(p.child.Pidfd()), Events: unix.POLLIN}}
-		_ = ppoll(fds, left)
+		wait([]unix.PollFd{{Fd: int32(p.ctlR), Events: unix.POLLIN}, {Fd: int32(p.child.Pidfd()), Events: unix.POLLIN}}, left)
 	}
 }
 
@@ -350,7 +346,7 @@ func (p *shellProc) barrier(tag string, bound time.Duration) bool {
 					return false
 				}
 				fds := []unix.PollFd{{Fd: int32(p.ctlR), Events: unix.POLLIN}, {Fd: int32(p.child.Pidfd()), Events: unix.POLLIN}}
-				_ = ppoll(fds, time.Until(wait))
+				ppoll(fds, time.Until(wait))
 			}
 		}
 	}
@@ -368,7 +364,7 @@ func (p *shellProc) ask(group KeptGroup, tag, text string, bound time.Duration) 
 	if !p.sendBy(end, fmt.Sprintf("%s %s;%s %s\n", p.kind.dot, path, p.kind.quit, tag)) || !p.sendBy(end, p.kind.again+" "+tag+"\n") {
 		return 0, false
 	}
-	r, ok := p.awaitVerb('e', tag, end)
+	r, ok := p.awaitVerb('e', tag, end, ppoll)
 	return r.val, ok
 }
 
@@ -429,17 +425,15 @@ func fill(fd int, b []byte) error {
 }
 
 // ppoll waits for fds, negative for ever. EINTR counts as a wake-up with nothing ready: every caller looks again.
-func ppoll(fds []unix.PollFd, d time.Duration) error {
+func ppoll(fds []unix.PollFd, d time.Duration) {
 	var ts *unix.Timespec
 	if d >= 0 {
 		t := unix.NsecToTimespec(int64(d))
 		ts = &t
 	}
-	_, err := unix.Ppoll(fds, ts, nil)
-	if err != nil {
+	if _, err := unix.Ppoll(fds, ts, nil); err != nil {
 		for i := range fds {
 			fds[i].Revents = 0
 		}
 	}
-	return err
 }

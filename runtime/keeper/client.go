@@ -272,60 +272,38 @@ func (c *Client) Group(id string) (runtime.KeptGroup, error) {
 	return &group{client: c, id: id, cells: map[int]*cell{}}, nil
 }
 
-// Found has the keeper do all of it by one request.
+// Found has the keeper do all of it by one request, and does what is ours meanwhile.
 func (c *Client) Found(id string, f runtime.Founding) (d runtime.Founded, err error) {
 	g := &group{client: c, id: id, cells: map[int]*cell{}}
 	m := message{Op: opFound, Group: id}
 	if f.Limits != (protocol.Limits{}) {
 		m.Limits = &f.Limits
 	}
-	var hold []int // what is anonymous is ours to make
-	if g.Private() {
-		m.Kinds = f.Kinds
-	} else if d.Made, hold, err = runtime.Anonymous(f.Kinds); err != nil {
-		return d, err
-	}
-	defer func() {
-		if err != nil {
-			runtime.CloseMade(d.Made)
-			d = runtime.Founded{}
-		}
-	}()
-	held, err := duplicates(append(hold, f.Also...))
-	if err != nil {
-		return d, err
-	}
-	m.Count = len(held)
-	given := []int(nil)
+	var given []int
 	if m.Spawn, given, err = spawnOf(f.Shell); err != nil {
-		closeAll(held)
 		return d, err
 	}
 	k := newChild(c, id)
-	call, err := c.begin(m, k, append(held, given...))
+	call, err := c.begin(m, k, given)
 	if err != nil {
 		return d, err
 	}
+	other := f.Meanwhile(g)
 	<-call.answered
 	a, files, err := call.result()
-	if err == nil && g.Private() {
-		d.Made, d.Numbers, files, err = takeMade(f.Kinds, a.Held, files)
-	} else if err == nil && len(a.Held) == len(held) {
-		d.Numbers = runtime.Numbered(d.Made, f.Kinds, a.Held)
-	}
 	switch {
 	case err != nil:
 	case k.Pidfd() < 0:
 		err = unix.EMFILE
-	case len(d.Numbers) != len(f.Also):
-		err = fmt.Errorf("found: %w", fs.ErrInvalid)
+	default:
+		err = other
 	}
 	if err != nil {
 		closeAll(files)
-		if k.number != 0 || a.lost { // it is there, but we have no room for it
+		if k.number != 0 || a.lost { // it is there, but of no use to us
 			_ = g.Close(context.Background())
 			g.DropAll()
-			k.Close()
+			_ = k.Close()
 		}
 		return d, err
 	}
@@ -333,8 +311,7 @@ func (c *Client) Found(id string, f runtime.Founding) (d runtime.Founded, err er
 	if len(files) > 0 {
 		list = files[0]
 	}
-	d.Group, d.Cell, d.Child = g, c.newCell(g, a.Cell, a.Mark, list), k
-	return d, nil
+	return runtime.Founded{Group: g, Cell: c.newCell(g, a.Cell, a.Mark, list), Child: k}, nil
 }
 
 // KillOrphans takes two round trips, as only we can say which sessions live.

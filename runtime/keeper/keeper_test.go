@@ -153,10 +153,19 @@ func TestFound(t *testing.T) {
 		}
 		defer in.Close()
 		defer w.Close()
+		var made []runtime.Made
+		var numbers []int
+		also := mem
+		meanwhile := func(g runtime.KeptGroup) (err error) {
+			made, numbers, err = g.Make([]runtime.Kind{runtime.OutPipe, runtime.MemFile}, also)
+			return err
+		}
 		founding := func(shell runtime.Spec) runtime.Founding {
 			shell.Files = []*os.File{in, os.Stdout, os.Stderr}
-			return runtime.Founding{Shell: shell, Kinds: []runtime.Kind{runtime.OutPipe, runtime.MemFile}, Also: []int{mem}}
+			return runtime.Founding{Shell: shell, Meanwhile: meanwhile}
 		}
+		// What is made for a group that then is none is ours to close; the keeper has forgotten it.
+		unmade := func() { runtime.CloseMade(made); made = nil }
 		cycle := func() {
 			nowhere := run("/bin/sh")
 			nowhere.Dir = "/no/such/directory"
@@ -164,36 +173,40 @@ func TestFound(t *testing.T) {
 			if e, ok := errors.AsType[*fs.PathError](err); !ok || !errors.Is(err, fs.ErrNotExist) || e.Path != nowhere.Dir {
 				t.Fatalf("no directory: %v", err)
 			}
+			unmade()
 			_, err = c.Found("s-1", founding(run("/no/such/program")))
 			if e, ok := errors.AsType[*fs.PathError](err); !ok || !errors.Is(err, fs.ErrNotExist) || e.Op != "spawn" || e.Path != "/no/such/program" {
 				t.Fatalf("no program: %v", err)
 			}
-			broken := founding(run("/bin/sh"))
-			broken.Also = []int{-1}
-			if _, err = c.Found("s-1", broken); !errors.Is(err, unix.EBADF) {
+			unmade()
+			also = -1
+			if _, err = c.Found("s-1", founding(run("/bin/sh"))); !errors.Is(err, unix.EBADF) {
 				t.Fatalf("no descriptor: %v", err)
 			}
+			also = mem
 			d, err := c.Found("s-1", founding(run("/bin/sh")))
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := c.Found("s-1", founding(run("/bin/sh"))); !errors.Is(err, fs.ErrExist) {
+			again := founding(run("/bin/sh"))
+			again.Meanwhile = func(runtime.KeptGroup) error { return nil }
+			if _, err := c.Found("s-1", again); !errors.Is(err, fs.ErrExist) {
 				t.Fatalf("the same id: %v", err)
 			}
 			if m := d.Group.Members(); !slices.Equal(m, []int{d.Child.Pid()}) || d.Cell.Others(d.Child.Pid()) != nil {
 				t.Fatalf("members: %v; the shell is %d", m, d.Child.Pid())
 			}
-			fmt.Fprintf(w, "printf said >%s/%d\n", d.Group.Dir(), d.Made[0].Port)
-			poll := []unix.PollFd{{Fd: int32(d.Made[0].R), Events: unix.POLLIN}}
+			fmt.Fprintf(w, "printf said >%s/%d\n", d.Group.Dir(), made[0].Port)
+			poll := []unix.PollFd{{Fd: int32(made[0].R), Events: unix.POLLIN}}
 			eventually(t, "something in the pipe that was made", func() bool { n, _ := unix.Poll(poll, 10); return n > 0 })
 			said := make([]byte, 8)
-			if n, _ := unix.Read(d.Made[0].R, said); string(said[:n]) != "said" {
+			if n, _ := unix.Read(made[0].R, said); string(said[:n]) != "said" {
 				t.Fatalf("%q", said[:n])
 			}
 			r.server.mu.Lock()
 			held := maps.Clone(r.server.sessions["s-1"].held)
 			r.server.mu.Unlock()
-			for _, number := range append(d.Numbers, d.Made[0].NR, d.Made[0].NW, d.Made[1].NW) {
+			for _, number := range append(numbers, made[0].NR, made[0].NW, made[1].NW) {
 				if _, ok := held[number]; !ok {
 					t.Errorf("%d is not held; these are: %v", number, held)
 				}
@@ -209,7 +222,7 @@ func TestFound(t *testing.T) {
 			}
 			d.Child.Close()
 			d.Group.DropAll()
-			runtime.CloseMade(d.Made)
+			unmade()
 			if _, err := c.Numbers(); err != nil { // comes after what has no answer
 				t.Fatal(err)
 			}

@@ -472,14 +472,13 @@ func (s *server) cell(g *session, a *message) (c *runtime.Cell, out []int, err e
 	return c, out, nil
 }
 
-// found makes a group, all that m wants held for it, and its first process; or nothing, in the end, and tells why. It
-// answers itself if there is no error. The files are its own.
+// found makes a group and its first process; or nothing, in the end, and tells why. It answers itself if there is no
+// error. The files are its own.
 func (s *server) found(l *link, m message, files []int) (err error) {
-	if m.Spawn == nil || m.Count < 0 || m.Count > len(files) {
+	if m.Spawn == nil {
 		closeAll(files)
 		return fmt.Errorf("found: %w", fs.ErrInvalid)
 	}
-	held, given := files[:m.Count:m.Count], files[m.Count:]
 	g, err := s.open(m.Group)
 	if err != nil {
 		closeAll(files)
@@ -505,22 +504,12 @@ func (s *server) found(l *link, m message, files []int) (err error) {
 		return err
 	}
 	a := message{Op: opAnswer, ID: m.ID}
-	var copies []int
-	if g.Private() {
-		a.Held, copies, err = s.make(m.Group, m.Kinds, held)
-	} else {
-		a.Held, err = s.hold(m.Group, held)
-	}
-	if err != nil {
-		closeAll(given)
-		return err
-	}
 	c, list, err := s.cell(g, &a)
 	if err != nil {
-		closeAll(slices.Concat(given, copies))
+		closeAll(files)
 		return err
 	}
-	return s.start(l, g, c, m.Spawn, given, a, append(copies, list...))
+	return s.start(l, g, c, m.Spawn, files, a, list)
 }
 
 // spawn answers itself if there is no error. The files are its own.
@@ -610,6 +599,10 @@ func (s *server) hold(id string, files []int) ([]int, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.sessions[id] != g { // it could not be founded, and is forgotten by now
+		closeAll(files)
+		return nil, fmt.Errorf("group %q: %w", id, fs.ErrClosed)
+	}
 	for _, fd := range files {
 		g.held[fd] = fd
 	}
@@ -634,6 +627,11 @@ func (s *server) make(id string, kinds []runtime.Kind, files []int) (numbers, co
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.sessions[id] != g { // as in hold
+		runtime.CloseMade(all)
+		closeAll(files)
+		return nil, nil, fmt.Errorf("group %q: %w", id, fs.ErrClosed)
+	}
 	for _, m := range all {
 		numbers = append(numbers, m.NR, m.NW)
 		for number, fd := range map[int]int{m.NR: m.R, m.NW: m.W} {
