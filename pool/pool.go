@@ -215,16 +215,16 @@ func (p *Pool) Create(ctx context.Context, who string, q *protocol.SessionCreate
 }
 
 func (p *Pool) create(ctx context.Context, who string, q *protocol.SessionCreate) (*Session, error) {
-	s, err := p.reserve(who, q)
+	s, err := p.reserve(who, q, true)
 	if err != nil {
 		return nil, err
 	}
 	return s, s.awaitShell(ctx)
 }
 
-// reserve makes a session whose shell is yet to come, or finds the one that if_exists asks for. Commands may be given
-// to it at once; they wait.
-func (p *Pool) reserve(who string, q *protocol.SessionCreate) (*Session, error) {
+// reserve makes a session whose shell is yet to come, unless wait, or finds the one that if_exists asks for. Commands may
+// be given to it at once; they wait.
+func (p *Pool) reserve(who string, q *protocol.SessionCreate, wait bool) (*Session, error) {
 	if s := p.named(who, q.Name); s != nil && q.IfExists == "return" {
 		return s, nil
 	}
@@ -233,12 +233,12 @@ func (p *Pool) reserve(who string, q *protocol.SessionCreate) (*Session, error) 
 		p.metrics.SessionsCreated.WithLabelValues(string(protocol.AsError(err).Code)).Inc()
 		return nil, err
 	}
-	start()
+	start(wait)
 	return s, nil
 }
 
-// register gives a session its place. start begins its life, at once where a shell is ready for it.
-func (p *Pool) register(who string, q *protocol.SessionCreate) (s *Session, start func(), err error) {
+// register gives a session its place. start begins its life, and returns when it has a shell if one is ready, or on wait.
+func (p *Pool) register(who string, q *protocol.SessionCreate) (s *Session, start func(wait bool), err error) {
 	if err := p.environ(q.Env); err != nil {
 		return nil, nil, err
 	}
@@ -257,7 +257,7 @@ func (p *Pool) register(who string, q *protocol.SessionCreate) (s *Session, star
 	}
 	if other := p.namedLocked(who, q.Name); other != nil {
 		if q.IfExists == "return" {
-			return other, func() {}, nil
+			return other, func(bool) {}, nil
 		}
 		return nil, nil, errExists(q.Name, other)
 	}
@@ -291,11 +291,11 @@ func (p *Pool) register(who string, q *protocol.SessionCreate) (s *Session, star
 	p.live++
 	p.liveOf[who]++
 	p.tasks.Add(1) // the runner: all that the shell does; ended by Session.end; Close waits for it
-	if warm == nil {
-		return s, func() { go s.run() }, nil
-	}
-	return s, func() {
-		if s.born(warm) {
+	return s, func(wait bool) {
+		switch {
+		case warm == nil && !wait:
+			go s.run()
+		case s.born(warm): // here, since waking another goroutine for it takes a part of what the answer waits for
 			go s.live()
 		}
 	}, nil
@@ -344,7 +344,7 @@ func (p *Pool) Find(who, id, name string) (*Session, error) {
 		}
 		return s, nil
 	}
-	return p.reserve(who, &protocol.SessionCreate{Name: defaultSession, IfExists: "return"})
+	return p.reserve(who, &protocol.SessionCreate{Name: defaultSession, IfExists: "return"}, false)
 }
 
 // missing tells an id of an earlier epoch from one that never was, or is not the caller's.
