@@ -85,7 +85,10 @@ func TestTickets(t *testing.T) { // K6
 	for range 3 * maxOwnTickets {
 		ask("Authorization", "Bearer "+userToken)
 	}
-	if n := len(g.tickets.open); n > maxOwnTickets {
+	g.tickets.mu.Lock()
+	n := len(g.tickets.open)
+	g.tickets.mu.Unlock()
+	if n > maxOwnTickets {
 		t.Errorf("%d tickets of one", n)
 	}
 	if ask("Authorization", "Bearer "+adminToken) == "" {
