@@ -1,11 +1,11 @@
 package runtime
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
 	"os"
-	goruntime "runtime"
 	"slices"
 	"syscall"
 
@@ -326,28 +326,30 @@ func keepOpen(fds []int, keep bool) error {
 	return nil
 }
 
-// Exec turns this process into program, with fds open. It returns only if that fails, and nothing has changed then.
+// Exec turns this process into program, with fds open. It returns only if that fails, and nothing has changed then. It is to
+// be called on the main thread: one that execs while it is another waits for the main one to end, takes its place, and in
+// between, a millisecond or more, /proc/PID/fd is empty for the shells, whose commands would not be read and whose reports
+// be lost. Only a capability that the main thread may not have is worth that.
 //
-// The thread that does it is the main one afterwards, and our children are in its list, where before there were only
-// orphans: tier "none" looks twice from then on (Cell.Others).
+// Our children are in the main thread's list afterwards, where before there were only orphans: tier "none" looks twice
+// from then on (Cell.Others).
 func Exec(program string, argv, env []string, fds []int) error {
 	syscall.ForkLock.Lock() // a child would have fds, too
 	defer syscall.ForkLock.Unlock()
 	err := keepOpen(fds, true)
-	if err == nil {
-		exec := func() error {
-			goruntime.LockOSThread() // two words about one thread
-			defer goruntime.UnlockOSThread()
+	switch {
+	case err != nil:
+	case granted:
+		err = onCapableThread(func() error {
 			if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(leash), 0, 0, 0); err != nil {
 				return os.NewSyscallError("prctl", err)
 			}
 			return syscall.Exec(program, argv, env)
-		}
-		if granted { // the next program begins with the capabilities of the thread
-			err = onCapableThread(exec)
-		} else {
-			err = exec()
-		}
+		})
+	case unix.Gettid() != unix.Getpid():
+		err = errors.New("not on the main thread")
+	default:
+		err = syscall.Exec(program, argv, env)
 	}
 	_ = keepOpen(fds, false)
 	return fmt.Errorf("exec %s: %w", program, err)

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"runtime"
 	"runtime/debug"
 	"strings"
 	"syscall"
@@ -19,6 +20,10 @@ import (
 
 // version is set by the linker in release builds (-X main.version=…).
 var version = "dev"
+
+// The keeper replaces itself on the main thread (runtime.Exec), and this is the only time at which it is certain that we are
+// on it.
+func init() { runtime.LockOSThread() }
 
 func main() {
 	// Go ends a program whose stdout or stderr is a broken pipe, unless somebody listens for SIGPIPE. We want the error
@@ -35,6 +40,8 @@ func main() {
 		if asked {
 			os.Exit(0)
 		}
+	} else {
+		runtime.UnlockOSThread()
 	}
 	os.Exit(execute(os.Args[1:], start))
 }

@@ -10,6 +10,8 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -524,6 +526,52 @@ func TestKeeperIsReplacedInPlace(t *testing.T) {
 			}
 			g.settles(t, cgroup, before)
 		})
+	}
+}
+
+// What shells open in the keeper is there at every moment of an upgrade: a command that is not read has not run, and a report
+// that is not written is not heard.
+func TestKeeperIsNeverAway(t *testing.T) {
+	if !sUpgrades() {
+		t.Skip("not run: this trl has no `trl upgrade`")
+	}
+	g, _, put, upgrade := installed(t, "--warm", "0")
+	c := g.dial(t)
+	c.run(c.session(), ":")
+	held := ""
+	links, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", g.pid))
+	for _, link := range links {
+		if to, _ := os.Readlink(link); strings.Contains(to, "memfd:trl-stdout") {
+			held = link
+		}
+	}
+	if held == "" {
+		t.Fatalf("nothing held in %d files of the keeper: %v", len(links), err)
+	}
+	var stop atomic.Bool
+	var opener sync.WaitGroup
+	opened, failed := 0, 0
+	opener.Go(func() {
+		for !stop.Load() {
+			opened++
+			fd, err := syscall.Open(held, syscall.O_RDONLY|syscall.O_CLOEXEC, 0)
+			if err != nil {
+				failed++
+				continue
+			}
+			syscall.Close(fd)
+		}
+	})
+	for range 5 {
+		put(binary)
+		if out, err := upgrade(); err != nil {
+			t.Errorf("%v: %s", err, out)
+		}
+	}
+	stop.Store(true)
+	opener.Wait()
+	if failed > 0 {
+		t.Errorf("%d of %d opens failed", failed, opened)
 	}
 }
 
