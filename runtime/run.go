@@ -222,10 +222,13 @@ func (r *run) deliver(line []byte, now time.Time) error {
 // unread: the shell has not come to the line.
 func (r *run) unread() bool { return r.line != nil || r.p.unread() >= r.sent }
 
-// repeat sends the line that repeats the report, once.
+// repeat sends the line that repeats the report, once, and behind it the question of a run that was resumed.
 func (r *run) repeat() {
 	r.repeatAt = time.Time{}
 	line := r.appendCall(nil, r.p.kind.again)
+	if r.asked != "" {
+		defer r.ask()
+	}
 	switch _, err := unix.Write(r.p.script, line); err {
 	case nil:
 		r.sent += len(line)
@@ -269,13 +272,17 @@ func (r *run) resume() error {
 	}
 	r.asked = "g" + r.seq
 	// One question is enough, also from a gateway before: what is unread tells whether the line was read, when the shell dies.
+	// Where it is any other number, there is one, or bash is in the midst of a line: then it is asked when nothing is unread.
 	repeat := len(r.appendCall(nil, r.p.kind.again))
 	switch r.p.unread() {
 	case 0, r.sent, repeat, r.sent + repeat:
-		r.p.send(r.p.kind.last + " " + r.asked + "\n")
+		r.ask()
 	}
 	return nil
 }
+
+// ask asks what was reported last. To hear it twice does no harm.
+func (r *run) ask() { r.p.send(r.p.kind.last + " " + r.asked + "\n") }
 
 func (r *run) appendCall(b []byte, name string) []byte {
 	b = append(append(b, name...), ' ')
@@ -460,6 +467,9 @@ func (r *run) look(fds []unix.PollFd) {
 		case !now.Before(r.suspect):
 			r.doubt = min(2*r.doubt, lastDoubt)
 			r.suspect = now.Add(r.doubt)
+			if r.asked != "" && r.p.unread() == 0 { // it has taken the question, and nothing came of that
+				r.repeat()
+			}
 			if r.line != nil || !r.repeatAt.IsZero() || r.unheard || r.p.unread() > 0 {
 				break
 			}

@@ -284,3 +284,69 @@ func TestG3(t *testing.T) {
 		return exec.Command(binary, "upgrade", "--state-dir", filepath.Join(g.dir, "state")).Run() == nil
 	})
 }
+
+// TestQuestionOfTheNextGateway: a gateway dies with a report in its hands, and the next one finds the shell in the midst of
+// reading a line. It asks all the same what was reported last.
+func TestQuestionOfTheNextGateway(t *testing.T) {
+	if len(flagsOfAll) > 0 {
+		t.Skip("not run: the shell's numbers are not ours")
+	}
+	g := gateway(t, "--warm", "0")
+	c := g.dial(t)
+	s := c.session(object{"shell": "/bin/bash"})
+	shell, control, _ := strings.Cut(strings.TrimSpace(c.run(s, "echo $$ $__trl_c").stdout()), " ")
+	pid, err := strconv.Atoi(shell)
+	if err != nil || !strings.HasPrefix(control, "/proc/") {
+		t.Fatalf("shell %q, control pipe %q: %v", shell, control, err)
+	}
+	if syscall.Access(control, 4) != nil {
+		t.Skip("not run: the control pipe cannot be opened from here")
+	}
+	flag := filepath.Join(g.home, "go")
+	x := c.stream(s, "until [ -e "+flag+" ]; do sleep 0.01; done; (exit 7)").str("exec_id")
+
+	old := g.gatewayPid()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(syscall.Kill(old, syscall.SIGSTOP))
+	defer syscall.Kill(old, syscall.SIGCONT)
+	must(os.WriteFile(flag, nil, 0o600))
+	reports, err := os.OpenFile(control, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	must(err)
+	defer reports.Close()
+	report := make([]byte, 512)
+	must(reports.SetReadDeadline(time.Now().Add(patience)))
+	n, err := reports.Read(report) // in the place of the gateway, which would now die
+	if must(err); !strings.HasSuffix(string(report[:n]), " 7\n") {
+		t.Fatalf("reported: %q", report[:n])
+	}
+	lines := ""
+	fds, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
+	for _, fd := range fds { // the one pipe it has
+		if to, _ := os.Readlink(fd); strings.HasPrefix(to, "pipe:") {
+			lines = fd
+		}
+	}
+	channel, err := os.OpenFile(lines, os.O_WRONLY|syscall.O_NONBLOCK, 0)
+	must(err)
+	defer channel.Close()
+	eventually(t, "the shell waits for a line", func() bool {
+		text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/syscall", pid))
+		return strings.HasPrefix(string(text), "0 ")
+	})
+	must(syscall.Kill(pid, syscall.SIGSTOP))
+	defer syscall.Kill(pid, syscall.SIGCONT)
+	_, err = channel.WriteString("\n") // what is left of a line
+	must(err)
+	g.slay(t)
+	c = g.redial(t)
+	c.call("session.list", object{})
+	must(syscall.Kill(pid, syscall.SIGCONT))
+	if r := c.call("exec.wait", object{"exec_id": x, "timeout_s": 60}); r.num("exit_code") != 7 {
+		t.Errorf("%v", r)
+	}
+}
