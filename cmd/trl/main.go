@@ -8,7 +8,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"runtime"
+	goruntime "runtime"
 	"runtime/debug"
 	"strings"
 	"syscall"
@@ -23,7 +23,7 @@ var version = "dev"
 
 // The keeper replaces itself on the main thread (runtime.Exec), and this is the only time at which it is certain that we are
 // on it.
-func init() { runtime.LockOSThread() }
+func init() { goruntime.LockOSThread() }
 
 func main() {
 	// Go ends a program whose stdout or stderr is a broken pipe, unless somebody listens for SIGPIPE. We want the error
@@ -41,7 +41,7 @@ func main() {
 			os.Exit(0)
 		}
 	} else {
-		runtime.UnlockOSThread()
+		goruntime.UnlockOSThread()
 	}
 	os.Exit(execute(os.Args[1:], start))
 }
