@@ -226,14 +226,14 @@ func (r *run) unread() bool { return r.line != nil || r.p.unread() >= r.sent }
 func (r *run) repeat() {
 	r.repeatAt = time.Time{}
 	line := r.appendCall(nil, r.p.kind.again)
-	if r.asked != "" {
-		defer r.ask()
-	}
 	switch _, err := unix.Write(r.p.script, line); err {
 	case nil:
 		r.sent += len(line)
 	case unix.EPIPE: // the command is `exec PROGRAM`
 		r.unheard = true
+	}
+	if r.asked != "" {
+		r.ask()
 	}
 }
 
@@ -271,6 +271,7 @@ func (r *run) resume() error {
 		return nil
 	}
 	r.asked = "g" + r.seq
+	// Asked before the line that repeats the report is there: that one would report a line that was never sent.
 	// One question is enough, also from a gateway before: what is unread tells whether the line was read, when the shell dies.
 	// Where it is any other number, there is one, or bash is in the midst of a line: then it is asked when nothing is unread.
 	repeat := len(r.appendCall(nil, r.p.kind.again))

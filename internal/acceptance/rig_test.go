@@ -353,6 +353,19 @@ func fdsOf(t testing.TB, pid int) int {
 	return len(all)
 }
 
+// descriptor is the path in /proc of one that pid has open, to what begins with kind.
+func descriptor(t testing.TB, pid int, kind string) string {
+	t.Helper()
+	fds, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
+	for _, fd := range fds {
+		if to, _ := os.Readlink(fd); strings.HasPrefix(to, kind) {
+			return fd
+		}
+	}
+	t.Fatalf("none of the %d descriptors of %d is %s: %v", len(fds), pid, kind, err)
+	return ""
+}
+
 // metric is the sum of a series of /metrics over those of its labels that contain each of with (`state="IDLE"`).
 func (g *server) metric(t testing.TB, name string, with ...string) (sum float64) {
 	t.Helper()

@@ -538,16 +538,7 @@ func TestKeeperIsNeverAway(t *testing.T) {
 	g, _, put, upgrade := installed(t, "--warm", "0")
 	c := g.dial(t)
 	c.run(c.session(), ":")
-	held := ""
-	links, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", g.pid))
-	for _, link := range links {
-		if to, _ := os.Readlink(link); strings.Contains(to, "memfd:trl-stdout") {
-			held = link
-		}
-	}
-	if held == "" {
-		t.Fatalf("nothing held in %d files of the keeper: %v", len(links), err)
-	}
+	held := descriptor(t, g.pid, "/memfd:trl-stdout")
 	var stop atomic.Bool
 	var opener sync.WaitGroup
 	opened, failed := 0, 0
