@@ -8,6 +8,7 @@ import (
 	"syscall"
 
 	"trl/protocol"
+	"trl/runtime/quick"
 )
 
 // A Keeper owns every process below trl, and holds for the gateway what must outlive it: descriptors. There are two: a
@@ -233,9 +234,15 @@ func MakeAnonymous(g KeptGroup, kinds []Kind, also ...int) (made []Made, numbers
 
 // Cwd is where a process is. It asks the kernel, which tells those who may trace the process.
 func Cwd(pid int) string {
-	dir, err := os.Readlink(procPath(pid, "/cwd"))
+	var room [512]byte
+	link := procPath(pid, "/cwd")
+	n, err := quick.Readlink(link, room[:])
 	if err != nil {
 		return ""
+	}
+	dir := string(room[:n])
+	if n == len(room) {
+		dir, _ = os.Readlink(link)
 	}
 	return strings.TrimSuffix(dir, " (deleted)")
 }

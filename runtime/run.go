@@ -14,6 +14,7 @@ import (
 
 	"trl/protocol"
 	"trl/runtime/journal"
+	"trl/runtime/quick"
 )
 
 const (
@@ -206,7 +207,7 @@ func (r *run) start() error {
 // deliver sends the line, or keeps it until there is room: of a channel that is short (see sendBy), lines before it may take
 // all.
 func (r *run) deliver(line []byte, now time.Time) error {
-	switch _, err := unix.Write(r.p.script, line); err {
+	switch _, err := quick.Write(r.p.script, line); err {
 	case nil:
 		r.line, r.repeatAt = nil, now.Add(repeatAfter)
 	case unix.EAGAIN:
@@ -226,7 +227,7 @@ func (r *run) unread() bool { return r.line != nil || r.p.unread() >= r.sent }
 func (r *run) repeat() {
 	r.repeatAt = time.Time{}
 	line := r.appendCall(nil, r.p.kind.again)
-	switch _, err := unix.Write(r.p.script, line); err {
+	switch _, err := quick.Write(r.p.script, line); err {
 	case nil:
 		r.sent += len(line)
 	case unix.EPIPE: // the command is `exec PROGRAM`
@@ -414,7 +415,7 @@ func (r *run) lonely() time.Duration {
 func (r *run) look(fds []unix.PollFd) {
 	if fds[pollWake].Revents != 0 {
 		var b [8]byte
-		_, _ = unix.Read(r.s.event, b[:])
+		_, _ = quick.Read(r.s.event, b[:])
 	}
 	if fds[pollControl].Revents != 0 {
 		r.reports()
@@ -634,7 +635,7 @@ func (r *run) collect() {
 		p := &r.out[i]
 		p.left = 0
 		if !p.eof {
-			p.left, _ = unix.IoctlGetInt(p.r, unix.TIOCINQ)
+			p.left, _ = quick.Unread(p.r)
 		}
 	}
 	for r.out[0].left > 0 || r.out[1].left > 0 {
@@ -643,7 +644,7 @@ func (r *run) collect() {
 			r.watch()
 			r.s.poll.wait(r.fds[:], time.Second)
 			var b [8]byte
-			_, _ = unix.Read(r.s.event, b[:])
+			_, _ = quick.Read(r.s.event, b[:])
 			if r.s.closing.Load() {
 				return
 			}
@@ -751,7 +752,7 @@ func (r *run) linger() time.Duration {
 		ppoll(fds, left)
 		if fds[2].Revents != 0 {
 			var b [8]byte
-			_, _ = unix.Read(r.s.event, b[:])
+			_, _ = quick.Read(r.s.event, b[:])
 		}
 		for i := range r.out {
 			if fds[i].Revents != 0 && r.read(&r.out[i]) > 0 {

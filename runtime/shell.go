@@ -22,6 +22,7 @@ import (
 	"trl/metrics"
 	"trl/protocol"
 	"trl/runtime/ledger"
+	"trl/runtime/quick"
 )
 
 // ShellConfig says what a session's shell is.
@@ -388,7 +389,7 @@ func (s *Shell) Run(c *Command) Outcome {
 
 func (s *Shell) wake() {
 	one := [8]byte{1}
-	_, _ = unix.Write(s.event, one[:])
+	_, _ = quick.Write(s.event, one[:])
 }
 
 // after brings the shell back to its channel once a command was aborted, and puts another in its place when it is dead.

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"trl/runtime/quick"
 )
 
 // endMark ends a snapshot; in a POSIX one it also begins each section. No value that a shell prints can hold it by
@@ -229,13 +231,13 @@ func (p *shellProc) release() {
 }
 
 // send writes one line to the script channel, which has room for two at least. Once it has more to say, that is sendBy.
-func (p *shellProc) send(line string) { _, _ = unix.Write(p.script, []byte(line)) }
+func (p *shellProc) send(line string) { _, _ = quick.Write(p.script, []byte(line)) }
 
 // sendBy is send once there is room: a packet pipe has 16 slots, and two only where its user's pipes exceed the kernel's
 // measure (fs.pipe-user-pages-soft). A shell that does not read is waited for until the deadline. False: not sent.
 func (p *shellProc) sendBy(deadline time.Time, line string) bool {
 	for {
-		switch _, err := unix.Write(p.script, []byte(line)); err {
+		switch _, err := quick.Write(p.script, []byte(line)); err {
 		case nil:
 			return true
 		case unix.EAGAIN, unix.EINTR:
@@ -252,7 +254,7 @@ func (p *shellProc) sendBy(deadline time.Time, line string) bool {
 
 // unread is how many bytes of the channel the shell has not taken.
 func (p *shellProc) unread() int {
-	n, err := unix.IoctlGetInt(p.script, unix.TIOCINQ)
+	n, err := quick.Unread(p.script)
 	if err != nil {
 		return 0
 	}
@@ -282,7 +284,7 @@ func (p *shellProc) next() (report, bool) {
 			continue
 		}
 		var buf [512]byte
-		n, err := unix.Read(p.ctlR, buf[:])
+		n, err := quick.Read(p.ctlR, buf[:])
 		if err == unix.EINTR {
 			continue
 		}
@@ -408,11 +410,11 @@ func memfd(name string) (int, error) {
 
 // fill makes b the whole content of a memfd.
 func fill(fd int, b []byte) error {
-	if err := unix.Ftruncate(fd, int64(len(b))); err != nil {
+	if err := quick.Ftruncate(fd, int64(len(b))); err != nil {
 		return fmt.Errorf("memfd: %w", err)
 	}
 	for off := 0; off < len(b); {
-		n, err := unix.Pwrite(fd, b[off:], int64(off))
+		n, err := quick.Pwrite(fd, b[off:], int64(off))
 		if errors.Is(err, unix.EINTR) {
 			continue
 		}

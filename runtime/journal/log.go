@@ -11,6 +11,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"trl/runtime/quick"
 )
 
 // Log keeps in the kernel what journals are given, so that a gateway that is killed loses not a byte of it.
@@ -26,10 +28,10 @@ import (
 // elsewhere, until Drop. What is behind all spans, and what a long one no longer needs, is punched out of the files.
 // The owner of the log calls Close; the memory is free when the keeper has closed its descriptors, too.
 type Log struct {
-	onBreak func(error)                                                               // set once before use
-	batch   int64                                                                     // trimBatch; tests lower it
-	splice  func(r int, roff *int64, w int, woff *int64, n, flags int) (int64, error) // unix.Splice; tests make it fail
-	write   func(fd int, p []byte) (int, error)                                       // unix.Write; the same
+	onBreak func(error)                         // set once before use
+	batch   int64                               // trimBatch; tests lower it
+	splice  func(from, to, n int) (int, error)  // quick.Splice; tests make it fail
+	write   func(fd int, p []byte) (int, error) // quick.Write; the same
 
 	// Held across system calls, none of which waits, and across the journal's own lock, which is taken second: what is
 	// first in the log is first in the journal.
@@ -84,7 +86,7 @@ func OpenLog(fds [3]int, live []Span) (*Log, error) {
 }
 
 func makeLog(fds [3]int) *Log {
-	l := &Log{batch: trimBatch, splice: unix.Splice, write: unix.Write, fds: fds, run: -1, spans: map[int64]*span{}}
+	l := &Log{batch: trimBatch, splice: quick.Splice, write: quick.Write, fds: fds, run: -1, spans: map[int64]*span{}}
 	l.root.prev, l.root.next = &l.root, &l.root
 	return l
 }
@@ -272,16 +274,16 @@ func (l *Log) takeLocked(s Stream, pipe int, p []byte) (int, error) {
 	}
 	f := fileOf(s)
 	for !l.copies && pipe != noPipe {
-		n, err := l.splice(pipe, nil, l.fds[f], nil, len(p), unix.SPLICE_F_NONBLOCK)
+		n, err := l.splice(pipe, l.fds[f], len(p))
 		switch {
 		case err == nil:
 			l.exact = true
-			l.pos[f] += n
-			if err := l.readLocked(f, p[:n], l.pos[f]-n); err != nil { // a bad page of memory: offsets must hold all the same
+			l.pos[f] += int64(n)
+			if err := l.readLocked(f, p[:n], l.pos[f]-int64(n)); err != nil { // a bad page of memory: offsets must hold all the same
 				clear(p[:n])
 				l.breakLocked(err)
 			}
-			return int(n), nil
+			return n, nil
 		case err == unix.EINTR:
 		case err == unix.EAGAIN:
 			return 0, err
@@ -319,7 +321,7 @@ func (l *Log) turnLocked(s Stream) bool {
 		run++
 	}
 	binary.LittleEndian.PutUint64(l.word[:], uint64(at)<<2|uint64(s))
-	if _, err := unix.Pwrite(l.fds[logIndex], l.word[:], run*8); err != nil {
+	if _, err := quick.Pwrite(l.fds[logIndex], l.word[:], run*8); err != nil {
 		l.breakLocked(err)
 		return false
 	}
@@ -357,7 +359,7 @@ func (l *Log) readLocked(f int, p []byte, off int64) error {
 	if len(p) == 0 {
 		return nil
 	}
-	n, err := unix.Pread(l.fds[f], p, off)
+	n, err := quick.Pread(l.fds[f], p, off)
 	if err == nil && n < len(p) {
 		err = io.ErrUnexpectedEOF
 	}
