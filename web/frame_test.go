@@ -96,21 +96,8 @@ func TestWholeText(t *testing.T) {
 // unixPair is a transport and its other end.
 func unixPair(t *testing.T, limit int) (*unixTransport, *net.UnixConn) {
 	t.Helper()
-	l, err := net.Listen("unix", t.TempDir()+"/s")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	peer, err := net.Dial("unix", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { c.Close(); peer.Close() })
-	return &unixTransport{sock: &socket{Conn: c, patience: patience, known: func() {}}, limit: limit, stall: patience}, peer.(*net.UnixConn)
+	ours, peer := both(t, "unix", t.TempDir()+"/s")
+	return &unixTransport{sock: &socket{Conn: ours, patience: patience, known: func() {}}, limit: limit, stall: patience}, peer.(*net.UnixConn)
 }
 
 func TestLinesHoweverTheyCome(t *testing.T) {

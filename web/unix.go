@@ -107,7 +107,7 @@ func (t *unixTransport) tend(*conn) {} // the kernel tells when a local peer is 
 
 // hungUp waits in the poller: a peer that closes its receiving side too raises EPOLLHUP, which wakes a reader (unix(7), epoll_ctl(2)).
 func (t *unixTransport) hungUp() {
-	raw, err := t.sock.Conn.(*net.UnixConn).SyscallConn()
+	raw, err := t.sock.Conn.(syscall.Conn).SyscallConn()
 	if err != nil {
 		return
 	}
@@ -133,7 +133,7 @@ func (t *unixTransport) close() { t.sock.Close() }
 // peer is the principal behind a Unix connection: the user that the kernel says is there. Only our own user, and root, get in, whatever
 // the socket's mode says.
 func peer(sock *socket) (Principal, error) {
-	raw, err := sock.Conn.(*net.UnixConn).SyscallConn()
+	raw, err := sock.Conn.(syscall.Conn).SyscallConn()
 	if err != nil {
 		return Principal{}, err
 	}
