@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/base64"
 	"fmt"
+	"os"
+	"path/filepath"
 	goruntime "runtime"
 	"strings"
 	"sync"
@@ -280,6 +282,38 @@ func TestRecordsAreBounded(t *testing.T) {
 	if _, err := r.FindExec(me, last); err == nil {
 		t.Error("retained beyond the retention time")
 	}
+}
+
+// A beat of the reaper weighs what a job still writes to, and nothing else of what is retained: that may be a thousand
+// commands a session.
+func TestOnlyWhatGrowsIsWeighedAgain(t *testing.T) {
+	r := newRig(t, Config{})
+	s := r.create(protocol.SessionCreate{})
+	open := func() (n int, weight int64) {
+		r.Forget(time.Now())
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return len(s.records.open), s.records.weight
+	}
+	for range 20 {
+		run(t, s, protocol.Exec{Command: "echo done"})
+	}
+	if n, _ := open(); n != 0 {
+		t.Errorf("%d of what has ended are weighed again", n)
+	}
+	flag := filepath.Join(t.TempDir(), "flag")
+	run(t, s, protocol.Exec{Command: "{ until [ -e " + flag + " ]; do sleep 0.01; done; head -c 5000 /dev/zero; } &"})
+	n, before := open()
+	if n != 1 {
+		t.Errorf("%d are weighed again, one has a job", n)
+	}
+	if err := os.WriteFile(flag, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the job's output is weighed, and it is over", func() bool {
+		n, now := open()
+		return n == 0 && now >= before+5000
+	})
 }
 
 // What has ended and is no longer retained holds none of its output, also where it stands behind a request_key: a husk must

@@ -299,6 +299,8 @@ func (s *Session) endProcesses(ctx context.Context, grace time.Duration) {
 
 func (p *Process) ended() time.Time { return p.endedAt }
 
+func (p *Process) grows() bool { return !p.journal.Closed() }
+
 func (p *Process) weight() int64 { return int64(len(p.text)) + p.journal.Size() - p.journal.Start() }
 
 // letGo puts a husk behind the request_key, as Exec.letGo does. s.mu is held.

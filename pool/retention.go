@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"slices"
 	"time"
 
 	"trl/runtime/journal"
@@ -17,15 +18,17 @@ const (
 type record interface {
 	ID() string
 	ended() time.Time
-	weight() int64 // bytes of text and output that it holds now; jobs left behind may add some
+	weight() int64 // bytes of text and output that it holds now
+	grows() bool   // jobs left behind may add some
 	letGo()        // its request_key, if it lives longer, shall hold no output
 }
 
 // records is what a session retains, by end, oldest first.
 type records struct {
-	all    []kept
-	weight int64 // sum of what all weigh
-	output int64 // bytes ever written by what has ended, for the log
+	all    []*kept
+	open   []*kept // those of all that may weigh more now: what a beat of the reaper costs is theirs alone
+	weight int64   // sum of what all weigh
+	output int64   // bytes ever written by what has ended, for the log
 }
 
 type kept struct {
@@ -35,10 +38,21 @@ type kept struct {
 
 // retainLocked keeps what has just ended, and lets go of what that is too much for. s.mu is held.
 func (s *Session) retainLocked(r record) {
-	w := r.weight()
-	s.records.all = append(s.records.all, kept{r, w})
-	s.records.weight += w
+	k := &kept{record: r}
+	s.records.all = append(s.records.all, k)
+	if s.weighLocked(k) {
+		s.records.open = append(s.records.open, k)
+	}
 	s.trimLocked()
+}
+
+// weighLocked says whether k is to be weighed again.
+func (s *Session) weighLocked(k *kept) (again bool) {
+	again = k.grows() // asked first: nothing comes behind a no
+	w := k.weight()
+	s.records.weight += w - k.weighed
+	k.weighed = w
+	return again
 }
 
 func (s *Session) trimLocked() {
@@ -49,8 +63,11 @@ func (s *Session) trimLocked() {
 
 func (s *Session) letGoOldestLocked() {
 	oldest := s.records.all[0]
-	s.records.all[0] = kept{}
+	s.records.all[0] = nil
 	s.records.all = s.records.all[1:]
+	if i := slices.Index(s.records.open, oldest); i >= 0 {
+		s.records.open = slices.Delete(s.records.open, i, i+1)
+	}
 	s.records.weight -= oldest.weighed
 	delete(s.execs, oldest.ID())
 	delete(s.processes, oldest.ID())
@@ -66,12 +83,7 @@ func (s *Session) forget(then time.Time) {
 	for len(s.records.all) > 0 && s.records.all[0].ended().Before(then) {
 		s.letGoOldestLocked()
 	}
-	for i := range s.records.all {
-		k := &s.records.all[i]
-		w := k.weight()
-		s.records.weight += w - k.weighed
-		k.weighed = w
-	}
+	s.records.open = slices.DeleteFunc(s.records.open, func(k *kept) bool { return !s.weighLocked(k) })
 	s.trimLocked()
 }
 
@@ -104,6 +116,8 @@ func (p *Pool) Forget(now time.Time) {
 }
 
 func (e *Exec) ended() time.Time { return e.endedAt }
+
+func (e *Exec) grows() bool { return !e.journal.Closed() }
 
 func (e *Exec) weight() int64 {
 	n := int64(len(e.text)) + e.journal.Size() - e.journal.Start()

@@ -304,6 +304,8 @@ func (s *Session) endTerminals(ctx context.Context, grace time.Duration) {
 
 func (t *Terminal) ended() time.Time { return t.endedAt }
 
+func (t *Terminal) grows() bool { return !t.journal.Closed() }
+
 func (t *Terminal) weight() int64 { return int64(len(t.text)) + t.journal.Size() - t.journal.Start() }
 
 // letGo puts a husk behind the request_key, as Exec.letGo does. s.mu is held.
