@@ -65,9 +65,10 @@ type run struct {
 	unbegun  bool   // the answer was something else: the line was never sent
 	code     int
 	died     bool
-	line     []byte    // the command's, as long as the script channel has had no room for it
-	sent     int       // bytes of the script channel that are this command's
-	repeatAt time.Time // when to add the line that repeats the report; zero: it is there, or line is not
+	line     []byte        // the command's, as long as the script channel has had no room for it
+	sent     int           // bytes of the script channel that are this command's
+	repeatAt time.Time     // when to add the line that repeats the report; zero: it is there, or line is not
+	pause    time.Duration // before the next look whether it can be added
 
 	cancel    *cancellation // taken from the command
 	timeout   string
@@ -130,7 +131,7 @@ func (s *Shell) attempt(c *Command, again *lane) (o Outcome, untold *lane) {
 	r.stayed = r.others()
 	r.collect()
 	r.measured()
-	if r.end == nil && (r.unbegun || r.died && !r.reported && r.unread()) {
+	if r.end == nil && (r.unbegun || r.died && !r.reported && r.unread() && !r.took()) {
 		return Outcome{}, r.giveLane()
 	}
 	o = r.settle()
@@ -172,7 +173,7 @@ func (r *run) start() error {
 		stdin = s.held().Dir() + "/" + strconv.Itoa(r.in.port)
 		r.inMore = r.in.feed()
 	}
-	if err := fill(p.text, []byte(c.Text)); err != nil {
+	if err := p.give(c.Text); err != nil {
 		return err
 	}
 	line := make([]byte, 0, 192)
@@ -223,9 +224,17 @@ func (r *run) deliver(line []byte, now time.Time) error {
 // unread: the shell has not come to the line.
 func (r *run) unread() bool { return r.line != nil || r.p.unread() >= r.sent }
 
-// repeat sends the line that repeats the report, once, and behind it the question of a run that was resumed.
+// took: the shell has the command for sure, of a run that was resumed; others know it by what they sent.
+func (r *run) took() bool { return r.asked != "" && r.p.took() }
+
+// repeat sends the line that repeats the report, once, and behind it the question of a run that was resumed. That asks alone
+// as long as it is not known whether the command's line was ever sent: the other would report it even so.
 func (r *run) repeat() {
 	r.repeatAt = time.Time{}
+	if r.asked != "" && !r.took() {
+		r.ask()
+		return
+	}
 	line := r.appendCall(nil, r.p.kind.again)
 	switch _, err := quick.Write(r.p.script, line); err {
 	case nil:
@@ -271,15 +280,7 @@ func (r *run) resume() error {
 		r.reported, r.code = true, *res.Code
 		return nil
 	}
-	r.asked = "g" + r.seq
-	// Asked before the line that repeats the report is there: that one would report a line that was never sent.
-	// One question is enough, also from a gateway before: what is unread tells whether the line was read, when the shell dies.
-	// Where it is any other number, there is one, or bash is in the midst of a line: then it is asked when nothing is unread.
-	repeat := len(r.appendCall(nil, r.p.kind.again))
-	switch r.p.unread() {
-	case 0, r.sent, repeat, r.sent + repeat:
-		r.ask()
-	}
+	r.asked = "g" + r.seq // by repeat, which is due at once
 	return nil
 }
 
@@ -461,8 +462,11 @@ func (r *run) look(fds []unix.PollFd) {
 	}
 	if r.end == nil && !r.reported && !r.died {
 		if !r.repeatAt.IsZero() && !now.Before(r.repeatAt) {
-			if r.repeatAt = now.Add(repeatAfter); r.p.unread() == 0 {
+			if r.p.unread() == 0 {
 				r.repeat()
+			} else {
+				r.pause = min(max(2*r.pause, repeatAfter), lastDoubt)
+				r.repeatAt = now.Add(r.pause)
 			}
 		}
 		switch {
@@ -526,7 +530,11 @@ func (r *run) reports() {
 			return
 		}
 		if m.verb == 'g' && m.seq == r.asked {
-			r.unbegun = true
+			if r.took() { // what it has not reported yet, it may still run, or an error took the report along
+				r.repeatAt = time.Now()
+			} else {
+				r.unbegun = true
+			}
 		}
 	}
 }

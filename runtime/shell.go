@@ -362,7 +362,7 @@ func (s *Shell) Run(c *Command) Outcome {
 		}
 		// What may be the shell's end has one before it, whatever it costs; the shell takes it first, even if it has not
 		// taken yet what came before.
-		if s.st.dirty && (strings.Contains(c.Text, "kill") || strings.Contains(c.Text, "exec") || time.Since(s.clean) > snapshotAge && p.unread() == 0) {
+		if s.st.dirty && c.resumed == nil && (strings.Contains(c.Text, "kill") || strings.Contains(c.Text, "exec") || time.Since(s.clean) > snapshotAge && p.unread() == 0) {
 			s.snapshot(p)
 		}
 		var o Outcome

@@ -104,6 +104,7 @@ var channels = []Kind{OutPipe, MemFile}
 // take makes them p's own; script is what the keeper calls the script channel, which it holds as well.
 func (p *shellProc) take(made []Made, script int) {
 	p.ctlR, p.ctlW, p.text = made[0].R, made[0].W, made[1].W
+	_, _ = unix.FcntlInt(uintptr(p.text), unix.F_SETFL, unix.O_NOATIME) // for took: the shell opens it anew
 	p.held = []int{script, made[0].NR, made[0].NW, made[1].NW}
 }
 
@@ -250,6 +251,21 @@ func (p *shellProc) sendBy(deadline time.Time, line string) bool {
 		}
 		ppoll([]unix.PollFd{{Fd: int32(p.script), Events: unix.POLLOUT}, {Fd: int32(p.child.Pidfd()), Events: unix.POLLIN}}, left)
 	}
+}
+
+// give puts a command's text where the shell finds it.
+func (p *shellProc) give(text string) error {
+	if err := fill(p.text, []byte(text)); err != nil {
+		return err
+	}
+	_ = quick.ClearTimes(p.text)
+	return nil
+}
+
+// took: the shell has begun to read that text since, and so to run it. Where this cannot be known, it is false.
+func (p *shellProc) took() bool {
+	var st unix.Stat_t
+	return unix.Fstat(p.text, &st) == nil && st.Mtim.Sec == 0 && st.Atim.Sec != 0
 }
 
 // unread is how many bytes of the channel the shell has not taken.

@@ -286,6 +286,60 @@ func TestG3(t *testing.T) {
 	})
 }
 
+// TestWhatTheShellWasGiven: a gateway dies before the command's line is in the shell's channel, or before it has the report, which an
+// error took along. Either way the command runs once.
+func TestWhatTheShellWasGiven(t *testing.T) {
+	if len(flagsOfAll) > 0 {
+		t.Skip("not run: the shell's numbers are not ours")
+	}
+	g := gateway(t, "--warm", "0")
+	for _, path := range shells {
+		t.Run(filepath.Base(path), func(t *testing.T) {
+			for name, full := range map[string]bool{"no line": true, "no report": false} {
+				t.Run(name, func(t *testing.T) {
+					c := g.dial(t)
+					s := c.session(object{"shell": path})
+					pid, err := strconv.Atoi(strings.TrimSpace(c.run(s, "echo $$").stdout()))
+					if err != nil {
+						t.Fatal(err)
+					}
+					ran := filepath.Join(g.home, filepath.Base(path)+name)
+					work := "echo once >>'" + ran + "'; typeset -i x=08" // at which bash drops the rest of its line
+					code := c.run(s, strings.Replace(work, "once", "first", 1)).num("exit_code")
+
+					if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+						t.Fatal(err)
+					}
+					defer syscall.Kill(pid, syscall.SIGCONT)
+					if full {
+						channel, err := os.OpenFile(descriptor(t, pid, "pipe:"), os.O_WRONLY|syscall.O_NONBLOCK, 0)
+						if err != nil {
+							t.Fatal(err)
+						}
+						for err == nil {
+							_, err = syscall.Write(int(channel.Fd()), []byte("\n"))
+						}
+						channel.Close()
+					}
+					x := c.stream(s, work).str("exec_id")
+					g.slay(t)
+					c = g.redial(t)
+					c.call("session.list", object{}) // its answer comes when the sessions are back
+					if err := syscall.Kill(pid, syscall.SIGCONT); err != nil {
+						t.Fatal(err)
+					}
+					if r := c.call("exec.wait", object{"exec_id": x, "timeout_s": 60}); r.num("exit_code") != code {
+						t.Errorf("exit code of the first %d, of the second: %v", code, r)
+					}
+					if text, err := os.ReadFile(ran); err != nil || string(text) != "first\nonce\n" {
+						t.Errorf("ran: %q %v", text, err)
+					}
+				})
+			}
+		})
+	}
+}
+
 // TestQuestionOfTheNextGateway: a gateway dies with a report in its hands, and the next one finds the shell in the midst of
 // reading a line. It asks all the same what was reported last.
 func TestQuestionOfTheNextGateway(t *testing.T) {

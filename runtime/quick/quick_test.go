@@ -64,6 +64,18 @@ func TestCalls(t *testing.T) {
 	if n := count(quick.Pread(fd, buf, 1)); string(buf[:n]) != "Text" {
 		t.Errorf("read %q", buf[:n])
 	}
+	var st unix.Stat_t
+	for _, want := range []bool{false, true} {
+		if err := quick.ClearTimes(fd); err != nil {
+			t.Error(err)
+		}
+		if want {
+			count(quick.Pread(fd, buf, 1))
+		}
+		if err := unix.Fstat(fd, &st); err != nil || st.Mtim.Sec != 0 || (st.Atim.Sec != 0) != want {
+			t.Errorf("read since: %v; %v written %v, read %v", want, err, st.Mtim, st.Atim)
+		}
+	}
 	if err := quick.Ftruncate(fd, 3); err != nil {
 		t.Error(err)
 	}
@@ -87,6 +99,7 @@ func TestErrors(t *testing.T) {
 		"pread":     func() (int, error) { return quick.Pread(-1, nil, 0) },
 		"pwrite":    func() (int, error) { return quick.Pwrite(-1, nil, 0) },
 		"splice":    func() (int, error) { return quick.Splice(-1, -1, 1) },
+		"times":     func() (int, error) { return -1, quick.ClearTimes(-1) },
 		"ftruncate": func() (int, error) { return -1, quick.Ftruncate(-1, 0) },
 	} {
 		if n, err := call(); n != -1 || err != unix.EBADF {
