@@ -62,7 +62,7 @@ type HierarchyBequest struct {
 type GroupBequest struct {
 	ID, Dir         string
 	KillFd, Orphans int
-	Init            int // pid of one of the Children; 0: none
+	Init            int // pid of one of the Children, unless that has been reaped; 0: none
 	Closed          bool
 	Leaders         []int
 	Serial          int
@@ -238,10 +238,17 @@ func (h *Host) inherit(b *Bequest, gateway *Account) {
 			child.cell = g.cell(c.Cell)
 			g.children[child] = struct{}{}
 		}
-		h.nursery.children[c.Pid] = child
+		h.nursery.children[c.Pid], h.heirs[c.Pid] = child, child
 	}
 	for _, g := range b.Groups { // once the children are there
-		h.groups[g.ID].init = h.nursery.children[g.Init]
+		if g.Init == 0 {
+			continue
+		}
+		init := h.nursery.children[g.Init]
+		if init == nil { // nobody is to be started beside it, but outside of its namespace even less
+			init = EndedChild(g.Init, -1, Status{})
+		}
+		h.groups[g.ID].init = init
 	}
 }
 
@@ -302,8 +309,14 @@ func (g *Group) Cells() []*Cell {
 	return slices.Clone(g.cells)
 }
 
-// Child finds one that has not been reaped.
-func (h *Host) Child(pid int) *Child { return h.nursery.child(pid) }
+// Child gives out one of the Bequest's, once. It may have ended since, and been reaped.
+func (h *Host) Child(pid int) *Child {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	c := h.heirs[pid]
+	delete(h.heirs, pid)
+	return c
+}
 
 // EndedChild stands for one that has been reaped. The descriptor is its own; -1: none.
 func EndedChild(pid, pidfd int, s Status) *Child {

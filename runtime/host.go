@@ -61,6 +61,7 @@ type Host struct {
 	groups map[string]*Group // guarded by mu; until their Close has succeeded
 	cells  map[mark]*Cell    // guarded by mu; until removed
 	serial mark              // guarded by mu; lower half of the last mark
+	heirs  map[int]*Child    // guarded by mu; of a Bequest, by pid, until Child gives them out
 
 	tenants map[string]*tenant // guarded by mu; by session
 	uids    map[uint32]string  // guarded by mu; of a range, the numbers in use and whose; "": of somebody else, or not quite gone
@@ -107,7 +108,7 @@ func NewHost(c Config) (h *Host, err error) {
 		metrics: c.Metrics, log: c.Log,
 		unignored: make(chan os.Signal, 1),
 		groups:    map[string]*Group{}, cells: map[mark]*Cell{},
-		tenants: map[string]*tenant{}, uids: map[uint32]string{},
+		tenants: map[string]*tenant{}, uids: map[uint32]string{}, heirs: map[int]*Child{},
 		adopted: -1,
 	}
 	if fd, err := unix.PidfdOpen(h.pid, 0); err != nil { // no signal could be sent

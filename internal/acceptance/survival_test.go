@@ -3,6 +3,7 @@ package acceptance
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net/http"
 	"os"
 	"os/exec"
@@ -563,6 +564,61 @@ func TestKeeperIsNeverAway(t *testing.T) {
 	opener.Wait()
 	if failed > 0 {
 		t.Errorf("%d of %d opens failed", failed, opened)
+	}
+}
+
+// A gateway that dies as the keeper is about to be replaced is a gateway that died, and no more.
+func TestDeathBeforeTheKeeperFollows(t *testing.T) {
+	if !sUpgrades() {
+		t.Skip("not run: this trl has no `trl upgrade`")
+	}
+	g := gateway(t, "--warm", "0")
+	s := g.dial(t).session()
+	for range 10 {
+		old := g.serving(t)
+		next, asked := 0, time.Time{}
+		eventually(t, "the next one has it all", func() bool {
+			if time.Since(asked) > time.Second { // again: one upgrade is refused while another is not over
+				asked = time.Now()
+				_ = syscall.Kill(g.pid, syscall.SIGHUP)
+			}
+			next = g.gatewayPid()
+			return next != 0 && next != old
+		})
+		time.Sleep(time.Duration(rand.IntN(20)) * time.Millisecond) // while the keeper asks the program whether it would follow
+		if err := syscall.Kill(next, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "another serves", func() bool { pid := g.gatewayPid(); return pid != 0 && pid != next })
+		expect(t, g.redial(t).run(s, "V=$((V+1)); [ $V -gt 0 ]"), 0, "", "")
+	}
+	expect(t, g.redial(t).run(s, "echo $V"), 0, "10\n", "")
+}
+
+// What ends at the very moment in which the keeper is replaced is known to have ended, and how.
+func TestEndsWhileTheKeeperFollows(t *testing.T) {
+	if !sUpgrades() {
+		t.Skip("not run: this trl has no `trl upgrade`")
+	}
+	g, _, put, upgrade := installed(t, "--warm", "0")
+	c := g.dial(t)
+	s := c.session()
+	var started []string
+	for i := range 200 {
+		command := fmt.Sprintf("sleep %.3f; exit %d", 0.5+2*rand.Float64(), i)
+		started = append(started, c.call("process.start", object{"session_id": s, "command": command}).str("process_id"))
+	}
+	for range 8 {
+		put(binary)
+		if out, err := upgrade(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+	c = g.redial(t)
+	for i, p := range started {
+		if code := c.call("process.wait", object{"process_id": p, "until": object{"exit": true}}).num("exit_code"); code != i {
+			t.Errorf("process %d ended with %d", i, code)
+		}
 	}
 }
 

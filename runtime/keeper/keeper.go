@@ -443,16 +443,15 @@ func (k *keeper) start() error {
 
 // inherit goes on with what another keeper left, which is this process as it was before an exec.
 func (k *keeper) inherit(w *Will) error {
-	k.server.inherit(w)
 	l, err := newLink(os.NewFile(uintptr(w.Gateway.Link), "keeper"))
 	if err != nil {
 		return err
 	}
+	k.server.inherit(w, l)
 	g := &gateway{child: k.host.Child(w.Gateway.Pid), link: l, began: w.Gateway.Began, ready: make(chan struct{}), served: make(chan struct{}), told: true}
 	close(g.ready) // else there would have been no upgrade
 	k.gateway = g
 	k.signals.gateway.Store(int64(w.Gateway.Pid))
-	k.server.goOn(l)
 	go func() { // as in launch
 		defer close(g.served)
 		defer l.close()

@@ -174,6 +174,11 @@ func (k *keeper) succeed() error {
 		return errBusy
 	}
 	return k.host.Bequeath(func(b *runtime.Bequest) error {
+		select {
+		case <-g.child.Exited(): // the will is about those who have not; supervise is about to hear of it
+			return errBusy
+		default:
+		}
 		w := Will{
 			Version: Version, Program: k.c.Program, Env: k.c.Env, Held: k.c.Held, Host: *b, Numbers: k.numbers(),
 			Signals: [2]int{k.signals.pipe, int(atomic.LoadInt32(&signalPipe))},
@@ -184,6 +189,9 @@ func (k *keeper) succeed() error {
 		}
 		k.server.mu.Lock()
 		defer k.server.mu.Unlock()
+		if !g.link.idle() { // a child has ended since
+			return errBusy
+		}
 		k.server.bequeathLocked(&w)
 		w.Deaf = k.signals.deafen()
 		defer hear(w.Deaf)
@@ -259,8 +267,12 @@ func (s *server) bequeathLocked(w *Will) {
 	}
 }
 
-// inherit makes s, which knows of nothing yet, what w says.
-func (s *server) inherit(w *Will) {
+// inherit makes s, which knows of nothing yet, what w says, and l, whose hello another keeper has answered, the gateway's:
+// before the first child ends, since no hello would tell of that.
+func (s *server) inherit(w *Will, l *link) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.link, s.vacant = l, make(chan struct{})
 	s.generation, s.serial, s.recalled = w.Generation, w.Serial, w.Recalled
 	for _, sw := range w.Sessions {
 		g := &session{id: sw.ID, closed: sw.Closed, cells: map[int]*runtime.Cell{}, children: map[uint64]*process{}, held: map[int]int{}}
@@ -291,9 +303,3 @@ func (s *server) inherit(w *Will) {
 	}
 }
 
-// goOn makes l, whose hello another keeper has answered, the gateway's.
-func (s *server) goOn(l *link) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.link, s.vacant = l, make(chan struct{})
-}
