@@ -302,4 +302,3 @@ func (s *server) inherit(w *Will, l *link) {
 		s.sessions[g.id] = g
 	}
 }
-
