@@ -72,16 +72,11 @@ func (q *quickConn) do(op string, t *transfer, p []byte, untilDone func(func(uin
 
 // read is true when it need not wait.
 func (t *transfer) read(fd uintptr) bool {
-	for {
-		n, again := t.call("read", unix.SYS_READ, fd)
-		switch {
-		case again:
-			return false
-		case n == 0 && t.err == nil && len(t.p) > 0:
-			t.err = io.EOF
-		}
-		return true
+	n, again := t.call("read", unix.SYS_READ, fd)
+	if n == 0 && !again && t.err == nil && len(t.p) > 0 {
+		t.err = io.EOF
 	}
+	return !again
 }
 
 // write is true when it need not wait.
