@@ -99,10 +99,13 @@ func eFile(g *server, name string) (path string, there func() bool) {
 // TestE1: a command that ignores TERM gets it when the time is over, and KILL after the grace.
 func TestE1(t *testing.T) {
 	t.Parallel()
-	c := shared(t, "e").dial(t)
+	g := shared(t, "e")
+	c := g.dial(t)
 	eBoth(func(sh string) {
 		s, deaf, loop, start := c.session(object{"shell": sh}), sleeper(), sleeper(), time.Now()
-		r := c.run(s, `(trap 'echo told' TERM; while :; do `+loop+`; done) & trap '' TERM INT; echo began; `+deaf, object{"timeout_s": 2})
+		trapped, _ := eFile(g, "trapped") // else TERM may come before the trap, on a busy machine
+		r := c.run(s, `(trap 'echo told' TERM; : >`+trapped+`; while :; do `+loop+`; done) & until [ -e `+trapped+` ]; do sleep 0.01; done; `+
+			`trap '' TERM INT; echo began; `+deaf, object{"timeout_s": 2})
 		within(t, "timeout and grace", start, 7*time.Second)
 		if !r.yes("timed_out") || r.str("timeout_kind") != "hard" || r.yes("cancelled") || r.num("exit_code") == 0 || r.num("timeout_s") != 2 {
 			t.Errorf("%v", r)

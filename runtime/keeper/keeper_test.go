@@ -623,7 +623,7 @@ func TestConnectionCutInAMessage(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if now := openFiles(t); now != before {
+	if now := openFiles(t); now > before { // fewer: what a test before this one left was still being closed
 		t.Errorf("%d files open, %d before", now, before)
 	}
 }
