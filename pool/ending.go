@@ -205,6 +205,9 @@ func (s *Session) Reset(ctx context.Context) error {
 // reset is the runner's part of Reset. No command runs. What is still there, and has had its TERM or is a job that a
 // command left behind, is killed.
 func (s *Session) reset() error {
+	s.mu.Lock()
+	s.record(entry{Reset: true})
+	s.mu.Unlock()
 	s.renewal.Lock()
 	err := s.shell.Reset(s.ctx, s.terms.dir, s.pool.environment(s.id, s.terms.shell, s.terms.env))
 	s.renewal.Unlock()

@@ -81,9 +81,8 @@ func (s *Session) startProcess(ctx context.Context, q *protocol.ProcessStart, re
 		return nil, err
 	}
 	p.startedAt = time.Now()
-	var err error
-	p.process, err = s.shell.Start(runtime.ProcessSpec{
-		Text: q.Command, Dir: q.WorkingDir, Env: withoutID(q.Env), OpenStdin: q.Stdin == "open", Journal: p.journal,
+	_, err := s.shell.Start(runtime.ProcessSpec{
+		Text: q.Command, Dir: q.WorkingDir, Env: withoutID(q.Env), OpenStdin: q.Stdin == "open", Journal: p.journal, Began: p.begins,
 	})
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -94,12 +93,19 @@ func (s *Session) startProcess(ctx context.Context, q *protocol.ProcessStart, re
 		}
 		return nil, unrunFault(err)
 	}
-	p.pid = p.process.Pid()
-	s.processes[p.ID()] = p
-	s.record(entry{Process: p.entry()})
 	s.publishLocked("process.started", func() any { return p.Info() })
 	go p.watch() // #nosec G118 -- outlives its request; records the end; ended by it, which the session's end brings about; bury waits for it
 	return p, nil
+}
+
+// begins is told of it before it runs.
+func (p *Process) begins(process *runtime.Process) {
+	s := p.session
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p.process, p.pid = process, process.Pid()
+	s.processes[p.ID()] = p
+	s.record(entry{Process: p.entry()})
 }
 
 // admit counts one more process or terminal, whose goroutine ends with watching.Done, or says why there is no place for it.
@@ -147,6 +153,7 @@ func (p *Process) watch() {
 	s.retainLocked(p)
 	s.record(entry{Exited: p.exitedEntry()})
 	s.mu.Unlock()
+	p.process.Release() // not before it was written down
 	code, signal := p.exit()
 	s.pool.tell(End{Owner: s.owner, Session: s.id, Kind: ProcessEnd, ID: p.ID(), Code: &code, Signal: signal, Asked: p.startedAt, Began: p.startedAt, At: p.endedAt})
 	close(p.done)

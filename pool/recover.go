@@ -29,6 +29,7 @@ type remembered struct {
 	ending  *endingEntry
 	over    *overEntry
 	begun   int64 // after session was written
+	reset   bool  // was going on
 }
 
 type rememberedExec struct {
@@ -102,7 +103,9 @@ func (m *remembered) read(e *entry) {
 	case e.Name != nil && m.session != nil:
 		m.session.Name = *e.Name
 	case e.Shell != nil:
-		m.shell = e.Shell
+		m.shell, m.reset = e.Shell, false
+	case e.Reset:
+		m.reset = true
 	case e.Exec != nil:
 		m.execs = append(m.execs, &rememberedExec{execEntry: e.Exec})
 		if e.Begun != nil {
@@ -226,10 +229,17 @@ func (p *Pool) revive(a *runtime.Adoption, m *remembered) error {
 	}
 	config := runtime.ShellConfig{ID: m.id, Path: q.Shell, Restore: q.Restore, Limits: q.Limits}
 	var err error
-	if m.over != nil || m.ending != nil && !a.Whole(*m.shell) { // the latter's end had come further than was written: what is left ends below
+	switch {
+	case m.over != nil || m.ending != nil && !a.Whole(*m.shell): // the latter's end had come further than was written: what is left ends below
 		config.Dir = m.shell.Dir
 		s.shell = a.Remains(config)
-	} else if s.shell, err = a.Shell(config, *m.shell); err != nil {
+	case m.reset: // the runner goes on with it
+		s.shell, err = a.Vacant(config, *m.shell)
+		s.resetting++
+	default:
+		s.shell, err = a.Shell(config, *m.shell)
+	}
+	if err != nil {
 		return err
 	}
 	s.ledger = s.shell.Ledger()
@@ -281,6 +291,9 @@ func (p *Pool) revive(a *runtime.Adoption, m *remembered) error {
 		defer p.tasks.Done()
 		for e := running; e != nil; { // before serve looks at anything else: a dead shell is this command's to replace
 			e = s.finish(e, s.shell.Run(e.command))
+		}
+		if m.reset {
+			_ = s.reset() // who asked for it is gone; it ends the session where it fails
 		}
 		s.serve()
 		s.bury()
@@ -427,9 +440,10 @@ func (s *Session) reviveProcess(a *runtime.Adoption, x *rememberedProcess, m *re
 	}
 	var err error
 	p.process, err = a.Process(x.Process, p.journal)
-	if errors.Is(err, runtime.ErrShellGone) && m.ending != nil { // killed with its session, whose last gateway did not come to write that down
-		p.status, p.endedAt = runtime.Status{Code: 128 + int(syscall.SIGKILL), Signal: syscall.SIGKILL}, time.Now()
+	if errors.Is(err, runtime.ErrShellGone) { // killed with its session, whose last gateway did not come to write that down
+		p.status, p.endedAt, p.end = runtime.Status{Code: 128 + int(syscall.SIGKILL), Signal: syscall.SIGKILL}, time.Now(), p.journal.Size()
 		p.process = a.Ended(x.Process, p.status)
+		x.exited = p.exitedEntry()
 		close(p.done)
 		return nil
 	}
@@ -473,7 +487,7 @@ func (s *Session) reviveTerminal(a *runtime.Adoption, x *rememberedTerminal, m *
 	if gone == nil {
 		var err error
 		t.terminal, err = a.Terminal(x.Terminal, t.journal)
-		if errors.Is(err, runtime.ErrShellGone) && m.ending != nil { // killed with its session, as in reviveProcess
+		if errors.Is(err, runtime.ErrShellGone) { // killed with its session, as in reviveProcess
 			gone = &closedEntry{Signal: syscall.SIGKILL, At: time.Now(), Span: t.journal.Span()}
 			gone.ID = t.ID()
 			x.closed = gone

@@ -101,9 +101,8 @@ func (s *Session) openTerminal(ctx context.Context, q *protocol.TermOpen, ref ke
 		return nil, err
 	}
 	t.startedAt = time.Now()
-	var err error
-	t.terminal, err = s.shell.Open(runtime.TerminalSpec{
-		Text: q.Command, Dir: q.WorkingDir, Env: withoutID(q.Env), Cols: q.Cols, Rows: q.Rows, Nonce: t.nonce, Journal: t.journal,
+	_, err := s.shell.Open(runtime.TerminalSpec{
+		Text: q.Command, Dir: q.WorkingDir, Env: withoutID(q.Env), Cols: q.Cols, Rows: q.Rows, Nonce: t.nonce, Journal: t.journal, Began: t.begins,
 	})
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -117,15 +116,22 @@ func (s *Session) openTerminal(ctx context.Context, q *protocol.TermOpen, ref ke
 		}
 		return nil, unrunFault(err)
 	}
-	t.pid = t.terminal.Pid()
+	s.publishLocked("term.opened", func() any { return t.Info() })
+	go t.watch() // tells what happens in it; ended by its end, which the session's end brings about; bury waits for it
+	return t, nil
+}
+
+// begins is told of it before its command runs.
+func (t *Terminal) begins(terminal *runtime.Terminal) {
+	s := t.session
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t.terminal, t.pid = terminal, terminal.Pid()
 	if t.recording != "" {
 		t.recorder = s.pool.recordings.follow(t.subject())
 	}
 	s.terminals[t.ID()] = t
 	s.record(entry{Terminal: t.entry()})
-	s.publishLocked("term.opened", func() any { return t.Info() })
-	go t.watch() // tells what happens in it; ended by its end, which the session's end brings about; bury waits for it
-	return t, nil
 }
 
 func newTerminal(s *Session, stream, text, nonce string) *Terminal {

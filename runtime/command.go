@@ -193,6 +193,13 @@ func (c *Command) requests() (*cancellation, []syscall.Signal) {
 	return c.cancel, s
 }
 
+// cancelled is what has been asked for of that kind, nil if nothing.
+func (c *Command) cancelled() *cancellation {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.cancel
+}
+
 // Outcome is how a command ended.
 type Outcome struct {
 	Code       int

@@ -16,7 +16,7 @@ import (
 // A journal's log is the same thing the other way round.
 type inlet struct {
 	group KeptGroup
-	held  []int      // what the keeper calls mem, r and w; w's is dropped when it is closed
+	held  []int      // what the keeper calls mem, r and w; -1 once dropped
 	files []HeldFile // the same with what they are; set once
 	port  int        // where the shell finds the end to read from: a number in the group's Dir
 
@@ -254,9 +254,15 @@ func (in *inlet) closeWriterLocked() {
 		return
 	}
 	shut(&in.w)
-	if len(in.held) == 3 {
-		in.group.Drop(in.held[2])
-		in.held = in.held[:2]
+	in.dropLocked(2, 3)
+}
+
+func (in *inlet) dropLocked(from, to int) {
+	for i := from; i < min(to, len(in.held)); i++ {
+		if in.held[i] >= 0 {
+			in.group.Drop(in.held[i])
+			in.held[i] = -1
+		}
 	}
 }
 
@@ -266,8 +272,5 @@ func (in *inlet) close() {
 	in.closeWriterLocked()
 	shut(&in.r)
 	shut(&in.mem)
-	if in.held != nil {
-		in.group.Drop(in.held...)
-		in.held = nil
-	}
+	in.dropLocked(0, 2)
 }

@@ -154,6 +154,9 @@ func (l *lane) empty() {
 // end is how the shell finds the end of output i that it writes to: a number in the group's Dir.
 func (l *lane) end(i int) int { return l.held[2+i] }
 
+// open: a command can write to it. Not where closeWriters was called, be it by a gateway before us.
+func (l *lane) open() bool { return l.w[0] >= 0 && l.w[1] >= 0 }
+
 // closeWriters lets EOF come once nobody else writes.
 func (l *lane) closeWriters() {
 	l.mu.Lock()

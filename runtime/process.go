@@ -21,6 +21,7 @@ type ProcessSpec struct {
 	Env       map[string]*string
 	OpenStdin bool
 	Journal   *journal.Journal // closed when nobody holds the process's output any more
+	Began     func(*Process)   // is told of it before it runs, so that it is written down by then; may be nil
 }
 
 // Process is a background command with a cell of its own, started by Shell.Start. One goroutine (watch) waits for its
@@ -35,7 +36,8 @@ type Process struct {
 	out    *outlets
 	exited chan struct{} // closed by watch, after the output is in the journal
 	files  []int         // descriptors that live as long as the process; closed by finish
-	held   []int         // what the keeper calls them
+	held   []int         // what the keeper calls them, until Release
+	child  KeptChild     // nil of a copy; set once
 
 	given  chan struct{} // one token: the inlet has more; nil without stdin
 	fed    chan struct{} // closed when the feeder has ended; nil without stdin
@@ -67,18 +69,23 @@ func (s *Shell) Start(spec ProcessSpec) (*Process, error) {
 	p := &Process{b: s.b, group: group, cell: cell, out: newOutlets(spec.Journal), exited: make(chan struct{})}
 	spec.Journal.OnRoom(p.out.roomy)
 	byCopy := free && !sp.kind.lists && s.funcs && !sp.dead()
+	var gate Made
 	if err = p.pipes(&s.outputs, spec.OpenStdin, !byCopy); err == nil {
-		var text int
-		if text, err = p.hold([]byte(spec.Text)); err == nil {
+		var made []Made
+		if made, err = p.make(MemFile, OutPipe); err == nil {
+			gate = made[1] // though it is the shell that reads: we may write before it comes to that, so both ends stay open
+			err = fill(made[0].W, []byte(spec.Text))
+		}
+		if err == nil {
 			script := envScript(spec.Env)
 			if spec.Dir != "" {
 				script += strings.TrimSuffix(dirScript(sp.kind, spec.Dir), "\n") + " || exit 1\n"
 			}
-			script += fmt.Sprintf("%s %s/%d\n", sp.kind.dot, group.Dir(), text)
+			script += fmt.Sprintf("%s %s/%d\n", sp.kind.dot, group.Dir(), made[0].Port)
 			if byCopy {
-				err = p.copyOf(s, sp, script)
+				err = p.copyOf(s, sp, script, gate.Port)
 			} else {
-				err = p.fresh(s, sp, cfg, script, free)
+				err = p.fresh(s, sp, cfg, script, free, gate.Port)
 			}
 		}
 	}
@@ -90,6 +97,7 @@ func (s *Shell) Start(spec ProcessSpec) (*Process, error) {
 		p.out.start()
 		p.out.close()
 		p.closeFiles()
+		p.Release()
 		if p.lane != nil {
 			p.lane.close()
 		}
@@ -98,7 +106,7 @@ func (s *Shell) Start(spec ProcessSpec) (*Process, error) {
 		}
 		return nil, err
 	}
-	p.record.Pid, p.record.Cell, p.record.Lane, p.record.Span = p.pid, cell.Number(), p.lane.record(), spec.Journal.Span()
+	p.record.Pid, p.record.Cell, p.record.Lane, p.record.Span, p.record.Gate = p.pid, cell.Number(), p.lane.record(), spec.Journal.Span(), gate.NW
 	p.out.start()
 	if p.in != nil {
 		go p.feed() // writes what Input gives; ends with the process; dispose waits for it
@@ -106,7 +114,20 @@ func (s *Shell) Start(spec ProcessSpec) (*Process, error) {
 	s.mu.Lock()
 	s.procs[p] = struct{}{}
 	s.mu.Unlock()
+	if spec.Began != nil {
+		spec.Began(p)
+	}
+	_, _ = unix.Write(gate.W, []byte("\n"))
 	return p, nil
+}
+
+// gateLine makes a fresh shell wait until it is let through.
+func gateLine(k *kind, dir string, gate int) string {
+	read := `\command read`
+	if k.lists {
+		read = "builtin read"
+	}
+	return fmt.Sprintf("%s -r __trl_w <%s/%d; unset -v __trl_w\n", read, dir, gate)
 }
 
 // pipes makes what the process is connected with; inherited: a child will be given its ends, not open them.
@@ -133,41 +154,42 @@ func (p *Process) pipes(of *outputs, stdin, inherited bool) (err error) {
 }
 
 // make makes what the process's shell opens, and what lives as long as the process.
-func (p *Process) make(k Kind) (Made, error) {
-	made, _, err := p.group.Make([]Kind{k})
+func (p *Process) make(kinds ...Kind) ([]Made, error) {
+	made, _, err := p.group.Make(kinds)
 	if err != nil {
-		return Made{}, fmt.Errorf("process: %w", err)
+		return nil, fmt.Errorf("process: %w", err)
 	}
-	m := made[0]
-	for fd, number := range map[int]int{m.R: m.NR, m.W: m.NW} {
-		if fd < 0 {
-			continue
-		}
-		p.files = append(p.files, fd)
-		if number >= 0 {
-			p.held = append(p.held, number)
-			p.record.Held = append(p.record.Held, heldFiles([]int{number}, fd)...)
+	for _, m := range made {
+		for fd, number := range map[int]int{m.R: m.NR, m.W: m.NW} {
+			if fd < 0 {
+				continue
+			}
+			p.files = append(p.files, fd)
+			if number >= 0 {
+				p.held = append(p.held, number)
+				p.record.Held = append(p.record.Held, heldFiles([]int{number}, fd)...)
+			}
 		}
 	}
-	return m, nil
+	return made, nil
 }
 
-// hold puts b into a file that lives as long as the process, and returns the keeper's number of it.
+// hold puts b into a file that lives as long as the process, and returns the number by which shells find it.
 func (p *Process) hold(b []byte) (number int, err error) {
 	made, err := p.make(MemFile)
 	if err != nil {
 		return -1, err
 	}
-	return made.NW, fill(made.W, b)
+	return made[0].Port, fill(made[0].W, b)
 }
 
 // fresh starts a new shell that reads the state, then the text.
-func (p *Process) fresh(s *Shell, sp *shellProc, cfg ShellConfig, script string, free bool) error {
+func (p *Process) fresh(s *Shell, sp *shellProc, cfg ShellConfig, script string, free bool, gate int) error {
 	state, err := s.stateScript(sp, free, p.hold)
 	if err != nil {
 		return err
 	}
-	argv, err := scriptArgs(cfg.Path, state+script)
+	argv, err := scriptArgs(cfg.Path, gateLine(sp.kind, p.group.Dir(), gate)+state+script)
 	if err != nil {
 		return err
 	}
@@ -207,26 +229,22 @@ func (p *Process) fresh(s *Shell, sp *shellProc, cfg ShellConfig, script string,
 }
 
 func (p *Process) watchChild(child KeptChild) {
+	p.child = child
 	go func() { // ends with the child; the session's end waits for exited
 		<-child.Exited()
 		p.status = child.Status()
-		child.Close()
 		p.finish()
 	}()
 }
 
 // copyOf lets the shell fork itself. The copy waits at a gate until it is in its own cell.
-func (p *Process) copyOf(s *Shell, sp *shellProc, script string) error {
-	text, err := p.hold([]byte(script))
+func (p *Process) copyOf(s *Shell, sp *shellProc, script string, gate int) error {
+	made, err := p.make(MemFile, MemFile)
 	if err != nil {
 		return err
 	}
-	status, err := p.make(OutPipe)
-	if err != nil {
-		return err
-	}
-	gate, err := p.make(OutPipe) // though it is the copy that reads: we may write before it comes to that, so both ends stay open
-	if err != nil {
+	text, status := made[0], made[1]
+	if err := fill(text.W, []byte(script)); err != nil {
 		return err
 	}
 	in := os.DevNull
@@ -236,7 +254,7 @@ func (p *Process) copyOf(s *Shell, sp *shellProc, script string) error {
 	s.seq++
 	tag := strconv.Itoa(s.seq)
 	end := time.Now().Add(bootTimeout)
-	sp.sendBy(end, fmt.Sprintf("\\__trl_j %s %d %d %d %d %d %s\n", in, p.lane.end(0), p.lane.end(1), text, status.Port, gate.Port, tag))
+	sp.sendBy(end, fmt.Sprintf("\\__trl_j %s %d %d %d %d %d %s\n", in, p.lane.end(0), p.lane.end(1), text.Port, status.Port, gate, tag))
 	r, ok := sp.awaitVerb('j', tag, end, ppoll)
 	if !ok {
 		return fmt.Errorf("shell did not start a copy: %w", ErrShellGone)
@@ -250,12 +268,8 @@ func (p *Process) copyOf(s *Shell, sp *shellProc, script string) error {
 		return err
 	}
 	p.pid = r.val
-	p.record.Copy, p.record.Start, p.record.Status = true, start.start, status.NR
-	if err := p.watchCopy(status.R, start.start); err != nil {
-		return err
-	}
-	_, err = unix.Write(gate.W, []byte("\n"))
-	return err
+	p.record.Copy, p.record.Start, p.record.Status = true, start.start, status.NW
+	return p.watchCopy(status.W, start.start)
 }
 
 // watchCopy waits for a copy of the shell, which is not the keeper's child; it writes its status where we find it.
@@ -279,7 +293,7 @@ func (p *Process) watchCopy(status int, start uint64) error {
 		}
 		p.status = Status{Code: 128 + int(syscall.SIGKILL), Signal: syscall.SIGKILL}
 		var b [64]byte
-		if n, _ := unix.Read(status, b[:]); n > 2 {
+		if n, _ := unix.Pread(status, b[:], 0); n > 2 {
 			code, _ := strconv.Atoi(strings.TrimSpace(string(b[2:n])))
 			p.status = Status{Code: code}
 			if code > 128 && code <= 128+31 {
@@ -323,6 +337,13 @@ func (p *Process) closeFiles() {
 		unix.Close(fd)
 	}
 	p.files = nil
+}
+
+// Release gives back what the keeper has of a process whose end is written down: until then our successor may need it.
+func (p *Process) Release() {
+	if p.child != nil {
+		p.child.Close()
+	}
 	if p.held != nil {
 		p.group.Drop(p.held...)
 		p.held = nil
@@ -383,15 +404,12 @@ func (p *Process) Signal(sig syscall.Signal) error {
 		return os.ErrProcessDone
 	default:
 	}
-	p.cell.Signal(sig, 0) // not nil: it runs
+	p.cell.Signal(sig, 0)
 	return nil
 }
 
 // Kill ends the process and all that it started: TERM, grace, KILL. It returns when nothing of it is left.
 func (p *Process) Kill(ctx context.Context, grace time.Duration) error {
-	if p.cell == nil { // it ended before our time, and nothing of it is left
-		return nil
-	}
 	p.cell.Signal(syscall.SIGTERM, 0)
 	end := time.Now().Add(grace)
 	for wait := time.Millisecond; len(p.cell.Others(0)) > 0 && time.Now().Before(end) && ctx.Err() == nil; wait = min(2*wait, 20*time.Millisecond) {

@@ -3,6 +3,8 @@ package runtime
 import (
 	"context"
 	"errors"
+	"os"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -32,11 +34,15 @@ type ShellRecord struct {
 type CommandRecord struct {
 	Seq    int          `json:"seq"`
 	Sent   int          `json:"sent"` // bytes of the script channel that are its line
+	Cell   int          `json:"cell"` // what it started is in it
 	Lane   LaneRecord   `json:"lane"`
 	Span   journal.Span `json:"span"`
 	Stdin  []HeldFile   `json:"stdin,omitempty"`
 	Before []HeldFile   `json:"before,omitempty"` // what the shell reads before the text
-	Code   *int         `json:"code,omitempty"`   // how it ended; what was its own is being put back
+
+	Timeout   string `json:"timeout,omitempty"`   // it is being ended for that; a cancel is our owner's to write down
+	Cancelled bool   `json:"cancelled,omitempty"` // with Code
+	Code      *int   `json:"code,omitempty"`      // how it ended; what was its own is being put back
 }
 
 // ProcessRecord is a background process.
@@ -50,6 +56,7 @@ type ProcessRecord struct {
 	Stdin  []HeldFile   `json:"stdin,omitempty"`
 	Held   []HeldFile   `json:"held,omitempty"`
 	Status int          `json:"status,omitempty"` // of a copy: where its status comes out
+	Gate   int          `json:"gate"`             // a line that is written there lets it run
 }
 
 // SetRecorder makes f learn of the shell's record now and whenever it changes, before anything depends on the change.
@@ -78,7 +85,7 @@ func (s *Shell) changed() {
 }
 
 // An Adoption brings a session back from what its keeper has and its last gateway wrote down: Want for every journal,
-// then Shell, then Bring, Follow and Process for what belongs to it, and Finish.
+// then Shell (Vacant, Remains), then Bring, Follow and Process for what belongs to it, and Finish.
 type Adoption struct {
 	b      *Base
 	from   Inherited // less what was taken
@@ -223,9 +230,10 @@ func (a *Adoption) inlet(files []HeldFile) *inlet {
 		return nil
 	}
 	in := &inlet{group: a.from.Group, files: files, port: files[1].Number, mem: a.takeFile(files[0]), r: a.takeFile(files[1]), w: a.takeFile(files[2])}
-	in.held = []int{files[0].Number, files[1].Number, files[2].Number}
-	if in.w < 0 {
-		in.held = in.held[:2]
+	for i, fd := range []int{in.mem, in.r, in.w} {
+		if in.held = append(in.held, files[i].Number); fd < 0 {
+			in.held[i] = -1
+		}
 	}
 	if in.met = in.r >= 0; !in.met { // whether the shell has come to it, the pipe tells
 		in.port = files[2].Number
@@ -264,24 +272,36 @@ func (a *Adoption) Whole(r ShellRecord) bool {
 	return true
 }
 
-// Shell brings the shell back, dead or alive: a dead one is revived like any other that died while nobody looked.
-func (a *Adoption) Shell(c ShellConfig, r ShellRecord) (*Shell, error) {
+// Vacant brings a shell back whose process was about to be replaced by Reset, which must follow.
+func (a *Adoption) Vacant(c ShellConfig, r ShellRecord) (*Shell, error) {
 	c.Dir, c.Env = r.Dir, r.Env
 	s := a.Remains(c)
 	s.closing.Store(false)
 	s.restore.Store(c.Restore)
 	s.seq, s.intTrap, s.funcs = r.Seq+1_000_000, r.IntTrap, r.Funcs // beyond whatever was given out since
+	if err := s.watch(); err != nil {
+		return nil, err
+	}
+	if len(r.State) != 4 {
+		return nil, ErrShellGone
+	}
+	s.st = adoptState(r.State, a.take(r.State[0]), a.take(r.State[1]), a.take(r.State[2]), a.book)
+	return s, nil
+}
+
+// Shell brings the shell back, dead or alive: a dead one is revived like any other that died while nobody looked.
+func (a *Adoption) Shell(c ShellConfig, r ShellRecord) (*Shell, error) {
 	k, _, err := kindOf(c.Path)
 	if err != nil {
 		return nil, err
 	}
-	if err = s.watch(); err != nil {
+	s, err := a.Vacant(c, r)
+	if err != nil {
 		return nil, err
 	}
-	if len(r.State) != 4 || len(r.Held) != 4 {
+	if len(r.Held) != 4 {
 		return nil, ErrShellGone
 	}
-	s.st = adoptState(r.State, a.take(r.State[0]), a.take(r.State[1]), a.take(r.State[2]), a.book)
 	child := a.from.Children[r.Pid]
 	delete(a.from.Children, r.Pid)
 	if child == nil {
@@ -366,7 +386,7 @@ func (a *Adoption) Resuming(c *Command, r CommandRecord, began time.Time) error 
 	if err != nil {
 		return err
 	}
-	c.resumed, c.in = &resumed{CommandRecord: r, lane: l, before: -1, began: began}, a.inlet(r.Stdin)
+	c.resumed, c.in = &resumed{CommandRecord: r, cell: a.cell(r.Cell), lane: l, before: -1, began: began}, a.inlet(r.Stdin)
 	if len(r.Before) == 1 {
 		c.resumed.before = a.takeFile(r.Before[0])
 	}
@@ -383,6 +403,7 @@ func (a *Adoption) Furnished(c *Command, stdin []HeldFile) {
 // resumed is what a command that is run again, or on, begins with.
 type resumed struct {
 	CommandRecord
+	cell   KeptCell
 	lane   *lane
 	before int // descriptor of what Before holds, -1: none
 	began  time.Time
@@ -414,20 +435,18 @@ func (a *Adoption) Follow(j *journal.Journal, r *LaneRecord) {
 
 // Process brings a background process back, ended or not. spec.Journal has been brought back, too.
 func (a *Adoption) Process(r ProcessRecord, j *journal.Journal) (*Process, error) {
-	cell := a.from.Cells[r.Cell]
 	child := a.from.Children[r.Pid]
-	delete(a.from.Children, r.Pid)
-	if cell == nil || child == nil && !r.Copy {
+	if child == nil && !r.Copy {
 		j.Close()
 		return nil, ErrShellGone
 	}
-	a.cells[r.Cell] = true
 	l, err := a.lane(r.Lane)
 	if err != nil {
 		j.Close()
 		return nil, err
 	}
-	p := &Process{b: a.b, group: a.from.Group, cell: cell, pid: r.Pid, lane: l, out: newOutlets(j), exited: make(chan struct{}), record: r}
+	delete(a.from.Children, r.Pid)
+	p := &Process{b: a.b, group: a.from.Group, cell: a.cell(r.Cell), pid: r.Pid, lane: l, out: newOutlets(j), exited: make(chan struct{}), record: r}
 	j.OnRoom(p.out.roomy)
 	p.out.follow(l)
 	if !r.Copy {
@@ -437,8 +456,11 @@ func (a *Adoption) Process(r ProcessRecord, j *journal.Journal) (*Process, error
 	for _, f := range r.Held {
 		if fd := a.takeFile(f); fd >= 0 {
 			p.files, p.held = append(p.files, fd), append(p.held, f.Number)
-			if f.Number == r.Status {
+			switch f.Number {
+			case r.Status:
 				status = fd
+			case r.Gate: // our predecessor may have died before it came to that
+				_, _ = unix.Write(fd, []byte("\n"))
 			}
 		}
 	}
@@ -466,8 +488,29 @@ func (a *Adoption) Process(r ProcessRecord, j *journal.Journal) (*Process, error
 
 // Ended stands for a process that had ended; what it started may live on.
 func (a *Adoption) Ended(r ProcessRecord, status Status) *Process {
-	p := &Process{b: a.b, group: a.from.Group, cell: a.from.Cells[r.Cell], pid: r.Pid, out: newOutlets(nil), exited: make(chan struct{}), status: status, record: r}
-	a.cells[r.Cell] = true
+	p := &Process{b: a.b, group: a.from.Group, cell: a.cell(r.Cell), pid: r.Pid, out: newOutlets(nil), exited: make(chan struct{}), status: status, record: r}
 	close(p.exited)
 	return p
 }
+
+// cell is where something that we bring back is, or was.
+func (a *Adoption) cell(number int) KeptCell {
+	a.cells[number] = true
+	if c, ok := a.from.Cells[number]; ok {
+		return c
+	}
+	return goneCell(number)
+}
+
+// goneCell stands for a cell that was removed: nothing is in it.
+type goneCell int
+
+func (c goneCell) Number() int                     { return int(c) }
+func (goneCell) Spawn(Spec) (KeptChild, error)     { return nil, os.ErrNotExist }
+func (goneCell) Adopt(int) error                   { return os.ErrNotExist }
+func (goneCell) AdoptCopy(int) error               { return os.ErrNotExist }
+func (goneCell) Others(int) []int                  { return nil }
+func (goneCell) Signal(syscall.Signal, int)        {}
+func (goneCell) SignalSome(syscall.Signal, ...int) {}
+func (goneCell) Kill(int) error                    { return nil }
+func (goneCell) Remove() bool                      { return true }

@@ -49,6 +49,7 @@ type run struct {
 	buf []byte
 	fds [6]unix.PollFd
 
+	cell       KeptCell // what the command started is in it, and the shell, unless that was moved out already
 	lane       *lane
 	out        [2]pipe
 	in         *inlet // the command's stdin, nil when it has none
@@ -103,7 +104,7 @@ type ending struct {
 // has not run at all: it is attempted again, with the same lane, which is never nil then.
 func (s *Shell) attempt(c *Command, again *lane) (o Outcome, untold *lane) {
 	s.seq++
-	r := &run{s: s, c: c, p: s.p, seq: strconv.Itoa(s.seq), lane: again}
+	r := &run{s: s, c: c, p: s.p, seq: strconv.Itoa(s.seq), cell: s.p.cell, lane: again}
 	buf := chunks.Get().(*[]byte)
 	defer chunks.Put(buf)
 	r.buf = *buf
@@ -194,7 +195,7 @@ func (r *run) start() error {
 	r.doubt = firstDoubt
 	r.suspect = r.began.Add(r.doubt)
 	if c.Began != nil {
-		rec := CommandRecord{Seq: s.seq, Sent: r.sent, Lane: r.lane.record(), Span: c.Journal.Span()}
+		rec := CommandRecord{Seq: s.seq, Sent: r.sent, Cell: r.cell.Number(), Lane: r.lane.record(), Span: c.Journal.Span()}
 		if r.in != nil {
 			rec.Stdin = r.in.files
 		}
@@ -265,7 +266,7 @@ func (r *run) resume() error {
 	if res.before >= 0 {
 		r.before, r.beforeHeld = res.before, []int{res.Before[0].Number}
 	}
-	r.lane, r.in, r.seq, r.sent = res.lane, r.c.in, strconv.Itoa(res.Seq), res.Sent
+	r.cell, r.lane, r.in, r.seq, r.sent = res.cell, res.lane, r.c.in, strconv.Itoa(res.Seq), res.Sent
 	for i := range r.out {
 		r.out[i] = pipe{r: r.lane.r[i], kind: journal.Stdout + journal.Stream(i), left: -1, eof: r.lane.r[i] < 0}
 	}
@@ -276,11 +277,18 @@ func (r *run) resume() error {
 	r.doubt, r.suspect, r.unheard = lastDoubt, r.lastOut.Add(lastDoubt), true
 	r.repeatAt = r.lastOut
 	r.record = res.CommandRecord
+	r.timeout = res.Timeout
 	if res.Code != nil {
 		r.reported, r.code = true, *res.Code
 		return nil
 	}
 	r.asked = "g" + r.seq // by repeat, which is due at once
+	// What was to end the command has begun to: whatever is reported now comes of that.
+	if r.timeout != "" {
+		r.begin(syscall.SIGTERM, r.c.Grace, r.lastOut)
+	} else if r.cancel = r.c.cancelled(); r.cancel != nil {
+		r.begin(r.cancel.sig, r.cancel.grace, r.lastOut)
+	}
 	return nil
 }
 
@@ -320,7 +328,7 @@ func (r *run) ended() bool {
 	return r.end == nil || r.survivors || len(r.others()) == 0
 }
 
-func (r *run) others() []int { return r.p.cell.Others(r.p.child.Pid()) }
+func (r *run) others() []int { return r.cell.Others(r.p.child.Pid()) }
 
 const (
 	pollControl = iota
@@ -494,11 +502,9 @@ func (r *run) look(fds []unix.PollFd) {
 				_ = r.p.child.Signal(syscall.SIGKILL)
 			}
 		case r.c.Timeout > 0 && now.Sub(r.began) >= r.c.Timeout:
-			r.timeout = "hard"
-			r.begin(syscall.SIGTERM, r.c.Grace, now)
+			r.expire("hard", now)
 		case r.c.NoOutput > 0 && now.Sub(r.lastOut) >= r.c.NoOutput && r.c.Journal.Room():
-			r.timeout = "no_output"
-			r.begin(syscall.SIGTERM, r.c.Grace, now)
+			r.expire("no_output", now)
 		}
 	}
 	if r.end != nil && !now.Before(r.end.next) {
@@ -508,7 +514,7 @@ func (r *run) look(fds []unix.PollFd) {
 
 // signal sends what the client wants sent.
 func (r *run) signal(sig syscall.Signal, now time.Time) {
-	r.p.cell.Signal(sig, r.p.child.Pid())
+	r.cell.Signal(sig, r.p.child.Pid())
 	if r.reported || r.died || len(r.others()) > 0 {
 		r.early = 0
 	} else if sig == syscall.SIGINT { // a shell that is busy itself: what Ctrl-C does
@@ -552,6 +558,15 @@ func (r *run) read(p *pipe) int {
 		p.eof = true
 	}
 	return n
+}
+
+// expire ends the command because a time is over.
+func (r *run) expire(kind string, now time.Time) {
+	r.timeout, r.record.Timeout = kind, kind
+	if r.c.Began != nil {
+		r.c.Began(r.record)
+	}
+	r.begin(syscall.SIGTERM, r.c.Grace, now)
 }
 
 // begin starts the ending: sig to all but the shell, and the shell's own work aborted.
@@ -601,9 +616,9 @@ func (r *run) press(now time.Time) {
 	}
 	switch {
 	case e.kill && len(others) > 0:
-		r.p.cell.Signal(syscall.SIGKILL, r.p.child.Pid())
+		r.cell.Signal(syscall.SIGKILL, r.p.child.Pid())
 	case !e.kill && len(untold) > 0:
-		r.p.cell.SignalSome(e.sig, untold...)
+		r.cell.SignalSome(e.sig, untold...)
 	}
 	if !busy {
 		return
@@ -618,22 +633,28 @@ func (r *run) press(now time.Time) {
 
 // killRest ends for certain what the command started: the shell moves out, the cell dies as a whole.
 func (r *run) killRest() {
-	old := r.p.cell
-	fresh, err := r.s.group.NewCell()
-	if err == nil {
-		err = fresh.Adopt(r.p.child.Pid())
+	old := r.cell
+	parted := old != r.p.cell // by a gateway before us; then it is among what commands left
+	if !parted {
+		fresh, err := r.s.group.NewCell()
+		if err == nil {
+			err = fresh.Adopt(r.p.child.Pid())
+		}
+		if err != nil && !r.died { // no way to part them: the shell goes too, and is restored
+			_ = r.p.child.Signal(syscall.SIGKILL)
+		}
+		if fresh != nil {
+			r.p.cell = fresh
+			r.s.changed()
+		}
 	}
-	if err != nil && !r.died { // no way to part them: the shell goes too, and is restored
-		_ = r.p.child.Signal(syscall.SIGKILL)
-	}
-	if fresh != nil {
-		r.p.cell = fresh
-		r.s.changed()
-	}
+	r.cell = r.p.cell
 	if err := old.Kill(0); err != nil {
 		r.survivors = true
 	}
-	old.Remove()
+	if !parted {
+		old.Remove()
+	}
 }
 
 // collect reads what the command wrote before its end, exactly: after the report (or the exit) FIONREAD of each pipe
@@ -674,7 +695,7 @@ func (r *run) collect() {
 func (r *run) settle() Outcome {
 	s := r.s
 	o := Outcome{Duration: time.Since(r.began), Code: r.code, Timeout: r.timeout, Died: r.died, KillFailed: r.survivors}
-	o.Cancelled = r.cancel != nil && r.end != nil && r.timeout == ""
+	o.Cancelled = r.record.Cancelled || r.cancel != nil && r.end != nil && r.timeout == ""
 	if r.died {
 		<-r.p.child.Exited()
 		st := r.p.child.Status()
@@ -711,7 +732,7 @@ func (r *run) settle() Outcome {
 	}
 	if _, after := r.wrapped(); after != "" && s.p != nil {
 		if r.c.Began != nil { // the shell's last report is about to be another's
-			r.record.Code = &o.Code
+			r.record.Code, r.record.Cancelled = &o.Code, o.Cancelled
 			r.c.Began(r.record)
 		}
 		// The tag is this gateway's: the answer to one that died while it asked must not pass for ours, since its text died with it.
@@ -719,7 +740,7 @@ func (r *run) settle() Outcome {
 	}
 	s.st.dirty = true
 	o.Dir = s.Dir()
-	if len(r.stayed) == 0 && !r.died && r.end == nil { // nobody else has these pipes
+	if len(r.stayed) == 0 && !r.died && r.end == nil && r.lane.open() { // nobody else has these pipes
 		r.c.Journal.Close()
 		s.lane = r.giveLane()
 		return o

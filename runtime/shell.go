@@ -491,8 +491,8 @@ func (s *Shell) dropLane() {
 // partWith leaves what a command started in its cell and moves the shell on.
 func (s *Shell) partWith(r *run) {
 	old := r.p.cell
-	if r.died {
-		return // putBack has seen to it, or there is no shell to part from
+	if r.died || r.cell != old {
+		return // putBack has seen to it, or there is no shell to part from, or a gateway before us has parted them
 	}
 	fresh, err := s.group.NewCell()
 	if err == nil {

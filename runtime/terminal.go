@@ -22,6 +22,7 @@ type TerminalSpec struct {
 	Cols, Rows int
 	Nonce      string           // what our marks bear, see terminalScript
 	Journal    *journal.Journal // closed when the terminal has ended
+	Began      func(*Terminal)  // is told of it before its command runs, so that it is written down by then; may be nil
 }
 
 // Terminal is a PTY and what runs in it, in a cell of its own, opened by Shell.Open. Its process leads a process session
@@ -41,8 +42,10 @@ type Terminal struct {
 	drained chan struct{} // closed when drain has ended, and with it the journal
 	typed   chan struct{} // closed when type has ended
 	exited  chan struct{} // closed by watch, after all of the output is in the journal
+	gate    int           // of files, with record.Gate; see gateLine
 	files   []int         // descriptors that live as long as the terminal
 	held    []int         // what the keeper calls them
+	child   KeptChild     // set once by begin; until Release
 	scratch string        // a directory to remove at the end; "" for none
 	status  Status        // set before exited is closed
 	record  TerminalRecord
@@ -56,6 +59,7 @@ type TerminalRecord struct {
 	Span    journal.Span `json:"span"`
 	Stdin   []HeldFile   `json:"stdin"`
 	Held    []HeldFile   `json:"held,omitempty"`
+	Gate    int          `json:"gate,omitempty"` // a line that is written there lets the command run; 0: none waits
 	Scratch string       `json:"scratch,omitempty"`
 }
 
@@ -87,9 +91,15 @@ func (s *Shell) Open(spec TerminalSpec) (*Terminal, error) {
 			if child, err = t.spawn(s, sp, cfg, spec, free); err == nil {
 				t.record = TerminalRecord{
 					Pid: t.pid, Cell: cell.Number(), Line: t.line.record(), Span: t.journal.Span(), Stdin: t.in.files,
-					Held: t.record.Held, Scratch: t.scratch,
+					Held: t.record.Held, Gate: t.record.Gate, Scratch: t.scratch,
 				}
 				s.begin(t, child)
+				if spec.Began != nil {
+					spec.Began(t)
+				}
+				if t.record.Gate != 0 {
+					_, _ = unix.Write(t.gate, []byte("\n"))
+				}
 				return t, nil
 			}
 		}
@@ -166,15 +176,15 @@ func (s *Shell) begin(t *Terminal, child KeptChild) {
 	s.mu.Lock()
 	s.terms[t] = struct{}{}
 	s.mu.Unlock()
-	go t.watch(s, child) // ends with the child; the session's end waits for exited
+	t.child = child
+	go t.watch(s) // ends with the child; the session's end waits for exited
 }
 
 // watch waits for the end of the first process. With it the kernel takes the terminal from all that run in it; what still
 // has it open is a daemon that did not mean to. So the terminal ends, after its last byte.
-func (t *Terminal) watch(s *Shell, child KeptChild) {
-	<-child.Exited()
-	t.status = child.Status()
-	child.Close()
+func (t *Terminal) watch(s *Shell) {
+	<-t.child.Exited()
+	t.status = t.child.Status()
 	t.line.closeSlave()
 	t.line.catchUp(t.journal, catchUpBound, t.stop)
 	t.close()
@@ -213,6 +223,9 @@ func (t *Terminal) close() {
 
 // Release gives back what the keeper has of a terminal whose end is written down.
 func (t *Terminal) Release() {
+	if t.child != nil {
+		t.child.Close()
+	}
 	if t.line != nil {
 		t.line.release()
 	}
@@ -222,19 +235,34 @@ func (t *Terminal) Release() {
 	}
 }
 
+// make makes what the terminal's shell opens, and what lives as long as the terminal.
+func (t *Terminal) make(kinds ...Kind) ([]Made, error) {
+	made, _, err := t.group.Make(kinds)
+	if err != nil {
+		return nil, fmt.Errorf("terminal: %w", err)
+	}
+	for _, m := range made {
+		for fd, number := range map[int]int{m.R: m.NR, m.W: m.NW} {
+			if fd < 0 {
+				continue
+			}
+			t.files = append(t.files, fd)
+			if number >= 0 {
+				t.held = append(t.held, number)
+				t.record.Held = append(t.record.Held, heldFiles([]int{number}, fd)...)
+			}
+		}
+	}
+	return made, nil
+}
+
 // hold puts b into a file that lives as long as the terminal, and returns the number by which shells find it.
 func (t *Terminal) hold(b []byte) (number int, err error) {
-	made, _, err := t.group.Make([]Kind{MemFile})
+	made, err := t.make(MemFile)
 	if err != nil {
-		return -1, fmt.Errorf("terminal: %w", err)
+		return -1, err
 	}
-	m := made[0]
-	t.files = append(t.files, m.W)
-	if m.NW >= 0 {
-		t.held = append(t.held, m.NW)
-		t.record.Held = append(t.record.Held, heldFiles([]int{m.NW}, m.W)...)
-	}
-	return m.Port, fill(m.W, b)
+	return made[0].Port, fill(made[0].W, b)
 }
 
 // Pid is that of the first process.
@@ -367,14 +395,13 @@ func (t *Terminal) dispose() {
 
 // Terminal brings a terminal back, whose process may have ended meanwhile. Its journal has been brought back, too.
 func (a *Adoption) Terminal(r TerminalRecord, j *journal.Journal) (*Terminal, error) {
-	cell, child := a.from.Cells[r.Cell], a.from.Children[r.Pid]
-	delete(a.from.Children, r.Pid)
-	if cell == nil || child == nil {
+	child := a.from.Children[r.Pid]
+	if child == nil {
 		j.Close()
 		return nil, ErrShellGone
 	}
-	a.cells[r.Cell] = true
-	t := newTerminal(a.b, a.from.Group, cell, j)
+	delete(a.from.Children, r.Pid)
+	t := newTerminal(a.b, a.from.Group, a.cell(r.Cell), j)
 	t.pid, t.record, t.scratch = r.Pid, r, r.Scratch
 	var err error
 	if t.line, err = a.line(r.Line); err != nil {
@@ -390,6 +417,9 @@ func (a *Adoption) Terminal(r TerminalRecord, j *journal.Journal) (*Terminal, er
 	for _, f := range r.Held {
 		if fd := a.takeFile(f); fd >= 0 {
 			t.files, t.held = append(t.files, fd), append(t.held, f.Number)
+			if f.Number == r.Gate { // our predecessor may have died before it came to that
+				_, _ = unix.Write(fd, []byte("\n"))
+			}
 		}
 	}
 	token(t.keys)
@@ -399,13 +429,10 @@ func (a *Adoption) Terminal(r TerminalRecord, j *journal.Journal) (*Terminal, er
 
 // GoneTerminal stands for a terminal that had ended; what it started may live on.
 func (a *Adoption) GoneTerminal(r TerminalRecord, status Status) *Terminal {
-	t := &Terminal{b: a.b, group: a.from.Group, cell: a.from.Cells[r.Cell], pid: r.Pid, exited: make(chan struct{}), status: status, record: r}
-	if t.cell != nil {
-		a.cells[r.Cell] = true
-		a.shell.mu.Lock()
-		a.shell.left = append(a.shell.left, t.cell)
-		a.shell.mu.Unlock()
-	}
+	t := &Terminal{b: a.b, group: a.from.Group, cell: a.cell(r.Cell), pid: r.Pid, exited: make(chan struct{}), status: status, record: r}
+	a.shell.mu.Lock()
+	a.shell.left = append(a.shell.left, t.cell)
+	a.shell.mu.Unlock()
 	close(t.exited)
 	return t
 }

@@ -53,11 +53,15 @@ func (t *Terminal) script(s *Shell, sp *shellProc, cfg ShellConfig, spec Termina
 		}
 		return b.String() + first + run + " " + strings.Join(words, " ") + "\n", nil
 	}
-	text, err := t.hold([]byte(spec.Text))
+	made, err := t.make(MemFile, OutPipe)
+	if err == nil {
+		err = fill(made[0].W, []byte(spec.Text))
+	}
 	if err != nil {
 		return "", err
 	}
-	fmt.Fprintf(&b, "%s %s/%d\n", sp.kind.dot, t.group.Dir(), text)
+	t.gate, t.record.Gate = made[1].W, made[1].NW
+	fmt.Fprintf(&b, "%s%s %s/%d\n", gateLine(sp.kind, t.group.Dir(), made[1].Port), sp.kind.dot, t.group.Dir(), made[0].Port)
 	return b.String(), nil
 }
 

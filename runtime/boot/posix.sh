@@ -72,7 +72,7 @@ __trl_j() {
 			set +e
 			\command . "$__trl_p/$4"
 		) <"$1" >"$__trl_p/$2" 2>"$__trl_p/$3"
-		\command printf 'q %s\n' "$?" >"$__trl_p/$5"
+		\command printf 'q %s\n' "$?" >|"$__trl_p/$5"
 	) &
 	\command printf 'j %s %s\n' "$7" "$!" >"$__trl_c"
 	case $- in *e*) return 0 ;; esac

@@ -1,0 +1,206 @@
+package acceptance
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// The moments at which a gateway may die that TestWorksWhileGatewaysDie meets by chance, each made to last.
+
+// TestEndNotWrittenDown: a process or a terminal has ended, but somebody holds up its last output when the gateway dies.
+func TestEndNotWrittenDown(t *testing.T) {
+	g := gateway(t, "--warm", "0")
+	for _, path := range shells {
+		for what, work := range map[string]string{
+			"process": "yes >&2 & sleep 0.2; exit 3", "copy": "f && exit 3", "terminal": "yes & sleep 0.2; exit 3",
+		} {
+			t.Run(filepath.Base(path)+" "+what, func(t *testing.T) {
+				c := g.dial(t)
+				s := c.session(object{"shell": path})
+				expect(t, c.run(s, "V=kept"), 0, "", "")
+				if what == "copy" {
+					expect(t, c.run(s, "f() { yes >&2 & sleep 0.2; }"), 0, "", "")
+				}
+				taken := make(chan struct{})
+				slow := g.dialPaced(t, func(int) { <-taken })
+				t.Cleanup(func() { close(taken) }) // before the connection's end, which waits for that
+				var started object
+				if what == "terminal" {
+					started = c.call("term.open", object{"session_id": s, "cols": 80, "rows": 24, "command": work, "on_slow": "skip"})
+					slow.begin("term.attach", object{"term_id": started.str("term_id"), "mode": "view", "on_slow": "block"})
+				} else {
+					started = c.call("process.start", object{"session_id": s, "command": work})
+					slow.begin("process.logs", object{"process_id": started.str("process_id"), "follow": true, "on_slow": "block"})
+				}
+				eventually(t, "it has ended", func() bool { state, _, _, ok := gStat(started.num("pid")); return !ok || state == 'Z' }) // a copy is for its shell to reap
+				g.slay(t)
+				c = g.redial(t)
+				expect(t, c.run(s, "echo $V"), 0, "kept\n", "")
+				if what != "terminal" {
+					r := c.call("process.wait", object{"process_id": started.str("process_id"), "until": object{"exit": true}, "timeout_s": 60})
+					if r.num("exit_code") != 3 {
+						t.Errorf("%v", r)
+					}
+				} else {
+					eventually(t, "its exit code is told", func() bool {
+						all := c.call("term.list", object{"session_id": s}).objs("terminals")
+						return len(all) == 1 && all[0].str("state") == "exited" && all[0].num("exit_code") == 3
+					})
+				}
+				c.call("session.destroy", object{"session_id": s, "force": true})
+			})
+		}
+	}
+}
+
+// TestDeathInAReset: what a gateway had begun to replace, the next one replaces.
+func TestDeathInAReset(t *testing.T) {
+	dir := t.TempDir()
+	hold, sh := filepath.Join(dir, "hold"), filepath.Join(dir, "bash")
+	if err := os.WriteFile(sh, []byte("#!/bin/sh\nwhile [ -e '"+hold+"' ]; do sleep 0.01; done\nexec /bin/bash \"$@\"\n"), 0o700); err != nil { // #nosec G306 -- is to be run
+		t.Fatal(err)
+	}
+	if err := os.Chmod(dir, 0o755); err != nil { // #nosec G302 -- the session's user is to enter it
+		t.Fatal(err)
+	}
+	g := gateway(t, "--warm", "0", "--shells", sh, "--default-shell", sh)
+	c := g.dial(t)
+	s, nap := c.session(), sleeper()
+	expect(t, c.run(s, "V=gone; cd /"), 0, "", "")
+	p := c.call("process.start", object{"session_id": s, "command": "trap '' TERM; " + nap + "; :"}).str("process_id")
+	eventually(t, "it runs", func() bool { return len(running(nap)) == 1 })
+	if err := os.WriteFile(hold, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c.begin("session.reset", object{"session_id": s})
+	eventually(t, "the next shell starts", func() bool {
+		return len(running(nap)) == 0 && slices.ContainsFunc(pids(), func(pid int) bool { return strings.HasPrefix(cmdline(pid), "/bin/sh "+sh+" ") })
+	})
+	g.slay(t)
+	c = g.redial(t)
+	x := c.stream(s, "echo $V$PWD").str("exec_id")
+	if err := os.Remove(hold); err != nil {
+		t.Fatal(err)
+	}
+	home, err := filepath.EvalSymlinks(g.home)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := c.call("exec.wait", object{"exec_id": x, "offset": 0, "timeout_s": 60}); r.num("exit_code") != 0 || r.stdout() != home+"\n" {
+		t.Errorf("%v", r)
+	}
+	if i := c.call("process.info", object{"process_id": p}); i.str("state") != "exited" {
+		t.Errorf("%v", i)
+	}
+}
+
+// TestReportOfWhatIsEnded: a gateway dies after it has told a command to end and before it hears that it has: the next one
+// knows why it did.
+func TestReportOfWhatIsEnded(t *testing.T) {
+	g := gateway(t, "--warm", "0")
+	for _, path := range shells {
+		for _, why := range []string{"timed_out", "cancelled"} {
+			t.Run(filepath.Base(path)+" "+why, func(t *testing.T) {
+				c := g.dial(t)
+				s := c.session(object{"shell": path})
+				pid, err := strconv.Atoi(strings.TrimSpace(c.run(s, "V=kept; echo $$").stdout()))
+				if err != nil {
+					t.Fatal(err)
+				}
+				name := filepath.Join(g.home, filepath.Base(path)+why)
+				q := object{"session_id": s, "command": fmt.Sprintf("sh -c 'trap \"echo >%[1]s.told\" TERM; echo >%[1]s.ready; until [ -e %[1]s.go ]; do sleep 0.01; done'", name), "kill_grace_s": 60}
+				if why == "timed_out" {
+					q["timeout_s"] = 1
+				}
+				x := c.call("exec.stream", q).str("exec_id")
+				there := func(end string) func() bool {
+					return func() bool { _, err := os.Stat(name + end); return err == nil }
+				}
+				if why == "cancelled" {
+					eventually(t, "it has its trap", there(".ready"))
+					c.begin("exec.cancel", object{"exec_id": x})
+				}
+				eventually(t, "it was told to end", there(".told"))
+				old := g.gatewayPid()
+				if err := syscall.Kill(old, syscall.SIGSTOP); err != nil {
+					t.Fatal(err)
+				}
+				defer syscall.Kill(old, syscall.SIGCONT)
+				if err := os.WriteFile(name+".go", nil, 0o600); err != nil {
+					t.Fatal(err)
+				}
+				eventually(t, "the shell waits for its next line", func() bool {
+					children, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
+					text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/syscall", pid))
+					return len(children) == 0 && strings.HasPrefix(string(text), "0 ")
+				})
+				g.slay(t)
+				c = g.redial(t)
+				if r := c.call("exec.wait", object{"exec_id": x, "timeout_s": 60}); !r.yes(why) || r.num("exit_code") != 143 || r.yes("timed_out") && r.yes("cancelled") {
+					t.Errorf("%v", r)
+				}
+				expect(t, c.run(s, "echo $V"), 0, "kept\n", "")
+			})
+		}
+	}
+}
+
+// TestPartedFromWhatStays: a gateway dies when it has parted the shell from what a command left behind, and has not said so
+// yet. What stays is told, and what it prints is not the next command's; what has gone meanwhile is in nobody's way.
+func TestPartedFromWhatStays(t *testing.T) {
+	g := gateway(t, "--warm", "0")
+	for name, stays := range map[string]bool{"stays": true, "has gone": false} {
+		t.Run(name, func(t *testing.T) {
+			c := g.dial(t)
+			s := c.session(object{"shell": "/bin/bash"})
+			pid, err := strconv.Atoi(strings.TrimSpace(c.run(s, "echo $$").stdout()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			flag, nap := filepath.Join(g.home, unique("go")), sleeper()
+			job := "(until [ -e " + flag + " ]; do sleep 0.01; done; echo late) & "
+			// The shell stops itself when it is to put back what was the command's own.
+			trap := "set -T; trap 'case $BASH_COMMAND in *__trl_o_V*) trap - DEBUG; set +T; kill -STOP $$ ;; esac' DEBUG; echo now"
+			if !stays {
+				job = nap + " & "
+			}
+			x := c.stream(s, job+trap, object{"env": object{"V": "own"}}).str("exec_id")
+			eventually(t, "the shell has stopped", func() bool { state, _, _, _ := gStat(pid); return state == 'T' })
+			g.slay(t)
+			defer syscall.Kill(pid, syscall.SIGCONT)
+			c = g.redial(t)
+			c.call("session.list", object{})
+			if !stays {
+				for _, nap := range running(nap) {
+					_ = syscall.Kill(nap, syscall.SIGKILL)
+				}
+				eventually(t, "it has gone", func() bool { return len(running(nap)) == 0 })
+				g.slay(t) // the next one meets it so
+				c = g.redial(t)
+				c.call("session.list", object{})
+			}
+			if err := syscall.Kill(pid, syscall.SIGCONT); err != nil {
+				t.Fatal(err)
+			}
+			r := c.call("exec.wait", object{"exec_id": x, "offset": 0, "timeout_s": 60})
+			if expect(t, r, 0, "now\n", ""); len(r.ints("background")) > 0 != stays {
+				t.Errorf("%v", r)
+			}
+			next := c.stream(s, "sleep 0.2; echo next").str("exec_id")
+			if err := os.WriteFile(flag, nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			expect(t, c.call("exec.wait", object{"exec_id": next, "offset": 0, "timeout_s": 60}), 0, "next\n", "")
+			if stays {
+				w := &worker{again: again{g: g}, t: t, ctx: t.Context()}
+				w.follow("exec", x, "now\nlate\n")
+			}
+		})
+	}
+}
