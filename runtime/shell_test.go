@@ -504,6 +504,52 @@ func TestBackgroundProcess(t *testing.T) {
 	})
 }
 
+// TestRunsWhenWrittenDown: whoever is told of a process or a terminal is told before it runs.
+func TestRunsWhenWrittenDown(t *testing.T) {
+	eachShell(t, func(t *testing.T, s *session) {
+		flag := filepath.Join(t.TempDir(), "ran")
+		ran := func() bool { _, err := os.Stat(flag); return err == nil }
+		waits := func(pid int) {
+			eventually(t, "it waits, or has run", func() bool {
+				text, _ := os.ReadFile(procPath(pid, "/syscall"))
+				call, _, asleep := strings.Cut(string(text), " ") // else it is "running"
+				return ran() || asleep && (call == strconv.Itoa(unix.SYS_READ) || call == "7" || call == strconv.Itoa(unix.SYS_PPOLL)) // ash polls
+			})
+			if ran() {
+				t.Error("it ran before it was told of")
+			}
+		}
+		runs := func(what string, exited <-chan struct{}) {
+			select {
+			case <-exited:
+			case <-time.After(generous):
+				t.Fatal(what, "did not end")
+			}
+			if !ran() {
+				t.Error(what, "never ran")
+			}
+			_ = os.Remove(flag)
+		}
+		process := func(what string) {
+			p, err := s.Start(ProcessSpec{Text: ": >" + flag, Journal: journal.New(1 << 20), Began: func(p *Process) { waits(p.Pid()) }})
+			if err != nil {
+				t.Fatal(what, err)
+			}
+			runs(what, p.Exited())
+			p.Release()
+		}
+		process("process")
+		s.code("f() { :; }", 0)
+		process("process, with a function")
+		term, err := s.Open(TerminalSpec{Text: ": >" + flag, Cols: 80, Rows: 24, Journal: journal.New(1 << 20), Began: func(t *Terminal) { waits(t.Pid()) }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		runs("terminal", term.Exited())
+		term.Release()
+	})
+}
+
 func TestNoDescriptorsLeak(t *testing.T) {
 	eachShell(t, func(t *testing.T, s *session) {
 		s.want("ls /proc/self/fd | tr '\\n' ' '", "0 1 2 3 ")
