@@ -512,7 +512,7 @@ func TestRunsWhenWrittenDown(t *testing.T) {
 		waits := func(pid int) {
 			eventually(t, "it waits, or has run", func() bool {
 				text, _ := os.ReadFile(procPath(pid, "/syscall"))
-				call, _, asleep := strings.Cut(string(text), " ") // else it is "running"
+				call, _, asleep := strings.Cut(string(text), " ")                                                                      // else it is "running"
 				return ran() || asleep && (call == strconv.Itoa(unix.SYS_READ) || call == "7" || call == strconv.Itoa(unix.SYS_PPOLL)) // ash polls
 			})
 			if ran() {
