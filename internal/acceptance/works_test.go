@@ -51,6 +51,9 @@ func (w *worker) answer(method string, params object) frame {
 	}
 }
 
+// path is of the file in which the work leaves its traces.
+func (w *worker) path() string { return filepath.Join(w.g.home, w.name) }
+
 func (w *worker) key(k int) object {
 	return object{"session_id": w.s, "request_key": fmt.Sprint(w.name, k)}
 }
@@ -71,11 +74,12 @@ func (w *worker) ran(r object, code int, out string) {
 // follow reads a stream from its first byte, over as many connections as it takes, until it has said all.
 func (w *worker) follow(kind, id, all string) {
 	var got strings.Builder
-	done := false
-	for !done {
+	ctx, cancel := context.WithTimeout(w.ctx, 2*patience)
+	defer cancel()
+	for done := false; !done; {
 		// events of what was subscribed to on the way would be among these
 		w.drop()
-		f, err := w.ask(w.ctx, kind+".attach", with(object{kind + "_id": id, "offset": got.Len(), "on_slow": "block"}, map[bool]object{true: {"mode": "view"}}[kind == "term"]), func(name string, data object) bool {
+		f, err := w.ask(ctx, kind+".attach", with(object{kind + "_id": id, "offset": got.Len(), "on_slow": "block"}, map[bool]object{true: {"mode": "view"}}[kind == "term"]), func(name string, data object) bool {
 			switch name {
 			case kind + ".output":
 				want("offset", data.num("offset"), got.Len())
@@ -89,8 +93,8 @@ func (w *worker) follow(kind, id, all string) {
 		switch {
 		case err == nil && f.Error != nil && f.code() != "SHUTTING_DOWN":
 			panic(fmt.Errorf("attach: %v", *f.Error))
-		case w.ctx.Err() != nil:
-			panic(fmt.Errorf("%q of %q", brief(got.String()), brief(all)))
+		case ctx.Err() != nil:
+			panic(fmt.Errorf("stream %s: %q of %q; %v", id, brief(got.String()), brief(all), err))
 		}
 	}
 	w.drop()
@@ -108,7 +112,25 @@ func (w *worker) drop() {
 // works are the kinds of work: one step each.
 var works = map[string]func(w *worker, k int){
 	"state": func(w *worker, k int) {
-		w.ran(w.sure("exec.run", with(w.key(k), object{"command": fmt.Sprintf("echo %d >>%s; N=$((N+1)); echo $N", k, w.name), "env": object{"V": "own"}})), 0, fmt.Sprintln(k+1))
+		r := w.sure("exec.run", with(w.key(k), object{"command": fmt.Sprintf("echo %d >>%s; N=$((N+1)); echo $N $V $PWD", k, w.path()), "env": object{"V": "own"}, "working_dir": "/"}))
+		w.ran(r, 0, fmt.Sprintln(k+1, "own", "/"))
+		r = w.sure("exec.run", with(w.key(k), object{"command": "echo $V; [ $PWD -ef " + w.g.home + " ]", "request_key": fmt.Sprint("then", k)}))
+		w.ran(r, 0, "\n")
+	},
+	"queue": func(w *worker, k int) {
+		var all []string
+		for i := range 3 {
+			n := 3*k + i
+			all = append(all, w.sure("exec.stream", with(w.key(n), object{"command": fmt.Sprintf("echo %d >>%s.all; sleep 0.01", n, w.path()), "on_slow": "skip"})).str("exec_id"))
+		}
+		for _, x := range all {
+			r := w.sure("exec.wait", object{"exec_id": x, "timeout_s": 60})
+			want(fmt.Sprint("exit code of ", r), r.num("exit_code"), 0)
+		}
+		text, _ := os.ReadFile(w.path() + ".all")
+		lines := strings.Fields(string(text))
+		want(fmt.Sprint("how many are ", lines[max(0, len(lines)-30):]), len(lines), 3*k+3)
+		want("the last", lines[len(lines)-1], strconv.Itoa(3*k+2))
 	},
 	"bytes": func(w *worker, k int) {
 		n := 1000 + rand.IntN(60_000)
@@ -227,10 +249,8 @@ var works = map[string]func(w *worker, k int){
 		w.ran(w.sure("exec.run", with(w.key(k), object{"command": "echo $V.", "request_key": fmt.Sprint("get", k)})), 0, ".\n")
 	},
 	"terminal": func(w *worker, k int) {
-		file := fmt.Sprintf("%s.%d", filepath.Join(w.g.home, w.name), k)
 		n := 50 + rand.IntN(500)
-		// one that nobody was told of ends by itself
-		f := w.sure("term.open", object{"session_id": w.s, "cols": 80, "rows": 24, "on_slow": "skip", "command": fmt.Sprintf("i=0; while [ $i -lt %d ]; do i=$((i+1)); echo $i; sleep 0.001; done; echo done >>%s; exit 5", n, file)})
+		f := w.sure("term.open", with(w.key(k), object{"cols": 80, "rows": 24, "on_slow": "skip", "command": fmt.Sprintf("i=0; while [ $i -lt %d ]; do i=$((i+1)); echo $i; sleep 0.001; done; echo %d >>%s; exit 5", n, k, w.path())}))
 		var all strings.Builder
 		for i := range n {
 			fmt.Fprintf(&all, "%d\r\n", i+1)
@@ -299,7 +319,7 @@ func TestWorksWhileGatewaysDie(t *testing.T) {
 				for ; killing.Err() == nil; k++ {
 					step(w, k)
 				}
-				if text, err := os.ReadFile(filepath.Join(g.home, w.name)); err == nil && name != "stdin" {
+				if text, err := os.ReadFile(w.path()); err == nil && name != "stdin" {
 					lines := strings.Fields(string(text))
 					want(fmt.Sprint("how many are ", lines[max(0, len(lines)-30):]), len(lines), k)
 					for i, line := range lines {
