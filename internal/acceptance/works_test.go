@@ -87,8 +87,9 @@ func (w *worker) follow(kind, id, all string) {
 			case "stream.gap":
 				panic(fmt.Errorf("gap: %v", data))
 			}
-			done = got.Len() >= len(all) && (kind == "exec" || name == "term.exit")
-			return !done
+			ended := name == kind+".exit" // of an exec: what its jobs print later is there for who attaches again
+			done = got.Len() >= len(all) && (ended || kind == "exec")
+			return !done && !ended
 		})
 		switch {
 		case err == nil && f.Error != nil && f.code() != "SHUTTING_DOWN":
