@@ -386,7 +386,11 @@ func (a *Adoption) Resuming(c *Command, r CommandRecord, began time.Time) error 
 	if err != nil {
 		return err
 	}
-	c.resumed, c.in = &resumed{CommandRecord: r, cell: a.cell(r.Cell), lane: l, before: -1, began: began}, a.inlet(r.Stdin)
+	cell := a.cell(r.Cell)
+	if p := a.shell.p; r.Cell == 0 && p != nil { // written by a version that did not know
+		cell = p.cell
+	}
+	c.resumed, c.in = &resumed{CommandRecord: r, cell: cell, lane: l, before: -1, began: began}, a.inlet(r.Stdin)
 	if len(r.Before) == 1 {
 		c.resumed.before = a.takeFile(r.Before[0])
 	}
