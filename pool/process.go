@@ -133,16 +133,21 @@ func (s *Session) dismissLocked(live *int) {
 func (p *Process) watch() {
 	s := p.session
 	defer s.watching.Done()
-	if p.timeout > 0 {
+	if p.timeout > 0 && !p.timedOut { // else the gateway before us has found that out
 		timer := time.NewTimer(time.Until(p.startedAt.Add(p.timeout)))
 		defer timer.Stop()
 		select {
 		case <-p.process.Exited():
 		case <-timer.C:
+			s.mu.Lock()
 			p.timedOut = true
-			err := p.process.Kill(context.Background(), defaultGrace)
-			s.log.Info().Err(err).Str("process", p.ID()).Str("outcome", "timeout").Dur("duration", time.Since(p.startedAt)).Msg("process ended")
+			s.record(entry{Expired: p.ID()})
+			s.mu.Unlock()
 		}
+	}
+	if p.timedOut {
+		err := p.process.Kill(context.Background(), defaultGrace)
+		s.log.Info().Err(err).Str("process", p.ID()).Str("outcome", "timeout").Dur("duration", time.Since(p.startedAt)).Msg("process ended")
 	}
 	<-p.process.Exited()
 	s.mu.Lock()

@@ -31,6 +31,7 @@ type entry struct {
 	Cancel   *cancelEntry         `json:"cancel,omitzero"`
 	Done     *doneEntry           `json:"done,omitzero"`
 	Process  *processEntry        `json:"process,omitzero"`
+	Expired  string               `json:"expired,omitzero"` // the id of a process that is being ended for its time
 	Exited   *exitedEntry         `json:"exited,omitzero"`
 	Terminal *termEntry           `json:"terminal,omitzero"`
 	Closed   *closedEntry         `json:"closed,omitzero"`
@@ -328,6 +329,9 @@ func (s *Session) recordAnewLocked() {
 	for _, p := range s.processes {
 		if p.endedAt.IsZero() {
 			add(entry{Process: p.entry()})
+			if p.timedOut {
+				add(entry{Expired: p.ID()})
+			}
 		}
 	}
 	for _, sh := range s.shares {

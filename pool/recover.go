@@ -42,6 +42,7 @@ type rememberedExec struct {
 
 type rememberedProcess struct {
 	*processEntry
+	expired bool
 	exited  *exitedEntry
 	process *Process
 }
@@ -128,6 +129,10 @@ func (m *remembered) read(e *entry) {
 		}
 	case e.Process != nil:
 		m.procs = append(m.procs, &rememberedProcess{processEntry: e.Process})
+	case e.Expired != "":
+		for _, x := range m.procs {
+			x.expired = x.expired || x.Stream == streamPrefix+e.Expired
+		}
 	case e.Exited != nil:
 		for _, x := range m.procs {
 			if x.Stream == streamPrefix+e.Exited.ID {
@@ -410,7 +415,7 @@ func (s *Session) reviveExec(a *runtime.Adoption, x *rememberedExec) (live bool,
 func (s *Session) reviveProcess(a *runtime.Adoption, x *rememberedProcess, m *remembered) error {
 	p := &Process{
 		stream: x.Stream, session: s, name: x.Name, text: x.Text, journal: journal.New(s.pool.rules.Load().RingBytes),
-		timeout: time.Duration(x.Timeout), startedAt: x.Started, pid: x.Process.Pid, done: make(chan struct{}),
+		timeout: time.Duration(x.Timeout), startedAt: x.Started, pid: x.Process.Pid, done: make(chan struct{}), timedOut: x.expired,
 	}
 	x.process = p
 	if x.Key.Key != "" {

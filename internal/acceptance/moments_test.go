@@ -151,6 +151,31 @@ func TestReportOfWhatIsEnded(t *testing.T) {
 	}
 }
 
+// TestProcessOutOfTime: likewise a process, which ends in its own way when its time is over.
+func TestProcessOutOfTime(t *testing.T) {
+	g := gateway(t, "--warm", "0")
+	c := g.dial(t)
+	s, name := c.session(), filepath.Join(g.home, "time")
+	there := func() bool { _, err := os.Stat(name + ".told"); return err == nil }
+	p := c.call("process.start", object{"session_id": s, "timeout_s": 1, "command": fmt.Sprintf("trap 'echo >%[1]s.told' TERM; until [ -e %[1]s.go ]; do sleep 0.01; done; exit 3", name)})
+	eventually(t, "it was told to end", there)
+	old := g.gatewayPid()
+	if err := syscall.Kill(old, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	defer syscall.Kill(old, syscall.SIGCONT)
+	if err := os.WriteFile(name+".go", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it has ended", func() bool { _, _, _, ok := gStat(p.num("pid")); return !ok })
+	g.slay(t)
+	c = g.redial(t)
+	c.call("process.wait", object{"process_id": p.str("process_id"), "until": object{"exit": true}, "timeout_s": 60})
+	if i := c.call("process.info", object{"process_id": p.str("process_id")}); !i.yes("timed_out") || i.num("exit_code") != 3 {
+		t.Errorf("%v", i)
+	}
+}
+
 // TestPartedFromWhatStays: a gateway dies when it has parted the shell from what a command left behind, and has not said so
 // yet. What stays is told, and what it prints is not the next command's; what has gone meanwhile is in nobody's way.
 func TestPartedFromWhatStays(t *testing.T) {

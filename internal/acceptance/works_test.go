@@ -222,6 +222,14 @@ var works = map[string]func(w *worker, k int){
 		want("state", i.str("state"), "exited")
 		want("sleepers", len(running(nap)), 0)
 	},
+	"process timeout": func(w *worker, k int) {
+		nap := sleeper()
+		p := w.sure("process.start", with(w.key(k), object{"command": "trap 'exit 3' TERM; " + nap + " & wait", "timeout_s": 0.1})).str("process_id")
+		w.sure("process.wait", object{"process_id": p, "until": object{"exit": true}, "timeout_s": 60})
+		i := w.sure("process.info", object{"process_id": p})
+		want(fmt.Sprint("timed_out in ", i), i.yes("timed_out"), true)
+		want("sleepers", len(running(nap)), 0)
+	},
 	"left behind": func(w *worker, k int) {
 		flag := fmt.Sprintf("%s.%d", w.name, k)
 		r := w.sure("exec.run", with(w.key(k), object{"command": fmt.Sprintf("(until [ -e %s ]; do sleep 0.01; done; echo late%d; echo %d >>%s) & echo now", flag, k, k, w.name)}))
