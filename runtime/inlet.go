@@ -254,16 +254,7 @@ func (in *inlet) closeWriterLocked() {
 		return
 	}
 	shut(&in.w)
-	in.dropLocked(2, 3)
-}
-
-func (in *inlet) dropLocked(from, to int) {
-	for i := from; i < min(to, len(in.held)); i++ {
-		if in.held[i] >= 0 {
-			in.group.Drop(in.held[i])
-			in.held[i] = -1
-		}
-	}
+	drop(in.group, in.held, 2, 3)
 }
 
 func (in *inlet) close() {
@@ -272,5 +263,5 @@ func (in *inlet) close() {
 	in.closeWriterLocked()
 	shut(&in.r)
 	shut(&in.mem)
-	in.dropLocked(0, 2)
+	drop(in.group, in.held, 0, 2)
 }

@@ -164,7 +164,7 @@ func (l *lane) closeWriters() {
 	for i := range l.w {
 		shut(&l.w[i])
 	}
-	l.dropLocked(2, 4)
+	drop(l.group, l.held, 2, 4)
 }
 
 // take gives the read end of output i to the caller, who closes it.
@@ -182,22 +182,23 @@ func (l *lane) close() {
 		shut(&l.r[i])
 		shut(&l.w[i])
 	}
-	l.dropLocked(0, 4)
+	drop(l.group, l.held, 0, 4)
 	if l.log != nil {
 		l.log.end()
 	}
 }
 
-func (l *lane) dropLocked(from, to int) {
+// drop lets the keeper forget what it calls held[from:to], once: a number that was dropped soon means another file.
+func drop(group KeptGroup, held []int, from, to int) {
 	var numbers []int
-	for i := from; i < min(to, len(l.held)); i++ {
-		if l.held[i] >= 0 {
-			numbers = append(numbers, l.held[i])
-			l.held[i] = -1
+	for i := from; i < min(to, len(held)); i++ {
+		if held[i] >= 0 {
+			numbers = append(numbers, held[i])
+			held[i] = -1
 		}
 	}
 	if len(numbers) > 0 {
-		l.group.Drop(numbers...)
+		group.Drop(numbers...)
 	}
 }
 

@@ -289,7 +289,7 @@ func (l *line) closeSlave() {
 	defer l.mu.Unlock()
 	shut(&l.slave)
 	if len(l.held) > 0 {
-		l.dropLocked(lineSlave, lineSlave+1)
+		drop(l.group, l.held, lineSlave, lineSlave+1)
 	}
 }
 
@@ -314,21 +314,8 @@ func (l *line) close() {
 func (l *line) release() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.dropLocked(0, len(l.held))
+	drop(l.group, l.held, 0, len(l.held))
 	if l.log != nil {
 		l.log.end()
-	}
-}
-
-func (l *line) dropLocked(from, to int) {
-	var numbers []int
-	for i := from; i < to; i++ {
-		if l.held[i] >= 0 {
-			numbers = append(numbers, l.held[i])
-			l.held[i] = -1
-		}
-	}
-	if len(numbers) > 0 {
-		l.group.Drop(numbers...)
 	}
 }
