@@ -39,7 +39,7 @@ type entry struct {
 	Share    *shareEntry          `json:"share,omitzero"`
 	Unshared string               `json:"unshared,omitzero"` // the id of a share that has ended
 	Unwanted string               `json:"unwanted,omitzero"` // the id of a recording that was deleted while it was being made
-	Reset    bool                 `json:"reset,omitzero"`    // begins; what the shell is after it, ends it
+	Reset    bool                 `json:"reset,omitzero"`    // begins; the next shell ends it
 	Ending   *endingEntry         `json:"ending,omitzero"`
 	Over     *overEntry           `json:"over,omitzero"`
 }

@@ -104,7 +104,7 @@ func (m *remembered) read(e *entry) {
 	case e.Name != nil && m.session != nil:
 		m.session.Name = *e.Name
 	case e.Shell != nil:
-		m.shell, m.reset = e.Shell, false
+		m.shell, m.reset = e.Shell, m.reset && e.Shell.Pid == 0
 	case e.Reset:
 		m.reset = true
 	case e.Exec != nil:
