@@ -289,9 +289,7 @@ func TestG3(t *testing.T) {
 // TestWhatTheShellWasGiven: a gateway dies before the command's line is in the shell's channel, or before it has the report, which an
 // error took along. Either way the command runs once.
 func TestWhatTheShellWasGiven(t *testing.T) {
-	if len(flagsOfAll) > 0 {
-		t.Skip("not run: the shell's numbers are not ours")
-	}
+	ourNumbers(t)
 	g := gateway(t, "--warm", "0")
 	for _, path := range shells {
 		t.Run(filepath.Base(path), func(t *testing.T) {
@@ -343,9 +341,7 @@ func TestWhatTheShellWasGiven(t *testing.T) {
 // TestQuestionOfTheNextGateway: a gateway dies with a report in its hands, and the next one finds the shell in the midst of
 // reading a line. It asks all the same what was reported last.
 func TestQuestionOfTheNextGateway(t *testing.T) {
-	if len(flagsOfAll) > 0 {
-		t.Skip("not run: the shell's numbers are not ours")
-	}
+	ourNumbers(t)
 	g := gateway(t, "--warm", "0")
 	c := g.dial(t)
 	s := c.session(object{"shell": "/bin/bash"})

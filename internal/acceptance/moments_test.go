@@ -15,6 +15,7 @@ import (
 
 // TestEndNotWrittenDown: a process or a terminal has ended, but somebody holds up its last output when the gateway dies.
 func TestEndNotWrittenDown(t *testing.T) {
+	ourNumbers(t)
 	g := gateway(t, "--warm", "0")
 	for _, path := range shells {
 		for what, work := range map[string]string{
@@ -61,6 +62,7 @@ func TestEndNotWrittenDown(t *testing.T) {
 
 // TestDeathInAReset: what a gateway had begun to replace, the next one replaces.
 func TestDeathInAReset(t *testing.T) {
+	ourNumbers(t)
 	dir := t.TempDir()
 	hold, sh := filepath.Join(dir, "hold"), filepath.Join(dir, "bash")
 	if err := os.WriteFile(sh, []byte("#!/bin/sh\nwhile [ -e '"+hold+"' ]; do sleep 0.01; done\nexec /bin/bash \"$@\"\n"), 0o700); err != nil { // #nosec G306 -- is to be run
@@ -105,6 +107,7 @@ func TestDeathInAReset(t *testing.T) {
 // TestReportOfWhatIsEnded: a gateway dies after it has told a command to end and before it hears that it has: the next one
 // knows why it did.
 func TestReportOfWhatIsEnded(t *testing.T) {
+	ourNumbers(t)
 	g := gateway(t, "--warm", "0")
 	for _, path := range shells {
 		for _, why := range []string{"timed_out", "cancelled"} {
@@ -155,6 +158,7 @@ func TestReportOfWhatIsEnded(t *testing.T) {
 
 // TestProcessOutOfTime: likewise a process, which ends in its own way when its time is over.
 func TestProcessOutOfTime(t *testing.T) {
+	ourNumbers(t)
 	g := gateway(t, "--warm", "0")
 	c := g.dial(t)
 	s, name := c.session(), filepath.Join(g.home, "time")
@@ -181,6 +185,7 @@ func TestProcessOutOfTime(t *testing.T) {
 // TestPartedFromWhatStays: a gateway dies when it has parted the shell from what a command left behind, and has not said so
 // yet. What stays is told, and what it prints is not the next command's; what has gone meanwhile is in nobody's way.
 func TestPartedFromWhatStays(t *testing.T) {
+	ourNumbers(t)
 	g := gateway(t, "--warm", "0")
 	for name, stays := range map[string]bool{"stays": true, "has gone": false} {
 		t.Run(name, func(t *testing.T) {

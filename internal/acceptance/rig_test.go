@@ -54,6 +54,14 @@ var soak = os.Getenv("TRL_SOAK") == "1"
 // Landlock (TRL_TEST_FLAGS='--allow-write /').
 var flagsOfAll = strings.Fields(os.Getenv("TRL_TEST_FLAGS"))
 
+// ourNumbers skips a test where what runs in a session may have other numbers, and see other files, than we.
+func ourNumbers(t testing.TB) {
+	t.Helper()
+	if len(flagsOfAll) > 0 {
+		t.Skip("not run: the session's numbers are not ours")
+	}
+}
+
 // pick is short by default and long in a soak.
 func pick[T any](short, long T) T {
 	if soak {
