@@ -280,10 +280,25 @@ func TestG3(t *testing.T) {
 	}
 	t.Logf("%d gateways killed; commands run meanwhile: %v", kills, ran)
 	a.ws.CloseNow()
-	// The end of the test is not to meet the keeper between two programs: one more upgrade, which is waited for.
-	eventually(t, "the last upgrade is done", func() bool {
+	g.upgrade(t) // the end of the test is not to meet the keeper between two programs
+}
+
+// upgrade makes one more upgrade, once what is under way is over, and waits for it.
+func (g *server) upgrade(t testing.TB) {
+	t.Helper()
+	eventually(t, "an upgrade is done", func() bool {
 		return exec.Command(binary, "upgrade", "--state-dir", filepath.Join(g.dir, "state")).Run() == nil
 	})
+}
+
+// freeze stops the gateway, so that it hears of nothing any more until it is killed, or the test ends.
+func (g *server) freeze(t testing.TB) {
+	t.Helper()
+	pid := g.gatewayPid()
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = syscall.Kill(pid, syscall.SIGCONT) })
 }
 
 // TestWhatTheShellWasGiven: a gateway dies before the command's line is in the shell's channel, or before it has the report, which an
@@ -356,15 +371,13 @@ func TestQuestionOfTheNextGateway(t *testing.T) {
 	flag := filepath.Join(g.home, "go")
 	x := c.stream(s, "until [ -e "+flag+" ]; do sleep 0.01; done; (exit 7)").str("exec_id")
 
-	old := g.gatewayPid()
 	must := func(err error) {
 		t.Helper()
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	must(syscall.Kill(old, syscall.SIGSTOP))
-	defer syscall.Kill(old, syscall.SIGCONT)
+	g.freeze(t)
 	must(os.WriteFile(flag, nil, 0o600))
 	reports, err := os.OpenFile(control, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	must(err)

@@ -132,11 +132,7 @@ func TestReportOfWhatIsEnded(t *testing.T) {
 					c.begin("exec.cancel", object{"exec_id": x})
 				}
 				eventually(t, "it was told to end", there(".told"))
-				old := g.gatewayPid()
-				if err := syscall.Kill(old, syscall.SIGSTOP); err != nil {
-					t.Fatal(err)
-				}
-				defer syscall.Kill(old, syscall.SIGCONT)
+				g.freeze(t)
 				if err := os.WriteFile(name+".go", nil, 0o600); err != nil {
 					t.Fatal(err)
 				}
@@ -165,11 +161,7 @@ func TestProcessOutOfTime(t *testing.T) {
 	there := func() bool { _, err := os.Stat(name + ".told"); return err == nil }
 	p := c.call("process.start", object{"session_id": s, "timeout_s": 1, "command": fmt.Sprintf("trap 'echo >%[1]s.told' TERM; until [ -e %[1]s.go ]; do sleep 0.01; done; exit 3", name)})
 	eventually(t, "it was told to end", there)
-	old := g.gatewayPid()
-	if err := syscall.Kill(old, syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
-	defer syscall.Kill(old, syscall.SIGCONT)
+	g.freeze(t)
 	if err := os.WriteFile(name+".go", nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -230,7 +222,7 @@ func TestPartedFromWhatStays(t *testing.T) {
 			}
 			expect(t, c.call("exec.wait", object{"exec_id": next, "offset": 0, "timeout_s": 60}), 0, "next\n", "")
 			if stays {
-				w := &worker{again: again{g: g}, t: t, ctx: t.Context()}
+				w := &worker{again: again{g: g}, ctx: t.Context()}
 				w.follow("exec", x, "now\nlate\n")
 			}
 		})

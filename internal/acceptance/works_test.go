@@ -7,7 +7,6 @@ import (
 	"hash/crc32"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -23,7 +22,6 @@ import (
 // worker is one client that goes on with its work until the killing is over.
 type worker struct {
 	again
-	t    *testing.T
 	ctx  context.Context
 	name string // of the worker and its session
 	s    string // the session
@@ -285,12 +283,7 @@ func TestWorksWhileGatewaysDie(t *testing.T) {
 	cgroup := g.gCgroup(t)
 	ctx, cancel := context.WithTimeout(context.Background(), pick(4*time.Minute, 30*time.Minute))
 	defer cancel()
-	upgrade := func() { // what is under way is waited for, so that the test does not end between two programs
-		eventually(t, "an upgrade is done", func() bool {
-			return exec.Command(binary, "upgrade", "--state-dir", filepath.Join(g.dir, "state")).Run() == nil
-		})
-	}
-	upgrade()
+	g.upgrade(t)
 	eventually(t, "warm", func() bool { return g.metric(t, "trl_warm_shells") == 4 })
 	before := g.counts(t, cgroup)
 	killing, stop := context.WithCancel(ctx)
@@ -315,7 +308,7 @@ func TestWorksWhileGatewaysDie(t *testing.T) {
 	for name, step := range works {
 		for i, sh := range shells {
 			all.Go(func() {
-				w := &worker{again: again{g: g}, t: t, ctx: ctx, name: strings.ReplaceAll(name, " ", "") + strconv.Itoa(i)}
+				w := &worker{again: again{g: g}, ctx: ctx, name: strings.ReplaceAll(name, " ", "") + strconv.Itoa(i)}
 				k := 0
 				defer func() {
 					if fault := recover(); fault != nil {
@@ -343,7 +336,7 @@ func TestWorksWhileGatewaysDie(t *testing.T) {
 	}
 	all.Wait()
 	t.Logf("steps: %v", steps)
-	upgrade()
+	g.upgrade(t)
 	left, _ := filepath.Glob(filepath.Join(g.home, "*"))
 	for _, name := range left {
 		_ = os.Remove(name)
@@ -352,7 +345,7 @@ func TestWorksWhileGatewaysDie(t *testing.T) {
 	if pick(true, false) {
 		return // what is retained takes its time to go
 	}
-	w := &worker{again: again{g: g}, t: t, ctx: ctx}
+	w := &worker{again: again{g: g}, ctx: ctx}
 	eventually(t, "all is forgotten", func() bool { return len(w.sure("session.list", object{}).objs("sessions")) == 0 })
 	w.drop()
 	g.settles(t, cgroup, before)
