@@ -27,17 +27,14 @@ type ProcessSpec struct {
 // Process is a background command with a cell of its own, started by Shell.Start. One goroutine (watch) waits for its
 // end; outlets follow its output. It ends by itself, by Kill, or with its session.
 type Process struct {
+	belongings
 	b      *Base
-	group  KeptGroup
 	cell   KeptCell
 	pid    int
 	in     *inlet // its stdin, nil when it has none
 	lane   *lane
 	out    *outlets
 	exited chan struct{} // closed by watch, after the output is in the journal
-	files  []int         // descriptors that live as long as the process; closed by finish
-	held   []int         // what the keeper calls them, until Release
-	child  KeptChild     // nil of a copy; set once
 
 	given  chan struct{} // one token: the inlet has more; nil without stdin
 	fed    chan struct{} // closed when the feeder has ended; nil without stdin
@@ -66,26 +63,21 @@ func (s *Shell) Start(spec ProcessSpec) (*Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Process{b: s.b, group: group, cell: cell, out: newOutlets(spec.Journal), exited: make(chan struct{})}
+	p := &Process{b: s.b, belongings: belongings{of: "process", group: group}, cell: cell, out: newOutlets(spec.Journal), exited: make(chan struct{})}
 	spec.Journal.OnRoom(p.out.roomy)
 	byCopy := free && !sp.kind.lists && s.funcs && !sp.dead()
-	var gate Made
 	if err = p.pipes(&s.outputs, spec.OpenStdin, !byCopy); err == nil {
-		var made []Made
-		if made, err = p.make(MemFile, OutPipe); err == nil {
-			gate = made[1] // though it is the shell that reads: we may write before it comes to that, so both ends stay open
-			err = fill(made[0].W, []byte(spec.Text))
-		}
-		if err == nil {
+		var text int
+		if text, err = p.holdBack([]byte(spec.Text)); err == nil {
 			script := envScript(spec.Env)
 			if spec.Dir != "" {
 				script += strings.TrimSuffix(dirScript(sp.kind, spec.Dir), "\n") + " || exit 1\n"
 			}
-			script += fmt.Sprintf("%s %s/%d\n", sp.kind.dot, group.Dir(), made[0].Port)
+			script += fmt.Sprintf("%s %s/%d\n", sp.kind.dot, group.Dir(), text)
 			if byCopy {
-				err = p.copyOf(s, sp, script, gate.Port)
+				err = p.copyOf(s, sp, script)
 			} else {
-				err = p.fresh(s, sp, cfg, script, free, gate.Port)
+				err = p.fresh(s, sp, cfg, script, free)
 			}
 		}
 	}
@@ -106,7 +98,8 @@ func (s *Shell) Start(spec ProcessSpec) (*Process, error) {
 		}
 		return nil, err
 	}
-	p.record.Pid, p.record.Cell, p.record.Lane, p.record.Span, p.record.Gate = p.pid, cell.Number(), p.lane.record(), spec.Journal.Span(), gate.NW
+	p.record.Pid, p.record.Cell, p.record.Lane, p.record.Span = p.pid, cell.Number(), p.lane.record(), spec.Journal.Span()
+	p.record.Held, p.record.Gate = p.known, p.gate.NW
 	p.out.start()
 	if p.in != nil {
 		go p.feed() // writes what Input gives; ends with the process; dispose waits for it
@@ -117,17 +110,8 @@ func (s *Shell) Start(spec ProcessSpec) (*Process, error) {
 	if spec.Began != nil {
 		spec.Began(p)
 	}
-	_, _ = unix.Write(gate.W, []byte("\n"))
+	p.letGo()
 	return p, nil
-}
-
-// gateLine makes a fresh shell wait until it is let through.
-func gateLine(k *kind, dir string, gate int) string {
-	read := `\command read`
-	if k.lists {
-		read = "builtin read"
-	}
-	return fmt.Sprintf("%s -r __trl_w <%s/%d; unset -v __trl_w\n", read, dir, gate)
 }
 
 // pipes makes what the process is connected with; inherited: a child will be given its ends, not open them.
@@ -153,43 +137,13 @@ func (p *Process) pipes(of *outputs, stdin, inherited bool) (err error) {
 	return nil
 }
 
-// make makes what the process's shell opens, and what lives as long as the process.
-func (p *Process) make(kinds ...Kind) ([]Made, error) {
-	made, _, err := p.group.Make(kinds)
-	if err != nil {
-		return nil, fmt.Errorf("process: %w", err)
-	}
-	for _, m := range made {
-		for fd, number := range map[int]int{m.R: m.NR, m.W: m.NW} {
-			if fd < 0 {
-				continue
-			}
-			p.files = append(p.files, fd)
-			if number >= 0 {
-				p.held = append(p.held, number)
-				p.record.Held = append(p.record.Held, heldFiles([]int{number}, fd)...)
-			}
-		}
-	}
-	return made, nil
-}
-
-// hold puts b into a file that lives as long as the process, and returns the number by which shells find it.
-func (p *Process) hold(b []byte) (number int, err error) {
-	made, err := p.make(MemFile)
-	if err != nil {
-		return -1, err
-	}
-	return made[0].Port, fill(made[0].W, b)
-}
-
 // fresh starts a new shell that reads the state, then the text.
-func (p *Process) fresh(s *Shell, sp *shellProc, cfg ShellConfig, script string, free bool, gate int) error {
+func (p *Process) fresh(s *Shell, sp *shellProc, cfg ShellConfig, script string, free bool) error {
 	state, err := s.stateScript(sp, free, p.hold)
 	if err != nil {
 		return err
 	}
-	argv, err := scriptArgs(cfg.Path, gateLine(sp.kind, p.group.Dir(), gate)+state+script)
+	argv, err := scriptArgs(cfg.Path, p.gateLine(sp.kind)+state+script)
 	if err != nil {
 		return err
 	}
@@ -238,7 +192,7 @@ func (p *Process) watchChild(child KeptChild) {
 }
 
 // copyOf lets the shell fork itself. The copy waits at a gate until it is in its own cell.
-func (p *Process) copyOf(s *Shell, sp *shellProc, script string, gate int) error {
+func (p *Process) copyOf(s *Shell, sp *shellProc, script string) error {
 	made, err := p.make(MemFile, MemFile)
 	if err != nil {
 		return err
@@ -254,7 +208,7 @@ func (p *Process) copyOf(s *Shell, sp *shellProc, script string, gate int) error
 	s.seq++
 	tag := strconv.Itoa(s.seq)
 	end := time.Now().Add(bootTimeout)
-	sp.sendBy(end, fmt.Sprintf("\\__trl_j %s %d %d %d %d %d %s\n", in, p.lane.end(0), p.lane.end(1), text.Port, status.Port, gate, tag))
+	sp.sendBy(end, fmt.Sprintf("\\__trl_j %s %d %d %d %d %d %s\n", in, p.lane.end(0), p.lane.end(1), text.Port, status.Port, p.gate.Port, tag))
 	r, ok := sp.awaitVerb('j', tag, end, ppoll)
 	if !ok {
 		return fmt.Errorf("shell did not start a copy: %w", ErrShellGone)
@@ -332,23 +286,8 @@ func (p *Process) finish() {
 // catchUpBound is how long the end of a process waits for readers that hold its last output up.
 const catchUpBound = time.Minute
 
-func (p *Process) closeFiles() {
-	for _, fd := range p.files {
-		unix.Close(fd)
-	}
-	p.files = nil
-}
-
 // Release gives back what the keeper has of a process whose end is written down: until then our successor may need it.
-func (p *Process) Release() {
-	if p.child != nil {
-		p.child.Close()
-	}
-	if p.held != nil {
-		p.group.Drop(p.held...)
-		p.held = nil
-	}
-}
+func (p *Process) Release() { p.release() }
 
 // Record is what a successor must know of it.
 func (p *Process) Record() ProcessRecord { return p.record }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"slices"
 	"syscall"
 	"time"
 
@@ -450,23 +451,16 @@ func (a *Adoption) Process(r ProcessRecord, j *journal.Journal) (*Process, error
 		return nil, err
 	}
 	delete(a.from.Children, r.Pid)
-	p := &Process{b: a.b, group: a.from.Group, cell: a.cell(r.Cell), pid: r.Pid, lane: l, out: newOutlets(j), exited: make(chan struct{}), record: r}
+	p := &Process{b: a.b, belongings: belongings{group: a.from.Group}, cell: a.cell(r.Cell), pid: r.Pid, lane: l, out: newOutlets(j), exited: make(chan struct{}), record: r}
 	j.OnRoom(p.out.roomy)
 	p.out.follow(l)
 	if !r.Copy {
 		l.closeWriters()
 	}
+	p.takeOver(a, r.Held, r.Gate)
 	status := -1
-	for _, f := range r.Held {
-		if fd := a.takeFile(f); fd >= 0 {
-			p.files, p.held = append(p.files, fd), append(p.held, f.Number)
-			switch f.Number {
-			case r.Status:
-				status = fd
-			case r.Gate: // our predecessor may have died before it came to that
-				_, _ = unix.Write(fd, []byte("\n"))
-			}
-		}
+	if i := slices.Index(p.held, r.Status); i >= 0 {
+		status = p.files[i]
 	}
 	if p.in = a.inlet(r.Stdin); p.in != nil {
 		p.given, p.fed = make(chan struct{}, 1), make(chan struct{})
@@ -492,7 +486,7 @@ func (a *Adoption) Process(r ProcessRecord, j *journal.Journal) (*Process, error
 
 // Ended stands for a process that had ended; what it started may live on.
 func (a *Adoption) Ended(r ProcessRecord, status Status) *Process {
-	p := &Process{b: a.b, group: a.from.Group, cell: a.cell(r.Cell), pid: r.Pid, out: newOutlets(nil), exited: make(chan struct{}), status: status, record: r}
+	p := &Process{b: a.b, belongings: belongings{group: a.from.Group}, cell: a.cell(r.Cell), pid: r.Pid, out: newOutlets(nil), exited: make(chan struct{}), status: status, record: r}
 	close(p.exited)
 	return p
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"syscall"
 	"time"
@@ -29,8 +28,8 @@ type TerminalSpec struct {
 // that the PTY controls. Two goroutines: one copies its output (line.drain), one waits for its end (watch). It ends with
 // its first process: by itself, by Close, or with its session.
 type Terminal struct {
+	belongings
 	b       *Base
-	group   KeptGroup
 	cell    KeptCell
 	pid     int
 	line    *line
@@ -42,10 +41,6 @@ type Terminal struct {
 	drained chan struct{} // closed when drain has ended, and with it the journal
 	typed   chan struct{} // closed when type has ended
 	exited  chan struct{} // closed by watch, after all of the output is in the journal
-	gate    int           // of files, with record.Gate; see gateLine
-	files   []int         // descriptors that live as long as the terminal
-	held    []int         // what the keeper calls them
-	child   KeptChild     // set once by begin; until Release
 	scratch string        // a directory to remove at the end; "" for none
 	status  Status        // set before exited is closed
 	record  TerminalRecord
@@ -91,15 +86,13 @@ func (s *Shell) Open(spec TerminalSpec) (*Terminal, error) {
 			if child, err = t.spawn(s, sp, cfg, spec, free); err == nil {
 				t.record = TerminalRecord{
 					Pid: t.pid, Cell: cell.Number(), Line: t.line.record(), Span: t.journal.Span(), Stdin: t.in.files,
-					Held: t.record.Held, Gate: t.record.Gate, Scratch: t.scratch,
+					Held: t.known, Gate: t.gate.NW, Scratch: t.scratch,
 				}
 				s.begin(t, child)
 				if spec.Began != nil {
 					spec.Began(t)
 				}
-				if t.record.Gate != 0 {
-					_, _ = unix.Write(t.gate, []byte("\n"))
-				}
+				t.letGo()
 				return t, nil
 			}
 		}
@@ -116,7 +109,7 @@ func (s *Shell) Open(spec TerminalSpec) (*Terminal, error) {
 
 func newTerminal(b *Base, group KeptGroup, cell KeptCell, j *journal.Journal) *Terminal {
 	t := &Terminal{
-		b: b, group: group, cell: cell, journal: j, keys: make(chan struct{}, 1), room: make(chan struct{}, 1), stop: make(chan struct{}),
+		b: b, belongings: belongings{of: "terminal", group: group}, cell: cell, journal: j, keys: make(chan struct{}, 1), room: make(chan struct{}, 1), stop: make(chan struct{}),
 		drained: make(chan struct{}), typed: make(chan struct{}), exited: make(chan struct{}),
 	}
 	j.OnRoom(func() { token(t.room) })
@@ -212,10 +205,7 @@ func (t *Terminal) close() {
 	if t.in != nil {
 		t.in.close()
 	}
-	for _, fd := range t.files {
-		unix.Close(fd)
-	}
-	t.files = nil
+	t.closeFiles()
 	if t.scratch != "" {
 		_ = os.RemoveAll(t.scratch)
 	}
@@ -223,46 +213,10 @@ func (t *Terminal) close() {
 
 // Release gives back what the keeper has of a terminal whose end is written down.
 func (t *Terminal) Release() {
-	if t.child != nil {
-		t.child.Close()
-	}
+	t.release()
 	if t.line != nil {
 		t.line.release()
 	}
-	if t.held != nil {
-		t.group.Drop(t.held...)
-		t.held = nil
-	}
-}
-
-// make makes what the terminal's shell opens, and what lives as long as the terminal.
-func (t *Terminal) make(kinds ...Kind) ([]Made, error) {
-	made, _, err := t.group.Make(kinds)
-	if err != nil {
-		return nil, fmt.Errorf("terminal: %w", err)
-	}
-	for _, m := range made {
-		for fd, number := range map[int]int{m.R: m.NR, m.W: m.NW} {
-			if fd < 0 {
-				continue
-			}
-			t.files = append(t.files, fd)
-			if number >= 0 {
-				t.held = append(t.held, number)
-				t.record.Held = append(t.record.Held, heldFiles([]int{number}, fd)...)
-			}
-		}
-	}
-	return made, nil
-}
-
-// hold puts b into a file that lives as long as the terminal, and returns the number by which shells find it.
-func (t *Terminal) hold(b []byte) (number int, err error) {
-	made, err := t.make(MemFile)
-	if err != nil {
-		return -1, err
-	}
-	return made[0].Port, fill(made[0].W, b)
 }
 
 // Pid is that of the first process.
@@ -414,14 +368,7 @@ func (a *Adoption) Terminal(r TerminalRecord, j *journal.Journal) (*Terminal, er
 		j.Close()
 		return nil, ErrShellGone
 	}
-	for _, f := range r.Held {
-		if fd := a.takeFile(f); fd >= 0 {
-			t.files, t.held = append(t.files, fd), append(t.held, f.Number)
-			if f.Number == r.Gate { // our predecessor may have died before it came to that
-				_, _ = unix.Write(fd, []byte("\n"))
-			}
-		}
-	}
+	t.takeOver(a, r.Held, r.Gate)
 	token(t.keys)
 	a.shell.begin(t, child)
 	return t, nil
@@ -429,7 +376,7 @@ func (a *Adoption) Terminal(r TerminalRecord, j *journal.Journal) (*Terminal, er
 
 // GoneTerminal stands for a terminal that had ended; what it started may live on.
 func (a *Adoption) GoneTerminal(r TerminalRecord, status Status) *Terminal {
-	t := &Terminal{b: a.b, group: a.from.Group, cell: a.cell(r.Cell), pid: r.Pid, exited: make(chan struct{}), status: status, record: r}
+	t := &Terminal{b: a.b, belongings: belongings{group: a.from.Group}, cell: a.cell(r.Cell), pid: r.Pid, exited: make(chan struct{}), status: status, record: r}
 	a.shell.mu.Lock()
 	a.shell.left = append(a.shell.left, t.cell)
 	a.shell.mu.Unlock()

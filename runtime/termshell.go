@@ -53,15 +53,11 @@ func (t *Terminal) script(s *Shell, sp *shellProc, cfg ShellConfig, spec Termina
 		}
 		return b.String() + first + run + " " + strings.Join(words, " ") + "\n", nil
 	}
-	made, err := t.make(MemFile, OutPipe)
-	if err == nil {
-		err = fill(made[0].W, []byte(spec.Text))
-	}
+	text, err := t.holdBack([]byte(spec.Text))
 	if err != nil {
 		return "", err
 	}
-	t.gate, t.record.Gate = made[1].W, made[1].NW
-	fmt.Fprintf(&b, "%s%s %s/%d\n", gateLine(sp.kind, t.group.Dir(), made[1].Port), sp.kind.dot, t.group.Dir(), made[0].Port)
+	fmt.Fprintf(&b, "%s%s %s/%d\n", t.gateLine(sp.kind), sp.kind.dot, t.group.Dir(), text)
 	return b.String(), nil
 }
 
