@@ -2,6 +2,7 @@ package runtime
 
 import (
 	"fmt"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -11,8 +12,9 @@ import (
 type belongings struct {
 	of    string // "process" or "terminal", in errors
 	group KeptGroup
-	child KeptChild  // nil of a shell's copy; set once
-	files []int      // descriptors of ours
+	child KeptChild // nil of a shell's copy; set once
+	mu    sync.Mutex
+	files []int      // descriptors of ours; closing guarded by mu: an end may come before the gate is opened
 	held  []int      // what the keeper calls them
 	known []HeldFile // the same with what they are, for the record
 	gate  Made       // see gateLine; of files; its W is 0 where nothing waits
@@ -69,7 +71,9 @@ func (b *belongings) gateLine(k *kind) string {
 
 // letGo opens the gate.
 func (b *belongings) letGo() {
-	if b.gate.W > 0 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.gate.W > 0 && b.files != nil {
 		_, _ = unix.Write(b.gate.W, []byte("\n"))
 	}
 }
@@ -88,6 +92,8 @@ func (b *belongings) takeOver(a *Adoption, known []HeldFile, gate int) {
 }
 
 func (b *belongings) closeFiles() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	for _, fd := range b.files {
 		unix.Close(fd)
 	}
