@@ -376,7 +376,8 @@ func (g *Group) Usage() Usage {
 
 // A Gauge reads meters. One goroutine at a time.
 type Gauge struct {
-	cpu, peak, oom, pids int // descriptors, -1 where there is none
+	cpu, peak, oom, pids int   // descriptors, -1 where there is none
+	last                 Usage // what was read last, but for the peak
 	room                 [512]byte
 }
 
@@ -452,11 +453,12 @@ func (g *Gauge) Read() Usage {
 }
 
 func (g *Gauge) counters() Usage {
-	return Usage{
+	g.last = Usage{
 		CPU:      time.Duration(g.number(g.cpu, "usage_usec ")) * time.Microsecond,
 		OOMKills: g.number(g.oom, "oom_kill "),
 		PIDHits:  g.number(g.pids, "max "),
 	}
+	return g.last
 }
 
 // number reads the one that stands behind key at the begin of a line of a small file; 0 where there is none.
@@ -486,14 +488,37 @@ func (g *Gauge) number(fd int, key string) int64 {
 // measure begins to measure the command: within limits at its begin, else while its shell comes to its line, so that of a
 // command at most its first microseconds are not counted.
 func (r *run) measure() {
-	if r.gauge != nil {
-		return
+	if r.gauge == nil {
+		r.meter()
+		r.used = r.gauge.Mark()
 	}
+}
+
+// measureOn measures a command that was begun by another gateway, which wrote down from where.
+func (r *run) measureOn() {
+	r.meter()
+	r.handedOn = true
+	if from := r.record.Used; from != nil {
+		r.used = Usage{CPU: time.Duration(from.CPU), OOMKills: from.OOMKills, PIDHits: from.PIDHits}
+	} else {
+		r.used = r.gauge.counters()
+	}
+}
+
+func (r *run) meter() {
 	if r.s.gauge == nil {
 		r.s.gauge = r.s.group.Gauge()
 	}
 	r.gauge = r.s.gauge
-	r.used = r.gauge.Mark()
+}
+
+// usedBefore is for the record: exact within limits; else what was read when the last command had ended, if one had.
+func (r *run) usedBefore() *UsageRecord {
+	g := r.s.gauge
+	if g == nil {
+		return nil
+	}
+	return &UsageRecord{CPU: int64(g.last.CPU), OOMKills: g.last.OOMKills, PIDHits: g.last.PIDHits}
 }
 
 // measured reads what there is to tell, before anything that follows the command adds to it.
@@ -512,7 +537,9 @@ func (r *run) tell(o *Outcome) {
 	if r.gauge.cpu >= 0 {
 		o.CPU, o.Metered = r.now.CPU-r.used.CPU, true
 	}
-	o.MemoryPeak = r.now.Peak
+	if !r.handedOn {
+		o.MemoryPeak = r.now.Peak
+	}
 	o.OOMKilled = r.now.OOMKills > r.used.OOMKills
 	switch {
 	case o.OOMKilled:

@@ -40,10 +40,18 @@ type CommandRecord struct {
 	Span   journal.Span `json:"span"`
 	Stdin  []HeldFile   `json:"stdin,omitempty"`
 	Before []HeldFile   `json:"before,omitempty"` // what the shell reads before the text
+	Used   *UsageRecord `json:"used,omitempty"`   // what its session had used by then, nil: not known
 
 	Timeout   string `json:"timeout,omitempty"`   // it is being ended for that; a cancel is our owner's to write down
 	Cancelled bool   `json:"cancelled,omitempty"` // with Code
 	Code      *int   `json:"code,omitempty"`      // how it ended; what was its own is being put back
+}
+
+// UsageRecord is the Usage of a group but for the peak, which begins anew with each command.
+type UsageRecord struct {
+	CPU      int64 `json:"cpu"` // nanoseconds
+	OOMKills int64 `json:"oom,omitzero"`
+	PIDHits  int64 `json:"pids,omitzero"`
 }
 
 // ProcessRecord is a background process.

@@ -88,6 +88,7 @@ type run struct {
 
 	gauge     *Gauge // nil until measure
 	used, now Usage  // then, and at the end
+	handedOn  bool   // by the gateway that began to: the most memory it used is not known
 }
 
 // ending is the part of a run after cancel or timeout: sig to what has not had it, until deadline, then KILL.
@@ -109,9 +110,6 @@ func (s *Shell) attempt(c *Command, again *lane) (o Outcome, untold *lane) {
 	defer chunks.Put(buf)
 	r.buf = *buf
 	defer r.close()
-	if s.cfg.Limits != (protocol.Limits{}) {
-		r.measure()
-	}
 	begin := r.start
 	if c.resumed != nil {
 		begin = r.resume
@@ -194,8 +192,11 @@ func (r *run) start() error {
 	r.lastOut = r.began
 	r.doubt = firstDoubt
 	r.suspect = r.began.Add(r.doubt)
+	if s.cfg.Limits != (protocol.Limits{}) {
+		r.measure()
+	}
 	if c.Began != nil {
-		rec := CommandRecord{Seq: s.seq, Sent: r.sent, Cell: r.cell.Number(), Lane: r.lane.record(), Span: c.Journal.Span()}
+		rec := CommandRecord{Seq: s.seq, Sent: r.sent, Cell: r.cell.Number(), Lane: r.lane.record(), Span: c.Journal.Span(), Used: r.usedBefore()}
 		if r.in != nil {
 			rec.Stdin = r.in.files
 		}
@@ -277,6 +278,7 @@ func (r *run) resume() error {
 	r.doubt, r.suspect, r.unheard = lastDoubt, r.lastOut.Add(lastDoubt), true
 	r.repeatAt = r.lastOut
 	r.record = res.CommandRecord
+	r.measureOn()
 	r.timeout = res.Timeout
 	if res.Code != nil {
 		r.reported, r.code = true, *res.Code

@@ -146,17 +146,10 @@ func (g *server) both() map[string]*server {
 func TestBombsHurtNobodyElse(t *testing.T) {
 	g := gateway(t, "--retention", "1s")
 	c := g.dial(t)
-	can := fmt.Sprint(c.call("system.capabilities", nil)["session_limits"])
-	limits := object{}
-	for name, value := range bombLimits {
-		if strings.Contains(can, name) {
-			limits[name] = value
-		}
-	}
+	limits := c.limits(bombLimits)
 	ns := settleDown(t, g, pick(3, 10))
 	_, _, _ = ns.pace(t, 200*time.Millisecond) // all is loaded
-	// The first limits open what all later ones use: a directory of each controller's.
-	c.call("session.destroy", object{"session_id": c.session(object{"limits": limits}), "force": true})
+	c.limitOne(limits)
 	settled := func() bool { return g.metric(t, "trl_warm_shells") == 4 }
 	eventually(t, "warm", settled)
 	parts := g.both()
@@ -170,7 +163,7 @@ func TestBombsHurtNobodyElse(t *testing.T) {
 		t.Run(b.name, func(t *testing.T) {
 			for _, limit := range b.limits {
 				if !limits.has(limit) {
-					t.Skipf("%s cannot be limited here: only %s", limit, can)
+					t.Skipf("%s cannot be limited here: only %v", limit, limits)
 				}
 			}
 			quiet, quiet99, n := ns.pace(t, pick(300*time.Millisecond, 3*time.Second))

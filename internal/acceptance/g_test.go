@@ -379,6 +379,9 @@ func (g *server) settles(t testing.TB, cgroup string, before [7]int) {
 	var after [7]int
 	defer func() {
 		t.Logf("goroutines, descriptors of keeper and gateway, children, cgroups, files, processes: %v before, %v after", before, after)
+		if t.Failed() {
+			t.Logf("keeper's descriptors: %v\ngateway's: %v", fdKinds(g.pid), fdKinds(g.gatewayPid()))
+		}
 	}()
 	eventually(t, "all is as before", func() bool {
 		if after = g.counts(t, cgroup); g.metric(t, "trl_warm_shells") < 4 {

@@ -104,6 +104,49 @@ func TestDeathInAReset(t *testing.T) {
 	}
 }
 
+// TestUsageAcrossADeath: what a command used, and what the kernel killed of it, is told whichever gateway hears of its end.
+func TestUsageAcrossADeath(t *testing.T) {
+	g := gateway(t, "--warm", "0")
+	dir := t.TempDir()
+	for _, path := range shells {
+		for _, limits := range []object{{}, memoryLimit} {
+			t.Run(fmt.Sprint(filepath.Base(path), limits), func(t *testing.T) {
+				c := g.dial(t)
+				s := c.session(object{"shell": path})
+				if r := c.run(s, ":"); !r.has("usage") {
+					t.Skip("needs a cgroup")
+				}
+				if limits.has("memory_bytes") {
+					if len(c.limits(limits)) == 0 {
+						t.Skip("needs a memory controller")
+					}
+					s = c.session(object{"shell": path, "limits": limits})
+				}
+				begun, flag := filepath.Join(dir, unique("begun")), filepath.Join(dir, unique("flag"))
+				work := "t=0; while [ $t -lt 20 ]; do i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; read -r stat </proc/$$/stat; set -- $stat; t=${14}; done; "
+				if limits.has("memory_bytes") {
+					work += "head -c 200m /dev/zero | tail; "
+				}
+				expect(t, c.run(s, "cd /"), 0, "", "") // an unlimited one is measured from the end of the command before
+				x := c.stream(s, work+">"+begun+"; until [ -e "+flag+" ]; do sleep 0.01; done").str("exec_id")
+				eventually(t, "the work is done", func() bool { _, err := os.Stat(begun); return err == nil })
+				g.slay(t)
+				c = g.redial(t)
+				if err := os.WriteFile(flag, nil, 0o600); err != nil {
+					t.Fatal(err)
+				}
+				r := c.call("exec.wait", object{"exec_id": x, "offset": 0, "timeout_s": 60})
+				if r.yes("oom_killed") != limits.has("memory_bytes") || r.num("exit_code") != 0 || r.obj("usage").num("cpu_ms") < 150 {
+					t.Errorf("%v", r)
+				}
+				if r = c.run(s, ":"); r.yes("oom_killed") || r.obj("usage").num("cpu_ms") > 100 {
+					t.Errorf("the next one: %v", r)
+				}
+			})
+		}
+	}
+}
+
 // TestReportOfWhatIsEnded: a gateway dies after it has told a command to end and before it hears that it has: the next one
 // knows why it did.
 func TestReportOfWhatIsEnded(t *testing.T) {
@@ -223,7 +266,7 @@ func TestPartedFromWhatStays(t *testing.T) {
 			expect(t, c.call("exec.wait", object{"exec_id": next, "offset": 0, "timeout_s": 60}), 0, "next\n", "")
 			if stays {
 				w := &worker{again: again{g: g}, ctx: t.Context()}
-				w.follow("exec", x, "now\nlate\n")
+				want("stream", w.follow("exec", x, 9), "now\nlate\n")
 			}
 		})
 	}

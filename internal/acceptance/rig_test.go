@@ -361,6 +361,17 @@ func fdsOf(t testing.TB, pid int) int {
 	return len(all)
 }
 
+// fdKinds tells what pid has open, and how often.
+func fdKinds(pid int) map[string]int {
+	all := map[string]int{}
+	fds, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
+	for _, fd := range fds {
+		to, _ := os.Readlink(fd)
+		all[strings.TrimRight(to, "0123456789]")]++
+	}
+	return all
+}
+
 // descriptor is the path in /proc of one that pid has open, to what begins with kind.
 func descriptor(t testing.TB, pid int, kind string) string {
 	t.Helper()
@@ -730,6 +741,22 @@ func (c *client) session(more ...object) string {
 }
 
 // run is exec.run; stream exec.stream, whose output is to be taken with output.
+// limits are those of all that this machine can set.
+func (c *client) limits(all object) object {
+	can, limits := fmt.Sprint(c.call("system.capabilities", nil)["session_limits"]), object{}
+	for name, value := range all {
+		if strings.Contains(can, name) {
+			limits[name] = value
+		}
+	}
+	return limits
+}
+
+// limitOne makes and ends a session: the first with limits opens what all later ones use, a directory of each controller's.
+func (c *client) limitOne(limits object) {
+	c.call("session.destroy", object{"session_id": c.session(object{"limits": limits}), "force": true})
+}
+
 func (c *client) run(session, command string, more ...object) object {
 	c.t.Helper()
 	return c.call("exec.run", with(object{"session_id": session, "command": command}, with(more...)))

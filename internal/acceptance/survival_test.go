@@ -475,10 +475,7 @@ func TestKeeperIsReplacedInPlace(t *testing.T) {
 			s, nap := c.session(), sleeper()
 			c.run(s, "v=kept; "+nap+" & (setsid "+nap+" &)")
 			p := c.call("process.start", object{"session_id": s, "command": "trap '' TERM; cat; exit 3", "stdin": "open"}).str("process_id")
-			limited := object{}
-			if can := fmt.Sprint(c.call("system.capabilities", nil)["session_limits"]); strings.Contains(can, "open_files") {
-				limited["open_files"] = 77
-			}
+			limited := c.limits(object{"open_files": 77})
 			s2 := c.session(object{"limits": limited})
 			x := c.stream(s2, "i=0; while [ $i -lt 3000 ]; do i=$((i+1)); echo o$i; done; read line; echo $line; ulimit -n; exit 7", object{"interactive_stdin": true})
 			gone := c.session()
