@@ -4,6 +4,7 @@ import (
 	_ "embed"
 	"fmt"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 )
@@ -22,6 +23,10 @@ type kind struct {
 	// away), since as a script that does not survive SIGINT.
 	stdin string
 	abort syscall.Signal
+	// traps: text may set a trap for abort, which such a shell would run, and then go on with its list; trapped: a snapshot
+	// has one, nil for bash, whose snapshot always has ours.
+	traps, trapped *regexp.Regexp
+
 	dot   string // reads a script, whatever the user redefined
 	quit  string // the call that reports, likewise
 	again string // the call that repeats a report which was dropped
@@ -47,14 +52,22 @@ const dashDot = `\command .`
 // end of a command that still runs. Its bare dot, special as it is, does not end the shell.
 const ashDot = `\.`
 
+// The words of a command, its signals named in any case, as dash takes them. A number is one only where the trap's own
+// command may still go on.
+var (
+	trapsINT   = regexp.MustCompile(`(?i)\btrap\b(?s:.*)\b(sig)?int\b|\btrap\b\s*('[^']*'|"[^"]*")?([^\n;]|\\\n)*\s2\b|TRAPINT`)
+	trappedINT = regexp.MustCompile(`(?m)' (SIG)?INT$|^TRAPINT \(\)`)
+	traps40    = regexp.MustCompile(`(?i)\btrap\b(?s:.*)\b(40|(sig)?rtmin\+6)\b`)
+)
+
 var kinds = map[string]*kind{
-	"bash": {name: "bash", boot: bootBash, abort: 40, dot: "builtin .", quit: "__trl_e", again: "__trl_a", last: "__trl_g", lists: true,
+	"bash": {name: "bash", boot: bootBash, abort: 40, traps: traps40, dot: "builtin .", quit: "__trl_e", again: "__trl_a", last: "__trl_g", lists: true,
 		args: []string{"--norc", "--noprofile", "--noediting", "-i", "+m", "+H", "+o", "history", "/proc/self/fd/3"}},
-	"dash": {name: "dash", boot: bootPOSIX, abort: syscall.SIGINT, dot: dashDot, quit: `\__trl_e`, again: `\__trl_a`, last: `\__trl_g`, packet: true,
+	"dash": {name: "dash", boot: bootPOSIX, abort: syscall.SIGINT, traps: trapsINT, trapped: trappedINT, dot: dashDot, quit: `\__trl_e`, again: `\__trl_a`, last: `\__trl_g`, packet: true,
 		args: []string{"-i", "+m", "/proc/self/fd/3"}},
-	"ash": {name: "ash", boot: bootPOSIX, abort: syscall.SIGINT, dot: ashDot, quit: `\__trl_e`, again: `\__trl_a`, last: `\__trl_g`, packet: true,
+	"ash": {name: "ash", boot: bootPOSIX, abort: syscall.SIGINT, traps: trapsINT, trapped: trappedINT, dot: ashDot, quit: `\__trl_e`, again: `\__trl_a`, last: `\__trl_g`, packet: true,
 		args: []string{"-i", "+m", "/proc/self/fd/3"}},
-	"zsh": {name: "zsh", boot: bootZsh, abort: syscall.SIGINT, dot: "builtin .", quit: "__trl_e", again: "__trl_a", last: "__trl_g", lists: true, stdin: "/dev/null",
+	"zsh": {name: "zsh", boot: bootZsh, abort: syscall.SIGINT, traps: trapsINT, trapped: trappedINT, dot: "builtin .", quit: "__trl_e", again: "__trl_a", last: "__trl_g", lists: true, stdin: "/dev/null",
 		args: []string{"-f", "-i", "+m", "-s"}},
 }
 

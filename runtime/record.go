@@ -19,16 +19,16 @@ import (
 
 // ShellRecord is a shell between its commands.
 type ShellRecord struct {
-	Pid     int      `json:"pid,omitempty"` // 0: there is none
-	Cell    int      `json:"cell,omitempty"`
-	Left    []int    `json:"left,omitempty"`  // cells with what commands left running
-	Held    []int    `json:"held,omitempty"`  // the shell's channels, see shellProc
-	State   []int    `json:"state,omitempty"` // the snapshots, see state
-	Dir     string   `json:"dir"`             // what it was started with, as Env
-	Env     []string `json:"env"`
-	Seq     int      `json:"seq"`
-	IntTrap bool     `json:"int_trap,omitempty"`
-	Funcs   bool     `json:"funcs,omitempty"`
+	Pid   int      `json:"pid,omitempty"` // 0: there is none
+	Cell  int      `json:"cell,omitempty"`
+	Left  []int    `json:"left,omitempty"`  // cells with what commands left running
+	Held  []int    `json:"held,omitempty"`  // the shell's channels, see shellProc
+	State []int    `json:"state,omitempty"` // the snapshots, see state
+	Dir   string   `json:"dir"`             // what it was started with, as Env
+	Env   []string `json:"env"`
+	Seq   int      `json:"seq"`
+	Trap  bool     `json:"int_trap,omitempty"`
+	Funcs bool     `json:"funcs,omitempty"`
 }
 
 // CommandRecord is a command that is being run.
@@ -82,7 +82,7 @@ func (s *Shell) changed() {
 		return
 	}
 	s.mu.Lock()
-	r := ShellRecord{Dir: s.cfg.Dir, Env: s.cfg.Env, Seq: s.seq, IntTrap: s.intTrap, Funcs: s.funcs, State: s.st.held}
+	r := ShellRecord{Dir: s.cfg.Dir, Env: s.cfg.Env, Seq: s.seq, Trap: s.trap, Funcs: s.funcs, State: s.st.held}
 	for _, c := range s.left {
 		r.Left = append(r.Left, c.Number())
 	}
@@ -287,7 +287,7 @@ func (a *Adoption) Vacant(c ShellConfig, r ShellRecord) (*Shell, error) {
 	s := a.Remains(c)
 	s.closing.Store(false)
 	s.restore.Store(c.Restore)
-	s.seq, s.intTrap, s.funcs = r.Seq+1_000_000, r.IntTrap, r.Funcs // beyond whatever was given out since
+	s.seq, s.trap, s.funcs = r.Seq+1_000_000, r.Trap, r.Funcs // beyond whatever was given out since
 	if err := s.watch(); err != nil {
 		return nil, err
 	}

@@ -95,6 +95,8 @@ type run struct {
 type ending struct {
 	sig      syscall.Signal
 	deadline time.Time
+	unheard  time.Time // until when the shell may take to read the line
+	deaf     bool        // the shell has a trap of its user's for the abort
 	told     map[int]bool
 	next     time.Time
 	kill     bool
@@ -573,10 +575,21 @@ func (r *run) expire(kind string, now time.Time) {
 
 // begin starts the ending: sig to all but the shell, and the shell's own work aborted.
 func (r *run) begin(sig syscall.Signal, grace time.Duration, now time.Time) {
-	r.end = &ending{sig: sig, deadline: now.Add(grace), told: map[int]bool{}, next: now}
+	k := r.p.kind
+	r.end = &ending{sig: sig, deadline: now.Add(grace), unheard: now.Add(max(grace, stubborn)), told: map[int]bool{}, next: now,
+		deaf: r.s.trap || ignores(r.p.child.Pid(), k.abort) || k.trapped != nil && k.trapped.Match(r.s.st.script(k, false))}
 	if !r.repeatAt.IsZero() {
 		r.repeat()
 	}
+}
+
+// abort ends the shell's own work. A deaf one would run its trap and go on with its list: the only cure is another shell.
+func (r *run) abort() {
+	sig := r.p.kind.abort
+	if r.end.deaf {
+		sig = syscall.SIGKILL
+	}
+	_ = r.p.child.Signal(sig)
 }
 
 // press is one step of the ending.
@@ -584,7 +597,16 @@ func (r *run) press(now time.Time) {
 	e := r.end
 	e.next = now.Add(tick)
 	e.looks++
+	busy := !r.reported && !r.died
+	if busy && !e.kill && now.Before(e.unheard) && r.unread() {
+		// A busy machine: the shell has not even read the line. An abort now would hit nothing, and the line run after it.
+		e.looks, e.next = 0, now.Add(tick/5)
+		return
+	}
 	if !e.kill && !now.Before(e.deadline) {
+		if busy && e.looks == 1 { // no grace: the shell first, as below
+			r.abort()
+		}
 		e.kill = true
 		r.killed = true
 		r.s.b.Metrics.KillEscalations.Inc()
@@ -592,21 +614,12 @@ func (r *run) press(now time.Time) {
 		e.deadline = time.Now().Add(stubborn)
 		e.looks = 1
 	}
-	busy := !r.reported && !r.died
-	if busy && !e.kill && r.unread() {
-		// A busy machine: the shell has not even read the line. An abort now would hit nothing, and the line run after it.
-		e.looks, e.next = 0, now.Add(tick/5)
-		return
-	}
 	others := r.others()
 	fresh := slices.ContainsFunc(others, func(pid int) bool { return !e.told[pid] })
 	// The shell first: once what it waits for is dead, it would go on with its list.
 	switch {
-	case busy && e.looks == 1 && r.s.intTrap:
-		// A POSIX shell whose user set an INT trap goes on all the same. The only cure is another shell.
-		_ = r.p.child.Signal(syscall.SIGKILL)
 	case busy && (e.looks == 1 || fresh || e.looks%20 == 0 && (e.kill || len(others) == 0)): // again where one was lost
-		_ = r.p.child.Signal(r.p.kind.abort)
+		r.abort()
 	}
 	var untold []int
 	for _, pid := range others {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -72,7 +71,7 @@ type Shell struct {
 	lane     *lane             // for the next command; nil: to be made
 	recorder func(ShellRecord) // see SetRecorder; nil: nobody asks
 	clean    time.Time
-	intTrap  bool // a POSIX shell may have a trap for INT, which defeats the abort
+	trap     bool // it may have one for the abort signal, which defeats the abort
 	funcs    bool // it may have functions, which it cannot list
 }
 
@@ -320,8 +319,6 @@ func merge(base []string, env map[string]*string) []string {
 // snapshotAge is how old the last snapshot may get while commands follow each other without a rest.
 const snapshotAge = 250 * time.Millisecond
 
-var trapsINT = regexp.MustCompile(`trap\b[^\n;]*\b(SIG)?(INT|2)\b`)
-
 // mayDefine says whether text may define a function, itself or by what it reads.
 func mayDefine(text string) bool {
 	for _, sign := range []string{"()", "( )", ". ", "eval"} {
@@ -347,11 +344,11 @@ func (s *Shell) Run(c *Command) Outcome {
 	c.attach(s.wake)
 	defer c.detach()
 	p := s.proc()
-	if p != nil && !p.kind.lists {
-		trap := s.intTrap || strings.Contains(c.Text, "trap") && trapsINT.MatchString(c.Text)
-		funcs := s.funcs || mayDefine(c.Text)
-		if trap != s.intTrap || funcs != s.funcs {
-			s.intTrap, s.funcs = trap, funcs
+	if p != nil {
+		trap := s.trap || (strings.Contains(c.Text, "trap") || strings.Contains(c.Text, "TRAP")) && p.kind.traps.MatchString(c.Text)
+		funcs := s.funcs || !p.kind.lists && mayDefine(c.Text)
+		if trap != s.trap || funcs != s.funcs {
+			s.trap, s.funcs = trap, funcs
 			s.changed()
 		}
 	}
@@ -470,11 +467,10 @@ func (s *Shell) putBack(dead *shellProc) (lost []string, err error) {
 	dead.release()
 	s.held().Drop(dead.held...)
 	s.st.restored()
-	s.intTrap = false
+	s.trap = false
 	s.b.Metrics.ShellRestores.WithLabelValues(cause).Inc()
 	if p != nil {
 		s.snapshot(p)
-		s.intTrap = !p.kind.lists && trapsINT.Match(script)
 	}
 	return lost, err
 }
@@ -590,7 +586,7 @@ func (s *Shell) Reset(ctx context.Context, dir string, env []string) error {
 		return err
 	}
 	s.st.forget()
-	s.intTrap, s.funcs = false, false
+	s.trap, s.funcs = false, false
 	group, err := s.b.Keeper.Group(s.cfg.ID)
 	if err != nil {
 		return err
