@@ -41,7 +41,7 @@ func (s *Shell) stateScript(sp *shellProc, free bool, hold func([]byte) (int, er
 			sp.awaitVerb('e', strconv.Itoa(s.seq), end, ppoll)
 		}
 	}
-	state := s.st.script(sp.kind, false)
+	state := s.state(sp.kind, false)
 	if state == nil {
 		return "", nil
 	}
@@ -56,7 +56,7 @@ func (s *Shell) stateScript(sp *shellProc, free bool, hold func([]byte) (int, er
 	case "dash", "ash":
 		traps = "EXIT"
 	}
-	return fmt.Sprintf("%s %s/%d 2>/dev/null\ntrap - %s\n", sp.kind.dot, s.held().Dir(), fd, traps), nil
+	return fmt.Sprintf("%s %s/%d 2>/dev/null\n{ %s - %s; } 2>/dev/null\n", sp.kind.dot, s.held().Dir(), fd, sp.kind.call("trap"), traps), nil
 }
 
 // scriptArgs are the arguments that make the shell at path run a script and nothing else.

@@ -61,13 +61,13 @@ var (
 )
 
 var kinds = map[string]*kind{
-	"bash": {name: "bash", boot: bootBash, abort: 40, traps: traps40, dot: "builtin .", quit: "__trl_e", again: "__trl_a", last: "__trl_g", lists: true,
+	"bash": {name: "bash", boot: bootBash, abort: 40, traps: traps40, dot: `\builtin .`, quit: "__trl_e", again: "__trl_a", last: "__trl_g", lists: true,
 		args: []string{"--norc", "--noprofile", "--noediting", "-i", "+m", "+H", "+o", "history", "/proc/self/fd/3"}},
 	"dash": {name: "dash", boot: bootPOSIX, abort: syscall.SIGINT, traps: trapsINT, trapped: trappedINT, dot: dashDot, quit: `\__trl_e`, again: `\__trl_a`, last: `\__trl_g`, packet: true,
 		args: []string{"-i", "+m", "/proc/self/fd/3"}},
 	"ash": {name: "ash", boot: bootPOSIX, abort: syscall.SIGINT, traps: trapsINT, trapped: trappedINT, dot: ashDot, quit: `\__trl_e`, again: `\__trl_a`, last: `\__trl_g`, packet: true,
 		args: []string{"-i", "+m", "/proc/self/fd/3"}},
-	"zsh": {name: "zsh", boot: bootZsh, abort: syscall.SIGINT, traps: trapsINT, trapped: trappedINT, dot: "builtin .", quit: "__trl_e", again: "__trl_a", last: "__trl_g", lists: true, stdin: "/dev/null",
+	"zsh": {name: "zsh", boot: bootZsh, abort: syscall.SIGINT, traps: trapsINT, trapped: trappedINT, dot: `\builtin .`, quit: "__trl_e", again: "__trl_a", last: "__trl_g", lists: true, stdin: "/dev/null",
 		args: []string{"-f", "-i", "+m", "-s"}},
 }
 
@@ -96,6 +96,18 @@ func kindOf(path string) (*kind, []string, error) {
 		return kinds["dash"], []string{called}, nil
 	}
 	return nil, nil, &ErrNoAdapter{Path: path}
+}
+
+// call is a builtin's name, whatever functions and aliases the user has. A POSIX shell's special builtins have no functions of
+// their name.
+func (k *kind) call(name string) string {
+	if k.lists {
+		return `\builtin ` + name
+	}
+	if name == "cd" || name == "printf" {
+		return `\command ` + name
+	}
+	return `\` + name
 }
 
 // quote makes one shell word of any text without NUL.

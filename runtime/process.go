@@ -69,9 +69,12 @@ func (s *Shell) Start(spec ProcessSpec) (*Process, error) {
 	if err = p.pipes(&s.outputs, spec.OpenStdin, !byCopy); err == nil {
 		var text int
 		if text, err = p.holdBack([]byte(spec.Text)); err == nil {
-			script := envScript(spec.Env)
+			script := envScript(sp.kind, spec.Env)
 			if spec.Dir != "" {
 				script += strings.TrimSuffix(dirScript(sp.kind, spec.Dir), "\n") + " || exit 1\n"
+			}
+			if script != "" {
+				script = "{ " + script + "} 2>/dev/null\n" // what the session traces is not the process's
 			}
 			script += fmt.Sprintf("%s %s/%d\n", sp.kind.dot, group.Dir(), text)
 			if byCopy {
@@ -168,7 +171,7 @@ func (p *Process) fresh(s *Shell, sp *shellProc, cfg ShellConfig, script string,
 		files[i] = os.NewFile(uintptr(dup), "stdio")
 		defer files[i].Close()
 	}
-	dir := cfg.Dir
+	dir := procPath(sp.child.Pid(), "/cwd") // where a directory that is gone can still be entered
 	if p.group.Enterable(dir) != nil {
 		dir = "/"
 	}

@@ -56,7 +56,9 @@ type run struct {
 	inMore     bool   // there is more of it than its pipe took
 	before     int    // memfd: what the shell reads before the text; 0: nothing
 	beforeHeld []int  // what the keeper calls it
-	stayed     []int  // besides the shell, when the command had ended
+	was        string // where the shell was before a command with a directory of its own; wasFD, if > 0, is open there
+	wasFD      int
+	stayed     []int // besides the shell, when the command had ended
 
 	began    time.Time
 	lastOut  time.Time
@@ -96,7 +98,7 @@ type ending struct {
 	sig      syscall.Signal
 	deadline time.Time
 	unheard  time.Time // until when the shell may take to read the line
-	deaf     bool        // the shell has a trap of its user's for the abort
+	deaf     bool      // the shell has a trap of its user's for the abort
 	told     map[int]bool
 	next     time.Time
 	kill     bool
@@ -165,7 +167,7 @@ func (r *run) start() error {
 	for i := range r.out {
 		r.out[i] = pipe{r: r.lane.r[i], kind: journal.Stdout + journal.Stream(i), left: -1}
 	}
-	stdin := p.kind.stdin
+	stdin := p.stdin()
 	var err error
 	if r.in, err = c.furnish(s.held()); err != nil {
 		return err
@@ -183,8 +185,13 @@ func (r *run) start() error {
 		if err := r.prepare(before); err != nil {
 			return err
 		}
-		line = r.appendDot(line, "$__trl_p/"+strconv.Itoa(r.beforeHeld[0]), p.kind.stdin)
-		line = append(line, "&&"...)
+		line = fmt.Appendf(line, `%s "$__trl_p/%d" </dev/null >/dev/null 2>&1&&`, p.kind.dot, r.beforeHeld[0])
+		if c.Dir != "" {
+			r.was = s.Dir()
+			if !s.held().Private() {
+				r.wasFD, _ = unix.Open(procPath(p.child.Pid(), "/cwd"), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+			}
+		}
 	}
 	line = r.appendDot(line, "$__trl_p/"+strconv.Itoa(p.held[heldText]), stdin)
 	line = append(line, ';')
@@ -720,7 +727,7 @@ func (r *run) settle() Outcome {
 		case st.Signal != 0: // before the report: bash runs its EXIT trap when SIGSEGV ends it, too, with the $? of before
 			o.Code = 128 + int(st.Signal)
 		case r.p.exit != nil:
-			o.Code = *r.p.exit
+			o.Code = *r.p.exit & 0xff // of `exit 300`
 		case st.Code < 0:
 			o.Err = ErrUnknownEnd
 		default:
@@ -751,7 +758,11 @@ func (r *run) settle() Outcome {
 			r.c.Began(r.record)
 		}
 		// The tag is this gateway's: the answer to one that died while it asked must not pass for ours, since its text died with it.
-		s.p.ask(s.held(), "w"+r.seq+"x"+strconv.Itoa(os.Getpid()), after, bootTimeout)
+		tag := "w" + r.seq + "x" + strconv.Itoa(os.Getpid())
+		s.p.ask(s.held(), tag, after, bootTimeout)
+		if r.was != "" && s.Dir() != r.was { // PWD was not where it is, or that is not there any more
+			s.p.ask(s.held(), tag+"d", r.wayBack(), bootTimeout)
+		}
 	}
 	s.st.dirty = true
 	o.Dir = s.Dir()
@@ -762,6 +773,15 @@ func (r *run) settle() Outcome {
 	}
 	r.handOver()
 	return o
+}
+
+// wayBack leads the shell to where it was.
+func (r *run) wayBack() string {
+	back := r.p.kind.call("cd") + " -P -- " + quote(r.was)
+	if r.wasFD <= 0 {
+		return back + "\n"
+	}
+	return fmt.Sprintf("%s || { %s -P -- %s/%d; PWD=%s; }\n", back, r.p.kind.call("cd"), self(), r.wasFD, quote(r.was))
 }
 
 func (r *run) wrapped() (before, after string) {
@@ -839,8 +859,10 @@ func (r *run) handOver() {
 
 // close gives back what the run did not pass on.
 func (r *run) close() {
-	if r.before > 0 {
-		unix.Close(r.before)
+	for _, fd := range []int{r.before, r.wasFD} {
+		if fd > 0 {
+			unix.Close(fd)
+		}
 	}
 	if r.beforeHeld != nil {
 		r.s.held().Drop(r.beforeHeld...)

@@ -71,6 +71,7 @@ type Shell struct {
 	lane     *lane             // for the next command; nil: to be made
 	recorder func(ShellRecord) // see SetRecorder; nil: nobody asks
 	clean    time.Time
+	stale    bool // there was no snapshot lately: the shell may not write so much
 	trap     bool // it may have one for the abort signal, which defeats the abort
 	funcs    bool // it may have functions, which it cannot list
 }
@@ -267,7 +268,7 @@ func (s *Shell) Setup(dir string, env map[string]*string) error {
 		return nil
 	}
 	s.seq++
-	status, ok := p.ask(s.held(), strconv.Itoa(s.seq), envScript(env)+text, bootTimeout)
+	status, ok := p.ask(s.held(), strconv.Itoa(s.seq), envScript(p.kind, env)+text, bootTimeout)
 	if !ok {
 		return ErrShellGone
 	}
@@ -283,23 +284,20 @@ func (s *Shell) Setup(dir string, env map[string]*string) error {
 	return nil
 }
 
-func envScript(env map[string]*string) string {
+func envScript(k *kind, env map[string]*string) string {
 	var b strings.Builder
 	for n, v := range env {
 		if v == nil {
-			fmt.Fprintf(&b, "unset -v %s\n", n)
+			fmt.Fprintf(&b, "%s -v %s\n", k.call("unset"), n)
 		} else {
-			fmt.Fprintf(&b, "export %s=%s\n", n, quote(*v))
+			fmt.Fprintf(&b, "%s %s=%s\n", k.call("export"), n, quote(*v))
 		}
 	}
 	return b.String()
 }
 
 func dirScript(k *kind, dir string) string {
-	if k.lists {
-		return "builtin cd -- " + quote(dir) + " >/dev/null\n"
-	}
-	return `\command cd -- ` + quote(dir) + " >/dev/null\n"
+	return k.call("cd") + " -- " + quote(dir) + " >/dev/null\n"
 }
 
 func merge(base []string, env map[string]*string) []string {
@@ -321,8 +319,13 @@ const snapshotAge = 250 * time.Millisecond
 
 // mayDefine says whether text may define a function, itself or by what it reads.
 func mayDefine(text string) bool {
-	for _, sign := range []string{"()", "( )", ". ", "eval"} {
+	for _, sign := range []string{". ", ".\t", ".\\", "eval"} {
 		if strings.Contains(text, sign) {
+			return true
+		}
+	}
+	for found := true; found; {
+		if _, text, found = strings.Cut(text, "("); found && strings.HasPrefix(strings.TrimLeft(text, " \t"), ")") {
 			return true
 		}
 	}
@@ -353,6 +356,8 @@ func (s *Shell) Run(c *Command) Outcome {
 		}
 	}
 	var again *lane
+	var lost []string
+	restored := false
 	for try := range 3 { // a shell that dies unasked three times in a row is not going to run this
 		if p = s.proc(); p == nil || s.closing.Load() {
 			break
@@ -364,6 +369,7 @@ func (s *Shell) Run(c *Command) Outcome {
 		}
 		var o Outcome
 		if o, again = s.attempt(c, again); again == nil {
+			o.Restored, o.Lost = o.Restored || restored, merged(lost, o.Lost)
 			return o
 		}
 		if !p.dead() { // a resumed one that had not begun
@@ -372,9 +378,11 @@ func (s *Shell) Run(c *Command) Outcome {
 		if try > 0 { // it may be its state that ends it
 			s.st.forget()
 		}
-		if _, err := s.putBack(p); err != nil {
+		more, err := s.putBack(p)
+		if err != nil {
 			break
 		}
+		restored, lost = true, merged(lost, more)
 		again.empty()
 	}
 	c.Journal.Close()
@@ -382,6 +390,16 @@ func (s *Shell) Run(c *Command) Outcome {
 		again.close()
 	}
 	return Outcome{Err: ErrShellGone, Code: -1, Died: true}
+}
+
+// merged is what is in either.
+func merged(a, b []string) []string {
+	for _, x := range b {
+		if !slices.Contains(a, x) {
+			a = append(a, x)
+		}
+	}
+	return a
 }
 
 func (s *Shell) wake() {
@@ -411,8 +429,22 @@ func (s *Shell) after(r *run, o *Outcome) {
 	o.Restored, o.Lost = true, lost
 }
 
+// allState is all that a state has.
+var allState = []string{"variables", "functions", "aliases", "options", "working_dir"}
+
 // onecmd is how a snapshot of bash says `set -t`.
 const onecmd = "\nset -o onecmd\n"
+
+// state is the script that makes a fresh shell what the last snapshot says, nil when there is none.
+func (s *Shell) state(k *kind, exited bool) []byte {
+	script := s.st.script(k, exited)
+	if script == nil {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append(freed(k, s.cfg.Env), script...)
+}
 
 // putBack replaces dead by a new process with its last state.
 func (s *Shell) putBack(dead *shellProc) (lost []string, err error) {
@@ -423,7 +455,7 @@ func (s *Shell) putBack(dead *shellProc) (lost []string, err error) {
 			break
 		}
 	}
-	script := s.st.script(dead.kind, true)
+	script := s.state(dead.kind, true)
 	cause := "killed"
 	if dead.exit != nil {
 		cause = "exited"
@@ -434,7 +466,7 @@ func (s *Shell) putBack(dead *shellProc) (lost []string, err error) {
 				}
 			}
 			if len(lost) > 0 {
-				script = append(script, "\nset +e +u\n"...)
+				script = append(script, "\n"+dead.kind.call("set")+" +e +u\n"...)
 			}
 		}
 	}
@@ -442,15 +474,26 @@ func (s *Shell) putBack(dead *shellProc) (lost []string, err error) {
 		script[at+len("\nset ")] = '+'
 		lost = append(lost, "onecmd")
 	}
-	if !dead.kind.lists && s.funcs {
+	if s.stale && dead.exit == nil {
+		lost = slices.Clone(allState)
+	} else if !dead.kind.lists && s.funcs {
 		lost = append(lost, "functions")
 	}
 	p, err := s.spawnPatiently(script)
 	if err != nil && script != nil {
 		s.b.Log.Warn().Err(err).Str("session", s.cfg.ID).Msg("state could not be put back")
-		lost = []string{"variables", "functions", "aliases", "options", "working_dir"}
+		lost, script = slices.Clone(allState), nil
 		p, err = s.spawn(nil)
 		s.st.forget()
+	}
+	switch {
+	case err != nil || script == nil:
+	case p.state == nil && p.kind.lists: // there is a function that does not read back
+		lost = merged(lost, []string{"functions", "options"})
+	case p.state == nil:
+		lost = merged(lost, []string{"aliases", "options"})
+	case *p.state != 0:
+		lost = merged(lost, []string{"working_dir"})
 	}
 	s.mu.Lock()
 	s.p = p
@@ -467,7 +510,7 @@ func (s *Shell) putBack(dead *shellProc) (lost []string, err error) {
 	dead.release()
 	s.held().Drop(dead.held...)
 	s.st.restored()
-	s.trap = false
+	s.trap, s.stale = false, false
 	s.b.Metrics.ShellRestores.WithLabelValues(cause).Inc()
 	if p != nil {
 		s.snapshot(p)
@@ -556,10 +599,21 @@ func (s *Shell) Rest() time.Duration {
 	return 0
 }
 
+// snapshot asks for one, unless its file would be larger than the shell may write: that would end it (`ulimit -f`).
 func (s *Shell) snapshot(p *shellProc) {
+	var most unix.Rlimit
+	err := unix.Prlimit(p.child.Pid(), unix.RLIMIT_FSIZE, nil, &most)
+	if s.clean = time.Now(); err == nil && most.Cur < uint64(max(2*s.st.size(), leastSnapshot)) {
+		s.stale = true
+		s.st.dirty = false
+		return
+	}
+	s.stale = false
 	s.st.ask(p)
-	s.clean = time.Now()
 }
+
+// leastSnapshot is more than what a plain shell has to say.
+const leastSnapshot = 32 << 10
 
 // Revive replaces a shell that died while no command ran.
 func (s *Shell) Revive() (lost []string, err error) {

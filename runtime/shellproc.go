@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -37,7 +38,9 @@ type shellProc struct {
 	argv   []string // set once
 	held   []int    // what the keeper calls script, ctlR, ctlW and text; none of it before the shell runs
 	lines  []byte
-	exit   *int // the status that the EXIT trap told, nil before
+	exit   *int   // the status that the EXIT trap told, nil before
+	state  *int   // what the state said at its end: 0, or 1 where its directory was not to be had; nil: it did not come to it
+	zero   string // path of its stdin in /proc, for stdin
 }
 
 // Which of held is which.
@@ -184,7 +187,8 @@ func (s *Shell) raise(p *shellProc, group KeptGroup, state []byte) error {
 	if state == nil {
 		line += "\n__trl_n='boot 0';" // a line of its own: most shells read byte by byte, and the first one waits for no more
 	} else {
-		st, done, err := lend(group, state)
+		told := fmt.Sprintf("\n%s 's state %%s\\n' \"$__trl_l\" >|%s/%d\n", p.kind.call("printf"), group.Dir(), p.held[heldCtlW])
+		st, done, err := lend(group, append(slices.Clip(state), told...))
 		if err != nil {
 			return err
 		}
@@ -229,6 +233,22 @@ func (p *shellProc) release() {
 		<-p.child.Exited()
 		p.child.Close()
 	}
+}
+
+// stdin is what a command that is given none has to open, "" where the shell's own still is that. It is not once the user has
+// said `exec <file`, or where we may not look.
+func (p *shellProc) stdin() string {
+	if p.kind.stdin != "" {
+		return p.kind.stdin
+	}
+	if p.zero == "" {
+		p.zero = procPath(p.child.Pid(), "/fd/0")
+	}
+	var room [len(os.DevNull) + 1]byte
+	if n, err := quick.Readlink(p.zero, room[:]); err == nil && string(room[:n]) == os.DevNull {
+		return ""
+	}
+	return os.DevNull
 }
 
 // send writes one line to the script channel, which has room for two at least. Once it has more to say, that is sendBy.
@@ -293,6 +313,9 @@ func (p *shellProc) next() (report, bool) {
 			case 'g':
 				v, _ := strconv.Atoi(string(f[len(f)-1]))
 				return report{verb: 'g', seq: string(f[1]), last: string(f[2]), val: v}, true
+			case 's':
+				v, _ := strconv.Atoi(string(f[2]))
+				p.state = &v
 			case 'x':
 				code, _ := strconv.Atoi(string(f[1]))
 				p.exit = &code

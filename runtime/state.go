@@ -3,6 +3,7 @@ package runtime
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -94,7 +95,11 @@ func (s *state) ask(p *shellProc) {
 		into ^= 1 // the other one is whole and the better of the two until this is
 	}
 	m := strconv.Itoa(s.seq + 1)
-	if !p.sendBy(time.Now().Add(stubborn), fmt.Sprintf("__trl_s \"$__trl_p/%d\" %s\n", s.held[into], m)) {
+	line := fmt.Sprintf("__trl_s \"$__trl_p/%d\" %s\n", s.held[into], m)
+	if p.kind.name == "bash" {
+		line = fmt.Sprintf("__trl_v=$?;\\builtin trap -p >|\"$__trl_p/%d\";", s.held[into]) + line
+	}
+	if !p.sendBy(time.Now().Add(stubborn), line) {
 		return // it stays dirty
 	}
 	s.newer, s.dirty = into, false
@@ -136,10 +141,40 @@ func (s *state) script(k *kind, exited bool) []byte {
 		raw = content(s.exit)
 	}
 	s.last = raw
-	if raw == nil || k.lists {
-		return raw
+	switch {
+	case raw == nil:
+		return nil
+	case k.lists:
+		return listedScript(raw)
 	}
 	return posixScript(raw)
+}
+
+// listedScript makes one of what bash.sh and zsh.sh write: what puts the traps back comes last, past the reach of the user's
+// functions and aliases, and where a trap for DEBUG has nothing more to run for.
+func listedScript(raw []byte) []byte {
+	traps, rest, found := bytes.Cut(raw, []byte(endMark+" state\n"))
+	if !found {
+		return raw
+	}
+	o := slices.Clone(rest)
+	for _, t := range entries(string(traps)) {
+		o = append(append(append(o, `\builtin `...), t...), '\n')
+	}
+	return o
+}
+
+// freed are lines that take away what a fresh shell has from its spawn: what of it still is, the state says.
+func freed(k *kind, env []string) []byte {
+	var b []byte
+	for _, kv := range env {
+		name, _, _ := strings.Cut(kv, "=")
+		if k.name == "zsh" { // an unset special parameter is none any more
+			b = fmt.Appendf(b, "[[ ${parameters[%s]} == *-special* ]] || ", name)
+		}
+		b = fmt.Appendf(b, "%s -v %s\n", k.call("unset"), name)
+	}
+	return b
 }
 
 // exitedLocked: the EXIT trap has written all down, and not from inside of a function, whose locals would be among it.
@@ -192,16 +227,20 @@ func posixScript(raw []byte) []byte {
 		name = ""
 	}
 	var o bytes.Buffer
+	before := "unset -v OLDPWD"
 	for _, v := range entries(sections["variables"]) { // assigning what is read-only would end the script
 		switch n, _, _ := strings.Cut(v, "="); n {
 		case "__trl_p", "__trl_c", "__trl_x", "PPID", "_", "LINENO":
 		default:
 			o.WriteString(v + "\n")
+			if n == "OLDPWD" {
+				before = v
+			}
 		}
 	}
 	o.WriteString(sections["export"])
 	o.WriteString("umask " + sections["umask"])
-	o.WriteString(`\command cd -- ` + quote(strings.TrimSuffix(sections["pwd"], "\n")) + "\n")
+	o.WriteString(`\command cd -- ` + quote(strings.TrimSuffix(sections["pwd"], "\n")) + " && __trl_l=0 || __trl_l=1\n" + before + "\n")
 	o.WriteString(sections["trap"])
 	for _, l := range strings.Split(sections["set"], "\n") {
 		if f := strings.Fields(l); len(f) == 3 {
@@ -253,7 +292,7 @@ func entries(s string) []string {
 // after it had asked for it. The status of the first is that of cd.
 func wrap(k *kind, env map[string]*string, dir string) (before, after string) {
 	var b, a strings.Builder
-	for n, v := range env {
+	for n := range env {
 		switch {
 		case k.lists: // bash and zsh print a variable with its attributes; the new one is a plain string
 			list := "declare"
@@ -265,21 +304,20 @@ func wrap(k *kind, env map[string]*string, dir string) (before, after string) {
 		default:
 			fmt.Fprintf(&b, "case ${%[1]s+x} in x) __trl_h_%[1]s=1 __trl_o_%[1]s=$%[1]s ;; *) __trl_h_%[1]s= __trl_o_%[1]s= ;; esac\n", n)
 			fmt.Fprintf(&b, "case \"\n$(export -p)\" in *'\nexport %[1]s='*|*'\nexport %[1]s\n'*) __trl_x_%[1]s=1 ;; *) __trl_x_%[1]s= ;; esac\n", n)
-			fmt.Fprintf(&a, "case ${__trl_h_%[1]s+x} in x) unset %[1]s\ncase $__trl_h_%[1]s in 1) %[1]s=$__trl_o_%[1]s ;; esac\ncase $__trl_x_%[1]s in 1) export %[1]s ;; esac\nunset __trl_h_%[1]s __trl_o_%[1]s __trl_x_%[1]s ;; esac\n", n)
-		}
-		if v == nil {
-			fmt.Fprintf(&b, "unset -v %s\n", n)
-		} else {
-			fmt.Fprintf(&b, "export %s=%s\n", n, quote(*v))
+			fmt.Fprintf(&a, "case ${__trl_h_%[1]s+x} in x) \\unset %[1]s\ncase $__trl_h_%[1]s in 1) %[1]s=$__trl_o_%[1]s ;; esac\ncase $__trl_x_%[1]s in 1) \\export %[1]s ;; esac\n\\unset __trl_h_%[1]s __trl_o_%[1]s __trl_x_%[1]s ;; esac\n", n)
 		}
 	}
+	b.WriteString(envScript(k, env))
 	if dir != "" {
-		cd := `\command cd`
-		if k.lists {
-			cd = "builtin cd"
+		// Before env's, which may have a PWD. The way back is the shell's own, with its links; trl looks where it led.
+		back := "__trl_d=${PWD-}; case ${OLDPWD+x} in x) __trl_w=$OLDPWD ;; esac\n"
+		cd, unset := k.call("cd"), k.call("unset")
+		fmt.Fprintf(&a, "case ${__trl_d+x} in x) ")
+		if k.name == "zsh" { // whose `cd -` does not ask the variable
+			fmt.Fprintf(&a, "%s -- \"$__trl_w\" >/dev/null\n", cd)
 		}
-		fmt.Fprintf(&b, "__trl_d=$PWD\n%s -- %s >/dev/null\n", cd, quote(dir))
-		fmt.Fprintf(&a, "case ${__trl_d+x} in x) %s -- \"$__trl_d\" >/dev/null\nunset -v __trl_d ;; esac\n", cd)
+		fmt.Fprintf(&a, "%s -- \"$__trl_d\" >/dev/null\n%s -v OLDPWD\ncase ${__trl_w+x} in x) OLDPWD=$__trl_w ;; esac\n%[2]s -v __trl_d __trl_w ;; esac\n", cd, unset)
+		return back + b.String() + dirScript(k, dir), a.String()
 	}
 	return b.String(), a.String()
 }

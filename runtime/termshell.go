@@ -35,7 +35,7 @@ func (t *Terminal) script(s *Shell, sp *shellProc, cfg ShellConfig, spec Termina
 		fmt.Fprintf(&b, "if [ \"${%s-}\" = %s ]; then unset %s; fi\n", name, value, name)
 	}
 	b.WriteString("export TERM=xterm-256color COLORTERM=truecolor\n")
-	b.WriteString(envScript(spec.Env))
+	b.WriteString(envScript(sp.kind, spec.Env))
 	if spec.Dir != "" {
 		b.WriteString(strings.TrimSuffix(dirScript(sp.kind, spec.Dir), "\n") + " || exit 1\n")
 	}

@@ -50,13 +50,26 @@ __trl_g() {
 	builtin return "$__trl_r"
 }
 
-# Snapshot of the state into $1 (a path), marked with $2, by builtins only: no fork. It reads back with dot.
+# Snapshot of the state into $1 (a path), marked with $2, by builtins only: no fork. It reads back with dot. Functions come
+# last, as one of them may not read back as bash prints it; behind them, nothing is said without `builtin`. Aliases and POSIX
+# mode, which change how functions read, are off until then. Traps for ERR, DEBUG and RETURN are not to be seen in here: who
+# calls has put all traps there, and trl moves them to the end.
 __trl_s() {
-	builtin local __trl_r="$?"
+	builtin local __trl_r="$__trl_v"
 	{
-		builtin shopt -p; builtin declare -p; builtin declare -f; builtin declare -Fx; builtin alias -p
-		builtin trap -p; builtin umask -p; builtin printf 'cd -- %q\n' "$PWD"; builtin set +o; builtin printf '%s %s\n' '@E@' "$2"
-	} >|"$1" 2>/dev/null
+		builtin printf '%s state\n' '@E@'
+		builtin shopt -p; builtin declare -p; builtin umask -p
+		builtin printf 'cd -- %q && __trl_l=0 || __trl_l=1\n' "$PWD"
+		if [[ -v OLDPWD ]]; then builtin printf 'OLDPWD=%q\n' "$OLDPWD"; else builtin printf 'unset -v OLDPWD\n'; fi
+		builtin alias -p; builtin set +o
+		builtin printf 'set +e +u +o posix\nshopt -u expand_aliases\n'
+		builtin declare -f; builtin declare -Fx
+		if builtin shopt -q expand_aliases; then builtin printf '\\builtin shopt -s expand_aliases\n'; fi
+		if [[ -o posix ]]; then builtin printf '\\builtin set -o posix\n'; fi
+		if [[ -o nounset ]]; then builtin printf '\\builtin set -o nounset\n'; fi
+		if [[ -o errexit ]]; then builtin printf '\\builtin set -o errexit\n'; fi
+		builtin printf '%s %s\n' '@E@' "$2"
+	} >>"$1" 2>/dev/null
 	if [[ $- == *e* ]]; then builtin return 0; fi
 	builtin return "$__trl_r"
 }
@@ -64,7 +77,7 @@ __trl_s() {
 # Exit: what `exit` and errexit end still has its state; write it down. Inside a function its locals would pass for
 # globals, so the mark says whether it was in one and trl then uses the snapshot before.
 __trl_q() {
-	builtin local __trl_r="$?" __trl_i __trl_f=0
+	builtin local __trl_r="$__trl_v" __trl_i __trl_f=0
 	for __trl_i in "${FUNCNAME[@]:1}"; do
 		case $__trl_i in source|main) ;; *) __trl_f=1 ;; esac
 	done
@@ -73,7 +86,7 @@ __trl_q() {
 	builtin printf 'x %s %s\n' "$__trl_r" "$__trl_f" >"$__trl_c"
 	builtin return "$__trl_r"
 }
-trap '__trl_q' EXIT
+trap '__trl_v=$?; builtin trap -p >|"$__trl_x"; __trl_q' EXIT
 
 # Abort: signal 40 arms a DEBUG trap that, under extdebug, returns 2 from every level of function, eval and dot until
 # the script channel is reached again (BASH_SOURCE has one element there). SIGINT would not do: after a child that

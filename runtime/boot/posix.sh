@@ -67,9 +67,11 @@ __trl_j() {
 	unset -f command
 	(
 		trap : TERM HUP # the inner one has the default again, and its end is told
+		__trl_y=$-
+		set +e
 		\command read __trl_w <"$__trl_p/$6"
 		(
-			set +e
+			case $__trl_y in *e*) set -e ;; esac
 			\command . "$__trl_p/$4"
 		) <"$1" >"$__trl_p/$2" 2>"$__trl_p/$3"
 		\command printf 'q %s\n' "$?" >|"$__trl_p/$5"

@@ -31,29 +31,37 @@ __trl_g() {
 	builtin return "$__trl_r"
 }
 
-# Parameters that zsh marks special, read-only ones of ours and locals are left out: assigning those would end the dot.
+# Snapshot, as in bash.sh. Parameters that zsh marks special, read-only ones of ours and locals are left out: assigning those
+# would end the dot. Two options change how this reads, or what is printed.
 __trl_s() {
-	builtin local __trl_r="$?" __trl_i
+	builtin local __trl_r="$?" __trl_i __trl_o="options[ksharrays]=${options[ksharrays]} options[rcquotes]=${options[rcquotes]} options[localoptions]=${options[localoptions]} options[localtraps]=${options[localtraps]}"
+	builtin setopt local_options no_ksh_arrays no_rc_quotes local_traps
 	{
+		builtin trap; builtin printf '%s state\n' '@E@'
+		builtin trap - DEBUG ZERR # until the end of this: they would run for each line
 		for __trl_i in ${(k)parameters}; do
-			case ${parameters[$__trl_i]}:$__trl_i in
-			*special*|*local*|*hide*|*:__trl_[pcxnrif]|*:[0-9\#?\$!*@-]*|*:_|*:status|*:argv|*:pipestatus) ;;
+			case ${parameters[$__trl_i]} in *-special*|*-local*|*-hide*) continue ;; esac
+			case $__trl_i in
+			__trl_[pcxnrifo]|[0-9\#?\$!*@-]*|_|status|argv|pipestatus) ;;
 			*) builtin typeset -p -- $__trl_i ;;
 			esac
 		done
-		for __trl_i in PATH CDPATH FPATH IFS HOME LANG LC_ALL TERM path; do
+		for __trl_i in PATH CDPATH FPATH MANPATH IFS HOME LANG LC_ALL LC_COLLATE LC_CTYPE LC_MESSAGES LC_NUMERIC LC_TIME TERM PS4 NULLCMD READNULLCMD WORDCHARS path; do
 			[[ -v $__trl_i ]] && builtin typeset -p -- $__trl_i
 		done
-		builtin typeset -f; builtin alias -L; builtin trap; builtin printf 'umask '; builtin umask
+		builtin printf 'umask '; builtin umask
+		builtin printf 'cd -q -- %q 2>/dev/null\ncd -q -- %q && __trl_l=0 || __trl_l=1\n' "$OLDPWD" "$PWD"
+		builtin hash -dL; builtin alias -L; builtin alias -sL; builtin printf 'options[aliases]=off\n'
+		builtin typeset -f
 		for __trl_i in ${(k)options}; do
 			case $__trl_i in
-			interactive|shinstdin|singlecommand|privileged|restricted|login|zle|monitor|notify|exec|errexit|nounset) ;;
+			interactive|shinstdin|singlecommand|privileged|restricted|login|zle|monitor|notify|exec|errexit|nounset|ksharrays|rcquotes|localoptions|localtraps) ;;
 			*) builtin printf 'options[%s]=%s\n' $__trl_i ${options[$__trl_i]} ;;
 			esac
 		done
-		builtin printf 'cd -q -- %q\n' "$PWD"
-		[[ -o errexit ]] && builtin printf 'set -o errexit\n'
-		[[ -o nounset ]] && builtin printf 'set -o nounset\n'
+		builtin printf '%s\n' "$__trl_o"
+		[[ -o errexit ]] && builtin printf '\\builtin set -o errexit\n'
+		[[ -o nounset ]] && builtin printf '\\builtin set -o nounset\n'
 		builtin printf '%s %s\n' '@E@' "$2"
 	} >|"$1" 2>/dev/null
 	if [[ -o errexit ]] { builtin return 0 }
