@@ -29,7 +29,9 @@ type ProcessSpec struct {
 type Process struct {
 	belongings
 	b      *Base
+	s      *Shell // whose it is
 	cell   KeptCell
+	swept  bool // guarded by mu
 	pid    int
 	in     *inlet // its stdin, nil when it has none
 	lane   *lane
@@ -63,7 +65,7 @@ func (s *Shell) Start(spec ProcessSpec) (*Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Process{b: s.b, belongings: belongings{of: "process", group: group}, cell: cell, out: newOutlets(spec.Journal), exited: make(chan struct{})}
+	p := &Process{b: s.b, s: s, belongings: belongings{of: "process", group: group}, cell: cell, out: newOutlets(spec.Journal), exited: make(chan struct{})}
 	spec.Journal.OnRoom(p.out.roomy)
 	byCopy := free && !sp.kind.lists && s.funcs && !sp.dead()
 	if err = p.pipes(&s.outputs, spec.OpenStdin, !byCopy); err == nil {
@@ -283,7 +285,15 @@ func (p *Process) finish() {
 	if p.in != nil {
 		p.in.close()
 	}
+	p.sweep()
 	close(p.exited)
+}
+
+// sweep gives up the cell, once.
+func (p *Process) sweep() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.swept = p.swept || p.s.sweep(p.cell)
 }
 
 // catchUpBound is how long the end of a process waits for readers that hold its last output up.
@@ -364,7 +374,7 @@ func (p *Process) Kill(ctx context.Context, grace time.Duration) error {
 		}
 	}
 	<-p.exited
-	p.cell.Remove()
+	p.sweep()
 	return nil
 }
 

@@ -72,25 +72,56 @@ type ProcessRecord struct {
 func (s *Shell) SetRecorder(f func(ShellRecord)) {
 	<-s.turn
 	defer func() { s.turn <- struct{}{} }()
+	s.telling.Lock()
 	s.recorder = f
+	s.telling.Unlock()
 	s.changed()
 }
 
 // changed tells the recorder. The caller has the turn.
 func (s *Shell) changed() {
+	s.telling.Lock()
+	defer s.telling.Unlock()
 	if s.recorder == nil {
 		return
 	}
 	s.mu.Lock()
-	r := ShellRecord{Dir: s.cfg.Dir, Env: s.cfg.Env, Seq: s.seq, Trap: s.trap, Funcs: s.funcs, State: s.st.held}
-	for _, c := range s.left {
-		r.Left = append(r.Left, c.Number())
-	}
+	r := ShellRecord{Dir: s.cfg.Dir, Env: s.cfg.Env, Seq: s.seq, Trap: s.trap, Funcs: s.funcs, State: s.st.held, Left: s.leftLocked()}
 	if p := s.p; p != nil {
 		r.Pid, r.Cell, r.Held = p.child.Pid(), p.cell.Number(), p.held
 	}
 	s.mu.Unlock()
+	s.told = r
 	s.recorder(r)
+}
+
+// sweep gives up the cell of a process or a terminal, unless somebody is left in it: then that is the session's, as what
+// commands leave running, and is written down. False: it has to be called again, should the cell be emptied.
+func (s *Shell) sweep(c KeptCell) bool {
+	empty := len(c.Others(0)) == 0 && (c.Remove() || len(c.Others(0)) == 0)
+	s.telling.Lock()
+	defer s.telling.Unlock()
+	s.mu.Lock()
+	at := slices.Index(s.left, c)
+	switch {
+	case empty && at >= 0:
+		s.left = slices.Delete(s.left, at, at+1)
+	case !empty && at < 0:
+		s.left = append(s.left, c)
+	}
+	s.told.Left = s.leftLocked()
+	s.mu.Unlock()
+	if s.recorder != nil && empty == (at >= 0) {
+		s.recorder(s.told)
+	}
+	return empty
+}
+
+func (s *Shell) leftLocked() (numbers []int) {
+	for _, c := range s.left {
+		numbers = append(numbers, c.Number())
+	}
+	return numbers
 }
 
 // An Adoption brings a session back from what its keeper has and its last gateway wrote down: Want for every journal,
@@ -118,6 +149,9 @@ func (b *Base) Adopt(from Inherited) *Adoption {
 // anybody.
 func (a *Adoption) Ledger() (entries [][]byte, err error) {
 	for number, fd := range a.from.Held {
+		if !ledger.Is(fd) {
+			continue
+		}
 		book, entries, err := ledger.Open(fd)
 		if errors.Is(err, ledger.ErrNone) {
 			continue
@@ -459,7 +493,7 @@ func (a *Adoption) Process(r ProcessRecord, j *journal.Journal) (*Process, error
 		return nil, err
 	}
 	delete(a.from.Children, r.Pid)
-	p := &Process{b: a.b, belongings: belongings{group: a.from.Group}, cell: a.cell(r.Cell), pid: r.Pid, lane: l, out: newOutlets(j), exited: make(chan struct{}), record: r}
+	p := &Process{b: a.b, s: a.shell, belongings: belongings{group: a.from.Group}, cell: a.cell(r.Cell), pid: r.Pid, lane: l, out: newOutlets(j), exited: make(chan struct{}), record: r}
 	j.OnRoom(p.out.roomy)
 	p.out.follow(l)
 	if !r.Copy {
@@ -494,7 +528,8 @@ func (a *Adoption) Process(r ProcessRecord, j *journal.Journal) (*Process, error
 
 // Ended stands for a process that had ended; what it started may live on.
 func (a *Adoption) Ended(r ProcessRecord, status Status) *Process {
-	p := &Process{b: a.b, belongings: belongings{group: a.from.Group}, cell: a.cell(r.Cell), pid: r.Pid, out: newOutlets(nil), exited: make(chan struct{}), status: status, record: r}
+	p := &Process{b: a.b, s: a.shell, belongings: belongings{group: a.from.Group}, cell: a.cell(r.Cell), pid: r.Pid, out: newOutlets(nil), exited: make(chan struct{}), status: status, record: r}
+	p.sweep()
 	close(p.exited)
 	return p
 }

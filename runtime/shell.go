@@ -69,7 +69,9 @@ type Shell struct {
 	event    int               // eventfd that wakes Run
 	gauge    *Gauge            // of group, nil before its first command
 	lane     *lane             // for the next command; nil: to be made
-	recorder func(ShellRecord) // see SetRecorder; nil: nobody asks
+	telling  sync.Mutex        // orders what the recorder is told; before mu
+	told     ShellRecord       // guarded by telling
+	recorder func(ShellRecord) // guarded by telling
 	clean    time.Time
 	stale    bool // there was no snapshot lately: the shell may not write so much
 	trap     bool // it may have one for the abort signal, which defeats the abort
@@ -640,7 +642,7 @@ func (s *Shell) Reset(ctx context.Context, dir string, env []string) error {
 		return err
 	}
 	s.st.forget()
-	s.trap, s.funcs = false, false
+	s.trap, s.funcs, s.stale = false, false, false
 	group, err := s.b.Keeper.Group(s.cfg.ID)
 	if err != nil {
 		return err

@@ -97,7 +97,7 @@ func (s *state) ask(p *shellProc) {
 	m := strconv.Itoa(s.seq + 1)
 	line := fmt.Sprintf("__trl_s \"$__trl_p/%d\" %s\n", s.held[into], m)
 	if p.kind.name == "bash" {
-		line = fmt.Sprintf("__trl_v=$?;\\builtin trap -p >|\"$__trl_p/%d\";", s.held[into]) + line
+		line = fmt.Sprintf("__trl_v=$?;__trl_k;\\builtin trap -p >|\"$__trl_p/%d\";", s.held[into]) + line
 	}
 	if !p.sendBy(time.Now().Add(stubborn), line) {
 		return // it stays dirty
@@ -193,6 +193,9 @@ func (s *state) forget() {
 	s.restored()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	for _, fd := range s.fd { // our successor goes by what is whole in there
+		_ = unix.Ftruncate(fd, 0)
+	}
 	s.last, s.dirty = nil, false
 }
 
@@ -240,7 +243,8 @@ func posixScript(raw []byte) []byte {
 	}
 	o.WriteString(sections["export"])
 	o.WriteString("umask " + sections["umask"])
-	o.WriteString(`\command cd -- ` + quote(strings.TrimSuffix(sections["pwd"], "\n")) + " && __trl_l=0 || __trl_l=1\n" + before + "\n")
+	dir := strings.TrimSuffix(sections["pwd"], "\n")
+	o.WriteString("case " + quote(dir) + " in '') false ;; *) \\command cd -- " + quote(dir) + " ;; esac && __trl_l=0 || __trl_l=1\n" + before + "\n")
 	o.WriteString(sections["trap"])
 	for _, l := range strings.Split(sections["set"], "\n") {
 		if f := strings.Fields(l); len(f) == 3 {

@@ -181,11 +181,7 @@ func (t *Terminal) watch(s *Shell) {
 	t.line.closeSlave()
 	t.line.catchUp(t.journal, catchUpBound, t.stop)
 	t.close()
-	if len(t.cell.Others(0)) > 0 || !t.cell.Remove() { // it has started something that lives on: the session's, now
-		s.mu.Lock()
-		s.left = append(s.left, t.cell)
-		s.mu.Unlock()
-	}
+	s.sweep(t.cell)
 	s.mu.Lock()
 	delete(s.terms, t)
 	s.mu.Unlock()

@@ -81,12 +81,11 @@ __trl_q() {
 	for __trl_i in "${FUNCNAME[@]:1}"; do
 		case $__trl_i in source|main) ;; *) __trl_f=1 ;; esac
 	done
-	__trl_k
 	__trl_s "$__trl_x" "x$__trl_f"
 	builtin printf 'x %s %s\n' "$__trl_r" "$__trl_f" >"$__trl_c"
 	builtin return "$__trl_r"
 }
-trap '__trl_v=$?; builtin trap -p >|"$__trl_x"; __trl_q' EXIT
+trap '__trl_v=$?; __trl_k; builtin trap -p >|"$__trl_x"; __trl_q' EXIT
 
 # Abort: signal 40 arms a DEBUG trap that, under extdebug, returns 2 from every level of function, eval and dot until
 # the script channel is reached again (BASH_SOURCE has one element there). SIGINT would not do: after a child that

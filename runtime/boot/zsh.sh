@@ -47,10 +47,10 @@ __trl_s() {
 			esac
 		done
 		for __trl_i in PATH CDPATH FPATH MANPATH IFS HOME LANG LC_ALL LC_COLLATE LC_CTYPE LC_MESSAGES LC_NUMERIC LC_TIME TERM PS4 NULLCMD READNULLCMD WORDCHARS path; do
-			[[ -v $__trl_i ]] && builtin typeset -p -- $__trl_i
+			if [[ -v $__trl_i ]] { builtin typeset -p -- $__trl_i } else { builtin printf 'unset -v %s\n' $__trl_i }
 		done
 		builtin printf 'umask '; builtin umask
-		builtin printf 'cd -q -- %q 2>/dev/null\ncd -q -- %q && __trl_l=0 || __trl_l=1\n' "$OLDPWD" "$PWD"
+		builtin printf '[[ -d %q ]] && cd -q -- %q 2>/dev/null\ncd -q -- %q && __trl_l=0 || __trl_l=1\n' "$PWD" "$OLDPWD" "$PWD"
 		builtin hash -dL; builtin alias -L; builtin alias -sL; builtin printf 'options[aliases]=off\n'
 		builtin typeset -f
 		for __trl_i in ${(k)options}; do

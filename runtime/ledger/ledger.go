@@ -11,7 +11,10 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"os"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -20,6 +23,7 @@ import (
 )
 
 const (
+	fileName   = "trl-ledger"
 	magic      = "trlledg1"
 	headerSize = 16 // magic, and where the entries begin
 	frameSize  = 8  // length and checksum of an entry
@@ -46,7 +50,7 @@ var drafts = sync.Pool{New: func() any { return new([]byte) }}
 
 // New makes an empty ledger.
 func New() (*Ledger, error) {
-	fd, err := unix.MemfdCreate("trl-ledger", unix.MFD_CLOEXEC)
+	fd, err := unix.MemfdCreate(fileName, unix.MFD_CLOEXEC)
 	if err != nil {
 		return nil, fmt.Errorf("memfd: %w", err)
 	}
@@ -56,6 +60,13 @@ func New() (*Ledger, error) {
 		return nil, err
 	}
 	return l, nil
+}
+
+// Is says whether the descriptor is a ledger's, by the name that New gave the file: what is in a file, such as a command's
+// output, anybody can write.
+func Is(fd int) bool {
+	name, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(fd))
+	return err == nil && strings.HasPrefix(name, "/memfd:"+fileName+" ")
 }
 
 // Open reads what a ledger's last writer left, and goes on behind it. It takes the descriptor over, unless it is ErrNone.
