@@ -73,7 +73,7 @@ func execStream(k *call, q *protocol.ExecStream) (any, error) {
 			return nil, err
 		}
 		k.execID = e.ID()
-		return c.subscribeLocked(k, execSource(e), 0, q.OnSlow)
+		return c.subscribeLocked(k, execSource(e), 0, q.OnSlow != "skip")
 	})
 }
 
@@ -216,7 +216,7 @@ func execAttach(k *call, q *protocol.ExecAttach) (any, error) {
 	}
 	k.c.mu.Lock()
 	defer k.c.mu.Unlock()
-	return k.c.subscribeLocked(k, execSource(e), q.Offset, q.OnSlow)
+	return k.c.subscribeLocked(k, execSource(e), q.Offset, q.OnSlow == "block") // not the one who started it, unless it says so
 }
 
 func execDetach(k *call, q *protocol.ExecDetach) (any, error) {

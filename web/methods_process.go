@@ -69,7 +69,7 @@ func processLogs(k *call, q *protocol.ProcessLogs) (any, error) {
 	}
 	k.c.mu.Lock()
 	defer k.c.mu.Unlock()
-	return k.c.followLocked(k, processSource(p), logs.NextOffset, q.OnSlow != "skip", func(sub *subscription) any {
+	return k.c.followLocked(k, processSource(p), logs.NextOffset, q.OnSlow == "block", func(sub *subscription) any {
 		logs.StreamNo = k.c.number(sub)
 		return logs
 	})

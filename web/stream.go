@@ -114,8 +114,7 @@ func (sub *subscription) stop() {
 }
 
 // subscribeLocked answers k and sends the stream from offset on. Called with mu held.
-func (c *conn) subscribeLocked(k *call, src source, offset int64, onSlow string) (any, error) {
-	block := onSlow != "skip"
+func (c *conn) subscribeLocked(k *call, src source, offset int64, block bool) (any, error) {
 	return c.followLocked(k, src, offset, block, func(sub *subscription) any {
 		return &protocol.StreamOpened{ExecID: src.exec, ProcessID: src.process, StreamID: src.stream, StreamNo: c.number(sub), Offset: offset, RecordingID: src.recording}
 	})

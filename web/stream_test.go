@@ -247,6 +247,33 @@ func TestClientThatNeverReads(t *testing.T) {
 	}
 }
 
+// TestViewerDoesNotHoldUpTheStarter: a second client that reads nothing, and did not ask to be waited for, is not (PROTOCOL.md §7).
+func TestViewerDoesNotHoldUpTheStarter(t *testing.T) {
+	g := start(t, func(c *Config) { c.SlowClient = 10 * patience }) // it is not dropped meanwhile
+	c := g.dial()
+	id := c.session()
+	const n = 3_000_000 // some 24 MB: more than the kernel takes in its place
+	for _, kind := range []string{"exec", "process"} {
+		command := fmt.Sprintf("read x; seq %d", n)
+		var s object
+		if kind == "exec" {
+			s = c.call("exec.stream", object{"session_id": id, "command": command, "interactive_stdin": true})
+		} else {
+			s = c.call("process.start", object{"session_id": id, "command": command, "stdin": "open"})
+			c.call("process.logs", object{"process_id": s.str("process_id"), "follow": true, "on_slow": "block"})
+		}
+		viewer, attach := upgrade(t, g), map[string]string{"exec": `"method":"exec.attach","params":{`, "process": `"method":"process.logs","params":{"follow":true,`}[kind]
+		viewer.text(`{"id":1,` + attach + `"` + kind + `_id":"` + s.str(kind+"_id") + `"}}`)
+		if _, answer, err := readFrame(viewer); err != nil || !bytes.Contains(answer, []byte(`"ok":true`)) {
+			t.Fatalf("%s %v", answer, err)
+		}
+		c.call(kind+".input", object{kind + "_id": s.str(kind + "_id"), "data": "\n"})
+		if b, _ := c.output(s.str("stream_id"), 0); !bytes.Equal(b, seq(n)) {
+			t.Fatalf("%s: %d bytes", kind, len(b))
+		}
+	}
+}
+
 func rss(t *testing.T) int {
 	t.Helper()
 	b, err := os.ReadFile("/proc/self/statm")
