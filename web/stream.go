@@ -1,6 +1,7 @@
 package web
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -59,13 +60,8 @@ func (src *source) term() string {
 	return src.terminal.ID()
 }
 
-// name is the id that events of the session know it by, where those are not to be told twice; "" of a process.
-func (src *source) name() string {
-	if src.terminal != nil {
-		return src.terminal.ID()
-	}
-	return src.exec
-}
+// name is the id that events of the session know it by.
+func (src *source) name() string { return cmp.Or(src.exec, src.process, src.term()) }
 
 func (src *source) ended() bool {
 	select {
@@ -164,7 +160,7 @@ func (c *conn) joinLocked(src source, offset int64, block bool) (sub, before *su
 	if before != nil {
 		before.next = sub.fate
 		before.stop()
-	} else if w := c.watches[src.session]; w != nil && src.name() != "" {
+	} else if w := c.watches[src.session]; w != nil {
 		w.noteLocked(src.name(), sub.fate)
 	}
 	return sub, before, nil

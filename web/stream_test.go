@@ -400,6 +400,34 @@ func TestWatchAndStreamDoNotDouble(t *testing.T) {
 	}
 }
 
+// TestWatchAndLogsTellOneExit: it comes after the last byte, whichever was asked for first.
+func TestWatchAndLogsTellOneExit(t *testing.T) {
+	g := start(t)
+	c := g.dial()
+	const n = 300_000
+	for _, first := range []string{"watch", "logs"} {
+		id := c.session()
+		p := c.call("process.start", object{"session_id": id, "command": fmt.Sprintf("read x; seq %d; exit 3", n), "stdin": "open"})
+		logs := object{"process_id": p.str("process_id"), "follow": true, "on_slow": "block"}
+		if first == "watch" {
+			c.call("session.watch", object{"session_id": id})
+			c.call("process.logs", logs)
+		} else {
+			c.call("process.logs", logs)
+			c.call("session.watch", object{"session_id": id})
+		}
+		c.call("process.input", object{"process_id": p.str("process_id"), "data": "\n"})
+		if b, exit := c.output(p.str("stream_id"), 0); !bytes.Equal(b, seq(n)) || exit.num("exit_code") != 3 {
+			t.Errorf("%s first: %d bytes, then %v", first, len(b), exit)
+		}
+		next := c.call("process.start", object{"session_id": id, "command": "true"}).str("process_id")
+		f := c.await("an exit", func(f *frame) bool { return f.Event == "process.exit" })
+		if f.Data.str("process_id") != next {
+			t.Errorf("%s first: also %v", first, f.Data)
+		}
+	}
+}
+
 func TestWatchFromTheMiddle(t *testing.T) {
 	g := start(t)
 	c, w := g.dial(), g.dial()

@@ -22,14 +22,14 @@ type watch struct {
 
 	outputs sync.WaitGroup   // the pumps that the watch started
 	before  string           // owned by run; the exec that ran when the watch began
-	seen    map[string]*fate // guarded by conn.mu; by exec id: commands whose output this connection gets or got, until their exec.exit comes
+	seen    map[string]*fate // guarded by conn.mu; by name of the source: what this connection gets or got the output of, until its exit comes
 }
 
 // maxSeen is how many ended commands are worth remembering: each makes four events, and beyond 1,024 of those the watch starts afresh.
 const maxSeen = 256
 
-// noteLocked remembers that somebody sends the command's output and exit, so that the watch will not. Called with conn.mu held.
-func (w *watch) noteLocked(exec string, f *fate) {
+// noteLocked remembers that somebody sends the output and the exit of what has this name, so that the watch will not. Called with conn.mu held.
+func (w *watch) noteLocked(name string, f *fate) {
 	if len(w.seen) >= maxSeen {
 		for id, f := range w.seen {
 			select {
@@ -39,7 +39,7 @@ func (w *watch) noteLocked(exec string, f *fate) {
 			}
 		}
 	}
-	w.seen[exec] = f
+	w.seen[name] = f
 }
 
 // watch subscribes the connection to s and answers k. Watching twice is watching once.
@@ -63,6 +63,11 @@ func (c *conn) watch(k *call, s *pool.Session) (any, error) {
 	w.ctx, w.stop = context.WithCancel(c.ctx)
 	current := w.attach()
 	c.watches[s.ID()] = w
+	for _, sub := range c.subs {
+		if sub.session == s.ID() {
+			w.noteLocked(sub.name(), sub.fate)
+		}
+	}
 	c.asked.Store(true)
 	c.spawn(func() { // answers and sends events; ends with the session, stop or ctx; serve waits for it
 		k.answer(&info, nil)
@@ -133,6 +138,10 @@ func (w *watch) tell(ev protocol.Event) bool {
 		if w.wait(data.ExecID) {
 			return true
 		}
+	case protocol.ProcessInfo:
+		if ev.Name == "process.exit" && w.wait(data.ProcessID) {
+			return true
+		}
 	case *protocol.TermViewers:
 		if w.c.gets(data.StreamID) {
 			return true
@@ -179,12 +188,13 @@ func (w *watch) follow(e *pool.Exec) {
 	})
 }
 
-// wait returns when the command's output has been sent, and reports whether its exit has been too: whoever sends the one sends the other.
-func (w *watch) wait(exec string) bool {
+// wait returns when the output of what has this name has been sent, and reports whether its exit has been too: whoever sends the one sends the
+// other.
+func (w *watch) wait(name string) bool {
 	c := w.c
 	c.mu.Lock()
-	f := w.seen[exec]
-	delete(w.seen, exec)
+	f := w.seen[name]
+	delete(w.seen, name)
 	c.mu.Unlock()
 	for f != nil {
 		select {
@@ -196,7 +206,7 @@ func (w *watch) wait(exec string) bool {
 			return true
 		}
 		c.mu.Lock()
-		f = f.next // exec.attach took over
+		f = f.next // another attach took over
 		c.mu.Unlock()
 	}
 	return false
