@@ -95,6 +95,7 @@ type Session struct {
 	turn   chan *Exec      // to the runner, capacity 1: only a session that was idle hands over, so a send never blocks
 	resets chan chan error // to the runner
 	active atomic.Int64    // when something last happened, Unix nanoseconds
+	ties   atomic.Int64    // the open connections that it ends with
 
 	ledger      *ledger.Ledger // set once, under mu, by open or recover; nil before: nothing can be written down
 	key         keyEntry       // of the session.create; set before the runner starts
@@ -384,11 +385,21 @@ func (s *Session) Owner() string { return s.owner }
 // Ended is closed when the session has TERMINATED: nothing of it is left.
 func (s *Session) Ended() <-chan struct{} { return s.ended }
 
-// OnDisconnectDestroy reports whether Disconnected shall be called when the connection that created the session goes.
-func (s *Session) OnDisconnectDestroy() bool { return s.terms.tethered }
+// Tie counts a connection that the session was created for, the first or one that tried again with its request_key, and reports whether
+// Disconnected shall be called when that goes.
+func (s *Session) Tie() bool {
+	if s.terms.tethered {
+		s.ties.Add(1)
+	}
+	return s.terms.tethered
+}
 
-// Disconnected ends the session because its client went. It returns at once.
-func (s *Session) Disconnected() { s.end(protocol.ReasonDisconnect, defaultGrace) }
+// Disconnected ends the session if the last connection that it was tied to went. It returns at once.
+func (s *Session) Disconnected() {
+	if s.ties.Add(-1) == 0 {
+		s.end(protocol.ReasonDisconnect, defaultGrace)
+	}
+}
 
 // facts are what only the operating system knows. They are asked for without a lock.
 type facts struct {

@@ -86,7 +86,7 @@ var meanings = map[string]string{
 	"kill_grace_s":              "between TERM and KILL (5)",
 	"grace_s":                   "between TERM and KILL (5)",
 	"force":                     "KILL at once (false)",
-	"on_disconnect":             "when the creating connection goes away (keep)",
+	"on_disconnect":             "when the creating connection goes away, and every other that sent the same request_key (keep)",
 	"on_shell_exit":             "when the shell exits or dies: put it back with its state, or end the session (restore)",
 	"if_exists":                 "when a live session has this name (error)",
 	"when_busy":                 "while another command runs: wait for the turn, at most 64 do, or SESSION_BUSY (queue)",

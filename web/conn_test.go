@@ -279,6 +279,34 @@ func TestOnDisconnect(t *testing.T) {
 	}
 }
 
+// TestRetryingConnectionIsNotTheOnlyOwner: a session ends with the last connection that created it, or tried to, whichever goes first.
+func TestRetryingConnectionIsNotTheOnlyOwner(t *testing.T) {
+	g := start(t)
+	look := g.dial()
+	left := func(open float64) {
+		eventually(t, "it has left", func() bool { return g.metric("trl_connections") == open })
+	}
+	for _, first := range []string{"the retrying one", "the creating one"} {
+		q := object{"on_disconnect": "destroy", "request_key": first}
+		c, d := g.dial(), g.dial()
+		id := c.session(q)
+		if again := d.session(q); again != id {
+			t.Fatalf("%s is not %s", again, id)
+		}
+		if first == "the creating one" {
+			c, d = d, c
+		}
+		d.close()
+		left(2)
+		if i := look.call("session.info", object{"session_id": id}); i.str("state") != "IDLE" {
+			t.Fatalf("%s left: %v", first, i)
+		}
+		c.close()
+		left(1)
+		eventually(t, "it ends", func() bool { return look.call("session.info", object{"session_id": id}).str("reason") == "disconnect" })
+	}
+}
+
 func TestSilentPeerIsDropped(t *testing.T) { // J2, I10
 	g := start(t, func(c *Config) { c.PingEvery, c.PeerSilence = 50*time.Millisecond, 200*time.Millisecond })
 	lively := g.dial()

@@ -20,7 +20,7 @@ func sessionCreate(k *call, q *protocol.SessionCreate) (any, error) {
 		if err != nil {
 			return nil, err
 		}
-		if mine && s.OnDisconnectDestroy() {
+		if mine && s.Tie() {
 			c.mu.Lock()
 			c.own = append(c.own, s)
 			c.mu.Unlock()
