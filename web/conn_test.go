@@ -91,30 +91,72 @@ func TestSlowRequestHoldsUpNobodyElse(t *testing.T) {
 	}
 }
 
-func TestSixtyFourInFlight(t *testing.T) {
+func TestRequestsInFlight(t *testing.T) {
 	g := start(t)
 	c := g.dial()
 	s := c.session()
 	hold := c.call("exec.stream", object{"session_id": s, "command": "cat", "interactive_stdin": true}) // a stream is not in flight
-	var waiting []int
-	for range 64 {
+	deaf := c.call("process.start", object{"session_id": s, "command": "trap '' TERM; echo deaf; while :; do sleep 1; done"}).str("process_id")
+	c.call("process.wait", object{"process_id": deaf, "until": object{"output": "deaf"}, "timeout_s": 60})
+	var waiting, killing []int
+	for range 128 {
 		waiting = append(waiting, c.begin("exec.wait", object{"exec_id": hold.str("exec_id")}))
 	}
-	refused := c.begin("system.ping", nil)
-	if f := c.answer(refused); f.code() != "RATE_LIMITED" {
-		t.Fatalf("%+v", f)
+	limited := func(method string, params object) {
+		t.Helper()
+		if f := c.try(method, params); f.code() != "RATE_LIMITED" {
+			t.Fatalf("%+v", f)
+		}
 	}
-	if n := g.metric("trl_rate_limited_total"); n != 1 {
+	limited("system.ping", nil)
+	c.call("exec.input", object{"exec_id": hold.str("exec_id"), "data": "x"}) // what steers has room of its own, which has an end too
+	kill := object{"process_id": deaf, "kill_grace_s": 600}
+	for range maxSteering {
+		killing = append(killing, c.begin("process.kill", kill))
+	}
+	limited("process.kill", kill)
+	if n := g.metric("trl_rate_limited_total"); n != 2 {
 		t.Fatalf("counted %v", n)
 	}
 	d := g.dial()
-	d.call("exec.input", object{"exec_id": hold.str("exec_id"), "eof": true})
+	d.call("process.kill", object{"process_id": deaf, "signal": "KILL"})
+	for _, id := range killing {
+		if f := c.answer(id); f.Data.str("signal") != "KILL" {
+			t.Fatalf("%+v", f)
+		}
+	}
+	c.call("exec.input", object{"exec_id": hold.str("exec_id"), "eof": true})
 	for _, id := range waiting {
 		if f := c.answer(id); f.Data.num("exit_code") != 0 {
 			t.Fatalf("%+v", f)
 		}
 	}
 	c.call("system.ping", nil)
+}
+
+// TestOneConnectionFillsAQueue: as many commands as may wait, and it can still end each of them, and the session.
+func TestOneConnectionFillsAQueue(t *testing.T) {
+	g := start(t)
+	c := g.dial()
+	s := c.session()
+	var runs []int
+	for range 1 + 64 {
+		runs = append(runs, c.begin("exec.run", object{"session_id": s, "command": "sleep 300"}))
+	}
+	if f := c.try("exec.run", object{"session_id": s, "command": "true"}); f.code() != "SESSION_BUSY" {
+		t.Fatalf("%+v", f)
+	}
+	for _, id := range runs[1:] {
+		if got := c.call("exec.cancel", object{"request_id": id}); got["cancelled"] != true {
+			t.Fatalf("%v", got)
+		}
+	}
+	c.call("session.destroy", object{"session_id": s, "force": true})
+	for _, id := range runs {
+		if f := c.answer(id); f.Data["cancelled"] != true {
+			t.Fatalf("%+v", f)
+		}
+	}
 }
 
 func TestCancelByRequestID(t *testing.T) {

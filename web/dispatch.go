@@ -36,6 +36,7 @@ type call struct {
 type handler struct {
 	params reflect.Type
 	reads  bool // changes nothing, so that a viewer may
+	steers bool // ends or steers what is under way, so that it is heard also when that is all there may be
 	run    func(*call) (any, error)
 }
 
@@ -44,37 +45,37 @@ var handlers = map[string]handler{
 	"session.create":  changes(sessionCreate),
 	"session.info":    reads(sessionInfo),
 	"session.list":    reads(sessionList),
-	"session.destroy": changes(sessionDestroy),
+	"session.destroy": steers(changes(sessionDestroy)),
 	"session.rename":  changes(sessionRename),
-	"session.reset":   changes(sessionReset),
+	"session.reset":   steers(changes(sessionReset)),
 	"session.touch":   changes(sessionTouch),
 	"session.watch":   reads(sessionWatch),
-	"session.unwatch": reads(sessionUnwatch),
+	"session.unwatch": steers(reads(sessionUnwatch)),
 
 	"exec.run":    changes(execRun),
 	"exec.stream": changes(execStream),
 	"exec.wait":   reads(execWait),
-	"exec.input":  changes(execInput),
-	"exec.cancel": changes(execCancel),
+	"exec.input":  steers(changes(execInput)),
+	"exec.cancel": steers(changes(execCancel)),
 	"exec.attach": reads(execAttach),
-	"exec.detach": reads(execDetach),
+	"exec.detach": steers(reads(execDetach)),
 	"exec.list":   reads(execList),
 
 	"process.start":  changes(processStart),
 	"process.list":   reads(processList),
 	"process.info":   reads(processInfo),
 	"process.logs":   reads(processLogs),
-	"process.detach": reads(processDetach),
-	"process.input":  changes(processInput),
-	"process.kill":   changes(processKill),
+	"process.detach": steers(reads(processDetach)),
+	"process.input":  steers(changes(processInput)),
+	"process.kill":   steers(changes(processKill)),
 	"process.wait":   reads(processWait),
 
 	"term.open":     changes(termOpen),
-	"term.input":    changes(termInput),
-	"term.resize":   changes(termResize),
-	"term.close":    changes(termClose),
+	"term.input":    steers(changes(termInput)),
+	"term.resize":   steers(changes(termResize)),
+	"term.close":    steers(changes(termClose)),
 	"term.attach":   reads(termAttach),
-	"term.detach":   reads(termDetach),
+	"term.detach":   steers(reads(termDetach)),
 	"term.list":     reads(termList),
 	"term.snapshot": reads(termSnapshot),
 
@@ -85,7 +86,7 @@ var handlers = map[string]handler{
 	"recording.info":   reads(recordingInfo),
 	"recording.delete": changes(recordingDelete),
 
-	"stream.ack": reads(streamAck),
+	"stream.ack": steers(reads(streamAck)),
 
 	"system.drain":        changes(systemDrain),
 	"system.ping":         reads(systemPing),
@@ -112,12 +113,25 @@ func changes[P any](f func(*call, *P) (any, error)) handler {
 	}}
 }
 
+func steers(h handler) handler {
+	h.steers = true
+	return h
+}
+
+// maxSteering is how many requests may be in flight beyond MaxInFlight, where those steer: as many as commands may wait, so that each can be
+// cancelled.
+const maxSteering = 64
+
 // handle applies one request. It runs on the reading goroutine, which is what keeps requests in order.
 func (c *conn) handle(msg []byte) {
 	req, fault := protocol.DecodeRequest(msg)
-	if c.inFlight.Load() >= int64(c.srv.cfg.MaxInFlight) {
+	most := c.srv.cfg.MaxInFlight
+	if handlers[req.Method].steers {
+		most += maxSteering
+	}
+	if c.inFlight.Load() >= int64(most) {
 		c.srv.m.RateLimited.Inc()
-		c.refuse(req.ID, protocol.Errorf(protocol.RateLimited, "%d requests are in flight", c.srv.cfg.MaxInFlight).With("limit", c.srv.cfg.MaxInFlight))
+		c.refuse(req.ID, protocol.Errorf(protocol.RateLimited, "%d requests are in flight", most).With("limit", most))
 		return
 	}
 	if e := c.grant.begin(); e != nil {

@@ -50,7 +50,7 @@ type Config struct {
 	ACME           ACME           // certificates that come by themselves, instead of files
 
 	MaxFrame    int64         // bytes of an inbound message, 4 MiB
-	MaxInFlight int           // requests of one connection, 64
+	MaxInFlight int           // requests of one connection, 128: more than can wait in a session
 	MaxConns    int           // clients in all, 1,024
 	MaxConnsOf  int           // clients of one principal; 0: no bound of its own
 	PingEvery   time.Duration // 20 s: below the 60 s after which proxies close what is idle
@@ -84,7 +84,7 @@ const (
 // fill gives what is not set its default.
 func (c *Config) fill() {
 	orDefault(&c.MaxFrame, 4<<20)
-	orDefault(&c.MaxInFlight, 64)
+	orDefault(&c.MaxInFlight, 128)
 	orDefault(&c.MaxConns, 1024)
 	orDefault(&c.PingEvery, 20*time.Second)
 	orDefault(&c.PeerSilence, 45*time.Second)

@@ -101,9 +101,9 @@ func TestN1(t *testing.T) {
 	want(1, "trl_connections_closed_total", `"slow"`)
 	want(1, "trl_connections", `"websocket"`)
 
-	// Requests beyond the 64 in flight.
+	// Requests beyond the 128 in flight.
 	first := c.stream(bash, nap).str("exec_id")
-	for range 70 {
+	for range 134 {
 		c.begin("exec.wait", object{"exec_id": first})
 	}
 	for limited := 0; limited < 6; limited++ {
