@@ -37,6 +37,7 @@ var enums = map[string][]string{
 	"timeout_kind":       {"hard", "no_output"},
 	"limit_hit":          {"memory_bytes", "pids", "file_size_bytes"},
 	"ProcessStart.stdin": {"none", "open"},
+	"ExecEntry.state":    {"queued", "running", "ended"},
 	"ProcessInfo.state":  {"running", "exited"},
 	"TermInfo.state":     {"running", "exited"},
 	"TermAttached.state": {"running", "exited"},

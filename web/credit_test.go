@@ -1,9 +1,13 @@
 package web
 
 import (
+	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
+
+	"trl/protocol"
 )
 
 // received takes the terminal's output events that have come, up to patience for the first one to reach least bytes.
@@ -87,6 +91,16 @@ func TestExecList(t *testing.T) {
 	}
 	if got := strings.Join(states, " "); got != "ended running queued" {
 		t.Fatalf("states: %s", got)
+	}
+	var schema object
+	if err := json.Unmarshal(protocol.Schema(), &schema); err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range []string{"methods", "exec.list", "result", "properties", "execs", "items", "properties", "state"} {
+		schema = object(schema[key].(map[string]any))
+	}
+	if got := fmt.Sprint(schema["enum"]); got != "[queued running ended]" {
+		t.Errorf("the schema says %s", got)
 	}
 	first, last := object(execs[0].(map[string]any)), object(execs[2].(map[string]any))
 	if exit := object(first["exit"].(map[string]any)); exit.num("exit_code") != 3 || first.str("command") != "echo one; (exit 3)" {
