@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"reflect"
 	"slices"
@@ -236,6 +237,15 @@ func TestBounds(t *testing.T) {
 		}
 		if e := c.over.Validate(); e == nil || e.Code != InvalidParams || e.Details["field"] != c.field {
 			t.Errorf("%s over the bound: %v", c.name, e)
+		}
+	}
+}
+
+// TestSecondsKeepTheirSign: the shortest time is not none, and the longest not a negative one.
+func TestSecondsKeepTheirSign(t *testing.T) {
+	for s, want := range map[Seconds]time.Duration{0: 0, 5e-324: 1, 1e-10: 1, 1e-9: 1, 1.5: 1500 * time.Millisecond, 1e300: math.MaxInt64} {
+		if got := s.Duration(); got != want {
+			t.Errorf("%g s: %d ns, want %d", float64(s), got, want)
 		}
 	}
 }

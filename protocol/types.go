@@ -9,13 +9,17 @@ import (
 // Seconds is a length of time on the wire: a number, fractional where wanted.
 type Seconds float64
 
-// Duration converts, saturating where a float exceeds what a time.Duration holds.
+// Duration converts, saturating where a float exceeds what a time.Duration holds. What is more than nothing stays so: 0 often means none.
 func (s Seconds) Duration() time.Duration {
 	const most = float64(1<<63-1) / float64(time.Second)
 	if float64(s) >= most {
 		return 1<<63 - 1
 	}
-	return time.Duration(float64(s) * float64(time.Second))
+	d := time.Duration(float64(s) * float64(time.Second))
+	if d == 0 && s > 0 {
+		return 1
+	}
+	return d
 }
 
 // Env is variables to set; a null unsets.
