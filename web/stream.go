@@ -312,20 +312,16 @@ func (k *call) detach(stream string) (any, error) {
 	})
 }
 
-// wholeText is the head of p, at most limit bytes, cut between characters where p is text. It is never empty unless p is.
+// wholeText is the head of p, at most limit bytes, cut between characters. It is never empty unless p is.
 func wholeText(p []byte, limit int64) []byte {
 	if int64(len(p)) <= limit {
 		return p
 	}
 	cut := int(max(limit, 1))
-	if !utf8.Valid(p) {
-		return p[:cut]
-	}
-	for cut > 0 && !utf8.RuneStart(p[cut]) {
-		cut--
-	}
-	if cut == 0 {
-		_, cut = utf8.DecodeRune(p)
+	for at := max(0, cut-utf8.UTFMax+1); at < cut; at++ {
+		if _, n := utf8.DecodeRune(p[at:]); at+n > cut {
+			return p[:cmp.Or(at, n)]
+		}
 	}
 	return p[:cut]
 }

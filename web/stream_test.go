@@ -165,6 +165,33 @@ func TestDetach(t *testing.T) {
 	}
 }
 
+// TestLogsAreCutBetweenCharacters: also where not all of it is text.
+func TestLogsAreCutBetweenCharacters(t *testing.T) {
+	g := start(t)
+	c := g.dial()
+	p := c.call("process.start", object{"session_id": c.session(), "command": `printf '\377a\303\251\342\224\200\342\224\360\237\230\200z'`}).str("process_id")
+	c.call("process.wait", object{"process_id": p, "until": object{"exit": true}, "timeout_s": 60})
+	for limit, want := range map[int]string{
+		1: "\xff|a|é|─|\xe2|\x94|😀|z",
+		2: "\xffa|é|─|\xe2\x94|😀|z",
+		3: "\xffa|é|─|\xe2\x94|😀|z",
+		4: "\xffaé|─\xe2|\x94|😀|z",
+		6: "\xffaé|─\xe2\x94|😀z",
+	} {
+		var pieces []string
+		for at, eof := 0, false; !eof; {
+			logs := c.call("process.logs", object{"process_id": p, "offset": at, "max_bytes": limit})
+			for _, chunk := range logs["chunks"].([]any) {
+				pieces = append(pieces, string(object(chunk.(map[string]any)).bytes("data", "encoding")))
+			}
+			at, eof = logs.num("next_offset"), logs["eof"] == true
+		}
+		if got := strings.Join(pieces, "|"); got != want {
+			t.Errorf("%d bytes at a time: %q, want %q", limit, got, want)
+		}
+	}
+}
+
 // TestCharactersAreNotSplit: a character that is written in halves arrives whole, and one that never gets its end arrives at last (H5).
 func TestCharactersAreNotSplit(t *testing.T) {
 	g := start(t)
