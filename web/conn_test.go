@@ -53,6 +53,31 @@ func TestRequestsOfOneSessionAreAppliedInOrder(t *testing.T) {
 	c.answer(destroy)
 }
 
+// TestNameIsLookedUpInTurn: a session may be called by the name that a request before is about to give it.
+func TestNameIsLookedUpInTurn(t *testing.T) {
+	g := start(t)
+	c := g.dial()
+	for i := range 20 {
+		a, b := fmt.Sprint("a", i), fmt.Sprint("b", i)
+		create := c.begin("session.create", object{"name": a})
+		rename := c.begin("session.rename", object{"session": a, "name": b})
+		run := c.begin("exec.run", object{"session": b, "command": "echo hi"})
+		byOld := c.begin("exec.run", object{"session": a, "command": "true"})
+		for _, id := range []int{create, rename} {
+			if f := c.answer(id); !f.OK {
+				t.Fatalf("%+v", f.Error)
+			}
+		}
+		if f := c.answer(run); f.Data.str("stdout") != "hi\n" {
+			t.Fatalf("%+v", f.Error)
+		}
+		if f := c.answer(byOld); f.code() != "SESSION_NOT_FOUND" {
+			t.Fatalf("%+v", f)
+		}
+		c.call("session.destroy", object{"session": b})
+	}
+}
+
 func TestDefaultSession(t *testing.T) {
 	g := start(t)
 	c := g.dial()

@@ -20,7 +20,7 @@ type call struct {
 	method string
 	params jsontext.Value // aliases the message: only for the reading goroutine, until handle returns
 	left   bool           // owned by who gives the answer; see leave
-	lane   string         // guarded by c.mu; the lane in which it waits for its turn
+	lane   string         // owned by the reading goroutine; the lane in which it waits for its turn
 	execID string         // guarded by c.mu; what it started
 
 	came     time.Time // when it was read
@@ -247,7 +247,7 @@ func (k *call) fault(err error) *protocol.Error {
 // lane keeps requests to one session in order while one of them takes its time (a shell that starts, a tree that ends): those that come
 // meanwhile on this connection queue behind it. Without such a one there is no lane, and requests are applied as they are read.
 type lane struct {
-	keys    []string // guarded by conn.mu; the session's id or "name " and its name, or both
+	keys    []string // guarded by conn.mu; the session's id, or "name " and its name, or several of these
 	waiting []func() // guarded by conn.mu
 }
 
@@ -291,13 +291,13 @@ func (c *conn) nextIn(l *lane) (f func()) {
 	return nil
 }
 
-// alsoKnown gives the lane of a session that was made under its name the id too.
-func (c *conn) alsoKnown(key string, s *pool.Session) {
+// alsoKnown gives a lane another key: the id of a session that was made under its name, or the name that it is to have.
+func (c *conn) alsoKnown(key, other string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if l := c.lanes[key]; l != nil && c.lanes[s.ID()] == nil {
-		l.keys = append(l.keys, s.ID())
-		c.lanes[s.ID()] = l
+	if l := c.lanes[key]; l != nil && c.lanes[other] == nil {
+		l.keys = append(l.keys, other)
+		c.lanes[other] = l
 	}
 }
 

@@ -26,7 +26,7 @@ func sessionCreate(k *call, q *protocol.SessionCreate) (any, error) {
 			c.mu.Unlock()
 		}
 		if q.Name != "" {
-			c.alsoKnown(key, s)
+			c.alsoKnown(key, s.ID())
 		}
 		data := s.Data()
 		return &data, nil
@@ -66,13 +66,17 @@ func sessionDestroy(k *call, q *protocol.SessionDestroy) (any, error) {
 }
 
 func sessionRename(k *call, q *protocol.SessionRename) (any, error) {
-	return k.on(q.SessionRef, false, func(s *pool.Session) (any, error) {
+	data, err := k.on(q.SessionRef, false, func(s *pool.Session) (any, error) {
 		if err := s.Rename(q.Name); err != nil {
 			return nil, err
 		}
 		data := s.Data()
 		return &data, nil
 	})
+	if err == errLater { // it waits for its turn: so does whoever uses the new name meanwhile
+		k.c.alsoKnown(k.lane, nameKey(q.Name))
+	}
+	return data, err
 }
 
 func sessionReset(k *call, q *protocol.SessionRef) (any, error) {
