@@ -30,29 +30,35 @@ type socket struct {
 // waited tells a write that had to wait for the peer from one that only copied into the kernel's buffer.
 const waited = 20 * time.Millisecond
 
+// glances is how many times in its patience a write looks whether the peer has taken something: how long after the last byte it gives up is
+// known to an eighth.
+const glances = 8
+
 // Write gives up when the peer takes nothing for as long as patience lasts; while it takes anything at all, it goes on.
 func (s *socket) Write(p []byte) (n int, err error) {
-	for {
-		start := time.Now()
+	took := time.Now() // or when the write began
+	for start := took; ; start = time.Now() {
 		if !s.hurried.Load() {
-			s.SetWriteDeadline(start.Add(s.patience))
+			s.SetWriteDeadline(start.Add(s.patience / glances))
 			if s.hurried.Load() { // hurry came between, and its deadline was lost
 				s.SetWriteDeadline(start)
 			}
 		}
 		m, err := s.Conn.Write(p[n:])
 		n += m
+		now := time.Now()
 		if m > 0 {
-			if now := time.Now(); now.Sub(start) > waited {
+			if now.Sub(took) > waited {
 				s.tookAt.Store(now.UnixNano())
 			}
+			took = now
 		}
 		switch {
 		case !errors.Is(err, os.ErrDeadlineExceeded):
 			return n, err
 		case s.hurried.Load():
 			return n, err
-		case m == 0:
+		case now.Sub(took) >= s.patience:
 			return n, errSlow
 		}
 	}
