@@ -136,7 +136,7 @@ func invalidField(what, name string) *Error {
 }
 
 // DecodeParams reads a method's params into a pointer to its type, strictly: every field known, in its own spelling, once, of its type,
-// valid UTF-8 without NUL, nothing deeper than maxDepth, what is required present. A null is as good as absent. Then into's Validate has its
+// valid UTF-8 without NUL, nothing deeper than maxDepth, no id empty, what is required present. A null is as good as absent. Then into's Validate has its
 // say, when there is one. Every refusal is INVALID_PARAMS with details.field.
 func DecodeParams(raw jsontext.Value, into any) *Error {
 	if len(raw) == 0 {
@@ -152,6 +152,9 @@ func DecodeParams(raw jsontext.Value, into any) *Error {
 		return paramFault(err)
 	}
 	if err := refuseNUL(raw); err != nil {
+		return err
+	}
+	if err := refuseEmpty(raw); err != nil {
 		return err
 	}
 	if err := refuseMissing(raw, into); err != nil {
@@ -304,6 +307,33 @@ func refuseNUL(v jsontext.Value) *Error {
 			return InvalidParam(field, "%s contains a NUL", field)
 		}
 	}
+}
+
+// designations are the params that say what is meant. Where there is none that may be the default session, or everything.
+var designations = []string{"session_id", "session", "exec_id", "process_id", "term_id", "share_id", "recording_id", "stream_id"}
+
+// refuseEmpty finds a name that is empty: a client's variable that was never set must not mean what its absence means. raw is a valid object.
+func refuseEmpty(raw jsontext.Value) *Error {
+	if !bytes.Contains(raw, []byte(`""`)) {
+		return nil
+	}
+	d := jsontext.NewDecoder(bytes.NewBuffer(raw))
+	d.ReadToken()
+	for d.PeekKind() == '"' {
+		token, err := d.ReadToken()
+		if err != nil {
+			return nil
+		}
+		name := token.String()
+		value, err := d.ReadValue()
+		if err != nil {
+			return nil
+		}
+		if string(value) == `""` && slices.Contains(designations, name) {
+			return InvalidParam(name, "%s is empty", name)
+		}
+	}
+	return nil
 }
 
 // refuseMissing looks for the fields of *into that are not optional. A zero value is what a missing field leaves, but may have been sent: then raw tells.
