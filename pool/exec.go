@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"errors"
 	"io/fs"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -59,10 +58,7 @@ type Exec struct {
 	died    bool  // it took the shell with it
 	husk    bool  // the texts were let go, see letGo
 
-	// written by keep, under the journal's lock, until frozen; read by settle and after
-	frozen         atomic.Bool // what comes now is a background job's: it belongs to the stream, not to the result
-	stdout, stderr *journal.Ends
-	totals         [2]int64 // bytes of each
+	ends ends
 }
 
 // Exec queues a command for exec.run, or gives it the turn at once.
@@ -219,31 +215,18 @@ func (e *Exec) keepText() {
 
 // skip is keep for bytes that only their number is left of.
 func (e *Exec) skip(stream journal.Stream, n int64) {
-	side, i := &e.stdout, 0
-	if stream == journal.Stderr {
-		side, i = &e.stderr, 1
-	}
-	e.totals[i] += n
-	if *side == nil {
-		*side = journal.NewEnds(e.most)
-	}
-	(*side).Skip(n)
+	e.ends.mu.Lock()
+	defer e.ends.mu.Unlock()
+	e.ends.add(stream, n, e.most).Skip(n)
 }
 
 // keep is the journal's tap.
 func (e *Exec) keep(stream journal.Stream, p []byte) {
-	if e.frozen.Load() {
-		return
+	e.ends.mu.Lock()
+	defer e.ends.mu.Unlock()
+	if !e.ends.sealed {
+		e.ends.add(stream, int64(len(p)), e.most).Write(p)
 	}
-	side, n := &e.stdout, 0
-	if stream == journal.Stderr {
-		side, n = &e.stderr, 1
-	}
-	e.totals[n] += int64(len(p))
-	if *side == nil {
-		*side = journal.NewEnds(e.most)
-	}
-	(*side).Write(p)
 }
 
 // settle turns the outcome of a run into what a client gets. s.mu is held.
@@ -290,13 +273,12 @@ func unrunFault(err error) *protocol.Error {
 // sealLocked fixes what every end has. s.mu is held.
 func (e *Exec) sealLocked(now time.Time) {
 	e.endedAt = now
-	e.frozen.Store(true)
-	e.end = e.journal.Size() // takes the journal's lock: who was in keep has left it
-	e.recorder.until(e.end)
 	stdout, stderr := e.journal.Totals()
-	if e.keeps {
-		stdout, stderr = e.totals[0], e.totals[1]
+	if totals := e.ends.seal(); e.keeps {
+		stdout, stderr = totals[0], totals[1]
 	}
+	e.end = stdout + stderr
+	e.recorder.until(e.end)
 	began := e.startedAt
 	if began.IsZero() {
 		began = now

@@ -1,19 +1,26 @@
 package pool
 
 import (
+	"bytes"
 	"context"
 	"encoding/base64"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	goruntime "runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+	"unicode/utf8"
 	"weak"
 
+	"pgregory.net/rapid"
+
 	"trl/protocol"
+	"trl/runtime"
 	"trl/runtime/journal"
 )
 
@@ -120,26 +127,164 @@ func TestPartialThenRest(t *testing.T) {
 			t.Fatalf("result %q", got)
 		}
 		_, err = e.Since(1 << 40)
-		wantCode(t, err, protocol.InvalidParams)
+		wantCode(t, err, protocol.StreamNotFound)
 		wantCode(t, e.Input([]byte("x"), false), protocol.StdinClosed)
 	}
 }
 
+// The head is what an answer says it is, also when the ring has lost it, and each stream's numbers are its own.
 func TestPartialSaysWhatTheRingLost(t *testing.T) {
 	r := newRig(t, Config{RingBytes: 4096})
 	s := r.create(protocol.SessionCreate{})
-	e := start(t, s, protocol.Exec{Command: "seq 100000; read x", InteractiveStdin: true})
-	eventually(t, "output", func() bool { return e.Journal().Size() == 588895 })
+	const total = 588895
+	for _, c := range []struct {
+		submit func(*protocol.Exec) (*Exec, error)
+		out    string
+		at     int64
+	}{{s.Exec, "out\n", 500}, {s.Stream, "", 0}} {
+		e, err := c.submit(&protocol.Exec{Command: "echo out; seq 100000 >&2; read x", InteractiveStdin: true, MaxOutputBytes: of(int64(1000))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		look := func() {
+			t.Helper()
+			x, err := e.Since(0)
+			if err != nil || x.Stdout != c.out || (c.out == "") != (x.Omitted.Stdout != nil) || x.StdoutBytes != 4 || x.StderrBytes != total {
+				t.Fatalf("%q %+v %v", x.Stdout, x, err)
+			}
+			o := x.Omitted.Stderr
+			if !x.Truncated || o == nil || o.At != c.at || o.Bytes+int64(len(x.Stderr)) != total || *x.NextOffset != 4+total ||
+				c.at > 0 && !strings.HasPrefix(x.Stderr, "1\n2\n") || !strings.HasSuffix(x.Stderr, "\n100000\n") {
+				t.Fatalf("%d bytes, omitted %+v", len(x.Stderr), o)
+			}
+		}
+		eventually(t, "output", func() bool { return e.Journal().Size() == 4+total })
+		look()
+		if err := e.Input(nil, true); err != nil {
+			t.Fatal(err)
+		}
+		wait(t, "end", e.Done())
+		look()
+	}
+}
+
+// TestAnswersAddUp: whatever the ring lost, what is before the omission, the omission and what is after it are the stream from the offset on.
+func TestAnswersAddUp(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		e := &Exec{
+			stream: "st-x", session: &Session{}, most: rapid.SampledFrom([]int{0, 8, 1000, 100_000, 1 << 20}).Draw(t, "most"),
+			journal: journal.New(rapid.SampledFrom([]int{1, 20_000, 100_000}).Draw(t, "ring")), command: &runtime.Command{}, done: make(chan struct{}),
+		}
+		if rapid.Bool().Draw(t, "run") {
+			e.keepText()
+		}
+		var all [2][]byte
+		nexts := map[int64][2]int64{0: {}} // the offsets that answers gave, and what is before them
+		ask := func() {
+			size := int64(len(all[0]) + len(all[1]))
+			known := slices.Sorted(maps.Keys(nexts))
+			offset := rapid.SampledFrom(known).Draw(t, "offset")
+			before, exact := nexts[offset], true
+			if rapid.IntRange(0, 9).Draw(t, "stranger") == 0 {
+				offset = rapid.Int64Range(0, size).Draw(t, "offset")
+				before, exact = nexts[offset]
+			}
+			x, err := e.Since(offset)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var upTo [2]int64
+			sum := int64(0)
+			for i, side := range []struct {
+				text, encoding string
+				omitted        *protocol.Omitted
+			}{{x.Stdout, x.StdoutEncoding, x.Omitted.Stdout}, {x.Stderr, x.StderrEncoding, x.Omitted.Stderr}} {
+				b := []byte(side.text)
+				if side.encoding == protocol.Base64 {
+					b, _ = base64.StdEncoding.DecodeString(side.text)
+				}
+				o := protocol.Omitted{At: int64(len(b))}
+				if side.omitted != nil {
+					o = *side.omitted
+				}
+				if len(b) > e.most || o.At > int64(len(b)) || o.Bytes < 0 {
+					t.Fatalf("%d bytes, omitted %+v", len(b), o)
+				}
+				n := int64(len(b)) + o.Bytes
+				sum += n
+				if upTo[i] = before[i] + n; exact {
+					if upTo[i] > int64(len(all[i])) || len(all[i]) > int(upTo[i])+utf8.UTFMax-1 {
+						t.Fatalf("stream %d: answered up to %d of %d", i, upTo[i], len(all[i]))
+					}
+					want := append(slices.Clone(all[i][before[i]:][:o.At]), all[i][before[i]+o.At+o.Bytes:upTo[i]]...)
+					if !bytes.Equal(b, want) {
+						t.Fatalf("stream %d from %d: not what was written", i, before[i])
+					}
+				}
+			}
+			if offset+sum != *x.NextOffset || x.Running && *x.NextOffset < size-utf8.UTFMax+1 || !x.Running && *x.NextOffset != size {
+				t.Fatalf("from %d to %d of %d, next is %d", offset, offset+sum, size, *x.NextOffset)
+			}
+			if exact {
+				nexts[*x.NextOffset] = upTo
+			}
+		}
+		for range rapid.IntRange(0, 30).Draw(t, "steps") {
+			if len(nexts) < maxMarks && rapid.IntRange(0, 3).Draw(t, "ask") == 0 {
+				ask()
+				continue
+			}
+			i := rapid.IntRange(0, 1).Draw(t, "stream")
+			p := []byte(strings.Repeat(rapid.SampledFrom([]string{"0123456", "é", "\xf0\x9f", "\x99\x82", "\n"}).Draw(t, "scrap"), rapid.SampledFrom([]int{1, 1, 10, 5000}).Draw(t, "times")))
+			p = append(p, byte('a'+len(all[i])%26))[rapid.IntRange(0, 1).Draw(t, "cut"):]
+			e.journal.Write([]journal.Stream{journal.Stdout, journal.Stderr}[i], p)
+			all[i] = append(all[i], p...)
+		}
+		ask()
+		e.session.mu.Lock()
+		e.sealLocked(time.Now())
+		e.session.mu.Unlock()
+		close(e.done)
+		ask()
+	})
+}
+
+// No escape sequence shows that an answer begins, ends or was cut inside of.
+func TestCleanTextWhereItWasCut(t *testing.T) {
+	r := newRig(t, Config{})
+	s := r.create(protocol.SessionCreate{})
+	for _, c := range []struct{ print, text string }{
+		{`ab\033[31mREDredredWXYZ`, "abWXYZ"},
+		{`ab\033]0;title\007hello world more TAIL`, "abTAIL"},
+		{`abcd...\033[31mTAI`, "abcdTAI"}, // the tail begins inside, in the next ones, too
+		{`abcd...\033[0;31mT`, "abcdT"},
+		{`abcd...\033]0;title\007T`, "abcdT"},
+		{`abcd31mx`, "abcd31mx"},
+	} {
+		x := func() protocol.ExecResult {
+			e := start(t, s, protocol.Exec{Command: "printf '" + c.print + "'", MaxOutputBytes: of(int64(8)), Clean: true})
+			wait(t, c.print, e.Done())
+			return e.Result(true)
+		}()
+		if x.Stdout != c.text {
+			t.Errorf("%s: %q, want %q", c.print, x.Stdout, c.text)
+		}
+	}
+	e := start(t, s, protocol.Exec{Command: `printf 'a\033['; echo err >&2; read x; printf '31mred\033[0m\n'`, InteractiveStdin: true, Clean: true})
+	eventually(t, "half of it", func() bool { return e.Journal().Size() == 7 })
 	x := e.Partial()
-	if o := x.Omitted.Stdout; !x.Truncated || o == nil || o.Bytes+int64(len(x.Stdout)) != 588895 || x.StdoutBytes != 588895 || !strings.HasSuffix(x.Stdout, "\n100000\n") {
-		t.Fatalf("%d bytes, omitted %+v", len(x.Stdout), x.Omitted.Stdout)
+	if x.Stdout != "a" || x.Stderr != "err\n" || *x.NextOffset != 7 {
+		t.Errorf("%+v, next %d", x, *x.NextOffset)
 	}
 	if err := e.Input(nil, true); err != nil {
 		t.Fatal(err)
 	}
 	wait(t, "end", e.Done())
-	if x := e.Result(false); x.Truncated || len(x.Stdout) != 588895 {
-		t.Fatalf("the result depends on the ring: %d bytes", len(x.Stdout))
+	for offset, text := range map[int64]string{0: "ared\n", 1: "red\n", 2: "red\n", 7: "red\n", 10: "red\n"} {
+		x, err := e.Since(offset)
+		if err != nil || x.Stdout != text {
+			t.Errorf("from %d: %q, want %q; %v", offset, x.Stdout, text, err)
+		}
 	}
 }
 
@@ -380,7 +525,7 @@ func TestStreamTakesNoText(t *testing.T) {
 	}
 	defer reader.Close()
 	wait(t, "end", e.Done())
-	if x := e.Exit(); x.StdoutBytes != 2 || x.StderrBytes != 2 || e.EndOffset() != 4 || e.stdout != nil {
+	if x := e.Exit(); x.StdoutBytes != 2 || x.StderrBytes != 2 || e.EndOffset() != 4 || e.ends.sides[0] != nil {
 		t.Fatalf("%+v", x)
 	}
 	if x := e.Result(false); x.Stdout != "o\n" || x.Stderr != "e\n" {

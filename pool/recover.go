@@ -376,7 +376,7 @@ func (s *Session) reviveExec(a *runtime.Adoption, x *rememberedExec) (live bool,
 				e.journal.Close()
 			}
 		}
-		e.frozen.Store(true)
+		e.ends.seal()
 		if s.pool.recordings.unfinished(e.recording) {
 			s.pool.recordings.follow(e.subject()).end(e.end, e.exit.ExitCode)
 		}

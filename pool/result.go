@@ -1,16 +1,99 @@
 package pool
 
 import (
+	"bytes"
+	"slices"
+	"sync"
 	"time"
+	"unicode/utf8"
 
 	"trl/protocol"
 	"trl/runtime/journal"
 )
 
+const (
+	maxMarks   = 64              // of one exec: its client goes on from the last answer, or from one that was lost
+	escapeBack = 64 << 10        // before an answer's text, an escape sequence's beginning is looked for: images may be longer, all else is shorter
+	charTime   = 2 * time.Second // a character waits so long for its rest, as in the journal
+)
+
+// ends is what exec.run keeps of a command's output, and what is known of answers that were given.
+type ends struct {
+	mu     sync.Mutex // taken under the journal's
+	sides  [2]*journal.Ends
+	totals [2]int64 // bytes of each
+	last   int      // whose the newest bytes are
+	run    int64    // how many, since the other's
+	sealed bool     // what comes now is a background job's: it belongs to the stream, not to the result
+	marks  []mark   // oldest first
+}
+
+// mark is an offset that an answer gave to go on from, and how much before it is stdout: the ring forgets that.
+type mark struct{ offset, stdout int64 }
+
+func sideOf(s journal.Stream) int {
+	if s == journal.Stderr {
+		return 1
+	}
+	return 0
+}
+
+// add counts n bytes and says where their text goes; nil: nowhere.
+func (x *ends) add(s journal.Stream, n int64, most int) *journal.Ends {
+	side := sideOf(s)
+	if x.totals[side] += n; side != x.last {
+		x.last, x.run = side, 0
+	}
+	x.run += n
+	if x.sides[side] == nil {
+		x.sides[side] = journal.NewEnds(most)
+	}
+	return x.sides[side]
+}
+
+// now is both texts at one moment, and whose the last run bytes are.
+func (x *ends) now() (both [2]text, last int, run int64) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return [2]text{textOf(x.sides[0]), textOf(x.sides[1])}, x.last, x.run
+}
+
+// seal says that the command has ended, and how much it wrote.
+func (x *ends) seal() (totals [2]int64) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.sealed = true
+	return x.totals
+}
+
+func (x *ends) mark(m mark) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if slices.Contains(x.marks, m) {
+		return
+	}
+	if len(x.marks) == maxMarks {
+		x.marks = slices.Delete(x.marks, 0, 1)
+	}
+	x.marks = append(x.marks, m)
+}
+
+// stdoutBefore is how much before offset is stdout, if that is known.
+func (x *ends) stdoutBefore(offset int64) (n int64, known bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	i := slices.IndexFunc(x.marks, func(m mark) bool { return m.offset == offset })
+	if i < 0 {
+		return 0, offset == 0
+	}
+	return x.marks[i].stdout, true
+}
+
 // text is what an answer holds of one stream.
 type text struct {
 	bytes       []byte
 	at, omitted int64
+	head, tail  []byte // the escape sequence that the text begins inside of, and that what follows the omission does
 }
 
 func textOf(e *journal.Ends) text {
@@ -18,25 +101,54 @@ func textOf(e *journal.Ends) text {
 		return text{}
 	}
 	kept, _, at, omitted := e.Bytes()
-	return text{kept, at, omitted}
+	return text{bytes: kept, at: at, omitted: omitted}
+}
+
+func (t text) total() int64 { return int64(len(t.bytes)) + t.omitted }
+
+// from is what follows the first n bytes, as far as nothing is missing.
+func (t text) from(n int64) []byte {
+	if t.omitted == 0 {
+		t.at = int64(len(t.bytes))
+	}
+	return t.bytes[min(n, t.at):t.at]
+}
+
+// clean: what is on either side of an omission is a text of its own.
+func (t text) clean() string {
+	if t.omitted == 0 {
+		t.at = int64(len(t.bytes))
+	}
+	return protocol.Clean(string(t.head)+string(t.bytes[:t.at])) + protocol.Clean(string(t.tail)+string(t.bytes[t.at:]))
+}
+
+// unfinished is the escape sequence that b ends inside of.
+func unfinished(b []byte) []byte {
+	b = b[max(0, len(b)-escapeBack):]
+	for _, at := range []int{bytes.LastIndexByte(b, '\x1b'), bytes.LastIndexAny(b, "\u0090\u0098\u009b\u009d\u009e\u009f")} {
+		if at >= 0 && protocol.Clean(string(b[at:])+"m") == "" { // it takes whatever letter comes
+			return b[at:]
+		}
+	}
+	return nil
 }
 
 // put writes the texts into an answer.
-func (e *Exec) put(r *protocol.ExecResult, stdout, stderr text, clean bool) {
-	for _, side := range []struct {
-		text
+func put(r *protocol.ExecResult, both [2]text, clean bool) {
+	for i, side := range []struct {
 		into, encoding *string
 		omitted        **protocol.Omitted
 	}{
-		{stdout, &r.Stdout, &r.StdoutEncoding, &r.Omitted.Stdout},
-		{stderr, &r.Stderr, &r.StderrEncoding, &r.Omitted.Stderr},
+		{&r.Stdout, &r.StdoutEncoding, &r.Omitted.Stdout},
+		{&r.Stderr, &r.StderrEncoding, &r.Omitted.Stderr},
 	} {
-		*side.into, *side.encoding = protocol.EncodeBytes(side.bytes)
+		t := both[i]
+		*side.into, *side.encoding = protocol.EncodeBytes(t.bytes)
 		if clean && *side.encoding == protocol.UTF8 {
-			*side.into = protocol.Clean(*side.into)
+			*side.into = t.clean()
 		}
-		if side.text.omitted > 0 {
-			*side.omitted = &protocol.Omitted{At: side.at, Bytes: side.text.omitted}
+		if t.omitted > 0 {
+			*side.omitted = &protocol.Omitted{At: t.at, Bytes: t.omitted}
 			r.Truncated = true
 		}
 	}
@@ -44,21 +156,12 @@ func (e *Exec) put(r *protocol.ExecResult, stdout, stderr text, clean bool) {
 
 // Result is exec.run's answer. After Done.
 func (e *Exec) Result(clean bool) protocol.ExecResult {
-	if !e.keeps {
-		r, _ := e.since(0, clean)
-		r.NextOffset = nil
-		return r
-	}
-	r := protocol.ExecResult{ExecExit: e.exit}
-	stdout, stderr := textOf(e.stdout), textOf(e.stderr)
-	if e.husk { // the texts were let go
-		stdout.omitted, stderr.omitted = e.exit.StdoutBytes, e.exit.StderrBytes
-	}
-	e.put(&r, stdout, stderr, clean)
+	r, _ := e.since(0, clean)
+	r.NextOffset = nil
 	return r
 }
 
-// Partial is exec.run's answer when yield_ms is over first: what there is so far, as far as the ring still has it.
+// Partial is exec.run's answer when yield_ms is over first: what there is so far.
 func (e *Exec) Partial() protocol.ExecResult {
 	r, _ := e.since(0, e.clean)
 	return r
@@ -69,46 +172,162 @@ func (e *Exec) Since(offset int64) (protocol.ExecResult, error) { return e.since
 
 func (e *Exec) since(offset int64, clean bool) (protocol.ExecResult, error) {
 	var r protocol.ExecResult
-	upTo := e.journal.Size() // a command that floods must not keep us here
+	if size := e.journal.Size(); offset > size {
+		return r, protocol.Errorf(protocol.StreamNotFound, "offset lies beyond the end of the stream").With("size", size)
+	}
+	var upTo [2]int64 // of each stream: a command that floods must not keep us here
 	select {
 	case <-e.done:
-		r.ExecExit, upTo = e.exit, e.end
+		r.ExecExit, upTo = e.exit, [2]int64{e.exit.StdoutBytes, e.exit.StderrBytes}
 	default:
 		r.ExecExit, r.Running = e.soFar(), true
+		upTo[0], upTo[1] = e.journal.Totals()
 	}
-	// A character whose rest has not come yet is left for the next call, unless there is none.
-	reader, err := e.journal.Attach(offset, journal.Options{Text: r.Running})
+	var both [2]text
+	var h held
+	switch {
+	case e.husk: // the texts were let go
+		both[0].omitted, both[1].omitted = upTo[0], upTo[1]
+	case e.keeps && offset == 0:
+		var last int
+		var run int64
+		if both, last, run = e.ends.now(); r.Running {
+			upTo = [2]int64{both[0].total(), both[1].total()}
+		}
+		if clean && both[0].omitted+both[1].omitted > 0 {
+			h = e.read(0, upTo, false)
+		}
+		h.last, h.run = last, run
+	default:
+		h = e.read(offset, upTo, clean)
+		both = e.join(&h, offset, upTo)
+	}
+	for i := range both {
+		if t := &both[i]; clean {
+			t.head, t.tail = unfinished(h.prior[i]), h.before(i, int64(len(t.bytes))-t.at)
+		}
+	}
+	if r.Running {
+		upTo[h.last] -= e.holdBack(&both[h.last], h.run)
+	}
+	next := upTo[0] + upTo[1]
+	e.ends.mark(mark{next, upTo[0]})
+	next = max(next, offset)
+	r.NextOffset = &next
+	put(&r, both, clean)
+	return r, nil
+}
+
+// holdBack leaves a character whose rest has not come yet for the next answer, unless there is none.
+func (e *Exec) holdBack(t *text, run int64) (n int64) {
+	for n = 1; n < utf8.UTFMax && n <= min(run, int64(len(t.bytes))-t.at); n++ {
+		whole := int64(len(t.bytes)) - n
+		if torn := t.bytes[whole:]; !utf8.RuneStart(torn[0]) {
+			continue
+		} else if utf8.FullRune(torn) || e.journal.Closed() || time.Since(e.journal.LastWrite()) > charTime {
+			break
+		}
+		t.bytes = t.bytes[:whole]
+		return n
+	}
+	return 0
+}
+
+// held is what the ring has of each stream.
+type held struct {
+	prior       [2][]byte // of what is before the offset
+	first, rest [2][]byte // from there on, and after the last hole if there is one
+	hole        bool
+	last        int // as in ends
+	run         int64
+}
+
+// read reads the ring from offset on, and what is before it when that is to be looked back at.
+func (e *Exec) read(offset int64, upTo [2]int64, back bool) (h held) {
+	from, end := offset, upTo[0]+upTo[1]
+	if start := e.journal.Start(); back && start < offset {
+		from = max(start, offset-escapeBack)
+	}
+	r, err := e.journal.Attach(from, journal.Options{})
 	if err != nil {
-		return r, protocol.InvalidParam("offset", "offset is beyond the end of the stream").WithCause(err)
+		return h
 	}
-	defer reader.Close()
-	stdout, stderr := journal.NewEnds(e.most), journal.NewEnds(e.most)
-	var gap int64
-	for reader.Offset() < upTo {
-		c, ok, err := reader.TryNext()
+	defer r.Close()
+	for r.Offset() < end {
+		c, ok, err := r.TryNext()
 		if !ok || err != nil {
 			break
 		}
-		gap += c.Gap
-		data := c.Data[:max(0, min(int64(len(c.Data)), upTo-c.Offset))]
-		if r.Running {
-			data = c.Data // cutting at upTo would split characters; it is one chunk more at most
+		if c.Gap > 0 && c.Offset > offset {
+			h.hole, h.rest = true, [2][]byte{}
 		}
-		if c.Stream == journal.Stderr {
-			stderr.Write(data)
-		} else {
-			stdout.Write(data)
+		if c.Gap > 0 && c.Offset-c.Gap < offset {
+			h.prior = [2][]byte{}
+		}
+		side := sideOf(c.Stream)
+		data := c.Data[:max(0, min(int64(len(c.Data)), end-c.Offset))]
+		cut := max(0, min(int64(len(data)), offset-c.Offset))
+		h.prior[side] = append(h.prior[side], data[:cut]...)
+		if data = data[cut:]; len(data) == 0 {
+			continue
+		}
+		if side != h.last {
+			h.last, h.run = side, 0
+		}
+		h.run += int64(len(data))
+		into := &h.first[side]
+		if h.hole {
+			into = &h.rest[side]
+		}
+		*into = append(*into, data...)
+	}
+	return h
+}
+
+// before is the escape sequence that the last n bytes of a stream begin inside of.
+func (h *held) before(side int, n int64) []byte {
+	b := h.rest[side]
+	if !h.hole {
+		b = h.first[side]
+	}
+	return unfinished(b[:max(0, int64(len(b))-n)])
+}
+
+// join makes texts of what the ring holds from offset on. Of what it lost it knows only how much that was of both; how much was stdout's
+// tells what an answer said of offset. Of an offset that none gave, all before it counts as stdout as far as that can be.
+func (e *Exec) join(h *held, offset int64, upTo [2]int64) (both [2]text) {
+	var begin [2]int64 // of each stream, before offset and before what is in h.rest
+	for i := range upTo {
+		begin[i] = upTo[i] - int64(len(h.first[i])) - int64(len(h.rest[i]))
+	}
+	skipped := begin
+	if h.hole {
+		n, known := e.ends.stdoutBefore(offset)
+		if !known {
+			n = min(offset, begin[0])
+		}
+		begin = [2]int64{n, offset - n}
+		if kept, _, _ := e.ends.now(); known && e.keeps {
+			for i := range kept { // its head may be more than the ring has
+				first := kept[i].from(begin[i])
+				first = first[:min(int64(len(first)), upTo[i]-begin[i]-int64(len(h.rest[i])))]
+				if more := len(first) - len(h.first[i]); more > 0 {
+					h.first[i] = first
+					skipped[i] -= int64(more)
+				}
+			}
 		}
 	}
-	next := reader.Offset()
-	if !r.Running {
-		next = max(offset, upTo)
+	for i := range both {
+		side := journal.NewEnds(e.most)
+		side.Write(h.first[i])
+		if lost := skipped[i] - begin[i]; lost > 0 {
+			side.Skip(lost)
+		}
+		side.Write(h.rest[i])
+		both[i] = textOf(side)
 	}
-	r.NextOffset = &next
-	out := textOf(stdout)
-	out.omitted += gap // whose they were is gone with them
-	e.put(&r, out, textOf(stderr), clean)
-	return r, nil
+	return both
 }
 
 // soFar is what is known of a command that waits or runs.

@@ -265,6 +265,15 @@ func TestYieldAndWait(t *testing.T) {
 	if f := c.answer(wait); f.Data.str("stdout") != "two\n" || f.Data.num("exit_code") != 0 {
 		t.Fatalf("%+v", f)
 	}
+	x := c.call("exec.run", object{"session_id": id, "command": `printf '\033[1mbold\n'`, "clean": true}).str("exec_id")
+	for _, q := range []object{{"exec_id": x}, {"exec_id": x, "offset": 0}} {
+		if r := c.call("exec.wait", q); r.str("stdout") != "bold\n" || r.num("next_offset") != 9 {
+			t.Errorf("%v: %v", q, r)
+		}
+	}
+	if f := c.try("exec.wait", object{"exec_id": x, "offset": 10}); f.code() != "STREAM_NOT_FOUND" {
+		t.Errorf("%+v", f)
+	}
 }
 
 func TestOthersSessionsDoNotExist(t *testing.T) { // K7, K8

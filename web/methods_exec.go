@@ -102,16 +102,13 @@ func execWait(k *call, q *protocol.ExecWait) (any, error) {
 		if ended && e.Err() != nil {
 			return nil, e.Err()
 		}
-		var r protocol.ExecResult
-		switch {
-		case q.Offset != nil:
-			if r, err = e.Since(*q.Offset); err != nil {
-				return nil, err
-			}
-		case ended:
-			r = e.Result(false)
-		default:
-			r = e.Partial()
+		var offset int64
+		if q.Offset != nil {
+			offset = *q.Offset
+		}
+		r, err := e.Since(offset)
+		if err != nil {
+			return nil, err
 		}
 		return &r, nil
 	})
