@@ -197,8 +197,13 @@ func TestWaitForPortAndHTTP(t *testing.T) {
 	if w := <-met; !w.Met {
 		t.Errorf("port: %+v", w)
 	}
-	if w := await(t, p, protocol.Until{HTTP: srv.URL}, 200*time.Millisecond); w.Met {
-		t.Error("503 is ready")
+	for _, not := range []int{http.StatusServiceUnavailable, http.StatusNotFound, http.StatusBadRequest} {
+		mu.Lock()
+		status = not
+		mu.Unlock()
+		if w := await(t, p, protocol.Until{HTTP: srv.URL}, 200*time.Millisecond); w.Met {
+			t.Errorf("%d is ready", not)
+		}
 	}
 	mu.Lock()
 	status = http.StatusFound

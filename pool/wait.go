@@ -123,7 +123,7 @@ func dial(address string) func(context.Context) bool {
 	}
 }
 
-// get tries for an answer that is not the server's fault. A redirect is one; following it would ask somebody else.
+// get tries for an answer below 400. A redirect is one; following it would ask somebody else.
 func get(url string) func(context.Context) bool {
 	client := http.Client{
 		Timeout:       probeTime,
@@ -140,7 +140,7 @@ func get(url string) func(context.Context) bool {
 			return false
 		}
 		a.Body.Close()
-		return a.StatusCode < http.StatusInternalServerError
+		return a.StatusCode < http.StatusBadRequest
 	}
 }
 
