@@ -487,8 +487,17 @@ func TestOutputIsLetGo(t *testing.T) {
 	for of, j := range journals {
 		eventually(t, "the "+of+"'s output is freed", func() bool { goruntime.GC(); return j.Value() == nil })
 	}
-	if x, err := s.Stream(&protocol.Exec{Command: "seq 1000", RequestKey: "exec"}); err != nil || !x.husk || *x.exit.ExitCode != 0 {
-		t.Errorf("%+v %v", x, err)
+	x, err := s.Stream(&protocol.Exec{Command: "seq 1000", RequestKey: "exec"})
+	if err != nil || !x.husk || *x.exit.ExitCode != 0 || x.EndOffset() != 3893 {
+		t.Fatalf("%+v %v", x, err)
+	}
+	missed, err := x.Journal().Attach(0, Follow{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer missed.Close()
+	if c, _, err := missed.TryNext(); err != nil || c.Gap != 3893 {
+		t.Errorf("gap %d of 3893 bytes, %v", c.Gap, err)
 	}
 }
 

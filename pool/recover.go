@@ -365,7 +365,7 @@ func (s *Session) reviveExec(a *runtime.Adoption, x *rememberedExec) (live bool,
 		e.command, e.husk, e.lane = nil, d.Husk, d.Lane
 		e.exit, e.failure, e.endedAt, e.end, e.died = d.Exit, d.Failure, d.At, d.End, d.Died
 		if d.Lane == nil {
-			e.journal.Close()
+			e.journal = journal.Gone(d.Exit.StdoutBytes, d.Exit.StderrBytes) // what never had one wrote nothing
 		}
 		if d.Exit.ExitCode != nil {
 			e.code = *d.Exit.ExitCode

@@ -136,9 +136,8 @@ func (e *Exec) letGo() {
 	}
 	h := &Exec{
 		stream: e.stream, session: e.session, keeps: true, husk: true, timeout: e.timeout, key: e.key,
-		journal: journal.New(1), queuedAt: e.queuedAt, done: e.done, exit: e.exit, code: e.code, endedAt: e.endedAt,
+		journal: journal.Gone(e.exit.StdoutBytes, e.exit.StderrBytes), queuedAt: e.queuedAt, done: e.done, exit: e.exit, code: e.code, endedAt: e.endedAt, end: e.end,
 	}
-	h.journal.Close()
 	h.params = e.params
 	if h.exit.ExitCode != nil {
 		h.exit.ExitCode = &h.code // not e's, which would hold all of e, and its output

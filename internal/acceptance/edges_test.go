@@ -54,11 +54,25 @@ func TestKeyOutlivesItsRecord(t *testing.T) {
 	s := c.session()
 	start := object{"session_id": s, "command": "echo x >>starts", "request_key": "p"}
 	run := object{"session_id": s, "command": "echo x >>runs", "request_key": "e"}
+	stream := object{"session_id": s, "command": "echo x >>streams; seq 1000; echo err >&2", "request_key": "s"}
 	id, exec := c.call("process.start", start).str("process_id"), c.call("exec.run", run).str("exec_id")
-	eventually(t, "both are let go", func() bool {
+	st := c.call("exec.stream", stream)
+	data, _ := c.output(st.str("stream_id"), 0)
+	streamed := func() { // every byte once, or a gap
+		t.Helper()
+		if again := c.call("exec.stream", stream); again.str("exec_id") != st.str("exec_id") {
+			t.Errorf("stream %v, was %v", again, st)
+		}
+		gap, exit := c.event("stream.gap"), c.event("exec.exit")
+		if gap.num("from") != 0 || gap.num("to") != len(data) || exit.num("stdout_bytes")+exit.num("stderr_bytes") != len(data) {
+			t.Errorf("gap %v of %d bytes, exit %v", gap, len(data), exit)
+		}
+	}
+	eventually(t, "all are let go", func() bool {
 		p, e := c.try("process.info", object{"process_id": id}), c.try("exec.wait", object{"exec_id": exec})
-		return p.code() == "PROCESS_NOT_FOUND" && e.code() == "EXEC_NOT_FOUND"
+		return p.code() == "PROCESS_NOT_FOUND" && e.code() == "EXEC_NOT_FOUND" && c.try("exec.wait", object{"exec_id": st.str("exec_id")}).code() == "EXEC_NOT_FOUND"
 	})
+	streamed()
 	sKill(t, g)
 	c = g.dial(t)
 	if again := c.call("process.start", start).str("process_id"); again != id {
@@ -67,8 +81,9 @@ func TestKeyOutlivesItsRecord(t *testing.T) {
 	if again := c.call("exec.run", run).str("exec_id"); again != exec {
 		t.Errorf("exec %s, was %s", again, exec)
 	}
+	streamed()
 	c.run(s, ":")
-	for _, name := range []string{"starts", "runs"} {
+	for _, name := range []string{"starts", "runs", "streams"} {
 		if text, _ := os.ReadFile(filepath.Join(g.home, name)); strings.Count(string(text), "x") != 1 {
 			t.Errorf("%s: %q", name, text)
 		}

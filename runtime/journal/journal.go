@@ -85,6 +85,15 @@ func New(ring int) *Journal {
 	return &Journal{hold: textHold, bound: (ring+page-1)/page*page + MaxWrite}
 }
 
+// Gone returns the journal of a stream that has ended and of which nothing but its length is kept: all of it is a gap.
+func Gone(stdout, stderr int64) *Journal {
+	j := New(1)
+	j.past(Stdout, stdout, nil)
+	j.past(Stderr, stderr, nil)
+	j.Close()
+	return j
+}
+
 // OnRoom sets what is called each time Room turns true again, on the goroutine that made it so and without the lock.
 // By then Room may be false once more: f makes the owner ask.
 func (j *Journal) OnRoom(f func()) { j.onRoom = f }
