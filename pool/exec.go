@@ -74,7 +74,7 @@ func (s *Session) submit(method string, q *protocol.Exec) (*Exec, error) {
 	if q.RequestKey == "" {
 		return s.enqueue(method, q, keyRef{}, [sha256.Size]byte{})
 	}
-	ref := keyRef{s.owner, s.id, q.RequestKey}
+	ref := s.keyRef(q.RequestKey)
 	asked := *q
 	asked.SessionRef = protocol.SessionRef{} // id or name, it is this session
 	params := fingerprint(method, &asked)

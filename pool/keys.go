@@ -17,8 +17,19 @@ const (
 	maxKeys = 10_000           // completed ones; what is under way is bounded by sessions and their queues
 )
 
-// keyRef is whose request_key, where: scope is the session of an exec, a process or a terminal, and "" for session.create.
+// keyRef is whose request_key, where: scope is the session of an exec, a process or a terminal, "default" for all that are that one by
+// turns, and "" for session.create.
 type keyRef struct{ who, scope, key string }
+
+// keyRef: a request that names no session, tried again, meets another one when the first has ended. It must not run there again.
+func (s *Session) keyRef(key string) keyRef {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.name == defaultSession {
+		return keyRef{s.owner, defaultSession, key}
+	}
+	return keyRef{s.owner, s.id, key}
+}
 
 // keyed is one remembered request.
 type keyed struct {

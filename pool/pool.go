@@ -279,7 +279,7 @@ func (p *Pool) register(who string, q *protocol.SessionCreate) (s *Session, star
 	s = newSession(p, id, who, q.Name, t)
 	if q.RequestKey != "" {
 		params := fingerprint("session.create", q)
-		s.key = keyEntry{q.RequestKey, params[:]}
+		s.key = keyEntry{Key: q.RequestKey, Params: params[:]}
 	}
 	for s.tag = randomText(tagLen); p.tags[s.tag] != nil; {
 		s.tag = randomText(tagLen)

@@ -168,6 +168,43 @@ func TestDefaultSession(t *testing.T) {
 	want(t, s, "echo $n", "\n")
 }
 
+// A request that names no session, tried again, finds what it did, though another session is the default one by now.
+func TestKeysOfTheDefaultSession(t *testing.T) {
+	r := newRig(t, Config{Retention: time.Millisecond, DefaultDir: t.TempDir()})
+	find := func() *Session {
+		t.Helper()
+		s, err := r.Find(me, "", "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	first := find()
+	q := protocol.Exec{Command: "echo x >>runs; echo once", RequestKey: "k"}
+	p := protocol.ProcessStart{Command: "echo x >>starts", RequestKey: "p"}
+	x, proc := run(t, first, q), r.process(first, p)
+	wait(t, "its exit", proc.Done())
+	for _, forgotten := range []bool{false, true} {
+		if _, err := find().Destroy(t.Context(), &protocol.SessionDestroy{Force: true}); err != nil {
+			t.Fatal(err)
+		}
+		if forgotten {
+			r.Forget(time.Now().Add(time.Minute))
+		}
+		s := find()
+		if again := run(t, s, q); s == first || again.ExecID != x.ExecID || again.SessionID != first.ID() || !forgotten && again.Stdout != "once\n" {
+			t.Errorf("%+v", again)
+		}
+		if again := r.process(s, p); again.ID() != proc.ID() {
+			t.Errorf("process %s, was %s", again.ID(), proc.ID())
+		}
+		want(t, s, "cat runs starts", "x\nx\n")
+		if id := run(t, r.create(protocol.SessionCreate{}), protocol.Exec{Command: ":", RequestKey: "k"}).ExecID; id == x.ExecID {
+			t.Error("another session's keys are its own")
+		}
+	}
+}
+
 // L1: typed errors with the number, and the slot is free the moment a session ends.
 func TestBounds(t *testing.T) {
 	r := newRig(t, Config{MaxSessions: 3, MaxPerPrincipal: 2})

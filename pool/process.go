@@ -51,7 +51,7 @@ func (s *Session) StartProcess(ctx context.Context, q *protocol.ProcessStart) (*
 	if q.RequestKey == "" {
 		return s.startProcess(ctx, q, keyRef{}, [sha256.Size]byte{})
 	}
-	ref := keyRef{s.owner, s.id, q.RequestKey}
+	ref := s.keyRef(q.RequestKey)
 	asked := *q
 	asked.SessionRef = protocol.SessionRef{} // id or name, it is this session
 	params := fingerprint("process.start", &asked)

@@ -68,8 +68,9 @@ type sessionEntry struct {
 
 // keyEntry is a request_key and what the request was.
 type keyEntry struct {
-	Key    string `json:"key"`
-	Params []byte `json:"params"`
+	Key     string `json:"key"`
+	Params  []byte `json:"params"`
+	Default bool   `json:"default,omitzero"` // of the default session, whichever that is
 }
 
 type execEntry struct {
@@ -220,7 +221,14 @@ func (k keyRef) entry(params *[sha256.Size]byte) keyEntry {
 	if k == (keyRef{}) {
 		return keyEntry{}
 	}
-	return keyEntry{k.key, params[:]}
+	return keyEntry{k.key, params[:], k.scope == defaultSession}
+}
+
+func (k keyEntry) ref(s *Session) keyRef {
+	if k.Default {
+		return keyRef{s.owner, defaultSession, k.Key}
+	}
+	return keyRef{s.owner, s.id, k.Key}
 }
 
 // begins is the command's Began: on the runner, before the shell is told.

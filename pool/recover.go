@@ -351,7 +351,7 @@ func (s *Session) reviveExec(a *runtime.Adoption, x *rememberedExec) (live bool,
 	}
 	x.exec = e
 	if x.Key.Key != "" {
-		e.key = keyRef{s.owner, s.id, x.Key.Key}
+		e.key = x.Key.ref(s)
 		copy(e.params[:], x.Key.Params)
 	}
 	c := runtime.NewCommand(x.Text)
@@ -419,7 +419,7 @@ func (s *Session) reviveProcess(a *runtime.Adoption, x *rememberedProcess, m *re
 	}
 	x.process = p
 	if x.Key.Key != "" {
-		p.key = keyRef{s.owner, s.id, x.Key.Key}
+		p.key = x.Key.ref(s)
 		copy(p.params[:], x.Key.Params)
 		done := x.Started
 		s.pool.keys.restore(p.key, x.Key.Params, p, done)
@@ -480,7 +480,7 @@ func (s *Session) reviveTerminal(a *runtime.Adoption, x *rememberedTerminal, m *
 	t.startedAt, t.pid, t.recording = x.Started, x.Terminal.Pid, x.Recording
 	x.terminal = t
 	if x.Key.Key != "" {
-		t.key = keyRef{s.owner, s.id, x.Key.Key}
+		t.key = x.Key.ref(s)
 		copy(t.params[:], x.Key.Params)
 		s.pool.keys.restore(t.key, x.Key.Params, t, x.Started)
 	}
@@ -577,6 +577,9 @@ func (k *keys) restore(ref keyRef, params []byte, value any, done time.Time) {
 	defer k.mu.Unlock()
 	if k.entries == nil {
 		k.entries = map[keyRef]*keyed{}
+	}
+	if e := k.entries[ref]; e != nil && !done.IsZero() && (e.done.IsZero() || e.done.After(done)) {
+		return // of a default session after this one
 	}
 	e := &keyed{made: make(chan struct{}), value: value, done: done}
 	copy(e.params[:], params)

@@ -65,7 +65,7 @@ func (s *Session) OpenTerminal(ctx context.Context, q *protocol.TermOpen) (*Term
 	if q.RequestKey == "" {
 		return s.openTerminal(ctx, q, keyRef{}, [sha256.Size]byte{})
 	}
-	ref := keyRef{s.owner, s.id, q.RequestKey}
+	ref := s.keyRef(q.RequestKey)
 	asked := *q
 	asked.SessionRef, asked.OnSlow, asked.WindowBytes = protocol.SessionRef{}, "", 0 // id or name, it is this session; the others are of the connection
 	params := fingerprint("term.open", &asked)

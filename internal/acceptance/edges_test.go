@@ -90,6 +90,28 @@ func TestKeyOutlivesItsRecord(t *testing.T) {
 	}
 }
 
+// TestKeyOutlivesTheDefaultSession: who names no session is not asked which default one it was, also not by the next gateway.
+func TestKeyOutlivesTheDefaultSession(t *testing.T) {
+	t.Parallel()
+	g := gateway(t)
+	c := g.dial(t)
+	run, start := object{"command": "echo x >>runs; echo once", "request_key": "e"}, object{"command": "echo x >>starts", "request_key": "p"}
+	x, p := c.call("exec.run", run), c.call("process.start", start).str("process_id")
+	c.call("process.wait", object{"process_id": p, "until": object{"exit": true}})
+	c.call("session.destroy", object{"session_id": x.str("session_id")})
+	for range 2 {
+		if again := c.call("exec.run", run); again.str("exec_id") != x.str("exec_id") || again.stdout() != "once\n" {
+			t.Errorf("%v, was %v", again, x)
+		}
+		if again := c.call("process.start", start).str("process_id"); again != p {
+			t.Errorf("process %s, was %s", again, p)
+		}
+		expect(t, c.call("exec.run", object{"command": "cat runs starts"}), 0, "x\nx\n", "")
+		sKill(t, g)
+		c = g.dial(t)
+	}
+}
+
 // TestStopDuringUpgrade: a stop that comes while one gateway takes over from another is an orderly one.
 func TestStopDuringUpgrade(t *testing.T) {
 	t.Parallel()
