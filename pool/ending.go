@@ -219,6 +219,7 @@ func (s *Session) reset() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.resetting--
+	s.revived = nil
 	if s.ending != nil {
 		return s.errEndedLocked()
 	}

@@ -240,6 +240,10 @@ func (e *Exec) settle(out runtime.Outcome, now time.Time, ending bool) {
 	x.DurationMS, x.LingerMS = out.Duration.Milliseconds(), out.Linger.Milliseconds()
 	x.TimedOut, x.TimeoutKind, x.Cancelled = out.Timeout != "", out.Timeout, out.Cancelled
 	x.ShellRestored, x.StateLost = out.Restored, out.Lost
+	if r := e.session.revived; r != nil && !unrun { // the first one to have a result since
+		e.session.revived = nil
+		x.ShellRestored, x.StateLost = true, union(r.Lost, out.Lost)
+	}
 	e.died = out.Died
 	x.KillFailed, x.Background = out.KillFailed, out.Background
 	if out.Dir != "" {

@@ -39,6 +39,7 @@ type entry struct {
 	Share    *shareEntry          `json:"share,omitzero"`
 	Unshared string               `json:"unshared,omitzero"` // the id of a share that has ended
 	Unwanted string               `json:"unwanted,omitzero"` // the id of a recording that was deleted while it was being made
+	Revived  *revivedEntry        `json:"revived,omitzero"`  // until a command is done or a reset begins
 	Reset    bool                 `json:"reset,omitzero"`    // begins; the next shell ends it
 	Ending   *endingEntry         `json:"ending,omitzero"`
 	Over     *overEntry           `json:"over,omitzero"`
@@ -155,6 +156,11 @@ type closedEntry struct {
 	Cols   int            `json:"cols"`
 	Rows   int            `json:"rows"`
 	Span   journal.Span   `json:"span"`
+}
+
+// revivedEntry says that the shell was put back while no command ran, and what that lost.
+type revivedEntry struct {
+	Lost []string `json:"lost,omitzero"`
 }
 
 type endingEntry struct {
@@ -329,6 +335,9 @@ func (s *Session) recordAnewLocked() {
 	}
 	add(entry{Session: s.entry()}) // behind what it counts
 	add(entry{Shell: s.shellRecord.Load()})
+	if s.revived != nil {
+		add(entry{Revived: s.revived})
+	}
 	for _, t := range s.terminals {
 		if t.endedAt.IsZero() {
 			add(entry{Terminal: t.entry()})

@@ -28,6 +28,7 @@ type remembered struct {
 	shares  []*shareEntry
 	ending  *endingEntry
 	over    *overEntry
+	revived *revivedEntry
 	begun   int64 // after session was written
 	reset   bool  // was going on
 }
@@ -105,8 +106,10 @@ func (m *remembered) read(e *entry) {
 		m.session.Name = *e.Name
 	case e.Shell != nil:
 		m.shell, m.reset = e.Shell, m.reset && e.Shell.Pid == 0
+	case e.Revived != nil:
+		m.revived = e.Revived
 	case e.Reset:
-		m.reset = true
+		m.reset, m.revived = true, nil
 	case e.Exec != nil:
 		m.execs = append(m.execs, &rememberedExec{execEntry: e.Exec})
 		if e.Begun != nil {
@@ -126,6 +129,9 @@ func (m *remembered) read(e *entry) {
 	case e.Done != nil:
 		if x := m.exec(e.Done.ID); x != nil {
 			x.done = e.Done
+		}
+		if e.Done.Exit.ShellRestored { // it told of that
+			m.revived = nil
 		}
 	case e.Process != nil:
 		m.procs = append(m.procs, &rememberedProcess{processEntry: e.Process})
@@ -212,6 +218,7 @@ func (p *Pool) revive(a *runtime.Adoption, m *remembered) error {
 		shell: q.Shell, dir: q.Dir, env: q.Env, labels: q.Labels, timeout: time.Duration(q.Timeout), idle: time.Duration(q.Idle), restore: q.Restore, tethered: q.Tethered, limits: q.Limits, record: parseRecorded(q.Record),
 	})
 	s.tag, s.created, s.key, s.commands = q.Tag, q.Created, q.Key, q.Commands+m.begun
+	s.revived = m.revived
 	s.shellRecord.Store(m.shell)
 	for _, x := range m.execs {
 		if x.done != nil && x.done.Lane != nil {

@@ -3,6 +3,7 @@ package pool
 import (
 	"context"
 	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -126,6 +127,7 @@ type Session struct {
 	records       records            // those of execs and processes that have ended
 	husks         []*Exec            // let go, but their request_key must be remembered
 	huskProcesses []*Process         // the same
+	revived       *revivedEntry      // the shell was put back while no command ran; nil: no, or the next command's client was told
 	commands      int64              // ever begun
 	last          *protocol.LastExec // the command that ended last; nil before the first
 	dir           string             // the shell's working directory after the last command
@@ -351,7 +353,19 @@ func (s *Session) revive() {
 		}
 		return
 	}
+	s.mu.Lock()
+	if s.revived != nil { // twice before anybody was told
+		lost = union(s.revived.Lost, lost)
+	}
+	s.revived = &revivedEntry{lost}
+	s.record(entry{Revived: s.revived})
+	s.mu.Unlock()
 	s.log.Info().Strs("lost", lost).Msg("shell died while idle, restored")
+}
+
+// union is a and what b has beside it.
+func union(a, b []string) []string {
+	return append(slices.Clone(a), slices.DeleteFunc(slices.Clone(b), func(x string) bool { return slices.Contains(a, x) })...)
 }
 
 // awaitShell returns when the session can be used, or why not.

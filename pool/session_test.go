@@ -243,8 +243,36 @@ func TestShellExitIsRestored(t *testing.T) {
 			t.Fatal(err)
 		}
 		eventually(t, "another shell", func() bool { p := s.Info().Pid; return p != pid && p != 0 })
-		want(t, s, "pwd; echo $X", "/usr\n1\n")
+		if x := want(t, s, "pwd; echo $X", "/usr\n1\n"); !x.ShellRestored {
+			t.Errorf("nobody is told: %+v", x)
+		}
+		if x := want(t, s, "pwd; echo $X", "/usr\n1\n"); x.ShellRestored || x.StateLost != nil {
+			t.Errorf("told twice: %+v", x)
+		}
 	})
+}
+
+// What was lost with a shell that died while no command ran is told with the next result, and with no other.
+func TestLostWhileIdleIsTold(t *testing.T) {
+	r := newRig(t, Config{})
+	s := r.create(protocol.SessionCreate{Shell: "/bin/dash"})
+	want(t, s, "f() { :; }; X=1", "")
+	for range 2 { // the second one before anybody was told of the first
+		pid := s.Info().Pid
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "another shell", func() bool { p := s.Info().Pid; return p != pid && p != 0 })
+	}
+	e := start(t, s, protocol.Exec{Command: ":", WorkingDir: "/no/such"})
+	wait(t, "refusal", e.Done())
+	wantCode(t, e.Err(), protocol.WorkingDirNotFound)
+	if x := run(t, s, protocol.Exec{Command: ":"}); !x.ShellRestored || !slices.Equal(x.StateLost, []string{"functions"}) {
+		t.Errorf("%v, lost %q", x.ShellRestored, x.StateLost)
+	}
+	if x := run(t, s, protocol.Exec{Command: ":"}); x.ShellRestored || x.StateLost != nil {
+		t.Errorf("told twice: %q", x.StateLost)
+	}
 }
 
 func TestResetGivesAFreshShell(t *testing.T) {

@@ -112,6 +112,26 @@ func TestKeyOutlivesTheDefaultSession(t *testing.T) {
 	}
 }
 
+// TestIdleLossOutlivesTheGateway: what was lost with a shell that died while no command ran is told once, by whichever gateway runs the next one.
+func TestIdleLossOutlivesTheGateway(t *testing.T) {
+	t.Parallel()
+	g := gateway(t)
+	c := g.dial(t)
+	s := c.session(object{"shell": "/bin/dash"})
+	c.run(s, "f() { :; }")
+	if err := syscall.Kill(c.info(s).num("pid"), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it is put back", func() bool { return strings.Contains(g.log(), "shell died while idle, restored") })
+	sKill(t, g)
+	c = g.dial(t)
+	for _, told := range []bool{true, false} {
+		if r := c.run(s, ":"); (r["shell_restored"] == true) != told || (r["state_lost"] != nil) != told {
+			t.Errorf("told %v: %v", told, r)
+		}
+	}
+}
+
 // TestStopDuringUpgrade: a stop that comes while one gateway takes over from another is an orderly one.
 func TestStopDuringUpgrade(t *testing.T) {
 	t.Parallel()
