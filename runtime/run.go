@@ -788,7 +788,11 @@ func (r *run) wrapped() (before, after string) {
 	if r.c.Env == nil && r.c.Dir == "" {
 		return "", ""
 	}
-	return wrap(r.p.kind, r.c.Env, r.c.Dir)
+	complaints := os.DevNull
+	if r.lane != nil {
+		complaints = fmt.Sprintf(`"$__trl_p/%d"`, r.lane.end(1))
+	}
+	return wrap(r.p.kind, r.c.Env, r.c.Dir, complaints)
 }
 
 // linger waits for what still holds the command's output to be quiet for a moment.

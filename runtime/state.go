@@ -293,8 +293,9 @@ func entries(s string) []string {
 
 // wrap returns scripts to read before and after a command that has variables or a directory of its own: the first
 // remembers what was, the second puts it back, and does nothing when it is read once more: a gateway may have died
-// after it had asked for it. The status of the first is that of cd.
-func wrap(k *kind, env map[string]*string, dir string) (before, after string) {
+// after it had asked for it. The status of the first is that of cd,
+// which complains to a path of its own: all else that these scripts have to say is not for the command's client.
+func wrap(k *kind, env map[string]*string, dir, complaints string) (before, after string) {
 	var b, a strings.Builder
 	for n := range env {
 		switch {
@@ -321,7 +322,8 @@ func wrap(k *kind, env map[string]*string, dir string) (before, after string) {
 			fmt.Fprintf(&a, "%s -- \"$__trl_w\" >/dev/null\n", cd)
 		}
 		fmt.Fprintf(&a, "%s -- \"$__trl_d\" >/dev/null\n%s -v OLDPWD\ncase ${__trl_w+x} in x) OLDPWD=$__trl_w ;; esac\n%[2]s -v __trl_d __trl_w ;; esac\n", cd, unset)
-		return back + b.String() + dirScript(k, dir), a.String()
+		enter := strings.TrimSuffix(dirScript(k, dir), "\n")
+		return back + b.String() + enter + " || " + enter + " 2>" + complaints + "\n", a.String()
 	}
 	return b.String(), a.String()
 }
