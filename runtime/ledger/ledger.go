@@ -1,8 +1,9 @@
 // Package ledger keeps what must be known of a session after its gateway died: small entries in a memfd that a keeper
 // holds, each written by one system call and valid only whole.
 //
-// The file is a header and entries one after the other. Restart writes a new beginning behind the old end and then lets
-// the header point to it, so that at any moment a whole ledger can be read, whatever was being written when we died.
+// The file is a header and entries one after the other. Restart writes a new beginning behind the old end, and a frame of
+// zeros between them, which no reader passes; then it lets the header point to it. So at any moment a whole ledger can be
+// read, whatever was being written when we died.
 // What an entry says is its writer's business.
 package ledger
 
@@ -147,12 +148,18 @@ type Item struct {
 }
 
 // Restart makes items all there is. Where it fails, all stands as it did.
-func (l *Ledger) Restart(items ...Item) error {
+func (l *Ledger) Restart(items ...Item) (err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	begin := l.end
+	end, begin := l.end, l.end+frameSize
+	defer func() {
+		if err != nil { // nothing of it may be behind what is appended next
+			l.end = end
+			_ = unix.Ftruncate(l.fd, end)
+		}
+	}()
 	draft := drafts.Get().(*[]byte)
-	buf := (*draft)[:0]
+	buf := append((*draft)[:0], make([]byte, frameSize)...)
 	defer func() { *draft = buf; drafts.Put(draft) }()
 	for i := 0; i < len(items); {
 		if items[i].Text != nil {
@@ -170,7 +177,7 @@ func (l *Ledger) Restart(items ...Item) error {
 			return err
 		}
 	}
-	if err := l.writeLocked(buf, begin); err != nil {
+	if err := l.writeLocked(buf, end); err != nil {
 		return err
 	}
 	if err := l.pointLocked(begin); err != nil {

@@ -25,6 +25,22 @@ func again(t interface{ Fatal(...any) }, l *Ledger) (*Ledger, [][]byte) {
 	return l, entries
 }
 
+// copied is what l is now, for who wants to know what becomes of it otherwise.
+func copied(t interface{ Fatal(...any) }, l *Ledger) *Ledger {
+	fd, err := unix.MemfdCreate("trl-ledger", unix.MFD_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := make([]byte, l.end)
+	if err := readAt(l.fd, all, 0); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := unix.Pwrite(fd, all, 0); err != nil {
+		t.Fatal(err)
+	}
+	return &Ledger{fd: fd, begin: l.begin, end: l.end, fresh: l.fresh}
+}
+
 func TestEntriesOutliveTheWriter(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l, err := New()
@@ -47,6 +63,7 @@ func TestEntriesOutliveTheWriter(t *testing.T) {
 			"restart": func(t *rapid.T) { // with some of what stands, and some more
 				var items []Item
 				was, stood := want, spans
+				before, end := copied(t, l), l.end
 				want, spans = nil, nil
 				for i := range was {
 					if rapid.Bool().Draw(t, "stays") {
@@ -66,9 +83,23 @@ func TestEntriesOutliveTheWriter(t *testing.T) {
 						items = append(items, Item{Stands: &spans[i]})
 					}
 				}
+				places := slices.Clone(stood)
 				if err := l.Restart(items...); err != nil {
 					t.Fatal(err)
 				}
+				if rapid.Bool().Draw(t, "killed") { // before the header was written: what that had pointed to is all there is
+					written := make([]byte, l.end-end)
+					if err := readAt(l.fd, written, end); err != nil {
+						t.Fatal(err)
+					}
+					if _, err := unix.Pwrite(before.fd, written[:rapid.IntRange(0, len(written)).Draw(t, "cut")], end); err != nil {
+						t.Fatal(err)
+					}
+					l.Close()
+					l, want, spans = before, was, places
+					return
+				}
+				before.Close()
 				at := l.begin // of those whose span was not known
 				for i := range spans {
 					if spans[i].size == 0 {
