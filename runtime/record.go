@@ -149,9 +149,6 @@ func (b *Base) Adopt(from Inherited) *Adoption {
 // anybody.
 func (a *Adoption) Ledger() (entries [][]byte, err error) {
 	for number, fd := range a.from.Held {
-		if !ledger.Is(fd) {
-			continue
-		}
 		book, entries, err := ledger.Open(fd)
 		if errors.Is(err, ledger.ErrNone) {
 			continue

@@ -15,7 +15,6 @@ import (
 	"os"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -24,12 +23,14 @@ import (
 )
 
 const (
-	fileName   = "trl-ledger"
 	magic      = "trlledg1"
 	headerSize = 16 // magic, and where the entries begin
 	frameSize  = 8  // length and checksum of an entry
 	maxEntry   = 16 << 20
 )
+
+// name tells a ledger from a file that somebody filled with what looks like one, such as a command's output.
+const name = "trl-ledger"
 
 // ErrNone: the descriptor is not a ledger's.
 var ErrNone = errors.New("not a ledger")
@@ -51,7 +52,7 @@ var drafts = sync.Pool{New: func() any { return new([]byte) }}
 
 // New makes an empty ledger.
 func New() (*Ledger, error) {
-	fd, err := unix.MemfdCreate(fileName, unix.MFD_CLOEXEC)
+	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC)
 	if err != nil {
 		return nil, fmt.Errorf("memfd: %w", err)
 	}
@@ -63,18 +64,14 @@ func New() (*Ledger, error) {
 	return l, nil
 }
 
-// Is says whether the descriptor is a ledger's, by the name that New gave the file: what is in a file, such as a command's
-// output, anybody can write.
-func Is(fd int) bool {
-	name, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(fd))
-	return err == nil && strings.HasPrefix(name, "/memfd:"+fileName+" ")
-}
-
 // Open reads what a ledger's last writer left, and goes on behind it. It takes the descriptor over, unless it is ErrNone.
 // An entry that was not finished is as if it had never been begun.
 func Open(fd int) (l *Ledger, entries [][]byte, err error) {
 	var header [headerSize]byte
 	if n, err := unix.Pread(fd, header[:], 0); err != nil || n < headerSize || string(header[:len(magic)]) != magic {
+		return nil, nil, ErrNone
+	}
+	if file, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(fd)); err != nil || file != "/memfd:"+name+" (deleted)" {
 		return nil, nil, ErrNone
 	}
 	var st unix.Stat_t
@@ -125,6 +122,9 @@ type Span struct{ at, size int64 }
 func (l *Ledger) Append(entry []byte) (Span, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if len(entry) > maxEntry { // Open would not read on
+		return Span{}, fmt.Errorf("ledger: %w", unix.EFBIG)
+	}
 	l.buf = frame(l.buf[:0], entry)
 	at := l.end
 	if err := l.writeLocked(l.buf, at); err != nil {
@@ -198,6 +198,15 @@ func (l *Ledger) Restart(items ...Item) (err error) {
 	_ = unix.Fallocate(l.fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, headerSize, begin-headerSize) // all but the header's page
 	l.begin, l.fresh = begin, l.end-begin
 	return nil
+}
+
+// Spoil makes it no ledger any more, and closes it: for one that lacks something, behind which nobody may read on.
+func (l *Ledger) Spoil() {
+	l.mu.Lock()
+	_ = unix.Ftruncate(l.fd, 0)
+	l.begin, l.end = 0, 0
+	l.mu.Unlock()
+	l.Close()
 }
 
 // Close gives our descriptor back. Idempotent.

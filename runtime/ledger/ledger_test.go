@@ -27,7 +27,7 @@ func again(t interface{ Fatal(...any) }, l *Ledger) (*Ledger, [][]byte) {
 
 // copied is what l is now, for who wants to know what becomes of it otherwise.
 func copied(t interface{ Fatal(...any) }, l *Ledger) *Ledger {
-	fd, err := unix.MemfdCreate("trl-ledger", unix.MFD_CLOEXEC)
+	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,6 +125,55 @@ func TestEntriesOutliveTheWriter(t *testing.T) {
 	})
 }
 
+func TestWhatIsSpoiledIsNotRead(t *testing.T) {
+	l, err := New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.Append([]byte("entry")); err != nil {
+		t.Fatal(err)
+	}
+	fd, err := unix.FcntlInt(uintptr(l.Fd()), unix.F_DUPFD_CLOEXEC, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	if _, err := l.Append(make([]byte, maxEntry+1)); err == nil {
+		t.Error("an entry was taken that nobody would read")
+	}
+	l.Spoil()
+	if _, err := l.Append([]byte("entry")); err == nil || l.Grown() {
+		t.Error("it goes on")
+	}
+	if _, _, err := Open(fd); !errors.Is(err, ErrNone) {
+		t.Errorf("read: %v", err)
+	}
+}
+
+// TestOnlyLedgersAreRead: a file with the same in it, as a command's output may be, is none.
+func TestOnlyLedgersAreRead(t *testing.T) {
+	l, err := New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	all := make([]byte, l.end)
+	if err := readAt(l.fd, all, 0); err != nil {
+		t.Fatal(err)
+	}
+	fd, err := unix.MemfdCreate("trl-log", unix.MFD_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	if _, err := unix.Pwrite(fd, all, 0); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := Open(fd); !errors.Is(err, ErrNone) {
+		t.Errorf("read: %v", err)
+	}
+}
+
 func TestRestartGivesMemoryBack(t *testing.T) {
 	l, err := New()
 	if err != nil {
@@ -161,7 +210,7 @@ func FuzzOpen(f *testing.F) {
 	f.Add(seed)
 	f.Add([]byte("no ledger"))
 	f.Fuzz(func(t *testing.T, content []byte) {
-		fd, err := unix.MemfdCreate("fuzz", unix.MFD_CLOEXEC)
+		fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC)
 		if err != nil {
 			t.Skip(err)
 		}
