@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 
 	"trl/protocol"
 	"trl/runtime"
@@ -183,15 +184,19 @@ func (s *Session) record(e entry) (at ledger.Span) {
 	text := texts.Get().(*bytes.Buffer)
 	defer texts.Put(text)
 	text.Reset()
-	err := json.MarshalWrite(text, &e)
+	err := json.MarshalWrite(text, &e, lenient)
 	if err == nil {
 		at, err = s.ledger.Append(text.Bytes())
 	}
-	if err != nil {
+	if err != nil { // without this entry, those to come might have a command run again
+		s.ledger.Spoil()
 		s.unrecorded.Do(func() { s.log.Error().Err(err).Msg("session is no longer written down") })
 	}
 	return at
 }
+
+// lenient: a directory may be called anything.
+var lenient = jsontext.AllowInvalidUTF8(true)
 
 var texts = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
@@ -295,7 +300,7 @@ func (s *Session) recordAnewLocked() {
 	var items []ledger.Item
 	var err error
 	addAt := func(at *ledger.Span, e entry) {
-		text, fault := json.Marshal(&e)
+		text, fault := json.Marshal(&e, lenient)
 		err = cmp.Or(err, fault)
 		items = append(items, ledger.Item{Text: text, Stands: at})
 	}

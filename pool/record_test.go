@@ -1,0 +1,73 @@
+package pool
+
+import (
+	"errors"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/go-json-experiment/json"
+	"golang.org/x/sys/unix"
+
+	"trl/protocol"
+	"trl/runtime/ledger"
+)
+
+// remember is what another gateway would know of s now.
+func remember(t *testing.T, s *Session) (*remembered, error) {
+	t.Helper()
+	fd, err := unix.FcntlInt(uintptr(s.shell.Ledger().Fd()), unix.F_DUPFD_CLOEXEC, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, texts, err := ledger.Open(fd)
+	if err != nil {
+		unix.Close(fd)
+		return nil, err
+	}
+	defer l.Close()
+	m := &remembered{id: s.id}
+	for _, text := range texts {
+		var e entry
+		if err := json.Unmarshal(text, &e); err != nil {
+			t.Fatal(err)
+		}
+		m.read(&e)
+	}
+	return m, nil
+}
+
+// TestDirOfAnyNameIsWrittenDown: also one whose name is no text.
+func TestDirOfAnyNameIsWrittenDown(t *testing.T) {
+	r := newRig(t, Config{})
+	s := r.create(protocol.SessionCreate{})
+	run(t, s, protocol.Exec{Command: `d=$(printf '` + filepath.Join(t.TempDir(), `\377`) + `') && mkdir "$d" && cd "$d"`})
+	if dir := s.Info().WorkingDir; !strings.HasSuffix(dir, "\xff") {
+		t.Fatalf("in %q", dir)
+	}
+	m, err := remember(t, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(m.execs) != 1 || m.execs[0].done == nil {
+		t.Errorf("%+v", m.execs)
+	}
+}
+
+// TestNothingBehindAGap: what could not be written down is not read over.
+func TestNothingBehindAGap(t *testing.T) {
+	r := newRig(t, Config{})
+	s := r.create(protocol.SessionCreate{})
+	fd, err := unix.FcntlInt(uintptr(s.ledger.Fd()), unix.F_DUPFD_CLOEXEC, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	s.mu.Lock()
+	s.record(entry{Unwanted: strings.Repeat("x", 16<<20)})
+	s.mu.Unlock()
+	want(t, s, "echo goes on", "goes on\n")
+	if _, _, err := ledger.Open(fd); !errors.Is(err, ledger.ErrNone) {
+		t.Errorf("the next gateway reads on: %v", err)
+	}
+}
