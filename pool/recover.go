@@ -29,8 +29,9 @@ type remembered struct {
 	ending  *endingEntry
 	over    *overEntry
 	revived *revivedEntry
-	begun   int64 // after session was written
-	reset   bool  // was going on
+	begun   int64    // after session was written
+	reset   bool     // was going on
+	watches []func() // for goroutines of their own, once all is made
 }
 
 type rememberedExec struct {
@@ -69,7 +70,9 @@ func (p *Pool) Recover(from []runtime.Inherited) {
 			}
 		}()
 	}
+	p.mu.Lock() // some go on already, and may end
 	slices.SortFunc(p.retained, func(a, b *Session) int { return a.burial.at.Compare(b.burial.at) })
+	p.mu.Unlock()
 	p.keys.sort()
 }
 
@@ -298,6 +301,9 @@ func (p *Pool) revive(a *runtime.Adoption, m *remembered) error {
 	}
 	s.mu.Unlock()
 	a.Finish()
+	for _, watch := range m.watches { // not before: they use what was written here without a lock
+		go watch() // as in startProcess and openTerminal
+	}
 	p.tasks.Add(1) // the runner, as in register
 	go func() {
 		defer p.tasks.Done()
@@ -465,7 +471,7 @@ func (s *Session) reviveProcess(a *runtime.Adoption, x *rememberedProcess, m *re
 	s.processes[p.ID()] = p
 	s.working++
 	s.watching.Add(1)
-	go p.watch() // as in startProcess
+	m.watches = append(m.watches, p.watch)
 	return nil
 }
 
@@ -526,7 +532,7 @@ func (s *Session) reviveTerminal(a *runtime.Adoption, x *rememberedTerminal, m *
 	s.terminals[t.ID()] = t
 	s.termsOpen++
 	s.watching.Add(1)
-	go t.watch() // as in openTerminal
+	m.watches = append(m.watches, t.watch)
 	return nil
 }
 

@@ -271,3 +271,44 @@ func TestPartedFromWhatStays(t *testing.T) {
 		})
 	}
 }
+
+// TestAllEndBeforeTheNextGateway: processes and terminals end while nobody looks, all at once: the next gateway hears of it while it
+// still brings them back. (To be seen with GOFLAGS=-race.)
+func TestAllEndBeforeTheNextGateway(t *testing.T) {
+	ourNumbers(t)
+	g := gateway(t, "--warm", "0")
+	c := g.dial(t)
+	s, flag, nap := c.session(), filepath.Join(g.home, "go"), sleeper()
+	work := "until [ -e " + flag + " ]; do sleep 0.01; done; " + "exit 3"
+	for range 20 {
+		c.call("process.start", object{"session_id": s, "command": work})
+	}
+	for range 5 {
+		c.call("term.open", object{"session_id": s, "cols": 80, "rows": 24, "command": work})
+	}
+	c.call("process.start", object{"session_id": s, "command": nap})
+	g.freeze(t)
+	if err := os.WriteFile(flag, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "all have ended", func() bool {
+		return !slices.ContainsFunc(pids(), func(pid int) bool { state, _, _, ok := gStat(pid); return ok && state != 'Z' && strings.Contains(cmdline(pid), flag) })
+	})
+	g.slay(t)
+	c = g.redial(t)
+	eventually(t, "all ends are told", func() bool {
+		i := c.info(s)
+		return i.num("processes") == 1 && i.num("terminals") == 0
+	})
+	for what, n := range map[string]int{"process": 21, "term": 5} {
+		all := c.call(what+".list", object{"session_id": s}).objs(map[string]string{"process": "processes", "term": "terminals"}[what])
+		if len(all) != n {
+			t.Errorf("%d %s", len(all), what)
+		}
+		for _, x := range all {
+			if x.str("state") == "exited" && x.num("exit_code") != 3 {
+				t.Errorf("%v", x)
+			}
+		}
+	}
+}
