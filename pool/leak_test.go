@@ -67,6 +67,25 @@ func TestSessionsLeaveNothing(t *testing.T) {
 	}
 }
 
+// TestStdinOfWhatNeverRan: a command that could not enter its directory had its stdin already, and gives it back.
+func TestStdinOfWhatNeverRan(t *testing.T) {
+	r := newRig(t, Config{})
+	s := r.create(protocol.SessionCreate{})
+	once := func() {
+		e := start(t, s, protocol.Exec{Command: "cat", Stdin: of("x"), WorkingDir: "/nonexistent"})
+		wait(t, "refusal", e.Done())
+		if e.Err() == nil {
+			t.Fatal("it ran")
+		}
+	}
+	once()
+	fds := descriptors(t)
+	for range 10 {
+		once()
+	}
+	eventually(t, "descriptors as before", func() bool { return descriptors(t) <= fds })
+}
+
 // L2: without descriptors there are typed errors and no half-created session; with them all is as before.
 func TestOutOfDescriptors(t *testing.T) {
 	r := newRig(t, Config{})
