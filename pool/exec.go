@@ -104,6 +104,9 @@ func (s *Session) enqueue(method string, q *protocol.Exec, ref keyRef, params [s
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if err := e.furnish(s.shell); err != nil { // unless the shell came meanwhile, that was done
+		return nil, err
+	}
 	switch {
 	case s.ending != nil:
 		return nil, s.errEndedLocked()
@@ -127,15 +130,21 @@ func (s *Session) enqueue(method string, q *protocol.Exec, ref keyRef, params [s
 }
 
 // furnish makes the stdin of a command that is to have one, before anybody is told that it was accepted. While the session
-// is being made there is nobody to make it with, and nothing that could be brought back.
-func (s *Session) furnish(e *Exec) (err error) {
+// is being made there is nobody to make it with: open does so then.
+func (s *Session) furnish(e *Exec) error {
 	s.mu.Lock()
 	shell := s.shell
 	s.mu.Unlock()
-	if shell != nil {
-		if e.stdin, err = shell.Furnish(e.command); err != nil {
-			return shellFault(err, "")
-		}
+	return e.furnish(shell)
+}
+
+// furnish is called with s.mu held where the shell came after e: nobody may have it accepted meanwhile.
+func (e *Exec) furnish(shell *runtime.Shell) (err error) {
+	if shell == nil || e.stdin != nil {
+		return nil
+	}
+	if e.stdin, err = shell.Furnish(e.command); err != nil {
+		return shellFault(err, "")
 	}
 	return nil
 }

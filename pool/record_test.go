@@ -2,6 +2,7 @@ package pool
 
 import (
 	"errors"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -51,6 +52,45 @@ func TestDirOfAnyNameIsWrittenDown(t *testing.T) {
 	}
 	if len(m.execs) != 1 || m.execs[0].done == nil {
 		t.Errorf("%+v", m.execs)
+	}
+}
+
+// TestStdinGivenBeforeTheShell: a command that came while its session was being made waits with its stdin.
+func TestStdinGivenBeforeTheShell(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Chmod(dir, 0o755); err != nil { // #nosec G302 -- a session's shell is in it
+		t.Fatal(err)
+	}
+	sh, hold := filepath.Join(dir, "bash"), filepath.Join(dir, "hold")
+	if err := os.WriteFile(sh, []byte("#!/bin/sh\nwhile [ -e '"+hold+"' ]; do sleep 0.01; done\nexec /bin/bash \"$@\"\n"), 0o700); err != nil { // #nosec G306 -- is to be run
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(hold, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := newRig(t, Config{Shells: []string{sh}, DefaultShell: sh})
+	s, err := r.Find(me, "", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := start(t, s, protocol.Exec{Command: "echo here; until [ -e " + hold + " ]; do sleep 0.01; done"})
+	next := start(t, s, protocol.Exec{Command: "cat", Stdin: of("kept")})
+	if err := os.Remove(hold); err != nil {
+		t.Fatal(err)
+	}
+	output(t, first, "here")
+	m, err := remember(t, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(m.execs) != 2 || m.execs[0].Stdin != nil || len(m.execs[1].Stdin) == 0 {
+		t.Errorf("%+v", m.execs)
+	}
+	if err := os.WriteFile(hold, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if wait(t, "cat", next.Done()); next.Result(false).Stdout != "kept" {
+		t.Errorf("%+v", next.Result(false))
 	}
 }
 

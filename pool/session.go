@@ -204,13 +204,17 @@ func (s *Session) open(warm *warmShell) error {
 	s.mu.Lock()
 	s.ledger = shell.Ledger()
 	s.record(entry{Session: s.entry()})
-	for _, e := range s.waiting {
+	s.shell = shell // and the lock is kept until all who came before it have what they need of it
+	refused := map[*Exec]error{}
+	for _, e := range slices.Clone(s.waiting) {
+		if err := e.furnish(shell); err != nil {
+			s.waiting.remove(e)
+			refused[e] = err
+			continue
+		}
 		s.accept(e, nil)
 	}
-	s.mu.Unlock()
-	shell.SetRecorder(s.recordShell)
-	s.mu.Lock()
-	s.shell = shell
+	shell.SetRecorder(s.recordShell) // last: with it the session is one that can be brought back
 	if s.ending == nil {
 		s.fireLocked(statemachine.Ready, "")
 		if next := s.nextLocked(); next != nil {
@@ -220,6 +224,9 @@ func (s *Session) open(warm *warmShell) error {
 		s.closeShellLocked()
 	}
 	s.mu.Unlock()
+	for e, err := range refused {
+		e.refuse(protocol.AsError(err))
+	}
 	s.pool.metrics.SessionsCreated.WithLabelValues("ok").Inc()
 	close(s.opened)
 	return nil
