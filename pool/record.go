@@ -157,6 +157,7 @@ type closedEntry struct {
 	Cols   int            `json:"cols"`
 	Rows   int            `json:"rows"`
 	Span   journal.Span   `json:"span"`
+	Husk   bool           `json:"husk,omitzero"` // only its request_key is remembered
 }
 
 // revivedEntry says that the shell was put back while no command ran, and what that lost.
@@ -317,6 +318,13 @@ func (s *Session) recordAnewLocked() {
 		x.Husk = true
 		add(entry{Process: h.entry()})
 		add(entry{Exited: x})
+	}
+	s.huskTerminals = slices.DeleteFunc(s.huskTerminals, func(h *Terminal) bool { return now.Sub(h.startedAt) > keyTime })
+	for _, h := range s.huskTerminals {
+		x := h.closedEntry()
+		x.Husk = true
+		add(entry{Terminal: h.entry()})
+		add(entry{Closed: x})
 	}
 	for _, k := range s.records.all {
 		switch r := k.record.(type) {

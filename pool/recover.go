@@ -171,9 +171,15 @@ func (m *remembered) read(e *entry) {
 	}
 }
 
-// forget leaves of an exec or a process its request_key, if it had one.
+// forget leaves of an exec, a process or a terminal its request_key, if it had one.
 func (m *remembered) forget(id string) {
-	m.terms = slices.DeleteFunc(m.terms, func(x *rememberedTerminal) bool { return x.Stream == streamPrefix+id && x.closed != nil })
+	m.terms = slices.DeleteFunc(m.terms, func(x *rememberedTerminal) bool {
+		if x.Stream != streamPrefix+id || x.closed == nil {
+			return false
+		}
+		x.closed.Husk, x.Recording = true, ""
+		return x.Key.Key == ""
+	})
 	m.procs = slices.DeleteFunc(m.procs, func(x *rememberedProcess) bool {
 		if x.Stream != streamPrefix+id || x.exited == nil {
 			return false
@@ -240,6 +246,9 @@ func (p *Pool) revive(a *runtime.Adoption, m *remembered) error {
 		a.Want(x.Process.Lane.Log, span)
 	}
 	for _, x := range m.terms {
+		if x.closed != nil && x.closed.Husk {
+			continue
+		}
 		a.Want(x.Terminal.Line.Log, x.span())
 	}
 	config := runtime.ShellConfig{ID: m.id, Path: q.Shell, Restore: q.Restore, Limits: q.Limits}
@@ -497,7 +506,9 @@ func (s *Session) reviveTerminal(a *runtime.Adoption, x *rememberedTerminal, m *
 		copy(t.params[:], x.Key.Params)
 		s.pool.keys.restore(t.key, x.Key.Params, t, x.Started)
 	}
-	if err := a.Bring(t.journal, x.Terminal.Line.Log, x.span()); err != nil {
+	if x.closed != nil && x.closed.Husk {
+		t.journal.Close()
+	} else if err := a.Bring(t.journal, x.Terminal.Line.Log, x.span()); err != nil {
 		return err
 	}
 	t.marks.Live()
@@ -566,7 +577,11 @@ func (s *Session) retainRemembered(m *remembered) {
 		}
 	}
 	for _, x := range m.terms {
-		if x.closed != nil {
+		switch {
+		case x.closed == nil:
+		case x.closed.Husk:
+			s.huskTerminals = append(s.huskTerminals, x.terminal)
+		default:
 			all = append(all, done{x.closed.At, x.terminal})
 		}
 	}

@@ -127,6 +127,7 @@ type Session struct {
 	records       records            // those of execs and processes that have ended
 	husks         []*Exec            // let go, but their request_key must be remembered
 	huskProcesses []*Process         // the same
+	huskTerminals []*Terminal        // the same
 	revived       *revivedEntry      // the shell was put back while no command ran; nil: no, or the next command's client was told
 	commands      int64              // ever begun
 	last          *protocol.LastExec // the command that ended last; nil before the first

@@ -324,5 +324,6 @@ func (t *Terminal) letGo() {
 	h.startedAt, h.terminal, h.pid, h.key, h.params = t.startedAt, t.terminal, t.pid, t.key, t.params
 	h.cols, h.rows, h.done, h.status, h.endedAt = t.cols, t.rows, t.done, t.status, t.endedAt
 	h.journal.Close()
+	t.session.huskTerminals = append(t.session.huskTerminals, h)
 	t.session.pool.keys.replace(t.key, h)
 }

@@ -55,7 +55,8 @@ func TestKeyOutlivesItsRecord(t *testing.T) {
 	start := object{"session_id": s, "command": "echo x >>starts", "request_key": "p"}
 	run := object{"session_id": s, "command": "echo x >>runs", "request_key": "e"}
 	stream := object{"session_id": s, "command": "echo x >>streams; seq 1000; echo err >&2", "request_key": "s"}
-	id, exec := c.call("process.start", start).str("process_id"), c.call("exec.run", run).str("exec_id")
+	open := object{"session_id": s, "command": "echo x >>opens", "request_key": "t", "cols": 80, "rows": 24}
+	id, exec, term := c.call("process.start", start).str("process_id"), c.call("exec.run", run).str("exec_id"), c.call("term.open", open).str("term_id")
 	st := c.call("exec.stream", stream)
 	data, _ := c.output(st.str("stream_id"), 0)
 	streamed := func() { // every byte once, or a gap
@@ -70,11 +71,15 @@ func TestKeyOutlivesItsRecord(t *testing.T) {
 	}
 	eventually(t, "all are let go", func() bool {
 		p, e := c.try("process.info", object{"process_id": id}), c.try("exec.wait", object{"exec_id": exec})
-		return p.code() == "PROCESS_NOT_FOUND" && e.code() == "EXEC_NOT_FOUND" && c.try("exec.wait", object{"exec_id": st.str("exec_id")}).code() == "EXEC_NOT_FOUND"
+		return p.code() == "PROCESS_NOT_FOUND" && e.code() == "EXEC_NOT_FOUND" && c.try("exec.wait", object{"exec_id": st.str("exec_id")}).code() == "EXEC_NOT_FOUND" &&
+			len(c.call("term.list", object{"session_id": s}).objs("terminals")) == 0
 	})
 	streamed()
 	sKill(t, g)
 	c = g.dial(t)
+	if again := c.call("term.open", open).str("term_id"); again != term {
+		t.Errorf("terminal %s, was %s", again, term)
+	}
 	if again := c.call("process.start", start).str("process_id"); again != id {
 		t.Errorf("process %s, was %s", again, id)
 	}
@@ -83,7 +88,7 @@ func TestKeyOutlivesItsRecord(t *testing.T) {
 	}
 	streamed()
 	c.run(s, ":")
-	for _, name := range []string{"starts", "runs", "streams"} {
+	for _, name := range []string{"starts", "runs", "streams", "opens"} {
 		if text, _ := os.ReadFile(filepath.Join(g.home, name)); strings.Count(string(text), "x") != 1 {
 			t.Errorf("%s: %q", name, text)
 		}
