@@ -2,6 +2,7 @@ package pool
 
 import (
 	"slices"
+	"time"
 	"unicode/utf8"
 
 	"trl/protocol"
@@ -41,11 +42,12 @@ func (s *Session) Execs() []protocol.ExecEntry {
 }
 
 // remarkLocked remembers the command that has just ended, for lists. s.mu is held.
-func (s *Session) remarkLocked(e *Exec) {
-	x := &e.exit
-	s.last = &protocol.LastExec{
-		ExecID: e.ID(), Command: beginning(e.text), ExitCode: x.ExitCode, Signal: x.Signal,
-		TimedOut: x.TimedOut, Cancelled: x.Cancelled, DurationMS: x.DurationMS, EndedAt: e.endedAt,
+func (s *Session) remarkLocked(e *Exec) { s.last = lastExec(e.ID(), e.text, &e.exit, e.endedAt) }
+
+func lastExec(id, text string, x *protocol.ExecExit, at time.Time) *protocol.LastExec {
+	return &protocol.LastExec{
+		ExecID: id, Command: beginning(text), ExitCode: x.ExitCode, Signal: x.Signal,
+		TimedOut: x.TimedOut, Cancelled: x.Cancelled, DurationMS: x.DurationMS, EndedAt: at,
 	}
 }
 

@@ -66,6 +66,9 @@ type sessionEntry struct {
 	Record   string            `json:"record,omitzero"`
 	Commands int64             `json:"commands"` // begun before this was written
 	Key      keyEntry          `json:"key,omitzero"`
+
+	Last *protocol.LastExec `json:"last,omitzero"` // these two before this was written
+	Cwd  string             `json:"cwd,omitzero"`
 }
 
 // keyEntry is a request_key and what the request was.
@@ -212,6 +215,7 @@ func (s *Session) entry() *sessionEntry {
 	return &sessionEntry{
 		Tag: s.tag, Owner: s.owner, Name: s.name, Created: s.created, Shell: t.shell, Dir: t.dir, Env: t.env, Labels: t.labels,
 		Timeout: lapse(t.timeout), Idle: lapse(t.idle), Restore: t.restore, Limits: t.limits, Tethered: t.tethered, Record: t.record.String(), Commands: s.commands, Key: s.key,
+		Last: s.last, Cwd: s.dir,
 	}
 }
 

@@ -29,8 +29,10 @@ type remembered struct {
 	ending  *endingEntry
 	over    *overEntry
 	revived *revivedEntry
-	begun   int64    // after session was written
-	reset   bool     // was going on
+	begun   int64 // after session was written
+	reset   bool  // was going on
+	last    *protocol.LastExec
+	dir     string   // the shell's after the last command
 	watches []func() // for goroutines of their own, once all is made
 }
 
@@ -104,7 +106,7 @@ func (p *Pool) recover(a *runtime.Adoption, id string) error {
 func (m *remembered) read(e *entry) {
 	switch {
 	case e.Session != nil:
-		m.session, m.begun = e.Session, 0
+		m.session, m.begun, m.last, m.dir = e.Session, 0, e.Session.Last, e.Session.Cwd
 	case e.Name != nil && m.session != nil:
 		m.session.Name = *e.Name
 	case e.Shell != nil:
@@ -131,7 +133,10 @@ func (m *remembered) read(e *entry) {
 		}
 	case e.Done != nil:
 		if x := m.exec(e.Done.ID); x != nil {
-			x.done = e.Done
+			x.done, m.dir = e.Done, e.Done.Exit.WorkingDir
+			if x.begun != nil || x.done.Failure != nil { // else it was taken out of the queue
+				m.last = lastExec(e.Done.ID, x.Text, &e.Done.Exit, e.Done.At)
+			}
 		}
 		if e.Done.Exit.ShellRestored { // it told of that
 			m.revived = nil
@@ -226,8 +231,8 @@ func (p *Pool) revive(a *runtime.Adoption, m *remembered) error {
 	s := newSession(p, m.id, q.Owner, q.Name, terms{
 		shell: q.Shell, dir: q.Dir, env: q.Env, labels: q.Labels, timeout: time.Duration(q.Timeout), idle: time.Duration(q.Idle), restore: q.Restore, tethered: q.Tethered, limits: q.Limits, record: parseRecorded(q.Record),
 	})
-	s.tag, s.created, s.key, s.commands = q.Tag, q.Created, q.Key, q.Commands+m.begun
-	s.revived = m.revived
+	s.tag, s.created, s.key, s.commands, s.last = q.Tag, q.Created, q.Key, q.Commands+m.begun, m.last
+	s.dir, s.revived = cmp.Or(m.dir, s.dir), m.revived
 	s.shellRecord.Store(m.shell)
 	for _, x := range m.execs {
 		if x.done != nil && x.done.Lane != nil {

@@ -292,7 +292,10 @@ func TestAllEndBeforeTheNextGateway(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "all have ended", func() bool {
-		return !slices.ContainsFunc(pids(), func(pid int) bool { state, _, _, ok := gStat(pid); return ok && state != 'Z' && strings.Contains(cmdline(pid), flag) })
+		return !slices.ContainsFunc(pids(), func(pid int) bool {
+			state, _, _, ok := gStat(pid)
+			return ok && state != 'Z' && strings.Contains(cmdline(pid), flag)
+		})
 	})
 	g.slay(t)
 	c = g.redial(t)
@@ -310,5 +313,33 @@ func TestAllEndBeforeTheNextGateway(t *testing.T) {
 				t.Errorf("%v", x)
 			}
 		}
+	}
+}
+
+// TestLastOfBefore: what a session tells of its last command is what it told before its gateway died, in which directory it is, too,
+// whether or not that has been written anew since.
+func TestLastOfBefore(t *testing.T) {
+	ourNumbers(t)
+	g := gateway(t, "--warm", "0")
+	c := g.dial(t)
+	s := c.session()
+	c.run(s, "cd /usr; (exit 4)")
+	for _, more := range []string{"", ": " + strings.Repeat("x", 100<<10)} {
+		if more != "" {
+			c.run(s, more)
+		}
+		want := c.info(s).obj("last_exec")
+		c.stream(s, "sleep 100")
+		waits := c.stream(s, ":").str("exec_id")
+		g.slay(t)
+		c = g.redial(t)
+		if got := c.info(s).obj("last_exec"); want.str("command") == "" || fmt.Sprint(got) != fmt.Sprint(want) {
+			t.Errorf("%.300v, was %.300v", got, want)
+		}
+		c.call("exec.cancel", object{"exec_id": waits})
+		if x := c.call("exec.wait", object{"exec_id": waits, "timeout_s": 60}); x.str("working_dir") != "/usr" {
+			t.Errorf("%v", x)
+		}
+		c.call("exec.cancel", object{"session_id": s})
 	}
 }
