@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"trl/protocol"
+	"trl/runtime"
 	"trl/runtime/ledger"
 )
 
@@ -109,5 +110,38 @@ func TestNothingBehindAGap(t *testing.T) {
 	want(t, s, "echo goes on", "goes on\n")
 	if _, _, err := ledger.Open(fd); !errors.Is(err, ledger.ErrNone) {
 		t.Errorf("the next gateway reads on: %v", err)
+	}
+}
+
+// TestNonsenseCostsOneSession: a session whose ledger makes no sense is lost, and no other.
+func TestNonsenseCostsOneSession(t *testing.T) {
+	for _, nonsense := range []string{
+		`{"exec":{"stream":"x"}}`, `{"exec":{"stream":""},"begun":{"id":""}}`, `{"process":{"stream":"p"}}`, `{"terminal":{"stream":"st-t-"}}`, `{"exec":7}`, `"`,
+	} {
+		r := newRig(t, Config{})
+		id := mint("", 's', r.epoch, "", randomLen)
+		group, err := runtime.Local(r.host).Group(id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, err := ledger.New()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, text := range []string{nonsense, `{"session":{"tag":"aaaaaa","owner":"tester","shell":"/bin/sh","dir":"/"}}`, `{"shell":{"pid":1}}`, `{"begun":{"id":"y"}}`} {
+			if _, err := l.Append([]byte(text)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		fd, err := unix.FcntlInt(uintptr(l.Fd()), unix.F_DUPFD_CLOEXEC, 3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.Close()
+		r.Recover([]runtime.Inherited{{ID: id, Group: group, Held: map[int]int{1: fd}}})
+		if _, err := r.Find(me, id, ""); err == nil {
+			t.Errorf("%s: the session is there", nonsense)
+		}
+		want(t, r.create(protocol.SessionCreate{}), "echo others are", "others are\n")
 	}
 }

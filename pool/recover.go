@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -83,7 +85,12 @@ const tetheredIdle = time.Minute
 
 var errNothing = errors.New("nobody's")
 
-func (p *Pool) recover(a *runtime.Adoption, id string) error {
+func (p *Pool) recover(a *runtime.Adoption, id string) (err error) {
+	defer func() { // whatever is written there, it is this session's misfortune alone
+		if fault := recover(); fault != nil {
+			err = fmt.Errorf("panic: %v\n%s", fault, debug.Stack())
+		}
+	}()
 	texts, err := a.Ledger()
 	if err != nil {
 		return err
@@ -99,7 +106,39 @@ func (p *Pool) recover(a *runtime.Adoption, id string) error {
 	if m.session == nil || m.shell == nil {
 		return errNothing
 	}
+	if err := m.check(); err != nil {
+		return err
+	}
 	return p.revive(a, &m)
+}
+
+// check says whether what is remembered is the session's own.
+func (m *remembered) check() error {
+	if len(m.session.Tag) != tagLen {
+		return fmt.Errorf("ledger: tag %q", m.session.Tag)
+	}
+	for _, x := range m.execs {
+		if !m.owns('x', x.Stream) {
+			return fmt.Errorf("ledger: exec %q", x.Stream)
+		}
+	}
+	for _, x := range m.procs {
+		if !m.owns('p', x.Stream) {
+			return fmt.Errorf("ledger: process %q", x.Stream)
+		}
+	}
+	for _, x := range m.terms {
+		if !m.owns('t', x.Stream) {
+			return fmt.Errorf("ledger: terminal %q", x.Stream)
+		}
+	}
+	return nil
+}
+
+func (m *remembered) owns(kind byte, stream string) bool {
+	id, prefixed := strings.CutPrefix(stream, streamPrefix)
+	_, is := minted(kind, id)
+	return prefixed && is && tagOf(id) == m.session.Tag
 }
 
 // read adds what an entry says.
@@ -218,7 +257,7 @@ func (m *remembered) unwant(recording string) {
 // exec finds one; the newest first, as that is mostly meant.
 func (m *remembered) exec(id string) *rememberedExec {
 	for _, x := range slices.Backward(m.execs) {
-		if x.Stream[len(streamPrefix):] == id {
+		if strings.TrimPrefix(x.Stream, streamPrefix) == id {
 			return x
 		}
 	}
