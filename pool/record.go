@@ -297,9 +297,22 @@ func (t *Terminal) closedEntry() *closedEntry {
 	}
 }
 
-// recordAnewLocked writes the ledger from the start when it has grown. s.mu is held, nothing runs.
+// tidyLocked has the runner write the ledger anew when it has grown though no command ended. Only the runner may: it adds to it
+// without a lock. s.mu is held.
+func (s *Session) tidyLocked() {
+	if s.ledger == nil || !s.ledger.Grown() {
+		return
+	}
+	select {
+	case s.tidy <- struct{}{}:
+	default:
+	}
+}
+
+// recordAnewLocked writes the ledger from the start when it has grown and no command runs: the end of one does it, too. s.mu is
+// held, by the runner.
 func (s *Session) recordAnewLocked() {
-	if s.ledger == nil || s.ending != nil || !s.ledger.Grown() {
+	if s.ledger == nil || s.ending != nil || s.running != nil || s.resetting > 0 || !s.ledger.Grown() {
 		return
 	}
 	var items []ledger.Item

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/go-json-experiment/json"
 	"golang.org/x/sys/unix"
@@ -111,6 +112,52 @@ func TestNothingBehindAGap(t *testing.T) {
 	if _, _, err := ledger.Open(fd); !errors.Is(err, ledger.ErrNone) {
 		t.Errorf("the next gateway reads on: %v", err)
 	}
+}
+
+// TestLedgerOfProcessesAlone: what is written down of a session that runs no commands does not grow for ever, and is whole.
+func TestLedgerOfProcessesAlone(t *testing.T) {
+	r := newRig(t, Config{})
+	s := r.create(protocol.SessionCreate{})
+	begin := func(text string, key string) *Process {
+		p, err := s.StartProcess(t.Context(), &protocol.ProcessStart{Command: text + " #" + strings.Repeat("x", 8<<10), RequestKey: key})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	lives := begin("sleep 100", "")
+	forgotten := begin("exit 1", "k")
+	wait(t, "exit", forgotten.Done())
+	r.Forget(time.Now().Add(2 * time.Minute))
+	ended := map[string]bool{}
+	for range 12 {
+		p := begin("exit 3", "")
+		wait(t, "exit", p.Done())
+		ended[p.ID()] = true
+	}
+	if !s.ledger.Grown() {
+		t.Fatal("it has not grown")
+	}
+	r.Forget(time.Now())
+	eventually(t, "it is written anew", func() bool { return !s.ledger.Grown() })
+	m, err := remember(t, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(m.procs) != len(ended)+2 || m.session == nil || m.shell == nil {
+		t.Errorf("%d processes, %+v", len(m.procs), m)
+	}
+	for _, x := range m.procs {
+		id := strings.TrimPrefix(x.Stream, streamPrefix)
+		switch {
+		case id == lives.ID() && x.exited == nil:
+		case id == forgotten.ID() && x.exited != nil && x.exited.Husk && x.Key.Key == "k":
+		case ended[id] && x.exited != nil && x.exited.Code == 3:
+		default:
+			t.Errorf("%s: %+v", id, x.exited)
+		}
+	}
+	want(t, s, "echo goes on", "goes on\n")
 }
 
 // TestNonsenseCostsOneSession: a session whose ledger makes no sense is lost, and no other.

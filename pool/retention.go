@@ -85,6 +85,7 @@ func (s *Session) forget(then time.Time) {
 	}
 	s.records.open = slices.DeleteFunc(s.records.open, func(k *kept) bool { return !s.weighLocked(k) })
 	s.trimLocked()
+	s.tidyLocked()
 }
 
 // letGo empties a session whose own retention is over. Pool.mu is held.

@@ -95,6 +95,7 @@ type Session struct {
 	ended  chan struct{}   // closed when TERMINATED
 	turn   chan *Exec      // to the runner, capacity 1: only a session that was idle hands over, so a send never blocks
 	resets chan chan error // to the runner
+	tidy   chan struct{}   // to the runner, one token: the ledger has grown
 	active atomic.Int64    // when something last happened, Unix nanoseconds
 	ties   atomic.Int64    // the open connections that it ends with
 
@@ -162,6 +163,7 @@ func newSession(p *Pool, id, owner, name string, t terms) *Session {
 		ended:     make(chan struct{}),
 		turn:      make(chan *Exec, 1),
 		resets:    make(chan chan error),
+		tidy:      make(chan struct{}, 1),
 		state:     statemachine.New(statemachine.Creating),
 		dir:       t.dir,
 		execs:     map[string]*Exec{},
@@ -252,6 +254,10 @@ func (s *Session) serve() {
 			s.revive()
 		case done := <-s.resets:
 			done <- s.reset()
+		case <-s.tidy:
+			s.mu.Lock()
+			s.recordAnewLocked()
+			s.mu.Unlock()
 		case <-s.ctx.Done():
 			return
 		}
