@@ -96,7 +96,7 @@ type Session struct {
 	turn   chan *Exec      // to the runner, capacity 1: only a session that was idle hands over, so a send never blocks
 	resets chan chan error // to the runner
 	tidy   chan struct{}   // to the runner, one token: the ledger has grown
-	active atomic.Int64    // when something last happened, Unix nanoseconds
+	active atomic.Int64    // when something last happened: a time.Duration since clock
 	ties   atomic.Int64    // the open connections that it ends with
 
 	ledger      *ledger.Ledger // set once, under mu, by open or recover; nil before: nothing can be written down
@@ -171,7 +171,7 @@ func newSession(p *Pool, id, owner, name string, t terms) *Session {
 		terminals: map[string]*Terminal{},
 	}
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
-	s.active.Store(s.created.UnixNano())
+	s.active.Store(int64(s.created.Sub(clock)))
 	return s
 }
 
@@ -478,7 +478,7 @@ func (s *Session) Info() protocol.SessionInfo {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	info := protocol.SessionInfo{
-		Session: s.dataLocked(f), LastActiveAt: time.Unix(0, s.active.Load()), EnvCount: f.envs, CommandsRun: s.commands,
+		Session: s.dataLocked(f), LastActiveAt: clock.Add(time.Duration(s.active.Load())), EnvCount: f.envs, CommandsRun: s.commands,
 		QueueLength: len(s.waiting), Processes: s.liveProcessesLocked(), Terminals: s.termsOpen, Unmanaged: f.background,
 		Owner: s.owner, MemoryBytes: s.memoryLocked(), LastExec: s.last,
 	}

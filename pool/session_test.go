@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
@@ -376,7 +377,7 @@ func TestIdleSessionsEnd(t *testing.T) {
 	r.WarnExpiring(now.Add(29 * time.Second))
 	r.WarnExpiring(now.Add(31 * time.Second))
 	r.WarnExpiring(now.Add(32 * time.Second))
-	touched.active.Store(now.Add(time.Minute).UnixNano())
+	touched.active.Store(int64(now.Add(time.Minute).Sub(clock)))
 	_ = s.Info()
 	if n := r.EndIdle(now.Add(59 * time.Second)); n != 0 {
 		t.Errorf("%d ended early", n)
@@ -407,6 +408,23 @@ func TestIdleSessionsEnd(t *testing.T) {
 	wait(t, "exec", e.Done())
 	if n := r.EndIdle(time.Now().Add(61 * time.Second)); n != 2 {
 		t.Errorf("%d ended after their work, want 2", n)
+	}
+}
+
+// TestClockThatIsSet: idleness is what passed, not what the wall clock says.
+func TestClockThatIsSet(t *testing.T) {
+	r := newRig(t, Config{IdleTimeout: time.Minute})
+	s := r.create(protocol.SessionCreate{})
+	now := time.Now()
+	*(*uint64)(unsafe.Pointer(&now)) += 3600 << 30 // #nosec G103 -- its first word has the seconds of the wall clock alone, see time.Time
+	if ahead := time.Duration(now.UnixNano() - time.Now().UnixNano()); ahead < 59*time.Minute || time.Until(now) > time.Minute {
+		t.Fatalf("%v ahead, in %v", ahead, time.Until(now))
+	}
+	if n := r.EndIdle(now); n != 0 {
+		t.Error("it was ended")
+	}
+	if at := s.Info().LastActiveAt; time.Since(at) > time.Minute || time.Until(at) > 0 {
+		t.Errorf("active at %v", at)
 	}
 }
 

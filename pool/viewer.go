@@ -199,7 +199,7 @@ func (t *Terminal) Input(v *Viewer, p []byte) error {
 	if t.hasEnded() {
 		return protocol.Errorf(protocol.StdinClosed, "terminal has ended")
 	}
-	t.session.active.Store(time.Now().UnixNano())
+	t.session.active.Store(int64(time.Since(clock)))
 	err := t.terminal.Input(p)
 	if errors.Is(err, runtime.ErrLongLine) {
 		return protocol.Errorf(protocol.LimitExceeded, "terminal is in line mode, which holds 4095 bytes of a line").With("limit", "line")
