@@ -352,15 +352,7 @@ func TestNoDescriptorIsLeft(t *testing.T) {
 			eventually(t, "two sleepers", func() bool { return sleepers() == 2 })
 			others := cell.Others(shell.Pid())
 
-			pid := a.cmd.Process.Pid
-			var few unix.Rlimit
-			if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &few); err != nil {
-				t.Fatal(err)
-			}
-			few.Cur = firstFree(t, pid)
-			if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, &few, nil); err != nil {
-				t.Fatal(err)
-			}
+			leave(t, a.cmd.Process.Pid, 0)
 			eventually(t, "members are seen", func() bool { return len(g.Members()) == 3 })
 			start := time.Now()
 			ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second) // less than the keeper's patience
@@ -375,6 +367,25 @@ func TestNoDescriptorIsLeft(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// leave leaves room for n more descriptors in the process, and undoes that.
+func leave(t *testing.T, pid int, n uint64) (undo func()) {
+	t.Helper()
+	var was unix.Rlimit
+	if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &was); err != nil {
+		t.Fatal(err)
+	}
+	few := was
+	few.Cur = firstFree(t, pid) + n
+	if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, &few, nil); err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, &was, nil); err != nil {
+			t.Error(err)
+		}
 	}
 }
 
@@ -571,6 +582,121 @@ func TestHeldFilesSurviveTheGateway(t *testing.T) {
 			}
 		}
 		hang()
+	}
+}
+
+// TestNoRoomForCopies: a keeper whose descriptors are nearly all in use gets the next gateway all the same.
+func TestNoRoomForCopies(t *testing.T) {
+	eachIsolation(t, func(t *testing.T, isolation string) {
+		a := act(t, nil, "keeper", "hoard", isolation)
+		gateway := number(t, a.next("hello")[1])
+		a.next("hoarded")
+		leave(t, a.cmd.Process.Pid, 8)
+		for range 3 {
+			if err := unix.Kill(gateway, unix.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+			gateway = number(t, a.next("hello")[1])
+			if n := a.next("inherited")[0]; n != "600" {
+				t.Errorf("inherited %s of 600", n)
+			}
+			a.next("hoarded")
+		}
+		_ = a.cmd.Process.Signal(unix.SIGTERM)
+		a.next("told")
+		if code := a.wait(); code != 0 {
+			t.Errorf("exit %d", code)
+		}
+	})
+}
+
+// TestNobodyLeavesForNothing: a gateway that cannot be answered takes the place of none.
+func TestNobodyLeavesForNothing(t *testing.T) {
+	r := newRig(t, "none")
+	c, _ := r.dial()
+	theirs, served := r.serve()
+	defer theirs.Close()
+	hello := fmt.Appendf(nil, `m{"version":%d,"op":"hello"}`, Version)
+	undo := leave(t, os.Getpid(), 0)
+	_, err := unix.Write(int(theirs.Fd()), hello)
+	refused := <-served
+	undo()
+	if err != nil || !errors.Is(refused, unix.EMFILE) {
+		t.Errorf("%v, %v", err, refused)
+	}
+	if _, err := c.Numbers(); err != nil {
+		t.Error(err)
+	}
+	select {
+	case <-c.Yield():
+		t.Error("told to leave")
+	default:
+	}
+}
+
+// TestLentUntilItIsSent: what is held and dropped while an answer with it waits for room is what arrives.
+func TestLentUntilItIsSent(t *testing.T) {
+	r := newRig(t, "none")
+	c, hang := r.dial()
+	g, err := c.Group("s-1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	fd, err := unix.MemfdCreate("lent", unix.MFD_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	numbers, err := g.Hold(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	hang()
+	a, b := socketpair(t)
+	ours, theirs := must(newLink(a)), must(newLink(b))
+	for ours.idle() {
+		if err := ours.send(message{Op: opAnswer}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	served := make(chan error, 1)
+	go func() {
+		_, err := r.server.serve(ours, nil, func() {})
+		served <- err
+	}()
+	for _, m := range []message{{Version: Version, Op: opHello}, {Op: opDrop, Group: "s-1", Held: numbers}} {
+		if err := theirs.send(m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "it is dropped", func() bool {
+		r.server.mu.Lock()
+		defer r.server.mu.Unlock()
+		return len(r.server.sessions["s-1"].held) == 0
+	})
+	for {
+		m, files, err := theirs.receive()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m.State == nil {
+			continue
+		}
+		of := m.State.Groups[0].Held
+		name, _ := os.Readlink("/proc/self/fd/" + strconv.Itoa(files[len(files)-1]))
+		if !slices.Equal(of, numbers) || !strings.Contains(name, "lent") {
+			t.Errorf("held: %v, %s", of, name)
+		}
+		closeAll(files)
+		break
+	}
+	eventually(t, "it is closed", func() bool {
+		name, _ := os.Readlink("/proc/self/fd/" + strconv.Itoa(numbers[0]))
+		return !strings.Contains(name, "lent")
+	})
+	theirs.close()
+	if err := <-served; err != nil {
+		t.Error(err)
 	}
 }
 

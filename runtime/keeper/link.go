@@ -50,8 +50,11 @@ func newLink(f *os.File) (*link, error) {
 // send never waits, so that it may be called with locks held: what the socket has no room for is queued. The queue is as
 // long as the other side's requests and children are many. The files become the link's. An error is the message's own;
 // what nobody will read any more is dropped, and the receiver learns of that.
-func (l *link) send(m message, files ...int) error {
-	packets, err := pack(m, files)
+func (l *link) send(m message, files ...int) error { return l.lend(m, files, files) }
+
+// lend is send, but only those of the files that are its own become the link's: the others are closed by after.
+func (l *link) lend(m message, files, own []int) error {
+	packets, err := pack(m, files, own)
 	if err != nil {
 		return err
 	}
@@ -69,9 +72,20 @@ func (l *link) send(m message, files ...int) error {
 			l.queue = append(l.queue, p)
 			continue
 		}
-		closeAll(p.files)
+		p.over()
 	}
 	return nil
+}
+
+// after calls f, which neither waits nor sends, when all that was sent before has gone out or never will: mostly at once.
+func (l *link) after(f func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if n := len(l.queue); n > 0 {
+		l.queue[n-1].after = append(l.queue[n-1].after, f)
+		return
+	}
+	f()
 }
 
 // brokenLocked: nothing can be sent after err. What was sent to us before can still be received if the other side is
@@ -130,12 +144,12 @@ func (l *link) sendWhenRoom() {
 		l.mu.Lock()
 		l.brokenLocked(err)
 		if sent {
-			closeAll(p.files)
+			l.queue[0].over() // p may have got more meanwhile
 			l.queue = l.queue[1:]
 		}
 	}
 	for _, p := range l.queue { // nobody will take it
-		closeAll(p.files)
+		p.over()
 	}
 	l.queue = nil
 }

@@ -276,15 +276,22 @@ func versionOf(body []byte) int {
 // A packet goes out at once or not at all.
 type packet struct {
 	text  []byte
-	files []int // closed once it is sent, or cannot be
+	files []int
+	after []func() // called once it is sent, or cannot be
 }
 
-// pack makes packets of a message. The files become theirs, also when it fails.
-func pack(m message, files []int) (packets []packet, err error) {
+func (p packet) over() {
+	for _, f := range p.after {
+		f()
+	}
+}
+
+// pack makes packets of a message. Those of the files that are its own become theirs, also when it fails.
+func pack(m message, files, own []int) (packets []packet, err error) {
 	m.Files = len(files)
 	text := bytes.NewBuffer([]byte{inline})
 	if err := json.MarshalWrite(text, &m, jsontext.AllowInvalidUTF8(true)); err != nil {
-		closeAll(files)
+		closeAll(own)
 		return nil, fmt.Errorf("message: %w", err)
 	}
 	last := packet{text: text.Bytes()}
@@ -292,18 +299,20 @@ func pack(m message, files []int) (packets []packet, err error) {
 	if text.Len() > maxInline {
 		body, err := sealed(last.text[1:])
 		if err != nil {
-			closeAll(files)
+			closeAll(own)
 			return nil, fmt.Errorf("long message: %w", err)
 		}
-		last = packet{[]byte{inFile}, []int{body}}
+		last = packet{text: []byte{inFile}, files: []int{body}}
+		own = append(slices.Clip(own), body)
 		room--
 	}
 	for len(files) > room {
 		n := min(len(files), maxRights)
-		packets = append(packets, packet{[]byte{parcel}, files[:n:n]})
+		packets = append(packets, packet{text: []byte{parcel}, files: files[:n:n]})
 		files = files[n:]
 	}
 	last.files = append(last.files, files...)
+	last.after = []func(){func() { closeAll(own) }}
 	return append(packets, last), nil
 }
 

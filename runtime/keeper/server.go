@@ -111,6 +111,7 @@ func (s *server) rest(l *link, patience time.Duration) (resume func(), resting b
 // listen is serve after the welcome.
 func (s *server) listen(l *link, ready func()) (bye bool, err error) {
 	defer func() {
+		l.close() // nothing is lent any more
 		s.mu.Lock()
 		s.link = nil
 		close(s.vacant)
@@ -152,6 +153,12 @@ func (s *server) welcome(l *link, dead <-chan struct{}) error {
 		_ = l.send(message{Version: Version, Op: opHello, Fault: faultOf(err)})
 		return err
 	}
+	fd, err := duplicate(l.descriptor()) // what a long answer takes; for want of it, nobody leaves for nothing
+	if err != nil {
+		return fmt.Errorf("hello: %w", err)
+	}
+	room := os.NewFile(uintptr(fd), "room")
+	defer room.Close()
 	s.mu.Lock()
 	defer s.mu.Unlock() // no exit is told before, and none is missed after
 	for s.link != nil {
@@ -166,49 +173,43 @@ func (s *server) welcome(l *link, dead <-chan struct{}) error {
 		}
 		s.mu.Lock()
 	}
-	st, files, err := s.stateLocked()
-	if err != nil {
-		closeAll(files)
+	st, files, own := s.stateLocked()
+	room.Close()
+	if err := l.lend(message{Version: Version, Op: opHello, State: st}, files, own); err != nil {
 		return fmt.Errorf("hello: %w", err)
 	}
 	s.generation++
 	s.link, s.vacant = l, make(chan struct{})
-	return l.send(message{Version: Version, Op: opHello, State: st}, files...)
+	return nil
 }
 
-// stateLocked: mu is held. The files are the caller's, also with an error.
-func (s *server) stateLocked() (st *state, files []int, err error) {
+// stateLocked: mu is held. Of the files, own are the caller's; there may be no room for copies of the others.
+func (s *server) stateLocked() (st *state, files, own []int) {
 	st = &state{Epoch: s.epoch, Pid: os.Getpid(), Generation: s.generation}
 	st.Instance = s.host.Instance()
 	st.Tier, st.Why = s.host.Isolation()
 	st.Tiers = s.host.Tiers()
 	st.Cannot = s.host.Unenforceable()
 	st.Ports, st.Foreign = s.host.PortsDir(), s.host.Foreign()
-	add := func(fd int) {
-		if err == nil {
-			fd, err = duplicate(fd)
-		}
-		if err == nil {
-			files = append(files, fd)
+	give := func(fd int) {
+		if fd >= 0 {
+			files, own = append(files, fd), append(own, fd)
 		}
 	}
 	for _, f := range s.listeners {
 		st.Listeners = append(st.Listeners, f.Name())
-		add(int(f.Fd()))
+		files = append(files, int(f.Fd()))
 	}
-	if fd := s.host.OpenOrphans(); fd >= 0 {
-		st.Orphans = true
-		files = append(files, fd)
-	}
+	orphans := s.host.OpenOrphans()
+	st.Orphans = orphans >= 0
+	give(orphans)
 	for _, id := range slices.Sorted(maps.Keys(s.sessions)) {
 		g := s.sessions[id]
 		gs := groupState{ID: id}
 		for _, no := range slices.Sorted(maps.Keys(g.cells)) {
 			// A cell that cannot be looked at is asked for.
 			fd, _ := g.cells[no].OpenList()
-			if fd >= 0 {
-				files = append(files, fd)
-			}
+			give(fd)
 			gs.Cells = append(gs.Cells, cellState{Number: no, Mark: g.cells[no].Mark(), Listed: fd >= 0})
 		}
 		for _, number := range slices.Sorted(maps.Keys(g.children)) {
@@ -217,19 +218,23 @@ func (s *server) stateLocked() (st *state, files []int, err error) {
 			if c.ended {
 				cs.Status = statusOf(c.Status())
 			}
-			if fd := c.Pidfd(); fd >= 0 {
-				cs.Pinned = true
-				add(fd)
+			fd := c.Pidfd()
+			if c.released { // its end closes it
+				fd, _ = duplicate(fd)
+				give(fd)
+			} else if fd >= 0 {
+				files = append(files, fd)
 			}
+			cs.Pinned = fd >= 0
 			gs.Children = append(gs.Children, cs)
 		}
 		for _, number := range slices.Sorted(maps.Keys(g.held)) {
 			gs.Held = append(gs.Held, number)
-			add(g.held[number])
+			files = append(files, g.held[number])
 		}
 		st.Groups = append(st.Groups, gs)
 	}
-	return st, files, err
+	return st, files, own
 }
 
 func duplicate(fd int) (int, error) {
@@ -349,13 +354,13 @@ func (s *server) do(m message, a *message) (out []int, err error) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if p := g.children[m.Child]; p != nil {
-			p.releaseLocked()
+			s.releaseLocked(p)
 		}
 		return nil, nil
 	case opDrop:
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		g.dropLocked(m.Held)
+		s.dropLocked(g, m.Held)
 		return nil, nil
 	case opDropAll:
 		s.dropAll(g)
@@ -582,9 +587,18 @@ func (s *server) tellWhenExited(p *process) {
 	}
 }
 
-// releaseLocked: server.mu is held.
-func (p *process) releaseLocked() {
-	p.Close()
+// lentLocked calls f, which closes what a hello may still be on its way with. mu is held.
+func (s *server) lentLocked(f func()) {
+	if s.link == nil {
+		f()
+		return
+	}
+	s.link.after(f)
+}
+
+// releaseLocked: mu is held.
+func (s *server) releaseLocked(p *process) {
+	s.lentLocked(func() { _ = p.Close() })
 	if p.released = true; p.ended {
 		delete(p.of.children, p.number)
 	}
@@ -656,7 +670,7 @@ func (s *server) make(id string, kinds []runtime.Kind, files []int) (numbers, co
 	if err != nil {
 		closeAll(copies)
 		closeAll(files)
-		g.dropLocked(numbers)
+		s.dropLocked(g, numbers)
 		return nil, nil, err
 	}
 	for _, fd := range files {
@@ -669,13 +683,13 @@ func (s *server) make(id string, kinds []runtime.Kind, files []int) (numbers, co
 // maxMade is of one request; a shell that is started takes four.
 const maxMade = 64
 
-// dropLocked: server.mu is held.
-func (g *session) dropLocked(numbers []int) {
+// dropLocked: mu is held.
+func (s *server) dropLocked(g *session, numbers []int) {
 	for _, number := range numbers {
 		if fd, ok := g.held[number]; ok { // nobody closes what is not its own
 			delete(g.held, number)
 			g.Unlink(number)
-			unix.Close(fd)
+			s.lentLocked(func() { unix.Close(fd) })
 		}
 	}
 }
@@ -683,9 +697,9 @@ func (g *session) dropLocked(numbers []int) {
 func (s *server) dropAll(g *session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	g.dropLocked(slices.Collect(maps.Keys(g.held)))
+	s.dropLocked(g, slices.Collect(maps.Keys(g.held)))
 	for _, p := range g.children {
-		p.releaseLocked()
+		s.releaseLocked(p)
 	}
 	delete(s.sessions, g.id)
 	s.host.Vacate(g.id)

@@ -249,9 +249,9 @@ func FuzzDecode(f *testing.F) {
 		}
 		if err == nil {
 			_ = versionOf(text)
-			if packets, err := pack(m, nil); err == nil {
+			if packets, err := pack(m, nil, nil); err == nil {
 				for _, p := range packets {
-					closeAll(p.files)
+					p.over()
 				}
 			}
 		}
