@@ -448,6 +448,9 @@ type group struct {
 func (g *group) NewCell() (runtime.KeptCell, error) {
 	a, files, err := g.client.call(message{Op: opCell, Group: g.id})
 	if err != nil {
+		if a.lost { // it is there, but we have no room
+			g.client.newCell(g, a.Cell, a.Mark, -1).Remove()
+		}
 		return nil, err
 	}
 	list := -1
@@ -492,12 +495,16 @@ func (g *group) Make(kinds []runtime.Kind, also ...int) (made []runtime.Made, nu
 	}
 	a, files, err := g.client.call(message{Op: opMake, Group: g.id, Kinds: kinds}, given...)
 	if err != nil {
+		if a.lost { // as in NewCell
+			g.Drop(a.Held...)
+		}
 		return nil, nil, err
 	}
 	made, numbers, files, err = takeMade(kinds, a.Held, files)
 	if err != nil || len(files) > 0 || len(numbers) != len(also) {
 		runtime.CloseMade(made)
 		closeAll(files)
+		g.Drop(a.Held...)
 		return nil, nil, fmt.Errorf("make: %w", fs.ErrInvalid)
 	}
 	return made, numbers, nil

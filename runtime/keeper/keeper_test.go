@@ -389,6 +389,61 @@ func leave(t *testing.T, pid int, n uint64) (undo func()) {
 	}
 }
 
+// TestNoRoomForWhatWasMade: of an answer whose descriptors do not fit, nothing is left in the keeper.
+func TestNoRoomForWhatWasMade(t *testing.T) {
+	for _, isolation := range []string{"auto", "none"} {
+		t.Run(isolation, func(t *testing.T) {
+			if err := runtime.Landlock(); err != nil {
+				t.Skip(err)
+			}
+			c, a := serving(t, isolation, t.TempDir())
+			defer c.Close()
+			g, err := c.Group("s-1")
+			if err != nil {
+				t.Fatal(err)
+			}
+			made, numbers, err := g.Make([]runtime.Kind{runtime.OutPipe, runtime.MemFile})
+			if err != nil || len(made) != 2 {
+				t.Fatal(made, err)
+			}
+			runtime.CloseMade(made)
+			g.Drop(append(numbers, made[0].NR, made[0].NW, made[1].NW)...)
+			pid := strconv.Itoa(a.cmd.Process.Pid)
+			left := func() []string {
+				ports, err := os.ReadDir(g.Dir())
+				if err != nil {
+					t.Fatal(err)
+				}
+				names := []string{strconv.Itoa(openFilesOf(t, pid)), strconv.Itoa(openFiles(t))}
+				for _, p := range ports {
+					names = append(names, p.Name())
+				}
+				return names
+			}
+			c.Numbers() // comes after what has no answer
+			before := left()
+			for range 3 {
+				undo := leave(t, os.Getpid(), 0)
+				_, celled := g.NewCell()
+				_, _, err := g.Make([]runtime.Kind{runtime.OutPipe, runtime.MemFile})
+				undo()
+				if tier, _ := c.Isolation(); tier == "cgroup" && !errors.Is(celled, unix.EMFILE) || !errors.Is(err, unix.EMFILE) {
+					t.Errorf("cell: %v; made: %v", celled, err)
+				}
+			}
+			c.Numbers()
+			if after := left(); !slices.Equal(after, before) {
+				t.Errorf("descriptors and ports: %v, before: %v", after, before)
+			}
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			if tier, _ := c.Isolation(); tier == "cgroup" && len(c.marks) != 0 {
+				t.Errorf("cells: %v", c.marks)
+			}
+		})
+	}
+}
+
 // firstFree is the lowest number that no descriptor of the process has.
 func firstFree(t *testing.T, pid int) (n uint64) {
 	t.Helper()
@@ -441,9 +496,9 @@ func TestOthersNeedsNoKeeper(t *testing.T) {
 }
 
 // serving is a client of another process.
-func serving(t testing.TB, isolation string) (*Client, *actor) {
+func serving(t testing.TB, isolation string, write ...string) (*Client, *actor) {
 	ours, theirs := socketpair(t)
-	a := act(t, theirs, "serve", isolation)
+	a := act(t, theirs, append([]string{"serve", isolation}, write...)...)
 	theirs.Close()
 	c, err := Dial(ours, zerolog.Nop())
 	if err != nil {

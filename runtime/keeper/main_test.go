@@ -30,7 +30,7 @@ import (
 //
 //	keeper.test keeper MODE ISOLATION   a keeper, whose gateways are
 //	keeper.test gateway MODE            a gateway
-//	keeper.test serve ISOLATION         a server on descriptor 3, without more of a keeper
+//	keeper.test serve ISOLATION DIR...  a server on descriptor 3, without more of a keeper; sessions may write below DIR
 func TestMain(m *testing.M) {
 	if len(os.Args) > 2 && !strings.HasPrefix(os.Args[1], "-") {
 		switch os.Args[1] {
@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 		case "gateway":
 			actGateway(os.Args[2])
 		case "serve":
-			actServe(os.Args[2])
+			actServe(os.Args[2], os.Args[3:])
 		}
 		panic("no such part") // and no tests within tests
 	}
@@ -219,9 +219,9 @@ func openCell(c runtime.Keeper, id string) runtime.KeptCell {
 	return must(must(c.Group(id)).NewCell())
 }
 
-func actServe(isolation string) {
+func actServe(isolation string, write []string) {
 	f := os.NewFile(3, "socket")
-	h := must(runtime.NewHost(runtime.Config{Isolation: isolation, Metrics: metrics.New(nil), Log: zerolog.Nop()}))
+	h := must(runtime.NewHost(runtime.Config{Isolation: isolation, Write: write, Metrics: metrics.New(nil), Log: zerolog.Nop()}))
 	s := newServer(h, "epoch", nil, func() Numbers { return Numbers{} }, zerolog.Nop())
 	_, _ = s.serve(must(newLink(f)), nil, func() {})
 	h.Close()
@@ -420,9 +420,11 @@ func eventually(t testing.TB, what string, f func() bool) {
 	}
 }
 
-func openFiles(t testing.TB) int {
+func openFiles(t testing.TB) int { return openFilesOf(t, "self") }
+
+func openFilesOf(t testing.TB, pid string) int {
 	t.Helper()
-	entries, err := os.ReadDir("/proc/self/fd")
+	entries, err := os.ReadDir("/proc/" + pid + "/fd")
 	if err != nil {
 		t.Fatal(err)
 	}
