@@ -19,6 +19,7 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
 
+	"trl/protocol"
 	"trl/runtime"
 )
 
@@ -441,6 +442,24 @@ func TestNoRoomForWhatWasMade(t *testing.T) {
 				t.Errorf("cells: %v", c.marks)
 			}
 		})
+	}
+}
+
+// TestEachRequestIsAnswered: also when the answer itself cannot be sent.
+func TestEachRequestIsAnswered(t *testing.T) {
+	c, a := serving(t, "none")
+	defer c.Close()
+	leave(t, a.cmd.Process.Pid, 0)
+	g := &group{client: c, id: strings.Repeat("\x7f", maxInline/4)} // the fault quotes it, and is too long to go inline
+	refused := make(chan error, 1)
+	go func() { refused <- g.Limit(protocol.Limits{Pids: 1}) }()
+	select {
+	case err := <-refused:
+		if !errors.Is(err, unix.EMFILE) {
+			t.Errorf("%.100v", err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("no answer")
 	}
 }
 

@@ -290,6 +290,7 @@ func (s *server) answer(l *link, m message, files []int) {
 	a.Fault = faultOf(err)
 	if err := l.send(a, out...); err != nil {
 		s.log.Error().Err(err).Str("op", m.Op).Msg("answer that cannot be sent")
+		_ = l.send(message{Op: opAnswer, ID: m.ID, Fault: faultOf(err)}) // somebody waits for one
 	}
 }
 
