@@ -81,7 +81,7 @@ type Metrics struct {
 	OrphansKilled   prometheus.Counter     // escaped processes that the scan found and ended
 	ZombiesReaped   prometheus.Counter     // exits of processes that we did not start ourselves
 	GatewayCrashes  prometheus.Counter     // gateways that the keeper had to replace
-	SignalsIgnored  prometheus.Counter     // signals to the keeper from inside of sessions
+	SignalsIgnored  prometheus.Counter     // signals to the keeper from inside of sessions, to the gateway from others than the keeper
 	ShellRestores   *prometheus.CounterVec // cause
 
 	ClientConnections *prometheus.GaugeVec   // transport; open now
@@ -140,7 +140,7 @@ func New(reg prometheus.Registerer) *Metrics {
 		OrphansKilled:   counter("trl_orphans_killed_total", "Escaped processes that the orphan scan ended."),
 		ZombiesReaped:   counter("trl_zombies_reaped_total", "Adopted processes that were reaped."),
 		GatewayCrashes:  counter("trl_gateway_crashes_total", "Gateways that died and were replaced by their keeper."),
-		SignalsIgnored:  counter("trl_signals_ignored_total", "Signals to the keeper that were sent from inside a session, and ignored."),
+		SignalsIgnored:  counter("trl_signals_ignored_total", "Signals that were ignored: to the keeper from inside a session, to the gateway from anybody but the keeper."),
 		ShellRestores:   counters("trl_shell_restores_total", "Shells replaced and put back, by cause.", "cause"),
 
 		ClientConnections: f.NewGaugeVec(prometheus.GaugeOpts{Name: "trl_connections", Help: "Open client connections, by transport."}, []string{"transport"}),

@@ -4,9 +4,12 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -67,6 +70,103 @@ func running(t *testing.T, argv ...string) (pids []string) {
 		}
 	}
 	return pids
+}
+
+// serving are the gateways below the keeper.
+func (g *gateway) serving(t *testing.T) (pids []int) {
+	files, err := filepath.Glob("/proc/[0-9]*/stat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		stat, _ := os.ReadFile(f)
+		line, _ := os.ReadFile(filepath.Join(filepath.Dir(f), "cmdline"))
+		var state string
+		var pid, parent int
+		if _, rest, ok := strings.Cut(string(stat), ") "); !ok || !strings.HasPrefix(string(line), "trl\x00serve\x00") {
+			continue
+		} else if _, err := fmt.Sscan(rest, &state, &parent); err != nil || parent != g.cmd.Process.Pid {
+			continue
+		}
+		if pid, err = strconv.Atoi(filepath.Base(filepath.Dir(f))); err != nil {
+			t.Fatal(err)
+		}
+		pids = append(pids, pid)
+	}
+	return pids
+}
+
+// TestOnlyTheKeeperStopsTheGateway: what a session or anybody else sends to the gateway does nothing; TERM to the keeper stops all.
+func TestOnlyTheKeeperStopsTheGateway(t *testing.T) {
+	for _, isolation := range []string{"none", "auto"} {
+		t.Run(isolation, func(t *testing.T) {
+			g := startGateway(t, "--isolation", isolation, "--log-level", "error")
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			c, err := client.Dial(ctx, client.Options{URL: "http://" + g.addr})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			s := protocol.SessionRef{Session: "lives"}
+			if err := c.Call(ctx, "session.create", protocol.SessionCreate{Name: s.Session}, nil); err != nil {
+				t.Fatal(err)
+			}
+			pids := g.serving(t)
+			if len(pids) != 1 {
+				t.Fatalf("gateways %v", pids)
+			}
+			run := func(command string) string {
+				t.Helper()
+				r, err := c.Run(ctx, protocol.Exec{SessionRef: s, Command: command})
+				if err != nil || r.ExitCode == nil || *r.ExitCode != 0 {
+					t.Fatalf("%s: %v, %+v", command, err, r)
+				}
+				return r.Stdout
+			}
+			run(fmt.Sprintf("X=5; kill -TERM %[1]d && kill -INT %[1]d && kill -HUP %[1]d", pids[0]))
+			if err := syscall.Kill(pids[0], syscall.SIGTERM); err != nil {
+				t.Fatal(err)
+			}
+			for !strings.Contains(metricsOf(t, g), "\ntrl_signals_ignored_total 4\n") { // all have come
+				if ctx.Err() != nil {
+					t.Fatal("the signals were not counted")
+				}
+				time.Sleep(20 * time.Millisecond)
+			}
+			if x := run("echo $X"); x != "5\n" {
+				t.Errorf("X is %q", x)
+			}
+			if now := g.serving(t); !slices.Equal(now, pids) {
+				t.Errorf("gateways %v, before %v", now, pids)
+			}
+			busy, err := c.Start(ctx, protocol.Exec{SessionRef: s, Command: "sleep 1000"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			g.stop(t)
+			for err == nil {
+				_, err = busy.Next(ctx)
+			}
+			if exit := busy.Exit(); exit.Signal != "TERM" {
+				t.Errorf("%v, %+v", err, exit)
+			}
+		})
+	}
+}
+
+func metricsOf(t *testing.T, g *gateway) string {
+	t.Helper()
+	r, err := http.Get("http://" + g.addr + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Body.Close()
+	text, err := io.ReadAll(r.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
 }
 
 // TestStopEndsAHundredBusySessions is ACCEPTANCE G7: clean, in time, and with nothing left, though half of them ignore TERM

@@ -156,14 +156,16 @@ func bootID() string {
 	return strings.TrimSpace(string(text))
 }
 
-// countKeeper adds what the keeper counts, which it has done since before this gateway, to what is scraped.
-func countKeeper(all prometheus.Gatherer, counts *metrics.Metrics, kept *keeper.Client) prometheus.Gatherer {
+// countKeeper adds what the keeper counts, which it has done since before this gateway, to what is scraped; and the signals
+// that this gateway ignored.
+func countKeeper(all prometheus.Gatherer, counts *metrics.Metrics, kept *keeper.Client, ignored func() uint64) prometheus.Gatherer {
 	var mu sync.Mutex
 	var told keeper.Numbers // guarded by mu; what counts has of it
 	return prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
 		mu.Lock()
 		defer mu.Unlock()
 		if now, err := kept.Numbers(); err == nil {
+			now.SignalsIgnored += ignored()
 			counts.ZombiesReaped.Add(float64(now.ZombiesReaped - told.ZombiesReaped))
 			counts.OrphansKilled.Add(float64(now.OrphansKilled - told.OrphansKilled))
 			counts.KillFailed.Add(float64(now.KillFailed - told.KillFailed))

@@ -127,12 +127,19 @@ func serve(s *settings, will *keeper.Will, stdout io.Writer, log zerolog.Logger)
 	}
 
 	signals := make(chan os.Signal, 4)
-	for _, sig := range []os.Signal{syscall.SIGINT, syscall.SIGTERM} {
-		if !signal.Ignored(sig) { // a shell script's `trl serve &` is not for the terminal's Ctrl-C
-			signal.Notify(signals, sig)
+	var ignored func() uint64 // signals that were not the keeper's
+	if conn != nil {
+		if signals, ignored, err = keeper.Orders(log); err != nil {
+			return err
 		}
+	} else {
+		for _, sig := range []os.Signal{syscall.SIGINT, syscall.SIGTERM} {
+			if !signal.Ignored(sig) { // a shell script's `trl serve &` is not for the terminal's Ctrl-C
+				signal.Notify(signals, sig)
+			}
+		}
+		signal.Notify(signals, syscall.SIGHUP) // caught, so that neither a closed terminal nor nohup's absence ends it
 	}
-	signal.Notify(signals, syscall.SIGHUP) // caught, so that neither a closed terminal nor nohup's absence ends it
 
 	registry := prometheus.NewRegistry()
 	counts := metrics.New(registry)
@@ -208,7 +215,7 @@ func serve(s *settings, will *keeper.Will, stdout io.Writer, log zerolog.Logger)
 	s.web.Capabilities = s.capabilities(processes)
 	gatherer := prometheus.Gatherer(registry)
 	if kept != nil {
-		gatherer = countKeeper(registry, counts, kept)
+		gatherer = countKeeper(registry, counts, kept, ignored)
 	}
 	server := web.New(s.web, sessions, counts, gatherer, log)
 	if err := server.Listen(); err != nil {

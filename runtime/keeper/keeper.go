@@ -242,7 +242,7 @@ func (k *keeper) supervise(ctx context.Context) (code int, err error) {
 		}
 		select {
 		case s := <-k.signals.honoured:
-			switch s {
+			switch s, _ := s.(syscall.Signal); s {
 			case unix.SIGTERM, unix.SIGINT, unix.SIGQUIT:
 				stop(s)
 			case unix.SIGHUP:

@@ -46,14 +46,15 @@ const (
 	saRestart  = 0x10000000
 )
 
-// signals are those that somebody outside of every session has sent.
+// signals are those of whoever may signal us: to a keeper, everybody outside of every session; to a gateway, its keeper.
 type signals struct {
-	honoured chan syscall.Signal // closed when read has returned
-	gateway  atomic.Int64        // pid of the one descendant that may signal us; 0: none
-	ignored  atomic.Uint64       // signals from inside a session
-	pipe     int                 // its read end; read closes it
-	mu       sync.Mutex          // held from reading a signal on until it is honoured; by who execs, so that the next program reads the rest
-	ours     []syscall.Signal    // what the handler is for; set once in listen
+	honoured chan os.Signal     // closed when read has returned
+	stranger func(pid int) bool // may not; set once, before read
+	gateway  atomic.Int64       // pid of the one descendant that may signal us; 0: none
+	ignored  atomic.Uint64      // signals of strangers
+	pipe     int                // its read end; read closes it
+	mu       sync.Mutex         // held from reading a signal on until it is honoured; by who execs, so that the next program reads the rest
+	ours     []syscall.Signal   // what the handler is for; set once in listen
 	log      zerolog.Logger
 }
 
@@ -68,20 +69,39 @@ func signalsPipe() (pipe [2]int, err error) {
 // listen takes the signals over, but for those that our launcher had us ignore (nohup), and that the keeper before us,
 // if there was one, had not taken. Once per program.
 func listen(pipe [2]int, w *Will, log zerolog.Logger) (*signals, error) {
-	s := &signals{honoured: make(chan syscall.Signal, 8), pipe: pipe[0], log: log}
+	s := &signals{pipe: pipe[0], log: log}
+	s.stranger = s.inside
+	return s, s.take(pipe, slices.DeleteFunc(slices.Clone(ourSignals), func(sig syscall.Signal) bool {
+		return signal.Ignored(sig) && (w == nil || !slices.Contains(w.Deaf, sig))
+	}))
+}
+
+// take makes ours, and nothing else, come to honoured.
+func (s *signals) take(pipe [2]int, ours []syscall.Signal) error {
+	s.honoured, s.ours = make(chan os.Signal, 8), ours
 	atomic.StoreInt32(&signalPipe, int32(pipe[1]))
 	action := ourAction()
-	for _, sig := range ourSignals {
-		if signal.Ignored(sig) && (w == nil || !slices.Contains(w.Deaf, sig)) {
-			continue
-		}
+	for _, sig := range ours {
 		if err := setAction(sig, action); err != nil {
-			return nil, err
+			return err
 		}
-		s.ours = append(s.ours, sig)
 	}
 	go s.read() // ends with close, which waits for it
-	return s, nil
+	return nil
+}
+
+// Orders are the signals that a gateway's keeper, which is its parent, sends: INT and TERM. From anybody else those two and
+// HUP do nothing: a session that kills what is called trl must not end the others. ignored counts them. In the process of a
+// gateway, once, for as long as it lives.
+func Orders(log zerolog.Logger) (orders chan os.Signal, ignored func() uint64, err error) {
+	pipe, err := signalsPipe()
+	if err != nil {
+		return nil, nil, err
+	}
+	keeper := os.Getppid()
+	s := &signals{pipe: pipe[0], stranger: func(pid int) bool { return pid != keeper }, log: log}
+	err = s.take(pipe, []syscall.Signal{unix.SIGTERM, unix.SIGINT, unix.SIGHUP})
+	return s.honoured, s.ignored.Load, err
 }
 
 func ourAction() sigaction {
@@ -151,9 +171,9 @@ func (s *signals) one() bool {
 		return false
 	}
 	pid := int(binary.NativeEndian.Uint32(told[16:])) // 0: the kernel, or somebody outside of our pid namespace
-	inside := pid != 0 && int64(pid) != s.gateway.Load() && runtime.Descends(pid, os.Getpid())
-	s.log.Warn().Stringer("signal", sig).Int("sender", pid).Bool("ignored", inside).Msg("signal")
-	if inside {
+	stranger := s.stranger(pid)
+	s.log.Warn().Stringer("signal", sig).Int("sender", pid).Bool("ignored", stranger).Msg("signal")
+	if stranger {
 		s.ignored.Add(1)
 		return true
 	}
@@ -162,6 +182,11 @@ func (s *signals) one() bool {
 	default: // eight are waiting already
 	}
 	return true
+}
+
+// inside: of a session.
+func (s *signals) inside(pid int) bool {
+	return pid != 0 && int64(pid) != s.gateway.Load() && runtime.Descends(pid, os.Getpid())
 }
 
 // close leaves the signals without effect: the program is about to end.
