@@ -60,7 +60,7 @@ func upgrade(ctx context.Context, dir string) error {
 		return fmt.Errorf("keeper of %s: %w", dir, err)
 	}
 	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
-	if err != nil || pid <= 1 {
+	if err != nil || pid < 1 { // 1 is a keeper that a container began with
 		return fmt.Errorf("keeper of %s: %q is no process", dir, text)
 	}
 	if locked, err := isLocked(dir); err != nil || !locked { // the number may be somebody else's by now
