@@ -33,6 +33,12 @@ yaml() {
 import sys, yaml
 for path in sys.argv[1:]:
     list(yaml.safe_load_all(open(path)))
+# What Prometheus asks for is a name that the service goes by; else it is told 421.
+services = yaml.safe_load(open("deploy/compose.yaml"))["services"]
+for job in yaml.safe_load(open("deploy/prometheus/prometheus.yml"))["scrape_configs"]:
+    for target in (t for c in job["static_configs"] for t in c["targets"]):
+        name = target.rpartition(":")[0]
+        assert name in services[name]["environment"]["TRL_HOST"].split(","), target
 PY
 }
 
@@ -76,6 +82,8 @@ chart() {
   for kind in StatefulSet NetworkPolicy PodDisruptionBudget ServiceMonitor HorizontalPodAutoscaler; do
     grep -q "^kind: $kind$" "$work/full.yaml"
   done
+  grep -q 'name: TRL_HOST, .*[",]x-trl\.default\.svc[",]' "$work/plain.yaml" # as NOTES.txt has them
+  grep -q 'name: TRL_HOST, .*[",]\$(POD_NAME)\.x-trl-headless\.default\.svc[",]' "$work/plain.yaml"
   # Every flag that the chart gives is one of this program's.
   for flag in $(grep -ho -- '--[a-z-]*' "$work/full.yaml" "$work/plain.yaml" | sort -u) $(sed -n 's/.*name: TRL_\([A-Z_]*\),.*/--\1/p' "$work/full.yaml" | tr A-Z_ a-z-); do
     bin/trl serve --help | grep -q -- "^ *$flag " || { [ "$flag" = --- ] || { echo "$flag is no flag of trl serve"; return 1; }; }
