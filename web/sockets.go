@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"strings"
 
@@ -39,7 +40,7 @@ func Bind(c Config) (_ *Sockets, err error) {
 		}
 	}()
 	if c.Listen != "" && s.http == nil {
-		if s.http, err = net.Listen("tcp", c.Listen); err != nil {
+		if s.http, err = listenTCP(c.Listen); err != nil {
 			return nil, err
 		}
 	}
@@ -49,7 +50,7 @@ func Bind(c Config) (_ *Sockets, err error) {
 		}
 	}
 	if c.MetricsListen != "" && s.metrics == nil {
-		if s.metrics, err = net.Listen("tcp", c.MetricsListen); err != nil {
+		if s.metrics, err = listenTCP(c.MetricsListen); err != nil {
 			return nil, err
 		}
 	}
@@ -72,6 +73,15 @@ func Bind(c Config) (_ *Sockets, err error) {
 	return s, nil
 }
 
+// listenTCP binds an IPv4 address to IPv4 alone: Go would take 0.0.0.0 for every address of IPv6, too.
+func listenTCP(address string) (net.Listener, error) {
+	network := "tcp"
+	if at, err := netip.ParseAddrPort(address); err == nil && at.Addr().Is4() {
+		network = "tcp4"
+	}
+	return net.Listen(network, address)
+}
+
 func (s *Sockets) listenUnix(path string) (net.Listener, error) {
 	l, remove, err := listenUnix(path)
 	if err != nil {
@@ -89,7 +99,7 @@ func (s *Sockets) listenAdmin(address string) (net.Listener, error) {
 	if isPath(address) {
 		return s.listenUnix(address)
 	}
-	l, err := net.Listen("tcp", address)
+	l, err := listenTCP(address)
 	if err == nil && !isLoopback(l.Addr()) {
 		l.Close()
 		err = fmt.Errorf("listen on %s: profiles are for loopback addresses and Unix sockets only", address)

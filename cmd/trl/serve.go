@@ -235,7 +235,7 @@ func serve(s *settings, will *keeper.Will, stdout io.Writer, log zerolog.Logger)
 
 	url := server.URL()
 	if s.gateway != nil { // the state dir is the keeper's, which has done so
-	} else if err := state.publish(localURL(url)); err != nil {
+	} else if err := state.publish(localURL(url, s.web.Listen)); err != nil {
 		log.Warn().Err(err).Msg("the command line will not find this gateway by itself")
 	}
 	if kept != nil {
@@ -258,7 +258,7 @@ func serve(s *settings, will *keeper.Will, stdout io.Writer, log zerolog.Logger)
 		config.tell(kept.Remember)
 	}
 	if generation == 0 {
-		announce(stdout, url, tokens, state, first)
+		announce(stdout, url, localURL(url, s.web.Listen), tokens, state, first)
 	}
 	s.web.Audit.Append(audit.Entry{Action: audit.ActionStart, Outcome: "ok", Version: buildVersion()})
 	log.Info().Int("generation", generation).Str("address", server.Addr()).Str("version", buildVersion()).Str("isolation", tier).Str("why", why).Msg("listening")
@@ -351,7 +351,7 @@ func newLogger(s *settings, w io.Writer) zerolog.Logger {
 
 // announce prints what whoever started us waits for. The login link is a secret: it is printed when it is new, or to a person,
 // and not into the log of every later start. A stdout that is closed is fine. Tokens are kept hashed: the link has the operator's own.
-func announce(w io.Writer, url string, tokens *web.TokenFile, state *stateDir, first bool) {
+func announce(w io.Writer, url, local string, tokens *web.TokenFile, state *stateDir, first bool) {
 	fmt.Fprintf(w, "trl: listening on %s\n", url)
 	if tokens == nil || !first && !isatty.IsTerminal(os.Stdout.Fd()) {
 		return
@@ -361,7 +361,7 @@ func announce(w io.Writer, url string, tokens *web.TokenFile, state *stateDir, f
 		token = tokens.AdminToken()
 	}
 	if token != "" {
-		fmt.Fprintf(w, "trl: open %s/login#token=%s\n", url, token)
+		fmt.Fprintf(w, "trl: open %s/login#token=%s\n", local, token)
 	}
 }
 
@@ -413,9 +413,13 @@ func (s *settings) capabilities(processes runtime.Keeper) protocol.Capabilities 
 	return c
 }
 
-// localURL is where this machine reaches a gateway that listens on every address.
-func localURL(url string) string {
-	return strings.NewReplacer("//0.0.0.0:", "//127.0.0.1:", "//[::]:", "//[::1]:").Replace(url)
+// localURL is where this machine reaches a gateway that listens on every address: by IPv4, unless it was told an address of IPv6.
+func localURL(url, listen string) string {
+	loopback := "//127.0.0.1:"
+	if strings.HasPrefix(listen, "[") {
+		loopback = "//[::1]:"
+	}
+	return strings.NewReplacer("//0.0.0.0:", "//127.0.0.1:", "//[::]:", loopback).Replace(url)
 }
 
 // maxIdle bounds the idle_timeout_s a client may ask for: a week, or what the operator gives everybody where that is more.

@@ -61,7 +61,7 @@ func (s *settings) giveGateway(state *stateDir, sockets *web.Sockets, env []stri
 		}
 	}
 	if url := sockets.URL(s.web); url != "" {
-		return env, state.publish(localURL(url))
+		return env, state.publish(localURL(url, s.web.Listen))
 	}
 	return env, nil
 }
