@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"trl/client"
 	"trl/protocol"
@@ -22,12 +24,13 @@ import (
 type target struct {
 	url, unix, token, tokenFile, stateDir string
 	json                                  bool
+	flags                                 *pflag.FlagSet // of the command; nil: nobody has typed any
 }
 
 // connection adds the flags that every command of a client has.
 func connection(cmd *cobra.Command) *target {
-	t := &target{}
 	f := cmd.Flags()
+	t := &target{flags: f}
 	f.StringVar(&t.url, "url", os.Getenv("TRL_URL"), "the gateway's `address` (TRL_URL; default: the one that runs on the state dir)")
 	f.StringVar(&t.unix, "unix", "", "connect to the gateway's Unix socket at this `path`")
 	f.StringVar(&t.token, "token", "", "bearer token (TRL_TOKEN; default: the operator's, of the state dir; other users can see a command line)")
@@ -46,7 +49,7 @@ func (t *target) stateDirs() []string {
 }
 
 // resolve finds the address and a token that belongs to it. A token found on this machine is sent only to the gateway that
-// wrote it, never to an address somebody typed.
+// wrote it, or to an address of this machine that somebody typed beside --state-dir.
 func (t *target) resolve() (client.Options, error) {
 	o := client.Options{URL: t.url, Unix: t.unix, Token: t.token}
 	if o.Token == "" {
@@ -77,22 +80,39 @@ func (t *target) resolve() (client.Options, error) {
 		}
 		o.URL = address
 		if o.Token == "" {
-			o.Token, err = firstToken(filepath.Join(dir, operatorFile))
-			if err != nil {
-				o.Token, _ = firstToken(filepath.Join(dir, tokensFile)) // as it was made once
-			}
-			// none: --auth none, or the server will say so
+			o.Token = operatorToken(dir)
 		}
 		return o, nil
 	}
 	switch {
 	case o.URL != "":
+		if o.Token == "" && t.flags != nil && t.flags.Changed("state-dir") && isLoopback(o.URL) {
+			o.Token = operatorToken(t.stateDir)
+		}
 		return o, nil
 	case denied != nil:
 		return o, refuse(denied, "run this as the gateway's user, or pass --url and --token")
 	}
 	return o, refuse(fmt.Errorf("no gateway found in %s", strings.Join(t.stateDirs(), " or ")),
 		"start one with `trl serve`, or say where it is with --url or TRL_URL")
+}
+
+// operatorToken is the one that a state dir has for this command line; "": --auth none, or the server will say so.
+func operatorToken(dir string) string {
+	token, err := firstToken(filepath.Join(dir, operatorFile))
+	if err != nil {
+		token, _ = firstToken(filepath.Join(dir, tokensFile)) // as it was made once
+	}
+	return token
+}
+
+func isLoopback(address string) bool {
+	u, err := url.Parse(address)
+	if err != nil {
+		return false
+	}
+	addr, err := netip.ParseAddr(u.Hostname())
+	return u.Hostname() == "localhost" || err == nil && addr.IsLoopback()
 }
 
 // dial connects or says why not and what to do.
