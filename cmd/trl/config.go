@@ -12,8 +12,11 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"trl/web"
 )
 
 func newConfig() *cobra.Command {
@@ -49,6 +52,13 @@ Nothing is started or changed. The exit code is 1 if something is wrong.`,
 			if s.web.TLSCert != "" && s.web.TLSKey != "" {
 				if _, err := tls.LoadX509KeyPair(s.web.TLSCert, s.web.TLSKey); err != nil {
 					all.add(refuse(fmt.Errorf("%s: %w", s.source("tls-cert"), err), "check tls_cert and tls_key"))
+				}
+			}
+			if j := s.credentials.jwt; len(all) == 0 && (j.KeyFile != "" || j.JWKS != "") {
+				if keys, err := web.OpenJWT(j, zerolog.Nop()); err != nil {
+					all.add(refuse(err, hintJWT))
+				} else {
+					keys.Close()
 				}
 			}
 			if s.config == "" && len(all) == 0 {

@@ -145,6 +145,12 @@ func (f *following) apply(next *settings) (err error) {
 			return refuse(fmt.Errorf("%s: %q", next.source("default-dir"), dir), "want an existing directory, from /")
 		}
 	}
+	fault := func(flag string, value any, want string) error {
+		return refuse(fmt.Errorf("%s: %v", next.source(flag), value), "want %s", want)
+	}
+	if err := next.checkShells(fault); err != nil {
+		return err
+	}
 	next.web.AuthNone, next.web.Tokens, next.web.JWT, next.web.Logins, next.web.Sockets = now.web.AuthNone, now.web.Tokens, now.web.JWT, now.web.Logins, now.web.Sockets
 	next.web.Version, next.web.Audit, next.web.Trace = now.web.Version, now.web.Audit, now.web.Trace
 	next.web.Capabilities = next.capabilities(f.processes)

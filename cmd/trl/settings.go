@@ -190,6 +190,9 @@ func (s *settings) check(source func(flag string) string) error {
 			all.add(fault(c.flag, c.value, fmt.Sprintf("at least %s", c.min)))
 		}
 	}
+	if most := max(s.pool.MaxSessions, 4); s.pool.Warm > most { // the default is no fault
+		all.add(fault("warm", s.pool.Warm, "at most --max-sessions"))
+	}
 	all.add(s.checkEdge(fault))
 	if (s.web.TLSCert == "") != (s.web.TLSKey == "") {
 		all.add(refuse(errors.New("half a TLS identity"), "give both --tls-cert and --tls-key"))
@@ -202,6 +205,7 @@ func (s *settings) check(source func(flag string) string) error {
 	if s.kept { // we may be a user who may not look
 		return all.err()
 	}
+	all.add(s.checkPlaces(fault))
 	if info, err := os.Stat(s.pool.DefaultDir); err != nil || !info.IsDir() || !filepath.IsAbs(s.pool.DefaultDir) {
 		all.add(fault("default-dir", fmt.Sprintf("%q", s.pool.DefaultDir), "an existing directory, from /"))
 	} else if s.as != nil {

@@ -52,6 +52,8 @@ func (s *settings) defineAuth(f *pflag.FlagSet) {
 	choice(f, "role-default", "admin", "user", "viewer", "none")
 }
 
+const hintJWT = "see --jwt-key, --jwt-jwks, --jwt-alg, --jwt-issuer and --jwt-audience"
+
 // checkAuth says what cannot work, and fills in what the edge is told.
 func (s *settings) checkAuth(fault func(flag string, value any, want string) error) (err error) {
 	a := &s.credentials
@@ -128,7 +130,7 @@ func (s *settings) openAuth(state *stateDir, log zerolog.Logger) (tokens *web.To
 		keys, err := web.OpenJWT(j, log)
 		if err != nil {
 			close()
-			return nil, first, func() {}, refuse(err, "see --jwt-key, --jwt-jwks, --jwt-alg, --jwt-issuer and --jwt-audience")
+			return nil, first, func() {}, refuse(err, hintJWT)
 		}
 		s.web.JWT, close = keys, func() { tokens.Close(); keys.Close() }
 	}

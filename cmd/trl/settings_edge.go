@@ -36,6 +36,11 @@ func (s *settings) checkEdge(fault func(flag string, value any, want string) err
 			return fault("host", fmt.Sprintf("%q", host), "a name or an address, without a scheme or a port")
 		}
 	}
+	for _, origin := range s.web.Origins {
+		if !isOrigin(origin) {
+			return fault("origin", fmt.Sprintf("%q", origin), "what browsers send: https://HOST, or https://HOST:PORT")
+		}
+	}
 	s.web.TrustedProxies = nil
 	for _, text := range s.proxies {
 		network, err := netip.ParsePrefix(text)
