@@ -40,7 +40,7 @@ Output appears as it comes, stdout and stderr apart, byte for byte. Standard inp
 Without --session the command runs in your session "default". A session that does not exist yet is made.
 
 The exit code is the command's; 128+n when signal n ended it; 124 when it timed out; 125 when trl itself could not do it.
-Ctrl-C cancels the command and waits for its end; a second Ctrl-C does not wait.`,
+Ctrl-C, as TERM or HUP, cancels the command and waits for its end; a second one does not wait.`,
 		Example: `  trl run -- 'cd /src && make'
   trl run --session build --timeout 10m -- go test ./...
   tar c . | trl run -- 'tar xC /tmp/copy'`,
@@ -192,6 +192,9 @@ func (f *runFlags) start(ctx context.Context, c *client.Client, q protocol.Exec)
 	return c.Start(ctx, q)
 }
 
+// cancelWithin is what a second signal leaves the first one to tell the gateway: timeout(1) sends two at once.
+const cancelWithin = time.Second
+
 // onInterrupt cancels the command at the first INT, TERM or HUP, and ends the program at the second. The channel it returns
 // holds the first one.
 func onInterrupt(ctx context.Context, s *client.Stream) <-chan syscall.Signal {
@@ -205,12 +208,18 @@ func onInterrupt(ctx context.Context, s *client.Stream) <-chan syscall.Signal {
 	go func() { // lives as long as the program
 		sig := (<-signals).(syscall.Signal)
 		first <- sig
-		go func() { // the second signal must not wait for an answer
+		cancelled := make(chan struct{}) // closed when the gateway has answered
+		go func() {                      // the second signal must not wait for ever
+			defer close(cancelled)
 			if err := s.Cancel(ctx); err != nil {
 				complain(os.Stderr, fmt.Errorf("cancel: %w", err))
 			}
 		}()
 		sig = (<-signals).(syscall.Signal)
+		select {
+		case <-cancelled:
+		case <-time.After(cancelWithin):
+		}
 		os.Exit(128 + int(sig))
 	}()
 	return first
