@@ -54,7 +54,7 @@ Nothing is started or changed. The exit code is 1 if something is wrong.`,
 					all.add(refuse(fmt.Errorf("%s: %w", s.source("tls-cert"), err), "check tls_cert and tls_key"))
 				}
 			}
-			if j := s.credentials.jwt; len(all) == 0 && (j.KeyFile != "" || j.JWKS != "") {
+			if j := s.credentials.jwt; j.KeyFile != "" || j.JWKS != "" {
 				if keys, err := web.OpenJWT(j, zerolog.Nop()); err != nil {
 					all.add(refuse(err, hintJWT))
 				} else {

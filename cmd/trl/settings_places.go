@@ -44,13 +44,6 @@ func (s *settings) checkPlaces(fault func(flag string, value any, want string) e
 			all.add(fault(flag, strconv.Quote(path), "a socket in a directory that is there"))
 		}
 	}
-	if file := s.credentials.jwt.KeyFile; file != "" {
-		if f, err := os.Open(file); err != nil {
-			all.add(fault("jwt-key", err, "a file that can be read"))
-		} else {
-			f.Close()
-		}
-	}
 	all.add(s.checkShells(fault))
 	return all.err()
 }
