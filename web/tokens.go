@@ -416,6 +416,9 @@ var ErrNoToken = errors.New("no such token")
 
 // RevokeToken takes the token with this id out of a token file.
 func RevokeToken(path, id string) (k Token, err error) {
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		return k, ErrNoToken // an editor would make the file, and a gateway does not start on an empty one
+	}
 	err = editTokens(path, func(lines []string) ([]string, error) {
 		kept := lines[:0:0]
 		for _, line := range lines {

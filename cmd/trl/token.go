@@ -55,6 +55,9 @@ func newTokenCreate(path func() string) *cobra.Command {
   (umask 077; trl token create --subject admin --role admin > ~/.local/state/trl/operator-token)   # for trl ls, trl run and so on, here`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if t.Subject == "" || role == "" {
+				return refuse(errors.New("--subject and --role are needed"), "whose token is it, and is that an admin, a user or a viewer?")
+			}
 			t.Role = web.Role(role)
 			if expires != "" {
 				life, err := lifetime(expires)
@@ -65,7 +68,7 @@ func newTokenCreate(path func() string) *cobra.Command {
 			}
 			id, secret, err := web.AddToken(path(), t)
 			if err != nil {
-				return refuse(fmt.Errorf("token file: %w", err), "give --subject and --role, and run this as the gateway's user")
+				return refuse(fmt.Errorf("token file: %w", err), "run this as the gateway's user; see --help")
 			}
 			fmt.Fprintln(cmd.OutOrStdout(), secret)
 			fmt.Fprintf(cmd.ErrOrStderr(), "trl: this is token %s, and it is shown only now\n", id)
