@@ -2,7 +2,6 @@ package web
 
 import (
 	"io"
-	"maps"
 	"path/filepath"
 	"time"
 
@@ -56,7 +55,7 @@ func watchFiles(log zerolog.Logger, reload func() error, files ...string) (*relo
 	return r, nil
 }
 
-// look watches what the names mean now. What is not there cannot be watched, and comes by an event in a directory that is.
+// look watches what the names mean now. What is not there cannot be watched, and comes by an event in the directory above that is.
 func (r *reloader) look() {
 	wanted := map[string]bool{}
 	for _, f := range r.files {
@@ -70,8 +69,24 @@ func (r *reloader) look() {
 			_ = r.w.Remove(dir) // it may have gone before
 		}
 	}
-	maps.DeleteFunc(wanted, func(dir string, _ bool) bool { return r.w.Add(dir) != nil }) // also what is watched: it may be another directory by now
-	r.dirs = wanted
+	r.dirs = map[string]bool{}
+	for dir := range wanted { // also what is watched: it may be another directory by now
+		r.dirs[r.watch(dir)] = true
+	}
+}
+
+// watch watches dir, or the nearest above it that is there, and says which.
+func (r *reloader) watch(dir string) string {
+	for last := ""; ; {
+		at := dir
+		for r.w.Add(at) != nil && at != filepath.Dir(at) {
+			at = filepath.Dir(at)
+		}
+		if at == dir || at == last { // else what is below may have come before we watched
+			return at
+		}
+		last = at
+	}
 }
 
 func (r *reloader) run(log zerolog.Logger, reload func() error) {

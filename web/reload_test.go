@@ -78,6 +78,22 @@ func TestFilesAreFollowedHoweverTheyChange(t *testing.T) {
 		write(t, path, "4")
 		f.sees(t, "4")
 	})
+	t.Run("in a directory that goes and comes", func(t *testing.T) {
+		above := filepath.Join(t.TempDir(), "a")
+		path := filepath.Join(above, "b", "f")
+		must(t, os.MkdirAll(filepath.Dir(path), 0o700))
+		write(t, path, "0")
+		f := noted(t, path)
+		for _, text := range []string{"1", "2"} {
+			write(t, path, text)
+			f.sees(t, text)
+			must(t, os.RemoveAll(above))
+			f.sees(t, "")
+			must(t, os.MkdirAll(filepath.Dir(path), 0o700))
+		}
+		write(t, path, "3")
+		f.sees(t, "3")
+	})
 	t.Run("as Kubernetes mounts it", func(t *testing.T) {
 		dir := t.TempDir()
 		swap := func(n int, text string) { // as its AtomicWriter does
