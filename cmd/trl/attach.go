@@ -91,7 +91,7 @@ trl attach comes back.`,
 	cmd.Flags().StringVarP(&session, "session", "s", "", "open it in this session (`name` or id)")
 	cmd.Flags().StringVar(&cwd, "cwd", "", "start in this `directory` of the gateway's machine")
 	cmd.Flags().StringArrayVarP(&env, "env", "e", nil, "set a variable for this terminal (`K=V`; K alone: as it is here; repeatable)")
-	cmd.Flags().BoolVar(&record, "record", false, "record it (see `trl recordings`)")
+	cmd.Flags().BoolVar(&record, "record", false, "record it (see trl recordings)")
 	cmd.Flags().StringVar(&keys, "detach-keys", defaultDetach, detachHelp)
 	_ = cmd.RegisterFlagCompletionFunc("session", completeSessions(t))
 	return cmd

@@ -58,7 +58,7 @@ Ctrl-C, as TERM or HUP, cancels the command and waits for its end; a second one 
 	cmd.Flags().DurationVar(&f.timeout, "timeout", 0, "end the command after so long")
 	cmd.Flags().StringVar(&f.cwd, "cwd", "", "run the command in this `directory` of the gateway's machine; the session stays where it is")
 	cmd.Flags().StringArrayVarP(&f.env, "env", "e", nil, "set a variable for this command (`K=V`; K alone: as it is here; repeatable)")
-	cmd.Flags().BoolVar(&f.record, "record", false, "record what it prints (see `trl recordings`)")
+	cmd.Flags().BoolVar(&f.record, "record", false, "record what it prints (see trl recordings)")
 	_ = cmd.RegisterFlagCompletionFunc("session", completeSessions(f.target))
 	return cmd
 }

@@ -436,6 +436,10 @@ func hintListen(err error, s *settings) error {
 		path *fs.PathError
 	)
 	switch {
+	case s.web.Unix != "" && strings.HasPrefix(err.Error(), "listen on "+s.web.Unix+": "):
+		return refuse(err, "stop what listens there, or choose another --unix")
+	case isPath(s.web.AdminListen) && strings.HasPrefix(err.Error(), "listen on "+s.web.AdminListen+": "):
+		return refuse(err, "stop what listens there, or choose another --admin-listen")
 	case errors.Is(err, syscall.EADDRINUSE):
 		return refuse(err, "stop what listens there, or choose another --listen (port 0 takes a free one)")
 	case errors.Is(err, syscall.EACCES) && errors.As(err, &op):

@@ -41,7 +41,7 @@ func (s *settings) defineAuth(f *pflag.FlagSet) {
 	f.DurationVar(&a.oidc.SessionLasts, "oidc-session", 12*time.Hour, "how long such a login lasts")
 	f.StringVar(&a.roleClaim, "role-claim", "trl_role", "claim of a JWT or ID token with the role, or with what --role-map knows")
 	f.StringSliceVar(&a.roleMap, "role-map", nil, "`VALUE=ROLE`: what a value of that claim stands for (repeatable)")
-	f.StringVar(&a.roleDefault, "role-default", "user", "role of a JWT, ID token or client certificate that names none; `none` refuses it")
+	f.StringVar(&a.roleDefault, "role-default", "user", "role of a JWT, ID token or client certificate that names none: `admin|user|viewer|none`; none refuses it")
 	f.StringVar(&a.certs.CAFile, "tls-client-ca", "", "take client certificates of these CAs, a PEM `file`")
 	f.StringVar(&a.clientAuth, "tls-client-auth", "optional", "client certificates: `optional|require`")
 	f.StringVar(&a.certs.Name, "tls-client-name", "cn", "part of the certificate that is the subject: `cn|dns|email|uri`")

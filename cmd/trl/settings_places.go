@@ -18,7 +18,7 @@ func (s *settings) checkPlaces(fault func(flag string, value any, want string) e
 	var all faults
 	for _, place := range [][2]string{{"listen", s.web.Listen}, {"metrics-listen", s.web.MetricsListen}, {"admin-listen", s.web.AdminListen}} {
 		flag, address := place[0], place[1]
-		if address == "" || strings.Contains(address, "/") {
+		if address == "" || isPath(address) {
 			continue
 		}
 		at, err := net.ResolveTCPAddr("tcp", address)
@@ -37,7 +37,7 @@ func (s *settings) checkPlaces(fault func(flag string, value any, want string) e
 	}
 	for _, place := range [][2]string{{"unix", s.web.Unix}, {"admin-listen", s.web.AdminListen}} {
 		flag, path := place[0], place[1]
-		if flag == "admin-listen" && !strings.Contains(path, "/") || path == "" {
+		if flag == "admin-listen" && !isPath(path) || path == "" {
 			continue
 		}
 		if info, err := os.Stat(filepath.Dir(path)); err != nil || !info.IsDir() {
@@ -47,6 +47,9 @@ func (s *settings) checkPlaces(fault func(flag string, value any, want string) e
 	all.add(s.checkShells(fault))
 	return all.err()
 }
+
+// isPath tells an --admin-listen that is a Unix socket.
+func isPath(address string) bool { return strings.Contains(address, "/") }
 
 // checkShells wants the default shell, and one of those that are allowed.
 func (s *settings) checkShells(fault func(flag string, value any, want string) error) error {
