@@ -142,3 +142,53 @@ func TestViewersRoleOnlyLooks(t *testing.T) {
 		t.Error("the viewer is offered what it may not do")
 	}
 }
+
+// TestSmallerWindowSeesTheLatestLines: whoever looks on has the size of another window, and none of it lies over the bars.
+func TestSmallerWindowSeesTheLatestLines(t *testing.T) {
+	t.Parallel()
+	g := serve(t)
+	p := g.open(chromedp.EmulateViewport(1440, 900))
+	p.newTerminal()
+	p.command("seq 1 100")
+	const (
+		// at is what lies in the middle of an element, or of a part of it; nothing where that is outside of the window.
+		at = `(box) => document.elementFromPoint(box.left + Math.min(20, box.width / 2), box.top + box.height / 2)`
+		// row is where the cursor is.
+		row = `document.querySelectorAll(".xterm-rows > div")[trl.tabs.current.xterm.buffer.active.cursorY].getBoundingClientRect()`
+	)
+	seen := func(q *page) {
+		t.Helper()
+		q.until("the cursor's row is in sight", `(`+at+`)(`+row+`)?.closest(".xterm")`)
+		for _, bar := range []string{".statusbar", ".keybar", ".pane-note", ".pane-bar"} {
+			q.until("nothing lies over "+bar, fmt.Sprintf(`((bar) => !bar.checkVisibility() || (%s)(bar.getBoundingClientRect())?.closest("%s"))(document.querySelector("%[2]s"))`, at, bar))
+		}
+	}
+	q := p.another(eval[string](p, `location.hash`))
+	q.until("the second shows it", `trl.tabs.current.terminal.mode === "view" && /^100$/m.test(`+text+`)`)
+	fits := `((grid, place) => grid.right <= place.right && grid.bottom <= place.bottom)(document.querySelector(".xterm-screen").getBoundingClientRect(), document.querySelector(".screen-scroll").getBoundingClientRect())`
+	q.do(chromedp.EmulateViewport(1440, 900))
+	q.until("all of it is in sight in a window as large", fits)
+	seen(q)
+	for _, size := range []struct {
+		width, height int64
+		options       []chromedp.EmulateViewportOption
+	}{{800, 500, nil}, {375, 667, []chromedp.EmulateViewportOption{chromedp.EmulateMobile, chromedp.EmulateTouch}}, {500, 300, nil}} {
+		q.do(chromedp.EmulateViewport(size.width, size.height, size.options...))
+		seen(q)
+		q.until("no more than the terminal scrolls", `((grid, place) => place.scrollHeight <= Math.max(place.clientHeight, grid.height + 20))(document.querySelector(".xterm-screen").getBoundingClientRect(), document.querySelector(".screen-scroll"))`)
+		p.command(fmt.Sprintf("seq 1 50; echo at %d", size.width))
+		q.until("the output goes on", fmt.Sprintf(`/^at %d$/m.test(%s)`, size.width, screen))
+		seen(q)
+	}
+
+	q.run(`document.querySelector(".screen-scroll").scrollTo(0, 0)`)
+	q.until("the first row is in sight", `(`+at+`)(document.querySelector(".xterm-rows > div").getBoundingClientRect())?.closest(".xterm")`)
+	q.until("the page knows", `!trl.tabs.current.follows`)
+	p.command("echo more")
+	q.until("it is there", `/^more$/m.test(`+screen+`)`)
+	if eval[float64](q, `document.querySelector(".screen-scroll").scrollTop`) != 0 {
+		t.Error("who has scrolled away is brought back")
+	}
+	q.do(chromedp.Click(`.pane-note button`, chromedp.ByQuery))
+	q.until("it has taken over, in its own letters", `trl.tabs.current.terminal.mode === "control" && trl.tabs.current.xterm.options.fontSize === trl.settings.fontSize && `+fits)
+}

@@ -34,6 +34,7 @@ import type { TermOpened } from "./wire";
 /** What takes less is not measured by when its marks are drawn. */
 const blink = 100;
 const resizePause = 60; // ms: a window that is dragged changes its size at every frame, a program should draw once
+const leastFont = 7; // px: smaller letters are not read, whoever looks on scrolls instead
 
 // One terminal in sight: xterm.js, what it is fed and what it sends, and the bar above it.
 export class Pane implements View {
@@ -51,6 +52,7 @@ export class Pane implements View {
   private readonly find: Find;
   private readonly keybar: Keybar;
   private readonly screen = h("div", { class: "screen" });
+  private readonly scroller = h("div", { class: "screen-scroll" }, this.screen);
   private readonly readout = h("div", { class: "readout" });
   private readonly overlay = h("div", { class: "pane-note", attr: { role: "status", hidden: true } });
   private readonly size = h("span", { class: "pane-size num" });
@@ -61,6 +63,8 @@ export class Pane implements View {
   private opened = false;
   private visible = false;
   private sizing = 0;
+  private follows = true; // the cursor's row is kept in sight
+  private kept = 0; // where that has scrolled to
   private ended = "";
   private unseen: ReturnType<View["mark"]> = "";
   private title = "";
@@ -108,7 +112,7 @@ export class Pane implements View {
       { class: "pane", attr: { "aria-label": "terminal" } },
       h("div", { class: "pane-bar" }, this.readout, this.rec, this.size, this.tools()),
       this.overlay,
-      h("div", { class: "screen-frame" }, this.screen, this.find.element),
+      h("div", { class: "screen-frame" }, this.scroller, this.find.element),
       this.keybar.element,
     );
     this.wire();
@@ -239,13 +243,20 @@ export class Pane implements View {
     xterm.onSelectionChange(() => {
       if (settings.copyOnSelect && xterm.hasSelection() && this.dragged) void copy(xterm.getSelection(), true);
     });
+    xterm.onRender(() => this.keepCursor());
+    this.scroller.addEventListener("scroll", () => {
+      if (Math.abs(this.scroller.scrollTop - this.kept) >= 1) this.follows = this.cursorBeyond() === 0; // it was the person
+    });
     this.screen.addEventListener("mousedown", () => (this.dragged = true));
     this.screen.addEventListener("paste", (event) => void this.paste(event), { capture: true });
 
     this.ends.push(
       terminal.chunk.on((chunk) => this.feed.write(chunk, () => terminal.drawn(endOf(chunk)))),
       terminal.gap.on(({ from, to }) => this.feed.remark(gapWords(from, to))),
-      terminal.resized.on((size) => this.setSize(size)),
+      terminal.resized.on((size) => {
+        this.setSize(size);
+        if (terminal.mode === "view") this.measure();
+      }),
       terminal.modeChanged.on(() => {
         this.draw();
         this.measure(); // what control that came back means for the size
@@ -305,7 +316,7 @@ export class Pane implements View {
   }
 
   private restyle(): void {
-    Object.assign(this.xterm.options, { fontSize: settings.fontSize, scrollback: settings.scrollback, screenReaderMode: settings.screenReader });
+    Object.assign(this.xterm.options, { scrollback: settings.scrollback, screenReaderMode: settings.screenReader });
     if (settings.screenReader || !settings.webgl) {
       this.webgl?.dispose();
       this.webgl = undefined;
@@ -318,19 +329,53 @@ export class Pane implements View {
     this.sizing = setTimeout(() => this.measure(), resizePause);
   }
 
-  /** Makes the terminal as large as its place, if its size is ours to set. */
+  /** Makes the terminal as large as its place, if its size is ours to set, else its letters as small as its place asks for. */
   private measure(): void {
-    if (!this.visible || !this.opened || this.terminal.mode !== "control") return;
+    if (!this.visible || !this.opened) return;
     const size = this.room();
     if (!size) return;
+    if (this.terminal.mode === "view") return this.shrink(size);
     this.setSize(size);
     this.terminal.resize(size);
   }
 
-  /** The size that fits its place; none where that has no size now. */
+  /** The size that fits its place, in letters of the size that was chosen; none where that has no size now. */
   private room(): Size | undefined {
+    this.xterm.options.fontSize = settings.fontSize;
     const size = this.fit.proposeDimensions();
     return size && size.cols > 1 && size.rows > 1 ? size : undefined;
+  }
+
+  /** Makes the letters small enough for another window's size, or leaves it to scroll. */
+  private shrink(room: Size): void {
+    const { cols, rows, options } = this.xterm;
+    const part = Math.min(1, room.cols / cols, room.rows / rows);
+    for (let size = Math.ceil(settings.fontSize * part * 2) / 2; ; size -= 0.5) { // cells are whole pixels high: what should fit may not
+      options.fontSize = Math.max(Math.min(leastFont, settings.fontSize), size);
+      const fits = this.fit.proposeDimensions();
+      if (!fits || size <= leastFont || (fits.cols >= cols && fits.rows >= rows)) break;
+    }
+    // xterm.js scrolls by pixels, and looks at what a line's are only when lines come or go. No interface of its tells it to.
+    const { _core } = this.xterm as unknown as { _core?: { _viewport?: { _latestYDisp?: number; queueSync(): void } } };
+    if (_core?._viewport) _core._viewport._latestYDisp = undefined; // as after a change of buffers
+    _core?._viewport?.queueSync();
+    this.keepCursor();
+  }
+
+  /** Scrolls to the cursor's row, until the person scrolls away from it. */
+  private keepCursor(): void {
+    if (this.terminal.mode !== "view" || !this.follows) return;
+    this.scroller.scrollTop += this.cursorBeyond();
+    this.kept = this.scroller.scrollTop;
+  }
+
+  /** How far the cursor's row is below what is in sight, or (negative) above it. */
+  private cursorBeyond(): number {
+    const grid = this.screen.querySelector(".xterm-screen")?.getBoundingClientRect();
+    if (!grid || this.scroller.scrollHeight <= this.scroller.clientHeight) return 0;
+    const row = grid.height / this.xterm.rows;
+    const above = grid.top + row * this.xterm.buffer.active.cursorY - this.scroller.getBoundingClientRect().top;
+    return Math.min(0, Math.floor(above)) || Math.max(0, Math.ceil(above + row - this.scroller.clientHeight));
   }
 
   private setSize(size: Size): void {
@@ -369,7 +414,7 @@ export class Pane implements View {
     this.drawRec();
     const view = this.terminal.mode === "view" && !this.ended;
     this.overlay.hidden = !view && !this.ended;
-    this.element.classList.toggle("view-only", view);
+    this.element.classList.toggle("view-only", this.terminal.mode === "view");
     this.xterm.options.cursorStyle = view ? "underline" : "block";
     if (this.ended) fill(this.overlay, `This terminal ${this.ended.startsWith("ended") ? "has " : "is over: "}${this.ended}.`, button("New terminal", () => this.asks.another()));
     else if (view) this.drawViewOnly();

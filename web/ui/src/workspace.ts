@@ -199,7 +199,7 @@ export class Workspace {
 
   /** How large a terminal on the stage will be, so that its program starts with the size that it keeps. */
   private roomFor(): Size {
-    const open = this.tabs.views.find((view): view is Pane => view instanceof Pane);
+    const open = this.tabs.views.find((view): view is Pane => view instanceof Pane && view.terminal.mode === "control");
     if (open && open.xterm.cols > 2) return { cols: open.xterm.cols, rows: open.xterm.rows };
     const probe = h("span", { class: "probe" }, "W".repeat(50));
     probe.style.font = `${settings.fontSize}px ${mono}`;
