@@ -279,3 +279,25 @@ func TestLostGraphicsDoNotLoseTheScreen(t *testing.T) {
 	p.until("elements draw it", `[...document.querySelectorAll(".xterm-rows > div")].some((row) => /still drawn/.test(row.textContent.replaceAll("\u00a0", " ")))`)
 	p.until("in its colour", `[...document.querySelectorAll(".xterm-rows span")].some((s) => s.textContent === "still" && s.style.color)`)
 }
+
+// TestCommandsEndAfterTheirPromptIsGone: a command whose prompt has left the buffer is told of like any other.
+func TestCommandsEndAfterTheirPromptIsGone(t *testing.T) {
+	t.Parallel()
+	g := serve(t)
+	p := g.open()
+	p.newTerminal()
+	p.command("true")
+	for n, command := range []string{`printf '\e[H\e[2J\e[3J'; (exit 11)`, "seq 1 30000; (exit 12)"} {
+		p.enter(command)
+		p.until("its end is told", fmt.Sprintf(`/exit %d/.test(document.querySelector(".readout .exit")?.textContent)`, 11+n))
+		p.prompt()
+		if eval[bool](p, `!!trl.tabs.current.marks.running || trl.tabs.current.marks.current.took === undefined`) {
+			t.Errorf("%s: it still runs, or nobody knows how long it took", command)
+		}
+	}
+	p.enter("echo next")
+	p.until("the next has ended", `trl.tabs.current.marks.current.command === "echo next" && trl.tabs.current.marks.current.ended`)
+	if got := eval[int](p, `trl.tabs.current.marks.blocks.filter((b) => b.prompt.isDisposed).length`); got != 0 {
+		t.Errorf("%d commands are kept whose prompts are gone", got)
+	}
+}

@@ -127,12 +127,20 @@ export class Marks {
     const last = this.blocks.at(-1);
     if (last && !last.from) this.blocks.pop(); // Enter at an empty prompt, or a prompt that was drawn again
     const block: Block = { prompt, column: 0, command: "", ended: false };
-    prompt.onDispose(() => (this.blocks = this.blocks.filter((b) => b !== block))); // it scrolled out of the buffer
+    prompt.onDispose(() => this.gone(block));
     this.blocks.push(block);
+  }
+
+  /** Its prompt scrolled out of the buffer, or was cleared. The last command is still to end and to be told of: it goes when the next one begins. */
+  private gone(block: Block): void {
+    if (block === this.blocks.at(-1) || block === this.blocks.findLast((b) => b.from)) return;
+    this.blocks = this.blocks.filter((b) => b !== block);
+    if (this.selected === block) this.pick(undefined);
   }
 
   private outputBegins(block: Block): void {
     block.from = this.term.registerMarker(0);
+    for (const b of this.blocks) if (b.prompt.isDisposed) this.gone(b);
     if (!block.command && block.commandAt && !block.commandAt.isDisposed) {
       block.command = textBetween(this.term, block.commandAt.line, block.from.line, block.column).trim();
     }
