@@ -301,3 +301,18 @@ func TestCommandsEndAfterTheirPromptIsGone(t *testing.T) {
 		t.Errorf("%d commands are kept whose prompts are gone", got)
 	}
 }
+
+// TestHalvesOfACharacterAreTyped: browsers and input methods may give what UTF-16 has two units for one by one.
+func TestHalvesOfACharacterAreTyped(t *testing.T) {
+	t.Parallel()
+	g := serve(t)
+	p := g.open()
+	p.newTerminal()
+	for _, half := range []string{`echo \ud83d`, `\ude00 \ud83d`, `lone\r`} {
+		p.run(`trl.tabs.current.xterm.input("` + half + `")`)
+	}
+	p.until("what is whole arrives", `/^😀 lone$/m.test(`+text+`)`)
+	if told := eval[string](p, `document.querySelector(".notices").textContent`); told != "" {
+		t.Errorf("the page says: %s", told)
+	}
+}

@@ -49,6 +49,7 @@ export class Terminal {
   private acked = 0;
   private wanted: Size | undefined;
   private actual: Size | undefined;
+  private half = ""; // of a character beyond the first 65,536, whose other half has not been typed yet
   private told: Size | undefined; // what the gateway has from us on this connection
   private telling = 0; // resizes without an answer yet
   private attaching = false;
@@ -163,6 +164,12 @@ export class Terminal {
 
   input(data: string, encoding?: "base64"): void {
     if (this.mode === "view" || this.over) return;
+    if (!encoding) {
+      if (/^[\udc00-\udfff]/.test(data)) data = this.half + data;
+      this.half = /[\ud800-\udbff]$/.exec(data)?.[0] ?? "";
+      data = data.slice(0, data.length - this.half.length);
+      if (!data) return;
+    }
     this.connection.call("term.input", { term_id: this.id, data, ...(encoding && { encoding }) }).catch((error: Refusal) => this.refused.emit(error.message));
   }
 
