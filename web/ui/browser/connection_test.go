@@ -192,3 +192,17 @@ func TestSmallerWindowSeesTheLatestLines(t *testing.T) {
 	q.do(chromedp.Click(`.pane-note button`, chromedp.ByQuery))
 	q.until("it has taken over, in its own letters", `trl.tabs.current.terminal.mode === "control" && trl.tabs.current.xterm.options.fontSize === trl.settings.fontSize && `+fits)
 }
+
+func TestLinkToATerminalThatIsGone(t *testing.T) {
+	t.Parallel()
+	g := serve(t)
+	p := g.open()
+	q := p.another("#/term/0123456789/9876543210")
+	q.until("it is said", `/no longer kept/.test(document.querySelector(".pane-note")?.textContent)`)
+	if eval[bool](q, `!document.querySelector(".banner").hidden`) {
+		t.Errorf("the connection was never away: %s", eval[string](q, `document.querySelector(".banner").textContent`))
+	}
+	if eval[bool](q, `!!document.querySelector(".pane-note button")`) {
+		t.Error("a terminal is offered in a session that is not there")
+	}
+}

@@ -269,7 +269,7 @@ export class Pane implements View {
       terminal.exited.on(({ exit_code, signal }) => this.over(signal ? `ended by ${signal}` : `ended with exit ${exit_code ?? "?"}`)),
       terminal.lost.on((why) => {
         this.over(why);
-        this.asks.lost(why);
+        if (terminal.next !== undefined) this.asks.lost(why); // what was never here is not lost
       }),
       terminal.refused.on((why) => notice(`What you typed did not arrive: ${why}`, "bad")),
       this.marks.changed.on(() => {
@@ -279,6 +279,7 @@ export class Pane implements View {
       this.marks.finished.on((block) => this.finished(block)),
       this.sessions.changed.on(() => {
         this.drawRec();
+        if (this.ended) this.drawEnded();
         this.changed.emit();
       }),
       themeChanged.on(() => (xterm.options.theme = terminalTheme())),
@@ -410,13 +411,21 @@ export class Pane implements View {
     fill(this.overlay, words, may && button("Take over", () => void this.takeOver()));
   }
 
+  private drawEnded(): void {
+    const words = `This terminal ${this.ended.startsWith("ended") ? "has " : "is over: "}${this.ended}.`;
+    const session = this.sessions.get(this.session);
+    const may = this.asks.mayType() && !!session && session.state !== "TERMINATED"; // else there is nowhere to open one
+    if (this.overlay.firstChild?.textContent === words && may === this.overlay.childElementCount > 0) return; // the button keeps its focus
+    fill(this.overlay, words, may && button("New terminal", () => this.asks.another()));
+  }
+
   private draw(): void {
     this.drawRec();
     const view = this.terminal.mode === "view" && !this.ended;
     this.overlay.hidden = !view && !this.ended;
     this.element.classList.toggle("view-only", this.terminal.mode === "view");
     this.xterm.options.cursorStyle = view ? "underline" : "block";
-    if (this.ended) fill(this.overlay, `This terminal ${this.ended.startsWith("ended") ? "has " : "is over: "}${this.ended}.`, button("New terminal", () => this.asks.another()));
+    if (this.ended) this.drawEnded();
     else if (view) this.drawViewOnly();
 
     const block = this.marks.running ?? this.marks.current;
