@@ -20,14 +20,17 @@ var loginPage = template.Must(template.New("login").Parse(`<!doctype html>
 <p id="say" role="status">Log in with a token: the one that <code>trl serve</code> printed, or one of <code>trl token create</code>.</p>
 <form method="post" action="/login"><input name="username" autocomplete="username" value="trl" hidden><input name="token" type="password" autocomplete="current-password" aria-label="token" required> <button>Log in</button></form>
 <script nonce="{{.Nonce}}">
-const m = /^#token=(.+)$/.exec(location.hash);
-if (m) {
+const enter = () => {
+  const m = /^#token=(.+)$/.exec(location.hash);
+  if (!m) return;
   history.replaceState(null, "", "/login");
   fetch("/login", {method: "POST", headers: {Authorization: "Bearer " + decodeURIComponent(m[1])}}).then(async r => {
     if (r.ok) location.replace("/");
     else document.getElementById("say").textContent = r.status === 401 ? "This token is not valid." : await r.text();
   });
-}
+};
+addEventListener("hashchange", enter); // the link was pasted where this page is already
+enter();
 </script>
 `))
 

@@ -74,6 +74,18 @@ func TestLoggedOutGoesToLogin(t *testing.T) {
 	p.until("the page", `typeof trl === "object" && trl.connection.up`)
 }
 
+func TestLoginLinkIsPastedOverTheLoginPage(t *testing.T) {
+	t.Parallel()
+	g := serve(t)
+	p := g.guest("http://" + g.addr + "/login")
+	p.until("the login page", `document.querySelector("input[name=token]")`)
+	p.expectOffline() // the first is refused
+	p.run(`location.hash = "#token=wrong"`)
+	p.until("it is tried", `/not valid/.test(document.querySelector("#say").textContent) && location.href.endsWith("/login")`)
+	p.run(`location.hash = "#token=` + g.token + `"`)
+	p.until("the page", `typeof trl === "object" && trl.connection.up && !/token/.test(location.href)`)
+}
+
 func TestSecondTabViewsUntilItTakesOver(t *testing.T) {
 	t.Parallel()
 	g := serve(t)

@@ -70,6 +70,9 @@ func TestLinkToLook(t *testing.T) {
 	guest.do(chromedp.Reload())
 	guest.until("it is there again after a reload", there+` && /^the last$/m.test(`+text+`)`)
 
+	guest.run(`location.hash = "` + address[strings.Index(address, "#"):] + `"`)
+	guest.until("the link may be pasted over it, and leaves the address bar", there+` && !location.href.includes("token") && /^the last$/m.test(`+text+`)`)
+
 	guest.expectOffline() // the revoked link's connection fails
 	owner.run(`document.querySelector('.session button[aria-label="Share"]').click()`)
 	owner.until("the guest is counted", `/1 guest/.test(document.querySelector(".shares")?.textContent)`)

@@ -6,6 +6,9 @@ const storeKey = "trl.share";
 /** The token of the link that this page was opened with; empty: the page is its owner's. */
 export const guestToken = location.pathname === "/share" ? take() : "";
 
+// Another link, pasted where this page is: the browser loads nothing for that.
+if (guestToken) addEventListener("hashchange", () => location.hash.startsWith("#token=") && location.reload());
+
 function take(): string {
   const fresh = /^#token=([\w-]+)$/.exec(location.hash)?.[1];
   try {
