@@ -14,7 +14,7 @@ import (
 // loginPage takes the token out of the fragment, which browsers send to nobody, and out of the address bar, and posts it.
 var loginPage = template.Must(template.New("login").Parse(`<!doctype html>
 <html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>trl: log in</title>
-<style nonce="{{.Nonce}}">body{font:16px system-ui;margin:4em auto;max-width:30em;padding:0 1em}input,button{font:inherit;padding:.4em}</style>
+<style nonce="{{.Nonce}}">:root{color-scheme:light dark}body{font:16px system-ui;margin:4em auto;max-width:30em;padding:0 1em}input,button{font:inherit;padding:.4em}</style>
 <h1>trl</h1>
 {{with .Provider}}<p><a href="/login/oidc">Log in with {{.}}</a></p>{{end}}
 <p id="say" role="status">Log in with a token: the one that <code>trl serve</code> printed, or one of <code>trl token create</code>.</p>
