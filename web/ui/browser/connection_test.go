@@ -137,6 +137,7 @@ func TestViewersRoleOnlyLooks(t *testing.T) {
 	t.Parallel()
 	g := serve(t)
 	g.addToken("lookonly-0123456789abcdef admin viewer")
+	g.run("bare", "true")
 	p := g.open()
 	p.newTerminal()
 	p.enter("echo visible")
@@ -152,6 +153,14 @@ func TestViewersRoleOnlyLooks(t *testing.T) {
 	q.until("and cannot take over", `/only watch/.test(document.querySelector(".notices").textContent) && trl.tabs.current.terminal.mode === "view"`)
 	if eval[int](q, `[...document.querySelectorAll(".sidebar button")].filter((b) => !b.hidden && /New session|End session|Rename/.test(b.getAttribute("aria-label"))).length`) != 0 {
 		t.Error("the viewer is offered what it may not do")
+	}
+	const offered = `trl.tabs.current.key.startsWith("activity/") && document.querySelector('.agent button[aria-label="Open a terminal"]').checkVisibility()`
+	for session, terminal := range map[string]bool{"bare": false, "web-1": true} {
+		q.openActivity(session)
+		q.until("there is what the session does", `document.querySelector(".agent-state").textContent.includes("`+session+`")`)
+		if eval[bool](q, offered) != terminal {
+			t.Errorf("a terminal to look at in %s: offered %t", session, !terminal)
+		}
 	}
 }
 

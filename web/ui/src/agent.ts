@@ -31,6 +31,7 @@ export class Agent implements View {
   private readonly processList = h("ul", { class: "processes", attr: { role: "list" } });
   private readonly background = h("p", { class: "muted" });
   private readonly state = h("span", { class: "agent-state" });
+  private readonly terminal: HTMLButtonElement;
   private readonly take: HTMLButtonElement;
   private readonly prompt: HTMLFormElement;
   private readonly input = h("textarea", { attr: { rows: 1, "aria-label": "command to run in this session", placeholder: "Run a command in this session", spellcheck: "false", autocapitalize: "off", autocomplete: "off" } });
@@ -50,12 +51,13 @@ export class Agent implements View {
     private readonly openTerminal: () => void,
   ) {
     this.key = `activity/${session}`;
+    this.terminal = button("Open a terminal", () => this.openTerminal(), { icon: icon("terminal") });
     this.take = button("Take over", () => this.setTakenOver(!this.takenOver));
     this.prompt = h("form", { class: "prompt", attr: { hidden: true } }, h("span", { attr: { "aria-hidden": "true" } }, "$"), this.input, h("button", { class: "primary", attr: { type: "submit" } }, "Run"));
     this.element = h(
       "section",
       { class: "agent", attr: { "aria-label": "activity" } },
-      h("div", { class: "pane-bar" }, this.state, h("div", { class: "pane-tools" }, button("Open a terminal", () => this.openTerminal(), { icon: icon("terminal") }), this.take)),
+      h("div", { class: "pane-bar" }, this.state, h("div", { class: "pane-tools" }, this.terminal, this.take)),
       h(
         "div",
         { class: "agent-body" },
@@ -237,6 +239,7 @@ export class Agent implements View {
   private draw(): void {
     this.changed.emit();
     const s = this.sessions.get(this.session);
+    this.terminal.hidden = !s || s.state === "TERMINATED" || (!s.terminals && !this.mayChange()); // who may only look opens none
     if (!s) return;
     this.over ||= s.state === "TERMINATED";
     const words = { CREATING: "starting", IDLE: "idle", RUNNING: "running", TERMINATED: `ended: ${(s.reason ?? "").replaceAll("_", " ")}` };
