@@ -149,6 +149,41 @@ func TestPhoneHasKeysAndADrawer(t *testing.T) {
 	}
 }
 
+// TestNothingIsCutOnAPhone: what is there can be seen or scrolled to, at 375 pixels.
+func TestNothingIsCutOnAPhone(t *testing.T) {
+	t.Parallel()
+	g := serve(t, "--record", "all")
+	p := g.open(chromedp.EmulateViewport(375, 667, chromedp.EmulateMobile, chromedp.EmulateTouch))
+	p.do(chromedp.Click(`.welcome .primary`, chromedp.ByQuery))
+	p.until("a terminal is open", `trl.tabs.current?.xterm`)
+	p.prompt()
+	p.command("echo a command that is too long for a line of a telephone, and then some")
+	inside := func(what, selector string) {
+		t.Helper()
+		p.until(what, fmt.Sprintf(`((all) => all.length > 0 && all.every((e) => { const box = e.getBoundingClientRect(); return box.width > 0 && box.left >= 0 && box.right <= innerWidth + .5; }))([...document.querySelectorAll(%q)])`, selector))
+	}
+	q := p.another(eval[string](p, `location.hash`))
+	p.until("there are two", `!document.querySelector(".viewers-count").hidden`)
+	inside("the number of viewers, and the latency", ".viewers-count, .latency")
+	q.do(chromedp.Navigate("about:blank"))
+
+	p.run(`document.querySelector('button[aria-label="Keys"]').click()`)
+	inside("the keys", "dialog, dialog kbd, dialog td, dialog p, dialog button")
+	if over := eval[int](p, `(({scrollWidth, clientWidth}) => scrollWidth - clientWidth)(document.querySelector("dialog"))`); over > 0 {
+		t.Errorf("the keys are %d pixels too wide", over)
+	}
+	p.key("Escape", "Escape")
+	p.until("the dialog is closed", `!document.querySelector("dialog")`)
+
+	p.run(`trl.workspace.openRecordings()`)
+	inside("what can be done with a recording", ".recordings-tools > *")
+	p.run(`trl.workspace.openPool()`)
+	p.run(`trl.workspace.openActivity(trl.sessions.list[0].session_id)`)
+	inside("the tab of what is in sight", ".tab.on")
+	p.run(`trl.tabs.select(trl.tabs.views[0])`)
+	inside("the first one's", ".tab.on")
+}
+
 func TestLongCommandInAHiddenTabIsAnnounced(t *testing.T) {
 	t.Parallel()
 	g := serve(t)

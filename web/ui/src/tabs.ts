@@ -49,6 +49,7 @@ export class Tabs {
       view.show();
     }
     this.draw();
+    tab.item.scrollIntoView({ block: "nearest", inline: "nearest" });
     this.selected.emit(view);
     if (focus) view.focus();
   }
@@ -119,6 +120,7 @@ export class Tabs {
       if (select.dataset.said === said) continue;
       select.dataset.said = said;
       fill(select, icon(view.icon), h("span", { class: "tab-label" }, view.label()), mark && h("span", { class: "tab-mark" }, h("span", { class: "sr" }, markWords[mark])));
+      if (on) item.scrollIntoView({ block: "nearest", inline: "nearest" }); // it may be wider now
     }
   }
 }
