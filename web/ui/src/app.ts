@@ -80,7 +80,7 @@ empty.append(
   ...(guestToken
     ? [h("p", {}, "You came over a share link.")]
     : [
-        h("p", {}, "Choose a session on the left, or open one."),
+        h("p", {}, "Choose a session from the list, or open one."),
         h("p", {}, button("New session", () => void workspace.createSession(), { class: "primary" })),
         h("p", { class: "muted" }, "A session outlives this page: close it, come back, and it is where you left it."),
       ]),

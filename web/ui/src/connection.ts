@@ -258,7 +258,7 @@ function closeWords(close: CloseEvent): string {
     case 1013:
       return "the gateway is overloaded";
     default:
-      return "the connection broke";
+      return "it was cut off";
   }
 }
 

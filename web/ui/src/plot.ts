@@ -63,7 +63,7 @@ export class Plot {
       if (this.options.stacked) tops.forEach((top, at) => (floor[at] = top ?? floor[at]!));
     }
     this.drawing.replaceChildren(...shapes, this.cursor);
-    fill(this.scale, ...[most, most / 2, 0].map((value) => h("span", {}, this.options.format(value))));
+    fill(this.scale, ...[most, most / 2, 0].map((value) => h("span", {}, value ? this.options.format(value) : "0"))); // in whatever unit the others are
     const span = times.length > 1 ? times.at(-1)! - times[0]! : 0;
     fill(this.time, h("span", {}, span ? `${duration(span)} ago` : ""), h("span", {}, "now"));
     this.drawLegend();
