@@ -16,6 +16,7 @@ func TestCutNetworkIsToldCountedAndRestored(t *testing.T) {
 	p.newTerminal()
 	p.enter("for i in $(seq 1 250); do echo $i; sleep 0.01; done; echo finished")
 	p.until("some lines have come", `/^50$/m.test(`+text+`)`)
+	p.run(`(globalThis.resizes = 0, trl.tabs.current.xterm.onResize(() => resizes++))`)
 	p.expectOffline()
 	x.cut()
 	p.until("the banner tells", `/Connection lost/.test(document.querySelector(".banner").textContent)`)
@@ -28,6 +29,9 @@ func TestCutNetworkIsToldCountedAndRestored(t *testing.T) {
 		t.Error(wrong)
 	}
 	p.until("the banner goes", `document.querySelector(".banner").hidden`)
+	if eval[int](p, `new Promise((resolve) => setTimeout(() => resolve(resizes), 200))`) != 0 { // more than a change of size waits for the next
+		t.Error("the banner has changed the terminal's size")
+	}
 }
 
 // TestPausedServerIsWaitedFor: the connection is not cut, there is only silence; the page gives it up by itself.

@@ -39,7 +39,7 @@ export class Banner {
         return;
       case "over":
         this.element.hidden = false;
-        this.element.dataset.kind = "lost";
+        this.element.dataset.kind = "over";
         say(this.text, `Connection lost because ${status.why}.`);
         say(this.clock, "");
         return;
