@@ -5,6 +5,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/chromedp"
 )
 
@@ -214,6 +215,15 @@ func TestSmallerWindowSeesTheLatestLines(t *testing.T) {
 	if eval[float64](q, `document.querySelector(".screen-scroll").scrollTop`) != 0 {
 		t.Error("who has scrolled away is brought back")
 	}
+
+	p.enter(`printf '\e[?1049h'; read; printf '\e[?1049l'`)
+	q.until("a full-screen program runs", `trl.tabs.current.xterm.buffer.active.type === "alternate"`)
+	place := eval[[]float64](q, `(({left, top}) => [left + 50, top + 20])(document.querySelector(".screen-scroll").getBoundingClientRect())`)
+	q.do(input.DispatchMouseEvent(input.MouseWheel, place[0], place[1]).WithDeltaX(0).WithDeltaY(100))
+	q.until("the wheel scrolls the place", `document.querySelector(".screen-scroll").scrollTop > 0`)
+	p.key("Enter", "Enter")
+	p.prompt()
+
 	q.do(chromedp.Click(`.pane-note button`, chromedp.ByQuery))
 	q.until("it has taken over, in its own letters", `trl.tabs.current.terminal.mode === "control" && trl.tabs.current.xterm.options.fontSize === trl.settings.fontSize && `+fits)
 }

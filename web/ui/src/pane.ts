@@ -244,6 +244,7 @@ export class Pane implements View {
       if (settings.copyOnSelect && xterm.hasSelection() && this.dragged) void copy(xterm.getSelection(), true);
     });
     xterm.onRender(() => this.keepCursor());
+    xterm.attachCustomWheelEventHandler(() => terminal.mode === "control" || xterm.buffer.active.type === "normal"); // a full-screen program's wheel is for who types
     this.scroller.addEventListener("scroll", () => {
       if (Math.abs(this.scroller.scrollTop - this.kept) >= 1) this.follows = this.cursorBeyond() === 0; // it was the person
     });
