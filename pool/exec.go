@@ -226,16 +226,17 @@ func (e *Exec) keepText() {
 func (e *Exec) skip(stream journal.Stream, n int64) {
 	e.ends.mu.Lock()
 	defer e.ends.mu.Unlock()
-	e.ends.add(stream, n, e.most).Skip(n)
+	if side, n := e.ends.add(stream, n, e.most); n > 0 {
+		side.Skip(n)
+	}
 }
 
 // keep is the journal's tap.
 func (e *Exec) keep(stream journal.Stream, p []byte) {
 	e.ends.mu.Lock()
 	defer e.ends.mu.Unlock()
-	if !e.ends.sealed {
-		e.ends.add(stream, int64(len(p)), e.most).Write(p)
-	}
+	side, n := e.ends.add(stream, int64(len(p)), e.most)
+	side.Write(p[:n])
 }
 
 // settle turns the outcome of a run into what a client gets. s.mu is held.

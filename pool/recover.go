@@ -436,13 +436,13 @@ func (s *Session) reviveExec(a *runtime.Adoption, x *rememberedExec) (live bool,
 		if d.Exit.ExitCode != nil {
 			e.code = *d.Exit.ExitCode
 		}
+		e.ends.limit = &[2]int64{d.Exit.StdoutBytes, d.Exit.StderrBytes}
 		if d.Lane != nil {
 			if err := a.Bring(e.journal, d.Lane.Log, d.Span); err != nil { // it has ended; its session shall not
 				s.log.Error().Err(err).Str("exec", e.ID()).Msg("output is lost")
 				e.journal.Close()
 			}
 		}
-		e.ends.seal()
 		if s.pool.recordings.unfinished(e.recording) {
 			s.pool.recordings.follow(e.subject()).end(e.end, e.exit.ExitCode)
 		}

@@ -21,11 +21,11 @@ const (
 type ends struct {
 	mu     sync.Mutex // taken under the journal's
 	sides  [2]*journal.Ends
-	totals [2]int64 // bytes of each
-	last   int      // whose the newest bytes are
-	run    int64    // how many, since the other's
-	sealed bool     // what comes now is a background job's: it belongs to the stream, not to the result
-	marks  []mark   // oldest first
+	totals [2]int64  // bytes of each
+	last   int       // whose the newest bytes are
+	run    int64     // how many, since the other's
+	limit  *[2]int64 // what comes behind is a background job's: it belongs to the stream, not to the result; nil: the command has not ended
+	marks  []mark    // oldest first
 }
 
 // mark is an offset that an answer gave to go on from, and how much before it is stdout: the ring forgets that.
@@ -38,9 +38,12 @@ func sideOf(s journal.Stream) int {
 	return 0
 }
 
-// add counts n bytes and says where their text goes; nil: nowhere.
-func (x *ends) add(s journal.Stream, n int64, most int) *journal.Ends {
+// add counts those of n bytes that are the result's, and says where their text goes.
+func (x *ends) add(s journal.Stream, n int64, most int) (*journal.Ends, int64) {
 	side := sideOf(s)
+	if x.limit != nil {
+		n = min(n, x.limit[side]-x.totals[side])
+	}
 	if x.totals[side] += n; side != x.last {
 		x.last, x.run = side, 0
 	}
@@ -48,7 +51,7 @@ func (x *ends) add(s journal.Stream, n int64, most int) *journal.Ends {
 	if x.sides[side] == nil {
 		x.sides[side] = journal.NewEnds(most)
 	}
-	return x.sides[side]
+	return x.sides[side], n
 }
 
 // now is both texts at one moment, and whose the last run bytes are.
@@ -62,8 +65,9 @@ func (x *ends) now() (both [2]text, last int, run int64) {
 func (x *ends) seal() (totals [2]int64) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.sealed = true
-	return x.totals
+	totals = x.totals
+	x.limit = &totals
+	return totals
 }
 
 func (x *ends) mark(m mark) {
@@ -186,13 +190,17 @@ func (e *Exec) since(offset int64, clean bool) (protocol.ExecResult, error) {
 	var both [2]text
 	var h held
 	switch {
-	case e.husk: // the texts were let go
-		both[0].omitted, both[1].omitted = upTo[0], upTo[1]
 	case e.keeps && offset == 0:
 		var last int
 		var run int64
 		if both, last, run = e.ends.now(); r.Running {
 			upTo = [2]int64{both[0].total(), both[1].total()}
+		}
+		for i := range both { // of a husk, or of one whose output did not outlive its gateway
+			if t := &both[i]; t.total() < upTo[i] {
+				t.at = int64(len(t.from(0)))
+				t.omitted = upTo[i] - int64(len(t.bytes))
+			}
 		}
 		if clean && both[0].omitted+both[1].omitted > 0 {
 			h = e.read(0, upTo, false)

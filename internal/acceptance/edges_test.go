@@ -137,6 +137,25 @@ func TestIdleLossOutlivesTheGateway(t *testing.T) {
 	}
 }
 
+// TestResultOutlivesTheGateway: it has what the command wrote, and not what its jobs did later.
+func TestResultOutlivesTheGateway(t *testing.T) {
+	t.Parallel()
+	g := gateway(t)
+	c := g.dial(t)
+	for _, late := range []string{"echo late", "seq 1000000"} { // the ring has both, and not
+		s := c.session(object{"shell": "/bin/bash"})
+		x := c.run(s, "cd $(mktemp -d); mkfifo go; (read x <go; "+late+") & echo hi; seq 10 >&2")
+		c.run(s, "echo >go; wait")
+		sKill(t, g)
+		c = g.dial(t)
+		again := c.call("exec.wait", object{"exec_id": x.str("exec_id")})
+		expect(t, again, 0, "hi\n", x.stderr())
+		if end := len("hi\n" + x.stderr()); again.num("next_offset") != end || again["truncated"] == true {
+			t.Errorf("next offset %d, want %d: %v", again.num("next_offset"), end, again)
+		}
+	}
+}
+
 // TestStopDuringUpgrade: a stop that comes while one gateway takes over from another is an orderly one.
 func TestStopDuringUpgrade(t *testing.T) {
 	t.Parallel()
