@@ -379,6 +379,7 @@ func (k *keeper) upgrade(stopping bool) error {
 func (k *keeper) revert() {
 	k.nextExe.close()
 	k.nextExe = program{}
+	k.server.keepRoom()
 }
 
 // upgraded tells how an upgrade ended.
@@ -463,6 +464,7 @@ func (k *keeper) inherit(w *Will) error {
 
 // launch starts a gateway, with recalled in its environment.
 func (k *keeper) launch(exe program, recalled []string) (*gateway, error) {
+	k.server.makeRoom()
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, os.NewSyscallError("socketpair", err)

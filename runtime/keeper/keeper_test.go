@@ -659,21 +659,24 @@ func TestHeldFilesSurviveTheGateway(t *testing.T) {
 	}
 }
 
-// TestNoRoomForCopies: a keeper whose descriptors are nearly all in use gets the next gateway all the same.
+// TestNoRoomForCopies: a keeper whose descriptors are all in use gets the next gateway all the same.
 func TestNoRoomForCopies(t *testing.T) {
 	eachIsolation(t, func(t *testing.T, isolation string) {
 		a := act(t, nil, "keeper", "hoard", isolation)
 		gateway := number(t, a.next("hello")[1])
 		a.next("hoarded")
-		leave(t, a.cmd.Process.Pid, 8)
-		for range 3 {
+		leave(t, a.cmd.Process.Pid, 0)
+		held := 600
+		for range 5 {
 			if err := unix.Kill(gateway, unix.SIGKILL); err != nil {
 				t.Fatal(err)
 			}
 			gateway = number(t, a.next("hello")[1])
-			if n := a.next("inherited")[0]; n != "600" {
-				t.Errorf("inherited %s of 600", n)
+			f := a.next("inherited")
+			if n := number(t, f[0]); n != held {
+				t.Errorf("inherited %d of %d", n, held)
 			}
+			held += number(t, f[1])
 			a.next("hoarded")
 		}
 		_ = a.cmd.Process.Signal(unix.SIGTERM)

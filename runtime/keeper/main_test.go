@@ -188,13 +188,19 @@ func actGateway(mode string) {
 		must(unix.Write(fd, []byte("0123456789")))
 		must(unix.Seek(fd, 5, io.SeekStart))
 		fmt.Println("held", must(g.Hold(fd))[0])
-	case "hoard": // most of what the keeper has is held
+	case "hoard": // most of what the keeper has is held, and more as long as it takes any
 		if c.Generation() == 0 {
 			g := must(c.Group("s-1"))
 			must(g.Hold(make([]int, 600)...))
 		}
 		for _, in := range c.Inherited() {
-			fmt.Println("inherited", len(in.Held))
+			more := 0
+			for ; ; more++ {
+				if _, err := in.Group.Hold(0); err != nil {
+					break
+				}
+			}
+			fmt.Println("inherited", len(in.Held), more)
 		}
 		fmt.Println("hoarded")
 	case "flood": // messages of many parcels without end

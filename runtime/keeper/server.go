@@ -41,6 +41,31 @@ type server struct {
 	sessions   map[string]*session // guarded by mu; until dropall
 	serial     uint64              // guarded by mu; the last child's number
 	recalled   []byte              // guarded by mu; what the last gateway that had something wants the next one to know
+	room       []int               // guarded by mu; descriptors open on nothing of use, see keepRoom
+}
+
+// enoughRoom is what the start of a gateway takes: its socket, environment and pidfd, a pipe until it has begun, and for
+// a while copies of some.
+const enoughRoom = 8
+
+// keepRoom is called before anything is done for a gateway: whatever that may have us hold, the next one can be started.
+func (s *server) keepRoom() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for len(s.room) < enoughRoom {
+		fd, err := unix.Open("/", unix.O_PATH|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return
+		}
+		s.room = append(s.room, fd)
+	}
+}
+
+func (s *server) makeRoom() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	closeAll(s.room)
+	s.room = nil
 }
 
 // A session is what we have of one.
@@ -117,6 +142,7 @@ func (s *server) listen(l *link, ready func()) (bye bool, err error) {
 		close(s.vacant)
 		s.mu.Unlock()
 	}()
+	s.keepRoom()
 	for {
 		m, files, err := l.receive()
 		if errors.Is(err, os.ErrDeadlineExceeded) {
@@ -707,7 +733,10 @@ func (s *server) dropAll(g *session) {
 }
 
 // wait returns when nothing is under way; the Host has ended before, and with it every child.
-func (s *server) wait() { s.work.Wait() }
+func (s *server) wait() {
+	s.work.Wait()
+	s.makeRoom()
+}
 
 func texts(b [][]byte) []string {
 	t := make([]string, len(b))
