@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"trl/pool"
 )
@@ -40,8 +41,12 @@ func (s *settings) checkPlaces(fault func(flag string, value any, want string) e
 		if flag == "admin-listen" && !isPath(path) || path == "" {
 			continue
 		}
-		if info, err := os.Stat(filepath.Dir(path)); err != nil || !info.IsDir() {
-			all.add(fault(flag, strconv.Quote(path), "a socket in a directory that is there"))
+		info, err := os.Stat(filepath.Dir(path))
+		if err == nil && !info.IsDir() {
+			err = syscall.ENOTDIR
+		}
+		if err != nil {
+			all.add(fault(flag, fmt.Sprintf("%q: %v", path, err), "a socket in a directory that is there"))
 		}
 	}
 	all.add(s.checkShells(fault))
