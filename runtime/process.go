@@ -173,9 +173,9 @@ func (p *Process) fresh(s *Shell, sp *shellProc, cfg ShellConfig, script string,
 		files[i] = os.NewFile(uintptr(dup), "stdio")
 		defer files[i].Close()
 	}
-	dir := procPath(sp.child.Pid(), "/cwd") // where a directory that is gone can still be entered
-	if p.group.Enterable(dir) != nil {
-		dir = "/"
+	dir := s.Dir()
+	if p.group.Enterable(dir) != nil { // it is gone: then nowhere else
+		dir = procPath(sp.child.Pid(), "/cwd")
 	}
 	child, err := p.cell.Spawn(Spec{Path: cfg.Path, Argv: argv, Env: cfg.Env, Dir: dir, Files: files})
 	if err != nil {

@@ -144,9 +144,11 @@ func (t *Terminal) spawn(s *Shell, sp *shellProc, cfg ShellConfig, spec Terminal
 	}
 	tty := os.NewFile(uintptr(dup), "tty")
 	defer tty.Close()
-	dir := cfg.Dir
+	dir := s.Dir()
 	if t.group.Enterable(dir) != nil {
-		dir = "/"
+		if dir = procPath(sp.child.Pid(), "/cwd"); t.group.Enterable(dir) != nil { // as of a process; but who opens a terminal sees where it is
+			dir = "/"
+		}
 	}
 	child, err := t.cell.Spawn(Spec{Path: cfg.Path, Argv: argv, Env: cfg.Env, Dir: dir, Files: []*os.File{tty, tty, tty}, TTY: true})
 	if err != nil {
