@@ -69,7 +69,7 @@ __trl_j() {
 		trap : TERM HUP # the inner one has the default again, and its end is told
 		__trl_y=$-
 		set +e
-		\command read __trl_w <"$__trl_p/$6"
+		\command read __trl_w <"$__trl_p/$6" || exit # nobody will let it through any more
 		(
 			case $__trl_y in *e*) set -e ;; esac
 			\command . "$__trl_p/$4"
