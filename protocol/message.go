@@ -8,6 +8,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"iter"
 	"reflect"
 	"slices"
 	"strings"
@@ -317,23 +318,31 @@ func refuseEmpty(raw jsontext.Value) *Error {
 	if !bytes.Contains(raw, []byte(`""`)) {
 		return nil
 	}
-	d := jsontext.NewDecoder(bytes.NewBuffer(raw))
-	d.ReadToken()
-	for d.PeekKind() == '"' {
-		token, err := d.ReadToken()
-		if err != nil {
-			return nil
-		}
-		name := token.String()
-		value, err := d.ReadValue()
-		if err != nil {
-			return nil
-		}
+	for name, value := range members(raw) {
 		if string(value) == `""` && slices.Contains(designations, name) {
 			return InvalidParam(name, "%s is empty", name)
 		}
 	}
 	return nil
+}
+
+// members are those of a valid object.
+func members(raw jsontext.Value) iter.Seq2[string, jsontext.Value] {
+	return func(yield func(string, jsontext.Value) bool) {
+		d := jsontext.NewDecoder(bytes.NewBuffer(raw))
+		d.ReadToken()
+		for d.PeekKind() == '"' {
+			token, err := d.ReadToken()
+			if err != nil {
+				return
+			}
+			name := token.String()
+			value, err := d.ReadValue()
+			if err != nil || !yield(name, value) {
+				return
+			}
+		}
+	}
 }
 
 // refuseMissing looks for the fields of *into that are not optional. A zero value is what a missing field leaves, but may have been sent: then raw tells.
@@ -374,19 +383,9 @@ func requiredOf(t reflect.Type) []required {
 
 // has reports whether the object raw, which is valid, has a member of this name that is not null.
 func has(raw jsontext.Value, name string) bool {
-	d := jsontext.NewDecoder(bytes.NewBuffer(raw))
-	d.ReadToken()
-	for d.PeekKind() == '"' {
-		token, err := d.ReadToken()
-		if err != nil {
-			return false
-		}
-		found := token.String() == name
-		if found {
-			return d.PeekKind() != 'n'
-		}
-		if d.SkipValue() != nil {
-			return false
+	for n, value := range members(raw) {
+		if n == name {
+			return value.Kind() != 'n'
 		}
 	}
 	return false
