@@ -12,9 +12,8 @@ import (
 )
 
 const (
-	maxMarks   = 64              // of one exec: its client goes on from the last answer, or from one that was lost
-	escapeBack = 64 << 10        // before an answer's text, an escape sequence's beginning is looked for: images may be longer, all else is shorter
-	charTime   = 2 * time.Second // a character waits so long for its rest, as in the journal
+	maxMarks   = 64       // of one exec: its client goes on from the last answer, or from one that was lost
+	escapeBack = 64 << 10 // before an answer's text, an escape sequence's beginning is looked for: images may be longer, all else is shorter
 )
 
 // ends is what exec.run keeps of a command's output, and what is known of answers that were given.
@@ -215,12 +214,11 @@ func (e *Exec) since(offset int64, clean bool) (protocol.ExecResult, error) {
 			t.head, t.tail = unfinished(h.prior[i]), h.before(i, int64(len(t.bytes))-t.at)
 		}
 	}
-	if r.Running {
+	if r.Running { // else there is nothing to go on from
 		upTo[h.last] -= e.holdBack(&both[h.last], h.run)
+		e.ends.mark(mark{upTo[0] + upTo[1], upTo[0]})
 	}
-	next := upTo[0] + upTo[1]
-	e.ends.mark(mark{next, upTo[0]})
-	next = max(next, offset)
+	next := max(upTo[0]+upTo[1], offset)
 	r.NextOffset = &next
 	put(&r, both, clean)
 	return r, nil
@@ -232,7 +230,7 @@ func (e *Exec) holdBack(t *text, run int64) (n int64) {
 		whole := int64(len(t.bytes)) - n
 		if torn := t.bytes[whole:]; !utf8.RuneStart(torn[0]) {
 			continue
-		} else if utf8.FullRune(torn) || e.journal.Closed() || time.Since(e.journal.LastWrite()) > charTime {
+		} else if utf8.FullRune(torn) || e.journal.Closed() || time.Since(e.journal.LastWrite()) > journal.TextHold {
 			break
 		}
 		t.bytes = t.bytes[:whole]

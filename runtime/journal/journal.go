@@ -43,9 +43,9 @@ const (
 	page = 4 << 10
 	// leastRing is the first allocation: most commands print a line.
 	leastRing = 64
-	// textHold is how long the start of a character waits for its rest (PROTOCOL §7): long enough for a slow link or a
+	// TextHold is how long the start of a character waits for its rest (PROTOCOL §7): long enough for a slow link or a
 	// stalled program, short enough that a lone byte is seen.
-	textHold = 2 * time.Second
+	TextHold = 2 * time.Second
 )
 
 // ErrBeyond refuses an Attach at an offset that has not been written yet.
@@ -61,7 +61,7 @@ type Journal struct {
 	onSkip func(Stream, int64)  // set once before use
 	onDrop func()               // set once before use
 	span   *span                // our place in a log; set once in Through or Replay, before use; nil: none
-	hold   time.Duration        // textHold; tests shorten it
+	hold   time.Duration        // TextHold; tests shorten it
 	bound  int                  // what buf may grow to: ring + MaxWrite, a multiple of page
 
 	mu       sync.Mutex
@@ -82,7 +82,7 @@ type Journal struct {
 // New returns an empty journal that keeps at least the last ring bytes. It holds no memory before the first write.
 func New(ring int) *Journal {
 	ring = max(ring, 1)
-	return &Journal{hold: textHold, bound: (ring+page-1)/page*page + MaxWrite}
+	return &Journal{hold: TextHold, bound: (ring+page-1)/page*page + MaxWrite}
 }
 
 // Gone returns the journal of a stream that has ended and of which nothing but its length is kept: all of it is a gap.
