@@ -35,11 +35,8 @@ func (c *client) processOutput(session, command string) string {
 	c.t.Helper()
 	p := c.call("process.start", object{"session_id": session, "command": command}).str("process_id")
 	c.call("process.wait", object{"process_id": p, "until": object{"exit": true}, "timeout_s": 60})
-	var out strings.Builder
-	for _, chunk := range c.call("process.logs", object{"process_id": p}).objs("chunks") {
-		out.WriteString(chunk.text("data", "encoding"))
-	}
-	return out.String()
+	text, _, _ := fLogs(c, p, 0)
+	return text
 }
 
 func TestStateReadsBack(t *testing.T) {
