@@ -252,7 +252,7 @@ func (e *Exec) settle(out runtime.Outcome, now time.Time, ending bool) {
 	x.ShellRestored, x.StateLost = out.Restored, out.Lost
 	if r := e.session.revived; r != nil && !unrun { // the first one to have a result since
 		e.session.revived = nil
-		x.ShellRestored, x.StateLost = true, union(r.Lost, out.Lost)
+		x.ShellRestored, x.StateLost = true, runtime.Union(r.Lost, out.Lost)
 	}
 	e.died = out.Died
 	x.KillFailed, x.Background = out.KillFailed, out.Background

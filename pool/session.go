@@ -370,17 +370,12 @@ func (s *Session) revive() {
 	}
 	s.mu.Lock()
 	if s.revived != nil { // twice before anybody was told
-		lost = union(s.revived.Lost, lost)
+		lost = runtime.Union(s.revived.Lost, lost)
 	}
 	s.revived = &revivedEntry{lost}
 	s.record(entry{Revived: s.revived})
 	s.mu.Unlock()
 	s.log.Info().Strs("lost", lost).Msg("shell died while idle, restored")
-}
-
-// union is a and what b has beside it.
-func union(a, b []string) []string {
-	return append(slices.Clone(a), slices.DeleteFunc(slices.Clone(b), func(x string) bool { return slices.Contains(a, x) })...)
 }
 
 // awaitShell returns when the session can be used, or why not.

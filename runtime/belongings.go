@@ -62,11 +62,7 @@ func (b *belongings) holdBack(text []byte) (number int, err error) {
 
 // gateLine makes a fresh shell wait until it is let through; one that nobody will let through any more ends.
 func (b *belongings) gateLine(k *kind) string {
-	read := `\command read`
-	if k.lists {
-		read = "builtin read"
-	}
-	return fmt.Sprintf("%s -r __trl_w <%s/%d || exit; unset -v __trl_w\n", read, b.group.Dir(), b.gate.Port)
+	return fmt.Sprintf("%s -r __trl_w <%s/%d || exit; unset -v __trl_w\n", k.call("read"), b.group.Dir(), b.gate.Port)
 }
 
 // letGo opens the gate.

@@ -59,6 +59,15 @@ func (s *Shell) stateScript(sp *shellProc, free bool, hold func([]byte) (int, er
 	return fmt.Sprintf("%s %s/%d 2>/dev/null\n{ %s - %s; } 2>/dev/null\n", sp.kind.dot, s.held().Dir(), fd, sp.kind.call("trap"), traps), nil
 }
 
+// ownScript are the lines that give it what is its own.
+func ownScript(k *kind, env map[string]*string, dir string) string {
+	script := envScript(k, env)
+	if dir != "" {
+		script += enter(k, dir) + " || exit 1\n"
+	}
+	return script
+}
+
 // scriptArgs are the arguments that make the shell at path run a script and nothing else.
 func scriptArgs(path, script string) ([]string, error) {
 	k, argv, err := kindOf(path)

@@ -104,7 +104,8 @@ func (k *kind) call(name string) string {
 	if k.lists {
 		return `\builtin ` + name
 	}
-	if name == "cd" || name == "printf" {
+	switch name {
+	case "cd", "printf", "read":
 		return `\command ` + name
 	}
 	return `\` + name

@@ -71,10 +71,7 @@ func (s *Shell) Start(spec ProcessSpec) (*Process, error) {
 	if err = p.pipes(&s.outputs, spec.OpenStdin, !byCopy); err == nil {
 		var text int
 		if text, err = p.holdBack([]byte(spec.Text)); err == nil {
-			script := envScript(sp.kind, spec.Env)
-			if spec.Dir != "" {
-				script += strings.TrimSuffix(dirScript(sp.kind, spec.Dir), "\n") + " || exit 1\n"
-			}
+			script := ownScript(sp.kind, spec.Env, spec.Dir)
 			if script != "" {
 				script = "{ " + script + "} 2>/dev/null\n" // what the session traces is not the process's
 			}

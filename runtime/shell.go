@@ -264,7 +264,7 @@ func (s *Shell) Setup(dir string, env map[string]*string) error {
 		if err := s.held().Enterable(dir); err != nil {
 			return err
 		}
-		text = dirScript(p.kind, dir)
+		text = enter(p.kind, dir) + "\n"
 	}
 	if text == "" && len(env) == 0 {
 		return nil
@@ -298,9 +298,8 @@ func envScript(k *kind, env map[string]*string) string {
 	return b.String()
 }
 
-func dirScript(k *kind, dir string) string {
-	return k.call("cd") + " -- " + quote(dir) + " >/dev/null\n"
-}
+// enter goes to a directory.
+func enter(k *kind, dir string) string { return k.call("cd") + " -- " + quote(dir) + " >/dev/null" }
 
 func merge(base []string, env map[string]*string) []string {
 	out := slices.DeleteFunc(slices.Clone(base), func(kv string) bool {
@@ -371,7 +370,7 @@ func (s *Shell) Run(c *Command) Outcome {
 		}
 		var o Outcome
 		if o, again = s.attempt(c, again); again == nil {
-			o.Restored, o.Lost = o.Restored || restored, merged(lost, o.Lost)
+			o.Restored, o.Lost = o.Restored || restored, Union(lost, o.Lost)
 			return o
 		}
 		if !p.dead() { // a resumed one that had not begun
@@ -384,7 +383,7 @@ func (s *Shell) Run(c *Command) Outcome {
 		if err != nil {
 			break
 		}
-		restored, lost = true, merged(lost, more)
+		restored, lost = true, Union(lost, more)
 		again.empty()
 	}
 	c.Journal.Close()
@@ -394,14 +393,9 @@ func (s *Shell) Run(c *Command) Outcome {
 	return Outcome{Err: ErrShellGone, Code: -1, Died: true}
 }
 
-// merged is what is in either.
-func merged(a, b []string) []string {
-	for _, x := range b {
-		if !slices.Contains(a, x) {
-			a = append(a, x)
-		}
-	}
-	return a
+// Union is what is in either.
+func Union(a, b []string) []string {
+	return append(slices.Clone(a), slices.DeleteFunc(slices.Clone(b), func(x string) bool { return slices.Contains(a, x) })...)
 }
 
 func (s *Shell) wake() {
@@ -491,11 +485,11 @@ func (s *Shell) putBack(dead *shellProc) (lost []string, err error) {
 	switch {
 	case err != nil || script == nil:
 	case p.state == nil && p.kind.lists: // there is a function that does not read back
-		lost = merged(lost, []string{"functions", "options"})
+		lost = Union(lost, []string{"functions", "options"})
 	case p.state == nil:
-		lost = merged(lost, []string{"aliases", "options"})
+		lost = Union(lost, []string{"aliases", "options"})
 	case *p.state != 0:
-		lost = merged(lost, []string{"working_dir"})
+		lost = Union(lost, []string{"working_dir"})
 	}
 	s.mu.Lock()
 	s.p = p

@@ -322,8 +322,7 @@ func wrap(k *kind, env map[string]*string, dir, complaints string) (before, afte
 			fmt.Fprintf(&a, "%s -- \"$__trl_w\" >/dev/null\n", cd)
 		}
 		fmt.Fprintf(&a, "%s -- \"$__trl_d\" >/dev/null\n%s -v OLDPWD\ncase ${__trl_w+x} in x) OLDPWD=$__trl_w ;; esac\n%[2]s -v __trl_d __trl_w ;; esac\n", cd, unset)
-		enter := strings.TrimSuffix(dirScript(k, dir), "\n")
-		return back + b.String() + enter + " || " + enter + " 2>" + complaints + "\n", a.String()
+		return back + b.String() + enter(k, dir) + " || " + enter(k, dir) + " 2>" + complaints + "\n", a.String()
 	}
 	return b.String(), a.String()
 }

@@ -375,9 +375,7 @@ func (a *Adoption) Terminal(r TerminalRecord, j *journal.Journal) (*Terminal, er
 // GoneTerminal stands for a terminal that had ended; what it started may live on.
 func (a *Adoption) GoneTerminal(r TerminalRecord, status Status) *Terminal {
 	t := &Terminal{b: a.b, belongings: belongings{group: a.from.Group}, cell: a.cell(r.Cell), pid: r.Pid, exited: make(chan struct{}), status: status, record: r}
-	a.shell.mu.Lock()
-	a.shell.left = append(a.shell.left, t.cell)
-	a.shell.mu.Unlock()
+	a.shell.sweep(t.cell)
 	close(t.exited)
 	return t
 }

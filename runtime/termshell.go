@@ -35,23 +35,16 @@ func (t *Terminal) script(s *Shell, sp *shellProc, cfg ShellConfig, spec Termina
 		fmt.Fprintf(&b, "if [ \"${%s-}\" = %s ]; then unset %s; fi\n", name, value, name)
 	}
 	b.WriteString("export TERM=xterm-256color COLORTERM=truecolor\n")
-	b.WriteString(envScript(sp.kind, spec.Env))
-	if spec.Dir != "" {
-		b.WriteString(strings.TrimSuffix(dirScript(sp.kind, spec.Dir), "\n") + " || exit 1\n")
-	}
+	b.WriteString(ownScript(sp.kind, spec.Env, spec.Dir))
 	first, words, err := t.interactive(cfg, spec)
 	if err != nil {
 		return "", err
 	}
 	if words != nil {
-		run := "builtin exec"
-		if !sp.kind.lists {
-			run = `\exec`
-		}
 		for i := range words {
 			words[i] = quote(words[i])
 		}
-		return b.String() + first + run + " " + strings.Join(words, " ") + "\n", nil
+		return b.String() + first + sp.kind.call("exec") + " " + strings.Join(words, " ") + "\n", nil
 	}
 	text, err := t.holdBack([]byte(spec.Text))
 	if err != nil {
