@@ -38,7 +38,7 @@ func (s *Shell) stateScript(sp *shellProc, free bool, hold func([]byte) (int, er
 			s.seq++
 			end := time.Now().Add(bootTimeout)
 			sp.sendBy(end, sp.kind.quit+" "+strconv.Itoa(s.seq)+"\n")
-			sp.awaitVerb('e', strconv.Itoa(s.seq), end, ppoll)
+			sp.awaitVerb('e', strconv.Itoa(s.seq), end)
 		}
 	}
 	state := s.state(sp.kind, false)

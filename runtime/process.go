@@ -211,7 +211,7 @@ func (p *Process) copyOf(s *Shell, sp *shellProc, script string) error {
 	tag := strconv.Itoa(s.seq)
 	end := time.Now().Add(bootTimeout)
 	sp.sendBy(end, fmt.Sprintf("\\__trl_j %s %d %d %d %d %d %s\n", in, p.lane.end(0), p.lane.end(1), text.Port, status.Port, p.gate.Port, tag))
-	r, ok := sp.awaitVerb('j', tag, end, ppoll)
+	r, ok := sp.awaitVerb('j', tag, end)
 	if !ok {
 		return fmt.Errorf("shell did not start a copy: %w", ErrShellGone)
 	}

@@ -803,6 +803,7 @@ func (r *run) linger() time.Duration {
 		r.out[i].left = -1
 	}
 	quiet := from
+	r.watch()
 	for {
 		now := time.Now()
 		left := min(lingerQuiet-now.Sub(quiet), lingerMost-now.Sub(from))
@@ -817,7 +818,7 @@ func (r *run) linger() time.Duration {
 				}
 			}
 		}
-		ppoll(fds, left)
+		r.s.poll.wait(fds, left)
 		if fds[2].Revents != 0 {
 			var b [8]byte
 			_, _ = quick.Read(r.s.event, b[:])

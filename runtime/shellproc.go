@@ -38,9 +38,10 @@ type shellProc struct {
 	argv   []string // set once
 	held   []int    // what the keeper calls script, ctlR, ctlW and text; none of it before the shell runs
 	lines  []byte
-	exit   *int   // the status that the EXIT trap told, nil before
-	state  *int   // what the state said at its end: 0, or 1 where its directory was not to be had; nil: it did not come to it
-	zero   string // path of its stdin in /proc, for stdin
+	exit   *int    // the status that the EXIT trap told, nil before
+	state  *int    // what the state said at its end: 0, or 1 where its directory was not to be had; nil: it did not come to it
+	zero   string  // path of its stdin in /proc, for stdin
+	poll   *poller // its session's, for wait
 }
 
 // Which of held is which.
@@ -204,12 +205,11 @@ func (s *Shell) raise(p *shellProc, group KeptGroup, state []byte) error {
 		p.send(line + p.kind.quit + " boot\n")
 		p.send(p.kind.again + " boot\n")
 	}
-	// Not in a system call: that would have Go's monitor look after it ten thousand times a second, beside the shell.
-	s.poll.watch([slots]watched{slotShell: {p, [2]int{p.ctlR, p.child.Pidfd()}}, slotSession: unwatched, slotLane: unwatched, slotInlet: unwatched})
+	p.poll = s.poll
 	// Each line it has taken without a word is a state that makes a shell useless; the caller tries without.
 	ready, end := false, time.Now().Add(bootTimeout)
 	for mute := 0; !ready && mute < 2 && time.Now().Before(end) && !p.dead(); {
-		if _, ready = p.awaitVerb('e', "boot", time.Now().Add(firstDoubt), s.poll.wait); !ready && p.unread() == 0 {
+		if _, ready = p.awaitVerb('e', "boot", time.Now().Add(firstDoubt)); !ready && p.unread() == 0 {
 			mute++
 		}
 	}
@@ -340,8 +340,17 @@ func (p *shellProc) next() (report, bool) {
 	}
 }
 
-// awaitVerb waits for a report of seq, by wait; false when the shell exits or the time is over.
-func (p *shellProc) awaitVerb(verb byte, seq string, deadline time.Time, wait func([]unix.PollFd, time.Duration)) (report, bool) {
+// wait returns when there is something to report, or the shell has exited, or after d; perhaps earlier. Not in a system call:
+// that would take a thread for each shell that is waited for, and Go's monitor looks after such ten thousand times a second.
+func (p *shellProc) wait(d time.Duration) {
+	if own := (watched{p, [2]int{p.ctlR, p.child.Pidfd()}}); p.poll.slots[slotShell] != own {
+		p.poll.watch([slots]watched{slotShell: own, slotSession: unwatched, slotLane: unwatched, slotInlet: unwatched})
+	}
+	p.poll.wait([]unix.PollFd{{Fd: int32(p.ctlR), Events: unix.POLLIN}, {Fd: int32(p.child.Pidfd()), Events: unix.POLLIN}}, d)
+}
+
+// awaitVerb waits for a report of seq; false when the shell exits or the time is over.
+func (p *shellProc) awaitVerb(verb byte, seq string, deadline time.Time) (report, bool) {
 	for {
 		for {
 			r, ok := p.next()
@@ -356,7 +365,7 @@ func (p *shellProc) awaitVerb(verb byte, seq string, deadline time.Time, wait fu
 		if left <= 0 || p.dead() {
 			return report{}, false
 		}
-		wait([]unix.PollFd{{Fd: int32(p.ctlR), Events: unix.POLLIN}, {Fd: int32(p.child.Pidfd()), Events: unix.POLLIN}}, left)
+		p.wait(left)
 	}
 }
 
@@ -386,8 +395,7 @@ func (p *shellProc) barrier(tag string, bound time.Duration) bool {
 				if p.dead() {
 					return false
 				}
-				fds := []unix.PollFd{{Fd: int32(p.ctlR), Events: unix.POLLIN}, {Fd: int32(p.child.Pidfd()), Events: unix.POLLIN}}
-				ppoll(fds, time.Until(wait))
+				p.wait(max(0, time.Until(wait)))
 			}
 		}
 	}
@@ -405,7 +413,7 @@ func (p *shellProc) ask(group KeptGroup, tag, text string, bound time.Duration) 
 	if !p.sendBy(end, fmt.Sprintf("%s %s;%s %s\n", p.kind.dot, path, p.kind.quit, tag)) || !p.sendBy(end, p.kind.again+" "+tag+"\n") {
 		return 0, false
 	}
-	r, ok := p.awaitVerb('e', tag, end, ppoll)
+	r, ok := p.awaitVerb('e', tag, end)
 	return r.val, ok
 }
 

@@ -170,6 +170,42 @@ func TestForkRefused(t *testing.T) {
 	}
 }
 
+// TestWaitingTakesNoThreads: what sessions do can use up neither the processes of the server's user nor the threads that Go
+// allows itself. What is waited for here is shells that have been stopped, each of which is to start a process.
+func TestWaitingTakesNoThreads(t *testing.T) {
+	t.Parallel()
+	g := launched(t, nil)
+	c := g.dial(t)
+	const n = 40
+	var asked []int
+	var release []func()
+	for range n {
+		s := c.call("session.create", object{"shell": "/bin/dash"})
+		c.run(s.str("session_id"), "v=1") // it has a state, which a process begins with
+		release = append(release, hold(t, s.num("pid")))
+	}
+	before := g.status(t, "Threads")
+	for _, s := range c.call("session.list", nil).objs("sessions") {
+		asked = append(asked, c.begin("process.start", object{"session_id": s.str("session_id"), "command": "true"}))
+	}
+	most := 0
+	for range 50 { // long enough for what would take threads to take them
+		most = max(most, g.status(t, "Threads"))
+		time.Sleep(10 * time.Millisecond)
+	}
+	for _, let := range release {
+		let()
+	}
+	for _, id := range asked {
+		if f := c.answer(id); !f.OK {
+			t.Errorf("process.start: %+v", f.Error)
+		}
+	}
+	if most > before+n/2 {
+		t.Errorf("%d threads while %d shells are waited for, %d before", most, n, before)
+	}
+}
+
 // A full disk below the state directory: also a gateway that starts anew there goes on with its sessions.
 func TestStateDirectoryFull(t *testing.T) {
 	t.Parallel()
