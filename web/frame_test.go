@@ -167,7 +167,7 @@ func TestSlowPeer(t *testing.T) {
 		t.Fatalf("%d %v", n, err)
 	}
 	<-slowly
-	if tr.sock.tookAt.Load() == 0 {
+	if tr.sock.tookAt.ago(time.Now()) == never {
 		t.Error("that the peer made room was not noticed")
 	}
 	if _, err := tr.sock.Write(big); !errors.Is(err, errSlow) {

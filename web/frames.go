@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"sync/atomic"
 	"time"
 
 	"github.com/coder/websocket"
@@ -22,8 +21,8 @@ var errPieces = errors.New("too many fragments")
 // have in all, before any of that is read. It refuses nothing else: the library knows the rules.
 type frames struct {
 	net.Conn
-	most  int64        // bytes of a message; set once
-	since atomic.Int64 // when the clock of a message that is under way was started, Unix nanoseconds; 0: nobody waits for one
+	most  int64  // bytes of a message; set once
+	since moment // when the clock of a message that is under way was started; none: nobody waits for one
 
 	// Owned by who reads.
 	header [14]byte      // of the frame that is coming
@@ -51,9 +50,9 @@ func (f *frames) Read(p []byte) (int, error) {
 		return n, err
 	}
 	start := time.Now()
-	f.since.Store(start.Add(-f.waited).UnixNano())
+	f.since.set(start.Add(-f.waited))
 	n, err := f.Conn.Read(p)
-	f.since.Store(0)
+	f.since.clear()
 	f.waited += time.Since(start)
 	f.follow(p[:n])
 	return n, err

@@ -4,6 +4,7 @@ import (
 	"container/list"
 	"crypto/tls"
 	"errors"
+	"math"
 	"net"
 	"os"
 	"sync"
@@ -23,8 +24,29 @@ type socket struct {
 	patience time.Duration // set once: how long a write may wait without the peer taking a byte
 	known    func()        // set once: takes it off the gate's count of strangers; idempotent
 
-	hurried atomic.Bool  // no more patience: the deadline that hurry set stands
-	tookAt  atomic.Int64 // when the peer last made room for a write that had to wait, Unix nanoseconds
+	hurried atomic.Bool // no more patience: the deadline that hurry set stands
+	tookAt  moment      // when the peer last made room for a write that had to wait
+}
+
+// A moment is set by one goroutine and read by another. It goes by the clock that nobody sets: a client is not silent because
+// the machine's time was put right. The zero moment is none.
+type moment struct{ after atomic.Int64 } // nanoseconds since began
+
+var began = time.Now()
+
+func (m *moment) set(at time.Time) { m.after.Store(max(1, int64(at.Sub(began)))) }
+
+func (m *moment) clear() { m.after.Store(0) }
+
+// never is how long ago no moment was.
+const never = time.Duration(math.MaxInt64)
+
+// ago is how long before now it was.
+func (m *moment) ago(now time.Time) time.Duration {
+	if after := m.after.Load(); after != 0 {
+		return now.Sub(began) - time.Duration(after)
+	}
+	return never
 }
 
 // waited tells a write that had to wait for the peer from one that only copied into the kernel's buffer.
@@ -49,7 +71,7 @@ func (s *socket) Write(p []byte) (n int, err error) {
 		now := time.Now()
 		if m > 0 {
 			if now.Sub(took) > waited {
-				s.tookAt.Store(now.UnixNano())
+				s.tookAt.set(now)
 			}
 			took = now
 		}

@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
@@ -43,7 +42,7 @@ type wsTransport struct {
 	second time.Time     // owned by read: when the count below began
 	count  int           // owned by read: pings and pongs since
 
-	heardAt atomic.Int64 // last sign of life, Unix nanoseconds
+	heardAt moment // last sign of life
 }
 
 // acceptWebSocket upgrades a request that has passed every check of ours. On an error the answer has been written.
@@ -112,7 +111,7 @@ func (c closeWriter) Write(p []byte) (int, error) {
 
 func (t *wsTransport) name() string { return "websocket" }
 
-func (t *wsTransport) heard() { t.heardAt.Store(time.Now().UnixNano()) }
+func (t *wsTransport) heard() { t.heardAt.set(time.Now()) }
 
 var errBinary = protocol.Errorf(protocol.InvalidRequest, "binary frames carry no requests")
 
@@ -155,7 +154,7 @@ func readInto(buf []byte, r io.Reader) ([]byte, error) {
 // control counts a ping or pong, on the reading goroutine, and reports whether there were few enough.
 func (t *wsTransport) control() bool {
 	now := time.Now()
-	t.heardAt.Store(now.UnixNano())
+	t.heardAt.set(now)
 	if now.Sub(t.second) > time.Second {
 		t.second, t.count = now, 0
 	}
@@ -194,11 +193,11 @@ func (t *wsTransport) tend(c *conn) {
 		case p := <-t.pong:
 			err = t.out.frame(controlFrame(opPong, p), false)
 		case now := <-tick.C:
-			since := t.in.since.Load()
+			waits := t.in.since.ago(now)
 			switch {
-			case since != 0 && now.Sub(time.Unix(0, since)) > cfg.stall:
+			case waits != never && waits > cfg.stall:
 				c.end(stalled)
-			case now.Sub(time.Unix(0, max(t.heardAt.Load(), t.sock.tookAt.Load()))) > cfg.PeerSilence:
+			case min(t.heardAt.ago(now), t.sock.tookAt.ago(now)) > cfg.PeerSilence:
 				// A client that is slow to take our output gets our pings late, but that it takes it is a sign of life too.
 				c.end(silent)
 			case now.Sub(pinged) >= cfg.PingEvery*7/8: // ticks jitter
