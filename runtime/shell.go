@@ -60,7 +60,7 @@ type Shell struct {
 	procs  map[*Process]struct{}  // guarded by mu
 	terms  map[*Terminal]struct{} // guarded by mu
 	late   []*outlets             // guarded by mu
-	closed chan struct{}          // guarded by mu; closed when the Close at work has returned, nil before the first
+	closed *closing               // guarded by mu; nil before the first Close, and after one that could not kill
 	killAt time.Time              // guarded by mu; until when that Close waits
 
 	// owned by the holder of turn
@@ -688,30 +688,36 @@ func (s *Shell) end(ctx context.Context) error {
 	return nil
 }
 
+// A closing is a Close at work, which others wait for.
+type closing struct {
+	done chan struct{} // closed when it has returned
+	err  error         // what it returned; once done
+}
+
 // killBound is how long a KILL may take: what is in an uninterruptible sleep after that is reported, not waited for.
 const killBound = 30 * time.Second
 
 // Close ends the session: HUP to the shell and TERM to all else, grace, KILL. Nothing of it is left when it returns nil.
 // A Run that is going on returns. Called again meanwhile, it waits for the same end, with the smaller grace.
-func (s *Shell) Close(grace time.Duration) error {
+func (s *Shell) Close(grace time.Duration) (err error) {
 	until := time.Now().Add(grace)
 	s.mu.Lock()
 	if s.closed != nil {
 		if until.Before(s.killAt) {
 			s.killAt = until
 		}
-		closed := s.closed
+		first := s.closed
 		s.mu.Unlock()
-		<-closed
-		return nil
+		<-first.done
+		return first.err
 	}
-	closed := make(chan struct{})
-	s.closed, s.killAt = closed, until
+	c := &closing{done: make(chan struct{})}
+	s.closed, s.killAt = c, until
 	s.closing.Store(true)
 	group, p := s.group, s.p
 	terms := slices.Collect(maps.Keys(s.terms))
 	s.mu.Unlock()
-	defer close(closed)
+	defer func() { c.err = err; close(c.done) }()
 	if group != nil && grace > 0 {
 		for _, t := range terms { // interactive shells ignore TERM; a stopped program takes no signal else
 			t.Signal(syscall.SIGHUP)
@@ -742,7 +748,7 @@ func (s *Shell) Close(grace time.Duration) error {
 	}
 	s.wake()
 	<-s.turn // a Run sees the death of its shell
-	err := s.end(ctx)
+	err = s.end(ctx)
 	s.dispose()
 	s.turn <- struct{}{} // who comes late finds no shell
 	return err

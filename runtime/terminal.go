@@ -204,6 +204,10 @@ func (t *Terminal) close() {
 		t.in.close()
 	}
 	t.closeFiles()
+	t.clear()
+}
+
+func (t *Terminal) clear() {
 	if t.scratch != "" {
 		_ = os.RemoveAll(t.scratch)
 	}
@@ -374,7 +378,8 @@ func (a *Adoption) Terminal(r TerminalRecord, j *journal.Journal) (*Terminal, er
 
 // GoneTerminal stands for a terminal that had ended; what it started may live on.
 func (a *Adoption) GoneTerminal(r TerminalRecord, status Status) *Terminal {
-	t := &Terminal{b: a.b, belongings: belongings{group: a.from.Group}, cell: a.cell(r.Cell), pid: r.Pid, exited: make(chan struct{}), status: status, record: r}
+	t := &Terminal{b: a.b, belongings: belongings{group: a.from.Group}, cell: a.cell(r.Cell), pid: r.Pid, exited: make(chan struct{}), status: status, record: r, scratch: r.Scratch}
+	t.clear() // perhaps it had not come to that
 	a.shell.sweep(t.cell)
 	close(t.exited)
 	return t
