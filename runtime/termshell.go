@@ -30,13 +30,14 @@ var terminalOnly = map[string]string{"NO_COLOR": "1", "GIT_PAGER": "cat"}
 func (t *Terminal) script(s *Shell, sp *shellProc, cfg ShellConfig, spec TerminalSpec) (string, error) {
 	var b strings.Builder
 	// The session's options are for its shell, not for these lines: the user would see their trace, or nothing at all.
-	b.WriteString("{ set +x +v +e +u; } 2>/dev/null\nunset COLUMNS LINES\n")
+	call := sp.kind.call
+	fmt.Fprintf(&b, "{ %s +x +v +e +u; } 2>/dev/null\n%s COLUMNS LINES\n", call("set"), call("unset"))
 	for name, value := range terminalOnly {
-		fmt.Fprintf(&b, "if [ \"${%s-}\" = %s ]; then unset %s; fi\n", name, value, name)
+		fmt.Fprintf(&b, "case ${%s-} in %s) %s %s;; esac\n", name, value, call("unset"), name)
 	}
-	b.WriteString("export TERM=xterm-256color COLORTERM=truecolor\n")
+	b.WriteString(call("export") + " TERM=xterm-256color COLORTERM=truecolor\n")
 	b.WriteString(ownScript(sp.kind, spec.Env, spec.Dir))
-	first, words, err := t.interactive(cfg, spec)
+	first, words, err := t.interactive(sp.kind, cfg, spec)
 	if err != nil {
 		return "", err
 	}
@@ -55,8 +56,8 @@ func (t *Terminal) script(s *Shell, sp *shellProc, cfg ShellConfig, spec Termina
 }
 
 // interactive returns the words that start the interactive shell that is asked for: the session's when no command is, or
-// a command that is nothing but the name of one that we know, and lines to go before. No words: it is any other command.
-func (t *Terminal) interactive(cfg ShellConfig, spec TerminalSpec) (first string, words []string, err error) {
+// a command that is nothing but the name of one that we know, and lines for k to go before. No words: it is any other command.
+func (t *Terminal) interactive(k *kind, cfg ShellConfig, spec TerminalSpec) (first string, words []string, err error) {
 	path := cfg.Path
 	if spec.Text != "" {
 		path = strings.TrimSpace(spec.Text)
@@ -88,7 +89,7 @@ func (t *Terminal) interactive(cfg ShellConfig, spec TerminalSpec) (first string
 		rc, err := t.rc(marksFish, spec.Nonce)
 		return "", []string{path, "-i", "-C", "source " + rc}, err
 	case "zsh":
-		return t.zsh(path, spec.Nonce)
+		return t.zsh(k, path, spec.Nonce)
 	}
 	if strings.HasPrefix(filepath.Base(path), "busybox") {
 		return "", []string{path, "ash", "-i"}, nil
@@ -110,14 +111,14 @@ const zshenv = `. "$TRL_ZSHENV"` + "\n"
 
 // zsh reads its startup files from a directory and from nowhere else, so it gets one. That is the directory of ports, where
 // there is one, or one for this start alone, which is removed as the first thing, and by the terminal's end.
-func (t *Terminal) zsh(path, nonce string) (first string, words []string, err error) {
+func (t *Terminal) zsh(k *kind, path, nonce string) (first string, words []string, err error) {
 	dir := t.group.Dir()
 	if t.group.Private() {
 		rc, err := t.rc(marksZsh, nonce)
 		if err != nil {
 			return "", nil, err
 		}
-		first = "export TRL_ZSHENV=" + quote(rc) + "\n"
+		first = k.call("export") + " TRL_ZSHENV=" + quote(rc) + "\n"
 	} else {
 		if dir, err = os.MkdirTemp("", "trl-zsh-"); err != nil {
 			return "", nil, fmt.Errorf("zsh's startup files: %w", err)
@@ -128,6 +129,7 @@ func (t *Terminal) zsh(path, nonce string) (first string, words []string, err er
 			return "", nil, fmt.Errorf("zsh's startup files: %w", err)
 		}
 	}
-	first += `if [ -n "${ZDOTDIR+x}" ]; then export TRL_ZDOTDIR="$ZDOTDIR"; fi` + "\nexport ZDOTDIR=" + quote(dir) + "\n"
+	export := k.call("export")
+	first += fmt.Sprintf("case ${ZDOTDIR+x} in x) %s TRL_ZDOTDIR=\"$ZDOTDIR\";; esac\n%s ZDOTDIR=%s\n", export, export, quote(dir))
 	return first, []string{path, "-i"}, nil
 }

@@ -337,3 +337,18 @@ func TestResetIsForGood(t *testing.T) {
 		}
 	})
 }
+
+// A terminal has its variables whatever the user has made of the builtins that set them.
+func TestTerminalOfRedefinedBuiltins(t *testing.T) {
+	g := shared(t, "")
+	for only, set := range map[string]string{"": "alias export=: unset=: set=:", "bash zsh": "export() { :; }; unset() { :; }; set() { :; }"} {
+		inShells(t, only, func(t *testing.T, sh string) {
+			c := g.dial(t)
+			s := c.session(object{"shell": sh})
+			expect(t, c.run(s, set), 0, "", "")
+			if saw := c.hOpen(s, object{"command": `sh -c 'echo "($TERM ${GIT_PAGER-none})"'`}).see(`\(.*\)`)[0]; saw != "(xterm-256color none)" {
+				t.Errorf("after %s: %s", set, saw)
+			}
+		})
+	}
+}
