@@ -44,9 +44,11 @@ type Exec struct {
 
 	stdin []runtime.HeldFile  // what the keeper calls its stdin; set once before it is accepted
 	lane  *runtime.LaneRecord // where its output flows; owned by the runner, set once in begins
+	begun *begunEntry         // as written last; owned by the runner, nil when it does not run
 
 	// guarded by session.mu
 	command   *runtime.Command // nil once ended
+	cancel    *cancelEntry     // as written last; nil: none
 	startedAt time.Time
 
 	// set before done is closed, read after
@@ -187,7 +189,7 @@ func (s *Session) newExec(q *protocol.Exec) (*Exec, error) {
 	}
 	c := e.command
 	c.Env, c.Dir, c.OpenStdin, c.Journal = q.Env, q.WorkingDir, q.InteractiveStdin, e.journal
-	c.Timeout, c.Grace, c.Began = e.timeout, e.grace, e.begins
+	c.Timeout, c.Grace, c.Began, c.Nudged = e.timeout, e.grace, e.begins, s.tidyNow
 	if q.NoOutputTimeout != nil {
 		c.NoOutput = q.NoOutputTimeout.Duration()
 	}
@@ -484,7 +486,8 @@ func (e *Exec) Cancel(sig *syscall.Signal, grace *time.Duration) (done <-chan st
 		}
 		most := min(*grace, maxGrace)
 		s.mu.Lock()
-		s.record(entry{Cancel: &cancelEntry{ID: e.ID(), Grace: lapse(most), At: time.Now()}})
+		e.cancel = &cancelEntry{ID: e.ID(), Grace: lapse(most), At: time.Now()}
+		s.record(entry{Cancel: e.cancel})
 		s.mu.Unlock()
 		c.Cancel(syscall.SIGTERM, most)
 	}

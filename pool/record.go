@@ -250,12 +250,12 @@ func (k keyEntry) ref(s *Session) keyRef {
 // begins is the command's Began: on the runner, before the shell is told.
 func (e *Exec) begins(c runtime.CommandRecord) {
 	e.lane = &c.Lane
-	b := &begunEntry{ID: e.ID(), At: e.startedAt, Command: c}
+	e.begun = &begunEntry{ID: e.ID(), At: e.startedAt, Command: c}
 	if !e.accepted {
-		e.session.accept(e, b)
+		e.session.accept(e, e.begun)
 		return
 	}
-	e.session.record(entry{Begun: b})
+	e.session.record(entry{Begun: e.begun})
 }
 
 // accept writes down that e is to run, or with b that it begins, too.
@@ -297,8 +297,8 @@ func (t *Terminal) closedEntry() *closedEntry {
 	}
 }
 
-// tidyLocked has the runner write the ledger anew when it has grown though no command ended. Only the runner may: it adds to it
-// without a lock. s.mu is held.
+// tidyLocked has the runner write the ledger anew when it has grown though no command ended, also while one runs. Only the
+// runner may: it adds to it without a lock. s.mu is held.
 func (s *Session) tidyLocked() {
 	if s.ledger == nil || !s.ledger.Grown() {
 		return
@@ -307,12 +307,26 @@ func (s *Session) tidyLocked() {
 	case s.tidy <- struct{}{}:
 	default:
 	}
+	if s.running != nil {
+		s.running.command.Nudge()
+	}
 }
 
-// recordAnewLocked writes the ledger from the start when it has grown and no command runs: the end of one does it, too. s.mu is
-// held, by the runner.
+// tidyNow does what tidyLocked asked for. Only the runner calls it.
+func (s *Session) tidyNow() {
+	select {
+	case <-s.tidy:
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.recordAnewLocked()
+	default: // it has been done
+	}
+}
+
+// recordAnewLocked writes the ledger from the start when it has grown; the end of a command does it, too. s.mu is held, by the
+// runner.
 func (s *Session) recordAnewLocked() {
-	if s.ledger == nil || s.ending != nil || s.running != nil || s.resetting > 0 || !s.ledger.Grown() {
+	if s.ledger == nil || s.ending != nil || s.resetting > 0 || s.running != nil && s.running.begun == nil || !s.ledger.Grown() {
 		return
 	}
 	var items []ledger.Item
@@ -362,6 +376,12 @@ func (s *Session) recordAnewLocked() {
 	}
 	for _, e := range s.waiting {
 		addAt(&e.asked, entry{Exec: e.entry()})
+	}
+	if e := s.running; e != nil {
+		addAt(&e.asked, entry{Exec: e.entry(), Begun: e.begun})
+		if e.cancel != nil {
+			add(entry{Cancel: e.cancel})
+		}
 	}
 	add(entry{Session: s.entry()}) // behind what it counts
 	add(entry{Shell: s.shellRecord.Load()})

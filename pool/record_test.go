@@ -130,23 +130,25 @@ func TestLedgerOfProcessesAlone(t *testing.T) {
 	wait(t, "exit", forgotten.Done())
 	r.Forget(time.Now().Add(2 * time.Minute))
 	ended := map[string]bool{}
-	for range 12 {
-		p := begin("exit 3", "")
-		wait(t, "exit", p.Done())
-		ended[p.ID()] = true
+	grow := func() *remembered {
+		t.Helper()
+		for !s.ledger.Grown() {
+			p := begin("exit 3", "")
+			wait(t, "exit", p.Done())
+			ended[p.ID()] = true
+		}
+		r.Forget(time.Now())
+		eventually(t, "it is written anew", func() bool { return !s.ledger.Grown() })
+		m, err := remember(t, s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(m.procs) != len(ended)+2 || m.session == nil || m.shell == nil {
+			t.Errorf("%d processes, %+v", len(m.procs), m)
+		}
+		return m
 	}
-	if !s.ledger.Grown() {
-		t.Fatal("it has not grown")
-	}
-	r.Forget(time.Now())
-	eventually(t, "it is written anew", func() bool { return !s.ledger.Grown() })
-	m, err := remember(t, s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(m.procs) != len(ended)+2 || m.session == nil || m.shell == nil {
-		t.Errorf("%d processes, %+v", len(m.procs), m)
-	}
+	m := grow()
 	for _, x := range m.procs {
 		id := strings.TrimPrefix(x.Stream, streamPrefix)
 		switch {
@@ -158,6 +160,33 @@ func TestLedgerOfProcessesAlone(t *testing.T) {
 		}
 	}
 	want(t, s, "echo goes on", "goes on\n")
+
+	e, err := s.Stream(&protocol.Exec{Command: "env --ignore-signal=TERM --ignore-signal=INT sh -c 'echo up; read line'", InteractiveStdin: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it has begun", func() bool { return e.Journal().Size() > 0 })
+	runs := func(m *remembered, cancelled bool) {
+		t.Helper()
+		if x := m.exec(e.ID()); x == nil || x.begun == nil || x.done != nil || cancelled != (x.cancel != nil) || m.begun+m.session.Commands != 2 {
+			t.Errorf("%+v, %d and %d commands", x, m.session.Commands, m.begun)
+		}
+	}
+	runs(grow(), false)
+	long := time.Hour
+	e.Cancel(nil, &long)
+	runs(grow(), true)
+	if err := e.Input([]byte("it\n"), true); err != nil {
+		t.Fatal(err)
+	}
+	wait(t, "exit", e.Done())
+	m, err = remember(t, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if x := m.exec(e.ID()); x == nil || x.done == nil || m.begun+m.session.Commands != 2 {
+		t.Errorf("%+v", m)
+	}
 }
 
 // TestNonsenseCostsOneSession: a session whose ledger makes no sense is lost, and no other.

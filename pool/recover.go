@@ -422,7 +422,7 @@ func (s *Session) reviveExec(a *runtime.Adoption, x *rememberedExec) (live bool,
 	}
 	c := runtime.NewCommand(x.Text)
 	c.Env, c.Dir, c.OpenStdin, c.Journal = x.Env, x.Dir, x.OpenStdin, e.journal
-	c.Timeout, c.NoOutput, c.Grace, c.Began = e.timeout, time.Duration(x.NoOutput), e.grace, e.begins
+	c.Timeout, c.NoOutput, c.Grace, c.Began, c.Nudged = e.timeout, time.Duration(x.NoOutput), e.grace, e.begins, s.tidyNow
 	e.command = c
 	if x.Keeps {
 		e.keepText()
@@ -462,7 +462,7 @@ func (s *Session) reviveExec(a *runtime.Adoption, x *rememberedExec) (live bool,
 		}
 		return true, nil
 	}
-	e.startedAt, e.lane = x.begun.At, &x.begun.Command.Lane
+	e.startedAt, e.lane, e.begun, e.cancel = x.begun.At, &x.begun.Command.Lane, x.begun, x.cancel
 	if err := a.Bring(e.journal, x.begun.Command.Lane.Log, x.begun.Command.Span); err != nil {
 		return false, err
 	}

@@ -270,7 +270,7 @@ func (s *Session) finish(e *Exec, out runtime.Outcome) (next *Exec) {
 	s.mu.Lock()
 	e.settle(out, now, s.ending != nil)
 	e.command.Discard() // its stdin, if it did not get as far as to have it taken
-	s.running, e.command = nil, nil
+	s.running, e.command, e.begun = nil, nil, nil
 	if out.Dir != "" {
 		s.dir = out.Dir
 	}

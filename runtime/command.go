@@ -34,6 +34,7 @@ type Command struct {
 	Head      int64               // how much of each stream's beginning a successor of ours shall find,
 	Tail      int64               // and how much of its end, if that is more than the ring
 	Began     func(CommandRecord) // learns of what such a one must know, before the command runs; may be nil
+	Nudged    func()              // what Run calls soon after Nudge; may be nil
 	resumed   *resumed            // it runs, or was about to, since before our time
 
 	mu      sync.Mutex
@@ -44,6 +45,7 @@ type Command struct {
 	over    bool             // guarded by mu; Run has ended
 	cancel  *cancellation    // guarded by mu; the first one stays, a later one can only shorten its grace
 	signals []syscall.Signal // guarded by mu; to send
+	nudged  bool             // guarded by mu
 	late    *outlets         // guarded by mu; follows the pipes after Run where jobs still hold them
 }
 
@@ -151,6 +153,14 @@ func (c *Command) Discard() {
 	}
 }
 
+// Nudge has Run call Nudged, on its own goroutine, unless the command ends before.
+func (c *Command) Nudge() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.nudged = true
+	c.poke()
+}
+
 // poke wakes Run; c.mu is held.
 func (c *Command) poke() {
 	if c.wake != nil {
@@ -185,12 +195,12 @@ func (c *Command) detach() {
 }
 
 // requests takes what has been asked since the last look.
-func (c *Command) requests() (*cancellation, []syscall.Signal) {
+func (c *Command) requests() (cancel *cancellation, signals []syscall.Signal, nudged bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s := c.signals
-	c.signals = nil
-	return c.cancel, s
+	signals, nudged = c.signals, c.nudged
+	c.signals, c.nudged = nil, false
+	return c.cancel, signals, nudged
 }
 
 // cancelled is what has been asked for of that kind, nil if nothing.

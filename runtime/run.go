@@ -452,7 +452,10 @@ func (r *run) look(fds []unix.PollFd) {
 	if r.in != nil && (fds[pollIn].Revents != 0 || fds[pollWake].Revents != 0 || r.inMore && r.in.lonely()) {
 		r.inMore = r.in.feed()
 	}
-	cancel, signals := r.c.requests()
+	cancel, signals, nudged := r.c.requests()
+	if nudged && r.c.Nudged != nil {
+		r.c.Nudged()
+	}
 	now := time.Now()
 	for _, sig := range signals {
 		if sig == syscall.SIGINT && r.unread() {
