@@ -41,11 +41,14 @@ type output struct {
 
 // outputs are those of one session that have not ended.
 type outputs struct {
+	broke func(error) // told why one takes no more; set once
+
 	mu  sync.Mutex
 	all map[*output]struct{} // guarded by mu; nil before the first
 }
 
 func (os *outputs) add(o *output) {
+	o.OnBreak(os.broke)
 	os.mu.Lock()
 	defer os.mu.Unlock()
 	if os.all == nil {

@@ -292,7 +292,8 @@ func (a *Adoption) inlet(files []HeldFile) *inlet {
 
 // Remains stands for the shell of a session that has ended: its output can be brought back, and it can be forgotten.
 func (a *Adoption) Remains(c ShellConfig) *Shell {
-	a.shell = &Shell{b: a.b, cfg: c, turn: make(chan struct{}, 1), event: -1, group: a.from.Group, procs: map[*Process]struct{}{}, terms: map[*Terminal]struct{}{}}
+	a.shell = a.b.newShell(c)
+	a.shell.group = a.from.Group
 	a.shell.closing.Store(true)
 	a.shell.st = &state{fd: [2]int{-1, -1}, exit: -1, book: a.book}
 	a.shell.turn <- struct{}{}

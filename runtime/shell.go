@@ -83,7 +83,7 @@ func (b *Base) OpenShell(ctx context.Context, c ShellConfig) (*Shell, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	s := &Shell{b: b, cfg: c, turn: make(chan struct{}, 1), event: -1, procs: map[*Process]struct{}{}, terms: map[*Terminal]struct{}{}}
+	s := b.newShell(c)
 	s.restore.Store(c.Restore)
 	if err := s.establish(); err != nil {
 		s.dispose()
@@ -92,6 +92,15 @@ func (b *Base) OpenShell(ctx context.Context, c ShellConfig) (*Shell, error) {
 	}
 	s.turn <- struct{}{}
 	return s, nil
+}
+
+func (b *Base) newShell(c ShellConfig) *Shell {
+	return &Shell{
+		b: b, cfg: c, turn: make(chan struct{}, 1), event: -1, procs: map[*Process]struct{}{}, terms: map[*Terminal]struct{}{},
+		outputs: outputs{broke: func(err error) {
+			b.Log.Warn().Err(err).Str("session", c.ID).Msg("output log has broken off: a crash of the gateway would lose what follows")
+		}},
+	}
 }
 
 // establish founds the group: with its first shell process, and what the shell's state is kept in.

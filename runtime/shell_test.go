@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
 
 	"trl/runtime/journal"
@@ -453,6 +454,26 @@ func TestLateOutputIsItsOwn(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
+}
+
+// A log that takes no more is told of, once, and costs no output.
+func TestBrokenOutputLogIsTold(t *testing.T) {
+	h := testHost(t, "auto")
+	var said strings.Builder
+	h.log = zerolog.New(zerolog.SyncWriter(&said))
+	s := openSession(t, h, "/bin/bash")
+	s.want("echo whole", "whole\n")
+	for _, fd := range s.lane.log.Fds() {
+		if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_GROW); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 {
+		s.want("seq 3", "1\n2\n3\n")
+	}
+	if n := strings.Count(said.String(), "broken off"); n != 1 {
+		t.Errorf("told %d times: %s", n, said.String())
+	}
 }
 
 func TestNoOutputTimeout(t *testing.T) {
