@@ -109,6 +109,14 @@ type notes struct {
 	Began     time.Time `json:"began"`
 }
 
+// valid refuses notes that we did not write: ids are taken apart later.
+func (n *notes) valid() bool {
+	_, session := minted('s', n.SessionID)
+	_, terminal := minted('t', n.Member)
+	_, exec := minted('x', n.Member)
+	return n.Owner != "" && session && (terminal || exec)
+}
+
 func newRecordings(c RecordConfig, m *metrics.Metrics, log zerolog.Logger) *recordings {
 	orElse(&c.MaxBytes, 64<<20)
 	orElse(&c.TotalBytes, 1<<30)
@@ -150,7 +158,10 @@ func (r *recordings) load() {
 			}
 			rec := &recording{}
 			found, err := cast.Look(r.path(id), &rec.notes)
-			if err != nil || rec.ID != id {
+			if err == nil && (rec.ID != id || !rec.valid()) {
+				err = cast.ErrForeign
+			}
+			if err != nil {
 				r.log.Warn().Err(err).Str("recording", id).Msg("recording cannot be read and is left alone")
 				continue
 			}
@@ -163,18 +174,22 @@ func (r *recordings) load() {
 
 func onDisk(size int64) int64 { return (size + diskBlock - 1) / diskBlock * diskBlock }
 
+// those are the recordings that fit. fits is called with r.mu held.
+func (r *recordings) those(fits func(*recording) bool) (some []*recording) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, rec := range r.all {
+		if fits(rec) {
+			some = append(some, rec)
+		}
+	}
+	return some
+}
+
 // settle ends what an earlier gateway was recording and nobody goes on with: its session is gone. After Recover.
 func (r *recordings) settle() {
 	r.load()
-	r.mu.Lock()
-	var lost []*recording
-	for _, rec := range r.all {
-		if rec.place.End == "" && rec.recorder == nil {
-			lost = append(lost, rec)
-		}
-	}
-	r.mu.Unlock()
-	for _, rec := range lost {
+	for _, rec := range r.those(func(rec *recording) bool { return rec.place.End == "" && rec.recorder == nil }) {
 		r.bequeath(rec)
 	}
 	r.trim(time.Now())
@@ -243,15 +258,10 @@ func (r *recordings) trim(now time.Time) {
 	if r.config.Dir == "" {
 		return
 	}
-	var old []*recording
-	r.mu.Lock()
-	for _, rec := range r.all {
-		if r.config.Keep > 0 && rec.place.End != "" && rec.ended().Before(now.Add(-r.config.Keep)) {
-			old = append(old, rec)
-		}
+	old := func(rec *recording) bool {
+		return r.config.Keep > 0 && rec.place.End != "" && rec.ended().Before(now.Add(-r.config.Keep))
 	}
-	r.mu.Unlock()
-	for _, rec := range old {
+	for _, rec := range r.those(old) {
 		r.remove(rec)
 	}
 	r.room(0)
@@ -274,15 +284,8 @@ func (r *recordings) remove(rec *recording) {
 }
 
 // open counts those that are being made.
-func (r *recordings) open() (n int) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, rec := range r.all {
-		if rec.recorder != nil {
-			n++
-		}
-	}
-	return n
+func (r *recordings) open() int {
+	return len(r.those(func(rec *recording) bool { return rec.recorder != nil }))
 }
 
 // A Recording is one that somebody may see.
@@ -304,23 +307,24 @@ func (p *Pool) FindRecording(who string, all bool, id string) (*Recording, error
 
 // Recordings lists who's latest recordings, oldest first; everybody's with all.
 func (p *Pool) Recordings(who string, all bool, session string) []protocol.Recording {
-	r := p.recordings
 	infos := []protocol.Recording{} // never null on the wire
-	r.mu.Lock()
-	for _, rec := range r.all {
-		if (all || rec.Owner == who) && (session == "" || rec.SessionID == session) {
-			infos = append(infos, rec.infoLocked())
-		}
+	asked := func(rec *recording) bool {
+		return (all || rec.Owner == who) && (session == "" || rec.SessionID == session)
 	}
-	r.mu.Unlock()
+	for _, rec := range p.recordings.those(asked) {
+		infos = append(infos, (&Recording{p.recordings, rec}).Info())
+	}
 	slices.SortFunc(infos, func(a, b protocol.Recording) int {
 		return cmp.Or(a.StartedAt.Compare(b.StartedAt), strings.Compare(a.RecordingID, b.RecordingID))
 	})
 	return infos[max(0, len(infos)-listedRecordings):]
 }
 
-// infoLocked is what recording.info answers. recordings.mu is held.
-func (rec *recording) infoLocked() protocol.Recording {
+// Info is what recording.info answers.
+func (x *Recording) Info() protocol.Recording {
+	x.r.mu.Lock()
+	defer x.r.mu.Unlock()
+	rec := x.rec
 	i := protocol.Recording{
 		RecordingID: rec.ID, SessionID: rec.SessionID, Session: rec.Session, Owner: rec.Owner, Command: rec.Command,
 		Cols: rec.header.Cols, Rows: rec.header.Rows, StartedAt: rec.Began, DurationMS: rec.place.At.Milliseconds(),
@@ -335,13 +339,6 @@ func (rec *recording) infoLocked() protocol.Recording {
 		i.State, i.Reason, i.ExitCode = "ended", rec.place.End, rec.place.Status
 	}
 	return i
-}
-
-// Info is what recording.info answers.
-func (x *Recording) Info() protocol.Recording {
-	x.r.mu.Lock()
-	defer x.r.mu.Unlock()
-	return x.rec.infoLocked()
 }
 
 // Delete removes it; one that is being made ends with that. What the policy demands, only who may delete all may delete.

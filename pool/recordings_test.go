@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -479,6 +480,21 @@ func TestRecordingsOutliveTheGateway(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(c.Record.Dir, id+castSuffix), []byte(cut), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	// What nobody could have left but with an editor: each of these ids is taken apart later, or is whom it belongs to.
+	bad := 0
+	for _, id := range []string{s.ID(), e.ID(), me} {
+		for _, not := range []string{"", "x", strings.ToUpper(id)} {
+			if id == me && not != "" {
+				continue // anybody's name may be one
+			}
+			mine := mint("", 'r', r.epoch, "tagtag", memberLen)
+			wrong := strings.NewReplacer(e.RecordingID(), mine, strconv.Quote(id), strconv.Quote(not)).Replace(string(text))
+			if err := os.WriteFile(filepath.Join(c.Record.Dir, mine+castSuffix), []byte(wrong), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			bad++
+		}
+	}
 	foreign := filepath.Join(c.Record.Dir, "mine.cast")
 	if err := os.WriteFile(foreign, text, 0o600); err != nil {
 		t.Fatal(err)
@@ -503,6 +519,9 @@ func TestRecordingsOutliveTheGateway(t *testing.T) {
 	}
 	if _, err := os.Stat(foreign); err != nil {
 		t.Error(err)
+	}
+	if files, err := os.ReadDir(c.Record.Dir); err != nil || len(files) != 2+bad+1 {
+		t.Errorf("%d files, %v: what cannot be read is left alone", len(files), err)
 	}
 }
 
