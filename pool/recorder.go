@@ -163,7 +163,7 @@ func (c *recorder) run() {
 	c.rec.grow(c.r, place, size)
 	switch {
 	case place.End == metrics.RecordingFailed && size == 0: // there is no file, and nothing to list
-		c.r.remove(c.rec)
+		c.r.forget(c.rec)
 	case place.End == metrics.RecordingDeleted:
 		c.subject.unwanted()
 	}

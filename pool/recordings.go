@@ -95,6 +95,7 @@ type recording struct {
 	place    cast.Place
 	size     int64
 	recorder *recorder // nil once it has ended
+	stuck    bool      // its file could not be removed, and the log has said so
 }
 
 // notes is what a file says of itself, beside its header.
@@ -239,14 +240,14 @@ func (r *recordings) room(n int64) bool {
 		if rec == nil {
 			return false
 		}
-		r.remove(rec)
+		_ = r.remove(rec) // one that stays makes no room, and is not tried again
 	}
 }
 
-// oldestLocked is that of the recordings that have ended, nil if there is none. r.mu is held.
+// oldestLocked is that of the recordings that have ended and can go, nil if there is none. r.mu is held.
 func (r *recordings) oldestLocked() (oldest *recording) {
 	for _, rec := range r.all {
-		if rec.place.End != "" && (oldest == nil || rec.Began.Before(oldest.Began)) {
+		if rec.place.End != "" && !rec.stuck && (oldest == nil || rec.Began.Before(oldest.Began)) {
 			oldest = rec
 		}
 	}
@@ -262,7 +263,7 @@ func (r *recordings) trim(now time.Time) {
 		return r.config.Keep > 0 && rec.place.End != "" && rec.ended().Before(now.Add(-r.config.Keep))
 	}
 	for _, rec := range r.those(old) {
-		r.remove(rec)
+		_ = r.remove(rec) // until it goes
 	}
 	r.room(0)
 }
@@ -270,11 +271,29 @@ func (r *recordings) trim(now time.Time) {
 // ended is when it did. Its end has been noted.
 func (rec *recording) ended() time.Time { return rec.Began.Add(rec.place.At) }
 
-// remove takes a recording away, file first: what is in the index can be counted on to count.
-func (r *recordings) remove(rec *recording) {
-	if err := os.Remove(r.path(rec.ID)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		r.log.Error().Err(err).Str("recording", rec.ID).Msg("recording not removed") // and so tried no more
+// remove takes a recording away, file first: what is on the disk is in the index, and counts.
+func (r *recordings) remove(rec *recording) error {
+	err := os.Remove(r.path(rec.ID))
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
+		r.forget(rec)
+		return nil
 	}
+	if r.sticks(rec) {
+		r.log.Error().Err(err).Str("recording", rec.ID).Msg("recording not removed")
+	}
+	return err
+}
+
+// sticks notes that the file of a recording does not go, and reports whether that is news.
+func (r *recordings) sticks(rec *recording) (news bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	news, rec.stuck = !rec.stuck, true
+	return news
+}
+
+// forget takes a recording off the index: it has no file.
+func (r *recordings) forget(rec *recording) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.all[rec.ID] == rec {
@@ -353,7 +372,9 @@ func (x *Recording) Delete(all bool) error {
 		recorder.stop()
 		<-recorder.done
 	}
-	x.r.remove(x.rec)
+	if err := x.r.remove(x.rec); err != nil {
+		return protocol.Errorf(protocol.InternalError, "the recording's file cannot be removed").WithCause(err)
+	}
 	return nil
 }
 

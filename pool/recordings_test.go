@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -385,6 +386,48 @@ func TestOthersRecordings(t *testing.T) {
 	}
 	if _, err := os.Stat(r.recordings.path(e.RecordingID())); !os.IsNotExist(err) {
 		t.Error("the file is there")
+	}
+}
+
+// TestDeletedMeansGone: a recording whose file cannot be removed is not said to be, is still there, and keeps no other from making room.
+func TestDeletedMeansGone(t *testing.T) {
+	r := newRig(t, withRecordings(t, RecordConfig{TotalBytes: 4 * diskBlock}))
+	s := r.create(protocol.SessionCreate{Record: "execs"})
+	record := func() *Recording {
+		e := start(t, s, protocol.Exec{Command: "echo kept"})
+		wait(t, "the command", e.Done())
+		r.ended(e.RecordingID())
+		rec, err := r.FindRecording(me, false, e.RecordingID())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return rec
+	}
+	rec := record()
+	id, path := rec.rec.ID, r.recordings.path(rec.rec.ID)
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// What nobody can remove, root neither: a directory with something in it.
+	if err := errors.Join(os.Remove(path), os.MkdirAll(filepath.Join(path, "x"), 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	wantCode(t, rec.Delete(false), protocol.InternalError)
+	for range 6 {
+		record()
+	}
+	if list := r.Recordings(me, false, ""); len(list) != 4 || list[0].RecordingID != id {
+		t.Errorf("%d recordings, the first %+v", len(list), list[0])
+	}
+	if err := errors.Join(os.RemoveAll(path), os.WriteFile(path, text, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if err := rec.Delete(false); err != nil {
+		t.Error(err)
+	}
+	if _, err := r.FindRecording(me, false, id); err == nil {
+		t.Error("it is there")
 	}
 }
 
