@@ -227,7 +227,7 @@ func (rec *recording) grow(r *recordings, p cast.Place, size int64) {
 	}
 }
 
-// room makes room for n bytes more: the oldest that have ended go. False: it is all being written just now.
+// room makes room for n bytes more by those that have ended. False: it is all being written just now.
 func (r *recordings) room(n int64) bool {
 	for {
 		r.mu.Lock()
@@ -235,7 +235,7 @@ func (r *recordings) room(n int64) bool {
 			r.mu.Unlock()
 			return true
 		}
-		rec := r.oldestLocked()
+		rec := r.dispensableLocked()
 		r.mu.Unlock()
 		if rec == nil {
 			return false
@@ -244,14 +244,23 @@ func (r *recordings) room(n int64) bool {
 	}
 }
 
-// oldestLocked is that of the recordings that have ended and can go, nil if there is none. r.mu is held.
-func (r *recordings) oldestLocked() (oldest *recording) {
+// dispensableLocked is the recording that makes room, nil if there is none: one that the policy did not demand before one that it did,
+// then of the owner who has most, so that nobody pushes out the few of others, then the oldest. r.mu is held.
+func (r *recordings) dispensableLocked() (first *recording) {
+	has := map[string]int64{} // by owner
 	for _, rec := range r.all {
-		if rec.place.End != "" && !rec.stuck && (oldest == nil || rec.Began.Before(oldest.Began)) {
-			oldest = rec
+		has[rec.Owner] += onDisk(rec.size) + r.config.TotalBytes/maxRecordings // their number is bounded, too
+	}
+	for _, rec := range r.all {
+		if rec.place.End == "" || rec.stuck {
+			continue
+		}
+		if first == nil || rec.Demanded != first.Demanded && first.Demanded ||
+			rec.Demanded == first.Demanded && cmp.Or(cmp.Compare(has[first.Owner], has[rec.Owner]), rec.Began.Compare(first.Began)) < 0 {
+			first = rec
 		}
 	}
-	return oldest
+	return first
 }
 
 // trim removes what has been kept for long enough, and what there is too much of.

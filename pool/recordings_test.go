@@ -277,6 +277,49 @@ func TestARecordingIsBounded(t *testing.T) {
 	}
 }
 
+// TestWhoHasMostMakesRoom: nobody pushes out the few recordings of another by many or large ones, and what the policy demanded goes last.
+func TestWhoHasMostMakesRoom(t *testing.T) {
+	for name, loud := range map[string]string{"many": "echo x", "large": "head -c 20000 /dev/zero | tr '\\0' x"} {
+		r := newRig(t, withRecordings(t, RecordConfig{Policy: "execs", TotalBytes: 20 * diskBlock}))
+		sessions := map[string]*Session{}
+		recorded := func(who, command string) (id string) {
+			s := sessions[who]
+			if s == nil {
+				var err error
+				if s, err = r.Create(t.Context(), who, &protocol.SessionCreate{}); err != nil {
+					t.Fatal(err)
+				}
+				sessions[who] = s
+			}
+			e := start(t, s, protocol.Exec{Command: command})
+			wait(t, "the command", e.Done())
+			eventually(t, "the recording has ended", func() bool { return r.recordings.hasEnded(e.RecordingID()) })
+			return e.RecordingID()
+		}
+		there := func(who, id string) bool {
+			_, err := r.FindRecording(who, false, id)
+			return err == nil
+		}
+		few := recorded("few", "echo evidence")
+		term := openTerm(t, sessions["few"], protocol.TermOpen{Command: "echo wish", Record: true})
+		wait(t, "the terminal", term.Done())
+		eventually(t, "the recording has ended", func() bool { return r.recordings.hasEnded(term.recording) })
+		var ids []string
+		for range 25 {
+			ids = append(ids, recorded("loud", loud))
+		}
+		if !there("few", few) {
+			t.Errorf("%s: another's recording was pushed out", name)
+		}
+		if there("few", term.recording) {
+			t.Errorf("%s: what nobody demanded stayed while room was needed", name)
+		}
+		if there("loud", ids[0]) || !there("loud", ids[24]) {
+			t.Errorf("%s: not the oldest went", name)
+		}
+	}
+}
+
 // TestOldRecordingsMakeRoom: the oldest that ended go first, and one that is being written is never removed.
 func TestOldRecordingsMakeRoom(t *testing.T) {
 	r := newRig(t, withRecordings(t, RecordConfig{TotalBytes: 10 * diskBlock}))

@@ -95,7 +95,7 @@ func (s *settings) define(f *pflag.FlagSet) {
 	f.StringVar(&r.Policy, "record", "off", "record in every session: `off|terminals|execs|all`; sessions may ask for more")
 	f.StringVar(&r.Dir, "record-dir", "", "where recordings are (default recordings in the state dir)")
 	f.Var((*size)(&r.MaxBytes), "record-max-bytes", "a recording ends at this `size`; what it is of goes on")
-	f.Var((*size)(&r.TotalBytes), "record-total-bytes", "`size` of all recordings; the oldest make room. 0: nothing is recorded, whoever asks")
+	f.Var((*size)(&r.TotalBytes), "record-total-bytes", "`size` of all recordings; those that have ended make room. 0: nothing is recorded, whoever asks")
 	f.DurationVar(&r.Keep, "record-keep", 7*24*time.Hour, "how long an ended recording is kept; 0: as long as there is room")
 
 	f.StringVar(&s.isolation, "isolation", "auto", "how processes are contained: `auto|cgroup|pidns|none`")
