@@ -37,8 +37,8 @@ func (k *call) record(data any, err error) {
 	if log == nil || k.recorded {
 		return
 	}
-	opened, _ := data.(*protocol.TermAttached)
-	control := opened != nil && opened.Mode == "control"
+	attach, _ := asked.(*protocol.TermAttach)
+	control := err == nil && attach != nil && attach.Mode != "view" // who is answered "view" may still get it later, by its claim
 	forbidden := err != nil && err != errGone && protocol.AsError(err).Code == protocol.Forbidden
 	if !k.audited && !control && !forbidden {
 		return

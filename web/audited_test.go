@@ -126,6 +126,34 @@ func TestWhoDidWhatIsWrittenDown(t *testing.T) {
 	}
 }
 
+// Who asks for control of a terminal has an entry, also when it is his only later; who looks on has none.
+func TestControlIsWrittenDown(t *testing.T) {
+	g, _, entries := audited(t, withTokens)
+	owner := g.dial(userToken)
+	session := owner.session()
+	term := owner.call("term.open", object{"session_id": session, "cols": 80, "rows": 24}).str("term_id")
+	later, link := owner.shared(g, object{"session_id": session, "mode": "control"})
+	if mode := later.call("term.attach", object{"term_id": term, "mode": "control", "claim": 1}).str("mode"); mode != "view" {
+		t.Fatalf("answered %q", mode)
+	}
+	owner.call("term.detach", object{"term_id": term})
+	later.event("term.control")
+	for _, mode := range []string{"view", ""} {
+		looker, _ := owner.shared(g, object{"session_id": session, "mode": "view"})
+		looker.call("term.attach", object{"term_id": term, "mode": mode})
+		looker.try("term.attach", object{"term_id": "t-none", "mode": mode})
+	}
+	var all []audit.Entry
+	for _, e := range entries() {
+		if e.Action == "term.attach" {
+			all = append(all, e)
+		}
+	}
+	if len(all) != 1 || all[0].Share != link.str("share_id") || all[0].Terminal != term || all[0].Outcome != "ok" {
+		t.Errorf("%+v", all)
+	}
+}
+
 // A command that outlives its client has its end in the log, too.
 func TestEndIsWrittenDownWithoutTheClient(t *testing.T) {
 	g, path, entries := audited(t, func(*Config) {})
