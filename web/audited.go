@@ -141,6 +141,11 @@ func (c *conn) disconnected(since time.Time) {
 	c.srv.cfg.Audit.Append(e)
 }
 
+// loggedIn makes the entry of a browser that is who from now on.
+func (s *Server) loggedIn(r *http.Request, who Principal) {
+	s.cfg.Audit.Append(audit.Entry{Action: audit.ActionLogin, Outcome: "ok", Principal: who.Subject, Role: string(who.Role), Remote: r.RemoteAddr})
+}
+
 // refused makes the entry of somebody who was not let in.
 func (s *Server) refused(r *http.Request, why string) {
 	s.cfg.Audit.Stranger(audit.Entry{Action: audit.ActionRefused, Outcome: string(protocol.AuthFailed), Remote: r.RemoteAddr, Reason: why})

@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"encoding/json"
 	"net/http"
+	"net/http/cookiejar"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -151,6 +153,40 @@ func TestControlIsWrittenDown(t *testing.T) {
 	}
 	if len(all) != 1 || all[0].Share != link.str("share_id") || all[0].Terminal != term || all[0].Outcome != "ok" {
 		t.Errorf("%+v", all)
+	}
+}
+
+// Whoever logs a browser in has an entry, whichever way he came.
+func TestLoginsAreWrittenDown(t *testing.T) {
+	i := newIssuer(t)
+	secret := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(secret, []byte("client-secret\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	g, _, entries := audited(t, func(c *Config) {
+		withTokens(c)
+		c.OIDC = &OIDCConfig{Issuer: i.URL, ClientID: "trl", SecretFile: secret, Role: RoleRule{Else: User}}
+	})
+	g.oidc.c.RedirectURL = g.URL() + callbackPath
+	g.logIn(viewToken)
+	jar, _ := cookiejar.New(nil)
+	resp, err := (&http.Client{Jar: jar}).Get(g.URL() + oidcPath)
+	if err != nil || resp.StatusCode != http.StatusOK || resp.Request.URL.Path != callbackPath {
+		t.Fatal(resp, err)
+	}
+	resp.Body.Close()
+	if resp, err = http.Get(g.URL() + callbackPath + "?code=none"); err != nil || resp.StatusCode != http.StatusUnauthorized {
+		t.Fatal(resp, err)
+	}
+	resp.Body.Close()
+	var logins []string
+	for _, e := range entries() {
+		if e.Action == audit.ActionLogin && e.Outcome == "ok" && e.Remote != "" {
+			logins = append(logins, e.Principal+" "+e.Role)
+		}
+	}
+	if want := []string{"ann viewer", i.URL + "#ann user"}; !slices.Equal(logins, want) {
+		t.Errorf("%q, want %q", logins, want)
 	}
 }
 

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"trl/web/audit"
 	"trl/web/ui"
 )
 
@@ -84,7 +83,7 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 			deny(w, no)
 			return
 		}
-		s.cfg.Audit.Append(audit.Entry{Action: audit.ActionLogin, Outcome: "ok", Principal: g.Subject, Role: string(g.Role), Remote: r.RemoteAddr})
+		s.loggedIn(r, g.Principal)
 		secret, until, err := s.logins.begin(g, loginLife)
 		if err != nil {
 			s.log.Error().Err(err).Msg("login cannot be kept")

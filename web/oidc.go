@@ -208,6 +208,7 @@ func (s *Server) finishOIDC(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	s.decided(r, byOIDC, accepted, nil)
+	s.loggedIn(r, who)
 	setCookie(w, r, secret, until)
 	s.page(enteredPage)(w, r)
 }
