@@ -57,7 +57,7 @@ func (k *call) record(data any, err error) {
 	k.c.mu.Unlock()
 	target(&e, asked)
 	target(&e, data)
-	log.Append(e)
+	k.c.put(e)
 }
 
 // target takes the ids out of a request's params or its answer, and the command.
@@ -126,24 +126,42 @@ func (c *conn) entry(action string) audit.Entry {
 	return e
 }
 
+// put adds a line of this connection's.
+func (c *conn) put(e audit.Entry) {
+	who := c.who.Subject
+	if sh := c.grant.share; sh != nil { // a guest is bounded, and not who invited him
+		who = sh.ID()
+	}
+	c.srv.put(who, e)
+}
+
+// put adds a line of who. There is a bound to what takes no right but to be let in: with it nobody shall push out the lines of others.
+func (s *Server) put(who string, e audit.Entry) {
+	if e.Role == string(Viewer) || e.Outcome == string(protocol.Forbidden) {
+		s.cfg.Audit.Bounded(who, e)
+		return
+	}
+	s.cfg.Audit.Append(e)
+}
+
 // connected makes the entry of a client that has shown who it is, and names it.
 func (c *conn) connected() {
 	if c.srv.cfg.Audit == nil {
 		return
 	}
 	c.id = "c-" + rand.Text()[:16]
-	c.srv.cfg.Audit.Append(c.entry(audit.ActionConnect))
+	c.put(c.entry(audit.ActionConnect))
 }
 
 func (c *conn) disconnected(since time.Time) {
 	e := c.entry(audit.ActionDisconnect)
 	e.Reason, e.DurationMS = string(c.reason), milliseconds(time.Since(since))
-	c.srv.cfg.Audit.Append(e)
+	c.put(e)
 }
 
 // loggedIn makes the entry of a browser that is who from now on.
 func (s *Server) loggedIn(r *http.Request, who Principal) {
-	s.cfg.Audit.Append(audit.Entry{Action: audit.ActionLogin, Outcome: "ok", Principal: who.Subject, Role: string(who.Role), Remote: r.RemoteAddr})
+	s.put(who.Subject, audit.Entry{Action: audit.ActionLogin, Outcome: "ok", Principal: who.Subject, Role: string(who.Role), Remote: r.RemoteAddr})
 }
 
 // refused makes the entry of somebody who was not let in.

@@ -2,6 +2,7 @@ package web
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"net/http"
 	"net/http/cookiejar"
@@ -125,6 +126,53 @@ func TestWhoDidWhatIsWrittenDown(t *testing.T) {
 		if e.Action == "term.input" || e.Action == "session.list" {
 			t.Errorf("%+v: neither keystrokes nor reading are entries", e)
 		}
+	}
+}
+
+// TestGuestsDoNotFillTheLog: who may only look has a bounded number of lines, for whatever he tries, and each his own.
+func TestGuestsDoNotFillTheLog(t *testing.T) {
+	g, _, entries := audited(t, withTokens)
+	owner, viewer := g.dial(userToken), g.dial(viewToken)
+	session := owner.session()
+	guest, link := owner.shared(g, object{"session_id": session})
+	const tries = 500
+	for range tries {
+		for _, c := range []*client{guest, viewer} {
+			if f := c.try("session.destroy", object{"session_id": session}); f.code() != "FORBIDDEN" {
+				t.Fatalf("%+v", f)
+			}
+		}
+		if f := owner.try("recording.list", object{"all": true}); f.code() != "FORBIDDEN" {
+			t.Fatalf("%+v", f)
+		}
+	}
+	const visits = 100
+	for range visits {
+		g.dial(link.str("token")).close()
+	}
+	owner.run(session, "true")
+	lines, withheld, ran := map[string]int{}, map[string]int{}, false
+	for _, e := range entries() {
+		who := cmp.Or(e.Share, e.Principal)
+		if e.Action == "share.create" {
+			continue
+		}
+		withheld[who] += int(e.Suppressed)
+		if e.Action != audit.ActionSuppressed {
+			lines[who]++
+		}
+		ran = ran || e.Action == "exec.run" && e.Outcome == "ok"
+	}
+	for who, want := range map[string]int{link.str("share_id"): tries + 2*(1+visits), "ann": tries + 2} {
+		if n := lines[who]; n > want/4 || n+withheld[who] != want {
+			t.Errorf("%s: %d lines, %d suppressed, of %d", who, n, withheld[who], want)
+		}
+	}
+	if n := lines["bob"]; n > tries/4 || n+withheld["bob"] < tries {
+		t.Errorf("the owner: %d lines, %d suppressed", n, withheld["bob"])
+	}
+	if !ran {
+		t.Error("what the owner did is not there")
 	}
 }
 

@@ -39,20 +39,21 @@ type Entry struct {
 	Version    string  `json:"version,omitzero"` // of the gateway that starts
 
 	Lost       uint64 `json:"lost,omitzero"`       // entries that there was no room for, before this one
-	Suppressed uint64 `json:"suppressed,omitzero"` // refusals of strangers since the last one that was written
+	Suppressed uint64 `json:"suppressed,omitzero"` // of strangers, or of this principal or share: what has no line since the last one that has
 	TornBytes  int    `json:"torn_bytes,omitzero"` // what a crash left after the last whole line, before this one
 	TornHash   string `json:"torn_hash,omitzero"`
 }
 
 // Actions that are no methods.
 const (
-	ActionTorn       = "audit.torn"    // goes on after a crash in the middle of a line
-	ActionLost       = "audit.lost"    // entries are missing here: the file could not be written
-	ActionStart      = "server.start"  // a gateway serves
-	ActionStop       = "server.stop"   // and everything ends with it
-	ActionLeave      = "server.leave"  // and another one goes on
-	ActionDrain      = "server.drain"  // by a signal; by a client it is system.drain
-	ActionReload     = "config.reload" // tokens or a certificate were read again
+	ActionTorn       = "audit.torn"       // goes on after a crash in the middle of a line
+	ActionLost       = "audit.lost"       // entries are missing here: the file could not be written
+	ActionSuppressed = "audit.suppressed" // and these somebody had too many of
+	ActionStart      = "server.start"     // a gateway serves
+	ActionStop       = "server.stop"      // and everything ends with it
+	ActionLeave      = "server.leave"     // and another one goes on
+	ActionDrain      = "server.drain"     // by a signal; by a client it is system.drain
+	ActionReload     = "config.reload"    // tokens or a certificate were read again
 	ActionConnect    = "client.connect"
 	ActionDisconnect = "client.disconnect"
 	ActionLogin      = "login"

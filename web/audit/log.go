@@ -36,10 +36,13 @@ const (
 	retry = time.Second
 	// headEvery is how often the log of the gateway tells the head, for who keeps that elsewhere.
 	headEvery = time.Hour
-	// Refusals of strangers: a line each for these many, and then for so many a second. Without a bound, anybody who can connect
-	// could make the lines of others be put aside and dropped.
-	strangerBurst = 50
+	// What costs nobody more than to ask: a line each for these many, and then one in so long, of all strangers together, and of each who is
+	// known. Without a bound, anybody who can connect could make the lines of others be put aside and dropped. One in 10 s is 4 MB a day.
+	burst         = 50
 	strangerEvery = 100 * time.Millisecond
+	knownEvery    = 10 * time.Second
+	// maxBuckets is how many are told apart, at some 600 bytes: links can be made by the thousand. Who comes beyond them is a stranger.
+	maxBuckets = 4096
 )
 
 // A Log is one file and what was put aside of it. Append never waits for the disk: one goroutine writes.
@@ -51,14 +54,12 @@ type Log struct {
 	wake chan struct{} // one token: there is something to do
 	done chan struct{} // closed when the goroutine has ended
 
-	mu       sync.Mutex
-	waiting  []Entry   // guarded by mu; not taken by the writer yet
-	lost     uint64    // guarded by mu; since the last line that told
-	failing  bool      // guarded by mu; the last write failed
-	closed   bool      // guarded by mu
-	bucket   int       // guarded by mu; lines that strangers may still have
-	filled   time.Time // guarded by mu; when the bucket was looked at
-	withheld uint64    // guarded by mu; refusals of strangers without a line
+	mu      sync.Mutex
+	waiting []Entry            // guarded by mu; not taken by the writer yet
+	lost    uint64             // guarded by mu; since the last line that told
+	failing bool               // guarded by mu; the last write failed
+	closed  bool               // guarded by mu
+	buckets map[string]*bucket // guarded by mu; by who is bounded, "" for strangers; those that are full may be missing
 
 	// owned by the writer
 	file    *file
@@ -81,7 +82,7 @@ func Open(c Config, log zerolog.Logger) (*Log, error) {
 	if c.written == nil {
 		c.written = func(f *file, p []byte) (int, error) { return f.Write(p) }
 	}
-	l := &Log{c: c, log: log, wake: make(chan struct{}, 1), done: make(chan struct{}), bucket: strangerBurst, filled: time.Now(), told: time.Now()}
+	l := &Log{c: c, log: log, wake: make(chan struct{}, 1), done: make(chan struct{}), buckets: map[string]*bucket{}, told: time.Now()}
 	var err error
 	if c.Commands == Hash {
 		if l.key, err = makeKey(KeyFile(c.Path)); err != nil {
@@ -144,23 +145,72 @@ func (l *Log) appendLocked(e Entry) {
 	}
 }
 
+// bucket bounds the lines of somebody.
+type bucket struct {
+	left     int           // lines that he may still have
+	every    time.Duration // another one comes in so long
+	filled   time.Time     // when it was looked at
+	withheld uint64        // entries without a line, since the last that has one
+	who      Entry         // for the line that tells how many at the end
+}
+
+func (b *bucket) fill(now time.Time) {
+	if more := int(now.Sub(b.filled) / b.every); more > 0 {
+		b.left, b.filled = min(burst, b.left+more), now
+	}
+}
+
 // Stranger adds a line of somebody who has not shown who he is, unless there were many.
-func (l *Log) Stranger(e Entry) {
+func (l *Log) Stranger(e Entry) { l.bounded("", strangerEvery, e) }
+
+// Bounded adds a line of who, unless there were many.
+func (l *Log) Bounded(who string, e Entry) { l.bounded(who, knownEvery, e) }
+
+func (l *Log) bounded(who string, every time.Duration, e Entry) {
 	if l == nil {
 		return
 	}
+	e.conceal(l.c.Commands, l.key)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if more := int(time.Since(l.filled) / strangerEvery); more > 0 {
-		l.bucket, l.filled = min(strangerBurst, l.bucket+more), time.Now()
+	now := time.Now()
+	if l.buckets[who] == nil && len(l.buckets) >= maxBuckets {
+		l.emptyLocked(now)
+		if len(l.buckets) >= maxBuckets {
+			who, every = "", strangerEvery
+		}
 	}
-	if l.bucket == 0 {
-		l.withheld++
+	b := l.buckets[who]
+	if b == nil {
+		b = &bucket{left: burst, every: every, filled: now, who: Entry{Action: ActionSuppressed, Principal: e.Principal, Role: e.Role, Share: e.Share}}
+		l.buckets[who] = b
+	}
+	b.fill(now)
+	if b.left == 0 {
+		b.withheld++
 		return
 	}
-	l.bucket--
-	e.Suppressed, l.withheld = l.withheld, 0
+	b.left--
+	e.Suppressed, b.withheld = b.withheld, 0
 	l.appendLocked(e)
+}
+
+// emptyLocked forgets those who have been quiet for long enough, and tells what they have not been given a line for.
+func (l *Log) emptyLocked(now time.Time) {
+	for who, b := range l.buckets {
+		if b.fill(now); b.left == burst {
+			l.suppressedLocked(b)
+			delete(l.buckets, who)
+		}
+	}
+}
+
+func (l *Log) suppressedLocked(b *bucket) {
+	if b.withheld > 0 {
+		e := b.who
+		e.Suppressed, b.withheld = b.withheld, 0
+		l.appendLocked(e)
+	}
 }
 
 func (l *Log) rouse() {
@@ -176,9 +226,10 @@ func (l *Log) Close() error {
 		return nil
 	}
 	l.mu.Lock()
-	if l.withheld > 0 && !l.closed {
-		l.appendLocked(Entry{Action: ActionRefused, Suppressed: l.withheld})
-		l.withheld = 0
+	if !l.closed {
+		for _, b := range l.buckets {
+			l.suppressedLocked(b)
+		}
 	}
 	l.closed = true
 	l.mu.Unlock()

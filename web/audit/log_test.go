@@ -476,28 +476,55 @@ func TestAFullDiskIsSaidAndCounted(t *testing.T) {
 	}
 }
 
-func TestStrangersDoNotFillIt(t *testing.T) {
+// TestNobodyFillsItByAsking: whoever it is, there is a bound; each has his own, and what has no line is counted.
+func TestNobodyFillsItByAsking(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "audit.log")
 	l := open(t, Config{Path: path})
 	const tries = 20_000
 	for range tries {
 		l.Stranger(Entry{Action: ActionRefused, Remote: "192.0.2.1:1"})
+		for _, who := range []string{"ann", "bob"} {
+			l.Bounded(who, Entry{Action: "exec.run", Principal: who, Remote: "192.0.2.1:1", Text: "x"})
+		}
 	}
+	l.Bounded("eve", Entry{Action: "exec.run", Principal: "eve", Remote: "192.0.2.1:1"})
+	l.mu.Lock()
+	l.emptyLocked(time.Now().Add(burst * knownEvery))
+	if len(l.buckets) != 0 {
+		t.Errorf("%d who have been quiet are remembered", len(l.buckets))
+	}
+	l.mu.Unlock()
+	for range 2 * burst {
+		l.Bounded("ann", Entry{Action: "exec.run", Principal: "ann", Remote: "192.0.2.1:1"})
+	}
+	for n := range 2 * maxBuckets {
+		l.Bounded(fmt.Sprint(n), Entry{Action: "exec.run", Principal: "many", Remote: "192.0.2.1:1"})
+	}
+	l.mu.Lock()
+	if len(l.buckets) > maxBuckets+1 {
+		t.Errorf("%d are told apart", len(l.buckets))
+	}
+	l.mu.Unlock()
 	closeLog(t, l)
-	var lines, withheld int
+	lines, withheld := map[string]int{}, map[string]int{}
 	text, _ := os.ReadFile(path)
 	for line := range bytes.Lines(text) {
 		e, _, _, err := readLine(bytes.TrimSpace(line))
 		if err != nil {
 			t.Fatal(err)
 		}
-		withheld += int(e.Suppressed)
-		if e.Remote != "" {
-			lines++
+		withheld[e.Principal] += int(e.Suppressed)
+		if e.Action != ActionSuppressed {
+			lines[e.Principal]++
 		}
 	}
-	if lines < strangerBurst || lines > tries/10 || lines+withheld != tries {
-		t.Errorf("%d lines, %d withheld", lines, withheld)
+	for who, want := range map[string]int{"ann": tries + 2*burst, "bob": tries, "eve": 1} {
+		if n := lines[who]; n < min(burst, want) || n > want/10+1 || n+withheld[who] != want {
+			t.Errorf("%q: %d lines, %d withheld", who, n, withheld[who])
+		}
+	}
+	if n := lines["many"] + withheld["many"] + lines[""] + withheld[""]; lines[""] < burst || lines[""] > tries/10 || n != tries+2*maxBuckets {
+		t.Errorf("strangers: %d lines, %d withheld; many: %d and %d", lines[""], withheld[""], lines["many"], withheld["many"])
 	}
 }
 
