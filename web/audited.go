@@ -45,7 +45,7 @@ func (k *call) record(data any, err error) {
 	}
 	k.recorded = true
 	e := k.c.entry(k.method)
-	e.Session, e.DurationMS = k.session, milliseconds(time.Since(k.came))
+	e.Session, e.Owner, e.DurationMS = k.session, k.owner, milliseconds(time.Since(k.came))
 	switch {
 	case err == errGone:
 		e.Outcome = "client_gone" // what it began goes on
@@ -81,6 +81,8 @@ func target(e *audit.Entry, v any) {
 		e.Terminal = anID(v.TermID)
 	case *protocol.ShareRef:
 		e.Share = anID(v.ShareID)
+	case *protocol.RecordingRef:
+		e.Recording = anID(v.RecordingID)
 
 	case *protocol.Session:
 		e.Session = v.SessionID
@@ -162,6 +164,14 @@ func (c *conn) disconnected(since time.Time) {
 // loggedIn makes the entry of a browser that is who from now on.
 func (s *Server) loggedIn(r *http.Request, who Principal) {
 	s.put(who.Subject, audit.Entry{Action: audit.ActionLogin, Outcome: "ok", Principal: who.Subject, Role: string(who.Role), Remote: r.RemoteAddr})
+}
+
+// downloaded makes the entry of an admin who gets another's recording.
+func (s *Server) downloaded(r *http.Request, who Principal, rec protocol.Recording) {
+	s.put(who.Subject, audit.Entry{
+		Action: audit.ActionDownload, Outcome: "ok", Principal: who.Subject, Role: string(who.Role), Remote: r.RemoteAddr,
+		Session: rec.SessionID, Recording: rec.RecordingID, Owner: rec.Owner,
+	})
 }
 
 // refused makes the entry of somebody who was not let in.

@@ -27,7 +27,7 @@ func audited(t *testing.T, change func(*Config)) (g *gateway, path string, entri
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { log.Close() })
-	g = startWith(t, func(c *pool.Config) { c.Ended = Endings(log) }, func(c *Config) { c.Audit = log; change(c) })
+	g = startWith(t, func(c *pool.Config) { c.Ended, c.Record.Dir = Endings(log), filepath.Join(t.TempDir(), "recordings") }, func(c *Config) { c.Audit = log; change(c) })
 	return g, path, func() (all []audit.Entry) {
 		t.Helper()
 		if err := g.stop(); err != nil {
@@ -201,6 +201,49 @@ func TestControlIsWrittenDown(t *testing.T) {
 	}
 	if len(all) != 1 || all[0].Share != link.str("share_id") || all[0].Terminal != term || all[0].Outcome != "ok" {
 		t.Errorf("%+v", all)
+	}
+}
+
+// What an admin does with another's recording is written down, which one and whose; what its owner reads is not.
+func TestAdminsAtRecordingsAreSeen(t *testing.T) {
+	g, _, entries := audited(t, withTokens)
+	owner, admin := g.dial(userToken), g.dial(adminToken)
+	session := owner.session()
+	owner.call("exec.run", object{"session_id": session, "command": "true", "record": true})
+	id := object(owner.call("recording.list", nil)["recordings"].([]any)[0].(map[string]any)).str("recording_id")
+	own := admin.call("term.open", object{"session_id": admin.session(), "command": "true", "record": true, "cols": 80, "rows": 24}).str("recording_id")
+	ref, path := object{"recording_id": id}, "/v1/recordings/"
+	eventually(t, "there is something to download", func() bool {
+		status, _, _ := g.download(path+id, userToken)
+		mine, _, _ := g.download(path+own, adminToken)
+		return status == http.StatusOK && mine == http.StatusOK
+	})
+	owner.call("recording.info", ref)
+	admin.call("recording.info", object{"recording_id": own})
+	admin.call("recording.list", nil)
+
+	admin.call("recording.list", object{"all": true})
+	admin.call("recording.info", ref)
+	if status, _, _ := g.download(path+id, adminToken); status != http.StatusOK {
+		t.Errorf("download: %d", status)
+	}
+	if n := strings.Count(g.log.String(), `"recording":"`+id+`","owner":"bob","message":"admin uses a recording of another principal"`); n != 2 { // one of them of the connection
+		t.Errorf("the log has it %d times: %s", n, g.log)
+	}
+	admin.call("recording.delete", ref)
+	admin.call("recording.delete", object{"recording_id": own})
+	var got []string
+	for _, e := range entries() {
+		if strings.HasPrefix(e.Action, "recording.") {
+			if e.Principal != "ann" || e.Role != "admin" || e.Remote == "" || e.Outcome != "ok" || e.Owner != "" && e.Session != session {
+				t.Errorf("%+v", e)
+			}
+			got = append(got, e.Action+" "+e.Recording+" "+e.Owner)
+		}
+	}
+	want := []string{"recording.list  ", "recording.info " + id + " bob", "recording.download " + id + " bob", "recording.delete " + id + " bob", "recording.delete " + own + " "}
+	if !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
 	}
 }
 

@@ -1,6 +1,6 @@
 package web
 
-// maxVisits bounds what a connection remembers of the sessions of others that it used.
+// maxVisits bounds what a connection remembers of what is others' and it used.
 const maxVisits = 1024
 
 // behalf is the subject in whose name a request about id is carried out: the client's own; an admin's is the one whose it is. Names are
@@ -13,15 +13,20 @@ func (c *conn) behalf(id string) string {
 	if owner == "" || owner == c.who.Subject {
 		return c.who.Subject
 	}
-	c.mu.Lock()
-	first := !c.visits[session]
-	if len(c.visits) >= maxVisits {
-		clear(c.visits)
-	}
-	c.visits[session] = true
-	c.mu.Unlock()
-	if first {
+	if c.visit(session) {
 		c.log.Info().Str("session", session).Str("owner", owner).Msg("admin uses a session of another principal")
 	}
 	return owner
+}
+
+// visit notes that what has this id was used, and reports whether it is the first time.
+func (c *conn) visit(id string) (first bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	first = !c.visits[id]
+	if len(c.visits) >= maxVisits {
+		clear(c.visits)
+	}
+	c.visits[id] = true
+	return first
 }

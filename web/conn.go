@@ -93,7 +93,7 @@ type conn struct {
 	watches  map[string]*watch        // guarded by mu; by session id
 	recent   []*call                  // guarded by mu; the last exec.run and exec.stream requests, for exec.cancel by request_id
 	oldest   int                      // guarded by mu; where recent is overwritten next
-	visits   map[string]bool          // guarded by mu; sessions of other principals that an admin used
+	visits   map[string]bool          // guarded by mu; sessions and recordings of other principals that an admin used
 	own      []*pool.Session          // guarded by mu; sessions that end with this connection
 }
 

@@ -26,6 +26,7 @@ type call struct {
 	came     time.Time // when it was read
 	asked    any       // its params, for record, which lets go of them; nil where nobody audits
 	session  string    // the session it is about, once found
+	owner    string    // whose recording it is about, where that is another principal
 	audited  bool      // it is to have an entry
 	recorded bool      // and has it
 

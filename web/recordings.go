@@ -13,11 +13,12 @@ func recordingList(k *call, q *protocol.RecordingList) (any, error) {
 	if q.All && k.c.who.Role != Admin {
 		return nil, protocol.Errorf(protocol.Forbidden, "only an admin may list everybody's recordings")
 	}
+	k.audited = q.All
 	return &protocol.Recordings{Recordings: k.c.srv.pool.Recordings(k.c.who.Subject, q.All, q.SessionID)}, nil
 }
 
 func recordingInfo(k *call, q *protocol.RecordingRef) (any, error) {
-	rec, err := k.c.srv.recording(k.c.who, q.RecordingID)
+	rec, err := k.recording(q.RecordingID)
 	if err != nil {
 		return nil, err
 	}
@@ -26,13 +27,34 @@ func recordingInfo(k *call, q *protocol.RecordingRef) (any, error) {
 }
 
 func recordingDelete(k *call, q *protocol.RecordingRef) (any, error) {
-	rec, err := k.c.srv.recording(k.c.who, q.RecordingID)
+	rec, err := k.recording(q.RecordingID)
 	if err != nil {
 		return nil, err
 	}
 	return k.later(func() (any, error) { // it may have to be ended first
 		return nil, rec.Delete(k.c.who.Role == Admin)
 	})
+}
+
+// foreignRecording is what the log says of an admin: once a connection, and of each download.
+const foreignRecording = "admin uses a recording of another principal"
+
+// recording is the one that the request is about. That an admin asks for another's is an entry, whatever he wants of it.
+func (k *call) recording(id string) (*pool.Recording, error) {
+	rec, err := k.c.srv.recording(k.c.who, id)
+	if err != nil {
+		return nil, err
+	}
+	info := rec.Info()
+	k.session = info.SessionID
+	if info.Owner == k.c.who.Subject {
+		return rec, nil
+	}
+	k.owner, k.audited = info.Owner, true
+	if k.c.visit(id) {
+		k.c.log.Info().Str("recording", id).Str("owner", info.Owner).Msg(foreignRecording)
+	}
+	return rec, nil
 }
 
 // recording is one that who may see: his own, and an admin any.
@@ -56,6 +78,10 @@ func (s *Server) serveRecording(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		refuse(w, http.StatusNotFound, protocol.AsError(err).Message)
 		return
+	}
+	if info := rec.Info(); info.Owner != who.Subject { // before anything is sent
+		s.log.Info().Str("principal", who.Subject).Str("recording", info.RecordingID).Str("owner", info.Owner).Msg(foreignRecording)
+		s.downloaded(r, who.Principal, info)
 	}
 	h := w.Header()
 	h.Set("Content-Type", "application/x-asciicast")

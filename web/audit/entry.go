@@ -28,6 +28,9 @@ type Entry struct {
 	Terminal string `json:"terminal,omitzero"`
 	Share    string `json:"share,omitzero"` // a share link: that a request was about, or that a guest came with
 
+	Recording string `json:"recording,omitzero"`
+	Owner     string `json:"owner,omitzero"` // whose the recording is, where that is another than Principal
+
 	Command      string `json:"command,omitzero"`       // what the policy leaves of Text
 	CommandBytes int    `json:"command_bytes,omitzero"` // its whole length
 	Text         string `json:"-"`                      // the command as it was sent; never written
@@ -56,6 +59,7 @@ const (
 	ActionReload     = "config.reload"    // tokens or a certificate were read again
 	ActionConnect    = "client.connect"
 	ActionDisconnect = "client.disconnect"
+	ActionDownload   = "recording.download" // by an admin, of another principal's
 	ActionLogin      = "login"
 	ActionRefused    = "auth.refused"
 	ActionExecEnd    = "exec.end"

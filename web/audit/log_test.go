@@ -476,6 +476,13 @@ func TestAFullDiskIsSaidAndCounted(t *testing.T) {
 	}
 }
 
+// TestOldLogsVerify: a log of a version whose entries had fewer fields is as good as it was.
+func TestOldLogsVerify(t *testing.T) {
+	if r := verify(t, filepath.Join("testdata", "old.log")); r.Lines != 13 {
+		t.Errorf("%+v", r)
+	}
+}
+
 // TestNobodyFillsItByAsking: whoever it is, there is a bound; each has his own, and what has no line is counted.
 func TestNobodyFillsItByAsking(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "audit.log")
