@@ -64,19 +64,20 @@ type Exec struct {
 }
 
 // Exec queues a command for exec.run, or gives it the turn at once.
-func (s *Session) Exec(q *protocol.Exec) (*Exec, error) { return s.submit("exec.run", q) }
+func (s *Session) Exec(q *protocol.Exec) (*Exec, error) { return s.submit("exec.run", q, nil) }
 
 // Stream is Exec for exec.stream: no text is kept for Result, which then has what the journal still holds.
-func (s *Session) Stream(q *protocol.Exec) (*Exec, error) { return s.submit("exec.stream", q) }
+func (s *Session) Stream(q *protocol.Exec) (*Exec, error) { return s.submit("exec.stream", q, nil) }
 
-func (s *Session) submit(method string, q *protocol.Exec) (*Exec, error) {
+// submit: by is the guest's share, nil for the owner.
+func (s *Session) submit(method string, q *protocol.Exec, by *Share) (*Exec, error) {
 	if err := s.pool.environ(q.Env); err != nil {
 		return nil, err
 	}
 	if q.RequestKey == "" {
 		return s.enqueue(method, q, keyRef{}, [sha256.Size]byte{})
 	}
-	ref := s.keyRef(q.RequestKey)
+	ref := s.keyRef(q.RequestKey, by)
 	asked := *q
 	asked.SessionRef = protocol.SessionRef{} // id or name, it is this session
 	params := fingerprint(method, &asked)

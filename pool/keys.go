@@ -18,17 +18,21 @@ const (
 )
 
 // keyRef is whose request_key, where: scope is the session of an exec, a process or a terminal, "default" for all that are that one by
-// turns, and "" for session.create.
-type keyRef struct{ who, scope, key string }
+// turns, and "" for session.create. guest is the id of the share that it came by, "" for the owner's own.
+type keyRef struct{ who, guest, scope, key string }
 
-// keyRef: a request that names no session, tried again, meets another one when the first has ended. It must not run there again.
-func (s *Session) keyRef(key string) keyRef {
+// keyRef: a request that names no session, tried again, meets another one when the first has ended. It must not run there again. A guest's
+// is always its session's: the others that are the default one by turns are not for it.
+func (s *Session) keyRef(key string, by *Share) keyRef {
+	if by != nil {
+		return keyRef{s.owner, by.id, s.id, key}
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.name == defaultSession {
-		return keyRef{s.owner, defaultSession, key}
+		return keyRef{s.owner, "", defaultSession, key}
 	}
-	return keyRef{s.owner, s.id, key}
+	return keyRef{s.owner, "", s.id, key}
 }
 
 // keyed is one remembered request.

@@ -45,13 +45,18 @@ type Process struct {
 
 // StartProcess starts a background command from the session's present state.
 func (s *Session) StartProcess(ctx context.Context, q *protocol.ProcessStart) (*Process, error) {
+	return s.startOnce(ctx, q, nil)
+}
+
+// startOnce: by is the guest's share, nil for the owner.
+func (s *Session) startOnce(ctx context.Context, q *protocol.ProcessStart, by *Share) (*Process, error) {
 	if err := s.pool.environ(q.Env); err != nil {
 		return nil, err
 	}
 	if q.RequestKey == "" {
 		return s.startProcess(ctx, q, keyRef{}, [sha256.Size]byte{})
 	}
-	ref := s.keyRef(q.RequestKey)
+	ref := s.keyRef(q.RequestKey, by)
 	asked := *q
 	asked.SessionRef = protocol.SessionRef{} // id or name, it is this session
 	params := fingerprint("process.start", &asked)

@@ -76,6 +76,7 @@ type keyEntry struct {
 	Key     string `json:"key"`
 	Params  []byte `json:"params"`
 	Default bool   `json:"default,omitzero"` // of the default session, whichever that is
+	Guest   string `json:"guest,omitzero"`   // the share that it came by
 }
 
 type execEntry struct {
@@ -237,14 +238,14 @@ func (k keyRef) entry(params *[sha256.Size]byte) keyEntry {
 	if k == (keyRef{}) {
 		return keyEntry{}
 	}
-	return keyEntry{k.key, params[:], k.scope == defaultSession}
+	return keyEntry{k.key, params[:], k.scope == defaultSession, k.guest}
 }
 
 func (k keyEntry) ref(s *Session) keyRef {
 	if k.Default {
-		return keyRef{s.owner, defaultSession, k.Key}
+		return keyRef{s.owner, "", defaultSession, k.Key}
 	}
-	return keyRef{s.owner, s.id, k.Key}
+	return keyRef{s.owner, k.Guest, s.id, k.Key}
 }
 
 // begins is the command's Began: on the runner, before the shell is told.

@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"context"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
@@ -141,6 +142,24 @@ func (s *Session) endSharesLocked(which func(*Share) bool) (any bool) {
 		return true
 	})
 	return any
+}
+
+// Exec is Session.Exec for who came by the link, as the three below are: a request_key is the link's own, never the owner's.
+func (sh *Share) Exec(q *protocol.Exec) (*Exec, error) { return sh.session.submit("exec.run", q, sh) }
+
+// Stream is Session.Stream.
+func (sh *Share) Stream(q *protocol.Exec) (*Exec, error) {
+	return sh.session.submit("exec.stream", q, sh)
+}
+
+// StartProcess is Session.StartProcess.
+func (sh *Share) StartProcess(ctx context.Context, q *protocol.ProcessStart) (*Process, error) {
+	return sh.session.startOnce(ctx, q, sh)
+}
+
+// OpenTerminal is Session.OpenTerminal.
+func (sh *Share) OpenTerminal(ctx context.Context, q *protocol.TermOpen) (*Terminal, error) {
+	return sh.session.openOnce(ctx, q, sh)
 }
 
 // Info is what share.list lists.

@@ -62,10 +62,15 @@ func errNoTerminal() error { return protocol.Errorf(protocol.TermNotFound, "no s
 
 // OpenTerminal opens a terminal in the session's present state.
 func (s *Session) OpenTerminal(ctx context.Context, q *protocol.TermOpen) (*Terminal, error) {
+	return s.openOnce(ctx, q, nil)
+}
+
+// openOnce: by is the guest's share, nil for the owner.
+func (s *Session) openOnce(ctx context.Context, q *protocol.TermOpen, by *Share) (*Terminal, error) {
 	if q.RequestKey == "" {
 		return s.openTerminal(ctx, q, keyRef{}, [sha256.Size]byte{})
 	}
-	ref := s.keyRef(q.RequestKey)
+	ref := s.keyRef(q.RequestKey, by)
 	asked := *q
 	asked.SessionRef, asked.OnSlow, asked.WindowBytes = protocol.SessionRef{}, "", 0 // id or name, it is this session; the others are of the connection
 	params := fingerprint("term.open", &asked)

@@ -11,7 +11,10 @@ import (
 func execRun(k *call, q *protocol.ExecRun) (any, error) {
 	k.c.remember(k)
 	return k.on(q.SessionRef, false, func(s *pool.Session) (any, error) {
-		e, err := s.Exec(q.Exec())
+		e, err := k.in(s).Exec(q.Exec())
+		if err == nil {
+			err = k.beganIn(e.Session())
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -68,7 +71,10 @@ func execStream(k *call, q *protocol.ExecStream) (any, error) {
 		// Held over the pool's call, which does not wait: a watch of ours that hears of exec.started must find the stream taken.
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		e, err := s.Stream(q.Exec())
+		e, err := k.in(s).Stream(q.Exec())
+		if err == nil {
+			err = k.beganIn(e.Session())
+		}
 		if err != nil {
 			return nil, err
 		}

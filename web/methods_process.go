@@ -19,7 +19,10 @@ const (
 
 func processStart(k *call, q *protocol.ProcessStart) (any, error) {
 	return k.on(q.SessionRef, true, func(s *pool.Session) (any, error) {
-		p, err := s.StartProcess(k.c.srv.ctx, q)
+		p, err := k.in(s).StartProcess(k.c.srv.ctx, q)
+		if err == nil {
+			err = k.beganIn(p.Session())
+		}
 		if err != nil {
 			return nil, err
 		}

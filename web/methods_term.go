@@ -9,7 +9,10 @@ import (
 
 func termOpen(k *call, q *protocol.TermOpen) (any, error) {
 	return k.on(q.SessionRef, true, func(s *pool.Session) (any, error) {
-		t, err := s.OpenTerminal(k.c.srv.ctx, q)
+		t, err := k.in(s).OpenTerminal(k.c.srv.ctx, q)
+		if err == nil {
+			err = k.beganIn(t.Session())
+		}
 		if err != nil {
 			return nil, err
 		}

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"context"
 	"crypto/rand"
 	"net/http"
 	"time"
@@ -89,6 +90,31 @@ func (k *call) shared(ref protocol.SessionRef) (*pool.Session, error) {
 		return s, nil
 	}
 	return nil, protocol.Errorf(protocol.SessionNotFound, "no such session")
+}
+
+// beginner is the session for its owner and the link for a guest, whose request_keys are its own.
+type beginner interface {
+	Exec(*protocol.Exec) (*pool.Exec, error)
+	Stream(*protocol.Exec) (*pool.Exec, error)
+	StartProcess(context.Context, *protocol.ProcessStart) (*pool.Process, error)
+	OpenTerminal(context.Context, *protocol.TermOpen) (*pool.Terminal, error)
+}
+
+// in is where what k asks for begins; s is the session that it found.
+func (k *call) in(s *pool.Session) beginner {
+	if sh := k.c.grant.share; sh != nil {
+		return sh
+	}
+	return s
+}
+
+// beganIn looks at whose it is what s began, or what its request_key stands for: that may be in an earlier session of the same name.
+func (k *call) beganIn(s *pool.Session) error {
+	if !k.c.grant.reaches(s, "") {
+		return protocol.Errorf(protocol.SessionNotFound, "no such session")
+	}
+	k.session = s.ID()
+	return nil
 }
 
 // endWith ends the connection when its link does.

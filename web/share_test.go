@@ -271,3 +271,62 @@ func TestShareIsTheOwners(t *testing.T) {
 		t.Errorf("a guest logs in: %s", resp.Status)
 	}
 }
+
+// TestGuestKeysAreItsOwn: a guest's request_key stands for nothing of the owner's, and the owner's for nothing of the guest's, also where
+// the session is the default one, whose keys outlive it.
+func TestGuestKeysAreItsOwn(t *testing.T) {
+	g := start(t, withTokens)
+	owner := g.dial(userToken)
+	ask := map[string]object{
+		"exec.run":      {"command": "echo $NOTE", "request_key": "run"},
+		"exec.stream":   {"command": "sleep 100", "request_key": "stream"},
+		"process.start": {"command": "sleep 100", "request_key": "start"},
+		"term.open":     {"cols": 80, "rows": 24, "command": "cat", "request_key": "open"},
+	}
+	id := map[string]string{"exec.run": "exec_id", "exec.stream": "exec_id", "process.start": "process_id", "term.open": "term_id"}
+	methods := []string{"exec.run", "process.start", "term.open", "exec.stream"} // that one keeps its session busy
+	made := func(c *client) map[string]string {
+		t.Helper()
+		all := map[string]string{}
+		for _, method := range methods {
+			all[method] = c.call(method, ask[method]).str(id[method])
+		}
+		return all
+	}
+
+	first := owner.call("exec.run", object{"command": "NOTE=private"}).str("session_id")
+	private := made(owner)
+	owner.call("session.rename", object{"session_id": first, "name": "private"})
+	second := owner.call("exec.run", object{"command": "NOTE=shared"}).str("session_id")
+	guest, _ := owner.shared(g, object{"session_id": second, "mode": "control"})
+	other, _ := owner.shared(g, object{"session_id": second, "mode": "control"})
+	if out := guest.call("exec.run", ask["exec.run"]).str("stdout"); out != "shared\n" {
+		t.Errorf("the guest gets %q", out)
+	}
+	guests := made(guest)
+	for method, theirs := range private {
+		if guests[method] == theirs {
+			t.Errorf("%s answers the guest with the owner's %s", method, theirs)
+		}
+		if again := owner.call(method, ask[method]).str(id[method]); again != theirs {
+			t.Errorf("%s tried again by the owner: %s, was %s", method, again, theirs)
+		}
+		if again := guest.call(method, ask[method]).str(id[method]); again != guests[method] {
+			t.Errorf("%s tried again by the guest: %s, was %s", method, again, guests[method])
+		}
+	}
+	owner.call("exec.cancel", object{"exec_id": guests["exec.stream"]})
+	if again := other.call("exec.run", ask["exec.run"]).str("exec_id"); again == guests["exec.run"] {
+		t.Error("two links share a key")
+	}
+
+	// What a guest did under a key is not there for the owner to find.
+	planted := object{"command": "deploy", "request_key": "deploy"}
+	guest.call("exec.run", object{"command": "deploy() { echo planted; }"})
+	guest.call("exec.run", planted)
+	owner.call("session.destroy", object{"session_id": second, "force": true})
+	owner.call("exec.run", object{"command": "deploy() { echo real; }"})
+	if out := owner.call("exec.run", planted).str("stdout"); out != "real\n" {
+		t.Errorf("the owner's own command: %q", out)
+	}
+}

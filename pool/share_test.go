@@ -1,0 +1,70 @@
+package pool
+
+import (
+	"testing"
+
+	"github.com/go-json-experiment/json"
+
+	"trl/protocol"
+)
+
+// TestGuestKeysAreWrittenDown: whose a request_key is can be read again, also where an earlier version has written it.
+func TestGuestKeysAreWrittenDown(t *testing.T) {
+	r := newRig(t, Config{})
+	s, err := r.Find(me, "", "") // the default one
+	if err != nil {
+		t.Fatal(err)
+	}
+	sh, _, err := s.Share(&protocol.ShareCreate{Mode: "control"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	begin := func(in interface {
+		Exec(*protocol.Exec) (*Exec, error)
+	}) *Exec {
+		e, err := in.Exec(&protocol.Exec{Command: "true", RequestKey: "k"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		wait(t, "true", e.Done())
+		return e
+	}
+	owners, guests := begin(s), begin(sh)
+	p, err := sh.StartProcess(t.Context(), &protocol.ProcessStart{Command: "true", RequestKey: "p"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	term, err := sh.OpenTerminal(t.Context(), &protocol.TermOpen{Cols: 80, Rows: 24, Command: "true", RequestKey: "t"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := remember(t, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(m.execs) != 2 || len(m.procs) != 1 || len(m.terms) != 1 {
+		t.Fatalf("%d commands, %d processes, %d terminals", len(m.execs), len(m.procs), len(m.terms))
+	}
+	for what, refs := range map[string][2]keyRef{
+		"owner's command":  {m.execs[0].Key.ref(s), owners.key},
+		"guest's command":  {m.execs[1].Key.ref(s), guests.key},
+		"guest's process":  {m.procs[0].Key.ref(s), p.key},
+		"guest's terminal": {m.terms[0].Key.ref(s), term.key},
+	} {
+		if refs[0] != refs[1] {
+			t.Errorf("%s: %+v was written, %+v is read", what, refs[1], refs[0])
+		}
+	}
+	if owners.key == guests.key || guests.key.scope != s.id {
+		t.Errorf("owner's %+v, guest's %+v", owners.key, guests.key)
+	}
+	for text, want := range map[string]keyRef{
+		`{"key":"k","params":"","default":true}`: {me, "", defaultSession, "k"},
+		`{"key":"k","params":""}`:                {me, "", s.id, "k"},
+	} {
+		var old keyEntry
+		if err := json.Unmarshal([]byte(text), &old); err != nil || old.ref(s) != want {
+			t.Errorf("%s: %+v %v", text, old.ref(s), err)
+		}
+	}
+}
