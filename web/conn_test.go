@@ -95,6 +95,18 @@ func TestDefaultSession(t *testing.T) {
 	}
 }
 
+// TestKeyOfARenamedSession: a key stands for a terminal of what was the default session, and the answer says of which.
+func TestKeyOfARenamedSession(t *testing.T) {
+	c := start(t).dial()
+	q := object{"cols": 80, "rows": 24, "command": "cat", "request_key": "k"}
+	first := c.call("term.open", q)
+	c.call("session.rename", object{"session_id": first.str("session_id"), "name": "old"})
+	c.call("exec.run", object{"command": "true"}) // makes another default session
+	if again := c.call("term.open", q); again.str("term_id") != first.str("term_id") || again.str("session_id") != first.str("session_id") {
+		t.Errorf("%v, then %v", first, again)
+	}
+}
+
 func TestSlowRequestHoldsUpNobodyElse(t *testing.T) {
 	g := start(t)
 	c := g.dial()

@@ -25,7 +25,7 @@ func termOpen(k *call, q *protocol.TermOpen) (any, error) {
 			sub.credit = newCredit(q.WindowBytes, 0)
 			id, _, claim := sub.view.Attached()
 			return &protocol.TermOpened{
-				TermID: t.ID(), SessionID: s.ID(), StreamID: t.StreamID(), StreamNo: c.number(sub), Pid: t.Info().Pid, ViewerID: id, Claim: claim, RecordingID: t.RecordingID(),
+				TermID: t.ID(), SessionID: t.Session().ID(), StreamID: t.StreamID(), StreamNo: c.number(sub), Pid: t.Info().Pid, ViewerID: id, Claim: claim, RecordingID: t.RecordingID(),
 			}
 		})
 	})
