@@ -85,7 +85,7 @@ var methods = []Method{
 		ProcessNotFound, SessionLost, StdinClosed, LimitExceeded),
 	method[ProcessKill, ProcessInfo]("process.kill", "Ends a process and its whole tree and answers when it is gone. With `signal` just that signal is sent and the answer comes at once.",
 		ProcessNotFound, SessionLost),
-	method[ProcessWait, WaitResult]("process.wait", "Waits until a process exits, listens, prints or answers. A timeout, and an end before the condition, are `met: false`.",
+	method[ProcessWait, WaitResult]("process.wait", "Waits until a process exits, listens, prints or answers. A timeout, and an end before the condition, are `met: false`. A viewer waits for `exit` and `output` only.",
 		ProcessNotFound, SessionLost),
 
 	method[TermOpen, TermOpened]("term.open", "Opens a terminal in the session's current state and attaches this connection to it: its output comes as `term.output` events, then one `term.exit`. Without a command it runs the session's shell, interactive.",

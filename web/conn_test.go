@@ -7,9 +7,12 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -341,6 +344,35 @@ func TestViewerOnlyReads(t *testing.T) {
 	}
 	if f := viewer.try("exec.run", object{"session_id": id, "command": "true"}); f.code() != "FORBIDDEN" {
 		t.Errorf("%+v", f)
+	}
+}
+
+// TestViewerConnectsNowhere: who only reads does not have the gateway connect to anything.
+func TestViewerConnectsNowhere(t *testing.T) {
+	var asked atomic.Int64
+	site := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked.Add(1) }))
+	defer site.Close()
+	g := start(t, withTokens)
+	ann, viewer := g.dial(adminToken), g.dial(viewToken)
+	process := ann.call("process.start", object{"session_id": ann.session(), "command": "echo up"}).str("process_id")
+	_, port, _ := strings.Cut(strings.TrimPrefix(site.URL, "http://"), ":")
+	n, _ := strconv.Atoi(port)
+	for _, until := range []object{{"http": site.URL}, {"port": n}, {"port": 9, "host": "192.0.2.1"}} {
+		if f := viewer.try("process.wait", object{"process_id": process, "until": until, "timeout_s": 0.1}); f.code() != "FORBIDDEN" {
+			t.Errorf("%v: %+v", until, f)
+		}
+	}
+	if n := asked.Load(); n != 0 {
+		t.Errorf("asked %d times", n)
+	}
+	for _, until := range []object{{"output": "up"}, {"exit": true}} {
+		if viewer.call("process.wait", object{"process_id": process, "until": until})["met"] != true {
+			t.Errorf("%v: not met", until)
+		}
+	}
+	process = ann.call("process.start", object{"session_id": ann.session(), "command": "sleep 100"}).str("process_id")
+	if ann.call("process.wait", object{"process_id": process, "until": object{"http": site.URL}})["met"] != true || asked.Load() == 0 {
+		t.Error("who may write gets no answer of the site")
 	}
 }
 

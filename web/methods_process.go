@@ -169,6 +169,9 @@ func processKill(k *call, q *protocol.ProcessKill) (any, error) {
 }
 
 func processWait(k *call, q *protocol.ProcessWait) (any, error) {
+	if k.c.who.Role == Viewer && (q.Until.Port != 0 || q.Until.HTTP != "") { // the gateway would connect to wherever it says
+		return nil, protocol.Errorf(protocol.Forbidden, "a viewer may wait for exit and output only")
+	}
 	p, err := k.process(q.ProcessID)
 	if err != nil {
 		return nil, err
