@@ -479,6 +479,41 @@ func TestOIDCLogin(t *testing.T) {
 	}
 }
 
+// TestCallbackLocksNobodyOut: a page of somebody else has a browser ask for the callback as often as it likes, and its person can log in.
+func TestCallbackLocksNobodyOut(t *testing.T) {
+	i := newIssuer(t)
+	g := start(t, withTokens, func(c *Config) {
+		c.OIDC = &OIDCConfig{Issuer: i.URL, ClientID: "trl", Role: RoleRule{Else: User}}
+	})
+	stay := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	visit := func(query, cookie string) int {
+		t.Helper()
+		q, err := http.NewRequest("GET", g.URL()+query, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if cookie != "" {
+			home, _ := url.Parse(g.URL())
+			q.AddCookie(&http.Cookie{Name: "trl_login_" + home.Port() + "_oidc", Value: cookie})
+		}
+		resp, err := stay.Do(q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		return resp.StatusCode
+	}
+	for range 2 * freeTries {
+		if got := visit(callbackPath, "") + visit(callbackPath+"?state=x&code=y", "") + visit(callbackPath+"?state=x&code=y", "a.b.c"); got != 3*401 {
+			t.Fatalf("no attempt of this browser: %d", got)
+		}
+	}
+	if got := visit(oidcPath, ""); got != 303 {
+		t.Errorf("a login after that: %d", got)
+	}
+	eventually(t, "codes that are guessed are slowed down", func() bool { return visit(callbackPath+"?state=a&code=guess", "a.b.c") == 429 })
+}
+
 func TestOIDCConfig(t *testing.T) {
 	good := OIDCConfig{Issuer: "https://i", ClientID: "trl", RedirectURL: "https://t" + callbackPath}
 	for what, change := range map[string]func(*OIDCConfig){

@@ -264,8 +264,9 @@ func scrubbed(err error) error {
 	return err
 }
 
+// oidcFails counts only what the provider was asked about as wrong: any page can send a browser to the callback without an attempt.
 func (s *Server) oidcFails(w http.ResponseWriter, r *http.Request, why outcome, err error) {
-	if why != unavailable {
+	if why == unknown {
 		s.throttle.wrong(clientAddr(r), time.Now())
 	}
 	deny(w, s.decided(r, byOIDC, why, err))
