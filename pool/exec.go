@@ -32,6 +32,7 @@ type Exec struct {
 	journal  *journal.Journal
 	key      keyRef            // zero when the request had none
 	params   [sha256.Size]byte // fingerprint of that request
+	guest    string            // id of the share that it came by; "": the owner's
 	queuedAt time.Time
 	done     chan struct{} // closed when it has ended and the session is past it
 
@@ -75,19 +76,19 @@ func (s *Session) submit(method string, q *protocol.Exec, by *Share) (*Exec, err
 		return nil, err
 	}
 	if q.RequestKey == "" {
-		return s.enqueue(method, q, keyRef{}, [sha256.Size]byte{})
+		return s.enqueue(method, q, keyRef{}, [sha256.Size]byte{}, by)
 	}
 	ref := s.keyRef(q.RequestKey, by)
 	asked := *q
 	asked.SessionRef = protocol.SessionRef{} // id or name, it is this session
 	params := fingerprint(method, &asked)
 	return once(context.Background(), &s.pool.keys, ref, params, func() (*Exec, error) {
-		return s.enqueue(method, q, ref, params)
+		return s.enqueue(method, q, ref, params, by)
 	})
 }
 
 // enqueue: an idle session is handed the command by one send, which cannot block, under one lock.
-func (s *Session) enqueue(method string, q *protocol.Exec, ref keyRef, params [sha256.Size]byte) (e *Exec, err error) {
+func (s *Session) enqueue(method string, q *protocol.Exec, ref keyRef, params [sha256.Size]byte, by *Share) (e *Exec, err error) {
 	e, err = s.newExec(q)
 	if err != nil {
 		return nil, err
@@ -99,6 +100,9 @@ func (s *Session) enqueue(method string, q *protocol.Exec, ref keyRef, params [s
 		}
 	}()
 	e.key, e.params = ref, params
+	if by != nil {
+		e.guest = by.id
+	}
 	if method == "exec.run" {
 		e.keepText()
 	}
@@ -113,6 +117,8 @@ func (s *Session) enqueue(method string, q *protocol.Exec, ref keyRef, params [s
 	switch {
 	case s.ending != nil:
 		return nil, s.errEndedLocked()
+	case by != nil && by.Over():
+		return nil, errShareOver()
 	case s.isIdleLocked():
 		if method != "exec.run" || ref != (keyRef{}) || e.stdin != nil { // else nobody is told of it before it begins, and begins writes both
 			s.accept(e, nil)

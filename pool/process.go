@@ -54,14 +54,14 @@ func (s *Session) startOnce(ctx context.Context, q *protocol.ProcessStart, by *S
 		return nil, err
 	}
 	if q.RequestKey == "" {
-		return s.startProcess(ctx, q, keyRef{}, [sha256.Size]byte{})
+		return s.startProcess(ctx, q, keyRef{}, [sha256.Size]byte{}, by)
 	}
 	ref := s.keyRef(q.RequestKey, by)
 	asked := *q
 	asked.SessionRef = protocol.SessionRef{} // id or name, it is this session
 	params := fingerprint("process.start", &asked)
 	p, err := once(ctx, &s.pool.keys, ref, params, func() (*Process, error) {
-		return s.startProcess(context.WithoutCancel(ctx), q, ref, params) // who joined must not fail because the first one left
+		return s.startProcess(context.WithoutCancel(ctx), q, ref, params, by) // who joined must not fail because the first one left
 	})
 	if err == nil {
 		s.pool.keys.complete(ref, time.Now())
@@ -69,7 +69,7 @@ func (s *Session) startOnce(ctx context.Context, q *protocol.ProcessStart, by *S
 	return p, err
 }
 
-func (s *Session) startProcess(ctx context.Context, q *protocol.ProcessStart, ref keyRef, params [sha256.Size]byte) (*Process, error) {
+func (s *Session) startProcess(ctx context.Context, q *protocol.ProcessStart, ref keyRef, params [sha256.Size]byte, by *Share) (*Process, error) {
 	if err := s.awaitShell(ctx); err != nil {
 		return nil, err
 	}
@@ -82,7 +82,7 @@ func (s *Session) startProcess(ctx context.Context, q *protocol.ProcessStart, re
 	if q.Timeout != nil {
 		p.timeout = q.Timeout.Duration()
 	}
-	if err := s.admit(&s.working); err != nil {
+	if err := s.admit(&s.working, by); err != nil {
 		return nil, err
 	}
 	p.startedAt = time.Now()
@@ -114,12 +114,14 @@ func (p *Process) begins(process *runtime.Process) {
 }
 
 // admit counts one more process or terminal, whose goroutine ends with watching.Done, or says why there is no place for it.
-func (s *Session) admit(live *int) error {
+func (s *Session) admit(live *int, by *Share) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
 	case s.ending != nil:
 		return s.errEndedLocked()
+	case by != nil && by.Over():
+		return errShareOver()
 	case s.working+s.termsOpen >= maxProcesses:
 		return protocol.Errorf(protocol.LimitExceeded, "session has %d processes and terminals", maxProcesses).With("limit", maxProcesses)
 	}

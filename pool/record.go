@@ -95,6 +95,7 @@ type execEntry struct {
 	Queued    time.Time          `json:"queued"`
 	Recording string             `json:"recording,omitzero"`
 	Key       keyEntry           `json:"key,omitzero"`
+	Guest     string             `json:"guest,omitzero"` // the share that it came by
 }
 
 type begunEntry struct {
@@ -223,7 +224,7 @@ func (s *Session) entry() *sessionEntry {
 func (e *Exec) entry() *execEntry {
 	x := &execEntry{
 		Stream: e.stream, Text: e.text, Clean: e.clean, Keeps: e.keeps, Most: e.most, Timeout: lapse(e.timeout), Grace: lapse(e.grace),
-		Queued: e.queuedAt, Key: e.key.entry(&e.params), Stdin: e.stdin,
+		Queued: e.queuedAt, Key: e.key.entry(&e.params), Stdin: e.stdin, Guest: e.guest,
 	}
 	if !e.unwanted {
 		x.Recording = e.recording

@@ -344,6 +344,7 @@ func (p *Pool) revive(a *runtime.Adoption, m *remembered) error {
 		return nil
 	}
 	s.shell.SetRecorder(s.recordShell)
+	s.dismissGuests() // a link's end may be written down, and not what it brought about
 	s.mu.Lock()
 	s.fireLocked(statemachine.Ready, "")
 	if running != nil {
@@ -413,7 +414,7 @@ func (s *Session) reviveExec(a *runtime.Adoption, x *rememberedExec) (live bool,
 	e := &Exec{
 		stream: x.Stream, session: s, text: x.Text, clean: x.Clean, most: x.Most, timeout: time.Duration(x.Timeout), grace: time.Duration(x.Grace),
 		journal: journal.New(s.pool.rules.Load().RingBytes), queuedAt: x.Queued, stdin: x.Stdin, done: make(chan struct{}),
-		recording: x.Recording, accepted: true,
+		recording: x.Recording, accepted: true, guest: x.Guest,
 	}
 	x.exec = e
 	if x.Key.Key != "" {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"trl/protocol"
@@ -37,6 +38,8 @@ type Share struct {
 }
 
 type shareHash [sha256.Size]byte
+
+func errShareOver() error { return protocol.Errorf(protocol.Forbidden, "this share link has ended") }
 
 func errNoShare() error { return protocol.Errorf(protocol.ShareNotFound, "no such share link") }
 
@@ -123,10 +126,28 @@ func (s *Session) endShares(which func(*Share) bool) (any bool) {
 		return false
 	}
 	s.pool.mu.Lock()
-	defer s.pool.mu.Unlock()
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.endSharesLocked(which)
+	any = s.endSharesLocked(which)
+	s.mu.Unlock()
+	s.pool.mu.Unlock()
+	s.dismissGuests()
+	return any
+}
+
+// dismissGuests withdraws the commands that wait and came by a link that is no more. What runs goes on: it is the owner's to end.
+func (s *Session) dismissGuests() {
+	s.mu.Lock()
+	var left []*Exec
+	for _, e := range slices.Clone(s.waiting) {
+		if e.guest != "" && !slices.ContainsFunc(s.shares, func(sh *Share) bool { return sh.id == e.guest }) {
+			s.waiting.remove(e)
+			left = append(left, e)
+		}
+	}
+	s.mu.Unlock()
+	for _, e := range left {
+		e.withdraw(syscall.SIGTERM)
+	}
 }
 
 // endSharesLocked: s.pool.mu and s.mu are held.

@@ -68,14 +68,14 @@ func (s *Session) OpenTerminal(ctx context.Context, q *protocol.TermOpen) (*Term
 // openOnce: by is the guest's share, nil for the owner.
 func (s *Session) openOnce(ctx context.Context, q *protocol.TermOpen, by *Share) (*Terminal, error) {
 	if q.RequestKey == "" {
-		return s.openTerminal(ctx, q, keyRef{}, [sha256.Size]byte{})
+		return s.openTerminal(ctx, q, keyRef{}, [sha256.Size]byte{}, by)
 	}
 	ref := s.keyRef(q.RequestKey, by)
 	asked := *q
 	asked.SessionRef, asked.OnSlow, asked.WindowBytes = protocol.SessionRef{}, "", 0 // id or name, it is this session; the others are of the connection
 	params := fingerprint("term.open", &asked)
 	t, err := once(ctx, &s.pool.keys, ref, params, func() (*Terminal, error) {
-		return s.openTerminal(context.WithoutCancel(ctx), q, ref, params) // who joined must not fail because the first one left
+		return s.openTerminal(context.WithoutCancel(ctx), q, ref, params, by) // who joined must not fail because the first one left
 	})
 	if err == nil {
 		s.pool.keys.complete(ref, time.Now())
@@ -83,7 +83,7 @@ func (s *Session) openOnce(ctx context.Context, q *protocol.TermOpen, by *Share)
 	return t, err
 }
 
-func (s *Session) openTerminal(ctx context.Context, q *protocol.TermOpen, ref keyRef, params [sha256.Size]byte) (*Terminal, error) {
+func (s *Session) openTerminal(ctx context.Context, q *protocol.TermOpen, ref keyRef, params [sha256.Size]byte, by *Share) (*Terminal, error) {
 	if err := s.pool.environ(q.Env); err != nil {
 		return nil, err
 	}
@@ -102,7 +102,7 @@ func (s *Session) openTerminal(ctx context.Context, q *protocol.TermOpen, ref ke
 		t.recording = s.newRecordingID()
 	}
 	t.marks.Live()
-	if err := s.admit(&s.termsOpen); err != nil {
+	if err := s.admit(&s.termsOpen, by); err != nil {
 		return nil, err
 	}
 	t.startedAt = time.Now()

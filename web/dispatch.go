@@ -167,6 +167,9 @@ func (c *conn) handle(msg []byte) {
 
 func (k *call) dispatch() (any, error) {
 	h, ok := handlers[k.method]
+	if e := k.c.grant.over(); e != nil {
+		return nil, e
+	}
 	switch {
 	case ok && k.c.grant.share != nil && !guestMay(k.c.grant.share, k.method):
 		return nil, protocol.Errorf(protocol.Forbidden, "this share link does not allow it")
@@ -252,12 +255,20 @@ type lane struct {
 	waiting []func() // guarded by conn.mu
 }
 
-// turn applies a request to the session that key stands for when its turn has come. A slow one is applied on the lane's goroutine.
+// turn applies a request to the session that key stands for when its turn has come, if what the client came with is still good then. A slow
+// one is applied on the lane's goroutine.
 func (k *call) turn(key string, slow bool, apply func() (any, error)) (any, error) {
 	c := k.c
 	c.mu.Lock()
 	if l := c.lanes[key]; l != nil {
-		l.waiting = append(l.waiting, func() { k.settle(apply) })
+		l.waiting = append(l.waiting, func() {
+			k.settle(func() (any, error) {
+				if e := c.grant.over(); e != nil {
+					return nil, e
+				}
+				return apply()
+			})
+		})
 		k.lane = key
 		c.mu.Unlock()
 		return nil, errLater

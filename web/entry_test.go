@@ -125,6 +125,33 @@ func TestRevokedTokenEndsItsConnections(t *testing.T) {
 	eventually(t, "the metric", func() bool { return g.series("trl_connections_closed_total", "auth") == 2 })
 }
 
+// TestNothingIsDoneForARevokedToken: what waits for its turn when the token goes is refused.
+func TestNothingIsDoneForARevokedToken(t *testing.T) {
+	const user, other = "one-of-anns-tokens", "another-of-anns-tokens"
+	path, set := withFile(t, user+" ann user\n"+other+" ann user\n")
+	g := start(t, set)
+	c, stays := g.dial(user), g.dial(other)
+	session := c.session()
+	const many = 100
+	for range many {
+		c.begin("process.start", object{"session_id": session, "command": "sleep 100"})
+	}
+	processes := func() int { return len(stays.call("process.list", object{"session_id": session})["processes"].([]any)) }
+	eventually(t, "the first ones run", func() bool { return processes() > 2 })
+	if err := os.WriteFile(path, []byte(other+" ann user\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.cfg.Tokens.(*TokenFile).load(); err != nil { // without the watcher's pause
+		t.Fatal(err)
+	}
+	before := processes()
+	c.closed()
+	eventually(t, "its connection is gone", func() bool { return g.metric("trl_connections") == 1 })
+	if after := processes(); before == many || after > before+1 { // one may have been about to start
+		t.Errorf("%d processes when the token was revoked, then %d", before, after)
+	}
+}
+
 // follow is a client on a connection that somebody else has dialled.
 func follow(t testing.TB, ws *websocket.Conn) *client {
 	c := &client{t: t, ws: ws, change: make(chan struct{}, 1), done: make(chan struct{})}

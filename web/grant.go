@@ -71,6 +71,9 @@ func (g *Grant) expires() (at time.Time) {
 }
 
 func (g *Grant) good(now time.Time) bool {
+	if g.share != nil && g.share.Over() {
+		return false
+	}
 	for _, s := range g.rests {
 		if s.valid.Err() != nil {
 			return false
@@ -78,6 +81,17 @@ func (g *Grant) good(now time.Time) bool {
 	}
 	at := g.expires()
 	return at.IsZero() || now.Before(at)
+}
+
+// over is why nothing is done any more for who came with it; nil: it is good.
+func (g *Grant) over() *protocol.Error {
+	switch {
+	case g.good(time.Now()):
+		return nil
+	case g.share != nil:
+		return protocol.Errorf(protocol.Forbidden, "this share link has ended")
+	}
+	return protocol.Errorf(protocol.AuthFailed, "what you logged in with is no longer good")
 }
 
 // lookAgain is how long a timer is trusted: those stand still while the machine sleeps, and an expiry may be put off.

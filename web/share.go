@@ -56,7 +56,7 @@ var guestMethods = map[string]struct{ control, whole bool }{
 
 func guestMay(sh *pool.Share, method string) bool {
 	wants, listed := guestMethods[method]
-	return listed && !sh.Over() && (sh.Control() || !wants.control) && (sh.Terminal() == "" || !wants.whole)
+	return listed && (sh.Control() || !wants.control) && (sh.Terminal() == "" || !wants.whole)
 }
 
 // welcome is authenticate for those who may be guests: who came with a share's token is one, or nobody. Nothing but the WebSocket is for guests.

@@ -3,6 +3,7 @@ package web
 import (
 	"maps"
 	"net/http"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -209,6 +210,57 @@ func TestShareEnds(t *testing.T) {
 				t.Errorf("session forgotten: closed with %d", code)
 			}
 		})
+	}
+}
+
+// TestNothingIsDoneForARevokedLink: neither what waits for its turn on the guest's connection nor what waits in the session.
+func TestNothingIsDoneForARevokedLink(t *testing.T) {
+	g := start(t, withTokens)
+	owner := g.dial(userToken)
+	session, dir := owner.session(), t.TempDir()
+	guest, link := owner.shared(g, object{"session_id": session, "mode": "control"})
+	const many = 100
+	for range many {
+		guest.begin("process.start", object{"command": "sleep 100"})
+	}
+	processes := func() int { return len(owner.call("process.list", object{"session_id": session})["processes"].([]any)) }
+	eventually(t, "the first ones run", func() bool { return processes() > 2 })
+	owner.call("share.revoke", object{"share_id": link.str("share_id")})
+	before := processes()
+	guest.closed()
+	eventually(t, "the guest is gone", func() bool { return g.metric("trl_connections") == 1 })
+	if after := processes(); before == many || after > before+1 { // one may have been about to start
+		t.Errorf("%d processes when the link was revoked, then %d", before, after)
+	}
+
+	guest, link = owner.shared(g, object{"session_id": session, "mode": "control"})
+	stays, _ := owner.shared(g, object{"session_id": session, "mode": "control"})
+	file := func(name string) object { return object{"session_id": session, "command": "echo >" + dir + "/" + name} }
+	running := guest.call("exec.stream", object{"command": "until [ -e " + dir + "/go ]; do sleep 0.01; done; echo >" + dir + "/running"}).str("exec_id")
+	queued := guest.call("exec.stream", file("guest")).str("exec_id")
+	guest.begin("exec.run", file("guest"))
+	others := []string{owner.call("exec.stream", file("owner")).str("exec_id"), stays.call("exec.stream", file("stays")).str("exec_id")}
+	eventually(t, "all wait", func() bool { return owner.call("session.info", object{"session_id": session}).num("queue_length") == 4 })
+	owner.call("share.revoke", object{"share_id": link.str("share_id")})
+	if n := owner.call("session.info", object{"session_id": session}).num("queue_length"); n != 2 {
+		t.Errorf("%d wait after the revocation", n)
+	}
+	if got := owner.call("exec.wait", object{"exec_id": queued}); got["cancelled"] != true {
+		t.Errorf("a guest's command that waited: %v", got)
+	}
+	owner.call("process.start", file("go"))
+	for _, id := range append(others, running) {
+		if got := owner.call("exec.wait", object{"exec_id": id}); got.num("exit_code") != 0 || got["cancelled"] == true {
+			t.Errorf("%v", got)
+		}
+	}
+	made, _ := os.ReadDir(dir)
+	var names []string
+	for _, f := range made {
+		names = append(names, f.Name())
+	}
+	if !slices.Equal(names, []string{"go", "owner", "running", "stays"}) {
+		t.Errorf("done: %q", names)
 	}
 }
 

@@ -20,6 +20,30 @@ func (g *server) guest(t testing.TB, token string) *client {
 	return c
 }
 
+// TestRevokedAfterAGatewaysDeath: what a guest has waiting goes with its link, also when another gateway took it over.
+func TestRevokedAfterAGatewaysDeath(t *testing.T) {
+	g := gateway(t)
+	c := g.dial(t)
+	session := c.session()
+	link := c.call("share.create", object{"session_id": session, "mode": "control"})
+	c.stream(session, "until [ -e go ]; do sleep 0.01; done")
+	waits := g.guest(t, link.str("token")).stream(session, "echo >guest").str("exec_id")
+	last := c.stream(session, "ls").str("exec_id")
+	sKill(t, g)
+	c = g.dial(t)
+	c.call("share.revoke", object{"share_id": link.str("share_id")})
+	if n := c.info(session).num("queue_length"); n != 1 {
+		t.Errorf("%d wait", n)
+	}
+	c.call("process.start", object{"session_id": session, "command": "echo >go"})
+	if got := c.call("exec.wait", object{"exec_id": last}); got.stdout() != "go\n" {
+		t.Errorf("%v", got)
+	}
+	if got := c.call("exec.wait", object{"exec_id": waits}); !got.yes("cancelled") {
+		t.Errorf("%v", got)
+	}
+}
+
 // TestGuestKeysSurvive: what a guest's request_key stands for is the guest's with the next gateway, too.
 func TestGuestKeysSurvive(t *testing.T) {
 	g := gateway(t)
