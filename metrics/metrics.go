@@ -86,7 +86,7 @@ type Metrics struct {
 
 	ClientConnections *prometheus.GaugeVec   // transport; open now
 	ClientsClosed     *prometheus.CounterVec // reason
-	ClientsRefused    *prometheus.CounterVec // reason: "all", "principal" or "strangers"
+	ClientsRefused    *prometheus.CounterVec // reason: "all", "principal", "guests", "share" or "strangers"
 	RateLimited       prometheus.Counter     // requests refused with RATE_LIMITED
 	Auth              *prometheus.CounterVec // method, result; web has the lists
 
@@ -145,7 +145,7 @@ func New(reg prometheus.Registerer) *Metrics {
 
 		ClientConnections: f.NewGaugeVec(prometheus.GaugeOpts{Name: "trl_connections", Help: "Open client connections, by transport."}, []string{"transport"}),
 		ClientsClosed:     counters("trl_connections_closed_total", "Client connections that ended, by reason.", "reason"),
-		ClientsRefused:    counters("trl_connections_refused_total", "Connections refused for the bound on all, on a principal's or on strangers'.", "reason"),
+		ClientsRefused:    counters("trl_connections_refused_total", "Connections refused for the bound on all, on a principal's, on all guests, on a share link's or on strangers'.", "reason"),
 		RateLimited:       counter("trl_rate_limited_total", "Requests refused with RATE_LIMITED."),
 		Auth: f.NewCounterVec(prometheus.CounterOpts{Name: "trl_auth_total", Help: "Requests that had to show who sends them, by the kind of credential and what came of it."},
 			[]string{"method", "result"}),

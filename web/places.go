@@ -1,41 +1,65 @@
 package web
 
 import (
+	"cmp"
 	"fmt"
+	"math"
 	"net/http"
 )
 
-// crowd is why a client finds no place.
+// crowd is clients that share a number of places.
 type crowd struct {
-	of     string // whose connections there are too many of, and the metric's label
-	status int    // what HTTP says
+	crowdName
 	limit  int
+	status int // what HTTP says when it is full
+}
+
+// crowdName says whose the places are.
+type crowdName struct {
+	of  string // the metric's label
+	who string // which of these; "": there is one
 }
 
 func (c *crowd) String() string { return fmt.Sprintf("too many connections: %d of %s", c.limit, c.of) }
 
-// place gives a client a place until leave is called, or says that there is none.
-func (s *Server) place(who string) (leave func(), full *crowd) {
+// crowds are all that a client is one of. Guests have places of their own, and a quarter of all is kept from them: they shall not keep their
+// host out, nor anybody else.
+func (s *Server) crowds(g *Grant) []crowd {
+	cfg := &s.cfg
+	each := cmp.Or(cfg.MaxConnsOf, math.MaxInt)
+	all := crowd{crowdName{"all", ""}, cfg.MaxConns, http.StatusServiceUnavailable}
+	if g.share == nil {
+		return []crowd{{crowdName{"principal", g.Subject}, each, http.StatusTooManyRequests}, all}
+	}
+	return []crowd{
+		{crowdName{"share", g.share.ID()}, cfg.MaxGuests, http.StatusTooManyRequests},
+		{crowdName{"principal", "guests of " + g.Subject}, each, http.StatusTooManyRequests}, // no subject has spaces
+		{crowdName{"guests", ""}, cfg.MaxConns - max(1, cfg.MaxConns/4), http.StatusServiceUnavailable},
+		all,
+	}
+}
+
+// place gives a client a place until leave is called, or says where there is none.
+func (s *Server) place(g *Grant) (leave func(), full *crowd) {
+	crowds := s.crowds(g)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	switch most := s.cfg.MaxConnsOf; {
-	case most > 0 && s.places[who] >= most:
-		full = &crowd{"principal", http.StatusTooManyRequests, most}
-	case s.taken >= s.cfg.MaxConns:
-		full = &crowd{"all", http.StatusServiceUnavailable, s.cfg.MaxConns}
+	for i := range crowds {
+		if c := &crowds[i]; s.places[c.crowdName] >= c.limit {
+			s.m.ClientsRefused.WithLabelValues(c.of).Inc()
+			return nil, c
+		}
 	}
-	if full != nil {
-		s.m.ClientsRefused.WithLabelValues(full.of).Inc()
-		return nil, full
+	for _, c := range crowds {
+		s.places[c.crowdName]++
 	}
-	s.places[who]++
-	s.taken++
 	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.taken--
-		if s.places[who]--; s.places[who] == 0 {
-			delete(s.places, who)
+		for _, c := range crowds {
+			if s.places[c.crowdName]--; s.places[c.crowdName] == 0 {
+				delete(s.places, c.crowdName)
+			}
 		}
 	}, nil
 }

@@ -12,6 +12,47 @@ import (
 	"github.com/coder/websocket"
 )
 
+// TestGuestsLeavePlaces: guests are bounded by link, by principal and in all, and never take the last places.
+func TestGuestsLeavePlaces(t *testing.T) {
+	for name, x := range map[string]struct {
+		of, links int // the bound on a principal's; bob's links
+		guests    int // how many get in
+		refused   int // what the next ones are told
+	}{
+		"one link": {0, 1, 2, 429}, "many links": {0, 5, 9, 503}, "of a principal": {3, 5, 3, 429},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := start(t, withTokens, func(c *Config) { c.MaxConns, c.MaxConnsOf, c.MaxGuests = 12, x.of, 2 })
+			owner := g.dial(userToken)
+			session := owner.session()
+			var in []*client
+			for range x.links {
+				token := owner.call("share.create", object{"session_id": session}).str("token")
+				for range 3 {
+					ws, resp, err := g.dialWith(&websocket.DialOptions{HTTPHeader: bearerHeader(token)})
+					if err == nil {
+						in = append(in, follow(t, ws))
+					} else if got := resp.StatusCode; len(in) == x.guests && got != x.refused || len(in) < x.guests && got != 429 || resp.Header.Get("Retry-After") == "" {
+						t.Errorf("guest %d: %v %v", len(in)+1, resp, err)
+					}
+				}
+			}
+			if len(in) != x.guests {
+				t.Errorf("%d guests", len(in))
+			}
+			other := g.dial(adminToken)
+			g.dial(userToken).call("system.ping", nil)
+			if x.of > 0 { // another principal's guests have their own places
+				other.shared(g, object{"session_id": other.session()})
+			}
+			in[0].close()
+			eventually(t, "a place", func() bool {
+				return g.status(bearerHeader(owner.call("share.create", object{"session_id": session}).str("token"))) == 101
+			})
+		})
+	}
+}
+
 // TestConnectionsAreBounded: in all and of one principal; who finds no place is told so before the upgrade, and a place is free as soon as somebody goes.
 func TestConnectionsAreBounded(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
@@ -72,6 +113,6 @@ func TestConnectionsAreBounded(t *testing.T) {
 	eventually(t, "all places are free", func() bool {
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		return g.taken == 0 && len(g.places) == 0
+		return len(g.places) == 0
 	})
 }

@@ -52,7 +52,8 @@ type Config struct {
 	MaxFrame    int64         // bytes of an inbound message, 4 MiB
 	MaxInFlight int           // requests of one connection, 128: more than can wait in a session
 	MaxConns    int           // clients in all, 1,024
-	MaxConnsOf  int           // clients of one principal; 0: no bound of its own
+	MaxConnsOf  int           // clients of one principal, and guests of one; 0: no bound of its own
+	MaxGuests   int           // clients of one share link, 16
 	PingEvery   time.Duration // 20 s: below the 60 s after which proxies close what is idle
 	PeerSilence time.Duration // 45 s: two pings and some
 	SlowClient  time.Duration // 30 s
@@ -86,6 +87,7 @@ func (c *Config) fill() {
 	orDefault(&c.MaxFrame, 4<<20)
 	orDefault(&c.MaxInFlight, 128)
 	orDefault(&c.MaxConns, 1024)
+	orDefault(&c.MaxGuests, 16)
 	orDefault(&c.PingEvery, 20*time.Second)
 	orDefault(&c.PeerSilence, 45*time.Second)
 	orDefault(&c.SlowClient, 30*time.Second)
@@ -138,8 +140,7 @@ type Server struct {
 
 	mu      sync.Mutex
 	conns   map[*conn]struct{} // guarded by mu
-	places  map[string]int     // guarded by mu; connections by principal, from before the upgrade on
-	taken   int                // guarded by mu; the sum of places
+	places  map[crowdName]int  // guarded by mu; connections, from before the upgrade on
 	closed  bool               // guarded by mu; no connection may join any more
 	undrain func()             // guarded by mu; ends the goroutine of a drain; nil: there is none
 	forGood bool               // guarded by mu; nobody may take the drain back
@@ -156,7 +157,7 @@ type listening struct {
 // New makes a server that does nothing yet.
 func New(cfg Config, p *pool.Pool, m *metrics.Metrics, g prometheus.Gatherer, log zerolog.Logger) *Server {
 	cfg.fill()
-	s := &Server{cfg: cfg, pool: p, m: m, log: log, born: time.Now(), conns: map[*conn]struct{}{}, places: map[string]int{}, names: cfg.hostNames(), drained: make(chan struct{})}
+	s := &Server{cfg: cfg, pool: p, m: m, log: log, born: time.Now(), conns: map[*conn]struct{}{}, places: map[crowdName]int{}, names: cfg.hostNames(), drained: make(chan struct{})}
 	s.now.Store(cfg.inForce())
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.admit()
@@ -509,11 +510,7 @@ func (s *Server) serveWebSocket(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusServiceUnavailable, "shutting down")
 		return
 	}
-	name := g.Subject
-	if g.share != nil { // guests shall not keep their host out
-		name = g.share.ID()
-	}
-	leave, full := s.place(name)
+	leave, full := s.place(g)
 	if full != nil {
 		w.Header().Set("Retry-After", retryAfter)
 		refuse(w, full.status, full.String())
@@ -562,7 +559,7 @@ func (s *Server) serveLocal(sock *socket) {
 		return
 	}
 	sock.known()
-	leave, full := s.place(who.Subject)
+	leave, full := s.place(c.grant)
 	if full != nil {
 		c.refuse(nil, protocol.Errorf(protocol.LimitExceeded, "%s", full).With("limit", full.limit))
 		c.end(tooMany)

@@ -384,6 +384,7 @@ func (s *settings) limits() map[string]float64 {
 		"record_keep_s":              s.pool.Record.Keep.Seconds(),
 	}
 	all["max_connections"], all["max_connections_per_principal"] = float64(s.web.MaxConns), float64(s.web.MaxConnsOf)
+	all["max_connections_per_share"] = float64(s.web.MaxGuests)
 	l := s.pool.Limits
 	for name, v := range map[string]float64{
 		"memory_bytes": float64(l.MemoryBytes), "pids": float64(l.Pids), "cpu": l.CPU,
