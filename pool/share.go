@@ -30,6 +30,7 @@ type Share struct {
 	term    string // "": all of the session
 	control bool
 	name    string
+	maker   string // id of the credential that it was made with; "": of none that can be withdrawn
 	created time.Time
 	expires time.Time
 
@@ -46,8 +47,8 @@ func errNoShare() error { return protocol.Errorf(protocol.ShareNotFound, "no suc
 // IsShareToken tells a share's token from all others.
 func IsShareToken(token string) bool { return strings.HasPrefix(token, shareToken) }
 
-// Share makes a link, and its token.
-func (s *Session) Share(q *protocol.ShareCreate) (sh *Share, token string, err error) {
+// Share makes a link, and its token. maker is the id of the credential that it is made with, until is when that expires; zero: never.
+func (s *Session) Share(q *protocol.ShareCreate, maker string, until time.Time) (sh *Share, token string, err error) {
 	var secret [32]byte
 	rand.Read(secret[:]) // never fails (crypto/rand)
 	token = shareToken + base64.RawURLEncoding.EncodeToString(secret[:])
@@ -56,9 +57,13 @@ func (s *Session) Share(q *protocol.ShareCreate) (sh *Share, token string, err e
 		life = q.ExpiresIn.Duration()
 	}
 	now := time.Now()
+	expires := now.Add(life)
+	if !until.IsZero() && until.Before(expires) {
+		expires = until
+	}
 	sh = &Share{
 		id: mint("", 'l', s.pool.epoch, s.tag, memberLen), session: s, hash: sha256.Sum256([]byte(token)),
-		term: q.TermID, control: q.Mode == "control", name: q.Name, created: now, expires: now.Add(life), ended: make(chan struct{}),
+		term: q.TermID, control: q.Mode == "control", name: q.Name, maker: maker, created: now, expires: expires, ended: make(chan struct{}),
 	}
 	s.pool.mu.Lock()
 	defer s.pool.mu.Unlock()
@@ -201,6 +206,9 @@ func (sh *Share) ID() string { return sh.id }
 // Name is the label that people gave it.
 func (sh *Share) Name() string { return sh.name }
 
+// Maker is the id of the credential that it was made with; empty: of none that can be withdrawn.
+func (sh *Share) Maker() string { return sh.maker }
+
 // Owner is whose session it opens.
 func (sh *Share) Owner() string { return sh.session.owner }
 
@@ -241,18 +249,19 @@ type shareEntry struct {
 	Term    string    `json:"term,omitzero"`
 	Control bool      `json:"control,omitzero"`
 	Name    string    `json:"name,omitzero"`
+	Maker   string    `json:"maker,omitzero"`
 	Created time.Time `json:"created"`
 	Expires time.Time `json:"expires"`
 }
 
 func (sh *Share) entry() *shareEntry {
-	return &shareEntry{sh.id, sh.hash[:], sh.term, sh.control, sh.name, sh.created, sh.expires}
+	return &shareEntry{sh.id, sh.hash[:], sh.term, sh.control, sh.name, sh.maker, sh.created, sh.expires}
 }
 
 // reviveShareLocked makes a share anew. s.pool.mu and s.mu are held, or nobody knows s yet.
 func (s *Session) reviveShareLocked(x *shareEntry) {
 	sh := &Share{
-		id: x.ID, session: s, term: x.Term, control: x.Control, name: x.Name, created: x.Created, expires: x.Expires, ended: make(chan struct{}),
+		id: x.ID, session: s, term: x.Term, control: x.Control, name: x.Name, maker: x.Maker, created: x.Created, expires: x.Expires, ended: make(chan struct{}),
 	}
 	copy(sh.hash[:], x.Hash)
 	s.addShareLocked(sh)

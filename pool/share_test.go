@@ -2,11 +2,37 @@ package pool
 
 import (
 	"testing"
+	"time"
 
 	"github.com/go-json-experiment/json"
 
 	"trl/protocol"
 )
+
+// TestMakersAreWrittenDown: what a link rests on can be read again.
+func TestMakersAreWrittenDown(t *testing.T) {
+	r := newRig(t, Config{})
+	s := r.create(protocol.SessionCreate{})
+	until := time.Now().Add(time.Minute)
+	sh, _, err := s.Share(&protocol.ShareCreate{}, "a token", until)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := remember(t, s)
+	if err != nil || len(m.shares) != 1 {
+		t.Fatalf("%+v %v", m, err)
+	}
+	s.endShares(func(*Share) bool { return true })
+	r.mu.Lock()
+	s.mu.Lock()
+	s.reviveShareLocked(m.shares[0])
+	again := s.shares[0]
+	s.mu.Unlock()
+	r.mu.Unlock()
+	if again.maker != "a token" || again.hash != sh.hash || !again.expires.Equal(until) {
+		t.Errorf("%+v", again)
+	}
+}
 
 // TestGuestKeysAreWrittenDown: whose a request_key is can be read again, also where an earlier version has written it.
 func TestGuestKeysAreWrittenDown(t *testing.T) {
@@ -15,7 +41,7 @@ func TestGuestKeysAreWrittenDown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sh, _, err := s.Share(&protocol.ShareCreate{Mode: "control"})
+	sh, _, err := s.Share(&protocol.ShareCreate{Mode: "control"}, "", time.Time{})
 	if err != nil {
 		t.Fatal(err)
 	}

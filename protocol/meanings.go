@@ -49,7 +49,7 @@ var meanings = map[string]string{
 	"ShareCreate.term_id":       "this terminal alone, in place of a session",
 	"ShareCreate.mode":          "whether those with the link may only look, or type and run commands too (view)",
 	"ShareCreate.name":          "a label, for people: shown where it is listed, and among a terminal's viewers",
-	"ShareCreate.expires_in_s":  "when the link ends, more than 0 and at most 30 days (a day)",
+	"ShareCreate.expires_in_s":  "when the link ends, more than 0 and at most 30 days, and not after what it is made with (a day)",
 	"Share.mode":                "whether those with the link may only look, or type and run commands too",
 	"Share.term_id":             "the terminal that is shared; absent: all of the session is",
 	"Share.name":                "a label, for people",

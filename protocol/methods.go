@@ -105,7 +105,7 @@ var methods = []Method{
 	method[TermRef, TermSnapshot]("term.snapshot", "Returns a terminal's screen as lines of text, with the cursor.",
 		TermNotFound, SessionLost),
 
-	method[ShareCreate, ShareCreated]("share.create", "Makes a link to a session, or to one terminal of it, for people without a token of their own: to look, or to type too. It ends when it expires, is revoked, or its session is forgotten.",
+	method[ShareCreate, ShareCreated]("share.create", "Makes a link to a session, or to one terminal of it, for people without a token of their own: to look, or to type too. It ends when it expires, is revoked, the token that it was made with is, or its session is forgotten.",
 		SessionNotFound, SessionLost, SessionTerminated, TermNotFound, LimitExceeded),
 	method[SessionRef, Shares]("share.list", "Lists a session's links, oldest first, with how many use each; never their tokens.",
 		SessionNotFound, SessionLost),

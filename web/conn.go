@@ -118,12 +118,14 @@ func (c *conn) serve() {
 	began := time.Now()
 	c.connected()
 	c.wg.Go(func() { c.t.tend(c) }) // pings; ends with ctx; waited for below
+	over := outdated
 	if sh := c.grant.share; sh != nil {
+		over = unshared
 		sh.Join()
 		defer sh.Leave()
 		c.wg.Go(func() { c.endWith(sh) }) // waits for the link's end; ends with ctx; waited for below
 	}
-	defer c.grant.watch(func() { c.end(outdated) })()
+	defer c.grant.watch(func() { c.end(over) })()
 
 	c.end(c.readLoop())
 	c.t.close()

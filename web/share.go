@@ -70,11 +70,32 @@ func (s *Server) welcome(r *http.Request) (*Grant, *denial) {
 		s.throttle.wrong(clientAddr(r), time.Now())
 		return nil, s.decided(r, byShare, unknown, nil)
 	}
-	role := Viewer
+	g := &Grant{Principal: Principal{Subject: sh.Owner(), Role: Viewer}, share: sh}
 	if sh.Control() {
-		role = User
+		g.Role = User
 	}
-	return &Grant{Principal: Principal{Subject: sh.Owner(), Role: role}, share: sh}, s.decided(r, byShare, accepted, nil)
+	if sh.Maker() != "" { // a link is worth what its maker is, and what is asked over it counts as his
+		maker := s.withdrawable(sh.Maker())
+		if maker == nil || !maker.good(time.Now()) || !maker.mayShare(sh.Owner()) {
+			return nil, s.decided(r, byShare, expired, nil)
+		}
+		g.rests = maker.rests
+	}
+	return g, s.decided(r, byShare, accepted, nil)
+}
+
+// withdrawable is the token, or the login that goes back to none, with this id; nil: it is there no more.
+func (s *Server) withdrawable(id string) *Grant {
+	if s.cfg.Tokens != nil {
+		if g := s.cfg.Tokens.byID(id); g != nil {
+			return g
+		}
+	}
+	return s.logins.file.byID(id)
+}
+
+func (g *Grant) mayShare(owner string) bool {
+	return g.Role == Admin || g.Role == User && g.Subject == owner
 }
 
 // reaches reports whether the session's member with this id is open to it; empty stands for what belongs to the whole session.
@@ -143,7 +164,11 @@ func (s *Server) shareAsk(w http.ResponseWriter, r *http.Request) {
 
 func shareCreate(k *call, q *protocol.ShareCreate) (any, error) {
 	create := func(s *pool.Session) (any, error) {
-		sh, token, err := s.Share(q)
+		by := k.c.grant
+		if g := k.c.srv.withdrawable(by.token); g != nil { // not the login with it, which people end when they leave
+			by = g
+		}
+		sh, token, err := s.Share(q, by.token, by.expires())
 		if err != nil {
 			return nil, err
 		}

@@ -264,6 +264,116 @@ func TestNothingIsDoneForARevokedLink(t *testing.T) {
 	}
 }
 
+// TestLinkRestsOnItsMaker: a link is good as long as the token it was made with, by whoever may share that session still.
+func TestLinkRestsOnItsMaker(t *testing.T) {
+	ends := time.Now().Add(time.Hour).UTC().Truncate(time.Second)
+	lines := map[string]string{
+		"first": "first-token ann user", "second": "second-token ann user", "third": "third-token ann user", "boss": "boss-token bob admin",
+		"short": "short-token ann user expires=" + ends.Format(time.RFC3339),
+	}
+	all := func() string { return strings.Join(slices.Sorted(maps.Values(lines)), "\n") + "\n" }
+	path, set := withFile(t, all())
+	g := start(t, set)
+	change := func() {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(all()), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := g.cfg.Tokens.(*TokenFile).load(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	owner := g.dial("second-token")
+	session := owner.session()
+	q := object{"session_id": session, "mode": "control"}
+	ws, _, err := g.dialCookie(g.logIn("first-token"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	byLogin, byLoginLink := follow(t, ws).shared(g, q)
+	byToken, byTokenLink := g.dial("first-token").shared(g, q)
+	stays, _ := owner.shared(g, q)
+	demoted, demotedLink := g.dial("third-token").shared(g, q)
+	foreign, foreignLink := g.dial("boss-token").shared(g, q)
+	_, short := g.dial("short-token").shared(g, object{"session_id": session, "expires_in_s": 86400})
+	if at, err := time.Parse(time.RFC3339, short.str("expires_at")); err != nil || !at.Equal(ends) {
+		t.Errorf("a link of a token until %v ends at %v", ends, short["expires_at"])
+	}
+
+	delete(lines, "first")
+	lines["third"], lines["boss"] = "third-token ann viewer", "boss-token bob user"
+	change()
+	for what, gone := range map[string]struct {
+		guest *client
+		link  object
+	}{
+		"revoked": {byToken, byTokenLink}, "revoked, by a login": {byLogin, byLoginLink}, "a viewer now": {demoted, demotedLink}, "no admin any more": {foreign, foreignLink},
+	} {
+		if code := gone.guest.closed(); code != 4403 {
+			t.Errorf("%s: closed with %d", what, code)
+		}
+		if got := g.status(bearerHeader(gone.link.str("token"))); got != 401 {
+			t.Errorf("%s: %d", what, got)
+		}
+	}
+	if out := stays.run(session, "echo here"); out != "here\n" {
+		t.Errorf("a link of another token: %q", out)
+	}
+}
+
+// TestLoggingOutKeepsLinks: a link is its token's, not the browser's; with no token behind it, it is the login's.
+func TestLoggingOutKeepsLinks(t *testing.T) {
+	_, set := withFile(t, "a-plain-token ann user\n")
+	g := start(t, set)
+	for name, kept := range map[string]bool{"a token": true, "none": false} {
+		cookie := g.logIn("a-plain-token")
+		if !kept { // as with an OpenID provider
+			secret, _, err := g.logins.begin(&Grant{Principal: Principal{Subject: "ann", Role: User}}, time.Hour)
+			if err != nil {
+				t.Fatal(err)
+			}
+			cookie.Value = secret
+		}
+		ws, _, err := g.dialCookie(cookie)
+		if err != nil {
+			t.Fatal(err)
+		}
+		owner := follow(t, ws)
+		guest, _ := owner.shared(g, object{"session_id": owner.session()})
+		if err := g.logins.end(cookie.Value); err != nil {
+			t.Fatal(err)
+		}
+		owner.closed()
+		if kept {
+			guest.call("system.ping", nil)
+		} else if code := guest.closed(); code != 4403 {
+			t.Errorf("by a login with %s: closed with %d", name, code)
+		}
+	}
+}
+
+// TestGuestsCountForTheirMaker: a link gives nobody more requests than its token is good for.
+func TestGuestsCountForTheirMaker(t *testing.T) {
+	_, set := withFile(t, "slow-token ann user rate=2\nbusy-token ann user max_in_flight=1\n")
+	g := start(t, set)
+	owner := g.dial("slow-token")
+	guest, _ := owner.shared(g, object{"session_id": owner.session()})
+	refused := 0
+	for range 5 { // two seconds' worth comes at once
+		if guest.try("system.ping", nil).code() == "RATE_LIMITED" {
+			refused++
+		}
+	}
+	if refused == 0 {
+		t.Error("the guest may ask as often as it likes")
+	}
+
+	owner = g.dial("busy-token")
+	guest, _ = owner.shared(g, object{"session_id": owner.session(), "mode": "control"})
+	guest.begin("exec.run", object{"command": "sleep 300"})
+	eventually(t, "the guest's request counts", func() bool { return owner.try("system.ping", nil).code() == "RATE_LIMITED" })
+}
+
 func TestShareIsTheOwners(t *testing.T) {
 	g := start(t, withTokens)
 	owner, other, viewer := g.dial(adminToken), g.dial(userToken), g.dial(viewToken)
