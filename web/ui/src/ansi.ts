@@ -7,12 +7,18 @@ export class Plain {
 
   take(bytes: Uint8Array): string {
     const text = this.rest + this.decoder.decode(bytes, { stream: true });
-    const cut = /\x1b(?:\[[0-?]*[ -/]*|\][^\x07\x1b]{0,4096}|[PX^_][^\x1b]{0,4096})?$|\r$/.exec(text);
+    const cut = /\x1b(?:\[[0-?]{0,4096}[ -/]{0,4096}|\][^\x07\x1b]{0,4096}|[PX^_][^\x1b]{0,4096})?$|\r$/.exec(text);
     this.rest = cut ? cut[0] : "";
-    return (cut ? text.slice(0, cut.index) : text)
+    const lines = (cut ? text.slice(0, cut.index) : text)
       .replace(/\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[PX^_][^\x1b]*\x1b\\|\x1b[ -/]*[0-~]/g, "")
-      .replace(/\r+\n/g, "\n")
-      .replace(/[^\n]*\r(?=[^\n])/g, "") // a progress bar's last state is the one to see
-      .replace(/[\x00-\x08\x0b-\x1f\x7f]/g, "");
+      .split("\n");
+    return lines.map((line, at) => lastState(line, at < lines.length - 1)).join("\n").replace(/[\x00-\x08\x0b-\x1f\x7f]/g, "");
   }
+}
+
+/** What a line shows in the end: of a progress bar its last state. A regular expression's time would grow with the square of the line's length. */
+function lastState(line: string, ended: boolean): string {
+  let end = line.length;
+  while (ended && line[end - 1] === "\r") end--;
+  return line.slice(line.lastIndexOf("\r", end - 2) + 1, end);
 }

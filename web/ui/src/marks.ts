@@ -4,6 +4,9 @@ import { duration } from "./format";
 import { Signal } from "./signal";
 import { themeChanged } from "./theme";
 
+/** The commands of a terminal that are remembered: xterm.js looks at every marker for each line that scrolls out. */
+const most = 1000;
+
 /** One command in a terminal, as the shell's marks tell it (OSC 133 and 633: prompt A, command B, output C, end D). */
 export interface Block {
   prompt: IMarker;
@@ -26,6 +29,7 @@ export class Marks {
   readonly picked = new Signal<Block>();
   blocks: Block[] = [];
   private selected: Block | undefined;
+  private readonly stale = new Set<Block>(); // to be decorated anew
   private readonly end: () => void;
   /** The shell's own word in its marks. The first mark there is comes from the shell; what else prints marks does not know the word. */
   private word: string | undefined;
@@ -108,6 +112,7 @@ export class Marks {
       case "B":
         if (last && !last.from) {
           last.column = this.term.buffer.normal.cursorX;
+          last.commandAt?.dispose();
           last.commandAt = this.term.registerMarker(0);
         }
         return;
@@ -123,9 +128,13 @@ export class Marks {
   }
 
   private promptBegins(): void {
-    const prompt = this.term.registerMarker(0);
     const last = this.blocks.at(-1);
-    if (last && !last.from) this.blocks.pop(); // Enter at an empty prompt, or a prompt that was drawn again
+    if (last && !last.from) { // Enter at an empty prompt, or a prompt that was drawn again
+      this.blocks.pop();
+      forget(last);
+    }
+    if (this.blocks.length >= most) forget(this.blocks[0]!);
+    const prompt = this.term.registerMarker(0);
     const block: Block = { prompt, column: 0, command: "", ended: false };
     prompt.onDispose(() => this.gone(block));
     this.blocks.push(block);
@@ -134,19 +143,20 @@ export class Marks {
   /** Its prompt scrolled out of the buffer, or was cleared. The last command is still to end and to be told of: it goes when the next one begins. */
   private gone(block: Block): void {
     if (block === this.blocks.at(-1) || block === this.blocks.findLast((b) => b.from)) return;
-    this.blocks = this.blocks.filter((b) => b !== block);
+    const at = this.blocks.indexOf(block);
+    if (at >= 0) this.blocks.splice(at, 1);
     if (this.selected === block) this.pick(undefined);
   }
 
   private outputBegins(block: Block): void {
     block.from = this.term.registerMarker(0);
-    for (const b of this.blocks) if (b.prompt.isDisposed) this.gone(b);
+    const before = this.blocks.at(-2);
+    if (before?.prompt.isDisposed) this.gone(before);
     if (!block.command && block.commandAt && !block.commandAt.isDisposed) {
       block.command = textBetween(this.term, block.commandAt.line, block.from.line, block.column).trim();
     }
     if (!this.replaying()) block.began = Date.now();
-    this.decorate(block);
-    this.changed.emit();
+    this.redraw(block);
   }
 
   private ends(block: Block, code: string | undefined): void {
@@ -155,9 +165,21 @@ export class Marks {
     block.to = this.term.registerMarker(this.term.buffer.normal.cursorX > 0 ? 1 : 0);
     if (code !== undefined && code !== "") block.exit = Number(code);
     if (block.began !== undefined) block.took = Date.now() - block.began;
-    this.decorate(block);
-    this.changed.emit();
+    this.redraw(block);
     if (block.began !== undefined) this.finished.emit(block);
+  }
+
+  /** Once for all marks that the terminal takes at a time: there may be thousands. */
+  private redraw(block: Block): void {
+    if (this.stale.size === 0) {
+      queueMicrotask(() => {
+        const blocks = [...this.stale];
+        this.stale.clear();
+        blocks.forEach((b) => this.decorate(b));
+        this.changed.emit();
+      });
+    }
+    this.stale.add(block);
   }
 
   private decorate(block: Block): void {
@@ -179,6 +201,10 @@ export class Marks {
       element.onclick = () => this.pick(this.selected === block ? undefined : block);
     });
   }
+}
+
+function forget(block: Block): void {
+  for (const marker of [block.commandAt, block.from, block.to, block.prompt]) marker?.dispose();
 }
 
 /** exit 2 · 1.3 s */
