@@ -507,7 +507,7 @@ func TestCredentialsStayHidden(t *testing.T) {
 		t.Fatalf("%d %s", resp.StatusCode, body)
 	}
 	secrets := map[string]string{"plain token": "planted-plain-token", "token": made, "JWT": signed, "signature": signed[strings.LastIndexByte(signed, '.')+1:],
-		"cookie": cookie.Value, "ticket": ticket.Ticket}
+		"cookie": cookie.Value, "ticket": ticket.Ticket, "login's path": strings.Trim(strings.TrimPrefix(cookie.Path, below), "/")}
 	var said strings.Builder
 	note := func(resp *http.Response, err error) {
 		if resp != nil {
@@ -515,7 +515,10 @@ func TestCredentialsStayHidden(t *testing.T) {
 		}
 		fmt.Fprintln(&said, err)
 	}
-	for _, secret := range secrets { // right where they are, and broken, where they are not, and in queries
+	for _, secret := range secrets { // right where they are, and broken, where they are not, in paths and in queries
+		for _, path := range []string{"", "v1/ws", "v1/recordings/x", "metrics", "nothing"} {
+			_, _ = get(t, g.URL()+below+secret+"/"+path, "Cookie", cookie.Name+"="+cookie.Value)
+		}
 		for _, h := range []http.Header{bearerHeader(secret), bearerHeader(secret + "x"), {"Cookie": {cookie.Name + "=" + secret + "x"}}} {
 			ws, resp, err := g.dialWith(&websocket.DialOptions{HTTPHeader: h})
 			note(resp, err)

@@ -395,18 +395,17 @@ func TestOIDCLogin(t *testing.T) {
 		b.CloseIdleConnections()
 		return b, resp
 	}
-	visit := func(b *http.Client, address string) int {
+	visit := func(b *http.Client, address string) *http.Response {
 		t.Helper()
 		resp, err := b.Get(address)
 		if err != nil {
 			t.Fatal(err)
 		}
 		resp.Body.Close()
-		return resp.StatusCode
+		return resp
 	}
-	home, _ := url.Parse(g.URL())
-	loggedIn := func(b *http.Client) *http.Cookie {
-		for _, c := range b.Jar.Cookies(home) {
+	loggedIn := func(resp *http.Response) *http.Cookie {
+		for _, c := range resp.Cookies() {
 			if strings.HasPrefix(c.Name, "trl_login") && !strings.HasSuffix(c.Name, "_oidc") {
 				return c
 			}
@@ -422,10 +421,10 @@ func TestOIDCLogin(t *testing.T) {
 	}
 	b, resp := browser("")
 	set := resp.Header["Set-Cookie"]
-	if resp.StatusCode != 200 || resp.Request.URL.Path != callbackPath || loggedIn(b) == nil || !strings.Contains(strings.Join(set, " "), "SameSite=Strict") || !strings.Contains(strings.Join(set, " "), "HttpOnly") {
+	if resp.StatusCode != 200 || resp.Request.URL.Path != callbackPath || loggedIn(resp) == nil || !strings.Contains(strings.Join(set, " "), "SameSite=Strict") || !strings.Contains(strings.Join(set, " "), "HttpOnly") {
 		t.Fatalf("%d %s %v", resp.StatusCode, resp.Request.URL, set)
 	}
-	ws, _, err := g.dialCookie(loggedIn(b))
+	ws, _, err := g.dialCookie(loggedIn(resp))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -433,15 +432,15 @@ func TestOIDCLogin(t *testing.T) {
 	if who := c.call("system.capabilities", nil)["principal"].(map[string]any); who["subject"] != i.URL+"#ann" || who["role"] != "user" {
 		t.Errorf("%v", who)
 	}
-	if got := visit(b, resp.Request.URL.String()); got == 200 {
+	if got := visit(b, resp.Request.URL.String()); got.StatusCode == 200 || loggedIn(got) != nil {
 		t.Error("a callback twice")
 	}
 
 	// A callback without its beginning in this browser, with another state, or with a code that the provider did not give.
 	_, resp = browser(callbackPath)
 	back, _ := url.Parse(resp.Header.Get("Location"))
-	if got := visit(&http.Client{}, back.String()); got != 401 {
-		t.Errorf("in another browser: %d", got)
+	if got := visit(&http.Client{}, back.String()); got.StatusCode != 401 || loggedIn(got) != nil {
+		t.Errorf("in another browser: %d", got.StatusCode)
 	}
 	for _, change := range []url.Values{{"state": {"x"}}, {"state": {""}}, {"code": {""}}, {"code": {"made-up"}}} {
 		b, resp = browser(callbackPath)
@@ -451,8 +450,8 @@ func TestOIDCLogin(t *testing.T) {
 			q[k] = v
 		}
 		back.RawQuery = q.Encode()
-		if got := visit(b, back.String()); got != 401 || loggedIn(b) != nil {
-			t.Errorf("%v: %d", change, got)
+		if got := visit(b, back.String()); got.StatusCode != 401 || loggedIn(got) != nil {
+			t.Errorf("%v: %d", change, got.StatusCode)
 		}
 	}
 	for what, change := range map[string]func(jwt.MapClaims){
@@ -463,7 +462,7 @@ func TestOIDCLogin(t *testing.T) {
 		i.mu.Lock()
 		i.change = change
 		i.mu.Unlock()
-		if b, resp := browser(""); resp.StatusCode != 401 || loggedIn(b) != nil {
+		if _, resp := browser(""); resp.StatusCode != 401 || loggedIn(resp) != nil {
 			t.Errorf("another %s: %d", what, resp.StatusCode)
 		}
 	}

@@ -5,7 +5,6 @@ import (
 	"html/template"
 	"net/http"
 	"strings"
-	"time"
 
 	"trl/web/ui"
 )
@@ -24,8 +23,11 @@ const enter = () => {
   if (!m) return;
   history.replaceState(null, "", "/login");
   fetch("/login", {method: "POST", headers: {Authorization: "Bearer " + decodeURIComponent(m[1])}}).then(async r => {
-    if (r.ok) location.replace("/");
-    else document.getElementById("say").textContent = r.status === 401 ? "This token is not valid." : await r.text();
+    if (r.ok) {
+      const at = r.headers.get("Location");
+      if (at) localStorage.setItem("trl.at", at);
+      location.replace("/");
+    } else document.getElementById("say").textContent = r.status === 401 ? "This token is not valid." : await r.text();
   });
 };
 addEventListener("hashchange", enter); // the link was pasted where this page is already
@@ -33,16 +35,44 @@ enter();
 </script>
 `))
 
-// home is the web terminal, for those who are logged in.
+// enteredPage keeps in the browser where its cookie is for, and goes on to the terminal. Not by a fragment: anybody could make a link of one.
+var enteredPage = template.Must(template.New("entered").Parse(`<!doctype html>
+<html lang="en"><meta charset="utf-8"><title>trl</title>
+<p><a href="/">Logged in.</a></p>
+<script nonce="{{.Nonce}}">
+localStorage.setItem("trl.at", {{.At}});
+location.replace("/");
+</script>
+`))
+
+// home is the web terminal. The page is no secret, and asks whether the browser is logged in: a cookie that comes here is one that every
+// server on this host gets, and goes.
 func (s *Server) home(w http.ResponseWriter, r *http.Request) {
-	if _, no := s.authenticate(r); no != nil {
-		if no.by == byLogin { // one that is over would stand in the way of everything else that the browser may bring
-			setCookie(w, r, "", time.Time{})
-		}
+	dropCookie(w, r)
+	if _, no := s.authenticate(r); no != nil && no.why != missing {
 		http.Redirect(w, r, "/login", http.StatusSeeOther)
 		return
 	}
 	ui.ServePage(w, rand.Text())
+}
+
+// standing tells the page whether it is logged in. A login that is over would stand in the way of everything else that the browser may bring.
+func (s *Server) standing(w http.ResponseWriter, r *http.Request) {
+	if _, no := s.authenticate(r); no != nil {
+		if no.by == byLogin {
+			dropCookie(w, r)
+		}
+		http.Redirect(w, r, "/login", http.StatusSeeOther)
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+// serveBelow serves what needs a login at the path that the login's cookie is for.
+func serveBelow(h http.Handler) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		http.StripPrefix(below+r.PathValue("login"), h).ServeHTTP(w, r)
+	}
 }
 
 // serveAsset serves what the page consists of. Nothing of it is secret; but who is slow to take it had better be logged in.
@@ -53,7 +83,7 @@ func (s *Server) serveAsset(w http.ResponseWriter, r *http.Request) {
 	ui.ServeAsset(w, r)
 }
 
-func (s *Server) page(t *template.Template) http.HandlerFunc {
+func (s *Server) page(t *template.Template, at string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		nonce := rand.Text()
 		h := w.Header()
@@ -61,7 +91,7 @@ func (s *Server) page(t *template.Template) http.HandlerFunc {
 		h.Set("Content-Security-Policy", "default-src 'none'; script-src 'nonce-"+nonce+"'; style-src 'nonce-"+nonce+
 			"'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'")
 		h.Set("Referrer-Policy", "same-origin") // with "no-referrer" the form is posted with "null" for its Origin, and refused
-		t.Execute(w, struct{ Nonce, Provider string }{nonce, s.provider()})
+		t.Execute(w, struct{ Nonce, Provider, At string }{nonce, s.provider(), at})
 	}
 }
 
@@ -91,6 +121,11 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		setCookie(w, r, secret, until)
+		if form {
+			s.page(enteredPage, loginPath(secret))(w, r)
+			return
+		}
+		w.Header().Set("Location", loginPath(secret))
 	}
 	if form {
 		http.Redirect(w, r, "/", http.StatusSeeOther)
@@ -101,13 +136,11 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 
 // logout ends the browser's login, and with it the connections of all its tabs.
 func (s *Server) logout(w http.ResponseWriter, r *http.Request) {
-	if c, err := r.Cookie(cookieName(r)); err == nil {
-		if err := s.logins.end(c.Value); err != nil {
-			s.log.Error().Err(err).Msg("login cannot be ended")
-			refuse(w, http.StatusInternalServerError, "the login cannot be ended")
-			return
-		}
+	if err := s.logins.end(loginCookie(r)); err != nil {
+		s.log.Error().Err(err).Msg("login cannot be ended")
+		refuse(w, http.StatusInternalServerError, "the login cannot be ended")
+		return
 	}
-	setCookie(w, r, "", time.Time{})
+	dropCookie(w, r)
 	http.Redirect(w, r, "/login", http.StatusSeeOther)
 }

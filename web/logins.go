@@ -1,6 +1,8 @@
 package web
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"net"
 	"net/http"
 	"strings"
@@ -120,11 +122,11 @@ func (l *logins) end(secret string) error {
 }
 
 func (l *logins) authenticate(r *http.Request) (*Grant, method, outcome) {
-	c, err := r.Cookie(cookieName(r))
-	if err != nil {
+	secret := loginCookie(r)
+	if secret == "" {
 		return nil, byLogin, missing
 	}
-	g, e := l.file.lookup(c.Value)
+	g, e := l.file.lookup(secret)
 	if e == nil {
 		return nil, byLogin, unknown
 	}
@@ -153,14 +155,50 @@ func cookieName(r *http.Request) string {
 	return "trl_login"
 }
 
+// below is where a login's cookie is for, and where everything is that needs a login: /at/LOGIN/v1/ws is /v1/ws. Browsers hand a cookie of
+// the path / to every server on this host, whatever its port, a program in a session among them; nobody asks those for this path.
+const below = "/at/"
+
+// loginPath is what nobody can guess who does not have the secret. The file of logins has another hash of that.
+func loginPath(secret string) string {
+	hash := sha256.Sum256([]byte("path " + secret))
+	return below + hex.EncodeToString(hash[:16]) + "/"
+}
+
+// cookiePath is where r came to: below a login's path, or anywhere else.
+func cookiePath(r *http.Request) string {
+	if rest, ok := strings.CutPrefix(r.RequestURI, below); ok {
+		login, _, _ := strings.Cut(rest, "/")
+		return below + login + "/"
+	}
+	return "/"
+}
+
+// loginCookie is the login that r brings; "": none. Below a login's path no other counts: any server on this host may set cookies for all
+// of it, with a login of somebody else in them.
+func loginCookie(r *http.Request) string {
+	path := cookiePath(r)
+	for _, c := range r.CookiesNamed(cookieName(r)) {
+		if path == "/" || path == loginPath(c.Value) {
+			return c.Value
+		}
+	}
+	return ""
+}
+
 // setCookie gives the browser its login: scripts cannot read it, and pages of others cannot make the browser send it.
 func setCookie(w http.ResponseWriter, r *http.Request, secret string, until time.Time) {
-	c := &http.Cookie{
-		Name: cookieName(r), Value: secret, Path: "/", Expires: until,
+	dropCookie(w, r) // for the path /, as we once made them
+	http.SetCookie(w, &http.Cookie{
+		Name: cookieName(r), Value: secret, Path: loginPath(secret), Expires: until,
 		HttpOnly: true, Secure: secure(r), SameSite: http.SameSiteStrictMode,
+	})
+}
+
+// dropCookie has the browser forget the login that came with r.
+func dropCookie(w http.ResponseWriter, r *http.Request) {
+	if _, err := r.Cookie(cookieName(r)); err != nil {
+		return
 	}
-	if secret == "" {
-		c.MaxAge = -1
-	}
-	http.SetCookie(w, c)
+	http.SetCookie(w, &http.Cookie{Name: cookieName(r), Path: cookiePath(r), MaxAge: -1, HttpOnly: true, Secure: secure(r), SameSite: http.SameSiteStrictMode})
 }

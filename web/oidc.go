@@ -6,7 +6,6 @@ import (
 	"crypto/subtle"
 	"errors"
 	"fmt"
-	"html/template"
 	"net/http"
 	"net/url"
 	"os"
@@ -210,15 +209,8 @@ func (s *Server) finishOIDC(w http.ResponseWriter, r *http.Request) {
 	s.decided(r, byOIDC, accepted, nil)
 	s.loggedIn(r, who)
 	setCookie(w, r, secret, until)
-	s.page(enteredPage)(w, r)
+	s.page(enteredPage, loginPath(secret))(w, r)
 }
-
-// enteredPage goes on to the terminal by itself: with a redirect it would still be the provider who sends the browser there, and the
-// cookie, SameSite=Strict, would stay behind.
-var enteredPage = template.Must(template.New("entered").Parse(`<!doctype html>
-<html lang="en"><meta charset="utf-8"><meta http-equiv="refresh" content="0;url=/"><title>trl</title>
-<p><a href="/">Logged in.</a></p>
-`))
 
 // finish gets the ID token for the code and checks it.
 func (o *oidcLogin) finish(ctx context.Context, code string, a attempt) (who Principal, err error) {

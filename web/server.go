@@ -163,19 +163,26 @@ func New(cfg Config, p *pool.Pool, m *metrics.Metrics, g prometheus.Gatherer, lo
 	s.admit()
 
 	scrape := metrics.Handler(g)
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /v1/ws", s.serveWebSocket)
-	mux.HandleFunc("GET /v1/recordings/{id}", s.serveRecording)
+	mux, private := http.NewServeMux(), http.NewServeMux()
+	for _, m := range []*http.ServeMux{mux, private} {
+		m.HandleFunc("GET /v1/ws", s.serveWebSocket)
+		m.HandleFunc("GET /v1/recordings/{id}", s.serveRecording)
+		m.HandleFunc("POST /v1/tickets", s.serveTicket)
+		m.HandleFunc("POST /logout", s.logout)
+		if cfg.MetricsListen == "" {
+			m.Handle("GET /metrics", s.known(scrape))
+		}
+	}
+	private.HandleFunc("GET /{$}", s.standing)
+	mux.Handle(below+"{login}/", serveBelow(private))
 	mux.HandleFunc("GET /v1/schema", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/schema+json")
 		w.Write(protocol.Schema())
 	})
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, r *http.Request) { fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /readyz", s.ready)
-	mux.HandleFunc("POST /v1/tickets", s.serveTicket)
-	mux.HandleFunc("GET /login", s.page(loginPage))
+	mux.HandleFunc("GET /login", s.page(loginPage, ""))
 	mux.HandleFunc("POST /login", s.login)
-	mux.HandleFunc("POST /logout", s.logout)
 	if s.oidc != nil {
 		mux.HandleFunc("GET "+oidcPath, s.beginOIDC)
 		mux.HandleFunc("GET "+callbackPath, s.finishOIDC)
@@ -184,9 +191,6 @@ func New(cfg Config, p *pool.Pool, m *metrics.Metrics, g prometheus.Gatherer, lo
 	mux.HandleFunc("GET /share", s.sharePage)
 	mux.HandleFunc("POST /share", s.shareAsk)
 	mux.HandleFunc("GET /ui/", s.serveAsset)
-	if cfg.MetricsListen == "" {
-		mux.Handle("GET /metrics", s.known(scrape))
-	}
 	s.main = mux
 	side := http.NewServeMux()
 	side.Handle("GET /metrics", scrape)

@@ -1,4 +1,5 @@
 import "./nonce";
+import { at } from "./at";
 import { Banner } from "./banner";
 import { Connection } from "./connection";
 import { button, h } from "./dom";
@@ -20,7 +21,7 @@ import { Workspace } from "./workspace";
 
 // The page: one connection, the list of sessions, the open views; made once, here.
 
-const connection = new Connection(`${location.origin.replace(/^http/, "ws")}/v1/ws`);
+const connection = new Connection(() => location.origin.replace(/^http/, "ws") + (guestToken ? "/v1/ws" : at("v1/ws")));
 const sessions = new Sessions(connection);
 const samples = new Samples(connection);
 const banner = new Banner(connection);
@@ -139,7 +140,7 @@ connection.status.on((status) => {
 
 applyTheme();
 workspace.restore();
-connection.dial();
+void connection.begin();
 
 // For the console of a curious person, and for our tests.
 Object.assign(window, { trl: { connection, sessions, samples, tabs, workspace, settings, choose } });

@@ -1,3 +1,4 @@
+import { at } from "./at";
 import { readChunk, readFrame, type Chunk } from "./frame";
 import { guestProtocols, guestToken, linkEnded } from "./guest";
 import { Signal } from "./signal";
@@ -51,7 +52,7 @@ export class Connection {
   private readonly streams = new Map<string, Set<StreamListener>>();
   private readonly numbers = new Map<number, string>(); // stream_no of this socket → stream_id
 
-  constructor(private readonly url: string) {
+  constructor(private readonly url: () => string) {
     addEventListener("online", () => this.retry());
     document.addEventListener("visibilitychange", () => {
       if (document.visibilityState === "visible") this.retry();
@@ -67,10 +68,16 @@ export class Connection {
     if (this.now.kind === "down" || this.now.kind === "over") this.dial();
   }
 
+  /** Dials for the first time. Who is not logged in goes there instead. */
+  async begin(): Promise<void> {
+    if (!guestToken && (await loggedOut())) location.replace("/login");
+    else this.dial();
+  }
+
   dial(): void {
     clearTimeout(this.retryTimer);
     if (this.now.kind !== "down") this.become({ kind: "connecting" });
-    const socket = new WebSocket(this.url, ["trl.v1+bin", "trl.v1", ...guestProtocols()]);
+    const socket = new WebSocket(this.url(), ["trl.v1+bin", "trl.v1", ...guestProtocols()]);
     socket.binaryType = "arraybuffer";
     this.socket = socket;
     const late = setTimeout(() => this.fell(socket, "the gateway does not answer"), dialTimeout);
@@ -262,10 +269,10 @@ function closeWords(close: CloseEvent): string {
   }
 }
 
-/** A refused upgrade looks like any other failure; the page itself tells: without a login it redirects. */
+/** A refused upgrade looks like any other failure; the login's own path tells: without a login it redirects. */
 async function loggedOut(): Promise<boolean> {
   try {
-    return (await fetch("/", { method: "HEAD", redirect: "manual" })).type === "opaqueredirect";
+    return (await fetch(at(""), { method: "HEAD", redirect: "manual" })).type === "opaqueredirect";
   } catch {
     return false;
   }

@@ -1,3 +1,4 @@
+import { at } from "./at";
 import { Unicode11Addon } from "@xterm/addon-unicode11";
 import { Terminal as Xterm } from "@xterm/xterm";
 import { clock, parseCast, type Cast } from "./cast";
@@ -20,7 +21,7 @@ const speeds = [0.5, 1, 2, 4, 8];
 
 /** Where a recording is downloaded. */
 export function addressOf(recording: string, format = ""): string {
-  return `/v1/recordings/${encodeURIComponent(recording)}${format && `?format=${format}`}`;
+  return at(`v1/recordings/${encodeURIComponent(recording)}${format && `?format=${format}`}`);
 }
 
 // Plays one recording. Nothing that the recorded program asked its terminal is answered: nobody reads what xterm.js would say.

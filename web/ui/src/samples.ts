@@ -1,3 +1,4 @@
+import { at } from "./at";
 import type { Connection } from "./connection";
 import { guestToken } from "./guest";
 import { parse, quantile, sum, label, type Scrape } from "./prometheus";
@@ -82,7 +83,7 @@ export class Samples {
 }
 
 async function scrapeMetrics(): Promise<Scrape | undefined> {
-  const answer = await fetch("/metrics");
+  const answer = await fetch(at("metrics"));
   return answer.ok ? parse(await answer.text()) : undefined;
 }
 

@@ -1,0 +1,57 @@
+package browser
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/chromedp/chromedp"
+)
+
+// TestLoginIsForOnePortAlone: a program on another port of the same host, which the browser asks for a page, is sent no login. Whoever logs
+// out has none left, and comes to the login page with what is still kept of the last one.
+func TestLoginIsForOnePortAlone(t *testing.T) {
+	t.Parallel()
+	g := serve(t)
+	p := g.open()
+	var mu sync.Mutex
+	var sent []string // guarded by mu
+	paths := 0        // guarded by mu
+	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		paths++
+		sent = append(sent, r.Header["Cookie"]...)
+		w.Header().Set("Content-Type", "text/html")
+		w.Write([]byte(`<!doctype html><link rel="icon" href="data:,"><title>other</title>`))
+	}))
+	defer other.Close()
+	q := newPage(t, p.profile, other.URL)
+	for _, path := range []string{"/", "/login", "/v1/ws", "/at/", "/at/-/v1/ws"} {
+		q.do(chromedp.Navigate(other.URL + path))
+	}
+	q.run(`document.cookie = "ours=1; path=/"`)
+	q.do(chromedp.Navigate(other.URL + "/again"))
+	mu.Lock()
+	if paths < 6 || strings.Join(sent, " ") != "ours=1" {
+		t.Errorf("%d requests to another port, with the cookies %q", paths, sent)
+	}
+	mu.Unlock()
+
+	second := p.another("") // the same person, in another tab
+	if where := eval[string](p, `location.href + " " + document.referrer + " " + history.length`); strings.Contains(where, "/at/") {
+		t.Errorf("the login's path is in sight: %s", where)
+	}
+	p.expectOffline()
+	second.expectOffline()
+	p.run(`fetch(localStorage.getItem("trl.at") + "logout", {method: "POST", redirect: "manual"})`)
+	for _, tab := range []*page{p, second} {
+		tab.until("the login page", `location.pathname === "/login" && document.querySelector("input[name=token]")`)
+	}
+	second.do(chromedp.Navigate(p.origin + "/"))
+	second.until("the login page again", `location.pathname === "/login" && document.querySelector("input[name=token]")`)
+	second.do(chromedp.SendKeys(`input[name=token]`, g.token, chromedp.ByQuery), chromedp.Submit(`form`, chromedp.ByQuery))
+	second.until("the page", `typeof trl === "object" && trl.connection.up`)
+}
