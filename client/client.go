@@ -7,6 +7,9 @@
 //
 // When the connection is lost (server restart, network) a Stream connects again for a while and goes on at the byte where
 // it was. A Call that was in flight is not repeated: only its caller knows whether it may be.
+//
+// Errors: a *protocol.Error is the server's answer, ErrLost that there is no connection, ErrClosed that Close was called.
+// io.EOF comes from Next alone, after the last piece of a Stream.
 package client
 
 import (
@@ -39,6 +42,14 @@ type Options struct {
 	// replaced by a new version, or a laptop that wakes up, needs seconds.
 	Patience time.Duration
 }
+
+var (
+	// ErrLost is for a connection that was lost and could not be made again, or not yet: what became of a request that was
+	// in flight is not known. The error that wraps it says why.
+	ErrLost = errors.New("connection lost")
+	// ErrClosed is for what is asked of a Client after Close.
+	ErrClosed = errors.New("client is closed")
+)
 
 const defaultPatience = 45 * time.Second
 
@@ -100,7 +111,7 @@ func (c *Client) current() (l *link, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
-		return nil, errClosed
+		return nil, ErrClosed
 	}
 	return c.link, nil
 }
@@ -123,7 +134,7 @@ func (c *Client) connected(ctx context.Context) (*link, error) {
 	}
 	why := l.lost()
 	if !temporary(why) {
-		return nil, fmt.Errorf("connection lost: %w", why)
+		return nil, l.broken()
 	}
 	if c.o.OnLost != nil {
 		c.o.OnLost(why)
@@ -145,7 +156,7 @@ func (c *Client) connected(ctx context.Context) (*link, error) {
 			return next, c.install(next)
 		}
 		if !temporary(err) || time.Now().Add(pause).After(deadline) {
-			return nil, fmt.Errorf("connection lost (%v): %w", why, err)
+			return nil, fmt.Errorf("%w (%v): %w", ErrLost, why, err)
 		}
 		if err := sleep(ctx, pause/2+rand.N(pause/2)); err != nil {
 			return nil, err
@@ -175,7 +186,7 @@ func (c *Client) install(l *link) error {
 	c.mu.Unlock()
 	if closed {
 		l.close()
-		return errClosed
+		return ErrClosed
 	}
 	return nil
 }

@@ -155,11 +155,11 @@ func TestCloseEndsWaitingCallsAndIsIdempotent(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- c.Call(soon(t), "never", nil, nil) }()
 	time.AfterFunc(10*time.Millisecond, func() { c.Close() })
-	if err := <-done; !errors.Is(err, errClosed) {
+	if err := <-done; !errors.Is(err, ErrClosed) {
 		t.Error(err)
 	}
 	c.Close()
-	if err := c.Call(soon(t), "any", nil, nil); !errors.Is(err, errClosed) {
+	if err := c.Call(soon(t), "any", nil, nil); !errors.Is(err, ErrClosed) {
 		t.Error(err)
 	}
 }

@@ -75,10 +75,7 @@ type output struct {
 	Snapshot bool   `json:"snapshot"`
 }
 
-var (
-	errClosed   = errors.New("client is closed")
-	errNonsense = errors.New("unintelligible frame from the server") // would come again, so nobody connects again after it
-)
+var errNonsense = errors.New("unintelligible frame from the server") // would come again, so nobody connects again after it
 
 func newLink(t transport, onEvent func(protocol.Event)) *link {
 	l := &link{
@@ -93,7 +90,7 @@ func newLink(t transport, onEvent func(protocol.Event)) *link {
 
 // close is idempotent and returns when both loops have ended.
 func (l *link) close() {
-	l.fail(errClosed)
+	l.fail(ErrClosed)
 	select {
 	case <-l.wrote: // the frame being written goes out whole,
 	case <-time.After(time.Second): // unless the peer has stopped reading
@@ -118,6 +115,14 @@ func (l *link) lost() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.err
+}
+
+// broken is lost as callers hear it.
+func (l *link) broken() error {
+	if why := l.lost(); why != ErrClosed {
+		return fmt.Errorf("%w: %w", ErrLost, why)
+	}
+	return ErrClosed
 }
 
 func (l *link) writeLoop() {
@@ -274,7 +279,7 @@ func (l *link) send(ctx context.Context, method string, params jsontext.Value, t
 	case l.frames <- b:
 		return id, c, nil
 	case <-l.closing:
-		return 0, nil, l.lost()
+		return 0, nil, l.broken()
 	case <-ctx.Done():
 		l.forget(id)
 		return 0, nil, context.Cause(ctx)
@@ -297,7 +302,7 @@ func (l *link) wait(ctx context.Context, id uint64, c *call) (frame, error) {
 		case f := <-c.answer:
 			return f, nil
 		default:
-			return frame{}, l.lost()
+			return frame{}, l.broken()
 		}
 	case <-ctx.Done():
 		l.forget(id)
@@ -316,7 +321,7 @@ func (l *link) forget(id uint64) {
 // not after a normal close, a policy violation, a frame too big, or one of our own 4xxx codes.
 func temporary(err error) bool {
 	var refused *protocol.Error
-	if errors.Is(err, errClosed) || errors.Is(err, errNonsense) || errors.As(err, &refused) {
+	if errors.Is(err, ErrClosed) || errors.Is(err, errNonsense) || errors.As(err, &refused) {
 		return false
 	}
 	switch code := websocket.CloseStatus(err); code {

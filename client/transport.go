@@ -18,6 +18,7 @@ import (
 )
 
 // transport carries whole frames. One goroutine reads, another writes; close may be called by a third and unblocks both.
+// Its errors are never io.EOF.
 type transport interface {
 	read() ([]byte, error) // valid until the next read
 	write(frame []byte) error
@@ -70,7 +71,7 @@ func dialWebSocket(ctx context.Context, o Options) (transport, error) {
 		if inner := (*url.Error)(nil); errors.As(err, &inner) {
 			err = inner.Err // which is about the address; what wraps it is about our libraries
 		}
-		return nil, err
+		return nil, noEnd(err)
 	}
 	conn.SetReadLimit(maxFrame)
 	w.conn = conn
@@ -117,6 +118,16 @@ func refusal(resp *http.Response, err error) error {
 	return err
 }
 
+var errCutOff = errors.New("cut off")
+
+// noEnd keeps io.EOF for the end of a Stream: a connection that ends without a word is a fault.
+func noEnd(err error) error {
+	if errors.Is(err, io.EOF) {
+		return errCutOff
+	}
+	return err
+}
+
 // heard restarts the silence clock, unless it already fired.
 func (w *webSocket) heard() {
 	if w.silent.Stop() {
@@ -149,14 +160,12 @@ func (w *webSocket) ended(err error) error {
 		return fmt.Errorf("closed by the server: %w", bye)
 	case w.ctx.Err() != nil:
 		return errors.New("the server has been silent for too long") // or we closed, which was recorded before
-	case errors.Is(err, io.EOF):
-		return fmt.Errorf("cut off: %w", io.EOF)
 	}
-	return err
+	return noEnd(err)
 }
 
 func (w *webSocket) write(frame []byte) error {
-	return w.conn.Write(w.ctx, websocket.MessageText, frame)
+	return noEnd(w.conn.Write(w.ctx, websocket.MessageText, frame))
 }
 
 func (w *webSocket) close() {
@@ -191,10 +200,7 @@ func (u *unixSocket) read() ([]byte, error) {
 		case err == nil:
 			return u.buf, nil
 		case !errors.Is(err, bufio.ErrBufferFull):
-			if errors.Is(err, io.EOF) && len(u.buf) > 0 {
-				err = io.ErrUnexpectedEOF
-			}
-			return nil, err
+			return nil, noEnd(err)
 		case len(u.buf) > maxFrame:
 			return nil, errors.New("line without end")
 		}
