@@ -255,14 +255,35 @@ func (s *Stream) Process() protocol.ProcessInfo {
 
 // Input writes to the stdin of a command started with InteractiveStdin. While the command does not read and its buffer is
 // full the server refuses more; Input waits then, so that a large input needs no memory. After the command's EOF or end it
-// fails with STDIN_CLOSED.
+// fails with STDIN_CLOSED. Two large inputs at once may mix.
 func (s *Stream) Input(ctx context.Context, p []byte, eof bool) error {
-	text, encoding := protocol.EncodeBytes(p)
-	q := protocol.ExecInput{ExecID: s.id, Data: text, Encoding: encoding, EOF: eof}
+	return s.c.input(ctx, "exec.input", p, func(text, encoding string, last bool) any {
+		return protocol.ExecInput{ExecID: s.id, Data: text, Encoding: encoding, EOF: eof && last}
+	})
+}
+
+// inputPiece is what one request of input holds: far below what a frame may (4 MiB) and what the server buffers for a
+// command that does not read (1 MiB), also as JSON, which writes a control character in six bytes.
+const inputPiece = 64 << 10
+
+// input sends p piece by piece, each when there is room for it. An empty p is one piece.
+func (c *Client) input(ctx context.Context, method string, p []byte, params func(text, encoding string, last bool) any) error {
+	for {
+		piece := p[:min(len(p), inputPiece)]
+		p = p[len(piece):]
+		text, encoding := protocol.EncodeBytes(piece)
+		if err := c.whenRoom(ctx, method, params(text, encoding, len(p) == 0)); err != nil || len(p) == 0 {
+			return err
+		}
+	}
+}
+
+// whenRoom is a Call that is made again while the server has no room for it.
+func (c *Client) whenRoom(ctx context.Context, method string, params any) error {
 	for pause := 2 * time.Millisecond; ; pause = min(2*pause, 200*time.Millisecond) {
-		err := s.c.Call(ctx, "exec.input", q, nil)
+		err := c.Call(ctx, method, params, nil)
 		var e *protocol.Error
-		if !errors.As(err, &e) || e.Code != protocol.LimitExceeded && e.Code != protocol.RateLimited {
+		if !errors.As(err, &e) || e.Code != protocol.RateLimited && (e.Code != protocol.LimitExceeded || e.Details["limit"] != "stdin") {
 			return err
 		}
 		if err := sleep(ctx, pause); err != nil {

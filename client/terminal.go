@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"sync"
-	"time"
 
 	"trl/protocol"
 )
@@ -144,20 +143,12 @@ func (t *Terminal) Exit() protocol.TermInfo {
 	return *t.s.term
 }
 
-// Input types. While the terminal does not read and its buffer is full the server refuses more; Input waits then.
+// Input types. While the terminal does not read and its buffer is full the server refuses more; Input waits then. A line
+// longer than a terminal in line mode holds is refused. Two large inputs at once may mix.
 func (t *Terminal) Input(ctx context.Context, p []byte) error {
-	text, encoding := protocol.EncodeBytes(p)
-	q := protocol.TermInput{TermID: t.s.id, Data: text, Encoding: encoding}
-	for pause := 2 * time.Millisecond; ; pause = min(2*pause, 200*time.Millisecond) {
-		err := t.s.c.Call(ctx, "term.input", q, nil)
-		var e *protocol.Error
-		if !errors.As(err, &e) || e.Code != protocol.RateLimited && (e.Code != protocol.LimitExceeded || e.Details["limit"] == "line") {
-			return err
-		}
-		if err := sleep(ctx, pause); err != nil {
-			return err
-		}
-	}
+	return t.s.c.input(ctx, "term.input", p, func(text, encoding string, _ bool) any {
+		return protocol.TermInput{TermID: t.s.id, Data: text, Encoding: encoding}
+	})
 }
 
 // Resize says how large our window is.
