@@ -47,7 +47,7 @@ var (
 	// ErrLost is for a connection that was lost and could not be made again, or not yet: what became of a request that was
 	// in flight is not known. The error that wraps it says why.
 	ErrLost = errors.New("connection lost")
-	// ErrClosed is for what is asked of a Client after Close.
+	// ErrClosed is for what is asked of a Client, or of a Stream, after its Close.
 	ErrClosed = errors.New("client is closed")
 )
 

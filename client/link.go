@@ -44,7 +44,19 @@ type call struct {
 // TCP fills up and the server slows the command down. That is the flow control of PROTOCOL.md §7.
 type feed struct {
 	events chan event
-	done   chan struct{} // closed by Stream.leave: drop what still comes
+	once   sync.Once
+	done   chan struct{} // closed by end: drop what still comes
+	why    error         // set before done is closed
+}
+
+func newFeed() *feed { return &feed{events: make(chan event, feedDepth), done: make(chan struct{})} }
+
+// end is idempotent; the first reason counts.
+func (f *feed) end(why error) {
+	f.once.Do(func() {
+		f.why = why
+		close(f.done)
+	})
 }
 
 // frame is any message from the server.
@@ -177,6 +189,9 @@ func (l *link) deliver(b []byte) error {
 			StreamID string `json:"stream_id"`
 		}
 		if json.Unmarshal(f.Data, &opened) == nil && opened.StreamID != "" {
+			if before := l.streams[opened.StreamID]; before != nil {
+				before.end(ErrDisplaced) // the server sends a connection each stream once, from where the latest wanted it
+			}
 			l.streams[opened.StreamID] = c.feed
 		}
 	}

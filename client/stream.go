@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"sync"
 	"time"
 
 	"trl/protocol"
@@ -32,6 +31,9 @@ const feedDepth = 8
 
 // Stream is the output of one command or background process and, after it, how that ended. One goroutine reads it by Next;
 // Input, Cancel and Signal may be used by others. Close ends it; the command goes on.
+//
+// A Client has one Stream of an output: a second one takes the place of the first, which ends with ErrDisplaced. Two Clients
+// may both read it.
 type Stream struct {
 	c      *Client
 	reopen func(ctx context.Context, l *link, s *Stream, to *feed) error // attaches at s.offset
@@ -45,8 +47,7 @@ type Stream struct {
 	process *protocol.ProcessInfo
 	term    *protocol.TermInfo
 
-	id   string // set once, before the Stream is handed out
-	left sync.Once
+	id string // set once, before the Stream is handed out
 }
 
 // Start runs a command whose output is streamed. It returns when the server has accepted the command. A lost answer is
@@ -119,12 +120,12 @@ func (s *Stream) open(ctx context.Context) (*Stream, error) {
 		if err != nil {
 			return nil, err
 		}
-		to := &feed{events: make(chan event, feedDepth), done: make(chan struct{})}
+		to := newFeed()
 		if err = s.reopen(ctx, l, s, to); err == nil {
 			s.link, s.from = l, to
 			return s, nil
 		}
-		close(to.done)
+		to.end(ErrClosed)
 		if l.lost() == nil || ctx.Err() != nil {
 			return nil, err // the server's answer, or nobody waits any more
 		}
@@ -195,12 +196,16 @@ func (s *Stream) next(ctx context.Context) (event, error) {
 			return ev, nil
 		case <-ctx.Done():
 			return event{}, context.Cause(ctx)
+		case <-s.from.done:
+			return event{}, s.from.why
 		case <-s.link.closing:
 		}
 		<-s.link.read
 		select {
 		case ev := <-s.from.events: // delivered before the connection was lost
 			return ev, nil
+		case <-s.from.done:
+			return event{}, s.from.why
 		default:
 		}
 		if _, err := s.open(ctx); err != nil {
@@ -233,6 +238,9 @@ func (s *Stream) Copy(ctx context.Context, stdout, stderr io.Writer) (protocol.E
 		}
 	}
 }
+
+// ErrDisplaced is for a Stream whose place another Stream of its Client has taken.
+var ErrDisplaced = errors.New("another stream of this client reads the output now")
 
 // ErrGap is for output that was not read in time, so that the server's ring dropped it.
 var ErrGap = errors.New("lost because they were not read in time")
@@ -304,5 +312,5 @@ func (s *Stream) Signal(ctx context.Context, name string) error {
 
 // Close stops reading. It is idempotent and for the goroutine that reads; what the server still sends is dropped.
 func (s *Stream) Close() {
-	s.left.Do(func() { close(s.from.done) })
+	s.from.end(ErrClosed)
 }
