@@ -36,10 +36,12 @@ type Options struct {
 	// OnEvent gets the events that belong to no Stream (session.watch, server.shutdown), in order; Data is a jsontext.Value.
 	// The reader of the connection calls it: it must not call the Client, and while it runs nothing else is read.
 	OnEvent func(protocol.Event)
-	// OnLost is told why a connection was lost before a Stream tries to connect again.
+	// OnLost is told why a connection was lost, once, before it is dialled for again. It may Close the Client and must ask
+	// nothing else of it.
 	OnLost func(error)
-	// Patience is how long a lost connection is dialled for; 0 means 45 s. The rule is at least 30 s: a gateway that is
-	// replaced by a new version, or a laptop that wakes up, needs seconds.
+	// Patience is how long a lost connection is dialled for, counted from when somebody first missed it; 0 means 45 s. Who
+	// wants it later finds out by one attempt. The rule is at least 30 s: a gateway that is replaced by a new version, or a
+	// laptop that wakes up, needs seconds.
 	Patience time.Duration
 }
 
@@ -56,11 +58,22 @@ const defaultPatience = 45 * time.Second
 // Client is a connection to a gateway, made again when it was lost. Its methods may be used by several goroutines.
 type Client struct {
 	o       Options
-	dialing chan struct{} // holds a token while somebody dials: one dial at a time, and waiting for it heeds a context
+	ctx     context.Context // ends with Close
+	cancel  context.CancelFunc
+	running sync.WaitGroup // redial; Close waits for it
 
-	mu     sync.Mutex
-	link   *link // guarded by mu; never nil after Dial
-	closed bool  // guarded by mu
+	mu      sync.Mutex
+	link    *link     // guarded by mu; never nil after Dial
+	closed  bool      // guarded by mu
+	dialing *dialing  // guarded by mu; nil: nobody dials
+	until   time.Time // guarded by mu; when our patience with the loss of link ends; zero: it was never lost
+}
+
+// dialing is the way to the next connection. All who want one wait for the same.
+type dialing struct {
+	done chan struct{} // closed when it has ended
+	link *link         // set before done is closed
+	err  error         // set before done is closed
 }
 
 // Dial connects, once: a gateway that is not there is reported at once.
@@ -68,11 +81,12 @@ func Dial(ctx context.Context, o Options) (*Client, error) {
 	if o.Patience == 0 {
 		o.Patience = defaultPatience
 	}
-	c := &Client{o: o, dialing: make(chan struct{}, 1)}
+	c := &Client{o: o}
 	l, err := c.dial(ctx)
 	if err != nil {
 		return nil, err
 	}
+	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.link = l
 	return c, nil
 }
@@ -102,68 +116,92 @@ func (c *Client) Close() error {
 	l := c.link
 	c.closed = true
 	c.mu.Unlock()
+	c.cancel()
 	l.close()
+	c.running.Wait()
 	return nil
 }
 
-// current returns the connection in use and whether it is alive.
-func (c *Client) current() (l *link, err error) {
+// connected returns a live connection. A lost one is replaced when its end was a temporary one.
+func (c *Client) connected(ctx context.Context) (*link, error) {
+	c.mu.Lock()
+	l, d, closed := c.link, c.dialing, c.closed
+	why := l.lost()
+	if closed || why == nil || !temporary(why) {
+		c.mu.Unlock()
+		if closed {
+			return nil, ErrClosed
+		}
+		if why == nil {
+			return l, nil
+		}
+		return nil, l.broken()
+	}
+	first, anew := d == nil, !l.missed
+	if first {
+		d = &dialing{done: make(chan struct{})}
+		c.dialing = d
+	}
+	if anew {
+		l.missed = true
+		c.until = time.Now().Add(c.o.Patience)
+	}
+	c.mu.Unlock()
+	if first {
+		if anew && c.o.OnLost != nil {
+			c.o.OnLost(why)
+		}
+		c.dialAgain(d, l)
+	}
+	select {
+	case <-d.done:
+		return d.link, d.err
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	case <-c.ctx.Done():
+		return nil, ErrClosed
+	}
+}
+
+// dialAgain begins to look for the connection that comes after l, unless the Client has been closed.
+func (c *Client) dialAgain(d *dialing, l *link) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
-		return nil, ErrClosed
+		return
 	}
-	return c.link, nil
+	c.running.Add(1)
+	until := c.until
+	go func() { // dials; ends with a connection, with our patience or with Close, which waits for it
+		defer c.running.Done()
+		l.close()
+		next, err := c.redial(l, until)
+		c.install(d, next, err)
+	}()
 }
 
-// connected returns a live connection. A lost one is replaced when its end was a temporary one; that takes at most
-// o.Patience, with pauses from 50 ms doubling to 4 s, each shortened by chance so that clients do not come back in step.
-func (c *Client) connected(ctx context.Context) (*link, error) {
-	l, err := c.current()
-	if err != nil || l.lost() == nil {
-		return l, err
-	}
-	select {
-	case c.dialing <- struct{}{}:
-		defer func() { <-c.dialing }()
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
-	if l, err = c.current(); err != nil || l.lost() == nil {
-		return l, err // somebody else was faster
-	}
-	why := l.lost()
-	if !temporary(why) {
-		return nil, l.broken()
-	}
-	if c.o.OnLost != nil {
-		c.o.OnLost(why)
-	}
-	l.close()
-	pause, deadline := 50*time.Millisecond, time.Now().Add(c.o.Patience)
+// redial dials until then, at least once, with pauses from 50 ms doubling to 4 s, each shortened by chance so that clients
+// do not come back in step.
+func (c *Client) redial(l *link, until time.Time) (*link, error) {
+	pause := 50 * time.Millisecond
 	if time.Since(l.born) < time.Second {
 		pause = 250 * time.Millisecond // accepted and dropped at once: do not hammer at a server in trouble
-		deadline = deadline.Add(pause)
-		if err := sleep(ctx, pause); err != nil {
-			return nil, err
-		}
+		_ = sleep(c.ctx, min(pause, time.Until(until)))
 	}
 	for ; ; pause = min(2*pause, 4*time.Second) {
-		attempt, cancel := context.WithDeadline(ctx, deadline)
+		attempt, cancel := context.WithTimeout(c.ctx, c.o.Patience)
 		next, err := c.dial(attempt)
 		cancel()
 		if err == nil {
-			return next, c.install(next)
+			return next, nil
 		}
-		if !temporary(err) || time.Now().Add(pause).After(deadline) {
-			return nil, fmt.Errorf("%w (%v): %w", ErrLost, why, err)
+		if c.ctx.Err() != nil {
+			return nil, ErrClosed
 		}
-		if err := sleep(ctx, pause/2+rand.N(pause/2)); err != nil {
-			return nil, err
+		if !temporary(err) || !time.Now().Before(until) {
+			return nil, fmt.Errorf("%w (%v): %w", ErrLost, l.lost(), err)
 		}
-		if _, err := c.current(); err != nil {
-			return nil, err // closed meanwhile
-		}
+		_ = sleep(c.ctx, min(pause/2+rand.N(pause/2), time.Until(until)))
 	}
 }
 
@@ -176,19 +214,21 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// install makes l the connection in use, or ends it when the Client was closed meanwhile.
-func (c *Client) install(l *link) error {
+// install makes l the connection in use, or ends it when the Client was closed meanwhile, and tells who waits.
+func (c *Client) install(d *dialing, l *link, err error) {
 	c.mu.Lock()
 	closed := c.closed
-	if !closed {
+	if !closed && err == nil {
 		c.link = l
 	}
+	c.dialing = nil
 	c.mu.Unlock()
-	if closed {
+	if closed && err == nil {
 		l.close()
-		return ErrClosed
+		err = ErrClosed
 	}
-	return nil
+	d.link, d.err = l, err
+	close(d.done)
 }
 
 // Call sends a request and puts the answer's data into into, which may be nil. A request that the server could not carry

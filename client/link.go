@@ -26,6 +26,7 @@ type link struct {
 	closing chan struct{}        // closed by close, and by the loop that fails first
 	read    chan struct{}        // closed when readLoop is done: nothing will be delivered any more
 	wrote   chan struct{}        // closed when writeLoop is done
+	missed  bool                 // guarded by Client.mu; somebody has found it lost
 
 	mu      sync.Mutex
 	err     error            // guarded by mu; why the link died

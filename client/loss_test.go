@@ -17,12 +17,20 @@ import (
 	"trl/protocol"
 )
 
-// gate serves connections as listen does while open is true, and cuts the others off before they are WebSockets, as a
-// balancer without its backend does.
-func gate(t *testing.T, open *atomic.Bool, play func(*peer)) string {
+// gate serves connections as listen does until it is shut, and cuts those that come later off before they are WebSockets, as
+// a balancer without its backend does.
+type gate struct {
+	url  string
+	shut atomic.Bool
+	cut  atomic.Int32 // how many
+}
+
+func newGate(t *testing.T, play func(*gate, *peer)) *gate {
 	var n atomic.Int32
+	g := &gate{}
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !open.Load() {
+		if g.shut.Load() {
+			g.cut.Add(1)
 			c, _, err := http.NewResponseController(w).Hijack()
 			if err == nil {
 				c.Close()
@@ -34,10 +42,11 @@ func gate(t *testing.T, open *atomic.Bool, play func(*peer)) string {
 			return
 		}
 		defer c.CloseNow()
-		play(&peer{t, c, int(n.Add(1))})
+		play(g, &peer{t, c, int(n.Add(1))})
 	}))
 	t.Cleanup(srv.Close)
-	return srv.URL
+	g.url = srv.URL
+	return g
 }
 
 // unixServer plays one side of each connection to the socket it returns.
@@ -64,14 +73,13 @@ func unixServer(t *testing.T, play func(net.Conn, *bufio.Reader)) string {
 }
 
 func TestLossIsNoEnd(t *testing.T) {
-	var open atomic.Bool
-	open.Store(true)
-	c := dial(t, Options{Patience: 100 * time.Millisecond, URL: gate(t, &open, func(p *peer) {
+	g := newGate(t, func(g *gate, p *peer) {
 		q, _ := p.take()
 		p.ok(q, `{"exec_id":"x-1","stream_id":"st-1","offset":0}`)
 		p.output(0, "begin")
-		open.Store(false)
-	})})
+		g.shut.Store(true)
+	})
+	c := dial(t, Options{Patience: 100 * time.Millisecond, URL: g.url})
 	s, err := c.Start(soon(t), protocol.Exec{Command: "x"})
 	if err != nil {
 		t.Fatal(err)
@@ -94,5 +102,96 @@ func TestLossOfACallIsTyped(t *testing.T) {
 	c.Close()
 	if err := c.Call(soon(t), "x", nil, nil); !errors.Is(err, ErrClosed) {
 		t.Error(err)
+	}
+}
+
+// silent accepts connections and says nothing on them; met gets one token for each.
+func silent(t *testing.T) (url string, met chan struct{}) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	met = make(chan struct{}, 100)
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			defer c.Close()
+			met <- struct{}{}
+		}
+	}()
+	t.Cleanup(func() { l.Close(); <-served })
+	return "http://" + l.Addr().String(), met
+}
+
+func TestCloseEndsDialling(t *testing.T) {
+	drop := make(chan struct{})
+	c := dial(t, Options{Patience: time.Hour, URL: listen(t, func(p *peer) {
+		q, _ := p.take()
+		p.ok(q, `{"exec_id":"x-1","stream_id":"st-1","offset":0}`)
+		<-drop
+	})})
+	s, err := c.Start(soon(t), protocol.Exec{Command: "x"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	url, met := silent(t)
+	c.o.URL = url
+	close(drop)
+	ended := make(chan error, 2)
+	go func() { _, err := s.Next(soon(t)); ended <- err }()
+	<-met
+	go func() { ended <- c.Call(soon(t), "x", nil, nil) }()
+	c.Close()
+	for range 2 {
+		if err := <-ended; !errors.Is(err, ErrClosed) {
+			t.Error(err)
+		}
+	}
+}
+
+func TestOnLostMayClose(t *testing.T) {
+	g := newGate(t, func(g *gate, p *peer) { g.shut.Store(true) })
+	var c *Client
+	c = dial(t, Options{URL: g.url, OnLost: func(error) { c.Close() }})
+	if _, err := c.Start(soon(t), protocol.Exec{Command: "x"}); !errors.Is(err, ErrClosed) {
+		t.Error(err)
+	}
+}
+
+// TestALossIsOne: however many miss the connection, it is told once, they hear the same of it, and who comes when patience
+// has ended does not have it anew.
+func TestALossIsOne(t *testing.T) {
+	g := newGate(t, func(g *gate, p *peer) { g.shut.Store(true) })
+	var lost atomic.Int32
+	c := dial(t, Options{Patience: time.Second, URL: g.url, OnLost: func(error) { lost.Add(1) }})
+	<-c.link.closing
+	ended := make(chan error)
+	for range 6 {
+		go func() { ended <- c.Call(soon(t), "x", nil, nil) }()
+	}
+	first := <-ended
+	for range 5 {
+		if err := <-ended; err != first || !errors.Is(err, ErrLost) {
+			t.Errorf("%v, and %v", err, first)
+		}
+	}
+	before := g.cut.Load()
+	if err := c.Call(soon(t), "x", nil, nil); !errors.Is(err, ErrLost) {
+		t.Error(err)
+	}
+	if n := g.cut.Load() - before; n != 1 || lost.Load() != 1 {
+		t.Errorf("%d attempts when patience had ended; told %d times", n, lost.Load())
+	}
+	g.shut.Store(false)
+	if err := c.Call(soon(t), "x", nil, nil); !errors.Is(err, ErrLost) { // the peer takes it and goes
+		t.Error(err)
+	}
+	if n := g.cut.Load() - before; n != 1 {
+		t.Error("did not connect when the server was back")
 	}
 }
