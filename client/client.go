@@ -39,11 +39,17 @@ type Options struct {
 	// OnLost is told why a connection was lost, once, before it is dialled for again. It may Close the Client and must ask
 	// nothing else of it.
 	OnLost func(error)
-	// Patience is how long a lost connection is dialled for, counted from when somebody first missed it; 0 means 45 s. Who
-	// wants it later finds out by one attempt. The rule is at least 30 s: a gateway that is replaced by a new version, or a
-	// laptop that wakes up, needs seconds.
+	// Patience is how long a lost connection is dialled for, counted from when somebody first missed it; 0 means 45 s. A new
+	// one that brings nothing before it is lost too does not begin it anew. Who wants a connection when it has ended finds out
+	// by one attempt. The rule is at least 30 s: a gateway that is replaced by a new version, or a laptop that wakes up, needs
+	// seconds.
 	Patience time.Duration
+
+	attempt time.Duration // how long one dial of a lost connection may take; 0 means dialAttempt; tests have less
 }
+
+// dialAttempt allows for a slow network and a machine that swaps, and leaves Patience for others, where a peer accepts and is silent.
+const dialAttempt = 10 * time.Second
 
 var (
 	// ErrLost is for a connection that was lost and could not be made again, or not yet: what became of a request that was
@@ -63,10 +69,11 @@ type Client struct {
 	running sync.WaitGroup // redial; Close waits for it
 
 	mu      sync.Mutex
-	link    *link     // guarded by mu; never nil after Dial
-	closed  bool      // guarded by mu
-	dialing *dialing  // guarded by mu; nil: nobody dials
-	until   time.Time // guarded by mu; when our patience with the loss of link ends; zero: it was never lost
+	link    *link         // guarded by mu; never nil after Dial
+	closed  bool          // guarded by mu
+	dialing *dialing      // guarded by mu; nil: nobody dials
+	until   time.Time     // guarded by mu; when our patience ends with the server, since it last was of use; zero: no connection was lost
+	wait    time.Duration // guarded by mu; before the next dial
 }
 
 // dialing is the way to the next connection. All who want one wait for the same.
@@ -80,6 +87,9 @@ type dialing struct {
 func Dial(ctx context.Context, o Options) (*Client, error) {
 	if o.Patience == 0 {
 		o.Patience = defaultPatience
+	}
+	if o.attempt == 0 {
+		o.attempt = dialAttempt
 	}
 	c := &Client{o: o}
 	l, err := c.dial(ctx)
@@ -137,14 +147,18 @@ func (c *Client) connected(ctx context.Context) (*link, error) {
 		}
 		return nil, l.broken()
 	}
-	first, anew := d == nil, !l.missed
+	anew := !l.missed
+	if anew {
+		l.missed = true
+		if !c.missLocked(l) {
+			c.mu.Unlock()
+			return nil, l.broken()
+		}
+	}
+	first := d == nil
 	if first {
 		d = &dialing{done: make(chan struct{})}
 		c.dialing = d
-	}
-	if anew {
-		l.missed = true
-		c.until = time.Now().Add(c.o.Patience)
 	}
 	c.mu.Unlock()
 	if first {
@@ -163,6 +177,27 @@ func (c *Client) connected(ctx context.Context) (*link, error) {
 	}
 }
 
+// crowded is the least pause before a dial after a connection that was accepted and dropped at once: do not hammer at a server
+// in trouble.
+const crowded = 250 * time.Millisecond
+
+// missLocked begins our patience with the loss of l, or goes on with that of the loss before, where l was of no use; false:
+// none is left. Called with mu held.
+func (c *Client) missLocked(l *link) bool {
+	lived, useful := l.life()
+	switch {
+	case !c.until.IsZero() && !useful && lived < c.o.Patience:
+		c.wait = min(max(2*c.wait, crowded), maxPause)
+		return time.Now().Before(c.until)
+	case lived < time.Second:
+		c.wait = crowded
+	default:
+		c.wait = 0
+	}
+	c.until = time.Now().Add(c.o.Patience)
+	return true
+}
+
 // dialAgain begins to look for the connection that comes after l, unless the Client has been closed.
 func (c *Client) dialAgain(d *dialing, l *link) {
 	c.mu.Lock()
@@ -171,32 +206,33 @@ func (c *Client) dialAgain(d *dialing, l *link) {
 		return
 	}
 	c.running.Add(1)
-	until := c.until
+	until, wait := c.until, c.wait
 	go func() { // dials; ends with a connection, with our patience or with Close, which waits for it
 		defer c.running.Done()
 		l.close()
-		next, err := c.redial(l, until)
+		next, err := c.redial(l, until, wait)
 		c.install(d, next, err)
 	}()
 }
 
+const maxPause = 4 * time.Second
+
 // redial dials until then, at least once, with pauses from 50 ms doubling to 4 s, each shortened by chance so that clients
 // do not come back in step.
-func (c *Client) redial(l *link, until time.Time) (*link, error) {
-	pause := 50 * time.Millisecond
-	if time.Since(l.born) < time.Second {
-		pause = 250 * time.Millisecond // accepted and dropped at once: do not hammer at a server in trouble
-		_ = sleep(c.ctx, min(pause, time.Until(until)))
-	}
-	for ; ; pause = min(2*pause, 4*time.Second) {
-		attempt, cancel := context.WithTimeout(c.ctx, c.o.Patience)
+func (c *Client) redial(l *link, until time.Time, wait time.Duration) (*link, error) {
+	_ = sleep(c.ctx, min(wait, time.Until(until)))
+	for pause := max(wait, 50*time.Millisecond); ; pause = min(2*pause, maxPause) {
+		attempt, cancel := context.WithTimeout(c.ctx, min(c.o.attempt, c.o.Patience))
 		next, err := c.dial(attempt)
+		late := attempt.Err()
 		cancel()
-		if err == nil {
+		switch {
+		case err == nil:
 			return next, nil
-		}
-		if c.ctx.Err() != nil {
+		case c.ctx.Err() != nil:
 			return nil, ErrClosed
+		case late != nil:
+			err = errors.New("the server does not answer") // not the caller's deadline, which has errors of the same name
 		}
 		if !temporary(err) || !time.Now().Before(until) {
 			return nil, fmt.Errorf("%w (%v): %w", ErrLost, l.lost(), err)

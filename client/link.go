@@ -30,6 +30,9 @@ type link struct {
 
 	mu      sync.Mutex
 	err     error            // guarded by mu; why the link died
+	died    time.Time        // guarded by mu; set with err
+	opened  bool             // guarded by mu; it has answered
+	brought bool             // guarded by mu; it has brought output, or the answer to a request that opens no stream
 	nextID  uint64           // guarded by mu
 	calls   map[uint64]*call // guarded by mu; waiting for their answer
 	streams map[string]*feed // guarded by mu; by stream_id
@@ -118,10 +121,22 @@ func (l *link) fail(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.err == nil {
-		l.err = err
+		l.err, l.died = err, time.Now()
 		close(l.closing)
 	}
 }
+
+// life says how long a dead link lived and whether it was of use: a server that accepts a stream and drops it at once, each
+// time, is of none; one whose command is silent for a while is.
+func (l *link) life() (lived time.Duration, useful bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	lived = l.died.Sub(l.born)
+	return lived, l.brought || l.opened && lived > time.Second
+}
+
+// lastWords is how long a server that refuses us may take to say why, when it takes nothing from us any more.
+const lastWords = 100 * time.Millisecond
 
 // lost says why the link died, nil while it lives.
 func (l *link) lost() error {
@@ -144,6 +159,10 @@ func (l *link) writeLoop() {
 		select {
 		case f := <-l.frames:
 			if err := l.t.write(f); err != nil {
+				select {
+				case <-l.closing:
+				case <-time.After(lastWords):
+				}
 				l.fail(err)
 				return
 			}
@@ -162,28 +181,36 @@ func (l *link) readLoop() {
 			return
 		}
 		if err := l.deliver(b); err != nil {
-			l.fail(fmt.Errorf("%w: %w", errNonsense, err))
+			l.fail(err)
 			return
 		}
 	}
 }
 
-// deliver takes one frame to whoever waits for it; b is reused afterwards (a jsontext.Value is a copy).
+// deliver takes one frame to whoever waits for it; b is reused afterwards (a jsontext.Value is a copy). An error ends the link.
 func (l *link) deliver(b []byte) error {
 	var f frame
 	if err := json.Unmarshal(b, &f); err != nil {
-		return err
+		return fmt.Errorf("%w: %w", errNonsense, err)
 	}
 	if f.Event != "" {
-		return l.deliverEvent(f.Event, f.Data)
+		if err := l.deliverEvent(f.Event, f.Data); err != nil {
+			return fmt.Errorf("%w: %w", errNonsense, err)
+		}
+		return nil
 	}
 	id, err := strconv.ParseUint(string(f.ID), 10, 64)
 	if err != nil {
-		return nil // a failure without id: the request it belongs to cannot be found
+		if f.Error != nil {
+			return f.Error // of the connection, or of a request that could not be read, which gets no other answer
+		}
+		return nil
 	}
 	l.mu.Lock()
 	c := l.calls[id]
 	delete(l.calls, id)
+	l.opened = true
+	l.brought = l.brought || c != nil && c.feed == nil
 	if c != nil && c.feed != nil && f.OK {
 		// Here and not in the caller, because the stream's first chunk may be the very next frame.
 		var opened struct {
@@ -256,6 +283,7 @@ func (l *link) deliverEvent(name string, data jsontext.Value) error {
 	}
 	l.mu.Lock()
 	to := l.streams[id]
+	l.brought = l.brought || to != nil
 	if to != nil && ev.chunk == nil {
 		delete(l.streams, id) // an exit is the last event of its stream
 	}
@@ -334,11 +362,14 @@ func (l *link) forget(id uint64) {
 }
 
 // temporary says whether connecting again makes sense after this end of a link (PROTOCOL.md §8, the rule of our web page too):
-// not after a normal close, a policy violation, a frame too big, or one of our own 4xxx codes.
+// not after a normal close, a policy violation, a frame too big, or one of our own 4xxx codes. Of what the server refuses us
+// with, that it is full or ending passes.
 func temporary(err error) bool {
-	var refused *protocol.Error
-	if errors.Is(err, ErrClosed) || errors.Is(err, errNonsense) || errors.As(err, &refused) {
+	if errors.Is(err, ErrClosed) || errors.Is(err, errNonsense) {
 		return false
+	}
+	if refused := (*protocol.Error)(nil); errors.As(err, &refused) {
+		return refused.Code == protocol.LimitExceeded || refused.Code == protocol.RateLimited || refused.Code == protocol.ShuttingDown
 	}
 	switch code := websocket.CloseStatus(err); code {
 	case -1: // no close frame at all: 1006

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -194,4 +195,78 @@ func TestALossIsOne(t *testing.T) {
 	if n := g.cut.Load() - before; n != 1 {
 		t.Error("did not connect when the server was back")
 	}
+}
+
+// TestPatienceEndsWithAServerThatAcceptsAndDrops: also when it answers that it will send the stream.
+func TestPatienceEndsWithAServerThatAcceptsAndDrops(t *testing.T) {
+	for _, answers := range []bool{false, true} {
+		c := dial(t, Options{Patience: 500 * time.Millisecond, URL: listen(t, func(p *peer) {
+			if q, _ := p.take(); answers {
+				p.ok(q, `{"exec_id":"x-1","stream_id":"st-1","offset":0}`)
+			}
+		})})
+		s, err := c.Start(soon(t), protocol.Exec{Command: "x"})
+		if err == nil {
+			_, err = s.Next(soon(t))
+		}
+		if !errors.Is(err, ErrLost) {
+			t.Errorf("answers %v: %v", answers, err)
+		}
+	}
+}
+
+// TestPatienceBeginsAnewWithAConnectionOfUse: a dozen that bring a byte each take longer than one patience.
+func TestPatienceBeginsAnewWithAConnectionOfUse(t *testing.T) {
+	const connections = 12
+	c := dial(t, Options{Patience: time.Second, URL: listen(t, func(p *peer) {
+		q, _ := p.take()
+		p.ok(q, `{"exec_id":"x-1","stream_id":"st-1","offset":0}`)
+		p.output(p.n-1, "x")
+		if p.n == connections {
+			p.exit(0)
+			p.drain()
+		}
+	})})
+	s, err := c.Start(soon(t), protocol.Exec{Command: "x"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	if _, err := s.Copy(soon(t), &out, io.Discard); err != nil || out.Len() != connections {
+		t.Errorf("%q, %v", &out, err)
+	}
+}
+
+// TestAnErrorWithoutAnIDIsWhyTheConnectionEnds: so a full server says it on the Unix socket.
+func TestAnErrorWithoutAnIDIsWhyTheConnectionEnds(t *testing.T) {
+	c := dial(t, Options{Patience: 300 * time.Millisecond, Unix: unixServer(t, func(c net.Conn, r *bufio.Reader) {
+		io.WriteString(c, `{"id":null,"ok":false,"error":{"code":"LIMIT_EXCEEDED","message":"too many connections"}}`+"\n")
+	})})
+	full := func(err error) {
+		t.Helper()
+		var e *protocol.Error
+		if !errors.As(err, &e) || e.Code != protocol.LimitExceeded || !errors.Is(err, ErrLost) {
+			t.Error(err)
+		}
+	}
+	full(c.Call(soon(t), "x", nil, nil))
+	_, err := c.Start(soon(t), protocol.Exec{Command: "x"})
+	full(err)
+}
+
+func TestASilentPeerIsOneAttemptOfMany(t *testing.T) {
+	c := dial(t, Options{Patience: time.Hour, attempt: 50 * time.Millisecond, URL: listen(t, func(p *peer) { p.take() })})
+	url, met := silent(t)
+	c.o.URL = url
+	ended := make(chan error, 1)
+	go func() { _, err := c.Start(soon(t), protocol.Exec{Command: "x"}); ended <- err }()
+	for n := range 3 {
+		select {
+		case <-met:
+		case err := <-ended:
+			t.Fatalf("after %d attempts: %v", n, err)
+		}
+	}
+	c.Close()
+	<-ended
 }
