@@ -13,6 +13,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -45,7 +46,9 @@ type Options struct {
 	// seconds.
 	Patience time.Duration
 
-	attempt time.Duration // how long one dial of a lost connection may take; 0 means dialAttempt; tests have less
+	// Tests have less.
+	attempt time.Duration // how long one dial of a lost connection may take; 0 means dialAttempt
+	silence time.Duration // of a peer that is gone; 0 means peerSilence
 }
 
 // dialAttempt allows for a slow network and a machine that swaps, and leaves Patience for others, where a peer accepts and is silent.
@@ -85,12 +88,7 @@ type dialing struct {
 
 // Dial connects, once: a gateway that is not there is reported at once.
 func Dial(ctx context.Context, o Options) (*Client, error) {
-	if o.Patience == 0 {
-		o.Patience = defaultPatience
-	}
-	if o.attempt == 0 {
-		o.attempt = dialAttempt
-	}
+	o.Patience = cmp.Or(o.Patience, defaultPatience)
 	c := &Client{o: o}
 	l, err := c.dial(ctx)
 	if err != nil {
@@ -222,7 +220,7 @@ const maxPause = 4 * time.Second
 func (c *Client) redial(l *link, until time.Time, wait time.Duration) (*link, error) {
 	_ = sleep(c.ctx, min(wait, time.Until(until)))
 	for pause := max(wait, 50*time.Millisecond); ; pause = min(2*pause, maxPause) {
-		attempt, cancel := context.WithTimeout(c.ctx, min(c.o.attempt, c.o.Patience))
+		attempt, cancel := context.WithTimeout(c.ctx, min(cmp.Or(c.o.attempt, dialAttempt), c.o.Patience))
 		next, err := c.dial(attempt)
 		late := attempt.Err()
 		cancel()

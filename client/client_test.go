@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -281,19 +282,80 @@ func TestPatienceEnds(t *testing.T) {
 }
 
 func TestSilenceCountsOnlyWhileReading(t *testing.T) {
-	w := &webSocket{}
 	fired := make(chan struct{})
-	w.silent = time.AfterFunc(50*time.Millisecond, func() { close(fired) })
-	w.silent.Stop()
+	clock := &silence{most: 50 * time.Millisecond, timer: time.AfterFunc(50*time.Millisecond, func() { close(fired) })}
+	clock.timer.Stop()
 	select {
 	case <-fired:
 		t.Fatal("the clock runs while nobody reads")
 	case <-time.After(100 * time.Millisecond):
 	}
-	w.heard() // a ping while nobody reads must not start it either
-	if w.silent.Stop() {
-		t.Fatal("a ping started the clock")
+	clock.heard() // what comes while nobody reads must not start it either
+	if clock.timer.Stop() {
+		t.Fatal("a byte started the clock")
 	}
+}
+
+// TestASlowAnswerIsNoSilence: it takes longer than a silence may last, but no byte of it does.
+func TestASlowAnswerIsNoSilence(t *testing.T) {
+	const silence = time.Second
+	text := strings.Repeat("x", 30)
+	server, err := url.Parse(listen(t, func(p *peer) {
+		q, _ := p.take()
+		p.ok(q, `"`+text+`"`)
+		p.drain()
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	line, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	answering := make(chan struct{})
+	served := make(chan struct{})
+	defer func() { line.Close(); <-served }()
+	go func() { // passes on what the server says, from the answer on byte by byte
+		defer close(served)
+		down, err := line.Accept()
+		if err != nil {
+			return
+		}
+		defer down.Close()
+		up, err := net.Dial("tcp", server.Host)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer up.Close()
+		go func() { io.Copy(up, down); up.Close() }()
+		b := make([]byte, 4<<10)
+		for {
+			n, err := up.Read(b)
+			if err != nil {
+				return
+			}
+			piece := n
+			select {
+			case <-answering:
+				piece = 1
+			default:
+			}
+			for at := 0; at < n; at += piece {
+				time.Sleep(silence / 20)
+				if _, err := down.Write(b[at : at+piece]); err != nil {
+					return
+				}
+			}
+		}
+	}()
+	c := dial(t, Options{URL: "http://" + line.Addr().String(), silence: silence})
+	close(answering)
+	var got string
+	if err := c.Call(soon(t), "x", nil, &got); err != nil || got != text {
+		t.Errorf("%q, %v", got, err)
+	}
+	c.Close()
 }
 
 // TestASlowReaderStopsTheReader: what is not read stays in the kernel and in the server, not in us.

@@ -3,6 +3,7 @@ package client
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,8 +39,36 @@ type webSocket struct {
 	conn   *websocket.Conn
 	ctx    context.Context // ends with close; coder/websocket drops a connection whose read context ends
 	cancel context.CancelFunc
-	silent *time.Timer  // drops the connection; runs only while read waits, so that a slow caller of ours is not taken for a silent peer
+	clock  *silence
 	buf    bytes.Buffer // owned by the reader
+}
+
+// silence drops a connection of which no byte comes for a while. It runs only while read waits, so that a slow caller of ours
+// is not taken for a silent peer.
+type silence struct {
+	timer *time.Timer
+	most  time.Duration
+}
+
+// heard restarts the clock, unless it is stopped or has fired.
+func (s *silence) heard() {
+	if s.timer.Stop() {
+		s.timer.Reset(s.most)
+	}
+}
+
+// heardConn tells of each byte that comes: a large answer on a slow line, whose pings wait behind it, is no silence.
+type heardConn struct {
+	net.Conn
+	clock *silence
+}
+
+func (c heardConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if n > 0 {
+		c.clock.heard()
+	}
+	return n, err
 }
 
 // dialWebSocket connects. A refusal that no second attempt will change comes back as a *protocol.Error.
@@ -48,13 +77,22 @@ func dialWebSocket(ctx context.Context, o Options) (transport, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &webSocket{}
-	hc := &http.Transport{Proxy: http.ProxyFromEnvironment} // our own, so that nothing of a refused dial stays behind
+	w := &webSocket{clock: &silence{most: cmp.Or(o.silence, peerSilence)}}
+	w.ctx, w.cancel = context.WithCancel(context.Background())
+	w.clock.timer = time.AfterFunc(w.clock.most, w.cancel)
+	w.clock.timer.Stop()
+	// Our own, so that nothing of a refused dial stays behind.
+	hc := &http.Transport{Proxy: http.ProxyFromEnvironment, DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+		c, err := new(net.Dialer).DialContext(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		return heardConn{c, w.clock}, nil
+	}}
 	d := &websocket.DialOptions{
-		Subprotocols:   []string{"trl.v1"},
-		HTTPHeader:     http.Header{},
-		HTTPClient:     &http.Client{Transport: hc},
-		OnPingReceived: func(context.Context, []byte) bool { w.heard(); return true },
+		Subprotocols: []string{"trl.v1"},
+		HTTPHeader:   http.Header{},
+		HTTPClient:   &http.Client{Transport: hc},
 	}
 	if o.Token != "" {
 		d.HTTPHeader.Set("Authorization", "Bearer "+o.Token)
@@ -75,8 +113,6 @@ func dialWebSocket(ctx context.Context, o Options) (transport, error) {
 	}
 	conn.SetReadLimit(maxFrame)
 	w.conn = conn
-	w.ctx, w.cancel = context.WithCancel(context.Background())
-	w.silent = time.AfterFunc(peerSilence, w.cancel)
 	return w, nil
 }
 
@@ -128,16 +164,9 @@ func noEnd(err error) error {
 	return err
 }
 
-// heard restarts the silence clock, unless it already fired.
-func (w *webSocket) heard() {
-	if w.silent.Stop() {
-		w.silent.Reset(peerSilence)
-	}
-}
-
 func (w *webSocket) read() ([]byte, error) {
-	w.silent.Reset(peerSilence)
-	defer w.silent.Stop()
+	w.clock.timer.Reset(w.clock.most)
+	defer w.clock.timer.Stop()
 	kind, r, err := w.conn.Reader(w.ctx)
 	if err != nil {
 		return nil, w.ended(err)
@@ -171,7 +200,7 @@ func (w *webSocket) write(frame []byte) error {
 func (w *webSocket) close() {
 	// The handshake waits for the peer's answer, at most 5 s (coder/websocket); the reader is still there to take it.
 	_ = w.conn.Close(websocket.StatusNormalClosure, "")
-	w.silent.Stop()
+	w.clock.timer.Stop()
 	w.cancel()
 }
 
