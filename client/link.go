@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"errors"
@@ -36,12 +37,17 @@ type link struct {
 	nextID  uint64           // guarded by mu
 	calls   map[uint64]*call // guarded by mu; waiting for their answer
 	streams map[string]*feed // guarded by mu; by stream_id
+	left    map[string]*feed // guarded by mu; by stream_id; nobody reads them any more: what still comes is dropped
+	opening int              // guarded by mu; how many calls have a feed
+	detach  [][]byte         // guarded by mu; requests that go out before any that is made later
+	waiting chan struct{}    // one token: detach is not empty
 }
 
 // call is one request that waits.
 type call struct {
 	answer chan frame // buffered: the reader never waits for a caller that gave up
 	feed   *feed      // not nil: attach it to the stream that the answer names
+	leaves *feed      // not nil: nothing of its stream comes after the answer
 }
 
 // feed is where the reader puts what belongs to one stream. It is short: when its Stream is not read the reader stops,
@@ -51,9 +57,16 @@ type feed struct {
 	once   sync.Once
 	done   chan struct{} // closed by end: drop what still comes
 	why    error         // set before done is closed
+
+	kind   string // set once; exec, process or term
+	id     string // guarded by link.mu; which one; empty until the answer says it
+	stream string // guarded by link.mu; empty until the answer says it
+	parted bool   // guarded by link.mu; the server was asked to send no more
 }
 
-func newFeed() *feed { return &feed{events: make(chan event, feedDepth), done: make(chan struct{})} }
+func newFeed(kind, id string) *feed {
+	return &feed{events: make(chan event, feedDepth), done: make(chan struct{}), kind: kind, id: id}
+}
 
 // end is idempotent; the first reason counts.
 func (f *feed) end(why error) {
@@ -97,7 +110,7 @@ func newLink(t transport, onEvent func(protocol.Event)) *link {
 	l := &link{
 		t: t, onEvent: onEvent, born: time.Now(),
 		frames: make(chan []byte), closing: make(chan struct{}), read: make(chan struct{}), wrote: make(chan struct{}),
-		calls: map[uint64]*call{}, streams: map[string]*feed{},
+		calls: map[uint64]*call{}, streams: map[string]*feed{}, left: map[string]*feed{}, waiting: make(chan struct{}, 1),
 	}
 	go l.readLoop()  // delivers frames; ends when the transport does; close waits for it
 	go l.writeLoop() // writes frames; ends with closing; close waits for it
@@ -156,8 +169,21 @@ func (l *link) broken() error {
 func (l *link) writeLoop() {
 	defer close(l.wrote)
 	for {
+		var next []byte
 		select {
-		case f := <-l.frames:
+		case next = <-l.frames:
+		case <-l.waiting:
+		case <-l.closing:
+			return
+		}
+		l.mu.Lock()
+		frames := l.detach
+		l.detach = nil
+		l.mu.Unlock()
+		if next != nil {
+			frames = append(frames, next)
+		}
+		for _, f := range frames {
 			if err := l.t.write(f); err != nil {
 				select {
 				case <-l.closing:
@@ -166,8 +192,6 @@ func (l *link) writeLoop() {
 				l.fail(err)
 				return
 			}
-		case <-l.closing:
-			return
 		}
 	}
 }
@@ -211,16 +235,17 @@ func (l *link) deliver(b []byte) error {
 	delete(l.calls, id)
 	l.opened = true
 	l.brought = l.brought || c != nil && c.feed == nil
-	if c != nil && c.feed != nil && f.OK {
-		// Here and not in the caller, because the stream's first chunk may be the very next frame.
-		var opened struct {
-			StreamID string `json:"stream_id"`
+	switch {
+	case c == nil:
+	case c.feed != nil: // here and not in the caller, because the stream's first chunk may be the very next frame
+		l.opening--
+		if f.OK {
+			l.openLocked(c.feed, f.Data)
 		}
-		if json.Unmarshal(f.Data, &opened) == nil && opened.StreamID != "" {
-			if before := l.streams[opened.StreamID]; before != nil {
-				before.end(ErrDisplaced) // the server sends a connection each stream once, from where the latest wanted it
-			}
-			l.streams[opened.StreamID] = c.feed
+		l.partLocked()
+	case c.leaves != nil:
+		if l.left[c.leaves.stream] == c.leaves {
+			delete(l.left, c.leaves.stream)
 		}
 	}
 	l.mu.Unlock()
@@ -228,6 +253,73 @@ func (l *link) deliver(b []byte) error {
 		c.answer <- f
 	}
 	return nil
+}
+
+// openLocked takes a feed to the stream that an answer names. Called with mu held.
+func (l *link) openLocked(to *feed, answer jsontext.Value) {
+	var opened struct {
+		StreamID string `json:"stream_id"`
+		ExecID   string `json:"exec_id"`
+		TermID   string `json:"term_id"`
+	}
+	if json.Unmarshal(answer, &opened) != nil || opened.StreamID == "" {
+		return
+	}
+	to.stream, to.id = opened.StreamID, cmp.Or(to.id, opened.ExecID, opened.TermID)
+	if before := l.streams[to.stream]; before != nil {
+		before.end(ErrDisplaced) // the server sends a connection each stream once, from where the latest wanted it
+	}
+	delete(l.left, to.stream)
+	l.streams[to.stream] = to
+	select {
+	case <-to.done: // whoever asked did not wait for the answer
+		l.leaveLocked(to)
+	default:
+	}
+}
+
+// leave drops what still comes to a feed, and has the server send no more. It waits for nothing.
+func (l *link) leave(f *feed, why error) {
+	f.end(why)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.leaveLocked(f)
+	l.partLocked()
+}
+
+func (l *link) leaveLocked(f *feed) {
+	if l.streams[f.stream] == f {
+		delete(l.streams, f.stream)
+		l.left[f.stream] = f
+	}
+}
+
+// partLocked detaches from the streams that were left; but not while a request for a stream is on its way: that may be for
+// one of these, and the server is to hear it last. Called with mu held.
+func (l *link) partLocked() {
+	if l.opening > 0 {
+		return
+	}
+	for _, f := range l.left {
+		if f.parted {
+			continue
+		}
+		f.parted = true
+		params, err := json.Marshal(map[string]string{f.kind + "_id": f.id})
+		if err != nil {
+			continue
+		}
+		id := l.registerLocked(&call{answer: make(chan frame, 1), leaves: f})
+		b, err := encode(id, f.kind+".detach", params)
+		if err != nil {
+			continue
+		}
+		l.detach = append(l.detach, b)
+		select {
+		case l.waiting <- struct{}{}:
+		default:
+		}
+	}
 }
 
 func (l *link) deliverEvent(name string, data jsontext.Value) error {
@@ -282,10 +374,11 @@ func (l *link) deliverEvent(name string, data jsontext.Value) error {
 		id = ev.term.StreamID
 	}
 	l.mu.Lock()
-	to := l.streams[id]
+	to, left := l.streams[id], l.left[id] != nil
 	l.brought = l.brought || to != nil
-	if to != nil && ev.chunk == nil {
+	if ev.chunk == nil {
 		delete(l.streams, id) // an exit is the last event of its stream
+		delete(l.left, id)
 	}
 	l.mu.Unlock()
 	if to != nil {
@@ -296,7 +389,7 @@ func (l *link) deliverEvent(name string, data jsontext.Value) error {
 		}
 		return nil
 	}
-	if l.onEvent != nil {
+	if l.onEvent != nil && !left {
 		l.onEvent(protocol.Event{Name: name, Data: data})
 	}
 	return nil
@@ -306,15 +399,9 @@ func (l *link) deliverEvent(name string, data jsontext.Value) error {
 func (l *link) send(ctx context.Context, method string, params jsontext.Value, to *feed) (uint64, *call, error) {
 	c := &call{answer: make(chan frame, 1), feed: to}
 	l.mu.Lock()
-	l.nextID++
-	id := l.nextID
-	l.calls[id] = c
+	id := l.registerLocked(c)
 	l.mu.Unlock()
-	b, err := json.Marshal(struct {
-		ID     uint64         `json:"id"`
-		Method string         `json:"method"`
-		Params jsontext.Value `json:"params,omitzero"`
-	}{id, method, params})
+	b, err := encode(id, method, params)
 	if err != nil {
 		l.forget(id)
 		return 0, nil, fmt.Errorf("%s: %w", method, err)
@@ -330,7 +417,25 @@ func (l *link) send(ctx context.Context, method string, params jsontext.Value, t
 	}
 }
 
-// wait returns the answer of a call, or why there will be none.
+func (l *link) registerLocked(c *call) uint64 {
+	l.nextID++
+	l.calls[l.nextID] = c
+	if c.feed != nil {
+		l.opening++
+	}
+	return l.nextID
+}
+
+func encode(id uint64, method string, params jsontext.Value) ([]byte, error) {
+	return json.Marshal(struct {
+		ID     uint64         `json:"id"`
+		Method string         `json:"method"`
+		Params jsontext.Value `json:"params,omitzero"`
+	}{id, method, params})
+}
+
+// wait returns the answer of a call, or why there will be none. The call of a feed stays when its caller gives up: what the
+// answer opens is to be left.
 func (l *link) wait(ctx context.Context, id uint64, c *call) (frame, error) {
 	select {
 	case f := <-c.answer:
@@ -349,15 +454,21 @@ func (l *link) wait(ctx context.Context, id uint64, c *call) (frame, error) {
 			return frame{}, l.broken()
 		}
 	case <-ctx.Done():
-		l.forget(id)
+		if c.feed == nil {
+			l.forget(id)
+		}
 		return frame{}, context.Cause(ctx)
 	}
 }
 
-// forget drops a call nobody waits for any more; its answer will be ignored.
+// forget drops a call nobody waits for any more; its answer, if it was sent at all, will be ignored.
 func (l *link) forget(id uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if c := l.calls[id]; c != nil && c.feed != nil {
+		l.opening--
+		l.partLocked()
+	}
 	delete(l.calls, id)
 }
 

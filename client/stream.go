@@ -36,11 +36,12 @@ const feedDepth = 8
 // may both read it.
 type Stream struct {
 	c      *Client
+	kind   string                                                        // set once; exec, process or term
 	reopen func(ctx context.Context, l *link, s *Stream, to *feed) error // attaches at s.offset
 
 	// owned by the reader
 	link    *link
-	from    *feed
+	from    *feed   // of link
 	pending []event // what an answer itself carried (process.logs), before from
 	offset  int64   // everything before it was returned by Next
 	exec    *protocol.ExecExit
@@ -56,7 +57,7 @@ func (c *Client) Start(ctx context.Context, q protocol.Exec) (*Stream, error) {
 	if q.RequestKey == "" {
 		q.RequestKey = rand.Text()
 	}
-	s := &Stream{c: c}
+	s := &Stream{c: c, kind: "exec"}
 	s.reopen = func(ctx context.Context, l *link, s *Stream, to *feed) error {
 		if s.id != "" {
 			return s.attach(ctx, l, to)
@@ -73,7 +74,7 @@ func (c *Client) Start(ctx context.Context, q protocol.Exec) (*Stream, error) {
 
 // Attach reads the output of a command from offset on, also one that has ended already.
 func (c *Client) Attach(ctx context.Context, execID string, offset int64) (*Stream, error) {
-	s := &Stream{c: c, id: execID, offset: offset}
+	s := &Stream{c: c, kind: "exec", id: execID, offset: offset}
 	s.reopen = func(ctx context.Context, l *link, s *Stream, to *feed) error { return s.attach(ctx, l, to) }
 	return s.open(ctx)
 }
@@ -85,7 +86,7 @@ func (s *Stream) attach(ctx context.Context, l *link, to *feed) error {
 
 // Follow reads the output of a background process from offset on until it ends.
 func (c *Client) Follow(ctx context.Context, processID string, offset int64) (*Stream, error) {
-	s := &Stream{c: c, id: processID, offset: offset}
+	s := &Stream{c: c, kind: "process", id: processID, offset: offset}
 	s.reopen = func(ctx context.Context, l *link, s *Stream, to *feed) error {
 		var logs protocol.Logs
 		q := protocol.ProcessLogs{ProcessID: s.id, Offset: s.offset, Follow: true, OnSlow: "block"}
@@ -120,12 +121,12 @@ func (s *Stream) open(ctx context.Context) (*Stream, error) {
 		if err != nil {
 			return nil, err
 		}
-		to := newFeed()
+		to := newFeed(s.kind, s.id)
 		if err = s.reopen(ctx, l, s, to); err == nil {
 			s.link, s.from = l, to
 			return s, nil
 		}
-		to.end(ErrClosed)
+		l.leave(to, ErrClosed)
 		if l.lost() == nil || ctx.Err() != nil {
 			return nil, err // the server's answer, or nobody waits any more
 		}
@@ -310,7 +311,8 @@ func (s *Stream) Signal(ctx context.Context, name string) error {
 	return s.c.Call(ctx, "exec.cancel", protocol.ExecCancel{ExecID: s.id, Signal: name}, nil)
 }
 
-// Close stops reading. It is idempotent and for the goroutine that reads; what the server still sends is dropped.
+// Close stops reading: what still comes is dropped, and the server is asked to send no more. It is idempotent, waits for
+// nothing, and is for the goroutine that reads.
 func (s *Stream) Close() {
-	s.from.end(ErrClosed)
+	s.link.leave(s.from, ErrClosed)
 }

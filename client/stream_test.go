@@ -1,6 +1,7 @@
 package client
 
 import (
+	"context"
 	"errors"
 	"io"
 	"strings"
@@ -42,5 +43,171 @@ func TestASecondStreamTakesThePlaceOfTheFirst(t *testing.T) {
 	var out strings.Builder
 	if _, err := second.Copy(soon(t), &out, io.Discard); err != nil || out.String() != "one two" {
 		t.Errorf("the second: %q, %v", &out, err)
+	}
+}
+
+// hears is what OnEvent may not be told of streams.
+func hears(t *testing.T) func(protocol.Event) {
+	return func(e protocol.Event) { t.Errorf("OnEvent: %s %v", e.Name, e.Data) }
+}
+
+// kept is how many streams the connection knows of.
+func (c *Client) kept() int {
+	l := c.link
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.streams) + len(l.left) + l.opening + len(l.calls)
+}
+
+// TestCloseDetaches: and what still comes is nobody's.
+func TestCloseDetaches(t *testing.T) {
+	for kind, open := range map[string]func(*testing.T, *Client) (func(), error){
+		"exec": func(t *testing.T, c *Client) (func(), error) {
+			s, err := c.Start(soon(t), protocol.Exec{Command: "x"})
+			return s.Close, err
+		},
+		"process": func(t *testing.T, c *Client) (func(), error) {
+			s, err := c.Follow(soon(t), "process-1", 0)
+			return s.Close, err
+		},
+		"term": func(t *testing.T, c *Client) (func(), error) {
+			s, err := c.OpenTerminal(soon(t), protocol.TermOpen{Cols: 80, Rows: 24})
+			return s.Close, err
+		},
+	} {
+		t.Run(kind, func(t *testing.T) {
+			output := func(p *peer) {
+				p.send(`{"event":"%s.output","data":{"stream_id":"st-1","offset":0,"data":"x"}}`, kind)
+			}
+			c := dial(t, Options{OnEvent: hears(t), URL: listen(t, func(p *peer) {
+				q, _ := p.take()
+				answer := `{"stream_id":"st-1"}`
+				if kind != "process" {
+					answer = `{"stream_id":"st-1","` + kind + `_id":"` + kind + `-1"}`
+				}
+				p.ok(q, answer)
+				for range 10 * feedDepth { // nobody reads it
+					output(p)
+				}
+				q, _ = p.take()
+				if q.Method != kind+".detach" || q.Params[kind+"_id"] != kind+"-1" {
+					t.Errorf("%+v", q)
+				}
+				output(p)
+				p.ok(q, "null")
+				q, _ = p.take()
+				p.ok(q, "null")
+				p.drain()
+			})})
+			leave, err := open(t, c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			leave()
+			leave()
+			if err := c.Call(soon(t), "x", nil, nil); err != nil {
+				t.Fatal(err)
+			}
+			if n := c.kept(); n != 0 {
+				t.Errorf("%d streams and calls kept", n)
+			}
+		})
+	}
+}
+
+// TestACancelledStartIsLeft: its answer comes all the same, and its output.
+func TestACancelledStartIsLeft(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	c := dial(t, Options{OnEvent: hears(t), URL: listen(t, func(p *peer) {
+		start, _ := p.take()
+		cancel()
+		other, _ := p.take()
+		p.ok(start, `{"exec_id":"x-1","stream_id":"st-1","offset":0}`)
+		p.output(0, "one")
+		detach, _ := p.take()
+		if detach.Method != "exec.detach" || detach.Params["exec_id"] != "x-1" {
+			t.Errorf("%+v", detach)
+		}
+		p.output(3, "two")
+		p.exit(0)
+		p.ok(detach, "null")
+		p.ok(other, "null")
+		p.drain()
+	})})
+	if _, err := c.Start(ctx, protocol.Exec{Command: "x"}); !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	if err := c.Call(soon(t), "x", nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	if n := c.kept(); n != 0 {
+		t.Errorf("%d streams and calls kept", n)
+	}
+}
+
+// TestACancelledNextDoesNotDetachTheNext: which asks for the same stream again, before the answer to the first has come.
+func TestACancelledNextDoesNotDetachTheNext(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	c := dial(t, Options{OnEvent: hears(t), URL: listen(t, func(p *peer) {
+		q, _ := p.take()
+		if p.n == 1 {
+			p.ok(q, `{"exec_id":"x-1","stream_id":"st-1","offset":0}`)
+			return
+		}
+		cancel()
+		again, _ := p.take()
+		p.ok(q, `{"exec_id":"x-1","stream_id":"st-1","offset":0}`)
+		p.output(0, "o")
+		p.ok(again, `{"exec_id":"x-1","stream_id":"st-1","offset":0}`)
+		p.output(0, "one")
+		q, _ = p.take()
+		if q.Method != "exec.input" {
+			t.Errorf("%+v", q)
+		}
+		p.ok(q, "null")
+		p.output(3, " two")
+		p.exit(0)
+		p.drain()
+	})})
+	s, err := c.Start(soon(t), protocol.Exec{Command: "x"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Next(ctx); !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	if k, err := s.Next(soon(t)); err != nil || string(k.Data) != "one" {
+		t.Errorf("%q, %v", k.Data, err)
+	}
+	if err := s.Input(soon(t), []byte("x"), false); err != nil {
+		t.Error(err)
+	}
+	var out strings.Builder
+	if _, err := s.Copy(soon(t), &out, io.Discard); err != nil || out.String() != " two" {
+		t.Errorf("%q, %v", &out, err)
+	}
+}
+
+// TestDetachGoesBeforeTheNextAttach: else it would end that one.
+func TestDetachGoesBeforeTheNextAttach(t *testing.T) {
+	const times = 20
+	c := dial(t, Options{URL: listen(t, func(p *peer) {
+		for range times {
+			for _, method := range []string{"exec.attach", "exec.detach"} {
+				q, _ := p.take()
+				if q.Method != method {
+					t.Errorf("%s, want %s", q.Method, method)
+				}
+				p.ok(q, `{"exec_id":"x-1","stream_id":"st-1"}`)
+			}
+		}
+		p.drain()
+	})})
+	for range times {
+		s, err := c.Attach(soon(t), "x-1", 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Close()
 	}
 }

@@ -30,7 +30,7 @@ func (c *Client) OpenTerminal(ctx context.Context, q protocol.TermOpen) (*Termin
 		q.RequestKey = rand.Text()
 	}
 	t := &Terminal{control: true, cols: q.Cols, rows: q.Rows, mode: "control"}
-	t.s = &Stream{c: c}
+	t.s = &Stream{c: c, kind: "term"}
 	t.s.reopen = func(ctx context.Context, l *link, s *Stream, to *feed) error {
 		if s.id != "" {
 			return t.attach(ctx, l, to)
@@ -54,7 +54,7 @@ func (c *Client) AttachTerminal(ctx context.Context, termID string, control bool
 	if control {
 		t.mode = "control"
 	}
-	t.s = &Stream{c: c, id: termID}
+	t.s = &Stream{c: c, kind: "term", id: termID}
 	t.s.reopen = func(ctx context.Context, l *link, _ *Stream, to *feed) error { return t.attach(ctx, l, to) }
 	_, err := t.s.open(ctx)
 	return t, err
