@@ -103,6 +103,8 @@ func run(cmd *cobra.Command, f *runFlags, args []string) error {
 		exit, err = s.Copy(ctx, cmd.OutOrStdout(), cmd.ErrOrStderr())
 	}
 	if err != nil {
+		// First, for the answer to Cancel comes behind the output that nobody takes.
+		s.Close()
 		stop, cancel := context.WithTimeout(ctx, 10*time.Second) // our output has nowhere to go: neither has the command's
 		defer cancel()
 		_ = s.Cancel(stop)
