@@ -9,6 +9,8 @@
 // it was. A Call that was in flight is not repeated: only its caller knows whether it may be.
 //
 // Errors: a *protocol.Error is the server's answer, ErrLost that there is no connection, ErrClosed that Close was called.
+// A server that has no place for a connection says LIMIT_EXCEEDED, or RATE_LIMITED where too many wrong tokens came from our
+// address, and SHUTTING_DOWN when it ends; a lost connection is dialled for again all the same.
 // io.EOF comes from Next alone, after the last piece of a Stream.
 package client
 

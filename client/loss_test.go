@@ -270,3 +270,36 @@ func TestASilentPeerIsOneAttemptOfMany(t *testing.T) {
 	c.Close()
 	<-ended
 }
+
+func TestWhyThereIsNoPlaceIsTyped(t *testing.T) {
+	for _, x := range []struct {
+		status int
+		why    string
+		code   protocol.Code
+	}{
+		{429, "too many connections: 2 of principal\n", protocol.LimitExceeded},
+		{503, "too many connections: 3 of all\n", protocol.LimitExceeded},
+		{429, "", protocol.LimitExceeded},
+		{429, "too many wrong tokens came from this address\n", protocol.RateLimited},
+		{503, "shutting down\n", protocol.ShuttingDown},
+		{503, "<html>no healthy upstream", ""},
+	} {
+		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.WriteHeader(x.status)
+			io.WriteString(w, x.why)
+		}))
+		c, err := Dial(soon(t), Options{URL: srv.URL})
+		if err == nil {
+			c.Close()
+			t.Fatal("connected")
+		}
+		var e *protocol.Error
+		if errors.As(err, &e) != (x.code != "") || e != nil && e.Code != x.code || !temporary(err) || !strings.Contains(err.Error(), strings.TrimSpace(x.why)) {
+			t.Errorf("%d %q: %v", x.status, x.why, err)
+		}
+		if _, err = (&Client{o: Options{URL: srv.URL}}).Recording(soon(t), "r-1", false); errors.As(err, &e) && e.Code != x.code {
+			t.Errorf("%d %q: %v", x.status, x.why, err)
+		}
+		srv.Close()
+	}
+}

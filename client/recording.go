@@ -48,7 +48,7 @@ func (c *Client) Recording(ctx context.Context, id string, v2 bool) (io.ReadClos
 	if resp.StatusCode == http.StatusOK {
 		return resp.Body, nil
 	}
-	resp.Body.Close()
+	defer resp.Body.Close()
 	switch err := fmt.Errorf("HTTP status %d", resp.StatusCode); resp.StatusCode {
 	case http.StatusNotFound:
 		return nil, protocol.Errorf(protocol.RecordingNotFound, "no such recording")

@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"strings"
 	"time"
 
 	"github.com/coder/websocket"
@@ -71,7 +72,7 @@ func (c heardConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// dialWebSocket connects. A refusal that no second attempt will change comes back as a *protocol.Error.
+// dialWebSocket connects. A refusal whose reason we know comes back as a *protocol.Error.
 func dialWebSocket(ctx context.Context, o Options) (transport, error) {
 	u, err := endpoint(o.URL)
 	if err != nil {
@@ -150,8 +151,25 @@ func refusal(resp *http.Response, err error) error {
 		return protocol.Errorf(protocol.Forbidden, "the server refuses this client: %w", err)
 	case http.StatusNotFound, http.StatusOK, http.StatusUpgradeRequired:
 		return protocol.Errorf(protocol.NotSupported, "no trl gateway at this address: %w", err)
+	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
+		return noPlace(resp, err)
 	}
 	return err
+}
+
+// noPlace tells by the gateway's own words why it has no place for us; a balancer uses the same two statuses, with others.
+func noPlace(resp *http.Response, err error) error {
+	b, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<10))
+	why := cmp.Or(strings.TrimSpace(string(b)), strings.ToLower(http.StatusText(resp.StatusCode)))
+	switch {
+	case strings.HasPrefix(why, "shutting down"):
+		return protocol.Errorf(protocol.ShuttingDown, "the server is shutting down: %w", err)
+	case strings.HasPrefix(why, "too many wrong tokens"):
+		return protocol.Errorf(protocol.RateLimited, "%s: %w", why, err)
+	case strings.HasPrefix(why, "too many connections"), resp.StatusCode == http.StatusTooManyRequests:
+		return protocol.Errorf(protocol.LimitExceeded, "%s: %w", why, err)
+	}
+	return fmt.Errorf("%s: %w", why, err)
 }
 
 var errCutOff = errors.New("cut off")

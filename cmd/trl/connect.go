@@ -147,6 +147,12 @@ func hintDial(err error, o client.Options) error {
 		return refuse(fmt.Errorf("connect to %s: a token is needed", where), "pass --token-file, TRL_TOKEN, or the gateway's own --state-dir")
 	case errors.As(err, &refused) && refused.Code == protocol.AuthFailed:
 		return refuse(fmt.Errorf("connect to %s: the gateway does not know this token", where), "check --token, TRL_TOKEN or --token-file; the server's tokens are in its state dir")
+	case errors.As(err, &refused) && refused.Code == protocol.LimitExceeded:
+		return refuse(err, "the gateway is full: try again when a client has left, or raise --max-connections or --max-connections-per-principal")
+	case errors.As(err, &refused) && refused.Code == protocol.RateLimited:
+		return refuse(err, "check the token, and try again in a while")
+	case errors.As(err, &refused) && refused.Code == protocol.ShuttingDown:
+		return refuse(err, "the gateway is ending; try again when it is back")
 	case errors.As(err, &refused):
 		return refuse(err, "check the address: it must be a trl gateway's")
 	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, os.ErrNotExist):
