@@ -121,6 +121,10 @@ func (t *target) dial(ctx context.Context, onLost func(error)) (*client.Client, 
 	if err != nil {
 		return nil, err
 	}
+	return dial(ctx, o, onLost)
+}
+
+func dial(ctx context.Context, o client.Options, onLost func(error)) (*client.Client, error) {
 	o.OnLost = onLost
 	// A gateway answers an upgrade in milliseconds; ten seconds allow for a slow network and a machine that swaps.
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)

@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
+	"slices"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -24,7 +27,8 @@ func newDrain() *cobra.Command {
 		Long: `Let a running gateway take no new sessions, and end when none lives any more. Sessions that live go on as before, and clients
 may come back to them; /readyz is 503 from now on, and a new session is refused with SHUTTING_DOWN.
 
-It returns when the gateway has ended. With --wait that is after so long at the latest: what still lives then is ended as by
+It returns when the gateway has ended: nobody listens any more at its address, which must be one of this machine, or a Unix socket.
+Where the connection is lost otherwise it comes back, and after 45 s in vain it fails. With --wait that is after so long at the latest: what still lives then is ended as by
 SIGTERM. The gateway goes on draining when this command is interrupted; --undo takes it back.`,
 		Example: "  trl drain --wait 10m\n  trl drain --undo",
 		Args:    noArgs,
@@ -48,19 +52,32 @@ SIGTERM. The gateway goes on draining when this command is interrupted; --undo t
 // lookEvery is how often drain asks how far it is.
 const lookEvery = 500 * time.Millisecond
 
+// awayFor is how long a gateway that cannot be reached is looked for: as long as a lost connection of any client.
+const awayFor = 45 * time.Second
+
 // drain asks for it and stays until the gateway is gone. One that dies or is upgraded meanwhile does not know of the drain any more,
 // so the next one is asked again.
 func drain(ctx context.Context, t *target, bound time.Duration, w io.Writer) error {
+	o, err := t.resolve()
+	if err != nil {
+		return err
+	}
 	begun := time.Now()
+	heard := begun // the latest time that somebody was there
 	for first := true; ; first = false {
 		ctx, lost := context.WithCancel(ctx)
-		defer lost() // few times: once for each gateway that dies
-		c, err := t.dial(ctx, func(error) { lost() })
+		defer lost() // few times: once for each gateway that dies, and each try
+		c, err := dial(ctx, o, func(error) { lost() })
 		if err != nil {
-			if first {
+			var refused *protocol.Error
+			switch {
+			case first, errors.As(err, &refused), time.Since(heard) > awayFor:
 				return err
+			case nobodyThere(err):
+				return nil
 			}
-			return nil // nobody is there any more
+			time.Sleep(lookEvery)
+			continue
 		}
 		q := protocol.Drain{}
 		if bound >= 0 {
@@ -69,6 +86,7 @@ func drain(ctx context.Context, t *target, bound time.Duration, w io.Writer) err
 		}
 		err = watchDrain(ctx, c, q, w)
 		c.Close()
+		heard = time.Now()
 		var refused *protocol.Error
 		switch {
 		case errors.As(err, &refused) && refused.Code != protocol.ShuttingDown && refused.Code != protocol.InternalError:
@@ -77,6 +95,23 @@ func drain(ctx context.Context, t *target, bound time.Duration, w io.Writer) err
 			return err
 		}
 	}
+}
+
+// nobodyThere tells a gateway that has ended from one that cannot be reached: nobody listens at an address of this machine.
+// About another machine a refusal says less: what refuses may stand before the gateway.
+func nobodyThere(err error) bool {
+	var op *net.OpError
+	if !errors.As(err, &op) || op.Op != "dial" || !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, syscall.ENOENT) {
+		return false
+	}
+	switch a := op.Addr.(type) {
+	case *net.UnixAddr:
+		return true
+	case *net.TCPAddr:
+		ours, _ := net.InterfaceAddrs() // without them the loopback is
+		return a.IP.IsLoopback() || slices.ContainsFunc(ours, func(n net.Addr) bool { p, ok := n.(*net.IPNet); return ok && p.IP.Equal(a.IP) })
+	}
+	return false
 }
 
 var errUndone = errors.New("somebody took the drain back")

@@ -8,6 +8,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -18,24 +19,41 @@ import (
 // breakable is a TCP relay whose connections a test can break.
 type breakable struct {
 	net.Listener
-	to string
+	to        string
+	shut      atomic.Bool  // connections are taken and dropped at once
+	deaf      atomic.Bool  // what comes in goes nowhere
+	dropped   atomic.Int64 // connections, while shut
+	swallowed atomic.Int64 // bytes from clients, while deaf
 
 	mu    sync.Mutex
 	conns map[net.Conn]bool // guarded by mu
 }
 
 func newBreakable(t *testing.T, to string) *breakable {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	b, err := startBreakable(to)
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { b.Close(); b.breakAll() })
+	return b
+}
+
+func startBreakable(to string) (*breakable, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
 	b := &breakable{Listener: l, to: to, conns: map[net.Conn]bool{}}
-	t.Cleanup(func() { l.Close(); b.breakAll() })
 	go func() { // ends with the listener
 		for {
 			in, err := l.Accept()
 			if err != nil {
 				return
+			}
+			if b.shut.Load() {
+				in.Close()
+				b.dropped.Add(1)
+				continue
 			}
 			out, err := net.Dial("tcp", to)
 			if err != nil {
@@ -45,16 +63,30 @@ func newBreakable(t *testing.T, to string) *breakable {
 			b.mu.Lock()
 			b.conns[in], b.conns[out] = true, true
 			b.mu.Unlock()
-			relay := func(dst, src net.Conn) { // ends when either side does
+			relay := func(dst io.Writer, src io.Reader) { // ends when either side does
 				io.Copy(dst, src)
-				dst.Close()
-				src.Close()
+				in.Close()
+				out.Close()
 			}
 			go relay(in, out)
-			go relay(out, in)
+			go relay(ear{out, b}, in)
 		}
 	}()
-	return b
+	return b, nil
+}
+
+// ear is the gateway's, which hears nothing while the relay is deaf.
+type ear struct {
+	net.Conn
+	of *breakable
+}
+
+func (e ear) Write(p []byte) (int, error) {
+	if e.of.deaf.Load() {
+		e.of.swallowed.Add(int64(len(p)))
+		return len(p), nil
+	}
+	return e.Conn.Write(p)
 }
 
 // breakAll resets every connection: what is on the way is lost.

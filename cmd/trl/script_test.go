@@ -38,6 +38,7 @@ func TestScripts(t *testing.T) {
 			e.Setenv("TRL_STATE_DIR", filepath.Join(e.WorkDir, "state"))
 			e.Values[childrenKey{}] = map[string]*child{}
 			e.Values[ttysKey{}] = map[string]*tty{}
+			e.Values[relaysKey{}] = map[string]*breakable{}
 			return nil
 		},
 		Condition: func(name string) (bool, error) {
@@ -58,6 +59,7 @@ func TestScripts(t *testing.T) {
 			"code":   cmdCode,
 			"until":  cmdUntil,
 			"mode":   cmdMode,
+			"relay":  cmdRelay,
 
 			"tty":      cmdTTY,
 			"type":     cmdType,
@@ -138,6 +140,46 @@ func cmdServe(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Setenv(args[0], m[1])
 		return true
 	})
+}
+
+type relaysKey struct{}
+
+// relay NAME is a way to the gateway at $gw, whose address is $NAME; relay NAME DEED does something to it: deaf; swallowed,
+// which waits for what it does not pass on; cut; shut, which cuts it and waits until it has dropped two who came again; heal; end.
+func cmdRelay(ts *testscript.TestScript, neg bool, args []string) {
+	relays := ts.Value(relaysKey{}).(map[string]*breakable)
+	switch {
+	case len(args) == 1:
+		b, err := startBreakable(strings.TrimPrefix(ts.Getenv("gw"), "http://"))
+		ts.Check(err)
+		ts.Defer(func() { b.Close(); b.breakAll() })
+		relays[args[0]] = b
+		ts.Setenv(args[0], "http://"+b.Addr().String())
+		return
+	case neg || len(args) != 2 || relays[args[0]] == nil:
+		ts.Fatalf("usage: relay NAME [DEED]")
+	}
+	switch b := relays[args[0]]; args[1] {
+	case "deaf":
+		b.deaf.Store(true)
+	case "swallowed":
+		poll(ts, "something to swallow", func() bool { return b.swallowed.Load() > 0 })
+	case "cut":
+		b.breakAll()
+	case "shut":
+		b.shut.Store(true)
+		before := b.dropped.Load()
+		b.breakAll()
+		poll(ts, "those who come again", func() bool { return b.dropped.Load() >= before+2 })
+	case "heal":
+		b.shut.Store(false)
+		b.deaf.Store(false)
+	case "end":
+		b.Close()
+		b.breakAll()
+	default:
+		ts.Fatalf("relay %s?", args[1])
+	}
 }
 
 // signal NAME SIG sends a signal to a started program.
