@@ -31,10 +31,10 @@ type target struct {
 func connection(cmd *cobra.Command) *target {
 	f := cmd.Flags()
 	t := &target{flags: f}
-	f.StringVar(&t.url, "url", os.Getenv("TRL_URL"), "the gateway's `address` (TRL_URL; default: the one that runs on the state dir)")
+	f.StringVar(&t.url, "url", os.Getenv("TRL_URL"), "the gateway's `address` (TRL_URL, which does not count beside --state-dir; default: the one that runs on the state dir)")
 	f.StringVar(&t.unix, "unix", "", "connect to the gateway's Unix socket at this `path`")
 	f.StringVar(&t.token, "token", "", "bearer token (TRL_TOKEN; default: the operator's, of the state dir; other users can see a command line)")
-	f.StringVar(&t.tokenFile, "token-file", os.Getenv("TRL_TOKEN_FILE"), "read the token from this `file` (TRL_TOKEN_FILE)")
+	f.StringVar(&t.tokenFile, "token-file", os.Getenv("TRL_TOKEN_FILE"), "read the token from this `file`, before TRL_TOKEN (TRL_TOKEN_FILE, after it)")
 	f.StringVar(&t.stateDir, "state-dir", os.Getenv("TRL_STATE_DIR"), "where the gateway keeps its state (TRL_STATE_DIR; default: the user's, then the system's)")
 	f.BoolVar(&t.json, "json", false, "print JSON")
 	return t
@@ -48,11 +48,17 @@ func (t *target) stateDirs() []string {
 	return []string{userStateDir(), systemStateDir}
 }
 
+// typed says whether a flag stands on the command line, which counts before what the environment says of the same thing.
+func (t *target) typed(flag string) bool { return t.flags != nil && t.flags.Changed(flag) }
+
 // resolve finds the address and a token that belongs to it. A token found on this machine is sent only to the gateway that
 // wrote it, or to an address of this machine that somebody typed beside --state-dir.
 func (t *target) resolve() (client.Options, error) {
 	o := client.Options{URL: t.url, Unix: t.unix, Token: t.token}
-	if o.Token == "" {
+	if t.typed("state-dir") && !t.typed("url") {
+		o.URL = "" // that of TRL_URL is another gateway's
+	}
+	if o.Token == "" && !t.typed("token-file") {
 		o.Token = os.Getenv("TRL_TOKEN")
 	}
 	if o.Token == "" && t.tokenFile != "" {
@@ -86,7 +92,7 @@ func (t *target) resolve() (client.Options, error) {
 	}
 	switch {
 	case o.URL != "":
-		if o.Token == "" && t.flags != nil && t.flags.Changed("state-dir") && isLoopback(o.URL) {
+		if o.Token == "" && t.typed("state-dir") && isLoopback(o.URL) {
 			o.Token = operatorToken(t.stateDir)
 		}
 		return o, nil

@@ -33,7 +33,7 @@ The file holds hashes: a token is shown when it is made, and never again.`,
 	f.StringVar(&dir, "state-dir", os.Getenv("TRL_STATE_DIR"), "the gateway's state `directory` (TRL_STATE_DIR; default: the one that trl serve would use)")
 	path := func() string {
 		switch {
-		case file != "":
+		case file != "" && (f.Changed("token-file") || !f.Changed("state-dir")): // typed, a directory counts before the variable
 			return file
 		case dir != "":
 			return filepath.Join(dir, tokensFile)
