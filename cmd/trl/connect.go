@@ -34,7 +34,7 @@ func connection(cmd *cobra.Command) *target {
 	f.StringVar(&t.url, "url", os.Getenv("TRL_URL"), "the gateway's `address` (TRL_URL, which does not count beside --state-dir; default: the one that runs on the state dir)")
 	f.StringVar(&t.unix, "unix", "", "connect to the gateway's Unix socket at this `path`")
 	f.StringVar(&t.token, "token", "", "bearer token (TRL_TOKEN; default: the operator's, of the state dir; other users can see a command line)")
-	f.StringVar(&t.tokenFile, "token-file", os.Getenv("TRL_TOKEN_FILE"), "read the token from this `file`, before TRL_TOKEN (TRL_TOKEN_FILE, after it)")
+	f.StringVar(&t.tokenFile, "token-file", os.Getenv("TRL_TOKEN_FILE"), "read the token from this `file`, before TRL_TOKEN (TRL_TOKEN_FILE, after it, unless that is trl serve's list)")
 	f.StringVar(&t.stateDir, "state-dir", os.Getenv("TRL_STATE_DIR"), "where the gateway keeps its state (TRL_STATE_DIR; default: the user's, then the system's)")
 	f.BoolVar(&t.json, "json", false, "print JSON")
 	return t
@@ -63,6 +63,9 @@ func (t *target) resolve() (client.Options, error) {
 	}
 	if o.Token == "" && t.tokenFile != "" {
 		token, err := firstToken(t.tokenFile)
+		if errors.Is(err, errHashes) && !t.typed("token-file") {
+			err = nil // TRL_TOKEN_FILE is trl serve's
+		}
 		if err != nil {
 			return o, refuse(err, "check --token-file")
 		}
@@ -227,18 +230,26 @@ func isID(arg, prefix string) bool {
 	return strings.HasPrefix(arg, prefix) && len(arg) >= len(prefix)+16
 }
 
+var errHashes = errors.New("a gateway's list, which holds hashes and no token")
+
 // firstToken reads the secret of the first token in a token file, or of a file that holds one token and nothing else.
 func firstToken(path string) (string, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
 		return "", fmt.Errorf("token file: %w", err)
 	}
+	none := errors.New("no token in it")
 	for line := range strings.Lines(string(b)) {
-		if words := strings.Fields(line); len(words) > 0 && !strings.HasPrefix(words[0], "#") && !strings.HasPrefix(words[0], "sha256:") {
+		words := strings.Fields(line)
+		switch {
+		case len(words) == 0 || strings.HasPrefix(words[0], "#"):
+		case strings.HasPrefix(words[0], "sha256:"):
+			none = errHashes
+		default:
 			return words[0], nil
 		}
 	}
-	return "", fmt.Errorf("token file %s: no token in it", path)
+	return "", fmt.Errorf("token file %s: %w", path, none)
 }
 
 // noArgs and oneArg are cobra's checks with words that say what to do.
