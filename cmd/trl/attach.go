@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
@@ -369,9 +370,19 @@ func (l *look) watchSignals(ctx context.Context, signals <-chan os.Signal, leave
 	}
 }
 
+// typedAhead is what may be typed while the gateway cannot be reached or takes nothing. More waits in our terminal, with the detach keys.
+const typedAhead = 64 << 10
+
+// flushWithin is what the keys before the detach keys have to go out: a connection that is lost for longer must not hold us.
+const flushWithin = time.Second
+
+// typeKeys finds the detach keys, whatever sendKeys waits for.
 func (l *look) typeKeys(ctx context.Context, detach []byte, leave func(error)) {
 	d := detector{keys: detach}
 	buf := make([]byte, 4<<10)
+	typed := make(chan byte, typedAhead)
+	sent := make(chan struct{})            // closed when sendKeys is done
+	go l.sendKeys(ctx, typed, sent, leave) // ends when typed is closed, or with the program
 	for {
 		n, err := os.Stdin.Read(buf)
 		if err != nil || n == 0 {
@@ -379,14 +390,37 @@ func (l *look) typeKeys(ctx context.Context, detach []byte, leave func(error)) {
 			return
 		}
 		p, left := d.take(buf[:n])
-		if len(p) > 0 && l.control {
-			if err := l.send(ctx, p); err != nil && ctx.Err() == nil {
-				leave(err)
+		for _, c := range p {
+			select {
+			case typed <- c:
+			case <-ctx.Done():
 				return
 			}
 		}
 		if left {
+			close(typed)
+			select {
+			case <-sent:
+			case <-time.After(flushWithin):
+			}
 			leave(errDetached)
+			return
+		}
+	}
+}
+
+func (l *look) sendKeys(ctx context.Context, typed <-chan byte, sent chan<- struct{}, leave func(error)) {
+	defer close(sent)
+	for c := range typed {
+		p := []byte{c}
+		for n := min(len(typed), 4<<10); n > 0; n-- {
+			p = append(p, <-typed)
+		}
+		if !l.control {
+			continue
+		}
+		if err := l.send(ctx, p); err != nil {
+			leave(err)
 			return
 		}
 	}
@@ -403,12 +437,21 @@ func (l *look) send(ctx context.Context, p []byte) error {
 		if err == nil {
 			l.lost.Store(false)
 		}
-		return err
+		return answered(err)
 	}
-	err := l.t.Input(ctx, p)
+	return answered(l.t.Input(ctx, p))
+}
+
+// answered is what of a failure ends our time here. Whether the connection is lost for good Next finds out; whether the keys that
+// were on their way arrived nobody knows, which a bell says.
+func answered(err error) error {
 	var e *protocol.Error
+	if err == nil {
+		return nil
+	}
 	if !errors.As(err, &e) {
-		return err
+		fmt.Fprint(os.Stdout, "\a")
+		return nil
 	}
 	switch e.Code {
 	case protocol.LimitExceeded, protocol.Forbidden: // a line that the terminal cannot take; or control has just been lost
