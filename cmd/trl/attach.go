@@ -225,11 +225,11 @@ func lostInRaw(why error) {
 	fmt.Fprintf(os.Stderr, "\r\ntrl: connection lost (%s), connecting again\r\n", printable(why.Error()))
 }
 
-// raw makes our terminal pass every key on, and returns what puts it back.
-func raw(fd int) (restore func(), err error) {
+// raw makes our terminal pass every key on, and returns what does so again and what puts it back.
+func raw(fd int) (again, restore func(), err error) {
 	before, err := unix.IoctlGetTermios(fd, unix.TCGETS)
 	if err != nil {
-		return nil, fmt.Errorf("terminal: %w", err)
+		return nil, nil, fmt.Errorf("terminal: %w", err)
 	}
 	mode := *before
 	mode.Iflag &^= unix.IGNBRK | unix.BRKINT | unix.PARMRK | unix.ISTRIP | unix.INLCR | unix.IGNCR | unix.ICRNL | unix.IXON
@@ -238,9 +238,10 @@ func raw(fd int) (restore func(), err error) {
 	mode.Cflag = mode.Cflag&^(unix.CSIZE|unix.PARENB) | unix.CS8
 	mode.Cc[unix.VMIN], mode.Cc[unix.VTIME] = 1, 0
 	if err := unix.IoctlSetTermios(fd, unix.TCSETS, &mode); err != nil {
-		return nil, fmt.Errorf("terminal: %w", err)
+		return nil, nil, fmt.Errorf("terminal: %w", err)
 	}
-	return func() { _ = unix.IoctlSetTermios(fd, unix.TCSETSW, before) }, nil
+	set := func(mode *unix.Termios) func() { return func() { _ = unix.IoctlSetTermios(fd, unix.TCSETSW, mode) } }
+	return set(&mode), set(before), nil
 }
 
 // neutral takes back what programs switch on and a terminal that they no longer run in must not have: mouse reports,
@@ -250,7 +251,7 @@ const neutral = "\x1b[?9l\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1004l\x1b[?1006l
 // sit is our time at a terminal: until it ends, the detach keys, or a signal. On each way out our own terminal is as it was.
 func sit(ctx context.Context, t *client.Terminal, control bool, detach []byte) (err error) {
 	defer t.Close()
-	restore, err := raw(0)
+	again, restore, err := raw(0)
 	if err != nil {
 		return err
 	}
@@ -270,9 +271,9 @@ func sit(ctx context.Context, t *client.Terminal, control bool, detach []byte) (
 	ctx, leave := context.WithCancelCause(ctx)
 	defer leave(nil)
 	signals := make(chan os.Signal, 4)
-	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGWINCH)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGWINCH, syscall.SIGCONT)
 	defer signal.Stop(signals)
-	l := &look{t: t, control: control, back: make(chan struct{}, 1)}
+	l := &look{t: t, control: control, raw: again, back: make(chan struct{}, 1)}
 	go l.watchSignals(ctx, signals, leave) // ends with ctx
 	go l.typeKeys(ctx, detach, leave)      // ends with the program: a read from a terminal cannot be given up
 
@@ -316,6 +317,7 @@ var errDetached = errors.New("detached")
 type look struct {
 	t       *client.Terminal
 	control bool          // set once; we came to type
+	raw     func()        // set once; makes our terminal raw again
 	lost    atomic.Bool   // another client has taken control
 	back    chan struct{} // one token: we have control again, and a screen to put right
 }
@@ -359,12 +361,17 @@ func (l *look) watchSignals(ctx context.Context, signals <-chan os.Signal, leave
 		case <-l.back:
 			_ = l.t.Redraw(ctx) // if it is lost, attaching again brings the screen
 		case s := <-signals:
-			if s != syscall.SIGWINCH {
+			switch s {
+			case syscall.SIGWINCH:
+				if cols, rows, err := window(); err == nil && l.control {
+					_ = l.t.Resize(ctx, cols, rows) // if it is lost, or refused, attaching again says it
+				}
+			case syscall.SIGCONT: // a shell puts its own modes back when we are stopped, and writes on the screen
+				l.raw()
+				_ = l.t.Redraw(ctx)
+			default:
 				leave(exitCode(128 + int(s.(syscall.Signal))))
 				return
-			}
-			if cols, rows, err := window(); err == nil && l.control {
-				_ = l.t.Resize(ctx, cols, rows) // if it is lost, or refused, attaching again says it
 			}
 		}
 	}

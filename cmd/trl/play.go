@@ -163,7 +163,7 @@ func (p *player) sit(ctx context.Context) (err error) {
 	if tty, err := os.OpenFile("/dev/tty", os.O_RDWR|unix.O_NOCTTY, 0); err == nil {
 		defer tty.Close()
 		fd := int(tty.Fd())
-		restore, err := raw(fd)
+		_, restore, err := raw(fd)
 		if err != nil {
 			return err
 		}

@@ -66,6 +66,8 @@ func TestScripts(t *testing.T) {
 			"sees":     cmdSees,
 			"winsize":  cmdWinsize,
 			"restored": cmdRestored,
+			"cook":     cmdCook,
+			"raw":      cmdRaw,
 		},
 	})
 }

@@ -143,3 +143,19 @@ func cmdRestored(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("modes %+v, were %+v", *now, t.before)
 	}
 }
+
+// cook NAME gives a terminal the modes with which it began, as a shell does whose job has stopped.
+func cmdCook(ts *testscript.TestScript, neg bool, args []string) {
+	t := theTTY(ts, neg, args, 1, "cook NAME")
+	ts.Check(unix.IoctlSetTermios(int(t.slave.Fd()), unix.TCSETS, &t.before))
+}
+
+// raw NAME waits until a terminal passes every key on.
+func cmdRaw(ts *testscript.TestScript, neg bool, args []string) {
+	t := theTTY(ts, neg, args, 1, "raw NAME")
+	poll(ts, args[0]+" to be raw", func() bool {
+		now, err := unix.IoctlGetTermios(int(t.slave.Fd()), unix.TCGETS)
+		ts.Check(err)
+		return now.Lflag&(unix.ICANON|unix.ECHO|unix.ISIG) == 0
+	})
+}
