@@ -79,6 +79,10 @@ func (c *Client) Attach(ctx context.Context, execID string, offset int64) (*Stre
 	return s.open(ctx)
 }
 
+// Command is for the Input, Cancel and Signal of a command whose output another Client reads: what waits for a reader there does
+// not hold them up. It has no output: Next and Close are not for it.
+func (c *Client) Command(execID string) *Stream { return &Stream{c: c, id: execID} }
+
 func (s *Stream) attach(ctx context.Context, l *link, to *feed) error {
 	// block: we own this output; it must not jump ahead because our reader is slow.
 	return l.call(ctx, "exec.attach", protocol.ExecAttach{ExecID: s.id, Offset: s.offset, OnSlow: "block"}, nil, to)

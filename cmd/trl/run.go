@@ -89,7 +89,7 @@ func run(cmd *cobra.Command, f *runFlags, args []string) error {
 		// Passes stdin on. Ends at its EOF or when the command takes no more; nobody waits for it, because a read from a
 		// pipe cannot be given up: it ends with the program.
 		go func() {
-			err := passInput(ctx, s)
+			err := passInput(ctx, func() (*client.Client, error) { return f.dial(ctx, nil) }, s.ID())
 			input <- err
 			if err != nil { // the command would wait for the rest for ever
 				_ = s.Cancel(ctx)
@@ -247,12 +247,22 @@ func stdinWanted() bool {
 	return false
 }
 
-// passInput copies stdin to the command. That a command ends without reading all of it is its right.
-func passInput(ctx context.Context, s *client.Stream) error {
+// passInput copies stdin to the command, over a connection of its own, since output that nobody reads holds up the other one. That
+// a command ends without reading all of it is its right.
+func passInput(ctx context.Context, dial func() (*client.Client, error), execID string) error {
 	buf := make([]byte, 64<<10)
+	var s *client.Stream // nil: there was nothing to pass on yet
 	for {
 		n, err := os.Stdin.Read(buf)
 		if n > 0 || err != nil {
+			if s == nil {
+				c, e := dial()
+				if e != nil {
+					return e
+				}
+				defer c.Close()
+				s = c.Command(execID)
+			}
 			if e := s.Input(ctx, buf[:n], err != nil); e != nil {
 				return taken(e)
 			}
