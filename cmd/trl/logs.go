@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 
 	"github.com/spf13/cobra"
 
@@ -23,7 +24,9 @@ func newLogs() *cobra.Command {
 		Long: `Print what is kept of the output of a command (exec id) or a background process (process id); of a session (id or name),
 that of the command it is running. Stdout and stderr go to stdout and stderr.
 
-With --json one document, or with -f one line per piece of output and a last one that says how it ended.`,
+What is no longer kept is said on stderr, where it would have been.
+
+With --json one document (of a command: at most 1 MiB of each, head and tail, and what is left out), or with -f one line per piece of output and a last one that says how it ended.`,
 		Args: oneArg,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if offset < 0 {
@@ -67,14 +70,17 @@ func streamOf(ctx context.Context, c *client.Client, arg string) (string, error)
 	return info.CurrentExec.ID, nil
 }
 
+func openStream(ctx context.Context, c *client.Client, id string, offset int64) (*client.Stream, error) {
+	if kindOf(id) == processID {
+		return c.Follow(ctx, id, offset)
+	}
+	return c.Attach(ctx, id, offset)
+}
+
 // follow prints output until its command or process has ended. How that ended is not our exit code: we only watched.
 func (t *target) follow(cmd *cobra.Command, c *client.Client, id string, offset int64) error {
 	ctx := cmd.Context()
-	open := c.Attach
-	if kindOf(id) == processID {
-		open = c.Follow
-	}
-	s, err := open(ctx, id, offset)
+	s, err := openStream(ctx, c, id, offset)
 	if err != nil {
 		return err
 	}
@@ -124,78 +130,89 @@ func gapNote(w io.Writer, from, to int64) error {
 // print prints what there is now.
 func (t *target) print(cmd *cobra.Command, c *client.Client, id string, offset int64) error {
 	ctx := cmd.Context()
+	var (
+		size  int64 // of what there is; MaxInt64: it has ended, and all of it is
+		all   []client.Chunk
+		eof   bool
+		of    protocol.ProcessInfo
+		r     protocol.ExecResult
+		err   error
+		asked = offset
+		now   = 0.0
+	)
 	if kindOf(id) == processID {
-		logs, err := allLogs(ctx, c, id, offset)
-		if err != nil {
-			return err
+		err = c.Call(ctx, "process.info", protocol.ProcessRef{ProcessID: id}, &of)
+		if size = of.OutputBytes; of.State == "exited" {
+			size = math.MaxInt64
 		}
-		if t.json {
-			return printJSON(cmd.OutOrStdout(), logs)
+	} else {
+		err = c.Call(ctx, "exec.wait", protocol.ExecWait{ExecID: id, Offset: &asked, YieldMS: &now}, &r)
+		if size = math.MaxInt64; r.Running && r.NextOffset != nil {
+			size = *r.NextOffset
 		}
-		if logs.Gap != nil {
-			if err := gapNote(cmd.ErrOrStderr(), logs.Gap.From, logs.Gap.To); err != nil {
-				return err
-			}
-		}
-		for _, k := range logs.Chunks {
-			p, e := protocol.DecodeBytes(k.Data, k.Encoding)
-			if e != nil {
-				return e
-			}
-			if err := t.printChunk(cmd, client.Chunk{Offset: k.Offset, Stream: k.Stream, Data: p}); err != nil {
-				return err
-			}
-		}
-		return nil
 	}
-	var r protocol.ExecResult
-	now := 0.0
-	if err := c.Call(ctx, "exec.wait", protocol.ExecWait{ExecID: id, Offset: &offset, YieldMS: &now}, &r); err != nil {
+	switch {
+	case err != nil:
+		return err
+	case t.json && kindOf(id) != processID:
+		return printJSON(cmd.OutOrStdout(), r)
+	}
+	if all, eof, err = kept(ctx, c, id, offset, size); err != nil {
 		return err
 	}
 	if t.json {
-		return printJSON(cmd.OutOrStdout(), r)
+		return printJSON(cmd.OutOrStdout(), document(of.StreamID, offset, all, eof))
 	}
-	for _, part := range []struct {
-		w              io.Writer
-		text, encoding string
-	}{{cmd.OutOrStdout(), r.Stdout, r.StdoutEncoding}, {cmd.ErrOrStderr(), r.Stderr, r.StderrEncoding}} {
-		p, e := protocol.DecodeBytes(part.text, part.encoding)
-		if e != nil {
-			return e
-		}
-		if _, err := part.w.Write(p); err != nil {
+	for _, k := range all {
+		if err := t.printChunk(cmd, k); err != nil {
 			return err
 		}
-	}
-	if r.Truncated {
-		_, err := fmt.Fprintln(cmd.ErrOrStderr(), "trl: a part of the output is no longer kept; use --json to see which")
-		return err
 	}
 	return nil
 }
 
-// allLogs asks until the answer has what was there when we began: a process that prints all the time would have no end.
-func allLogs(ctx context.Context, c *client.Client, id string, offset int64) (all protocol.Logs, err error) {
-	var info protocol.ProcessInfo
-	if err := c.Call(ctx, "process.info", protocol.ProcessRef{ProcessID: id}, &info); err != nil {
-		return all, err
+// kept reads a stream up to size: what is printed meanwhile has no end. It is read before any of it is written, for a reader of ours
+// who pauses must not hold up whoever prints; there is no more of it than the gateway keeps.
+func kept(ctx context.Context, c *client.Client, id string, offset, size int64) (all []client.Chunk, eof bool, err error) {
+	if offset >= size {
+		return nil, false, nil
 	}
-	all.Chunks, all.NextOffset = []protocol.Chunk{}, offset
-	for {
-		var part protocol.Logs
-		if err := c.Call(ctx, "process.logs", protocol.ProcessLogs{ProcessID: id, Offset: all.NextOffset}, &part); err != nil {
-			return all, err
-		}
-		if all.Gap == nil {
-			all.Gap = part.Gap
-		}
-		all.StreamID, all.EOF = part.StreamID, part.EOF
-		all.Chunks = append(all.Chunks, part.Chunks...)
-		done := part.NextOffset == all.NextOffset || part.NextOffset >= info.OutputBytes
-		all.NextOffset = part.NextOffset
-		if done || part.EOF {
-			return all, nil
-		}
+	s, err := openStream(ctx, c, id, offset)
+	if err != nil {
+		return nil, false, err
 	}
+	defer s.Close()
+	for offset < size {
+		k, err := s.Next(ctx)
+		if errors.Is(err, io.EOF) {
+			return all, true, nil
+		}
+		if err != nil {
+			return nil, false, err
+		}
+		all = append(all, k)
+		offset = k.Offset + int64(len(k.Data))
+	}
+	return all, false, nil
+}
+
+// A logs is what process.logs answers, and every hole.
+type logs struct {
+	protocol.Logs
+	Gaps []protocol.GapRange `json:"gaps,omitzero"` // with Gap, the first one
+}
+
+func document(stream string, offset int64, all []client.Chunk, eof bool) logs {
+	d := logs{Logs: protocol.Logs{StreamID: stream, Chunks: []protocol.Chunk{}, NextOffset: offset, EOF: eof}}
+	for _, k := range all {
+		d.NextOffset = k.Offset + int64(len(k.Data))
+		if k.Gap > 0 {
+			d.Gaps = append(d.Gaps, protocol.GapRange{From: k.Offset - k.Gap, To: k.Offset})
+			d.Gap = &d.Gaps[0]
+			continue
+		}
+		text, encoding := protocol.EncodeBytes(k.Data)
+		d.Chunks = append(d.Chunks, protocol.Chunk{Offset: k.Offset, Stream: k.Stream, Data: text, Encoding: encoding})
+	}
+	return d
 }

@@ -1,0 +1,58 @@
+package main
+
+import (
+	"context"
+	"os/exec"
+	"testing"
+	"time"
+
+	"github.com/go-json-experiment/json"
+
+	"trl/client"
+	"trl/protocol"
+)
+
+// TestLogsTellEveryHole: of a process that prints faster than anybody reads, what is printed is whole, or says where it is not.
+func TestLogsTellEveryHole(t *testing.T) {
+	g := startGateway(t, "--ring-bytes", "4194304")
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	c, err := client.Dial(ctx, client.Options{URL: "http://" + g.addr})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	var p protocol.ProcessStarted
+	if err := c.Call(ctx, "process.start", protocol.ProcessStart{Command: "yes 0123456789abcdefghijklmnopqrstuvwxyz"}, &p); err != nil {
+		t.Fatal(err)
+	}
+	for now := (protocol.ProcessInfo{}); now.OutputBytes < 8<<20; time.Sleep(20 * time.Millisecond) {
+		if err := c.Call(ctx, "process.info", protocol.ProcessRef{ProcessID: p.ProcessID}, &now); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 {
+		out, err := exec.CommandContext(ctx, "trl", "logs", "--json", "--url", "http://"+g.addr, p.ProcessID).Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var d logs
+		if err := json.Unmarshal(out, &d); err != nil {
+			t.Fatal(err)
+		}
+		told := map[int64]int64{}
+		for _, g := range d.Gaps {
+			told[g.From] = g.To
+		}
+		at := int64(0)
+		for _, k := range d.Chunks {
+			if k.Offset != at && told[at] != k.Offset {
+				t.Errorf("a hole from %d to %d", at, k.Offset)
+			}
+			at = k.Offset + int64(len(k.Data))
+		}
+		if at != d.NextOffset || d.EOF {
+			t.Errorf("ends at %d, next %d, eof %v", at, d.NextOffset, d.EOF)
+		}
+	}
+}
