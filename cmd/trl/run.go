@@ -227,8 +227,8 @@ func onInterrupt(ctx context.Context, s *client.Stream) <-chan syscall.Signal {
 	return first
 }
 
-// stdinWanted says whether there is input to pass on: a pipe, a socket, a file with something in it; not a terminal, not
-// /dev/null (1:3), not a closed descriptor.
+// stdinWanted says whether there is input to pass on: a pipe, a socket, a file with something in it, or one of no size, as those of
+// /proc and /sys are; not a terminal, not /dev/null (1:3), not a closed descriptor.
 func stdinWanted() bool {
 	var st unix.Stat_t
 	if unix.Fstat(0, &st) != nil {
@@ -239,7 +239,7 @@ func stdinWanted() bool {
 		return true
 	case unix.S_IFREG:
 		at, err := unix.Seek(0, 0, io.SeekCurrent)
-		return err != nil || at < st.Size
+		return err != nil || at < st.Size || st.Size == 0
 	case unix.S_IFCHR:
 		_, err := unix.IoctlGetTermios(0, unix.TCGETS)
 		return err != nil && st.Rdev != unix.Mkdev(1, 3)
