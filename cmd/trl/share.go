@@ -2,6 +2,8 @@ package main
 
 import (
 	"fmt"
+	"net/url"
+	"strings"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -48,7 +50,7 @@ and run commands too. It is printed this once. It ends after --for, with its ses
 			if err := json.Unmarshal(raw, &made); err != nil {
 				return err
 			}
-			_, err = fmt.Fprintln(cmd.OutOrStdout(), o.URL+made.Path) // over a Unix socket we know no address: the path then
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), siteOf(o.URL)+made.Path) // over a Unix socket we know no address: the path then
 			return err
 		},
 	}
@@ -59,6 +61,21 @@ and run commands too. It is printed this once. It ends after --for, with its ses
 	f.StringVar(&q.Name, "name", "", "a label, to find it by")
 	cmd.ValidArgsFunction = completeSessions(t)
 	return cmd
+}
+
+// siteOf is what a browser opens of an address that the client takes: also that of the WebSocket, or one that ends in a slash.
+func siteOf(address string) string {
+	u, err := url.Parse(address)
+	if err != nil || u.Host == "" {
+		return ""
+	}
+	switch u.Scheme {
+	case "ws":
+		u.Scheme = "http"
+	case "wss":
+		u.Scheme = "https"
+	}
+	return u.Scheme + "://" + u.Host + strings.TrimRight(strings.TrimSuffix(strings.TrimRight(u.Path, "/"), "/v1/ws"), "/")
 }
 
 func newShares() *cobra.Command {
