@@ -70,7 +70,10 @@ func newTokenCreate(path func() string) *cobra.Command {
 			if err != nil {
 				return refuse(fmt.Errorf("token file: %w", err), "run this as the gateway's user; see --help")
 			}
-			fmt.Fprintln(cmd.OutOrStdout(), secret)
+			if _, err := fmt.Fprintln(cmd.OutOrStdout(), secret); err != nil { // nobody has it, and nobody will
+				_, e := web.RevokeToken(path(), id)
+				return errors.Join(fmt.Errorf("print the token: %w", err), e)
+			}
 			fmt.Fprintf(cmd.ErrOrStderr(), "trl: this is token %s, and it is shown only now\n", id)
 			return nil
 		},
