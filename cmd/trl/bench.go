@@ -1,9 +1,11 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"os/signal"
 	"syscall"
 	"time"
@@ -43,9 +45,15 @@ With --format benchstat the lines are those of Go benchmarks: keep two runs, and
 			if t.json {
 				format = "json"
 			}
-			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
-			defer stop()
-			context.AfterFunc(ctx, stop) // a second one does not wait for our sessions' end: the gateway sees to that
+			ctx, stop := context.WithCancelCause(cmd.Context())
+			defer stop(nil)
+			signals := make(chan os.Signal, 1)
+			signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+			go func() { // ends with the first signal, or the program
+				sig := (<-signals).(syscall.Signal)
+				signal.Stop(signals) // a second one does not wait for our sessions' end: the gateway sees to that
+				stop(exitCode(128 + int(sig)))
+			}()
 			return bench(ctx, cmd, t, &b, format)
 		},
 	}
@@ -75,29 +83,34 @@ func bench(ctx context.Context, cmd *cobra.Command, t *target, b *load.Bench, fo
 	if b.Options, err = t.resolve(); err != nil {
 		return err
 	}
-	out := cmd.OutOrStdout()
+	out := bufio.NewWriter(cmd.OutOrStdout()) // which remembers what went wrong
 	if format == "table" {
 		fmt.Fprintln(out, r.Machine)
 		figure.Header(out)
+		if err := out.Flush(); err != nil {
+			return err
+		}
 	}
 	b.Each = func(f figure.Figure) error {
 		r.Figures = append(r.Figures, f)
 		if format == "table" {
 			f.Row(out)
 		}
-		return nil
+		return out.Flush()
 	}
 	if err := b.Run(ctx); err != nil {
-		if errors.Is(context.Cause(ctx), context.Canceled) {
-			return exitCode(128 + int(syscall.SIGINT))
+		if code, ok := context.Cause(ctx).(exitCode); ok {
+			return code
 		}
 		return hint(err)
 	}
 	switch format {
 	case "json":
-		return printJSON(out, r)
+		if err := printJSON(out, r); err != nil {
+			return err
+		}
 	case "benchstat":
 		r.Benchstat(out)
 	}
-	return nil
+	return out.Flush()
 }
