@@ -159,6 +159,9 @@ func newRecordingGet() *cobra.Command {
 			if format != "v3" && format != "v2" {
 				return refuse(fmt.Errorf("--format %q", format), "want v3 or v2")
 			}
+			if _, err := os.Lstat(o); o != "" && err == nil {
+				return refuse(fmt.Errorf("%s is there already", o), "choose another -o")
+			}
 			from, err := t.download(cmd, args[0], format == "v2")
 			if err != nil {
 				return err
@@ -168,18 +171,29 @@ func newRecordingGet() *cobra.Command {
 				_, err = io.Copy(cmd.OutOrStdout(), from)
 				return err
 			}
-			to, err := os.OpenFile(o, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-			if err != nil {
-				return refuse(err, "choose another -o")
-			}
-			_, err = io.Copy(to, from)
-			return errors.Join(err, to.Close())
+			return save(from, o)
 		},
 	}
 	t = connection(cmd)
 	cmd.Flags().StringVar(&format, "format", "v3", "asciicast `v3|v2`")
 	cmd.Flags().StringVarP(&o, "output", "o", "", "write it into this `file`, which must not be there")
 	return cmd
+}
+
+// save writes a file, whole or not at all.
+func save(from io.Reader, path string) error {
+	to, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*") // 0600
+	if err != nil {
+		return refuse(err, "choose another -o")
+	}
+	_, err = io.Copy(to, from)
+	if err = errors.Join(err, to.Close()); err == nil {
+		err = os.Rename(to.Name(), path)
+	}
+	if err != nil {
+		err = errors.Join(err, os.Remove(to.Name()))
+	}
+	return err
 }
 
 // download opens a recording of the gateway's.
