@@ -88,7 +88,7 @@ trl attach comes back.`,
 		},
 	}
 	cmd.Flags().SetInterspersed(false) // what follows the command belongs to it
-	t = connection(cmd)
+	t = wordless(cmd)
 	cmd.Flags().StringVarP(&session, "session", "s", "", "open it in this session (`name` or id)")
 	cmd.Flags().StringVar(&cwd, "cwd", "", "start in this `directory` of the gateway's machine")
 	cmd.Flags().StringArrayVarP(&env, "env", "e", nil, "set a variable for this terminal (`K=V`; K alone: as it is here; repeatable)")
@@ -146,7 +146,7 @@ The exit code is that of what ran in it; 0 after Ctrl-P Ctrl-Q, which leaves it 
 			return sit(ctx, term, !view, detach)
 		},
 	}
-	t = connection(cmd)
+	t = wordless(cmd)
 	cmd.Flags().BoolVar(&view, "view", false, "look, without typing or setting the size")
 	cmd.Flags().StringVar(&keys, "detach-keys", defaultDetach, detachHelp)
 	cmd.ValidArgsFunction = completeSessions(t)

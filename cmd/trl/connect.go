@@ -27,8 +27,15 @@ type target struct {
 	flags                                 *pflag.FlagSet // of the command; nil: nobody has typed any
 }
 
-// connection adds the flags that every command of a client has.
+// connection adds the flags that every command of a client has, and --json.
 func connection(cmd *cobra.Command) *target {
+	t := wordless(cmd)
+	cmd.Flags().BoolVar(&t.json, "json", false, "print JSON")
+	return t
+}
+
+// wordless is connection for who has nothing to print as JSON.
+func wordless(cmd *cobra.Command) *target {
 	f := cmd.Flags()
 	t := &target{flags: f}
 	f.StringVar(&t.url, "url", os.Getenv("TRL_URL"), "the gateway's `address` (TRL_URL, which does not count beside --state-dir; default: the one that runs on the state dir)")
@@ -36,7 +43,6 @@ func connection(cmd *cobra.Command) *target {
 	f.StringVar(&t.token, "token", "", "bearer token (TRL_TOKEN; default: the operator's, of the state dir; other users can see a command line)")
 	f.StringVar(&t.tokenFile, "token-file", os.Getenv("TRL_TOKEN_FILE"), "read the token from this `file`, before TRL_TOKEN (TRL_TOKEN_FILE, after it, unless that is trl serve's list)")
 	f.StringVar(&t.stateDir, "state-dir", os.Getenv("TRL_STATE_DIR"), "where the gateway keeps its state (TRL_STATE_DIR; default: the user's, then the system's)")
-	f.BoolVar(&t.json, "json", false, "print JSON")
 	return t
 }
 

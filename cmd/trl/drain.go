@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"slices"
 	"syscall"
@@ -27,20 +26,35 @@ func newDrain() *cobra.Command {
 		Long: `Let a running gateway take no new sessions, and end when none lives any more. Sessions that live go on as before, and clients
 may come back to them; /readyz is 503 from now on, and a new session is refused with SHUTTING_DOWN.
 
-It returns when the gateway has ended: nobody listens any more at its address, which must be one of this machine, or a Unix socket.
-Where the connection is lost otherwise it comes back, and after 45 s in vain it fails. With --wait that is after so long at the latest: what still lives then is ended as by
-SIGTERM. The gateway goes on draining when this command is interrupted; --undo takes it back.`,
+It returns when the gateway has ended. With --wait that is after so long at the latest: what still lives then is ended as by
+SIGTERM. The gateway goes on draining when this command is interrupted; --undo takes it back.
+
+It has ended when nobody listens any more at its address, one of this machine, or at its Unix socket. A connection that is lost
+otherwise is made again, for 45 s; then this command fails.
+
+With --json the gateway's answer, a line of it each time that a gateway was asked.`,
 		Example: "  trl drain --wait 10m\n  trl drain --undo",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if undo {
-				return t.call(cmd.Context(), "system.drain", protocol.Drain{Undo: true}, nil)
+				var now protocol.Drained
+				err := t.call(cmd.Context(), "system.drain", protocol.Drain{Undo: true}, &now)
+				if err != nil || !t.json {
+					return err
+				}
+				return printLine(cmd.OutOrStdout(), now)
 			}
 			bound := time.Duration(-1)
 			if cmd.Flags().Changed("wait") {
 				bound = max(0, wait)
 			}
-			return drain(cmd.Context(), t, bound, cmd.ErrOrStderr())
+			return drain(cmd.Context(), t, bound, func(now protocol.Drained) {
+				if t.json {
+					_ = printLine(cmd.OutOrStdout(), now) // the drain goes on without it
+					return
+				}
+				fmt.Fprintf(cmd.ErrOrStderr(), "trl: draining, %d sessions live\n", now.ActiveSessions)
+			})
 		},
 	}
 	t = connection(cmd)
@@ -57,13 +71,13 @@ const awayFor = 45 * time.Second
 
 // drain asks for it and stays until the gateway is gone. One that dies or is upgraded meanwhile does not know of the drain any more,
 // so the next one is asked again.
-func drain(ctx context.Context, t *target, bound time.Duration, w io.Writer) error {
+func drain(ctx context.Context, t *target, bound time.Duration, say func(protocol.Drained)) error {
 	o, err := t.resolve()
 	if err != nil {
 		return err
 	}
-	begun := time.Now()
-	heard := begun // the latest time that somebody was there
+	start := time.Now()
+	heard := start // the latest time that somebody was there
 	for first := true; ; first = false {
 		ctx, lost := context.WithCancel(ctx)
 		defer lost() // few times: once for each gateway that dies, and each try
@@ -81,10 +95,10 @@ func drain(ctx context.Context, t *target, bound time.Duration, w io.Writer) err
 		}
 		q := protocol.Drain{}
 		if bound >= 0 {
-			left := protocol.Seconds(max(0, bound-time.Since(begun)).Seconds())
+			left := protocol.Seconds(max(0, bound-time.Since(start)).Seconds())
 			q.Wait = &left
 		}
-		err = watchDrain(ctx, c, q, w)
+		err = watchDrain(ctx, c, q, say)
 		c.Close()
 		heard = time.Now()
 		var refused *protocol.Error
@@ -117,12 +131,12 @@ func nobodyThere(err error) bool {
 var errUndone = errors.New("somebody took the drain back")
 
 // watchDrain returns when the connection ends, or the drain.
-func watchDrain(ctx context.Context, c *client.Client, q protocol.Drain, w io.Writer) error {
+func watchDrain(ctx context.Context, c *client.Client, q protocol.Drain, say func(protocol.Drained)) error {
 	var now protocol.Drained
 	if err := c.Call(ctx, "system.drain", q, &now); err != nil {
 		return err
 	}
-	fmt.Fprintf(w, "trl: draining, %d sessions live\n", now.ActiveSessions)
+	say(now)
 	look := time.NewTicker(lookEvery)
 	defer look.Stop()
 	for range look.C {

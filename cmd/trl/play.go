@@ -66,7 +66,7 @@ The terminal is as it was afterwards. A recording that is larger than it does no
 			return p.sit(cmd.Context())
 		},
 	}
-	t = connection(cmd)
+	t = wordless(cmd)
 	cmd.Flags().Float64VarP(&p.speed, "speed", "s", 1, "play so many times as fast")
 	cmd.Flags().DurationVarP(&p.idle, "idle", "i", 0, "wait for so long at most when nothing happened (default: as the recording says)")
 	cmd.Flags().BoolVar(&markers, "markers", false, "list the marks, do not play")

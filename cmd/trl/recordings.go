@@ -174,7 +174,7 @@ func newRecordingGet() *cobra.Command {
 			return save(from, o)
 		},
 	}
-	t = connection(cmd)
+	t = wordless(cmd)
 	cmd.Flags().StringVar(&format, "format", "v3", "asciicast `v3|v2`")
 	cmd.Flags().StringVarP(&o, "output", "o", "", "write it into this `file`, which must not be there")
 	return cmd
@@ -221,6 +221,6 @@ func newRecordingRemove() *cobra.Command {
 			return t.call(cmd.Context(), "recording.delete", protocol.RecordingRef{RecordingID: args[0]}, nil)
 		},
 	}
-	t = connection(cmd)
+	t = wordless(cmd)
 	return cmd
 }

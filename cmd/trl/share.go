@@ -114,6 +114,6 @@ func newUnshare() *cobra.Command {
 			return t.call(cmd.Context(), "share.revoke", protocol.ShareRef{ShareID: args[0]}, nil)
 		},
 	}
-	t = connection(cmd)
+	t = wordless(cmd)
 	return cmd
 }
