@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -160,6 +161,9 @@ func hintDial(err error, o client.Options) error {
 	var (
 		refused *protocol.Error
 		dns     *net.DNSError
+		name    x509.HostnameError
+		signer  x509.UnknownAuthorityError
+		op      *net.OpError
 	)
 	switch {
 	case errors.As(err, &refused) && refused.Code == protocol.AuthFailed && o.Token == "":
@@ -178,6 +182,13 @@ func hintDial(err error, o client.Options) error {
 		return refuse(err, "is the gateway running? start one with `trl serve`")
 	case errors.Is(err, os.ErrPermission):
 		return refuse(err, "the socket belongs to another user; use --url and --token")
+	case errors.As(err, &name) && len(name.Certificate.DNSNames) > 0:
+		return refuse(err, "its certificate is for another name: use --url %s, with --token-file or TRL_TOKEN (on its own machine the token is in %s, in its state dir);\n"+
+			"or --unix, where it has a Unix socket", underName(o.URL, name.Certificate.DNSNames[0]), operatorFile)
+	case errors.As(err, &signer):
+		return refuse(err, "trust who signed its certificate: SSL_CERT_FILE=ca.pem")
+	case errors.As(err, &op) && op.Op == "remote error": // crypto/tls's word for an alert: ACME has no certificate for a number, for one
+		return refuse(err, "the gateway takes no TLS under this address: use --url https://NAME, with --token-file or TRL_TOKEN")
 	case errors.As(err, &dns):
 		return refuse(err, "check the host name in --url")
 	}
@@ -185,6 +196,19 @@ func hintDial(err error, o client.Options) error {
 		return refuse(err, "write --url http://HOST:PORT")
 	}
 	return refuse(err, "check --url")
+}
+
+// underName is an address with another host.
+func underName(address, name string) string {
+	u, err := url.Parse(address)
+	if err != nil {
+		return "https://" + name
+	}
+	if port := u.Port(); port != "" {
+		name = net.JoinHostPort(name, port)
+	}
+	u.Host = name
+	return u.String()
 }
 
 // call is for commands that ask one thing.
