@@ -187,8 +187,8 @@ func hintDial(err error, o client.Options) error {
 			"or --unix, where it has a Unix socket", underName(o.URL, name.Certificate.DNSNames[0]), operatorFile)
 	case errors.As(err, &signer):
 		return refuse(err, "trust who signed its certificate: SSL_CERT_FILE=ca.pem")
-	case errors.As(err, &op) && op.Op == "remote error": // crypto/tls's word for an alert: ACME has no certificate for a number, for one
-		return refuse(err, "the gateway takes no TLS under this address: use --url https://NAME, with --token-file or TRL_TOKEN")
+	case errors.As(err, &op) && op.Op == "remote error": // an alert: by ACME there is no certificate for a number
+		return refuse(err, "it may have certificates for names alone: use --url https://NAME, with --token-file or TRL_TOKEN")
 	case errors.As(err, &dns):
 		return refuse(err, "check the host name in --url")
 	}

@@ -85,10 +85,12 @@ func drain(ctx context.Context, t *target, bound time.Duration, say func(protoco
 		if err != nil {
 			var refused *protocol.Error
 			switch {
-			case first, errors.As(err, &refused), time.Since(heard) > awayFor:
+			case first, errors.As(err, &refused):
 				return err
 			case nobodyThere(err):
 				return nil
+			case time.Since(heard) > awayFor:
+				return fmt.Errorf("whether the gateway has ended is not known: %w", err)
 			}
 			time.Sleep(lookEvery)
 			continue
