@@ -2,6 +2,7 @@ package runtime
 
 import (
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"sync"
@@ -24,6 +25,8 @@ type Glance struct {
 	closed bool // guarded by mu
 	kids   int  // guarded by mu; fd of the list of children of the process of; invalid while that is 0
 	of     int  // guarded by mu
+	dir    int  // guarded by mu; fd of the cgroup whose list List is; invalid while found is false
+	found  bool // guarded by mu
 	buf    [256]byte
 }
 
@@ -36,7 +39,7 @@ func (g *Glance) Nobody(shell int) bool {
 	}
 	if g.List >= 0 && !g.Spaces {
 		n, err := retry(func() (int, error) { return quick.Pread(g.List, g.buf[:], 0) })
-		return err != nil || isOnly(g.buf[:n], shell)
+		return err != nil || isOnly(g.buf[:n], shell) && !g.dividedLocked()
 	}
 	orphans := g.Orphans
 	if g.Spaces {
@@ -54,6 +57,22 @@ func (g *Glance) Nobody(shell int) bool {
 		g.kids, g.of = fd, shell
 	}
 	return g.noneLocked(g.kids, shell) && g.noneLocked(orphans, shell)
+}
+
+// dividedLocked: there may be cgroups below the cell's. mu is held.
+func (g *Glance) dividedLocked() bool {
+	if !g.found {
+		list, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(g.List))
+		if err != nil {
+			return true
+		}
+		if g.dir, err = unix.Open(filepath.Dir(list), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
+			return true
+		}
+		g.found = true
+	}
+	var st unix.Stat_t
+	return quick.Fstat(g.dir, &st) != nil || st.Nlink > undivided
 }
 
 // noneLocked is Host.noneMarked for those who know the marks only. mu is held.
@@ -96,6 +115,9 @@ func (g *Glance) Close() {
 	g.forgetLocked()
 	if g.List >= 0 {
 		unix.Close(g.List)
+	}
+	if g.found {
+		unix.Close(g.dir)
 	}
 }
 

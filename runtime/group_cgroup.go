@@ -290,17 +290,32 @@ func (c *Cell) othersInCgroup(shell int) []int {
 	if c.list < 0 {
 		return nil
 	}
-	n, err := retry(func() (int, error) { return unix.Pread(c.list, c.buf, 0) })
-	if err != nil || isOnly(c.buf[:n], shell) {
-		return nil
+	var pids []int
+	if divided(c.dir) {
+		pids = pidsBelow(c.dir)
+	} else {
+		n, err := retry(func() (int, error) { return unix.Pread(c.list, c.buf, 0) })
+		if err != nil || isOnly(c.buf[:n], shell) {
+			return nil
+		}
+		text, err := preadAll(c.list, c.buf)
+		if err != nil {
+			return nil
+		}
+		c.buf = text[:cap(text)]
+		pids = parsePids(nil, text)
 	}
-	text, err := preadAll(c.list, c.buf)
-	if err != nil {
-		return nil
-	}
-	c.buf = text[:cap(text)]
-	return slices.DeleteFunc(parsePids(nil, text), func(pid int) bool { return pid == shell })
+	return slices.DeleteFunc(pids, func(pid int) bool { return pid == shell })
 }
+
+// divided: there are cgroups below the one of dir, which sessions that may can make.
+func divided(dir string) bool {
+	var st unix.Stat_t
+	return unix.Stat(dir, &st) == nil && st.Nlink > undivided
+}
+
+// undivided is how many links a cgroup's directory has; each one below it is one more.
+const undivided = 2
 
 // isOnly: text is empty or pid and a newline.
 func isOnly(text []byte, pid int) bool {
@@ -342,7 +357,7 @@ func (c *Cell) killCgroup(ctx context.Context, shell int) []int {
 			}
 			c.mu.Unlock()
 			there, known := populated(c.dir)
-			if !known { // no descriptor is free: the one that is open sees all but cgroups that the user made below
+			if !known { // no descriptor is free: one is open
 				there = len(c.othersInCgroup(0)) > 0
 			}
 			if !there {
@@ -436,7 +451,7 @@ func populated(dir string) (there, known bool) {
 // pidsBelow lists the live processes of a cgroup and all below it; a 0 stands for what could not be looked at.
 func pidsBelow(dir string) []int {
 	text, err := slurp(filepath.Join(dir, "cgroup.procs"), make([]byte, 4<<10))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.EOPNOTSUPP) { // a threaded one's are in the list above it
 		return []int{0}
 	}
 	pids := parsePids(nil, text)

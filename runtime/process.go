@@ -361,11 +361,14 @@ func (p *Process) Signal(sig syscall.Signal) error {
 func (p *Process) Kill(ctx context.Context, grace time.Duration) error {
 	p.cell.Signal(syscall.SIGTERM, 0)
 	end := time.Now().Add(grace)
-	for wait := time.Millisecond; len(p.cell.Others(0)) > 0 && time.Now().Before(end) && ctx.Err() == nil; wait = min(2*wait, 20*time.Millisecond) {
+	for wait := time.Millisecond; !p.over() && time.Now().Before(end) && ctx.Err() == nil; wait = min(2*wait, 20*time.Millisecond) {
 		time.Sleep(wait)
 	}
-	if len(p.cell.Others(0)) > 0 {
+	if !p.over() {
 		p.b.Metrics.KillEscalations.Inc()
+		if p.child != nil {
+			_ = p.child.Signal(syscall.SIGKILL) // root's may have left the cell
+		}
 		if err := p.cell.Kill(0); err != nil {
 			return err
 		}
@@ -373,6 +376,20 @@ func (p *Process) Kill(ctx context.Context, grace time.Duration) error {
 	<-p.exited
 	p.sweep()
 	return nil
+}
+
+// over: the process has exited, and nothing of it is left.
+func (p *Process) over() bool {
+	exited := (<-chan struct{})(p.exited)
+	if p.child != nil {
+		exited = p.child.Exited() // what it wrote may take longer
+	}
+	select {
+	case <-exited:
+		return len(p.cell.Others(0)) == 0
+	default:
+		return false
+	}
 }
 
 // dispose is called when the session's processes are all dead.

@@ -335,6 +335,9 @@ func (t *Terminal) Close(ctx context.Context, grace time.Duration) error {
 			return err
 		}
 	}
+	if t.child != nil {
+		_ = t.child.Signal(syscall.SIGKILL) // root's may have left the cell
+	}
 	<-t.exited
 	return nil
 }

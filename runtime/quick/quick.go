@@ -49,6 +49,12 @@ func ClearTimes(fd int) error {
 	return err
 }
 
+// Fstat is for a memfd, or a directory of a cgroup.
+func Fstat(fd int, st *unix.Stat_t) error {
+	_, err := count(unix.RawSyscall(unix.SYS_FSTAT, uintptr(fd), uintptr(unsafe.Pointer(st)), 0))
+	return err
+}
+
 // Splice moves bytes with SPLICE_F_NONBLOCK between a pipe that is non-blocking and a memfd, at their positions.
 func Splice(from, to, n int) (int, error) {
 	return count(unix.RawSyscall6(unix.SYS_SPLICE, uintptr(from), 0, uintptr(to), 0, uintptr(n), unix.SPLICE_F_NONBLOCK))

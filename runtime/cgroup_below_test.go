@@ -1,0 +1,144 @@
+package runtime
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"trl/runtime/journal"
+)
+
+// below makes a cgroup in the cell's.
+func below(t *testing.T, c *Cell, name string) string {
+	t.Helper()
+	dir := filepath.Join(c.dir, name)
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func cgroupHost(t *testing.T) *Host {
+	t.Helper()
+	h := testHost(t, "auto")
+	if tier, why := h.Isolation(); tier != "cgroup" {
+		t.Skip("no cgroup of our own (needs root or delegation): ", why)
+	}
+	return h
+}
+
+// glanceOf is what a gateway has of the cell.
+func glanceOf(t *testing.T, c *Cell) *Glance {
+	t.Helper()
+	list, err := c.OpenList()
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := &Glance{Mark: c.Mark(), List: list, Orphans: -1}
+	t.Cleanup(g.Close)
+	return g
+}
+
+func TestCgroupsBelowACellBelongToIt(t *testing.T) {
+	h := cgroupHost(t)
+	_, c := newGroup(t, h)
+	sh := openShellIn(t, h, c)
+	g := glanceOf(t, c)
+	if !g.Nobody(sh.Pid()) || c.Others(sh.Pid()) != nil {
+		t.Fatal("somebody is in a fresh cell")
+	}
+	m := marker()
+	dir := below(t, c, "x")
+	sh.run("sh -c 'echo $$ > " + dir + "/cgroup.procs; exec sleep " + m + "'&")
+	eventually(t, "it is there", func() bool { return len(pidsBelow(dir)) == 1 })
+	if g.Nobody(sh.Pid()) || g.Nobody(0) {
+		t.Error("the glance sees nobody")
+	}
+	if pids := c.Others(sh.Pid()); !slices.Equal(pids, pidsBelow(dir)) {
+		t.Errorf("others: %v, want %v", pids, pidsBelow(dir))
+	}
+	c.Signal(syscall.SIGTERM, sh.Pid())
+	eventually(t, "TERM has reached it", func() bool { return len(alive(m)) == 0 })
+	if pids := c.Others(sh.Pid()); len(pids) != 0 {
+		t.Errorf("others of a cell whose cgroup below is empty: %v", pids)
+	}
+	if err := unix.Rmdir(dir); err != nil {
+		t.Fatal(err)
+	}
+	if !g.Nobody(sh.Pid()) {
+		t.Error("the glance asks although there is no cgroup below any more")
+	}
+}
+
+// What is in a threaded cgroup is in the list of the cell, too.
+func TestThreadedCgroupBelowACell(t *testing.T) {
+	h := cgroupHost(t)
+	_, c := newGroup(t, h)
+	sh := openShellIn(t, h, c)
+	dir := below(t, c, "x")
+	if err := os.WriteFile(filepath.Join(dir, "cgroup.type"), []byte("threaded"), 0); err != nil {
+		t.Skip("no threaded cgroups: ", err)
+	}
+	if pids := c.Others(sh.Pid()); len(pids) != 0 {
+		t.Errorf("others: %v", pids)
+	}
+	m := marker()
+	sh.run("sleep " + m + " & echo $! > " + dir + "/cgroup.threads")
+	eventually(t, "it runs", func() bool { return len(alive(m)) == 1 })
+	if pids := c.Others(sh.Pid()); !slices.Equal(pids, alive(m)) {
+		t.Errorf("others: %v, want %v", pids, alive(m))
+	}
+}
+
+func TestKillReachesAProcessThatLeftItsCell(t *testing.T) {
+	h := cgroupHost(t)
+	s := openSession(t, h, "/bin/bash")
+	for name, to := range map[string]string{"below": "$cg/x", "above": "${cg%/*}"} {
+		t.Run(name, func(t *testing.T) {
+			m := marker()
+			cg := strings.TrimSuffix(h.root.dir, h.root.path) + "$(sed -n 's/^0:://p' /proc/self/cgroup)"
+			p, err := s.Start(ProcessSpec{Text: "cg=" + cg + "; mkdir $cg/x; echo $$ > " + to + "/cgroup.procs; trap '' TERM; exec sleep " + m, Journal: journal.New(1 << 20)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer p.Release()
+			eventually(t, "it runs", func() bool { return len(alive(m)) == 1 })
+			killed := make(chan error, 1)
+			go func() { killed <- p.Kill(t.Context(), 0) }()
+			eventually(t, "kill returns", func() bool { return len(killed) == 1 })
+			if err := <-killed; err != nil || len(alive(m)) != 0 {
+				t.Errorf("%v; alive: %v", err, alive(m))
+			}
+		})
+	}
+}
+
+// A job is its own command's: what ends a later one leaves it alone.
+func TestJobBelowItsCellIsToldAndLeftAlone(t *testing.T) {
+	h := cgroupHost(t)
+	s := openSession(t, h, "/bin/bash")
+	m := marker()
+	cg := strings.TrimSuffix(h.root.dir, h.root.path) + "$(sed -n 's/^0:://p' /proc/self/cgroup)"
+	o := s.run("cg=" + cg + "; mkdir $cg/x; sh -c \"echo \\$\\$ > $cg/x/cgroup.procs; exec sleep " + m + "\" >/dev/null 2>&1 & while ! grep -q . $cg/x/cgroup.procs; do sleep 0.01; done")
+	eventually(t, "it runs", func() bool { return len(alive(m)) == 1 })
+	if !slices.Equal(o.Background, alive(m)) || len(o.Background) != 1 {
+		t.Errorf("told of %v, there is %v", o.Background, alive(m))
+	}
+	if pids := s.Background(); !slices.Equal(pids, alive(m)) {
+		t.Errorf("the session tells of %v", pids)
+	}
+	stubborn := marker()
+	late := NewCommand("sh -c \"trap '' INT TERM; sleep " + stubborn + "; :\"")
+	done := s.start(late)
+	eventually(t, "the later command runs", func() bool { return len(alive(stubborn)) == 2 })
+	late.Cancel(syscall.SIGINT, 0)
+	<-done
+	if len(alive(m)) != 1 {
+		t.Error("the end of a later command has ended it")
+	}
+}
