@@ -25,7 +25,6 @@ type Bequest struct {
 	Controllers map[string]bool
 	Hierarchies map[string]HierarchyBequest
 	Spaces      *[3]int // tier "pidns": the descriptors of namespaces
-	Serial      uint64
 	Groups      []GroupBequest
 	Children    []ChildBequest // who has not been reaped
 
@@ -140,7 +139,7 @@ func (h *Host) Bequeath(f func(*Bequest) error) error {
 	}
 	b := &Bequest{
 		Instance: h.Instance(), Tier: h.tier, Why: h.why, Tiers: h.tiers, Cannot: h.cannot,
-		Root: h.root.bequest(), Controllers: h.controllers, Hierarchies: map[string]HierarchyBequest{}, Serial: uint64(h.serial),
+		Root: h.root.bequest(), Controllers: h.controllers, Hierarchies: map[string]HierarchyBequest{},
 		As: h.as, Write: h.write, Ports: h.ports, UIDs: h.uids, NextUID: h.nextUID,
 	}
 	for _, t := range h.tenants {
@@ -221,7 +220,7 @@ func (h *Host) inherit(b *Bequest, gateway *Account) {
 		}
 	}
 	h.tier, h.why, h.tiers, h.cannot = b.Tier, b.Why, b.Tiers, b.Cannot
-	h.root, h.controllers, h.serial = b.Root.root(), b.Controllers, mark(b.Serial)
+	h.root, h.controllers = b.Root.root(), b.Controllers
 	h.hierarchies = map[string]*hierarchy{}
 	for name, y := range b.Hierarchies {
 		h.hierarchies[name] = &hierarchy{controller: name, dir: y.Dir, path: y.Path, why: y.Why, root: y.Root.root()}

@@ -90,8 +90,7 @@ func (g *Group) NewCell() (*Cell, error) {
 	}
 	h := g.host
 	h.mu.Lock() // lock order: Group.mu, Host.mu
-	h.serial++
-	c.mark = h.marks | h.serial
+	c.mark = h.newMarkLocked()
 	h.cells[c.mark] = c
 	h.mu.Unlock()
 	g.cells = append(g.cells, c)

@@ -35,7 +35,7 @@ func (g *Group) walk(visit func(p proc, c *Cell)) {
 	}
 	for _, child := range g.ownChildren() {
 		if p, ok := readProc(child.pid); ok && p.ppid == g.host.pid {
-			c, _ := g.host.marked(readMark(p.pid))
+			c, _ := g.host.cellOf(p.pid)
 			if c == nil || c.group != g {
 				c = child.cell // its mark could not be set, or it has changed it
 			}
@@ -54,7 +54,7 @@ func (g *Group) descend(p proc, c *Cell, visit func(p proc, c *Cell)) {
 			g.missed.Add(1)
 			continue // it moved up; the next look meets it there
 		}
-		of, _ := g.host.marked(readMark(pid))
+		of, _ := g.host.cellOf(pid)
 		switch {
 		case of != nil && of.group == g:
 		case child != nil: // a shell: its cells follow one another
@@ -68,7 +68,7 @@ func (g *Group) descend(p proc, c *Cell, visit func(p proc, c *Cell)) {
 
 // claim tells whether an orphan belongs to the group, and to which cell.
 func (g *Group) claim(p proc) (c *Cell, ok bool) {
-	if c, _ := g.host.marked(readMark(p.pid)); c != nil {
+	if c, _ := g.host.cellOf(p.pid); c != nil {
 		return c, c.group == g
 	}
 	// It took the mark off, or never had it.
@@ -185,7 +185,7 @@ func (g *Group) strike(ctx context.Context, match func(p proc, c *Cell) bool) {
 				continue
 			}
 			ours := func(pid int) bool {
-				c, _ := h.marked(readMark(pid))
+				c, _ := h.cellOf(pid)
 				return c != nil && c.group == g && match(proc{pid: pid}, c)
 			}
 			if signalPinned(pid, unix.SIGKILL, ours) {
@@ -216,7 +216,7 @@ func (g *Group) reaped() (n int64) {
 // sweep visits every process on the machine that carries a mark of the group.
 func (g *Group) sweep(visit func(p proc, c *Cell)) {
 	for _, pid := range numbersIn("/proc") {
-		if c, _ := g.host.marked(readMark(pid)); c != nil && c.group == g {
+		if c, _ := g.host.cellOf(pid); c != nil && c.group == g {
 			if p, ok := readProc(pid); ok {
 				visit(p, c)
 			}
@@ -282,7 +282,7 @@ func (h *Host) noneMarked(fd int, c *Cell, shell int) bool {
 			pid = pid*10 + int(b-'0')
 			continue
 		}
-		other, given := h.marked(readMark(pid))
+		other, given := h.cellOf(pid)
 		if !given || other == nil || other == c {
 			if child := h.nursery.child(pid); child == nil || child.cell == c && pid != shell {
 				return false

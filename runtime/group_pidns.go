@@ -164,7 +164,7 @@ func (g *Group) walkOrphans(visit func(p proc, c *Cell)) {
 			g.missed.Add(1)
 			continue
 		}
-		c, _ := g.host.marked(readMark(pid))
+		c, _ := g.host.cellOf(pid)
 		if c == nil || c.group != g {
 			c = g.cellAt(p.start) // it took the mark off, but who else could be here
 		}

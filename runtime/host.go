@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"math"
+	"math/rand/v2"
 	"os"
 	"os/signal"
 	"regexp"
@@ -60,7 +61,6 @@ type Host struct {
 	closed bool              // guarded by mu
 	groups map[string]*Group // guarded by mu; until their Close has succeeded
 	cells  map[mark]*Cell    // guarded by mu; until removed
-	serial mark              // guarded by mu; lower half of the last mark
 	heirs  map[int]*Child    // guarded by mu; of a Bequest, by pid, until Child gives them out
 
 	tenants map[string]*tenant // guarded by mu; by session
@@ -255,20 +255,35 @@ func (h *Host) group(id string) *Group {
 	return h.groups[id]
 }
 
-// marked finds the cell whose mark m is. given: this host gave it out, though
-// the cell may be gone.
-func (h *Host) marked(m mark) (c *Cell, given bool) {
+// cellOf finds the cell whose mark pid carries. given: this host gave it out, though the cell may be gone, or of another
+// user than the process, who has put it on himself.
+func (h *Host) cellOf(pid int) (c *Cell, given bool) {
+	m := readMark(pid)
 	if m>>32 != h.marks>>32 {
 		return nil, false
 	}
 	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.cells[m], true
+	c = h.cells[m]
+	h.mu.Unlock()
+	if c != nil && !c.group.tenant.owns(pid) {
+		c = nil
+	}
+	return c, true
+}
+
+// newMarkLocked is one that no cell has, nor a process could guess. h.mu is held.
+func (h *Host) newMarkLocked() mark {
+	for {
+		m := h.marks | mark(1+rand.Uint32N(math.MaxUint32))
+		if h.cells[m] == nil {
+			return m
+		}
+	}
 }
 
 // wasOurs: the process, or zombie, came out of one of our groups.
 func (h *Host) wasOurs(pid int) bool {
-	_, given := h.marked(readMark(pid))
+	_, given := h.cellOf(pid)
 	return given || h.root != nil && inCgroup(pid, h.root.path)
 }
 

@@ -187,7 +187,7 @@ func (n *nursery) reapOrphan(pid int) bool {
 	if !ok || !n.host.wasOurs(pid) {
 		return false
 	}
-	if c, _ := n.host.marked(readMark(pid)); c != nil {
+	if c, _ := n.host.cellOf(pid); c != nil {
 		c.reaped.Add(1) // before it goes: see killWalk
 	}
 	return n.reapStranger(p)

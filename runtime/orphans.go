@@ -61,7 +61,7 @@ func (h *Host) escaped(p proc, live func(id string) bool) bool {
 	if h.root != nil && inCgroup(p.pid, h.root.path) {
 		return false // its group is there, else its directory would not be
 	}
-	c, given := h.marked(readMark(p.pid))
+	c, given := h.cellOf(p.pid)
 	if c != nil {
 		return false // its group has not been closed, and will find it when it is
 	}

@@ -2,6 +2,7 @@ package runtime
 
 import (
 	"bytes"
+	"math"
 	"os"
 	"strconv"
 	"strings"
@@ -156,7 +157,7 @@ type mark uint64
 // possible: our own limits leave room for it and its like.
 func (m mark) possible() bool {
 	var own unix.Rlimit
-	return unix.Prlimit(0, unix.RLIMIT_LOCKS, nil, &own) == nil && own.Max > uint64(m|1<<32)
+	return unix.Prlimit(0, unix.RLIMIT_LOCKS, nil, &own) == nil && own.Max > uint64(m|math.MaxUint32)
 }
 
 // setMark fails when our own hard limit is below m, or the process is another

@@ -189,6 +189,15 @@ func ownerOf(pid int) (uid uint32, ok bool) {
 	return uint32(n), err == nil
 }
 
+// owns: pid is of the session's user, as far as sessions have each its own.
+func (t *tenant) owns(pid int) bool {
+	if t.as == nil || t.as.Last == 0 {
+		return true
+	}
+	var st unix.Stat_t
+	return unix.Stat(procPath(pid, ""), &st) == nil && st.Uid == t.uid
+}
+
 // Foreign: sessions run as another user than we do.
 func (h *Host) Foreign() bool { return h.as != nil }
 

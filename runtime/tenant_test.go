@@ -204,3 +204,60 @@ func BenchmarkCommandBySession(b *testing.B) {
 		}
 	}
 }
+
+func TestMarkOfAnotherUserDoesNotCount(t *testing.T) {
+	h := otherHost(t, Config{Isolation: "none", As: &Account{Text: "64200-64201", UID: 64200, GID: 64200, Last: 64201}})
+	if !h.marks.possible() {
+		t.Skip("no marks here: the limit of file locks is low")
+	}
+	ga, ca := newGroup(t, h)
+	gb, cb := newGroup(t, h)
+	a, b := openShellIn(t, h, ca), openShellIn(t, h, cb)
+	m := marker()
+	a.run(fmt.Sprintf("(env -i setsid prlimit --locks=%d: sleep %s &)", cb.mark, m))
+	eventually(t, "it has the other's mark, and no parent", func() bool {
+		pids := alive(m)
+		if len(pids) != 1 || readMark(pids[0]) != cb.mark {
+			return false
+		}
+		p, ok := readProc(pids[0])
+		return ok && p.ppid == h.pid && p.sid == p.pid
+	})
+	if pids := cb.Others(b.Pid()); len(pids) != 0 {
+		t.Errorf("others: %v", pids)
+	}
+	if err := gb.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if len(alive(m)) != 1 {
+		t.Error("another session's end has ended it")
+	}
+	for _, pid := range alive(m) {
+		signalPinned(pid, unix.SIGKILL, func(pid int) bool { return slices.Contains(alive(m), pid) })
+	}
+	if err := ga.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestMarksCannotBeGuessed(t *testing.T) {
+	h := testHost(t, "none")
+	g, last := newGroup(t, h)
+	near := 0
+	for range 20 {
+		c := newCell(t, g)
+		if c.mark>>32 != h.marks>>32 {
+			t.Errorf("%x is not of instance %x", c.mark, h.marks)
+		}
+		if max(c.mark, last.mark)-min(c.mark, last.mark) < 1000 {
+			near++
+		}
+		last = c
+	}
+	if near > 5 {
+		t.Errorf("%d of 20 are next to the one before", near)
+	}
+	if err := g.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
