@@ -18,6 +18,7 @@ import (
 // children, cgroups stay where they are, and descriptors keep their numbers. Taking it up cannot fail: nothing is opened.
 type Bequest struct {
 	Instance    Instance
+	Begin       uint64 // of the first Host, in clock ticks after boot
 	Tier, Why   string
 	Tiers       []TierReport
 	Cannot      map[string]string
@@ -138,7 +139,7 @@ func (h *Host) Bequeath(f func(*Bequest) error) error {
 		return fmt.Errorf("bequeath: %w", fs.ErrClosed)
 	}
 	b := &Bequest{
-		Instance: h.Instance(), Tier: h.tier, Why: h.why, Tiers: h.tiers, Cannot: h.cannot,
+		Instance: h.Instance(), Begin: h.begin, Tier: h.tier, Why: h.why, Tiers: h.tiers, Cannot: h.cannot,
 		Root: h.root.bequest(), Controllers: h.controllers, Hierarchies: map[string]HierarchyBequest{},
 		As: h.as, Write: h.write, Ports: h.ports, UIDs: h.uids, NextUID: h.nextUID,
 	}
@@ -206,7 +207,7 @@ func (g *Group) bequest() GroupBequest {
 
 // inherit makes h, which owns nothing yet, what b says, but for the gateway's user: gateways are still to come.
 func (h *Host) inherit(b *Bequest, gateway *Account) {
-	h.as, h.write, h.ports, h.nextUID = b.As, b.Write, b.Ports, b.NextUID
+	h.begin, h.as, h.write, h.ports, h.nextUID = b.Begin, b.As, b.Write, b.Ports, b.NextUID
 	if gateway != nil {
 		h.gateway = &gateway.GID
 	}

@@ -8,8 +8,11 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
 
+	"trl/metrics"
 	"trl/runtime/journal"
 )
 
@@ -140,5 +143,34 @@ func TestJobBelowItsCellIsToldAndLeftAlone(t *testing.T) {
 	<-done
 	if len(alive(m)) != 1 {
 		t.Error("the end of a later command has ended it")
+	}
+}
+
+// A session of root's can leave its cgroup; it cannot leave the keeper.
+func TestWhatLeftItsCgroupEndsWithTheHost(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("not run: only root can leave its cgroup")
+	}
+	h, err := NewHost(Config{Isolation: "cgroup", Metrics: metrics.New(prometheus.NewRegistry()), Log: zerolog.Nop()})
+	if err != nil {
+		t.Skip("no cgroup of our own: ", err)
+	}
+	defer h.Close()
+	eventually(t, "what starts now is told from what was there before", func() bool { return ticksNow() > h.begin })
+	outside := filepath.Dir(h.root.dir) + "/cgroup.procs"
+	g, c := newGroup(t, h)
+	sh := openShellIn(t, h, c)
+	m := marker()
+	sh.run("sh -c 'echo $$ > " + outside + "; exec env -i setsid prlimit --locks=5: sh -c \"sleep " + m + " & sleep " + m + "\"' >/dev/null 2>&1 &")
+	eventually(t, "it has shed all", func() bool { return len(alive(m)) == 3 && len(g.Members()) == 1 })
+	sh.run("echo $$ > " + outside) // the shell itself, too
+	if err := g.Close(t.Context()); err != nil {
+		t.Errorf("a shell that left its cgroup: %v", err)
+	}
+	if err := h.Close(); err != nil {
+		t.Error(err)
+	}
+	if pids := alive(m); len(pids) != 0 {
+		t.Errorf("%v outlived the host", pids)
 	}
 }

@@ -370,8 +370,11 @@ func (g *Group) Close(ctx context.Context) error {
 	h.mu.Lock()
 	delete(h.groups, g.id)
 	g.tenant.grouped = false
-	h.leaveLocked(g.tenant)
+	leftover := h.leaveLocked(g.tenant)
 	h.mu.Unlock()
+	if leftover {
+		h.endUser(g.tenant)
+	}
 	return nil
 }
 
@@ -379,6 +382,7 @@ func (g *Group) Close(ctx context.Context) error {
 // with the pids of those that it has not.
 func (g *Group) awaitChildren(ctx context.Context) (left []int) {
 	for _, c := range g.ownChildren() {
+		_ = c.Signal(unix.SIGKILL) // root's may have left the session's cgroup
 		select {
 		case <-c.exited:
 		case <-ctx.Done():

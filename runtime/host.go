@@ -43,6 +43,7 @@ type Host struct {
 	root        *cgroupRoot // nil but in tier "cgroup"
 	spaces      *namespaces // nil but in tier "pidns"
 	marks       mark        // upper half of every mark that this host gives out
+	begin       uint64      // clock ticks after boot
 	nursery     *nursery
 	metrics     *metrics.Metrics
 	log         zerolog.Logger
@@ -104,7 +105,7 @@ func NewHost(c Config) (h *Host, err error) {
 	}
 	h = &Host{
 		pid: self.pid, sid: self.sid,
-		marks:   mark(c.Instance) << 32,
+		marks: mark(c.Instance) << 32, begin: ticksNow(),
 		metrics: c.Metrics, log: c.Log,
 		unignored: make(chan os.Signal, 1),
 		groups:    map[string]*Group{}, cells: map[mark]*Cell{},
@@ -173,6 +174,7 @@ func (h *Host) Close() error {
 		ends.Go(func() { errs[i] = g.Close(context.Background()) })
 	}
 	ends.Wait()
+	h.endStrangers()
 	close(h.nursery.stop)
 	<-h.nursery.stopped
 	signal.Stop(h.unignored)

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -20,9 +21,7 @@ func (h *Host) KillOrphans(live func(sessionID string) bool) int {
 	h.scan.Lock()
 	defer h.scan.Unlock()
 	condemned, count := map[int]uint64{}, 0
-	var end func(p proc)
-	end = func(p proc) {
-		kids := p.children() // before p dies and they are given to us
+	end := func(p proc) {
 		if start, again := h.runaways[p.pid]; again && start == p.start && !p.dead() &&
 			signalPinned(p.pid, unix.SIGKILL, p.same) {
 			count++
@@ -30,11 +29,6 @@ func (h *Host) KillOrphans(live func(sessionID string) bool) int {
 			h.log.Warn().Int("pid", p.pid).Msg("ended an orphan of a session that is gone")
 		} else {
 			condemned[p.pid] = p.start
-		}
-		for _, pid := range kids {
-			if kid, ok := readProc(pid); ok && kid.ppid == p.pid {
-				end(kid)
-			}
 		}
 	}
 	kin := map[int]uint64{}
@@ -49,11 +43,42 @@ func (h *Host) KillOrphans(live func(sessionID string) bool) int {
 			if h.kin[pid] == p.start {
 				kin[pid] = p.start
 			}
-			end(p)
+			p.family(end)
 		}
 	}
 	h.runaways, h.kin = condemned, kin
 	return count
+}
+
+// family visits p and all below it.
+func (p proc) family(visit func(p proc)) {
+	kids := p.children() // before p dies and they are given to us
+	visit(p)
+	for _, pid := range kids {
+		if kid, ok := readProc(pid); ok && kid.ppid == p.pid {
+			kid.family(visit)
+		}
+	}
+}
+
+// endStrangers kills what sessions have left to us, and all below it, when no session is left: also what has left its
+// cgroup, or hidden whose it was. Other code's children were there before us, or are in our own process session, where
+// nothing is that comes from one of ours.
+func (h *Host) endStrangers() {
+	var pause backoff
+	for until := time.Now().Add(leftoverPatience); time.Now().Before(until); pause.sleep() {
+		found := false
+		for _, pid := range h.nursery.strangers() {
+			if p, ok := readProc(pid); ok && p.ppid == h.pid && p.sid != h.sid && p.start > h.begin {
+				p.family(func(p proc) {
+					found = !p.dead() && signalPinned(p.pid, unix.SIGKILL, p.same) || found
+				})
+			}
+		}
+		if !found {
+			return
+		}
+	}
 }
 
 // escaped: p came out of a session, and that is gone. scan is held.

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -135,17 +136,23 @@ func (h *Host) reserve() {
 // Vacate ends what a session has beside its processes, once those are gone: nothing will run in it any more.
 func (h *Host) Vacate(id string) {
 	h.mu.Lock()
-	defer h.mu.Unlock()
-	if t := h.tenants[id]; t != nil {
+	t := h.tenants[id]
+	var left bool
+	if t != nil {
 		t.leaving = true
-		h.leaveLocked(t)
+		left = h.leaveLocked(t)
+	}
+	h.mu.Unlock()
+	if left {
+		h.endUser(t)
 	}
 }
 
-// leaveLocked gives back what t has if it is over. h.mu is held.
-func (h *Host) leaveLocked(t *tenant) {
+// leaveLocked gives back what t has if it is over, but for a number with which there still are processes: those are left
+// for endUser. h.mu is held.
+func (h *Host) leaveLocked(t *tenant) (left bool) {
 	if t == nil || !t.leaving || t.grouped {
-		return
+		return false
 	}
 	delete(h.tenants, t.id)
 	t.fence.close()
@@ -155,14 +162,43 @@ func (h *Host) leaveLocked(t *tenant) {
 		}
 	}
 	if h.uids[t.uid] != t.id {
-		return
+		return false
 	}
-	if left := processesOf(t.uid); len(left) > 0 {
+	if len(processesOf(t.uid)) > 0 {
 		h.uids[t.uid] = "" // freeUIDLocked looks again
-		h.log.Error().Str("session", t.id).Uint32("uid", t.uid).Ints("pids", left).Msg("a process of the session's user is left, its number is not given out again")
-		return
+		return true
 	}
 	delete(h.uids, t.uid)
+	return false
+}
+
+// endUser kills what is left of a session by its number: what has hidden all else that told whose it is. Who has the number
+// and is not below us is somebody else.
+func (h *Host) endUser(t *tenant) {
+	ours := func(pid int) bool {
+		uid, ok := ownerOf(pid)
+		return ok && uid == t.uid && Descends(pid, h.pid)
+	}
+	left, sent := processesOf(t.uid), 0
+	var pause backoff
+	for until := time.Now().Add(leftoverPatience); time.Now().Before(until); left = processesOf(t.uid) {
+		before := sent
+		for _, pid := range left {
+			if signalPinned(pid, unix.SIGKILL, ours) {
+				sent++
+			}
+		}
+		if sent == before {
+			break
+		}
+		pause.sleep()
+	}
+	if sent > 0 {
+		h.log.Warn().Str("session", t.id).Uint32("uid", t.uid).Int("processes", sent).Msg("ended what hid from its session's end")
+	}
+	if len(left) > 0 {
+		h.log.Error().Str("session", t.id).Uint32("uid", t.uid).Ints("pids", left).Msg("a process of the session's user is left, its number is not given out again")
+	}
 }
 
 // processesOf lists whose real user is uid. Of a session's own number these are what is left of it, wherever they are.

@@ -232,11 +232,36 @@ func TestMarkOfAnotherUserDoesNotCount(t *testing.T) {
 	if len(alive(m)) != 1 {
 		t.Error("another session's end has ended it")
 	}
-	for _, pid := range alive(m) {
-		signalPinned(pid, unix.SIGKILL, func(pid int) bool { return slices.Contains(alive(m), pid) })
-	}
+	h.Vacate(ga.id)
 	if err := ga.Close(t.Context()); err != nil {
 		t.Fatal(err)
+	}
+	if pids := alive(m); len(pids) != 0 {
+		t.Errorf("%v outlived the session whose user it has", pids)
+	}
+}
+
+// Whatever it hides, it has the number.
+func TestUsersOwnNumberEndsWithItsSession(t *testing.T) {
+	h := otherHost(t, Config{Isolation: "none", As: &Account{Text: "64200-64201", UID: 64200, GID: 64200, Last: 64201}})
+	g, c := newGroup(t, h)
+	sh := openShellIn(t, h, c)
+	m := marker()
+	sh.run("env -i setsid prlimit --locks=5: sh -c 'env -i setsid sleep " + m + " >/dev/null 2>&1 & exit 0' >/dev/null 2>&1")
+	eventually(t, "it has shed all", func() bool {
+		pids := alive(m)
+		if len(pids) != 1 {
+			return false
+		}
+		p, ok := readProc(pids[0])
+		return ok && p.ppid == h.pid && p.sid == p.pid
+	})
+	if err := g.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	h.Vacate(g.id)
+	if pids := alive(m); len(pids) != 0 {
+		t.Errorf("%v outlived its session", pids)
 	}
 }
 
