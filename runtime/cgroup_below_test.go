@@ -146,6 +146,28 @@ func TestJobBelowItsCellIsToldAndLeftAlone(t *testing.T) {
 	}
 }
 
+func TestCellsTakeNumbersThatTheSessionLeftFree(t *testing.T) {
+	h := cgroupHost(t)
+	s := openSession(t, h, "/bin/bash")
+	cg := strings.TrimSuffix(h.root.dir, h.root.path) + "$(sed -n 's/^0:://p' /proc/self/cgroup)"
+	m := marker()
+	if o := s.run("cg=" + cg + "; mkdir ${cg%/*}/c{2,3,4,5}; sleep " + m + " >/dev/null 2>&1 &"); o.Code != 0 || len(o.Background) != 1 {
+		t.Fatalf("%+v", o)
+	}
+	if o := s.run("echo next"); o.out != "next\n" || len(o.Background) != 0 {
+		t.Errorf("the next command: %+v", o)
+	}
+	stubborn := marker()
+	late := NewCommand("sh -c \"trap '' INT TERM; sleep " + stubborn + "; :\"")
+	done := s.start(late)
+	eventually(t, "the later command runs", func() bool { return len(alive(stubborn)) == 2 })
+	late.Cancel(syscall.SIGINT, 0)
+	<-done
+	if len(alive(m)) != 1 {
+		t.Error("the end of a later command has ended the job")
+	}
+}
+
 // A session of root's can leave its cgroup; it cannot leave the keeper.
 func TestWhatLeftItsCgroupEndsWithTheHost(t *testing.T) {
 	if os.Geteuid() != 0 {

@@ -2,6 +2,7 @@ package runtime
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -81,10 +82,18 @@ func (g *Group) NewCell() (*Cell, error) {
 	if g.closed {
 		return nil, fmt.Errorf("new cell: %w", fs.ErrClosed)
 	}
-	g.serial++
-	c := &Cell{group: g, no: g.serial, begin: begin, list: -1, kill: -1, buf: make([]byte, 256)}
-	if g.dir != "" {
-		if err := c.makeDir(fmt.Sprintf("%s/c%d", g.dir, g.serial)); err != nil {
+	c := &Cell{group: g, begin: begin, list: -1, kill: -1, buf: make([]byte, 256)}
+	for {
+		g.serial++
+		c.no = g.serial
+		if g.dir == "" {
+			break
+		}
+		err := c.makeDir(fmt.Sprintf("%s/c%d", g.dir, g.serial))
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, fs.ErrExist) { // the session made it
 			return nil, err
 		}
 	}
