@@ -10,9 +10,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/rs/zerolog"
+	"golang.org/x/sys/unix"
 
+	"trl/metrics"
 	"trl/protocol"
+	"trl/runtime"
 )
 
 // K7: another principal's ids answer like ids that do not exist. I4: those of an earlier epoch are lost.
@@ -526,4 +531,45 @@ func wantTerminated(t *testing.T, err error) {
 	if e := protocol.AsError(err); e.Code != protocol.SessionTerminated {
 		t.Errorf("error %v, cause %v", err, e.Unwrap())
 	}
+}
+
+// full has room for a number of shells.
+type full struct {
+	runtime.Keeper
+	pool *Pool // set before Start
+	room int
+}
+
+func (f *full) Found(id string, w runtime.Founding) (runtime.Founded, error) {
+	f.pool.mu.RLock()
+	live := f.pool.live // the one that asks among them
+	f.pool.mu.RUnlock()
+	if f.pool.warm.count()+live > f.room {
+		return runtime.Founded{}, unix.EMFILE
+	}
+	return f.Keeper.Found(id, w)
+}
+
+func TestWarmShellsMakeRoom(t *testing.T) {
+	m := metrics.New(prometheus.NewRegistry())
+	host, err := runtime.NewHost(runtime.Config{Isolation: "none", Metrics: m, Log: zerolog.Nop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer host.Close()
+	k := &full{Keeper: runtime.Local(host), room: 2}
+	p := New(Config{Warm: 2, DefaultShell: "/bin/sh", Shells: []string{"/bin/sh", "/bin/bash"}, BaseEnv: []string{"PATH=" + os.Getenv("PATH")}}, k, m, zerolog.Nop())
+	k.pool = p
+	p.Start()
+	defer p.Close(t.Context())
+	eventually(t, "shells are warm", func() bool { return p.Stats().WarmShells == 2 })
+	for range 2 {
+		s, err := p.Create(t.Context(), me, &protocol.SessionCreate{Shell: "/bin/bash"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		want(t, s, "echo ok", "ok\n")
+	}
+	_, err = p.Create(t.Context(), me, &protocol.SessionCreate{Shell: "/bin/bash"})
+	wantCode(t, err, protocol.LimitExceeded)
 }

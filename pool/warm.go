@@ -42,6 +42,7 @@ type warm struct {
 	shells  []*warmShell // ready, oldest first
 	opening string       // the id of the one that is being started
 	asked   time.Time    // when one was last asked for
+	yielded time.Time    // when one last had to make room
 	closed  bool
 	guards  sync.WaitGroup // Add only under mu while not closed
 }
@@ -87,6 +88,8 @@ func (w *warm) due() time.Duration {
 	switch {
 	case w.closed || len(w.shells) >= w.pool.rules.Load().Warm:
 		return -1
+	case time.Since(w.yielded) < refillRetry:
+		return refillRetry - time.Since(w.yielded)
 	case len(w.shells) == 0:
 		return 0
 	}
@@ -192,6 +195,23 @@ func (w *warm) take(t terms) *warmShell {
 	return ws
 }
 
+// yield ends the oldest one, and puts the next start off; false: there is none.
+func (w *warm) yield() bool {
+	w.mu.Lock()
+	if len(w.shells) == 0 {
+		w.mu.Unlock()
+		return false
+	}
+	ws := w.shells[0]
+	w.shells = slices.Delete(w.shells, 0, 1)
+	w.yielded = time.Now()
+	close(ws.taken)
+	w.mu.Unlock()
+	_ = discard(ws.shell)
+	w.nudge()
+	return true
+}
+
 func (w *warm) nudge() {
 	select {
 	case w.wake <- struct{}{}:
@@ -232,7 +252,7 @@ func (w *warm) close() {
 // furnish gets a session its shell: the warm one, set up, or a new one.
 func (p *Pool) furnish(ctx context.Context, id string, t terms, ws *warmShell) (*runtime.Shell, error) {
 	if ws == nil {
-		return p.openShell(ctx, id, t)
+		return p.openFirst(ctx, id, t)
 	}
 	ws.shell.SetRestore(t.restore)
 	err := ws.shell.Limit(t.limits)
@@ -248,7 +268,17 @@ func (p *Pool) furnish(ctx context.Context, id string, t terms, ws *warmShell) (
 	if e, ok := errors.AsType[*fs.PathError](err); ok && ofDir(e) {
 		return nil, err
 	}
-	return p.openShell(ctx, id, t) // it died in its sleep
+	return p.openFirst(ctx, id, t) // it died in its sleep
+}
+
+// openFirst is openShell for a session: warm shells make room for it.
+func (p *Pool) openFirst(ctx context.Context, id string, t terms) (*runtime.Shell, error) {
+	for {
+		shell, err := p.openShell(ctx, id, t)
+		if !runtime.Scarce(err) || !p.warm.yield() {
+			return shell, err
+		}
+	}
 }
 
 func (p *Pool) openShell(ctx context.Context, id string, t terms) (*runtime.Shell, error) {
