@@ -94,6 +94,12 @@ func TestFileSizeLimit(t *testing.T) {
 		if r := s.code("exit 3", 3); !r.Restored || r.LimitHit != "" {
 			t.Errorf("%+v", r.Outcome)
 		}
+		if r := s.code("exit 153", 153); r.LimitHit != "" {
+			t.Errorf("a limit, of a shell that ended by itself: %+v", r.Outcome)
+		}
+		if r := s.code("kill -XFSZ $$", 153); r.LimitHit != "file_size_bytes" {
+			t.Errorf("%+v", r.Outcome)
+		}
 		s.code("head -c 3000000 /dev/zero >"+file, 153)
 		if err := s.Reset(t.Context(), "/", nil); err != nil {
 			t.Fatal(err)
