@@ -255,7 +255,7 @@ func (h *Host) inherit(b *Bequest, gateway *Account) {
 func (h *Host) inheritGroup(b *GroupBequest) {
 	g := &Group{
 		id: b.ID, host: h, tenant: h.tenants[b.ID], dir: b.Dir, killFd: b.KillFd, orphans: b.Orphans, closed: b.Closed, serial: b.Serial,
-		ending: make(chan struct{}, 1), children: map[*Child]struct{}{}, leaders: map[int]struct{}{},
+		ending: make(chan struct{}, 1), entering: make(chan struct{}, 1), children: map[*Child]struct{}{}, leaders: map[int]struct{}{},
 	}
 	for _, pid := range b.Leaders {
 		g.leaders[pid] = struct{}{}
@@ -297,7 +297,7 @@ func (h *Host) EndedGroup(id string) *Group {
 		t = &tenant{id: id, fence: fence{rules: -1}}
 	}
 	return &Group{
-		id: id, host: h, tenant: t, killFd: -1, orphans: -1, ending: make(chan struct{}, 1), gone: true, closed: true,
+		id: id, host: h, tenant: t, killFd: -1, orphans: -1, ending: make(chan struct{}, 1), entering: make(chan struct{}, 1), gone: true, closed: true,
 		children: map[*Child]struct{}{}, leaders: map[int]struct{}{},
 	}
 }

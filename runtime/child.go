@@ -67,12 +67,23 @@ func (h *Host) Spawn(s Spec) (c *Child, err error) {
 		}
 		return err
 	}
-	if h.spaces != nil {
-		err = onSpentThread(spawn)
+	var thread func(func() error) error
+	switch {
+	case h.spaces != nil:
+		thread = onSpentThread
+	case held || s.As != nil:
+		thread = onItsOwnThread
+	}
+	if s.Cell != nil && s.Dir != "" && s.Dir != "/" {
+		if thread == nil {
+			thread = onItsOwnThread
+		}
+		g := s.Cell.group
+		err = g.enter(s.Dir, thread, func() error { return g.tenant.chdir(&s) }, spawn)
 		return c, err
 	}
-	if held || s.As != nil {
-		err = onItsOwnThread(spawn)
+	if thread != nil {
+		err = thread(spawn)
 		return c, err
 	}
 	goruntime.LockOSThread()

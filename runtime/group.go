@@ -34,6 +34,8 @@ type Group struct {
 	ending chan struct{} // one slot: held by the Close at work
 	gone   bool          // owned by the holder of ending
 
+	entering chan struct{} // one slot: held by the thread in enter
+
 	init   *Child       // tier "pidns": the first process of its namespace; set once in NewGroup
 	missed atomic.Int64 // tier "pidns": how many were gone before a walk came to look at them
 

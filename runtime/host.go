@@ -15,6 +15,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"github.com/rs/zerolog"
@@ -56,7 +57,10 @@ type Host struct {
 	gateway     *uint32               // the group of Config.Gateway
 	write       []int                 // Config.Write, opened; never written after NewHost
 	ports       string                // the directory of tenants' ports, "": there is none
+	entries     chan struct{}         // a slot for each thread in Group.enter
 	adopted     int                   // fd of the main thread's list of children, see Cell.Others; -1: the kernel has none
+
+	entryPatience time.Duration // set once in NewHost, and by tests
 
 	mu     sync.Mutex
 	closed bool              // guarded by mu
@@ -110,6 +114,7 @@ func NewHost(c Config) (h *Host, err error) {
 		unignored: make(chan os.Signal, 1),
 		groups:    map[string]*Group{}, cells: map[mark]*Cell{},
 		tenants: map[string]*tenant{}, uids: map[uint32]string{}, heirs: map[int]*Child{},
+		entries: make(chan struct{}, maxEntries), entryPatience: entryPatience,
 		adopted: -1,
 	}
 	if fd, err := unix.PidfdOpen(h.pid, 0); err != nil { // no signal could be sent
@@ -212,7 +217,7 @@ func (h *Host) NewGroup(id string) (*Group, error) {
 		return nil, fmt.Errorf("group id %q: %w", id, fs.ErrInvalid)
 	}
 	g := &Group{
-		id: id, host: h, killFd: -1, orphans: -1, ending: make(chan struct{}, 1),
+		id: id, host: h, killFd: -1, orphans: -1, ending: make(chan struct{}, 1), entering: make(chan struct{}, 1),
 		children: map[*Child]struct{}{}, leaders: map[int]struct{}{},
 	}
 	if h.spaces != nil {

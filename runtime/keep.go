@@ -31,7 +31,7 @@ type Keeper interface {
 
 // Founding is what a session begins with.
 type Founding struct {
-	Shell  Spec // in a cell of its own; first it is asked whether its directory is Enterable
+	Shell  Spec // in a cell of its own
 	Limits protocol.Limits
 	// Meanwhile does what the process need not wait for: with a keeper, while that is at work. What it asks of the group is
 	// done after, or refused where there is none in the end; then Found says why. An id that is in use already is a mistake
@@ -135,9 +135,6 @@ func (l local) Found(id string, f Founding) (d Founded, err error) {
 			d = Founded{}
 		}
 	}()
-	if err = d.Group.Enterable(f.Shell.Dir); err != nil {
-		return d, err
-	}
 	if err = d.Group.Limit(f.Limits); err != nil {
 		return d, err
 	}

@@ -3,7 +3,6 @@ package runtime
 import (
 	"encoding/binary"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -11,7 +10,6 @@ import (
 	"sync"
 	"syscall"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -236,34 +234,6 @@ func (t *tenant) owns(pid int) bool {
 
 // Foreign: sessions run as another user than we do.
 func (h *Host) Foreign() bool { return h.as != nil }
-
-// Enterable says whether the session's user may enter a directory.
-func (g *Group) Enterable(dir string) error {
-	if t := g.tenant; t.as != nil {
-		return t.as.enterable(t.uid, t.gid, dir)
-	}
-	return Enterable(dir)
-}
-
-// Enterable says whether the account may enter a directory; of a range, the first of it. For root to ask.
-func (a *Account) Enterable(dir string) error { return a.enterable(a.UID, a.GID, dir) }
-
-func (a *Account) enterable(uid, gid uint32, dir string) error {
-	return onItsOwnThread(func() error { // which has another user from here on, and ends
-		groups := a.Groups // raw calls, which are about this thread alone
-		if _, _, e := unix.RawSyscall(unix.SYS_SETGROUPS, uintptr(len(groups)), uintptr(unsafe.Pointer(unsafe.SliceData(groups))), 0); e != 0 {
-			return os.NewSyscallError("setgroups", e)
-		}
-		_, _, _ = unix.RawSyscall(unix.SYS_SETFSGID, uintptr(gid), 0, 0)
-		_, _, _ = unix.RawSyscall(unix.SYS_SETFSUID, uintptr(uid), 0, 0) // and with it go what capabilities open files
-		fd, err := unix.Open(dir+"/.", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-		if err != nil {
-			return &fs.PathError{Op: "chdir", Path: dir, Err: err}
-		}
-		unix.Close(fd)
-		return nil
-	})
-}
 
 // held: something holds the session's processes that their user does not have by himself.
 func (t *tenant) held() bool { return t.dir != "" }

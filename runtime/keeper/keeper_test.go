@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -949,4 +950,71 @@ func TestOrphansOfSessionsThatAreGone(t *testing.T) {
 	if !asked["s-lost"] {
 		t.Errorf("asked for %v", asked)
 	}
+}
+
+// A directory that does not answer holds up who asks for it, and nobody else.
+func TestDirectoryThatDoesNotAnswer(t *testing.T) {
+	eachTier(t, func(t *testing.T, r *rig) {
+		fuse, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
+		if err != nil {
+			t.Skip("no FUSE: ", err)
+		}
+		dir := t.TempDir()
+		if err := unix.Mount("dead", dir, "fuse", 0, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0,allow_other", fuse)); err != nil {
+			unix.Close(fuse)
+			t.Skip("no FUSE may be mounted: ", err)
+		}
+		answer := sync.OnceFunc(func() {
+			unix.Close(fuse)
+			_ = unix.Unmount(dir, unix.MNT_DETACH)
+		})
+		defer answer()
+		c, _ := r.dial()
+		cell, other := openCell(c, "s-1"), openCell(c, "s-2")
+		there := run("/bin/true")
+		there.Dir = dir
+		asks := []func() error{
+			func() error { _, _, err := c.call(message{Op: opEnter, Group: "s-1", Dir: []byte(dir)}); return err },
+			func() error { _, err := cell.Spawn(there); return err },
+			func() error {
+				_, err := c.Found("s-3", runtime.Founding{Shell: there, Meanwhile: func(runtime.KeptGroup) error { return nil }})
+				return err
+			},
+		}
+		asked := make(chan error, len(asks))
+		for _, ask := range asks {
+			go func() { asked <- ask() }()
+		}
+		others := make(chan error, 1)
+		go func() {
+			for int(r.server.slow.Load()) < len(asks) && len(asked) == 0 {
+				time.Sleep(time.Millisecond)
+			}
+			k, err := other.Spawn(run("/bin/true"))
+			if err == nil {
+				<-k.Exited()
+				k.Close()
+				_, _, err = c.call(message{Op: opClose, Group: "s-2"})
+			}
+			others <- err
+		}()
+		select {
+		case err := <-others:
+			if err != nil {
+				t.Error(err)
+			}
+		case <-time.After(20 * time.Second):
+			t.Error("another session waits for the directory")
+		}
+		if n := len(asked); n > 0 {
+			t.Errorf("%d do not wait for the directory", n)
+		}
+		answer()
+		for range asks {
+			err := <-asked // none: it came to ask when the mount was gone
+			if e, ok := errors.AsType[*fs.PathError](err); err != nil && (!ok || e.Path != dir) {
+				t.Error(err)
+			}
+		}
+	})
 }

@@ -32,6 +32,7 @@ type server struct {
 	log       zerolog.Logger
 	work      sync.WaitGroup // requests that take their time, and tellWhenExited
 	slow      atomic.Int64   // those requests
+	starts    sync.WaitGroup // those of them that start a process; added to by listen, which waits for them
 	pause     atomic.Pointer[pause]
 
 	mu         sync.Mutex          // before link.mu
@@ -136,7 +137,8 @@ func (s *server) rest(l *link, patience time.Duration) (resume func(), resting b
 // listen is serve after the welcome.
 func (s *server) listen(l *link, ready func()) (bye bool, err error) {
 	defer func() {
-		l.close() // nothing is lent any more
+		l.close()       // nothing is lent any more
+		s.starts.Wait() // who comes next is told of every child
 		s.mu.Lock()
 		s.link = nil
 		close(s.vacant)
@@ -270,20 +272,31 @@ func duplicate(fd int) (int, error) {
 
 // handle does what m asks for and answers, later if it may take long.
 func (s *server) handle(l *link, m message, files []int) {
-	slow := m.Op == opKill || m.Op == opClose || m.Op == opEscaped || m.Op == opOrphans
+	slow := m.Op == opKill || m.Op == opClose || m.Op == opEscaped || m.Op == opOrphans || m.Op == opEnter
 	if tier, _ := s.host.Isolation(); m.Op == opRemove && tier != "cgroup" {
 		slow = true
 	}
-	if slow {
-		closeAll(files)
-		s.slow.Add(1)
-		s.work.Go(func() { // bounded by runtime's own patience; wait waits for it
-			defer s.slow.Add(-1)
-			s.answer(l, m, nil)
+	switch {
+	case m.Op == opSpawn:
+		s.starts.Add(1)
+		s.later(func() {
+			defer s.starts.Done()
+			s.answer(l, m, files)
 		})
-		return
+	case slow:
+		s.later(func() { s.answer(l, m, files) })
+	default:
+		s.answer(l, m, files)
 	}
-	s.answer(l, m, files)
+}
+
+// later does what may take its time, which runtime's own patience bounds. wait waits for it.
+func (s *server) later(f func()) {
+	s.slow.Add(1)
+	s.work.Go(func() {
+		defer s.slow.Add(-1)
+		f()
+	})
 }
 
 // answer does what m asks for. The files are its own.
@@ -504,9 +517,9 @@ func (s *server) cell(g *session, a *message) (c *runtime.Cell, out []int, err e
 	return c, out, nil
 }
 
-// found makes a group and its first process; or nothing, in the end, and tells why. It answers itself if there is no
-// error. The files are its own.
-func (s *server) found(l *link, m message, files []int) (err error) {
+// found makes a group and its first process; or nothing, in the end, and tells why. The group is there when it returns;
+// unless there is an error, the rest comes later, with the answer. The files are its own.
+func (s *server) found(l *link, m message, files []int) error {
 	if m.Spawn == nil {
 		closeAll(files)
 		return fmt.Errorf("found: %w", fs.ErrInvalid)
@@ -516,24 +529,26 @@ func (s *server) found(l *link, m message, files []int) (err error) {
 		closeAll(files)
 		return err
 	}
-	defer func() {
-		if fault := err; fault != nil {
-			err = nil
-			s.slow.Add(1)
-			s.work.Go(func() { // as in handle
-				defer s.slow.Add(-1)
-				_ = g.Close(context.Background())
-				s.dropAll(g)
-				_ = l.send(message{Op: opAnswer, ID: m.ID, Fault: faultOf(fault)})
-			})
+	s.starts.Add(1)
+	s.later(func() {
+		err := s.begin(l, g, m, files)
+		s.starts.Done()
+		if err != nil {
+			_ = g.Close(context.Background())
+			s.dropAll(g)
+			_ = l.send(message{Op: opAnswer, ID: m.ID, Fault: faultOf(err)})
 		}
-	}()
-	if err = g.Enterable(string(m.Spawn.Dir)); err == nil && m.Limits != nil {
-		err = g.Limit(*m.Limits)
-	}
-	if err != nil {
-		closeAll(files)
-		return err
+	})
+	return nil
+}
+
+// begin is found for a group that is there.
+func (s *server) begin(l *link, g *session, m message, files []int) error {
+	if m.Limits != nil {
+		if err := g.Limit(*m.Limits); err != nil {
+			closeAll(files)
+			return err
+		}
 	}
 	a := message{Op: opAnswer, ID: m.ID}
 	c, list, err := s.cell(g, &a)
@@ -590,6 +605,12 @@ func (s *server) start(l *link, g *session, c *runtime.Cell, want *spawn, files 
 		out = nil
 	}
 	s.mu.Lock()
+	if s.sessions[g.id] == nil { // forgotten meanwhile
+		s.mu.Unlock()
+		_ = child.Close()
+		closeAll(out)
+		return fmt.Errorf("group %q: %w", g.id, fs.ErrClosed)
+	}
 	s.serial++
 	p := &process{Child: child, number: s.serial, of: g}
 	g.children[p.number] = p

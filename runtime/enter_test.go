@@ -1,0 +1,159 @@
+package runtime
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// forever is longer than any test.
+const forever = time.Hour
+
+// deadMount mounts a file system that answers nobody, until answer is called: then with an error.
+func deadMount(t *testing.T) (dir string, answer func()) {
+	t.Helper()
+	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Skip("no FUSE: ", err)
+	}
+	dir = t.TempDir()
+	if err := unix.Mount("dead", dir, "fuse", 0, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0,allow_other", fd)); err != nil {
+		unix.Close(fd)
+		t.Skip("no FUSE may be mounted: ", err)
+	}
+	answer = sync.OnceFunc(func() {
+		unix.Close(fd)
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(answer)
+	return dir, answer
+}
+
+// soon fails the test, after it has called release, when f hangs.
+func soon(t *testing.T, what string, release func(), f func()) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() { defer close(done); f() }()
+	select {
+	case <-done:
+	case <-time.After(20 * time.Second):
+		release()
+		<-done
+		t.Fatalf("%s waits for a session that hangs", what)
+	}
+}
+
+// begins starts a process of c in dir; its error comes on the channel.
+func begins(h *Host, c *Cell, dir string) <-chan error {
+	end := make(chan error, 1)
+	go func() {
+		child, err := h.Spawn(Spec{Path: "/bin/true", Argv: []string{"true"}, Dir: dir, Cell: c})
+		if err == nil {
+			child.Close()
+		}
+		end <- err
+	}()
+	return end
+}
+
+func TestDirectoryThatDoesNotAnswer(t *testing.T) {
+	eachTier(t, func(t *testing.T, h *Host) {
+		h.entryPatience = forever
+		dir, answer := deadMount(t)
+		defer answer()
+		g, c := newGroup(t, h)
+		first := begins(h, c, dir)
+		eventually(t, "it has asked", func() bool { return len(h.entries) == 1 })
+		soon(t, "another session", answer, func() {
+			other, oc := newGroup(t, h)
+			<-spawn(t, h, oc, nil, "/bin/true").Exited()
+			if err := <-begins(h, oc, "/tmp"); err != nil {
+				t.Error(err)
+			}
+			if err := other.Close(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+		soon(t, "its own end", answer, func() {
+			if err := g.Close(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+		select {
+		case err := <-first:
+			t.Error("it had an answer: ", err)
+		default:
+		}
+		answer()
+		if err := <-first; err == nil {
+			t.Error("it was started")
+		}
+	})
+}
+
+// Nobody waits for longer than entryPatience, and a session has one thread at most that does.
+func TestPatienceWithADirectory(t *testing.T) {
+	h := testHost(t, "auto")
+	h.entryPatience = 20 * time.Millisecond
+	dir, answer := deadMount(t)
+	defer answer()
+	g, c := newGroup(t, h)
+	for range 3 {
+		for _, err := range []error{<-begins(h, c, dir), g.Enterable(dir)} {
+			e, ok := errors.AsType[*fs.PathError](err)
+			if !ok || e.Op != "chdir" || e.Path != dir || e.Err != unix.ETIMEDOUT {
+				t.Errorf("%#v", err)
+			}
+		}
+	}
+	if n := len(h.entries); n != 1 {
+		t.Errorf("%d threads", n)
+	}
+	answer()
+	eventually(t, "its thread is given back", func() bool { return len(h.entries) == 0 })
+	h.entryPatience = entryPatience
+	if err := <-begins(h, c, "/tmp"); err != nil {
+		t.Error(err)
+	}
+}
+
+// A child's directory is its own, and no thread of ours stays there.
+func TestDirectoryOfAChild(t *testing.T) {
+	eachTier(t, func(t *testing.T, h *Host) {
+		_, c := newGroup(t, h)
+		dir := t.TempDir()
+		ours, _ := os.Getwd()
+		for range 20 {
+			r, w, _ := os.Pipe()
+			child, err := h.Spawn(Spec{Path: "/bin/pwd", Argv: []string{"pwd"}, Dir: dir, Files: []*os.File{nil, w}, Cell: c})
+			w.Close()
+			if err != nil {
+				t.Fatal(err)
+			}
+			var text [4096]byte
+			n, _ := r.Read(text[:])
+			r.Close()
+			<-child.Exited()
+			child.Close()
+			if got := string(text[:n]); got != dir+"\n" {
+				t.Errorf("%q", got)
+			}
+		}
+		eventually(t, "all threads are where we are", func() bool {
+			for _, tid := range numbersIn("/proc/self/task") {
+				if now, err := os.Readlink(procPath(os.Getpid(), fmt.Sprintf("/task/%d/cwd", tid))); err == nil && now != ours {
+					return false
+				}
+			}
+			return true
+		})
+	})
+}
