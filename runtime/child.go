@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	goruntime "runtime"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -103,8 +104,15 @@ func (h *Host) Spawn(s Spec) (c *Child, err error) {
 
 // spawn is Spawn on this thread, which is not the main one.
 func (h *Host) spawn(s *Spec) (*Child, error) {
+	if s.Cell != nil {
+		g := s.Cell.group
+		g.forking.Lock() // a closing group, which cannot see the child until it is in the list, waits for this
+		defer g.forking.Unlock()
+		h.forks <- struct{}{}
+		defer func() { <-h.forks }()
+	}
 	// Until the child is in the nursery's list, the nursery takes its zombie for
-	// a stranger's, and a closing group cannot see it: both wait for forking.
+	// a stranger's: it waits for forking.
 	h.nursery.forking.RLock()
 	defer h.nursery.forking.RUnlock()
 
@@ -137,17 +145,23 @@ func (h *Host) spawn(s *Spec) (*Child, error) {
 	}
 
 	giveBack := inherit(s.Cell)
+	watched := h.watchFork(s)
 	pid, err := syscall.ForkExec(s.Path, s.Argv, &syscall.ProcAttr{Dir: s.Dir, Env: env, Files: files, Sys: sys})
 	giveBack()
 	goruntime.KeepAlive(s.Files)
 	if err != nil {
+		watched()
 		return nil, &os.PathError{Op: "spawn", Path: s.Path, Err: err}
 	}
 	if bounds.tracing() {
-		if err := bounds.catch(pid, s.Cell); err != nil {
-			h.nursery.add(&Child{pid: pid, pidfd: pidfd, closed: true, exited: make(chan struct{})})
-			return nil, fmt.Errorf("spawn %s: %w", s.Path, err)
-		}
+		err = bounds.catch(pid, s.Cell)
+	}
+	if late := watched(); err == nil {
+		err = late
+	}
+	if err != nil {
+		h.nursery.add(&Child{pid: pid, pidfd: pidfd, closed: true, exited: make(chan struct{})})
+		return nil, fmt.Errorf("spawn %s: %w", s.Path, err)
 	}
 	if pidfd < 0 {
 		// Older than 5.2, or clone3 is filtered; not reaped, so still ours.
@@ -164,6 +178,55 @@ func (h *Host) spawn(s *Spec) (*Child, error) {
 	}
 	h.nursery.add(c)
 	return c, nil
+}
+
+// forkPatience bounds how long a child may take to its exec: it is a millisecond, and with a fork storm around it a tenth of
+// a second. Who stops it there, by its user's signals or its cgroup's freezer, would hold up all that fork or are reaped.
+const forkPatience = 5 * time.Second
+
+// watchFork kills what this thread is forking when it takes too long. The caller calls watched before the nursery knows
+// the child; it says whether that was killed.
+func (h *Host) watchFork(s *Spec) (watched func() error) {
+	if s.Cell == nil {
+		return func() error { return nil }
+	}
+	var mu sync.Mutex
+	var over, killed bool // guarded by mu
+	tid := unix.Gettid()
+	kill := func() {
+		mu.Lock()
+		defer mu.Unlock()
+		if over {
+			return
+		}
+		for _, pid := range s.Cell.unborn(tid) {
+			killed = true
+			_ = unix.Kill(pid, unix.SIGKILL) // nobody reaps it before watched
+		}
+		h.log.Error().Str("session", s.Cell.group.id).Bool("killed", killed).Msg("process that does not get to its exec")
+	}
+	late := time.AfterFunc(h.forkPatience, kill)
+	return func() error {
+		mu.Lock()
+		defer mu.Unlock()
+		late.Stop()
+		if over = true; killed {
+			return unix.ETIMEDOUT
+		}
+		return nil
+	}
+}
+
+// unborn are the children of one of our threads, which forks into c, that the nursery has not been told of.
+func (c *Cell) unborn(tid int) []int {
+	h := c.group.host
+	pids := childrenOfThread(h.pid, tid)
+	if !haveChildren() {
+		pids = slices.DeleteFunc(childrenByScan(h.pid), func(pid int) bool { // orphans are among them
+			return c.dir != "" && !c.holds(pid) || c.dir == "" && readMark(pid) != c.mark
+		})
+	}
+	return slices.DeleteFunc(pids, func(pid int) bool { return h.nursery.child(pid) != nil })
 }
 
 // threadsKept is how many of the user's processes we keep to ourselves where they are limited (ulimit -u), as far as that is

@@ -5,6 +5,10 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime/debug"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -156,4 +160,77 @@ func TestDirectoryOfAChild(t *testing.T) {
 			return true
 		})
 	})
+}
+
+// freezer freezes a cgroup that the session's are in, so that what is born there does not get to its exec.
+func freezer(t *testing.T, h *Host) (thaw func()) {
+	t.Helper()
+	if h.root == nil {
+		t.Skip("no cgroup of our own (needs root or delegation)")
+	}
+	if err := writeFile(h.root.dir, "cgroup.freeze", "1"); err != nil {
+		t.Skip(err)
+	}
+	before := debug.SetGCPercent(-1) // see CollectBetweenForks
+	t.Cleanup(func() { debug.SetGCPercent(before) })
+	thaw = func() { _ = writeFile(h.root.dir, "cgroup.freeze", "0") }
+	t.Cleanup(thaw)
+	return thaw
+}
+
+// hanging: a fork into the group is under way and does not end by itself.
+func hanging(g *Group) bool {
+	if g.forking.TryLock() {
+		g.forking.Unlock()
+		return false
+	}
+	entries, _ := os.ReadFile(filepath.Join(g.dir, "cgroup.events"))
+	return string(entries) == "populated 1\nfrozen 1\n"
+}
+
+func TestCloseOfASessionWhoseForkHangs(t *testing.T) {
+	h := testHost(t, "auto")
+	h.forkPatience = forever
+	g, c := newGroup(t, h)
+	thaw := freezer(t, h)
+	first := begins(h, c, "/")
+	eventually(t, "the fork hangs", func() bool { return hanging(g) })
+	soon(t, "its own end", thaw, func() {
+		if err := g.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+	<-first
+}
+
+func TestForkThatHangsIsKilled(t *testing.T) {
+	h := testHost(t, "auto")
+	h.forkPatience = 50 * time.Millisecond
+	_, c := newGroup(t, h)
+	thaw := freezer(t, h)
+	soon(t, "its own start", thaw, func() {
+		if err := <-begins(h, c, "/"); !errors.Is(err, unix.ETIMEDOUT) {
+			t.Error(err)
+		}
+	})
+	thaw()
+	if err := <-begins(h, c, "/"); err != nil {
+		t.Error(err)
+	}
+	eventually(t, "no zombie is left", func() bool { return peekZombie() == 0 })
+}
+
+// The collector stops all threads, and would wait for the one that forks.
+func TestForkThatHangsWhileGarbageIsCollected(t *testing.T) {
+	h := testHost(t, "auto")
+	freezer(t, h)()
+	cmd := exec.Command(os.Args[0], "awkward", "garbage", marker())
+	cmd.Stderr = os.Stderr
+	cmd.WaitDelay = time.Second // what it forked may have its stdout
+	late := time.AfterFunc(awkwardLife, func() { _ = cmd.Process.Kill() })
+	defer late.Stop()
+	text, err := cmd.Output()
+	if want := unix.ETIMEDOUT.Error() + " <nil>\n"; err != nil || !strings.HasSuffix(string(text), want) {
+		t.Errorf("%q, %v", text, err)
+	}
 }

@@ -34,6 +34,7 @@ type Group struct {
 	ending chan struct{} // one slot: held by the Close at work
 	gone   bool          // owned by the holder of ending
 
+	forking  sync.Mutex    // held from before a fork until the child is in children; before nursery.forking
 	entering chan struct{} // one slot: held by the thread in enter
 
 	init   *Child       // tier "pidns": the first process of its namespace; set once in NewGroup
@@ -337,7 +338,7 @@ func (g *Group) Close(ctx context.Context) error {
 	g.closed = true
 	g.mu.Unlock()
 	h := g.host
-	h.nursery.settle() // whoever entered before we closed is in children now
+	g.settle() // whoever entered before we closed is in children now
 	if b := g.bounds.Load(); b != nil {
 		b.hasten(g)
 	}
@@ -387,6 +388,42 @@ func (g *Group) Close(ctx context.Context) error {
 		h.endUser(g.tenant)
 	}
 	return nil
+}
+
+// settle returns when no fork is under way in a group that is closed. One that does not come to an end is killed, with
+// all others, until it does.
+func (g *Group) settle() {
+	if g.forking.TryLock() {
+		g.forking.Unlock()
+		return
+	}
+	settled := make(chan struct{})
+	go func() { // ends with the fork; waited for below
+		defer close(settled)
+		g.forked()
+	}()
+	for {
+		select {
+		case <-settled:
+			return
+		case <-time.After(5 * time.Millisecond):
+		}
+		switch {
+		case g.init != nil:
+			_ = g.init.Signal(unix.SIGKILL)
+		case g.dir == "":
+			g.sweep(func(p proc, _ *Cell) { signalPinned(p.pid, unix.SIGKILL, p.same) })
+		default:
+			_, _ = unix.Write(g.killFd, []byte{'1'})
+		}
+	}
+}
+
+// forked returns when no fork that had begun in the group is under way.
+func (g *Group) forked() {
+	g.forking.Lock()
+	//lint:ignore SA2001 the wait is the point
+	g.forking.Unlock() //nolint:staticcheck // the wait is the point
 }
 
 // awaitChildren returns when the nursery has reaped the group's children, or

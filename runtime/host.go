@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"regexp"
+	goruntime "runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -58,9 +59,10 @@ type Host struct {
 	write       []int                 // Config.Write, opened; never written after NewHost
 	ports       string                // the directory of tenants' ports, "": there is none
 	entries     chan struct{}         // a slot for each thread in Group.enter
+	forks       chan struct{}         // a slot for each fork into a cell, see fewestProcessors
 	adopted     int                   // fd of the main thread's list of children, see Cell.Others; -1: the kernel has none
 
-	entryPatience time.Duration // set once in NewHost, and by tests
+	entryPatience, forkPatience time.Duration // set once in NewHost, and by tests
 
 	mu     sync.Mutex
 	closed bool              // guarded by mu
@@ -76,6 +78,9 @@ type Host struct {
 	runaways map[int]uint64 // guarded by scan; start time by pid of what the last scan condemned
 	kin      map[int]uint64 // guarded by scan; the same of orphans that only their process session tied to a group
 }
+
+// fewestProcessors is of Go's own, of which a fork holds one while it lasts: three that hang, and one for watchFork.
+const fewestProcessors = 4
 
 // NewHost takes charge of this process's descendants. What it changes in the
 // process stays changed after Close: it remains a subreaper, and inherited
@@ -107,6 +112,7 @@ func NewHost(c Config) (h *Host, err error) {
 	if !ok {
 		return nil, errors.New("no /proc: mount one, processes are found and identified there")
 	}
+	goruntime.GOMAXPROCS(max(goruntime.GOMAXPROCS(0), fewestProcessors)) // and from here on Go, which stops all threads for it, does not change it
 	h = &Host{
 		pid: self.pid, sid: self.sid,
 		marks: mark(c.Instance) << 32, begin: ticksNow(),
@@ -114,7 +120,7 @@ func NewHost(c Config) (h *Host, err error) {
 		unignored: make(chan os.Signal, 1),
 		groups:    map[string]*Group{}, cells: map[mark]*Cell{},
 		tenants: map[string]*tenant{}, uids: map[uint32]string{}, heirs: map[int]*Child{},
-		entries: make(chan struct{}, maxEntries), entryPatience: entryPatience,
+		entries: make(chan struct{}, maxEntries), forkPatience: forkPatience, entryPatience: entryPatience, forks: make(chan struct{}, goruntime.GOMAXPROCS(0)-1),
 		adopted: -1,
 	}
 	if fd, err := unix.PidfdOpen(h.pid, 0); err != nil { // no signal could be sent

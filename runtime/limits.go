@@ -159,7 +159,7 @@ func (g *Group) Limit(l protocol.Limits) error {
 		}
 	}
 	g.bounds.Store(b)
-	h.nursery.settle() // who was being forked without them is among the children now
+	g.forked() // who was being forked without them is among the children now
 	for _, c := range g.ownChildren() {
 		if err := c.whileUnreaped(func() error { return b.bind(c.pid) }); err != nil && !errors.Is(err, os.ErrProcessDone) {
 			return err

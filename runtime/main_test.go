@@ -126,6 +126,29 @@ func awkward(mode, marker string) {
 				syscall.RawSyscall(unix.SYS_EXIT_GROUP, 0, 0, 0) // the race detector takes a second to say goodbye
 			}
 		}
+	case "garbage": // a fork that hangs in a frozen cgroup, and garbage to collect meanwhile
+		h, err := NewHost(Config{Isolation: "cgroup", Metrics: metrics.New(prometheus.NewRegistry()), Log: zerolog.Nop()})
+		if err != nil {
+			panic(err)
+		}
+		go h.CollectBetweenForks()
+		h.forkPatience = 3 * garbageEvery
+		g, _ := h.NewGroup("s-1")
+		c, _ := g.NewCell()
+		if err := writeFile(h.root.dir, "cgroup.freeze", "1"); err != nil {
+			panic(err)
+		}
+		end := begins(h, c, "/")
+		for ended := false; !ended; {
+			select {
+			case err = <-end:
+				ended = true
+			case <-time.After(time.Millisecond):
+				garbage = make([]byte, 64<<10)
+			}
+		}
+		_ = writeFile(h.root.dir, "cgroup.freeze", "0")
+		fmt.Println(err, h.Close())
 	case "tree": // 64 that fork and exit at random, some in sessions of their own
 		live, _ := unix.Mmap(-1, 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_ANONYMOUS)
 		forkThen(func() { churn(home, (*int32)(unsafe.Pointer(&live[0]))) })
@@ -133,6 +156,8 @@ func awkward(mode, marker string) {
 		time.Sleep(awkwardLife)
 	}
 }
+
+var garbage []byte
 
 func spawnSleep(marker string, attr *syscall.SysProcAttr) {
 	if attr == nil {

@@ -138,6 +138,8 @@ func Run(ctx context.Context, c Config) (code int, err error) {
 		}
 	}
 	k.host = host
+	collecting := make(chan struct{})
+	go func() { defer close(collecting); host.CollectBetweenForks() }() // ends with the host; waited for below
 	epoch := rand.Text()
 	if w != nil {
 		epoch = w.Epoch
@@ -149,10 +151,13 @@ func Run(ctx context.Context, c Config) (code int, err error) {
 		err = k.start()
 	}
 	if err != nil {
-		return 1, errors.Join(err, host.Close())
+		err = errors.Join(err, host.Close())
+		<-collecting
+		return 1, err
 	}
 	code, err = k.supervise(ctx)
 	err = errors.Join(err, host.Close())
+	<-collecting
 	k.server.wait()
 	return code, err
 }
