@@ -220,6 +220,23 @@ func TestForkThatHangsIsKilled(t *testing.T) {
 	eventually(t, "no zombie is left", func() bool { return peekZombie() == 0 })
 }
 
+func TestSessionThatFreezesItself(t *testing.T) {
+	h := testHost(t, "auto")
+	if h.root == nil {
+		t.Skip("no cgroup of our own (needs root or delegation)")
+	}
+	h.forkPatience = forever
+	g, c := newGroup(t, h)
+	if err := writeFile(g.dir, "cgroup.freeze", "1"); err != nil {
+		t.Skip(err)
+	}
+	soon(t, "its own start", func() { _ = writeFile(g.dir, "cgroup.freeze", "0") }, func() {
+		if err := <-begins(h, c, "/"); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // The collector stops all threads, and would wait for the one that forks.
 func TestForkThatHangsWhileGarbageIsCollected(t *testing.T) {
 	h := testHost(t, "auto")

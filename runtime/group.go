@@ -154,6 +154,8 @@ func (c *Cell) enter(b *bounds) (dir int, err error) {
 	if c.dir == "" {
 		return -1, nil
 	}
+	// A session that has frozen itself would freeze the child before its exec.
+	_ = writeFile(c.group.dir, "cgroup.freeze", "0")
 	path := c.dir
 	if b != nil && b.staged != "" {
 		path = b.staged
