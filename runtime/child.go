@@ -49,7 +49,18 @@ type Child struct {
 
 // Spawn starts a process. From the first moment it is where it belongs (in the
 // cell's cgroup, or marked) and known to the nursery.
-func (h *Host) Spawn(s Spec) (c *Child, err error) {
+func (h *Host) Spawn(s Spec) (*Child, error) {
+	if h.fewThreads() && s.Cell != nil { // each start at work would take one
+		h.starting.Lock()
+		defer h.starting.Unlock()
+	}
+	return h.start(s)
+}
+
+// fewThreads: processes are limited, and threads with them.
+func (h *Host) fewThreads() bool { return h.processes != (unix.Rlimit{}) }
+
+func (h *Host) start(s Spec) (c *Child, err error) {
 	held := s.Cell != nil && s.Cell.group.tenant.held()
 	spawn := func() (err error) {
 		if s.Cell != nil && s.Cell.group.init != nil { // before what holds the session, which would be against it
@@ -75,7 +86,7 @@ func (h *Host) Spawn(s Spec) (c *Child, err error) {
 	case held || s.As != nil:
 		thread = onItsOwnThread
 	}
-	if s.Cell != nil && s.Dir != "" && s.Dir != "/" {
+	if s.Cell != nil && s.Dir != "" && s.Dir != "/" && !h.fewThreads() {
 		if thread == nil {
 			thread = onItsOwnThread
 		}
@@ -95,7 +106,7 @@ func (h *Host) Spawn(s Spec) (c *Child, err error) {
 		// (Cell.Others). This goroutine holds the main thread, so the new one
 		// runs on another; it ends with Spawn, and we wait for it here.
 		spawned := make(chan struct{})
-		go func() { c, err = h.Spawn(s); close(spawned) }()
+		go func() { c, err = h.start(s); close(spawned) }()
 		<-spawned
 		return c, err
 	}

@@ -62,6 +62,8 @@ type Host struct {
 	forks       chan struct{}         // a slot for each fork into a cell, see fewestProcessors
 	adopted     int                   // fd of the main thread's list of children, see Cell.Others; -1: the kernel has none
 
+	starting sync.Mutex // held by a start in a cell, where processes are limited
+
 	entryPatience, forkPatience time.Duration // set once in NewHost, and by tests
 
 	mu     sync.Mutex
