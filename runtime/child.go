@@ -6,6 +6,7 @@ import (
 	"os"
 	goruntime "runtime"
 	"slices"
+	"strconv"
 	"sync"
 	"syscall"
 	"time"
@@ -87,12 +88,17 @@ func (h *Host) start(s Spec) (c *Child, err error) {
 		thread = onItsOwnThread
 	}
 	if s.Cell != nil && s.Dir != "" && s.Dir != "/" && !h.fewThreads() {
-		if thread == nil {
-			thread = onItsOwnThread
-		}
 		g := s.Cell.group
-		err = g.enter(s.Dir, thread, func() error { return g.tenant.chdir(&s) }, spawn)
-		return c, err
+		if fd := g.prompt(s.Dir); fd >= 0 {
+			defer unix.Close(fd)
+			s.Dir = "/proc/self/fd/" + strconv.Itoa(fd) // whose self is the child
+		} else {
+			if thread == nil {
+				thread = h.onScout
+			}
+			err = g.enter(s.Dir, thread, func() error { return g.tenant.chdir(&s) }, spawn)
+			return c, err
+		}
 	}
 	if thread != nil {
 		err = thread(spawn)
@@ -195,36 +201,63 @@ func (h *Host) spawn(s *Spec) (*Child, error) {
 // a second. Who stops it there, by its user's signals or its cgroup's freezer, would hold up all that fork or are reaped.
 const forkPatience = 5 * time.Second
 
+// A fork is one under way.
+type fork struct {
+	cell   *Cell
+	tid    int // the thread that forks
+	began  time.Time
+	killed bool // guarded by Host.late.mu
+}
+
+// late is the watch over forks. One timer does for all that are under way: to set one for each would wake a thread.
+type late struct {
+	mu    sync.Mutex
+	forks map[*fork]struct{} // guarded by mu
+	armed bool               // guarded by mu; look will be called
+}
+
 // watchFork kills what this thread is forking when it takes too long. The caller calls watched before the nursery knows
 // the child; it says whether that was killed.
 func (h *Host) watchFork(s *Spec) (watched func() error) {
 	if s.Cell == nil {
 		return func() error { return nil }
 	}
-	var mu sync.Mutex
-	var over, killed bool // guarded by mu
-	tid := unix.Gettid()
-	kill := func() {
-		mu.Lock()
-		defer mu.Unlock()
-		if over {
-			return
-		}
-		for _, pid := range s.Cell.unborn(tid) {
-			killed = true
-			_ = unix.Kill(pid, unix.SIGKILL) // nobody reaps it before watched
-		}
-		h.log.Error().Str("session", s.Cell.group.id).Bool("killed", killed).Msg("process that does not get to its exec")
+	f := &fork{cell: s.Cell, tid: unix.Gettid(), began: time.Now()}
+	h.late.mu.Lock()
+	h.late.forks[f] = struct{}{}
+	if !h.late.armed {
+		h.late.armed = true
+		time.AfterFunc(h.forkPatience, h.lookAtForks)
 	}
-	late := time.AfterFunc(h.forkPatience, kill)
+	h.late.mu.Unlock()
 	return func() error {
-		mu.Lock()
-		defer mu.Unlock()
-		late.Stop()
-		if over = true; killed {
+		h.late.mu.Lock()
+		defer h.late.mu.Unlock()
+		if delete(h.late.forks, f); f.killed {
 			return unix.ETIMEDOUT
 		}
 		return nil
+	}
+}
+
+// lookAtForks kills what has been forked for too long, and comes back as long as anything is. It ends with the last fork.
+func (h *Host) lookAtForks() {
+	h.late.mu.Lock()
+	defer h.late.mu.Unlock()
+	next := h.forkPatience
+	for f := range h.late.forks {
+		if left := h.forkPatience - time.Since(f.began); left > 0 {
+			next = min(next, left)
+			continue
+		}
+		for _, pid := range f.cell.unborn(f.tid) {
+			f.killed = true
+			_ = unix.Kill(pid, unix.SIGKILL) // nobody reaps it before watched
+		}
+		h.log.Error().Str("session", f.cell.group.id).Bool("killed", f.killed).Msg("process that does not get to its exec")
+	}
+	if h.late.armed = len(h.late.forks) > 0; h.late.armed {
+		time.AfterFunc(next, h.lookAtForks)
 	}
 }
 

@@ -3,6 +3,7 @@ package runtime
 import (
 	"io/fs"
 	"os"
+	goruntime "runtime"
 	"sync"
 	"time"
 	"unsafe"
@@ -68,6 +69,97 @@ func (g *Group) enter(dir string, thread func(func() error) error, ask, f func()
 	}
 }
 
+// idleScouts is how many wait for the next start. A thread costs a fifth of a session's creation, and with its end what it has
+// forked goes to the main one's list of children, which is to be short (Cell.Others).
+const idleScouts = 8
+
+// onScout runs f on a thread that is not the main one, and has a directory of its own where that can be had.
+func (h *Host) onScout(f func() error) error {
+	done := make(chan error, 1)
+	job := func() { done <- f() }
+	h.mu.Lock()
+	if last := len(h.scouts) - 1; last >= 0 {
+		h.scouts[last] <- job // has room
+		h.scouts = h.scouts[:last]
+	} else {
+		go h.scout(job)
+	}
+	h.mu.Unlock()
+	return <-done
+}
+
+// scout runs job, and then what onScout gives it. It ends where enough are idle, and with the Host.
+func (h *Host) scout(job func()) {
+	goruntime.LockOSThread() // and takes its thread along
+	if unix.Gettid() == h.pid {
+		begun := make(chan struct{})
+		go h.scout(func() { close(begun); job() }) // on another one, since this one is held here
+		<-begun
+		goruntime.UnlockOSThread()
+		return
+	}
+	own := unix.Unshare(unix.CLONE_FS) == nil
+	jobs := make(chan func(), 1)
+	for job != nil {
+		job()
+		if !own || unix.Chdir("/") != nil || !h.rest(jobs) { // where it is nobody's directory is busy
+			return
+		}
+		job = <-jobs // nil once it is closed
+	}
+}
+
+// rest has onScout find an idle scout; false: there are enough.
+func (h *Host) rest(jobs chan func()) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed || len(h.scouts) >= idleScouts {
+		return false
+	}
+	h.scouts = append(h.scouts, jobs)
+	return true
+}
+
+// dismissScouts ends those that are idle. No more will be, since the Host is closed.
+func (h *Host) dismissScouts() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, jobs := range h.scouts {
+		close(jobs)
+	}
+	h.scouts = nil
+}
+
+// prompt opens a directory that is certain to answer at once, so that a child may enter it; -1: it is not. Certain is what the
+// kernel has at hand of a disk, or of what / is on: no session can make either not answer. Another user's way to the directory
+// is not ours to go.
+func (g *Group) prompt(dir string) (fd int) {
+	if g.tenant.as != nil {
+		return -1
+	}
+	fd, err := unix.Openat2(unix.AT_FDCWD, dir+"/.", &unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: resolveCached})
+	if err != nil { // why not, enter finds out
+		return -1
+	}
+	if on, ok := device(fd, ""); !ok || on.major == 0 && on != g.host.rootDevice {
+		unix.Close(fd)
+		return -1
+	}
+	return fd
+}
+
+const resolveCached = 0x20 // RESOLVE_CACHED, openat2(2): EAGAIN where it would have to ask, as of every symlink in /proc
+
+// A deviceNumber is what a file system is on; major 0: on no disk.
+type deviceNumber struct{ major, minor uint32 }
+
+// device is where a file is. The file system is not asked.
+func device(at int, path string) (on deviceNumber, ok bool) {
+	var st unix.Statx_t
+	err := unix.Statx(at, path, unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, 0, &st)
+	return deviceNumber{st.Dev_major, st.Dev_minor}, err == nil
+}
+
 // Enterable says whether the session's user may enter a directory.
 func (g *Group) Enterable(dir string) error {
 	thread, ask := func(f func() error) error { return f() }, func() error { return Enterable(dir) }
@@ -109,7 +201,7 @@ func (a *Account) asUser(uid, gid uint32, f func() error) error {
 	return f()
 }
 
-// chdir makes s.Dir the directory of this thread, which ends afterwards, and with it of what it forks. Where that is
+// chdir makes s.Dir the directory of this thread, which ends afterwards or leaves it, and with it of what it forks. Where that is
 // refused (seccomp forbids unshare, and with it what a session would need to mount anything), it is left to the child.
 func (t *tenant) chdir(s *Spec) error {
 	own := unix.Unshare(unix.CLONE_FS) == nil

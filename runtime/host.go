@@ -59,16 +59,20 @@ type Host struct {
 	write       []int                 // Config.Write, opened; never written after NewHost
 	ports       string                // the directory of tenants' ports, "": there is none
 	entries     chan struct{}         // a slot for each thread in Group.enter
+	rootDevice  deviceNumber          // what / is on
 	forks       chan struct{}         // a slot for each fork into a cell, see fewestProcessors
 	adopted     int                   // fd of the main thread's list of children, see Cell.Others; -1: the kernel has none
 
 	starting sync.Mutex // held by a start in a cell, where processes are limited
+
+	late late
 
 	entryPatience, forkPatience time.Duration // set once in NewHost, and by tests
 
 	mu     sync.Mutex
 	closed bool              // guarded by mu
 	groups map[string]*Group // guarded by mu; until their Close has succeeded
+	scouts []chan func()     // guarded by mu; that are idle, see onScout
 	cells  map[mark]*Cell    // guarded by mu; until removed
 	heirs  map[int]*Child    // guarded by mu; of a Bequest, by pid, until Child gives them out
 
@@ -81,8 +85,9 @@ type Host struct {
 	kin      map[int]uint64 // guarded by scan; the same of orphans that only their process session tied to a group
 }
 
-// fewestProcessors is of Go's own, of which a fork holds one while it lasts: three that hang, and one for watchFork.
-const fewestProcessors = 4
+// fewestProcessors is of Go's own, of which a fork holds one while it lasts: two that hang, and one for watchFork. More would
+// cost each start, for the threads that they wake.
+const fewestProcessors = 3
 
 // NewHost takes charge of this process's descendants. What it changes in the
 // process stays changed after Close: it remains a subreaper, and inherited
@@ -122,9 +127,10 @@ func NewHost(c Config) (h *Host, err error) {
 		unignored: make(chan os.Signal, 1),
 		groups:    map[string]*Group{}, cells: map[mark]*Cell{},
 		tenants: map[string]*tenant{}, uids: map[uint32]string{}, heirs: map[int]*Child{},
-		entries: make(chan struct{}, maxEntries), forkPatience: forkPatience, entryPatience: entryPatience, forks: make(chan struct{}, goruntime.GOMAXPROCS(0)-1),
+		entries: make(chan struct{}, maxEntries), forkPatience: forkPatience, entryPatience: entryPatience, forks: make(chan struct{}, goruntime.GOMAXPROCS(0)-1), late: late{forks: map[*fork]struct{}{}},
 		adopted: -1,
 	}
+	h.rootDevice, _ = device(unix.AT_FDCWD, "/")
 	if fd, err := unix.PidfdOpen(h.pid, 0); err != nil { // no signal could be sent
 		return nil, os.NewSyscallError("pidfd_open (Linux 5.3)", err)
 	} else {
@@ -188,6 +194,7 @@ func (h *Host) Close() error {
 	}
 	ends.Wait()
 	h.endStrangers()
+	h.dismissScouts()
 	close(h.nursery.stop)
 	<-h.nursery.stopped
 	signal.Stop(h.unignored)

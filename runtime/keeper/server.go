@@ -5,7 +5,6 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"maps"
 	"os"
@@ -32,7 +31,8 @@ type server struct {
 	log       zerolog.Logger
 	work      sync.WaitGroup // requests that take their time, and tellWhenExited
 	slow      atomic.Int64   // those requests
-	starts    sync.WaitGroup // those of them that start a process; added to by listen, which waits for them
+	starts    sync.WaitGroup // those of them that start a process; added to by who has the watch, and waited for by listen
+	watch     *watch         // set by listen
 	pause     atomic.Pointer[pause]
 
 	mu         sync.Mutex          // before link.mu
@@ -145,27 +145,11 @@ func (s *server) listen(l *link, ready func()) (bye bool, err error) {
 		s.mu.Unlock()
 	}()
 	s.keepRoom()
-	for {
-		m, files, err := l.receive()
-		if errors.Is(err, os.ErrDeadlineExceeded) {
-			p := s.pause.Load()
-			l.listen()
-			close(p.begun)
-			<-p.over
-			continue
-		}
-		if err != nil {
-			if errors.Is(err, io.EOF) {
-				err = nil
-			}
-			return bye, err
-		}
-		bye = bye || m.Op == opBye
-		if m.Op == opReady {
-			ready()
-		}
-		s.handle(l, m, files)
-	}
+	w := &watch{s: s, l: l, ready: ready, ended: make(chan error, 1)}
+	s.watch = w
+	go w.read() // or who relieves it: ends with the connection, for which we wait here, or with a start, which starts waits for
+	err = <-w.ended
+	return w.bye, err
 }
 
 // welcome answers a hello with all that there is. While another gateway has that, it is told to leave, and waited for:
@@ -276,16 +260,9 @@ func (s *server) handle(l *link, m message, files []int) {
 	if tier, _ := s.host.Isolation(); m.Op == opRemove && tier != "cgroup" {
 		slow = true
 	}
-	switch {
-	case m.Op == opSpawn:
-		s.starts.Add(1)
-		s.later(func() {
-			defer s.starts.Done()
-			s.answer(l, m, files)
-		})
-	case slow:
+	if slow {
 		s.later(func() { s.answer(l, m, files) })
-	default:
+	} else {
 		s.answer(l, m, files)
 	}
 }
@@ -529,16 +506,13 @@ func (s *server) found(l *link, m message, files []int) error {
 		closeAll(files)
 		return err
 	}
-	s.starts.Add(1)
-	s.later(func() {
-		err := s.begin(l, g, m, files)
-		s.starts.Done()
-		if err != nil {
+	if err := s.begin(l, g, m, files); err != nil {
+		s.later(func() {
 			_ = g.Close(context.Background())
 			s.dropAll(g)
 			_ = l.send(message{Op: opAnswer, ID: m.ID, Fault: faultOf(err)})
-		}
-	})
+		})
+	}
 	return nil
 }
 
@@ -575,6 +549,7 @@ func (s *server) spawn(l *link, m message, files []int) error {
 // start spawns what is wanted and answers with a, unless there is an error: the exit must not be told before. The
 // descriptors of the answer are the child's, and then out; or none at all, if there is no room. files and out are its own.
 func (s *server) start(l *link, g *session, c *runtime.Cell, want *spawn, files []int, a message, out []int) error {
+	defer s.watch.start()()
 	given := make([]*os.File, len(files))
 	for i, fd := range files {
 		given[i] = os.NewFile(uintptr(fd), "given")
