@@ -28,6 +28,18 @@ func (s *Shell) borrow() (sp *shellProc, free bool, giveBack func()) {
 	return sp, free, giveBack
 }
 
+// beginsIn is where what begins with this state is to begin: where the shell is. Of one that has died, because its command is
+// being ended, the state leads to where it was.
+func (s *Shell) beginsIn(sp *shellProc, cfg ShellConfig, state string) string {
+	switch {
+	case !sp.dead():
+		return s.Dir()
+	case state != "":
+		return "/"
+	}
+	return cfg.Dir
+}
+
 // stateScript returns lines that read the session's state, which hold keeps: "" when there is none.
 func (s *Shell) stateScript(sp *shellProc, free bool, hold func([]byte) (int, error)) (string, error) {
 	if free && !sp.dead() {

@@ -170,7 +170,7 @@ func (p *Process) fresh(s *Shell, sp *shellProc, cfg ShellConfig, script string,
 		files[i] = os.NewFile(uintptr(dup), "stdio")
 		defer files[i].Close()
 	}
-	dir := s.Dir()
+	dir := s.beginsIn(sp, cfg, state)
 	if p.group.Enterable(dir) != nil { // it is gone: then nowhere else
 		dir = procPath(sp.child.Pid(), "/cwd")
 	}

@@ -144,7 +144,7 @@ func (t *Terminal) spawn(s *Shell, sp *shellProc, cfg ShellConfig, spec Terminal
 	}
 	tty := os.NewFile(uintptr(dup), "tty")
 	defer tty.Close()
-	dir := s.Dir()
+	dir := s.beginsIn(sp, cfg, script)
 	if t.group.Enterable(dir) != nil {
 		if dir = procPath(sp.child.Pid(), "/cwd"); t.group.Enterable(dir) != nil { // as of a process; but who opens a terminal sees where it is
 			dir = "/"

@@ -352,3 +352,25 @@ func TestTerminalOfRedefinedBuiltins(t *testing.T) {
 		})
 	}
 }
+
+// A process begins with the state also while a command is being ended whose shell had to go already.
+func TestProcessWhileACommandEnds(t *testing.T) {
+	g := shared(t, "")
+	inShells(t, "", func(t *testing.T, sh string) {
+		c := g.dial(t)
+		s := c.session(object{"shell": sh})
+		expect(t, c.run(s, "cd /usr; X=kept"), 0, "", "")
+		c.info(s) // with a look at the state
+		x := c.stream(s, `sh -c "trap '' TERM INT; echo up; sleep 1000"`).str("exec_id")
+		c.event("exec.output")
+		cancel := c.begin("exec.cancel", object{"exec_id": x, "kill_grace_s": 60})
+		for range 20 {
+			if out := c.processOutput(s, "pwd; echo $X"); out != "/usr\nkept\n" {
+				t.Fatalf("%q", out)
+			}
+		}
+		c.call("exec.cancel", object{"exec_id": x, "kill_grace_s": 0})
+		c.answer(cancel)
+		expect(t, c.run(s, "pwd; echo $X"), 0, "/usr\nkept\n", "")
+	})
+}
