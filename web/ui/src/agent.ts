@@ -22,6 +22,7 @@ export class Agent implements View {
   readonly element: HTMLElement;
 
   private readonly blocks = new Map<string, ExecBlock>();
+  private readonly entered = new Map<string, ExecBlock>(); // of what was entered here, until exec.started: output may come first
   private readonly processes = new Map<string, ProcessRow>();
   private readonly content = h("div", { class: "blocks" });
   private readonly list = h("div", { class: "blocks-scroll", attr: { role: "log", "aria-live": "off", "aria-label": "commands", tabindex: 0 } }, this.content);
@@ -112,7 +113,7 @@ export class Agent implements View {
     this.hide();
     this.seen.disconnect();
     for (const end of this.ends) end();
-    for (const block of this.blocks.values()) block.close();
+    for (const block of [...this.blocks.values(), ...this.entered.values()]) block.close();
     for (const row of this.processes.values()) row.close();
     if (this.connection.up) this.connection.call("session.unwatch", { session_id: this.session }).catch(() => {}); // it may have ended
   }
@@ -126,7 +127,7 @@ export class Agent implements View {
         this.block({ ...data, state: "running", queued_at: data.at, started_at: data.at });
         void this.refresh();
       })),
-      connection.on("exec.exit", mine((exit) => this.blocks.get(exit.exec_id)?.end(exit))),
+      connection.on("exec.exit", mine((exit) => (this.blocks.get(exit.exec_id) ?? this.entered.get(exit.exec_id))?.end(exit))),
       connection.on("process.started", mine(() => void this.refresh())),
       connection.on("process.exit", mine(() => void this.refresh())),
       this.sessions.changed.on(() => this.draw()),
@@ -183,7 +184,10 @@ export class Agent implements View {
   private block(entry: ExecEntry): void {
     let block = this.blocks.get(entry.exec_id);
     if (!block) {
-      block = new ExecBlock(this.connection, entry.exec_id, entry.stream_id, entry.command, Date.parse(entry.started_at ?? entry.queued_at));
+      block = this.entered.get(entry.exec_id) ?? new ExecBlock(this.connection, entry.exec_id, entry.stream_id, entry.command);
+      this.entered.delete(entry.exec_id);
+      block.began = Date.parse(entry.started_at ?? entry.queued_at);
+      block.tick();
       block.element.dataset.exec = entry.exec_id;
       block.unlock(this.takenOver);
       this.blocks.set(entry.exec_id, block);
@@ -289,7 +293,8 @@ export class Agent implements View {
     if (!command.trim()) return;
     this.input.value = "";
     try {
-      await this.connection.call("exec.stream", { session_id: this.session, command });
+      const { exec_id = "", stream_id } = await this.connection.call("exec.stream", { session_id: this.session, command });
+      if (!this.blocks.has(exec_id)) this.entered.set(exec_id, new ExecBlock(this.connection, exec_id, stream_id, command));
     } catch (error) {
       this.input.value = command;
       complain("Run", error);

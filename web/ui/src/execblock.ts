@@ -13,6 +13,7 @@ import { Refusal, type ExecExit } from "./wire";
 export class ExecBlock {
   readonly element: HTMLElement;
   ended: ExecExit | undefined;
+  began = Date.now();
   private readonly output = new Output();
   private readonly status = h("span", { class: "block-status" });
   private readonly notes = h("div", { class: "block-notes" });
@@ -26,7 +27,6 @@ export class ExecBlock {
     readonly id: string,
     streamId: string,
     command: string,
-    private readonly began: number,
   ) {
     this.cancelButton = button("Cancel", () => void this.cancel(), { class: "danger small" });
     const fold = button("Fold or unfold the output", () => this.fold(), { icon: icon("chevron"), class: "icon fold" });
@@ -61,7 +61,6 @@ export class ExecBlock {
         this.element.classList.add("has-output");
       },
     });
-    this.tick();
   }
 
   /** Asks for what an ended command printed; a running one's comes with the watch. */
