@@ -16,14 +16,19 @@ const (
 	mostMemory = 1 << 30
 )
 
-// CollectBetweenForks has Go's garbage collected only while nothing is forked. It begins with a stop of all threads, which
-// would wait for a thread whose fork hangs, and with it watchFork. It returns when Close is called, and changes settings of
-// the whole process.
-func (h *Host) CollectBetweenForks() {
+// CollectBetweenForks has Go's garbage collected only while nothing is forked. The collector stops all threads, and would wait
+// for one whose fork hangs, and with it watchFork. So does a change of its settings, which are the whole process's: they are
+// made here, before anything is forked into a cell, and what it has begun is ended. collect returns when Close is called.
+func (h *Host) CollectBetweenForks() (collect func()) {
 	debug.SetGCPercent(-1)
+	goruntime.GC()
 	if debug.SetMemoryLimit(-1) == math.MaxInt64 {
 		debug.SetMemoryLimit(mostMemory)
 	}
+	return h.collect
+}
+
+func (h *Host) collect() {
 	heap := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}, {Name: "/gc/heap/live:bytes"}}
 	again := time.NewTicker(garbageEvery)
 	defer again.Stop()

@@ -1,12 +1,14 @@
 package runtime
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	goruntime "runtime"
 	"runtime/debug"
 	"strings"
 	"sync"
@@ -172,6 +174,7 @@ func freezer(t *testing.T, h *Host) (thaw func()) {
 		t.Skip(err)
 	}
 	before := debug.SetGCPercent(-1) // see CollectBetweenForks
+	goruntime.GC()
 	t.Cleanup(func() { debug.SetGCPercent(before) })
 	thaw = func() { _ = writeFile(h.root.dir, "cgroup.freeze", "0") }
 	t.Cleanup(thaw)
@@ -241,11 +244,11 @@ func TestSessionThatFreezesItself(t *testing.T) {
 func TestForkThatHangsWhileGarbageIsCollected(t *testing.T) {
 	h := testHost(t, "auto")
 	freezer(t, h)()
-	cmd := exec.Command(os.Args[0], "awkward", "garbage", marker())
+	ctx, cancel := context.WithTimeout(t.Context(), awkwardLife)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, os.Args[0], "awkward", "garbage", marker())
 	cmd.Stderr = os.Stderr
 	cmd.WaitDelay = time.Second // what it forked may have its stdout
-	late := time.AfterFunc(awkwardLife, func() { _ = cmd.Process.Kill() })
-	defer late.Stop()
 	text, err := cmd.Output()
 	if want := unix.ETIMEDOUT.Error() + " <nil>\n"; err != nil || !strings.HasSuffix(string(text), want) {
 		t.Errorf("%q, %v", text, err)

@@ -131,7 +131,8 @@ func awkward(mode, marker string) {
 		if err != nil {
 			panic(err)
 		}
-		go h.CollectBetweenForks()
+		live = make([]*byte, 16<<20) // begins a collection, which takes a while
+		go h.CollectBetweenForks()()
 		h.forkPatience = 3 * garbageEvery
 		g, _ := h.NewGroup("s-1")
 		c, _ := g.NewCell()
@@ -157,7 +158,10 @@ func awkward(mode, marker string) {
 	}
 }
 
-var garbage []byte
+var (
+	live    []*byte
+	garbage []byte
+)
 
 func spawnSleep(marker string, attr *syscall.SysProcAttr) {
 	if attr == nil {

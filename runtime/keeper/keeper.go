@@ -138,8 +138,8 @@ func Run(ctx context.Context, c Config) (code int, err error) {
 		}
 	}
 	k.host = host
-	collecting := make(chan struct{})
-	go func() { defer close(collecting); host.CollectBetweenForks() }() // ends with the host; waited for below
+	collecting, collect := make(chan struct{}), host.CollectBetweenForks()
+	go func() { defer close(collecting); collect() }() // ends with the host; waited for below
 	epoch := rand.Text()
 	if w != nil {
 		epoch = w.Epoch
