@@ -97,8 +97,8 @@ screenshots: deps ## the pictures in docs/img, from the real page in a real brow
 fuzz: deps ## every Fuzz target in turn, FUZZTIME seconds in all (an hour)
 	.ci/fuzz $(FUZZTIME)
 
-fuzz-smoke: deps ## every Fuzz target, a minute in all
-	.ci/fuzz 60
+fuzz-smoke: deps ## every Fuzz target, half a minute in all
+	.ci/fuzz 30
 
 BENCH_RUN = go run ./internal/bench
 bench: build ## every figure beside its floor and its budget; ARGS=-quick, ARGS='-format benchstat'

@@ -261,3 +261,16 @@ func TestApart(t *testing.T) {
 		}
 	}
 }
+
+// A group that closes looks for its processes, and kills them, also while we fork into it and carry its mark.
+func TestWeAreOfNoGroup(t *testing.T) {
+	eachTier(t, func(t *testing.T, h *Host) {
+		g, c := newGroup(t, h)
+		giveBack := inherit(c)
+		defer giveBack()
+		g.sweep(func(p proc, _ *Cell) { t.Errorf("%d is taken for a session's", p.pid) })
+		if h.wasOurs(os.Getpid()) {
+			t.Error("we come out of a session")
+		}
+	})
+}

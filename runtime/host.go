@@ -278,8 +278,11 @@ func (h *Host) group(id string) *Group {
 }
 
 // cellOf finds the cell whose mark pid carries. given: this host gave it out, though the cell may be gone, or of another
-// user than the process, who has put it on himself.
+// user than the process, who has put it on himself. We are of no cell, though we carry its mark while we fork (inherit).
 func (h *Host) cellOf(pid int) (c *Cell, given bool) {
+	if pid == h.pid {
+		return nil, false
+	}
 	m := readMark(pid)
 	if m>>32 != h.marks>>32 {
 		return nil, false
