@@ -130,34 +130,21 @@ func gapNote(w io.Writer, from, to int64) error {
 // print prints what there is now.
 func (t *target) print(cmd *cobra.Command, c *client.Client, id string, offset int64) error {
 	ctx := cmd.Context()
-	var (
-		size  int64 // of what there is; MaxInt64: it has ended, and all of it is
-		all   []client.Chunk
-		eof   bool
-		of    protocol.ProcessInfo
-		r     protocol.ExecResult
-		err   error
-		asked = offset
-		now   = 0.0
-	)
-	if kindOf(id) == processID {
-		err = c.Call(ctx, "process.info", protocol.ProcessRef{ProcessID: id}, &of)
-		if size = of.OutputBytes; of.State == "exited" {
-			size = math.MaxInt64
+	if t.json && kindOf(id) != processID {
+		r, err := waited(ctx, c, id, offset)
+		if err != nil {
+			return err
 		}
-	} else {
-		err = c.Call(ctx, "exec.wait", protocol.ExecWait{ExecID: id, Offset: &asked, YieldMS: &now}, &r)
-		if size = math.MaxInt64; r.Running && r.NextOffset != nil {
-			size = *r.NextOffset
-		}
-	}
-	switch {
-	case err != nil:
-		return err
-	case t.json && kindOf(id) != processID:
 		return printJSON(cmd.OutOrStdout(), r)
 	}
-	if all, eof, err = kept(ctx, c, id, offset, size); err != nil {
+	var of protocol.ProcessInfo
+	if t.json {
+		if err := c.Call(ctx, "process.info", protocol.ProcessRef{ProcessID: id}, &of); err != nil {
+			return err
+		}
+	}
+	all, eof, err := t.kept(ctx, c, id, offset)
+	if err != nil {
 		return err
 	}
 	if t.json {
@@ -171,11 +158,33 @@ func (t *target) print(cmd *cobra.Command, c *client.Client, id string, offset i
 	return nil
 }
 
-// kept reads a stream up to size: what is printed meanwhile has no end. It is read before any of it is written, for a reader of ours
-// who pauses must not hold up whoever prints; there is no more of it than the gateway keeps.
-func kept(ctx context.Context, c *client.Client, id string, offset, size int64) (all []client.Chunk, eof bool, err error) {
-	if offset >= size {
-		return nil, false, nil
+func waited(ctx context.Context, c *client.Client, id string, offset int64) (r *protocol.ExecResult, err error) {
+	now := 0.0
+	err = c.Call(ctx, "exec.wait", protocol.ExecWait{ExecID: id, Offset: &offset, YieldMS: &now}, &r)
+	return r, err
+}
+
+// printed is how much there is of a stream, from offset on or before; MaxInt64: it has ended, and all of it is.
+func printed(ctx context.Context, c *client.Client, id string, offset int64) (size int64, err error) {
+	if kindOf(id) == processID {
+		var of protocol.ProcessInfo
+		if err = c.Call(ctx, "process.info", protocol.ProcessRef{ProcessID: id}, &of); err != nil || of.State != "exited" {
+			return of.OutputBytes, err
+		}
+	} else if r, err := waited(ctx, c, id, offset); err != nil {
+		return 0, err
+	} else if r.Running && r.NextOffset != nil {
+		return *r.NextOffset, nil
+	}
+	return math.MaxInt64, nil
+}
+
+// kept reads a stream up to where it is now: what is printed meanwhile has no end. It is read before any of it is written, for a
+// reader of ours who pauses must not hold up whoever prints; there is no more of it than the gateway keeps.
+func (t *target) kept(ctx context.Context, c *client.Client, id string, offset int64) (all []client.Chunk, eof bool, err error) {
+	size, err := printed(ctx, c, id, offset)
+	if err != nil || offset >= size {
+		return nil, false, err
 	}
 	s, err := openStream(ctx, c, id, offset)
 	if err != nil {
@@ -192,8 +201,23 @@ func kept(ctx context.Context, c *client.Client, id string, offset, size int64) 
 		}
 		all = append(all, k)
 		offset = k.Offset + int64(len(k.Data))
+		if k.Gap > 0 && offset >= size { // all that there was has been dropped meanwhile; from here on nothing is, since we read it
+			if size, err = t.printedNow(ctx, id, offset); err != nil {
+				return nil, false, err
+			}
+		}
 	}
 	return all, false, nil
+}
+
+// printedNow asks on a connection of its own: on a stream's, the answer waits behind the stream.
+func (t *target) printedNow(ctx context.Context, id string, offset int64) (size int64, err error) {
+	c, err := t.dial(ctx, nil)
+	if err != nil {
+		return 0, err
+	}
+	defer c.Close()
+	return printed(ctx, c, id, offset)
 }
 
 // A logs is what process.logs answers, and every hole.
