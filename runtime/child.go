@@ -3,6 +3,7 @@ package runtime
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	goruntime "runtime"
 	"slices"
@@ -51,11 +52,18 @@ type Child struct {
 // Spawn starts a process. From the first moment it is where it belongs (in the
 // cell's cgroup, or marked) and known to the nursery.
 func (h *Host) Spawn(s Spec) (*Child, error) {
-	if h.fewThreads() && s.Cell != nil { // each start at work would take one
-		h.starting.Lock()
-		defer h.starting.Unlock()
+	if !h.fewThreads() || s.Cell == nil {
+		return h.start(s)
 	}
-	return h.start(s)
+	h.starting.Lock() // each start at work would take one
+	defer h.starting.Unlock()
+	c, err := h.start(s)
+	if s.Dir != "" && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.ENOTDIR)) {
+		if fault := s.Cell.group.Enterable(s.Dir); fault != nil { // it was not the program
+			err = fault
+		}
+	}
+	return c, err
 }
 
 // fewThreads: processes are limited, and threads with them.
@@ -87,12 +95,12 @@ func (h *Host) start(s Spec) (c *Child, err error) {
 	case held || s.As != nil:
 		thread = onItsOwnThread
 	}
-	if s.Cell != nil && s.Dir != "" && s.Dir != "/" && !h.fewThreads() {
+	if s.Cell != nil && s.Dir != "" && s.Dir != "/" {
 		g := s.Cell.group
 		if fd := g.prompt(s.Dir); fd >= 0 {
 			defer unix.Close(fd)
 			s.Dir = "/proc/self/fd/" + strconv.Itoa(fd) // whose self is the child
-		} else {
+		} else if !h.fewThreads() {
 			if thread == nil {
 				thread = h.onScout
 			}

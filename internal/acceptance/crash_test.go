@@ -368,8 +368,9 @@ func TestQuestionOfTheNextGateway(t *testing.T) {
 	if unix.Access(control, unix.R_OK) != nil {
 		t.Skip("not run: the control pipe cannot be opened from here")
 	}
-	flag := filepath.Join(g.home, "go")
-	x := c.stream(s, "until [ -e "+flag+" ]; do sleep 0.01; done; (exit 7)").str("exec_id")
+	flag, begun := filepath.Join(g.home, "go"), filepath.Join(g.home, "begun")
+	x := c.stream(s, ">"+begun+"; until [ -e "+flag+" ]; do sleep 0.01; done; (exit 7)").str("exec_id")
+	eventually(t, "the command runs", func() bool { _, err := os.Stat(begun); return err == nil })
 
 	must := func(err error) {
 		t.Helper()
