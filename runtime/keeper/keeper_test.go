@@ -314,6 +314,9 @@ func TestOthersAreSeen(t *testing.T) {
 		if !cell.Remove() || !alive(shell.Pid()) {
 			t.Error("the empty cell stays, or the shell went")
 		}
+		if err := cell.Kill(0); err != nil { // of a process that ends while it is told to
+			t.Errorf("kill of a cell that is removed: %v", err)
+		}
 		if o := next.Others(shell.Pid()); o != nil {
 			t.Errorf("others in the new cell: %v", o)
 		}

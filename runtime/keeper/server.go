@@ -335,6 +335,9 @@ func (s *server) do(m message, a *message) (out []int, err error) {
 		return nil, err
 	}
 	g, c, err := s.find(m.Group, m.Cell)
+	if m.Op == opKill && errors.Is(err, fs.ErrClosed) {
+		return nil, nil // it was removed when nobody was left in it
+	}
 	if err != nil {
 		return nil, err
 	}
