@@ -37,7 +37,7 @@ func TestQuickConn(t *testing.T) {
 	for network, addr := range map[string]string{"tcp": "127.0.0.1:0", "unix": t.TempDir() + "/socket"} {
 		t.Run(network, func(t *testing.T) {
 			ours, peer := both(t, network, addr)
-			much := bytes.Repeat([]byte("0123456789abcdef"), 1<<19) // more than any buffer of the kernel's: both wait
+			much := bytes.Repeat([]byte("0123456789abcdef"), 1<<22) // more than any buffer of the kernel's: both wait
 			wrote := make(chan error, 1)
 			go func() {
 				n, err := ours.Write(much)
