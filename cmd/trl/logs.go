@@ -137,18 +137,16 @@ func (t *target) print(cmd *cobra.Command, c *client.Client, id string, offset i
 		}
 		return printJSON(cmd.OutOrStdout(), r)
 	}
-	var of protocol.ProcessInfo
-	if t.json {
-		if err := c.Call(ctx, "process.info", protocol.ProcessRef{ProcessID: id}, &of); err != nil {
-			return err
-		}
+	size, stream, err := printed(ctx, c, id, offset)
+	if err != nil {
+		return err
 	}
-	all, eof, err := t.kept(ctx, c, id, offset)
+	all, eof, err := t.kept(ctx, c, id, offset, size)
 	if err != nil {
 		return err
 	}
 	if t.json {
-		return printJSON(cmd.OutOrStdout(), document(of.StreamID, offset, all, eof))
+		return printJSON(cmd.OutOrStdout(), document(stream, offset, all, eof))
 	}
 	for _, k := range all {
 		if err := t.printChunk(cmd, k); err != nil {
@@ -158,33 +156,34 @@ func (t *target) print(cmd *cobra.Command, c *client.Client, id string, offset i
 	return nil
 }
 
-func waited(ctx context.Context, c *client.Client, id string, offset int64) (r *protocol.ExecResult, err error) {
+func waited(ctx context.Context, c *client.Client, id string, offset int64) (r protocol.ExecResult, err error) {
 	now := 0.0
 	err = c.Call(ctx, "exec.wait", protocol.ExecWait{ExecID: id, Offset: &offset, YieldMS: &now}, &r)
 	return r, err
 }
 
-// printed is how much there is of a stream, from offset on or before; MaxInt64: it has ended, and all of it is.
-func printed(ctx context.Context, c *client.Client, id string, offset int64) (size int64, err error) {
-	if kindOf(id) == processID {
-		var of protocol.ProcessInfo
-		if err = c.Call(ctx, "process.info", protocol.ProcessRef{ProcessID: id}, &of); err != nil || of.State != "exited" {
-			return of.OutputBytes, err
+// printed is how much there is of a stream, from offset on or before, and which that is; MaxInt64: it has ended, and all of it is.
+func printed(ctx context.Context, c *client.Client, id string, offset int64) (size int64, stream string, err error) {
+	if kindOf(id) != processID {
+		r, err := waited(ctx, c, id, offset)
+		if size = math.MaxInt64; r.Running && r.NextOffset != nil {
+			size = *r.NextOffset
 		}
-	} else if r, err := waited(ctx, c, id, offset); err != nil {
-		return 0, err
-	} else if r.Running && r.NextOffset != nil {
-		return *r.NextOffset, nil
+		return size, r.StreamID, err
 	}
-	return math.MaxInt64, nil
+	var of protocol.ProcessInfo
+	err = c.Call(ctx, "process.info", protocol.ProcessRef{ProcessID: id}, &of)
+	if size = of.OutputBytes; of.State == "exited" {
+		size = math.MaxInt64
+	}
+	return size, of.StreamID, err
 }
 
-// kept reads a stream up to where it is now: what is printed meanwhile has no end. It is read before any of it is written, for a
-// reader of ours who pauses must not hold up whoever prints; there is no more of it than the gateway keeps.
-func (t *target) kept(ctx context.Context, c *client.Client, id string, offset int64) (all []client.Chunk, eof bool, err error) {
-	size, err := printed(ctx, c, id, offset)
-	if err != nil || offset >= size {
-		return nil, false, err
+// kept reads a stream up to size: what is printed meanwhile has no end. It is read before any of it is written, for a reader of ours
+// who pauses must not hold up whoever prints; there is no more of it than the gateway keeps.
+func (t *target) kept(ctx context.Context, c *client.Client, id string, offset, size int64) (all []client.Chunk, eof bool, err error) {
+	if offset >= size {
+		return nil, false, nil
 	}
 	s, err := openStream(ctx, c, id, offset)
 	if err != nil {
@@ -217,7 +216,8 @@ func (t *target) printedNow(ctx context.Context, id string, offset int64) (size 
 		return 0, err
 	}
 	defer c.Close()
-	return printed(ctx, c, id, offset)
+	size, _, err = printed(ctx, c, id, offset)
+	return size, err
 }
 
 // A logs is what process.logs answers, and every hole.
