@@ -156,7 +156,7 @@ func TestA5(t *testing.T) {
 	g := shared(t, "a")
 	eachShell(t, func(t *testing.T, sh string) {
 		c := g.dial(t)
-		s := c.session(object{"shell": sh})
+		s := c.session(object{"shell": sh, "env": object{"PATH": "/usr/bin:/bin"}}) // dash names a directory of PATH that it may not enter instead
 		for command, stdout := range map[string]string{"no_such_cmd_xyz": "", "echo a; no_such_cmd_xyz": "a\n", "no_such_cmd_xyz | cat >/dev/null; no_such_cmd_xyz 'x y'": "", "/no/such/cmd_xyz": "", "./no_such_cmd_xyz": ""} {
 			start := time.Now()
 			r := c.run(s, command, object{"timeout_s": 50})
