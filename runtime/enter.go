@@ -5,6 +5,7 @@ import (
 	"os"
 	goruntime "runtime"
 	"sync"
+	"syscall"
 	"time"
 	"unsafe"
 
@@ -225,6 +226,20 @@ func (t *tenant) chdir(s *Spec) error {
 	}
 	if err == nil && own {
 		s.Dir = ""
+	}
+	return err
+}
+
+// Enterable says whether we may enter a directory, before a command is run in it and before the shell is bothered: the shell's own cd decides.
+func Enterable(dir string) error {
+	st, err := os.Stat(dir)
+	if err == nil && !st.IsDir() {
+		err = &fs.PathError{Op: "chdir", Path: dir, Err: syscall.ENOTDIR}
+	}
+	if err == nil {
+		if e := unix.Access(dir, unix.X_OK); e != nil {
+			err = &fs.PathError{Op: "chdir", Path: dir, Err: e}
+		}
 	}
 	return err
 }
