@@ -1,9 +1,11 @@
 package pool
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -168,4 +170,30 @@ func (k *keys) dropOldestLocked() {
 	if k.entries[oldest.ref] == oldest.entry {
 		delete(k.entries, oldest.ref)
 	}
+}
+
+// restore remembers a request of another gateway's time; done is zero while it is under way.
+func (k *keys) restore(ref keyRef, params []byte, value any, done time.Time) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.entries == nil {
+		k.entries = map[keyRef]*keyed{}
+	}
+	if e := k.entries[ref]; e != nil && !done.IsZero() && (e.done.IsZero() || e.done.After(done)) {
+		return // of a default session after this one
+	}
+	e := &keyed{made: make(chan struct{}), value: value, done: done}
+	copy(e.params[:], params)
+	close(e.made)
+	k.entries[ref] = e
+	if !done.IsZero() {
+		k.completed = append(k.completed, completedKey{ref, e})
+	}
+}
+
+// sort puts what was restored in order.
+func (k *keys) sort() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	slices.SortStableFunc(k.completed, func(a, b completedKey) int { return cmp.Compare(a.entry.done.UnixNano(), b.entry.done.UnixNano()) })
 }

@@ -20,7 +20,7 @@ import (
 
 // What a session writes into its ledger: everything that the next gateway needs to go on as if nothing had happened, each
 // thing before anybody depends on it. An exec has three entries: accepted, begun, done; the first two are
-// one where it begins at once and nobody is told before. recover.go reads them.
+// one where it begins at once and nobody is told before. remembered.go reads them.
 
 // entry is one line of a ledger: one of its fields is set, or Exec and Begun.
 type entry struct {

@@ -1,0 +1,193 @@
+package keeper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"sync"
+	"syscall"
+
+	"trl/protocol"
+	"trl/runtime"
+)
+
+// A group is runtime.KeptGroup.
+type group struct {
+	client *Client
+	id     string
+
+	mu    sync.Mutex
+	cells map[int]*cell // guarded by mu; those that are there
+}
+
+func (g *group) NewCell() (runtime.KeptCell, error) {
+	a, files, err := g.client.call(message{Op: opCell, Group: g.id})
+	if err != nil {
+		if a.lost { // it is there, but we have no room
+			g.client.newCell(g, a.Cell, a.Mark, -1).Remove()
+		}
+		return nil, err
+	}
+	list := -1
+	if len(files) == 1 {
+		list = files[0]
+	}
+	return g.client.newCell(g, a.Cell, a.Mark, list), nil
+}
+
+func (g *group) Limit(l protocol.Limits) error {
+	if l == (protocol.Limits{}) { // nothing to ask for
+		return nil
+	}
+	_, _, err := g.client.call(message{Op: opLimit, Group: g.id, Limits: &l})
+	return err
+}
+
+func (g *group) Gauge() *runtime.Gauge {
+	a, files, err := g.client.call(message{Op: opGauge, Group: g.id})
+	if err != nil {
+		return runtime.GaugeOf(nil, nil)
+	}
+	return runtime.GaugeOf(a.Held, files)
+}
+
+func (g *group) Dir() string {
+	if g.Private() {
+		return g.client.state.Ports + "/" + g.id
+	}
+	return g.client.Dir()
+}
+
+func (g *group) Private() bool { return g.client.state.Ports != "" }
+
+func (g *group) Make(kinds []runtime.Kind, also ...int) (made []runtime.Made, numbers []int, err error) {
+	if !g.Private() {
+		return runtime.MakeAnonymous(g, kinds, also...)
+	}
+	given, err := duplicates(also)
+	if err != nil {
+		return nil, nil, err
+	}
+	a, files, err := g.client.call(message{Op: opMake, Group: g.id, Kinds: kinds}, given...)
+	if err != nil {
+		if a.lost { // as in NewCell
+			g.Drop(a.Held...)
+		}
+		return nil, nil, err
+	}
+	made, numbers, files, err = takeMade(kinds, a.Held, files)
+	if err != nil || len(files) > 0 || len(numbers) != len(also) {
+		runtime.CloseMade(made)
+		closeAll(files)
+		g.Drop(a.Held...)
+		return nil, nil, fmt.Errorf("make: %w", fs.ErrInvalid)
+	}
+	return made, numbers, nil
+}
+
+// takeMade is what was made for us, and what it leaves of the numbers and files.
+func takeMade(kinds []runtime.Kind, numbers, files []int) (made []runtime.Made, _, _ []int, err error) {
+	for range kinds {
+		if len(numbers) < 2 || len(files) < 2 && (numbers[0] >= 0 || len(files) < 1) {
+			return made, numbers, files, fmt.Errorf("make: %w", fs.ErrInvalid)
+		}
+		m := runtime.Made{R: -1, NR: numbers[0], NW: numbers[1], Port: numbers[1]}
+		if m.NR >= 0 {
+			m.R, files = files[0], files[1:]
+		}
+		m.W, files = files[0], files[1:]
+		made, numbers = append(made, m), numbers[2:]
+	}
+	return made, numbers, files, nil
+}
+
+// Enterable asks where the session's user is not ours.
+func (g *group) Enterable(dir string) error {
+	if !g.client.state.Foreign {
+		return runtime.Enterable(dir)
+	}
+	_, _, err := g.client.call(message{Op: opEnter, Group: g.id, Dir: []byte(dir)})
+	if errno := syscall.Errno(0); errors.As(err, &errno) {
+		return &fs.PathError{Op: "chdir", Path: dir, Err: errno}
+	}
+	return err
+}
+
+// Cwd asks where we may not look.
+func (g *group) Cwd(pid int) string {
+	if dir := runtime.Cwd(pid); dir != "" || !g.client.state.Foreign {
+		return dir
+	}
+	a, _, _ := g.client.call(message{Op: opCwd, Group: g.id, Pid: pid})
+	return string(a.Dir)
+}
+
+func (g *group) Vacate() { g.client.tell(message{Op: opVacate, Group: g.id}) }
+
+func (g *group) Hold(fds ...int) (numbers []int, err error) {
+	files, err := duplicates(fds)
+	if err != nil {
+		return nil, err
+	}
+	a, _, err := g.client.call(message{Op: opHold, Group: g.id}, files...)
+	return a.Held, err
+}
+
+func duplicates(fds []int) (files []int, err error) {
+	for _, fd := range fds {
+		fd, err := duplicate(fd)
+		if err != nil {
+			closeAll(files)
+			return nil, err
+		}
+		files = append(files, fd)
+	}
+	return files, nil
+}
+
+func (g *group) Drop(numbers ...int) {
+	g.client.tell(message{Op: opDrop, Group: g.id, Held: numbers})
+}
+
+func (g *group) DropAll() {
+	g.client.tell(message{Op: opDropAll, Group: g.id})
+	g.forgetCells()
+}
+
+func (g *group) Members() []int {
+	a, _, _ := g.client.call(message{Op: opMembers, Group: g.id})
+	return a.Pids
+}
+
+func (g *group) Signal(sig syscall.Signal, except ...int) {
+	_, _, _ = g.client.call(message{Op: opSignal, Group: g.id, Signal: int(sig), Pids: except})
+}
+
+// Close: when ctx ends first, the keeper goes on all the same.
+func (g *group) Close(ctx context.Context) error {
+	k, err := g.client.begin(message{Op: opClose, Group: g.id}, nil, nil)
+	if err != nil {
+		return err
+	}
+	select {
+	case <-k.answered:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	if _, _, err := k.result(); err != nil {
+		return err
+	}
+	g.forgetCells()
+	return nil
+}
+
+func (g *group) forgetCells() {
+	g.mu.Lock()
+	cells := g.cells
+	g.cells = map[int]*cell{}
+	g.mu.Unlock()
+	for _, c := range cells {
+		c.forget()
+	}
+}

@@ -1,0 +1,152 @@
+package keeper
+
+import (
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"trl/runtime"
+)
+
+// enoughRoom is what the start of a gateway takes: its socket, environment and pidfd, a pipe until it has begun, and for
+// a while copies of some.
+const enoughRoom = 8
+
+// keepRoom is called before anything is done for a gateway: whatever that may have us hold, the next one can be started.
+func (s *server) keepRoom() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for len(s.room) < enoughRoom {
+		fd, err := unix.Open("/", unix.O_PATH|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return
+		}
+		s.room = append(s.room, fd)
+	}
+}
+
+func (s *server) makeRoom() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	closeAll(s.room)
+	s.room = nil
+}
+
+// hold keeps the files, whose numbers here are the answer.
+func (s *server) hold(id string, files []int) ([]int, error) {
+	g, _, err := s.find(id, 0)
+	if err != nil {
+		closeAll(files)
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.sessions[id] != g { // it could not be founded, and is forgotten by now
+		closeAll(files)
+		return nil, fmt.Errorf("group %q: %w", id, fs.ErrClosed)
+	}
+	for _, fd := range files {
+		g.held[fd] = fd
+	}
+	return files, nil
+}
+
+// make makes what the group's shells open, and holds the files beside it. What it returns are the numbers, those of a thing
+// made in a pair, and copies for the gateway of what was made. The files are its own.
+func (s *server) make(id string, kinds []runtime.Kind, files []int) (numbers, copies []int, err error) {
+	g, _, err := s.find(id, 0)
+	if err == nil && (len(kinds) > maxMade || !g.Private()) {
+		err = fmt.Errorf("make: %w", fs.ErrInvalid)
+	}
+	if err != nil {
+		closeAll(files)
+		return nil, nil, err
+	}
+	all, err := g.Make(kinds)
+	if err != nil {
+		closeAll(files)
+		return nil, nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.sessions[id] != g { // as in hold
+		runtime.CloseMade(all)
+		closeAll(files)
+		return nil, nil, fmt.Errorf("group %q: %w", id, fs.ErrClosed)
+	}
+	for _, m := range all {
+		numbers = append(numbers, m.NR, m.NW)
+		for number, fd := range map[int]int{m.NR: m.R, m.NW: m.W} {
+			if number >= 0 {
+				g.held[number] = fd
+			}
+		}
+	}
+	give := func(fd int) {
+		if err == nil {
+			if fd, err = duplicate(fd); err == nil {
+				copies = append(copies, fd)
+			}
+		}
+	}
+	for _, m := range all {
+		if m.R >= 0 {
+			give(m.R)
+		}
+		give(m.W)
+	}
+	if err != nil {
+		closeAll(copies)
+		closeAll(files)
+		s.dropLocked(g, numbers)
+		return nil, nil, err
+	}
+	for _, fd := range files {
+		g.held[fd] = fd
+		numbers = append(numbers, fd)
+	}
+	return numbers, copies, nil
+}
+
+// maxMade is of one request; a shell that is started takes four.
+const maxMade = 64
+
+// dropLocked: mu is held.
+func (s *server) dropLocked(g *session, numbers []int) {
+	for _, number := range numbers {
+		if fd, ok := g.held[number]; ok { // nobody closes what is not its own
+			delete(g.held, number)
+			g.Unlink(number)
+			s.lentLocked(func() { unix.Close(fd) })
+		}
+	}
+}
+
+func (s *server) dropAll(g *session) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.dropLocked(g, slices.Collect(maps.Keys(g.held)))
+	for _, p := range g.children {
+		s.releaseLocked(p)
+	}
+	delete(s.sessions, g.id)
+	s.host.Vacate(g.id)
+}
+
+// lentLocked calls f, which closes what a hello may still be on its way with. mu is held.
+func (s *server) lentLocked(f func()) {
+	if s.link == nil {
+		f()
+		return
+	}
+	s.link.after(f)
+}
+
+func duplicate(fd int) (int, error) {
+	fd, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	return fd, os.NewSyscallError("dup", err)
+}
