@@ -20,13 +20,13 @@ import (
 	"trl/protocol"
 )
 
-// gateway is a real one for tests in Go.
-type gateway struct {
+// started is a real gateway, for tests in Go.
+type started struct {
 	cmd  *exec.Cmd
 	addr string // HOST:PORT
 }
 
-func startGateway(t *testing.T, flags ...string) *gateway {
+func startGateway(t *testing.T, flags ...string) *started {
 	t.Helper()
 	cmd := exec.Command("trl", append([]string{"serve", "--listen", "127.0.0.1:0", "--auth", "none", "--state-dir", t.TempDir(), "--log-level", "warn"}, flags...)...)
 	cmd.Stderr = os.Stderr
@@ -37,7 +37,7 @@ func startGateway(t *testing.T, flags ...string) *gateway {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	g := &gateway{cmd: cmd}
+	g := &started{cmd: cmd}
 	t.Cleanup(func() { g.stop(t) })
 	line, err := bufio.NewReader(out).ReadString('\n')
 	if err != nil {
@@ -48,7 +48,7 @@ func startGateway(t *testing.T, flags ...string) *gateway {
 }
 
 // stop ends it; the end must be a clean one. Idempotent.
-func (g *gateway) stop(t *testing.T) {
+func (g *started) stop(t *testing.T) {
 	if g.cmd.ProcessState != nil {
 		return
 	}
@@ -73,7 +73,7 @@ func running(t *testing.T, argv ...string) (pids []string) {
 }
 
 // serving are the gateways below the keeper.
-func (g *gateway) serving(t *testing.T) (pids []int) {
+func (g *started) serving(t *testing.T) (pids []int) {
 	files, err := filepath.Glob("/proc/[0-9]*/stat")
 	if err != nil {
 		t.Fatal(err)
@@ -160,7 +160,7 @@ func TestOnlyTheKeeperStopsTheGateway(t *testing.T) {
 	}
 }
 
-func metricsOf(t *testing.T, g *gateway) string {
+func metricsOf(t *testing.T, g *started) string {
 	t.Helper()
 	r, err := http.Get("http://" + g.addr + "/metrics")
 	if err != nil {

@@ -81,7 +81,7 @@ func asSystemdStartsIt(t *testing.T, flags []string) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	g := &gateway{cmd: cmd}
+	g := &started{cmd: cmd}
 	t.Cleanup(func() { g.stop(t) })
 	hears("READY=1")
 	hears("WATCHDOG=1")

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -10,25 +8,19 @@ import (
 	"maps"
 	"net"
 	"os"
-	"os/signal"
 	"slices"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/mattn/go-isatty"
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
 
-	"trl/metrics"
-	"trl/pool"
 	"trl/protocol"
-	"trl/reaper"
 	"trl/runtime"
 	"trl/runtime/keeper"
 	"trl/web"
-	"trl/web/audit"
 )
 
 func newServe(start beginning) *cobra.Command {
@@ -70,28 +62,19 @@ number of its own for each. With --user the gateway is not root either. --allow-
 	return cmd
 }
 
-// endWithin is how long a stop may take: clients get up to 1 s to hear of it, commands 5 s between TERM and KILL, and the
-// rest is for the killing of some hundred trees on a busy machine.
-const endWithin = 8 * time.Second
-
-// leaveWithin is what clients get to hear that they shall come again, while nobody serves.
-const leaveWithin = time.Second
-
 // serve is both halves of a gateway: started by a person or a supervisor it is the keeper (keep.go), which starts it again
-// as the gateway proper. With --single-process there is no keeper, and everything ends with this process.
-//
-// Start: state dir (nobody else uses it), signals, metrics, keeper (it must own every process from the first), pool, web (its
-// port, so that a taken one is noticed before any shell is started), what an earlier gateway left, reaper. End: the other way
-// round. Clients first, so that nobody starts anything new and everybody hears why; then the clock; then the sessions; then
-// whatever processes are left; the address and the lock last, so that no other gateway starts on a state dir whose sessions
-// still die.
-func serve(s *settings, will *keeper.Will, stdout io.Writer, log zerolog.Logger) (err error) {
+// as the gateway proper (gateway.go). With --single-process there is no keeper, and everything ends with this process. Where
+// a sandbox or a user namespace is wanted, both are in there, and this process waits for them.
+func serve(s *settings, will *keeper.Will, stdout io.Writer, log zerolog.Logger) error {
 	s.web.AuthNone = s.auth == "none"
 	conn, err := keeper.Inherit()
 	if err != nil {
 		return err
 	}
-	if web.ByActivation() && will == nil && conn == nil {
+	if conn != nil {
+		return (&gateway{s: s, log: log}).run(conn, stdout)
+	}
+	if web.ByActivation() && will == nil {
 		if s.sandbox != "none" || s.isolation == "pidns" && runtime.NeedsUserNamespace() {
 			return refuse(errors.New("sockets by activation do not get into a sandbox or a user namespace"), "leave the .socket unit out, and use --listen and --unix")
 		}
@@ -99,7 +82,7 @@ func serve(s *settings, will *keeper.Will, stdout io.Writer, log zerolog.Logger)
 			return refuse(err, "see docs/operations.md, systemd")
 		}
 	}
-	if conn == nil && will == nil && s.sandbox != "none" {
+	if s.sandbox != "none" && will == nil {
 		if os.Getenv(sandboxedVar) == "" {
 			return s.inSandbox()
 		}
@@ -107,232 +90,14 @@ func serve(s *settings, will *keeper.Will, stdout io.Writer, log zerolog.Logger)
 			return err
 		}
 	}
-	if conn == nil && s.isolation == "pidns" && runtime.NeedsUserNamespace() {
+	if s.isolation == "pidns" && runtime.NeedsUserNamespace() {
 		return inUserNamespace()
 	}
-	if conn == nil {
-		s.forget()
+	s.forget()
+	if s.single {
+		return (&gateway{s: s, log: log}).run(nil, stdout)
 	}
-	if conn == nil && !s.single {
-		return keep(s, will, log)
-	}
-	var state *stateDir
-	if conn == nil {
-		if state, err = openStateDir(s.stateDir); err != nil {
-			return err
-		}
-		defer func() { err = errors.Join(err, state.Close()) }()
-	} else { // the keeper has locked it
-		state = &stateDir{path: s.stateDir}
-	}
-
-	signals := make(chan os.Signal, 4)
-	var ignored func() uint64 // signals that were not the keeper's
-	if conn != nil {
-		if signals, ignored, err = keeper.Orders(log); err != nil {
-			return err
-		}
-	} else {
-		for _, sig := range []os.Signal{syscall.SIGINT, syscall.SIGTERM} {
-			if !signal.Ignored(sig) { // a shell script's `trl serve &` is not for the terminal's Ctrl-C
-				signal.Notify(signals, sig)
-			}
-		}
-		signal.Notify(signals, syscall.SIGHUP) // caught, so that neither a closed terminal nor nohup's absence ends it
-	}
-
-	registry := prometheus.NewRegistry()
-	counts := metrics.New(registry)
-	counts.Build(buildVersion())
-
-	tokens, first, closeAuth, err := s.openAuth(state, log)
-	if err != nil {
-		return err
-	}
-	defer closeAuth()
-
-	if s.web.ACME.Dir == "" {
-		s.web.ACME.Dir = state.file(acmeDir)
-	}
-	if s.web.TLSCert != "" { // before the keeper is asked: an upgrade must not begin with what cannot serve
-		if _, err := tls.LoadX509KeyPair(s.web.TLSCert, s.web.TLSKey); err != nil {
-			return hintListen(err, s)
-		}
-	}
-	var kept *keeper.Client // nil: single process
-	var processes runtime.Keeper
-	var gone, yield <-chan struct{} // nil: never
-	if conn != nil {
-		if kept, err = keeper.Dial(conn, log); err != nil {
-			return err
-		}
-		defer func() { _ = kept.Close() }()
-		if s.web.Sockets, err = web.Inherit(kept.Files()); err != nil {
-			return err
-		}
-		processes, gone, yield = kept, kept.Done(), kept.Yield()
-		s.pool.Epoch = kept.Epoch()
-	} else {
-		host, e := runtime.NewHost(runtime.Config{Isolation: s.isolation, As: s.as, Write: s.fences(), Metrics: counts, Log: log})
-		if e != nil {
-			return refuse(e, "%s", hintHost(e))
-		}
-		defer func() { err = errors.Join(err, host.Close()) }() // KILLs what is left
-		if err := requireTier(host.Tiers(), s.require); err != nil {
-			return err
-		}
-		processes = runtime.Local(host)
-	}
-
-	if err := s.recordable(kept == nil || kept.Generation() == 0, log); err != nil {
-		return err
-	}
-	if s.web.Audit, err = s.openAudit(counts, log); err != nil {
-		return err
-	}
-	if s.web.Audit != nil {
-		defer func() { err = errors.Join(err, s.web.Audit.Close()) }() // the last to go of what begins anything
-		s.pool.Ended = web.Endings(s.web.Audit)
-		if t, ok := s.web.Tokens.(*web.TokenFile); ok {
-			t.OnReload(web.Reloads(s.web.Audit))
-		}
-	}
-	trace, endTraces, err := openTraces(log)
-	if err != nil {
-		return refuse(err, "see OTEL_EXPORTER_OTLP_ENDPOINT and the others of OpenTelemetry")
-	}
-	defer endTraces()
-	s.web.Trace = trace
-	cannot := processes.Unenforceable()
-	if err := s.enforceable(cannot); err != nil {
-		return err
-	}
-	s.pool.BaseEnv = baseEnv(s.as)
-	sessions := pool.New(s.pool, processes, counts, log)
-
-	tier, why := processes.Isolation()
-	s.web.Version = buildVersion()
-	s.web.Capabilities = s.capabilities(processes)
-	gatherer := prometheus.Gatherer(registry)
-	if kept != nil {
-		gatherer = countKeeper(registry, counts, kept, ignored)
-	}
-	server := web.New(s.web, sessions, counts, gatherer, log)
-	if err := server.Listen(); err != nil {
-		return hintListen(err, s)
-	}
-
-	generation := 0
-	if kept != nil {
-		generation = kept.Generation()
-		sessions.Recover(kept.Inherited())
-	}
-	sessions.Start()
-	clock := reaper.New(sessions, func() { processes.KillOrphans(sessions.Live) }, counts, log)
-	clock.Start()
-	served := make(chan error, 1)
-	go func() { served <- server.Serve() }() // until Shutdown, or until the listener fails
-
-	url := server.URL()
-	if s.gateway != nil { // the state dir is the keeper's, which has done so
-	} else if err := state.publish(localURL(url, s.web.Listen)); err != nil {
-		log.Warn().Err(err).Msg("the command line will not find this gateway by itself")
-	}
-	if kept != nil {
-		if err := kept.Ready(); err != nil {
-			return err
-		}
-	}
-	var pulse <-chan time.Time // for a supervisor; a keeper does it otherwise
-	if kept == nil {
-		notify(ready)
-		if every := watchdog(); every > 0 {
-			beat := time.NewTicker(every)
-			defer beat.Stop()
-			pulse = beat.C
-		}
-	}
-	config := s.follow(sessions, server, processes, counts, log)
-	defer config.close()
-	if kept != nil {
-		config.tell(kept.Remember)
-	}
-	if generation == 0 {
-		announce(stdout, url, localURL(url, s.web.Listen), tokens, state, first)
-	}
-	s.web.Audit.Append(audit.Entry{Action: audit.ActionStart, Outcome: "ok", Version: buildVersion()})
-	log.Info().Int("generation", generation).Str("address", server.Addr()).Str("version", buildVersion()).Str("isolation", tier).Str("why", why).Msg("listening")
-
-	var failure error
-	for running := true; running; {
-		select {
-		case sig := <-signals:
-			if sig == syscall.SIGHUP {
-				config.look()
-				continue
-			}
-			if sig == syscall.SIGTERM && s.drains() > 0 && !server.Draining() {
-				s.web.Audit.Append(audit.Entry{Action: audit.ActionDrain, Outcome: "ok"})
-				server.Drain(s.drains(), true)
-				continue
-			}
-			log.Info().Stringer("signal", sig).Msg("stopping")
-		case <-pulse:
-			notify(alive)
-			continue
-		case <-server.Drained():
-		case failure = <-served:
-		case <-yield:
-			ctx, cancel := context.WithTimeout(context.Background(), leaveWithin)
-			defer cancel()
-			server.Leave(ctx)
-			endTraces()
-			s.web.Audit.Append(audit.Entry{Action: audit.ActionLeave, Outcome: "ok"})
-			if e := s.web.Audit.Close(); e != nil {
-				log.Error().Err(e).Msg("audit log")
-			}
-			log.Info().Msg("left everything to the next gateway")
-			os.Exit(0) // and nothing else of us may run: what belongs to the sessions has one user at a time
-		case <-gone:
-			// Nothing shall run that nobody owns. Should we be killed, too, the next start does it (keep.go).
-			if s.gateway != nil { // whom we may not touch: the undertaker does
-				log.Error().Msg("the keeper is dead")
-			} else {
-				ended := kept.Instance().End(endWithin)
-				log.Error().Ints("pids", ended).Msg("the keeper is dead: ended what it left")
-			}
-			return errors.New("the keeper is gone, and with it every session")
-		}
-		running = false
-	}
-
-	if kept == nil {
-		notify(stopping)
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), endWithin)
-	defer cancel()
-	go func() { // a second signal: no step waits any more, and host.Close KILLs; ends with the program
-		for sig := range signals {
-			if sig != syscall.SIGHUP {
-				cancel()
-			}
-		}
-	}()
-	start := time.Now()
-	config.close()
-	if e := server.Shutdown(ctx); e != nil {
-		log.Warn().Err(e).Msg("clients did not go in time")
-	}
-	clock.Close()
-	if e := sessions.Close(ctx); e != nil {
-		log.Warn().Err(e).Msg("sessions did not end in time and are killed")
-	}
-	s.web.Audit.Append(audit.Entry{Action: audit.ActionStop, Outcome: "ok", DurationMS: float64(time.Since(start).Milliseconds())})
-	log.Info().Dur("took", time.Since(start)).Msg("stopped")
-	if kept != nil && failure == nil {
-		failure = kept.Bye()
-	}
-	return failure
+	return keep(s, will, log)
 }
 
 // newLogger builds the one logger, on stderr.
