@@ -1,0 +1,238 @@
+package keeper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A supervision is the keeper's life: one gateway after the other, until it is over. supervise waits; each event has a
+// method, which says what comes of it. All is owned by supervise.
+type supervision struct {
+	*keeper
+	code  int  // the last gateway's
+	ready bool // there was one that served
+
+	stopping bool           // we were told to end
+	wish     syscall.Signal // by whom, for a gateway that can end the sessions in order; 0: nobody, or passed on
+	draining bool           // stopping, but the sessions have time
+	drained  bool           // and have had it
+	killed   bool           // as somebody wished who would not wait
+
+	told       <-chan struct{}  // to end, by the context; nil once we were
+	hurry      <-chan time.Time // the wish has waited long enough for somebody who can fulfil it
+	deadline   <-chan time.Time // the gateway has had its time to end
+	again      <-chan time.Time // the next start is due
+	late       <-chan time.Time // an upgrade's gateway has had its time to take over
+	succession <-chan time.Time // our own succession is due
+	until      time.Time        // and has failed afterwards
+}
+
+func (k *keeper) supervise(ctx context.Context) (code int, err error) {
+	s := &supervision{keeper: k, told: ctx.Done()}
+	var alive <-chan time.Time
+	if k.c.Watchdog > 0 {
+		pulse := time.NewTicker(k.c.Watchdog)
+		defer pulse.Stop()
+		alive = pulse.C
+	}
+	for {
+		s.passOn()
+		var exited, served, serves, failed <-chan struct{}
+		if g := s.gateway; g != nil {
+			exited = g.child.Exited()
+			if s.deadline == nil {
+				served = g.served
+			}
+			if s.next == nil && (s.upgrading() || !g.serving()) {
+				serves = g.ready
+			}
+		} else if s.stopping && s.wish == 0 {
+			return s.code, nil
+		}
+		if s.next != nil {
+			failed = s.next.child.Exited()
+		}
+		select {
+		case sig := <-s.signals.honoured:
+			s.signalled(sig)
+		case <-s.told:
+			s.stop(unix.SIGTERM)
+		case <-alive:
+			s.notify("WATCHDOG=1")
+		case <-s.hurry:
+			s.hurry, s.wish = nil, 0
+			if s.gateway != nil {
+				s.signal(unix.SIGKILL)
+			}
+		case <-served: // it has lost us, or broken the rules
+			s.deadline = time.After(orphaned)
+		case <-s.deadline:
+			s.deadline = nil
+			s.c.Log.Error().Int("gateway", s.gateway.child.Pid()).Msg("gateway did not end, killed")
+			s.signal(unix.SIGKILL)
+		case <-s.again:
+			if err := s.start(); err != nil { // as bad as one that died at once, and perhaps as temporary
+				s.c.Log.Error().Err(err).Msg("gateway does not start")
+				s.again = time.After(s.crashed())
+			}
+		case <-serves:
+			if s.upgrading() {
+				s.tookOver()
+			}
+		case <-s.succession:
+			s.replace()
+		case <-failed: // before it took over: nothing has happened
+			s.late = nil
+			err := s.forget(s.next, s.next.child.Status().Code)
+			s.next = nil
+			s.revert()
+			s.upgraded(err)
+		case <-s.late: // whoever of the two it is that hangs
+			s.late = nil
+			s.c.Log.Error().Msg("new gateway has not taken over in time, killed")
+			if s.next != nil {
+				_ = s.next.child.Signal(unix.SIGKILL)
+			} else if s.gateway != nil {
+				s.signal(unix.SIGKILL)
+			}
+		case <-exited:
+			if over, err := s.ended(); over {
+				return s.code, err
+			}
+		}
+	}
+}
+
+// upgrading: its gateway starts, or has taken over and does not serve yet.
+func (k *keeper) upgrading() bool { return k.nextExe != (program{}) }
+
+// passOn does what only a gateway that serves is waited for.
+func (s *supervision) passOn() {
+	g := s.gateway
+	if g == nil || !g.serving() || s.upgrading() {
+		return
+	}
+	if !g.told && !s.succeeding && !s.stopping { // else upgraded says it
+		g.told = true
+		s.notify("READY=1")
+	}
+	if s.wish == 0 {
+		return
+	}
+	patience := endPatience
+	if s.wish == unix.SIGTERM && s.c.Drain > 0 && !s.drained {
+		s.draining, s.drained = true, true
+		patience += s.c.Drain
+	}
+	s.signal(s.wish)
+	s.wish, s.hurry, s.deadline = 0, nil, time.After(patience)
+}
+
+func (s *supervision) signalled(sig os.Signal) {
+	switch sig, _ := sig.(syscall.Signal); sig {
+	case unix.SIGTERM, unix.SIGINT, unix.SIGQUIT:
+		s.stop(sig)
+	case unix.SIGHUP:
+		if err := s.upgrade(s.stopping); err != nil {
+			s.upgraded(err)
+			return
+		}
+		s.late = time.After(takeOver)
+	}
+}
+
+// stop begins the end, or what is left of it once the sessions have had their time. Who asks once more waits for nothing.
+func (s *supervision) stop(sig syscall.Signal) {
+	s.told = nil
+	switch {
+	case !s.stopping:
+		s.stopping = true
+		s.notify("STOPPING=1")
+	case s.draining:
+		s.draining = false
+	default:
+		s.killed, s.wish = true, 0
+		for _, g := range []*gateway{s.gateway, s.next} {
+			if g != nil {
+				_ = g.child.Signal(unix.SIGKILL)
+			}
+		}
+		return
+	}
+	s.wish, s.hurry = sig, time.After(endPatience)
+}
+
+// tookOver: an upgrade has its gateway, and next it is our turn.
+func (s *supervision) tookOver() {
+	s.late = nil
+	s.exe.close()
+	s.exe, s.nextExe = s.nextExe, program{}
+	if err := ask(s.exe.path); err != nil {
+		s.upgraded(fmt.Errorf("new gateway, but the keeper stays: %w", err))
+		return
+	}
+	s.succeeding = true
+	s.succession, s.until = time.After(0), time.Now().Add(takeOver)
+}
+
+// replace puts the new program in our place. It returns only where that did not work, or not yet.
+func (s *supervision) replace() {
+	s.succession = nil
+	err := errors.New("it is to end")
+	if !s.stopping {
+		if err = s.succeed(); errors.Is(err, errBusy) && time.Now().Before(s.until) {
+			s.succession = time.After(restAgain)
+			return
+		}
+	}
+	s.succeeding = false
+	s.upgraded(fmt.Errorf("new gateway, but the keeper stays: %w", err))
+}
+
+// ended is for when the gateway has exited. over: so have we to, with code and err.
+func (s *supervision) ended() (over bool, err error) {
+	g := s.end()
+	s.ready, s.deadline = s.ready || g.serving(), nil
+	if s.draining && !g.bye { // the next one is told, too
+		s.draining, s.drained, s.wish = false, false, unix.SIGTERM
+	}
+	s.code = g.child.Status().Code
+	switch {
+	case s.killed:
+		s.code = 0
+		return true, nil
+	case s.stopping && s.wish == 0 || g.bye:
+		return true, nil
+	case !s.ready:
+		err := fmt.Errorf("gateway never became ready: status %d", s.code)
+		s.code = max(s.code, 1)
+		return true, err
+	case s.next != nil: // it has yielded, or died at the right time
+		s.gateway, s.next = s.next, nil
+		s.signals.gateway.Store(int64(s.gateway.child.Pid()))
+		return false, nil
+	case s.upgrading(): // had taken over, and does not serve: back to what did
+		s.late = nil
+		s.revert()
+		s.upgraded(s.forget(g, s.code))
+		s.again = time.After(0)
+		return false, nil
+	}
+	if time.Since(g.began) >= longEnough {
+		s.inARow = 0
+	}
+	pause := s.crashed()
+	s.again = time.After(pause)
+	s.c.Log.Error().Int("gateway", g.child.Pid()).Int("status", s.code).AnErr("connection", g.err).
+		Int("in_a_row", s.inARow).Dur("pause", pause).Msg("gateway died; sessions live on")
+	if s.inARow == neverProgress {
+		s.c.Log.Error().Msg("gateway dies again and again: look at why, sessions cannot be reached")
+	}
+	return false, nil
+}
