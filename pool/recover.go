@@ -86,28 +86,7 @@ func (p *Pool) revive(a *runtime.Adoption, m *remembered) error {
 	s.tag, s.created, s.key, s.commands, s.last = q.Tag, q.Created, q.Key, q.Commands+m.begun, m.last
 	s.dir, s.revived = cmp.Or(m.dir, s.dir), m.revived
 	s.shellRecord.Store(m.shell)
-	for _, x := range m.execs {
-		if x.done != nil && x.done.Lane != nil {
-			a.Want(x.done.Lane.Log, x.done.Span)
-		} else if x.done == nil && x.begun != nil {
-			a.Want(x.begun.Command.Lane.Log, x.begun.Command.Span)
-		}
-	}
-	for _, x := range m.procs {
-		span := x.Process.Span
-		if x.exited != nil {
-			if span = x.exited.Span; x.exited.Husk {
-				continue
-			}
-		}
-		a.Want(x.Process.Lane.Log, span)
-	}
-	for _, x := range m.terms {
-		if x.closed != nil && x.closed.Husk {
-			continue
-		}
-		a.Want(x.Terminal.Line.Log, x.span())
-	}
+	m.want(a)
 	config := runtime.ShellConfig{ID: m.id, Path: q.Shell, Restore: q.Restore, Limits: q.Limits}
 	var err error
 	switch {
@@ -127,11 +106,27 @@ func (p *Pool) revive(a *runtime.Adoption, m *remembered) error {
 	if s.terms.tethered { // to a connection that is no more: its client has a while to come back
 		s.terms.idle = tetheredIdle
 	}
-	var running *Exec
+	running, err := s.reviveWork(a, m)
+	if err != nil {
+		return err
+	}
+	s.retainRemembered(m)
+	close(s.opened)
+	p.adopt(s, m)
+	if m.over != nil {
+		a.Finish()
+		return nil
+	}
+	s.goOn(a, m, running)
+	return nil
+}
+
+// reviveWork makes anew all that the session did. running is the command that its shell is at; nil: none.
+func (s *Session) reviveWork(a *runtime.Adoption, m *remembered) (running *Exec, err error) {
 	for _, x := range m.execs {
 		live, err := s.reviveExec(a, x)
 		if err != nil {
-			return fmt.Errorf("exec: %w", err)
+			return nil, fmt.Errorf("exec: %w", err)
 		}
 		if live && x.begun != nil && running == nil {
 			running = x.exec
@@ -141,21 +136,19 @@ func (p *Pool) revive(a *runtime.Adoption, m *remembered) error {
 	}
 	for _, x := range m.procs {
 		if err := s.reviveProcess(a, x, m); err != nil {
-			return fmt.Errorf("process: %w", err)
+			return nil, fmt.Errorf("process: %w", err)
 		}
 	}
 	for _, x := range m.terms {
 		if err := s.reviveTerminal(a, x, m); err != nil {
-			return fmt.Errorf("terminal: %w", err)
+			return nil, fmt.Errorf("terminal: %w", err)
 		}
 	}
-	s.retainRemembered(m)
-	close(s.opened)
-	p.adopt(s, m)
-	if m.over != nil {
-		a.Finish()
-		return nil
-	}
+	return running, nil
+}
+
+// goOn lets a session that is whole again go on where it was.
+func (s *Session) goOn(a *runtime.Adoption, m *remembered, running *Exec) {
 	s.shell.SetRecorder(s.recordShell)
 	s.dismissGuests() // a link's end may be written down, and not what it brought about
 	s.mu.Lock()
@@ -171,9 +164,9 @@ func (p *Pool) revive(a *runtime.Adoption, m *remembered) error {
 	for _, watch := range m.watches { // not before: they use what was written here without a lock
 		go watch() // as in startProcess and openTerminal
 	}
-	p.tasks.Add(1) // the runner, as in register
+	s.pool.tasks.Add(1) // the runner, as in register
 	go func() {
-		defer p.tasks.Done()
+		defer s.pool.tasks.Done()
 		for e := running; e != nil; { // before serve looks at anything else: a dead shell is this command's to replace
 			e = s.finish(e, s.shell.Run(e.command))
 		}
@@ -186,7 +179,6 @@ func (p *Pool) revive(a *runtime.Adoption, m *remembered) error {
 	if m.ending != nil {
 		s.end(m.ending.Reason, time.Duration(m.ending.Grace))
 	}
-	return nil
 }
 
 // adopt enters the session into the tables.

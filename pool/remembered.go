@@ -208,3 +208,29 @@ func (x *rememberedTerminal) span() journal.Span {
 	}
 	return x.Terminal.Span
 }
+
+// want says whose output is to be read again.
+func (m *remembered) want(a *runtime.Adoption) {
+	for _, x := range m.execs {
+		if x.done != nil && x.done.Lane != nil {
+			a.Want(x.done.Lane.Log, x.done.Span)
+		} else if x.done == nil && x.begun != nil {
+			a.Want(x.begun.Command.Lane.Log, x.begun.Command.Span)
+		}
+	}
+	for _, x := range m.procs {
+		span := x.Process.Span
+		if x.exited != nil {
+			if span = x.exited.Span; x.exited.Husk {
+				continue
+			}
+		}
+		a.Want(x.Process.Lane.Log, span)
+	}
+	for _, x := range m.terms {
+		if x.closed != nil && x.closed.Husk {
+			continue
+		}
+		a.Want(x.Terminal.Line.Log, x.span())
+	}
+}
