@@ -221,6 +221,9 @@ func (g *gateway) begin(stdout io.Writer) error {
 	g.sessions.Start()
 	g.clock = reaper.New(g.sessions, func() { g.processes.KillOrphans(g.sessions.Live) }, g.counts, g.log)
 	g.clock.Start()
+	if g.kept != nil { // else we fork
+		g.useFewProcessors()
+	}
 	g.served = make(chan error, 1)
 	go func() { g.served <- g.server.Serve() }() // until Shutdown, or until the listener fails
 
@@ -249,6 +252,16 @@ func (g *gateway) begin(stdout io.Writer) error {
 	g.log.Info().Int("generation", g.generation()).Str("address", g.server.Addr()).Str("version", buildVersion()).
 		Str("isolation", tier).Str("why", why).Msg("listening")
 	return nil
+}
+
+// useFewProcessors begins to be sparing with them.
+func (g *gateway) useFewProcessors() {
+	stop, ended := make(chan struct{}), make(chan struct{})
+	go func() { // until the end, which waits for it
+		defer close(ended)
+		runtime.UseFewProcessors(stop)
+	}()
+	g.atEnd(func() error { close(stop); <-ended; return nil })
 }
 
 // wait returns when it is time to end in order, or with an error when there is nothing left to end.

@@ -1,0 +1,67 @@
+package runtime
+
+import (
+	goruntime "runtime"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// How much of one processor's time a program may take before it is given the others, and how little, and for how long,
+// before they are taken away again: with them the same work takes up to twice as much of it.
+const (
+	muchForOne, littleForAll = 0.8, 0.5
+	calmFor                  = time.Second
+	lookAtCalm, lookAtWork   = 250 * time.Millisecond, 20 * time.Millisecond
+)
+
+// UseFewProcessors has Go use one processor for as long as one is enough, until stop is closed. With more, it wakes a thread
+// for each goroutine that has something to do while another processor is idle, to find nothing left to do as a rule: of what
+// a command took of the gateway that was half, and the processor it was done on is the one that the shell needs. Not for a
+// program that forks into cells: a change stops all threads, see CollectBetweenForks.
+func UseFewProcessors(stop <-chan struct{}) {
+	all := goruntime.GOMAXPROCS(0)
+	if all == 1 {
+		return
+	}
+	defer goruntime.GOMAXPROCS(all)
+	goruntime.GOMAXPROCS(1)
+	inUse, lastBusy := 1, time.Time{}
+	at, used := time.Now(), processorTime()
+	next := time.NewTimer(lookAtCalm)
+	defer next.Stop()
+	for {
+		select {
+		case <-stop:
+			return
+		case <-next.C:
+		}
+		now, total := time.Now(), processorTime()
+		load := float64(total-used) / float64(now.Sub(at))
+		at, used = now, total
+		switch {
+		case inUse == 1 && load > muchForOne:
+			inUse, lastBusy = all, now
+			goruntime.GOMAXPROCS(inUse)
+		case load > littleForAll:
+			lastBusy = now
+		case inUse > 1 && now.Sub(lastBusy) > calmFor:
+			inUse = 1
+			goruntime.GOMAXPROCS(inUse)
+		}
+		if load > muchForOne/4 {
+			next.Reset(lookAtWork)
+		} else {
+			next.Reset(lookAtCalm)
+		}
+	}
+}
+
+// processorTime is what all threads of this process have had.
+func processorTime() time.Duration {
+	var t unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &t) != nil {
+		return 0
+	}
+	return time.Duration(t.Nano())
+}
