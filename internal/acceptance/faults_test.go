@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	goruntime "runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -510,4 +511,40 @@ func TestKillsDuringBursts(t *testing.T) {
 		t.Errorf("%v crashes counted", d)
 	}
 	g.settles(t, cgroup, before)
+}
+
+// TestFewProcessors: a gateway takes one processor while that is enough, and more while it is not.
+func TestFewProcessors(t *testing.T) {
+	if goruntime.NumCPU() == 1 {
+		t.Skip("there is one processor")
+	}
+	t.Parallel()
+	g := gateway(t)
+	inUse := func() int { return int(g.metric(t, "go_sched_gomaxprocs_threads")) }
+	eventually(t, "one processor", func() bool { return inUse() == 1 })
+
+	c := g.dial(t)
+	id := c.session()
+	for range 3 { // each as fast as the gateway takes it, and nobody else
+		c.call("process.start", object{"session_id": id, "command": "yes"})
+	}
+	const look = 200 * time.Millisecond
+	used := func() float64 { return g.metric(t, "process_cpu_seconds_total") }
+	enough := 0 // how often it could have had one processor for itself, and hardly asked for more
+	for begin, before := time.Now(), used(); inUse() == 1; {
+		time.Sleep(look)
+		now := used()
+		if now-before > 0.95*look.Seconds() {
+			enough++
+		}
+		before = now
+		if enough > 20 {
+			t.Fatal("one processor is all it has, and is not enough")
+		}
+		if time.Since(begin) > time.Minute {
+			t.Skip("others keep the processors busy")
+		}
+	}
+	c.call("session.destroy", object{"session_id": id, "force": true})
+	eventually(t, "one processor again", func() bool { return inUse() == 1 })
 }
