@@ -12,7 +12,7 @@ import (
 const (
 	muchForOne, littleForAll = 0.8, 0.5
 	calmFor                  = time.Second
-	lookAtCalm, lookAtWork   = 250 * time.Millisecond, 20 * time.Millisecond
+	lookAtCalm, lookAtWork   = 100 * time.Millisecond, 20 * time.Millisecond
 )
 
 // UseFewProcessors has Go use one processor for as long as one is enough, until stop is closed. With more, it wakes a thread
