@@ -3,6 +3,7 @@ package runtime
 import (
 	"context"
 	"errors"
+	"math"
 	"os"
 	"slices"
 	"syscall"
@@ -368,7 +369,7 @@ func (a *Adoption) Shell(c ShellConfig, r ShellRecord) (*Shell, error) {
 	}
 	s.p = &shellProc{
 		kind: k, child: child, cell: cell, held: r.Held, reader: -1, script: a.take(r.Held[heldScript]), ctlR: a.take(r.Held[heldCtlR]),
-		ctlW: a.take(r.Held[heldCtlW]), text: a.take(r.Held[heldText]), poll: s.poll,
+		ctlW: a.take(r.Held[heldCtlW]), text: a.take(r.Held[heldText]), given: math.MaxInt, poll: s.poll,
 	}
 	if s.p.script < 0 || s.p.ctlR < 0 || s.p.ctlW < 0 || s.p.text < 0 {
 		return nil, ErrShellGone

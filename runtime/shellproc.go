@@ -40,6 +40,7 @@ type shellProc struct {
 	lines  []byte
 	exit   *int    // the status that the EXIT trap told, nil before
 	state  *int    // what the state said at its end: 0, or 1 where its directory was not to be had; nil: it did not come to it
+	given  int     // bytes that text has at most
 	zero   string  // path of its stdin in /proc, for stdin
 	poll   *poller // its session's, for wait
 }
@@ -141,7 +142,7 @@ func (p *shellProc) start(c ShellConfig, group KeptGroup) error {
 
 // spec is how the shell is spawned; done once it is, or cannot be.
 func (p *shellProc) spec(c ShellConfig) (spec Spec, done func(), err error) {
-	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	null, err := devNull()
 	if err != nil {
 		return Spec{}, nil, err
 	}
@@ -151,9 +152,12 @@ func (p *shellProc) spec(c ShellConfig) (spec Spec, done func(), err error) {
 	if p.kind.stdin != "" {
 		files = []*os.File{reader, null, null}
 	}
-	done = func() { null.Close(); reader.Close() }
+	done = func() { reader.Close() }
 	return Spec{Path: c.Path, Argv: append(p.argv, p.kind.args...), Env: c.Env, Dir: c.Dir, Files: files}, done, nil
 }
+
+// devNull is the stdio of all our shells while they run no command: one open file, for stdin.
+var devNull = sync.OnceValues(func() (*os.File, error) { return os.OpenFile(os.DevNull, os.O_RDWR, 0) })
 
 // abandon is for one that does not run, or shall not.
 func (p *shellProc) abandon(group KeptGroup) {
@@ -241,7 +245,10 @@ func (p *shellProc) stdin() string {
 	if p.kind.stdin != "" {
 		return p.kind.stdin
 	}
-	if p.zero == "" {
+	if null, err := devNull(); err == nil && quick.SameFile(p.child.Pid(), 0, int(null.Fd())) {
+		return ""
+	}
+	if p.zero == "" { // a gateway before us has started it, or the kernel does not tell
 		p.zero = procPath(p.child.Pid(), "/fd/0")
 	}
 	var room [len(os.DevNull) + 1]byte
@@ -275,7 +282,13 @@ func (p *shellProc) sendBy(deadline time.Time, line string) bool {
 
 // give puts a command's text where the shell finds it.
 func (p *shellProc) give(text string) error {
-	if err := fill(p.text, []byte(text)); err != nil {
+	if len(text) < p.given {
+		if err := quick.Ftruncate(p.text, int64(len(text))); err != nil {
+			return fmt.Errorf("memfd: %w", err)
+		}
+	}
+	p.given = len(text)
+	if err := put(p.text, []byte(text)); err != nil {
 		return err
 	}
 	_ = quick.ClearTimes(p.text)
@@ -460,6 +473,11 @@ func fill(fd int, b []byte) error {
 	if err := quick.Ftruncate(fd, int64(len(b))); err != nil {
 		return fmt.Errorf("memfd: %w", err)
 	}
+	return put(fd, b)
+}
+
+// put makes b the beginning of a memfd.
+func put(fd int, b []byte) error {
 	for off := 0; off < len(b); {
 		n, err := quick.Pwrite(fd, b[off:], int64(off))
 		if errors.Is(err, unix.EINTR) {

@@ -158,8 +158,16 @@ func (l *Ledger) Restart(items ...Item) (err error) {
 			_ = unix.Ftruncate(l.fd, end)
 		}
 	}()
+	size := int64(frameSize)
+	for _, item := range items {
+		if item.Text != nil {
+			size += frameSize + int64(len(item.Text))
+		} else {
+			size += item.Stands.size
+		}
+	}
 	draft := drafts.Get().(*[]byte)
-	buf := append((*draft)[:0], make([]byte, frameSize)...)
+	buf := append(slices.Grow((*draft)[:0], int(size)), make([]byte, frameSize)...)
 	defer func() { *draft = buf; drafts.Put(draft) }()
 	for i := 0; i < len(items); {
 		if items[i].Text != nil {
@@ -172,7 +180,7 @@ func (l *Ledger) Restart(items ...Item) (err error) {
 			whole.size += items[i].Stands.size
 		}
 		from := len(buf)
-		buf = slices.Grow(buf, int(whole.size))[:from+int(whole.size)]
+		buf = buf[:from+int(whole.size)]
 		if err := readAt(l.fd, buf[from:], whole.at); err != nil {
 			return err
 		}

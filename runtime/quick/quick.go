@@ -11,6 +11,7 @@
 package quick
 
 import (
+	"os"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -69,6 +70,16 @@ func Readlink(path string, p []byte) (int, error) {
 	at := unix.AT_FDCWD
 	return count(unix.RawSyscall6(unix.SYS_READLINKAT, uintptr(at), uintptr(unsafe.Pointer(name)), uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)), 0, 0))
 }
+
+// SameFile says whether a descriptor of another process and one of ours are of one open file, not only of the same one. False
+// also where we may not look, or the kernel does not tell (kcmp).
+func SameFile(pid, fd, own int) bool {
+	const file = 0 // KCMP_FILE
+	order, _, errno := unix.RawSyscall6(unix.SYS_KCMP, self, uintptr(pid), file, uintptr(own), uintptr(fd), 0)
+	return errno == 0 && order == 0
+}
+
+var self = uintptr(os.Getpid())
 
 // Unread is how many bytes a pipe holds.
 func Unread(fd int) (int, error) {

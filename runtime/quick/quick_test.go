@@ -3,6 +3,7 @@ package quick_test
 import (
 	"bytes"
 	"os"
+	"os/exec"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -132,6 +133,29 @@ func TestReadlink(t *testing.T) {
 	}
 	if n := must[int](t)(quick.Readlink("/proc/self/cwd", buf[:3])); n != 3 || string(buf[:3]) != want[:3] {
 		t.Errorf("cut short: %d %q", n, buf[:3])
+	}
+}
+
+// A child has our open file as its stdin; the same file, opened again, is another.
+func TestSameFile(t *testing.T) {
+	null := must[*os.File](t)(os.Open(os.DevNull))
+	defer null.Close()
+	again := must[*os.File](t)(os.Open(os.DevNull))
+	defer again.Close()
+	child := exec.Command("sleep", "60")
+	child.Stdin = null
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = child.Process.Kill(); _ = child.Wait() }()
+	pid := child.Process.Pid
+	if _, _, errno := unix.RawSyscall6(unix.SYS_KCMP, uintptr(os.Getpid()), uintptr(os.Getpid()), 0, 0, 0, 0); errno != 0 {
+		t.Logf("kcmp: %v", errno)
+	} else if !quick.SameFile(pid, 0, int(null.Fd())) {
+		t.Error("its stdin is not ours")
+	}
+	if quick.SameFile(pid, 0, int(again.Fd())) || quick.SameFile(pid, 99, int(null.Fd())) || quick.SameFile(1<<22+1, 0, int(null.Fd())) {
+		t.Error("what is not one open file is")
 	}
 }
 
