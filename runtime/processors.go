@@ -12,7 +12,6 @@ import (
 const (
 	muchForOne, littleForAll = 0.8, 0.5
 	calmFor                  = time.Second
-	lookAtCalm, lookAtWork   = 100 * time.Millisecond, 20 * time.Millisecond
 )
 
 // UseFewProcessors has Go use one processor for as long as one is enough, until stop is closed. With more, it wakes a thread
@@ -28,7 +27,7 @@ func UseFewProcessors(stop <-chan struct{}) {
 	goruntime.GOMAXPROCS(1)
 	inUse, lastBusy := 1, time.Time{}
 	at, used := time.Now(), processorTime()
-	next := time.NewTimer(lookAtCalm)
+	next := time.NewTimer(nextLook(0))
 	defer next.Stop()
 	for {
 		select {
@@ -49,12 +48,19 @@ func UseFewProcessors(stop <-chan struct{}) {
 			inUse = 1
 			goruntime.GOMAXPROCS(inUse)
 		}
-		if load > muchForOne/4 {
-			next.Reset(lookAtWork)
-		} else {
-			next.Reset(lookAtCalm)
-		}
+		next.Reset(nextLook(load))
 	}
+}
+
+// nextLook is when to look again: to be woken costs an idle program more than to look.
+func nextLook(load float64) time.Duration {
+	switch {
+	case load < 0.02:
+		return time.Second
+	case load < 0.2:
+		return 100 * time.Millisecond
+	}
+	return 20 * time.Millisecond
 }
 
 // processorTime is what all threads of this process have had.
