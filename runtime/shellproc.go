@@ -288,7 +288,7 @@ func (p *shellProc) give(text string) error {
 		}
 	}
 	p.given = len(text)
-	if err := put(p.text, []byte(text)); err != nil {
+	if err := fill(p.text, []byte(text)); err != nil {
 		return err
 	}
 	_ = quick.ClearTimes(p.text)
@@ -468,16 +468,8 @@ func memfd(name string) (int, error) {
 	return fd, nil
 }
 
-// fill makes b the whole content of a memfd.
+// fill makes b the beginning of a memfd.
 func fill(fd int, b []byte) error {
-	if err := quick.Ftruncate(fd, int64(len(b))); err != nil {
-		return fmt.Errorf("memfd: %w", err)
-	}
-	return put(fd, b)
-}
-
-// put makes b the beginning of a memfd.
-func put(fd int, b []byte) error {
 	for off := 0; off < len(b); {
 		n, err := quick.Pwrite(fd, b[off:], int64(off))
 		if errors.Is(err, unix.EINTR) {

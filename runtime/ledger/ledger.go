@@ -147,6 +147,14 @@ type Item struct {
 	Text   []byte
 }
 
+// size is what the item takes, with its frame.
+func (i Item) size() int64 {
+	if i.Text != nil {
+		return frameSize + int64(len(i.Text))
+	}
+	return i.Stands.size
+}
+
 // Restart makes items all there is. Where it fails, all stands as it did.
 func (l *Ledger) Restart(items ...Item) (err error) {
 	l.mu.Lock()
@@ -160,11 +168,7 @@ func (l *Ledger) Restart(items ...Item) (err error) {
 	}()
 	size := int64(frameSize)
 	for _, item := range items {
-		if item.Text != nil {
-			size += frameSize + int64(len(item.Text))
-		} else {
-			size += item.Stands.size
-		}
+		size += item.size()
 	}
 	draft := drafts.Get().(*[]byte)
 	buf := append(slices.Grow((*draft)[:0], int(size)), make([]byte, frameSize)...)
@@ -197,10 +201,7 @@ func (l *Ledger) Restart(items ...Item) (err error) {
 		if span == nil {
 			span = new(Span)
 		}
-		if item.Text != nil {
-			span.size = frameSize + int64(len(item.Text))
-		}
-		span.at = at
+		*span = Span{at, item.size()}
 		at += span.size
 	}
 	_ = unix.Fallocate(l.fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, headerSize, begin-headerSize) // all but the header's page
