@@ -139,6 +139,7 @@ var meanings = map[string]string{
 	"TermAttach.cols":         "the width of the client's window, which the terminal gets with control (as it is)",
 	"TermAttach.rows":         "its height",
 	"TermAttach.snapshot":     "begin with the screen in place of history (false)",
+	"TermAttach.history":      "where the beginning of what is asked for is gone, all that is kept comes before the screen (false)",
 	"TermAttach.on_slow":      "for a client slower than the output: slow the terminal down, or skip with a stream.gap and show the screen (block for control, skip for view)",
 	"mode":                    "whether this connection may type and set the size",
 	"window_bytes":            "send at most so many bytes more than stream.ack has acknowledged (0, no such bound)",

@@ -520,6 +520,7 @@ type TermAttach struct {
 	Cols     int    `json:"cols,omitzero"`
 	Rows     int    `json:"rows,omitzero"`
 	Snapshot bool   `json:"snapshot,omitzero"`
+	History  bool   `json:"history,omitzero"`
 	OnSlow   string `json:"on_slow,omitzero"`
 
 	WindowBytes int64 `json:"window_bytes,omitzero"`

@@ -276,6 +276,9 @@ func (q *TermAttach) Validate() *Error {
 	if q.Snapshot && q.Offset != nil {
 		return InvalidParam("snapshot", "snapshot and offset exclude each other")
 	}
+	if q.Snapshot && q.History {
+		return InvalidParam("history", "history and snapshot exclude each other")
+	}
 	if q.Cols != 0 || q.Rows != 0 {
 		if err := first(validSize("cols", q.Cols), validSize("rows", q.Rows)); err != nil {
 			return err

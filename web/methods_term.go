@@ -126,6 +126,7 @@ func termAttach(k *call, q *protocol.TermAttach) (any, error) {
 	return c.followLocked(k, termSource(t), offset, block, func(sub *subscription) any {
 		sub.view = t.View(pool.Attaching{Label: c.label(), Control: control, Claim: q.Claim, Cols: q.Cols, Rows: q.Rows, Before: before})
 		sub.showScreen, sub.credit = q.Snapshot, newCredit(q.WindowBytes, offset)
+		sub.history, sub.torn = q.History, q.Offset == nil && offset > 0
 		info := t.Info()
 		id, mode, claim := sub.view.Attached()
 		return &protocol.TermAttached{

@@ -89,6 +89,8 @@ type subscription struct {
 	no         uint64        // in binary frames
 	view       *pool.Viewer  // at a terminal; nil at anything else
 	showScreen bool          // a terminal's screen comes first
+	history    bool          // or comes after what is kept, once least is reached
+	torn       bool          // the beginning of that is gone
 	block      bool          // what r was attached with
 	credit     *credit       // nil: the transport's flow control is all there is; set before the pump starts
 	stopped    chan struct{} // closed by stop
@@ -205,6 +207,9 @@ func (c *conn) pump(sub *subscription) {
 	}
 	running := until{context.Background(), sub.done}
 	for {
+		if !c.replayed(sub) {
+			return
+		}
 		ch, err := sub.r.Next(running)
 		if err == nil {
 			if !c.chunk(sub, ch) {
@@ -233,6 +238,9 @@ func (c *conn) pump(sub *subscription) {
 			return
 		}
 	}
+	if !c.replayed(sub) {
+		return
+	}
 	if c.ctx.Err() == nil {
 		name, data := sub.exit()
 		sub.told = c.event(name, data)
@@ -247,10 +255,11 @@ func (c *conn) chunk(sub *subscription, ch pool.Chunk) bool {
 	case pool.Told:
 		return note.To != sub.view || c.event(note.Event.Name, note.Event.Data)
 	}
-	if ch.Gap > 0 && sub.terminal != nil {
+	if ch.Gap > 0 && sub.terminal != nil && !sub.history {
 		return c.screen(sub, ch.Offset-ch.Gap)
 	}
 	if ch.Gap > 0 {
+		sub.torn = true
 		c.srv.m.Gaps.Inc()
 		c.srv.m.GapBytes.Add(float64(ch.Gap))
 		if !c.event("stream.gap", &protocol.StreamGap{StreamID: sub.stream, From: ch.Offset - ch.Gap, To: ch.Offset}) {
@@ -264,12 +273,43 @@ func (c *conn) chunk(sub *subscription, ch pool.Chunk) bool {
 	return c.output(sub, &o)
 }
 
+// leeway is what may come after what was kept before the screen is sent in its place.
+const leeway = 256 << 10
+
+// replayed sends the screen once what was kept has been sent, if that began in the middle: nobody can tell from it in what
+// mode the terminal is, and what the rest of the screen shows. It waits for a moment in which the client has got all there is:
+// what a screen replaces cannot be scrolled back to.
+func (c *conn) replayed(sub *subscription) bool {
+	if !sub.history || sub.r.Behind(sub.least) {
+		return true
+	}
+	if !sub.torn {
+		sub.history = false
+		return true
+	}
+	from := sub.r.Offset()
+	late := from >= sub.least+leeway
+	if !late && sub.r.Behind(sub.journal.Size()) {
+		return true
+	}
+	text, at := sub.terminal.Screen()
+	if at > from && !late {
+		return true
+	}
+	sub.history = false
+	return c.show(sub, from, text, at)
+}
+
 // screen sends what a terminal shows in place of output from offset from on, which is gone: from is negative where the
 // client has asked for it.
 func (c *conn) screen(sub *subscription, from int64) bool {
 	text, at := sub.terminal.Screen()
+	return c.show(sub, from, text, at)
+}
+
+func (c *conn) show(sub *subscription, from int64, text []byte, at int64) bool {
 	sub.r.Skip(at)
-	if from >= 0 {
+	if from >= 0 && from < at {
 		c.srv.m.Gaps.Inc()
 		c.srv.m.GapBytes.Add(float64(at - from))
 		if !c.event("stream.gap", &protocol.StreamGap{StreamID: sub.stream, From: from, To: at}) {

@@ -143,6 +143,35 @@ func TestI3(t *testing.T) {
 		t.Errorf("what is kept begins at %d", whole.next)
 	}
 	whole.see("live\r\n")
+	// With history: what is kept comes before the screen, wherever the beginning is gone.
+	last := "live"
+	for n, from := range []object{{"offset": 2}, {}} {
+		f := g.dial(t)
+		kept := h.attach(f, from, object{"mode": "view", "history": true})
+		if _, asked := from["offset"]; asked {
+			kept.next = 2
+			if exit := kept.take(); exit != nil || kept.next == 2 || kept.next > 2<<20 {
+				t.Fatalf("a gap to %d, exit %v", kept.next, exit)
+			}
+		}
+		history := ""
+		for kept.shots == 0 {
+			history = kept.text
+			if exit := kept.take(); exit != nil {
+				t.Fatal("ended")
+			}
+		}
+		if !strings.HasSuffix(history, last+"\r\n") || len(history) < 3<<20 || !strings.Contains(kept.text, last) {
+			t.Errorf("from %v: %d bytes of history, which end with %q, then %s", from, len(history), brief(history), brief(kept.text))
+		}
+		last = fmt.Sprint("more", n)
+		h.keys(last + "\r")
+		kept.see(last)
+		kept.ask("term.detach")
+	}
+	if f := d.try("term.attach", object{"term_id": h.id, "snapshot": true, "history": true}); f.code() != "INVALID_PARAMS" || f.Error.Details.str("field") != "history" {
+		t.Errorf("both: %s", f.code())
+	}
 	h.ask("term.close")
 }
 
