@@ -77,17 +77,22 @@ func known(r *http.Request) {
 
 // deny answers a request that is not let in. The answer is the same for everything that is wrong with a credential.
 func deny(w http.ResponseWriter, d *denial) {
+	status, words := d.answer(w.Header())
+	refuse(w, status, words)
+}
+
+// answer is the status and the words of the answer, whose header it completes.
+func (d *denial) answer(h http.Header) (status int, words string) {
 	switch d.why {
 	case missing:
-		refuse(w, http.StatusUnauthorized, "a token is needed")
+		return http.StatusUnauthorized, "a token is needed"
 	case throttled:
-		w.Header().Set("Retry-After", strconv.Itoa(1+int(d.wait.Seconds())))
-		refuse(w, http.StatusTooManyRequests, "too many wrong tokens came from this address")
+		h.Set("Retry-After", strconv.Itoa(1+int(d.wait.Seconds())))
+		return http.StatusTooManyRequests, "too many wrong tokens came from this address"
 	case unavailable:
-		refuse(w, http.StatusServiceUnavailable, "tokens of this kind cannot be checked at the moment")
-	default:
-		refuse(w, http.StatusUnauthorized, "this token is not valid")
+		return http.StatusServiceUnavailable, "tokens of this kind cannot be checked at the moment"
 	}
+	return http.StatusUnauthorized, "this token is not valid"
 }
 
 // admit makes the chain: what a client says on purpose comes before what its browser or its TLS library says by itself.

@@ -15,8 +15,8 @@ var loginPage = template.Must(template.New("login").Parse(`<!doctype html>
 <style nonce="{{.Nonce}}">:root{color-scheme:light dark}body{font:16px system-ui;margin:4em auto;max-width:30em;padding:0 1em}input,button{font:inherit;padding:.4em}</style>
 <h1>trl</h1>
 {{with .Provider}}<p><a href="/login/oidc">Log in with {{.}}</a></p>{{end}}
-<p id="say" role="status">Log in with a token: the one that <code>trl serve</code> printed, or one of <code>trl token create</code>.</p>
-<form method="post" action="/login"><input name="username" autocomplete="username" value="trl" hidden><input name="token" type="password" autocomplete="current-password" aria-label="token" required> <button>Log in</button></form>
+<p id="say" role="status">{{with .Said}}<strong>{{.}}</strong> {{end}}Log in with a token: the one that <code>trl serve</code> printed, or one of <code>trl token create</code>.</p>
+<form method="post" action="/login"><input name="username" autocomplete="username" value="trl" hidden><input name="token" type="password" autocomplete="current-password" aria-label="token" required autofocus> <button>Log in</button></form>
 <script nonce="{{.Nonce}}">
 const enter = () => {
   const m = /^#token=(.+)$/.exec(location.hash);
@@ -83,16 +83,26 @@ func (s *Server) serveAsset(w http.ResponseWriter, r *http.Request) {
 	ui.ServeAsset(w, r)
 }
 
-func (s *Server) page(t *template.Template, at string) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		nonce := rand.Text()
-		h := w.Header()
-		h.Set("Content-Type", "text/html; charset=utf-8")
-		h.Set("Content-Security-Policy", "default-src 'none'; script-src 'nonce-"+nonce+"'; style-src 'nonce-"+nonce+
-			"'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'")
-		h.Set("Referrer-Policy", "same-origin") // with "no-referrer" the form is posted with "null" for its Origin, and refused
-		t.Execute(w, struct{ Nonce, Provider, At string }{nonce, s.provider(), at})
-	}
+// pageOf is what the pages here have in them.
+type pageOf struct {
+	Nonce, Provider string
+	At              string // where the login's cookie is for
+	Said            string // why the last try failed
+}
+
+func (s *Server) showLogin(w http.ResponseWriter, _ *http.Request) {
+	s.show(w, loginPage, http.StatusOK, pageOf{})
+}
+
+func (s *Server) show(w http.ResponseWriter, t *template.Template, status int, p pageOf) {
+	p.Nonce, p.Provider = rand.Text(), s.provider()
+	h := w.Header()
+	h.Set("Content-Type", "text/html; charset=utf-8")
+	h.Set("Content-Security-Policy", "default-src 'none'; script-src 'nonce-"+p.Nonce+"'; style-src 'nonce-"+p.Nonce+
+		"'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'")
+	h.Set("Referrer-Policy", "same-origin") // with "no-referrer" the form is posted with "null" for its Origin, and refused
+	w.WriteHeader(status)
+	t.Execute(w, p)
 }
 
 // login checks a token, or a JWT, and logs the browser in: what it gets is a cookie of its own, worth as much and no longer.
@@ -109,7 +119,14 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 		} else {
 			g, by, why = s.bearer.authenticate(r)
 		}
-		if no := s.decided(r, by, why, nil); no != nil {
+		no := s.decided(r, by, why, nil)
+		if no != nil && form {
+			status, words := no.answer(w.Header())
+			challenge(w.Header(), status)
+			s.show(w, loginPage, status, pageOf{Said: strings.ToUpper(words[:1]) + words[1:] + "."})
+			return
+		}
+		if no != nil {
 			deny(w, no)
 			return
 		}
@@ -122,7 +139,7 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 		}
 		setCookie(w, r, secret, until)
 		if form {
-			s.page(enteredPage, loginPath(secret))(w, r)
+			s.show(w, enteredPage, http.StatusOK, pageOf{At: loginPath(secret)})
 			return
 		}
 		w.Header().Set("Location", loginPath(secret))

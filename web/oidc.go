@@ -209,7 +209,7 @@ func (s *Server) finishOIDC(w http.ResponseWriter, r *http.Request) {
 	s.decided(r, byOIDC, accepted, nil)
 	s.loggedIn(r, who)
 	setCookie(w, r, secret, until)
-	s.page(enteredPage, loginPath(secret))(w, r)
+	s.show(w, enteredPage, http.StatusOK, pageOf{At: loginPath(secret)})
 }
 
 // finish gets the ID token for the code and checks it.

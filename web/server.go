@@ -181,7 +181,7 @@ func New(cfg Config, p *pool.Pool, m *metrics.Metrics, g prometheus.Gatherer, lo
 	})
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, r *http.Request) { fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /readyz", s.ready)
-	mux.HandleFunc("GET /login", s.page(loginPage, ""))
+	mux.HandleFunc("GET /login", s.showLogin)
 	mux.HandleFunc("POST /login", s.login)
 	if s.oidc != nil {
 		mux.HandleFunc("GET "+oidcPath, s.beginOIDC)
@@ -468,10 +468,15 @@ func (s *Server) guard(h http.Handler, at net.Addr) http.Handler {
 }
 
 func refuse(w http.ResponseWriter, status int, why string) {
-	if status == http.StatusUnauthorized {
-		w.Header().Set("WWW-Authenticate", `Bearer realm="trl"`)
-	}
+	challenge(w.Header(), status)
 	http.Error(w, why, status)
+}
+
+// challenge says in an answer's header what it wants, where that is credentials.
+func challenge(h http.Header, status int) {
+	if status == http.StatusUnauthorized {
+		h.Set("WWW-Authenticate", `Bearer realm="trl"`)
+	}
 }
 
 // known lets only principals pass.
