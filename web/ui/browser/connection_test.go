@@ -69,6 +69,22 @@ func TestLostSessionsAreSaidToBeLost(t *testing.T) {
 	p.newTerminal()
 }
 
+// TestStoppedGatewayTellsSo: nobody knows then whether sessions go on, and the page does not say it, however often it dials.
+func TestStoppedGatewayTellsSo(t *testing.T) {
+	t.Parallel()
+	g := serve(t)
+	p := g.open()
+	p.newTerminal()
+	p.expectOffline()
+	g.stop()
+	p.until("it dials again and again", `/attempt [3-9]/.test(document.querySelector(".banner-clock").textContent)`)
+	if said := eval[string](p, `document.querySelector(".banner-text").textContent`); said != "Connection lost: the gateway is being restarted." {
+		t.Error(said)
+	}
+	g.start()
+	p.until("it ends in lost, and why", `/lost because the gateway was started anew/.test(document.querySelector(".banner").textContent)`)
+}
+
 func TestLoggedOutGoesToLogin(t *testing.T) {
 	t.Parallel()
 	g := serve(t)

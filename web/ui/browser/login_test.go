@@ -52,6 +52,13 @@ func TestLoginIsForOnePortAlone(t *testing.T) {
 	}
 	second.do(chromedp.Navigate(p.origin + "/"))
 	second.until("the login page again", `location.pathname === "/login" && document.querySelector("input[name=token]")`)
+	second.do(chromedp.SendKeys(`input[name=token]`, g.token+"x", chromedp.ByQuery), chromedp.Submit(`form`, chromedp.ByQuery))
+	second.until("a wrong token is told on the same page", `/This token is not valid/.test(document.body.innerText) && document.activeElement.name === "token"`)
 	second.do(chromedp.SendKeys(`input[name=token]`, g.token, chromedp.ByQuery), chromedp.Submit(`form`, chromedp.ByQuery))
 	second.until("the page", `typeof trl === "object" && trl.connection.up`)
+	second.do(chromedp.Click(`.topbar-tools button[aria-label="Settings"]`, chromedp.ByQuery))
+	second.run(`[...document.querySelectorAll("dialog button")].find((b) => b.textContent === "Log out").click()`)
+	second.until("logged out", `location.pathname === "/login" && document.querySelector("input[name=token]")`)
+	second.do(chromedp.Navigate(p.origin + "/"))
+	second.until("and stays so", `location.pathname === "/login"`)
 }

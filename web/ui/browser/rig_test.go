@@ -498,3 +498,13 @@ func (p *page) write(text string) {
 		p.key(string(r), code)
 	}
 }
+
+// waitFor waits for what no page tells.
+func waitFor(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !ok(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("not in time: " + what)
+		}
+	}
+}

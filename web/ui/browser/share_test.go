@@ -1,6 +1,7 @@
 package browser
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -79,9 +80,13 @@ func TestLinkToLook(t *testing.T) {
 	owner.run(`[...document.querySelectorAll(".share button")].find((b) => b.textContent === "Revoke").click()`)
 	owner.until("the link is gone", `/No links/.test(document.querySelector(".shares").textContent)`)
 	guest.until("the guest is told", `/expired or was revoked/.test(document.body.innerText)`)
+	guest.until("and nothing else", nothingOffered)
 	guest.do(chromedp.Reload())
-	guest.until("and stays out", `/expired or was revoked/.test(document.body.innerText) && !trl.connection.up`)
+	guest.until("and stays out", `/expired or was revoked/.test(document.body.innerText) && !trl.connection.up && `+nothingOffered)
 }
+
+// nothingOffered to a guest whose link opens nothing any more.
+const nothingOffered = `!/You are a guest/.test(document.body.innerText) && ![...document.querySelectorAll("button")].some((b) => b.checkVisibility() && /Take over|New session|New terminal|End session|Rename|Share/.test(b.textContent + b.getAttribute("aria-label")))`
 
 func TestLinkToWorkInASession(t *testing.T) {
 	t.Parallel()
@@ -109,4 +114,18 @@ func TestLinkToWorkInASession(t *testing.T) {
 			t.Errorf("%s: %s", method, got)
 		}
 	}
+
+	guest.expectOffline()
+	owner.run(`document.querySelector('.session button[aria-label="Share"]').click()`)
+	owner.until("the guest is counted", `/1 guest/.test(document.querySelector(".shares")?.textContent)`)
+	owner.run(`[...document.querySelectorAll("dialog button")].find((b) => b.textContent === "Make a link").click()`)
+	owner.until("a second link", `document.querySelector(".share-link") && document.querySelectorAll(".share").length === 2`)
+	for range 2 {
+		n := eval[int](owner, `document.querySelectorAll(".share").length`)
+		owner.run(`document.querySelector(".share button").click()`)
+		owner.until("one less", fmt.Sprintf(`document.querySelectorAll(".share").length === %d`, n-1))
+	}
+	owner.until("nor is the link shown that is revoked", `!document.querySelector(".share-link")`)
+	guest.until("the guest is told", `/expired or was revoked/.test(document.body.innerText)`)
+	guest.until("and nothing else", nothingOffered)
 }

@@ -1,6 +1,7 @@
 package browser
 
 import (
+	"crypto/sha1"
 	"fmt"
 	"os/exec"
 	"strings"
@@ -207,6 +208,25 @@ func TestSeveralLinesAreShownBeforeTheyArePasted(t *testing.T) {
 	p.until("they run on Enter", `/^second$/m.test(`+text+`)`)
 }
 
+// TestHugePasteArrivesWhole: it is more than one message may have, and more than waits for a program that does not read yet.
+func TestHugePasteArrivesWhole(t *testing.T) {
+	t.Parallel()
+	g := serve(t)
+	p := g.open()
+	p.newTerminal()
+	p.enter("cat | sha1sum")
+	p.until("it runs", `trl.tabs.current.marks.running`)
+	p.run(`(globalThis.lost = 0, trl.connection.status.on(() => lost++))`)
+	const line, lines = "… one of very many lines, with a tail of 70 characters that says nothing", 80_000
+	p.run(fmt.Sprintf(`trl.tabs.current.xterm.paste(%q.repeat(%d))`, line+"\n", lines))
+	p.run(`trl.tabs.current.terminal.input("typed after it\r\x04")`)
+	want := sha1.Sum([]byte(strings.Repeat(line+"\n", lines) + "typed after it\n"))
+	p.until("all of it has arrived", fmt.Sprintf(`/^%x  -$/m.test(%s)`, want, tail))
+	if eval[int](p, `lost`) != 0 {
+		t.Error("it cost the connection")
+	}
+}
+
 func TestProgramsWriteTheClipboardAndNeverReadIt(t *testing.T) {
 	g := serve(t)
 	p := g.open()
@@ -263,6 +283,20 @@ func TestCommandBlocks(t *testing.T) {
 	got := p.clipboard()
 	if lines := strings.Split(got, "\n"); len(lines) != 100 || lines[0] != "1" || lines[99] != "100" {
 		t.Errorf("copied %d lines: %.40q", len(lines), got)
+	}
+}
+
+// TestCommandThatEndsItsShell: the shell prints no mark for it, and it does not seem to run for ever.
+func TestCommandThatEndsItsShell(t *testing.T) {
+	t.Parallel()
+	g := serve(t)
+	p := g.open()
+	for _, test := range []struct{ command, says string }{{"exit 3", "exit 3"}, {"kill -9 $$", "exit 137"}} {
+		p.newTerminal()
+		p.enter(test.command)
+		p.until("the terminal has ended", `trl.tabs.current.terminal.over`)
+		p.until("and its last command", fmt.Sprintf(`trl.tabs.current.element.querySelector(".readout").textContent.includes(%q)`, test.says))
+		p.until("nothing is busy", `!document.querySelector(".session.busy") && !/sleep|exit|kill/.test(document.querySelector(".sessions").textContent)`)
 	}
 }
 

@@ -41,7 +41,7 @@ const sidebar = new Sidebar(
     destroy: (session) => void workspace.destroy(session),
     share: (session) => workspace.share(session),
     block: (session) => {
-      const open = tabs.views.find((view): view is Pane => view instanceof Pane && view.session === session.session_id);
+      const open = tabs.views.find((view): view is Pane => view instanceof Pane && view.session === session.session_id && !view.terminal.over);
       return open?.marks.running ?? open?.marks.blocks.findLast((block) => block.from);
     },
   },
@@ -122,6 +122,10 @@ sessions.changed.on(retitle);
 document.addEventListener("visibilitychange", retitle);
 
 connection.status.on((status) => {
+  if (status.kind === "over") {
+    guestNote.hidden = true;
+    sessions.changed.emit(); // nothing may be done any more
+  }
   if (status.kind !== "up") return;
   void connection.call("system.capabilities", {}).then(
     (capabilities) => {

@@ -1,4 +1,4 @@
-import type { Connection, Status } from "./connection";
+import { restarted, type Connection, type Status } from "./connection";
 import { button, fill, h, say } from "./dom";
 import { duration, plural } from "./format";
 
@@ -10,6 +10,7 @@ export class Banner {
   private readonly losses: string[] = []; // of this absence
   private timer = 0;
   private settle = 0;
+  private settling = false; // what was lost is not known yet
 
   constructor(private readonly connection: Connection) {
     const again = button("Try now", () => connection.retry());
@@ -21,19 +22,20 @@ export class Banner {
   /** Something did not come back. Told once the connection is up. */
   lost(why: string): void {
     if (!this.losses.includes(why)) this.losses.push(why);
-    if (this.connection.up) this.conclude();
+    if (this.connection.up && !this.settling) this.conclude();
   }
 
   private show(status: Status): void {
     clearInterval(this.timer);
     clearTimeout(this.settle);
+    this.settling = false;
     switch (status.kind) {
       case "connecting":
         return;
       case "down":
         this.element.hidden = false;
         this.element.dataset.kind = "down";
-        say(this.text, `Connection lost: ${status.why}. Sessions go on without it.`);
+        say(this.text, `Connection lost: ${status.why}.${status.why === restarted ? "" : " Sessions go on without it."}`);
         this.timer = setInterval(() => this.count(status), 200);
         this.count(status);
         return;
@@ -49,6 +51,7 @@ export class Banner {
           return;
         }
         // What hangs on the connection asks for its streams now; the next moment tells what has not come back.
+        this.settling = true;
         this.settle = setTimeout(() => this.conclude(status.away), 300);
     }
   }
@@ -59,6 +62,8 @@ export class Banner {
   }
 
   private conclude(away = 0): void {
+    clearTimeout(this.settle);
+    this.settling = false;
     this.element.hidden = false;
     this.element.dataset.kind = this.losses.length ? "lost" : "restored";
     const rest = away ? ` after ${duration(away)}` : "";

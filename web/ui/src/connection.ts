@@ -7,7 +7,7 @@ import { Refusal, type Events, type Methods, type WireChunk } from "./wire";
 export type Status =
   | { kind: "connecting" }
   | { kind: "up"; away: number } // ms since it was up last; 0 the first time
-  | { kind: "down"; since: number; attempt: number; retryAt: number; why: string }
+  | { kind: "down"; since: number; attempt: number; retryAt: number; why: string } // why: what began it
   | { kind: "over"; why: string }; // it will not dial again by itself
 
 /** What comes of one stream: its pieces in order, and the gaps between them. */
@@ -22,6 +22,8 @@ const pingEvery = 5_000;
 const silence = 12_000;
 const firstRetry = 250;
 const lastRetry = 15_000;
+/** Why a gateway goes away that says so. With it go its sessions, unless another one takes them over: it does not tell. */
+export const restarted = "the gateway is being restarted";
 /** Close codes after which dialling again is no use: 1000 and 1008 are final, 44xx is about who we are. */
 const finalCode = (code: number) => code === 1000 || code === 1008 || code >= 4000;
 
@@ -42,6 +44,7 @@ export class Connection {
   private socket: WebSocket | undefined;
   private epoch = "";
   private downSince = 0; // 0: it has never been up, or it is
+  private downFor = ""; // why, then
   private attempt = 0;
   private nextId = 1;
   private heardAt = 0;
@@ -139,6 +142,7 @@ export class Connection {
     const other = this.epoch !== "" && this.epoch !== epoch;
     this.epoch = epoch;
     this.downSince = 0;
+    this.downFor = "";
     this.attempt = 0;
     clearInterval(this.pingTimer);
     this.pingTimer = setInterval(() => this.beat(socket), pingEvery);
@@ -241,10 +245,11 @@ export class Connection {
     this.forget();
     const now = Date.now();
     this.downSince ||= now;
+    this.downFor ||= why;
     const pause = Math.min(lastRetry, firstRetry * 2 ** this.attempt) * (0.75 + Math.random() / 2); // a crowd of pages comes back spread out
     this.attempt++;
     this.retryTimer = setTimeout(() => this.dial(), pause);
-    this.become({ kind: "down", since: this.downSince, attempt: this.attempt, retryAt: now + pause, why });
+    this.become({ kind: "down", since: this.downSince, attempt: this.attempt, retryAt: now + pause, why: this.downFor });
   }
 
   private forget(): void {
@@ -261,7 +266,7 @@ function closeWords(close: CloseEvent): string {
   switch (close.code) {
     case 1001:
     case 1012:
-      return "the gateway is being restarted";
+      return restarted;
     case 1013:
       return "the gateway is overloaded";
     default:

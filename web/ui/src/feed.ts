@@ -37,9 +37,18 @@ export class Feed {
     });
   }
 
-  /** Words of ours between the program's. CAN ends a sequence that a gap may have cut. */
-  remark(text: string): void {
+  /** Calls reached once all that was written is parsed. */
+  then(reached: () => void): void {
+    this.term.write("", reached);
+  }
+
+  /**
+   * Tells of a gap, between what is before and what is after it. The sequence that it may have cut is cancelled, modes that would hold the
+   * words back are left, and the lines on the screen go to the scrollback: what comes now may begin with a clear screen.
+   */
+  gap(words: string, reached: () => void): void {
     this.replays.push(false);
-    this.term.write(`\x18\r\n\x1b[0;2m[${text}]\x1b[0m\r\n`, () => this.replays.shift());
+    this.term.write("\x18\x1b[?1049l\x1b[?6l\x1b[r\x1b[m\x1b[999;1H", reached);
+    this.term.write(`\r\n\x1b[2m[${words}]\x1b[m\r${"\n".repeat(this.term.rows)}\x1b[H`, () => this.replays.shift());
   }
 }

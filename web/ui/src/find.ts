@@ -1,7 +1,7 @@
 import type { ISearchOptions, SearchAddon } from "@xterm/addon-search";
 import { button, h, say } from "./dom";
 import { icon } from "./icons";
-import { dark } from "./theme";
+import { matchColours } from "./theme";
 
 // The search box of a terminal.
 export class Find {
@@ -13,7 +13,7 @@ export class Find {
 
   constructor(
     private readonly search: SearchAddon,
-    private readonly done: () => void,
+    private readonly toggled: (open: boolean) => void,
   ) {
     this.element = h(
       "div",
@@ -41,25 +41,27 @@ export class Find {
 
   open(selected: string): void {
     this.element.hidden = false;
+    this.toggled(true);
     if (selected && !selected.includes("\n")) this.input.value = selected;
     this.input.focus();
     this.input.select();
     if (this.input.value) this.go(-1, true);
   }
 
+  get opened(): boolean {
+    return !this.element.hidden;
+  }
+
   close(): void {
     if (this.element.hidden) return;
     this.element.hidden = true;
     this.search.clearDecorations();
-    this.done();
+    this.toggled(false);
   }
 
   /** Most look for something that scrolled away: Enter goes up. */
   private go(by: 1 | -1, incremental = false): void {
-    const colours = dark()
-      ? { matchBackground: "#5a4a12", matchOverviewRuler: "#c9a227", activeMatchBackground: "#a87f12", activeMatchColorOverviewRuler: "#ffd65c" }
-      : { matchBackground: "#fff0b3", matchOverviewRuler: "#b98a00", activeMatchBackground: "#ffd24d", activeMatchColorOverviewRuler: "#7a5600" };
-    const options: ISearchOptions = { caseSensitive: pressed(this.exact), regex: pressed(this.regex), decorations: colours, incremental: incremental && by > 0 };
+    const options: ISearchOptions = { caseSensitive: pressed(this.exact), regex: pressed(this.regex), decorations: matchColours(), incremental: incremental && by > 0 };
     try {
       if (!this.input.value) {
         this.search.clearDecorations();

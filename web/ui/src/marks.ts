@@ -1,5 +1,5 @@
 import type { IDecoration, IMarker, Terminal as Xterm } from "@xterm/xterm";
-import { exitWords } from "./exit";
+import { exitWords, type Ending } from "./exit";
 import { duration } from "./format";
 import { Signal } from "./signal";
 import { themeChanged } from "./theme";
@@ -98,6 +98,11 @@ export class Marks {
     return textBetween(this.term, block.from.line, end);
   }
 
+  /** What runs has ended, without a mark; or that may be, where output is missing. */
+  unmarkedEnd(code?: number): void {
+    if (this.running) this.ends(this.running, code?.toString());
+  }
+
   private mark(data: string): void {
     if (this.term.buffer.active.type === "alternate") return; // a full-screen program that shows a recording
     const [kind, ...rest] = data.split(";");
@@ -163,10 +168,12 @@ export class Marks {
     block.ended = true;
     if (!block.from) return;
     block.to = this.term.registerMarker(this.term.buffer.normal.cursorX > 0 ? 1 : 0);
-    if (code !== undefined && code !== "") block.exit = Number(code);
-    if (block.began !== undefined) block.took = Date.now() - block.began;
     this.redraw(block);
-    if (block.began !== undefined) this.finished.emit(block);
+    if (!code) return;
+    block.exit = Number(code);
+    if (block.began === undefined) return;
+    block.took = Date.now() - block.began;
+    this.finished.emit(block);
   }
 
   /** Once for all marks that the terminal takes at a time: there may be thousands. */
@@ -186,7 +193,7 @@ export class Marks {
     if (!block.from) return; // a prompt at which nothing has run
     block.decoration?.dispose();
     if (block.prompt.isDisposed) return;
-    const kind = !block.ended ? "running" : block.exit === 0 || block.exit === undefined ? "well" : "ill";
+    const kind = !block.ended ? "running" : block.exit === 0 ? "well" : "ill";
     const css = getComputedStyle(document.documentElement);
     const decoration = this.term.registerDecoration({
       marker: block.prompt,
@@ -207,9 +214,14 @@ function forget(block: Block): void {
   for (const marker of [block.commandAt, block.from, block.to, block.prompt]) marker?.dispose();
 }
 
+/** How an ended command ended, where the terminal told. */
+export function endingOf(block: Block): Ending {
+  return block.exit === undefined ? { error: { message: "its end was not seen" } } : { exit_code: block.exit };
+}
+
 /** exit 2 · 1.3 s */
 export function blockWords(block: Block): string {
-  const words = [block.ended ? (block.exit === undefined ? "ended" : exitWords({ exit_code: block.exit })) : "running"];
+  const words = [block.ended ? exitWords(endingOf(block)) : "running"];
   if (block.took !== undefined) words.push(duration(block.took));
   return words.join(" · ");
 }

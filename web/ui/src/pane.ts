@@ -17,7 +17,7 @@ import { duration, firstLine } from "./format";
 import { endOf } from "./frame";
 import { icon } from "./icons";
 import { Keybar } from "./keybar";
-import { blockWords, Marks, textBetween, type Block } from "./marks";
+import { blockWords, endingOf, Marks, textBetween, type Block } from "./marks";
 import { notice } from "./notice";
 import { commandEnded } from "./notify";
 import { checkPaste } from "./paste";
@@ -26,7 +26,7 @@ import { nameOf, type Sessions } from "./sessions";
 import { settings, settingsChanged } from "./settings";
 import { Signal } from "./signal";
 import { Terminal, type Place, type Size } from "./terminal";
-import { mono, terminalTheme, themeChanged } from "./theme";
+import { mono, searchTheme, terminalTheme, themeChanged } from "./theme";
 import type { View } from "./view";
 import { viewerName } from "./viewers";
 import type { TermOpened } from "./wire";
@@ -91,7 +91,12 @@ export class Pane implements View {
       minimumContrastRatio: 4.5,
       macOptionIsMeta: true,
       overviewRuler: { width: 12 },
-      linkHandler: { activate: (event, uri) => follow(event, uri), allowNonHttpProtocols: false },
+      linkHandler: {
+        activate: (event, uri) => follow(event, uri),
+        hover: (_, uri) => (this.screen.title = uri), // the words of such a link may say anything
+        leave: () => (this.screen.title = ""),
+        allowNonHttpProtocols: false,
+      },
     });
     const search = new SearchAddon({ highlightLimit: 2000 });
     for (const addon of [
@@ -104,7 +109,10 @@ export class Pane implements View {
     this.xterm.unicode.activeVersion = "11";
     this.feed = new Feed(this.xterm); // after the addons: the handler that came last is asked first
     this.marks = new Marks(this.xterm, () => this.feed.replaying);
-    this.find = new Find(search, () => this.focus());
+    this.find = new Find(search, (open) => {
+      this.recolour();
+      if (!open) this.focus();
+    });
     this.terminal = new Terminal(connection, term, place);
     this.keybar = new Keybar((data) => this.send(data), () => this.xterm.modes.applicationCursorKeysMode);
     this.element = h(
@@ -253,7 +261,10 @@ export class Pane implements View {
 
     this.ends.push(
       terminal.chunk.on((chunk) => this.feed.write(chunk, () => terminal.drawn(endOf(chunk)))),
-      terminal.gap.on(({ from, to }) => this.feed.remark(gapWords(from, to))),
+      terminal.gap.on(({ from, to, away }) => {
+        this.feed.gap(gapWords(from, to), () => this.marks.unmarkedEnd());
+        if (away) this.asks.lost(gapWords(from, to));
+      }),
       terminal.resized.on((size) => {
         this.setSize(size);
         if (terminal.mode === "view") this.measure();
@@ -267,7 +278,7 @@ export class Pane implements View {
         this.draw();
         this.changed.emit();
       }),
-      terminal.exited.on(({ exit_code, signal }) => this.over(signal ? `ended by ${signal}` : `ended with exit ${exit_code ?? "?"}`)),
+      terminal.exited.on(({ exit_code, signal }) => this.over(signal ? `ended by ${signal}` : `ended with exit ${exit_code ?? "?"}`, exit_code)),
       terminal.lost.on((why) => {
         this.over(why);
         if (terminal.next !== undefined) this.asks.lost(why); // what was never here is not lost
@@ -280,10 +291,10 @@ export class Pane implements View {
       this.marks.finished.on((block) => this.finished(block)),
       this.sessions.changed.on(() => {
         this.drawRec();
-        if (this.ended) this.drawEnded();
+        this.drawNote();
         this.changed.emit();
       }),
-      themeChanged.on(() => (xterm.options.theme = terminalTheme())),
+      themeChanged.on(() => this.recolour()),
       settingsChanged.on(() => this.restyle()),
     );
   }
@@ -324,6 +335,10 @@ export class Pane implements View {
       this.webgl = undefined;
     } else if (this.visible) this.loadWebgl();
     this.measureSoon();
+  }
+
+  private recolour(): void {
+    this.xterm.options.theme = this.find.opened ? searchTheme() : terminalTheme();
   }
 
   private measureSoon(): void {
@@ -385,8 +400,9 @@ export class Pane implements View {
     say(this.size, `${size.cols}×${size.rows}`);
   }
 
-  private over(why: string): void {
+  private over(why: string, code?: number): void {
     this.ended = why;
+    this.feed.then(() => this.marks.unmarkedEnd(code)); // what ended the shell, or ended with it
     this.draw();
     this.changed.emit();
   }
@@ -404,30 +420,39 @@ export class Pane implements View {
     fill(this.rec, on && h("span", { class: "rec-dot", attr: { "aria-hidden": "true" } }), on && h("span", {}, "recorded"));
   }
 
+  /** Says why one cannot type here, and what may be done about it. */
+  private drawNote(): void {
+    const view = this.terminal.mode === "view" && !this.ended;
+    this.overlay.hidden = !view && !this.ended;
+    if (view) this.drawViewOnly();
+    else if (this.ended) this.drawEnded();
+  }
+
   private drawViewOnly(): void {
     const by = this.terminal.controller;
     const may = this.asks.mayType();
     const words = by ? `View only: ${viewerName(by)} types in another window.` : may ? "View only: nobody types here now." : "View only.";
-    if (this.overlay.firstChild?.textContent === words) return; // the button keeps its focus
-    fill(this.overlay, words, may && button("Take over", () => void this.takeOver()));
+    this.note(words, may && { label: "Take over", act: () => void this.takeOver() });
   }
 
   private drawEnded(): void {
-    const words = `This terminal ${this.ended.startsWith("ended") ? "has " : "is over: "}${this.ended}.`;
     const session = this.sessions.get(this.session);
     const may = this.asks.mayType() && !!session && session.state !== "TERMINATED"; // else there is nowhere to open one
-    if (this.overlay.firstChild?.textContent === words && may === this.overlay.childElementCount > 0) return; // the button keeps its focus
-    fill(this.overlay, words, may && button("New terminal", () => this.asks.another()));
+    this.note(`This terminal ${this.ended.startsWith("ended") ? "has " : "is over: "}${this.ended}.`, may && { label: "New terminal", act: () => this.asks.another() });
+  }
+
+  private note(words: string, offer: false | { label: string; act: () => void }): void {
+    const said = `${words}|${offer && offer.label}`;
+    if (this.overlay.dataset.said === said) return; // the button keeps its focus
+    this.overlay.dataset.said = said;
+    fill(this.overlay, words, offer && button(offer.label, offer.act));
   }
 
   private draw(): void {
     this.drawRec();
-    const view = this.terminal.mode === "view" && !this.ended;
-    this.overlay.hidden = !view && !this.ended;
+    this.drawNote();
     this.element.classList.toggle("view-only", this.terminal.mode === "view");
-    this.xterm.options.cursorStyle = view ? "underline" : "block";
-    if (this.ended) this.drawEnded();
-    else if (view) this.drawViewOnly();
+    this.xterm.options.cursorStyle = this.terminal.mode === "view" && !this.ended ? "underline" : "block";
 
     const block = this.marks.running ?? this.marks.current;
     if (!block) {
@@ -436,7 +461,7 @@ export class Pane implements View {
     }
     fill(
       this.readout,
-      block.ended ? exitMark({ exit_code: block.exit ?? 0 }) : h("span", { class: "exit running" }, "running"),
+      block.ended ? exitMark(endingOf(block)) : h("span", { class: "exit running" }, "running"),
       h("code", { title: block.command }, firstLine(block.command)),
       block.took !== undefined && block.took >= blink && h("span", { class: "num muted" }, duration(block.took)),
     );

@@ -1,7 +1,9 @@
+import { at } from "./at";
 import { show } from "./dialog";
-import { h } from "./dom";
+import { button, h } from "./dom";
+import { guestToken } from "./guest";
 import { mayNotify } from "./notify";
-import { notice } from "./notice";
+import { complain, notice } from "./notice";
 import { choose, fontSizes, settings, type Settings } from "./settings";
 
 /** The dialog in which a person chooses. What is chosen holds at once. */
@@ -25,7 +27,19 @@ export function showPreferences(): void {
     check("Draw terminals with the graphics card", settings.webgl, (box) => choose({ webgl: box.checked })),
     check("Screen reader: the terminal's lines as text, read as they come", settings.screenReader, (box) => choose({ screenReader: box.checked })),
     h("p", { class: "muted" }, "Kept in this browser."),
+    !guestToken && h("div", {}, button("Log out", () => void logOut())),
   );
+}
+
+/** Ends this browser's login, in all its tabs. */
+async function logOut(): Promise<void> {
+  try {
+    await fetch(at("logout"), { method: "POST", redirect: "manual" });
+    localStorage.removeItem("trl.at");
+    location.assign("/login");
+  } catch (error) {
+    complain("Log out", error);
+  }
 }
 
 function number(id: string, value: number, min: number, max: number, then: (n: number) => void): HTMLInputElement {

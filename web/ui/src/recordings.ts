@@ -23,6 +23,7 @@ export class Recordings implements View {
   private readonly table: HTMLElement;
   private readonly empty = h("p", { class: "empty", attr: { hidden: true } });
   private timer = 0;
+  private stopListening = () => {};
   private drawn = "";
 
   constructor(
@@ -52,11 +53,13 @@ export class Recordings implements View {
 
   show(): void {
     this.timer = setInterval(() => void this.refresh(), every);
+    this.stopListening = this.connection.status.on((status) => status.kind === "up" && this.refresh());
     void this.refresh();
   }
 
   hide(): void {
     clearInterval(this.timer);
+    this.stopListening();
   }
 
   focus(): void {
@@ -64,7 +67,7 @@ export class Recordings implements View {
   }
 
   close(): void {
-    clearInterval(this.timer);
+    this.hide();
   }
 
   private async refresh(): Promise<void> {

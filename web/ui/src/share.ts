@@ -12,6 +12,7 @@ const lives: [words: string, seconds: number][] = [["an hour", 3600], ["a day", 
 export function showShares(connection: Connection, session: string, name: string, term?: string): void {
   const list = h("ul", { class: "shares", attr: { role: "list" } });
   const made = h("p", { class: "share-made", attr: { role: "status" } });
+  let madeId = ""; // whose link that shows
 
   const draw = async () => {
     try {
@@ -28,8 +29,17 @@ export function showShares(connection: Connection, session: string, name: string
       h("span", { class: "share-name" }, share.name || "unnamed"),
       h("span", { class: "badge" }, share.mode === "control" ? "may type" : "view only"),
       h("span", { class: "muted" }, `${share.term_id ? "one terminal" : "whole session"} · until ${new Date(share.expires_at).toLocaleString()} · ${plural(share.clients, "guest")}`),
-      button("Revoke", () => connection.call("share.revoke", { share_id: share.share_id }).catch((error) => complain("Revoke", error)).then(draw), { class: "danger small" }),
+      button("Revoke", () => void revoke(share.share_id), { class: "danger small" }),
     );
+  const revoke = async (id: string) => {
+    try {
+      await connection.call("share.revoke", { share_id: id });
+      if (id === madeId) fill(made);
+    } catch (error) {
+      complain("Revoke", error);
+    }
+    await draw();
+  };
 
   const label = h("input", { attr: { id: "share-name", autocomplete: "off", spellcheck: "false", maxlength: 100, placeholder: "who it is for" } });
   const what = select("share-what", [...(term ? [["terminal", "this terminal"] as const] : []), ["session", "the whole session"] as const]);
@@ -43,6 +53,7 @@ export function showShares(connection: Connection, session: string, name: string
         mode: mode.value as "control" | "view", expires_in_s: Number(life.value), ...(label.value.trim() && { name: label.value.trim() }),
       });
       const address = location.origin + link.path;
+      madeId = link.share_id;
       const text = h("input", { class: "share-link", attr: { readonly: true, value: address, "aria-label": "the link" } });
       fill(made, "Whoever has this link gets in. It is shown this once.", text, button("Copy", () => void copy(address)));
       text.select();

@@ -2,7 +2,7 @@ import { button, fill, h, say, type Child } from "./dom";
 import { exitMark } from "./exit";
 import { age, bytes, duration, firstLine } from "./format";
 import { icon } from "./icons";
-import { blockWords, type Block } from "./marks";
+import { blockWords, endingOf, type Block } from "./marks";
 import { nameOf, type Sessions } from "./sessions";
 import type { SessionInfo } from "./wire";
 
@@ -35,6 +35,7 @@ export class Sidebar {
     mayChange: () => boolean,
   ) {
     const create = button("New session", () => actions.create(), { icon: icon("plus"), hint: "New session (Ctrl+Shift+Enter)" });
+    create.hidden = true; // until it is known who one is
     this.element = h(
       "nav",
       { class: "sidebar", attr: { id: "sidebar", "aria-label": "sessions" } },
@@ -141,6 +142,8 @@ class Row {
 
   tick(): void {
     const s = this.session;
+    const busy = s.current_exec ? undefined : this.ofTerminal(s);
+    this.element.classList.toggle("busy", busy ?? false);
     say(this.age, age(s.created_at));
     this.age.title = `since ${new Date(s.created_at).toLocaleString()}`;
     if (s.current_exec) {
@@ -148,7 +151,7 @@ class Row {
       const words = `${firstLine(s.current_exec.command)}|${duration(Math.max(0, Math.floor(ran / 1000) * 1000))}`;
       this.doing.title = s.current_exec.command;
       this.put(this.doing, words, () => [h("code", {}, firstLine(s.current_exec!.command)), h("span", { class: "num" }, words.split("|").pop()!)]);
-    } else if (this.ofTerminal(s)) {
+    } else if (busy !== undefined) {
       // said
     } else if (s.state === "TERMINATED") {
       this.put(this.doing, `ended ${s.reason}`, () => [`ended: ${(s.reason ?? "").replaceAll("_", " ")}`]);
@@ -170,18 +173,18 @@ class Row {
     say(this.facts, facts.filter(Boolean).join(" · "));
   }
 
-  private ofTerminal(s: SessionInfo): boolean {
+  /** Tells of the latest command in a terminal, and whether it runs; undefined where there is none. */
+  private ofTerminal(s: SessionInfo): boolean | undefined {
     const block = s.state === "TERMINATED" ? undefined : this.actions.block(s);
-    if (!block || !block.command) return false;
+    if (!block || !block.command) return undefined;
     const ran = block.took ?? (block.began && !block.ended ? Math.floor((Date.now() - block.began) / 1000) * 1000 : undefined);
     this.doing.title = block.command;
     this.put(this.doing, `${block.command} ${blockWords(block)} ${ran}`, () => [
-      block.ended && exitMark({ exit_code: block.exit ?? 0 }),
+      block.ended && exitMark(endingOf(block)),
       h("code", {}, firstLine(block.command)),
       ran !== undefined && ran >= 100 && h("span", { class: "num" }, duration(ran)),
     ]);
-    this.element.classList.toggle("busy", !block.ended);
-    return true;
+    return !block.ended;
   }
 
   /** Makes new elements only when the words are new. */

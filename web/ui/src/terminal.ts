@@ -22,12 +22,15 @@ export interface Size {
  */
 export const windowBytes = 256 << 10;
 const ackEvery = windowBytes / 4;
+/** How much of what is pasted goes in one message: one that is too big would cost the connection. */
+const pieceLength = 64 << 10;
+const pastePatience = 10_000; // ms
 
 // The gateway's end of one terminal, as this page knows it: attached where the connection is up, at an offset, so that after a loss it
 // goes on with the next byte, in control or not as it was, unless another client took over meanwhile. What is typed while there is no connection is refused: typing blind helps nobody.
 export class Terminal {
   readonly chunk = new Signal<Chunk>();
-  readonly gap = new Signal<{ from: number; to: number }>();
+  readonly gap = new Signal<{ from: number; to: number; away: boolean }>(); // away: of what was printed while we were not here
   readonly resized = new Signal<Size>(); // the size that counts, whoever has set it
   readonly modeChanged = new Signal<Mode>();
   readonly viewersChanged = new Signal<void>();
@@ -46,12 +49,14 @@ export class Terminal {
   private viewerId = "";
   private wants: Mode;
   private streamId: string | undefined;
+  private from = 0; // where this attachment began
   private acked = 0;
   private wanted: Size | undefined;
   private actual: Size | undefined;
   private half = ""; // of a character beyond the first 65,536, whose other half has not been typed yet
   private told: Size | undefined; // what the gateway has from us on this connection
   private telling = 0; // resizes without an answer yet
+  private pasting: Promise<void> | undefined;
   private attaching = false;
   private unfollow: (() => void) | undefined;
   private readonly ends: (() => void)[];
@@ -128,12 +133,12 @@ export class Terminal {
     try {
       const control = this.wants === "control";
       const opened = await this.connection.call("term.attach", {
-        term_id: this.id, mode: this.wants, window_bytes: windowBytes,
+        term_id: this.id, mode: this.wants, history: true, window_bytes: windowBytes,
         ...(this.next !== undefined && { offset: this.next }), ...(control && this.claim && { claim: this.claim }), ...(control && this.wanted),
       });
       this.recorded = !!opened.recording_id;
       this.listen(opened.stream_id);
-      this.acked = opened.offset;
+      this.from = this.acked = opened.offset;
       this.next ??= opened.offset;
       this.claim = opened.claim ?? 0;
       this.viewerId = opened.viewer_id;
@@ -170,7 +175,35 @@ export class Terminal {
       data = data.slice(0, data.length - this.half.length);
       if (!data) return;
     }
-    this.connection.call("term.input", { term_id: this.id, data, ...(encoding && { encoding }) }).catch((error: Refusal) => this.refused.emit(error.message));
+    if (!this.pasting && data.length <= pieceLength) {
+      void this.typed(data, encoding);
+      return;
+    }
+    const pasting = this.paste(data, encoding, this.pasting).then(() => {
+      if (this.pasting === pasting) this.pasting = undefined;
+    });
+    this.pasting = pasting;
+  }
+
+  /** Sends text in pieces, one after the other, until one is refused. What is typed meanwhile comes after it. */
+  private async paste(data: string, encoding: "base64" | undefined, before: Promise<void> | undefined): Promise<void> {
+    await before;
+    for (const piece of pieces(data)) if (!(await this.typed(piece, encoding, pastePatience))) return;
+  }
+
+  /** Sends one message; for so many ms it waits where the program does not read yet what was sent before. */
+  private async typed(data: string, encoding?: "base64", patience = 0): Promise<boolean> {
+    for (let end = Date.now() + patience; ; await pause(50)) {
+      try {
+        await this.connection.call("term.input", { term_id: this.id, data, ...(encoding && { encoding }) });
+        return true;
+      } catch (error) {
+        const refusal = error as Refusal;
+        if (refusal.details.limit === "stdin" && Date.now() < end) continue;
+        this.refused.emit(refusal.message);
+        return false;
+      }
+    }
   }
 
   /** The size of our window: the terminal's too, while we are in control. */
@@ -222,13 +255,28 @@ export class Terminal {
       },
       gap: (from, to) => {
         if (to > (this.next ?? 0)) {
-          this.gap.emit({ from, to });
+          this.gap.emit({ from, to, away: from === this.from });
           this.next = to;
         }
         this.ack(to); // what is not there need not be drawn
       },
     });
   }
+}
+
+function pause(ms: number): Promise<void> {
+  return new Promise((resolve) => setTimeout(resolve, ms));
+}
+
+/** Cuts text behind the ends of lines where there are some: the gateway refuses a line that is too long for the terminal if it sees all of it. */
+function* pieces(text: string): Generator<string> {
+  while (text.length > pieceLength) {
+    let end = Math.max(text.lastIndexOf("\r", pieceLength - 1), text.lastIndexOf("\n", pieceLength - 1)) + 1 || pieceLength;
+    if (/[\ud800-\udbff]/.test(text[end - 1]!)) end--;
+    yield text.slice(0, end);
+    text = text.slice(end);
+  }
+  yield text;
 }
 
 function same(a: Size, b: Size | undefined): boolean {

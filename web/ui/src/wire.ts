@@ -253,7 +253,7 @@ export interface Methods {
   "term.input": [{ term_id: string; data: string; encoding?: "base64" }, None];
   "term.resize": [{ term_id: string; cols: number; rows: number }, None];
   "term.close": [{ term_id: string }, None];
-  "term.attach": [{ term_id: string; offset?: number; mode: "control" | "view"; claim?: number; cols?: number; rows?: number; snapshot?: boolean; window_bytes?: number }, TermAttached];
+  "term.attach": [{ term_id: string; offset?: number; mode: "control" | "view"; claim?: number; cols?: number; rows?: number; snapshot?: boolean; history?: boolean; window_bytes?: number }, TermAttached];
   "term.detach": [{ term_id: string }, None];
   "term.list": [SessionRef, { terminals: TermInfo[] }];
 

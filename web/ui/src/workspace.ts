@@ -41,9 +41,9 @@ export class Workspace {
     addEventListener("pagehide", () => this.remember());
   }
 
-  /** Whoever may only read is not offered the rest. The gateway refuses it anyway. */
+  /** Whoever may only read, or nothing any more, is not offered the rest. The gateway refuses it anyway. */
   get mayChange(): boolean {
-    return this.capabilities?.principal?.role !== "viewer";
+    return this.capabilities !== undefined && this.capabilities.principal?.role !== "viewer" && this.connection.now.kind !== "over";
   }
 
   /** A guest may at most work in what it was shown: making, naming, sharing and ending sessions is their owner's. */

@@ -1,0 +1,69 @@
+package browser
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/chromedp/chromedp"
+)
+
+// long prints 6,000 lines of 1,000 bytes that are 6,000 rows on the screen: more than is kept of a terminal.
+const long = `seq 1 6000 | sed "s/\$/$(printf '\033[m%.0s' $(seq 320))/"`
+
+// after is every number that the terminal shows on a line of its own behind the words on the gap.
+const after = text + `.split(/bytes of output are no longer kept\]\n/)[1].match(/^\d+$/mg).map(Number)`
+
+// TestGapIsToldAndTheRestIsShown: what was printed in an absence is more than is kept. What was seen before stays, what is kept comes, what is
+// between is told at its place and at the top, and nothing is said to run that nobody knows of.
+func TestGapIsToldAndTheRestIsShown(t *testing.T) {
+	t.Parallel()
+	g := serve(t)
+	x := g.proxy()
+	p := g.openAt("http://"+x.Addr().String(), g.token)
+	p.newTerminal()
+	p.command("echo seen before")
+	p.command("PS1='$ '")
+	p.enter("while [ ! -e go ]; do sleep 0.02; done; " + long + "; touch gone; echo all of $((6000 + 1))")
+	p.until("it runs", `/running/.test(document.querySelector(".readout").textContent)`)
+	p.expectOffline()
+	x.cut()
+	p.until("the banner tells", `/Connection lost: it was cut off. Sessions go on without it/.test(document.querySelector(".banner").textContent)`)
+	if err := os.WriteFile(filepath.Join(g.home, "go"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, "the output is over", func() bool { _, err := os.Stat(filepath.Join(g.home, "gone")); return err == nil })
+	x.mend()
+	p.until("the banner tells what is missing", `/Connection restored.*but something was lost because .* bytes of output are no longer kept/.test(document.querySelector(".banner").textContent)`)
+	p.until("the rest comes", `/^all of 6001$/m.test(`+text+`)`)
+	if !eval[bool](p, `/^seen before$/m.test(`+text+`)`) {
+		t.Error("what was seen before is gone")
+	}
+	if wrong := eval[string](p, `(() => { const n = `+after+`; const at = n.findIndex((v, i) => i > 1 && v !== n[i-1] + 1); return n.length < 3000 || n.at(-1) !== 6000 ? n.length + " lines to " + n.at(-1) : at > 0 ? n[at-1] + " before " + n[at] : "" })()`); wrong != "" {
+		t.Error(wrong)
+	}
+	p.until("nothing is said to run", `!/running/.test(document.querySelector(".readout").textContent) && !document.querySelector(".session.busy")`)
+	p.command("echo typed $((1+1))")
+	p.until("and its end is known", `/exit 0.*echo typed/.test(document.querySelector(".readout").textContent)`)
+	p.until("the banner goes", `document.querySelector(".banner").hidden`)
+}
+
+// TestReloadBesideAFullScreenProgram: its first words, which took the alternate screen and the arrow keys, are no longer kept.
+func TestReloadBesideAFullScreenProgram(t *testing.T) {
+	t.Parallel()
+	g := serve(t)
+	p := g.open()
+	p.newTerminal()
+	p.enter("clear; echo beneath")
+	p.until("a clear screen", `/^beneath\n.*[#$]/.test(`+screen+`)`)
+	p.enter(`printf '\033[?1049h\033[?1h\033[?2004h'; for i in 1 2; do ` + long + `; done; printf '\033[H\033[2Jfull\033[3;3Hscreen '; cat`)
+	p.until("it is drawn", `/^full\n\n  screen/.test(`+screen+`)`)
+	p.do(chromedp.Reload())
+	p.until("it is there again", `trl.tabs?.current?.xterm?.buffer.active.type === "alternate" && /^full\n\n  screen/.test(`+screen+`)`)
+	if modes := eval[string](p, `JSON.stringify([trl.tabs.current.xterm.modes.applicationCursorKeysMode, trl.tabs.current.xterm.modes.bracketedPasteMode])`); modes != "[true,true]" {
+		t.Errorf("modes %s", modes)
+	}
+	p.key("c", "KeyC", ctrl)
+	p.enter(`printf '\033[?1049l\033[?1l'`)
+	p.until("below it is what was there", `/^beneath/m.test(`+screen+`)`)
+}
