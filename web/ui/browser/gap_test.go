@@ -39,13 +39,15 @@ func TestGapIsToldAndTheRestIsShown(t *testing.T) {
 	if !eval[bool](p, `/^seen before$/m.test(`+text+`)`) {
 		t.Error("what was seen before is gone")
 	}
+	if !eval[bool](p, `/all of .*\n+\[[\d,]+ bytes of output are no longer kept\]\n.*\n\d+\n\d+\n/.test(`+text+`)`) {
+		t.Error("the gap is not told between what was seen and what is kept")
+	}
 	if wrong := eval[string](p, `(() => { const n = `+after+`; const at = n.findIndex((v, i) => i > 1 && v !== n[i-1] + 1); return n.length < 3000 || n.at(-1) !== 6000 ? n.length + " lines to " + n.at(-1) : at > 0 ? n[at-1] + " before " + n[at] : "" })()`); wrong != "" {
 		t.Error(wrong)
 	}
 	p.until("nothing is said to run", `!/running/.test(document.querySelector(".readout").textContent) && !document.querySelector(".session.busy")`)
 	p.command("echo typed $((1+1))")
 	p.until("and its end is known", `/exit 0.*echo typed/.test(document.querySelector(".readout").textContent)`)
-	p.until("the banner goes", `document.querySelector(".banner").hidden`)
 }
 
 // TestReloadBesideAFullScreenProgram: its first words, which took the alternate screen and the arrow keys, are no longer kept.

@@ -48,7 +48,7 @@ export class Feed {
    */
   gap(words: string, reached: () => void): void {
     this.replays.push(false);
-    this.term.write("\x18\x1b[?1049l\x1b[?6l\x1b[r\x1b[m\x1b[999;1H", reached);
+    this.term.write("\x18\x1b7\x1b[?1049l\x1b7\x1b[?6l\x1b[r\x1b8\x1b[m", reached);
     this.term.write(`\r\n\x1b[2m[${words}]\x1b[m\r${"\n".repeat(this.term.rows)}\x1b[H`, () => this.replays.shift());
   }
 }
