@@ -298,6 +298,9 @@ func TestCommandThatEndsItsShell(t *testing.T) {
 		p.until("and its last command", fmt.Sprintf(`trl.tabs.current.element.querySelector(".readout").textContent.includes(%q)`, test.says))
 		p.until("nothing is busy", `!document.querySelector(".session.busy") && !/sleep|exit|kill/.test(document.querySelector(".sessions").textContent)`)
 	}
+	p.newTerminal()
+	p.run(`trl.connection.call("session.destroy", {session_id: trl.tabs.current.session})`)
+	p.until("with its session it has ended, too", `/^This terminal has ended with its session\.$/.test(trl.tabs.current.element.querySelector(".pane-note").textContent)`)
 }
 
 func TestLostGraphicsDoNotLoseTheScreen(t *testing.T) {

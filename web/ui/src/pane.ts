@@ -82,6 +82,7 @@ export class Pane implements View {
     this.xterm = new Xterm({
       ...fresh?.size,
       allowProposedApi: true, // decorations and unicode versions
+      logLevel: "off", // what a program prints wrongly is no fault of the page
       fontFamily: mono,
       fontSize: settings.fontSize,
       lineHeight: 1.15,
@@ -438,7 +439,8 @@ export class Pane implements View {
   private drawEnded(): void {
     const session = this.sessions.get(this.session);
     const may = this.asks.mayType() && !!session && session.state !== "TERMINATED"; // else there is nowhere to open one
-    this.note(`This terminal ${this.ended.startsWith("ended") ? "has " : "is over: "}${this.ended}.`, may && { label: "New terminal", act: () => this.asks.another() });
+    const why = session?.state === "TERMINATED" && this.ended.startsWith("ended by") ? "ended with its session" : this.ended;
+    this.note(`This terminal ${why.startsWith("ended") ? "has " : "is over: "}${why}.`, may && { label: "New terminal", act: () => this.asks.another() });
   }
 
   private note(words: string, offer: false | { label: string; act: () => void }): void {

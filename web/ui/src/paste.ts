@@ -20,7 +20,7 @@ export async function checkPaste(text: string, bracketed: boolean): Promise<stri
   const answer = await ask({
     title: lines.length > 1 ? `Paste ${plural(lines.length, "line")}?` : "Paste a line with its line end?",
     body: [
-      h("p", {}, bracketed ? "The program takes them as one piece of text; they run when you press Enter." : "The program reads each line as if you typed it: a shell runs them at once."),
+      h("p", {}, bracketed ? "The program takes this as one piece of text; it runs when you press Enter." : "The program reads this as if you typed it: a shell runs each line at once."),
       h("pre", { class: "paste-preview", attr: { tabindex: 0, "aria-label": "text to paste" } }, shown.join("\n")),
       bracketed && h("label", { class: "check" }, hush, "Do not ask again where the program takes a paste as one piece"),
     ],

@@ -57,6 +57,7 @@ export class Player implements View {
     this.key = `play/${recording}`;
     this.xterm = new Xterm({
       allowProposedApi: true, // unicode versions
+      logLevel: "off",
       disableStdin: true, fontFamily: mono, fontSize: settings.fontSize, lineHeight: 1.15, scrollback: settings.scrollback,
       screenReaderMode: settings.screenReader, theme: terminalTheme(), minimumContrastRatio: 4.5,
     });
