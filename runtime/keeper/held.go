@@ -6,6 +6,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -121,9 +122,45 @@ func (s *server) dropLocked(g *session, numbers []int) {
 		if fd, ok := g.held[number]; ok { // nobody closes what is not its own
 			delete(g.held, number)
 			g.Unlink(number)
-			s.lentLocked(func() { unix.Close(fd) })
+			s.lentLocked(func() { s.discard(g, fd) })
 		}
 	}
+}
+
+// A disposal closes what was held of a session, for which nobody waits: the last descriptor of a pipe takes the pipe's lock
+// when it is closed, and a process that splices from a silent socket into the pipe keeps that for as long as it likes.
+type disposal struct {
+	mu    sync.Mutex
+	queue []int // guarded by mu
+	at    int   // guarded by mu; how many goroutines are at it
+}
+
+// disposers bounds how many threads of ours a session can hold up; who holds up all of them has what it drops stay open.
+const disposers = 4
+
+// discard closes fd soon, or when its pipe's lock is to be had. It is no moment for a will: nobody could exec past the call.
+func (s *server) discard(g *session, fd int) {
+	d := &g.disposal
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.queue = append(d.queue, fd)
+	if d.at < disposers {
+		d.at++
+		s.later(d.work) // ends with the queue; wait waits for it
+	}
+}
+
+func (d *disposal) work() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for len(d.queue) > 0 {
+		fd := d.queue[0]
+		d.queue = d.queue[1:]
+		d.mu.Unlock()
+		unix.Close(fd)
+		d.mu.Lock()
+	}
+	d.queue, d.at = nil, d.at-1
 }
 
 func (s *server) dropAll(g *session) {

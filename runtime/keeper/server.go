@@ -53,6 +53,7 @@ type session struct {
 	cells    map[int]*runtime.Cell // guarded by server.mu; by number
 	children map[uint64]*process   // guarded by server.mu; until ended and released
 	held     map[int]int           // guarded by server.mu; our descriptor by the number it goes by, which mostly is the same
+	disposal disposal
 }
 
 // A process is a child that a gateway asked for.

@@ -29,6 +29,8 @@ type supervision struct {
 	deadline   <-chan time.Time // the gateway has had its time to end
 	again      <-chan time.Time // the next start is due
 	late       <-chan time.Time // an upgrade's gateway has had its time to take over
+	dying      int              // looks in a row at a gateway that had been killed and had not ended
+	resume     func()           // lets the sessions go on; nil: nobody has paused them
 	succession <-chan time.Time // our own succession is due
 	until      time.Time        // and has failed afterwards
 }
@@ -41,6 +43,8 @@ func (k *keeper) supervise(ctx context.Context) (code int, err error) {
 		defer pulse.Stop()
 		alive = pulse.C
 	}
+	look := time.NewTicker(lookPace)
+	defer look.Stop()
 	for {
 		s.passOn()
 		var exited, served, serves, failed <-chan struct{}
@@ -65,6 +69,8 @@ func (k *keeper) supervise(ctx context.Context) (code int, err error) {
 			s.stop(unix.SIGTERM)
 		case <-alive:
 			s.notify("WATCHDOG=1")
+		case <-look.C:
+			s.look()
 		case <-s.hurry:
 			s.hurry, s.wish = nil, 0
 			if s.gateway != nil {
@@ -88,6 +94,7 @@ func (k *keeper) supervise(ctx context.Context) (code int, err error) {
 		case <-s.succession:
 			s.replace()
 		case <-failed: // before it took over: nothing has happened
+			s.goOn()
 			s.late = nil
 			err := s.forget(s.next, s.next.child.Status().Code)
 			s.next = nil
@@ -106,6 +113,40 @@ func (k *keeper) supervise(ctx context.Context) (code int, err error) {
 				return s.code, err
 			}
 		}
+	}
+}
+
+const (
+	// A gateway that is killed or exits is gone in milliseconds. One that is still there at the second look in a row is held up
+	// by a session; see look.
+	lookPace = time.Second
+	// pauseLooks is for how many looks the sessions wait for its end, at most.
+	pauseLooks = 5
+)
+
+// look helps a gateway to its end that has begun to exit and cannot: a thread of it is in a call on a pipe, whose lock a
+// process has for as long as that waits for something else (see journal's splice). A pause makes every such process let go.
+func (s *supervision) look() {
+	held := s.gateway != nil && s.gateway.child.Dying() || s.next != nil && s.next.child.Dying()
+	switch {
+	case !held:
+		s.dying = 0
+		s.goOn()
+	case s.dying <= pauseLooks:
+		if s.dying++; s.dying == 2 {
+			s.c.Log.Warn().Msg("gateway cannot end: a session's process holds it up in the kernel; sessions pause for it")
+			s.resume = s.host.Pause()
+		}
+	default:
+		s.goOn()
+	}
+}
+
+// goOn ends the pause.
+func (s *supervision) goOn() {
+	if s.resume != nil {
+		s.resume()
+		s.resume = nil
 	}
 }
 
@@ -184,6 +225,11 @@ func (s *supervision) tookOver() {
 // replace puts the new program in our place. It returns only where that did not work, or not yet.
 func (s *supervision) replace() {
 	s.succession = nil
+	if s.dying > 0 && time.Now().Before(s.until) { // the sessions may pause, and nobody would know afterwards
+		s.succession = time.After(restAgain)
+		return
+	}
+	s.goOn()
 	err := errors.New("it is to end")
 	if !s.stopping {
 		if err = s.succeed(); errors.Is(err, errBusy) && time.Now().Before(s.until) {
@@ -197,6 +243,7 @@ func (s *supervision) replace() {
 
 // ended is for when the gateway has exited. over: so have we to, with code and err.
 func (s *supervision) ended() (over bool, err error) {
+	s.goOn()
 	g := s.end()
 	s.ready, s.deadline = s.ready || g.serving(), nil
 	if s.draining && !g.bye { // the next one is told, too

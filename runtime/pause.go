@@ -1,0 +1,53 @@
+package runtime
+
+import (
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Pause stops all that runs in sessions until resume is called, soon: whatever waits in the kernel there lets go of what it
+// has meanwhile, and takes up its system call again afterwards. In tier "cgroup" nobody can tell; elsewhere it is SIGSTOP and
+// SIGCONT, to what was not stopped.
+func (h *Host) Pause() (resume func()) {
+	if h.root != nil {
+		_ = writeFile(h.root.dir, "cgroup.freeze", "1")
+		return func() { _ = writeFile(h.root.dir, "cgroup.freeze", "0") }
+	}
+	h.mu.Lock()
+	groups := make([]*Group, 0, len(h.groups))
+	for _, g := range h.groups {
+		groups = append(groups, g)
+	}
+	h.mu.Unlock()
+	var stopped []proc
+	for _, g := range groups {
+		for _, pid := range g.Members() {
+			if p, ok := readProc(pid); ok && p.state != 'T' && p.state != 't' && unix.Kill(pid, unix.SIGSTOP) == nil {
+				stopped = append(stopped, p)
+			}
+		}
+	}
+	return func() {
+		for _, p := range stopped {
+			if now, ok := readProc(p.pid); ok && now.start == p.start {
+				_ = unix.Kill(p.pid, unix.SIGCONT)
+			}
+		}
+	}
+}
+
+// Dying tells that the process has been killed, or has begun to exit, and cannot end: a thread of it is in a system call that
+// no signal ends. Of one that is about to end it says the same.
+func (c *Child) Dying() bool {
+	p, ok := readProc(c.pid)
+	if !ok {
+		return false
+	}
+	if p.state == 'Z' { // the main thread has gone, others have not, or nobody has reaped it yet
+		return true
+	}
+	text, err := os.ReadFile(procPath(c.pid, "/status"))
+	return err == nil && statusMask(text, "SigPnd:")>>(syscall.SIGKILL-1)&1 == 1
+}
