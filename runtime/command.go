@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -47,6 +48,16 @@ type Command struct {
 	signals []syscall.Signal // guarded by mu; to send
 	nudged  bool             // guarded by mu
 	late    *outlets         // guarded by mu; follows the pipes after Run where jobs still hold them
+
+	calls   *calls      // guarded by mu; the shell's, set by attach
+	began   time.Time   // guarded by mu; when Timeout counts from
+	target  target      // guarded by mu; for the guard, as is what follows
+	guard   *guard      // guarded by mu; nil: none
+	alarm   *time.Timer // guarded by mu; begins one; nil: none
+	expired string      // guarded by mu; which time is over, that Run may not have seen
+	killed  bool        // guarded by mu; a guard had to
+
+	reported atomic.Bool // the shell has said that it has ended
 }
 
 type cancellation struct {
@@ -72,6 +83,7 @@ func (c *Command) Cancel(sig syscall.Signal, grace time.Duration) {
 		c.cancel = &cancellation{c.cancel.sig, grace}
 	}
 	c.poke()
+	c.guardLocked()
 }
 
 // Signal sends just sig to the command's processes.
@@ -80,6 +92,7 @@ func (c *Command) Signal(sig syscall.Signal) error {
 	defer c.mu.Unlock()
 	c.signals = append(c.signals, sig)
 	c.poke()
+	c.guardLocked()
 	return nil
 }
 
@@ -169,10 +182,17 @@ func (c *Command) poke() {
 }
 
 // attach begins Run's part: what was asked before is found by the first look.
-func (c *Command) attach(wake func()) {
+func (c *Command) attach(wake func(), calls *calls) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.wake = wake
+	c.wake, c.calls, c.began = wake, calls, time.Now()
+	if c.resumed != nil {
+		c.began = c.resumed.began
+	}
+	c.setAlarmLocked(c.began)
+	if c.cancel != nil || len(c.signals) > 0 {
+		c.guardLocked()
+	}
 }
 
 // roomy is the journal's OnRoom.
@@ -187,20 +207,39 @@ func (c *Command) roomy() {
 
 func (c *Command) detach() {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.wake, c.over, c.pending = nil, true, nil
-	if c.in != nil {
-		c.in.close()
+	c.wake, c.over, c.pending, c.target = nil, true, nil, target{}
+	if c.alarm != nil {
+		c.alarm.Stop()
+	}
+	if c.guard != nil {
+		close(c.guard.over)
+	}
+	in, guard := c.in, c.guard
+	c.mu.Unlock()
+	if in != nil {
+		in.close()
+	}
+	if guard != nil {
+		<-guard.gone
 	}
 }
 
-// requests takes what has been asked since the last look.
-func (c *Command) requests() (cancel *cancellation, signals []syscall.Signal, nudged bool) {
+// requests is what has been asked since the last look, and what a guard has done.
+type requests struct {
+	cancel  *cancellation // whenever it was
+	signals []syscall.Signal
+	nudged  bool
+	expired string
+	killed  bool
+}
+
+// requests takes them.
+func (c *Command) requests() requests {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	signals, nudged = c.signals, c.nudged
+	q := requests{c.cancel, c.signals, c.nudged, c.expired, c.killed}
 	c.signals, c.nudged = nil, false
-	return c.cancel, signals, nudged
+	return q
 }
 
 // cancelled is what has been asked for of that kind, nil if nothing.

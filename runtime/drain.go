@@ -4,8 +4,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"trl/runtime/quick"
 )
 
 // A command has ended but something it started holds its output: wait for quiet, not for the end (PROTOCOL.md §4).
@@ -14,11 +12,18 @@ const lingerQuiet, lingerMost = 10 * time.Millisecond, 100 * time.Millisecond
 // collect reads what the command wrote before its end, exactly: after the report (or the exit) FIONREAD of each pipe
 // counts it, whatever background jobs add meanwhile.
 func (r *run) collect() {
+	fds := [2]unix.PollFd{{Fd: -1}, {Fd: -1}}
 	for i := range r.out {
-		p := &r.out[i]
-		p.left = 0
-		if !p.eof {
-			p.left, _ = quick.Unread(p.r)
+		if r.out[i].left = 0; !r.out[i].eof {
+			fds[i] = unix.PollFd{Fd: int32(r.out[i].r), Events: unix.POLLIN}
+		}
+	}
+	poll(fds[:]) // takes no locks: what is empty, nobody can hold up
+	for i := range r.out {
+		if fds[i].Revents&unix.POLLIN != 0 {
+			r.s.calls.begin()
+			r.out[i].left, _ = unix.IoctlGetInt(r.out[i].r, unix.TIOCINQ)
+			r.s.calls.end()
 		}
 	}
 	for r.out[0].left > 0 || r.out[1].left > 0 {
@@ -27,7 +32,7 @@ func (r *run) collect() {
 			r.watch()
 			r.s.poll.wait(r.fds[:], time.Second)
 			var b [8]byte
-			_, _ = quick.Read(r.s.event, b[:])
+			_, _ = unix.Read(r.s.event, b[:])
 			if r.s.closing.Load() {
 				return
 			}
@@ -51,7 +56,9 @@ func (r *run) read(p *pipe) int {
 	if p.left >= 0 {
 		buf = buf[:min(len(buf), p.left)]
 	}
+	r.s.calls.begin()
 	n, err := r.c.Journal.Fill(p.kind, p.r, len(buf), buf)
+	r.s.calls.end()
 	if n > 0 {
 		r.lastOut = time.Now()
 	} else if err == nil {
@@ -86,7 +93,7 @@ func (r *run) linger() time.Duration {
 		r.s.poll.wait(fds, left)
 		if fds[2].Revents != 0 {
 			var b [8]byte
-			_, _ = quick.Read(r.s.event, b[:])
+			_, _ = unix.Read(r.s.event, b[:])
 		}
 		for i := range r.out {
 			if fds[i].Revents != 0 && r.read(&r.out[i]) > 0 {
@@ -102,7 +109,7 @@ func (r *run) handOver() {
 	r.s.poll.part(slotLane)
 	lane := r.giveLane()
 	lane.closeWriters()
-	late := newOutlets(r.c.Journal)
+	late := newOutlets(r.c.Journal, &r.s.outputs)
 	late.ended = lane.close
 	for i := range r.out {
 		p := &r.out[i]

@@ -116,6 +116,9 @@ func (r *run) press(now time.Time) {
 	}
 	if e.kill && now.After(e.deadline) {
 		_ = r.p.child.Signal(syscall.SIGKILL)
+		if now.Sub(e.deadline) > stubborn { // it cannot even die: somebody else of the session has what it waits for in the kernel
+			r.s.held().Signal(syscall.SIGKILL)
+		}
 	}
 }
 
@@ -137,6 +140,7 @@ func (r *run) killRest() {
 		}
 	}
 	r.cell = r.p.cell
+	r.c.aim(target{r.s, r.p, r.cell})
 	if err := old.Kill(0); err != nil {
 		r.survivors = true
 	}

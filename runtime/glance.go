@@ -8,8 +8,6 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
-
-	"trl/runtime/quick"
 )
 
 // A Glance is Cell.Others for a process that does not have the Cell: what a gateway asks after every command, without a
@@ -38,7 +36,7 @@ func (g *Glance) Nobody(shell int) bool {
 		return true
 	}
 	if g.List >= 0 && !g.Spaces {
-		n, err := retry(func() (int, error) { return quick.Pread(g.List, g.buf[:], 0) })
+		n, err := retry(func() (int, error) { return unix.Pread(g.List, g.buf[:], 0) })
 		return err != nil || isOnly(g.buf[:n], shell) && !g.dividedLocked()
 	}
 	orphans := g.Orphans
@@ -72,13 +70,13 @@ func (g *Glance) dividedLocked() bool {
 		g.found = true
 	}
 	var st unix.Stat_t
-	return quick.Fstat(g.dir, &st) != nil || st.Nlink > undivided
+	return unix.Fstat(g.dir, &st) != nil || st.Nlink > undivided
 }
 
 // noneLocked is Host.noneMarked for those who know the marks only. mu is held.
 func (g *Glance) noneLocked(fd, shell int) bool {
 	self := os.Getpid() // in the list after an Exec of the keeper, as shells are
-	n, err := retry(func() (int, error) { return quick.Pread(fd, g.buf[:], 0) })
+	n, err := retry(func() (int, error) { return unix.Pread(fd, g.buf[:], 0) })
 	if err != nil || n == len(g.buf) {
 		return false
 	}

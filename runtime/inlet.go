@@ -20,20 +20,23 @@ type inlet struct {
 	files []HeldFile // the same with what they are; set once
 	port  int        // where the shell finds the end to read from: a number in the group's Dir
 
+	// Held across what is done with the pipe, which can take as long as a session likes: a process that splices out of it into
+	// a full socket has its lock for as long. Before mu.
+	feeding sync.Mutex
+	free    int64  // guarded by feeding; up to where mem was punched out
+	carry   []byte // guarded by feeding; see passCopyLocked
+
 	mu sync.Mutex // give and feed may come from two goroutines
 
 	// met: guarded by mu; the pipe has had a reader. A FIFO without one is not written to, and not closed: its opening waits
 	// until there is a writer, so that must not be gone by then. We have no end to read from ourselves where that matters,
 	// else there would always be a reader.
 	met  bool
-	mem  int   // guarded by mu for closing; -1 afterwards
-	r, w int   // the pipe; guarded by mu for closing; -1 once closed
+	mem  int   // guarded by mu, for closing by both; -1 afterwards
+	r, w int   // the pipe; guarded by mu, for closing by both; -1 once closed
 	size int64 // guarded by mu; bytes ever given
 	fed  int64 // guarded by mu; bytes that are in the pipe, or read: mem's position
-	free int64 // guarded by mu; up to where mem was punched out
 	eof  bool  // guarded by mu
-
-	carry []byte // guarded by mu; see passCopyLocked
 }
 
 // freeBatch is how much must have been read before its memory is given back.
@@ -62,16 +65,22 @@ func newInlet(group KeptGroup, inherited bool) (*inlet, error) {
 	return in, nil
 }
 
-// meetLocked says whether the pipe has had a reader. Asked by opening what we have anew: that needs one.
-func (in *inlet) meetLocked() bool {
-	if !in.met {
+// meet says whether the pipe has had a reader. Asked by opening what we have anew: that needs one. feeding is held.
+func (in *inlet) meet() bool {
+	in.mu.Lock()
+	met := in.met
+	in.mu.Unlock()
+	if !met {
 		fd, err := unix.Open("/proc/self/fd/"+strconv.Itoa(in.w), unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 		if err == nil {
 			unix.Close(fd)
 		}
-		in.met = err != unix.ENXIO // with any other error nothing is known, and the pipe will tell
+		met = err != unix.ENXIO // with any other error nothing is known, and the pipe will tell
+		in.mu.Lock()
+		in.met = met
+		in.mu.Unlock()
 	}
-	return in.met
+	return met
 }
 
 // lonely: the pipe has no reader yet. There is no event to wait for: feed has to be called again.
@@ -116,20 +125,40 @@ func (in *inlet) pending() int64 {
 // feed moves into the pipe what it takes now. more: it is full, ask poll for room. At the end of the input it closes the
 // pipe.
 func (in *inlet) feed() (more bool) {
+	in.feeding.Lock()
+	defer in.feeding.Unlock()
+	return in.feedLocked()
+}
+
+// left is what has been given and not fed, and whether that is all there will be.
+func (in *inlet) left() (n int64, eof bool) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	if in.w >= 0 && (in.fed < in.size || in.eof) && !in.meetLocked() {
-		return true
-	}
-	for in.w >= 0 && in.fed < in.size {
-		n, err := unix.Splice(in.mem, nil, in.w, nil, int(min(in.size-in.fed, 1<<20)), unix.SPLICE_F_NONBLOCK)
+	return in.size - in.fed, in.eof
+}
+
+// feedLocked is feed with feeding held.
+func (in *inlet) feedLocked() (more bool) {
+	for in.w >= 0 {
+		left, eof := in.left()
+		if (left > 0 || eof) && !in.meet() {
+			return true
+		}
+		if left == 0 {
+			in.giveBackLocked()
+			if eof {
+				in.closeWriterLocked()
+			}
+			return false
+		}
+		n, err := unix.Splice(in.mem, nil, in.w, nil, int(min(left, 1<<20)), unix.SPLICE_F_NONBLOCK)
 		switch {
 		case err == unix.EINTR:
 			continue
 		case err == unix.EAGAIN:
 			return true
 		case err == unix.EINVAL, err == unix.ENOSYS, err == unix.EPERM:
-			if n, err = in.copyLocked(); err == unix.EAGAIN {
+			if n, err = in.copyLocked(left); err == unix.EAGAIN {
 				return true
 			}
 		}
@@ -137,19 +166,18 @@ func (in *inlet) feed() (more bool) {
 			in.closeWriterLocked()
 			return false
 		}
+		in.mu.Lock()
 		in.fed += n
-	}
-	if in.fed-in.free >= freeBatch && in.mem >= 0 && in.w >= 0 {
-		in.freeLocked()
-	}
-	if in.eof {
-		in.closeWriterLocked()
+		in.mu.Unlock()
 	}
 	return false
 }
 
-// freeLocked gives memory back, but of nothing that the pipe may still point into: splice does not copy.
-func (in *inlet) freeLocked() {
+// giveBackLocked gives memory back, but of nothing that the pipe may still point into: splice does not copy.
+func (in *inlet) giveBackLocked() {
+	if in.fed-in.free < freeBatch {
+		return
+	}
 	unread, err := unix.IoctlGetInt(in.w, unix.TIOCINQ)
 	if err != nil {
 		return
@@ -162,9 +190,9 @@ func (in *inlet) freeLocked() {
 }
 
 // copyLocked is splice where there is none: a kill between the two calls gives these bytes twice.
-func (in *inlet) copyLocked() (int64, error) {
+func (in *inlet) copyLocked(left int64) (int64, error) {
 	var buf [4 << 10]byte
-	n, err := unix.Pread(in.mem, buf[:min(int64(len(buf)), in.size-in.fed)], in.fed)
+	n, err := unix.Pread(in.mem, buf[:min(int64(len(buf)), left)], in.fed)
 	if err != nil {
 		return 0, err
 	}
@@ -178,11 +206,25 @@ func (in *inlet) copyLocked() (int64, error) {
 // pass is feed for a terminal, into which the pipe is spliced in turn. more: the terminal takes no more now. What is wrong
 // otherwise means that nobody will read it.
 func (in *inlet) pass(master int) (more bool) {
+	in.feeding.Lock()
+	defer in.feeding.Unlock()
+	return in.passLocked(master)
+}
+
+// tryPass is pass where nobody else is at it; else there is more for whoever is.
+func (in *inlet) tryPass(master int) (more bool) {
+	if !in.feeding.TryLock() {
+		return true
+	}
+	defer in.feeding.Unlock()
+	return in.passLocked(master)
+}
+
+// passLocked is pass with feeding held.
+func (in *inlet) passLocked(master int) (more bool) {
 	for {
-		full := in.feed()
-		in.mu.Lock()
+		full := in.feedLocked()
 		if in.r < 0 {
-			in.mu.Unlock()
 			return false
 		}
 		n, err := unix.Splice(in.r, nil, master, nil, 1<<16, unix.SPLICE_F_NONBLOCK)
@@ -191,7 +233,6 @@ func (in *inlet) pass(master int) (more bool) {
 		}
 		held, _ := unix.IoctlGetInt(in.r, unix.TIOCINQ)
 		held += len(in.carry)
-		in.mu.Unlock()
 		switch {
 		case err == unix.EINTR || n > 0:
 		case held == 0 && !full:
@@ -249,19 +290,24 @@ func (in *inlet) awaitRoom(done <-chan struct{}) bool {
 	}
 }
 
+// closeWriterLocked closes the pipe: feeding is held.
 func (in *inlet) closeWriterLocked() {
 	if in.w < 0 {
 		return
 	}
+	in.mu.Lock()
 	shut(&in.w)
+	in.mu.Unlock()
 	drop(in.group, in.held, 2, 3)
 }
 
 func (in *inlet) close() {
-	in.mu.Lock()
-	defer in.mu.Unlock()
+	in.feeding.Lock()
+	defer in.feeding.Unlock()
 	in.closeWriterLocked()
+	in.mu.Lock()
 	shut(&in.r)
 	shut(&in.mem)
+	in.mu.Unlock()
 	drop(in.group, in.held, 0, 2)
 }

@@ -7,8 +7,9 @@ import (
 	"strings"
 	"syscall"
 
+	"golang.org/x/sys/unix"
+
 	"trl/protocol"
-	"trl/runtime/quick"
 )
 
 // A Keeper owns every process below trl, and holds for the gateway what must outlive it: descriptors. There are two: a
@@ -233,7 +234,7 @@ func MakeAnonymous(g KeptGroup, kinds []Kind, also ...int) (made []Made, numbers
 func Cwd(pid int) string {
 	var room [512]byte
 	link := procPath(pid, "/cwd")
-	n, err := quick.Readlink(link, room[:])
+	n, err := unix.Readlink(link, room[:])
 	if err != nil {
 		return ""
 	}

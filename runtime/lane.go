@@ -41,11 +41,16 @@ type output struct {
 
 // outputs are those of one session that have not ended.
 type outputs struct {
-	broke func(error) // told why one takes no more; set once
+	broke func(error)   // told why one takes no more; set once
+	slots chan struct{} // one element for each outlet that takes from its pipe; set once
 
 	mu  sync.Mutex
 	all map[*output]struct{} // guarded by mu; nil before the first
 }
+
+// fillers bounds how many outlets of a session take from their pipes at once: whoever has a pipe can hold that up, see journal's
+// splice, and each that is held up has a thread of ours, of which Go takes no more than 10,000.
+const fillers = 8
 
 func (os *outputs) add(o *output) {
 	o.OnBreak(os.broke)

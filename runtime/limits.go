@@ -18,7 +18,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"trl/protocol"
-	"trl/runtime/quick"
 )
 
 // Limits of a session. Memory, pids and cpu are of all its processes together, and take a cgroup controller: of v2 where
@@ -466,7 +465,7 @@ func (g *Gauge) number(fd int, key string) int64 {
 	if fd < 0 {
 		return 0
 	}
-	n, err := retry(func() (int, error) { return quick.Pread(fd, g.room[:], 0) })
+	n, err := retry(func() (int, error) { return unix.Pread(fd, g.room[:], 0) })
 	if err != nil {
 		return 0
 	}

@@ -43,7 +43,9 @@ const awkwardLife = 60 * time.Second
 
 // awkward writes a newline to stdout when it has done its worst.
 func awkward(mode, marker string) {
-	signal.Ignore(syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
+	if mode != "hold-full" {
+		signal.Ignore(syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
+	}
 	ready := func() { fmt.Println() }
 	home := uintptr(os.Getppid())
 	switch mode {
@@ -150,11 +152,46 @@ func awkward(mode, marker string) {
 		}
 		_ = writeFile(h.root.dir, "cgroup.freeze", "0")
 		fmt.Println(err, h.Close())
+	case "hold": // keeps the lock of the pipe MARKER
+		hold(marker, 0)
+	case "hold-full": // the same; what it put into the pipe before stays there, and every 3 s it puts more. It can be told to end
+		hold(marker, 3*time.Second)
 	case "tree": // 64 that fork and exit at random, some in sessions of their own
 		live, _ := unix.Mmap(-1, 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_ANONYMOUS)
 		forkThen(func() { churn(home, (*int32)(unsafe.Pointer(&live[0]))) })
 		ready()
 		time.Sleep(awkwardLife)
+	}
+}
+
+// hold splices from a socket, on which a word is said every so often, 0 for never, into a pipe. For as long as splice(2) waits
+// for the socket it has the pipe's lock, and whoever does anything with the pipe waits for that.
+func hold(pipe string, every time.Duration) {
+	fd, err := unix.Open(pipe, unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err == unix.EACCES {
+		fd, err = unix.Open(pipe, unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	}
+	if err == nil {
+		err = unix.SetNonblock(fd, false) // which would have splice not wait
+	}
+	if err != nil {
+		panic(err)
+	}
+	s, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0)
+	if err != nil {
+		panic(err)
+	}
+	if every > 0 {
+		go func() { // until the process ends
+			for {
+				_, _ = unix.Write(s[1], []byte("held\n"))
+				time.Sleep(every)
+			}
+		}()
+	}
+	time.AfterFunc(awkwardLife, func() { os.Exit(0) })
+	for {
+		_, _ = unix.Splice(s[0], nil, fd, nil, 1<<16, 0)
 	}
 }
 

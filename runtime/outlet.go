@@ -25,6 +25,7 @@ type outlets struct {
 	over  atomic.Bool      // it has ended
 	room  chan struct{}    // has an element after Room may have become true
 	stop  chan struct{}    // closed by close
+	slots chan struct{}    // its session's, see fillers
 	once  sync.Once
 	mu    sync.Mutex // held across a read and the write of what it read, so that catchUp sees all or nothing
 	files []*os.File // set once in newOutlets
@@ -36,8 +37,8 @@ type outlets struct {
 }
 
 // newOutlets takes over the read ends. The journal's OnRoom must end in roomy.
-func newOutlets(j *journal.Journal) *outlets {
-	return &outlets{j: j, room: make(chan struct{}, 1), stop: make(chan struct{})}
+func newOutlets(j *journal.Journal, of *outputs) *outlets {
+	return &outlets{j: j, slots: of.slots, room: make(chan struct{}, 1), stop: make(chan struct{})}
 }
 
 func (o *outlets) roomy() {
@@ -134,6 +135,8 @@ func (o *outlets) read(i int, buf []byte) bool {
 	err := o.raw[i].Read(func(fd uintptr) bool {
 		o.mu.Lock()
 		defer o.mu.Unlock()
+		o.slots <- struct{}{}
+		defer func() { <-o.slots }()
 		n, err := o.j.Fill(o.kinds[i], int(fd), len(buf), buf)
 		more = n > 0
 		return err != unix.EAGAIN
@@ -146,15 +149,7 @@ func (o *outlets) read(i int, buf []byte) bool {
 func (o *outlets) catchUp(bound time.Duration) {
 	end := time.Now().Add(bound)
 	for i := range o.files {
-		for {
-			held := 0
-			if o.raw[i].Control(func(fd uintptr) {
-				o.mu.Lock()
-				defer o.mu.Unlock()
-				held, _ = unix.IoctlGetInt(int(fd), unix.TIOCINQ)
-			}) != nil || held <= 0 || time.Now().After(end) {
-				break
-			}
+		for !o.caughtUp(i) && time.Now().Before(end) {
 			select {
 			case <-o.stop:
 				return
@@ -162,6 +157,20 @@ func (o *outlets) catchUp(bound time.Duration) {
 			}
 		}
 	}
+}
+
+// caughtUp: pipe i is empty, and what was in it is in the journal. It does not wait, be the pipe held up or not.
+func (o *outlets) caughtUp(i int) bool {
+	if !o.mu.TryLock() {
+		return false
+	}
+	defer o.mu.Unlock()
+	fds := []unix.PollFd{{Events: unix.POLLIN}}
+	_ = o.raw[i].Control(func(fd uintptr) { // fails where it is closed, at its end
+		fds[0].Fd = int32(fd)
+		poll(fds)
+	})
+	return fds[0].Revents&unix.POLLIN == 0
 }
 
 // close ends the copying now, whoever still holds the pipes, and waits for the goroutines.

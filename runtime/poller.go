@@ -5,7 +5,6 @@ import (
 	"os"
 	"syscall"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -137,13 +136,12 @@ func (p *poller) close() {
 	}
 }
 
-// poll says whether one of fds is ready, and which. It does not wait, so no thread is set aside for it.
+// poll says whether one of fds is ready, and which. It does not wait.
 func poll(fds []unix.PollFd) bool {
 	for {
-		var atOnce unix.Timespec // the kernel writes the time left into it: still none
-		n, _, errno := unix.RawSyscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(&fds[0])), uintptr(len(fds)), uintptr(unsafe.Pointer(&atOnce)), 0, 0, 0)
-		if errno != unix.EINTR {
-			return errno == 0 && n > 0
+		n, err := unix.Poll(fds, 0)
+		if err != unix.EINTR {
+			return n > 0
 		}
 	}
 }

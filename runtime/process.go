@@ -65,7 +65,7 @@ func (s *Shell) Start(spec ProcessSpec) (*Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Process{b: s.b, s: s, belongings: belongings{of: "process", group: group}, cell: cell, out: newOutlets(spec.Journal), exited: make(chan struct{})}
+	p := &Process{b: s.b, s: s, belongings: belongings{of: "process", group: group}, cell: cell, out: newOutlets(spec.Journal, &s.outputs), exited: make(chan struct{})}
 	spec.Journal.OnRoom(p.out.roomy)
 	byCopy := free && !sp.kind.lists && s.funcs && !sp.dead()
 	if err = p.pipes(&s.outputs, spec.OpenStdin, !byCopy); err == nil {
@@ -279,9 +279,6 @@ func (p *Process) finish() {
 	p.closeFiles()
 	p.lane.closeWriters()
 	p.out.catchUp(catchUpBound)
-	if p.in != nil {
-		p.in.close()
-	}
 	p.sweep()
 	close(p.exited)
 }
@@ -313,7 +310,7 @@ func (p *Process) Status() Status { return p.status }
 
 // Input adds to the process's stdin. It never waits.
 func (p *Process) Input(b []byte, eof bool) error {
-	if p.in == nil {
+	if p.in == nil || p.hasExited() {
 		return ErrStdinClosed
 	}
 	if p.in.pending()+int64(len(b)) > maxPendingInput {
@@ -329,9 +326,11 @@ func (p *Process) Input(b []byte, eof bool) error {
 	return nil
 }
 
-// feed fills the pipe whenever there is something to fill it with, and room.
+// feed fills the pipe whenever there is something to fill it with, and room. It closes the inlet, since it may be held up in
+// it, and the end of the process shall not be.
 func (p *Process) feed() {
 	defer close(p.fed)
+	defer p.in.close()
 	for {
 		for p.in.feed() {
 			if !p.in.awaitRoom(p.exited) {
@@ -346,12 +345,19 @@ func (p *Process) feed() {
 	}
 }
 
-// Signal sends sig to the process and all that it started.
-func (p *Process) Signal(sig syscall.Signal) error {
+func (p *Process) hasExited() bool {
 	select {
 	case <-p.exited:
-		return os.ErrProcessDone
+		return true
 	default:
+		return false
+	}
+}
+
+// Signal sends sig to the process and all that it started.
+func (p *Process) Signal(sig syscall.Signal) error {
+	if p.hasExited() {
+		return os.ErrProcessDone
 	}
 	p.cell.Signal(sig, 0)
 	return nil

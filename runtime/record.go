@@ -369,7 +369,7 @@ func (a *Adoption) Shell(c ShellConfig, r ShellRecord) (*Shell, error) {
 	}
 	s.p = &shellProc{
 		kind: k, child: child, cell: cell, held: r.Held, reader: -1, script: a.take(r.Held[heldScript]), ctlR: a.take(r.Held[heldCtlR]),
-		ctlW: a.take(r.Held[heldCtlW]), text: a.take(r.Held[heldText]), given: math.MaxInt, poll: s.poll,
+		ctlW: a.take(r.Held[heldCtlW]), text: a.take(r.Held[heldText]), given: math.MaxInt, poll: s.poll, calls: &s.calls,
 	}
 	if s.p.script < 0 || s.p.ctlR < 0 || s.p.ctlW < 0 || s.p.text < 0 {
 		return nil, ErrShellGone
@@ -467,7 +467,7 @@ func (a *Adoption) Follow(j *journal.Journal, r *LaneRecord) {
 		return
 	}
 	l.closeWriters()
-	late := newOutlets(j)
+	late := newOutlets(j, &a.shell.outputs)
 	j.OnRoom(late.roomy)
 	late.follow(l)
 	if len(late.files) == 0 {
@@ -492,7 +492,7 @@ func (a *Adoption) Process(r ProcessRecord, j *journal.Journal) (*Process, error
 		return nil, err
 	}
 	delete(a.from.Children, r.Pid)
-	p := &Process{b: a.b, s: a.shell, belongings: belongings{group: a.from.Group}, cell: a.cell(r.Cell), pid: r.Pid, lane: l, out: newOutlets(j), exited: make(chan struct{}), record: r}
+	p := &Process{b: a.b, s: a.shell, belongings: belongings{group: a.from.Group}, cell: a.cell(r.Cell), pid: r.Pid, lane: l, out: newOutlets(j, &a.shell.outputs), exited: make(chan struct{}), record: r}
 	j.OnRoom(p.out.roomy)
 	p.out.follow(l)
 	if !r.Copy {
@@ -527,7 +527,7 @@ func (a *Adoption) Process(r ProcessRecord, j *journal.Journal) (*Process, error
 
 // Ended stands for a process that had ended; what it started may live on.
 func (a *Adoption) Ended(r ProcessRecord, status Status) *Process {
-	p := &Process{b: a.b, s: a.shell, belongings: belongings{group: a.from.Group}, cell: a.cell(r.Cell), pid: r.Pid, out: newOutlets(nil), exited: make(chan struct{}), status: status, record: r}
+	p := &Process{b: a.b, s: a.shell, belongings: belongings{group: a.from.Group}, cell: a.cell(r.Cell), pid: r.Pid, out: newOutlets(nil, &a.shell.outputs), exited: make(chan struct{}), status: status, record: r}
 	p.sweep()
 	close(p.exited)
 	return p

@@ -12,7 +12,6 @@ import (
 
 	"trl/protocol"
 	"trl/runtime/journal"
-	"trl/runtime/quick"
 )
 
 // pipe is one output of a running command: an end of its lane.
@@ -71,6 +70,7 @@ func (s *Shell) attempt(c *Command, again *lane) (o Outcome, untold *lane) {
 	defer chunks.Put(buf)
 	r.buf = *buf
 	defer r.close()
+	c.aim(target{s, r.p, r.cell})
 	begin := r.start
 	if c.resumed != nil {
 		begin = r.resume
@@ -131,7 +131,7 @@ func (r *run) start() error {
 	}
 	if r.in != nil {
 		stdin = s.held().Dir() + "/" + strconv.Itoa(r.in.port)
-		r.inMore = r.in.feed()
+		r.feed()
 	}
 	if err := p.give(c.Text); err != nil {
 		return err
@@ -192,11 +192,12 @@ func (r *run) resume() error {
 		r.before, r.beforeHeld = res.before, []int{res.Before[0].Number}
 	}
 	r.cell, r.lane, r.in, r.seq, r.sent = res.cell, res.lane, r.c.in, strconv.Itoa(res.Seq), res.Sent
+	r.c.aim(target{r.s, r.p, r.cell})
 	for i := range r.out {
 		r.out[i] = pipe{r: r.lane.r[i], kind: journal.Stdout + journal.Stream(i), left: -1, eof: r.lane.r[i] < 0}
 	}
 	if r.in != nil {
-		r.inMore = r.in.feed()
+		r.feed()
 	}
 	r.began, r.lastOut = res.began, time.Now()
 	r.doubt, r.suspect, r.unheard = lastDoubt, r.lastOut.Add(lastDoubt), true
@@ -206,6 +207,7 @@ func (r *run) resume() error {
 	r.timeout = res.Timeout
 	if res.Code != nil {
 		r.reported, r.code = true, *res.Code
+		r.c.reported.Store(true)
 		return nil
 	}
 	r.asked = "g" + r.seq // by repeat, which is due at once
@@ -235,6 +237,13 @@ func (r *run) appendDot(b []byte, text, stdin string) []byte {
 		b = append(b, '"')
 	}
 	return b
+}
+
+// feed gives the command what its stdin takes now.
+func (r *run) feed() {
+	r.s.calls.begin()
+	defer r.s.calls.end()
+	r.inMore = r.in.feed()
 }
 
 // ended: nothing more is to be waited for but output.
@@ -341,7 +350,7 @@ func (r *run) due() time.Duration {
 func (r *run) look(fds []unix.PollFd) {
 	if fds[pollWake].Revents != 0 {
 		var b [8]byte
-		_, _ = quick.Read(r.s.event, b[:])
+		_, _ = unix.Read(r.s.event, b[:])
 	}
 	if fds[pollControl].Revents != 0 {
 		r.reports()
@@ -356,23 +365,26 @@ func (r *run) look(fds []unix.PollFd) {
 		}
 	}
 	if r.in != nil && (fds[pollIn].Revents != 0 || fds[pollWake].Revents != 0 || r.inMore && r.in.lonely()) {
-		r.inMore = r.in.feed()
+		r.feed()
 	}
-	cancel, signals, nudged := r.c.requests()
-	if nudged && r.c.Nudged != nil {
+	asked := r.c.requests()
+	if asked.nudged && r.c.Nudged != nil {
 		r.c.Nudged()
 	}
+	r.killed = r.killed || asked.killed
 	now := time.Now()
-	r.interrupt(signals, now)
+	r.interrupt(asked.signals, now)
 	if r.line != nil && !r.died && r.deliver(r.line, now) != nil {
 		_ = r.p.child.Signal(syscall.SIGKILL) // as where attempt meets it: it cannot even read its end
 	}
-	if cancel != nil && r.cancel != cancel && !r.reported {
-		r.stop(cancel, now)
+	if asked.cancel != nil && r.cancel != asked.cancel && !r.reported {
+		r.stop(asked.cancel, now)
 	}
 	if r.end == nil && !r.reported && !r.died {
 		r.remind(now)
 		switch {
+		case asked.expired != "": // the guard has begun to end it
+			r.expire(asked.expired, now)
 		case !now.Before(r.suspect):
 			r.mistrust(now)
 		case r.c.Timeout > 0 && now.Sub(r.began) >= r.c.Timeout:

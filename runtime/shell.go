@@ -18,7 +18,6 @@ import (
 	"trl/metrics"
 	"trl/protocol"
 	"trl/runtime/ledger"
-	"trl/runtime/quick"
 )
 
 // ShellConfig says what a session's shell is.
@@ -64,6 +63,7 @@ type Shell struct {
 	seq      int
 	poll     *poller           // where Run waits
 	event    int               // eventfd that wakes Run
+	calls    calls             // any may look
 	gauge    *Gauge            // of group, nil before its first command
 	lane     *lane             // for the next command; nil: to be made
 	telling  sync.Mutex        // orders what the recorder is told; before mu
@@ -94,7 +94,7 @@ func (b *Base) OpenShell(ctx context.Context, c ShellConfig) (*Shell, error) {
 func (b *Base) newShell(c ShellConfig) *Shell {
 	return &Shell{
 		b: b, cfg: c, turn: make(chan struct{}, 1), event: -1, procs: map[*Process]struct{}{}, terms: map[*Terminal]struct{}{},
-		outputs: outputs{broke: func(err error) {
+		outputs: outputs{slots: make(chan struct{}, fillers), broke: func(err error) {
 			b.Log.Warn().Err(err).Str("session", c.ID).Msg("output log has broken off: a crash of the gateway would lose what follows")
 		}},
 	}
@@ -311,7 +311,7 @@ func (s *Shell) Run(c *Command) Outcome {
 		}
 	}
 	c.Journal.OnRoom(c.roomy)
-	c.attach(s.wake)
+	c.attach(s.wake, &s.calls)
 	defer c.detach()
 	p := s.proc()
 	if p != nil {
@@ -366,7 +366,7 @@ func Union(a, b []string) []string {
 
 func (s *Shell) wake() {
 	one := [8]byte{1}
-	_, _ = quick.Write(s.event, one[:])
+	_, _ = unix.Write(s.event, one[:])
 }
 
 // dropLane closes the pipes kept for the next command.

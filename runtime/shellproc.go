@@ -11,10 +11,9 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
-
-	"trl/runtime/quick"
 )
 
 // endMark ends a snapshot; in a POSIX one it also begins each section. No value that a shell prints can hold it by
@@ -43,6 +42,7 @@ type shellProc struct {
 	given  int     // bytes that text has at most
 	zero   string  // path of its stdin in /proc, for stdin
 	poll   *poller // its session's, for wait
+	calls  *calls  // the same; see calls
 }
 
 // Which of held is which.
@@ -177,6 +177,7 @@ func (p *shellProc) abandon(group KeptGroup) {
 // raise lets a shell that was spawned read the boot text and then state, when there is one. Without, the shell reports as
 // soon as it has the text: it reads it while we and the client are at work, and what it is given to do comes after that.
 func (s *Shell) raise(p *shellProc, group KeptGroup, state []byte) error {
+	p.calls = &s.calls
 	text := p.kind.boot
 	if state == nil {
 		text = "\\printf 'e boot 0\\n' >@P@/@C@\n" + text
@@ -245,27 +246,35 @@ func (p *shellProc) stdin() string {
 	if p.kind.stdin != "" {
 		return p.kind.stdin
 	}
-	if null, err := devNull(); err == nil && quick.SameFile(p.child.Pid(), 0, int(null.Fd())) {
+	if null, err := devNull(); err == nil && sameFile(p.child.Pid(), 0, int(null.Fd())) {
 		return ""
 	}
 	if p.zero == "" { // a gateway before us has started it, or the kernel does not tell
 		p.zero = procPath(p.child.Pid(), "/fd/0")
 	}
 	var room [len(os.DevNull) + 1]byte
-	if n, err := quick.Readlink(p.zero, room[:]); err == nil && string(room[:n]) == os.DevNull {
+	if n, err := unix.Readlink(p.zero, room[:]); err == nil && string(room[:n]) == os.DevNull {
 		return ""
 	}
 	return os.DevNull
 }
 
 // send writes one line to the script channel, which has room for two at least. Once it has more to say, that is sendBy.
-func (p *shellProc) send(line string) { _, _ = quick.Write(p.script, []byte(line)) }
+func (p *shellProc) send(line string) { _ = p.write([]byte(line)) }
+
+// write is one line, whole or not at all.
+func (p *shellProc) write(line []byte) error {
+	p.calls.begin()
+	defer p.calls.end()
+	_, err := unix.Write(p.script, line)
+	return err
+}
 
 // sendBy is send once there is room: a packet pipe has 16 slots, and two only where its user's pipes exceed the kernel's
 // measure (fs.pipe-user-pages-soft). A shell that does not read is waited for until the deadline. False: not sent.
 func (p *shellProc) sendBy(deadline time.Time, line string) bool {
 	for {
-		switch _, err := quick.Write(p.script, []byte(line)); err {
+		switch err := p.write([]byte(line)); err {
 		case nil:
 			return true
 		case unix.EAGAIN, unix.EINTR:
@@ -283,7 +292,7 @@ func (p *shellProc) sendBy(deadline time.Time, line string) bool {
 // give puts a command's text where the shell finds it.
 func (p *shellProc) give(text string) error {
 	if len(text) < p.given {
-		if err := quick.Ftruncate(p.text, int64(len(text))); err != nil {
+		if err := unix.Ftruncate(p.text, int64(len(text))); err != nil {
 			return fmt.Errorf("memfd: %w", err)
 		}
 	}
@@ -291,7 +300,8 @@ func (p *shellProc) give(text string) error {
 	if err := fill(p.text, []byte(text)); err != nil {
 		return err
 	}
-	_ = quick.ClearTimes(p.text)
+	var times [2]unix.Timespec // of 1970, until it is read
+	_ = futimens(p.text, &times)
 	return nil
 }
 
@@ -303,7 +313,9 @@ func (p *shellProc) took() bool {
 
 // unread is how many bytes of the channel the shell has not taken.
 func (p *shellProc) unread() int {
-	n, err := quick.Unread(p.script)
+	p.calls.begin()
+	defer p.calls.end()
+	n, err := unix.IoctlGetInt(p.script, unix.TIOCINQ)
 	if err != nil {
 		return 0
 	}
@@ -336,7 +348,9 @@ func (p *shellProc) next() (report, bool) {
 			continue
 		}
 		var buf [512]byte
-		n, err := quick.Read(p.ctlR, buf[:])
+		p.calls.begin()
+		n, err := unix.Read(p.ctlR, buf[:])
+		p.calls.end()
 		if err == unix.EINTR {
 			continue
 		}
@@ -471,7 +485,7 @@ func memfd(name string) (int, error) {
 // fill makes b the beginning of a memfd.
 func fill(fd int, b []byte) error {
 	for off := 0; off < len(b); {
-		n, err := quick.Pwrite(fd, b[off:], int64(off))
+		n, err := unix.Pwrite(fd, b[off:], int64(off))
 		if errors.Is(err, unix.EINTR) {
 			continue
 		}
@@ -495,4 +509,21 @@ func ppoll(fds []unix.PollFd, d time.Duration) {
 			fds[i].Revents = 0
 		}
 	}
+}
+
+// futimens is futimens(3).
+func futimens(fd int, times *[2]unix.Timespec) error {
+	_, _, errno := unix.Syscall6(unix.SYS_UTIMENSAT, uintptr(fd), 0, uintptr(unsafe.Pointer(times)), 0, 0, 0)
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+// sameFile says whether a descriptor of another process and one of ours are of one open file, not only of the same one. False
+// also where we may not look, or the kernel does not tell (kcmp).
+func sameFile(pid, fd, own int) bool {
+	const file = 0 // KCMP_FILE
+	order, _, errno := unix.Syscall6(unix.SYS_KCMP, uintptr(os.Getpid()), uintptr(pid), file, uintptr(own), uintptr(fd), 0)
+	return errno == 0 && order == 0
 }

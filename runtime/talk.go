@@ -7,8 +7,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"trl/runtime/quick"
 )
 
 const (
@@ -45,7 +43,7 @@ type talk struct {
 // deliver sends the line, or keeps it until there is room: of a channel that is short (see sendBy), lines before it may take
 // all.
 func (r *run) deliver(line []byte, now time.Time) error {
-	switch _, err := quick.Write(r.p.script, line); err {
+	switch err := r.p.write(line); err {
 	case nil:
 		r.line, r.repeatAt = nil, now.Add(repeatAfter)
 	case unix.EAGAIN:
@@ -73,7 +71,7 @@ func (r *run) repeat() {
 		return
 	}
 	line := r.appendCall(nil, r.p.kind.again)
-	switch _, err := quick.Write(r.p.script, line); err {
+	switch err := r.p.write(line); err {
 	case nil:
 		r.sent += len(line)
 	case unix.EPIPE: // the command is `exec PROGRAM`
@@ -143,6 +141,7 @@ func (r *run) reports() {
 		}
 		if m.verb == 'e' && m.seq == r.seq || m.verb == 'g' && m.seq == r.asked && m.last == r.seq {
 			r.reported, r.code = true, m.val
+			r.c.reported.Store(true)
 			return
 		}
 		if m.verb == 'g' && m.seq == r.asked {

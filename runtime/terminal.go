@@ -280,7 +280,7 @@ func (t *Terminal) Input(p []byte) error {
 // push moves input on to the PTY, by splice all the way; more: the PTY takes no more now, or somebody else is at it.
 func (t *Terminal) push() (more bool) {
 	more = true
-	_ = t.line.raw.Control(func(fd uintptr) { more = t.in.pass(int(fd)) })
+	_ = t.line.raw.Control(func(fd uintptr) { more = t.in.tryPass(int(fd)) })
 	return more
 }
 

@@ -93,6 +93,24 @@ func TestWholeText(t *testing.T) {
 	}
 }
 
+// both is one connection of the kernel's, from both ends.
+func both(t *testing.T, network, addr string) (ours, peer net.Conn) {
+	t.Helper()
+	l, err := net.Listen(network, addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if peer, err = net.Dial(network, l.Addr().String()); err != nil {
+		t.Fatal(err)
+	}
+	if ours, err = l.Accept(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ours.Close(); peer.Close() })
+	return ours, peer
+}
+
 // unixPair is a transport and its other end.
 func unixPair(t *testing.T, limit int) (*unixTransport, *net.UnixConn) {
 	t.Helper()

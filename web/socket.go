@@ -124,7 +124,7 @@ func (g *gate) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &socket{Conn: quick(c), patience: g.patience()}
+	s := &socket{Conn: c, patience: g.patience()}
 	expel := time.AfterFunc(g.life, func() { c.Close() }) // whoever reads or writes it notices
 	g.mu.Lock()
 	place := g.strangers.PushBack(s)

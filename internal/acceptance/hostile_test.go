@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -261,4 +262,99 @@ func (g *server) series(t testing.TB, name string) (lines string) {
 		}
 	}
 	return lines
+}
+
+// holdVar makes this binary a program that has the lock of the pipe it names for as long as it lives: splice(2) from a socket into the pipe
+// keeps it while the socket is silent, and every call on the pipe waits for that. A word comes every 3 s, so that there is something in it.
+const holdVar = "TRL_ACCEPTANCE_HOLD"
+
+func init() {
+	pipe := os.Getenv(holdVar)
+	if pipe == "" {
+		return
+	}
+	fd, err := unix.Open(pipe, unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		panic(err)
+	}
+	s, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0)
+	if err != nil {
+		panic(err)
+	}
+	time.AfterFunc(time.Minute, func() { os.Exit(0) }) // if nobody ends it
+	go func() {                                        // until the process ends
+		for {
+			_, _ = unix.Write(s[1], []byte("held\n"))
+			time.Sleep(3 * time.Second)
+		}
+	}()
+	for {
+		_, _ = unix.Splice(s[0], nil, fd, nil, 1<<16, 0)
+	}
+}
+
+// TestHeldPipes: a program that holds our calls on its pipes up, as pv and what copies from a socket to stdout do at times, holds up nobody
+// else, ends when it is to, and keeps no gateway from its end.
+func TestHeldPipes(t *testing.T) {
+	t.Parallel()
+	for _, tier := range []string{"auto", "none"} {
+		t.Run(tier, func(t *testing.T) {
+			t.Parallel()
+			g := gateway(t, "--isolation", tier)
+			held := func() bool {
+				tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", g.gatewayPid()))
+				return slices.ContainsFunc(tasks, func(path string) bool {
+					b, _ := os.ReadFile(path)
+					_, rest, _ := strings.Cut(string(b), ") ")
+					return strings.HasPrefix(rest, "D")
+				})
+			}
+			hold := holdVar + "=/proc/self/fd/1 " + os.Args[0]
+			c, other := g.dial(t), g.dial(t)
+			id, third := c.session(), other.session()
+			c.run(id, "X=kept")
+			begin := func() int {
+				n := c.begin("exec.run", object{"session_id": id, "command": "echo one; " + hold})
+				eventually(t, "it holds us up", held)
+				return n
+			}
+			goOn := func() {
+				t.Helper()
+				other.call("system.ping", nil)
+				if out := other.run(third, "echo fine").stdout(); out != "fine\n" {
+					t.Errorf("another session says %q", out)
+				}
+				other.call("session.destroy", object{"session_id": other.session()})
+				other.call("session.info", object{"session_id": id})
+				g.get(t, "/metrics")
+			}
+			n := begin()
+			goOn()
+			other.call("exec.cancel", object{"session_id": id})
+			if f := c.answer(n); f.Error != nil || !f.Data.yes("cancelled") || f.Data.yes("shell_restored") {
+				t.Errorf("cancelled: %v", f)
+			}
+			for range 8 { // more than the keeper closes at once
+				c.run(id, hold+" & sleep 0.1", object{"timeout_s": 1})
+			}
+			goOn()
+			begin()
+			c.close()
+			sKill(t, g)
+			other = g.dial(t)
+			third = other.session()
+			goOn()
+			other.call("exec.cancel", object{"session_id": id})
+			if out := other.run(id, "echo $X").stdout(); out != "kept\n" {
+				t.Errorf("after a crash: %q", out)
+			}
+			c = other
+			c.begin("exec.run", object{"session_id": id, "command": hold})
+			eventually(t, "it holds us up", held)
+			if err := syscall.Kill(g.pid, syscall.SIGHUP); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "the upgrade is done", func() bool { return strings.Contains(g.log(), `"upgraded"`) })
+		})
+	}
 }

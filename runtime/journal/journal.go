@@ -264,10 +264,12 @@ func (j *Journal) Close() {
 		return
 	}
 	l := j.span.log
+	l.filling.Lock()
 	l.mu.Lock()
 	l.endLocked(j.span)
 	unwanted := j.close()
 	l.mu.Unlock()
+	l.filling.Unlock()
 	if unwanted {
 		j.drop()
 	}

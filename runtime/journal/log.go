@@ -11,8 +11,6 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
-
-	"trl/runtime/quick"
 )
 
 // Log keeps in the kernel what journals are given, so that a gateway that is killed loses not a byte of it.
@@ -30,11 +28,14 @@ import (
 type Log struct {
 	onBreak func(error)                         // set once before use
 	batch   int64                               // trimBatch; tests lower it
-	splice  func(from, to, n int) (int, error)  // quick.Splice; tests make it fail
-	write   func(fd int, p []byte) (int, error) // quick.Write; the same
+	splice  func(from, to, n int) (int, error)  // splice; tests make it fail
+	write   func(fd int, p []byte) (int, error) // unix.Write; the same
 
-	// Held across system calls, none of which waits, and across the journal's own lock, which is taken second: what is
-	// first in the log is first in the journal.
+	// Held while bytes are on their way from a pipe into the log and the journal: what is first in the log is first in the
+	// journal. That can take as long as a session likes, see splice. Before mu.
+	filling sync.Mutex
+
+	// Held across system calls, none of which waits, and across the journal's own lock, which is taken second.
 	mu     sync.Mutex
 	fds    [3]int          // stdout, stderr, index; -1 after Close
 	pos    [2]int64        // the positions of the first two
@@ -86,7 +87,7 @@ func OpenLog(fds [3]int, live []Span) (*Log, error) {
 }
 
 func makeLog(fds [3]int) *Log {
-	l := &Log{batch: trimBatch, splice: quick.Splice, write: quick.Write, fds: fds, run: -1, spans: map[int64]*span{}}
+	l := &Log{batch: trimBatch, splice: splice, write: unix.Write, fds: fds, run: -1, spans: map[int64]*span{}}
 	l.root.prev, l.root.next = &l.root, &l.root
 	return l
 }
@@ -168,6 +169,8 @@ func (l *Log) Spans() int {
 // Close closes our descriptors and gives up nothing else: a span that is open then stays so for the next gateway, and a
 // Fill takes no more out of its pipe. Idempotent.
 func (l *Log) Close() {
+	l.filling.Lock()
+	defer l.filling.Unlock()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for f, fd := range l.fds {
@@ -248,6 +251,8 @@ func (l *Log) pass(j *Journal, s Stream, pipe int, p []byte) (int, error) {
 
 // passQuietly returns in broke why the log broke, if it did so just now.
 func (l *Log) passQuietly(j *Journal, s Stream, pipe int, p []byte) (n int, broke, err error) {
+	l.filling.Lock()
+	defer l.filling.Unlock()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.writer != j.span {
@@ -264,17 +269,17 @@ func (l *Log) passQuietly(j *Journal, s Stream, pipe int, p []byte) (n int, brok
 	return n, broke, err
 }
 
-// takeLocked gets bytes from the pipe into the log and into p.
+// takeLocked gets bytes from the pipe into the log and into p. It gives mu up while it takes them; filling is held, too.
 func (l *Log) takeLocked(s Stream, pipe int, p []byte) (int, error) {
 	switch {
 	case l.closedLocked() && pipe != noPipe:
 		return 0, os.ErrClosed
 	case l.closedLocked() || l.broken != nil || len(p) == 0 || !l.turnLocked(s):
-		return readPipe(pipe, p)
+		return l.readPipeLocked(pipe, p)
 	}
 	f := fileOf(s)
 	for !l.copies && pipe != noPipe {
-		n, err := l.splice(pipe, l.fds[f], len(p))
+		n, err := l.spliceLocked(pipe, l.fds[f], len(p))
 		switch {
 		case err == nil:
 			l.exact = true
@@ -291,12 +296,26 @@ func (l *Log) takeLocked(s Stream, pipe int, p []byte) (int, error) {
 			l.copies = true // an old or fenced kernel, or no pipe but a terminal
 		default:
 			l.breakLocked(err)
-			return readPipe(pipe, p) // whose error it is if it was the pipe that failed
+			return l.readPipeLocked(pipe, p) // whose error it is if it was the pipe that failed
 		}
 	}
-	n, err := readPipe(pipe, p)
+	n, err := l.readPipeLocked(pipe, p)
 	l.appendLocked(s, p[:n])
 	return n, err
+}
+
+// spliceLocked is splice without mu.
+func (l *Log) spliceLocked(pipe, file, n int) (int, error) {
+	l.mu.Unlock()
+	defer l.mu.Lock()
+	return l.splice(pipe, file, n)
+}
+
+// readPipeLocked is readPipe without mu.
+func (l *Log) readPipeLocked(pipe int, p []byte) (int, error) {
+	l.mu.Unlock()
+	defer l.mu.Lock()
+	return readPipe(pipe, p)
 }
 
 func readPipe(fd int, p []byte) (int, error) {
@@ -321,7 +340,7 @@ func (l *Log) turnLocked(s Stream) bool {
 		run++
 	}
 	binary.LittleEndian.PutUint64(l.word[:], uint64(at)<<2|uint64(s))
-	if _, err := quick.Pwrite(l.fds[logIndex], l.word[:], run*8); err != nil {
+	if _, err := unix.Pwrite(l.fds[logIndex], l.word[:], run*8); err != nil {
 		l.breakLocked(err)
 		return false
 	}
@@ -359,7 +378,7 @@ func (l *Log) readLocked(f int, p []byte, off int64) error {
 	if len(p) == 0 {
 		return nil
 	}
-	n, err := quick.Pread(l.fds[f], p, off)
+	n, err := unix.Pread(l.fds[f], p, off)
 	if err == nil && n < len(p) {
 		err = io.ErrUnexpectedEOF
 	}
@@ -377,4 +396,12 @@ func fileOf(s Stream) int {
 		return logStderr
 	}
 	return logStdout
+}
+
+// splice moves bytes between a pipe and a memfd, at their positions. It does not wait for the pipe, which may be non-blocking
+// as well, but for its lock: any call on a pipe takes that, and a process that splices from a silent socket into the pipe has
+// it until the socket says something (fs/splice.c).
+func splice(from, to, n int) (int, error) {
+	got, err := unix.Splice(from, nil, to, nil, n, unix.SPLICE_F_NONBLOCK)
+	return int(got), err
 }

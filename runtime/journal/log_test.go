@@ -17,8 +17,6 @@ import (
 
 	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
-
-	"trl/runtime/quick"
 )
 
 // fatal is what testing.T and rapid.T have in common.
@@ -307,7 +305,7 @@ func (m *logModel) torn(t *rapid.T) {
 	m.pipes[s].put(t, p)
 	m.l.splice = func(from, to, n int) (int, error) {
 		if after {
-			if k, err := quick.Splice(from, to, n); err != nil || k != len(p) {
+			if k, err := splice(from, to, n); err != nil || k != len(p) {
 				t.Fatalf("spliced %d of %d: %v", k, len(p), err)
 			}
 		}

@@ -18,8 +18,6 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
-
-	"trl/runtime/quick"
 )
 
 const (
@@ -237,7 +235,7 @@ func frame(buf, entry []byte) []byte {
 // writeLocked puts buf at the offset at, and the end behind it.
 func (l *Ledger) writeLocked(buf []byte, at int64) error {
 	for off := 0; off < len(buf); {
-		n, err := quick.Pwrite(l.fd, buf[off:], at+int64(off))
+		n, err := unix.Pwrite(l.fd, buf[off:], at+int64(off))
 		if err == unix.EINTR {
 			continue
 		}
@@ -252,7 +250,7 @@ func (l *Ledger) writeLocked(buf []byte, at int64) error {
 
 func (l *Ledger) pointLocked(begin int64) error {
 	header := binary.LittleEndian.AppendUint64([]byte(magic), uint64(begin))
-	if _, err := quick.Pwrite(l.fd, header, 0); err != nil {
+	if _, err := unix.Pwrite(l.fd, header, 0); err != nil {
 		return fmt.Errorf("ledger: %w", err)
 	}
 	return nil

@@ -66,6 +66,7 @@ func TestReloadBesideAFullScreenProgram(t *testing.T) {
 		t.Errorf("modes %s", modes)
 	}
 	p.key("c", "KeyC", ctrl)
+	p.until("a prompt", `/screen \^C\n.*[#$]\s*$/.test(`+screen+`)`) // what is typed before the kernel drops at ^C
 	p.enter(`printf '\033[?1049l\033[?1l'`)
 	p.until("below it is what was there", `/^beneath/m.test(`+screen+`)`)
 }
