@@ -103,7 +103,7 @@ func (c *Command) stand(g *guard) {
 	}
 }
 
-// standDown is true when the guard is not needed any more: it is due to nobody that the command ends.
+// standDown is true when the guard is not needed any more: nobody wants anything, and no time is over.
 func (c *Command) standDown(g *guard, now, since time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
