@@ -70,7 +70,7 @@ func (r *run) read(p *pipe) int {
 // linger waits for what still holds the command's output to be quiet for a moment.
 func (r *run) linger() time.Duration {
 	from := time.Now()
-	r.lane.closeWriters()
+	r.closeWriters()
 	for i := range r.out {
 		r.out[i].left = -1
 	}
@@ -103,12 +103,19 @@ func (r *run) linger() time.Duration {
 	}
 }
 
+// closeWriters lets EOF come once nobody else writes. Where no keeper has the ends as well, the pipe's lock is taken for it.
+func (r *run) closeWriters() {
+	r.s.calls.begin()
+	r.lane.closeWriters()
+	r.s.calls.end()
+}
+
 // handOver leaves the pipes that somebody still holds to outlets, and closes the journal where nobody does. The next
 // command gets another lane.
 func (r *run) handOver() {
 	r.s.poll.part(slotLane)
+	r.closeWriters()
 	lane := r.giveLane()
-	lane.closeWriters()
 	late := newOutlets(r.c.Journal, &r.s.outputs)
 	late.ended = lane.close
 	for i := range r.out {

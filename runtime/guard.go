@@ -1,6 +1,8 @@
 package runtime
 
 import (
+	"os"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -14,8 +16,8 @@ type guard struct {
 	gone chan struct{} // closed when it has ended
 }
 
-// patience is between a guard's looks: what is still in the same call by the next one is held up. A call takes microseconds,
-// and a busy machine must not make it look so: though what comes of that is no more than what is due.
+// patience is between a guard's looks: what is still in the same call by the next one is held up, if the kernel says so, too;
+// a call takes microseconds, but a busy machine can make it look so.
 const patience = 500 * time.Millisecond
 
 // calls counts the calls that a session can hold up, of the holder of its shell's turn: odd while it is in one.
@@ -89,7 +91,7 @@ func (c *Command) stand(g *guard) {
 		}
 		now := time.Now()
 		was := call
-		if call = c.calls.n.Load(); call != was || call%2 == 0 {
+		if call = c.calls.n.Load(); call != was || call%2 == 0 || !waitsForPipe("/proc/self/task") {
 			since = time.Time{}
 		} else if since.IsZero() {
 			since = now.Add(-patience)
@@ -101,6 +103,27 @@ func (c *Command) stand(g *guard) {
 			c.standIn(&e, now, since)
 		}
 	}
+}
+
+// waitsForPipe tells whether one of a process's threads waits for a pipe's lock: by what it is in (/proc/PID/wchan), where we
+// may know.
+func waitsForPipe(tasks string) bool {
+	dir, err := os.ReadDir(tasks)
+	if err != nil {
+		return false
+	}
+	for _, task := range dir {
+		path := tasks + "/" + task.Name()
+		stat, _ := os.ReadFile(path + "/stat")
+		if p, ok := parseStat(stat); !ok || p.state != 'D' {
+			continue
+		}
+		text, _ := os.ReadFile(path + "/wchan")
+		if in := string(text); in == "" || in == "0" || strings.Contains(in, "pipe") || strings.Contains(in, "splice") || strings.Contains(in, "fifo") {
+			return true
+		}
+	}
+	return false
 }
 
 // standDown is true when the guard is not needed any more: nobody wants anything, and no time is over.

@@ -83,21 +83,3 @@ func TestShellThatHoldsItsPipe(t *testing.T) {
 		s.want("echo $X", "kept\n")
 	})
 }
-
-// What a command left behind holds its own pipe: the command has ended all the same, and so has the session whenever that is
-// wanted. Where there was something to read, it takes the command's own time.
-func TestJobThatHoldsItsPipe(t *testing.T) {
-	eachShell(t, func(t *testing.T, s *session) {
-		for range 10 { // more than may take from pipes, or close them, at once
-			if r := s.run(testBinary + " awkward hold /proc/self/fd/1 & X=$!"); r.Code != 0 || len(r.Background) != 1 {
-				t.Fatal(r.Outcome)
-			}
-		}
-		c := NewCommand("X=full; " + testBinary + " awkward hold-full /proc/self/fd/1 & sleep 0.5")
-		c.Timeout, c.Grace = 3*time.Second, 0
-		if r := s.wait(s.start(c)); r.Died {
-			t.Fatal(r.Outcome)
-		}
-		s.want("echo $X", "full\n")
-	})
-}
