@@ -33,6 +33,7 @@ func TestLoginIsForOnePortAlone(t *testing.T) {
 		q.do(chromedp.Navigate(other.URL + path))
 	}
 	q.run(`document.cookie = "ours=1; path=/"`)
+	q.until("the cookie is there", `document.cookie === "ours=1"`) // a navigation that we begin may overtake it else
 	q.do(chromedp.Navigate(other.URL + "/again"))
 	mu.Lock()
 	if paths < 6 || strings.Join(sent, " ") != "ours=1" {
