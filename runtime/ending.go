@@ -116,7 +116,7 @@ func (r *run) press(now time.Time) {
 	}
 	if e.kill && now.After(e.deadline) {
 		_ = r.p.child.Signal(syscall.SIGKILL)
-		if now.Sub(e.deadline) > stubborn && waitsForPipe(procPath(r.p.child.Pid(), "/task")) { // somebody else of the session has that
+		if now.Sub(e.deadline) > stubborn && waitsForPipe(r.p.child.Pid()) { // somebody else of the session has that
 			r.s.held().Signal(syscall.SIGKILL)
 		}
 	}

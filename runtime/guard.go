@@ -91,7 +91,7 @@ func (c *Command) stand(g *guard) {
 		}
 		now := time.Now()
 		was := call
-		if call = c.calls.n.Load(); call != was || call%2 == 0 || !waitsForPipe("/proc/self/task") {
+		if call = c.calls.n.Load(); call != was || call%2 == 0 || !waitsForPipe(os.Getpid()) {
 			since = time.Time{}
 		} else if since.IsZero() {
 			since = now.Add(-patience)
@@ -107,7 +107,8 @@ func (c *Command) stand(g *guard) {
 
 // waitsForPipe tells whether one of a process's threads waits for a pipe's lock: by what it is in (/proc/PID/wchan), where we
 // may know.
-func waitsForPipe(tasks string) bool {
+func waitsForPipe(pid int) bool {
+	tasks := procPath(pid, "/task")
 	dir, err := os.ReadDir(tasks)
 	if err != nil {
 		return false

@@ -28,7 +28,7 @@ type inlet struct {
 
 	mu sync.Mutex // give and feed may come from two goroutines
 
-	// met: guarded by mu; the pipe has had a reader. A FIFO without one is not written to, and not closed: its opening waits
+	// met: changed under both; the pipe has had a reader. A FIFO without one is not written to, and not closed: its opening waits
 	// until there is a writer, so that must not be gone by then. We have no end to read from ourselves where that matters,
 	// else there would always be a reader.
 	met  bool
@@ -67,20 +67,17 @@ func newInlet(group KeptGroup, inherited bool) (*inlet, error) {
 
 // meet says whether the pipe has had a reader. Asked by opening what we have anew: that needs one. feeding is held.
 func (in *inlet) meet() bool {
-	in.mu.Lock()
-	met := in.met
-	in.mu.Unlock()
-	if !met {
-		fd, err := unix.Open("/proc/self/fd/"+strconv.Itoa(in.w), unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-		if err == nil {
-			unix.Close(fd)
-		}
-		met = err != unix.ENXIO // with any other error nothing is known, and the pipe will tell
-		in.mu.Lock()
-		in.met = met
-		in.mu.Unlock()
+	if in.met {
+		return true
 	}
-	return met
+	fd, err := unix.Open("/proc/self/fd/"+strconv.Itoa(in.w), unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err == nil {
+		unix.Close(fd)
+	}
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.met = err != unix.ENXIO // with any other error nothing is known, and the pipe will tell
+	return in.met
 }
 
 // lonely: the pipe has no reader yet. There is no event to wait for: feed has to be called again.

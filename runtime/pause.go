@@ -1,7 +1,8 @@
 package runtime
 
 import (
-	"os"
+	"maps"
+	"slices"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -16,10 +17,7 @@ func (h *Host) Pause() (resume func()) {
 		return func() { _ = writeFile(h.root.dir, "cgroup.freeze", "0") }
 	}
 	h.mu.Lock()
-	groups := make([]*Group, 0, len(h.groups))
-	for _, g := range h.groups {
-		groups = append(groups, g)
-	}
+	groups := slices.Collect(maps.Values(h.groups))
 	h.mu.Unlock()
 	var stopped []proc
 	for _, g := range groups {
@@ -48,6 +46,5 @@ func (c *Child) Dying() bool {
 	if p.state == 'Z' { // the main thread has gone, others have not, or nobody has reaped it yet
 		return true
 	}
-	text, err := os.ReadFile(procPath(c.pid, "/status"))
-	return err == nil && statusMask(text, "SigPnd:")>>(syscall.SIGKILL-1)&1 == 1
+	return inMask(c.pid, "SigPnd:", syscall.SIGKILL)
 }

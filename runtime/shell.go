@@ -433,7 +433,10 @@ func (s *Shell) Ledger() *ledger.Ledger { return s.st.book }
 func signalName(s syscall.Signal) string { return protocol.SignalName(s) }
 
 // ignores says whether a signal would be lost on pid right now.
-func ignores(pid int, sig syscall.Signal) bool {
+func ignores(pid int, sig syscall.Signal) bool { return inMask(pid, "SigIgn:", sig) }
+
+// inMask says whether a signal is in one of the masks of /proc/PID/status.
+func inMask(pid int, field string, sig syscall.Signal) bool {
 	text, err := slurp(procPath(pid, "/status"), make([]byte, 4<<10))
-	return err == nil && statusMask(text, "SigIgn:")>>(sig-1)&1 == 1
+	return err == nil && statusMask(text, field)>>(sig-1)&1 == 1
 }
