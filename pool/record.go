@@ -208,8 +208,9 @@ var texts = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
 // recordShell is the shell's recorder.
 func (s *Session) recordShell(r runtime.ShellRecord) {
-	s.shellRecord.Store(&r)
 	s.record(entry{Shell: &r})
+	r.After = nil // an event, which is not told twice
+	s.shellRecord.Store(&r)
 }
 
 func (s *Session) entry() *sessionEntry {

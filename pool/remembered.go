@@ -88,6 +88,8 @@ func (m *remembered) read(e *entry) {
 		m.session.Name = *e.Name
 	case e.Shell != nil:
 		m.shell, m.reset = e.Shell, m.reset && e.Shell.Pid == 0
+		m.replaced(e.Shell.After)
+		e.Shell.After = nil // an event, which is not told twice
 	case e.Revived != nil:
 		m.revived = e.Revived
 	case e.Reset:
@@ -150,6 +152,26 @@ func (m *remembered) read(e *entry) {
 		m.ending = e.Ending
 	case e.Over != nil:
 		m.over = e.Over
+	}
+}
+
+// replaced notes what ended with the shell before.
+func (m *remembered) replaced(r *runtime.Replaced) {
+	switch {
+	case r == nil:
+	case r.Seq == 0: // the next command's client is told
+		lost := r.Lost
+		if m.revived != nil {
+			lost = runtime.Union(m.revived.Lost, lost)
+		}
+		m.revived = &revivedEntry{lost}
+	default:
+		for _, x := range slices.Backward(m.execs) {
+			if x.done == nil && x.begun != nil && x.begun.Command.Seq == r.Seq {
+				x.begun.Command.Replaced = r
+				return
+			}
+		}
 	}
 }
 

@@ -372,8 +372,7 @@ func (s *Session) revive() {
 	if s.revived != nil { // twice before anybody was told
 		lost = runtime.Union(s.revived.Lost, lost)
 	}
-	s.revived = &revivedEntry{lost}
-	s.record(entry{Revived: s.revived})
+	s.revived = &revivedEntry{lost} // as the shell's record says
 	s.mu.Unlock()
 	s.log.Info().Strs("lost", lost).Msg("shell died while idle, restored")
 }

@@ -30,6 +30,17 @@ type ShellRecord struct {
 	Seq   int      `json:"seq"`
 	Trap  bool     `json:"int_trap,omitempty"`
 	Funcs bool     `json:"funcs,omitempty"`
+
+	After *Replaced `json:"after,omitempty"` // set in the first record of a shell that took another one's place
+}
+
+// Replaced says what ended with the shell before. It stands in the same record as the new shell: a gateway that is killed leaves
+// both or neither, so the next one never takes the new shell for the one that the command was given to.
+type Replaced struct {
+	Seq       int      `json:"seq,omitempty"` // of the command that ended with the old shell; 0: none had begun
+	Code      int      `json:"code,omitempty"`
+	Cancelled bool     `json:"cancelled,omitempty"`
+	Lost      []string `json:"lost,omitempty"` // of the state
 }
 
 // CommandRecord is a command that is being run.
@@ -46,6 +57,8 @@ type CommandRecord struct {
 	Timeout   string `json:"timeout,omitempty"`   // it is being ended for that; a cancel is our owner's to write down
 	Cancelled bool   `json:"cancelled,omitempty"` // with Code
 	Code      *int   `json:"code,omitempty"`      // how it ended; what was its own is being put back
+
+	Replaced *Replaced `json:"replaced,omitempty"` // it ended with its shell, whose successor is there already
 }
 
 // UsageRecord is the Usage of a group but for the peak, which begins anew with each command.
@@ -80,7 +93,10 @@ func (s *Shell) SetRecorder(f func(ShellRecord)) {
 }
 
 // changed tells the recorder. The caller has the turn.
-func (s *Shell) changed() {
+func (s *Shell) changed() { s.tell(nil) }
+
+// tell is changed for a shell that has taken another one's place.
+func (s *Shell) tell(after *Replaced) {
 	s.telling.Lock()
 	defer s.telling.Unlock()
 	if s.recorder == nil {
@@ -93,6 +109,7 @@ func (s *Shell) changed() {
 	}
 	s.mu.Unlock()
 	s.told = r
+	r.After = after
 	s.recorder(r)
 }
 

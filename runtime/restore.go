@@ -113,8 +113,8 @@ func (s *Shell) legacy(dead *shellProc) (script []byte, lost []string) {
 	return script, lost
 }
 
-// putBack replaces dead by a new process with its last state.
-func (s *Shell) putBack(dead *shellProc) (lost []string, err error) {
+// putBack replaces dead by a new process with its last state, and adds to after what that lost.
+func (s *Shell) putBack(dead *shellProc, after *Replaced) (err error) {
 	<-dead.child.Exited()
 	s.dropLane() // it may have complained into them when it died
 	for {
@@ -149,7 +149,8 @@ func (s *Shell) putBack(dead *shellProc) (lost []string, err error) {
 		s.left = append(s.left, dead.cell)
 	}
 	s.mu.Unlock()
-	s.changed()
+	after.Lost = lost
+	s.tell(after)
 	if dead.cell.Remove() { // not before: a gateway that took over in between would look for the dead shell in it
 		s.mu.Lock()
 		s.left = slices.DeleteFunc(s.left, func(c KeptCell) bool { return c == dead.cell })
@@ -163,7 +164,7 @@ func (s *Shell) putBack(dead *shellProc) (lost []string, err error) {
 	if p != nil {
 		s.snapshot(p)
 	}
-	return lost, err
+	return err
 }
 
 // What a shell is put back with may all be in use, by the session's own user first of all: it comes back soon, as a rule,
@@ -199,7 +200,9 @@ func (s *Shell) Revive() (lost []string, err error) {
 	if !p.dead() {
 		return nil, nil
 	}
-	return s.putBack(p)
+	var after Replaced
+	err = s.putBack(p, &after)
+	return after.Lost, err
 }
 
 // after brings the shell back to its channel once a command was aborted, and puts another in its place when it is dead.
@@ -216,10 +219,11 @@ func (s *Shell) after(r *run, o *Outcome) {
 	if s.closing.Load() || !s.restore.Load() {
 		return
 	}
-	lost, err := s.putBack(r.p)
-	if err != nil {
+	after := Replaced{Seq: r.number, Code: o.Code, Cancelled: o.Cancelled}
+	if err := s.putBack(r.p, &after); err != nil {
 		o.Err = errors.Join(o.Err, ErrShellGone, err)
 		return
 	}
-	o.Restored, o.Lost = true, lost
+	r.record.Replaced = &after
+	o.Restored, o.Lost = true, after.Lost
 }

@@ -24,12 +24,13 @@ type pipe struct {
 
 // run is the life of one command: what Shell.Run keeps on its stack. One goroutine, one poll loop, no locks.
 type run struct {
-	s   *Shell
-	c   *Command
-	p   *shellProc
-	seq string
-	buf []byte
-	fds [6]unix.PollFd
+	s      *Shell
+	c      *Command
+	p      *shellProc
+	number int
+	seq    string // number as the shell is told it
+	buf    []byte
+	fds    [6]unix.PollFd
 
 	cell       KeptCell // what the command started is in it, and the shell, unless that was moved out already
 	lane       *lane
@@ -65,7 +66,7 @@ type run struct {
 // has not run at all: it is attempted again, with the same lane, which is never nil then.
 func (s *Shell) attempt(c *Command, again *lane) (o Outcome, untold *lane) {
 	s.seq++
-	r := &run{s: s, c: c, p: s.p, seq: strconv.Itoa(s.seq), cell: s.p.cell, lane: again}
+	r := &run{s: s, c: c, p: s.p, number: s.seq, seq: strconv.Itoa(s.seq), cell: s.p.cell, lane: again}
 	buf := chunks.Get().(*[]byte)
 	defer chunks.Put(buf)
 	r.buf = *buf
@@ -162,7 +163,7 @@ func (r *run) start() error {
 		r.measure()
 	}
 	if c.Began != nil {
-		rec := CommandRecord{Seq: s.seq, Sent: r.sent, Cell: r.cell.Number(), Lane: r.lane.record(), Span: c.Journal.Span(), Used: r.usedBefore()}
+		rec := CommandRecord{Seq: r.number, Sent: r.sent, Cell: r.cell.Number(), Lane: r.lane.record(), Span: c.Journal.Span(), Used: r.usedBefore()}
 		if r.in != nil {
 			rec.Stdin = r.in.files
 		}
@@ -191,7 +192,7 @@ func (r *run) resume() error {
 	if res.before >= 0 {
 		r.before, r.beforeHeld = res.before, []int{res.Before[0].Number}
 	}
-	r.cell, r.lane, r.in, r.seq, r.sent = res.cell, res.lane, r.c.in, strconv.Itoa(res.Seq), res.Sent
+	r.cell, r.lane, r.in, r.number, r.seq, r.sent = res.cell, res.lane, r.c.in, res.Seq, strconv.Itoa(res.Seq), res.Sent
 	r.c.aim(target{r.s, r.p, r.cell})
 	for i := range r.out {
 		r.out[i] = pipe{r: r.lane.r[i], kind: journal.Stdout + journal.Stream(i), left: -1, eof: r.lane.r[i] < 0}
@@ -205,12 +206,16 @@ func (r *run) resume() error {
 	r.record = res.CommandRecord
 	r.measureOn()
 	r.timeout = res.Timeout
-	if res.Code != nil {
+	if a := res.Replaced; a != nil {
+		r.record.Code, r.record.Cancelled = &a.Code, a.Cancelled
+	}
+	if res.Code = r.record.Code; res.Code != nil {
 		r.reported, r.code = true, *res.Code
 		r.c.reported.Store(true)
 		return nil
 	}
 	r.asked = "g" + r.seq // by repeat, which is due at once
+	r.answerBy = r.lastOut.Add(lastDoubt)
 	// What was to end the command has begun to: whatever is reported now comes of that.
 	if r.timeout != "" {
 		r.begin(syscall.SIGTERM, r.c.Grace, r.lastOut)
@@ -334,7 +339,7 @@ func (r *run) due() time.Duration {
 		}
 		soonest(r.suspect)
 		if r.c.Timeout > 0 {
-			soonest(r.began.Add(r.c.Timeout))
+			soonest(later(r.began.Add(r.c.Timeout), r.answerBy))
 		}
 		if r.c.NoOutput > 0 {
 			soonest(r.lastOut.Add(r.c.NoOutput))
@@ -387,6 +392,7 @@ func (r *run) look(fds []unix.PollFd) {
 			r.expire(asked.expired, now)
 		case !now.Before(r.suspect):
 			r.mistrust(now)
+		case r.mayNotHaveBegun(now): // its time has not, either
 		case r.c.Timeout > 0 && now.Sub(r.began) >= r.c.Timeout:
 			r.expire("hard", now)
 		case r.c.NoOutput > 0 && now.Sub(r.lastOut) >= r.c.NoOutput && r.c.Journal.Room():
@@ -429,7 +435,9 @@ func (r *run) settle() Outcome {
 	if o.Code > 128 && o.Code <= 128+31 {
 		o.Signal = signalName(syscall.Signal(o.Code - 128))
 	}
-	if r.died || r.end != nil || r.aborted {
+	if a := r.record.Replaced; a != nil {
+		o.Died, o.Restored, o.Lost = true, true, a.Lost
+	} else if r.died || r.end != nil || r.aborted {
 		s.after(r, &o)
 	}
 	if len(r.stayed) > 0 && r.end == nil {
@@ -451,7 +459,7 @@ func (r *run) settle() Outcome {
 	}
 	s.st.dirty = true
 	o.Dir = s.Dir()
-	if len(r.stayed) == 0 && !r.died && r.end == nil && r.lane.open() { // nobody else has these pipes
+	if len(r.stayed) == 0 && !o.Died && r.end == nil && r.lane.open() { // nobody else has these pipes
 		r.c.Journal.Close()
 		s.lane = r.giveLane()
 		return o

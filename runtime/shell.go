@@ -345,11 +345,11 @@ func (s *Shell) Run(c *Command) Outcome {
 		if try > 0 { // it may be its state that ends it
 			s.st.forget()
 		}
-		more, err := s.putBack(p)
-		if err != nil {
+		var after Replaced
+		if err := s.putBack(p, &after); err != nil {
 			break
 		}
-		restored, lost = true, Union(lost, more)
+		restored, lost = true, Union(lost, after.Lost)
 		again.empty()
 	}
 	c.Journal.Close()

@@ -14,6 +14,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"trl/runtime/crashpoint"
 )
 
 // endMark ends a snapshot; in a POSIX one it also begins each section. No value that a shell prints can hold it by
@@ -264,6 +266,7 @@ func (p *shellProc) send(line string) { _ = p.write([]byte(line)) }
 
 // write is one line, whole or not at all.
 func (p *shellProc) write(line []byte) error {
+	crashpoint.Here("before a line")
 	p.calls.begin()
 	defer p.calls.end()
 	_, err := unix.Write(p.script, line)
@@ -357,6 +360,7 @@ func (p *shellProc) next() (report, bool) {
 		if n <= 0 {
 			return report{}, false
 		}
+		crashpoint.Here("after a report")
 		if len(p.lines) == 0 {
 			p.lines = p.lines[:0:0]
 		}

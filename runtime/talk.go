@@ -27,8 +27,9 @@ type talk struct {
 	unheard  bool          // that line found no reader: that none is left to read says nothing
 	unsure   int           // how often to add it again: a stale abort takes a line with it
 
-	asked   string // the question what was reported last, of a run that was resumed
-	unbegun bool   // the answer was something else: the line was never sent
+	asked    string    // the question what was reported last, of a run that was resumed
+	answerBy time.Time // until then its answer may say that the command has not begun
+	unbegun  bool      // the answer was something else: the line was never sent
 
 	suspect   time.Time     // when to look whether the shell is wedged
 	doubt     time.Duration // between those looks
@@ -61,6 +62,20 @@ func (r *run) unread() bool { return r.line != nil || r.p.unread() >= r.sent }
 
 // took: the shell has the command for sure, of a run that was resumed; others know it by what they sent.
 func (r *run) took() bool { return r.asked != "" && r.p.took() }
+
+// mayNotHaveBegun: of a run that was resumed it is not known yet whether the shell was given the command. A shell that is idle says so
+// at once; one that runs the command has read its text, which shows at once, too, where the kernel keeps such times.
+func (r *run) mayNotHaveBegun(now time.Time) bool {
+	return r.asked != "" && now.Before(r.answerBy) && !r.took()
+}
+
+// later is the later one of the two.
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
 
 // repeat sends the line that repeats the report, once, and behind it the question of a run that was resumed. That asks alone
 // as long as it is not known whether the command's line was ever sent: the other would report it even so.

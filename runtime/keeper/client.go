@@ -18,6 +18,7 @@ import (
 
 	"trl/protocol"
 	"trl/runtime"
+	"trl/runtime/crashpoint"
 )
 
 // fdVar tells a gateway which descriptor its socket is.
@@ -329,6 +330,7 @@ func (c *Client) call(m message, files ...int) (message, []int, error) {
 		return message{}, nil, err
 	}
 	<-k.answered
+	crashpoint.Here("after an answer of the keeper")
 	return k.result()
 }
 

@@ -18,6 +18,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"trl/runtime/crashpoint"
 )
 
 const (
@@ -234,6 +236,7 @@ func frame(buf, entry []byte) []byte {
 
 // writeLocked puts buf at the offset at, and the end behind it.
 func (l *Ledger) writeLocked(buf []byte, at int64) error {
+	crashpoint.Here("before an entry")
 	for off := 0; off < len(buf); {
 		n, err := unix.Pwrite(l.fd, buf[off:], at+int64(off))
 		if err == unix.EINTR {
@@ -245,10 +248,12 @@ func (l *Ledger) writeLocked(buf []byte, at int64) error {
 		off += n
 	}
 	l.end = at + int64(len(buf))
+	crashpoint.Here("after an entry")
 	return nil
 }
 
 func (l *Ledger) pointLocked(begin int64) error {
+	crashpoint.Here("before a new beginning")
 	header := binary.LittleEndian.AppendUint64([]byte(magic), uint64(begin))
 	if _, err := unix.Pwrite(l.fd, header, 0); err != nil {
 		return fmt.Errorf("ledger: %w", err)
