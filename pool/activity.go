@@ -18,7 +18,12 @@ const (
 func (s *Session) Execs() []protocol.ExecEntry {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	all := make([]*Exec, 0, len(s.execs))
+	all := make([]*Exec, 0, maxListedExecs+len(s.execs))
+	for i := len(s.records.all) - 1; i >= 0 && len(all) < maxListedExecs; i-- { // by end, and nothing overtakes in a session
+		if x, ok := s.records.all[i].record.(*endedExec); ok {
+			all = append(all, x.exec())
+		}
+	}
 	for _, e := range s.execs {
 		all = append(all, e)
 	}

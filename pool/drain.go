@@ -8,6 +8,7 @@ func errDraining() error {
 
 // Drain has the pool take no new sessions; those that live go on. empty is closed when the last one has ended. Asked again it is the same.
 func (p *Pool) Drain() (empty <-chan struct{}) {
+	_ = p.await("") // what comes back counts
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.draining == nil {

@@ -123,7 +123,7 @@ func (s *Session) terminate(f facts, keep bool) {
 	p := s.pool
 	p.mu.Lock()
 	s.mu.Lock()
-	s.burial = burial{at: time.Now(), facts: f, held: s.records.weight}
+	s.burial = burial{at: time.Now(), facts: f}
 	s.burial.facts.pid, s.burial.facts.background = 0, nil
 	s.record(entry{Over: &overEntry{s.burial.at, s.burial.facts.dir, s.burial.facts.envs}})
 	s.closed = true

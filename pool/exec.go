@@ -2,7 +2,6 @@ package pool
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"io/fs"
 	"syscall"
@@ -12,7 +11,6 @@ import (
 	"trl/protocol"
 	"trl/runtime"
 	"trl/runtime/journal"
-	"trl/runtime/ledger"
 )
 
 // defaultOutput is max_output_bytes of a request that names none (PROTOCOL.md §4).
@@ -30,9 +28,9 @@ type Exec struct {
 	timeout  time.Duration
 	grace    time.Duration
 	journal  *journal.Journal
-	key      keyRef            // zero when the request had none
-	params   [sha256.Size]byte // fingerprint of that request
-	guest    string            // id of the share that it came by; "": the owner's
+	key      keyRef      // zero when the request had none
+	params   fingerprint // of that request
+	guest    string      // id of the share that it came by; "": the owner's
 	queuedAt time.Time
 	done     chan struct{} // closed when it has ended and the session is past it
 
@@ -40,8 +38,7 @@ type Exec struct {
 	unwanted  bool      // guarded by session.mu; somebody deleted that
 	recorder  *recorder // guarded by session.mu; nil: nobody records, or it has not begun
 
-	accepted    bool        // the ledger has it; written by the runner, or under session.mu
-	asked, told ledger.Span // where it has it, and its end, unless that was written by a gateway before; likewise
+	accepted bool // the ledger has it; written by the runner, or under session.mu
 
 	stdin []runtime.HeldFile  // what the keeper calls its stdin; set once before it is accepted
 	lane  *runtime.LaneRecord // where its output flows; owned by the runner, set once in begins
@@ -59,9 +56,9 @@ type Exec struct {
 	endedAt time.Time
 	end     int64 // the journal's size at the end
 	died    bool  // it took the shell with it
-	husk    bool  // the texts were let go, see letGo
+	husk    bool  // only its request_key is remembered, and its text and output are not kept
 
-	ends ends
+	ends *ends // set once
 }
 
 // Exec queues a command for exec.run, or gives it the turn at once.
@@ -76,19 +73,19 @@ func (s *Session) submit(method string, q *protocol.Exec, by *Share) (*Exec, err
 		return nil, err
 	}
 	if q.RequestKey == "" {
-		return s.enqueue(method, q, keyRef{}, [sha256.Size]byte{}, by)
+		return s.enqueue(method, q, keyRef{}, fingerprint{}, by)
 	}
-	ref := s.keyRef(q.RequestKey, by)
+	ref := s.keyRef(q.RequestKey, q.SessionRef, by)
 	asked := *q
 	asked.SessionRef = protocol.SessionRef{} // id or name, it is this session
-	params := fingerprint(method, &asked)
-	return once(context.Background(), &s.pool.keys, ref, params, func() (*Exec, error) {
+	params := fingerprintOf(method, &asked)
+	return once(context.Background(), s.pool, ref, params, func() (*Exec, error) {
 		return s.enqueue(method, q, ref, params, by)
 	})
 }
 
 // enqueue: an idle session is handed the command by one send, which cannot block, under one lock.
-func (s *Session) enqueue(method string, q *protocol.Exec, ref keyRef, params [sha256.Size]byte, by *Share) (e *Exec, err error) {
+func (s *Session) enqueue(method string, q *protocol.Exec, ref keyRef, params fingerprint, by *Share) (e *Exec, err error) {
 	e, err = s.newExec(q)
 	if err != nil {
 		return nil, err
@@ -184,6 +181,7 @@ func (s *Session) newExec(q *protocol.Exec) (*Exec, error) {
 		command:  runtime.NewCommand(q.Command),
 		queuedAt: time.Now(),
 		done:     make(chan struct{}),
+		ends:     &ends{},
 	}
 	if q.Record || s.recorded()&recordExecs != 0 {
 		e.recording = s.newRecordingID()
@@ -227,6 +225,10 @@ func graceOf(asked *protocol.Seconds) time.Duration {
 func (e *Exec) keepText() {
 	e.keeps = true
 	e.command.Head, e.command.Tail = int64(e.most/2), int64(e.most-e.most/2) // as journal.Ends does
+	e.tapText()
+}
+
+func (e *Exec) tapText() {
 	e.journal.Tap(e.keep)
 	e.journal.OnSkip(e.skip)
 }
@@ -334,8 +336,8 @@ func (e *Exec) leave(how func()) {
 	how()
 	e.command.Discard()
 	e.command = nil
-	s.retainLocked(e)
-	e.told = s.record(entry{Done: e.doneEntry()})
+	s.record(entry{Done: e.doneEntry()})
+	s.retainExecLocked(e)
 	s.mu.Unlock()
 	e.account()
 	e.announce()

@@ -173,7 +173,7 @@ func TestAnswersAddUp(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		e := &Exec{
 			stream: "st-x", session: &Session{}, most: rapid.SampledFrom([]int{0, 8, 1000, 100_000, 1 << 20}).Draw(t, "most"),
-			journal: journal.New(rapid.SampledFrom([]int{1, 20_000, 100_000}).Draw(t, "ring")), command: &runtime.Command{}, done: make(chan struct{}),
+			journal: journal.New(rapid.SampledFrom([]int{1, 20_000, 100_000}).Draw(t, "ring")), command: &runtime.Command{}, done: make(chan struct{}), ends: &ends{},
 		}
 		if rapid.Bool().Draw(t, "run") {
 			e.keepText()
@@ -349,7 +349,7 @@ func TestRequestKeyRunsOnce(t *testing.T) {
 	// The output goes before the key: the command must not run again for that.
 	q = protocol.Exec{Command: "echo x >>g; cat g", RequestKey: "heavy"}
 	id := run(t, s, q).ExecID
-	s.forget(time.Now().Add(time.Hour))
+	s.forget(time.Now(), time.Now().Add(time.Hour))
 	if _, err := r.FindExec(me, id); err == nil {
 		t.Error("retained for ever")
 	}
@@ -370,28 +370,41 @@ func TestRequestKeyRunsOnce(t *testing.T) {
 }
 
 func TestRequestKeysAreBounded(t *testing.T) {
-	var k keys
+	k := keys{most: 1000}
 	now := time.Now()
-	for i := range maxKeys + 10 {
-		ref := keyRef{who: me, key: fmt.Sprint(i)}
-		if _, err := once(t.Context(), &k, ref, fingerprint("m", i), func() (int, error) { return i, nil }); err != nil {
+	try := func(who string, i int) (int, error) {
+		ref := keyRef{who: who, key: fmt.Sprint(i)}
+		n, err := onceIn(t.Context(), &k, ref, fingerprintOf("m", i), func() (int, error) { return i, nil })
+		if err == nil {
+			k.complete(ref, now)
+		}
+		return n, err
+	}
+	for i := range k.most {
+		if _, err := try(me, i); err != nil {
 			t.Fatal(err)
 		}
-		k.complete(ref, now)
 	}
-	if len(k.entries) != maxKeys || k.entries[keyRef{who: me, key: "9"}] != nil || k.entries[keyRef{who: me, key: "10"}] == nil {
-		t.Fatalf("%d keys", len(k.entries))
+	_, err := try(me, k.most) // refused, rather than that another one is forgotten
+	if d := wantCode(t, err, protocol.LimitExceeded).Details; d["field"] != "request_key" || d["limit"] != "request_keys" {
+		t.Errorf("details %v", d)
+	}
+	if n, err := try(me, 0); n != 0 || err != nil {
+		t.Errorf("a retry: %d %v", n, err)
+	}
+	if _, err := try("another", k.most); err != nil {
+		t.Errorf("another principal: %v", err)
 	}
 	k.forget(now.Add(keyTime))
-	if len(k.entries) != 0 || len(k.completed) != 0 {
+	if len(k.entries) != 0 || len(k.completed) != 0 || len(k.counts) != 0 || k.all != 0 {
 		t.Fatalf("%d keys after their time", len(k.entries))
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	inside := make(chan struct{})
-	go once(t.Context(), &k, keyRef{key: "slow"}, fingerprint("m", 1), func() (int, error) { close(inside); <-ctx.Done(); return 0, ctx.Err() })
+	go onceIn(t.Context(), &k, keyRef{key: "slow"}, fingerprintOf("m", 1), func() (int, error) { close(inside); <-ctx.Done(); return 0, ctx.Err() })
 	<-inside
 	cancel()
-	if _, err := once(ctx, &k, keyRef{key: "slow"}, fingerprint("m", 1), func() (int, error) { return 1, context.Canceled }); err == nil {
+	if _, err := onceIn(ctx, &k, keyRef{key: "slow"}, fingerprintOf("m", 1), func() (int, error) { return 1, context.Canceled }); err == nil {
 		t.Fatal("joined what failed, and got a value")
 	}
 }
@@ -419,7 +432,7 @@ func TestRecordsAreBounded(t *testing.T) {
 		last = run(t, s, protocol.Exec{Command: ":"}).ExecID
 	}
 	s.mu.Lock()
-	if n := len(s.execs); n != maxRecords {
+	if n := len(s.past); n != maxRecords {
 		t.Errorf("%d execs known", n)
 	}
 	s.mu.Unlock()
@@ -483,7 +496,7 @@ func TestOutputIsLetGo(t *testing.T) {
 		journals["exec"], journals["process"], journals["terminal"] = weak.Make(e.journal), weak.Make(p.journal), weak.Make(term.journal)
 	}()
 	run(t, s, protocol.Exec{Command: ":"}) // nothing of the session is about the ones before
-	s.forget(time.Now().Add(time.Hour))
+	s.forget(time.Now(), time.Now().Add(time.Hour))
 	for of, j := range journals {
 		eventually(t, "the "+of+"'s output is freed", func() bool { goruntime.GC(); return j.Value() == nil })
 	}
@@ -507,7 +520,7 @@ func TestKeysGoWithTheirSession(t *testing.T) {
 	var gone weak.Pointer[Session]
 	func() { // whose stack goes with it
 		s := r.create(protocol.SessionCreate{})
-		e, err := s.Stream(&protocol.Exec{Command: "seq 1000", RequestKey: "k"})
+		e, err := s.Stream(&protocol.Exec{SessionRef: protocol.SessionRef{SessionID: s.id}, Command: "seq 1000", RequestKey: "k"})
 		if err != nil {
 			t.Fatal(err)
 		}

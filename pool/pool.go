@@ -59,10 +59,6 @@ type Config struct {
 const (
 	defaultSession = "default" // PROTOCOL.md §4: the session of a request that names none
 
-	// Sessions that ended are small, but their output is not: the oldest is let go beyond either bound.
-	maxRetained      = 1000
-	maxRetainedBytes = 64 << 20
-
 	defaultGrace = 5 * time.Second // between TERM and KILL (PROTOCOL.md §3, §4)
 	maxGrace     = time.Minute     // an end that may take longer is no end
 )
@@ -85,6 +81,9 @@ type Pool struct {
 	started time.Time
 	warm    *warm
 	keys    keys
+	weights weights // of what is retained
+
+	comeback atomic.Pointer[comeback] // nil: all sessions are there
 
 	recordings *recordings
 
@@ -100,7 +99,6 @@ type Pool struct {
 	live     int                  // not TERMINATED, creating ones included
 	liveOf   map[string]int       // by principal
 	retained []*Session           // TERMINATED, by end, oldest first
-	held     int64                // bytes of output that the retained ones keep
 	shares   map[shareHash]*Share // of all sessions
 }
 
@@ -141,16 +139,26 @@ func orElse[T comparable](v *T, otherwise T) {
 	}
 }
 
-// Start ends the recordings that nobody goes on with, begins to keep shells warm and publishes the pool's gauges.
+// Start publishes the pool's gauges. Once all sessions are back it ends the recordings that nobody goes on with, and begins to keep shells
+// warm.
 func (p *Pool) Start() {
-	p.recordings.settle()
 	p.metrics.Observe(p.numbers)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.closing {
-		p.tasks.Add(1) // warm.run: keeps shells ready; ended by warm.close; Close waits for it
-		go p.warm.run()
+	if p.closing {
+		return
 	}
+	p.tasks.Add(1) // warm.run: keeps shells ready; ended by warm.close; Close waits for it
+	if p.comeback.Load() == nil {
+		p.recordings.settle()
+		go p.warm.run()
+		return
+	}
+	go func() {
+		p.Recovered()
+		p.recordings.settle()
+		p.warm.run()
+	}()
 }
 
 // Epoch names the lifetime of the sessions.
@@ -162,6 +170,13 @@ func (p *Pool) Shells() []string { return p.rules.Load().shells.present() }
 // Close ends every session, all at once, and returns when nothing of them is left or ctx is done. What is asked of the
 // pool afterwards is SHUTTING_DOWN, or about the past. Idempotent.
 func (p *Pool) Close(ctx context.Context) error {
+	if c := p.comeback.Load(); c != nil { // what comes back is to end, too
+		select {
+		case <-c.all:
+		case <-ctx.Done():
+			return fmt.Errorf("end of all sessions: %w", ctx.Err())
+		}
+	}
 	p.mu.Lock()
 	p.closing = true
 	all := make([]*Session, 0, len(p.sessions))
@@ -205,7 +220,7 @@ func (p *Pool) Create(ctx context.Context, who string, q *protocol.SessionCreate
 		return p.create(ctx, who, q)
 	}
 	ref := keyRef{who: who, key: q.RequestKey}
-	s, err := once(ctx, &p.keys, ref, fingerprint("session.create", q), func() (*Session, error) {
+	s, err := once(ctx, p, ref, fingerprintOf("session.create", q), func() (*Session, error) {
 		return p.create(context.WithoutCancel(ctx), who, q) // who joined must not fail because the first one left
 	})
 	if err == nil {
@@ -239,6 +254,9 @@ func (p *Pool) reserve(who string, q *protocol.SessionCreate, wait bool) (*Sessi
 
 // register gives a session its place. start begins its life, and returns when it has a shell if one is ready, or on wait.
 func (p *Pool) register(who string, q *protocol.SessionCreate) (s *Session, start func(wait bool), err error) {
+	if err := p.await(""); err != nil { // any of those that come back may have the name, and all of them count
+		return nil, nil, err
+	}
 	if err := p.environ(q.Env); err != nil {
 		return nil, nil, err
 	}
@@ -278,7 +296,7 @@ func (p *Pool) register(who string, q *protocol.SessionCreate) (s *Session, star
 	id := warm.identity(p.epoch)
 	s = newSession(p, id, who, q.Name, t)
 	if q.RequestKey != "" {
-		params := fingerprint("session.create", q)
+		params := fingerprintOf("session.create", q)
 		s.key = keyEntry{Key: q.RequestKey, Params: params[:]}
 	}
 	for s.tag = randomText(tagLen); p.tags[s.tag] != nil; {
@@ -328,6 +346,9 @@ func (p *Pool) namedLocked(who, name string) *Session {
 func (p *Pool) Find(who, id, name string) (*Session, error) {
 	switch {
 	case id != "":
+		if err := p.await(id); err != nil {
+			return nil, err
+		}
 		p.mu.RLock()
 		s := p.sessions[id]
 		p.mu.RUnlock()
@@ -336,6 +357,9 @@ func (p *Pool) Find(who, id, name string) (*Session, error) {
 		}
 		return nil, p.missing('s', id, errNoSession())
 	case name != "":
+		if err := p.await(""); err != nil {
+			return nil, err
+		}
 		p.mu.RLock()
 		s := p.names[nameRef{who, name}]
 		p.mu.RUnlock()
@@ -360,12 +384,23 @@ func (p *Pool) member(who string, kind byte, id string) *Session {
 	if epoch, ok := minted(kind, id); !ok || epoch != p.epoch {
 		return nil
 	}
-	p.mu.RLock()
-	defer p.mu.RUnlock()
-	if s := p.tags[tagOf(id)]; s != nil && s.owner == who {
+	if s := p.tagged(tagOf(id)); s != nil && s.owner == who {
 		return s
 	}
 	return nil
+}
+
+// tagged is the session with that tag, which those that come back may have.
+func (p *Pool) tagged(tag string) *Session {
+	look := func() *Session {
+		p.mu.RLock()
+		defer p.mu.RUnlock()
+		return p.tags[tag]
+	}
+	if s := look(); s != nil || p.await("") != nil {
+		return s
+	}
+	return look()
 }
 
 // FindExec gives who's exec, queued, running or ended and retained.
@@ -375,6 +410,9 @@ func (p *Pool) FindExec(who, id string) (*Exec, error) {
 		defer s.mu.Unlock()
 		if e := s.execs[id]; e != nil {
 			return e, nil
+		}
+		if x := s.past[id]; x != nil {
+			return x.exec(), nil
 		}
 	}
 	return nil, p.missing('x', id, errNoExec())
@@ -394,13 +432,15 @@ func (p *Pool) FindProcess(who, id string) (*Process, error) {
 
 // Owner tells whose the session, exec, process or terminal with this id is, and which session it belongs to; "": nobody's.
 func (p *Pool) Owner(id string) (who, session string) {
-	p.mu.RLock()
-	defer p.mu.RUnlock()
-	s := p.sessions[id]
-	if s == nil && len(id) > 0 && id[0] != 's' {
+	var s *Session
+	if len(id) > 0 && id[0] != 's' {
 		if epoch, ok := minted(id[0], id); ok && epoch == p.epoch {
-			s = p.tags[tagOf(id)]
+			s = p.tagged(tagOf(id))
 		}
+	} else if p.await(id) == nil {
+		p.mu.RLock()
+		s = p.sessions[id]
+		p.mu.RUnlock()
 	}
 	if s == nil {
 		return "", ""
@@ -411,6 +451,7 @@ func (p *Pool) Owner(id string) (who, session string) {
 // List gives who's sessions, or those of q.Owner or everybody, oldest first: the live ones, or those in the state asked for.
 func (p *Pool) List(who string, q *protocol.SessionList) []protocol.SessionInfo {
 	infos := []protocol.SessionInfo{} // never null on the wire
+	_ = p.await("")
 	who = cmp.Or(q.Owner, who)
 	for _, s := range p.all() {
 		if s.owner != who && !q.All || !labelled(s.terms.labels, q.Label) {
@@ -454,7 +495,7 @@ func (p *Pool) all() []*Session {
 // Live reports whether processes tagged with this session id have an owner: a session that has not TERMINATED or a
 // warm shell. For the orphan scan.
 func (p *Pool) Live(id string) bool {
-	if p.warm.holds(id) { // first: register takes a warm one while it holds p.mu
+	if p.comesBack(id) || p.warm.holds(id) { // first: register takes a warm one while it holds p.mu
 		return true
 	}
 	p.mu.RLock()
@@ -483,17 +524,14 @@ func (p *Pool) buriedLocked(s *Session, keep bool) {
 		return
 	}
 	p.retained = append(p.retained, s)
-	p.held += s.burial.held
-	for len(p.retained) > maxRetained || p.held > maxRetainedBytes && len(p.retained) > 1 {
-		p.letGoOldestLocked()
+	for len(p.retained) > maxRetained {
+		p.letGoSessionLocked(0)
 	}
 }
 
-func (p *Pool) letGoOldestLocked() {
-	s := p.retained[0]
-	p.retained[0] = nil
-	p.retained = p.retained[1:]
-	p.held -= s.burial.held
+func (p *Pool) letGoSessionLocked(i int) {
+	s := p.retained[i]
+	p.retained = slices.Delete(p.retained, i, i+1)
 	p.letGoLocked(s)
 }
 

@@ -204,7 +204,8 @@ func TestKeysOfTheDefaultSession(t *testing.T) {
 			t.Errorf("process %s, was %s", again.ID(), proc.ID())
 		}
 		want(t, s, "cat runs starts", "x\nx\n")
-		if id := run(t, r.create(protocol.SessionCreate{}), protocol.Exec{Command: ":", RequestKey: "k"}).ExecID; id == x.ExecID {
+		other := r.create(protocol.SessionCreate{})
+		if id := run(t, other, protocol.Exec{SessionRef: protocol.SessionRef{SessionID: other.id}, Command: ":", RequestKey: "k"}).ExecID; id == x.ExecID {
 			t.Error("another session's keys are its own")
 		}
 	}

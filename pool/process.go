@@ -2,7 +2,6 @@ package pool
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"os"
 	"slices"
@@ -26,9 +25,9 @@ type Process struct {
 	name      string
 	text      string
 	journal   *journal.Journal
-	key       keyRef            // zero when the request had none
-	params    [sha256.Size]byte // fingerprint of that request
-	timeout   time.Duration     // 0: none
+	key       keyRef        // zero when the request had none
+	params    fingerprint   // of that request
+	timeout   time.Duration // 0: none
 	startedAt time.Time
 	process   *runtime.Process
 	pid       int
@@ -54,13 +53,13 @@ func (s *Session) startOnce(ctx context.Context, q *protocol.ProcessStart, by *S
 		return nil, err
 	}
 	if q.RequestKey == "" {
-		return s.startProcess(ctx, q, keyRef{}, [sha256.Size]byte{}, by)
+		return s.startProcess(ctx, q, keyRef{}, fingerprint{}, by)
 	}
-	ref := s.keyRef(q.RequestKey, by)
+	ref := s.keyRef(q.RequestKey, q.SessionRef, by)
 	asked := *q
 	asked.SessionRef = protocol.SessionRef{} // id or name, it is this session
-	params := fingerprint("process.start", &asked)
-	p, err := once(ctx, &s.pool.keys, ref, params, func() (*Process, error) {
+	params := fingerprintOf("process.start", &asked)
+	p, err := once(ctx, s.pool, ref, params, func() (*Process, error) {
 		return s.startProcess(context.WithoutCancel(ctx), q, ref, params, by) // who joined must not fail because the first one left
 	})
 	if err == nil {
@@ -69,7 +68,7 @@ func (s *Session) startOnce(ctx context.Context, q *protocol.ProcessStart, by *S
 	return p, err
 }
 
-func (s *Session) startProcess(ctx context.Context, q *protocol.ProcessStart, ref keyRef, params [sha256.Size]byte, by *Share) (*Process, error) {
+func (s *Session) startProcess(ctx context.Context, q *protocol.ProcessStart, ref keyRef, params fingerprint, by *Share) (*Process, error) {
 	if err := s.awaitShell(ctx); err != nil {
 		return nil, err
 	}
@@ -320,20 +319,23 @@ func (p *Process) ended() time.Time { return p.endedAt }
 
 func (p *Process) grows() bool { return !p.journal.Closed() }
 
-func (p *Process) weight() int64 { return int64(len(p.text)) + p.journal.Size() - p.journal.Start() }
+// workWeight is what an ended process or terminal takes beside its text and its output.
+const workWeight = 4 << 10
 
-// letGo puts a husk behind the request_key, as Exec.letGo does. s.mu is held.
+func (p *Process) weight() int64 { return workWeight + int64(len(p.text)) + p.journal.Memory() }
+
+// letGo is endedExec's. s.mu is held.
 func (p *Process) letGo() {
 	p.journal.Drop()
 	if p.key == (keyRef{}) {
 		return
 	}
-	h := &Process{
-		stream: p.stream, session: p.session, name: p.name, text: p.text, journal: journal.New(1), key: p.key, startedAt: p.startedAt,
-		process: p.process, pid: p.pid, done: p.done, status: p.status, timedOut: p.timedOut, endedAt: p.endedAt, end: p.end,
+	x := &endedWork{
+		kind: 'p', session: p.session, stream: p.stream, name: p.name, keyed: p.session.pool.keys.find(p.key), startedAt: nanos(p.startedAt), endedAt: nanos(p.endedAt),
+		pid: int64(p.pid), code: int64(p.status.Code), signal: int64(p.status.Signal), end: p.end,
 	}
-	h.journal.Close()
-	h.params = p.params
-	p.session.huskProcesses = append(p.session.huskProcesses, h)
-	p.session.pool.keys.replace(p.key, h)
+	if p.timedOut {
+		x.timedOut = 1
+	}
+	p.session.buryLocked(x)
 }

@@ -98,7 +98,7 @@ func TestProcessRequestKey(t *testing.T) {
 		t.Fatal("started twice")
 	}
 	wait(t, "exit", p.Done())
-	s.forget(time.Now().Add(time.Hour))
+	s.forget(time.Now(), time.Now().Add(time.Hour))
 	if again := r.process(s, q); again == p || again.ID() != p.ID() || *again.Info().ExitCode != 0 {
 		t.Fatal("no husk")
 	}

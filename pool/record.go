@@ -3,8 +3,6 @@ package pool
 import (
 	"bytes"
 	"cmp"
-	"crypto/sha256"
-	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -75,7 +73,7 @@ type sessionEntry struct {
 type keyEntry struct {
 	Key     string `json:"key"`
 	Params  []byte `json:"params"`
-	Default bool   `json:"default,omitzero"` // of the default session, whichever that is
+	Default bool   `json:"default,omitzero"` // it named no session
 	Guest   string `json:"guest,omitzero"`   // the share that it came by
 }
 
@@ -119,7 +117,6 @@ type doneEntry struct {
 	Died    bool                `json:"died,omitzero"`
 	Span    journal.Span        `json:"span"`
 	Lane    *runtime.LaneRecord `json:"lane,omitzero"` // nil: it never had one
-	Husk    bool                `json:"husk,omitzero"` // only its request_key is remembered
 }
 
 type processEntry struct {
@@ -140,7 +137,6 @@ type exitedEntry struct {
 	At       time.Time      `json:"at"`
 	End      int64          `json:"end"`
 	Span     journal.Span   `json:"span"`
-	Husk     bool           `json:"husk,omitzero"` // only its request_key is remembered
 }
 
 type termEntry struct {
@@ -162,7 +158,6 @@ type closedEntry struct {
 	Cols   int            `json:"cols"`
 	Rows   int            `json:"rows"`
 	Span   journal.Span   `json:"span"`
-	Husk   bool           `json:"husk,omitzero"` // only its request_key is remembered
 }
 
 // revivedEntry says that the shell was put back while no command ran, and what that lost.
@@ -182,23 +177,21 @@ type overEntry struct {
 }
 
 // record adds to the ledger. Whoever calls it has s.mu, or is the runner. A session whose ledger fails lives on; it will not outlive this gateway.
-// It says where the entry stands, which is nowhere when it could not be written.
-func (s *Session) record(e entry) (at ledger.Span) {
+func (s *Session) record(e entry) {
 	if s.ledger == nil {
-		return at
+		return
 	}
 	text := texts.Get().(*bytes.Buffer)
 	defer texts.Put(text)
 	text.Reset()
 	err := json.MarshalWrite(text, &e, lenient)
 	if err == nil {
-		at, err = s.ledger.Append(text.Bytes())
+		_, err = s.ledger.Append(text.Bytes())
 	}
 	if err != nil { // without this entry, those to come might have a command run again
 		s.ledger.Spoil()
 		s.unrecorded.Do(func() { s.log.Error().Err(err).Msg("session is no longer written down") })
 	}
-	return at
 }
 
 // lenient: a directory may be called anything.
@@ -236,18 +229,23 @@ func (e *Exec) entry() *execEntry {
 	return x
 }
 
-func (k keyRef) entry(params *[sha256.Size]byte) keyEntry {
+func (k keyRef) entry(params *fingerprint) keyEntry {
 	if k == (keyRef{}) {
 		return keyEntry{}
 	}
-	return keyEntry{k.key, params[:], k.scope == defaultSession, k.guest}
+	return keyEntry{k.key, params[:], k.unnamed, k.guest}
 }
 
 func (k keyEntry) ref(s *Session) keyRef {
-	if k.Default {
-		return keyRef{s.owner, "", defaultSession, k.Key}
-	}
-	return keyRef{s.owner, k.Guest, s.id, k.Key}
+	return keyRef{who: s.owner, guest: k.Guest, scope: s.id, key: k.Key, unnamed: k.Default}
+}
+
+// keyed is the request in the table of keys.
+func (k keyEntry) keyed(ref keyRef) *keyed {
+	e := &keyed{}
+	e.own, e.alias = ref.ids()
+	copy(e.params[:], k.Params)
+	return e
 }
 
 // begins is the command's Began: on the runner, before the shell is told.
@@ -263,12 +261,13 @@ func (e *Exec) begins(c runtime.CommandRecord) {
 
 // accept writes down that e is to run, or with b that it begins, too.
 func (s *Session) accept(e *Exec, b *begunEntry) {
-	e.accepted, e.asked = true, s.record(entry{Exec: e.entry(), Begun: b})
+	e.accepted = true
+	s.record(entry{Exec: e.entry(), Begun: b})
 }
 
 func (e *Exec) doneEntry() *doneEntry {
 	return &doneEntry{
-		ID: e.ID(), Exit: e.exit, Failure: e.failure, At: e.endedAt, End: e.end, Died: e.died, Span: e.journal.Span(), Lane: e.lane, Husk: e.husk,
+		ID: e.ID(), Exit: e.exit, Failure: e.failure, At: e.endedAt, End: e.end, Died: e.died, Span: e.journal.Span(), Lane: e.lane,
 	}
 }
 
@@ -332,43 +331,31 @@ func (s *Session) recordAnewLocked() {
 	if s.ledger == nil || s.ending != nil || s.resetting > 0 || s.running != nil && s.running.begun == nil || !s.ledger.Grown() {
 		return
 	}
-	var items []ledger.Item
+	items := make([]ledger.Item, 0, len(s.epitaphs)+len(s.records.all)+16)
 	var err error
-	addAt := func(at *ledger.Span, e entry) {
+	add := func(e entry) {
 		text, fault := json.Marshal(&e, lenient)
 		err = cmp.Or(err, fault)
-		items = append(items, ledger.Item{Text: text, Stands: at})
+		items = append(items, ledger.Item{Text: text})
 	}
-	add := func(e entry) { addAt(nil, e) }
-	now := time.Now()
-	s.husks = slices.DeleteFunc(s.husks, func(h *Exec) bool { return now.Sub(h.endedAt) > keyTime })
-	for _, h := range s.husks {
-		add(entry{Exec: h.entry()})
-		add(entry{Done: h.doneEntry()})
+	short := func(x buried) { // of which there may be thousands: as it stands
+		i := ledger.Item{Stands: x.where()}
+		if *i.Stands == (ledger.Span{}) {
+			i.Text = x.line()
+		}
+		items = append(items, i)
 	}
-	s.huskProcesses = slices.DeleteFunc(s.huskProcesses, func(h *Process) bool { return now.Sub(h.startedAt) > keyTime })
-	for _, h := range s.huskProcesses {
-		x := h.exitedEntry()
-		x.Husk = true
-		add(entry{Process: h.entry()})
-		add(entry{Exited: x})
-	}
-	s.huskTerminals = slices.DeleteFunc(s.huskTerminals, func(h *Terminal) bool { return now.Sub(h.startedAt) > keyTime })
-	for _, h := range s.huskTerminals {
-		x := h.closedEntry()
-		x.Husk = true
-		add(entry{Terminal: h.entry()})
-		add(entry{Closed: x})
+	for _, x := range s.epitaphs {
+		short(x)
 	}
 	for _, k := range s.records.all {
 		switch r := k.record.(type) {
-		case *Exec: // of which there may be a thousand: as it stands
-			if r.asked != (ledger.Span{}) && r.told != (ledger.Span{}) && !r.unwanted {
-				items = append(items, ledger.Item{Stands: &r.asked}, ledger.Item{Stands: &r.told})
+		case *endedExec:
+			if r.grows() { // where its output ends is not known yet
+				items = append(items, ledger.Item{Text: r.line()})
 				continue
 			}
-			addAt(&r.asked, entry{Exec: r.entry()})
-			addAt(&r.told, entry{Done: r.doneEntry()})
+			short(r)
 		case *Process:
 			add(entry{Process: r.entry()})
 			add(entry{Exited: r.exitedEntry()})
@@ -378,10 +365,10 @@ func (s *Session) recordAnewLocked() {
 		}
 	}
 	for _, e := range s.waiting {
-		addAt(&e.asked, entry{Exec: e.entry()})
+		add(entry{Exec: e.entry()})
 	}
 	if e := s.running; e != nil {
-		addAt(&e.asked, entry{Exec: e.entry(), Begun: e.begun})
+		add(entry{Exec: e.entry(), Begun: e.begun})
 		if e.cancel != nil {
 			add(entry{Cancel: e.cancel})
 		}

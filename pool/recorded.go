@@ -1,6 +1,9 @@
 package pool
 
-import "trl/runtime/cast"
+import (
+	"trl/runtime/cast"
+	"trl/runtime/ledger"
+)
 
 // recorded is what of the session is recorded: what the server's policy demands, and what its creator asked for beside that.
 func (s *Session) recorded() recorded { return s.terms.record | s.pool.recordings.demanded }
@@ -61,6 +64,9 @@ func (e *Exec) subject() subject {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			e.unwanted = true
+			if x := s.past[e.ID()]; x != nil && x.more != nil {
+				x.more.Recording, x.stands = "", ledger.Span{} // it is written anew
+			}
 			s.record(entry{Unwanted: e.recording})
 		},
 	}

@@ -5,12 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	goruntime "runtime"
 	"runtime/debug"
 	"slices"
+	"sync"
 	"syscall"
 	"time"
-
-	"github.com/go-json-experiment/json"
 
 	"trl/protocol"
 	"trl/runtime"
@@ -18,31 +18,108 @@ import (
 	"trl/statemachine"
 )
 
-// Recover brings back the sessions of a gateway that died, before Start and before anybody can ask. What was never given
-// to anybody, warm shells and sessions that were just being made, ends.
+// A comeback is the time in which the sessions of a gateway that died are brought back. The pool answers already: who asks for a session
+// waits for that one, who asks for something that any session may know waits for all.
+type comeback struct {
+	of  map[string]chan struct{} // by session id; closed when that one is there, or lost
+	all chan struct{}            // closed when all are
+}
+
+// comebackPatience bounds that wait: what is kept of a session is bounded, and so is the time that reading it takes.
+const comebackPatience = 30 * time.Second
+
+// await waits for the session with this id, or for all where it is empty.
+func (p *Pool) await(id string) error {
+	c := p.comeback.Load()
+	if c == nil {
+		return nil
+	}
+	back := c.all
+	if id != "" {
+		if back = c.of[id]; back == nil {
+			return nil
+		}
+	}
+	select {
+	case <-back:
+		return nil
+	case <-time.After(comebackPatience):
+		return protocol.Errorf(protocol.SessionBusy, "sessions are being brought back")
+	}
+}
+
+// comesBack: the session is being brought back.
+func (p *Pool) comesBack(id string) bool {
+	c := p.comeback.Load()
+	if c == nil {
+		return false
+	}
+	select {
+	case <-c.of[id]:
+		return false
+	default:
+		return c.of[id] != nil
+	}
+}
+
+// Recover begins to bring back the sessions of a gateway that died, before Start and before anybody can ask. What was never given
+// to anybody, warm shells and sessions that were just being made, ends. Recovered says when it is done.
 func (p *Pool) Recover(from []runtime.Inherited) {
 	p.recordings.load()
+	c := &comeback{of: map[string]chan struct{}{}, all: make(chan struct{})}
+	todo := make(chan runtime.Inherited, len(from))
 	for _, in := range from {
-		a := p.base.Adopt(in)
-		err := p.recover(a, in.ID)
-		if err == nil {
-			continue
-		}
-		if !errors.Is(err, errNothing) {
-			p.log.Error().Err(err).Str("session", in.ID).Msg("session is lost")
-		}
-		p.tasks.Add(1) // KILL, and forget; ended by that; Close waits for it
-		go func() {
-			defer p.tasks.Done()
-			if err := a.Discard(context.Background()); err != nil {
-				p.log.Error().Err(err).Str("session", in.ID).Msg("session not ended")
-			}
-		}()
+		c.of[in.ID] = make(chan struct{})
+		todo <- in
 	}
-	p.mu.Lock() // some go on already, and may end
-	slices.SortFunc(p.retained, func(a, b *Session) int { return a.burial.at.Compare(b.burial.at) })
-	p.mu.Unlock()
-	p.keys.sort()
+	close(todo)
+	p.comeback.Store(c)
+	p.tasks.Add(1) // reads the ledgers; ended by that; Close waits for it
+	go func() {
+		defer p.tasks.Done()
+		var readers sync.WaitGroup
+		for range min(len(from), goruntime.GOMAXPROCS(0)) {
+			readers.Go(func() {
+				for in := range todo {
+					p.bringBack(in)
+					close(c.of[in.ID])
+				}
+			})
+		}
+		readers.Wait()
+		p.mu.Lock() // some go on already, and may end
+		slices.SortStableFunc(p.retained, func(a, b *Session) int { return a.burial.at.Compare(b.burial.at) })
+		p.mu.Unlock()
+		p.keys.sort()
+		p.comeback.Store(nil)
+		close(c.all)
+		p.trim()
+	}()
+}
+
+// Recovered returns when all sessions are there that can be brought back.
+func (p *Pool) Recovered() {
+	if c := p.comeback.Load(); c != nil {
+		<-c.all
+	}
+}
+
+func (p *Pool) bringBack(in runtime.Inherited) {
+	a := p.base.Adopt(in)
+	err := p.recover(a, in.ID)
+	if err == nil {
+		return
+	}
+	if !errors.Is(err, errNothing) {
+		p.log.Error().Err(err).Str("session", in.ID).Msg("session is lost")
+	}
+	p.tasks.Add(1) // KILL, and forget; ended by that; Close waits for it
+	go func() {
+		defer p.tasks.Done()
+		if err := a.Discard(context.Background()); err != nil {
+			p.log.Error().Err(err).Str("session", in.ID).Msg("session not ended")
+		}
+	}()
 }
 
 // tetheredIdle is how long a session with on_disconnect: destroy, whose connection went with the last gateway, may rest.
@@ -56,17 +133,9 @@ func (p *Pool) recover(a *runtime.Adoption, id string) (err error) {
 			err = fmt.Errorf("panic: %v\n%s", fault, debug.Stack())
 		}
 	}()
-	texts, err := a.Ledger()
-	if err != nil {
-		return err
-	}
 	m := remembered{id: id}
-	for _, text := range texts {
-		var e entry
-		if err := json.Unmarshal(text, &e); err != nil {
-			return fmt.Errorf("ledger: %w", err)
-		}
-		m.read(&e)
+	if err := a.Ledger(m.readLine); err != nil {
+		return err
 	}
 	if m.session == nil || m.shell == nil {
 		return errNothing
@@ -103,6 +172,7 @@ func (p *Pool) revive(a *runtime.Adoption, m *remembered) error {
 		return err
 	}
 	s.ledger = s.shell.Ledger()
+	s.ledger.Settled(m.short)
 	if s.terms.tethered { // to a connection that is no more: its client has a while to come back
 		s.terms.idle = tetheredIdle
 	}
@@ -110,7 +180,9 @@ func (p *Pool) revive(a *runtime.Adoption, m *remembered) error {
 	if err != nil {
 		return err
 	}
-	s.retainRemembered(m)
+	if err := s.retainRemembered(a, m); err != nil {
+		return err
+	}
 	close(s.opened)
 	p.adopt(s, m)
 	if m.over != nil {
@@ -186,11 +258,12 @@ func (p *Pool) adopt(s *Session, m *remembered) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.sessions[s.id], p.tags[s.tag] = s, s
-	if other := p.names[nameRef{s.owner, s.name}]; s.name != "" && (other == nil || other.closed) {
-		p.names[nameRef{s.owner, s.name}] = s
+	ref := nameRef{s.owner, s.name}
+	if other := p.names[ref]; s.name != "" && (other == nil || other.closed && (m.over == nil || other.created.Before(s.created))) {
+		p.names[ref] = s
 	}
 	if s.key.Key != "" {
-		p.keys.restore(keyRef{who: s.owner, key: s.key.Key}, s.key.Params, s, s.created)
+		p.keys.restore(s.owner, s.key.keyed(keyRef{who: s.owner, key: s.key.Key}), s, s.created)
 	}
 	for _, x := range m.shares {
 		s.reviveShareLocked(x)
@@ -206,7 +279,7 @@ func (p *Pool) adopt(s *Session, m *remembered) {
 		s.ending.reason = m.ending.Reason
 	}
 	s.cancel(errors.New("session ended before this gateway"))
-	s.burial = burial{at: m.over.At, facts: facts{dir: m.over.Dir, envs: m.over.Envs}, held: s.records.weight}
+	s.burial = burial{at: m.over.At, facts: facts{dir: m.over.Dir, envs: m.over.Envs}}
 	s.closed = true
 	_, _, _ = s.state.Fire(statemachine.Ended)
 	s.mu.Unlock()
@@ -219,7 +292,7 @@ func (s *Session) reviveExec(a *runtime.Adoption, x *rememberedExec) (live bool,
 	e := &Exec{
 		stream: x.Stream, session: s, text: x.Text, clean: x.Clean, most: x.Most, timeout: time.Duration(x.Timeout), grace: time.Duration(x.Grace),
 		journal: journal.New(s.pool.rules.Load().RingBytes), queuedAt: x.Queued, stdin: x.Stdin, done: make(chan struct{}),
-		recording: x.Recording, accepted: true, guest: x.Guest,
+		recording: x.Recording, accepted: true, guest: x.Guest, ends: &ends{},
 	}
 	x.exec = e
 	if x.Key.Key != "" {
@@ -234,16 +307,18 @@ func (s *Session) reviveExec(a *runtime.Adoption, x *rememberedExec) (live bool,
 		e.keepText()
 	}
 	if d := x.done; d != nil {
-		e.command, e.husk, e.lane = nil, d.Husk, d.Lane
+		if e.command, e.lane = nil, d.Lane; x.forgotten {
+			e.lane = nil
+		}
 		e.exit, e.failure, e.endedAt, e.end, e.died = d.Exit, d.Failure, d.At, d.End, d.Died
-		if d.Lane == nil {
+		if e.lane == nil {
 			e.journal = journal.Gone(d.Exit.StdoutBytes, d.Exit.StderrBytes) // what never had one wrote nothing
 		}
 		if d.Exit.ExitCode != nil {
 			e.code = *d.Exit.ExitCode
 		}
 		e.ends.limit = &[2]int64{d.Exit.StdoutBytes, d.Exit.StderrBytes}
-		if d.Lane != nil {
+		if e.lane != nil {
 			if err := a.Bring(e.journal, d.Lane.Log, d.Span); err != nil { // it has ended; its session shall not
 				s.log.Error().Err(err).Str("exec", e.ID()).Msg("output is lost")
 				e.journal.Close()
@@ -253,14 +328,14 @@ func (s *Session) reviveExec(a *runtime.Adoption, x *rememberedExec) (live bool,
 			s.pool.recordings.follow(e.subject()).end(e.end, e.exit.ExitCode)
 		}
 		if !e.journal.Closed() {
-			a.Follow(e.journal, d.Lane)
+			a.Follow(e.journal, e.lane)
 		}
 		close(e.done)
 		return false, nil
 	}
 	s.execs[e.ID()] = e
 	if e.key != (keyRef{}) {
-		s.pool.keys.restore(e.key, x.Key.Params, e, time.Time{})
+		s.pool.keys.restore(s.owner, x.Key.keyed(e.key), e, time.Time{})
 	}
 	if x.begun == nil {
 		if len(x.Stdin) > 0 {
@@ -293,15 +368,13 @@ func (s *Session) reviveProcess(a *runtime.Adoption, x *rememberedProcess, m *re
 	if x.Key.Key != "" {
 		p.key = x.Key.ref(s)
 		copy(p.params[:], x.Key.Params)
-		done := x.Started
-		s.pool.keys.restore(p.key, x.Key.Params, p, done)
+		s.pool.keys.restore(s.owner, x.Key.keyed(p.key), p, x.Started)
 	}
 	span := x.Process.Span
 	if x.exited != nil {
 		span = x.exited.Span
 	}
-	husk := x.exited != nil && x.exited.Husk
-	if husk {
+	if x.forgotten {
 		p.journal.Close()
 	} else if err := a.Bring(p.journal, x.Process.Lane.Log, span); err != nil {
 		return err
@@ -341,9 +414,9 @@ func (s *Session) reviveTerminal(a *runtime.Adoption, x *rememberedTerminal, m *
 	if x.Key.Key != "" {
 		t.key = x.Key.ref(s)
 		copy(t.params[:], x.Key.Params)
-		s.pool.keys.restore(t.key, x.Key.Params, t, x.Started)
+		s.pool.keys.restore(s.owner, x.Key.keyed(t.key), t, x.Started)
 	}
-	if x.closed != nil && x.closed.Husk {
+	if x.forgotten {
 		t.journal.Close()
 	} else if err := a.Bring(t.journal, x.Terminal.Line.Log, x.span()); err != nil {
 		return err
@@ -385,53 +458,95 @@ func (s *Session) reviveTerminal(a *runtime.Adoption, x *rememberedTerminal, m *
 }
 
 // retainRemembered keeps what has ended, in the order of the ends.
-func (s *Session) retainRemembered(m *remembered) {
-	type done struct {
-		at     time.Time
-		record record
+func (s *Session) retainRemembered(a *runtime.Adoption, m *remembered) error {
+	all := make([]record, 0, len(m.past)+len(m.execs))
+	for _, x := range m.past {
+		if err := s.reviveEnded(a, x); err != nil {
+			return fmt.Errorf("exec: %w", err)
+		}
+		if !x.forgotten {
+			s.past[x.ID()] = x.endedExec
+			all = append(all, x.endedExec)
+		}
 	}
-	var all []done
 	for _, x := range m.execs {
 		if x.done == nil {
 			continue
 		}
-		if x.exec.husk {
-			s.husks = append(s.husks, x.exec)
-		} else {
-			all = append(all, done{x.done.At, x.exec})
-		}
 		if x.exec.key != (keyRef{}) && x.exec.failure == nil {
-			s.pool.keys.restore(x.exec.key, x.Key.Params, x.exec, x.done.At)
+			s.pool.keys.restore(s.owner, x.Key.keyed(x.exec.key), x.exec, x.done.At)
+		}
+		e := s.keepEndedLocked(x.exec)
+		if x.forgotten {
+			delete(s.past, e.ID())
+			e.letGo()
+		} else {
+			all = append(all, e)
 		}
 	}
 	for _, x := range m.procs {
 		switch {
 		case x.exited == nil:
-		case x.exited.Husk:
-			s.huskProcesses = append(s.huskProcesses, x.process)
+		case x.forgotten:
+			x.process.letGo()
 		default:
-			all = append(all, done{x.exited.At, x.process})
+			s.processes[x.process.ID()] = x.process
+			all = append(all, x.process)
 		}
 	}
 	for _, x := range m.terms {
 		switch {
 		case x.closed == nil:
-		case x.closed.Husk:
-			s.huskTerminals = append(s.huskTerminals, x.terminal)
+		case x.forgotten:
+			x.terminal.letGo()
 		default:
-			all = append(all, done{x.closed.At, x.terminal})
+			s.terminals[x.terminal.ID()] = x.terminal
+			all = append(all, x.terminal)
 		}
 	}
-	slices.SortStableFunc(all, func(a, b done) int { return a.at.Compare(b.at) })
-	for _, d := range all {
-		switch r := d.record.(type) {
-		case *Exec:
-			s.execs[r.ID()] = r
-		case *Process:
-			s.processes[r.ID()] = r
-		case *Terminal:
-			s.terminals[r.ID()] = r
+	for _, x := range m.works {
+		x.session = s
+		if x.keyed != nil {
+			s.pool.keys.restore(s.owner, x.keyed, x, timeOf(x.startedAt))
+			s.epitaphs = append(s.epitaphs, x)
 		}
-		s.retainLocked(d.record)
 	}
+	slices.SortStableFunc(all, func(a, b record) int { return a.ended().Compare(b.ended()) })
+	for _, r := range all {
+		s.retainLocked(r)
+	}
+	return nil
+}
+
+// reviveEnded makes a command that has ended, with what is kept of its output.
+func (s *Session) reviveEnded(a *runtime.Adoption, x *rememberedPast) error {
+	x.session = s
+	if x.keyed != nil {
+		s.pool.keys.restore(s.owner, x.keyed, x.endedExec, timeOf(x.endedAt))
+	}
+	if x.forgotten {
+		x.letGo()
+		return nil
+	}
+	if x.at == nil || x.at.Lane == nil {
+		return nil
+	}
+	e := x.exec()
+	e.journal = journal.New(s.pool.rules.Load().RingBytes)
+	if e.keeps {
+		e.tapText()
+	}
+	e.ends.limit = &[2]int64{x.stdout, x.stderr}
+	if err := a.Bring(e.journal, x.at.Lane.Log, x.at.Span); err != nil { // it has ended; its session shall not
+		s.log.Error().Err(err).Str("exec", e.ID()).Msg("output is lost")
+		e.journal.Close()
+	}
+	if s.pool.recordings.unfinished(e.recording) {
+		s.pool.recordings.follow(e.subject()).end(e.end, e.exit.ExitCode)
+	}
+	if !e.journal.Closed() {
+		a.Follow(e.journal, x.at.Lane)
+	}
+	x.output, x.lane, x.ends = e.journal, x.at.Lane, e.ends
+	return nil
 }

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/go-json-experiment/json"
+
 	"trl/protocol"
 	"trl/runtime"
 	"trl/runtime/journal"
@@ -15,9 +17,13 @@ type remembered struct {
 	id      string
 	session *sessionEntry
 	shell   *runtime.ShellRecord
-	execs   []*rememberedExec // as accepted
+	past    []*rememberedPast // what has ended, of which the ledger had one entry
+	execs   []*rememberedExec // as accepted; what of them has ended is not in past
 	procs   []*rememberedProcess
 	terms   []*rememberedTerminal
+	works   []*endedWork   // processes and terminals of which only the request_key is remembered
+	short   int64          // bytes of past and works in the ledger
+	index   map[string]any // what is in past, execs, procs and terms, by id
 	shares  []*shareEntry
 	ending  *endingEntry
 	over    *overEntry
@@ -29,25 +35,36 @@ type remembered struct {
 	watches []func() // for goroutines of their own, once all is made
 }
 
+// What is forgotten is not retained any more; its request_key is remembered, if it had one.
+
+type rememberedPast struct {
+	*endedExec
+	at        *place // nil: nothing of its output is kept
+	forgotten bool
+}
+
 type rememberedExec struct {
 	*execEntry
-	begun  *begunEntry
-	cancel *cancelEntry
-	done   *doneEntry
-	exec   *Exec
+	begun     *begunEntry
+	cancel    *cancelEntry
+	done      *doneEntry
+	exec      *Exec
+	forgotten bool
 }
 
 type rememberedProcess struct {
 	*processEntry
-	expired bool
-	exited  *exitedEntry
-	process *Process
+	expired   bool
+	exited    *exitedEntry
+	process   *Process
+	forgotten bool
 }
 
 type rememberedTerminal struct {
 	*termEntry
-	closed   *closedEntry
-	terminal *Terminal
+	closed    *closedEntry
+	terminal  *Terminal
+	forgotten bool
 }
 
 // check says whether what is remembered is the session's own.
@@ -55,9 +72,19 @@ func (m *remembered) check() error {
 	if len(m.session.Tag) != tagLen {
 		return fmt.Errorf("ledger: tag %q", m.session.Tag)
 	}
+	for _, x := range m.past {
+		if !m.owns('x', x.stream) {
+			return fmt.Errorf("ledger: exec %q", x.stream)
+		}
+	}
 	for _, x := range m.execs {
 		if !m.owns('x', x.Stream) {
 			return fmt.Errorf("ledger: exec %q", x.Stream)
+		}
+	}
+	for _, x := range m.works {
+		if !m.owns(x.kind, x.stream) {
+			return fmt.Errorf("ledger: %q", x.stream)
 		}
 	}
 	for _, x := range m.procs {
@@ -79,7 +106,49 @@ func (m *remembered) owns(kind byte, stream string) bool {
 	return prefixed && is && tagOf(id) == m.session.Tag
 }
 
-// read adds what an entry says.
+// readLine adds what an entry says.
+func (m *remembered) readLine(text []byte) error {
+	if text[0] < ' ' {
+		m.short += int64(len(text))
+	}
+	switch text[0] {
+	case execMark:
+		x, at, err := readEndedExec(text)
+		if err != nil {
+			return err
+		}
+		if m.session != nil && x.dir == m.session.Cwd {
+			x.dir = m.session.Cwd // one text for all that ended there
+		} else if n := len(m.past); n > 0 && m.past[n-1].dir == x.dir {
+			x.dir = m.past[n-1].dir
+		}
+		r := &rememberedPast{x, at, x.flags.has(onlyKey)}
+		m.past = append(m.past, r)
+		m.enter(x.stream, r)
+		return nil
+	case workMark:
+		x, err := readEndedWork(text)
+		if err == nil {
+			m.works = append(m.works, x)
+		}
+		return err
+	}
+	var e entry
+	if err := json.Unmarshal(text, &e); err != nil {
+		return fmt.Errorf("ledger: %w", err)
+	}
+	m.read(&e)
+	return nil
+}
+
+func (m *remembered) enter(stream string, x any) {
+	if m.index == nil {
+		m.index = map[string]any{}
+	}
+	m.index[strings.TrimPrefix(stream, streamPrefix)] = x
+}
+
+// read adds what an entry of JSON says.
 func (m *remembered) read(e *entry) {
 	switch {
 	case e.Session != nil:
@@ -95,7 +164,9 @@ func (m *remembered) read(e *entry) {
 	case e.Reset:
 		m.reset, m.revived = true, nil
 	case e.Exec != nil:
-		m.execs = append(m.execs, &rememberedExec{execEntry: e.Exec})
+		x := &rememberedExec{execEntry: e.Exec}
+		m.execs = append(m.execs, x)
+		m.enter(e.Exec.Stream, x)
 		if e.Begun != nil {
 			m.read(&entry{Begun: e.Begun})
 		}
@@ -121,24 +192,24 @@ func (m *remembered) read(e *entry) {
 			m.revived = nil
 		}
 	case e.Process != nil:
-		m.procs = append(m.procs, &rememberedProcess{processEntry: e.Process})
+		x := &rememberedProcess{processEntry: e.Process}
+		m.procs = append(m.procs, x)
+		m.enter(e.Process.Stream, x)
 	case e.Expired != "":
-		for _, x := range m.procs {
-			x.expired = x.expired || x.Stream == streamPrefix+e.Expired
+		if x, ok := m.index[e.Expired].(*rememberedProcess); ok {
+			x.expired = true
 		}
 	case e.Exited != nil:
-		for _, x := range m.procs {
-			if x.Stream == streamPrefix+e.Exited.ID {
-				x.exited = e.Exited
-			}
+		if x, ok := m.index[e.Exited.ID].(*rememberedProcess); ok {
+			x.exited = e.Exited
 		}
 	case e.Terminal != nil:
-		m.terms = append(m.terms, &rememberedTerminal{termEntry: e.Terminal})
+		x := &rememberedTerminal{termEntry: e.Terminal}
+		m.terms = append(m.terms, x)
+		m.enter(e.Terminal.Stream, x)
 	case e.Closed != nil:
-		for _, x := range m.terms {
-			if x.Stream == streamPrefix+e.Closed.ID {
-				x.closed = e.Closed
-			}
+		if x, ok := m.index[e.Closed.ID].(*rememberedTerminal); ok {
+			x.closed = e.Closed
 		}
 	case e.Forgot != "":
 		m.forget(e.Forgot)
@@ -177,27 +248,18 @@ func (m *remembered) replaced(r *runtime.Replaced) {
 
 // forget leaves of an exec, a process or a terminal its request_key, if it had one.
 func (m *remembered) forget(id string) {
-	m.terms = slices.DeleteFunc(m.terms, func(x *rememberedTerminal) bool {
-		if x.Stream != streamPrefix+id || x.closed == nil {
-			return false
+	switch x := m.index[id].(type) {
+	case *rememberedPast:
+		x.forgotten = true
+	case *rememberedExec:
+		x.forgotten = x.done != nil
+	case *rememberedProcess:
+		x.forgotten = x.exited != nil
+	case *rememberedTerminal:
+		if x.closed != nil {
+			x.forgotten, x.Recording = true, ""
 		}
-		x.closed.Husk, x.Recording = true, ""
-		return x.Key.Key == ""
-	})
-	m.procs = slices.DeleteFunc(m.procs, func(x *rememberedProcess) bool {
-		if x.Stream != streamPrefix+id || x.exited == nil {
-			return false
-		}
-		x.exited.Husk = true
-		return x.Key.Key == ""
-	})
-	m.execs = slices.DeleteFunc(m.execs, func(x *rememberedExec) bool {
-		if x.Stream != streamPrefix+id || x.done == nil {
-			return false
-		}
-		x.done.Husk, x.done.Lane, x.Text = true, nil, ""
-		return x.Key.Key == ""
-	})
+	}
 }
 
 // unwant forgets that something was to be recorded.
@@ -214,14 +276,10 @@ func (m *remembered) unwant(recording string) {
 	}
 }
 
-// exec finds one; the newest first, as that is mostly meant.
+// exec finds one that was written down as it came.
 func (m *remembered) exec(id string) *rememberedExec {
-	for _, x := range slices.Backward(m.execs) {
-		if strings.TrimPrefix(x.Stream, streamPrefix) == id {
-			return x
-		}
-	}
-	return nil
+	x, _ := m.index[id].(*rememberedExec)
+	return x
 }
 
 func (x *rememberedTerminal) span() journal.Span {
@@ -233,26 +291,32 @@ func (x *rememberedTerminal) span() journal.Span {
 
 // want says whose output is to be read again.
 func (m *remembered) want(a *runtime.Adoption) {
+	for _, x := range m.past {
+		if x.at != nil && x.at.Lane != nil && !x.forgotten {
+			a.Want(x.at.Lane.Log, x.at.Span)
+		}
+	}
 	for _, x := range m.execs {
-		if x.done != nil && x.done.Lane != nil {
+		switch {
+		case x.forgotten:
+		case x.done != nil && x.done.Lane != nil:
 			a.Want(x.done.Lane.Log, x.done.Span)
-		} else if x.done == nil && x.begun != nil {
+		case x.done == nil && x.begun != nil:
 			a.Want(x.begun.Command.Lane.Log, x.begun.Command.Span)
 		}
 	}
 	for _, x := range m.procs {
 		span := x.Process.Span
 		if x.exited != nil {
-			if span = x.exited.Span; x.exited.Husk {
-				continue
-			}
+			span = x.exited.Span
 		}
-		a.Want(x.Process.Lane.Log, span)
+		if !x.forgotten {
+			a.Want(x.Process.Lane.Log, span)
+		}
 	}
 	for _, x := range m.terms {
-		if x.closed != nil && x.closed.Husk {
-			continue
+		if !x.forgotten {
+			a.Want(x.Terminal.Line.Log, x.span())
 		}
-		a.Want(x.Terminal.Line.Log, x.span())
 	}
 }

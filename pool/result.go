@@ -30,6 +30,28 @@ type ends struct {
 // mark is an offset that an answer gave to go on from, and how much before it is stdout: the ring forgets that.
 type mark struct{ offset, stdout int64 }
 
+// matter: there is something that an answer after the end needs.
+func (x *ends) matter() bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.sides[0] != nil || x.sides[1] != nil || len(x.marks) > 0
+}
+
+func (x *ends) memory() int64 {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	n := int64(endsSize + 16*cap(x.marks))
+	for _, side := range x.sides {
+		if side != nil {
+			n += endsSize + side.Memory()
+		}
+	}
+	return n
+}
+
+// endsSize is what one takes beside its texts, about.
+const endsSize = 150
+
 func sideOf(s journal.Stream) int {
 	if s == journal.Stderr {
 		return 1

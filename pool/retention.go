@@ -2,25 +2,32 @@ package pool
 
 import (
 	"slices"
+	"sync"
 	"time"
 
-	"trl/runtime/journal"
+	"trl/runtime/ledger"
 )
 
-// What a session keeps of what has ended, beside the retention time: enough for every client that comes back, bounded
-// for those that never do. The oldest is let go first, what runs never, and the newest stays whatever it weighs.
+// What is kept of what has ended, beside the retention time: enough for every client that comes back, bounded for those that never do.
+// A session has its own bounds, a principal and all of them together have theirs. Beyond its own bounds a session lets the oldest go.
+// Beyond the others the principal with the most lets go: first what destroyed sessions left, then the oldest of those that live. What
+// runs is never let go.
 const (
-	maxRecords     = 1000
-	maxRecordBytes = 16 << 20
+	maxRecords     = 1000     // of a session
+	maxRecordBytes = 16 << 20 // of a session, and the newest stays whatever it weighs
+
+	maxRetained      = 1000      // sessions that have ended
+	maxRetainedOf    = 128 << 20 // bytes of one principal, in all sessions
+	maxRetainedBytes = 256 << 20 // bytes of all
 )
 
 // record is an exec, a process or a terminal that has ended and may still be asked about.
 type record interface {
 	ID() string
 	ended() time.Time
-	weight() int64 // bytes of text and output that it holds now
+	weight() int64 // bytes that it takes now
 	grows() bool   // jobs left behind may add some
-	letGo()        // its request_key, if it lives longer, shall hold no output
+	letGo()        // it is not asked about any more: its request_key, if that lives longer, shall hold no output
 }
 
 // records is what a session retains, by end, oldest first.
@@ -36,6 +43,14 @@ type kept struct {
 	weighed int64
 }
 
+// buried is what answers a retry when its exec, process or terminal is not retained any more.
+type buried interface {
+	epitaph
+	key() *keyed
+	where() *ledger.Span
+	line() []byte
+}
+
 // retainLocked keeps what has just ended, and lets go of what that is too much for. s.mu is held.
 func (s *Session) retainLocked(r record) {
 	k := &kept{record: r}
@@ -46,11 +61,38 @@ func (s *Session) retainLocked(r record) {
 	s.trimLocked()
 }
 
-// weighLocked says whether k is to be weighed again.
+// retainExecLocked is retainLocked for a command, of which another object is kept, for who asks from now on. s.mu is held.
+func (s *Session) retainExecLocked(e *Exec) {
+	s.retainLocked(s.keepEndedLocked(e))
+	s.records.output += e.end
+}
+
+func (s *Session) keepEndedLocked(e *Exec) *endedExec {
+	x := e.asEnded()
+	if e.key != (keyRef{}) && e.failure == nil {
+		if x.keyed = s.pool.keys.find(e.key); x.keyed != nil {
+			s.pool.keys.bury(x.keyed, x)
+		}
+	}
+	delete(s.execs, x.ID())
+	s.past[x.ID()] = x
+	return x
+}
+
+// buryLocked keeps what answers a retry, unless nobody can try any more. s.mu is held.
+func (s *Session) buryLocked(x buried) {
+	if k := x.key(); k != nil {
+		s.pool.keys.bury(k, x)
+		s.epitaphs = append(s.epitaphs, x)
+	}
+}
+
+// weighLocked says whether k is to be weighed again. s.mu is held.
 func (s *Session) weighLocked(k *kept) (again bool) {
 	again = k.grows() // asked first: nothing comes behind a no
 	w := k.weight()
 	s.records.weight += w - k.weighed
+	s.pool.weights.add(s.owner, w-k.weighed)
 	k.weighed = w
 	return again
 }
@@ -69,15 +111,17 @@ func (s *Session) letGoOldestLocked() {
 		s.records.open = slices.Delete(s.records.open, i, i+1)
 	}
 	s.records.weight -= oldest.weighed
-	delete(s.execs, oldest.ID())
-	delete(s.processes, oldest.ID())
-	delete(s.terminals, oldest.ID())
-	s.record(entry{Forgot: oldest.ID()}) // before its output goes
+	s.pool.weights.add(s.owner, -oldest.weighed)
+	id := oldest.ID()
+	delete(s.past, id)
+	delete(s.processes, id)
+	delete(s.terminals, id)
+	s.record(entry{Forgot: id}) // before its output goes
 	oldest.letGo()
 }
 
 // forget lets go of what ended before then, and weighs again what jobs still write to.
-func (s *Session) forget(then time.Time) {
+func (s *Session) forget(now, then time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for len(s.records.all) > 0 && s.records.all[0].ended().Before(then) {
@@ -85,17 +129,28 @@ func (s *Session) forget(then time.Time) {
 	}
 	s.records.open = slices.DeleteFunc(s.records.open, func(k *kept) bool { return !s.weighLocked(k) })
 	s.trimLocked()
+	over := 0
+	for over < len(s.epitaphs) && s.pool.keys.isOver(s.epitaphs[over].key(), now) {
+		over++
+	}
+	s.epitaphs = slices.Delete(s.epitaphs, 0, over)
 	s.tidyLocked()
 }
 
-// letGo empties a session whose own retention is over. Pool.mu is held.
+// letGo empties a session whose own retention is over. Its keys go, too: nobody can ask with them. But for those that are their
+// principal's. Pool.mu is held.
 func (s *Session) letGo() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for len(s.records.all) > 0 {
 		s.letGoOldestLocked()
 	}
-	s.pool.keys.forgetScope(s.id)
+	for _, x := range s.epitaphs {
+		if k := x.key(); k.alias == (keyID{}) {
+			s.pool.keys.remove(k)
+		}
+	}
+	s.epitaphs = nil
 	s.endSharesLocked(func(*Share) bool { return true })
 }
 
@@ -107,42 +162,118 @@ func (p *Pool) Forget(now time.Time) {
 	then := now.Add(-p.rules.Load().Retention)
 	p.mu.Lock()
 	for len(p.retained) > 0 && p.retained[0].burial.at.Before(then) {
-		p.letGoOldestLocked()
+		p.letGoSessionLocked(0)
 	}
 	p.mu.Unlock()
 	for _, s := range p.all() {
-		s.forget(then)
+		s.forget(now, then)
 		s.endShares(func(sh *Share) bool { return sh.expired(now) })
 	}
+	p.trim()
 }
 
-func (e *Exec) ended() time.Time { return e.endedAt }
-
-func (e *Exec) grows() bool { return !e.journal.Closed() }
-
-func (e *Exec) weight() int64 {
-	n := int64(len(e.text)) + e.journal.Size() - e.journal.Start()
-	if e.keeps {
-		n += min(e.exit.StdoutBytes, int64(e.most)) + min(e.exit.StderrBytes, int64(e.most))
-	}
-	return n
+// weights is what is retained of each principal.
+type weights struct {
+	mu  sync.Mutex
+	of  map[string]int64
+	sum int64
 }
 
-// letGo puts a husk behind the request_key (s.mu is held): how it ended, without the output. The command must still not run twice. Who
-// waits for the result holds the exec itself.
-func (e *Exec) letGo() {
-	e.journal.Drop()
-	if e.key == (keyRef{}) || e.failure != nil {
-		return
+func (w *weights) add(who string, n int64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.of == nil {
+		w.of = map[string]int64{}
 	}
-	h := &Exec{
-		stream: e.stream, session: e.session, keeps: true, husk: true, timeout: e.timeout, key: e.key,
-		journal: journal.Gone(e.exit.StdoutBytes, e.exit.StderrBytes), queuedAt: e.queuedAt, done: e.done, exit: e.exit, code: e.code, endedAt: e.endedAt, end: e.end,
+	w.sum += n
+	if w.of[who] += n; w.of[who] == 0 {
+		delete(w.of, who)
 	}
-	h.params = e.params
-	if h.exit.ExitCode != nil {
-		h.exit.ExitCode = &h.code // not e's, which would hold all of e, and its output
+}
+
+// excess is the principal who is to let go of something, and whether anybody is.
+func (w *weights) excess() (who string, any bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	most := int64(-1)
+	for name, n := range w.of {
+		if n > most {
+			who, most = name, n
+		}
 	}
-	e.session.husks = append(e.session.husks, h)
-	e.session.pool.keys.replace(e.key, h)
+	return who, most > maxRetainedOf || w.sum > maxRetainedBytes
+}
+
+// over is excess at the price of a look at one principal.
+func (w *weights) over(who string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.of[who] > maxRetainedOf || w.sum > maxRetainedBytes
+}
+
+// trim lets go of what is too much for all of a principal's sessions, or for all. No lock is held.
+func (p *Pool) trim() {
+	for {
+		who, any := p.weights.excess()
+		if !any || !p.trimOf(who) {
+			return
+		}
+	}
+}
+
+// trimShare of what a principal has goes at once, so that it is not looked for at each command.
+const trimShare = 16
+
+// trimOf lets go of the oldest that who has. False: there is nothing.
+func (p *Pool) trimOf(who string) (some bool) {
+	p.mu.Lock()
+	for i, s := range p.retained {
+		if s.owner == who && s.recordsWeight() > 0 {
+			p.letGoSessionLocked(i)
+			p.mu.Unlock()
+			return true
+		}
+	}
+	var live []*Session
+	for _, s := range p.sessions {
+		if s.owner == who {
+			live = append(live, s)
+		}
+	}
+	p.mu.Unlock()
+	type old struct {
+		s     *Session
+		ended time.Time
+	}
+	var all []old
+	for _, s := range live {
+		s.mu.Lock()
+		for _, k := range s.records.all[:max(0, len(s.records.all)-1)] { // the newest stays
+			all = append(all, old{s, k.ended()})
+		}
+		s.mu.Unlock()
+	}
+	if len(all) == 0 {
+		return false
+	}
+	slices.SortFunc(all, func(a, b old) int { return a.ended.Compare(b.ended) })
+	counts := map[*Session]int{}
+	for _, o := range all[:(len(all)+trimShare-1)/trimShare] {
+		counts[o.s]++
+	}
+	for s, n := range counts {
+		s.mu.Lock()
+		for ; n > 0 && len(s.records.all) > 1; n-- {
+			s.letGoOldestLocked()
+			some = true
+		}
+		s.mu.Unlock()
+	}
+	return some
+}
+
+func (s *Session) recordsWeight() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.records.weight
 }

@@ -113,32 +113,31 @@ type Session struct {
 	looked  time.Time // guarded by mu; when that was
 	looking bool      // guarded by mu
 
-	mu            sync.Mutex
-	state         *statemachine.Machine // fired under mu
-	name          string                // written under pool.mu and mu, read under either
-	openErr       *protocol.Error       // why there is no shell
-	running       *Exec                 // has the turn
-	waiting       queue
-	resetting     int // resets asked for and not done: nobody gets the turn
-	execs         map[string]*Exec
-	processes     map[string]*Process
-	terminals     map[string]*Terminal
-	working       int                // processes that run or are being started
-	termsOpen     int                // terminals, likewise
-	records       records            // those of execs and processes that have ended
-	husks         []*Exec            // let go, but their request_key must be remembered
-	huskProcesses []*Process         // the same
-	huskTerminals []*Terminal        // the same
-	revived       *revivedEntry      // the shell was put back while no command ran; nil: no, or the next command's client was told
-	commands      int64              // ever begun
-	last          *protocol.LastExec // the command that ended last; nil before the first
-	dir           string             // the shell's working directory after the last command
-	watchers      []*Watcher
-	shares        []*Share // also under pool.mu, taken before mu
-	warned        bool     // session.expiring was sent since it was last active
-	ending        *ending  // nil until it begins to end
-	closed        bool     // TERMINATED
-	burial        burial   // set before closed
+	mu        sync.Mutex
+	state     *statemachine.Machine // fired under mu
+	name      string                // written under pool.mu and mu, read under either
+	openErr   *protocol.Error       // why there is no shell
+	running   *Exec                 // has the turn
+	waiting   queue
+	resetting int                   // resets asked for and not done: nobody gets the turn
+	execs     map[string]*Exec      // those that wait, and the one that runs
+	past      map[string]*endedExec // those that have ended, while they are retained
+	processes map[string]*Process
+	terminals map[string]*Terminal
+	working   int                // processes that run or are being started
+	termsOpen int                // terminals, likewise
+	records   records            // those of execs and processes that have ended
+	epitaphs  []buried           // of what is let go, but its request_key must be remembered
+	revived   *revivedEntry      // the shell was put back while no command ran; nil: no, or the next command's client was told
+	commands  int64              // ever begun
+	last      *protocol.LastExec // the command that ended last; nil before the first
+	dir       string             // the shell's working directory after the last command
+	watchers  []*Watcher
+	shares    []*Share // also under pool.mu, taken before mu
+	warned    bool     // session.expiring was sent since it was last active
+	ending    *ending  // nil until it begins to end
+	closed    bool     // TERMINATED
+	burial    burial   // set before closed
 }
 
 // ending is an end under way.
@@ -152,7 +151,6 @@ type ending struct {
 type burial struct {
 	at    time.Time
 	facts facts
-	held  int64 // bytes of output kept
 }
 
 func newSession(p *Pool, id, owner, name string, t terms) *Session {
@@ -167,6 +165,7 @@ func newSession(p *Pool, id, owner, name string, t terms) *Session {
 		state:     statemachine.New(statemachine.Creating),
 		dir:       t.dir,
 		execs:     map[string]*Exec{},
+		past:      map[string]*endedExec{},
 		processes: map[string]*Process{},
 		terminals: map[string]*Terminal{},
 	}
@@ -275,11 +274,11 @@ func (s *Session) finish(e *Exec, out runtime.Outcome) (next *Exec) {
 		s.dir = out.Dir
 	}
 	s.remarkLocked(e)
-	s.retainLocked(e)
 	if !e.accepted { // it did not get as far as to begin
 		s.accept(e, nil)
 	}
-	e.told = s.record(entry{Done: e.doneEntry()})
+	s.record(entry{Done: e.doneEntry()})
+	s.retainExecLocked(e)
 	s.recordAnewLocked()
 	s.publishLocked("exec.exit", func() any { return e.exit })
 	var dropped []*Exec
@@ -301,6 +300,9 @@ func (s *Session) finish(e *Exec, out runtime.Outcome) (next *Exec) {
 	e.account()
 	e.announce()
 	s.turnAway(dropped)
+	if s.pool.weights.over(s.owner) {
+		s.pool.trim()
+	}
 	return next
 }
 

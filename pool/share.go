@@ -104,9 +104,16 @@ func (s *Session) Shares() []protocol.Share {
 // FindShare gives the link that a token opens, as long as it does. The table is asked for the hash: how long that takes tells nothing
 // about a token.
 func (p *Pool) FindShare(token string) (*Share, bool) {
-	p.mu.RLock()
-	sh := p.shares[sha256.Sum256([]byte(token))]
-	p.mu.RUnlock()
+	hash := sha256.Sum256([]byte(token))
+	look := func() *Share {
+		p.mu.RLock()
+		defer p.mu.RUnlock()
+		return p.shares[hash]
+	}
+	sh := look()
+	if sh == nil && p.await("") == nil { // of a session that comes back
+		sh = look()
+	}
 	if sh == nil || sh.expired(time.Now()) {
 		return nil, false
 	}

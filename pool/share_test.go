@@ -85,8 +85,8 @@ func TestGuestKeysAreWrittenDown(t *testing.T) {
 		t.Errorf("owner's %+v, guest's %+v", owners.key, guests.key)
 	}
 	for text, want := range map[string]keyRef{
-		`{"key":"k","params":"","default":true}`: {me, "", defaultSession, "k"},
-		`{"key":"k","params":""}`:                {me, "", s.id, "k"},
+		`{"key":"k","params":"","default":true}`: {who: me, scope: s.id, key: "k", unnamed: true},
+		`{"key":"k","params":""}`:                {who: me, scope: s.id, key: "k"},
 	} {
 		var old keyEntry
 		if err := json.Unmarshal([]byte(text), &old); err != nil || old.ref(s) != want {

@@ -3,7 +3,6 @@ package pool
 import (
 	"context"
 	"crypto/rand"
-	"crypto/sha256"
 	"errors"
 	"slices"
 	"strings"
@@ -37,7 +36,7 @@ type Terminal struct {
 	terminal  *runtime.Terminal
 	pid       int
 	key       keyRef // zero when the request had none
-	params    [sha256.Size]byte
+	params    fingerprint
 	done      chan struct{} // closed when it has ended and that has been told
 
 	recording string    // the id of its recording; "": none is wanted
@@ -68,13 +67,13 @@ func (s *Session) OpenTerminal(ctx context.Context, q *protocol.TermOpen) (*Term
 // openOnce: by is the guest's share, nil for the owner.
 func (s *Session) openOnce(ctx context.Context, q *protocol.TermOpen, by *Share) (*Terminal, error) {
 	if q.RequestKey == "" {
-		return s.openTerminal(ctx, q, keyRef{}, [sha256.Size]byte{}, by)
+		return s.openTerminal(ctx, q, keyRef{}, fingerprint{}, by)
 	}
-	ref := s.keyRef(q.RequestKey, by)
+	ref := s.keyRef(q.RequestKey, q.SessionRef, by)
 	asked := *q
 	asked.SessionRef, asked.OnSlow, asked.WindowBytes = protocol.SessionRef{}, "", 0 // id or name, it is this session; the others are of the connection
-	params := fingerprint("term.open", &asked)
-	t, err := once(ctx, &s.pool.keys, ref, params, func() (*Terminal, error) {
+	params := fingerprintOf("term.open", &asked)
+	t, err := once(ctx, s.pool, ref, params, func() (*Terminal, error) {
 		return s.openTerminal(context.WithoutCancel(ctx), q, ref, params, by) // who joined must not fail because the first one left
 	})
 	if err == nil {
@@ -83,7 +82,7 @@ func (s *Session) openOnce(ctx context.Context, q *protocol.TermOpen, by *Share)
 	return t, err
 }
 
-func (s *Session) openTerminal(ctx context.Context, q *protocol.TermOpen, ref keyRef, params [sha256.Size]byte, by *Share) (*Terminal, error) {
+func (s *Session) openTerminal(ctx context.Context, q *protocol.TermOpen, ref keyRef, params fingerprint, by *Share) (*Terminal, error) {
 	if err := s.pool.environ(q.Env); err != nil {
 		return nil, err
 	}
@@ -317,18 +316,16 @@ func (t *Terminal) ended() time.Time { return t.endedAt }
 
 func (t *Terminal) grows() bool { return !t.journal.Closed() }
 
-func (t *Terminal) weight() int64 { return int64(len(t.text)) + t.journal.Size() - t.journal.Start() }
+func (t *Terminal) weight() int64 { return workWeight + int64(len(t.text)) + t.journal.Memory() }
 
-// letGo puts a husk behind the request_key, as Exec.letGo does. s.mu is held.
+// letGo is endedExec's. s.mu is held.
 func (t *Terminal) letGo() {
 	t.journal.Drop()
 	if t.key == (keyRef{}) {
 		return
 	}
-	h := newTerminal(t.session, t.stream, t.text, t.nonce)
-	h.startedAt, h.terminal, h.pid, h.key, h.params = t.startedAt, t.terminal, t.pid, t.key, t.params
-	h.cols, h.rows, h.done, h.status, h.endedAt = t.cols, t.rows, t.done, t.status, t.endedAt
-	h.journal.Close()
-	t.session.huskTerminals = append(t.session.huskTerminals, h)
-	t.session.pool.keys.replace(t.key, h)
+	t.session.buryLocked(&endedWork{
+		kind: 't', session: t.session, stream: t.stream, keyed: t.session.pool.keys.find(t.key), startedAt: nanos(t.startedAt), endedAt: nanos(t.endedAt),
+		pid: int64(t.pid), code: int64(t.status.Code), signal: int64(t.status.Signal), end: t.journal.Size(), cols: int64(t.cols), rows: int64(t.rows),
+	})
 }

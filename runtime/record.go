@@ -163,22 +163,21 @@ func (b *Base) Adopt(from Inherited) *Adoption {
 	return &Adoption{b: b, from: from, wanted: map[HeldFile]*wanted{}, cells: map[int]bool{}}
 }
 
-// Ledger finds what the last gateway wrote down about the session: nil if nothing, as of one that was never given to
-// anybody.
-func (a *Adoption) Ledger() (entries [][]byte, err error) {
+// Ledger reads what the last gateway wrote down about the session: nothing of one that was never given to anybody.
+func (a *Adoption) Ledger(read func(entry []byte) error) error {
 	for number, fd := range a.from.Held {
-		book, entries, err := ledger.Open(fd)
+		book, err := ledger.Open(fd, read)
 		if errors.Is(err, ledger.ErrNone) {
 			continue
 		}
 		if err != nil {
-			return nil, err
+			return err
 		}
 		a.take(number)
 		a.book = book
-		return entries, nil
+		return nil
 	}
-	return nil, nil
+	return nil
 }
 
 // takeFile is take, unless the number means another file by now.

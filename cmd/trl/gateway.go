@@ -226,6 +226,7 @@ func (g *gateway) begin(stdout io.Writer) error {
 	}
 	g.served = make(chan error, 1)
 	go func() { g.served <- g.server.Serve() }() // until Shutdown, or until the listener fails
+	g.sessions.Recovered()                       // who asks for one meanwhile waits for that one; the keeper, for all: before, this program has not taken over
 
 	url := g.server.URL()
 	local := localURL(url, g.s.web.Listen)

@@ -63,6 +63,13 @@ func (e *Ends) extend(b *[]byte, p []byte, limit int) []byte {
 	return p[n:]
 }
 
+// Memory is what the kept text takes.
+func (e *Ends) Memory() int64 {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return int64(cap(e.head) + cap(e.tail))
+}
+
 // Bytes returns what is kept, joined, and how much there was. When bytes were left out, kept[:omittedAt] comes from the
 // beginning, the rest from the end, and omitted is exact: len(kept)+omitted == total. The cut spares UTF-8 characters.
 func (e *Ends) Bytes() (kept []byte, total, omittedAt, omitted int64) {

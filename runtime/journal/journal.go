@@ -94,6 +94,16 @@ func Gone(stdout, stderr int64) *Journal {
 	return j
 }
 
+// Memory is what the journal takes, about.
+func (j *Journal) Memory() int64 {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return journalSize + int64(cap(j.buf)) + 8*int64(cap(j.turns))
+}
+
+// journalSize is what one takes beside its output, with what its owner has for it.
+const journalSize = 600
+
 // OnRoom sets what is called each time Room turns true again, on the goroutine that made it so and without the lock.
 // By then Room may be false once more: f makes the owner ask.
 func (j *Journal) OnRoom(f func()) { j.onRoom = f }

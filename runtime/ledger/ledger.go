@@ -64,48 +64,48 @@ func New() (*Ledger, error) {
 	return l, nil
 }
 
-// Open reads what a ledger's last writer left, and goes on behind it. It takes the descriptor over, unless it is ErrNone.
-// An entry that was not finished is as if it had never been begun.
-func Open(fd int) (l *Ledger, entries [][]byte, err error) {
+// Open reads what a ledger's last writer left, entry by entry, and goes on behind it. It takes the descriptor over, unless it fails. An
+// entry that was not finished is as if it had never been begun. read does not keep the bytes.
+func Open(fd int, read func(entry []byte) error) (*Ledger, error) {
 	var header [headerSize]byte
 	if n, err := unix.Pread(fd, header[:], 0); err != nil || n < headerSize || string(header[:len(magic)]) != magic {
-		return nil, nil, ErrNone
+		return nil, ErrNone
 	}
 	if file, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(fd)); err != nil || file != "/memfd:"+name+" (deleted)" {
-		return nil, nil, ErrNone
+		return nil, ErrNone
 	}
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
-		return nil, nil, fmt.Errorf("ledger: %w", err)
+		return nil, fmt.Errorf("ledger: %w", err)
 	}
-	l = &Ledger{fd: fd, begin: int64(binary.LittleEndian.Uint64(header[len(magic):]))}
+	l := &Ledger{fd: fd, begin: int64(binary.LittleEndian.Uint64(header[len(magic):]))}
 	if l.begin < headerSize || l.begin > st.Size {
-		return nil, nil, ErrNone
+		return nil, ErrNone
 	}
-	for l.end = l.begin; l.end+frameSize <= st.Size; {
-		var frame [frameSize]byte
-		if err := readAt(fd, frame[:], l.end); err != nil {
-			return nil, nil, err
-		}
-		n := int64(binary.LittleEndian.Uint32(frame[:]))
-		if n > maxEntry || l.end+frameSize+n > st.Size {
+	all := make([]byte, st.Size-l.begin)
+	if err := readAt(fd, all, l.begin); err != nil {
+		return nil, err
+	}
+	for l.end = l.begin; len(all) >= frameSize; {
+		n := int64(binary.LittleEndian.Uint32(all))
+		if n == 0 || n > maxEntry || frameSize+n > int64(len(all)) {
 			break
 		}
-		entry := make([]byte, n)
-		if err := readAt(fd, entry, l.end+frameSize); err != nil {
-			return nil, nil, err
-		}
-		if crc32.Checksum(entry, table) != binary.LittleEndian.Uint32(frame[4:]) || n == 0 {
+		entry := all[frameSize : frameSize+n]
+		if crc32.Checksum(entry, table) != binary.LittleEndian.Uint32(all[4:]) {
 			break
 		}
-		entries = append(entries, entry)
+		if err := read(entry); err != nil {
+			return nil, err
+		}
 		l.end += frameSize + n
+		all = all[frameSize+n:]
 	}
 	if err := unix.Ftruncate(fd, l.end); err != nil {
-		return nil, nil, fmt.Errorf("ledger: %w", err)
+		return nil, fmt.Errorf("ledger: %w", err)
 	}
 	l.fresh = l.end - l.begin
-	return l, entries, nil
+	return l, nil
 }
 
 // Fd is for the keeper to hold.
@@ -133,11 +133,18 @@ func (l *Ledger) Append(entry []byte) (Span, error) {
 	return Span{at, l.end - at}, nil
 }
 
-// Grown says that the ledger has become much larger than its last beginning: time for Restart.
+// Settled says how much of what Open has read a new beginning would hold, about: only the rest counts as grown.
+func (l *Ledger) Settled(size int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.fresh = min(l.fresh, size)
+}
+
+// Grown says that the ledger has become larger than its last beginning by more than a gateway should have to read: time for Restart.
 func (l *Ledger) Grown() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.end-l.begin > 2*l.fresh+64<<10
+	return l.end-l.begin > l.fresh+l.fresh/4+64<<10
 }
 
 // An Item is an entry of a new beginning: Text, or without that one that stands already, which is moved as it is. Stands,
