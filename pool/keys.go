@@ -15,12 +15,13 @@ import (
 	"trl/protocol"
 )
 
-const (
-	keyTime = 10 * time.Minute // PROTOCOL.md §4, from completion: a retry of a long command must find it, too
+// keyTime is PROTOCOL.md's §4, from completion: a retry of a long command must find it, too.
+const keyTime = 10 * time.Minute
 
+const (
 	// A key that was promised for ten minutes is not forgotten before: who has too many is refused another one. One takes some 400 bytes.
-	maxKeys  = 250_000   // of one principal, where the operator says nothing else
-	manyKeys = 1_000_000 // of all: beyond it, who has more than an equal share is refused
+	DefaultMaxKeys = 250_000   // of one principal
+	manyKeys       = 1_000_000 // of all: beyond it, who has more than an equal share is refused
 )
 
 // keyRef is whose request_key, where: scope is the session of an exec, a process or a terminal, and "" for session.create. guest is the
@@ -103,7 +104,7 @@ type keys struct {
 	counts    map[string]*keyCount
 	all       int      // entries, without their aliases
 	completed []*keyed // oldest first; some are forgotten already
-	most      int      // of one principal; 0: maxKeys
+	most      int      // of one principal; 0: DefaultMaxKeys
 }
 
 // closed is a channel that is.
@@ -174,7 +175,7 @@ func (k *keys) enter(ref keyRef, params fingerprint) (e *keyed, first bool, err 
 	if e := k.entries[alias]; alias != (keyID{}) && e != nil {
 		return e, false, nil
 	}
-	most := cmp.Or(k.most, maxKeys)
+	most := cmp.Or(k.most, DefaultMaxKeys)
 	if c := k.counts[ref.who]; c != nil && (c.n >= most || k.all >= manyKeys && c.n >= k.all/len(k.counts)) {
 		return nil, false, protocol.Errorf(protocol.LimitExceeded, "%d request keys are remembered, each for 10 minutes; send the request without one, or later", c.n).
 			With("limit", "request_keys").With("field", "request_key")
@@ -182,6 +183,13 @@ func (k *keys) enter(ref keyRef, params fingerprint) (e *keyed, first bool, err 
 	e = &keyed{own: own, alias: alias, params: params, made: make(chan struct{}), err: errors.New("request was abandoned")}
 	k.addLocked(ref.who, e)
 	return e, true, nil
+}
+
+// bound sets how many a principal may have from now on.
+func (k *keys) bound(most int) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.most = most
 }
 
 func (k *keys) addLocked(who string, e *keyed) {

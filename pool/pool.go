@@ -31,6 +31,7 @@ import (
 type Config struct {
 	MaxSessions     int                  // 256 when 0 (PROTOCOL.md §9)
 	MaxPerPrincipal int                  // 0: as many as MaxSessions
+	MaxKeys         int                  // request keys of one principal that are remembered; DefaultMaxKeys when 0
 	MaxOf           func(who string) int // a principal's own bound, 0: none; not called with a lock held; nil: nobody has one
 	DefaultShell    string               // path or name; /bin/sh when empty
 	DefaultDir      string               // /tmp when empty
@@ -127,6 +128,7 @@ func New(c Config, k runtime.Keeper, m *metrics.Metrics, log zerolog.Logger) *Po
 		p.execs[outcome] = outcomeSeries{m.Execs.WithLabelValues(outcome), m.ExecSeconds.WithLabelValues(outcome)}
 	}
 	p.rules.Store(newRules(c))
+	p.keys.bound(p.rules.Load().MaxKeys)
 	p.warm = newWarm(p)
 	p.recordings = newRecordings(c.Record, m, log)
 	return p

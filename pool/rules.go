@@ -9,6 +9,7 @@ type rules struct {
 
 func newRules(c Config) *rules {
 	orElse(&c.MaxSessions, 256)
+	orElse(&c.MaxKeys, DefaultMaxKeys)
 	orElse(&c.DefaultShell, "/bin/sh")
 	orElse(&c.DefaultDir, "/tmp")
 	orElse(&c.RingBytes, 1<<20)
@@ -22,5 +23,6 @@ func (p *Pool) Configure(c Config) {
 	before := p.rules.Load()
 	c.BaseEnv, c.Epoch, c.MaxOf, c.Ended, c.Record = before.BaseEnv, before.Epoch, before.MaxOf, before.Ended, before.Record
 	p.rules.Store(newRules(c))
+	p.keys.bound(c.MaxKeys)
 	p.warm.nudge()
 }

@@ -73,6 +73,7 @@ func (s *settings) define(f *pflag.FlagSet) {
 
 	f.IntVar(&s.pool.MaxSessions, "max-sessions", 256, "live sessions at most")
 	f.IntVar(&s.pool.MaxPerPrincipal, "max-sessions-per-principal", 0, "live sessions of one principal at most; 0: no bound of its own")
+	f.IntVar(&s.pool.MaxKeys, "max-request-keys", pool.DefaultMaxKeys, "request keys of one principal that are remembered at once, each for 10 minutes; a request with one more is refused")
 	f.DurationVar(&s.pool.IdleTimeout, "idle-timeout", 4*time.Hour, "end a session in which nothing happened for so long; 0: never")
 	f.DurationVar(&s.pool.Retention, "retention", 10*time.Minute, "how long what ended stays readable")
 	f.StringVar(&s.pool.DefaultDir, "default-dir", defaultDir(), "where sessions start")
@@ -118,7 +119,7 @@ func (s *settings) define(f *pflag.FlagSet) {
 	choice(f, "log-format", "console", "json")
 	choice(f, "log-level", "debug", "info", "warn", "error")
 
-	live(f, "at once", "max-sessions", "max-sessions-per-principal", "retention", "warm", "log-level", "origin", "tls-cert", "tls-key")
+	live(f, "at once", "max-sessions", "max-sessions-per-principal", "max-request-keys", "retention", "warm", "log-level", "origin", "tls-cert", "tls-key")
 	live(f, "new commands", "max-timeout", "max-output-bytes")
 	live(f, "new streams", "ring-bytes")
 	live(f, "new connections", "max-frame-bytes", "slow-client")
@@ -151,6 +152,7 @@ func (s *settings) check(source func(flag string) string) error {
 	}{
 		{"max-sessions", int64(s.pool.MaxSessions), 1},
 		{"max-sessions-per-principal", int64(s.pool.MaxPerPrincipal), 0},
+		{"max-request-keys", int64(s.pool.MaxKeys), 1},
 		{"warm", int64(s.pool.Warm), 0},
 		{"ring-bytes", int64(s.pool.RingBytes), 64 << 10},
 		{"max-output-bytes", int64(s.pool.MaxOutput), 1 << 10},

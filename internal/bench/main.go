@@ -5,6 +5,8 @@
 //	bench [compare]  every figure beside its floor; -quick is CI's, and fails where a ratio is far out of budget, twice
 //	bench scale      1 to 4,000 sessions: what they cost when they are made, idle, used and ended
 //	bench agent      what an agent does in a working day, beside two other ways of doing it
+//	bench comeback   from a kill -9 of the gateway to its successor's answers, by what clients had done before
+//	bench kept       what work that has ended takes
 //	bench soak       hours of mixed work: nothing may grow
 //	bench plots      the pictures and tables of docs, from the JSON that the others left
 package main
@@ -36,6 +38,7 @@ var (
 	many   = flag.Int("sessions", 500, "sessions, for soak")
 	sizes  = flag.String("sizes", "1,10,100,1000,4000", "numbers of sessions, for scale")
 	crews  = flag.String("agents", "1,32", "numbers of agents at work at the same time, for agent")
+	keyed  = flag.String("keyed", "10000,100000,1000000", "numbers of commands with a request_key, for comeback")
 	lasts  = flag.Duration("for", time.Hour, "how long, for soak")
 	img    = flag.String("img", "docs/img", "`directory` of the pictures, for plots")
 	only   = flag.Bool("terminals", false, "measure only terminals")
@@ -58,7 +61,7 @@ func main() {
 		mode, args = args[0], args[1:]
 	}
 	_ = flag.CommandLine.Parse(args) // exits
-	run := map[string]func() error{"compare": compare, "scale": scale, "agent": agent, "soak": soak, "plots": plots}[mode]
+	run := map[string]func() error{"compare": compare, "scale": scale, "agent": agent, "soak": soak, "comeback": comeback, "kept": kept, "plots": plots}[mode]
 	if run == nil {
 		fmt.Fprintf(os.Stderr, "bench: unknown mode %q\n", mode)
 		os.Exit(2)
