@@ -97,6 +97,8 @@ func (e *Exec) asEnded() *endedExec {
 	}
 	if !e.journal.Closed() || e.journal.Size() > 0 {
 		x.output, x.lane = e.journal, e.lane
+	} else {
+		e.journal.Drop() // with its place in the log
 	}
 	if e.ends.matter() {
 		x.ends = e.ends

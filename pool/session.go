@@ -270,7 +270,7 @@ func (s *Session) finish(e *Exec, out runtime.Outcome) (next *Exec) {
 	e.settle(out, now, s.ending != nil)
 	e.command.Discard() // its stdin, if it did not get as far as to have it taken
 	s.running, e.command, e.begun = nil, nil, nil
-	if out.Dir != "" {
+	if out.Dir != "" && out.Dir != s.dir { // one text for all that end there
 		s.dir = out.Dir
 	}
 	s.remarkLocked(e)
