@@ -71,13 +71,20 @@ func (s *Shell) stateScript(sp *shellProc, free bool, hold func([]byte) (int, er
 	return fmt.Sprintf("%s %s/%d 2>/dev/null\n{ %s - %s; } 2>/dev/null\n", sp.kind.dot, s.held().Dir(), fd, sp.kind.call("trap"), traps), nil
 }
 
-// ownScript are the lines that give it what is its own.
-func ownScript(k *kind, env map[string]*string, dir string) string {
-	script := envScript(k, env)
+// ownScript returns the lines that give a process or a terminal its own variables and directory. The variables may be secrets:
+// hold keeps them, since everybody may read the arguments of a process.
+func ownScript(k *kind, env map[string]*string, dir, held string, hold func([]byte) (int, error)) (script string, err error) {
+	if len(env) > 0 {
+		fd, err := hold([]byte(envScript(k, env)))
+		if err != nil {
+			return "", err
+		}
+		script = fmt.Sprintf("%s %s/%d\n", k.dot, held, fd)
+	}
 	if dir != "" {
 		script += enter(k, dir) + " || exit 1\n"
 	}
-	return script
+	return script, nil
 }
 
 // scriptArgs are the arguments that make the shell at path run a script and nothing else.

@@ -70,12 +70,15 @@ func (s *Shell) Start(spec ProcessSpec) (*Process, error) {
 	byCopy := free && !sp.kind.lists && s.funcs && !sp.dead()
 	if err = p.pipes(&s.outputs, spec.OpenStdin, !byCopy); err == nil {
 		var text int
+		var own string
 		if text, err = p.holdBack([]byte(spec.Text)); err == nil {
-			script := ownScript(sp.kind, spec.Env, spec.Dir)
-			if script != "" {
-				script = "{ " + script + "} 2>/dev/null\n" // what the session traces is not the process's
+			own, err = ownScript(sp.kind, spec.Env, spec.Dir, group.Dir(), p.hold)
+		}
+		if err == nil {
+			if own != "" {
+				own = "{ " + own + "} 2>/dev/null\n" // what the session traces is not the process's
 			}
-			script += fmt.Sprintf("%s %s/%d\n", sp.kind.dot, group.Dir(), text)
+			script := own + fmt.Sprintf("%s %s/%d\n", sp.kind.dot, group.Dir(), text)
 			if byCopy {
 				err = p.copyOf(s, sp, script)
 			} else {

@@ -36,7 +36,11 @@ func (t *Terminal) script(s *Shell, sp *shellProc, cfg ShellConfig, spec Termina
 		fmt.Fprintf(&b, "case ${%s-} in %s) %s %s;; esac\n", name, value, call("unset"), name)
 	}
 	b.WriteString(call("export") + " TERM=xterm-256color COLORTERM=truecolor\n")
-	b.WriteString(ownScript(sp.kind, spec.Env, spec.Dir))
+	own, err := ownScript(sp.kind, spec.Env, spec.Dir, t.group.Dir(), t.hold)
+	if err != nil {
+		return "", err
+	}
+	b.WriteString(own)
 	first, words, err := t.interactive(sp.kind, cfg, spec)
 	if err != nil {
 		return "", err
