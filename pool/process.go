@@ -225,7 +225,7 @@ func (p *Process) Seen() protocol.ProcessInfo {
 func (p *Process) info(state string) protocol.ProcessInfo {
 	return protocol.ProcessInfo{
 		ProcessID: p.ID(), SessionID: p.session.id, StreamID: p.stream, Pid: p.pid, Name: p.name, Command: p.text,
-		State: state, StartedAt: p.startedAt, OutputBytes: p.journal.Size(),
+		State: state, StartedAt: p.startedAt, OutputBytes: p.journal.Size(), StateLost: p.process.Record().Lost,
 	}
 }
 

@@ -180,6 +180,9 @@ func (p *Pool) revive(a *runtime.Adoption, m *remembered) error {
 	if err != nil {
 		return err
 	}
+	if last := m.lastBegun(); running == nil && m.over == nil && last != nil {
+		a.LastEnded(last.Command)
+	}
 	if err := s.retainRemembered(a, m); err != nil {
 		return err
 	}

@@ -282,6 +282,16 @@ func (m *remembered) exec(id string) *rememberedExec {
 	return x
 }
 
+// lastBegun is the last command that has begun, nil when that is not known.
+func (m *remembered) lastBegun() (last *begunEntry) {
+	for _, x := range m.execs {
+		if x.begun != nil && (last == nil || x.begun.Command.Seq > last.Command.Seq) {
+			last = x.begun
+		}
+	}
+	return last
+}
+
 func (x *rememberedTerminal) span() journal.Span {
 	if x.closed != nil {
 		return x.closed.Span

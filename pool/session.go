@@ -236,7 +236,7 @@ func (s *Session) open(warm *warmShell) error {
 
 // serve runs what it is given until the session is to end.
 func (s *Session) serve() {
-	rest := time.NewTimer(time.Hour)
+	rest := time.NewTimer(restDelay) // the last gateway may not have come to ask a shell that was brought back
 	defer rest.Stop()
 	for {
 		select {

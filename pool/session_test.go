@@ -258,7 +258,8 @@ func TestLostWhileIdleIsTold(t *testing.T) {
 	r := newRig(t, Config{})
 	s := r.create(protocol.SessionCreate{Shell: "/bin/dash"})
 	want(t, s, "f() { :; }; X=1", "")
-	for range 2 { // the second one before anybody was told of the first
+	time.Sleep(5 * restDelay) // without a rest, all would be lost
+	for range 2 {             // the second one before anybody was told of the first
 		pid := s.Info().Pid
 		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 			t.Fatal(err)

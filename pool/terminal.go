@@ -258,7 +258,7 @@ func (t *Terminal) info(state string) protocol.TermInfo {
 	i := protocol.TermInfo{
 		TermID: t.ID(), SessionID: t.session.id, StreamID: t.stream, Pid: t.pid, State: state, Cols: t.cols, Rows: t.rows, Command: t.text,
 		Viewers: len(t.viewers), Attached: t.attachedLocked(), StartedAt: t.startedAt, OutputBytes: t.journal.Size(),
-		RecordingID: t.recorder.id(),
+		RecordingID: t.recorder.id(), StateLost: t.terminal.Record().Lost,
 	}
 	if i.Command == "" {
 		i.Command = t.session.terms.shell

@@ -260,7 +260,7 @@ var meanings = map[string]string{
 	"cancelled":               "a cancel ended it",
 	"ExecCancelled.cancelled": "something was cancelled",
 	"shell_restored":          "the command ended the shell, which was put back",
-	"state_lost":              "what could not be put back; absent when nothing",
+	"state_lost":              "what of the state after the last answered command is not there any more: variables, functions, aliases, options (with traps and the umask), working_dir, or the name of an option; absent when nothing",
 	"usage":                   "what the session's processes used while it ran, where known",
 	"ProcessInfo.usage":       "what it and the children it waited for used, where known",
 	"cpu_ms":                  "processor time",
@@ -278,6 +278,11 @@ var meanings = map[string]string{
 	"code":                    "which error",
 	"message":                 "for people",
 	"details":                 "by code",
+
+	"ProcessStarted.state_lost": "what of the session's state after its last answered command the process began without; absent when nothing",
+	"ProcessInfo.state_lost":    "what of the session's state after its last answered command the process began without; absent when nothing",
+	"TermOpened.state_lost":     "what of the session's state after its last answered command the terminal began without; absent when nothing",
+	"TermInfo.state_lost":       "what of the session's state after its last answered command the terminal began without; absent when nothing",
 
 	// lists, times and counts
 	"sessions":            "never null",

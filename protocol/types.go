@@ -345,6 +345,8 @@ type ProcessStarted struct {
 	ProcessID string `json:"process_id"`
 	Pid       int    `json:"pid"`
 	StreamID  string `json:"stream_id"`
+
+	StateLost []string `json:"state_lost,omitzero"`
 }
 
 // ProcessInfo is what process.info answers; process.exit carries it too.
@@ -364,6 +366,7 @@ type ProcessInfo struct {
 	OutputBytes int64      `json:"output_bytes"`
 	Ports       []int      `json:"ports,omitzero"`
 	Usage       *Usage     `json:"usage,omitzero"`
+	StateLost   []string   `json:"state_lost,omitzero"`
 }
 
 // Processes is what process.list answers. Background are pids that commands left running on their own.
@@ -483,7 +486,8 @@ type TermOpened struct {
 	ViewerID  string `json:"viewer_id"`
 	Claim     int64  `json:"claim"`
 
-	RecordingID string `json:"recording_id,omitzero"`
+	RecordingID string   `json:"recording_id,omitzero"`
+	StateLost   []string `json:"state_lost,omitzero"`
 }
 
 // TermRef is the params of what needs a terminal and nothing else.
@@ -570,6 +574,7 @@ type TermInfo struct {
 	EndedAt     *time.Time `json:"ended_at,omitzero"`
 	OutputBytes int64      `json:"output_bytes"`
 	RecordingID string     `json:"recording_id,omitzero"`
+	StateLost   []string   `json:"state_lost,omitzero"`
 
 	Attached []TermViewer `json:"attached,omitempty"`
 }

@@ -14,15 +14,25 @@ func BenchmarkCommand(b *testing.B) {
 	h := testHost(b, "auto")
 	for name, path := range shells(b) {
 		b.Run(name, func(b *testing.B) {
-			benchCommand(b, openSession(b, h, path))
+			benchCommand(b, openSession(b, h, path), ":")
 		})
 	}
 }
 
-func benchCommand(b *testing.B, s *session) {
+// BenchmarkProgram is that of a command that starts a program. Before some of these there is a snapshot.
+func BenchmarkProgram(b *testing.B) {
+	h := testHost(b, "auto")
+	for name, path := range shells(b) {
+		b.Run(name, func(b *testing.B) {
+			benchCommand(b, openSession(b, h, path), "/bin/true")
+		})
+	}
+}
+
+func benchCommand(b *testing.B, s *session, text string) {
 	b.ReportAllocs()
 	for b.Loop() {
-		c := NewCommand(":")
+		c := NewCommand(text)
 		c.Journal = journal.New(1 << 20)
 		if o := s.Run(c); o.Code != 0 || o.Err != nil {
 			b.Fatal(o)
@@ -58,7 +68,7 @@ func BenchmarkLimitedCommand(b *testing.B) {
 	h := testHost(b, "auto")
 	for name, path := range shells(b) {
 		b.Run(name, func(b *testing.B) {
-			benchCommand(b, limited(b, h, path, everyLimit(h)))
+			benchCommand(b, limited(b, h, path, everyLimit(h)), ":")
 		})
 	}
 }

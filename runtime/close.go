@@ -19,7 +19,8 @@ func (s *Shell) Reset(ctx context.Context, dir string, env []string) error {
 		return err
 	}
 	s.st.forget()
-	s.trap, s.funcs, s.stale = false, false, false
+	s.trap = false
+	s.funcs.Store(false)
 	group, err := s.b.Keeper.Group(s.cfg.ID)
 	if err != nil {
 		return err

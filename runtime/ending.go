@@ -49,8 +49,12 @@ func (r *run) stop(c *cancellation, now time.Time) {
 // begin starts the ending: sig to all but the shell, and the shell's own work aborted.
 func (r *run) begin(sig syscall.Signal, grace time.Duration, now time.Time) {
 	k := r.p.kind
-	r.end = &ending{sig: sig, deadline: now.Add(grace), unheard: now.Add(max(grace, stubborn)), told: map[int]bool{}, next: now,
-		deaf: r.s.trap || ignores(r.p.child.Pid(), k.abort) || k.trapped != nil && k.trapped.Match(r.s.st.script(k, false))}
+	deaf := r.s.trap || ignores(r.p.child.Pid(), k.abort)
+	if !deaf && k.trapped != nil {
+		script, _ := r.s.st.script(k, false)
+		deaf = k.trapped.Match(script)
+	}
+	r.end = &ending{sig: sig, deadline: now.Add(grace), unheard: now.Add(max(grace, stubborn)), told: map[int]bool{}, next: now, deaf: deaf}
 	if !r.repeatAt.IsZero() {
 		r.repeat()
 	}

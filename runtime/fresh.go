@@ -2,6 +2,7 @@ package runtime
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 )
@@ -40,10 +41,11 @@ func (s *Shell) beginsIn(sp *shellProc, cfg ShellConfig, state string) string {
 	return cfg.Dir
 }
 
-// stateScript returns lines that read the session's state, which hold keeps: "" when there is none.
-func (s *Shell) stateScript(sp *shellProc, free bool, hold func([]byte) (int, error)) (string, error) {
+// stateScript returns lines that read the session's state, which hold keeps, "" when there is none; and what of the state of the
+// last command that has ended is not in it. The state of a shell that is at work is the one before the running command.
+func (s *Shell) stateScript(sp *shellProc, free bool, hold func([]byte) (int, error)) (script string, lost []string, err error) {
 	if free && !sp.dead() {
-		if s.st.dirty {
+		if s.st.wanted() {
 			s.snapshot(sp)
 		}
 		if s.st.pending() { // it is done when the shell answers
@@ -53,13 +55,22 @@ func (s *Shell) stateScript(sp *shellProc, free bool, hold func([]byte) (int, er
 			sp.awaitVerb('e', strconv.Itoa(s.seq), end)
 		}
 	}
-	state := s.state(sp.kind, false)
+	for end := time.Now().Add(stubborn); !free && s.st.pending() && time.Now().Before(end) && !sp.dead(); {
+		time.Sleep(time.Millisecond) // the shell has not come to the running command yet
+	}
+	state, current := s.state(sp.kind, false)
+	if !current {
+		lost = slices.Clone(allState)
+		if !sp.dead() { // backTo leads to its directory
+			lost = slices.DeleteFunc(lost, func(x string) bool { return x == "working_dir" })
+		}
+	}
 	if state == nil {
-		return "", nil
+		return "", lost, nil
 	}
 	fd, err := hold(state)
 	if err != nil {
-		return "", err
+		return "", nil, err
 	}
 	traps := "EXIT DEBUG ERR RETURN 40"
 	switch sp.kind.name {
@@ -68,7 +79,27 @@ func (s *Shell) stateScript(sp *shellProc, free bool, hold func([]byte) (int, er
 	case "dash", "ash":
 		traps = "EXIT"
 	}
-	return fmt.Sprintf("%s %s/%d 2>/dev/null\n{ %s - %s; } 2>/dev/null\n", sp.kind.dot, s.held().Dir(), fd, sp.kind.call("trap"), traps), nil
+	return fmt.Sprintf("%s %s/%d 2>/dev/null\n{ %s - %s; } 2>/dev/null\n", sp.kind.dot, s.held().Dir(), fd, sp.kind.call("trap"), traps), lost, nil
+}
+
+// leadsAway says whether the state may lead to another directory than the one that a process is started in. The state of a free
+// shell in a directory that is gone cannot enter that one, and so stays.
+func (s *Shell) leadsAway(sp *shellProc, state string, gone, free bool, lost []string) bool {
+	return state != "" && !sp.dead() && !(gone && free && !slices.Contains(lost, "variables"))
+}
+
+// backTo returns a line that goes to dir from where the state's own cd has led: PWD may be a variable that the user has set, or
+// the directory of an earlier command.
+func backTo(k *kind, dir string) string {
+	cd, test := k.call("cd")+" -P --", k.call("test")
+	switch k.name {
+	case "zsh":
+		cd = k.call("cd") + " -q -P --" // runs no hooks of the user's
+	case "dash", "ash":
+		test = `\command test`
+	}
+	dir = quote(dir)
+	return fmt.Sprintf("{ %s . -ef %s || %s %s; } >/dev/null 2>&1 || { %s 'trl: cannot enter %%s\n' %s >&2; %s 1; }\n", test, dir, cd, dir, k.call("printf"), dir, k.call("exit"))
 }
 
 // ownScript returns the lines that give a process or a terminal its own variables and directory. The variables may be secrets:

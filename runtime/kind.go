@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // A kind is what differs between the shells: how one is started, which text it reads first, how a busy one is brought
@@ -33,6 +34,8 @@ type kind struct {
 	last  string // the call that tells what was reported last
 	// lists: a snapshot has the functions, and a fresh shell reads it back as it is.
 	lists bool
+	// snapshot is about what one of a plain shell costs it.
+	snapshot time.Duration
 }
 
 var (
@@ -61,13 +64,13 @@ var (
 )
 
 var kinds = map[string]*kind{
-	"bash": {name: "bash", boot: bootBash, abort: 40, traps: traps40, dot: `\builtin .`, quit: "__trl_e", again: "__trl_a", last: "__trl_g", lists: true,
+	"bash": {name: "bash", snapshot: 400 * time.Microsecond, boot: bootBash, abort: 40, traps: traps40, dot: `\builtin .`, quit: "__trl_e", again: "__trl_a", last: "__trl_g", lists: true,
 		args: []string{"--norc", "--noprofile", "--noediting", "-i", "+m", "+H", "+o", "history", "/proc/self/fd/3"}},
-	"dash": {name: "dash", boot: bootPOSIX, abort: syscall.SIGINT, traps: trapsINT, trapped: trappedINT, dot: dashDot, quit: `\__trl_e`, again: `\__trl_a`, last: `\__trl_g`, packet: true,
+	"dash": {name: "dash", snapshot: 100 * time.Microsecond, boot: bootPOSIX, abort: syscall.SIGINT, traps: trapsINT, trapped: trappedINT, dot: dashDot, quit: `\__trl_e`, again: `\__trl_a`, last: `\__trl_g`, packet: true,
 		args: []string{"-i", "+m", "/proc/self/fd/3"}},
-	"ash": {name: "ash", boot: bootPOSIX, abort: syscall.SIGINT, traps: trapsINT, trapped: trappedINT, dot: ashDot, quit: `\__trl_e`, again: `\__trl_a`, last: `\__trl_g`, packet: true,
+	"ash": {name: "ash", snapshot: 100 * time.Microsecond, boot: bootPOSIX, abort: syscall.SIGINT, traps: trapsINT, trapped: trappedINT, dot: ashDot, quit: `\__trl_e`, again: `\__trl_a`, last: `\__trl_g`, packet: true,
 		args: []string{"-i", "+m", "/proc/self/fd/3"}},
-	"zsh": {name: "zsh", boot: bootZsh, abort: syscall.SIGINT, traps: trapsINT, trapped: trappedINT, dot: `\builtin .`, quit: "__trl_e", again: "__trl_a", last: "__trl_g", lists: true, stdin: "/dev/null",
+	"zsh": {name: "zsh", snapshot: 2 * time.Millisecond, boot: bootZsh, abort: syscall.SIGINT, traps: trapsINT, trapped: trappedINT, dot: `\builtin .`, quit: "__trl_e", again: "__trl_a", last: "__trl_g", lists: true, stdin: "/dev/null",
 		args: []string{"-f", "-i", "+m", "-s"}},
 }
 

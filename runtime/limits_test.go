@@ -311,7 +311,7 @@ func TestMemoryLimitKillsTheShell(t *testing.T) {
 	eachShellLimited(t, protocol.Limits{MemoryBytes: 48 << 20}, func(t *testing.T, s *session) {
 		s.code("v=kept", 0)
 		for range 2 {
-			eventually(t, "the shell has said what its state is", func() bool { s.Rest(); return !s.st.dirty && !s.st.pending() })
+			eventually(t, "the shell has said what its state is", func() bool { s.Rest(); return !s.st.wanted() && !s.st.pending() })
 			c := NewCommand("x=0123456789abcdef; while :; do x=$x$x; done")
 			c.Timeout = generous
 			r := s.wait(s.start(c))

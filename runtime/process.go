@@ -67,7 +67,7 @@ func (s *Shell) Start(spec ProcessSpec) (*Process, error) {
 	}
 	p := &Process{b: s.b, s: s, belongings: belongings{of: "process", group: group}, cell: cell, out: newOutlets(spec.Journal, &s.outputs), exited: make(chan struct{})}
 	spec.Journal.OnRoom(p.out.roomy)
-	byCopy := free && !sp.kind.lists && s.funcs && !sp.dead()
+	byCopy := free && !sp.kind.lists && s.funcs.Load() && !sp.dead()
 	if err = p.pipes(&s.outputs, spec.OpenStdin, !byCopy); err == nil {
 		var text int
 		var own string
@@ -82,7 +82,7 @@ func (s *Shell) Start(spec ProcessSpec) (*Process, error) {
 			if byCopy {
 				err = p.copyOf(s, sp, script)
 			} else {
-				err = p.fresh(s, sp, cfg, script, free)
+				err = p.fresh(s, sp, cfg, script, spec.Dir, free)
 			}
 		}
 	}
@@ -142,11 +142,23 @@ func (p *Process) pipes(of *outputs, stdin, inherited bool) (err error) {
 	return nil
 }
 
-// fresh starts a new shell that reads the state, then the text.
-func (p *Process) fresh(s *Shell, sp *shellProc, cfg ShellConfig, script string, free bool) error {
-	state, err := s.stateScript(sp, free, p.hold)
+// fresh starts a new shell that reads the state, then the text, which goes to a directory of its own unless that is "".
+func (p *Process) fresh(s *Shell, sp *shellProc, cfg ShellConfig, script, own string, free bool) error {
+	state, lost, err := s.stateScript(sp, free, p.hold)
 	if err != nil {
 		return err
+	}
+	if !sp.kind.lists && s.funcs.Load() {
+		lost = Union(lost, []string{"functions"})
+	}
+	p.record.Lost = lost
+	dir := s.beginsIn(sp, cfg, state)
+	gone := p.group.Enterable(dir) != nil
+	if gone { // then nowhere else
+		dir = procPath(sp.child.Pid(), "/cwd")
+	}
+	if own == "" && s.leadsAway(sp, state, gone, free, lost) {
+		script = backTo(sp.kind, dir) + script
 	}
 	argv, err := scriptArgs(cfg.Path, p.gateLine(sp.kind)+state+script)
 	if err != nil {
@@ -172,10 +184,6 @@ func (p *Process) fresh(s *Shell, sp *shellProc, cfg ShellConfig, script string,
 		}
 		files[i] = os.NewFile(uintptr(dup), "stdio")
 		defer files[i].Close()
-	}
-	dir := s.beginsIn(sp, cfg, state)
-	if p.group.Enterable(dir) != nil { // it is gone: then nowhere else
-		dir = procPath(sp.child.Pid(), "/cwd")
 	}
 	child, err := p.cell.Spawn(Spec{Path: cfg.Path, Argv: argv, Env: cfg.Env, Dir: dir, Files: files})
 	if err != nil {

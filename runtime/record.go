@@ -54,6 +54,9 @@ type CommandRecord struct {
 	Before []HeldFile   `json:"before,omitempty"` // what the shell reads before the text
 	Used   *UsageRecord `json:"used,omitempty"`   // what its session had used by then, nil: not known
 
+	Snapshot int  `json:"snapshot,omitempty"` // number of the last one that was asked for before it
+	Current  bool `json:"current,omitempty"`  // no other command has ended in between
+
 	Timeout   string `json:"timeout,omitempty"`   // it is being ended for that; a cancel is our owner's to write down
 	Cancelled bool   `json:"cancelled,omitempty"` // with Code
 	Code      *int   `json:"code,omitempty"`      // how it ended; what was its own is being put back
@@ -80,6 +83,7 @@ type ProcessRecord struct {
 	Held   []HeldFile   `json:"held,omitempty"`
 	Status int          `json:"status,omitempty"` // of a copy: where its status comes out
 	Gate   int          `json:"gate"`             // a line that is written there lets it run
+	Lost   []string     `json:"lost,omitempty"`   // what of the session's state it began without
 }
 
 // SetRecorder makes f learn of the shell's record now and whenever it changes, before anything depends on the change.
@@ -103,7 +107,7 @@ func (s *Shell) tell(after *Replaced) {
 		return
 	}
 	s.mu.Lock()
-	r := ShellRecord{Dir: s.cfg.Dir, Env: s.cfg.Env, Seq: s.seq, Trap: s.trap, Funcs: s.funcs, State: s.st.held, Left: s.leftLocked()}
+	r := ShellRecord{Dir: s.cfg.Dir, Env: s.cfg.Env, Seq: s.seq, Trap: s.trap, Funcs: s.funcs.Load(), State: s.st.held, Left: s.leftLocked()}
 	if p := s.p; p != nil {
 		r.Pid, r.Cell, r.Held = p.child.Pid(), p.cell.Number(), p.held
 	}
@@ -336,7 +340,8 @@ func (a *Adoption) Vacant(c ShellConfig, r ShellRecord) (*Shell, error) {
 	s := a.Remains(c)
 	s.closing.Store(false)
 	s.restore.Store(c.Restore)
-	s.seq, s.trap, s.funcs = r.Seq+1_000_000, r.Trap, r.Funcs // beyond whatever was given out since
+	s.seq, s.trap = r.Seq+1_000_000, r.Trap // beyond whatever was given out since
+	s.funcs.Store(r.Funcs)
 	if err := s.watch(); err != nil {
 		return nil, err
 	}
@@ -453,8 +458,16 @@ func (a *Adoption) Resuming(c *Command, r CommandRecord, began time.Time) error 
 		c.resumed.before = a.takeFile(r.Before[0])
 	}
 	c.eof = c.in != nil && c.in.eof
+	if r.Replaced != nil {
+		a.shell.st.after(r)
+	} else {
+		a.shell.st.before(r)
+	}
 	return nil
 }
+
+// LastEnded tells of the last command that has ended. It is for a shell that runs none.
+func (a *Adoption) LastEnded(r CommandRecord) { a.shell.st.after(r) }
 
 // Furnished gives a command that waits the stdin it had been given.
 func (a *Adoption) Furnished(c *Command, stdin []HeldFile) {

@@ -11,11 +11,77 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A shell process that has died is replaced by one with the state of its last snapshot. These are taken between commands, at
-// the latest before one that may be the shell's end.
+// A shell process that has died is replaced by one with the state of its newest whole snapshot. Snapshots are taken between
+// commands: when none has come for a while, and before one that may be the shell's end or may last. If the newest one is older
+// than the last command that has ended, the client is told that everything may be lost.
 
-// snapshotAge is how old the last snapshot may get while commands follow each other without a rest.
+// snapshotAge is how old the last snapshot may get while commands that take no time follow each other without a rest.
 const snapshotAge = 250 * time.Millisecond
+
+const (
+	// Snapshots may take one part in snapshotShare of a session's time. A session that needs fewer saves time up for a burst,
+	// snapshotBurst at most: that is 50 small snapshots of bash, which take 0.4 ms each.
+	snapshotShare = 25
+	snapshotBurst = 500 * time.Millisecond
+	// costPerByte is for what a snapshot of a large variable costs, measured with 50 MB in bash. Many small functions
+	// cost more per byte.
+	costPerByte = 12 * time.Nanosecond
+)
+
+// affordable is the time until another snapshot keeps to the share of snapshots; 0: it does now.
+func (s *Shell) affordable() time.Duration { return max(0, time.Until(s.paid)) }
+
+// pay counts a snapshot.
+func (s *Shell) pay(k *kind) {
+	saved := s.clean.Add(-snapshotBurst)
+	if s.paid.Before(saved) {
+		s.paid = saved
+	}
+	s.paid = s.paid.Add(snapshotShare * (k.snapshot + time.Duration(s.st.size())*costPerByte))
+}
+
+// risky says whether to take a snapshot before a command, since the shell may not live to take another one, or a process may be
+// started while the command runs.
+func (s *Shell) risky(text string) bool {
+	for _, word := range []string{"kill", "exec", "exit"} {
+		if strings.Contains(text, word) {
+			return true
+		}
+	}
+	if !s.trap && brief(text) { // a trap makes every abort cost the shell
+		return time.Since(s.clean) > snapshotAge
+	}
+	return s.affordable() == 0
+}
+
+// briefWords are builtins that take no time and end no shell.
+var briefWords = map[string]bool{
+	":": true, "true": true, "false": true, "echo": true, "printf": true, "test": true, "[": true, "pwd": true, "cd": true,
+	"export": true, "unset": true, "readonly": true, "declare": true, "typeset": true, "alias": true, "unalias": true,
+	"shopt": true, "setopt": true, "unsetopt": true, "umask": true,
+}
+
+// maxBrief bounds the text that brief reads.
+const maxBrief = 256
+
+// brief says whether text is nothing but assignments and briefWords. Whoever redefines these words gets fewer snapshots.
+func brief(text string) bool {
+	if len(text) > maxBrief || strings.ContainsAny(text, "`()<>") {
+		return false
+	}
+	for part := range strings.FieldsFuncSeq(text, func(c rune) bool { return strings.ContainsRune(";&|\n", c) }) {
+		for word := range strings.FieldsSeq(part) {
+			if name, _, assigns := strings.Cut(word, "="); assigns && !strings.ContainsAny(name, "'\"$\\") {
+				continue
+			}
+			if !briefWords[word] {
+				return false
+			}
+			break
+		}
+	}
+	return true
+}
 
 // Rest takes a snapshot when one is due. It returns at once, with the time after which to call it again, 0 for none.
 func (s *Shell) Rest() time.Duration {
@@ -26,11 +92,10 @@ func (s *Shell) Rest() time.Duration {
 	}
 	defer func() { s.turn <- struct{}{} }()
 	p := s.proc()
-	if p == nil || s.closing.Load() || !s.st.dirty {
+	if p == nil || s.closing.Load() || !s.st.wanted() {
 		return 0
 	}
-	// 0.3 ms for a normal session, but 5 ms for 500 functions and 0.2 s for a 50 MB variable: large ones rest longer.
-	if wait := time.Duration(s.st.size()/(64<<10)) * 20 * time.Millisecond; time.Since(s.clean) < wait {
+	if wait := s.affordable(); wait > 0 {
 		return wait
 	}
 	if p.unread() > 0 { // it has not come to it yet that its last command is over
@@ -45,11 +110,10 @@ func (s *Shell) snapshot(p *shellProc) {
 	var most unix.Rlimit
 	err := unix.Prlimit(p.child.Pid(), unix.RLIMIT_FSIZE, nil, &most)
 	if s.clean = time.Now(); err == nil && most.Cur < uint64(max(2*s.st.size(), leastSnapshot)) {
-		s.stale = true
-		s.st.dirty = false
+		s.st.pass()
 		return
 	}
-	s.stale = false
+	s.pay(p.kind)
 	s.st.ask(p)
 }
 
@@ -71,26 +135,27 @@ func mayDefine(text string) bool {
 	return false
 }
 
-// allState is all that a state has.
+// allState is all that a state has; its options include traps and the umask.
 var allState = []string{"variables", "functions", "aliases", "options", "working_dir"}
 
 // onecmd is how a snapshot of bash says `set -t`.
 const onecmd = "\nset -o onecmd\n"
 
-// state is the script that makes a fresh shell what the last snapshot says, nil when there is none.
-func (s *Shell) state(k *kind, exited bool) []byte {
-	script := s.st.script(k, exited)
+// state is the script that makes a fresh shell what the last snapshot says, nil when there is none. current: the snapshot has
+// the effects of every command that has ended.
+func (s *Shell) state(k *kind, exited bool) (script []byte, current bool) {
+	script, current = s.st.script(k, exited)
 	if script == nil {
-		return nil
+		return nil, current
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return append(freed(k, s.cfg.Env), script...)
+	return append(freed(k, s.cfg.Env), script...), current
 }
 
 // legacy is the script that makes the next process what dead was, without what would end that one, too; and what is lost.
 func (s *Shell) legacy(dead *shellProc) (script []byte, lost []string) {
-	script = s.state(dead.kind, true)
+	script, current := s.state(dead.kind, true)
 	if dead.exit != nil && *dead.exit != 0 {
 		for _, opt := range []string{"errexit", "nounset"} {
 			if strings.Contains(string(script), "set -o "+opt+"\n") {
@@ -105,9 +170,9 @@ func (s *Shell) legacy(dead *shellProc) (script []byte, lost []string) {
 		script[at+len("\nset ")] = '+'
 		lost = append(lost, "onecmd")
 	}
-	if s.stale && dead.exit == nil {
-		lost = slices.Clone(allState)
-	} else if !dead.kind.lists && s.funcs {
+	if !current || dead.whole && !s.st.exited() {
+		lost = Union(lost, allState)
+	} else if !dead.kind.lists && s.funcs.Load() {
 		lost = append(lost, "functions")
 	}
 	return script, lost
@@ -159,7 +224,7 @@ func (s *Shell) putBack(dead *shellProc, after *Replaced) (err error) {
 	dead.release()
 	s.held().Drop(dead.held...)
 	s.st.restored()
-	s.trap, s.stale = false, false
+	s.trap = false
 	s.b.Metrics.ShellRestores.WithLabelValues(cause).Inc()
 	if p != nil {
 		s.snapshot(p)

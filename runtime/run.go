@@ -168,6 +168,7 @@ func (r *run) start() error {
 			rec.Stdin = r.in.files
 		}
 		rec.Before = heldFiles(r.beforeHeld, r.before)
+		rec.Snapshot, rec.Current = s.st.askedFor()
 		r.record = rec
 		c.Began(rec)
 	}
@@ -445,7 +446,8 @@ func (r *run) settle() Outcome {
 		o.Linger = r.linger()
 		s.partWith(r)
 	}
-	if _, after := r.wrapped(); after != "" && s.p != nil {
+	_, after := r.wrapped()
+	if after != "" && s.p != nil {
 		if r.c.Began != nil { // the shell's last report is about to be another's
 			r.record.Code, r.record.Cancelled = &o.Code, o.Cancelled
 			r.c.Began(r.record)
@@ -457,7 +459,9 @@ func (r *run) settle() Outcome {
 			s.p.ask(s.held(), tag+"d", r.wayBack(), bootTimeout)
 		}
 	}
-	s.st.dirty = true
+	if !o.Died || after != "" { // else the shell has been put back, and the snapshot of that is asked for
+		s.st.commandEnded()
+	}
 	o.Dir = s.Dir()
 	if len(r.stayed) == 0 && !o.Died && r.end == nil && r.lane.open() { // nobody else has these pipes
 		r.c.Journal.Close()

@@ -69,10 +69,10 @@ type Shell struct {
 	telling  sync.Mutex        // orders what the recorder is told; before mu
 	told     ShellRecord       // guarded by telling
 	recorder func(ShellRecord) // guarded by telling
-	clean    time.Time
-	stale    bool // there was no snapshot lately: the shell may not write so much
-	trap     bool // it may have one for the abort signal, which defeats the abort
-	funcs    bool // it may have functions, which it cannot list
+	clean    time.Time         // of the last try to get a snapshot
+	paid     time.Time         // when the snapshots so far have had their share of the time, see affordable
+	trap     bool              // it may have one for the abort signal, which defeats the abort
+	funcs    atomic.Bool       // it may have functions, which it cannot list; any may look
 }
 
 // OpenShell starts a session's shell; it answers when it returns.
@@ -316,9 +316,10 @@ func (s *Shell) Run(c *Command) Outcome {
 	p := s.proc()
 	if p != nil {
 		trap := s.trap || (strings.Contains(c.Text, "trap") || strings.Contains(c.Text, "TRAP")) && p.kind.traps.MatchString(c.Text)
-		funcs := s.funcs || !p.kind.lists && mayDefine(c.Text)
-		if trap != s.trap || funcs != s.funcs {
-			s.trap, s.funcs = trap, funcs
+		funcs := s.funcs.Load() || !p.kind.lists && mayDefine(c.Text)
+		if trap != s.trap || funcs != s.funcs.Load() {
+			s.trap = trap
+			s.funcs.Store(funcs)
 			s.changed()
 		}
 	}
@@ -329,10 +330,8 @@ func (s *Shell) Run(c *Command) Outcome {
 		if p = s.proc(); p == nil || s.closing.Load() {
 			break
 		}
-		// What may be the shell's end has one before it, whatever it costs; the shell takes it first, even if it has not
-		// taken yet what came before.
-		if s.st.dirty && c.resumed == nil && (strings.Contains(c.Text, "kill") || strings.Contains(c.Text, "exec") || time.Since(s.clean) > snapshotAge && p.unread() == 0) {
-			s.snapshot(p)
+		if c.resumed == nil && s.st.wanted() && s.risky(c.Text) {
+			s.snapshot(p) // the shell takes it before the command, even if it has not yet taken what came before
 		}
 		var o Outcome
 		if o, again = s.attempt(c, again); again == nil {
@@ -344,6 +343,7 @@ func (s *Shell) Run(c *Command) Outcome {
 		}
 		if try > 0 { // it may be its state that ends it
 			s.st.forget()
+			lost = Union(lost, allState)
 		}
 		var after Replaced
 		if err := s.putBack(p, &after); err != nil {

@@ -40,6 +40,7 @@ type shellProc struct {
 	held   []int    // what the keeper calls script, ctlR, ctlW and text; none of it before the shell runs
 	lines  []byte
 	exit   *int    // the status that the EXIT trap told, nil before
+	whole  bool    // the EXIT trap ran outside of functions, so that its snapshot is the shell's last state
 	state  *int    // what the state said at its end: 0, or 1 where its directory was not to be had; nil: it did not come to it
 	given  int     // bytes that text has at most
 	zero   string  // path of its stdin in /proc, for stdin
@@ -346,7 +347,7 @@ func (p *shellProc) next() (report, bool) {
 				p.state = &v
 			case 'x':
 				code, _ := strconv.Atoi(string(f[1]))
-				p.exit = &code
+				p.exit, p.whole = &code, string(f[2]) == "0"
 			}
 			continue
 		}

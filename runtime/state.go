@@ -24,10 +24,23 @@ type state struct {
 	held  []int          // what the keeper calls fd[0], fd[1], exit and book
 	mark  [2]string      // what ends a whole snapshot in fd[i]; "" for one never asked for
 	newer int            // index of the one asked for last
-	seq   int
-	dirty bool // a command has run since
-	last  []byte
+	seq   int            // number of the one asked for last
+
+	// A snapshot is current when every command that has ended did so before the snapshot was asked for. Only the holder
+	// of Shell.turn asks for snapshots and ends commands.
+	ended  int    // how many commands have ended
+	behind [2]int // the value of ended when fd[i] was asked for; unknownState: not known
+	tried  int    // the value of ended at the last try to get a snapshot
+	last   []byte // the newest whole snapshot that was read, or what the shell was put back with; nil: a fresh shell
+	lastAt int    // the value of ended that last belongs to; unknownState: not known
 }
+
+// unknownState stands where it is not known which commands had ended when a snapshot was asked for.
+const unknownState = -1
+
+// noSnapshot is the number of a fresh shell's state in a CommandRecord; snapshots have greater numbers. 0 was written by a
+// version that did not know.
+const noSnapshot = 1
 
 // Which of held is which.
 const (
@@ -41,7 +54,7 @@ func newState() (*state, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &state{fd: [2]int{-1, -1}, exit: -1, book: book}, nil
+	return &state{fd: [2]int{-1, -1}, exit: -1, book: book, seq: noSnapshot, behind: [2]int{unknownState, unknownState}}, nil
 }
 
 // stateFiles are what the shell writes its snapshots into.
@@ -53,9 +66,10 @@ func (s *state) take(made []Made, book int) {
 	s.held = []int{made[0].NW, made[1].NW, made[2].NW, book}
 }
 
-// adoptState goes on with descriptors that another process wrote: what ends in a mark is whole.
+// adoptState goes on with descriptors that another process wrote: what ends in a mark is whole. Whether that is current, only
+// a CommandRecord can tell: see before and after.
 func adoptState(held []int, a, b, exit int, book *ledger.Ledger) *state {
-	s := &state{fd: [2]int{a, b}, exit: exit, book: book, held: held, dirty: true}
+	s := &state{fd: [2]int{a, b}, exit: exit, book: book, held: held, behind: [2]int{unknownState, unknownState}, tried: unknownState, lastAt: unknownState}
 	for i, fd := range s.fd {
 		var st unix.Stat_t
 		if unix.Fstat(fd, &st) != nil {
@@ -74,7 +88,77 @@ func adoptState(held []int, a, b, exit int, book *ledger.Ledger) *state {
 			}
 		}
 	}
+	s.seq += afterAdoption
 	return s
+}
+
+// afterAdoption is added to the number of the newest snapshot that an adopted state knows of. The last gateway may have asked
+// for a later one, which the shell has not written yet, and two snapshots must not have the same number.
+const afterAdoption = 1000
+
+// before takes over what the last gateway wrote down when it began the command that is still being run.
+func (s *state) before(r CommandRecord) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch newest := s.numberLocked(s.newer); {
+	case r.Current && r.Snapshot == noSnapshot:
+		s.lastAt = s.ended
+	case r.Current && r.Snapshot == newest:
+		s.behind[s.newer] = s.ended
+	}
+	s.seq = max(s.seq, r.Snapshot+afterAdoption)
+}
+
+// after takes over the record of the last command that has ended, maybe with its shell: a snapshot with a later number was asked for
+// behind it.
+func (s *state) after(r CommandRecord) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r.Snapshot > 0 && s.numberLocked(s.newer) > r.Snapshot {
+		s.behind[s.newer], s.tried = s.ended, s.ended
+	}
+	s.seq = max(s.seq, r.Snapshot+afterAdoption)
+}
+
+// numberLocked is the number of the snapshot in fd[i], 0 when there is none.
+func (s *state) numberLocked(i int) int {
+	n, _ := strconv.Atoi(strings.TrimSpace(strings.TrimPrefix(s.mark[i], endMark)))
+	return n
+}
+
+// commandEnded says that the shell's state may be another one from now on.
+func (s *state) commandEnded() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ended++
+}
+
+// wanted: a command has ended since the last try to get a snapshot.
+func (s *state) wanted() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.tried != s.ended && s.lastAt != s.ended
+}
+
+// pass remembers that no snapshot can be had now.
+func (s *state) pass() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tried = s.ended
+}
+
+// askedFor returns the number of the last snapshot, and whether that is of the state that the shell is in, if the shell
+// finishes it.
+func (s *state) askedFor() (number int, current bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.mark[s.newer] != "" && s.behind[s.newer] == s.ended {
+		return s.seq, true
+	}
+	if s.last == nil && s.lastAt == s.ended {
+		return noSnapshot, true
+	}
+	return s.seq, false
 }
 
 // close closes all but the ledger, which ends when the session is forgotten.
@@ -100,11 +184,11 @@ func (s *state) ask(p *shellProc) {
 		line = fmt.Sprintf("__trl_v=$?;__trl_k;\\builtin trap -p >|\"$__trl_p/%d\";", s.held[into]) + line
 	}
 	if !p.sendBy(time.Now().Add(stubborn), line) {
-		return // it stays dirty
+		return // it stays wanted
 	}
-	s.newer, s.dirty = into, false
+	s.newer, s.tried = into, s.ended
 	s.seq++
-	s.mark[into] = endMark + " " + m + "\n"
+	s.mark[into], s.behind[into] = endMark+" "+m+"\n", s.ended
 }
 
 // pending: the shell has not finished the snapshot asked for last.
@@ -127,27 +211,26 @@ func (s *state) size() int64 {
 	return st.Size
 }
 
-// script returns the newest whole snapshot as a script, nil when there is none. With exited, the EXIT trap's counts.
-func (s *state) script(k *kind, exited bool) []byte {
+// script returns the newest whole snapshot as a script, nil when there is none, and whether it has the effects of every
+// command that has ended. With exited, the EXIT trap's counts.
+func (s *state) script(k *kind, exited bool) (script []byte, current bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	raw := s.last
 	for _, i := range []int{s.newer ^ 1, s.newer} {
 		if s.mark[i] != "" && whole(s.fd[i], s.mark[i]) {
-			raw = content(s.fd[i])
+			s.last, s.lastAt = content(s.fd[i]), s.behind[i]
 		}
 	}
 	if exited && s.exitedLocked() {
-		raw = content(s.exit)
+		s.last, s.lastAt = content(s.exit), s.ended
 	}
-	s.last = raw
-	switch {
-	case raw == nil:
-		return nil
+	switch current = s.lastAt == s.ended; {
+	case s.last == nil:
+		return nil, current
 	case k.lists:
-		return listedScript(raw)
+		return listedScript(s.last), current
 	}
-	return posixScript(raw)
+	return posixScript(s.last), current
 }
 
 // listedScript makes one of what bash.sh and zsh.sh write: what puts the traps back comes last, past the reach of the user's
@@ -180,15 +263,21 @@ func freed(k *kind, env []string) []byte {
 // exitedLocked: the EXIT trap has written all down, and not from inside of a function, whose locals would be among it.
 func (s *state) exitedLocked() bool { return whole(s.exit, endMark+" x0\n") }
 
+func (s *state) exited() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.exitedLocked()
+}
+
 // restored starts again after the state was put into a new shell, where it is still true.
 func (s *state) restored() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.mark = [2]string{}
+	s.mark, s.lastAt = [2]string{}, s.ended
 	_ = unix.Ftruncate(s.exit, 0)
 }
 
-// forget drops everything: the session starts anew.
+// forget drops everything: the session starts anew, and whoever calls this says so to the client.
 func (s *state) forget() {
 	s.restored()
 	s.mu.Lock()
@@ -196,7 +285,7 @@ func (s *state) forget() {
 	for _, fd := range s.fd { // our successor goes by what is whole in there
 		_ = unix.Ftruncate(fd, 0)
 	}
-	s.last, s.dirty = nil, false
+	s.last = nil
 }
 
 // maxSnapshot is more than any state that was meant; a session may make its file as large as it likes, and we read it whole.

@@ -56,6 +56,7 @@ type TerminalRecord struct {
 	Held    []HeldFile   `json:"held,omitempty"`
 	Gate    int          `json:"gate,omitempty"` // a line that is written there lets the command run; 0: none waits
 	Scratch string       `json:"scratch,omitempty"`
+	Lost    []string     `json:"lost,omitempty"` // what of the session's state it began without
 }
 
 // Open opens a terminal in the session's present directory, with its exported variables; a command, in place of the
@@ -86,7 +87,7 @@ func (s *Shell) Open(spec TerminalSpec) (*Terminal, error) {
 			if child, err = t.spawn(s, sp, cfg, spec, free); err == nil {
 				t.record = TerminalRecord{
 					Pid: t.pid, Cell: cell.Number(), Line: t.line.record(), Span: t.journal.Span(), Stdin: t.in.files,
-					Held: t.known, Gate: t.gate.NW, Scratch: t.scratch,
+					Held: t.known, Gate: t.gate.NW, Scratch: t.scratch, Lost: t.record.Lost,
 				}
 				s.begin(t, child)
 				if spec.Began != nil {
@@ -126,14 +127,29 @@ func token(c chan struct{}) {
 
 // spawn starts the terminal's first process.
 func (t *Terminal) spawn(s *Shell, sp *shellProc, cfg ShellConfig, spec TerminalSpec, free bool) (KeptChild, error) {
-	script, err := s.stateScript(sp, free, t.hold)
+	script, lost, err := s.stateScript(sp, free, t.hold)
 	if err != nil {
 		return nil, err
 	}
-	rest, err := t.script(s, sp, cfg, spec)
+	dir := s.beginsIn(sp, cfg, script)
+	gone := t.group.Enterable(dir) != nil
+	if gone {
+		if dir = procPath(sp.child.Pid(), "/cwd"); t.group.Enterable(dir) != nil { // as of a process; but who opens a terminal sees where it is
+			dir = "/"
+		}
+	}
+	back := ""
+	if spec.Dir == "" && s.leadsAway(sp, script, gone, free, lost) {
+		back = backTo(sp.kind, dir)
+	}
+	rest, interactive, err := t.script(sp, cfg, spec, back)
 	if err != nil {
 		return nil, err
 	}
+	if !interactive && !sp.kind.lists && s.funcs.Load() {
+		lost = Union(lost, []string{"functions"})
+	}
+	t.record.Lost = lost
 	argv, err := scriptArgs(cfg.Path, script+rest)
 	if err != nil {
 		return nil, err
@@ -144,12 +160,6 @@ func (t *Terminal) spawn(s *Shell, sp *shellProc, cfg ShellConfig, spec Terminal
 	}
 	tty := os.NewFile(uintptr(dup), "tty")
 	defer tty.Close()
-	dir := s.beginsIn(sp, cfg, script)
-	if t.group.Enterable(dir) != nil {
-		if dir = procPath(sp.child.Pid(), "/cwd"); t.group.Enterable(dir) != nil { // as of a process; but who opens a terminal sees where it is
-			dir = "/"
-		}
-	}
 	child, err := t.cell.Spawn(Spec{Path: cfg.Path, Argv: argv, Env: cfg.Env, Dir: dir, Files: []*os.File{tty, tty, tty}, TTY: true})
 	if err != nil {
 		return nil, err

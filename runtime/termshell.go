@@ -26,37 +26,38 @@ var (
 // terminalOnly is what base environments have for commands without a terminal: in one, it goes if it still is that.
 var terminalOnly = map[string]string{"NO_COLOR": "1", "GIT_PAGER": "cat"}
 
-// script is what follows the state: the variables of a terminal, the request's, and the shell or the command.
-func (t *Terminal) script(s *Shell, sp *shellProc, cfg ShellConfig, spec TerminalSpec) (string, error) {
+// script is what follows the state: back, the variables of a terminal, the request's, and an interactive shell or the command.
+func (t *Terminal) script(sp *shellProc, cfg ShellConfig, spec TerminalSpec, back string) (script string, interactive bool, err error) {
 	var b strings.Builder
 	// The session's options are for its shell, not for these lines: the user would see their trace, or nothing at all.
 	call := sp.kind.call
 	fmt.Fprintf(&b, "{ %s +x +v +e +u; } 2>/dev/null\n%s COLUMNS LINES\n", call("set"), call("unset"))
+	b.WriteString(back)
 	for name, value := range terminalOnly {
 		fmt.Fprintf(&b, "case ${%s-} in %s) %s %s;; esac\n", name, value, call("unset"), name)
 	}
 	b.WriteString(call("export") + " TERM=xterm-256color COLORTERM=truecolor\n")
 	own, err := ownScript(sp.kind, spec.Env, spec.Dir, t.group.Dir(), t.hold)
 	if err != nil {
-		return "", err
+		return "", false, err
 	}
 	b.WriteString(own)
 	first, words, err := t.interactive(sp.kind, cfg, spec)
 	if err != nil {
-		return "", err
+		return "", false, err
 	}
 	if words != nil {
 		for i := range words {
 			words[i] = quote(words[i])
 		}
-		return b.String() + first + sp.kind.call("exec") + " " + strings.Join(words, " ") + "\n", nil
+		return b.String() + first + sp.kind.call("exec") + " " + strings.Join(words, " ") + "\n", true, nil
 	}
 	text, err := t.holdBack([]byte(spec.Text))
 	if err != nil {
-		return "", err
+		return "", false, err
 	}
 	fmt.Fprintf(&b, "%s%s %s/%d\n", t.gateLine(sp.kind), sp.kind.dot, t.group.Dir(), text)
-	return b.String(), nil
+	return b.String(), false, nil
 }
 
 // interactive returns the words that start the interactive shell that is asked for: the session's when no command is, or

@@ -26,7 +26,8 @@ func processStart(k *call, q *protocol.ProcessStart) (any, error) {
 		if err != nil {
 			return nil, err
 		}
-		return &protocol.ProcessStarted{ProcessID: p.ID(), Pid: p.Info().Pid, StreamID: p.StreamID()}, nil
+		info := p.Info()
+		return &protocol.ProcessStarted{ProcessID: p.ID(), Pid: info.Pid, StreamID: p.StreamID(), StateLost: info.StateLost}, nil
 	})
 }
 

@@ -24,8 +24,10 @@ func termOpen(k *call, q *protocol.TermOpen) (any, error) {
 			sub.view = t.View(pool.Attaching{Label: c.label(), Control: true, Cols: q.Cols, Rows: q.Rows, Before: before})
 			sub.credit = newCredit(q.WindowBytes, 0)
 			id, _, claim := sub.view.Attached()
+			info := t.Info()
 			return &protocol.TermOpened{
-				TermID: t.ID(), SessionID: t.Session().ID(), StreamID: t.StreamID(), StreamNo: c.number(sub), Pid: t.Info().Pid, ViewerID: id, Claim: claim, RecordingID: t.RecordingID(),
+				TermID: t.ID(), SessionID: t.Session().ID(), StreamID: t.StreamID(), StreamNo: c.number(sub), Pid: info.Pid, ViewerID: id, Claim: claim, RecordingID: t.RecordingID(),
+				StateLost: info.StateLost,
 			}
 		})
 	})
