@@ -47,7 +47,8 @@ type Exec struct {
 	// guarded by session.mu
 	command   *runtime.Command // nil once ended
 	cancel    *cancelEntry     // as written last; nil: none
-	startedAt time.Time
+	startedAt time.Time        // as people are told
+	beganAt   time.Time        // the same as this process counts
 
 	// set before done is closed, read after
 	exit    protocol.ExecExit
@@ -310,7 +311,7 @@ func (e *Exec) sealLocked(now time.Time) {
 	}
 	e.exit = protocol.ExecExit{
 		ExecID: e.ID(), SessionID: e.session.id, StreamID: e.stream, StdoutBytes: stdout, StderrBytes: stderr,
-		QueuedMS: began.Sub(e.queuedAt).Milliseconds(), TimeoutS: protocol.Seconds(e.timeout.Seconds()), WorkingDir: e.session.dir,
+		QueuedMS: span(e.queuedAt, began).Milliseconds(), TimeoutS: protocol.Seconds(e.timeout.Seconds()), WorkingDir: e.session.dir,
 	}
 }
 
@@ -363,11 +364,11 @@ func (e *Exec) account() {
 	series.total.Inc()
 	p.tell(End{
 		Owner: e.session.owner, Session: e.session.id, Kind: ExecEnd, ID: e.ID(), Outcome: outcome,
-		Code: e.exit.ExitCode, Signal: e.exit.Signal, Asked: e.queuedAt, Began: e.startedAt, At: e.endedAt,
+		Code: e.exit.ExitCode, Signal: e.exit.Signal, Asked: e.queuedAt, Began: e.beganAt, At: e.endedAt,
 	})
 	if !e.startedAt.IsZero() {
-		series.seconds.Observe(e.endedAt.Sub(e.startedAt).Seconds())
-		p.metrics.QueueSeconds.Observe(e.startedAt.Sub(e.queuedAt).Seconds())
+		series.seconds.Observe(span(e.beganAt, e.endedAt).Seconds())
+		p.metrics.QueueSeconds.Observe(span(e.queuedAt, e.startedAt).Seconds())
 	}
 	switch outcome { // one line for each way to hang or break; what commands usually do is theirs
 	case metrics.OutcomeTimeout, metrics.OutcomeNoOutput, metrics.OutcomeCancelled, metrics.OutcomeShellDied, metrics.OutcomeError:
@@ -495,7 +496,8 @@ func (e *Exec) Cancel(sig *syscall.Signal, grace *time.Duration) (done <-chan st
 		}
 		most := min(*grace, maxGrace)
 		s.mu.Lock()
-		e.cancel = &cancelEntry{ID: e.ID(), Grace: lapse(most), At: time.Now()}
+		now := time.Now()
+		e.cancel = &cancelEntry{ID: e.ID(), Grace: lapse(most), At: now, Uptime: uptimeAt(now)}
 		s.record(entry{Cancel: e.cancel})
 		s.mu.Unlock()
 		c.Cancel(syscall.SIGTERM, most)

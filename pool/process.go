@@ -28,7 +28,8 @@ type Process struct {
 	key       keyRef        // zero when the request had none
 	params    fingerprint   // of that request
 	timeout   time.Duration // 0: none
-	startedAt time.Time
+	startedAt time.Time     // as people are told
+	beganAt   time.Time     // the same as this process counts
 	process   *runtime.Process
 	pid       int
 	done      chan struct{} // closed when it has ended and that has been told
@@ -85,6 +86,7 @@ func (s *Session) startProcess(ctx context.Context, q *protocol.ProcessStart, re
 		return nil, err
 	}
 	p.startedAt = time.Now()
+	p.beganAt = p.startedAt
 	_, err := s.shell.Start(runtime.ProcessSpec{
 		Text: q.Command, Dir: q.WorkingDir, Env: withoutID(q.Env), OpenStdin: q.Stdin == "open", Journal: p.journal, Began: p.begins,
 	})
@@ -140,7 +142,7 @@ func (p *Process) watch() {
 	s := p.session
 	defer s.watching.Done()
 	if p.timeout > 0 && !p.timedOut { // else the gateway before us has found that out
-		timer := time.NewTimer(time.Until(p.startedAt.Add(p.timeout)))
+		timer := time.NewTimer(time.Until(p.beganAt.Add(p.timeout)))
 		defer timer.Stop()
 		select {
 		case <-p.process.Exited():
@@ -153,7 +155,7 @@ func (p *Process) watch() {
 	}
 	if p.timedOut {
 		err := p.process.Kill(context.Background(), defaultGrace)
-		s.log.Info().Err(err).Str("process", p.ID()).Str("outcome", "timeout").Dur("duration", time.Since(p.startedAt)).Msg("process ended")
+		s.log.Info().Err(err).Str("process", p.ID()).Str("outcome", "timeout").Dur("duration", time.Since(p.beganAt)).Msg("process ended")
 	}
 	<-p.process.Exited()
 	s.mu.Lock()
@@ -166,7 +168,7 @@ func (p *Process) watch() {
 	s.mu.Unlock()
 	p.process.Release() // not before it was written down
 	code, signal := p.exit()
-	s.pool.tell(End{Owner: s.owner, Session: s.id, Kind: ProcessEnd, ID: p.ID(), Code: &code, Signal: signal, Asked: p.startedAt, Began: p.startedAt, At: p.endedAt})
+	s.pool.tell(End{Owner: s.owner, Session: s.id, Kind: ProcessEnd, ID: p.ID(), Code: &code, Signal: signal, Asked: p.beganAt, Began: p.beganAt, At: p.endedAt})
 	close(p.done)
 }
 

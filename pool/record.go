@@ -99,13 +99,15 @@ type execEntry struct {
 type begunEntry struct {
 	ID      string                `json:"id"`
 	At      time.Time             `json:"at"`
+	Uptime  uptime                `json:"uptime,omitzero"`
 	Command runtime.CommandRecord `json:"command"`
 }
 
 type cancelEntry struct {
-	ID    string    `json:"id"`
-	Grace lapse     `json:"grace"`
-	At    time.Time `json:"at"`
+	ID     string    `json:"id"`
+	Grace  lapse     `json:"grace"`
+	At     time.Time `json:"at"`
+	Uptime uptime    `json:"uptime,omitzero"`
 }
 
 type doneEntry struct {
@@ -124,6 +126,7 @@ type processEntry struct {
 	Name    string                `json:"name,omitzero"`
 	Text    string                `json:"text"`
 	Started time.Time             `json:"started"`
+	Uptime  uptime                `json:"uptime,omitzero"` // at Started
 	Timeout lapse                 `json:"timeout"`
 	Key     keyEntry              `json:"key,omitzero"`
 	Process runtime.ProcessRecord `json:"process"`
@@ -251,7 +254,7 @@ func (k keyEntry) keyed(ref keyRef) *keyed {
 // begins is the command's Began: on the runner, before the shell is told.
 func (e *Exec) begins(c runtime.CommandRecord) {
 	e.lane = &c.Lane
-	e.begun = &begunEntry{ID: e.ID(), At: e.startedAt, Command: c}
+	e.begun = &begunEntry{ID: e.ID(), At: e.startedAt, Uptime: uptimeAt(e.beganAt), Command: c}
 	if !e.accepted {
 		e.session.accept(e, e.begun)
 		return
@@ -273,7 +276,7 @@ func (e *Exec) doneEntry() *doneEntry {
 
 func (p *Process) entry() *processEntry {
 	return &processEntry{
-		Stream: p.stream, Name: p.name, Text: p.text, Started: p.startedAt, Timeout: lapse(p.timeout), Key: p.key.entry(&p.params), Process: p.process.Record(),
+		Stream: p.stream, Name: p.name, Text: p.text, Started: p.startedAt, Uptime: uptimeAt(p.beganAt), Timeout: lapse(p.timeout), Key: p.key.entry(&p.params), Process: p.process.Record(),
 	}
 }
 

@@ -346,18 +346,18 @@ func (s *Session) reviveExec(a *runtime.Adoption, x *rememberedExec) (live bool,
 		}
 		return true, nil
 	}
-	e.startedAt, e.lane, e.begun, e.cancel = x.begun.At, &x.begun.Command.Lane, x.begun, x.cancel
+	e.startedAt, e.beganAt, e.lane, e.begun, e.cancel = x.begun.At, x.begun.Uptime.time(x.begun.At), &x.begun.Command.Lane, x.begun, x.cancel
 	if err := a.Bring(e.journal, x.begun.Command.Lane.Log, x.begun.Command.Span); err != nil {
 		return false, err
 	}
-	if err := a.Resuming(c, x.begun.Command, x.begun.At); err != nil {
+	if err := a.Resuming(c, x.begun.Command, e.beganAt); err != nil {
 		return false, err
 	}
 	if e.recording != "" && !s.pool.recordings.hasEnded(e.recording) {
 		e.recorder = s.pool.recordings.follow(e.subject())
 	}
 	if x.cancel != nil {
-		c.Cancel(syscall.SIGTERM, max(0, time.Duration(x.cancel.Grace)-time.Since(x.cancel.At)))
+		c.Cancel(syscall.SIGTERM, max(0, time.Duration(x.cancel.Grace)-span(x.cancel.Uptime.time(x.cancel.At), time.Now())))
 	}
 	return true, nil
 }
@@ -365,7 +365,7 @@ func (s *Session) reviveExec(a *runtime.Adoption, x *rememberedExec) (live bool,
 func (s *Session) reviveProcess(a *runtime.Adoption, x *rememberedProcess, m *remembered) error {
 	p := &Process{
 		stream: x.Stream, session: s, name: x.Name, text: x.Text, journal: journal.New(s.pool.rules.Load().RingBytes),
-		timeout: time.Duration(x.Timeout), startedAt: x.Started, pid: x.Process.Pid, done: make(chan struct{}), timedOut: x.expired,
+		timeout: time.Duration(x.Timeout), startedAt: x.Started, beganAt: x.Uptime.time(x.Started), pid: x.Process.Pid, done: make(chan struct{}), timedOut: x.expired,
 	}
 	x.process = p
 	if x.Key.Key != "" {

@@ -362,14 +362,14 @@ func (e *Exec) join(h *held, offset int64, upTo [2]int64) (both [2]text) {
 func (e *Exec) soFar() protocol.ExecExit {
 	s := e.session
 	s.mu.Lock()
-	began, dir := e.startedAt, s.dir
+	began, dir := e.beganAt, s.dir
 	s.mu.Unlock()
 	now := time.Now()
 	x := protocol.ExecExit{ExecID: e.ID(), SessionID: s.id, StreamID: e.stream, TimeoutS: protocol.Seconds(e.timeout.Seconds()), WorkingDir: dir}
 	if began.IsZero() {
 		began = now
 	}
-	x.QueuedMS, x.DurationMS = began.Sub(e.queuedAt).Milliseconds(), now.Sub(began).Milliseconds()
+	x.QueuedMS, x.DurationMS = span(e.queuedAt, began).Milliseconds(), span(began, now).Milliseconds()
 	x.StdoutBytes, x.StderrBytes = e.journal.Totals()
 	return x
 }

@@ -320,7 +320,7 @@ func (s *Session) nextLocked() *Exec {
 
 // beginLocked gives e the turn. s.mu is held, the state is IDLE.
 func (s *Session) beginLocked(e *Exec, now time.Time) {
-	s.running, e.startedAt = e, now
+	s.running, e.startedAt, e.beganAt = e, now, now
 	if e.recording != "" && !s.pool.recordings.hasEnded(e.recording) {
 		e.recorder = s.pool.recordings.follow(e.subject())
 	}

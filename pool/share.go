@@ -32,7 +32,8 @@ type Share struct {
 	name    string
 	maker   string // id of the credential that it was made with; "": of none that can be withdrawn
 	created time.Time
-	expires time.Time
+	expires time.Time // as people are told
+	until   time.Time // the same as this process counts
 
 	clients atomic.Int64
 	ended   chan struct{} // closed when it has been taken out of its session, under s.mu
@@ -63,7 +64,7 @@ func (s *Session) Share(q *protocol.ShareCreate, maker string, until time.Time) 
 	}
 	sh = &Share{
 		id: mint("", 'l', s.pool.epoch, s.tag, memberLen), session: s, hash: sha256.Sum256([]byte(token)),
-		term: q.TermID, control: q.Mode == "control", name: q.Name, maker: maker, created: now, expires: expires, ended: make(chan struct{}),
+		term: q.TermID, control: q.Mode == "control", name: q.Name, maker: maker, created: now, expires: expires, until: expires, ended: make(chan struct{}),
 	}
 	s.pool.mu.Lock()
 	defer s.pool.mu.Unlock()
@@ -247,7 +248,7 @@ func (sh *Share) Join() { sh.clients.Add(1) }
 // Leave undoes Join.
 func (sh *Share) Leave() { sh.clients.Add(-1) }
 
-func (sh *Share) expired(now time.Time) bool { return !now.Before(sh.expires) }
+func (sh *Share) expired(now time.Time) bool { return !now.Before(sh.until) }
 
 // shareEntry is a share in the ledger.
 type shareEntry struct {
@@ -259,16 +260,21 @@ type shareEntry struct {
 	Maker   string    `json:"maker,omitzero"`
 	Created time.Time `json:"created"`
 	Expires time.Time `json:"expires"`
+	Uptime  uptime    `json:"uptime,omitzero"` // at Expires; 0: the credential that it was made with expires then, by the wall clock
 }
 
 func (sh *Share) entry() *shareEntry {
-	return &shareEntry{sh.id, sh.hash[:], sh.term, sh.control, sh.name, sh.maker, sh.created, sh.expires}
+	x := &shareEntry{ID: sh.id, Hash: sh.hash[:], Term: sh.term, Control: sh.control, Name: sh.name, Maker: sh.maker, Created: sh.created, Expires: sh.expires}
+	if sh.until != sh.until.Round(0) { // which takes the monotonic clock away
+		x.Uptime = uptimeAt(sh.until)
+	}
+	return x
 }
 
 // reviveShareLocked makes a share anew. s.pool.mu and s.mu are held, or nobody knows s yet.
 func (s *Session) reviveShareLocked(x *shareEntry) {
 	sh := &Share{
-		id: x.ID, session: s, term: x.Term, control: x.Control, name: x.Name, maker: x.Maker, created: x.Created, expires: x.Expires, ended: make(chan struct{}),
+		id: x.ID, session: s, term: x.Term, control: x.Control, name: x.Name, maker: x.Maker, created: x.Created, expires: x.Expires, until: x.Uptime.time(x.Expires), ended: make(chan struct{}),
 	}
 	copy(sh.hash[:], x.Hash)
 	s.addShareLocked(sh)

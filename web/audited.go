@@ -209,7 +209,7 @@ func Endings(log *audit.Log) func(pool.End) {
 			x.Action, x.Terminal = audit.ActionTermEnd, e.ID
 		}
 		if !e.Began.IsZero() {
-			x.DurationMS = milliseconds(e.At.Sub(e.Began))
+			x.DurationMS = milliseconds(max(0, e.At.Sub(e.Began))) // Began may be by another gateway's clock
 		}
 		log.Append(x)
 	}

@@ -1,0 +1,42 @@
+package pool
+
+import (
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// The clock on the wall may be set at any time. Within one process, time.Time keeps what the kernel's monotonic clock said as well,
+// and Go counts by that. A time that was written down for the next gateway has lost it. So what is decided by such a time has an
+// uptime beside it.
+
+// An uptime is a time by the kernel's monotonic clock, which nobody sets. 0: not known.
+type uptime time.Duration
+
+// started is now by both clocks.
+var started = func() struct {
+	at time.Time
+	up uptime
+} {
+	var ts unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) // Linux has it
+	return struct {
+		at time.Time
+		up uptime
+	}{time.Now(), uptime(ts.Nano())}
+}()
+
+// uptimeAt is the uptime at t, a time that this process has taken or brought back.
+func uptimeAt(t time.Time) uptime { return started.up + uptime(t.Sub(started.at)) }
+
+// time brings back a time that a gateway wrote down as at and u, so that this process can count from it. Its wall clock may say
+// something else than at, which is what people are shown.
+func (u uptime) time(at time.Time) time.Time {
+	if u == 0 { // written by a version that did not know
+		return at
+	}
+	return started.at.Add(time.Duration(u - started.up))
+}
+
+// span is the time from one to another, not negative: one of the two may be by the wall clock alone.
+func span(from, to time.Time) time.Duration { return max(0, to.Sub(from)) }
