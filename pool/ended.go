@@ -33,6 +33,7 @@ type endedExec struct {
 	stands  ledger.Span         // where the ledger has it in one entry; zero: nowhere
 
 	queuedAt, startedAt, endedAt int64 // nanoseconds of the wall clock; startedAt is 0 where it never had the turn
+	up                           int64 // the uptime at endedAt
 	queued, duration, linger     int64 // milliseconds
 	stdout, stderr               int64 // bytes
 	timeout                      time.Duration
@@ -88,7 +89,7 @@ func (f *execFlags) set(one execFlags, on bool) {
 func (e *Exec) asEnded() *endedExec {
 	x := &endedExec{
 		stream: e.stream, session: e.session, text: e.text,
-		queuedAt: nanos(e.queuedAt), startedAt: nanos(e.startedAt), endedAt: nanos(e.endedAt),
+		queuedAt: nanos(e.queuedAt), startedAt: nanos(e.startedAt), endedAt: nanos(e.endedAt), up: int64(uptimeAt(e.endedAt)),
 		queued: e.exit.QueuedMS, duration: e.exit.DurationMS, linger: e.exit.LingerMS, stdout: e.exit.StdoutBytes, stderr: e.exit.StderrBytes,
 		timeout: e.timeout, dir: e.exit.WorkingDir, most: int32(min(e.most, math.MaxInt32)), // #nosec G115 -- bounded
 	}
@@ -183,7 +184,7 @@ func (x *endedExec) again() any {
 // ID is the exec's.
 func (x *endedExec) ID() string { return x.stream[len(streamPrefix):] }
 
-func (x *endedExec) ended() time.Time { return timeOf(x.endedAt) }
+func (x *endedExec) ended() time.Time { return uptime(x.up).time(timeOf(x.endedAt)) }
 
 func (x *endedExec) grows() bool { return x.output != nil && !x.output.Closed() }
 
@@ -230,6 +231,7 @@ type endedWork struct {
 	stands  ledger.Span
 
 	startedAt, endedAt int64
+	up                 int64 // the uptime at startedAt
 	pid, code          int64
 	signal             int64
 	timedOut           int64 // 1: yes
@@ -366,7 +368,7 @@ type place struct {
 func (x *endedExec) fields(c *codec, at **place) {
 	flags, most, code, timeout := int64(x.flags), int64(x.most), int64(x.code), int64(x.timeout)
 	c.text(&x.stream, &x.text, &x.dir)
-	c.num(&flags, &x.queuedAt, &x.startedAt, &x.endedAt, &x.queued, &x.duration, &x.linger, &x.stdout, &x.stderr, &timeout, &most, &code, &x.rss, &x.peak)
+	c.num(&flags, &x.queuedAt, &x.startedAt, &x.endedAt, &x.up, &x.queued, &x.duration, &x.linger, &x.stdout, &x.stderr, &timeout, &most, &code, &x.rss, &x.peak)
 	x.flags, x.most, x.code, x.timeout = execFlags(flags), int32(most), int16(code), time.Duration(timeout) // #nosec G115 -- as written
 	if x.flags.has(hasUsage) {
 		var bits [8]byte
@@ -384,7 +386,7 @@ func (x *endedWork) fields(c *codec) {
 	c.num(&kind)
 	x.kind = byte(kind)
 	c.text(&x.stream, &x.name)
-	c.num(&x.startedAt, &x.endedAt, &x.pid, &x.code, &x.signal, &x.timedOut, &x.end, &x.cols, &x.rows)
+	c.num(&x.startedAt, &x.endedAt, &x.up, &x.pid, &x.code, &x.signal, &x.timedOut, &x.end, &x.cols, &x.rows)
 	c.key(&x.keyed)
 }
 

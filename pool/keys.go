@@ -85,7 +85,7 @@ type keyed struct {
 	made       chan struct{} // closed when value or err is set
 	value      any           // guarded by keys.mu: what the request made, or an epitaph of that
 	err        error         // set once before made is closed
-	done       int64         // guarded by keys.mu; nanoseconds of the wall clock, 0 until completed
+	done       uptime        // guarded by keys.mu; 0 until completed
 }
 
 // epitaph stands for what was made by a request, when only its answer is kept. again makes that anew.
@@ -243,7 +243,7 @@ func (k *keys) complete(ref keyRef, now time.Time) {
 	if e == nil || e.done != 0 {
 		return
 	}
-	e.done = now.UnixNano()
+	e.done = uptimeAt(now)
 	k.completed = append(k.completed, e)
 }
 
@@ -276,7 +276,7 @@ func (k *keys) bury(e *keyed, value epitaph) {
 func (k *keys) forget(now time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	over := now.Add(-keyTime).UnixNano()
+	over := uptimeAt(now.Add(-keyTime))
 	n := 0
 	for n < len(k.completed) && k.completed[n].done <= over {
 		k.removeLocked(k.completed[n])
@@ -293,7 +293,7 @@ func (k *keys) forget(now time.Time) {
 func (k *keys) isOver(e *keyed, now time.Time) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.entries[e.own] != e || e.done != 0 && e.done <= now.Add(-keyTime).UnixNano()
+	return k.entries[e.own] != e || e.done != 0 && e.done <= uptimeAt(now.Add(-keyTime))
 }
 
 // restore remembers a request of another gateway's time; done is zero while it is under way. Of two that have the same alias, the later
@@ -303,7 +303,7 @@ func (k *keys) restore(who string, e *keyed, value any, done time.Time) {
 	defer k.mu.Unlock()
 	e.made, e.value = closed, value
 	if !done.IsZero() {
-		e.done = done.UnixNano()
+		e.done = uptimeAt(done)
 		k.completed = append(k.completed, e)
 	}
 	other := k.entries[e.alias]

@@ -227,8 +227,16 @@ func (p *Process) Seen() protocol.ProcessInfo {
 func (p *Process) info(state string) protocol.ProcessInfo {
 	return protocol.ProcessInfo{
 		ProcessID: p.ID(), SessionID: p.session.id, StreamID: p.stream, Pid: p.pid, Name: p.name, Command: p.text,
-		State: state, StartedAt: p.startedAt, OutputBytes: p.journal.Size(), StateLost: p.process.Record().Lost,
+		State: state, StartedAt: p.startedAt, OutputBytes: p.journal.Size(), StateLost: p.stateLost(),
 	}
+}
+
+// stateLost is nil of a process that is no longer retained.
+func (p *Process) stateLost() []string {
+	if p.process == nil {
+		return nil
+	}
+	return p.process.Record().Lost
 }
 
 // exitInfo is the info once watch has seen the end.
@@ -333,7 +341,7 @@ func (p *Process) letGo() {
 		return
 	}
 	x := &endedWork{
-		kind: 'p', session: p.session, stream: p.stream, name: p.name, keyed: p.session.pool.keys.find(p.key), startedAt: nanos(p.startedAt), endedAt: nanos(p.endedAt),
+		kind: 'p', session: p.session, stream: p.stream, name: p.name, keyed: p.session.pool.keys.find(p.key), startedAt: nanos(p.startedAt), endedAt: nanos(p.endedAt), up: int64(uptimeAt(p.beganAt)),
 		pid: int64(p.pid), code: int64(p.status.Code), signal: int64(p.status.Signal), end: p.end,
 	}
 	if p.timedOut {

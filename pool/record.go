@@ -52,6 +52,7 @@ type sessionEntry struct {
 	Owner    string            `json:"owner"`
 	Name     string            `json:"name,omitzero"`
 	Created  time.Time         `json:"created"`
+	Uptime   uptime            `json:"uptime,omitzero"` // at Created
 	Shell    string            `json:"shell"`
 	Dir      string            `json:"dir"`
 	Env      protocol.Env      `json:"env,omitzero"`
@@ -115,6 +116,7 @@ type doneEntry struct {
 	Exit    protocol.ExecExit   `json:"exit"`
 	Failure *protocol.Error     `json:"failure,omitzero"`
 	At      time.Time           `json:"at"`
+	Uptime  uptime              `json:"uptime,omitzero"`
 	End     int64               `json:"end"`
 	Died    bool                `json:"died,omitzero"`
 	Span    journal.Span        `json:"span"`
@@ -147,6 +149,7 @@ type termEntry struct {
 	Text     string                 `json:"text"`
 	Nonce    string                 `json:"nonce"`
 	Started  time.Time              `json:"started"`
+	Uptime   uptime                 `json:"uptime,omitzero"` // at Started
 	Key      keyEntry               `json:"key,omitzero"`
 	Terminal runtime.TerminalRecord `json:"terminal"`
 
@@ -212,7 +215,7 @@ func (s *Session) recordShell(r runtime.ShellRecord) {
 func (s *Session) entry() *sessionEntry {
 	t := &s.terms
 	return &sessionEntry{
-		Tag: s.tag, Owner: s.owner, Name: s.name, Created: s.created, Shell: t.shell, Dir: t.dir, Env: t.env, Labels: t.labels,
+		Tag: s.tag, Owner: s.owner, Name: s.name, Created: s.created, Uptime: uptimeAt(s.created), Shell: t.shell, Dir: t.dir, Env: t.env, Labels: t.labels,
 		Timeout: lapse(t.timeout), Idle: lapse(t.idle), Restore: t.restore, Limits: t.limits, Tethered: t.tethered, Record: t.record.String(), Commands: s.commands, Key: s.key,
 		Last: s.last, Cwd: s.dir,
 	}
@@ -270,7 +273,7 @@ func (s *Session) accept(e *Exec, b *begunEntry) {
 
 func (e *Exec) doneEntry() *doneEntry {
 	return &doneEntry{
-		ID: e.ID(), Exit: e.exit, Failure: e.failure, At: e.endedAt, End: e.end, Died: e.died, Span: e.journal.Span(), Lane: e.lane,
+		ID: e.ID(), Exit: e.exit, Failure: e.failure, At: e.endedAt, Uptime: uptimeAt(e.endedAt), End: e.end, Died: e.died, Span: e.journal.Span(), Lane: e.lane,
 	}
 }
 
@@ -287,7 +290,7 @@ func (p *Process) exitedEntry() *exitedEntry {
 }
 
 func (t *Terminal) entry() *termEntry {
-	x := &termEntry{Stream: t.stream, Text: t.text, Nonce: t.nonce, Started: t.startedAt, Key: t.key.entry(&t.params), Terminal: t.terminal.Record()}
+	x := &termEntry{Stream: t.stream, Text: t.text, Nonce: t.nonce, Started: t.startedAt, Uptime: uptimeAt(t.startedAt), Key: t.key.entry(&t.params), Terminal: t.terminal.Record()}
 	if !t.unwanted {
 		x.Recording = t.recording
 	}

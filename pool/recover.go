@@ -266,7 +266,7 @@ func (p *Pool) adopt(s *Session, m *remembered) {
 		p.names[ref] = s
 	}
 	if s.key.Key != "" {
-		p.keys.restore(s.owner, s.key.keyed(keyRef{who: s.owner, key: s.key.Key}), s, s.created)
+		p.keys.restore(s.owner, s.key.keyed(keyRef{who: s.owner, key: s.key.Key}), s, m.session.Uptime.time(s.created))
 	}
 	for _, x := range m.shares {
 		s.reviveShareLocked(x)
@@ -313,7 +313,7 @@ func (s *Session) reviveExec(a *runtime.Adoption, x *rememberedExec) (live bool,
 		if e.command, e.lane = nil, d.Lane; x.forgotten {
 			e.lane = nil
 		}
-		e.exit, e.failure, e.endedAt, e.end, e.died = d.Exit, d.Failure, d.At, d.End, d.Died
+		e.exit, e.failure, e.endedAt, e.end, e.died = d.Exit, d.Failure, d.Uptime.time(d.At), d.End, d.Died
 		if e.lane == nil {
 			e.journal = journal.Gone(d.Exit.StdoutBytes, d.Exit.StderrBytes) // what never had one wrote nothing
 		}
@@ -371,7 +371,7 @@ func (s *Session) reviveProcess(a *runtime.Adoption, x *rememberedProcess, m *re
 	if x.Key.Key != "" {
 		p.key = x.Key.ref(s)
 		copy(p.params[:], x.Key.Params)
-		s.pool.keys.restore(s.owner, x.Key.keyed(p.key), p, x.Started)
+		s.pool.keys.restore(s.owner, x.Key.keyed(p.key), p, p.beganAt)
 	}
 	span := x.Process.Span
 	if x.exited != nil {
@@ -412,12 +412,12 @@ func (s *Session) reviveProcess(a *runtime.Adoption, x *rememberedProcess, m *re
 
 func (s *Session) reviveTerminal(a *runtime.Adoption, x *rememberedTerminal, m *remembered) error {
 	t := newTerminal(s, x.Stream, x.Text, x.Nonce)
-	t.startedAt, t.pid, t.recording = x.Started, x.Terminal.Pid, x.Recording
+	t.startedAt, t.pid, t.recording = x.Uptime.time(x.Started), x.Terminal.Pid, x.Recording
 	x.terminal = t
 	if x.Key.Key != "" {
 		t.key = x.Key.ref(s)
 		copy(t.params[:], x.Key.Params)
-		s.pool.keys.restore(s.owner, x.Key.keyed(t.key), t, x.Started)
+		s.pool.keys.restore(s.owner, x.Key.keyed(t.key), t, x.Uptime.time(x.Started))
 	}
 	if x.forgotten {
 		t.journal.Close()
@@ -477,7 +477,7 @@ func (s *Session) retainRemembered(a *runtime.Adoption, m *remembered) error {
 			continue
 		}
 		if x.exec.key != (keyRef{}) && x.exec.failure == nil {
-			s.pool.keys.restore(s.owner, x.Key.keyed(x.exec.key), x.exec, x.done.At)
+			s.pool.keys.restore(s.owner, x.Key.keyed(x.exec.key), x.exec, x.exec.endedAt)
 		}
 		e := s.keepEndedLocked(x.exec)
 		if x.forgotten {
@@ -510,7 +510,7 @@ func (s *Session) retainRemembered(a *runtime.Adoption, m *remembered) error {
 	for _, x := range m.works {
 		x.session = s
 		if x.keyed != nil {
-			s.pool.keys.restore(s.owner, x.keyed, x, timeOf(x.startedAt))
+			s.pool.keys.restore(s.owner, x.keyed, x, uptime(x.up).time(timeOf(x.startedAt)))
 			s.epitaphs = append(s.epitaphs, x)
 		}
 	}
@@ -525,7 +525,7 @@ func (s *Session) retainRemembered(a *runtime.Adoption, m *remembered) error {
 func (s *Session) reviveEnded(a *runtime.Adoption, x *rememberedPast) error {
 	x.session = s
 	if x.keyed != nil {
-		s.pool.keys.restore(s.owner, x.keyed, x.endedExec, timeOf(x.endedAt))
+		s.pool.keys.restore(s.owner, x.keyed, x.endedExec, x.ended())
 	}
 	if x.forgotten {
 		x.letGo()

@@ -258,12 +258,20 @@ func (t *Terminal) info(state string) protocol.TermInfo {
 	i := protocol.TermInfo{
 		TermID: t.ID(), SessionID: t.session.id, StreamID: t.stream, Pid: t.pid, State: state, Cols: t.cols, Rows: t.rows, Command: t.text,
 		Viewers: len(t.viewers), Attached: t.attachedLocked(), StartedAt: t.startedAt, OutputBytes: t.journal.Size(),
-		RecordingID: t.recorder.id(), StateLost: t.terminal.Record().Lost,
+		RecordingID: t.recorder.id(), StateLost: t.stateLost(),
 	}
 	if i.Command == "" {
 		i.Command = t.session.terms.shell
 	}
 	return i
+}
+
+// stateLost is nil of a terminal that is no longer retained.
+func (t *Terminal) stateLost() []string {
+	if t.terminal == nil {
+		return nil
+	}
+	return t.terminal.Record().Lost
 }
 
 // exitInfo is the info once watch has seen the end.
@@ -325,7 +333,7 @@ func (t *Terminal) letGo() {
 		return
 	}
 	t.session.buryLocked(&endedWork{
-		kind: 't', session: t.session, stream: t.stream, keyed: t.session.pool.keys.find(t.key), startedAt: nanos(t.startedAt), endedAt: nanos(t.endedAt),
+		kind: 't', session: t.session, stream: t.stream, keyed: t.session.pool.keys.find(t.key), startedAt: nanos(t.startedAt), endedAt: nanos(t.endedAt), up: int64(uptimeAt(t.startedAt)),
 		pid: int64(t.pid), code: int64(t.status.Code), signal: int64(t.status.Signal), end: t.journal.Size(), cols: int64(t.cols), rows: int64(t.rows),
 	})
 }
