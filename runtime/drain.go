@@ -117,7 +117,7 @@ func (r *run) handOver() {
 	r.closeWriters()
 	lane := r.giveLane()
 	late := newOutlets(r.c.Journal, &r.s.outputs)
-	late.ended = lane.close
+	late.ended, late.after, late.cell = lane.close, r.s.lastHeld, r.left
 	for i := range r.out {
 		p := &r.out[i]
 		fds := []unix.PollFd{{Fd: int32(p.r), Events: unix.POLLIN}}

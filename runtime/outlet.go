@@ -31,8 +31,10 @@ type outlets struct {
 	files []*os.File // set once in newOutlets
 	raw   []syscall.RawConn
 	kinds []journal.Stream
-	left  int    // guarded by mu; pipes that are open
-	ended func() // set once before start: called when the last pipe is closed; nil: nothing
+	left  int            // guarded by mu; pipes that are open
+	ended func()         // set once before start: called when the last pipe is closed; nil: nothing
+	after func(*outlets) // the same, but behind that, and may take a moment, which close waits for
+	cell  KeptCell       // of what an ended command left running; set once before start, nil where that is not known
 	wg    sync.WaitGroup
 }
 
@@ -93,12 +95,17 @@ func (o *outlets) drain(i int) {
 	}
 	o.files[i].Close()
 	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.left--; o.left == 0 {
+	o.left--
+	last := o.left == 0
+	if last {
 		o.end()
 		if o.ended != nil {
 			o.ended()
 		}
+	}
+	o.mu.Unlock()
+	if last && o.after != nil {
+		o.after(o)
 	}
 }
 

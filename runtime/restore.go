@@ -91,6 +91,7 @@ func (s *Shell) Rest() time.Duration {
 		return 0
 	}
 	defer func() { s.turn <- struct{}{} }()
+	s.sweepLeft()
 	p := s.proc()
 	if p == nil || s.closing.Load() || !s.st.wanted() {
 		return 0

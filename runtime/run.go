@@ -41,7 +41,8 @@ type run struct {
 	beforeHeld []int  // what the keeper calls it
 	was        string // where the shell was before a command with a directory of its own; wasFD, if > 0, is open there
 	wasFD      int
-	stayed     []int // besides the shell, when the command had ended
+	stayed     []int    // besides the shell, when the command had ended
+	left       KeptCell // what it left running is in it, and the shell is not
 
 	began    time.Time
 	lastOut  time.Time

@@ -52,7 +52,7 @@ type Shell struct {
 	cfg    ShellConfig            // guarded by mu: Setup and Reset change Dir and Env
 	p      *shellProc             // guarded by mu; nil after Close, or when it could not be put back
 	group  KeptGroup              // guarded by mu: Reset makes a new one
-	left   []KeptCell             // guarded by mu: where commands left something running
+	left   []KeptCell             // guarded by mu: where commands left something running, until sweepLeft
 	procs  map[*Process]struct{}  // guarded by mu
 	terms  map[*Terminal]struct{} // guarded by mu
 	late   []*outlets             // guarded by mu
@@ -73,6 +73,7 @@ type Shell struct {
 	paid     time.Time         // when the snapshots so far have had their share of the time, see affordable
 	trap     bool              // it may have one for the abort signal, which defeats the abort
 	funcs    atomic.Bool       // it may have functions, which it cannot list; any may look
+	enough   int               // sweepLeft, when left is longer than that
 }
 
 // OpenShell starts a session's shell; it answers when it returns.
@@ -392,11 +393,58 @@ func (s *Shell) partWith(r *run) {
 		s.b.Log.Error().Err(err).Str("session", s.cfg.ID).Msg("cell")
 		return
 	}
+	r.left = old
 	s.mu.Lock()
 	r.p.cell = fresh
 	s.left = append(s.left, old)
+	many := len(s.left) > s.enough
 	s.mu.Unlock()
+	if many { // so that a look at all of them is not due for every command
+		s.enough = 2*s.sweepLeft() + enoughLeft
+	}
 	s.changed()
+}
+
+// enoughLeft is how many cells a session may have that commands left something in, beside twice those where that runs.
+const enoughLeft = 8
+
+// sweepLeft gives up the cells that commands left something in and that are empty by now, and says how many there still are.
+// Where an output of the command is held, somebody is there who holds it, and nobody looks. The caller has the turn.
+func (s *Shell) sweepLeft() (still int) {
+	s.mu.Lock()
+	left := slices.DeleteFunc(slices.Clone(s.left), func(c KeptCell) bool {
+		return slices.ContainsFunc(s.late, func(o *outlets) bool { return o.cell == c && !o.over.Load() })
+	})
+	s.mu.Unlock()
+	return s.giveUp(left...)
+}
+
+// giveUp removes cells of s.left that are empty, and says how many are left.
+func (s *Shell) giveUp(cells ...KeptCell) (still int) {
+	gone := slices.DeleteFunc(cells, func(c KeptCell) bool { return len(c.Others(0)) > 0 || !c.Remove() })
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.left = slices.DeleteFunc(s.left, func(c KeptCell) bool { return slices.Contains(gone, c) })
+	return len(s.left)
+}
+
+// lastHeld is told that nobody holds the outputs of a command any more that left something running: who held them is about to be gone.
+// The outlets' goroutine waits for that, for a moment: what lives on is looked at after the next command.
+func (s *Shell) lastHeld(o *outlets) {
+	for pause := time.Millisecond; pause < 100*time.Millisecond; pause *= 4 {
+		s.mu.Lock()
+		there := slices.Contains(s.left, o.cell)
+		s.mu.Unlock()
+		if !there {
+			return
+		}
+		s.giveUp(o.cell)
+		select {
+		case <-time.After(pause):
+		case <-o.stop:
+			return
+		}
+	}
 }
 
 // held is who holds what must outlive us.
