@@ -134,6 +134,9 @@ func (s *Session) terminate(f facts, keep bool) {
 	s.mu.Unlock()
 	p.buriedLocked(s, keep)
 	p.mu.Unlock()
+	if s.shell != nil {
+		s.shell.Park()
+	}
 	close(s.ended)
 	if !keep {
 		return

@@ -190,6 +190,7 @@ func (p *Pool) revive(a *runtime.Adoption, m *remembered) error {
 	p.adopt(s, m)
 	if m.over != nil {
 		a.Finish()
+		s.shell.Park()
 		return nil
 	}
 	s.goOn(a, m, running)

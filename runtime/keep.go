@@ -63,6 +63,10 @@ type KeptGroup interface {
 	// Hold keeps descriptors beyond our own end, until Drop or DropAll. The descriptors given stay the caller's.
 	Hold(fds ...int) (numbers []int, err error)
 	Drop(numbers ...int)
+	// WriteHeld writes to a file that is held, and PunchHeld gives back the memory of a part of one: for who has closed its
+	// own descriptor. Neither waits, and what fails is not told.
+	WriteHeld(number int, p []byte, at int64)
+	PunchHeld(number int, from, to int64)
 	// Enterable says whether the session's shells may enter a directory.
 	Enterable(dir string) error
 	// Cwd is where one of the session's processes is, "" when that cannot be known.
@@ -178,8 +182,12 @@ func (g localGroup) Make(kinds []Kind, also ...int) ([]Made, []int, error) {
 // Hold: the caller's own descriptors are found in Dir as long as it keeps them open.
 func (g localGroup) Hold(fds ...int) ([]int, error) { return fds, nil }
 func (g localGroup) Drop(numbers ...int)            { g.Unlink(numbers...) }
-func (g localGroup) Vacate()                        { g.host.Vacate(g.id) }
-func (g localGroup) DropAll()                       { g.host.Vacate(g.id) }
+
+// Nobody closes a descriptor that is held here.
+func (g localGroup) WriteHeld(int, []byte, int64) {}
+func (g localGroup) PunchHeld(int, int64, int64)  {}
+func (g localGroup) Vacate()                      { g.host.Vacate(g.id) }
+func (g localGroup) DropAll()                     { g.host.Vacate(g.id) }
 
 // MakeAnonymous is Make for a group that is not Private: everything has a path below /proc as it is.
 func MakeAnonymous(g KeptGroup, kinds []Kind, also ...int) (made []Made, numbers []int, err error) {

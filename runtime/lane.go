@@ -2,12 +2,14 @@ package runtime
 
 import (
 	"fmt"
+	"io"
 	"slices"
 	"sync"
 
 	"golang.org/x/sys/unix"
 
 	"trl/runtime/journal"
+	"trl/runtime/ledger"
 )
 
 // A lane is the way of a shell's output: a pipe for stdout and one for stderr, both ends with us and with the keeper,
@@ -26,8 +28,10 @@ type lane struct {
 	files []HeldFile // the same with what they are; set once, dropped or not
 }
 
-// output is a lane's log, which outlives the lane: the journals that went through it may be wanted for a while. It ends
-// when the lane has and the last of them was dropped, or when the session is forgotten.
+// output is a lane's log, which outlives the lane: the journals that went through it may be wanted for a while. When the
+// lane has ended, and with it the last journal that goes through the log, what is kept of them is packed into the archive
+// of the session, and the log's descriptors go. Where that fails, they go when the last of the journals was dropped, or
+// when the session is forgotten.
 type output struct {
 	*journal.Log
 	group KeptGroup
@@ -35,14 +39,18 @@ type output struct {
 	held  []HeldFile // its descriptors
 
 	mu     sync.Mutex
-	done   bool // guarded by mu; nothing more will be written
-	closed bool // guarded by mu
+	done   bool                   // guarded by mu; nothing more will be written
+	closed bool                   // guarded by mu
+	kept   map[int64]*ledger.Kept // guarded by mu; the packed spans, by Begin.Run
 }
 
 // outputs are those of one session that have not ended.
 type outputs struct {
 	broke func(error)   // told why one takes no more; set once
 	slots chan struct{} // one element for each outlet that takes from its pipe; set once
+
+	archive *ledger.Ledger // the session's, where logs are packed into; set once, before the first log
+	number  int            // what the keeper calls its file; set once with archive
 
 	mu  sync.Mutex
 	all map[*output]struct{} // guarded by mu; nil before the first
@@ -213,7 +221,20 @@ func drop(group KeptGroup, held []int, from, to int) {
 // carry lets a journal go through the log. head and tail are how much of each stream is wanted beside the ring.
 func (o *output) carry(j *journal.Journal, head, tail int64) {
 	j.Through(o.Log, head, tail)
-	j.OnDrop(o.look)
+	j.OnDrop(o.dropped)
+}
+
+// dropped is told that nobody needs a span any more.
+func (o *output) dropped(s journal.Span) {
+	o.mu.Lock()
+	k := o.kept[s.Begin.Run]
+	delete(o.kept, s.Begin.Run)
+	o.mu.Unlock()
+	if k != nil {
+		k.Release()
+		return
+	}
+	o.look()
 }
 
 // end says that nothing more will be written.
@@ -221,23 +242,72 @@ func (o *output) end() {
 	o.mu.Lock()
 	o.done = true
 	o.mu.Unlock()
+	o.Retire()
 	o.look()
 }
 
-// look closes the log once nobody needs it.
+// look closes the log once nobody needs it, or what is kept of it has been packed.
 func (o *output) look() {
 	o.mu.Lock()
-	over := o.done && !o.closed && o.Spans() == 0
-	o.closed = o.closed || over
-	o.mu.Unlock()
-	if over {
-		o.of.remove(o)
-		o.Close()
-		for _, f := range o.held {
-			o.group.Drop(f.Number)
+	defer o.mu.Unlock()
+	if !o.done || o.closed || o.Spans() > 0 && !o.packLocked() {
+		return
+	}
+	o.closed = true
+	o.of.remove(o)
+	o.Close()
+	var numbers []int
+	for _, f := range o.held {
+		numbers = append(numbers, f.Number)
+	}
+	o.group.Drop(numbers...)
+}
+
+// packLocked moves what is kept of the log into the archive, all of it or nothing. mu is held.
+func (o *output) packLocked() bool {
+	if o.of.archive == nil || len(o.held) == 0 {
+		return false
+	}
+	kept := map[int64]*ledger.Kept{}
+	err := o.Pack(func(s journal.Span, size int64, write func(io.Writer) error) error {
+		k, err := o.of.archive.Keep(archiveKey(o.held, s), size, write)
+		kept[s.Begin.Run] = k
+		return err
+	})
+	if err != nil {
+		for _, k := range kept {
+			if k != nil {
+				k.Release()
+			}
 		}
+		return false
+	}
+	o.kept = kept
+	return true
+}
+
+// archiveKey names a span, by its log.
+func archiveKey(log []HeldFile, s journal.Span) ledger.Key {
+	return ledger.Key{uint64(log[0].Number), log[0].Inode, uint64(s.Begin.Run)}
+}
+
+// Park closes what the gateway has open for a session that has ended and been written down: from then on, the keeper has
+// one file for all that is kept of it.
+func (s *Shell) Park() {
+	group := s.held()
+	if _, here := group.(localGroup); !here && s.outputs.archive != nil {
+		s.outputs.archive.Park(heldFile{group, s.outputs.number})
 	}
 }
+
+// heldFile writes to a file that only the keeper has open.
+type heldFile struct {
+	group  KeptGroup
+	number int
+}
+
+func (f heldFile) WriteAt(p []byte, at int64) { f.group.WriteHeld(f.number, p, at) }
+func (f heldFile) Punch(from, to int64)       { f.group.PunchHeld(f.number, from, to) }
 
 // halfPipe makes a pipe whose one end, ours, does not block: the other one may be inherited, and programs expect it to.
 func halfPipe(ours int) (fd [2]int, err error) {

@@ -153,13 +153,16 @@ type Adoption struct {
 	from   Inherited // less what was taken
 	shell  *Shell
 	book   *ledger.Ledger
+	number int                  // what the keeper calls the file of book
 	wanted map[HeldFile]*wanted // by the first file of a log
-	cells  map[int]bool         // that are known
+	packed map[ledger.Key]*ledger.Kept
+	cells  map[int]bool // that are known
 }
 
 type wanted struct {
-	spans []journal.Span
-	out   *output
+	spans  []journal.Span
+	packed []*ledger.Kept // what was packed of the log
+	out    *output
 }
 
 // Adopt begins an adoption.
@@ -178,7 +181,10 @@ func (a *Adoption) Ledger(read func(entry []byte) error) error {
 			return err
 		}
 		a.take(number)
-		a.book = book
+		a.book, a.number, a.packed = book, number, map[ledger.Key]*ledger.Kept{}
+		for _, k := range book.Kept() {
+			a.packed[k.Key] = k
+		}
 		return nil
 	}
 	return nil
@@ -208,6 +214,12 @@ func (a *Adoption) Want(log []HeldFile, span journal.Span) {
 		return
 	}
 	w := a.want(log)
+	if k := a.packed[archiveKey(log, span)]; k != nil {
+		if s, err := journal.PackedSpan(k); err == nil && s.Begin == span.Begin {
+			w.packed = append(w.packed, k)
+			return
+		}
+	}
 	w.spans = append(w.spans, span)
 }
 
@@ -229,6 +241,10 @@ func (a *Adoption) output(held []HeldFile) (*output, error) {
 	if w.out != nil {
 		return w.out, nil
 	}
+	if len(w.spans) == 0 && len(w.packed) > 0 {
+		w.out = &output{Log: journal.Closed(), group: a.from.Group, of: &a.shell.outputs, held: held, done: true, closed: true}
+		return w.out, nil
+	}
 	fds := [3]int{a.takeFile(held[0]), a.takeFile(held[1]), a.takeFile(held[2])}
 	log, err := journal.OpenLog(fds, w.spans)
 	if err != nil {
@@ -245,11 +261,17 @@ func (a *Adoption) Bring(j *journal.Journal, log []HeldFile, span journal.Span) 
 	if span == (journal.Span{}) {
 		return nil
 	}
+	if len(log) == 3 {
+		if k := a.packed[archiveKey(log, span)]; k != nil && slices.Contains(a.want(log).packed, k) {
+			j.OnDrop(func(journal.Span) { k.Release() })
+			return journal.Unpack(j, k)
+		}
+	}
 	out, err := a.output(log)
 	if err != nil {
 		return err
 	}
-	j.OnDrop(out.look)
+	j.OnDrop(out.dropped)
 	err = out.Replay(j, span)
 	if errors.Is(err, journal.ErrBroken) { // it goes on without; what was lost is known to be unknown
 		a.b.Log.Warn().Str("session", a.from.ID).Msg("some output is lost: its log had broken off")
@@ -281,8 +303,15 @@ func (a *Adoption) lane(r LaneRecord) (*lane, error) {
 	}
 	out.mu.Lock()
 	out.done = false
+	packed := out.closed
 	out.mu.Unlock()
 	l.log = out
+	if packed { // nothing came out of the pipes any more; the keeper had not been told yet to drop them
+		for i := range l.r {
+			shut(&l.r[i])
+			shut(&l.w[i])
+		}
+	}
 	return l, nil
 }
 
@@ -314,6 +343,7 @@ func (a *Adoption) inlet(files []HeldFile) *inlet {
 // Remains stands for the shell of a session that has ended: its output can be brought back, and it can be forgotten.
 func (a *Adoption) Remains(c ShellConfig) *Shell {
 	a.shell = a.b.newShell(c)
+	a.shell.outputs.archive, a.shell.outputs.number = a.book, a.number
 	a.shell.group = a.from.Group
 	a.shell.closing.Store(true)
 	a.shell.st = &state{fd: [2]int{-1, -1}, exit: -1, book: a.book}
@@ -398,8 +428,20 @@ func (a *Adoption) Shell(c ShellConfig, r ShellRecord) (*Shell, error) {
 	return s, nil
 }
 
-// Finish ends what the last gateway had begun to make and had not written down yet.
+// Finish ends what the last gateway had begun to make and had not written down yet, and packs what it had not come to pack.
 func (a *Adoption) Finish() {
+	for _, w := range a.wanted {
+		for _, k := range w.packed {
+			delete(a.packed, k.Key)
+		}
+		if w.out != nil {
+			w.out.look()
+		}
+	}
+	for _, k := range a.packed {
+		k.Release()
+	}
+	a.packed = nil
 	for pid, child := range a.from.Children {
 		_ = child.Signal(unix.SIGKILL)
 		delete(a.from.Children, pid)

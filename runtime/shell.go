@@ -140,6 +140,7 @@ func (s *Shell) furnish(p *shellProc, g KeptGroup) (err error) {
 		return fmt.Errorf("control pipe: %w", err)
 	}
 	s.st.take(made[:len(stateFiles)], numbers[0])
+	s.outputs.archive, s.outputs.number = s.st.book, numbers[0]
 	p.take(made[len(stateFiles):], numbers[1])
 	return s.watch()
 }

@@ -59,7 +59,7 @@ type Journal struct {
 	onRoom func()               // set once before use
 	tap    func(Stream, []byte) // set once before use
 	onSkip func(Stream, int64)  // set once before use
-	onDrop func()               // set once before use
+	onDrop func(Span)           // set once before use
 	span   *span                // our place in a log; set once in Through or Replay, before use; nil: none
 	hold   time.Duration        // TextHold; tests shorten it
 	bound  int                  // what buf may grow to: ring + MaxWrite, a multiple of page
@@ -327,14 +327,15 @@ func (j *Journal) drop() {
 	if j.span == nil {
 		return
 	}
-	j.span.log.Drop(j.Span())
+	s := j.Span()
+	j.span.log.Drop(s)
 	if j.onDrop != nil {
-		j.onDrop()
+		j.onDrop(s)
 	}
 }
 
-// OnDrop sets what is called after Drop. Before use.
-func (j *Journal) OnDrop(f func()) { j.onDrop = f }
+// OnDrop sets what is called after Drop, with what Span was. Before use.
+func (j *Journal) OnDrop(f func(Span)) { j.onDrop = f }
 
 // Start is the offset of the oldest byte that is kept.
 func (j *Journal) Start() int64 {

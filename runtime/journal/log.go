@@ -36,19 +36,21 @@ type Log struct {
 	filling sync.Mutex
 
 	// Held across system calls, none of which waits, and across the journal's own lock, which is taken second.
-	mu     sync.Mutex
-	fds    [3]int          // stdout, stderr, index; -1 after Close
-	pos    [2]int64        // the positions of the first two
-	run    int64           // the newest run's place in the index
-	whose  Stream          // the newest run's; 0: its word is not written yet
-	start  int64           // where it begins, in the order of both streams
-	writer *span           // the one that is being written; nil: none
-	spans  map[int64]*span // all that live, by Begin.Run
-	root   span            // the ring of those, in order; its trimmed says below what nothing is left
-	exact  bool            // splice has worked
-	copies bool            // splice is not to be had: read and write, with a moment in between
-	broken error           // why the log takes no more
-	word   [8]byte         // a word of the index on its way; a field, as on the stack it would escape
+	mu      sync.Mutex
+	fds     [3]int          // stdout, stderr, index; -1 after Close
+	pos     [2]int64        // the positions of the first two
+	run     int64           // the newest run's place in the index
+	whose   Stream          // the newest run's; 0: its word is not written yet
+	start   int64           // where it begins, in the order of both streams
+	writer  *span           // the one that is being written; nil: none
+	spans   map[int64]*span // all that live, by Begin.Run
+	root    span            // the ring of those, in order; its trimmed says below what nothing is left
+	exact   bool            // splice has worked
+	copies  bool            // splice is not to be had: read and write, with a moment in between
+	broken  error           // why the log takes no more
+	retired bool            // no journal will be given to it any more
+	packed  *packed         // where what it has is read while a packed span is replayed; nil: from the descriptors
+	word    [8]byte         // a word of the index on its way; a field, as on the stack it would escape
 }
 
 const (
@@ -377,6 +379,9 @@ func (l *Log) breakLocked(err error) {
 func (l *Log) readLocked(f int, p []byte, off int64) error {
 	if len(p) == 0 {
 		return nil
+	}
+	if l.packed != nil {
+		return l.packed.read(f, p, off)
 	}
 	n, err := unix.Pread(l.fds[f], p, off)
 	if err == nil && n < len(p) {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -52,6 +53,27 @@ func reopen(t fatal, l *Log, live ...Span) *Log {
 	}
 	again.batch = l.batch
 	return again
+}
+
+// pack is what Pack makes of one span.
+func pack(t fatal, l *Log, s Span) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err := l.packLocked(s, func(_ Span, size int64, write func(io.Writer) error) error {
+		err := write(&b)
+		if size != int64(b.Len()) {
+			t.Fatalf("%d bytes packed, %d announced", b.Len(), size)
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := PackedSpan(bytes.NewReader(b.Bytes())); got != s || err != nil {
+		t.Fatalf("%+v is called %+v, %v", s, got, err)
+	}
+	return b.Bytes()
 }
 
 // held is how many bytes of memory the log's files have.
@@ -288,6 +310,13 @@ func (m *logModel) crash(t *rapid.T) {
 		}
 		if same(t, again, s.want); !again.Closed() || again.Span() != s.Span {
 			t.Fatalf("%+v came back as %+v", s.Span, again.Span())
+		}
+		again = watch(m.ring, m.most)
+		if err := Unpack(again.Journal, bytes.NewReader(pack(t, m.l, s.Span))); err != nil {
+			t.Fatal(err)
+		}
+		if same(t, again, s.want); !again.Closed() || again.Span() != s.Span {
+			t.Fatalf("%+v was unpacked as %+v", s.Span, again.Span())
 		}
 	}
 	m.got = watch(m.ring, m.most)
@@ -1018,4 +1047,39 @@ func FuzzLog(f *testing.F) {
 			t.Fatalf("holds %d bytes", n)
 		}
 	})
+}
+
+// TestPackedEndsAreTheSame: what is kept of long output, head, tail and ring, comes back from a packed span, and no more is
+// packed than that.
+func TestPackedEndsAreTheSame(t *testing.T) {
+	for _, most := range []int{0, 100, 200 << 10} {
+		l := newLog(t)
+		defer l.Close()
+		l.batch = memPage
+		got, want := watch(1, most), watch(1, most)
+		got.Through(l, int64(most/2), int64(most-most/2))
+		data := bytes.Repeat([]byte("0123456789abcdef"), 64)
+		for i := range 1000 {
+			s := []Stream{Stdout, Stdout, Stderr}[i%3]
+			got.Write(s, data)
+			want.Write(s, data)
+		}
+		if err := l.Pack(nil); !errors.Is(err, ErrNotPacked) {
+			t.Errorf("packed while it is written: %v", err)
+		}
+		got.Close()
+		want.Close()
+		p := pack(t, l, got.Span())
+		again := watch(1, most)
+		if err := Unpack(again.Journal, bytes.NewReader(p)); err != nil {
+			t.Fatal(err)
+		}
+		same(t, again, want)
+		if bound := 2*(2*MaxWrite+page+most) + 8*1000 + packedHeader; len(p) > bound {
+			t.Errorf("%d bytes packed of %d, with %d of each stream wanted", len(p), 1000*len(data), most)
+		}
+		if err := Unpack(New(1), bytes.NewReader(p[:len(p)-1])); err == nil {
+			t.Error("half of it was unpacked")
+		}
+	}
 }

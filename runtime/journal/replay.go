@@ -34,12 +34,7 @@ func (l *Log) Replay(j *Journal, s Span) error {
 	case sp.Open() && l.writer != nil:
 		panic("journal: log has a writer")
 	}
-	end := l.endOf(sp.Span)
-	at, runs, err := l.orderLocked(sp.Span, end, min(sp.Keep.window(), int64(j.bound)))
-	if err == nil {
-		err = l.feedLocked(j, sp.Span, end, at, runs)
-	}
-	if err != nil {
+	if err := l.replayLocked(j, sp); err != nil {
 		return fmt.Errorf("replay: %w", err)
 	}
 	switch {
@@ -57,6 +52,16 @@ func (l *Log) Replay(j *Journal, s Span) error {
 		}
 	}
 	return nil
+}
+
+// replayLocked gives j what there is of a span.
+func (l *Log) replayLocked(j *Journal, sp *span) error {
+	end := l.endOf(sp.Span)
+	at, runs, err := l.orderLocked(sp.Span, end, min(sp.Keep.window(), int64(j.bound)))
+	if err != nil {
+		return err
+	}
+	return l.feedLocked(j, sp.Span, end, at, runs)
 }
 
 // orderLocked returns the runs that the last window bytes of a span consist of, and where those begin: counted back from

@@ -150,6 +150,14 @@ func (g *group) Drop(numbers ...int) {
 	g.client.tell(message{Op: opDrop, Group: g.id, Held: numbers})
 }
 
+func (g *group) WriteHeld(number int, p []byte, at int64) {
+	g.client.tell(message{Op: opWrite, Group: g.id, Held: []int{number}, Text: p, From: at})
+}
+
+func (g *group) PunchHeld(number int, from, to int64) {
+	g.client.tell(message{Op: opPunch, Group: g.id, Held: []int{number}, From: from, To: to})
+}
+
 func (g *group) DropAll() {
 	g.client.tell(message{Op: opDropAll, Group: g.id})
 	g.forgetCells()

@@ -187,3 +187,22 @@ func duplicate(fd int) (int, error) {
 	fd, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 	return fd, os.NewSyscallError("dup", err)
 }
+
+// amend writes to a file that is held, or makes a hole in it. Of anything but a file in memory the kernel refuses both,
+// without waiting.
+func (s *server) amend(g *session, m message) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(m.Held) != 1 {
+		return fmt.Errorf("%s: %w", m.Op, fs.ErrInvalid)
+	}
+	fd, held := g.held[m.Held[0]]
+	switch {
+	case !held:
+		return fmt.Errorf("%s: %w", m.Op, fs.ErrClosed)
+	case m.Op == opPunch:
+		return unix.Fallocate(fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, m.From, m.To-m.From)
+	}
+	_, err := unix.Pwrite(fd, m.Text, m.From)
+	return err
+}

@@ -20,7 +20,7 @@ import (
 
 // Version of the protocol. Keeper and gateway are the same binary, except across an upgrade in place: any change of a
 // message needs a new number.
-const Version = 6
+const Version = 7
 
 const (
 	maxInline = 64 << 10 // of a packet; longer messages go in a memfd. A third of what a socket buffer holds
@@ -59,6 +59,8 @@ const (
 	opHold    = "hold"    //
 	opDrop    = "drop"    // no answer
 	opDropAll = "dropall" // no answer
+	opWrite   = "write"   // to a file that is held; no answer
+	opPunch   = "punch"   // a hole into a file that is held; no answer
 	opVacate  = "vacate"  // no answer
 	opEnter   = "enter"   // may the group's user enter a directory?
 	opCwd     = "cwd"     // of one of the group's processes
@@ -73,7 +75,7 @@ const (
 )
 
 var ops = []string{opHello, opReady, opBye, opGroup, opFound, opCell, opLimit, opGauge, opSpawn, opAdopt, opCopy, opOthers, opSignal, opKill, opRemove,
-	opMembers, opClose, opMake, opHold, opDrop, opDropAll, opVacate, opEnter, opCwd, opRelease, opEscaped, opOrphans, opNumbers, opRecall, opAnswer, opExit, opYield}
+	opMembers, opClose, opMake, opHold, opDrop, opDropAll, opWrite, opPunch, opVacate, opEnter, opCwd, opRelease, opEscaped, opOrphans, opNumbers, opRecall, opAnswer, opExit, opYield}
 
 // A message is a request, its answer, or an event.
 type message struct {
@@ -92,6 +94,8 @@ type message struct {
 	Spawn    *spawn           `json:"spawn,omitzero"`
 	Held     []int            `json:"held,omitzero"` // what the keeper calls the descriptors that it holds
 	Kinds    []runtime.Kind   `json:"kinds,omitzero"`
+	From     int64            `json:"from,omitzero"` // in the file held
+	To       int64            `json:"to,omitzero"`
 	Dir      []byte           `json:"dir,omitzero"` // bytes, as in a spawn
 	Text     []byte           `json:"text,omitzero"`
 	Sessions []string         `json:"sessions,omitzero"`

@@ -357,6 +357,8 @@ func (s *server) do(m message, a *message) (out []int, err error) {
 	case opDropAll:
 		s.dropAll(g)
 		return nil, nil
+	case opWrite, opPunch:
+		return nil, s.amend(g, m)
 	case opCell:
 		_, out, err := s.cell(g, a)
 		return out, err

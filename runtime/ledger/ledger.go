@@ -4,7 +4,7 @@
 // The file is a header and entries one after the other. Restart writes a new beginning behind the old end, and a frame of
 // zeros between them, which no reader passes; then it lets the header point to it. So at any moment a whole ledger can be
 // read, whatever was being written when we died.
-// What an entry says is its writer's business.
+// What an entry says is its writer's business. Far behind the entries is the archive, see there.
 package ledger
 
 import (
@@ -23,10 +23,11 @@ import (
 )
 
 const (
-	magic      = "trlledg1"
-	headerSize = 16 // magic, and where the entries begin
-	frameSize  = 8  // length and checksum of an entry
-	maxEntry   = 16 << 20
+	magic       = "trlledg2"
+	headerSize  = 24 // magic, where the entries begin, where the archive's first record is; 0: at archiveBegin
+	headerFirst = 16
+	frameSize   = 8 // length and checksum of an entry
+	maxEntry    = 16 << 20
 )
 
 // name tells a ledger from a file that somebody filled with what looks like one, such as a command's output.
@@ -39,12 +40,15 @@ var table = crc32.MakeTable(crc32.Castagnoli)
 
 // Ledger is one open ledger. Its owner closes it; the memory goes with the last descriptor, which is the keeper's.
 type Ledger struct {
-	mu    sync.Mutex
-	fd    int    // guarded by mu; -1 after Close
-	begin int64  // guarded by mu; where the first entry is
-	end   int64  // guarded by mu; where the next one goes
-	fresh int64  // guarded by mu; end - begin after the last Restart
-	buf   []byte // guarded by mu; an entry on its way
+	archive archive
+
+	mu     sync.Mutex
+	fd     int    // guarded by mu, for closing also by archive.mu, which comes before; -1 after Close or Park
+	remote Remote // guarded by mu; nil but after Park
+	begin  int64  // guarded by mu; where the first entry is
+	end    int64  // guarded by mu; where the next one goes
+	fresh  int64  // guarded by mu; end - begin after the last Restart
+	buf    []byte // guarded by mu; an entry on its way
 }
 
 // drafts are buffers for new beginnings, which are long, seldom, and of any ledger.
@@ -57,6 +61,10 @@ func New() (*Ledger, error) {
 		return nil, fmt.Errorf("memfd: %w", err)
 	}
 	l := &Ledger{fd: fd, begin: headerSize, end: headerSize}
+	if _, err := unix.Pwrite(fd, make([]byte, headerSize), 0); err != nil {
+		l.Close()
+		return nil, fmt.Errorf("ledger: %w", err)
+	}
 	if err := l.pointLocked(headerSize); err != nil {
 		l.Close()
 		return nil, err
@@ -79,10 +87,18 @@ func Open(fd int, read func(entry []byte) error) (*Ledger, error) {
 		return nil, fmt.Errorf("ledger: %w", err)
 	}
 	l := &Ledger{fd: fd, begin: int64(binary.LittleEndian.Uint64(header[len(magic):]))}
-	if l.begin < headerSize || l.begin > st.Size {
+	size := st.Size
+	if size >= archiveBegin { // the entries have no gaps; the archive is behind one
+		hole, err := unix.Seek(fd, max(l.begin, 0), unix.SEEK_HOLE)
+		if err != nil {
+			return nil, fmt.Errorf("ledger: %w", err)
+		}
+		size = min(hole, archiveBegin)
+	}
+	if l.begin < headerSize || l.begin > size {
 		return nil, ErrNone
 	}
-	all := make([]byte, st.Size-l.begin)
+	all := make([]byte, size-l.begin)
 	if err := readAt(fd, all, l.begin); err != nil {
 		return nil, err
 	}
@@ -101,8 +117,17 @@ func Open(fd int, read func(entry []byte) error) (*Ledger, error) {
 		l.end += frameSize + n
 		all = all[frameSize+n:]
 	}
-	if err := unix.Ftruncate(fd, l.end); err != nil {
+	var err error
+	if st.Size >= archiveBegin {
+		err = l.cutLocked(l.end)
+	} else {
+		err = unix.Ftruncate(fd, l.end)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("ledger: %w", err)
+	}
+	if err := l.openArchive(int64(binary.LittleEndian.Uint64(header[headerFirst:])), st.Size); err != nil {
+		return nil, err
 	}
 	l.fresh = l.end - l.begin
 	return l, nil
@@ -166,11 +191,14 @@ func (i Item) size() int64 {
 func (l *Ledger) Restart(items ...Item) (err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.remote != nil {
+		return errParked
+	}
 	end, begin := l.end, l.end+frameSize
 	defer func() {
 		if err != nil { // nothing of it may be behind what is appended next
 			l.end = end
-			_ = unix.Ftruncate(l.fd, end)
+			_ = l.cutLocked(end)
 		}
 	}()
 	size := int64(frameSize)
@@ -219,7 +247,11 @@ func (l *Ledger) Restart(items ...Item) (err error) {
 // Spoil makes it no ledger any more, and closes it: for one that lacks something, behind which nobody may read on.
 func (l *Ledger) Spoil() {
 	l.mu.Lock()
-	_ = unix.Ftruncate(l.fd, 0)
+	if l.remote != nil {
+		l.remote.WriteAt(make([]byte, headerSize), 0)
+	} else {
+		_ = unix.Ftruncate(l.fd, 0)
+	}
 	l.begin, l.end = 0, 0
 	l.mu.Unlock()
 	l.Close()
@@ -227,13 +259,19 @@ func (l *Ledger) Spoil() {
 
 // Close gives our descriptor back. Idempotent.
 func (l *Ledger) Close() {
+	l.archive.mu.Lock()
+	defer l.archive.mu.Unlock()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.fd >= 0 {
 		unix.Close(l.fd)
 		l.fd = -1
 	}
+	l.remote = nil
 }
+
+// cutLocked makes at the end of the entries. The archive, which may be written to meanwhile, stays.
+func (l *Ledger) cutLocked(at int64) error { return punch(l.fd, at, archiveBegin) }
 
 func frame(buf, entry []byte) []byte {
 	buf = binary.LittleEndian.AppendUint32(buf, uint32(len(entry)))
@@ -244,6 +282,11 @@ func frame(buf, entry []byte) []byte {
 // writeLocked puts buf at the offset at, and the end behind it.
 func (l *Ledger) writeLocked(buf []byte, at int64) error {
 	crashpoint.Here("before an entry")
+	if l.remote != nil {
+		l.remote.WriteAt(buf, at)
+		l.end = at + int64(len(buf))
+		return nil
+	}
 	for off := 0; off < len(buf); {
 		n, err := unix.Pwrite(l.fd, buf[off:], at+int64(off))
 		if err == unix.EINTR {
@@ -262,7 +305,7 @@ func (l *Ledger) writeLocked(buf []byte, at int64) error {
 func (l *Ledger) pointLocked(begin int64) error {
 	crashpoint.Here("before a new beginning")
 	header := binary.LittleEndian.AppendUint64([]byte(magic), uint64(begin))
-	if _, err := unix.Pwrite(l.fd, header, 0); err != nil {
+	if _, err := unix.Pwrite(l.fd, header, 0); err != nil { // what follows in the header is the archive's
 		return fmt.Errorf("ledger: %w", err)
 	}
 	return nil
