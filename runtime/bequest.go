@@ -60,14 +60,14 @@ type HierarchyBequest struct {
 
 // A GroupBequest is a Group that has not ended.
 type GroupBequest struct {
-	ID, Dir         string
-	KillFd, Orphans int
-	Init            int // pid of one of the Children, unless that has been reaped; 0: none
-	Closed          bool
-	Leaders         []int
-	Serial          int
-	Bounds          *BoundsBequest
-	Cells           []CellBequest
+	ID, Dir string
+	Orphans int
+	Init    int // pid of one of the Children, unless that has been reaped; 0: none
+	Closed  bool
+	Leaders []int
+	Serial  int
+	Bounds  *BoundsBequest
+	Cells   []CellBequest
 }
 
 // A BoundsBequest is a bounds.
@@ -81,11 +81,11 @@ type BoundsBequest struct {
 
 // A CellBequest is a Cell. List is only kept where it is the cgroup's.
 type CellBequest struct {
-	Number     int
-	Mark       uint64
-	Begin      uint64
-	Dir        string
-	List, Kill int
+	Number int
+	Mark   uint64
+	Begin  uint64
+	Dir    string
+	List   int
 }
 
 // A ChildBequest is a Child: of cell Cell in Group, or of no session.
@@ -115,9 +115,9 @@ func (b *Bequest) Files() (fds []int) {
 		fds = append(fds, t.Rules)
 	}
 	for _, g := range b.Groups {
-		fds = append(fds, g.KillFd, g.Orphans)
+		fds = append(fds, g.Orphans)
 		for _, c := range g.Cells {
-			fds = append(fds, c.List, c.Kill)
+			fds = append(fds, c.List)
 		}
 	}
 	for _, c := range b.Children {
@@ -183,7 +183,7 @@ func (b *RootBequest) root() *cgroupRoot {
 
 func (g *Group) bequest() GroupBequest {
 	b := GroupBequest{
-		ID: g.id, Dir: g.dir, KillFd: g.killFd, Orphans: g.orphans, Closed: g.closed,
+		ID: g.id, Dir: g.dir, Orphans: g.orphans, Closed: g.closed,
 		Leaders: slices.Collect(maps.Keys(g.leaders)), Serial: g.serial,
 	}
 	if g.init != nil {
@@ -196,7 +196,7 @@ func (g *Group) bequest() GroupBequest {
 		}
 	}
 	for _, c := range g.cells {
-		cell := CellBequest{Number: c.no, Mark: uint64(c.mark), Begin: c.begin, Dir: c.dir, List: -1, Kill: c.kill}
+		cell := CellBequest{Number: c.no, Mark: uint64(c.mark), Begin: c.begin, Dir: c.dir, List: -1}
 		if c.dir != "" {
 			cell.List = c.list
 		}
@@ -254,7 +254,7 @@ func (h *Host) inherit(b *Bequest, gateway *Account) {
 
 func (h *Host) inheritGroup(b *GroupBequest) {
 	g := &Group{
-		id: b.ID, host: h, tenant: h.tenants[b.ID], dir: b.Dir, killFd: b.KillFd, orphans: b.Orphans, closed: b.Closed, serial: b.Serial,
+		id: b.ID, host: h, tenant: h.tenants[b.ID], dir: b.Dir, orphans: b.Orphans, closed: b.Closed, serial: b.Serial,
 		ending: make(chan struct{}, 1), entering: make(chan struct{}, 1), children: map[*Child]struct{}{}, leaders: map[int]struct{}{},
 	}
 	for _, pid := range b.Leaders {
@@ -268,7 +268,7 @@ func (h *Host) inheritGroup(b *GroupBequest) {
 		g.bounds.Store(made)
 	}
 	for _, c := range b.Cells {
-		cell := &Cell{group: g, no: c.Number, mark: mark(c.Mark), begin: c.Begin, dir: c.Dir, list: c.List, kill: c.Kill, buf: make([]byte, 256)}
+		cell := &Cell{group: g, no: c.Number, mark: mark(c.Mark), begin: c.Begin, dir: c.Dir, list: c.List, buf: make([]byte, 256)}
 		g.cells = append(g.cells, cell)
 		h.cells[cell.mark] = cell
 	}
@@ -282,7 +282,7 @@ func (g *Group) cell(number int) *Cell {
 			return c
 		}
 	}
-	return &Cell{group: g, no: number, dir: g.dir, list: -1, kill: -1}
+	return &Cell{group: g, no: number, dir: g.dir, list: -1}
 }
 
 // Group finds one that has not ended, for who takes up a Bequest.
@@ -297,7 +297,7 @@ func (h *Host) EndedGroup(id string) *Group {
 		t = &tenant{id: id, fence: fence{rules: -1}}
 	}
 	return &Group{
-		id: id, host: h, tenant: t, killFd: -1, orphans: -1, ending: make(chan struct{}, 1), entering: make(chan struct{}, 1), gone: true, closed: true,
+		id: id, host: h, tenant: t, orphans: -1, ending: make(chan struct{}, 1), entering: make(chan struct{}, 1), gone: true, closed: true,
 		children: map[*Child]struct{}{}, leaders: map[int]struct{}{},
 	}
 }

@@ -30,7 +30,6 @@ type Group struct {
 	host   *Host
 	tenant *tenant       // set once in NewGroup
 	dir    string        // its cgroup; "" in tier "none"
-	killFd int           // of the cgroup's cgroup.kill, open so that killing needs no free descriptor; owned by the holder of ending
 	ending chan struct{} // one slot: held by the Close at work
 	gone   bool          // owned by the holder of ending
 
@@ -67,7 +66,6 @@ type Cell struct {
 	mu   sync.Mutex
 	list int    // guarded by mu; fd of cgroup.procs, in tier "none" of the shell's list of children; -1: none
 	of   int    // guarded by mu; tier "none": the shell whose list it is
-	kill int    // guarded by mu; fd of cgroup.kill; -1: none
 	buf  []byte // guarded by mu; what list is read into
 }
 
@@ -85,7 +83,7 @@ func (g *Group) NewCell() (*Cell, error) {
 	if g.closed {
 		return nil, fmt.Errorf("new cell: %w", fs.ErrClosed)
 	}
-	c := &Cell{group: g, begin: begin, list: -1, kill: -1, buf: make([]byte, 256)}
+	c := &Cell{group: g, begin: begin, list: -1, buf: make([]byte, 256)}
 	for {
 		g.serial++
 		c.no = g.serial
@@ -279,12 +277,7 @@ func (c *Cell) release() {
 	h.mu.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, fd := range []*int{&c.list, &c.kill} {
-		if *fd >= 0 {
-			unix.Close(*fd)
-			*fd = -1
-		}
-	}
+	shut(&c.list)
 }
 
 // Members lists every live process of the session; a 0 as in Others.
@@ -377,9 +370,6 @@ func (g *Group) Close(ctx context.Context) error {
 	for _, c := range cells {
 		c.release()
 	}
-	if g.killFd >= 0 {
-		unix.Close(g.killFd)
-	}
 	g.endInit()
 	h.mu.Lock()
 	delete(h.groups, g.id)
@@ -416,7 +406,7 @@ func (g *Group) settle() {
 		case g.dir == "":
 			g.sweep(func(p proc, _ *Cell) { signalPinned(p.pid, unix.SIGKILL, p.same) })
 		default:
-			_, _ = unix.Write(g.killFd, []byte{'1'})
+			_ = killIn(g.dir)
 		}
 	}
 }

@@ -193,7 +193,7 @@ func removeLeftovers(dir string, end func(dir string) error, log zerolog.Logger)
 func endLeftover(dir string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), leftoverPatience)
 	defer cancel()
-	return endTree(ctx, dir, -1)
+	return endTree(ctx, dir)
 }
 
 // probe tries what NewGroup, NewCell and Spawn do. The kernel refuses with
@@ -231,13 +231,9 @@ func (r *cgroupRoot) close() error {
 }
 
 // makeDir gives a new group its directory.
-func (g *Group) makeDir(root string) (err error) {
+func (g *Group) makeDir(root string) error {
 	dir := filepath.Join(root, g.id)
 	if err := os.Mkdir(dir, 0o755); err != nil {
-		return err
-	}
-	if g.killFd, err = openFile(dir, "cgroup.kill", unix.O_WRONLY); err != nil {
-		unix.Rmdir(dir)
 		return err
 	}
 	g.dir = dir
@@ -249,13 +245,7 @@ func (c *Cell) makeDir(dir string) (err error) {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return err
 	}
-	if c.kill, err = openFile(dir, "cgroup.kill", unix.O_WRONLY); err == nil {
-		c.list, err = openFile(dir, "cgroup.procs", unix.O_RDWR)
-	}
-	if err != nil {
-		if c.kill >= 0 {
-			unix.Close(c.kill)
-		}
+	if c.list, err = openFile(dir, "cgroup.procs", unix.O_RDWR); err != nil {
 		unix.Rmdir(dir)
 		return err
 	}
@@ -351,11 +341,7 @@ func (c *Cell) killCgroup(ctx context.Context, shell int) []int {
 				signalPinned(pid, unix.SIGKILL, c.holds)
 			}
 		} else {
-			c.mu.Lock()
-			if c.kill >= 0 {
-				_, _ = unix.Write(c.kill, []byte{'1'})
-			}
-			c.mu.Unlock()
+			_ = killIn(c.dir)
 			there, known := populated(c.dir)
 			if !known { // no descriptor is free: one is open
 				there = len(c.othersInCgroup(0)) > 0
@@ -374,7 +360,7 @@ func (c *Cell) killCgroup(ctx context.Context, shell int) []int {
 // killCgroup removes the group's directory and everything in it, or returns the
 // pids that are left when ctx ends.
 func (g *Group) killCgroup(ctx context.Context) []int {
-	if endTree(ctx, g.dir, g.killFd) == nil {
+	if endTree(ctx, g.dir) == nil {
 		return nil
 	}
 	if left := pidsBelow(g.dir); len(left) > 0 {
@@ -385,26 +371,22 @@ func (g *Group) killCgroup(ctx context.Context) []int {
 
 // endTree kills until the directory can be removed, which is the proof that
 // nobody is left in it: a start that was under way may still have added one
-// after a kill. kill is its open cgroup.kill, or -1.
-func endTree(ctx context.Context, dir string, kill int) error {
-	if kill < 0 {
-		var err error
-		if kill, err = openFile(dir, "cgroup.kill", unix.O_WRONLY); errors.Is(err, fs.ErrNotExist) {
-			return nil
-		} else if err != nil {
-			return err
-		}
-		defer unix.Close(kill)
-	}
+// after a kill.
+func endTree(ctx context.Context, dir string) error {
 	var pause backoff
 	for {
-		_, _ = unix.Write(kill, []byte{'1'})
+		_ = killIn(dir)
 		err := removeTree(dir)
 		if err == nil || ctx.Err() != nil {
 			return err
 		}
 		pause.sleep()
 	}
+}
+
+// killIn sends KILL to all in a cgroup and below it. It takes a descriptor for a moment, a spare one where there is no other.
+func killIn(dir string) error {
+	return withSpare(func() error { return writeFile(dir, "cgroup.kill", "1") })
 }
 
 // removeTree removes a cgroup and those below it if all are empty; zombies do

@@ -232,7 +232,7 @@ func (h *Host) NewGroup(id string) (*Group, error) {
 		return nil, fmt.Errorf("group id %q: %w", id, fs.ErrInvalid)
 	}
 	g := &Group{
-		id: id, host: h, killFd: -1, orphans: -1, ending: make(chan struct{}, 1), entering: make(chan struct{}, 1),
+		id: id, host: h, orphans: -1, ending: make(chan struct{}, 1), entering: make(chan struct{}, 1),
 		children: map[*Child]struct{}{}, leaders: map[int]struct{}{},
 	}
 	if h.spaces != nil {

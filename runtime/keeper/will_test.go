@@ -21,9 +21,9 @@ func TestWillIsReadAsItWasWritten(t *testing.T) {
 			Instance: 77, Tier: "cgroup", Root: &runtime.RootBequest{Dir: "/d", Path: "/p", Lock: 11},
 			Hierarchies: map[string]runtime.HierarchyBequest{"pids": {Dir: "/d", Root: &runtime.RootBequest{Lock: 12}}, "cpu": {Why: "none"}},
 			Groups: []runtime.GroupBequest{{
-				ID: "s-1", KillFd: 13, Orphans: -1, Init: 99, Leaders: []int{99},
+				ID: "s-1", Orphans: -1, Init: 99, Leaders: []int{99},
 				Bounds: &runtime.BoundsBequest{Limits: protocol.Limits{CPU: 0.5}, Resources: []int{1}, Most: []uint64{1<<63 + 1}},
-				Cells:  []runtime.CellBequest{{Number: 1, Mark: 1<<63 + 5, List: 14, Kill: -1}},
+				Cells:  []runtime.CellBequest{{Number: 1, Mark: 1<<63 + 5, List: 14}},
 			}},
 			Children: []runtime.ChildBequest{{Pid: 99, Pidfd: 15, Group: "s-1", Cell: 1}, {Pid: 100, Pidfd: -1}},
 		},
@@ -40,7 +40,7 @@ func TestWillIsReadAsItWasWritten(t *testing.T) {
 	if !bytes.Equal(text(got), text(w)) {
 		t.Errorf("got  %s\nwant %s", text(got), text(w))
 	}
-	want := map[int]bool{7: true, 5: true, 8: true, 9: true, 11: true, 12: true, 13: true, 14: true, 15: true, 16: true, 17: true, 18: true}
+	want := map[int]bool{7: true, 5: true, 8: true, 9: true, 11: true, 12: true, 14: true, 15: true, 16: true, 17: true, 18: true}
 	for _, fd := range got.descriptors() {
 		if !want[fd] {
 			t.Errorf("descriptor %d", fd)
