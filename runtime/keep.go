@@ -26,6 +26,9 @@ type Keeper interface {
 	Group(id string) (KeptGroup, error)
 	// Found is Group and a session's first process, in one round trip. Where it fails, nothing is left.
 	Found(id string, f Founding) (Founded, error)
+	// Short says that descriptors are short, here or where children are owned (Scant), or that one was not to be had. It asks
+	// for more than what is at hand only where they seem to be.
+	Short() bool
 	// KillOrphans ends what escaped from sessions that are gone, and returns how many that were.
 	KillOrphans(live func(sessionID string) bool) int
 }
@@ -117,6 +120,8 @@ type Inherited struct {
 func Local(h *Host) Keeper { return local{h} }
 
 type local struct{ *Host }
+
+func (l local) Short() bool { return Scant(Descriptors()) }
 
 func (l local) Group(id string) (KeptGroup, error) {
 	g, err := l.NewGroup(id)

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
@@ -93,6 +94,8 @@ type Client struct {
 	orphans   int   // fd of the keeper's list, see runtime.Glance; -1: none. Closed by hear
 	files     []*os.File
 	inherited []runtime.Inherited
+	most      int           // descriptors that this process may have; set once in Dial
+	seemShort atomic.Bool   // see Short
 	done      chan struct{} // closed when hear has returned
 	yield     chan struct{} // closed when a successor waits
 
@@ -124,6 +127,7 @@ func Dial(conn *os.File, log zerolog.Logger) (*Client, error) {
 		link: l, log: log, orphans: -1, done: make(chan struct{}), yield: make(chan struct{}),
 		calls: map[uint64]*call{}, children: map[uint64]*child{}, marks: map[uint64]struct{}{},
 	}
+	_, c.most = runtime.Descriptors()
 	if err := c.hello(); err != nil {
 		l.close()
 		return nil, fmt.Errorf("hello of the keeper: %w", err)
@@ -323,6 +327,27 @@ func (c *Client) KillOrphans(live func(sessionID string) bool) int {
 	return a.Count
 }
 
+// Short goes by the numbers of descriptors that are made, here and in the keeper: a new one is the lowest that is free. Where
+// such a number is high, or none was to be had, Short counts, by a system call here and a request to the keeper.
+func (c *Client) Short() bool {
+	if !c.seemShort.Load() {
+		return false
+	}
+	n, err := c.Numbers()
+	short := err == nil && runtime.Scant(n.Descriptors, n.MostDescriptors) || runtime.Scant(runtime.Descriptors())
+	c.seemShort.Store(short)
+	return short
+}
+
+// made is told the numbers of descriptors that the keeper has made.
+func (c *Client) made(numbers []int) {
+	for _, n := range numbers {
+		if n < c.state.Descriptors && runtime.Scant(n, c.state.Descriptors) { // others are no descriptors, see Kind
+			c.seemShort.Store(true)
+		}
+	}
+}
+
 // call waits for the answer. The files sent are the link's, those returned the caller's.
 func (c *Client) call(m message, files ...int) (message, []int, error) {
 	k, err := c.begin(m, nil, files)
@@ -399,6 +424,9 @@ func (c *Client) hear() {
 
 // take is one message; the files are its own.
 func (c *Client) take(m message, files []int) {
+	if m.lost || m.Fault != nil && m.Fault.Errno == unix.EMFILE || len(files) > 0 && runtime.Scant(files[len(files)-1], c.most) {
+		c.seemShort.Store(true)
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch k := c.calls[m.ID]; {

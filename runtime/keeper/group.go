@@ -70,6 +70,7 @@ func (g *group) Make(kinds []runtime.Kind, also ...int) (made []runtime.Made, nu
 		return nil, nil, err
 	}
 	a, files, err := g.client.call(message{Op: opMake, Group: g.id, Kinds: kinds}, given...)
+	g.client.made(a.Held)
 	if err != nil {
 		if a.lost { // as in NewCell
 			g.Drop(a.Held...)
@@ -131,6 +132,7 @@ func (g *group) Hold(fds ...int) (numbers []int, err error) {
 		return nil, err
 	}
 	a, _, err := g.client.call(message{Op: opHold, Group: g.id}, files...)
+	g.client.made(a.Held)
 	return a.Held, err
 }
 

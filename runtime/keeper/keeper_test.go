@@ -1031,3 +1031,44 @@ func TestDirectoryThatDoesNotAnswer(t *testing.T) {
 		}
 	})
 }
+
+// TestShortOfDescriptors: who asks hears in time that the keeper has few descriptors left, and when it has enough again.
+func TestShortOfDescriptors(t *testing.T) {
+	ours, theirs := socketpair(t)
+	a := act(t, theirs, "serve", "none")
+	theirs.Close()
+	const most = 300
+	if err := unix.Prlimit(a.cmd.Process.Pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: most, Max: most}, nil); err != nil {
+		t.Fatal(err)
+	}
+	c, err := Dial(ours, zerolog.Nop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	g := must(c.Group("s-1"))
+	var held []int
+	for !c.Short() {
+		numbers, err := g.Hold(0, 0, 0)
+		if err != nil {
+			t.Fatalf("%d held: %v", len(held), err)
+		}
+		held = append(held, numbers...)
+	}
+	n := must(c.Numbers())
+	if n.MostDescriptors != most || n.Descriptors < most/2 || n.Descriptors > most*9/10 || len(held) < most/2 {
+		t.Errorf("short with %d held: %+v", len(held), n)
+	}
+	g.Drop(held...)
+	eventually(t, "enough again", func() bool { return !c.Short() })
+	for { // an answer that there are none is another way to know
+		if numbers, err := g.Hold(0, 0, 0, 0, 0, 0, 0, 0); err != nil {
+			break
+		} else {
+			held = append(held, numbers...)
+		}
+	}
+	if !c.Short() {
+		t.Error("not short with no descriptor left")
+	}
+}

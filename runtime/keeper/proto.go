@@ -123,19 +123,20 @@ type spawn struct {
 // state is all that a gateway needs to go on where another one ended. Its descriptors, in this order: the listeners;
 // the list of orphans; for each group its cells' lists, its children's pidfds, and what is held.
 type state struct {
-	Epoch      string               `json:"epoch"`
-	Pid        int                  `json:"pid"`
-	Instance   runtime.Instance     `json:"instance"`
-	Generation int                  `json:"generation"`
-	Tier       string               `json:"tier"`
-	Why        string               `json:"why"`
-	Tiers      []runtime.TierReport `json:"tiers"`
-	Listeners  []string             `json:"listeners"`
-	Orphans    bool                 `json:"orphans"` // there is a list
-	Cannot     map[string]string    `json:"cannot"`  // Host.Unenforceable
-	Ports      string               `json:"ports"`   // Host.PortsDir
-	Foreign    bool                 `json:"foreign"` // Host.Foreign
-	Groups     []groupState         `json:"groups"`
+	Epoch       string               `json:"epoch"`
+	Pid         int                  `json:"pid"`
+	Instance    runtime.Instance     `json:"instance"`
+	Generation  int                  `json:"generation"`
+	Tier        string               `json:"tier"`
+	Why         string               `json:"why"`
+	Tiers       []runtime.TierReport `json:"tiers"`
+	Listeners   []string             `json:"listeners"`
+	Orphans     bool                 `json:"orphans"`     // there is a list
+	Cannot      map[string]string    `json:"cannot"`      // Host.Unenforceable
+	Ports       string               `json:"ports"`       // Host.PortsDir
+	Foreign     bool                 `json:"foreign"`     // Host.Foreign
+	Descriptors int                  `json:"descriptors"` // how many the keeper may have
+	Groups      []groupState         `json:"groups"`
 }
 
 type groupState struct {
@@ -181,6 +182,9 @@ type Numbers struct {
 	KillFailed     uint64 `json:"kill_failed"`
 	GatewayCrashes uint64 `json:"gateway_crashes"` // ends that nobody asked for
 	SignalsIgnored uint64 `json:"signals_ignored"` // sent from inside a session
+
+	Descriptors     int `json:"descriptors,omitzero"` // that are open now, and may be
+	MostDescriptors int `json:"most_descriptors,omitzero"`
 }
 
 // A VersionError is said on both sides when keeper and gateway are not of the same make.

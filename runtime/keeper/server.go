@@ -179,6 +179,7 @@ func (s *server) stateLocked() (st *state, files, own []int) {
 	st.Tier, st.Why = s.host.Isolation()
 	st.Tiers = s.host.Tiers()
 	st.Cannot = s.host.Unenforceable()
+	_, st.Descriptors = runtime.Descriptors()
 	st.Ports, st.Foreign = s.host.PortsDir(), s.host.Foreign()
 	give := func(fd int) {
 		if fd >= 0 {
@@ -289,6 +290,7 @@ func (s *server) do(m message, a *message) (out []int, err error) {
 		return nil, nil
 	case opNumbers:
 		n := s.numbers()
+		n.Descriptors, n.MostDescriptors = runtime.Descriptors()
 		a.Numbers = &n
 		return nil, nil
 	case opEscaped:
