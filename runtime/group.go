@@ -64,7 +64,8 @@ type Cell struct {
 	reaped atomic.Int64 // orphans of the cell that the nursery is reaping or has reaped
 
 	mu   sync.Mutex
-	list int    // guarded by mu; fd of cgroup.procs, in tier "none" of the shell's list of children; -1: none
+	list int    // guarded by mu; fd of cgroup.procs, in tier "none" of the shell's list of children; -1: not opened yet
+	gone bool   // guarded by mu; it was given up
 	of   int    // guarded by mu; tier "none": the shell whose list it is
 	buf  []byte // guarded by mu; what list is read into
 }
@@ -278,6 +279,7 @@ func (c *Cell) release() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	shut(&c.list)
+	c.gone = true
 }
 
 // Members lists every live process of the session; a 0 as in Others.

@@ -241,12 +241,8 @@ func (g *Group) makeDir(root string) error {
 }
 
 // makeDir gives a new cell its directory.
-func (c *Cell) makeDir(dir string) (err error) {
+func (c *Cell) makeDir(dir string) error {
 	if err := os.Mkdir(dir, 0o755); err != nil {
-		return err
-	}
-	if c.list, err = openFile(dir, "cgroup.procs", unix.O_RDWR); err != nil {
-		unix.Rmdir(dir)
 		return err
 	}
 	c.dir = dir
@@ -264,24 +260,20 @@ func openFile(dir, name string, flags int) (int, error) {
 
 // move puts a process in that is certainly the one meant.
 func (c *Cell) move(pid int) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.list < 0 {
-		return fmt.Errorf("cell of %s: %w", c.group.id, fs.ErrClosed)
-	}
-	text := strconv.AppendInt(c.buf[:0], int64(pid), 10)
-	_, err := retry(func() (int, error) { return unix.Pwrite(c.list, text, 0) })
-	return os.NewSyscallError("move to cgroup", err)
+	return withSpare(func() error { return writeFile(c.dir, "cgroup.procs", strconv.Itoa(pid)) })
 }
 
 func (c *Cell) othersInCgroup(shell int) []int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.list < 0 {
+	if c.gone {
 		return nil
 	}
+	if c.list < 0 { // a gateway looks for itself, as a rule, see Glance
+		c.list, _ = openFile(c.dir, "cgroup.procs", unix.O_RDONLY)
+	}
 	var pids []int
-	if divided(c.dir) {
+	if c.list < 0 || divided(c.dir) {
 		pids = pidsBelow(c.dir)
 	} else {
 		n, err := retry(func() (int, error) { return unix.Pread(c.list, c.buf, 0) })
@@ -343,7 +335,7 @@ func (c *Cell) killCgroup(ctx context.Context, shell int) []int {
 		} else {
 			_ = killIn(c.dir)
 			there, known := populated(c.dir)
-			if !known { // no descriptor is free: one is open
+			if !known {
 				there = len(c.othersInCgroup(0)) > 0
 			}
 			if !there {

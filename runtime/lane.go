@@ -12,8 +12,8 @@ import (
 	"trl/runtime/ledger"
 )
 
-// A lane is the way of a shell's output: a pipe for stdout and one for stderr, both ends with us and with the keeper,
-// and the log into which what comes out of them goes first, so that neither the shell nor what it printed notices when
+// A lane is the way of a shell's output: a pipe for stdout and one for stderr, both ends with the keeper, which is where the
+// shell opens them, and the read ends with us; and the log into which what comes out of them goes first, so that neither the shell nor what it printed notices when
 // we are replaced. Commands use it one after the other for as long as each leaves nobody behind who could hold its ends;
 // then what is left follows the old one (handOver) and the shell gets a new one. It belongs to the holder of the shell's
 // turn, or to who follows it.
@@ -22,7 +22,7 @@ type lane struct {
 	log   *output
 
 	mu   sync.Mutex // a process's exit and the end of its output may come at once
-	r, w [2]int     // closing guarded by mu; -1 once closed
+	r, w [2]int     // closing guarded by mu; -1 once closed, and w in a lane that nobody inherits an end of
 	held []int      // what the keeper calls r[0], r[1], w[0], w[1]; changes guarded by mu; -1 once dropped
 
 	files []HeldFile // the same with what they are; set once, dropped or not
@@ -125,7 +125,8 @@ func renumbered(files []HeldFile, held []int) []HeldFile {
 	return files
 }
 
-func newLane(group KeptGroup, of *outputs) (*lane, error) {
+// newLane makes one. inherited: a child is given the ends to write to.
+func newLane(group KeptGroup, of *outputs, inherited bool) (*lane, error) {
 	l := &lane{group: group, r: [2]int{-1, -1}, w: [2]int{-1, -1}}
 	log, err := journal.NewLog()
 	if err != nil {
@@ -144,6 +145,10 @@ func newLane(group KeptGroup, of *outputs) (*lane, error) {
 	}
 	l.held, l.log.held = []int{pipes[0].NR, pipes[1].NR, pipes[0].NW, pipes[1].NW}, heldFiles(held, fds[:]...)
 	l.files = heldFiles(l.held, l.r[0], l.r[1], l.w[0], l.w[1])
+	if elsewhere(group) && !inherited {
+		shut(&l.w[0])
+		shut(&l.w[1])
+	}
 	return l, nil
 }
 
@@ -171,7 +176,7 @@ func (l *lane) empty() {
 func (l *lane) end(i int) int { return l.held[2+i] }
 
 // open: a command can write to it. Not where closeWriters was called, be it by a gateway before us.
-func (l *lane) open() bool { return l.w[0] >= 0 && l.w[1] >= 0 }
+func (l *lane) open() bool { return l.held[2] >= 0 && l.held[3] >= 0 }
 
 // closeWriters lets EOF come once nobody else writes.
 func (l *lane) closeWriters() {
@@ -294,10 +299,15 @@ func archiveKey(log []HeldFile, s journal.Span) ledger.Key {
 // Park closes what the gateway has open for a session that has ended and been written down: from then on, the keeper has
 // one file for all that is kept of it.
 func (s *Shell) Park() {
-	group := s.held()
-	if _, here := group.(localGroup); !here && s.outputs.archive != nil {
+	if group := s.held(); elsewhere(group) && s.outputs.archive != nil {
 		s.outputs.archive.Park(heldFile{group, s.outputs.number})
 	}
+}
+
+// elsewhere says that what is held is held by another process: what shells open, need not be open here.
+func elsewhere(group KeptGroup) bool {
+	_, here := group.(localGroup)
+	return group != nil && !here
 }
 
 // heldFile writes to a file that only the keeper has open.

@@ -121,7 +121,7 @@ func (s *Shell) Start(spec ProcessSpec) (*Process, error) {
 
 // pipes makes what the process is connected with; inherited: a child will be given its ends, not open them.
 func (p *Process) pipes(of *outputs, stdin, inherited bool) (err error) {
-	if p.lane, err = newLane(p.group, of); err != nil {
+	if p.lane, err = newLane(p.group, of, inherited); err != nil {
 		return err
 	}
 	p.lane.log.carry(p.out.j, 0, 0)

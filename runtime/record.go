@@ -301,6 +301,8 @@ func (a *Adoption) lane(r LaneRecord) (*lane, error) {
 		l.close()
 		return nil, err
 	}
+	shut(&l.w[0]) // who is started with them has them
+	shut(&l.w[1])
 	out.mu.Lock()
 	out.done = false
 	packed := out.closed
@@ -309,7 +311,6 @@ func (a *Adoption) lane(r LaneRecord) (*lane, error) {
 	if packed { // nothing came out of the pipes any more; the keeper had not been told yet to drop them
 		for i := range l.r {
 			shut(&l.r[i])
-			shut(&l.w[i])
 		}
 	}
 	return l, nil
@@ -424,6 +425,9 @@ func (a *Adoption) Shell(c ShellConfig, r ShellRecord) (*Shell, error) {
 	}
 	if s.p.script < 0 || s.p.ctlR < 0 || s.p.ctlW < 0 || s.p.text < 0 {
 		return nil, ErrShellGone
+	}
+	if elsewhere(s.group) {
+		shut(&s.p.ctlW)
 	}
 	return s, nil
 }

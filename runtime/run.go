@@ -117,7 +117,7 @@ func (r *run) start() error {
 		}
 		if r.lane, s.lane = s.lane, nil; r.lane == nil {
 			var err error
-			if r.lane, err = newLane(s.held(), &s.outputs); err != nil {
+			if r.lane, err = newLane(s.held(), &s.outputs, false); err != nil {
 				return err
 			}
 		}

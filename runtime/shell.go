@@ -141,7 +141,7 @@ func (s *Shell) furnish(p *shellProc, g KeptGroup) (err error) {
 	}
 	s.st.take(made[:len(stateFiles)], numbers[0])
 	s.outputs.archive, s.outputs.number = s.st.book, numbers[0]
-	p.take(made[len(stateFiles):], numbers[1])
+	p.take(g, made[len(stateFiles):], numbers[1])
 	return s.watch()
 }
 
@@ -233,7 +233,7 @@ func (s *Shell) Prepare() {
 	<-s.turn
 	defer func() { s.turn <- struct{}{} }()
 	group := s.held()
-	s.lane, _ = newLane(group, &s.outputs)
+	s.lane, _ = newLane(group, &s.outputs, false)
 	s.gauge = group.Gauge()
 }
 

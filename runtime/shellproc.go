@@ -33,7 +33,7 @@ type shellProc struct {
 	cell   KeptCell // where the shell is now, and with it what the running command starts
 	script int      // write end of the script channel
 	ctlR   int      // control pipe: reports come in here
-	ctlW   int      // its other end, opened by the shell under /proc
+	ctlW   int      // its other end, opened by the shell under /proc; -1 where the keeper is another process
 	text   int      // memfd: the text of the running command
 	reader int      // the shell's end of the script channel, until it is spawned
 	argv   []string // set once
@@ -110,10 +110,13 @@ func together(calls ...func() error) error {
 var channels = []Kind{OutPipe, MemFile}
 
 // take makes them p's own; script is what the keeper calls the script channel, which it holds as well.
-func (p *shellProc) take(made []Made, script int) {
+func (p *shellProc) take(group KeptGroup, made []Made, script int) {
 	p.ctlR, p.ctlW, p.text = made[0].R, made[0].W, made[1].W
 	_, _ = unix.FcntlInt(uintptr(p.text), unix.F_SETFL, unix.O_NOATIME) // for took: the shell opens it anew
 	p.held = []int{script, made[0].NR, made[0].NW, made[1].NW}
+	if elsewhere(group) {
+		shut(&p.ctlW)
+	}
 }
 
 // start spawns the shell, in a cell of its own.
@@ -128,7 +131,7 @@ func (p *shellProc) start(c ShellConfig, group KeptGroup) error {
 			if err != nil {
 				return fmt.Errorf("control pipe: %w", err)
 			}
-			p.take(made, held[0])
+			p.take(group, made, held[0])
 			return nil
 		})
 	if err != nil {
