@@ -88,6 +88,7 @@ func TestEndedThingsHoldNoDescriptors(t *testing.T) {
 			w.readable(t, g)
 			c.run(s, "true") // makes the pipes for the next command
 			before := g.held(t, cgroup)
+			before.keeper++ // the list of the processes of the shell's cell, open once it was asked for
 			w.add(c, s, "more", pick(30, 300))
 			w.readable(t, g)
 			c.run(s, "true")
@@ -110,7 +111,7 @@ func TestEndedThingsHoldNoDescriptors(t *testing.T) {
 			w.readable(t, g)
 
 			g.slay(t)
-			c = g.redial(t)
+			g.redial(t)
 			w.readable(t, g)
 			before.gateway += 4 // what the first gateway had opened later
 			g.holds(t, "no more after a death", cgroup, before)
@@ -147,6 +148,7 @@ func TestRetentionGivesAllBack(t *testing.T) {
 			eventually(t, "all is forgotten", func() bool { return g.metric(t, "trl_sessions") == 1 })
 			c.run(s, "echo")
 			before.gateway += 4
+			before.keeper++ // as above
 			g.holds(t, "nothing is held", cgroup, before)
 		})
 	}
