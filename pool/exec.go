@@ -276,7 +276,7 @@ func (e *Exec) settle(out runtime.Outcome, now time.Time, ending bool) {
 		x.Usage = &protocol.Usage{CPUMS: float64(out.CPU) / float64(time.Millisecond), MaxRSSBytes: out.MaxRSS, MemoryPeakBytes: out.MemoryPeak}
 	}
 	switch {
-	case unrun && ending:
+	case unrun && (ending || out.Cancelled):
 		e.cancelledLocked(syscall.SIGTERM)
 	case unrun:
 		e.failLocked(unrunFault(out.Err))
@@ -291,7 +291,9 @@ func (e *Exec) settle(out runtime.Outcome, now time.Time, ending bool) {
 // unrunFault tells a client why its command did not run.
 func unrunFault(err error) *protocol.Error {
 	if e, ok := errors.AsType[*fs.PathError](err); ok && ofDir(e) {
-		return errNoDir(e.Path).WithCause(err)
+		return dirFault(e.Path, err)
+	} else if ok && e.Op == runtime.OpLookUp {
+		return unansweredFault(e, protocol.ShellFailed, "command")
 	}
 	return shellFault(err, "")
 }

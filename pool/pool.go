@@ -262,7 +262,7 @@ func (p *Pool) register(who string, q *protocol.SessionCreate) (s *Session, star
 	if err := p.environ(q.Env); err != nil {
 		return nil, nil, err
 	}
-	t, err := p.terms(q)
+	t, err := p.terms(who, q)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -38,8 +38,8 @@ type terms struct {
 	record     recorded // what its creator wants; the server's policy may demand more
 }
 
-// terms checks a request against the server and fills in its defaults.
-func (p *Pool) terms(q *protocol.SessionCreate) (terms, error) {
+// terms checks a request of who's against the server and fills in its defaults.
+func (p *Pool) terms(who string, q *protocol.SessionCreate) (terms, error) {
 	r := p.rules.Load()
 	t := terms{
 		dir: q.WorkingDir, env: maps.Clone(q.Env), labels: maps.Clone(q.Labels),
@@ -53,11 +53,11 @@ func (p *Pool) terms(q *protocol.SessionCreate) (terms, error) {
 	if t.limits, err = p.limits(q.Limits, r.Limits); err != nil {
 		return t, err
 	}
-	if t.shell, err = r.shells.resolve(q.Shell); err != nil {
+	if t.shell, err = r.shells.resolveFor(who, q.Shell); err != nil {
 		return t, err
 	}
 	orElse(&t.dir, r.DefaultDir)
-	if err := enterable(t.dir); err != nil {
+	if err := enterable(who, t.dir); err != nil {
 		return t, err
 	}
 	if q.Timeout != nil {

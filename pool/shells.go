@@ -8,9 +8,11 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"trl/protocol"
+	"trl/runtime"
 )
 
 // usualShells are allowed when the operator names none (PROTOCOL.md §3).
@@ -61,8 +63,13 @@ func (s shells) resolve(shell string) (string, error) {
 		if filepath.Base(a) != filepath.Base(path) {
 			continue
 		}
-		if allowed, other := s.find(a); other != nil && (allowed == path || os.SameFile(info, other)) {
+		allowed, other := s.find(a)
+		switch {
+		case other == nil || allowed != path && !os.SameFile(info, other):
+		case allowed == path || slices.Contains(s.path, filepath.Dir(path)):
 			return path, nil
+		default: // another name, perhaps in a directory of a session: it is not used again
+			return allowed, nil
 		}
 	}
 	return "", protocol.Errorf(protocol.ShellNotAllowed, "shell is not on the server's list").With("shell", shell)
@@ -116,12 +123,40 @@ type sight struct {
 // fresh is how old a sight may be. Shells are installed by hand.
 const fresh = time.Second
 
+// resolveFor is resolve for who's client, whose path may be on a file system that does not answer.
+func (s shells) resolveFor(who, shell string) (string, error) {
+	if shell == "" {
+		return s.resolve("")
+	}
+	path, err := runtime.Ask(runtime.Question{Who: who, Op: runtime.OpLookUp, Path: shell}, func() (string, error) { return s.resolve(shell) })
+	if e, ok := errors.AsType[*fs.PathError](err); ok {
+		return "", unansweredFault(e, protocol.ShellNotFound, "shell")
+	}
+	return path, err
+}
+
 // enterable wants a directory. Where we may not look, the session's user may, and its shell will tell.
-func enterable(dir string) error {
-	if info, err := os.Stat(dir); (err != nil || !info.IsDir()) && !errors.Is(err, fs.ErrPermission) {
-		return errNoDir(dir).WithCause(err)
+func enterable(who, dir string) error {
+	if err := runtime.AskEnterable(who, dir); err != nil && !errors.Is(err, fs.ErrPermission) {
+		return dirFault(dir, err)
 	}
 	return nil
+}
+
+// dirFault tells a client why a directory cannot be entered.
+func dirFault(dir string, err error) *protocol.Error {
+	if e, ok := errors.AsType[*fs.PathError](err); ok && runtime.Unanswered(err) {
+		return unansweredFault(e, protocol.WorkingDirNotFound, "working_dir")
+	}
+	return errNoDir(dir).WithCause(err)
+}
+
+// unansweredFault is about a path, of a field, whose file system does not answer.
+func unansweredFault(e *fs.PathError, code protocol.Code, field string) *protocol.Error {
+	if errors.Is(e, syscall.EAGAIN) {
+		return protocol.Errorf(protocol.LimitExceeded, "too many paths that do not answer are being looked up").With(field, e.Path).WithCause(e)
+	}
+	return protocol.Errorf(code, "%s does not answer", field).With(field, e.Path).WithCause(e)
 }
 
 func errNoDir(dir string) *protocol.Error {

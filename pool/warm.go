@@ -336,7 +336,7 @@ func shellFault(err error, dir string) *protocol.Error {
 		return e
 	}
 	if e, ok := errors.AsType[*fs.PathError](err); ok && ofDir(e) && e.Path == dir {
-		return errNoDir(dir).WithCause(err)
+		return dirFault(dir, err)
 	}
 	// execve says no more than this of a directory that has gone since somebody looked; the shell itself is still there.
 	if e, ok := errors.AsType[*fs.PathError](err); ok && e.Op == "spawn" && dir != "" && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)) {

@@ -143,6 +143,28 @@ func (c *Command) furnish(group KeptGroup) (*inlet, error) {
 	return in, nil
 }
 
+// errUnwanted: the command was cancelled before it began.
+var errUnwanted = errors.New("cancelled before it began")
+
+// askDir says whether the command's directory can be entered. It is called before the shell's turn is taken, and a cancel ends
+// the wait: the file system may not answer.
+func (c *Command) askDir(group KeptGroup) error {
+	woken := make(chan struct{}, 1)
+	c.mu.Lock()
+	c.wake = func() { token(woken) }
+	c.mu.Unlock()
+	answered := make(chan error, 1)
+	go func() { answered <- group.Enterable(c.Dir) }() // ends with the answer, or the wait for it, which is bounded
+	for c.cancelled() == nil {
+		select {
+		case err := <-answered:
+			return err
+		case <-woken:
+		}
+	}
+	return errUnwanted
+}
+
 // Furnish makes the command's stdin, so that a successor of ours has it though the command waits for its turn, and returns
 // what is held of it, nil where there is none.
 func (s *Shell) Furnish(c *Command) ([]HeldFile, error) {

@@ -131,18 +131,23 @@ func (h *Host) dismissScouts() {
 	h.scouts = nil
 }
 
-// prompt opens a directory that is certain to answer at once, so that a child may enter it; -1: it is not. Certain is what the
-// kernel has at hand of a disk, or of what / is on: no session can make either not answer. Another user's way to the directory
-// is not ours to go.
+// prompt is openCached for a child of the session's. Another user's way to the directory is not ours to go.
 func (g *Group) prompt(dir string) (fd int) {
 	if g.tenant.as != nil {
 		return -1
 	}
+	return openCached(dir)
+}
+
+// openCached opens a directory that is certain to answer at once, and that this process may enter; -1: it is not, or may not be
+// entered. Certain are directories that the kernel has in its caches, of a disk or of the file system of /: no session can make
+// either not answer.
+func openCached(dir string) (fd int) {
 	fd, err := unix.Openat2(unix.AT_FDCWD, dir+"/.", &unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: resolveCached})
 	if err != nil { // why not, enter finds out
 		return -1
 	}
-	if on, ok := device(fd, ""); !ok || on.major == 0 && on != g.host.rootDevice {
+	if on, ok := device(fd, ""); !ok || on.major == 0 && on != rootDevice() {
 		unix.Close(fd)
 		return -1
 	}
@@ -160,6 +165,12 @@ func device(at int, path string) (on deviceNumber, ok bool) {
 	err := unix.Statx(at, path, unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, 0, &st)
 	return deviceNumber{st.Dev_major, st.Dev_minor}, err == nil
 }
+
+// rootDevice is what / is on.
+var rootDevice = sync.OnceValue(func() deviceNumber {
+	on, _ := device(unix.AT_FDCWD, "/")
+	return on
+})
 
 // Enterable says whether the session's user may enter a directory.
 func (g *Group) Enterable(dir string) error {
@@ -231,6 +242,7 @@ func (t *tenant) chdir(s *Spec) error {
 }
 
 // Enterable says whether we may enter a directory, before a command is run in it and before the shell is bothered: the shell's own cd decides.
+// The file system may never answer: see AskEnterable.
 func Enterable(dir string) error {
 	st, err := os.Stat(dir)
 	if err == nil && !st.IsDir() {

@@ -41,6 +41,35 @@ func (s *Shell) beginsIn(sp *shellProc, cfg ShellConfig, state string) string {
 	return cfg.Dir
 }
 
+// A place is a directory and whether it can be entered.
+type place struct {
+	dir string
+	err error
+}
+
+// lookAround asks about the directory that the shell is in. It is called before the shell's turn is taken: the file system may
+// have stopped answering since the shell entered it.
+func (s *Shell) lookAround() place {
+	dir := s.Dir()
+	return place{dir, s.held().Enterable(dir)}
+}
+
+// enterableDir is where what begins with this state is to begin. A directory that is gone is entered by way of the shell; one
+// that does not answer is an error. here is what lookAround has said: only a shell that has moved since is asked about again.
+func (s *Shell) enterableDir(sp *shellProc, cfg ShellConfig, state string, here place) (dir string, gone bool, err error) {
+	dir, err = s.beginsIn(sp, cfg, state), here.err
+	if dir != here.dir {
+		err = s.held().Enterable(dir)
+	}
+	switch {
+	case err == nil:
+		return dir, false, nil
+	case Unanswered(err):
+		return "", false, err
+	}
+	return procPath(sp.child.Pid(), "/cwd"), true, nil
+}
+
 // stateScript returns lines that read the session's state, which hold keeps, "" when there is none; and what of the state of the
 // last command that has ended is not in it. The state of a shell that is at work is the one before the running command.
 func (s *Shell) stateScript(sp *shellProc, free bool, hold func([]byte) (int, error)) (script string, lost []string, err error) {

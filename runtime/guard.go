@@ -40,9 +40,9 @@ func (c *Command) aim(t target) {
 	c.target = t
 }
 
-// guardLocked sees to it that there is a guard. c.mu is held.
+// guardLocked sees to it that there is a guard, once the command has the shell's turn. c.mu is held.
 func (c *Command) guardLocked() {
-	if c.guard == nil && c.wake != nil {
+	if c.guard == nil && c.wake != nil && c.calls != nil {
 		c.guard = &guard{over: make(chan struct{}), gone: make(chan struct{})}
 		go c.stand(c.guard)
 	}

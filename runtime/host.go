@@ -59,7 +59,6 @@ type Host struct {
 	write       []int                 // Config.Write, opened; never written after NewHost
 	ports       string                // the directory of tenants' ports, "": there is none
 	entries     chan struct{}         // a slot for each thread in Group.enter
-	rootDevice  deviceNumber          // what / is on
 	forks       chan struct{}         // a slot for each fork into a cell, see fewestProcessors
 	adopted     int                   // fd of the main thread's list of children, see Cell.Others; -1: the kernel has none
 
@@ -130,7 +129,6 @@ func NewHost(c Config) (h *Host, err error) {
 		entries: make(chan struct{}, maxEntries), forkPatience: forkPatience, entryPatience: entryPatience, forks: make(chan struct{}, goruntime.GOMAXPROCS(0)-1), late: late{forks: map[*fork]struct{}{}},
 		adopted: -1,
 	}
-	h.rootDevice, _ = device(unix.AT_FDCWD, "/")
 	if fd, err := unix.PidfdOpen(h.pid, 0); err != nil { // no signal could be sent
 		return nil, os.NewSyscallError("pidfd_open (Linux 5.3)", err)
 	} else {

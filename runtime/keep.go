@@ -70,7 +70,8 @@ type KeptGroup interface {
 	// own descriptor. Neither waits, and what fails is not told.
 	WriteHeld(number int, p []byte, at int64)
 	PunchHeld(number int, from, to int64)
-	// Enterable says whether the session's shells may enter a directory.
+	// Enterable says whether the session's shells may enter a directory. It waits for a bounded time, so nobody calls it who
+	// has the shell's turn.
 	Enterable(dir string) error
 	// Cwd is where one of the session's processes is, "" when that cannot be known.
 	Cwd(pid int) string

@@ -36,6 +36,33 @@ func (h *Host) Pause() (resume func()) {
 	}
 }
 
+// Abandon makes a child that has been killed and cannot end (Dying) count as ended: its threads run no more code of their own, but
+// one waits in the kernel, and nothing makes it let go. Once it has ended, it is reaped like an orphan.
+func (h *Host) Abandon(c *Child) {
+	n := h.nursery
+	n.reaping.Lock()
+	defer n.reaping.Unlock()
+	if n.child(c.pid) != c {
+		return // it was reaped
+	}
+	n.mu.Lock()
+	delete(n.children, c.pid)
+	n.mu.Unlock()
+	c.mu.Lock()
+	c.status, c.reaped = Status{Code: 128 + int(syscall.SIGKILL), Signal: syscall.SIGKILL}, true
+	if c.closed {
+		c.closePidfdLocked()
+	}
+	c.mu.Unlock()
+	if c.cell != nil {
+		c.cell.group.forget(c)
+	}
+	close(c.exited)
+}
+
+// Asking says that a thread of this process waits for a file system. No exec gets past such a thread.
+func (h *Host) Asking() bool { return len(h.entries) > 0 }
+
 // Dying tells that the process has been killed, or has begun to exit, and cannot end: a thread of it is in a system call that
 // no signal ends. Of one that is about to end it says the same.
 func (c *Child) Dying() bool {

@@ -53,6 +53,7 @@ func (s *Shell) Start(spec ProcessSpec) (*Process, error) {
 			return nil, err
 		}
 	}
+	here := s.lookAround()
 	sp, free, giveBack := s.borrow()
 	defer giveBack()
 	if sp == nil {
@@ -82,7 +83,7 @@ func (s *Shell) Start(spec ProcessSpec) (*Process, error) {
 			if byCopy {
 				err = p.copyOf(s, sp, script)
 			} else {
-				err = p.fresh(s, sp, cfg, script, spec.Dir, free)
+				err = p.fresh(s, sp, cfg, script, spec.Dir, free, here)
 			}
 		}
 	}
@@ -143,7 +144,7 @@ func (p *Process) pipes(of *outputs, stdin, inherited bool) (err error) {
 }
 
 // fresh starts a new shell that reads the state, then the text, which goes to a directory of its own unless that is "".
-func (p *Process) fresh(s *Shell, sp *shellProc, cfg ShellConfig, script, own string, free bool) error {
+func (p *Process) fresh(s *Shell, sp *shellProc, cfg ShellConfig, script, own string, free bool, here place) error {
 	state, lost, err := s.stateScript(sp, free, p.hold)
 	if err != nil {
 		return err
@@ -152,10 +153,9 @@ func (p *Process) fresh(s *Shell, sp *shellProc, cfg ShellConfig, script, own st
 		lost = Union(lost, []string{"functions"})
 	}
 	p.record.Lost = lost
-	dir := s.beginsIn(sp, cfg, state)
-	gone := p.group.Enterable(dir) != nil
-	if gone { // then nowhere else
-		dir = procPath(sp.child.Pid(), "/cwd")
+	dir, gone, err := s.enterableDir(sp, cfg, state, here)
+	if err != nil {
+		return err
 	}
 	if own == "" && s.leadsAway(sp, state, gone, free, lost) {
 		script = backTo(sp.kind, dir) + script

@@ -148,7 +148,7 @@ func (r *run) start() error {
 		if c.Dir != "" {
 			r.was = s.Dir()
 			if !s.held().Private() {
-				r.wasFD, _ = unix.Open(procPath(p.child.Pid(), "/cwd"), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+				r.wasFD = s.openDir(p.child.Pid())
 			}
 		}
 	}

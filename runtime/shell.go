@@ -2,6 +2,7 @@ package runtime
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"slices"
@@ -176,6 +177,24 @@ func (s *Shell) spawn(script []byte) (*shellProc, error) {
 	return p, nil
 }
 
+// openDir opens the directory of a process; 0: it cannot be had. Some network file systems are asked by this (NFS, 9p).
+func (s *Shell) openDir(pid int) int {
+	path := procPath(pid, "/cwd")
+	fd, err := Ask(Question{Who: s.cfg.ID, Op: "open", Path: path}, func() (openFD, error) {
+		fd, err := unix.Open(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		return openFD(fd), err
+	})
+	if err != nil {
+		return 0
+	}
+	return int(fd)
+}
+
+// An openFD is a descriptor that Ask closes where nobody waits for it any more.
+type openFD int
+
+func (fd openFD) Close() error { return unix.Close(int(fd)) }
+
 // Name is the shell's kind: bash, dash, ash or zsh.
 func (s *Shell) Name() string {
 	k, _, err := kindOf(s.cfg.Path)
@@ -239,6 +258,12 @@ func (s *Shell) Prepare() {
 
 // Setup makes a warm shell the session's: its directory and variables.
 func (s *Shell) Setup(dir string, env map[string]*string) error {
+	moves := dir != "" && dir != s.cfg.Dir
+	if moves {
+		if err := s.held().Enterable(dir); err != nil {
+			return err
+		}
+	}
 	<-s.turn
 	defer func() { s.turn <- struct{}{} }()
 	p := s.proc()
@@ -246,10 +271,7 @@ func (s *Shell) Setup(dir string, env map[string]*string) error {
 		return ErrShellGone
 	}
 	text := ""
-	if dir != "" && dir != s.cfg.Dir {
-		if err := s.held().Enterable(dir); err != nil {
-			return err
-		}
+	if moves {
 		text = enter(p.kind, dir) + "\n"
 	}
 	if text == "" && len(env) == 0 {
@@ -304,14 +326,14 @@ func merge(base []string, env map[string]*string) []string {
 // Run runs one command and returns when it has ended, its output is in the journal, and the shell is ready for the
 // next one; a shell that died with it has been put back where the session wants that.
 func (s *Shell) Run(c *Command) Outcome {
-	<-s.turn
-	defer func() { s.turn <- struct{}{} }()
 	if c.Dir != "" && c.resumed == nil {
-		if err := s.held().Enterable(c.Dir); err != nil {
+		if err := c.askDir(s.held()); err != nil {
 			c.Journal.Close()
-			return Outcome{Err: err, Code: -1, Dir: s.Dir()}
+			return Outcome{Err: err, Code: -1, Cancelled: errors.Is(err, errUnwanted), Dir: s.Dir()}
 		}
 	}
+	<-s.turn
+	defer func() { s.turn <- struct{}{} }()
 	c.Journal.OnRoom(c.roomy)
 	c.attach(s.wake, &s.calls)
 	defer c.detach()

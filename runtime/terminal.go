@@ -67,6 +67,11 @@ func (s *Shell) Open(spec TerminalSpec) (*Terminal, error) {
 			return nil, err
 		}
 	}
+	named, err := s.findShell(spec.Text)
+	if err != nil {
+		return nil, err
+	}
+	here := s.lookAround()
 	sp, free, done := s.borrow()
 	defer done()
 	if sp == nil {
@@ -84,7 +89,7 @@ func (s *Shell) Open(spec TerminalSpec) (*Terminal, error) {
 		t.line.log.carry(t.journal, 0, 0)
 		if t.in, err = newInlet(group, true); err == nil {
 			var child KeptChild
-			if child, err = t.spawn(s, sp, cfg, spec, free); err == nil {
+			if child, err = t.spawn(s, sp, cfg, spec, free, named, here); err == nil {
 				t.record = TerminalRecord{
 					Pid: t.pid, Cell: cell.Number(), Line: t.line.record(), Span: t.journal.Span(), Stdin: t.in.files,
 					Held: t.known, Gate: t.gate.NW, Scratch: t.scratch, Lost: t.record.Lost,
@@ -126,23 +131,23 @@ func token(c chan struct{}) {
 }
 
 // spawn starts the terminal's first process.
-func (t *Terminal) spawn(s *Shell, sp *shellProc, cfg ShellConfig, spec TerminalSpec, free bool) (KeptChild, error) {
+func (t *Terminal) spawn(s *Shell, sp *shellProc, cfg ShellConfig, spec TerminalSpec, free bool, named namedShell, here place) (KeptChild, error) {
 	script, lost, err := s.stateScript(sp, free, t.hold)
 	if err != nil {
 		return nil, err
 	}
-	dir := s.beginsIn(sp, cfg, script)
-	gone := t.group.Enterable(dir) != nil
-	if gone {
-		if dir = procPath(sp.child.Pid(), "/cwd"); t.group.Enterable(dir) != nil { // as of a process; but who opens a terminal sees where it is
-			dir = "/"
-		}
+	dir, gone, err := s.enterableDir(sp, cfg, script, here)
+	if err != nil {
+		return nil, err
+	}
+	if gone && t.group.Enterable(dir) != nil { // who opens a terminal sees where it is
+		dir = "/"
 	}
 	back := ""
 	if spec.Dir == "" && s.leadsAway(sp, script, gone, free, lost) {
 		back = backTo(sp.kind, dir)
 	}
-	rest, interactive, err := t.script(sp, cfg, spec, back)
+	rest, interactive, err := t.script(sp, cfg, spec, named, back)
 	if err != nil {
 		return nil, err
 	}

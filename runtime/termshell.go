@@ -27,7 +27,7 @@ var (
 var terminalOnly = map[string]string{"NO_COLOR": "1", "GIT_PAGER": "cat"}
 
 // script is what follows the state: back, the variables of a terminal, the request's, and an interactive shell or the command.
-func (t *Terminal) script(sp *shellProc, cfg ShellConfig, spec TerminalSpec, back string) (script string, interactive bool, err error) {
+func (t *Terminal) script(sp *shellProc, cfg ShellConfig, spec TerminalSpec, named namedShell, back string) (script string, interactive bool, err error) {
 	var b strings.Builder
 	// The session's options are for its shell, not for these lines: the user would see their trace, or nothing at all.
 	call := sp.kind.call
@@ -42,7 +42,7 @@ func (t *Terminal) script(sp *shellProc, cfg ShellConfig, spec TerminalSpec, bac
 		return "", false, err
 	}
 	b.WriteString(own)
-	first, words, err := t.interactive(sp.kind, cfg, spec)
+	first, words, err := t.interactive(sp.kind, cfg, spec, named)
 	if err != nil {
 		return "", false, err
 	}
@@ -62,31 +62,18 @@ func (t *Terminal) script(sp *shellProc, cfg ShellConfig, spec TerminalSpec, bac
 
 // interactive returns the words that start the interactive shell that is asked for: the session's when no command is, or
 // a command that is nothing but the name of one that we know, and lines for k to go before. No words: it is any other command.
-func (t *Terminal) interactive(k *kind, cfg ShellConfig, spec TerminalSpec) (first string, words []string, err error) {
-	path := cfg.Path
-	if spec.Text != "" {
-		path = strings.TrimSpace(spec.Text)
-		if strings.ContainsAny(path, " \t\n'\"\\$`;&|<>(){}*?[]~#") {
-			return "", nil, nil
-		}
-		switch filepath.Base(path) {
-		case "bash", "zsh", "fish":
-		default:
-			return "", nil, nil
-		}
-		if path, err = exec.LookPath(path); err != nil { // the session's PATH may know it: it is run as it is
-			return "", nil, nil
-		}
-	}
-	name := filepath.Base(path)
-	if name != "fish" {
-		k, _, err := kindOf(path)
+func (t *Terminal) interactive(k *kind, cfg ShellConfig, spec TerminalSpec, named namedShell) (first string, words []string, err error) {
+	path, name := named.path, named.name
+	if spec.Text == "" {
+		k, _, err := kindOf(cfg.Path)
 		if err != nil {
 			return "", nil, err
 		}
-		name = k.name
+		path, name = cfg.Path, k.name
 	}
 	switch name {
+	case "":
+		return "", nil, nil
 	case "bash":
 		rc, err := t.rc(marksBash, spec.Nonce)
 		return "", []string{path, "--rcfile", rc, "-i"}, err
@@ -101,6 +88,43 @@ func (t *Terminal) interactive(k *kind, cfg ShellConfig, spec TerminalSpec) (fir
 	}
 	return "", []string{path, "-i"}, nil // dash and ash have no hooks to print marks from
 }
+
+// A namedShell is a shell that a terminal's command is the name of. The zero value: the command is anything else.
+type namedShell struct {
+	path, name string // name is that of its kind, or "fish"
+}
+
+// findShell finds the shell that a terminal's command is the name of, if it is nothing but one that we know. It is called before
+// the shell's turn is taken: the file system may not answer.
+func (s *Shell) findShell(text string) (namedShell, error) {
+	path := strings.TrimSpace(text)
+	if strings.ContainsAny(path, " \t\n'\"\\$`;&|<>(){}*?[]~#") {
+		return namedShell{}, nil
+	}
+	name := filepath.Base(path)
+	switch name {
+	case "bash", "zsh", "fish":
+	default:
+		return namedShell{}, nil
+	}
+	return Ask(Question{Who: s.cfg.ID, Op: OpLookUp, Path: path}, func() (namedShell, error) {
+		path, err := exec.LookPath(path)
+		if err != nil { // the session's PATH may know it: it is run as it is
+			return namedShell{}, nil
+		}
+		if name != "fish" {
+			k, _, err := kindOf(path)
+			if err != nil {
+				return namedShell{}, err
+			}
+			name = k.name
+		}
+		return namedShell{path, name}, nil
+	})
+}
+
+// OpLookUp is the Op of a PathError about a program whose file system does not answer.
+const OpLookUp = "look up"
 
 // rc puts a script of ours where the shell finds it.
 func (t *Terminal) rc(text, nonce string) (path string, err error) {

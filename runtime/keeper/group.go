@@ -103,10 +103,10 @@ func takeMade(kinds []runtime.Kind, numbers, files []int) (made []runtime.Made, 
 	return made, numbers, files, nil
 }
 
-// Enterable asks where the session's user is not ours.
+// Enterable asks the keeper where the session's user is not ours. Both ways are bounded.
 func (g *group) Enterable(dir string) error {
 	if !g.client.state.Foreign {
-		return runtime.Enterable(dir)
+		return runtime.AskEnterable(g.id, dir)
 	}
 	_, _, err := g.client.call(message{Op: opEnter, Group: g.id, Dir: []byte(dir)})
 	if errno := syscall.Errno(0); errors.As(err, &errno) {

@@ -108,6 +108,8 @@ type gateway struct {
 	served chan struct{} // closed when the connection has ended and the rest is set
 	bye    bool
 	err    error
+
+	givenUp bool // owned by supervise; it could not end, see look
 }
 
 // Run keeps until a gateway ends well, the first one does not come up, or we are told to end by ctx or a signal. Every

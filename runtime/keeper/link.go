@@ -258,6 +258,9 @@ func (l *link) descriptor() (fd int) {
 	return fd
 }
 
+// endInput makes receive return what has been sent to us, and then io.EOF, although the other side is still open.
+func (l *link) endInput() { _ = l.conn.CloseRead() }
+
 // close ends both directions. What is queued is dropped.
 func (l *link) close() {
 	l.mu.Lock()

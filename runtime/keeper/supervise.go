@@ -125,7 +125,9 @@ const (
 )
 
 // look helps a gateway to its end that has begun to exit and cannot: a thread of it is in a call on a pipe, whose lock a
-// process has for as long as that waits for something else (see journal's splice). A pause makes every such process let go.
+// process has for as long as that waits for something else (see journal's splice). A pause makes every such process let go. A
+// thread that waits for a file system (runtime.Ask) may wait for ever: such a gateway is given up after the pause. It runs no code
+// any more, and what it had sent is done.
 func (s *supervision) look() {
 	held := s.gateway != nil && s.gateway.child.Dying() || s.next != nil && s.next.child.Dying()
 	switch {
@@ -137,8 +139,17 @@ func (s *supervision) look() {
 			s.c.Log.Warn().Msg("gateway cannot end: a session's process holds it up in the kernel; sessions pause for it")
 			s.resume = s.host.Pause()
 		}
-	default:
+	default: // what holds it up is no pipe, but a file system that does not answer
 		s.goOn()
+		for _, g := range []*gateway{s.gateway, s.next} {
+			if g != nil && g.child.Dying() {
+				s.c.Log.Error().Int("gateway", g.child.Pid()).Msg("gateway cannot end: the kernel holds it up; it is given up, and what it has open stays open")
+				g.givenUp = true
+				g.link.endInput()
+				s.host.Abandon(g.child)
+			}
+		}
+		s.dying = 0
 	}
 }
 
@@ -249,7 +260,9 @@ func (s *supervision) ended() (over bool, err error) {
 	if s.draining && !g.bye { // the next one is told, too
 		s.draining, s.drained, s.wish = false, false, unix.SIGTERM
 	}
-	s.code = g.child.Status().Code
+	if s.code = g.child.Status().Code; g.givenUp && g.bye {
+		s.code = 0 // with which it meant to end
+	}
 	switch {
 	case s.killed:
 		s.code = 0

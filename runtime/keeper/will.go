@@ -165,7 +165,7 @@ func (w *Will) Files() (files []*os.File) {
 // succeed execs the program of the gateways in our place. It returns errBusy, or why that cannot be; nothing has changed then.
 func (k *keeper) succeed() error {
 	g := k.gateway
-	if g == nil || k.next != nil || !g.serving() {
+	if g == nil || k.next != nil || !g.serving() || k.host.Asking() {
 		return errBusy
 	}
 	resume, resting := k.server.rest(g.link, restPatience)
