@@ -127,12 +127,16 @@ func (c *Cell) SignalSome(sig syscall.Signal, pids ...int) {
 	}
 }
 
-// AdoptCopy is Adopt for what the shell forked: not our child, so its number is only good while a gate holds it.
+// AdoptCopy is Adopt for what a shell of the group's forked: not our child, so its number is only good while a gate holds it. The
+// session says the number, and what is in a cell ends with a KILL: any other process is refused.
 func (c *Cell) AdoptCopy(pid int) error {
-	if t := c.group.tenant; t.as != nil { // the number is what the session says, and this ends with a KILL
-		if uid, ok := ownerOf(pid); !ok || uid != t.uid {
-			return fmt.Errorf("adopt %d: %w", pid, unix.EPERM)
-		}
+	p, ok := readProc(pid)
+	if !ok {
+		return fmt.Errorf("adopt %d: %w", pid, unix.ESRCH)
+	}
+	parent := c.group.host.nursery.child(p.ppid)
+	if parent == nil || parent.cell == nil || parent.cell.group != c.group {
+		return fmt.Errorf("adopt %d: %w", pid, unix.EPERM)
 	}
 	err := c.setMark(pid)
 	if c.dir != "" {

@@ -172,18 +172,28 @@ func (g *Group) walkOrphans(visit func(p proc, c *Cell)) {
 	}
 }
 
-// outerPid is the number by which we know a child of shell that its own namespace knows as inner.
+// outerPid is the number by which we know a child of shell that its own namespace knows as inner; 0: there is no such child. The
+// session says what inner is, and need not tell the truth.
 func outerPid(shell, inner int) int {
-	p, ok := readProc(shell)
-	if !ok {
+	const looks = 3 // the kernel's list may miss one while others end
+	is := func(pid int) bool {
+		p, ok := readProc(pid)
+		text, _ := slurp(procPath(pid, "/status"), make([]byte, 4<<10))
+		return ok && p.ppid == shell && bytes.HasSuffix(statusLine(text, "NSpid:"), fmt.Appendf(nil, "\t%d\n", inner))
+	}
+	if is(inner) { // it is in our namespace
 		return inner
 	}
-	want := []byte("\t" + strconv.Itoa(inner) + "\n")
-	for _, pid := range p.children() {
-		text, _ := slurp(procPath(pid, "/status"), make([]byte, 4<<10))
-		if line := statusLine(text, "NSpid:"); bytes.HasSuffix(line, want) {
-			return pid
+	for range looks {
+		p, ok := readProc(shell)
+		if !ok {
+			return 0
+		}
+		for _, pid := range p.children() {
+			if is(pid) {
+				return pid
+			}
 		}
 	}
-	return inner
+	return 0
 }

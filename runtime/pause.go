@@ -1,6 +1,7 @@
 package runtime
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"syscall"
@@ -22,16 +23,18 @@ func (h *Host) Pause() (resume func()) {
 	var stopped []proc
 	for _, g := range groups {
 		for _, pid := range g.Members() {
-			if p, ok := readProc(pid); ok && p.state != 'T' && p.state != 't' && unix.Kill(pid, unix.SIGSTOP) == nil {
+			if p, ok := readProc(pid); ok && p.state != 'T' && p.state != 't' {
 				stopped = append(stopped, p)
 			}
 		}
 	}
+	// Parents before what they have started, and the other way round afterwards: a shell that runs while its job is stopped takes
+	// the terminal from the job.
+	slices.SortFunc(stopped, func(a, b proc) int { return cmp.Or(cmp.Compare(a.start, b.start), cmp.Compare(a.pid, b.pid)) })
+	stopped = slices.DeleteFunc(stopped, func(p proc) bool { return !signalPinned(p.pid, unix.SIGSTOP, p.same) })
 	return func() {
-		for _, p := range stopped {
-			if now, ok := readProc(p.pid); ok && now.start == p.start {
-				_ = unix.Kill(p.pid, unix.SIGCONT)
-			}
+		for _, p := range slices.Backward(stopped) {
+			signalPinned(p.pid, unix.SIGCONT, p.same)
 		}
 	}
 }

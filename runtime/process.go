@@ -228,7 +228,7 @@ func (p *Process) copyOf(s *Shell, sp *shellProc, script string) error {
 	}
 	r.val = outerPid(sp.child.Pid(), r.val)
 	start, ok := readProc(r.val)
-	if !ok {
+	if !ok || start.ppid != sp.child.Pid() {
 		return fmt.Errorf("copy of the shell: %w", unix.ESRCH)
 	}
 	if err := p.cell.AdoptCopy(r.val); err != nil {
