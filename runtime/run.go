@@ -289,6 +289,9 @@ func (r *run) wait() []unix.PollFd {
 	if r.died {
 		r.fds[pollExit].Fd = -1
 	}
+	if r.p.flood.pauses() {
+		r.fds[pollControl].Fd = -1
+	}
 	if r.c.Journal.Room() {
 		for i := range r.out {
 			if !r.out[i].eof {
@@ -329,6 +332,9 @@ func (r *run) due() time.Duration {
 	}
 	if r.inMore && !r.died && !r.reported && r.in.lonely() {
 		soonest(time.Now().Add(r.lonely()))
+	}
+	if r.p.flood.pauses() {
+		soonest(r.p.flood.until)
 	}
 	if r.line != nil || r.early > 0 && !r.reported && !r.died {
 		soonest(time.Now().Add(time.Millisecond))

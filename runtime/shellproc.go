@@ -39,6 +39,7 @@ type shellProc struct {
 	argv   []string // set once
 	held   []int    // what the keeper calls script, ctlR, ctlW and text; none of it before the shell runs
 	lines  []byte
+	flood  flood // what bounds the reading of lines
 	exit   *int    // the status that the EXIT trap told, nil before
 	whole  bool    // the EXIT trap ran outside of functions, so that its snapshot is the shell's last state
 	state  *int    // what the state said at its end: 0, or 1 where its directory was not to be had; nil: it did not come to it
@@ -354,6 +355,9 @@ func (p *shellProc) next() (report, bool) {
 			}
 			continue
 		}
+		if p.flood.pauses() {
+			return report{}, false
+		}
 		var buf [512]byte
 		p.calls.begin()
 		n, err := unix.Read(p.ctlR, buf[:])
@@ -365,6 +369,7 @@ func (p *shellProc) next() (report, bool) {
 			return report{}, false
 		}
 		crashpoint.Here("after a report")
+		p.flood.count(n)
 		if len(p.lines) == 0 {
 			p.lines = p.lines[:0:0]
 		}
@@ -375,13 +380,59 @@ func (p *shellProc) next() (report, bool) {
 	}
 }
 
+// A flood bounds what is read of a control pipe, which the session's processes can write to as fast as they like. Reports are some
+// 20 bytes each: beyond floodBytes in floodTime nothing is read until that time is over. The pipe is full then, and whoever writes waits.
+type flood struct {
+	heard int       // bytes since began
+	began time.Time // of the present floodTime, if it was long ago; zero: not yet
+	until time.Time // nothing is read before; zero: no flood
+}
+
+const (
+	floodBytes = 64 << 10
+	floodTime  = 100 * time.Millisecond
+)
+
+func (f *flood) count(n int) {
+	if f.heard += n; f.heard < floodBytes {
+		return
+	}
+	now := time.Now()
+	if end := f.began.Add(floodTime); now.Before(end) {
+		f.until, f.began = end, end
+	} else {
+		f.began = now
+	}
+	f.heard = 0
+}
+
+// pauses says that nothing is to be read now.
+func (f *flood) pauses() bool {
+	if f.until.IsZero() {
+		return false
+	}
+	if time.Now().Before(f.until) {
+		return true
+	}
+	f.until = time.Time{}
+	return false
+}
+
+// left is how long a pause lasts yet.
+func (f *flood) left() time.Duration { return max(0, time.Until(f.until)) }
+
 // wait returns when there is something to report, or the shell has exited, or after d; perhaps earlier. Not in a system call:
 // that would take a thread for each shell that is waited for, and Go's monitor looks after such ten thousand times a second.
 func (p *shellProc) wait(d time.Duration) {
 	if own := (watched{p, [2]int{p.ctlR, p.child.Pidfd()}}); p.poll.slots[slotShell] != own {
 		p.poll.watch([slots]watched{slotShell: own, slotSession: unwatched, slotLane: unwatched, slotInlet: unwatched})
 	}
-	p.poll.wait([]unix.PollFd{{Fd: int32(p.ctlR), Events: unix.POLLIN}, {Fd: int32(p.child.Pidfd()), Events: unix.POLLIN}}, d)
+	fds := [...]unix.PollFd{{Fd: int32(p.ctlR), Events: unix.POLLIN}, {Fd: int32(p.child.Pidfd()), Events: unix.POLLIN}}
+	if p.flood.pauses() {
+		fds[0].Fd = -1
+		d = min(d, p.flood.left())
+	}
+	p.poll.wait(fds[:], d)
 }
 
 // awaitVerb waits for a report of seq; false when the shell exits or the time is over.

@@ -119,7 +119,7 @@ func (r *run) mistrust(now time.Time) {
 	if r.asked != "" && r.p.unread() == 0 { // it has taken the question, and nothing came of that
 		r.repeat()
 	}
-	if r.line != nil || !r.repeatAt.IsZero() || r.unheard || r.p.unread() > 0 {
+	if r.line != nil || !r.repeatAt.IsZero() || r.unheard || r.p.unread() > 0 || r.p.flood.pauses() { // its report may be behind a flood
 		return
 	}
 	if r.unsure > 0 {
