@@ -214,7 +214,8 @@ func (s *Session) reset() error {
 	s.renewal.Lock()
 	err := s.shell.Reset(s.ctx, s.terms.dir, s.pool.environment(s.id, s.terms.shell, s.terms.env))
 	s.renewal.Unlock()
-	if err != nil && s.ctx.Err() == nil {
+	scarce := err != nil && runtime.Scarce(err) // the session stays, and gets its shell when there is what it takes
+	if err != nil && s.ctx.Err() == nil && !scarce {
 		s.log.Error().Err(err).Msg("shell not reset")
 		s.end(protocol.ReasonShellFailed, 0)
 		return shellFault(err, s.terms.dir)
@@ -228,6 +229,9 @@ func (s *Session) reset() error {
 	}
 	if next := s.nextLocked(); next != nil { // who came during the reset
 		s.turn <- next
+	}
+	if scarce {
+		return shellFault(err, s.terms.dir)
 	}
 	return nil
 }

@@ -238,7 +238,12 @@ func (s *Session) open(warm *warmShell) error {
 func (s *Session) serve() {
 	rest := time.NewTimer(restDelay) // the last gateway may not have come to ask a shell that was brought back
 	defer rest.Stop()
+	var again <-chan time.Time // when to try once more to put a dead shell back; nil: there is none, or its end is to be seen
 	for {
+		exited := s.shell.Exited()
+		if again != nil {
+			exited = nil
+		}
 		select {
 		case e := <-s.turn:
 			for e != nil {
@@ -249,8 +254,11 @@ func (s *Session) serve() {
 			if again := s.shell.Rest(); again > 0 {
 				rest.Reset(again)
 			}
-		case <-s.shell.Exited():
-			s.revive()
+		case <-exited:
+			again = s.revive()
+			rest.Reset(restDelay)
+		case <-again:
+			again = nil
 		case done := <-s.resets:
 			done <- s.reset()
 		case <-s.tidy:
@@ -283,6 +291,7 @@ func (s *Session) finish(e *Exec, out runtime.Outcome) (next *Exec) {
 	s.publishLocked("exec.exit", func() any { return e.exit })
 	var dropped []*Exec
 	switch {
+	case out.Postponed: // something is short, which is no reason to end: revive tries again
 	case out.Died && !out.Restored && out.Err != nil: // it was to be put back, and could not
 		dropped = s.endLocked(protocol.ReasonShellFailed, defaultGrace)
 	case out.Died && !out.Restored:
@@ -344,31 +353,37 @@ func (s *Session) fireLocked(ev statemachine.Event, reason protocol.Reason) {
 	})
 }
 
-// revive replaces a shell that died while no command ran.
-func (s *Session) revive() {
+// reviveAgain is the pause where a dead shell could not be put back because something is short.
+const reviveAgain = time.Second
+
+// revive replaces a shell that died while no command ran. Where something is short that it takes, it says when to try again; a
+// command that comes earlier tries, too.
+func (s *Session) revive() (again <-chan time.Time) {
 	if s.ctx.Err() != nil {
-		return // it did not die, it was ended
+		return nil // it did not die, it was ended
 	}
 	if !s.terms.restore {
 		s.end(protocol.ReasonShellExited, defaultGrace)
-		return
+		return nil
 	}
 	was := s.shell.Pid()
 	lost, err := s.shell.Revive()
-	if err != nil && s.ctx.Err() != nil {
-		return // ended meanwhile
-	}
-	if err != nil {
+	switch {
+	case err != nil && s.ctx.Err() != nil:
+		return nil // ended meanwhile
+	case runtime.Scarce(err):
+		return time.After(reviveAgain)
+	case err != nil:
 		s.log.Error().Err(err).Msg("shell not restored")
 		s.end(protocol.ReasonShellFailed, defaultGrace)
-		return
+		return nil
 	}
 	if s.shell.Pid() == was { // it lives as far as we know: the keeper is gone, and we are soon
 		select {
 		case <-s.ctx.Done():
 		case <-time.After(keeperGone):
 		}
-		return
+		return nil
 	}
 	s.mu.Lock()
 	if s.revived != nil { // twice before anybody was told
@@ -377,6 +392,7 @@ func (s *Session) revive() {
 	s.revived = &revivedEntry{lost} // as the shell's record says
 	s.mu.Unlock()
 	s.log.Info().Strs("lost", lost).Msg("shell died while idle, restored")
+	return nil
 }
 
 // awaitShell returns when the session can be used, or why not.

@@ -46,7 +46,7 @@ var methods = []Method{
 	method[SessionRename, Session]("session.rename", "Gives a session another name.",
 		SessionNotFound, SessionLost, SessionTerminated, SessionExists),
 	method[SessionRef, Session]("session.reset", "Replaces the shell by a fresh one with the working directory and environment the session was created with. Running work is cancelled, processes end.",
-		SessionNotFound, SessionLost, SessionTerminated, ShellFailed),
+		SessionNotFound, SessionLost, SessionTerminated, ShellFailed, LimitExceeded),
 	method[SessionRef, None]("session.touch", "Restarts the idle clock.",
 		SessionNotFound, SessionLost, SessionTerminated),
 	method[SessionRef, SessionInfo]("session.watch", "Subscribes this connection to everything that happens in a session.",

@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// Reset gives the session a fresh shell, everything of the old one killed. No Run may be going on.
+// Reset gives the session a fresh shell, everything of the old one killed. No Run may be going on. Where the error is Scarce, the
+// next command or Revive makes the shell.
 func (s *Shell) Reset(ctx context.Context, dir string, env []string) error {
 	<-s.turn
 	defer func() { s.turn <- struct{}{} }()
@@ -19,7 +20,7 @@ func (s *Shell) Reset(ctx context.Context, dir string, env []string) error {
 		return err
 	}
 	s.st.forget()
-	s.trap = false
+	s.trap, s.postponed = false, false
 	s.funcs.Store(false)
 	group, err := s.b.Keeper.Group(s.cfg.ID)
 	if err != nil {
@@ -33,15 +34,7 @@ func (s *Shell) Reset(ctx context.Context, dir string, env []string) error {
 	if err := group.Limit(limits); err != nil {
 		return err
 	}
-	p, err := s.spawn(nil)
-	if err != nil {
-		return err
-	}
-	s.mu.Lock()
-	s.p = p
-	s.mu.Unlock()
-	s.changed()
-	return nil
+	return s.raiseAnew(scarcePatience)
 }
 
 // end kills everything of the session and lets go of the shell process.

@@ -281,6 +281,7 @@ type Outcome struct {
 	Linger     time.Duration // how long output was waited for after the end
 	Died       bool          // the shell ended with the command
 	Restored   bool          // and was put back
+	Postponed  bool          // or will be, as soon as there is what it takes
 	Lost       []string      // what could not be
 	Background []int         // what the command left running
 	Dir        string        // the shell's cwd afterwards

@@ -143,6 +143,9 @@ func (g *Group) prompt(dir string) (fd int) {
 // entered. Certain are directories that the kernel has in its caches, of a disk or of the file system of /: no session can make
 // either not answer.
 func openCached(dir string) (fd int) {
+	if dir == "" {
+		return -1
+	}
 	fd, err := unix.Openat2(unix.AT_FDCWD, dir+"/.", &unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: resolveCached})
 	if err != nil { // why not, enter finds out
 		return -1

@@ -93,7 +93,7 @@ func (s *Shell) Rest() time.Duration {
 	defer func() { s.turn <- struct{}{} }()
 	s.sweepLeft()
 	p := s.proc()
-	if p == nil || s.closing.Load() || !s.st.wanted() {
+	if p == nil || s.postponed || s.closing.Load() || !s.st.wanted() {
 		return 0
 	}
 	if wait := s.affordable(); wait > 0 {
@@ -179,8 +179,13 @@ func (s *Shell) legacy(dead *shellProc) (script []byte, lost []string) {
 	return script, lost
 }
 
-// putBack replaces dead by a new process with its last state, and adds to after what that lost.
-func (s *Shell) putBack(dead *shellProc, after *Replaced) (err error) {
+// putBack replaces dead by a new process with its last state, and adds to after what that lost. Where something is short for longer
+// than patience, the error is Scarce, dead stays in its place with all that is known of its state, and the next command or Revive
+// tries again.
+func (s *Shell) putBack(dead *shellProc, after *Replaced, patience time.Duration) (err error) {
+	if dead == nil { // Reset could not make it
+		return s.raiseAnew(patience)
+	}
 	<-dead.child.Exited()
 	s.dropLane() // it may have complained into them when it died
 	for {
@@ -193,11 +198,21 @@ func (s *Shell) putBack(dead *shellProc, after *Replaced) (err error) {
 		cause = "exited"
 	}
 	script, lost := s.legacy(dead)
-	p, err := s.spawnPatiently(script)
+	tried := s.postponed
+	p, err := s.spawnPatiently(script, patience)
+	if s.postponed = Scarce(err) && !s.closing.Load(); s.postponed {
+		if !tried {
+			s.b.Log.Warn().Err(err).Str("session", s.cfg.ID).Msg("shell cannot be put back now; its state is kept, and it is tried again")
+		}
+		return err
+	}
 	if err != nil && script != nil {
 		s.b.Log.Warn().Err(err).Str("session", s.cfg.ID).Msg("state could not be put back")
+		if p, err = s.spawn(nil); Scarce(err) && !s.closing.Load() {
+			s.postponed = true
+			return err
+		}
 		lost, script = slices.Clone(allState), nil
-		p, err = s.spawn(nil)
 		s.st.forget()
 	}
 	switch {
@@ -240,34 +255,53 @@ const (
 	scarcePause    = 50 * time.Millisecond
 )
 
-// Scarce: err says that there are not enough processes, descriptors or memory at the moment.
+// Scarce: err says that there are not enough processes, descriptors or memory, or no room in a file system of memory, at the moment.
 func Scarce(err error) bool {
-	return slices.ContainsFunc([]error{unix.EAGAIN, unix.EMFILE, unix.ENFILE, unix.ENOMEM}, func(e error) bool { return errors.Is(err, e) })
+	short := []error{unix.EAGAIN, unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.ENOSPC, unix.EDQUOT}
+	return slices.ContainsFunc(short, func(e error) bool { return errors.Is(err, e) })
 }
 
 // spawnPatiently is spawn for a session that has something to lose.
-func (s *Shell) spawnPatiently(script []byte) (p *shellProc, err error) {
+func (s *Shell) spawnPatiently(script []byte, patience time.Duration) (p *shellProc, err error) {
 	for begin := time.Now(); ; time.Sleep(scarcePause) {
 		p, err = s.spawn(script)
-		if err == nil || !Scarce(err) || s.closing.Load() || time.Since(begin) > scarcePatience {
+		if err == nil || !Scarce(err) || s.closing.Load() || time.Since(begin) >= patience {
 			return p, err
 		}
 	}
 }
 
-// Revive replaces a shell that died while no command ran.
+// raiseAnew gives a session that has no shell one without a state. Where something is short, that is tried again as putBack is.
+func (s *Shell) raiseAnew(patience time.Duration) error {
+	p, err := s.spawnPatiently(nil, patience)
+	if s.postponed = Scarce(err) && !s.closing.Load(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.p = p
+	s.mu.Unlock()
+	s.changed()
+	return nil
+}
+
+// Revive replaces a shell that died while no command ran. An error that is Scarce leaves it to be tried again: then it does not
+// wait, as its caller does.
 func (s *Shell) Revive() (lost []string, err error) {
 	<-s.turn
 	defer func() { s.turn <- struct{}{} }()
 	p := s.proc()
-	if p == nil || s.closing.Load() {
+	if p == nil && !s.postponed || s.closing.Load() {
 		return nil, ErrShellGone
 	}
-	if !p.dead() {
+	if p != nil && !p.dead() {
 		return nil, nil
 	}
+	patience := scarcePatience
+	if s.postponed {
+		patience = 0
+	}
 	var after Replaced
-	err = s.putBack(p, &after)
+	err = s.putBack(p, &after, patience)
 	return after.Lost, err
 }
 
@@ -286,7 +320,12 @@ func (s *Shell) after(r *run, o *Outcome) {
 		return
 	}
 	after := Replaced{Seq: r.number, Code: o.Code, Cancelled: o.Cancelled}
-	if err := s.putBack(r.p, &after); err != nil {
+	err := s.putBack(r.p, &after, scarcePatience)
+	if s.postponed {
+		o.Postponed = true
+		return
+	}
+	if err != nil {
 		o.Err = errors.Join(o.Err, ErrShellGone, err)
 		return
 	}

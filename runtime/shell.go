@@ -75,6 +75,8 @@ type Shell struct {
 	trap     bool              // it may have one for the abort signal, which defeats the abort
 	funcs    atomic.Bool       // it may have functions, which it cannot list; any may look
 	enough   int               // sweepLeft, when left is longer than that
+
+	postponed bool // it is dead, and something is short that another one takes: see putBack
 }
 
 // OpenShell starts a session's shell; it answers when it returns.
@@ -350,6 +352,17 @@ func (s *Shell) Run(c *Command) Outcome {
 	var again *lane
 	var lost []string
 	restored := false
+	if s.postponed && !s.closing.Load() {
+		var after Replaced
+		err := s.putBack(p, &after, scarcePatience)
+		if s.postponed {
+			c.Journal.Close()
+			return Outcome{Err: err, Code: -1}
+		}
+		if err == nil {
+			restored, lost = true, after.Lost
+		}
+	}
 	for try := range 3 { // a shell that dies unasked three times in a row is not going to run this
 		if p = s.proc(); p == nil || s.closing.Load() {
 			break
@@ -370,7 +383,13 @@ func (s *Shell) Run(c *Command) Outcome {
 			lost = Union(lost, allState)
 		}
 		var after Replaced
-		if err := s.putBack(p, &after); err != nil {
+		err := s.putBack(p, &after, scarcePatience)
+		if s.postponed {
+			again.close()
+			c.Journal.Close()
+			return Outcome{Err: err, Code: -1}
+		}
+		if err != nil {
 			break
 		}
 		restored, lost = true, Union(lost, after.Lost)

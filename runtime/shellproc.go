@@ -39,7 +39,7 @@ type shellProc struct {
 	argv   []string // set once
 	held   []int    // what the keeper calls script, ctlR, ctlW and text; none of it before the shell runs
 	lines  []byte
-	flood  flood // what bounds the reading of lines
+	flood  flood   // what bounds the reading of lines
 	exit   *int    // the status that the EXIT trap told, nil before
 	whole  bool    // the EXIT trap ran outside of functions, so that its snapshot is the shell's last state
 	state  *int    // what the state said at its end: 0, or 1 where its directory was not to be had; nil: it did not come to it
