@@ -208,6 +208,7 @@ func (g *Group) bequest() GroupBequest {
 // inherit makes h, which owns nothing yet, what b says, but for the gateway's user: gateways are still to come.
 func (h *Host) inherit(b *Bequest, gateway *Account) {
 	h.begin, h.as, h.write, h.ports, h.nextUID = b.Begin, b.As, b.Write, b.Ports, b.NextUID
+	h.mounts = h.ports != "" && isMounted(h.ports)
 	if gateway != nil {
 		h.gateway = &gateway.GID
 	}

@@ -58,6 +58,7 @@ type Host struct {
 	gateway     *uint32               // the group of Config.Gateway
 	write       []int                 // Config.Write, opened; never written after NewHost
 	ports       string                // the directory of tenants' ports, "": there is none
+	mounts      bool                  // it is a tmpfs of our own, and each tenant's is
 	entries     chan struct{}         // a slot for each thread in Group.enter
 	forks       chan struct{}         // a slot for each fork into a cell, see fewestProcessors
 	adopted     int                   // fd of the main thread's list of children, see Cell.Others; -1: the kernel has none
@@ -209,7 +210,7 @@ func (h *Host) release() error {
 	closeAll(h.write)
 	errs := []error{h.closeHierarchies()}
 	if h.ports != "" {
-		errs = append(errs, os.RemoveAll(h.ports))
+		errs = append(errs, removeDir(h.ports))
 	}
 	if h.root != nil {
 		errs = append(errs, h.root.close())

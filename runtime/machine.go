@@ -235,8 +235,19 @@ func examineUsers() Finding {
 	if need := uint32(1<<unix.CAP_SETUID | 1<<unix.CAP_SETGID | 1<<unix.CAP_CHOWN | 1<<unix.CAP_KILL); os.Geteuid() != 0 || err != nil || data[0].Effective&need != need {
 		return Finding{name, Weak, "only root, with its capabilities, can run sessions as another user (--session-user): these run as this one"}
 	}
+	if err := mountable(); err == nil {
+		return Finding{name, Fine, "sessions can run as other users, one each if wanted; the pipes of each are in a tmpfs of its own, of 64 MiB at most"}
+	}
 	dir, err := portsParent()
-	return verdict(name, err, Weak, "sessions can run as other users, one each if wanted; their pipes are in "+dir)
+	if err == nil {
+		const shared = "sessions can run as other users, one each if wanted; but trl may not mount (CAP_SYS_ADMIN), so their pipes are together in %s, which one session can fill for all"
+		what := fmt.Sprintf(shared, dir)
+		if dir == "/dev/shm" {
+			what += ", as can whoever writes to /dev/shm: make /run a tmpfs"
+		}
+		return Finding{name, Weak, what}
+	}
+	return verdict(name, err, Weak, "")
 }
 
 func examineLandlock() Finding {

@@ -53,13 +53,76 @@ func portsParent() (dir string, err error) {
 	return "", fmt.Errorf("no place in memory (tmpfs) for the pipes of sessions: %w", errors.Join(why...))
 }
 
-// openPorts makes the directory of ports, in which each tenant gets one of its own.
-func openPorts(i Instance, as *Account) (dir string, err error) {
+// openPorts makes the directory of ports, in which each tenant gets one of its own. Where we may mount, it is a tmpfs of our own, and
+// so is each tenant's (mounted): then no session can fill another one's, or what else is in /run.
+func openPorts(i Instance, as *Account) (dir string, mounted bool, err error) {
+	for _, parent := range portDirs() {
+		dir := filepath.Join(parent, portsName(i))
+		if makeDir(dir, as != nil) != nil {
+			continue
+		}
+		if mountPorts(dir, dirsSize, as != nil) == nil {
+			return dir, true, nil
+		}
+		_ = removeDir(dir)
+	}
 	if dir, err = portsParent(); err != nil {
-		return "", err
+		return "", false, err
 	}
 	dir = filepath.Join(dir, portsName(i))
-	return dir, makeDir(dir, as != nil)
+	return dir, false, makeDir(dir, as != nil)
+}
+
+// portsSize is what one session can put into its files there: snapshots of its state, twice, and the texts of what it runs.
+const portsSize = 64 << 20
+
+// dirsSize is that of the tmpfs in which tenants have their directories, and nothing else is.
+const dirsSize = 1 << 20
+
+// mountPorts mounts a tmpfs of that size. Other mount namespaces do not get what is mounted in it.
+func mountPorts(dir string, size int, pass bool) error {
+	mode := "0700"
+	if pass {
+		mode = "0711"
+	}
+	err := unix.Mount("trl", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, fmt.Sprintf("mode=%s,size=%d", mode, size))
+	if err == nil {
+		err = unix.Mount("", dir, "", unix.MS_PRIVATE, "")
+	}
+	return os.NewSyscallError("mount", err)
+}
+
+// mountable says why this process may not mount file systems of its own, nil where it may. It is asked in a mount namespace that
+// ends with the thread which asks.
+func mountable() error {
+	return onSpentThread(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+			return os.NewSyscallError("unshare", err)
+		}
+		if err := unix.Mount("", "/", "", unix.MS_PRIVATE|unix.MS_REC, ""); err != nil {
+			return os.NewSyscallError("mount", err)
+		}
+		return os.NewSyscallError("mount", unix.Mount("trl", "/dev/shm", "tmpfs", 0, "size=4096"))
+	})
+}
+
+// unmountPorts unmounts what is mounted at dir, if anything is, and what is below it.
+func unmountPorts(dir string) {
+	for unix.Unmount(dir, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW) == nil {
+	}
+}
+
+// isMounted: dir is another file system than the directory that it is in.
+func isMounted(dir string) bool {
+	own, ok := device(unix.AT_FDCWD, dir)
+	above, ok2 := device(unix.AT_FDCWD, filepath.Dir(dir))
+	return ok && ok2 && own != above
+}
+
+// removeDir removes a directory of ports, mounted or not.
+func removeDir(dir string) error {
+	unmountPorts(dir)
+	return os.RemoveAll(dir)
 }
 
 // makeDir makes a directory that others may pass through, or not; whatever the umask is.
@@ -80,7 +143,7 @@ func makeDir(dir string, pass bool) error {
 // removePorts removes what an instance that is dead left of its ports.
 func removePorts(i Instance) {
 	for _, parent := range portDirs() {
-		_ = os.RemoveAll(filepath.Join(parent, portsName(i)))
+		_ = removeDir(filepath.Join(parent, portsName(i)))
 	}
 }
 

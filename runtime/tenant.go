@@ -57,7 +57,7 @@ func (h *Host) separate(c *Config) (err error) {
 			return err
 		}
 	}
-	h.ports, err = openPorts(h.Instance(), h.as)
+	h.ports, h.mounts, err = openPorts(h.Instance(), h.as)
 	return err
 }
 
@@ -80,6 +80,9 @@ func (h *Host) lodgeLocked(id string) (t *tenant, err error) {
 	if h.ports != "" {
 		t.dir = filepath.Join(h.ports, id)
 		err = makeDir(t.dir, h.as != nil) // in memory: mu may be held
+		if err == nil && h.mounts {
+			err = mountPorts(t.dir, portsSize, h.as != nil)
+		}
 		if err == nil {
 			err = t.leave(zshenvName, zshenv)
 		}
@@ -87,7 +90,7 @@ func (h *Host) lodgeLocked(id string) (t *tenant, err error) {
 			t.fence, err = h.openFence(t.dir)
 		}
 		if err != nil {
-			_ = os.RemoveAll(t.dir)
+			_ = removeDir(t.dir)
 			return nil, err
 		}
 	}
@@ -155,7 +158,7 @@ func (h *Host) leaveLocked(t *tenant) (left bool) {
 	delete(h.tenants, t.id)
 	t.fence.close()
 	if t.dir != "" {
-		if err := os.RemoveAll(t.dir); err != nil { // in memory, and nobody else makes anything in there
+		if err := removeDir(t.dir); err != nil { // in memory, and nobody else makes anything in there
 			h.log.Error().Err(err).Str("session", t.id).Msg("ports not removed")
 		}
 	}

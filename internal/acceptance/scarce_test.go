@@ -1,6 +1,10 @@
 package acceptance
 
 import (
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -45,6 +49,7 @@ func TestScarcityEndsNoSession(t *testing.T) {
 	}
 	idle, anew := c.session(object{"shell": "/bin/bash"}), c.session()
 	c.run(idle, "V=kept; cd /usr")
+	c.run(idle, ": kill") // before which its state is written down
 	shell := c.info(idle).num("pid")
 	enough := few(t, g.serving(t))
 	if err := unix.Kill(shell, unix.SIGKILL); err != nil { // while no command runs
@@ -87,4 +92,75 @@ func TestScarcityEndsNoSession(t *testing.T) {
 	}
 	expect(t, c.run(idle, "echo $V $PWD"), 0, "kept /usr\n", "")
 	expect(t, c.run(anew, "echo new"), 0, "new\n", "")
+}
+
+// inSmallMemory starts trl where /run and /dev/shm are small file systems of its own.
+func inSmallMemory(more string) func(*exec.Cmd) {
+	return wrapped("unshare", "--mount", "--propagation", "private", "sh", "-c",
+		"mount -t tmpfs -o size=4m,mode=755 tmpfs /run && mount -t tmpfs -o size=4m,mode=1777 tmpfs /dev/shm && exec "+more+` "$@"`, "sh")
+}
+
+// fills writes to one of its session's own port files until that takes no more.
+const fills = `id -u; dd if=/dev/zero of="$__trl_x" bs=64k count=4096 2>&1 | tail -n 1 | cut -d ' ' -f 1`
+
+// A session that fills its own port files has a bound of its own, and fills nothing that is anybody else's.
+func TestSessionFillsWhatIsItsOwn(t *testing.T) {
+	t.Parallel()
+	uRoot(t)
+	g := launched(t, inSmallMemory(""), "--session-user", uRange(20), "--warm", "0")
+	c := g.dial(t)
+	a, b := c.session(object{"shell": "/bin/bash"}), c.session(object{"shell": "/bin/bash"})
+	c.run(b, "V=kept; cd /usr")
+	r := c.run(a, fills)
+	lines := strings.Fields(r.stdout())
+	if len(lines) != 2 {
+		t.Fatal(r)
+	}
+	if n, _ := strconv.Atoi(lines[1]); n < 32<<20 || n > 64<<20 {
+		t.Errorf("the session could write %d bytes: are file systems of its own refused here? %v", n, r)
+	}
+	expect(t, c.run(b, "#"+strings.Repeat("x", 9000)+"\necho $V", object{"stdin": "x"}), 0, "kept\n", "")
+	if r := c.run(b, "exit 3"); !r.yes("shell_restored") || r.num("exit_code") != 3 {
+		t.Error(r)
+	}
+	expect(t, c.run(b, "echo $V $PWD"), 0, "kept /usr\n", "")
+	if f := c.try("process.start", object{"session_id": b, "command": "true"}); !f.OK {
+		t.Error(f.Error)
+	}
+	expect(t, c.run(c.session(), "echo new"), 0, "new\n", "")
+	if text, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", g.pid)); err != nil || strings.Count(string(text), "trl-ports-") != 4 { // three sessions
+		t.Errorf("%v, mounts:\n%s", err, text)
+	}
+	for _, s := range []string{a, b} {
+		c.call("session.destroy", object{"session_id": s, "force": true})
+	}
+	eventually(t, "its file systems are gone", func() bool {
+		text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", g.pid))
+		return strings.Count(string(text), "trl-ports-") == 2
+	})
+}
+
+// Where trl may not mount, a session that fills the memory file system that all share costs others requests, and no session.
+func TestFullPortsEndNoSession(t *testing.T) {
+	t.Parallel()
+	uRoot(t)
+	g := launched(t, inSmallMemory("setpriv --bounding-set=-sys_admin"), "--session-user", uRange(20), "--warm", "0")
+	c := g.dial(t)
+	a, b := c.session(object{"shell": "/bin/bash"}), c.session(object{"shell": "/bin/bash"})
+	c.run(b, "V=kept; cd /usr")
+	c.run(b, ": kill") // before which its state is written down
+	c.run(a, fills)
+	typed(t, "exec.run", c.try("exec.run", object{"session_id": b, "command": "exit 3"}))
+	f := c.try("exec.run", object{"session_id": b, "command": "#" + strings.Repeat("x", 9000) + "\necho $V"})
+	if f.code() != "LIMIT_EXCEEDED" {
+		t.Errorf("exec.run with a text that has no room: %v, %v", f.Data, f.Error)
+	}
+	if f := c.try("process.start", object{"session_id": b, "command": "#" + strings.Repeat("x", 9000)}); f.code() != "LIMIT_EXCEEDED" {
+		t.Errorf("process.start: %v, %v", f.Data, f.Error)
+	}
+	if state := c.state(b); state == "TERMINATED" {
+		t.Errorf("%v", c.info(b))
+	}
+	c.call("session.destroy", object{"session_id": a, "force": true})
+	expect(t, c.run(b, "echo $V $PWD"), 0, "kept /usr\n", "")
 }
