@@ -92,6 +92,7 @@ func (s *Shell) Rest() time.Duration {
 	}
 	defer func() { s.turn <- struct{}{} }()
 	s.sweepLeft()
+	s.st.forgetLast()
 	p := s.proc()
 	if p == nil || s.postponed || s.closing.Load() || !s.st.wanted() {
 		return 0

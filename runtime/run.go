@@ -466,7 +466,7 @@ func (r *run) settle() Outcome {
 			s.p.ask(s.held(), tag+"d", r.wayBack(), bootTimeout)
 		}
 	}
-	if !o.Died || after != "" { // else the shell has been put back, and the snapshot of that is asked for
+	if !o.Died || after != "" && !o.Postponed { // else the shell has been put back, and the snapshot of that is asked for
 		s.st.commandEnded()
 	}
 	o.Dir = s.Dir()

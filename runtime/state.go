@@ -31,7 +31,7 @@ type state struct {
 	ended  int    // how many commands have ended
 	behind [2]int // the value of ended when fd[i] was asked for; unknownState: not known
 	tried  int    // the value of ended at the last try to get a snapshot
-	last   []byte // the newest whole snapshot that was read, or what the shell was put back with; nil: a fresh shell
+	last   []byte // what the shell was put back with, until it has written another snapshot; nil: a fresh shell, or it has
 	lastAt int    // the value of ended that last belongs to; unknownState: not known
 }
 
@@ -216,21 +216,26 @@ func (s *state) size() int64 {
 func (s *state) script(k *kind, exited bool) (script []byte, current bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	raw, at := s.last, s.lastAt
 	for _, i := range []int{s.newer ^ 1, s.newer} {
 		if s.mark[i] != "" && whole(s.fd[i], s.mark[i]) {
-			s.last, s.lastAt = content(s.fd[i]), s.behind[i]
+			raw, at = content(s.fd[i]), s.behind[i]
+			s.last, s.lastAt = nil, unknownState
 		}
 	}
-	if exited && s.exitedLocked() {
-		s.last, s.lastAt = content(s.exit), s.ended
+	if exited {
+		if s.exitedLocked() {
+			raw, at = content(s.exit), s.ended
+		}
+		s.last, s.lastAt = raw, at // restored is about to forget what the files hold
 	}
-	switch current = s.lastAt == s.ended; {
-	case s.last == nil:
+	switch current = at == s.ended; {
+	case raw == nil:
 		return nil, current
 	case k.lists:
-		return listedScript(s.last), current
+		return listedScript(raw), current
 	}
-	return posixScript(s.last), current
+	return posixScript(raw), current
 }
 
 // listedScript makes one of what bash.sh and zsh.sh write: what puts the traps back comes last, past the reach of the user's
@@ -288,12 +293,14 @@ func (s *state) forget() {
 	s.last = nil
 }
 
-// maxSnapshot is more than any state that was meant; a session may make its file as large as it likes, and we read it whole.
-const maxSnapshot = 256 << 20
+// maxSnapshot bounds what is read of a session's state, some thousand times that of an ordinary one: the session may make the
+// file as large as it likes. What is in a larger one is not put back, and nothing starts from it.
+const maxSnapshot = 16 << 20
 
+// whole: the snapshot has its mark at the end. One with holes is none that a shell wrote: it costs its session nothing, and us memory.
 func whole(fd int, mark string) bool {
 	var st unix.Stat_t
-	if unix.Fstat(fd, &st) != nil || st.Size < int64(len(mark)) || st.Size > maxSnapshot {
+	if unix.Fstat(fd, &st) != nil || st.Size < int64(len(mark)) || st.Size > maxSnapshot || st.Blocks*512 < st.Size {
 		return false
 	}
 	b := make([]byte, len(mark))
@@ -301,9 +308,30 @@ func whole(fd int, mark string) bool {
 	return err == nil && string(b[:n]) == mark
 }
 
+// content is what a snapshot's file holds.
 func content(fd int) []byte {
-	b, _ := preadAll(fd, make([]byte, 16<<10)) // not by its path: it may be another user's
+	var st unix.Stat_t
+	if unix.Fstat(fd, &st) != nil {
+		return nil
+	}
+	b := make([]byte, min(st.Size, maxSnapshot)) // not by its path: it may be another user's
+	for n := 0; n < len(b); {
+		k, err := retry(func() (int, error) { return unix.Pread(fd, b[n:], int64(n)) })
+		if err != nil || k == 0 {
+			return b[:n]
+		}
+		n += k
+	}
 	return b
+}
+
+// forgetLast drops the copy of a snapshot that the shell has written another one after.
+func (s *state) forgetLast() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.last != nil && s.mark[s.newer] != "" && !s.pendingLocked() {
+		s.last, s.lastAt = nil, unknownState
+	}
 }
 
 // posixScript makes a script of the sections that posix.sh writes. What a shell prints reads back as it is but for
