@@ -139,7 +139,6 @@ func (s *shown) readLocked(t *Terminal) {
 		s.fed = off
 	}
 	s.fitLocked(t.journal.Size())
-	s.screen.Flush()
 }
 
 // fitLocked gives the emulator, which is made if there is none, the size that the terminal had at an offset, and returns

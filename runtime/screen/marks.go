@@ -35,6 +35,7 @@ type Marks struct {
 	since time.Time // guarded by mu; of begun; zero when not known
 	ended []Command // guarded by mu; not taken yet
 	alt   bool      // guarded by mu; the alternate screen is shown
+	altAt int64     // guarded by mu; the offset of the sequence that showed it
 }
 
 // States of the scan.
@@ -162,6 +163,9 @@ func (m *Marks) mode(final byte) {
 	}
 	for n := range strings.SplitSeq(string(m.seq[1:]), ";") {
 		if n == "47" || n == "1047" || n == "1049" {
+			if !m.alt {
+				m.altAt = m.at
+			}
 			m.alt = final == 'h'
 		}
 	}
@@ -169,9 +173,15 @@ func (m *Marks) mode(final byte) {
 
 // Alternate tells whether the alternate screen is shown.
 func (m *Marks) Alternate() bool {
+	_, on := m.AlternateSince()
+	return on
+}
+
+// AlternateSince tells whether the alternate screen is shown, and the offset of the sequence that showed it.
+func (m *Marks) AlternateSince() (since int64, on bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.alt
+	return m.altAt, m.alt
 }
 
 // mark reads a whole OSC, which ends at end.

@@ -1,35 +1,62 @@
 package screen
 
 import (
-	"bytes"
-	"fmt"
-	"io"
+	"slices"
+	"strconv"
 	"strings"
-
-	uv "github.com/charmbracelet/ultraviolet"
-	"github.com/charmbracelet/x/ansi"
-	"github.com/charmbracelet/x/ansi/parser"
-	"github.com/charmbracelet/x/vt"
 )
 
-// Screen is a terminal's screen as an emulator has it, fed with what the terminal prints. It belongs to one goroutine at a
-// time, and ends with the garbage collector.
+// Screen is a terminal's screen, fed with what the terminal prints. It belongs to one goroutine at a time, and ends with the
+// garbage collector.
 //
-// The emulator is charmbracelet/x/vt. What it does not give away is noted here, by handlers that look and let it go on:
-// the main screen below the alternate one, modes, margins, the pen.
+// It is written for floods: its work for a byte is bounded, by some thousand cells that are moved or filled at once, and
+// usually far less. It takes 16 bytes for each cell that was written to, in two grids of the terminal's size, and
+// little more (see table). It has no scrollback, and lines are cut, not wrapped anew, when its width changes.
 type Screen struct {
-	e *vt.Emulator
+	scanner
+	table
+	main, alt *grid
+	g         *grid // the one that is shown
 
-	tail    []byte // printable bytes that may be the start of a character that goes on
-	modes   map[ansi.Mode]bool
-	keypad  bool
-	below   string // the main screen, drawn, while the alternate one is shown
-	top     int    // margins as they were set, from 1; 0: the whole screen
-	bottom  int
-	pen     uv.Style
-	cursor  string // DECSCUSR as it was sent; "": never
-	title   string
-	visible bool
+	pen       cell // what is printed looks like this; its char is 0
+	link      string
+	underline color
+	charsets  [2]bool // whether G0 and G1 are the line drawing set
+	shift     int     // which of them is in use
+	last      cell    // the last character that was printed; for REP and join
+	lastX     int     // its column
+	joins     bool    // nothing came since: the next character may combine with it
+
+	modes    modes
+	autowrap bool
+	visible  bool // the cursor
+	keypad   bool
+	tabs     []bool
+	cursor   string // DECSCUSR as it was sent; "": never
+	title    string
+}
+
+// modes is a set of modes: a bit for each of restored, and those below.
+type modes uint32
+
+const (
+	insertMode modes = 1 << (31 - iota)
+	newLineMode
+	originMode
+)
+
+// restored are the private modes that a program sets for its terminal to behave otherwise, and which a terminal that
+// shows the screen must have.
+var restored = [...]int{1, 5, 9, 66, 1000, 1001, 1002, 1003, 1004, 1005, 1006, 1007, 1015, 1016, 2004}
+
+func restoredMode(n int) int { return slices.Index(restored[:], n) }
+
+func (s *Screen) has(m modes) bool { return s.modes&m != 0 }
+
+func (s *Screen) set(m modes, on bool) {
+	if s.modes &^= m; on {
+		s.modes |= m
+	}
 }
 
 // New is an empty screen.
@@ -39,241 +66,238 @@ func New(cols, rows int) *Screen {
 	return s
 }
 
+// reset makes it an empty screen. It keeps the memory of the grids, if they have the size.
 func (s *Screen) reset(cols, rows int) {
-	*s = Screen{e: vt.NewEmulator(cols, rows), modes: map[ansi.Mode]bool{}, visible: true}
-	s.e.SetScrollbackSize(1) // nobody asks for it
-	// Answers to queries have nowhere to go: a program has got them from its user's terminal. Unread, they would block.
-	_ = s.e.InputPipe().(io.Closer).Close()
-	s.e.SetCallbacks(vt.Callbacks{
-		Title:            func(t string) { s.title = t },
-		CursorVisibility: func(v bool) { s.visible = v },
-		EnableMode:       func(m ansi.Mode) { s.modes[m] = true },
-		DisableMode:      func(m ansi.Mode) { s.modes[m] = false },
-	})
-	s.e.RegisterCsiHandler(ansi.Command('?', 0, 'h'), func(p ansi.Params) bool {
-		for _, n := range p {
-			if n := n.Param(0); (n == 47 || n == 1047 || n == 1049) && !s.e.IsAltScreen() {
-				s.below = s.draw()
-			}
-		}
-		return false
-	})
-	s.e.RegisterCsiHandler('r', func(p ansi.Params) bool {
-		s.top, _, _ = p.Param(0, 1)
-		s.bottom, _, _ = p.Param(1, s.e.Height())
-		if s.top <= 1 && s.bottom >= s.e.Height() {
-			s.top, s.bottom = 0, 0
-		}
-		return false
-	})
-	s.e.RegisterCsiHandler('m', func(p ansi.Params) bool { uv.ReadStyle(p, &s.pen); return false })
-	s.e.RegisterCsiHandler(ansi.Command(0, ' ', 'q'), func(p ansi.Params) bool {
-		n, _, _ := p.Param(0, 0)
-		s.cursor = fmt.Sprintf("\x1b[%d q", n)
-		return false
-	})
-	for final := '@'; final <= '~'; final++ {
-		if final != 'm' { // its numbers are colours
-			s.e.RegisterCsiHandler(int(final), bound)
-		}
+	was := *s
+	if len(was.clusters)+len(was.extras) != 1 {
+		was.table = newTable()
 	}
-	s.e.RegisterEscHandler('=', func() bool { s.keypad = true; return false })
-	s.e.RegisterEscHandler('>', func() bool { s.keypad = false; return false })
-	s.e.RegisterEscHandler('c', func() bool {
-		clear(s.modes)
-		s.keypad, s.below, s.top, s.bottom, s.pen, s.cursor, s.title, s.visible = false, "", 0, 0, uv.Style{}, "", "", true
-		return false
-	})
+	*s = Screen{table: was.table, main: was.main, alt: was.alt, autowrap: true, visible: true, tabs: was.tabs}
+	s.rune, s.text = was.rune[:0], was.text[:0]
+	if s.main == nil || s.main.cols != cols || s.main.rows != rows {
+		s.main, s.alt = newGrid(cols, rows), newGrid(cols, rows)
+	}
+	for _, g := range []*grid{s.main, s.alt} {
+		g.clear(cell{})
+		g.x, g.y, g.wrapNext, g.saved, g.top, g.bot = 0, 0, false, saved{}, 0, rows-1
+	}
+	s.g = s.main
+	s.setTabs(cols)
 }
 
-// maxParam bounds the numbers in control sequences: the emulator would repeat a character two thousand million times if it
-// is told so. No terminal is larger (PROTOCOL §6: 1000 by 1000).
-const maxParam = 1000
-
-// bound comes before every other handler of a sequence, and lets it go on.
-func bound(p ansi.Params) bool {
-	for i := range p {
-		if n := p[i].Param(0); n > maxParam {
-			p[i] = ansi.Param(maxParam) | p[i]&parser.HasMoreFlag
-		}
+// setTabs puts a tab stop into every eighth column.
+func (s *Screen) setTabs(cols int) {
+	if len(s.tabs) != cols {
+		s.tabs = make([]bool, cols)
 	}
-	return false
-}
-
-// maxTail is more than any character has bytes, with all that combines with it.
-const maxTail = 4 << 10
-
-// Write feeds it. An emulator that does not survive what it is fed is replaced by an empty one: no output of a program's
-// may end the gateway. What is printable at the end of p waits for the next call: the emulator would take a character that goes
-// on there for two. It never fails.
-func (s *Screen) Write(p []byte) (int, error) {
-	defer s.survive()
-	cut := bytes.LastIndexFunc(p, func(r rune) bool { return r < 0x20 }) + 1
-	if cut == 0 && len(s.tail)+len(p) <= maxTail {
-		s.tail = append(s.tail, p...)
-		return len(p), nil
-	}
-	if len(p)-cut > maxTail {
-		cut = len(p)
-	}
-	s.Flush()
-	_, _ = s.e.Write(p[:cut])
-	s.tail = append(s.tail, p[cut:]...)
-	return len(p), nil
-}
-
-// survive is deferred around the emulator.
-func (s *Screen) survive() {
-	if recover() != nil {
-		s.reset(s.e.Width(), s.e.Height())
-	}
-}
-
-// Flush takes in what waits. Before anything is asked.
-func (s *Screen) Flush() {
-	defer s.survive()
-	if len(s.tail) > 0 {
-		_, _ = s.e.Write(s.tail)
-		s.tail = s.tail[:0]
+	for x := range s.tabs {
+		s.tabs[x] = x%8 == 0
 	}
 }
 
 // Resize gives it another size.
 func (s *Screen) Resize(cols, rows int) {
-	s.Flush()
-	defer func() {
-		if recover() != nil {
-			s.reset(cols, rows)
-		}
-	}()
-	s.top, s.bottom = 0, 0
-	s.e.Resize(cols, rows)
+	alternate := s.Alternate()
+	s.main, s.alt = s.main.resized(cols, rows), s.alt.resized(cols, rows)
+	if s.g = s.main; alternate {
+		s.g = s.alt
+	}
+	s.joins = false
+	s.setTabs(cols)
 }
 
 // Size is the screen's.
-func (s *Screen) Size() (cols, rows int) { return s.e.Width(), s.e.Height() }
+func (s *Screen) Size() (cols, rows int) { return s.g.cols, s.g.rows }
+
+// Memory is about how many bytes it holds.
+func (s *Screen) Memory() int {
+	const entry = 100 // of the tables, without its text
+	n := 16*(s.main.allocated+s.alt.allocated) + 64*(s.main.rows+s.alt.rows) + (entry+maxCluster)*len(s.table.clusters) + len(s.title) + cap(s.text)
+	for i := range s.table.extras {
+		n += entry + len(s.table.extras[i].link)
+	}
+	return n
+}
 
 // Alternate tells whether the alternate screen is shown.
-func (s *Screen) Alternate() bool { return s.e.IsAltScreen() }
+func (s *Screen) Alternate() bool { return s.g == s.alt }
 
 // Title is the window's, as set last.
 func (s *Screen) Title() string { return s.title }
 
 // Cursor is where the next character goes, from 0.
-func (s *Screen) Cursor() (col, row int, visible bool) {
-	p := s.e.CursorPosition()
-	return min(p.X, s.e.Width()-1), min(p.Y, s.e.Height()-1), s.visible
-}
+func (s *Screen) Cursor() (col, row int, visible bool) { return s.g.x, s.g.y, s.visible }
 
 // Lines is the text of each row, without blanks at its end.
 func (s *Screen) Lines() []string {
-	lines := make([]string, s.e.Height())
-	var b strings.Builder
+	lines := make([]string, s.g.rows)
+	var b []byte
 	for y := range lines {
-		b.Reset()
-		for x := 0; x < s.e.Width(); {
-			c := s.e.CellAt(x, y)
-			if c == nil || c.Content == "" {
-				b.WriteByte(' ')
-				x++
-				continue
+		b = b[:0]
+		r := s.g.row(y)
+		for x := range s.width(y) {
+			c := &r.fill
+			if x < len(r.cells) {
+				c = &r.cells[x]
 			}
-			b.WriteString(c.Content)
-			x += max(1, c.Width)
+			if c.char != right {
+				b = s.appendText(b, c)
+			}
 		}
-		lines[y] = strings.TrimRight(b.String(), " ")
+		lines[y] = strings.TrimRight(string(b), " ")
 	}
 	return lines
 }
 
-// draw returns the sequences that draw the cells of the screen that is shown, on an empty one, with the cursor after them.
-func (s *Screen) draw() string {
-	var b strings.Builder
-	for y := range s.e.Height() {
-		end := s.e.Width()
-		for end > 0 && blank(s.e.CellAt(end-1, y)) {
-			end--
+// width is how many cells of row y do not look like those of an empty screen.
+func (s *Screen) width(y int) int {
+	r := s.g.row(y)
+	if !r.fill.blank() {
+		return s.g.cols
+	}
+	n := len(r.cells)
+	for n > 0 && r.cells[n-1].blank() {
+		n--
+	}
+	return n
+}
+
+// maxColored bounds the text of a screen: what comes beyond it is drawn without its colours.
+const maxColored = 8 << 20
+
+// draw appends the sequences that draw the cells of grid g on an empty screen, with the cursor after them.
+func (s *Screen) draw(b []byte, g *grid) []byte {
+	defer func(shown *grid) { s.g = shown }(s.g)
+	s.g = g
+	for y := range g.rows {
+		width := s.width(y)
+		if width > 0 {
+			b = place(b, 0, y)
 		}
-		if end > 0 {
-			fmt.Fprintf(&b, "\x1b[%dH", y+1)
+		b = s.drawCells(b, y, 0, width)
+	}
+	return place(b, g.x, g.y)
+}
+
+// drawCells appends the cells from x to end of row y.
+func (s *Screen) drawCells(b []byte, y, x, end int) []byte {
+	var pen cell
+	link := ""
+	for ; x < end; x++ {
+		c := s.g.at(x, y)
+		if c.char == right {
+			continue
 		}
-		from := uv.Style{}
-		for x := 0; x < end; {
-			c := s.e.CellAt(x, y)
-			if c == nil || c.Content == "" {
-				c = &uv.EmptyCell
+		if len(b) > maxColored {
+			c.fg, c.bg, c.style = 0, 0, c.style&wide
+		}
+		if c.fg != pen.fg || c.bg != pen.bg || (c.style^pen.style)&^wide != 0 {
+			b = s.appendStyle(b, &c)
+			if l := s.table.extras[c.style>>extraShift].link; l != link {
+				if link = l; l == "" {
+					l = ";"
+				}
+				b = append(append(append(b, "\x1b]8;"...), l...), "\x1b\\"...)
 			}
-			b.WriteString(c.Style.Diff(&from))
-			from = c.Style
-			if c.Link.URL != "" {
-				b.WriteString("\x1b]8;" + c.Link.Params + ";" + c.Link.URL + "\x1b\\" + c.Content + "\x1b]8;;\x1b\\")
-			} else {
-				b.WriteString(c.Content)
-			}
-			x += max(1, c.Width)
+			pen = c
 		}
-		if !from.IsZero() {
-			b.WriteString("\x1b[m")
+		b = s.appendText(b, &c)
+		if c.char&cluster != 0 && x+2 < end { // a terminal that finds it wider or narrower goes on in the same column
+			next := x + 1
+			if c.style&wide != 0 {
+				next++
+			}
+			b = append(strconv.AppendInt(append(b, "\x1b["...), int64(next+1), 10), 'G')
 		}
 	}
-	col, row, _ := s.Cursor()
-	fmt.Fprintf(&b, "\x1b[%d;%dH", row+1, col+1)
-	return b.String()
+	if link != "" {
+		b = append(b, "\x1b]8;;\x1b\\"...)
+	}
+	if pen.fg != 0 || pen.bg != 0 || pen.style&^wide != 0 {
+		b = append(b, "\x1b[m"...)
+	}
+	return b
 }
 
-// blank is a cell as an empty screen has it.
-func blank(c *uv.Cell) bool {
-	return c == nil || (c.Content == "" || c.Content == " ") && c.Style.IsZero() && c.Link.URL == ""
-}
-
-// restored are the modes that a program sets for its terminal to behave otherwise, and which a terminal that shows the
-// screen must have. Not autowrap and origin, which change how the screen is drawn: they come last.
-var restored = []ansi.Mode{
-	ansi.DECMode(1), ansi.DECMode(5), ansi.DECMode(9), ansi.DECMode(66), ansi.DECMode(1000), ansi.DECMode(1001), ansi.DECMode(1002), ansi.DECMode(1003),
-	ansi.DECMode(1004), ansi.DECMode(1005), ansi.DECMode(1006), ansi.DECMode(1007), ansi.DECMode(1015), ansi.DECMode(1016), ansi.DECMode(2004),
-	ansi.ANSIMode(4), ansi.ANSIMode(20),
+// place appends the sequence that moves the cursor.
+func place(b []byte, x, y int) []byte {
+	b = strconv.AppendInt(append(b, "\x1b["...), int64(y+1), 10)
+	b = strconv.AppendInt(append(b, ';'), int64(x+1), 10)
+	return append(b, 'H')
 }
 
 // Bytes are sequences that give any terminal of the size this screen, with cursor and modes, whatever it showed before.
 // They ask nothing.
 func (s *Screen) Bytes() []byte {
-	var b bytes.Buffer
 	// Out of the alternate screen, of any mode that was left on, of margins; then everything is clear.
-	b.WriteString("\x1b[?1049l\x1b[?6l\x1b[?7h\x1b[4l\x1b[r\x1b(B\x0f\x1b[m\x1b[H\x1b[2J")
-	if s.e.IsAltScreen() {
-		b.WriteString(s.below)
-		b.WriteString("\x1b[?1049h\x1b[m\x1b[H\x1b[2J")
+	b := []byte("\x1b[?1049l\x1b[?6l\x1b[?7h\x1b[4l\x1b[r\x1b(B\x1b)B\x0f\x1b[m\x1b[H\x1b[2J")
+	if s.Alternate() {
+		b = s.draw(b, s.main)
+		b = append(b, "\x1b[?1049h\x1b[m\x1b[H\x1b[2J"...)
 	}
-	b.WriteString(s.draw())
-	for _, m := range restored {
-		if s.modes[m] {
-			b.WriteString(ansi.SetMode(m))
-		} else {
-			b.WriteString(ansi.ResetMode(m))
+	b = s.draw(b, s.g)
+	// What is reset comes first: to reset one way of reporting the mouse ends the others, too.
+	for _, on := range []bool{false, true} {
+		for i, n := range restored {
+			if s.has(1<<i) == on {
+				b = appendMode(append(b, "\x1b[?"...), n, on)
+			}
 		}
 	}
-	if wraps, told := s.modes[ansi.DECMode(7)]; told && !wraps {
-		b.WriteString("\x1b[?7l")
+	b = appendMode(append(b, "\x1b["...), 20, s.has(newLineMode))
+	if b = append(b, "\x1b>"...); s.keypad {
+		b[len(b)-1] = '='
 	}
-	b.WriteString(map[bool]string{false: "\x1b>", true: "\x1b="}[s.keypad])
 	if s.title != "" {
-		b.WriteString("\x1b]2;" + strings.Map(printable, s.title) + "\x07")
+		b = append(append(append(b, "\x1b]2;"...), strings.Map(printable, s.title)...), 0x07)
 	}
-	if s.cursor != "" {
-		b.WriteString(s.cursor)
+	b = append(b, s.cursor...)
+	g := s.g
+	row := g.y
+	if g.top > 0 || g.bot < g.rows-1 { // sets the cursor, too
+		b = place(b, g.bot, g.top)
+		b[len(b)-1] = 'r'
 	}
-	col, row, visible := s.Cursor()
-	if s.top > 0 { // sets the cursor, too
-		fmt.Fprintf(&b, "\x1b[%d;%dr", s.top, s.bottom)
+	if s.has(originMode) { // rows count from the margin then
+		b = append(b, "\x1b[?6h"...)
+		row = max(0, row-g.top)
 	}
-	if s.modes[ansi.DECMode(6)] { // rows count from the margin then
-		b.WriteString("\x1b[?6h")
-		row = max(0, row-max(0, s.top-1))
+	b = place(b, g.x, row)
+	if g.wrapNext { // printing the last character again brings that about
+		x := g.x
+		if g.at(x, g.y).char == right {
+			x--
+			b = place(b, x, row)
+		}
+		b = s.drawCells(b, g.y, x, g.cols)
 	}
-	fmt.Fprintf(&b, "\x1b[%d;%dH", row+1, col+1)
-	b.WriteString(s.pen.String())
-	b.WriteString(map[bool]string{false: "\x1b[?25l", true: "\x1b[?25h"}[visible])
-	return b.Bytes()
+	if !s.autowrap {
+		b = append(b, "\x1b[?7l"...)
+	}
+	if s.has(insertMode) {
+		b = append(b, "\x1b[4h"...)
+	}
+	for i, set := range []string{"\x1b(0", "\x1b)0"} {
+		if s.charsets[i] {
+			b = append(b, set...)
+		}
+	}
+	if s.shift != 0 {
+		b = append(b, 0x0e)
+	}
+	b = s.appendStyle(b, &s.pen)
+	if s.link != "" {
+		b = append(append(append(b, "\x1b]8;"...), s.link...), "\x1b\\"...)
+	}
+	return appendMode(append(b, "\x1b[?"...), 25, s.visible)
+}
+
+func appendMode(b []byte, n int, on bool) []byte {
+	b = append(strconv.AppendInt(b, int64(n), 10), 'l')
+	if on {
+		b[len(b)-1] = 'h'
+	}
+	return b
 }
 
 func printable(r rune) rune {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	goruntime "runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -38,7 +39,6 @@ func shows(raw []byte, piece int) *Screen {
 		_, _ = s.Write(raw[:n])
 		raw = raw[n:]
 	}
-	s.Flush()
 	return s
 }
 
@@ -80,12 +80,15 @@ func TestScreenIsWhatTmuxShows(t *testing.T) {
 // same compares two screens cell by cell.
 func same(t *testing.T, got, want *Screen) {
 	t.Helper()
-	for y := range want.e.Height() {
-		for x := range want.e.Width() {
-			a, b := got.e.CellAt(x, y), want.e.CellAt(x, y)
-			blank := func(s string) string { return strings.TrimSpace(s) }
-			if blank(a.Content) != blank(b.Content) || !a.Style.Equal(&b.Style) || a.Link != b.Link {
-				t.Fatalf("cell %d,%d: %+v, want %+v", x, y, a, b)
+	look := func(s *Screen, x, y int) string {
+		c := s.g.at(x, y)
+		text := strings.TrimSpace(string(s.appendText(nil, &c)))
+		return fmt.Sprintf("%q %d %s %q", text, c.char>>30&1, s.appendStyle(nil, &c)[1:], s.table.extras[c.style>>extraShift].link)
+	}
+	for y := range want.g.rows {
+		for x := range want.g.cols {
+			if a, b := look(got, x, y), look(want, x, y); a != b {
+				t.Fatalf("cell %d,%d: %s, want %s", x, y, a, b)
 			}
 		}
 	}
@@ -94,13 +97,11 @@ func same(t *testing.T, got, want *Screen) {
 	if ax != bx || ay != by || av != bv || got.Alternate() != want.Alternate() || got.Title() != want.Title() {
 		t.Errorf("cursor %d,%d %v, want %d,%d %v; alternate %v, want %v; title %q, want %q", ax, ay, av, bx, by, bv, got.Alternate(), want.Alternate(), got.Title(), want.Title())
 	}
-	for _, m := range restored {
-		if got.modes[m] != want.modes[m] {
-			t.Errorf("mode %v is %v, want %v", m, got.modes[m], want.modes[m])
-		}
+	state := func(s *Screen) string {
+		return fmt.Sprint(s.modes, s.autowrap, s.keypad, s.g.top, s.g.bot, s.g.wrapNext, s.charsets, s.shift, s.link, s.cursor, string(s.appendStyle(nil, &s.pen)[1:]))
 	}
-	if got.keypad != want.keypad || got.top != want.top || got.bottom != want.bottom || !got.pen.Equal(&want.pen) {
-		t.Errorf("keypad %v margins %d-%d pen %v, want %v %d-%d %v", got.keypad, got.top, got.bottom, got.pen, want.keypad, want.top, want.bottom, want.pen)
+	if a, b := state(got), state(want); a != b {
+		t.Errorf("modes, margins, pen: %s, want %s", a, b)
 	}
 }
 
@@ -117,11 +118,9 @@ func TestBytesMakeAnyTerminalShowTheScreen(t *testing.T) {
 			want := shows(raw, 4096)
 			for before, on := range map[string]*Screen{"empty": New(80, 24), "dirty": shows([]byte(dirty), 4096)} {
 				_, _ = on.Write(want.Bytes())
-				on.Flush()
 				if t.Run(before, func(t *testing.T) { same(t, on, want) }); want.Alternate() {
 					_, _ = on.Write([]byte("\x1b[?1049l"))
 					left := shows(slices.Concat(raw, []byte("\x1b[?1049l")), 4096)
-					on.Flush()
 					if got, want := strings.Join(on.Lines(), "\n"), strings.Join(left.Lines(), "\n"); got != want {
 						t.Errorf("below:\n%s\nwant\n%s", got, want)
 					}
@@ -186,7 +185,6 @@ func TestResize(t *testing.T) {
 	s.Resize(120, 1)
 	s.Resize(1, 1)
 	_, _ = s.Write([]byte("日本\r\n\x1b[5;5Hx"))
-	s.Flush()
 	_ = s.Bytes()
 }
 
@@ -198,7 +196,6 @@ func FuzzScreen(f *testing.F) {
 		_, _ = s.Write(p)
 		s.Resize(max(1, int(rows)), max(1, int(cols)))
 		_, _ = s.Write(p)
-		s.Flush()
 		if len(s.Lines()) != max(1, int(cols)) {
 			t.Fatal("lines")
 		}
@@ -212,7 +209,87 @@ func TestLargeNumbersAreBounded(t *testing.T) {
 		for _, before := range []string{"", "x\x1b[?1049h", "日"} {
 			s := New(80, 24)
 			_, _ = s.Write([]byte(before + "x\x1b[999999999" + string(c) + "y\x1b[2147483647;2147483647" + string(c) + "\x1b[0;0" + string(c) + "\r\n"))
-			s.Flush()
 		}
+	}
+}
+
+// TestMemoryIsBounded: a large screen takes next to nothing when empty, 16 bytes for a cell that is in use, and what is
+// beside the cells has a bound.
+func TestMemoryIsBounded(t *testing.T) {
+	var before, after goruntime.MemStats
+	goruntime.GC()
+	goruntime.ReadMemStats(&before)
+	s := New(1000, 1000)
+	if n := s.Memory(); n > 256<<10 {
+		t.Errorf("empty: %d", n)
+	}
+	for range 1000 {
+		_, _ = s.Write(bytes.Repeat([]byte("\x1b[31mx\x1b[32my"), 500))
+	}
+	goruntime.GC()
+	goruntime.ReadMemStats(&after)
+	if n, most := s.Memory(), 17<<20; n > most || int64(after.HeapAlloc)-int64(before.HeapAlloc) > int64(most) {
+		t.Errorf("full: %d, heap %d", n, int64(after.HeapAlloc)-int64(before.HeapAlloc))
+	}
+	s = New(100, 100)
+	for i := range 3000 {
+		_, _ = fmt.Fprintf(s, "\x1b]8;;http://%d/%s\x1b\\%c\u0301%c\x1b[58;2;%d;%d;1m\x1b]2;%[4]d\x07", i, strings.Repeat("a", 1800), 'a'+i%26, 0x300+i%0x60, i%256, i/256%256)
+	}
+	if n := s.Memory(); n > 4<<20 {
+		t.Errorf("with %d clusters and %d extras: %d", len(s.clusters), len(s.extras), n)
+	}
+	_, _ = s.Write([]byte("\x1b[m\x1b]8;;\x1b\\\x1b[2J\x1b[H"))
+	places := 0 // what is not in use any more makes place
+	for i := range 2 * (s.work() + maxExtras) {
+		_, _ = fmt.Fprintf(s, "\r\x1b]8;;http://new/%d\x1b\\x", i)
+		if s.extras[s.g.at(0, 0).style>>extraShift].link == fmt.Sprintf(";http://new/%d", i) {
+			places++
+		}
+	}
+	if places < maxExtras/2 {
+		t.Errorf("place for %d links", places)
+	}
+}
+
+// TestFloodsAllocateNothing: whatever is printed without end, at any size; but for combined characters and links, which are
+// remembered.
+func TestFloodsAllocateNothing(t *testing.T) {
+	for _, size := range [][2]int{{80, 24}, {200, 50}} {
+		for name, flood := range floods {
+			if name == "combining" || name == "links" {
+				continue
+			}
+			s := New(size[0], size[1])
+			p := bytes.Repeat([]byte(flood), 100)
+			_, _ = s.Write(bytes.Repeat([]byte("full"), size[0]*size[1]/4))
+			_, _ = s.Write(append([]byte("\x1b[?1049h"), bytes.Repeat([]byte("full"), size[0]*size[1]/4)...))
+			_, _ = s.Write(p)
+			if n := testing.AllocsPerRun(2, func() { _, _ = s.Write(p) }); n > 0 {
+				t.Errorf("%s at %v: %v", name, size, n)
+			}
+		}
+	}
+}
+
+// TestMouseIsReportedAsBefore: to reset one way of reporting it ends the others in xterm.js, so what is set comes last.
+func TestMouseIsReportedAsBefore(t *testing.T) {
+	s := New(80, 24)
+	_, _ = s.Write([]byte("\x1b[?1000h\x1b[?1006h"))
+	b := string(s.Bytes())
+	if on, off := strings.Index(b, "\x1b[?1000h"), strings.LastIndex(b, "\x1b[?1003l"); on < off {
+		t.Errorf("%q", b)
+	}
+}
+
+// TestScreenGoesOnWhereItWas: what comes after a screen is shown as if all had been seen, also where the last column was written.
+func TestScreenGoesOnWhereItWas(t *testing.T) {
+	for _, before := range []string{strings.Repeat("x", 80), strings.Repeat("日", 40), "\x1b[31;1m" + strings.Repeat("y", 80) + "\x1b[m", "\x1b[5;9r\x1b[?6h\x1b[2H" + strings.Repeat("z", 80), "a\x1b[4h\x1b[G", "\x1b(0q", "e"} {
+		want, got := New(80, 24), New(80, 24)
+		_, _ = want.Write([]byte(before))
+		_, _ = got.Write(want.Bytes())
+		for _, s := range []*Screen{want, got} {
+			_, _ = s.Write([]byte("next\r\nq"))
+		}
+		same(t, got, want)
 	}
 }
