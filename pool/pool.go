@@ -87,6 +87,7 @@ type Pool struct {
 	comeback atomic.Pointer[comeback] // nil: all sessions are there
 
 	recordings *recordings
+	emulators  *emulators
 
 	commands atomic.Int64   // ever begun
 	tasks    sync.WaitGroup // runners and the warmer; Add only while mu is held and closing is false
@@ -131,6 +132,7 @@ func New(c Config, k runtime.Keeper, m *metrics.Metrics, log zerolog.Logger) *Po
 	p.keys.bound(p.rules.Load().MaxKeys)
 	p.warm = newWarm(p)
 	p.recordings = newRecordings(c.Record, m, log)
+	p.emulators = newEmulators()
 	return p
 }
 

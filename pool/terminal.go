@@ -151,7 +151,10 @@ func newTerminal(s *Session, stream, text, nonce string) *Terminal {
 			}
 		}
 	})
-	t.journal.OnSkip(func(_ journal.Stream, n int64) { t.marks.Skip(n) })
+	t.journal.OnSkip(func(_ journal.Stream, n int64) {
+		t.marks.Skip(n)
+		t.shown.printed.Add(n)
+	})
 	return t
 }
 
@@ -166,7 +169,7 @@ func (t *Terminal) watch() {
 			open = false
 		}
 		t.tellCommands()
-		t.shown.follow(t)
+		t.follow()
 	}
 	s.mu.Lock()
 	t.status, t.endedAt = t.terminal.Status(), time.Now()
@@ -181,7 +184,7 @@ func (t *Terminal) watch() {
 	x := t.exitInfo()
 	s.pool.tell(End{Owner: s.owner, Session: s.id, Kind: TerminalEnd, ID: t.ID(), Code: x.ExitCode, Signal: x.Signal, Asked: t.startedAt, Began: t.startedAt, At: t.endedAt})
 	close(t.done)
-	t.shown.settle(t)
+	t.drop()
 }
 
 // tellCommands tells those who are attached, after the output.

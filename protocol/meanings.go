@@ -174,6 +174,7 @@ var meanings = map[string]string{
 	"alternate":               "the alternate screen is shown: a full-screen program runs",
 	"title":                   "the window title that was set last",
 	"TermSnapshot.offset":     "bytes of the stream that the screen is the result of",
+	"skipped_bytes":           "bytes before `offset` that a full-screen program printed and that were not read for its screen, as it prints faster than screens are worked out, or they are no longer kept: what they drew may be missing",
 	"TermCommand.command":     "the command line, where the shell tells",
 	"TermCommand.exit_code":   "absent where the shell does not tell",
 	"TermCommand.duration_ms": "absent where the server was not there for the start",

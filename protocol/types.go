@@ -602,6 +602,8 @@ type TermSnapshot struct {
 	Title     string   `json:"title,omitzero"`
 	Offset    int64    `json:"offset"`
 	State     string   `json:"state"`
+
+	SkippedBytes int64 `json:"skipped_bytes,omitzero"`
 }
 
 // TermResized is the data of term.resized.

@@ -165,7 +165,7 @@ func termSnapshot(k *call, q *protocol.TermRef) (any, error) {
 		return nil, err
 	}
 	return k.later(func() (any, error) { // the emulator may have a lot to read
-		s := t.Snapshot()
-		return &s, nil
+		s, err := t.Snapshot(k.c.ctx)
+		return &s, err
 	})
 }

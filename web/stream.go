@@ -292,7 +292,10 @@ func (c *conn) replayed(sub *subscription) bool {
 	if !late && sub.r.Behind(sub.journal.Size()) {
 		return true
 	}
-	text, at := sub.terminal.Screen()
+	text, at, err := sub.terminal.Screen(c.ctx)
+	if err != nil { // the client has gone
+		return false
+	}
 	if at > from && !late {
 		return true
 	}
@@ -303,7 +306,10 @@ func (c *conn) replayed(sub *subscription) bool {
 // screen sends what a terminal shows in place of output from offset from on, which is gone: from is negative where the
 // client has asked for it.
 func (c *conn) screen(sub *subscription, from int64) bool {
-	text, at := sub.terminal.Screen()
+	text, at, err := sub.terminal.Screen(c.ctx)
+	if err != nil { // the client has gone
+		return false
+	}
 	return c.show(sub, from, text, at)
 }
 
