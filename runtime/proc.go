@@ -248,6 +248,12 @@ func retry(call func() (int, error)) (int, error) {
 	}
 }
 
+// Stopped tells whether the process pid is stopped, or halted by who traces it.
+func Stopped(pid int) bool {
+	p, ok := readProc(pid)
+	return ok && (p.state == 'T' || p.state == 't')
+}
+
 // statusMask is one of the signal masks of /proc/PID/status: bit n-1 is signal n.
 func statusMask(status []byte, field string) uint64 {
 	mask, _ := strconv.ParseUint(string(bytes.TrimSpace(statusLine(status, field))), 16, 64)

@@ -149,7 +149,7 @@ func RunInUserNamespace() (code int, err error) {
 func accompany(cmd *exec.Cmd, pass func(os.Signal)) (ws syscall.WaitStatus, err error) {
 	signals := make(chan os.Signal, 8)
 	for _, sig := range []os.Signal{unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGUSR1, unix.SIGUSR2} {
-		if !signal.Ignored(sig) {
+		if !signal.Ignored(sig) { // Go never says so of SIGUSR1, by which `trl upgrade` asks
 			signal.Notify(signals, sig)
 		}
 	}

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"trl/client"
+	"trl/internal/testkit"
 	"trl/protocol"
 )
 
@@ -30,6 +31,7 @@ func startGateway(t *testing.T, flags ...string) *started {
 	t.Helper()
 	cmd := exec.Command("trl", append([]string{"serve", "--listen", "127.0.0.1:0", "--auth", "none", "--state-dir", t.TempDir(), "--log-level", "warn"}, flags...)...)
 	cmd.Stderr = os.Stderr
+	testkit.EndWithUs(cmd)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -18,12 +18,21 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	"golang.org/x/sys/unix"
 
+	"trl/internal/testkit"
 	"trl/runtime"
 )
 
 // The test binary is trl when it is called so; every script runs the real thing.
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"trl": main})
+	testscript.Main(suite{m}, map[string]func(){"trl": main})
+}
+
+// suite is the run of the tests, and not a trl that one of them starts.
+type suite struct{ *testing.M }
+
+func (s suite) Run() int {
+	testkit.HearSignals()
+	return s.M.Run()
 }
 
 // patience bounds every wait; nothing takes a tenth of it unless it hangs.
@@ -99,6 +108,7 @@ func cmdStart(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	stdout, stderr := open(".out"), open(".err")
 	cmd.Stdout, cmd.Stderr = stdout, stderr
+	testkit.EndWithUs(cmd)
 	ts.Check(cmd.Start())
 	stdout.Close()
 	stderr.Close()

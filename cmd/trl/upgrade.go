@@ -9,11 +9,14 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
+
+	"trl/runtime"
 )
 
 const (
@@ -33,7 +36,8 @@ started beside the old one and takes over once it is ready; sessions, running co
 clients connect again. One that does not come up changes nothing. Then the keeper becomes the new program, too: the same
 process, with all that it holds.
 
-It is what SIGHUP to the keeper does (systemctl reload), and it waits for the outcome. Where the protocol between keeper and
+It is what SIGHUP to the keeper does (systemctl reload), and it waits for the outcome. SIGUSR1 does the same,
+and is not ignored under nohup; trl upgrade sends both. Where the protocol between keeper and
 gateway has changed, the new gateway is refused, and a restart is needed.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -70,8 +74,17 @@ func upgrade(ctx context.Context, dir string) error {
 	if err := os.Remove(outcome); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if err := unix.Kill(pid, unix.SIGHUP); err != nil {
-		return refuse(fmt.Errorf("SIGHUP to the keeper, process %d: %w", pid, err), "run this as the gateway's user")
+	switch { // what is known before anybody waits for an answer
+	case runtime.Descends(os.Getpid(), pid):
+		return refuse(errors.New("upgrade: from inside a session the keeper takes no signals"), "run trl upgrade outside of this gateway's sessions")
+	case runtime.Stopped(pid):
+		return refuse(fmt.Errorf("upgrade: the keeper, process %d, is stopped and answers nobody", pid), "kill -CONT %d", pid)
+	}
+	// A launcher can have SIGHUP ignored (nohup). A keeper takes the two for one request; an older one knows only SIGHUP.
+	for _, sig := range []syscall.Signal{unix.SIGUSR1, unix.SIGHUP} {
+		if err := unix.Kill(pid, sig); err != nil {
+			return refuse(fmt.Errorf("%s to the keeper, process %d: %w", unix.SignalName(sig), pid, err), "run this as the gateway's user")
+		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, upgradeWithin)
 	defer cancel()
@@ -85,8 +98,11 @@ func upgrade(ctx context.Context, dir string) error {
 		}
 		select {
 		case <-pause.C:
+			if locked, err := isLocked(dir); err == nil && !locked {
+				return refuse(fmt.Errorf("upgrade: the keeper, process %d, has ended meanwhile, and every session with it", pid), "the gateway's log says why; start trl serve again")
+			}
 		case <-ctx.Done():
-			return refuse(errors.New("upgrade: no outcome"), "look at the gateway's log; from inside a session the signal is ignored")
+			return refuse(fmt.Errorf("upgrade: no outcome within %v", upgradeWithin), "the gateway's log says whether the keeper was asked; an older trl that was started with SIGHUP ignored (nohup) cannot be: restart it")
 		}
 	}
 }

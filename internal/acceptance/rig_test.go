@@ -25,6 +25,8 @@ import (
 	"time"
 
 	"github.com/coder/websocket"
+
+	"trl/internal/testkit"
 )
 
 // The rig, in short:
@@ -83,6 +85,7 @@ func eachShell(t *testing.T, f func(t *testing.T, shell string)) {
 var top, binary string
 
 func TestMain(m *testing.M) {
+	testkit.HearSignals()
 	// Tests that call t.Parallel here mostly wait, so there may be more of them than processors. -parallel still wins.
 	if err := flag.Set("test.parallel", "4"); err != nil {
 		panic(err)
@@ -235,6 +238,7 @@ func launch(tune func(*exec.Cmd), flags ...string) (*server, error) {
 	if tune != nil {
 		tune(g.cmd)
 	}
+	testkit.EndWithUs(g.cmd)
 	err = g.cmd.Start()
 	w.Close()
 	if err != nil {

@@ -44,7 +44,7 @@ type Config struct {
 	Host      runtime.Config // its Metrics are the keeper's own, see Client.Numbers
 	Listeners []*os.File     // for every gateway, under their names
 	Args, Env []string       // of the gateway, which is this program
-	Program   string         // what an upgrade (SIGHUP) starts in place of this program; empty: there is none
+	Program   string         // what an upgrade (SIGHUP, SIGUSR1) starts in place of this program; empty: there is none
 	Upgraded  func(error)    // how an upgrade ended; nil: nobody asks
 	Drain     time.Duration  // above 0: the first TERM only begins a drain of the gateway, which may take so long; the next one stops
 	Notify    func(string)   // told the states of sd_notify(3), for who supervises us; nil: nobody does
@@ -189,8 +189,6 @@ func (k *keeper) upgrade(stopping bool) error {
 	switch {
 	case k.c.Program == "" || stopping || k.gateway == nil:
 		return errors.New("no upgrade now")
-	case k.upgrading() || k.succeeding:
-		return errors.New("an upgrade is under way")
 	}
 	exe, err := openProgram(k.c.Program)
 	if err != nil {

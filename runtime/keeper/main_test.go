@@ -22,6 +22,7 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
+	"trl/internal/testkit"
 	"trl/metrics"
 	"trl/runtime"
 )
@@ -43,6 +44,7 @@ func TestMain(m *testing.M) {
 		}
 		panic("no such part") // and no tests within tests
 	}
+	testkit.HearSignals()
 	goleak.VerifyTestMain(m)
 }
 

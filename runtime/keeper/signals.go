@@ -67,10 +67,14 @@ func signalsPipe() (pipe [2]int, err error) {
 }
 
 // listen takes the signals over, but for those that our launcher had us ignore (nohup), and that the keeper before us,
-// if there was one, had not taken. Once per program.
+// if there was one, had not taken. Once per program. Go reports only HUP and INT as ignored. SIGUSR1 is therefore always
+// taken, whatever the launcher did, and asks for an upgrade as SIGHUP does.
 func listen(pipe [2]int, w *Will, log zerolog.Logger) (*signals, error) {
 	s := &signals{pipe: pipe[0], log: log}
 	s.stranger = s.inside
+	if w == nil && signal.Ignored(unix.SIGHUP) {
+		log.Info().Msg("SIGHUP is ignored, as the launcher asked (nohup): for an upgrade use `trl upgrade`, or send SIGUSR1")
+	}
 	return s, s.take(pipe, slices.DeleteFunc(slices.Clone(ourSignals), func(sig syscall.Signal) bool {
 		return signal.Ignored(sig) && (w == nil || !slices.Contains(w.Deaf, sig))
 	}))
@@ -82,7 +86,7 @@ func (s *signals) take(pipe [2]int, ours []syscall.Signal) error {
 	atomic.StoreInt32(&signalPipe, int32(pipe[1]))
 	action := ourAction()
 	for _, sig := range ours {
-		if err := setAction(sig, action); err != nil {
+		if _, err := setAction(sig, action); err != nil {
 			return err
 		}
 	}
@@ -112,32 +116,33 @@ func ourAction() sigaction {
 	return a
 }
 
-// deafen makes what would end the next program before it can listen, and does not ask for its end, go unheard from here on,
-// and says what that is. Go respects it at its start for these two.
-func (s *signals) deafen() (deaf []syscall.Signal) {
-	for _, sig := range []syscall.Signal{unix.SIGHUP, unix.SIGINT} {
+// deafen has what would end the next program before it can listen, and does not ask for its end, ignored from here on, and
+// says which of that is ours. What our launcher had ignored stays so for the next program. At its start Go leaves HUP and INT
+// ignored, and catches the other two without effect. hear undoes it.
+func (s *signals) deafen() (deaf []syscall.Signal, hear func()) {
+	before := map[syscall.Signal]sigaction{}
+	for _, sig := range []syscall.Signal{unix.SIGHUP, unix.SIGINT, unix.SIGUSR1, unix.SIGUSR2} {
+		if old, err := setAction(sig, sigaction{handler: sigIgn}); err == nil {
+			before[sig] = old
+		}
 		if slices.Contains(s.ours, sig) {
-			_ = setAction(sig, sigaction{handler: sigIgn})
 			deaf = append(deaf, sig)
 		}
 	}
-	return deaf
-}
-
-// hear undoes deafen.
-func hear(deaf []syscall.Signal) {
-	for _, sig := range deaf {
-		_ = setAction(sig, ourAction())
+	return deaf, func() {
+		for sig, action := range before {
+			_, _ = setAction(sig, action)
+		}
 	}
 }
 
 const sigIgn = 1
 
-func setAction(sig syscall.Signal, a sigaction) error {
-	if _, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(&a)), 0, 8, 0, 0); errno != 0 {
-		return fmt.Errorf("handler of %v: %w", sig, errno)
+func setAction(sig syscall.Signal, a sigaction) (old sigaction, err error) {
+	if _, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(&a)), uintptr(unsafe.Pointer(&old)), 8, 0, 0); errno != 0 {
+		return old, fmt.Errorf("handler of %v: %w", sig, errno)
 	}
-	return nil
+	return old, nil
 }
 
 // read passes on what is honoured. It does not wait for whom it may concern. It has a thread of its own, since every

@@ -190,7 +190,10 @@ func (s *supervision) signalled(sig os.Signal) {
 	switch sig, _ := sig.(syscall.Signal); sig {
 	case unix.SIGTERM, unix.SIGINT, unix.SIGQUIT:
 		s.stop(sig)
-	case unix.SIGHUP:
+	case unix.SIGHUP, unix.SIGUSR1: // `trl upgrade` sends both
+		if s.upgrading() || s.succeeding {
+			return // whoever asks again hears of the outcome of this one
+		}
 		if err := s.upgrade(s.stopping); err != nil {
 			s.upgraded(err)
 			return

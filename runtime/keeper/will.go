@@ -193,8 +193,9 @@ func (k *keeper) succeed() error {
 			return errBusy
 		}
 		k.server.bequeathLocked(&w)
-		w.Deaf = k.signals.deafen()
-		defer hear(w.Deaf)
+		deaf, hear := k.signals.deafen()
+		defer hear()
+		w.Deaf = deaf
 		k.signals.mu.Lock()
 		defer k.signals.mu.Unlock()
 		if len(k.signals.honoured) > 0 { // read, and not acted upon: the next program would never hear of it

@@ -24,6 +24,8 @@ import (
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/cdproto/target"
 	"github.com/chromedp/chromedp"
+
+	"trl/internal/testkit"
 )
 
 // patience bounds every wait on a busy machine; nothing takes a tenth of it unless it hangs.
@@ -35,6 +37,7 @@ var (
 )
 
 func TestMain(m *testing.M) {
+	testkit.HearSignals()
 	os.Exit(func() int {
 		dir, err := os.MkdirTemp("", "trl-browser-")
 		if err != nil {
@@ -104,6 +107,7 @@ func serve(t testing.TB, args ...string) *gateway {
 func (g *gateway) start(args ...string) {
 	g.t.Helper()
 	g.keeper = exec.Command(trl, append([]string{"serve", "--listen", g.addr, "--state-dir", g.dir, "--default-dir", g.home}, args...)...)
+	testkit.EndWithUs(g.keeper)
 	g.keeper.Env = append(os.Environ(), "HOME="+g.home, "HISTFILE=/dev/null")
 	out, err := g.keeper.StdoutPipe()
 	if err != nil {
