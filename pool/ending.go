@@ -100,6 +100,9 @@ func (s *Session) bury() {
 // stillborn ends a session that got no shell: it never existed, unless it was ended while it was being made.
 func (s *Session) stillborn(err error) {
 	fault := shellFault(err, s.terms.dir)
+	if fault.Code == protocol.SessionLost { // there never was one
+		fault = protocol.Errorf(protocol.ShuttingDown, "%s", fault.Message).WithCause(err)
+	}
 	s.mu.Lock()
 	asked := s.ending != nil
 	dropped := s.endLocked(protocol.ReasonShellFailed, 0)

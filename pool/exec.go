@@ -281,6 +281,10 @@ func (e *Exec) settle(out runtime.Outcome, now time.Time, ending bool) {
 	case unrun:
 		e.failLocked(unrunFault(out.Err))
 	case errors.Is(out.Err, runtime.ErrUnknownEnd) || out.Err != nil && !errors.Is(out.Err, runtime.ErrShellGone): // that one is about what follows the command
+		if s := e.session; s.pool.base.Keeper.Gone() {
+			x.Error = errKeeperGone(out.Err)
+			break
+		}
 		x.Error = protocol.Errorf(protocol.InternalError, "end of the command is unknown").WithCause(out.Err)
 	default:
 		e.code = out.Code

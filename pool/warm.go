@@ -335,6 +335,9 @@ func shellFault(err error, dir string) *protocol.Error {
 	if e := limitFault(err); e != nil {
 		return e
 	}
+	if errors.Is(err, runtime.ErrKeeperGone) {
+		return errKeeperGone(err)
+	}
 	if e, ok := errors.AsType[*fs.PathError](err); ok && ofDir(e) && e.Path == dir {
 		return dirFault(dir, err)
 	}
@@ -348,6 +351,11 @@ func shellFault(err error, dir string) *protocol.Error {
 		return protocol.Errorf(protocol.LimitExceeded, "server or session is out of processes, memory or descriptors").WithCause(err)
 	}
 	return protocol.Errorf(protocol.ShellFailed, "shell cannot be used").WithCause(err)
+}
+
+// errKeeperGone tells a client that nothing is left. The gateway is about to end, too.
+func errKeeperGone(err error) *protocol.Error {
+	return protocol.Errorf(protocol.SessionLost, "the keeper is gone, and every session with it; start trl serve again").WithCause(err)
 }
 
 // identity is the id for the session that gets this shell, which may be none.

@@ -56,7 +56,7 @@ var codes = []struct {
 	{SessionExists, "A live session has this name."},
 	{SessionBusy, "A command runs (`details.exec_id`) and `when_busy` is `reject`, or the queue is full."},
 	{SessionTerminated, "The session has ended; `details.reason` says why."},
-	{SessionLost, "The session belonged to an earlier epoch of the server and is gone."},
+	{SessionLost, "The session belonged to an earlier epoch of the server and is gone, or the server's keeper was killed just now, and every session with it."},
 	{MaxSessionsReached, "The server's or the principal's bound on live sessions is reached; `details.limit` is the number."},
 	{ShellNotFound, "The shell does not exist."},
 	{ShellNotAllowed, "The shell is not on the server's list."},

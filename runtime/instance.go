@@ -2,6 +2,7 @@ package runtime
 
 import (
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -33,7 +34,7 @@ func (i Instance) End(patience time.Duration) (ended []int) {
 				continue
 			}
 			quiet = -1
-			if signalPinned(pid, unix.SIGKILL, ours) {
+			if signalPinned(pid, unix.SIGKILL, ours) && !slices.Contains(ended, pid) { // it may take more than one look to die
 				ended = append(ended, pid)
 			}
 		}

@@ -2,6 +2,7 @@ package runtime
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -11,6 +12,9 @@ import (
 
 	"trl/protocol"
 )
+
+// ErrKeeperGone is what a Keeper answers when the process that owns all others has died, and every session with it.
+var ErrKeeperGone = errors.New("keeper is gone")
 
 // A Keeper owns every process below trl, and holds for the gateway what must outlive it: descriptors. There are two: a
 // Host in this very process (Local), where nothing outlives anything, and the keeper process behind its socket
@@ -22,6 +26,8 @@ type Keeper interface {
 	Tiers() []TierReport
 	// Unenforceable tells which limits cannot be enforced, by their names on the wire, and why not.
 	Unenforceable() map[string]string
+	// Gone tells whether the keeper has died: what is not known by then of what ran will never be.
+	Gone() bool
 	// Group opens the place for a session's processes. Its owner ends it with Close.
 	Group(id string) (KeptGroup, error)
 	// Found is Group and a session's first process, in one round trip. Where it fails, nothing is left.
@@ -123,6 +129,8 @@ func Local(h *Host) Keeper { return local{h} }
 type local struct{ *Host }
 
 func (l local) Short() bool { return Scant(Descriptors()) }
+
+func (l local) Gone() bool { return false }
 
 func (l local) Group(id string) (KeptGroup, error) {
 	g, err := l.NewGroup(id)

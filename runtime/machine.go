@@ -31,7 +31,7 @@ const (
 func Examine() []Finding {
 	return []Finding{
 		examineProc(), examinePidfd(), examineMemfd(), examineDescriptors(), examineMarks(), examineCgroupKill(),
-		examineLimits(), examineFiles(), examinePipes(), examineInit(), examineUsers(), examineLandlock(), examineSandbox(),
+		examineLimits(), examineFiles(), examinePipes(), examineInit(), examineUsers(), examineLandlock(), examineSandbox(), examineShield(),
 	}
 }
 

@@ -304,6 +304,9 @@ func (t *tenant) hold() error {
 	if err := noNewPrivileges(); err != nil {
 		return err
 	}
+	if t.as == nil { // else the kernel lets it send us no signal
+		shieldFrom()
+	}
 	return t.fence.enter()
 }
 

@@ -230,7 +230,7 @@ func hint(err error) error {
 	advice := map[protocol.Code]string{
 		protocol.SessionNotFound:    "see `trl ls` for your sessions",
 		protocol.SessionTerminated:  "the session has ended; `trl info` tells why",
-		protocol.SessionLost:        "the gateway was restarted; start anew",
+		protocol.SessionLost:        "the session went with an earlier trl serve; start anew",
 		protocol.SessionBusy:        "wait for the command that runs, or `trl kill --signal INT` it",
 		protocol.MaxSessionsReached: "end one with `trl kill`, or raise --max-sessions",
 		protocol.ExecNotFound:       "it has ended too long ago (see --retention), or was never yours",

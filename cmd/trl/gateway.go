@@ -300,12 +300,15 @@ func (g *gateway) wait() error {
 		case <-gone:
 			// Nothing shall run that nobody owns. Should we be killed, too, the next start does it (keep.go).
 			if g.s.gateway != nil { // whom we may not touch: the undertaker does
-				g.log.Error().Msg("the keeper is dead")
+				g.log.Error().Msg("the keeper is dead; trl undertaker ends what it left")
 			} else {
 				ended := g.kept.Instance().End(endWithin)
 				g.log.Error().Ints("pids", ended).Msg("the keeper is dead: ended what it left")
 			}
-			return errors.New("the keeper is gone, and with it every session")
+			ctx, cancel := context.WithTimeout(context.Background(), leaveWithin)
+			defer cancel()
+			_ = g.server.Shutdown(ctx) // who waits for an answer gets it
+			return refuse(errors.New("the keeper is gone, and every session with it"), "something killed it (kill -9, the OOM killer); start trl serve again")
 		}
 	}
 }

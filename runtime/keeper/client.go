@@ -264,6 +264,13 @@ func (c *Client) Isolation() (tier, why string) { return c.state.Tier, c.state.W
 
 func (c *Client) Tiers() []runtime.TierReport { return c.state.Tiers }
 
+// Gone is c.Done as a question.
+func (c *Client) Gone() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.lost
+}
+
 func (c *Client) Unenforceable() map[string]string { return maps.Clone(c.state.Cannot) }
 
 func (c *Client) Dir() string { return "/proc/" + strconv.Itoa(c.state.Pid) + "/fd" }

@@ -58,13 +58,14 @@ type Config struct {
 
 // A keeper is what Run runs. All of it is owned by supervise, but what says otherwise.
 type keeper struct {
-	c       Config
-	host    *runtime.Host
-	server  *server
-	signals *signals
-	crashes atomic.Uint64 // ends of gateways that nobody asked for
-	counts  prometheus.Gatherer
-	before  Numbers // of keepers before us
+	c        Config
+	host     *runtime.Host
+	server   *server
+	signals  *signals
+	shielded bool          // see shield
+	crashes  atomic.Uint64 // ends of gateways that nobody asked for
+	counts   prometheus.Gatherer
+	before   Numbers // of keepers before us
 
 	gateway *gateway // nil: between two
 	inARow  int      // crashes since the last long life
@@ -140,6 +141,7 @@ func Run(ctx context.Context, c Config) (code int, err error) {
 		}
 	}
 	k.host = host
+	k.shield(w)
 	collecting, collect := make(chan struct{}), host.CollectBetweenForks()
 	go func() { defer close(collecting); collect() }() // ends with the host; waited for below
 	epoch := rand.Text()
@@ -162,6 +164,19 @@ func Run(ctx context.Context, c Config) (code int, err error) {
 	<-collecting
 	k.server.wait()
 	return code, err
+}
+
+// shield keeps sessions from ending or stopping us by a signal, where that can be had and the kernel would let them.
+func (k *keeper) shield(w *Will) {
+	if tier, _ := k.host.Isolation(); k.c.Host.As != nil || tier == "pidns" {
+		return // another user's, or without a number for us
+	}
+	err := runtime.Shield(w != nil && w.Shielded)
+	k.shielded = err == nil
+	k.signals.open.Store(err != nil && len(k.c.Host.Write) == 0)
+	if err != nil && w == nil && os.Getpid() != 1 && len(k.c.Host.Write) == 0 {
+		k.c.Log.Warn().Err(err).Msg("a session's kill -9 $PPID can end every session; `trl doctor` says how to prevent it")
+	}
 }
 
 func (k *keeper) numbers() Numbers {

@@ -195,7 +195,7 @@ func (e *VersionError) Error() string {
 }
 
 // ErrLost is what every call returns once the connection has ended: the keeper is dead, and with it every session.
-var ErrLost = errors.New("keeper is gone")
+var ErrLost = runtime.ErrKeeperGone
 
 // A fault is an error that crosses the socket.
 type fault struct {

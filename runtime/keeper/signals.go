@@ -52,6 +52,7 @@ type signals struct {
 	stranger func(pid int) bool // may not; set once, before read
 	gateway  atomic.Int64       // pid of the one descendant that may signal us; 0: none
 	ignored  atomic.Uint64      // signals of strangers
+	open     atomic.Bool        // the kernel lets sessions send us signals
 	pipe     int                // its read end; read closes it
 	mu       sync.Mutex         // held from reading a signal on until it is honoured; by who execs, so that the next program reads the rest
 	ours     []syscall.Signal   // what the handler is for; set once in listen
@@ -177,6 +178,10 @@ func (s *signals) one() bool {
 	}
 	pid := int(binary.NativeEndian.Uint32(told[16:])) // 0: the kernel, or somebody outside of our pid namespace
 	stranger := s.stranger(pid)
+	if !stranger && s.doubtful(pid, binary.NativeEndian.Uint32(told[20:])) {
+		stranger = true
+		s.log.Warn().Msg("who sent the next signal has ended, and may have been of a session; send it from a process that stays, such as a shell's own kill")
+	}
 	s.log.Warn().Stringer("signal", sig).Int("sender", pid).Bool("ignored", stranger).Msg("signal")
 	if stranger {
 		s.ignored.Add(1)
@@ -192,6 +197,11 @@ func (s *signals) one() bool {
 // inside: of a session.
 func (s *signals) inside(pid int) bool {
 	return pid != 0 && int64(pid) != s.gateway.Load() && runtime.Descends(pid, os.Getpid())
+}
+
+// doubtful: the sender has ended before we could look, and sessions can send us signals. Another user is not of a session.
+func (s *signals) doubtful(pid int, uid uint32) bool {
+	return pid != 0 && s.open.Load() && int(uid) == os.Geteuid() && unix.Kill(pid, 0) == unix.ESRCH
 }
 
 // close leaves the signals without effect: the program is about to end.

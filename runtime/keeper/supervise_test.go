@@ -160,7 +160,7 @@ func TestDrainIsPassedOn(t *testing.T) {
 func TestSignalsFromInsideASessionAreIgnored(t *testing.T) {
 	eachIsolation(t, func(t *testing.T, isolation string) {
 		a := act(t, nil, "keeper", "killer", isolation)
-		a.next("ignored")
+		a.next("none")
 		if err := a.cmd.Process.Signal(unix.SIGTERM); err != nil {
 			t.Fatal(err)
 		}

@@ -54,6 +54,7 @@ type Will struct {
 	Generation int
 	Serial     uint64
 	Recalled   []byte `json:",omitzero"` // server.recalled
+	Shielded   bool   // runtime.Shield has been done. Not omitted where false: an older program must refuse the will when it is asked
 	Sessions   []sessionWill
 	Gateway    gatewayWill
 }
@@ -180,7 +181,7 @@ func (k *keeper) succeed() error {
 		default:
 		}
 		w := Will{
-			Version: Version, Program: k.c.Program, Env: k.c.Env, Held: k.c.Held, Host: *b, Numbers: k.numbers(),
+			Version: Version, Program: k.c.Program, Env: k.c.Env, Held: k.c.Held, Host: *b, Numbers: k.numbers(), Shielded: k.shielded,
 			Signals: [2]int{k.signals.pipe, int(atomic.LoadInt32(&signalPipe))},
 			Gateway: gatewayWill{Pid: g.child.Pid(), Link: g.link.descriptor(), Began: g.began},
 		}
