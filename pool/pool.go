@@ -210,6 +210,7 @@ func (p *Pool) Close(ctx context.Context) error {
 	for _, s := range all {
 		s.mu.Lock()
 		shell := s.shell
+		s.ledger = nil // Forget closes it, and what the session retains may be let go of later
 		s.mu.Unlock()
 		if shell != nil {
 			shell.Forget()

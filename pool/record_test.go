@@ -213,3 +213,23 @@ func TestNonsenseCostsOneSession(t *testing.T) {
 		want(t, r.create(protocol.SessionCreate{}), "echo others are", "others are\n")
 	}
 }
+
+// TestForgottenAfterTheStop: what a session retained may be let go of while the stop still waits for clients, when its ledger
+// is closed. That is no fault.
+func TestForgottenAfterTheStop(t *testing.T) {
+	r := newRig(t, Config{})
+	s := r.create(protocol.SessionCreate{})
+	run(t, s, protocol.Exec{Command: ":"})
+	if _, err := s.Destroy(t.Context(), &protocol.SessionDestroy{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.Forget(time.Now().Add(time.Hour))
+	told := true
+	s.unrecorded.Do(func() { told = false })
+	if told {
+		t.Error(`"session is no longer written down" was logged`)
+	}
+}

@@ -152,6 +152,7 @@ func (s *Session) letGo() {
 	}
 	s.epitaphs = nil
 	s.endSharesLocked(func(*Share) bool { return true })
+	s.ledger = nil // its owner, the shell, is about to close it
 }
 
 // Forget lets go of whatever has been kept for the retention time: sessions, execs, processes, and request keys, share links and recordings
