@@ -21,6 +21,15 @@ var works = map[string]func(w *worker, k int){
 		r = w.sure("exec.run", with(w.key(k), object{"command": "echo $V; [ $PWD -ef " + w.g.home + " ]", "request_key": fmt.Sprint("then", k)}))
 		w.ran(r, 0, "\n")
 	},
+	"stream": func(w *worker, k int) {
+		n := 200 + rand.IntN(3000)
+		x := w.sure("exec.stream", with(w.key(k), object{"command": fmt.Sprintf("echo %d >>%s; i=0; while [ $i -lt %d ]; do i=$((i+1)); echo $i; done", k, w.path(), n), "on_slow": "skip"})).str("exec_id")
+		var all strings.Builder
+		for i := range n {
+			fmt.Fprintln(&all, i+1)
+		}
+		want("stream", w.follow("exec", x, all.Len()), all.String())
+	},
 	"queue": func(w *worker, k int) {
 		var all []string
 		for i := range 3 {
@@ -85,7 +94,7 @@ var works = map[string]func(w *worker, k int){
 	},
 	"shell ends": func(w *worker, k int) {
 		w.ran(w.sure("exec.run", with(w.key(k), object{"command": fmt.Sprintf("V=%d", k), "request_key": fmt.Sprint("set", k)})), 0, "")
-		r := w.sure("exec.run", with(w.key(k), object{"command": []string{"kill -9 $$", "exit 9"}[k%2]}))
+		r := w.sure("exec.run", with(w.key(k), object{"command": fmt.Sprintf("echo %d >>%s; %s", k, w.path(), []string{"kill -9 $$", "exit 9"}[k%2])}))
 		want(fmt.Sprint("exit code of ", brief(fmt.Sprint(r))), r.num("exit_code"), []int{137, 9}[k%2])
 		want("shell_restored", r.yes("shell_restored"), true)
 		w.ran(w.sure("exec.run", with(w.key(k), object{"command": "echo $V", "request_key": fmt.Sprint("get", k)})), 0, fmt.Sprintln(k))

@@ -2,10 +2,12 @@ package acceptance
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -23,6 +25,9 @@ type worker struct {
 	ctx  context.Context
 	name string // of the worker and its session
 	s    string // the session
+
+	twice    bool // now and then a request with a request_key is sent on two connections at once
+	restless bool // a stream that is followed is left and come back to at its offset
 }
 
 // sure asks until there is an answer.
@@ -35,6 +40,36 @@ func (w *worker) sure(method string, params object) object {
 }
 
 func (w *worker) answer(method string, params object) frame {
+	if !w.twice || params["request_key"] == nil || rand.IntN(4) > 0 {
+		return w.answered(method, params)
+	}
+	other := &worker{again: again{g: w.g}, ctx: w.ctx}
+	same := make(chan frame, 1)
+	var fault any // read after same
+	go func() {   // ends with its answer, for which we wait below
+		defer close(same)
+		defer other.drop()
+		defer func() { fault = recover() }()
+		same <- other.answered(method, params)
+	}()
+	f := w.answered(method, params)
+	second, ok := <-same
+	if !ok {
+		panic(fault)
+	}
+	names := []string{"session_id", "exec_id", "process_id", "term_id"}
+	if !f.Data.yes("running") && !second.Data.yes("running") { // else each has what there was when it was answered
+		names = append(names, "exit_code", "stdout", "stderr")
+	}
+	for _, name := range names {
+		want(name+" of the same request on another connection", fmt.Sprint(second.Data[name]), fmt.Sprint(f.Data[name]))
+	}
+	want("error of the same request on another connection", second.code(), f.code())
+	return f
+}
+
+// answered asks until there is an answer.
+func (w *worker) answered(method string, params object) frame {
 	for {
 		f, err := w.ask(w.ctx, method, params, nil)
 		if err == nil && f.code() != "SHUTTING_DOWN" {
@@ -85,6 +120,9 @@ func (w *worker) follow(kind, id string, least int) string {
 				got.WriteString(data.text("data", "encoding"))
 			case "stream.gap":
 				panic(fmt.Errorf("gap: %v", data))
+			}
+			if w.restless && rand.IntN(8) == 0 {
+				return false
 			}
 			ended := name == kind+".exit" // of an exec: what its jobs print later is there for who attaches again
 			done = got.Len() >= least && (ended || kind == "exec")
@@ -159,29 +197,91 @@ func (w *worker) drop() {
 	}
 }
 
+// A plan says how gateways are killed, and under which work.
+type plan struct {
+	kinds  []string // of works; nil: all
+	shells []string
+	pace   func() time.Duration // between kills
+	kills  int                  // moments at which something is killed, at least
+	lasts  time.Duration        // and how long, at least
+
+	upgrades int           // one of so many kills is an upgrade instead
+	within   time.Duration // all of it
+	extra    bool          // workers with twice and restless
+}
+
 func TestWorksWhileGatewaysDie(t *testing.T) {
-	kills := pick(10, 80)
 	g := gateway(t, "--max-sessions", "100", "--retention", "20s")
-	cgroup := g.gCgroup(t)
-	ctx, cancel := context.WithTimeout(context.Background(), pick(4*time.Minute, 30*time.Minute))
-	defer cancel()
+	cgroup, before := g.measured(t)
+	g.worked(t, cgroup, before, plan{
+		shells: shells, kills: pick(10, 80), upgrades: 2, within: pick(4*time.Minute, 30*time.Minute),
+		pace: func() time.Duration { return time.Duration(100+rand.IntN(900)) * time.Millisecond },
+	})
+	if pick(true, false) {
+		return // what is retained takes its time to go
+	}
+	w := &worker{again: again{g: g}, ctx: t.Context()}
+	eventually(t, "all is forgotten", func() bool { return len(w.sure("session.list", object{}).objs("sessions")) == 0 })
+	w.drop()
+	g.settles(t, cgroup, before)
+}
+
+// soakFor is how long TestEndurance lasts: go test -run TestEndurance ./internal/acceptance -args -for 10m (make soak-once).
+var soakFor = flag.Duration("for", 20*time.Second, "how long TestEndurance lasts")
+
+// TestEndurance: with the default retention, in every shell, with requests that are sent twice and streams that are left and
+// come back to: nothing runs twice, nothing is missing, every stream is byte-exact. Gateways are killed every 20 s (in a short run,
+// every 4 s), and one time in four upgraded instead.
+func TestEndurance(t *testing.T) {
+	var there []string
+	for _, shell := range allShells {
+		if _, err := os.Stat(shell); err == nil {
+			there = append(there, shell)
+		}
+	}
+	flags := []string{"--max-sessions", "200", "--shells", strings.Join(there, ",")}
+	g := gateway(t, flags...)
+	cgroup, before := g.measured(t)
+	g.worked(t, cgroup, before, plan{
+		kinds:  []string{"state", "stream", "queue", "bytes", "stdin", "cancel", "timeout", "shell ends", "process", "process killed", "left behind", "terminal", "joined", "yield", "reset"},
+		shells: there, lasts: *soakFor, upgrades: 4, within: *soakFor + 5*time.Minute, extra: true,
+		pace: func() time.Duration { return min(20*time.Second, *soakFor/5) },
+	})
+	after := g.counts(t, cgroup)
+	t.Logf("goroutines, descriptors of keeper and gateway, children, cgroups, files, processes: %v before, %v after, with what is retained", before, after)
+	t.Logf("keeper's descriptors: %v\ngateway's: %v", fdKinds(g.pid), fdKinds(g.gatewayPid()))
+}
+
+// measured counts what a gateway has that is warm and has had an upgrade and a limited session.
+func (g *server) measured(t *testing.T) (cgroup string, before [7]int) {
+	cgroup = g.gCgroup(t)
 	g.upgrade(t)
 	c := g.dial(t)
 	c.limitOne(c.limits(memoryLimit))
 	c.close()
 	eventually(t, "warm", func() bool { return g.metric(t, "trl_warm_shells") == 4 })
-	before := g.counts(t, cgroup)
+	return cgroup, g.counts(t, cgroup)
+}
+
+// worked carries out a plan, and returns when no process and no cgroup of it is left.
+func (g *server) worked(t *testing.T, cgroup string, before [7]int, p plan) {
+	ctx, cancel := context.WithTimeout(context.Background(), p.within)
+	defer cancel()
 	killing, stop := context.WithCancel(ctx)
 	defer stop()
 	var all sync.WaitGroup
+	killed, asked := 0, 0
 	all.Go(func() {
 		defer stop()
-		for range kills {
-			time.Sleep(time.Duration(100+rand.IntN(900)) * time.Millisecond)
+		end := time.Now().Add(p.lasts)
+		for round := 0; round < p.kills || time.Now().Before(end); round++ {
+			time.Sleep(p.pace())
 			for range 1 + rand.IntN(2) { // both at once, now and then
-				if rand.IntN(2) == 0 {
+				if rand.IntN(p.upgrades) == 0 || asked == 0 && killed >= p.upgrades { // one at least
+					asked++
 					_ = syscall.Kill(g.pid, syscall.SIGHUP)
 				} else if pid := g.gatewayPid(); pid > 0 {
+					killed++
 					_ = syscall.Kill(pid, syscall.SIGKILL)
 				}
 				time.Sleep(time.Duration(rand.IntN(40)) * time.Millisecond)
@@ -191,9 +291,12 @@ func TestWorksWhileGatewaysDie(t *testing.T) {
 	var mu sync.Mutex
 	steps := map[string]int{}
 	for name, step := range works {
-		for i, sh := range shells {
+		if p.kinds != nil && !slices.Contains(p.kinds, name) {
+			continue
+		}
+		for i, sh := range p.shells {
 			all.Go(func() {
-				w := &worker{again: again{g: g}, ctx: ctx, name: strings.ReplaceAll(name, " ", "") + strconv.Itoa(i)}
+				w := &worker{again: again{g: g}, ctx: ctx, name: strings.ReplaceAll(name, " ", "") + strconv.Itoa(i), twice: p.extra, restless: p.extra}
 				k := 0
 				defer func() {
 					if fault := recover(); fault != nil {
@@ -220,18 +323,11 @@ func TestWorksWhileGatewaysDie(t *testing.T) {
 		}
 	}
 	all.Wait()
-	t.Logf("steps: %v", steps)
+	t.Logf("%d gateways killed, %d upgrades asked for; steps: %v", killed, asked, steps)
 	g.upgrade(t)
 	left, _ := filepath.Glob(filepath.Join(g.home, "*"))
 	for _, name := range left {
 		_ = os.Remove(name)
 	}
 	eventually(t, "no process and no cgroup is left", func() bool { after := g.counts(t, cgroup); return after[4] <= before[4] && after[6] <= before[6] })
-	if pick(true, false) {
-		return // what is retained takes its time to go
-	}
-	w := &worker{again: again{g: g}, ctx: ctx}
-	eventually(t, "all is forgotten", func() bool { return len(w.sure("session.list", object{}).objs("sessions")) == 0 })
-	w.drop()
-	g.settles(t, cgroup, before)
 }
