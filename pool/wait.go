@@ -7,10 +7,12 @@ import (
 	"net"
 	"net/http"
 	"regexp"
+	"regexp/syntax"
 	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
+	"unsafe"
 
 	"trl/protocol"
 	"trl/runtime/journal"
@@ -50,10 +52,11 @@ func (p *Process) Wait(ctx context.Context, until protocol.Until) (protocol.Wait
 		case <-ctx.Done():
 		}
 	case until.Output != "":
-		if _, err := regexp.Compile(until.Output); err != nil {
-			return protocol.WaitResult{}, protocol.InvalidParam("until.output", "until.output is not a regular expression (RE2)")
+		pattern, err := compilePattern(until.Output)
+		if err != nil {
+			return protocol.WaitResult{}, err
 		}
-		match, met = p.awaitOutput(ctx, regexp.MustCompile("(?m:"+until.Output+")")) // ^ and $ are a line's: output is lines
+		match, met = p.awaitOutput(ctx, pattern)
 	case until.Port != 0:
 		host := until.Host
 		orElse(&host, "127.0.0.1")
@@ -77,6 +80,45 @@ func (p *Process) Wait(ctx context.Context, until protocol.Until) (protocol.Wait
 	default:
 	}
 	return r, nil
+}
+
+// maxPattern bounds a compiled pattern: it is held for as long as the wait lasts, and is run over all output.
+const maxPattern = 100 << 10
+
+// compilePattern compiles until.output. ^ and $ are a line's: output is lines. The size is worked out before anything of that size is made.
+func compilePattern(pattern string) (*regexp.Regexp, error) {
+	pattern = "(?m)" + pattern
+	parsed, err := syntax.Parse(pattern, syntax.Perl)
+	if err == nil {
+		if code, runes := patternSize(parsed); code+runes > maxPattern {
+			return nil, protocol.InvalidParam("until.output", "until.output compiles to more than %d bytes", maxPattern).With("limit", maxPattern)
+		}
+		var compiled *regexp.Regexp
+		if compiled, err = regexp.Compile(pattern); err == nil {
+			return compiled, nil
+		}
+	}
+	return nil, protocol.InvalidParam("until.output", "until.output is not a regular expression (RE2)")
+}
+
+// patternSize estimates the bytes of a compiled expression: of its instructions, which repetition multiplies, and of its character classes,
+// which all copies share. It counts no further than maxPattern.
+func patternSize(re *syntax.Regexp) (code, runes int64) {
+	const instruction = int64(unsafe.Sizeof(syntax.Inst{}))
+	runes = 4 * int64(len(re.Rune))
+	for _, sub := range re.Sub {
+		c, r := patternSize(sub)
+		code, runes = code+c, runes+r
+	}
+	switch re.Op {
+	case syntax.OpLiteral:
+		code += instruction * int64(len(re.Rune))
+	case syntax.OpRepeat:
+		code = (code + instruction) * int64(max(re.Min, re.Max, 1))
+	default:
+		code += 2 * instruction
+	}
+	return min(code, maxPattern+1), min(runes, maxPattern+1)
 }
 
 // whileAlive is ctx, done also when the process ends. The caller cancels.

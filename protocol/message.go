@@ -99,6 +99,10 @@ func (d *decoder) request() (req Request, fault *Error) {
 				refuse(Errorf(InvalidRequest, "id is not a string or a number").With("field", name))
 				continue
 			}
+			if len(value) > MaxID {
+				refuse(Errorf(InvalidRequest, "id is longer than %d bytes", MaxID).With("field", name).With("limit", MaxID))
+				continue
+			}
 			req.ID = bytes.Clone(value) // it may outlive the frame
 		case "method":
 			if !text {
@@ -159,6 +163,9 @@ func DecodeParams(raw jsontext.Value, into any) *Error {
 		return err
 	}
 	if err := refuseMissing(raw, into); err != nil {
+		return err
+	}
+	if err := refuseLong(raw, into); err != nil {
 		return err
 	}
 	if v, ok := into.(interface{ Validate() *Error }); ok {

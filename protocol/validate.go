@@ -4,9 +4,10 @@ import (
 	"math"
 	"net/url"
 	"path/filepath"
-	"regexp"
+	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"unicode"
 	"unicode/utf8"
 )
@@ -20,7 +21,75 @@ const (
 	MaxLabels     = 64      // as many as Kubernetes objects carry in practice, several times over
 	MaxLabelKey   = 64      // characters
 	MaxLabelValue = 256     // characters
+
+	MaxID       = 256       // bytes of a request's id, as it was written: it is kept for exec.cancel by request_id
+	MaxRef      = 128       // bytes of the id of a session, command, process, …; the longest of ours has 44
+	MaxPath     = 4096      // bytes, PATH_MAX of Linux
+	MaxEnvBytes = 256 << 10 // of all names and values together; Linux takes 128 KiB of one variable
+	MaxPattern  = 1 << 10   // bytes of until.output
+	MaxHost     = 253       // bytes, as DNS has it
+	MaxURL      = 2 << 10   // bytes of until.http
+	MaxSubject  = 512       // bytes of a principal's name
+	MaxText     = 4 << 10   // bytes of a command's text in lists and events; its first ones are told
 )
+
+// lengths bounds every string of a request, in bytes; a field is found as Type.name or name. 0: its own Validate bounds it, or it is one of a few
+// words, or the size of the request is its bound (stdin and data, which are bytes for a program). A string that is in no table here fails a test.
+var lengths = map[string]int{
+	"session_id": MaxRef, "exec_id": MaxRef, "process_id": MaxRef, "term_id": MaxRef, "stream_id": MaxRef, "share_id": MaxRef, "recording_id": MaxRef,
+	"session": 4 * MaxName, "shell": MaxPath, "working_dir": MaxPath, "owner": MaxSubject,
+	"label": 4 * (MaxLabelKey + 1 + MaxLabelValue), "host": MaxHost, "output": MaxPattern, "http": MaxURL, "signal": 16,
+	"command": 0, "name": 0, "request_key": 0, "stdin": 0, "data": 0,
+}
+
+// bounded are the strings of a params type that lengths has a bound for.
+type bounded struct {
+	name  string // as an error tells it
+	index []int
+	most  int
+}
+
+var boundeds sync.Map // reflect.Type → []bounded
+
+func boundedOf(t reflect.Type) []bounded {
+	if fs, ok := boundeds.Load(t); ok {
+		return fs.([]bounded)
+	}
+	var fs []bounded
+	for _, f := range reflect.VisibleFields(t) {
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		switch {
+		case name == "" || name == "-":
+		case f.Type.Kind() == reflect.Struct:
+			for _, in := range boundedOf(f.Type) {
+				fs = append(fs, bounded{name + "." + in.name, slices.Concat(f.Index, in.index), in.most})
+			}
+		case f.Type.Kind() == reflect.String:
+			if most := find(lengths, t, t, name); most > 0 {
+				fs = append(fs, bounded{name, f.Index, most})
+			}
+		}
+	}
+	boundeds.Store(t, fs)
+	return fs
+}
+
+// refuseLong finds a string of *into that is longer than its bound.
+func refuseLong(raw []byte, into any) *Error {
+	if len(raw) <= 16 { // nothing in it is longer than the smallest of lengths
+		return nil
+	}
+	v := reflect.ValueOf(into).Elem()
+	if v.Kind() != reflect.Struct {
+		return nil
+	}
+	for _, f := range boundedOf(v.Type()) {
+		if f.most < len(raw) && v.FieldByIndex(f.index).Len() > f.most {
+			return InvalidParam(f.name, "%s is longer than %d bytes", f.name, f.most).With("limit", f.most)
+		}
+	}
+	return nil
+}
 
 // enums are the fields that take one of a few words. Schema and PROTOCOL.md are made from them too; a field is found as Type.name or name.
 var enums = map[string][]string{
@@ -170,6 +239,9 @@ func (q *ExecInput) Validate() *Error {
 
 // Validate wants no two ways of saying what to cancel.
 func (q *ExecCancel) Validate() *Error {
+	if len(q.RequestID) > MaxID {
+		return InvalidParam("request_id", "request_id is longer than %d bytes", MaxID).With("limit", MaxID)
+	}
 	if k := q.RequestID.Kind(); q.RequestID != nil && k != '"' && k != '0' {
 		if k != 'n' {
 			return InvalidParam("request_id", "request_id is not a string or a number")
@@ -311,9 +383,6 @@ func (u *Until) validate() *Error {
 	if u.Host != "" && u.Port == 0 {
 		return InvalidParam("until.host", "until.host is given without until.port")
 	}
-	if _, err := regexp.Compile(u.Output); err != nil {
-		return InvalidParam("until.output", "until.output is not a regular expression (RE2)")
-	}
 	if u.HTTP != "" {
 		if l, err := url.Parse(u.HTTP); err != nil || l.Scheme != "http" && l.Scheme != "https" || l.Host == "" {
 			return InvalidParam("until.http", "until.http is not an http or https URL")
@@ -337,9 +406,17 @@ func (e Env) validate() *Error {
 	if len(e) > MaxEnv {
 		return InvalidParam("env", "env has more than %d variables", MaxEnv).With("limit", MaxEnv)
 	}
+	size := 0
 	for name, value := range e {
 		if !envName(name) {
 			return InvalidParam("env", "env has a name that is not [A-Za-z_][A-Za-z0-9_]*: %q", printable(name))
+		}
+		size += len(name)
+		if value != nil {
+			size += len(*value)
+		}
+		if size > MaxEnvBytes {
+			return InvalidParam("env", "env has more than %d bytes", MaxEnvBytes).With("limit", MaxEnvBytes)
 		}
 		if value != nil && strings.IndexByte(*value, 0) >= 0 {
 			return InvalidParam("env", "env %s contains a NUL", printable(name))
@@ -396,14 +473,14 @@ func validName(name string) *Error { return validText("name", name, MaxName) }
 
 func validKey(key string) *Error {
 	if utf8.RuneCountInString(key) > MaxRequestKey {
-		return InvalidParam("request_key", "request_key is longer than %d characters", MaxRequestKey)
+		return InvalidParam("request_key", "request_key is longer than %d characters", MaxRequestKey).With("limit", MaxRequestKey)
 	}
 	return nil
 }
 
 func validLabels(labels map[string]string) *Error {
 	if len(labels) > MaxLabels {
-		return InvalidParam("labels", "labels has more than %d entries", MaxLabels)
+		return InvalidParam("labels", "labels has more than %d entries", MaxLabels).With("limit", MaxLabels)
 	}
 	for key, value := range labels {
 		if key == "" {
@@ -419,7 +496,7 @@ func validLabels(labels map[string]string) *Error {
 // validText is for words that lists and terminals show: bounded and without controls.
 func validText(field, s string, most int) *Error {
 	if utf8.RuneCountInString(s) > most {
-		return InvalidParam(field, "%s is longer than %d characters", field, most)
+		return InvalidParam(field, "%s is longer than %d characters", field, most).With("limit", most)
 	}
 	if strings.ContainsFunc(s, unicode.IsControl) {
 		return InvalidParam(field, "%s contains a control character", field)

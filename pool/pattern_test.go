@@ -1,0 +1,53 @@
+package pool
+
+import (
+	"regexp/syntax"
+	goruntime "runtime"
+	"strings"
+	"testing"
+
+	"trl/protocol"
+)
+
+// TestPatternsAreBounded: what compiles to much is refused before it is compiled, and what people write is taken.
+func TestPatternsAreBounded(t *testing.T) {
+	for _, pattern := range []string{"x{1000}x{1000}x{1000}", strings.Repeat("x{1000}", 140), "(?:(?:a|b|c){30}){30}", strings.Repeat(`\pL`, 340)} {
+		var before, after goruntime.MemStats
+		goruntime.ReadMemStats(&before)
+		_, err := compilePattern(pattern)
+		goruntime.ReadMemStats(&after)
+		if e := wantCode(t, err, protocol.InvalidParams); e.Details["field"] != "until.output" || e.Details["limit"] != maxPattern {
+			t.Errorf("%.20s: %v", pattern, e.Details)
+		}
+		if n := after.TotalAlloc - before.TotalAlloc; n > 16<<20 {
+			t.Errorf("%.20s: %d bytes were allocated to find that out", pattern, n)
+		}
+	}
+	for _, pattern := range []string{`listening on .*:(\d+)`, "ready|started", `^\w{1,100}$`, `\pL{1,100}`, `\Qabc`, "(?i)error", `x{1000}`, strings.Repeat("x", protocol.MaxPattern)} {
+		if _, err := compilePattern(pattern); err != nil {
+			t.Errorf("%.20s: %v", pattern, err)
+		}
+	}
+	for _, pattern := range []string{"(", "x{1001}", strings.Repeat("(", 2000)} {
+		if e := wantCode(t, func() error { _, err := compilePattern(pattern); return err }(), protocol.InvalidParams); e.Details["field"] != "until.output" || e.Details["limit"] != nil {
+			t.Errorf("%.20s: %v", pattern, e.Details)
+		}
+	}
+}
+
+// TestPatternSizeIsHonest: the estimate is not below what is compiled.
+func TestPatternSizeIsHonest(t *testing.T) {
+	for _, pattern := range []string{"abc", "x{20,30}", "(a|b)*c+d?", `[^a-z]{5,}`, `(?i)hello\s+w`, `\pL+\d{3}`, "(?:x{10}y{3}){20}", "(a|bc|def){7}", "a{0,9}"} {
+		parsed, err := syntax.Parse("(?m)"+pattern, syntax.Perl)
+		if err != nil {
+			t.Fatal(err)
+		}
+		prog, err := syntax.Compile(parsed.Simplify())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if code, _ := patternSize(parsed); code < 40*int64(len(prog.Inst)-2) {
+			t.Errorf("%s: estimated %d bytes, has %d instructions", pattern, code, len(prog.Inst))
+		}
+	}
+}
