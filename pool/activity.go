@@ -2,17 +2,15 @@ package pool
 
 import (
 	"slices"
+	"strings"
 	"time"
 	"unicode/utf8"
 
 	"trl/protocol"
 )
 
-// What Execs tells at most: a page of the latest commands. Their texts may be 1 MiB each; the beginning tells which one it is.
-const (
-	maxListedExecs = 200
-	maxListedText  = 4 << 10
-)
+// maxListedExecs is what Execs tells at most: a page of the latest commands.
+const maxListedExecs = 200
 
 // Execs is what exec.list answers: the commands that wait, the one that runs, and the latest of those that ended, oldest first.
 func (s *Session) Execs() []protocol.ExecEntry {
@@ -56,14 +54,15 @@ func lastExec(id, text string, x *protocol.ExecExit, at time.Time) *protocol.Las
 	}
 }
 
-// beginning is a text's, cut between characters.
+// beginning is what lists and events tell of a command's text, which may have 1 MiB: the first 4 KiB, cut between characters. It is a copy, so
+// that it does not keep the whole text in memory.
 func beginning(text string) string {
-	if len(text) <= maxListedText {
+	if len(text) <= protocol.MaxText {
 		return text
 	}
-	cut := maxListedText
+	cut := protocol.MaxText
 	for cut > 0 && !utf8.RuneStart(text[cut]) {
 		cut--
 	}
-	return text[:cut]
+	return strings.Clone(text[:cut])
 }

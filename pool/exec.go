@@ -30,6 +30,7 @@ type Exec struct {
 	journal  *journal.Journal
 	key      keyRef      // zero when the request had none
 	params   fingerprint // of that request
+	size     int         // its bytes; 0 of one that a gateway before accepted
 	guest    string      // id of the share that it came by; "": the owner's
 	queuedAt time.Time
 	done     chan struct{} // closed when it has ended and the session is past it
@@ -125,7 +126,7 @@ func (s *Session) enqueue(method string, q *protocol.Exec, ref keyRef, params fi
 		s.turn <- e
 	case q.WhenBusy == "reject":
 		return nil, s.errBusyLocked("session is busy")
-	case len(s.waiting) >= maxQueue:
+	case !s.waiting.hasRoom(e):
 		return nil, s.errBusyLocked("session's queue is full")
 	default:
 		s.accept(e, nil)
@@ -181,6 +182,7 @@ func (s *Session) newExec(q *protocol.Exec) (*Exec, error) {
 		journal:  journal.New(r.RingBytes),
 		command:  runtime.NewCommand(q.Command),
 		queuedAt: time.Now(),
+		size:     sizeOf(q),
 		done:     make(chan struct{}),
 		ends:     &ends{},
 	}

@@ -23,7 +23,7 @@ type Process struct {
 	stream    string // "st-" and the process's id
 	session   *Session
 	name      string
-	text      string
+	text      string // its beginning: the whole is not needed once it has started
 	journal   *journal.Journal
 	key       keyRef        // zero when the request had none
 	params    fingerprint   // of that request
@@ -77,7 +77,7 @@ func (s *Session) startProcess(ctx context.Context, q *protocol.ProcessStart, re
 	defer s.renewal.RUnlock()
 	p := &Process{
 		stream:  mint(streamPrefix, 'p', s.pool.epoch, s.tag, memberLen),
-		session: s, name: q.Name, text: q.Command, journal: journal.New(s.pool.rules.Load().RingBytes), key: ref, params: params, done: make(chan struct{}),
+		session: s, name: q.Name, text: beginning(q.Command), journal: journal.New(s.pool.rules.Load().RingBytes), key: ref, params: params, done: make(chan struct{}),
 	}
 	if q.Timeout != nil {
 		p.timeout = q.Timeout.Duration()
@@ -226,7 +226,7 @@ func (p *Process) Seen() protocol.ProcessInfo {
 
 func (p *Process) info(state string) protocol.ProcessInfo {
 	return protocol.ProcessInfo{
-		ProcessID: p.ID(), SessionID: p.session.id, StreamID: p.stream, Pid: p.pid, Name: p.name, Command: p.text,
+		ProcessID: p.ID(), SessionID: p.session.id, StreamID: p.stream, Pid: p.pid, Name: p.name, Command: beginning(p.text),
 		State: state, StartedAt: p.startedAt, OutputBytes: p.journal.Size(), StateLost: p.stateLost(),
 	}
 }

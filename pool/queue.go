@@ -1,12 +1,46 @@
 package pool
 
-import "slices"
+import (
+	"slices"
 
-// maxQueue is how many commands may wait for one session (PROTOCOL.md §4).
-const maxQueue = 64
+	"trl/protocol"
+)
 
-// queue is the commands that wait for their session's turn, first come first served. Its memory is bounded by maxQueue.
+// How many commands may wait for one session (PROTOCOL.md §4), and how many bytes of text, stdin and variables they may hold together.
+const (
+	maxQueue      = 64
+	maxQueueBytes = 16 << 20
+)
+
+// queue is the commands that wait for their session's turn, first come first served. Its memory is bounded by maxQueue and maxQueueBytes.
 type queue []*Exec
+
+// hasRoom reports whether one more command may wait.
+func (q queue) hasRoom(e *Exec) bool {
+	if len(q) >= maxQueue {
+		return false
+	}
+	size := e.size
+	for _, other := range q {
+		size += other.size
+	}
+	return size <= maxQueueBytes || len(q) == 0
+}
+
+// sizeOf is how many bytes a command holds while it waits; its stdin is in a file in memory then.
+func sizeOf(q *protocol.Exec) int {
+	n := len(q.Command)
+	if q.Stdin != nil {
+		n += len(*q.Stdin)
+	}
+	for name, value := range q.Env {
+		n += len(name)
+		if value != nil {
+			n += len(*value)
+		}
+	}
+	return n
+}
 
 func (q *queue) push(e *Exec) { *q = append(*q, e) }
 

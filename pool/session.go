@@ -337,7 +337,7 @@ func (s *Session) beginLocked(e *Exec, now time.Time) {
 	s.pool.commands.Add(1)
 	s.fireLocked(statemachine.Began, "")
 	s.publishLocked("exec.started", func() any {
-		return protocol.ExecStarted{SessionID: s.id, ExecID: e.ID(), StreamID: e.stream, Command: e.text, At: now}
+		return protocol.ExecStarted{SessionID: s.id, ExecID: e.ID(), StreamID: e.stream, Command: beginning(e.text), At: now}
 	})
 }
 
@@ -496,7 +496,7 @@ func (s *Session) Info() protocol.SessionInfo {
 	}
 	info.Recording = s.recordingLocked()
 	if e := s.running; e != nil {
-		info.CurrentExec = &protocol.CurrentExec{ID: e.ID(), Command: e.text, StartedAt: e.startedAt}
+		info.CurrentExec = &protocol.CurrentExec{ID: e.ID(), Command: beginning(e.text), StartedAt: e.startedAt}
 	}
 	if s.closed {
 		info.TerminatedAt, info.Reason, info.Pid, info.MemoryBytes = &s.burial.at, s.ending.reason, 0, 0

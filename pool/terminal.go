@@ -91,7 +91,7 @@ func (s *Session) openTerminal(ctx context.Context, q *protocol.TermOpen, ref ke
 	}
 	s.renewal.RLock() // a shell that is being replaced on request has no state to start from
 	defer s.renewal.RUnlock()
-	t := newTerminal(s, mint(streamPrefix, 't', s.pool.epoch, s.tag, memberLen), q.Command, strings.ToLower(rand.Text()))
+	t := newTerminal(s, mint(streamPrefix, 't', s.pool.epoch, s.tag, memberLen), beginning(q.Command), strings.ToLower(rand.Text()))
 	t.cols, t.rows, t.key, t.params = q.Cols, q.Rows, ref, params
 	t.shown.resized(0, q.Cols, q.Rows)
 	if err := s.pool.recordings.possible(q.Record); err != nil {
@@ -259,7 +259,7 @@ func (t *Terminal) info(state string) protocol.TermInfo {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	i := protocol.TermInfo{
-		TermID: t.ID(), SessionID: t.session.id, StreamID: t.stream, Pid: t.pid, State: state, Cols: t.cols, Rows: t.rows, Command: t.text,
+		TermID: t.ID(), SessionID: t.session.id, StreamID: t.stream, Pid: t.pid, State: state, Cols: t.cols, Rows: t.rows, Command: beginning(t.text),
 		Viewers: len(t.viewers), Attached: t.attachedLocked(), StartedAt: t.startedAt, OutputBytes: t.journal.Size(),
 		RecordingID: t.recorder.id(), StateLost: t.stateLost(),
 	}

@@ -10,20 +10,33 @@ import (
 	"trl/protocol"
 )
 
-// maxWatch is how many events a watcher may lag: minutes of a busy session, 48 KiB.
-const maxWatch = 1024
+// How far a watcher may lag: minutes of a busy session, whose events have some hundred bytes each; and how many watchers a session has, since each
+// event is written for each of them.
+const (
+	maxWatch      = 1024    // events
+	maxWatchBytes = 1 << 20 // of them together
+	maxWatchers   = 128
+)
 
 // ErrOverflow ends a watcher that did not take its events: it has missed some, so it must not go on as if it had not.
 var ErrOverflow = errors.New("watcher fell behind")
 
+// queuedEvent is an event that waits for a watcher to take it.
+type queuedEvent struct {
+	protocol.Event
+	weight int
+}
+
 // Watcher is one subscription to what happens in a session, in order. After session.state TERMINATED comes io.EOF.
 type Watcher struct {
 	session *Session
+	refused error         // set once in Watch; the session had maxWatchers
 	wake    chan struct{} // one token: look again
 
 	mu     sync.Mutex
-	events []protocol.Event // not taken yet
-	end    error            // why no more events come; what is queued is still delivered, unless it is ErrOverflow
+	events []queuedEvent // not taken yet
+	weight int           // sum of their weights
+	end    error         // why no more events come; what is queued is still delivered, unless it is ErrOverflow
 }
 
 // Watch subscribes. The caller closes the watcher.
@@ -31,13 +44,20 @@ func (s *Session) Watch() *Watcher {
 	w := &Watcher{session: s, wake: make(chan struct{}, 1)}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed {
+	switch {
+	case s.closed:
 		w.end = io.EOF
-	} else {
+	case len(s.watchers) >= maxWatchers:
+		w.refused = protocol.Errorf(protocol.LimitExceeded, "session has %d watchers", maxWatchers).With("limit", maxWatchers)
+		w.end = w.refused
+	default:
 		s.watchers = append(s.watchers, w)
 	}
 	return w
 }
+
+// Refused says why the watcher gets nothing; nil: it is subscribed, or the session has ended.
+func (w *Watcher) Refused() error { return w.refused }
 
 // Next waits for the next event. It belongs to one goroutine at a time.
 func (w *Watcher) Next(ctx context.Context) (protocol.Event, error) {
@@ -59,7 +79,8 @@ func (w *Watcher) take() (ev protocol.Event, ok bool, err error) {
 	if len(w.events) == 0 {
 		return ev, false, w.end
 	}
-	ev = w.events[0]
+	ev = w.events[0].Event
+	w.weight -= w.events[0].weight
 	w.events = slices.Delete(w.events, 0, 1)
 	return ev, true, nil
 }
@@ -82,21 +103,22 @@ func (w *Watcher) stop(err error, drop bool) {
 		w.end = err
 	}
 	if drop {
-		w.events = nil
+		w.events, w.weight = nil, 0
 	}
 	w.nudge()
 }
 
 // put reports whether there was room.
-func (w *Watcher) put(ev protocol.Event) bool {
+func (w *Watcher) put(ev queuedEvent) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if len(w.events) >= maxWatch {
-		w.end, w.events = ErrOverflow, nil
+	if len(w.events) >= maxWatch || w.weight+ev.weight > maxWatchBytes && w.weight > 0 {
+		w.end, w.events, w.weight = ErrOverflow, nil, 0
 		w.nudge()
 		return false
 	}
 	w.events = append(w.events, ev)
+	w.weight += ev.weight
 	w.nudge()
 	return true
 }
@@ -113,7 +135,8 @@ func (s *Session) publishLocked(name string, data func() any) {
 	if len(s.watchers) == 0 {
 		return
 	}
-	ev := protocol.Event{Name: name, Data: data()}
+	ev := queuedEvent{Event: protocol.Event{Name: name, Data: data()}}
+	ev.weight = weightOf(ev.Data)
 	s.watchers = slices.DeleteFunc(s.watchers, func(w *Watcher) bool { return !w.put(ev) })
 }
 
@@ -123,4 +146,36 @@ func (s *Session) endWatchersLocked() {
 		w.stop(io.EOF, false)
 	}
 	s.watchers = nil
+}
+
+// weightOf is about how many bytes an event's data holds.
+func weightOf(data any) int {
+	const fixed = 512 // ids, numbers and times
+	switch d := data.(type) {
+	case protocol.ExecStarted:
+		return fixed + len(d.Command)
+	case protocol.ExecExit:
+		return fixed + len(d.WorkingDir) + 8*len(d.Background) + textsOf(d.StateLost)
+	case protocol.ProcessInfo:
+		return fixed + len(d.Command) + 8*len(d.Ports)
+	case protocol.TermInfo:
+		return fixed + len(d.Command) + viewersWeight(d.Attached)
+	case *protocol.TermViewers:
+		return fixed + viewersWeight(d.Attached)
+	}
+	return fixed
+}
+
+func textsOf(all []string) (n int) {
+	for _, s := range all {
+		n += 16 + len(s)
+	}
+	return n
+}
+
+func viewersWeight(all []protocol.TermViewer) (n int) {
+	for _, v := range all {
+		n += 128 + len(v.Subject) + len(v.Via)
+	}
+	return n
 }

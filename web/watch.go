@@ -62,6 +62,10 @@ func (c *conn) watch(k *call, s *pool.Session) (any, error) {
 	w := &watch{c: c, s: s, gone: make(chan struct{}), seen: map[string]*fate{}}
 	w.ctx, w.stop = context.WithCancel(c.ctx)
 	current := w.attach()
+	if err := w.w.Refused(); err != nil {
+		w.stop()
+		return nil, err
+	}
 	c.watches[s.ID()] = w
 	for _, sub := range c.subs {
 		if sub.session == s.ID() {
