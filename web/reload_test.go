@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -182,6 +183,10 @@ func TestReloadIsAllOrNothing(t *testing.T) {
 	}
 	if get("http://old.example") != 403 || get("http://new.example") != 200 || frames() != 2<<20 {
 		t.Error("the reload is not in force")
+	}
+	// A message that was too large is taken on a new connection.
+	if f := g.dial().try("exec.run", object{"command": ":", "stdin": strings.Repeat("x", 3<<19)}); !f.OK {
+		t.Errorf("%+v", f.Error)
 	}
 	if c := before.call("system.capabilities", nil); c.str("default_shell") != "/bin/x" {
 		t.Errorf("%v", c)

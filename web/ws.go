@@ -81,7 +81,7 @@ func (h *hijack) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 		return nil, nil, err
 	}
 	c.SetDeadline(time.Time{})
-	h.t.in, h.t.sock, h.t.out.w = &frames{Conn: c, most: h.t.srv.cfg.MaxFrame}, socketOf(c), c
+	h.t.in, h.t.sock, h.t.out.w = &frames{Conn: c, most: h.t.srv.now.Load().maxFrame}, socketOf(c), c
 	early, _ := rw.Reader.Peek(rw.Reader.Buffered()) // sent before our answer; the library reads it without asking the connection again
 	h.t.in.follow(early)
 	return h.t.in, bufio.NewReadWriter(rw.Reader, bufio.NewWriterSize(closeWriter{h.t.out}, 256)), nil // a control frame is at most 127 bytes
