@@ -226,7 +226,7 @@ func graceOf(asked *protocol.Seconds) time.Duration {
 
 // keepText makes Result have text.
 func (e *Exec) keepText() {
-	e.keeps = true
+	e.keeps, e.ends.of, e.ends.holders = true, e.session, 1
 	e.command.Head, e.command.Tail = int64(e.most/2), int64(e.most-e.most/2) // as journal.Ends does
 	e.tapText()
 }
@@ -361,6 +361,7 @@ func (e *Exec) announce() {
 			e.session.pool.keys.complete(e.key, e.endedAt)
 		}
 	}
+	e.Release()
 	close(e.done)
 }
 

@@ -172,7 +172,7 @@ func TestPartialSaysWhatTheRingLost(t *testing.T) {
 func TestAnswersAddUp(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		e := &Exec{
-			stream: "st-x", session: &Session{}, most: rapid.SampledFrom([]int{0, 8, 1000, 100_000, 1 << 20}).Draw(t, "most"),
+			stream: "st-x", session: &Session{pool: &Pool{output: budget{each: 1 << 40, all: 1 << 40}}}, most: rapid.SampledFrom([]int{0, 8, 1000, 100_000, 1 << 20}).Draw(t, "most"),
 			journal: journal.New(rapid.SampledFrom([]int{1, 20_000, 100_000}).Draw(t, "ring")), command: &runtime.Command{}, done: make(chan struct{}), ends: &ends{},
 		}
 		if rapid.Bool().Draw(t, "run") {

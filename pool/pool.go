@@ -30,7 +30,7 @@ import (
 // Config is the operator's. Zero durations mean: no timeout, no bound, let go at once. It may be replaced: Configure.
 type Config struct {
 	MaxSessions     int                  // 256 when 0 (PROTOCOL.md §9)
-	MaxPerPrincipal int                  // 0: as many as MaxSessions
+	MaxPerPrincipal int                  // 0: AllButReserve of MaxSessions, for who has all (LetHaveAll) MaxSessions
 	MaxKeys         int                  // request keys of one principal that are remembered; DefaultMaxKeys when 0
 	MaxOf           func(who string) int // a principal's own bound, 0: none; not called with a lock held; nil: nobody has one
 	DefaultShell    string               // path or name; /bin/sh when empty
@@ -49,9 +49,10 @@ type Config struct {
 
 	Limits protocol.Limits // of a session that names none, and the most that one may name; 0: none
 
-	RingBytes int // per stream; 1 MiB when 0
-	MaxOutput int // the most of a stream that one answer holds; 64 MiB when 0
-	Warm      int // shells of the default kind that wait for their session
+	RingBytes  int   // per stream; 1 MiB when 0
+	KeptOutput int64 // of one principal's running commands, for answers, and half of what all have; 512 MiB when 0
+	MaxOutput  int   // the most of a stream that one answer holds; 64 MiB when 0
+	Warm       int   // shells of the default kind that wait for their session
 
 	Record RecordConfig
 	Ended  func(End) // told of every end; it does not wait, and asks nothing of the pool. nil: nobody keeps a record
@@ -88,6 +89,8 @@ type Pool struct {
 
 	recordings *recordings
 	emulators  *emulators
+	hasAll     func(who string) bool // set once in LetHaveAll, before anybody asks for a session; nil: nobody has
+	output     budget                // of the output that is kept of commands that run
 
 	commands atomic.Int64   // ever begun
 	tasks    sync.WaitGroup // runners and the warmer; Add only while mu is held and closing is false
@@ -114,6 +117,7 @@ type outcomeSeries struct {
 
 // New makes a pool of no sessions; Start starts it.
 func New(c Config, k runtime.Keeper, m *metrics.Metrics, log zerolog.Logger) *Pool {
+	orElse(&c.KeptOutput, maxKeptOutput)
 	p := &Pool{
 		base: &runtime.Base{Keeper: k, Metrics: m, Log: log}, metrics: m, log: log,
 		execs:    map[string]outcomeSeries{},
@@ -124,6 +128,7 @@ func New(c Config, k runtime.Keeper, m *metrics.Metrics, log zerolog.Logger) *Po
 		names:    map[nameRef]*Session{},
 		liveOf:   map[string]int{},
 		shares:   map[shareHash]*Share{},
+		output:   budget{each: c.KeptOutput, all: 2 * c.KeptOutput},
 	}
 	for _, outcome := range metrics.Outcomes {
 		p.execs[outcome] = outcomeSeries{m.Execs.WithLabelValues(outcome), m.ExecSeconds.WithLabelValues(outcome)}
@@ -135,6 +140,12 @@ func New(c Config, k runtime.Keeper, m *metrics.Metrics, log zerolog.Logger) *Po
 	p.emulators = newEmulators()
 	return p
 }
+
+// AllButReserve is what one principal may have of n: an eighth is kept for others.
+func AllButReserve(n int) int { return n - n/8 }
+
+// LetHaveAll sets who may have every session that the server has, where MaxPerPrincipal is 0. Before Start; f is not called with a lock held.
+func (p *Pool) LetHaveAll(f func(who string) bool) { p.hasAll = f }
 
 func orElse[T comparable](v *T, otherwise T) {
 	var zero T
@@ -269,6 +280,7 @@ func (p *Pool) register(who string, q *protocol.SessionCreate) (s *Session, star
 	if err != nil {
 		return nil, nil, err
 	}
+	all := p.hasAll != nil && p.hasAll(who)
 	own := 0
 	if p.rules.Load().MaxOf != nil {
 		own = p.rules.Load().MaxOf(who)
@@ -291,7 +303,11 @@ func (p *Pool) register(who string, q *protocol.SessionCreate) (s *Session, star
 	if p.live >= r.MaxSessions {
 		return nil, nil, atMost("max_sessions", r.MaxSessions)
 	}
-	if most := r.MaxPerPrincipal; most > 0 && p.liveOf[who] >= most {
+	most := r.MaxPerPrincipal
+	if most == 0 && !all {
+		most = AllButReserve(r.MaxSessions)
+	}
+	if most > 0 && p.liveOf[who] >= most {
 		return nil, nil, atMost("max_sessions_per_principal", most)
 	}
 	if own > 0 && p.liveOf[who] >= own {
@@ -338,6 +354,9 @@ func (p *Pool) named(who, name string) *Session {
 	defer p.mu.RUnlock()
 	return p.namedLocked(who, name)
 }
+
+// HasOpen reports whether who has a session of that name that has not begun to end.
+func (p *Pool) HasOpen(who, name string) bool { return p.named(who, name) != nil }
 
 func (p *Pool) namedLocked(who, name string) *Session {
 	if s := p.names[nameRef{who, name}]; s != nil && s.isOpen() {

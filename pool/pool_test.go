@@ -400,7 +400,7 @@ func TestWarmShells(t *testing.T) {
 // G7: a hundred busy sessions are gone at once, and everybody has got an answer.
 func TestCloseEndsAHundredBusySessions(t *testing.T) {
 	const n = 100
-	r := newRig(t, Config{MaxSessions: n, Warm: 2})
+	r := newRig(t, Config{MaxSessions: n, MaxPerPrincipal: n, Warm: 2})
 	var execs []*Exec
 	for i := range n {
 		s := r.create(protocol.SessionCreate{})

@@ -25,7 +25,59 @@ type ends struct {
 	run    int64     // how many, since the other's
 	limit  *[2]int64 // what comes behind is a background job's: it belongs to the stream, not to the result; nil: the command has not ended
 	marks  []mark    // oldest first
+
+	of      *Session // whose owner it counts on; nil: nothing is counted
+	charged int64    // bytes that it has taken of the pool's budget for output
+	holders int      // who needs them: the command until its end, and each request that answers with it
 }
+
+// Hold keeps the output counted on its principal's budget until Release, also when the command has ended.
+func (e *Exec) Hold() {
+	e.ends.mu.Lock()
+	defer e.ends.mu.Unlock()
+	e.ends.holders++
+}
+
+// Release ends what Hold began; the last one gives the bytes back. What has ended is counted by what its session retains.
+func (e *Exec) Release() {
+	e.ends.mu.Lock()
+	var n int64
+	if e.ends.holders--; e.ends.holders == 0 {
+		n, e.ends.charged = e.ends.charged, 0
+	}
+	e.ends.mu.Unlock()
+	if n > 0 {
+		e.session.pool.output.give(e.session.owner, n)
+	}
+}
+
+// Grow is asked before a side's text takes n more bytes of memory. Called with mu held.
+func (x *ends) Grow(n int) bool {
+	if x.of == nil || x.holders <= 0 {
+		return true
+	}
+	if s := x.of; !s.pool.output.take(s.owner, int64(n)) {
+		return false
+	}
+	x.charged += int64(n)
+	return true
+}
+
+// Copied is how many bytes the answer from offset on copies: nothing where it is written from where the output is kept.
+func (e *Exec) Copied(offset int64, clean bool) int64 {
+	select {
+	case <-e.done:
+		if offset == 0 && !clean {
+			return 0
+		}
+	default:
+	}
+	stdout, stderr := e.journal.Totals()
+	return min(stdout, int64(e.most)) + min(stderr, int64(e.most))
+}
+
+// Clean is what its request said.
+func (e *Exec) Clean() bool { return e.clean }
 
 // mark is an offset that an answer gave to go on from, and how much before it is stdout: the ring forgets that.
 type mark struct{ offset, stdout int64 }
@@ -71,6 +123,7 @@ func (x *ends) add(s journal.Stream, n int64, most int) (*journal.Ends, int64) {
 	x.run += n
 	if x.sides[side] == nil {
 		x.sides[side] = journal.NewEnds(most)
+		x.sides[side].OnGrow(x)
 	}
 	return x.sides[side], n
 }
@@ -159,44 +212,93 @@ func unfinished(b []byte) []byte {
 }
 
 // put writes the texts into an answer.
-func put(r *protocol.ExecResult, both [2]text, clean bool) {
-	for i, side := range []struct {
-		into, encoding *string
-		omitted        **protocol.Omitted
-	}{
-		{&r.Stdout, &r.StdoutEncoding, &r.Omitted.Stdout},
-		{&r.Stderr, &r.StderrEncoding, &r.Omitted.Stderr},
-	} {
-		t := both[i]
-		*side.into, *side.encoding = protocol.EncodeBytes(t.bytes)
-		if clean && *side.encoding == protocol.UTF8 {
-			*side.into = t.clean()
+func put(r *protocol.ExecAnswer, both [2]text, clean bool) {
+	var texts [2]protocol.Text
+	for i, t := range both {
+		texts[i] = protocol.TextOf(t.bytes)
+		if clean && utf8.Valid(t.bytes) {
+			texts[i] = protocol.TextOf([]byte(t.clean()))
 		}
-		if t.omitted > 0 {
-			*side.omitted = &protocol.Omitted{At: t.at, Bytes: t.omitted}
-			r.Truncated = true
-		}
+		omit(r, i, t.at, t.omitted)
 	}
+	r.SetTexts(texts[0], texts[1])
 }
 
-// Result is exec.run's answer. After Done.
+// omit says what was left out of a stream's text.
+func omit(r *protocol.ExecAnswer, side int, at, n int64) {
+	if n == 0 {
+		return
+	}
+	r.Truncated = true
+	into := &r.Omitted.Stdout
+	if side == 1 {
+		into = &r.Omitted.Stderr
+	}
+	*into = &protocol.Omitted{At: at, Bytes: n}
+}
+
+// whole puts the texts of a command that has ended into its answer as they are kept, without a copy; false: not all that is to be told is there.
+func (e *Exec) whole(r *protocol.ExecAnswer) bool {
+	e.ends.mu.Lock()
+	defer e.ends.mu.Unlock()
+	var texts [2]protocol.Text
+	for i, all := range [2]int64{r.StdoutBytes, r.StderrBytes} {
+		side := e.ends.sides[i]
+		if side == nil {
+			if all > 0 {
+				return false
+			}
+			continue
+		}
+		before, after, total, at, omitted := side.Parts()
+		if total < all {
+			return false
+		}
+		texts[i] = append(before, after...)
+		omit(r, i, at, omitted)
+	}
+	r.SetTexts(texts[0], texts[1])
+	return true
+}
+
+// Result is Answer as clients read it.
 func (e *Exec) Result(clean bool) protocol.ExecResult {
+	a := e.Answer(clean)
+	return a.Result()
+}
+
+// Answer is exec.run's answer. After Done.
+func (e *Exec) Answer(clean bool) *protocol.ExecAnswer {
 	r, _ := e.since(0, clean)
 	r.NextOffset = nil
 	return r
 }
 
 // Partial is exec.run's answer when yield_ms is over first: what there is so far.
-func (e *Exec) Partial() protocol.ExecResult {
+func (e *Exec) Partial() protocol.ExecResult { a := e.PartialAnswer(); return a.Result() }
+
+// PartialAnswer is Partial on its way out.
+func (e *Exec) PartialAnswer() *protocol.ExecAnswer {
 	r, _ := e.since(0, e.clean)
 	return r
 }
 
 // Since is exec.wait's answer: the output from offset to now, or to the end when it has ended.
-func (e *Exec) Since(offset int64) (protocol.ExecResult, error) { return e.since(offset, e.clean) }
+func (e *Exec) Since(offset int64) (protocol.ExecResult, error) {
+	a, err := e.AnswerSince(offset)
+	if err != nil {
+		return protocol.ExecResult{}, err
+	}
+	return a.Result(), nil
+}
 
-func (e *Exec) since(offset int64, clean bool) (protocol.ExecResult, error) {
-	var r protocol.ExecResult
+// AnswerSince is Since on its way out.
+func (e *Exec) AnswerSince(offset int64) (*protocol.ExecAnswer, error) {
+	return e.since(offset, e.clean)
+}
+
+func (e *Exec) since(offset int64, clean bool) (*protocol.ExecAnswer, error) {
+	r := new(protocol.ExecAnswer)
 	if size := e.journal.Size(); offset > size {
 		return r, protocol.Errorf(protocol.StreamNotFound, "offset lies beyond the end of the stream").With("size", size)
 	}
@@ -208,6 +310,12 @@ func (e *Exec) since(offset int64, clean bool) (protocol.ExecResult, error) {
 		r.ExecExit, r.Running = e.soFar(), true
 		upTo[0], upTo[1] = e.journal.Totals()
 	}
+	if !r.Running && !clean && offset == 0 && e.keeps && e.whole(r) {
+		next := r.StdoutBytes + r.StderrBytes
+		r.NextOffset = &next
+		return r, nil
+	}
+	r.Truncated, r.Omitted = false, protocol.OmittedStreams{} // what whole said before it found that something is missing
 	var both [2]text
 	var h held
 	switch {
@@ -242,7 +350,7 @@ func (e *Exec) since(offset int64, clean bool) (protocol.ExecResult, error) {
 	}
 	next := max(upTo[0]+upTo[1], offset)
 	r.NextOffset = &next
-	put(&r, both, clean)
+	put(r, both, clean)
 	return r, nil
 }
 

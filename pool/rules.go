@@ -18,7 +18,7 @@ func newRules(c Config) *rules {
 }
 
 // Configure puts c in force for what is asked from now on. What sessions, streams and commands were promised when they were made they
-// keep; bounds that are exceeded now end nothing; retention counts at once. What is the lifetime's stays: BaseEnv, Epoch, MaxOf, Ended and Record.
+// keep; bounds that are exceeded now end nothing; retention counts at once. What is the lifetime's stays: BaseEnv, Epoch, MaxOf, KeptOutput, Ended and Record.
 func (p *Pool) Configure(c Config) {
 	before := p.rules.Load()
 	c.BaseEnv, c.Epoch, c.MaxOf, c.Ended, c.Record = before.BaseEnv, before.Epoch, before.MaxOf, before.Ended, before.Record

@@ -51,7 +51,7 @@ var codes = []struct {
 	{RequestTooLarge, "The request exceeds a size limit of the server."},
 	{AuthFailed, "The token is missing, wrong or expired."},
 	{Forbidden, "The principal's role, or the share link that it came with, does not allow this."},
-	{RateLimited, "Too many requests are in flight on this connection; send it again after an answer. What ends or steers work (cancel, kill, destroy, reset, close, input, resize, detach, unwatch, ack) has room of its own."},
+	{RateLimited, "Too many requests, or bytes of them, are in flight on this connection or of this principal; send it again after an answer. What ends or steers work (cancel, kill, destroy, reset, close, input, resize, detach, unwatch, ack) has room of its own."},
 	{SessionNotFound, "No such session, or it is another principal's."},
 	{SessionExists, "A live session has this name."},
 	{SessionBusy, "A command runs (`details.exec_id`) and `when_busy` is `reject`, or the queue is full."},

@@ -405,12 +405,10 @@ var writing = json.JoinOptions(jsontext.AllowInvalidUTF8(true), json.Determinist
 // AppendResult appends the success {"id":…,"ok":true,"data":…}; a nil data is {}.
 func AppendResult(dst []byte, id jsontext.Value, data any) ([]byte, error) {
 	n := len(dst)
-	dst = append(appendID(dst, id), `,"ok":true,"data":`...)
-	dst, err := appendData(dst, data)
-	if err != nil {
+	if err := WriteResult((*tail)(&dst), id, data); err != nil {
 		return dst[:n], err
 	}
-	return append(dst, '}'), nil
+	return dst, nil
 }
 
 // AppendFailure appends the failure {"id":…,"ok":false,"error":{…}}. It cannot fail: details that are not JSON are left out.
@@ -458,6 +456,12 @@ type tail []byte
 func (t *tail) Write(p []byte) (int, error) {
 	*t = append(*t, p...)
 	return len(p), nil
+}
+
+// WriteString is Write.
+func (t *tail) WriteString(s string) (int, error) {
+	*t = append(*t, s...)
+	return len(s), nil
 }
 
 // appendQuoted appends s as a JSON string.

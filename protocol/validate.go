@@ -22,23 +22,26 @@ const (
 	MaxLabelKey   = 64      // characters
 	MaxLabelValue = 256     // characters
 
-	MaxID       = 256       // bytes of a request's id, as it was written: it is kept for exec.cancel by request_id
-	MaxRef      = 128       // bytes of the id of a session, command, process, …; the longest of ours has 44
-	MaxPath     = 4096      // bytes, PATH_MAX of Linux
-	MaxEnvBytes = 256 << 10 // of all names and values together; Linux takes 128 KiB of one variable
-	MaxPattern  = 1 << 10   // bytes of until.output
-	MaxHost     = 253       // bytes, as DNS has it
-	MaxURL      = 2 << 10   // bytes of until.http
-	MaxSubject  = 512       // bytes of a principal's name
-	MaxText     = 4 << 10   // bytes of a command's text in lists and events; its first ones are told
+	MaxID       = 256                                   // bytes of a request's id, as it was written: it is kept for exec.cancel by request_id
+	MaxRef      = 128                                   // bytes of the id of a session, command, process, …; the longest of ours has 44
+	MaxPath     = 4096                                  // bytes, PATH_MAX of Linux
+	MaxEnvBytes = 256 << 10                             // of all names and values together; Linux takes 128 KiB of one variable
+	MaxPattern  = 1 << 10                               // bytes of until.output
+	MaxHost     = 253                                   // bytes, as DNS has it
+	MaxURL      = 2 << 10                               // bytes of until.http
+	MaxSubject  = 512                                   // bytes of a principal's name
+	MaxSession  = 4 * MaxName                           // bytes of a session's name where it stands for the id
+	MaxLabel    = 4 * (MaxLabelKey + 1 + MaxLabelValue) // bytes of session.list's label
+	MaxSignal   = 16                                    // bytes of a signal's name
+	MaxText     = 4 << 10                               // bytes of a command's text in lists and events; its first ones are told
 )
 
 // lengths bounds every string of a request, in bytes; a field is found as Type.name or name. 0: its own Validate bounds it, or it is one of a few
 // words, or the size of the request is its bound (stdin and data, which are bytes for a program). A string that is in no table here fails a test.
 var lengths = map[string]int{
 	"session_id": MaxRef, "exec_id": MaxRef, "process_id": MaxRef, "term_id": MaxRef, "stream_id": MaxRef, "share_id": MaxRef, "recording_id": MaxRef,
-	"session": 4 * MaxName, "shell": MaxPath, "working_dir": MaxPath, "owner": MaxSubject,
-	"label": 4 * (MaxLabelKey + 1 + MaxLabelValue), "host": MaxHost, "output": MaxPattern, "http": MaxURL, "signal": 16,
+	"session": MaxSession, "shell": MaxPath, "working_dir": MaxPath, "owner": MaxSubject,
+	"label": MaxLabel, "host": MaxHost, "output": MaxPattern, "http": MaxURL, "signal": MaxSignal,
 	"command": 0, "name": 0, "request_key": 0, "stdin": 0, "data": 0,
 }
 

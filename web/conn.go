@@ -44,6 +44,8 @@ type transport interface {
 	// read returns the next message, valid until the next read. An error that is a *protocol.Error is to be answered; after any but
 	// REQUEST_TOO_LARGE reading goes on. errHalfClosed: the client will send no more and still listens.
 	read() ([]byte, error)
+	// beforeLarge is called once: f is to be called before more than keepBuffer of a message is read, and may fail.
+	beforeLarge(f func() error)
 	// tend keeps the connection alive, and ends it when the peer is not; it returns when c has ended.
 	tend(c *conn)
 	// hungUp returns when the client that has half-closed is gone altogether.
@@ -92,6 +94,8 @@ type conn struct {
 	streamNo uint64                   // guarded by mu; of the subscription made last
 	watches  map[string]*watch        // guarded by mu; by session id
 	recent   []*call                  // guarded by mu; the last exec.run and exec.stream requests, for exec.cancel by request_id
+	account  *account                 // set once in serve; its principal's
+	large    func()                   // owned by the reading goroutine; gives back what readLarge took
 	oldest   int                      // guarded by mu; where recent is overwritten next
 	visits   map[string]bool          // guarded by mu; sessions and recordings of other principals that an admin used
 	own      []*pool.Session          // guarded by mu; sessions that end with this connection
@@ -106,6 +110,7 @@ func newConn(s *Server, t transport, out *outbox, g *Grant) *conn {
 		lanes:    map[string]*lane{}, subs: map[string]*subscription{}, watches: map[string]*watch{}, visits: map[string]bool{},
 	}
 	c.ctx, c.cancel = context.WithCancel(s.ctx)
+	t.beforeLarge(c.readLarge)
 	return c
 }
 
@@ -117,6 +122,9 @@ func (c *conn) serve() {
 	c.log.Debug().Msg("client connected")
 	began := time.Now()
 	c.connected()
+	var leave func()
+	c.account, leave = c.srv.account(c.grant)
+	defer leave()
 	c.wg.Go(func() { c.t.tend(c) }) // pings; ends with ctx; waited for below
 	over := outdated
 	if sh := c.grant.share; sh != nil {
@@ -128,6 +136,7 @@ func (c *conn) serve() {
 	defer c.grant.watch(func() { c.end(over) })()
 
 	c.end(c.readLoop())
+	c.readDone()
 	c.t.close()
 	c.work.Wait()
 	c.wg.Wait()
@@ -151,6 +160,7 @@ func (c *conn) serve() {
 
 func (c *conn) readLoop() reason {
 	for {
+		c.readDone()
 		msg, err := c.t.read()
 		if err == nil {
 			c.handle(msg)

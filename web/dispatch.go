@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"crypto/rand"
+	"io"
 	"reflect"
 	"time"
 
@@ -22,6 +23,10 @@ type call struct {
 	left   bool           // owned by who gives the answer; see leave
 	lane   string         // owned by the reading goroutine; the lane in which it waits for its turn
 	execID string         // guarded by c.mu; what it started
+
+	size       int64      // of the message
+	output     *pool.Exec // whose output the answer holds; set before the request waits
+	afterwards []func()   // owned by who gives the answer; called when it has been written
 
 	came     time.Time // when it was read
 	asked    any       // its params, for record, which lets go of them; nil where nobody audits
@@ -119,6 +124,9 @@ func steers(h handler) handler {
 	return h
 }
 
+// maxInFlight is how many requests of one connection may be in flight: more than can wait in a session.
+const maxInFlight = 128
+
 // maxSteering is how many requests may be in flight beyond MaxInFlight, where those steer: as many as commands may wait, so that each can be
 // cancelled.
 const maxSteering = 64
@@ -140,7 +148,13 @@ func (c *conn) handle(msg []byte) {
 		c.refuse(req.ID, e)
 		return
 	}
-	k := &call{c: c, id: req.ID, method: req.Method, params: req.Params, came: time.Now()}
+	k := &call{c: c, id: req.ID, method: req.Method, params: req.Params, size: int64(len(msg)), came: time.Now()}
+	if e := c.take(k.size, handlers[req.Method].steers); e != nil {
+		c.srv.m.RateLimited.Inc()
+		c.grant.done()
+		c.refuse(req.ID, e)
+		return
+	}
 	c.inFlight.Add(1)
 	var data any
 	var err error = fault
@@ -154,15 +168,15 @@ func (c *conn) handle(msg []byte) {
 	k.leave()
 	k.record(data, err)
 	// Whoever writes just now may be waiting for the client: then this answer waits elsewhere, and reading goes on. A cancel, for one,
-	// must not wait behind the output it is to stop.
+	// must not wait behind the output it is to stop. Nor must a ping wait behind the encoding of a long answer.
 	answering := time.Now()
-	if sent, werr := c.out.trySend(k.encode(data, err)); sent {
-		c.inFlight.Add(-1)
+	if sent, werr := c.out.trySendMessage(k.message(data, err)); sent {
+		k.answered()
 		k.trace(err, answering)
-		c.sent(werr)
+		c.sent(k.writable(werr))
 		return
 	}
-	c.spawn(func() { k.answer(data, err) }) // waits for the outbox; ends with the socket
+	c.spawn(func() { k.answer(data, err) }) // takes its time, or waits for the outbox; ends with the socket
 }
 
 func (k *call) dispatch() (any, error) {
@@ -211,30 +225,45 @@ func (k *call) later(f func() (any, error)) (any, error) {
 	return nil, errLater
 }
 
+// answered gives back what the request took.
+func (k *call) answered() {
+	k.c.inFlight.Add(-1)
+	k.c.give(k.size)
+	if k.output != nil {
+		k.output.Release()
+	}
+	for _, f := range k.afterwards {
+		f()
+	}
+	k.output, k.afterwards = nil, nil // exec.cancel by request_id may find the call for long
+}
+
 // answer writes the one answer that a request gets.
 func (k *call) answer(data any, err error) {
-	defer k.c.inFlight.Add(-1)
+	defer k.answered()
 	k.leave()
 	k.record(data, err)
 	answering := time.Now()
 	if err != errGone {
-		k.c.sent(k.c.out.send(k.encode(data, err)))
+		k.c.sent(k.writable(k.c.out.sendMessage(k.message(data, err))))
 	}
 	k.trace(err, answering)
 }
 
-func (k *call) encode(data any, err error) func([]byte) []byte {
+func (k *call) message(data any, err error) message {
 	if err != nil {
-		e := k.fault(err)
-		return func(dst []byte) []byte { return protocol.AppendFailure(dst, k.id, e) }
+		e := protocol.AppendFailure(nil, k.id, k.fault(err))
+		return func(w io.Writer) error { _, err := w.Write(e); return err }
 	}
-	return func(dst []byte) []byte {
-		msg, err := protocol.AppendResult(dst, k.id, data)
-		if err != nil {
-			msg = protocol.AppendFailure(dst, k.id, k.fault(err))
-		}
-		return msg
+	return func(w io.Writer) error { return protocol.WriteResult(w, k.id, data) }
+}
+
+// writable answers with a failure where data could not be encoded; err is how the writing went.
+func (k *call) writable(err error) error {
+	if bad, ok := err.(unwritable); ok {
+		return k.c.out.sendMessage(k.message(nil, bad.error))
 	}
+	return err
 }
 
 // fault is what the client sees of err; what it may not see goes into the log, and the two share an id.
@@ -324,8 +353,10 @@ func (k *call) on(ref protocol.SessionRef, slow bool, f func(*pool.Session) (any
 	}
 	if ref.SessionID == "" { // a session.create with this name may be under way
 		key := nameKey(cmp.Or(ref.Session, defaultSession))
-		if k.c.inTurn(key) {
-			return k.turn(key, slow, func() (any, error) {
+		// The default session may have to be made, which takes a shell: not on the reading goroutine.
+		making := ref.Session == "" && k.c.grant.share == nil && !k.c.srv.pool.HasOpen(k.c.who.Subject, defaultSession)
+		if making || k.c.inTurn(key) {
+			return k.turn(key, slow || making, func() (any, error) {
 				s, err := k.find(ref)
 				if err != nil {
 					return nil, err

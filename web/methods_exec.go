@@ -20,23 +20,31 @@ func execRun(k *call, q *protocol.ExecRun) (any, error) {
 		}
 		k.started(e.ID())
 		k.record(nil, nil) // now: it may run for hours
+		k.answersWith(e)
 		return k.later(func() (any, error) {
 			ended, err := k.await(e, q.YieldMS, nil)
 			if err != nil {
 				return nil, err
 			}
+			if err := k.hold(e.Copied(0, q.Clean)); err != nil {
+				return nil, err
+			}
 			if !ended {
-				r := e.Partial()
-				return &r, nil
+				return e.PartialAnswer(), nil
 			}
 			k.way(e)
 			if err := e.Err(); err != nil {
 				return nil, err
 			}
-			r := e.Result(q.Clean)
-			return &r, nil
+			return e.Answer(q.Clean), nil
 		})
 	})
+}
+
+// answersWith keeps e's output counted until the request has been answered.
+func (k *call) answersWith(e *pool.Exec) {
+	e.Hold()
+	k.output = e
 }
 
 // await waits for the command's end, for yield or timeout, or for the client to go away: the command goes on then.
@@ -100,6 +108,7 @@ func execWait(k *call, q *protocol.ExecWait) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	k.answersWith(e)
 	return k.later(func() (any, error) {
 		ended, err := k.await(e, q.YieldMS, q.Timeout)
 		if err != nil {
@@ -112,11 +121,10 @@ func execWait(k *call, q *protocol.ExecWait) (any, error) {
 		if q.Offset != nil {
 			offset = *q.Offset
 		}
-		r, err := e.Since(offset)
-		if err != nil {
+		if err := k.hold(e.Copied(offset, e.Clean())); err != nil {
 			return nil, err
 		}
-		return &r, nil
+		return e.AnswerSince(offset)
 	})
 }
 

@@ -32,7 +32,7 @@ func processStart(k *call, q *protocol.ProcessStart) (any, error) {
 }
 
 func processList(k *call, q *protocol.SessionRef) (any, error) {
-	return k.on(*q, false, func(s *pool.Session) (any, error) {
+	return k.on(*q, true, func(s *pool.Session) (any, error) { // slow: it looks at each process
 		list := &protocol.Processes{Processes: []protocol.ProcessInfo{}, Background: s.Background()}
 		for _, p := range s.Processes() {
 			list.Processes = append(list.Processes, p.Seen())
@@ -54,8 +54,10 @@ func processInfo(k *call, q *protocol.ProcessRef) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	info := p.Seen()
-	return &info, nil
+	return k.later(func() (any, error) { // it looks at the process
+		info := p.Seen()
+		return &info, nil
+	})
 }
 
 func processLogs(k *call, q *protocol.ProcessLogs) (any, error) {
@@ -67,16 +69,55 @@ func processLogs(k *call, q *protocol.ProcessLogs) (any, error) {
 	if q.MaxBytes != nil {
 		limit = min(*q.MaxBytes, maxLogBytes)
 	}
-	logs, err := readLogs(processSource(p), q.Offset, limit)
-	if err != nil || !q.Follow {
-		return logs, err
+	if q.Follow {
+		return k.followLogs(processSource(p), q.Offset, limit, q.OnSlow == "block")
 	}
-	k.c.mu.Lock()
-	defer k.c.mu.Unlock()
-	return k.c.followLocked(k, processSource(p), logs.NextOffset, q.OnSlow == "block", func(sub *subscription) any {
-		logs.StreamNo = k.c.number(sub)
-		return logs
+	return k.later(func() (any, error) { // it may be 16 MiB
+		if err := k.hold(kept(p.Journal(), limit)); err != nil {
+			return nil, err
+		}
+		logs, err := readLogs(processSource(p), q.Offset, limit)
+		if err != nil {
+			return nil, err
+		}
+		return logs, nil
 	})
+}
+
+// kept is what there is of a journal, up to limit.
+func kept(j *pool.Journal, limit int64) int64 { return min(limit, j.Size()-j.Start()) }
+
+// followLogs answers with what is there and sends what comes after it. The subscription is there before the answer, for a process.detach that
+// comes right behind; what the answer has is skipped in it.
+func (k *call) followLogs(src source, offset, limit int64, block bool) (any, error) {
+	c := k.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	sub, before, err := c.joinLocked(src, offset, block && c.who.Role != Viewer)
+	if err != nil {
+		return nil, err
+	}
+	c.asked.Store(true)
+	c.spawn(func() { // reads, answers and pumps; ends with the stream, stop or ctx; serve waits for it
+		if before != nil {
+			<-before.gone
+		}
+		var logs *protocol.Logs
+		err := k.hold(kept(src.journal, limit))
+		if err == nil {
+			logs, err = readLogs(src, offset, limit)
+		}
+		if err != nil {
+			sub.stop()
+			k.answer(nil, err)
+		} else {
+			sub.r.Skip(logs.NextOffset)
+			logs.StreamNo = c.number(sub)
+			k.answer(logs, nil)
+		}
+		c.pump(sub)
+	})
+	return nil, errLater
 }
 
 // readLogs takes what is there, at most limit bytes, without waiting.

@@ -48,14 +48,16 @@ func sessionList(k *call, q *protocol.SessionList) (any, error) {
 	if (q.All || q.Owner != "") && k.c.who.Role != Admin {
 		return nil, protocol.Errorf(protocol.Forbidden, "only an admin lists the sessions of others")
 	}
-	list := k.c.srv.pool.List(k.c.who.Subject, q)
-	if sh := k.c.grant.share; sh != nil {
-		list = slices.DeleteFunc(list, func(i protocol.SessionInfo) bool { return i.SessionID != sh.Session().ID() })
-	}
-	if list == nil {
-		list = []protocol.SessionInfo{} // clients read its length
-	}
-	return &protocol.Sessions{Sessions: list}, nil
+	return k.later(func() (any, error) { // it looks at each session
+		list := k.c.srv.pool.List(k.c.who.Subject, q)
+		if sh := k.c.grant.share; sh != nil {
+			list = slices.DeleteFunc(list, func(i protocol.SessionInfo) bool { return i.SessionID != sh.Session().ID() })
+		}
+		if list == nil {
+			list = []protocol.SessionInfo{} // clients read its length
+		}
+		return &protocol.Sessions{Sessions: list}, nil
+	})
 }
 
 func sessionDestroy(k *call, q *protocol.SessionDestroy) (any, error) {

@@ -22,6 +22,8 @@ type outbox struct {
 	w io.Writer // set once
 	// set once: puts a message, which begins after headroom, into the transport's frame
 	seal func(msg []byte, binary bool) []byte
+	// set once: what stands before and after a message of n bytes that is not sealed, as it is written in pieces
+	long func(n int64) (before, after []byte)
 	mu   sync.Mutex
 	err  error // guarded by mu; why nothing can follow: the first failed write, or errClosing after a close frame
 }
@@ -42,13 +44,139 @@ func (o *outbox) sendBinary(encode func(dst []byte) []byte) error {
 	return o.sendLocked(encode, true)
 }
 
-// trySend is send, unless somebody is writing just now.
-func (o *outbox) trySend(encode func(dst []byte) []byte) (sent bool, err error) {
+// message writes a message, the same bytes each time it is called.
+type message func(w io.Writer) error
+
+// unwritable is why a message cannot be encoded; nothing of it was sent.
+type unwritable struct{ error }
+
+// errLong says that a message does not fit into a buffer.
+var errLong = errors.New("message is long")
+
+// trySendMessage is sendMessage, unless somebody is writing just now or the message is long: that takes its time.
+func (o *outbox) trySendMessage(m message) (sent bool, err error) {
 	if !o.mu.TryLock() {
 		return false, nil
 	}
 	defer o.mu.Unlock()
-	return true, o.sendLocked(encode, false)
+	if err = o.shortLocked(m); err == errLong {
+		return false, nil
+	}
+	return true, err
+}
+
+// sendMessage encodes a message and writes it. One that does not fit into a buffer is encoded twice: to count its bytes, since a frame begins with
+// their number, and in pieces as it is written. Others may write while the bytes are counted.
+func (o *outbox) sendMessage(m message) error {
+	o.mu.Lock()
+	err := o.shortLocked(m)
+	o.mu.Unlock()
+	if err != errLong {
+		return err
+	}
+	var size count
+	if err := m(&size); err != nil {
+		return unwritable{err}
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.longLocked(m, int64(size))
+}
+
+// shortLocked returns errLong for a message that does not fit into a buffer. o.mu is held.
+func (o *outbox) shortLocked(m message) error {
+	if o.err != nil {
+		return o.err
+	}
+	b := buffers.Get().(*[]byte)
+	defer buffers.Put(b)
+	r := room{(*b)[:headroom]}
+	err := m(&r)
+	*b = r.buf[:0]
+	switch {
+	case errors.Is(err, errLong):
+		return errLong
+	case err != nil:
+		return unwritable{err}
+	}
+	_, o.err = o.w.Write(o.seal(r.buf, false))
+	return o.err
+}
+
+// longLocked writes a message of that many bytes. o.mu is held.
+func (o *outbox) longLocked(m message, size int64) error {
+	if o.err != nil {
+		return o.err
+	}
+	before, after := o.long(size)
+	p := pieces{w: o.w, buf: append(make([]byte, 0, keepBuffer), before...), left: size}
+	err := m(&p)
+	if err == nil && p.left != 0 {
+		err = errUneven
+	}
+	if err == nil {
+		p.buf = append(p.buf, after...)
+		err = p.flush()
+	}
+	o.err = err
+	return err
+}
+
+// count counts what is written to it.
+type count int64
+
+func (c *count) Write(p []byte) (int, error)       { *c += count(len(p)); return len(p), nil }
+func (c *count) WriteString(s string) (int, error) { *c += count(len(s)); return len(s), nil }
+
+// room takes a message that fits into a buffer.
+type room struct{ buf []byte }
+
+func (r *room) Write(p []byte) (int, error) {
+	if len(r.buf)+len(p) > keepBuffer {
+		return 0, errLong
+	}
+	r.buf = append(r.buf, p...)
+	return len(p), nil
+}
+
+func (r *room) WriteString(s string) (int, error) {
+	if len(r.buf)+len(s) > keepBuffer {
+		return 0, errLong
+	}
+	r.buf = append(r.buf, s...)
+	return len(s), nil
+}
+
+// errUneven is a bug: the frame of a message has another length than its header said, and nothing can follow.
+var errUneven = errors.New("message has another length the second time")
+
+// pieces writes a long message a buffer at a time.
+type pieces struct {
+	w    io.Writer
+	buf  []byte
+	left int64
+}
+
+func (p *pieces) Write(b []byte) (int, error) {
+	if p.left -= int64(len(b)); p.left < 0 {
+		return 0, errUneven
+	}
+	if len(p.buf)+len(b) > keepBuffer {
+		if err := p.flush(); err != nil {
+			return 0, err
+		}
+		if len(b) > keepBuffer {
+			return p.w.Write(b)
+		}
+	}
+	p.buf = append(p.buf, b...)
+	return len(b), nil
+}
+
+func (p *pieces) flush() error {
+	_, err := p.w.Write(p.buf)
+	p.buf = p.buf[:0]
+	return err
 }
 
 func (o *outbox) sendLocked(encode func(dst []byte) []byte, binary bool) error {

@@ -3,8 +3,9 @@ package web
 import (
 	"cmp"
 	"fmt"
-	"math"
 	"net/http"
+
+	"trl/pool"
 )
 
 // crowd is clients that share a number of places.
@@ -23,18 +24,21 @@ type crowdName struct {
 func (c *crowd) String() string { return fmt.Sprintf("too many connections: %d of %s", c.limit, c.of) }
 
 // crowds are all that a client is one of. Guests have places of their own, and a quarter of all is kept from them: they shall not keep their
-// host out, nor anybody else.
+// host out, nor anybody else. An eighth is kept from each principal that is no admin, and of the guests' places from the guests of each.
 func (s *Server) crowds(g *Grant) []crowd {
 	cfg := &s.cfg
-	each := cmp.Or(cfg.MaxConnsOf, math.MaxInt)
+	each, guests := cmp.Or(cfg.MaxConnsOf, pool.AllButReserve(cfg.MaxConns)), cfg.MaxConns-max(1, cfg.MaxConns/4)
+	if cfg.MaxConnsOf == 0 && g.Role == Admin {
+		each = cfg.MaxConns
+	}
 	all := crowd{crowdName{"all", ""}, cfg.MaxConns, http.StatusServiceUnavailable}
 	if g.share == nil {
 		return []crowd{{crowdName{"principal", g.Subject}, each, http.StatusTooManyRequests}, all}
 	}
 	return []crowd{
 		{crowdName{"share", g.share.ID()}, cfg.MaxGuests, http.StatusTooManyRequests},
-		{crowdName{"principal", "guests of " + g.Subject}, each, http.StatusTooManyRequests}, // no subject has spaces
-		{crowdName{"guests", ""}, cfg.MaxConns - max(1, cfg.MaxConns/4), http.StatusServiceUnavailable},
+		{crowdName{"principal", "guests of " + g.Subject}, cmp.Or(cfg.MaxConnsOf, pool.AllButReserve(guests)), http.StatusTooManyRequests}, // no subject has spaces
+		{crowdName{"guests", ""}, guests, http.StatusServiceUnavailable},
 		all,
 	}
 }

@@ -69,6 +69,10 @@ func (s *Server) serveRecording(w http.ResponseWriter, r *http.Request) {
 		deny(w, no)
 		return
 	}
+	if !s.paced(w, who) {
+		return
+	}
+	defer who.done()
 	format := r.URL.Query().Get("format")
 	if format != "" && format != "v2" && format != "v3" {
 		refuse(w, http.StatusBadRequest, "format is v3 or v2")

@@ -52,7 +52,7 @@ type Config struct {
 	MaxFrame    int64         // bytes of an inbound message, 4 MiB
 	MaxInFlight int           // requests of one connection, 128: more than can wait in a session
 	MaxConns    int           // clients in all, 1,024
-	MaxConnsOf  int           // clients of one principal, and guests of one; 0: no bound of its own
+	MaxConnsOf  int           // clients of one principal, and guests of one; 0: seven eighths of all, of an admin all, and of guests' places
 	MaxGuests   int           // clients of one share link, 16
 	PingEvery   time.Duration // 20 s: below the 60 s after which proxies close what is idle
 	PeerSilence time.Duration // 45 s: two pings and some
@@ -85,7 +85,7 @@ const (
 // fill gives what is not set its default.
 func (c *Config) fill() {
 	orDefault(&c.MaxFrame, 4<<20)
-	orDefault(&c.MaxInFlight, 128)
+	orDefault(&c.MaxInFlight, maxInFlight)
 	orDefault(&c.MaxConns, 1024)
 	orDefault(&c.MaxGuests, 16)
 	orDefault(&c.PingEvery, 20*time.Second)
@@ -138,13 +138,18 @@ type Server struct {
 	drainedOnce sync.Once
 	once        sync.Once // Shutdown
 
-	mu      sync.Mutex
-	conns   map[*conn]struct{} // guarded by mu
-	places  map[crowdName]int  // guarded by mu; connections, from before the upgrade on
-	closed  bool               // guarded by mu; no connection may join any more
-	undrain func()             // guarded by mu; ends the goroutine of a drain; nil: there is none
-	forGood bool               // guarded by mu; nobody may take the drain back
-	active  sync.WaitGroup     // connections
+	mu     sync.Mutex
+	conns  map[*conn]struct{} // guarded by mu
+	places map[crowdName]int  // guarded by mu; connections, from before the upgrade on
+	admins map[string]int     // guarded by mu; connections of each subject that came as an admin
+
+	accounts map[string]*account // guarded by mu; of the principals that are connected
+	all      *account            // set once in New; of all clients together
+
+	closed  bool           // guarded by mu; no connection may join any more
+	undrain func()         // guarded by mu; ends the goroutine of a drain; nil: there is none
+	forGood bool           // guarded by mu; nobody may take the drain back
+	active  sync.WaitGroup // connections
 }
 
 // listening is one listener with what serves it.
@@ -157,8 +162,12 @@ type listening struct {
 // New makes a server that does nothing yet.
 func New(cfg Config, p *pool.Pool, m *metrics.Metrics, g prometheus.Gatherer, log zerolog.Logger) *Server {
 	cfg.fill()
-	s := &Server{cfg: cfg, pool: p, m: m, log: log, born: time.Now(), conns: map[*conn]struct{}{}, places: map[crowdName]int{}, names: cfg.hostNames(), drained: make(chan struct{})}
+	s := &Server{cfg: cfg, pool: p, m: m, log: log, born: time.Now(), conns: map[*conn]struct{}{}, places: map[crowdName]int{}, admins: map[string]int{},
+		accounts: map[string]*account{}, all: newAccount(allReading, allAnswers), names: cfg.hostNames(), drained: make(chan struct{})}
 	s.now.Store(cfg.inForce())
+	if p != nil {
+		p.LetHaveAll(s.isAdmin)
+	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.admit()
 
@@ -404,6 +413,13 @@ func (s *Server) shutdown(ctx context.Context, end func(context.Context) error) 
 	return err
 }
 
+// isAdmin reports whether somebody of this name is connected as an admin.
+func (s *Server) isAdmin(subject string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.admins[subject] > 0
+}
+
 func (s *Server) each(f func(*conn)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -423,10 +439,19 @@ func (s *Server) serveConn(c *conn) {
 	}
 	s.conns[c] = struct{}{}
 	s.active.Add(1)
+	admin := c.who.Role == Admin && c.grant.share == nil
+	if admin {
+		s.admins[c.who.Subject]++
+	}
 	s.mu.Unlock()
 	defer func() {
 		s.mu.Lock()
 		delete(s.conns, c)
+		if admin {
+			if s.admins[c.who.Subject]--; s.admins[c.who.Subject] == 0 {
+				delete(s.admins, c.who.Subject)
+			}
+		}
 		s.mu.Unlock()
 		s.active.Done()
 	}()
@@ -482,11 +507,15 @@ func challenge(h http.Header, status int) {
 // known lets only principals pass.
 func (s *Server) known(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if _, no := s.authenticate(r); no != nil {
+		g, no := s.authenticate(r)
+		if no != nil {
 			deny(w, no)
 			return
 		}
-		h.ServeHTTP(w, r)
+		if s.paced(w, g) {
+			defer g.done()
+			h.ServeHTTP(w, r)
+		}
 	})
 }
 

@@ -151,6 +151,14 @@ func (c *conn) joinLocked(src source, offset int64, block bool) (sub, before *su
 	if before == nil && len(c.subs) >= maxStreams {
 		return nil, nil, protocol.Errorf(protocol.LimitExceeded, "this connection follows %d streams", maxStreams).With("limit", maxStreams)
 	}
+	if e := c.takeStream(); e != nil {
+		return nil, nil, e
+	}
+	defer func() {
+		if err != nil {
+			c.account.streams.Add(-1)
+		}
+	}()
 	// A binary frame may end in the middle of a character: what is typed is to be seen at once.
 	r, err := src.attach(offset, pool.Follow{Block: block, Text: !c.binary})
 	if err != nil {
@@ -190,6 +198,7 @@ func (c *conn) pump(sub *subscription) {
 	release := context.AfterFunc(c.ctx, sub.stop) // wakes Next when the connection ends
 	defer func() {
 		release()
+		c.account.streams.Add(-1)
 		sub.r.Close() // the command need not wait for us any more
 		if sub.view != nil {
 			sub.view.Leave()

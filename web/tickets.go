@@ -92,6 +92,10 @@ func (s *Server) serveTicket(w http.ResponseWriter, r *http.Request) {
 		deny(w, d)
 		return
 	}
+	if !s.paced(w, g) {
+		return
+	}
+	defer g.done()
 	text, ok := s.tickets.issue(g, r.Header.Get("Origin"))
 	if !ok {
 		w.Header().Set("Retry-After", fmt.Sprint(int(ticketLife.Seconds())))

@@ -25,19 +25,24 @@ type unixTransport struct {
 	limit int           // of a line; set once
 	stall time.Duration // set once
 
-	buf   []byte // owned by read: what came and is not used up
-	next  int    // owned by read: where the next line begins in buf
-	timed bool   // owned by read: a deadline is set, for the rest of a line
-	eof   bool   // owned by read
+	large func() error // set once in beforeLarge
+	buf   []byte       // owned by read: what came and is not used up
+	next  int          // owned by read: where the next line begins in buf
+	timed bool         // owned by read: a deadline is set, for the rest of a line
+	eof   bool         // owned by read
 }
 
 func newUnixTransport(s *Server, sock *socket) *unixTransport {
-	out := &outbox{w: sock, seal: sealLine}
+	out := &outbox{w: sock, seal: sealLine, long: longLine}
 	return &unixTransport{sock: sock, out: out, limit: int(s.now.Load().maxFrame), stall: s.cfg.stall}
 }
 
 // sealLine ends a line; there are no binary messages here.
 func sealLine(msg []byte, _ bool) []byte { return append(msg, '\n')[headroom:] }
+
+func (t *unixTransport) beforeLarge(f func() error) { t.large = f }
+
+func longLine(int64) (before, after []byte) { return nil, []byte{'\n'} }
 
 func (t *unixTransport) name() string { return "unix" }
 
@@ -89,6 +94,11 @@ func (t *unixTransport) fill() error {
 		t.sock.SetReadDeadline(until)
 	}
 	if len(t.buf) == cap(t.buf) {
+		if 2*len(t.buf) > keepBuffer {
+			if err := t.large(); err != nil {
+				return err
+			}
+		}
 		t.buf = append(t.buf, make([]byte, max(len(t.buf), 1<<10))...)[:len(t.buf)]
 	}
 	n, err := t.sock.Read(t.buf[len(t.buf):cap(t.buf)])

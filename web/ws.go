@@ -37,6 +37,7 @@ type wsTransport struct {
 	srv  *Server
 
 	buf    []byte        // owned by read
+	large  func() error  // set once in beforeLarge
 	pong   chan []byte   // the latest ping's payload, for tend to answer
 	flood  chan struct{} // one token: too many pings
 	second time.Time     // owned by read: when the count below began
@@ -47,7 +48,7 @@ type wsTransport struct {
 
 // acceptWebSocket upgrades a request that has passed every check of ours. On an error the answer has been written.
 func acceptWebSocket(s *Server, w http.ResponseWriter, r *http.Request) (*wsTransport, error) {
-	out := &outbox{seal: sealWebSocket}
+	out := &outbox{seal: sealWebSocket, long: frameHeader}
 	t := &wsTransport{out: out, srv: s, pong: make(chan []byte, 1), flood: make(chan struct{}, 1)}
 	t.heard()
 	ws, err := websocket.Accept(&hijack{w, t}, r, &websocket.AcceptOptions{
@@ -123,7 +124,7 @@ func (t *wsTransport) read() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	t.buf, err = readInto(t.buf[:0], r)
+	t.buf, err = readInto(t.buf[:0], r, t.large)
 	t.heard()
 	if err == nil && kind != websocket.MessageText {
 		err = errBinary
@@ -131,13 +132,20 @@ func (t *wsTransport) read() ([]byte, error) {
 	return t.buf, err
 }
 
-// readInto is io.ReadAll into a buffer that is there.
-func readInto(buf []byte, r io.Reader) ([]byte, error) {
+func (t *wsTransport) beforeLarge(f func() error) { t.large = f }
+
+// readInto is io.ReadAll into a buffer that is there; large is called before that has more than keepBuffer.
+func readInto(buf []byte, r io.Reader, large func() error) ([]byte, error) {
 	if cap(buf) == 0 {
 		buf = make([]byte, 0, 1<<10)
 	}
 	for {
 		if len(buf) == cap(buf) {
+			if 2*len(buf) > keepBuffer {
+				if err := large(); err != nil {
+					return buf, err
+				}
+			}
 			buf = append(buf, make([]byte, len(buf))...)[:len(buf)]
 		}
 		n, err := r.Read(buf[len(buf):cap(buf)])
@@ -274,6 +282,11 @@ func sealWebSocket(msg []byte, binary bool) []byte {
 		msg[0] = fin | opBinary
 	}
 	return msg
+}
+
+// frameHeader is the header of a final text frame of n bytes, which are more than 65,535.
+func frameHeader(n int64) (before, after []byte) {
+	return encoding.BigEndian.AppendUint64([]byte{fin | opText, 127}, uint64(n)), nil
 }
 
 // controlFrame is a ping, pong or close; p has at most 125 bytes, as the client's own control frame had.

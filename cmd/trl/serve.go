@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -17,6 +18,7 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
 
+	"trl/pool"
 	"trl/protocol"
 	"trl/runtime"
 	"trl/runtime/keeper"
@@ -134,7 +136,7 @@ func announce(w io.Writer, url, local string, tokens *web.TokenFile, state *stat
 func (s *settings) limits() map[string]float64 {
 	all := map[string]float64{
 		"max_sessions":               float64(s.pool.MaxSessions),
-		"max_sessions_per_principal": float64(s.pool.MaxPerPrincipal),
+		"max_sessions_per_principal": float64(cmp.Or(s.pool.MaxPerPrincipal, pool.AllButReserve(s.pool.MaxSessions))),
 		"max_frame_bytes":            float64(s.web.MaxFrame),
 		"max_output_bytes":           float64(s.pool.MaxOutput),
 		"ring_bytes":                 float64(s.pool.RingBytes),
@@ -148,7 +150,7 @@ func (s *settings) limits() map[string]float64 {
 		"record_total_bytes":         float64(s.pool.Record.TotalBytes),
 		"record_keep_s":              s.pool.Record.Keep.Seconds(),
 	}
-	all["max_connections"], all["max_connections_per_principal"] = float64(s.web.MaxConns), float64(s.web.MaxConnsOf)
+	all["max_connections"], all["max_connections_per_principal"] = float64(s.web.MaxConns), float64(cmp.Or(s.web.MaxConnsOf, pool.AllButReserve(s.web.MaxConns)))
 	all["max_connections_per_share"] = float64(s.web.MaxGuests)
 	l := s.pool.Limits
 	for name, v := range map[string]float64{

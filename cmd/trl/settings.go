@@ -72,7 +72,7 @@ func (s *settings) define(f *pflag.FlagSet) {
 	s.defineEdge(f)
 
 	f.IntVar(&s.pool.MaxSessions, "max-sessions", 256, "live sessions at most")
-	f.IntVar(&s.pool.MaxPerPrincipal, "max-sessions-per-principal", 0, "live sessions of one principal at most; 0: no bound of its own")
+	f.IntVar(&s.pool.MaxPerPrincipal, "max-sessions-per-principal", 0, "live sessions of one principal at most; 0: seven eighths of --max-sessions, all for an admin")
 	f.IntVar(&s.pool.MaxKeys, "max-request-keys", pool.DefaultMaxKeys, "request keys of one principal that are remembered at once, each for 10 minutes; a request with one more is refused")
 	f.DurationVar(&s.pool.IdleTimeout, "idle-timeout", 4*time.Hour, "end a session in which nothing happened for so long; 0: never")
 	f.DurationVar(&s.pool.Retention, "retention", 10*time.Minute, "how long what ended stays readable")

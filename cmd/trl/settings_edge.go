@@ -19,7 +19,7 @@ func (s *settings) defineEdge(f *pflag.FlagSet) {
 	f.StringVar(&s.web.ACME.Dir, "acme-dir", "", "where certificates and keys got by ACME are kept (default acme in the state dir)")
 	f.StringVar(&s.web.ACME.Email, "acme-email", "", "whom the ACME authority may write to")
 	f.IntVar(&s.web.MaxConns, "max-connections", 1024, "connected clients at most")
-	f.IntVar(&s.web.MaxConnsOf, "max-connections-per-principal", 0, "connected clients of one principal at most, and as many guests over its share links; 0: no bound of its own")
+	f.IntVar(&s.web.MaxConnsOf, "max-connections-per-principal", 0, "connected clients of one principal at most, and as many guests over its share links; 0: seven eighths of --max-connections, all for an admin")
 	f.IntVar(&s.web.MaxGuests, "max-connections-per-share", 16, "connected clients of one share link at most")
 	f.StringSliceVar(&s.pool.AllowEnv, "allow-env", nil, "let env of a request set this `variable` although it steers shells (LD_LIBRARY_PATH, LD_*; repeatable)")
 }

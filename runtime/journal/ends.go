@@ -9,10 +9,11 @@ import (
 // Memory grows with what is written, up to the limit. Safe for concurrent use: fed by a journal's Tap (mu is taken under
 // the journal's), asked by whoever answers.
 type Ends struct {
-	tailMax int // set once in NewEnds
+	grower Grower // set once in OnGrow; nil: nobody is asked
 
 	mu      sync.Mutex
 	headMax int
+	tailMax int
 	head    []byte // only appended to: Bytes may hand it out
 	tail    []byte // what follows the head; a ring once it is tailMax long, oldest byte at next
 	next    int
@@ -25,13 +26,22 @@ func NewEnds(limit int) *Ends {
 	return &Ends{headMax: limit / 2, tailMax: limit - limit/2}
 }
 
+// freeSize is how long a head or a tail may be without asking.
+const freeSize = 64 << 10
+
+// A Grower is asked before the head or the tail takes n more bytes of memory; false: it stays as long as it is, and more is left out.
+type Grower interface{ Grow(n int) bool }
+
+// OnGrow sets who is asked. Before use.
+func (e *Ends) OnGrow(g Grower) { e.grower = g }
+
 // Write takes the next piece. It never fails.
 func (e *Ends) Write(p []byte) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.total += int64(len(p))
-	p = e.extend(&e.head, p, e.headMax)
-	p = e.extend(&e.tail, p, e.tailMax)
+	p = e.extend(&e.head, p, &e.headMax)
+	p = e.extend(&e.tail, p, &e.tailMax)
 	p = p[max(0, len(p)-e.tailMax):]
 	for len(p) > 0 {
 		n := copy(e.tail[e.next:], p)
@@ -52,12 +62,21 @@ func (e *Ends) Skip(n int64) {
 }
 
 // extend appends to b what fits below limit and returns the rest. It doubles b itself: append may overshoot the limit.
-func (e *Ends) extend(b *[]byte, p []byte, limit int) []byte {
-	n := min(len(p), limit-len(*b))
+// What may not grow any more has the memory that it has for its limit.
+func (e *Ends) extend(b *[]byte, p []byte, limit *int) []byte {
+	n := min(len(p), *limit-len(*b))
 	if need := len(*b) + n; need > cap(*b) {
-		grown := make([]byte, len(*b), min(limit, max(need, 2*cap(*b))))
-		copy(grown, *b)
-		*b = grown
+		size := min(*limit, max(need, 2*cap(*b)))
+		if size > freeSize && e.grower != nil && !e.grower.Grow(size-cap(*b)) {
+			size = max(cap(*b), min(freeSize, *limit))
+			*limit = size
+			n = min(n, size-len(*b))
+		}
+		if size > cap(*b) {
+			grown := make([]byte, len(*b), size)
+			copy(grown, *b)
+			*b = grown
+		}
 	}
 	*b = append(*b, p[:n]...)
 	return p[n:]
@@ -90,6 +109,24 @@ func (e *Ends) Bytes() (kept []byte, total, omittedAt, omitted int64) {
 	b := len(head) + tornStart(kept[len(head):])
 	kept = append(kept[:a], kept[b:]...)
 	return kept, e.total, int64(a), e.total - int64(len(kept))
+}
+
+// Parts is Bytes without a copy, in pieces, for when nothing is written any more: the pieces before are of the beginning, those after follow what
+// was left out.
+func (e *Ends) Parts() (before, after [][]byte, total, omittedAt, omitted int64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	head, older, newer := e.head[:len(e.head):len(e.head)], e.tail[e.next:len(e.tail):len(e.tail)], e.tail[:e.next:e.next]
+	kept := int64(len(head) + len(e.tail))
+	if e.total == kept {
+		return [][]byte{head, older, newer}, nil, e.total, 0, 0
+	}
+	a := len(head) - tornEnd(head)
+	begin := append(append(make([]byte, 0, nearby+utf8.UTFMax), older[:min(len(older), nearby+utf8.UTFMax)]...), newer[:min(len(newer), nearby+utf8.UTFMax)]...)
+	b := tornStart(begin)
+	omitted = e.total - kept + int64(len(head)-a) + int64(b)
+	cut := min(b, len(older))
+	return [][]byte{head[:a]}, [][]byte{older[cut:], newer[b-cut:]}, e.total, int64(a), omitted
 }
 
 // nearby is how much text beside a cut must be UTF-8 for the cut to be moved: binary output is returned to the byte.

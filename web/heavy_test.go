@@ -1,0 +1,193 @@
+package web
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"trl/pool"
+)
+
+// first is whichever of the answers comes first.
+func (c *client) first(ids ...int) *frame {
+	c.t.Helper()
+	return c.await("an answer", func(f *frame) bool {
+		for _, id := range ids {
+			if f.ID == float64(id) {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// TestPingBehindHeavyWork: what takes its time is not done on the goroutine that reads the connection, so that a ping behind it is answered first.
+func TestPingBehindHeavyWork(t *testing.T) {
+	g := startWith(t, func(c *pool.Config) { c.RingBytes = 4 << 20 })
+	c := g.dial()
+	s := c.session()
+	long := c.call("process.start", object{"session_id": s, "command": "head -c 1500000 /dev/zero | tr '\\0' '\\1'"}).str("process_id")
+	c.call("process.wait", object{"process_id": long, "until": object{"exit": true}})
+	other := c.session()
+	c.call("exec.run", object{"session_id": other, "command": "head -c 1500000 /dev/zero | tr '\\0' '\\1'", "max_output_bytes": 16 << 20})
+	exec := c.call("exec.list", object{"session_id": other})["execs"].([]any)[0].(map[string]any)["exec_id"]
+	for range 60 {
+		c.call("process.start", object{"session_id": other, "command": "sleep 300"})
+	}
+	for name, heavy := range map[string]struct {
+		method string
+		params object
+	}{
+		"logs":            {"process.logs", object{"process_id": long, "max_bytes": 16 << 20}},
+		"followed logs":   {"process.logs", object{"process_id": long, "max_bytes": 16 << 20, "follow": true}},
+		"processes":       {"process.list", object{"session_id": other}},
+		"an output":       {"exec.wait", object{"exec_id": exec}},
+		"a pattern":       {"process.wait", object{"process_id": long, "until": object{"output": strings.Repeat(`(?:b|[^a]{3})`, 60)}, "timeout_s": 0.5}},
+		"default session": {"exec.run", object{"command": "echo made"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			slow := c.begin(heavy.method, heavy.params)
+			ping := c.begin("system.ping", nil)
+			first := c.first(slow, ping)
+			if first.ID != float64(ping) {
+				t.Fatalf("the ping waited for an answer of %d bytes", first.size)
+			}
+			if f := c.answer(slow); !f.OK {
+				t.Errorf("%+v", f.Error)
+			}
+		})
+	}
+	c.call("session.destroy", object{"session_id": other, "force": true})
+}
+
+// TestLogsDetachedAtOnce: a process.detach right behind a process.logs that follows ends what that began.
+func TestLogsDetachedAtOnce(t *testing.T) {
+	g := startWith(t, func(c *pool.Config) { c.RingBytes = 4 << 20 })
+	c := g.dial()
+	p := c.call("process.start", object{"command": "head -c 500000 /dev/zero; while :; do echo x; sleep 0.01; done"}).str("process_id")
+	c.call("process.wait", object{"process_id": p, "until": object{"output": "x\n"}})
+	for range 5 {
+		logs := c.begin("process.logs", object{"process_id": p, "max_bytes": 16 << 20, "follow": true})
+		detach := c.begin("process.detach", object{"process_id": p})
+		if f := c.answer(logs); !f.OK {
+			t.Fatalf("%+v", f.Error)
+		}
+		if f := c.answer(detach); !f.OK {
+			t.Fatalf("%+v", f.Error)
+		}
+		if n := g.all.streams.Load(); n != 0 {
+			t.Fatal(n)
+		}
+		eventually(t, "no stream", func() bool {
+			return g.accountOf("local").streams.Load() == 0
+		})
+	}
+}
+
+// TestLogsThatFollow: the answer and the events after it have every byte once.
+func TestLogsThatFollow(t *testing.T) {
+	c := start(t).dial()
+	p := c.call("process.start", object{"command": "seq 20000; sleep 0.2; seq 20000"}).str("process_id")
+	c.call("process.wait", object{"process_id": p, "until": object{"output": "20000\n"}})
+	logs := c.call("process.logs", object{"process_id": p, "follow": true, "max_bytes": 70_001})
+	var got []byte
+	for _, ch := range logs["chunks"].([]any) {
+		got = append(got, object(ch.(map[string]any)).bytes("data", "encoding")...)
+	}
+	if logs.num("next_offset") != len(got) {
+		t.Fatalf("next_offset %d after %d bytes", logs.num("next_offset"), len(got))
+	}
+	rest, _ := c.output(logs.str("stream_id"), len(got))
+	var want bytes.Buffer
+	for range 2 {
+		for i := 1; i <= 20000; i++ {
+			fmt.Fprintln(&want, i)
+		}
+	}
+	if got = append(got, rest...); !bytes.Equal(got, want.Bytes()) {
+		t.Errorf("%d bytes, want %d", len(got), want.Len())
+	}
+}
+
+// TestLongAnswers: answers that do not fit into a buffer come whole, over a WebSocket and a line, with each kind of text.
+func TestLongAnswers(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	g := start(t, func(c *Config) { c.Unix = path })
+	c := g.dial()
+	local, err := net.Dial("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer local.Close()
+	lines := bufio.NewReader(local)
+	for name, x := range map[string]struct {
+		command, encoding string
+		want              []byte
+	}{
+		"controls": {"head -c 1000001 /dev/zero | tr '\\0' '\\1'", "utf-8", bytes.Repeat([]byte{1}, 1000001)},
+		"bytes":    {"head -c 1000001 /dev/zero | tr '\\0' '\\377'", "base64", bytes.Repeat([]byte{0xff}, 1000001)},
+		"letters":  {"yes ä | tr -d '\\n' | head -c 1000000", "utf-8", []byte(strings.Repeat("ä", 500_000))},
+		"moved":    {"printf x; yes 世 | tr -d '\\n' | head -c 999999", "utf-8", []byte("x" + strings.Repeat("世", 333_333))},
+	} {
+		t.Run(name, func(t *testing.T) {
+			params := object{"command": x.command, "max_output_bytes": 2 << 20}
+			got := c.call("exec.run", params)
+			b, _ := json.Marshal(object{"id": 1, "method": "exec.run", "params": params})
+			local.Write(append(b, '\n'))
+			line, err := lines.ReadBytes('\n')
+			var f frame
+			if err != nil || json.Unmarshal(line, &f) != nil {
+				t.Fatal(err)
+			}
+			for _, r := range []object{got, f.Data} {
+				if r.str("stdout_encoding") != x.encoding || !bytes.Equal(r.bytes("stdout", "stdout_encoding"), x.want) || r["truncated"] != false {
+					t.Errorf("%d bytes of %s", len(r.str("stdout")), r.str("stdout_encoding"))
+				}
+			}
+		})
+	}
+	c.call("system.ping", nil)
+}
+
+// TestLongMessageOfAnotherLength: a frame whose header said another length ends the connection, since nobody could read what follows.
+func TestLongMessageOfAnotherLength(t *testing.T) {
+	for _, second := range []int{keepBuffer, keepBuffer + 2} {
+		o := &outbox{w: io.Discard, seal: sealWebSocket, long: frameHeader}
+		calls := 0
+		err := o.sendMessage(func(w io.Writer) error {
+			calls++
+			n := keepBuffer + 1
+			if calls > 2 {
+				n = second
+			}
+			for range n {
+				if _, err := w.Write([]byte{'x'}); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != errUneven || o.err != errUneven {
+			t.Errorf("%v, %v", err, o.err)
+		}
+	}
+	o := &outbox{w: io.Discard, seal: sealWebSocket, long: frameHeader}
+	bad := errors.New("bad")
+	if err := o.sendMessage(func(io.Writer) error { return bad }); err != (unwritable{bad}) || o.err != nil {
+		t.Errorf("%v, %v", err, o.err)
+	}
+}
+
+// accountOf is what a principal that is connected has on its account.
+func (g *gateway) accountOf(name string) *account {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.accounts[name]
+}
