@@ -1,0 +1,512 @@
+package web
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"trl/pool"
+	"trl/protocol"
+)
+
+// limitProbes go beyond each bound, by the page's first column.
+var limitProbes = map[string]func(*testing.T) []string{
+	"a message": func(t *testing.T) []string {
+		path := filepath.Join(t.TempDir(), "s")
+		g := start(t, func(c *Config) { c.Unix = path })
+		c := upgrade(t, g)
+		go c.Write(rawFrame(0x81, xs(4<<20+1))) // ends with the connection
+		closed := hear(c, 0)
+		conn, err := net.Dial("unix", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		go conn.Write([]byte(xs(4<<20 + 1))) // ends with the connection
+		var f frame
+		line, _ := bufio.NewReader(conn).ReadBytes('\n')
+		json.Unmarshal(line, &f)
+		return append(came(&f), closed)
+	},
+	"fragments of a message": func(t *testing.T) []string {
+		return rawAnswer(t, all(rawFrame(0x01, "{"), []byte(strings.Repeat(string(rawFrame(0x00, "")), maxPieces+10))))
+	},
+	"time from a message's first byte to its last": func(t *testing.T) []string {
+		g := start(t, func(c *Config) { c.stall = 100 * time.Millisecond })
+		c := upgrade(t, g)
+		c.Write(rawFrame(0x01, "{"))
+		return []string{strings.TrimSuffix(hear(c, 0), ",")}
+	},
+	"pings and pongs in a second": func(t *testing.T) []string {
+		return rawAnswer(t, []byte(strings.Repeat(string(rawFrame(0x89, "")), maxControls+50)))
+	},
+	"`id`, as written": func(t *testing.T) []string {
+		c := start(t).dial()
+		c.sendText(`{"id":"` + xs(protocol.MaxID-1) + `","method":"system.ping"}`)
+		return came(c.await("a refusal", func(f *frame) bool { return f.Event == "" }))
+	},
+	"`request_id`, as written": refusedParams(request("exec.cancel", object{"request_id": xs(protocol.MaxID)})),
+	"an id in `params`: `session_id`, `exec_id`, `process_id`, `term_id`, `stream_id`, `share_id`, `recording_id`": func(t *testing.T) []string {
+		c := start(t).dial()
+		for method, field := range map[string]string{
+			"session.info": "session_id", "exec.wait": "exec_id", "process.info": "process_id", "term.snapshot": "term_id", "stream.ack": "stream_id",
+			"share.revoke": "share_id", "recording.info": "recording_id",
+		} {
+			params := object{field: xs(protocol.MaxRef + 1)}
+			if method == "stream.ack" {
+				params["offset"] = 1
+			}
+			if got := came(c.try(method, params)); !slices.Equal(got, []string{"`INVALID_PARAMS`", "`" + field + "`"}) {
+				t.Errorf("%s: %s", method, got)
+			}
+		}
+		return []string{"`INVALID_PARAMS`"}
+	},
+	"`session`, a name in an id's place": refusedParams(request("exec.list", object{"session": xs(protocol.MaxSession + 1)})),
+	"nesting of `params`": func(t *testing.T) []string {
+		c := start(t).dial()
+		c.sendText(`{"id":1,"method":"session.create","params":{"labels":` + strings.Repeat(`{"a":`, 40) + `1` + strings.Repeat("}", 40) + `}}`)
+		return came(c.answer(1))
+	},
+	"`command`": refusedParams(
+		request("exec.stream", object{"command": xs(protocol.MaxCommand + 1)}),
+		request("process.start", object{"command": xs(protocol.MaxCommand + 1)}),
+		request("term.open", object{"command": xs(protocol.MaxCommand + 1), "cols": 80, "rows": 24}),
+		request("exec.run", object{"command": xs(protocol.MaxCommand + 1)})),
+	"`request_key`": refusedParams(request("exec.run", object{"command": ":", "request_key": xs(protocol.MaxRequestKey + 1)})),
+	"`name`": refusedParams(request("process.start", object{"command": ":", "name": xs(protocol.MaxName + 1)}),
+		request("session.create", object{"name": xs(protocol.MaxName + 1)})),
+	"variables in `env`":                 refusedParams(request("session.create", object{"env": many(protocol.MaxEnv+1, "")})),
+	"names and values in `env` together": refusedParams(request("exec.run", object{"command": ":", "env": object{"A": xs(protocol.MaxEnvBytes)}})),
+	"`labels`":                           refusedParams(request("session.create", object{"labels": many(protocol.MaxLabels+1, "")})),
+	"a key in `labels`":                  refusedParams(request("session.create", object{"labels": object{xs(protocol.MaxLabelKey + 1): ""}})),
+	"a value in `labels`":                refusedParams(request("session.create", object{"labels": object{"k": xs(protocol.MaxLabelValue + 1)}})),
+	"`label` of `session.list`":          refusedParams(request("session.list", object{"label": xs(protocol.MaxLabel + 1)})),
+	"`owner` of `session.list`":          refusedParams(request("session.list", object{"owner": xs(protocol.MaxSubject + 1)})),
+	"`shell`":                            refusedParams(request("session.create", object{"shell": "/" + xs(protocol.MaxPath)})),
+	"`working_dir`":                      refusedParams(request("exec.run", object{"command": ":", "working_dir": "/" + xs(protocol.MaxPath)})),
+	"`signal`":                           refusedParams(request("exec.cancel", object{"exec_id": "x", "signal": xs(protocol.MaxSignal + 1)})),
+	"`until.output`":                     refusedParams(untilIs("output", xs(protocol.MaxPattern+1))),
+	"`until.host`":                       refusedParams(request("process.wait", object{"process_id": "p", "until": object{"port": 1, "host": xs(protocol.MaxHost + 1)}})),
+	"`until.http`":                       refusedParams(untilIs("http", "http://"+xs(protocol.MaxURL))),
+	"`cols` and `rows`":                  refusedParams(request("term.open", object{"cols": protocol.MaxSize + 1, "rows": 24})),
+	"`expires_in_s`":                     refusedParams(request("share.create", object{"session_id": "s", "expires_in_s": protocol.MaxShareTime + 1})),
+	"`until.output`, compiled": func(t *testing.T) []string {
+		c := start(t).dial()
+		p := c.call("process.start", object{"command": "sleep 300"}).str("process_id")
+		return came(c.try("process.wait", object{"process_id": p, "until": object{"output": strings.Repeat("x{1000}", 3)}}))
+	},
+	"`timeout_s`": func(t *testing.T) []string {
+		c := startWith(t, func(c *pool.Config) { c.MaxTimeout = 24 * time.Hour }).dial()
+		if got := c.call("exec.run", object{"command": ":", "timeout_s": 1e6}).num("timeout_s"); got != 24*3600 {
+			t.Error(got)
+		}
+		return []string{"`timeout_s`"}
+	},
+	"`max_output_bytes` of each stream": func(t *testing.T) []string {
+		c := startWith(t, func(c *pool.Config) { c.MaxOutput = 64 << 10 }).dial()
+		return cut(t, c.call("exec.run", object{"command": "head -c 100000 /dev/zero", "max_output_bytes": 100_000}), 64<<10)
+	},
+	"`max_bytes` of `process.logs`": func(t *testing.T) []string {
+		c := startWith(t, func(c *pool.Config) { c.RingBytes = maxLogBytes + 1<<20 }).dial()
+		p := c.call("process.start", object{"command": fmt.Sprintf("yes | tr -d '\\n' | head -c %d", maxLogBytes+1000)}).str("process_id")
+		c.call("process.wait", object{"process_id": p, "until": object{"exit": true}})
+		if got := c.call("process.logs", object{"process_id": p, "max_bytes": 1 << 30}).num("next_offset"); got != maxLogBytes {
+			t.Error(got)
+		}
+		return []string{"`next_offset`"}
+	},
+	"a command's text in lists and events": func(t *testing.T) []string {
+		c := start(t).dial()
+		s := c.session()
+		c.run(s, ":"+strings.Repeat(" ", 10_000))
+		list := c.call("exec.list", object{"session_id": s})["execs"].([]any)
+		if got := len(object(list[0].(map[string]any)).str("command")); got != protocol.MaxText {
+			t.Error(got)
+		}
+		return []string{"its beginning"}
+	},
+	"commands in the answer of `exec.list`": func(t *testing.T) []string {
+		c := start(t).dial()
+		s := c.session()
+		for i := range 201 {
+			c.run(s, fmt.Sprint(": ", i))
+		}
+		list := c.call("exec.list", object{"session_id": s})["execs"].([]any)
+		if first := object(list[0].(map[string]any)).str("command"); len(list) != 200 || first != ": 1" {
+			t.Errorf("%d, from %s on", len(list), first)
+		}
+		return []string{"the latest"}
+	},
+
+	"requests in flight": func(t *testing.T) []string {
+		c := start(t).dial()
+		e := sleeping(c)
+		for range maxInFlight {
+			c.begin("exec.wait", object{"exec_id": e})
+		}
+		return came(c.try("system.ping", nil))
+	},
+	"requests in flight beyond these, of those that end or steer work": func(t *testing.T) []string {
+		c := start(t).dial()
+		p := c.call("process.start", object{"command": "trap '' TERM; echo deaf; while :; do sleep 1; done"}).str("process_id")
+		c.call("process.wait", object{"process_id": p, "until": object{"output": "deaf"}})
+		e := sleeping(c)
+		for range maxInFlight {
+			c.begin("exec.wait", object{"exec_id": e})
+		}
+		for range maxSteering {
+			c.begin("process.kill", object{"process_id": p, "kill_grace_s": 60})
+		}
+		return came(c.try("exec.cancel", object{"exec_id": e}))
+	},
+	"streams that it follows": func(t *testing.T) []string {
+		g := start(t)
+		c := g.dial()
+		other := sleeping(g.dial())
+		queued(c, maxStreams)
+		return came(c.try("exec.attach", object{"exec_id": other}))
+	},
+	"requests that `exec.cancel` by `request_id` reaches back to": func(t *testing.T) []string {
+		c := start(t).dial()
+		first := c.begin("exec.run", object{"command": ":"})
+		c.answer(first)
+		for range maxRecent {
+			c.try("exec.run", object{"command": ":"})
+		}
+		return came(c.try("exec.cancel", object{"request_id": first}))
+	},
+	"time in which it takes nothing": func(t *testing.T) []string {
+		g := start(t, func(c *Config) { c.SlowClient = 300 * time.Millisecond })
+		c := upgrade(t, g)
+		c.text(`{"id":1,"method":"exec.stream","params":{"command":"yes"}}`)
+		eventually(t, "the end", func() bool { return g.metric("trl_slow_clients_dropped_total") == 1 })
+		return []string{"dropped"}
+	},
+
+	"commands that wait": func(t *testing.T) []string {
+		c := start(t).dial()
+		s := c.session()
+		sleeping(c, s)
+		for range 64 {
+			c.begin("exec.run", object{"session_id": s, "command": ":"})
+		}
+		return came(c.try("exec.run", object{"session_id": s, "command": ":"}))
+	},
+	"text, stdin and variables of the commands that wait": func(t *testing.T) []string {
+		c := start(t).dial()
+		s := c.session()
+		sleeping(c, s)
+		for range 5 {
+			c.begin("exec.run", object{"session_id": s, "command": ":", "stdin": xs(3 << 20)})
+		}
+		return came(c.try("exec.run", object{"session_id": s, "command": ":", "stdin": xs(2 << 20)}))
+	},
+	"processes and terminals": func(t *testing.T) []string {
+		c := start(t).dial()
+		s := c.session()
+		for i := range 256 {
+			if f := c.try("process.start", object{"session_id": s, "command": "sleep 300"}); !f.OK {
+				t.Fatalf("%d: %+v", i, f.Error)
+			}
+		}
+		if words := came(c.try("term.open", object{"session_id": s, "cols": 80, "rows": 24})); words[0] != "`LIMIT_EXCEEDED`" {
+			t.Error(words)
+		}
+		return came(c.try("process.start", object{"session_id": s, "command": ":"}))
+	},
+	"stdin that a process has not read": func(t *testing.T) []string {
+		c := start(t).dial()
+		p := c.call("process.start", object{"command": "sleep 300", "stdin": "open"}).str("process_id")
+		for range 3 { // the pipe takes some of it
+			if f := c.try("process.input", object{"process_id": p, "data": xs(1 << 20)}); !f.OK {
+				return came(f)
+			}
+		}
+		return nil
+	},
+	"`process.wait` of one process": func(t *testing.T) []string {
+		c := start(t).dial()
+		p := c.call("process.start", object{"command": "sleep 300"}).str("process_id")
+		for range 64 {
+			c.begin("process.wait", object{"process_id": p, "until": object{"exit": true}})
+		}
+		c.call("system.ping", nil)
+		return came(c.try("process.wait", object{"process_id": p, "until": object{"exit": true}}))
+	},
+	"watchers": func(t *testing.T) []string {
+		g := start(t)
+		c := g.dial()
+		s := c.session()
+		for range 128 {
+			g.dial().call("session.watch", object{"session_id": s})
+		}
+		return came(c.try("session.watch", object{"session_id": s}))
+	},
+	"events that a watcher has not taken": func(t *testing.T) []string {
+		return overflow(t, ":", 1024/4+1)
+	},
+	"bytes of the events that a watcher has not taken": func(t *testing.T) []string {
+		return overflow(t, ":"+strings.Repeat(" ", protocol.MaxText), 200)
+	},
+	"output that is kept of a stream": func(t *testing.T) []string {
+		c := start(t).dial()
+		s := c.session()
+		e := c.call("exec.run", object{"session_id": s, "command": "yes | head -c 3000000"}).str("exec_id")
+		c.call("exec.attach", object{"exec_id": e})
+		if gap := c.event("stream.gap"); gap.num("to") < 1<<20 || gap.num("to") > 3_000_000-1<<20 {
+			t.Error(gap)
+		}
+		return []string{"`stream.gap`"}
+	},
+	"commands, processes and terminals that have ended and are kept, each for `--retention`": func(t *testing.T) []string {
+		return forgotten(t, ":", 1001)
+	},
+	"bytes of what has ended and is kept": func(t *testing.T) []string {
+		return forgotten(t, "head -c 1000000 /dev/zero", 18)
+	},
+	"request keys that are remembered, each for 10 minutes": func(t *testing.T) []string {
+		c := startWith(t, func(c *pool.Config) { c.MaxKeys = 3 }).dial()
+		for i := range 3 {
+			c.call("exec.run", object{"command": ":", "request_key": fmt.Sprint(i)})
+		}
+		c.call("exec.run", object{"command": ":", "request_key": "0"}) // one that is remembered is answered
+		return came(c.try("exec.run", object{"command": ":", "request_key": "3"}))
+	},
+	"share links": func(t *testing.T) []string {
+		c := start(t).dial()
+		s := c.session()
+		for range 64 {
+			c.call("share.create", object{"session_id": s})
+		}
+		return came(c.try("share.create", object{"session_id": s}))
+	},
+
+	"its connections": func(t *testing.T) []string {
+		g := start(t, withTokens, func(c *Config) { c.MaxConns = 16 })
+		for range 14 {
+			g.dial(userToken)
+		}
+		words := []string{fmt.Sprint("HTTP ", g.status(bearerHeader(userToken)))}
+		g.dial(adminToken)
+		g.dial(adminToken)
+		return words
+	},
+	"connections": func(t *testing.T) []string {
+		g := start(t, withTokens, func(c *Config) { c.MaxConns = 16 })
+		for range 16 {
+			g.dial(adminToken)
+		}
+		return []string{fmt.Sprint("HTTP ", g.status(bearerHeader(userToken)))}
+	},
+	"its live sessions": func(t *testing.T) []string {
+		g := startWith(t, func(c *pool.Config) { c.MaxSessions = 8 }, withTokens)
+		bob, ann := g.dial(userToken), g.dial(adminToken)
+		for range 7 {
+			bob.session()
+		}
+		own := bob.try("session.create", nil)
+		if own.Error == nil || own.Error.Details.num("max_sessions_per_principal") != 7 {
+			t.Errorf("%+v", own)
+		}
+		ann.session()
+		return came(own)
+	},
+	"live sessions": func(t *testing.T) []string {
+		g := startWith(t, func(c *pool.Config) { c.MaxSessions = 8 }, withTokens)
+		ann := g.dial(adminToken)
+		for range 8 {
+			ann.session()
+		}
+		f := ann.try("session.create", nil)
+		if f.Error == nil || f.Error.Details.num("max_sessions") != 8 {
+			t.Errorf("%+v", f)
+		}
+		return came(f)
+	},
+	"connections of one share link's guests": func(t *testing.T) []string {
+		g := start(t)
+		c := g.dial()
+		token := c.call("share.create", object{"session_id": c.session()}).str("token")
+		for range 16 {
+			g.dial(token)
+		}
+		return []string{fmt.Sprint("HTTP ", g.status(bearerHeader(token)))}
+	},
+	"tickets that are not used": func(t *testing.T) []string {
+		g := start(t, withTokens)
+		for range maxOwnTickets {
+			if resp, _ := post(t, g.URL()+"/v1/tickets", "Authorization", "Bearer "+userToken); resp.StatusCode != 200 {
+				t.Fatal(resp.Status)
+			}
+		}
+		resp, _ := post(t, g.URL()+"/v1/tickets", "Authorization", "Bearer "+userToken)
+		return []string{fmt.Sprint("HTTP ", resp.StatusCode)}
+	},
+	"messages above 256 KiB that are coming in, each counted as the largest that there may be": func(t *testing.T) []string {
+		g := start(t, withTokens, func(c *Config) { c.stall = patience })
+		var begun []func()
+		for range principalReading / (4 << 20) {
+			c := g.dial(userToken)
+			w, err := c.ws.Writer(context.Background(), websocket.MessageText)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := w.Write([]byte(`{"id":1,"method":"exec.run","params":{"session_id":"no","command":"` + xs(300<<10))); err != nil {
+				t.Fatal(err)
+			}
+			begun = append(begun, func() {
+				w.Write([]byte(`"}}`))
+				w.Close()
+				c.answer(1)
+			})
+		}
+		a := g.accountOf("bob")
+		eventually(t, "all places are taken", func() bool {
+			if a.reading.TryAcquire(1) {
+				a.reading.Release(1)
+				return false
+			}
+			return true
+		})
+		return waits(t, g, g.dial(userToken), g.dial(adminToken), func(c *client) int {
+			return c.begin("exec.run", object{"session_id": "no", "command": xs(300 << 10)})
+		}, begun[0])
+	},
+	"bytes of requests in flight of its own": func(t *testing.T) []string {
+		g := start(t, withTokens)
+		bob, ann := g.dial(userToken), g.dial(adminToken)
+		held := bob.begin("exec.run", object{"command": "sleep 300", "stdin": xs(1 << 20)})
+		bob.call("system.ping", nil) // it was read
+		a := g.accountOf("bob")
+		if n := a.requests.Load(); n < 1<<20 || n > 1<<20+200 {
+			t.Errorf("a request of 1 MiB counts %d", n)
+		}
+		a.requests.Add(principalRequests - 2<<20) // as of others
+		f := bob.try("exec.run", object{"command": ":", "stdin": xs(1 << 20)})
+		if f.Error == nil || f.Error.Details.num("limit") != principalRequests {
+			t.Errorf("%+v", f.Error)
+		}
+		bob.call("system.ping", nil) // a small one finds room
+		ann.call("exec.run", object{"command": ":", "stdin": xs(1 << 20)})
+		bob.call("exec.cancel", object{"request_id": held})
+		bob.answer(held)
+		bob.call("exec.run", object{"command": ":", "stdin": xs(1 << 20)})
+		return came(f)
+	},
+	"bytes of requests in flight": func(t *testing.T) []string {
+		g := start(t)
+		c := g.dial()
+		g.Server.all.requests.Add(allRequests)
+		f := c.try("system.ping", nil)
+		if f.Error == nil || f.Error.Details.num("limit") != allRequests {
+			t.Errorf("%+v", f)
+		}
+		if f := c.try("session.destroy", object{"session_id": "no", "force": true}); f.code() != "SESSION_NOT_FOUND" {
+			t.Errorf("what ends work is not heard: %+v", f)
+		}
+		g.Server.all.requests.Add(-allRequests)
+		c.call("system.ping", nil)
+		return came(f)
+	},
+	"output that answers copy (`clean`, `process.logs`, `exec.wait` from an offset, `yield_ms`) until they are written": func(t *testing.T) []string {
+		g := start(t, withTokens)
+		bob, ann := g.dial(userToken), g.dial(adminToken)
+		logs := longLogs(bob, ann)
+		own := g.accountOf("bob").answers
+		if !own.TryAcquire(principalAnswers) {
+			t.Fatal("answers hold something")
+		}
+		return waits(t, g, bob, ann, logs, func() { own.Release(principalAnswers) })
+	},
+	"output that is kept of running commands for `exec.run`'s answers, beyond 256 KiB each": func(t *testing.T) []string {
+		g := startWith(t, func(c *pool.Config) { c.KeptOutput = 512 << 10 }, withTokens)
+		bob, ann := g.dial(userToken), g.dial(adminToken)
+		run := object{"command": "yes | tr -d '\\n' | head -c 2000000", "max_output_bytes": 2 << 20}
+		words := cut(t, bob.call("exec.run", run), 512<<10+128<<10)
+		for range 3 { // what has ended gave back what it had
+			cut(t, bob.call("exec.run", run), 512<<10+128<<10)
+		}
+		small := object{"command": "head -c 100000 /dev/zero"}
+		if r := ann.call("exec.run", small); r["truncated"] != false || len(r.str("stdout")) != 100_000 {
+			t.Errorf("another principal's: %d bytes", len(r.str("stdout")))
+		}
+		return words
+	},
+	"streams that are followed": func(t *testing.T) []string {
+		g := start(t)
+		c := g.dial()
+		execs := queued(c, maxStreams)
+		for range principalStreams/maxStreams - 1 {
+			d := g.dial()
+			for _, e := range execs {
+				d.call("exec.attach", object{"exec_id": e})
+			}
+		}
+		return came(g.dial().try("exec.attach", object{"exec_id": execs[0]}))
+	},
+	"requests in a second": func(t *testing.T) []string {
+		_, set := withFile(t, userToken+" bob user rate=1\n")
+		g := start(t, set)
+		c := g.dial(userToken)
+		var f *frame
+		for f = c.try("system.ping", nil); f.OK; f = c.try("system.ping", nil) {
+		}
+		resp, _ := get(t, g.URL()+"/metrics", "Authorization", "Bearer "+userToken)
+		for end := time.Now().Add(patience); resp.StatusCode == http.StatusOK && time.Now().Before(end); {
+			resp, _ = get(t, g.URL()+"/metrics", "Authorization", "Bearer "+userToken)
+		}
+		if resp.Header.Get("Retry-After") == "" {
+			t.Error("no Retry-After")
+		}
+		return append(came(f), fmt.Sprint("HTTP ", resp.StatusCode))
+	},
+	"connections of strangers, who have not shown who they are": func(t *testing.T) []string {
+		g := start(t)
+		var first net.Conn
+		for i := range maxStrangers + 1 {
+			c, err := net.Dial("tcp", g.Addr())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			if i == 0 {
+				first = c
+			}
+		}
+		first.SetDeadline(time.Now().Add(patience))
+		if _, err := first.Read(make([]byte, 1)); err == nil || g.series("trl_connections_refused_total", "strangers") == 0 {
+			t.Errorf("the oldest: %v", err)
+		}
+		return []string{"the oldest of them goes"}
+	},
+	"messages above 256 KiB that are coming in": func(t *testing.T) []string {
+		g := start(t)
+		c := g.dial()
+		if !g.Server.all.reading.TryAcquire(allReading) {
+			t.Fatal("something is being read")
+		}
+		return waits(t, g, c, nil, func(c *client) int {
+			return c.begin("exec.run", object{"session_id": "no", "command": xs(300 << 10)})
+		}, func() { g.Server.all.reading.Release(allReading) })
+	},
+	"output that answers copy": func(t *testing.T) []string {
+		g := start(t)
+		c := g.dial()
+		logs := longLogs(c)
+		if !g.Server.all.answers.TryAcquire(allAnswers) {
+			t.Fatal("answers hold something")
+		}
+		return waits(t, g, c, nil, logs, func() { g.Server.all.answers.Release(allAnswers) })
+	},
+}
