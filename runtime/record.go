@@ -210,7 +210,7 @@ func (a *Adoption) take(number int) int {
 
 // Want says that a journal will be brought back.
 func (a *Adoption) Want(log []HeldFile, span journal.Span) {
-	if len(log) != 3 || span == (journal.Span{}) {
+	if len(log) != 3 || span == (journal.Span{}) || span.Empty() {
 		return
 	}
 	w := a.want(log)
@@ -259,6 +259,10 @@ func (a *Adoption) output(held []HeldFile) (*output, error) {
 // with it, or somebody follows it; who brings it sees to its Close.
 func (a *Adoption) Bring(j *journal.Journal, log []HeldFile, span journal.Span) error {
 	if span == (journal.Span{}) {
+		return nil
+	}
+	if span.Empty() { // the log may be gone with it
+		j.Close()
 		return nil
 	}
 	if len(log) == 3 {

@@ -110,9 +110,14 @@ func TestEndedThingsHoldNoDescriptors(t *testing.T) {
 			g.holds(t, "one descriptor of each session that has ended", cgroup, before)
 			w.readable(t, g)
 
+			silent := c.run(s, "sleep 0.1 >/dev/null 2>&1 & true").str("exec_id")
 			g.slay(t)
-			g.redial(t)
+			c = g.redial(t)
 			w.readable(t, g)
+			expect(t, c.call("exec.wait", object{"exec_id": silent, "timeout_s": 60}), 0, "", "")
+			if strings.Contains(g.log(), "output is lost") {
+				t.Error("the log says that output is lost")
+			}
 			before.gateway += 4 // what the first gateway had opened later
 			g.holds(t, "no more after a death", cgroup, before)
 			g.slay(t)

@@ -52,6 +52,9 @@ type Span struct {
 // Open tells whether the journal was not closed.
 func (s Span) Open() bool { return s.End == Point{} }
 
+// Empty tells whether the journal was closed without a byte in it.
+func (s Span) Empty() bool { return !s.Open() && s.Begin.merged() == s.End.merged() }
+
 // sane tells whether a log could have made s.
 func (s Span) sane() bool {
 	b, e := s.Begin, s.End
