@@ -118,6 +118,7 @@ func TestPlainCommandIsSmall(t *testing.T) {
 	s := r.create(protocol.SessionCreate{})
 	heap := func() uint64 {
 		goruntime.GC()
+		goruntime.GC() // what has a finalizer
 		var m goruntime.MemStats
 		goruntime.ReadMemStats(&m)
 		return m.HeapAlloc
@@ -130,10 +131,11 @@ func TestPlainCommandIsSmall(t *testing.T) {
 	for range n {
 		run(t, s, protocol.Exec{Command: ":"})
 	}
-	each := (int64(heap()) - int64(before)) / n
-	if each > 500 { // 400, and what the garbage collector has not come to
-		t.Errorf("%d bytes for each ended command", each)
-	}
+	var each int64
+	eventually(t, "what is not kept has been collected", func() bool { // other tests' goroutines leave some, too
+		each = (int64(heap()) - int64(before)) / n
+		return each <= 450
+	})
 	t.Logf("%d bytes for each", each)
 	s.mu.Lock()
 	weight := s.records.weight / int64(len(s.records.all))

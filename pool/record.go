@@ -235,11 +235,11 @@ func (e *Exec) entry() *execEntry {
 	return x
 }
 
-func (k keyRef) entry(params *fingerprint) keyEntry {
-	if k == (keyRef{}) {
+func (r keyRef) entry(params *fingerprint) keyEntry {
+	if r == (keyRef{}) {
 		return keyEntry{}
 	}
-	return keyEntry{k.key, params[:], k.unnamed, k.guest}
+	return keyEntry{r.key, params[:], r.unnamed, r.guest}
 }
 
 func (k keyEntry) ref(s *Session) keyRef {
