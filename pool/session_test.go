@@ -442,3 +442,31 @@ func TestWatcherThatFallsBehind(t *testing.T) {
 	w.Close()
 	w.Close()
 }
+
+// TestViewerOfALetGoTerminal: a client that is still at a terminal which was let go comes to what the request_key gives it as somebody new.
+func TestViewerOfALetGoTerminal(t *testing.T) {
+	r := newRig(t, Config{})
+	s := r.create(protocol.SessionCreate{})
+	open := &protocol.TermOpen{Command: "true", Cols: 80, Rows: 24, RequestKey: "k"}
+	first, err := s.OpenTerminal(t.Context(), open)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wait(t, "the terminal's end", first.Done())
+	before := first.View(Attaching{Control: true})
+	s.forget(time.Now().Add(time.Hour))
+	again, err := s.OpenTerminal(t.Context(), open)
+	if err != nil || again.ID() != first.ID() {
+		t.Fatalf("%v %v", again, err)
+	}
+	v := again.View(Attaching{Control: true, Before: before})
+	if err := again.Resize(before, 90, 30); err != nil {
+		t.Error(err)
+	}
+	before.Leave()
+	v.Leave()
+	before.Leave()
+	if n := again.Info().Viewers; n != 0 {
+		t.Errorf("%d viewers stay", n)
+	}
+}

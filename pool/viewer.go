@@ -51,9 +51,10 @@ func (t *Terminal) View(a Attaching) *Viewer {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	v := &Viewer{t: t, label: a.Label, since: time.Now()}
-	if b := a.Before; b != nil && !b.gone {
+	if i := slices.Index(t.viewers, a.Before); i >= 0 { // else it has left, or is at another terminal
+		b := a.Before
 		v.id, v.since, v.cols, v.rows, b.gone = b.id, b.since, b.cols, b.rows, true
-		t.viewers[slices.Index(t.viewers, b)] = v
+		t.viewers[i] = v
 	} else {
 		t.comers++
 		v.id = strconv.Itoa(t.comers)
@@ -213,6 +214,9 @@ func (t *Terminal) Input(v *Viewer, p []byte) error {
 // Resize is what v wants to be the size from now on; nil: a client that is not attached. To a terminal that has ended it
 // is nothing: a window that is being dragged must not be answered with a storm of errors.
 func (t *Terminal) Resize(v *Viewer, cols, rows int) error {
+	if t.hasEnded() {
+		return nil
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if v != nil {

@@ -36,6 +36,7 @@ const (
 	byShutdown reason = "shutdown" // ours
 	unshared   reason = "unshared" // the share link that it came with has ended
 	outdated   reason = "auth"     // what it was let in with has expired, or was revoked
+	broken     reason = "internal" // a panic in what it asked for
 )
 
 // transport is one client's connection, seen as messages.
@@ -125,7 +126,7 @@ func (c *conn) serve() {
 	var leave func()
 	c.account, leave = c.srv.account(c.grant)
 	defer leave()
-	c.wg.Go(func() { c.t.tend(c) }) // pings; ends with ctx; waited for below
+	c.wg.Go(func() { c.survive("keepalive", func() { c.t.tend(c) }) }) // pings; ends with ctx; waited for below
 	over := outdated
 	if sh := c.grant.share; sh != nil {
 		over = unshared
@@ -135,7 +136,7 @@ func (c *conn) serve() {
 	}
 	defer c.grant.watch(func() { c.end(over) })()
 
-	c.end(c.readLoop())
+	c.survive("requests", func() { c.end(c.readLoop()) })
 	c.readDone()
 	c.t.close()
 	c.work.Wait()
@@ -233,11 +234,11 @@ func (c *conn) event(name string, data any) bool {
 	return err == nil
 }
 
-// spawn runs f on a goroutine that serve waits for: it ends soon after ctx.
-func (c *conn) spawn(f func()) {
+// spawn runs f on a goroutine that serve waits for: it ends soon after ctx. what names it in the log.
+func (c *conn) spawn(what string, f func()) {
 	c.active.Add(1)
 	c.work.Go(func() {
-		f()
+		c.survive(what, f)
 		if c.active.Add(-1) == 0 {
 			select {
 			case c.idle <- struct{}{}:
@@ -261,9 +262,24 @@ func (c *conn) quiet(ctx context.Context) {
 // caught turns a panic into an error: one request's bug must not end everybody's sessions.
 func (c *conn) caught(method string, err *error) {
 	if v := recover(); v != nil {
-		c.log.Error().Str("method", method).Interface("panic", v).Bytes("stack", debug.Stack()).Msg("request panicked")
+		c.panicked(method, v)
 		*err = protocol.Errorf(protocol.InternalError, "internal error")
 	}
+}
+
+// survive runs f. A panic in f ends this connection, whose client may dial again and go on, and nothing else.
+func (c *conn) survive(what string, f func()) {
+	defer func() {
+		if v := recover(); v != nil {
+			c.panicked(what, v)
+			c.end(broken)
+		}
+	}()
+	f()
+}
+
+func (c *conn) panicked(what string, v any) {
+	c.log.Error().Str("method", what).Interface("panic", v).Bytes("stack", debug.Stack()).Msg("request panicked")
 }
 
 // reasonOf reads a transport's error. What the network does (resets, timeouts, vanished peers) is the client going away.

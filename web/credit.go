@@ -41,9 +41,9 @@ func (cr *credit) ack(offset int64) {
 	}
 }
 
-// await returns when the byte at offset may be sent, and reports whether the subscription is still there. A client that says nothing for
+// mayGo returns when the byte at offset may be sent, and reports whether the subscription is still there. A client that says nothing for
 // patience holds up its own output from then on, but no program any more: it may be a page in a tab that its browser has put to sleep.
-func (sub *subscription) await(ctx context.Context, offset int64, patience time.Duration) bool {
+func (sub *subscription) mayGo(ctx context.Context, offset int64, patience time.Duration) bool {
 	cr := sub.credit
 	if cr == nil || offset < cr.acked.Load()+cr.window {
 		return true

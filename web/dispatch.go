@@ -3,6 +3,7 @@ package web
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"crypto/rand"
 	"io"
 	"reflect"
@@ -176,7 +177,7 @@ func (c *conn) handle(msg []byte) {
 		c.sent(k.writable(werr))
 		return
 	}
-	c.spawn(func() { k.answer(data, err) }) // takes its time, or waits for the outbox; ends with the socket
+	c.spawn(k.method, func() { k.answer(data, err) }) // takes its time, or waits for the outbox; ends with the socket
 }
 
 func (k *call) dispatch() (any, error) {
@@ -221,7 +222,7 @@ func (k *call) settle(f func() (any, error)) {
 
 // later has f give the answer, from a goroutine: it may wait, until ctx ends.
 func (k *call) later(f func() (any, error)) (any, error) {
-	k.c.spawn(func() { k.settle(f) }) // gives the answer; f ends with ctx; serve waits for it
+	k.c.spawn(k.method, func() { k.settle(f) }) // gives the answer; f ends with ctx; serve waits for it
 	return nil, errLater
 }
 
@@ -236,6 +237,25 @@ func (k *call) answered() {
 		f()
 	}
 	k.output, k.afterwards = nil, nil // exec.cancel by request_id may find the call for long
+}
+
+// outlive runs f, which goes on when the client leaves: a session decides how long f takes, and the connection must not last that long.
+func (k *call) outlive(f func(context.Context) (any, error)) (data any, err error) {
+	s, done := k.c.srv, make(chan struct{})
+	var result any // result and failure: read after done
+	var failure error
+	s.active.Add(1) // our connection counts until later, so this is no first Add during a Wait
+	go func() {     // ends with f, which ends with the server's ctx at the latest; Shutdown waits for it
+		defer s.active.Done()
+		defer close(done)
+		result, failure = k.caught(func() (any, error) { return f(s.ctx) })
+	}()
+	select {
+	case <-done:
+		return result, failure
+	case <-k.c.ctx.Done():
+		return nil, errGone
+	}
 }
 
 // answer writes the one answer that a request gets.
@@ -255,7 +275,10 @@ func (k *call) message(data any, err error) message {
 		e := protocol.AppendFailure(nil, k.id, k.fault(err))
 		return func(w io.Writer) error { _, err := w.Write(e); return err }
 	}
-	return func(w io.Writer) error { return protocol.WriteResult(w, k.id, data) }
+	return func(w io.Writer) (err error) {
+		defer k.c.caught(k.method, &err)
+		return protocol.WriteResult(w, k.id, data)
+	}
 }
 
 // writable answers with a failure where data could not be encoded; err is how the writing went.
@@ -310,9 +333,9 @@ func (k *call) turn(key string, slow bool, apply func() (any, error)) (any, erro
 	c.lanes[key] = l
 	k.lane = key
 	c.mu.Unlock()
-	c.spawn(func() { // applies the lane's requests; ends with the last; serve waits for it
+	c.spawn(k.method, func() { // applies the lane's requests; ends with the last; serve waits for it
 		for f := func() { k.settle(apply) }; f != nil; f = c.nextIn(l) {
-			f()
+			c.survive(k.method, f) // the requests behind it are answered too
 		}
 	})
 	return nil, errLater

@@ -98,9 +98,10 @@ func (k *call) followLogs(src source, offset, limit int64, block bool) (any, err
 		return nil, err
 	}
 	c.asked.Store(true)
-	c.spawn(func() { // reads, answers and pumps; ends with the stream, stop or ctx; serve waits for it
+	c.spawn(k.method, func() { // reads, answers and pumps; ends with the stream, stop or ctx; serve waits for it
+		defer c.leave(sub)
 		if before != nil {
-			<-before.gone
+			before.await(c.ctx)
 		}
 		var logs *protocol.Logs
 		err := k.hold(kept(src.journal, limit))
@@ -202,11 +203,13 @@ func processKill(k *call, q *protocol.ProcessKill) (any, error) {
 		grace = q.KillGrace.Duration()
 	}
 	return k.later(func() (any, error) {
-		if err := p.Kill(k.c.srv.ctx, grace); err != nil { // goes on when the client leaves
-			return nil, err
-		}
-		info := p.Info()
-		return &info, nil
+		return k.outlive(func(ctx context.Context) (any, error) {
+			if err := p.Kill(ctx, grace); err != nil {
+				return nil, err
+			}
+			info := p.Info()
+			return &info, nil
+		})
 	})
 }
 

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"context"
 	"slices"
 
 	"trl/pool"
@@ -62,8 +63,10 @@ func sessionList(k *call, q *protocol.SessionList) (any, error) {
 
 func sessionDestroy(k *call, q *protocol.SessionDestroy) (any, error) {
 	return k.on(q.SessionRef, true, func(s *pool.Session) (any, error) {
-		data, err := s.Destroy(k.c.srv.ctx, q) // goes on when the client leaves
-		return &data, err
+		return k.outlive(func(ctx context.Context) (any, error) {
+			data, err := s.Destroy(ctx, q)
+			return &data, err
+		})
 	})
 }
 
@@ -83,11 +86,13 @@ func sessionRename(k *call, q *protocol.SessionRename) (any, error) {
 
 func sessionReset(k *call, q *protocol.SessionRef) (any, error) {
 	return k.on(*q, true, func(s *pool.Session) (any, error) {
-		if err := s.Reset(k.c.srv.ctx); err != nil {
-			return nil, err
-		}
-		data := s.Data()
-		return &data, nil
+		return k.outlive(func(ctx context.Context) (any, error) {
+			if err := s.Reset(ctx); err != nil {
+				return nil, err
+			}
+			data := s.Data()
+			return &data, nil
+		})
 	})
 }
 
@@ -110,7 +115,10 @@ func sessionUnwatch(k *call, q *protocol.SessionRef) (any, error) {
 		}
 		w.stop()
 		return k.later(func() (any, error) { // what the watch was sending goes out before the answer
-			<-w.gone
+			select {
+			case <-w.gone:
+			case <-c.ctx.Done():
+			}
 			return nil, nil
 		})
 	})

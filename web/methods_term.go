@@ -2,6 +2,7 @@ package web
 
 import (
 	"cmp"
+	"context"
 
 	"trl/pool"
 	"trl/protocol"
@@ -90,11 +91,13 @@ func termClose(k *call, q *protocol.TermClose) (any, error) {
 		return nil, err
 	}
 	return k.later(func() (any, error) {
-		if err := t.Close(k.c.srv.ctx, q.KillGrace); err != nil { // goes on when the client leaves
-			return nil, err
-		}
-		info := t.Info()
-		return &info, nil
+		return k.outlive(func(ctx context.Context) (any, error) {
+			if err := t.Close(ctx, q.KillGrace); err != nil {
+				return nil, err
+			}
+			info := t.Info()
+			return &info, nil
+		})
 	})
 }
 

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -583,6 +584,12 @@ func (s *Server) serveUnix(l net.Listener) error {
 }
 
 func (s *Server) serveLocal(sock *socket) {
+	defer func() { // as net/http does for the connections that it serves
+		if v := recover(); v != nil {
+			s.log.Error().Interface("panic", v).Bytes("stack", debug.Stack()).Msg("connection panicked")
+			sock.Close()
+		}
+	}()
 	who, err := peer(sock)
 	t := newUnixTransport(s, sock)
 	c := newConn(s, t, t.out, &Grant{Principal: who})

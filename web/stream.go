@@ -105,6 +105,14 @@ type fate struct {
 	next *fate         // guarded by conn.mu; of the subscription that replaced it
 }
 
+// await returns when the subscription is gone, or when ctx is done.
+func (f *fate) await(ctx context.Context) {
+	select {
+	case <-f.gone:
+	case <-ctx.Done():
+	}
+}
+
 // stop makes the pump end; it is gone when gone is closed.
 func (sub *subscription) stop() {
 	sub.r.Close()
@@ -133,19 +141,28 @@ func (c *conn) followLocked(k *call, src source, offset int64, block bool, answe
 	if err != nil {
 		return nil, err
 	}
+	pumped := false
+	defer func() {
+		if !pumped { // answer panicked
+			c.leaveLocked(sub)
+		}
+	}()
 	data := answer(sub)
 	c.asked.Store(true)
-	c.spawn(func() { // answers and pumps; ends with the stream, stop or ctx; serve waits for it
+	c.spawn(k.method, func() { // answers and pumps; ends with the stream, stop or ctx; serve waits for it
+		defer c.leave(sub)
 		if before != nil {
-			<-before.gone
+			before.await(c.ctx)
 		}
 		k.answer(data, nil)
 		c.pump(sub)
 	})
+	pumped = true
 	return nil, errLater
 }
 
-// joinLocked attaches to the stream, in the place of before, which it stops. The caller runs the pump, once before is gone. Called with mu held.
+// joinLocked attaches to the stream, in the place of before, which it stops. The caller runs the pump, once before is gone, and calls leave
+// in any case. Called with mu held.
 func (c *conn) joinLocked(src source, offset int64, block bool) (sub, before *subscription, err error) {
 	before = c.subs[src.stream]
 	if before == nil && len(c.subs) >= maxStreams {
@@ -193,24 +210,28 @@ func (u until) Err() error {
 	}
 }
 
+// leave undoes joinLocked.
+func (c *conn) leave(sub *subscription) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.leaveLocked(sub)
+}
+
+func (c *conn) leaveLocked(sub *subscription) {
+	sub.r.Close() // the command need not wait for us any more
+	if sub.view != nil {
+		sub.view.Leave()
+	}
+	c.account.streams.Add(-1)
+	if c.subs[sub.stream] == sub {
+		delete(c.subs, sub.stream)
+	}
+	close(sub.gone)
+}
+
 // pump sends what the journal has. The exit event is last, after every byte that the command wrote.
 func (c *conn) pump(sub *subscription) {
-	release := context.AfterFunc(c.ctx, sub.stop) // wakes Next when the connection ends
-	defer func() {
-		release()
-		c.account.streams.Add(-1)
-		sub.r.Close() // the command need not wait for us any more
-		if sub.view != nil {
-			sub.view.Leave()
-		}
-		c.mu.Lock()
-		if c.subs[sub.stream] == sub {
-			delete(c.subs, sub.stream)
-		}
-		c.mu.Unlock()
-		close(sub.gone)
-	}()
-
+	defer context.AfterFunc(c.ctx, sub.stop)() // wakes Next when the connection ends
 	if sub.showScreen && !c.screen(sub, -1) {
 		return
 	}
@@ -229,7 +250,7 @@ func (c *conn) pump(sub *subscription) {
 		if err == io.EOF { // nobody holds the pipes; the result is on its way
 			select {
 			case <-sub.done:
-			case <-c.ctx.Done():
+			case <-sub.stopped: // ctx has that done, too
 				return
 			}
 		} else if err != context.Canceled {
@@ -336,7 +357,7 @@ func (c *conn) show(sub *subscription, from int64, text []byte, at int64) bool {
 
 // output sends a piece of output as this client wants it.
 func (c *conn) output(sub *subscription, o *protocol.Output) bool {
-	if !sub.await(c.ctx, o.Offset, c.srv.cfg.SlowClient) {
+	if !sub.mayGo(c.ctx, o.Offset, c.srv.cfg.SlowClient) {
 		return false
 	}
 	var err error
@@ -362,7 +383,7 @@ func (k *call) detach(stream string) (any, error) {
 	}
 	sub.stop()
 	return k.later(func() (any, error) {
-		<-sub.gone
+		sub.await(k.c.ctx)
 		return nil, nil
 	})
 }

@@ -55,7 +55,11 @@ func (c *conn) watch(k *call, s *pool.Session) (any, error) {
 			return &info, nil
 		}
 		return k.later(func() (any, error) { // it is ending: session.unwatch came just before
-			<-before.gone
+			select {
+			case <-before.gone:
+			case <-c.ctx.Done():
+				return nil, errGone
+			}
 			return c.watch(k, s)
 		})
 	}
@@ -73,7 +77,8 @@ func (c *conn) watch(k *call, s *pool.Session) (any, error) {
 		}
 	}
 	c.asked.Store(true)
-	c.spawn(func() { // answers and sends events; ends with the session, stop or ctx; serve waits for it
+	c.spawn(k.method, func() { // answers and sends events; ends with the session, stop or ctx; serve waits for it
+		defer w.leave()
 		k.answer(&info, nil)
 		w.run(current)
 	})
@@ -92,17 +97,19 @@ func (w *watch) attach() (current *pool.Exec) {
 	}
 }
 
+// leave takes the watch away, once its pumps have ended.
+func (w *watch) leave() {
+	w.w.Close()
+	w.stop()
+	w.outputs.Wait()
+	w.c.mu.Lock()
+	delete(w.c.watches, w.s.ID())
+	w.c.mu.Unlock()
+	close(w.gone)
+}
+
 func (w *watch) run(current *pool.Exec) {
 	c := w.c
-	defer func() {
-		w.w.Close()
-		w.stop()
-		w.outputs.Wait()
-		c.mu.Lock()
-		delete(c.watches, w.s.ID())
-		c.mu.Unlock()
-		close(w.gone)
-	}()
 	for there := true; there; {
 		if current != nil {
 			w.before = current.ID()
@@ -183,12 +190,15 @@ func (w *watch) follow(e *pool.Exec) {
 		return
 	}
 	w.noteLocked(src.exec, sub.fate)
-	w.outputs.Go(func() { // pumps; ends with the command, the watch or the connection; run waits for it
-		defer context.AfterFunc(w.ctx, sub.stop)()
-		if c.binary { // nobody asked for this stream, so no answer has its number
-			c.event("stream.started", &protocol.StreamStarted{StreamID: src.stream, StreamNo: sub.no, ExecID: src.exec})
-		}
-		c.pump(sub)
+	w.outputs.Go(func() { // pumps; ends with the command, the watch or the connection; leave waits for it
+		c.survive("session.watch", func() {
+			defer c.leave(sub)
+			defer context.AfterFunc(w.ctx, sub.stop)()
+			if c.binary { // nobody asked for this stream, so no answer has its number
+				c.event("stream.started", &protocol.StreamStarted{StreamID: src.stream, StreamNo: sub.no, ExecID: src.exec})
+			}
+			c.pump(sub)
+		})
 	})
 }
 

@@ -231,6 +231,7 @@ var closeCodes = map[reason]struct {
 	outdated:   {4401, "what you logged in with is no longer good"},
 	byShutdown: {websocket.StatusServiceRestart, "server is shutting down"},
 	unshared:   {4403, "this link has expired or was revoked"},
+	broken:     {websocket.StatusInternalError, "internal error"},
 }
 
 func (t *wsTransport) farewell(why reason) {
