@@ -105,6 +105,7 @@ func (t *unixTransport) fill() error {
 	t.buf = t.buf[:len(t.buf)+n]
 	if err == io.EOF {
 		t.eof, err = true, nil
+		t.sock.SetReadDeadline(time.Time{}) // a last line need not end, and hungUp waits for as long as its answer takes
 	}
 	return err
 }

@@ -82,6 +82,21 @@ func TestClawCoreClients(t *testing.T) {
 	c.end()
 }
 
+// TestLastLineIsAnswered: the time in which a line must be whole is not the time in which its command must end.
+func TestLastLineIsAnswered(t *testing.T) {
+	const stall = 200 * time.Millisecond
+	_, path := startLocal(t, func(c *Config) { c.stall = stall })
+	for _, end := range []string{"", "\n"} {
+		c := dialLocal(t, path)
+		fmt.Fprint(c, `{"id":1,"method":"exec.run","params":{"command":"sleep 1; echo done"}}`+end)
+		c.CloseWrite()
+		if f := c.line(); f.Data.str("stdout") != "done\n" {
+			t.Fatalf("with %q at the end: %+v", end, f)
+		}
+		c.end()
+	}
+}
+
 func TestNothingUnaskedOnUnix(t *testing.T) {
 	g, path := startLocal(t)
 	plain, watching := dialLocal(t, path), dialLocal(t, path)
