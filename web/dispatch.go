@@ -7,6 +7,8 @@ import (
 	"crypto/rand"
 	"io"
 	"reflect"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -447,11 +449,46 @@ func (c *conn) recall(id jsontext.Value) *call {
 	return nil
 }
 
-// sameID compares two ids as JSON does: "a" is "\u0061", and 1 is 1.0.
+// sameID compares two ids as JSON does: "a" is "\u0061", and 1 is 1.0. Numbers are compared exactly, however many digits they have.
 func sameID(a, b jsontext.Value) bool {
-	if bytes.Equal(a, b) {
+	switch {
+	case bytes.Equal(a, b):
 		return true
+	case a.Kind() != b.Kind():
+		return false
+	case a.Kind() == '0':
+		x, ok := decimalOf(string(a))
+		y, same := decimalOf(string(b))
+		return ok && same && x == y
 	}
 	a, b = a.Clone(), b.Clone()
-	return a.Kind() == b.Kind() && a.Canonicalize() == nil && b.Canonicalize() == nil && bytes.Equal(a, b)
+	return a.Canonicalize() == nil && b.Canonicalize() == nil && bytes.Equal(a, b)
+}
+
+// decimal is ± 0.DIGITS × 10^exponent, the first and the last digit not 0; zero has no digits.
+type decimal struct {
+	negative bool
+	digits   string
+	exponent int64
+}
+
+// decimalOf reads a JSON number. ok is false for an exponent that does not fit.
+func decimalOf(text string) (d decimal, ok bool) {
+	text, d.negative = strings.CutPrefix(text, "-")
+	if i := strings.IndexAny(text, "eE"); i >= 0 {
+		n, err := strconv.ParseInt(text[i+1:], 10, 32)
+		if err != nil {
+			return d, false
+		}
+		text, d.exponent = text[:i], n
+	}
+	whole, fraction, _ := strings.Cut(text, ".")
+	d.exponent += int64(len(whole))
+	d.digits = strings.TrimLeft(whole+fraction, "0")
+	d.exponent -= int64(len(whole) + len(fraction) - len(d.digits))
+	d.digits = strings.TrimRight(d.digits, "0")
+	if d.digits == "" {
+		return decimal{}, true
+	}
+	return d, true
 }
