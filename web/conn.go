@@ -92,6 +92,7 @@ type conn struct {
 	mu       sync.Mutex
 	lanes    map[string]*lane         // guarded by mu; see lane
 	subs     map[string]*subscription // guarded by mu; by stream id: one per stream
+	reserved int                      // guarded by mu; streams of terminals that are being opened
 	streamNo uint64                   // guarded by mu; of the subscription made last
 	watches  map[string]*watch        // guarded by mu; by session id
 	recent   []*call                  // guarded by mu; the last exec.run and exec.stream requests, for exec.cancel by request_id

@@ -152,3 +152,35 @@ func TestAPanicInAnAnswerIsAnswered(t *testing.T) {
 	}
 	c.call("system.ping", nil)
 }
+
+// TestNothingRunsWithoutAStream: a request that is refused for one stream too many has begun nothing.
+func TestNothingRunsWithoutAStream(t *testing.T) {
+	g := start(t)
+	c := g.dial()
+	id := c.session()
+	of := g.only()
+	of.mu.Lock()
+	of.reserved = maxStreams
+	of.mu.Unlock()
+	for method, params := range map[string]object{
+		"exec.stream": {"session_id": id, "command": "echo ran"},
+		"term.open":   {"session_id": id, "command": "echo ran", "cols": 80, "rows": 24},
+	} {
+		if code := c.try(method, params).code(); code != "LIMIT_EXCEEDED" {
+			t.Errorf("%s: %q", method, code)
+		}
+	}
+	if n := len(c.call("exec.list", object{"session_id": id})["execs"].([]any)); n != 0 {
+		t.Errorf("%d commands", n)
+	}
+	if n := len(c.call("term.list", object{"session_id": id})["terminals"].([]any)); n != 0 {
+		t.Errorf("%d terminals", n)
+	}
+	of.mu.Lock()
+	of.reserved = maxStreams - 1
+	of.mu.Unlock()
+	c.call("term.open", object{"session_id": id, "command": "sleep 600", "cols": 80, "rows": 24})
+	if code := c.try("exec.stream", object{"session_id": id, "command": "echo ran"}).code(); code != "LIMIT_EXCEEDED" {
+		t.Errorf("one more: %q", code)
+	}
+}

@@ -79,6 +79,9 @@ func execStream(k *call, q *protocol.ExecStream) (any, error) {
 		// Held over the pool's call, which does not wait: a watch of ours that hears of exec.started must find the stream taken.
 		c.mu.Lock()
 		defer c.mu.Unlock()
+		if err := c.roomLocked(); err != nil { // before anything runs
+			return nil, err
+		}
 		e, err := k.in(s).Stream(q.Exec())
 		if err == nil {
 			err = k.beganIn(e.Session())

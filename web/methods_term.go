@@ -10,16 +10,19 @@ import (
 
 func termOpen(k *call, q *protocol.TermOpen) (any, error) {
 	return k.on(q.SessionRef, true, func(s *pool.Session) (any, error) {
-		t, err := k.in(s).OpenTerminal(k.c.srv.ctx, q)
+		c := k.c
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if err := c.roomLocked(); err != nil { // before anything is opened
+			return nil, err
+		}
+		t, err := c.openLocked(k.in(s), q)
 		if err == nil {
 			err = k.beganIn(t.Session())
 		}
 		if err != nil {
 			return nil, err
 		}
-		c := k.c
-		c.mu.Lock()
-		defer c.mu.Unlock()
 		before := c.viewerLocked(t) // a request_key may stand for a terminal that this connection is at already
 		return c.followLocked(k, termSource(t), 0, q.OnSlow != "skip", func(sub *subscription) any {
 			sub.view = t.View(pool.Attaching{Label: c.label(), Control: true, Cols: q.Cols, Rows: q.Rows, Before: before})
@@ -32,6 +35,17 @@ func termOpen(k *call, q *protocol.TermOpen) (any, error) {
 			}
 		})
 	})
+}
+
+// openLocked opens a terminal with a place kept free for its stream. Called with mu held, which it gives up meanwhile.
+func (c *conn) openLocked(in beginner, q *protocol.TermOpen) (*pool.Terminal, error) {
+	c.reserved++
+	c.mu.Unlock()
+	defer func() {
+		c.mu.Lock()
+		c.reserved--
+	}()
+	return in.OpenTerminal(c.srv.ctx, q)
 }
 
 func (k *call) terminal(id string) (*pool.Terminal, error) {

@@ -161,12 +161,22 @@ func (c *conn) followLocked(k *call, src source, offset int64, block bool, answe
 	return nil, errLater
 }
 
+// roomLocked refuses one stream too many. Called with mu held.
+func (c *conn) roomLocked() error {
+	if len(c.subs)+c.reserved >= maxStreams {
+		return protocol.Errorf(protocol.LimitExceeded, "this connection follows %d streams", maxStreams).With("limit", maxStreams)
+	}
+	return nil
+}
+
 // joinLocked attaches to the stream, in the place of before, which it stops. The caller runs the pump, once before is gone, and calls leave
 // in any case. Called with mu held.
 func (c *conn) joinLocked(src source, offset int64, block bool) (sub, before *subscription, err error) {
 	before = c.subs[src.stream]
-	if before == nil && len(c.subs) >= maxStreams {
-		return nil, nil, protocol.Errorf(protocol.LimitExceeded, "this connection follows %d streams", maxStreams).With("limit", maxStreams)
+	if before == nil {
+		if err := c.roomLocked(); err != nil {
+			return nil, nil, err
+		}
 	}
 	if e := c.takeStream(); e != nil {
 		return nil, nil, e
