@@ -251,6 +251,7 @@ func (x *endedWork) again() any {
 	t.journal = journal.Gone(x.end, 0)
 	t.startedAt, t.pid, t.done, t.status, t.endedAt = timeOf(x.startedAt), int(x.pid), closed, status, timeOf(x.endedAt)
 	t.cols, t.rows = int(x.cols), int(x.rows)
+	t.shown.resized(0, t.cols, t.rows)
 	return t
 }
 

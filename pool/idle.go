@@ -79,12 +79,35 @@ func (s *Session) due(now time.Time, after time.Duration) bool {
 	return true
 }
 
+// endRested ends the session if nothing has come to it since due looked: due asks the operating system, which takes a while.
+func (s *Session) endRested(now time.Time) bool {
+	s.mu.Lock()
+	if idle, rests := s.restsLocked(now); !rests || idle < s.idleFor() {
+		s.mu.Unlock()
+		return false
+	}
+	dropped := s.endLocked(protocol.ReasonIdle, defaultGrace)
+	s.mu.Unlock()
+	s.turnAway(dropped)
+	return true
+}
+
+// idleFor is how long the session may rest; 0: for ever. One whose connection went with an earlier gateway has a minute, until its client
+// has come back.
+func (s *Session) idleFor() time.Duration {
+	if s.orphaned.Load() && (s.terms.idle == 0 || s.terms.idle > tetheredIdle) {
+		return tetheredIdle
+	}
+	return s.terms.idle
+}
+
 // EndIdle begins the end of the sessions that have been idle for too long, and counts them. For the reaper.
 func (p *Pool) EndIdle(now time.Time) (ended int) {
 	for _, s := range p.all() {
-		if s.terms.idle > 0 && s.due(now, s.terms.idle) {
-			s.end(protocol.ReasonIdle, defaultGrace)
-			ended++
+		if most := s.idleFor(); most > 0 && s.due(now, most) {
+			if s.endRested(now) {
+				ended++
+			}
 		}
 	}
 	return ended
@@ -93,15 +116,16 @@ func (p *Pool) EndIdle(now time.Time) (ended int) {
 // WarnExpiring tells the watchers of sessions that EndIdle will end soon, once for each rest. For the reaper.
 func (p *Pool) WarnExpiring(now time.Time) {
 	for _, s := range p.all() {
-		ahead := min(expiryWarning, s.terms.idle/2)
-		if s.terms.idle <= 0 || !s.due(now, s.terms.idle-ahead) {
+		most := s.idleFor()
+		ahead := min(expiryWarning, most/2)
+		if most <= 0 || !s.due(now, most-ahead) {
 			continue
 		}
 		s.mu.Lock()
 		if idle, rests := s.restsLocked(now); rests && !s.warned {
 			s.warned = true
 			s.publishLocked("session.expiring", func() any {
-				return protocol.SessionExpiring{SessionID: s.id, In: protocol.Seconds(max(0, s.terms.idle-idle).Seconds())}
+				return protocol.SessionExpiring{SessionID: s.id, In: protocol.Seconds(max(0, most-idle).Seconds())}
 			})
 		}
 		s.mu.Unlock()

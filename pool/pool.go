@@ -232,43 +232,56 @@ func (p *Pool) Close(ctx context.Context) error {
 
 // Create makes a session and returns when its shell answers. The session does not depend on ctx.
 func (p *Pool) Create(ctx context.Context, who string, q *protocol.SessionCreate) (*Session, error) {
+	s, _, err := p.CreateOrFind(ctx, who, q)
+	return s, err
+}
+
+// CreateOrFind is Create that says whether this request made the session, or an earlier one with the same request_key. If not, if_exists
+// found it.
+func (p *Pool) CreateOrFind(ctx context.Context, who string, q *protocol.SessionCreate) (s *Session, made bool, err error) {
 	if q.RequestKey == "" {
 		return p.create(ctx, who, q)
 	}
 	ref := keyRef{who: who, key: q.RequestKey}
-	s, err := once(ctx, p, ref, fingerprintOf("session.create", q), func() (*Session, error) {
-		return p.create(context.WithoutCancel(ctx), who, q) // who joined must not fail because the first one left
+	s, err = once(ctx, p, ref, fingerprintOf("session.create", q), func() (*Session, error) {
+		s, _, err := p.create(context.WithoutCancel(ctx), who, q) // who joined must not fail because the first one left
+		return s, err
 	})
 	if err == nil {
 		p.keys.complete(ref, time.Now())
+		made = s.key.Key == q.RequestKey
 	}
-	return s, err
+	return s, made, err
 }
 
-func (p *Pool) create(ctx context.Context, who string, q *protocol.SessionCreate) (*Session, error) {
-	s, err := p.reserve(who, q, true)
+func (p *Pool) create(ctx context.Context, who string, q *protocol.SessionCreate) (s *Session, made bool, err error) {
+	s, made, err = p.reserve(who, q, true)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	return s, s.awaitShell(ctx)
+	return s, made, s.awaitShell(ctx)
 }
 
 // reserve makes a session whose shell is yet to come, unless wait, or finds the one that if_exists asks for. Commands may
 // be given to it at once; they wait.
-func (p *Pool) reserve(who string, q *protocol.SessionCreate, wait bool) (*Session, error) {
+func (p *Pool) reserve(who string, q *protocol.SessionCreate, wait bool) (s *Session, made bool, err error) {
 	if s := p.named(who, q.Name); s != nil && q.IfExists == "return" {
-		return s, nil
+		return s, false, nil
 	}
 	s, start, err := p.register(who, q)
 	if err != nil {
 		p.metrics.SessionsCreated.WithLabelValues(string(protocol.AsError(err).Code)).Inc()
-		return nil, err
+		return nil, false, err
+	}
+	if start == nil { // somebody else was first
+		return s, false, nil
 	}
 	start(wait)
-	return s, nil
+	return s, true, nil
 }
 
-// register gives a session its place. start begins its life, and returns when it has a shell if one is ready, or on wait.
+// register gives a session its place. start begins its life, and returns when it has a shell if one is ready, or on wait; it is nil for the
+// session that if_exists found.
 func (p *Pool) register(who string, q *protocol.SessionCreate) (s *Session, start func(wait bool), err error) {
 	if err := p.await(""); err != nil { // any of those that come back may have the name, and all of them count
 		return nil, nil, err
@@ -292,7 +305,7 @@ func (p *Pool) register(who string, q *protocol.SessionCreate) (s *Session, star
 	}
 	if other := p.namedLocked(who, q.Name); other != nil {
 		if q.IfExists == "return" {
-			return other, func(bool) {}, nil
+			return other, nil, nil
 		}
 		return nil, nil, errExists(q.Name, other)
 	}
@@ -359,7 +372,7 @@ func (p *Pool) named(who, name string) *Session {
 func (p *Pool) HasOpen(who, name string) bool { return p.named(who, name) != nil }
 
 func (p *Pool) namedLocked(who, name string) *Session {
-	if s := p.names[nameRef{who, name}]; s != nil && s.isOpen() {
+	if s := p.names[nameRef{who, name}]; s != nil && s.IsOpen() {
 		return s
 	}
 	return nil
@@ -392,7 +405,8 @@ func (p *Pool) Find(who, id, name string) (*Session, error) {
 		}
 		return s, nil
 	}
-	return p.reserve(who, &protocol.SessionCreate{Name: defaultSession, IfExists: "return"}, false)
+	s, _, err := p.reserve(who, &protocol.SessionCreate{Name: defaultSession, IfExists: "return"}, false)
+	return s, err
 }
 
 // missing tells an id of an earlier epoch from one that never was, or is not the caller's.

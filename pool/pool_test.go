@@ -108,7 +108,7 @@ func TestNames(t *testing.T) {
 	// M5: the name is free the moment its session begins to end, and the id answers on.
 	want(t, a, "trap '' TERM; sleep 71011 &", "")
 	go a.Destroy(context.Background(), &protocol.SessionDestroy{Grace: of(protocol.Seconds(.3))})
-	eventually(t, "the end begins", func() bool { return !a.isOpen() })
+	eventually(t, "the end begins", func() bool { return !a.IsOpen() })
 	again := r.create(protocol.SessionCreate{Name: "a"})
 	if s, err := r.Find(me, "", "a"); err != nil || s != again {
 		t.Errorf("found %v %v", s, err)

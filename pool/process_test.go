@@ -124,6 +124,9 @@ func TestWaitForOutput(t *testing.T) {
 	if w := await(t, p, protocol.Until{Output: `^line (5|6)$`}, generous); !w.Met || w.Match != "line 5" || w.ExitCode != nil {
 		t.Errorf("%+v", w)
 	}
+	if w := await(t, p, protocol.Until{Output: `\Qline 3`}, generous); !w.Met { // what it quotes has no end
+		t.Errorf("%+v", w)
+	}
 	if w := await(t, p, protocol.Until{Output: "line 3\n"}, generous); !w.Met { // what is there already counts
 		t.Errorf("%+v", w)
 	}

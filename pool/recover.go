@@ -174,7 +174,7 @@ func (p *Pool) revive(a *runtime.Adoption, m *remembered) error {
 	s.ledger = s.shell.Ledger()
 	s.ledger.Settled(m.short)
 	if s.terms.tethered { // to a connection that is no more: its client has a while to come back
-		s.terms.idle = tetheredIdle
+		s.orphaned.Store(true)
 	}
 	running, err := s.reviveWork(a, m)
 	if err != nil {

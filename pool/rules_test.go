@@ -50,7 +50,7 @@ func TestConfigureIsForWhatComes(t *testing.T) {
 	}
 	eventually(t, "no warm shells", func() bool { return r.warm.count() == 0 })
 	for _, s := range []*Session{one, two, three} {
-		if !s.isOpen() {
+		if !s.IsOpen() {
 			t.Error("a session ended")
 		}
 	}

@@ -99,6 +99,8 @@ type Session struct {
 	active atomic.Int64    // when something last happened: a time.Duration since clock
 	ties   atomic.Int64    // the open connections that it ends with
 
+	orphaned atomic.Bool // the connection that it ends with went with an earlier gateway, and its client has not come back
+
 	ledger      *ledger.Ledger // set once, under mu, by open or recover; nil before: nothing can be written down
 	key         keyEntry       // of the session.create; set before the runner starts
 	shellRecord atomic.Pointer[runtime.ShellRecord]
@@ -410,8 +412,8 @@ func (s *Session) awaitShell(ctx context.Context) error {
 	return nil
 }
 
-// isOpen reports whether the session takes commands, now or once its shell answers.
-func (s *Session) isOpen() bool {
+// IsOpen reports whether the session takes commands, now or once its shell answers.
+func (s *Session) IsOpen() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.ending == nil
@@ -431,6 +433,7 @@ func (s *Session) Ended() <-chan struct{} { return s.ended }
 func (s *Session) Tie() bool {
 	if s.terms.tethered {
 		s.ties.Add(1)
+		s.orphaned.Store(false)
 	}
 	return s.terms.tethered
 }

@@ -454,7 +454,7 @@ func TestViewerOfALetGoTerminal(t *testing.T) {
 	}
 	wait(t, "the terminal's end", first.Done())
 	before := first.View(Attaching{Control: true})
-	s.forget(time.Now().Add(time.Hour))
+	s.forget(time.Now().Add(time.Hour), time.Now().Add(time.Hour))
 	again, err := s.OpenTerminal(t.Context(), open)
 	if err != nil || again.ID() != first.ID() {
 		t.Fatalf("%v %v", again, err)
@@ -468,5 +468,40 @@ func TestViewerOfALetGoTerminal(t *testing.T) {
 	before.Leave()
 	if n := again.Info().Viewers; n != 0 {
 		t.Errorf("%d viewers stay", n)
+	}
+}
+
+// TestACommandInTimeIsNotEnded: what comes to a session while it is looked whether that rests is not ended with it.
+func TestACommandInTimeIsNotEnded(t *testing.T) {
+	r := newRig(t, Config{})
+	s := r.create(protocol.SessionCreate{IdleTimeout: of(protocol.Seconds(0.001))})
+	now := time.Now().Add(time.Hour)
+	if !s.due(now, s.idleFor()) {
+		t.Fatal("it does not rest")
+	}
+	e := start(t, s, protocol.Exec{Command: "echo whole"})
+	if s.endRested(now) {
+		t.Error("it was ended")
+	}
+	wait(t, "the command", e.Done())
+	if x := e.Exit(); x.Cancelled {
+		t.Errorf("%+v", x)
+	}
+	if !s.endRested(now) {
+		t.Error("it is not ended when it rests")
+	}
+}
+
+// TestOrphanedSessionIsTiedAgain: a client that comes back has the idleness that it asked for.
+func TestOrphanedSessionIsTiedAgain(t *testing.T) {
+	r := newRig(t, Config{})
+	s := r.create(protocol.SessionCreate{OnDisconnect: "destroy", IdleTimeout: of(protocol.Seconds(3600))})
+	s.orphaned.Store(true) // as Recover leaves it
+	if s.idleFor() != tetheredIdle {
+		t.Errorf("%v", s.idleFor())
+	}
+	s.Tie()
+	if s.idleFor() != time.Hour {
+		t.Errorf("%v", s.idleFor())
 	}
 }

@@ -166,6 +166,13 @@ func (t *Terminal) isViewed() bool {
 	return len(t.viewers) > 0
 }
 
+// IsControlled reports whether a client that is attached has control.
+func (t *Terminal) IsControlled() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.controller != nil
+}
+
 // Attached is what the client's answer tells of it.
 func (v *Viewer) Attached() (id, mode string, claim int64) {
 	v.t.mu.Lock()

@@ -179,9 +179,11 @@ func execCancel(k *call, q *protocol.ExecCancel) (any, error) {
 		return byID()
 	}
 	if q.SessionRef == (protocol.SessionRef{}) && c.grant.share == nil && !c.inTurn(nameKey(defaultSession)) {
-		if _, err := c.srv.pool.Find(c.who.Subject, "", defaultSession); err != nil {
+		s, err := c.srv.pool.Find(c.who.Subject, "", defaultSession)
+		if err != nil || !s.IsOpen() {
 			return &protocol.ExecCancelled{}, nil // it is not made for the sake of a cancel
 		}
+		q.SessionID = s.ID()
 	}
 	return k.on(q.SessionRef, false, func(s *pool.Session) (any, error) {
 		e := s.Current()

@@ -12,18 +12,13 @@ func sessionCreate(k *call, q *protocol.SessionCreate) (any, error) {
 	c := k.c
 	key := nameKey(q.Name)
 	create := func() (any, error) {
-		mine := q.OnDisconnect == "destroy"
-		if mine && q.IfExists == "return" && q.Name != "" { // the session of another connection ends with that one
-			_, err := c.srv.pool.Find(c.who.Subject, "", q.Name)
-			mine = err != nil
-		}
-		s, err := c.srv.pool.Create(c.srv.ctx, c.who.Subject, q) // not the client's ctx: the session may outlive it
+		s, made, err := c.srv.pool.CreateOrFind(c.srv.ctx, c.who.Subject, q) // not the client's ctx: the session may outlive it
 		if err != nil {
 			return nil, err
 		}
-		if mine && s.Tie() {
+		if made && s.Tie() { // the session of another connection ends with that one
 			c.mu.Lock()
-			c.own = append(c.own, s)
+			c.own = append(slices.DeleteFunc(c.own, hasEnded), s)
 			c.mu.Unlock()
 		}
 		if q.Name != "" {
@@ -36,6 +31,15 @@ func sessionCreate(k *call, q *protocol.SessionCreate) (any, error) {
 		return k.later(create) // nobody can name it before the answer
 	}
 	return k.turn(key, true, create)
+}
+
+func hasEnded(s *pool.Session) bool {
+	select {
+	case <-s.Ended():
+		return true
+	default:
+		return false
+	}
 }
 
 func sessionInfo(k *call, q *protocol.SessionRef) (any, error) {
