@@ -41,8 +41,8 @@ func (c *Config) asked(r *http.Request) *http.Request {
 	// Each proxy adds whom it saw, at the end: the last that is none of ours is the client. What stands before it the client may have written.
 	hops := strings.Split(strings.Join(r.Header["X-Forwarded-For"], ","), ",")
 	for _, hop := range slices.Backward(hops) {
-		addr, err := netip.ParseAddr(strings.TrimSpace(hop))
-		if err != nil {
+		addr, ok := hopAddr(strings.TrimSpace(hop))
+		if !ok {
 			break
 		}
 		addr = addr.Unmap().WithZone("")
@@ -52,6 +52,15 @@ func (c *Config) asked(r *http.Request) *http.Request {
 		}
 	}
 	return &q
+}
+
+// hopAddr reads an address; some proxies add the port.
+func hopAddr(hop string) (netip.Addr, bool) {
+	if at, err := netip.ParseAddrPort(hop); err == nil {
+		return at.Addr(), true
+	}
+	addr, err := netip.ParseAddr(strings.TrimSuffix(strings.TrimPrefix(hop, "["), "]"))
+	return addr, err == nil
 }
 
 func (c *Config) trusted(addr netip.Addr) bool {

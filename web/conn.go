@@ -77,6 +77,8 @@ type conn struct {
 	remote   string // set once before serve; the peer's address
 	id       string // set once in connected; names it in the audit log
 
+	patience time.Duration // SlowClient, as it was when the connection began
+
 	ctx      context.Context // ends when the client is gone
 	cancel   context.CancelFunc
 	work     sync.WaitGroup // the goroutines that answer and stream
@@ -108,6 +110,7 @@ func newConn(s *Server, t transport, out *outbox, g *Grant) *conn {
 		srv: s, t: t, out: out, who: g.Principal, grant: g, remote: t.name(),
 		log:      s.log.With().Str("transport", t.name()).Str("principal", g.Subject).Logger(),
 		idle:     make(chan struct{}, 1),
+		patience: s.now.Load().slowClient,
 		bytesOut: s.m.BytesOut.WithLabelValues(t.name()),
 		lanes:    map[string]*lane{}, subs: map[string]*subscription{}, watches: map[string]*watch{}, visits: map[string]bool{},
 	}

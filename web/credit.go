@@ -45,7 +45,7 @@ func (cr *credit) ack(offset int64) {
 // patience holds up its own output from then on, but no program any more: it may be a page in a tab that its browser has put to sleep.
 func (sub *subscription) mayGo(ctx context.Context, offset int64, patience time.Duration) bool {
 	cr := sub.credit
-	if cr == nil || offset < cr.acked.Load()+cr.window {
+	if cr == nil || offset-cr.acked.Load() < cr.window {
 		return true
 	}
 	late := time.NewTimer(patience)
@@ -53,7 +53,7 @@ func (sub *subscription) mayGo(ctx context.Context, offset int64, patience time.
 	for {
 		select {
 		case <-cr.more:
-			if offset < cr.acked.Load()+cr.window {
+			if offset-cr.acked.Load() < cr.window {
 				sub.r.SetBlock(sub.block)
 				return true
 			}

@@ -20,6 +20,13 @@ func (s *Server) Draining() bool {
 	return s.undrain != nil
 }
 
+// DrainingForGood: a drain has begun that no client can take back.
+func (s *Server) DrainingForGood() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.forGood
+}
+
 // Drain begins a drain, or gives the one that there is another time. At most for so long; below 0: until no session lives. forGood: who
 // supervises us counts on the end, so no client may put it off.
 func (s *Server) Drain(most time.Duration, forGood bool) {

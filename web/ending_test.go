@@ -1,6 +1,17 @@
 package web
 
 import (
+	"context"
+	"fmt"
+	"io"
+	"math"
+	"net"
+	"net/http"
+	"net/http/cookiejar"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -24,6 +35,11 @@ func TestReopeningWhatWasLetGo(t *testing.T) {
 	open := object{"session_id": id, "cols": 80, "rows": 24, "request_key": "k", "window_bytes": 1000, "command": "head -c 100000 /dev/zero | tr '\\0' x"}
 	other := g.dial()
 	first := c.call("term.open", open).str("term_id")
+	defer func() {
+		if t.Failed() {
+			t.Log(g.log.String())
+		}
+	}()
 	eventually(t, "the terminal's end", func() bool {
 		f := other.call("term.list", object{"session_id": id})
 		return f["terminals"].([]any)[0].(map[string]any)["state"] == "exited"
@@ -182,5 +198,200 @@ func TestNothingRunsWithoutAStream(t *testing.T) {
 	c.call("term.open", object{"session_id": id, "command": "sleep 600", "cols": 80, "rows": 24})
 	if code := c.try("exec.stream", object{"session_id": id, "command": "echo ran"}).code(); code != "LIMIT_EXCEEDED" {
 		t.Errorf("one more: %q", code)
+	}
+}
+
+// TestDestroyedAtEachDisconnect: the session that a connection makes under the name of one that has ended is its own, too; what a connection
+// remembers of its sessions is those that live.
+func TestDestroyedAtEachDisconnect(t *testing.T) {
+	g := start(t)
+	q := object{"name": "job", "on_disconnect": "destroy", "if_exists": "return"}
+	other := g.dial()
+	for range 2 {
+		c := g.dial()
+		id := c.session(q)
+		if again := other.session(q); again != id {
+			t.Fatalf("%s, want %s", again, id)
+		}
+		c.close()
+		eventually(t, "the end of the session", func() bool {
+			return other.call("session.info", object{"session_id": id}).str("state") == "TERMINATED"
+		})
+	}
+	other.close()
+	eventually(t, "no connection", func() bool { return g.only() == nil })
+	c := g.dial()
+	for range 3 {
+		c.call("session.destroy", object{"session_id": c.session(object{"on_disconnect": "destroy"}), "force": true})
+	}
+	c.session(object{"on_disconnect": "destroy"})
+	of := g.only()
+	of.mu.Lock()
+	defer of.mu.Unlock()
+	if len(of.own) != 1 {
+		t.Errorf("%d sessions are remembered", len(of.own))
+	}
+}
+
+// TestCancelMakesNoSession: also where a default session has ended and is still known.
+func TestCancelMakesNoSession(t *testing.T) {
+	g := start(t)
+	c := g.dial()
+	c.call("exec.run", object{"command": "true"})
+	c.call("session.destroy", object{"session": "default", "force": true})
+	if cancelled := c.call("exec.cancel", object{})["cancelled"]; cancelled != false {
+		t.Errorf("cancelled: %v", cancelled)
+	}
+	if live := c.call("session.list", nil)["sessions"].([]any); len(live) != 0 {
+		t.Errorf("%v", live)
+	}
+}
+
+// TestWindowOfEverything: a window that nothing fills holds nothing back, wherever the stream begins.
+func TestWindowOfEverything(t *testing.T) {
+	cr := newCredit(math.MaxInt64, 8)
+	sub := &subscription{credit: cr}
+	if !sub.mayGo(t.Context(), 100, patience) {
+		t.Error("it waits")
+	}
+	cr = newCredit(10, 0)
+	cr.ack(math.MaxInt64)
+	sub.credit = cr
+	if !sub.mayGo(t.Context(), 100, patience) {
+		t.Error("it waits after an acknowledgement of everything")
+	}
+}
+
+// TestDetachedGuestDoesNotType: a guest that was put to looking on does not type by leaving the terminal.
+func TestDetachedGuestDoesNotType(t *testing.T) {
+	g := start(t, withTokens)
+	owner := g.dial(adminToken)
+	id := owner.session()
+	term := owner.call("term.open", object{"session_id": id, "cols": 80, "rows": 24, "command": "cat"}).str("term_id")
+	guest := g.dial(owner.call("share.create", object{"term_id": term, "mode": "control"}).str("token"))
+	guest.call("term.attach", object{"term_id": term})
+	owner.call("term.attach", object{"term_id": term, "mode": "control"})
+	guest.call("term.detach", object{"term_id": term})
+	if code := guest.try("term.input", object{"term_id": term, "data": "x"}).code(); code != "FORBIDDEN" {
+		t.Errorf("typing: %q", code)
+	}
+	if code := guest.try("term.resize", object{"term_id": term, "cols": 20, "rows": 5}).code(); code != "FORBIDDEN" {
+		t.Errorf("resizing: %q", code)
+	}
+	owner.call("term.detach", object{"term_id": term})
+	guest.call("term.input", object{"term_id": term, "data": "x"})
+}
+
+// TestAnExpiryThatComesLater: one that a token gets, or that is moved closer, while a connection is open ends that in time.
+func TestAnExpiryThatComesLater(t *testing.T) {
+	path, set := withFile(t, "late-token ann user\nclose-token bob user expires=2099-01-01T00:00:00Z\n")
+	g := start(t, set)
+	late, nearer := g.dial("late-token"), g.dial("close-token")
+	late.call("system.ping", nil)
+	nearer.call("system.ping", nil)
+	soon := time.Now().Add(3 * time.Second)
+	text := soon.UTC().Format(time.RFC3339)
+	os.WriteFile(path+".new", []byte("late-token ann user expires="+text+"\nclose-token bob user expires="+text+"\n"), 0o600)
+	os.Rename(path+".new", path)
+	began := time.Now()
+	for _, c := range []*client{late, nearer} {
+		if code := c.closed(); code != 4401 {
+			t.Errorf("closed with %d", code)
+		}
+	}
+	if time.Since(began) > lookAgain-5*time.Second {
+		t.Errorf("it took %v", time.Since(began))
+	}
+}
+
+// TestFramesOfAReload: a connection to come takes messages of the size that is in force, and waits for a slow client as long.
+func TestFramesOfAReload(t *testing.T) {
+	g := start(t, func(c *Config) { c.MaxFrame = 10_000 })
+	big := object{"session_id": g.dial().session(), "command": ": " + strings.Repeat("x", 50_000)}
+	if err := g.Reload(Config{MaxFrame: 1 << 20, SlowClient: time.Second}); err != nil {
+		t.Fatal(err)
+	}
+	c := g.dial()
+	c.call("exec.run", big)
+	if got := g.only(); got == nil {
+		t.Fatal("no connection")
+	}
+	found := false
+	g.each(func(c *conn) {
+		found = found || c.patience == time.Second && c.t.(*wsTransport).sock.patience == time.Second
+	})
+	if !found {
+		t.Error("slow_client is not in force")
+	}
+	if err := g.Reload(Config{MaxFrame: 10_000}); err != nil {
+		t.Fatal(err)
+	}
+	c.call("exec.run", big) // it came before
+	c = g.dial()
+	c.begin("exec.run", big)
+	if code := c.closed(); code != websocket.StatusMessageTooBig {
+		t.Errorf("closed with %d", code)
+	}
+}
+
+// TestProviderThatIsDown: a login that the provider cannot answer for is 503, and no guess.
+func TestProviderThatIsDown(t *testing.T) {
+	i := newIssuer(t)
+	secret := filepath.Join(t.TempDir(), "secret")
+	os.WriteFile(secret, []byte("client-secret\n"), 0o600)
+	g := start(t, withTokens, func(c *Config) {
+		c.OIDC = &OIDCConfig{Issuer: i.URL, ClientID: "trl", SecretFile: secret, Role: RoleRule{Else: User}}
+	})
+	g.oidc.c.RedirectURL = g.URL() + callbackPath
+	var down atomic.Bool
+	up := i.Config.Handler
+	i.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/token" && down.Load() {
+			http.Error(w, "upstream is down", http.StatusServiceUnavailable)
+			return
+		}
+		up.ServeHTTP(w, r)
+	})
+	status := func() int {
+		jar, _ := cookiejar.New(nil)
+		b := &http.Client{Jar: jar, Transport: &http.Transport{DisableKeepAlives: true}}
+		resp, err := b.Get(g.URL() + oidcPath)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		return resp.StatusCode
+	}
+	down.Store(true)
+	for range freeTries + 3 {
+		if got := status(); got != http.StatusServiceUnavailable {
+			t.Fatalf("while it is down: %d", got)
+		}
+	}
+	down.Store(false)
+	if got := status(); got != http.StatusOK {
+		t.Errorf("once it is up: %d", got)
+	}
+}
+
+// TestProfilesTakeTheirTime: who is served on AdminListen is no stranger, and may wait for longer than a request may take to come.
+func TestProfilesTakeTheirTime(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "admin")
+	start(t, func(c *Config) { c.AdminListen = path })
+	b := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", path)
+	}}}
+	const seconds = 11 // above strangerLife and requestTimeout
+	began := time.Now()
+	resp, err := b.Get(fmt.Sprintf("http://trl/debug/pprof/trace?seconds=%d", seconds))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if _, err := io.Copy(io.Discard, resp.Body); err != nil || resp.StatusCode != 200 {
+		t.Fatalf("%d %v", resp.StatusCode, err)
+	}
+	if time.Since(began) < seconds*time.Second {
+		t.Errorf("it was cut off after %v", time.Since(began))
 	}
 }

@@ -27,10 +27,13 @@ type standing struct {
 	terms    atomic.Pointer[Terms]
 	inFlight atomic.Int64
 	pace     *rate.Limiter
+
+	mu     sync.Mutex
+	clocks map[*clock]struct{} // guarded by mu; of those whom it has let in
 }
 
 func newStanding(t Terms) *standing {
-	s := &standing{pace: rate.NewLimiter(rate.Inf, 1)}
+	s := &standing{pace: rate.NewLimiter(rate.Inf, 1), clocks: map[*clock]struct{}{}}
 	s.valid, s.withdraw = context.WithCancel(context.Background())
 	s.set(t)
 	return s
@@ -38,6 +41,11 @@ func newStanding(t Terms) *standing {
 
 func (s *standing) set(t Terms) {
 	s.terms.Store(&t)
+	s.mu.Lock()
+	for c := range s.clocks { // another expiry may be in force
+		c.lookNow()
+	}
+	s.mu.Unlock()
 	if t.Rate > 0 {
 		s.pace.SetBurst(max(1, int(2*t.Rate))) // two seconds' worth: clients come in bursts
 		s.pace.SetLimit(rate.Limit(t.Rate))
@@ -105,9 +113,20 @@ func (g *Grant) watch(f func()) (stop func()) {
 	for _, s := range g.rests {
 		stops = append(stops, context.AfterFunc(s.valid, f))
 	}
-	if !g.expires().IsZero() {
-		stops = append(stops, g.clock(f))
+	c := g.newClock(f)
+	for _, s := range g.rests {
+		s.mu.Lock()
+		s.clocks[c] = struct{}{}
+		s.mu.Unlock()
+		stops = append(stops, func() bool {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			delete(s.clocks, c)
+			return true
+		})
 	}
+	c.lookNow()
+	stops = append(stops, c.stop)
 	return func() {
 		for _, stop := range stops {
 			stop()
@@ -115,34 +134,52 @@ func (g *Grant) watch(f func()) (stop func()) {
 	}
 }
 
-func (g *Grant) clock(f func()) (stop func() bool) {
-	var mu sync.Mutex
-	var t *time.Timer // guarded by mu; nil: stopped
-	look := func() {
-		mu.Lock()
-		defer mu.Unlock()
-		at := g.expires()
-		left := time.Until(at.Round(0)) // by the clock on the wall
-		switch {
-		case t == nil, at.IsZero():
-		case left <= 0:
-			f()
-		default:
-			t.Reset(min(left, lookAgain))
-		}
+// clock calls f when the grant has expired.
+type clock struct {
+	g *Grant
+	f func()
+
+	mu    sync.Mutex
+	timer *time.Timer // guarded by mu; nil: stopped
+}
+
+func (g *Grant) newClock(f func()) *clock {
+	c := &clock{g: g, f: f}
+	c.timer = time.AfterFunc(lookAgain, c.look) // lookNow comes first
+	return c
+}
+
+func (c *clock) look() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	at := c.g.expires()
+	left := time.Until(at.Round(0)) // by the clock on the wall
+	switch {
+	case c.timer == nil, at.IsZero():
+	case left <= 0:
+		c.f()
+	default:
+		c.timer.Reset(min(left, lookAgain))
 	}
-	mu.Lock()
-	defer mu.Unlock()
-	t = time.AfterFunc(0, look)
-	return func() bool {
-		mu.Lock()
-		defer mu.Unlock()
-		if t == nil {
-			return false
-		}
-		defer func() { t = nil }()
-		return t.Stop()
+}
+
+// lookNow looks again soon, on another goroutine.
+func (c *clock) lookNow() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.timer != nil {
+		c.timer.Reset(0)
 	}
+}
+
+func (c *clock) stop() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.timer == nil {
+		return false
+	}
+	defer func() { c.timer = nil }()
+	return c.timer.Stop()
 }
 
 // begin admits one request, which done ends, or says which bound is reached.

@@ -88,7 +88,11 @@ func termInput(k *call, q *protocol.TermInput) (any, error) {
 	if fault != nil {
 		return nil, fault
 	}
-	return nil, t.Input(k.c.viewer(t), data)
+	v, err := k.typist(t)
+	if err != nil {
+		return nil, err
+	}
+	return nil, t.Input(v, data)
 }
 
 func termResize(k *call, q *protocol.TermResize) (any, error) {
@@ -96,7 +100,21 @@ func termResize(k *call, q *protocol.TermResize) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return nil, t.Resize(k.c.viewer(t), q.Cols, q.Rows)
+	v, err := k.typist(t)
+	if err != nil {
+		return nil, err
+	}
+	return nil, t.Resize(v, q.Cols, q.Rows)
+}
+
+// typist is what this connection types as; nil where it is not attached. A guest that is not attached types only where nobody has control:
+// otherwise it could type by leaving what the owner has put it to looking on.
+func (k *call) typist(t *pool.Terminal) (*pool.Viewer, error) {
+	v := k.c.viewer(t)
+	if v == nil && k.c.grant.share != nil && t.IsControlled() {
+		return nil, protocol.Errorf(protocol.Forbidden, "another client has control; attach in control to type")
+	}
+	return v, nil
 }
 
 func termClose(k *call, q *protocol.TermClose) (any, error) {

@@ -198,7 +198,11 @@ func (s *Server) finishOIDC(w http.ResponseWriter, r *http.Request) {
 	}
 	who, err := s.oidc.finish(r.Context(), q.Get("code"), a)
 	if err != nil {
-		s.oidcFails(w, r, unknown, err)
+		why := unknown
+		if errors.Is(err, errProvider) {
+			why = unavailable
+		}
+		s.oidcFails(w, r, why, err)
 		return
 	}
 	secret, until, err := s.logins.begin(&Grant{Principal: who}, s.oidc.c.SessionLasts)
@@ -216,11 +220,11 @@ func (s *Server) finishOIDC(w http.ResponseWriter, r *http.Request) {
 func (o *oidcLogin) finish(ctx context.Context, code string, a attempt) (who Principal, err error) {
 	p, err := o.discover(ctx)
 	if err != nil {
-		return who, err
+		return who, fmt.Errorf("%w: %w", errProvider, err)
 	}
 	c, err := o.oauth(p)
 	if err != nil {
-		return who, err
+		return who, fmt.Errorf("%w: %w", errProvider, err)
 	}
 	answer, err := c.Exchange(o.context(ctx), code, oauth2.VerifierOption(a.verifier))
 	if err != nil {
@@ -248,12 +252,19 @@ func (o *oidcLogin) finish(ctx context.Context, code string, a attempt) (who Pri
 	return who, nil
 }
 
+// errProvider: the provider could not be asked. Nothing is known of the person then.
+var errProvider = errors.New("the identity provider does not answer")
+
 // scrubbed leaves out what the provider answered: there may be anything in it.
 func scrubbed(err error) error {
-	if e, ok := errors.AsType[*oauth2.RetrieveError](err); ok {
-		return fmt.Errorf("code refused: status %d", e.Response.StatusCode)
+	e, refused := errors.AsType[*oauth2.RetrieveError](err)
+	if !refused {
+		return fmt.Errorf("%w: %w", errProvider, err)
 	}
-	return err
+	if status := e.Response.StatusCode; status >= 500 || status == http.StatusTooManyRequests {
+		return fmt.Errorf("%w: status %d", errProvider, status)
+	}
+	return fmt.Errorf("code refused: status %d", e.Response.StatusCode)
 }
 
 // oidcFails counts only what the provider was asked about as wrong: any page can send a browser to the callback without an attempt.

@@ -3,6 +3,7 @@ package web
 import (
 	"net/http"
 	"net/http/pprof"
+	"time"
 )
 
 // profiles is what AdminListen serves and nothing else does: they tell about every session at once, and take processor time.
@@ -14,5 +15,9 @@ func profiles(metrics http.Handler) http.Handler {
 	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
 	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
 	mux.Handle("GET /metrics", metrics)
-	return mux
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		known(r)                                                   // whoever gets here may: strangers are shut out by the address
+		http.NewResponseController(w).SetReadDeadline(time.Time{}) // its expiry would end the request's context, and with that a profile
+		mux.ServeHTTP(w, r)
+	})
 }

@@ -367,7 +367,7 @@ func (c *conn) show(sub *subscription, from int64, text []byte, at int64) bool {
 
 // output sends a piece of output as this client wants it.
 func (c *conn) output(sub *subscription, o *protocol.Output) bool {
-	if !sub.mayGo(c.ctx, o.Offset, c.srv.cfg.SlowClient) {
+	if !sub.mayGo(c.ctx, o.Offset, c.patience) {
 		return false
 	}
 	var err error

@@ -65,7 +65,7 @@ func acceptWebSocket(s *Server, w http.ResponseWriter, r *http.Request) (*wsTran
 	if err != nil {
 		return nil, err
 	}
-	ws.SetReadLimit(s.now.Load().maxFrame)
+	ws.SetReadLimit(t.in.most)
 	t.ws = ws
 	return t, nil
 }

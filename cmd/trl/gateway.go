@@ -282,7 +282,7 @@ func (g *gateway) wait() error {
 			switch {
 			case sig == syscall.SIGHUP:
 				g.config.look()
-			case sig == syscall.SIGTERM && g.s.drains() > 0 && !g.server.Draining():
+			case sig == syscall.SIGTERM && g.s.drains() > 0 && !g.server.DrainingForGood():
 				g.s.web.Audit.Append(audit.Entry{Action: audit.ActionDrain, Outcome: "ok"})
 				g.server.Drain(g.s.drains(), true)
 			default:
