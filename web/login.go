@@ -2,6 +2,7 @@ package web
 
 import (
 	"crypto/rand"
+	"errors"
 	"html/template"
 	"net/http"
 	"strings"
@@ -130,8 +131,17 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 			deny(w, no)
 			return
 		}
+		if !s.paced(w, g) {
+			return
+		}
+		defer g.done()
 		s.loggedIn(r, g.Principal)
 		secret, until, err := s.logins.begin(g, loginLife)
+		if errors.Is(err, errLogins) {
+			w.Header().Set("Retry-After", retryAfter)
+			refuse(w, http.StatusServiceUnavailable, errLogins.Error())
+			return
+		}
 		if err != nil {
 			s.log.Error().Err(err).Msg("login cannot be kept")
 			refuse(w, http.StatusInternalServerError, "the login cannot be kept")
@@ -154,9 +164,7 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 // logout ends the browser's login, and with it the connections of all its tabs.
 func (s *Server) logout(w http.ResponseWriter, r *http.Request) {
 	if err := s.logins.end(loginCookie(r)); err != nil {
-		s.log.Error().Err(err).Msg("login cannot be ended")
-		refuse(w, http.StatusInternalServerError, "the login cannot be ended")
-		return
+		s.log.Error().Err(err).Msg("login has ended, but is in the file still: a gateway that starts before the next login or logout takes it")
 	}
 	dropCookie(w, r)
 	http.Redirect(w, r, "/login", http.StatusSeeOther)

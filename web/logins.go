@@ -3,8 +3,10 @@ package web
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -13,8 +15,10 @@ import (
 )
 
 const (
-	// maxLogins is how many browsers may be logged in; beyond it the oldest login ends.
-	maxLogins = 1000
+	// maxOwnLogins is how many browsers of one subject may be logged in; beyond it that subject's oldest login ends.
+	maxOwnLogins = 32
+	// maxLogins is how many browsers may be logged in; beyond it a login is refused. It leaves the file well below maxTokenFile.
+	maxLogins = 4096
 	// loginLife is how long a login lasts that nothing ends before: its token, for one.
 	loginLife = 30 * 24 * time.Hour
 )
@@ -30,6 +34,8 @@ type logins struct {
 	text []string   // guarded by mu; the lines, where there is no path
 }
 
+var errLogins = errors.New("too many browsers are logged in")
+
 func newLogins(tokens Tokens, log zerolog.Logger) *logins {
 	return &logins{file: &TokenFile{empty: true}, tokens: tokens, log: log}
 }
@@ -40,10 +46,11 @@ func (l *logins) open(path string) error {
 	if path == "" {
 		return nil
 	}
-	err := editTokens(path, func(lines []string) ([]string, error) { return current(lines, time.Now()), nil })
-	if err == nil {
-		l.file.path = path
-		err = l.file.load()
+	pruned := editTokens(path, func(lines []string) ([]string, error) { return current(lines, time.Now()), nil })
+	l.file.path = path
+	err := l.file.load()
+	if err == nil && pruned != nil { // a full disk, for one: who is logged in stays so
+		l.log.Warn().Err(pruned).Msg("the file of logins cannot be written")
 	}
 	if err != nil {
 		l.log.Warn().Err(err).Msg("logins are kept in memory, and end with this gateway")
@@ -61,28 +68,50 @@ func (l *logins) Close() error {
 	return l.file.Close()
 }
 
-// current drops what has expired, and the oldest beyond the bound.
+// current drops what has expired.
 func current(lines []string, now time.Time) (kept []string) {
 	for _, line := range lines {
 		if k, err := parseToken(line); err == nil && now.Before(k.Expires) {
 			kept = append(kept, line)
 		}
 	}
-	return kept[max(0, len(kept)-maxLogins):]
+	return kept
+}
+
+// makeRoom drops the oldest logins of a subject that has as many as it may, and refuses one beyond all that there may be.
+func makeRoom(lines []string, subject string) (kept []string, err error) {
+	own := 0
+	for _, line := range slices.Backward(lines) {
+		if k, err := parseToken(line); err == nil && k.Subject == subject {
+			if own++; own >= maxOwnLogins {
+				continue
+			}
+		}
+		kept = append(kept, line)
+	}
+	if len(kept) >= maxLogins {
+		return nil, errLogins
+	}
+	slices.Reverse(kept)
+	return kept, nil
 }
 
 // change has edit make the lines anew.
-func (l *logins) change(edit func(lines []string) []string) error {
+func (l *logins) change(edit func(lines []string) ([]string, error)) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	whole := func(lines []string) ([]string, error) { return edit(current(lines, time.Now())), nil }
+	whole := func(lines []string) ([]string, error) { return edit(l.file.without(current(lines, time.Now()))) }
 	if l.file.path != "" {
 		if err := editTokens(l.file.path, whole); err != nil {
 			return err
 		}
 		return l.file.load() // not only when the watcher hears of it
 	}
-	l.text, _ = whole(l.text)
+	text, err := whole(l.text)
+	if err != nil {
+		return err
+	}
+	l.text = text
 	tokens, err := parseTokens([]byte(strings.Join(l.text, "\n")))
 	if err == nil {
 		l.file.replace(tokens)
@@ -100,25 +129,21 @@ func (l *logins) begin(g *Grant, life time.Duration) (secret string, until time.
 	if err := k.check(); err != nil {
 		return "", until, err
 	}
-	return secret, until, l.change(func(lines []string) []string { return append(lines, k.line()) })
+	return secret, until, l.change(func(lines []string) ([]string, error) {
+		lines, err := makeRoom(lines, k.Subject)
+		return append(lines, k.line()), err
+	})
 }
 
-// end ends the login; its connections are closed.
+// end ends the login; its connections are closed. That holds for this gateway also where the file cannot be written, which is the error; the
+// next change writes it.
 func (l *logins) end(secret string) error {
 	_, e := l.file.lookup(secret)
 	if e == nil {
 		return nil
 	}
-	line := e.line()
-	return l.change(func(lines []string) []string {
-		kept := lines[:0:0]
-		for _, other := range lines {
-			if other != line {
-				kept = append(kept, other)
-			}
-		}
-		return kept
-	})
+	l.file.drop(e.hash)
+	return l.change(func(lines []string) ([]string, error) { return lines, nil })
 }
 
 func (l *logins) authenticate(r *http.Request) (*Grant, method, outcome) {

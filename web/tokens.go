@@ -68,6 +68,7 @@ type TokenFile struct {
 
 	mu      sync.RWMutex
 	entries map[[sha256.Size]byte]*entry // guarded by mu; replaced whole
+	dropped map[[sha256.Size]byte]bool   // guarded by mu; withdrawn by drop, whatever the file says
 }
 
 type entry struct {
@@ -216,7 +217,12 @@ func (t *TokenFile) replace(tokens []Token) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	entries := make(map[[sha256.Size]byte]*entry, len(tokens))
+	dropped := map[[sha256.Size]byte]bool{} // that the file has still
 	for _, k := range tokens {
+		if t.dropped[k.hash] {
+			dropped[k.hash] = true
+			continue
+		}
 		e := &entry{Token: k}
 		if old := t.entries[k.hash]; old != nil && old.Subject == k.Subject && old.Role == k.Role && old.Via == k.Via &&
 			(k.Expires.IsZero() || k.Expires.After(time.Now())) && old.standing.valid.Err() == nil {
@@ -231,7 +237,31 @@ func (t *TokenFile) replace(tokens []Token) {
 	for _, gone := range t.entries {
 		gone.standing.withdraw()
 	}
-	t.entries = entries
+	t.entries, t.dropped = entries, dropped
+}
+
+// drop withdraws a token now, also if the file cannot be written.
+func (t *TokenFile) drop(hash [sha256.Size]byte) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if e := t.entries[hash]; e != nil {
+		e.standing.withdraw()
+		delete(t.entries, hash)
+	}
+	if t.dropped == nil {
+		t.dropped = map[[sha256.Size]byte]bool{}
+	}
+	t.dropped[hash] = true
+}
+
+// without is the lines of those tokens that were not dropped.
+func (t *TokenFile) without(lines []string) []string {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return slices.DeleteFunc(lines, func(line string) bool {
+		k, err := parseToken(line)
+		return err == nil && t.dropped[k.hash]
+	})
 }
 
 // maxTokenFile is some 10,000 tokens.
