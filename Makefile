@@ -112,6 +112,12 @@ bench-scale: build ## 1 to 4,000 sessions: create, use, idle, memory, destroy; A
 bench-agent: build ## an agent's work beside bash -c per command and a shell with markers; ARGS='-agents 1,8'
 	$(BENCH_RUN) agent -out $(FIGURES) $(ARGS)
 
+bench-comeback: build ## from a kill -9 of the gateway to its successor's answers, by what clients had done; ARGS='-keyed 1000 -sessions 50'
+	$(BENCH_RUN) comeback -out $(FIGURES) $(ARGS)
+
+bench-kept: build ## what work that has ended takes: memory and descriptors, with the default flags
+	$(BENCH_RUN) kept -out $(FIGURES) $(ARGS)
+
 bench-plots: ## pictures and tables of docs/PERFORMANCE.md, from docs/figures
 	$(BENCH_RUN) plots -out $(FIGURES) $(ARGS)
 
@@ -139,4 +145,4 @@ contract: ## the contract's own suite, beside the repository
 clean: ## remove what was built
 	rm -rf bin
 
-.PHONY: deploy otel help generate screenshots build arm64 amd64 run check deps test race fmt lint audit fuzz fuzz-smoke bench bench-scale bench-agent bench-plots bench-go soak test-soak soak-crash soak-once once contract clean
+.PHONY: deploy otel help generate screenshots build arm64 amd64 run check deps test race fmt lint audit fuzz fuzz-smoke bench bench-scale bench-agent bench-comeback bench-kept bench-plots bench-go soak test-soak soak-crash soak-once once contract clean

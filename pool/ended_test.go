@@ -234,3 +234,32 @@ func TestTheHeaviestLetsGoFirst(t *testing.T) {
 		t.Errorf("old %v, last %v, another's %v", known("heavy", old), known("heavy", last), known(me, first))
 	}
 }
+
+// TestShortDescriptorsCostEndedSessions: of the principal who left the most, the oldest first.
+func TestShortDescriptorsCostEndedSessions(t *testing.T) {
+	r := newRig(t, Config{})
+	end := func(who string) string {
+		s, err := r.Create(t.Context(), who, &protocol.SessionCreate{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Destroy(t.Context(), &protocol.SessionDestroy{Force: true}); err != nil {
+			t.Fatal(err)
+		}
+		return s.ID()
+	}
+	modest := end(me)
+	var heavy []string
+	for range 4 {
+		heavy = append(heavy, end("heavy"))
+	}
+	r.freeDescriptors()
+	for i, id := range heavy {
+		if _, err := r.Find("heavy", id, ""); (err == nil) != (i >= 2) {
+			t.Errorf("session %d of 4: %v", i, err)
+		}
+	}
+	if _, err := r.Find(me, modest, ""); err != nil {
+		t.Error(err)
+	}
+}

@@ -171,6 +171,31 @@ func (p *Pool) Forget(now time.Time) {
 		s.endShares(func(sh *Share) bool { return sh.expired(now) })
 	}
 	p.trim()
+	if p.base.Keeper.Short() {
+		p.freeDescriptors()
+	}
+}
+
+// freeDescriptors lets go of a part of what ended sessions left, each of which holds a descriptor in the keeper: the oldest of the
+// principal with the most. It is asked again with the next beat, as the keeper closes them by then.
+func (p *Pool) freeDescriptors() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	counts, most := map[string]int{}, ""
+	for _, s := range p.retained {
+		if counts[s.owner]++; counts[s.owner] > counts[most] {
+			most = s.owner
+		}
+	}
+	left := (counts[most] + 1) / 2
+	for i := 0; i < len(p.retained) && left > 0; {
+		if p.retained[i].owner != most {
+			i++
+			continue
+		}
+		p.letGoSessionLocked(i)
+		left--
+	}
 }
 
 // weights is what is retained of each principal.

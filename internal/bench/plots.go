@@ -25,6 +25,8 @@ func plots() error {
 		s Scale
 		a Agent
 		k Soak
+		c Comeback
+		e Kept
 	)
 	for _, one := range []struct {
 		name string
@@ -34,6 +36,8 @@ func plots() error {
 		{"bench", &r, func() error { text = tableOf(text, "bench", benchTable(r)); return nil }},
 		{"scale", &s, func() error { text = tableOf(text, "scale", scaleTable(s)); return scalePlots(s) }},
 		{"agent", &a, func() error { text = tableOf(text, "agent", agentTable(a)); return nil }},
+		{"comeback", &c, func() error { text = tableOf(text, "comeback", comebackTable(c)); return comebackPlot(c) }},
+		{"kept", &e, func() error { text = tableOf(text, "kept", keptTable(e)); return nil }},
 		{"soak", &k, func() error { text = tableOf(text, "soak", soakTable(k)); return soakPlot(k) }},
 	} {
 		err := figure.Load(filepath.Join(*out, one.name+".json"), one.into)
@@ -156,6 +160,40 @@ func scalePlots(s Scale) error {
 			over("of one core", func(t Step) float64 { return t.IdleCPU }),
 		}}),
 	)
+}
+
+func comebackTable(c Comeback) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%v\n\n| commands with a key, before | sessions | first answer | a session's first answer | every session has answered | next gateway, RSS |\n|-:|-:|-:|-:|-:|-:|\n", c.Machine)
+	ns := figure.Nanoseconds.Format
+	for _, r := range c.Runs {
+		fmt.Fprintf(&b, "| %d | %d | %s | %s | %s | %s |\n", r.Commands, r.Sessions, ns(r.Ping.Median), ns(r.Session.Median), ns(r.All.Median), figure.Bytes.Format(r.RSS))
+	}
+	return b.String()
+}
+
+func comebackPlot(c Comeback) error {
+	over := func(name string, of func(ComebackRun) float64) plot.Line {
+		l := plot.Line{Name: name}
+		for _, r := range c.Runs {
+			l.Points = append(l.Points, plot.Point{X: float64(r.Commands), Y: of(r)})
+		}
+		return l
+	}
+	return draw("comeback", plot.Chart{Title: "From kill -9 of the gateway to an answer", X: "commands with a request_key before", LogX: true, LogY: true, Format: figure.Nanoseconds.Format, Lines: []plot.Line{
+		over("a ping", func(r ComebackRun) float64 { return r.Ping.Median }),
+		over("a command in one session", func(r ComebackRun) float64 { return r.Session.Median }),
+		over("every session", func(r ComebackRun) float64 { return r.All.Median }),
+	}})
+}
+
+func keptTable(k Kept) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%v\n\n| | gateway, RSS | keeper, RSS | descriptors, gateway + keeper |\n|---|-:|-:|-:|\n", k.Machine)
+	for _, s := range k.Steps {
+		fmt.Fprintf(&b, "| %s | %s | %s | %d + %d |\n", s.What, figure.Bytes.Format(s.Gateway), figure.Bytes.Format(s.Keeper), s.Files[0], s.Files[1])
+	}
+	return b.String()
 }
 
 // soakPlot shows each number beside what it was in the first quarter.
