@@ -243,12 +243,12 @@ func (x *endedWork) again() any {
 	status := runtime.Status{Code: int(x.code), Signal: syscall.Signal(x.signal)}
 	if x.kind == 'p' {
 		return &Process{
-			stream: x.stream, session: x.session, name: x.name, journal: journal.Gone(x.end, 0), startedAt: timeOf(x.startedAt), pid: int(x.pid), done: closed,
+			stream: x.stream, session: x.session, name: x.name, journal: journal.Gone(0, 0), startedAt: timeOf(x.startedAt), pid: int(x.pid), done: closed,
 			status: status, timedOut: x.timedOut == 1, endedAt: timeOf(x.endedAt), end: x.end,
 		}
 	}
 	t := newTerminal(x.session, x.stream, "", "")
-	t.journal = journal.Gone(x.end, 0)
+	t.journal.Close()
 	t.startedAt, t.pid, t.done, t.status, t.endedAt = timeOf(x.startedAt), int(x.pid), closed, status, timeOf(x.endedAt)
 	t.cols, t.rows = int(x.cols), int(x.rows)
 	t.shown.resized(0, t.cols, t.rows)

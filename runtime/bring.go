@@ -41,6 +41,19 @@ func (a *Adoption) want(log []HeldFile) *wanted {
 	return w
 }
 
+// holds says whether a log is there that is not open yet, or one that is.
+func (a *Adoption) holds(log []HeldFile) bool {
+	if len(log) == 3 && a.want(log).out != nil {
+		return true
+	}
+	for _, f := range log {
+		if fd, ok := a.from.Held[f.Number]; !ok || inode(fd) != f.Inode {
+			return false
+		}
+	}
+	return len(log) == 3
+}
+
 // output opens a log, once.
 func (a *Adoption) output(held []HeldFile) (*output, error) {
 	if len(held) != 3 {
@@ -79,6 +92,10 @@ func (a *Adoption) Bring(j *journal.Journal, log []HeldFile, span journal.Span) 
 			j.OnDrop(func(journal.Span) { k.Release() })
 			return journal.Unpack(j, k)
 		}
+	}
+	if !a.holds(log) { // it was closed after this was written down, and what had a byte in it was packed
+		j.Close()
+		return nil
 	}
 	out, err := a.output(log)
 	if err != nil {

@@ -536,7 +536,7 @@ func TestKeeperIsNeverAway(t *testing.T) {
 	g, _, put, upgrade := installed(t, "--warm", "0")
 	c := g.dial(t)
 	c.run(c.session(), ":")
-	held := descriptor(t, g.pid, "/memfd:trl-stdout")
+	held := descriptor(t, g.pid, "/memfd:trl-ledger")
 	var stop atomic.Bool
 	var opener sync.WaitGroup
 	opened, failed := 0, 0
