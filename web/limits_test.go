@@ -155,6 +155,37 @@ func (r limitRow) wantBound(t *testing.T) []string {
 	return []string{fmt.Sprintf("%g s", d.Seconds()), fmt.Sprintf("%g h", d.Hours())}
 }
 
+// TestLimitsText compares the bounds that docs/limits.md lists below its tables with the code. It does not go beyond them.
+func TestLimitsText(t *testing.T) {
+	text, err := os.ReadFile("../docs/limits.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, list, found := strings.Cut(string(text), "\n## Bounds without a probe\n")
+	if !found {
+		t.Fatal("the page has no such section")
+	}
+	bullet := regexp.MustCompile("^- .+?: ([\\d,]+(?: [KMG]iB| s)?) \\(`(\\w+\\.\\w+)`\\)\\. ")
+	n := 0
+	for line := range strings.Lines(list) {
+		if !strings.HasPrefix(line, "- ") {
+			continue
+		}
+		n++
+		m := bullet.FindStringSubmatch(line)
+		if m == nil {
+			t.Errorf("no bound and constant: %s", line)
+			continue
+		}
+		if want := spellings(constant(t, m[2])); !slices.Contains(want, strings.TrimSuffix(m[1], " s")) {
+			t.Errorf("the bound is %q, %s is %s", m[1], m[2], want)
+		}
+	}
+	if n == 0 {
+		t.Error("the section lists no bound")
+	}
+}
+
 // TestLimitsPage: docs/limits.md has the bounds that the code has, and what goes beyond one is answered as it says. Each row has its probe, which goes
 // beyond the bound of a real server and returns what came, in the page's words, and the field.
 func TestLimitsPage(t *testing.T) {
