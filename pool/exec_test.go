@@ -386,7 +386,7 @@ func TestRequestKeysAreBounded(t *testing.T) {
 		}
 	}
 	_, err := try(me, k.most) // refused, rather than that another one is forgotten
-	if d := wantCode(t, err, protocol.LimitExceeded).Details; d["field"] != "request_key" || d["limit"] != "request_keys" {
+	if d := wantCode(t, err, protocol.LimitExceeded).Details; d["field"] != "request_key" || d["limit"] != k.most {
 		t.Errorf("details %v", d)
 	}
 	if n, err := try(me, 0); n != 0 || err != nil {

@@ -178,7 +178,7 @@ func (k *keys) enter(ref keyRef, params fingerprint) (e *keyed, first bool, err 
 	most := cmp.Or(k.most, DefaultMaxKeys)
 	if c := k.counts[ref.who]; c != nil && (c.n >= most || k.all >= manyKeys && c.n >= k.all/len(k.counts)) {
 		return nil, false, protocol.Errorf(protocol.LimitExceeded, "%d request keys are remembered, each for 10 minutes; send the request without one, or later", c.n).
-			With("limit", "request_keys").With("field", "request_key")
+			With("limit", most).With("field", "request_key")
 	}
 	e = &keyed{own: own, alias: alias, params: params, made: make(chan struct{}), err: errors.New("request was abandoned")}
 	k.addLocked(ref.who, e)
