@@ -214,7 +214,7 @@ func (x *endedExec) letGo() {
 	x.text, x.output, x.ends, x.lane, x.stands = "", nil, nil, nil, ledger.Span{}
 	x.flags.set(onlyKey, true)
 	x.flags.set(keepsText, true)
-	x.session.epitaphs = append(x.session.epitaphs, x)
+	x.session.buryLocked(x)
 }
 
 func (x *endedExec) key() *keyed { return x.keyed }

@@ -2,7 +2,6 @@ package pool
 
 import (
 	"slices"
-	"sync"
 	"time"
 
 	"trl/runtime/ledger"
@@ -199,23 +198,7 @@ func (p *Pool) freeDescriptors() {
 }
 
 // weights is what is retained of each principal.
-type weights struct {
-	mu  sync.Mutex
-	of  map[string]int64
-	sum int64
-}
-
-func (w *weights) add(who string, n int64) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.of == nil {
-		w.of = map[string]int64{}
-	}
-	w.sum += n
-	if w.of[who] += n; w.of[who] == 0 {
-		delete(w.of, who)
-	}
-}
+type weights struct{ tally }
 
 // excess is the principal who is to let go of something, and whether anybody is.
 func (w *weights) excess() (who string, any bool) {
