@@ -51,7 +51,7 @@ func (r *run) begin(sig syscall.Signal, grace time.Duration, now time.Time) {
 	k := r.p.kind
 	deaf := r.s.trap || ignores(r.p.child.Pid(), k.abort)
 	if !deaf && k.trapped != nil {
-		script, _ := r.s.st.script(k, false)
+		script, _ := r.s.st.script(k, nil)
 		deaf = k.trapped.Match(script)
 	}
 	r.end = &ending{sig: sig, deadline: now.Add(grace), unheard: now.Add(max(grace, stubborn)), told: map[int]bool{}, next: now, deaf: deaf}

@@ -87,7 +87,7 @@ func (s *Shell) stateScript(sp *shellProc, free bool, hold func([]byte) (int, er
 	for end := time.Now().Add(stubborn); !free && s.st.pending() && time.Now().Before(end) && !sp.dead(); {
 		time.Sleep(time.Millisecond) // the shell has not come to the running command yet
 	}
-	state, current := s.state(sp.kind, false)
+	state, current := s.state(sp.kind, nil)
 	if !current {
 		lost = slices.Clone(allState)
 		if !sp.dead() { // backTo leads to its directory

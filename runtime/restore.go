@@ -145,8 +145,8 @@ const onecmd = "\nset -o onecmd\n"
 
 // state is the script that makes a fresh shell what the last snapshot says, nil when there is none. current: the snapshot has
 // the effects of every command that has ended.
-func (s *Shell) state(k *kind, exited bool) (script []byte, current bool) {
-	script, current = s.st.script(k, exited)
+func (s *Shell) state(k *kind, dead *shellProc) (script []byte, current bool) {
+	script, current = s.st.script(k, dead)
 	if script == nil {
 		return nil, current
 	}
@@ -157,7 +157,7 @@ func (s *Shell) state(k *kind, exited bool) (script []byte, current bool) {
 
 // legacy is the script that makes the next process what dead was, without what would end that one, too; and what is lost.
 func (s *Shell) legacy(dead *shellProc) (script []byte, lost []string) {
-	script, current := s.state(dead.kind, true)
+	script, current := s.state(dead.kind, dead)
 	if dead.exit != nil && *dead.exit != 0 {
 		for _, opt := range []string{"errexit", "nounset"} {
 			if strings.Contains(string(script), "set -o "+opt+"\n") {
@@ -172,7 +172,7 @@ func (s *Shell) legacy(dead *shellProc) (script []byte, lost []string) {
 		script[at+len("\nset ")] = '+'
 		lost = append(lost, "onecmd")
 	}
-	if !current || dead.whole && !s.st.exited() {
+	if !current || dead.whole && !s.st.exited(dead) {
 		lost = Union(lost, allState)
 	} else if !dead.kind.lists && s.funcs.Load() {
 		lost = append(lost, "functions")

@@ -212,8 +212,8 @@ func (s *state) size() int64 {
 }
 
 // script returns the newest whole snapshot as a script, nil when there is none, and whether it has the effects of every
-// command that has ended. With exited, the EXIT trap's counts.
-func (s *state) script(k *kind, exited bool) (script []byte, current bool) {
+// command that has ended. With dead, the shell that is to be replaced, what its EXIT trap wrote counts.
+func (s *state) script(k *kind, dead *shellProc) (script []byte, current bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	raw, at := s.last, s.lastAt
@@ -223,8 +223,8 @@ func (s *state) script(k *kind, exited bool) (script []byte, current bool) {
 			s.last, s.lastAt = nil, unknownState
 		}
 	}
-	if exited {
-		if s.exitedLocked() {
+	if dead != nil {
+		if s.exitedLocked(dead) {
 			raw, at = content(s.exit), s.ended
 		}
 		s.last, s.lastAt = raw, at // restored is about to forget what the files hold
@@ -265,13 +265,17 @@ func freed(k *kind, env []string) []byte {
 	return b
 }
 
-// exitedLocked: the EXIT trap has written all down, and not from inside of a function, whose locals would be among it.
-func (s *state) exitedLocked() bool { return whole(s.exit, endMark+" x0\n") }
+// exitedLocked: the EXIT trap of this shell has written all down, and not from inside of a function, whose locals would be among
+// it. A gateway may have died before it forgot what the shell before wrote there, so the mark has a number of the shell's own: two
+// shells that follow each other do not have the same control pipe, since the second one has its own before the first one's is closed.
+func (s *state) exitedLocked(p *shellProc) bool {
+	return whole(s.exit, endMark+" x0 "+strconv.Itoa(p.held[heldCtlW])+"\n")
+}
 
-func (s *state) exited() bool {
+func (s *state) exited(p *shellProc) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.exitedLocked()
+	return s.exitedLocked(p)
 }
 
 // restored starts again after the state was put into a new shell, where it is still true.

@@ -101,11 +101,6 @@ var works = map[string]func(w *worker, k int){
 		if r.has("state_lost") || got.has("state_lost") { // a gateway died with it, and the loss is named
 			return
 		}
-		// Known fault, open in issue 26: about once in 60 s of killing, the state of the command before comes back and nothing is named.
-		if !soak && got.stdout() == fmt.Sprintln(k-1) {
-			fmt.Println("known fault: V of the step before after", r)
-			return
-		}
 		want(fmt.Sprint("V after ", r, ", ", got), got.stdout(), fmt.Sprintln(k))
 	},
 	"process": func(w *worker, k int) {

@@ -97,7 +97,7 @@ func dieEverywhere(t *testing.T, program, shell string, d deed) {
 	w := &worker{again: again{g: g}, ctx: ctx, name: "deeds"}
 	defer w.drop()
 	w.s = w.sure("session.create", object{"shell": shell}).str("session_id")
-	w.sure("exec.run", object{"session_id": w.s, "command": "V=kept; F='" + w.path() + "'"})
+	w.sure("exec.run", object{"session_id": w.s, "command": "F='" + w.path() + "'"})
 	n, since := 0, time.Now()
 	try := func(arms string) (died bool) {
 		n++
@@ -109,6 +109,7 @@ func dieEverywhere(t *testing.T, program, shell string, d deed) {
 		if err := os.Rename(arm+".new", arm); err != nil {
 			t.Fatal(err)
 		}
+		w.sure("exec.run", object{"session_id": w.s, "request_key": fmt.Sprint("b", n), "command": fmt.Sprint("V=before", n)})
 		r := w.sure("exec.run", with(object{
 			"session_id": w.s, "request_key": fmt.Sprint("k", n), "command": fmt.Sprintf("echo %d >>\"$F\"; echo before; %s", n, d.command),
 		}, d.params))
@@ -123,9 +124,17 @@ func dieEverywhere(t *testing.T, program, shell string, d deed) {
 		if ran := slices.DeleteFunc(strings.Fields(string(traces)), func(f string) bool { return f != fmt.Sprint(n) }); err != nil || len(ran) != 1 {
 			t.Errorf("killed at point %s: it ran %d times (%v): %v", arms, len(ran), err, r)
 		}
-		if r := w.sure("exec.run", object{"session_id": w.s, "command": "echo $V"}); r.stdout() != "kept\n" || r.yes("shell_restored") {
-			t.Errorf("killed at point %s: then %v", arms, r)
+		remembers := func(v string, r object, restored bool) { // or r says that it does not
+			t.Helper()
+			next := w.sure("exec.run", object{"session_id": w.s, "command": "echo $V"})
+			if next.stdout() != fmt.Sprintln(v) && !r.has("state_lost") || next.yes("shell_restored") || restored && !r.yes("shell_restored") {
+				t.Errorf("killed at point %s: %v, and then %v instead of %s", arms, r, next, v)
+			}
 		}
+		remembers(fmt.Sprint("before", n), r, false)
+		// What the death left behind must not be taken for the state of the next shell that dies.
+		w.sure("exec.run", object{"session_id": w.s, "request_key": fmt.Sprint("a", n), "command": fmt.Sprint("V=after", n)})
+		remembers(fmt.Sprint("after", n), w.sure("exec.run", object{"session_id": w.s, "request_key": fmt.Sprint("d", n), "command": "kill -9 $$"}), true)
 		return died
 	}
 	points := 0

@@ -81,7 +81,7 @@ __trl_q() {
 	for __trl_i in "${FUNCNAME[@]:1}"; do
 		case $__trl_i in source|main) ;; *) __trl_f=1 ;; esac
 	done
-	__trl_s "$__trl_x" "x$__trl_f"
+	__trl_s "$__trl_x" "x$__trl_f @C@"
 	builtin printf 'x %s %s\n' "$__trl_r" "$__trl_f" >"$__trl_c"
 	builtin return "$__trl_r"
 }

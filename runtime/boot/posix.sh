@@ -54,7 +54,7 @@ __trl_s() {
 
 __trl_q() {
 	__trl_y=$?
-	__trl_s "$__trl_x" x0
+	__trl_s "$__trl_x" "x0 @C@"
 	\command printf 'x %s 0\n' "$__trl_y" >"$__trl_c"
 	return "$__trl_y"
 }
