@@ -82,7 +82,7 @@ func TestSparseSnapshot(t *testing.T) {
 		s.st.mark = [2]string{mark, mark}
 		took := allocated(func() {
 			for range 4 {
-				if script, _ := s.st.script(kinds["bash"], false); script != nil {
+				if script, _ := s.st.script(kinds["bash"], nil); script != nil {
 					t.Error("it counts as a snapshot")
 				}
 			}

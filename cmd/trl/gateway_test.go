@@ -31,12 +31,11 @@ func startGateway(t *testing.T, flags ...string) *started {
 	t.Helper()
 	cmd := exec.Command("trl", append([]string{"serve", "--listen", "127.0.0.1:0", "--auth", "none", "--state-dir", t.TempDir(), "--log-level", "warn"}, flags...)...)
 	cmd.Stderr = os.Stderr
-	testkit.EndWithUs(cmd)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := cmd.Start(); err != nil {
+	if err := testkit.Start(cmd); err != nil {
 		t.Fatal(err)
 	}
 	g := &started{cmd: cmd}

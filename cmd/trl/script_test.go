@@ -108,8 +108,7 @@ func cmdStart(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	stdout, stderr := open(".out"), open(".err")
 	cmd.Stdout, cmd.Stderr = stdout, stderr
-	testkit.EndWithUs(cmd)
-	ts.Check(cmd.Start())
+	ts.Check(testkit.Start(cmd))
 	stdout.Close()
 	stderr.Close()
 	c := &child{cmd, make(chan struct{})}

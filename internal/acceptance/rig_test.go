@@ -238,8 +238,7 @@ func launch(tune func(*exec.Cmd), flags ...string) (*server, error) {
 	if tune != nil {
 		tune(g.cmd)
 	}
-	testkit.EndWithUs(g.cmd)
-	err = g.cmd.Start()
+	err = testkit.Start(g.cmd)
 	w.Close()
 	if err != nil {
 		return nil, err

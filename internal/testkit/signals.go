@@ -5,6 +5,8 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"runtime"
+	"sync"
 	"syscall"
 )
 
@@ -19,10 +21,26 @@ func HearSignals() {
 	}
 }
 
-// EndWithUs has the kernel send SIGTERM to the program when the test run ends, however it ends: a panic runs no clean-up.
-func EndWithUs(cmd *exec.Cmd) {
+// Start starts a program that gets a SIGTERM when the test run ends, however it ends: a panic runs no clean-up. The kernel sends that
+// when the thread that started the program ends, and Go's threads do end: one that tried out a namespace cannot be used for anything
+// else. So all programs are started by one thread that stays.
+func Start(cmd *exec.Cmd) error {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
 	}
 	cmd.SysProcAttr.Pdeathsig = syscall.SIGTERM
+	done := make(chan error)
+	starter() <- func() { done <- cmd.Start() }
+	return <-done
 }
+
+var starter = sync.OnceValue(func() chan<- func() {
+	jobs := make(chan func())
+	go func() { // lives as long as the test run
+		runtime.LockOSThread()
+		for job := range jobs {
+			job()
+		}
+	}()
+	return jobs
+})

@@ -107,7 +107,6 @@ func serve(t testing.TB, args ...string) *gateway {
 func (g *gateway) start(args ...string) {
 	g.t.Helper()
 	g.keeper = exec.Command(trl, append([]string{"serve", "--listen", g.addr, "--state-dir", g.dir, "--default-dir", g.home}, args...)...)
-	testkit.EndWithUs(g.keeper)
 	g.keeper.Env = append(os.Environ(), "HOME="+g.home, "HISTFILE=/dev/null")
 	out, err := g.keeper.StdoutPipe()
 	if err != nil {
@@ -119,7 +118,7 @@ func (g *gateway) start(args ...string) {
 	}
 	defer logged.Close()
 	g.keeper.Stderr = logged
-	if err := g.keeper.Start(); err != nil {
+	if err := testkit.Start(g.keeper); err != nil {
 		g.t.Fatal(err)
 	}
 	lines := bufio.NewScanner(out)
