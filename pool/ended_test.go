@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"reflect"
 	goruntime "runtime"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -232,6 +234,45 @@ func TestTheHeaviestLetsGoFirst(t *testing.T) {
 	r.trim()
 	if known("heavy", old) || !known("heavy", last) || !known(me, first) {
 		t.Errorf("old %v, last %v, another's %v", known("heavy", old), known("heavy", last), known(me, first))
+	}
+}
+
+// TestCommandsThatEndTogetherLetGoOnce: each of them finds that its principal has too much, and what one lets go is enough.
+func TestCommandsThatEndTogetherLetGoOnce(t *testing.T) {
+	r := newRig(t, Config{})
+	const many, each = 8, 40
+	var ids []string
+	var s *Session
+	for range many {
+		s = r.create(protocol.SessionCreate{})
+		for range each {
+			ids = append(ids, run(t, s, protocol.Exec{Command: ":"}).ExecID)
+		}
+	}
+	r.weights.mu.Lock()
+	more := maxRetainedOf - r.weights.of[me] + 1
+	r.weights.mu.Unlock()
+	r.weights.add(me, more)
+	defer r.weights.add(me, -more)
+	var all sync.WaitGroup
+	var returned atomic.Int32
+	s.mu.Lock() // so that nobody is done before all have begun
+	release := sync.OnceFunc(s.mu.Unlock)
+	defer release()
+	for range 32 {
+		all.Go(func() { r.trim(); returned.Add(1) })
+	}
+	eventually(t, "all but one to leave it to that one", func() bool { return returned.Load() == 31 })
+	release()
+	all.Wait()
+	left := 0
+	for _, id := range ids {
+		if _, err := r.FindExec(me, id); err == nil {
+			left++
+		}
+	}
+	if least := len(ids) - len(ids)/trimShare - 1; left < least || left == len(ids) {
+		t.Errorf("%d of %d commands are left, want %d", left, len(ids), least)
 	}
 }
 

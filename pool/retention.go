@@ -2,6 +2,7 @@ package pool
 
 import (
 	"slices"
+	"sync"
 	"time"
 
 	"trl/runtime/ledger"
@@ -198,7 +199,10 @@ func (p *Pool) freeDescriptors() {
 }
 
 // weights is what is retained of each principal.
-type weights struct{ tally }
+type weights struct {
+	tally
+	trimming sync.Mutex // held by the goroutine that lets go of what is too much
+}
 
 // excess is the principal who is to let go of something, and whether anybody is.
 func (w *weights) excess() (who string, any bool) {
@@ -220,8 +224,13 @@ func (w *weights) over(who string) bool {
 	return w.of[who] > maxRetainedOf || w.sum > maxRetainedBytes
 }
 
-// trim lets go of what is too much for all of a principal's sessions, or for all. No lock is held.
+// trim lets go of what is too much for all of a principal's sessions, or for all. One goroutine at a time does that: every command that
+// ends meanwhile asks for it, too, and together they would let go of many times as much. No lock is held.
 func (p *Pool) trim() {
+	if !p.weights.trimming.TryLock() {
+		return
+	}
+	defer p.weights.trimming.Unlock()
 	for {
 		who, any := p.weights.excess()
 		if !any || !p.trimOf(who) {
@@ -250,29 +259,22 @@ func (p *Pool) trimOf(who string) (some bool) {
 		}
 	}
 	p.mu.Unlock()
-	type old struct {
-		s     *Session
-		ended time.Time
-	}
-	var all []old
+	var ends []time.Time
 	for _, s := range live {
 		s.mu.Lock()
 		for _, k := range s.records.all[:max(0, len(s.records.all)-1)] { // the newest stays
-			all = append(all, old{s, k.ended()})
+			ends = append(ends, k.ended())
 		}
 		s.mu.Unlock()
 	}
-	if len(all) == 0 {
+	if len(ends) == 0 {
 		return false
 	}
-	slices.SortFunc(all, func(a, b old) int { return a.ended.Compare(b.ended) })
-	counts := map[*Session]int{}
-	for _, o := range all[:(len(all)+trimShare-1)/trimShare] {
-		counts[o.s]++
-	}
-	for s, n := range counts {
+	slices.SortFunc(ends, time.Time.Compare)
+	last := ends[(len(ends)-1)/trimShare]
+	for _, s := range live {
 		s.mu.Lock()
-		for ; n > 0 && len(s.records.all) > 1; n-- {
+		for len(s.records.all) > 1 && !s.records.all[0].ended().After(last) {
 			s.letGoOldestLocked()
 			some = true
 		}
