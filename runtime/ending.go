@@ -60,6 +60,12 @@ func (r *run) begin(sig syscall.Signal, grace time.Duration, now time.Time) {
 	}
 }
 
+// mayHaveEnded: the gateway before us told the command to end, nothing of it is left but the shell, and that has not had the time to
+// answer us. The grace may have passed between the two gateways, and a command that ended within it was not killed.
+func (r *run) mayHaveEnded(now time.Time) bool {
+	return r.asked != "" && now.Before(r.answerBy) && len(r.others()) == 0
+}
+
 // abort ends the shell's own work. A deaf one would run its trap and go on with its list: the only cure is another shell.
 func (r *run) abort() {
 	sig := r.p.kind.abort
@@ -80,7 +86,7 @@ func (r *run) press(now time.Time) {
 		e.looks, e.next = 0, now.Add(tick/5)
 		return
 	}
-	if !e.kill && !now.Before(e.deadline) {
+	if !e.kill && !now.Before(e.deadline) && !(busy && r.mayHaveEnded(now)) {
 		if busy && e.looks == 1 { // no grace: the shell first, as below
 			r.abort()
 		}
