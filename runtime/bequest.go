@@ -32,6 +32,7 @@ type Bequest struct {
 	As      *Account
 	Write   []int
 	Ports   string
+	Lock    *int // of Ports; nil: there is none
 	Tenants []TenantBequest
 	UIDs    map[uint32]string
 	NextUID uint32
@@ -111,6 +112,9 @@ func (b *Bequest) Files() (fds []int) {
 		fds = append(fds, b.Spaces[:]...)
 	}
 	fds = append(fds, b.Write...)
+	if b.Lock != nil {
+		fds = append(fds, *b.Lock)
+	}
 	for _, t := range b.Tenants {
 		fds = append(fds, t.Rules)
 	}
@@ -142,6 +146,9 @@ func (h *Host) Bequeath(f func(*Bequest) error) error {
 		Instance: h.Instance(), Begin: h.begin, Tier: h.tier, Why: h.why, Tiers: h.tiers, Cannot: h.cannot,
 		Root: h.root.bequest(), Controllers: h.controllers, Hierarchies: map[string]HierarchyBequest{},
 		As: h.as, Write: h.write, Ports: h.ports, UIDs: h.uids, NextUID: h.nextUID,
+	}
+	if h.portsLock >= 0 {
+		b.Lock = &h.portsLock
 	}
 	for _, t := range h.tenants {
 		b.Tenants = append(b.Tenants, TenantBequest{t.id, t.uid, t.gid, t.dir, t.rules, t.serial, t.grouped, t.leaving})
@@ -209,6 +216,9 @@ func (g *Group) bequest() GroupBequest {
 func (h *Host) inherit(b *Bequest, gateway *Account) {
 	h.begin, h.as, h.write, h.ports, h.nextUID = b.Begin, b.As, b.Write, b.Ports, b.NextUID
 	h.mounts = h.ports != "" && isMounted(h.ports)
+	if b.Lock != nil {
+		h.portsLock = *b.Lock
+	}
 	if gateway != nil {
 		h.gateway = &gateway.GID
 	}

@@ -59,6 +59,7 @@ type Host struct {
 	write       []int                 // Config.Write, opened; never written after NewHost
 	ports       string                // the directory of tenants' ports, "": there is none
 	mounts      bool                  // it is a tmpfs of our own, and each tenant's is
+	portsLock   int                   // fd of its lock; -1: there is none
 	entries     chan struct{}         // a slot for each thread in Group.enter
 	forks       chan struct{}         // a slot for each fork into a cell, see fewestProcessors
 	adopted     int                   // fd of the main thread's list of children, see Cell.Others; -1: the kernel has none
@@ -128,7 +129,7 @@ func NewHost(c Config) (h *Host, err error) {
 		groups:    map[string]*Group{}, cells: map[mark]*Cell{},
 		tenants: map[string]*tenant{}, uids: map[uint32]string{}, heirs: map[int]*Child{},
 		entries: make(chan struct{}, maxEntries), forkPatience: forkPatience, entryPatience: entryPatience, forks: make(chan struct{}, goruntime.GOMAXPROCS(0)-1), late: late{forks: map[*fork]struct{}{}},
-		adopted: -1,
+		adopted: -1, portsLock: -1,
 	}
 	if fd, err := unix.PidfdOpen(h.pid, 0); err != nil { // no signal could be sent
 		return nil, os.NewSyscallError("pidfd_open (Linux 5.3)", err)
@@ -151,6 +152,7 @@ func NewHost(c Config) (h *Host, err error) {
 			return nil, err
 		}
 		h.limitable(c.Isolation)
+		removeLeftPorts(h.log)
 		if err := h.separate(&c); err != nil {
 			signal.Stop(h.unignored)
 			return nil, errors.Join(err, h.release())
@@ -211,6 +213,9 @@ func (h *Host) release() error {
 	errs := []error{h.closeHierarchies()}
 	if h.ports != "" {
 		errs = append(errs, removeDir(h.ports))
+	}
+	if h.portsLock >= 0 {
+		unix.Close(h.portsLock)
 	}
 	if h.root != nil {
 		errs = append(errs, h.root.close())

@@ -96,6 +96,17 @@ func awkward(mode, marker string) {
 		}
 		ready()
 		time.Sleep(awkwardLife)
+	case "instance-ports": // another trl, with a session that has a directory of ports
+		h, err := NewHost(Config{Isolation: "none", Write: []string{"/"}, Metrics: metrics.New(prometheus.NewRegistry()), Log: zerolog.Nop()})
+		if err != nil {
+			panic(err)
+		}
+		if _, err := h.NewGroup("s-1"); err != nil {
+			panic(err)
+		}
+		fmt.Println(h.ports)
+		ready()
+		time.Sleep(awkwardLife)
 	case "deep": // a child of a child of a child…, all waiting; every eighth in a process session of its own
 		forkThen(func() { dig(home, 100) })
 		ready()

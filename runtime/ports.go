@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 
+	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
 )
 
@@ -55,22 +56,79 @@ func portsParent() (dir string, err error) {
 
 // openPorts makes the directory of ports, in which each tenant gets one of its own. Where we may mount, it is a tmpfs of our own, and
 // so is each tenant's (mounted): then no session can fill another one's, or what else is in /run.
-func openPorts(i Instance, as *Account) (dir string, mounted bool, err error) {
+//
+// It stays locked until the returned descriptor is closed, see removeLeftPorts.
+func openPorts(i Instance, as *Account) (dir string, mounted bool, lock int, err error) {
+	defer func() {
+		if err == nil {
+			lock, err = lockPorts(dir)
+		}
+		if err != nil && dir != "" {
+			err = errors.Join(err, removeDir(dir))
+		}
+	}()
 	for _, parent := range portDirs() {
 		dir := filepath.Join(parent, portsName(i))
 		if makeDir(dir, as != nil) != nil {
 			continue
 		}
 		if mountPorts(dir, dirsSize, as != nil) == nil {
-			return dir, true, nil
+			return dir, true, -1, nil
 		}
 		_ = removeDir(dir)
 	}
-	if dir, err = portsParent(); err != nil {
-		return "", false, err
+	parent, err := portsParent()
+	if err != nil {
+		return "", false, -1, err
 	}
-	dir = filepath.Join(dir, portsName(i))
-	return dir, false, makeDir(dir, as != nil)
+	dir = filepath.Join(parent, portsName(i))
+	if err := makeDir(dir, as != nil); err != nil {
+		return "", false, -1, err
+	}
+	return dir, false, -1, nil
+}
+
+// lockName is the file in a directory of ports that its keeper has locked. No session's directory has such a name (validID).
+const lockName = ".lock"
+
+// lockPorts makes the file and locks it. The file gets its name when it is locked, so that nobody finds it unlocked before.
+func lockPorts(dir string) (lock int, err error) {
+	path := filepath.Join(dir, lockName)
+	lock, err = unix.Open(path+".new", unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return -1, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	if err = unix.Flock(lock, unix.LOCK_EX|unix.LOCK_NB); err == nil {
+		err = unix.Rename(path+".new", path)
+	}
+	if err != nil {
+		unix.Close(lock)
+		return -1, &fs.PathError{Op: "lock", Path: path, Err: err}
+	}
+	return lock, nil
+}
+
+// removeLeftPorts removes the directories of ports that keepers left which were killed together with their gateways, whatever
+// their state directories are. The kernel drops a lock when its process is dead, so a lock that can be taken proves that the
+// keeper is dead. A directory of another user, or without a lock (builds before this made none), is left alone.
+func removeLeftPorts(log zerolog.Logger) {
+	for _, parent := range portDirs() {
+		dirs, _ := filepath.Glob(filepath.Join(parent, "trl-ports-*"))
+		for _, dir := range dirs {
+			var st unix.Stat_t
+			if unix.Lstat(dir, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFDIR || int(st.Uid) != os.Geteuid() {
+				continue
+			}
+			lock, err := unix.Open(filepath.Join(dir, lockName), unix.O_RDWR|unix.O_CLOEXEC|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+			if err != nil {
+				continue
+			}
+			if unix.Flock(lock, unix.LOCK_EX|unix.LOCK_NB) == nil {
+				log.Warn().Str("directory", dir).Err(removeDir(dir)).Msg("removed the pipes of sessions that a killed keeper left")
+			}
+			unix.Close(lock)
+		}
+	}
 }
 
 // portsSize is what one session can put into its files there: snapshots of its state, twice, and the texts of what it runs.

@@ -57,7 +57,7 @@ func (h *Host) separate(c *Config) (err error) {
 			return err
 		}
 	}
-	h.ports, h.mounts, err = openPorts(h.Instance(), h.as)
+	h.ports, h.mounts, h.portsLock, err = openPorts(h.Instance(), h.as)
 	return err
 }
 

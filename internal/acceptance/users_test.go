@@ -161,6 +161,27 @@ func uPorts() []string {
 	return append(dirs, more...)
 }
 
+// TestPortsStayLockedOverAnUpgrade: a server that starts does not take the keeper of another one for dead, which was upgraded.
+func TestPortsStayLockedOverAnUpgrade(t *testing.T) {
+	start := func() *server {
+		g, err := startGateway("--allow-write", "/", "--warm", "0")
+		if err != nil && strings.Contains(err.Error(), "Landlock") {
+			t.Skipf("not run: %v", err)
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		g.endWith(t)
+		return g
+	}
+	g := start()
+	s := g.dial(t).session(nil)
+	g.upgrade(t)
+	start()
+	c := g.dial(t)
+	expect(t, c.run(s, "echo still; exit 3"), 3, "still\n", "") // a new shell opens its pipes by their names
+	expect(t, c.run(s, "echo here"), 0, "here\n", "")
+}
+
 // uAttack tries what nobody may do from another user's process, and prints the name of what could be done.
 // argv: JSON {pids, dirs, files, sockets}.
 const uAttack = `

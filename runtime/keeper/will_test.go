@@ -18,7 +18,7 @@ func TestWillIsReadAsItWasWritten(t *testing.T) {
 		Version: Version, Program: "/bin/trl", Env: []string{"A=b=c", "B="}, Held: []int{7}, Epoch: "e", Generation: 3, Serial: 1 << 60, Recalled: []byte("r\x00"),
 		Listeners: []listener{{"http", 5}}, Signals: [2]int{8, 9}, Numbers: Numbers{GatewayCrashes: 2},
 		Host: runtime.Bequest{
-			Instance: 77, Tier: "cgroup", Root: &runtime.RootBequest{Dir: "/d", Path: "/p", Lock: 11},
+			Instance: 77, Ports: "/p", Lock: new(13), Tier: "cgroup", Root: &runtime.RootBequest{Dir: "/d", Path: "/p", Lock: 11},
 			Hierarchies: map[string]runtime.HierarchyBequest{"pids": {Dir: "/d", Root: &runtime.RootBequest{Lock: 12}}, "cpu": {Why: "none"}},
 			Groups: []runtime.GroupBequest{{
 				ID: "s-1", Orphans: -1, Init: 99, Leaders: []int{99},
@@ -40,7 +40,7 @@ func TestWillIsReadAsItWasWritten(t *testing.T) {
 	if !bytes.Equal(text(got), text(w)) {
 		t.Errorf("got  %s\nwant %s", text(got), text(w))
 	}
-	want := map[int]bool{7: true, 5: true, 8: true, 9: true, 11: true, 12: true, 14: true, 15: true, 16: true, 17: true, 18: true}
+	want := map[int]bool{7: true, 5: true, 8: true, 9: true, 11: true, 12: true, 13: true, 14: true, 15: true, 16: true, 17: true, 18: true}
 	for _, fd := range got.descriptors() {
 		if !want[fd] {
 			t.Errorf("descriptor %d", fd)
