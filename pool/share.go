@@ -33,7 +33,7 @@ type Share struct {
 	maker   string // id of the credential that it was made with; "": of none that can be withdrawn
 	created time.Time
 	expires time.Time // as people are told
-	until   time.Time // the same as this process counts
+	until   bootTime  // the same; 0: the credential that it was made with expires then, by the wall clock
 
 	clients atomic.Int64
 	ended   chan struct{} // closed when it has been taken out of its session, under s.mu
@@ -58,13 +58,13 @@ func (s *Session) Share(q *protocol.ShareCreate, maker string, until time.Time) 
 		life = q.ExpiresIn.Duration()
 	}
 	now := time.Now()
-	expires := now.Add(life)
+	expires, end := now.Add(life), bootTimeAt(now.Add(life))
 	if !until.IsZero() && until.Before(expires) {
-		expires = until
+		expires, end = until.Round(0), 0
 	}
 	sh = &Share{
 		id: mint("", 'l', s.pool.epoch, s.tag, memberLen), session: s, hash: sha256.Sum256([]byte(token)),
-		term: q.TermID, control: q.Mode == "control", name: q.Name, maker: maker, created: now, expires: expires, until: expires, ended: make(chan struct{}),
+		term: q.TermID, control: q.Mode == "control", name: q.Name, maker: maker, created: now, expires: expires, until: end, ended: make(chan struct{}),
 	}
 	s.pool.mu.Lock()
 	defer s.pool.mu.Unlock()
@@ -248,7 +248,12 @@ func (sh *Share) Join() { sh.clients.Add(1) }
 // Leave undoes Join.
 func (sh *Share) Leave() { sh.clients.Add(-1) }
 
-func (sh *Share) expired(now time.Time) bool { return !now.Before(sh.until) }
+func (sh *Share) expired(now time.Time) bool {
+	if sh.until == 0 {
+		return !now.Before(sh.expires)
+	}
+	return bootTimeAt(now) >= sh.until
+}
 
 // shareEntry is a share in the ledger.
 type shareEntry struct {
@@ -260,21 +265,17 @@ type shareEntry struct {
 	Maker   string    `json:"maker,omitzero"`
 	Created time.Time `json:"created"`
 	Expires time.Time `json:"expires"`
-	Uptime  uptime    `json:"uptime,omitzero"` // at Expires; 0: the credential that it was made with expires then, by the wall clock
+	Boot    bootTime  `json:"boot,omitzero"` // at Expires; 0: the credential that it was made with expires then, by the wall clock
 }
 
 func (sh *Share) entry() *shareEntry {
-	x := &shareEntry{ID: sh.id, Hash: sh.hash[:], Term: sh.term, Control: sh.control, Name: sh.name, Maker: sh.maker, Created: sh.created, Expires: sh.expires}
-	if sh.until != sh.until.Round(0) { // which takes the monotonic clock away
-		x.Uptime = uptimeAt(sh.until)
-	}
-	return x
+	return &shareEntry{ID: sh.id, Hash: sh.hash[:], Term: sh.term, Control: sh.control, Name: sh.name, Maker: sh.maker, Created: sh.created, Expires: sh.expires, Boot: sh.until}
 }
 
 // reviveShareLocked makes a share anew. s.pool.mu and s.mu are held, or nobody knows s yet.
 func (s *Session) reviveShareLocked(x *shareEntry) {
 	sh := &Share{
-		id: x.ID, session: s, term: x.Term, control: x.Control, name: x.Name, maker: x.Maker, created: x.Created, expires: x.Expires, until: x.Uptime.time(x.Expires), ended: make(chan struct{}),
+		id: x.ID, session: s, term: x.Term, control: x.Control, name: x.Name, maker: x.Maker, created: x.Created, expires: x.Expires, until: x.Boot, ended: make(chan struct{}),
 	}
 	copy(sh.hash[:], x.Hash)
 	s.addShareLocked(sh)

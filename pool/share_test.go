@@ -1,6 +1,10 @@
 package pool
 
 import (
+	"encoding/base64"
+	"os"
+	"os/exec"
+	"strings"
 	"testing"
 	"time"
 
@@ -31,6 +35,60 @@ func TestMakersAreWrittenDown(t *testing.T) {
 	r.mu.Unlock()
 	if again.maker != "a token" || again.hash != sh.hash || !again.expires.Equal(until) {
 		t.Errorf("%+v", again)
+	}
+}
+
+// TestLinkDoesNotOutlastASuspend: a link's time goes on while the machine is suspended. A time namespace whose boot time is an hour ahead,
+// and whose monotonic clock is not, is what a process sees after an hour of it: this test runs itself in there, with the link.
+func TestLinkDoesNotOutlastASuspend(t *testing.T) {
+	r := newRig(t, Config{})
+	s := r.create(protocol.SessionCreate{})
+	const inside = "TRL_TEST_LINKS"
+	if text := os.Getenv(inside); text != "" {
+		var links []*shareEntry
+		if raw, err := base64.StdEncoding.DecodeString(text); err != nil || json.Unmarshal(raw, &links) != nil {
+			t.Fatal(text)
+		}
+		r.mu.Lock()
+		s.mu.Lock()
+		for _, x := range links {
+			s.reviveShareLocked(x)
+		}
+		s.mu.Unlock()
+		r.mu.Unlock()
+		var open []string
+		for _, sh := range s.Shares() {
+			open = append(open, sh.Name)
+		}
+		if got := strings.Join(open, " "); got != "long" {
+			t.Errorf("open: %q, want those of more than an hour", got)
+		}
+		r.Forget(time.Now())
+		if n := len(s.Shares()); n != 1 {
+			t.Errorf("%d links", n)
+		}
+		return
+	}
+	if out, err := exec.Command("unshare", "--time", "--boottime", "3600", "true").CombinedOutput(); err != nil {
+		t.Skipf("no time namespace (needs root): %v %s", err, out)
+	}
+	var links []*shareEntry
+	for name, life := range map[string]time.Duration{"short": 50 * time.Minute, "long": 70 * time.Minute} {
+		q := &protocol.ShareCreate{Name: name, ExpiresIn: new(protocol.Seconds(life.Seconds()))}
+		sh, _, err := s.Share(q, "", time.Time{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		links = append(links, sh.entry())
+	}
+	text, err := json.Marshal(links)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again := exec.Command("unshare", "--time", "--boottime", "3600", os.Args[0], "-test.run=^"+t.Name()+"$", "-test.count=1")
+	again.Env = append(os.Environ(), inside+"="+base64.StdEncoding.EncodeToString(text))
+	if out, err := again.CombinedOutput(); err != nil {
+		t.Errorf("an hour later: %v\n%s", err, out)
 	}
 }
 

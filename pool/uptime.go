@@ -13,6 +13,20 @@ import (
 // An uptime is a time by the kernel's monotonic clock, which nobody sets. 0: not known.
 type uptime time.Duration
 
+// A bootTime is a time by the kernel's clock that goes on while the machine is suspended, and that nobody sets (CLOCK_BOOTTIME). A share
+// link's expiry is one: it is a promise about time in the world. What bounds work, such as a timeout, goes by the uptime, which stands still
+// meanwhile, as the work does. 0: not known.
+type bootTime time.Duration
+
+func bootTimeNow() bootTime {
+	var ts unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) // Linux has it
+	return bootTime(ts.Nano())
+}
+
+// bootTimeAt is the boot time at t, a time that this process has taken.
+func bootTimeAt(t time.Time) bootTime { return bootTimeNow() + bootTime(time.Until(t)) }
+
 // started is now by both clocks.
 var started = func() struct {
 	at time.Time
