@@ -334,43 +334,59 @@ func TestFramesOfAReload(t *testing.T) {
 	}
 }
 
-// TestProviderThatIsDown: a login that the provider cannot answer for is 503, and no guess.
+// TestProviderThatIsDown: a login that the provider cannot answer for is 503, and no guess; nor is one for which there is no room.
 func TestProviderThatIsDown(t *testing.T) {
-	i := newIssuer(t)
-	secret := filepath.Join(t.TempDir(), "secret")
-	os.WriteFile(secret, []byte("client-secret\n"), 0o600)
-	g := start(t, withTokens, func(c *Config) {
-		c.OIDC = &OIDCConfig{Issuer: i.URL, ClientID: "trl", SecretFile: secret, Role: RoleRule{Else: User}}
-	})
-	g.oidc.c.RedirectURL = g.URL() + callbackPath
-	var down atomic.Bool
-	up := i.Config.Handler
-	i.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/token" && down.Load() {
-			http.Error(w, "upstream is down", http.StatusServiceUnavailable)
-			return
-		}
-		up.ServeHTTP(w, r)
-	})
-	status := func() int {
-		jar, _ := cookiejar.New(nil)
-		b := &http.Client{Jar: jar, Transport: &http.Transport{DisableKeepAlives: true}}
-		resp, err := b.Get(g.URL() + oidcPath)
-		if err != nil {
-			t.Fatal(err)
-		}
-		resp.Body.Close()
-		return resp.StatusCode
-	}
-	down.Store(true)
-	for range freeTries + 3 {
-		if got := status(); got != http.StatusServiceUnavailable {
-			t.Fatalf("while it is down: %d", got)
-		}
-	}
-	down.Store(false)
-	if got := status(); got != http.StatusOK {
-		t.Errorf("once it is up: %d", got)
+	for _, path := range []string{"/token", "/keys"} {
+		t.Run(path, func(t *testing.T) {
+			i := newIssuer(t)
+			secret := filepath.Join(t.TempDir(), "secret")
+			os.WriteFile(secret, []byte("client-secret\n"), 0o600)
+			g := start(t, withTokens, func(c *Config) {
+				c.OIDC = &OIDCConfig{Issuer: i.URL, ClientID: "trl", SecretFile: secret, Role: RoleRule{Else: User}}
+			})
+			g.oidc.c.RedirectURL = g.URL() + callbackPath
+			var down atomic.Bool
+			up := i.Config.Handler
+			i.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.URL.Path == path && down.Load() {
+					http.Error(w, "upstream is down", http.StatusServiceUnavailable)
+					return
+				}
+				up.ServeHTTP(w, r)
+			})
+			login := func() (status int, words string) {
+				jar, _ := cookiejar.New(nil)
+				b := &http.Client{Jar: jar, Transport: &http.Transport{DisableKeepAlives: true}}
+				resp, err := b.Get(g.URL() + oidcPath)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer resp.Body.Close()
+				text, _ := io.ReadAll(resp.Body)
+				return resp.StatusCode, string(text)
+			}
+			down.Store(true)
+			for range freeTries + 3 {
+				if got, _ := login(); got != http.StatusServiceUnavailable {
+					t.Fatalf("while it is down: %d", got)
+				}
+			}
+			down.Store(false)
+			if got, _ := login(); got != http.StatusOK {
+				t.Errorf("once it is up: %d", got)
+			}
+			g.logins.mu.Lock()
+			for n := range maxLogins { // as if they had been begun, one by one
+				k, _ := newToken(Token{Subject: fmt.Sprint("s", n), Role: User, Terms: Terms{Expires: time.Now().Add(time.Hour)}})
+				g.logins.text = append(g.logins.text, k.line())
+			}
+			g.logins.mu.Unlock()
+			for range freeTries + 3 {
+				if got, words := login(); got != http.StatusServiceUnavailable || !strings.Contains(words, errLogins.Error()) {
+					t.Fatalf("without room: %d %q", got, words)
+				}
+			}
+		})
 	}
 }
 

@@ -137,14 +137,8 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 		defer g.done()
 		s.loggedIn(r, g.Principal)
 		secret, until, err := s.logins.begin(g, loginLife)
-		if errors.Is(err, errLogins) {
-			w.Header().Set("Retry-After", retryAfter)
-			refuse(w, http.StatusServiceUnavailable, errLogins.Error())
-			return
-		}
 		if err != nil {
-			s.log.Error().Err(err).Msg("login cannot be kept")
-			refuse(w, http.StatusInternalServerError, "the login cannot be kept")
+			s.notKept(w, err)
 			return
 		}
 		setCookie(w, r, secret, until)
@@ -159,6 +153,17 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.WriteHeader(http.StatusNoContent)
+}
+
+// notKept answers a login that is right and cannot be kept.
+func (s *Server) notKept(w http.ResponseWriter, err error) {
+	if errors.Is(err, errLogins) {
+		w.Header().Set("Retry-After", retryAfter)
+		refuse(w, http.StatusServiceUnavailable, errLogins.Error())
+		return
+	}
+	s.log.Error().Err(err).Msg("login cannot be kept")
+	refuse(w, http.StatusInternalServerError, "the login cannot be kept")
 }
 
 // logout ends the browser's login, and with it the connections of all its tabs.

@@ -205,13 +205,13 @@ func (s *Server) finishOIDC(w http.ResponseWriter, r *http.Request) {
 		s.oidcFails(w, r, why, err)
 		return
 	}
-	secret, until, err := s.logins.begin(&Grant{Principal: who}, s.oidc.c.SessionLasts)
-	if err != nil {
-		s.oidcFails(w, r, unavailable, err)
-		return
-	}
 	s.decided(r, byOIDC, accepted, nil)
 	s.loggedIn(r, who)
+	secret, until, err := s.logins.begin(&Grant{Principal: who}, s.oidc.c.SessionLasts)
+	if err != nil {
+		s.notKept(w, err)
+		return
+	}
 	setCookie(w, r, secret, until)
 	s.show(w, enteredPage, http.StatusOK, pageOf{At: loginPath(secret)})
 }
@@ -232,6 +232,9 @@ func (o *oidcLogin) finish(ctx context.Context, code string, a attempt) (who Pri
 	}
 	raw, _ := answer.Extra("id_token").(string)
 	id, err := p.Verifier(&oidc.Config{ClientID: o.c.ClientID}).Verify(ctx, raw) // signature by a key of the provider's, iss, aud, exp
+	if err != nil && strings.Contains(err.Error(), "fetching keys ") {           // go-oidc has no error value for it; its text has the provider's answer
+		return who, fmt.Errorf("%w: its keys cannot be fetched", errProvider)
+	}
 	if err != nil {
 		return who, err
 	}
