@@ -193,8 +193,9 @@ func (s *Session) newExec(q *protocol.Exec) (*Exec, error) {
 		e.most = int(min(*q.MaxOutputBytes, int64(r.MaxOutput)))
 	}
 	if q.Timeout != nil {
-		e.timeout = clamp(q.Timeout.Duration(), r.MaxTimeout)
+		e.timeout = q.Timeout.Duration()
 	}
+	e.timeout = r.timeout(e.timeout)
 	c := e.command
 	c.Env, c.Dir, c.OpenStdin, c.Journal = q.Env, q.WorkingDir, q.InteractiveStdin, e.journal
 	c.Timeout, c.Grace, c.Began, c.Nudged = e.timeout, e.grace, e.begins, s.tidyNow

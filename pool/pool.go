@@ -45,7 +45,7 @@ type Config struct {
 	MaxIdle        time.Duration // the most that one may name
 	Retention      time.Duration // how long what has ended stays readable
 	DefaultTimeout time.Duration // of a command whose session names none
-	MaxTimeout     time.Duration // the most that a command may name
+	MaxTimeout     time.Duration // the most that any command gets, one without a timeout included; 0: LongestTimeout, of those that name one
 
 	Limits protocol.Limits // of a session that names none, and the most that one may name; 0: none
 

@@ -61,8 +61,9 @@ func (p *Pool) terms(who string, q *protocol.SessionCreate) (terms, error) {
 		return t, err
 	}
 	if q.Timeout != nil {
-		t.timeout = clamp(q.Timeout.Duration(), r.MaxTimeout)
+		t.timeout = q.Timeout.Duration()
 	}
+	t.timeout = r.timeout(t.timeout)
 	if q.IdleTimeout != nil {
 		t.idle = q.IdleTimeout.Duration()
 	}
@@ -70,14 +71,6 @@ func (p *Pool) terms(who string, q *protocol.SessionCreate) (terms, error) {
 		t.idle = most
 	}
 	return t, nil
-}
-
-// clamp bounds d where there is a maximum. 0 means none and stays: a client that says so means it.
-func clamp(d, most time.Duration) time.Duration {
-	if most > 0 && d > most {
-		return most
-	}
-	return d
 }
 
 // Session is one persistent shell and what happens in it. Its life is Session.run.

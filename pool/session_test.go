@@ -151,17 +151,20 @@ func TestCancelKeepsState(t *testing.T) {
 
 // E9, E8: which timeout is in force, and what it looks like.
 func TestTimeoutInForce(t *testing.T) {
+	free := newRig(t, Config{}).create(protocol.SessionCreate{}) // no maximum
 	r := newRig(t, Config{DefaultTimeout: 50 * time.Second, MaxTimeout: 100 * time.Second})
 	plain := r.create(protocol.SessionCreate{})
 	own := r.create(protocol.SessionCreate{Timeout: of(protocol.Seconds(7))})
 	none := r.create(protocol.SessionCreate{Timeout: of(protocol.Seconds(0))})
+	long := r.create(protocol.SessionCreate{Timeout: of(protocol.Seconds(200))})
 	for _, c := range []struct {
 		s    *Session
 		ask  *protocol.Seconds
 		want protocol.Seconds
 	}{
-		{plain, nil, 50}, {plain, of(protocol.Seconds(0)), 0}, {plain, of(protocol.Seconds(1e15)), 100}, {plain, of(protocol.Seconds(1.5)), 1.5},
-		{own, nil, 7}, {none, nil, 0},
+		{plain, nil, 50}, {plain, of(protocol.Seconds(0)), 100}, {plain, of(protocol.Seconds(1e15)), 100}, {plain, of(protocol.Seconds(1.5)), 1.5},
+		{own, nil, 7}, {none, nil, 100}, {long, nil, 100}, {own, of(protocol.Seconds(0)), 100},
+		{free, nil, 0}, {free, of(protocol.Seconds(0)), 0}, {free, of(protocol.Seconds(1e9)), 86400},
 	} {
 		if x := run(t, c.s, protocol.Exec{Command: ":", Timeout: c.ask}); x.TimeoutS != c.want || x.TimedOut {
 			t.Errorf("asked for %v: %v in force, want %v", c.ask, x.TimeoutS, c.want)
@@ -175,7 +178,7 @@ func TestTimeoutInForce(t *testing.T) {
 	if !x.TimedOut || x.TimeoutKind != "no_output" || x.Stdout != "a\n" {
 		t.Errorf("no_output: %+v", x)
 	}
-	for outcome, n := range map[string]float64{"ok": 6, "timeout": 1, "no_output": 1} {
+	for outcome, n := range map[string]float64{"ok": 8, "timeout": 1, "no_output": 1} {
 		if got := testutil.ToFloat64(r.metrics.Execs.WithLabelValues(outcome)); got != n {
 			t.Errorf("%v commands counted as %s, want %v", got, outcome, n)
 		}

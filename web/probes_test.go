@@ -106,8 +106,8 @@ var limitProbes = map[string]func(*testing.T) []string{
 		p := c.call("process.start", object{"command": "sleep 300"}).str("process_id")
 		return came(c.try("process.wait", object{"process_id": p, "until": object{"output": strings.Repeat("x{1000}", 3)}}))
 	},
-	"`timeout_s`": func(t *testing.T) []string {
-		c := startWith(t, func(c *pool.Config) { c.MaxTimeout = 24 * time.Hour }).dial()
+	"`timeout_s` of a command": func(t *testing.T) []string {
+		c := start(t).dial()
 		if got := c.call("exec.run", object{"command": ":", "timeout_s": 1e6}).num("timeout_s"); got != 24*3600 {
 			t.Error(got)
 		}

@@ -144,7 +144,7 @@ func (s *settings) limits() map[string]float64 {
 		"idle_timeout_s":             s.pool.IdleTimeout.Seconds(),
 		"max_idle_timeout_s":         s.pool.MaxIdle.Seconds(),
 		"default_timeout_s":          s.pool.DefaultTimeout.Seconds(),
-		"max_timeout_s":              s.pool.MaxTimeout.Seconds(),
+		"max_timeout_s":              cmp.Or(s.pool.MaxTimeout, pool.LongestTimeout).Seconds(),
 		"retention_s":                s.pool.Retention.Seconds(),
 		"record_max_bytes":           float64(s.pool.Record.MaxBytes),
 		"record_total_bytes":         float64(s.pool.Record.TotalBytes),

@@ -83,7 +83,7 @@ func (s *settings) define(f *pflag.FlagSet) {
 	f.IntVar(&s.pool.RingBytes, "ring-bytes", 1<<20, "output kept of each stream")
 	f.IntVar(&s.pool.MaxOutput, "max-output-bytes", 64<<20, "largest max_output_bytes a request may ask for")
 	f.DurationVar(&s.pool.DefaultTimeout, "default-timeout", 0, "timeout of commands in sessions that set none; 0: none")
-	f.DurationVar(&s.pool.MaxTimeout, "max-timeout", 24*time.Hour, "longest timeout a request may ask for")
+	f.DurationVar(&s.pool.MaxTimeout, "max-timeout", 0, "longest that a command may run, whatever its request says; 0: no such bound, and a timeout that a request names is at most 24h")
 
 	f.Var((*size)(&s.pool.Limits.MemoryBytes), "limit-memory", "`memory` of a session's processes together (512M, 2G); 0: no limit")
 	f.Int64Var(&s.pool.Limits.Pids, "limit-pids", 0, "processes and threads of a session; 0: no limit")
@@ -184,7 +184,7 @@ func (s *settings) check(source func(flag string) string) error {
 		{"idle-timeout", s.pool.IdleTimeout, 0},
 		{"retention", s.pool.Retention, 0},
 		{"default-timeout", s.pool.DefaultTimeout, 0},
-		{"max-timeout", s.pool.MaxTimeout, time.Second},
+		{"max-timeout", s.pool.MaxTimeout, 0},
 		{"slow-client", s.web.SlowClient, time.Second},
 		{"record-keep", s.pool.Record.Keep, 0},
 	} {
