@@ -491,6 +491,7 @@ func (s *Session) Info() protocol.SessionInfo {
 		Owner: s.owner, MemoryBytes: s.memoryLocked(), LastExec: s.last,
 	}
 	info.Recording = s.recordingLocked()
+	info.InTerminals = s.inTerminalsLocked()
 	if e := s.running; e != nil {
 		info.CurrentExec = &protocol.CurrentExec{ID: e.ID(), Command: beginning(e.text), StartedAt: e.startedAt}
 	}

@@ -211,6 +211,33 @@ func (s *Session) Terminals() []*Terminal {
 	return all
 }
 
+// inTerminalsLocked is what runs in the open terminals, oldest first. s.mu is held.
+func (s *Session) inTerminalsLocked() []protocol.TermRunning {
+	var open []*Terminal
+	for _, t := range s.terminals {
+		if t.endedAt.IsZero() {
+			open = append(open, t)
+		}
+	}
+	slices.SortFunc(open, func(a, b *Terminal) int { return a.startedAt.Compare(b.startedAt) })
+	var all []protocol.TermRunning
+	for _, t := range open {
+		text, since, marked := t.marks.Running()
+		if !marked && t.text != "" { // a program that is no shell with our marks
+			text, since = &t.text, t.startedAt
+		}
+		if text == nil {
+			continue
+		}
+		r := protocol.TermRunning{TermID: t.ID(), Command: beginning(*text)}
+		if !since.IsZero() {
+			r.StartedAt = &since
+		}
+		all = append(all, r)
+	}
+	return all
+}
+
 // FindTerminal gives who's terminal, open or ended and retained.
 func (p *Pool) FindTerminal(who, id string) (*Terminal, error) {
 	if s := p.member(who, 't', id); s != nil {

@@ -100,23 +100,31 @@ type CurrentExec struct {
 	StartedAt time.Time `json:"started_at"`
 }
 
+// TermRunning is what runs in a terminal of a session.
+type TermRunning struct {
+	TermID    string     `json:"term_id"`
+	Command   string     `json:"command"`
+	StartedAt *time.Time `json:"started_at,omitzero"`
+}
+
 // SessionInfo is what session.info answers and session.list lists.
 type SessionInfo struct {
 	Session
-	LastActiveAt time.Time    `json:"last_active_at"`
-	EnvCount     int          `json:"env_count"`
-	CommandsRun  int64        `json:"commands_run"`
-	CurrentExec  *CurrentExec `json:"current_exec,omitzero"`
-	QueueLength  int          `json:"queue_length"`
-	Processes    int          `json:"processes"`
-	Terminals    int          `json:"terminals"`
-	Recording    int          `json:"recording"`
-	Unmanaged    []int        `json:"background,omitzero"` // pids that earlier commands left running
-	Owner        string       `json:"owner,omitzero"`
-	MemoryBytes  int64        `json:"memory_bytes,omitzero"`
-	LastExec     *LastExec    `json:"last_exec,omitzero"`
-	TerminatedAt *time.Time   `json:"terminated_at,omitzero"`
-	Reason       Reason       `json:"reason,omitzero"`
+	LastActiveAt time.Time     `json:"last_active_at"`
+	EnvCount     int           `json:"env_count"`
+	CommandsRun  int64         `json:"commands_run"`
+	CurrentExec  *CurrentExec  `json:"current_exec,omitzero"`
+	QueueLength  int           `json:"queue_length"`
+	Processes    int           `json:"processes"`
+	Terminals    int           `json:"terminals"`
+	InTerminals  []TermRunning `json:"in_terminals,omitzero"`
+	Recording    int           `json:"recording"`
+	Unmanaged    []int         `json:"background,omitzero"` // pids that earlier commands left running
+	Owner        string        `json:"owner,omitzero"`
+	MemoryBytes  int64         `json:"memory_bytes,omitzero"`
+	LastExec     *LastExec     `json:"last_exec,omitzero"`
+	TerminatedAt *time.Time    `json:"terminated_at,omitzero"`
+	Reason       Reason        `json:"reason,omitzero"`
 }
 
 // SessionRef names a session by id or by name; with neither it is the default one where PROTOCOL.md §4 says so.

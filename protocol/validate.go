@@ -504,8 +504,15 @@ func validText(field, s string, most int) *Error {
 	if strings.ContainsFunc(s, unicode.IsControl) {
 		return InvalidParam(field, "%s contains a control character", field)
 	}
+	if strings.ContainsFunc(s, reorders) {
+		return InvalidParam(field, "%s contains a character that changes the direction of text", field)
+	}
 	return nil
 }
+
+// reorders reports whether r shows other characters in another order: the embeddings, overrides and isolates of Unicode's
+// bidirectional algorithm.
+func reorders(r rune) bool { return r >= 0x202a && r <= 0x202e || r >= 0x2066 && r <= 0x2069 }
 
 func validSeconds(field string, s *Seconds) *Error { return notNegative(field, s) }
 

@@ -37,6 +37,9 @@ func newInfo() *cobra.Command {
 			if c := s.CurrentExec; c != nil {
 				rows = append(rows, []string{"running", fmt.Sprintf("%s for %s: %s", c.ID, ago(c.StartedAt), brief(c.Command, 60))})
 			}
+			for _, r := range s.InTerminals {
+				rows = append(rows, []string{"in a terminal", fmt.Sprintf("%s: %s", r.TermID, brief(r.Command, 60))})
+			}
 			if len(s.Unmanaged) > 0 {
 				rows = append(rows, []string{"left running", strings.Trim(fmt.Sprint(s.Unmanaged), "[]")})
 			}

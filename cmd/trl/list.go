@@ -36,6 +36,8 @@ func newList() *cobra.Command {
 				switch {
 				case s.CurrentExec != nil:
 					doing = brief(s.CurrentExec.Command, 40)
+				case len(s.InTerminals) > 0:
+					doing = brief(s.InTerminals[0].Command, 40)
 				case s.Reason != "":
 					doing = "ended: " + string(s.Reason)
 				}

@@ -931,3 +931,34 @@ func TestTermIdle(t *testing.T) {
 		}
 	}
 }
+
+// TestWhatRunsInTerminalsIsListed: session.info and session.list tell what runs in a session's terminals, to every client.
+func TestWhatRunsInTerminalsIsListed(t *testing.T) {
+	g := shared(t, "h")
+	for _, shell := range []string{"bash", "zsh"} {
+		t.Run(shell, func(t *testing.T) {
+			if _, err := exec.LookPath(shell); err != nil {
+				t.Skipf("no %s here", shell)
+			}
+			c, other := g.dial(t), g.dial(t)
+			s := c.session(object{"shell": shell})
+			runs := func() []object { return other.info(s).objs("in_terminals") }
+			h := c.hOpen(s)
+			h.see(`\x1b\]133;A;aid=\w+`)
+			if all := runs(); len(all) != 0 {
+				t.Errorf("at the prompt: %v", all)
+			}
+			h.keys("sleep 1000; true\r")
+			eventually(t, "the command is listed", func() bool { return len(runs()) == 1 })
+			if r := runs()[0]; r.str("command") != "sleep 1000; true" || r.str("term_id") != h.id || !r.has("started_at") {
+				t.Errorf("%v", r)
+			}
+			h.keys("\x03")
+			eventually(t, "it is listed no longer", func() bool { return len(runs()) == 0 })
+			c.hOpen(s, object{"command": "exec sleep 1000"})
+			eventually(t, "a terminal's own command is listed", func() bool { all := runs(); return len(all) == 1 && all[0].str("command") == "exec sleep 1000" })
+			c.hOpen(s, object{"command": shell}).see(`\x1b\]133;A;aid=\w+`)
+			eventually(t, "a shell that waits for a command is not", func() bool { return len(runs()) == 1 })
+		})
+	}
+}

@@ -24,18 +24,19 @@ type Marks struct {
 	nonce string                       // set once
 	begin func(text string, end int64) // set once, by OnBegin; nil: nobody wants to know
 
-	mu    sync.Mutex
-	live  bool // guarded by mu; times are of now, and what ends is news
-	size  int64
-	state int    // guarded by mu; of the scan
-	seq   []byte // guarded by mu; the sequence that is being read, without its introducer
-	at    int64  // guarded by mu; where that began
-	text  string // guarded by mu; of the command to come
-	begun *Command
-	since time.Time // guarded by mu; of begun; zero when not known
-	ended []Command // guarded by mu; not taken yet
-	alt   bool      // guarded by mu; the alternate screen is shown
-	altAt int64     // guarded by mu; the offset of the sequence that showed it
+	mu     sync.Mutex
+	live   bool // guarded by mu; times are of now, and what ends is news
+	size   int64
+	state  int    // guarded by mu; of the scan
+	seq    []byte // guarded by mu; the sequence that is being read, without its introducer
+	at     int64  // guarded by mu; where that began
+	text   string // guarded by mu; of the command to come
+	begun  *Command
+	since  time.Time // guarded by mu; of begun; zero when not known
+	marked bool      // guarded by mu; the shell has shown a mark
+	ended  []Command // guarded by mu; not taken yet
+	alt    bool      // guarded by mu; the alternate screen is shown
+	altAt  int64     // guarded by mu; the offset of the sequence that showed it
 }
 
 // States of the scan.
@@ -200,6 +201,7 @@ func (m *Marks) mark(end int64) {
 	if len(fields) < 3 || fields[0] != "133" || fields[len(fields)-1] != "aid="+m.nonce {
 		return
 	}
+	m.marked = true
 	switch fields[1] {
 	case "C":
 		if m.begin != nil {
@@ -227,6 +229,17 @@ func (m *Marks) mark(end int64) {
 	case "A": // a prompt without an end: the command was never one
 		m.begun, m.text = nil, ""
 	}
+}
+
+// Running returns the text of the command that runs now and when it began (zero: not known). A nil text means that the shell
+// waits at its prompt; ok is false while the terminal has not shown a mark.
+func (m *Marks) Running() (text *string, since time.Time, ok bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.begun == nil {
+		return nil, time.Time{}, m.marked
+	}
+	return &m.begun.Text, m.since, true
 }
 
 // Take returns what has ended since the last call.
