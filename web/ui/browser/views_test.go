@@ -1,6 +1,7 @@
 package browser
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -8,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/input"
+	cdppage "github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
 )
 
@@ -266,4 +269,170 @@ func TestScrollbackIsDownloaded(t *testing.T) {
 	if err != nil || !strings.Contains(string(body), "\n1\n2\n3\n") || !strings.Contains(string(body), "\n4999\n5000\n") || !strings.HasSuffix(file, ".txt") {
 		t.Errorf("%s: %d bytes, %v", file, len(body), err)
 	}
+}
+
+// TestBusyTerminalIsBusyInEveryWindow: a session whose terminal runs something is busy in every window, whether the terminal is open there or not.
+func TestBusyTerminalIsBusyInEveryWindow(t *testing.T) {
+	t.Parallel()
+	g := serve(t)
+	p := g.open()
+	p.newTerminal()
+	p.enter("sleep 1000")
+	p.until("it runs", `trl.tabs.current.marks.running`)
+	const row = `document.querySelector(".session")`
+	const busy = `/sleep 1000/.test(` + row + `.querySelector(".session-doing").textContent) && ` + row + `.classList.contains("busy")`
+	q := p.another("#/pool")
+	q.until("another window shows it as busy", busy)
+	p.run(`trl.tabs.close(trl.tabs.current)`)
+	asked := eval[int](p, `(trl.listed = 0, trl.sessions.changed.on(() => trl.listed++), trl.listed)`)
+	p.until("the list came twice", fmt.Sprintf(`trl.listed > %d`, asked+1))
+	if !eval[bool](p, busy) {
+		t.Errorf("with its tab closed the row says %s", eval[string](p, row+`.innerText`))
+	}
+	q.run(row + `.querySelector('button[aria-label="End session"]').click()`)
+	q.until("who ends it is told what runs", `/running sleep 1000/.test(document.querySelector("dialog")?.textContent)`)
+	q.key("Escape", "Escape")
+	q.openActivity("web-1")
+	q.until("its activity shows it, too", `/running in a terminal/.test(document.querySelector(".agent-state").textContent)`)
+}
+
+// TestUnnamedSessionsCanBeToldApart: the names of sessions without one differ, and a tab keeps its session's name when that is gone.
+func TestUnnamedSessionsCanBeToldApart(t *testing.T) {
+	t.Parallel()
+	g := serve(t)
+	p := g.open()
+	p.run(`trl.connection.call("session.create", {})`)
+	p.run(`trl.connection.call("session.create", {})`)
+	p.until("both are listed", `document.querySelectorAll(".session-name").length === 2`)
+	if names := eval[[]string](p, `[...document.querySelectorAll(".session-name")].map((e) => e.textContent)`); names[0] == names[1] {
+		t.Errorf("two sessions are called %q", names[0])
+	}
+	p.newTerminal()
+	const tab = `document.querySelector(".tab-label").textContent`
+	p.until("the tab has the session's name", tab+`.startsWith("web-1")`)
+	p.expectOffline()
+	g.crash()
+	p.until("the banner tells", `/Connection lost/.test(document.querySelector(".banner").textContent)`)
+	g.start()
+	p.until("the session is gone", `trl.connection.up && trl.sessions.list.length === 0 && trl.tabs.current.terminal.over`)
+	if name := eval[string](p, tab); !strings.HasPrefix(name, "web-1") {
+		t.Errorf("the tab of web-1 is called %q", name)
+	}
+	p.do(chromedp.Reload())
+	p.until("the page is there again", `typeof trl === "object" && trl.connection.up && trl.sessions.loaded && trl.tabs.current?.xterm`)
+	if name := eval[string](p, tab); !strings.HasPrefix(name, "web-1") {
+		t.Errorf("after a reload the tab of web-1 is called %q", name)
+	}
+}
+
+// TestActivityFollowsItsEnd: the view shows the latest command whatever is added below it, and what one runs oneself wherever one has scrolled to.
+func TestActivityFollowsItsEnd(t *testing.T) {
+	t.Parallel()
+	g := serve(t)
+	p := g.open()
+	g.run("agent", "true")
+	p.openActivity("agent")
+	const (
+		list = `document.querySelector(".blocks-scroll")`
+		end  = `(({scrollTop, clientHeight, scrollHeight}) => scrollTop + clientHeight >= scrollHeight - 1)(` + list + `)`
+	)
+	atEnd := func(what string, blocks int) {
+		t.Helper()
+		p.until(what, fmt.Sprintf(`document.querySelectorAll(".block .exit.well").length === %d`, blocks))
+		p.until(what+": the end is in sight", end)
+	}
+	for n := range 4 { // a line below each block tells how long its output was
+		g.run("agent", "seq 1 100000")
+		atEnd("a long output", n+2)
+	}
+	p.do(chromedp.Click(`.agent .pane-tools button:not(.icon)`, chromedp.ByQuery))
+	p.until("it has been taken over", `!document.querySelector(".prompt").hidden`)
+	p.until("the prompt takes nothing of the end", end)
+	if over := eval[string](p, `(() => { const run = document.querySelector(".prompt button").getBoundingClientRect(); return [...document.querySelectorAll(".notice")].filter((n) => { const box = n.getBoundingClientRect(); return box.bottom > run.top && box.right > run.left; }).map((n) => n.textContent).join() })()`); over != "" {
+		t.Errorf("over the Run button lies %q", over)
+	}
+	p.run(list + `.scrollTop = 0`)
+	p.until("the view stays where it was scrolled to", `!trl.tabs.current.atEnd`)
+	p.run(`document.querySelector(".prompt textarea").focus()`)
+	p.enter("echo mine")
+	atEnd("what one runs oneself", 6)
+
+	p.run(fmt.Sprintf(`trl.connection.call("process.start", {session_id: `+sessionID+`, command: "python3 -u -m http.server --bind 127.0.0.1 0"})`, "agent"))
+	p.until("the process and its port", `/^:\d+$/.test(document.querySelector(".process .port")?.textContent)`)
+	if !eval[bool](p, `((side, end) => side.scrollWidth <= side.clientWidth && end.right <= innerWidth)(document.querySelector(".agent-side"), document.querySelector(".process .danger").getBoundingClientRect())`) {
+		t.Error("the column beside it is too narrow for a process")
+	}
+}
+
+// TestWhereOneIsIsInSight: among many sessions and tabs the list and the tab bar show the one that is open, and that there are more.
+func TestWhereOneIsIsInSight(t *testing.T) {
+	t.Parallel()
+	g := serve(t)
+	p := g.open()
+	for n := range 14 {
+		p.run(fmt.Sprintf(`trl.connection.call("session.create", {name: "one of the many sessions that there are, number %d"})`, n))
+	}
+	p.until("all are listed", `document.querySelectorAll(".session").length === 14`)
+	p.run(`trl.sessions.list.forEach((s) => trl.workspace.openActivity(s.session_id))`)
+	p.newTerminal()
+	inside := func(what, selector, place string) {
+		t.Helper()
+		p.until(what, fmt.Sprintf(`((e, at) => e.height > 0 && e.top >= at.top - 1 && e.bottom <= at.bottom + 1 && e.left >= at.left - 1 && e.right <= at.right + 1)(document.querySelector(%q).getBoundingClientRect(), document.querySelector(%q).getBoundingClientRect())`, selector, place))
+	}
+	inside("the list shows the new session's row", ".session.on", ".sidebar-body")
+	inside("the tab bar shows its tab", ".tab.on", ".tabs")
+	p.until("and that there are more tabs", `document.querySelector(".tabs.more-before") && document.querySelector(".tab-all").checkVisibility() && document.querySelector(".tab-all").textContent.startsWith("15")`)
+	if narrow := eval[float64](p, `Math.min(...[...document.querySelectorAll(".tab-select svg")].map((e) => e.getBoundingClientRect().width))`); narrow < 16 {
+		t.Errorf("an icon is %v pixels wide", narrow)
+	}
+	at := eval[float64](p, `document.querySelector(".tabs").scrollLeft`)
+	p.do(input.DispatchMouseEvent(input.MouseWheel, 600, 19).WithDeltaX(0).WithDeltaY(-300))
+	p.until("the wheel scrolls the tabs", fmt.Sprintf(`document.querySelector(".tabs").scrollLeft < %v`, at))
+	p.until("there are more on either side", `document.querySelector(".tabs.more-before.more-after")`)
+	p.do(chromedp.Click(`.tab-all`, chromedp.ByQuery))
+	p.until("the list has all", `document.querySelectorAll(".tab-list button").length === 15`)
+	p.do(chromedp.Click(`.tab-list li:first-child button`, chromedp.ByQuery))
+	p.until("the first is shown", `trl.tabs.current === trl.tabs.views[0] && !document.querySelector(".tab-list").matches(":popover-open")`)
+	inside("with its tab", ".tab.on", ".tabs")
+	inside("and its row", ".session.on", ".sidebar-body")
+	p.do(chromedp.EmulateViewport(900, 500))
+	p.run(`trl.tabs.select(trl.tabs.views.at(-1))`)
+	inside("also in a smaller window", ".tab.on", ".tabs")
+}
+
+// TestRestoredTabsWaitToBeShown: a reload attaches to the terminal in sight, and to the others when they are shown.
+func TestRestoredTabsWaitToBeShown(t *testing.T) {
+	t.Parallel()
+	g := serve(t)
+	p := g.open()
+	for n := range 3 {
+		p.newTerminal()
+		p.command(fmt.Sprintf("echo number $((%d+1))", n))
+	}
+	p.do(chromedp.ActionFunc(func(ctx context.Context) error {
+		_, err := cdppage.AddScriptToEvaluateOnNewDocument(`{
+			globalThis.attached = 0;
+			const { send } = WebSocket.prototype;
+			WebSocket.prototype.send = function (data) {
+				if (/"term.attach"/.test(data)) attached++;
+				return send.call(this, data);
+			};
+		}`).Do(ctx)
+		return err
+	}))
+	p.run(`trl.choose({ webgl: true })`)
+	p.do(chromedp.Reload())
+	p.until("the tab in sight is there", `typeof trl === "object" && trl.connection.up && /^number 3$/m.test(trl.tabs.current?.text?.())`)
+	if got := eval[string](p, `JSON.stringify([trl.tabs.views.length, trl.tabs.views.filter((v) => v.opened).length, attached])`); got != "[3,1,1]" {
+		t.Errorf("tabs, those drawn, attaches: %s", got)
+	}
+	if n := eval[int](p, `trl.tabs.views.filter((v) => v.webgl).length`); n > 1 {
+		t.Errorf("%d terminals are drawn by the graphics card", n)
+	}
+	p.run(`trl.choose({ webgl: false })`)
+	p.run(`trl.tabs.select(trl.tabs.views[0])`)
+	p.until("another one comes when it is shown, to type in", `/^number 1$/m.test(`+text+`) && trl.tabs.current.terminal.mode === "control"`)
+	p.prompt()
+	p.command("echo typed $((6*7))")
+	p.until("typing works", `/^typed 42$/m.test(`+text+`)`)
 }

@@ -3,9 +3,9 @@ import { button, fill, h, say } from "./dom";
 import { ExecBlock } from "./execblock";
 import { age, bytes, plural } from "./format";
 import { icon } from "./icons";
-import { complain, notice } from "./notice";
+import { complain } from "./notice";
 import { ProcessRow } from "./processrow";
-import { nameOf, type Sessions } from "./sessions";
+import type { Sessions } from "./sessions";
 import { Signal } from "./signal";
 import { Refusal, type ExecEntry, type ProcessInfo } from "./wire";
 import type { View } from "./view";
@@ -31,7 +31,7 @@ export class Agent implements View {
   private readonly queue = h("ol", { class: "queue", attr: { role: "list" } });
   private readonly processList = h("ul", { class: "processes", attr: { role: "list" } });
   private readonly background = h("p", { class: "muted" });
-  private readonly state = h("span", { class: "agent-state" });
+  private readonly state = h("span", { class: "agent-state", attr: { role: "status" } });
   private readonly terminal: HTMLButtonElement;
   private readonly take: HTMLButtonElement;
   private readonly prompt: HTMLFormElement;
@@ -42,7 +42,9 @@ export class Agent implements View {
   private clock = 0;
   private takenOver = false;
   private atEnd = true; // the list is scrolled to its end, and stays there
+  private placed = 0; // where keepEnd has scrolled to
   private over = false;
+  private begun = false; // a tab that was restored and not looked at yet watches nothing
 
   constructor(
     private readonly connection: Connection,
@@ -76,15 +78,19 @@ export class Agent implements View {
     this.seen = new IntersectionObserver((entries) => {
       for (const entry of entries) if (entry.isIntersecting) void this.blocks.get((entry.target as HTMLElement).dataset.exec ?? "")?.load();
     });
-    new ResizeObserver(() => this.keepEnd()).observe(this.content);
-    this.list.addEventListener("scroll", () => (this.atEnd = this.list.scrollTop + this.list.clientHeight >= this.list.scrollHeight - 24));
+    const sizes = new ResizeObserver(() => this.keepEnd());
+    sizes.observe(this.content);
+    sizes.observe(this.list); // the prompt takes some of its room
+    this.list.addEventListener("scroll", () => {
+      const { scrollTop, clientHeight, scrollHeight } = this.list;
+      if (Math.abs(scrollTop - this.placed) >= 1) this.atEnd = scrollTop + clientHeight >= scrollHeight - 24; // it was the person
+    });
     this.wire();
     this.unlock();
-    void this.start();
   }
 
   label(): string {
-    return nameOf(this.sessions.get(this.session), this.session);
+    return this.sessions.nameOf(this.session);
   }
 
   mark(): "" {
@@ -94,7 +100,8 @@ export class Agent implements View {
   show(): void {
     this.timer = setInterval(() => void this.refresh(), every);
     this.clock = setInterval(() => this.blocks.forEach((block) => block.tick()), 1000);
-    void this.refresh();
+    if (this.begun) void this.refresh();
+    else void this.start();
     this.draw();
     this.keepEnd();
   }
@@ -122,7 +129,7 @@ export class Agent implements View {
     const { connection } = this;
     const mine = <D extends { session_id: string }>(then: (data: D) => void) => (data: D) => data.session_id === this.session && then(data);
     this.ends.push(
-      connection.status.on((status) => status.kind === "up" && void this.start()),
+      connection.status.on((status) => status.kind === "up" && this.begun && void this.start()),
       connection.on("exec.started", mine((data) => {
         this.block({ ...data, state: "running", queued_at: data.at, started_at: data.at });
         void this.refresh();
@@ -145,6 +152,7 @@ export class Agent implements View {
 
   /** Begins to watch, or again after the connection was lost; what came meanwhile comes now. */
   private async start(): Promise<void> {
+    this.begun = true;
     if (!this.connection.up) return;
     try {
       // The list first, so that the blocks are there when the watch sends what the running command printed so far.
@@ -202,7 +210,9 @@ export class Agent implements View {
   }
 
   private keepEnd(): void {
-    if (this.atEnd) this.list.scrollTop = this.list.scrollHeight;
+    if (!this.atEnd) return;
+    this.list.scrollTop = this.list.scrollHeight;
+    this.placed = this.list.scrollTop;
   }
 
   private shorten(): void {
@@ -246,8 +256,9 @@ export class Agent implements View {
     this.terminal.hidden = !s || s.state === "TERMINATED" || (!s.terminals && !this.mayChange()); // who may only look opens none
     if (!s) return;
     this.over ||= s.state === "TERMINATED";
-    const words = { CREATING: "starting", IDLE: "idle", RUNNING: "running", TERMINATED: `ended: ${(s.reason ?? "").replaceAll("_", " ")}` };
-    this.state.dataset.state = s.state;
+    const busy = s.state === "IDLE" && !!s.in_terminals?.length;
+    const words = { CREATING: "starting", IDLE: busy ? "running in a terminal" : "idle", RUNNING: "running", TERMINATED: `ended: ${(s.reason ?? "").replaceAll("_", " ")}` };
+    this.state.dataset.state = busy ? "RUNNING" : s.state;
     const said = `${words[s.state]}|${this.takenOver}`;
     if (this.state.dataset.words !== said) {
       this.state.dataset.words = said;
@@ -277,7 +288,6 @@ export class Agent implements View {
     this.draw();
     void this.refresh();
     this.focus();
-    notice(on ? "You can run and cancel commands here now." : "Read-only again.");
   }
 
   private unlock(): void {
@@ -292,6 +302,8 @@ export class Agent implements View {
     const command = this.input.value;
     if (!command.trim()) return;
     this.input.value = "";
+    this.atEnd = true; // whoever runs a command wants to see it
+    this.keepEnd();
     try {
       const { exec_id = "", stream_id } = await this.connection.call("exec.stream", { session_id: this.session, command });
       if (!this.blocks.has(exec_id)) this.entered.set(exec_id, new ExecBlock(this.connection, exec_id, stream_id, command));

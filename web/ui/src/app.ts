@@ -89,7 +89,7 @@ empty.append(
 const guestNote = h("p", { class: "guest-note", attr: { role: "status", hidden: true } });
 
 document.body.replaceChildren(
-  h("header", { class: "topbar" }, menu, h("span", { class: "logo", attr: { "aria-hidden": "true" } }, "trl"), tabs.bar,
+  h("header", { class: "topbar" }, menu, h("span", { class: "logo", attr: { "aria-hidden": "true" } }, "trl"), tabs.bar, tabs.all,
     h("div", { class: "topbar-tools" },
       !guestToken && button("Pool", () => workspace.openPool(), { icon: icon("pool") }),
       !guestToken && button("Recordings", () => workspace.openRecordings(), { icon: icon("record") }),

@@ -22,7 +22,7 @@ import { notice } from "./notice";
 import { commandEnded } from "./notify";
 import { checkPaste } from "./paste";
 import { save } from "./save";
-import { nameOf, type Sessions } from "./sessions";
+import type { Sessions } from "./sessions";
 import { settings, settingsChanged } from "./settings";
 import { Signal } from "./signal";
 import { Terminal, type Place, type Size } from "./terminal";
@@ -128,11 +128,10 @@ export class Pane implements View {
     this.watcher = new ResizeObserver(() => this.measureSoon());
     this.draw();
     if (fresh) this.terminal.adopt(fresh.opened, fresh.size);
-    else void this.terminal.attach();
   }
 
   label(): string {
-    const name = nameOf(this.sessions.get(this.session), this.session);
+    const name = this.sessions.nameOf(this.session);
     return this.title && !this.title.includes("@") ? `${name}: ${this.title}` : name; // a shell's user@host title says less than the name
   }
 
@@ -144,6 +143,7 @@ export class Pane implements View {
     this.visible = true;
     this.unseen = "";
     if (!this.opened) this.open();
+    this.terminal.begin();
     this.watcher.observe(this.screen);
     this.measure();
     this.loadWebgl();
@@ -186,7 +186,7 @@ export class Pane implements View {
 
   /** Everything that is kept of the terminal, as text or with its colours. */
   download(colours: boolean): void {
-    const name = `${nameOf(this.sessions.get(this.session), this.session)}-${new Date().toISOString().slice(0, 19).replaceAll(":", "")}`;
+    const name = `${this.sessions.nameOf(this.session)}-${new Date().toISOString().slice(0, 19).replaceAll(":", "")}`;
     if (colours) save(`${name}.ansi`, this.serialize.serialize({ excludeAltBuffer: true, excludeModes: true }));
     else save(`${name}.txt`, this.text() + "\n");
   }
@@ -320,7 +320,7 @@ export class Pane implements View {
 
   private finished(block: Block): void {
     if (!this.visible) this.attention(block.exit ? "failed" : "done");
-    if (block.took !== undefined) commandEnded(block.command, block.took, blockWords(block), nameOf(this.sessions.get(this.session), this.session), () => this.asks.reveal(this));
+    if (block.took !== undefined) commandEnded(block.command, block.took, blockWords(block), this.sessions.nameOf(this.session), () => this.asks.reveal(this));
   }
 
   private attention(mark: ReturnType<View["mark"]>): void {

@@ -41,7 +41,7 @@ export class ProcessRow {
     fill(
       this.facts,
       running ? h("span", { class: "exit running" }, "running") : exitMark(info),
-      ...(info.ports ?? []).map((port) => h("span", { class: "port" }, `:${port}`)),
+      ...(info.ports ?? []).map((port) => h("span", { class: "port", title: `It listens on port ${port}.` }, `:${port}`)),
       h("span", { class: "muted num" }, ` pid ${info.pid} · ${age(info.started_at)} · ${bytes(info.output_bytes)}`),
     );
   }

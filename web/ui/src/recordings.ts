@@ -6,7 +6,7 @@ import { icon } from "./icons";
 import { complain } from "./notice";
 import { downloads, endWords } from "./player";
 import { clock } from "./cast";
-import { nameOf, shortId, type Sessions } from "./sessions";
+import { shortId, type Sessions } from "./sessions";
 import { Signal } from "./signal";
 import type { Recording } from "./wire";
 import type { View } from "./view";
@@ -44,7 +44,7 @@ export class Recordings implements View {
   }
 
   label(): string {
-    return this.session ? `Recordings: ${nameOf(this.sessions.get(this.session), this.session)}` : "Recordings";
+    return this.session ? `Recordings: ${this.sessions.nameOf(this.session)}` : "Recordings";
   }
 
   mark(): "" {

@@ -9,6 +9,7 @@ export class Sessions {
   readonly changed = new Signal<void>();
   list: SessionInfo[] = [];
   loaded = false;
+  private readonly names = new Map<string, string>(); // by id, of all that were seen: a session that is gone keeps its name here
   private asking = false;
   private again = false;
   private closed = false; // a guest of one terminal sees no sessions
@@ -21,6 +22,17 @@ export class Sessions {
 
   get(id: string): SessionInfo | undefined {
     return this.list.find((s) => s.session_id === id);
+  }
+
+  /** The name of a session, also of one that is gone. */
+  nameOf(id: string): string {
+    const session = this.get(id);
+    return session ? nameOf(session) : (this.names.get(id) ?? (this.closed ? "shared terminal" : shortId(id)));
+  }
+
+  /** Keeps a name that was known before the page was loaded. */
+  remember(id: string, name: string): void {
+    if (!this.names.has(id)) this.names.set(id, name);
   }
 
   get live(): SessionInfo[] {
@@ -37,6 +49,7 @@ export class Sessions {
     try {
       const lists = await Promise.all([this.connection.call("session.list", {}), this.connection.call("session.list", { state: "TERMINATED" })]);
       this.list = lists.flatMap(({ sessions }) => sessions).sort((a, b) => Number(a.state === "TERMINATED") - Number(b.state === "TERMINATED") || Date.parse(a.created_at) - Date.parse(b.created_at));
+      for (const session of this.list) this.names.set(session.session_id, nameOf(session));
       this.loaded = true;
       this.changed.emit();
     } catch (error) {
@@ -53,11 +66,16 @@ export class Sessions {
 }
 
 /** A session's name, or enough of its id to tell it from others. */
-export function nameOf(session: { name?: string; session_id: string } | undefined, id = ""): string {
-  if (!session) return shortId(id);
-  return session.name || shortId(session.session_id);
+export function nameOf(session: { name?: string; session_id: string }): string {
+  return session.name ? visible(session.name) : shortId(session.session_id);
 }
 
+/** The end of an id: all ids of one gateway begin alike. */
 export function shortId(id: string): string {
-  return id.slice(0, 8);
+  return `${id.slice(0, 2)}…${id.slice(-6)}`;
+}
+
+/** Shows characters that would reorder those around them as their codes: a name from before the gateway refused them may have some. */
+function visible(name: string): string {
+  return name.replace(/[\u202a-\u202e\u2066-\u2069]/g, (c) => `<U+${c.charCodeAt(0).toString(16).toUpperCase()}>`);
 }

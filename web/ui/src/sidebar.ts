@@ -24,6 +24,7 @@ const stateWords: Record<SessionInfo["state"], string> = { CREATING: "starting",
 export class Sidebar {
   readonly list = h("ul", { class: "sessions", attr: { role: "list" } });
   readonly element: HTMLElement;
+  private readonly body: HTMLElement;
   private readonly rows = new Map<string, Row>();
   private readonly empty = h("p", { class: "empty" });
   private readonly heading = h("h2", {}, "Sessions");
@@ -35,12 +36,13 @@ export class Sidebar {
     mayChange: () => boolean,
   ) {
     const create = button("New session", () => actions.create(), { icon: icon("plus"), hint: "New session (Ctrl+Shift+Enter)" });
+    this.body = h("div", { class: "sidebar-body" }, this.list, this.empty);
     create.hidden = true; // until it is known who one is
     this.element = h(
       "nav",
       { class: "sidebar", attr: { id: "sidebar", "aria-label": "sessions" } },
       h("div", { class: "sidebar-head" }, this.heading, this.count, create),
-      h("div", { class: "sidebar-body" }, this.list, this.empty),
+      this.body,
     );
     sessions.changed.on(() => {
       create.hidden = !mayChange();
@@ -56,7 +58,13 @@ export class Sidebar {
 
   /** Shows which session the view in sight belongs to. */
   select(id: string | undefined): void {
-    for (const [session, row] of this.rows) row.select(session === id);
+    for (const [session, row] of this.rows) if (row.select(session === id)) this.reveal(row.element);
+  }
+
+  /** Scrolls the list as little as it takes to show a row. */
+  private reveal(row: HTMLElement): void {
+    const { body } = this;
+    body.scrollTop = Math.min(Math.max(body.scrollTop, row.offsetTop + row.offsetHeight - body.clientHeight), row.offsetTop);
   }
 
   private draw(mayChange: boolean): void {
@@ -124,16 +132,18 @@ class Row {
     );
   }
 
-  select(on: boolean): void {
+  /** Marks the row, or not; tells whether it is marked now and was not before. */
+  select(on: boolean): boolean {
+    const fresh = on && !this.element.classList.contains("on");
     this.element.classList.toggle("on", on);
     if (on) this.open.setAttribute("aria-current", "true");
     else this.open.removeAttribute("aria-current");
+    return fresh;
   }
 
   update(session: SessionInfo, mayChange: boolean): void {
     this.session = session;
     this.element.dataset.state = session.state;
-    this.dot.title = stateWords[session.state];
     say(this.name, nameOf(session));
     this.rec.hidden = !session.recording;
     for (const b of this.change) b.hidden = !mayChange || session.state === "TERMINATED";
@@ -142,17 +152,19 @@ class Row {
 
   tick(): void {
     const s = this.session;
+    const [inTerminal] = s.in_terminals ?? [];
     const busy = s.current_exec ? undefined : this.ofTerminal(s);
-    this.element.classList.toggle("busy", busy ?? false);
+    this.element.classList.toggle("busy", busy ?? !!inTerminal);
+    this.dot.title = s.state === "IDLE" && (busy || inTerminal) ? "running in a terminal" : stateWords[s.state];
     say(this.age, age(s.created_at));
     this.age.title = `since ${new Date(s.created_at).toLocaleString()}`;
-    if (s.current_exec) {
-      const ran = Date.now() - Date.parse(s.current_exec.started_at);
-      const words = `${firstLine(s.current_exec.command)}|${duration(Math.max(0, Math.floor(ran / 1000) * 1000))}`;
-      this.doing.title = s.current_exec.command;
-      this.put(this.doing, words, () => [h("code", {}, firstLine(s.current_exec!.command)), h("span", { class: "num" }, words.split("|").pop()!)]);
-    } else if (busy !== undefined) {
+    if (busy !== undefined) {
       // said
+    } else if (s.current_exec ?? inTerminal) {
+      const { command, started_at } = (s.current_exec ?? inTerminal)!;
+      const ran = started_at ? duration(Math.max(0, Math.floor((Date.now() - Date.parse(started_at)) / 1000) * 1000)) : "";
+      this.doing.title = command;
+      this.put(this.doing, `${command}|${ran}`, () => [h("code", {}, firstLine(command)), ran && h("span", { class: "num" }, ran)]);
     } else if (s.state === "TERMINATED") {
       this.put(this.doing, `ended ${s.reason}`, () => [`ended: ${(s.reason ?? "").replaceAll("_", " ")}`]);
     } else if (s.last_exec) {
@@ -173,10 +185,10 @@ class Row {
     say(this.facts, facts.filter(Boolean).join(" · "));
   }
 
-  /** Tells of the latest command in a terminal, and whether it runs; undefined where there is none. */
+  /** Tells of the latest command in a terminal that is open here, and whether it runs; undefined where there is none, or another terminal is busy. */
   private ofTerminal(s: SessionInfo): boolean | undefined {
     const block = s.state === "TERMINATED" ? undefined : this.actions.block(s);
-    if (!block || !block.command) return undefined;
+    if (!block || !block.command || (block.ended && s.in_terminals?.some(({ command }) => command !== block.command))) return undefined;
     const ran = block.took ?? (block.began && !block.ended ? Math.floor((Date.now() - block.began) / 1000) * 1000 : undefined);
     this.doing.title = block.command;
     this.put(this.doing, `${block.command} ${blockWords(block)} ${ran}`, () => [

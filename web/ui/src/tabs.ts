@@ -1,4 +1,4 @@
-import { button, fill, h } from "./dom";
+import { button, fill, h, say } from "./dom";
 import { icon } from "./icons";
 import { Signal } from "./signal";
 import type { View } from "./view";
@@ -12,6 +12,9 @@ interface Tab {
 // The open views, one of them in sight. Which ones they are is kept for a reload, in this browser tab alone.
 export class Tabs {
   readonly bar = h("div", { class: "tabs", attr: { role: "tablist", "aria-label": "open views" } });
+  readonly all: HTMLElement; // a button for the list of all tabs; it is there while they do not fit
+  private readonly list = h("ul", { class: "tab-list", attr: { id: "tab-list", popover: "auto", role: "list", "aria-label": "all open views" } });
+  private readonly count = h("button", { class: "tab-all", title: "All open views", attr: { type: "button", popovertarget: "tab-list", hidden: true } });
   readonly stage: HTMLElement;
   readonly selected = new Signal<View | undefined>();
   readonly changed = new Signal<void>(); // something in one of the views
@@ -20,6 +23,17 @@ export class Tabs {
 
   constructor(private readonly empty: HTMLElement) {
     this.stage = h("main", { class: "stage", attr: { id: "stage" } }, empty);
+    this.all = h("span", { class: "tab-more" }, this.count, this.list);
+    this.bar.addEventListener("wheel", (event) => {
+      if (event.deltaX || event.ctrlKey || event.shiftKey) return; // the browser scrolls or zooms
+      this.bar.scrollLeft += event.deltaY * (event.deltaMode === WheelEvent.DOM_DELTA_LINE ? 16 : 1);
+    }, { passive: true });
+    this.bar.addEventListener("scroll", () => this.drawMore(), { passive: true });
+    new ResizeObserver(() => {
+      this.reveal();
+      this.drawMore();
+    }).observe(this.bar);
+    this.list.addEventListener("beforetoggle", () => this.drawList());
   }
 
   get current(): View | undefined {
@@ -35,8 +49,13 @@ export class Tabs {
   }
 
   open(view: View, focus = true): void {
-    if (!this.find(view.key)) this.add(view);
+    this.add(view);
     this.select(view, focus);
+  }
+
+  /** Adds a tab without showing it. */
+  add(view: View): void {
+    if (!this.find(view.key)) this.append(view);
   }
 
   select(view: View, focus = true): void {
@@ -49,7 +68,7 @@ export class Tabs {
       view.show();
     }
     this.draw();
-    tab.item.scrollIntoView({ block: "nearest", inline: "nearest" });
+    this.reveal();
     this.selected.emit(view);
     if (focus) view.focus();
   }
@@ -65,6 +84,7 @@ export class Tabs {
     if (at < 0) return;
     const [tab] = this.tabs.splice(at, 1);
     tab!.item.remove();
+    this.drawMore();
     view.hide();
     view.close();
     if (this.shown !== tab) return this.draw();
@@ -76,7 +96,7 @@ export class Tabs {
     this.selected.emit(undefined);
   }
 
-  private add(view: View): void {
+  private append(view: View): void {
     const select = h("button", {
       class: "tab-select",
       attr: { type: "button", role: "tab", "aria-controls": "stage" },
@@ -102,6 +122,7 @@ export class Tabs {
     const tab = { view, item, select };
     this.tabs.push(tab);
     this.bar.append(item);
+    this.draw();
     view.changed.on(() => {
       this.draw();
       this.changed.emit();
@@ -120,8 +141,35 @@ export class Tabs {
       if (select.dataset.said === said) continue;
       select.dataset.said = said;
       fill(select, icon(view.icon), h("span", { class: "tab-label" }, view.label()), mark && h("span", { class: "tab-mark" }, h("span", { class: "sr" }, markWords[mark])));
-      if (on) item.scrollIntoView({ block: "nearest", inline: "nearest" }); // it may be wider now
+      if (on) this.reveal(); // it may be wider now
     }
+    this.drawMore();
+  }
+
+  private reveal(): void {
+    this.shown?.item.scrollIntoView({ block: "nearest", inline: "nearest" });
+  }
+
+  /** Shows on which sides there are more tabs than fit, and how many there are. */
+  private drawMore(): void {
+    const { scrollLeft, clientWidth, scrollWidth } = this.bar;
+    this.bar.classList.toggle("more-before", scrollLeft > 1);
+    this.bar.classList.toggle("more-after", scrollLeft + clientWidth < scrollWidth - 1);
+    this.count.hidden = this.tabs.length < 2 || scrollWidth <= clientWidth + (this.count.hidden ? 0 : this.count.offsetWidth);
+    say(this.count, `${this.tabs.length} ▾`);
+    this.count.setAttribute("aria-label", `all ${this.tabs.length} open views`);
+  }
+
+  private drawList(): void {
+    fill(this.list, ...this.tabs.map(({ view }) => {
+      const pick = button(view.label(), () => {
+        this.list.hidePopover();
+        this.select(view);
+      });
+      pick.prepend(icon(view.icon));
+      if (this.shown?.view === view) pick.setAttribute("aria-current", "true");
+      return h("li", {}, pick);
+    }));
   }
 }
 

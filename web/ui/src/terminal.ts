@@ -57,6 +57,7 @@ export class Terminal {
   private told: Size | undefined; // what the gateway has from us on this connection
   private telling = 0; // resizes without an answer yet
   private pasting: Promise<void> | undefined;
+  private begun = false; // a tab that was restored and not looked at yet attaches to nothing
   private attaching = false;
   private unfollow: (() => void) | undefined;
   private readonly ends: (() => void)[];
@@ -71,7 +72,7 @@ export class Terminal {
     const mine = <D extends { term_id: string }>(then: (data: D) => void) => (data: D) => data.term_id === id && then(data);
     this.ends = [
       connection.status.on((status) => {
-        if (status.kind === "up") void this.attach();
+        if (status.kind === "up" && this.begun) void this.attach();
         else this.told = undefined;
       }),
       connection.on("term.exit", mine((exit) => {
@@ -96,12 +97,20 @@ export class Terminal {
 
   /** Goes on with a terminal that this page has just opened, which is attached by that. */
   adopt(opened: TermOpened, size: Size): void {
+    this.begun = true;
     this.recorded = !!opened.recording_id;
     this.next = 0;
     this.told = this.actual = size;
     this.claim = opened.claim;
     this.viewerId = opened.viewer_id;
     this.listen(opened.stream_id);
+  }
+
+  /** Attaches for the first time: the terminal is in sight. */
+  begin(): void {
+    if (this.begun) return;
+    this.begun = true;
+    void this.attach();
   }
 
   /** The client that types, where that is another one. */

@@ -41,6 +41,7 @@ export interface SessionInfo extends SessionData {
   queue_length: number;
   processes: number;
   terminals: number;
+  in_terminals?: { term_id: string; command: string; started_at?: string }[];
   recording: number;
   background?: number[];
   terminated_at?: string;

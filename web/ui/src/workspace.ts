@@ -21,6 +21,13 @@ import type { Capabilities, SessionInfo, Share, TermOpened } from "./wire";
 
 const storeKey = "trl.tabs";
 
+/** What is kept of a tab for a reload. */
+interface Remembered {
+  key: string;
+  place?: Place; // of a terminal
+  name?: string; // its session's: that may be gone by then
+}
+
 // What a person can do with sessions, and the views that are open; these come back after a reload.
 export class Workspace {
   capabilities: Capabilities | undefined;
@@ -108,21 +115,21 @@ export class Workspace {
   }
 
   openActivity(session: string): void {
-    this.tabs.open(this.tabs.find(`activity/${session}`) ?? new Agent(this.connection, this.sessions, session, () => this.mayChange, () => void this.openTerminal(session)));
+    this.put(this.tabs.find(`activity/${session}`) ?? new Agent(this.connection, this.sessions, session, () => this.mayChange, () => void this.openTerminal(session)));
   }
 
   openPool(): void {
-    this.tabs.open(this.tabs.find("pool") ?? new Pool(this.samples));
+    this.put(this.tabs.find("pool") ?? new Pool(this.samples));
   }
 
   /** The recordings of a session, or all. */
   openRecordings(session = ""): void {
     const view = new Recordings(this.connection, this.sessions, session, (recording) => this.openPlayer(recording), () => this.mayChange);
-    this.tabs.open(this.tabs.find(view.key) ?? view);
+    this.put(this.tabs.find(view.key) ?? view);
   }
 
   openPlayer(recording: string): void {
-    this.tabs.open(this.tabs.find(`play/${recording}`) ?? new Player(this.connection, recording));
+    this.put(this.tabs.find(`play/${recording}`) ?? new Player(this.connection, recording));
   }
 
   async rename(session: SessionInfo): Promise<void> {
@@ -137,7 +144,8 @@ export class Workspace {
   }
 
   async destroy(session: SessionInfo): Promise<void> {
-    const busy = session.current_exec ? h("p", {}, "It is running ", h("code", {}, session.current_exec.command), ".") : h("p", {}, "Its shell and everything it started will end.");
+    const runs = session.current_exec ?? session.in_terminals?.[0];
+    const busy = runs ? h("p", {}, "It is running ", h("code", {}, runs.command), ".") : h("p", {}, "Its shell and everything it started will end.");
     if ((await ask({ title: `End session ${nameOf(session)}?`, body: [busy], yes: "End session", danger: true })) !== "yes") return;
     try {
       await this.connection.call("session.destroy", { session_id: session.session_id });
@@ -151,7 +159,11 @@ export class Workspace {
   restore(): void {
     this.restoring = true;
     const address = location.hash.slice(2);
-    for (const { key, place } of this.remembered()) this.openAddress(key, place);
+    for (const { key, place, name } of this.remembered()) {
+      const session = sessionOf(key);
+      if (session && name) this.sessions.remember(session, name);
+      this.openAddress(key, place);
+    }
     this.restoring = false;
     if (address) this.openAddress(address);
     else if (this.tabs.views.length > 0) this.tabs.select(this.tabs.views[0]!);
@@ -168,6 +180,12 @@ export class Workspace {
     else if (kind === "term" && session && term) this.openPane(session, term, place);
   }
 
+  /** Shows a view; while tabs are being restored it adds the tab alone. */
+  private put(view: View): void {
+    if (this.restoring) this.tabs.add(view);
+    else this.tabs.open(view);
+  }
+
   private openPane(session: string, term: string, place: Place, fresh?: { opened: TermOpened; size: Size }): void {
     const key = `term/${session}/${term}`;
     const pane = this.tabs.find(key) ?? new Pane(this.connection, this.sessions, session, term, place, fresh, {
@@ -176,12 +194,15 @@ export class Workspace {
       mayType: () => this.mayChange,
       another: () => this.mayChange && void this.newTerminal(session),
     });
-    this.tabs.open(pane);
+    this.put(pane);
   }
 
   private remember(): void {
     if (this.restoring) return;
-    const open = this.tabs.views.map((view) => ({ key: view.key, ...(view instanceof Pane && { place: view.terminal.place }) }));
+    const open: Remembered[] = this.tabs.views.map((view) => {
+      const session = sessionOf(view.key);
+      return { key: view.key, ...(view instanceof Pane && { place: view.terminal.place }), ...(session && { name: this.sessions.nameOf(session) }) };
+    });
     try {
       sessionStorage.setItem(storeKey, JSON.stringify(open));
     } catch {
@@ -189,9 +210,9 @@ export class Workspace {
     }
   }
 
-  private remembered(): { key: string; place?: Place }[] {
+  private remembered(): Remembered[] {
     try {
-      return JSON.parse(sessionStorage.getItem(storeKey) ?? "[]") as { key: string; place?: Place }[];
+      return JSON.parse(sessionStorage.getItem(storeKey) ?? "[]") as Remembered[];
     } catch {
       return [];
     }
@@ -212,4 +233,10 @@ export class Workspace {
       rows: Math.max(5, Math.floor((stage.clientHeight - 46) / (box.height * 1.15))),
     };
   }
+}
+
+/** The session that a view's address names, if it names one. */
+function sessionOf(key: string): string | undefined {
+  const [kind, session] = key.split("/");
+  return kind === "term" || kind === "activity" ? session : undefined;
 }
