@@ -29,11 +29,12 @@ const detachHelp = "leave the terminal, which runs on, at these `keys` (comma-se
 
 func newTerm() *cobra.Command {
 	var (
-		t            *target
-		session, cwd string
-		env          []string
-		keys         string
-		record       bool
+		t       *target
+		session named
+		cwd     string
+		env     []string
+		keys    string
+		record  bool
 	)
 	cmd := &cobra.Command{
 		Use:   "term [flags] [-- COMMAND…]",
@@ -66,7 +67,7 @@ trl attach comes back.`,
 			}
 			q.Env = f.variables()
 			if session != "" {
-				q.SessionRef = sessionRef(session)
+				q.SessionRef = sessionRef(string(session))
 			}
 			ctx := cmd.Context()
 			c, err := t.dial(ctx, lostInRaw)
@@ -89,7 +90,7 @@ trl attach comes back.`,
 	}
 	cmd.Flags().SetInterspersed(false) // what follows the command belongs to it
 	t = wordless(cmd)
-	cmd.Flags().StringVarP(&session, "session", "s", "", "open it in this session (`name` or id)")
+	cmd.Flags().VarP(&session, "session", "s", "open it in this session (`name` or id)")
 	cmd.Flags().StringVar(&cwd, "cwd", "", "start in this `directory` of the gateway's machine")
 	cmd.Flags().StringArrayVarP(&env, "env", "e", nil, "set a variable for this terminal (`K=V`; K alone: as it is here; repeatable)")
 	cmd.Flags().BoolVar(&record, "record", false, "record it (see trl recordings)")
@@ -114,7 +115,7 @@ Several clients may be attached; the latest has control, that is, types and sets
 away. Who loses it looks on, is told so, and has it back by Ctrl-T, or when the other one leaves.
 
 The exit code is that of what ran in it; 0 after Ctrl-P Ctrl-Q, which leaves it running.`,
-		Args: cobra.MaximumNArgs(1),
+		Args: maybeOneArg,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			detach, err := parseKeys(keys)
 			if err != nil {

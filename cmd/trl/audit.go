@@ -18,7 +18,6 @@ func newAudit() *cobra.Command {
 Every line is bound to the one before it by a hash, also across the files that were put aside (FILE.000000001234). What a
 chain cannot tell by itself is that its end was cut off, or that everything from some line on was written anew. Keep heads
 for that, on another machine: trl audit head prints one, and the gateway's log has one every hour.`,
-		Args: noArgs,
 	}
 	cmd.AddCommand(newAuditVerify(), newAuditHead(), newAuditHash())
 	return cmd

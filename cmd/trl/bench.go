@@ -36,11 +36,11 @@ With --format benchstat the lines are those of Go benchmarks: keep two runs, and
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
 			case format != "table" && format != "json" && format != "benchstat":
-				return refuse(fmt.Errorf("--format %s", format), "want table, json or benchstat")
+				return refuseUse(fmt.Errorf("--format %s", format), "want table, json or benchstat")
 			case b.Time <= 0 || b.Time > time.Minute:
-				return refuse(fmt.Errorf("--time %s", b.Time), "want up to a minute for each figure, such as 2s")
+				return refuseUse(fmt.Errorf("--time %s", b.Time), "want up to a minute for each figure, such as 2s")
 			case b.Sessions < 1 || b.MiB < 1 || b.MiB > 1<<10:
-				return refuse(errors.New("nothing to measure"), "want --sessions of at least 1, and --mib from 1 to 1024")
+				return refuseUse(errors.New("nothing to measure"), "want --sessions of at least 1, and --mib from 1 to 1024")
 			}
 			if t.json {
 				format = "json"

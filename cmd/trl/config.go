@@ -26,8 +26,6 @@ func newConfig() *cobra.Command {
 
 They come from flags of trl serve, TRL_… in the environment, and a config file, in this order. All three can be given here, too:
 what is said holds for trl serve with the same, by the same user, in the same place.`,
-		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newConfigCheck(), newConfigPrint(), newConfigSchema(), newConfigReference())
 	return cmd
@@ -40,7 +38,7 @@ func newConfigCheck() *cobra.Command {
 		Long: `Say whether trl serve would take a config file (FILE or --config), and if not, why and in which line: all that is wrong, at once.
 Nothing is started or changed. The exit code is 1 if something is wrong.`,
 		Example: `  trl config check /etc/trl.yaml`,
-		Args:    cobra.MaximumNArgs(1),
+		Args:    maybeOneArg,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 1 {
 				if err := cmd.Flags().Set("config", args[0]); err != nil {
@@ -62,7 +60,7 @@ Nothing is started or changed. The exit code is 1 if something is wrong.`,
 				}
 			}
 			if s.config == "" && len(all) == 0 {
-				return refuse(errors.New("no config file given"), "trl config check FILE")
+				return refuseUse(errors.New("no config file given"), "usage: trl config check FILE")
 			}
 			if err := all.err(); err != nil {
 				return err
@@ -88,7 +86,7 @@ The output is a config file itself.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if format != "yaml" && format != "json" {
-				return refuse(fmt.Errorf("--format: %q", format), "want yaml or json")
+				return refuseUse(fmt.Errorf("--format: %q", format), "want yaml or json")
 			}
 			if err := s.load(cmd.Flags()); err != nil {
 				return err

@@ -294,38 +294,3 @@ func parseTOML(text []byte) (entries []entry, faults []fault) {
 
 // printableValue: a value that a terminal, a log and a system call take as it is.
 func printableValue(v string) bool { return !strings.ContainsFunc(v, unicode.IsControl) }
-
-// nearest is which of names somebody may have meant; "": none is near.
-func nearest(name string, names []string) string {
-	best, least := "", 1+max(1, len(name)/3)
-	if len(name) > 64 { // none is
-		return ""
-	}
-	for _, n := range names {
-		if d := distance(name, n); d < least {
-			best, least = n, d
-		}
-	}
-	return best
-}
-
-// distance is how many bytes must be changed, added or removed (Levenshtein's), one row of its table at a time.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			same := diagonal
-			if a[i] != b[j] {
-				same++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(same, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
-}

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/spf13/pflag"
+
+	"trl/protocol"
 )
 
 // withoutVariables takes TRL_… out of the environment for a test.
@@ -76,9 +78,9 @@ func TestNearest(t *testing.T) {
 		names = append(names, g.Name)
 	}
 	for typed, want := range map[string]string{
-		"max-session": "max-sessions", "idle-timout": "idle-timeout", "listn": "listen", "warn": "warm", "origins": "origin", "": "", "frobnicate": "",
+		"max-session": "max-sessions", "idle-timout": "idle-timeout", "listn": "listen", "warn": "warm", "lisetn": "listen", "origins": "origin", "": "", "frobnicate": "",
 	} {
-		if got := nearest(typed, names); got != want {
+		if got := protocol.Nearest(typed, names); got != want {
 			t.Errorf("%q: %q, want %q", typed, got, want)
 		}
 	}

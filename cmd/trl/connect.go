@@ -282,21 +282,6 @@ func firstToken(path string) (string, error) {
 	return "", fmt.Errorf("token file %s: %w", path, none)
 }
 
-// noArgs and oneArg are cobra's checks with words that say what to do.
-func noArgs(cmd *cobra.Command, args []string) error {
-	if len(args) > 0 {
-		return refuse(fmt.Errorf("unexpected argument %q", args[0]), "usage: %s", cmd.UseLine())
-	}
-	return nil
-}
-
-func oneArg(cmd *cobra.Command, args []string) error {
-	if len(args) != 1 {
-		return refuse(fmt.Errorf("%d arguments, one wanted", len(args)), "usage: %s", cmd.UseLine())
-	}
-	return nil
-}
-
 // completeSessions offers the names and ids of live sessions to the shell's completion.
 func completeSessions(t *target) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {

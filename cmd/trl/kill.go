@@ -26,6 +26,9 @@ With --signal that one signal is sent instead, to the processes of the command o
 the command it is running.`,
 		Args: oneArg,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if sig != "" && force {
+				return refuseUse(errors.New("--signal and --force exclude each other"), "--force ends it by KILL; --signal sends one signal and does not wait")
+			}
 			raw, err := kill(cmd.Context(), t, args[0], sig, force)
 			if err != nil || !t.json {
 				return err
@@ -36,7 +39,6 @@ the command it is running.`,
 	t = connection(cmd)
 	cmd.Flags().StringVar(&sig, "signal", "", "send this signal (`name`, with or without SIG)")
 	cmd.Flags().BoolVar(&force, "force", false, "KILL at once")
-	cmd.MarkFlagsMutuallyExclusive("signal", "force")
 	cmd.ValidArgsFunction = completeSessions(t)
 	return cmd
 }
@@ -44,7 +46,7 @@ the command it is running.`,
 func kill(ctx context.Context, t *target, id, sig string, force bool) (raw jsontext.Value, err error) {
 	if sig != "" {
 		if _, e := protocol.ParseSignal(sig); e != nil {
-			return nil, refuse(fmt.Errorf("--signal %s: no such signal", sig), "use a name such as INT, TERM or USR1")
+			return nil, refuseUse(fmt.Errorf("--signal %s: no such signal", sig), "use a name such as INT, TERM or USR1")
 		}
 	}
 	var grace *protocol.Seconds
@@ -56,7 +58,7 @@ func kill(ctx context.Context, t *target, id, sig string, force bool) (raw jsont
 		err = t.call(ctx, "exec.cancel", protocol.ExecCancel{ExecID: id, Signal: sig, KillGrace: grace}, &raw)
 	case terminalID:
 		if sig != "" {
-			return nil, refuse(errors.New("--signal is not for terminals"), "type the key instead, or end it without --signal")
+			return nil, refuseUse(errors.New("--signal is not for terminals"), "type the key instead, or end it without --signal")
 		}
 		err = t.call(ctx, "term.close", protocol.TermClose{TermID: id, KillGrace: grace}, &raw)
 	case processID:

@@ -30,7 +30,7 @@ With --json one document (of a command: at most 1 MiB of each, head and tail, an
 		Args: oneArg,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if offset < 0 {
-				return refuse(fmt.Errorf("--offset %d", offset), "want 0 or more")
+				return refuseUse(fmt.Errorf("--offset %d", offset), "want 0 or more")
 			}
 			ctx := cmd.Context()
 			c, err := t.dial(ctx, nil)

@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	goruntime "runtime"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -67,6 +68,8 @@ func (b *beginning) take() (asked bool, err error) {
 // execute runs one command line and returns the exit code.
 func execute(args []string, start beginning) int {
 	root := newRoot(start)
+	read := false // the command line, and nothing was wrong with it
+	readStrictly(root, &read)
 	root.SetArgs(args)
 	root.SetOut(output{os.Stdout})
 	root.SetErr(output{os.Stderr})
@@ -79,8 +82,11 @@ func execute(args []string, start beginning) int {
 		return int(code)
 	}
 	complain(os.Stderr, err)
-	if cmd.Name() == "run" || cmd.Name() == "term" || cmd.Name() == "attach" {
+	switch {
+	case slices.Contains([]string{"run", "term", "attach"}, cmd.Name()):
 		return exitOwn
+	case !read || errors.As(err, new(misuse)):
+		return exitUsage
 	}
 	return 1
 }
@@ -102,9 +108,8 @@ func newRoot(start beginning) *cobra.Command {
 		DisableAutoGenTag: true,
 	}
 	root.SetVersionTemplate("trl {{.Version}}\n")
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return refuse(err, "see `%s --help`", cmd.CommandPath())
-	})
+	root.SetFlagErrorFunc(flagError)
+	root.SetHelpCommand(newHelp())
 	root.AddCommand(
 		newServe(start), newToken(), newUpgrade(), newDrain(), newAudit(), newDoctor(), newConfig(), newVersion(), newUndertaker(),
 		newRun(), newTerm(), newAttach(), newLogs(), newKill(),
@@ -112,6 +117,8 @@ func newRoot(start beginning) *cobra.Command {
 		newShare(), newShares(), newUnshare(),
 		newRecordings(), newPlay(),
 	)
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
 	return root
 }
 

@@ -43,7 +43,7 @@ The terminal is as it was afterwards. A recording that is larger than it does no
 		Args: oneArg,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !(p.speed > 0 && p.speed <= maxSpeed) || p.idle < 0 {
-				return refuse(errors.New("--speed and --idle"), "want a speed above 0, at most %d, and no time below 0", maxSpeed)
+				return refuseUse(errors.New("--speed and --idle"), "want a speed above 0, at most %d, and no time below 0", maxSpeed)
 			}
 			from, err := t.recording(cmd, args[0])
 			if err != nil {

@@ -77,12 +77,7 @@ with trl term --record and trl run --record. What is typed is not recorded, what
 		Example: `  trl recordings
   trl recordings get RECORDING -o work.cast
   trl play RECORDING`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 1 {
-				return oneArg(cmd, args)
-			}
-			return nil
-		},
+		Args: maybeOneArg,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()
 			c, err := t.dial(ctx, nil)
@@ -157,7 +152,7 @@ func newRecordingGet() *cobra.Command {
 		Args:  oneArg,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if format != "v3" && format != "v2" {
-				return refuse(fmt.Errorf("--format %q", format), "want v3 or v2")
+				return refuseUse(fmt.Errorf("--format %q", format), "want v3 or v2")
 			}
 			if _, err := os.Lstat(o); o != "" && err == nil {
 				return refuse(fmt.Errorf("%s is there already", o), "choose another -o")

@@ -21,7 +21,7 @@ import (
 
 type runFlags struct {
 	*target
-	session string
+	session named
 	timeout time.Duration
 	cwd     string
 	env     []string
@@ -54,7 +54,7 @@ Ctrl-C, as TERM or HUP, cancels the command and waits for its end; a second one 
 	}
 	cmd.Flags().SetInterspersed(false) // what follows the command belongs to it
 	f.target = connection(cmd)
-	cmd.Flags().StringVarP(&f.session, "session", "s", "", "run in this session (`name` or id)")
+	cmd.Flags().VarP(&f.session, "session", "s", "run in this session (`name` or id)")
 	cmd.Flags().DurationVar(&f.timeout, "timeout", 0, "end the command after so long")
 	cmd.Flags().StringVar(&f.cwd, "cwd", "", "run the command in this `directory` of the gateway's machine; the session stays where it is")
 	cmd.Flags().StringArrayVarP(&f.env, "env", "e", nil, "set a variable for this command (`K=V`; K alone: as it is here; repeatable)")
@@ -150,7 +150,7 @@ func (f *runFlags) request(args []string) (protocol.Exec, error) {
 		q.Command = strings.Join(words, " ")
 	}
 	if f.session != "" {
-		q.SessionRef = sessionRef(f.session)
+		q.SessionRef = sessionRef(string(f.session))
 	}
 	if f.timeout < 0 {
 		return q, refuse(fmt.Errorf("--timeout %s", f.timeout), "want a time such as 90s or 10m")

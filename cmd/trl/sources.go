@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"trl/protocol"
 	"trl/runtime/keeper"
 )
 
@@ -371,7 +372,7 @@ func (s *settings) unknown(e entry, names []string) error {
 	hint := hintSettings
 	if slices.Contains(names, last) { // a right one in a table
 		hint = "settings stand alone, outside of any table: " + keyName(last)
-	} else if near := nearest(last, names); near != "" {
+	} else if near := protocol.Nearest(last, names); near != "" {
 		hint = "did you mean " + keyName(near) + "?"
 	}
 	return (&fault{e.line, e.column, fmt.Sprintf("unknown key %q", brief(e.key, 80)), hint}).at(s.config)

@@ -24,8 +24,6 @@ func newToken() *cobra.Command {
 drops whoever came with a token that is revoked.
 
 The file holds hashes: a token is shown when it is made, and never again.`,
-		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	var file, dir string
 	f := cmd.PersistentFlags()
@@ -56,19 +54,19 @@ func newTokenCreate(path func() string) *cobra.Command {
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if t.Subject == "" || role == "" {
-				return refuse(errors.New("--subject and --role are needed"), "whose token is it, and is that an admin, a user or a viewer?")
+				return refuseUse(errors.New("--subject and --role are needed"), "whose token is it, and is that an admin, a user or a viewer?")
 			}
 			t.Role = web.Role(role)
 			if expires != "" {
 				life, err := lifetime(expires)
 				if err != nil {
-					return refuse(fmt.Errorf("--expires: %q", expires), "write 30d, 12h or 90m")
+					return refuseUse(fmt.Errorf("--expires: %q", expires), "write 30d, 12h or 90m")
 				}
 				t.Expires = time.Now().Add(life)
 			}
 			id, secret, err := web.AddToken(path(), t)
 			if err != nil {
-				return refuse(fmt.Errorf("token file: %w", err), "run this as the gateway's user; see --help")
+				return refuse(fmt.Errorf("token file: %w", err), "run this as the gateway's user; see `trl token --help`")
 			}
 			if _, err := fmt.Fprintln(cmd.OutOrStdout(), secret); err != nil { // nobody has it, and nobody will
 				_, e := web.RevokeToken(path(), id)

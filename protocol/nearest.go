@@ -1,0 +1,39 @@
+package protocol
+
+// Nearest is which of names somebody who wrote name may have meant; "": none is near.
+func Nearest(name string, names []string) string {
+	best, least := "", 1+max(1, len(name)/3)
+	if len(name) > 64 { // no name of ours is as long
+		return ""
+	}
+	for _, n := range names {
+		if d := distance(name, n); d < least {
+			best, least = n, d
+		}
+	}
+	return best
+}
+
+// distance is how many bytes must be changed, added, removed or swapped with the next one to make b of a, one row of the table at a
+// time.
+func distance(a, b string) int {
+	before, above, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		before, above, row = above, row, before
+		row[0] = i + 1
+		for j := range len(b) {
+			same := above[j]
+			if a[i] != b[j] {
+				same++
+			}
+			row[j+1] = min(same, row[j]+1, above[j+1]+1)
+			if i > 0 && j > 0 && a[i] == b[j-1] && a[i-1] == b[j] {
+				row[j+1] = min(row[j+1], before[j-1]+1)
+			}
+		}
+	}
+	return row[len(b)]
+}
