@@ -159,7 +159,7 @@ func DecodeParams(raw jsontext.Value, into any) *Error {
 	if err := refuseNUL(raw); err != nil {
 		return err
 	}
-	if err := refuseEmpty(raw); err != nil {
+	if err := refuseEmpty(raw, into); err != nil {
 		return err
 	}
 	if err := refuseMissing(raw, into); err != nil {
@@ -321,12 +321,13 @@ func refuseNUL(v jsontext.Value) *Error {
 var designations = []string{"session_id", "session", "exec_id", "process_id", "term_id", "share_id", "recording_id", "stream_id"}
 
 // refuseEmpty finds a name that is empty: a client's variable that was never set must not mean what its absence means. raw is a valid object.
-func refuseEmpty(raw jsontext.Value) *Error {
+func refuseEmpty(raw jsontext.Value, into any) *Error {
+	_, creates := into.(*SessionCreate) // where the name says which session is meant, with if_exists
 	if !bytes.Contains(raw, []byte(`""`)) {
 		return nil
 	}
 	for name, value := range members(raw) {
-		if string(value) == `""` && slices.Contains(designations, name) {
+		if string(value) == `""` && (slices.Contains(designations, name) || creates && name == "name") {
 			return InvalidParam(name, "%s is empty", name)
 		}
 	}

@@ -29,7 +29,7 @@ func answer(frame []byte) (params any, failure []byte) {
 				return into, nil
 			}
 		default:
-			err = Errorf(UnknownMethod, "unknown method %q", req.Method)
+			err = NoSuchMethod(req.Method)
 		}
 	}
 	return nil, AppendFailure(nil, req.ID, err)

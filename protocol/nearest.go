@@ -1,5 +1,18 @@
 package protocol
 
+// NoSuchMethod answers a request for a method that there is not.
+func NoSuchMethod(name string) *Error {
+	var names []string
+	for _, m := range methods {
+		names = append(names, m.Name)
+	}
+	e := Errorf(UnknownMethod, "unknown method %q", printable(name))
+	if near := Nearest(name, names); near != "" {
+		e = Errorf(UnknownMethod, "unknown method %q (%s?)", printable(name), near).With("nearest", near)
+	}
+	return e
+}
+
 // Nearest is which of names somebody who wrote name may have meant; "": none is near.
 func Nearest(name string, names []string) string {
 	best, least := "", 1+max(1, len(name)/3)

@@ -178,8 +178,13 @@ func (q *SessionCreate) Validate() *Error {
 	)
 }
 
-// Validate checks the state's name.
-func (q *SessionList) Validate() *Error { return oneOf("state", q.State) }
+// Validate checks the state's name, and that one question is asked.
+func (q *SessionList) Validate() *Error {
+	if q.All && q.Owner != "" {
+		return InvalidParam("owner", "all and owner exclude each other")
+	}
+	return oneOf("state", q.State)
+}
 
 // Validate wants a session and a sane grace time.
 func (q *SessionDestroy) Validate() *Error {

@@ -198,7 +198,7 @@ func (k *call) dispatch() (any, error) {
 	case ok:
 		return nil, protocol.Errorf(protocol.Forbidden, "a viewer may only read")
 	}
-	return nil, protocol.Errorf(protocol.UnknownMethod, "unknown method")
+	return nil, protocol.NoSuchMethod(k.method)
 }
 
 // leave takes the request off its credential's count, before the answer is sent: who has that may ask the next.
