@@ -3,6 +3,7 @@ package acceptance
 import (
 	"flag"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -230,13 +231,14 @@ func (s *ackSession) process(rt *rapid.T) (wrong string) {
 	s.c.call("exec.cancel", object{"exec_id": running, "kill_grace_s": 0})
 	r := s.c.call("exec.wait", object{"exec_id": running})
 	lost, _ = r["state_lost"].([]any)
+	before := maps.Clone(s.want)
 	s.want["dir"] = "/usr/share"
 	s.want["V0"] = "running"
 	if s.want["X0"] != "unset" {
 		s.want["X0"] = "running"
 	}
-	if r.yes("shell_restored") {
-		s.t.Logf("%v", r)
+	if r.yes("shell_restored") { // it died with the command, of which nothing was acknowledged
+		s.also = before
 	}
 	return wrong + s.settle("after the process", lost)
 }
