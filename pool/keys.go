@@ -105,6 +105,7 @@ type keys struct {
 	all       int      // entries, without their aliases
 	completed []*keyed // oldest first; some are forgotten already
 	most      int      // of one principal; 0: DefaultMaxKeys
+	many      int      // of all; 0: manyKeys
 }
 
 // closed is a channel that is.
@@ -176,7 +177,7 @@ func (k *keys) enter(ref keyRef, params fingerprint) (e *keyed, first bool, err 
 		return e, false, nil
 	}
 	most := cmp.Or(k.most, DefaultMaxKeys)
-	if c := k.counts[ref.who]; c != nil && (c.n >= most || k.all >= manyKeys && c.n >= k.all/len(k.counts)) {
+	if c := k.counts[ref.who]; c != nil && (c.n >= most || k.all >= cmp.Or(k.many, manyKeys) && c.n >= k.all/len(k.counts)) {
 		return nil, false, protocol.Errorf(protocol.LimitExceeded, "%d request keys are remembered, each for 10 minutes; send the request without one, or later", c.n).
 			With("limit", most).With("field", "request_key")
 	}

@@ -54,6 +54,12 @@ type Config struct {
 	MaxOutput  int   // the most of a stream that one answer holds; 64 MiB when 0
 	Warm       int   // shells of the default kind that wait for their session
 
+	// What has ended and is kept. No setting sets these, tests do; the bounds of docs/limits.md when 0.
+	Retained      int   // sessions
+	RetainedOf    int64 // bytes of one principal
+	RetainedBytes int64 // bytes of all
+	AllKeys       int   // request keys of all
+
 	Record RecordConfig
 	Ended  func(End) // told of every end; it does not wait, and asks nothing of the pool. nil: nobody keeps a record
 }
@@ -84,6 +90,8 @@ type Pool struct {
 	warm    *warm
 	keys    keys
 	weights weights // of what is retained
+
+	maxRetained int // set once; of sessions
 
 	comeback atomic.Pointer[comeback] // nil: all sessions are there
 
@@ -118,6 +126,9 @@ type outcomeSeries struct {
 // New makes a pool of no sessions; Start starts it.
 func New(c Config, k runtime.Keeper, m *metrics.Metrics, log zerolog.Logger) *Pool {
 	orElse(&c.KeptOutput, maxKeptOutput)
+	orElse(&c.Retained, maxRetained)
+	orElse(&c.RetainedOf, maxRetainedOf)
+	orElse(&c.RetainedBytes, maxRetainedBytes)
 	p := &Pool{
 		base: &runtime.Base{Keeper: k, Metrics: m, Log: log}, metrics: m, log: log,
 		execs:    map[string]outcomeSeries{},
@@ -129,6 +140,10 @@ func New(c Config, k runtime.Keeper, m *metrics.Metrics, log zerolog.Logger) *Po
 		liveOf:   map[string]int{},
 		shares:   map[shareHash]*Share{},
 		output:   budget{each: c.KeptOutput, all: 2 * c.KeptOutput},
+		weights:  weights{each: c.RetainedOf, all: c.RetainedBytes},
+		keys:     keys{many: c.AllKeys},
+
+		maxRetained: c.Retained,
 	}
 	for _, outcome := range metrics.Outcomes {
 		p.execs[outcome] = outcomeSeries{m.Execs.WithLabelValues(outcome), m.ExecSeconds.WithLabelValues(outcome)}
@@ -562,7 +577,7 @@ func (p *Pool) buriedLocked(s *Session, keep bool) {
 		return
 	}
 	p.retained = append(p.retained, s)
-	for len(p.retained) > maxRetained {
+	for len(p.retained) > p.maxRetained {
 		p.letGoSessionLocked(0)
 	}
 }

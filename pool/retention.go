@@ -201,7 +201,8 @@ func (p *Pool) freeDescriptors() {
 // weights is what is retained of each principal.
 type weights struct {
 	tally
-	trimming sync.Mutex // held by the goroutine that lets go of what is too much
+	each, all int64      // set once; how much may be retained
+	trimming  sync.Mutex // held by the goroutine that lets go of what is too much
 }
 
 // excess is the principal who is to let go of something, and whether anybody is.
@@ -214,14 +215,14 @@ func (w *weights) excess() (who string, any bool) {
 			who, most = name, n
 		}
 	}
-	return who, most > maxRetainedOf || w.sum > maxRetainedBytes
+	return who, most > w.each || w.sum > w.all
 }
 
 // over is excess at the price of a look at one principal.
 func (w *weights) over(who string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.of[who] > maxRetainedOf || w.sum > maxRetainedBytes
+	return w.of[who] > w.each || w.sum > w.all
 }
 
 // trim lets go of what is too much for all of a principal's sessions, or for all. One goroutine at a time does that: every command that

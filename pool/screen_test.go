@@ -190,7 +190,20 @@ func TestOneLooksAtOneScreenAtATime(t *testing.T) {
 		t.Fatal(err)
 	}
 	other()
-	leave()
+	leaves := []func(){leave}
+	for i := range looks - 1 {
+		leave, err := e.enter(t.Context(), fmt.Sprint(i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		leaves = append(leaves, leave)
+	}
+	if _, err := e.enter(gone, "one more"); err == nil {
+		t.Errorf("%d at a time", looks+1)
+	}
+	for _, leave := range leaves {
+		leave()
+	}
 	if len(e.lookers) != 0 || len(e.looks) != 0 {
 		t.Error("something is left")
 	}

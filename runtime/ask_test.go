@@ -2,6 +2,7 @@ package runtime
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"sync/atomic"
 	"testing"
@@ -51,6 +52,39 @@ func TestAskIsBounded(t *testing.T) {
 	}
 	answer()
 	eventually(t, "its threads are given back", func() bool { return asked("eve") == 0 })
+}
+
+// All askers together have maxEntries questions under way, and one more waits for a place, in vain here.
+func TestQuestionsOfAllAreBounded(t *testing.T) {
+	impatient(t, time.Minute)
+	let, asked := make(chan struct{}), make(chan error, maxEntries)
+	for i := range maxEntries {
+		go func() {
+			_, err := Ask(Question{Who: fmt.Sprint(i / maxQuestions)}, func() (struct{}, error) { <-let; return struct{}{}, nil })
+			asked <- err
+		}()
+	}
+	all := func() int {
+		questions.mu.Lock()
+		defer questions.mu.Unlock()
+		return questions.all
+	}
+	eventually(t, "they are under way", func() bool { return all() == maxEntries })
+	q := Question{Who: "one more"}
+	answerPatience = 20 * time.Millisecond // the others have their timers
+	if _, err := Ask(q, func() (struct{}, error) { return struct{}{}, nil }); !errors.Is(err, unix.EAGAIN) {
+		t.Errorf("one more: %v", err)
+	}
+	close(let)
+	for range maxEntries {
+		if err := <-asked; err != nil {
+			t.Error(err)
+		}
+	}
+	answerPatience = time.Minute
+	if _, err := Ask(q, func() (struct{}, error) { return struct{}{}, nil }); err != nil {
+		t.Errorf("once there is room: %v", err)
+	}
 }
 
 type closeOnce struct{ closed *atomic.Int32 }

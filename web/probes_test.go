@@ -272,7 +272,7 @@ var limitProbes = map[string]func(*testing.T) []string{
 	"commands, processes and terminals that have ended and are kept, each for `--retention`": func(t *testing.T) []string {
 		return forgotten(t, ":", 1001)
 	},
-	"bytes of what has ended and is kept": func(t *testing.T) []string {
+	"bytes of what has ended and is kept of a session": func(t *testing.T) []string {
 		return forgotten(t, "head -c 1000000 /dev/zero", 18)
 	},
 	"request keys that are remembered, each for 10 minutes": func(t *testing.T) []string {
@@ -283,6 +283,29 @@ var limitProbes = map[string]func(*testing.T) []string{
 		c.call("exec.run", object{"command": ":", "request_key": "0"}) // one that is remembered is answered
 		return came(c.try("exec.run", object{"command": ":", "request_key": "3"}))
 	},
+	"a session's state that is read from its shell": func(t *testing.T) []string {
+		c := start(t).dial()
+		s := c.session()
+		c.run(s, "x=$(head -c 16777217 /dev/zero | tr '\\0' a)")
+		r := c.call("exec.run", object{"session_id": s, "command": "kill -9 $$"})
+		if lost, _ := r["state_lost"].([]any); !slices.Contains(lost, any("variables")) {
+			return []string{fmt.Sprint(r)}
+		}
+		return []string{"`state_lost`"}
+	},
+	"output that is read for a snapshot": func(t *testing.T) []string {
+		c := start(t).dial()
+		s := c.session()
+		term := c.call("term.open", object{"session_id": s, "cols": 80, "rows": 24, "command": `echo top; yes x | tr "\n" "\r" | head -c 300000`}).str("term_id")
+		c.call("term.detach", object{"term_id": term})
+		eventually(t, "its end", func() bool {
+			return strings.Contains(fmt.Sprint(c.call("term.list", object{"session_id": s})), "exited")
+		})
+		if lines := fmt.Sprint(c.call("term.snapshot", object{"term_id": term})["lines"]); strings.Contains(lines, "top") || !strings.Contains(lines, "x") {
+			return []string{lines}
+		}
+		return []string{"what was printed before is not in it"}
+	},
 	"share links": func(t *testing.T) []string {
 		c := start(t).dial()
 		s := c.session()
@@ -290,6 +313,116 @@ var limitProbes = map[string]func(*testing.T) []string{
 			c.call("share.create", object{"session_id": s})
 		}
 		return came(c.try("share.create", object{"session_id": s}))
+	},
+
+	"bytes of what has ended and is kept of one principal, in all its sessions": func(t *testing.T) []string {
+		g := startWith(t, func(c *pool.Config) { c.RetainedOf = 4 << 20 }, withTokens)
+		bob, ann := g.dial(userToken), g.dial(adminToken)
+		others := large(ann, ann.session())
+		dead, alive := bob.session(), bob.session()
+		first := large(bob, dead)
+		bob.call("session.destroy", object{"session_id": dead})
+		second, newest := large(bob, alive), ""
+		until := func(gone string) (words []string) {
+			for range 100 {
+				newest = large(bob, alive)
+				if words = came(bob.try("exec.wait", object{"exec_id": gone})); words[0] == "`EXEC_NOT_FOUND`" {
+					return words
+				}
+			}
+			return words
+		}
+		until(first)
+		if f := bob.try("exec.wait", object{"exec_id": second}); !f.OK {
+			t.Errorf("a live session's went before an ended one's: %+v", f.Error)
+		}
+		words := until(second)
+		bob.call("exec.wait", object{"exec_id": newest})
+		ann.call("exec.wait", object{"exec_id": others})
+		return words
+	},
+	"bytes of what has ended and is kept": func(t *testing.T) []string {
+		g := startWith(t, func(c *pool.Config) { c.RetainedBytes = 4 << 20 }, withTokens)
+		bob, ann := g.dial(userToken), g.dial(adminToken)
+		others := large(ann, ann.session())
+		s := bob.session()
+		first := large(bob, s)
+		words := []string{}
+		for range 100 {
+			large(bob, s)
+			if words = came(bob.try("exec.wait", object{"exec_id": first})); words[0] == "`EXEC_NOT_FOUND`" {
+				break
+			}
+		}
+		ann.call("exec.wait", object{"exec_id": others})
+		return words
+	},
+	"ended sessions that are kept, each for `--retention`": func(t *testing.T) []string {
+		c := startWith(t, func(c *pool.Config) { c.Retained = 2 }).dial()
+		var ended []string
+		for range 3 {
+			ended = append(ended, c.session())
+			c.call("session.destroy", object{"session_id": ended[len(ended)-1]})
+		}
+		c.call("session.info", object{"session_id": ended[1]})
+		return came(c.try("session.info", object{"session_id": ended[0]}))
+	},
+	"request keys that are remembered of all principals": func(t *testing.T) []string {
+		g := startWith(t, func(c *pool.Config) { c.AllKeys = 4 }, withTokens)
+		bob, ann := g.dial(userToken), g.dial(adminToken)
+		keyed := func(c *client, key string) *frame {
+			return c.try("exec.run", object{"command": ":", "request_key": key})
+		}
+		for _, key := range []string{"1", "2", "3"} {
+			if f := keyed(bob, key); !f.OK {
+				t.Fatal(f.Error)
+			}
+		}
+		keyed(ann, "1")
+		words := came(keyed(bob, "4"))
+		if f := keyed(ann, "2"); !f.OK {
+			t.Errorf("another principal, with less than its share: %+v", f.Error)
+		}
+		return words
+	},
+	"browsers that it is logged in with": func(t *testing.T) []string {
+		g := start(t, withTokens)
+		first := g.logIn(userToken)
+		for range maxOwnLogins - 1 {
+			g.logIn(userToken)
+		}
+		ws, _, err := g.dialCookie(first)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer ws.CloseNow()
+		g.logIn(adminToken)
+		second := g.logIn(userToken)
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		for err == nil {
+			_, _, err = ws.Read(ctx)
+		}
+		if websocket.CloseStatus(err) == -1 {
+			t.Errorf("the oldest's connection: %v", err)
+		}
+		if again, _, err := g.dialCookie(second); err != nil {
+			t.Error(err)
+		} else {
+			again.CloseNow()
+		}
+		return []string{"the oldest of them ends, and its connections are closed"}
+	},
+	"browsers that are logged in": func(t *testing.T) []string {
+		g := start(t, withTokens)
+		g.logins.mu.Lock()
+		for n := range maxLogins { // as if they had been begun, one by one
+			k, _ := newToken(Token{Subject: fmt.Sprint("s", n), Role: User, Terms: Terms{Expires: time.Now().Add(time.Hour)}})
+			g.logins.text = append(g.logins.text, k.line())
+		}
+		g.logins.mu.Unlock()
+		resp, _ := post(t, g.URL()+"/login", "Authorization", "Bearer "+userToken)
+		return []string{fmt.Sprint("HTTP ", resp.StatusCode)}
 	},
 
 	"its connections": func(t *testing.T) []string {

@@ -96,13 +96,20 @@ func cut(t *testing.T, r object, most int) (words []string) {
 func forgotten(t *testing.T, command string, times int) []string {
 	c := start(t).dial()
 	s := c.session()
-	run := func() string { return c.call("exec.run", object{"session_id": s, "command": command}).str("exec_id") }
+	run := func() string {
+		return c.call("exec.run", object{"session_id": s, "command": command, "max_output_bytes": 1}).str("exec_id")
+	}
 	first, last := run(), ""
 	for range times - 1 {
 		last = run()
 	}
 	c.call("exec.wait", object{"exec_id": last})
 	return came(c.try("exec.wait", object{"exec_id": first}))
+}
+
+// large runs a command with 500,000 bytes of output, and returns its id.
+func large(c *client, session string) string {
+	return c.call("exec.run", object{"session_id": session, "command": "head -c 500000 /dev/zero", "max_output_bytes": 1}).str("exec_id")
 }
 
 // overflow has a watcher that takes nothing miss something, and returns what the web tells then.
