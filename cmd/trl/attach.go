@@ -75,13 +75,11 @@ trl attach comes back.`,
 				return err
 			}
 			defer c.Close()
-			term, err := c.OpenTerminal(ctx, q)
-			var e *protocol.Error
-			if q.Session != "" && errors.As(err, &e) && (e.Code == protocol.SessionNotFound || e.Code == protocol.SessionTerminated) {
-				if err = c.Call(ctx, "session.create", protocol.SessionCreate{Name: q.Session, IfExists: "return"}, nil); err == nil {
-					term, err = c.OpenTerminal(ctx, q)
-				}
-			}
+			var term *client.Terminal
+			err = inSession(ctx, c, q.Session, func() error {
+				term, err = c.OpenTerminal(ctx, q)
+				return err
+			})
 			if err != nil {
 				return hint(err)
 			}
@@ -302,13 +300,7 @@ func sit(ctx context.Context, t *client.Terminal, control bool, detach []byte) (
 
 // endOf is how the terminal's end becomes ours.
 func endOf(i protocol.TermInfo) error {
-	if i.ExitCode == nil {
-		return errors.New("how the terminal ended is not known")
-	}
-	if *i.ExitCode == 0 {
-		return nil
-	}
-	return exitCode(*i.ExitCode)
+	return codeOf(i.ExitCode)
 }
 
 // errDetached ends sit when the detach keys were typed.

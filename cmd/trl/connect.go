@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/x509"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -255,6 +257,27 @@ func sessionRef(arg string) protocol.SessionRef {
 	return protocol.SessionRef{Session: arg}
 }
 
+// defaultSession is where a command line works that names no session: the one where commands without a session run.
+const defaultSession = "default"
+
+const defaultHelp = `Without a session that is your session "default", as for trl run.`
+
+// sessionOf is the session of a command line with at most one argument.
+func sessionOf(args []string) string {
+	if len(args) == 0 {
+		return defaultSession
+	}
+	return args[0]
+}
+
+// hintSession is hint for a command line that may not have named its session.
+func hintSession(err error, args []string) error {
+	if e := (*protocol.Error)(nil); len(args) == 0 && errors.As(err, &e) && e.Code == protocol.SessionNotFound {
+		return refuse(fmt.Errorf("there is no session %q", defaultSession), "`trl run` makes it; or name one of `trl ls`")
+	}
+	return hint(err)
+}
+
 // isID tells an id from a name: the prefix and at least the 100 random bits that PROTOCOL.md §3 promises for one.
 func isID(arg, prefix string) bool {
 	return strings.HasPrefix(arg, prefix) && len(arg) >= len(prefix)+16
@@ -302,6 +325,56 @@ func completeSessions(t *target) cobra.CompletionFunc {
 		return names, cobra.ShellCompDirectiveNoFileComp
 	}
 }
+
+// completeIDs offers live sessions, and of each what kinds says.
+func completeIDs(t *target, kinds ...kind) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, _ string) (ids []string, _ cobra.ShellCompDirective) {
+		ctx, cancel := context.WithTimeout(cmd.Context(), completeWithin)
+		defer cancel()
+		if len(args) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		c, err := t.dial(ctx, nil)
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		defer c.Close()
+		var all protocol.Sessions
+		_ = c.Call(ctx, "session.list", nil, &all) // without an answer there is nothing to offer
+		offer := func(id, what string) { ids = append(ids, id+"\t"+brief(printable(what), 60)) }
+		for _, s := range all.Sessions {
+			ids = append(ids, cmp.Or(s.Name, s.SessionID))
+			ref := protocol.SessionRef{SessionID: s.SessionID}
+			var of struct {
+				protocol.Execs
+				protocol.Processes
+				protocol.Terminals
+			}
+			if slices.Contains(kinds, execID) {
+				_ = c.Call(ctx, "exec.list", ref, &of.Execs)
+			}
+			if slices.Contains(kinds, processID) {
+				_ = c.Call(ctx, "process.list", ref, &of.Processes)
+			}
+			if slices.Contains(kinds, terminalID) {
+				_ = c.Call(ctx, "term.list", ref, &of.Terminals)
+			}
+			for _, e := range of.Execs.Execs {
+				offer(e.ExecID, e.Command)
+			}
+			for _, p := range of.Processes.Processes {
+				offer(p.ProcessID, strings.TrimSpace(p.Name+" "+p.Command))
+			}
+			for _, t := range of.Terminals.Terminals {
+				offer(t.TermID, t.Command)
+			}
+		}
+		return ids, cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// completeWithin is how long somebody who pressed Tab waits for a gateway with many sessions; what is known by then is offered.
+const completeWithin = 3 * time.Second
 
 // kind is what an ID given on the command line is.
 type kind int

@@ -15,11 +15,12 @@ import (
 func newInfo() *cobra.Command {
 	var t *target
 	cmd := &cobra.Command{
-		Use: "info SESSION", Short: "Show one session, by id or name", Args: oneArg,
+		Use: "info [SESSION]", Short: "Show one session, by id or name", Args: maybeOneArg,
+		Long: "Show one session, by id or name.\n" + defaultHelp,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var raw jsontext.Value
-			if err := t.call(cmd.Context(), "session.info", sessionRef(args[0]), &raw); err != nil {
-				return err
+			if err := t.call(cmd.Context(), "session.info", sessionRef(sessionOf(args)), &raw); err != nil {
+				return hintSession(err, args)
 			}
 			if t.json {
 				return printJSON(cmd.OutOrStdout(), raw)
@@ -29,7 +30,7 @@ func newInfo() *cobra.Command {
 				return err
 			}
 			rows := [][]string{
-				{"session", s.SessionID}, {"name", dash(s.Name)}, {"state", s.State}, {"shell", fmt.Sprintf("%s (pid %d)", s.Shell, s.Pid)},
+				{"session", s.SessionID}, {"name", dash(s.Name)}, {"state", s.State}, {"shell", shellWords(s)},
 				{"directory", s.WorkingDir}, {"created", s.CreatedAt.Local().Format(time.DateTime)}, {"last active", ago(s.LastActiveAt) + " ago"},
 				{"commands run", fmt.Sprint(s.CommandsRun)}, {"waiting", fmt.Sprint(s.QueueLength)}, {"processes", fmt.Sprint(s.Processes)},
 				{"terminals", fmt.Sprint(s.Terminals)},
@@ -52,4 +53,12 @@ func newInfo() *cobra.Command {
 	t = connection(cmd)
 	cmd.ValidArgsFunction = completeSessions(t)
 	return cmd
+}
+
+// shellWords is a session's shell, with its process while there is one.
+func shellWords(s protocol.SessionInfo) string {
+	if s.Pid == 0 {
+		return s.Shell
+	}
+	return fmt.Sprintf("%s (pid %d)", s.Shell, s.Pid)
 }

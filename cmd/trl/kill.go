@@ -18,28 +18,35 @@ func newKill() *cobra.Command {
 		force bool
 	)
 	cmd := &cobra.Command{
-		Use: "kill ID", Short: "End a session, a command, a background process or a terminal",
+		Use: "kill [ID]", Short: "End a session, a command, a background process or a terminal",
 		Long: `End a session (id or name), a command (exec id), a background process (process id) or a terminal (its id; HUP first): TERM to everything in it, a grace
 time, then KILL; answered when nothing is left. --force does not give the grace time.
 
 With --signal that one signal is sent instead, to the processes of the command or the process; of a session's, to those of
-the command it is running.`,
-		Args: oneArg,
+the command it is running.
+
+Without an ID that is your session "default", as for trl run; which session has ended is then said on stderr.`,
+		Args: maybeOneArg,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if sig != "" && force {
 				return refuseUse(errors.New("--signal and --force exclude each other"), "--force ends it by KILL; --signal sends one signal and does not wait")
 			}
-			raw, err := kill(cmd.Context(), t, args[0], sig, force)
-			if err != nil || !t.json {
-				return err
+			raw, err := kill(cmd.Context(), t, sessionOf(args), sig, force)
+			switch {
+			case err != nil:
+				return hintSession(err, args)
+			case t.json:
+				return printJSON(cmd.OutOrStdout(), raw)
+			case len(args) == 0 && sig == "":
+				fmt.Fprintf(cmd.ErrOrStderr(), "trl: ended session %q\n", defaultSession)
 			}
-			return printJSON(cmd.OutOrStdout(), raw)
+			return nil
 		},
 	}
 	t = connection(cmd)
 	cmd.Flags().StringVar(&sig, "signal", "", "send this signal (`name`, with or without SIG)")
 	cmd.Flags().BoolVar(&force, "force", false, "KILL at once")
-	cmd.ValidArgsFunction = completeSessions(t)
+	cmd.ValidArgsFunction = completeIDs(t, execID, processID, terminalID)
 	return cmd
 }
 

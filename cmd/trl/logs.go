@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -20,14 +21,15 @@ func newLogs() *cobra.Command {
 		offset int64
 	)
 	cmd := &cobra.Command{
-		Use: "logs ID", Short: "Print the output of a command or a background process",
+		Use: "logs [ID]", Short: "Print the output of a command or a background process",
 		Long: `Print what is kept of the output of a command (exec id) or a background process (process id); of a session (id or name),
-that of the command it is running. Stdout and stderr go to stdout and stderr.
+that of the command it is running, or else of its latest one. Stdout and stderr go to stdout and stderr.
+Without an ID that is your session "default", as for trl run; trl history and trl ps list the ids.
 
 What is no longer kept is said on stderr, where it would have been.
 
 With --json one document (of a command: at most 1 MiB of each, head and tail, and what is left out), or with -f one line per piece of output and a last one that says how it ended.`,
-		Args: oneArg,
+		Args: maybeOneArg,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if offset < 0 {
 				return refuseUse(fmt.Errorf("--offset %d", offset), "want 0 or more")
@@ -38,9 +40,9 @@ With --json one document (of a command: at most 1 MiB of each, head and tail, an
 				return err
 			}
 			defer c.Close()
-			id, err := streamOf(ctx, c, args[0])
+			id, err := streamOf(ctx, c, sessionOf(args))
 			if err != nil {
-				return hint(err)
+				return hintSession(err, args)
 			}
 			if follow {
 				return hint(t.follow(cmd, c, id, offset))
@@ -51,23 +53,25 @@ With --json one document (of a command: at most 1 MiB of each, head and tail, an
 	t = connection(cmd)
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on with what comes, until it ends")
 	cmd.Flags().Int64Var(&offset, "offset", 0, "begin at this byte of the stream, stdout and stderr counted together")
-	cmd.ValidArgsFunction = completeSessions(t)
+	cmd.ValidArgsFunction = completeIDs(t, execID, processID)
 	return cmd
 }
 
-// streamOf finds whose output is meant: the id itself, or the command that the session runs.
+// streamOf finds whose output is meant: the id itself, or the command that the session runs, or else its latest one.
 func streamOf(ctx context.Context, c *client.Client, arg string) (string, error) {
 	if kindOf(arg) != sessionID {
 		return arg, nil
 	}
-	var info protocol.SessionInfo
-	if err := c.Call(ctx, "session.info", sessionRef(arg), &info); err != nil {
+	var all protocol.Execs
+	if err := c.Call(ctx, "exec.list", sessionRef(arg), &all); err != nil {
 		return "", err
 	}
-	if info.CurrentExec == nil {
-		return "", refuse(fmt.Errorf("session %s runs no command", arg), "name a command or process by its id; `trl ps %s` lists processes", arg)
+	for _, e := range slices.Backward(all.Execs) {
+		if e.State != "queued" {
+			return e.ExecID, nil
+		}
 	}
-	return info.CurrentExec.ID, nil
+	return "", refuse(fmt.Errorf("session %s has run no command, or it ended too long ago", arg), "name a process by its id: `trl ps %s` lists them", arg)
 }
 
 func openStream(ctx context.Context, c *client.Client, id string, offset int64) (*client.Stream, error) {

@@ -83,7 +83,7 @@ func execute(args []string, start beginning) int {
 	}
 	complain(os.Stderr, err)
 	switch {
-	case slices.Contains([]string{"run", "term", "attach"}, cmd.Name()):
+	case slices.Contains([]string{"run", "term", "attach", "wait"}, cmd.Name()):
 		return exitOwn
 	case !read || errors.As(err, new(misuse)):
 		return exitUsage
@@ -101,6 +101,7 @@ func newRoot(start beginning) *cobra.Command {
   trl run -- 'cd /tmp && pwd'      run a command in your session; the next one is already in /tmp
   trl term                         open a terminal there; Ctrl-P Ctrl-Q leaves it running
   trl attach SESSION               come back to it
+  trl start -- ./server            start a background process; trl wait waits for it, trl logs -f ID follows it
   trl ls                           what is running`,
 		Version:           buildVersion(),
 		SilenceErrors:     true, // execute prints them, with their hints
@@ -112,7 +113,7 @@ func newRoot(start beginning) *cobra.Command {
 	root.SetHelpCommand(newHelp())
 	root.AddCommand(
 		newServe(start), newToken(), newUpgrade(), newDrain(), newAudit(), newDoctor(), newConfig(), newVersion(), newUndertaker(),
-		newRun(), newTerm(), newAttach(), newLogs(), newKill(),
+		newRun(), newTerm(), newAttach(), newStart(), newWait(), newLogs(), newHistory(), newKill(),
 		newList(), newInfo(), newProcesses(), newStats(), newBench(),
 		newShare(), newShares(), newUnshare(),
 		newRecordings(), newPlay(),
@@ -127,7 +128,7 @@ type exitCode int
 
 func (c exitCode) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
 
-// Exit codes of trl run, term and attach that are not the command's own; the numbers of timeout(1).
+// Exit codes of trl run, term, attach and wait that are not those of what ran; the numbers of timeout(1).
 const (
 	exitTimeout = 124
 	exitOwn     = 125

@@ -15,12 +15,13 @@ import (
 func newProcesses() *cobra.Command {
 	var t *target
 	cmd := &cobra.Command{
-		Use: "ps SESSION", Short: "List a session's background processes and terminals", Args: oneArg,
+		Use: "ps [SESSION]", Short: "List a session's background processes and terminals", Args: maybeOneArg,
+		Long: "List the background processes and terminals of a session (id or name), and what its commands left running.\n" + defaultHelp,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			raw, ref := map[string]jsontext.Value{}, sessionRef(args[0])
+			raw, ref := map[string]jsontext.Value{}, sessionRef(sessionOf(args))
 			for _, method := range []string{"process.list", "term.list"} { // their answers have no field in common
 				if err := t.call(cmd.Context(), method, ref, &raw); err != nil {
-					return err
+					return hintSession(err, args)
 				}
 			}
 			if t.json {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
 	"trl/client"
@@ -44,23 +45,36 @@ Ctrl-C, as TERM or HUP, cancels the command and waits for its end; a second one 
 		Example: `  trl run -- 'cd /src && make'
   trl run --session build --timeout 10m -- go test ./...
   tar c . | trl run -- 'tar xC /tmp/copy'`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return refuse(errors.New("no command"), "usage: trl run [flags] -- COMMAND…")
-			}
-			return nil
-		},
+		Args: wantCommand,
 		RunE: func(cmd *cobra.Command, args []string) error { return run(cmd, &f, args) },
 	}
 	cmd.Flags().SetInterspersed(false) // what follows the command belongs to it
 	f.target = connection(cmd)
 	cmd.Flags().VarP(&f.session, "session", "s", "run in this session (`name` or id)")
 	cmd.Flags().DurationVar(&f.timeout, "timeout", 0, "end the command after so long")
-	cmd.Flags().StringVar(&f.cwd, "cwd", "", "run the command in this `directory` of the gateway's machine; the session stays where it is")
-	cmd.Flags().StringArrayVarP(&f.env, "env", "e", nil, "set a variable for this command (`K=V`; K alone: as it is here; repeatable)")
+	f.surroundings(cmd, "run the command", "command")
 	cmd.Flags().BoolVar(&f.record, "record", false, "record what it prints (see trl recordings)")
 	_ = cmd.RegisterFlagCompletionFunc("session", completeSessions(f.target))
 	return cmd
+}
+
+// surroundings adds the flags for what a command or process begins with.
+func (f *runFlags) surroundings(cmd *cobra.Command, does, what string) {
+	cmd.Flags().StringVar(&f.cwd, "cwd", "", does+" in this `directory` of the gateway's machine (also --dir); the session stays where it is")
+	cmd.Flags().StringArrayVarP(&f.env, "env", "e", nil, "set a variable for this "+what+" (`K=V`; K alone: as it is here; repeatable)")
+	cmd.Flags().SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+		if name == "dir" {
+			name = "cwd"
+		}
+		return pflag.NormalizedName(name)
+	})
+}
+
+func wantCommand(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return refuse(errors.New("no command"), "usage: %s", cmd.UseLine())
+	}
+	return nil
 }
 
 func run(cmd *cobra.Command, f *runFlags, args []string) error {
@@ -131,10 +145,17 @@ func verdict(exit protocol.ExecExit) error {
 		return refuse(errors.New("the command could not be killed"), "it hangs in the kernel; see `trl ps`")
 	case exit.TimedOut:
 		return exitCode(exitTimeout)
-	case exit.ExitCode == nil:
-		return errors.New("how the command ended is not known")
-	case *exit.ExitCode != 0:
-		return exitCode(*exit.ExitCode)
+	}
+	return codeOf(exit.ExitCode)
+}
+
+// codeOf makes the exit code of what ran in a session ours.
+func codeOf(code *int) error {
+	switch {
+	case code == nil:
+		return errors.New("how it ended is not known")
+	case *code != 0:
+		return exitCode(*code)
 	}
 	return nil
 }
@@ -182,16 +203,25 @@ func (f *runFlags) variables() protocol.Env {
 }
 
 // start starts the command, making the named session when there is none.
-func (f *runFlags) start(ctx context.Context, c *client.Client, q protocol.Exec) (*client.Stream, error) {
-	s, err := c.Start(ctx, q)
+func (f *runFlags) start(ctx context.Context, c *client.Client, q protocol.Exec) (s *client.Stream, err error) {
+	err = inSession(ctx, c, q.Session, func() error {
+		s, err = c.Start(ctx, q)
+		return err
+	})
+	return s, err
+}
+
+// inSession begins something in a named session. Where there is none, it makes the session and calls begin again.
+func inSession(ctx context.Context, c *client.Client, name string, begin func() error) error {
+	err := begin()
 	var e *protocol.Error
-	if q.Session == "" || !errors.As(err, &e) || e.Code != protocol.SessionNotFound && e.Code != protocol.SessionTerminated {
-		return s, err
+	if name == "" || !errors.As(err, &e) || e.Code != protocol.SessionNotFound && e.Code != protocol.SessionTerminated {
+		return err
 	}
-	if err := c.Call(ctx, "session.create", protocol.SessionCreate{Name: q.Session, IfExists: "return"}, nil); err != nil {
-		return nil, err
+	if err := c.Call(ctx, "session.create", protocol.SessionCreate{Name: name, IfExists: "return"}, nil); err != nil {
+		return err
 	}
-	return c.Start(ctx, q)
+	return begin()
 }
 
 // cancelWithin is what a second signal leaves the first one to tell the gateway: timeout(1) sends two at once.

@@ -21,14 +21,15 @@ func newShare() *cobra.Command {
 		life    time.Duration
 	)
 	cmd := &cobra.Command{
-		Use: "share SESSION|TERMINAL", Short: "Make a link that lets others look at a session, or type", Args: oneArg,
+		Use: "share [SESSION|TERMINAL]", Short: "Make a link that lets others look at a session, or type", Args: maybeOneArg,
 		Long: `Make a link to a session (id or name), or to one terminal (its id), for people without a token: to look, or with --control to type
-and run commands too. It is printed this once. It ends after --for, with its session, or by trl unshare.`,
+and run commands too. It is printed this once. It ends after --for, with its session, or by trl unshare.
+` + defaultHelp,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if kindOf(args[0]) == terminalID {
-				q.TermID = args[0]
+			if of := sessionOf(args); kindOf(of) == terminalID {
+				q.TermID = of
 			} else {
-				q.SessionRef = sessionRef(args[0])
+				q.SessionRef = sessionRef(of)
 			}
 			if control {
 				q.Mode = "control"
@@ -41,7 +42,7 @@ and run commands too. It is printed this once. It ends after --for, with its ses
 			}
 			var raw jsontext.Value
 			if err := t.call(cmd.Context(), "share.create", q, &raw); err != nil {
-				return err
+				return hintSession(err, args)
 			}
 			if t.json {
 				return printJSON(cmd.OutOrStdout(), raw)
@@ -59,7 +60,7 @@ and run commands too. It is printed this once. It ends after --for, with its ses
 	f.BoolVar(&control, "control", false, "guests may type and run commands")
 	f.DurationVar(&life, "for", protocol.ShareTime*time.Second, "how long the link opens something, at most 720h")
 	f.StringVar(&q.Name, "name", "", "a label, to find it by")
-	cmd.ValidArgsFunction = completeSessions(t)
+	cmd.ValidArgsFunction = completeIDs(t, terminalID)
 	return cmd
 }
 
@@ -81,11 +82,12 @@ func siteOf(address string) string {
 func newShares() *cobra.Command {
 	var t *target
 	cmd := &cobra.Command{
-		Use: "shares SESSION", Short: "List a session's links", Args: oneArg,
+		Use: "shares [SESSION]", Short: "List a session's links", Args: maybeOneArg,
+		Long: "List the links of a session (id or name).\n" + defaultHelp,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var raw jsontext.Value
-			if err := t.call(cmd.Context(), "share.list", sessionRef(args[0]), &raw); err != nil {
-				return err
+			if err := t.call(cmd.Context(), "share.list", sessionRef(sessionOf(args)), &raw); err != nil {
+				return hintSession(err, args)
 			}
 			if t.json {
 				return printJSON(cmd.OutOrStdout(), raw)

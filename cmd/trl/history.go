@@ -1,0 +1,74 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/spf13/cobra"
+
+	"trl/protocol"
+)
+
+func newHistory() *cobra.Command {
+	var t *target
+	cmd := &cobra.Command{
+		Use: "history [SESSION]", Short: "List a session's commands, with their ids and how they ended", Args: maybeOneArg,
+		Long: `List the latest 200 commands of a session (id or name), oldest first: those that have ended within the retention time, the one that
+runs, and those that wait. trl logs EXEC prints the output of one.
+` + defaultHelp,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var raw jsontext.Value
+			if err := t.call(cmd.Context(), "exec.list", sessionRef(sessionOf(args)), &raw); err != nil {
+				return hintSession(err, args)
+			}
+			if t.json {
+				return printJSON(cmd.OutOrStdout(), raw)
+			}
+			var all protocol.Execs
+			if err := json.Unmarshal(raw, &all); err != nil {
+				return err
+			}
+			var rows [][]string
+			for _, e := range all.Execs {
+				began, took := e.QueuedAt, "-"
+				if e.StartedAt != nil {
+					began, took = *e.StartedAt, time.Since(*e.StartedAt).Round(time.Second).String()
+				}
+				if e.Exit != nil {
+					took = (time.Duration(e.Exit.DurationMS) * time.Millisecond).String()
+				}
+				rows = append(rows, []string{e.ExecID, began.Local().Format(time.DateTime), took, endWords(e), brief(e.Command, 60)})
+			}
+			return printTable(cmd.OutOrStdout(), []string{"EXEC", "WHEN", "TOOK", "END", "COMMAND"}, rows)
+		},
+	}
+	t = connection(cmd)
+	cmd.ValidArgsFunction = completeSessions(t)
+	return cmd
+}
+
+// endWords says how a command ended, or where it is.
+func endWords(e protocol.ExecEntry) string {
+	if e.Exit == nil {
+		return e.State
+	}
+	var words []string
+	if e.Exit.ExitCode != nil {
+		words = append(words, fmt.Sprint(*e.Exit.ExitCode))
+	}
+	if e.Exit.Signal != "" {
+		words = append(words, e.Exit.Signal)
+	}
+	switch {
+	case e.Exit.Error != nil:
+		words = append(words, string(e.Exit.Error.Code))
+	case e.Exit.TimedOut:
+		words = append(words, "timed out")
+	case e.Exit.Cancelled:
+		words = append(words, "cancelled")
+	}
+	return dash(strings.Join(words, " "))
+}
