@@ -521,8 +521,35 @@ func (s *Session) memoryLocked() int64 {
 	return s.memory
 }
 
+// What process.list tells of the command lines of processes that were left running: 100 KiB at most.
+const (
+	linesToldOf = 100
+	lineTold    = 1 << 10
+)
+
 // Background is the pids that earlier commands left running.
 func (s *Session) Background() []int { return s.facts().background }
+
+// BackgroundCommands is the command lines of processes that were left running. The memory that holds a command line is the process's
+// own, which can make the kernel wait for it.
+func (s *Session) BackgroundCommands(pids []int) []protocol.BackgroundEntry {
+	if len(pids) == 0 {
+		return nil
+	}
+	commands, err := runtime.Ask(runtime.Question{Who: s.id, Op: "read", Path: "cmdline"}, func() (all []protocol.BackgroundEntry, _ error) {
+		for _, pid := range pids[:min(len(pids), linesToldOf)] {
+			if line := runtime.CommandLine(pid, lineTold); line != "" {
+				all = append(all, protocol.BackgroundEntry{Pid: pid, Command: line})
+			}
+		}
+		return all, nil
+	})
+	if err != nil {
+		return nil
+	}
+	still := s.Background() // a number may have become somebody else's before its command line was read
+	return slices.DeleteFunc(commands, func(e protocol.BackgroundEntry) bool { return !slices.Contains(still, e.Pid) })
+}
 
 // Rename gives the session another name, unique among its owner's live ones.
 func (s *Session) Rename(name string) error {

@@ -271,6 +271,8 @@ var meanings = map[string]string{
 	"limit_hit":               "the limit that it, or another process of the session meanwhile, came up against; absent when none is known",
 	"kill_failed":             "something of it survived KILL; the session is not IDLE",
 	"background":              "process ids that commands left running",
+	"background_commands":     "the first 100 of those whose command line can be read; absent where there are none",
+	"BackgroundEntry.command": "the process's words, with spaces between them; the first 1 KiB",
 	"ExecExit.background":     "process ids that the command left running",
 	"error":                   "why the outcome is unknown; never together with exit code 0",
 	"running":                 "it still runs: the answer came before the end",

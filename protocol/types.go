@@ -377,10 +377,18 @@ type ProcessInfo struct {
 	StateLost   []string   `json:"state_lost,omitzero"`
 }
 
-// Processes is what process.list answers. Background are pids that commands left running on their own.
+// Processes is what process.list answers. Background are pids that commands left running on their own, BackgroundCommands those of
+// them whose command line could be read.
 type Processes struct {
-	Processes  []ProcessInfo `json:"processes"`
-	Background []int         `json:"background,omitzero"`
+	Processes          []ProcessInfo     `json:"processes"`
+	Background         []int             `json:"background,omitzero"`
+	BackgroundCommands []BackgroundEntry `json:"background_commands,omitzero"`
+}
+
+// BackgroundEntry is one process that a command left running.
+type BackgroundEntry struct {
+	Pid     int    `json:"pid"`
+	Command string `json:"command"`
 }
 
 // ProcessRef is the params of process.info.

@@ -35,6 +35,19 @@ func (s *Shell) Memory() (total int64) {
 	return total
 }
 
+// CommandLine is the words of a process with spaces between them, the first most bytes of them; "" where they cannot be read. They are
+// in memory of the process's, which can make the kernel wait for it: Ask asks for them.
+func CommandLine(pid, most int) string {
+	f, err := os.Open(procPath(pid, "/cmdline"))
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	text := make([]byte, most)
+	n, _ := f.Read(text) // one read of cmdline gives all that fits
+	return strings.TrimSpace(strings.ToValidUTF8(strings.ReplaceAll(string(text[:n]), "\x00", " "), "\uFFFD"))
+}
+
 // Ports are the TCP ports on which the process, or what it started, accepts connections; none where we may not look.
 func (p *Process) Ports() []int {
 	if p.cell == nil { // it ended before our time

@@ -34,6 +34,7 @@ func processStart(k *call, q *protocol.ProcessStart) (any, error) {
 func processList(k *call, q *protocol.SessionRef) (any, error) {
 	return k.on(*q, true, func(s *pool.Session) (any, error) { // slow: it looks at each process
 		list := &protocol.Processes{Processes: []protocol.ProcessInfo{}, Background: s.Background()}
+		list.BackgroundCommands = s.BackgroundCommands(list.Background)
 		for _, p := range s.Processes() {
 			list.Processes = append(list.Processes, p.Seen())
 		}

@@ -49,8 +49,12 @@ func newProcesses() *cobra.Command {
 					p.TermID, "terminal", fmt.Sprint(p.Pid), stateWords(p.State, p.Signal, p.ExitCode), ago(p.StartedAt), fmt.Sprint(p.OutputBytes), attachedWords(p.Attached), brief(p.Command, 40),
 				})
 			}
+			commands := map[int]string{}
+			for _, e := range all.BackgroundCommands {
+				commands[e.Pid] = e.Command
+			}
 			for _, pid := range all.Background {
-				rows = append(rows, []string{"-", "-", fmt.Sprint(pid), "left running", "-", "-", "-", "-"})
+				rows = append(rows, []string{"-", "-", fmt.Sprint(pid), "left running", "-", "-", "-", dash(brief(commands[pid], 40))})
 			}
 			return printTable(cmd.OutOrStdout(), []string{"PROCESS", "NAME", "PID", "STATE", "AGE", "OUTPUT", "ATTACHED", "COMMAND"}, rows)
 		},
