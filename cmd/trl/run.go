@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/mattn/go-isatty"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
@@ -227,6 +228,9 @@ func inSession(ctx context.Context, c *client.Client, name string, begin func() 
 // cancelWithin is what a second signal leaves the first one to tell the gateway: timeout(1) sends two at once.
 const cancelWithin = time.Second
 
+// tellAfter is how long a command may take to end after Ctrl-C before somebody at a terminal wonders; most end at once.
+const tellAfter = 300 * time.Millisecond
+
 // onInterrupt cancels the command at the first INT, TERM or HUP, and ends the program at the second. The channel it returns
 // holds the first one.
 func onInterrupt(ctx context.Context, s *client.Stream) <-chan syscall.Signal {
@@ -247,7 +251,18 @@ func onInterrupt(ctx context.Context, s *client.Stream) <-chan syscall.Signal {
 				complain(os.Stderr, fmt.Errorf("cancel: %w", err))
 			}
 		}()
-		sig = (<-signals).(syscall.Signal)
+		var tell <-chan time.Time
+		if sig == syscall.SIGINT && isatty.IsTerminal(os.Stderr.Fd()) { // a person waits; what a script reads stays as it is
+			tell = time.After(tellAfter)
+		}
+		for second := false; !second; {
+			select {
+			case <-tell:
+				fmt.Fprint(os.Stderr, "\ntrl: cancelling; Ctrl-C again does not wait\n")
+			case s := <-signals:
+				sig, second = s.(syscall.Signal), true
+			}
+		}
 		select {
 		case <-cancelled:
 		case <-time.After(cancelWithin):
