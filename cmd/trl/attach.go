@@ -260,7 +260,11 @@ func sit(ctx context.Context, t *client.Terminal, control bool, detach []byte) (
 		last = fmt.Sprintf("[recorded: trl play %s]\r\n", id)
 		fmt.Fprintf(os.Stdout, "[this terminal is being recorded: %s]\r\n", id)
 	}
+	l := &look{t: t, control: control, raw: again, back: make(chan struct{}, 1)}
 	defer func() {
+		if l.lost.Load() {
+			l.clear()
+		}
 		if marks.Alternate() {
 			fmt.Fprint(os.Stdout, "\x1b[?1049l")
 		}
@@ -272,7 +276,6 @@ func sit(ctx context.Context, t *client.Terminal, control bool, detach []byte) (
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGWINCH, syscall.SIGCONT)
 	defer signal.Stop(signals)
-	l := &look{t: t, control: control, raw: again, back: make(chan struct{}, 1)}
 	go l.watchSignals(ctx, signals, leave) // ends with ctx
 	go l.typeKeys(ctx, detach, leave)      // ends with the program: a read from a terminal cannot be given up
 
@@ -344,6 +347,13 @@ func (l *look) say(who string) {
 	}
 	words := []rune(fmt.Sprintf("[%s has control in another window; Ctrl-T takes it back]", who))
 	fmt.Fprintf(os.Stdout, "\x1b7\x1b[%d;1H\x1b[0;7m%s\x1b[0m\x1b[K\x1b8", rows, string(words[:min(len(words), cols)]))
+}
+
+// clear takes away what say wrote. Nothing else would: no screen follows.
+func (l *look) clear() {
+	if _, rows, err := window(); err == nil {
+		fmt.Fprintf(os.Stdout, "\x1b7\x1b[%d;1H\x1b[m\x1b[2K\x1b8", rows)
+	}
 }
 
 func (l *look) watchSignals(ctx context.Context, signals <-chan os.Signal, leave func(error)) {
