@@ -59,8 +59,7 @@ func (p *page) allowClipboard() {
 	}
 }
 
-// clipboard is what a paste would give. The page itself may not read it, whatever the person allows (Permissions-Policy): another
-// document of the gateway does.
+// clipboard is what a paste would give, read by another document of the gateway: the page's own focus stays.
 func (p *page) clipboard() string {
 	p.t.Helper()
 	q := newPage(p.t, p.profile, p.origin)

@@ -2,6 +2,7 @@ package browser
 
 import (
 	"fmt"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -253,7 +254,61 @@ func TestLinkToATerminalThatIsGone(t *testing.T) {
 	if eval[bool](q, `!document.querySelector(".banner").hidden`) {
 		t.Errorf("the connection was never away: %s", eval[string](q, `document.querySelector(".banner").textContent`))
 	}
-	if eval[bool](q, `!!document.querySelector(".pane-note button")`) {
-		t.Error("a terminal is offered in a session that is not there")
+	if offer := eval[string](q, `document.querySelector(".pane-note button")?.textContent ?? "nothing"`); offer != "New session" {
+		t.Errorf("in place of a terminal in a session that is not there is offered: %s", offer)
 	}
+}
+
+// TestSilentNetworkIsTold: the page says that no answer comes while it still waits for one, counts from the last byte, and does not
+// say that nothing was missed when it does not know whether input arrived.
+func TestSilentNetworkIsTold(t *testing.T) {
+	t.Parallel()
+	g := serve(t)
+	x := g.proxy()
+	p := g.openAt("http://"+x.Addr().String(), g.token)
+	p.newTerminal()
+	const banner = `document.querySelector(".banner").innerText`
+	p.expectOffline()
+	x.hush()
+	p.write("echo typed")
+	p.until("the page says that there is no answer, and still waits for one", `trl.connection.up && !document.querySelector(".banner").hidden && /No answer/.test(`+banner+`) && document.querySelector(".latency").dataset.level === "off"`)
+	p.until("it gives up", `/Connection lost/.test(`+banner+`)`)
+	p.until("it counts from the last byte that came", `Number(/(\d+) s ·/.exec(`+banner+`)?.[1]) >= 12`)
+	x.mend()
+	p.until("it is restored", `/restored/.test(`+banner+`)`)
+	if said := eval[string](p, banner); !strings.Contains(said, "What you typed meanwhile may not have arrived") || strings.Contains(said, "Nothing was missed") {
+		t.Error(said)
+	}
+	if eval[bool](p, `Number(/after (\d+) s/.exec(`+banner+`)?.[1]) < 12`) {
+		t.Errorf("it was away for longer: %s", eval[string](p, banner))
+	}
+	p.run(`trl.tabs.current.focus()`)
+	p.key("c", "KeyC", ctrl)
+	p.enter("echo $((1+1)) goes on")
+	p.until("typing works again", `/^2 goes on$/m.test(`+text+`)`)
+	if eval[bool](p, `document.querySelector(".latency").dataset.level === "off"`) {
+		t.Error("the status bar says that there is no answer")
+	}
+}
+
+// TestAfterAnEndThereIsAWayOn: where a terminal's session has ended, by the server's end or by the person, the page offers another.
+func TestAfterAnEndThereIsAWayOn(t *testing.T) {
+	t.Parallel()
+	g := serve(t)
+	p := g.open()
+	p.newTerminal()
+	p.expectOffline()
+	const offered = `document.querySelector(".pane-note button")?.textContent === "New session"`
+	g.stop()
+	g.start()
+	p.until("the server is there again, without the session", `/lost because/.test(document.querySelector(".banner").textContent) && trl.sessions.list.length === 0`)
+	p.until("a new session is offered", offered)
+	p.until("the notice does not cover what one can do", `((banner) => [...document.querySelectorAll(".pane-bar button, .pane-note button")].every((b) => b.getBoundingClientRect().bottom <= banner.top || b.getBoundingClientRect().top >= banner.bottom))(document.querySelector(".banner").getBoundingClientRect())`)
+	p.do(chromedp.Click(`.banner-away`, chromedp.ByQuery))
+	p.until("the notice goes when it is told to", `document.querySelector(".banner").hidden`)
+	p.do(chromedp.Click(`.pane-note button`, chromedp.ByQuery))
+	p.until("there it is", `trl.tabs.views.length === 2 && trl.tabs.current.xterm && document.querySelector(".pane-note").hidden`)
+	p.prompt()
+	p.run(`trl.connection.call("session.destroy", {session_id: trl.tabs.current.session, force: true})`)
+	p.until("also after its session was ended", `/ended with its session/.test(document.querySelector(".pane-note").textContent) && `+offered)
 }

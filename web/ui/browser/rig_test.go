@@ -181,6 +181,7 @@ type proxy struct {
 	mu    sync.Mutex
 	open  map[net.Conn]struct{} // guarded by mu
 	close bool                  // guarded by mu; nobody gets through
+	quiet bool                  // guarded by mu; connections stand, and what is sent is lost
 }
 
 func (g *gateway) proxy() *proxy {
@@ -221,7 +222,10 @@ func (p *proxy) relay(c net.Conn) {
 		buf := make([]byte, 32<<10)
 		for {
 			n, err := from.Read(buf)
-			if n > 0 {
+			p.mu.Lock()
+			quiet := p.quiet
+			p.mu.Unlock()
+			if n > 0 && !quiet {
 				if _, err := to.Write(buf[:n]); err != nil {
 					break
 				}
@@ -251,10 +255,23 @@ func (p *proxy) cut() {
 	}
 }
 
+// hush loses what is sent from here on, without a word, until mend.
+func (p *proxy) hush() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.quiet = true
+}
+
+// mend lets connections through again. Those that lost something end.
 func (p *proxy) mend() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.close = false
+	if p.quiet {
+		for c := range p.open {
+			c.Close()
+		}
+	}
+	p.close, p.quiet = false, false
 }
 
 // page is one tab. What it logs as an error, throws, or asks of anyone but its gateway fails the test.

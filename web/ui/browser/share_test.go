@@ -51,6 +51,7 @@ func TestLinkToLook(t *testing.T) {
 	const there = `typeof trl === "object" && trl.connection.up && trl.tabs.current?.xterm`
 	guest.until("the guest is at the terminal", there)
 	guest.until("and sees what is on it", `/^shown to all$/m.test(`+text+`)`)
+	guest.until("who is told what he is", `/guest of admin \(may look\)/.test(document.querySelector(".statusbar").textContent)`)
 	if where := eval[string](guest, `location.href`); strings.Contains(where, "token") {
 		t.Errorf("the token is in the address bar: %s", where)
 	}
@@ -81,6 +82,7 @@ func TestLinkToLook(t *testing.T) {
 	owner.until("the link is gone", `/No links/.test(document.querySelector(".shares").textContent)`)
 	guest.until("the guest is told", `/expired or was revoked/.test(document.body.innerText)`)
 	guest.until("and nothing else", nothingOffered)
+	guest.until("nor who is there, of whom nothing is known any more", `!/View only/.test(document.body.innerText) && document.querySelector(".viewers-count").hidden`)
 	guest.do(chromedp.Reload())
 	guest.until("and stays out", `/expired or was revoked/.test(document.body.innerText) && !trl.connection.up && `+nothingOffered)
 }

@@ -353,3 +353,34 @@ func TestHalvesOfACharacterAreTyped(t *testing.T) {
 		t.Errorf("the page says: %s", told)
 	}
 }
+
+// TestWidthsAreThoseOfGraphemes: what people see as one character has the width that other terminals give it, and the gateway's own
+// emulator, whose screen somebody else may get, agrees.
+func TestWidthsAreThoseOfGraphemes(t *testing.T) {
+	t.Parallel()
+	g := serve(t)
+	p := g.open()
+	session := eval[string](p, `trl.connection.call("session.create", {}).then((s) => s.session_id)`)
+	widths := []struct {
+		text  string
+		width int
+	}{{"🇩🇪", 2}, {"❤️", 2}, {"👩‍👩‍👧", 2}, {"👍🏽", 2}, {"1️⃣", 2}, {"e\u0301", 1}, {"漢", 2}, {"─", 1}, {"한", 2}, {"🙂", 2}, {"❤", 1}}
+	var all strings.Builder
+	for _, w := range widths {
+		all.WriteString(" '" + w.text + "'")
+	}
+	term := eval[string](p, fmt.Sprintf(`trl.connection.call("term.open", {session_id: %q, cols: 80, rows: 24, command: %q}).then((t) => t.term_id)`, session,
+		`n=0; for s in`+all.String()+`; do n=$((n+1)); printf '\033[2J\033[2;1H%s\033[1;1H%d\033[2;1H%s' "$s" $n "$s"; read -r x; done`))
+	p.run(fmt.Sprintf(`trl.workspace.openAddress("term/%s/%s")`, session, term))
+	p.until("the terminal is there", `trl.tabs.current?.xterm`)
+	p.run(`trl.tabs.current.takeOver()`)
+	for n, w := range widths {
+		p.until("it is printed", fmt.Sprintf(`((b) => b.getLine(b.baseY).translateToString(true) === "%d" && b.cursorY === 1)(trl.tabs.current.xterm.buffer.active)`, n+1))
+		page := eval[int](p, `trl.tabs.current.xterm.buffer.active.cursorX`)
+		gateway := eval[int](p, fmt.Sprintf(`trl.connection.call("term.snapshot", {term_id: %q}).then((s) => s.cursor.col)`, term))
+		if page != w.width || gateway != w.width {
+			t.Errorf("%q has width %d: the page has %d, the gateway's screen %d", w.text, w.width, page, gateway)
+		}
+		p.run(`trl.tabs.current.terminal.input("\r")`)
+	}
+}

@@ -436,3 +436,59 @@ func TestRestoredTabsWaitToBeShown(t *testing.T) {
 	p.command("echo typed $((6*7))")
 	p.until("typing works", `/^typed 42$/m.test(`+text+`)`)
 }
+
+// TestRatesAreDrawnOverTheirTime: a rate is of the time between two looks; where these are far apart it is no slope.
+func TestRatesAreDrawnOverTheirTime(t *testing.T) {
+	t.Parallel()
+	g := serve(t)
+	p := g.open()
+	p.run(`trl.workspace.openPool()`)
+	points := eval[[][]float64](p, `(() => {
+		const of = (at, ok) => ({ at, ok, failed: 0, creating: 0, idle: 1, running: 0 });
+		trl.samples.samples = [of(1000, undefined), of(3000, 4), of(600000, 1), of(602000, 8)];
+		trl.samples.changed.emit();
+		return document.querySelectorAll(".plot")[1].querySelector("polyline.c1").getAttribute("points").split(" ").map((p) => p.split(",").map(Number));
+	})()`)
+	if len(points) != 6 {
+		t.Fatalf("three rates are drawn as %v", points)
+	}
+	for n := 0; n < len(points); n += 2 {
+		if points[n][1] != points[n+1][1] || points[n][0] >= points[n+1][0] {
+			t.Errorf("from %v to %v it is no level", points[n], points[n+1])
+		}
+	}
+}
+
+// TestDroppedFileLeavesThePage: a file that is dropped on the page does not take its place.
+func TestDroppedFileLeavesThePage(t *testing.T) {
+	t.Parallel()
+	g := serve(t)
+	p := g.open()
+	p.newTerminal()
+	file := filepath.Join(t.TempDir(), "dropped.html")
+	if err := os.WriteFile(file, []byte("<title>dropped</title>"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p.run(`addEventListener("dragover", (event) => (trl.dragged = [event.defaultPrevented, event.dataTransfer.dropEffect].join()))`)
+	data := &input.DragData{Items: []*input.DragDataItem{}, Files: []string{file}, DragOperationsMask: 1}
+	for _, kind := range []input.DispatchDragEventType{input.DragEnter, input.DragOver, input.Drop} {
+		p.do(input.DispatchDragEvent(kind, 700, 400, data))
+	}
+	p.until("the page has seen it, and takes no files", `trl.dragged === "true,none"`)
+	p.command("echo still here")
+}
+
+// TestNamesDoNotReorder: a name from before the gateway refused such characters shows them.
+func TestNamesDoNotReorder(t *testing.T) {
+	t.Parallel()
+	g := serve(t)
+	p := g.open()
+	refused := eval[string](p, `trl.connection.call("session.create", {name: "a\u202etxt.exe"}).then(() => "taken", (e) => e.message)`)
+	if refused != "name contains a character that changes the direction of text" {
+		t.Errorf("a new one: %s", refused)
+	}
+	p.run(`trl.connection.call("session.create", {name: "old"})`)
+	p.until("it is listed", `trl.sessions.list.length === 1`)
+	p.run(`(() => { const { call } = trl.connection; trl.connection.call = async function (method, params) { const got = await call.call(this, method, params); if (method === "session.list") for (const s of got.sessions) s.name = "a\u202etxt.exe"; return got; }; trl.sessions.refresh(); })()`)
+	p.until("an old one is shown with its codes", `document.querySelector(".session-name").textContent === "a<U+202E>txt.exe"`)
+}

@@ -97,13 +97,14 @@ document.body.replaceChildren(
       button("Settings", () => showPreferences(), { icon: icon("gear") }),
     )),
   sidebar.element,
-  h("div", { class: "middle" }, banner.element, guestNote, tabs.stage),
+  h("div", { class: "middle" }, guestNote, tabs.stage),
   statusBar.element,
+  banner.element,
   noticeRegion,
 );
 
 tabs.changed.on(() => sidebar.tick());
-const whoIsHere = () => statusBar.viewers.show(tabs.current instanceof Pane ? tabs.current.terminal : undefined);
+const whoIsHere = () => statusBar.viewers.show(tabs.current instanceof Pane ? tabs.current.terminal : undefined, connection.up);
 tabs.changed.on(whoIsHere);
 tabs.selected.on(whoIsHere);
 tabs.selected.on((view) => {
@@ -121,6 +122,7 @@ tabs.selected.on(retitle);
 sessions.changed.on(retitle);
 document.addEventListener("visibilitychange", retitle);
 
+connection.status.on(whoIsHere);
 connection.status.on((status) => {
   if (status.kind === "over") {
     guestNote.hidden = true;
@@ -141,6 +143,15 @@ connection.status.on((status) => {
     () => {}, // it will be asked again when it is up again
   );
 });
+
+// A file that is dropped would take the page's place.
+for (const type of ["dragover", "drop"] as const) {
+  addEventListener(type, (event) => {
+    if (!event.dataTransfer?.types.includes("Files")) return;
+    event.preventDefault();
+    event.dataTransfer.dropEffect = "none"; // the pointer says so
+  });
+}
 
 applyTheme();
 workspace.restore();

@@ -8,14 +8,17 @@ export class Banner {
   private readonly text = h("span", { class: "banner-text", attr: { role: "status" } });
   private readonly clock = h("span", { class: "banner-clock", attr: { "aria-hidden": "true" } });
   private readonly losses: string[] = []; // of this absence
+  private unsent: "" | "did not arrive" | "may not have arrived" = ""; // what was typed in this absence
   private timer = 0;
   private settle = 0;
   private settling = false; // what was lost is not known yet
 
   constructor(private readonly connection: Connection) {
-    const again = button("Try now", () => connection.retry());
-    fill(this.element, this.text, this.clock, again);
+    const again = button("Try now", () => connection.retry(), { class: "small banner-again" });
+    const away = button("Dismiss", () => (this.element.hidden = true), { class: "small banner-away" });
+    fill(this.element, this.text, this.clock, again, away);
     connection.status.on((status) => this.show(status));
+    connection.quiet.on((ms) => this.showQuiet(ms));
     connection.lostEpoch.on(() => this.lost("the gateway was started anew and its sessions are gone"));
   }
 
@@ -23,6 +26,22 @@ export class Banner {
   lost(why: string): void {
     if (!this.losses.includes(why)) this.losses.push(why);
     if (this.connection.up && !this.settling) this.conclude();
+  }
+
+  /** Input was refused while the connection was away, or lost with it: then nobody knows whether it arrived. */
+  untyped(sent: boolean): void {
+    if (this.unsent !== "did not arrive") this.unsent = sent ? "may not have arrived" : "did not arrive";
+  }
+
+  /** Says that no answer comes, while the connection still counts as up; ms is 0 when one has come. */
+  private showQuiet(ms: number): void {
+    if (ms) {
+      clearTimeout(this.settle);
+      this.element.hidden = false;
+      this.element.dataset.kind = "quiet";
+      say(this.text, "No answer from the gateway. What you type may not arrive.");
+      say(this.clock, duration(Math.floor(ms / 1000) * 1000));
+    } else if (this.element.dataset.kind === "quiet") this.element.hidden = true;
   }
 
   private show(status: Status): void {
@@ -65,12 +84,17 @@ export class Banner {
     clearTimeout(this.settle);
     this.settling = false;
     this.element.hidden = false;
-    this.element.dataset.kind = this.losses.length ? "lost" : "restored";
-    const rest = away ? ` after ${duration(away)}` : "";
-    say(this.text, this.losses.length ? `Connection restored${rest}, but something was lost because ${this.losses.join("; ")}.` : `Connection restored${rest}. Nothing was missed.`);
+    const bad = this.losses.length > 0 || this.unsent !== "";
+    this.element.dataset.kind = bad ? "lost" : "restored";
+    const words = [`Connection restored${away ? ` after ${duration(away)}` : ""}`];
+    if (this.losses.length) words.push(`, but something was lost because ${this.losses.join("; ")}.`);
+    else words.push(this.unsent ? ". No output was missed." : ". Nothing was missed.");
+    if (this.unsent) words.push(` What you typed meanwhile ${this.unsent}.`);
+    say(this.text, words.join(""));
     say(this.clock, "");
-    this.settle = setTimeout(() => (this.element.hidden = true), this.losses.length ? 20_000 : 4000);
+    this.settle = setTimeout(() => (this.element.hidden = true), bad ? 20_000 : 4000);
     this.losses.length = 0;
+    this.unsent = "";
   }
 }
 

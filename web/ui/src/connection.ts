@@ -18,7 +18,12 @@ export interface StreamListener {
 
 const dialTimeout = 10_000;
 const pingEvery = 5_000;
-/** A server that has said nothing for so long is gone or stopped: two pings and some. */
+const tickEvery = 250;
+/** After so long without a byte a ping asks whether anybody is there. */
+const askAfter = 1_000;
+/** So many ticks without a byte, and with a ping on its way, are told. Ticks, not time: a page that slept or was busy has heard nothing either. */
+const quietTicks = 9;
+/** A server that has said nothing for so long is gone or stopped. */
 const silence = 12_000;
 const firstRetry = 250;
 const lastRetry = 15_000;
@@ -37,6 +42,8 @@ interface Waiting {
 export class Connection {
   readonly status = new Signal<Status>();
   readonly latency = new Signal<number>(); // ms there and back
+  /** A ping has no answer: for how long (ms) nothing has come; 0: something came again. */
+  readonly quiet = new Signal<number>();
   /** The gateway's sessions are others than before: those we knew are gone. */
   readonly lostEpoch = new Signal<string>();
   now: Status = { kind: "connecting" };
@@ -48,6 +55,9 @@ export class Connection {
   private attempt = 0;
   private nextId = 1;
   private heardAt = 0;
+  private pingedAt = 0;
+  private pinging = false;
+  private ticks = 0; // since something was heard
   private pingTimer = 0;
   private retryTimer = 0;
   private readonly waiting = new Map<number, Waiting>();
@@ -85,12 +95,11 @@ export class Connection {
     this.socket = socket;
     const late = setTimeout(() => this.fell(socket, "the gateway does not answer"), dialTimeout);
     socket.onopen = () => {
-      clearTimeout(late);
-      this.heardAt = performance.now();
-      void this.greet(socket);
+      this.heard();
+      void this.greet(socket).finally(() => clearTimeout(late)); // what only listens may never answer
     };
     socket.onmessage = (message) => {
-      this.heardAt = performance.now();
+      this.heard();
       this.receive(message.data);
     };
     socket.onclose = (close) => {
@@ -145,24 +154,38 @@ export class Connection {
     this.downFor = "";
     this.attempt = 0;
     clearInterval(this.pingTimer);
-    this.pingTimer = setInterval(() => this.beat(socket), pingEvery);
+    this.pingTimer = setInterval(() => this.beat(socket), tickEvery);
     if (other) this.lostEpoch.emit(epoch);
     this.become({ kind: "up", away });
   }
 
+  private heard(): void {
+    this.heardAt = performance.now();
+    if (this.ticks >= quietTicks) this.quiet.emit(0);
+    this.ticks = 0;
+  }
+
   private beat(socket: WebSocket): void {
-    if (performance.now() - this.heardAt > silence) this.fell(socket, "the gateway has gone silent");
-    else void this.ping();
+    const since = performance.now() - this.heardAt;
+    this.ticks++;
+    if (!this.pinging) {
+      this.ticks = Math.min(this.ticks, quietTicks - 1); // nobody was asked
+      if (since >= askAfter || performance.now() - this.pingedAt >= pingEvery) void this.ping();
+    } else if (this.ticks >= quietTicks && since > silence) this.fell(socket, "the gateway has gone silent");
+    else if (this.ticks >= quietTicks) this.quiet.emit(since);
   }
 
   private async ping(): Promise<string | undefined> {
-    const sent = performance.now();
+    const sent = (this.pingedAt = performance.now());
+    this.pinging = true;
     try {
       const pong = await this.call("system.ping", {});
       this.latency.emit(performance.now() - sent);
       return pong.epoch;
     } catch {
       return undefined; // the close tells
+    } finally {
+      this.pinging = false;
     }
   }
 
@@ -242,9 +265,10 @@ export class Connection {
   }
 
   private lost(why: string): void {
-    this.forget();
     const now = Date.now();
-    this.downSince ||= now;
+    this.downSince ||= this.ticks >= quietTicks ? now - (performance.now() - this.heardAt) : now; // it was away before this was known
+    this.ticks = 0;
+    this.forget();
     this.downFor ||= why;
     const pause = Math.min(lastRetry, firstRetry * 2 ** this.attempt) * (0.75 + Math.random() / 2); // a crowd of pages comes back spread out
     this.attempt++;
@@ -258,7 +282,7 @@ export class Connection {
     this.numbers.clear();
     const waiting = [...this.waiting.values()];
     this.waiting.clear();
-    for (const w of waiting) w.reject(new Refusal("OFFLINE", "the connection was lost"));
+    for (const w of waiting) w.reject(new Refusal("OFFLINE", "the connection was lost", { sent: true }));
   }
 }
 

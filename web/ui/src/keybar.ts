@@ -15,6 +15,8 @@ const keys: [label: string, name: string, data: string][] = [
   ["~", "Tilde", "~"],
   ["Home", "Home", "\x1b[H"],
   ["End", "End", "\x1b[F"],
+  ["PgUp", "Page up", "\x1b[5~"],
+  ["PgDn", "Page down", "\x1b[6~"],
 ];
 
 // The keys that phones do not have, in a row above their keyboard (style/ shows it where the pointer is a finger).
@@ -22,22 +24,31 @@ export class Keybar {
   readonly element = h("div", { class: "keybar", attr: { role: "toolbar", "aria-label": "keys" } });
   private readonly held = new Map<string, HTMLButtonElement>();
 
-  /** send takes what a key stands for; arrows depend on the program's cursor mode, which only the terminal knows. */
-  constructor(send: (data: string) => void, applicationCursor: () => boolean) {
+  /** send takes what a key stands for; arrows depend on the program's cursor mode, which only the terminal knows. act is told of Copy and Paste. */
+  constructor(send: (data: string) => void, applicationCursor: () => boolean, act: Record<"Copy" | "Paste", () => void>) {
     for (const [label, name, data] of keys) {
-      const key = h("button", {
-        attr: { type: "button", "aria-label": name, "aria-pressed": data ? null : "false" },
-        on: {
-          pointerdown: (event) => event.preventDefault(), // the terminal keeps the focus, and the phone its keyboard
-          click: () => {
-            if (!data) return this.hold(label);
-            send(this.apply(applicationCursor() ? data.replace(/^\x1b\[([A-DHF])$/, "\x1bO$1") : data));
-          },
-        },
-      }, label);
-      if (!data) this.held.set(label, key);
-      this.element.append(key);
+      const key = this.add(label, name, () => {
+        if (!data) return this.hold(label);
+        send(this.apply(applicationCursor() ? data.replace(/^\x1b\[([A-DHF])$/, "\x1bO$1") : data));
+      });
+      if (data) continue;
+      key.setAttribute("aria-pressed", "false");
+      this.held.set(label, key);
     }
+    this.add("Copy", "Copy the selection", act.Copy);
+    this.add("Paste", "Paste", act.Paste);
+  }
+
+  private add(label: string, name: string, press: () => void): HTMLButtonElement {
+    const key = h("button", {
+      attr: { type: "button", "aria-label": name },
+      on: {
+        pointerdown: (event) => event.preventDefault(), // the terminal keeps the focus, and the phone its keyboard
+        click: press,
+      },
+    }, label);
+    this.element.append(key);
+    return key;
   }
 
   /** Adds Ctrl and Alt, where they are held, to what is typed next. */

@@ -2,7 +2,7 @@ import { ClipboardAddon } from "@xterm/addon-clipboard";
 import { FitAddon } from "@xterm/addon-fit";
 import { SearchAddon } from "@xterm/addon-search";
 import { SerializeAddon } from "@xterm/addon-serialize";
-import { Unicode11Addon } from "@xterm/addon-unicode11";
+import { UnicodeGraphemesAddon } from "@xterm/addon-unicode-graphemes";
 import { WebLinksAddon } from "@xterm/addon-web-links";
 import { WebglAddon } from "@xterm/addon-webgl";
 import { Terminal as Xterm } from "@xterm/xterm";
@@ -20,13 +20,14 @@ import { Keybar } from "./keybar";
 import { blockWords, endingOf, Marks, textBetween, type Block } from "./marks";
 import { notice } from "./notice";
 import { commandEnded } from "./notify";
-import { checkPaste } from "./paste";
+import { askPaste, checkPaste } from "./paste";
 import { save } from "./save";
 import type { Sessions } from "./sessions";
 import { settings, settingsChanged } from "./settings";
 import { Signal } from "./signal";
 import { Terminal, type Place, type Size } from "./terminal";
 import { mono, searchTheme, terminalTheme, themeChanged } from "./theme";
+import { Touch } from "./touch";
 import type { View } from "./view";
 import { viewerName } from "./viewers";
 import type { TermOpened } from "./wire";
@@ -51,6 +52,7 @@ export class Pane implements View {
   private readonly serialize = new SerializeAddon();
   private readonly find: Find;
   private readonly keybar: Keybar;
+  private readonly touch: Touch;
   private readonly screen = h("div", { class: "screen" });
   private readonly scroller = h("div", { class: "screen-scroll" }, this.screen);
   private readonly readout = h("div", { class: "readout" });
@@ -70,13 +72,13 @@ export class Pane implements View {
   private title = "";
 
   constructor(
-    connection: Connection,
+    private readonly connection: Connection,
     private readonly sessions: Sessions,
     readonly session: string,
     readonly term: string,
     place: Place,
     fresh: { opened: TermOpened; size: Size } | undefined, // it was opened just now
-    private readonly asks: { reveal(view: View): void; lost(why: string): void; another(): void; mayType(): boolean },
+    private readonly asks: { reveal(view: View): void; lost(why: string): void; untyped(sent: boolean): void; another(): void; session(): void; mayType(): boolean; mayOwn(): boolean },
   ) {
     this.key = `term/${session}/${term}`;
     this.xterm = new Xterm({
@@ -101,13 +103,13 @@ export class Pane implements View {
     });
     const search = new SearchAddon({ highlightLimit: 2000 });
     for (const addon of [
-      this.fit, this.serialize, search, new Unicode11Addon(),
+      this.fit, this.serialize, search, new UnicodeGraphemesAddon(),
       new WebLinksAddon((event, uri) => follow(event, uri)),
       new ClipboardAddon(undefined, programsClipboard),
     ]) {
       this.xterm.loadAddon(addon);
     }
-    this.xterm.unicode.activeVersion = "11";
+    this.xterm.unicode.activeVersion = "15-graphemes";
     this.feed = new Feed(this.xterm); // after the addons: the handler that came last is asked first
     this.marks = new Marks(this.xterm, () => this.feed.replaying);
     this.find = new Find(search, (open) => {
@@ -115,7 +117,14 @@ export class Pane implements View {
       if (!open) this.focus();
     });
     this.terminal = new Terminal(connection, term, place);
-    this.keybar = new Keybar((data) => this.send(data), () => this.xterm.modes.applicationCursorKeysMode);
+    this.keybar = new Keybar((data) => this.pressKey(data), () => this.xterm.modes.applicationCursorKeysMode, {
+      Copy: () => (this.xterm.hasSelection() ? void copy(this.xterm.getSelection()) : notice("Nothing is selected: rest a finger on a word.")),
+      Paste: () => void this.pasteFromClipboard(),
+    });
+    this.touch = new Touch(this.xterm, this.screen, this.scroller, {
+      types: () => this.terminal.mode === "control",
+      selected: () => settings.copyOnSelect && void copy(this.xterm.getSelection()),
+    });
     this.element = h(
       "section",
       { class: "pane", attr: { "aria-label": "terminal" } },
@@ -151,6 +160,7 @@ export class Pane implements View {
 
   hide(): void {
     this.visible = false;
+    this.touch.stop();
     this.watcher.disconnect();
     this.webgl?.dispose(); // browsers give a page 16 contexts or so
     this.webgl = undefined;
@@ -284,7 +294,10 @@ export class Pane implements View {
         this.over(why);
         if (terminal.next !== undefined) this.asks.lost(why); // what was never here is not lost
       }),
-      terminal.refused.on((why) => notice(`What you typed did not arrive: ${why}`, "bad")),
+      terminal.refused.on(({ code, message, details }) => {
+        notice(`What you typed ${details.sent ? "may not have arrived" : "did not arrive"}: ${message}`, "bad");
+        if (code === "OFFLINE") this.asks.untyped(!!details.sent);
+      }),
       this.marks.changed.on(() => {
         this.draw();
         this.changed.emit();
@@ -311,7 +324,24 @@ export class Pane implements View {
   private async paste(event: ClipboardEvent): Promise<void> {
     event.preventDefault();
     event.stopPropagation();
-    const text = event.clipboardData?.getData("text/plain") ?? "";
+    await this.pasteText(event.clipboardData?.getData("text/plain") ?? "");
+  }
+
+  /** A key of the row: pages of the scrollback are the page's own, of a full-screen program its. */
+  private pressKey(data: string): void {
+    const pages = { "\x1b[5~": -1, "\x1b[6~": 1 }[data];
+    if (pages && this.xterm.buffer.active.type === "normal") this.xterm.scrollPages(pages);
+    else this.send(data);
+  }
+
+  /** Pastes without a keyboard: what the browser hands over, else what the person puts into a field. */
+  private async pasteFromClipboard(): Promise<void> {
+    if (this.terminal.mode === "view") return this.nudge();
+    const text = await navigator.clipboard?.readText().catch(() => undefined);
+    await this.pasteText(text ?? (await askPaste()) ?? "");
+  }
+
+  private async pasteText(text: string): Promise<void> {
     if (!text) return;
     const fit = await checkPaste(text, this.xterm.modes.bracketedPasteMode);
     if (fit !== undefined) this.xterm.paste(fit);
@@ -423,9 +453,11 @@ export class Pane implements View {
 
   /** Says why one cannot type here, and what may be done about it. */
   private drawNote(): void {
+    const over = !this.ended && this.connection.now.kind === "over" && this.connection.now;
     const view = this.terminal.mode === "view" && !this.ended;
-    this.overlay.hidden = !view && !this.ended;
-    if (view) this.drawViewOnly();
+    this.overlay.hidden = !view && !this.ended && !over;
+    if (over) this.note(`Not connected any more: ${over.why}. This is what the terminal showed last.`, false);
+    else if (view) this.drawViewOnly();
     else if (this.ended) this.drawEnded();
   }
 
@@ -438,9 +470,12 @@ export class Pane implements View {
 
   private drawEnded(): void {
     const session = this.sessions.get(this.session);
-    const may = this.asks.mayType() && !!session && session.state !== "TERMINATED"; // else there is nowhere to open one
+    const here = !!session && session.state !== "TERMINATED"; // else there is nowhere to open a terminal
+    const offer = here
+      ? this.asks.mayType() && { label: "New terminal", act: () => this.asks.another() }
+      : this.sessions.loaded && this.asks.mayOwn() && { label: "New session", act: () => this.asks.session() };
     const why = session?.state === "TERMINATED" && this.ended.startsWith("ended by") ? "ended with its session" : this.ended;
-    this.note(`This terminal ${why.startsWith("ended") ? "has " : "is over: "}${why}.`, may && { label: "New terminal", act: () => this.asks.another() });
+    this.note(`This terminal ${why.startsWith("ended") ? "has " : "is over: "}${why}.`, offer);
   }
 
   private note(words: string, offer: false | { label: string; act: () => void }): void {

@@ -31,3 +31,11 @@ export async function checkPaste(text: string, bracketed: boolean): Promise<stri
   if (hush.checked) choose({ warnPaste: false });
   return answer === "also" ? lines.map((line) => line.trim()).join(" ") : clean;
 }
+
+/** Asks for the text, where the browser does not let the page read the clipboard. */
+export async function askPaste(): Promise<string | undefined> {
+  const area = h("textarea", { attr: { rows: 5, id: "paste-here", spellcheck: "false", autocapitalize: "off", autocomplete: "off", autofocus: true } });
+  const answer = ask({ title: "Paste", body: [h("label", { attr: { for: "paste-here" } }, "The browser keeps the clipboard to itself. Paste here:"), area], yes: "Paste" });
+  area.focus();
+  return (await answer) ? area.value : undefined;
+}

@@ -1,5 +1,5 @@
 import { at } from "./at";
-import { Unicode11Addon } from "@xterm/addon-unicode11";
+import { UnicodeGraphemesAddon } from "@xterm/addon-unicode-graphemes";
 import { Terminal as Xterm } from "@xterm/xterm";
 import { clock, parseCast, type Cast } from "./cast";
 import type { Connection } from "./connection";
@@ -61,8 +61,8 @@ export class Player implements View {
       disableStdin: true, fontFamily: mono, fontSize: settings.fontSize, lineHeight: 1.15, scrollback: settings.scrollback,
       screenReaderMode: settings.screenReader, theme: terminalTheme(), minimumContrastRatio: 4.5,
     });
-    this.xterm.loadAddon(new Unicode11Addon());
-    this.xterm.unicode.activeVersion = "11";
+    this.xterm.loadAddon(new UnicodeGraphemesAddon());
+    this.xterm.unicode.activeVersion = "15-graphemes";
     const pauses = h("input", { attr: { type: "checkbox", checked: this.skips } });
     pauses.addEventListener("change", () => {
       this.skips = pauses.checked;

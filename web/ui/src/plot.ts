@@ -12,6 +12,8 @@ interface Options {
   least: number; // the scale reaches to it at least
   format(value: number): string;
   stacked?: boolean;
+  /** A value is of the time since the point before it, not of a moment: it is drawn over all of that time. */
+  spans?: boolean;
 }
 
 const width = 480;
@@ -51,12 +53,15 @@ export class Plot {
       if (this.options.stacked && !line.values.some(Boolean)) continue; // nothing of it: no edge on top of the others
       const tops = line.values.map((value, at) => (value === undefined ? undefined : this.options.stacked ? floor[at]! + value : value));
       for (const run of runs(tops)) {
-        const points = run.map((at) => `${this.x(at).toFixed(1)},${y(tops[at]!).toFixed(1)}`);
+        const points = run.flatMap((at) => {
+          const point = (x: number) => `${x.toFixed(1)},${y(tops[at]!).toFixed(1)}`;
+          return this.options.spans && at > 0 ? [point(this.x(at - 1)), point(this.x(at))] : [point(this.x(at))];
+        });
         if (this.options.stacked) {
           const back = [...run].reverse().map((at) => `${this.x(at).toFixed(1)},${y(floor[at]!).toFixed(1)}`);
           shapes.push(svg("polygon", { points: [...points, ...back].join(" "), class: `area ${line.kind}` }));
         }
-        const single = run.length === 1; // a value between holes is a dot
+        const single = points.length === 1; // a value between holes is a dot
         if (single) points.push(points[0]!);
         shapes.push(svg("polyline", { points: points.join(" "), class: `line ${line.kind}${single ? " single" : ""}` }));
       }

@@ -13,8 +13,8 @@ export class Pool implements View {
   readonly element: HTMLElement;
   private readonly tiles = h("dl", { class: "tiles" });
   private readonly sessions = new Plot({ title: "Sessions by state", least: 2, format: count, stacked: true });
-  private readonly rate = new Plot({ title: "Commands a second", least: 1, format: (v) => count(v) });
-  private readonly latency = new Plot({ title: "Time a command takes", least: 10, format: duration });
+  private readonly rate = new Plot({ title: "Commands a second", least: 1, format: (v) => count(v), spans: true });
+  private readonly latency = new Plot({ title: "Time a command takes", least: 10, format: duration, spans: true });
   private readonly reaper = h("div", { class: "tables" });
   private off: (() => void) | undefined;
 

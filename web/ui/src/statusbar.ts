@@ -23,6 +23,11 @@ export class StatusBar {
       this.latency.title = "time to the gateway and back";
       say(words, ms < 10 ? `${ms.toFixed(1)} ms` : `${Math.round(ms)} ms`);
     });
+    connection.quiet.on((ms) => {
+      if (!ms) return;
+      this.latency.dataset.level = "off";
+      say(words, "no answer");
+    });
     connection.status.on((status) => {
       if (status.kind === "up") return;
       this.latency.dataset.level = "off";
@@ -31,7 +36,8 @@ export class StatusBar {
   }
 
   introduce({ version, principal, isolation }: Capabilities): void {
-    const words = [principal && `${principal.subject} (${principal.role})`, `trl ${version}`, isolation.tier && `isolation: ${isolation.tier}`];
+    const guest = principal?.share && `guest of ${principal.subject} (${principal.share.mode === "control" ? "may type" : "may look"})`;
+    const words = [guest ?? (principal && `${principal.subject} (${principal.role})`), `trl ${version}`, isolation.tier && `isolation: ${isolation.tier}`];
     say(this.who, words.filter(Boolean).join(" · "));
   }
 }

@@ -36,7 +36,7 @@ export class Terminal {
   readonly viewersChanged = new Signal<void>();
   readonly exited = new Signal<{ exit_code?: number; signal?: string }>();
   readonly lost = new Signal<string>(); // it cannot be attached to any more, and why
-  readonly refused = new Signal<string>(); // input did not arrive
+  readonly refused = new Signal<Refusal>(); // input did not arrive; or nobody knows, where the connection was lost behind it
 
   mode: Mode;
   claim = 0; // when it asked for control; 0: not, or it does not know yet
@@ -209,7 +209,7 @@ export class Terminal {
       } catch (error) {
         const refusal = error as Refusal;
         if (refusal.details.limit === "stdin" && Date.now() < end) continue;
-        this.refused.emit(refusal.message);
+        this.refused.emit(refusal);
         return false;
       }
     }

@@ -17,8 +17,9 @@ export class Viewers {
     this.element = h("span", {}, this.count, this.list);
   }
 
-  show(terminal: Terminal | undefined): void {
-    const viewers = terminal && !terminal.over ? terminal.viewers : [];
+  /** Nothing is known of others where we are not connected. */
+  show(terminal: Terminal | undefined, connected: boolean): void {
+    const viewers = connected && terminal && !terminal.over ? terminal.viewers : [];
     this.count.hidden = viewers.length < 2; // alone is what one expects
     say(this.count, `${plural(viewers.length, "viewer")} here`);
     const words = viewers.map((viewer) => {

@@ -191,8 +191,11 @@ export class Workspace {
     const pane = this.tabs.find(key) ?? new Pane(this.connection, this.sessions, session, term, place, fresh, {
       reveal: (view: View) => this.tabs.select(view),
       lost: (why: string) => this.banner.lost(why),
+      untyped: (sent: boolean) => this.banner.untyped(sent),
       mayType: () => this.mayChange,
+      mayOwn: () => this.mayOwn,
       another: () => this.mayChange && void this.newTerminal(session),
+      session: () => void this.createSession(),
     });
     this.put(pane);
   }
