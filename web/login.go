@@ -13,12 +13,37 @@ import (
 // loginPage takes the token out of the fragment, which browsers send to nobody, and out of the address bar, and posts it.
 var loginPage = template.Must(template.New("login").Parse(`<!doctype html>
 <html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>trl: log in</title>
-<style nonce="{{.Nonce}}">:root{color-scheme:light dark}body{font:16px system-ui;margin:4em auto;max-width:30em;padding:0 1em}input,button{font:inherit;padding:.4em}</style>
+<style nonce="{{.Nonce}}">
+:root { color-scheme: light dark; }
+:root[data-theme=light] { color-scheme: light; }
+:root[data-theme=dark] { color-scheme: dark; }
+body { font: 15px/1.5 system-ui, sans-serif; margin: 0; min-height: 100vh; display: grid; place-items: center; background: light-dark(#f5f6f7, #0f1114); color: light-dark(#1f2328, #d6dae0); }
+main { box-sizing: border-box; width: min(26em, 94vw); padding: 24px 28px 28px; background: light-dark(#fff, #1c1f24); border: 1px solid light-dark(#dde0e4, #272b31); border-radius: 10px; }
+h1 { font: 600 24px ui-monospace, monospace; margin: 0 0 12px; }
+h1::before { content: "› "; color: light-dark(#0a5dc2, #7ab8ff); }
+p { margin: 0 0 12px; }
+p:empty { margin: 0; }
+.hint { margin: 14px 0 0; }
+.bad { color: light-dark(#b3261e, #f58a87); }
+.hint { color: light-dark(#5b636d, #949ca8); font-size: 13px; }
+label { display: block; font-weight: 600; margin-bottom: 4px; }
+input, button, .provider { box-sizing: border-box; width: 100%; font: inherit; color: inherit; padding: 7px 10px; border: 1px solid light-dark(#c5cad1, #3a4048); border-radius: 5px; }
+input { background: light-dark(#fff, #15171a); }
+button, .provider { display: block; margin: 12px 0 0; text-align: center; text-decoration: none; cursor: pointer; background: light-dark(#0a5dc2, #7ab8ff); border-color: transparent; color: light-dark(#fff, #0f1114); }
+.provider { margin: 0 0 16px; }
+:focus-visible { outline: 2px solid light-dark(#0a5dc2, #7ab8ff); outline-offset: 1px; }
+</style>
+<main>
 <h1>trl</h1>
-{{with .Provider}}<p><a href="/login/oidc">Log in with {{.}}</a></p>{{end}}
-<p id="say" role="status">{{with .Said}}<strong>{{.}}</strong> {{end}}Log in with a token: the one that <code>trl serve</code> printed, or one of <code>trl token create</code>.</p>
-<form method="post" action="/login"><input name="username" autocomplete="username" value="trl" hidden><input name="token" type="password" autocomplete="current-password" aria-label="token" required autofocus> <button>Log in</button></form>
+{{with .Provider}}<a class="provider" href="/login/oidc">Log in with {{.}}</a>{{end}}
+<p id="say" class="bad" role="status">{{.Said}}</p>
+<form method="post" action="/login"><input name="username" autocomplete="username" value="trl" hidden><label for="token">Token</label><input id="token" name="token" type="password" autocomplete="current-password" aria-describedby="hint" required autofocus><button>Log in</button></form>
+<p id="hint" class="hint">The token that <code>trl serve</code> printed, or one of <code>trl token create</code>.</p>
+</main>
 <script nonce="{{.Nonce}}">
+try {
+  document.documentElement.dataset.theme = JSON.parse(localStorage.getItem("trl.settings"))?.theme; // as the person chose on the page
+} catch {}
 const enter = () => {
   const m = /^#token=(.+)$/.exec(location.hash);
   if (!m) return;
@@ -28,7 +53,7 @@ const enter = () => {
       const at = r.headers.get("Location");
       if (at) localStorage.setItem("trl.at", at);
       location.replace("/");
-    } else document.getElementById("say").textContent = r.status === 401 ? "This token is not valid." : await r.text();
+    } else document.getElementById("say").textContent = r.status === 401 ? "The link that you opened does not log you in: its token is not valid here. It may have been replaced or revoked, or is of another server." : await r.text();
   });
 };
 addEventListener("hashchange", enter); // the link was pasted where this page is already

@@ -63,3 +63,23 @@ func TestLoginIsForOnePortAlone(t *testing.T) {
 	second.do(chromedp.Navigate(p.origin + "/"))
 	second.until("and stays so", `location.pathname === "/login"`)
 }
+
+// TestLoginPageSaysWhatItWants: the field has its label in sight, the page is as light or dark as was chosen, and a link that does not log in is told as one.
+func TestLoginPageSaysWhatItWants(t *testing.T) {
+	t.Parallel()
+	g := serve(t)
+	p := g.guest("http://" + g.addr + "/login")
+	p.until("the field has a label that can be read", `document.querySelector("label[for=token]")?.checkVisibility() && document.querySelector("label[for=token]").textContent === "Token" && document.activeElement.id === "token"`)
+	const shade = `getComputedStyle(document.body).backgroundColor`
+	for _, theme := range []string{"light", "dark"} {
+		p.run(`localStorage.setItem("trl.settings", '{"theme":"` + theme + `"}')`)
+		p.do(chromedp.Reload())
+		want := map[string]string{"light": "rgb(245, 246, 247)", "dark": "rgb(15, 17, 20)"}[theme]
+		p.until("the page is "+theme, shade+` === "`+want+`"`)
+	}
+	p.expectOffline() // a refusal is logged
+	p.do(chromedp.SendKeys(`#token`, "wrong", chromedp.ByQuery), chromedp.Submit(`form`, chromedp.ByQuery))
+	p.until("a wrong token is said to be wrong", `/not valid|unknown|wrong/i.test(document.querySelector("#say").textContent)`)
+	p.run(`location.hash = "#token=old"`)
+	p.until("a bad link is told as one", `/link that you opened.*not valid here/.test(document.querySelector("#say").textContent)`)
+}
