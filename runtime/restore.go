@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"trl/metrics"
 )
 
 // A shell process that has died is replaced by one with the state of its newest whole snapshot. Snapshots are taken between
@@ -194,9 +196,9 @@ func (s *Shell) putBack(dead *shellProc, after *Replaced, patience time.Duration
 			break
 		}
 	}
-	cause := "killed"
+	cause := metrics.RestoreKilled
 	if dead.exit != nil {
-		cause = "exited"
+		cause = metrics.RestoreExited
 	}
 	script, lost := s.legacy(dead)
 	tried := s.postponed
