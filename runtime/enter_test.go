@@ -124,6 +124,19 @@ func TestPatienceWithADirectory(t *testing.T) {
 	if n := len(h.entries); n != 1 {
 		t.Errorf("%d threads", n)
 	}
+	for range maxEntries - 1 { // as of others
+		h.entries <- struct{}{}
+	}
+	other, err := h.NewGroup("s-other")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := other.Enterable(dir); !errors.Is(err, unix.EAGAIN) {
+		t.Errorf("one more than %d: %v", maxEntries, err)
+	}
+	for range maxEntries - 1 {
+		<-h.entries
+	}
 	answer()
 	eventually(t, "its thread is given back", func() bool { return len(h.entries) == 0 })
 	h.entryPatience = entryPatience
