@@ -50,6 +50,16 @@ func ParseSignal(name string) (syscall.Signal, *Error) {
 // aliases are names that x/sys does not know under this spelling.
 var aliases = map[string]string{"IOT": "ABRT", "CLD": "CHLD", "POLL": "IO"}
 
+// SignalNames are the names of the signals below the real-time ones.
+func SignalNames() (names []string) {
+	for s := syscall.Signal(1); s < rtMin; s++ {
+		if name := unix.SignalName(s); name != "" {
+			names = append(names, strings.TrimPrefix(name, "SIG"))
+		}
+	}
+	return names
+}
+
 // SignalName is s without SIG ("TERM", "RTMIN+6"); a number we know no name for is itself.
 func SignalName(s syscall.Signal) string {
 	if name := unix.SignalName(s); name != "" {

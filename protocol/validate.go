@@ -115,9 +115,9 @@ var enums = map[string][]string{
 	"TermAttached.state": {"running", "exited"},
 	"TermSnapshot.state": {"running", "exited"},
 	"mode":               {"control", "view"},
-	"state":              sessionStates,
-	"SessionState.from":  sessionStates,
-	"SessionState.to":    sessionStates,
+	"state":              SessionStates,
+	"SessionState.from":  SessionStates,
+	"SessionState.to":    SessionStates,
 	"reason": {string(ReasonClient), string(ReasonIdle), string(ReasonExpired), string(ReasonShellExited), string(ReasonShellFailed),
 		string(ReasonDisconnect), string(ReasonShutdown), string(ReasonLimit)},
 
@@ -132,7 +132,8 @@ var enums = map[string][]string{
 // recordWords say what is recorded.
 var recordWords = []string{"off", "terminals", "execs", "all"}
 
-var sessionStates = []string{"CREATING", "IDLE", "RUNNING", "TERMINATED"}
+// SessionStates are the states that a session has on the wire.
+var SessionStates = []string{"CREATING", "IDLE", "RUNNING", "TERMINATED"}
 
 // first gives the first fault.
 func first(faults ...*Error) *Error {

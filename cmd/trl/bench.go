@@ -64,6 +64,7 @@ With --format benchstat the lines are those of Go benchmarks: keep two runs, and
 	f.IntVar(&b.MiB, "mib", 16, "MiB of each stream")
 	f.DurationVar(&b.Time, "time", 2*time.Second, "time for each figure")
 	f.StringVar(&format, "format", "table", "`table|json|benchstat`")
+	choice(f, "format", "table", "json", "benchstat")
 	return cmd
 }
 

@@ -104,6 +104,7 @@ The output is a config file itself.`,
 	s.define(cmd.Flags())
 	cmd.Flags().SortFlags = false
 	cmd.Flags().StringVar(&format, "format", "yaml", "`yaml|json`")
+	choice(cmd.Flags(), "format", "yaml", "json")
 	return cmd
 }
 

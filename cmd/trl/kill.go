@@ -44,7 +44,8 @@ Without an ID that is your session "default", as for trl run; which session has 
 		},
 	}
 	t = connection(cmd)
-	cmd.Flags().StringVar(&sig, "signal", "", "send this signal (`name`, with or without SIG)")
+	cmd.Flags().StringVar(&sig, "signal", "", "send this signal (`name`, with or without SIG, in any case)")
+	choice(cmd.Flags(), "signal", protocol.SignalNames()...)
 	cmd.Flags().BoolVar(&force, "force", false, "KILL at once")
 	cmd.ValidArgsFunction = completeIDs(t, execID, processID, terminalID)
 	return cmd

@@ -1,7 +1,10 @@
 package main
 
 import (
+	"errors"
+	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -18,6 +21,12 @@ func newList() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "ls", Aliases: []string{"list"}, Short: "List your sessions", Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if q.All && q.Owner != "" {
+				return refuseUse(errors.New("--all and --owner exclude each other"), "--all lists everybody's sessions, --owner those of one")
+			}
+			if q.State = strings.ToUpper(q.State); q.State != "" && !slices.Contains(protocol.SessionStates, q.State) {
+				return refuseUse(fmt.Errorf("--state %s: no such state", q.State), "want one of %s", strings.Join(protocol.SessionStates, ", "))
+			}
 			var raw jsontext.Value
 			if err := t.call(cmd.Context(), "session.list", q, &raw); err != nil {
 				return err
@@ -55,7 +64,8 @@ func newList() *cobra.Command {
 		},
 	}
 	t = connection(cmd)
-	cmd.Flags().StringVar(&q.State, "state", "", "only sessions in this `state` (IDLE, RUNNING, TERMINATED)")
+	cmd.Flags().StringVar(&q.State, "state", "", "only sessions in this `state`: "+strings.Join(protocol.SessionStates, ", ")+", in any case")
+	choice(cmd.Flags(), "state", protocol.SessionStates...)
 	cmd.Flags().StringVar(&q.Label, "label", "", "only sessions with this label (`K or K=V`)")
 	cmd.Flags().BoolVar(&q.All, "all", false, "everybody's sessions; for admins")
 	cmd.Flags().StringVar(&q.Owner, "owner", "", "the sessions of this `principal`; for admins")

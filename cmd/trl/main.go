@@ -120,6 +120,7 @@ func newRoot(start beginning) *cobra.Command {
 	)
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
+	completeChoices(root)
 	return root
 }
 

@@ -171,6 +171,7 @@ func newRecordingGet() *cobra.Command {
 	}
 	t = wordless(cmd)
 	cmd.Flags().StringVar(&format, "format", "v3", "asciicast `v3|v2`")
+	choice(cmd.Flags(), "format", "v3", "v2")
 	cmd.Flags().StringVarP(&o, "output", "o", "", "write it into this `file`, which must not be there")
 	return cmd
 }

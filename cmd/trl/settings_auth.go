@@ -47,6 +47,7 @@ func (s *settings) defineAuth(f *pflag.FlagSet) {
 	f.StringVar(&a.certs.Name, "tls-client-name", "cn", "part of the certificate that is the subject: `cn|dns|email|uri`")
 	f.StringSliceVar(&a.certRoles, "tls-client-role", nil, "`NAME=ROLE`: role of the certificate with this name (repeatable)")
 
+	several(f, "jwt-alg", web.JWTAlgorithms...)
 	choice(f, "tls-client-auth", "optional", "require")
 	choice(f, "tls-client-name", web.ClientCertNames...)
 	choice(f, "role-default", "admin", "user", "viewer", "none")

@@ -57,9 +57,10 @@ func (f faults) err() error {
 
 // Annotations of flags.
 const (
-	liveMark   = "live"    // a changed value counts without a restart; since when
-	choiceMark = "choice"  // the only values
-	variesMark = "default" // where the default depends on the machine: how
+	liveMark    = "live"    // a changed value counts without a restart; since when
+	choiceMark  = "choice"  // the only values
+	severalMark = "several" // the only values of a list
+	variesMark  = "default" // where the default depends on the machine: how
 )
 
 // live marks settings whose value may change while trl runs: it is taken from the file whenever that changes, for what when says.
@@ -70,6 +71,9 @@ func live(f *pflag.FlagSet, when string, names ...string) {
 
 // choice says what alone a setting may be.
 func choice(f *pflag.FlagSet, name string, of ...string) { mark(f, choiceMark, of, name) }
+
+// several says what alone may be in a list.
+func several(f *pflag.FlagSet, name string, of ...string) { mark(f, severalMark, of, name) }
 
 // varies describes a default that is not the same everywhere.
 func varies(f *pflag.FlagSet, name, how string) { mark(f, variesMark, []string{how}, name) }

@@ -79,6 +79,7 @@ func newTokenCreate(path func() string) *cobra.Command {
 	f := cmd.Flags()
 	f.StringVar(&t.Subject, "subject", "", "whose it is; what it makes belongs to this `name`")
 	f.StringVar(&role, "role", "", "`admin|user|viewer`")
+	choice(f, "role", "admin", "user", "viewer")
 	f.StringVar(&expires, "expires", "", "how long it is good (30d, 12h); default: until it is revoked")
 	f.IntVar(&t.MaxSessions, "max-sessions", 0, "live sessions of its subject at most; 0: the server's bound")
 	f.IntVar(&t.MaxInFlight, "max-in-flight", 0, "requests under way at most, over all its connections; 0: no bound of its own")

@@ -3,9 +3,11 @@ package main
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"trl/protocol"
 )
@@ -135,3 +137,16 @@ func (n *named) Set(text string) error {
 
 func (n *named) String() string { return string(*n) }
 func (n *named) Type() string   { return "string" }
+
+// completeChoices has the shell offer the values of every flag that takes one of a closed list.
+func completeChoices(cmd *cobra.Command) {
+	cmd.Flags().VisitAll(func(g *pflag.Flag) {
+		of := append(slices.Clone(g.Annotations[choiceMark]), g.Annotations[severalMark]...)
+		if len(of) > 0 {
+			_ = cmd.RegisterFlagCompletionFunc(g.Name, cobra.FixedCompletions(of, cobra.ShellCompDirectiveNoFileComp))
+		}
+	})
+	for _, sub := range cmd.Commands() {
+		completeChoices(sub)
+	}
+}

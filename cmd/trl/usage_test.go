@@ -1,0 +1,63 @@
+package main
+
+import (
+	"bytes"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"trl/web"
+)
+
+// complete asks what a shell asks when somebody presses Tab.
+func complete(t *testing.T, words ...string) (offered []string) {
+	root := newRoot(beginning{})
+	var out bytes.Buffer
+	root.SetOut(&out)
+	root.SetErr(new(bytes.Buffer))
+	root.SetArgs(append([]string{cobra.ShellCompRequestCmd}, words...))
+	if err := root.Execute(); err != nil {
+		t.Fatalf("%q: %v", words, err)
+	}
+	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+	return lines[:len(lines)-1] // the last one is for the shell: what to do besides
+}
+
+// TestClosedListsAreCompleted walks every flag of every command: one whose help shows a|b has a closed list, and the shell offers all
+// of a closed list.
+func TestClosedListsAreCompleted(t *testing.T) {
+	lists := map[string][]string{}
+	var look func(cmd *cobra.Command)
+	look = func(cmd *cobra.Command) {
+		cmd.Flags().VisitAll(func(g *pflag.Flag) {
+			name := cmd.CommandPath() + " --" + g.Name
+			of := append(slices.Clone(g.Annotations[choiceMark]), g.Annotations[severalMark]...)
+			if takes, _ := pflag.UnquoteUsage(g); strings.Contains(takes, "|") && !slices.Equal(strings.Split(takes, "|"), of) {
+				t.Errorf("%s takes %s, its closed list is %q", name, takes, of)
+			}
+			if len(of) == 0 {
+				return
+			}
+			lists[name] = of
+			if got := complete(t, append(strings.Fields(cmd.CommandPath())[1:], "--"+g.Name, "")...); !slices.Equal(got, of) {
+				t.Errorf("%s offers %q, its closed list is %q", name, got, of)
+			}
+		})
+		for _, sub := range cmd.Commands() {
+			look(sub)
+		}
+	}
+	look(newRoot(beginning{}))
+	for name, has := range map[string]string{
+		"trl serve --isolation": "pidns", "trl serve --log-format": "json", "trl serve --require-isolation": "cgroup", "trl serve --jwt-alg": web.JWTAlgorithms[0],
+		"trl config check --auth": "none", "trl config print --format": "yaml", "trl token create --role": "viewer", "trl ls --state": "IDLE",
+		"trl kill --signal": "USR1", "trl recordings get --format": "v2", "trl bench --format": "benchstat",
+	} {
+		if !slices.Contains(lists[name], has) {
+			t.Errorf("%s: %q has no %s", name, lists[name], has)
+		}
+	}
+}
