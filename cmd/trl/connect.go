@@ -41,11 +41,12 @@ func connection(cmd *cobra.Command) *target {
 func wordless(cmd *cobra.Command) *target {
 	f := cmd.Flags()
 	t := &target{flags: f}
-	f.StringVar(&t.url, "url", os.Getenv("TRL_URL"), "the gateway's `address` (TRL_URL, which does not count beside --state-dir; default: the one that runs on the state dir)")
+	f.StringVar(&t.url, "url", os.Getenv("TRL_URL"), "`address` of the gateway. Order: --url, the gateway of a --state-dir that is given, TRL_URL, the one of the state dir")
 	f.StringVar(&t.unix, "unix", "", "connect to the gateway's Unix socket at this `path`")
-	f.StringVar(&t.token, "token", "", "bearer token (TRL_TOKEN; default: the operator's, of the state dir; other users can see a command line)")
-	f.StringVar(&t.tokenFile, "token-file", os.Getenv("TRL_TOKEN_FILE"), "read the token from this `file`, before TRL_TOKEN (TRL_TOKEN_FILE, after it, unless that is trl serve's list)")
+	f.StringVar(&t.token, "token", "", "the token itself, which other users can see on a command line; see --token-file")
+	f.StringVar(&t.tokenFile, "token-file", os.Getenv("TRL_TOKEN_FILE"), "`file` with the token. Order: --token, --token-file, TRL_TOKEN, TRL_TOKEN_FILE, the operator-token in the state dir")
 	f.StringVar(&t.stateDir, "state-dir", os.Getenv("TRL_STATE_DIR"), "where the gateway keeps its state (TRL_STATE_DIR; default: the user's, then the system's)")
+	mark(f, groupMark, []string{whichGateway}, "url", "unix", "token", "token-file", "state-dir")
 	return t
 }
 

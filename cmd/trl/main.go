@@ -111,13 +111,23 @@ func newRoot(start beginning) *cobra.Command {
 	root.SetVersionTemplate("trl {{.Version}}\n")
 	root.SetFlagErrorFunc(flagError)
 	root.SetHelpCommand(newHelp())
-	root.AddCommand(
-		newServe(start), newToken(), newUpgrade(), newDrain(), newAudit(), newDoctor(), newConfig(), newVersion(), newUndertaker(),
-		newRun(), newTerm(), newAttach(), newStart(), newWait(), newLogs(), newHistory(), newKill(),
-		newList(), newInfo(), newProcesses(), newStats(), newBench(),
-		newShare(), newShares(), newUnshare(),
-		newRecordings(), newPlay(),
-	)
+	root.SetUsageFunc(printUsage)
+	cobra.EnableCommandSorting = false // they are grouped
+	group := func(title string, commands ...*cobra.Command) {
+		root.AddGroup(&cobra.Group{ID: title, Title: title})
+		for _, cmd := range commands {
+			cmd.GroupID = title
+		}
+		root.AddCommand(commands...)
+	}
+	group("Work in sessions", newRun(), newStart(), newWait(), newTerm(), newAttach(), newKill())
+	group("See what there is", newList(), newInfo(), newProcesses(), newHistory(), newLogs(), newStats())
+	group("Share and record", newShare(), newShares(), newUnshare(), newRecordings(), newPlay())
+	group("Operate the gateway", newServe(start), newConfig(), newToken(), newUpgrade(), newDrain(), newAudit(), newDoctor(), newBench())
+	group("About trl", newVersion())
+	root.AddCommand(newUndertaker())
+	root.SetHelpCommandGroupID("About trl")
+	root.SetCompletionCommandGroupID("About trl")
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
 	completeChoices(root)

@@ -55,6 +55,32 @@ type settings struct {
 	waiting []string            // settings that the file changes, and that want a restart
 }
 
+// settingGroups is how --help lists the settings. Each is in one group.
+var settingGroups = []struct{ title, flags string }{
+	{"This gateway", "config state-dir on-term drain-timeout single-process"},
+	{"Listening", "listen unix host origin trusted-proxy insecure tls-cert tls-key acme-domain acme-directory acme-dir acme-email"},
+	{"Who may come in", `auth token-file jwt-key jwt-jwks jwt-alg jwt-issuer jwt-audience oidc-issuer oidc-client-id oidc-client-secret-file oidc-redirect-url oidc-scope
+		oidc-session role-claim role-map role-default tls-client-ca tls-client-auth tls-client-name tls-client-role`},
+	{"Clients and requests", "max-connections max-connections-per-principal max-connections-per-share max-frame-bytes max-output-bytes max-request-keys ring-bytes slow-client"},
+	{"Sessions", "max-sessions max-sessions-per-principal idle-timeout retention default-dir default-shell shells allow-env default-timeout max-timeout warm"},
+	{"Limits of a session", "limit-memory limit-pids limit-cpu limit-file-size limit-open-files"},
+	{"Isolation", "isolation require-isolation session-user user allow-write sandbox"},
+	{"Recording", "record record-dir record-max-bytes record-total-bytes record-keep"},
+	{"Audit log", "audit-log audit-commands audit-max-bytes audit-max-age audit-keep audit-sync audit-required"},
+	{"Logs, metrics and profiles", "log-format log-level metrics-listen admin-listen"},
+}
+
+// whichGateway is the group of the flags by which a client finds its gateway.
+const whichGateway = "Which gateway"
+
+// groupTitles are the groups of flags in the order of --help. "" is for a flag that is in none.
+var groupTitles = func() (titles []string) {
+	for _, g := range settingGroups {
+		titles = append(titles, g.title)
+	}
+	return append(titles, "", whichGateway)
+}()
+
 func (s *settings) define(f *pflag.FlagSet) {
 	f.StringVar(&s.web.Listen, "listen", "127.0.0.1:7681", "address to listen on; port 0 takes a free one")
 	f.StringVar(&s.web.Unix, "unix", "", "also listen on this Unix socket (NDJSON; the peer's uid is the principal)")
@@ -110,6 +136,10 @@ func (s *settings) define(f *pflag.FlagSet) {
 	f.StringVar(&s.logFormat, "log-format", "console", "`console|json`, on stderr")
 	f.StringVar(&s.logLevel, "log-level", "info", "`debug|info|warn|error`")
 	s.defineOperate(f)
+
+	for _, g := range settingGroups {
+		mark(f, groupMark, []string{g.title}, strings.Fields(g.flags)...)
+	}
 
 	choice(f, "auth", "token", "none")
 	choice(f, "isolation", append([]string{"auto"}, runtime.TierNames...)...)

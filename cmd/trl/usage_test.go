@@ -5,12 +5,53 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"trl/web"
 )
+
+// TestHelpIsGrouped: each setting is in one group, no text of a flag begins far to the right, and no line is wider than a terminal.
+func TestHelpIsGrouped(t *testing.T) {
+	in := map[string]int{}
+	for _, g := range settingGroups {
+		for _, name := range strings.Fields(g.flags) {
+			in[name]++
+		}
+	}
+	for _, g := range append(theSettings(), &pflag.Flag{Name: "config"}) {
+		if in[g.Name] != 1 {
+			t.Errorf("--%s is in %d groups", g.Name, in[g.Name])
+		}
+	}
+	root := newRoot(beginning{})
+	for _, words := range [][]string{{}, {"serve"}, {"config", "check"}, {"run"}, {"token", "create"}, {"recordings"}} {
+		cmd, _, err := root.Find(words)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := cmd.UsageString()
+		for line := range strings.Lines(text) {
+			if strings.HasPrefix(line, "      --") && utf8.RuneCountInString(line) > 121 {
+				t.Errorf("%s: %d wide: %s", cmd.CommandPath(), utf8.RuneCountInString(line), line)
+			}
+		}
+		if len(words) == 1 && words[0] == "serve" {
+			for _, g := range settingGroups {
+				if strings.Count(text, "\n"+g.title+":\n") != 1 {
+					t.Errorf("serve has not one heading %q", g.title)
+				}
+			}
+		}
+		for _, title := range []string{"Work in sessions", "Operate the gateway"} {
+			if len(words) == 0 && !strings.Contains(text, "\n"+title+":\n") {
+				t.Errorf("trl has no heading %q:\n%s", title, text)
+			}
+		}
+	}
+}
 
 // complete asks what a shell asks when somebody presses Tab.
 func complete(t *testing.T, words ...string) (offered []string) {
