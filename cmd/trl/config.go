@@ -36,7 +36,7 @@ func newConfigCheck() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "check [FILE]", Short: "Say whether trl serve would take a config file, and if not, why and in which line",
 		Long: `Say whether trl serve would take a config file (FILE or --config), and if not, why and in which line: all that is wrong, at once.
-Nothing is started or changed. The exit code is 1 if something is wrong.`,
+Nothing is started or changed. The exit code is 1 if something is wrong. A variable TRL_… that is no setting is named, and is no error.`,
 		Example: `  trl config check /etc/trl.yaml`,
 		Args:    maybeOneArg,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -44,6 +44,9 @@ Nothing is started or changed. The exit code is 1 if something is wrong.`,
 				if err := cmd.Flags().Set("config", args[0]); err != nil {
 					return err
 				}
+			}
+			for _, err := range unknownVariables() { // serve starts all the same
+				complain(cmd.ErrOrStderr(), err)
 			}
 			var all faults
 			all.add(s.load(cmd.Flags()))

@@ -95,6 +95,15 @@ func serve(s *settings, will *keeper.Will, stdout io.Writer, log zerolog.Logger)
 	if s.isolation == "pidns" && runtime.NeedsUserNamespace() {
 		return inUserNamespace()
 	}
+	if will == nil { // once, by the first process
+		for _, err := range unknownVariables() {
+			event := log.Warn()
+			if r := (*refusal)(nil); errors.As(err, &r) {
+				event = event.Str("hint", r.hint)
+			}
+			event.Msg(err.Error())
+		}
+	}
 	s.forget()
 	if s.single {
 		return (&gateway{s: s, log: log}).run(nil, stdout)

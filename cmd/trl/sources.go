@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -113,6 +114,37 @@ func (s *settings) given(name string) bool { return s.from[name] != "" }
 // envName is the variable of a setting: max-sessions → TRL_MAX_SESSIONS.
 func envName(flag string) string {
 	return "TRL_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+}
+
+// otherVariables are those of trl that are no settings: the command line's and the sessions'. What one process of a gateway tells
+// another begins with one of otherPrefixes.
+var (
+	otherVariables = []string{"TRL_URL", "TRL_TOKEN", "TRL_SESSION_ID", sandboxedVar, tokensNewVar, firstVar}
+	otherPrefixes  = []string{"TRL_KEEPER_", "TRL_TEST_"}
+)
+
+// In Kubernetes every Service has variables in every pod, and so has one that is called trl.
+var serviceVariable = regexp.MustCompile(`^\w+_(SERVICE_HOST=|SERVICE_PORT(_\w+)?=|PORT=(tcp|udp|sctp)://|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?=)`)
+
+// unknownVariables are TRL_… in the environment that set nothing, each with what may have been meant.
+func unknownVariables() (all []error) {
+	known := slices.Clone(otherVariables)
+	for _, g := range append(theSettings(), &pflag.Flag{Name: "config"}) {
+		known = append(known, envName(g.Name))
+	}
+	for _, kv := range os.Environ() {
+		name, value, _ := strings.Cut(kv, "=")
+		if value == "" || !strings.HasPrefix(name, "TRL_") || slices.Contains(known, name) || serviceVariable.MatchString(kv) ||
+			slices.ContainsFunc(otherPrefixes, func(prefix string) bool { return strings.HasPrefix(name, prefix) }) {
+			continue
+		}
+		hint := hintSettings
+		if near := protocol.Nearest(name, known); near != "" {
+			hint = "did you mean " + near + "?"
+		}
+		all = append(all, refuse(fmt.Errorf("%s: no setting has this variable", name), "%s", hint))
+	}
+	return all
 }
 
 // keyName is its key in the config file.
