@@ -112,8 +112,12 @@ func (t *target) resolve() (client.Options, error) {
 	case denied != nil:
 		return o, refuse(denied, "run this as the gateway's user, or pass --url and --token")
 	}
-	return o, refuse(fmt.Errorf("no gateway found in %s", strings.Join(t.stateDirs(), " or ")),
+	return o, refuse(t.notFound(),
 		"start one with `trl serve`, or say where it is with --url or TRL_URL")
+}
+
+func (t *target) notFound() error {
+	return fmt.Errorf("no gateway found in %s", strings.Join(t.stateDirs(), " or "))
 }
 
 // operatorToken is the one that a state dir has for this command line; "": --auth none, or the server will say so.
@@ -236,13 +240,12 @@ func hint(err error) error {
 		protocol.SessionLost:        "the session went with an earlier trl serve; start anew",
 		protocol.SessionBusy:        "wait for the command that runs, or `trl kill --signal INT` it",
 		protocol.MaxSessionsReached: "end one with `trl kill`, or raise --max-sessions",
-		protocol.ExecNotFound:       "it has ended too long ago (see --retention), or was never yours",
-		protocol.ProcessNotFound:    "see `trl ps SESSION`",
+		protocol.ExecNotFound:       "see `trl history` of its session; it has ended too long ago (--retention), or was never yours",
+		protocol.ProcessNotFound:    "see `trl ps` of its session",
 		protocol.TermNotFound:       "it has ended too long ago (see --retention), or was never yours",
 		protocol.ShareNotFound:      "see `trl shares SESSION`",
 		protocol.RecordingNotFound:  "see `trl recordings`; old ones are removed (--record-keep, --record-total-bytes)",
 		protocol.WorkingDirNotFound: "the directory must exist where the gateway runs",
-		protocol.InvalidParams:      "see --help",
 		protocol.Forbidden:          "this token's role does not allow it",
 		protocol.ShuttingDown:       "the gateway is ending; try again when it is back",
 		protocol.InternalError:      "the gateway's log knows more",

@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"trl/protocol"
 	"trl/runtime/keeper"
 )
 
@@ -81,7 +82,7 @@ func execute(args []string, start beginning) int {
 	case errors.As(err, &code):
 		return int(code)
 	}
-	complain(os.Stderr, err)
+	complain(os.Stderr, withHelp(cmd, err))
 	switch {
 	case slices.Contains([]string{"run", "term", "attach", "wait"}, cmd.Name()):
 		return exitOwn
@@ -182,6 +183,15 @@ func complain(w io.Writer, err error) {
 	if errors.As(err, &r) && r.hint != "" {
 		fmt.Fprintf(w, "     %s\n", strings.ReplaceAll(r.hint, "\n", "\n     "))
 	}
+}
+
+// withHelp names the command's help where the gateway did not take what the command asked, and there is no other hint.
+func withHelp(cmd *cobra.Command, err error) error {
+	e, r := (*protocol.Error)(nil), (*refusal)(nil)
+	if errors.As(err, &e) && e.Code == protocol.InvalidParams && !(errors.As(err, &r) && r.hint != "") {
+		return refuse(err, "see `%s --help`", cmd.CommandPath())
+	}
+	return err
 }
 
 // buildVersion is the linker's, else what the Go tool recorded.

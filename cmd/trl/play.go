@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/signal"
 	"strings"
@@ -82,10 +83,15 @@ func (t *target) recording(cmd *cobra.Command, arg string) (io.ReadCloser, error
 		return io.NopCloser(os.Stdin), nil
 	}
 	f, err := os.Open(arg)
-	if err == nil || kindOf(arg) != recordingID {
-		return f, err
+	switch {
+	case err == nil:
+		return f, nil
+	case kindOf(arg) == recordingID:
+		return t.download(cmd, arg, false)
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, refuse(fmt.Errorf("no file %q, and no recording id (r-…)", arg), "see `trl recordings`")
 	}
-	return t.download(cmd, arg, false)
+	return nil, err
 }
 
 // player plays one recording.

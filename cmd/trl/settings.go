@@ -240,7 +240,7 @@ func (s *settings) check(source func(flag string) string) error {
 	all.add(s.checkPlaces(fault))
 	if info, err := os.Stat(s.pool.DefaultDir); err != nil || !info.IsDir() || !filepath.IsAbs(s.pool.DefaultDir) {
 		all.add(fault("default-dir", fmt.Sprintf("%q", s.pool.DefaultDir), "an existing directory, from /"))
-	} else if s.as != nil {
+	} else if s.as != nil && os.Geteuid() == 0 { // checkUsers has said that nobody else can have it
 		if err := s.as.Enterable(s.pool.DefaultDir); err != nil {
 			all.add(fault("default-dir", fmt.Sprintf("%q", s.pool.DefaultDir), "a directory that "+s.as.Text+" may enter"))
 		}

@@ -42,15 +42,12 @@ gateway has changed, the new gateway is refused, and a restart is needed.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			t := target{stateDir: dir}
-			var errs []error
 			for _, dir := range t.stateDirs() {
-				err := upgrade(cmd.Context(), dir)
-				if !errors.Is(err, fs.ErrNotExist) {
+				if err := upgrade(cmd.Context(), dir); !errors.Is(err, fs.ErrNotExist) {
 					return err
 				}
-				errs = append(errs, err)
 			}
-			return refuse(errors.Join(errs...), "say which gateway with --state-dir; one with --single-process cannot be upgraded")
+			return refuse(t.notFound(), "say which gateway with --state-dir; one with --single-process cannot be upgraded")
 		},
 	}
 	cmd.Flags().StringVar(&dir, "state-dir", os.Getenv("TRL_STATE_DIR"), "the gateway's state dir (TRL_STATE_DIR; default: the user's, then the system's)")
