@@ -68,7 +68,7 @@ var methods = []Method{
 		SessionNotFound, SessionLost, SessionTerminated, SessionBusy, WorkingDirNotFound, ShellFailed, LimitExceeded, MaxSessionsReached),
 	method[ExecStream, StreamOpened]("exec.stream", "Runs a command like exec.run, answers at once and sends its output as it comes: `exec.output` events, then one `exec.exit`.",
 		SessionNotFound, SessionLost, SessionTerminated, SessionBusy, WorkingDirNotFound, ShellFailed, LimitExceeded, MaxSessionsReached),
-	method[ExecWait, ExecResult]("exec.wait", "Waits for a command and returns its output from an offset on, in the shape of exec.run.",
+	method[ExecWait, ExecResult]("exec.wait", "Waits for a command and returns its output from an offset on, in the shape of exec.run. With `timeout_s` or `yield_ms` it answers with `running: true` and what there is when that time is over; the command goes on.",
 		ExecNotFound, SessionLost, StreamNotFound),
 	method[ExecInput, None]("exec.input", "Writes to the standard input of a command started with interactive_stdin.",
 		ExecNotFound, SessionLost, StdinClosed, LimitExceeded),

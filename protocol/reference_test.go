@@ -176,14 +176,16 @@ func kind(t reflect.Type) string {
 		return link(t)
 	case reflect.Bool:
 		return "boolean"
-	case reflect.Int, reflect.Int64:
+	case reflect.Int, reflect.Int64, reflect.Uint64:
 		return "integer"
 	case reflect.Float64:
 		return "number"
 	case reflect.Interface:
 		return "any"
+	case reflect.String:
+		return "string"
 	}
-	return "string"
+	panic("PROTOCOL.md has no word for the type " + t.String())
 }
 
 func link(t reflect.Type) string {
