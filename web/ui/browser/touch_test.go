@@ -105,6 +105,9 @@ func TestFingerSelectsAndPastes(t *testing.T) {
 	p.until("dragging extends it", selection+` === "two-and three four\nfi"`)
 	p.touch(input.TouchEnd)
 	p.until("it is copied", `/Copied 2 lines/.test(document.querySelector(".notices").textContent)`)
+	if eval[bool](p, `Math.max(...[...document.querySelectorAll(".notice")].map((n) => n.getBoundingClientRect().bottom)) > document.querySelector(".keybar").getBoundingClientRect().top`) {
+		t.Error("the notice covers keys")
+	}
 	if got := p.clipboard(); got != "two-and three four\nfi" {
 		t.Errorf("the clipboard has %q", got)
 	}

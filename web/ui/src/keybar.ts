@@ -1,6 +1,7 @@
 import { h } from "./dom";
 
-const keys: [label: string, name: string, data: string][] = [
+/** What each sends; empty: it is held for the next key; none: it is the page's own. */
+const keys: [label: string, name: string, data?: string][] = [
   ["Esc", "Escape", "\x1b"],
   ["Tab", "Tab", "\t"],
   ["Ctrl", "Control, for the next key", ""],
@@ -9,14 +10,16 @@ const keys: [label: string, name: string, data: string][] = [
   ["↓", "Down", "\x1b[B"],
   ["↑", "Up", "\x1b[A"],
   ["→", "Right", "\x1b[C"],
+  ["Paste", "Paste"],
+  ["PgUp", "Page up", "\x1b[5~"],
+  ["PgDn", "Page down", "\x1b[6~"],
+  ["Copy", "Copy the selection"],
   ["|", "Pipe", "|"],
   ["/", "Slash", "/"],
   ["-", "Dash", "-"],
   ["~", "Tilde", "~"],
   ["Home", "Home", "\x1b[H"],
   ["End", "End", "\x1b[F"],
-  ["PgUp", "Page up", "\x1b[5~"],
-  ["PgDn", "Page down", "\x1b[6~"],
 ];
 
 // The keys that phones do not have, in a row above their keyboard (style/ shows it where the pointer is a finger).
@@ -27,28 +30,20 @@ export class Keybar {
   /** send takes what a key stands for; arrows depend on the program's cursor mode, which only the terminal knows. act is told of Copy and Paste. */
   constructor(send: (data: string) => void, applicationCursor: () => boolean, act: Record<"Copy" | "Paste", () => void>) {
     for (const [label, name, data] of keys) {
-      const key = this.add(label, name, () => {
-        if (!data) return this.hold(label);
-        send(this.apply(applicationCursor() ? data.replace(/^\x1b\[([A-DHF])$/, "\x1bO$1") : data));
-      });
-      if (data) continue;
-      key.setAttribute("aria-pressed", "false");
-      this.held.set(label, key);
+      const key = h("button", {
+        attr: { type: "button", "aria-label": name, "aria-pressed": data === "" ? "false" : null },
+        on: {
+          pointerdown: (event) => event.preventDefault(), // the terminal keeps the focus, and the phone its keyboard
+          click: () => {
+            if (data === undefined) return act[label as keyof typeof act]();
+            if (data === "") return this.hold(label);
+            send(this.apply(applicationCursor() ? data.replace(/^\x1b\[([A-DHF])$/, "\x1bO$1") : data));
+          },
+        },
+      }, label);
+      if (data === "") this.held.set(label, key);
+      this.element.append(key);
     }
-    this.add("Copy", "Copy the selection", act.Copy);
-    this.add("Paste", "Paste", act.Paste);
-  }
-
-  private add(label: string, name: string, press: () => void): HTMLButtonElement {
-    const key = h("button", {
-      attr: { type: "button", "aria-label": name },
-      on: {
-        pointerdown: (event) => event.preventDefault(), // the terminal keeps the focus, and the phone its keyboard
-        click: press,
-      },
-    }, label);
-    this.element.append(key);
-    return key;
   }
 
   /** Adds Ctrl and Alt, where they are held, to what is typed next. */
