@@ -120,8 +120,8 @@ func table(t *testing.T, what string) string {
 		}
 		fmt.Fprintf(&b, "\nEvery method may answer %s.\n\n", strings.Join(names(general), ", "))
 	case "bounds":
-		fmt.Fprintf(&b, "\n| What | At most |\n|---|---|\n| `command` | %d bytes |\n| `request_key` | %d characters |\n| `name` | %d characters, no controls |\n"+
-			"| `env` | %d variables, %d bytes of names and values |\n| `labels` | %d, keys of 1 to %d characters, values of %d, no controls |\n| nesting of a message's params | %d |\n"+
+		fmt.Fprintf(&b, "\n| What | At most |\n|---|---|\n| `command` | %d bytes |\n| `request_key` | %d characters |\n| `name` | %d characters, no controls, none of U+202A to U+202E and U+2066 to U+2069, which change the direction of text |\n"+
+			"| `env` | %d variables, %d bytes of names and values |\n| `labels` | %d, keys of 1 to %d characters, values of %d, no controls and none of those |\n| nesting of a message's params | %d |\n"+
 			"| a request's `id`, and `request_id` | %d bytes, as written |\n| `session_id`, `exec_id`, `process_id`, `term_id`, `stream_id`, `share_id`, `recording_id` | %d bytes |\n| `shell`, `working_dir` | %d bytes |\n"+
 			"| `owner` | %d bytes |\n| `until.output` | %d bytes, and 100 KiB compiled |\n| `until.host` | %d bytes |\n| `until.http` | %d bytes |\n| a command's text in lists and events | its first %d bytes |\n\n",
 			MaxCommand, MaxRequestKey, MaxName, MaxEnv, MaxEnvBytes, MaxLabels, MaxLabelKey, MaxLabelValue, maxDepth,

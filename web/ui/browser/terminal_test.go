@@ -300,7 +300,7 @@ func TestCommandThatEndsItsShell(t *testing.T) {
 	}
 	p.newTerminal()
 	p.run(`trl.connection.call("session.destroy", {session_id: trl.tabs.current.session})`)
-	p.until("with its session it has ended, too", `/^This terminal has ended with its session\.$/.test(trl.tabs.current.element.querySelector(".pane-note").textContent)`)
+	p.until("with its session it has ended, too", `/^This terminal has ended with its session\./.test(trl.tabs.current.element.querySelector(".pane-note").textContent)`)
 }
 
 func TestLostGraphicsDoNotLoseTheScreen(t *testing.T) {
