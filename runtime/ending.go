@@ -122,7 +122,7 @@ func (r *run) press(now time.Time) {
 		return
 	}
 	if e.looks%20 == 10 && r.p.unread() == 0 { // the abort may have taken the line with the report
-		r.p.send(r.p.kind.again + " " + r.seq + "\n")
+		r.p.send(r.p.report(r.p.kind.again, r.seq))
 	}
 	if e.kill && now.After(e.deadline) {
 		_ = r.p.child.Signal(syscall.SIGKILL)

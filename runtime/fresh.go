@@ -80,7 +80,7 @@ func (s *Shell) stateScript(sp *shellProc, free bool, hold func([]byte) (int, er
 		if s.st.pending() { // it is done when the shell answers
 			s.seq++
 			end := time.Now().Add(bootTimeout)
-			sp.sendBy(end, sp.kind.quit+" "+strconv.Itoa(s.seq)+"\n")
+			sp.sendBy(end, sp.report(sp.kind.quit, strconv.Itoa(s.seq)))
 			sp.awaitVerb('e', strconv.Itoa(s.seq), end)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -14,14 +15,15 @@ import (
 // back to its script channel, and how its state is written and read.
 type kind struct {
 	name string
-	// args follow argv[0]; the last is the script channel, descriptor 3. As a script argument it gives no prompts, and
+	// args follow argv[0]. bash's last one is the script channel, descriptor 3: as a script argument it gives no prompts, and
 	// the shell moves it where the user's `exec 3>&-` does not reach. Interactive, so that errors return to it.
+	// ash has -I (ignoreeof), since it takes a SIGINT while it reads its stdin for the end of that.
 	args []string
 	boot string
 	// packet: the channel is a packet pipe, since these shells read blocks and drop the whole block on an error.
 	packet bool
-	// stdin of a command that is given none, where the shell's own is not that: zsh's is the channel (which it moves
-	// away), since as a script that does not survive SIGINT.
+	// stdin of a command that is given none, where the shell's own is the script channel. zsh does not survive SIGINT when
+	// the channel is a script argument; dash and ash name such an argument in $0 and in each message.
 	stdin string
 	abort syscall.Signal
 	// traps: text may set a trap for abort, which such a shell would run, and then go on with its list; trapped: a snapshot
@@ -32,6 +34,14 @@ type kind struct {
 	quit  string // the call that reports, likewise
 	again string // the call that repeats a report which was dropped
 	last  string // the call that tells what was reported last
+	// then follows each of these calls where they return the status of the last command: neither errexit nor ERR sees that.
+	then string
+	// quoted: a command's text is given as `\eval 'TEXT'`, which dot reads. Else eval reads it from its file.
+	quoted bool
+	// fresh sets our variables in a shell that has read a state, with the values that they had in another shell.
+	fresh string
+	// putsAway: once a session may have traps that would run for our own lines, its lines put them away.
+	putsAway bool
 	// lists: a snapshot has the functions, and a fresh shell reads it back as it is.
 	lists bool
 	// snapshot is about what one of a plain shell costs it.
@@ -64,13 +74,14 @@ var (
 )
 
 var kinds = map[string]*kind{
-	"bash": {name: "bash", snapshot: 400 * time.Microsecond, boot: bootBash, abort: 40, traps: traps40, dot: `\builtin .`, quit: "__trl_e", again: "__trl_a", last: "__trl_g", lists: true,
-		args: []string{"--norc", "--noprofile", "--noediting", "-i", "+m", "+H", "+o", "history", "/proc/self/fd/3"}},
-	"dash": {name: "dash", snapshot: 100 * time.Microsecond, boot: bootPOSIX, abort: syscall.SIGINT, traps: trapsINT, trapped: trappedINT, dot: dashDot, quit: `\__trl_e`, again: `\__trl_a`, last: `\__trl_g`, packet: true,
-		args: []string{"-i", "+m", "/proc/self/fd/3"}},
-	"ash": {name: "ash", snapshot: 100 * time.Microsecond, boot: bootPOSIX, abort: syscall.SIGINT, traps: trapsINT, trapped: trappedINT, dot: ashDot, quit: `\__trl_e`, again: `\__trl_a`, last: `\__trl_g`, packet: true,
-		args: []string{"-i", "+m", "/proc/self/fd/3"}},
-	"zsh": {name: "zsh", snapshot: 2 * time.Millisecond, boot: bootZsh, abort: syscall.SIGINT, traps: trapsINT, trapped: trappedINT, dot: `\builtin .`, quit: "__trl_e", again: "__trl_a", last: "__trl_g", lists: true, stdin: "/dev/null",
+	"bash": {name: "bash", snapshot: 400 * time.Microsecond, boot: bootBash, abort: 40, traps: traps40, dot: `\builtin .`, quit: "__trl_e", again: "__trl_a", last: "__trl_g", lists: true, putsAway: true,
+		fresh: "__trl_n= __trl_o=0 __trl_y=1 __trl_d= __trl_t= __trl_l=0;",
+		args:  []string{"--norc", "--noprofile", "--noediting", "-i", "+m", "+H", "+o", "history", "/proc/self/fd/3"}},
+	"dash": {name: "dash", snapshot: 100 * time.Microsecond, boot: bootPOSIX, abort: syscall.SIGINT, traps: trapsINT, trapped: trappedINT, dot: dashDot, quit: `\__trl_e`, again: `\__trl_a`, last: `\__trl_g`, then: `&&\:`, quoted: true, fresh: "__trl_n=;", packet: true, stdin: "/dev/null",
+		args: []string{"-i", "+m", "-s"}},
+	"ash": {name: "ash", snapshot: 100 * time.Microsecond, boot: bootPOSIX, abort: syscall.SIGINT, traps: trapsINT, trapped: trappedINT, dot: ashDot, quit: `\__trl_e`, again: `\__trl_a`, last: `\__trl_g`, then: `&&\:`, quoted: true, fresh: "__trl_n=;", packet: true, stdin: "/dev/null",
+		args: []string{"-i", "+m", "-I", "-s"}},
+	"zsh": {name: "zsh", snapshot: 2 * time.Millisecond, boot: bootZsh, abort: syscall.SIGINT, traps: trapsINT, trapped: trappedINT, dot: `\builtin .`, quit: "__trl_e", again: "__trl_a", last: "__trl_g", then: `&&\builtin :`, fresh: "__trl_n=;", lists: true, stdin: "/dev/null",
 		args: []string{"-f", "-i", "+m", "-s"}},
 }
 
@@ -99,6 +110,44 @@ func kindOf(path string) (*kind, []string, error) {
 		return kinds["dash"], []string{called}, nil
 	}
 	return nil, nil, &ErrNoAdapter{Path: path}
+}
+
+// file is what a file with a command's text holds.
+func (k *kind) file(text string) string {
+	if k.quoted {
+		return `\eval ` + quote(text) + "\n"
+	}
+	return text
+}
+
+// run is what runs the text in a file, whose path the shell expands between double quotes.
+func (k *kind) run(path string) string {
+	switch {
+	case k.quoted:
+		return k.dot + ` "` + path + `"`
+	case k.name == "bash": // whose messages count the lines of the channel else
+		return `\builtin eval "${-:$((LINENO=0,0)):0}$(<"` + path + `")"`
+	}
+	return `\builtin eval "$(<"` + path + `")"`
+}
+
+// appendText adds what runs the text of a session's command, which is in the file of that number. See boot/bash.sh.
+func (k *kind) appendText(b []byte, file int) []byte {
+	if k.name == "bash" {
+		b = strconv.AppendInt(append(b, "__trl_b "...), int64(file), 10)
+		return append(b, `&&\builtin :;\builtin eval "${-:$((LINENO=__trl_l,0)):0}$__trl_t$__trl_m"`...)
+	}
+	return append(b, k.run("$__trl_p/"+strconv.Itoa(file))...)
+}
+
+// mayTrap says whether a text may set a trap, itself or by what it reads.
+func mayTrap(text string) bool {
+	for _, sign := range []string{"trap", "source", "eval", ". ", ".\t"} {
+		if strings.Contains(text, sign) {
+			return true
+		}
+	}
+	return false
 }
 
 // call is a builtin's name, whatever functions and aliases the user has. A POSIX shell's special builtins have no functions of

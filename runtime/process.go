@@ -72,14 +72,14 @@ func (s *Shell) Start(spec ProcessSpec) (*Process, error) {
 	if err = p.pipes(&s.outputs, spec.OpenStdin, !byCopy); err == nil {
 		var text int
 		var own string
-		if text, err = p.holdBack([]byte(spec.Text)); err == nil {
+		if text, err = p.holdBack([]byte(sp.kind.file(spec.Text))); err == nil {
 			own, err = ownScript(sp.kind, spec.Env, spec.Dir, group.Dir(), p.hold)
 		}
 		if err == nil {
 			if own != "" {
 				own = "{ " + own + "} 2>/dev/null\n" // what the session traces is not the process's
 			}
-			script := own + fmt.Sprintf("%s %s/%d\n", sp.kind.dot, group.Dir(), text)
+			script := own + sp.kind.run(group.Dir()+"/"+strconv.Itoa(text)) + "\n"
 			if byCopy {
 				err = p.copyOf(s, sp, script)
 			} else {

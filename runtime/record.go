@@ -295,6 +295,7 @@ func (a *Adoption) Vacant(c ShellConfig, r ShellRecord) (*Shell, error) {
 	s.restore.Store(c.Restore)
 	s.seq, s.trap = r.Seq+1_000_000, r.Trap // beyond whatever was given out since
 	s.funcs.Store(r.Funcs)
+	s.traps = true // it is not known
 	if err := s.watch(); err != nil {
 		return nil, err
 	}

@@ -138,7 +138,10 @@ func (r *run) start() error {
 	if err := p.give(c.Text); err != nil {
 		return err
 	}
-	line := make([]byte, 0, 192)
+	line := make([]byte, 0, 256)
+	if r.in != nil && p.kind.name == "bash" { // else bash saves its own at descriptor 10
+		line = append(line, `\builtin exec <&-;`...)
+	}
 	if c.Env != nil || c.Dir != "" {
 		before, _ := r.wrapped()
 		if err := r.prepare(before); err != nil {
@@ -152,9 +155,10 @@ func (r *run) start() error {
 			}
 		}
 	}
-	line = r.appendDot(line, "$__trl_p/"+strconv.Itoa(p.held[heldText]), stdin)
+	line = p.kind.appendText(line, p.held[heldText])
+	line = r.appendFiles(line, stdin)
 	line = append(line, ';')
-	line = r.appendCall(line, p.kind.quit)
+	line = append(line, p.report(p.kind.quit, r.seq)...)
 	r.sent = len(line)
 	r.began = time.Now()
 	r.lastOut = r.began
@@ -227,15 +231,9 @@ func (r *run) resume() error {
 	return nil
 }
 
-func (r *run) appendCall(b []byte, name string) []byte {
-	b = append(append(b, name...), ' ')
-	return append(append(b, r.seq...), '\n')
-}
-
-// appendDot is short: bash reads its line byte by byte. Without stdin it is the shell's own, /dev/null.
-func (r *run) appendDot(b []byte, text, stdin string) []byte {
-	b = append(b, r.p.kind.dot...)
-	b = append(append(append(b, ` "`...), text...), '"')
+// appendFiles adds the redirections of a command. It is short: bash reads its line byte by byte. Without stdin it is the shell's
+// own, /dev/null.
+func (r *run) appendFiles(b []byte, stdin string) []byte {
 	if stdin != "" {
 		b = append(append(b, ` <`...), stdin...)
 	}

@@ -73,6 +73,7 @@ type Shell struct {
 	clean    time.Time         // of the last try to get a snapshot
 	paid     time.Time         // when the snapshots so far have had their share of the time, see affordable
 	trap     bool              // it may have one for the abort signal, which defeats the abort
+	traps    bool              // it may have some that run for our lines: see kind.putsAway
 	funcs    atomic.Bool       // it may have functions, which it cannot list; any may look
 	enough   int               // sweepLeft, when left is longer than that
 
@@ -342,6 +343,8 @@ func (s *Shell) Run(c *Command) Outcome {
 	p := s.proc()
 	if p != nil {
 		trap := s.trap || (strings.Contains(c.Text, "trap") || strings.Contains(c.Text, "TRAP")) && p.kind.traps.MatchString(c.Text)
+		s.traps = s.traps || p.kind.putsAway && mayTrap(c.Text)
+		p.traps = s.traps
 		funcs := s.funcs.Load() || !p.kind.lists && mayDefine(c.Text)
 		if trap != s.trap || funcs != s.funcs.Load() {
 			s.trap = trap

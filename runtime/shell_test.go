@@ -325,6 +325,9 @@ func TestAbortKeepsState(t *testing.T) {
 			if s.Name() == "zsh" && strings.HasPrefix(text, "set -e") {
 				continue // SIGINT ends a zsh with errexit: it is restored, as TestShellThatDies says
 			}
+			if s.Name() == "bash" && strings.HasPrefix(text, "mkfifo") {
+				text = "f() { " + text + "; }; f" // outside of functions, nothing ends bash's wait for the other end of a FIFO
+			}
 			fifo := fmt.Sprintf("%s/fifo%d", t.TempDir(), i)
 			s.code("cd /usr; KEEP=yes"+fmt.Sprint(i)+"; FIFO="+fifo, 0)
 			c := NewCommand("echo part; KEEP2=" + fmt.Sprint(i) + "; " + text)

@@ -44,6 +44,7 @@ type shellProc struct {
 	whole  bool    // the EXIT trap ran outside of functions, so that its snapshot is the shell's last state
 	state  *int    // what the state said at its end: 0, or 1 where its directory was not to be had; nil: it did not come to it
 	given  int     // bytes that text has at most
+	traps  bool    // it may have traps that would run for our lines; false until its first command
 	zero   string  // path of its stdin in /proc, for stdin
 	poll   *poller // its session's, for wait
 	calls  *calls  // the same; see calls
@@ -206,7 +207,7 @@ func (s *Shell) raise(p *shellProc, group KeptGroup, state []byte) error {
 			return err
 		}
 		defer done()
-		line += fmt.Sprintf(";%s %s;__trl_n=;", p.kind.dot, st)
+		line += fmt.Sprintf(";%s %s;%s", p.kind.dot, st, p.kind.fresh)
 	}
 	if p.kind.stdin == "" {
 		line += "\\exec 3<&-;"
@@ -214,8 +215,8 @@ func (s *Shell) raise(p *shellProc, group KeptGroup, state []byte) error {
 	if state == nil {
 		p.send(line + "\n")
 	} else {
-		p.send(line + p.kind.quit + " boot\n")
-		p.send(p.kind.again + " boot\n")
+		p.send(line + p.report(p.kind.quit, "boot"))
+		p.send(p.report(p.kind.again, "boot"))
 	}
 	p.poll = s.poll
 	// Each line it has taken without a word is a state that makes a shell useless; the caller tries without.
@@ -266,6 +267,16 @@ func (p *shellProc) stdin() string {
 	return os.DevNull
 }
 
+// report is what ends a line that has the shell report, by quit or again, what ran before.
+func (p *shellProc) report(call, seq string) string {
+	end := p.kind.then + "\n"
+	if !p.traps || !p.kind.putsAway {
+		return call + " " + seq + end
+	}
+	// The status is taken within the first command: each further one would run a DEBUG trap.
+	return `\builtin trap -p ERR RETURN DEBUG >|"$__trl_x${-:$((__trl_v=$?,0)):0}";\builtin trap - ERR RETURN DEBUG;` + call + " " + seq + " t" + end
+}
+
 // send writes one line to the script channel, which has room for two at least. Once it has more to say, that is sendBy.
 func (p *shellProc) send(line string) { _ = p.write([]byte(line)) }
 
@@ -299,6 +310,7 @@ func (p *shellProc) sendBy(deadline time.Time, line string) bool {
 
 // give puts a command's text where the shell finds it.
 func (p *shellProc) give(text string) error {
+	text = p.kind.file(text)
 	if len(text) < p.given {
 		if err := unix.Ftruncate(p.text, int64(len(text))); err != nil {
 			return fmt.Errorf("memfd: %w", err)
@@ -469,7 +481,7 @@ func (p *shellProc) barrier(tag string, bound time.Duration) bool {
 	for i := 0; time.Now().Before(end); i++ {
 		name := "b" + tag + "." + strconv.Itoa(i)
 		if i == 0 || p.unread() == 0 { // a packet pipe has 16 slots: never pile up
-			p.send(p.kind.quit + " " + name + "\n")
+			p.send(p.report(p.kind.quit, name))
 		}
 		wait := time.Now().Add(20 * time.Millisecond)
 		for time.Now().Before(wait) {
@@ -496,7 +508,7 @@ func (p *shellProc) ask(group KeptGroup, tag, text string, bound time.Duration) 
 	}
 	defer done()
 	end := time.Now().Add(bound)
-	if !p.sendBy(end, fmt.Sprintf("%s %s;%s %s\n", p.kind.dot, path, p.kind.quit, tag)) || !p.sendBy(end, p.kind.again+" "+tag+"\n") {
+	if !p.sendBy(end, p.kind.dot+" "+path+";"+p.report(p.kind.quit, tag)) || !p.sendBy(end, p.report(p.kind.again, tag)) {
 		return 0, false
 	}
 	r, ok := p.awaitVerb('e', tag, end)

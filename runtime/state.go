@@ -179,7 +179,7 @@ func (s *state) ask(p *shellProc) {
 		into ^= 1 // the other one is whole and the better of the two until this is
 	}
 	m := strconv.Itoa(s.seq + 1)
-	line := fmt.Sprintf("__trl_s \"$__trl_p/%d\" %s\n", s.held[into], m)
+	line := fmt.Sprintf("__trl_s \"$__trl_p/%d\" %s%s\n", s.held[into], m, p.kind.then)
 	if p.kind.name == "bash" {
 		line = fmt.Sprintf("__trl_v=$?;__trl_k;\\builtin trap -p >|\"$__trl_p/%d\";", s.held[into]) + line
 	}

@@ -85,7 +85,7 @@ func (r *run) repeat() {
 		r.ask()
 		return
 	}
-	line := r.appendCall(nil, r.p.kind.again)
+	line := []byte(r.p.report(r.p.kind.again, r.seq))
 	switch err := r.p.write(line); err {
 	case nil:
 		r.sent += len(line)
@@ -98,7 +98,7 @@ func (r *run) repeat() {
 }
 
 // ask asks what was reported last. To hear it twice does no harm.
-func (r *run) ask() { r.p.send(r.p.kind.last + " " + r.asked + "\n") }
+func (r *run) ask() { r.p.send(r.p.kind.last + " " + r.asked + r.p.kind.then + "\n") }
 
 // remind adds the line that repeats the report, once it is due and the shell has taken all before it.
 func (r *run) remind(now time.Time) {

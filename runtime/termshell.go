@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 )
 
@@ -52,11 +53,11 @@ func (t *Terminal) script(sp *shellProc, cfg ShellConfig, spec TerminalSpec, nam
 		}
 		return b.String() + first + sp.kind.call("exec") + " " + strings.Join(words, " ") + "\n", true, nil
 	}
-	text, err := t.holdBack([]byte(spec.Text))
+	text, err := t.holdBack([]byte(sp.kind.file(spec.Text)))
 	if err != nil {
 		return "", false, err
 	}
-	fmt.Fprintf(&b, "%s%s %s/%d\n", t.gateLine(sp.kind), sp.kind.dot, t.group.Dir(), text)
+	b.WriteString(t.gateLine(sp.kind) + sp.kind.run(t.group.Dir()+"/"+strconv.Itoa(text)) + "\n")
 	return b.String(), false, nil
 }
 

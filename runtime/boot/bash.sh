@@ -4,50 +4,99 @@
 # @C@ is the number of the control pipe there, @X@ that of the memfd for the last snapshot, @E@ what ends a snapshot.
 #
 # A command is one line on the script channel:
-#     builtin . "$__trl_p/TEXT" <"$__trl_p/IN" >"$__trl_p/OUT" 2>"$__trl_p/ERR";__trl_e SEQ
-# The redirections belong to the dot, so they end with it whatever happens inside, and while lines of ours run, their
-# traces, traps and complaints go to /dev/null, where the shell's own stdio stays.
+#     __trl_b TEXT&&\builtin :;\builtin eval "${-:$((LINENO=__trl_l,0)):0}$__trl_t$__trl_m" >"$__trl_p/OUT" 2>"$__trl_p/ERR";__trl_e SEQ
+# The text is evaluated where the shell reads its script, so it behaves as at a prompt: messages name no file, BASH_SOURCE
+# is the shell's own, and traps for DEBUG and RETURN stay set. The redirections belong to eval: bash traces the eval before
+# it makes them, and undoes them whatever happens in the text. The shell's own stdout and stderr are closed. So bash saves
+# nothing at descriptors 10 and 11, which are the user's, and what lines of ours trace or complain goes nowhere.
+# __trl_b reads the text and has the status of the last command, for $? of this one; `&&` keeps ERR and errexit from seeing
+# that. LINENO is set in an expansion, since a command of its own would set $?.
+#
+# A session that may have traps for ERR, DEBUG or RETURN has them set only while a command runs:
+#     …;\builtin trap -p … >|"$__trl_x…";\builtin trap - …;__trl_e SEQ t
+# and $__trl_t sets them.
 readonly __trl_p=@P@ __trl_c=@P@/@C@ __trl_x=@P@/@X@
 unset PS0 PS1 PS2 PROMPT_COMMAND HISTFILE
 set +o history +H +m
 BASH_ARGV0=bash
 shopt -s execfail expand_aliases
-__trl_n=
+__trl_n=           # number and status of the command that was reported last
+__trl_o=0          # the status that the next command is to see
+__trl_m=           # the text of the command
+__trl_y=1          # a command has run since the traps were put away
+__trl_d=           # the traps that are put away
+__trl_t= __trl_l=0 # the lines that set them again, and the line number to begin with, so that the text's first line is 1
+exec >&- 2>&-
+
+# Nothing is expanded without quotes below, not even $?: IFS may hold digits. Assignments behind `builtin` are quoted as a
+# whole: with `set -k` they would go into its environment.
 
 # End the abort that signal 40 began (also a stale one, which came between two commands), and the next one, should it come
-# in between. Exists to be called first.
-__trl_k() { while [[ -v __trl_u ]]; do builtin unset -v __trl_u; builtin trap - DEBUG; builtin set +T; builtin shopt -u extdebug; done; }
+# in between.
+__trl_k() {
+	while [[ -v __trl_u ]]; do
+		builtin trap - DEBUG
+		builtin shopt -u extdebug # which turns T and E off
+		case $__trl_u in *T*) builtin set -T ;; esac
+		case $__trl_u in *E*) builtin set -E ;; esac
+		builtin unset -v __trl_u
+	done
+}
 
-# Nothing is expanded without quotes below, not even $?: IFS may hold digits, and behind `builtin` an assignment is a word.
+# Put the user's traps away, which __trl_x lists. __trl_t ends with what gives the next command its $?: a function, and where
+# that would run a DEBUG trap, a subshell.
+__trl_w() {
+	builtin local __trl_i
+	if [[ ! -v __trl_u ]]; then __trl_d=$(<"$__trl_x"); fi # an abort has taken the place of DEBUG's: those of before stay
+	__trl_t= __trl_l=0
+	if [[ -n $__trl_d ]]; then
+		__trl_t="{ builtin ${__trl_d//$'\n'trap -- /$'\n'builtin trap -- }"$'\n'
+		if [[ $__trl_d == *' DEBUG' ]]; then
+			if [[ $__trl_o != 0 ]]; then __trl_t+="(builtin exit $__trl_o)&&:"$'\n'; fi
+		else
+			__trl_t+=$'__trl_z&&builtin :\n'
+		fi
+		__trl_t+=$'} 2>/dev/null\n'
+		__trl_i=${__trl_t//[!$'\n']}
+		__trl_l=-${#__trl_i}
+	fi
+}
 
-# Report: SEQ and the status of what ran before; first of all, since somebody waits for it. It hands the status on, for
-# $? of the next command, but not where that would fire errexit.
+# Two that have a status: that of the command before this one, and that of what has just run.
+__trl_z() { builtin return "$__trl_o"; }
+__trl_h() { builtin return "$__trl_r"; }
+
+# Begin: read the text in the file $1.
+__trl_b() {
+	__trl_m=$(<"$__trl_p/$1")
+	__trl_y=1
+	builtin return "$__trl_o"
+}
+
+# Report: SEQ and the status of what ran before; first of all, since somebody waits for it.
 __trl_e() {
-	builtin local __trl_r="$?"
+	__trl_r=$?
+	if [[ -n ${2-} ]]; then __trl_r=$__trl_v; fi
+	if [[ -v __trl_u ]]; then __trl_r=130; fi
+	if [[ -n $__trl_y ]]; then
+		__trl_o=$__trl_r __trl_y= __trl_m=
+		if [[ -n ${2-} ]]; then __trl_w; fi
+	fi
 	builtin printf 'e %s %s\n' "$1" "$__trl_r" >"$__trl_c" && __trl_n="$1 $__trl_r"
 	__trl_k
-	if [[ $- == *e* ]]; then builtin return 0; fi
-	builtin return "$__trl_r"
 }
 
 # Again: an error that returns to the top level drops the rest of its line, and the report with it. So each is followed
 # by a line of its own that repeats what was not said.
 __trl_a() {
-	builtin local __trl_r="$?"
-	if [[ $__trl_n != "$1 "* ]]; then
-		builtin printf 'e %s %s\n' "$1" "$__trl_r" >"$__trl_c" && __trl_n="$1 $__trl_r"
-		__trl_k
-	fi
-	if [[ $- == *e* ]]; then builtin return 0; fi
-	builtin return "$__trl_r"
+	__trl_r=$?
+	if [[ $__trl_n == "$1 "* ]]; then builtin return 0; fi
+	if __trl_h; then __trl_e "$@"; else __trl_e "$@"; fi
 }
 
 # Tell a new gateway, which asks as $1, what was reported last: its predecessor may have died with that in its hands.
 __trl_g() {
-	builtin local __trl_r="$?"
 	builtin printf 'g %s %s\n' "$1" "$__trl_n" >"$__trl_c"
-	if [[ $- == *e* ]]; then builtin return 0; fi
-	builtin return "$__trl_r"
 }
 
 # Snapshot of the state into $1 (a path), marked with $2, by builtins only: no fork. It reads back with dot. Functions come
@@ -55,8 +104,8 @@ __trl_g() {
 # mode, which change how functions read, are off until then. Traps for ERR, DEBUG and RETURN are not to be seen in here: who
 # calls has put all traps there, and trl moves them to the end.
 __trl_s() {
-	builtin local __trl_r="$__trl_v"
 	{
+		if [[ -z $__trl_y && -n $__trl_d ]]; then builtin printf '%s\n' "$__trl_d"; fi
 		builtin printf '%s state\n' '@E@'
 		builtin shopt -p; builtin declare -p; builtin umask -p
 		builtin printf 'cd -- %q && __trl_l=0 || __trl_l=1\n' "$PWD"
@@ -70,14 +119,12 @@ __trl_s() {
 		if [[ -o errexit ]]; then builtin printf '\\builtin set -o errexit\n'; fi
 		builtin printf '%s %s\n' '@E@' "$2"
 	} >>"$1" 2>/dev/null
-	if [[ $- == *e* ]]; then builtin return 0; fi
-	builtin return "$__trl_r"
 }
 
 # Exit: what `exit` and errexit end still has its state; write it down. Inside a function its locals would pass for
 # globals, so the mark says whether it was in one and trl then uses the snapshot before.
 __trl_q() {
-	builtin local __trl_r="$__trl_v" __trl_i __trl_f=0
+	builtin local "__trl_r=$__trl_v" __trl_i "__trl_f=0"
 	for __trl_i in "${FUNCNAME[@]:1}"; do
 		case $__trl_i in source|main) ;; *) __trl_f=1 ;; esac
 	done
@@ -85,12 +132,14 @@ __trl_q() {
 	builtin printf 'x %s %s\n' "$__trl_r" "$__trl_f" >"$__trl_c"
 	builtin return "$__trl_r"
 }
-trap '__trl_v=$?; __trl_k; builtin trap -p >|"$__trl_x"; __trl_q' EXIT
+# What an abort does to commands must not be done to these: a loop over nothing says so without being a command.
+trap 'for __trl_i in ${-:$((__trl_v=$?,__trl_j=1,0)):0}; do :; done; __trl_k; builtin trap -p >|"$__trl_x"; __trl_q' EXIT
 
-# Abort: signal 40 arms a DEBUG trap that, under extdebug, returns 2 from every level of function, eval and dot until
-# the script channel is reached again (BASH_SOURCE has one element there). SIGINT would not do: after a child that
-# died of SIGTERM, bash runs the rest of the list.
+# Abort: signal 40 arms a DEBUG trap that, under extdebug, returns 2 from every function and dot, and outside of these ends
+# every loop and skips every command, until __trl_e runs. (`break` is the last that the trap does, and its status the
+# opposite of break's.) SIGINT would not do: it ends a bash whose script is an argument,
+# and after a child that died of SIGTERM, bash runs the rest of the list.
 __trl_2() { builtin return 2; }
-trap '__trl_u=1; builtin shopt -s extdebug; builtin set -T; builtin trap '\''case ${FUNCNAME-} in __trl_*) ;; *) if ((${#BASH_SOURCE[@]} > 1)); then __trl_2; fi ;; esac'\'' DEBUG' 40
+trap '__trl_u=$-; builtin shopt -s extdebug; builtin set -T; builtin trap '\''case ${__trl_j-}${FUNCNAME-} in 1*|__trl_*) ;; ?*) __trl_2 ;; *) case $BASH_COMMAND in __trl_*|\\builtin\ trap\ *) ;; *) ! builtin break 99 2>/dev/null ;; esac ;; esac'\'' DEBUG' 40
 
-readonly -f __trl_k __trl_e __trl_a __trl_g __trl_s __trl_q __trl_2
+readonly -f __trl_k __trl_w __trl_z __trl_h __trl_b __trl_e __trl_a __trl_g __trl_s __trl_q __trl_2

@@ -1,5 +1,8 @@
 # dash and busybox ash: what a session's shell reads first. See bash.sh for what the lines of a command are; here one is
-#     \command . "$__trl_p/TEXT" <… >… 2>…;\__trl_e SEQ
+#     \command . "$__trl_p/TEXT" <"$__trl_p/IN" >"$__trl_p/OUT" 2>"$__trl_p/ERR";\__trl_e SEQ&&\:
+# TEXT is one line: \eval 'the command'. eval names itself in messages, where the dot alone would name its file; the dot is
+# there because `return` in an eval at the top level ends dash. The shell's stdin is its script channel, since $0 and
+# messages have the name of a script that is an argument.
 # `command` because a syntax error in a special builtin would end dash; not in ash, where it lets errors out of subshells
 # (kind.go). It is the one name of ours that a user's function could take (special builtins cannot be redefined), so each
 # report unsets such a function.
@@ -13,7 +16,6 @@ __trl_e() {
 	__trl_r=$?
 	unset -f command
 	\command printf 'e %s %s\n' "$1" "$__trl_r" >"$__trl_c" && __trl_n="$1 $__trl_r"
-	case $- in *e*) return 0 ;; esac
 	return "$__trl_r"
 }
 
@@ -26,7 +28,6 @@ __trl_a() {
 		\command printf 'e %s %s\n' "$1" "$__trl_r" >"$__trl_c" && __trl_n="$1 $__trl_r"
 		;;
 	esac
-	case $- in *e*) return 0 ;; esac
 	return "$__trl_r"
 }
 
@@ -35,7 +36,6 @@ __trl_g() {
 	__trl_r=$?
 	unset -f command
 	\command printf 'g %s %s\n' "$1" "$__trl_n" >"$__trl_c"
-	case $- in *e*) return 0 ;; esac
 	return "$__trl_r"
 }
 
@@ -48,13 +48,12 @@ __trl_s() {
 		\command echo '@E@ umask'; \command umask; \command echo '@E@ trap'; trap; \command echo '@E@ readonly'; readonly -p
 		\command echo '@E@ pwd'; \command pwd; \command echo '@E@ set'; set +o; \command echo "@E@ $2"
 	} >|"$1" 2>/dev/null
-	case $- in *e*) return 0 ;; esac
 	return "$__trl_r"
 }
 
 __trl_q() {
 	__trl_y=$?
-	__trl_s "$__trl_x" "x0 @C@"
+	__trl_s "$__trl_x" "x0 @C@" || \:
 	\command printf 'x %s 0\n' "$__trl_y" >"$__trl_c"
 	return "$__trl_y"
 }
@@ -77,6 +76,5 @@ __trl_j() {
 		\command printf 'q %s\n' "$?" >|"$__trl_p/$5"
 	) &
 	\command printf 'j %s %s\n' "$7" "$!" >"$__trl_c"
-	case $- in *e*) return 0 ;; esac
 	return "$__trl_r"
 }

@@ -1,4 +1,6 @@
-# zsh: what a session's shell reads first. See bash.sh for what the lines of a command are; SIGINT aborts.
+# zsh: what a session's shell reads first. See bash.sh for what the lines of a command are; here one is
+#     \builtin eval "$(<"$__trl_p/TEXT")" <"$__trl_p/IN" >"$__trl_p/OUT" 2>"$__trl_p/ERR";__trl_e SEQ&&\builtin :
+# SIGINT aborts.
 typeset -gr __trl_p=@P@ __trl_c=@P@/@C@ __trl_x=@P@/@X@
 unset HISTFILE
 PS1= PS2= PROMPT= RPROMPT= PROMPT_EOL_MARK=
@@ -10,7 +12,6 @@ typeset -g __trl_n=
 __trl_e() {
 	builtin local __trl_r="$?"
 	builtin printf 'e %s %s\n' "$1" "$__trl_r" >"$__trl_c" && __trl_n="$1 $__trl_r"
-	if [[ -o errexit ]] { builtin return 0 }
 	builtin return "$__trl_r"
 }
 
@@ -19,7 +20,6 @@ __trl_a() {
 	if [[ $__trl_n != "$1 "* ]] {
 		builtin printf 'e %s %s\n' "$1" "$__trl_r" >"$__trl_c" && __trl_n="$1 $__trl_r"
 	}
-	if [[ -o errexit ]] { builtin return 0 }
 	builtin return "$__trl_r"
 }
 
@@ -27,7 +27,6 @@ __trl_a() {
 __trl_g() {
 	builtin local __trl_r="$?"
 	builtin printf 'g %s %s\n' "$1" "$__trl_n" >"$__trl_c"
-	if [[ -o errexit ]] { builtin return 0 }
 	builtin return "$__trl_r"
 }
 
@@ -64,16 +63,16 @@ __trl_s() {
 		[[ -o nounset ]] && builtin printf '\\builtin set -o nounset\n'
 		builtin printf '%s %s\n' '@E@' "$2"
 	} >|"$1" 2>/dev/null
-	if [[ -o errexit ]] { builtin return 0 }
 	builtin return "$__trl_r"
 }
 
+# The mark is not written here with its number: a state brings the functions of the shell that it is from.
 __trl_q() {
 	builtin local __trl_r="$?" __trl_f=0 __trl_i
 	for __trl_i in "${(@)funcstack[2,-1]}"; do
 		case $__trl_i in /*|'(eval)') ;; *) __trl_f=1 ;; esac
 	done
-	__trl_s "$__trl_x" "x$__trl_f @C@"
+	__trl_s "$__trl_x" "x$__trl_f ${__trl_c##*/}" || builtin :
 	builtin printf 'x %s %s\n' "$__trl_r" "$__trl_f" >"$__trl_c"
 }
 trap '__trl_q' EXIT
