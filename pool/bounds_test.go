@@ -42,7 +42,7 @@ func TestLongTextsAreToldInPart(t *testing.T) {
 	if err := term.Close(t.Context(), of(protocol.Seconds(0))); err != nil {
 		t.Fatal(err)
 	}
-	done, _ := e.Cancel(nil, nil)
+	done, _ := e.Cancel(nil)
 	wait(t, "cancel", done)
 	short("last_exec", s.Info().LastExec.Command)
 	for seen := map[string]bool{}; len(seen) < 5; {

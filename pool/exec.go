@@ -478,33 +478,21 @@ func inputFault(err error) error {
 	return err
 }
 
-// over is what Cancel returns where there is nothing to wait for.
-var over = func() <-chan struct{} { c := make(chan struct{}); close(c); return c }()
-
-// Cancel ends the command: TERM, grace, KILL; done is closed when the session is past it. With sig just that is sent, and
-// done is closed already. One that waits is withdrawn. was: there was something to cancel.
-func (e *Exec) Cancel(sig *syscall.Signal, grace *time.Duration) (done <-chan struct{}, was bool) {
-	s := e.session
-	s.mu.Lock()
-	waited := s.waiting.remove(e)
-	c := e.command
-	running := s.running == e
-	s.touchLocked(time.Now())
-	s.mu.Unlock()
+// Cancel ends the command: TERM, grace, KILL; done is closed when the session is past it. One that waits is withdrawn. was: there
+// was something to cancel.
+func (e *Exec) Cancel(grace *time.Duration) (done <-chan struct{}, was bool) {
+	waited, c := e.take()
 	switch {
-	case waited && sig != nil:
-		e.withdraw(*sig)
 	case waited:
 		e.withdraw(syscall.SIGTERM)
-	case !running:
+	case c == nil:
 		return e.done, false
-	case sig != nil:
-		return over, c.Signal(*sig) == nil
 	default:
 		if grace == nil {
 			grace = &e.grace
 		}
 		most := min(*grace, maxGrace)
+		s := e.session
 		s.mu.Lock()
 		now := time.Now()
 		e.cancel = &cancelEntry{ID: e.ID(), Grace: lapse(most), At: now, Uptime: uptimeAt(now)}
@@ -513,4 +501,33 @@ func (e *Exec) Cancel(sig *syscall.Signal, grace *time.Duration) (done <-chan st
 		c.Cancel(syscall.SIGTERM, most)
 	}
 	return e.done, true
+}
+
+// Signal sends one signal. What came of it can be read from told, which is nil where there is nothing to wait for: the command has
+// ended, or waited, and is withdrawn.
+func (e *Exec) Signal(sig syscall.Signal) (told <-chan runtime.Signalled, withdrawn bool) {
+	waited, c := e.take()
+	switch {
+	case waited:
+		e.withdraw(sig)
+		return nil, true
+	case c == nil:
+		return nil, false
+	}
+	return c.Signal(sig), false
+}
+
+// take takes the command out of the queue, or returns it if it runs; nil if it does neither.
+func (e *Exec) take() (waited bool, running *runtime.Command) {
+	s := e.session
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.touchLocked(time.Now())
+	if s.waiting.remove(e) {
+		return true, nil
+	}
+	if s.running == e {
+		running = e.command
+	}
+	return false, running
 }

@@ -485,7 +485,7 @@ func TestEverythingAtOnce(t *testing.T) {
 							return
 						}
 						if k == 3 {
-							e.Cancel(nil, of(time.Duration(0)))
+							e.Cancel(of(time.Duration(0)))
 						}
 						wait(t, "exec", e.Done())
 						_ = e.Result(true)

@@ -165,7 +165,7 @@ func TestLedgerOfProcessesAlone(t *testing.T) {
 	}
 	runs(grow(), false)
 	long := time.Hour
-	e.Cancel(nil, &long)
+	e.Cancel(&long)
 	runs(grow(), true)
 	if err := e.Input([]byte("it\n"), true); err != nil {
 		t.Fatal(err)

@@ -72,7 +72,7 @@ var methods = []Method{
 		ExecNotFound, SessionLost, StreamNotFound),
 	method[ExecInput, None]("exec.input", "Writes to the standard input of a command started with interactive_stdin.",
 		ExecNotFound, SessionLost, StdinClosed, LimitExceeded),
-	method[ExecCancel, ExecCancelled]("exec.cancel", "Ends a running command, or takes a queued one out of the queue; the session keeps its state. With `signal` just that signal is sent. Nothing running is `cancelled: false`.",
+	method[ExecCancel, ExecCancelled]("exec.cancel", "Ends a running command, or takes a queued one out of the queue; the session keeps its state. With `signal` just that signal is sent, to whom the table under [Signals](#signals) says, and the answer comes at once. Nothing running is `cancelled: false`.",
 		ExecNotFound, SessionNotFound, SessionLost, SessionTerminated),
 	method[ExecAttach, StreamOpened]("exec.attach", "Replays a command's output from an offset and follows it to its exec.exit, also after the end.",
 		ExecNotFound, SessionLost, StreamNotFound, LimitExceeded),

@@ -310,10 +310,19 @@ type ExecCancel struct {
 	KillGrace *Seconds       `json:"kill_grace_s,omitzero"`
 }
 
+// Why exec.cancel has sent a signal to nobody.
+const (
+	SignalEnded   = "ended"   // the command had ended
+	SignalIgnored = "ignored" // the shell was at work itself, and the signal does nothing to it
+	SignalTrapped = "trapped" // the shell was at work itself, and has a trap for INT, by which alone trl could stop it
+)
+
 // ExecCancelled is what exec.cancel answers.
 type ExecCancelled struct {
 	ExecID    string `json:"exec_id,omitzero"`
 	Cancelled bool   `json:"cancelled"`
+	Signalled int    `json:"signalled,omitzero"`
+	Reason    string `json:"reason,omitzero"` // ended | ignored | trapped
 }
 
 // ExecAttach is the params of exec.attach.

@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"time"
 
+	"trl/protocol"
 	"trl/runtime/journal"
 )
 
@@ -39,15 +40,15 @@ type Command struct {
 	resumed   *resumed            // it runs, or was about to, since before our time
 
 	mu      sync.Mutex
-	wake    func()           // guarded by mu; nil while Run is not on it
-	in      *inlet           // guarded by mu; the command's stdin, once it has one: see furnish
-	pending []byte           // guarded by mu; input from before that
-	eof     bool             // guarded by mu; no more input will come
-	over    bool             // guarded by mu; Run has ended
-	cancel  *cancellation    // guarded by mu; the first one stays, a later one can only shorten its grace
-	signals []syscall.Signal // guarded by mu; to send
-	nudged  bool             // guarded by mu
-	late    *outlets         // guarded by mu; follows the pipes after Run where jobs still hold them
+	wake    func()        // guarded by mu; nil while Run is not on it
+	in      *inlet        // guarded by mu; the command's stdin, once it has one: see furnish
+	pending []byte        // guarded by mu; input from before that
+	eof     bool          // guarded by mu; no more input will come
+	over    bool          // guarded by mu; Run has ended
+	cancel  *cancellation // guarded by mu; the first one stays, a later one can only shorten its grace
+	signals []signalling  // guarded by mu; to send
+	nudged  bool          // guarded by mu
+	late    *outlets      // guarded by mu; follows the pipes after Run where jobs still hold them
 
 	calls   *calls      // guarded by mu; the shell's, set by attach
 	began   time.Time   // guarded by mu; when Timeout counts from
@@ -86,14 +87,19 @@ func (c *Command) Cancel(sig syscall.Signal, grace time.Duration) {
 	c.guardLocked()
 }
 
-// Signal sends just sig to the command's processes.
-func (c *Command) Signal(sig syscall.Signal) error {
+// Signal sends just sig: PROTOCOL.md says to whom. What came of it can be read once, soon, and at the latest when Run returns.
+func (c *Command) Signal(sig syscall.Signal) <-chan Signalled {
+	q := signalling{sig, make(chan Signalled, 1)}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.signals = append(c.signals, sig)
+	if c.over {
+		q.told <- Signalled{Why: protocol.SignalEnded}
+		return q.told
+	}
+	c.signals = append(c.signals, q)
 	c.poke()
 	c.guardLocked()
-	return nil
+	return q.told
 }
 
 // Input adds to the command's stdin. It never waits.
@@ -237,6 +243,10 @@ func (c *Command) detach() {
 		close(c.guard.over)
 	}
 	in, guard := c.in, c.guard
+	for _, q := range c.signals {
+		q.told <- Signalled{Why: protocol.SignalEnded}
+	}
+	c.signals = nil
 	c.mu.Unlock()
 	if in != nil {
 		in.close()
@@ -249,7 +259,7 @@ func (c *Command) detach() {
 // requests is what has been asked since the last look, and what a guard has done.
 type requests struct {
 	cancel  *cancellation // whenever it was
-	signals []syscall.Signal
+	signals []signalling
 	nudged  bool
 	expired string
 	killed  bool

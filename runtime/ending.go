@@ -48,13 +48,7 @@ func (r *run) stop(c *cancellation, now time.Time) {
 
 // begin starts the ending: sig to all but the shell, and the shell's own work aborted.
 func (r *run) begin(sig syscall.Signal, grace time.Duration, now time.Time) {
-	k := r.p.kind
-	deaf := r.s.trap || ignores(r.p.child.Pid(), k.abort)
-	if !deaf && k.trapped != nil {
-		script, _ := r.s.st.script(k, nil)
-		deaf = k.trapped.Match(script)
-	}
-	r.end = &ending{sig: sig, deadline: now.Add(grace), unheard: now.Add(max(grace, stubborn)), told: map[int]bool{}, next: now, deaf: deaf}
+	r.end = &ending{sig: sig, deadline: now.Add(grace), unheard: now.Add(max(grace, stubborn)), told: map[int]bool{}, next: now, deaf: r.deaf()}
 	if !r.repeatAt.IsZero() {
 		r.repeat()
 	}
@@ -64,6 +58,20 @@ func (r *run) begin(sig syscall.Signal, grace time.Duration, now time.Time) {
 // answer us. The grace may have passed between the two gateways, and a command that ended within it was not killed.
 func (r *run) mayHaveEnded(now time.Time) bool {
 	return r.asked != "" && now.Before(r.answerBy) && len(r.others()) == 0
+}
+
+// deaf: the shell has a trap of its user's for the abort, or ignores it. A snapshot that is behind the last command knows of a trap
+// that was taken away again, which the text of commands before does not.
+func (r *run) deaf() bool {
+	k := r.p.kind
+	if ignores(r.p.child.Pid(), k.abort) || k.traps.MatchString(r.c.Text) {
+		return true
+	}
+	if k.trapped == nil {
+		return r.s.trap
+	}
+	script, current := r.s.st.script(k, nil)
+	return k.trapped.Match(script) || r.s.trap && !current
 }
 
 // abort ends the shell's own work. A deaf one would run its trap and go on with its list: the only cure is another shell.

@@ -182,8 +182,9 @@ func (c *Command) standIn(e *ending, now, since time.Time) {
 	c.mu.Unlock()
 
 	shell := t.p.child.Pid()
-	for _, sig := range signals {
-		t.cell.Signal(sig, shell)
+	for _, q := range signals {
+		q.told <- Signalled{Processes: len(t.cell.Others(shell))}
+		t.cell.Signal(q.sig, shell)
 	}
 	if !due {
 		return

@@ -33,7 +33,7 @@ func TestPipeThatIsHeld(t *testing.T) {
 			func(c *Command) { c.Cancel(syscall.SIGTERM, time.Second) },
 			func(r result) bool { return r.Cancelled && r.Code == 128+9 && r.out == "one\n" }},
 		{"signal", "hold-full", func(*Command) {},
-			func(c *Command) { _ = c.Signal(syscall.SIGTERM) },
+			func(c *Command) { c.Signal(syscall.SIGTERM) },
 			func(r result) bool { return !r.Cancelled && r.Code == 0 && strings.HasSuffix(r.out, "two\n") }},
 		{"timeout", "hold-full", func(c *Command) { c.Timeout, c.Grace = 2*time.Second, time.Minute }, nil,
 			func(r result) bool { return r.Timeout == "hard" && r.Code == 128+15 && !strings.Contains(r.out, "two") }},

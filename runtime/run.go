@@ -334,7 +334,7 @@ func (r *run) due() time.Duration {
 	if r.p.flood.pauses() {
 		soonest(r.p.flood.until)
 	}
-	if r.line != nil || r.early > 0 && !r.reported && !r.died {
+	if r.line != nil {
 		soonest(time.Now().Add(time.Millisecond))
 	}
 	if r.end != nil {
@@ -384,7 +384,9 @@ func (r *run) look(fds []unix.PollFd) {
 	}
 	r.killed = r.killed || asked.killed
 	now := time.Now()
-	r.interrupt(asked.signals, now)
+	for _, q := range asked.signals {
+		q.told <- r.signal(q.sig, now)
+	}
 	if r.line != nil && !r.died && r.deliver(r.line, now) != nil {
 		_ = r.p.child.Signal(syscall.SIGKILL) // as where attempt meets it: it cannot even read its end
 	}

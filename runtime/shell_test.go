@@ -599,7 +599,7 @@ func TestSignalAtTheEnds(t *testing.T) {
 			pid, c := fresh.Pid(), NewCommand("echo said")
 			done := fresh.start(c)
 			for i := range 20 {
-				_ = c.Signal(syscall.SIGINT)
+				c.Signal(syscall.SIGINT)
 				time.Sleep(time.Duration(i) * 20 * time.Microsecond)
 			}
 			fresh.wait(done)
@@ -618,9 +618,9 @@ func TestInterruptAtOnce(t *testing.T) {
 		for i := range 20 {
 			c := NewCommand("while :; do :; done")
 			if i%2 == 1 {
-				c.Began = func(CommandRecord) { _ = c.Signal(syscall.SIGINT) }
+				c.Began = func(CommandRecord) { c.Signal(syscall.SIGINT) }
 			} else {
-				_ = c.Signal(syscall.SIGINT)
+				c.Signal(syscall.SIGINT)
 			}
 			s.wait(s.start(c))
 			if s.want("echo ok", "ok\n"); s.Pid() != pid {

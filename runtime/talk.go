@@ -36,9 +36,7 @@ type talk struct {
 	suspected bool          // it has taken every line and said nothing
 	wedged    bool          // nor has it since: it was ended for that
 
-	early   int       // how often to send SIGINT yet: it came when the shell had not come to the line, or just had
-	earlyAt time.Time // when next, if it has the line
-	aborted bool      // the shell's own work was, for a signal: something of that may be left when the command has ended
+	aborted bool // the shell's own work was, for a signal: something of that may be left when the command has ended
 }
 
 // deliver sends the line, or keeps it until there is room: of a channel that is short (see sendBy), lines before it may take
@@ -166,34 +164,5 @@ func (r *run) reports() {
 				r.unbegun = true
 			}
 		}
-	}
-}
-
-// interrupt sends what clients want sent; a SIGINT to a shell that has not come to the line yet when it has.
-func (r *run) interrupt(signals []syscall.Signal, now time.Time) {
-	for _, sig := range signals {
-		if sig == syscall.SIGINT && r.unread() {
-			r.early, r.earlyAt = 3, now
-		} else {
-			r.signal(sig, now)
-		}
-	}
-	if r.early > 0 && !now.Before(r.earlyAt) && !r.unread() {
-		r.early--
-		r.earlyAt = now.Add(4 * tick)
-		r.signal(syscall.SIGINT, now)
-	}
-}
-
-// signal sends what a client wants sent.
-func (r *run) signal(sig syscall.Signal, now time.Time) {
-	r.cell.Signal(sig, r.p.child.Pid())
-	if r.reported || r.died || len(r.others()) > 0 {
-		r.early = 0
-	} else if sig == syscall.SIGINT { // a shell that is busy itself: what Ctrl-C does
-		_ = r.p.child.Signal(r.p.kind.abort)
-		r.aborted, r.unsure = true, 3
-		r.doubt = firstDoubt / 4
-		r.suspect = now.Add(r.doubt)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -258,6 +259,32 @@ func TestSignalAlone(t *testing.T) {
 	c.answer(run)
 	if f := c.try("exec.cancel", object{"session_id": id, "signal": "nope"}); f.code() != "INVALID_PARAMS" {
 		t.Fatalf("%+v", f)
+	}
+}
+
+// TestSignalIsTold: the answer to a signal says how many got it, or why nobody did.
+func TestSignalIsTold(t *testing.T) {
+	g := start(t)
+	c := g.dial()
+	id := c.session()
+	up := t.TempDir() + "/up"
+	run := c.begin("exec.run", object{"session_id": id, "command": ": >" + up + "; while :; do :; done"})
+	eventually(t, "it runs", func() bool {
+		_, err := os.Stat(up)
+		return err == nil
+	})
+	if a := c.call("exec.cancel", object{"session_id": id, "signal": "WINCH"}); a["cancelled"] == true || a.str("reason") != "ignored" || a["signalled"] != nil {
+		t.Fatalf("%v", a)
+	}
+	exec := c.call("exec.cancel", object{"session_id": id, "signal": "TERM"})
+	if exec["cancelled"] != true || exec.num("signalled") != 1 || exec["reason"] != nil {
+		t.Fatalf("%v", exec)
+	}
+	if r := c.answer(run).Data; r.num("exit_code") != 143 || r.str("signal") != "TERM" || r["cancelled"] == true || r["shell_restored"] == true {
+		t.Fatalf("%v", r)
+	}
+	if a := c.call("exec.cancel", object{"exec_id": exec.str("exec_id"), "signal": "TERM"}); a["cancelled"] == true || a.str("reason") != "ended" {
+		t.Fatalf("%v", a)
 	}
 }
 

@@ -1,7 +1,6 @@
 package web
 
 import (
-	"syscall"
 	"time"
 
 	"trl/pool"
@@ -194,7 +193,7 @@ func execCancel(k *call, q *protocol.ExecCancel) (any, error) {
 	})
 }
 
-// cancel applies q to e and answers when e has ended; a signal on its own is answered at once.
+// cancel applies q to e and answers when e has ended; a signal on its own is answered when it is sent.
 func (k *call) cancel(e *pool.Exec, q *protocol.ExecCancel) (any, error) {
 	data := &protocol.ExecCancelled{ExecID: e.ID()}
 	if q.Signal != "" {
@@ -202,15 +201,29 @@ func (k *call) cancel(e *pool.Exec, q *protocol.ExecCancel) (any, error) {
 		if fault != nil {
 			return nil, fault
 		}
-		_, data.Cancelled = e.Cancel(&sig, nil)
-		return data, nil
+		told, withdrawn := e.Signal(sig)
+		if told == nil {
+			if data.Cancelled = withdrawn; !withdrawn {
+				data.Reason = protocol.SignalEnded
+			}
+			return data, nil
+		}
+		return k.later(func() (any, error) {
+			select {
+			case got := <-told:
+				data.Cancelled, data.Signalled, data.Reason = got.Processes > 0, got.Processes, got.Why
+				return data, nil
+			case <-k.c.ctx.Done():
+				return nil, errGone
+			}
+		})
 	}
 	var grace *time.Duration
 	if q.KillGrace != nil {
 		d := q.KillGrace.Duration()
 		grace = &d
 	}
-	done, was := e.Cancel((*syscall.Signal)(nil), grace)
+	done, was := e.Cancel(grace)
 	data.Cancelled = was
 	if !was {
 		return data, nil

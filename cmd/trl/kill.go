@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/spf13/cobra"
 
@@ -63,7 +64,7 @@ func kill(ctx context.Context, t *target, id, sig string, force bool) (raw jsont
 	}
 	switch kindOf(id) {
 	case execID:
-		err = t.call(ctx, "exec.cancel", protocol.ExecCancel{ExecID: id, Signal: sig, KillGrace: grace}, &raw)
+		err = cancel(ctx, t, protocol.ExecCancel{ExecID: id, Signal: sig, KillGrace: grace}, &raw)
 	case terminalID:
 		if sig != "" {
 			return nil, refuseUse(errors.New("--signal is not for terminals"), "type the key instead, or end it without --signal")
@@ -73,10 +74,28 @@ func kill(ctx context.Context, t *target, id, sig string, force bool) (raw jsont
 		err = t.call(ctx, "process.kill", protocol.ProcessKill{ProcessID: id, Signal: sig, KillGrace: grace}, &raw)
 	default:
 		if sig != "" {
-			err = t.call(ctx, "exec.cancel", protocol.ExecCancel{SessionRef: sessionRef(id), Signal: sig}, &raw)
+			err = cancel(ctx, t, protocol.ExecCancel{SessionRef: sessionRef(id), Signal: sig}, &raw)
 		} else {
 			err = t.call(ctx, "session.destroy", protocol.SessionDestroy{SessionRef: sessionRef(id), Force: force}, &raw)
 		}
 	}
 	return raw, err
+}
+
+// cancel is exec.cancel. A signal that nobody got is an error.
+func cancel(ctx context.Context, t *target, q protocol.ExecCancel, raw *jsontext.Value) error {
+	if err := t.call(ctx, "exec.cancel", q, raw); err != nil || q.Signal == "" {
+		return err
+	}
+	var a protocol.ExecCancelled
+	if err := json.Unmarshal(*raw, &a); err != nil || a.Cancelled {
+		return err
+	}
+	why := map[string]string{
+		"":                     "no command runs",
+		protocol.SignalEnded:   "the command has ended",
+		protocol.SignalIgnored: "the shell itself is at work, and ignores it",
+		protocol.SignalTrapped: "the shell itself is at work, and has a trap for INT; without --signal the command is ended",
+	}[a.Reason]
+	return fmt.Errorf("nobody got the signal: %s", why)
 }
