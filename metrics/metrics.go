@@ -46,12 +46,6 @@ const (
 // RecordingReasons is the whole list.
 var RecordingReasons = []string{RecordingExit, RecordingFull, RecordingNoRoom, RecordingFailed, RecordingDeleted, RecordingLost}
 
-// Why a shell was replaced, the label of trl_shell_restores_total.
-const (
-	RestoreExited = "exited" // it ended by itself
-	RestoreKilled = "killed" // by a signal
-)
-
 // The results of a look at a changed config file, the label of trl_config_reloads_total.
 const (
 	ReloadOK      = "ok"
@@ -170,13 +164,16 @@ func New(reg prometheus.Registerer) *Metrics {
 		buildInfo: f.NewGaugeVec(prometheus.GaugeOpts{Name: "trl_build_info", Help: "Always 1; the version is in the labels."}, []string{"version", "goversion"}),
 	}
 	m.ConfigInForce.Set(1)
-	Prepare(m.ConfigReloads, ReloadOK, ReloadRefused)
-	Prepare(m.ShellRestores, RestoreExited, RestoreKilled)
-	Prepare(m.Execs, Outcomes...)
+	for _, result := range []string{ReloadOK, ReloadRefused} {
+		m.ConfigReloads.WithLabelValues(result)
+	}
 	for _, outcome := range Outcomes {
+		m.Execs.WithLabelValues(outcome)
 		m.ExecSeconds.WithLabelValues(outcome)
 	}
-	Prepare(m.RecordingsEnded, RecordingReasons...)
+	for _, reason := range RecordingReasons {
+		m.RecordingsEnded.WithLabelValues(reason)
+	}
 	if reg != nil { // promauto takes nil as "registered nowhere"; so do we, for tests of other packages
 		reg.MustRegister(
 			(*poolCollector)(m),
@@ -185,14 +182,6 @@ func New(reg prometheus.Registerer) *Metrics {
 		)
 	}
 	return m
-}
-
-// Prepare makes the series of a counter for each value that its label can have, so that all are exported from the start: rate() sees the
-// first increment then, and a panel says 0 instead of "no data". The owner of the list of values calls it once.
-func Prepare[L ~string](c *prometheus.CounterVec, values ...L) {
-	for _, v := range values {
-		c.WithLabelValues(string(v))
-	}
 }
 
 // Build publishes the version of the running binary; cmd/trl calls it once.

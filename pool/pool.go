@@ -148,9 +148,6 @@ func New(c Config, k runtime.Keeper, m *metrics.Metrics, log zerolog.Logger) *Po
 	for _, outcome := range metrics.Outcomes {
 		p.execs[outcome] = outcomeSeries{m.Execs.WithLabelValues(outcome), m.ExecSeconds.WithLabelValues(outcome)}
 	}
-	metrics.Prepare(m.SessionsCreated, "ok")
-	metrics.Prepare(m.SessionsCreated, protocol.CodesOf("session.create")...)
-	metrics.Prepare(m.SessionsEnded, protocol.Reasons...)
 	p.rules.Store(newRules(c))
 	p.keys.bound(p.rules.Load().MaxKeys)
 	p.warm = newWarm(p)

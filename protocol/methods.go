@@ -27,16 +27,6 @@ func Events() []Notification { return events }
 // general is what every method may answer.
 var general = []Code{InvalidRequest, InvalidParams, RequestTooLarge, Forbidden, RateLimited, ShuttingDown, InternalError}
 
-// CodesOf is every code that the method may answer.
-func CodesOf(method string) []Code {
-	for _, m := range methods {
-		if m.Name == method {
-			return append(m.Codes[:len(m.Codes):len(m.Codes)], general...)
-		}
-	}
-	return nil
-}
-
 func method[P, R any](name, about string, codes ...Code) Method {
 	return Method{name, reflect.TypeFor[P](), reflect.TypeFor[R](), about, codes}
 }

@@ -41,7 +41,6 @@ type Reaper struct {
 
 // New makes a reaper. orphans ends processes that escaped their session; nil where nothing can escape.
 func New(p Pool, orphans func(), m *metrics.Metrics, log zerolog.Logger) *Reaper {
-	metrics.Prepare(m.SessionsReaped, reasonIdle)
 	return &Reaper{pool: p, orphans: orphans, metrics: m, log: log, stop: make(chan struct{}), stopped: make(chan struct{})}
 }
 
@@ -77,7 +76,7 @@ func (r *Reaper) run() {
 			r.orphans()
 		}
 		if took := time.Since(now); took > beat { // timeouts lag by as much: the machine is too small or /proc too large
-			r.log.Warn().Dur("took_ms", took).Msg("slow housekeeping")
+			r.log.Warn().Dur("took", took).Msg("slow housekeeping")
 		}
 	}
 }

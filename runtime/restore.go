@@ -9,8 +9,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"trl/metrics"
 )
 
 // A shell process that has died is replaced by one with the state of its newest whole snapshot. Snapshots are taken between
@@ -196,9 +194,9 @@ func (s *Shell) putBack(dead *shellProc, after *Replaced, patience time.Duration
 			break
 		}
 	}
-	cause := metrics.RestoreKilled
+	cause := "killed"
 	if dead.exit != nil {
-		cause = metrics.RestoreExited
+		cause = "exited"
 	}
 	script, lost := s.legacy(dead)
 	tried := s.postponed

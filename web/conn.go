@@ -39,15 +39,6 @@ const (
 	broken     reason = "internal" // a panic in what it asked for
 )
 
-// reasons is the whole list.
-var reasons = []reason{byClient, tooSlow, silent, stalled, tooBig, flood, malformed, tooMany, byShutdown, unshared, outdated, broken}
-
-// The names of the transports.
-const (
-	overWebSocket = "websocket"
-	overUnix      = "unix"
-)
-
 // transport is one client's connection, seen as messages.
 type transport interface {
 	name() string

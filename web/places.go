@@ -15,15 +15,6 @@ type crowd struct {
 	status int // what HTTP says when it is full
 }
 
-// The label of a refused connection: whose bound was reached.
-const (
-	ofAll       = "all"
-	ofPrincipal = "principal"
-	ofGuests    = "guests"
-	ofShare     = "share"
-	ofStrangers = "strangers"
-)
-
 // crowdName says whose the places are.
 type crowdName struct {
 	of  string // the metric's label
@@ -40,14 +31,14 @@ func (s *Server) crowds(g *Grant) []crowd {
 	if cfg.MaxConnsOf == 0 && g.Role == Admin {
 		each = cfg.MaxConns
 	}
-	all := crowd{crowdName{ofAll, ""}, cfg.MaxConns, http.StatusServiceUnavailable}
+	all := crowd{crowdName{"all", ""}, cfg.MaxConns, http.StatusServiceUnavailable}
 	if g.share == nil {
-		return []crowd{{crowdName{ofPrincipal, g.Subject}, each, http.StatusTooManyRequests}, all}
+		return []crowd{{crowdName{"principal", g.Subject}, each, http.StatusTooManyRequests}, all}
 	}
 	return []crowd{
-		{crowdName{ofShare, g.share.ID()}, cfg.MaxGuests, http.StatusTooManyRequests},
-		{crowdName{ofPrincipal, "guests of " + g.Subject}, cmp.Or(cfg.MaxConnsOf, pool.AllButReserve(guests)), http.StatusTooManyRequests}, // no subject has spaces
-		{crowdName{ofGuests, ""}, guests, http.StatusServiceUnavailable},
+		{crowdName{"share", g.share.ID()}, cfg.MaxGuests, http.StatusTooManyRequests},
+		{crowdName{"principal", "guests of " + g.Subject}, cmp.Or(cfg.MaxConnsOf, pool.AllButReserve(guests)), http.StatusTooManyRequests}, // no subject has spaces
+		{crowdName{"guests", ""}, guests, http.StatusServiceUnavailable},
 		all,
 	}
 }

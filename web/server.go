@@ -166,12 +166,6 @@ func New(cfg Config, p *pool.Pool, m *metrics.Metrics, g prometheus.Gatherer, lo
 	s := &Server{cfg: cfg, pool: p, m: m, log: log, born: time.Now(), conns: map[*conn]struct{}{}, places: map[crowdName]int{}, admins: map[string]int{},
 		accounts: map[string]*account{}, all: newAccount(allReading, allAnswers), names: cfg.hostNames(), drained: make(chan struct{})}
 	s.now.Store(cfg.inForce())
-	metrics.Prepare(m.ClientsClosed, reasons...)
-	metrics.Prepare(m.ClientsRefused, ofAll, ofPrincipal, ofGuests, ofShare, ofStrangers)
-	metrics.Prepare(m.BytesOut, overWebSocket, overUnix)
-	for _, transport := range []string{overWebSocket, overUnix} {
-		m.ClientConnections.WithLabelValues(transport)
-	}
 	if p != nil {
 		p.LetHaveAll(s.isAdmin)
 	}
@@ -260,7 +254,7 @@ func (s *Server) Listen() (err error) {
 func (s *Server) gate(l net.Listener) net.Listener {
 	return &gate{
 		Listener: l, patience: func() time.Duration { return s.now.Load().slowClient }, life: strangerLife, most: maxStrangers,
-		pushed: s.m.ClientsRefused.WithLabelValues(ofStrangers),
+		pushed: s.m.ClientsRefused.WithLabelValues("strangers"),
 	}
 }
 

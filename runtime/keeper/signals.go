@@ -182,12 +182,11 @@ func (s *signals) one() bool {
 		stranger = true
 		s.log.Warn().Msg("who sent the next signal has ended, and may have been of a session; send it from a process that stays, such as a shell's own kill")
 	}
+	s.log.Warn().Stringer("signal", sig).Int("sender", pid).Bool("ignored", stranger).Msg("signal")
 	if stranger {
-		s.log.Warn().Stringer("signal", sig).Int("sender", pid).Msg("signal ignored")
 		s.ignored.Add(1)
 		return true
 	}
-	s.log.Debug().Stringer("signal", sig).Int("sender", pid).Msg("signal") // what follows from it says so by itself
 	select {
 	case s.honoured <- sig:
 	default: // eight are waiting already
