@@ -148,6 +148,16 @@ func New(c Config, k runtime.Keeper, m *metrics.Metrics, log zerolog.Logger) *Po
 	for _, outcome := range metrics.Outcomes {
 		p.execs[outcome] = outcomeSeries{m.Execs.WithLabelValues(outcome), m.ExecSeconds.WithLabelValues(outcome)}
 	}
+	m.SessionsCreated.WithLabelValues("ok")
+	for _, code := range protocol.CodesOf("session.create") {
+		m.SessionsCreated.WithLabelValues(string(code))
+	}
+	for _, reason := range protocol.Reasons {
+		m.SessionsEnded.WithLabelValues(string(reason))
+	}
+	for _, cause := range runtime.RestoreCauses {
+		m.ShellRestores.WithLabelValues(cause)
+	}
 	p.rules.Store(newRules(c))
 	p.keys.bound(p.rules.Load().MaxKeys)
 	p.warm = newWarm(p)

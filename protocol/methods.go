@@ -1,6 +1,9 @@
 package protocol
 
-import "reflect"
+import (
+	"reflect"
+	"slices"
+)
 
 // Method is one thing a client can ask for.
 type Method struct {
@@ -26,6 +29,16 @@ func Events() []Notification { return events }
 
 // general is what every method may answer.
 var general = []Code{InvalidRequest, InvalidParams, RequestTooLarge, Forbidden, RateLimited, ShuttingDown, InternalError}
+
+// CodesOf is every code that a method may answer.
+func CodesOf(name string) []Code {
+	for _, m := range methods {
+		if m.Name == name {
+			return slices.Concat(m.Codes, general)
+		}
+	}
+	return nil
+}
 
 func method[P, R any](name, about string, codes ...Code) Method {
 	return Method{name, reflect.TypeFor[P](), reflect.TypeFor[R](), about, codes}

@@ -2,6 +2,7 @@ package protocol
 
 import (
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -35,7 +36,7 @@ var schema = sync.OnceValue(func() []byte {
 		Defs: envelope(), Methods: map[string]call{}, Events: map[string]*jsonschema.Schema{},
 	}
 	for _, m := range methods {
-		doc.Methods[m.Name] = call{m.About, schemaOf(m.Params, true), schemaOf(m.Result, false), append(m.Codes[:len(m.Codes):len(m.Codes)], general...)}
+		doc.Methods[m.Name] = call{m.About, schemaOf(m.Params, true), schemaOf(m.Result, false), slices.Concat(m.Codes, general)}
 	}
 	for _, e := range events {
 		s := schemaOf(e.Data, false)

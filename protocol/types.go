@@ -187,6 +187,11 @@ const (
 	ReasonLimit       Reason = "limit"
 )
 
+// Reasons is the whole list.
+var Reasons = []Reason{
+	ReasonClient, ReasonIdle, ReasonExpired, ReasonShellExited, ReasonShellFailed, ReasonDisconnect, ReasonShutdown, ReasonLimit,
+}
+
 // --- foreground commands (§4) ---
 
 // Exec is a foreground command. ExecRun and ExecStream are the same struct with the fields that each method takes.

@@ -15,6 +15,15 @@ import (
 // commands: when none has come for a while, and before one that may be the shell's end or may last. If the newest one is older
 // than the last command that has ended, the client is told that everything may be lost.
 
+// Why a shell was replaced and put back: the label of trl_shell_restores_total.
+const (
+	causeExited = "exited" // it said so: exit, set -e
+	causeKilled = "killed" // it ended without a word
+)
+
+// RestoreCauses is the whole list.
+var RestoreCauses = []string{causeExited, causeKilled}
+
 // snapshotAge is how old the last snapshot may get while commands that take no time follow each other without a rest.
 const snapshotAge = 250 * time.Millisecond
 
@@ -194,9 +203,9 @@ func (s *Shell) putBack(dead *shellProc, after *Replaced, patience time.Duration
 			break
 		}
 	}
-	cause := "killed"
+	cause := causeKilled
 	if dead.exit != nil {
-		cause = "exited"
+		cause = causeExited
 	}
 	script, lost := s.legacy(dead)
 	tried := s.postponed

@@ -39,6 +39,15 @@ const (
 	broken     reason = "internal" // a panic in what it asked for
 )
 
+// closeReasons is every reason that a served connection can end for.
+var closeReasons = []reason{byClient, tooSlow, silent, stalled, tooBig, flood, malformed, byShutdown, unshared, outdated, broken}
+
+// The transports, by name: the label of trl_connections and trl_bytes_out_total.
+const (
+	overWebSocket = "websocket"
+	overUnix      = "unix"
+)
+
 // transport is one client's connection, seen as messages.
 type transport interface {
 	name() string

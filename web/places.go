@@ -15,6 +15,15 @@ type crowd struct {
 	status int // what HTTP says when it is full
 }
 
+// The bounds that a connection can be refused for: the label of trl_connections_refused_total.
+const (
+	ofAll       = "all"
+	ofPrincipal = "principal"
+	ofGuests    = "guests"
+	ofShare     = "share"
+	ofStrangers = "strangers"
+)
+
 // crowdName says whose the places are.
 type crowdName struct {
 	of  string // the metric's label
@@ -31,14 +40,14 @@ func (s *Server) crowds(g *Grant) []crowd {
 	if cfg.MaxConnsOf == 0 && g.Role == Admin {
 		each = cfg.MaxConns
 	}
-	all := crowd{crowdName{"all", ""}, cfg.MaxConns, http.StatusServiceUnavailable}
+	all := crowd{crowdName{ofAll, ""}, cfg.MaxConns, http.StatusServiceUnavailable}
 	if g.share == nil {
-		return []crowd{{crowdName{"principal", g.Subject}, each, http.StatusTooManyRequests}, all}
+		return []crowd{{crowdName{ofPrincipal, g.Subject}, each, http.StatusTooManyRequests}, all}
 	}
 	return []crowd{
-		{crowdName{"share", g.share.ID()}, cfg.MaxGuests, http.StatusTooManyRequests},
-		{crowdName{"principal", "guests of " + g.Subject}, cmp.Or(cfg.MaxConnsOf, pool.AllButReserve(guests)), http.StatusTooManyRequests}, // no subject has spaces
-		{crowdName{"guests", ""}, guests, http.StatusServiceUnavailable},
+		{crowdName{ofShare, g.share.ID()}, cfg.MaxGuests, http.StatusTooManyRequests},
+		{crowdName{ofPrincipal, "guests of " + g.Subject}, cmp.Or(cfg.MaxConnsOf, pool.AllButReserve(guests)), http.StatusTooManyRequests}, // no subject has spaces
+		{crowdName{ofGuests, ""}, guests, http.StatusServiceUnavailable},
 		all,
 	}
 }

@@ -171,6 +171,16 @@ func New(cfg Config, p *pool.Pool, m *metrics.Metrics, g prometheus.Gatherer, lo
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.admit()
+	for _, transport := range []string{overWebSocket, overUnix} {
+		m.ClientConnections.WithLabelValues(transport)
+		m.BytesOut.WithLabelValues(transport)
+	}
+	for _, why := range closeReasons {
+		m.ClientsClosed.WithLabelValues(string(why))
+	}
+	for _, bound := range []string{ofAll, ofPrincipal, ofGuests, ofShare, ofStrangers} {
+		m.ClientsRefused.WithLabelValues(bound)
+	}
 
 	scrape := metrics.Handler(g)
 	mux, private := http.NewServeMux(), http.NewServeMux()
@@ -254,7 +264,7 @@ func (s *Server) Listen() (err error) {
 func (s *Server) gate(l net.Listener) net.Listener {
 	return &gate{
 		Listener: l, patience: func() time.Duration { return s.now.Load().slowClient }, life: strangerLife, most: maxStrangers,
-		pushed: s.m.ClientsRefused.WithLabelValues("strangers"),
+		pushed: s.m.ClientsRefused.WithLabelValues(ofStrangers),
 	}
 }
 

@@ -44,7 +44,7 @@ func (t *unixTransport) beforeLarge(f func() error) { t.large = f }
 
 func longLine(int64) (before, after []byte) { return nil, []byte{'\n'} }
 
-func (t *unixTransport) name() string { return "unix" }
+func (t *unixTransport) name() string { return overUnix }
 
 func (t *unixTransport) read() ([]byte, error) {
 	scanned := t.next

@@ -110,7 +110,7 @@ func (c closeWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func (t *wsTransport) name() string { return "websocket" }
+func (t *wsTransport) name() string { return overWebSocket }
 
 func (t *wsTransport) heard() { t.heardAt.set(time.Now()) }
 
