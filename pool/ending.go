@@ -146,7 +146,7 @@ func (s *Session) terminate(f facts, keep bool) {
 	}
 	p.metrics.SessionsEnded.WithLabelValues(string(reason)).Inc()
 	p.tell(End{Owner: s.owner, Session: s.id, Kind: SessionEnd, Reason: string(reason), Asked: s.created, Began: s.created, At: s.burial.at})
-	s.log.Info().Str("reason", string(reason)).Dur("duration", span(s.created, time.Now())).Int64("commands", commands).Int64("bytes", bytes).Msg("session ended")
+	s.log.Info().Str("reason", string(reason)).Dur("duration_ms", span(s.created, time.Now())).Int64("commands", commands).Int64("bytes", bytes).Msg("session ended")
 }
 
 // Destroy ends the session and returns when nothing of it is left. Every call gets the same answer.

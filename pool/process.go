@@ -155,7 +155,7 @@ func (p *Process) watch() {
 	}
 	if p.timedOut {
 		err := p.process.Kill(context.Background(), defaultGrace)
-		s.log.Info().Err(err).Str("process", p.ID()).Str("outcome", "timeout").Dur("duration", time.Since(p.beganAt)).Msg("process ended")
+		s.log.Info().Err(err).Str("process", p.ID()).Str("outcome", "timeout").Dur("duration_ms", time.Since(p.beganAt)).Msg("process ended")
 	}
 	<-p.process.Exited()
 	s.mu.Lock()

@@ -77,7 +77,7 @@ func (r *Reaper) run() {
 			r.orphans()
 		}
 		if took := time.Since(now); took > beat { // timeouts lag by as much: the machine is too small or /proc too large
-			r.log.Warn().Dur("took", took).Msg("slow housekeeping")
+			r.log.Warn().Dur("took_ms", took).Msg("slow housekeeping")
 		}
 	}
 }

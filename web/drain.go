@@ -59,7 +59,7 @@ func (s *Server) Drain(most time.Duration, forGood bool) {
 		s.log.Info().Int("sessions", s.pool.Alive()).Msg("drained")
 		s.drainedOnce.Do(func() { close(s.drained) })
 	}()
-	s.log.Info().Bool("bounded", most >= 0).Dur("at_most", max(0, most)).Int("sessions", s.pool.Alive()).Msg("draining: no new sessions")
+	s.log.Info().Bool("bounded", most >= 0).Dur("at_most_ms", max(0, most)).Int("sessions", s.pool.Alive()).Msg("draining: no new sessions")
 }
 
 // Undrain takes it back, unless it is for good.

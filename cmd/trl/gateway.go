@@ -286,7 +286,7 @@ func (g *gateway) wait() error {
 				g.s.web.Audit.Append(audit.Entry{Action: audit.ActionDrain, Outcome: "ok"})
 				g.server.Drain(g.s.drains(), true)
 			default:
-				g.log.Info().Stringer("signal", sig).Msg("stopping")
+				g.log.Info().Msg("stopping: " + sig.String())
 				return nil
 			}
 		case <-pulse:
@@ -353,7 +353,7 @@ func (g *gateway) end() error {
 	}
 	took := time.Since(start)
 	g.s.web.Audit.Append(audit.Entry{Action: audit.ActionStop, Outcome: "ok", DurationMS: float64(took.Milliseconds())})
-	g.log.Info().Dur("took", took).Msg("stopped")
+	g.log.Info().Dur("took_ms", took).Msg("stopped")
 	if g.kept != nil && g.failure == nil {
 		return g.kept.Bye()
 	}

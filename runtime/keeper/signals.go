@@ -182,7 +182,11 @@ func (s *signals) one() bool {
 		stranger = true
 		s.log.Warn().Msg("who sent the next signal has ended, and may have been of a session; send it from a process that stays, such as a shell's own kill")
 	}
-	s.log.Warn().Stringer("signal", sig).Int("sender", pid).Bool("ignored", stranger).Msg("signal")
+	level := zerolog.DebugLevel // what a signal brings about is logged by whoever does it
+	if stranger {
+		level = zerolog.WarnLevel
+	}
+	s.log.WithLevel(level).Stringer("signal", sig).Int("sender", pid).Bool("ignored", stranger).Msg("signal")
 	if stranger {
 		s.ignored.Add(1)
 		return true

@@ -293,7 +293,7 @@ func (s *supervision) ended() (over bool, err error) {
 	pause := s.crashed()
 	s.again = time.After(pause)
 	s.c.Log.Error().Int("gateway", g.child.Pid()).Int("status", s.code).AnErr("connection", g.err).
-		Int("in_a_row", s.inARow).Dur("pause", pause).Msg("gateway died; sessions live on")
+		Int("in_a_row", s.inARow).Dur("pause_ms", pause).Msg("gateway died; sessions live on")
 	if s.inARow == neverProgress {
 		s.c.Log.Error().Msg("gateway dies again and again: look at why, sessions cannot be reached")
 	}
