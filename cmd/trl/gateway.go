@@ -353,7 +353,7 @@ func (g *gateway) end() error {
 	}
 	took := time.Since(start)
 	g.s.web.Audit.Append(audit.Entry{Action: audit.ActionStop, Outcome: "ok", DurationMS: float64(took.Milliseconds())})
-	g.log.Info().Dur("took_ms", took).Msg("stopped")
+	g.log.Debug().Dur("took_ms", took).Msg("stopped")
 	if g.kept != nil && g.failure == nil {
 		return g.kept.Bye()
 	}
