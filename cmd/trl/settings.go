@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"math"
 	"os"
 	"path/filepath"
@@ -248,6 +249,16 @@ func (s *settings) check(source func(flag string) string) error {
 	return all.err()
 }
 
+// homeIsUsable says whether sessions can start in the home of --session-user. Root can try. A gateway of another user cannot, and sees at
+// most that there is none; its keeper has tried.
+func (s *settings) homeIsUsable() bool {
+	if os.Geteuid() == 0 {
+		return s.as.Enterable(s.as.Home) == nil
+	}
+	_, err := os.Stat(s.as.Home)
+	return s.kept && !errors.Is(err, fs.ErrNotExist)
+}
+
 // checkUsers finds out who is who, and what they may do.
 func (s *settings) checkUsers(fault func(flag string, value any, want string) error) (err error) {
 	if s.sessionAs != "" {
@@ -256,7 +267,7 @@ func (s *settings) checkUsers(fault func(flag string, value any, want string) er
 		}
 		if !s.given("default-dir") { // ours is nobody else's
 			s.pool.DefaultDir = "/tmp"
-			if s.as.Home != "" && (s.kept || os.Geteuid() == 0 && s.as.Enterable(s.as.Home) == nil) {
+			if s.as.Home != "" && s.homeIsUsable() {
 				s.pool.DefaultDir = s.as.Home
 			}
 		}
