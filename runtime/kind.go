@@ -75,7 +75,7 @@ var (
 
 var kinds = map[string]*kind{
 	"bash": {name: "bash", snapshot: 400 * time.Microsecond, boot: bootBash, abort: 40, traps: traps40, dot: `\builtin .`, quit: "__trl_e", again: "__trl_a", last: "__trl_g", lists: true, putsAway: true,
-		fresh: "__trl_n= __trl_o=0 __trl_y=1 __trl_d= __trl_t= __trl_l=0;",
+		fresh: "__trl_n= __trl_o=0 __trl_y=1 __trl_d= __trl_t= __trl_l=1;",
 		args:  []string{"--norc", "--noprofile", "--noediting", "-i", "+m", "+H", "+o", "history", "/proc/self/fd/3"}},
 	"dash": {name: "dash", snapshot: 100 * time.Microsecond, boot: bootPOSIX, abort: syscall.SIGINT, traps: trapsINT, trapped: trappedINT, dot: dashDot, quit: `\__trl_e`, again: `\__trl_a`, last: `\__trl_g`, then: `&&\:`, quoted: true, fresh: "__trl_n=;", packet: true, stdin: "/dev/null",
 		args: []string{"-i", "+m", "-s"}},
@@ -126,7 +126,7 @@ func (k *kind) run(path string) string {
 	case k.quoted:
 		return k.dot + ` "` + path + `"`
 	case k.name == "bash": // whose messages count the lines of the channel else
-		return `\builtin eval "${-:$((LINENO=0,0)):0}$(<"` + path + `")"`
+		return `\builtin eval "${-:$((LINENO=1,0)):0}$(<"` + path + `")"`
 	}
 	return `\builtin eval "$(<"` + path + `")"`
 }

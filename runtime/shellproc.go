@@ -354,10 +354,13 @@ func (p *shellProc) next() (report, bool) {
 			switch f[0][0] {
 			case 'e', 'j':
 				v, _ := strconv.Atoi(string(f[2]))
+				if f[0][0] == 'e' {
+					v &= 0xff // dash and zsh have more in $? after `return 300`
+				}
 				return report{verb: f[0][0], seq: string(f[1]), val: v}, true
 			case 'g':
 				v, _ := strconv.Atoi(string(f[len(f)-1]))
-				return report{verb: 'g', seq: string(f[1]), last: string(f[2]), val: v}, true
+				return report{verb: 'g', seq: string(f[1]), last: string(f[2]), val: v & 0xff}, true
 			case 's':
 				v, _ := strconv.Atoi(string(f[2]))
 				p.state = &v

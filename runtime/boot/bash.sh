@@ -25,7 +25,7 @@ __trl_o=0          # the status that the next command is to see
 __trl_m=           # the text of the command
 __trl_y=1          # a command has run since the traps were put away
 __trl_d=           # the traps that are put away
-__trl_t= __trl_l=0 # the lines that set them again, and the line number to begin with, so that the text's first line is 1
+__trl_t= __trl_l=1 # the lines that set them again, and the line number to begin with, so that the text's first line is 1
 exec >&- 2>&-
 
 # Nothing is expanded without quotes below, not even $?: IFS may hold digits. Assignments behind `builtin` are quoted as a
@@ -44,21 +44,21 @@ __trl_k() {
 }
 
 # Put the user's traps away, which __trl_x lists. __trl_t ends with what gives the next command its $?: a function, and where
-# that would run a DEBUG trap, a subshell.
+# that would run a trap for DEBUG or RETURN, a subshell.
 __trl_w() {
 	builtin local __trl_i
 	if [[ ! -v __trl_u ]]; then __trl_d=$(<"$__trl_x"); fi # an abort has taken the place of DEBUG's: those of before stay
-	__trl_t= __trl_l=0
+	__trl_t= __trl_l=1
 	if [[ -n $__trl_d ]]; then
 		__trl_t="{ builtin ${__trl_d//$'\n'trap -- /$'\n'builtin trap -- }"$'\n'
-		if [[ $__trl_d == *' DEBUG' ]]; then
-			if [[ $__trl_o != 0 ]]; then __trl_t+="(builtin exit $__trl_o)&&:"$'\n'; fi
-		else
+		if [[ $__trl_d == *' ERR' ]]; then
 			__trl_t+=$'__trl_z&&builtin :\n'
+		elif [[ $__trl_o != 0 ]]; then
+			__trl_t+="(builtin exit $__trl_o)&&:"$'\n'
 		fi
 		__trl_t+=$'} 2>/dev/null\n'
 		__trl_i=${__trl_t//[!$'\n']}
-		__trl_l=-${#__trl_i}
+		__trl_l=$((1 - ${#__trl_i}))
 	fi
 }
 
@@ -140,6 +140,6 @@ trap 'for __trl_i in ${-:$((__trl_v=$?,__trl_j=1,0)):0}; do :; done; __trl_k; bu
 # opposite of break's.) SIGINT would not do: it ends a bash whose script is an argument,
 # and after a child that died of SIGTERM, bash runs the rest of the list.
 __trl_2() { builtin return 2; }
-trap '__trl_u=$-; builtin shopt -s extdebug; builtin set -T; builtin trap '\''case ${__trl_j-}${FUNCNAME-} in 1*|__trl_*) ;; ?*) __trl_2 ;; *) case $BASH_COMMAND in __trl_*|\\builtin\ trap\ *) ;; *) ! builtin break 99 2>/dev/null ;; esac ;; esac'\'' DEBUG' 40
+trap '__trl_u=$-; builtin shopt -s extdebug; builtin set -T; builtin trap - RETURN; builtin trap '\''case ${__trl_j-}${FUNCNAME-} in 1*|__trl_*) ;; ?*) __trl_2 ;; *) case $BASH_COMMAND in __trl_*|\\builtin\ trap\ *) ;; *) ! builtin break 99 2>/dev/null ;; esac ;; esac'\'' DEBUG' 40
 
 readonly -f __trl_k __trl_w __trl_z __trl_h __trl_b __trl_e __trl_a __trl_g __trl_s __trl_q __trl_2
