@@ -120,6 +120,9 @@ func NewHost(c Config) (h *Host, err error) {
 	if !ok {
 		return nil, errors.New("no /proc: mount one, processes are found and identified there")
 	}
+	if name, err := os.Readlink("/proc/self"); err != nil || name != strconv.Itoa(os.Getpid()) {
+		return nil, fmt.Errorf("/proc is that of another PID namespace: it calls this process %q, and getpid says %d; mount a new one (mount -t proc proc /proc)", name, os.Getpid())
+	}
 	goruntime.GOMAXPROCS(max(goruntime.GOMAXPROCS(0), fewestProcessors)) // and from here on Go, which stops all threads for it, does not change it
 	h = &Host{
 		pid: self.pid, sid: self.sid,

@@ -131,13 +131,38 @@ func (k *kind) run(path string) string {
 	return `\builtin eval "$(<"` + path + `")"`
 }
 
-// appendText adds what runs the text of a session's command, which is in the file of that number. See boot/bash.sh.
+// appendBegin adds what a line begins with whose text is in the file of that number, and appendText what runs that text. See
+// boot/bash.sh.
+func (k *kind) appendBegin(b []byte, file int) []byte {
+	if k.name == "bash" {
+		b = append(strconv.AppendInt(append(b, "__trl_b "...), int64(file), 10), `&&\builtin :;`...)
+	}
+	return b
+}
+
 func (k *kind) appendText(b []byte, file int) []byte {
 	if k.name == "bash" {
-		b = strconv.AppendInt(append(b, "__trl_b "...), int64(file), 10)
-		return append(b, `&&\builtin :;\builtin eval "${-:$((LINENO=__trl_l,0)):0}$__trl_t$__trl_m"`...)
+		return append(b, `\builtin eval "${-:$((LINENO=__trl_l,0)):0}$__trl_t$__trl_m"`...)
 	}
 	return append(b, k.run("$__trl_p/"+strconv.Itoa(file))...)
+}
+
+// refuseReadonly returns lines that end a script with a complaint when the session has made a variable read-only.
+func (k *kind) refuseReadonly(name, complaints string) string {
+	var test, message string
+	code := 1
+	switch k.name {
+	case "bash":
+		test = fmt.Sprintf("[[ $(builtin declare -p %[1]s 2>/dev/null) == 'declare -'*([!\\ ])r*([!\\ ])' '%[1]s* ]]", name)
+		message = "bash: " + name + ": readonly variable"
+	case "zsh":
+		test = fmt.Sprintf("[[ ${parameters[%s]-} == *-readonly* ]]", name)
+		message = "zsh: read-only variable: " + name
+	default:
+		test, code = fmt.Sprintf("! (\\unset %s) 2>/dev/null", name), 2
+		message = map[string]string{"dash": "sh", "ash": "ash"}[k.name] + ": " + name + ": is read only"
+	}
+	return fmt.Sprintf("if %s; then %s '%%s\\n' %s >%s; %s %d; fi\n", test, k.call("printf"), quote(message), complaints, k.call("return"), code)
 }
 
 // mayTrap says whether a text may set a trap, itself or by what it reads.

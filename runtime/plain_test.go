@@ -131,3 +131,53 @@ func TestTrapsOfTheUser(t *testing.T) {
 		})
 	}
 }
+
+// `env` of a command for a variable that has attributes: the value is a plain string for the command and what it was afterwards; one
+// that is read-only is refused with a message, and nothing else is changed.
+func TestEnvOfVariablesWithAttributes(t *testing.T) {
+	eachShell(t, func(t *testing.T, s *session) {
+		one, two := "1", "hello world"
+		s.run("readonly R=r; V=old")
+		for range 3 {
+			c := NewCommand("echo ran")
+			c.Env = map[string]*string{"A": &one, "R": &two, "V": &two}
+			if r := s.wait(s.start(c)); r.out != "" || r.Code == 0 || !strings.Contains(r.err, "R") || !strings.Contains(strings.ReplaceAll(r.err, "-", ""), "read") || ours.MatchString(r.err) {
+				t.Fatalf("%q %q %v", r.out, r.err, r.Outcome)
+			}
+			s.want("echo $R $V ${A-unset}", "r old unset\n")
+		}
+		if name := s.Name(); name != "bash" && name != "zsh" {
+			return
+		}
+		s.run("typeset -i N=5; typeset -a L; L=(a b)")
+		c := NewCommand("echo $N $L; sh -c 'echo $N'")
+		c.Env = map[string]*string{"N": &two, "L": &two}
+		if r := s.wait(s.start(c)); r.out != "hello world hello world\nhello world\n" {
+			t.Fatalf("%q %q %v", r.out, r.err, r.Outcome)
+		}
+		s.want("N=2+3; echo $N ${#L[@]}", "5 2\n")
+		if s.Name() != "bash" {
+			return
+		}
+		s.run("TARGET=target; declare -n REF=TARGET")
+		c = NewCommand("echo $REF $TARGET")
+		c.Env = map[string]*string{"REF": &one}
+		if r := s.wait(s.start(c)); r.out != "1 target\n" {
+			t.Fatalf("%q %q %v", r.out, r.err, r.Outcome)
+		}
+		s.want("REF=new; echo $TARGET", "new\n")
+	})
+}
+
+// A state with a read-only PWD leads to its directory, and nothing is lost.
+func TestReadonlyPWDIsPutBack(t *testing.T) {
+	h := testHost(t, "auto")
+	for _, sh := range []string{"bash", "sh"} {
+		s := openSession(t, h, shells(t)[sh])
+		s.run("cd /usr; readonly PWD; X=1")
+		if r := s.run("exit 3"); len(r.Lost) > 0 || r.Dir != "/usr" {
+			t.Errorf("%s: lost %v, in %s", sh, r.Lost, r.Dir)
+		}
+		s.want("echo $X", "1\n")
+	}
+}

@@ -142,6 +142,7 @@ func (r *run) start() error {
 	if r.in != nil && p.kind.name == "bash" { // else bash saves its own at descriptor 10
 		line = append(line, `\builtin exec <&-;`...)
 	}
+	line = p.kind.appendBegin(line, p.held[heldText])
 	if c.Env != nil || c.Dir != "" {
 		before, _ := r.wrapped()
 		if err := r.prepare(before); err != nil {

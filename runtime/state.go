@@ -3,6 +3,7 @@ package runtime
 import (
 	"bytes"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -365,7 +366,7 @@ func posixScript(raw []byte) []byte {
 	o.WriteString(sections["export"])
 	o.WriteString("umask " + sections["umask"])
 	dir := strings.TrimSuffix(sections["pwd"], "\n")
-	o.WriteString("case " + quote(dir) + " in '') false ;; *) \\command cd -- " + quote(dir) + " ;; esac && __trl_l=0 || __trl_l=1\n" + before + "\n")
+	o.WriteString("case " + quote(dir) + " in '') false ;; *) \\command cd -- " + quote(dir) + "; \\command test . -ef " + quote(dir) + " ;; esac && __trl_l=0 || __trl_l=1\n" + before + "\n")
 	o.WriteString(sections["trap"])
 	for _, l := range strings.Split(sections["set"], "\n") {
 		if f := strings.Fields(l); len(f) == 3 {
@@ -414,19 +415,24 @@ func entries(s string) []string {
 
 // wrap returns scripts to read before and after a command that has variables or a directory of its own: the first
 // remembers what was, the second puts it back, and does nothing when it is read once more: a gateway may have died
-// after it had asked for it. The status of the first is that of cd,
-// which complains to a path of its own: all else that these scripts have to say is not for the command's client.
+// after it had asked for it. The first one's status is not 0 where a variable is read-only or the directory cannot be entered,
+// and complaints says so; the command is not run then. All else that these scripts have to say is not for the command's client.
 func wrap(k *kind, env map[string]*string, dir, complaints string) (before, after string) {
 	var b, a strings.Builder
-	for n := range env {
-		switch {
-		case k.lists: // bash and zsh print a variable with its attributes; the new one is a plain string
-			list := "declare"
-			if k.name == "zsh" {
-				list = "typeset"
-			}
-			fmt.Fprintf(&b, "__trl_o_%s=$(builtin %s -p %s 2>/dev/null) || builtin :\n", n, list, n)
+	names := slices.Sorted(maps.Keys(env))
+	for _, n := range names { // none is changed before each is known to be one that can be
+		b.WriteString(k.refuseReadonly(n, complaints))
+	}
+	for _, n := range names {
+		switch k.name {
+		case "bash": // which prints a variable with its attributes; the new one is a plain string, and of a nameref not the target
+			fmt.Fprintf(&b, "__trl_o_%[1]s=$(builtin declare -p %[1]s 2>/dev/null) || builtin :\n", n)
+			fmt.Fprintf(&b, "builtin unset -n %[1]s; builtin unset -v %[1]s\n", n)
 			fmt.Fprintf(&a, "if [[ -v __trl_o_%[1]s ]]; then builtin unset -v %[1]s; builtin eval \"$__trl_o_%[1]s\"; builtin unset -v __trl_o_%[1]s; fi\n", n)
+		case "zsh": // likewise; one that zsh makes special is not any more when it is unset
+			fmt.Fprintf(&b, "__trl_o_%[1]s=$(builtin typeset -p %[1]s 2>/dev/null) || builtin :\n", n)
+			fmt.Fprintf(&b, "[[ ${parameters[%[1]s]-} == *-special* ]] || builtin unset -v %[1]s\n", n)
+			fmt.Fprintf(&a, "if [[ -v __trl_o_%[1]s ]]; then [[ ${parameters[%[1]s]-} == *-special* ]] || builtin unset -v %[1]s; builtin eval \"$__trl_o_%[1]s\"; builtin unset -v __trl_o_%[1]s; fi\n", n)
 		default:
 			fmt.Fprintf(&b, "case ${%[1]s+x} in x) __trl_h_%[1]s=1 __trl_o_%[1]s=$%[1]s ;; *) __trl_h_%[1]s= __trl_o_%[1]s= ;; esac\n", n)
 			fmt.Fprintf(&b, "case \"\n$(export -p)\" in *'\nexport %[1]s='*|*'\nexport %[1]s\n'*) __trl_x_%[1]s=1 ;; *) __trl_x_%[1]s= ;; esac\n", n)

@@ -108,7 +108,7 @@ __trl_s() {
 		if [[ -z $__trl_y && -n $__trl_d ]]; then builtin printf '%s\n' "$__trl_d"; fi
 		builtin printf '%s state\n' '@E@'
 		builtin shopt -p; builtin declare -p; builtin umask -p
-		builtin printf 'cd -- %q && __trl_l=0 || __trl_l=1\n' "$PWD"
+		builtin printf 'cd -- %q; [[ . -ef %q ]] && __trl_l=0 || __trl_l=1\n' "$PWD" "$PWD" # PWD may be read-only
 		if [[ -v OLDPWD ]]; then builtin printf 'OLDPWD=%q\n' "$OLDPWD"; else builtin printf 'unset -v OLDPWD\n'; fi
 		builtin alias -p; builtin set +o
 		builtin printf 'set +e +u +o posix\nshopt -u expand_aliases\n'

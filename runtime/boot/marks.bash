@@ -13,7 +13,7 @@ __trl_h=0 # the number that the history will give it
 
 # First of PROMPT_COMMAND: the end of a command, with its status, which it hands on.
 __trl_d() {
-	builtin local __trl_s="$?"
+	{ builtin local - "__trl_s=$?"; builtin set +x; } 2>/dev/null # nobody wants a trace of this, nor the nonce in it
 	if [ -n "$__trl_r" ]; then builtin printf '\e]133;D;%s;aid=@N@\a' "$__trl_s"; fi
 	__trl_r=
 	builtin return "$__trl_s"
@@ -22,7 +22,7 @@ __trl_d() {
 # Last of PROMPT_COMMAND, as prompts that others make are new each time: A and B around the prompt. Only in PS1 is \! the
 # number of the command to come; it is noted as PS0 does, see there.
 __trl_a() {
-	builtin local __trl_s="$?"
+	{ builtin local - "__trl_s=$?"; builtin set +x; } 2>/dev/null # nobody wants a trace of this, nor the nonce in it
 	if [[ $PS1 != *'133;A;aid=@N@'* ]]; then
 		PS1='\[\e]133;A;aid=@N@\a${__trl_z:$((__trl_h=\!,0)):0}\]'$PS1'\[\e]133;B;aid=@N@\a\]'
 	fi
@@ -32,7 +32,7 @@ __trl_a() {
 # In PS0, in a subshell: E, the command's text as the history has it, and C. A command that did not become a new entry
 # (HISTCONTROL) is not known: the last entry is another one.
 __trl_c() {
-	builtin local __trl_t __trl_s
+	{ builtin local - __trl_t; builtin set +x; } 2>/dev/null
 	__trl_t=$(HISTTIMEFORMAT= builtin history 1 2>/dev/null)
 	if [[ $__trl_t =~ ^\ *([0-9]+)[*\ ]\ (.*)$ && ${BASH_REMATCH[1]} == "$__trl_h" ]]; then
 		__trl_t=${BASH_REMATCH[2]}
@@ -48,7 +48,7 @@ __trl_c() {
 
 # PS0 is printed when a command has been read, once for a whole line, and not for an empty one. Its arithmetic is done in
 # this shell, so it can take note.
-PS0='${__trl_z:$((__trl_r=1,0)):0}$(__trl_c)'$PS0
+PS0='${__trl_z:$((__trl_r=1,0)):0}$(__trl_c)'${PS0-}
 if [[ ${BASH_VERSINFO[0]} -gt 5 || ${BASH_VERSINFO[0]} -eq 5 && ${BASH_VERSINFO[1]} -ge 1 ]]; then
 	PROMPT_COMMAND=(__trl_d "${PROMPT_COMMAND[@]}" __trl_a) # an array since 5.1
 else
