@@ -23,6 +23,7 @@ type Attaching struct {
 	Claim      int64   // of an earlier attach, to come back as it was; 0: it takes over
 	Cols, Rows int     // its window; 0: it has not said
 	Before     *Viewer // what the same connection is so far, and is no more then; nil: nothing
+	Windowed   *Reader // what a client with a window reads with; nil: it has no window
 }
 
 // Viewer is one client at a terminal. Of those that asked for control the latest has it: it alone types and sets the size,
@@ -32,9 +33,10 @@ type Viewer struct {
 	id         string
 	label      Label
 	since      time.Time
-	claim      int64 // when it asked for control, µs since 1970, also over a restart; 0: it only looks
-	cols, rows int   // guarded by t.mu; what it asked for; 0: nothing yet
-	gone       bool  // guarded by t.mu
+	reader     *Reader // of a client with a window; nil of others
+	claim      int64   // when it asked for control, µs since 1970, also over a restart; 0: it only looks
+	cols, rows int     // guarded by t.mu; what it asked for; 0: nothing yet
+	gone       bool    // guarded by t.mu
 }
 
 // Told is a note in a terminal's journal that is for one of its clients.
@@ -50,7 +52,7 @@ func (t *Terminal) View(a Attaching) *Viewer {
 	defer s.mu.Unlock()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	v := &Viewer{t: t, label: a.Label, since: time.Now()}
+	v := &Viewer{t: t, label: a.Label, since: time.Now(), reader: a.Windowed}
 	if i := slices.Index(t.viewers, a.Before); i >= 0 { // else it has left, or is at another terminal
 		b := a.Before
 		v.id, v.since, v.cols, v.rows, b.gone = b.id, b.since, b.cols, b.rows, true
@@ -114,6 +116,8 @@ func (t *Terminal) settleLocked(came *Viewer) {
 		}
 	}
 	if t.controller = has; has != had {
+		had.setAhead(0)
+		has.setAhead(mostAhead)
 		if had != nil && !had.gone {
 			by := has.wordLocked()
 			t.tellLocked(had, protocol.TermControl{Mode: "view", By: &by})
@@ -124,6 +128,16 @@ func (t *Terminal) settleLocked(came *Viewer) {
 	}
 	if has != nil && has.cols > 0 {
 		t.resizeLocked(has.cols, has.rows)
+	}
+}
+
+// mostAhead is how much more of a terminal's output is read than the client in control has been sent, where that client has a window.
+// What was read comes before the answer to the next key, so it is little; it is enough that the client need not wait for the program.
+const mostAhead = 64 << 10
+
+func (v *Viewer) setAhead(n int64) {
+	if v != nil && v.reader != nil {
+		v.reader.SetAhead(n)
 	}
 }
 

@@ -254,7 +254,7 @@ func (l *line) catchUp(j *journal.Journal, bound time.Duration, stop <-chan stru
 	buf := chunks.Get().(*[]byte)
 	defer chunks.Put(buf)
 	for end := time.Now().Add(bound); time.Now().Before(end); {
-		if !j.Room() {
+		if !j.Fits() { // not Room: what is left is what the kernel holds of a PTY
 			select {
 			case <-stop:
 				return

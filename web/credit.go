@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"trl/pool"
 	"trl/protocol"
 )
 
@@ -14,6 +15,14 @@ type credit struct {
 	window int64
 	acked  atomic.Int64  // every byte before it is done with
 	more   chan struct{} // one token: acked has moved
+}
+
+// windowed is what a client with a window is sent the stream with; nil where it has no window.
+func (sub *subscription) windowed(window int64) *pool.Reader {
+	if window == 0 {
+		return nil
+	}
+	return sub.r
 }
 
 func newCredit(window, from int64) *credit {

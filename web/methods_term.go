@@ -25,7 +25,7 @@ func termOpen(k *call, q *protocol.TermOpen) (any, error) {
 		}
 		before := c.viewerLocked(t) // a request_key may stand for a terminal that this connection is at already
 		return c.followLocked(k, termSource(t), 0, q.OnSlow != "skip", func(sub *subscription) any {
-			sub.view = t.View(pool.Attaching{Label: c.label(), Control: true, Cols: q.Cols, Rows: q.Rows, Before: before})
+			sub.view = t.View(pool.Attaching{Label: c.label(), Control: true, Cols: q.Cols, Rows: q.Rows, Before: before, Windowed: sub.windowed(q.WindowBytes)})
 			sub.credit = newCredit(q.WindowBytes, 0)
 			id, _, claim := sub.view.Attached()
 			info := t.Info()
@@ -161,7 +161,7 @@ func termAttach(k *call, q *protocol.TermAttach) (any, error) {
 	}
 	before := c.viewerLocked(t)
 	return c.followLocked(k, termSource(t), offset, block, func(sub *subscription) any {
-		sub.view = t.View(pool.Attaching{Label: c.label(), Control: control, Claim: q.Claim, Cols: q.Cols, Rows: q.Rows, Before: before})
+		sub.view = t.View(pool.Attaching{Label: c.label(), Control: control, Claim: q.Claim, Cols: q.Cols, Rows: q.Rows, Before: before, Windowed: sub.windowed(q.WindowBytes)})
 		sub.showScreen, sub.credit = q.Snapshot, newCredit(q.WindowBytes, offset)
 		sub.history, sub.torn = q.History, q.Offset == nil && offset > 0
 		info := t.Info()

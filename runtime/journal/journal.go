@@ -240,7 +240,8 @@ func (j *Journal) runLocked(off int64, n int) (int, Stream) {
 	return k, j.names[side]
 }
 
-// Room is false while a blocking reader lags so far that MaxWrite more bytes would overwrite what it has not read.
+// Room is false while the owner shall wait for a blocking reader: MaxWrite more bytes do not fit, or the reader lags by more
+// than SetAhead allows.
 func (j *Journal) Room() bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -248,6 +249,23 @@ func (j *Journal) Room() bool {
 }
 
 func (j *Journal) roomLocked() bool {
+	for _, r := range j.readers {
+		if r.block && r.ahead > 0 && j.size-max(r.pos, r.replay) > r.ahead {
+			return false
+		}
+	}
+	return j.fitsLocked()
+}
+
+// Fits is false while MaxWrite more bytes would overwrite what a blocking reader has not read. An owner asks it instead of Room
+// when little is left to write.
+func (j *Journal) Fits() bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.fitsLocked()
+}
+
+func (j *Journal) fitsLocked() bool {
 	for _, r := range j.readers {
 		if r.block && j.size-r.pos > int64(j.bound-MaxWrite) {
 			return false

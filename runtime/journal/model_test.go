@@ -29,6 +29,8 @@ type modelReader struct {
 	o    Options
 	pos  int // next offset due
 	mark int // size at Attach
+
+	ahead int // of SetAhead
 }
 
 // TestReadersSeeTheModel writes, attaches, reads and closes at random and compares every chunk with the model's bytes.
@@ -45,6 +47,7 @@ func TestReadersSeeTheModel(t *testing.T) {
 			"read":   m.read,
 			"drain":  m.drain,
 			"block":  m.setBlock,
+			"ahead":  m.setAhead,
 			"detach": m.detach,
 			"close":  m.close,
 			"":       m.check,
@@ -135,6 +138,12 @@ func (m *model) setBlock(t *rapid.T) {
 	m.expectRoom(t, func() { r.SetBlock(r.o.Block) })
 }
 
+func (m *model) setAhead(t *rapid.T) {
+	r := m.pick(t)
+	r.ahead = rapid.SampledFrom([]int{0, utf8.UTFMax, 1000, 1 << 20}).Draw(t, "ahead")
+	m.expectRoom(t, func() { r.SetAhead(int64(r.ahead)) })
+}
+
 func (m *model) detach(t *rapid.T) {
 	r := m.pick(t)
 	for i := range m.readers {
@@ -161,6 +170,9 @@ func (m *model) close(t *rapid.T) {
 func (m *model) hasRoom() bool {
 	for _, r := range m.readers {
 		if r.o.Block && len(m.all)+MaxWrite-r.pos > m.j.bound {
+			return false
+		}
+		if r.o.Block && r.ahead > 0 && len(m.all)-max(r.pos, r.mark) > r.ahead {
 			return false
 		}
 	}

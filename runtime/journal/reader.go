@@ -55,7 +55,8 @@ type Reader struct {
 	pos     int64 // next offset to deliver
 	notes   []note
 	block   bool
-	waiting bool // Next is, or was, asleep since it last looked: a token is due
+	ahead   int64 // set by SetAhead; 0: the whole ring
+	waiting bool  // Next is, or was, asleep since it last looked: a token is due
 	closed  bool
 }
 
@@ -201,10 +202,24 @@ func (r *Reader) wakeLocked() {
 func (r *Reader) SetBlock(block bool) {
 	r.j.mu.Lock()
 	r.block = block && !r.closed
-	if r.block && !r.j.full {
+	r.changedLocked()
+	r.j.unlock()
+}
+
+// SetAhead bounds how far the writer may get ahead of this reader while it blocks: n bytes, at least a character's; 0 is the
+// whole ring. What was written before Attach does not count.
+func (r *Reader) SetAhead(n int64) {
+	r.j.mu.Lock()
+	r.ahead = n
+	r.changedLocked()
+	r.j.unlock()
+}
+
+// changedLocked notes that there is no room any more where that is so. unlock notes the opposite.
+func (r *Reader) changedLocked() {
+	if !r.j.full {
 		r.j.full = !r.j.roomLocked()
 	}
-	r.j.unlock()
 }
 
 // Offset is where the next chunk begins, or the gap before it.

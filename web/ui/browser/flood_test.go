@@ -76,3 +76,39 @@ func TestFloodOfMarksIsCheap(t *testing.T) {
 	}
 	p.until("the last one is told", `/exit 20000/.test(document.querySelector(".readout .exit")?.textContent)`)
 }
+
+// TestCtrlCInAFlood: no more than 512 KiB come to the page between Ctrl-C and its echo. It draws 300 kB in a second here.
+func TestCtrlCInAFlood(t *testing.T) {
+	t.Parallel()
+	p := serve(t).open()
+	p.newTerminal()
+	p.run(`(() => {
+		const terminal = trl.tabs.current.terminal, drawn = terminal.drawn.bind(terminal);
+		let at = 0, all = 0;
+		terminal.drawn = (offset) => { at ||= offset; all = Math.max(all, offset); };
+		setInterval(() => { if (at < all) drawn(at = Math.min(all, at + 6000)); }, 20);
+		const socket = trl.connection.socket, send = socket.send, take = socket.onmessage;
+		let flooded = 0, after = -1, tail = "";
+		globalThis.flood = () => ({flooded, after, over: tail.includes("^C")});
+		socket.send = (m) => { if (flooded > 1 << 19 && after < 0 && String(m).includes("term.input")) after = 0; send.call(socket, m); };
+		socket.onmessage = (m) => {
+			if (typeof m.data !== "string") {
+				flooded += m.data.byteLength;
+				if (after >= 0 && !tail.includes("^C")) {
+					after += m.data.byteLength;
+					tail = tail.slice(-1) + new TextDecoder("latin1").decode(m.data);
+				}
+			}
+			take.call(socket, m);
+		};
+	})()`)
+	p.enter("yes")
+	p.until("it floods", `flood().flooded > 1 << 20`)
+	p.key("c", "KeyC", ctrl)
+	p.until("the key's echo, or too much before it", `flood().over || flood().after > 1 << 20`)
+	if after := eval[int](p, `flood().after`); after > 512<<10 {
+		t.Errorf("at least %d bytes between the key and its echo", after)
+	} else {
+		t.Logf("%d bytes", after)
+	}
+}
