@@ -19,27 +19,28 @@ func newKill() *cobra.Command {
 		force bool
 	)
 	cmd := &cobra.Command{
-		Use: "kill [ID]", Short: "End a session, a command, a background process or a terminal",
+		Use: "kill ID", Short: "End a session, a command, a background process or a terminal",
 		Long: `End a session (id or name), a command (exec id), a background process (process id) or a terminal (its id; HUP first): TERM to everything in it, a grace
 time, then KILL; answered when nothing is left. --force does not give the grace time.
 
 With --signal that one signal is sent instead, to the processes of the command or the process; of a session's, to those of
 the command it is running.
 
-Without an ID that is your session "default", as for trl run; which session has ended is then said on stderr.`,
+Only with --signal the ID may be left out: then the signal is for the command of your session "default".`,
 		Args: maybeOneArg,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if sig != "" && force {
 				return refuseUse(errors.New("--signal and --force exclude each other"), "--force ends it by KILL; --signal sends one signal and does not wait")
 			}
+			if len(args) == 0 && sig == "" { // an unset variable without quotes must not end a session
+				return refuseUse(errors.New("which session, command, process or terminal?"), "name it: `trl kill %s` ends the session %s", defaultSession, defaultSession)
+			}
 			raw, err := kill(cmd.Context(), t, sessionOf(args), sig, force)
-			switch {
-			case err != nil:
+			if err != nil {
 				return hintSession(err, args)
-			case t.json:
+			}
+			if t.json {
 				return printJSON(cmd.OutOrStdout(), raw)
-			case len(args) == 0 && sig == "":
-				fmt.Fprintf(cmd.ErrOrStderr(), "trl: ended session %q\n", defaultSession)
 			}
 			return nil
 		},
