@@ -91,7 +91,7 @@ type diffCase struct {
 
 var known = regexp.MustCompile(`^#: ([a-z ]+): ([a-z ]+): (\S.*)$`)
 
-// A rule is a difference that many cases have: what it matches in our standard error is replaced before that is compared.
+// A rule is a difference that many cases have: what it matches in either standard error is replaced before they are compared.
 type rule struct {
 	shells string
 	match  *regexp.Regexp
@@ -121,7 +121,7 @@ func readRules(t *testing.T, file string) (rules []*rule) {
 	return rules
 }
 
-// apply rewrites what trl said on standard error.
+// apply rewrites what a shell said on standard error.
 func (d *differential) apply(text string) string {
 	for _, r := range d.rules {
 		if slices.Contains(strings.Fields(r.shells), d.shell) && r.match.MatchString(text) {
@@ -287,7 +287,7 @@ func (d *differential) plainly(t *testing.T, dir string, c *diffCase) seen {
 	file := filepath.Join(t.TempDir(), "state")
 	d.plain(t, dir, strings.Join(append(slices.Clip(c.commands), d.dump(file)), "\n"))
 	text, _ := os.ReadFile(file) // none where the shell has ended before
-	return seen{aspectOut: out, aspectErr: errs, aspectCode: fmt.Sprint(code), aspectState: stateDiff(string(text), dir, d.plainBase)}
+	return seen{aspectOut: out, aspectErr: d.apply(errs), aspectCode: fmt.Sprint(code), aspectState: stateDiff(string(text), dir, d.plainBase)}
 }
 
 // open opens a session of ours for one case.

@@ -107,13 +107,12 @@ func (row signalRow) run(t *testing.T, s *session, name string) {
 		t.Fatal(fault)
 	}
 	s.code("X=kept", 0)
-	pid, mark, up := s.Pid(), marker(), t.TempDir()+"/up"
+	pid, mark, dir := s.Pid(), marker(), t.TempDir()
 	at := work.FindStringIndex(row.text)[0]
-	c := NewCommand(strings.Replace(row.text[:at]+": >"+up+"; "+row.text[at:], "sleep 60", "sleep "+mark, 1))
+	c := NewCommand(strings.Replace(row.text[:at]+"cd "+dir+"; "+row.text[at:], "sleep 60", "sleep "+mark, 1))
 	done := s.start(c)
 	eventually(t, "it runs", func() bool {
-		_, err := os.Stat(up)
-		return err == nil && (len(alive(mark)) > 0 || !strings.Contains(row.text, "sleep 60"))
+		return s.Dir() == dir && (len(alive(mark)) > 0 || !strings.Contains(row.text, "sleep 60"))
 	})
 	what := fmt.Sprintf("%q and %s", row.text, name)
 	select {
