@@ -240,7 +240,7 @@ func (s *Shell) Dir() string {
 	return s.held().Cwd(pid)
 }
 
-// EnvCount is how many variables the session was given.
+// EnvCount is how many variables the shell began with.
 func (s *Shell) EnvCount() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
