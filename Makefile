@@ -5,10 +5,11 @@ SHELL       := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
-# The version is what git says, else "dev": also in a clone without tags, without git, or of another owner.
-VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
-# -buildvcs=false: the version above says it already, and stamping fails where git distrusts the owner of the tree.
-BUILD    = CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION)'
+# Without VERSION it is the one in cmd/trl/main.go, v0.1.0-dev, with the commit. There may be no git, or one that distrusts the owner of the tree.
+VERSION ?=
+COMMIT  ?= $(shell git describe --always --abbrev=12 --exclude='*' --dirty 2>/dev/null)
+# -buildvcs=false: COMMIT says it already, and stamping fails where git distrusts the owner of the tree.
+BUILD    = CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '-s -w -X main.commit=$(COMMIT) $(if $(VERSION),-X main.version=$(VERSION))'
 
 ARGS      ?=
 RUN       ?= .
@@ -142,7 +143,13 @@ once: deps ## TRIALS=5000 commands that end their shell while their gateway is k
 contract: ## the contract's own suite, beside the repository
 	@if [ -x $(CONTRACT) ]; then $(OWN_HOME) $(CONTRACT) core && $(CONTRACT) terminal; else echo "contract: SKIPPED, no $(CONTRACT) here"; fi
 
-clean: ## remove what was built
-	rm -rf bin
+release: ## dist/: binaries, packages, SBOMs, checksums, notes; VERSION=v0.1.0 MAINTAINER='Name <address>'
+	VERSION='$(VERSION)' deploy/release.sh
 
-.PHONY: deploy otel help generate screenshots build arm64 amd64 run check deps test race fmt lint audit fuzz fuzz-smoke bench bench-scale bench-agent bench-comeback bench-kept bench-plots bench-go soak test-soak soak-crash soak-once once contract clean
+release-check: ## a trial release for amd64, built twice in two places: the same bytes, a package that unpacks and runs
+	deploy/release-check.sh
+
+clean: ## remove what was built
+	rm -rf bin dist
+
+.PHONY: release release-check deploy otel help generate screenshots build arm64 amd64 run check deps test race fmt lint audit fuzz fuzz-smoke bench bench-scale bench-agent bench-comeback bench-kept bench-plots bench-go soak test-soak soak-crash soak-once once contract clean

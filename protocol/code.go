@@ -5,6 +5,9 @@ import (
 	"fmt"
 )
 
+// Version is the protocol's name on the wire: the WebSocket subprotocol.
+const Version = "trl.v1"
+
 // Code names what went wrong. The list is closed and append-only: clients branch on it.
 type Code string
 

@@ -32,7 +32,7 @@ var schema = sync.OnceValue(func() []byte {
 		Events  map[string]*jsonschema.Schema `json:"events"`
 		Errors  []Code                        `json:"errors"`
 	}{
-		Schema: "https://json-schema.org/draft/2020-12/schema", ID: "trl.v1", Title: "The messages of trl, version 1",
+		Schema: "https://json-schema.org/draft/2020-12/schema", ID: Version, Title: "The messages of trl, version 1",
 		Defs: envelope(), Methods: map[string]call{}, Events: map[string]*jsonschema.Schema{},
 	}
 	for _, m := range methods {

@@ -1,23 +1,30 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	goruntime "runtime"
 
 	"github.com/spf13/cobra"
+
+	"trl/protocol"
+	"trl/runtime/keeper"
 )
 
 func newVersion() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use: "version", Short: "Print the version", Args: noArgs,
+		Use: "version", Short: "Print the version, and those of the protocols that it speaks", Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			platform := goruntime.GOOS + "/" + goruntime.GOARCH
 			if asJSON {
-				return printJSON(cmd.OutOrStdout(), map[string]string{
-					"version": buildVersion(), "go": goruntime.Version(), "platform": goruntime.GOOS + "/" + goruntime.GOARCH,
+				return printJSON(cmd.OutOrStdout(), map[string]any{
+					"version": buildVersion(), "commit": buildCommit(), "go": goruntime.Version(), "platform": platform,
+					"protocol": protocol.Version, "keeper_protocol": keeper.Version,
 				})
 			}
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "trl %s %s %s/%s\n", buildVersion(), goruntime.Version(), goruntime.GOOS, goruntime.GOARCH)
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "trl %s\ncommit           %s\nbuilt with       %s for %s\nprotocol         %s\nkeeper protocol  %d\n",
+				buildVersion(), cmp.Or(buildCommit(), "unknown"), goruntime.Version(), platform, protocol.Version, keeper.Version)
 			return err
 		},
 	}
