@@ -110,6 +110,30 @@ func TestFileSizeLimit(t *testing.T) {
 	})
 }
 
+// `exit N` of a shell that may not write its last snapshot is told as N, and the state as lost; a signal is told as one.
+func TestExitUnderUlimit(t *testing.T) {
+	eachShell(t, func(t *testing.T, s *session) {
+		for _, text := range []string{"X=1; ulimit -f 0; exit 3", "set -e; ulimit -f 0; exit 3", "ulimit -f 0; set -e; (exit 3)"} {
+			if r := s.code(text, 3); !r.Restored || r.Signal != "" || !slices.Contains(r.Lost, "variables") || ours.MatchString(r.err) || strings.Contains(r.err, "trap") {
+				t.Errorf("%s: %v, lost %v, stderr %q", text, r.Outcome, r.Lost, r.err)
+			}
+		}
+		s.want("echo $X", "\n")
+		s.code("ulimit -f 0; kill -XFSZ $$", 153)
+		s.code("X=2; exit 3", 3) // XFSZ is what it was in the next shell
+		s.want("echo $X", "2\n")
+		s.code("head -c 3000000 /dev/zero >/dev/null; kill -XFSZ $$", 153)
+		if s.Name() != "bash" {
+			return
+		}
+		s.code("trap 'echo mine' XFSZ; exit 3", 3)
+		s.want("trap -p XFSZ", "trap -- 'echo mine' SIGXFSZ\n")
+		s.code("trap - XFSZ; exit 3", 3)
+		s.want("trap -p XFSZ", "")
+		s.code("set -e; trap : XFSZ; ulimit -f 0; exit 3", 3)
+	})
+}
+
 func TestOpenFilesLimit(t *testing.T) {
 	eachShellLimited(t, protocol.Limits{OpenFiles: protocol.MinOpenFiles}, func(t *testing.T, s *session) {
 		n := strconv.Itoa(protocol.MinOpenFiles)

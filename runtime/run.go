@@ -424,6 +424,8 @@ func (r *run) settle() Outcome {
 		switch {
 		case r.wedged && r.p.exit == nil:
 			o.Code = 2 // what shells say of a command that they could not read
+		case st.Signal == unix.SIGXFSZ && r.p.exit != nil && r.p.kind.name != "bash": // the snapshot of its EXIT trap was too large for its ulimit -f
+			o.Code = *r.p.exit & 0xff
 		case st.Signal != 0: // before the report: bash runs its EXIT trap when SIGSEGV ends it, too, with the $? of before
 			o.Code = 128 + int(st.Signal)
 		case r.p.exit != nil:

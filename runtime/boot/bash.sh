@@ -128,12 +128,23 @@ __trl_q() {
 	for __trl_i in "${FUNCNAME[@]:1}"; do
 		case $__trl_i in source|main) ;; *) __trl_f=1 ;; esac
 	done
+	builtin printf 'x %s %s\n' "$__trl_r" "$__trl_f" >"$__trl_c" # first: errexit may end what follows
+	if [[ -n $__trl_o ]]; then builtin printf 'trap - XFSZ\n'; fi >>"$__trl_x" 2>/dev/null
 	__trl_s "$__trl_x" "x$__trl_f @C@"
-	builtin printf 'x %s %s\n' "$__trl_r" "$__trl_f" >"$__trl_c"
 	builtin return "$__trl_r"
 }
+# XFSZ would end the shell where it may not write a snapshot (`ulimit -f 0`), and its status would be lost. So the trap for
+# EXIT ignores that signal. A trap of the user's for XFSZ stays, and what is written says nothing of ours (__trl_o).
+__trl_f() {
+	builtin trap -p XFSZ >|"$__trl_x" 2>/dev/null || builtin :
+	__trl_o=
+	if [[ ! -s $__trl_x ]]; then
+		builtin trap '' XFSZ
+		__trl_o=1
+	fi
+}
 # What an abort does to commands must not be done to these: a loop over nothing says so without being a command.
-trap 'for __trl_i in ${-:$((__trl_v=$?,__trl_j=1,0)):0}; do :; done; __trl_k; builtin trap -p >|"$__trl_x"; __trl_q' EXIT
+trap 'for __trl_i in ${-:$((__trl_v=$?,__trl_j=1,0)):0}; do :; done; __trl_k; __trl_f; builtin trap -p >|"$__trl_x" 2>/dev/null || builtin :; __trl_q' EXIT
 
 # Abort: signal 40 arms a DEBUG trap that, under extdebug, returns 2 from every function and dot, and outside of these ends
 # every loop and skips every command, until __trl_e runs. (`break` is the last that the trap does, and its status the
@@ -142,4 +153,4 @@ trap 'for __trl_i in ${-:$((__trl_v=$?,__trl_j=1,0)):0}; do :; done; __trl_k; bu
 __trl_2() { builtin return 2; }
 trap '__trl_u=$-; builtin shopt -s extdebug; builtin set -T; builtin trap - RETURN; builtin trap '\''case ${__trl_j-}${FUNCNAME-} in 1*|__trl_*) ;; ?*) __trl_2 ;; *) case $BASH_COMMAND in __trl_*|\\builtin\ trap\ *) ;; *) ! builtin break 99 2>/dev/null ;; esac ;; esac'\'' DEBUG' 40
 
-readonly -f __trl_k __trl_w __trl_z __trl_h __trl_b __trl_e __trl_a __trl_g __trl_s __trl_q __trl_2
+readonly -f __trl_k __trl_w __trl_z __trl_h __trl_b __trl_e __trl_a __trl_g __trl_s __trl_f __trl_q __trl_2

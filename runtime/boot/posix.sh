@@ -53,8 +53,8 @@ __trl_s() {
 
 __trl_q() {
 	__trl_y=$?
+	\command printf 'x %s 0\n' "$__trl_y" >"$__trl_c" # first: the snapshot ends the shell where it may not write that much
 	__trl_s "$__trl_x" "x0 @C@" || \:
-	\command printf 'x %s 0\n' "$__trl_y" >"$__trl_c"
 	return "$__trl_y"
 }
 trap '__trl_q' EXIT

@@ -72,7 +72,7 @@ __trl_q() {
 	for __trl_i in "${(@)funcstack[2,-1]}"; do
 		case $__trl_i in /*|'(eval)') ;; *) __trl_f=1 ;; esac
 	done
+	builtin printf 'x %s %s\n' "$__trl_r" "$__trl_f" >"$__trl_c" # first, as in posix.sh
 	__trl_s "$__trl_x" "x$__trl_f ${__trl_c##*/}" || builtin :
-	builtin printf 'x %s %s\n' "$__trl_r" "$__trl_f" >"$__trl_c"
 }
 trap '__trl_q' EXIT
