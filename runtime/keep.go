@@ -264,7 +264,19 @@ func Cwd(pid int) string {
 	if n == len(room) {
 		dir, _ = os.Readlink(link)
 	}
-	return strings.TrimSuffix(dir, " (deleted)")
+	if name, found := strings.CutSuffix(dir, " (deleted)"); found && !linked(link) {
+		return name
+	}
+	return dir
+}
+
+// linked says whether a directory is still in the one above it, as the number of its links tells: a removed one has none. One link
+// tells nothing: each directory of btrfs has one, and so has a removed directory of a lower layer of overlayfs. The file system is
+// not asked, as it may not answer.
+func linked(link string) bool {
+	var st unix.Statx_t
+	err := unix.Statx(unix.AT_FDCWD, link, unix.AT_STATX_DONT_SYNC, unix.STATX_NLINK, &st)
+	return err == nil && st.Nlink >= 2
 }
 
 type localCell struct{ *Cell }

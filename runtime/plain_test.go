@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // ours is what no message of a shell may show: paths of trl's, and names of its functions.
@@ -179,5 +181,29 @@ func TestReadonlyPWDIsPutBack(t *testing.T) {
 			t.Errorf("%s: lost %v, in %s", sh, r.Lost, r.Dir)
 		}
 		s.want("echo $X", "1\n")
+	}
+}
+
+// A directory may be called what the kernel calls one that has been removed.
+func TestDirectoryCalledDeleted(t *testing.T) {
+	h := testHost(t, "auto")
+	s := openSession(t, h, shells(t)["sh"])
+	dir := t.TempDir() + "/x (deleted)"
+	var st unix.Stat_t
+	if err := unix.Stat(t.TempDir(), &st); err != nil || st.Nlink < 2 {
+		t.Skip("this file system does not count the links of a directory: ", err)
+	}
+	s.run("mkdir '" + dir + "'; cd '" + dir + "'")
+	if got := s.Dir(); got != dir {
+		t.Errorf("in %q, want %q", got, dir)
+	}
+	s.run("rmdir '" + dir + "'")
+	if got := s.Dir(); got != dir {
+		t.Errorf("removed: in %q, want %q", got, dir)
+	}
+	gone := strings.TrimSuffix(dir, " (deleted)")
+	s.run("mkdir '" + dir + "' " + gone + "; cd " + gone + "; rmdir " + gone)
+	if got := s.Dir(); got != gone {
+		t.Errorf("removed, beside the other one: in %q, want %q", got, gone)
 	}
 }
