@@ -173,20 +173,29 @@ func setMark(pid int, m mark) error {
 
 // readMark is 0 when it cannot be known.
 func readMark(pid int) mark {
+	m, _ := softLimit(pid, unix.RLIMIT_LOCKS, "Max file locks")
+	return mark(m)
+}
+
+// softLimit returns what getrlimit returns in a process, and false when that cannot be known. name is what /proc/PID/limits calls the
+// resource: prlimit(2) does not tell it of another user's process, and the file is open to all.
+func softLimit(pid, resource int, name string) (most uint64, known bool) {
 	var now unix.Rlimit
-	if unix.Prlimit(pid, unix.RLIMIT_LOCKS, nil, &now) == nil {
-		return mark(now.Cur)
+	if unix.Prlimit(pid, resource, nil, &now) == nil {
+		return now.Cur, true
 	}
-	// Another user's process (sudo, su): the file is open to all.
 	text, _ := slurp(procPath(pid, "/limits"), make([]byte, 4<<10))
 	for line := range strings.Lines(string(text)) {
-		if rest, ok := strings.CutPrefix(line, "Max file locks"); ok {
+		if rest, ok := strings.CutPrefix(line, name); ok {
 			soft, _, _ := strings.Cut(strings.TrimSpace(rest), " ")
-			n, _ := strconv.ParseUint(soft, 10, 64)
-			return mark(n)
+			if soft == "unlimited" {
+				return unix.RLIM_INFINITY, true
+			}
+			n, err := strconv.ParseUint(soft, 10, 64)
+			return n, err == nil
 		}
 	}
-	return 0
+	return 0, false
 }
 
 // signalPinned is the only way in which a signal leaves us for a process that

@@ -118,9 +118,8 @@ func (s *Shell) Rest() time.Duration {
 
 // snapshot asks for one, unless its file would be larger than the shell may write: that would end it (`ulimit -f`).
 func (s *Shell) snapshot(p *shellProc) {
-	var most unix.Rlimit
-	err := unix.Prlimit(p.child.Pid(), unix.RLIMIT_FSIZE, nil, &most)
-	if s.clean = time.Now(); err == nil && most.Cur < uint64(max(2*s.st.size(), leastSnapshot)) {
+	most, known := softLimit(p.child.Pid(), unix.RLIMIT_FSIZE, "Max file size")
+	if s.clean = time.Now(); known && most < uint64(max(2*s.st.size(), leastSnapshot)) {
 		s.st.pass()
 		return
 	}

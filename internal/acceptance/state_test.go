@@ -187,10 +187,17 @@ func TestStdinIsNone(t *testing.T) {
 	})
 }
 
-// TestFileSizeLimit of the user's own does not cost the shell.
+// TestFileSizeLimit of the user's own does not cost the shell, also where the gateway is another user and may not ask for it.
 func TestFileSizeLimit(t *testing.T) {
 	ourNumbers(t)
-	g := shared(t, "")
+	fileSizeLimit(t, shared(t, ""))
+}
+
+func TestFileSizeLimitOfOtherUsers(t *testing.T) {
+	eachWay(t, func(t *testing.T, flags []string) { fileSizeLimit(t, gateway(t, flags...)) })
+}
+
+func fileSizeLimit(t *testing.T, g *server) {
 	inShells(t, "", func(t *testing.T, sh string) {
 		c := g.dial(t)
 		s := c.session(object{"shell": sh})
@@ -200,7 +207,8 @@ func TestFileSizeLimit(t *testing.T) {
 			eventually(t, "it rests", func() bool { return c.state(s) == "IDLE" })
 			expect(t, c.run(s, "echo $$ $X", object{"env": object{"E": "1"}}), 0, strings.TrimSpace(pid)+" new\n", "")
 		}
-		c.processOutput(s, "sleep 0.2") // it asks for a snapshot
+		expect(t, c.run(s, "echo $$ $X # kill"), 0, strings.TrimSpace(pid)+" new\n", "") // there would be one before this
+		c.processOutput(s, "sleep 0.2")                                                  // it asks for a snapshot
 		if r := c.run(s, "kill -9 $$"); !r.yes("shell_restored") || !strings.Contains(fmt.Sprint(r["state_lost"]), "variables") {
 			t.Error(r)
 		}
