@@ -770,6 +770,56 @@ func TestTermReadsTheUsersFiles(t *testing.T) {
 	}
 }
 
+// What users set or export shows them nothing of the marks, and gives their programs no nonce.
+func TestMarksAreNotSeen(t *testing.T) {
+	g := gateway(t)
+	for file, text := range map[string]string{".bashrc": "set -u; PS1='rc> '\n", ".zshrc": "set -u; PS1='rc> '\n"} {
+		if err := os.WriteFile(filepath.Join(g.home, file), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, shell := range []string{"bash", "zsh"} {
+		t.Run(shell, func(t *testing.T) {
+			if _, err := exec.LookPath(shell); err != nil {
+				t.Skipf("no %s here", shell)
+			}
+			c := g.dial(t)
+			h := c.hOpen(c.session(object{"shell": shell}), object{"rows": 100})
+			nonce := h.see(`\x1b\]133;A;aid=(\w+)`)[1]
+			run := func(text string, code int) {
+				t.Helper()
+				h.keys(text + "\r")
+				if d := c.event("term.command"); d.str("command") != text || d.num("exit_code") != code {
+					t.Errorf("%s: %v", text, d)
+				}
+			}
+			run("echo begin", 0)
+			run("set -x", 0)
+			run("true traced", 0)
+			run("set +x", 0)
+			run("export PS1; env | grep -c "+nonce, 1)
+			run("env | grep -c "+nonce, 1)
+			run("set -a", 0)
+			run("env | grep -c "+nonce, 1)
+			run("sh -c 'echo the last'", 0)
+			if shell == "bash" {
+				run("shopt -u promptvars", 0)
+				h.keys("echo plain''ly\r")
+				h.see(`rc> echo plain''ly`)
+				h.see(`plainly`)
+				h.keys("shopt -s promptvars\r")
+				h.see(`\x1b\]133;A;aid=`)
+				run("echo marked", 0)
+			}
+			run("echo the''end", 0)
+			screen := h.screen("theend")
+			if text := fmt.Sprint(screen["lines"]); strings.Contains(text, "__trl") || strings.Contains(text, "unbound") || strings.Contains(text, "133;") {
+				t.Errorf("it shows %s", text)
+			}
+		})
+	}
+}
+
 // Prompts for passwords come on the terminal.
 func TestTermPrompts(t *testing.T) {
 	c := shared(t, "h").dial(t)

@@ -11,7 +11,7 @@ __trl_r=
 
 # The end of a command, with its status, and A and B around a prompt that is new each time others make it.
 __trl_precmd() {
-	builtin local s=$?
+	{ builtin local s=$?; builtin setopt local_options no_xtrace; } 2>/dev/null # nobody wants a trace of this, nor the nonce in it
 	if [[ -n $__trl_r ]]; then builtin print -nr -- $'\e]133;D;'$s$';aid=@N@\a'; fi
 	__trl_r=
 	if [[ $PS1 != *'133;A;aid=@N@'* ]]; then PS1=$'%{\e]133;A;aid=@N@\a%}'$PS1$'%{\e]133;B;aid=@N@\a%}'; fi
@@ -19,6 +19,7 @@ __trl_precmd() {
 }
 
 __trl_preexec() {
+	{ builtin setopt local_options no_xtrace; } 2>/dev/null
 	builtin local t=${1//\\/\\\\}
 	t=${t//;/\\x3b}
 	t=${t//$'\n'/\\x0a}
@@ -26,6 +27,7 @@ __trl_preexec() {
 	t=${t//[[:cntrl:]]/}
 	builtin print -nr -- $'\e]633;E;'$t$';@N@\a\e]133;C;aid=@N@\a'
 	__trl_r=1
+	PS1=${PS1//$'%{\e]133;'[AB]$';aid=@N@\a%}'/} # if PS1 is exported, the command is not to know the nonce
 }
 
 # First, for $?; the rest is appended by the user's files.
