@@ -1,7 +1,9 @@
 package acceptance
 
 import (
+	"context"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -218,5 +220,20 @@ func TestCrashAfterALongLife(t *testing.T) {
 	}
 	if lost := regexp.MustCompile(`"message":"[^"]*\blost\b[^"]*"`).FindAllString(g.log(), -1); lost != nil { // an id may have the letters, too
 		t.Errorf("something was lost: %v", lost)
+	}
+}
+
+// In a PID namespace whose /proc is that of another, no process could be found: the gateway says so and ends.
+func TestProcOfAnotherNamespace(t *testing.T) {
+	uRoot(t)
+	dir := t.TempDir()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, binary, "serve", "--listen", "127.0.0.1:0", "--auth", "none", "--state-dir", filepath.Join(dir, "state"), "--default-dir", dir)
+	cmd.WaitDelay = patience
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
+	out, err := cmd.CombinedOutput()
+	if ctx.Err() != nil || err == nil || !strings.Contains(string(out), "/proc is that of another PID namespace") || strings.Contains(string(out), "listening") {
+		t.Errorf("%v, %v: %s", err, ctx.Err(), out)
 	}
 }
