@@ -3,6 +3,7 @@ package runtime
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -84,6 +85,16 @@ func TestDescriptorsAreTheUsers(t *testing.T) {
 	s.want("KEPT=1; for i in $(seq 3 60); do eval \"exec $i>&-\"; done; echo done", "done\n")
 	s.want("echo $KEPT; nosuch; :", "1\n")
 	s.want("cat; read x; echo $?", "1\n")
+	pid := s.Pid()
+	s.want("KEPT=2; for i in $(seq 61 253) 255; do eval \"exec $i>&-\"; done; echo done", "done\n")
+	s.want("echo $KEPT", "2\n")
+	if s.Pid() != pid {
+		t.Error("that cost the shell")
+	}
+	s.want("KEPT=3; exec 254>&-; echo done", "done\n") // the script channel
+	if r := s.run("echo $KEPT"); s.Pid() == pid || r.out != "3\n" && !slices.Contains(r.Lost, "variables") {
+		t.Errorf("%q, lost %v; docs/hard/state.md says that descriptor 254 costs the shell", r.out, r.Lost)
+	}
 }
 
 // A user's traps run for the user's own commands, and the status of a command is the next one's $?.
