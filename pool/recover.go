@@ -358,10 +358,15 @@ func (s *Session) reviveExec(a *runtime.Adoption, x *rememberedExec) (live bool,
 		e.recorder = s.pool.recordings.follow(e.subject())
 	}
 	if x.cancel != nil {
-		c.Cancel(syscall.SIGTERM, max(0, time.Duration(x.cancel.Grace)-span(x.cancel.Uptime.time(x.cancel.At), time.Now())))
+		// The last gateway may not have come to send TERM, so some of the grace is left however late this one comes.
+		grace := time.Duration(x.cancel.Grace)
+		c.Cancel(syscall.SIGTERM, max(min(grace, leastGrace), grace-span(x.cancel.Uptime.time(x.cancel.At), time.Now())))
 	}
 	return true, nil
 }
+
+// leastGrace is what a command that is being cancelled gets of its grace from a gateway that takes over.
+const leastGrace = time.Second
 
 func (s *Session) reviveProcess(a *runtime.Adoption, x *rememberedProcess, m *remembered) error {
 	p := &Process{

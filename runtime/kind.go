@@ -112,10 +112,11 @@ func kindOf(path string) (*kind, []string, error) {
 	return nil, nil, &ErrNoAdapter{Path: path}
 }
 
-// file is what a file with a command's text holds.
-func (k *kind) file(text string) string {
+// file is what a file with a command's text holds. The redirections of a text that is evaluated in there belong to that: a shell traces
+// the eval to the standard error of before.
+func (k *kind) file(text, redirections string) string {
 	if k.quoted {
-		return `\eval ` + quote(text) + "\n"
+		return `\eval ` + quote(text) + redirections + "\n"
 	}
 	return text
 }

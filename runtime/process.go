@@ -72,7 +72,7 @@ func (s *Shell) Start(spec ProcessSpec) (*Process, error) {
 	if err = p.pipes(&s.outputs, spec.OpenStdin, !byCopy); err == nil {
 		var text int
 		var own string
-		if text, err = p.holdBack([]byte(sp.kind.file(spec.Text))); err == nil {
+		if text, err = p.holdBack([]byte(sp.kind.file(spec.Text, ""))); err == nil {
 			own, err = ownScript(sp.kind, spec.Env, spec.Dir, group.Dir(), p.hold)
 		}
 		if err == nil {

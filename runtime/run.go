@@ -135,7 +135,8 @@ func (r *run) start() error {
 		stdin = s.held().Dir() + "/" + strconv.Itoa(r.in.port)
 		r.feed()
 	}
-	if err := p.give(c.Text); err != nil {
+	files := r.redirections(stdin)
+	if err := p.give(p.kind.file(c.Text, files)); err != nil {
 		return err
 	}
 	line := make([]byte, 0, 256)
@@ -157,7 +158,9 @@ func (r *run) start() error {
 		}
 	}
 	line = p.kind.appendText(line, p.held[heldText])
-	line = r.appendFiles(line, stdin)
+	if !p.kind.quoted {
+		line = append(line, files...)
+	}
 	line = append(line, ';')
 	line = append(line, p.report(p.kind.quit, r.seq)...)
 	r.sent = len(line)
@@ -232,9 +235,9 @@ func (r *run) resume() error {
 	return nil
 }
 
-// appendFiles adds the redirections of a command. It is short: bash reads its line byte by byte. Without stdin it is the shell's
-// own, /dev/null.
-func (r *run) appendFiles(b []byte, stdin string) []byte {
+// redirections are those of a command. They are short: bash reads its line byte by byte. Without stdin it is the shell's own, /dev/null.
+func (r *run) redirections(stdin string) string {
+	b := make([]byte, 0, 64)
 	if stdin != "" {
 		b = append(append(b, ` <`...), stdin...)
 	}
@@ -242,7 +245,7 @@ func (r *run) appendFiles(b []byte, stdin string) []byte {
 		b = strconv.AppendInt(append(b, op...), int64(r.lane.end(i)), 10)
 		b = append(b, '"')
 	}
-	return b
+	return string(b)
 }
 
 // feed gives the command what its stdin takes now.

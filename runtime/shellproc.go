@@ -310,7 +310,6 @@ func (p *shellProc) sendBy(deadline time.Time, line string) bool {
 
 // give puts a command's text where the shell finds it.
 func (p *shellProc) give(text string) error {
-	text = p.kind.file(text)
 	if len(text) < p.given {
 		if err := unix.Ftruncate(p.text, int64(len(text))); err != nil {
 			return fmt.Errorf("memfd: %w", err)

@@ -53,7 +53,7 @@ func (t *Terminal) script(sp *shellProc, cfg ShellConfig, spec TerminalSpec, nam
 		}
 		return b.String() + first + sp.kind.call("exec") + " " + strings.Join(words, " ") + "\n", true, nil
 	}
-	text, err := t.holdBack([]byte(sp.kind.file(spec.Text)))
+	text, err := t.holdBack([]byte(sp.kind.file(spec.Text, "")))
 	if err != nil {
 		return "", false, err
 	}

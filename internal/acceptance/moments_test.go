@@ -233,11 +233,11 @@ func TestPartedFromWhatStays(t *testing.T) {
 			flag, nap := filepath.Join(g.home, unique("go")), sleeper()
 			job := "(until [ -e " + flag + " ]; do sleep 0.01; done; echo late) & "
 			// The shell stops itself when it is to put back what was the command's own.
-			trap := "set -T; trap 'case $BASH_COMMAND in *__trl_o_V*) trap - DEBUG; set +T; kill -STOP $$ ;; esac' DEBUG; echo now"
+			stop := "__trl_o_V='kill -STOP $$'; echo now" // what puts V back
 			if !stays {
 				job = nap + " & "
 			}
-			x := c.stream(s, job+trap, object{"env": object{"V": "own"}}).str("exec_id")
+			x := c.stream(s, job+stop, object{"env": object{"V": "own"}}).str("exec_id")
 			eventually(t, "the shell has stopped", func() bool { state, _, _, _ := gStat(pid); return state == 'T' })
 			g.slay(t)
 			defer syscall.Kill(pid, syscall.SIGCONT)

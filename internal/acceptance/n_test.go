@@ -185,7 +185,7 @@ func TestN3(t *testing.T) {
 			ends = slices.DeleteFunc(nLines(t, g), func(o object) bool { return o.str("session") != s || o.str("reason") == "" })
 			return len(ends) > 0
 		})
-		if len(ends) != 1 || ends[0].str("reason") != "client" || !ends[0].has("duration") || !ends[0].has("bytes") {
+		if len(ends) != 1 || ends[0].str("reason") != "client" || !ends[0].has("duration_ms") || !ends[0].has("bytes") {
 			t.Errorf("%v", ends)
 		}
 		told := map[string]int{}
@@ -195,7 +195,7 @@ func TestN3(t *testing.T) {
 			if want, ok := outcomes[o.str("exec")]; ok && (o.str("outcome") != want || o.str("session") != s || o.num("duration_ms") < 0) {
 				t.Errorf("%v, want %s", o, want)
 			}
-			if o.str("process") == process && (o.str("outcome") != "timeout" || o.str("session") != s || !o.has("duration")) {
+			if o.str("process") == process && (o.str("outcome") != "timeout" || o.str("session") != s || !o.has("duration_ms")) {
 				t.Errorf("%v", o)
 			}
 		}

@@ -1,6 +1,6 @@
 # dash and busybox ash: what a session's shell reads first. See bash.sh for what the lines of a command are; here one is
-#     \command . "$__trl_p/TEXT" <"$__trl_p/IN" >"$__trl_p/OUT" 2>"$__trl_p/ERR";\__trl_e SEQ&&\:
-# TEXT is one line: \eval 'the command'. eval names itself in messages, where the dot alone would name its file; the dot is
+#     \command . "$__trl_p/TEXT";\__trl_e SEQ&&\:
+# TEXT is one line: \eval 'the command' <"$__trl_p/IN" >"$__trl_p/OUT" 2>"$__trl_p/ERR". eval names itself in messages, where the dot alone would name its file; the dot is
 # there because `return` in an eval at the top level ends dash. The shell's stdin is its script channel, since $0 and
 # messages have the name of a script that is an argument.
 # `command` because a syntax error in a special builtin would end dash; not in ash, where it lets errors out of subshells
