@@ -21,8 +21,7 @@ import (
 // TestDifferential runs what is in testdata/differential in each shell twice: by trl, and by the plain shell. Standard output,
 // standard error, exit code and the state afterwards are the same, or the table says which of them differ and why. A known
 // difference that is gone is a failure, too. testdata/differential/README.md says how a case is written and what is compared.
-func TestDifferential(t *testing.T) {
-	t.Parallel()
+func TestDifferential(t *testing.T) { // not beside others: the end of their Host kills what it takes for a session's, such as a plain shell
 	h := testHost(t, "auto")
 	lines, sequences := readCases(t, "oneliners.txt"), readCases(t, "sequences.txt")
 	if len(lines) < 300 || len(sequences) < 50 {

@@ -75,7 +75,7 @@ var (
 
 var kinds = map[string]*kind{
 	"bash": {name: "bash", snapshot: 400 * time.Microsecond, boot: bootBash, abort: 40, traps: traps40, dot: `\builtin .`, quit: "__trl_e", again: "__trl_a", last: "__trl_g", lists: true, putsAway: true,
-		fresh: "__trl_n= __trl_o=0 __trl_y=1 __trl_d= __trl_t= __trl_l=1;",
+		fresh: "__trl_n= __trl_o=0 __trl_y=1 __trl_dt= __trl_t= __trl_l=1;",
 		args:  []string{"--norc", "--noprofile", "--noediting", "-i", "+m", "+H", "+o", "history", "/proc/self/fd/3"}},
 	"dash": {name: "dash", snapshot: 100 * time.Microsecond, boot: bootPOSIX, abort: syscall.SIGINT, traps: trapsINT, trapped: trappedINT, dot: dashDot, quit: `\__trl_e`, again: `\__trl_a`, last: `\__trl_g`, then: `&&\:`, quoted: true, fresh: "__trl_n=;", packet: true, stdin: "/dev/null",
 		args: []string{"-i", "+m", "-s"}},

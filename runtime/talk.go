@@ -56,7 +56,10 @@ func (r *run) deliver(line []byte, now time.Time) error {
 }
 
 // unread: the shell has not come to the line.
-func (r *run) unread() bool { return r.line != nil || r.p.unread() >= r.sent }
+func (r *run) unread() bool {
+	// Of a resumed run the channel may hold more than its own lines: each gateway before this one has asked.
+	return r.line != nil || r.p.unread() >= r.sent && !r.took()
+}
 
 // took: the shell has the command for sure, of a run that was resumed; others know it by what they sent.
 func (r *run) took() bool { return r.asked != "" && r.p.took() }

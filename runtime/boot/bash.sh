@@ -24,7 +24,7 @@ __trl_n=           # number and status of the command that was reported last
 __trl_o=0          # the status that the next command is to see
 __trl_m=           # the text of the command
 __trl_y=1          # a command has run since the traps were put away
-__trl_d=           # the traps that are put away
+__trl_dt=          # the traps that are put away
 __trl_t= __trl_l=1 # the lines that set them again, and the line number to begin with, so that the text's first line is 1
 exec >&- 2>&-
 
@@ -47,11 +47,11 @@ __trl_k() {
 # that would run a trap for DEBUG or RETURN, a subshell.
 __trl_w() {
 	builtin local __trl_i
-	if [[ ! -v __trl_u ]]; then __trl_d=$(<"$__trl_x"); fi # an abort has taken the place of DEBUG's: those of before stay
+	if [[ ! -v __trl_u ]]; then __trl_dt=$(<"$__trl_x"); fi # an abort has taken the place of DEBUG's: those of before stay
 	__trl_t= __trl_l=1
-	if [[ -n $__trl_d ]]; then
-		__trl_t="{ builtin ${__trl_d//$'\n'trap -- /$'\n'builtin trap -- }"$'\n'
-		if [[ $__trl_d == *' ERR' ]]; then
+	if [[ -n $__trl_dt ]]; then
+		__trl_t="{ builtin ${__trl_dt//$'\n'trap -- /$'\n'builtin trap -- }"$'\n'
+		if [[ $__trl_dt == *' ERR' ]]; then
 			__trl_t+=$'__trl_z&&builtin :\n'
 		elif [[ $__trl_o != 0 ]]; then
 			__trl_t+="(builtin exit $__trl_o)&&:"$'\n'
@@ -105,7 +105,7 @@ __trl_g() {
 # calls has put all traps there, and trl moves them to the end.
 __trl_s() {
 	{
-		if [[ -z $__trl_y && -n $__trl_d ]]; then builtin printf '%s\n' "$__trl_d"; fi
+		if [[ -z $__trl_y && -n $__trl_dt ]]; then builtin printf '%s\n' "$__trl_dt"; fi
 		builtin printf '%s state\n' '@E@'
 		builtin shopt -p; builtin declare -p; builtin umask -p
 		builtin printf 'cd -- %q; [[ . -ef %q ]] && __trl_l=0 || __trl_l=1\n' "$PWD" "$PWD" # PWD may be read-only
