@@ -284,6 +284,7 @@ func TestSilentNetworkIsTold(t *testing.T) {
 	}
 	p.run(`trl.tabs.current.focus()`)
 	p.key("c", "KeyC", ctrl)
+	p.until("there is another prompt", `/\^C[^]*[#$] *$/.test(`+text+`)`) // what is typed before, the terminal drops with the signal
 	p.enter("echo $((1+1)) goes on")
 	p.until("typing works again", `/^2 goes on$/m.test(`+text+`)`)
 	if eval[bool](p, `document.querySelector(".latency").dataset.level === "off"`) {
