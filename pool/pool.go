@@ -140,7 +140,7 @@ func New(c Config, k runtime.Keeper, m *metrics.Metrics, log zerolog.Logger) *Po
 		liveOf:   map[string]int{},
 		shares:   map[shareHash]*Share{},
 		output:   budget{each: c.KeptOutput, all: 2 * c.KeptOutput},
-		weights:  weights{each: c.RetainedOf, all: c.RetainedBytes},
+		weights:  weights{budget: budget{each: c.RetainedOf, all: c.RetainedBytes}},
 		keys:     keys{many: c.AllKeys},
 
 		maxRetained: c.Retained,

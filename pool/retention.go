@@ -200,9 +200,8 @@ func (p *Pool) freeDescriptors() {
 
 // weights is what is retained of each principal.
 type weights struct {
-	tally
-	each, all int64      // set once; how much may be retained
-	trimming  sync.Mutex // held by the goroutine that lets go of what is too much
+	budget
+	trimming sync.Mutex // held by the goroutine that lets go of what is too much
 }
 
 // excess is the principal who is to let go of something, and whether anybody is.

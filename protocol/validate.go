@@ -119,8 +119,7 @@ var enums = map[string][]string{
 	"state":                SessionStates,
 	"SessionState.from":    SessionStates,
 	"SessionState.to":      SessionStates,
-	"reason": {string(ReasonClient), string(ReasonIdle), string(ReasonExpired), string(ReasonShellExited), string(ReasonShellFailed),
-		string(ReasonDisconnect), string(ReasonShutdown), string(ReasonLimit)},
+	"reason":               words(Reasons),
 
 	"SessionCreate.record": recordWords,
 	"Session.record":       recordWords,
@@ -132,6 +131,13 @@ var enums = map[string][]string{
 
 // recordWords say what is recorded.
 var recordWords = []string{"off", "terminals", "execs", "all"}
+
+func words[S ~string](list []S) (all []string) {
+	for _, s := range list {
+		all = append(all, string(s))
+	}
+	return all
+}
 
 // SessionStates are the states that a session has on the wire.
 var SessionStates = []string{"CREATING", "IDLE", "RUNNING", "TERMINATED"}
