@@ -86,7 +86,8 @@ func openSession(t testing.TB, h *Host, path string) *session {
 	t.Helper()
 	id := fmt.Sprintf("s-test%d", sessionCount.Add(1))
 	s, err := h.OpenShell(context.Background(), ShellConfig{ID: id, Path: path, Dir: "/", Restore: true,
-		Env: []string{"PATH=" + os.Getenv("PATH"), "HOME=/", "LANG=C.UTF-8", "TERM=dumb", "TRL_SESSION_ID=" + id}})
+		// A directory of PATH that this user may not search changes what dash and ash say.
+		Env: []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/", "LANG=C.UTF-8", "TERM=dumb", "TRL_SESSION_ID=" + id}})
 	if err != nil {
 		t.Fatal(err)
 	}
