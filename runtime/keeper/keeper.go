@@ -358,13 +358,6 @@ func (k *keeper) signal(s syscall.Signal) {
 	}
 }
 
-// watchful has Go's scheduler look around every 10 ms in a gateway that has nothing to do, and not sleep until a system call
-// wakes it: that is a thread more to run for every command, beside the shell that the client waits for (26 of 215 µs, a
-// quarter of the gateway's own time; sysmon in runtime/proc.go). Calls that bypass the scheduler would save as much, and could
-// never be used: whoever has one of our pipes can hold its lock, and so the call and the whole gateway, for as long as it
-// likes. The price is a line on stderr, "SCHED …", every 2^31 ms that the machine is up, and nothing else.
-const watchful = "GODEBUG=schedtrace=2147483647"
-
 // startGateway starts a gateway with its socket at descriptor 3 and its environment at 4: what is given at exec can be
 // read in /proc by every session of the same user, for as long as the new program has not come to hide it.
 func startGateway(host *runtime.Host, program string, c Config, recalled []string, socket *os.File) (*runtime.Child, error) {
@@ -375,7 +368,7 @@ func startGateway(host *runtime.Host, program string, c Config, recalled []strin
 	environ := os.NewFile(uintptr(fd), "environ")
 	defer environ.Close()
 	child, err := host.Spawn(runtime.Spec{
-		Path: program, Argv: c.Args, Env: []string{fdVar + "=3", watchful}, As: c.Host.Gateway,
+		Path: program, Argv: c.Args, Env: []string{fdVar + "=3"}, As: c.Host.Gateway,
 		Files: []*os.File{os.Stdin, os.Stdout, os.Stderr, socket, environ},
 	})
 	if err != nil {
