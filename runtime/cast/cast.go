@@ -43,19 +43,6 @@ const stderrComment = "# stderr"
 
 const replacement = "\ufffd"
 
-// torn returns how many bytes at p's end begin a UTF-8 character and lack its rest.
-func torn(p []byte) int {
-	for n := 1; n < utf8.UTFMax && n <= len(p); n++ {
-		if tail := p[len(p)-n:]; utf8.RuneStart(tail[0]) {
-			if utf8.FullRune(tail) {
-				return 0
-			}
-			return n
-		}
-	}
-	return 0
-}
-
 // appendString appends p as a JSON string. What is not UTF-8 becomes U+FFFD, a byte at a time; controls are escaped, DEL and
 // C1 among them, so that a file can be looked at with cat.
 func appendString(dst, p []byte) []byte {

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json"
+
+	"trl/runtime/journal"
 )
 
 // A Writer turns what happened into the lines of an asciicast v3, in memory: who uses it writes them somewhere. Times do not
@@ -60,7 +62,7 @@ func (w *Writer) Output(at time.Duration, stderr bool, p []byte) {
 		p = append(w.begun, p...)
 		w.begun = nil
 	}
-	if n := torn(p); n > 0 {
+	if n := journal.TornTail(p); n > 0 {
 		w.begun = bytes.Clone(p[len(p)-n:])
 		p = p[:len(p)-n]
 	}

@@ -134,7 +134,7 @@ const nearby = 64
 
 // tornEnd returns how many bytes of a character that the cut divides end p, if p ends in text.
 func tornEnd(p []byte) int {
-	n := tornTail(p)
+	n := TornTail(p)
 	text := p[:len(p)-n]
 	text = text[max(0, len(text)-nearby):]
 	if !utf8.Valid(text[tornHead(text):]) {
@@ -147,7 +147,7 @@ func tornEnd(p []byte) int {
 func tornStart(p []byte) int {
 	n := tornHead(p)
 	text := p[n:min(len(p), n+nearby)]
-	if !utf8.Valid(text[:len(text)-tornTail(text)]) {
+	if !utf8.Valid(text[:len(text)-TornTail(text)]) {
 		return 0
 	}
 	return n

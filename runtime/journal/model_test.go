@@ -223,7 +223,7 @@ func (m *model) next(t *rapid.T, r *modelReader) (more bool) {
 	})
 	if !more {
 		rest := m.all[r.pos:]
-		waits := r.o.Text && m.j.hold > 0 && !m.closed && tornTail(rest) == len(rest)
+		waits := r.o.Text && m.j.hold > 0 && !m.closed && TornTail(rest) == len(rest)
 		if len(rest) > 0 && !waits {
 			t.Fatalf("nothing at %d of %d", r.pos, len(m.all))
 		}
@@ -267,7 +267,7 @@ func (m *model) next(t *rapid.T, r *modelReader) (more bool) {
 	if n := divides(m.all[off:run], end-off); n > 0 {
 		t.Fatalf("chunk [%d, %d) ends %d bytes into a character: %q", off, end, n, m.all[end-n:min(run, end+3)])
 	}
-	if m.j.hold > 0 && !m.closed && end == len(m.all) && tornTail(c.Data) > 0 {
+	if m.j.hold > 0 && !m.closed && end == len(m.all) && TornTail(c.Data) > 0 {
 		t.Fatalf("chunk [%d, %d) did not wait for the rest of its last character", off, end)
 	}
 	return true

@@ -143,7 +143,7 @@ func (r *Reader) fillLocked(off int64) (n int, s Stream, wait time.Duration) {
 	if !r.text {
 		return n, s, 0
 	}
-	torn := tornTail(r.buf[:n])
+	torn := TornTail(r.buf[:n])
 	if torn == n && end < r.j.size { // Attach came in the middle of a character: it counts as replayed whole
 		n, s = r.copyLocked(off, r.j.size, utf8.UTFMax)
 		if torn = n; utf8.FullRune(r.buf[:n]) {
@@ -173,8 +173,8 @@ func (r *Reader) copyLocked(off, end int64, limit int) (int, Stream) {
 	return n, s
 }
 
-// tornTail returns how many bytes at p's end begin a UTF-8 character and lack its rest; 0 when they never can be one.
-func tornTail(p []byte) int {
+// TornTail returns how many bytes at p's end begin a UTF-8 character and lack its rest; 0 when they never can be one.
+func TornTail(p []byte) int {
 	for n := 1; n < utf8.UTFMax && n <= len(p); n++ {
 		if tail := p[len(p)-n:]; utf8.RuneStart(tail[0]) {
 			if utf8.FullRune(tail) {
