@@ -545,7 +545,7 @@ func (r *run) tell(o *Outcome) {
 		o.LimitHit = limitMemory
 	case r.now.PIDHits > r.used.PIDHits:
 		o.LimitHit = limitPIDs
-	case r.s.cfg.Limits.FileSizeBytes > 0 && o.Code == 128+int(unix.SIGXFSZ) &&
+	case r.s.cfg.Limits.FileSizeBytes > 0 && o.Code == signalCode(unix.SIGXFSZ) &&
 		(!r.died || r.p.child.Status().Signal == unix.SIGXFSZ): // not `exit 153`; of what the shell waited for only the code is known
 		o.LimitHit = limitFileSize
 	}

@@ -52,7 +52,7 @@ func (h *Host) Abandon(c *Child) {
 	delete(n.children, c.pid)
 	n.mu.Unlock()
 	c.mu.Lock()
-	c.status, c.reaped = Status{Code: 128 + int(syscall.SIGKILL), Signal: syscall.SIGKILL}, true
+	c.status, c.reaped = signalStatus(syscall.SIGKILL), true
 	if c.closed {
 		c.closePidfdLocked()
 	}

@@ -258,14 +258,11 @@ func (p *Process) watchCopy(status int, start uint64) error {
 			waitPidfd(f)
 			f.Close()
 		}
-		p.status = Status{Code: 128 + int(syscall.SIGKILL), Signal: syscall.SIGKILL}
+		p.status = signalStatus(syscall.SIGKILL)
 		var b [64]byte
 		if n, _ := unix.Pread(status, b[:], 0); n > 2 {
 			code, _ := strconv.Atoi(strings.TrimSpace(string(b[2:n])))
-			p.status = Status{Code: code}
-			if code > 128 && code <= 128+31 {
-				p.status.Signal = syscall.Signal(code - 128)
-			}
+			p.status = Status{Code: code, Signal: codeSignal(code)}
 		}
 		p.finish()
 	}()

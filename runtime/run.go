@@ -430,7 +430,7 @@ func (r *run) settle() Outcome {
 		case st.Signal == unix.SIGXFSZ && r.p.exit != nil && r.p.kind.name != "bash": // the snapshot of its EXIT trap was too large for its ulimit -f
 			o.Code = *r.p.exit & 0xff
 		case st.Signal != 0: // before the report: bash runs its EXIT trap when SIGSEGV ends it, too, with the $? of before
-			o.Code = 128 + int(st.Signal)
+			o.Code = signalCode(st.Signal)
 		case r.p.exit != nil:
 			o.Code = *r.p.exit & 0xff // of `exit 300`
 		case st.Code < 0:
@@ -444,10 +444,10 @@ func (r *run) settle() Outcome {
 		if r.killed {
 			sig = syscall.SIGKILL
 		}
-		o.Code = 128 + int(sig)
+		o.Code = signalCode(sig)
 	}
-	if o.Code > 128 && o.Code <= 128+31 {
-		o.Signal = signalName(syscall.Signal(o.Code - 128))
+	if sig := codeSignal(o.Code); sig != 0 {
+		o.Signal = signalName(sig)
 	}
 	if a := r.record.Replaced; a != nil {
 		o.Died, o.Restored, o.Lost = true, true, a.Lost

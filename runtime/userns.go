@@ -194,7 +194,7 @@ func accompany(cmd *exec.Cmd, pass func(os.Signal)) (ws syscall.WaitStatus, err 
 // exitCode is what a shell says of it.
 func exitCode(ws syscall.WaitStatus) int {
 	if ws.Signaled() {
-		return 128 + int(ws.Signal())
+		return signalCode(ws.Signal())
 	}
 	return ws.ExitStatus()
 }
