@@ -152,11 +152,21 @@ func dial(ctx context.Context, o client.Options, onLost func(error)) (*client.Cl
 	// A gateway answers an upgrade in milliseconds; ten seconds allow for a slow network and a machine that swaps.
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	c, err := client.Dial(ctx, o)
-	if err != nil {
-		return nil, hintDial(err, o)
+	for {
+		c, err := client.Dial(ctx, o)
+		if err == nil {
+			return c, nil
+		}
+		if refused := (*protocol.Error)(nil); !errors.As(err, &refused) || refused.Code != protocol.ShuttingDown {
+			return nil, hintDial(err, o)
+		}
+		// An upgrade puts the next gateway in place of this one. A gateway that stops refuses connections soon.
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+			return nil, hintDial(err, o)
+		}
 	}
-	return c, nil
 }
 
 func hintDial(err error, o client.Options) error {
