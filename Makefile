@@ -132,13 +132,13 @@ test-soak: deps ## the tests that make test shortens, at full length
 	$(OWN_HOME) TRL_SOAK=1 $(RACE) -count 1 -timeout 4h -run '$(RUN)' $(PKG)
 
 soak-crash: deps ## the gateway killed 60 times under 50 sessions and 20 followers, and 80 times under all that clients do: nothing lost, doubled or out of order
-	$(OWN_HOME) TRL_SOAK=1 $(RACE) -count 1 -timeout 1h -run 'TestG3$$|TestWorksWhileGatewaysDie' -v ./internal/acceptance
+	$(OWN_HOME) TRL_SOAK=1 $(RACE) -count 1 -timeout 1h -run 'TestNothingIsLostWhenTheGatewayIsKilled$$|TestWorksWhileGatewaysDie' -v ./internal/acceptance
 
 soak-once: deps ## FOR=10m of all that clients do in 60 sessions of every shell, gateways killed and upgraded meanwhile: nothing twice, nothing missing
 	$(OWN_HOME) TRL_SOAK=1 go test -count 1 -timeout 2h -run 'TestEndurance$$' -v ./internal/acceptance -args -for $(FOR)
 
 once: deps ## TRIALS=5000 commands that end their shell while their gateway is killed: each runs once
-	$(OWN_HOME) go test -count 1 -timeout 4h -run 'TestOnceByChance$$' -v ./internal/acceptance -args -trials $(TRIALS)
+	$(OWN_HOME) go test -count 1 -timeout 4h -run 'TestCommandRunsOnceAtRandomDeaths$$' -v ./internal/acceptance -args -trials $(TRIALS)
 
 contract: ## the contract's own suite, beside the repository
 	@if [ -x $(CONTRACT) ]; then $(OWN_HOME) $(CONTRACT) core && $(CONTRACT) terminal; else echo "contract: SKIPPED, no $(CONTRACT) here"; fi

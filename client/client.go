@@ -145,14 +145,14 @@ func (c *Client) connected(ctx context.Context) (*link, error) {
 		if why == nil {
 			return l, nil
 		}
-		return nil, l.broken()
+		return nil, l.lostError()
 	}
-	anew := !l.missed
+	anew := !l.lossNoted
 	if anew {
-		l.missed = true
-		if !c.missLocked(l) {
+		l.lossNoted = true
+		if !c.noteLossLocked(l) {
 			c.mu.Unlock()
-			return nil, l.broken()
+			return nil, l.lostError()
 		}
 	}
 	first := d == nil
@@ -177,20 +177,20 @@ func (c *Client) connected(ctx context.Context) (*link, error) {
 	}
 }
 
-// crowded is the least pause before a dial after a connection that was accepted and dropped at once: do not hammer at a server
+// minRedialPause is the least pause before a dial after a connection that was accepted and dropped at once: do not hammer at a server
 // in trouble.
-const crowded = 250 * time.Millisecond
+const minRedialPause = 250 * time.Millisecond
 
-// missLocked begins our patience with the loss of l, or goes on with that of the loss before, where l was of no use; false:
+// noteLossLocked begins our patience with the loss of l, or goes on with that of the loss before, where l was of no use; false:
 // none is left. Called with mu held.
-func (c *Client) missLocked(l *link) bool {
-	lived, useful := l.life()
+func (c *Client) noteLossLocked(l *link) bool {
+	lived, useful := l.lifetime()
 	switch {
 	case !c.until.IsZero() && !useful && lived < c.o.Patience:
-		c.wait = min(max(2*c.wait, crowded), maxPause)
+		c.wait = min(max(2*c.wait, minRedialPause), maxPause)
 		return time.Now().Before(c.until)
 	case lived < time.Second:
-		c.wait = crowded
+		c.wait = minRedialPause
 	default:
 		c.wait = 0
 	}

@@ -283,7 +283,7 @@ func TestPatienceEnds(t *testing.T) {
 
 func TestSilenceCountsOnlyWhileReading(t *testing.T) {
 	fired := make(chan struct{})
-	clock := &silence{most: 50 * time.Millisecond, timer: time.AfterFunc(50*time.Millisecond, func() { close(fired) })}
+	clock := &silenceTimer{limit: 50 * time.Millisecond, timer: time.AfterFunc(50*time.Millisecond, func() { close(fired) })}
 	clock.timer.Stop()
 	select {
 	case <-fired:

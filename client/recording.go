@@ -43,7 +43,7 @@ func (c *Client) Recording(ctx context.Context, id string, v2 bool) (io.ReadClos
 	t := &http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true}
 	resp, err := t.RoundTrip(req)
 	if err != nil {
-		return nil, noEnd(err)
+		return nil, withoutEOF(err)
 	}
 	if resp.StatusCode == http.StatusOK {
 		return resp.Body, nil

@@ -41,7 +41,7 @@ type Stream struct {
 
 	// owned by the reader
 	link    *link
-	from    *feed   // of link
+	feed    *feed   // of link
 	pending []event // what an answer itself carried (process.logs), before from
 	offset  int64   // everything before it was returned by Next
 	exec    *protocol.ExecExit
@@ -127,10 +127,10 @@ func (s *Stream) open(ctx context.Context) (*Stream, error) {
 		}
 		to := newFeed(s.kind, s.id)
 		if err = s.reopen(ctx, l, s, to); err == nil {
-			s.link, s.from = l, to
+			s.link, s.feed = l, to
 			return s, nil
 		}
-		l.leave(to, ErrClosed)
+		l.abandon(to, ErrClosed)
 		if l.lost() == nil || ctx.Err() != nil {
 			return nil, err // the server's answer, or nobody waits any more
 		}
@@ -192,25 +192,25 @@ func (s *Stream) next(ctx context.Context) (event, error) {
 			return ev, nil
 		}
 		select {
-		case ev := <-s.from.events:
+		case ev := <-s.feed.events:
 			return ev, nil
 		default:
 		}
 		select {
-		case ev := <-s.from.events:
+		case ev := <-s.feed.events:
 			return ev, nil
 		case <-ctx.Done():
 			return event{}, context.Cause(ctx)
-		case <-s.from.done:
-			return event{}, s.from.why
+		case <-s.feed.done:
+			return event{}, s.feed.why
 		case <-s.link.closing:
 		}
 		<-s.link.read
 		select {
-		case ev := <-s.from.events: // delivered before the connection was lost
+		case ev := <-s.feed.events: // delivered before the connection was lost
 			return ev, nil
-		case <-s.from.done:
-			return event{}, s.from.why
+		case <-s.feed.done:
+			return event{}, s.feed.why
 		default:
 		}
 		if _, err := s.open(ctx); err != nil {
@@ -285,14 +285,14 @@ func (c *Client) input(ctx context.Context, method string, p []byte, params func
 		piece := p[:min(len(p), inputPiece)]
 		p = p[len(piece):]
 		text, encoding := protocol.EncodeBytes(piece)
-		if err := c.whenRoom(ctx, method, params(text, encoding, len(p) == 0)); err != nil || len(p) == 0 {
+		if err := c.callWhenRoom(ctx, method, params(text, encoding, len(p) == 0)); err != nil || len(p) == 0 {
 			return err
 		}
 	}
 }
 
-// whenRoom is a Call that is made again while the server has no room for it.
-func (c *Client) whenRoom(ctx context.Context, method string, params any) error {
+// callWhenRoom is a Call that is made again while the server has no room for it.
+func (c *Client) callWhenRoom(ctx context.Context, method string, params any) error {
 	for pause := 2 * time.Millisecond; ; pause = min(2*pause, 200*time.Millisecond) {
 		err := c.Call(ctx, method, params, nil)
 		var e *protocol.Error
@@ -318,5 +318,5 @@ func (s *Stream) Signal(ctx context.Context, name string) error {
 // Close stops reading: what still comes is dropped, and the server is asked to send no more. It is idempotent, waits for
 // nothing, and is for the goroutine that reads.
 func (s *Stream) Close() {
-	s.link.leave(s.from, ErrClosed)
+	s.link.abandon(s.feed, ErrClosed)
 }

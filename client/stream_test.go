@@ -56,7 +56,7 @@ func (c *Client) kept() int {
 	l := c.link
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return len(l.streams) + len(l.left) + l.opening + len(l.calls)
+	return len(l.streams) + len(l.abandoned) + l.opening + len(l.calls)
 }
 
 // TestCloseDetaches: and what still comes is nobody's.

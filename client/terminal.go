@@ -101,13 +101,13 @@ func (t *Terminal) TakeOver(ctx context.Context) error {
 	}
 	q := t.request()
 	q.Claim = 0
-	return t.again(ctx, q)
+	return t.reattach(ctx, q)
 }
 
 // Redraw asks for the screen anew.
-func (t *Terminal) Redraw(ctx context.Context) error { return t.again(ctx, t.request()) }
+func (t *Terminal) Redraw(ctx context.Context) error { return t.reattach(ctx, t.request()) }
 
-func (t *Terminal) again(ctx context.Context, q protocol.TermAttach) error {
+func (t *Terminal) reattach(ctx context.Context, q protocol.TermAttach) error {
 	var a protocol.TermAttached
 	if err := t.s.c.Call(ctx, "term.attach", q, &a); err != nil {
 		return err

@@ -40,28 +40,28 @@ type webSocket struct {
 	conn   *websocket.Conn
 	ctx    context.Context // ends with close; coder/websocket drops a connection whose read context ends
 	cancel context.CancelFunc
-	clock  *silence
+	clock  *silenceTimer
 	buf    bytes.Buffer // owned by the reader
 }
 
-// silence drops a connection of which no byte comes for a while. It runs only while read waits, so that a slow caller of ours
+// silenceTimer drops a connection of which no byte comes for a while. It runs only while read waits, so that a slow caller of ours
 // is not taken for a silent peer.
-type silence struct {
+type silenceTimer struct {
 	timer *time.Timer
-	most  time.Duration
+	limit time.Duration
 }
 
 // heard restarts the clock, unless it is stopped or has fired.
-func (s *silence) heard() {
+func (s *silenceTimer) heard() {
 	if s.timer.Stop() {
-		s.timer.Reset(s.most)
+		s.timer.Reset(s.limit)
 	}
 }
 
 // heardConn tells of each byte that comes: a large answer on a slow line, whose pings wait behind it, is no silence.
 type heardConn struct {
 	net.Conn
-	clock *silence
+	clock *silenceTimer
 }
 
 func (c heardConn) Read(p []byte) (int, error) {
@@ -78,9 +78,9 @@ func dialWebSocket(ctx context.Context, o Options) (transport, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &webSocket{clock: &silence{most: cmp.Or(o.silence, peerSilence)}}
+	w := &webSocket{clock: &silenceTimer{limit: cmp.Or(o.silence, peerSilence)}}
 	w.ctx, w.cancel = context.WithCancel(context.Background())
-	w.clock.timer = time.AfterFunc(w.clock.most, w.cancel)
+	w.clock.timer = time.AfterFunc(w.clock.limit, w.cancel)
 	w.clock.timer.Stop()
 	// Our own, so that nothing of a refused dial stays behind.
 	hc := &http.Transport{Proxy: http.ProxyFromEnvironment, DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
@@ -110,7 +110,7 @@ func dialWebSocket(ctx context.Context, o Options) (transport, error) {
 		if inner := (*url.Error)(nil); errors.As(err, &inner) {
 			err = inner.Err // which is about the address; what wraps it is about our libraries
 		}
-		return nil, noEnd(err)
+		return nil, withoutEOF(err)
 	}
 	conn.SetReadLimit(maxFrame)
 	w.conn = conn
@@ -152,13 +152,13 @@ func refusal(resp *http.Response, err error) error {
 	case http.StatusNotFound, http.StatusOK, http.StatusUpgradeRequired:
 		return protocol.Errorf(protocol.NotSupported, "no trl gateway at this address: %w", err)
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
-		return noPlace(resp, err)
+		return fullServerError(resp, err)
 	}
 	return err
 }
 
-// noPlace tells by the gateway's own words why it has no place for us; a balancer uses the same two statuses, with others.
-func noPlace(resp *http.Response, err error) error {
+// fullServerError tells by the gateway's own words why it has no place for us; a balancer uses the same two statuses, with others.
+func fullServerError(resp *http.Response, err error) error {
 	b, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<10))
 	why := cmp.Or(strings.TrimSpace(string(b)), strings.ToLower(http.StatusText(resp.StatusCode)))
 	switch {
@@ -174,8 +174,8 @@ func noPlace(resp *http.Response, err error) error {
 
 var errCutOff = errors.New("cut off")
 
-// noEnd keeps io.EOF for the end of a Stream: a connection that ends without a word is a fault.
-func noEnd(err error) error {
+// withoutEOF keeps io.EOF for the end of a Stream: a connection that ends without a word is a fault.
+func withoutEOF(err error) error {
 	if errors.Is(err, io.EOF) {
 		return errCutOff
 	}
@@ -183,7 +183,7 @@ func noEnd(err error) error {
 }
 
 func (w *webSocket) read() ([]byte, error) {
-	w.clock.timer.Reset(w.clock.most)
+	w.clock.timer.Reset(w.clock.limit)
 	defer w.clock.timer.Stop()
 	kind, r, err := w.conn.Reader(w.ctx)
 	if err != nil {
@@ -208,11 +208,11 @@ func (w *webSocket) ended(err error) error {
 	case w.ctx.Err() != nil:
 		return errors.New("the server has been silent for too long") // or we closed, which was recorded before
 	}
-	return noEnd(err)
+	return withoutEOF(err)
 }
 
 func (w *webSocket) write(frame []byte) error {
-	return noEnd(w.conn.Write(w.ctx, websocket.MessageText, frame))
+	return withoutEOF(w.conn.Write(w.ctx, websocket.MessageText, frame))
 }
 
 func (w *webSocket) close() {
@@ -247,7 +247,7 @@ func (u *unixSocket) read() ([]byte, error) {
 		case err == nil:
 			return u.buf, nil
 		case !errors.Is(err, bufio.ErrBufferFull):
-			return nil, noEnd(err)
+			return nil, withoutEOF(err)
 		case len(u.buf) > maxFrame:
 			return nil, errors.New("line without end")
 		}

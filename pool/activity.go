@@ -17,9 +17,9 @@ func (s *Session) Execs() []protocol.ExecEntry {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	all := make([]*Exec, 0, maxListedExecs+len(s.execs))
-	for i := len(s.records.all) - 1; i >= 0 && len(all) < maxListedExecs; i-- { // by end, and nothing overtakes in a session
-		if x, ok := s.records.all[i].record.(*endedExec); ok {
-			all = append(all, x.exec())
+	for i := len(s.retained.all) - 1; i >= 0 && len(all) < maxListedExecs; i-- { // by end, and nothing overtakes in a session
+		if x, ok := s.retained.all[i].endedWork.(*endedExec); ok {
+			all = append(all, x.toExec())
 		}
 	}
 	for _, e := range s.execs {
@@ -28,7 +28,7 @@ func (s *Session) Execs() []protocol.ExecEntry {
 	slices.SortFunc(all, func(a, b *Exec) int { return a.queuedAt.Compare(b.queuedAt) })
 	entries := []protocol.ExecEntry{}
 	for _, e := range all[max(0, len(all)-maxListedExecs):] {
-		x := protocol.ExecEntry{ExecID: e.ID(), StreamID: e.StreamID(), Command: beginning(e.text), State: "queued", QueuedAt: e.queuedAt, RecordingID: e.recording}
+		x := protocol.ExecEntry{ExecID: e.ID(), StreamID: e.StreamID(), Command: truncateText(e.text), State: "queued", QueuedAt: e.queuedAt, RecordingID: e.recording}
 		if !e.startedAt.IsZero() {
 			started := e.startedAt
 			x.State, x.StartedAt = "running", &started
@@ -44,19 +44,21 @@ func (s *Session) Execs() []protocol.ExecEntry {
 	return entries
 }
 
-// remarkLocked remembers the command that has just ended, for lists. s.mu is held.
-func (s *Session) remarkLocked(e *Exec) { s.last = lastExec(e.ID(), e.text, &e.exit, e.endedAt) }
+// noteLastExecLocked remembers the command that has just ended, for lists. s.mu is held.
+func (s *Session) noteLastExecLocked(e *Exec) {
+	s.last = newLastExec(e.ID(), e.text, &e.exit, e.endedAt)
+}
 
-func lastExec(id, text string, x *protocol.ExecExit, at time.Time) *protocol.LastExec {
+func newLastExec(id, text string, x *protocol.ExecExit, at time.Time) *protocol.LastExec {
 	return &protocol.LastExec{
-		ExecID: id, Command: beginning(text), ExitCode: x.ExitCode, Signal: x.Signal,
+		ExecID: id, Command: truncateText(text), ExitCode: x.ExitCode, Signal: x.Signal,
 		TimedOut: x.TimedOut, Cancelled: x.Cancelled, DurationMS: x.DurationMS, EndedAt: at,
 	}
 }
 
-// beginning is what lists and events tell of a command's text, which may have 1 MiB: the first 4 KiB, cut between characters. It is a copy, so
+// truncateText is what lists and events tell of a command's text, which may have 1 MiB: the first 4 KiB, cut between characters. It is a copy, so
 // that it does not keep the whole text in memory.
-func beginning(text string) string {
+func truncateText(text string) string {
 	if len(text) <= protocol.MaxText {
 		return text
 	}

@@ -67,7 +67,7 @@ func BenchmarkRecording(b *testing.B) {
 func BenchmarkCreate(b *testing.B) {
 	for name, warm := range map[string]int{"cold": 0, "warm": 8} {
 		b.Run(name, func(b *testing.B) {
-			r := newRig(b, Config{Warm: warm, Retention: -1})
+			r := newRig(b, Config{WarmShells: warm, Retention: -1})
 			for b.Loop() {
 				s, err := r.Create(b.Context(), me, &protocol.SessionCreate{})
 				if err != nil {

@@ -8,12 +8,12 @@ func errDraining() error {
 
 // Drain has the pool take no new sessions; those that live go on. empty is closed when the last one has ended. Asked again it is the same.
 func (p *Pool) Drain() (empty <-chan struct{}) {
-	_ = p.await("") // what comes back counts
+	_ = p.awaitRecovered("") // what comes back counts
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.draining == nil {
 		p.draining = make(chan struct{})
-		p.drainedLocked()
+		p.closeDrainedLocked()
 	}
 	p.metrics.Draining.Set(1)
 	return p.draining
@@ -27,16 +27,16 @@ func (p *Pool) Undrain() {
 	p.metrics.Draining.Set(0)
 }
 
-// drainedLocked closes empty when it is. Only the last session's end comes here with none alive, and after that there is none to
+// closeDrainedLocked closes empty when it is. Only the last session's end comes here with none alive, and after that there is none to
 // end: nobody gets in. p.mu is held.
-func (p *Pool) drainedLocked() {
+func (p *Pool) closeDrainedLocked() {
 	if p.draining != nil && p.live == 0 {
 		close(p.draining)
 	}
 }
 
-// Alive is how many sessions live, those that are being made or ended included.
-func (p *Pool) Alive() int {
+// LiveCount is how many sessions live, those that are being made or ended included.
+func (p *Pool) LiveCount() int {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	return p.live

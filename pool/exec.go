@@ -19,30 +19,30 @@ const defaultOutput = 1 << 20
 // Exec is one foreground command: waiting, running or ended. Ended, it stays readable while it is retained.
 type Exec struct {
 	// set once in newExec
-	stream   string // "st-" and the exec's id
-	session  *Session
-	text     string
-	clean    bool
-	keeps    bool // exec.run: Result has text
-	most     int  // bytes of one stream in an answer
-	timeout  time.Duration
-	grace    time.Duration
-	journal  *journal.Journal
-	key      keyRef      // zero when the request had none
-	params   fingerprint // of that request
-	size     int         // its bytes; 0 of one that a gateway before accepted
-	guest    string      // id of the share that it came by; "": the owner's
-	queuedAt time.Time
-	done     chan struct{} // closed when it has ended and the session is past it
+	stream    string // "st-" and the exec's id
+	session   *Session
+	text      string
+	clean     bool
+	keepsText bool // exec.run: Result has text
+	maxOutput int  // bytes of one stream in an answer
+	timeout   time.Duration
+	grace     time.Duration
+	journal   *journal.Journal
+	key       keyRef      // zero when the request had none
+	params    fingerprint // of that request
+	size      int         // its bytes; 0 of one that a gateway before accepted
+	guest     string      // id of the share that it came by; "": the owner's
+	queuedAt  time.Time
+	done      chan struct{} // closed when it has ended and the session is past it
 
-	recording string    // the id of its recording; "": none is wanted
-	unwanted  bool      // guarded by session.mu; somebody deleted that
-	recorder  *recorder // guarded by session.mu; nil: nobody records, or it has not begun
+	recording        string    // the id of its recording; "": none is wanted
+	recordingDeleted bool      // guarded by session.mu; somebody deleted that
+	recorder         *recorder // guarded by session.mu; nil: nobody records, or it has not begun
 
-	accepted bool // the ledger has it; written by the runner, or under session.mu
+	accepted bool // the session log has it; written by the runner, or under session.mu
 
 	stdin []runtime.HeldFile  // what the keeper calls its stdin; set once before it is accepted
-	lane  *runtime.LaneRecord // where its output flows; owned by the runner, set once in begins
+	pipes *runtime.LaneRecord // where its output flows; owned by the runner, set once in begins
 	begun *begunEntry         // as written last; owned by the runner, nil when it does not run
 
 	// guarded by session.mu
@@ -52,15 +52,15 @@ type Exec struct {
 	beganAt   time.Time        // the same as this process counts
 
 	// set before done is closed, read after
-	exit    protocol.ExecExit
-	code    int // what exit.ExitCode points to
-	failure *protocol.Error
-	endedAt time.Time
-	end     int64 // the journal's size at the end
-	died    bool  // it took the shell with it
-	husk    bool  // only its request_key is remembered, and its text and output are not kept
+	exit        protocol.ExecExit
+	code        int // what exit.ExitCode points to
+	failure     *protocol.Error
+	endedAt     time.Time
+	endOffset   int64 // the journal's size at the end
+	shellDied   bool  // it took the shell with it
+	isTombstone bool  // only its request_key is remembered, and its text and output are not kept
 
-	ends *ends // set once
+	resultOutput *resultOutput // set once
 }
 
 // Exec queues a command for exec.run, or gives it the turn at once.
@@ -71,13 +71,13 @@ func (s *Session) Stream(q *protocol.Exec) (*Exec, error) { return s.submit("exe
 
 // submit: by is the guest's share, nil for the owner.
 func (s *Session) submit(method string, q *protocol.Exec, by *Share) (*Exec, error) {
-	if err := s.pool.environ(q.Env); err != nil {
+	if err := s.pool.checkEnv(q.Env); err != nil {
 		return nil, err
 	}
 	if q.RequestKey == "" {
 		return s.enqueue(method, q, keyRef{}, fingerprint{}, by)
 	}
-	ref := s.keyRef(q.RequestKey, q.SessionRef, by)
+	ref := s.newKeyRef(q.RequestKey, q.SessionRef, by)
 	asked := *q
 	asked.SessionRef = protocol.SessionRef{} // id or name, it is this session
 	params := fingerprintOf(method, &asked)
@@ -105,22 +105,22 @@ func (s *Session) enqueue(method string, q *protocol.Exec, ref keyRef, params fi
 	if method == "exec.run" {
 		e.keepText()
 	}
-	if err := s.furnish(e); err != nil {
+	if err := s.makeStdin(e); err != nil {
 		return nil, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := e.furnish(s.shell); err != nil { // unless the shell came meanwhile, that was done
+	if err := e.makeStdin(s.shell); err != nil { // unless the shell came meanwhile, that was done
 		return nil, err
 	}
 	switch {
 	case s.ending != nil:
 		return nil, s.errEndedLocked()
-	case by != nil && by.Over():
+	case by != nil && by.IsOver():
 		return nil, errShareOver()
 	case s.isIdleLocked():
 		if method != "exec.run" || ref != (keyRef{}) || e.stdin != nil { // else nobody is told of it before it begins, and begins writes both
-			s.accept(e, nil)
+			s.logAccepted(e, nil)
 		}
 		s.beginLocked(e, e.queuedAt)
 		s.turn <- e
@@ -129,7 +129,7 @@ func (s *Session) enqueue(method string, q *protocol.Exec, ref keyRef, params fi
 	case !s.waiting.hasRoom(e):
 		return nil, s.errBusyLocked("session's queue is full")
 	default:
-		s.accept(e, nil)
+		s.logAccepted(e, nil)
 		s.waiting.push(e)
 	}
 	s.execs[e.ID()] = e
@@ -137,17 +137,17 @@ func (s *Session) enqueue(method string, q *protocol.Exec, ref keyRef, params fi
 	return e, nil
 }
 
-// furnish makes the stdin of a command that is to have one, before anybody is told that it was accepted. While the session
+// makeStdin makes the stdin of a command that is to have one, before anybody is told that it was accepted. While the session
 // is being made there is nobody to make it with: open does so then.
-func (s *Session) furnish(e *Exec) error {
+func (s *Session) makeStdin(e *Exec) error {
 	s.mu.Lock()
 	shell := s.shell
 	s.mu.Unlock()
-	return e.furnish(shell)
+	return e.makeStdin(shell)
 }
 
-// furnish is called with s.mu held where the shell came after e: nobody may have it accepted meanwhile.
-func (e *Exec) furnish(shell *runtime.Shell) (err error) {
+// makeStdin is called with s.mu held where the shell came after e: nobody may have it accepted meanwhile.
+func (e *Exec) makeStdin(shell *runtime.Shell) (err error) {
 	if shell == nil || e.stdin != nil {
 		return nil
 	}
@@ -171,26 +171,26 @@ func (s *Session) errBusyLocked(why string) error {
 }
 
 func (s *Session) newExec(q *protocol.Exec) (*Exec, error) {
-	p, r := s.pool, s.pool.rules.Load()
-	if err := p.recordings.possible(q.Record); err != nil {
+	p, r := s.pool, s.pool.config.Load()
+	if err := p.recordings.checkPossible(q.Record); err != nil {
 		return nil, err
 	}
 	e := &Exec{
-		stream:  mint(streamPrefix, 'x', p.epoch, s.tag, memberLen),
+		stream:  makeID(streamPrefix, 'x', p.epoch, s.tag, memberLen),
 		session: s, text: q.Command, clean: q.Clean,
-		most: defaultOutput, timeout: s.terms.timeout, grace: graceOf(q.KillGrace),
-		journal:  journal.New(r.RingBytes),
-		command:  runtime.NewCommand(q.Command),
-		queuedAt: time.Now(),
-		size:     sizeOf(q),
-		done:     make(chan struct{}),
-		ends:     &ends{},
+		maxOutput: defaultOutput, timeout: s.spec.timeout, grace: graceInForce(q.KillGrace),
+		journal:      journal.New(r.RingBytes),
+		command:      runtime.NewCommand(q.Command),
+		queuedAt:     time.Now(),
+		size:         sizeOf(q),
+		done:         make(chan struct{}),
+		resultOutput: &resultOutput{},
 	}
-	if q.Record || s.recorded()&recordExecs != 0 {
+	if q.Record || s.recordSet()&recordExecs != 0 {
 		e.recording = s.newRecordingID()
 	}
 	if q.MaxOutputBytes != nil {
-		e.most = int(min(*q.MaxOutputBytes, int64(r.MaxOutput)))
+		e.maxOutput = int(min(*q.MaxOutputBytes, int64(r.MaxOutput)))
 	}
 	if q.Timeout != nil {
 		e.timeout = q.Timeout.Duration()
@@ -198,7 +198,7 @@ func (s *Session) newExec(q *protocol.Exec) (*Exec, error) {
 	e.timeout = r.timeout(e.timeout)
 	c := e.command
 	c.Env, c.Dir, c.OpenStdin, c.Journal = q.Env, q.WorkingDir, q.InteractiveStdin, e.journal
-	c.Timeout, c.Grace, c.Began, c.Nudged = e.timeout, e.grace, e.begins, s.tidyNow
+	c.Timeout, c.Grace, c.Began, c.Nudged = e.timeout, e.grace, e.logBegun, s.compactNow
 	if q.NoOutputTimeout != nil {
 		c.NoOutput = q.NoOutputTimeout.Duration()
 	}
@@ -217,8 +217,8 @@ func (s *Session) newExec(q *protocol.Exec) (*Exec, error) {
 	return e, nil
 }
 
-// graceOf is kill_grace_s in force.
-func graceOf(asked *protocol.Seconds) time.Duration {
+// graceInForce is kill_grace_s in force.
+func graceInForce(asked *protocol.Seconds) time.Duration {
 	if asked == nil {
 		return defaultGrace
 	}
@@ -227,40 +227,40 @@ func graceOf(asked *protocol.Seconds) time.Duration {
 
 // keepText makes Result have text.
 func (e *Exec) keepText() {
-	e.keeps, e.ends.of, e.ends.holders = true, e.session, 1
-	e.command.Head, e.command.Tail = int64(e.most/2), int64(e.most-e.most/2) // as journal.Ends does
+	e.keepsText, e.resultOutput.session, e.resultOutput.holders = true, e.session, 1
+	e.command.Head, e.command.Tail = int64(e.maxOutput/2), int64(e.maxOutput-e.maxOutput/2) // as journal.Ends does
 	e.tapText()
 }
 
 func (e *Exec) tapText() {
-	e.journal.Tap(e.keep)
-	e.journal.OnSkip(e.skip)
+	e.journal.Tap(e.tapOutput)
+	e.journal.OnSkip(e.tapSkipped)
 }
 
-// skip is keep for bytes that only their number is left of.
-func (e *Exec) skip(stream journal.Stream, n int64) {
-	e.ends.mu.Lock()
-	defer e.ends.mu.Unlock()
-	if side, n := e.ends.add(stream, n, e.most); n > 0 {
+// tapSkipped is keep for bytes that only their number is left of.
+func (e *Exec) tapSkipped(stream journal.Stream, n int64) {
+	e.resultOutput.mu.Lock()
+	defer e.resultOutput.mu.Unlock()
+	if side, n := e.resultOutput.add(stream, n, e.maxOutput); n > 0 {
 		side.Skip(n)
 	}
 }
 
-// keep is the journal's tap.
-func (e *Exec) keep(stream journal.Stream, p []byte) {
-	e.ends.mu.Lock()
-	defer e.ends.mu.Unlock()
-	side, n := e.ends.add(stream, int64(len(p)), e.most)
+// tapOutput is the journal's tap.
+func (e *Exec) tapOutput(stream journal.Stream, p []byte) {
+	e.resultOutput.mu.Lock()
+	defer e.resultOutput.mu.Unlock()
+	side, n := e.resultOutput.add(stream, int64(len(p)), e.maxOutput)
 	side.Write(p[:n])
 }
 
-// settle turns the outcome of a run into what a client gets. s.mu is held.
-func (e *Exec) settle(out runtime.Outcome, now time.Time, ending bool) {
+// setOutcome turns the outcome of a run into what a client gets. s.mu is held.
+func (e *Exec) setOutcome(out runtime.Outcome, now time.Time, ending bool) {
 	unrun := out.Err != nil && out.Code < 0
 	if unrun {
 		e.journal.Close()
 	}
-	e.sealLocked(now)
+	e.setEndLocked(now)
 	x := &e.exit
 	x.DurationMS, x.LingerMS = out.Duration.Milliseconds(), out.Linger.Milliseconds()
 	x.TimedOut, x.TimeoutKind, x.Cancelled = out.Timeout != "", out.Timeout, out.Cancelled
@@ -269,7 +269,7 @@ func (e *Exec) settle(out runtime.Outcome, now time.Time, ending bool) {
 		e.session.revived = nil
 		x.ShellRestored, x.StateLost = true, runtime.Union(r.Lost, out.Lost)
 	}
-	e.died = out.Died
+	e.shellDied = out.Died
 	x.KillFailed, x.Background = out.KillFailed, out.Background
 	if out.Dir != "" {
 		x.WorkingDir = out.Dir
@@ -297,7 +297,7 @@ func (e *Exec) settle(out runtime.Outcome, now time.Time, ending bool) {
 
 // unrunFault tells a client why its command did not run.
 func unrunFault(err error) *protocol.Error {
-	if e, ok := errors.AsType[*fs.PathError](err); ok && ofDir(e) {
+	if e, ok := errors.AsType[*fs.PathError](err); ok && isDirError(e) {
 		return dirFault(e.Path, err)
 	} else if ok && e.Op == runtime.OpLookUp {
 		return unansweredFault(e, protocol.ShellFailed, "command")
@@ -305,22 +305,22 @@ func unrunFault(err error) *protocol.Error {
 	return shellFault(err, "")
 }
 
-// sealLocked fixes what every end has. s.mu is held.
-func (e *Exec) sealLocked(now time.Time) {
+// setEndLocked fixes what every end has. s.mu is held.
+func (e *Exec) setEndLocked(now time.Time) {
 	e.endedAt = now
 	stdout, stderr := e.journal.Totals()
-	if totals := e.ends.seal(); e.keeps {
+	if totals := e.resultOutput.finish(); e.keepsText {
 		stdout, stderr = totals[0], totals[1]
 	}
-	e.end = stdout + stderr
-	e.recorder.until(e.end)
+	e.endOffset = stdout + stderr
+	e.recorder.setEnd(e.endOffset)
 	began := e.startedAt
 	if began.IsZero() {
 		began = now
 	}
 	e.exit = protocol.ExecExit{
 		ExecID: e.ID(), SessionID: e.session.id, StreamID: e.stream, StdoutBytes: stdout, StderrBytes: stderr,
-		QueuedMS: span(e.queuedAt, began).Milliseconds(), TimeoutS: protocol.Seconds(e.timeout.Seconds()), WorkingDir: e.session.dir,
+		QueuedMS: elapsed(e.queuedAt, began).Milliseconds(), TimeoutS: protocol.Seconds(e.timeout.Seconds()), WorkingDir: e.session.dir,
 	}
 }
 
@@ -331,59 +331,59 @@ func (e *Exec) cancelledLocked(sig syscall.Signal) {
 
 func (e *Exec) failLocked(fault *protocol.Error) { e.failure, e.exit.Error = fault, fault }
 
-// withdraw ends a command that waits as cancelled: nothing of it has run. The caller has taken it out of the queue.
-func (e *Exec) withdraw(sig syscall.Signal) { e.leave(func() { e.cancelledLocked(sig) }) }
+// cancelQueued ends a command that waits as cancelled: nothing of it has run. The caller has taken it out of the queue.
+func (e *Exec) cancelQueued(sig syscall.Signal) { e.endQueued(func() { e.cancelledLocked(sig) }) }
 
-// refuse ends a command that waits with an error. The caller has taken it out of the queue.
-func (e *Exec) refuse(fault *protocol.Error) { e.leave(func() { e.failLocked(fault) }) }
+// failQueued ends a command that waits with an error. The caller has taken it out of the queue.
+func (e *Exec) failQueued(fault *protocol.Error) { e.endQueued(func() { e.failLocked(fault) }) }
 
-func (e *Exec) leave(how func()) {
+func (e *Exec) endQueued(how func()) {
 	s := e.session
 	e.journal.Close()
 	now := time.Now()
 	s.mu.Lock()
-	e.sealLocked(now)
+	e.setEndLocked(now)
 	how()
 	e.command.Discard()
 	e.command = nil
-	s.record(entry{Done: e.doneEntry()})
+	s.appendLog(entry{Done: e.doneEntry()})
 	s.retainExecLocked(e)
 	s.mu.Unlock()
-	e.account()
-	e.announce()
+	e.countEnd()
+	e.wakeWaiters()
 }
 
-// announce lets those go on who wait for the end. The key first: who retries after a refusal must not meet it again.
-func (e *Exec) announce() {
+// wakeWaiters lets those go on who wait for the end. The key first: who retries after a refusal must not meet it again.
+func (e *Exec) wakeWaiters() {
 	if e.key != (keyRef{}) {
 		if e.failure != nil { // it has not run: a retry may
-			e.session.pool.keys.drop(e.key)
+			e.session.pool.requestKeys.drop(e.key)
 		} else {
-			e.session.pool.keys.complete(e.key, e.endedAt)
+			e.session.pool.requestKeys.complete(e.key, e.endedAt)
 		}
 	}
-	e.Release()
+	e.ReleaseOutput()
 	close(e.done)
 }
 
-// account counts the end.
-func (e *Exec) account() {
+// countEnd counts the end.
+func (e *Exec) countEnd() {
 	p := e.session.pool
 	outcome := e.outcome()
-	series := p.execs[outcome]
+	series := p.execSeries[outcome]
 	series.total.Inc()
-	p.tell(End{
+	p.reportEnd(End{
 		Owner: e.session.owner, Session: e.session.id, Kind: ExecEnd, ID: e.ID(), Outcome: outcome,
-		Code: e.exit.ExitCode, Signal: e.exit.Signal, Asked: e.queuedAt, Began: e.beganAt, At: e.endedAt,
+		Code: e.exit.ExitCode, Signal: e.exit.Signal, RequestedAt: e.queuedAt, StartedAt: e.beganAt, EndedAt: e.endedAt,
 	})
 	if !e.startedAt.IsZero() {
-		series.seconds.Observe(span(e.beganAt, e.endedAt).Seconds())
-		p.metrics.QueueSeconds.Observe(span(e.queuedAt, e.startedAt).Seconds())
+		series.seconds.Observe(elapsed(e.beganAt, e.endedAt).Seconds())
+		p.metrics.QueueSeconds.Observe(elapsed(e.queuedAt, e.startedAt).Seconds())
 	}
 	switch outcome { // one line for each way to hang or break; what commands usually do is theirs
 	case metrics.OutcomeTimeout, metrics.OutcomeNoOutput, metrics.OutcomeCancelled, metrics.OutcomeShellDied, metrics.OutcomeError:
 		e.session.log.Info().Str("exec", e.ID()).Str("outcome", outcome).Int64("duration_ms", e.exit.DurationMS).
-			Int64("bytes", e.end).Bool("kill_failed", e.exit.KillFailed).Err(e.cause()).Msg("exec ended")
+			Int64("bytes", e.endOffset).Bool("kill_failed", e.exit.KillFailed).Err(e.cause()).Msg("exec ended")
 	}
 }
 
@@ -405,7 +405,7 @@ func (e *Exec) outcome() string {
 		return metrics.OutcomeNoOutput
 	case x.TimedOut:
 		return metrics.OutcomeTimeout
-	case e.died:
+	case e.shellDied:
 		return metrics.OutcomeShellDied
 	case x.Signal != "":
 		return metrics.OutcomeSignaled
@@ -438,7 +438,7 @@ func (e *Exec) Err() *protocol.Error { return e.failure }
 
 // EndOffset is, after Done, the journal's size when the command ended: exec.exit comes after that byte. What follows was
 // written by jobs that it left behind.
-func (e *Exec) EndOffset() int64 { return e.end }
+func (e *Exec) EndOffset() int64 { return e.endOffset }
 
 // Times are when it was asked for, had its turn (zero if it never had) and ended. After Done.
 func (e *Exec) Times() (asked, began, ended time.Time) { return e.queuedAt, e.startedAt, e.endedAt }
@@ -481,10 +481,10 @@ func inputFault(err error) error {
 // Cancel ends the command: TERM, grace, KILL; done is closed when the session is past it. One that waits is withdrawn. was: there
 // was something to cancel.
 func (e *Exec) Cancel(grace *time.Duration) (done <-chan struct{}, was bool) {
-	waited, c := e.take()
+	waited, c := e.takeFromQueue()
 	switch {
 	case waited:
-		e.withdraw(syscall.SIGTERM)
+		e.cancelQueued(syscall.SIGTERM)
 	case c == nil:
 		return e.done, false
 	default:
@@ -495,8 +495,8 @@ func (e *Exec) Cancel(grace *time.Duration) (done <-chan struct{}, was bool) {
 		s := e.session
 		s.mu.Lock()
 		now := time.Now()
-		e.cancel = &cancelEntry{ID: e.ID(), Grace: lapse(most), At: now, Uptime: uptimeAt(now)}
-		s.record(entry{Cancel: e.cancel})
+		e.cancel = &cancelEntry{ID: e.ID(), Grace: durationNS(most), At: now, Uptime: uptimeAt(now)}
+		s.appendLog(entry{Cancel: e.cancel})
 		s.mu.Unlock()
 		c.Cancel(syscall.SIGTERM, most)
 	}
@@ -506,10 +506,10 @@ func (e *Exec) Cancel(grace *time.Duration) (done <-chan struct{}, was bool) {
 // Signal sends one signal. What came of it can be read from told, which is nil where there is nothing to wait for: the command has
 // ended, or waited, and is withdrawn.
 func (e *Exec) Signal(sig syscall.Signal) (told <-chan runtime.Signalled, withdrawn bool) {
-	waited, c := e.take()
+	waited, c := e.takeFromQueue()
 	switch {
 	case waited:
-		e.withdraw(sig)
+		e.cancelQueued(sig)
 		return nil, true
 	case c == nil:
 		return nil, false
@@ -517,8 +517,8 @@ func (e *Exec) Signal(sig syscall.Signal) (told <-chan runtime.Signalled, withdr
 	return c.Signal(sig), false
 }
 
-// take takes the command out of the queue, or returns it if it runs; nil if it does neither.
-func (e *Exec) take() (waited bool, running *runtime.Command) {
+// takeFromQueue takes the command out of the queue, or returns it if it runs; nil if it does neither.
+func (e *Exec) takeFromQueue() (waited bool, running *runtime.Command) {
 	s := e.session
 	s.mu.Lock()
 	defer s.mu.Unlock()

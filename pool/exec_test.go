@@ -123,7 +123,7 @@ func TestPartialThenRest(t *testing.T) {
 		if text += rest; text != "oneétwoé\n" {
 			t.Fatalf("text %q", text)
 		}
-		if got := e.Result(false).Stdout; submit != nil && got != "oneétwoé\n" && e.keeps {
+		if got := e.Result(false).Stdout; submit != nil && got != "oneétwoé\n" && e.keepsText {
 			t.Fatalf("result %q", got)
 		}
 		_, err = e.Since(1 << 40)
@@ -172,8 +172,8 @@ func TestPartialSaysWhatTheRingLost(t *testing.T) {
 func TestAnswersAddUp(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		e := &Exec{
-			stream: "st-x", session: &Session{pool: &Pool{output: budget{each: 1 << 40, all: 1 << 40}}}, most: rapid.SampledFrom([]int{0, 8, 1000, 100_000, 1 << 20}).Draw(t, "most"),
-			journal: journal.New(rapid.SampledFrom([]int{1, 20_000, 100_000}).Draw(t, "ring")), command: &runtime.Command{}, done: make(chan struct{}), ends: &ends{},
+			stream: "st-x", session: &Session{pool: &Pool{output: budget{principalLimit: 1 << 40, totalLimit: 1 << 40}}}, maxOutput: rapid.SampledFrom([]int{0, 8, 1000, 100_000, 1 << 20}).Draw(t, "most"),
+			journal: journal.New(rapid.SampledFrom([]int{1, 20_000, 100_000}).Draw(t, "ring")), command: &runtime.Command{}, done: make(chan struct{}), resultOutput: &resultOutput{},
 		}
 		if rapid.Bool().Draw(t, "run") {
 			e.keepText()
@@ -207,7 +207,7 @@ func TestAnswersAddUp(t *testing.T) {
 				if side.omitted != nil {
 					o = *side.omitted
 				}
-				if len(b) > e.most || o.At > int64(len(b)) || o.Bytes < 0 {
+				if len(b) > e.maxOutput || o.At > int64(len(b)) || o.Bytes < 0 {
 					t.Fatalf("%d bytes, omitted %+v", len(b), o)
 				}
 				n := int64(len(b)) + o.Bytes
@@ -230,7 +230,7 @@ func TestAnswersAddUp(t *testing.T) {
 			}
 		}
 		for range rapid.IntRange(0, 30).Draw(t, "steps") {
-			if len(nexts) < maxMarks && rapid.IntRange(0, 3).Draw(t, "ask") == 0 {
+			if len(nexts) < maxResumePoints && rapid.IntRange(0, 3).Draw(t, "ask") == 0 {
 				ask()
 				continue
 			}
@@ -242,7 +242,7 @@ func TestAnswersAddUp(t *testing.T) {
 		}
 		ask()
 		e.session.mu.Lock()
-		e.sealLocked(time.Now())
+		e.setEndLocked(time.Now())
 		e.session.mu.Unlock()
 		close(e.done)
 		ask()
@@ -354,9 +354,9 @@ func TestRequestKeyRunsOnce(t *testing.T) {
 		t.Error("retained for ever")
 	}
 	if x := run(t, s, q); x.ExecID != id || *x.ExitCode != 0 || !x.Truncated || x.Stdout != "" || x.Omitted.Stdout.Bytes != 2 {
-		t.Errorf("husk: %+v", x)
+		t.Errorf("tombstone: %+v", x)
 	}
-	r.Forget(time.Now().Add(keyTime + time.Minute))
+	r.DropExpired(time.Now().Add(keyRetention + time.Minute))
 	if x := run(t, s, q); x.Stdout != "x\nx\n" {
 		t.Errorf("after its time: %+v", x)
 	}
@@ -370,33 +370,33 @@ func TestRequestKeyRunsOnce(t *testing.T) {
 }
 
 func TestRequestKeysAreBounded(t *testing.T) {
-	k := keys{most: 1000}
+	k := requestKeys{maxOfPrincipal: 1000}
 	now := time.Now()
 	try := func(who string, i int) (int, error) {
-		ref := keyRef{who: who, key: fmt.Sprint(i)}
+		ref := keyRef{owner: who, key: fmt.Sprint(i)}
 		n, err := onceIn(t.Context(), &k, ref, fingerprintOf("m", i), func() (int, error) { return i, nil })
 		if err == nil {
 			k.complete(ref, now)
 		}
 		return n, err
 	}
-	for i := range k.most {
+	for i := range k.maxOfPrincipal {
 		if _, err := try(me, i); err != nil {
 			t.Fatal(err)
 		}
 	}
-	_, err := try(me, k.most) // refused, rather than that another one is forgotten
-	if d := wantCode(t, err, protocol.LimitExceeded).Details; d["field"] != "request_key" || d["limit"] != k.most {
+	_, err := try(me, k.maxOfPrincipal) // refused, rather than that another one is forgotten
+	if d := wantCode(t, err, protocol.LimitExceeded).Details; d["field"] != "request_key" || d["limit"] != k.maxOfPrincipal {
 		t.Errorf("details %v", d)
 	}
 	if n, err := try(me, 0); n != 0 || err != nil {
 		t.Errorf("a retry: %d %v", n, err)
 	}
-	if _, err := try("another", k.most); err != nil {
+	if _, err := try("another", k.maxOfPrincipal); err != nil {
 		t.Errorf("another principal: %v", err)
 	}
-	k.forget(now.Add(keyTime))
-	if len(k.entries) != 0 || len(k.completed) != 0 || len(k.counts) != 0 || k.all != 0 {
+	k.dropExpired(now.Add(keyRetention))
+	if len(k.entries) != 0 || len(k.completed) != 0 || len(k.counts) != 0 || k.count != 0 {
 		t.Fatalf("%d keys after their time", len(k.entries))
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -424,19 +424,19 @@ func TestRecordsAreBounded(t *testing.T) {
 		t.Error(err)
 	}
 	s.mu.Lock()
-	if s.records.weight > maxRecordBytes {
-		t.Errorf("%d bytes retained", s.records.weight)
+	if s.retained.weight > maxRecordBytes {
+		t.Errorf("%d bytes retained", s.retained.weight)
 	}
 	s.mu.Unlock()
 	for range maxRecords + 50 {
 		last = run(t, s, protocol.Exec{Command: ":"}).ExecID
 	}
 	s.mu.Lock()
-	if n := len(s.past); n != maxRecords {
+	if n := len(s.endedExecs); n != maxRecords {
 		t.Errorf("%d execs known", n)
 	}
 	s.mu.Unlock()
-	r.Forget(time.Now().Add(2 * time.Minute))
+	r.DropExpired(time.Now().Add(2 * time.Minute))
 	if _, err := r.FindExec(me, last); err == nil {
 		t.Error("retained beyond the retention time")
 	}
@@ -448,10 +448,10 @@ func TestOnlyWhatGrowsIsWeighedAgain(t *testing.T) {
 	r := newRig(t, Config{})
 	s := r.create(protocol.SessionCreate{})
 	open := func() (n int, weight int64) {
-		r.Forget(time.Now())
+		r.DropExpired(time.Now())
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return len(s.records.open), s.records.weight
+		return len(s.retained.growing), s.retained.weight
 	}
 	for range 20 {
 		run(t, s, protocol.Exec{Command: "echo done"})
@@ -474,7 +474,7 @@ func TestOnlyWhatGrowsIsWeighedAgain(t *testing.T) {
 	})
 }
 
-// What has ended and is no longer retained holds none of its output, also where it stands behind a request_key: a husk must
+// What has ended and is no longer retained holds none of its output, also where it stands behind a request_key: a tombstone must
 // not keep what it was made from.
 func TestOutputIsLetGo(t *testing.T) {
 	r := newRig(t, Config{})
@@ -501,10 +501,10 @@ func TestOutputIsLetGo(t *testing.T) {
 		eventually(t, "the "+of+"'s output is freed", func() bool { goruntime.GC(); return j.Value() == nil })
 	}
 	x, err := s.Stream(&protocol.Exec{Command: "seq 1000", RequestKey: "exec"})
-	if err != nil || !x.husk || *x.exit.ExitCode != 0 || x.EndOffset() != 3893 {
+	if err != nil || !x.isTombstone || *x.exit.ExitCode != 0 || x.EndOffset() != 3893 {
 		t.Fatalf("%+v %v", x, err)
 	}
-	missed, err := x.Journal().Attach(0, Follow{})
+	missed, err := x.Journal().Attach(0, ReadOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -530,7 +530,7 @@ func TestKeysGoWithTheirSession(t *testing.T) {
 		}
 		gone = weak.Make(s)
 	}()
-	r.Forget(time.Now().Add(2 * time.Minute))
+	r.DropExpired(time.Now().Add(2 * time.Minute))
 	eventually(t, "the session is freed", func() bool { goruntime.GC(); return gone.Value() == nil })
 }
 
@@ -547,7 +547,7 @@ func TestStreamTakesNoText(t *testing.T) {
 	}
 	defer reader.Close()
 	wait(t, "end", e.Done())
-	if x := e.Exit(); x.StdoutBytes != 2 || x.StderrBytes != 2 || e.EndOffset() != 4 || e.ends.sides[0] != nil {
+	if x := e.Exit(); x.StdoutBytes != 2 || x.StderrBytes != 2 || e.EndOffset() != 4 || e.resultOutput.sides[0] != nil {
 		t.Fatalf("%+v", x)
 	}
 	if x := e.Result(false); x.Stdout != "o\n" || x.Stderr != "e\n" {

@@ -9,8 +9,8 @@ import (
 // expiryWarning is how long before its end an idle session's watchers are told, half the timeout where that is shorter.
 const expiryWarning = time.Minute
 
-// clock is what idleness is counted from: a wall clock that is set must end nobody.
-var clock = time.Now()
+// idleBase is what idleness is counted from: a wall clock that is set must end nobody.
+var idleBase = time.Now()
 
 // Touch restarts the idle clock. A session that is ending has none any more.
 func (s *Session) Touch() error {
@@ -24,22 +24,22 @@ func (s *Session) Touch() error {
 }
 
 func (s *Session) touchLocked(now time.Time) {
-	s.active.Store(int64(now.Sub(clock)))
+	s.lastActive.Store(int64(now.Sub(idleBase)))
 	s.warned = false
 }
 
-// restsLocked reports for how long nothing has happened, false while something does: a command, a queue, a process, a
+// idleTimeLocked reports for how long nothing has happened, false while something does: a command, a queue, a process, a
 // shell on its way, a client at a terminal. Jobs that commands left behind, and what runs in terminals that nobody looks at,
 // are not looked for here. s.mu is held.
-func (s *Session) restsLocked(now time.Time) (idle time.Duration, rests bool) {
-	if !s.isIdleLocked() || s.liveProcessesLocked() > 0 || s.watchedLocked() {
+func (s *Session) idleTimeLocked(now time.Time) (idle time.Duration, rests bool) {
+	if !s.isIdleLocked() || s.liveProcessesLocked() > 0 || s.hasViewersLocked() {
 		return 0, false
 	}
-	return now.Sub(clock) - time.Duration(s.active.Load()), true
+	return now.Sub(idleBase) - time.Duration(s.lastActive.Load()), true
 }
 
-// watchedLocked: a client is attached to a terminal that has not ended. s.mu is held.
-func (s *Session) watchedLocked() bool {
+// hasViewersLocked: a client is attached to a terminal that has not ended. s.mu is held.
+func (s *Session) hasViewersLocked() bool {
 	for _, t := range s.terminals {
 		if t.endedAt.IsZero() && t.isViewed() {
 			return true
@@ -48,8 +48,8 @@ func (s *Session) watchedLocked() bool {
 	return false
 }
 
-// terminalsAtWork: something runs in a terminal besides a shell at its prompt.
-func (s *Session) terminalsAtWork() bool {
+// terminalsAreBusy: something runs in a terminal besides a shell at its prompt.
+func (s *Session) terminalsAreBusy() bool {
 	for _, t := range s.Terminals() {
 		if !t.hasEnded() && (t.text != "" || t.terminal.Busy()) {
 			return true
@@ -58,11 +58,11 @@ func (s *Session) terminalsAtWork() bool {
 	return false
 }
 
-// due reports whether the session has rested for that long. What is at work is touched, so that the clock starts when it
+// isIdleFor reports whether the session has rested for that long. What is at work is touched, so that the clock starts when it
 // ends; so is what has jobs, which are only asked for when it matters, as that asks the operating system.
-func (s *Session) due(now time.Time, after time.Duration) bool {
+func (s *Session) isIdleFor(now time.Time, after time.Duration) bool {
 	s.mu.Lock()
-	idle, rests := s.restsLocked(now)
+	idle, rests := s.idleTimeLocked(now)
 	if !rests && s.ending == nil {
 		s.touchLocked(now)
 	}
@@ -70,7 +70,7 @@ func (s *Session) due(now time.Time, after time.Duration) bool {
 	if !rests || idle < after {
 		return false
 	}
-	if len(s.Background()) > 0 || s.terminalsAtWork() {
+	if len(s.Background()) > 0 || s.terminalsAreBusy() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.touchLocked(now)
@@ -79,33 +79,33 @@ func (s *Session) due(now time.Time, after time.Duration) bool {
 	return true
 }
 
-// endRested ends the session if nothing has come to it since due looked: due asks the operating system, which takes a while.
-func (s *Session) endRested(now time.Time) bool {
+// endIfIdle ends the session if nothing has come to it since due looked: due asks the operating system, which takes a while.
+func (s *Session) endIfIdle(now time.Time) bool {
 	s.mu.Lock()
-	if idle, rests := s.restsLocked(now); !rests || idle < s.idleFor() {
+	if idle, rests := s.idleTimeLocked(now); !rests || idle < s.idleLimit() {
 		s.mu.Unlock()
 		return false
 	}
 	dropped := s.endLocked(protocol.ReasonIdle, defaultGrace)
 	s.mu.Unlock()
-	s.turnAway(dropped)
+	s.rejectQueue(dropped)
 	return true
 }
 
-// idleFor is how long the session may rest; 0: for ever. One whose connection went with an earlier gateway has a minute, until its client
+// idleLimit is how long the session may rest; 0: for ever. One whose connection went with an earlier gateway has a minute, until its client
 // has come back.
-func (s *Session) idleFor() time.Duration {
-	if s.orphaned.Load() && (s.terms.idle == 0 || s.terms.idle > tetheredIdle) {
-		return tetheredIdle
+func (s *Session) idleLimit() time.Duration {
+	if s.connLost.Load() && (s.spec.idle == 0 || s.spec.idle > lostConnIdle) {
+		return lostConnIdle
 	}
-	return s.terms.idle
+	return s.spec.idle
 }
 
 // EndIdle begins the end of the sessions that have been idle for too long, and counts them. For the reaper.
 func (p *Pool) EndIdle(now time.Time) (ended int) {
 	for _, s := range p.all() {
-		if most := s.idleFor(); most > 0 && s.due(now, most) {
-			if s.endRested(now) {
+		if most := s.idleLimit(); most > 0 && s.isIdleFor(now, most) {
+			if s.endIfIdle(now) {
 				ended++
 			}
 		}
@@ -116,13 +116,13 @@ func (p *Pool) EndIdle(now time.Time) (ended int) {
 // WarnExpiring tells the watchers of sessions that EndIdle will end soon, once for each rest. For the reaper.
 func (p *Pool) WarnExpiring(now time.Time) {
 	for _, s := range p.all() {
-		most := s.idleFor()
+		most := s.idleLimit()
 		ahead := min(expiryWarning, most/2)
-		if most <= 0 || !s.due(now, most-ahead) {
+		if most <= 0 || !s.isIdleFor(now, most-ahead) {
 			continue
 		}
 		s.mu.Lock()
-		if idle, rests := s.restsLocked(now); rests && !s.warned {
+		if idle, rests := s.idleTimeLocked(now); rests && !s.warned {
 			s.warned = true
 			s.publishLocked("session.expiring", func() any {
 				return protocol.SessionExpiring{SessionID: s.id, In: protocol.Seconds(max(0, most-idle).Seconds())}

@@ -15,40 +15,40 @@ import (
 	"trl/protocol"
 )
 
-// keyTime is PROTOCOL.md's §4, from completion: a retry of a long command must find it, too.
-const keyTime = 10 * time.Minute
+// keyRetention is PROTOCOL.md's §4, from completion: a retry of a long command must find it, too.
+const keyRetention = 10 * time.Minute
 
 const (
 	// A key that was promised for ten minutes is not forgotten before: who has too many is refused another one. One takes some 400 bytes.
 	DefaultMaxKeys = 250_000   // of one principal
-	manyKeys       = 1_000_000 // of all: beyond it, who has more than an equal share is refused
+	maxKeysOfAll   = 1_000_000 // of all: beyond it, who has more than an equal share is refused
 )
 
-// keyRef is whose request_key, where: scope is the session of an exec, a process or a terminal, and "" for session.create. guest is the
+// newKeyRef is whose request_key, where: scope is the session of an exec, a process or a terminal, and "" for session.create. guest is the
 // id of the share that it came by, "" for the owner's own.
 //
 // A request that names no session (or the default one by its name) is also known by its principal alone: tried again, it may meet
 // another default session, and must not run there. unnamed says so.
 type keyRef struct {
-	who, guest, scope, key string
-	unnamed                bool
+	owner, guest, scope, key string
+	namesNoSession           bool
 }
 
-func (s *Session) keyRef(key string, of protocol.SessionRef, by *Share) keyRef {
+func (s *Session) newKeyRef(key string, of protocol.SessionRef, by *Share) keyRef {
 	if by != nil {
-		return keyRef{who: s.owner, guest: by.id, scope: s.id, key: key}
+		return keyRef{owner: s.owner, guest: by.id, scope: s.id, key: key}
 	}
-	return keyRef{who: s.owner, scope: s.id, key: key, unnamed: of.SessionID == "" && (of.Session == "" || of.Session == defaultSession)}
+	return keyRef{owner: s.owner, scope: s.id, key: key, namesNoSession: of.SessionID == "" && (of.Session == "" || of.Session == defaultSession)}
 }
 
-// keyID stands for a keyRef in the table, so that an entry is small whatever clients call their keys.
+// keyID stands for a newKeyRef in the table, so that an entry is small whatever clients call their keys.
 type keyID [16]byte
 
 // ids are the names of a request in the table: its session's, and its principal's, which is zero unless no session was named.
 func (r keyRef) ids() (own, alias keyID) {
-	own = idOf(r.who, r.guest, r.scope, r.key)
-	if r.unnamed {
-		alias = idOf(r.who, r.guest, defaultSession, r.key)
+	own = idOf(r.owner, r.guest, r.scope, r.key)
+	if r.namesNoSession {
+		alias = idOf(r.owner, r.guest, defaultSession, r.key)
 	}
 	return own, alias
 }
@@ -77,55 +77,55 @@ func fingerprintOf(method string, params any) (f fingerprint) {
 	return f
 }
 
-// keyed is one remembered request.
-type keyed struct {
-	own, alias keyID // alias is zero where there is none
-	params     fingerprint
-	count      *keyCount
-	made       chan struct{} // closed when value or err is set
-	value      any           // guarded by keys.mu: what the request made, or an epitaph of that
-	err        error         // set once before made is closed
-	done       uptime        // guarded by keys.mu; 0 until completed
+// keyedRequest is one remembered request.
+type keyedRequest struct {
+	own, alias  keyID // alias is zero where there is none
+	params      fingerprint
+	count       *keyCount
+	made        chan struct{} // closed when value or err is set
+	value       any           // guarded by keys.mu: what the request made, or a tombstone of that
+	err         error         // set once before made is closed
+	completedAt uptime        // guarded by keys.mu; 0 until completed
 }
 
-// epitaph stands for what was made by a request, when only its answer is kept. again makes that anew.
-type epitaph interface{ again() any }
+// tombstone stands for what was made by a request, when only its answer is kept. again makes that anew.
+type tombstone interface{ answer() any }
 
 // keyCount is how many keys a principal has. All of it is guarded by keys.mu.
 type keyCount struct {
-	who string
-	n   int
+	principal string
+	n         int
 }
 
-// keys remembers requests with a request_key, so that a retry gets the first one's result and nothing runs twice.
-type keys struct {
-	mu        sync.Mutex
-	entries   map[keyID]*keyed
-	counts    map[string]*keyCount
-	all       int      // entries, without their aliases
-	completed []*keyed // oldest first; some are forgotten already
-	most      int      // of one principal; 0: DefaultMaxKeys
-	many      int      // of all; 0: manyKeys
+// requestKeys remembers requests with a request_key, so that a retry gets the first one's result and nothing runs twice.
+type requestKeys struct {
+	mu             sync.Mutex
+	entries        map[keyID]*keyedRequest
+	counts         map[string]*keyCount
+	count          int             // entries, without their aliases
+	completed      []*keyedRequest // oldest first; some are forgotten already
+	maxOfPrincipal int             // of one principal; 0: DefaultMaxKeys
+	maxOfAll       int             // of all; 0: maxKeysOfAll
 }
 
-// closed is a channel that is.
-var closed = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
+// closedChan is a channel that is.
+var closedChan = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
 
 // once is onceIn. What another gateway knew of keys that are not a session's own is waited for.
 func once[T any](ctx context.Context, p *Pool, ref keyRef, params fingerprint, start func() (T, error)) (T, error) {
-	if ref.unnamed || ref.scope == "" {
-		if err := p.await(""); err != nil {
+	if ref.namesNoSession || ref.scope == "" {
+		if err := p.awaitRecovered(""); err != nil {
 			var none T
 			return none, err
 		}
 	}
-	return onceIn(ctx, &p.keys, ref, params, start)
+	return onceIn(ctx, &p.requestKeys, ref, params, start)
 }
 
 // onceIn returns what start made under this key, starting it unless that was done before. What fails is forgotten.
-func onceIn[T any](ctx context.Context, k *keys, ref keyRef, params fingerprint, start func() (T, error)) (T, error) {
+func onceIn[T any](ctx context.Context, k *requestKeys, ref keyRef, params fingerprint, start func() (T, error)) (T, error) {
 	var none T
-	e, first, err := k.enter(ref, params)
+	e, first, err := k.findOrAdd(ref, params)
 	if err != nil {
 		return none, err
 	}
@@ -147,8 +147,8 @@ func onceIn[T any](ctx context.Context, k *keys, ref keyRef, params fingerprint,
 		if value == nil { // its time was over while we looked
 			return onceIn(ctx, k, ref, params, start)
 		}
-		if kept, ok := value.(epitaph); ok {
-			value = kept.again()
+		if kept, ok := value.(tombstone); ok {
+			value = kept.answer()
 		}
 		return value.(T), nil
 	}
@@ -165,8 +165,8 @@ func onceIn[T any](ctx context.Context, k *keys, ref keyRef, params fingerprint,
 	return value, err
 }
 
-// enter finds the request, or makes an entry for it, or says why there is no place for one.
-func (k *keys) enter(ref keyRef, params fingerprint) (e *keyed, first bool, err error) {
+// findOrAdd finds the request, or makes an entry for it, or says why there is no place for one.
+func (k *requestKeys) findOrAdd(ref keyRef, params fingerprint) (e *keyedRequest, first bool, err error) {
 	own, alias := ref.ids()
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -176,33 +176,33 @@ func (k *keys) enter(ref keyRef, params fingerprint) (e *keyed, first bool, err 
 	if e := k.entries[alias]; alias != (keyID{}) && e != nil {
 		return e, false, nil
 	}
-	most := cmp.Or(k.most, DefaultMaxKeys)
-	if c := k.counts[ref.who]; c != nil && (c.n >= most || k.all >= cmp.Or(k.many, manyKeys) && c.n >= k.all/len(k.counts)) {
+	most := cmp.Or(k.maxOfPrincipal, DefaultMaxKeys)
+	if c := k.counts[ref.owner]; c != nil && (c.n >= most || k.count >= cmp.Or(k.maxOfAll, maxKeysOfAll) && c.n >= k.count/len(k.counts)) {
 		return nil, false, protocol.Errorf(protocol.LimitExceeded, "%d request keys are remembered, each for 10 minutes; send the request without one, or later", c.n).
 			With("limit", most).With("field", "request_key")
 	}
-	e = &keyed{own: own, alias: alias, params: params, made: make(chan struct{}), err: errors.New("request was abandoned")}
-	k.addLocked(ref.who, e)
+	e = &keyedRequest{own: own, alias: alias, params: params, made: make(chan struct{}), err: errors.New("request was abandoned")}
+	k.addLocked(ref.owner, e)
 	return e, true, nil
 }
 
-// bound sets how many a principal may have from now on.
-func (k *keys) bound(most int) {
+// setLimit sets how many a principal may have from now on.
+func (k *requestKeys) setLimit(most int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.most = most
+	k.maxOfPrincipal = most
 }
 
-func (k *keys) addLocked(who string, e *keyed) {
+func (k *requestKeys) addLocked(who string, e *keyedRequest) {
 	if k.entries == nil {
-		k.entries, k.counts = map[keyID]*keyed{}, map[string]*keyCount{}
+		k.entries, k.counts = map[keyID]*keyedRequest{}, map[string]*keyCount{}
 	}
 	if e.count = k.counts[who]; e.count == nil {
-		e.count = &keyCount{who: who}
+		e.count = &keyCount{principal: who}
 		k.counts[who] = e.count
 	}
 	e.count.n++
-	k.all++
+	k.count++
 	k.entries[e.own] = e
 	if e.alias != (keyID{}) {
 		k.entries[e.alias] = e
@@ -210,7 +210,7 @@ func (k *keys) addLocked(who string, e *keyed) {
 }
 
 // removeLocked forgets e, unless that was done.
-func (k *keys) removeLocked(e *keyed) {
+func (k *requestKeys) removeLocked(e *keyedRequest) {
 	known := false
 	for _, id := range []keyID{e.own, e.alias} {
 		if k.entries[id] == e {
@@ -221,14 +221,14 @@ func (k *keys) removeLocked(e *keyed) {
 	if !known {
 		return
 	}
-	k.all--
+	k.count--
 	if e.count.n--; e.count.n == 0 {
-		delete(k.counts, e.count.who)
+		delete(k.counts, e.count.principal)
 	}
 }
 
 // find is the entry of a request, nil: none.
-func (k *keys) find(ref keyRef) *keyed {
+func (k *requestKeys) find(ref keyRef) *keyedRequest {
 	own, _ := ref.ids()
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -236,20 +236,20 @@ func (k *keys) find(ref keyRef) *keyed {
 }
 
 // complete starts the clock of a key.
-func (k *keys) complete(ref keyRef, now time.Time) {
+func (k *requestKeys) complete(ref keyRef, now time.Time) {
 	own, _ := ref.ids()
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	e := k.entries[own]
-	if e == nil || e.done != 0 {
+	if e == nil || e.completedAt != 0 {
 		return
 	}
-	e.done = uptimeAt(now)
+	e.completedAt = uptimeAt(now)
 	k.completed = append(k.completed, e)
 }
 
 // drop forgets a key whose request turned out not to have run.
-func (k *keys) drop(ref keyRef) {
+func (k *requestKeys) drop(ref keyRef) {
 	own, _ := ref.ids()
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -259,27 +259,27 @@ func (k *keys) drop(ref keyRef) {
 }
 
 // remove forgets an entry, and what it holds.
-func (k *keys) remove(e *keyed) {
+func (k *requestKeys) remove(e *keyedRequest) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.removeLocked(e)
 	e.value = nil
 }
 
-// bury puts an epitaph in the place of what has ended.
-func (k *keys) bury(e *keyed, value epitaph) {
+// replaceByTombstone puts a tombstone in the place of what has ended.
+func (k *requestKeys) replaceByTombstone(e *keyedRequest, value tombstone) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	e.value = value
 }
 
-// forget drops the keys whose time is over.
-func (k *keys) forget(now time.Time) {
+// dropExpired drops the keys whose time is over.
+func (k *requestKeys) dropExpired(now time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	over := uptimeAt(now.Add(-keyTime))
+	over := uptimeAt(now.Add(-keyRetention))
 	n := 0
-	for n < len(k.completed) && k.completed[n].done <= over {
+	for n < len(k.completed) && k.completed[n].completedAt <= over {
 		k.removeLocked(k.completed[n])
 		k.completed[n] = nil
 		n++
@@ -290,21 +290,21 @@ func (k *keys) forget(now time.Time) {
 	}
 }
 
-// isOver says that nobody can ask with e any more.
-func (k *keys) isOver(e *keyed, now time.Time) bool {
+// isExpired says that nobody can ask with e any more.
+func (k *requestKeys) isExpired(e *keyedRequest, now time.Time) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.entries[e.own] != e || e.done != 0 && e.done <= uptimeAt(now.Add(-keyTime))
+	return k.entries[e.own] != e || e.completedAt != 0 && e.completedAt <= uptimeAt(now.Add(-keyRetention))
 }
 
 // restore remembers a request of another gateway's time; done is zero while it is under way. Of two that have the same alias, the later
 // one keeps it.
-func (k *keys) restore(who string, e *keyed, value any, done time.Time) {
+func (k *requestKeys) restore(who string, e *keyedRequest, value any, done time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	e.made, e.value = closed, value
+	e.made, e.value = closedChan, value
 	if !done.IsZero() {
-		e.done = uptimeAt(done)
+		e.completedAt = uptimeAt(done)
 		k.completed = append(k.completed, e)
 	}
 	other := k.entries[e.alias]
@@ -312,14 +312,14 @@ func (k *keys) restore(who string, e *keyed, value any, done time.Time) {
 		other = nil
 	}
 	k.addLocked(who, e)
-	if other != nil && (other.done == 0 || e.done != 0 && other.done > e.done) {
+	if other != nil && (other.completedAt == 0 || e.completedAt != 0 && other.completedAt > e.completedAt) {
 		k.entries[e.alias] = other
 	}
 }
 
 // sort puts what was restored in order.
-func (k *keys) sort() {
+func (k *requestKeys) sort() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	slices.SortStableFunc(k.completed, func(a, b *keyed) int { return cmp.Compare(a.done, b.done) })
+	slices.SortStableFunc(k.completed, func(a, b *keyedRequest) int { return cmp.Compare(a.completedAt, b.completedAt) })
 }

@@ -7,10 +7,10 @@ import (
 	"trl/runtime"
 )
 
-// limits is what a session gets that asks for q: each limit is the server's, which is most, or a lower one. To ask for one that cannot
+// limitsFor is what a session gets that asks for q: each limit is the server's, which is most, or a lower one. To ask for one that cannot
 // be enforced here is refused, since to ignore it would be a lie; whoever asks for more than the server gives finds the
 // server's in the answer.
-func (p *Pool) limits(q *protocol.Limits, most protocol.Limits) (protocol.Limits, error) {
+func (p *Pool) limitsFor(q *protocol.Limits, most protocol.Limits) (protocol.Limits, error) {
 	if q == nil {
 		return most, nil
 	}
@@ -21,13 +21,13 @@ func (p *Pool) limits(q *protocol.Limits, most protocol.Limits) (protocol.Limits
 		}
 	}
 	return protocol.Limits{
-		MemoryBytes: within(q.MemoryBytes, most.MemoryBytes), Pids: within(q.Pids, most.Pids), CPU: within(q.CPU, most.CPU),
-		FileSizeBytes: within(q.FileSizeBytes, most.FileSizeBytes), OpenFiles: within(q.OpenFiles, most.OpenFiles),
+		MemoryBytes: lowerBound(q.MemoryBytes, most.MemoryBytes), Pids: lowerBound(q.Pids, most.Pids), CPU: lowerBound(q.CPU, most.CPU),
+		FileSizeBytes: lowerBound(q.FileSizeBytes, most.FileSizeBytes), OpenFiles: lowerBound(q.OpenFiles, most.OpenFiles),
 	}, nil
 }
 
-// within is the smaller of two bounds; 0 is none.
-func within[T int64 | float64](asked, most T) T {
+// lowerBound is the smaller of two bounds; 0 is none.
+func lowerBound[T int64 | float64](asked, most T) T {
 	if asked == 0 || most > 0 && asked > most {
 		return most
 	}

@@ -22,7 +22,7 @@ func (r *rig) enforceable(limits ...string) {
 func TestLimitsAreNeverAboveTheServers(t *testing.T) {
 	server := protocol.Limits{OpenFiles: 200, FileSizeBytes: 8 << 20}
 	for _, warm := range []int{0, 2} {
-		r := newRig(t, Config{Limits: server, Warm: warm})
+		r := newRig(t, Config{Limits: server, WarmShells: warm})
 		r.enforceable("open_files", "file_size_bytes")
 		if warm > 0 {
 			eventually(t, "shells are warm", func() bool { return r.Stats().WarmShells == warm })
@@ -38,7 +38,7 @@ func TestLimitsAreNeverAboveTheServers(t *testing.T) {
 			{&protocol.Limits{OpenFiles: 10000, FileSizeBytes: 2 << 20}, protocol.Limits{OpenFiles: 200, FileSizeBytes: 2 << 20}, "200"},
 		} {
 			s := r.create(protocol.SessionCreate{Limits: c.asked})
-			if data := s.Data(); data.Limits != c.got {
+			if data := s.Summary(); data.Limits != c.got {
 				t.Errorf("asked %+v, got %+v", c.asked, data.Limits)
 			}
 			want(t, s, "ulimit -n; ulimit -Hn; ulimit -c", c.open+"\n"+c.open+"\n0\n")
@@ -83,7 +83,7 @@ func TestLimitsThatCannotBeEnforcedAreNotSupported(t *testing.T) {
 
 // TestResultsSayWhichLimitWasHit, in a session that got a warm shell, and it goes on.
 func TestResultsSayWhichLimitWasHit(t *testing.T) {
-	r := newRig(t, Config{Warm: 1, DefaultShell: "/bin/bash"})
+	r := newRig(t, Config{WarmShells: 1, DefaultShell: "/bin/bash"})
 	r.enforceable("memory_bytes", "pids", "file_size_bytes", "cpu")
 	eventually(t, "a shell is warm", func() bool { return r.Stats().WarmShells == 1 })
 	s := r.create(protocol.SessionCreate{Limits: &protocol.Limits{MemoryBytes: 64 << 20, Pids: 30, FileSizeBytes: 1 << 20, CPU: 2}})

@@ -30,9 +30,9 @@ import (
 // Config is the operator's. Zero durations mean: no timeout, no bound, let go at once. It may be replaced: Configure.
 type Config struct {
 	MaxSessions     int                  // 256 when 0 (PROTOCOL.md §9)
-	MaxPerPrincipal int                  // 0: AllButReserve of MaxSessions, for who has all (LetHaveAll) MaxSessions
+	MaxPerPrincipal int                  // 0: AllButReserve of MaxSessions, for who has all (ExemptFromReserve) MaxSessions
 	MaxKeys         int                  // request keys of one principal that are remembered; DefaultMaxKeys when 0
-	MaxOf           func(who string) int // a principal's own bound, 0: none; not called with a lock held; nil: nobody has one
+	MaxOfPrincipal  func(who string) int // a principal's own bound, 0: none; not called with a lock held; nil: nobody has one
 	DefaultShell    string               // path or name; /bin/sh when empty
 	DefaultDir      string               // /tmp when empty
 	Shells          []string             // allowed, paths or names; those of PROTOCOL.md §3 when empty
@@ -52,16 +52,16 @@ type Config struct {
 	RingBytes  int   // per stream; 1 MiB when 0
 	KeptOutput int64 // of one principal's running commands, for answers, and half of what all have; 512 MiB when 0
 	MaxOutput  int   // the most of a stream that one answer holds; 64 MiB when 0
-	Warm       int   // shells of the default kind that wait for their session
+	WarmShells int   // shells of the default kind that wait for their session
 
 	// What has ended and is kept. No setting sets these, tests do; the bounds of docs/limits.md when 0.
-	Retained      int   // sessions
-	RetainedOf    int64 // bytes of one principal
-	RetainedBytes int64 // bytes of all
-	AllKeys       int   // request keys of all
+	MaxRetained                 int   // sessions
+	MaxRetainedBytesOfPrincipal int64 // bytes of one principal
+	MaxRetainedBytes            int64 // bytes of all
+	MaxKeysOfAll                int   // request keys of all
 
 	Record RecordConfig
-	Ended  func(End) // told of every end; it does not wait, and asks nothing of the pool. nil: nobody keeps a record
+	OnEnd  func(End) // told of every end; it does not wait, and asks nothing of the pool. nil: nobody keeps a record
 }
 
 const (
@@ -75,29 +75,31 @@ const (
 func errNoSession() error { return protocol.Errorf(protocol.SessionNotFound, "no such session") }
 func errNoExec() error    { return protocol.Errorf(protocol.ExecNotFound, "no such exec") }
 func errNoProcess() error { return protocol.Errorf(protocol.ProcessNotFound, "no such process") }
-func errLost() error      { return protocol.Errorf(protocol.SessionLost, "session of an earlier epoch") }
-func errShutdown() error  { return protocol.Errorf(protocol.ShuttingDown, "server is shutting down") }
+func errSessionLost() error {
+	return protocol.Errorf(protocol.SessionLost, "session of an earlier epoch")
+}
+func errShutdown() error { return protocol.Errorf(protocol.ShuttingDown, "server is shutting down") }
 
 // Pool is every session of one server.
 type Pool struct {
-	rules   atomic.Pointer[rules]
-	base    *runtime.Base
-	metrics *metrics.Metrics
-	execs   map[string]outcomeSeries // by outcome; never written after New
-	log     zerolog.Logger
-	epoch   string
-	started time.Time
-	warm    *warm
-	keys    keys
-	weights weights // of what is retained
+	config        atomic.Pointer[effectiveConfig]
+	base          *runtime.Base
+	metrics       *metrics.Metrics
+	execSeries    map[string]outcomeSeries // by outcome; never written after New
+	log           zerolog.Logger
+	epoch         string
+	started       time.Time
+	warm          *warmShells
+	requestKeys   requestKeys
+	retainedBytes retainedBytes // of what is retained
 
 	maxRetained int // set once; of sessions
 
-	comeback atomic.Pointer[comeback] // nil: all sessions are there
+	recovery atomic.Pointer[recovery] // nil: all sessions are there
 
 	recordings *recordings
 	emulators  *emulators
-	hasAll     func(who string) bool // set once in LetHaveAll, before anybody asks for a session; nil: nobody has
+	isExempt   func(who string) bool // set once in ExemptFromReserve, before anybody asks for a session; nil: nobody has
 	output     budget                // of the output that is kept of commands that run
 
 	commands atomic.Int64   // ever begun
@@ -115,7 +117,7 @@ type Pool struct {
 	shares   map[shareHash]*Share // of all sessions
 }
 
-type nameRef struct{ who, name string }
+type nameRef struct{ owner, name string }
 
 // outcomeSeries is resolved once: WithLabelValues hashes and locks.
 type outcomeSeries struct {
@@ -125,28 +127,28 @@ type outcomeSeries struct {
 
 // New makes a pool of no sessions; Start starts it.
 func New(c Config, k runtime.Keeper, m *metrics.Metrics, log zerolog.Logger) *Pool {
-	orElse(&c.KeptOutput, maxKeptOutput)
-	orElse(&c.Retained, maxRetained)
-	orElse(&c.RetainedOf, maxRetainedOf)
-	orElse(&c.RetainedBytes, maxRetainedBytes)
+	valueOr(&c.KeptOutput, maxKeptOutput)
+	valueOr(&c.MaxRetained, maxRetained)
+	valueOr(&c.MaxRetainedBytesOfPrincipal, maxRetainedOf)
+	valueOr(&c.MaxRetainedBytes, maxRetainedBytes)
 	p := &Pool{
 		base: &runtime.Base{Keeper: k, Metrics: m, Log: log}, metrics: m, log: log,
-		execs:    map[string]outcomeSeries{},
-		epoch:    epochOf(c.Epoch),
-		started:  time.Now(),
-		sessions: map[string]*Session{},
-		tags:     map[string]*Session{},
-		names:    map[nameRef]*Session{},
-		liveOf:   map[string]int{},
-		shares:   map[shareHash]*Share{},
-		output:   budget{each: c.KeptOutput, all: 2 * c.KeptOutput},
-		weights:  weights{budget: budget{each: c.RetainedOf, all: c.RetainedBytes}},
-		keys:     keys{many: c.AllKeys},
+		execSeries:    map[string]outcomeSeries{},
+		epoch:         epochMark(c.Epoch),
+		started:       time.Now(),
+		sessions:      map[string]*Session{},
+		tags:          map[string]*Session{},
+		names:         map[nameRef]*Session{},
+		liveOf:        map[string]int{},
+		shares:        map[shareHash]*Share{},
+		output:        budget{principalLimit: c.KeptOutput, totalLimit: 2 * c.KeptOutput},
+		retainedBytes: retainedBytes{budget: budget{principalLimit: c.MaxRetainedBytesOfPrincipal, totalLimit: c.MaxRetainedBytes}},
+		requestKeys:   requestKeys{maxOfAll: c.MaxKeysOfAll},
 
-		maxRetained: c.Retained,
+		maxRetained: c.MaxRetained,
 	}
 	for _, outcome := range metrics.Outcomes {
-		p.execs[outcome] = outcomeSeries{m.Execs.WithLabelValues(outcome), m.ExecSeconds.WithLabelValues(outcome)}
+		p.execSeries[outcome] = outcomeSeries{m.Execs.WithLabelValues(outcome), m.ExecSeconds.WithLabelValues(outcome)}
 	}
 	m.SessionsCreated.WithLabelValues("ok")
 	for _, code := range protocol.CodesOf("session.create") {
@@ -158,8 +160,8 @@ func New(c Config, k runtime.Keeper, m *metrics.Metrics, log zerolog.Logger) *Po
 	for _, cause := range runtime.RestoreCauses {
 		m.ShellRestores.WithLabelValues(cause)
 	}
-	p.rules.Store(newRules(c))
-	p.keys.bound(p.rules.Load().MaxKeys)
+	p.config.Store(newEffectiveConfig(c))
+	p.requestKeys.setLimit(p.config.Load().MaxKeys)
 	p.warm = newWarm(p)
 	p.recordings = newRecordings(c.Record, m, log)
 	p.emulators = newEmulators()
@@ -169,10 +171,10 @@ func New(c Config, k runtime.Keeper, m *metrics.Metrics, log zerolog.Logger) *Po
 // AllButReserve is what one principal may have of n: an eighth is kept for others.
 func AllButReserve(n int) int { return n - n/8 }
 
-// LetHaveAll sets who may have every session that the server has, where MaxPerPrincipal is 0. Before Start; f is not called with a lock held.
-func (p *Pool) LetHaveAll(f func(who string) bool) { p.hasAll = f }
+// ExemptFromReserve sets who may have every session that the server has, where MaxPerPrincipal is 0. Before Start; f is not called with a lock held.
+func (p *Pool) ExemptFromReserve(f func(who string) bool) { p.isExempt = f }
 
-func orElse[T comparable](v *T, otherwise T) {
+func valueOr[T comparable](v *T, otherwise T) {
 	var zero T
 	if *v == zero {
 		*v = otherwise
@@ -182,21 +184,21 @@ func orElse[T comparable](v *T, otherwise T) {
 // Start publishes the pool's gauges. Once all sessions are back it ends the recordings that nobody goes on with, and begins to keep shells
 // warm.
 func (p *Pool) Start() {
-	p.metrics.Observe(p.numbers)
+	p.metrics.Observe(p.metricsSnapshot)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closing {
 		return
 	}
 	p.tasks.Add(1) // warm.run: keeps shells ready; ended by warm.close; Close waits for it
-	if p.comeback.Load() == nil {
-		p.recordings.settle()
+	if p.recovery.Load() == nil {
+		p.recordings.finishAbandoned()
 		go p.warm.run()
 		return
 	}
 	go func() {
 		p.Recovered()
-		p.recordings.settle()
+		p.recordings.finishAbandoned()
 		p.warm.run()
 	}()
 }
@@ -205,12 +207,12 @@ func (p *Pool) Start() {
 func (p *Pool) Epoch() string { return p.epoch }
 
 // Shells are the allowed shells that exist, by path.
-func (p *Pool) Shells() []string { return p.rules.Load().shells.present() }
+func (p *Pool) Shells() []string { return p.config.Load().shells.present() }
 
 // Close ends every session, all at once, and returns when nothing of them is left or ctx is done. What is asked of the
 // pool afterwards is SHUTTING_DOWN, or about the past. Idempotent.
 func (p *Pool) Close(ctx context.Context) error {
-	if c := p.comeback.Load(); c != nil { // what comes back is to end, too
+	if c := p.recovery.Load(); c != nil { // what comes back is to end, too
 		select {
 		case <-c.all:
 		case <-ctx.Done():
@@ -246,7 +248,7 @@ func (p *Pool) Close(ctx context.Context) error {
 	for _, s := range all {
 		s.mu.Lock()
 		shell := s.shell
-		s.ledger = nil // Forget closes it, and what the session retains may be let go of later
+		s.sessionLog = nil // Forget closes it, and what the session retains may be let go of later
 		s.mu.Unlock()
 		if shell != nil {
 			shell.Forget()
@@ -267,13 +269,13 @@ func (p *Pool) CreateOrFind(ctx context.Context, who string, q *protocol.Session
 	if q.RequestKey == "" {
 		return p.create(ctx, who, q)
 	}
-	ref := keyRef{who: who, key: q.RequestKey}
+	ref := keyRef{owner: who, key: q.RequestKey}
 	s, err = once(ctx, p, ref, fingerprintOf("session.create", q), func() (*Session, error) {
 		s, _, err := p.create(context.WithoutCancel(ctx), who, q) // who joined must not fail because the first one left
 		return s, err
 	})
 	if err == nil {
-		p.keys.complete(ref, time.Now())
+		p.requestKeys.complete(ref, time.Now())
 		made = s.key.Key == q.RequestKey
 	}
 	return s, made, err
@@ -290,7 +292,7 @@ func (p *Pool) create(ctx context.Context, who string, q *protocol.SessionCreate
 // reserve makes a session whose shell is yet to come, unless wait, or finds the one that if_exists asks for. Commands may
 // be given to it at once; they wait.
 func (p *Pool) reserve(who string, q *protocol.SessionCreate, wait bool) (s *Session, made bool, err error) {
-	if s := p.named(who, q.Name); s != nil && q.IfExists == "return" {
+	if s := p.findNamed(who, q.Name); s != nil && q.IfExists == "return" {
 		return s, false, nil
 	}
 	s, start, err := p.register(who, q)
@@ -308,27 +310,27 @@ func (p *Pool) reserve(who string, q *protocol.SessionCreate, wait bool) (s *Ses
 // register gives a session its place. start begins its life, and returns when it has a shell if one is ready, or on wait; it is nil for the
 // session that if_exists found.
 func (p *Pool) register(who string, q *protocol.SessionCreate) (s *Session, start func(wait bool), err error) {
-	if err := p.await(""); err != nil { // any of those that come back may have the name, and all of them count
+	if err := p.awaitRecovered(""); err != nil { // any of those that come back may have the name, and all of them count
 		return nil, nil, err
 	}
-	if err := p.environ(q.Env); err != nil {
+	if err := p.checkEnv(q.Env); err != nil {
 		return nil, nil, err
 	}
-	t, err := p.terms(who, q)
+	t, err := p.specFor(who, q)
 	if err != nil {
 		return nil, nil, err
 	}
-	all := p.hasAll != nil && p.hasAll(who)
+	all := p.isExempt != nil && p.isExempt(who)
 	own := 0
-	if p.rules.Load().MaxOf != nil {
-		own = p.rules.Load().MaxOf(who)
+	if p.config.Load().MaxOfPrincipal != nil {
+		own = p.config.Load().MaxOfPrincipal(who)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closing {
 		return nil, nil, errShutdown()
 	}
-	if other := p.namedLocked(who, q.Name); other != nil {
+	if other := p.findNamedLocked(who, q.Name); other != nil {
 		if q.IfExists == "return" {
 			return other, nil, nil
 		}
@@ -337,7 +339,7 @@ func (p *Pool) register(who string, q *protocol.SessionCreate) (s *Session, star
 	if p.draining != nil {
 		return nil, nil, errDraining()
 	}
-	r := p.rules.Load()
+	r := p.config.Load()
 	if p.live >= r.MaxSessions {
 		return nil, nil, atMost("max_sessions", r.MaxSessions)
 	}
@@ -372,8 +374,8 @@ func (p *Pool) register(who string, q *protocol.SessionCreate) (s *Session, star
 		switch {
 		case warm == nil && !wait:
 			go s.run()
-		case s.born(warm): // here, since waking another goroutine for it takes a part of what the answer waits for
-			go s.live()
+		case s.open(warm): // here, since waking another goroutine for it takes a part of what the answer waits for
+			go s.loop()
 		}
 	}, nil
 }
@@ -386,17 +388,17 @@ func atMost(what string, n int) error {
 	return protocol.Errorf(protocol.MaxSessionsReached, "%s is %d", what, n).With(what, n).With("limit", n)
 }
 
-// named is who's session of that name that has not begun to end, else nil.
-func (p *Pool) named(who, name string) *Session {
+// findNamed is who's session of that name that has not begun to end, else nil.
+func (p *Pool) findNamed(who, name string) *Session {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
-	return p.namedLocked(who, name)
+	return p.findNamedLocked(who, name)
 }
 
 // HasOpen reports whether who has a session of that name that has not begun to end.
-func (p *Pool) HasOpen(who, name string) bool { return p.named(who, name) != nil }
+func (p *Pool) HasOpen(who, name string) bool { return p.findNamed(who, name) != nil }
 
-func (p *Pool) namedLocked(who, name string) *Session {
+func (p *Pool) findNamedLocked(who, name string) *Session {
 	if s := p.names[nameRef{who, name}]; s != nil && s.IsOpen() {
 		return s
 	}
@@ -408,7 +410,7 @@ func (p *Pool) namedLocked(who, name string) *Session {
 func (p *Pool) Find(who, id, name string) (*Session, error) {
 	switch {
 	case id != "":
-		if err := p.await(id); err != nil {
+		if err := p.awaitRecovered(id); err != nil {
 			return nil, err
 		}
 		p.mu.RLock()
@@ -417,9 +419,9 @@ func (p *Pool) Find(who, id, name string) (*Session, error) {
 		if s != nil && s.owner == who {
 			return s, nil
 		}
-		return nil, p.missing('s', id, errNoSession())
+		return nil, p.notFoundError('s', id, errNoSession())
 	case name != "":
-		if err := p.await(""); err != nil {
+		if err := p.awaitRecovered(""); err != nil {
 			return nil, err
 		}
 		p.mu.RLock()
@@ -434,33 +436,33 @@ func (p *Pool) Find(who, id, name string) (*Session, error) {
 	return s, err
 }
 
-// missing tells an id of an earlier epoch from one that never was, or is not the caller's.
-func (p *Pool) missing(kind byte, id string, otherwise error) error {
-	if epoch, ok := minted(kind, id); ok && epoch != p.epoch {
-		return errLost()
+// notFoundError tells an id of an earlier epoch from one that never was, or is not the caller's.
+func (p *Pool) notFoundError(kind byte, id string, otherwise error) error {
+	if epoch, ok := epochOfID(kind, id); ok && epoch != p.epoch {
+		return errSessionLost()
 	}
 	return otherwise
 }
 
-// member finds the session that an exec or process id belongs to.
-func (p *Pool) member(who string, kind byte, id string) *Session {
-	if epoch, ok := minted(kind, id); !ok || epoch != p.epoch {
+// sessionOfID finds the session that an exec or process id belongs to.
+func (p *Pool) sessionOfID(who string, kind byte, id string) *Session {
+	if epoch, ok := epochOfID(kind, id); !ok || epoch != p.epoch {
 		return nil
 	}
-	if s := p.tagged(tagOf(id)); s != nil && s.owner == who {
+	if s := p.sessionByTag(tagOf(id)); s != nil && s.owner == who {
 		return s
 	}
 	return nil
 }
 
-// tagged is the session with that tag, which those that come back may have.
-func (p *Pool) tagged(tag string) *Session {
+// sessionByTag is the session with that tag, which those that come back may have.
+func (p *Pool) sessionByTag(tag string) *Session {
 	look := func() *Session {
 		p.mu.RLock()
 		defer p.mu.RUnlock()
 		return p.tags[tag]
 	}
-	if s := look(); s != nil || p.await("") != nil {
+	if s := look(); s != nil || p.awaitRecovered("") != nil {
 		return s
 	}
 	return look()
@@ -468,39 +470,39 @@ func (p *Pool) tagged(tag string) *Session {
 
 // FindExec gives who's exec, queued, running or ended and retained.
 func (p *Pool) FindExec(who, id string) (*Exec, error) {
-	if s := p.member(who, 'x', id); s != nil {
+	if s := p.sessionOfID(who, 'x', id); s != nil {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if e := s.execs[id]; e != nil {
 			return e, nil
 		}
-		if x := s.past[id]; x != nil {
-			return x.exec(), nil
+		if x := s.endedExecs[id]; x != nil {
+			return x.toExec(), nil
 		}
 	}
-	return nil, p.missing('x', id, errNoExec())
+	return nil, p.notFoundError('x', id, errNoExec())
 }
 
 // FindProcess gives who's process, running or ended and retained.
 func (p *Pool) FindProcess(who, id string) (*Process, error) {
-	if s := p.member(who, 'p', id); s != nil {
+	if s := p.sessionOfID(who, 'p', id); s != nil {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if proc := s.processes[id]; proc != nil {
 			return proc, nil
 		}
 	}
-	return nil, p.missing('p', id, errNoProcess())
+	return nil, p.notFoundError('p', id, errNoProcess())
 }
 
 // Owner tells whose the session, exec, process or terminal with this id is, and which session it belongs to; "": nobody's.
 func (p *Pool) Owner(id string) (who, session string) {
 	var s *Session
 	if len(id) > 0 && id[0] != 's' {
-		if epoch, ok := minted(id[0], id); ok && epoch == p.epoch {
-			s = p.tagged(tagOf(id))
+		if epoch, ok := epochOfID(id[0], id); ok && epoch == p.epoch {
+			s = p.sessionByTag(tagOf(id))
 		}
-	} else if p.await(id) == nil {
+	} else if p.awaitRecovered(id) == nil {
 		p.mu.RLock()
 		s = p.sessions[id]
 		p.mu.RUnlock()
@@ -514,10 +516,10 @@ func (p *Pool) Owner(id string) (who, session string) {
 // List gives who's sessions, or those of q.Owner or everybody, oldest first: the live ones, or those in the state asked for.
 func (p *Pool) List(who string, q *protocol.SessionList) []protocol.SessionInfo {
 	infos := []protocol.SessionInfo{} // never null on the wire
-	_ = p.await("")
+	_ = p.awaitRecovered("")
 	who = cmp.Or(q.Owner, who)
 	for _, s := range p.all() {
-		if s.owner != who && !q.All || !labelled(s.terms.labels, q.Label) {
+		if s.owner != who && !q.All || !hasLabel(s.spec.labels, q.Label) {
 			continue
 		}
 		info := s.Info()
@@ -534,8 +536,8 @@ func (p *Pool) List(who string, q *protocol.SessionList) []protocol.SessionInfo 
 	return infos
 }
 
-// labelled: want is "", key or key=value.
-func labelled(labels map[string]string, want string) bool {
+// hasLabel: want is "", key or key=value.
+func hasLabel(labels map[string]string, want string) bool {
 	if want == "" {
 		return true
 	}
@@ -555,10 +557,10 @@ func (p *Pool) all() []*Session {
 	return all
 }
 
-// Live reports whether processes tagged with this session id have an owner: a session that has not TERMINATED or a
+// IsLive reports whether processes tagged with this session id have an owner: a session that has not TERMINATED or a
 // warm shell. For the orphan scan.
-func (p *Pool) Live(id string) bool {
-	if p.comesBack(id) || p.warm.holds(id) { // first: register takes a warm one while it holds p.mu
+func (p *Pool) IsLive(id string) bool {
+	if p.isRecovering(id) || p.warm.contains(id) { // first: register takes a warm one while it holds p.mu
 		return true
 	}
 	p.mu.RLock()
@@ -575,37 +577,37 @@ func (p *Pool) Live(id string) bool {
 	}
 }
 
-// buriedLocked takes a session that TERMINATED off the bounds, and keeps it for the retention time. p.mu is held.
-func (p *Pool) buriedLocked(s *Session, keep bool) {
+// retireLocked takes a session that TERMINATED off the bounds, and keeps it for the retention time. p.mu is held.
+func (p *Pool) retireLocked(s *Session, keep bool) {
 	p.live--
-	p.drainedLocked()
+	p.closeDrainedLocked()
 	if p.liveOf[s.owner]--; p.liveOf[s.owner] == 0 {
 		delete(p.liveOf, s.owner)
 	}
-	if !keep || p.rules.Load().Retention <= 0 {
-		p.letGoLocked(s)
+	if !keep || p.config.Load().Retention <= 0 {
+		p.unregisterLocked(s)
 		return
 	}
 	p.retained = append(p.retained, s)
 	for len(p.retained) > p.maxRetained {
-		p.letGoSessionLocked(0)
+		p.discardSessionLocked(0)
 	}
 }
 
-func (p *Pool) letGoSessionLocked(i int) {
+func (p *Pool) discardSessionLocked(i int) {
 	s := p.retained[i]
 	p.retained = slices.Delete(p.retained, i, i+1)
-	p.letGoLocked(s)
+	p.unregisterLocked(s)
 }
 
-// letGoLocked makes a session's ids unknown. Who holds a pointer may read on. p.mu is held.
-func (p *Pool) letGoLocked(s *Session) {
+// unregisterLocked makes a session's ids unknown. Who holds a pointer may read on. p.mu is held.
+func (p *Pool) unregisterLocked(s *Session) {
 	delete(p.sessions, s.id)
 	delete(p.tags, s.tag)
 	if ref := (nameRef{s.owner, s.name}); p.names[ref] == s {
 		delete(p.names, ref)
 	}
-	s.letGo()
+	s.discardRetained()
 	if s.shell != nil && !p.closing { // else Close does it
 		p.tasks.Add(1) // asks the keeper, which is not done under a lock; ended by itself; Close waits for it
 		go func() { defer p.tasks.Done(); s.shell.Forget() }()

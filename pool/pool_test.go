@@ -63,7 +63,7 @@ func TestIdsOfOthersAndOfEarlierEpochs(t *testing.T) {
 		if c.kind != 's' {
 			tag, random = s.tag, memberLen
 		}
-		wantCode(t, c.find(me, mint("", c.kind, before.Epoch(), tag, random)), protocol.SessionLost)
+		wantCode(t, c.find(me, makeID("", c.kind, before.Epoch(), tag, random)), protocol.SessionLost)
 	}
 	if _, err := now.Find("another", "", "n"); protocol.AsError(err).Code != protocol.SessionNotFound {
 		t.Errorf("another's name: %v", err)
@@ -97,7 +97,7 @@ func TestNames(t *testing.T) {
 	if _, err := r.Find(me, "", "b"); err == nil {
 		t.Error("the old name is still known")
 	}
-	if s, err := r.Find(me, "", "c"); err != nil || s != b || s.Data().Name != "c" {
+	if s, err := r.Find(me, "", "c"); err != nil || s != b || s.Summary().Name != "c" {
 		t.Error(err)
 	}
 	for label, n := range map[string]int{"": 2, "k": 1, "k=v": 1, "k=w": 0, "x": 0} {
@@ -130,7 +130,7 @@ func TestNames(t *testing.T) {
 	if s, err := r.Find(me, "", "c"); err != nil || s != b {
 		t.Error(err)
 	}
-	r.Forget(time.Now().Add(2 * time.Minute))
+	r.DropExpired(time.Now().Add(2 * time.Minute))
 	if _, err := r.Find(me, b.ID(), ""); protocol.AsError(err).Code != protocol.SessionNotFound {
 		t.Errorf("after the retention time: %v", err)
 	}
@@ -194,7 +194,7 @@ func TestKeysOfTheDefaultSession(t *testing.T) {
 			t.Fatal(err)
 		}
 		if forgotten {
-			r.Forget(time.Now().Add(time.Minute))
+			r.DropExpired(time.Now().Add(time.Minute))
 		}
 		s := find()
 		if again := run(t, s, q); s == first || again.ExecID != x.ExecID || again.SessionID != first.ID() || !forgotten && again.Stdout != "once\n" {
@@ -276,7 +276,7 @@ func TestWhatCannotBeCreated(t *testing.T) {
 	if err := os.Symlink("/bin/sh", filepath.Join(dir, "bash")); err != nil { // a shell under another's name
 		t.Fatal(err)
 	}
-	r := newRig(t, Config{Shells: []string{"sh", "/bin/bash"}, MaxSessions: 4, Warm: 1})
+	r := newRig(t, Config{Shells: []string{"sh", "/bin/bash"}, MaxSessions: 4, WarmShells: 1})
 	for _, c := range []struct {
 		q    protocol.SessionCreate
 		code protocol.Code
@@ -350,7 +350,7 @@ func TestNoHalfCreatedSession(t *testing.T) {
 }
 
 func TestWarmShells(t *testing.T) {
-	r := newRig(t, Config{Warm: 3, DefaultDir: "/usr", MaxSessions: 100})
+	r := newRig(t, Config{WarmShells: 3, DefaultDir: "/usr", MaxSessions: 100})
 	eventually(t, "three warm ones", func() bool { return r.warm.count() == 3 })
 	if st := r.Stats(); st.ActiveSessions != 0 || st.WarmShells != 3 {
 		t.Errorf("%+v", st)
@@ -358,11 +358,11 @@ func TestWarmShells(t *testing.T) {
 	r.warm.mu.Lock()
 	id, pid := r.warm.shells[0].id, r.warm.shells[2].shell.Pid()
 	r.warm.mu.Unlock()
-	if !r.Live(id) {
+	if !r.IsLive(id) {
 		t.Error("a warm shell is an orphan")
 	}
 	s := r.create(protocol.SessionCreate{Env: protocol.Env{"V": of("v'w"), "HOME": nil, "TRL_SESSION_ID": nil}, WorkingDir: "/tmp"})
-	if s.ID() != id || !r.Live(id) {
+	if s.ID() != id || !r.IsLive(id) {
 		t.Errorf("not the warm one: %s, %s", s.ID(), id)
 	}
 	want(t, s, `pwd; echo "$V ${HOME-none} $TRL_SESSION_ID"`, "/tmp\nv'w none "+id+"\n")
@@ -400,7 +400,7 @@ func TestWarmShells(t *testing.T) {
 // G7: a hundred busy sessions are gone at once, and everybody has got an answer.
 func TestCloseEndsAHundredBusySessions(t *testing.T) {
 	const n = 100
-	r := newRig(t, Config{MaxSessions: n, MaxPerPrincipal: n, Warm: 2})
+	r := newRig(t, Config{MaxSessions: n, MaxPerPrincipal: n, WarmShells: 2})
 	var execs []*Exec
 	for i := range n {
 		s := r.create(protocol.SessionCreate{})
@@ -465,7 +465,7 @@ func TestNothingIsRetainedWithoutRetention(t *testing.T) {
 
 // Everything at once, for the race detector: no deadlock, and whoever asks gets an answer.
 func TestEverythingAtOnce(t *testing.T) {
-	r := newRig(t, Config{Warm: 2, MaxSessions: 64, IdleTimeout: time.Hour})
+	r := newRig(t, Config{WarmShells: 2, MaxSessions: 64, IdleTimeout: time.Hour})
 	var all sync.WaitGroup
 	for i := range 6 {
 		all.Go(func() {
@@ -504,7 +504,7 @@ func TestEverythingAtOnce(t *testing.T) {
 					_, _, _ = s.Info(), r.Stats(), r.List(me, &protocol.SessionList{})
 					r.EndIdle(time.Now())
 					r.WarnExpiring(time.Now())
-					r.Forget(time.Now())
+					r.DropExpired(time.Now())
 				})
 				if j%3 == 1 {
 					inner.Go(func() {
@@ -559,7 +559,7 @@ func TestWarmShellsMakeRoom(t *testing.T) {
 	}
 	defer host.Close()
 	k := &full{Keeper: runtime.Local(host), room: 2}
-	p := New(Config{Warm: 2, DefaultShell: "/bin/sh", Shells: []string{"/bin/sh", "/bin/bash"}, BaseEnv: []string{"PATH=" + os.Getenv("PATH")}}, k, m, zerolog.Nop())
+	p := New(Config{WarmShells: 2, DefaultShell: "/bin/sh", Shells: []string{"/bin/sh", "/bin/bash"}, BaseEnv: []string{"PATH=" + os.Getenv("PATH")}}, k, m, zerolog.Nop())
 	k.pool = p
 	p.Start()
 	defer p.Close(t.Context())

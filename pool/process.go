@@ -34,13 +34,13 @@ type Process struct {
 	pid       int
 	done      chan struct{} // closed when it has ended and that has been told
 
-	waits atomic.Int32 // process.wait under way
+	waitCount atomic.Int32 // process.wait under way
 
 	// set by watch before done is closed, read after
-	status   runtime.Status
-	timedOut bool
-	endedAt  time.Time
-	end      int64 // the journal's size at the end
+	status    runtime.Status
+	timedOut  bool
+	endedAt   time.Time
+	endOffset int64 // the journal's size at the end
 }
 
 // StartProcess starts a background command from the session's present state.
@@ -50,13 +50,13 @@ func (s *Session) StartProcess(ctx context.Context, q *protocol.ProcessStart) (*
 
 // startOnce: by is the guest's share, nil for the owner.
 func (s *Session) startOnce(ctx context.Context, q *protocol.ProcessStart, by *Share) (*Process, error) {
-	if err := s.pool.environ(q.Env); err != nil {
+	if err := s.pool.checkEnv(q.Env); err != nil {
 		return nil, err
 	}
 	if q.RequestKey == "" {
 		return s.startProcess(ctx, q, keyRef{}, fingerprint{}, by)
 	}
-	ref := s.keyRef(q.RequestKey, q.SessionRef, by)
+	ref := s.newKeyRef(q.RequestKey, q.SessionRef, by)
 	asked := *q
 	asked.SessionRef = protocol.SessionRef{} // id or name, it is this session
 	params := fingerprintOf("process.start", &asked)
@@ -64,7 +64,7 @@ func (s *Session) startOnce(ctx context.Context, q *protocol.ProcessStart, by *S
 		return s.startProcess(context.WithoutCancel(ctx), q, ref, params, by) // who joined must not fail because the first one left
 	})
 	if err == nil {
-		s.pool.keys.complete(ref, time.Now())
+		s.pool.requestKeys.complete(ref, time.Now())
 	}
 	return p, err
 }
@@ -73,74 +73,74 @@ func (s *Session) startProcess(ctx context.Context, q *protocol.ProcessStart, re
 	if err := s.awaitShell(ctx); err != nil {
 		return nil, err
 	}
-	s.renewal.RLock() // a shell that is being replaced on request has no state to start from
-	defer s.renewal.RUnlock()
+	s.resetGate.RLock() // a shell that is being replaced on request has no state to start from
+	defer s.resetGate.RUnlock()
 	p := &Process{
-		stream:  mint(streamPrefix, 'p', s.pool.epoch, s.tag, memberLen),
-		session: s, name: q.Name, text: beginning(q.Command), journal: journal.New(s.pool.rules.Load().RingBytes), key: ref, params: params, done: make(chan struct{}),
+		stream:  makeID(streamPrefix, 'p', s.pool.epoch, s.tag, memberLen),
+		session: s, name: q.Name, text: truncateText(q.Command), journal: journal.New(s.pool.config.Load().RingBytes), key: ref, params: params, done: make(chan struct{}),
 	}
 	if q.Timeout != nil {
 		p.timeout = q.Timeout.Duration()
 	}
-	if err := s.admit(&s.working, by); err != nil {
+	if err := s.reserveSlot(&s.liveProcesses, by); err != nil {
 		return nil, err
 	}
 	p.startedAt = time.Now()
 	p.beganAt = p.startedAt
 	_, err := s.shell.Start(runtime.ProcessSpec{
-		Text: q.Command, Dir: q.WorkingDir, Env: withoutID(q.Env), OpenStdin: q.Stdin == "open", Journal: p.journal, Began: p.begins,
+		Text: q.Command, Dir: q.WorkingDir, Env: withoutID(q.Env), OpenStdin: q.Stdin == "open", Journal: p.journal, Began: p.logStarted,
 	})
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.touchLocked(time.Now())
 	if err != nil {
-		if s.dismissLocked(&s.working); s.ending != nil {
+		if s.releaseSlotLocked(&s.liveProcesses); s.ending != nil {
 			return nil, s.errEndedLocked()
 		}
 		return nil, unrunFault(err)
 	}
 	s.publishLocked("process.started", func() any { return p.Info() })
-	go p.watch() // #nosec G118 -- outlives its request; records the end; ended by it, which the session's end brings about; bury waits for it
+	go p.watch() // #nosec G118 -- outlives its request; records the end; ended by it, which the session's end brings about; finish waits for it
 	return p, nil
 }
 
-// begins is told of it before it runs.
-func (p *Process) begins(process *runtime.Process) {
+// logStarted is told of it before it runs.
+func (p *Process) logStarted(process *runtime.Process) {
 	s := p.session
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p.process, p.pid = process, process.Pid()
 	s.processes[p.ID()] = p
-	s.record(entry{Process: p.entry()})
+	s.appendLog(entry{Process: p.entry()})
 }
 
-// admit counts one more process or terminal, whose goroutine ends with watching.Done, or says why there is no place for it.
-func (s *Session) admit(live *int, by *Share) error {
+// reserveSlot counts one more process or terminal, whose goroutine ends with watching.Done, or says why there is no place for it.
+func (s *Session) reserveSlot(live *int, by *Share) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
 	case s.ending != nil:
 		return s.errEndedLocked()
-	case by != nil && by.Over():
+	case by != nil && by.IsOver():
 		return errShareOver()
-	case s.working+s.termsOpen >= maxProcesses:
+	case s.liveProcesses+s.openTerminals >= maxProcesses:
 		return protocol.Errorf(protocol.LimitExceeded, "session has %d processes and terminals", maxProcesses).With("limit", maxProcesses)
 	}
 	*live++
-	s.watching.Add(1)
+	s.processTasks.Add(1)
 	return nil
 }
 
-// dismissLocked takes back what admit did, for what did not come up. s.mu is held.
-func (s *Session) dismissLocked(live *int) {
+// releaseSlotLocked takes back what admit did, for what did not come up. s.mu is held.
+func (s *Session) releaseSlotLocked(live *int) {
 	*live--
-	s.watching.Done()
+	s.processTasks.Done()
 }
 
 // watch waits for the end, brings it about when the time is over, and tells.
 func (p *Process) watch() {
 	s := p.session
-	defer s.watching.Done()
+	defer s.processTasks.Done()
 	if p.timeout > 0 && !p.timedOut { // else the gateway before us has found that out
 		timer := time.NewTimer(time.Until(p.beganAt.Add(p.timeout)))
 		defer timer.Stop()
@@ -149,7 +149,7 @@ func (p *Process) watch() {
 		case <-timer.C:
 			s.mu.Lock()
 			p.timedOut = true
-			s.record(entry{Expired: p.ID()})
+			s.appendLog(entry{Expired: p.ID()})
 			s.mu.Unlock()
 		}
 	}
@@ -159,21 +159,21 @@ func (p *Process) watch() {
 	}
 	<-p.process.Exited()
 	s.mu.Lock()
-	p.status, p.endedAt, p.end = p.process.Status(), time.Now(), p.journal.Size()
-	s.working--
+	p.status, p.endedAt, p.endOffset = p.process.Status(), time.Now(), p.journal.Size()
+	s.liveProcesses--
 	s.touchLocked(p.endedAt)
 	s.publishLocked("process.exit", func() any { return p.exitInfo() })
 	s.retainLocked(p)
-	s.record(entry{Exited: p.exitedEntry()})
+	s.appendLog(entry{Exited: p.exitedEntry()})
 	s.mu.Unlock()
 	p.process.Release() // not before it was written down
 	code, signal := p.exit()
-	s.pool.tell(End{Owner: s.owner, Session: s.id, Kind: ProcessEnd, ID: p.ID(), Code: &code, Signal: signal, Asked: p.beganAt, Began: p.beganAt, At: p.endedAt})
+	s.pool.reportEnd(End{Owner: s.owner, Session: s.id, Kind: ProcessEnd, ID: p.ID(), Code: &code, Signal: signal, RequestedAt: p.beganAt, StartedAt: p.beganAt, EndedAt: p.endedAt})
 	close(p.done)
 }
 
 // liveProcessesLocked counts those that run or are being started. s.mu is held.
-func (s *Session) liveProcessesLocked() int { return s.working }
+func (s *Session) liveProcessesLocked() int { return s.liveProcesses }
 
 // Processes is all that are known, oldest first.
 func (s *Session) Processes() []*Process {
@@ -200,7 +200,7 @@ func (p *Process) Session() *Session { return p.session }
 func (p *Process) Done() <-chan struct{} { return p.done }
 
 // EndOffset is, after Done, the journal's size when the process ended; what follows its children wrote.
-func (p *Process) EndOffset() int64 { return p.end }
+func (p *Process) EndOffset() int64 { return p.endOffset }
 
 // Journal is its output, closed when nobody holds that any more.
 func (p *Process) Journal() *journal.Journal { return p.journal }
@@ -215,8 +215,8 @@ func (p *Process) Info() protocol.ProcessInfo {
 	return p.info("running")
 }
 
-// Seen is Info with what only looking at the processes tells, for people: a walk through proc(5).
-func (p *Process) Seen() protocol.ProcessInfo {
+// InfoWithTree is Info with what only looking at the processes tells, for people: a walk through proc(5).
+func (p *Process) InfoWithTree() protocol.ProcessInfo {
 	i := p.Info()
 	if i.State == "running" {
 		i.Ports = p.process.Ports()
@@ -226,7 +226,7 @@ func (p *Process) Seen() protocol.ProcessInfo {
 
 func (p *Process) info(state string) protocol.ProcessInfo {
 	return protocol.ProcessInfo{
-		ProcessID: p.ID(), SessionID: p.session.id, StreamID: p.stream, Pid: p.pid, Name: p.name, Command: beginning(p.text),
+		ProcessID: p.ID(), SessionID: p.session.id, StreamID: p.stream, Pid: p.pid, Name: p.name, Command: truncateText(p.text),
 		State: state, StartedAt: p.startedAt, OutputBytes: p.journal.Size(), StateLost: p.stateLost(),
 	}
 }
@@ -247,7 +247,7 @@ func (p *Process) exitInfo() protocol.ProcessInfo {
 	if u := p.status; u.MaxRSS > 0 { // not known of a copy of the shell
 		i.Usage = &protocol.Usage{CPUMS: float64(u.CPU) / float64(time.Millisecond), MaxRSSBytes: u.MaxRSS}
 	}
-	i.ExitCode, i.Signal, i.TimedOut, i.EndedAt, i.OutputBytes = &code, signal, p.timedOut, &ended, max(i.OutputBytes, p.end)
+	i.ExitCode, i.Signal, i.TimedOut, i.EndedAt, i.OutputBytes = &code, signal, p.timedOut, &ended, max(i.OutputBytes, p.endOffset)
 	return i
 }
 
@@ -268,7 +268,7 @@ func (p *Process) Input(b []byte, eof bool) error {
 // Kill ends the process and all that it started: TERM, grace, KILL. It returns when that is done and told.
 func (p *Process) Kill(ctx context.Context, grace time.Duration) error {
 	_ = p.session.Touch()
-	if p.isHistory() {
+	if p.isSessionOver() {
 		return nil
 	}
 	if err := p.process.Kill(ctx, min(grace, maxGrace)); err != nil {
@@ -285,7 +285,7 @@ func (p *Process) Kill(ctx context.Context, grace time.Duration) error {
 // Signal sends sig to the process and all that it started. To one that has ended it is nothing.
 func (p *Process) Signal(sig syscall.Signal) error {
 	_ = p.session.Touch()
-	if p.isHistory() {
+	if p.isSessionOver() {
 		return nil
 	}
 	if err := p.process.Signal(sig); !errors.Is(err, os.ErrProcessDone) {
@@ -294,8 +294,8 @@ func (p *Process) Signal(sig syscall.Signal) error {
 	return nil
 }
 
-// isHistory: the session is gone, and with it whatever could be signalled.
-func (p *Process) isHistory() bool {
+// isSessionOver: the session is gone, and with it whatever could be signalled.
+func (p *Process) isSessionOver() bool {
 	select {
 	case <-p.session.ended:
 		return true
@@ -325,27 +325,27 @@ func (s *Session) endProcesses(ctx context.Context, grace time.Duration) {
 	}
 }
 
-func (p *Process) ended() time.Time { return p.endedAt }
+func (p *Process) endTime() time.Time { return p.endedAt }
 
-func (p *Process) grows() bool { return !p.journal.Closed() }
+func (p *Process) mayGrow() bool { return !p.journal.Closed() }
 
 // workWeight is what an ended process or terminal takes beside its text and its output.
 const workWeight = 4 << 10
 
 func (p *Process) weight() int64 { return workWeight + int64(len(p.text)) + p.journal.Memory() }
 
-// letGo is endedExec's. s.mu is held.
-func (p *Process) letGo() {
+// discard is endedExec's. s.mu is held.
+func (p *Process) discard() {
 	p.journal.Drop()
 	if p.key == (keyRef{}) {
 		return
 	}
-	x := &endedWork{
-		kind: 'p', session: p.session, stream: p.stream, name: p.name, keyed: p.session.pool.keys.find(p.key), startedAt: nanos(p.startedAt), endedAt: nanos(p.endedAt), up: int64(uptimeAt(p.beganAt)),
-		pid: int64(p.pid), code: int64(p.status.Code), signal: int64(p.status.Signal), end: p.end,
+	x := &workTombstone{
+		kind: 'p', session: p.session, stream: p.stream, name: p.name, request: p.session.pool.requestKeys.find(p.key), startedAt: nanos(p.startedAt), endedAt: nanos(p.endedAt), startUptime: int64(uptimeAt(p.beganAt)),
+		pid: int64(p.pid), code: int64(p.status.Code), signal: int64(p.status.Signal), endOffset: p.endOffset,
 	}
 	if p.timedOut {
 		x.timedOut = 1
 	}
-	p.session.buryLocked(x)
+	p.session.keepTombstoneLocked(x)
 }

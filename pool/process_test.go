@@ -100,7 +100,7 @@ func TestProcessRequestKey(t *testing.T) {
 	wait(t, "exit", p.Done())
 	s.forget(time.Now(), time.Now().Add(time.Hour))
 	if again := r.process(s, q); again == p || again.ID() != p.ID() || *again.Info().ExitCode != 0 {
-		t.Fatal("no husk")
+		t.Fatal("no tombstone")
 	}
 	_, err := s.StartProcess(t.Context(), &protocol.ProcessStart{Command: "echo other", RequestKey: "k"})
 	wantCode(t, err, protocol.InvalidParams)
@@ -235,7 +235,7 @@ func TestWaitsAreBounded(t *testing.T) {
 			}
 		})
 	}
-	eventually(t, "all wait", func() bool { return p.waits.Load() == maxWaits })
+	eventually(t, "all wait", func() bool { return p.waitCount.Load() == maxWaits })
 	_, err := p.Wait(t.Context(), protocol.Until{Exit: true})
 	wantCode(t, err, protocol.LimitExceeded)
 	if _, err := s.Destroy(t.Context(), &protocol.SessionDestroy{}); err != nil {

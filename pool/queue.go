@@ -64,8 +64,8 @@ func (q *queue) remove(e *Exec) bool {
 	return true
 }
 
-// drain empties the queue and returns what waited.
-func (q *queue) drain() []*Exec {
+// takeAll empties the queue and returns what waited.
+func (q *queue) takeAll() []*Exec {
 	all := *q
 	*q = nil
 	return all

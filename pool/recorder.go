@@ -19,13 +19,13 @@ import (
 )
 
 const (
-	// recordPiece is how much output is read at a time. As a JSON string a byte is at most six.
-	recordPiece = 16 << 10
-	// recordBatch is how much is written at a time at most, and a piece. What would exceed the recording's bound is left out whole.
-	recordBatch = 64 << 10
-	// recordPause lets output come together before it is written: a program that prints a line each millisecond does not
+	// recordReadSize is how much output is read at a time. As a JSON string a byte is at most six.
+	recordReadSize = 16 << 10
+	// recordWriteSize is how much is written at a time at most, and a piece. What would exceed the recording's bound is left out whole.
+	recordWriteSize = 64 << 10
+	// recordInterval lets output come together before it is written: a program that prints a line each millisecond does not
 	// cost a write each. Events have their own times; it is how much later they are in the file.
-	recordPause = 100 * time.Millisecond
+	recordInterval = 100 * time.Millisecond
 	// maxLabel bounds a mark's label: a command that somebody typed.
 	maxLabel = 4 << 10
 )
@@ -34,23 +34,23 @@ const (
 // cannot take in time it misses, and says so in the file. It has one goroutine, run, which ends when the stream has, or by
 // stop; recordings.tasks waits for it.
 type recorder struct {
-	r       *recordings
-	rec     *recording
-	reader  *journal.Reader
-	marks   *screen.Marks // of a terminal's shell; nil for an exec
-	began   []begunMark   // owned by run: what marks found in what it was given last
-	file    *cast.File    // owned by run
-	base    time.Time     // when it began; owned by run
-	subject subject
+	recordings *recordings
+	recording  *recording
+	reader     *journal.Reader
+	marks      *screen.Marks // of a terminal's shell; nil for an exec
+	begunMarks []begunMark   // owned by run: what marks found in what it was given last
+	file       *cast.File    // owned by run
+	startedAt  time.Time     // when it began; owned by run
+	source     recordingSource
 
 	ctx    context.Context // ends when nothing more will come: by end or stop
 	cancel context.CancelFunc
 	done   chan struct{} // closed when run has ended
 
-	to      atomic.Int64 // where the stream ends for us; beyond everything until that is known
-	once    sync.Once
-	stopped bool // set before ctx ends: it is not wanted any more
-	status  *int // set before ctx ends; nil: not known
+	endOffset  atomic.Int64 // where the stream ends for us; beyond everything until that is known
+	once       sync.Once
+	stopped    bool // set before ctx ends: it is not wanted any more
+	exitStatus *int // set before ctx ends; nil: not known
 }
 
 type begunMark struct {
@@ -58,25 +58,25 @@ type begunMark struct {
 	text string
 }
 
-// subject is what is recorded.
-type subject struct {
+// recordingSource is what is recorded.
+type recordingSource struct {
 	notes
 	journal *journal.Journal
 	header  cast.Header
 	nonce   string                  // of a terminal's marks
 	size    func() (cols, rows int) // a terminal's; nil for an exec
 
-	unwanted func() // somebody deleted it: no later gateway shall begin it anew
+	onDelete func() // somebody deleted it: no later gateway shall begin it anew
 }
 
-// follow begins a recording, or goes on with the one of that id. It does not wait: its file is run's.
-func (r *recordings) follow(s subject) *recorder {
-	c := &recorder{r: r, subject: s, done: make(chan struct{})}
+// start begins a recording, or goes on with the one of that id. It does not wait: its file is run's.
+func (r *recordings) start(s recordingSource) *recorder {
+	c := &recorder{recordings: r, source: s, done: make(chan struct{})}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
-	c.to.Store(math.MaxInt64)
+	c.endOffset.Store(math.MaxInt64)
 	if s.size != nil {
 		c.marks = screen.NewMarks(s.nonce)
-		c.marks.OnBegin(func(text string, at int64) { c.began = append(c.began, begunMark{at, text}) })
+		c.marks.OnBegin(func(text string, at int64) { c.begunMarks = append(c.begunMarks, begunMark{at, text}) })
 	}
 	r.mu.Lock()
 	rec := r.all[s.ID]
@@ -86,7 +86,7 @@ func (r *recordings) follow(s subject) *recorder {
 		rec = &recording{notes: s.notes, header: s.header}
 		r.all[s.ID] = rec
 	}
-	c.rec = rec
+	c.recording = rec
 	from := rec.place.Offset
 	rec.recorder = c
 	r.mu.Unlock()
@@ -94,7 +94,7 @@ func (r *recordings) follow(s subject) *recorder {
 		c.marks.Skip(from)
 	}
 	var err error
-	if c.reader, err = s.journal.Attach(min(from, s.journal.Size()), journal.Options{Max: recordPiece}); err != nil {
+	if c.reader, err = s.journal.Attach(min(from, s.journal.Size()), journal.Options{Max: recordReadSize}); err != nil {
 		panic(err) // nobody writes less than was written
 	}
 	r.tasks.Add(1)
@@ -102,21 +102,21 @@ func (r *recordings) follow(s subject) *recorder {
 	return c
 }
 
-// until says where the stream ends for us, as soon as that is known: what jobs print later is not their command's.
-func (c *recorder) until(to int64) {
+// setEnd says where the stream ends for us, as soon as that is known: what jobs print later is not their command's.
+func (c *recorder) setEnd(to int64) {
 	if c != nil {
-		c.to.Store(to)
+		c.endOffset.Store(to)
 	}
 }
 
-// end says where the stream ends and how. What is there until then is still recorded. Nil is nobody recording. Idempotent.
-func (c *recorder) end(to int64, status *int) {
+// finish says where the stream ends and how. What is there until then is still recorded. Nil is nobody recording. Idempotent.
+func (c *recorder) finish(to int64, status *int) {
 	if c == nil {
 		return
 	}
-	c.until(to)
+	c.setEnd(to)
 	c.once.Do(func() {
-		c.status = status
+		c.exitStatus = status
 		c.cancel()
 	})
 }
@@ -134,21 +134,21 @@ func (c *recorder) id() string {
 	if c == nil {
 		return ""
 	}
-	c.r.mu.Lock()
-	defer c.r.mu.Unlock()
-	if c.rec.recorder != c {
+	c.recordings.mu.Lock()
+	defer c.recordings.mu.Unlock()
+	if c.recording.recorder != c {
 		return ""
 	}
-	return c.rec.ID
+	return c.recording.ID
 }
 
 func (c *recorder) run() {
-	defer c.r.tasks.Done()
+	defer c.recordings.tasks.Done()
 	defer close(c.done)
 	defer c.cancel()
 	defer c.reader.Close()
-	place, err := c.record()
-	size := c.rec.size // nobody else writes it while we do
+	place, err := c.write()
+	size := c.recording.size // nobody else writes it while we do
 	if c.file != nil {
 		size = c.file.Size()
 		if e := c.file.Close(); err == nil {
@@ -156,64 +156,64 @@ func (c *recorder) run() {
 		}
 	}
 	if place.End == metrics.RecordingFailed {
-		c.r.log.Error().Err(err).Str("session", c.rec.SessionID).Str("recording", c.rec.ID).Str("of", c.rec.Member).Msg("recording ended; what it was of goes on")
+		c.recordings.log.Error().Err(err).Str("session", c.recording.SessionID).Str("recording", c.recording.ID).Str("of", c.recording.Member).Msg("recording ended; what it was of goes on")
 	} else if place.End != metrics.RecordingExit {
-		c.r.log.Info().Str("session", c.rec.SessionID).Str("recording", c.rec.ID).Str("of", c.rec.Member).Str("reason", place.End).Msg("recording ended before its stream")
+		c.recordings.log.Info().Str("session", c.recording.SessionID).Str("recording", c.recording.ID).Str("of", c.recording.Member).Str("reason", place.End).Msg("recording ended before its stream")
 	}
-	c.rec.grow(c.r, place, size)
+	c.recording.grow(c.recordings, place, size)
 	switch {
 	case place.End == metrics.RecordingFailed && size == 0: // there is no file, and nothing to list
-		c.r.forget(c.rec)
+		c.recordings.forget(c.recording)
 	case place.End == metrics.RecordingDeleted:
-		c.subject.unwanted()
+		c.source.onDelete()
 	}
-	c.r.metrics.RecordingsEnded.WithLabelValues(place.End).Inc()
+	c.recordings.metrics.RecordingsEnded.WithLabelValues(place.End).Inc()
 }
 
-// record is the recording's life. The place says why it ended.
-func (c *recorder) record() (place cast.Place, err error) {
+// write is the recording's life. The place says why it ended.
+func (c *recorder) write() (place cast.Place, err error) {
 	failed := func(err error) (cast.Place, error) {
-		p := c.rec.place
+		p := c.recording.place
 		p.End = metrics.RecordingFailed
 		return p, err
 	}
-	if !c.r.room(diskBlock) {
+	if !c.recordings.makeRoom(diskBlock) {
 		return failed(errNoRoom)
 	}
 	if err := c.open(); err != nil {
 		return failed(err)
 	}
 	for {
-		over, err := c.batch()
+		over, err := c.readBatch()
 		if err != nil {
 			return failed(err)
 		}
-		at := cast.Place{Offset: min(c.reader.Offset(), c.to.Load()) - int64(c.file.Begun())}
+		at := cast.Place{Offset: min(c.reader.Offset(), c.endOffset.Load()) - int64(c.file.Begun())}
 		why := ""
 		switch size := c.file.Size() + int64(c.file.Waiting()); {
 		case c.ctx.Err() != nil && c.stopped:
 			why = metrics.RecordingDeleted
-		case size > c.r.config.MaxBytes:
+		case size > c.recordings.config.MaxBytes:
 			why = metrics.RecordingFull
-		case !c.r.room(onDisk(size) - onDisk(c.file.Size())):
+		case !c.recordings.makeRoom(onDisk(size) - onDisk(c.file.Size())):
 			why = metrics.RecordingNoRoom
 		}
 		if why != "" {
 			c.file.Drop()
-			at = c.rec.place
+			at = c.recording.place
 			c.file.Mark(c.now(), fmt.Sprintf("trl: the recording ends here (%s), what it is of goes on", why))
 			at.End = why
 		} else if over {
 			c.file.Flush(c.now())
-			at.Offset = c.to.Load()
-			if c.status != nil {
-				c.file.Exit(c.now(), *c.status)
+			at.Offset = c.endOffset.Load()
+			if c.exitStatus != nil {
+				c.file.Exit(c.now(), *c.exitStatus)
 			}
-			at.End, at.Status = metrics.RecordingExit, c.status
+			at.End, at.Status = metrics.RecordingExit, c.exitStatus
 		}
 		was := c.file.Size()
 		at, err = c.file.Commit(at)
-		c.r.metrics.RecordingBytes.Add(float64(c.file.Size() - was))
+		c.recordings.metrics.RecordingBytes.Add(float64(c.file.Size() - was))
 		if err != nil {
 			place, err := failed(err)
 			c.file.Mark(c.now(), "trl: the recording ends here, it could not be written")
@@ -225,7 +225,7 @@ func (c *recorder) record() (place cast.Place, err error) {
 		if at.End != "" {
 			return at, nil
 		}
-		c.rec.grow(c.r, at, c.file.Size())
+		c.recording.grow(c.recordings, at, c.file.Size())
 	}
 }
 
@@ -233,57 +233,57 @@ var errNoRoom = errors.New("no room for recordings: all of it is being written")
 
 // open makes the file, or opens what another gateway left of it.
 func (c *recorder) open() error {
-	path := c.r.path(c.rec.ID)
+	path := c.recordings.path(c.recording.ID)
 	var err error
-	if c.rec.size > 0 {
-		if c.file, err = cast.Resume(path, c.rec.place, c.rec.size); err != nil {
+	if c.recording.size > 0 {
+		if c.file, err = cast.Resume(path, c.recording.place, c.recording.size); err != nil {
 			return err
 		}
 		// The clock of the wall: another gateway's of the machine says nothing to us.
-		c.base = time.Now().Add(-max(time.Since(c.rec.Began), c.rec.place.At))
+		c.startedAt = time.Now().Add(-max(time.Since(c.recording.Began), c.recording.place.At))
 		c.file.Newlines = c.marks == nil
-		if c.subject.size != nil {
-			cols, rows := c.subject.size() // it may have changed since
+		if c.source.size != nil {
+			cols, rows := c.source.size() // it may have changed since
 			c.file.Resize(c.now(), cols, rows)
 		}
-		if missing := c.rec.place.Offset - c.reader.Offset(); missing > 0 {
+		if missing := c.recording.place.Offset - c.reader.Offset(); missing > 0 {
 			c.file.Mark(c.now(), "trl: output is missing here, it is not known how much")
 		}
 		return nil
 	}
-	if err := os.MkdirAll(c.r.config.Dir, 0o700); err != nil {
+	if err := os.MkdirAll(c.recordings.config.Dir, 0o700); err != nil {
 		return err
 	}
-	c.file, err = cast.Create(path, c.rec.header, c.rec.notes)
+	c.file, err = cast.Create(path, c.recording.header, c.recording.notes)
 	if err != nil {
 		return err
 	}
-	c.base = c.rec.Began
+	c.startedAt = c.recording.Began
 	c.file.Newlines = c.marks == nil
-	c.rec.grow(c.r, cast.Place{}, c.file.Size())
+	c.recording.grow(c.recordings, cast.Place{}, c.file.Size())
 	return nil
 }
 
-func (c *recorder) now() time.Duration { return max(0, time.Since(c.base)) }
+func (c *recorder) now() time.Duration { return max(0, time.Since(c.startedAt)) }
 
-// batch waits for something to write and takes what comes with it. over: nothing more will come.
-func (c *recorder) batch() (over bool, err error) {
+// readBatch waits for something to write and takes what comes with it. over: nothing more will come.
+func (c *recorder) readBatch() (over bool, err error) {
 	ctx := c.ctx
-	for c.file.Waiting() < recordBatch {
+	for c.file.Waiting() < recordWriteSize {
 		piece, err := c.reader.Next(ctx)
 		switch {
 		case err == nil:
-			c.take(piece)
+			c.addChunk(piece)
 			if ctx == c.ctx {
 				var cancel context.CancelFunc
-				ctx, cancel = context.WithTimeout(c.ctx, recordPause)
+				ctx, cancel = context.WithTimeout(c.ctx, recordInterval)
 				defer cancel()
 			}
 		case c.ctx.Err() != nil:
-			return c.rest(), nil
+			return c.readRest(), nil
 		case errors.Is(err, io.EOF):
 			<-c.ctx.Done() // how it ended is told soon
-			return c.rest(), nil
+			return c.readRest(), nil
 		case errors.Is(err, context.DeadlineExceeded):
 			return false, nil
 		default:
@@ -293,23 +293,23 @@ func (c *recorder) batch() (over bool, err error) {
 	return false, nil
 }
 
-// rest takes what is there, up to the end that was told.
-func (c *recorder) rest() (over bool) {
-	for !c.stopped && c.reader.Offset() < c.to.Load() {
-		if c.file.Waiting() >= recordBatch {
+// readRest takes what is there, up to the end that was told.
+func (c *recorder) readRest() (over bool) {
+	for !c.stopped && c.reader.Offset() < c.endOffset.Load() {
+		if c.file.Waiting() >= recordWriteSize {
 			return false
 		}
 		piece, ok, err := c.reader.TryNext()
 		if !ok || err != nil {
 			break
 		}
-		c.take(piece)
+		c.addChunk(piece)
 	}
 	return true
 }
 
-// take turns a piece of the stream into events.
-func (c *recorder) take(p journal.Chunk) {
+// addChunk turns a piece of the stream into events.
+func (c *recorder) addChunk(p journal.Chunk) {
 	now := c.now()
 	if p.Note != nil {
 		if e, ok := p.Note.(protocol.Event); ok {
@@ -326,13 +326,13 @@ func (c *recorder) take(p journal.Chunk) {
 		}
 	}
 	data, from := p.Data, p.Offset
-	if to := c.to.Load(); from+int64(len(data)) > to {
+	if to := c.endOffset.Load(); from+int64(len(data)) > to {
 		data = data[:max(0, to-from)]
 	}
 	if c.marks != nil {
-		c.began = c.began[:0]
+		c.begunMarks = c.begunMarks[:0]
 		c.marks.Write(data)
-		for _, m := range c.began {
+		for _, m := range c.begunMarks {
 			n := max(0, min(m.at-from, int64(len(data))))
 			c.file.Output(now, false, data[:n])
 			c.file.Mark(now, m.text[:min(len(m.text), maxLabel)])

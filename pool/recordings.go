@@ -57,24 +57,26 @@ func (r *recordings) hasEnded(id string) bool {
 	return rec != nil && rec.place.End != ""
 }
 
-// recorded is a set of what is recorded.
-type recorded uint8
+// recordSet is a set of what is recorded.
+type recordSet uint8
 
 const (
-	recordTerminals recorded = 1 << iota
+	recordTerminals recordSet = 1 << iota
 	recordExecs
 )
 
-var recordedWords = []string{"off", "terminals", "execs", "all"} // by the set
+var recordSetNames = []string{"off", "terminals", "execs", "all"} // by the set
 
-func parseRecorded(word string) recorded { return recorded(max(0, slices.Index(recordedWords, word))) }
+func parseRecordSet(word string) recordSet {
+	return recordSet(max(0, slices.Index(recordSetNames, word)))
+}
 
-func (r recorded) String() string { return recordedWords[r] }
+func (r recordSet) String() string { return recordSetNames[r] }
 
 // recordings is what has been recorded and what is being: the files of one directory, of which nobody else's are touched.
 type recordings struct {
 	config   RecordConfig
-	demanded recorded // by the policy
+	demanded recordSet // by the policy
 	metrics  *metrics.Metrics
 	log      zerolog.Logger
 	loading  sync.Once
@@ -92,10 +94,10 @@ type recording struct {
 	header cast.Header
 
 	// guarded by recordings.mu
-	place    cast.Place
-	size     int64
-	recorder *recorder // nil once it has ended
-	stuck    bool      // its file could not be removed, and the log has said so
+	place         cast.Place
+	size          int64
+	recorder      *recorder // nil once it has ended
+	removalFailed bool      // its file could not be removed, and the log has said so
 }
 
 // notes is what a file says of itself, beside its header.
@@ -112,18 +114,18 @@ type notes struct {
 
 // valid refuses notes that we did not write: ids are taken apart later.
 func (n *notes) valid() bool {
-	_, session := minted('s', n.SessionID)
-	_, terminal := minted('t', n.Member)
-	_, exec := minted('x', n.Member)
+	_, session := epochOfID('s', n.SessionID)
+	_, terminal := epochOfID('t', n.Member)
+	_, exec := epochOfID('x', n.Member)
 	return n.Owner != "" && session && (terminal || exec)
 }
 
 func newRecordings(c RecordConfig, m *metrics.Metrics, log zerolog.Logger) *recordings {
-	orElse(&c.MaxBytes, 64<<20)
-	orElse(&c.TotalBytes, 1<<30)
+	valueOr(&c.MaxBytes, 64<<20)
+	valueOr(&c.TotalBytes, 1<<30)
 	r := &recordings{config: c, metrics: m, log: log, all: map[string]*recording{}}
 	if c.Dir != "" {
-		r.demanded = parseRecorded(c.Policy)
+		r.demanded = parseRecordSet(c.Policy)
 	}
 	return r
 }
@@ -132,8 +134,8 @@ func errNoRecording() error {
 	return protocol.Errorf(protocol.RecordingNotFound, "no such recording")
 }
 
-// possible refuses a wish that cannot be fulfilled: not to be recorded is not what was asked for.
-func (r *recordings) possible(asked bool) error {
+// checkPossible refuses a wish that cannot be fulfilled: not to be recorded is not what was asked for.
+func (r *recordings) checkPossible(asked bool) error {
 	if asked && r.config.Dir == "" {
 		return protocol.Errorf(protocol.NotSupported, "this server records nothing").With("field", "record")
 	}
@@ -154,7 +156,7 @@ func (r *recordings) load() {
 		}
 		for _, f := range files {
 			id, ok := strings.CutSuffix(f.Name(), castSuffix)
-			if _, ours := minted('r', id); !ok || !ours || !f.Type().IsRegular() {
+			if _, ours := epochOfID('r', id); !ok || !ours || !f.Type().IsRegular() {
 				continue
 			}
 			rec := &recording{}
@@ -175,8 +177,8 @@ func (r *recordings) load() {
 
 func onDisk(size int64) int64 { return (size + diskBlock - 1) / diskBlock * diskBlock }
 
-// those are the recordings that fit. fits is called with r.mu held.
-func (r *recordings) those(fits func(*recording) bool) (some []*recording) {
+// filter are the recordings that fit. fits is called with r.mu held.
+func (r *recordings) filter(fits func(*recording) bool) (some []*recording) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, rec := range r.all {
@@ -187,16 +189,16 @@ func (r *recordings) those(fits func(*recording) bool) (some []*recording) {
 	return some
 }
 
-// settle ends what an earlier gateway was recording and nobody goes on with: its session is gone. After Recover.
-func (r *recordings) settle() {
+// finishAbandoned ends what an earlier gateway was recording and nobody goes on with: its session is gone. After Recover.
+func (r *recordings) finishAbandoned() {
 	r.load()
-	for _, rec := range r.those(func(rec *recording) bool { return rec.place.End == "" && rec.recorder == nil }) {
-		r.bequeath(rec)
+	for _, rec := range r.filter(func(rec *recording) bool { return rec.place.End == "" && rec.recorder == nil }) {
+		r.finishLost(rec)
 	}
 	r.trim(time.Now())
 }
 
-func (r *recordings) bequeath(rec *recording) {
+func (r *recordings) finishLost(rec *recording) {
 	place := rec.place
 	place.End = metrics.RecordingLost
 	f, err := cast.Resume(r.path(rec.ID), rec.place, rec.size)
@@ -227,15 +229,15 @@ func (rec *recording) grow(r *recordings, p cast.Place, size int64) {
 	}
 }
 
-// room makes room for n bytes more by those that have ended. False: it is all being written just now.
-func (r *recordings) room(n int64) bool {
+// makeRoom makes room for n bytes more by those that have ended. False: it is all being written just now.
+func (r *recordings) makeRoom(n int64) bool {
 	for {
 		r.mu.Lock()
 		if r.total+n <= r.config.TotalBytes && len(r.all) <= maxRecordings {
 			r.mu.Unlock()
 			return true
 		}
-		rec := r.dispensableLocked()
+		rec := r.evictCandidateLocked()
 		r.mu.Unlock()
 		if rec == nil {
 			return false
@@ -244,15 +246,15 @@ func (r *recordings) room(n int64) bool {
 	}
 }
 
-// dispensableLocked is the recording that makes room, nil if there is none: one that the policy did not demand before one that it did,
+// evictCandidateLocked is the recording that makes room, nil if there is none: one that the policy did not demand before one that it did,
 // then of the owner who has most, so that nobody pushes out the few of others, then the oldest. r.mu is held.
-func (r *recordings) dispensableLocked() (first *recording) {
+func (r *recordings) evictCandidateLocked() (first *recording) {
 	has := map[string]int64{} // by owner
 	for _, rec := range r.all {
 		has[rec.Owner] += onDisk(rec.size) + r.config.TotalBytes/maxRecordings // their number is bounded, too
 	}
 	for _, rec := range r.all {
-		if rec.place.End == "" || rec.stuck {
+		if rec.place.End == "" || rec.removalFailed {
 			continue
 		}
 		if first == nil || rec.Demanded != first.Demanded && first.Demanded ||
@@ -271,10 +273,10 @@ func (r *recordings) trim(now time.Time) {
 	old := func(rec *recording) bool {
 		return r.config.Keep > 0 && rec.place.End != "" && rec.ended().Before(now.Add(-r.config.Keep))
 	}
-	for _, rec := range r.those(old) {
+	for _, rec := range r.filter(old) {
 		_ = r.remove(rec) // until it goes
 	}
-	r.room(0)
+	r.makeRoom(0)
 }
 
 // ended is when it did. Its end has been noted.
@@ -287,17 +289,17 @@ func (r *recordings) remove(rec *recording) error {
 		r.forget(rec)
 		return nil
 	}
-	if r.sticks(rec) {
+	if r.noteStuck(rec) {
 		r.log.Error().Err(err).Str("recording", rec.ID).Msg("recording not removed")
 	}
 	return err
 }
 
-// sticks notes that the file of a recording does not go, and reports whether that is news.
-func (r *recordings) sticks(rec *recording) (news bool) {
+// noteStuck notes that the file of a recording does not go, and reports whether that is news.
+func (r *recordings) noteStuck(rec *recording) (news bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	news, rec.stuck = !rec.stuck, true
+	news, rec.removalFailed = !rec.removalFailed, true
 	return news
 }
 
@@ -311,9 +313,9 @@ func (r *recordings) forget(rec *recording) {
 	}
 }
 
-// open counts those that are being made.
-func (r *recordings) open() int {
-	return len(r.those(func(rec *recording) bool { return rec.recorder != nil }))
+// openCount counts those that are being made.
+func (r *recordings) openCount() int {
+	return len(r.filter(func(rec *recording) bool { return rec.recorder != nil }))
 }
 
 // A Recording is one that somebody may see.
@@ -339,7 +341,7 @@ func (p *Pool) Recordings(who string, all bool, session string) []protocol.Recor
 	asked := func(rec *recording) bool {
 		return (all || rec.Owner == who) && (session == "" || rec.SessionID == session)
 	}
-	for _, rec := range p.recordings.those(asked) {
+	for _, rec := range p.recordings.filter(asked) {
 		infos = append(infos, (&Recording{p.recordings, rec}).Info())
 	}
 	slices.SortFunc(infos, func(a, b protocol.Recording) int {

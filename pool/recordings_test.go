@@ -341,7 +341,7 @@ func TestOldRecordingsMakeRoom(t *testing.T) {
 			t.Errorf("kept the wrong ones")
 		}
 	}
-	files, err := os.ReadDir(r.rules.Load().Record.Dir)
+	files, err := os.ReadDir(r.config.Load().Record.Dir)
 	if err != nil || len(files) != 10 {
 		t.Errorf("%d files, %v", len(files), err)
 	}
@@ -350,7 +350,7 @@ func TestOldRecordingsMakeRoom(t *testing.T) {
 			t.Errorf("%v, %v", info.Mode(), err)
 		}
 	}
-	if info, err := os.Stat(r.rules.Load().Record.Dir); err != nil || info.Mode().Perm() != 0o700 {
+	if info, err := os.Stat(r.config.Load().Record.Dir); err != nil || info.Mode().Perm() != 0o700 {
 		t.Errorf("%v, %v", info.Mode(), err)
 	}
 
@@ -369,11 +369,11 @@ func TestRecordingsAreKeptForATime(t *testing.T) {
 	wait(t, "the command", e.Done())
 	r.ended(e.RecordingID())
 	term := openTerm(t, s, protocol.TermOpen{Command: "cat"})
-	r.Forget(time.Now().Add(59 * time.Minute))
+	r.DropExpired(time.Now().Add(59 * time.Minute))
 	if n := len(r.Recordings(me, false, "")); n != 2 {
 		t.Fatalf("%d after 59 minutes", n)
 	}
-	r.Forget(time.Now().Add(61 * time.Minute))
+	r.DropExpired(time.Now().Add(61 * time.Minute))
 	if list := r.Recordings(me, false, ""); len(list) != 1 || list[0].TermID != term.ID() {
 		t.Fatalf("after an hour %+v", list)
 	}
@@ -396,7 +396,7 @@ func TestNoDiskNoHarm(t *testing.T) {
 	}
 	failed := r.metrics.RecordingsEnded.WithLabelValues(metrics.RecordingFailed)
 	eventually(t, "both are counted", func() bool { return testutil.ToFloat64(failed) == 2 })
-	if n := len(r.Recordings(me, false, "")); n != 0 || r.recordings.open() != 0 {
+	if n := len(r.Recordings(me, false, "")); n != 0 || r.recordings.openCount() != 0 {
 		t.Errorf("%d recordings that nobody has", n)
 	}
 }
@@ -491,7 +491,7 @@ func TestDeleteWhileRecording(t *testing.T) {
 		t.Fatal(err)
 	}
 	shownBy(t, term, "still")
-	if files, _ := os.ReadDir(r.rules.Load().Record.Dir); len(files) != 0 || len(r.Recordings(me, false, "")) != 0 || term.Info().RecordingID != "" {
+	if files, _ := os.ReadDir(r.config.Load().Record.Dir); len(files) != 0 || len(r.Recordings(me, false, "")) != 0 || term.Info().RecordingID != "" {
 		t.Errorf("%d files, %+v", len(files), term.Info())
 	}
 }
@@ -505,15 +505,15 @@ func TestWhatIsMissedIsTold(t *testing.T) {
 	for range lines { // a mebibyte, of which the ring has the last 128 KiB
 		j.Write(journal.Stdout, line)
 	}
-	id := mint("", 'r', r.epoch, "tagtag", memberLen)
-	rec := r.recordings.follow(subject{notes: notes{ID: id, Owner: me, Member: "x-"}, header: cast.Header{Cols: 80, Rows: 24}, journal: j, unwanted: func() {}})
+	id := makeID("", 'r', r.epoch, "tagtag", memberLen)
+	rec := r.recordings.start(recordingSource{notes: notes{ID: id, Owner: me, Member: "x-"}, header: cast.Header{Cols: 80, Rows: 24}, journal: j, onDelete: func() {}})
 	if !j.Room() {
 		t.Error("the recorder holds up the writer")
 	}
 	gone := j.Start()
 	status := 0
 	j.Close()
-	rec.end(j.Size(), &status)
+	rec.finish(j.Size(), &status)
 	info, c := r.ended(id)
 	if got := c.of(cast.Mark); len(got) != 1 || got[0] != fmt.Sprintf("trl: %d bytes of output are missing here", gone) {
 		t.Errorf("marks %q, %d are gone", got, gone)
@@ -530,12 +530,12 @@ func TestWhatIsMissedIsTold(t *testing.T) {
 func TestARecordingEndsWithItsCommand(t *testing.T) {
 	r := newRig(t, withRecordings(t, RecordConfig{}))
 	j := journal.New(64 << 10)
-	id := mint("", 'r', r.epoch, "tagtag", memberLen)
-	rec := r.recordings.follow(subject{notes: notes{ID: id, Owner: me, Member: "x-"}, header: cast.Header{Cols: 80, Rows: 24}, journal: j, unwanted: func() {}})
+	id := makeID("", 'r', r.epoch, "tagtag", memberLen)
+	rec := r.recordings.start(recordingSource{notes: notes{ID: id, Owner: me, Member: "x-"}, header: cast.Header{Cols: 80, Rows: 24}, journal: j, onDelete: func() {}})
 	j.Write(journal.Stdout, []byte("its own"))
-	rec.until(j.Size())
+	rec.setEnd(j.Size())
 	j.Write(journal.Stdout, []byte(", the job's"))
-	rec.end(7, nil)
+	rec.finish(7, nil)
 	if _, c := r.ended(id); c.output() != "its own" {
 		t.Errorf("recorded %q", c.output())
 	}
@@ -561,7 +561,7 @@ func TestRecordingsOutliveTheGateway(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	id := mint("", 'r', r.epoch, "tagtag", memberLen)
+	id := makeID("", 'r', r.epoch, "tagtag", memberLen)
 	cut := strings.Replace(string(text[:bytes.LastIndex(text, []byte(`, "x", `))]), e.RecordingID(), id, 1)
 	if err := os.WriteFile(filepath.Join(c.Record.Dir, id+castSuffix), []byte(cut), 0o600); err != nil {
 		t.Fatal(err)
@@ -573,7 +573,7 @@ func TestRecordingsOutliveTheGateway(t *testing.T) {
 			if id == me && not != "" {
 				continue // anybody's name may be one
 			}
-			mine := mint("", 'r', r.epoch, "tagtag", memberLen)
+			mine := makeID("", 'r', r.epoch, "tagtag", memberLen)
 			wrong := strings.NewReplacer(e.RecordingID(), mine, strconv.Quote(id), strconv.Quote(not)).Replace(string(text))
 			if err := os.WriteFile(filepath.Join(c.Record.Dir, mine+castSuffix), []byte(wrong), 0o600); err != nil {
 				t.Fatal(err)

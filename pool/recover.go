@@ -18,47 +18,47 @@ import (
 	"trl/statemachine"
 )
 
-// A comeback is the time in which the sessions of a gateway that died are brought back. The pool answers already: who asks for a session
+// A recovery is the time in which the sessions of a gateway that died are brought back. The pool answers already: who asks for a session
 // waits for that one, who asks for something that any session may know waits for all.
-type comeback struct {
-	of  map[string]chan struct{} // by session id; closed when that one is there, or lost
-	all chan struct{}            // closed when all are
+type recovery struct {
+	bySession map[string]chan struct{} // by session id; closed when that one is there, or lost
+	all       chan struct{}            // closed when all are
 }
 
-// comebackPatience bounds that wait: what is kept of a session is bounded, and so is the time that reading it takes.
-const comebackPatience = 30 * time.Second
+// recoveryTimeout bounds that wait: what is kept of a session is bounded, and so is the time that reading it takes.
+const recoveryTimeout = 30 * time.Second
 
-// await waits for the session with this id, or for all where it is empty.
-func (p *Pool) await(id string) error {
-	c := p.comeback.Load()
+// awaitRecovered waits for the session with this id, or for all where it is empty.
+func (p *Pool) awaitRecovered(id string) error {
+	c := p.recovery.Load()
 	if c == nil {
 		return nil
 	}
 	back := c.all
 	if id != "" {
-		if back = c.of[id]; back == nil {
+		if back = c.bySession[id]; back == nil {
 			return nil
 		}
 	}
 	select {
 	case <-back:
 		return nil
-	case <-time.After(comebackPatience):
+	case <-time.After(recoveryTimeout):
 		return protocol.Errorf(protocol.SessionBusy, "sessions are being brought back")
 	}
 }
 
-// comesBack: the session is being brought back.
-func (p *Pool) comesBack(id string) bool {
-	c := p.comeback.Load()
+// isRecovering: the session is being brought back.
+func (p *Pool) isRecovering(id string) bool {
+	c := p.recovery.Load()
 	if c == nil {
 		return false
 	}
 	select {
-	case <-c.of[id]:
+	case <-c.bySession[id]:
 		return false
 	default:
-		return c.of[id] != nil
+		return c.bySession[id] != nil
 	}
 }
 
@@ -66,32 +66,32 @@ func (p *Pool) comesBack(id string) bool {
 // to anybody, warm shells and sessions that were just being made, ends. Recovered says when it is done.
 func (p *Pool) Recover(from []runtime.Inherited) {
 	p.recordings.load()
-	c := &comeback{of: map[string]chan struct{}{}, all: make(chan struct{})}
+	c := &recovery{bySession: map[string]chan struct{}{}, all: make(chan struct{})}
 	todo := make(chan runtime.Inherited, len(from))
 	for _, in := range from {
-		c.of[in.ID] = make(chan struct{})
+		c.bySession[in.ID] = make(chan struct{})
 		todo <- in
 	}
 	close(todo)
-	p.comeback.Store(c)
-	p.tasks.Add(1) // reads the ledgers; ended by that; Close waits for it
+	p.recovery.Store(c)
+	p.tasks.Add(1) // reads the session logs; ended by that; Close waits for it
 	go func() {
 		defer p.tasks.Done()
 		var readers sync.WaitGroup
 		for range min(len(from), goruntime.GOMAXPROCS(0)) {
 			readers.Go(func() {
 				for in := range todo {
-					p.bringBack(in)
-					close(c.of[in.ID])
+					p.recoverSession(in)
+					close(c.bySession[in.ID])
 				}
 			})
 		}
 		readers.Wait()
 		p.mu.Lock() // some go on already, and may end
-		slices.SortStableFunc(p.retained, func(a, b *Session) int { return a.burial.at.Compare(b.burial.at) })
+		slices.SortStableFunc(p.retained, func(a, b *Session) int { return a.final.at.Compare(b.final.at) })
 		p.mu.Unlock()
-		p.keys.sort()
-		p.comeback.Store(nil)
+		p.requestKeys.sort()
+		p.recovery.Store(nil)
 		close(c.all)
 		p.trim()
 	}()
@@ -99,18 +99,18 @@ func (p *Pool) Recover(from []runtime.Inherited) {
 
 // Recovered returns when all sessions are there that can be brought back.
 func (p *Pool) Recovered() {
-	if c := p.comeback.Load(); c != nil {
+	if c := p.recovery.Load(); c != nil {
 		<-c.all
 	}
 }
 
-func (p *Pool) bringBack(in runtime.Inherited) {
+func (p *Pool) recoverSession(in runtime.Inherited) {
 	a := p.base.Adopt(in)
-	err := p.recover(a, in.ID)
+	err := p.recoverAdopted(a, in.ID)
 	if err == nil {
 		return
 	}
-	if !errors.Is(err, errNothing) {
+	if !errors.Is(err, errNobodys) {
 		p.log.Error().Err(err).Str("session", in.ID).Msg("session is lost")
 	}
 	p.tasks.Add(1) // KILL, and forget; ended by that; Close waits for it
@@ -122,23 +122,23 @@ func (p *Pool) bringBack(in runtime.Inherited) {
 	}()
 }
 
-// tetheredIdle is how long a session with on_disconnect: destroy, whose connection went with the last gateway, may rest.
-const tetheredIdle = time.Minute
+// lostConnIdle is how long a session with on_disconnect: destroy, whose connection went with the last gateway, may rest.
+const lostConnIdle = time.Minute
 
-var errNothing = errors.New("nobody's")
+var errNobodys = errors.New("nobody's")
 
-func (p *Pool) recover(a *runtime.Adoption, id string) (err error) {
+func (p *Pool) recoverAdopted(a *runtime.Adoption, id string) (err error) {
 	defer func() { // whatever is written there, it is this session's misfortune alone
 		if fault := recover(); fault != nil {
 			err = fmt.Errorf("panic: %v\n%s", fault, debug.Stack())
 		}
 	}()
-	m := remembered{id: id}
+	m := loggedSession{id: id}
 	if err := a.Ledger(m.readLine); err != nil {
 		return err
 	}
 	if m.session == nil || m.shell == nil {
-		return errNothing
+		return errNobodys
 	}
 	if err := m.check(); err != nil {
 		return err
@@ -147,15 +147,15 @@ func (p *Pool) recover(a *runtime.Adoption, id string) (err error) {
 }
 
 // revive makes the session anew from what is remembered.
-func (p *Pool) revive(a *runtime.Adoption, m *remembered) error {
+func (p *Pool) revive(a *runtime.Adoption, m *loggedSession) error {
 	q := m.session
-	s := newSession(p, m.id, q.Owner, q.Name, terms{
-		shell: q.Shell, dir: q.Dir, env: q.Env, labels: q.Labels, timeout: time.Duration(q.Timeout), idle: time.Duration(q.Idle), restore: q.Restore, tethered: q.Tethered, limits: q.Limits, record: parseRecorded(q.Record),
+	s := newSession(p, m.id, q.Owner, q.Name, sessionSpec{
+		shell: q.Shell, dir: q.Dir, env: q.Env, labels: q.Labels, timeout: time.Duration(q.Timeout), idle: time.Duration(q.Idle), restore: q.Restore, endsWithConn: q.EndsWithConn, limits: q.Limits, record: parseRecordSet(q.Record),
 	})
-	s.tag, s.created, s.key, s.commands, s.last = q.Tag, q.Created, q.Key, q.Commands+m.begun, m.last
+	s.tag, s.created, s.key, s.commands, s.last = q.Tag, q.Created, q.Key, q.Commands+m.commandsBegun, m.last
 	s.dir, s.revived = cmp.Or(m.dir, s.dir), m.revived
-	s.shellRecord.Store(m.shell)
-	m.want(a)
+	s.savedShell.Store(m.shell)
+	m.reserveLogs(a)
 	config := runtime.ShellConfig{ID: m.id, Path: q.Shell, Restore: q.Restore, Limits: q.Limits}
 	var err error
 	switch {
@@ -171,10 +171,10 @@ func (p *Pool) revive(a *runtime.Adoption, m *remembered) error {
 	if err != nil {
 		return err
 	}
-	s.ledger = s.shell.Ledger()
-	s.ledger.Settled(m.short)
-	if s.terms.tethered { // to a connection that is no more: its client has a while to come back
-		s.orphaned.Store(true)
+	s.sessionLog = s.shell.Ledger()
+	s.sessionLog.Settled(m.compactBytes)
+	if s.spec.endsWithConn { // to a connection that is no more: its client has a while to come back
+		s.connLost.Store(true)
 	}
 	running, err := s.reviveWork(a, m)
 	if err != nil {
@@ -183,22 +183,22 @@ func (p *Pool) revive(a *runtime.Adoption, m *remembered) error {
 	if last := m.lastBegun(); running == nil && m.over == nil && last != nil {
 		a.LastEnded(last.Command)
 	}
-	if err := s.retainRemembered(a, m); err != nil {
+	if err := s.retainLogged(a, m); err != nil {
 		return err
 	}
 	close(s.opened)
-	p.adopt(s, m)
+	p.addRecovered(s, m)
 	if m.over != nil {
 		a.Finish()
 		s.shell.Park()
 		return nil
 	}
-	s.goOn(a, m, running)
+	s.resume(a, m, running)
 	return nil
 }
 
 // reviveWork makes anew all that the session did. running is the command that its shell is at; nil: none.
-func (s *Session) reviveWork(a *runtime.Adoption, m *remembered) (running *Exec, err error) {
+func (s *Session) reviveWork(a *runtime.Adoption, m *loggedSession) (running *Exec, err error) {
 	for _, x := range m.execs {
 		live, err := s.reviveExec(a, x)
 		if err != nil {
@@ -223,42 +223,42 @@ func (s *Session) reviveWork(a *runtime.Adoption, m *remembered) (running *Exec,
 	return running, nil
 }
 
-// goOn lets a session that is whole again go on where it was.
-func (s *Session) goOn(a *runtime.Adoption, m *remembered, running *Exec) {
-	s.shell.SetRecorder(s.recordShell)
-	s.dismissGuests() // a link's end may be written down, and not what it brought about
+// resume lets a session that is whole again go on where it was.
+func (s *Session) resume(a *runtime.Adoption, m *loggedSession, running *Exec) {
+	s.shell.SetRecorder(s.logShell)
+	s.cancelGuestCommands() // a link's end may be written down, and not what it brought about
 	s.mu.Lock()
 	s.fireLocked(statemachine.Ready, "")
 	if running != nil {
 		s.running = running
 		s.fireLocked(statemachine.Began, "")
-	} else if next := s.nextLocked(); next != nil {
+	} else if next := s.beginNextLocked(); next != nil {
 		s.turn <- next
 	}
 	s.mu.Unlock()
 	a.Finish()
-	for _, watch := range m.watches { // not before: they use what was written here without a lock
+	for _, watch := range m.afterRecovery { // not before: they use what was written here without a lock
 		go watch() // as in startProcess and openTerminal
 	}
 	s.pool.tasks.Add(1) // the runner, as in register
 	go func() {
 		defer s.pool.tasks.Done()
 		for e := running; e != nil; { // before serve looks at anything else: a dead shell is this command's to replace
-			e = s.finish(e, s.shell.Run(e.command))
+			e = s.finishExec(e, s.shell.Run(e.command))
 		}
 		if m.reset {
 			_ = s.reset() // who asked for it is gone; it ends the session where it fails
 		}
 		s.serve()
-		s.bury()
+		s.finish()
 	}()
 	if m.ending != nil {
 		s.end(m.ending.Reason, time.Duration(m.ending.Grace))
 	}
 }
 
-// adopt enters the session into the tables.
-func (p *Pool) adopt(s *Session, m *remembered) {
+// addRecovered enters the session into the tables.
+func (p *Pool) addRecovered(s *Session, m *loggedSession) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.sessions[s.id], p.tags[s.tag] = s, s
@@ -267,7 +267,7 @@ func (p *Pool) adopt(s *Session, m *remembered) {
 		p.names[ref] = s
 	}
 	if s.key.Key != "" {
-		p.keys.restore(s.owner, s.key.keyed(keyRef{who: s.owner, key: s.key.Key}), s, m.session.Uptime.time(s.created))
+		p.requestKeys.restore(s.owner, s.key.newRequest(keyRef{owner: s.owner, key: s.key.Key}), s, m.session.Uptime.time(s.created))
 	}
 	for _, x := range m.shares {
 		s.reviveShareLocked(x)
@@ -283,20 +283,20 @@ func (p *Pool) adopt(s *Session, m *remembered) {
 		s.ending.reason = m.ending.Reason
 	}
 	s.cancel(errors.New("session ended before this gateway"))
-	s.burial = burial{at: m.over.At, facts: facts{dir: m.over.Dir, envs: m.over.Envs}}
+	s.final = finalState{at: m.over.At, facts: facts{dir: m.over.Dir, envs: m.over.Envs}}
 	s.closed = true
 	_, _, _ = s.state.Fire(statemachine.Ended)
 	s.mu.Unlock()
 	close(s.ended)
-	p.buriedLocked(s, true)
+	p.retireLocked(s, true)
 }
 
 // reviveExec makes an exec anew; live: it has not ended.
-func (s *Session) reviveExec(a *runtime.Adoption, x *rememberedExec) (live bool, err error) {
+func (s *Session) reviveExec(a *runtime.Adoption, x *loggedExec) (live bool, err error) {
 	e := &Exec{
-		stream: x.Stream, session: s, text: x.Text, clean: x.Clean, most: x.Most, timeout: time.Duration(x.Timeout), grace: time.Duration(x.Grace),
-		journal: journal.New(s.pool.rules.Load().RingBytes), queuedAt: x.Queued, stdin: x.Stdin, done: make(chan struct{}),
-		recording: x.Recording, accepted: true, guest: x.Guest, ends: &ends{},
+		stream: x.Stream, session: s, text: x.Text, clean: x.Clean, maxOutput: x.Most, timeout: time.Duration(x.Timeout), grace: time.Duration(x.Grace),
+		journal: journal.New(s.pool.config.Load().RingBytes), queuedAt: x.Queued, stdin: x.Stdin, done: make(chan struct{}),
+		recording: x.Recording, accepted: true, guest: x.Guest, resultOutput: &resultOutput{},
 	}
 	x.exec = e
 	if x.Key.Key != "" {
@@ -305,41 +305,41 @@ func (s *Session) reviveExec(a *runtime.Adoption, x *rememberedExec) (live bool,
 	}
 	c := runtime.NewCommand(x.Text)
 	c.Env, c.Dir, c.OpenStdin, c.Journal = x.Env, x.Dir, x.OpenStdin, e.journal
-	c.Timeout, c.NoOutput, c.Grace, c.Began, c.Nudged = e.timeout, time.Duration(x.NoOutput), e.grace, e.begins, s.tidyNow
+	c.Timeout, c.NoOutput, c.Grace, c.Began, c.Nudged = e.timeout, time.Duration(x.NoOutput), e.grace, e.logBegun, s.compactNow
 	e.command = c
 	if x.Keeps {
 		e.keepText()
 	}
 	if d := x.done; d != nil {
-		if e.command, e.lane = nil, d.Lane; x.forgotten {
-			e.lane = nil
+		if e.command, e.pipes = nil, d.Lane; x.forgotten {
+			e.pipes = nil
 		}
-		e.exit, e.failure, e.endedAt, e.end, e.died = d.Exit, d.Failure, d.Uptime.time(d.At), d.End, d.Died
-		if e.lane == nil {
+		e.exit, e.failure, e.endedAt, e.endOffset, e.shellDied = d.Exit, d.Failure, d.Uptime.time(d.At), d.End, d.Died
+		if e.pipes == nil {
 			e.journal = journal.Gone(d.Exit.StdoutBytes, d.Exit.StderrBytes) // what never had one wrote nothing
 		}
 		if d.Exit.ExitCode != nil {
 			e.code = *d.Exit.ExitCode
 		}
-		e.ends.limit = &[2]int64{d.Exit.StdoutBytes, d.Exit.StderrBytes}
-		if e.lane != nil {
+		e.resultOutput.limit = &[2]int64{d.Exit.StdoutBytes, d.Exit.StderrBytes}
+		if e.pipes != nil {
 			if err := a.Bring(e.journal, d.Lane.Log, d.Span); err != nil { // it has ended; its session shall not
 				s.log.Error().Err(err).Str("exec", e.ID()).Msg("output is lost")
 				e.journal.Close()
 			}
 		}
 		if s.pool.recordings.unfinished(e.recording) {
-			s.pool.recordings.follow(e.subject()).end(e.end, e.exit.ExitCode)
+			s.pool.recordings.start(e.recordingSource()).finish(e.endOffset, e.exit.ExitCode)
 		}
 		if !e.journal.Closed() {
-			a.Follow(e.journal, e.lane)
+			a.Follow(e.journal, e.pipes)
 		}
 		close(e.done)
 		return false, nil
 	}
 	s.execs[e.ID()] = e
 	if e.key != (keyRef{}) {
-		s.pool.keys.restore(s.owner, x.Key.keyed(e.key), e, time.Time{})
+		s.pool.requestKeys.restore(s.owner, x.Key.newRequest(e.key), e, time.Time{})
 	}
 	if x.begun == nil {
 		if len(x.Stdin) > 0 {
@@ -347,7 +347,7 @@ func (s *Session) reviveExec(a *runtime.Adoption, x *rememberedExec) (live bool,
 		}
 		return true, nil
 	}
-	e.startedAt, e.beganAt, e.lane, e.begun, e.cancel = x.begun.At, x.begun.Uptime.time(x.begun.At), &x.begun.Command.Lane, x.begun, x.cancel
+	e.startedAt, e.beganAt, e.pipes, e.begun, e.cancel = x.begun.At, x.begun.Uptime.time(x.begun.At), &x.begun.Command.Lane, x.begun, x.cancel
 	if err := a.Bring(e.journal, x.begun.Command.Lane.Log, x.begun.Command.Span); err != nil {
 		return false, err
 	}
@@ -355,29 +355,29 @@ func (s *Session) reviveExec(a *runtime.Adoption, x *rememberedExec) (live bool,
 		return false, err
 	}
 	if e.recording != "" && !s.pool.recordings.hasEnded(e.recording) {
-		e.recorder = s.pool.recordings.follow(e.subject())
+		e.recorder = s.pool.recordings.start(e.recordingSource())
 	}
 	if x.cancel != nil {
 		// The last gateway may not have come to send TERM, so some of the grace is left however late this one comes.
 		grace := time.Duration(x.cancel.Grace)
-		c.Cancel(syscall.SIGTERM, max(min(grace, leastGrace), grace-span(x.cancel.Uptime.time(x.cancel.At), time.Now())))
+		c.Cancel(syscall.SIGTERM, max(min(grace, minGraceOfNext), grace-elapsed(x.cancel.Uptime.time(x.cancel.At), time.Now())))
 	}
 	return true, nil
 }
 
-// leastGrace is what a command that is being cancelled gets of its grace from a gateway that takes over.
-const leastGrace = time.Second
+// minGraceOfNext is what a command that is being cancelled gets of its grace from a gateway that takes over.
+const minGraceOfNext = time.Second
 
-func (s *Session) reviveProcess(a *runtime.Adoption, x *rememberedProcess, m *remembered) error {
+func (s *Session) reviveProcess(a *runtime.Adoption, x *loggedProcess, m *loggedSession) error {
 	p := &Process{
-		stream: x.Stream, session: s, name: x.Name, text: x.Text, journal: journal.New(s.pool.rules.Load().RingBytes),
+		stream: x.Stream, session: s, name: x.Name, text: x.Text, journal: journal.New(s.pool.config.Load().RingBytes),
 		timeout: time.Duration(x.Timeout), startedAt: x.Started, beganAt: x.Uptime.time(x.Started), pid: x.Process.Pid, done: make(chan struct{}), timedOut: x.expired,
 	}
 	x.process = p
 	if x.Key.Key != "" {
 		p.key = x.Key.ref(s)
 		copy(p.params[:], x.Key.Params)
-		s.pool.keys.restore(s.owner, x.Key.keyed(p.key), p, p.beganAt)
+		s.pool.requestKeys.restore(s.owner, x.Key.newRequest(p.key), p, p.beganAt)
 	}
 	span := x.Process.Span
 	if x.exited != nil {
@@ -389,7 +389,7 @@ func (s *Session) reviveProcess(a *runtime.Adoption, x *rememberedProcess, m *re
 		return err
 	}
 	if d := x.exited; d != nil {
-		p.status, p.timedOut, p.endedAt, p.end = runtime.Status{Code: d.Code, Signal: d.Signal}, d.TimedOut, d.At, d.End
+		p.status, p.timedOut, p.endedAt, p.endOffset = runtime.Status{Code: d.Code, Signal: d.Signal}, d.TimedOut, d.At, d.End
 		p.process = a.Ended(x.Process, p.status)
 		if !p.journal.Closed() {
 			a.Follow(p.journal, &x.Process.Lane)
@@ -400,7 +400,7 @@ func (s *Session) reviveProcess(a *runtime.Adoption, x *rememberedProcess, m *re
 	var err error
 	p.process, err = a.Process(x.Process, p.journal)
 	if errors.Is(err, runtime.ErrShellGone) { // killed with its session, whose last gateway did not come to write that down
-		p.status, p.endedAt, p.end = runtime.Status{Code: 128 + int(syscall.SIGKILL), Signal: syscall.SIGKILL}, time.Now(), p.journal.Size()
+		p.status, p.endedAt, p.endOffset = runtime.Status{Code: 128 + int(syscall.SIGKILL), Signal: syscall.SIGKILL}, time.Now(), p.journal.Size()
 		p.process = a.Ended(x.Process, p.status)
 		x.exited = p.exitedEntry()
 		close(p.done)
@@ -410,20 +410,20 @@ func (s *Session) reviveProcess(a *runtime.Adoption, x *rememberedProcess, m *re
 		return err
 	}
 	s.processes[p.ID()] = p
-	s.working++
-	s.watching.Add(1)
-	m.watches = append(m.watches, p.watch)
+	s.liveProcesses++
+	s.processTasks.Add(1)
+	m.afterRecovery = append(m.afterRecovery, p.watch)
 	return nil
 }
 
-func (s *Session) reviveTerminal(a *runtime.Adoption, x *rememberedTerminal, m *remembered) error {
+func (s *Session) reviveTerminal(a *runtime.Adoption, x *loggedTerminal, m *loggedSession) error {
 	t := newTerminal(s, x.Stream, x.Text, x.Nonce)
 	t.startedAt, t.pid, t.recording = x.Uptime.time(x.Started), x.Terminal.Pid, x.Recording
 	x.terminal = t
 	if x.Key.Key != "" {
 		t.key = x.Key.ref(s)
 		copy(t.params[:], x.Key.Params)
-		s.pool.keys.restore(s.owner, x.Key.keyed(t.key), t, x.Uptime.time(x.Started))
+		s.pool.requestKeys.restore(s.owner, x.Key.newRequest(t.key), t, x.Uptime.time(x.Started))
 	}
 	if x.forgotten {
 		t.journal.Close()
@@ -445,36 +445,36 @@ func (s *Session) reviveTerminal(a *runtime.Adoption, x *rememberedTerminal, m *
 	}
 	if gone != nil {
 		t.status, t.endedAt, t.cols, t.rows = runtime.Status{Code: gone.Code, Signal: gone.Signal}, gone.At, gone.Cols, gone.Rows
-		t.shown.resized(0, max(1, gone.Cols), max(1, gone.Rows))
+		t.screenState.resized(0, max(1, gone.Cols), max(1, gone.Rows))
 		t.terminal = a.GoneTerminal(x.Terminal, t.status)
 		t.journal.Close()
 		if s.pool.recordings.unfinished(t.recording) {
-			s.pool.recordings.follow(t.subject()).end(t.journal.Size(), t.exitInfo().ExitCode)
+			s.pool.recordings.start(t.recordingSource()).finish(t.journal.Size(), t.exitInfo().ExitCode)
 		}
 		close(t.done)
 		return nil
 	}
 	t.cols, t.rows = t.terminal.Size()
-	t.shown.resized(0, t.cols, t.rows)
+	t.screenState.resized(0, t.cols, t.rows)
 	if t.recording != "" && !s.pool.recordings.hasEnded(t.recording) {
-		t.recorder = s.pool.recordings.follow(t.subject())
+		t.recorder = s.pool.recordings.start(t.recordingSource())
 	}
 	s.terminals[t.ID()] = t
-	s.termsOpen++
-	s.watching.Add(1)
-	m.watches = append(m.watches, t.watch)
+	s.openTerminals++
+	s.processTasks.Add(1)
+	m.afterRecovery = append(m.afterRecovery, t.watch)
 	return nil
 }
 
-// retainRemembered keeps what has ended, in the order of the ends.
-func (s *Session) retainRemembered(a *runtime.Adoption, m *remembered) error {
-	all := make([]record, 0, len(m.past)+len(m.execs))
-	for _, x := range m.past {
+// retainLogged keeps what has ended, in the order of the ends.
+func (s *Session) retainLogged(a *runtime.Adoption, m *loggedSession) error {
+	all := make([]endedWork, 0, len(m.ended)+len(m.execs))
+	for _, x := range m.ended {
 		if err := s.reviveEnded(a, x); err != nil {
 			return fmt.Errorf("exec: %w", err)
 		}
 		if !x.forgotten {
-			s.past[x.ID()] = x.endedExec
+			s.endedExecs[x.ID()] = x.endedExec
 			all = append(all, x.endedExec)
 		}
 	}
@@ -483,12 +483,12 @@ func (s *Session) retainRemembered(a *runtime.Adoption, m *remembered) error {
 			continue
 		}
 		if x.exec.key != (keyRef{}) && x.exec.failure == nil {
-			s.pool.keys.restore(s.owner, x.Key.keyed(x.exec.key), x.exec, x.exec.endedAt)
+			s.pool.requestKeys.restore(s.owner, x.Key.newRequest(x.exec.key), x.exec, x.exec.endedAt)
 		}
 		e := s.keepEndedLocked(x.exec)
 		if x.forgotten {
-			delete(s.past, e.ID())
-			e.letGo()
+			delete(s.endedExecs, e.ID())
+			e.discard()
 		} else {
 			all = append(all, e)
 		}
@@ -497,7 +497,7 @@ func (s *Session) retainRemembered(a *runtime.Adoption, m *remembered) error {
 		switch {
 		case x.exited == nil:
 		case x.forgotten:
-			x.process.letGo()
+			x.process.discard()
 		default:
 			s.processes[x.process.ID()] = x.process
 			all = append(all, x.process)
@@ -507,20 +507,20 @@ func (s *Session) retainRemembered(a *runtime.Adoption, m *remembered) error {
 		switch {
 		case x.closed == nil:
 		case x.forgotten:
-			x.terminal.letGo()
+			x.terminal.discard()
 		default:
 			s.terminals[x.terminal.ID()] = x.terminal
 			all = append(all, x.terminal)
 		}
 	}
-	for _, x := range m.works {
+	for _, x := range m.tombstones {
 		x.session = s
-		if x.keyed != nil {
-			s.pool.keys.restore(s.owner, x.keyed, x, uptime(x.up).time(timeOf(x.startedAt)))
-			s.epitaphs = append(s.epitaphs, x)
+		if x.request != nil {
+			s.pool.requestKeys.restore(s.owner, x.request, x, uptime(x.startUptime).time(fromNanos(x.startedAt)))
+			s.tombstones = append(s.tombstones, x)
 		}
 	}
-	slices.SortStableFunc(all, func(a, b record) int { return a.ended().Compare(b.ended()) })
+	slices.SortStableFunc(all, func(a, b endedWork) int { return a.endTime().Compare(b.endTime()) })
 	for _, r := range all {
 		s.retainLocked(r)
 	}
@@ -528,34 +528,34 @@ func (s *Session) retainRemembered(a *runtime.Adoption, m *remembered) error {
 }
 
 // reviveEnded makes a command that has ended, with what is kept of its output.
-func (s *Session) reviveEnded(a *runtime.Adoption, x *rememberedPast) error {
+func (s *Session) reviveEnded(a *runtime.Adoption, x *loggedEnded) error {
 	x.session = s
-	if x.keyed != nil {
-		s.pool.keys.restore(s.owner, x.keyed, x.endedExec, x.ended())
+	if x.request != nil {
+		s.pool.requestKeys.restore(s.owner, x.request, x.endedExec, x.endTime())
 	}
 	if x.forgotten {
-		x.letGo()
+		x.discard()
 		return nil
 	}
 	if x.at == nil || x.at.Lane == nil {
 		return nil
 	}
-	e := x.exec()
-	e.journal = journal.New(s.pool.rules.Load().RingBytes)
-	if e.keeps {
+	e := x.toExec()
+	e.journal = journal.New(s.pool.config.Load().RingBytes)
+	if e.keepsText {
 		e.tapText()
 	}
-	e.ends.limit = &[2]int64{x.stdout, x.stderr}
+	e.resultOutput.limit = &[2]int64{x.stdout, x.stderr}
 	if err := a.Bring(e.journal, x.at.Lane.Log, x.at.Span); err != nil { // it has ended; its session shall not
 		s.log.Error().Err(err).Str("exec", e.ID()).Msg("output is lost")
 		e.journal.Close()
 	}
 	if s.pool.recordings.unfinished(e.recording) {
-		s.pool.recordings.follow(e.subject()).end(e.end, e.exit.ExitCode)
+		s.pool.recordings.start(e.recordingSource()).finish(e.endOffset, e.exit.ExitCode)
 	}
 	if !e.journal.Closed() {
 		a.Follow(e.journal, x.at.Lane)
 	}
-	x.output, x.lane, x.ends = e.journal, x.at.Lane, e.ends
+	x.output, x.pipes, x.resultOutput = e.journal, x.at.Lane, e.resultOutput
 	return nil
 }

@@ -21,42 +21,42 @@ const (
 	maxRetainedBytes = 256 << 20 // bytes of all
 )
 
-// record is an exec, a process or a terminal that has ended and may still be asked about.
-type record interface {
+// endedWork is an exec, a process or a terminal that has ended and may still be asked about.
+type endedWork interface {
 	ID() string
-	ended() time.Time
+	endTime() time.Time
 	weight() int64 // bytes that it takes now
-	grows() bool   // jobs left behind may add some
-	letGo()        // it is not asked about any more: its request_key, if that lives longer, shall hold no output
+	mayGrow() bool // jobs left behind may add some
+	discard()      // it is not asked about any more: its request_key, if that lives longer, shall hold no output
 }
 
-// records is what a session retains, by end, oldest first.
-type records struct {
-	all    []*kept
-	open   []*kept // those of all that may weigh more now: what a beat of the reaper costs is theirs alone
-	weight int64   // sum of what all weigh
-	output int64   // bytes ever written by what has ended, for the log
+// retainedWork is what a session retains, by end, oldest first.
+type retainedWork struct {
+	all         []*weighedWork
+	growing     []*weighedWork // those of all that may weigh more now: what a beat of the reaper costs is theirs alone
+	weight      int64          // sum of what all weigh
+	outputBytes int64          // bytes ever written by what has ended, for the log
 }
 
-type kept struct {
-	record
+type weighedWork struct {
+	endedWork
 	weighed int64
 }
 
-// buried is what answers a retry when its exec, process or terminal is not retained any more.
-type buried interface {
-	epitaph
-	key() *keyed
-	where() *ledger.Span
-	line() []byte
+// loggedTombstone is what answers a retry when its exec, process or terminal is not retained any more.
+type loggedTombstone interface {
+	tombstone
+	key() *keyedRequest
+	loggedAt() *ledger.Span
+	encode() []byte
 }
 
 // retainLocked keeps what has just ended, and lets go of what that is too much for. s.mu is held.
-func (s *Session) retainLocked(r record) {
-	k := &kept{record: r}
-	s.records.all = append(s.records.all, k)
+func (s *Session) retainLocked(r endedWork) {
+	k := &weighedWork{endedWork: r}
+	s.retained.all = append(s.retained.all, k)
 	if s.weighLocked(k) {
-		s.records.open = append(s.records.open, k)
+		s.retained.growing = append(s.retained.growing, k)
 	}
 	s.trimLocked()
 }
@@ -64,106 +64,106 @@ func (s *Session) retainLocked(r record) {
 // retainExecLocked is retainLocked for a command, of which another object is kept, for who asks from now on. s.mu is held.
 func (s *Session) retainExecLocked(e *Exec) {
 	s.retainLocked(s.keepEndedLocked(e))
-	s.records.output += e.end
+	s.retained.outputBytes += e.endOffset
 }
 
 func (s *Session) keepEndedLocked(e *Exec) *endedExec {
-	x := e.asEnded()
+	x := e.toEnded()
 	if e.key != (keyRef{}) && e.failure == nil {
-		if x.keyed = s.pool.keys.find(e.key); x.keyed != nil {
-			s.pool.keys.bury(x.keyed, x)
+		if x.request = s.pool.requestKeys.find(e.key); x.request != nil {
+			s.pool.requestKeys.replaceByTombstone(x.request, x)
 		}
 	}
 	delete(s.execs, x.ID())
-	s.past[x.ID()] = x
+	s.endedExecs[x.ID()] = x
 	return x
 }
 
-// buryLocked keeps what answers a retry, unless nobody can try any more. s.mu is held.
-func (s *Session) buryLocked(x buried) {
+// keepTombstoneLocked keeps what answers a retry, unless nobody can try any more. s.mu is held.
+func (s *Session) keepTombstoneLocked(x loggedTombstone) {
 	if k := x.key(); k != nil {
-		s.pool.keys.bury(k, x)
-		s.epitaphs = append(s.epitaphs, x)
+		s.pool.requestKeys.replaceByTombstone(k, x)
+		s.tombstones = append(s.tombstones, x)
 	}
 }
 
 // weighLocked says whether k is to be weighed again. s.mu is held.
-func (s *Session) weighLocked(k *kept) (again bool) {
-	again = k.grows() // asked first: nothing comes behind a no
+func (s *Session) weighLocked(k *weighedWork) (again bool) {
+	again = k.mayGrow() // asked first: nothing comes behind a no
 	w := k.weight()
-	s.records.weight += w - k.weighed
-	s.pool.weights.add(s.owner, w-k.weighed)
+	s.retained.weight += w - k.weighed
+	s.pool.retainedBytes.add(s.owner, w-k.weighed)
 	k.weighed = w
 	return again
 }
 
 func (s *Session) trimLocked() {
-	for len(s.records.all) > maxRecords || s.records.weight > maxRecordBytes && len(s.records.all) > 1 {
-		s.letGoOldestLocked()
+	for len(s.retained.all) > maxRecords || s.retained.weight > maxRecordBytes && len(s.retained.all) > 1 {
+		s.discardOldestLocked()
 	}
 }
 
-func (s *Session) letGoOldestLocked() {
-	oldest := s.records.all[0]
-	s.records.all[0] = nil
-	s.records.all = s.records.all[1:]
-	if i := slices.Index(s.records.open, oldest); i >= 0 {
-		s.records.open = slices.Delete(s.records.open, i, i+1)
+func (s *Session) discardOldestLocked() {
+	oldest := s.retained.all[0]
+	s.retained.all[0] = nil
+	s.retained.all = s.retained.all[1:]
+	if i := slices.Index(s.retained.growing, oldest); i >= 0 {
+		s.retained.growing = slices.Delete(s.retained.growing, i, i+1)
 	}
-	s.records.weight -= oldest.weighed
-	s.pool.weights.add(s.owner, -oldest.weighed)
+	s.retained.weight -= oldest.weighed
+	s.pool.retainedBytes.add(s.owner, -oldest.weighed)
 	id := oldest.ID()
-	delete(s.past, id)
+	delete(s.endedExecs, id)
 	delete(s.processes, id)
 	delete(s.terminals, id)
-	s.record(entry{Forgot: id}) // before its output goes
-	oldest.letGo()
+	s.appendLog(entry{Forgot: id}) // before its output goes
+	oldest.discard()
 }
 
 // forget lets go of what ended before then, and weighs again what jobs still write to.
 func (s *Session) forget(now, then time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for len(s.records.all) > 0 && s.records.all[0].ended().Before(then) {
-		s.letGoOldestLocked()
+	for len(s.retained.all) > 0 && s.retained.all[0].endTime().Before(then) {
+		s.discardOldestLocked()
 	}
-	s.records.open = slices.DeleteFunc(s.records.open, func(k *kept) bool { return !s.weighLocked(k) })
+	s.retained.growing = slices.DeleteFunc(s.retained.growing, func(k *weighedWork) bool { return !s.weighLocked(k) })
 	s.trimLocked()
 	over := 0
-	for over < len(s.epitaphs) && s.pool.keys.isOver(s.epitaphs[over].key(), now) {
+	for over < len(s.tombstones) && s.pool.requestKeys.isExpired(s.tombstones[over].key(), now) {
 		over++
 	}
-	s.epitaphs = slices.Delete(s.epitaphs, 0, over)
-	s.tidyLocked()
+	s.tombstones = slices.Delete(s.tombstones, 0, over)
+	s.requestCompactLocked()
 }
 
-// letGo empties a session whose own retention is over. Its keys go, too: nobody can ask with them. But for those that are their
+// discardRetained empties a session whose own retention is over. Its keys go, too: nobody can ask with them. But for those that are their
 // principal's. Pool.mu is held.
-func (s *Session) letGo() {
+func (s *Session) discardRetained() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for len(s.records.all) > 0 {
-		s.letGoOldestLocked()
+	for len(s.retained.all) > 0 {
+		s.discardOldestLocked()
 	}
-	for _, x := range s.epitaphs {
+	for _, x := range s.tombstones {
 		if k := x.key(); k.alias == (keyID{}) {
-			s.pool.keys.remove(k)
+			s.pool.requestKeys.remove(k)
 		}
 	}
-	s.epitaphs = nil
+	s.tombstones = nil
 	s.endSharesLocked(func(*Share) bool { return true })
-	s.ledger = nil // its owner, the shell, is about to close it
+	s.sessionLog = nil // its owner, the shell, is about to close it
 }
 
-// Forget lets go of whatever has been kept for the retention time: sessions, execs, processes, and request keys, share links and recordings
+// DropExpired lets go of whatever has been kept for the retention time: sessions, execs, processes, and request keys, share links and recordings
 // after theirs. For the reaper.
-func (p *Pool) Forget(now time.Time) {
-	p.keys.forget(now)
+func (p *Pool) DropExpired(now time.Time) {
+	p.requestKeys.dropExpired(now)
 	p.recordings.trim(now)
-	then := now.Add(-p.rules.Load().Retention)
+	then := now.Add(-p.config.Load().Retention)
 	p.mu.Lock()
-	for len(p.retained) > 0 && p.retained[0].burial.at.Before(then) {
-		p.letGoSessionLocked(0)
+	for len(p.retained) > 0 && p.retained[0].final.at.Before(then) {
+		p.discardSessionLocked(0)
 	}
 	p.mu.Unlock()
 	for _, s := range p.all() {
@@ -193,47 +193,47 @@ func (p *Pool) freeDescriptors() {
 			i++
 			continue
 		}
-		p.letGoSessionLocked(i)
+		p.discardSessionLocked(i)
 		left--
 	}
 }
 
-// weights is what is retained of each principal.
-type weights struct {
+// retainedBytes is what is retained of each principal.
+type retainedBytes struct {
 	budget
 	trimming sync.Mutex // held by the goroutine that lets go of what is too much
 }
 
 // excess is the principal who is to let go of something, and whether anybody is.
-func (w *weights) excess() (who string, any bool) {
+func (w *retainedBytes) excess() (who string, any bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	most := int64(-1)
-	for name, n := range w.of {
+	for name, n := range w.byPrincipal {
 		if n > most {
 			who, most = name, n
 		}
 	}
-	return who, most > w.each || w.sum > w.all
+	return who, most > w.principalLimit || w.total > w.totalLimit
 }
 
-// over is excess at the price of a look at one principal.
-func (w *weights) over(who string) bool {
+// exceeds is excess at the price of a look at one principal.
+func (w *retainedBytes) exceeds(who string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.of[who] > w.each || w.sum > w.all
+	return w.byPrincipal[who] > w.principalLimit || w.total > w.totalLimit
 }
 
 // trim lets go of what is too much for all of a principal's sessions, or for all. One goroutine at a time does that: every command that
 // ends meanwhile asks for it, too, and together they would let go of many times as much. No lock is held.
 func (p *Pool) trim() {
-	if !p.weights.trimming.TryLock() {
+	if !p.retainedBytes.trimming.TryLock() {
 		return
 	}
-	defer p.weights.trimming.Unlock()
+	defer p.retainedBytes.trimming.Unlock()
 	for {
-		who, any := p.weights.excess()
-		if !any || !p.trimOf(who) {
+		who, any := p.retainedBytes.excess()
+		if !any || !p.trimPrincipal(who) {
 			return
 		}
 	}
@@ -242,12 +242,12 @@ func (p *Pool) trim() {
 // trimShare of what a principal has goes at once, so that it is not looked for at each command.
 const trimShare = 16
 
-// trimOf lets go of the oldest that who has. False: there is nothing.
-func (p *Pool) trimOf(who string) (some bool) {
+// trimPrincipal lets go of the oldest that who has. False: there is nothing.
+func (p *Pool) trimPrincipal(who string) (some bool) {
 	p.mu.Lock()
 	for i, s := range p.retained {
 		if s.owner == who && s.recordsWeight() > 0 {
-			p.letGoSessionLocked(i)
+			p.discardSessionLocked(i)
 			p.mu.Unlock()
 			return true
 		}
@@ -262,8 +262,8 @@ func (p *Pool) trimOf(who string) (some bool) {
 	var ends []time.Time
 	for _, s := range live {
 		s.mu.Lock()
-		for _, k := range s.records.all[:max(0, len(s.records.all)-1)] { // the newest stays
-			ends = append(ends, k.ended())
+		for _, k := range s.retained.all[:max(0, len(s.retained.all)-1)] { // the newest stays
+			ends = append(ends, k.endTime())
 		}
 		s.mu.Unlock()
 	}
@@ -274,8 +274,8 @@ func (p *Pool) trimOf(who string) (some bool) {
 	last := ends[(len(ends)-1)/trimShare]
 	for _, s := range live {
 		s.mu.Lock()
-		for len(s.records.all) > 1 && !s.records.all[0].ended().After(last) {
-			s.letGoOldestLocked()
+		for len(s.retained.all) > 1 && !s.retained.all[0].endTime().After(last) {
+			s.discardOldestLocked()
 			some = true
 		}
 		s.mu.Unlock()
@@ -286,5 +286,5 @@ func (p *Pool) trimOf(who string) (some bool) {
 func (s *Session) recordsWeight() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.records.weight
+	return s.retained.weight
 }

@@ -18,46 +18,46 @@ import (
 
 const stateTerminated = string(statemachine.Terminated)
 
-// restDelay is how long after a command the shell is asked for its state, which costs it as much as ten short commands: not
+// snapshotDelay is how long after a command the shell is asked for its state, which costs it as much as ten short commands: not
 // between those of clients that send one after the other, also where many of them have to wait for the processors.
-const restDelay = 50 * time.Millisecond
+const snapshotDelay = 50 * time.Millisecond
 
-// keeperGone is between looks at a shell that has no keeper any more.
-const keeperGone = 100 * time.Millisecond
+// keeperGoneInterval is between looks at a shell that has no keeper any more.
+const keeperGoneInterval = 100 * time.Millisecond
 
-// terms is what a session was created with. Never changed.
-type terms struct {
-	shell, dir string
-	env        protocol.Env
-	labels     map[string]string
-	timeout    time.Duration // of commands that name none; 0: none
-	idle       time.Duration // 0: never ends for being idle
-	restore    bool          // on_shell_exit
-	tethered   bool          // on_disconnect: destroy
-	limits     protocol.Limits
-	record     recorded // what its creator wants; the server's policy may demand more
+// sessionSpec is what a session was created with. Never changed.
+type sessionSpec struct {
+	shell, dir   string
+	env          protocol.Env
+	labels       map[string]string
+	timeout      time.Duration // of commands that name none; 0: none
+	idle         time.Duration // 0: never ends for being idle
+	restore      bool          // on_shell_exit
+	endsWithConn bool          // on_disconnect: destroy
+	limits       protocol.Limits
+	record       recordSet // what its creator wants; the server's policy may demand more
 }
 
-// terms checks a request of who's against the server and fills in its defaults.
-func (p *Pool) terms(who string, q *protocol.SessionCreate) (terms, error) {
-	r := p.rules.Load()
-	t := terms{
+// specFor checks a request of who's against the server and fills in its defaults.
+func (p *Pool) specFor(who string, q *protocol.SessionCreate) (sessionSpec, error) {
+	r := p.config.Load()
+	t := sessionSpec{
 		dir: q.WorkingDir, env: maps.Clone(q.Env), labels: maps.Clone(q.Labels),
 		timeout: r.DefaultTimeout, idle: r.IdleTimeout,
-		restore: q.OnShellExit != "terminate", tethered: q.OnDisconnect == "destroy", record: parseRecorded(q.Record),
+		restore: q.OnShellExit != "terminate", endsWithConn: q.OnDisconnect == "destroy", record: parseRecordSet(q.Record),
 	}
-	if err := p.recordings.possible(t.record != 0); err != nil {
+	if err := p.recordings.checkPossible(t.record != 0); err != nil {
 		return t, err
 	}
 	var err error
-	if t.limits, err = p.limits(q.Limits, r.Limits); err != nil {
+	if t.limits, err = p.limitsFor(q.Limits, r.Limits); err != nil {
 		return t, err
 	}
 	if t.shell, err = r.shells.resolveFor(who, q.Shell); err != nil {
 		return t, err
 	}
-	orElse(&t.dir, r.DefaultDir)
-	if err := enterable(who, t.dir); err != nil {
+	valueOr(&t.dir, r.DefaultDir)
+	if err := checkDir(who, t.dir); err != nil {
 		return t, err
 	}
 	if q.Timeout != nil {
@@ -78,61 +78,61 @@ type Session struct {
 	// set once in newSession and register
 	id, tag, owner string
 	created        time.Time
-	terms          terms
+	spec           sessionSpec
 	pool           *Pool
 	log            zerolog.Logger
 	ctx            context.Context // the pool's, not a request's; its cause is the reason of the end
 	cancel         context.CancelCauseFunc
 
-	opened chan struct{}   // closed when the shell answers, or will not
-	ended  chan struct{}   // closed when TERMINATED
-	turn   chan *Exec      // to the runner, capacity 1: only a session that was idle hands over, so a send never blocks
-	resets chan chan error // to the runner
-	tidy   chan struct{}   // to the runner, one token: the ledger has grown
-	active atomic.Int64    // when something last happened: a time.Duration since clock
-	ties   atomic.Int64    // the open connections that it ends with
+	opened          chan struct{}   // closed when the shell answers, or will not
+	ended           chan struct{}   // closed when TERMINATED
+	turn            chan *Exec      // to the runner, capacity 1: only a session that was idle hands over, so a send never blocks
+	resets          chan chan error // to the runner
+	compactRequests chan struct{}   // to the runner, one token: the session log has grown
+	lastActive      atomic.Int64    // when something last happened: a time.Duration since clock
+	boundConns      atomic.Int64    // the open connections that it ends with
 
-	orphaned atomic.Bool // the connection that it ends with went with an earlier gateway, and its client has not come back
+	connLost atomic.Bool // the connection that it ends with went with an earlier gateway, and its client has not come back
 
-	ledger      *ledger.Ledger // set once, under mu, by open or recover; nil before: nothing can be written down
-	key         keyEntry       // of the session.create; set before the runner starts
-	shellRecord atomic.Pointer[runtime.ShellRecord]
-	unrecorded  sync.Once // says that the ledger fails
+	sessionLog *ledger.Ledger // set once, under mu, by open or recover; nil before: nothing can be written down
+	key        keyEntry       // of the session.create; set before the runner starts
+	savedShell atomic.Pointer[runtime.ShellRecord]
+	logFailure sync.Once // says that the session log fails
 
 	shell *runtime.Shell // set once, under mu, before opened is closed; nil if that failed. Run, Rest, Revive and Reset are the runner's
 
-	renewal  sync.RWMutex   // held by reset, read-held while a process is started: taken before mu. It is a turnstile, not a guard of data
-	watching sync.WaitGroup // the goroutines of processes; Add only while mu is held and ending is nil
+	resetGate    sync.RWMutex   // held by reset, read-held while a process is started: taken before mu. It is a turnstile, not a guard of data
+	processTasks sync.WaitGroup // the goroutines of processes; Add only while mu is held and ending is nil
 
-	memory  int64     // guarded by mu; see memoryLocked
-	looked  time.Time // guarded by mu; when that was
-	looking bool      // guarded by mu
+	memory        int64     // guarded by mu; see memoryLocked
+	memoryAt      time.Time // guarded by mu; when that was
+	memoryPending bool      // guarded by mu
 
-	mu        sync.Mutex
-	state     *statemachine.Machine // fired under mu
-	name      string                // written under pool.mu and mu, read under either
-	openErr   *protocol.Error       // why there is no shell
-	running   *Exec                 // has the turn
-	waiting   queue
-	resetting int                   // resets asked for and not done: nobody gets the turn
-	execs     map[string]*Exec      // those that wait, and the one that runs
-	past      map[string]*endedExec // those that have ended, while they are retained
-	processes map[string]*Process
-	terminals map[string]*Terminal
-	working   int                // processes that run or are being started
-	termsOpen int                // terminals, likewise
-	records   records            // those of execs and processes that have ended
-	epitaphs  []buried           // of what is let go, but its request_key must be remembered
-	revived   *revivedEntry      // the shell was put back while no command ran; nil: no, or the next command's client was told
-	commands  int64              // ever begun
-	last      *protocol.LastExec // the command that ended last; nil before the first
-	dir       string             // the shell's working directory after the last command
-	watchers  []*Watcher
-	shares    []*Share // also under pool.mu, taken before mu
-	warned    bool     // session.expiring was sent since it was last active
-	ending    *ending  // nil until it begins to end
-	closed    bool     // TERMINATED
-	burial    burial   // set before closed
+	mu            sync.Mutex
+	state         *statemachine.Machine // fired under mu
+	name          string                // written under pool.mu and mu, read under either
+	openErr       *protocol.Error       // why there is no shell
+	running       *Exec                 // has the turn
+	waiting       queue
+	resetting     int                   // resets asked for and not done: nobody gets the turn
+	execs         map[string]*Exec      // those that wait, and the one that runs
+	endedExecs    map[string]*endedExec // those that have ended, while they are retained
+	processes     map[string]*Process
+	terminals     map[string]*Terminal
+	liveProcesses int                // processes that run or are being started
+	openTerminals int                // terminals, likewise
+	retained      retainedWork       // those of execs and processes that have ended
+	tombstones    []loggedTombstone  // of what is let go, but its request_key must be remembered
+	revived       *revivedEntry      // the shell was put back while no command ran; nil: no, or the next command's client was told
+	commands      int64              // ever begun
+	last          *protocol.LastExec // the command that ended last; nil before the first
+	dir           string             // the shell's working directory after the last command
+	watchers      []*Watcher
+	shares        []*Share   // also under pool.mu, taken before mu
+	warned        bool       // session.expiring was sent since it was last active
+	ending        *ending    // nil until it begins to end
+	closed        bool       // TERMINATED
+	final         finalState // set before closed
 }
 
 // ending is an end under way.
@@ -142,79 +142,79 @@ type ending struct {
 	gone   chan struct{}   // closed when the shell and all that it started are gone; nil before there was a shell
 }
 
-// burial is what is left to tell of a session that ended.
-type burial struct {
+// finalState is what is left to tell of a session that ended.
+type finalState struct {
 	at    time.Time
 	facts facts
 }
 
-func newSession(p *Pool, id, owner, name string, t terms) *Session {
+func newSession(p *Pool, id, owner, name string, t sessionSpec) *Session {
 	s := &Session{
-		id: id, owner: owner, created: time.Now(), terms: t, pool: p, name: name,
-		log:       p.log.With().Str("session", id).Logger(),
-		opened:    make(chan struct{}),
-		ended:     make(chan struct{}),
-		turn:      make(chan *Exec, 1),
-		resets:    make(chan chan error),
-		tidy:      make(chan struct{}, 1),
-		state:     statemachine.New(statemachine.Creating),
-		dir:       t.dir,
-		execs:     map[string]*Exec{},
-		past:      map[string]*endedExec{},
-		processes: map[string]*Process{},
-		terminals: map[string]*Terminal{},
+		id: id, owner: owner, created: time.Now(), spec: t, pool: p, name: name,
+		log:             p.log.With().Str("session", id).Logger(),
+		opened:          make(chan struct{}),
+		ended:           make(chan struct{}),
+		turn:            make(chan *Exec, 1),
+		resets:          make(chan chan error),
+		compactRequests: make(chan struct{}, 1),
+		state:           statemachine.New(statemachine.Creating),
+		dir:             t.dir,
+		execs:           map[string]*Exec{},
+		endedExecs:      map[string]*endedExec{},
+		processes:       map[string]*Process{},
+		terminals:       map[string]*Terminal{},
 	}
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
-	s.active.Store(int64(s.created.Sub(clock)))
+	s.lastActive.Store(int64(s.created.Sub(idleBase)))
 	return s
 }
 
 // run is the whole of the session, on its own goroutine: get a shell, serve until the end, leave nothing behind.
 func (s *Session) run() {
-	if s.born(nil) {
-		s.live()
+	if s.open(nil) {
+		s.loop()
 	}
 }
 
-// born is the first part of it. False: there is no other.
-func (s *Session) born(warm *warmShell) bool {
-	err := s.open(warm)
+// open is the first part of it. False: there is no other.
+func (s *Session) open(warm *warmShell) bool {
+	err := s.openShell(warm)
 	if err != nil {
-		s.stillborn(err)
+		s.openFailed(err)
 		s.pool.tasks.Done()
 	}
 	return err == nil
 }
 
-func (s *Session) live() {
+func (s *Session) loop() {
 	defer s.pool.tasks.Done()
 	s.serve()
-	s.bury()
+	s.finish()
 }
 
-// open gets the shell, a warm one when there is one, and lets the commands in.
-func (s *Session) open(warm *warmShell) error {
-	shell, err := s.pool.furnish(s.ctx, s.id, s.terms, warm)
+// openShell gets the shell, a warm one when there is one, and lets the commands in.
+func (s *Session) openShell(warm *warmShell) error {
+	shell, err := s.pool.getShell(s.ctx, s.id, s.spec, warm)
 	if err != nil {
 		return err
 	}
 	s.mu.Lock()
-	s.ledger = shell.Ledger()
-	s.record(entry{Session: s.entry()})
+	s.sessionLog = shell.Ledger()
+	s.appendLog(entry{Session: s.entry()})
 	s.shell = shell // and the lock is kept until all who came before it have what they need of it
 	refused := map[*Exec]error{}
 	for _, e := range slices.Clone(s.waiting) {
-		if err := e.furnish(shell); err != nil {
+		if err := e.makeStdin(shell); err != nil {
 			s.waiting.remove(e)
 			refused[e] = err
 			continue
 		}
-		s.accept(e, nil)
+		s.logAccepted(e, nil)
 	}
-	shell.SetRecorder(s.recordShell) // last: with it the session is one that can be brought back
+	shell.SetRecorder(s.logShell) // last: with it the session is one that can be brought back
 	if s.ending == nil {
 		s.fireLocked(statemachine.Ready, "")
-		if next := s.nextLocked(); next != nil {
+		if next := s.beginNextLocked(); next != nil {
 			s.turn <- next
 		}
 	} else { // it came too late: end left it to us
@@ -222,7 +222,7 @@ func (s *Session) open(warm *warmShell) error {
 	}
 	s.mu.Unlock()
 	for e, err := range refused {
-		e.refuse(protocol.AsError(err))
+		e.failQueued(protocol.AsError(err))
 	}
 	s.pool.metrics.SessionsCreated.WithLabelValues("ok").Inc()
 	close(s.opened)
@@ -231,7 +231,7 @@ func (s *Session) open(warm *warmShell) error {
 
 // serve runs what it is given until the session is to end.
 func (s *Session) serve() {
-	rest := time.NewTimer(restDelay) // the last gateway may not have come to ask a shell that was brought back
+	rest := time.NewTimer(snapshotDelay) // the last gateway may not have come to ask a shell that was brought back
 	defer rest.Stop()
 	var again <-chan time.Time // when to try once more to put a dead shell back; nil: there is none, or its end is to be seen
 	for {
@@ -242,23 +242,23 @@ func (s *Session) serve() {
 		select {
 		case e := <-s.turn:
 			for e != nil {
-				e = s.finish(e, s.shell.Run(e.command)) // e.command: only finish clears it
+				e = s.finishExec(e, s.shell.Run(e.command)) // e.command: only finish clears it
 			}
-			rest.Reset(restDelay)
+			rest.Reset(snapshotDelay)
 		case <-rest.C:
 			if again := s.shell.Rest(); again > 0 {
 				rest.Reset(again)
 			}
 		case <-exited:
-			again = s.revive()
-			rest.Reset(restDelay)
+			again = s.reviveShell()
+			rest.Reset(snapshotDelay)
 		case <-again:
 			again = nil
 		case done := <-s.resets:
 			done <- s.reset()
-		case <-s.tidy:
+		case <-s.compactRequests:
 			s.mu.Lock()
-			s.recordAnewLocked()
+			s.compactLocked()
 			s.mu.Unlock()
 		case <-s.ctx.Done():
 			return
@@ -266,23 +266,23 @@ func (s *Session) serve() {
 	}
 }
 
-// finish ends e, which has run, and gives the turn to the next, which it returns.
-func (s *Session) finish(e *Exec, out runtime.Outcome) (next *Exec) {
+// finishExec ends e, which has run, and gives the turn to the next, which it returns.
+func (s *Session) finishExec(e *Exec, out runtime.Outcome) (next *Exec) {
 	now := time.Now()
 	s.mu.Lock()
-	e.settle(out, now, s.ending != nil)
+	e.setOutcome(out, now, s.ending != nil)
 	e.command.Discard() // its stdin, if it did not get as far as to have it taken
 	s.running, e.command, e.begun = nil, nil, nil
 	if out.Dir != "" && out.Dir != s.dir { // one text for all that end there
 		s.dir = out.Dir
 	}
-	s.remarkLocked(e)
+	s.noteLastExecLocked(e)
 	if !e.accepted { // it did not get as far as to begin
-		s.accept(e, nil)
+		s.logAccepted(e, nil)
 	}
-	s.record(entry{Done: e.doneEntry()})
+	s.appendLog(entry{Done: e.doneEntry()})
 	s.retainExecLocked(e)
-	s.recordAnewLocked()
+	s.compactLocked()
 	s.publishLocked("exec.exit", func() any { return e.exit })
 	var dropped []*Exec
 	switch {
@@ -296,22 +296,22 @@ func (s *Session) finish(e *Exec, out runtime.Outcome) (next *Exec) {
 	}
 	if s.ending == nil { // else it stays RUNNING until TERMINATED: it will not be idle again
 		s.fireLocked(statemachine.Finished, "")
-		next = s.nextLocked()
+		next = s.beginNextLocked()
 	}
 	s.touchLocked(now)
 	s.mu.Unlock()
-	e.recorder.end(e.end, e.exit.ExitCode)
-	e.account()
-	e.announce()
-	s.turnAway(dropped)
-	if s.pool.weights.over(s.owner) {
+	e.recorder.finish(e.endOffset, e.exit.ExitCode)
+	e.countEnd()
+	e.wakeWaiters()
+	s.rejectQueue(dropped)
+	if s.pool.retainedBytes.exceeds(s.owner) {
 		s.pool.trim()
 	}
 	return next
 }
 
-// nextLocked gives the turn to who waits longest. s.mu is held, the state is IDLE.
-func (s *Session) nextLocked() *Exec {
+// beginNextLocked gives the turn to who waits longest. s.mu is held, the state is IDLE.
+func (s *Session) beginNextLocked() *Exec {
 	if s.ending != nil || s.resetting > 0 {
 		return nil
 	}
@@ -326,13 +326,13 @@ func (s *Session) nextLocked() *Exec {
 func (s *Session) beginLocked(e *Exec, now time.Time) {
 	s.running, e.startedAt, e.beganAt = e, now, now
 	if e.recording != "" && !s.pool.recordings.hasEnded(e.recording) {
-		e.recorder = s.pool.recordings.follow(e.subject())
+		e.recorder = s.pool.recordings.start(e.recordingSource())
 	}
 	s.commands++
 	s.pool.commands.Add(1)
 	s.fireLocked(statemachine.Began, "")
 	s.publishLocked("exec.started", func() any {
-		return protocol.ExecStarted{SessionID: s.id, ExecID: e.ID(), StreamID: e.stream, Command: beginning(e.text), At: now}
+		return protocol.ExecStarted{SessionID: s.id, ExecID: e.ID(), StreamID: e.stream, Command: truncateText(e.text), At: now}
 	})
 }
 
@@ -348,16 +348,16 @@ func (s *Session) fireLocked(ev statemachine.Event, reason protocol.Reason) {
 	})
 }
 
-// reviveAgain is the pause where a dead shell could not be put back because something is short.
-const reviveAgain = time.Second
+// reviveRetry is the pause where a dead shell could not be put back because something is short.
+const reviveRetry = time.Second
 
-// revive replaces a shell that died while no command ran. Where something is short that it takes, it says when to try again; a
+// reviveShell replaces a shell that died while no command ran. Where something is short that it takes, it says when to try again; a
 // command that comes earlier tries, too.
-func (s *Session) revive() (again <-chan time.Time) {
+func (s *Session) reviveShell() (again <-chan time.Time) {
 	if s.ctx.Err() != nil {
 		return nil // it did not die, it was ended
 	}
-	if !s.terms.restore {
+	if !s.spec.restore {
 		s.end(protocol.ReasonShellExited, defaultGrace)
 		return nil
 	}
@@ -367,7 +367,7 @@ func (s *Session) revive() (again <-chan time.Time) {
 	case err != nil && s.ctx.Err() != nil:
 		return nil // ended meanwhile
 	case runtime.Scarce(err):
-		return time.After(reviveAgain)
+		return time.After(reviveRetry)
 	case err != nil:
 		s.log.Error().Err(err).Msg("shell not restored")
 		s.end(protocol.ReasonShellFailed, defaultGrace)
@@ -376,7 +376,7 @@ func (s *Session) revive() (again <-chan time.Time) {
 	if s.shell.Pid() == was { // it lives as far as we know: the keeper is gone, and we are soon
 		select {
 		case <-s.ctx.Done():
-		case <-time.After(keeperGone):
+		case <-time.After(keeperGoneInterval):
 		}
 		return nil
 	}
@@ -421,19 +421,19 @@ func (s *Session) Owner() string { return s.owner }
 // Ended is closed when the session has TERMINATED: nothing of it is left.
 func (s *Session) Ended() <-chan struct{} { return s.ended }
 
-// Tie counts a connection that the session was created for, the first or one that tried again with its request_key, and reports whether
+// BindConn counts a connection that the session was created for, the first or one that tried again with its request_key, and reports whether
 // Disconnected shall be called when that goes.
-func (s *Session) Tie() bool {
-	if s.terms.tethered {
-		s.ties.Add(1)
-		s.orphaned.Store(false)
+func (s *Session) BindConn() bool {
+	if s.spec.endsWithConn {
+		s.boundConns.Add(1)
+		s.connLost.Store(false)
 	}
-	return s.terms.tethered
+	return s.spec.endsWithConn
 }
 
-// Disconnected ends the session if the last connection that it was tied to went. It returns at once.
-func (s *Session) Disconnected() {
-	if s.ties.Add(-1) == 0 {
+// UnbindConn ends the session if the last connection that it was tied to went. It returns at once.
+func (s *Session) UnbindConn() {
+	if s.boundConns.Add(-1) == 0 {
 		s.end(protocol.ReasonDisconnect, defaultGrace)
 	}
 }
@@ -450,7 +450,7 @@ func (s *Session) facts() facts {
 	shell := s.shell
 	if s.closed {
 		defer s.mu.Unlock()
-		return s.burial.facts
+		return s.final.facts
 	}
 	f := facts{dir: s.dir}
 	s.mu.Unlock()
@@ -464,19 +464,19 @@ func (s *Session) facts() facts {
 	return f
 }
 
-// Data is what session.create answers.
-func (s *Session) Data() protocol.Session {
+// Summary is what session.create answers.
+func (s *Session) Summary() protocol.Session {
 	f := s.facts()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.dataLocked(f)
+	return s.summaryLocked(f)
 }
 
-func (s *Session) dataLocked(f facts) protocol.Session {
+func (s *Session) summaryLocked(f facts) protocol.Session {
 	return protocol.Session{
-		SessionID: s.id, Epoch: s.pool.epoch, Name: s.name, Shell: s.terms.shell, WorkingDir: f.dir,
-		State: string(s.state.State()), CreatedAt: s.created, Pid: f.pid, Limits: s.terms.limits, Labels: s.terms.labels,
-		Record: s.recorded().String(),
+		SessionID: s.id, Epoch: s.pool.epoch, Name: s.name, Shell: s.spec.shell, WorkingDir: f.dir,
+		State: string(s.state.State()), CreatedAt: s.created, Pid: f.pid, Limits: s.spec.limits, Labels: s.spec.labels,
+		Record: s.recordSet().String(),
 	}
 }
 
@@ -486,36 +486,36 @@ func (s *Session) Info() protocol.SessionInfo {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	info := protocol.SessionInfo{
-		Session: s.dataLocked(f), LastActiveAt: clock.Add(time.Duration(s.active.Load())), EnvCount: f.envs, CommandsRun: s.commands,
-		QueueLength: len(s.waiting), Processes: s.liveProcessesLocked(), Terminals: s.termsOpen, Unmanaged: f.background,
+		Session: s.summaryLocked(f), LastActiveAt: idleBase.Add(time.Duration(s.lastActive.Load())), EnvCount: f.envs, CommandsRun: s.commands,
+		QueueLength: len(s.waiting), Processes: s.liveProcessesLocked(), Terminals: s.openTerminals, Unmanaged: f.background,
 		Owner: s.owner, MemoryBytes: s.memoryLocked(), LastExec: s.last,
 	}
-	info.Recording = s.recordingLocked()
+	info.Recording = s.openRecordingsLocked()
 	info.InTerminals = s.inTerminalsLocked()
 	if e := s.running; e != nil {
-		info.CurrentExec = &protocol.CurrentExec{ID: e.ID(), Command: beginning(e.text), StartedAt: e.startedAt}
+		info.CurrentExec = &protocol.CurrentExec{ID: e.ID(), Command: truncateText(e.text), StartedAt: e.startedAt}
 	}
 	if s.closed {
-		info.TerminatedAt, info.Reason, info.Pid, info.MemoryBytes = &s.burial.at, s.ending.reason, 0, 0
+		info.TerminatedAt, info.Reason, info.Pid, info.MemoryBytes = &s.final.at, s.ending.reason, 0, 0
 	}
 	return info
 }
 
-// memoryFor is how long one look at a session's memory does.
-const memoryFor = time.Second
+// memoryMaxAge is how long one look at a session's memory does.
+const memoryMaxAge = time.Second
 
 // memoryLocked is what the last look has found, and sees to another one when that is old: it asks the keeper, and reads a file
 // for each process, for which no answer shall wait. s.mu is held.
 func (s *Session) memoryLocked() int64 {
-	if s.shell != nil && s.ending == nil && !s.looking && time.Since(s.looked) > memoryFor {
-		s.looking = true
-		s.watching.Add(1)
-		go func() { // ends with the keeper's answer; bury waits for it
-			defer s.watching.Done()
+	if s.shell != nil && s.ending == nil && !s.memoryPending && time.Since(s.memoryAt) > memoryMaxAge {
+		s.memoryPending = true
+		s.processTasks.Add(1)
+		go func() { // ends with the keeper's answer; finish waits for it
+			defer s.processTasks.Done()
 			memory := s.shell.Memory()
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			s.memory, s.looked, s.looking = memory, time.Now(), false
+			s.memory, s.memoryAt, s.memoryPending = memory, time.Now(), false
 		}()
 	}
 	return s.memory
@@ -523,8 +523,8 @@ func (s *Session) memoryLocked() int64 {
 
 // What process.list tells of the command lines of processes that were left running: 100 KiB at most.
 const (
-	linesToldOf = 100
-	lineTold    = 1 << 10
+	maxCommandLines = 100
+	maxCommandLine  = 1 << 10
 )
 
 // Background is the pids that earlier commands left running.
@@ -537,8 +537,8 @@ func (s *Session) BackgroundCommands(pids []int) []protocol.BackgroundEntry {
 		return nil
 	}
 	commands, err := runtime.Ask(runtime.Question{Who: s.id, Op: "read", Path: "cmdline"}, func() (all []protocol.BackgroundEntry, _ error) {
-		for _, pid := range pids[:min(len(pids), linesToldOf)] {
-			if line := runtime.CommandLine(pid, lineTold); line != "" {
+		for _, pid := range pids[:min(len(pids), maxCommandLines)] {
+			if line := runtime.CommandLine(pid, maxCommandLine); line != "" {
 				all = append(all, protocol.BackgroundEntry{Pid: pid, Command: line})
 			}
 		}
@@ -556,7 +556,7 @@ func (s *Session) Rename(name string) error {
 	p := s.pool
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if other := p.namedLocked(s.owner, name); other != nil && other != s {
+	if other := p.findNamedLocked(s.owner, name); other != nil && other != s {
 		return errExists(name, other)
 	}
 	s.mu.Lock()
@@ -568,7 +568,7 @@ func (s *Session) Rename(name string) error {
 		delete(p.names, old)
 	}
 	s.name = name
-	s.record(entry{Name: &name})
+	s.appendLog(entry{Name: &name})
 	p.names[nameRef{s.owner, name}] = s
 	s.touchLocked(time.Now())
 	return nil

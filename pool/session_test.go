@@ -23,7 +23,7 @@ func TestStateOutlivesCommands(t *testing.T) {
 	r := newRig(t, Config{})
 	eachShell(t, func(t *testing.T, shell string) {
 		s := r.create(protocol.SessionCreate{Shell: shell, WorkingDir: "/tmp", Env: protocol.Env{"A_B": of("c d"), "HOME": nil}})
-		if d := s.Data(); d.State != "IDLE" || d.WorkingDir != "/tmp" || d.Shell != shell || d.Pid == 0 || !strings.HasPrefix(d.SessionID, "s-") {
+		if d := s.Summary(); d.State != "IDLE" || d.WorkingDir != "/tmp" || d.Shell != shell || d.Pid == 0 || !strings.HasPrefix(d.SessionID, "s-") {
 			t.Fatalf("data %+v", d)
 		}
 		want(t, s, `echo "$A_B $PWD ${HOME-none}"; test "$TRL_SESSION_ID" = `+s.ID()+" && echo id", "c d /tmp none\nid\n")
@@ -241,7 +241,7 @@ func TestShellExitIsRestored(t *testing.T) {
 			t.Fatalf("%+v", x)
 		}
 		want(t, s, "pwd; echo $X", "/usr\n1\n")
-		time.Sleep(5 * restDelay) // let it rest: what is killed while idle has its last snapshot
+		time.Sleep(5 * snapshotDelay) // let it rest: what is killed while idle has its last snapshot
 		pid := s.Info().Pid
 		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 			t.Fatal(err)
@@ -261,8 +261,8 @@ func TestLostWhileIdleIsTold(t *testing.T) {
 	r := newRig(t, Config{})
 	s := r.create(protocol.SessionCreate{Shell: "/bin/dash"})
 	want(t, s, "f() { :; }; X=1", "")
-	time.Sleep(5 * restDelay) // without a rest, all would be lost
-	for range 2 {             // the second one before anybody was told of the first
+	time.Sleep(5 * snapshotDelay) // without a rest, all would be lost
+	for range 2 {                 // the second one before anybody was told of the first
 		pid := s.Info().Pid
 		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 			t.Fatal(err)
@@ -361,8 +361,8 @@ func TestIdleSessionsEnd(t *testing.T) {
 	r := newRig(t, Config{IdleTimeout: time.Minute, MaxIdle: time.Hour})
 	s := r.create(protocol.SessionCreate{})
 	never := r.create(protocol.SessionCreate{IdleTimeout: of(protocol.Seconds(0))}) // is above the maximum
-	if never.terms.idle != time.Hour {
-		t.Errorf("idle %v", never.terms.idle)
+	if never.spec.idle != time.Hour {
+		t.Errorf("idle %v", never.spec.idle)
 	}
 	running := r.create(protocol.SessionCreate{})
 	e := start(t, running, protocol.Exec{Command: "read x", InteractiveStdin: true})
@@ -381,7 +381,7 @@ func TestIdleSessionsEnd(t *testing.T) {
 	r.WarnExpiring(now.Add(29 * time.Second))
 	r.WarnExpiring(now.Add(31 * time.Second))
 	r.WarnExpiring(now.Add(32 * time.Second))
-	touched.active.Store(int64(now.Add(time.Minute).Sub(clock)))
+	touched.lastActive.Store(int64(now.Add(time.Minute).Sub(idleBase)))
 	_ = s.Info()
 	if n := r.EndIdle(now.Add(59 * time.Second)); n != 0 {
 		t.Errorf("%d ended early", n)
@@ -456,13 +456,13 @@ func TestViewerOfALetGoTerminal(t *testing.T) {
 		t.Fatal(err)
 	}
 	wait(t, "the terminal's end", first.Done())
-	before := first.View(Attaching{Control: true})
+	before := first.AddViewer(AttachRequest{Control: true})
 	s.forget(time.Now().Add(time.Hour), time.Now().Add(time.Hour))
 	again, err := s.OpenTerminal(t.Context(), open)
 	if err != nil || again.ID() != first.ID() {
 		t.Fatalf("%v %v", again, err)
 	}
-	v := again.View(Attaching{Control: true, Before: before})
+	v := again.AddViewer(AttachRequest{Control: true, Replaces: before})
 	if err := again.Resize(before, 90, 30); err != nil {
 		t.Error(err)
 	}
@@ -479,18 +479,18 @@ func TestACommandInTimeIsNotEnded(t *testing.T) {
 	r := newRig(t, Config{})
 	s := r.create(protocol.SessionCreate{IdleTimeout: of(protocol.Seconds(0.001))})
 	now := time.Now().Add(time.Hour)
-	if !s.due(now, s.idleFor()) {
+	if !s.isIdleFor(now, s.idleLimit()) {
 		t.Fatal("it does not rest")
 	}
 	e := start(t, s, protocol.Exec{Command: "echo whole"})
-	if s.endRested(now) {
+	if s.endIfIdle(now) {
 		t.Error("it was ended")
 	}
 	wait(t, "the command", e.Done())
 	if x := e.Exit(); x.Cancelled {
 		t.Errorf("%+v", x)
 	}
-	if !s.endRested(now) {
+	if !s.endIfIdle(now) {
 		t.Error("it is not ended when it rests")
 	}
 }
@@ -499,12 +499,12 @@ func TestACommandInTimeIsNotEnded(t *testing.T) {
 func TestOrphanedSessionIsTiedAgain(t *testing.T) {
 	r := newRig(t, Config{})
 	s := r.create(protocol.SessionCreate{OnDisconnect: "destroy", IdleTimeout: of(protocol.Seconds(3600))})
-	s.orphaned.Store(true) // as Recover leaves it
-	if s.idleFor() != tetheredIdle {
-		t.Errorf("%v", s.idleFor())
+	s.connLost.Store(true) // as Recover leaves it
+	if s.idleLimit() != lostConnIdle {
+		t.Errorf("%v", s.idleLimit())
 	}
-	s.Tie()
-	if s.idleFor() != time.Hour {
-		t.Errorf("%v", s.idleFor())
+	s.BindConn()
+	if s.idleLimit() != time.Hour {
+		t.Errorf("%v", s.idleLimit())
 	}
 }

@@ -24,16 +24,16 @@ const shareToken = "trlshare_"
 // revoked, or its session is let go. The token is told once; what is kept is its hash.
 type Share struct {
 	// set once in newShare
-	id      string
-	session *Session
-	hash    shareHash
-	term    string // "": all of the session
-	control bool
-	name    string
-	maker   string // id of the credential that it was made with; "": of none that can be withdrawn
-	created time.Time
-	expires time.Time // as people are told
-	until   bootTime  // the same; 0: the credential that it was made with expires then, by the wall clock
+	id           string
+	session      *Session
+	hash         shareHash
+	term         string // "": all of the session
+	control      bool
+	name         string
+	credentialID string // id of the credential that it was made with; "": of none that can be withdrawn
+	created      time.Time
+	expires      time.Time // as people are told
+	expiresBoot  bootTime  // the same; 0: the credential that it was made with expires then, by the wall clock
 
 	clients atomic.Int64
 	ended   chan struct{} // closed when it has been taken out of its session, under s.mu
@@ -63,8 +63,8 @@ func (s *Session) Share(q *protocol.ShareCreate, maker string, until time.Time) 
 		expires, end = until.Round(0), 0
 	}
 	sh = &Share{
-		id: mint("", 'l', s.pool.epoch, s.tag, memberLen), session: s, hash: sha256.Sum256([]byte(token)),
-		term: q.TermID, control: q.Mode == "control", name: q.Name, maker: maker, created: now, expires: expires, until: end, ended: make(chan struct{}),
+		id: makeID("", 'l', s.pool.epoch, s.tag, memberLen), session: s, hash: sha256.Sum256([]byte(token)),
+		term: q.TermID, control: q.Mode == "control", name: q.Name, credentialID: maker, created: now, expires: expires, expiresBoot: end, ended: make(chan struct{}),
 	}
 	s.pool.mu.Lock()
 	defer s.pool.mu.Unlock()
@@ -79,7 +79,7 @@ func (s *Session) Share(q *protocol.ShareCreate, maker string, until time.Time) 
 		return nil, "", protocol.Errorf(protocol.LimitExceeded, "session has %d share links", maxShares).With("limit", maxShares)
 	}
 	s.addShareLocked(sh)
-	s.record(entry{Share: sh.entry()})
+	s.appendLog(entry{Share: sh.entry()})
 	return sh, token, nil
 }
 
@@ -112,7 +112,7 @@ func (p *Pool) FindShare(token string) (*Share, bool) {
 		return p.shares[hash]
 	}
 	sh := look()
-	if sh == nil && p.await("") == nil { // of a session that comes back
+	if sh == nil && p.awaitRecovered("") == nil { // of a session that comes back
 		sh = look()
 	}
 	if sh == nil || sh.expired(time.Now()) {
@@ -123,9 +123,9 @@ func (p *Pool) FindShare(token string) (*Share, bool) {
 
 // Revoke ends who's link.
 func (p *Pool) Revoke(who, id string) error {
-	s := p.member(who, 'l', id)
+	s := p.sessionOfID(who, 'l', id)
 	if s == nil || !s.endShares(func(sh *Share) bool { return sh.id == id }) {
-		return p.missing('l', id, errNoShare())
+		return p.notFoundError('l', id, errNoShare())
 	}
 	return nil
 }
@@ -143,12 +143,12 @@ func (s *Session) endShares(which func(*Share) bool) (any bool) {
 	any = s.endSharesLocked(which)
 	s.mu.Unlock()
 	s.pool.mu.Unlock()
-	s.dismissGuests()
+	s.cancelGuestCommands()
 	return any
 }
 
-// dismissGuests withdraws the commands that wait and came by a link that is no more. What runs goes on: it is the owner's to end.
-func (s *Session) dismissGuests() {
+// cancelGuestCommands withdraws the commands that wait and came by a link that is no more. What runs goes on: it is the owner's to end.
+func (s *Session) cancelGuestCommands() {
 	s.mu.Lock()
 	var left []*Exec
 	for _, e := range slices.Clone(s.waiting) {
@@ -159,7 +159,7 @@ func (s *Session) dismissGuests() {
 	}
 	s.mu.Unlock()
 	for _, e := range left {
-		e.withdraw(syscall.SIGTERM)
+		e.cancelQueued(syscall.SIGTERM)
 	}
 }
 
@@ -171,7 +171,7 @@ func (s *Session) endSharesLocked(which func(*Share) bool) (any bool) {
 		}
 		any = true
 		delete(s.pool.shares, sh.hash)
-		s.record(entry{Unshared: sh.id})
+		s.appendLog(entry{Unshared: sh.id})
 		close(sh.ended)
 		return true
 	})
@@ -214,8 +214,8 @@ func (sh *Share) ID() string { return sh.id }
 // Name is the label that people gave it.
 func (sh *Share) Name() string { return sh.name }
 
-// Maker is the id of the credential that it was made with; empty: of none that can be withdrawn.
-func (sh *Share) Maker() string { return sh.maker }
+// CredentialID is the id of the credential that it was made with; empty: of none that can be withdrawn.
+func (sh *Share) CredentialID() string { return sh.credentialID }
 
 // Owner is whose session it opens.
 func (sh *Share) Owner() string { return sh.session.owner }
@@ -229,8 +229,8 @@ func (sh *Share) Control() bool { return sh.control }
 // Terminal is the id of the one terminal that it opens; empty: it opens all of the session.
 func (sh *Share) Terminal() string { return sh.term }
 
-// Over reports whether it opens nothing any more.
-func (sh *Share) Over() bool {
+// IsOver reports whether it opens nothing any more.
+func (sh *Share) IsOver() bool {
 	select {
 	case <-sh.ended:
 		return true
@@ -249,33 +249,33 @@ func (sh *Share) Join() { sh.clients.Add(1) }
 func (sh *Share) Leave() { sh.clients.Add(-1) }
 
 func (sh *Share) expired(now time.Time) bool {
-	if sh.until == 0 {
+	if sh.expiresBoot == 0 {
 		return !now.Before(sh.expires)
 	}
-	return bootTimeAt(now) >= sh.until
+	return bootTimeAt(now) >= sh.expiresBoot
 }
 
 // shareEntry is a share in the ledger.
 type shareEntry struct {
-	ID      string    `json:"id"`
-	Hash    []byte    `json:"hash"`
-	Term    string    `json:"term,omitzero"`
-	Control bool      `json:"control,omitzero"`
-	Name    string    `json:"name,omitzero"`
-	Maker   string    `json:"maker,omitzero"`
-	Created time.Time `json:"created"`
-	Expires time.Time `json:"expires"`
-	Boot    bootTime  `json:"boot,omitzero"` // at Expires; 0: the credential that it was made with expires then, by the wall clock
+	ID           string    `json:"id"`
+	Hash         []byte    `json:"hash"`
+	Term         string    `json:"term,omitzero"`
+	Control      bool      `json:"control,omitzero"`
+	Name         string    `json:"name,omitzero"`
+	CredentialID string    `json:"maker,omitzero"`
+	Created      time.Time `json:"created"`
+	Expires      time.Time `json:"expires"`
+	Boot         bootTime  `json:"boot,omitzero"` // at Expires; 0: the credential that it was made with expires then, by the wall clock
 }
 
 func (sh *Share) entry() *shareEntry {
-	return &shareEntry{ID: sh.id, Hash: sh.hash[:], Term: sh.term, Control: sh.control, Name: sh.name, Maker: sh.maker, Created: sh.created, Expires: sh.expires, Boot: sh.until}
+	return &shareEntry{ID: sh.id, Hash: sh.hash[:], Term: sh.term, Control: sh.control, Name: sh.name, CredentialID: sh.credentialID, Created: sh.created, Expires: sh.expires, Boot: sh.expiresBoot}
 }
 
 // reviveShareLocked makes a share anew. s.pool.mu and s.mu are held, or nobody knows s yet.
 func (s *Session) reviveShareLocked(x *shareEntry) {
 	sh := &Share{
-		id: x.ID, session: s, term: x.Term, control: x.Control, name: x.Name, maker: x.Maker, created: x.Created, expires: x.Expires, until: x.Boot, ended: make(chan struct{}),
+		id: x.ID, session: s, term: x.Term, control: x.Control, name: x.Name, credentialID: x.CredentialID, created: x.Created, expires: x.Expires, expiresBoot: x.Boot, ended: make(chan struct{}),
 	}
 	copy(sh.hash[:], x.Hash)
 	s.addShareLocked(sh)

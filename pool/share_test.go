@@ -33,7 +33,7 @@ func TestMakersAreWrittenDown(t *testing.T) {
 	again := s.shares[0]
 	s.mu.Unlock()
 	r.mu.Unlock()
-	if again.maker != "a token" || again.hash != sh.hash || !again.expires.Equal(until) {
+	if again.credentialID != "a token" || again.hash != sh.hash || !again.expires.Equal(until) {
 		t.Errorf("%+v", again)
 	}
 }
@@ -63,7 +63,7 @@ func TestLinkDoesNotOutlastASuspend(t *testing.T) {
 		if got := strings.Join(open, " "); got != "long" {
 			t.Errorf("open: %q, want those of more than an hour", got)
 		}
-		r.Forget(time.Now())
+		r.DropExpired(time.Now())
 		if n := len(s.Shares()); n != 1 {
 			t.Errorf("%d links", n)
 		}
@@ -143,8 +143,8 @@ func TestGuestKeysAreWrittenDown(t *testing.T) {
 		t.Errorf("owner's %+v, guest's %+v", owners.key, guests.key)
 	}
 	for text, want := range map[string]keyRef{
-		`{"key":"k","params":"","default":true}`: {who: me, scope: s.id, key: "k", unnamed: true},
-		`{"key":"k","params":""}`:                {who: me, scope: s.id, key: "k"},
+		`{"key":"k","params":"","default":true}`: {owner: me, scope: s.id, key: "k", namesNoSession: true},
+		`{"key":"k","params":""}`:                {owner: me, scope: s.id, key: "k"},
 	} {
 		var old keyEntry
 		if err := json.Unmarshal([]byte(text), &old); err != nil || old.ref(s) != want {

@@ -20,15 +20,15 @@ var usualShells = []string{"sh", "bash", "dash", "zsh", "ash", "busybox"}
 
 // shells is which programs may be a session's shell.
 type shells struct {
-	path    []string                // the directories of the base environment's PATH
-	allowed []string                // paths or names
-	normal  string                  // the default, path or name; allowed
-	found   *atomic.Pointer[string] // where the default was found: looking costs a dozen stats
-	seen    *atomic.Pointer[sight]  // what present found last: that costs a hundred, and clients may ask as often as they like
+	path         []string                   // the directories of the base environment's PATH
+	allowed      []string                   // paths or names
+	defaultShell string                     // the default, path or name; allowed
+	found        *atomic.Pointer[string]    // where the default was found: looking costs a dozen stats
+	cached       *atomic.Pointer[shellList] // what present found last: that costs a hundred, and clients may ask as often as they like
 }
 
 func newShells(c Config) shells {
-	s := shells{allowed: slices.Clone(c.Shells), normal: c.DefaultShell, found: new(atomic.Pointer[string]), seen: new(atomic.Pointer[sight])}
+	s := shells{allowed: slices.Clone(c.Shells), defaultShell: c.DefaultShell, found: new(atomic.Pointer[string]), cached: new(atomic.Pointer[shellList])}
 	if len(s.allowed) == 0 {
 		s.allowed = slices.Clone(usualShells)
 	}
@@ -47,7 +47,7 @@ func (s shells) resolve(shell string) (string, error) {
 		if path := s.found.Load(); path != nil {
 			return *path, nil
 		}
-		path, err := s.resolve(s.normal)
+		path, err := s.resolve(s.defaultShell)
 		if err == nil {
 			s.found.Store(&path)
 		}
@@ -78,20 +78,20 @@ func (s shells) resolve(shell string) (string, error) {
 // find is nil when there is no such program.
 func (s shells) find(shell string) (string, fs.FileInfo) {
 	if filepath.IsAbs(shell) {
-		return program(filepath.Clean(shell))
+		return findProgram(filepath.Clean(shell))
 	}
 	for _, dir := range s.path {
 		if !filepath.IsAbs(dir) || strings.Contains(shell, "/") {
 			continue
 		}
-		if path, info := program(filepath.Join(dir, shell)); info != nil {
+		if path, info := findProgram(filepath.Join(dir, shell)); info != nil {
 			return path, info
 		}
 	}
 	return "", nil
 }
 
-func program(path string) (string, fs.FileInfo) {
+func findProgram(path string) (string, fs.FileInfo) {
 	info, err := os.Stat(path)
 	if err != nil || !info.Mode().IsRegular() || info.Mode()&0o111 == 0 {
 		return "", nil
@@ -101,7 +101,7 @@ func program(path string) (string, fs.FileInfo) {
 
 // present is the allowed shells that exist.
 func (s shells) present() []string {
-	if last := s.seen.Load(); last != nil && time.Since(last.at) < fresh {
+	if last := s.cached.Load(); last != nil && time.Since(last.at) < shellListMaxAge {
 		return slices.Clone(last.paths)
 	}
 	paths := []string{}
@@ -110,18 +110,18 @@ func (s shells) present() []string {
 			paths = append(paths, path)
 		}
 	}
-	s.seen.Store(&sight{slices.Clone(paths), time.Now()})
+	s.cached.Store(&shellList{slices.Clone(paths), time.Now()})
 	return paths
 }
 
-// A sight is which shells were there when somebody looked.
-type sight struct {
+// A shellList is which shells were there when somebody looked.
+type shellList struct {
 	paths []string
 	at    time.Time
 }
 
-// fresh is how old a sight may be. Shells are installed by hand.
-const fresh = time.Second
+// shellListMaxAge is how old a sight may be. Shells are installed by hand.
+const shellListMaxAge = time.Second
 
 // resolveFor is resolve for who's client, whose path may be on a file system that does not answer.
 func (s shells) resolveFor(who, shell string) (string, error) {
@@ -135,8 +135,8 @@ func (s shells) resolveFor(who, shell string) (string, error) {
 	return path, err
 }
 
-// enterable wants a directory. Where we may not look, the session's user may, and its shell will tell.
-func enterable(who, dir string) error {
+// checkDir wants a directory. Where we may not look, the session's user may, and its shell will tell.
+func checkDir(who, dir string) error {
 	if err := runtime.AskEnterable(who, dir); err != nil && !errors.Is(err, fs.ErrPermission) {
 		return dirFault(dir, err)
 	}

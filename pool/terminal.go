@@ -25,32 +25,32 @@ const termRings = 4
 // Terminal is one PTY and what runs in it: open or ended. Ended, it stays readable while it is retained.
 type Terminal struct {
 	// set once in openTerminal
-	stream    string // "st-" and the terminal's id
-	session   *Session
-	text      string // "": the session's shell
-	nonce     string // of its shell's marks
-	journal   *journal.Journal
-	marks     *screen.Marks
-	marked    chan struct{} // one token: marks has news
-	startedAt time.Time
-	terminal  *runtime.Terminal
-	pid       int
-	key       keyRef // zero when the request had none
-	params    fingerprint
-	done      chan struct{} // closed when it has ended and that has been told
+	stream     string // "st-" and the terminal's id
+	session    *Session
+	text       string // "": the session's shell
+	nonce      string // of its shell's marks
+	journal    *journal.Journal
+	marks      *screen.Marks
+	marksReady chan struct{} // one token: marks has news
+	startedAt  time.Time
+	terminal   *runtime.Terminal
+	pid        int
+	key        keyRef // zero when the request had none
+	params     fingerprint
+	done       chan struct{} // closed when it has ended and that has been told
 
-	recording string    // the id of its recording; "": none is wanted
-	recorder  *recorder // set once, before anybody can find it; nil: nobody records
-	unwanted  bool      // guarded by session.mu; somebody deleted the recording
+	recording        string    // the id of its recording; "": none is wanted
+	recorder         *recorder // set once, before anybody can find it; nil: nobody records
+	recordingDeleted bool      // guarded by session.mu; somebody deleted the recording
 
-	shown shown // the screen, for who asks
+	screenState screenState // the screen, for who asks
 
-	mu         sync.Mutex
-	cols, rows int       // guarded by mu
-	viewers    []*Viewer // guarded by mu; in the order in which they came
-	controller *Viewer   // guarded by mu; who types; nil: nobody that is attached
-	comers     int       // guarded by mu; who has ever come, for their ids
-	claimed    int64     // guarded by mu; the latest claim
+	mu          sync.Mutex
+	cols, rows  int       // guarded by mu
+	viewers     []*Viewer // guarded by mu; in the order in which they came
+	controller  *Viewer   // guarded by mu; who types; nil: nobody that is attached
+	viewersEver int       // guarded by mu; who has ever come, for their ids
+	lastClaim   int64     // guarded by mu; the latest claim
 
 	// set by watch, with session.mu held, before done is closed; read with it held, or after
 	status  runtime.Status
@@ -69,7 +69,7 @@ func (s *Session) openOnce(ctx context.Context, q *protocol.TermOpen, by *Share)
 	if q.RequestKey == "" {
 		return s.openTerminal(ctx, q, keyRef{}, fingerprint{}, by)
 	}
-	ref := s.keyRef(q.RequestKey, q.SessionRef, by)
+	ref := s.newKeyRef(q.RequestKey, q.SessionRef, by)
 	asked := *q
 	asked.SessionRef, asked.OnSlow, asked.WindowBytes = protocol.SessionRef{}, "", 0 // id or name, it is this session; the others are of the connection
 	params := fingerprintOf("term.open", &asked)
@@ -77,42 +77,42 @@ func (s *Session) openOnce(ctx context.Context, q *protocol.TermOpen, by *Share)
 		return s.openTerminal(context.WithoutCancel(ctx), q, ref, params, by) // who joined must not fail because the first one left
 	})
 	if err == nil {
-		s.pool.keys.complete(ref, time.Now())
+		s.pool.requestKeys.complete(ref, time.Now())
 	}
 	return t, err
 }
 
 func (s *Session) openTerminal(ctx context.Context, q *protocol.TermOpen, ref keyRef, params fingerprint, by *Share) (*Terminal, error) {
-	if err := s.pool.environ(q.Env); err != nil {
+	if err := s.pool.checkEnv(q.Env); err != nil {
 		return nil, err
 	}
 	if err := s.awaitShell(ctx); err != nil {
 		return nil, err
 	}
-	s.renewal.RLock() // a shell that is being replaced on request has no state to start from
-	defer s.renewal.RUnlock()
-	t := newTerminal(s, mint(streamPrefix, 't', s.pool.epoch, s.tag, memberLen), beginning(q.Command), strings.ToLower(rand.Text()))
+	s.resetGate.RLock() // a shell that is being replaced on request has no state to start from
+	defer s.resetGate.RUnlock()
+	t := newTerminal(s, makeID(streamPrefix, 't', s.pool.epoch, s.tag, memberLen), truncateText(q.Command), strings.ToLower(rand.Text()))
 	t.cols, t.rows, t.key, t.params = q.Cols, q.Rows, ref, params
-	t.shown.resized(0, q.Cols, q.Rows)
-	if err := s.pool.recordings.possible(q.Record); err != nil {
+	t.screenState.resized(0, q.Cols, q.Rows)
+	if err := s.pool.recordings.checkPossible(q.Record); err != nil {
 		return nil, err
 	}
-	if q.Record || s.recorded()&recordTerminals != 0 {
+	if q.Record || s.recordSet()&recordTerminals != 0 {
 		t.recording = s.newRecordingID()
 	}
 	t.marks.Live()
-	if err := s.admit(&s.termsOpen, by); err != nil {
+	if err := s.reserveSlot(&s.openTerminals, by); err != nil {
 		return nil, err
 	}
 	t.startedAt = time.Now()
 	_, err := s.shell.Open(runtime.TerminalSpec{
-		Text: q.Command, Dir: q.WorkingDir, Env: withoutID(q.Env), Cols: q.Cols, Rows: q.Rows, Nonce: t.nonce, Journal: t.journal, Began: t.begins,
+		Text: q.Command, Dir: q.WorkingDir, Env: withoutID(q.Env), Cols: q.Cols, Rows: q.Rows, Nonce: t.nonce, Journal: t.journal, Began: t.logOpened,
 	})
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.touchLocked(time.Now())
 	if err != nil {
-		if s.dismissLocked(&s.termsOpen); s.ending != nil {
+		if s.releaseSlotLocked(&s.openTerminals); s.ending != nil {
 			return nil, s.errEndedLocked()
 		}
 		if errors.Is(err, runtime.ErrNoTerminal) {
@@ -121,39 +121,39 @@ func (s *Session) openTerminal(ctx context.Context, q *protocol.TermOpen, ref ke
 		return nil, unrunFault(err)
 	}
 	s.publishLocked("term.opened", func() any { return t.Info() })
-	go t.watch() // tells what happens in it; ended by its end, which the session's end brings about; bury waits for it
+	go t.watch() // tells what happens in it; ended by its end, which the session's end brings about; finish waits for it
 	return t, nil
 }
 
-// begins is told of it before its command runs.
-func (t *Terminal) begins(terminal *runtime.Terminal) {
+// logOpened is told of it before its command runs.
+func (t *Terminal) logOpened(terminal *runtime.Terminal) {
 	s := t.session
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t.terminal, t.pid = terminal, terminal.Pid()
 	if t.recording != "" {
-		t.recorder = s.pool.recordings.follow(t.subject())
+		t.recorder = s.pool.recordings.start(t.recordingSource())
 	}
 	s.terminals[t.ID()] = t
-	s.record(entry{Terminal: t.entry()})
+	s.appendLog(entry{Terminal: t.entry()})
 }
 
 func newTerminal(s *Session, stream, text, nonce string) *Terminal {
 	t := &Terminal{
-		stream: stream, session: s, text: text, nonce: nonce, journal: journal.New(termRings * s.pool.rules.Load().RingBytes), marks: screen.NewMarks(nonce),
-		marked: make(chan struct{}, 1), done: make(chan struct{}),
+		stream: stream, session: s, text: text, nonce: nonce, journal: journal.New(termRings * s.pool.config.Load().RingBytes), marks: screen.NewMarks(nonce),
+		marksReady: make(chan struct{}, 1), done: make(chan struct{}),
 	}
 	t.journal.Tap(func(_ journal.Stream, p []byte) {
-		if t.marks.Write(p) || t.shown.wants(len(p), t.marks) {
+		if t.marks.Write(p) || t.screenState.needsFollow(len(p), t.marks) {
 			select {
-			case t.marked <- struct{}{}:
+			case t.marksReady <- struct{}{}:
 			default:
 			}
 		}
 	})
 	t.journal.OnSkip(func(_ journal.Stream, n int64) {
 		t.marks.Skip(n)
-		t.shown.printed.Add(n)
+		t.screenState.printed.Add(n)
 	})
 	return t
 }
@@ -161,34 +161,34 @@ func newTerminal(s *Session, stream, text, nonce string) *Terminal {
 // watch tells of the commands that end in it, and of its end; and keeps the screen of a full-screen program.
 func (t *Terminal) watch() {
 	s := t.session
-	defer s.watching.Done()
+	defer s.processTasks.Done()
 	for open := true; open; {
 		select {
-		case <-t.marked:
+		case <-t.marksReady:
 		case <-t.terminal.Exited():
 			open = false
 		}
-		t.tellCommands()
-		t.follow()
+		t.publishCommands()
+		t.followScreen()
 	}
 	s.mu.Lock()
 	t.status, t.endedAt = t.terminal.Status(), time.Now()
-	s.termsOpen--
+	s.openTerminals--
 	s.touchLocked(t.endedAt)
 	s.publishLocked("term.exit", func() any { return t.exitInfo() })
 	s.retainLocked(t)
-	s.record(entry{Closed: t.closedEntry()})
+	s.appendLog(entry{Closed: t.closedEntry()})
 	s.mu.Unlock()
-	t.recorder.end(t.journal.Size(), t.exitInfo().ExitCode)
+	t.recorder.finish(t.journal.Size(), t.exitInfo().ExitCode)
 	t.terminal.Release() // not before it was written down
 	x := t.exitInfo()
-	s.pool.tell(End{Owner: s.owner, Session: s.id, Kind: TerminalEnd, ID: t.ID(), Code: x.ExitCode, Signal: x.Signal, Asked: t.startedAt, Began: t.startedAt, At: t.endedAt})
+	s.pool.reportEnd(End{Owner: s.owner, Session: s.id, Kind: TerminalEnd, ID: t.ID(), Code: x.ExitCode, Signal: x.Signal, RequestedAt: t.startedAt, StartedAt: t.startedAt, EndedAt: t.endedAt})
 	close(t.done)
-	t.drop()
+	t.dropEmulator()
 }
 
-// tellCommands tells those who are attached, after the output.
-func (t *Terminal) tellCommands() {
+// publishCommands tells those who are attached, after the output.
+func (t *Terminal) publishCommands() {
 	for _, c := range t.marks.Take() {
 		e := protocol.TermCommand{TermID: t.ID(), StreamID: t.stream, Command: c.Text, ExitCode: c.Code, Offset: c.Offset, EndOffset: c.End}
 		if c.Duration >= 0 {
@@ -229,7 +229,7 @@ func (s *Session) inTerminalsLocked() []protocol.TermRunning {
 		if text == nil {
 			continue
 		}
-		r := protocol.TermRunning{TermID: t.ID(), Command: beginning(*text)}
+		r := protocol.TermRunning{TermID: t.ID(), Command: truncateText(*text)}
 		if !since.IsZero() {
 			r.StartedAt = &since
 		}
@@ -240,14 +240,14 @@ func (s *Session) inTerminalsLocked() []protocol.TermRunning {
 
 // FindTerminal gives who's terminal, open or ended and retained.
 func (p *Pool) FindTerminal(who, id string) (*Terminal, error) {
-	if s := p.member(who, 't', id); s != nil {
+	if s := p.sessionOfID(who, 't', id); s != nil {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if t := s.terminals[id]; t != nil {
 			return t, nil
 		}
 	}
-	return nil, p.missing('t', id, errNoTerminal())
+	return nil, p.notFoundError('t', id, errNoTerminal())
 }
 
 // ID is the terminal's.
@@ -286,12 +286,12 @@ func (t *Terminal) info(state string) protocol.TermInfo {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	i := protocol.TermInfo{
-		TermID: t.ID(), SessionID: t.session.id, StreamID: t.stream, Pid: t.pid, State: state, Cols: t.cols, Rows: t.rows, Command: beginning(t.text),
+		TermID: t.ID(), SessionID: t.session.id, StreamID: t.stream, Pid: t.pid, State: state, Cols: t.cols, Rows: t.rows, Command: truncateText(t.text),
 		Viewers: len(t.viewers), Attached: t.attachedLocked(), StartedAt: t.startedAt, OutputBytes: t.journal.Size(),
 		RecordingID: t.recorder.id(), StateLost: t.stateLost(),
 	}
 	if i.Command == "" {
-		i.Command = t.session.terms.shell
+		i.Command = t.session.spec.shell
 	}
 	return i
 }
@@ -350,20 +350,20 @@ func (s *Session) endTerminals(ctx context.Context, grace time.Duration) {
 	all.Wait()
 }
 
-func (t *Terminal) ended() time.Time { return t.endedAt }
+func (t *Terminal) endTime() time.Time { return t.endedAt }
 
-func (t *Terminal) grows() bool { return !t.journal.Closed() }
+func (t *Terminal) mayGrow() bool { return !t.journal.Closed() }
 
 func (t *Terminal) weight() int64 { return workWeight + int64(len(t.text)) + t.journal.Memory() }
 
-// letGo is endedExec's. s.mu is held.
-func (t *Terminal) letGo() {
+// discard is endedExec's. s.mu is held.
+func (t *Terminal) discard() {
 	t.journal.Drop()
 	if t.key == (keyRef{}) {
 		return
 	}
-	t.session.buryLocked(&endedWork{
-		kind: 't', session: t.session, stream: t.stream, keyed: t.session.pool.keys.find(t.key), startedAt: nanos(t.startedAt), endedAt: nanos(t.endedAt), up: int64(uptimeAt(t.startedAt)),
-		pid: int64(t.pid), code: int64(t.status.Code), signal: int64(t.status.Signal), end: t.journal.Size(), cols: int64(t.cols), rows: int64(t.rows),
+	t.session.keepTombstoneLocked(&workTombstone{
+		kind: 't', session: t.session, stream: t.stream, request: t.session.pool.requestKeys.find(t.key), startedAt: nanos(t.startedAt), endedAt: nanos(t.endedAt), startUptime: int64(uptimeAt(t.startedAt)),
+		pid: int64(t.pid), code: int64(t.status.Code), signal: int64(t.status.Signal), endOffset: t.journal.Size(), cols: int64(t.cols), rows: int64(t.rows),
 	})
 }

@@ -16,13 +16,13 @@ type Label struct {
 	Share   string // the share link by which it came; "": none, it is the owner
 }
 
-// Attaching says how a client comes to a terminal.
-type Attaching struct {
+// AttachRequest says how a client comes to a terminal.
+type AttachRequest struct {
 	Label      Label
 	Control    bool    // it wants to type
 	Claim      int64   // of an earlier attach, to come back as it was; 0: it takes over
 	Cols, Rows int     // its window; 0: it has not said
-	Before     *Viewer // what the same connection is so far, and is no more then; nil: nothing
+	Replaces   *Viewer // what the same connection is so far, and is no more then; nil: nothing
 	Windowed   *Reader // what a client with a window reads with; nil: it has no window
 }
 
@@ -39,27 +39,27 @@ type Viewer struct {
 	gone       bool    // guarded by t.mu
 }
 
-// Told is a note in a terminal's journal that is for one of its clients.
-type Told struct {
+// DirectedEvent is a note in a terminal's journal that is for one of its clients.
+type DirectedEvent struct {
 	To    *Viewer
 	Event protocol.Event
 }
 
-// View adds a client. It leaves with Leave.
-func (t *Terminal) View(a Attaching) *Viewer {
+// AddViewer adds a client. It leaves with Leave.
+func (t *Terminal) AddViewer(a AttachRequest) *Viewer {
 	s := t.session
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	v := &Viewer{t: t, label: a.Label, since: time.Now(), reader: a.Windowed}
-	if i := slices.Index(t.viewers, a.Before); i >= 0 { // else it has left, or is at another terminal
-		b := a.Before
+	if i := slices.Index(t.viewers, a.Replaces); i >= 0 { // else it has left, or is at another terminal
+		b := a.Replaces
 		v.id, v.since, v.cols, v.rows, b.gone = b.id, b.since, b.cols, b.rows, true
 		t.viewers[i] = v
 	} else {
-		t.comers++
-		v.id = strconv.Itoa(t.comers)
+		t.viewersEver++
+		v.id = strconv.Itoa(t.viewersEver)
 		t.viewers = append(t.viewers, v)
 	}
 	if a.Cols > 0 {
@@ -68,29 +68,29 @@ func (t *Terminal) View(a Attaching) *Viewer {
 	if a.Control {
 		v.claim = t.claimLocked(a.Claim)
 	}
-	t.settleLocked(v)
-	t.tellViewersLocked()
+	t.electControllerLocked(v)
+	t.publishViewersLocked()
 	return v
 }
 
 // claimLocked is old, if that is one that was given, else one later than all. t.mu is held.
 func (t *Terminal) claimLocked(old int64) int64 {
-	now := max(t.claimed, time.Now().UnixMicro())
+	now := max(t.lastClaim, time.Now().UnixMicro())
 	if old <= 0 || old > now {
 		old = now + 1
 	}
-	t.claimed = max(t.claimed, old)
+	t.lastClaim = max(t.lastClaim, old)
 	return old
 }
 
 // Leave takes the client away. Idempotent.
 func (v *Viewer) Leave() {
-	if v.leave() {
+	if v.removeOnce() {
 		_ = v.t.session.Touch() // the clock of a terminal that nobody looks at starts now
 	}
 }
 
-func (v *Viewer) leave() bool {
+func (v *Viewer) removeOnce() bool {
 	t, s := v.t, v.t.session
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -101,14 +101,14 @@ func (v *Viewer) leave() bool {
 	}
 	v.gone = true
 	t.viewers = slices.DeleteFunc(t.viewers, func(o *Viewer) bool { return o == v })
-	t.settleLocked(nil)
-	t.tellViewersLocked()
+	t.electControllerLocked(nil)
+	t.publishViewersLocked()
 	return true
 }
 
-// settleLocked finds who has control now, tells it and who has lost it, and applies its size. came, who has just come,
+// electControllerLocked finds who has control now, tells it and who has lost it, and applies its size. came, who has just come,
 // learns it by its answer. t.mu is held.
-func (t *Terminal) settleLocked(came *Viewer) {
+func (t *Terminal) electControllerLocked(came *Viewer) {
 	had, has := t.controller, (*Viewer)(nil)
 	for _, v := range t.viewers {
 		if v.claim > 0 && (has == nil || v.claim > has.claim) {
@@ -116,14 +116,14 @@ func (t *Terminal) settleLocked(came *Viewer) {
 		}
 	}
 	if t.controller = has; has != had {
-		had.setAhead(0)
-		has.setAhead(mostAhead)
+		had.setReadAhead(0)
+		has.setReadAhead(maxReadAhead)
 		if had != nil && !had.gone {
-			by := has.wordLocked()
-			t.tellLocked(had, protocol.TermControl{Mode: "view", By: &by})
+			by := has.infoLocked()
+			t.sendControlLocked(had, protocol.TermControl{Mode: "view", By: &by})
 		}
 		if has != nil && has != came {
-			t.tellLocked(has, protocol.TermControl{Mode: "control"})
+			t.sendControlLocked(has, protocol.TermControl{Mode: "control"})
 		}
 	}
 	if has != nil && has.cols > 0 {
@@ -131,23 +131,23 @@ func (t *Terminal) settleLocked(came *Viewer) {
 	}
 }
 
-// mostAhead is how much more of a terminal's output is read than the client in control has been sent, where that client has a window.
+// maxReadAhead is how much more of a terminal's output is read than the client in control has been sent, where that client has a window.
 // What was read comes before the answer to the next key, so it is little; it is enough that the client need not wait for the program.
-const mostAhead = 64 << 10
+const maxReadAhead = 64 << 10
 
-func (v *Viewer) setAhead(n int64) {
+func (v *Viewer) setReadAhead(n int64) {
 	if v != nil && v.reader != nil {
 		v.reader.SetAhead(n)
 	}
 }
 
-func (t *Terminal) tellLocked(to *Viewer, c protocol.TermControl) {
+func (t *Terminal) sendControlLocked(to *Viewer, c protocol.TermControl) {
 	c.TermID, c.StreamID = t.ID(), t.stream
-	t.journal.Note(Told{To: to, Event: protocol.Event{Name: "term.control", Data: &c}})
+	t.journal.Note(DirectedEvent{To: to, Event: protocol.Event{Name: "term.control", Data: &c}})
 }
 
-// tellViewersLocked tells who is there, to those who are and those who watch. The session's mu and t.mu are held.
-func (t *Terminal) tellViewersLocked() {
+// publishViewersLocked tells who is there, to those who are and those who watch. The session's mu and t.mu are held.
+func (t *Terminal) publishViewersLocked() {
 	if !t.endedAt.IsZero() {
 		return // term.exit is the last that is told of it
 	}
@@ -160,12 +160,12 @@ func (t *Terminal) tellViewersLocked() {
 func (t *Terminal) attachedLocked() []protocol.TermViewer {
 	all := make([]protocol.TermViewer, 0, len(t.viewers))
 	for _, v := range t.viewers {
-		all = append(all, v.wordLocked())
+		all = append(all, v.infoLocked())
 	}
 	return all
 }
 
-func (v *Viewer) wordLocked() protocol.TermViewer {
+func (v *Viewer) infoLocked() protocol.TermViewer {
 	w := protocol.TermViewer{ViewerID: v.id, Subject: v.label.Subject, Via: v.label.Share, Mode: "view", Since: v.since, Cols: v.cols, Rows: v.rows}
 	if v.t.controller == v {
 		w.Mode = "control"
@@ -191,11 +191,11 @@ func (t *Terminal) IsControlled() bool {
 func (v *Viewer) Attached() (id, mode string, claim int64) {
 	v.t.mu.Lock()
 	defer v.t.mu.Unlock()
-	return v.id, v.wordLocked().Mode, v.claim
+	return v.id, v.infoLocked().Mode, v.claim
 }
 
-// mayLocked refuses what is for the client in control. t.mu is held.
-func (v *Viewer) mayLocked() error {
+// checkControlLocked refuses what is for the client in control. t.mu is held.
+func (v *Viewer) checkControlLocked() error {
 	switch {
 	case v.t.controller == v:
 		return nil
@@ -205,23 +205,23 @@ func (v *Viewer) mayLocked() error {
 	return protocol.Errorf(protocol.Forbidden, "another client has taken over; attach in control to type again")
 }
 
-func (v *Viewer) may() error {
+func (v *Viewer) checkControl() error {
 	v.t.mu.Lock()
 	defer v.t.mu.Unlock()
-	return v.mayLocked()
+	return v.checkControlLocked()
 }
 
 // Input types. v is nil for a client that is not attached, which may: it owns the terminal.
 func (t *Terminal) Input(v *Viewer, p []byte) error {
 	if v != nil {
-		if err := v.may(); err != nil {
+		if err := v.checkControl(); err != nil {
 			return err
 		}
 	}
 	if t.hasEnded() {
 		return protocol.Errorf(protocol.StdinClosed, "terminal has ended")
 	}
-	t.session.active.Store(int64(time.Since(clock)))
+	t.session.lastActive.Store(int64(time.Since(idleBase)))
 	err := t.terminal.Input(p)
 	if errors.Is(err, runtime.ErrLongLine) {
 		return protocol.Errorf(protocol.LimitExceeded, "terminal is in line mode, which holds 4095 bytes of a line").With("limit", "line")
@@ -241,7 +241,7 @@ func (t *Terminal) Resize(v *Viewer, cols, rows int) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if v != nil {
-		if err := v.mayLocked(); err != nil {
+		if err := v.checkControlLocked(); err != nil {
 			return err
 		}
 		v.cols, v.rows = cols, rows
@@ -259,6 +259,6 @@ func (t *Terminal) resizeLocked(cols, rows int) {
 		return // it is ending
 	}
 	t.cols, t.rows = cols, rows
-	t.shown.resized(t.journal.Size(), cols, rows)
+	t.screenState.resized(t.journal.Size(), cols, rows)
 	t.journal.Note(protocol.Event{Name: "term.resized", Data: &protocol.TermResized{TermID: t.ID(), Cols: cols, Rows: rows}})
 }

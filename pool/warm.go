@@ -31,30 +31,30 @@ type warmShell struct {
 	taken chan struct{} // closed when it has left the warm ones
 }
 
-// warm keeps shells ready. Its goroutine (run) starts them one at a time; one more for each shell waits for its death.
-type warm struct {
+// warmShells keeps shells ready. Its goroutine (run) starts them one at a time; one more for each shell waits for its death.
+type warmShells struct {
 	pool *Pool
 	wake chan struct{} // one token: look again
 	stop context.CancelFunc
 	ctx  context.Context // done when close was called
 
-	mu      sync.Mutex
-	shells  []*warmShell // ready, oldest first
-	opening string       // the id of the one that is being started
-	asked   time.Time    // when one was last asked for
-	yielded time.Time    // when one last had to make room
-	closed  bool
-	guards  sync.WaitGroup // Add only under mu while not closed
+	mu        sync.Mutex
+	shells    []*warmShell // ready, oldest first
+	opening   string       // the id of the one that is being started
+	takenAt   time.Time    // when one was last asked for
+	evictedAt time.Time    // when one last had to make room
+	closed    bool
+	watchers  sync.WaitGroup // Add only under mu while not closed
 }
 
-func newWarm(p *Pool) *warm {
-	w := &warm{pool: p, wake: make(chan struct{}, 1)}
+func newWarm(p *Pool) *warmShells {
+	w := &warmShells{pool: p, wake: make(chan struct{}, 1)}
 	w.ctx, w.stop = context.WithCancel(context.Background())
 	return w
 }
 
 // run keeps the number up until close.
-func (w *warm) run() {
+func (w *warmShells) run() {
 	defer w.pool.tasks.Done()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -65,7 +65,7 @@ func (w *warm) run() {
 		case <-w.wake:
 		case <-timer.C:
 		}
-		w.shed()
+		w.endSurplus()
 		if wait := w.due(); wait < 0 {
 			continue // full: take wakes us
 		} else if wait > 0 {
@@ -82,23 +82,23 @@ func (w *warm) run() {
 }
 
 // due is how long to wait before the next start, negative when none is missing.
-func (w *warm) due() time.Duration {
+func (w *warmShells) due() time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch {
-	case w.closed || len(w.shells) >= w.pool.rules.Load().Warm:
+	case w.closed || len(w.shells) >= w.pool.config.Load().WarmShells:
 		return -1
-	case time.Since(w.yielded) < refillRetry:
-		return refillRetry - time.Since(w.yielded)
+	case time.Since(w.evictedAt) < refillRetry:
+		return refillRetry - time.Since(w.evictedAt)
 	case len(w.shells) == 0:
 		return 0
 	}
-	return max(0, refillQuiet-time.Since(w.asked))
+	return max(0, refillQuiet-time.Since(w.takenAt))
 }
 
-// shed ends those that are too many, or no longer of the default kind, since the pool was configured anew.
-func (w *warm) shed() {
-	r := w.pool.rules.Load()
+// endSurplus ends those that are too many, or no longer of the default kind, since the pool was configured anew.
+func (w *warmShells) endSurplus() {
+	r := w.pool.config.Load()
 	path, err := r.shells.resolve("")
 	if err != nil {
 		return // add says so
@@ -107,7 +107,7 @@ func (w *warm) shed() {
 	w.mu.Lock()
 	fit := 0
 	w.shells = slices.DeleteFunc(w.shells, func(ws *warmShell) bool {
-		if ws.path == path && fit < r.Warm {
+		if ws.path == path && fit < r.WarmShells {
 			fit++
 			return false
 		}
@@ -117,22 +117,22 @@ func (w *warm) shed() {
 	})
 	w.mu.Unlock()
 	for _, ws := range surplus {
-		_ = discard(ws.shell)
+		_ = endUnused(ws.shell)
 	}
 }
 
 // add starts one.
-func (w *warm) add() error {
-	p, r := w.pool, w.pool.rules.Load()
+func (w *warmShells) add() error {
+	p, r := w.pool, w.pool.config.Load()
 	path, err := r.shells.resolve("")
 	if err != nil {
 		return err
 	}
-	id := mint("", 's', p.epoch, "", randomLen)
+	id := makeID("", 's', p.epoch, "", randomLen)
 	w.mu.Lock()
 	w.opening = id
 	w.mu.Unlock()
-	shell, err := p.openShell(w.ctx, id, terms{shell: path, dir: r.DefaultDir, restore: true})
+	shell, err := p.openShell(w.ctx, id, sessionSpec{shell: path, dir: r.DefaultDir, restore: true})
 	if err != nil {
 		return err
 	}
@@ -143,17 +143,17 @@ func (w *warm) add() error {
 	closed := w.closed
 	if !closed {
 		w.shells = append(w.shells, ws)
-		w.guards.Go(func() { w.guard(ws) })
+		w.watchers.Go(func() { w.watchShell(ws) })
 	}
 	w.mu.Unlock()
 	if closed { // close did not see this one
-		return discard(shell)
+		return endUnused(shell)
 	}
 	return nil
 }
 
-// discard ends a shell that never got a session.
-func discard(shell *runtime.Shell) error {
+// endUnused ends a shell that never got a session.
+func endUnused(shell *runtime.Shell) error {
 	err := shell.Close(0)
 	if err == nil {
 		shell.Forget()
@@ -161,8 +161,8 @@ func discard(shell *runtime.Shell) error {
 	return err
 }
 
-// guard replaces a warm shell that dies. It ends when the shell is taken or dead; close waits for it.
-func (w *warm) guard(ws *warmShell) {
+// watchShell replaces a warm shell that dies. It ends when the shell is taken or dead; close waits for it.
+func (w *warmShells) watchShell(ws *warmShell) {
 	select {
 	case <-ws.taken:
 		return
@@ -175,17 +175,17 @@ func (w *warm) guard(ws *warmShell) {
 	}
 	w.mu.Unlock()
 	if i >= 0 { // else somebody has just taken it, and finds out
-		_ = discard(ws.shell)
-		w.nudge()
+		_ = endUnused(ws.shell)
+		w.wakeRun()
 	}
 }
 
 // take gives a warm shell for a session of these terms, nil when there is none.
-func (w *warm) take(t terms) *warmShell {
-	defer w.nudge()
+func (w *warmShells) take(t sessionSpec) *warmShell {
+	defer w.wakeRun()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.asked = time.Now()
+	w.takenAt = time.Now()
 	if len(w.shells) == 0 || w.shells[0].path != t.shell {
 		return nil
 	}
@@ -195,8 +195,8 @@ func (w *warm) take(t terms) *warmShell {
 	return ws
 }
 
-// yield ends the oldest one, and puts the next start off; false: there is none.
-func (w *warm) yield() bool {
+// evict ends the oldest one, and puts the next start off; false: there is none.
+func (w *warmShells) evict() bool {
 	w.mu.Lock()
 	if len(w.shells) == 0 {
 		w.mu.Unlock()
@@ -204,36 +204,36 @@ func (w *warm) yield() bool {
 	}
 	ws := w.shells[0]
 	w.shells = slices.Delete(w.shells, 0, 1)
-	w.yielded = time.Now()
+	w.evictedAt = time.Now()
 	close(ws.taken)
 	w.mu.Unlock()
-	_ = discard(ws.shell)
-	w.nudge()
+	_ = endUnused(ws.shell)
+	w.wakeRun()
 	return true
 }
 
-func (w *warm) nudge() {
+func (w *warmShells) wakeRun() {
 	select {
 	case w.wake <- struct{}{}:
 	default:
 	}
 }
 
-func (w *warm) count() int {
+func (w *warmShells) count() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return len(w.shells)
 }
 
-// holds: the id is that of a shell that waits, or will.
-func (w *warm) holds(id string) bool {
+// contains: the id is that of a shell that waits, or will.
+func (w *warmShells) contains(id string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return id == w.opening || slices.ContainsFunc(w.shells, func(ws *warmShell) bool { return ws.id == id })
 }
 
 // close ends the warm shells, all at once. Idempotent.
-func (w *warm) close() {
+func (w *warmShells) close() {
 	w.mu.Lock()
 	w.closed = true
 	shells := w.shells
@@ -243,16 +243,16 @@ func (w *warm) close() {
 	var ends sync.WaitGroup
 	for _, ws := range shells {
 		close(ws.taken)
-		ends.Go(func() { _ = discard(ws.shell) })
+		ends.Go(func() { _ = endUnused(ws.shell) })
 	}
 	ends.Wait()
-	w.guards.Wait()
+	w.watchers.Wait()
 }
 
-// furnish gets a session its shell: the warm one, set up, or a new one.
-func (p *Pool) furnish(ctx context.Context, id string, t terms, ws *warmShell) (*runtime.Shell, error) {
+// getShell gets a session its shell: the warm one, set up, or a new one.
+func (p *Pool) getShell(ctx context.Context, id string, t sessionSpec, ws *warmShell) (*runtime.Shell, error) {
 	if ws == nil {
-		return p.openFirst(ctx, id, t)
+		return p.openShellMakingRoom(ctx, id, t)
 	}
 	ws.shell.SetRestore(t.restore)
 	err := ws.shell.Limit(t.limits)
@@ -262,26 +262,26 @@ func (p *Pool) furnish(ctx context.Context, id string, t terms, ws *warmShell) (
 	if err == nil {
 		return ws.shell, nil
 	}
-	if err := discard(ws.shell); err != nil { // its id cannot be used again while something of it lives
+	if err := endUnused(ws.shell); err != nil { // its id cannot be used again while something of it lives
 		return nil, err
 	}
-	if e, ok := errors.AsType[*fs.PathError](err); ok && ofDir(e) {
+	if e, ok := errors.AsType[*fs.PathError](err); ok && isDirError(e) {
 		return nil, err
 	}
-	return p.openFirst(ctx, id, t) // it died in its sleep
+	return p.openShellMakingRoom(ctx, id, t) // it died in its sleep
 }
 
-// openFirst is openShell for a session: warm shells make room for it.
-func (p *Pool) openFirst(ctx context.Context, id string, t terms) (*runtime.Shell, error) {
+// openShellMakingRoom is openShell for a session: warm shells make room for it.
+func (p *Pool) openShellMakingRoom(ctx context.Context, id string, t sessionSpec) (*runtime.Shell, error) {
 	for {
 		shell, err := p.openShell(ctx, id, t)
-		if !runtime.Scarce(err) || !p.warm.yield() {
+		if !runtime.Scarce(err) || !p.warm.evict() {
 			return shell, err
 		}
 	}
 }
 
-func (p *Pool) openShell(ctx context.Context, id string, t terms) (*runtime.Shell, error) {
+func (p *Pool) openShell(ctx context.Context, id string, t sessionSpec) (*runtime.Shell, error) {
 	return p.base.OpenShell(ctx, runtime.ShellConfig{
 		ID: id, Path: t.shell, Dir: t.dir, Env: p.environment(id, t.shell, t.env), Restore: t.restore, Limits: t.limits,
 	})
@@ -292,7 +292,7 @@ const idVariable = "TRL_SESSION_ID"
 
 // environment is the base, the session's own variables, and its id.
 func (p *Pool) environment(id, shell string, env protocol.Env) []string {
-	base := p.rules.Load().BaseEnv
+	base := p.config.Load().BaseEnv
 	all := make([]string, 0, len(base)+len(env)+2)
 	if filepath.Base(shell) != "busybox" { // which by this name is no shell
 		base = append(slices.Clone(base), "SHELL="+shell)
@@ -324,8 +324,8 @@ func withoutID(env protocol.Env) protocol.Env {
 	return rest
 }
 
-// ofDir: the error is about the directory that was to be entered, not about something of the server's.
-func ofDir(e *fs.PathError) bool { return e.Op == "chdir" || e.Op == "stat" }
+// isDirError: the error is about the directory that was to be entered, not about something of the server's.
+func isDirError(e *fs.PathError) bool { return e.Op == "chdir" || e.Op == "stat" }
 
 // shellFault tells a client why there is no shell in dir.
 func shellFault(err error, dir string) *protocol.Error {
@@ -338,12 +338,12 @@ func shellFault(err error, dir string) *protocol.Error {
 	if errors.Is(err, runtime.ErrKeeperGone) {
 		return errKeeperGone(err)
 	}
-	if e, ok := errors.AsType[*fs.PathError](err); ok && ofDir(e) && e.Path == dir {
+	if e, ok := errors.AsType[*fs.PathError](err); ok && isDirError(e) && e.Path == dir {
 		return dirFault(dir, err)
 	}
 	// execve says no more than this of a directory that has gone since somebody looked; the shell itself is still there.
 	if e, ok := errors.AsType[*fs.PathError](err); ok && e.Op == "spawn" && dir != "" && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)) {
-		if _, there := program(e.Path); there != nil {
+		if _, there := findProgram(e.Path); there != nil {
 			return errNoDir(dir).WithCause(err)
 		}
 	}
@@ -363,5 +363,5 @@ func (ws *warmShell) identity(epoch string) string {
 	if ws != nil {
 		return ws.id
 	}
-	return mint("", 's', epoch, "", randomLen)
+	return makeID("", 's', epoch, "", randomLen)
 }

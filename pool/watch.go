@@ -105,25 +105,25 @@ func (w *Watcher) stop(err error, drop bool) {
 	if drop {
 		w.events, w.weight = nil, 0
 	}
-	w.nudge()
+	w.wakeReader()
 }
 
-// put reports whether there was room.
-func (w *Watcher) put(ev queuedEvent) bool {
+// enqueue reports whether there was room.
+func (w *Watcher) enqueue(ev queuedEvent) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(w.events) >= maxWatch || w.weight+ev.weight > maxWatchBytes && w.weight > 0 {
 		w.end, w.events, w.weight = ErrOverflow, nil, 0
-		w.nudge()
+		w.wakeReader()
 		return false
 	}
 	w.events = append(w.events, ev)
 	w.weight += ev.weight
-	w.nudge()
+	w.wakeReader()
 	return true
 }
 
-func (w *Watcher) nudge() {
+func (w *Watcher) wakeReader() {
 	select {
 	case w.wake <- struct{}{}:
 	default: // a token is there; who takes it sees everything
@@ -137,7 +137,7 @@ func (s *Session) publishLocked(name string, data func() any) {
 	}
 	ev := queuedEvent{Event: protocol.Event{Name: name, Data: data()}}
 	ev.weight = weightOf(ev.Data)
-	s.watchers = slices.DeleteFunc(s.watchers, func(w *Watcher) bool { return !w.put(ev) })
+	s.watchers = slices.DeleteFunc(s.watchers, func(w *Watcher) bool { return !w.enqueue(ev) })
 }
 
 // endWatchersLocked lets them read what is queued, then io.EOF. s.mu is held.
@@ -155,7 +155,7 @@ func weightOf(data any) int {
 	case protocol.ExecStarted:
 		return fixed + len(d.Command)
 	case protocol.ExecExit:
-		return fixed + len(d.WorkingDir) + 8*len(d.Background) + textsOf(d.StateLost)
+		return fixed + len(d.WorkingDir) + 8*len(d.Background) + textsWeight(d.StateLost)
 	case protocol.ProcessInfo:
 		return fixed + len(d.Command) + 8*len(d.Ports)
 	case protocol.TermInfo:
@@ -166,7 +166,7 @@ func weightOf(data any) int {
 	return fixed
 }
 
-func textsOf(all []string) (n int) {
+func textsWeight(all []string) (n int) {
 	for _, s := range all {
 		n += 16 + len(s)
 	}

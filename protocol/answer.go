@@ -15,8 +15,8 @@ import (
 // WriteResult writes the success {"id":…,"ok":true,"data":…} to w in pieces, the same bytes each time; a nil data is {}. It makes no copy of
 // what data holds. An error of w's is returned.
 func WriteResult(w io.Writer, id jsontext.Value, data any) error {
-	scratch := scratches.Get().(*[]byte)
-	defer scratches.Put(scratch)
+	scratch := scratchBuffers.Get().(*[]byte)
+	defer scratchBuffers.Put(scratch)
 	*scratch = append(appendID((*scratch)[:0], id), `,"ok":true,"data":`...)
 	_, err := w.Write(*scratch)
 	if err != nil {
@@ -89,8 +89,8 @@ func (t Text) encoding() string {
 	return Base64
 }
 
-// scratches hold one piece of text while it is written.
-var scratches = sync.Pool{New: func() any { b := make([]byte, 0, 6*escapeAtOnce); return &b }}
+// scratchBuffers hold one piece of text while it is written.
+var scratchBuffers = sync.Pool{New: func() any { b := make([]byte, 0, 6*escapeAtOnce); return &b }}
 
 const escapeAtOnce = 8 << 10 // bytes of text; six times as many where each is escaped
 
@@ -105,8 +105,8 @@ func (t Text) write(w io.Writer, encoding string) error {
 		}
 		return e.Close()
 	}
-	scratch := scratches.Get().(*[]byte)
-	defer scratches.Put(scratch)
+	scratch := scratchBuffers.Get().(*[]byte)
+	defer scratchBuffers.Put(scratch)
 	for _, p := range t {
 		for len(p) > 0 {
 			n := min(len(p), escapeAtOnce)

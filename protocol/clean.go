@@ -10,7 +10,7 @@ import (
 // Invalid UTF-8 becomes U+FFFD. The result holds no control but tab and line feed. It takes linear time, whatever the text.
 func Clean(text string) string {
 	text = strings.ToValidUTF8(text, "�")
-	if strings.IndexFunc(text, moves) < 0 {
+	if strings.IndexFunc(text, movesCursor) < 0 {
 		return text
 	}
 	c := cleaner{out: make([]byte, 0, len(text))}
@@ -29,7 +29,7 @@ func Clean(text string) string {
 			c.left(1)
 		case r == esc || r >= 0x80 && r < 0xa0:
 			n = c.escape(text[i:], r, n)
-		case !moves(r):
+		case !movesCursor(r):
 			c.put(text[i : i+n])
 		}
 		i += n
@@ -55,8 +55,8 @@ const (
 	apc = 0x9f
 )
 
-// moves reports whether r is a control other than tab and line feed.
-func moves(r rune) bool {
+// movesCursor reports whether r is a control other than tab and line feed.
+func movesCursor(r rune) bool {
 	return r < ' ' && r != '\t' && r != '\n' || r >= del && r < 0xa0
 }
 

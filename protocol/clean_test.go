@@ -62,7 +62,7 @@ func TestCleanShowsWhatATerminalWould(t *testing.T) {
 // cleanHolds is what must be true of any text.
 func cleanHolds(t interface{ Fatalf(string, ...any) }, text string) {
 	got := Clean(text)
-	if strings.IndexFunc(got, moves) >= 0 {
+	if strings.IndexFunc(got, movesCursor) >= 0 {
 		t.Fatalf("Clean(%q) leaves a control: %q", text, got)
 	}
 	if !utf8.ValidString(got) {

@@ -150,7 +150,7 @@ func DecodeParams(raw jsontext.Value, into any) *Error {
 	if raw.Kind() != '{' {
 		return InvalidParam("params", "params is not an object")
 	}
-	if deeper(raw, maxDepth) {
+	if nestsDeeper(raw, maxDepth) {
 		return InvalidParam("params", "params nests deeper than %d", maxDepth)
 	}
 	if err := json.Unmarshal(raw, into, json.RejectUnknownMembers(true)); err != nil {
@@ -271,8 +271,8 @@ func unquote(v jsontext.Value) string {
 	return string(text)
 }
 
-// deeper reports whether v, which is valid JSON, nests deeper than most. Counting every bracket, also those inside strings, is a quick way to know that it does not.
-func deeper(v []byte, most int) bool {
+// nestsDeeper reports whether v, which is valid JSON, nests deeper than most. Counting every bracket, also those inside strings, is a quick way to know that it does not.
+func nestsDeeper(v []byte, most int) bool {
 	if bytes.Count(v, []byte("{"))+bytes.Count(v, []byte("[")) <= most {
 		return false
 	}
@@ -317,8 +317,8 @@ func refuseNUL(v jsontext.Value) *Error {
 	}
 }
 
-// designations are the params that say what is meant. Where there is none that may be the default session, or everything.
-var designations = []string{"session_id", "session", "exec_id", "process_id", "term_id", "share_id", "recording_id", "stream_id"}
+// idParams are the params that say what is meant. Where there is none that may be the default session, or everything.
+var idParams = []string{"session_id", "session", "exec_id", "process_id", "term_id", "share_id", "recording_id", "stream_id"}
 
 // refuseEmpty finds a name that is empty: a client's variable that was never set must not mean what its absence means. raw is a valid object.
 func refuseEmpty(raw jsontext.Value, into any) *Error {
@@ -327,7 +327,7 @@ func refuseEmpty(raw jsontext.Value, into any) *Error {
 		return nil
 	}
 	for name, value := range members(raw) {
-		if string(value) == `""` && (slices.Contains(designations, name) || creates && name == "name") {
+		if string(value) == `""` && (slices.Contains(idParams, name) || creates && name == "name") {
 			return InvalidParam(name, "%s is empty", name)
 		}
 	}
@@ -406,7 +406,7 @@ var writing = json.JoinOptions(jsontext.AllowInvalidUTF8(true), json.Determinist
 // AppendResult appends the success {"id":…,"ok":true,"data":…}; a nil data is {}.
 func AppendResult(dst []byte, id jsontext.Value, data any) ([]byte, error) {
 	n := len(dst)
-	if err := WriteResult((*tail)(&dst), id, data); err != nil {
+	if err := WriteResult((*appender)(&dst), id, data); err != nil {
 		return dst[:n], err
 	}
 	return dst, nil
@@ -446,21 +446,21 @@ func appendData(dst []byte, data any) ([]byte, error) {
 	if data == nil {
 		return append(dst, "{}"...), nil
 	}
-	w := (*tail)(&dst)
+	w := (*appender)(&dst)
 	err := json.MarshalWrite(w, data, writing)
 	return dst, err
 }
 
-// tail appends what is written to it.
-type tail []byte
+// appender appends what is written to it.
+type appender []byte
 
-func (t *tail) Write(p []byte) (int, error) {
+func (t *appender) Write(p []byte) (int, error) {
 	*t = append(*t, p...)
 	return len(p), nil
 }
 
 // WriteString is Write.
-func (t *tail) WriteString(s string) (int, error) {
+func (t *appender) WriteString(s string) (int, error) {
 	*t = append(*t, s...)
 	return len(s), nil
 }

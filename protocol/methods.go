@@ -27,14 +27,14 @@ func Methods() []Method { return methods }
 // Events is every event the server sends, in the order of the reference.
 func Events() []Notification { return events }
 
-// general is what every method may answer.
-var general = []Code{InvalidRequest, InvalidParams, RequestTooLarge, Forbidden, RateLimited, ShuttingDown, InternalError}
+// commonCodes is what every method may answer.
+var commonCodes = []Code{InvalidRequest, InvalidParams, RequestTooLarge, Forbidden, RateLimited, ShuttingDown, InternalError}
 
 // CodesOf is every code that a method may answer.
 func CodesOf(name string) []Code {
 	for _, m := range methods {
 		if m.Name == name {
-			return slices.Concat(m.Codes, general)
+			return slices.Concat(m.Codes, commonCodes)
 		}
 	}
 	return nil

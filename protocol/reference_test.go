@@ -118,7 +118,7 @@ func table(t *testing.T, what string) string {
 		for _, c := range codes {
 			fmt.Fprintf(&b, "| `%s` | %s |\n", c.Code, c.Meaning)
 		}
-		fmt.Fprintf(&b, "\nEvery method may answer %s.\n\n", strings.Join(names(general), ", "))
+		fmt.Fprintf(&b, "\nEvery method may answer %s.\n\n", strings.Join(names(commonCodes), ", "))
 	case "bounds":
 		fmt.Fprintf(&b, "\n| What | At most |\n|---|---|\n| `command` | %d bytes |\n| `request_key` | %d characters |\n| `name` | %d characters, no controls, none of U+202A to U+202E and U+2066 to U+2069, which change the direction of text |\n"+
 			"| `env` | %d variables, %d bytes of names and values |\n| `labels` | %d, keys of 1 to %d characters, values of %d, no controls and none of those |\n| nesting of a message's params | %d |\n"+
@@ -211,7 +211,7 @@ func objects() []reflect.Type {
 		for k := t.Kind(); k == reflect.Pointer || k == reflect.Slice || k == reflect.Map; k = t.Kind() {
 			t = t.Elem()
 		}
-		if t.Kind() != reflect.Struct || known[t] != nil || t == reflect.TypeFor[None]() || itself && slices.Contains(all, t) {
+		if t.Kind() != reflect.Struct || specialSchemas[t] != nil || t == reflect.TypeFor[None]() || itself && slices.Contains(all, t) {
 			return
 		}
 		if itself {

@@ -36,7 +36,7 @@ var schema = sync.OnceValue(func() []byte {
 		Defs: envelope(), Methods: map[string]call{}, Events: map[string]*jsonschema.Schema{},
 	}
 	for _, m := range methods {
-		doc.Methods[m.Name] = call{m.About, schemaOf(m.Params, true), schemaOf(m.Result, false), slices.Concat(m.Codes, general)}
+		doc.Methods[m.Name] = call{m.About, schemaOf(m.Params, true), schemaOf(m.Result, false), slices.Concat(m.Codes, commonCodes)}
 	}
 	for _, e := range events {
 		s := schemaOf(e.Data, false)
@@ -73,8 +73,8 @@ func envelope() map[string]*jsonschema.Schema {
 	}
 }
 
-// known are the types whose JSON is not what their Go kind suggests.
-var known = map[reflect.Type]*jsonschema.Schema{
+// specialSchemas are the types whose JSON is not what their Go kind suggests.
+var specialSchemas = map[reflect.Type]*jsonschema.Schema{
 	reflect.TypeFor[time.Time]():      {Type: "string", Format: "date-time"},
 	reflect.TypeFor[jsontext.Value](): {Types: []string{"string", "number"}},
 	reflect.TypeFor[Seconds]():        {Type: "number", Minimum: jsonschema.Ptr(0.0)},
@@ -86,7 +86,7 @@ var known = map[reflect.Type]*jsonschema.Schema{
 }
 
 func schemaOf(t reflect.Type, params bool) *jsonschema.Schema {
-	s, err := jsonschema.ForType(t, &jsonschema.ForOptions{TypeSchemas: known})
+	s, err := jsonschema.ForType(t, &jsonschema.ForOptions{TypeSchemas: specialSchemas})
 	if err != nil {
 		panic(err) // as above
 	}
@@ -99,7 +99,7 @@ func describe(s *jsonschema.Schema, t reflect.Type, params bool) {
 	if t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
-	if known[t] != nil {
+	if specialSchemas[t] != nil {
 		return
 	}
 	switch t.Kind() {

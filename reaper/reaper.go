@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	beat       = time.Second      // idle timeouts are minutes; a client that asks for 2 s gets 2 to 3
-	orphanBeat = 10 * time.Second // a look at every process of the machine costs milliseconds
+	tickInterval       = time.Second      // idle timeouts are minutes; a client that asks for 2 s gets 2 to 3
+	orphanScanInterval = 10 * time.Second // a look at every process of the machine costs milliseconds
 
 	reasonIdle = "idle" // PROTOCOL.md §3
 )
@@ -23,7 +23,7 @@ const (
 type Pool interface {
 	EndIdle(now time.Time) (ended int) // begins the end of those that have rested for too long
 	WarnExpiring(now time.Time)        // tells the watchers of those that will be ended soon
-	Forget(now time.Time)              // lets go of what has been retained for long enough
+	DropExpired(now time.Time)         // lets go of what has been retained for long enough
 }
 
 // Reaper is the loop.
@@ -57,7 +57,7 @@ func (r *Reaper) Close() {
 
 func (r *Reaper) run() {
 	defer close(r.stopped)
-	tick := time.NewTicker(beat)
+	tick := time.NewTicker(tickInterval)
 	defer tick.Stop()
 	scanned := time.Now()
 	for {
@@ -71,12 +71,12 @@ func (r *Reaper) run() {
 		if n := r.pool.EndIdle(now); n > 0 {
 			r.metrics.SessionsReaped.WithLabelValues(reasonIdle).Add(float64(n))
 		}
-		r.pool.Forget(now)
-		if r.orphans != nil && now.Sub(scanned) >= orphanBeat {
+		r.pool.DropExpired(now)
+		if r.orphans != nil && now.Sub(scanned) >= orphanScanInterval {
 			scanned = now
 			r.orphans()
 		}
-		if took := time.Since(now); took > beat { // timeouts lag by as much: the machine is too small or /proc too large
+		if took := time.Since(now); took > tickInterval { // timeouts lag by as much: the machine is too small or /proc too large
 			r.log.Warn().Dur("took_ms", took).Msg("slow housekeeping")
 		}
 	}

@@ -26,7 +26,7 @@ func (d *diary) EndIdle(now time.Time) int {
 	return d.idle
 }
 func (d *diary) WarnExpiring(now time.Time) { d.warned = append(d.warned, now.Sub(d.began)) }
-func (d *diary) Forget(now time.Time)       { d.forgotten = append(d.forgotten, now.Sub(d.began)) }
+func (d *diary) DropExpired(now time.Time)  { d.forgotten = append(d.forgotten, now.Sub(d.began)) }
 func (d *diary) scan()                      { d.scanned = append(d.scanned, time.Since(d.began)) }
 
 func TestEverySecondAndOrphansEveryTen(t *testing.T) {

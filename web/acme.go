@@ -57,7 +57,7 @@ func (s *Server) tlsConfig() (*tls.Config, error) {
 	case s.cfg.TLSCert == "":
 		return nil, nil
 	default:
-		cert, err := openCertificate(s.cfg.TLSCert, s.cfg.TLSKey, s.certificateRead, s.log)
+		cert, err := openCertificate(s.cfg.TLSCert, s.cfg.TLSKey, s.auditCertificate, s.log)
 		if err != nil {
 			return nil, err
 		}
@@ -68,7 +68,7 @@ func (s *Server) tlsConfig() (*tls.Config, error) {
 		}
 	}
 	if s.certs != nil {
-		s.certs.demand(c)
+		s.certs.requestOn(c)
 	}
 	return c, nil
 }

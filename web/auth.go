@@ -18,7 +18,7 @@ const (
 	Admin  Role = "admin"
 )
 
-func (r Role) known() bool { return r == Viewer || r == User || r == Admin }
+func (r Role) isValid() bool { return r == Viewer || r == User || r == Admin }
 
 // Principal is who a client is: everything it makes belongs to its subject.
 type Principal struct {
@@ -38,42 +38,42 @@ const (
 	ticketProtocol = "trl.ticket."
 )
 
-// method is how somebody was, or was not, let in: a closed list, the label of trl_auth_total.
-type method string
+// authMethod is how somebody was, or was not, let in: a closed list, the label of trl_auth_total.
+type authMethod string
 
 const (
-	byNothing     method = "none"
-	byToken       method = "token"
-	byJWT         method = "jwt"
-	byLogin       method = "login"
-	byTicket      method = "ticket"
-	byCertificate method = "certificate"
-	byOIDC        method = "oidc"
-	byShare       method = "share"
+	byNothing     authMethod = "none"
+	byToken       authMethod = "token"
+	byJWT         authMethod = "jwt"
+	byLogin       authMethod = "login"
+	byTicket      authMethod = "ticket"
+	byCertificate authMethod = "certificate"
+	byOIDC        authMethod = "oidc"
+	byShare       authMethod = "share"
 )
 
-var methods = []method{byNothing, byToken, byJWT, byLogin, byTicket, byCertificate, byOIDC, byShare}
+var authMethods = []authMethod{byNothing, byToken, byJWT, byLogin, byTicket, byCertificate, byOIDC, byShare}
 
-// outcome is what came of a credential: a closed list, the other label of trl_auth_total. Clients are not told which.
-type outcome string
+// authOutcome is what came of a credential: a closed list, the other label of trl_auth_total. Clients are not told which.
+type authOutcome string
 
 const (
-	accepted    outcome = "ok"
-	missing     outcome = "missing"     // no credential, or nobody here takes its kind
-	garbled     outcome = "malformed"   // none that could be right
-	unknown     outcome = "unknown"     // nobody's: wrong, used up or revoked
-	expired     outcome = "expired"     // it was somebody's
-	throttled   outcome = "throttled"   // not looked at: too many wrong ones came from there
-	unavailable outcome = "unavailable" // it could not be judged: an identity provider does not answer
+	accepted            authOutcome = "ok"
+	missing             authOutcome = "missing"     // no credential, or nobody here takes its kind
+	malformedCredential authOutcome = "malformed"   // none that could be right
+	unknown             authOutcome = "unknown"     // nobody's: wrong, used up or revoked
+	expired             authOutcome = "expired"     // it was somebody's
+	throttled           authOutcome = "throttled"   // not looked at: too many wrong ones came from there
+	unavailable         authOutcome = "unavailable" // it could not be judged: an identity provider does not answer
 )
 
-var outcomes = []outcome{accepted, missing, garbled, unknown, expired, throttled, unavailable}
+var authOutcomes = []authOutcome{accepted, missing, malformedCredential, unknown, expired, throttled, unavailable}
 
 // An authenticator knows one kind of credential, or a few that come in the same place.
 type authenticator interface {
 	// authenticate judges the credential of its kind that r brings. With none there the outcome is missing, and the next
 	// authenticator is asked; every other outcome is final, so that a wrong credential is not made up for by another.
-	authenticate(r *http.Request) (*Grant, method, outcome)
+	authenticate(r *http.Request) (*Grant, authMethod, authOutcome)
 }
 
 // bearer is tokens and JWTs, in the Authorization header or in a subprotocol entry.
@@ -83,20 +83,20 @@ type bearer struct {
 	throttle *throttle
 }
 
-func (b *bearer) authenticate(r *http.Request) (*Grant, method, outcome) {
+func (b *bearer) authenticate(r *http.Request) (*Grant, authMethod, authOutcome) {
 	text, found, ok := bearerText(r)
 	switch {
 	case !found:
 		return nil, byNothing, missing
 	case !ok:
 		b.throttle.wrong(clientAddr(r), time.Now())
-		return nil, byToken, garbled
+		return nil, byToken, malformedCredential
 	}
-	return b.judge(r, text)
+	return b.verify(r, text)
 }
 
-// judge finds out whose text is. While its address is slowed down only tokens that we made are taken: see throttle.
-func (b *bearer) judge(r *http.Request, text string) (*Grant, method, outcome) {
+// verify finds out whose text is. While its address is slowed down only tokens that we made are taken: see throttle.
+func (b *bearer) verify(r *http.Request, text string) (*Grant, authMethod, authOutcome) {
 	addr := clientAddr(r)
 	slow := b.throttle.wait(addr, time.Now()) > 0
 	var g *Grant
@@ -113,7 +113,7 @@ func (b *bearer) judge(r *http.Request, text string) (*Grant, method, outcome) {
 	switch {
 	case slow && (g == nil || g.guessable):
 		return nil, by, throttled
-	case why == unknown || why == garbled:
+	case why == unknown || why == malformedCredential:
 		b.throttle.wrong(addr, time.Now())
 	}
 	return g, by, why
@@ -125,15 +125,15 @@ func bearerText(r *http.Request) (text string, found, ok bool) {
 		scheme, text, _ := strings.Cut(h, " ")
 		return strings.TrimSpace(text), true, strings.EqualFold(scheme, "Bearer")
 	}
-	if enc, found := offered(r, tokenProtocol); found {
+	if enc, found := offeredProtocol(r, tokenProtocol); found {
 		text, err := base64.RawURLEncoding.DecodeString(strings.TrimRight(enc, "="))
 		return string(text), true, err == nil
 	}
 	return "", false, false
 }
 
-// offered is the rest of the first subprotocol entry that begins with prefix.
-func offered(r *http.Request, prefix string) (rest string, found bool) {
+// offeredProtocol is the rest of the first subprotocol entry that begins with prefix.
+func offeredProtocol(r *http.Request, prefix string) (rest string, found bool) {
 	for _, line := range r.Header.Values("Sec-WebSocket-Protocol") {
 		for entry := range strings.SplitSeq(line, ",") {
 			if rest, ok := strings.CutPrefix(strings.TrimSpace(entry), prefix); ok {

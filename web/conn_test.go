@@ -152,7 +152,7 @@ func TestRequestsInFlight(t *testing.T) {
 	limited("system.ping", nil)
 	c.call("exec.input", object{"exec_id": hold.str("exec_id"), "data": "x"}) // what steers has room of its own, which has an end too
 	kill := object{"process_id": deaf, "kill_grace_s": 600}
-	for range maxSteering {
+	for range maxUrgent {
 		killing = append(killing, c.begin("process.kill", kill))
 	}
 	limited("process.kill", kill)

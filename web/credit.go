@@ -14,11 +14,11 @@ import (
 type credit struct {
 	window int64
 	acked  atomic.Int64  // every byte before it is done with
-	more   chan struct{} // one token: acked has moved
+	moved  chan struct{} // one token: acked has moved
 }
 
-// windowed is what a client with a window is sent the stream with; nil where it has no window.
-func (sub *subscription) windowed(window int64) *pool.Reader {
+// windowReader is what a client with a window is sent the stream with; nil where it has no window.
+func (sub *subscription) windowReader(window int64) *pool.Reader {
 	if window == 0 {
 		return nil
 	}
@@ -29,7 +29,7 @@ func newCredit(window, from int64) *credit {
 	if window == 0 {
 		return nil
 	}
-	cr := &credit{window: window, more: make(chan struct{}, 1)}
+	cr := &credit{window: window, moved: make(chan struct{}, 1)}
 	cr.acked.Store(from)
 	return cr
 }
@@ -45,23 +45,23 @@ func (cr *credit) ack(offset int64) {
 		}
 	}
 	select {
-	case cr.more <- struct{}{}:
+	case cr.moved <- struct{}{}:
 	default:
 	}
 }
 
-// mayGo returns when the byte at offset may be sent, and reports whether the subscription is still there. A client that says nothing for
+// awaitCredit returns when the byte at offset may be sent, and reports whether the subscription is still there. A client that says nothing for
 // patience holds up its own output from then on, but no program any more: it may be a page in a tab that its browser has put to sleep.
-func (sub *subscription) mayGo(ctx context.Context, offset int64, patience time.Duration) bool {
+func (sub *subscription) awaitCredit(ctx context.Context, offset int64, slowLimit time.Duration) bool {
 	cr := sub.credit
 	if cr == nil || offset-cr.acked.Load() < cr.window {
 		return true
 	}
-	late := time.NewTimer(patience)
+	late := time.NewTimer(slowLimit)
 	defer late.Stop()
 	for {
 		select {
-		case <-cr.more:
+		case <-cr.moved:
 			if offset-cr.acked.Load() < cr.window {
 				sub.r.SetBlock(sub.block)
 				return true

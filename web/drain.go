@@ -17,7 +17,7 @@ func (s *Server) Drained() <-chan struct{} { return s.drained }
 func (s *Server) Draining() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.undrain != nil
+	return s.stopDrain != nil
 }
 
 // DrainingForGood: a drain has begun that no client can take back.
@@ -36,19 +36,19 @@ func (s *Server) Drain(most time.Duration, forGood bool) {
 		return
 	}
 	s.forGood = forGood
-	if s.undrain != nil {
-		s.undrain()
+	if s.stopDrain != nil {
+		s.stopDrain()
 	}
 	ctx, cancel := context.WithCancel(s.ctx)
 	var late <-chan time.Time
 	if most >= 0 {
 		late = time.After(most)
 	}
-	s.undrain = cancel
+	s.stopDrain = cancel
 	empty := s.pool.Drain()
-	s.active.Add(1)
+	s.connTasks.Add(1)
 	go func() { // waits for the drain to be over; ends with ctx; Shutdown waits for it
-		defer s.active.Done()
+		defer s.connTasks.Done()
 		defer cancel()
 		select {
 		case <-empty:
@@ -56,31 +56,31 @@ func (s *Server) Drain(most time.Duration, forGood bool) {
 		case <-ctx.Done(): // taken back, given another time, or we end anyway
 			return
 		}
-		s.log.Info().Int("sessions", s.pool.Alive()).Msg("drained")
+		s.log.Info().Int("sessions", s.pool.LiveCount()).Msg("drained")
 		s.drainedOnce.Do(func() { close(s.drained) })
 	}()
-	s.log.Info().Bool("bounded", most >= 0).Dur("at_most_ms", max(0, most)).Int("sessions", s.pool.Alive()).Msg("draining: no new sessions")
+	s.log.Info().Bool("bounded", most >= 0).Dur("at_most_ms", max(0, most)).Int("sessions", s.pool.LiveCount()).Msg("draining: no new sessions")
 }
 
 // Undrain takes it back, unless it is for good.
 func (s *Server) Undrain() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.undrain == nil {
+	if s.stopDrain == nil {
 		return nil
 	}
 	if s.forGood {
 		return protocol.Errorf(protocol.ShuttingDown, "a signal began this drain, and who sent it counts on the end")
 	}
-	s.undrain()
-	s.undrain = nil
+	s.stopDrain()
+	s.stopDrain = nil
 	s.pool.Undrain()
 	s.log.Info().Msg("drain taken back")
 	return nil
 }
 
 func systemDrain(k *call, q *protocol.Drain) (any, error) {
-	if k.c.who.Role != Admin {
+	if k.c.principal.Role != Admin {
 		return nil, protocol.Errorf(protocol.Forbidden, "only an admin may drain the server")
 	}
 	s := k.c.srv
@@ -94,5 +94,5 @@ func systemDrain(k *call, q *protocol.Drain) (any, error) {
 	default:
 		s.Drain(q.Wait.Duration(), false)
 	}
-	return &protocol.Drained{Draining: s.Draining(), ActiveSessions: s.pool.Alive()}, nil
+	return &protocol.Drained{Draining: s.Draining(), ActiveSessions: s.pool.LiveCount()}, nil
 }

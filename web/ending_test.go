@@ -22,7 +22,7 @@ import (
 
 // only is the connection that there is.
 func (g *gateway) only() (c *conn) {
-	g.each(func(one *conn) { c = one })
+	g.eachConn(func(one *conn) { c = one })
 	return c
 }
 
@@ -44,7 +44,7 @@ func TestReopeningWhatWasLetGo(t *testing.T) {
 		f := other.call("term.list", object{"session_id": id})
 		return f["terminals"].([]any)[0].(map[string]any)["state"] == "exited"
 	})
-	g.pool.Forget(time.Now().Add(2 * time.Minute)) // longer than what has ended is kept, shorter than its request_key
+	g.pool.DropExpired(time.Now().Add(2 * time.Minute)) // longer than what has ended is kept, shorter than its request_key
 	for range 3 {
 		if again := c.call("term.open", open).str("term_id"); again != first {
 			t.Fatalf("%s, want %s", again, first)
@@ -117,7 +117,7 @@ func TestAPanicEndsOneConnection(t *testing.T) {
 				of.spawn("test", explode)
 			}()
 			of.followLocked(&call{c: of, id: []byte(`"s"`)}, termSource(term), 0, false, func(sub *subscription) any {
-				sub.view = term.View(pool.Attaching{})
+				sub.viewer = term.AddViewer(pool.AttachRequest{})
 				explode()
 				return nil
 			})
@@ -228,8 +228,8 @@ func TestDestroyedAtEachDisconnect(t *testing.T) {
 	of := g.only()
 	of.mu.Lock()
 	defer of.mu.Unlock()
-	if len(of.own) != 1 {
-		t.Errorf("%d sessions are remembered", len(of.own))
+	if len(of.boundSessions) != 1 {
+		t.Errorf("%d sessions are remembered", len(of.boundSessions))
 	}
 }
 
@@ -251,13 +251,13 @@ func TestCancelMakesNoSession(t *testing.T) {
 func TestWindowOfEverything(t *testing.T) {
 	cr := newCredit(math.MaxInt64, 8)
 	sub := &subscription{credit: cr}
-	if !sub.mayGo(t.Context(), 100, patience) {
+	if !sub.awaitCredit(t.Context(), 100, patience) {
 		t.Error("it waits")
 	}
 	cr = newCredit(10, 0)
 	cr.ack(math.MaxInt64)
 	sub.credit = cr
-	if !sub.mayGo(t.Context(), 100, patience) {
+	if !sub.awaitCredit(t.Context(), 100, patience) {
 		t.Error("it waits after an acknowledgement of everything")
 	}
 }
@@ -299,7 +299,7 @@ func TestAnExpiryThatComesLater(t *testing.T) {
 			t.Errorf("closed with %d", code)
 		}
 	}
-	if time.Since(began) > lookAgain-5*time.Second {
+	if time.Since(began) > expiryCheckInterval-5*time.Second {
 		t.Errorf("it took %v", time.Since(began))
 	}
 }
@@ -317,8 +317,8 @@ func TestFramesOfAReload(t *testing.T) {
 		t.Fatal("no connection")
 	}
 	found := false
-	g.each(func(c *conn) {
-		found = found || c.patience == time.Second && c.t.(*wsTransport).sock.patience == time.Second
+	g.eachConn(func(c *conn) {
+		found = found || c.slowLimit == time.Second && c.transport.(*wsTransport).sock.slowLimit == time.Second
 	})
 	if !found {
 		t.Error("slow_client is not in force")
@@ -342,7 +342,7 @@ func TestProviderThatIsDown(t *testing.T) {
 			secret := filepath.Join(t.TempDir(), "secret")
 			os.WriteFile(secret, []byte("client-secret\n"), 0o600)
 			g := start(t, withTokens, func(c *Config) {
-				c.OIDC = &OIDCConfig{Issuer: i.URL, ClientID: "trl", SecretFile: secret, Role: RoleRule{Else: User}}
+				c.OIDC = &OIDCConfig{Issuer: i.URL, ClientID: "trl", SecretFile: secret, Role: RoleRule{DefaultRole: User}}
 			})
 			g.oidc.c.RedirectURL = g.URL() + callbackPath
 			var down atomic.Bool
@@ -397,7 +397,7 @@ func TestProfilesTakeTheirTime(t *testing.T) {
 	b := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", path)
 	}}}
-	const seconds = 11 // above strangerLife and requestTimeout
+	const seconds = 11 // above strangerLifetime and requestTimeout
 	began := time.Now()
 	resp, err := b.Get(fmt.Sprintf("http://trl/debug/pprof/trace?seconds=%d", seconds))
 	if err != nil {

@@ -89,7 +89,7 @@ func TestWholeText(t *testing.T) {
 	}{
 		{"abc", 5, "abc"}, {"abc", 2, "ab"}, {"aé", 2, "a"}, {"éa", 1, "é"}, {"\xff\xfe\xfd", 2, "\xff\xfe"},
 	} {
-		if got := wholeText([]byte(c.in), c.limit); string(got) != c.want {
+		if got := cutBetweenCharacters([]byte(c.in), c.limit); string(got) != c.want {
 			t.Errorf("%q to %d: %q", c.in, c.limit, got)
 		}
 	}
@@ -117,7 +117,7 @@ func both(t *testing.T, network, addr string) (ours, peer net.Conn) {
 func unixPair(t *testing.T, limit int) (*unixTransport, *net.UnixConn) {
 	t.Helper()
 	ours, peer := both(t, "unix", t.TempDir()+"/s")
-	return &unixTransport{sock: &socket{Conn: ours, patience: patience, known: func() {}}, limit: limit, stall: patience}, peer.(*net.UnixConn)
+	return &unixTransport{sock: &socket{Conn: ours, slowLimit: patience, leaveStrangers: func() {}}, limit: limit, stall: patience}, peer.(*net.UnixConn)
 }
 
 func TestLinesHoweverTheyCome(t *testing.T) {
@@ -160,7 +160,7 @@ func TestUnfinishedLineTimesOut(t *testing.T) {
 	if line, err := tr.read(); err != nil || string(line) != "ok" {
 		t.Fatal(err)
 	}
-	if _, err := tr.read(); reasonOf(err) != stalled {
+	if _, err := tr.read(); closeReasonOf(err) != reasonStalled {
 		t.Fatal(err)
 	}
 }
@@ -168,7 +168,7 @@ func TestUnfinishedLineTimesOut(t *testing.T) {
 // TestSlowPeer: a write ends when nothing is taken, and only then.
 func TestSlowPeer(t *testing.T) {
 	tr, peer := unixPair(t, 100)
-	tr.sock.patience = 300 * time.Millisecond
+	tr.sock.slowLimit = 300 * time.Millisecond
 	big := make([]byte, 4<<20)
 	slowly := make(chan struct{})
 	go func() { // takes a piece several times within patience: never slow, though the whole takes longer
@@ -187,7 +187,7 @@ func TestSlowPeer(t *testing.T) {
 		t.Fatalf("%d %v", n, err)
 	}
 	<-slowly
-	if tr.sock.tookAt.ago(time.Now()) == never {
+	if tr.sock.lastTaken.ago(time.Now()) == never {
 		t.Error("that the peer made room was not noticed")
 	}
 	if _, err := tr.sock.Write(big); !errors.Is(err, errSlow) {

@@ -21,8 +21,8 @@ var errPieces = errors.New("too many fragments")
 // have in all, before any of that is read. It refuses nothing else: the library knows the rules.
 type frames struct {
 	net.Conn
-	most  int64  // bytes of a message; set once
-	since moment // when the clock of a message that is under way was started; none: nobody waits for one
+	most  int64      // bytes of a message; set once
+	since atomicTime // when the clock of a message that is under way was started; none: nobody waits for one
 
 	// Owned by who reads.
 	header [14]byte      // of the frame that is coming

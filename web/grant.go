@@ -20,57 +20,57 @@ type Terms struct {
 	Rate        float64 // requests a second, over all its connections
 }
 
-// standing is one credential as long as it is good, for all whom it has let in. Terms may change meanwhile.
-type standing struct {
+// credentialState is one credential as long as it is good, for all whom it has let in. Terms may change meanwhile.
+type credentialState struct {
 	valid    context.Context // ends when the credential is withdrawn
 	withdraw context.CancelFunc
 	terms    atomic.Pointer[Terms]
 	inFlight atomic.Int64
-	pace     *rate.Limiter
+	limiter  *rate.Limiter
 
 	mu     sync.Mutex
-	clocks map[*clock]struct{} // guarded by mu; of those whom it has let in
+	timers map[*expiryTimer]struct{} // guarded by mu; of those whom it has let in
 }
 
-func newStanding(t Terms) *standing {
-	s := &standing{pace: rate.NewLimiter(rate.Inf, 1), clocks: map[*clock]struct{}{}}
+func newCredentialState(t Terms) *credentialState {
+	s := &credentialState{limiter: rate.NewLimiter(rate.Inf, 1), timers: map[*expiryTimer]struct{}{}}
 	s.valid, s.withdraw = context.WithCancel(context.Background())
-	s.set(t)
+	s.setTerms(t)
 	return s
 }
 
-func (s *standing) set(t Terms) {
+func (s *credentialState) setTerms(t Terms) {
 	s.terms.Store(&t)
 	s.mu.Lock()
-	for c := range s.clocks { // another expiry may be in force
-		c.lookNow()
+	for c := range s.timers { // another expiry may be in force
+		c.checkNow()
 	}
 	s.mu.Unlock()
 	if t.Rate > 0 {
-		s.pace.SetBurst(max(1, int(2*t.Rate))) // two seconds' worth: clients come in bursts
-		s.pace.SetLimit(rate.Limit(t.Rate))
+		s.limiter.SetBurst(max(1, int(2*t.Rate))) // two seconds' worth: clients come in bursts
+		s.limiter.SetLimit(rate.Limit(t.Rate))
 		return
 	}
-	s.pace.SetLimit(rate.Inf)
+	s.limiter.SetLimit(rate.Inf)
 }
 
 // A Grant is what a credential is worth: who brings it, and what it rests on.
 type Grant struct {
 	Principal
-	token     string      // id of the token that it goes back to, if any
-	guessable bool        // a token that somebody may have thought up
-	share     *pool.Share // the link that is all that it opens; nil: everything that is its subject's
-	rests     []*standing // it is good as long as all of these are; none: for ever
+	token       string             // id of the token that it goes back to, if any
+	guessable   bool               // a token that somebody may have thought up
+	share       *pool.Share        // the link that is all that it opens; nil: everything that is its subject's
+	credentials []*credentialState // it is good as long as all of these are; none: for ever
 }
 
-// grant is one that rests on a credential of its own.
-func grant(who Principal, t Terms) *Grant {
-	return &Grant{Principal: who, rests: []*standing{newStanding(t)}}
+// newGrant is one that rests on a credential of its own.
+func newGrant(who Principal, t Terms) *Grant {
+	return &Grant{Principal: who, credentials: []*credentialState{newCredentialState(t)}}
 }
 
 // expires is when the first that it rests on does; zero: never.
 func (g *Grant) expires() (at time.Time) {
-	for _, s := range g.rests {
+	for _, s := range g.credentials {
 		if t := s.terms.Load().Expires; !t.IsZero() && (at.IsZero() || t.Before(at)) {
 			at = t
 		}
@@ -78,11 +78,11 @@ func (g *Grant) expires() (at time.Time) {
 	return at
 }
 
-func (g *Grant) good(now time.Time) bool {
-	if g.share != nil && g.share.Over() {
+func (g *Grant) isValid(now time.Time) bool {
+	if g.share != nil && g.share.IsOver() {
 		return false
 	}
-	for _, s := range g.rests {
+	for _, s := range g.credentials {
 		if s.valid.Err() != nil {
 			return false
 		}
@@ -91,10 +91,10 @@ func (g *Grant) good(now time.Time) bool {
 	return at.IsZero() || now.Before(at)
 }
 
-// over is why nothing is done any more for who came with it; nil: it is good.
-func (g *Grant) over() *protocol.Error {
+// expiredError is why nothing is done any more for who came with it; nil: it is good.
+func (g *Grant) expiredError() *protocol.Error {
 	switch {
-	case g.good(time.Now()):
+	case g.isValid(time.Now()):
 		return nil
 	case g.share != nil:
 		return protocol.Errorf(protocol.Forbidden, "this share link has ended")
@@ -102,30 +102,30 @@ func (g *Grant) over() *protocol.Error {
 	return protocol.Errorf(protocol.AuthFailed, "what you logged in with is no longer good")
 }
 
-// lookAgain is how long a timer is trusted: those stand still while the machine sleeps, and an expiry may be put off.
-const lookAgain = 30 * time.Second
+// expiryCheckInterval is how long a timer is trusted: those stand still while the machine sleeps, and an expiry may be put off.
+const expiryCheckInterval = 30 * time.Second
 
-// watch calls f, once and on a goroutine of its own, when the grant is over. stop takes that back.
-func (g *Grant) watch(f func()) (stop func()) {
+// onExpiry calls f, once and on a goroutine of its own, when the grant is over. stop takes that back.
+func (g *Grant) onExpiry(f func()) (stop func()) {
 	once := sync.OnceFunc(f)
 	f = func() { go once() } // ends with f, which may wait for a close frame to be taken
 	var stops []func() bool
-	for _, s := range g.rests {
+	for _, s := range g.credentials {
 		stops = append(stops, context.AfterFunc(s.valid, f))
 	}
-	c := g.newClock(f)
-	for _, s := range g.rests {
+	c := g.newExpiryTimer(f)
+	for _, s := range g.credentials {
 		s.mu.Lock()
-		s.clocks[c] = struct{}{}
+		s.timers[c] = struct{}{}
 		s.mu.Unlock()
 		stops = append(stops, func() bool {
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			delete(s.clocks, c)
+			delete(s.timers, c)
 			return true
 		})
 	}
-	c.lookNow()
+	c.checkNow()
 	stops = append(stops, c.stop)
 	return func() {
 		for _, stop := range stops {
@@ -134,8 +134,8 @@ func (g *Grant) watch(f func()) (stop func()) {
 	}
 }
 
-// clock calls f when the grant has expired.
-type clock struct {
+// expiryTimer calls f when the grant has expired.
+type expiryTimer struct {
 	g *Grant
 	f func()
 
@@ -143,13 +143,13 @@ type clock struct {
 	timer *time.Timer // guarded by mu; nil: stopped
 }
 
-func (g *Grant) newClock(f func()) *clock {
-	c := &clock{g: g, f: f}
-	c.timer = time.AfterFunc(lookAgain, c.look) // lookNow comes first
+func (g *Grant) newExpiryTimer(f func()) *expiryTimer {
+	c := &expiryTimer{g: g, f: f}
+	c.timer = time.AfterFunc(expiryCheckInterval, c.check) // checkNow comes first
 	return c
 }
 
-func (c *clock) look() {
+func (c *expiryTimer) check() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	at := c.g.expires()
@@ -159,12 +159,12 @@ func (c *clock) look() {
 	case left <= 0:
 		c.f()
 	default:
-		c.timer.Reset(min(left, lookAgain))
+		c.timer.Reset(min(left, expiryCheckInterval))
 	}
 }
 
-// lookNow looks again soon, on another goroutine.
-func (c *clock) lookNow() {
+// checkNow looks again soon, on another goroutine.
+func (c *expiryTimer) checkNow() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.timer != nil {
@@ -172,7 +172,7 @@ func (c *clock) lookNow() {
 	}
 }
 
-func (c *clock) stop() bool {
+func (c *expiryTimer) stop() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.timer == nil {
@@ -182,18 +182,18 @@ func (c *clock) stop() bool {
 	return c.timer.Stop()
 }
 
-// begin admits one request, which done ends, or says which bound is reached.
-func (g *Grant) begin() *protocol.Error {
-	for i, s := range g.rests {
+// beginRequest admits one request, which done ends, or says which bound is reached.
+func (g *Grant) beginRequest() *protocol.Error {
+	for i, s := range g.credentials {
 		t := s.terms.Load()
 		e := (*protocol.Error)(nil)
 		if n := s.inFlight.Add(1); t.MaxInFlight > 0 && n > int64(t.MaxInFlight) {
 			e = protocol.Errorf(protocol.RateLimited, "%d requests of this token are in flight", t.MaxInFlight).With("limit", t.MaxInFlight)
-		} else if !s.pace.Allow() {
+		} else if !s.limiter.Allow() {
 			e = protocol.Errorf(protocol.RateLimited, "this token is good for %g requests a second", t.Rate).With("limit", t.Rate)
 		}
 		if e != nil {
-			for _, s := range g.rests[:i+1] {
+			for _, s := range g.credentials[:i+1] {
 				s.inFlight.Add(-1)
 			}
 			return e
@@ -202,8 +202,8 @@ func (g *Grant) begin() *protocol.Error {
 	return nil
 }
 
-func (g *Grant) done() {
-	for _, s := range g.rests {
+func (g *Grant) endRequest() {
+	for _, s := range g.credentials {
 		s.inFlight.Add(-1)
 	}
 }

@@ -82,7 +82,7 @@ func TestLogsDetachedAtOnce(t *testing.T) {
 		if f := c.answer(detach); !f.OK {
 			t.Fatalf("%+v", f.Error)
 		}
-		if n := g.all.streams.Load(); n != 0 {
+		if n := g.totalUsage.streams.Load(); n != 0 {
 			t.Fatal(n)
 		}
 		eventually(t, "no stream", func() bool {
@@ -186,8 +186,8 @@ func TestLongMessageOfAnotherLength(t *testing.T) {
 }
 
 // accountOf is what a principal that is connected has on its account.
-func (g *gateway) accountOf(name string) *account {
+func (g *gateway) accountOf(name string) *principalUsage {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.accounts[name]
+	return g.usages[name]
 }

@@ -121,7 +121,7 @@ func (i *issuer) sign(change func(jwt.MapClaims)) string {
 }
 
 func (i *issuer) config() JWTConfig {
-	return JWTConfig{JWKS: i.URL + "/keys", Issuer: i.URL, Audience: "trl", Role: RoleRule{Else: User}}
+	return JWTConfig{JWKS: i.URL + "/keys", Issuer: i.URL, Audience: "trl", Role: RoleRule{DefaultRole: User}}
 }
 
 func pemFile(t testing.TB, kind string, der []byte) string {
@@ -146,7 +146,7 @@ func TestJWTs(t *testing.T) {
 	i := newIssuer(t)
 	for name, c := range map[string]JWTConfig{
 		"JWKS": i.config(),
-		"file": {KeyFile: pemFile(t, "PUBLIC KEY", spki(t, i.key.Public())), Issuer: i.URL, Audience: "trl", Role: RoleRule{Else: User}},
+		"file": {KeyFile: pemFile(t, "PUBLIC KEY", spki(t, i.key.Public())), Issuer: i.URL, Audience: "trl", Role: RoleRule{DefaultRole: User}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			j, err := OpenJWT(c, zerolog.Nop())
@@ -250,8 +250,8 @@ func TestJWTAlgorithmsAreOurs(t *testing.T) {
 	for alg, c := range map[string]struct{ key, text string }{
 		"ES256": {pemFile(t, "PUBLIC KEY", spki(t, i.key.Public())), i.sign(nil)}, "HS512": {secret, shared},
 	} {
-		for other, want := range map[string]outcome{alg: accepted, alg[:2] + "384": unknown} {
-			j, err := OpenJWT(JWTConfig{KeyFile: c.key, Algorithms: []string{other}, Issuer: i.URL, Audience: "trl", Role: RoleRule{Else: User}}, zerolog.Nop())
+		for other, want := range map[string]authOutcome{alg: accepted, alg[:2] + "384": unknown} {
+			j, err := OpenJWT(JWTConfig{KeyFile: c.key, Algorithms: []string{other}, Issuer: i.URL, Audience: "trl", Role: RoleRule{DefaultRole: User}}, zerolog.Nop())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -268,7 +268,7 @@ func TestJWTKeyReload(t *testing.T) {
 	two, _ := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	i := &issuer{t: t, key: one, Server: &httptest.Server{URL: "https://i"}}
 	path := pemFile(t, "PUBLIC KEY", spki(t, one.Public()))
-	j, err := OpenJWT(JWTConfig{KeyFile: path, Issuer: i.URL, Audience: "trl", Role: RoleRule{Else: User}}, zerolog.Nop())
+	j, err := OpenJWT(JWTConfig{KeyFile: path, Issuer: i.URL, Audience: "trl", Role: RoleRule{DefaultRole: User}}, zerolog.Nop())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -347,7 +347,7 @@ func TestConnectionsEndWithTheirJWT(t *testing.T) {
 }
 
 func TestRoleRules(t *testing.T) {
-	rule := RoleRule{Claim: "groups", Map: map[string]Role{"ops": Admin, "admin": Viewer}, Else: Viewer}
+	rule := RoleRule{Claim: "groups", Map: map[string]Role{"ops": Admin, "admin": Viewer}, DefaultRole: Viewer}
 	for text, want := range map[string]Role{
 		`{}`: Viewer, `{"groups":"ops"}`: Admin, `{"groups":["x","user"]}`: User, `{"groups":["user","ops"]}`: Admin, `{"groups":"admin"}`: Viewer,
 		`{"groups":["root",7,null]}`: Viewer, `{"groups":{"ops":true}}`: Viewer, `{"trl_role":"admin"}`: Viewer,
@@ -370,7 +370,7 @@ func TestOIDCLogin(t *testing.T) {
 	secret := filepath.Join(t.TempDir(), "secret")
 	os.WriteFile(secret, []byte("client-secret\n"), 0o600)
 	var g *gateway
-	conf := &OIDCConfig{Issuer: i.URL, ClientID: "trl", SecretFile: secret, Role: RoleRule{Else: User}}
+	conf := &OIDCConfig{Issuer: i.URL, ClientID: "trl", SecretFile: secret, Role: RoleRule{DefaultRole: User}}
 	g = start(t, withTokens, func(c *Config) { c.OIDC = conf })
 	g.oidc.c.RedirectURL = g.URL() + callbackPath // only now the port is known
 	if err := g.oidc.c.Check(); err != nil {
@@ -482,7 +482,7 @@ func TestOIDCLogin(t *testing.T) {
 func TestCallbackLocksNobodyOut(t *testing.T) {
 	i := newIssuer(t)
 	g := start(t, withTokens, func(c *Config) {
-		c.OIDC = &OIDCConfig{Issuer: i.URL, ClientID: "trl", Role: RoleRule{Else: User}}
+		c.OIDC = &OIDCConfig{Issuer: i.URL, ClientID: "trl", Role: RoleRule{DefaultRole: User}}
 	})
 	stay := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	visit := func(query, cookie string) int {

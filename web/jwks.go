@@ -18,12 +18,12 @@ import (
 )
 
 const (
-	// keysFresh is how old the set may get; keysUsable is how long one is kept that cannot be fetched again: an identity provider
+	// jwksFreshFor is how old the set may get; jwksUsableFor is how long one is kept that cannot be fetched again: an identity provider
 	// that is away for a moment locks nobody out, a key that was taken back is not good for ever.
-	keysFresh  = 10 * time.Minute
-	keysUsable = time.Hour
-	// keysEvery bounds fetches: a token with an unknown key id, which anybody can make up, asks for one.
-	keysEvery = 10 * time.Second
+	jwksFreshFor  = 10 * time.Minute
+	jwksUsableFor = time.Hour
+	// jwksFetchInterval bounds fetches: a token with an unknown key id, which anybody can make up, asks for one.
+	jwksFetchInterval = 10 * time.Second
 
 	providerTimeout = 5 * time.Second
 	maxProviderText = 1 << 20
@@ -34,30 +34,30 @@ var errNoKeys = errors.New("no keys")
 
 // jwks is a set of public keys that somebody else publishes. Fetching happens on the request that needs it, one at a time.
 type jwks struct {
-	url    string
-	client *http.Client
-	log    zerolog.Logger
-	pace   *rate.Limiter
+	url     string
+	client  *http.Client
+	log     zerolog.Logger
+	limiter *rate.Limiter
 
 	fetching chan struct{} // one token: who has it may fetch
 
-	mu   sync.RWMutex
-	keys []jose.JSONWebKey // guarded by mu
-	at   time.Time         // guarded by mu; when they came
+	mu        sync.RWMutex
+	keys      []jose.JSONWebKey // guarded by mu
+	fetchedAt time.Time         // guarded by mu; when they came
 }
 
 func newJWKS(address string, log zerolog.Logger) (*jwks, error) {
-	if err := trustworthy(address); err != nil {
+	if err := checkProviderURL(address); err != nil {
 		return nil, fmt.Errorf("JWKS: %w", err)
 	}
 	return &jwks{
 		url: address, client: providerClient(), log: log, fetching: make(chan struct{}, 1),
-		pace: rate.NewLimiter(rate.Every(keysEvery), 2), // two: keys may change while the first token is looked at
+		limiter: rate.NewLimiter(rate.Every(jwksFetchInterval), 2), // two: keys may change while the first token is looked at
 	}, nil
 }
 
-// trustworthy refuses an address whose answers others could change on the way.
-func trustworthy(address string) error {
+// checkProviderURL refuses an address whose answers others could change on the way.
+func checkProviderURL(address string) error {
 	u, err := url.Parse(address)
 	if err != nil || u.Host == "" || u.User != nil {
 		return errors.New("no address of the form https://HOST/…")
@@ -72,15 +72,15 @@ func trustworthy(address string) error {
 func providerClient() *http.Client {
 	return &http.Client{
 		Timeout:   providerTimeout,
-		Transport: bounded{&http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true}}, // seldom used: no connection stays
+		Transport: boundedTransport{&http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true}}, // seldom used: no connection stays
 	}
 }
 
-// bounded cuts answers off, and sees every address, those of redirects and of discovery documents too.
-type bounded struct{ http.RoundTripper }
+// boundedTransport cuts answers off, and sees every address, those of redirects and of discovery documents too.
+type boundedTransport struct{ http.RoundTripper }
 
-func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
-	if err := trustworthy(r.URL.String()); err != nil {
+func (b boundedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	if err := checkProviderURL(r.URL.String()); err != nil {
 		return nil, err
 	}
 	resp, err := b.RoundTripper.RoundTrip(r)
@@ -95,13 +95,13 @@ func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // find gives the key with this id; with none, the only one there is.
 func (j *jwks) find(ctx context.Context, kid string) (any, error) {
-	key, age := j.look(kid)
-	if key == nil || age > keysFresh {
+	key, age := j.cached(kid)
+	if key == nil || age > jwksFreshFor {
 		j.refresh(ctx, age)
-		key, age = j.look(kid)
+		key, age = j.cached(kid)
 	}
 	switch {
-	case age > keysUsable:
+	case age > jwksUsableFor:
 		return nil, errNoKeys
 	case key == nil:
 		return nil, errors.New("unknown key")
@@ -109,12 +109,12 @@ func (j *jwks) find(ctx context.Context, kid string) (any, error) {
 	return key, nil
 }
 
-// look tells how old what it gives is; beyond keysUsable where there is nothing yet.
-func (j *jwks) look(kid string) (key any, age time.Duration) {
+// cached tells how old what it gives is; beyond jwksUsableFor where there is nothing yet.
+func (j *jwks) cached(kid string) (key any, age time.Duration) {
 	j.mu.RLock()
 	defer j.mu.RUnlock()
-	if j.at.IsZero() {
-		return nil, keysUsable + 1
+	if j.fetchedAt.IsZero() {
+		return nil, jwksUsableFor + 1
 	}
 	for i := range j.keys {
 		if k := &j.keys[i]; k.KeyID == kid || kid == "" && len(j.keys) == 1 {
@@ -122,7 +122,7 @@ func (j *jwks) look(kid string) (key any, age time.Duration) {
 			break
 		}
 	}
-	return key, time.Since(j.at)
+	return key, time.Since(j.fetchedAt)
 }
 
 // refresh fetches the keys, unless somebody just did. Who comes while they are fetched waits for that.
@@ -133,7 +133,7 @@ func (j *jwks) refresh(ctx context.Context, seen time.Duration) {
 		return
 	}
 	defer func() { <-j.fetching }()
-	if _, age := j.look(""); age < seen || !j.pace.Allow() {
+	if _, age := j.cached(""); age < seen || !j.limiter.Allow() {
 		return
 	}
 	keys, err := j.fetch(context.WithoutCancel(ctx)) // who asks and leaves must not spoil it for those who wait
@@ -143,7 +143,7 @@ func (j *jwks) refresh(ctx context.Context, seen time.Duration) {
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.keys, j.at = keys, time.Now()
+	j.keys, j.fetchedAt = keys, time.Now()
 }
 
 func (j *jwks) fetch(ctx context.Context) ([]jose.JSONWebKey, error) {

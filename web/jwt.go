@@ -157,9 +157,9 @@ func usable(key any) error {
 }
 
 // verify checks everything about a JWT; the principal is its issuer and subject.
-func (j *JWT) verify(ctx context.Context, text string) (*Grant, outcome) {
+func (j *JWT) verify(ctx context.Context, text string) (*Grant, authOutcome) {
 	if len(text) > maxJWT {
-		return nil, garbled
+		return nil, malformedCredential
 	}
 	claims := jwt.MapClaims{}
 	_, err := j.parser.ParseWithClaims(text, claims, func(t *jwt.Token) (any, error) {
@@ -176,7 +176,7 @@ func (j *JWT) verify(ctx context.Context, text string) (*Grant, outcome) {
 	case errors.Is(err, errNoKeys):
 		return nil, unavailable
 	case errors.Is(err, jwt.ErrTokenMalformed):
-		return nil, garbled
+		return nil, malformedCredential
 	case errors.Is(err, jwt.ErrTokenExpired):
 		return nil, expired
 	case err != nil:
@@ -188,5 +188,5 @@ func (j *JWT) verify(ctx context.Context, text string) (*Grant, outcome) {
 	if err != nil || until == nil || !ok {
 		return nil, unknown
 	}
-	return grant(who, Terms{Expires: until.Add(jwtLeeway)}), accepted
+	return newGrant(who, Terms{Expires: until.Add(jwtLeeway)}), accepted
 }

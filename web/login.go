@@ -71,21 +71,21 @@ location.replace("/");
 </script>
 `))
 
-// home is the web terminal. The page is no secret, and asks whether the browser is logged in: a cookie that comes here is one that every
+// serveHome is the web terminal. The page is no secret, and asks whether the browser is logged in: a cookie that comes here is one that every
 // server on this host gets, and goes.
-func (s *Server) home(w http.ResponseWriter, r *http.Request) {
+func (s *Server) serveHome(w http.ResponseWriter, r *http.Request) {
 	dropCookie(w, r)
-	if _, no := s.authenticate(r); no != nil && no.why != missing {
+	if _, no := s.authenticate(r); no != nil && no.outcome != missing {
 		http.Redirect(w, r, "/login", http.StatusSeeOther)
 		return
 	}
 	ui.ServePage(w, rand.Text())
 }
 
-// standing tells the page whether it is logged in. A login that is over would stand in the way of everything else that the browser may bring.
-func (s *Server) standing(w http.ResponseWriter, r *http.Request) {
+// serveLoginState tells the page whether it is logged in. A login that is over would stand in the way of everything else that the browser may bring.
+func (s *Server) serveLoginState(w http.ResponseWriter, r *http.Request) {
 	if _, no := s.authenticate(r); no != nil {
-		if no.by == byLogin {
+		if no.method == byLogin {
 			dropCookie(w, r)
 		}
 		http.Redirect(w, r, "/login", http.StatusSeeOther)
@@ -94,17 +94,17 @@ func (s *Server) standing(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// serveBelow serves what needs a login at the path that the login's cookie is for.
-func serveBelow(h http.Handler) http.HandlerFunc {
+// stripLoginPath serves what needs a login at the path that the login's cookie is for.
+func stripLoginPath(h http.Handler) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		http.StripPrefix(below+r.PathValue("login"), h).ServeHTTP(w, r)
+		http.StripPrefix(loginPrefix+r.PathValue("login"), h).ServeHTTP(w, r)
 	}
 }
 
 // serveAsset serves what the page consists of. Nothing of it is secret; but who is slow to take it had better be logged in.
 func (s *Server) serveAsset(w http.ResponseWriter, r *http.Request) {
 	if _, _, why := s.identify(r); why == accepted {
-		known(r)
+		markAuthenticated(r)
 	}
 	ui.ServeAsset(w, r)
 }
@@ -117,11 +117,11 @@ type pageOf struct {
 }
 
 func (s *Server) showLogin(w http.ResponseWriter, _ *http.Request) {
-	s.show(w, loginPage, http.StatusOK, pageOf{})
+	s.renderPage(w, loginPage, http.StatusOK, pageOf{})
 }
 
-func (s *Server) show(w http.ResponseWriter, t *template.Template, status int, p pageOf) {
-	p.Nonce, p.Provider = rand.Text(), s.provider()
+func (s *Server) renderPage(w http.ResponseWriter, t *template.Template, status int, p pageOf) {
+	p.Nonce, p.Provider = rand.Text(), s.providerName()
 	h := w.Header()
 	h.Set("Content-Type", "text/html; charset=utf-8")
 	h.Set("Content-Security-Policy", "default-src 'none'; script-src 'nonce-"+p.Nonce+"'; style-src 'nonce-"+p.Nonce+
@@ -140,35 +140,35 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 		if form {
 			r.Body = http.MaxBytesReader(w, r.Body, 32<<10)
 			if text := strings.TrimSpace(r.PostFormValue("token")); text != "" { // never from the query
-				g, by, why = s.bearer.judge(r, text)
+				g, by, why = s.bearer.verify(r, text)
 			}
 		} else {
 			g, by, why = s.bearer.authenticate(r)
 		}
-		no := s.decided(r, by, why, nil)
+		no := s.recordOutcome(r, by, why, nil)
 		if no != nil && form {
 			status, words := no.answer(w.Header())
 			challenge(w.Header(), status)
-			s.show(w, loginPage, status, pageOf{Said: strings.ToUpper(words[:1]) + words[1:] + "."})
+			s.renderPage(w, loginPage, status, pageOf{Said: strings.ToUpper(words[:1]) + words[1:] + "."})
 			return
 		}
 		if no != nil {
 			deny(w, no)
 			return
 		}
-		if !s.paced(w, g) {
+		if !s.admitRequest(w, g) {
 			return
 		}
-		defer g.done()
-		s.loggedIn(r, g.Principal)
-		secret, until, err := s.logins.begin(g, loginLife)
+		defer g.endRequest()
+		s.auditLogin(r, g.Principal)
+		secret, until, err := s.logins.begin(g, loginLifetime)
 		if err != nil {
-			s.notKept(w, err)
+			s.loginNotStored(w, err)
 			return
 		}
 		setCookie(w, r, secret, until)
 		if form {
-			s.show(w, enteredPage, http.StatusOK, pageOf{At: loginPath(secret)})
+			s.renderPage(w, enteredPage, http.StatusOK, pageOf{At: loginPath(secret)})
 			return
 		}
 		w.Header().Set("Location", loginPath(secret))
@@ -180,8 +180,8 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// notKept answers a login that is right and cannot be kept.
-func (s *Server) notKept(w http.ResponseWriter, err error) {
+// loginNotStored answers a login that is right and cannot be kept.
+func (s *Server) loginNotStored(w http.ResponseWriter, err error) {
 	if errors.Is(err, errLogins) {
 		w.Header().Set("Retry-After", retryAfter)
 		refuse(w, http.StatusServiceUnavailable, errLogins.Error())

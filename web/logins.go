@@ -19,8 +19,8 @@ const (
 	maxOwnLogins = 32
 	// maxLogins is how many browsers may be logged in; beyond it a login is refused. It leaves the file well below maxTokenFile.
 	maxLogins = 4096
-	// loginLife is how long a login lasts that nothing ends before: its token, for one.
-	loginLife = 30 * 24 * time.Hour
+	// loginLifetime is how long a login lasts that nothing ends before: its token, for one.
+	loginLifetime = 30 * 24 * time.Hour
 )
 
 // logins are the browsers that are logged in. The cookie is a random id; what it stands for is here. It is a token file of its own, so
@@ -37,7 +37,7 @@ type logins struct {
 var errLogins = errors.New("too many browsers are logged in")
 
 func newLogins(tokens Tokens, log zerolog.Logger) *logins {
-	return &logins{file: &TokenFile{empty: true}, tokens: tokens, log: log}
+	return &logins{file: &TokenFile{mayBeEmpty: true}, tokens: tokens, log: log}
 }
 
 // open keeps them at path, and follows that file until Close. Where that cannot be, it says so and goes on without: a new gateway then
@@ -46,7 +46,7 @@ func (l *logins) open(path string) error {
 	if path == "" {
 		return nil
 	}
-	pruned := editTokens(path, func(lines []string) ([]string, error) { return current(lines, time.Now()), nil })
+	pruned := editTokens(path, func(lines []string) ([]string, error) { return dropExpiredLogins(lines, time.Now()), nil })
 	l.file.path = path
 	err := l.file.load()
 	if err == nil && pruned != nil { // a full disk, for one: who is logged in stays so
@@ -68,8 +68,8 @@ func (l *logins) Close() error {
 	return l.file.Close()
 }
 
-// current drops what has expired.
-func current(lines []string, now time.Time) (kept []string) {
+// dropExpiredLogins drops what has expired.
+func dropExpiredLogins(lines []string, now time.Time) (kept []string) {
 	for _, line := range lines {
 		if k, err := parseToken(line); err == nil && now.Before(k.Expires) {
 			kept = append(kept, line)
@@ -78,8 +78,8 @@ func current(lines []string, now time.Time) (kept []string) {
 	return kept
 }
 
-// makeRoom drops the oldest logins of a subject that has as many as it may, and refuses one beyond all that there may be.
-func makeRoom(lines []string, subject string) (kept []string, err error) {
+// dropOldestLogins drops the oldest logins of a subject that has as many as it may, and refuses one beyond all that there may be.
+func dropOldestLogins(lines []string, subject string) (kept []string, err error) {
 	own := 0
 	for _, line := range slices.Backward(lines) {
 		if k, err := parseToken(line); err == nil && k.Subject == subject {
@@ -100,7 +100,9 @@ func makeRoom(lines []string, subject string) (kept []string, err error) {
 func (l *logins) change(edit func(lines []string) ([]string, error)) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	whole := func(lines []string) ([]string, error) { return edit(l.file.without(current(lines, time.Now()))) }
+	whole := func(lines []string) ([]string, error) {
+		return edit(l.file.withoutRevoked(dropExpiredLogins(lines, time.Now())))
+	}
 	if l.file.path != "" {
 		if err := editTokens(l.file.path, whole); err != nil {
 			return err
@@ -130,7 +132,7 @@ func (l *logins) begin(g *Grant, life time.Duration) (secret string, until time.
 		return "", until, err
 	}
 	return secret, until, l.change(func(lines []string) ([]string, error) {
-		lines, err := makeRoom(lines, k.Subject)
+		lines, err := dropOldestLogins(lines, k.Subject)
 		return append(lines, k.line()), err
 	})
 }
@@ -142,11 +144,11 @@ func (l *logins) end(secret string) error {
 	if e == nil {
 		return nil
 	}
-	l.file.drop(e.hash)
+	l.file.revoke(e.hash)
 	return l.change(func(lines []string) ([]string, error) { return lines, nil })
 }
 
-func (l *logins) authenticate(r *http.Request) (*Grant, method, outcome) {
+func (l *logins) authenticate(r *http.Request) (*Grant, authMethod, authOutcome) {
 	secret := loginCookie(r)
 	if secret == "" {
 		return nil, byLogin, missing
@@ -163,10 +165,10 @@ func (l *logins) authenticate(r *http.Request) (*Grant, method, outcome) {
 		if with == nil {
 			return nil, byLogin, unknown
 		}
-		with.rests = append(with.rests, g.rests...)
+		with.credentials = append(with.credentials, g.credentials...)
 		g = with
 	}
-	if !g.good(time.Now()) {
+	if !g.isValid(time.Now()) {
 		return nil, byLogin, expired
 	}
 	return g, byLogin, accepted
@@ -180,21 +182,21 @@ func cookieName(r *http.Request) string {
 	return "trl_login"
 }
 
-// below is where a login's cookie is for, and where everything is that needs a login: /at/LOGIN/v1/ws is /v1/ws. Browsers hand a cookie of
+// loginPrefix is where a login's cookie is for, and where everything is that needs a login: /at/LOGIN/v1/ws is /v1/ws. Browsers hand a cookie of
 // the path / to every server on this host, whatever its port, a program in a session among them; nobody asks those for this path.
-const below = "/at/"
+const loginPrefix = "/at/"
 
 // loginPath is what nobody can guess who does not have the secret. The file of logins has another hash of that.
 func loginPath(secret string) string {
 	hash := sha256.Sum256([]byte("path " + secret))
-	return below + hex.EncodeToString(hash[:16]) + "/"
+	return loginPrefix + hex.EncodeToString(hash[:16]) + "/"
 }
 
 // cookiePath is where r came to: below a login's path, or anywhere else.
 func cookiePath(r *http.Request) string {
-	if rest, ok := strings.CutPrefix(r.RequestURI, below); ok {
+	if rest, ok := strings.CutPrefix(r.RequestURI, loginPrefix); ok {
 		login, _, _ := strings.Cut(rest, "/")
-		return below + login + "/"
+		return loginPrefix + login + "/"
 	}
 	return "/"
 }

@@ -17,7 +17,7 @@ import (
 func TestCookieIsForALoginsOwnPath(t *testing.T) {
 	_, set := withFile(t, "a-plain-token ann admin\n")
 	file := filepath.Join(t.TempDir(), "logins")
-	keep := func(c *Config) { c.Logins = file }
+	keep := func(c *Config) { c.LoginsFile = file }
 	g := start(t, set, keep)
 	own := regexp.MustCompile(`^/at/[0-9a-f]{32}/$`)
 	one, two := g.logIn("a-plain-token"), g.logIn("a-plain-token")

@@ -30,7 +30,7 @@ const patience = 60 * time.Second
 // tokens is a Tokens of a test.
 type tokens map[string]Principal
 
-func (t tokens) Lookup(token string) (*Grant, outcome) {
+func (t tokens) Lookup(token string) (*Grant, authOutcome) {
 	if p, ok := t[token]; ok {
 		return &Grant{Principal: p}, accepted
 	}
@@ -88,7 +88,7 @@ func startWith(t testing.TB, tune func(*pool.Config), change ...func(*Config)) *
 		}
 		return 0
 	}
-	sessions := pool.Config{MaxOf: ownBound, Retention: time.Minute, BaseEnv: []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/tmp"}}
+	sessions := pool.Config{MaxOfPrincipal: ownBound, Retention: time.Minute, BaseEnv: []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/tmp"}}
 	tune(&sessions)
 	g.pool = pool.New(sessions, runtime.Local(host), m, log)
 	cfg := Config{Listen: "127.0.0.1:0", AuthNone: true, Version: "test"}

@@ -32,8 +32,8 @@ type OIDCConfig struct {
 const (
 	oidcPath     = "/login/oidc"
 	callbackPath = "/login/oidc/callback"
-	// attemptLife is how long a person may take at the provider: passwords, a second factor.
-	attemptLife = 10 * time.Minute
+	// loginAttemptLifetime is how long a person may take at the provider: passwords, a second factor.
+	loginAttemptLifetime = 10 * time.Minute
 	// discoveryLasts is how long the provider's own description counts.
 	discoveryLasts = time.Hour
 )
@@ -43,10 +43,10 @@ func (c *OIDCConfig) Check() error {
 	if c.ClientID == "" {
 		return errors.New("OIDC: a client id is needed")
 	}
-	if err := trustworthy(c.Issuer); err != nil {
+	if err := checkProviderURL(c.Issuer); err != nil {
 		return fmt.Errorf("OIDC issuer: %w", err)
 	}
-	if err := trustworthy(c.RedirectURL); err != nil {
+	if err := checkProviderURL(c.RedirectURL); err != nil {
 		return fmt.Errorf("OIDC redirect URL: %w", err)
 	}
 	if u, err := url.Parse(c.RedirectURL); err != nil || u.Path != callbackPath || u.RawQuery != "" {
@@ -61,7 +61,7 @@ type oidcLogin struct {
 	c      OIDCConfig
 	client *http.Client
 
-	asking chan struct{} // one token: who has it may ask the provider who it is
+	discoverSlot chan struct{} // one token: who has it may ask the provider who it is
 
 	mu       sync.Mutex
 	provider *oidc.Provider // guarded by mu; nil: nobody has answered yet
@@ -70,21 +70,21 @@ type oidcLogin struct {
 
 func newOIDC(c OIDCConfig) *oidcLogin {
 	orDefault(&c.SessionLasts, 12*time.Hour)
-	return &oidcLogin{c: c, client: providerClient(), asking: make(chan struct{}, 1)}
+	return &oidcLogin{c: c, client: providerClient(), discoverSlot: make(chan struct{}, 1)}
 }
 
 // discover asks the provider for its addresses, keys and algorithms; at the first login and not at the start, where it may not be up yet.
 func (o *oidcLogin) discover(ctx context.Context) (*oidc.Provider, error) {
-	if p := o.known(); p != nil {
+	if p := o.cachedProvider(); p != nil {
 		return p, nil
 	}
 	select {
-	case o.asking <- struct{}{}:
+	case o.discoverSlot <- struct{}{}:
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	defer func() { <-o.asking }()
-	if p := o.known(); p != nil { // somebody else was first
+	defer func() { <-o.discoverSlot }()
+	if p := o.cachedProvider(); p != nil { // somebody else was first
 		return p, nil
 	}
 	p, err := oidc.NewProvider(o.context(context.Background()), o.c.Issuer) // no request's: its keys are fetched with it later on
@@ -100,8 +100,8 @@ func (o *oidcLogin) discover(ctx context.Context) (*oidc.Provider, error) {
 	return o.provider, nil
 }
 
-// known is what the provider said lately, else nil.
-func (o *oidcLogin) known() *oidc.Provider {
+// cachedProvider is what the provider said lately, else nil.
+func (o *oidcLogin) cachedProvider() *oidc.Provider {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if time.Since(o.at) < discoveryLasts {
@@ -127,22 +127,22 @@ func (o *oidcLogin) oauth(p *oidc.Provider) (*oauth2.Config, error) {
 	return c, err
 }
 
-// attempt is one way to the provider and back.
-type attempt struct{ state, nonce, verifier string }
+// loginAttempt is one way to the provider and back.
+type loginAttempt struct{ state, nonce, verifier string }
 
-func attemptCookie(r *http.Request) string { return cookieName(r) + "_oidc" }
+func loginAttemptCookie(r *http.Request) string { return cookieName(r) + "_oidc" }
 
-// setAttempt: SameSite=Lax, because the browser comes back from another site.
-func setAttempt(w http.ResponseWriter, r *http.Request, value string) {
-	c := &http.Cookie{Name: attemptCookie(r), Value: value, Path: oidcPath, MaxAge: int(attemptLife.Seconds()), HttpOnly: true, Secure: secure(r), SameSite: http.SameSiteLaxMode}
+// setLoginAttempt: SameSite=Lax, because the browser comes back from another site.
+func setLoginAttempt(w http.ResponseWriter, r *http.Request, value string) {
+	c := &http.Cookie{Name: loginAttemptCookie(r), Value: value, Path: oidcPath, MaxAge: int(loginAttemptLifetime.Seconds()), HttpOnly: true, Secure: secure(r), SameSite: http.SameSiteLaxMode}
 	if value == "" {
 		c.MaxAge = -1
 	}
 	http.SetCookie(w, c)
 }
 
-func attemptOf(r *http.Request) (a attempt, ok bool) {
-	c, err := r.Cookie(attemptCookie(r))
+func loginAttemptOf(r *http.Request) (a loginAttempt, ok bool) {
+	c, err := r.Cookie(loginAttemptCookie(r))
 	if err != nil {
 		return a, false
 	}
@@ -150,50 +150,50 @@ func attemptOf(r *http.Request) (a attempt, ok bool) {
 	if len(parts) != 3 || slices.Contains(parts, "") {
 		return a, false
 	}
-	return attempt{parts[0], parts[1], parts[2]}, true
+	return loginAttempt{parts[0], parts[1], parts[2]}, true
 }
 
 // beginOIDC sends the browser to the provider.
 func (s *Server) beginOIDC(w http.ResponseWriter, r *http.Request) {
-	if s.slowed(w, r) {
+	if s.refuseThrottled(w, r) {
 		return
 	}
 	p, err := s.oidc.discover(r.Context())
 	if err == nil {
-		err = trustworthy(p.Endpoint().AuthURL)
+		err = checkProviderURL(p.Endpoint().AuthURL)
 	}
 	var c *oauth2.Config
 	if err == nil {
 		c, err = s.oidc.oauth(p)
 	}
 	if err != nil {
-		s.oidcFails(w, r, unavailable, err)
+		s.failOIDC(w, r, unavailable, err)
 		return
 	}
-	a := attempt{rand.Text(), rand.Text(), oauth2.GenerateVerifier()}
-	setAttempt(w, r, a.state+"."+a.nonce+"."+a.verifier)
+	a := loginAttempt{rand.Text(), rand.Text(), oauth2.GenerateVerifier()}
+	setLoginAttempt(w, r, a.state+"."+a.nonce+"."+a.verifier)
 	http.Redirect(w, r, c.AuthCodeURL(a.state, oidc.Nonce(a.nonce), oauth2.S256ChallengeOption(a.verifier)), http.StatusSeeOther)
 }
 
-// slowed answers an address that has brought too much that was wrong.
-func (s *Server) slowed(w http.ResponseWriter, r *http.Request) bool {
+// refuseThrottled answers an address that has brought too much that was wrong.
+func (s *Server) refuseThrottled(w http.ResponseWriter, r *http.Request) bool {
 	if s.throttle.wait(clientAddr(r), time.Now()) == 0 {
 		return false
 	}
-	deny(w, s.decided(r, byOIDC, throttled, nil))
+	deny(w, s.recordOutcome(r, byOIDC, throttled, nil))
 	return true
 }
 
 // finishOIDC is where the provider sends the browser back to.
 func (s *Server) finishOIDC(w http.ResponseWriter, r *http.Request) {
-	if s.slowed(w, r) {
+	if s.refuseThrottled(w, r) {
 		return
 	}
-	a, ok := attemptOf(r)
-	setAttempt(w, r, "") // once
+	a, ok := loginAttemptOf(r)
+	setLoginAttempt(w, r, "") // once
 	q := r.URL.Query()
 	if !ok || subtle.ConstantTimeCompare([]byte(q.Get("state")), []byte(a.state)) != 1 || q.Get("code") == "" {
-		s.oidcFails(w, r, garbled, errors.New("no login of this browser, or the provider refused it"))
+		s.failOIDC(w, r, malformedCredential, errors.New("no login of this browser, or the provider refused it"))
 		return
 	}
 	who, err := s.oidc.finish(r.Context(), q.Get("code"), a)
@@ -202,22 +202,22 @@ func (s *Server) finishOIDC(w http.ResponseWriter, r *http.Request) {
 		if errors.Is(err, errProvider) {
 			why = unavailable
 		}
-		s.oidcFails(w, r, why, err)
+		s.failOIDC(w, r, why, err)
 		return
 	}
-	s.decided(r, byOIDC, accepted, nil)
-	s.loggedIn(r, who)
+	s.recordOutcome(r, byOIDC, accepted, nil)
+	s.auditLogin(r, who)
 	secret, until, err := s.logins.begin(&Grant{Principal: who}, s.oidc.c.SessionLasts)
 	if err != nil {
-		s.notKept(w, err)
+		s.loginNotStored(w, err)
 		return
 	}
 	setCookie(w, r, secret, until)
-	s.show(w, enteredPage, http.StatusOK, pageOf{At: loginPath(secret)})
+	s.renderPage(w, enteredPage, http.StatusOK, pageOf{At: loginPath(secret)})
 }
 
 // finish gets the ID token for the code and checks it.
-func (o *oidcLogin) finish(ctx context.Context, code string, a attempt) (who Principal, err error) {
+func (o *oidcLogin) finish(ctx context.Context, code string, a loginAttempt) (who Principal, err error) {
 	p, err := o.discover(ctx)
 	if err != nil {
 		return who, fmt.Errorf("%w: %w", errProvider, err)
@@ -228,7 +228,7 @@ func (o *oidcLogin) finish(ctx context.Context, code string, a attempt) (who Pri
 	}
 	answer, err := c.Exchange(o.context(ctx), code, oauth2.VerifierOption(a.verifier))
 	if err != nil {
-		return who, scrubbed(err)
+		return who, withoutProviderText(err)
 	}
 	raw, _ := answer.Extra("id_token").(string)
 	id, err := p.Verifier(&oidc.Config{ClientID: o.c.ClientID}).Verify(ctx, raw) // signature by a key of the provider's, iss, aud, exp
@@ -258,8 +258,8 @@ func (o *oidcLogin) finish(ctx context.Context, code string, a attempt) (who Pri
 // errProvider: the provider could not be asked. Nothing is known of the person then.
 var errProvider = errors.New("the identity provider does not answer")
 
-// scrubbed leaves out what the provider answered: there may be anything in it.
-func scrubbed(err error) error {
+// withoutProviderText leaves out what the provider answered: there may be anything in it.
+func withoutProviderText(err error) error {
 	e, refused := errors.AsType[*oauth2.RetrieveError](err)
 	if !refused {
 		return fmt.Errorf("%w: %w", errProvider, err)
@@ -270,16 +270,16 @@ func scrubbed(err error) error {
 	return fmt.Errorf("code refused: status %d", e.Response.StatusCode)
 }
 
-// oidcFails counts only what the provider was asked about as wrong: any page can send a browser to the callback without an attempt.
-func (s *Server) oidcFails(w http.ResponseWriter, r *http.Request, why outcome, err error) {
+// failOIDC counts only what the provider was asked about as wrong: any page can send a browser to the callback without an attempt.
+func (s *Server) failOIDC(w http.ResponseWriter, r *http.Request, why authOutcome, err error) {
 	if why == unknown {
 		s.throttle.wrong(clientAddr(r), time.Now())
 	}
-	deny(w, s.decided(r, byOIDC, why, err))
+	deny(w, s.recordOutcome(r, byOIDC, why, err))
 }
 
-// provider is what the login page calls it; "": there is none.
-func (s *Server) provider() string {
+// providerName is what the login page calls it; "": there is none.
+func (s *Server) providerName() string {
 	if s.oidc == nil {
 		return ""
 	}

@@ -59,7 +59,7 @@ func (s *Server) hostAllowed(host string, loopback bool) bool {
 	if name == "" {
 		return false
 	}
-	if loopbackName(name) || s.names[name] {
+	if loopbackName(name) || s.hostNames[name] {
 		return true
 	}
 	if _, err := netip.ParseAddr(name); err == nil {

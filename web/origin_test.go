@@ -238,7 +238,7 @@ func TestStrangersAreBounded(t *testing.T) { // K13
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := &gate{Listener: inner, patience: func() time.Duration { return patience }, life: patience, most: 2, pushed: prometheus.NewCounter(prometheus.CounterOpts{Name: "pushed"})}
+	g := &strangerListener{Listener: inner, slowLimit: func() time.Duration { return patience }, lifetime: patience, maxStrangers: 2, expelled: prometheus.NewCounter(prometheus.CounterOpts{Name: "pushed"})}
 	defer g.Close()
 	join := func() (peer net.Conn, sock *socket) {
 		t.Helper()
@@ -271,8 +271,8 @@ func TestStrangersAreBounded(t *testing.T) { // K13
 	if !ended(one) || !stays(two, second) || !stays(three, third) {
 		t.Fatal("not the oldest made room for the third")
 	}
-	second.known() // showed its token: it is none of them any more
-	second.known()
+	second.leaveStrangers() // showed its token: it is none of them any more
+	second.leaveStrangers()
 	four, fourth := join()
 	five, fifth := join()
 	if !stays(two, second) || !ended(three) || !stays(four, fourth) || !stays(five, fifth) {

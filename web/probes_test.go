@@ -165,7 +165,7 @@ var limitProbes = map[string]func(*testing.T) []string{
 		for range maxInFlight {
 			c.begin("exec.wait", object{"exec_id": e})
 		}
-		for range maxSteering {
+		for range maxUrgent {
 			c.begin("process.kill", object{"process_id": p, "kill_grace_s": 60})
 		}
 		return came(c.try("exec.cancel", object{"exec_id": e}))
@@ -316,7 +316,7 @@ var limitProbes = map[string]func(*testing.T) []string{
 	},
 
 	"bytes of what has ended and is kept of one principal, in all its sessions": func(t *testing.T) []string {
-		g := startWith(t, func(c *pool.Config) { c.RetainedOf = 4 << 20 }, withTokens)
+		g := startWith(t, func(c *pool.Config) { c.MaxRetainedBytesOfPrincipal = 4 << 20 }, withTokens)
 		bob, ann := g.dial(userToken), g.dial(adminToken)
 		others := large(ann, ann.session())
 		dead, alive := bob.session(), bob.session()
@@ -342,7 +342,7 @@ var limitProbes = map[string]func(*testing.T) []string{
 		return words
 	},
 	"bytes of what has ended and is kept": func(t *testing.T) []string {
-		g := startWith(t, func(c *pool.Config) { c.RetainedBytes = 4 << 20 }, withTokens)
+		g := startWith(t, func(c *pool.Config) { c.MaxRetainedBytes = 4 << 20 }, withTokens)
 		bob, ann := g.dial(userToken), g.dial(adminToken)
 		others := large(ann, ann.session())
 		s := bob.session()
@@ -358,7 +358,7 @@ var limitProbes = map[string]func(*testing.T) []string{
 		return words
 	},
 	"ended sessions that are kept, each for `--retention`": func(t *testing.T) []string {
-		c := startWith(t, func(c *pool.Config) { c.Retained = 2 }).dial()
+		c := startWith(t, func(c *pool.Config) { c.MaxRetained = 2 }).dial()
 		var ended []string
 		for range 3 {
 			ended = append(ended, c.session())
@@ -368,7 +368,7 @@ var limitProbes = map[string]func(*testing.T) []string{
 		return came(c.try("session.info", object{"session_id": ended[0]}))
 	},
 	"request keys that are remembered of all principals": func(t *testing.T) []string {
-		g := startWith(t, func(c *pool.Config) { c.AllKeys = 4 }, withTokens)
+		g := startWith(t, func(c *pool.Config) { c.MaxKeysOfAll = 4 }, withTokens)
 		bob, ann := g.dial(userToken), g.dial(adminToken)
 		keyed := func(c *client, key string) *frame {
 			return c.try("exec.run", object{"command": ":", "request_key": key})
@@ -540,7 +540,7 @@ var limitProbes = map[string]func(*testing.T) []string{
 	"bytes of requests in flight": func(t *testing.T) []string {
 		g := start(t)
 		c := g.dial()
-		g.Server.all.requests.Add(allRequests)
+		g.Server.totalUsage.requests.Add(allRequests)
 		f := c.try("system.ping", nil)
 		if f.Error == nil || f.Error.Details.num("limit") != allRequests {
 			t.Errorf("%+v", f)
@@ -548,7 +548,7 @@ var limitProbes = map[string]func(*testing.T) []string{
 		if f := c.try("session.destroy", object{"session_id": "no", "force": true}); f.code() != "SESSION_NOT_FOUND" {
 			t.Errorf("what ends work is not heard: %+v", f)
 		}
-		g.Server.all.requests.Add(-allRequests)
+		g.Server.totalUsage.requests.Add(-allRequests)
 		c.call("system.ping", nil)
 		return came(f)
 	},
@@ -626,20 +626,20 @@ var limitProbes = map[string]func(*testing.T) []string{
 	"messages above 256 KiB that are coming in": func(t *testing.T) []string {
 		g := start(t)
 		c := g.dial()
-		if !g.Server.all.reading.TryAcquire(allReading) {
+		if !g.Server.totalUsage.reading.TryAcquire(allReading) {
 			t.Fatal("something is being read")
 		}
 		return waits(t, g, c, nil, func(c *client) int {
 			return c.begin("exec.run", object{"session_id": "no", "command": xs(300 << 10)})
-		}, func() { g.Server.all.reading.Release(allReading) })
+		}, func() { g.Server.totalUsage.reading.Release(allReading) })
 	},
 	"output that answers copy": func(t *testing.T) []string {
 		g := start(t)
 		c := g.dial()
 		logs := longLogs(c)
-		if !g.Server.all.answers.TryAcquire(allAnswers) {
+		if !g.Server.totalUsage.answers.TryAcquire(allAnswers) {
 			t.Fatal("answers hold something")
 		}
-		return waits(t, g, c, nil, logs, func() { g.Server.all.answers.Release(allAnswers) })
+		return waits(t, g, c, nil, logs, func() { g.Server.totalUsage.answers.Release(allAnswers) })
 	},
 }

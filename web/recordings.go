@@ -10,11 +10,11 @@ import (
 )
 
 func recordingList(k *call, q *protocol.RecordingList) (any, error) {
-	if q.All && k.c.who.Role != Admin {
+	if q.All && k.c.principal.Role != Admin {
 		return nil, protocol.Errorf(protocol.Forbidden, "only an admin may list everybody's recordings")
 	}
-	k.audited = q.All
-	return &protocol.Recordings{Recordings: k.c.srv.pool.Recordings(k.c.who.Subject, q.All, q.SessionID)}, nil
+	k.needsAudit = q.All
+	return &protocol.Recordings{Recordings: k.c.srv.pool.Recordings(k.c.principal.Subject, q.All, q.SessionID)}, nil
 }
 
 func recordingInfo(k *call, q *protocol.RecordingRef) (any, error) {
@@ -31,8 +31,8 @@ func recordingDelete(k *call, q *protocol.RecordingRef) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return k.later(func() (any, error) { // it may have to be ended first
-		return nil, rec.Delete(k.c.who.Role == Admin)
+	return k.answerLater(func() (any, error) { // it may have to be ended first
+		return nil, rec.Delete(k.c.principal.Role == Admin)
 	})
 }
 
@@ -41,17 +41,17 @@ const foreignRecording = "admin uses a recording of another principal"
 
 // recording is the one that the request is about. That an admin asks for another's is an entry, whatever he wants of it.
 func (k *call) recording(id string) (*pool.Recording, error) {
-	rec, err := k.c.srv.recording(k.c.who, id)
+	rec, err := k.c.srv.recording(k.c.principal, id)
 	if err != nil {
 		return nil, err
 	}
 	info := rec.Info()
 	k.session = info.SessionID
-	if info.Owner == k.c.who.Subject {
+	if info.Owner == k.c.principal.Subject {
 		return rec, nil
 	}
-	k.owner, k.audited = info.Owner, true
-	if k.c.visit(id) {
+	k.owner, k.needsAudit = info.Owner, true
+	if k.c.isFirstUse(id) {
 		k.c.log.Info().Str("recording", id).Str("owner", info.Owner).Msg(foreignRecording)
 	}
 	return rec, nil
@@ -69,10 +69,10 @@ func (s *Server) serveRecording(w http.ResponseWriter, r *http.Request) {
 		deny(w, no)
 		return
 	}
-	if !s.paced(w, who) {
+	if !s.admitRequest(w, who) {
 		return
 	}
-	defer who.done()
+	defer who.endRequest()
 	format := r.URL.Query().Get("format")
 	if format != "" && format != "v2" && format != "v3" {
 		refuse(w, http.StatusBadRequest, "format is v3 or v2")
@@ -85,16 +85,16 @@ func (s *Server) serveRecording(w http.ResponseWriter, r *http.Request) {
 	}
 	if info := rec.Info(); info.Owner != who.Subject { // before anything is sent
 		s.log.Info().Str("principal", who.Subject).Str("recording", info.RecordingID).Str("owner", info.Owner).Msg(foreignRecording)
-		s.downloaded(r, who.Principal, info)
+		s.auditDownload(r, who.Principal, info)
 	}
 	h := w.Header()
 	h.Set("Content-Type", "application/x-asciicast")
 	h.Set("Content-Disposition", fmt.Sprintf("attachment; filename=%q", rec.FileName()))
-	out := &begun{ResponseWriter: w} // a slow client has as long as it takes something: the socket sees to that
+	out := &headerTracker{ResponseWriter: w} // a slow client has as long as it takes something: the socket sees to that
 	err = rec.WriteTo(out, format == "v2")
 	switch e := (*protocol.Error)(nil); {
 	case err == nil:
-	case out.yes:
+	case out.headerSent:
 		s.log.Debug().Err(err).Msg("download of a recording broke off")
 		panic(http.ErrAbortHandler) // the client shall see that it is not all
 	case errors.As(err, &e):
@@ -107,13 +107,13 @@ func (s *Server) serveRecording(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// begun knows whether the answer has: then it is too late for another.
-type begun struct {
+// headerTracker knows whether the answer has: then it is too late for another.
+type headerTracker struct {
 	http.ResponseWriter
-	yes bool
+	headerSent bool
 }
 
-func (b *begun) Write(p []byte) (int, error) {
-	b.yes = true
+func (b *headerTracker) Write(p []byte) (int, error) {
+	b.headerSent = true
 	return b.ResponseWriter.Write(p)
 }

@@ -10,10 +10,10 @@ import (
 )
 
 const (
-	// settle is how long a file must be left alone before it is read again: editors and certificate tools write more than once.
-	settle = 100 * time.Millisecond
-	// restless is how long somebody may go on writing in the same directory, perhaps to another file, before we look all the same.
-	restless = 500 * time.Millisecond
+	// settleDelay is how long a file must be left alone before it is read again: editors and certificate tools write more than once.
+	settleDelay = 100 * time.Millisecond
+	// maxSettleDelay is how long somebody may go on writing in the same directory, perhaps to another file, before we look all the same.
+	maxSettleDelay = 500 * time.Millisecond
 )
 
 // reloader reads files again when they change. It watches their directories: a file that is replaced by rename, as editors and
@@ -50,13 +50,13 @@ func watchFiles(log zerolog.Logger, reload func() error, files ...string) (*relo
 		}
 		r.dirs[filepath.Dir(f)] = true
 	}
-	r.look()
+	r.watchAll()
 	go r.run(log, reload) // waits for changes; ends with the watcher; Close waits for it
 	return r, nil
 }
 
-// look watches what the names mean now. What is not there cannot be watched, and comes by an event in the directory above that is.
-func (r *reloader) look() {
+// watchAll watches what the names mean now. What is not there cannot be watched, and comes by an event in the directory above that is.
+func (r *reloader) watchAll() {
 	wanted := map[string]bool{}
 	for _, f := range r.files {
 		wanted[filepath.Dir(f)] = true
@@ -115,7 +115,7 @@ func (r *reloader) run(log zerolog.Logger, reload func() error) {
 			wait()
 		case <-quiet.C:
 			since = time.Time{}
-			r.look() // before reading: what changes after is told
+			r.watchAll() // before reading: what changes after is told
 			if err := reload(); err != nil {
 				log.Error().Err(err).Msg("reload refused; the old content stays in force")
 			}
@@ -125,7 +125,7 @@ func (r *reloader) run(log zerolog.Logger, reload func() error) {
 
 // quietFor is how long nothing more must change before the files are read, given when the first change was.
 func quietFor(since, now time.Time) time.Duration {
-	return max(0, min(settle, restless-now.Sub(since)))
+	return max(0, min(settleDelay, maxSettleDelay-now.Sub(since)))
 }
 
 // Close is idempotent and returns when the goroutine has ended.

@@ -139,7 +139,7 @@ func TestFilesAreFollowedHoweverTheyChange(t *testing.T) {
 func TestRestlessFilesAreReadAllTheSame(t *testing.T) {
 	begun := time.Now()
 	for _, c := range []struct{ after, want time.Duration }{
-		{0, settle}, {restless - settle, settle}, {restless - settle/2, settle / 2}, {restless, 0}, {time.Hour, 0},
+		{0, settleDelay}, {maxSettleDelay - settleDelay, settleDelay}, {maxSettleDelay - settleDelay/2, settleDelay / 2}, {maxSettleDelay, 0}, {time.Hour, 0},
 	} {
 		if got := quietFor(begun, begun.Add(c.after)); got != c.want {
 			t.Errorf("%s after the first change: %s, want %s", c.after, got, c.want)
@@ -206,7 +206,7 @@ func TestReloadReplacesTheCertificateItself(t *testing.T) {
 	if err := g.Reload(c); err == nil {
 		t.Error("a certificate that is not there was taken")
 	}
-	if got := served(t, g.Addr()); got != "first" || len(g.now.Load().origins) != 0 {
+	if got := served(t, g.Addr()); got != "first" || len(g.live.Load().origins) != 0 {
 		t.Fatal(got)
 	}
 	writeCertificate(t, other, otherKey, "second")

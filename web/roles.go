@@ -7,9 +7,9 @@ import (
 
 // RoleRule says what role an identity provider's claims give.
 type RoleRule struct {
-	Claim string          // a string or a list of strings, of an ID token or a JWT
-	Map   map[string]Role // what its values stand for; those that are not here are roles themselves
-	Else  Role            // where the claim names no role; "": who has none is refused
+	Claim       string          // a string or a list of strings, of an ID token or a JWT
+	Map         map[string]Role // what its values stand for; those that are not here are roles themselves
+	DefaultRole Role            // where the claim names no role; "": who has none is refused
 }
 
 // role of several is the one that may do most.
@@ -35,7 +35,7 @@ func (rule RoleRule) role(claims map[string]any) (best Role, ok bool) {
 			best = role
 		}
 	}
-	best = cmp.Or(best, rule.Else)
+	best = cmp.Or(best, rule.DefaultRole)
 	return best, best != ""
 }
 

@@ -41,7 +41,7 @@ type Config struct {
 	JWT         *JWT
 	OIDC        *OIDCConfig
 	ClientCerts *ClientCertsConfig
-	Logins      string // file in which those who logged in to the page are kept; empty: in memory
+	LoginsFile  string // file in which those who logged in to the page are kept; empty: in memory
 
 	TLSCert, TLSKey string // files, read again when they change
 	Insecure        bool   // beyond loopback without TLS
@@ -50,14 +50,14 @@ type Config struct {
 	TrustedProxies []netip.Prefix // who may tell by X-Forwarded-… for whom it asks
 	ACME           ACME           // certificates that come by themselves, instead of files
 
-	MaxFrame    int64         // bytes of an inbound message, 4 MiB
-	MaxInFlight int           // requests of one connection, 128: more than can wait in a session
-	MaxConns    int           // clients in all, 1,024
-	MaxConnsOf  int           // clients of one principal, and guests of one; 0: seven eighths of all, of an admin all, and of guests' places
-	MaxGuests   int           // clients of one share link, 16
-	PingEvery   time.Duration // 20 s: below the 60 s after which proxies close what is idle
-	PeerSilence time.Duration // 45 s: two pings and some
-	SlowClient  time.Duration // 30 s
+	MaxFrame            int64         // bytes of an inbound message, 4 MiB
+	MaxInFlight         int           // requests of one connection, 128: more than can wait in a session
+	MaxConns            int           // clients in all, 1,024
+	MaxConnsOfPrincipal int           // clients of one principal, and guests of one; 0: seven eighths of all, of an admin all, and of guests' places
+	MaxGuests           int           // clients of one share link, 16
+	PingEvery           time.Duration // 20 s: below the 60 s after which proxies close what is idle
+	PeerSilence         time.Duration // 45 s: two pings and some
+	SlowClient          time.Duration // 30 s
 
 	Version      string
 	Trace        func(Trace)           // told of every request that was answered; it must not wait. nil: nobody asks
@@ -72,19 +72,19 @@ const (
 	profileTimeout = 5 * time.Minute
 	// Time for a TLS handshake, and to send the headers of a request, the whole of it, and to take the answer. How long strangers, who have
 	// not shown a token, may stay, and how many there may be at a time.
-	headerTimeout  = 5 * time.Second
-	requestTimeout = 10 * time.Second
-	answerTimeout  = 30 * time.Second
-	strangerLife   = 10 * time.Second
-	maxStrangers   = 1024
+	headerTimeout    = 5 * time.Second
+	requestTimeout   = 10 * time.Second
+	answerTimeout    = 30 * time.Second
+	strangerLifetime = 10 * time.Second
+	maxStrangers     = 1024
 	// retryAfter is in how many seconds a client that found no place shall come again.
 	retryAfter = "2"
-	// notice is what clients get between server.shutdown and the close, for results that are about to come.
-	notice = 700 * time.Millisecond
+	// shutdownNotice is what clients get between server.shutdown and the close, for results that are about to come.
+	shutdownNotice = 700 * time.Millisecond
 )
 
-// fill gives what is not set its default.
-func (c *Config) fill() {
+// setDefaults gives what is not set its default.
+func (c *Config) setDefaults() {
 	orDefault(&c.MaxFrame, 4<<20)
 	orDefault(&c.MaxInFlight, maxInFlight)
 	orDefault(&c.MaxConns, 1024)
@@ -104,53 +104,53 @@ func orDefault[T comparable](v *T, d T) {
 
 // Server is the edge of one gateway: New, Listen, Serve, Shutdown, each once and in this order.
 type Server struct {
-	cfg   Config
-	pool  *pool.Pool
-	m     *metrics.Metrics
-	log   zerolog.Logger
-	born  time.Time
-	main  http.Handler
-	side  http.Handler // of MetricsListen
-	admin http.Handler // of AdminListen
+	cfg            Config
+	pool           *pool.Pool
+	m              *metrics.Metrics
+	log            zerolog.Logger
+	startedAt      time.Time
+	mainHandler    http.Handler
+	metricsHandler http.Handler // of MetricsListen
+	adminHandler   http.Handler // of AdminListen
 
-	names map[string]bool // hostNames
+	hostNames map[string]bool // hostNames
 
 	ctx    context.Context // of what clients began and what may outlive them; ends in Shutdown
 	cancel context.CancelFunc
 
-	listeners []listening  // set once in Listen
-	remove    []func()     // set once in Listen: the names of Unix sockets
-	addr      net.Addr     // set once in Listen
-	certs     *clientCerts // nil: none are asked for
+	listeners     []listening  // set once in Listen
+	unlinkSockets []func()     // set once in Listen: the names of Unix sockets
+	addr          net.Addr     // set once in Listen
+	certs         *clientCerts // nil: none are asked for
 
-	now  atomic.Pointer[inForce]
+	live atomic.Pointer[liveConfig]
 	cert atomic.Pointer[certificate] // set in Listen, replaced by Reload; nil without TLS
 
-	chain    []authenticator // set once in New; the first that finds a credential decides
-	bearer   *bearer
-	logins   *logins
-	tickets  *tickets
-	oidc     *oidcLogin // nil: there is none
-	throttle throttle
-	refusals refusals
+	chain      []authenticator // set once in New; the first that finds a credential decides
+	bearer     *bearer
+	logins     *logins
+	tickets    *tickets
+	oidc       *oidcLogin // nil: there is none
+	throttle   throttle
+	refusalLog refusalLog
 
 	stopping    atomic.Bool
 	drained     chan struct{} // closed when a drain is over
 	drainedOnce sync.Once
 	once        sync.Once // Shutdown
 
-	mu     sync.Mutex
-	conns  map[*conn]struct{} // guarded by mu
-	places map[crowdName]int  // guarded by mu; connections, from before the upgrade on
-	admins map[string]int     // guarded by mu; connections of each subject that came as an admin
+	mu         sync.Mutex
+	conns      map[*conn]struct{} // guarded by mu
+	connCounts map[connGroup]int  // guarded by mu; connections, from before the upgrade on
+	admins     map[string]int     // guarded by mu; connections of each subject that came as an admin
 
-	accounts map[string]*account // guarded by mu; of the principals that are connected
-	all      *account            // set once in New; of all clients together
+	usages     map[string]*principalUsage // guarded by mu; of the principals that are connected
+	totalUsage *principalUsage            // set once in New; of all clients together
 
-	closed  bool           // guarded by mu; no connection may join any more
-	undrain func()         // guarded by mu; ends the goroutine of a drain; nil: there is none
-	forGood bool           // guarded by mu; nobody may take the drain back
-	active  sync.WaitGroup // connections
+	closed    bool           // guarded by mu; no connection may join any more
+	stopDrain func()         // guarded by mu; ends the goroutine of a drain; nil: there is none
+	forGood   bool           // guarded by mu; nobody may take the drain back
+	connTasks sync.WaitGroup // connections
 }
 
 // listening is one listener with what serves it.
@@ -162,23 +162,23 @@ type listening struct {
 
 // New makes a server that does nothing yet.
 func New(cfg Config, p *pool.Pool, m *metrics.Metrics, g prometheus.Gatherer, log zerolog.Logger) *Server {
-	cfg.fill()
-	s := &Server{cfg: cfg, pool: p, m: m, log: log, born: time.Now(), conns: map[*conn]struct{}{}, places: map[crowdName]int{}, admins: map[string]int{},
-		accounts: map[string]*account{}, all: newAccount(allReading, allAnswers), names: cfg.hostNames(), drained: make(chan struct{})}
-	s.now.Store(cfg.inForce())
+	cfg.setDefaults()
+	s := &Server{cfg: cfg, pool: p, m: m, log: log, startedAt: time.Now(), conns: map[*conn]struct{}{}, connCounts: map[connGroup]int{}, admins: map[string]int{},
+		usages: map[string]*principalUsage{}, totalUsage: newPrincipalUsage(allReading, allAnswers), hostNames: cfg.hostNames(), drained: make(chan struct{})}
+	s.live.Store(cfg.liveConfig())
 	if p != nil {
-		p.LetHaveAll(s.isAdmin)
+		p.ExemptFromReserve(s.isAdmin)
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
-	s.admit()
-	for _, transport := range []string{overWebSocket, overUnix} {
+	s.buildAuthChain()
+	for _, transport := range []string{transportWebSocket, transportUnix} {
 		m.ClientConnections.WithLabelValues(transport)
 		m.BytesOut.WithLabelValues(transport)
 	}
 	for _, why := range closeReasons {
 		m.ClientsClosed.WithLabelValues(string(why))
 	}
-	for _, bound := range []string{ofAll, ofPrincipal, ofGuests, ofShare, ofStrangers} {
+	for _, bound := range []string{groupAll, groupPrincipal, groupGuests, groupShare, groupStrangers} {
 		m.ClientsRefused.WithLabelValues(bound)
 	}
 
@@ -190,11 +190,11 @@ func New(cfg Config, p *pool.Pool, m *metrics.Metrics, g prometheus.Gatherer, lo
 		m.HandleFunc("POST /v1/tickets", s.serveTicket)
 		m.HandleFunc("POST /logout", s.logout)
 		if cfg.MetricsListen == "" {
-			m.Handle("GET /metrics", s.known(scrape))
+			m.Handle("GET /metrics", s.requirePrincipal(scrape))
 		}
 	}
-	private.HandleFunc("GET /{$}", s.standing)
-	mux.Handle(below+"{login}/", serveBelow(private))
+	private.HandleFunc("GET /{$}", s.serveLoginState)
+	mux.Handle(loginPrefix+"{login}/", stripLoginPath(private))
 	mux.HandleFunc("GET /v1/schema", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/schema+json")
 		w.Write(protocol.Schema())
@@ -207,15 +207,15 @@ func New(cfg Config, p *pool.Pool, m *metrics.Metrics, g prometheus.Gatherer, lo
 		mux.HandleFunc("GET "+oidcPath, s.beginOIDC)
 		mux.HandleFunc("GET "+callbackPath, s.finishOIDC)
 	}
-	mux.HandleFunc("GET /{$}", s.home)
-	mux.HandleFunc("GET /share", s.sharePage)
-	mux.HandleFunc("POST /share", s.shareAsk)
+	mux.HandleFunc("GET /{$}", s.serveHome)
+	mux.HandleFunc("GET /share", s.serveSharePage)
+	mux.HandleFunc("POST /share", s.serveShareState)
 	mux.HandleFunc("GET /ui/", s.serveAsset)
-	s.main = mux
+	s.mainHandler = mux
 	side := http.NewServeMux()
 	side.Handle("GET /metrics", scrape)
-	s.side = side
-	s.admin = profiles(scrape)
+	s.metricsHandler = side
+	s.adminHandler = profiles(scrape)
 	return s
 }
 
@@ -236,35 +236,35 @@ func (s *Server) Listen() (err error) {
 			return err
 		}
 	}
-	s.remove = sockets.remove
+	s.unlinkSockets = sockets.unlink
 	if sockets.http != nil {
 		s.addr = sockets.http.Addr()
-		if err = s.listenHTTP(sockets.http, s.main, true, answerTimeout); err != nil {
+		if err = s.listenHTTP(sockets.http, s.mainHandler, true, answerTimeout); err != nil {
 			return err
 		}
 	}
 	if sockets.metrics != nil {
-		if err = s.listenHTTP(sockets.metrics, s.side, false, answerTimeout); err != nil {
+		if err = s.listenHTTP(sockets.metrics, s.metricsHandler, false, answerTimeout); err != nil {
 			return err
 		}
 	}
 	if sockets.admin != nil {
-		if err = s.listenHTTP(sockets.admin, s.admin, false, profileTimeout); err != nil {
+		if err = s.listenHTTP(sockets.admin, s.adminHandler, false, profileTimeout); err != nil {
 			return err
 		}
 	}
 	if l := sockets.unix; l != nil {
-		s.listeners = append(s.listeners, listening{s.gate(l), s.serveUnix, func(context.Context) {
+		s.listeners = append(s.listeners, listening{s.boundStrangers(l), s.serveUnix, func(context.Context) {
 			l.Close()
 		}})
 	}
 	return nil
 }
 
-func (s *Server) gate(l net.Listener) net.Listener {
-	return &gate{
-		Listener: l, patience: func() time.Duration { return s.now.Load().slowClient }, life: strangerLife, most: maxStrangers,
-		pushed: s.m.ClientsRefused.WithLabelValues(ofStrangers),
+func (s *Server) boundStrangers(l net.Listener) net.Listener {
+	return &strangerListener{
+		Listener: l, slowLimit: func() time.Duration { return s.live.Load().slowClient }, lifetime: strangerLifetime, maxStrangers: maxStrangers,
+		expelled: s.m.ClientsRefused.WithLabelValues(groupStrangers),
 	}
 }
 
@@ -289,7 +289,7 @@ func (s *Server) listenHTTP(l net.Listener, h http.Handler, guarded bool, answer
 		Protocols: new(http.Protocols),
 	}
 	srv.Protocols.SetHTTP1(true) // a WebSocket is an HTTP/1.1 upgrade; nothing else here would gain by HTTP/2
-	gated := s.gate(l)
+	gated := s.boundStrangers(l)
 	if guarded {
 		config, err := s.tlsConfig()
 		if err != nil {
@@ -351,7 +351,7 @@ func (s *Server) Serve() error {
 }
 
 func (s *Server) stopListening(ctx context.Context) {
-	for _, remove := range s.remove { // before the sockets close: as long as those live, the names are theirs
+	for _, remove := range s.unlinkSockets { // before the sockets close: as long as those live, the names are theirs
 		remove()
 	}
 	for _, l := range s.listeners {
@@ -366,14 +366,14 @@ func (s *Server) Shutdown(ctx context.Context) (err error) {
 	return err
 }
 
-// Leave is Shutdown without an end of the sessions: another gateway has them from here on, and clients shall come again.
-func (s *Server) Leave(ctx context.Context) {
+// HandOver is Shutdown without an end of the sessions: another gateway has them from here on, and clients shall come again.
+func (s *Server) HandOver(ctx context.Context) {
 	s.once.Do(func() { _ = s.shutdown(ctx, func(context.Context) error { return nil }) })
 }
 
 func (s *Server) shutdown(ctx context.Context, end func(context.Context) error) error {
 	s.stopping.Store(true) // /readyz says so from now on, and connections are refused
-	soon, cancel := context.WithTimeout(ctx, notice)
+	soon, cancel := context.WithTimeout(ctx, shutdownNotice)
 	defer cancel()
 	emptied := make(chan struct{})
 	var err error // of the pool; read after emptied
@@ -382,12 +382,12 @@ func (s *Server) shutdown(ctx context.Context, end func(context.Context) error) 
 		err = end(ctx)
 	}()
 	var leaving sync.WaitGroup
-	s.each(func(c *conn) {
+	s.eachConn(func(c *conn) {
 		told := make(chan struct{})
 		leaving.Go(func() { // tells the client; one that takes nothing is told until its connection ends below
 			defer close(told)
-			if c.t.name() == "websocket" || c.asked.Load() { // nobody on a Unix socket gets what he did not ask for
-				c.event("server.shutdown", &protocol.ServerShutdown{In: protocol.Seconds(notice.Seconds())})
+			if c.transport.name() == "websocket" || c.subscribed.Load() { // nobody on a Unix socket gets what he did not ask for
+				c.sendEvent("server.shutdown", &protocol.ServerShutdown{In: protocol.Seconds(shutdownNotice.Seconds())})
 			}
 		})
 		leaving.Go(func() { // ends the connection, once told
@@ -397,8 +397,8 @@ func (s *Server) shutdown(ctx context.Context, end func(context.Context) error) 
 				case <-soon.Done():
 				}
 			}
-			c.quiet(soon) // what the end of the sessions brought about is told first
-			c.end(byShutdown)
+			c.awaitQuiet(soon) // what the end of the sessions brought about is told first
+			c.end(reasonShutdown)
 		})
 	})
 	select {
@@ -409,14 +409,14 @@ func (s *Server) shutdown(ctx context.Context, end func(context.Context) error) 
 	s.closed = true
 	s.mu.Unlock()
 	leaving.Wait()
-	s.each(func(c *conn) { leaving.Go(func() { c.end(byShutdown) }) }) // those that came in at the last moment
+	s.eachConn(func(c *conn) { leaving.Go(func() { c.end(reasonShutdown) }) }) // those that came in at the last moment
 	leaving.Wait()
-	brief, cancel := context.WithTimeout(ctx, goodbye)
+	brief, cancel := context.WithTimeout(ctx, closeTimeout)
 	defer cancel()
 	s.stopListening(brief)
 	<-emptied
 	s.cancel()
-	s.active.Wait()
+	s.connTasks.Wait()
 	if cert := s.cert.Load(); cert != nil {
 		cert.close()
 	}
@@ -431,7 +431,7 @@ func (s *Server) isAdmin(subject string) bool {
 	return s.admins[subject] > 0
 }
 
-func (s *Server) each(f func(*conn)) {
+func (s *Server) eachConn(f func(*conn)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for c := range s.conns {
@@ -444,27 +444,27 @@ func (s *Server) serveConn(c *conn) {
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
-		c.end(byShutdown)
-		c.t.close()
+		c.end(reasonShutdown)
+		c.transport.close()
 		return
 	}
 	s.conns[c] = struct{}{}
-	s.active.Add(1)
-	admin := c.who.Role == Admin && c.grant.share == nil
+	s.connTasks.Add(1)
+	admin := c.principal.Role == Admin && c.grant.share == nil
 	if admin {
-		s.admins[c.who.Subject]++
+		s.admins[c.principal.Subject]++
 	}
 	s.mu.Unlock()
 	defer func() {
 		s.mu.Lock()
 		delete(s.conns, c)
 		if admin {
-			if s.admins[c.who.Subject]--; s.admins[c.who.Subject] == 0 {
-				delete(s.admins, c.who.Subject)
+			if s.admins[c.principal.Subject]--; s.admins[c.principal.Subject] == 0 {
+				delete(s.admins, c.principal.Subject)
 			}
 		}
 		s.mu.Unlock()
-		s.active.Done()
+		s.connTasks.Done()
 	}()
 	c.serve()
 }
@@ -476,7 +476,7 @@ func (s *Server) guard(h http.Handler, at net.Addr) http.Handler {
 	_, tcp := at.(*net.TCPAddr)
 	loopback := isLoopback(at)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		r = s.cfg.asked(r)
+		r = s.cfg.clientRequest(r)
 		head := w.Header()
 		head.Set("X-Content-Type-Options", "nosniff")
 		head.Set("Referrer-Policy", "no-referrer")
@@ -487,13 +487,13 @@ func (s *Server) guard(h http.Handler, at net.Addr) http.Handler {
 		head.Set("Connection", "close") // one request each: a stranger's connection is short; an upgrade overwrites this
 		switch {
 		case tcp && !s.hostAllowed(r.Host, loopback): // no page gets to a Unix socket, whatever name it has
-			s.refused(r, "host")
+			s.auditRefusal(r, "host")
 			refuse(w, http.StatusMisdirectedRequest, "this server has another name; its operator adds one with --host")
-		case !originAllowed(r, s.now.Load().origins):
-			s.refused(r, "origin")
+		case !originAllowed(r, s.live.Load().origins):
+			s.auditRefusal(r, "origin")
 			refuse(w, http.StatusForbidden, "this origin is not allowed")
 		case tokenInQuery(r):
-			s.refused(r, "token_in_url")
+			s.auditRefusal(r, "token_in_url")
 			refuse(w, http.StatusBadRequest, "tokens are not accepted in URLs")
 		case r.ContentLength != 0 && r.Method != http.MethodPost: // what follows an upgrade is frames to us, and a body to whom asks for it
 			refuse(w, http.StatusBadRequest, "this request has no body")
@@ -515,16 +515,16 @@ func challenge(h http.Header, status int) {
 	}
 }
 
-// known lets only principals pass.
-func (s *Server) known(h http.Handler) http.Handler {
+// requirePrincipal lets only principals pass.
+func (s *Server) requirePrincipal(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		g, no := s.authenticate(r)
 		if no != nil {
 			deny(w, no)
 			return
 		}
-		if s.paced(w, g) {
-			defer g.done()
+		if s.admitRequest(w, g) {
+			defer g.endRequest()
 			h.ServeHTTP(w, r)
 		}
 	})
@@ -547,10 +547,10 @@ func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Server) serveWebSocket(w http.ResponseWriter, r *http.Request) {
-	g, no := s.welcome(r)
+	g, no := s.authorize(r)
 	if no != nil {
-		if no.why == missing { // everything else has been told
-			s.refused(r, string(byToken))
+		if no.outcome == missing { // everything else has been told
+			s.auditRefusal(r, string(byToken))
 		}
 		deny(w, no)
 		return
@@ -559,7 +559,7 @@ func (s *Server) serveWebSocket(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusServiceUnavailable, "shutting down")
 		return
 	}
-	leave, full := s.place(g)
+	leave, full := s.admitConn(g)
 	if full != nil {
 		w.Header().Set("Retry-After", retryAfter)
 		refuse(w, full.status, full.String())
@@ -600,24 +600,24 @@ func (s *Server) serveLocal(sock *socket) {
 			sock.Close()
 		}
 	}()
-	who, err := peer(sock)
+	who, err := peerPrincipal(sock)
 	t := newUnixTransport(s, sock)
 	c := newConn(s, t, t.out, &Grant{Principal: who})
 	if err != nil || s.stopping.Load() {
 		e := protocol.Errorf(protocol.ShuttingDown, "the server is shutting down")
 		if err != nil {
 			e = protocol.AsError(err)
-			s.cfg.Audit.Stranger(audit.Entry{Action: audit.ActionRefused, Outcome: string(e.Code), Remote: t.name(), Reason: "user"})
+			s.cfg.Audit.AppendStranger(audit.Entry{Action: audit.ActionRefused, Outcome: string(e.Code), Remote: t.name(), Reason: "user"})
 		}
-		c.refuse(nil, e)
-		c.end(byShutdown)
+		c.refuseRequest(nil, e)
+		c.end(reasonShutdown)
 		return
 	}
-	sock.known()
-	leave, full := s.place(c.grant)
+	sock.leaveStrangers()
+	leave, full := s.admitConn(c.grant)
 	if full != nil {
-		c.refuse(nil, protocol.Errorf(protocol.LimitExceeded, "%s", full).With("limit", full.limit))
-		c.end(tooMany)
+		c.refuseRequest(nil, protocol.Errorf(protocol.LimitExceeded, "%s", full).With("limit", full.limit))
+		c.end(reasonFull)
 		return
 	}
 	defer leave()

@@ -59,8 +59,8 @@ func guestMay(sh *pool.Share, method string) bool {
 	return listed && (sh.Control() || !wants.control) && (sh.Terminal() == "" || !wants.whole)
 }
 
-// welcome is authenticate for those who may be guests: who came with a share's token is one, or nobody. Nothing but the WebSocket is for guests.
-func (s *Server) welcome(r *http.Request) (*Grant, *denial) {
+// authorize is authenticate for those who may be guests: who came with a share's token is one, or nobody. Nothing but the WebSocket is for guests.
+func (s *Server) authorize(r *http.Request) (*Grant, *denial) {
 	token, _, _ := bearerText(r)
 	if !pool.IsShareToken(token) {
 		return s.authenticate(r)
@@ -68,24 +68,24 @@ func (s *Server) welcome(r *http.Request) (*Grant, *denial) {
 	sh, ok := s.pool.FindShare(token) // also while the address is slowed down: nobody guesses one
 	if !ok {
 		s.throttle.wrong(clientAddr(r), time.Now())
-		return nil, s.decided(r, byShare, unknown, nil)
+		return nil, s.recordOutcome(r, byShare, unknown, nil)
 	}
 	g := &Grant{Principal: Principal{Subject: sh.Owner(), Role: Viewer}, share: sh}
 	if sh.Control() {
 		g.Role = User
 	}
-	if sh.Maker() != "" { // a link is worth what its maker is, and what is asked over it counts as his
-		maker := s.withdrawable(sh.Maker())
-		if maker == nil || !maker.good(time.Now()) || !maker.mayShare(sh.Owner()) {
-			return nil, s.decided(r, byShare, expired, nil)
+	if sh.CredentialID() != "" { // a link is worth what its maker is, and what is asked over it counts as his
+		maker := s.credentialByID(sh.CredentialID())
+		if maker == nil || !maker.isValid(time.Now()) || !maker.mayShare(sh.Owner()) {
+			return nil, s.recordOutcome(r, byShare, expired, nil)
 		}
-		g.rests = maker.rests
+		g.credentials = maker.credentials
 	}
-	return g, s.decided(r, byShare, accepted, nil)
+	return g, s.recordOutcome(r, byShare, accepted, nil)
 }
 
-// withdrawable is the token, or the login that goes back to none, with this id; nil: it is there no more.
-func (s *Server) withdrawable(id string) *Grant {
+// credentialByID is the token, or the login that goes back to none, with this id; nil: it is there no more.
+func (s *Server) credentialByID(id string) *Grant {
 	if s.cfg.Tokens != nil {
 		if g := s.cfg.Tokens.byID(id); g != nil {
 			return g
@@ -104,33 +104,33 @@ func (g *Grant) reaches(s *pool.Session, term string) bool {
 	return sh == nil || sh.Session() == s && (sh.Terminal() == "" || sh.Terminal() == term)
 }
 
-// shared is find for a guest: any other session is one that does not exist, and the one that it has is its default.
-func (k *call) shared(ref protocol.SessionRef) (*pool.Session, error) {
+// guestSession is find for a guest: any other session is one that does not exist, and the one that it has is its default.
+func (k *call) guestSession(ref protocol.SessionRef) (*pool.Session, error) {
 	s := k.c.grant.share.Session()
-	if ref == (protocol.SessionRef{}) || ref.SessionID == s.ID() || ref.Session != "" && ref.Session == s.Data().Name {
+	if ref == (protocol.SessionRef{}) || ref.SessionID == s.ID() || ref.Session != "" && ref.Session == s.Summary().Name {
 		return s, nil
 	}
 	return nil, protocol.Errorf(protocol.SessionNotFound, "no such session")
 }
 
-// beginner is the session for its owner and the link for a guest, whose request_keys are its own.
-type beginner interface {
+// workStarter is the session for its owner and the link for a guest, whose request_keys are its own.
+type workStarter interface {
 	Exec(*protocol.Exec) (*pool.Exec, error)
 	Stream(*protocol.Exec) (*pool.Exec, error)
 	StartProcess(context.Context, *protocol.ProcessStart) (*pool.Process, error)
 	OpenTerminal(context.Context, *protocol.TermOpen) (*pool.Terminal, error)
 }
 
-// in is where what k asks for begins; s is the session that it found.
-func (k *call) in(s *pool.Session) beginner {
+// starter is where what k asks for begins; s is the session that it found.
+func (k *call) starter(s *pool.Session) workStarter {
 	if sh := k.c.grant.share; sh != nil {
 		return sh
 	}
 	return s
 }
 
-// beganIn looks at whose it is what s began, or what its request_key stands for: that may be in an earlier session of the same name.
-func (k *call) beganIn(s *pool.Session) error {
+// checkStartedIn looks at whose it is what s began, or what its request_key stands for: that may be in an earlier session of the same name.
+func (k *call) checkStartedIn(s *pool.Session) error {
 	if !k.c.grant.reaches(s, "") {
 		return protocol.Errorf(protocol.SessionNotFound, "no such session")
 	}
@@ -138,21 +138,21 @@ func (k *call) beganIn(s *pool.Session) error {
 	return nil
 }
 
-// endWith ends the connection when its link does.
-func (c *conn) endWith(sh *pool.Share) {
+// endWithShare ends the connection when its link does.
+func (c *conn) endWithShare(sh *pool.Share) {
 	select {
 	case <-sh.Ended():
-		c.end(unshared)
+		c.end(reasonUnshared)
 	case <-c.ctx.Done():
 	}
 }
 
-// sharePage is the web terminal for guests. Its script has the token, out of the fragment: the page itself is no secret.
-func (s *Server) sharePage(w http.ResponseWriter, r *http.Request) { ui.ServePage(w, rand.Text()) }
+// serveSharePage is the web terminal for guests. Its script has the token, out of the fragment: the page itself is no secret.
+func (s *Server) serveSharePage(w http.ResponseWriter, r *http.Request) { ui.ServePage(w, rand.Text()) }
 
-// shareAsk tells a page that could not connect whether its link still opens something: a browser does not tell why an upgrade was refused.
-func (s *Server) shareAsk(w http.ResponseWriter, r *http.Request) {
-	if g, no := s.welcome(r); no != nil {
+// serveShareState tells a page that could not connect whether its link still opens something: a browser does not tell why an upgrade was refused.
+func (s *Server) serveShareState(w http.ResponseWriter, r *http.Request) {
+	if g, no := s.authorize(r); no != nil {
 		deny(w, no)
 		return
 	} else if g.share == nil {
@@ -165,7 +165,7 @@ func (s *Server) shareAsk(w http.ResponseWriter, r *http.Request) {
 func shareCreate(k *call, q *protocol.ShareCreate) (any, error) {
 	create := func(s *pool.Session) (any, error) {
 		by := k.c.grant
-		if g := k.c.srv.withdrawable(by.token); g != nil { // not the login with it, which people end when they leave
+		if g := k.c.srv.credentialByID(by.token); g != nil { // not the login with it, which people end when they leave
 			by = g
 		}
 		sh, token, err := s.Share(q, by.token, by.expires())
@@ -175,7 +175,7 @@ func shareCreate(k *call, q *protocol.ShareCreate) (any, error) {
 		return &protocol.ShareCreated{Share: sh.Info(), Token: token, Path: "/share#token=" + token}, nil
 	}
 	if q.TermID == "" {
-		return k.on(q.SessionRef, false, create)
+		return k.withSession(q.SessionRef, false, create)
 	}
 	t, err := k.terminal(q.TermID)
 	if err != nil {
@@ -185,9 +185,9 @@ func shareCreate(k *call, q *protocol.ShareCreate) (any, error) {
 }
 
 func shareList(k *call, q *protocol.SessionRef) (any, error) {
-	return k.on(*q, false, func(s *pool.Session) (any, error) { return &protocol.Shares{Shares: s.Shares()}, nil })
+	return k.withSession(*q, false, func(s *pool.Session) (any, error) { return &protocol.Shares{Shares: s.Shares()}, nil })
 }
 
 func shareRevoke(k *call, q *protocol.ShareRef) (any, error) {
-	return nil, k.c.srv.pool.Revoke(k.c.behalf(q.ShareID), q.ShareID)
+	return nil, k.c.srv.pool.Revoke(k.c.actsFor(q.ShareID), q.ShareID)
 }

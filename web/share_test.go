@@ -62,17 +62,17 @@ func TestShareOfASession(t *testing.T) {
 	hidden := owner.call("exec.run", object{"session_id": other, "command": "echo hidden"}).str("exec_id")
 	hiddenProcess := owner.call("process.start", object{"session_id": other, "command": "echo hidden"}).str("process_id")
 	hiddenTerm := owner.call("term.open", object{"session_id": other, "cols": 80, "rows": 24}).str("term_id")
-	looker, link := owner.shared(g, object{"session": "shown", "name": "for the boss"})
+	viewer, link := owner.shared(g, object{"session": "shown", "name": "for the boss"})
 	typist, _ := owner.shared(g, object{"session_id": session, "mode": "control"})
 
-	looker.call("session.watch", object{"session_id": session})
+	viewer.call("session.watch", object{"session_id": session})
 	if got := typist.call("exec.run", object{"command": "pwd"}); got.str("stdout") != "/usr\n" { // no session named: the shared one
 		t.Fatalf("control: %v", got)
 	}
-	if got := looker.event("exec.exit"); got.num("exit_code") != 0 {
+	if got := viewer.event("exec.exit"); got.num("exit_code") != 0 {
 		t.Fatalf("watching: %v", got)
 	}
-	for _, guest := range []*client{looker, typist} {
+	for _, guest := range []*client{viewer, typist} {
 		if all := guest.call("session.list", nil)["sessions"].([]any); len(all) != 1 || object(all[0].(map[string]any)).str("session_id") != session {
 			t.Errorf("a guest sees %v", all)
 		}
@@ -95,7 +95,7 @@ func TestShareOfASession(t *testing.T) {
 			}
 		}
 	}
-	if who := looker.call("system.capabilities", nil)["principal"].(map[string]any); who["role"] != "viewer" || who["share"].(map[string]any)["share_id"] != link.str("share_id") {
+	if who := viewer.call("system.capabilities", nil)["principal"].(map[string]any); who["role"] != "viewer" || who["share"].(map[string]any)["share_id"] != link.str("share_id") {
 		t.Errorf("capabilities: %v", who)
 	}
 	all := owner.call("share.list", object{"session_id": session})["shares"].([]any)
@@ -115,24 +115,24 @@ func TestShareOfATerminal(t *testing.T) {
 		return owner.call("term.open", object{"session_id": session, "cols": 80, "rows": 24, "command": "cat"}).str("term_id")
 	}
 	term, other := open(), open()
-	looker, _ := owner.shared(g, object{"term_id": term, "name": "a friend"})
+	viewer, _ := owner.shared(g, object{"term_id": term, "name": "a friend"})
 	typist, _ := owner.shared(g, object{"term_id": term, "mode": "control"})
 
-	if all := looker.call("term.list", object{"session_id": session})["terminals"].([]any); len(all) != 1 {
+	if all := viewer.call("term.list", object{"session_id": session})["terminals"].([]any); len(all) != 1 {
 		t.Errorf("a guest of one terminal sees %d", len(all))
 	}
-	for _, guest := range []*client{looker, typist} {
+	for _, guest := range []*client{viewer, typist} {
 		if got := guest.try("term.attach", object{"term_id": other}).code(); got != "TERM_NOT_FOUND" {
 			t.Errorf("the other terminal: %s", got)
 		}
 	}
-	if got := looker.try("term.attach", object{"term_id": term, "mode": "control"}).code(); got != "FORBIDDEN" {
+	if got := viewer.try("term.attach", object{"term_id": term, "mode": "control"}).code(); got != "FORBIDDEN" {
 		t.Errorf("control over a link to look: %s", got)
 	}
-	looker.call("term.attach", object{"term_id": term})
+	viewer.call("term.attach", object{"term_id": term})
 	typist.call("term.attach", object{"term_id": term})
 	for method, q := range map[string]object{"term.input": {"term_id": term, "data": "x"}, "term.resize": {"term_id": term, "cols": 10, "rows": 10}} {
-		if got := looker.try(method, q).code(); got != "FORBIDDEN" {
+		if got := viewer.try(method, q).code(); got != "FORBIDDEN" {
 			t.Errorf("%s over a link to look: %s", method, got)
 		}
 	}
@@ -151,7 +151,7 @@ func TestShareOfATerminal(t *testing.T) {
 	}
 	typist.call("term.input", object{"term_id": term, "data": "typed\n"})
 	var seen strings.Builder
-	looker.await("what was typed", func(f *frame) bool {
+	viewer.await("what was typed", func(f *frame) bool {
 		if f.Event == "term.output" {
 			seen.WriteString(f.Data.str("data"))
 			f.Event = "" // once
@@ -193,7 +193,7 @@ func TestShareEnds(t *testing.T) {
 			}
 			eventually(t, "the link expires", func() bool { return guest.try("session.info", object{"session_id": session}).code() == "FORBIDDEN" })
 			refused(link)
-			g.pool.Forget(time.Now()) // the reaper's, every second
+			g.pool.DropExpired(time.Now()) // the reaper's, every second
 			if code := guest.closed(); code != 4403 {
 				t.Errorf("expired: closed with %d", code)
 			}
@@ -206,7 +206,7 @@ func TestShareEnds(t *testing.T) {
 				t.Errorf("link to a session that has ended: %s", got)
 			}
 			stays.call("session.info", object{"session_id": session}) // it is retained
-			g.pool.Forget(time.Now().Add(time.Hour))
+			g.pool.DropExpired(time.Now().Add(time.Hour))
 			if code := stays.closed(); code != 4403 {
 				t.Errorf("session forgotten: closed with %d", code)
 			}

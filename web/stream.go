@@ -72,9 +72,9 @@ func (src *source) ended() bool {
 	}
 }
 
-func (src *source) attach(offset int64, f pool.Follow) (*pool.Reader, error) {
+func (src *source) attach(offset int64, f pool.ReadOptions) (*pool.Reader, error) {
 	r, err := src.journal.Attach(offset, f)
-	if errors.Is(err, pool.ErrBeyond) {
+	if errors.Is(err, pool.ErrOffsetBeyondEnd) {
 		return nil, protocol.Errorf(protocol.StreamNotFound, "offset lies beyond the end of the stream").With("size", src.journal.Size())
 	}
 	return r, err
@@ -84,29 +84,29 @@ func (src *source) attach(offset int64, f pool.Follow) (*pool.Reader, error) {
 // connection's, or stop. A connection has at most one of a stream, so that no byte comes twice.
 type subscription struct {
 	source
-	*fate
-	r          *pool.Reader
-	no         uint64        // in binary frames
-	view       *pool.Viewer  // at a terminal; nil at anything else
-	showScreen bool          // a terminal's screen comes first
-	history    bool          // or comes after what is kept, once least is reached
-	torn       bool          // the beginning of that is gone
-	block      bool          // what r was attached with
-	credit     *credit       // nil: the transport's flow control is all there is; set before the pump starts
-	stopped    chan struct{} // closed by stop
-	stopping   sync.Once
-	least      int64 // what was there at the start is sent also when the command had ended before
+	*subscriptionEnd
+	r            *pool.Reader
+	number       uint64        // in binary frames
+	viewer       *pool.Viewer  // at a terminal; nil at anything else
+	showScreen   bool          // a terminal's screen comes first
+	history      bool          // or comes after what is kept, once least is reached
+	startMissing bool          // the beginning of that is gone
+	block        bool          // what r was attached with
+	credit       *credit       // nil: the transport's flow control is all there is; set before the pump starts
+	stopped      chan struct{} // closed by stop
+	stopping     sync.Once
+	minOffset    int64 // what was there at the start is sent also when the command had ended before
 }
 
-// fate is how a subscription ended, for those who ask when it is no more.
-type fate struct {
-	gone chan struct{} // closed when the pump has ended
-	told bool          // the exit event was sent; read after gone
-	next *fate         // guarded by conn.mu; of the subscription that replaced it
+// subscriptionEnd is how a subscription ended, for those who ask when it is no more.
+type subscriptionEnd struct {
+	gone     chan struct{}    // closed when the pump has ended
+	exitSent bool             // the exit event was sent; read after gone
+	next     *subscriptionEnd // guarded by conn.mu; of the subscription that replaced it
 }
 
 // await returns when the subscription is gone, or when ctx is done.
-func (f *fate) await(ctx context.Context) {
+func (f *subscriptionEnd) await(ctx context.Context) {
 	select {
 	case <-f.gone:
 	case <-ctx.Done():
@@ -122,35 +122,35 @@ func (sub *subscription) stop() {
 // subscribeLocked answers k and sends the stream from offset on. Called with mu held.
 func (c *conn) subscribeLocked(k *call, src source, offset int64, block bool) (any, error) {
 	return c.followLocked(k, src, offset, block, func(sub *subscription) any {
-		return &protocol.StreamOpened{ExecID: src.exec, ProcessID: src.process, StreamID: src.stream, StreamNo: c.number(sub), Offset: offset, RecordingID: src.recording}
+		return &protocol.StreamOpened{ExecID: src.exec, ProcessID: src.process, StreamID: src.stream, StreamNo: c.numberStream(sub), Offset: offset, RecordingID: src.recording}
 	})
 }
 
-// number is what the client must know of a stream whose output comes in binary frames.
-func (c *conn) number(sub *subscription) uint64 {
+// numberStream is what the client must know of a stream whose output comes in binary frames.
+func (c *conn) numberStream(sub *subscription) uint64 {
 	if !c.binary {
 		return 0 // absent
 	}
-	return sub.no
+	return sub.number
 }
 
 // followLocked is subscribeLocked with an answer of its own. The goroutine that gives the answer is the one that pumps: nothing of the
 // stream can come before it. A subscription that there was is over by then. Called with mu held.
 func (c *conn) followLocked(k *call, src source, offset int64, block bool, answer func(*subscription) any) (any, error) {
-	sub, before, err := c.joinLocked(src, offset, block && c.who.Role != Viewer) // who may change nothing may not hold up a command either
+	sub, before, err := c.attachLocked(src, offset, block && c.principal.Role != Viewer) // who may change nothing may not hold up a command either
 	if err != nil {
 		return nil, err
 	}
 	pumped := false
 	defer func() {
 		if !pumped { // answer panicked
-			c.leaveLocked(sub)
+			c.unsubscribeLocked(sub)
 		}
 	}()
 	data := answer(sub)
-	c.asked.Store(true)
+	c.subscribed.Store(true)
 	c.spawn(k.method, func() { // answers and pumps; ends with the stream, stop or ctx; serve waits for it
-		defer c.leave(sub)
+		defer c.unsubscribe(sub)
 		if before != nil {
 			before.await(c.ctx)
 		}
@@ -158,60 +158,60 @@ func (c *conn) followLocked(k *call, src source, offset int64, block bool, answe
 		c.pump(sub)
 	})
 	pumped = true
-	return nil, errLater
+	return nil, errAnswerPending
 }
 
-// roomLocked refuses one stream too many. Called with mu held.
-func (c *conn) roomLocked() error {
+// checkStreamsLocked refuses one stream too many. Called with mu held.
+func (c *conn) checkStreamsLocked() error {
 	if len(c.subs)+c.reserved >= maxStreams {
 		return protocol.Errorf(protocol.LimitExceeded, "this connection follows %d streams", maxStreams).With("limit", maxStreams)
 	}
 	return nil
 }
 
-// joinLocked attaches to the stream, in the place of before, which it stops. The caller runs the pump, once before is gone, and calls leave
+// attachLocked attaches to the stream, in the place of before, which it stops. The caller runs the pump, once before is gone, and calls leave
 // in any case. Called with mu held.
-func (c *conn) joinLocked(src source, offset int64, block bool) (sub, before *subscription, err error) {
+func (c *conn) attachLocked(src source, offset int64, block bool) (sub, before *subscription, err error) {
 	before = c.subs[src.stream]
 	if before == nil {
-		if err := c.roomLocked(); err != nil {
+		if err := c.checkStreamsLocked(); err != nil {
 			return nil, nil, err
 		}
 	}
-	if e := c.takeStream(); e != nil {
+	if e := c.reserveStream(); e != nil {
 		return nil, nil, e
 	}
 	defer func() {
 		if err != nil {
-			c.account.streams.Add(-1)
+			c.usage.streams.Add(-1)
 		}
 	}()
 	// A binary frame may end in the middle of a character: what is typed is to be seen at once.
-	r, err := src.attach(offset, pool.Follow{Block: block, Text: !c.binary})
+	r, err := src.attach(offset, pool.ReadOptions{Block: block, Text: !c.binary})
 	if err != nil {
 		return nil, nil, err
 	}
 	c.streamNo++
-	sub = &subscription{source: src, fate: &fate{gone: make(chan struct{})}, r: r, no: c.streamNo, block: block, stopped: make(chan struct{}), least: src.journal.Size()}
+	sub = &subscription{source: src, subscriptionEnd: &subscriptionEnd{gone: make(chan struct{})}, r: r, number: c.streamNo, block: block, stopped: make(chan struct{}), minOffset: src.journal.Size()}
 	c.subs[src.stream] = sub
 	if before != nil {
-		before.next = sub.fate
+		before.next = sub.subscriptionEnd
 		before.stop()
 	} else if w := c.watches[src.session]; w != nil {
-		w.noteLocked(src.name(), sub.fate)
+		w.noteLocked(src.name(), sub.subscriptionEnd)
 	}
 	return sub, before, nil
 }
 
-// until is a context that ends with a channel: the journal's Next can be woken by the end of a command without a goroutine for each stream.
-type until struct {
+// doneContext is a context that ends with a channel: the journal's Next can be woken by the end of a command without a goroutine for each stream.
+type doneContext struct {
 	context.Context
 	done <-chan struct{}
 }
 
-func (u until) Done() <-chan struct{} { return u.done }
+func (u doneContext) Done() <-chan struct{} { return u.done }
 
-func (u until) Err() error {
+func (u doneContext) Err() error {
 	select {
 	case <-u.done:
 		return context.Canceled
@@ -220,19 +220,19 @@ func (u until) Err() error {
 	}
 }
 
-// leave undoes joinLocked.
-func (c *conn) leave(sub *subscription) {
+// unsubscribe undoes attachLocked.
+func (c *conn) unsubscribe(sub *subscription) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.leaveLocked(sub)
+	c.unsubscribeLocked(sub)
 }
 
-func (c *conn) leaveLocked(sub *subscription) {
+func (c *conn) unsubscribeLocked(sub *subscription) {
 	sub.r.Close() // the command need not wait for us any more
-	if sub.view != nil {
-		sub.view.Leave()
+	if sub.viewer != nil {
+		sub.viewer.Leave()
 	}
-	c.account.streams.Add(-1)
+	c.usage.streams.Add(-1)
 	if c.subs[sub.stream] == sub {
 		delete(c.subs, sub.stream)
 	}
@@ -242,17 +242,17 @@ func (c *conn) leaveLocked(sub *subscription) {
 // pump sends what the journal has. The exit event is last, after every byte that the command wrote.
 func (c *conn) pump(sub *subscription) {
 	defer context.AfterFunc(c.ctx, sub.stop)() // wakes Next when the connection ends
-	if sub.showScreen && !c.screen(sub, -1) {
+	if sub.showScreen && !c.sendScreen(sub, -1) {
 		return
 	}
-	running := until{context.Background(), sub.done}
+	running := doneContext{context.Background(), sub.done}
 	for {
-		if !c.replayed(sub) {
+		if !c.sendScreenAfterReplay(sub) {
 			return
 		}
 		ch, err := sub.r.Next(running)
 		if err == nil {
-			if !c.chunk(sub, ch) {
+			if !c.sendChunk(sub, ch) {
 				return
 			}
 			continue
@@ -269,40 +269,40 @@ func (c *conn) pump(sub *subscription) {
 		break
 	}
 	// It has ended. What it left behind may go on writing: that belongs to the stream, but this subscription has an end.
-	for end := max(sub.endOffset(), sub.least); sub.r.Behind(end); {
+	for end := max(sub.endOffset(), sub.minOffset); sub.r.Behind(end); {
 		ch, err := sub.r.Next(context.Background())
 		if err == io.EOF {
 			break
 		}
-		if err != nil || !c.chunk(sub, ch) {
+		if err != nil || !c.sendChunk(sub, ch) {
 			return
 		}
 	}
-	if !c.replayed(sub) {
+	if !c.sendScreenAfterReplay(sub) {
 		return
 	}
 	if c.ctx.Err() == nil {
 		name, data := sub.exit()
-		sub.told = c.event(name, data)
+		sub.exitSent = c.sendEvent(name, data)
 	}
 }
 
-// chunk sends one piece of output, and before it what is missing, and reports whether the client is still there.
-func (c *conn) chunk(sub *subscription, ch pool.Chunk) bool {
+// sendChunk sends one piece of output, and before it what is missing, and reports whether the client is still there.
+func (c *conn) sendChunk(sub *subscription, ch pool.Chunk) bool {
 	switch note := ch.Note.(type) {
 	case protocol.Event:
-		return c.event(note.Name, note.Data)
-	case pool.Told:
-		return note.To != sub.view || c.event(note.Event.Name, note.Event.Data)
+		return c.sendEvent(note.Name, note.Data)
+	case pool.DirectedEvent:
+		return note.To != sub.viewer || c.sendEvent(note.Event.Name, note.Event.Data)
 	}
 	if ch.Gap > 0 && sub.terminal != nil && !sub.history {
-		return c.screen(sub, ch.Offset-ch.Gap)
+		return c.sendScreen(sub, ch.Offset-ch.Gap)
 	}
 	if ch.Gap > 0 {
-		sub.torn = true
+		sub.startMissing = true
 		c.srv.m.Gaps.Inc()
 		c.srv.m.GapBytes.Add(float64(ch.Gap))
-		if !c.event("stream.gap", &protocol.StreamGap{StreamID: sub.stream, From: ch.Offset - ch.Gap, To: ch.Offset}) {
+		if !c.sendEvent("stream.gap", &protocol.StreamGap{StreamID: sub.stream, From: ch.Offset - ch.Gap, To: ch.Offset}) {
 			return false
 		}
 	}
@@ -310,25 +310,25 @@ func (c *conn) chunk(sub *subscription, ch pool.Chunk) bool {
 		StreamID: sub.stream, TermID: sub.term(), ExecID: sub.exec, ProcessID: sub.process,
 		Offset: ch.Offset, Stream: ch.Stream.String(), Data: ch.Data, Replay: ch.Replay,
 	}
-	return c.output(sub, &o)
+	return c.sendOutput(sub, &o)
 }
 
-// leeway is what may come after what was kept before the screen is sent in its place.
-const leeway = 256 << 10
+// replaySlack is what may come after what was kept before the screen is sent in its place.
+const replaySlack = 256 << 10
 
-// replayed sends the screen once what was kept has been sent, if that began in the middle: nobody can tell from it in what
+// sendScreenAfterReplay sends the screen once what was kept has been sent, if that began in the middle: nobody can tell from it in what
 // mode the terminal is, and what the rest of the screen shows. It waits for a moment in which the client has got all there is:
 // what a screen replaces cannot be scrolled back to.
-func (c *conn) replayed(sub *subscription) bool {
-	if !sub.history || sub.r.Behind(sub.least) {
+func (c *conn) sendScreenAfterReplay(sub *subscription) bool {
+	if !sub.history || sub.r.Behind(sub.minOffset) {
 		return true
 	}
-	if !sub.torn {
+	if !sub.startMissing {
 		sub.history = false
 		return true
 	}
 	from := sub.r.Offset()
-	late := from >= sub.least+leeway
+	late := from >= sub.minOffset+replaySlack
 	if !late && sub.r.Behind(sub.journal.Size()) {
 		return true
 	}
@@ -340,46 +340,46 @@ func (c *conn) replayed(sub *subscription) bool {
 		return true
 	}
 	sub.history = false
-	return c.show(sub, from, text, at)
+	return c.sendSnapshot(sub, from, text, at)
 }
 
-// screen sends what a terminal shows in place of output from offset from on, which is gone: from is negative where the
+// sendScreen sends what a terminal shows in place of output from offset from on, which is gone: from is negative where the
 // client has asked for it.
-func (c *conn) screen(sub *subscription, from int64) bool {
+func (c *conn) sendScreen(sub *subscription, from int64) bool {
 	text, at, err := sub.terminal.Screen(c.ctx)
 	if err != nil { // the client has gone
 		return false
 	}
-	return c.show(sub, from, text, at)
+	return c.sendSnapshot(sub, from, text, at)
 }
 
-func (c *conn) show(sub *subscription, from int64, text []byte, at int64) bool {
+func (c *conn) sendSnapshot(sub *subscription, from int64, text []byte, at int64) bool {
 	sub.r.Skip(at)
 	if from >= 0 && from < at {
 		c.srv.m.Gaps.Inc()
 		c.srv.m.GapBytes.Add(float64(at - from))
-		if !c.event("stream.gap", &protocol.StreamGap{StreamID: sub.stream, From: from, To: at}) {
+		if !c.sendEvent("stream.gap", &protocol.StreamGap{StreamID: sub.stream, From: from, To: at}) {
 			return false
 		}
 	}
-	return c.output(sub, &protocol.Output{StreamID: sub.stream, TermID: sub.terminal.ID(), Offset: at, Stream: "tty", Data: text, Replay: true, Snapshot: true})
+	return c.sendOutput(sub, &protocol.Output{StreamID: sub.stream, TermID: sub.terminal.ID(), Offset: at, Stream: "tty", Data: text, Replay: true, Snapshot: true})
 }
 
-// output sends a piece of output as this client wants it.
-func (c *conn) output(sub *subscription, o *protocol.Output) bool {
-	if !sub.mayGo(c.ctx, o.Offset, c.patience) {
+// sendOutput sends a piece of output as this client wants it.
+func (c *conn) sendOutput(sub *subscription, o *protocol.Output) bool {
+	if !sub.awaitCredit(c.ctx, o.Offset, c.slowLimit) {
 		return false
 	}
 	var err error
 	if c.binary {
-		err = c.out.sendBinary(func(dst []byte) []byte { return protocol.AppendBinary(dst, sub.no, o) })
+		err = c.out.sendBinary(func(dst []byte) []byte { return protocol.AppendBinary(dst, sub.number, o) })
 	} else {
 		err = c.out.send(func(dst []byte) []byte { return protocol.AppendOutput(dst, sub.output, o) })
 	}
 	if err == nil {
 		c.bytesOut.Add(float64(len(o.Data)))
 	}
-	c.sent(err)
+	c.checkSent(err)
 	return err == nil
 }
 
@@ -392,14 +392,14 @@ func (k *call) detach(stream string) (any, error) {
 		return nil, nil
 	}
 	sub.stop()
-	return k.later(func() (any, error) {
+	return k.answerLater(func() (any, error) {
 		sub.await(k.c.ctx)
 		return nil, nil
 	})
 }
 
-// wholeText is the head of p, at most limit bytes, cut between characters. It is never empty unless p is.
-func wholeText(p []byte, limit int64) []byte {
+// cutBetweenCharacters is the head of p, at most limit bytes, cut between characters. It is never empty unless p is.
+func cutBetweenCharacters(p []byte, limit int64) []byte {
 	if int64(len(p)) <= limit {
 		return p
 	}

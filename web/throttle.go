@@ -24,17 +24,17 @@ const (
 // Server.authenticate), and a program that hammers 127.0.0.1, from inside a session for one, locks nobody out.
 type throttle struct {
 	mu   sync.Mutex
-	from map[netip.Prefix]*offences // guarded by mu
+	from map[netip.Prefix]*failures // guarded by mu
 }
 
-type offences struct {
+type failures struct {
 	count int
 	last  time.Time
 	until time.Time // nothing is looked at before
 }
 
-// neighbourhood is what counts as one address: one IPv4 address, or the 64 bits of IPv6 that a customer gets to choose from.
-func neighbourhood(a netip.Addr) netip.Prefix {
+// addressPrefix is what counts as one address: one IPv4 address, or the 64 bits of IPv6 that a customer gets to choose from.
+func addressPrefix(a netip.Addr) netip.Prefix {
 	bits := 64
 	if a.Is4() {
 		bits = 32
@@ -47,7 +47,7 @@ func neighbourhood(a netip.Addr) netip.Prefix {
 func (t *throttle) wait(a netip.Addr, now time.Time) time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if o := t.from[neighbourhood(a)]; o != nil {
+	if o := t.from[addressPrefix(a)]; o != nil {
 		return max(0, o.until.Sub(now))
 	}
 	return 0
@@ -57,11 +57,11 @@ func (t *throttle) wait(a netip.Addr, now time.Time) time.Duration {
 func (t *throttle) wrong(a netip.Addr, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	p := neighbourhood(a)
+	p := addressPrefix(a)
 	o := t.from[p]
 	if o == nil {
 		t.makeRoomLocked(now)
-		o = &offences{}
+		o = &failures{}
 		t.from[p] = o
 	}
 	if now.Sub(o.last) > forgetAfter {
@@ -76,7 +76,7 @@ func (t *throttle) wrong(a netip.Addr, now time.Time) {
 // makeRoomLocked lets go of the address, of a few that the map gives at random, that has been quiet for longest.
 func (t *throttle) makeRoomLocked(now time.Time) {
 	if t.from == nil {
-		t.from = map[netip.Prefix]*offences{}
+		t.from = map[netip.Prefix]*failures{}
 	}
 	if len(t.from) < maxAddresses {
 		return

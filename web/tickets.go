@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// ticketLife is the time from a ticket's making to its use: a page asks for one when it dials.
-	ticketLife = 30 * time.Second
+	// ticketLifetime is the time from a ticket's making to its use: a page asks for one when it dials.
+	ticketLifetime = 30 * time.Second
 	// Tickets that nobody has used yet, of all and of one subject.
 	maxTickets    = 4096
 	maxOwnTickets = 64
@@ -20,11 +20,11 @@ const (
 // tickets are good for one WebSocket each: a browser that holds no cookie of ours shows one, instead of the token itself, to which
 // every script of its page would have access for ever. They are lost with the gateway; so is whoever was about to use them.
 type tickets struct {
-	others []authenticator // set once: what else a request may bring
+	otherAuthenticators []authenticator // set once: what else a request may bring
 
-	mu   sync.Mutex
-	now  func() time.Time             // guarded by mu; tests set it
-	open map[[sha256.Size]byte]ticket // guarded by mu; by hash: how long a map takes tells nothing of a ticket
+	mu     sync.Mutex
+	now    func() time.Time             // guarded by mu; tests set it
+	unused map[[sha256.Size]byte]ticket // guarded by mu; by hash: how long a map takes tells nothing of a ticket
 }
 
 type ticket struct {
@@ -33,8 +33,8 @@ type ticket struct {
 	until  time.Time
 }
 
-// over: by the wall clock too, since the other one stands still while the machine is suspended.
-func (k ticket) over(now time.Time) bool {
+// isExpired: by the wall clock too, since the other one stands still while the machine is suspended.
+func (k ticket) isExpired(now time.Time) bool {
 	return !now.Before(k.until) || !now.Round(0).Before(k.until.Round(0))
 }
 
@@ -45,43 +45,43 @@ func (t *tickets) issue(g *Grant, origin string) (text string, ok bool) {
 	defer t.mu.Unlock()
 	now := t.now()
 	own := 0
-	for hash, k := range t.open {
+	for hash, k := range t.unused {
 		switch {
-		case k.over(now):
-			delete(t.open, hash)
+		case k.isExpired(now):
+			delete(t.unused, hash)
 		case k.grant.Subject == g.Subject:
 			own++
 		}
 	}
-	if own >= maxOwnTickets || len(t.open) >= maxTickets {
+	if own >= maxOwnTickets || len(t.unused) >= maxTickets {
 		return "", false
 	}
-	t.open[sha256.Sum256([]byte(text))] = ticket{g, origin, now.Add(ticketLife)}
+	t.unused[sha256.Sum256([]byte(text))] = ticket{g, origin, now.Add(ticketLifetime)}
 	return text, true
 }
 
 // authenticate uses up the ticket, whatever comes of it: one that somebody else got hold of is no longer worth having. It is for the page
 // that asked for it; and when the request says in another way, too, who sends it, for that one alone.
-func (t *tickets) authenticate(r *http.Request) (*Grant, method, outcome) {
-	text, found := offered(r, ticketProtocol)
+func (t *tickets) authenticate(r *http.Request) (*Grant, authMethod, authOutcome) {
+	text, found := offeredProtocol(r, ticketProtocol)
 	if !found {
 		return nil, byTicket, missing
 	}
 	hash := sha256.Sum256([]byte(text))
 	t.mu.Lock()
-	k, known := t.open[hash]
-	delete(t.open, hash)
+	k, known := t.unused[hash]
+	delete(t.unused, hash)
 	now := t.now()
 	t.mu.Unlock()
 	switch {
 	case !known:
 		return nil, byTicket, unknown
-	case k.over(now) || !k.grant.good(now):
+	case k.isExpired(now) || !k.grant.isValid(now):
 		return nil, byTicket, expired
 	case k.origin != "" && k.origin != r.Header.Get("Origin"):
 		return nil, byTicket, unknown
 	}
-	if g, _, why := first(r, t.others); why != missing && (why != accepted || g.Subject != k.grant.Subject) {
+	if g, _, why := firstCredential(r, t.otherAuthenticators); why != missing && (why != accepted || g.Subject != k.grant.Subject) {
 		return nil, byTicket, unknown
 	}
 	return k.grant, byTicket, accepted
@@ -93,20 +93,20 @@ func (s *Server) serveTicket(w http.ResponseWriter, r *http.Request) {
 	if by == byTicket && why == accepted { // it would never end
 		why = unknown
 	}
-	if d := s.decided(r, by, why, nil); d != nil {
+	if d := s.recordOutcome(r, by, why, nil); d != nil {
 		deny(w, d)
 		return
 	}
-	if !s.paced(w, g) {
+	if !s.admitRequest(w, g) {
 		return
 	}
-	defer g.done()
+	defer g.endRequest()
 	text, ok := s.tickets.issue(g, r.Header.Get("Origin"))
 	if !ok {
-		w.Header().Set("Retry-After", fmt.Sprint(int(ticketLife.Seconds())))
+		w.Header().Set("Retry-After", fmt.Sprint(int(ticketLifetime.Seconds())))
 		refuse(w, http.StatusTooManyRequests, "too many tickets are open")
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	fmt.Fprintf(w, "{\"ticket\":%q,\"expires_in_s\":%d}\n", text, int(ticketLife.Seconds()))
+	fmt.Fprintf(w, "{\"ticket\":%q,\"expires_in_s\":%d}\n", text, int(ticketLifetime.Seconds()))
 }

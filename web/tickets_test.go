@@ -74,7 +74,7 @@ func TestTickets(t *testing.T) { // K6
 	}
 	late := ask("Authorization", "Bearer "+userToken)
 	g.tickets.mu.Lock()
-	g.tickets.now = func() time.Time { return time.Now().Add(ticketLife) }
+	g.tickets.now = func() time.Time { return time.Now().Add(ticketLifetime) }
 	g.tickets.mu.Unlock()
 	if got := use(late, nil); got != 401 {
 		t.Errorf("after its time: %d", got)
@@ -86,7 +86,7 @@ func TestTickets(t *testing.T) { // K6
 		ask("Authorization", "Bearer "+userToken)
 	}
 	g.tickets.mu.Lock()
-	n := len(g.tickets.open)
+	n := len(g.tickets.unused)
 	g.tickets.mu.Unlock()
 	if n > maxOwnTickets {
 		t.Errorf("%d tickets of one", n)

@@ -9,28 +9,28 @@ import (
 
 // A Trace is the way of one request: what it was, what came of it, and when each part of the way began. Nothing in it is a client's text.
 type Trace struct {
-	Method    string
-	Outcome   string // ok, or the error's code
-	Session   string
-	Exec      string
-	Came      time.Time // it was read
-	Asked     time.Time // exec.run: it queued; zero otherwise
-	Began     time.Time // it had its turn; zero if it never had
-	Ended     time.Time // and was over
-	Answering time.Time // the answer was there
-	Answered  time.Time // and was written
+	Method        string
+	Outcome       string // ok, or the error's code
+	Session       string
+	Exec          string
+	ReceivedAt    time.Time // it was read
+	QueuedAt      time.Time // exec.run: it queued; zero otherwise
+	StartedAt     time.Time // it had its turn; zero if it never had
+	EndedAt       time.Time // and was over
+	AnswerReadyAt time.Time // the answer was there
+	AnsweredAt    time.Time // and was written
 }
 
-// way is what is told of an exec.run's, once it has ended.
-func (k *call) way(e *pool.Exec) { k.queued, k.began, k.ended = e.Times() }
+// noteTimes is what is told of an exec.run's, once it has ended.
+func (k *call) noteTimes(e *pool.Exec) { k.queued, k.began, k.ended = e.Times() }
 
 // trace tells Config.Trace of a request that has been answered.
 func (k *call) trace(err error, answering time.Time) {
 	if k.c.srv.cfg.Trace == nil {
 		return
 	}
-	t := Trace{Method: k.method, Outcome: "ok", Session: k.session, Came: k.came, Asked: k.queued, Began: k.began, Ended: k.ended, Answering: answering, Answered: time.Now()}
-	if err != nil && err != errGone {
+	t := Trace{Method: k.method, Outcome: "ok", Session: k.session, ReceivedAt: k.receivedAt, QueuedAt: k.queued, StartedAt: k.began, EndedAt: k.ended, AnswerReadyAt: answering, AnsweredAt: time.Now()}
+	if err != nil && err != errClientGone {
 		t.Outcome = string(protocol.AsError(err).Code)
 	}
 	k.c.mu.Lock()

@@ -20,26 +20,26 @@ type watch struct {
 	stop context.CancelFunc
 	gone chan struct{} // closed when run has ended
 
-	outputs sync.WaitGroup   // the pumps that the watch started
-	before  string           // owned by run; the exec that ran when the watch began
-	seen    map[string]*fate // guarded by conn.mu; by name of the source: what this connection gets or got the output of, until its exit comes
+	outputs        sync.WaitGroup              // the pumps that the watch started
+	runningAtStart string                      // owned by run; the exec that ran when the watch began
+	outputEnds     map[string]*subscriptionEnd // guarded by conn.mu; by name of the source: what this connection gets or got the output of, until its exit comes
 }
 
-// maxSeen is how many ended commands are worth remembering: each makes four events, and beyond 1,024 of those the watch starts afresh.
-const maxSeen = 256
+// maxOutputEnds is how many ended commands are worth remembering: each makes four events, and beyond 1,024 of those the watch starts afresh.
+const maxOutputEnds = 256
 
 // noteLocked remembers that somebody sends the output and the exit of what has this name, so that the watch will not. Called with conn.mu held.
-func (w *watch) noteLocked(name string, f *fate) {
-	if len(w.seen) >= maxSeen {
-		for id, f := range w.seen {
+func (w *watch) noteLocked(name string, f *subscriptionEnd) {
+	if len(w.outputEnds) >= maxOutputEnds {
+		for id, f := range w.outputEnds {
 			select {
 			case <-f.gone:
-				delete(w.seen, id)
+				delete(w.outputEnds, id)
 			default:
 			}
 		}
 	}
-	w.seen[name] = f
+	w.outputEnds[name] = f
 }
 
 // watch subscribes the connection to s and answers k. Watching twice is watching once.
@@ -54,16 +54,16 @@ func (c *conn) watch(k *call, s *pool.Session) (any, error) {
 		if before.ctx.Err() == nil {
 			return &info, nil
 		}
-		return k.later(func() (any, error) { // it is ending: session.unwatch came just before
+		return k.answerLater(func() (any, error) { // it is ending: session.unwatch came just before
 			select {
 			case <-before.gone:
 			case <-c.ctx.Done():
-				return nil, errGone
+				return nil, errClientGone
 			}
 			return c.watch(k, s)
 		})
 	}
-	w := &watch{c: c, s: s, gone: make(chan struct{}), seen: map[string]*fate{}}
+	w := &watch{c: c, s: s, gone: make(chan struct{}), outputEnds: map[string]*subscriptionEnd{}}
 	w.ctx, w.stop = context.WithCancel(c.ctx)
 	current := w.attach()
 	if err := w.w.Refused(); err != nil {
@@ -73,16 +73,16 @@ func (c *conn) watch(k *call, s *pool.Session) (any, error) {
 	c.watches[s.ID()] = w
 	for _, sub := range c.subs {
 		if sub.session == s.ID() {
-			w.noteLocked(sub.name(), sub.fate)
+			w.noteLocked(sub.name(), sub.subscriptionEnd)
 		}
 	}
-	c.asked.Store(true)
+	c.subscribed.Store(true)
 	c.spawn(k.method, func() { // answers and sends events; ends with the session, stop or ctx; serve waits for it
 		defer w.leave()
 		k.answer(&info, nil)
 		w.run(current)
 	})
-	return nil, errLater
+	return nil, errAnswerPending
 }
 
 // attach subscribes to the session's events and returns the command that runs, whose start is not among them.
@@ -112,33 +112,33 @@ func (w *watch) run(current *pool.Exec) {
 	c := w.c
 	for there := true; there; {
 		if current != nil {
-			w.before = current.ID()
+			w.runningAtStart = current.ID()
 			w.follow(current)
 			current = nil
 		}
 		ev, err := w.w.Next(w.ctx)
 		switch {
 		case err == nil:
-			there = w.tell(ev)
+			there = w.forwardEvent(ev)
 		case errors.Is(err, pool.ErrOverflow): // whole commands passed while the client took nothing: go on with what is now
 			w.w.Close()
 			current = w.attach()
-			state := w.s.Data().State
-			there = c.event("session.state", &protocol.SessionState{SessionID: w.s.ID(), From: state, To: state, At: time.Now()})
+			state := w.s.Summary().State
+			there = c.sendEvent("session.state", &protocol.SessionState{SessionID: w.s.ID(), From: state, To: state, At: time.Now()})
 		default:
 			there = false // io.EOF after session.state TERMINATED, or stop
 		}
 	}
 }
 
-// tell sends one event, in its place between pieces of output, and reports whether the client is still there.
-func (w *watch) tell(ev protocol.Event) bool {
+// forwardEvent sends one event, in its place between pieces of output, and reports whether the client is still there.
+func (w *watch) forwardEvent(ev protocol.Event) bool {
 	switch data := ev.Data.(type) {
 	case protocol.ExecStarted:
-		if data.ExecID == w.before {
+		if data.ExecID == w.runningAtStart {
 			return true
 		}
-		if !w.c.event(ev.Name, data) {
+		if !w.c.sendEvent(ev.Name, data) {
 			return false
 		}
 		if e, err := w.c.srv.pool.FindExec(w.s.Owner(), data.ExecID); err == nil {
@@ -146,27 +146,27 @@ func (w *watch) tell(ev protocol.Event) bool {
 		}
 		return true
 	case protocol.ExecExit:
-		if w.wait(data.ExecID) {
+		if w.awaitOutput(data.ExecID) {
 			return true
 		}
 	case protocol.ProcessInfo:
-		if ev.Name == "process.exit" && w.wait(data.ProcessID) {
+		if ev.Name == "process.exit" && w.awaitOutput(data.ProcessID) {
 			return true
 		}
 	case *protocol.TermViewers:
-		if w.c.gets(data.StreamID) {
+		if w.c.followsStream(data.StreamID) {
 			return true
 		}
 	case protocol.TermInfo:
-		if ev.Name == "term.exit" && w.wait(data.TermID) {
+		if ev.Name == "term.exit" && w.awaitOutput(data.TermID) {
 			return true
 		}
 	}
-	return w.c.event(ev.Name, ev.Data)
+	return w.c.sendEvent(ev.Name, ev.Data)
 }
 
-// gets reports whether the connection follows a stream, and so is told what happens beside it.
-func (c *conn) gets(stream string) bool {
+// followsStream reports whether the connection follows a stream, and so is told what happens beside it.
+func (c *conn) followsStream(stream string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.subs[stream] != nil
@@ -178,37 +178,37 @@ func (w *watch) follow(e *pool.Exec) {
 	src := execSource(e)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if w.seen[src.exec] != nil {
+	if w.outputEnds[src.exec] != nil {
 		return
 	}
 	if sub := c.subs[src.stream]; sub != nil {
-		w.noteLocked(src.exec, sub.fate)
+		w.noteLocked(src.exec, sub.subscriptionEnd)
 		return
 	}
-	sub, _, err := c.joinLocked(src, 0, false)
+	sub, _, err := c.attachLocked(src, 0, false)
 	if err != nil {
 		return
 	}
-	w.noteLocked(src.exec, sub.fate)
+	w.noteLocked(src.exec, sub.subscriptionEnd)
 	w.outputs.Go(func() { // pumps; ends with the command, the watch or the connection; leave waits for it
-		c.survive("session.watch", func() {
-			defer c.leave(sub)
+		c.containPanic("session.watch", func() {
+			defer c.unsubscribe(sub)
 			defer context.AfterFunc(w.ctx, sub.stop)()
 			if c.binary { // nobody asked for this stream, so no answer has its number
-				c.event("stream.started", &protocol.StreamStarted{StreamID: src.stream, StreamNo: sub.no, ExecID: src.exec})
+				c.sendEvent("stream.started", &protocol.StreamStarted{StreamID: src.stream, StreamNo: sub.number, ExecID: src.exec})
 			}
 			c.pump(sub)
 		})
 	})
 }
 
-// wait returns when the output of what has this name has been sent, and reports whether its exit has been too: whoever sends the one sends the
+// awaitOutput returns when the output of what has this name has been sent, and reports whether its exit has been too: whoever sends the one sends the
 // other.
-func (w *watch) wait(name string) bool {
+func (w *watch) awaitOutput(name string) bool {
 	c := w.c
 	c.mu.Lock()
-	f := w.seen[name]
-	delete(w.seen, name)
+	f := w.outputEnds[name]
+	delete(w.outputEnds, name)
 	c.mu.Unlock()
 	for f != nil {
 		select {
@@ -216,7 +216,7 @@ func (w *watch) wait(name string) bool {
 		case <-w.ctx.Done():
 			return true
 		}
-		if f.told {
+		if f.exitSent {
 			return true
 		}
 		c.mu.Lock()

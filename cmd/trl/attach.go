@@ -30,7 +30,7 @@ const detachHelp = "leave the terminal, which runs on, at these `keys` (comma-se
 func newTerm() *cobra.Command {
 	var (
 		t       *target
-		session named
+		session nonEmpty
 		cwd     string
 		env     []string
 		keys    string
@@ -52,7 +52,7 @@ trl attach comes back.`,
 			if err != nil {
 				return err
 			}
-			cols, rows, err := window()
+			cols, rows, err := terminalSize()
 			if err != nil {
 				return err
 			}
@@ -70,7 +70,7 @@ trl attach comes back.`,
 				q.SessionRef = sessionRef(string(session))
 			}
 			ctx := cmd.Context()
-			c, err := t.dial(ctx, lostInRaw)
+			c, err := t.dial(ctx, printLostInRaw)
 			if err != nil {
 				return err
 			}
@@ -81,13 +81,13 @@ trl attach comes back.`,
 				return err
 			})
 			if err != nil {
-				return hint(err)
+				return addHint(err)
 			}
-			return sit(ctx, term, true, detach)
+			return runTerminal(ctx, term, true, detach)
 		},
 	}
 	cmd.Flags().SetInterspersed(false) // what follows the command belongs to it
-	t = wordless(cmd)
+	t = connectionWithoutJSON(cmd)
 	cmd.Flags().VarP(&session, "session", "s", "open it in this session (`name` or id)")
 	cmd.Flags().StringVar(&cwd, "cwd", "", "start in this `directory` of the gateway's machine")
 	cmd.Flags().StringArrayVarP(&env, "env", "e", nil, "set a variable for this terminal (`K=V`; K alone: as it is here; repeatable)")
@@ -119,12 +119,12 @@ The exit code is that of what ran in it; 0 after Ctrl-P Ctrl-Q, which leaves it 
 			if err != nil {
 				return err
 			}
-			cols, rows, err := window()
+			cols, rows, err := terminalSize()
 			if err != nil {
 				return err
 			}
 			ctx := cmd.Context()
-			c, err := t.dial(ctx, lostInRaw)
+			c, err := t.dial(ctx, printLostInRaw)
 			if err != nil {
 				return err
 			}
@@ -136,16 +136,16 @@ The exit code is that of what ran in it; 0 after Ctrl-P Ctrl-Q, which leaves it 
 				id, err = terminalOf(ctx, c, args[0])
 			}
 			if err != nil {
-				return hint(err)
+				return addHint(err)
 			}
 			term, err := c.AttachTerminal(ctx, id, !view, cols, rows)
 			if err != nil {
-				return hint(err)
+				return addHint(err)
 			}
-			return sit(ctx, term, !view, detach)
+			return runTerminal(ctx, term, !view, detach)
 		},
 	}
-	t = wordless(cmd)
+	t = connectionWithoutJSON(cmd)
 	cmd.Flags().BoolVar(&view, "view", false, "look, without typing or setting the size")
 	cmd.Flags().StringVar(&keys, "detach-keys", defaultDetach, detachHelp)
 	cmd.ValidArgsFunction = completeSessions(t)
@@ -168,7 +168,7 @@ func terminalOf(ctx context.Context, c *client.Client, arg string) (string, erro
 		}
 	}
 	if id == "" {
-		return "", refuse(fmt.Errorf("session %s has no terminal", arg), "open one with `trl term --session %s`", arg)
+		return "", errorWithHint(fmt.Errorf("session %s has no terminal", arg), "open one with `trl term --session %s`", arg)
 	}
 	return id, nil
 }
@@ -190,24 +190,24 @@ func onlyTerminal(ctx context.Context, c *client.Client) (string, error) {
 		}
 		for _, t := range all.Terminals {
 			if t.State == "running" {
-				ids, words = append(ids, t.TermID), append(words, fmt.Sprintf("%s in %s: %s", t.TermID, cmp.Or(s.Name, s.SessionID), brief(t.Command, 40)))
+				ids, words = append(ids, t.TermID), append(words, fmt.Sprintf("%s in %s: %s", t.TermID, cmp.Or(s.Name, s.SessionID), shorten(t.Command, 40)))
 			}
 		}
 	}
 	switch len(ids) {
 	case 0:
-		return "", refuse(errors.New("no terminal runs"), "open one with `trl term`")
+		return "", errorWithHint(errors.New("no terminal runs"), "open one with `trl term`")
 	case 1:
 		return ids[0], nil
 	}
-	return "", refuse(fmt.Errorf("%d terminals run: %s", len(ids), strings.Join(words, "; ")), "say which: trl attach TERM")
+	return "", errorWithHint(fmt.Errorf("%d terminals run: %s", len(ids), strings.Join(words, "; ")), "say which: trl attach TERM")
 }
 
-// window is the size of our terminal; an error where we have none.
-func window() (cols, rows int, err error) {
+// terminalSize is the size of our terminal; an error where we have none.
+func terminalSize() (cols, rows int, err error) {
 	for fd, name := range []string{"stdin", "stdout"} {
 		if _, err := unix.IoctlGetTermios(fd, unix.TCGETS); err != nil {
-			return 0, 0, refuse(fmt.Errorf("%s is no terminal", name), "`trl run` needs none")
+			return 0, 0, errorWithHint(fmt.Errorf("%s is no terminal", name), "`trl run` needs none")
 		}
 	}
 	w, err := unix.IoctlGetWinsize(1, unix.TIOCGWINSZ)
@@ -220,12 +220,12 @@ func window() (cols, rows int, err error) {
 	return min(int(w.Col), protocol.MaxSize), min(int(w.Row), protocol.MaxSize), nil
 }
 
-func lostInRaw(why error) {
+func printLostInRaw(why error) {
 	fmt.Fprintf(os.Stderr, "\r\ntrl: connection lost (%s), connecting again\r\n", printable(why.Error()))
 }
 
-// raw makes our terminal pass every key on, and returns what does so again and what puts it back.
-func raw(fd int) (again, restore func(), err error) {
+// makeRaw makes our terminal pass every key on, and returns what does so again and what puts it back.
+func makeRaw(fd int) (again, restore func(), err error) {
 	before, err := unix.IoctlGetTermios(fd, unix.TCGETS)
 	if err != nil {
 		return nil, nil, fmt.Errorf("terminal: %w", err)
@@ -243,14 +243,14 @@ func raw(fd int) (again, restore func(), err error) {
 	return set(&mode), set(before), nil
 }
 
-// neutral takes back what programs switch on and a terminal that they no longer run in must not have: mouse reports,
+// resetModes takes back what programs switch on and a terminal that they no longer run in must not have: mouse reports,
 // bracketed paste, focus events; and by a soft reset (DECSTR) margins, colours, a hidden cursor, keypad modes.
-const neutral = "\x1b[?9l\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1004l\x1b[?1006l\x1b[?2004l\x1b[!p\x1b[?25h\x1b[m"
+const resetModes = "\x1b[?9l\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1004l\x1b[?1006l\x1b[?2004l\x1b[!p\x1b[?25h\x1b[m"
 
-// sit is our time at a terminal: until it ends, the detach keys, or a signal. On each way out our own terminal is as it was.
-func sit(ctx context.Context, t *client.Terminal, control bool, detach []byte) (err error) {
+// runTerminal is our time at a terminal: until it ends, the detach keys, or a signal. On each way out our own terminal is as it was.
+func runTerminal(ctx context.Context, t *client.Terminal, control bool, detach []byte) (err error) {
 	defer t.Close()
-	again, restore, err := raw(0)
+	again, restore, err := makeRaw(0)
 	if err != nil {
 		return err
 	}
@@ -260,15 +260,15 @@ func sit(ctx context.Context, t *client.Terminal, control bool, detach []byte) (
 		last = fmt.Sprintf("[recorded: trl play %s]\r\n", id)
 		fmt.Fprintf(os.Stdout, "[this terminal is being recorded: %s]\r\n", id)
 	}
-	l := &look{t: t, control: control, raw: again, back: make(chan struct{}, 1)}
+	l := &controlState{terminal: t, control: control, makeRaw: again, regained: make(chan struct{}, 1)}
 	defer func() {
 		if l.lost.Load() {
-			l.clear()
+			l.clearStatus()
 		}
 		if marks.Alternate() {
 			fmt.Fprint(os.Stdout, "\x1b[?1049l")
 		}
-		fmt.Fprint(os.Stdout, neutral+"\r\n"+last)
+		fmt.Fprint(os.Stdout, resetModes+"\r\n"+last)
 		restore()
 	}()
 	ctx, leave := context.WithCancelCause(ctx)
@@ -286,12 +286,12 @@ func sit(ctx context.Context, t *client.Terminal, control bool, detach []byte) (
 			last += fmt.Sprintf("[left %s, which runs on: trl attach %s]\r\n", t.ID(), t.ID())
 			return nil
 		case errors.Is(err, io.EOF):
-			return endOf(t.Exit())
+			return terminalExit(t.Exit())
 		case err != nil:
-			return hint(err)
+			return addHint(err)
 		}
 		if k.Control != nil {
-			l.passed(k.Control)
+			l.controlPassed(k.Control)
 			continue
 		}
 		marks.Write(k.Data)
@@ -301,47 +301,47 @@ func sit(ctx context.Context, t *client.Terminal, control bool, detach []byte) (
 	}
 }
 
-// endOf is how the terminal's end becomes ours.
-func endOf(i protocol.TermInfo) error {
-	return codeOf(i.ExitCode)
+// terminalExit is how the terminal's end becomes ours.
+func terminalExit(i protocol.TermInfo) error {
+	return exitCodeOf(i.ExitCode)
 }
 
 // errDetached ends sit when the detach keys were typed.
 var errDetached = errors.New("detached")
 
-// look is whether we type, or look on while another client does.
-type look struct {
-	t       *client.Terminal
-	control bool          // set once; we came to type
-	raw     func()        // set once; makes our terminal raw again
-	lost    atomic.Bool   // another client has taken control
-	back    chan struct{} // one token: we have control again, and a screen to put right
+// controlState is whether we type, or look on while another client does.
+type controlState struct {
+	terminal *client.Terminal
+	control  bool          // set once; we came to type
+	makeRaw  func()        // set once; makes our terminal raw again
+	lost     atomic.Bool   // another client has taken control
+	regained chan struct{} // one token: we have control again, and a screen to put right
 }
 
-// takeKey takes control back. While we look on nothing that is typed goes anywhere, so one key does, and one that nobody
+// takeOverKey takes control back. While we look on nothing that is typed goes anywhere, so one key does, and one that nobody
 // types by habit.
-const takeKey = 't' & 0x1f
+const takeOverKey = 't' & 0x1f
 
-// passed is told that control has passed. The reader calls it, so it asks the gateway nothing.
-func (l *look) passed(c *protocol.TermControl) {
+// controlPassed is told that control has passed. The reader calls it, so it asks the gateway nothing.
+func (l *controlState) controlPassed(c *protocol.TermControl) {
 	l.lost.Store(c.Mode == "view")
 	if c.Mode == "view" {
 		who := "somebody"
 		if c.By != nil {
 			who = cmp.Or(c.By.Via, c.By.Subject)
 		}
-		l.say(printable(who))
+		l.showStatus(printable(who))
 		return
 	}
 	select {
-	case l.back <- struct{}{}:
+	case l.regained <- struct{}{}:
 	default:
 	}
 }
 
-// say writes on the last line, in reverse, who has control, and leaves cursor and colours as they are. The next screen goes over it.
-func (l *look) say(who string) {
-	cols, rows, err := window()
+// showStatus writes on the last line, in reverse, who has control, and leaves cursor and colours as they are. The next screen goes over it.
+func (l *controlState) showStatus(who string) {
+	cols, rows, err := terminalSize()
 	if err != nil {
 		return
 	}
@@ -349,29 +349,29 @@ func (l *look) say(who string) {
 	fmt.Fprintf(os.Stdout, "\x1b7\x1b[%d;1H\x1b[0;7m%s\x1b[0m\x1b[K\x1b8", rows, string(words[:min(len(words), cols)]))
 }
 
-// clear takes away what say wrote. Nothing else would: no screen follows.
-func (l *look) clear() {
-	if _, rows, err := window(); err == nil {
+// clearStatus takes away what say wrote. Nothing else would: no screen follows.
+func (l *controlState) clearStatus() {
+	if _, rows, err := terminalSize(); err == nil {
 		fmt.Fprintf(os.Stdout, "\x1b7\x1b[%d;1H\x1b[m\x1b[2K\x1b8", rows)
 	}
 }
 
-func (l *look) watchSignals(ctx context.Context, signals <-chan os.Signal, leave func(error)) {
+func (l *controlState) watchSignals(ctx context.Context, signals <-chan os.Signal, leave func(error)) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-l.back:
-			_ = l.t.Redraw(ctx) // if it is lost, attaching again brings the screen
+		case <-l.regained:
+			_ = l.terminal.Redraw(ctx) // if it is lost, attaching again brings the screen
 		case s := <-signals:
 			switch s {
 			case syscall.SIGWINCH:
-				if cols, rows, err := window(); err == nil && l.control {
-					_ = l.t.Resize(ctx, cols, rows) // if it is lost, or refused, attaching again says it
+				if cols, rows, err := terminalSize(); err == nil && l.control {
+					_ = l.terminal.Resize(ctx, cols, rows) // if it is lost, or refused, attaching again says it
 				}
 			case syscall.SIGCONT: // a shell puts its own modes back when we are stopped, and writes on the screen
-				l.raw()
-				_ = l.t.Redraw(ctx)
+				l.makeRaw()
+				_ = l.terminal.Redraw(ctx)
 			default:
 				leave(exitCode(128 + int(s.(syscall.Signal))))
 				return
@@ -380,17 +380,17 @@ func (l *look) watchSignals(ctx context.Context, signals <-chan os.Signal, leave
 	}
 }
 
-// typedAhead is what may be typed while the gateway cannot be reached or takes nothing. More waits in our terminal, with the detach keys.
-const typedAhead = 64 << 10
+// maxTypedAhead is what may be typed while the gateway cannot be reached or takes nothing. More waits in our terminal, with the detach keys.
+const maxTypedAhead = 64 << 10
 
-// flushWithin is what the keys before the detach keys have to go out: a connection that is lost for longer must not hold us.
-const flushWithin = time.Second
+// flushTimeout is what the keys before the detach keys have to go out: a connection that is lost for longer must not hold us.
+const flushTimeout = time.Second
 
 // typeKeys finds the detach keys, whatever sendKeys waits for.
-func (l *look) typeKeys(ctx context.Context, detach []byte, leave func(error)) {
-	d := detector{keys: detach}
+func (l *controlState) typeKeys(ctx context.Context, detach []byte, leave func(error)) {
+	d := detachDetector{keys: detach}
 	buf := make([]byte, 4<<10)
-	typed := make(chan byte, typedAhead)
+	typed := make(chan byte, maxTypedAhead)
 	sent := make(chan struct{})            // closed when sendKeys is done
 	go l.sendKeys(ctx, typed, sent, leave) // ends when typed is closed, or with the program
 	for {
@@ -399,7 +399,7 @@ func (l *look) typeKeys(ctx context.Context, detach []byte, leave func(error)) {
 			leave(errDetached) // our terminal is gone
 			return
 		}
-		p, left := d.take(buf[:n])
+		p, left := d.feed(buf[:n])
 		for _, c := range p {
 			select {
 			case typed <- c:
@@ -411,7 +411,7 @@ func (l *look) typeKeys(ctx context.Context, detach []byte, leave func(error)) {
 			close(typed)
 			select {
 			case <-sent:
-			case <-time.After(flushWithin):
+			case <-time.After(flushTimeout):
 			}
 			leave(errDetached)
 			return
@@ -419,7 +419,7 @@ func (l *look) typeKeys(ctx context.Context, detach []byte, leave func(error)) {
 	}
 }
 
-func (l *look) sendKeys(ctx context.Context, typed <-chan byte, sent chan<- struct{}, leave func(error)) {
+func (l *controlState) sendKeys(ctx context.Context, typed <-chan byte, sent chan<- struct{}, leave func(error)) {
 	defer close(sent)
 	for c := range typed {
 		p := []byte{c}
@@ -437,24 +437,24 @@ func (l *look) sendKeys(ctx context.Context, typed <-chan byte, sent chan<- stru
 }
 
 // send types, or takes control back, or does nothing where another client has it.
-func (l *look) send(ctx context.Context, p []byte) error {
+func (l *controlState) send(ctx context.Context, p []byte) error {
 	if l.lost.Load() {
-		if bytes.IndexByte(p, takeKey) < 0 {
+		if bytes.IndexByte(p, takeOverKey) < 0 {
 			fmt.Fprint(os.Stdout, "\a")
 			return nil
 		}
-		err := l.t.TakeOver(ctx)
+		err := l.terminal.TakeOver(ctx)
 		if err == nil {
 			l.lost.Store(false)
 		}
-		return answered(err)
+		return fatalInputError(err)
 	}
-	return answered(l.t.Input(ctx, p))
+	return fatalInputError(l.terminal.Input(ctx, p))
 }
 
-// answered is what of a failure ends our time here. Whether the connection is lost for good Next finds out; whether the keys that
+// fatalInputError is what of a failure ends our time here. Whether the connection is lost for good Next finds out; whether the keys that
 // were on their way arrived nobody knows, which a bell says.
-func answered(err error) error {
+func fatalInputError(err error) error {
 	var e *protocol.Error
 	if err == nil {
 		return nil
@@ -473,36 +473,36 @@ func answered(err error) error {
 	return err
 }
 
-// detector finds the detach keys in what is typed. What may be their beginning is held back until the next key.
-type detector struct {
-	keys []byte
-	held int // how many of keys were the last that came
+// detachDetector finds the detach keys in what is typed. What may be their beginning is held back until the next key.
+type detachDetector struct {
+	keys    []byte
+	matched int // how many of keys were the last that came
 }
 
-// take returns what is to be typed, and whether the keys came.
-func (d *detector) take(p []byte) (out []byte, found bool) {
+// feed returns what is to be typed, and whether the keys came.
+func (d *detachDetector) feed(p []byte) (out []byte, found bool) {
 	if len(d.keys) == 0 {
 		return p, false
 	}
 	for _, c := range p {
-		for d.held > 0 && c != d.keys[d.held] {
+		for d.matched > 0 && c != d.keys[d.matched] {
 			// The longest end of what was held and c that the keys begin with, as in every search for a word.
 			out = append(out, d.keys[0])
-			rest := d.keys[1:d.held]
-			d.held = 0
+			rest := d.keys[1:d.matched]
+			d.matched = 0
 			for n := len(rest); n > 0; n-- {
 				if bytes.HasPrefix(d.keys, rest[len(rest)-n:]) {
-					d.held = n
+					d.matched = n
 					break
 				}
 			}
-			out = append(out, rest[:len(rest)-d.held]...)
+			out = append(out, rest[:len(rest)-d.matched]...)
 		}
-		if c != d.keys[d.held] {
+		if c != d.keys[d.matched] {
 			out = append(out, c)
 			continue
 		}
-		if d.held++; d.held == len(d.keys) {
+		if d.matched++; d.matched == len(d.keys) {
 			return out, true
 		}
 	}
@@ -522,7 +522,7 @@ func parseKeys(text string) (keys []byte, err error) {
 		case !ctrl && len(word) == 1 && word[0] > ' ' && word[0] < 0x7f:
 			keys = append(keys, word[0])
 		default:
-			return nil, refuse(fmt.Errorf("--detach-keys %q: no key %q", text, word), "write keys as a, ctrl-a or ctrl-], with commas between them")
+			return nil, errorWithHint(fmt.Errorf("--detach-keys %q: no key %q", text, word), "write keys as a, ctrl-a or ctrl-], with commas between them")
 		}
 	}
 	return keys, nil

@@ -36,10 +36,10 @@ func TestDetectorPassesOnWhatIsNotTheKeys(t *testing.T) {
 		{"ABAC", []string{"ABAB", "ABAx"}, "ABABABAx", false},
 		{"", []string{"\x10\x11"}, "\x10\x11", false},
 	} {
-		d := detector{keys: []byte(c.keys)}
+		d := detachDetector{keys: []byte(c.keys)}
 		out, left := "", false
 		for _, in := range c.in {
-			p, l := d.take([]byte(in))
+			p, l := d.feed([]byte(in))
 			out, left = out+string(p), left || l
 		}
 		if out != c.out || left != c.left {

@@ -32,7 +32,7 @@ taken with what was put aside of it. With --head, also that the lines of those h
 		Example: "  trl audit verify /var/log/trl/audit.log\n  trl audit verify --head 1234:5f1c… /var/log/trl/audit.log",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return refuse(errors.New("no file"), "usage: %s", cmd.UseLine())
+				return errorWithHint(errors.New("no file"), "usage: %s", cmd.UseLine())
 			}
 			return nil
 		},
@@ -41,7 +41,7 @@ taken with what was put aside of it. With --head, also that the lines of those h
 			if err != nil {
 				var fault *audit.Fault
 				if errors.As(err, &fault) {
-					return refuse(err, "%d lines before it are as they were written", r.Lines)
+					return errorWithHint(err, "%d lines before it are as they were written", r.Lines)
 				}
 				return err
 			}
@@ -88,7 +88,7 @@ func newAuditHead() *cobra.Command {
 	return &cobra.Command{
 		Use: "head FILE", Short: "Print the number and the hash of the last line, to keep on another machine", Args: oneArg,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			head, err := audit.Head(args[0])
+			head, err := audit.ReadHead(args[0])
 			if err == nil {
 				_, err = fmt.Fprintln(cmd.OutOrStdout(), head)
 			}
@@ -103,11 +103,11 @@ func newAuditHash() *cobra.Command {
 		Use: "hash --key FILE COMMAND", Short: "Print what stands for a command in the log with this key, to search for it", Args: oneArg,
 		Example: "  grep -c \"$(trl audit hash --key /var/log/trl/audit.log.key 'make test')\" /var/log/trl/audit.log",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			k, err := audit.ReadKey(key)
+			k, err := audit.ReadHashKey(key)
 			if err != nil {
-				return refuse(err, "the key is beside the log: --key FILE.key")
+				return errorWithHint(err, "the key is beside the log: --key FILE.key")
 			}
-			_, err = fmt.Fprintln(cmd.OutOrStdout(), k.Of(args[0]))
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), k.Hash(args[0]))
 			return err
 		},
 	}

@@ -36,11 +36,11 @@ With --format benchstat the lines are those of Go benchmarks: keep two runs, and
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
 			case format != "table" && format != "json" && format != "benchstat":
-				return refuseUse(fmt.Errorf("--format %s", format), "want table, json or benchstat")
+				return usageErrorWithHint(fmt.Errorf("--format %s", format), "want table, json or benchstat")
 			case b.Time <= 0 || b.Time > time.Minute:
-				return refuseUse(fmt.Errorf("--time %s", b.Time), "want up to a minute for each figure, such as 2s")
+				return usageErrorWithHint(fmt.Errorf("--time %s", b.Time), "want up to a minute for each figure, such as 2s")
 			case b.Sessions < 1 || b.MiB < 1 || b.MiB > 1<<10:
-				return refuseUse(errors.New("nothing to measure"), "want --sessions of at least 1, and --mib from 1 to 1024")
+				return usageErrorWithHint(errors.New("nothing to measure"), "want --sessions of at least 1, and --mib from 1 to 1024")
 			}
 			if t.json {
 				format = "json"
@@ -64,7 +64,7 @@ With --format benchstat the lines are those of Go benchmarks: keep two runs, and
 	f.IntVar(&b.MiB, "mib", 16, "MiB of each stream")
 	f.DurationVar(&b.Time, "time", 2*time.Second, "time for each figure")
 	f.StringVar(&format, "format", "table", "`table|json|benchstat`")
-	choice(f, "format", "table", "json", "benchstat")
+	markChoice(f, "format", "table", "json", "benchstat")
 	return cmd
 }
 
@@ -78,7 +78,7 @@ func bench(ctx context.Context, cmd *cobra.Command, t *target, b *load.Bench, fo
 	err = c.Call(ctx, "system.capabilities", nil, &caps)
 	c.Close()
 	if err != nil {
-		return hint(err)
+		return addHint(err)
 	}
 	r.Machine.Commit, r.Machine.Tier = caps.Version, caps.Isolation.Tier
 	if b.Options, err = t.resolve(); err != nil {
@@ -103,7 +103,7 @@ func bench(ctx context.Context, cmd *cobra.Command, t *target, b *load.Bench, fo
 		if code, ok := context.Cause(ctx).(exitCode); ok {
 			return code
 		}
-		return hint(err)
+		return addHint(err)
 	}
 	switch format {
 	case "json":

@@ -46,24 +46,24 @@ Nothing is started or changed. The exit code is 1 if something is wrong. A varia
 				}
 			}
 			for _, err := range unknownVariables() { // serve starts all the same
-				complain(cmd.ErrOrStderr(), err)
+				printError(cmd.ErrOrStderr(), err)
 			}
 			var all faults
 			all.add(s.load(cmd.Flags()))
 			if s.web.TLSCert != "" && s.web.TLSKey != "" {
 				if _, err := tls.LoadX509KeyPair(s.web.TLSCert, s.web.TLSKey); err != nil {
-					all.add(refuse(fmt.Errorf("%s: %w", s.source("tls-cert"), err), "check tls_cert and tls_key"))
+					all.add(errorWithHint(fmt.Errorf("%s: %w", s.source("tls-cert"), err), "check tls_cert and tls_key"))
 				}
 			}
 			if j := s.credentials.jwt; j.KeyFile != "" || j.JWKS != "" {
 				if keys, err := web.OpenJWT(j, zerolog.Nop()); err != nil {
-					all.add(refuse(err, hintJWT))
+					all.add(errorWithHint(err, hintJWT))
 				} else {
 					keys.Close()
 				}
 			}
 			if s.config == "" && len(all) == 0 {
-				return refuseUse(errors.New("no config file given"), "usage: trl config check FILE")
+				return usageErrorWithHint(errors.New("no config file given"), "usage: trl config check FILE")
 			}
 			if err := all.err(); err != nil {
 				return err
@@ -89,15 +89,15 @@ The output is a config file itself.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if format != "yaml" && format != "json" {
-				return refuseUse(fmt.Errorf("--format: %q", format), "want yaml or json")
+				return usageErrorWithHint(fmt.Errorf("--format: %q", format), "want yaml or json")
 			}
 			if err := s.load(cmd.Flags()); err != nil {
 				return err
 			}
 			if format == "json" {
 				all := map[string]any{}
-				for _, g := range theSettings() {
-					all[keyName(g.Name)] = map[string]any{"value": plain(s.flags.Lookup(g.Name)), "source": s.origin(g.Name)}
+				for _, g := range allSettings() {
+					all[keyName(g.Name)] = map[string]any{"value": fileValue(s.flags.Lookup(g.Name)), "source": s.origin(g.Name)}
 				}
 				return printJSON(cmd.OutOrStdout(), all)
 			}
@@ -107,13 +107,13 @@ The output is a config file itself.`,
 	s.define(cmd.Flags())
 	cmd.Flags().SortFlags = false
 	cmd.Flags().StringVar(&format, "format", "yaml", "`yaml|json`")
-	choice(cmd.Flags(), "format", "yaml", "json")
+	markChoice(cmd.Flags(), "format", "yaml", "json")
 	return cmd
 }
 
 // origin is where a setting comes from: default, --flag, TRL_X or FILE:LINE.
 func (s *settings) origin(name string) string {
-	source := s.from[name]
+	source := s.setBy[name]
 	if place, ok := strings.CutSuffix(source, ": "+keyName(name)); ok {
 		return place
 	}
@@ -129,9 +129,9 @@ func (s *settings) origin(name string) string {
 func (s *settings) print(w io.Writer) error {
 	var rows []string
 	width := 0
-	all := theSettings()
+	all := allSettings()
 	for _, g := range all {
-		value, err := json.Marshal(plain(s.flags.Lookup(g.Name))) // YAML holds all of JSON
+		value, err := json.Marshal(fileValue(s.flags.Lookup(g.Name))) // YAML holds all of JSON
 		if err != nil {
 			return err
 		}
@@ -147,8 +147,8 @@ func (s *settings) print(w io.Writer) error {
 	return err
 }
 
-// plain is a flag's value as it stands in a config file. No setting is a secret, those are in files; but a URL may hold a password.
-func plain(g *pflag.Flag) any {
+// fileValue is a flag's value as it stands in a config file. No setting is a secret, those are in files; but a URL may hold a password.
+func fileValue(g *pflag.Flag) any {
 	if list, ok := g.Value.(pflag.SliceValue); ok {
 		all := []string{}
 		for _, v := range list.GetSlice() {
@@ -224,12 +224,12 @@ func usage(g *pflag.Flag) string {
 	return text
 }
 
-// standard is a default as it stands in a config file, "" for none: that of the machine that asks is nobody else's.
-func standard(g *pflag.Flag) (value any, described string) {
+// defaultValue is a default as it stands in a config file, "" for none: that of the machine that asks is nobody else's.
+func defaultValue(g *pflag.Flag) (value any, described string) {
 	if how := g.Annotations[variesMark]; how != nil {
 		return nil, how[0]
 	}
-	value = plain(g)
+	value = fileValue(g)
 	switch v := value.(type) {
 	case string:
 		described = v
@@ -244,7 +244,7 @@ func standard(g *pflag.Flag) (value any, described string) {
 // configSchema is the JSON Schema of the config file (draft 2020-12), made from the flags.
 func configSchema() string {
 	properties := map[string]any{}
-	for _, g := range theSettings() {
+	for _, g := range allSettings() {
 		p := map[string]any{"description": usage(g)}
 		switch kind := g.Value.Type(); kind {
 		case "bool":
@@ -269,7 +269,7 @@ func configSchema() string {
 		if of := g.Annotations[choiceMark]; of != nil {
 			p["enum"] = of
 		}
-		value, described := standard(g)
+		value, described := defaultValue(g)
 		if value != nil {
 			p["default"] = value
 		} else {
@@ -294,12 +294,12 @@ func configSchema() string {
 func configReference() string {
 	var b strings.Builder
 	b.WriteString("| Key | Variable | Type | Default | A change counts | Meaning |\n|---|---|---|---|---|---|\n")
-	for _, g := range theSettings() {
+	for _, g := range allSettings() {
 		kind := cmp.Or(map[string]string{"stringSlice": "list", "int64": "int", "float64": "number"}[g.Value.Type()], g.Value.Type())
 		if of := g.Annotations[choiceMark]; of != nil {
 			kind = "`" + strings.Join(of, "`, `") + "`"
 		}
-		value, described := standard(g)
+		value, described := defaultValue(g)
 		if value != nil && described != "" {
 			described = "`" + described + "`"
 		}

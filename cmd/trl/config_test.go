@@ -73,7 +73,7 @@ func TestSchemaAgreesWithTheLoader(t *testing.T) {
 // TestNoSettingIsASecret: `trl config print` and the log show values, so what is secret stands in a file that a setting names.
 func TestNoSettingIsASecret(t *testing.T) {
 	smells := regexp.MustCompile(`secret|password|passphrase|credential|(^|-)(token|key)$`)
-	for _, g := range theSettings() {
+	for _, g := range allSettings() {
 		if smells.MatchString(g.Name) && !slices.Contains([]string{"tls-key", "jwt-key", "oidc-client-secret-file"}, g.Name) {
 			t.Errorf("%s: name a file that holds it", g.Name)
 		}
@@ -85,7 +85,7 @@ func TestNoSettingIsASecret(t *testing.T) {
 
 // TestEverySettingIsDescribedAndReadBack: the table in the docs says something of each, and a reload can say again what a flag said.
 func TestEverySettingIsDescribedAndReadBack(t *testing.T) {
-	for _, g := range theSettings() {
+	for _, g := range allSettings() {
 		if usage(g) == "" {
 			t.Errorf("%s has no description", g.Name)
 		}

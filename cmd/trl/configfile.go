@@ -29,8 +29,8 @@ const (
 	maxEntries = 1000
 )
 
-// entry is one setting of a config file, with its value as the texts that a flag takes.
-type entry struct {
+// configEntry is one setting of a config file, with its value as the texts that a flag takes.
+type configEntry struct {
 	line, column int
 	key          string // as it is written
 	values       []string
@@ -38,15 +38,15 @@ type entry struct {
 }
 
 // setting is the flag's name.
-func (e *entry) setting() string { return strings.ReplaceAll(e.key, "_", "-") }
+func (e *configEntry) setting() string { return strings.ReplaceAll(e.key, "_", "-") }
 
-// fault is something wrong in a config file; line 0: in all of it.
-type fault struct {
+// configFault is something wrong in a config file; line 0: in all of it.
+type configFault struct {
 	line, column int
 	text, hint   string
 }
 
-func (f *fault) at(file string) error {
+func (f *configFault) at(file string) error {
 	switch {
 	case f.line == 0:
 		file = "config file " + file
@@ -55,7 +55,7 @@ func (f *fault) at(file string) error {
 	default:
 		file = fmt.Sprintf("%s:%d:%d", file, f.line, f.column)
 	}
-	return refuse(fmt.Errorf("%s: %s", file, f.text), "%s", f.hint)
+	return errorWithHint(fmt.Errorf("%s: %s", file, f.text), "%s", f.hint)
 }
 
 const (
@@ -67,7 +67,7 @@ const (
 func readConfig(path string) ([]byte, error) {
 	text, err := readBounded(path)
 	if err != nil {
-		return nil, refuse(fmt.Errorf("config file %s: %w", path, err), hintSettings)
+		return nil, errorWithHint(fmt.Errorf("config file %s: %w", path, err), hintSettings)
 	}
 	return text, nil
 }
@@ -92,9 +92,9 @@ func readBounded(path string) ([]byte, error) {
 }
 
 // parseConfig reads a config file's text as its name says. Entries are what could be understood of it, each key once.
-func parseConfig(name string, text []byte) (entries []entry, faults []fault) {
+func parseConfig(name string, text []byte) (entries []configEntry, faults []configFault) {
 	if f := unreadable(text); f != nil {
-		return nil, []fault{*f}
+		return nil, []configFault{*f}
 	}
 	switch filepath.Ext(name) {
 	case ".yaml", ".yml":
@@ -102,13 +102,13 @@ func parseConfig(name string, text []byte) (entries []entry, faults []fault) {
 	case ".toml":
 		entries, faults = parseTOML(text)
 	default:
-		return nil, []fault{{text: "unknown format", hint: "name it .yaml or .toml"}}
+		return nil, []configFault{{text: "unknown format", hint: "name it .yaml or .toml"}}
 	}
 	if len(entries) > maxEntries {
-		faults = append(faults, fault{line: entries[maxEntries].line, text: fmt.Sprintf("more than %d settings", maxEntries), hint: hintSettings})
+		faults = append(faults, configFault{line: entries[maxEntries].line, text: fmt.Sprintf("more than %d settings", maxEntries), hint: hintSettings})
 		entries = entries[:maxEntries]
 	}
-	seen := map[string]entry{}
+	seen := map[string]configEntry{}
 	once := entries[:0]
 	for _, e := range entries {
 		first, twice := seen[e.setting()]
@@ -117,23 +117,23 @@ func parseConfig(name string, text []byte) (entries []entry, faults []fault) {
 			seen[e.setting()] = e
 			once = append(once, e)
 		case first.key == e.key:
-			faults = append(faults, fault{e.line, e.column, fmt.Sprintf("%s stands here and in line %d", e.key, first.line), "keep one of them"})
+			faults = append(faults, configFault{e.line, e.column, fmt.Sprintf("%s stands here and in line %d", e.key, first.line), "keep one of them"})
 		default:
-			faults = append(faults, fault{e.line, e.column, fmt.Sprintf("%s and %s are the same setting", first.key, e.key), "keep one of them"})
+			faults = append(faults, configFault{e.line, e.column, fmt.Sprintf("%s and %s are the same setting", first.key, e.key), "keep one of them"})
 		}
 	}
 	return once, faults
 }
 
 // unreadable finds what no editor shows: bytes that are not UTF-8, control characters, marks of byte order.
-func unreadable(text []byte) *fault {
+func unreadable(text []byte) *configFault {
 	line, column := 1, 1
 	for i, r := range string(text) {
 		switch {
 		case r == utf8.RuneError && !bytes.HasPrefix(text[i:], []byte("\uFFFD")):
-			return &fault{line, column, "not UTF-8", "save it as UTF-8"}
+			return &configFault{line, column, "not UTF-8", "save it as UTF-8"}
 		case unicode.IsControl(r) && !strings.ContainsRune("\t\n\r\u0085", r), r == '\uFEFF' && i > 0, r == '\uFFFE', r == '\uFFFF':
-			return &fault{line, column, fmt.Sprintf("a control character, %U", r), "leave it out"}
+			return &configFault{line, column, fmt.Sprintf("a control character, %U", r), "leave it out"}
 		case r == '\n':
 			line, column = line+1, 0
 		}
@@ -144,8 +144,8 @@ func unreadable(text []byte) *fault {
 
 // syntaxFault is a syntax error in YAML by its line, which the message has unless that is the first; those of the parser, other than
 // those of the scanner, count lines from 0.
-func syntaxFault(err error) fault {
-	f := fault{line: 1, text: strings.TrimPrefix(err.Error(), "yaml: "), hint: "write one `key: value` a line"}
+func syntaxFault(err error) configFault {
+	f := configFault{line: 1, text: strings.TrimPrefix(err.Error(), "yaml: "), hint: "write one `key: value` a line"}
 	if m := yamlLine.FindStringSubmatch(f.text); m != nil {
 		f.line, _ = strconv.Atoi(m[1])
 		f.text = strings.TrimPrefix(f.text, m[0])
@@ -164,9 +164,9 @@ var (
 	yamlParser = regexp.MustCompile(`^(did not find expected (<|node content|key$|'-' indicator|',' or)|found undefined tag|found duplicate %|found incompatible)`)
 )
 
-func parseYAML(text []byte) (entries []entry, faults []fault) {
+func parseYAML(text []byte) (entries []configEntry, faults []configFault) {
 	at := func(n *yaml.Node, hint, format string, args ...any) {
-		faults = append(faults, fault{n.Line, n.Column, fmt.Sprintf(format, args...), hint})
+		faults = append(faults, configFault{n.Line, n.Column, fmt.Sprintf(format, args...), hint})
 	}
 	var doc, more yaml.Node
 	d := yaml.NewDecoder(bytes.NewReader(text))
@@ -203,7 +203,7 @@ func parseYAML(text []byte) (entries []entry, faults []fault) {
 			at(key, hintSettings, "the name of a setting wanted")
 			continue
 		}
-		e := entry{line: key.Line, column: key.Column, key: key.Value}
+		e := configEntry{line: key.Line, column: key.Column, key: key.Value}
 		all := []*yaml.Node{value}
 		if value.Kind == yaml.SequenceNode {
 			e.list, all = true, value.Content
@@ -237,14 +237,14 @@ func plainTag(tag string) bool {
 	return false
 }
 
-func parseTOML(text []byte) (entries []entry, faults []fault) {
+func parseTOML(text []byte) (entries []configEntry, faults []configFault) {
 	p := unstable.Parser{}
 	p.Reset(text)
 	var table []string
 	for p.NextExpression() {
 		x := p.Expression()
 		var path []string
-		e := entry{}
+		e := configEntry{}
 		for it := x.Key(); it.Next(); {
 			if n := it.Node(); e.line == 0 {
 				start := p.Shape(n.Raw).Start
@@ -277,12 +277,12 @@ func parseTOML(text []byte) (entries []entry, faults []fault) {
 		}
 		if !ok {
 			e.values = nil
-			faults = append(faults, fault{e.line, e.column, e.key + ": " + wantValue, hintSettings})
+			faults = append(faults, configFault{e.line, e.column, e.key + ": " + wantValue, hintSettings})
 		}
 		entries = append(entries, e)
 	}
 	if err := p.Error(); err != nil {
-		f := fault{text: err.Error(), hint: "write one `key = value` a line"}
+		f := configFault{text: err.Error(), hint: "write one `key = value` a line"}
 		var whole map[string]any
 		if at := (*toml.DecodeError)(nil); errors.As(toml.Unmarshal(text, &whole), &at) { // who knows where
 			f.line, f.column = at.Position()

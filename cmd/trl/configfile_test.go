@@ -26,10 +26,10 @@ func withoutVariables(t testing.TB) {
 
 // ofText is what a config file of this name and text makes, with nothing else said.
 func ofText(name, text string) (*settings, error) {
-	s := &settings{kept: true} // so that it does not matter who runs the test, and where
+	s := &settings{checkedByKeeper: true} // so that it does not matter who runs the test, and where
 	f := pflag.NewFlagSet("serve", pflag.ContinueOnError)
 	s.define(f)
-	if err := s.surroundings(f, map[string][]string{"config": {name}}); err != nil {
+	if err := s.readSources(f, map[string][]string{"config": {name}}); err != nil {
 		return s, err
 	}
 	return s, s.read([]byte(text))
@@ -74,7 +74,7 @@ func TestFaultsNameTheirLine(t *testing.T) {
 
 func TestNearest(t *testing.T) {
 	var names []string
-	for _, g := range theSettings() {
+	for _, g := range allSettings() {
 		names = append(names, g.Name)
 	}
 	for typed, want := range map[string]string{
@@ -93,25 +93,25 @@ func TestOnlyLiveSettingsChange(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	next, err := now.again([]byte("warm: 2\nlisten: 127.0.0.1:2\nallow_write: [/usr]\norigin: [http://a, http://b]\nisolation: none\ntls_cert: d\ntls_key: k"))
+	next, err := now.withConfig([]byte("warm: 2\nlisten: 127.0.0.1:2\nallow_write: [/usr]\norigin: [http://a, http://b]\nisolation: none\ntls_cert: d\ntls_key: k"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	changed, waiting := next.stay(now)
+	changed, waiting := next.keepFixed(now)
 	if want := []string{"origin", "retention", "tls_cert", "warm"}; !slices.Equal(changed, want) {
 		t.Errorf("changed %v, want %v", changed, want)
 	}
 	if want := []string{"allow_write", "isolation", "listen"}; !slices.Equal(waiting, want) {
 		t.Errorf("waiting %v, want %v", waiting, want)
 	}
-	if next.web.Listen != "127.0.0.1:1" || !slices.Equal(next.write, []string{"/tmp"}) || next.isolation != "auto" || next.pool.Warm != 2 || next.web.TLSCert != "d" {
+	if next.web.Listen != "127.0.0.1:1" || !slices.Equal(next.allowWrite, []string{"/tmp"}) || next.isolation != "auto" || next.pool.WarmShells != 2 || next.web.TLSCert != "d" {
 		t.Errorf("%+v", next)
 	}
-	off, err := next.again([]byte("warm: 2"))
+	off, err := next.withConfig([]byte("warm: 2"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, waiting := off.stay(next); !slices.Contains(waiting, "tls_cert") || !slices.Contains(waiting, "tls_key") || off.web.TLSCert != "d" || off.web.TLSKey != "k" {
+	if _, waiting := off.keepFixed(next); !slices.Contains(waiting, "tls_cert") || !slices.Contains(waiting, "tls_key") || off.web.TLSCert != "d" || off.web.TLSKey != "k" {
 		t.Errorf("TLS switched off: %v, %+v", waiting, off.web)
 	}
 }
@@ -169,7 +169,7 @@ func FuzzConfig(f *testing.F) {
 		if err != nil {
 			t.Fatalf("%v\n%s", err, printed.String())
 		}
-		for _, g := range theSettings() {
+		for _, g := range allSettings() {
 			if was, is := fmt.Sprint(texts(s.flags.Lookup(g.Name).Value)), fmt.Sprint(texts(again.flags.Lookup(g.Name).Value)); was != is {
 				t.Errorf("%s: %s, printed and read %s", g.Name, was, is)
 			}

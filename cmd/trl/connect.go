@@ -32,13 +32,13 @@ type target struct {
 
 // connection adds the flags that every command of a client has, and --json.
 func connection(cmd *cobra.Command) *target {
-	t := wordless(cmd)
+	t := connectionWithoutJSON(cmd)
 	cmd.Flags().BoolVar(&t.json, "json", false, "print JSON")
 	return t
 }
 
-// wordless is connection for who has nothing to print as JSON.
-func wordless(cmd *cobra.Command) *target {
+// connectionWithoutJSON is connection for who has nothing to print as JSON.
+func connectionWithoutJSON(cmd *cobra.Command) *target {
 	f := cmd.Flags()
 	t := &target{flags: f}
 	f.StringVar(&t.url, "url", os.Getenv("TRL_URL"), "`address` of the gateway. Order: --url, the gateway of a --state-dir that is given, TRL_URL, the one of the state dir")
@@ -46,7 +46,7 @@ func wordless(cmd *cobra.Command) *target {
 	f.StringVar(&t.token, "token", "", "the token itself, which other users can see on a command line; see --token-file")
 	f.StringVar(&t.tokenFile, "token-file", os.Getenv("TRL_TOKEN_FILE"), "`file` with the token. Order: --token, --token-file, TRL_TOKEN, TRL_TOKEN_FILE, the operator-token in the state dir")
 	f.StringVar(&t.stateDir, "state-dir", os.Getenv("TRL_STATE_DIR"), "where the gateway keeps its state (TRL_STATE_DIR; default: the user's, then the system's)")
-	mark(f, groupMark, []string{whichGateway}, "url", "unix", "token", "token-file", "state-dir")
+	mark(f, groupAnnotation, []string{whichGateway}, "url", "unix", "token", "token-file", "state-dir")
 	return t
 }
 
@@ -77,7 +77,7 @@ func (t *target) resolve() (client.Options, error) {
 			err = nil // TRL_TOKEN_FILE is trl serve's
 		}
 		if err != nil {
-			return o, refuse(err, "check --token-file")
+			return o, errorWithHint(err, "check --token-file")
 		}
 		o.Token = token
 	}
@@ -110,9 +110,9 @@ func (t *target) resolve() (client.Options, error) {
 		}
 		return o, nil
 	case denied != nil:
-		return o, refuse(denied, "run this as the gateway's user, or pass --url and --token")
+		return o, errorWithHint(denied, "run this as the gateway's user, or pass --url and --token")
 	}
-	return o, refuse(t.notFound(),
+	return o, errorWithHint(t.notFound(),
 		"start one with `trl serve`, or say where it is with --url or TRL_URL")
 }
 
@@ -184,39 +184,39 @@ func hintDial(err error, o client.Options) error {
 	)
 	switch {
 	case errors.As(err, &refused) && refused.Code == protocol.AuthFailed && o.Token == "":
-		return refuse(fmt.Errorf("connect to %s: a token is needed", where), "pass --token-file, TRL_TOKEN, or the gateway's own --state-dir")
+		return errorWithHint(fmt.Errorf("connect to %s: a token is needed", where), "pass --token-file, TRL_TOKEN, or the gateway's own --state-dir")
 	case errors.As(err, &refused) && refused.Code == protocol.AuthFailed:
-		return refuse(fmt.Errorf("connect to %s: the gateway does not know this token", where), "check --token, TRL_TOKEN or --token-file; the server's tokens are in its state dir")
+		return errorWithHint(fmt.Errorf("connect to %s: the gateway does not know this token", where), "check --token, TRL_TOKEN or --token-file; the server's tokens are in its state dir")
 	case errors.As(err, &refused) && refused.Code == protocol.LimitExceeded:
-		return refuse(err, "the gateway is full: try again when a client has left, or raise --max-connections or --max-connections-per-principal")
+		return errorWithHint(err, "the gateway is full: try again when a client has left, or raise --max-connections or --max-connections-per-principal")
 	case errors.As(err, &refused) && refused.Code == protocol.RateLimited:
-		return refuse(err, "check the token, and try again in a while")
+		return errorWithHint(err, "check the token, and try again in a while")
 	case errors.As(err, &refused) && refused.Code == protocol.ShuttingDown:
-		return refuse(err, "the gateway is ending; try again when it is back")
+		return errorWithHint(err, "the gateway is ending; try again when it is back")
 	case errors.As(err, &refused):
-		return refuse(err, "check the address: it must be a trl gateway's")
+		return errorWithHint(err, "check the address: it must be a trl gateway's")
 	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, os.ErrNotExist):
-		return refuse(err, "is the gateway running? start one with `trl serve`")
+		return errorWithHint(err, "is the gateway running? start one with `trl serve`")
 	case errors.Is(err, os.ErrPermission):
-		return refuse(err, "the socket belongs to another user; use --url and --token")
+		return errorWithHint(err, "the socket belongs to another user; use --url and --token")
 	case errors.As(err, &name) && len(name.Certificate.DNSNames) > 0:
-		return refuse(err, "its certificate is for another name: use --url %s, with --token-file or TRL_TOKEN (on its own machine the token is in %s, in its state dir);\n"+
-			"or --unix, where it has a Unix socket", underName(o.URL, name.Certificate.DNSNames[0]), operatorFile)
+		return errorWithHint(err, "its certificate is for another name: use --url %s, with --token-file or TRL_TOKEN (on its own machine the token is in %s, in its state dir);\n"+
+			"or --unix, where it has a Unix socket", withHost(o.URL, name.Certificate.DNSNames[0]), operatorFile)
 	case errors.As(err, &signer):
-		return refuse(err, "trust who signed its certificate: SSL_CERT_FILE=ca.pem")
+		return errorWithHint(err, "trust who signed its certificate: SSL_CERT_FILE=ca.pem")
 	case errors.As(err, &op) && op.Op == "remote error": // an alert: by ACME there is no certificate for a number
-		return refuse(err, "it may have certificates for names alone: use --url https://NAME, with --token-file or TRL_TOKEN")
+		return errorWithHint(err, "it may have certificates for names alone: use --url https://NAME, with --token-file or TRL_TOKEN")
 	case errors.As(err, &dns):
-		return refuse(err, "check the host name in --url")
+		return errorWithHint(err, "check the host name in --url")
 	}
 	if u, e := url.Parse(o.URL); e != nil || u.Host == "" {
-		return refuse(err, "write --url http://HOST:PORT")
+		return errorWithHint(err, "write --url http://HOST:PORT")
 	}
-	return refuse(err, "check --url")
+	return errorWithHint(err, "check --url")
 }
 
-// underName is an address with another host.
-func underName(address, name string) string {
+// withHost is an address with another host.
+func withHost(address, name string) string {
 	u, err := url.Parse(address)
 	if err != nil {
 		return "https://" + name
@@ -235,11 +235,11 @@ func (t *target) call(ctx context.Context, method string, params, into any) erro
 		return err
 	}
 	defer c.Close()
-	return hint(c.Call(ctx, method, params, into))
+	return addHint(c.Call(ctx, method, params, into))
 }
 
-// hint adds what to do to the refusals that people meet.
-func hint(err error) error {
+// addHint adds what to do to the refusals that people meet.
+func addHint(err error) error {
 	var e *protocol.Error
 	if !errors.As(err, &e) {
 		return err
@@ -260,7 +260,7 @@ func hint(err error) error {
 		protocol.ShuttingDown:       "the gateway is ending; try again when it is back",
 		protocol.InternalError:      "the gateway's log knows more",
 	}[e.Code]
-	return refuse(err, "%s", advice)
+	return errorWithHint(err, "%s", advice)
 }
 
 // sessionRef takes what people type for a session: an id as printed by trl ls, or a name.
@@ -287,9 +287,9 @@ func sessionOf(args []string) string {
 // hintSession is hint for a command line that may not have named its session.
 func hintSession(err error, args []string) error {
 	if e := (*protocol.Error)(nil); len(args) == 0 && errors.As(err, &e) && e.Code == protocol.SessionNotFound {
-		return refuse(fmt.Errorf("there is no session %q", defaultSession), "`trl run` makes it; or name one of `trl ls`")
+		return errorWithHint(fmt.Errorf("there is no session %q", defaultSession), "`trl run` makes it; or name one of `trl ls`")
 	}
-	return hint(err)
+	return addHint(err)
 }
 
 // isID tells an id from a name: the prefix and at least the 100 random bits that PROTOCOL.md §3 promises for one.
@@ -341,9 +341,9 @@ func completeSessions(t *target) cobra.CompletionFunc {
 }
 
 // completeIDs offers live sessions, and of each what kinds says.
-func completeIDs(t *target, kinds ...kind) cobra.CompletionFunc {
+func completeIDs(t *target, kinds ...idKind) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, _ string) (ids []string, _ cobra.ShellCompDirective) {
-		ctx, cancel := context.WithTimeout(cmd.Context(), completeWithin)
+		ctx, cancel := context.WithTimeout(cmd.Context(), completeTimeout)
 		defer cancel()
 		if len(args) > 0 {
 			return nil, cobra.ShellCompDirectiveNoFileComp
@@ -355,7 +355,7 @@ func completeIDs(t *target, kinds ...kind) cobra.CompletionFunc {
 		defer c.Close()
 		var all protocol.Sessions
 		_ = c.Call(ctx, "session.list", nil, &all) // without an answer there is nothing to offer
-		offer := func(id, what string) { ids = append(ids, id+"\t"+brief(printable(what), 60)) }
+		offer := func(id, what string) { ids = append(ids, id+"\t"+shorten(printable(what), 60)) }
 		for _, s := range all.Sessions {
 			ids = append(ids, cmp.Or(s.Name, s.SessionID))
 			ref := protocol.SessionRef{SessionID: s.SessionID}
@@ -387,21 +387,21 @@ func completeIDs(t *target, kinds ...kind) cobra.CompletionFunc {
 	}
 }
 
-// completeWithin is how long somebody who pressed Tab waits for a gateway with many sessions; what is known by then is offered.
-const completeWithin = 3 * time.Second
+// completeTimeout is how long somebody who pressed Tab waits for a gateway with many sessions; what is known by then is offered.
+const completeTimeout = 3 * time.Second
 
-// kind is what an ID given on the command line is.
-type kind int
+// idKind is what an ID given on the command line is.
+type idKind int
 
 const (
-	sessionID kind = iota // or a session's name
+	sessionID idKind = iota // or a session's name
 	execID
 	processID
 	terminalID
 	recordingID
 )
 
-func kindOf(arg string) kind {
+func kindOf(arg string) idKind {
 	switch {
 	case isID(arg, "x-"):
 		return execID

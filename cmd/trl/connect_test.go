@@ -37,7 +37,7 @@ func TestAFullGatewayIsNoWrongAddress(t *testing.T) {
 		}
 		var (
 			e *protocol.Error
-			r *refusal
+			r *hintedError
 		)
 		err = hintDial(err, o)
 		if !errors.As(err, &e) || e.Code != protocol.LimitExceeded || !errors.As(err, &r) || !strings.Contains(r.hint, flag) {
@@ -87,7 +87,7 @@ func TestCertificateForAName(t *testing.T) {
 		{"https://localhost:" + port, "--url https://NAME,"},
 	} {
 		_, err := (&target{stateDir: dir, url: c.url}).dial(t.Context(), nil)
-		var r *refusal
+		var r *hintedError
 		if !errors.As(err, &r) || !strings.Contains(r.hint, c.hint) {
 			t.Errorf("%v: %+v", err, r)
 		}

@@ -63,11 +63,11 @@ With --json the gateway's answer, a line of it each time that a gateway was aske
 	return cmd
 }
 
-// lookEvery is how often drain asks how far it is.
-const lookEvery = 500 * time.Millisecond
+// pollInterval is how often drain asks how far it is.
+const pollInterval = 500 * time.Millisecond
 
-// awayFor is how long a gateway that cannot be reached is looked for: as long as a lost connection of any client.
-const awayFor = 45 * time.Second
+// redialTimeout is how long a gateway that cannot be reached is looked for: as long as a lost connection of any client.
+const redialTimeout = 45 * time.Second
 
 // drain asks for it and stays until the gateway is gone. One that dies or is upgraded meanwhile does not know of the drain any more,
 // so the next one is asked again.
@@ -87,12 +87,12 @@ func drain(ctx context.Context, t *target, bound time.Duration, say func(protoco
 			switch {
 			case first, errors.As(err, &refused):
 				return err
-			case nobodyThere(err):
+			case hasEnded(err):
 				return nil
-			case time.Since(heard) > awayFor:
+			case time.Since(heard) > redialTimeout:
 				return fmt.Errorf("whether the gateway has ended is not known: %w", err)
 			}
-			time.Sleep(lookEvery)
+			time.Sleep(pollInterval)
 			continue
 		}
 		q := protocol.Drain{}
@@ -106,16 +106,16 @@ func drain(ctx context.Context, t *target, bound time.Duration, say func(protoco
 		var refused *protocol.Error
 		switch {
 		case errors.As(err, &refused) && refused.Code != protocol.ShuttingDown && refused.Code != protocol.InternalError:
-			return hint(err)
-		case errors.Is(err, errUndone):
+			return addHint(err)
+		case errors.Is(err, errDrainUndone):
 			return err
 		}
 	}
 }
 
-// nobodyThere tells a gateway that has ended from one that cannot be reached: nobody listens at an address of this machine.
+// hasEnded tells a gateway that has ended from one that cannot be reached: nobody listens at an address of this machine.
 // About another machine a refusal says less: what refuses may stand before the gateway.
-func nobodyThere(err error) bool {
+func hasEnded(err error) bool {
 	var op *net.OpError
 	if !errors.As(err, &op) || op.Op != "dial" || !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, syscall.ENOENT) {
 		return false
@@ -130,7 +130,7 @@ func nobodyThere(err error) bool {
 	return false
 }
 
-var errUndone = errors.New("somebody took the drain back")
+var errDrainUndone = errors.New("somebody took the drain back")
 
 // watchDrain returns when the connection ends, or the drain.
 func watchDrain(ctx context.Context, c *client.Client, q protocol.Drain, say func(protocol.Drained)) error {
@@ -139,7 +139,7 @@ func watchDrain(ctx context.Context, c *client.Client, q protocol.Drain, say fun
 		return err
 	}
 	say(now)
-	look := time.NewTicker(lookEvery)
+	look := time.NewTicker(pollInterval)
 	defer look.Stop()
 	for range look.C {
 		var stats protocol.Stats
@@ -147,7 +147,7 @@ func watchDrain(ctx context.Context, c *client.Client, q protocol.Drain, say fun
 			return err
 		}
 		if !stats.Draining {
-			return errUndone
+			return errDrainUndone
 		}
 	}
 	return nil

@@ -23,12 +23,12 @@ import (
 	"trl/web/audit"
 )
 
-// endWithin is how long a stop may take: clients get up to 1 s to hear of it, commands 5 s between TERM and KILL, and the
+// stopTimeout is how long a stop may take: clients get up to 1 s to hear of it, commands 5 s between TERM and KILL, and the
 // rest is for the killing of some hundred trees on a busy machine.
-const endWithin = 8 * time.Second
+const stopTimeout = 8 * time.Second
 
-// leaveWithin is what clients get to hear that they shall come again, while nobody serves.
-const leaveWithin = time.Second
+// handoverTimeout is what clients get to hear that they shall come again, while nobody serves.
+const handoverTimeout = time.Second
 
 // A gateway is what serves, each part made from those above it. One goroutine makes it, waits, and ends it.
 //
@@ -38,32 +38,32 @@ const leaveWithin = time.Second
 // whatever processes are left; the address and the lock last, so that no other gateway starts on a state dir whose sessions
 // still die.
 type gateway struct {
-	s    *settings
-	log  zerolog.Logger
-	ends []func() error // of what was opened; the last is called first
+	settings *settings
+	log      zerolog.Logger
+	cleanups []func() error // of what was opened; the last is called first
 
-	state     *stateDir
-	signals   chan os.Signal
-	ignored   func() uint64 // signals that were not the keeper's
-	registry  *prometheus.Registry
-	counts    *metrics.Metrics
-	tokens    *web.TokenFile
-	first     bool           // the token was made just now
-	kept      *keeper.Client // nil: single process
-	processes runtime.Keeper
-	endTraces func()
-	sessions  *pool.Pool
-	server    *web.Server
-	served    chan error // how Serve has ended
-	failure   error      // that, where nobody wanted it
-	clock     *reaper.Reaper
-	config    *following
+	state        *stateDir
+	signals      chan os.Signal
+	ignored      func() uint64 // signals that were not the keeper's
+	registry     *prometheus.Registry
+	metrics      *metrics.Metrics
+	tokens       *web.TokenFile
+	tokenIsNew   bool           // the token was made just now
+	keeperClient *keeper.Client // nil: single process
+	host         runtime.Keeper
+	endTraces    func()
+	pool         *pool.Pool
+	server       *web.Server
+	serveEnded   chan error // how Serve has ended
+	serveErr     error      // that, where nobody wanted it
+	reaper       *reaper.Reaper
+	reloader     *configReloader
 }
 
 // run is a gateway's life; conn is its keeper, nil for one that is its own.
 func (g *gateway) run(conn *os.File, stdout io.Writer) (err error) {
 	defer func() {
-		for _, end := range slices.Backward(g.ends) {
+		for _, end := range slices.Backward(g.cleanups) {
 			if e := end(); e != nil {
 				err = errors.Join(err, e)
 			}
@@ -78,77 +78,77 @@ func (g *gateway) run(conn *os.File, stdout io.Writer) (err error) {
 	if err := g.wait(); err != nil {
 		return err
 	}
-	return g.end()
+	return g.shutDown()
 }
 
-func (g *gateway) atEnd(f func() error) { g.ends = append(g.ends, f) }
+func (g *gateway) addCleanup(f func() error) { g.cleanups = append(g.cleanups, f) }
 
 // open makes all that can fail, up to the port. Nothing runs yet, and no client is answered.
 func (g *gateway) open(conn *os.File) (err error) {
 	if conn == nil {
-		if g.state, err = openStateDir(g.s.stateDir); err != nil {
+		if g.state, err = openStateDir(g.settings.stateDir); err != nil {
 			return err
 		}
-		g.atEnd(g.state.Close)
+		g.addCleanup(g.state.Close)
 	} else { // the keeper has locked it
-		g.state = &stateDir{path: g.s.stateDir}
+		g.state = &stateDir{path: g.settings.stateDir}
 	}
-	if err := g.hear(conn != nil); err != nil {
+	if err := g.startSignals(conn != nil); err != nil {
 		return err
 	}
 	g.registry = prometheus.NewRegistry()
-	g.counts = metrics.New(g.registry)
-	g.counts.Build(buildVersion())
+	g.metrics = metrics.New(g.registry)
+	g.metrics.Build(buildVersion())
 
-	tokens, first, closeAuth, err := g.s.openAuth(g.state, g.log)
+	tokens, first, closeAuth, err := g.settings.openAuth(g.state, g.log)
 	if err != nil {
 		return err
 	}
-	g.tokens, g.first = tokens, first
-	g.atEnd(func() error { closeAuth(); return nil })
-	if g.s.web.ACME.Dir == "" {
-		g.s.web.ACME.Dir = g.state.file(acmeDir)
+	g.tokens, g.tokenIsNew = tokens, first
+	g.addCleanup(func() error { closeAuth(); return nil })
+	if g.settings.web.ACME.Dir == "" {
+		g.settings.web.ACME.Dir = g.state.file(acmeDir)
 	}
-	if g.s.web.TLSCert != "" { // before the keeper is asked: an upgrade must not begin with what cannot serve
-		if _, err := tls.LoadX509KeyPair(g.s.web.TLSCert, g.s.web.TLSKey); err != nil {
-			return hintListen(err, g.s)
+	if g.settings.web.TLSCert != "" { // before the keeper is asked: an upgrade must not begin with what cannot serve
+		if _, err := tls.LoadX509KeyPair(g.settings.web.TLSCert, g.settings.web.TLSKey); err != nil {
+			return hintListen(err, g.settings)
 		}
 	}
 	if conn != nil {
-		err = g.dial(conn)
+		err = g.connectKeeper(conn)
 	} else {
-		err = g.own()
+		err = g.startSingleProcess()
 	}
 	if err != nil {
 		return err
 	}
-	if err := g.s.recordable(g.generation() == 0, g.log); err != nil {
+	if err := g.settings.checkRecordable(g.generation() == 0, g.log); err != nil {
 		return err
 	}
 	if err := g.openLogs(); err != nil {
 		return err
 	}
-	if err := g.s.enforceable(g.processes.Unenforceable()); err != nil {
+	if err := g.settings.enforceable(g.host.Unenforceable()); err != nil {
 		return err
 	}
-	g.s.pool.BaseEnv = baseEnv(g.s.as)
-	g.sessions = pool.New(g.s.pool, g.processes, g.counts, g.log)
+	g.settings.pool.BaseEnv = baseEnv(g.settings.sessionUser)
+	g.pool = pool.New(g.settings.pool, g.host, g.metrics, g.log)
 
-	g.s.web.Version = buildVersion()
-	g.s.web.Capabilities = g.s.capabilities(g.processes)
+	g.settings.web.Version = buildVersion()
+	g.settings.web.Capabilities = g.settings.capabilities(g.host)
 	gatherer := prometheus.Gatherer(g.registry)
-	if g.kept != nil {
-		gatherer = countKeeper(g.registry, g.counts, g.kept, g.ignored)
+	if g.keeperClient != nil {
+		gatherer = countKeeper(g.registry, g.metrics, g.keeperClient, g.ignored)
 	}
-	g.server = web.New(g.s.web, g.sessions, g.counts, gatherer, g.log)
+	g.server = web.New(g.settings.web, g.pool, g.metrics, gatherer, g.log)
 	if err := g.server.Listen(); err != nil {
-		return hintListen(err, g.s)
+		return hintListen(err, g.settings)
 	}
 	return nil
 }
 
-// hear begins to take the signals: a keeper's, or everybody's.
-func (g *gateway) hear(kept bool) (err error) {
+// startSignals begins to take the signals: a keeper's, or everybody's.
+func (g *gateway) startSignals(kept bool) (err error) {
 	if kept {
 		g.signals, g.ignored, err = keeper.Orders(g.log)
 		return err
@@ -163,115 +163,115 @@ func (g *gateway) hear(kept bool) (err error) {
 	return nil
 }
 
-// dial takes up what the keeper has: processes, sockets, sessions.
-func (g *gateway) dial(conn *os.File) (err error) {
-	if g.kept, err = keeper.Dial(conn, g.log); err != nil {
+// connectKeeper takes up what the keeper has: processes, sockets, sessions.
+func (g *gateway) connectKeeper(conn *os.File) (err error) {
+	if g.keeperClient, err = keeper.Dial(conn, g.log); err != nil {
 		return err
 	}
-	g.atEnd(func() error { _ = g.kept.Close(); return nil })
-	if g.s.web.Sockets, err = web.Inherit(g.kept.Files()); err != nil {
+	g.addCleanup(func() error { _ = g.keeperClient.Close(); return nil })
+	if g.settings.web.Sockets, err = web.Inherit(g.keeperClient.Files()); err != nil {
 		return err
 	}
-	g.processes, g.s.pool.Epoch = g.kept, g.kept.Epoch()
+	g.host, g.settings.pool.Epoch = g.keeperClient, g.keeperClient.Epoch()
 	return nil
 }
 
-// own makes this process the one that owns all others.
-func (g *gateway) own() error {
-	host, err := runtime.NewHost(runtime.Config{Isolation: g.s.isolation, As: g.s.as, Write: g.s.fences(), Metrics: g.counts, Log: g.log})
+// startSingleProcess makes this process the one that owns all others.
+func (g *gateway) startSingleProcess() error {
+	host, err := runtime.NewHost(runtime.Config{Isolation: g.settings.isolation, As: g.settings.sessionUser, Write: g.settings.landlockDirs(), Metrics: g.metrics, Log: g.log})
 	if err != nil {
-		return refuse(err, "%s", hintHost(err))
+		return errorWithHint(err, "%s", hintHost(err))
 	}
-	g.atEnd(host.Close) // KILLs what is left
-	g.processes = runtime.Local(host)
-	return requireTier(host.Tiers(), g.s.require)
+	g.addCleanup(host.Close) // KILLs what is left
+	g.host = runtime.Local(host)
+	return requireTier(host.Tiers(), g.settings.requiredTier)
 }
 
 func (g *gateway) openLogs() (err error) {
-	if g.s.web.Audit, err = g.s.openAudit(g.counts, g.log); err != nil {
+	if g.settings.web.Audit, err = g.settings.openAudit(g.metrics, g.log); err != nil {
 		return err
 	}
-	if g.s.web.Audit != nil {
-		g.atEnd(g.s.web.Audit.Close) // the last to go of what begins anything
-		g.s.pool.Ended = web.Endings(g.s.web.Audit)
-		if t, ok := g.s.web.Tokens.(*web.TokenFile); ok {
-			t.OnReload(web.Reloads(g.s.web.Audit))
+	if g.settings.web.Audit != nil {
+		g.addCleanup(g.settings.web.Audit.Close) // the last to go of what begins anything
+		g.settings.pool.OnEnd = web.AuditEnds(g.settings.web.Audit)
+		if t, ok := g.settings.web.Tokens.(*web.TokenFile); ok {
+			t.OnReload(web.AuditReloads(g.settings.web.Audit))
 		}
 	}
-	if g.s.web.Trace, g.endTraces, err = openTraces(g.log); err != nil {
-		return refuse(err, "see OTEL_EXPORTER_OTLP_ENDPOINT and the others of OpenTelemetry")
+	if g.settings.web.Trace, g.endTraces, err = openTraces(g.log); err != nil {
+		return errorWithHint(err, "see OTEL_EXPORTER_OTLP_ENDPOINT and the others of OpenTelemetry")
 	}
-	g.atEnd(func() error { g.endTraces(); return nil })
+	g.addCleanup(func() error { g.endTraces(); return nil })
 	return nil
 }
 
 // generation is how many gateways have served these sessions before.
 func (g *gateway) generation() int {
-	if g.kept == nil {
+	if g.keeperClient == nil {
 		return 0
 	}
-	return g.kept.Generation()
+	return g.keeperClient.Generation()
 }
 
 // begin takes up what an earlier gateway left, serves, and says so.
 func (g *gateway) begin(stdout io.Writer) error {
-	if g.kept != nil {
-		g.sessions.Recover(g.kept.Inherited())
+	if g.keeperClient != nil {
+		g.pool.Recover(g.keeperClient.Inherited())
 	}
-	g.sessions.Start()
-	g.clock = reaper.New(g.sessions, func() { g.processes.KillOrphans(g.sessions.Live) }, g.counts, g.log)
-	g.clock.Start()
-	if g.kept != nil { // else we fork
-		g.useFewProcessors()
+	g.pool.Start()
+	g.reaper = reaper.New(g.pool, func() { g.host.KillOrphans(g.pool.IsLive) }, g.metrics, g.log)
+	g.reaper.Start()
+	if g.keeperClient != nil { // else we fork
+		g.adjustGOMAXPROCS()
 	}
-	g.served = make(chan error, 1)
-	go func() { g.served <- g.server.Serve() }() // until Shutdown, or until the listener fails
-	g.sessions.Recovered()                       // who asks for one meanwhile waits for that one; the keeper, for all: before, this program has not taken over
+	g.serveEnded = make(chan error, 1)
+	go func() { g.serveEnded <- g.server.Serve() }() // until Shutdown, or until the listener fails
+	g.pool.Recovered()                               // who asks for one meanwhile waits for that one; the keeper, for all: before, this program has not taken over
 
 	url := g.server.URL()
-	local := localURL(url, g.s.web.Listen)
-	if g.s.gateway == nil { // else the state dir is the keeper's, which has done so
+	local := localURL(url, g.settings.web.Listen)
+	if g.settings.gatewayUser == nil { // else the state dir is the keeper's, which has done so
 		if err := g.state.publish(local); err != nil {
 			g.log.Warn().Err(err).Msg("the command line will not find this gateway by itself")
 		}
 	}
-	if g.kept == nil {
+	if g.keeperClient == nil {
 		notify(ready)
-	} else if err := g.kept.Ready(); err != nil {
+	} else if err := g.keeperClient.Ready(); err != nil {
 		return err
 	}
-	g.config = g.s.follow(g.sessions, g.server, g.processes, g.counts, g.log)
-	g.atEnd(func() error { g.config.close(); return nil })
-	if g.kept != nil {
-		g.config.tell(g.kept.Remember)
+	g.reloader = g.settings.follow(g.pool, g.server, g.host, g.metrics, g.log)
+	g.addCleanup(func() error { g.reloader.close(); return nil })
+	if g.keeperClient != nil {
+		g.reloader.subscribe(g.keeperClient.Remember)
 	}
 	if g.generation() == 0 {
-		announce(stdout, url, local, g.tokens, g.state, g.first)
+		printAddress(stdout, url, local, g.tokens, g.state, g.tokenIsNew)
 	}
-	tier, why := g.processes.Isolation()
-	g.s.web.Audit.Append(audit.Entry{Action: audit.ActionStart, Outcome: "ok", Version: buildVersion()})
+	tier, why := g.host.Isolation()
+	g.settings.web.Audit.Append(audit.Entry{Action: audit.ActionStart, Outcome: "ok", Version: buildVersion()})
 	g.log.Info().Int("generation", g.generation()).Str("address", g.server.Addr()).Str("version", buildVersion()).
 		Str("isolation", tier).Str("why", why).Msg("listening")
 	return nil
 }
 
-// useFewProcessors begins to be sparing with them.
-func (g *gateway) useFewProcessors() {
+// adjustGOMAXPROCS begins to be sparing with them.
+func (g *gateway) adjustGOMAXPROCS() {
 	stop, ended := make(chan struct{}), make(chan struct{})
 	go func() { // until the end, which waits for it
 		defer close(ended)
 		runtime.UseFewProcessors(stop)
 	}()
-	g.atEnd(func() error { close(stop); <-ended; return nil })
+	g.addCleanup(func() error { close(stop); <-ended; return nil })
 }
 
 // wait returns when it is time to end in order, or with an error when there is nothing left to end.
 func (g *gateway) wait() error {
 	var gone, yield <-chan struct{} // nil: never
 	var pulse <-chan time.Time      // for a supervisor; a keeper does it otherwise
-	if g.kept != nil {
-		gone, yield = g.kept.Done(), g.kept.Yield()
-	} else if every := watchdog(); every > 0 {
+	if g.keeperClient != nil {
+		gone, yield = g.keeperClient.Done(), g.keeperClient.Yield()
+	} else if every := watchdogInterval(); every > 0 {
 		beat := time.NewTicker(every)
 		defer beat.Stop()
 		pulse = beat.C
@@ -281,59 +281,59 @@ func (g *gateway) wait() error {
 		case sig := <-g.signals:
 			switch {
 			case sig == syscall.SIGHUP:
-				g.config.look()
-			case sig == syscall.SIGTERM && g.s.drains() > 0 && !g.server.DrainingForGood():
-				g.s.web.Audit.Append(audit.Entry{Action: audit.ActionDrain, Outcome: "ok"})
-				g.server.Drain(g.s.drains(), true)
+				g.reloader.reloadAlways()
+			case sig == syscall.SIGTERM && g.settings.drainTime() > 0 && !g.server.DrainingForGood():
+				g.settings.web.Audit.Append(audit.Entry{Action: audit.ActionDrain, Outcome: "ok"})
+				g.server.Drain(g.settings.drainTime(), true)
 			default:
 				g.log.Info().Msg("stopping: " + sig.String())
 				return nil
 			}
 		case <-pulse:
-			notify(alive)
+			notify(watchdogAlive)
 		case <-g.server.Drained():
 			return nil
-		case g.failure = <-g.served:
+		case g.serveErr = <-g.serveEnded:
 			return nil
 		case <-yield:
-			g.leave()
+			g.handOver()
 		case <-gone:
-			// Nothing shall run that nobody owns. Should we be killed, too, the next start does it (keep.go).
-			if g.s.gateway != nil { // whom we may not touch: the undertaker does
-				g.log.Error().Msg("the keeper is dead; trl undertaker ends what it left")
+			// Nothing shall run that nobody owns. Should we be killed, too, the next start does it (keeper.go).
+			if g.settings.gatewayUser != nil { // whom we may not touch: the orphan killer does
+				g.log.Error().Msg("the keeper is dead; trl kill-orphans ends what it left")
 			} else {
-				ended := g.kept.Instance().End(endWithin)
+				ended := g.keeperClient.Instance().End(stopTimeout)
 				g.log.Error().Ints("pids", ended).Msg("the keeper is dead: ended what it left")
 			}
-			ctx, cancel := context.WithTimeout(context.Background(), leaveWithin)
+			ctx, cancel := context.WithTimeout(context.Background(), handoverTimeout)
 			defer cancel()
 			_ = g.server.Shutdown(ctx) // who waits for an answer gets it
-			return refuse(errors.New("the keeper is gone, and every session with it"), "something killed it (kill -9, the OOM killer); start trl serve again")
+			return errorWithHint(errors.New("the keeper is gone, and every session with it"), "something killed it (kill -9, the OOM killer); start trl serve again")
 		}
 	}
 }
 
-// leave gives everything to the next gateway, and ends the program.
-func (g *gateway) leave() {
-	ctx, cancel := context.WithTimeout(context.Background(), leaveWithin)
+// handOver gives everything to the next gateway, and ends the program.
+func (g *gateway) handOver() {
+	ctx, cancel := context.WithTimeout(context.Background(), handoverTimeout)
 	defer cancel()
-	g.server.Leave(ctx)
+	g.server.HandOver(ctx)
 	g.endTraces()
-	g.s.web.Audit.Append(audit.Entry{Action: audit.ActionLeave, Outcome: "ok"})
-	if err := g.s.web.Audit.Close(); err != nil {
+	g.settings.web.Audit.Append(audit.Entry{Action: audit.ActionLeave, Outcome: "ok"})
+	if err := g.settings.web.Audit.Close(); err != nil {
 		g.log.Error().Err(err).Msg("audit log")
 	}
 	g.log.Info().Msg("left everything to the next gateway")
 	os.Exit(0) // and nothing else of us may run: what belongs to the sessions has one user at a time
 }
 
-// end ends the sessions, and before them whoever might begin something. A second signal means that no step waits any more,
+// shutDown ends the sessions, and before them whoever might begin something. A second signal means that no step waits any more,
 // and what owns the processes KILLs.
-func (g *gateway) end() error {
-	if g.kept == nil {
+func (g *gateway) shutDown() error {
+	if g.keeperClient == nil {
 		notify(stopping)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), endWithin)
+	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()
 	go func() { // ends with the program
 		for sig := range g.signals {
@@ -343,19 +343,19 @@ func (g *gateway) end() error {
 		}
 	}()
 	start := time.Now()
-	g.config.close()
+	g.reloader.close()
 	if err := g.server.Shutdown(ctx); err != nil {
 		g.log.Warn().Err(err).Msg("clients did not go in time")
 	}
-	g.clock.Close()
-	if err := g.sessions.Close(ctx); err != nil {
+	g.reaper.Close()
+	if err := g.pool.Close(ctx); err != nil {
 		g.log.Warn().Err(err).Msg("sessions did not end in time and are killed")
 	}
 	took := time.Since(start)
-	g.s.web.Audit.Append(audit.Entry{Action: audit.ActionStop, Outcome: "ok", DurationMS: float64(took.Milliseconds())})
+	g.settings.web.Audit.Append(audit.Entry{Action: audit.ActionStop, Outcome: "ok", DurationMS: float64(took.Milliseconds())})
 	g.log.Debug().Dur("took_ms", took).Msg("stopped")
-	if g.kept != nil && g.failure == nil {
-		return g.kept.Bye()
+	if g.keeperClient != nil && g.serveErr == nil {
+		return g.keeperClient.Bye()
 	}
-	return g.failure
+	return g.serveErr
 }

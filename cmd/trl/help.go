@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// groupMark is the annotation of a flag with the title under which --help lists it.
-const groupMark = "group"
+// groupAnnotation is the annotation of a flag with the title under which --help lists it.
+const groupAnnotation = "group"
 
 const (
 	flagColumn = 30  // where the texts of flags begin; a longer name has a line of its own
@@ -98,7 +98,7 @@ func flagsOf(f *pflag.FlagSet) (all []*pflag.Flag) {
 	return all
 }
 
-func groupOf(g *pflag.Flag) string { return strings.Join(g.Annotations[groupMark], "") }
+func groupOf(g *pflag.Flag) string { return strings.Join(g.Annotations[groupAnnotation], "") }
 
 func printFlag(w io.Writer, g *pflag.Flag, columns int) {
 	takes, text := pflag.UnquoteUsage(g)

@@ -40,7 +40,7 @@ runs, and those that wait. trl logs EXEC prints the output of one.
 				if e.Exit != nil {
 					took = (time.Duration(e.Exit.DurationMS) * time.Millisecond).String()
 				}
-				rows = append(rows, []string{e.ExecID, began.Local().Format(time.DateTime), took, endWords(e), brief(e.Command, 60)})
+				rows = append(rows, []string{e.ExecID, began.Local().Format(time.DateTime), took, endWords(e), shorten(e.Command, 60)})
 			}
 			return printTable(cmd.OutOrStdout(), []string{"EXEC", "WHEN", "TOOK", "END", "COMMAND"}, rows)
 		},
@@ -70,5 +70,5 @@ func endWords(e protocol.ExecEntry) string {
 	case e.Exit.Cancelled:
 		words = append(words, "cancelled")
 	}
-	return dash(strings.Join(words, " "))
+	return dashIfEmpty(strings.Join(words, " "))
 }

@@ -30,22 +30,22 @@ func newInfo() *cobra.Command {
 				return err
 			}
 			rows := [][]string{
-				{"session", s.SessionID}, {"name", dash(s.Name)}, {"state", s.State}, {"shell", shellWords(s)},
-				{"directory", s.WorkingDir}, {"created", s.CreatedAt.Local().Format(time.DateTime)}, {"last active", ago(s.LastActiveAt) + " ago"},
+				{"session", s.SessionID}, {"name", dashIfEmpty(s.Name)}, {"state", s.State}, {"shell", shellWords(s)},
+				{"directory", s.WorkingDir}, {"created", s.CreatedAt.Local().Format(time.DateTime)}, {"last active", formatAge(s.LastActiveAt) + " ago"},
 				{"commands run", fmt.Sprint(s.CommandsRun)}, {"waiting", fmt.Sprint(s.QueueLength)}, {"processes", fmt.Sprint(s.Processes)},
 				{"terminals", fmt.Sprint(s.Terminals)},
 			}
 			if c := s.CurrentExec; c != nil {
-				rows = append(rows, []string{"running", fmt.Sprintf("%s for %s: %s", c.ID, ago(c.StartedAt), brief(c.Command, 60))})
+				rows = append(rows, []string{"running", fmt.Sprintf("%s for %s: %s", c.ID, formatAge(c.StartedAt), shorten(c.Command, 60))})
 			}
 			for _, r := range s.InTerminals {
-				rows = append(rows, []string{"in a terminal", fmt.Sprintf("%s: %s", r.TermID, brief(r.Command, 60))})
+				rows = append(rows, []string{"in a terminal", fmt.Sprintf("%s: %s", r.TermID, shorten(r.Command, 60))})
 			}
 			if len(s.Unmanaged) > 0 {
 				rows = append(rows, []string{"left running", strings.Trim(fmt.Sprint(s.Unmanaged), "[]")})
 			}
 			if s.TerminatedAt != nil {
-				rows = append(rows, []string{"ended", fmt.Sprintf("%s ago: %s", ago(*s.TerminatedAt), s.Reason)})
+				rows = append(rows, []string{"ended", fmt.Sprintf("%s ago: %s", formatAge(*s.TerminatedAt), s.Reason)})
 			}
 			return printTable(cmd.OutOrStdout(), nil, rows)
 		},

@@ -29,7 +29,7 @@ func hintHost(err error) string {
 func inUserNamespace() error {
 	code, err := runtime.RunInUserNamespace()
 	if err != nil {
-		return refuse(fmt.Errorf("isolation pidns: %w", err), isolationHint)
+		return errorWithHint(fmt.Errorf("isolation pidns: %w", err), isolationHint)
 	}
 	if code != 0 {
 		return exitCode(code)
@@ -54,7 +54,7 @@ func requireTier(tiers []runtime.TierReport, wanted string) error {
 			why += fmt.Sprintf("; no %s: %s", r.Tier, r.Why)
 		}
 	}
-	return refuse(fmt.Errorf("isolation %s is in force, and %s is required%s", force.Tier, wanted, why), "%s", hint)
+	return errorWithHint(fmt.Errorf("isolation %s is in force, and %s is required%s", force.Tier, wanted, why), "%s", hint)
 }
 
 // isolation is what clients may find out about the containment in force.
@@ -73,7 +73,7 @@ const sandboxedVar = "TRL_SANDBOXED"
 // inSandbox runs this very command line in a sandbox, and ends as it does. What of the file system that needs is let through.
 func (s *settings) inSandbox() error {
 	if err := os.MkdirAll(s.stateDir, 0o700); err != nil {
-		return refuse(fmt.Errorf("make state directory: %w", err), "choose another one with --state-dir")
+		return errorWithHint(fmt.Errorf("make state directory: %w", err), "choose another one with --state-dir")
 	}
 	box := runtime.Sandbox{}
 	for _, path := range []string{s.config, s.web.TLSCert, s.web.TLSKey, s.tokenFile} {
@@ -87,11 +87,11 @@ func (s *settings) inSandbox() error {
 			real, err = filepath.EvalSymlinks(real)
 		}
 		if err != nil {
-			return refuse(fmt.Errorf("%s: %w", s.source(flag), err), "name a directory that is there")
+			return errorWithHint(fmt.Errorf("%s: %w", s.source(flag), err), "name a directory that is there")
 		}
 		own := real == "/tmp" && (flag == "default-dir" || flag == "allow-write") // the sandbox's will do
 		if real == "/" || slices.Contains(runtime.SandboxOwn, real) && !own {
-			return refuse(fmt.Errorf("%s: %s would be let into the sandbox, to be written to", s.source(flag), real), "choose a directory of its own for it")
+			return errorWithHint(fmt.Errorf("%s: %s would be let into the sandbox, to be written to", s.source(flag), real), "choose a directory of its own for it")
 		}
 		box.Write = append(box.Write, real)
 		return nil
@@ -106,16 +106,16 @@ func (s *settings) inSandbox() error {
 	if _, err := os.Stat(s.tokenFile); s.tokenFile != "" && err != nil { // it will be made
 		dirs = append(dirs, [2]string{"token-file", filepath.Dir(s.tokenFile)})
 	}
-	if s.given("record-dir") && s.pool.Record.Dir != "" { // the one that is not given is in the state dir
+	if s.isSet("record-dir") && s.pool.Record.Dir != "" { // the one that is not given is in the state dir
 		if err := os.MkdirAll(s.pool.Record.Dir, 0o700); err != nil {
-			return refuse(fmt.Errorf("directory for recordings: %w", err), "choose another --record-dir")
+			return errorWithHint(fmt.Errorf("directory for recordings: %w", err), "choose another --record-dir")
 		}
 		dirs = append(dirs, [2]string{"record-dir", s.pool.Record.Dir})
 	}
-	for _, dir := range s.write {
+	for _, dir := range s.allowWrite {
 		dirs = append(dirs, [2]string{"allow-write", dir})
 	}
-	if len(s.write) > 0 { // and nowhere else
+	if len(s.allowWrite) > 0 { // and nowhere else
 		box.Read = append(box.Read, s.pool.DefaultDir)
 	} else {
 		dirs = append(dirs, [2]string{"default-dir", s.pool.DefaultDir})
@@ -127,7 +127,7 @@ func (s *settings) inSandbox() error {
 	}
 	code, err := box.Run(fmt.Sprint(sandboxedVar, "=", os.Getpid()))
 	if err != nil {
-		return refuse(fmt.Errorf("sandbox bwrap: %w", err), "install bubblewrap 0.5 or later, and allow user namespaces, or leave --sandbox out; `trl doctor` says what there is")
+		return errorWithHint(fmt.Errorf("sandbox bwrap: %w", err), "install bubblewrap 0.5 or later, and allow user namespaces, or leave --sandbox out; `trl doctor` says what there is")
 	}
 	if code != 0 {
 		return exitCode(code)

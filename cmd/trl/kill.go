@@ -30,10 +30,10 @@ Only with --signal the ID may be left out: then the signal is for the command of
 		Args: maybeOneArg,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if sig != "" && force {
-				return refuseUse(errors.New("--signal and --force exclude each other"), "--force ends it by KILL; --signal sends one signal and does not wait")
+				return usageErrorWithHint(errors.New("--signal and --force exclude each other"), "--force ends it by KILL; --signal sends one signal and does not wait")
 			}
 			if len(args) == 0 && sig == "" { // an unset variable without quotes must not end a session
-				return refuseUse(errors.New("which session, command, process or terminal?"), "name it: `trl kill %s` ends the session %s", defaultSession, defaultSession)
+				return usageErrorWithHint(errors.New("which session, command, process or terminal?"), "name it: `trl kill %s` ends the session %s", defaultSession, defaultSession)
 			}
 			raw, err := kill(cmd.Context(), t, sessionOf(args), sig, force)
 			if err != nil {
@@ -47,7 +47,7 @@ Only with --signal the ID may be left out: then the signal is for the command of
 	}
 	t = connection(cmd)
 	cmd.Flags().StringVar(&sig, "signal", "", "send this signal (`name`, with or without SIG, in any case)")
-	choice(cmd.Flags(), "signal", protocol.SignalNames()...)
+	markChoice(cmd.Flags(), "signal", protocol.SignalNames()...)
 	cmd.Flags().BoolVar(&force, "force", false, "KILL at once")
 	cmd.ValidArgsFunction = completeIDs(t, execID, processID, terminalID)
 	return cmd
@@ -56,7 +56,7 @@ Only with --signal the ID may be left out: then the signal is for the command of
 func kill(ctx context.Context, t *target, id, sig string, force bool) (raw jsontext.Value, err error) {
 	if sig != "" {
 		if _, e := protocol.ParseSignal(sig); e != nil {
-			return nil, refuseUse(fmt.Errorf("--signal %s: no such signal", sig), "use a name such as INT, TERM or USR1")
+			return nil, usageErrorWithHint(fmt.Errorf("--signal %s: no such signal", sig), "use a name such as INT, TERM or USR1")
 		}
 	}
 	var grace *protocol.Seconds
@@ -68,7 +68,7 @@ func kill(ctx context.Context, t *target, id, sig string, force bool) (raw jsont
 		err = cancel(ctx, t, protocol.ExecCancel{ExecID: id, Signal: sig, KillGrace: grace}, &raw)
 	case terminalID:
 		if sig != "" {
-			return nil, refuseUse(errors.New("--signal is not for terminals"), "type the key instead, or end it without --signal")
+			return nil, usageErrorWithHint(errors.New("--signal is not for terminals"), "type the key instead, or end it without --signal")
 		}
 		err = t.call(ctx, "term.close", protocol.TermClose{TermID: id, KillGrace: grace}, &raw)
 	case processID:

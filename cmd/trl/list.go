@@ -22,10 +22,10 @@ func newList() *cobra.Command {
 		Use: "ls", Aliases: []string{"list"}, Short: "List your sessions", Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if q.All && q.Owner != "" {
-				return refuseUse(errors.New("--all and --owner exclude each other"), "--all lists everybody's sessions, --owner those of one")
+				return usageErrorWithHint(errors.New("--all and --owner exclude each other"), "--all lists everybody's sessions, --owner those of one")
 			}
 			if q.State = strings.ToUpper(q.State); q.State != "" && !slices.Contains(protocol.SessionStates, q.State) {
-				return refuseUse(fmt.Errorf("--state %s: no such state", q.State), "want one of %s", strings.Join(protocol.SessionStates, ", "))
+				return usageErrorWithHint(fmt.Errorf("--state %s: no such state", q.State), "want one of %s", strings.Join(protocol.SessionStates, ", "))
 			}
 			var raw jsontext.Value
 			if err := t.call(cmd.Context(), "session.list", q, &raw); err != nil {
@@ -44,9 +44,9 @@ func newList() *cobra.Command {
 				doing := ""
 				switch {
 				case s.CurrentExec != nil:
-					doing = brief(s.CurrentExec.Command, 40)
+					doing = shorten(s.CurrentExec.Command, 40)
 				case len(s.InTerminals) > 0:
-					doing = brief(s.InTerminals[0].Command, 40)
+					doing = shorten(s.InTerminals[0].Command, 40)
 				case s.Reason != "":
 					doing = "ended: " + string(s.Reason)
 				}
@@ -54,7 +54,7 @@ func newList() *cobra.Command {
 				if others {
 					row = append(row, s.Owner)
 				}
-				rows = append(rows, append(row, dash(s.Name), s.State, ago(s.LastActiveAt), s.WorkingDir, dash(doing)))
+				rows = append(rows, append(row, dashIfEmpty(s.Name), s.State, formatAge(s.LastActiveAt), s.WorkingDir, dashIfEmpty(doing)))
 			}
 			header := []string{"SESSION", "NAME", "STATE", "ACTIVE", "DIRECTORY", "COMMAND"}
 			if others {
@@ -65,7 +65,7 @@ func newList() *cobra.Command {
 	}
 	t = connection(cmd)
 	cmd.Flags().StringVar(&q.State, "state", "", "only sessions in this `state`: "+strings.Join(protocol.SessionStates, ", ")+", in any case")
-	choice(cmd.Flags(), "state", protocol.SessionStates...)
+	markChoice(cmd.Flags(), "state", protocol.SessionStates...)
 	cmd.Flags().StringVar(&q.Label, "label", "", "only sessions with this label (`K or K=V`)")
 	cmd.Flags().BoolVar(&q.All, "all", false, "everybody's sessions; for admins")
 	cmd.Flags().StringVar(&q.Owner, "owner", "", "the sessions of this `principal`; for admins")

@@ -32,7 +32,7 @@ With --json one document (of a command: at most 1 MiB of each, head and tail, an
 		Args: maybeOneArg,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if offset < 0 {
-				return refuseUse(fmt.Errorf("--offset %d", offset), "want 0 or more")
+				return usageErrorWithHint(fmt.Errorf("--offset %d", offset), "want 0 or more")
 			}
 			ctx := cmd.Context()
 			c, err := t.dial(ctx, nil)
@@ -45,9 +45,9 @@ With --json one document (of a command: at most 1 MiB of each, head and tail, an
 				return hintSession(err, args)
 			}
 			if follow {
-				return hint(t.follow(cmd, c, id, offset))
+				return addHint(t.follow(cmd, c, id, offset))
 			}
-			return hint(t.print(cmd, c, id, offset))
+			return addHint(t.print(cmd, c, id, offset))
 		},
 	}
 	t = connection(cmd)
@@ -71,7 +71,7 @@ func streamOf(ctx context.Context, c *client.Client, arg string) (string, error)
 			return e.ExecID, nil
 		}
 	}
-	return "", refuse(fmt.Errorf("session %s has run no command, or it ended too long ago", arg), "name a process by its id: `trl ps %s` lists them", arg)
+	return "", errorWithHint(fmt.Errorf("session %s has run no command, or it ended too long ago", arg), "name a process by its id: `trl ps %s` lists them", arg)
 }
 
 func openStream(ctx context.Context, c *client.Client, id string, offset int64) (*client.Stream, error) {
@@ -135,22 +135,22 @@ func gapNote(w io.Writer, from, to int64) error {
 func (t *target) print(cmd *cobra.Command, c *client.Client, id string, offset int64) error {
 	ctx := cmd.Context()
 	if t.json && kindOf(id) != processID {
-		r, err := waited(ctx, c, id, offset)
+		r, err := execResult(ctx, c, id, offset)
 		if err != nil {
 			return err
 		}
 		return printJSON(cmd.OutOrStdout(), r)
 	}
-	size, stream, err := printed(ctx, c, id, offset)
+	size, stream, err := printedSize(ctx, c, id, offset)
 	if err != nil {
 		return err
 	}
-	all, eof, err := t.kept(ctx, c, id, offset, size)
+	all, eof, err := t.readUpTo(ctx, c, id, offset, size)
 	if err != nil {
 		return err
 	}
 	if t.json {
-		return printJSON(cmd.OutOrStdout(), document(stream, offset, all, eof))
+		return printJSON(cmd.OutOrStdout(), logsDocument(stream, offset, all, eof))
 	}
 	for _, k := range all {
 		if err := t.printChunk(cmd, k); err != nil {
@@ -160,16 +160,16 @@ func (t *target) print(cmd *cobra.Command, c *client.Client, id string, offset i
 	return nil
 }
 
-func waited(ctx context.Context, c *client.Client, id string, offset int64) (r protocol.ExecResult, err error) {
+func execResult(ctx context.Context, c *client.Client, id string, offset int64) (r protocol.ExecResult, err error) {
 	now := 0.0
 	err = c.Call(ctx, "exec.wait", protocol.ExecWait{ExecID: id, Offset: &offset, YieldMS: &now}, &r)
 	return r, err
 }
 
-// printed is how much there is of a stream, from offset on or before, and which that is; MaxInt64: it has ended, and all of it is.
-func printed(ctx context.Context, c *client.Client, id string, offset int64) (size int64, stream string, err error) {
+// printedSize is how much there is of a stream, from offset on or before, and which that is; MaxInt64: it has ended, and all of it is.
+func printedSize(ctx context.Context, c *client.Client, id string, offset int64) (size int64, stream string, err error) {
 	if kindOf(id) != processID {
-		r, err := waited(ctx, c, id, offset)
+		r, err := execResult(ctx, c, id, offset)
 		if size = math.MaxInt64; r.Running && r.NextOffset != nil {
 			size = *r.NextOffset
 		}
@@ -183,9 +183,9 @@ func printed(ctx context.Context, c *client.Client, id string, offset int64) (si
 	return size, of.StreamID, err
 }
 
-// kept reads a stream up to size: what is printed meanwhile has no end. It is read before any of it is written, for a reader of ours
+// readUpTo reads a stream up to size: what is printed meanwhile has no end. It is read before any of it is written, for a reader of ours
 // who pauses must not hold up whoever prints; there is no more of it than the gateway keeps.
-func (t *target) kept(ctx context.Context, c *client.Client, id string, offset, size int64) (all []client.Chunk, eof bool, err error) {
+func (t *target) readUpTo(ctx context.Context, c *client.Client, id string, offset, size int64) (all []client.Chunk, eof bool, err error) {
 	if offset >= size {
 		return nil, false, nil
 	}
@@ -205,7 +205,7 @@ func (t *target) kept(ctx context.Context, c *client.Client, id string, offset, 
 		all = append(all, k)
 		offset = k.Offset + int64(len(k.Data))
 		if k.Gap > 0 && offset >= size { // all that there was has been dropped meanwhile; from here on nothing is, since we read it
-			if size, err = t.printedNow(ctx, id, offset); err != nil {
+			if size, err = t.printedSizeNow(ctx, id, offset); err != nil {
 				return nil, false, err
 			}
 		}
@@ -213,14 +213,14 @@ func (t *target) kept(ctx context.Context, c *client.Client, id string, offset, 
 	return all, false, nil
 }
 
-// printedNow asks on a connection of its own: on a stream's, the answer waits behind the stream.
-func (t *target) printedNow(ctx context.Context, id string, offset int64) (size int64, err error) {
+// printedSizeNow asks on a connection of its own: on a stream's, the answer waits behind the stream.
+func (t *target) printedSizeNow(ctx context.Context, id string, offset int64) (size int64, err error) {
 	c, err := t.dial(ctx, nil)
 	if err != nil {
 		return 0, err
 	}
 	defer c.Close()
-	size, _, err = printed(ctx, c, id, offset)
+	size, _, err = printedSize(ctx, c, id, offset)
 	return size, err
 }
 
@@ -230,7 +230,7 @@ type logs struct {
 	Gaps []protocol.GapRange `json:"gaps,omitzero"` // with Gap, the first one
 }
 
-func document(stream string, offset int64, all []client.Chunk, eof bool) logs {
+func logsDocument(stream string, offset int64, all []client.Chunk, eof bool) logs {
 	d := logs{Logs: protocol.Logs{StreamID: stream, Chunks: []protocol.Chunk{}, NextOffset: offset, EOF: eof}}
 	for _, k := range all {
 		d.NextOffset = k.Offset + int64(len(k.Data))

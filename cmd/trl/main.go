@@ -35,11 +35,11 @@ func main() {
 	// instead: a server whose launcher went away goes on, and `trl run … | head` cancels its command. Not Ignore: children
 	// would inherit that.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
-	var start beginning
+	var start startup
 	if len(os.Args) > 1 && os.Args[1] == "serve" {
-		asked, err := start.take()
+		asked, err := start.readEnvironment()
 		if err != nil {
-			complain(os.Stderr, err)
+			printError(os.Stderr, err)
 			os.Exit(1)
 		}
 		if asked {
@@ -51,32 +51,32 @@ func main() {
 	os.Exit(execute(os.Args[1:], start))
 }
 
-// A beginning is how `trl serve` was started.
-type beginning struct {
-	exposed error        // why sessions may read our environment
-	will    *keeper.Will // of the keeper that we go on as; nil: none
+// A startup is how `trl serve` was started.
+type startup struct {
+	exposed  error        // why sessions may read our environment
+	handover *keeper.Will // of the keeper that we go on as; nil: none
 }
 
-// take comes before anything reads the environment. asked: a keeper wanted to know whether we could go on as it, no more.
-func (b *beginning) take() (asked bool, err error) {
+// readEnvironment comes before anything reads the environment. asked: a keeper wanted to know whether we could go on as it, no more.
+func (b *startup) readEnvironment() (asked bool, err error) {
 	b.exposed = hideEnviron()
 	if asked, err = keeper.Vouch(); asked || err != nil {
 		return asked, err
 	}
-	if b.will, err = keeper.TakeWill(); err != nil {
+	if b.handover, err = keeper.TakeWill(); err != nil {
 		return false, err
 	}
 	return false, keeper.TakeEnviron()
 }
 
 // execute runs one command line and returns the exit code.
-func execute(args []string, start beginning) int {
+func execute(args []string, start startup) int {
 	root := newRoot(start)
 	read := false // the command line, and nothing was wrong with it
 	readStrictly(root, &read)
 	root.SetArgs(args)
-	root.SetOut(output{os.Stdout})
-	root.SetErr(output{os.Stderr})
+	root.SetOut(pipeWriter{os.Stdout})
+	root.SetErr(pipeWriter{os.Stderr})
 	cmd, err := root.ExecuteContextC(context.Background())
 	var code exitCode
 	switch {
@@ -85,17 +85,17 @@ func execute(args []string, start beginning) int {
 	case errors.As(err, &code):
 		return int(code)
 	}
-	complain(os.Stderr, withHelp(cmd, err))
+	printError(os.Stderr, withHelp(cmd, err))
 	switch {
 	case slices.Contains([]string{"run", "term", "attach", "wait"}, cmd.Name()):
 		return exitOwn
-	case !read || errors.As(err, new(misuse)):
+	case !read || errors.As(err, new(usageError)):
 		return exitUsage
 	}
 	return 1
 }
 
-func newRoot(start beginning) *cobra.Command {
+func newRoot(start startup) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "trl",
 		Short: "Persistent shell sessions over WebSocket",
@@ -129,7 +129,7 @@ func newRoot(start beginning) *cobra.Command {
 	group("Share and record", newShare(), newShares(), newUnshare(), newRecordings(), newPlay())
 	group("Operate the gateway", newServe(start), newConfig(), newToken(), newUpgrade(), newDrain(), newAudit(), newDoctor(), newBench())
 	group("About trl", newVersion())
-	root.AddCommand(newUndertaker())
+	root.AddCommand(newKillOrphans())
 	root.SetHelpCommandGroupID("About trl")
 	root.SetCompletionCommandGroupID("About trl")
 	root.InitDefaultHelpCmd()
@@ -149,10 +149,10 @@ const (
 	exitOwn     = 125
 )
 
-// output is stdout or stderr. When its reader has gone away (trl ls | head) there is nothing to say, and nobody to say it to.
-type output struct{ *os.File }
+// pipeWriter is stdout or stderr. When its reader has gone away (trl ls | head) there is nothing to say, and nobody to say it to.
+type pipeWriter struct{ *os.File }
 
-func (o output) Write(p []byte) (int, error) {
+func (o pipeWriter) Write(p []byte) (int, error) {
 	n, err := o.File.Write(p)
 	if errors.Is(err, syscall.EPIPE) {
 		err = exitCode(128 + int(syscall.SIGPIPE))
@@ -160,29 +160,29 @@ func (o output) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// refusal is an error and what to do about it.
-type refusal struct {
+// hintedError is an error and what to do about it.
+type hintedError struct {
 	err  error
 	hint string
 }
 
-func refuse(err error, hint string, args ...any) error {
-	return &refusal{err, fmt.Sprintf(hint, args...)}
+func errorWithHint(err error, hint string, args ...any) error {
+	return &hintedError{err, fmt.Sprintf(hint, args...)}
 }
 
-func (r *refusal) Error() string { return r.err.Error() }
-func (r *refusal) Unwrap() error { return r.err }
+func (r *hintedError) Error() string { return r.err.Error() }
+func (r *hintedError) Unwrap() error { return r.err }
 
-// complain says what went wrong, then what to do.
-func complain(w io.Writer, err error) {
+// printError says what went wrong, then what to do.
+func printError(w io.Writer, err error) {
 	if all := (faults)(nil); errors.As(err, &all) {
 		for _, err := range all {
-			complain(w, err)
+			printError(w, err)
 		}
 		return
 	}
 	fmt.Fprintf(w, "trl: %s\n", printable(err.Error()))
-	var r *refusal
+	var r *hintedError
 	if errors.As(err, &r) && r.hint != "" {
 		fmt.Fprintf(w, "     %s\n", strings.ReplaceAll(r.hint, "\n", "\n     "))
 	}
@@ -190,9 +190,9 @@ func complain(w io.Writer, err error) {
 
 // withHelp names the command's help where the gateway did not take what the command asked, and there is no other hint.
 func withHelp(cmd *cobra.Command, err error) error {
-	e, r := (*protocol.Error)(nil), (*refusal)(nil)
+	e, r := (*protocol.Error)(nil), (*hintedError)(nil)
 	if errors.As(err, &e) && e.Code == protocol.InvalidParams && !(errors.As(err, &r) && r.hint != "") {
-		return refuse(err, "see `%s --help`", cmd.CommandPath())
+		return errorWithHint(err, "see `%s --help`", cmd.CommandPath())
 	}
 	return err
 }

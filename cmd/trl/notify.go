@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// notifyPatience is how long who started us may leave a full queue unread (ten datagrams): we have more to do than to tell.
-const notifyPatience = 100 * time.Millisecond
+// notifyTimeout is how long who started us may leave a full queue unread (ten datagrams): we have more to do than to tell.
+const notifyTimeout = 100 * time.Millisecond
 
 // A notice goes to who started us, where that is systemd (Type=notify, sd_notify(3)): a datagram to $NOTIFY_SOCKET. Who cannot be
 // reached, or does not read, is not there; nothing else follows from it.
@@ -30,20 +30,20 @@ func notify(state string) {
 		_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) // it is there
 		state += fmt.Sprintf("\nMONOTONIC_USEC=%d", now.Nano()/1000)
 	}
-	_ = c.SetWriteDeadline(time.Now().Add(notifyPatience))
+	_ = c.SetWriteDeadline(time.Now().Add(notifyTimeout))
 	_, _ = c.Write([]byte(state))
 }
 
 // The states of sd_notify(3) that we have.
 const (
-	ready     = "READY=1"
-	reloading = "RELOADING=1"
-	stopping  = "STOPPING=1"
-	alive     = "WATCHDOG=1"
+	ready         = "READY=1"
+	reloading     = "RELOADING=1"
+	stopping      = "STOPPING=1"
+	watchdogAlive = "WATCHDOG=1"
 )
 
-// watchdog is how often we must say that we are alive, twice as often as wanted (WatchdogSec=); 0: never.
-func watchdog() time.Duration {
+// watchdogInterval is how often we must say that we are alive, twice as often as wanted (WatchdogSec=); 0: never.
+func watchdogInterval() time.Duration {
 	if pid := os.Getenv("WATCHDOG_PID"); pid != "" && pid != strconv.Itoa(os.Getpid()) {
 		return 0
 	}

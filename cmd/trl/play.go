@@ -44,7 +44,7 @@ The terminal is as it was afterwards. A recording that is larger than it does no
 		Args: oneArg,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !(p.speed > 0 && p.speed <= maxSpeed) || p.idle < 0 {
-				return refuseUse(errors.New("--speed and --idle"), "want a speed above 0, at most %d, and no time below 0", maxSpeed)
+				return usageErrorWithHint(errors.New("--speed and --idle"), "want a speed above 0, at most %d, and no time below 0", maxSpeed)
 			}
 			from, err := t.recording(cmd, args[0])
 			if err != nil {
@@ -52,7 +52,7 @@ The terminal is as it was afterwards. A recording that is larger than it does no
 			}
 			defer from.Close()
 			if p.r, err = cast.NewReader(from); err != nil {
-				return refuse(fmt.Errorf("%s: %w", args[0], err), "trl recordings get, and asciinema rec, make such files")
+				return errorWithHint(fmt.Errorf("%s: %w", args[0], err), "trl recordings get, and asciinema rec, make such files")
 			}
 			if limit := p.r.Header.IdleLimit; !cmd.Flags().Changed("idle") && limit > 0 && limit < 1e6 {
 				p.idle = time.Duration(limit * float64(time.Second))
@@ -62,12 +62,12 @@ The terminal is as it was afterwards. A recording that is larger than it does no
 				return p.listMarks()
 			}
 			if _, err := unix.IoctlGetTermios(1, unix.TCGETS); err != nil {
-				return p.pour()
+				return p.writeOutput()
 			}
-			return p.sit(cmd.Context())
+			return p.playInTerminal(cmd.Context())
 		},
 	}
-	t = wordless(cmd)
+	t = connectionWithoutJSON(cmd)
 	cmd.Flags().Float64VarP(&p.speed, "speed", "s", 1, "play so many times as fast")
 	cmd.Flags().DurationVarP(&p.idle, "idle", "i", 0, "wait for so long at most when nothing happened (default: as the recording says)")
 	cmd.Flags().BoolVar(&markers, "markers", false, "list the marks, do not play")
@@ -89,7 +89,7 @@ func (t *target) recording(cmd *cobra.Command, arg string) (io.ReadCloser, error
 	case kindOf(arg) == recordingID:
 		return t.download(cmd, arg, false)
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, refuse(fmt.Errorf("no file %q, and no recording id (r-…)", arg), "see `trl recordings`")
+		return nil, errorWithHint(fmt.Errorf("no file %q, and no recording id (r-…)", arg), "see `trl recordings`")
 	}
 	return nil, err
 }
@@ -102,8 +102,8 @@ type player struct {
 	idle  time.Duration // 0: as long as it was
 }
 
-// each gives every event to f.
-func (p *player) each(f func(cast.Event) error) error {
+// eachEvent gives every event to f.
+func (p *player) eachEvent(f func(cast.Event) error) error {
 	for {
 		e, err := p.r.Next()
 		if errors.Is(err, io.EOF) {
@@ -118,9 +118,9 @@ func (p *player) each(f func(cast.Event) error) error {
 	}
 }
 
-// pour writes what was printed, for programs.
-func (p *player) pour() error {
-	return p.each(func(e cast.Event) (err error) {
+// writeOutput writes what was printed, for programs.
+func (p *player) writeOutput() error {
+	return p.eachEvent(func(e cast.Event) (err error) {
 		if e.Code == cast.Output {
 			_, err = io.WriteString(p.out, e.Data)
 		}
@@ -130,9 +130,9 @@ func (p *player) pour() error {
 
 func (p *player) listMarks() error {
 	var rows [][]string
-	err := p.each(func(e cast.Event) error {
+	err := p.eachEvent(func(e cast.Event) error {
 		if e.Code == cast.Mark {
-			rows = append(rows, []string{clock(e.At), brief(e.Data, 120)})
+			rows = append(rows, []string{formatOffset(e.At), shorten(e.Data, 120)})
 		}
 		return nil
 	})
@@ -142,8 +142,8 @@ func (p *player) listMarks() error {
 	return printTable(p.out, []string{"TIME", "MARK"}, rows)
 }
 
-// clock is a time within a recording, for people.
-func clock(at time.Duration) string {
+// formatOffset is a time within a recording, for people.
+func formatOffset(at time.Duration) string {
 	s := at.Truncate(100 * time.Millisecond)
 	return fmt.Sprintf("%d:%02d:%04.1f", int(s.Hours()), int(s.Minutes())%60, (s % time.Minute).Seconds())
 }
@@ -151,8 +151,8 @@ func clock(at time.Duration) string {
 // errQuit ends sit when a person wants that.
 var errQuit = errors.New("quit")
 
-// sit plays in our terminal. On each way out that is as it was. Keys come from the terminal itself: stdin may be the recording.
-func (p *player) sit(ctx context.Context) (err error) {
+// playInTerminal plays in our terminal. On each way out that is as it was. Keys come from the terminal itself: stdin may be the recording.
+func (p *player) playInTerminal(ctx context.Context) (err error) {
 	ctx, leave := context.WithCancelCause(ctx)
 	defer leave(nil)
 	signals := make(chan os.Signal, 4)
@@ -169,7 +169,7 @@ func (p *player) sit(ctx context.Context) (err error) {
 	if tty, err := os.OpenFile("/dev/tty", os.O_RDWR|unix.O_NOCTTY, 0); err == nil {
 		defer tty.Close()
 		fd := int(tty.Fd())
-		_, restore, err := raw(fd)
+		_, restore, err := makeRaw(fd)
 		if err != nil {
 			return err
 		}
@@ -184,11 +184,11 @@ func (p *player) sit(ctx context.Context) (err error) {
 		if alternate.Alternate() {
 			fmt.Fprint(p.out, "\x1b[?1049l")
 		}
-		fmt.Fprint(p.out, neutral)
+		fmt.Fprint(p.out, resetModes)
 	}()
-	c := pacing{player: p, keys: keys}
-	err = p.each(func(e cast.Event) error {
-		if err := c.until(ctx, e); err != nil || e.Code != cast.Output {
+	c := playback{player: p, keys: keys}
+	err = p.eachEvent(func(e cast.Event) error {
+		if err := c.waitFor(ctx, e); err != nil || e.Code != cast.Output {
 			return err
 		}
 		alternate.Write([]byte(e.Data))
@@ -204,7 +204,7 @@ func (p *player) sit(ctx context.Context) (err error) {
 // readKeys passes on keys, and not what is an arrow, or the terminal's answer to a question in the recording.
 func readKeys(ctx context.Context, tty io.Reader, keys chan<- byte) {
 	buf := make([]byte, 256)
-	var in sequences
+	var in escapeFilter
 	for {
 		n, err := tty.Read(buf)
 		if err != nil {
@@ -223,12 +223,12 @@ func readKeys(ctx context.Context, tty io.Reader, keys chan<- byte) {
 	}
 }
 
-// sequences tells keys from the bytes of escape sequences.
-type sequences struct {
+// escapeFilter tells keys from the bytes of escape sequences.
+type escapeFilter struct {
 	in byte // the introducer of the one that is being read; 0: none
 }
 
-func (s *sequences) key(c byte) bool {
+func (s *escapeFilter) key(c byte) bool {
 	switch {
 	case s.in == 0:
 		if c == 0x1b {
@@ -251,8 +251,8 @@ func (s *sequences) key(c byte) bool {
 	return false
 }
 
-// pacing is when what happens.
-type pacing struct {
+// playback is when what happens.
+type playback struct {
 	*player
 	keys    <-chan byte
 	at      time.Duration // in the recording: of the latest event
@@ -260,8 +260,8 @@ type pacing struct {
 	skip    bool // to the next mark, without waiting
 }
 
-// until waits until it is e's turn, and does what keys say meanwhile.
-func (c *pacing) until(ctx context.Context, e cast.Event) error {
+// waitFor waits until it is e's turn, and does what keys say meanwhile.
+func (c *playback) waitFor(ctx context.Context, e cast.Event) error {
 	left := e.At - c.at
 	if c.idle > 0 {
 		left = min(left, c.idle)

@@ -60,8 +60,8 @@ func printable(s string) string {
 	}, s)
 }
 
-// brief cuts a command for a table.
-func brief(s string, n int) string {
+// shorten cuts a command for a table.
+func shorten(s string, n int) string {
 	r := []rune(strings.TrimSpace(s))
 	if len(r) <= n {
 		return string(r)
@@ -69,8 +69,8 @@ func brief(s string, n int) string {
 	return string(r[:n-1]) + "…"
 }
 
-// ago says how long ago t was, in the largest unit that says enough.
-func ago(t time.Time) string {
+// formatAge says how long ago t was, in the largest unit that says enough.
+func formatAge(t time.Time) string {
 	d := time.Since(t)
 	switch {
 	case t.IsZero():
@@ -85,8 +85,8 @@ func ago(t time.Time) string {
 	return fmt.Sprintf("%dd", int(d.Hours()/24))
 }
 
-// dash shows that a cell is empty on purpose.
-func dash(s string) string {
+// dashIfEmpty shows that a cell is empty on purpose.
+func dashIfEmpty(s string) string {
 	if s == "" {
 		return "-"
 	}

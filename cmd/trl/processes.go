@@ -41,12 +41,12 @@ func newProcesses() *cobra.Command {
 			var rows [][]string
 			for _, p := range all.Processes.Processes {
 				rows = append(rows, []string{
-					p.ProcessID, dash(p.Name), fmt.Sprint(p.Pid), stateWords(p.State, p.Signal, p.ExitCode), ago(p.StartedAt), fmt.Sprint(p.OutputBytes), "-", brief(p.Command, 40),
+					p.ProcessID, dashIfEmpty(p.Name), fmt.Sprint(p.Pid), stateWords(p.State, p.Signal, p.ExitCode), formatAge(p.StartedAt), fmt.Sprint(p.OutputBytes), "-", shorten(p.Command, 40),
 				})
 			}
 			for _, p := range all.Terminals.Terminals {
 				rows = append(rows, []string{
-					p.TermID, "terminal", fmt.Sprint(p.Pid), stateWords(p.State, p.Signal, p.ExitCode), ago(p.StartedAt), fmt.Sprint(p.OutputBytes), attachedWords(p.Attached), brief(p.Command, 40),
+					p.TermID, "terminal", fmt.Sprint(p.Pid), stateWords(p.State, p.Signal, p.ExitCode), formatAge(p.StartedAt), fmt.Sprint(p.OutputBytes), attachedWords(p.Attached), shorten(p.Command, 40),
 				})
 			}
 			commands := map[int]string{}
@@ -54,7 +54,7 @@ func newProcesses() *cobra.Command {
 				commands[e.Pid] = e.Command
 			}
 			for _, pid := range all.Background {
-				rows = append(rows, []string{"-", "-", fmt.Sprint(pid), "left running", "-", "-", "-", dash(brief(commands[pid], 40))})
+				rows = append(rows, []string{"-", "-", fmt.Sprint(pid), "left running", "-", "-", "-", dashIfEmpty(shorten(commands[pid], 40))})
 			}
 			return printTable(cmd.OutOrStdout(), []string{"PROCESS", "NAME", "PID", "STATE", "AGE", "OUTPUT", "ATTACHED", "COMMAND"}, rows)
 		},
@@ -80,5 +80,5 @@ func attachedWords(all []protocol.TermViewer) string {
 	for _, v := range all {
 		words = append(words, fmt.Sprintf("%s (%s)", cmp.Or(v.Via, v.Subject), v.Mode))
 	}
-	return dash(strings.Join(words, ", "))
+	return dashIfEmpty(strings.Join(words, ", "))
 }

@@ -41,9 +41,9 @@ func (s *settings) checkRecord(fault func(flag string, value any, want string) e
 	return err
 }
 
-// recordable refuses to start where the policy's recordings could not be written: sessions that are not recorded are not what
+// checkRecordable refuses to start where the policy's recordings could not be written: sessions that are not recorded are not what
 // was asked for. A gateway that comes back to its sessions says so and serves.
-func (s *settings) recordable(first bool, log zerolog.Logger) error {
+func (s *settings) checkRecordable(first bool, log zerolog.Logger) error {
 	r := s.pool.Record
 	if r.Policy == "off" {
 		return nil
@@ -56,7 +56,7 @@ func (s *settings) recordable(first bool, log zerolog.Logger) error {
 	case err == nil:
 		return nil
 	case first:
-		return refuse(fmt.Errorf("directory for recordings %s: %w", r.Dir, err), "choose another --record-dir, or leave --record out")
+		return errorWithHint(fmt.Errorf("directory for recordings %s: %w", r.Dir, err), "choose another --record-dir, or leave --record out")
 	}
 	log.Error().Err(err).Msg("nothing can be recorded")
 	return nil
@@ -90,14 +90,14 @@ with trl term --record and trl run --record. What is typed is not recorded, what
 				if ref := sessionRef(args[0]); ref.SessionID == "" {
 					var info protocol.SessionInfo
 					if err := c.Call(ctx, "session.info", ref, &info); err != nil {
-						return hint(err)
+						return addHint(err)
 					}
 					q.SessionID = info.SessionID
 				}
 			}
 			var raw jsontext.Value
 			if err := c.Call(ctx, "recording.list", q, &raw); err != nil {
-				return hint(err)
+				return addHint(err)
 			}
 			if t.json {
 				return printJSON(cmd.OutOrStdout(), raw)
@@ -117,7 +117,7 @@ with trl term --record and trl run --record. What is typed is not recorded, what
 					state += ": " + r.Reason
 				}
 				length := (time.Duration(r.DurationMS) * time.Millisecond).Round(100 * time.Millisecond)
-				rows = append(rows, []string{r.RecordingID, dash(r.Session), what, state, ago(r.StartedAt), length.String(), bytesOf(r.SizeBytes), dash(brief(r.Command, 40))})
+				rows = append(rows, []string{r.RecordingID, dashIfEmpty(r.Session), what, state, formatAge(r.StartedAt), length.String(), formatBytes(r.SizeBytes), dashIfEmpty(shorten(r.Command, 40))})
 			}
 			return printTable(cmd.OutOrStdout(), []string{"RECORDING", "SESSION", "OF", "STATE", "AGE", "LENGTH", "SIZE", "COMMAND"}, rows)
 		},
@@ -129,8 +129,8 @@ with trl term --record and trl run --record. What is typed is not recorded, what
 	return cmd
 }
 
-// bytesOf is a size for people.
-func bytesOf(n int64) string {
+// formatBytes is a size for people.
+func formatBytes(n int64) string {
 	switch {
 	case n < 1<<10:
 		return fmt.Sprintf("%dB", n)
@@ -152,10 +152,10 @@ func newRecordingGet() *cobra.Command {
 		Args:  oneArg,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if format != "v3" && format != "v2" {
-				return refuseUse(fmt.Errorf("--format %q", format), "want v3 or v2")
+				return usageErrorWithHint(fmt.Errorf("--format %q", format), "want v3 or v2")
 			}
 			if _, err := os.Lstat(o); o != "" && err == nil {
-				return refuse(fmt.Errorf("%s is there already", o), "choose another -o")
+				return errorWithHint(fmt.Errorf("%s is there already", o), "choose another -o")
 			}
 			from, err := t.download(cmd, args[0], format == "v2")
 			if err != nil {
@@ -166,21 +166,21 @@ func newRecordingGet() *cobra.Command {
 				_, err = io.Copy(cmd.OutOrStdout(), from)
 				return err
 			}
-			return save(from, o)
+			return saveFile(from, o)
 		},
 	}
-	t = wordless(cmd)
+	t = connectionWithoutJSON(cmd)
 	cmd.Flags().StringVar(&format, "format", "v3", "asciicast `v3|v2`")
-	choice(cmd.Flags(), "format", "v3", "v2")
+	markChoice(cmd.Flags(), "format", "v3", "v2")
 	cmd.Flags().StringVarP(&o, "output", "o", "", "write it into this `file`, which must not be there")
 	return cmd
 }
 
-// save writes a file, whole or not at all.
-func save(from io.Reader, path string) error {
+// saveFile writes a file, whole or not at all.
+func saveFile(from io.Reader, path string) error {
 	to, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*") // 0600
 	if err != nil {
-		return refuse(err, "choose another -o")
+		return errorWithHint(err, "choose another -o")
 	}
 	_, err = io.Copy(to, from)
 	if err = errors.Join(err, to.Close()); err == nil {
@@ -201,9 +201,9 @@ func (t *target) download(cmd *cobra.Command, id string, v2 bool) (io.ReadCloser
 	defer c.Close()
 	from, err := c.Recording(cmd.Context(), id, v2)
 	if errors.Is(err, client.ErrNoHTTP) {
-		return nil, refuse(err, "use --url and --token")
+		return nil, errorWithHint(err, "use --url and --token")
 	}
-	return from, hint(err)
+	return from, addHint(err)
 }
 
 func newRecordingRemove() *cobra.Command {
@@ -217,6 +217,6 @@ func newRecordingRemove() *cobra.Command {
 			return t.call(cmd.Context(), "recording.delete", protocol.RecordingRef{RecordingID: args[0]}, nil)
 		},
 	}
-	t = wordless(cmd)
+	t = connectionWithoutJSON(cmd)
 	return cmd
 }

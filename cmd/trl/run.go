@@ -23,7 +23,7 @@ import (
 
 type runFlags struct {
 	*target
-	session named
+	session nonEmpty
 	timeout time.Duration
 	cwd     string
 	env     []string
@@ -53,14 +53,14 @@ Ctrl-C, as TERM or HUP, cancels the command and waits for its end; a second one 
 	f.target = connection(cmd)
 	cmd.Flags().VarP(&f.session, "session", "s", "run in this session (`name` or id)")
 	cmd.Flags().DurationVar(&f.timeout, "timeout", 0, "end the command after so long")
-	f.surroundings(cmd, "run the command", "command")
+	f.addEnvFlags(cmd, "run the command", "command")
 	cmd.Flags().BoolVar(&f.record, "record", false, "record what it prints (see trl recordings)")
 	_ = cmd.RegisterFlagCompletionFunc("session", completeSessions(f.target))
 	return cmd
 }
 
-// surroundings adds the flags for what a command or process begins with.
-func (f *runFlags) surroundings(cmd *cobra.Command, does, what string) {
+// addEnvFlags adds the flags for what a command or process begins with.
+func (f *runFlags) addEnvFlags(cmd *cobra.Command, does, what string) {
 	cmd.Flags().StringVar(&f.cwd, "cwd", "", does+" in this `directory` of the gateway's machine (also --dir); the session stays where it is")
 	cmd.Flags().StringArrayVarP(&f.env, "env", "e", nil, "set a variable for this "+what+" (`K=V`; K alone: as it is here; repeatable)")
 	cmd.Flags().SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
@@ -73,7 +73,7 @@ func (f *runFlags) surroundings(cmd *cobra.Command, does, what string) {
 
 func wantCommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
-		return refuse(errors.New("no command"), "usage: %s", cmd.UseLine())
+		return errorWithHint(errors.New("no command"), "usage: %s", cmd.UseLine())
 	}
 	return nil
 }
@@ -93,7 +93,7 @@ func run(cmd *cobra.Command, f *runFlags, args []string) error {
 	defer c.Close()
 	s, err := f.start(ctx, c, q)
 	if err != nil {
-		return hint(err)
+		return addHint(err)
 	}
 	defer s.Close()
 
@@ -123,7 +123,7 @@ func run(cmd *cobra.Command, f *runFlags, args []string) error {
 		stop, cancel := context.WithTimeout(ctx, 10*time.Second) // our output has nowhere to go: neither has the command's
 		defer cancel()
 		_ = s.Cancel(stop)
-		return hint(err)
+		return addHint(err)
 	}
 	select {
 	case sig := <-interrupted:
@@ -134,24 +134,24 @@ func run(cmd *cobra.Command, f *runFlags, args []string) error {
 		}
 	default:
 	}
-	return verdict(exit)
+	return execExit(exit)
 }
 
-// verdict is how the command's end becomes ours.
-func verdict(exit protocol.ExecExit) error {
+// execExit is how the command's end becomes ours.
+func execExit(exit protocol.ExecExit) error {
 	switch {
 	case exit.Error != nil:
-		return hint(exit.Error)
+		return addHint(exit.Error)
 	case exit.KillFailed:
-		return refuse(errors.New("the command could not be killed"), "it hangs in the kernel; see `trl ps`")
+		return errorWithHint(errors.New("the command could not be killed"), "it hangs in the kernel; see `trl ps`")
 	case exit.TimedOut:
 		return exitCode(exitTimeout)
 	}
-	return codeOf(exit.ExitCode)
+	return exitCodeOf(exit.ExitCode)
 }
 
-// codeOf makes the exit code of what ran in a session ours.
-func codeOf(code *int) error {
+// exitCodeOf makes the exit code of what ran in a session ours.
+func exitCodeOf(code *int) error {
 	switch {
 	case code == nil:
 		return errors.New("how it ended is not known")
@@ -175,7 +175,7 @@ func (f *runFlags) request(args []string) (protocol.Exec, error) {
 		q.SessionRef = sessionRef(string(f.session))
 	}
 	if f.timeout < 0 {
-		return q, refuse(fmt.Errorf("--timeout %s", f.timeout), "want a time such as 90s or 10m")
+		return q, errorWithHint(fmt.Errorf("--timeout %s", f.timeout), "want a time such as 90s or 10m")
 	}
 	if f.timeout > 0 {
 		s := protocol.Seconds(f.timeout.Seconds())
@@ -225,11 +225,11 @@ func inSession(ctx context.Context, c *client.Client, name string, begin func() 
 	return begin()
 }
 
-// cancelWithin is what a second signal leaves the first one to tell the gateway: timeout(1) sends two at once.
-const cancelWithin = time.Second
+// cancelTimeout is what a second signal leaves the first one to tell the gateway: timeout(1) sends two at once.
+const cancelTimeout = time.Second
 
-// tellAfter is how long a command may take to end after Ctrl-C before somebody at a terminal wonders; most end at once.
-const tellAfter = 300 * time.Millisecond
+// cancelNoticeDelay is how long a command may take to end after Ctrl-C before somebody at a terminal wonders; most end at once.
+const cancelNoticeDelay = 300 * time.Millisecond
 
 // onInterrupt cancels the command at the first INT, TERM or HUP, and ends the program at the second. The channel it returns
 // holds the first one.
@@ -248,12 +248,12 @@ func onInterrupt(ctx context.Context, s *client.Stream) <-chan syscall.Signal {
 		go func() {                      // the second signal must not wait for ever
 			defer close(cancelled)
 			if err := s.Cancel(ctx); err != nil {
-				complain(os.Stderr, fmt.Errorf("cancel: %w", err))
+				printError(os.Stderr, fmt.Errorf("cancel: %w", err))
 			}
 		}()
 		var tell <-chan time.Time
 		if sig == syscall.SIGINT && isatty.IsTerminal(os.Stderr.Fd()) { // a person waits; what a script reads stays as it is
-			tell = time.After(tellAfter)
+			tell = time.After(cancelNoticeDelay)
 		}
 		for second := false; !second; {
 			select {
@@ -265,7 +265,7 @@ func onInterrupt(ctx context.Context, s *client.Stream) <-chan syscall.Signal {
 		}
 		select {
 		case <-cancelled:
-		case <-time.After(cancelWithin):
+		case <-time.After(cancelTimeout):
 		}
 		os.Exit(128 + int(sig))
 	}()
@@ -309,7 +309,7 @@ func passInput(ctx context.Context, dial func() (*client.Client, error), execID 
 				s = c.Command(execID)
 			}
 			if e := s.Input(ctx, buf[:n], err != nil); e != nil {
-				return taken(e)
+				return ignoreStdinClosed(e)
 			}
 		}
 		if err != nil {
@@ -321,8 +321,8 @@ func passInput(ctx context.Context, dial func() (*client.Client, error), execID 
 	}
 }
 
-// taken is nil for the errors that mean the command wants no more input.
-func taken(err error) error {
+// ignoreStdinClosed is nil for the errors that mean the command wants no more input.
+func ignoreStdinClosed(err error) error {
 	var e *protocol.Error
 	if errors.As(err, &e) && (e.Code == protocol.StdinClosed || e.Code == protocol.ExecNotFound || e.Code == protocol.SessionTerminated) {
 		return nil
@@ -336,18 +336,18 @@ const collectBytes = 1 << 20
 // collect prints the document that exec.run would have answered: head and tail of each stream, with true totals.
 func collect(ctx context.Context, s *client.Stream, w io.Writer) (protocol.ExecExit, error) {
 	stdout, stderr := journal.NewEnds(collectBytes), journal.NewEnds(collectBytes)
-	exit, err := s.Copy(ctx, sink{stdout}, sink{stderr})
+	exit, err := s.Copy(ctx, headTailWriter{stdout}, headTailWriter{stderr})
 	if err != nil {
 		return exit, err
 	}
 	r := protocol.ExecResult{ExecExit: exit}
-	r.Stdout, r.StdoutEncoding, r.Omitted.Stdout = ends(stdout)
-	r.Stderr, r.StderrEncoding, r.Omitted.Stderr = ends(stderr)
+	r.Stdout, r.StdoutEncoding, r.Omitted.Stdout = headTailText(stdout)
+	r.Stderr, r.StderrEncoding, r.Omitted.Stderr = headTailText(stderr)
 	r.Truncated = r.Omitted.Stdout != nil || r.Omitted.Stderr != nil
 	return exit, printJSON(w, r)
 }
 
-func ends(e *journal.Ends) (text, encoding string, left *protocol.Omitted) {
+func headTailText(e *journal.Ends) (text, encoding string, left *protocol.Omitted) {
 	kept, _, at, omitted := e.Bytes()
 	text, encoding = protocol.EncodeBytes(kept)
 	if omitted > 0 {
@@ -356,10 +356,10 @@ func ends(e *journal.Ends) (text, encoding string, left *protocol.Omitted) {
 	return text, encoding, left
 }
 
-// sink lets an Ends be written to like any writer.
-type sink struct{ *journal.Ends }
+// headTailWriter lets an Ends be written to like any writer.
+type headTailWriter struct{ *journal.Ends }
 
-func (s sink) Write(p []byte) (int, error) { s.Ends.Write(p); return len(p), nil }
+func (s headTailWriter) Write(p []byte) (int, error) { s.Ends.Write(p); return len(p), nil }
 
 // quote writes a word so that any POSIX shell reads it back as it is.
 func quote(word string) string {

@@ -52,7 +52,7 @@ func TestRunLeavesTheOutputItCannotWrite(t *testing.T) {
 		}
 	}))
 	defer srv.Close()
-	root := newRoot(beginning{})
+	root := newRoot(startup{})
 	root.SetArgs([]string{"run", "--url", srv.URL, "--", "yes"})
 	root.SetOut(fullDisk{})
 	if err := root.Execute(); !errors.Is(err, errFull) {

@@ -25,7 +25,7 @@ import (
 	"trl/web"
 )
 
-func newServe(start beginning) *cobra.Command {
+func newServe(start startup) *cobra.Command {
 	s := &settings{}
 	cmd := &cobra.Command{
 		Use:   "serve",
@@ -48,7 +48,7 @@ number of its own for each. With --user the gateway is not root either. --allow-
   trl serve --session-user 100000-100999 --user trl     # as root`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			s, err := s.start(cmd.Flags(), start.will != nil)
+			s, err := s.resolve(cmd.Flags(), start.handover != nil)
 			if err != nil {
 				return err
 			}
@@ -56,7 +56,7 @@ number of its own for each. With --user the gateway is not root either. --allow-
 			if start.exposed != nil && !keeper.Started() {
 				log.Warn().Err(start.exposed).Msg("sessions of this user can read the gateway's environment; keep secrets out of it")
 			}
-			return serve(s, start.will, cmd.OutOrStdout(), log)
+			return serve(s, start.handover, cmd.OutOrStdout(), log)
 		},
 	}
 	s.define(cmd.Flags())
@@ -64,7 +64,7 @@ number of its own for each. With --user the gateway is not root either. --allow-
 	return cmd
 }
 
-// serve is both halves of a gateway: started by a person or a supervisor it is the keeper (keep.go), which starts it again
+// serve is both halves of a gateway: started by a person or a supervisor it is the keeper (keeper.go), which starts it again
 // as the gateway proper (gateway.go). With --single-process there is no keeper, and everything ends with this process. Where
 // a sandbox or a user namespace is wanted, both are in there, and this process waits for them.
 func serve(s *settings, will *keeper.Will, stdout io.Writer, log zerolog.Logger) error {
@@ -74,21 +74,21 @@ func serve(s *settings, will *keeper.Will, stdout io.Writer, log zerolog.Logger)
 		return err
 	}
 	if conn != nil {
-		return (&gateway{s: s, log: log}).run(conn, stdout)
+		return (&gateway{settings: s, log: log}).run(conn, stdout)
 	}
 	if web.ByActivation() && will == nil {
 		if s.sandbox != "none" || s.isolation == "pidns" && runtime.NeedsUserNamespace() {
-			return refuse(errors.New("sockets by activation do not get into a sandbox or a user namespace"), "leave the .socket unit out, and use --listen and --unix")
+			return errorWithHint(errors.New("sockets by activation do not get into a sandbox or a user namespace"), "leave the .socket unit out, and use --listen and --unix")
 		}
 		if s.web.Activated, err = web.Activated(); err != nil {
-			return refuse(err, "see docs/operations.md, systemd")
+			return errorWithHint(err, "see docs/operations.md, systemd")
 		}
 	}
 	if s.sandbox != "none" && will == nil {
 		if os.Getenv(sandboxedVar) == "" {
 			return s.inSandbox()
 		}
-		if err := runtime.EnterSandbox(s.isolation == "pidns" && s.as != nil); err != nil { // sessions of another user have none
+		if err := runtime.EnterSandbox(s.isolation == "pidns" && s.sessionUser != nil); err != nil { // sessions of another user have none
 			return err
 		}
 	}
@@ -98,17 +98,17 @@ func serve(s *settings, will *keeper.Will, stdout io.Writer, log zerolog.Logger)
 	if will == nil { // once, by the first process
 		for _, err := range unknownVariables() {
 			event := log.Warn()
-			if r := (*refusal)(nil); errors.As(err, &r) {
+			if r := (*hintedError)(nil); errors.As(err, &r) {
 				event = event.Str("hint", r.hint)
 			}
 			event.Msg(err.Error())
 		}
 	}
-	s.forget()
-	if s.single {
-		return (&gateway{s: s, log: log}).run(nil, stdout)
+	s.clearEnvironment()
+	if s.singleProcess {
+		return (&gateway{settings: s, log: log}).run(nil, stdout)
 	}
-	return keep(s, will, log)
+	return runKeeper(s, will, log)
 }
 
 // newLogger builds the one logger, on stderr.
@@ -125,9 +125,9 @@ func newLogger(s *settings, w io.Writer) zerolog.Logger {
 	return zerolog.New(w).With().Timestamp().Logger()
 }
 
-// announce prints what whoever started us waits for. The login link is a secret: it is printed when it is new, or to a person,
+// printAddress prints what whoever started us waits for. The login link is a secret: it is printed when it is new, or to a person,
 // and not into the log of every later start. A stdout that is closed is fine. Tokens are kept hashed: the link has the operator's own.
-func announce(w io.Writer, url, local string, tokens *web.TokenFile, state *stateDir, first bool) {
+func printAddress(w io.Writer, url, local string, tokens *web.TokenFile, state *stateDir, first bool) {
 	fmt.Fprintf(w, "trl: listening on %s\n", url)
 	if tokens == nil || !first && !isatty.IsTerminal(os.Stdout.Fd()) {
 		return
@@ -159,7 +159,7 @@ func (s *settings) limits() map[string]float64 {
 		"record_total_bytes":         float64(s.pool.Record.TotalBytes),
 		"record_keep_s":              s.pool.Record.Keep.Seconds(),
 	}
-	all["max_connections"], all["max_connections_per_principal"] = float64(s.web.MaxConns), float64(cmp.Or(s.web.MaxConnsOf, pool.AllButReserve(s.web.MaxConns)))
+	all["max_connections"], all["max_connections_per_principal"] = float64(s.web.MaxConns), float64(cmp.Or(s.web.MaxConnsOfPrincipal, pool.AllButReserve(s.web.MaxConns)))
 	all["max_connections_per_share"] = float64(s.web.MaxGuests)
 	l := s.pool.Limits
 	for name, v := range map[string]float64{
@@ -178,7 +178,7 @@ func (s *settings) capabilities(processes runtime.Keeper) protocol.Capabilities 
 	cannot := processes.Unenforceable()
 	c := protocol.Capabilities{
 		DefaultShell: s.pool.DefaultShell, Isolation: isolation(processes), Limits: s.limits(),
-		SessionUser: s.sessionAs, NoNewPrivs: s.as != nil || len(s.write) > 0 || s.sandbox != "none", AllowWrite: s.write,
+		SessionUser: s.sessionUserName, NoNewPrivs: s.sessionUser != nil || len(s.allowWrite) > 0 || s.sandbox != "none", AllowWrite: s.allowWrite,
 		SessionLimits: slices.DeleteFunc(slices.Sorted(maps.Keys(limitFlags)), func(limit string) bool { return cannot[limit] != "" }),
 	}
 	if s.sandbox != "none" {
@@ -214,21 +214,21 @@ func hintListen(err error, s *settings) error {
 	)
 	switch {
 	case s.web.Unix != "" && strings.HasPrefix(err.Error(), "listen on "+s.web.Unix+": "):
-		return refuse(err, "stop what listens there, or choose another --unix")
+		return errorWithHint(err, "stop what listens there, or choose another --unix")
 	case isPath(s.web.AdminListen) && strings.HasPrefix(err.Error(), "listen on "+s.web.AdminListen+": "):
-		return refuse(err, "stop what listens there, or choose another --admin-listen")
+		return errorWithHint(err, "stop what listens there, or choose another --admin-listen")
 	case errors.Is(err, syscall.EADDRINUSE):
-		return refuse(err, "stop what listens there, or choose another --listen (port 0 takes a free one)")
+		return errorWithHint(err, "stop what listens there, or choose another --listen (port 0 takes a free one)")
 	case errors.Is(err, syscall.EACCES) && errors.As(err, &op):
-		return refuse(err, "ports below 1024 need privileges; choose another --listen")
+		return errorWithHint(err, "ports below 1024 need privileges; choose another --listen")
 	case errors.As(err, &op):
-		return refuse(err, "check --listen HOST:PORT")
+		return errorWithHint(err, "check --listen HOST:PORT")
 	case errors.As(err, &path):
-		return refuse(err, "check --tls-cert, --tls-key and --unix")
+		return errorWithHint(err, "check --tls-cert, --tls-key and --unix")
 	case s.web.AuthNone:
-		return refuse(err, "listen on 127.0.0.1, or use --auth token")
+		return errorWithHint(err, "listen on 127.0.0.1, or use --auth token")
 	case !s.web.TLS():
-		return refuse(err, "listen on 127.0.0.1, or give --tls-cert and --tls-key; --insecure when a proxy in front does TLS")
+		return errorWithHint(err, "listen on 127.0.0.1, or give --tls-cert and --tls-key; --insecure when a proxy in front does TLS")
 	}
-	return refuse(err, "check --tls-cert and --tls-key")
+	return errorWithHint(err, "check --tls-cert and --tls-key")
 }

@@ -25,35 +25,35 @@ type settings struct {
 	web  web.Config
 	pool pool.Config
 
-	auth      string
-	tokenFile string
-	isolation string
-	sessionAs string // --session-user, and what that means
-	as        *runtime.Account
-	user      string // --user, and what that means
-	gateway   *runtime.Account
-	write     []string // --allow-write
-	proxies   []string // --trusted-proxy
-	sandbox   string
-	outside   int    // the process that stands for us outside of the sandbox; set in forget, of a keeper that is the first
-	require   string // the least isolation that will do
-	single    bool
-	stateDir  string
-	logFormat string
-	logLevel  string
-	config    string
-	operation operation
+	auth            string
+	tokenFile       string
+	isolation       string
+	sessionUserName string // --session-user, and what that means
+	sessionUser     *runtime.Account
+	gatewayUserName string // --user, and what that means
+	gatewayUser     *runtime.Account
+	allowWrite      []string // --allow-write
+	proxies         []string // --trusted-proxy
+	sandbox         string
+	outsidePID      int    // the process that stands for us outside of the sandbox; set in forget, of a keeper that is the first
+	requiredTier    string // the least isolation that will do
+	singleProcess   bool
+	stateDir        string
+	logFormat       string
+	logLevel        string
+	config          string
+	operation       operation
 
 	credentials authSettings
 
 	// set in sources.go
-	flags   *pflag.FlagSet      // that define was called with
-	typed   map[string][]string // by the command line
-	from    map[string]string   // how the one who set it called it
-	text    []byte              // of the config file
-	kept    bool                // the first keeper has looked at what only it may
-	refused error               // why the config file does not count
-	waiting []string            // settings that the file changes, and that want a restart
+	flags           *pflag.FlagSet      // that define was called with
+	typed           map[string][]string // by the command line
+	setBy           map[string]string   // how the one who set it called it
+	text            []byte              // of the config file
+	checkedByKeeper bool                // the first keeper has looked at what only it may
+	configError     error               // why the config file does not count
+	needRestart     []string            // settings that the file changes, and that want a restart
 }
 
 // settingGroups is how --help lists the settings. Each is in one group.
@@ -106,7 +106,7 @@ func (s *settings) define(f *pflag.FlagSet) {
 	f.StringVar(&s.pool.DefaultDir, "default-dir", defaultDir(), "where sessions start")
 	f.StringVar(&s.pool.DefaultShell, "default-shell", "/bin/sh", "shell of a session that asks for none")
 	f.StringSliceVar(&s.pool.Shells, "shells", nil, "shells that sessions may ask for (default sh,bash,dash,zsh,ash,busybox as far as present)")
-	f.IntVar(&s.pool.Warm, "warm", 4, "shells kept ready ahead of their session")
+	f.IntVar(&s.pool.WarmShells, "warm", 4, "shells kept ready ahead of their session")
 	f.IntVar(&s.pool.RingBytes, "ring-bytes", 1<<20, "output kept of each stream")
 	f.IntVar(&s.pool.MaxOutput, "max-output-bytes", 64<<20, "largest max_output_bytes a request may ask for")
 	f.DurationVar(&s.pool.DefaultTimeout, "default-timeout", 0, "timeout of commands in sessions that set none; 0: none")
@@ -127,50 +127,50 @@ func (s *settings) define(f *pflag.FlagSet) {
 	f.DurationVar(&r.Keep, "record-keep", 7*24*time.Hour, "how long an ended recording is kept; 0: as long as there is room")
 
 	f.StringVar(&s.isolation, "isolation", "auto", "how processes are contained: `auto|cgroup|pidns|none`")
-	f.StringVar(&s.require, "require-isolation", "none", "do not start with less than this `tier`: cgroup, pidns or none")
-	f.StringVar(&s.sessionAs, "session-user", "", "run sessions as this `user`: NAME, UID, UID:GID, or FROM-TO, of which each session gets one of its own (root only)")
-	f.StringVar(&s.user, "user", "", "run the gateway as this `user`, below a keeper that stays root (NAME, UID or UID:GID; wants --session-user)")
-	f.StringSliceVar(&s.write, "allow-write", nil, "sessions may write below this `directory` and nowhere else (Landlock, Linux 6.2; repeatable)")
+	f.StringVar(&s.requiredTier, "require-isolation", "none", "do not start with less than this `tier`: cgroup, pidns or none")
+	f.StringVar(&s.sessionUserName, "session-user", "", "run sessions as this `user`: NAME, UID, UID:GID, or FROM-TO, of which each session gets one of its own (root only)")
+	f.StringVar(&s.gatewayUserName, "user", "", "run the gateway as this `user`, below a keeper that stays root (NAME, UID or UID:GID; wants --session-user)")
+	f.StringSliceVar(&s.allowWrite, "allow-write", nil, "sessions may write below this `directory` and nowhere else (Landlock, Linux 6.2; repeatable)")
 	f.StringVar(&s.sandbox, "sandbox", "none", "put all of trl in one: `none|bwrap` (bubblewrap); sessions may then write below --allow-write, or else --default-dir, and see no other processes")
-	f.BoolVar(&s.single, "single-process", false, "keep everything in one process, for debugging: nothing survives its death")
+	f.BoolVar(&s.singleProcess, "single-process", false, "keep everything in one process, for debugging: nothing survives its death")
 	f.StringVar(&s.stateDir, "state-dir", defaultStateDir(), "tokens, lock, address of the running gateway")
 	f.StringVar(&s.logFormat, "log-format", "console", "`console|json`, on stderr")
 	f.StringVar(&s.logLevel, "log-level", "info", "`debug|info|warn|error`")
 	s.defineOperate(f)
 
 	for _, g := range settingGroups {
-		mark(f, groupMark, []string{g.title}, strings.Fields(g.flags)...)
+		mark(f, groupAnnotation, []string{g.title}, strings.Fields(g.flags)...)
 	}
 
-	choice(f, "auth", "token", "none")
-	choice(f, "isolation", append([]string{"auto"}, runtime.TierNames...)...)
-	choice(f, "require-isolation", runtime.TierNames...)
-	choice(f, "sandbox", "none", "bwrap")
-	choice(f, "record", "off", "terminals", "execs", "all")
-	choice(f, "log-format", "console", "json")
-	choice(f, "log-level", "debug", "info", "warn", "error")
+	markChoice(f, "auth", "token", "none")
+	markChoice(f, "isolation", append([]string{"auto"}, runtime.TierNames...)...)
+	markChoice(f, "require-isolation", runtime.TierNames...)
+	markChoice(f, "sandbox", "none", "bwrap")
+	markChoice(f, "record", "off", "terminals", "execs", "all")
+	markChoice(f, "log-format", "console", "json")
+	markChoice(f, "log-level", "debug", "info", "warn", "error")
 
-	live(f, "at once", "max-sessions", "max-sessions-per-principal", "max-request-keys", "retention", "warm", "log-level", "origin", "tls-cert", "tls-key")
-	live(f, "new commands", "max-timeout", "max-output-bytes")
-	live(f, "new streams", "ring-bytes")
-	live(f, "new connections", "max-frame-bytes", "slow-client")
-	live(f, "new sessions", "idle-timeout", "default-timeout", "default-dir", "default-shell", "shells",
+	markLive(f, "at once", "max-sessions", "max-sessions-per-principal", "max-request-keys", "retention", "warm", "log-level", "origin", "tls-cert", "tls-key")
+	markLive(f, "new commands", "max-timeout", "max-output-bytes")
+	markLive(f, "new streams", "ring-bytes")
+	markLive(f, "new connections", "max-frame-bytes", "slow-client")
+	markLive(f, "new sessions", "idle-timeout", "default-timeout", "default-dir", "default-shell", "shells",
 		"limit-memory", "limit-pids", "limit-cpu", "limit-file-size", "limit-open-files")
 
-	varies(f, "default-dir", "home, else /tmp")
-	varies(f, "state-dir", "$STATE_DIRECTORY; root: /var/lib/trl; else ~/.local/state/trl")
-	varies(f, "token-file", "tokens in the state dir")
-	varies(f, "record-dir", "recordings in the state dir")
-	varies(f, "shells", "sh, bash, dash, zsh, ash, busybox as far as present")
-	varies(f, "session-user", "our own")
-	varies(f, "user", "our own")
+	markVaries(f, "default-dir", "home, else /tmp")
+	markVaries(f, "state-dir", "$STATE_DIRECTORY; root: /var/lib/trl; else ~/.local/state/trl")
+	markVaries(f, "token-file", "tokens in the state dir")
+	markVaries(f, "record-dir", "recordings in the state dir")
+	markVaries(f, "shells", "sh, bash, dash, zsh, ash, busybox as far as present")
+	markVaries(f, "session-user", "our own")
+	markVaries(f, "user", "our own")
 }
 
 // check refuses what no later step would notice. source names where a setting came from.
 func (s *settings) check(source func(flag string) string) error {
 	var all faults
 	fault := func(flag string, value any, want string) error {
-		return refuse(fmt.Errorf("%s: %v", source(flag), value), "want %s", want)
+		return errorWithHint(fmt.Errorf("%s: %v", source(flag), value), "want %s", want)
 	}
 	s.flags.VisitAll(func(g *pflag.Flag) {
 		if of := g.Annotations[choiceMark]; of != nil && !slices.Contains(of, g.Value.String()) {
@@ -184,7 +184,7 @@ func (s *settings) check(source func(flag string) string) error {
 		{"max-sessions", int64(s.pool.MaxSessions), 1},
 		{"max-sessions-per-principal", int64(s.pool.MaxPerPrincipal), 0},
 		{"max-request-keys", int64(s.pool.MaxKeys), 1},
-		{"warm", int64(s.pool.Warm), 0},
+		{"warm", int64(s.pool.WarmShells), 0},
 		{"ring-bytes", int64(s.pool.RingBytes), 64 << 10},
 		{"max-output-bytes", int64(s.pool.MaxOutput), 1 << 10},
 		{"max-frame-bytes", s.web.MaxFrame, 1 << 10},
@@ -223,27 +223,27 @@ func (s *settings) check(source func(flag string) string) error {
 			all.add(fault(c.flag, c.value, fmt.Sprintf("at least %s", c.min)))
 		}
 	}
-	if most := max(s.pool.MaxSessions, 4); s.pool.Warm > most { // the default is no fault
-		all.add(fault("warm", s.pool.Warm, "at most --max-sessions"))
+	if most := max(s.pool.MaxSessions, 4); s.pool.WarmShells > most { // the default is no fault
+		all.add(fault("warm", s.pool.WarmShells, "at most --max-sessions"))
 	}
 	all.add(s.checkEdge(fault))
 	if (s.web.TLSCert == "") != (s.web.TLSKey == "") {
-		all.add(refuse(errors.New("half a TLS identity"), "give both --tls-cert and --tls-key"))
+		all.add(errorWithHint(errors.New("half a TLS identity"), "give both --tls-cert and --tls-key"))
 	}
 	all.add(s.checkRecord(fault))
 	all.add(s.checkAuth(fault))
 	all.add(s.checkOperate(fault))
 	all.add(s.checkUsers(fault))
 	s.pool.MaxIdle = maxIdle(s.pool.IdleTimeout)
-	if s.kept { // we may be a user who may not look
+	if s.checkedByKeeper { // we may be a user who may not look
 		return all.err()
 	}
 	all.add(s.checkPlaces(fault))
 	if info, err := os.Stat(s.pool.DefaultDir); err != nil || !info.IsDir() || !filepath.IsAbs(s.pool.DefaultDir) {
 		all.add(fault("default-dir", fmt.Sprintf("%q", s.pool.DefaultDir), "an existing directory, from /"))
-	} else if s.as != nil && os.Geteuid() == 0 { // checkUsers has said that nobody else can have it
-		if err := s.as.Enterable(s.pool.DefaultDir); err != nil {
-			all.add(fault("default-dir", fmt.Sprintf("%q", s.pool.DefaultDir), "a directory that "+s.as.Text+" may enter"))
+	} else if s.sessionUser != nil && os.Geteuid() == 0 { // checkUsers has said that nobody else can have it
+		if err := s.sessionUser.Enterable(s.pool.DefaultDir); err != nil {
+			all.add(fault("default-dir", fmt.Sprintf("%q", s.pool.DefaultDir), "a directory that "+s.sessionUser.Text+" may enter"))
 		}
 	}
 	return all.err()
@@ -253,57 +253,57 @@ func (s *settings) check(source func(flag string) string) error {
 // most that there is none; its keeper has tried.
 func (s *settings) homeIsUsable() bool {
 	if os.Geteuid() == 0 {
-		return s.as.Enterable(s.as.Home) == nil
+		return s.sessionUser.Enterable(s.sessionUser.Home) == nil
 	}
-	_, err := os.Stat(s.as.Home)
-	return s.kept && !errors.Is(err, fs.ErrNotExist)
+	_, err := os.Stat(s.sessionUser.Home)
+	return s.checkedByKeeper && !errors.Is(err, fs.ErrNotExist)
 }
 
 // checkUsers finds out who is who, and what they may do.
 func (s *settings) checkUsers(fault func(flag string, value any, want string) error) (err error) {
-	if s.sessionAs != "" {
-		if s.as, err = runtime.ParseAccount(s.sessionAs, true); err != nil {
-			return fault("session-user", fmt.Sprintf("%q: %v", s.sessionAs, err), "NAME, UID, UID:GID or FROM-TO")
+	if s.sessionUserName != "" {
+		if s.sessionUser, err = runtime.ParseAccount(s.sessionUserName, true); err != nil {
+			return fault("session-user", fmt.Sprintf("%q: %v", s.sessionUserName, err), "NAME, UID, UID:GID or FROM-TO")
 		}
-		if !s.given("default-dir") { // ours is nobody else's
+		if !s.isSet("default-dir") { // ours is nobody else's
 			s.pool.DefaultDir = "/tmp"
-			if s.as.Home != "" && s.homeIsUsable() {
-				s.pool.DefaultDir = s.as.Home
+			if s.sessionUser.Home != "" && s.homeIsUsable() {
+				s.pool.DefaultDir = s.sessionUser.Home
 			}
 		}
 	}
-	if s.user != "" {
-		if s.gateway, err = runtime.ParseAccount(s.user, false); err != nil {
-			return fault("user", fmt.Sprintf("%q: %v", s.user, err), "NAME, UID or UID:GID")
+	if s.gatewayUserName != "" {
+		if s.gatewayUser, err = runtime.ParseAccount(s.gatewayUserName, false); err != nil {
+			return fault("user", fmt.Sprintf("%q: %v", s.gatewayUserName, err), "NAME, UID or UID:GID")
 		}
-		if s.as == nil {
-			return fault("user", s.user, "--session-user, too: sessions would be root's, and could do whatever the gateway may not; give another user than this one, else sessions can look into the gateway")
+		if s.sessionUser == nil {
+			return fault("user", s.gatewayUserName, "--session-user, too: sessions would be root's, and could do whatever the gateway may not; give another user than this one, else sessions can look into the gateway")
 		}
-		if s.single {
-			return fault("user", s.user, "no --single-process: there is but one process, and it starts the sessions")
+		if s.singleProcess {
+			return fault("user", s.gatewayUserName, "no --single-process: there is but one process, and it starts the sessions")
 		}
 	}
-	if (s.as != nil) && !s.kept && os.Geteuid() != 0 {
-		return fault("session-user", s.sessionAs, "to be root: nobody else can start processes of another user")
+	if (s.sessionUser != nil) && !s.checkedByKeeper && os.Geteuid() != 0 {
+		return fault("session-user", s.sessionUserName, "to be root: nobody else can start processes of another user")
 	}
-	if err := runtime.Landlock(); err != nil && len(s.write) > 0 && s.sandbox == "none" && !s.kept {
-		return refuse(fmt.Errorf("%s: %w", s.source("allow-write"), err), "leave it out: sessions may then write wherever their user may")
+	if err := runtime.Landlock(); err != nil && len(s.allowWrite) > 0 && s.sandbox == "none" && !s.checkedByKeeper {
+		return errorWithHint(fmt.Errorf("%s: %w", s.source("allow-write"), err), "leave it out: sessions may then write wherever their user may")
 	}
-	for i, dir := range s.write {
-		if info, err := os.Stat(dir); !filepath.IsAbs(dir) || !s.kept && (err != nil || !info.IsDir()) {
+	for i, dir := range s.allowWrite {
+		if info, err := os.Stat(dir); !filepath.IsAbs(dir) || !s.checkedByKeeper && (err != nil || !info.IsDir()) {
 			return fault("allow-write", fmt.Sprintf("%q", dir), "existing directories, from /")
 		}
-		s.write[i] = filepath.Clean(dir)
+		s.allowWrite[i] = filepath.Clean(dir)
 	}
 	return nil
 }
 
-// fences are --allow-write for Landlock. A sandbox holds without it, too, and then there is only that.
-func (s *settings) fences() []string {
+// landlockDirs are --allow-write for Landlock. A sandbox holds without it, too, and then there is only that.
+func (s *settings) landlockDirs() []string {
 	if s.sandbox != "none" && runtime.Landlock() != nil {
 		return nil
 	}
-	return s.write
+	return s.allowWrite
 }
 
 // limitFlags names the flag of each limit of a session.
@@ -315,7 +315,7 @@ var limitFlags = map[string]string{
 func (s *settings) enforceable(cannot map[string]string) error {
 	for _, limit := range s.pool.Limits.Names() {
 		if why, ok := cannot[limit]; ok {
-			return refuse(fmt.Errorf("%s: cannot be enforced here: %s", s.source(limitFlags[limit]), why), "leave it out, or see \"Limits of a session\" in docs/operations.md")
+			return errorWithHint(fmt.Errorf("%s: cannot be enforced here: %s", s.source(limitFlags[limit]), why), "leave it out, or see \"Limits of a session\" in docs/operations.md")
 		}
 	}
 	return nil

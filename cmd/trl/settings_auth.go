@@ -47,10 +47,10 @@ func (s *settings) defineAuth(f *pflag.FlagSet) {
 	f.StringVar(&a.certs.Name, "tls-client-name", "cn", "part of the certificate that is the subject: `cn|dns|email|uri`")
 	f.StringSliceVar(&a.certRoles, "tls-client-role", nil, "`NAME=ROLE`: role of the certificate with this name (repeatable)")
 
-	several(f, "jwt-alg", web.JWTAlgorithms...)
-	choice(f, "tls-client-auth", "optional", "require")
-	choice(f, "tls-client-name", web.ClientCertNames...)
-	choice(f, "role-default", "admin", "user", "viewer", "none")
+	markChoices(f, "jwt-alg", web.JWTAlgorithms...)
+	markChoice(f, "tls-client-auth", "optional", "require")
+	markChoice(f, "tls-client-name", web.ClientCertNames...)
+	markChoice(f, "role-default", "admin", "user", "viewer", "none")
 }
 
 const hintJWT = "see --jwt-key, --jwt-jwks, --jwt-alg, --jwt-issuer and --jwt-audience"
@@ -60,14 +60,14 @@ func (s *settings) checkAuth(fault func(flag string, value any, want string) err
 	a := &s.credentials
 	if s.auth == "none" {
 		for _, flag := range []string{"jwt-key", "jwt-jwks", "oidc-issuer", "tls-client-ca"} {
-			if s.given(flag) {
+			if s.isSet(flag) {
 				return fault(flag, "is for authentication", "no --auth none beside it")
 			}
 		}
 	}
 	rule := web.RoleRule{Claim: a.roleClaim}
 	if a.roleDefault != "none" {
-		rule.Else = web.Role(a.roleDefault)
+		rule.DefaultRole = web.Role(a.roleDefault)
 	}
 	if rule.Map, err = roles(a.roleMap); err != nil {
 		return fault("role-map", err, "VALUE=admin, VALUE=user or VALUE=viewer")
@@ -75,10 +75,10 @@ func (s *settings) checkAuth(fault func(flag string, value any, want string) err
 	if a.certs.Roles, err = roles(a.certRoles); err != nil {
 		return fault("tls-client-role", err, "NAME=admin, NAME=user or NAME=viewer")
 	}
-	a.jwt.Role, a.oidc.Role, a.certs.Else, a.certs.Require = rule, rule, rule.Else, a.clientAuth == "require"
+	a.jwt.Role, a.oidc.Role, a.certs.DefaultRole, a.certs.Require = rule, rule, rule.DefaultRole, a.clientAuth == "require"
 	if a.oidc.Issuer != "" {
 		if err := a.oidc.Check(); err != nil {
-			return refuse(err, "see --oidc-issuer, --oidc-client-id and --oidc-redirect-url")
+			return errorWithHint(err, "see --oidc-issuer, --oidc-client-id and --oidc-redirect-url")
 		}
 		if a.oidc.SessionLasts < time.Minute {
 			return fault("oidc-session", a.oidc.SessionLasts, "at least 1m")
@@ -115,23 +115,23 @@ func (s *settings) openAuth(state *stateDir, log zerolog.Logger) (tokens *web.To
 	if s.tokenFile == "" {
 		s.tokenFile = state.file(tokensFile)
 	}
-	s.web.Logins = state.file(loginsFile)
+	s.web.LoginsFile = state.file(loginsFile)
 	_, none := os.Stat(s.tokenFile)
 	first = errors.Is(none, fs.ErrNotExist) || os.Getenv(tokensNewVar) != ""
 	tokens, err = web.OpenTokens(s.tokenFile, state.file(operatorFile), log)
 	if err != nil {
-		if s.gateway != nil && errors.Is(err, fs.ErrPermission) {
-			return nil, first, close, refuse(err, "%s, as whom the gateway runs, must be able to read it and its directory", s.gateway.Text)
+		if s.gatewayUser != nil && errors.Is(err, fs.ErrPermission) {
+			return nil, first, close, errorWithHint(err, "%s, as whom the gateway runs, must be able to read it and its directory", s.gatewayUser.Text)
 		}
-		return nil, first, close, refuse(err, "each line is `TOKEN SUBJECT ROLE` (see `trl token --help`), and only you may read the file (chmod 600)")
+		return nil, first, close, errorWithHint(err, "each line is `TOKEN SUBJECT ROLE` (see `trl token --help`), and only you may read the file (chmod 600)")
 	}
-	s.web.Tokens, s.pool.MaxOf = tokens, tokens.MaxSessions
+	s.web.Tokens, s.pool.MaxOfPrincipal = tokens, tokens.MaxSessions
 	close = func() { tokens.Close() }
 	if j := s.credentials.jwt; j.KeyFile != "" || j.JWKS != "" {
 		keys, err := web.OpenJWT(j, log)
 		if err != nil {
 			close()
-			return nil, first, func() {}, refuse(err, hintJWT)
+			return nil, first, func() {}, errorWithHint(err, hintJWT)
 		}
 		s.web.JWT, close = keys, func() { tokens.Close(); keys.Close() }
 	}

@@ -67,7 +67,7 @@ func TestHelpNamesWhatFlagsTake(t *testing.T) {
 			look(sub)
 		}
 	}
-	look(newRoot(beginning{}))
+	look(newRoot(startup{}))
 }
 
 func TestPrintableShowsNoEscapes(t *testing.T) {

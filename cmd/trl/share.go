@@ -98,7 +98,7 @@ func newShares() *cobra.Command {
 			}
 			var rows [][]string
 			for _, s := range all.Shares {
-				rows = append(rows, []string{s.ShareID, dash(s.Name), s.Mode, dash(s.TermID), fmt.Sprint(s.Clients), s.ExpiresAt.Local().Format(time.DateTime)})
+				rows = append(rows, []string{s.ShareID, dashIfEmpty(s.Name), s.Mode, dashIfEmpty(s.TermID), fmt.Sprint(s.Clients), s.ExpiresAt.Local().Format(time.DateTime)})
 			}
 			return printTable(cmd.OutOrStdout(), []string{"LINK", "NAME", "MODE", "TERMINAL", "GUESTS", "UNTIL"}, rows)
 		},
@@ -116,6 +116,6 @@ func newUnshare() *cobra.Command {
 			return t.call(cmd.Context(), "share.revoke", protocol.ShareRef{ShareID: args[0]}, nil)
 		},
 	}
-	t = wordless(cmd)
+	t = connectionWithoutJSON(cmd)
 	return cmd
 }

@@ -60,24 +60,24 @@ func (f faults) err() error {
 const (
 	liveMark    = "live"    // a changed value counts without a restart; since when
 	choiceMark  = "choice"  // the only values
-	severalMark = "several" // the only values of a list
+	choicesMark = "several" // the only values of a list
 	variesMark  = "default" // where the default depends on the machine: how
 )
 
-// live marks settings whose value may change while trl runs: it is taken from the file whenever that changes, for what when says.
+// markLive marks settings whose value may change while trl runs: it is taken from the file whenever that changes, for what when says.
 // apply (reload.go) must then know what to do with it.
-func live(f *pflag.FlagSet, when string, names ...string) {
+func markLive(f *pflag.FlagSet, when string, names ...string) {
 	mark(f, liveMark, []string{when}, names...)
 }
 
-// choice says what alone a setting may be.
-func choice(f *pflag.FlagSet, name string, of ...string) { mark(f, choiceMark, of, name) }
+// markChoice says what alone a setting may be.
+func markChoice(f *pflag.FlagSet, name string, of ...string) { mark(f, choiceMark, of, name) }
 
-// several says what alone may be in a list.
-func several(f *pflag.FlagSet, name string, of ...string) { mark(f, severalMark, of, name) }
+// markChoices says what alone may be in a list.
+func markChoices(f *pflag.FlagSet, name string, of ...string) { mark(f, choicesMark, of, name) }
 
-// varies describes a default that is not the same everywhere.
-func varies(f *pflag.FlagSet, name, how string) { mark(f, variesMark, []string{how}, name) }
+// markVaries describes a default that is not the same everywhere.
+func markVaries(f *pflag.FlagSet, name, how string) { mark(f, variesMark, []string{how}, name) }
 
 func mark(f *pflag.FlagSet, key string, values []string, names ...string) {
 	for _, name := range names {
@@ -87,8 +87,8 @@ func mark(f *pflag.FlagSet, key string, values []string, names ...string) {
 	}
 }
 
-// theSettings are the flags that are keys of the config file, in their order and with their defaults.
-func theSettings() (all []*pflag.Flag) {
+// allSettings are the flags that are keys of the config file, in their order and with their defaults.
+func allSettings() (all []*pflag.Flag) {
 	f := pflag.NewFlagSet("", pflag.ContinueOnError)
 	f.SortFlags = false
 	(&settings{}).define(f)
@@ -102,14 +102,14 @@ func theSettings() (all []*pflag.Flag) {
 
 // source names where a setting came from, for messages.
 func (s *settings) source(name string) string {
-	if source := s.from[name]; source != "" {
+	if source := s.setBy[name]; source != "" {
 		return source
 	}
 	return "--" + name
 }
 
-// given: somebody has set it.
-func (s *settings) given(name string) bool { return s.from[name] != "" }
+// isSet: somebody has set it.
+func (s *settings) isSet(name string) bool { return s.setBy[name] != "" }
 
 // envName is the variable of a setting: max-sessions → TRL_MAX_SESSIONS.
 func envName(flag string) string {
@@ -129,7 +129,7 @@ var serviceVariable = regexp.MustCompile(`^\w+_(SERVICE_HOST=|SERVICE_PORT(_\w+)
 // unknownVariables are TRL_… in the environment that set nothing, each with what may have been meant.
 func unknownVariables() (all []error) {
 	known := slices.Clone(otherVariables)
-	for _, g := range append(theSettings(), &pflag.Flag{Name: "config"}) {
+	for _, g := range append(allSettings(), &pflag.Flag{Name: "config"}) {
 		known = append(known, envName(g.Name))
 	}
 	for _, kv := range os.Environ() {
@@ -142,7 +142,7 @@ func unknownVariables() (all []error) {
 		if near := protocol.Nearest(name, known); near != "" {
 			hint = "did you mean " + near + "?"
 		}
-		all = append(all, refuse(fmt.Errorf("%s: no setting has this variable", name), "%s", hint))
+		all = append(all, errorWithHint(fmt.Errorf("%s: no setting has this variable", name), "%s", hint))
 	}
 	return all
 }
@@ -150,61 +150,61 @@ func unknownVariables() (all []error) {
 // keyName is its key in the config file.
 func keyName(flag string) string { return strings.ReplaceAll(flag, "-", "_") }
 
-// start finds out what holds for this process, which is s, or another one where s is not the first to look: gateways take from the file
+// resolve finds out what holds for this process, which is s, or another one where s is not the first to look: gateways take from the file
 // what is live and the rest from what their keeper was started with. goesOn: this process is a keeper after an upgrade.
-func (s *settings) start(f *pflag.FlagSet, goesOn bool) (*settings, error) {
-	s.kept = goesOn || keeper.Started()
+func (s *settings) resolve(f *pflag.FlagSet, goesOn bool) (*settings, error) {
+	s.checkedByKeeper = goesOn || keeper.Started()
 	first, later := takeFirst()
 	last, replaces := keeper.Remembered()
 	switch {
 	case !later:
 		return s, s.load(f)
 	case goesOn:
-		return s.goOn(f, first), nil
+		return s.resumeKeeper(f, first), nil
 	}
-	if err := s.surroundings(f, nil); err != nil {
+	if err := s.readSources(f, nil); err != nil {
 		return s, err
 	}
-	base, err := s.again(first)
+	base, err := s.withConfig(first)
 	if err != nil {
 		return s, err
 	}
 	text, err := readConfig(s.config)
 	next := base
 	if err == nil {
-		next, err = base.again(text)
+		next, err = base.withConfig(text)
 	}
 	if err != nil {
 		if !replaces { // the gateway that serves goes on
 			return s, err
 		}
 		refused := err
-		if next, err = base.again(last); err != nil {
+		if next, err = base.withConfig(last); err != nil {
 			next = base // it was good enough for the keeper
 		}
-		next.refused = refused
+		next.configError = refused
 	}
-	_, next.waiting = next.stay(base)
+	_, next.needRestart = next.keepFixed(base)
 	return next, nil
 }
 
-// goOn is start for a keeper after an upgrade, which must not end for anything: it has the sessions. What a keeper needs was settled
+// resumeKeeper is start for a keeper after an upgrade, which must not end for anything: it has the sessions. What a keeper needs was settled
 // when the first one started.
-func (s *settings) goOn(f *pflag.FlagSet, first []byte) *settings {
-	_ = s.surroundings(f, nil) // again says it, too
-	next, err := s.again(first)
+func (s *settings) resumeKeeper(f *pflag.FlagSet, first []byte) *settings {
+	_ = s.readSources(f, nil) // again says it, too
+	next, err := s.withConfig(first)
 	if err == nil {
 		return next
 	}
 	refused := err // the new program does not take any more what the old one took
 	text, err := readConfig(s.config)
 	if err == nil {
-		next, err = s.again(text)
+		next, err = s.withConfig(text)
 	}
 	if err != nil {
-		next, _ = s.again(nil)
+		next, _ = s.withConfig(nil)
 	}
-	next.refused = refused
+	next.configError = refused
 	return next
 }
 
@@ -218,8 +218,8 @@ func takeFirst() (text []byte, ok bool) {
 	return text, ok && err == nil
 }
 
-// passOn adds the config file, as it was read, to the environment of gateways.
-func (s *settings) passOn(env []string) []string {
+// passConfig adds the config file, as it was read, to the environment of gateways.
+func (s *settings) passConfig(env []string) []string {
 	if s.config == "" {
 		return env
 	}
@@ -229,7 +229,7 @@ func (s *settings) passOn(env []string) []string {
 // load fills what no flag has set from the environment and the config file, and checks the whole.
 func (s *settings) load(f *pflag.FlagSet) error {
 	var all faults
-	all.add(s.surroundings(f, nil))
+	all.add(s.readSources(f, nil))
 	var text []byte
 	if s.config != "" {
 		var err error
@@ -242,20 +242,20 @@ func (s *settings) load(f *pflag.FlagSet) error {
 	return all.err()
 }
 
-// again is a second look with another text of the config file: flags and environment are as they were.
-func (s *settings) again(text []byte) (*settings, error) {
-	next := &settings{kept: s.kept}
+// withConfig is a second look with another text of the config file: flags and environment are as they were.
+func (s *settings) withConfig(text []byte) (*settings, error) {
+	next := &settings{checkedByKeeper: s.checkedByKeeper}
 	f := pflag.NewFlagSet("serve", pflag.ContinueOnError)
 	next.define(f)
 	var all faults
-	all.add(next.surroundings(f, s.typed))
+	all.add(next.readSources(f, s.typed))
 	all.add(next.read(text))
 	return next, all.err()
 }
 
-// surroundings takes what the command line and the environment say. typed: what the command line says, if f has not parsed it itself.
-func (s *settings) surroundings(f *pflag.FlagSet, typed map[string][]string) error {
-	s.flags, s.typed, s.from = f, typed, map[string]string{}
+// readSources takes what the command line and the environment say. typed: what the command line says, if f has not parsed it itself.
+func (s *settings) readSources(f *pflag.FlagSet, typed map[string][]string) error {
+	s.flags, s.typed, s.setBy = f, typed, map[string]string{}
 	if typed == nil {
 		s.typed = map[string][]string{}
 		f.Visit(func(g *pflag.Flag) { s.typed[g.Name] = texts(g.Value) })
@@ -269,16 +269,16 @@ func (s *settings) surroundings(f *pflag.FlagSet, typed map[string][]string) err
 		if typed != nil {
 			all.add(assign(g, "--"+name, values))
 		}
-		s.from[name] = "--" + name
+		s.setBy[name] = "--" + name
 	}
 	f.VisitAll(func(g *pflag.Flag) {
 		name := envName(g.Name)
 		value := os.Getenv(name) // an empty one counts as none, as in most programs
-		if value == "" || s.from[g.Name] != "" || g.Name == "help" {
+		if value == "" || s.setBy[g.Name] != "" || g.Name == "help" {
 			return
 		}
 		all.add(assign(g, name, split(g, value)))
-		s.from[g.Name] = name
+		s.setBy[g.Name] = name
 	})
 	return all.err()
 }
@@ -316,13 +316,13 @@ func assign(g *pflag.Flag, source string, values []string) (err error) {
 		if e := (*strconv.NumError)(nil); errors.As(err, &e) {
 			err = e.Err // the value is in the text already
 		}
-		return refuse(fmt.Errorf("%s: %q is no %s: %w", source, strings.Join(values, ","), g.Value.Type(), err), "%s", wanted(g.Value.Type()))
+		return errorWithHint(fmt.Errorf("%s: %q is no %s: %w", source, strings.Join(values, ","), g.Value.Type(), err), "%s", describeType(g.Value.Type()))
 	}
 	return nil
 }
 
-// wanted says how a value of a type is written.
-func wanted(kind string) string {
+// describeType says how a value of a type is written.
+func describeType(kind string) string {
 	switch kind {
 	case "duration":
 		return "write 30s, 10m, 4h, or 0"
@@ -355,11 +355,11 @@ func (s *settings) read(text []byte) error {
 			add(f.line, f.at(s.config))
 		}
 		known := map[string]*pflag.Flag{}
-		for _, g := range theSettings() {
+		for _, g := range allSettings() {
 			known[g.Name] = g
 		}
 		for _, e := range entries {
-			add(e.line, s.take(e, known))
+			add(e.line, s.applyEntry(e, known))
 		}
 		for _, line := range slices.Sorted(maps.Keys(found)) {
 			all.add(found[line])
@@ -369,8 +369,8 @@ func (s *settings) read(text []byte) error {
 	return all.err()
 }
 
-// take sets what an entry says. known: the settings there are, whose own values do not matter.
-func (s *settings) take(e entry, known map[string]*pflag.Flag) error {
+// applyEntry sets what an entry says. known: the settings there are, whose own values do not matter.
+func (s *settings) applyEntry(e configEntry, known map[string]*pflag.Flag) error {
 	at := fmt.Sprintf("%s:%d", s.config, e.line)
 	name := e.setting()
 	spare := known[name]
@@ -384,25 +384,25 @@ func (s *settings) take(e entry, known map[string]*pflag.Flag) error {
 	values := e.values
 	for _, v := range values {
 		if !printableValue(v) {
-			return refuse(fmt.Errorf("%s: %s: a control character", at, e.key), "leave it out")
+			return errorWithHint(fmt.Errorf("%s: %s: a control character", at, e.key), "leave it out")
 		}
 	}
 	if len(values) == 1 && !e.list {
 		values = split(g, values[0])
 	}
 	if e.list && !isList(g) {
-		return refuse(fmt.Errorf("%s: %s: one value wanted", at, e.key), "%s", wanted(g.Value.Type()))
+		return errorWithHint(fmt.Errorf("%s: %s: one value wanted", at, e.key), "%s", describeType(g.Value.Type()))
 	}
-	if s.from[name] != "" {
+	if s.setBy[name] != "" {
 		return assign(spare, at+": "+e.key, values)
 	}
-	s.from[name] = at + ": " + e.key
+	s.setBy[name] = at + ": " + e.key
 	return assign(g, at+": "+e.key, values)
 }
 
 func isList(g *pflag.Flag) bool { _, list := g.Value.(pflag.SliceValue); return list }
 
-func (s *settings) unknown(e entry, names []string) error {
+func (s *settings) unknown(e configEntry, names []string) error {
 	slices.Sort(names) // of two that are as near always the same one
 	last := e.setting()[strings.LastIndexByte(e.key, '.')+1:]
 	hint := hintSettings
@@ -411,11 +411,11 @@ func (s *settings) unknown(e entry, names []string) error {
 	} else if near := protocol.Nearest(last, names); near != "" {
 		hint = "did you mean " + keyName(near) + "?"
 	}
-	return (&fault{e.line, e.column, fmt.Sprintf("unknown key %q", brief(e.key, 80)), hint}).at(s.config)
+	return (&configFault{e.line, e.column, fmt.Sprintf("unknown key %q", shorten(e.key, 80)), hint}).at(s.config)
 }
 
-// stay takes from now whatever is not live, and says what that has that is live, and what waits for a restart.
-func (s *settings) stay(now *settings) (changed, waiting []string) {
+// keepFixed takes from now whatever is not live, and says what that has that is live, and what waits for a restart.
+func (s *settings) keepFixed(now *settings) (changed, waiting []string) {
 	switchesTLS := (s.web.TLSCert == "") != (now.web.TLSCert == "") // certificates may be replaced, but TLS itself is as the listener was made
 	s.flags.VisitAll(func(g *pflag.Flag) {
 		old := now.flags.Lookup(g.Name)
@@ -427,12 +427,12 @@ func (s *settings) stay(now *settings) (changed, waiting []string) {
 			changed = append(changed, keyName(g.Name))
 			return
 		}
-		if s.given(g.Name) || now.given(g.Name) { // else it follows from another one
+		if s.isSet(g.Name) || now.isSet(g.Name) { // else it follows from another one
 			waiting = append(waiting, keyName(g.Name))
 		}
 		_ = assign(g, "", texts(old.Value)) // it has been taken once
-		s.from[g.Name] = now.from[g.Name]
+		s.setBy[g.Name] = now.setBy[g.Name]
 	})
-	s.as, s.gateway = now.as, now.gateway
+	s.sessionUser, s.gatewayUser = now.sessionUser, now.gatewayUser
 	return changed, waiting
 }

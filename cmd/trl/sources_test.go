@@ -66,7 +66,7 @@ func TestWhoStartsWithWhat(t *testing.T) {
 			if err := f.Parse([]string{"--config", path}); err != nil {
 				t.Fatal(err)
 			}
-			s, err := s.start(f, c.goesOn)
+			s, err := s.resolve(f, c.goesOn)
 			if c.sessions == 0 {
 				if err == nil {
 					t.Errorf("it starts, with %d", s.pool.MaxSessions)
@@ -76,8 +76,8 @@ func TestWhoStartsWithWhat(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if s.pool.MaxSessions != c.sessions || (s.logFormat == "json") != c.json || (s.refused != nil) != c.refused || strings.Join(s.waiting, " ") != c.waiting {
-				t.Errorf("%d sessions, %s, refused: %v, waiting: %v", s.pool.MaxSessions, s.logFormat, s.refused, s.waiting)
+			if s.pool.MaxSessions != c.sessions || (s.logFormat == "json") != c.json || (s.configError != nil) != c.refused || strings.Join(s.needRestart, " ") != c.waiting {
+				t.Errorf("%d sessions, %s, refused: %v, waiting: %v", s.pool.MaxSessions, s.logFormat, s.configError, s.needRestart)
 			}
 			for _, name := range []string{firstVar, "TRL_KEEPER_RECALL"} {
 				if _, still := os.LookupEnv(name); still {

@@ -53,26 +53,26 @@ func openStateDir(path string) (*stateDir, error) {
 		return nil, err
 	}
 	if err := os.MkdirAll(path, 0o700); err != nil {
-		return nil, refuse(fmt.Errorf("make state directory: %w", err), hint)
+		return nil, errorWithHint(fmt.Errorf("make state directory: %w", err), hint)
 	}
 	info, err := os.Stat(path)
 	if err != nil {
-		return nil, refuse(fmt.Errorf("state directory: %w", err), hint)
+		return nil, errorWithHint(fmt.Errorf("state directory: %w", err), hint)
 	}
 	if info.Mode().Perm()&0o022 != 0 {
 		// Who can write here can replace the tokens.
-		return nil, refuse(fmt.Errorf("state directory %s can be written by others", path), "chmod 700 %s, or %s", path, hint)
+		return nil, errorWithHint(fmt.Errorf("state directory %s can be written by others", path), "chmod 700 %s, or %s", path, hint)
 	}
 	lock, err := os.OpenFile(filepath.Join(path, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
-		return nil, refuse(fmt.Errorf("lock state directory: %w", err), hint)
+		return nil, errorWithHint(fmt.Errorf("lock state directory: %w", err), hint)
 	}
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		lock.Close()
 		if errors.Is(err, syscall.EWOULDBLOCK) {
-			return nil, refuse(fmt.Errorf("state directory %s: in use by another gateway", path), "stop that one, or %s", hint)
+			return nil, errorWithHint(fmt.Errorf("state directory %s: in use by another gateway", path), "stop that one, or %s", hint)
 		}
-		return nil, refuse(fmt.Errorf("lock state directory: %w", err), hint)
+		return nil, errorWithHint(fmt.Errorf("lock state directory: %w", err), hint)
 	}
 	return &stateDir{path: path, lock: lock}, nil
 }

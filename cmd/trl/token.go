@@ -54,19 +54,19 @@ func newTokenCreate(path func() string) *cobra.Command {
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if t.Subject == "" || role == "" {
-				return refuseUse(errors.New("--subject and --role are needed"), "whose token is it, and is that an admin, a user or a viewer?")
+				return usageErrorWithHint(errors.New("--subject and --role are needed"), "whose token is it, and is that an admin, a user or a viewer?")
 			}
 			t.Role = web.Role(role)
 			if expires != "" {
 				life, err := lifetime(expires)
 				if err != nil {
-					return refuseUse(fmt.Errorf("--expires: %q", expires), "write 30d, 12h or 90m")
+					return usageErrorWithHint(fmt.Errorf("--expires: %q", expires), "write 30d, 12h or 90m")
 				}
 				t.Expires = time.Now().Add(life)
 			}
 			id, secret, err := web.AddToken(path(), t)
 			if err != nil {
-				return refuse(fmt.Errorf("token file: %w", err), "run this as the gateway's user; see `trl token --help`")
+				return errorWithHint(fmt.Errorf("token file: %w", err), "run this as the gateway's user; see `trl token --help`")
 			}
 			if _, err := fmt.Fprintln(cmd.OutOrStdout(), secret); err != nil { // nobody has it, and nobody will
 				_, e := web.RevokeToken(path(), id)
@@ -79,7 +79,7 @@ func newTokenCreate(path func() string) *cobra.Command {
 	f := cmd.Flags()
 	f.StringVar(&t.Subject, "subject", "", "whose it is; what it makes belongs to this `name`")
 	f.StringVar(&role, "role", "", "`admin|user|viewer`")
-	choice(f, "role", "admin", "user", "viewer")
+	markChoice(f, "role", "admin", "user", "viewer")
 	f.StringVar(&expires, "expires", "", "how long it is good (30d, 12h); default: until it is revoked")
 	f.IntVar(&t.MaxSessions, "max-sessions", 0, "live sessions of its subject at most; 0: the server's bound")
 	f.IntVar(&t.MaxInFlight, "max-in-flight", 0, "requests under way at most, over all its connections; 0: no bound of its own")
@@ -113,14 +113,14 @@ func newTokenList(path func() string) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			tokens, err := web.ListTokens(path())
 			if err != nil {
-				return refuse(fmt.Errorf("token file: %w", err), "run this as the gateway's user; see --token-file and --state-dir")
+				return errorWithHint(fmt.Errorf("token file: %w", err), "run this as the gateway's user; see --token-file and --state-dir")
 			}
 			if asJSON {
 				return printJSON(cmd.OutOrStdout(), tokenRows(tokens))
 			}
 			var rows [][]string
 			for _, t := range tokenRows(tokens) {
-				rows = append(rows, []string{t.ID, t.Subject, t.Role, dash(t.Created), dash(t.Expires), dash(t.Limits), dash(t.Note)})
+				rows = append(rows, []string{t.ID, t.Subject, t.Role, dashIfEmpty(t.Created), dashIfEmpty(t.Expires), dashIfEmpty(t.Limits), dashIfEmpty(t.Note)})
 			}
 			return printTable(cmd.OutOrStdout(), []string{"ID", "SUBJECT", "ROLE", "CREATED", "EXPIRES", "LIMITS", "NOTE"}, rows)
 		},
@@ -178,9 +178,9 @@ func newTokenRevoke(path func() string) *cobra.Command {
 			_, err := web.RevokeToken(path(), args[0])
 			switch {
 			case errors.Is(err, web.ErrNoToken):
-				return refuse(fmt.Errorf("%w with the id %s", err, args[0]), "see `trl token list`")
+				return errorWithHint(fmt.Errorf("%w with the id %s", err, args[0]), "see `trl token list`")
 			case err != nil:
-				return refuse(fmt.Errorf("token file: %w", err), "run this as the gateway's user")
+				return errorWithHint(fmt.Errorf("token file: %w", err), "run this as the gateway's user")
 			}
 			return nil
 		},

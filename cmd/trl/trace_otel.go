@@ -20,8 +20,8 @@ import (
 	"trl/web"
 )
 
-// traceEndWithin is what the last spans get to reach a collector when we end.
-const traceEndWithin = 2 * time.Second
+// traceEndTimeout is what the last spans get to reach a collector when we end.
+const traceEndTimeout = 2 * time.Second
 
 // openTraces tells of requests by OTLP over HTTP, to where OpenTelemetry's own variables say; nobody is told while those are unset.
 func openTraces(log zerolog.Logger) (tell func(web.Trace), end func(), err error) {
@@ -41,7 +41,7 @@ func openTraces(log zerolog.Logger) (tell func(web.Trace), end func(), err error
 	provider := sdk.NewTracerProvider(sdk.WithBatcher(exporter), sdk.WithResource(who)) // drops spans when its queue is full: it never waits
 	tracer := provider.Tracer("trl")
 	return func(t web.Trace) { spans(tracer, t) }, func() {
-		ctx, cancel := context.WithTimeout(context.Background(), traceEndWithin)
+		ctx, cancel := context.WithTimeout(context.Background(), traceEndTimeout)
 		defer cancel()
 		if err := provider.Shutdown(ctx); err != nil {
 			log.Warn().Err(err).Msg("traces")
@@ -58,22 +58,22 @@ func spans(tracer trace.Tracer, t web.Trace) {
 		}
 	}
 	ctx, whole := tracer.Start(context.Background(), t.Method,
-		trace.WithTimestamp(t.Came), trace.WithSpanKind(trace.SpanKindServer), trace.WithAttributes(attributes...))
+		trace.WithTimestamp(t.ReceivedAt), trace.WithSpanKind(trace.SpanKindServer), trace.WithAttributes(attributes...))
 	part := func(name string, from, to time.Time) {
 		if !from.IsZero() && !to.IsZero() {
 			_, span := tracer.Start(ctx, name, trace.WithTimestamp(from))
 			span.End(trace.WithTimestamp(to))
 		}
 	}
-	turn := t.Began
+	turn := t.StartedAt
 	if turn.IsZero() {
-		turn = t.Ended // it was taken out of the queue
+		turn = t.EndedAt // it was taken out of the queue
 	}
-	part("queue", t.Asked, turn)
-	part("run", t.Began, t.Ended)
-	part("answer", t.Answering, t.Answered)
+	part("queue", t.QueuedAt, turn)
+	part("run", t.StartedAt, t.EndedAt)
+	part("answer", t.AnswerReadyAt, t.AnsweredAt)
 	if t.Outcome != "ok" {
 		whole.SetStatus(codes.Error, t.Outcome)
 	}
-	whole.End(trace.WithTimestamp(t.Answered))
+	whole.End(trace.WithTimestamp(t.AnsweredAt))
 }

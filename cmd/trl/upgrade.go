@@ -24,8 +24,8 @@ const (
 	upgradeFile = "upgrade" // how the last upgrade ended: nothing, or why it was refused
 )
 
-// upgradeWithin is longer than the keeper itself waits for a new gateway, twice.
-const upgradeWithin = 90 * time.Second
+// upgradeTimeout is longer than the keeper itself waits for a new gateway, twice.
+const upgradeTimeout = 90 * time.Second
 
 func newUpgrade() *cobra.Command {
 	var dir string
@@ -47,7 +47,7 @@ gateway has changed, the new gateway is refused, and a restart is needed.`,
 					return err
 				}
 			}
-			return refuse(t.notFound(), "say which gateway with --state-dir; one with --single-process cannot be upgraded")
+			return errorWithHint(t.notFound(), "say which gateway with --state-dir; one with --single-process cannot be upgraded")
 		},
 	}
 	cmd.Flags().StringVar(&dir, "state-dir", os.Getenv("TRL_STATE_DIR"), "the gateway's state dir (TRL_STATE_DIR; default: the user's, then the system's)")
@@ -73,17 +73,17 @@ func upgrade(ctx context.Context, dir string) error {
 	}
 	switch { // what is known before anybody waits for an answer
 	case runtime.Descends(os.Getpid(), pid):
-		return refuse(errors.New("upgrade: from inside a session the keeper takes no signals"), "run trl upgrade outside of this gateway's sessions")
+		return errorWithHint(errors.New("upgrade: from inside a session the keeper takes no signals"), "run trl upgrade outside of this gateway's sessions")
 	case runtime.Stopped(pid):
-		return refuse(fmt.Errorf("upgrade: the keeper, process %d, is stopped and answers nobody", pid), "kill -CONT %d", pid)
+		return errorWithHint(fmt.Errorf("upgrade: the keeper, process %d, is stopped and answers nobody", pid), "kill -CONT %d", pid)
 	}
 	// A launcher can have SIGHUP ignored (nohup). A keeper takes the two for one request; an older one knows only SIGHUP.
 	for _, sig := range []syscall.Signal{unix.SIGUSR1, unix.SIGHUP} {
 		if err := unix.Kill(pid, sig); err != nil {
-			return refuse(fmt.Errorf("%s to the keeper, process %d: %w", unix.SignalName(sig), pid, err), "run this as the gateway's user")
+			return errorWithHint(fmt.Errorf("%s to the keeper, process %d: %w", unix.SignalName(sig), pid, err), "run this as the gateway's user")
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, upgradeWithin)
+	ctx, cancel := context.WithTimeout(ctx, upgradeTimeout)
 	defer cancel()
 	for pause := time.NewTicker(20 * time.Millisecond); ; {
 		text, err := os.ReadFile(outcome)
@@ -91,15 +91,15 @@ func upgrade(ctx context.Context, dir string) error {
 		case err == nil && len(text) == 0:
 			return nil
 		case err == nil:
-			return refuse(fmt.Errorf("upgrade refused: %s", strings.TrimSpace(string(text))), "what ran before goes on; the log has more")
+			return errorWithHint(fmt.Errorf("upgrade refused: %s", strings.TrimSpace(string(text))), "what ran before goes on; the log has more")
 		}
 		select {
 		case <-pause.C:
 			if locked, err := isLocked(dir); err == nil && !locked {
-				return refuse(fmt.Errorf("upgrade: the keeper, process %d, has ended meanwhile, and every session with it", pid), "the gateway's log says why; start trl serve again")
+				return errorWithHint(fmt.Errorf("upgrade: the keeper, process %d, has ended meanwhile, and every session with it", pid), "the gateway's log says why; start trl serve again")
 			}
 		case <-ctx.Done():
-			return refuse(fmt.Errorf("upgrade: no outcome within %v", upgradeWithin), "the gateway's log says whether the keeper was asked; an older trl that was started with SIGHUP ignored (nohup) cannot be: restart it")
+			return errorWithHint(fmt.Errorf("upgrade: no outcome within %v", upgradeTimeout), "the gateway's log says whether the keeper was asked; an older trl that was started with SIGHUP ignored (nohup) cannot be: restart it")
 		}
 	}
 }
@@ -118,8 +118,8 @@ func isLocked(dir string) (bool, error) {
 	return false, err
 }
 
-// upgraded leaves the outcome for whoever asked.
-func (d *stateDir) upgraded(outcome error, log zerolog.Logger) {
+// saveUpgradeOutcome leaves the outcome for whoever asked.
+func (d *stateDir) saveUpgradeOutcome(outcome error, log zerolog.Logger) {
 	text := ""
 	if outcome != nil {
 		text = outcome.Error() + "\n"

@@ -16,15 +16,17 @@ import (
 // many arguments. Commands that end with the code of something else use exitOwn instead.
 const exitUsage = 2
 
-// misuse marks an error in the command line.
-type misuse struct{ error }
+// usageError marks an error in the command line.
+type usageError struct{ error }
 
-func (m misuse) Unwrap() error { return m.error }
+func (m usageError) Unwrap() error { return m.error }
 
-// refuseUse is refuse for an error in the command line.
-func refuseUse(err error, hint string, args ...any) error { return misuse{refuse(err, hint, args...)} }
+// usageErrorWithHint is refuse for an error in the command line.
+func usageErrorWithHint(err error, hint string, args ...any) error {
+	return usageError{errorWithHint(err, hint, args...)}
+}
 
-// readStrictly makes errors in the command line of cmd and its subcommands misuse. Cobra finds those before it calls RunE.
+// readStrictly makes errors in the command line of cmd and its subcommands usageErrors. Cobra finds those before it calls RunE.
 func readStrictly(cmd *cobra.Command, read *bool) {
 	if len(cmd.Commands()) > 0 && cmd.RunE == nil {
 		cmd.Args = subcommand
@@ -56,7 +58,7 @@ func subcommand(cmd *cobra.Command, args []string) error {
 	if near := protocol.Nearest(args[0], names); near != "" {
 		hint = fmt.Sprintf("did you mean `%s %s`?", cmd.CommandPath(), near)
 	}
-	return refuse(fmt.Errorf("unknown command %q", brief(cmd.CommandPath()+" "+args[0], 80)), "%s", hint)
+	return errorWithHint(fmt.Errorf("unknown command %q", shorten(cmd.CommandPath()+" "+args[0], 80)), "%s", hint)
 }
 
 // flagError explains a flag that could not be read. In `trl rnu --session x` the flag is not the error.
@@ -64,7 +66,7 @@ func flagError(cmd *cobra.Command, err error) error {
 	if args := cmd.Flags().Args(); len(args) > 0 && len(cmd.Commands()) > 0 && !takesArgs(cmd) {
 		return subcommand(cmd, args)
 	}
-	return refuse(err, "see `%s --help`", cmd.CommandPath())
+	return errorWithHint(err, "see `%s --help`", cmd.CommandPath())
 }
 
 // takesArgs tells a command that has arguments of its own beside its subcommands.
@@ -89,9 +91,9 @@ func newHelp() *cobra.Command {
 			of, rest, err := cmd.Root().Find(args)
 			switch {
 			case err != nil:
-				return misuse{err}
+				return usageError{err}
 			case len(rest) > 0:
-				return misuse{subcommand(of, rest)}
+				return usageError{subcommand(of, rest)}
 			}
 			return of.Help()
 		},
@@ -101,7 +103,7 @@ func newHelp() *cobra.Command {
 // noArgs, oneArg and maybeOneArg are cobra's checks with words that say what to do.
 func noArgs(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return refuse(fmt.Errorf("unexpected argument %q", args[0]), "usage: %s", cmd.UseLine())
+		return errorWithHint(fmt.Errorf("unexpected argument %q", args[0]), "usage: %s", cmd.UseLine())
 	}
 	return nil
 }
@@ -109,7 +111,7 @@ func noArgs(cmd *cobra.Command, args []string) error {
 func oneArg(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		words := strings.Fields(cmd.Use)
-		return refuse(fmt.Errorf("which %s?", words[len(words)-1]), "usage: %s", cmd.UseLine())
+		return errorWithHint(fmt.Errorf("which %s?", words[len(words)-1]), "usage: %s", cmd.UseLine())
 	}
 	return maybeOneArg(cmd, args)
 }
@@ -119,29 +121,29 @@ func maybeOneArg(cmd *cobra.Command, args []string) error {
 	case len(args) > 1:
 		return noArgs(cmd, args[1:])
 	case len(args) == 1 && args[0] == "":
-		return refuse(errors.New("an empty argument"), "is a variable unset? usage: %s", cmd.UseLine())
+		return errorWithHint(errors.New("an empty argument"), "is a variable unset? usage: %s", cmd.UseLine())
 	}
 	return nil
 }
 
-// named is the value of a flag that may not be empty: what an unset variable leaves must not mean what the flag's absence means.
-type named string
+// nonEmpty is the value of a flag that may not be empty: what an unset variable leaves must not mean what the flag's absence means.
+type nonEmpty string
 
-func (n *named) Set(text string) error {
+func (n *nonEmpty) Set(text string) error {
 	if text == "" {
 		return errors.New("it is empty; is a variable unset?")
 	}
-	*n = named(text)
+	*n = nonEmpty(text)
 	return nil
 }
 
-func (n *named) String() string { return string(*n) }
-func (n *named) Type() string   { return "string" }
+func (n *nonEmpty) String() string { return string(*n) }
+func (n *nonEmpty) Type() string   { return "string" }
 
 // completeChoices has the shell offer the values of every flag that takes one of a closed list.
 func completeChoices(cmd *cobra.Command) {
 	cmd.Flags().VisitAll(func(g *pflag.Flag) {
-		of := append(slices.Clone(g.Annotations[choiceMark]), g.Annotations[severalMark]...)
+		of := append(slices.Clone(g.Annotations[choiceMark]), g.Annotations[choicesMark]...)
 		if len(of) > 0 {
 			_ = cmd.RegisterFlagCompletionFunc(g.Name, cobra.FixedCompletions(of, cobra.ShellCompDirectiveNoFileComp))
 		}

@@ -21,12 +21,12 @@ func TestHelpIsGrouped(t *testing.T) {
 			in[name]++
 		}
 	}
-	for _, g := range append(theSettings(), &pflag.Flag{Name: "config"}) {
+	for _, g := range append(allSettings(), &pflag.Flag{Name: "config"}) {
 		if in[g.Name] != 1 {
 			t.Errorf("--%s is in %d groups", g.Name, in[g.Name])
 		}
 	}
-	root := newRoot(beginning{})
+	root := newRoot(startup{})
 	for _, words := range [][]string{{}, {"serve"}, {"config", "check"}, {"run"}, {"token", "create"}, {"recordings"}} {
 		cmd, _, err := root.Find(words)
 		if err != nil {
@@ -55,7 +55,7 @@ func TestHelpIsGrouped(t *testing.T) {
 
 // complete asks what a shell asks when somebody presses Tab.
 func complete(t *testing.T, words ...string) (offered []string) {
-	root := newRoot(beginning{})
+	root := newRoot(startup{})
 	var out bytes.Buffer
 	root.SetOut(&out)
 	root.SetErr(new(bytes.Buffer))
@@ -75,7 +75,7 @@ func TestClosedListsAreCompleted(t *testing.T) {
 	look = func(cmd *cobra.Command) {
 		cmd.Flags().VisitAll(func(g *pflag.Flag) {
 			name := cmd.CommandPath() + " --" + g.Name
-			of := append(slices.Clone(g.Annotations[choiceMark]), g.Annotations[severalMark]...)
+			of := append(slices.Clone(g.Annotations[choiceMark]), g.Annotations[choicesMark]...)
 			if takes, _ := pflag.UnquoteUsage(g); strings.Contains(takes, "|") && !slices.Equal(strings.Split(takes, "|"), of) {
 				t.Errorf("%s takes %s, its closed list is %q", name, takes, of)
 			}
@@ -91,7 +91,7 @@ func TestClosedListsAreCompleted(t *testing.T) {
 			look(sub)
 		}
 	}
-	look(newRoot(beginning{}))
+	look(newRoot(startup{}))
 	for name, has := range map[string]string{
 		"trl serve --isolation": "pidns", "trl serve --log-format": "json", "trl serve --require-isolation": "cgroup", "trl serve --jwt-alg": web.JWTAlgorithms[0],
 		"trl config check --auth": "none", "trl config print --format": "yaml", "trl token create --role": "viewer", "trl ls --state": "IDLE",

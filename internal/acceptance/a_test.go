@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// aBackground runs commands that leave a sleeper behind and hold the output, and expects the answer at once.
-func aBackground(t *testing.T, commands ...string) {
+// answersAtOnce runs commands that leave a sleeper behind and hold the output, and expects the answer at once.
+func answersAtOnce(t *testing.T, commands ...string) {
 	g := shared(t, "a")
 	eachShell(t, func(t *testing.T, sh string) {
 		c := g.dial(t)
@@ -53,9 +53,9 @@ func aBackground(t *testing.T, commands ...string) {
 	})
 }
 
-// A job in the background holds the output and does not hold the answer.
-func TestA1(t *testing.T) {
-	aBackground(t, "NAP & echo hi", "(NAP &); echo hi", "f() { NAP & }; f; echo hi", "{ NAP | cat; } & echo hi", "nohup NAP 2>/dev/null & echo hi")
+// A1: A job in the background holds the output and does not hold the answer.
+func TestBackgroundJobDoesNotHoldTheAnswer(t *testing.T) {
+	answersAtOnce(t, "NAP & echo hi", "(NAP &); echo hi", "f() { NAP & }; f; echo hi", "{ NAP | cat; } & echo hi", "nohup NAP 2>/dev/null & echo hi")
 	// The answer itself lists it, with the pid that it has.
 	eachShell(t, func(t *testing.T, sh string) {
 		c, nap := shared(t, "a").dial(t), sleeper()
@@ -64,13 +64,13 @@ func TestA1(t *testing.T) {
 	})
 }
 
-// Nor does one that left the process group and the process session, alone or as a daemon.
-func TestA2(t *testing.T) {
-	aBackground(t, "setsid sh -c 'NAP' >&1 & echo hi", "setsid sh -c 'setsid NAP & exit' & echo hi", "(setsid NAP 3>&1 4>&2 &); echo hi")
+// A2: Nor does one that left the process group and the process session, alone or as a daemon.
+func TestDetachedJobDoesNotHoldTheAnswer(t *testing.T) {
+	answersAtOnce(t, "setsid sh -c 'NAP' >&1 & echo hi", "setsid sh -c 'setsid NAP & exit' & echo hi", "(setsid NAP 3>&1 4>&2 &); echo hi")
 }
 
-// What a process substitution still has to write is in the answer, and in nobody else's.
-func TestA3(t *testing.T) {
+// A3: What a process substitution still has to write is in the answer, and in nobody else's.
+func TestProcessSubstitutionIsInItsOwnAnswer(t *testing.T) {
 	g := shared(t, "a")
 	eachShell(t, func(t *testing.T, sh string) {
 		c := g.dial(t)
@@ -112,8 +112,8 @@ func TestA3(t *testing.T) {
 	})
 }
 
-// A timeout ends everything that the command started, however it runs it.
-func TestA4(t *testing.T) {
+// A4: A timeout ends everything that the command started, however it runs it.
+func TestTimeoutEndsAllThatTheCommandStarted(t *testing.T) {
 	t.Parallel() // it mostly waits
 	g := shared(t, "a")
 	eachShell(t, func(t *testing.T, sh string) {
@@ -151,8 +151,8 @@ func TestA4(t *testing.T) {
 	})
 }
 
-// A command that does not exist is an answer, not something to wait for.
-func TestA5(t *testing.T) {
+// A5: A command that does not exist is an answer, not something to wait for.
+func TestUnknownCommandIsAnsweredAtOnce(t *testing.T) {
 	g := shared(t, "a")
 	eachShell(t, func(t *testing.T, sh string) {
 		c := g.dial(t)
@@ -169,8 +169,8 @@ func TestA5(t *testing.T) {
 	})
 }
 
-// Codes and signals are numbers and names in fields of their own.
-func TestA6(t *testing.T) {
+// A6: Codes and signals are numbers and names in fields of their own.
+func TestCodesAndSignalsHaveFieldsOfTheirOwn(t *testing.T) {
 	g := shared(t, "a")
 	if err := os.WriteFile(filepath.Join(g.home, "not_executable"), []byte("#!/bin/sh\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -202,8 +202,8 @@ func TestA6(t *testing.T) {
 	})
 }
 
-// A timeout and a cancel are flags of their own, which no code of the command's can forge or hide.
-func TestA7(t *testing.T) {
+// A7: A timeout and a cancel are flags of their own, which no code of the command's can forge or hide.
+func TestTimeoutAndCancelAreFlagsOfTheirOwn(t *testing.T) {
 	t.Parallel() // it mostly waits
 	g := shared(t, "a")
 	eachShell(t, func(t *testing.T, sh string) {
@@ -252,8 +252,8 @@ func TestA7(t *testing.T) {
 	})
 }
 
-// A command of which the end was not seen has not succeeded.
-func TestA8(t *testing.T) {
+// A8: A command of which the end was not seen has not succeeded.
+func TestUnseenEndIsNoSuccess(t *testing.T) {
 	g := shared(t, "a")
 	eachShell(t, func(t *testing.T, sh string) {
 		c := g.dial(t)
@@ -300,8 +300,8 @@ func TestA8(t *testing.T) {
 	})
 }
 
-// exec.exit comes once, last, and after every byte.
-func TestA9(t *testing.T) {
+// A9: exec.exit comes once, last, and after every byte.
+func TestExitComesOnceAfterEveryByte(t *testing.T) {
 	g := shared(t, "a")
 	eachShell(t, func(t *testing.T, sh string) {
 		for _, command := range []string{
@@ -348,8 +348,8 @@ func TestA9(t *testing.T) {
 	})
 }
 
-// Many sessions at once: every command has its result.
-func TestA11(t *testing.T) {
+// A11: Many sessions at once: every command has its result.
+func TestManySessionsAtOnceGetTheirResults(t *testing.T) {
 	g := shared(t, "a")
 	const sessions = 50
 	rounds := pick(10, 100)
@@ -379,8 +379,8 @@ func TestA11(t *testing.T) {
 	}
 }
 
-// The first command works at once, warm or cold, whatever lies about in the home directory.
-func TestA12(t *testing.T) {
+// A12: The first command works at once, warm or cold, whatever lies about in the home directory.
+func TestFirstCommandWorksAtOnce(t *testing.T) {
 	t.Parallel() // it mostly waits
 	g := gateway(t, "--warm", "0")
 	for _, rc := range []string{".bashrc", ".profile", ".bash_profile", ".shrc", ".env"} {

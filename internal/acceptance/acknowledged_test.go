@@ -86,8 +86,8 @@ func (s *ackSession) check(what string, is map[string]string, lost []any, not ..
 	return wrong
 }
 
-// settle looks at the state after a death and goes on with what is there.
-func (s *ackSession) settle(what string, lost []any) (wrong string) {
+// continueWith looks at the state after a death and goes on with what is there.
+func (s *ackSession) continueWith(what string, lost []any) (wrong string) {
 	r := s.c.run(s.id, s.text()) // the answer to it tells what was lost with a shell that died while no command ran
 	told, _ := r["state_lost"].([]any)
 	is := ackParse(r.stdout())
@@ -189,7 +189,7 @@ func (s *ackSession) die(rt *rapid.T) (wrong string) {
 			s.c = s.g.dial(s.t)
 		}
 		eventually(s.t, "another shell", func() bool { p := s.c.info(s.id).num("pid"); return p != pid && p > 0 })
-		return s.settle(way, nil)
+		return s.continueWith(way, nil)
 	}
 	for _, d := range ackDeaths {
 		if d.name != way {
@@ -209,7 +209,7 @@ func (s *ackSession) die(rt *rapid.T) (wrong string) {
 		if way == "deaf builtin" {
 			s.also = map[string]string{"V1": "", "X1": ""}
 		}
-		return s.settle(way, lost)
+		return s.continueWith(way, lost)
 	}
 	return ""
 }
@@ -222,7 +222,7 @@ func (s *ackSession) process(rt *rapid.T) (wrong string) {
 	p := s.c.call("process.start", object{"session_id": s.id, "command": s.text()})
 	lost, _ := p["state_lost"].([]any)
 	s.c.call("process.wait", object{"process_id": p.str("process_id"), "until": object{"exit": true}, "timeout_s": 60})
-	out, _, _ := fLogs(s.c, p.str("process_id"), 0)
+	out, _, _ := processLogs(s.c, p.str("process_id"), 0)
 	is := ackParse(out)
 	if is["dir"] != "/usr/share" {
 		wrong = fmt.Sprintf("a process is in %q: %q", is["dir"], out)
@@ -240,7 +240,7 @@ func (s *ackSession) process(rt *rapid.T) (wrong string) {
 	if r.yes("shell_restored") { // it died with the command, of which nothing was acknowledged
 		s.also = before
 	}
-	return wrong + s.settle("after the process", lost)
+	return wrong + s.continueWith("after the process", lost)
 }
 
 // TestAcknowledgedStateIsKept runs random commands and ends the shell in random ways. TRL_SOAK=1 makes it 25 times as long.
@@ -300,7 +300,7 @@ func TestRapidCommandsAreNotLost(t *testing.T) {
 				var r object
 				if x.end == "GATEWAY" {
 					e := c.stream(s, "sleep 0.3; kill -9 $$").str("exec_id")
-					g.slay(t)
+					g.killGateway(t)
 					c = g.redial(t)
 					r = c.call("exec.wait", object{"exec_id": e})
 				} else {
@@ -392,7 +392,7 @@ func TestStartsDuringACommand(t *testing.T) {
 			want += "\nf\n"
 		}
 		c.call("process.wait", object{"process_id": p.str("process_id"), "until": object{"exit": true}, "timeout_s": 60})
-		if out, _, _ := fLogs(c, p.str("process_id"), 0); !strings.Contains(out, want) {
+		if out, _, _ := processLogs(c, p.str("process_id"), 0); !strings.Contains(out, want) {
 			t.Errorf("a process says %q", out)
 		}
 		eventually(t, "the terminal says the same", func() bool {

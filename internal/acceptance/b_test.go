@@ -13,8 +13,8 @@ import (
 	"github.com/coder/websocket"
 )
 
-// bNumbers is what `seq 1 n` prints.
-func bNumbers(n int) string {
+// numbersText is what `seq 1 n` prints.
+func numbersText(n int) string {
 	var b strings.Builder
 	for i := 1; i <= n; i++ {
 		fmt.Fprintln(&b, i)
@@ -22,13 +22,13 @@ func bNumbers(n int) string {
 	return b.String()
 }
 
-// bThrottle lets bytesPerSecond pass.
-func bThrottle(bytesPerSecond int) func(int) {
+// throttle lets bytesPerSecond pass.
+func throttle(bytesPerSecond int) func(int) {
 	return func(n int) { time.Sleep(time.Duration(n) * time.Second / time.Duration(bytesPerSecond)) }
 }
 
-// bFiles is how many bytes lie in files under dir.
-func bFiles(t *testing.T, dir string) (sum int64) {
+// bytesOfFiles is how many bytes lie in files under dir.
+func bytesOfFiles(t *testing.T, dir string) (sum int64) {
 	t.Helper()
 	err := filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
 		if err == nil && e.Type().IsRegular() {
@@ -44,15 +44,15 @@ func bFiles(t *testing.T, dir string) (sum int64) {
 	return sum
 }
 
-// A client slower than the command gets every byte, to the last.
-func TestB1(t *testing.T) {
+// B1: A client slower than the command gets every byte, to the last.
+func TestSlowClientGetsEveryByte(t *testing.T) {
 	t.Parallel() // it mostly waits
 	g := shared(t, "b")
 	n, rounds := pick(200_000, 2_000_000), pick(1, 20)
-	want := bNumbers(n)
+	want := numbersText(n)
 	eachShell(t, func(t *testing.T, sh string) {
 		for range rounds {
-			c := g.dialPaced(t, bThrottle(1<<20))
+			c := g.dialPaced(t, throttle(1<<20))
 			s := c.session(object{"shell": sh})
 			data, exit := c.output(c.stream(s, fmt.Sprint("seq 1 ", n)).str("stream_id"), 0)
 			if data != want {
@@ -66,8 +66,8 @@ func TestB1(t *testing.T) {
 	})
 }
 
-// What comes out is what went in, around every size at which something is cut.
-func TestB4(t *testing.T) {
+// B4: What comes out is what went in, around every size at which something is cut.
+func TestOutputIsExactAtEveryBufferSize(t *testing.T) {
 	g := shared(t, "b")
 	eachShell(t, func(t *testing.T, sh string) {
 		c := g.dial(t)
@@ -88,8 +88,8 @@ func TestB4(t *testing.T) {
 	})
 }
 
-// Of a flood exec.run keeps head and tail and says what is missing; the gateway does not grow with it.
-func TestB6(t *testing.T) {
+// B6: Of a flood exec.run keeps head and tail and says what is missing; the gateway does not grow with it.
+func TestFloodKeepsHeadAndTail(t *testing.T) {
 	g := gateway(t)
 	size := pick(30_000_000, 100_000_000)
 	eachShell(t, func(t *testing.T, sh string) {
@@ -124,14 +124,14 @@ func TestB6(t *testing.T) {
 	})
 }
 
-// A process that never stops printing fills its ring and no more.
-func TestB7(t *testing.T) {
+// B7: A process that never stops printing fills its ring and no more.
+func TestEndlessProcessFillsItsRingAndNoMore(t *testing.T) {
 	const ring = 1 << 20
 	g := shared(t, "b")
 	eachShell(t, func(t *testing.T, sh string) {
 		c := g.dial(t)
 		s := c.session(object{"shell": sh})
-		before, files := g.rss(t), bFiles(t, g.dir)
+		before, files := g.rss(t), bytesOfFiles(t, g.dir)
 		p := c.call("process.start", object{"session_id": s, "command": "yes"}).str("process_id")
 		written := func() int { return c.call("process.info", object{"process_id": p}).num("output_bytes") }
 		start := time.Now()
@@ -139,23 +139,23 @@ func TestB7(t *testing.T) {
 		if grown := g.peak(t) - before; grown > 32<<20 { // before anybody asks for the logs: those answers are another's bytes
 			t.Errorf("the gateway grew by %d MiB", grown>>20)
 		}
-		bCap(t, c, p, ring)
-		if grown := bFiles(t, g.dir) - files; grown > ring {
+		checkRing(t, c, p, ring)
+		if grown := bytesOfFiles(t, g.dir) - files; grown > ring {
 			t.Errorf("files grew by %d bytes", grown)
 		}
 		c.call("session.destroy", object{"session_id": s, "force": true})
 		if f := c.try("process.info", object{"process_id": p}); f.OK && f.Data.str("state") != "exited" {
 			t.Errorf("after the session: %v", f.Data)
 		}
-		if grown := bFiles(t, g.dir) - files; grown > 0 {
+		if grown := bytesOfFiles(t, g.dir) - files; grown > 0 {
 			t.Errorf("files of %d bytes are left", grown)
 		}
 	})
 }
 
-// bCap reads all logs of a process that prints "y\n" for ever, while it does and when it is stopped: they begin with a gap
+// checkRing reads all logs of a process that prints "y\n" for ever, while it does and when it is stopped: they begin with a gap
 // that accounts for what is not there, and the rest is whole.
-func bCap(t *testing.T, c *client, process string, ring int) {
+func checkRing(t *testing.T, c *client, process string, ring int) {
 	t.Helper()
 	read := func() (kept, next int) {
 		t.Helper()
@@ -196,8 +196,8 @@ func bCap(t *testing.T, c *client, process string, ring int) {
 	c.call("process.kill", object{"process_id": process, "signal": "CONT"})
 }
 
-// The client is gone: the bound holds all the same, and the policy of the session decides what becomes of the process.
-func TestB8(t *testing.T) {
+// B8: The client is gone: the bound holds all the same, and the policy of the session decides what becomes of the process.
+func TestRingIsBoundedWithoutAClient(t *testing.T) {
 	t.Parallel() // it mostly waits
 	const ring = 1 << 20
 	g := gateway(t)
@@ -224,7 +224,7 @@ func TestB8(t *testing.T) {
 				if grown := g.peak(t) - before; grown > 32<<20 {
 					t.Errorf("the gateway grew by %d MiB", grown>>20)
 				}
-				bCap(t, other, p.str("process_id"), ring)
+				checkRing(t, other, p.str("process_id"), ring)
 				other.call("session.destroy", object{"session_id": s})
 			}
 			if cmd := cmdline(pid); cmd != "" {
@@ -249,8 +249,8 @@ func TestB8(t *testing.T) {
 	})
 }
 
-// Nobody reads: the command waits, the gateway does not grow, the client is dropped in the end, and the command goes on.
-func TestB9(t *testing.T) {
+// B9: Nobody reads: the command waits, the gateway does not grow, the client is dropped in the end, and the command goes on.
+func TestClientThatNeverReadsIsDropped(t *testing.T) {
 	t.Parallel() // it mostly waits
 	size := pick(50_000_000, 200_000_000)
 	g := gateway(t, "--slow-client", "1s")
@@ -290,8 +290,8 @@ func TestB9(t *testing.T) {
 	})
 }
 
-// stdout and stderr are apart. (Merged they are in a terminal: a later issue.)
-func TestB10(t *testing.T) {
+// B10: stdout and stderr are apart. (Merged they are in a terminal: a later issue.)
+func TestStdoutAndStderrAreApart(t *testing.T) {
 	g := shared(t, "b")
 	eachShell(t, func(t *testing.T, sh string) {
 		c := g.dial(t)
@@ -318,10 +318,10 @@ func TestB10(t *testing.T) {
 			t.Errorf("process: %v", got)
 		}
 	})
-	bDocumented(t, "stdout and stderr are separate")
+	isDocumented(t, "stdout and stderr are separate")
 }
 
-func bDocumented(t *testing.T, words ...string) {
+func isDocumented(t *testing.T, words ...string) {
 	t.Helper()
 	b, err := os.ReadFile("../../docs/operations.md")
 	if err != nil {
@@ -334,9 +334,9 @@ func bDocumented(t *testing.T, words ...string) {
 	}
 }
 
-// The bounds are documented, told by the server, and in force; where the rest is, it is.
-func TestB11(t *testing.T) {
-	bDocumented(t, "max_output_bytes", "--max-output-bytes", "--ring-bytes", "--max-frame-bytes", "stream.gap", "exec.attach", "next_offset", "`truncated`", "`omitted")
+// B11: The bounds are documented, told by the server, and in force; where the rest is, it is.
+func TestOutputLimitsAreDocumentedAndInForce(t *testing.T) {
+	isDocumented(t, "max_output_bytes", "--max-output-bytes", "--ring-bytes", "--max-frame-bytes", "stream.gap", "exec.attach", "next_offset", "`truncated`", "`omitted")
 	g := shared(t, "b")
 	limits := g.dial(t).call("system.capabilities", nil).obj("limits")
 	for key, want := range map[string]int{"max_output_bytes": 64 << 20, "ring_bytes": 1 << 20, "max_frame_bytes": 4 << 20} {
@@ -347,7 +347,7 @@ func TestB11(t *testing.T) {
 	eachShell(t, func(t *testing.T, sh string) {
 		c := g.dial(t)
 		s := c.session(object{"shell": sh})
-		want := bNumbers(20_000)
+		want := numbersText(20_000)
 		r := c.run(s, "seq 1 20000", object{"max_output_bytes": 1000})
 		gone := r.obj("omitted").obj("stdout")
 		if !r.yes("truncated") || len(r.stdout()) > 1000 || len(r.stdout())+gone.num("bytes") != len(want) {
@@ -366,8 +366,8 @@ func TestB11(t *testing.T) {
 	})
 }
 
-// Bytes are bytes.
-func TestB12(t *testing.T) {
+// B12: Bytes are bytes.
+func TestBinaryOutputIsExact(t *testing.T) {
 	g := shared(t, "b")
 	eachShell(t, func(t *testing.T, sh string) {
 		c := g.dial(t)

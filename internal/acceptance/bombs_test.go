@@ -52,7 +52,7 @@ EOT
 				for k in 1 2 3; do (n=0; while [ -e $2 ] && [ $n -lt 100 ]; do n=$((n+1)); sh $2.b $1 $2 8; done) & done 2>/dev/null; wait`,
 			check: func(t *testing.T, c *client, g *server, s string) {
 				for range 5 {
-					if n := len(gTagged(s)); n > bombPIDs+5 { // not all at one moment: who forks meanwhile is counted twice
+					if n := len(processesOfSession(s)); n > bombPIDs+5 { // not all at one moment: who forks meanwhile is counted twice
 						t.Errorf("%d processes within a limit of %d", n, bombPIDs)
 					}
 				}
@@ -90,7 +90,7 @@ type neighbours struct {
 	stop func()
 }
 
-func settleDown(t *testing.T, g *server, n int) *neighbours {
+func startNeighbours(t *testing.T, g *server, n int) *neighbours {
 	t.Helper()
 	ns := &neighbours{over: make(chan struct{})}
 	ns.stop = sync.OnceFunc(func() { close(ns.over); ns.all.Wait() })
@@ -147,7 +147,7 @@ func TestBombsHurtNobodyElse(t *testing.T) {
 	g := gateway(t, "--retention", "1s")
 	c := g.dial(t)
 	limits := c.limits(bombLimits)
-	ns := settleDown(t, g, pick(3, 10))
+	ns := startNeighbours(t, g, pick(3, 10))
 	_, _, _ = ns.pace(t, 200*time.Millisecond) // all is loaded
 	c.limitOne(limits)
 	settled := func() bool { return g.metric(t, "trl_warm_shells") == 4 }
@@ -157,8 +157,8 @@ func TestBombsHurtNobodyElse(t *testing.T) {
 	for name, part := range parts {
 		memory[name], files[name] = part.rss(t), part.fds(t)
 	}
-	cgroup := g.gCgroup(t)
-	dirs := gDirs(cgroup)
+	cgroup := g.cgroupDir(t)
+	dirs := countDirs(cgroup)
 	for _, b := range bombs() {
 		t.Run(b.name, func(t *testing.T) {
 			for _, limit := range b.limits {
@@ -195,7 +195,7 @@ func TestBombsHurtNobodyElse(t *testing.T) {
 			start := time.Now()
 			c.call("session.destroy", object{"session_id": s, "grace_s": 0.5})
 			took := time.Since(start)
-			if left := append(tr.alive(), gTagged(s)...); len(left) > 0 {
+			if left := append(tr.alive(), processesOfSession(s)...); len(left) > 0 {
 				t.Errorf("left %v", left)
 			}
 			t.Logf("destroyed in %s, with 0.5 s of grace", took.Round(time.Millisecond))
@@ -224,7 +224,7 @@ func TestBombsHurtNobodyElse(t *testing.T) {
 			return part.rss(t) <= memory[name]+48<<20 && part.fds(t) <= files[name]
 		})
 	}
-	eventually(t, "cgroups are as before", func() bool { return gDirs(cgroup) <= dirs })
+	eventually(t, "cgroups are as before", func() bool { return countDirs(cgroup) <= dirs })
 	if g.gatewayPid() != parts["gateway"].pid {
 		t.Error("the gateway died")
 	}

@@ -12,8 +12,8 @@ import (
 	"unsafe"
 )
 
-// cPython is a Python that is not a wrapper of somebody's.
-func cPython(t *testing.T) string {
+// python is a Python that is not a wrapper of somebody's.
+func python(t *testing.T) string {
 	t.Helper()
 	for _, p := range []string{"/usr/bin/python3", "python3"} {
 		if path, err := exec.LookPath(p); err == nil {
@@ -24,15 +24,15 @@ func cPython(t *testing.T) string {
 	return ""
 }
 
-// Nobody gave stdin: EOF at once, for every reader. C2: nor is the shell's own channel read.
-func TestC1(t *testing.T) {
+// C1: Nobody gave stdin: EOF at once, for every reader. C2: nor is the shell's own channel read.
+func TestMissingStdinIsEOFAtOnce(t *testing.T) {
 	g := shared(t, "c")
 	eachShell(t, func(t *testing.T, sh string) {
 		c := g.dial(t)
 		s := c.session(object{"shell": sh})
 		for command, code := range map[string]int{
 			"cat": 0, "read x": 1, "grep foo": 1, "sort": 0, "sh": 0, "bash": 0, "while read x; do :; done": 0, "cat | cat": 0, "(cat)": 0, "cat /dev/stdin": 0, "cat -": 0, "cat <&0": 0,
-			"cat & wait": 0, "x=$(cat)": 0, cPython(t) + " -": 0, "head -n 1": 0, "xargs echo >/dev/null": 0, "dd 2>/dev/null": 0,
+			"cat & wait": 0, "x=$(cat)": 0, python(t) + " -": 0, "head -n 1": 0, "xargs echo >/dev/null": 0, "dd 2>/dev/null": 0,
 		} {
 			start := time.Now()
 			expect(t, c.run(s, command, object{"timeout_s": 50}), code, "", "")
@@ -50,8 +50,8 @@ func TestC1(t *testing.T) {
 	})
 }
 
-// What reads does not eat the commands that wait behind it.
-func TestC2(t *testing.T) {
+// C2: What reads does not eat the commands that wait behind it.
+func TestReaderDoesNotEatTheNextCommands(t *testing.T) {
 	g := shared(t, "c")
 	eachShell(t, func(t *testing.T, sh string) {
 		c := g.dial(t)
@@ -78,8 +78,8 @@ func TestC2(t *testing.T) {
 	})
 }
 
-// A reader that never gets anything can be cancelled, and the session is what it was.
-func TestC3(t *testing.T) {
+// C3: A reader that never gets anything can be cancelled, and the session is what it was.
+func TestWaitingReaderCanBeCancelled(t *testing.T) {
 	g := shared(t, "c")
 	eachShell(t, func(t *testing.T, sh string) {
 		c := g.dial(t)
@@ -110,8 +110,8 @@ func TestC3(t *testing.T) {
 	})
 }
 
-// cTerminal is a new pseudo-terminal's master, and its slave for the process that gets it.
-func cTerminal(t *testing.T) (master, slave *os.File) {
+// openPTY is a new pseudo-terminal's master, and its slave for the process that gets it.
+func openPTY(t *testing.T) (master, slave *os.File) {
 	t.Helper()
 	fd, err := syscall.Open("/dev/ptmx", syscall.O_RDWR|syscall.O_NOCTTY|syscall.O_CLOEXEC|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -132,9 +132,9 @@ func cTerminal(t *testing.T) (master, slave *os.File) {
 	return master, slave
 }
 
-// Who asks a terminal finds none, even when the gateway was started from one.
-func TestC4(t *testing.T) {
-	master, slave := cTerminal(t)
+// C4: Who asks a terminal finds none, even when the gateway was started from one.
+func TestCommandFindsNoTerminal(t *testing.T) {
+	master, slave := openPTY(t)
 	g, err := launch(func(cmd *exec.Cmd) {
 		cmd.Stdin = slave
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true, Ctty: 0}
@@ -173,7 +173,7 @@ func TestC4(t *testing.T) {
 			}
 			expect(t, c.run(s, "git commit -q -m x; git log --format=%s; cd .."), 0, "x\n", "")
 		}
-		if r := c.run(s, cPython(t)+" -c 'import getpass; getpass.getpass()'", object{"timeout_s": 20}); r.num("exit_code") == 0 {
+		if r := c.run(s, python(t)+" -c 'import getpass; getpass.getpass()'", object{"timeout_s": 20}); r.num("exit_code") == 0 {
 			t.Errorf("getpass: %v", r)
 		}
 		p := c.call("process.start", object{"session_id": s, "command": "cat /dev/tty"}).str("process_id")
@@ -190,8 +190,8 @@ func TestC4(t *testing.T) {
 	}
 }
 
-// What is given as stdin arrives as it is, to the byte, and ends.
-func TestC5(t *testing.T) {
+// C5: What is given as stdin arrives as it is, to the byte, and ends.
+func TestStdinArrivesByteForByte(t *testing.T) {
 	g := shared(t, "c")
 	all := make([]byte, 256)
 	for i := range all {
@@ -200,7 +200,7 @@ func TestC5(t *testing.T) {
 	eachShell(t, func(t *testing.T, sh string) {
 		c := g.dial(t)
 		s := c.session(object{"shell": sh})
-		expect(t, c.run(s, cPython(t)+" -", object{"stdin": "print(1)\n"}), 0, "1\n", "")
+		expect(t, c.run(s, python(t)+" -", object{"stdin": "print(1)\n"}), 0, "1\n", "")
 		expect(t, c.run(s, "sh", object{"stdin": "echo $((1+1)); exit 3\n"}), 3, "2\n", "")
 		bodies := []string{
 			"a", "\n", "$ ' \" \\ ` `` $(id) ${x} !! %s \\n\n", "EOF\n'EOF'\nEOF\n", "no newline", "\x00", "tab\tbell\a\r\n", "日本語 ─ 🐧\n", "-n\n", string(all), strings.Repeat(string(all), 4000), strings.Repeat("x\n", 300_000),
@@ -223,8 +223,8 @@ func TestC5(t *testing.T) {
 	})
 }
 
-// stdin as it comes, then its end: the command sees EOF, and what it prints after that is not lost.
-func TestC6(t *testing.T) {
+// C6: stdin as it comes, then its end: the command sees EOF, and what it prints after that is not lost.
+func TestOutputAfterStdinsEndIsNotLost(t *testing.T) {
 	g := shared(t, "c")
 	eachShell(t, func(t *testing.T, sh string) {
 		c := g.dial(t)
@@ -257,8 +257,8 @@ func TestC6(t *testing.T) {
 	})
 }
 
-// Writing to what asked for it works; to all else it is one typed error, however often.
-func TestC7(t *testing.T) {
+// C7: Writing to what asked for it works; to all else it is one typed error, however often.
+func TestInputGoesOnlyToWhatAskedForIt(t *testing.T) {
 	g := shared(t, "c")
 	eachShell(t, func(t *testing.T, sh string) {
 		c := g.dial(t)
@@ -319,8 +319,8 @@ func TestC7(t *testing.T) {
 	})
 }
 
-// Commands and processes have no terminal: nothing is echoed, no line end changed, no stream merged.
-func TestC10(t *testing.T) {
+// C10: Commands and processes have no terminal: nothing is echoed, no line end changed, no stream merged.
+func TestCommandsAndProcessesHaveNoTerminal(t *testing.T) {
 	g := shared(t, "c")
 	const look = `for fd in 0 1 2; do if [ -t $fd ]; then echo "$fd is a terminal"; fi; done; ls -l /proc/self/fd | grep -c /dev/p[t]`
 	eachShell(t, func(t *testing.T, sh string) {

@@ -13,12 +13,12 @@ import (
 	"time"
 )
 
-// trials are how many commands TestOnceByChance runs: go test -run TestOnceByChance ./internal/acceptance -args -trials 5000 (make once).
-var trials = flag.Int("trials", 48, "how many commands TestOnceByChance runs")
+// trials are how many commands TestCommandRunsOnceAtRandomDeaths runs: go test -run TestCommandRunsOnceAtRandomDeaths ./internal/acceptance -args -trials 5000 (make once).
+var trials = flag.Int("trials", 48, "how many commands TestCommandRunsOnceAtRandomDeaths runs")
 
-// TestOnceByChance: a command that ends its shell, whose gateway is killed 0 to 8 ms after it was sent, and which is asked for again by
+// TestCommandRunsOnceAtRandomDeaths: a command that ends its shell, whose gateway is killed 0 to 8 ms after it was sent, and which is asked for again by
 // its request_key, runs once.
-func TestOnceByChance(t *testing.T) {
+func TestCommandRunsOnceAtRandomDeaths(t *testing.T) {
 	ends := []string{"kill -9 $$", "exit 3"}
 	g := gateway(t)
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute+time.Duration(*trials)*time.Second)

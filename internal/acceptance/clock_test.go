@@ -16,14 +16,14 @@ import (
 	"trl/runtime/ledger"
 )
 
-// clTime is a time in a session's ledger.
+// clTime is a time in a session log.
 var clTime = regexp.MustCompile(`"20\d\d-\d\d-\d\dT[^"]*"`)
 
-// clShift kills the gateway, and has the next one read that all happened at another time of the wall clock: as if the clock had been
+// shiftClock kills the gateway, and has the next one read that all happened at another time of the wall clock: as if the clock had been
 // set by d in between.
-func (g *server) clShift(t *testing.T, d time.Duration) {
+func (g *server) shiftClock(t *testing.T, d time.Duration) {
 	t.Helper()
-	if err := syscall.Kill(g.pid, syscall.SIGSTOP); err != nil { // the keeper, until the ledgers are written anew
+	if err := syscall.Kill(g.pid, syscall.SIGSTOP); err != nil { // the keeper, until the session logs are written anew
 		t.Fatal(err)
 	}
 	resumed := false
@@ -38,7 +38,7 @@ func (g *server) clShift(t *testing.T, d time.Duration) {
 	if err := syscall.Kill(old, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the gateway is dead", func() bool { state, _, _, ok := gStat(old); return !ok || state == 'Z' })
+	eventually(t, "the gateway is dead", func() bool { state, _, _, ok := procStat(old); return !ok || state == 'Z' })
 	fds, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", g.pid))
 	if err != nil {
 		t.Fatal(err)
@@ -74,9 +74,9 @@ func (g *server) clShift(t *testing.T, d time.Duration) {
 	eventually(t, "another gateway", func() bool { now := g.gatewayPid(); return now > 0 && now != old })
 }
 
-// TestClockThatIsSet ends nobody, and nobody lives longer for it: what was begun under the last gateway is counted by a clock that
+// TestSettingTheClockEndsNobody ends nobody, and nobody lives longer for it: what was begun under the last gateway is counted by a clock that
 // nobody sets.
-func TestClockThatIsSet(t *testing.T) {
+func TestSettingTheClockEndsNobody(t *testing.T) {
 	ourNumbers(t)
 	for name, d := range map[string]time.Duration{"forward": time.Hour, "back": -time.Hour} {
 		t.Run(name, func(t *testing.T) {
@@ -98,12 +98,12 @@ func TestClockThatIsSet(t *testing.T) {
 			c.begin("exec.cancel", object{"exec_id": deaf, "kill_grace_s": 50})
 			eventually(t, "the others run", func() bool { return len(c.call("process.list", object{"session_id": other}).objs("processes")) == 1 })
 			link := c.call("share.create", object{"session_id": first, "expires_in_s": 600})
-			g.clShift(t, d)
+			g.shiftClock(t, d)
 			c = g.redial(t)
 			if r := c.call("exec.wait", object{"exec_id": short, "timeout_s": 60}); !r.yes("timed_out") || r.num("duration_ms") < 0 || r.num("duration_ms") > int(patience.Milliseconds()) {
 				t.Errorf("of 1 s: %v", r)
 			}
-			fExit(c, shortProcess)
+			awaitExit(c, shortProcess)
 			if p := c.call("process.list", object{"session_id": other}).objs("processes"); len(p) != 1 || !p[0].yes("timed_out") {
 				t.Errorf("of 1 s: %v", p)
 			}
@@ -121,7 +121,7 @@ func TestClockThatIsSet(t *testing.T) {
 					t.Errorf("%v", r)
 				}
 			}
-			fExit(c, process)
+			awaitExit(c, process)
 			for _, p := range c.call("process.list", object{"session_id": first}).objs("processes") {
 				if p.num("exit_code") != 0 || p.yes("timed_out") {
 					t.Errorf("of 600 s: %v", p)

@@ -37,7 +37,7 @@ func (g *server) gatewayPid() (oldest int) {
 	since := math.MaxInt
 	for _, field := range strings.Fields(string(text)) {
 		pid, _ := strconv.Atoi(field)
-		_, _, start, ok := gStat(pid)
+		_, _, start, ok := procStat(pid)
 		if ticks, err := strconv.Atoi(start); ok && err == nil && (ticks < since || ticks == since && pid < oldest) && strings.Contains(cmdline(pid), "serve") {
 			oldest, since = pid, ticks
 		}
@@ -162,7 +162,8 @@ func followAll(ctx context.Context, g *server, exec string) (lines [2]int, exit 
 	return lines, nil, ctx.Err()
 }
 
-func TestG3(t *testing.T) {
+// G3.
+func TestNothingIsLostWhenTheGatewayIsKilled(t *testing.T) {
 	printers, followers, runners, kills, n := pick(8, 50), pick(4, 20), pick(2, 4), pick(8, 60), pick(20_000, 200_000)
 	// What is printed while nobody is there to read it must not fall out of the ring.
 	g := gateway(t, "--max-sessions", "100", "--ring-bytes", strconv.Itoa(32*n))
@@ -301,9 +302,9 @@ func (g *server) freeze(t testing.TB) {
 	t.Cleanup(func() { _ = syscall.Kill(pid, syscall.SIGCONT) })
 }
 
-// TestWhatTheShellWasGiven: a gateway dies before the command's line is in the shell's channel, or before it has the report, which an
+// TestCommandRunsOnceWhenItsGatewayDiesEarly: a gateway dies before the command's line is in the shell's channel, or before it has the report, which an
 // error took along. Either way the command runs once.
-func TestWhatTheShellWasGiven(t *testing.T) {
+func TestCommandRunsOnceWhenItsGatewayDiesEarly(t *testing.T) {
 	ourNumbers(t)
 	g := gateway(t, "--warm", "0")
 	for _, path := range shells {
@@ -335,7 +336,7 @@ func TestWhatTheShellWasGiven(t *testing.T) {
 						channel.Close()
 					}
 					x := c.stream(s, work).str("exec_id")
-					g.slay(t)
+					g.killGateway(t)
 					c = g.redial(t)
 					c.call("session.list", object{}) // its answer comes when the sessions are back
 					if err := syscall.Kill(pid, syscall.SIGCONT); err != nil {
@@ -353,9 +354,9 @@ func TestWhatTheShellWasGiven(t *testing.T) {
 	}
 }
 
-// TestQuestionOfTheNextGateway: a gateway dies with a report in its hands, and the next one finds the shell in the midst of
+// TestNextGatewayAsksWhatTheShellReported: a gateway dies with a report in its hands, and the next one finds the shell in the midst of
 // reading a line. It asks all the same what was reported last.
-func TestQuestionOfTheNextGateway(t *testing.T) {
+func TestNextGatewayAsksWhatTheShellReported(t *testing.T) {
 	ourNumbers(t)
 	g := gateway(t, "--warm", "0")
 	c := g.dial(t)
@@ -400,7 +401,7 @@ func TestQuestionOfTheNextGateway(t *testing.T) {
 	defer syscall.Kill(pid, syscall.SIGCONT)
 	_, err = channel.WriteString("\n") // what is left of a line
 	must(err)
-	g.slay(t)
+	g.killGateway(t)
 	c = g.redial(t)
 	c.call("session.list", object{})
 	must(syscall.Kill(pid, syscall.SIGCONT))

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// Here-documents are the command's, whatever they hold, and end with it.
-func TestD1(t *testing.T) {
+// D1: Here-documents are the command's, whatever they hold, and end with it.
+func TestHereDocumentsEndWithTheirCommand(t *testing.T) {
 	g := shared(t, "d")
 	eachShell(t, func(t *testing.T, sh string) {
 		c := g.dial(t)
@@ -42,8 +42,8 @@ func TestD1(t *testing.T) {
 	})
 }
 
-// What is not finished is a syntax error with the shell's own words, not something that waits for more.
-func TestD3(t *testing.T) {
+// D3: What is not finished is a syntax error with the shell's own words, not something that waits for more.
+func TestUnfinishedTextIsASyntaxError(t *testing.T) {
 	g := shared(t, "d")
 	eachShell(t, func(t *testing.T, sh string) {
 		c := g.dial(t)
@@ -75,8 +75,8 @@ func TestD3(t *testing.T) {
 	})
 }
 
-// Odd and right: run, not refused.
-func TestD4(t *testing.T) {
+// D4: Odd and right: run, not refused.
+func TestOddSyntaxIsRun(t *testing.T) {
 	g := shared(t, "d")
 	eachShell(t, func(t *testing.T, sh string) {
 		c := g.dial(t)
@@ -103,8 +103,8 @@ func TestD4(t *testing.T) {
 	})
 }
 
-// A command that ends its shell has its code, and the session everything it had.
-func TestD5(t *testing.T) {
+// D5: A command that ends its shell has its code, and the session everything it had.
+func TestCommandThatEndsItsShellKeepsTheState(t *testing.T) {
 	t.Parallel() // it mostly waits
 	g := shared(t, "d")
 	eachShell(t, func(t *testing.T, sh string) {
@@ -183,8 +183,8 @@ func TestD5(t *testing.T) {
 	})
 }
 
-// After a timeout or a cancel the next command's output is its own.
-func TestD7(t *testing.T) {
+// D7: After a timeout or a cancel the next command's output is its own.
+func TestOutputAfterAnAbortIsTheNextCommandsOwn(t *testing.T) {
 	t.Parallel() // it mostly waits
 	g := shared(t, "d")
 	eachShell(t, func(t *testing.T, sh string) {
@@ -220,8 +220,8 @@ func TestD7(t *testing.T) {
 	})
 }
 
-// What one command sets, the next has.
-func TestD9(t *testing.T) {
+// D9: What one command sets, the next has.
+func TestStateLastsFromCommandToCommand(t *testing.T) {
 	g := shared(t, "d")
 	eachShell(t, func(t *testing.T, sh string) {
 		c := g.dial(t)
@@ -248,8 +248,8 @@ func TestD9(t *testing.T) {
 	})
 }
 
-// The directory is gone: an error where there is one, and nowhere else.
-func TestD10(t *testing.T) {
+// D10: The directory is gone: an error where there is one, and nowhere else.
+func TestRemovedDirectoryIsAnErrorOnlyWhereItMatters(t *testing.T) {
 	g := shared(t, "d")
 	eachShell(t, func(t *testing.T, sh string) {
 		c := g.dial(t)
@@ -278,8 +278,8 @@ func TestD10(t *testing.T) {
 	})
 }
 
-// One at a time, in order; or a refusal that names what runs.
-func TestD12(t *testing.T) {
+// D12: One at a time, in order; or a refusal that names what runs.
+func TestCommandsRunOneAtATimeInOrder(t *testing.T) {
 	g := shared(t, "d")
 	eachShell(t, func(t *testing.T, sh string) {
 		c := g.dial(t)
@@ -334,8 +334,8 @@ func TestD12(t *testing.T) {
 	})
 }
 
-// A reset gives the same session a fresh shell, however stuck the old one is.
-func TestD13(t *testing.T) {
+// D13: A reset gives the same session a fresh shell, however stuck the old one is.
+func TestResetReplacesAStuckShell(t *testing.T) {
 	t.Parallel() // it mostly waits
 	g := shared(t, "d")
 	eachShell(t, func(t *testing.T, sh string) {
@@ -369,8 +369,8 @@ func TestD13(t *testing.T) {
 	})
 }
 
-// Housekeeping is never seen: not by traces, traps or $?, not as a command, not as a process.
-func TestD14(t *testing.T) {
+// D14: Housekeeping is never seen: not by traces, traps or $?, not as a command, not as a process.
+func TestHousekeepingIsNeverSeen(t *testing.T) {
 	t.Parallel() // it mostly waits
 	g := shared(t, "d")
 	eachShell(t, func(t *testing.T, sh string) {
@@ -447,8 +447,8 @@ func TestD14(t *testing.T) {
 	})
 }
 
-// A retry with the same key gets the first one's result, and nothing happens twice.
-func TestD15(t *testing.T) {
+// D15: A retry with the same key gets the first one's result, and nothing happens twice.
+func TestRetryWithAKeyRunsNothingTwice(t *testing.T) {
 	g := shared(t, "d")
 	eachShell(t, func(t *testing.T, sh string) {
 		c := g.dial(t)

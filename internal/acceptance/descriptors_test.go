@@ -12,7 +12,7 @@ type held struct{ keeper, gateway, cgroups int }
 
 func (g *server) held(t testing.TB, cgroup string) held {
 	t.Helper()
-	return held{fdsOf(t, g.pid), fdsOf(t, g.serving(t)), gDirs(cgroup)}
+	return held{fdsOf(t, g.pid), fdsOf(t, g.serving(t)), countDirs(cgroup)}
 }
 
 // holds waits until no more is held than most.
@@ -30,13 +30,15 @@ func (g *server) holds(t testing.TB, what, cgroup string, most held) {
 	})
 }
 
-// dWork is what was begun in a session, and what each of it printed.
-type dWork struct{ execs, processes, terminals map[string]string }
+// sessionWork is what was begun in a session, and what each of it printed.
+type sessionWork struct{ execs, processes, terminals map[string]string }
 
-func newWork() *dWork { return &dWork{map[string]string{}, map[string]string{}, map[string]string{}} }
+func newSessionWork() *sessionWork {
+	return &sessionWork{map[string]string{}, map[string]string{}, map[string]string{}}
+}
 
 // add does n of each that a session keeps something of when it has ended.
-func (w *dWork) add(c *client, session, tag string, n int) {
+func (w *sessionWork) add(c *client, session, tag string, n int) {
 	for i := range n {
 		text := fmt.Sprintf("%s-%d", tag, i)
 		r := c.run(session, fmt.Sprintf("sleep 0.005 & echo %s; echo no >&2", text))
@@ -47,7 +49,7 @@ func (w *dWork) add(c *client, session, tag string, n int) {
 }
 
 // readable says that all of it is there.
-func (w *dWork) readable(t testing.TB, g *server) {
+func (w *sessionWork) readable(t testing.TB, g *server) {
 	t.Helper()
 	c := g.dial(t) // which nothing is attached to yet
 	defer c.close()
@@ -80,10 +82,10 @@ func TestEndedThingsHoldNoDescriptors(t *testing.T) {
 		t.Run(tier, func(t *testing.T) {
 			t.Parallel()
 			g := gateway(t, "--isolation", tier, "--warm", "0")
-			cgroup := g.gCgroup(t)
+			cgroup := g.cgroupDir(t)
 			c := g.dial(t)
 			s := c.session(object{"shell": "/bin/bash"})
-			w := newWork()
+			w := newSessionWork()
 			w.add(c, s, "first", 2)
 			w.readable(t, g)
 			c.run(s, "true") // makes the pipes for the next command
@@ -97,7 +99,7 @@ func TestEndedThingsHoldNoDescriptors(t *testing.T) {
 			const sessions = 10
 			for i := range sessions {
 				gone := c.session(object{"shell": "/bin/bash"})
-				of := newWork()
+				of := newSessionWork()
 				of.add(c, gone, fmt.Sprint("gone-", i), 2)
 				c.run(gone, "echo")
 				of.readable(t, g)
@@ -111,7 +113,7 @@ func TestEndedThingsHoldNoDescriptors(t *testing.T) {
 			w.readable(t, g)
 
 			silent := c.run(s, "sleep 0.1 >/dev/null 2>&1 & true").str("exec_id")
-			g.slay(t)
+			g.killGateway(t)
 			c = g.redial(t)
 			w.readable(t, g)
 			expect(t, c.call("exec.wait", object{"exec_id": silent, "timeout_s": 60}), 0, "", "")
@@ -120,7 +122,7 @@ func TestEndedThingsHoldNoDescriptors(t *testing.T) {
 			}
 			before.gateway += 4 // what the first gateway had opened later
 			g.holds(t, "no more after a death", cgroup, before)
-			g.slay(t)
+			g.killGateway(t)
 			c = g.redial(t)
 			w.readable(t, g)
 			c.run(s, "sleep 0.005 & echo")
@@ -136,19 +138,19 @@ func TestRetentionGivesAllBack(t *testing.T) {
 		t.Run(tier, func(t *testing.T) {
 			t.Parallel()
 			g := gateway(t, "--isolation", tier, "--warm", "0", "--retention", "3s")
-			cgroup := g.gCgroup(t)
+			cgroup := g.cgroupDir(t)
 			c := g.dial(t)
 			s := c.session(object{"shell": "/bin/bash"})
 			c.run(s, "echo")
 			before := g.held(t, cgroup)
 			for range 5 {
-				w := newWork()
+				w := newSessionWork()
 				gone := c.session(object{"shell": "/bin/bash"})
 				w.add(c, gone, "gone", 3)
 				w.add(c, s, "here", 3)
 				c.call("session.destroy", object{"session_id": gone, "force": true})
 			}
-			g.slay(t)
+			g.killGateway(t)
 			c = g.redial(t)
 			eventually(t, "all is forgotten", func() bool { return g.metric(t, "trl_sessions") == 1 })
 			c.run(s, "echo")
@@ -159,11 +161,11 @@ func TestRetentionGivesAllBack(t *testing.T) {
 	}
 }
 
-// TestJobsThatLiveOn: while what a command left running lives, it can be seen and ended; and what has been left behind and has ended
+// TestJobsThatLiveOnCanBeSeenAndEnded: while what a command left running lives, it can be seen and ended; and what has been left behind and has ended
 // does not add up, whatever the job did with its outputs.
-func TestJobsThatLiveOn(t *testing.T) {
+func TestJobsThatLiveOnCanBeSeenAndEnded(t *testing.T) {
 	g := gateway(t, "--warm", "0")
-	cgroup := g.gCgroup(t)
+	cgroup := g.cgroupDir(t)
 	c := g.dial(t)
 	s := c.session(object{"shell": "/bin/bash"})
 	nap := sleeper()

@@ -58,8 +58,8 @@ func init() {
 	}
 }
 
-// eListen is a command that runs this binary as what; see init. port 0 takes a free one.
-func eListen(what string, port int) string {
+// listenCommand is a command that runs this binary as what; see init. port 0 takes a free one.
+func listenCommand(what string, port int) string {
 	self, err := os.Executable()
 	if err != nil {
 		panic(err)
@@ -71,14 +71,14 @@ func eListen(what string, port int) string {
 	return p + "TRL_ACCEPTANCE_CHILD=" + what + " " + self
 }
 
-// ePort reads what a listener printed; 0 when it has not yet.
-func ePort(output string) (port int) {
+// printedPort reads what a listener printed; 0 when it has not yet.
+func printedPort(output string) (port int) {
 	_, _ = fmt.Sscanf(output, "listening on %d.", &port)
 	return port
 }
 
-// eFree: nobody has this port.
-func eFree(port int) bool {
+// portIsFree: nobody has this port.
+func portIsFree(port int) bool {
 	l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
 	if err != nil {
 		return false
@@ -87,23 +87,23 @@ func eFree(port int) bool {
 	return true
 }
 
-// eBoth runs f under both shells at once: for tests that mostly wait.
-func eBoth(f func(shell string)) { together(len(shells), func(i int) { f(shells[i]) }) }
+// bothShells runs f under both shells at once: for tests that mostly wait.
+func bothShells(f func(shell string)) { together(len(shells), func(i int) { f(shells[i]) }) }
 
-// eFile is a path in the gateway's home that nothing else uses, and what waits for it.
-func eFile(g *server, name string) (path string, there func() bool) {
+// uniqueFile is a path in the gateway's home that nothing else uses, and what waits for it.
+func uniqueFile(g *server, name string) (path string, there func() bool) {
 	path = filepath.Join(g.home, fmt.Sprintf("%s.%d", name, sleepers.Add(1)))
 	return path, func() bool { _, err := os.Stat(path); return err == nil }
 }
 
-// TestE1: a command that ignores TERM gets it when the time is over, and KILL after the grace.
-func TestE1(t *testing.T) {
+// E1: a command that ignores TERM gets it when the time is over, and KILL after the grace.
+func TestKillFollowsAnIgnoredTerm(t *testing.T) {
 	t.Parallel()
 	g := shared(t, "e")
 	c := g.dial(t)
-	eBoth(func(sh string) {
+	bothShells(func(sh string) {
 		s, deaf, loop, start := c.session(object{"shell": sh}), sleeper(), sleeper(), time.Now()
-		trapped, _ := eFile(g, "trapped") // else TERM may come before the trap, on a busy machine
+		trapped, _ := uniqueFile(g, "trapped") // else TERM may come before the trap, on a busy machine
 		r := c.run(s, `(trap 'echo told' TERM; : >`+trapped+`; while :; do `+loop+`; done) & until [ -e `+trapped+` ]; do sleep 0.01; done; `+
 			`trap '' TERM INT; echo began; `+deaf, object{"timeout_s": 2})
 		within(t, "timeout and grace", start, 7*time.Second)
@@ -123,33 +123,33 @@ func TestE1(t *testing.T) {
 	})
 }
 
-// TestE3: sh → parent → worker with a port, the shape of `npm run dev`. The parent obeys TERM, the worker does not.
-func TestE3(t *testing.T) {
+// E3: sh → parent → worker with a port, the shape of `npm run dev`. The parent obeys TERM, the worker does not.
+func TestTimeoutFreesTheDevServersPort(t *testing.T) {
 	t.Parallel()
 	c := shared(t, "e").dial(t)
-	eBoth(func(sh string) {
+	bothShells(func(sh string) {
 		s, port := c.session(object{"shell": sh}), 0
 		// Should the machine be too busy for the worker to start within the timeout, there is nothing to see: once more, longer.
 		for timeout := 2; port == 0 && timeout < 60; timeout *= 3 {
 			start := time.Now()
-			r := c.run(s, "sh -c '"+eListen("parent", 0)+"; :'", object{"timeout_s": timeout, "kill_grace_s": 1})
+			r := c.run(s, "sh -c '"+listenCommand("parent", 0)+"; :'", object{"timeout_s": timeout, "kill_grace_s": 1})
 			if !r.yes("timed_out") {
 				t.Fatalf("%v", r)
 			}
 			within(t, "timeout and grace", start, time.Duration(timeout+5)*time.Second)
-			port = ePort(r.stdout())
+			port = printedPort(r.stdout())
 		}
 		if port == 0 {
 			t.Fatal("the worker never listened")
 		}
-		if !eFree(port) {
+		if !portIsFree(port) {
 			t.Errorf("port %d is still taken", port)
 		}
 	})
 }
 
-// TestE5: a cancel that comes twice, too late, or for nobody harms nobody.
-func TestE5(t *testing.T) {
+// E5: a cancel that comes twice, too late, or for nobody harms nobody.
+func TestLateAndRepeatedCancelsAreHarmless(t *testing.T) {
 	g := shared(t, "e")
 	eachShell(t, func(t *testing.T, sh string) {
 		c := g.dial(t)
@@ -208,14 +208,14 @@ func TestE5(t *testing.T) {
 	})
 }
 
-// TestE6: what a command wrote before it was ended is in the result. (dash adds its own word about the signal to stderr.)
-func TestE6(t *testing.T) {
+// E6: what a command wrote before it was ended is in the result. (dash adds its own word about the signal to stderr.)
+func TestPartialOutputIsInTheResult(t *testing.T) {
 	t.Parallel()
 	g := shared(t, "e")
 	c := g.dial(t)
-	eBoth(func(sh string) {
+	bothShells(func(sh string) {
 		s := c.session(object{"shell": sh})
-		wrote, there := eFile(g, "wrote")
+		wrote, there := uniqueFile(g, "wrote")
 		command := "printf part; echo err >&2; : >" + wrote + "; " + sleeper()
 		if r := c.run(s, command, object{"timeout_s": 1}); r.stdout() != "part" || !strings.HasPrefix(r.stderr(), "err\n") || !r.yes("timed_out") || r.yes("cancelled") {
 			t.Errorf("timeout: %v", r)
@@ -230,11 +230,11 @@ func TestE6(t *testing.T) {
 	})
 }
 
-// TestE8: silence has a limit of its own; a command that goes on writing does not meet it.
-func TestE8(t *testing.T) {
+// E8: silence has a limit of its own; a command that goes on writing does not meet it.
+func TestSilentCommandMeetsItsLimit(t *testing.T) {
 	t.Parallel()
 	c := shared(t, "e").dial(t)
-	eBoth(func(sh string) {
+	bothShells(func(sh string) {
 		s, nap, start := c.session(object{"shell": sh}), sleeper(), time.Now()
 		limit := pick(1, 3)
 		r := c.run(s, "echo a; "+nap, object{"no_output_timeout_s": limit})
@@ -247,8 +247,8 @@ func TestE8(t *testing.T) {
 	})
 }
 
-// TestE9: which timeout is in force, and that the result says so.
-func TestE9(t *testing.T) {
+// E9: which timeout is in force, and that the result says so.
+func TestResultNamesTheTimeoutInForce(t *testing.T) {
 	t.Parallel()
 	c := shared(t, "e").dial(t)
 	s := c.session(object{"timeout_s": 1})
@@ -272,14 +272,14 @@ func TestE9(t *testing.T) {
 	}
 }
 
-// TestE10: the session's timeout is for its commands, not for what runs beside them.
-func TestE10(t *testing.T) {
+// E10: the session's timeout is for its commands, not for what runs beside them.
+func TestSessionTimeoutIsNotForProcesses(t *testing.T) {
 	t.Parallel()
 	g := shared(t, "e")
 	c := g.dial(t)
-	eBoth(func(sh string) {
+	bothShells(func(sh string) {
 		s := c.session(object{"shell": sh, "timeout_s": 1})
-		job, there := eFile(g, "job")
+		job, there := uniqueFile(g, "job")
 		p := c.call("process.start", object{"session_id": s, "command": "sleep 2; echo done; exit 7"}).str("process_id")
 		c.run(s, "(sleep 2; : >"+job+") &")
 		if r := c.run(s, sleeper()); !r.yes("timed_out") { // the default is in force
@@ -295,9 +295,9 @@ func TestE10(t *testing.T) {
 	})
 }
 
-// TestE11: a process that KILL does not end is not said to be gone. The only safe way into that state is the freezer of
+// E11: a process that KILL does not end is not said to be gone. The only safe way into that state is the freezer of
 // cgroup v1: what is frozen there dies when it is thawed.
-func TestE11(t *testing.T) {
+func TestProcessThatSurvivesKillIsNotCalledGone(t *testing.T) {
 	const freezer = "/sys/fs/cgroup/freezer"
 	dir := filepath.Join(freezer, fmt.Sprintf("trl-acceptance-%d", os.Getpid()))
 	if _, err := os.Stat(freezer + "/cgroup.procs"); err != nil {

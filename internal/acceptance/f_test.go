@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// fLogs reads a process's output from offset on: the text, and where to go on.
-func fLogs(c *client, process string, offset int) (text string, next int, eof bool) {
+// processLogs reads a process's output from offset on: the text, and where to go on.
+func processLogs(c *client, process string, offset int) (text string, next int, eof bool) {
 	c.t.Helper()
 	l := c.call("process.logs", object{"process_id": process, "offset": offset})
 	for _, ch := range l.objs("chunks") {
@@ -25,13 +25,13 @@ func fLogs(c *client, process string, offset int) (text string, next int, eof bo
 	return text, l.num("next_offset"), l.yes("eof")
 }
 
-// fAwait reads on from offset until want is there, and nothing else.
-func fAwait(c *client, process string, offset int, want string) (next int) {
+// awaitLogs reads on from offset until want is there, and nothing else.
+func awaitLogs(c *client, process string, offset int, want string) (next int) {
 	c.t.Helper()
 	got := ""
 	eventually(c.t, want, func() bool {
 		var more string
-		more, offset, _ = fLogs(c, process, offset)
+		more, offset, _ = processLogs(c, process, offset)
 		got += more
 		return len(got) >= len(want)
 	})
@@ -41,13 +41,13 @@ func fAwait(c *client, process string, offset int, want string) (next int) {
 	return offset
 }
 
-func fExit(c *client, process string, more ...object) object {
+func awaitExit(c *client, process string, more ...object) object {
 	c.t.Helper()
 	return c.call("process.wait", with(object{"process_id": process, "until": object{"exit": true}}, with(more...)))
 }
 
-// TestF1: started at once, listed, and read from where one was.
-func TestF1(t *testing.T) {
+// F1: started at once, listed, and read from where one was.
+func TestProcessIsListedAndReadByOffset(t *testing.T) {
 	c := shared(t, "f").dial(t)
 	eachShell(t, func(t *testing.T, sh string) {
 		s, start := c.session(object{"shell": sh}), time.Now()
@@ -64,37 +64,37 @@ func TestF1(t *testing.T) {
 		if state := c.state(s); state != "IDLE" {
 			t.Errorf("state %s", state)
 		}
-		at := fAwait(c, id, 0, "up\n")
+		at := awaitLogs(c, id, 0, "up\n")
 		for i := range 3 {
 			c.call("process.input", object{"process_id": id, "data": fmt.Sprintf("line %d\n", i)})
-			at = fAwait(c, id, at, fmt.Sprintf("got line %d\n", i))
+			at = awaitLogs(c, id, at, fmt.Sprintf("got line %d\n", i))
 		}
-		if text, next, eof := fLogs(c, id, at); text != "" || next != at || eof {
+		if text, next, eof := processLogs(c, id, at); text != "" || next != at || eof {
 			t.Errorf("nothing new: %q, %d, %v", text, next, eof)
 		}
 		c.call("process.input", object{"process_id": id, "eof": true})
-		if w := fExit(c, id); !w.yes("met") || w.num("exit_code") != 4 {
+		if w := awaitExit(c, id); !w.yes("met") || w.num("exit_code") != 4 {
 			t.Errorf("%v", w)
 		}
-		eventually(t, "all is read", func() bool { _, _, eof := fLogs(c, id, at); return eof })
+		eventually(t, "all is read", func() bool { _, _, eof := processLogs(c, id, at); return eof })
 		if f := c.try("process.input", object{"process_id": id, "data": "x"}); f.code() != "STDIN_CLOSED" {
 			t.Errorf("input after the end: %+v", f)
 		}
 	})
 }
 
-// TestF2: logs and exit code of a process that has ended, for as long as is said and no longer.
-func TestF2(t *testing.T) {
+// F2: logs and exit code of a process that has ended, for as long as is said and no longer.
+func TestEndedProcessIsReadableDuringRetention(t *testing.T) {
 	t.Parallel()
 	const retention = 2 * time.Second
 	c := gateway(t, "--retention", retention.String()).dial(t)
-	eBoth(func(sh string) {
+	bothShells(func(sh string) {
 		s := c.session(object{"shell": sh})
 		id := c.call("process.start", object{"session_id": s, "command": "echo out; exit 9"}).str("process_id")
-		fExit(c, id)
+		awaitExit(c, id)
 		ended := time.Now() // a little later than it did
 		expire := ended.Add(retention - 500*time.Millisecond)
-		fAwait(c, id, 0, "out\n")
+		awaitLogs(c, id, 0, "out\n")
 		reads := 0
 		for ; ; reads++ {
 			before := time.Now()
@@ -122,15 +122,15 @@ func TestF2(t *testing.T) {
 	})
 }
 
-// TestF3: one request waits for the end, or says that it has not come.
-func TestF3(t *testing.T) {
+// F3: one request waits for the end, or says that it has not come.
+func TestOneRequestWaitsForAProcess(t *testing.T) {
 	g := shared(t, "f")
 	c := g.dial(t)
 	eachShell(t, func(t *testing.T, sh string) {
 		s := c.session(object{"shell": sh})
 		for command, code := range map[string]int{"read -r x; exit 5": 5, "read -r x; kill -9 $$; :": 137} {
 			id := c.call("process.start", object{"session_id": s, "command": "sh -c '" + command + "'; exit $?", "stdin": "open"}).str("process_id")
-			if w := fExit(c, id, object{"timeout_s": 0.2}); w.yes("met") || w.has("exit_code") {
+			if w := awaitExit(c, id, object{"timeout_s": 0.2}); w.yes("met") || w.has("exit_code") {
 				t.Errorf("%s: %v", command, w)
 			}
 			wait := c.begin("process.wait", object{"process_id": id, "until": object{"exit": true}})
@@ -141,24 +141,24 @@ func TestF3(t *testing.T) {
 			}
 		}
 		id := c.call("process.start", object{"session_id": s, "command": "kill -9 $$"}).str("process_id")
-		if w := fExit(c, id); w.num("exit_code") != 137 || w.str("signal") != "KILL" {
+		if w := awaitExit(c, id); w.num("exit_code") != 137 || w.str("signal") != "KILL" {
 			t.Errorf("%v", w)
 		}
 	})
 }
 
-// TestF4: a client that comes back finds its process by id, the output since its offset, and the stdin open.
-func TestF4(t *testing.T) {
+// F4: a client that comes back finds its process by id, the output since its offset, and the stdin open.
+func TestProcessIsFoundAfterAReconnect(t *testing.T) {
 	g := shared(t, "f")
 	eachShell(t, func(t *testing.T, sh string) {
 		first := g.dial(t)
 		s := first.session(object{"shell": sh})
-		begin, _ := eFile(g, "begin")
-		away, there := eFile(g, "away")
+		begin, _ := uniqueFile(g, "begin")
+		away, there := uniqueFile(g, "away")
 		p := first.call("process.start", object{"session_id": s, "stdin": "open", "command": `echo before; while [ ! -e ` + begin + ` ]; do sleep 0.05; done; echo while away; : >` + away + `
 			while read -r l; do echo "got $l"; done; echo over`})
 		id := p.str("process_id")
-		at := fAwait(first, id, 0, "before\n")
+		at := awaitLogs(first, id, 0, "before\n")
 		first.call("process.logs", object{"process_id": id, "offset": at, "follow": true}) // also a follower may go
 		first.close()
 		touch := g.dial(t)
@@ -167,10 +167,10 @@ func TestF4(t *testing.T) {
 		eventually(t, "it wrote while nobody was there", there)
 		time.Sleep(pick(0, 10*time.Minute)) // the line's ten minutes
 		second := g.dial(t)
-		at = fAwait(second, id, at, "while away\n")
+		at = awaitLogs(second, id, at, "while away\n")
 		second.call("process.input", object{"process_id": id, "data": "hello\n", "eof": true})
-		fAwait(second, id, at, "got hello\nover\n")
-		if w := fExit(second, id); w.num("exit_code") != 0 {
+		awaitLogs(second, id, at, "got hello\nover\n")
+		if w := awaitExit(second, id); w.num("exit_code") != 0 {
 			t.Errorf("%v", w)
 		}
 		if i := second.call("process.info", object{"process_id": id}); i.num("pid") != p.num("pid") {
@@ -179,8 +179,8 @@ func TestF4(t *testing.T) {
 	})
 }
 
-// TestF5: kill takes the whole tree, daemons too, and frees the port; what else the session has stays.
-func TestF5(t *testing.T) {
+// F5: kill takes the whole tree, daemons too, and frees the port; what else the session has stays.
+func TestKillTakesTheTreeAndFreesThePort(t *testing.T) {
 	for _, tier := range []string{"auto", "pidns", "none"} {
 		g := shared(t, "f-"+tier, "--isolation", tier)
 		c := g.dial(t)
@@ -189,11 +189,11 @@ func TestF5(t *testing.T) {
 				s, daemon, other, job := c.session(object{"shell": sh}), sleeper(), sleeper(), sleeper()
 				c.call("process.start", object{"session_id": s, "command": other})
 				c.run(s, job+" &")
-				id := c.call("process.start", object{"session_id": s, "command": "(setsid sh -c '" + daemon + " & " + daemon + "' >/dev/null 2>&1 &); sh -c '" + eListen("parent", 0) + "; :'"}).str("process_id")
+				id := c.call("process.start", object{"session_id": s, "command": "(setsid sh -c '" + daemon + " & " + daemon + "' >/dev/null 2>&1 &); sh -c '" + listenCommand("parent", 0) + "; :'"}).str("process_id")
 				w := c.call("process.wait", object{"process_id": id, "until": object{"output": `listening on \d+\.`}})
-				port := ePort(w.str("match"))
+				port := printedPort(w.str("match"))
 				eventually(t, "all run", func() bool { return len(running(daemon)) == 2 && len(running(other)) == 1 })
-				if port == 0 || eFree(port) {
+				if port == 0 || portIsFree(port) {
 					t.Fatalf("port %d, %v", port, w)
 				}
 				start := time.Now()
@@ -202,8 +202,8 @@ func TestF5(t *testing.T) {
 				if i.str("state") != "exited" || i.num("exit_code") == 0 {
 					t.Errorf("%v", i)
 				}
-				if left := running(daemon); len(left) > 0 || !eFree(port) {
-					t.Errorf("left %v, port free %v", left, eFree(port))
+				if left := running(daemon); len(left) > 0 || !portIsFree(port) {
+					t.Errorf("left %v, port free %v", left, portIsFree(port))
 				}
 				if len(running(other)) != 1 || len(running(job)) != 1 {
 					t.Error("somebody else was killed")
@@ -214,8 +214,8 @@ func TestF5(t *testing.T) {
 	}
 }
 
-// TestF7: ready, not yet, or never: and then why.
-func TestF7(t *testing.T) {
+// F7: ready, not yet, or never: and then why.
+func TestWaitSaysReadyOrWhyNot(t *testing.T) {
 	c := shared(t, "f").dial(t)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -231,7 +231,7 @@ func TestF7(t *testing.T) {
 		await := func(id string, until object, more ...object) object {
 			return c.call("process.wait", with(object{"process_id": id, "until": until}, with(more...)))
 		}
-		web := begin("exec env " + eListen("http", port))
+		web := begin("exec env " + listenCommand("http", port))
 		for _, until := range []object{{"port": port}, {"http": fmt.Sprintf("http://127.0.0.1:%d/", port)}, {"output": "listening on [0-9]+"}} {
 			if w := await(web, until); !w.yes("met") || w.has("exit_code") {
 				t.Errorf("%s %v: %v", sh, until, w)
@@ -250,8 +250,8 @@ func TestF7(t *testing.T) {
 	}
 }
 
-// TestF8: what a command leaves behind with &, disown, nohup or setsid outlives it, is known, and dies with the session.
-func TestF8(t *testing.T) {
+// F8: what a command leaves behind with &, disown, nohup or setsid outlives it, is known, and dies with the session.
+func TestJobsOutliveTheirCommandNotTheirSession(t *testing.T) {
 	for _, tier := range []string{"auto", "pidns", "none"} {
 		g := shared(t, "f-"+tier, "--isolation", tier)
 		c := g.dial(t)

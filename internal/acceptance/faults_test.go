@@ -19,17 +19,17 @@ import (
 // Faults, on the real server: what it is refused by the system it says with a type, and goes on when it is given again;
 // who stops or kills one of its processes loses nothing and leaves nothing.
 
-// typed fails for an answer that names no reason; a refusal is any other than INTERNAL_ERROR.
-func typed(t *testing.T, what string, f *frame) {
+// expectTyped fails for an answer that names no reason; a refusal is any other than INTERNAL_ERROR.
+func expectTyped(t *testing.T, what string, f *frame) {
 	t.Helper()
 	if !f.OK && (f.code() == "" || f.code() == "INTERNAL_ERROR") {
 		t.Errorf("%s: %+v", what, f.Error)
 	}
 }
 
-// starve makes sessions, each with a process, until five in a row are refused, and uses all of them meanwhile. It returns
+// useUpDescriptors makes sessions, each with a process, until five in a row are refused, and uses all of them meanwhile. It returns
 // those that were made.
-func starve(t *testing.T, c *client, most int) (made []string) {
+func useUpDescriptors(t *testing.T, c *client, most int) (made []string) {
 	t.Helper()
 	refused := 0
 	for i := 0; refused < 5; i++ {
@@ -37,7 +37,7 @@ func starve(t *testing.T, c *client, most int) (made []string) {
 			t.Fatalf("%d sessions, and the limit is not felt", most)
 		}
 		f := c.try("session.create", nil) // sh: bash sleeps for 15 s before it takes a refused fork for refused
-		typed(t, "session.create", f)
+		expectTyped(t, "session.create", f)
 		if !f.OK {
 			refused++
 			continue
@@ -46,12 +46,12 @@ func starve(t *testing.T, c *client, most int) (made []string) {
 		s := f.Data.str("session_id")
 		made = append(made, s)
 		f = c.try("process.start", object{"session_id": s, "command": "sleep 300"})
-		typed(t, "process.start", f)
+		expectTyped(t, "process.start", f)
 		if !f.OK {
 			refused++
 		}
 		f = c.try("exec.run", object{"session_id": s, "command": "echo x | cat", "stdin": "y", "timeout_s": 2})
-		typed(t, "exec.run", f)
+		expectTyped(t, "exec.run", f)
 		if f.OK && f.Data.num("exit_code") == 0 && f.Data.stdout() != "x\n" {
 			t.Errorf("exec.run: %v", f.Data)
 		}
@@ -59,17 +59,17 @@ func starve(t *testing.T, c *client, most int) (made []string) {
 	return made
 }
 
-// recovers: with what they had given back, everything works.
-func recovers(t *testing.T, c *client, made []string, kept string) {
+// expectRecovery: with what they had given back, everything works.
+func expectRecovery(t *testing.T, c *client, made []string, kept string) {
 	t.Helper()
 	for _, s := range made {
 		f := c.try("session.destroy", object{"session_id": s, "force": true})
-		typed(t, "session.destroy", f)
+		expectTyped(t, "session.destroy", f)
 	}
 	eventually(t, "sessions can be made again, and used", func() bool {
 		f := c.try("session.create", nil)
 		if !f.OK {
-			typed(t, "session.create", f)
+			expectTyped(t, "session.create", f)
 			return false
 		}
 		r := c.try("exec.run", object{"session_id": f.Data.str("session_id"), "command": "cat; echo fine", "stdin": "in "})
@@ -83,8 +83,8 @@ func recovers(t *testing.T, c *client, made []string, kept string) {
 	}
 }
 
-// launched is a server of this test's own that is started in a special way.
-func launched(t *testing.T, tune func(*exec.Cmd), flags ...string) *server {
+// startTuned is a server of this test's own that is started in a special way.
+func startTuned(t *testing.T, tune func(*exec.Cmd), flags ...string) *server {
 	t.Helper()
 	g, err := launch(tune, flags...)
 	if err != nil {
@@ -94,8 +94,8 @@ func launched(t *testing.T, tune func(*exec.Cmd), flags ...string) *server {
 	return g
 }
 
-// wrapped starts the server by a program that ends up as it.
-func wrapped(words ...string) func(*exec.Cmd) {
+// startedBy starts the server by a program that ends up as it.
+func startedBy(words ...string) func(*exec.Cmd) {
 	return func(cmd *exec.Cmd) {
 		path, err := exec.LookPath(words[0])
 		if err == nil {
@@ -104,21 +104,21 @@ func wrapped(words ...string) func(*exec.Cmd) {
 	}
 }
 
-func TestFewDescriptorsFromTheStart(t *testing.T) {
+func TestServerWorksWithFewDescriptors(t *testing.T) {
 	t.Parallel()
-	g := launched(t, wrapped("prlimit", "--nofile=256:256"), "--retention", "1s")
+	g := startTuned(t, startedBy("prlimit", "--nofile=256:256"), "--retention", "1s")
 	c := g.dial(t)
 	keep := c.session()
 	c.run(keep, "v=kept")
-	made := starve(t, c, 128)
+	made := useUpDescriptors(t, c, 128)
 	t.Logf("%d sessions with 256 descriptors", len(made))
-	recovers(t, c, made, keep)
+	expectRecovery(t, c, made, keep)
 	expect(t, c.run(keep, "echo $v"), 0, "kept\n", "")
 }
 
 // Processes of the user run out, as a session of an ordinary user's trl can bring about: requests are refused with a type,
 // and neither of the server's own processes, which need threads, dies of it.
-func TestForkRefused(t *testing.T) {
+func TestRefusedForkIsATypedError(t *testing.T) {
 	t.Parallel()
 	if os.Getuid() != 0 {
 		t.Skip("to have a user's processes to itself takes root: others of ours would count")
@@ -128,7 +128,7 @@ func TestForkRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	const processes = 100
-	g := launched(t, func(cmd *exec.Cmd) {
+	g := startTuned(t, func(cmd *exec.Cmd) {
 		dir := filepath.Dir(cmd.Args[len(cmd.Args)-1])
 		for i, a := range cmd.Args {
 			if a == "--state-dir" {
@@ -140,31 +140,31 @@ func TestForkRefused(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		wrapped("setpriv", fmt.Sprint("--reuid=", uid), fmt.Sprint("--regid=", uid), "--clear-groups", "prlimit", fmt.Sprint("--nproc=", processes))(cmd)
+		startedBy("setpriv", fmt.Sprint("--reuid=", uid), fmt.Sprint("--regid=", uid), "--clear-groups", "prlimit", fmt.Sprint("--nproc=", processes))(cmd)
 	}, "--retention", "1s")
 	gw := g.gatewayPid()
 	c := g.dial(t)
 	keep, greed := c.session(), c.session(object{"shell": "/bin/bash"})
 	c.run(keep, "v=kept")
-	made := append(starve(t, c, 2*processes), greed)
+	made := append(useUpDescriptors(t, c, 2*processes), greed)
 	t.Logf("%d sessions with %d processes and threads", len(made), processes)
 	// And by force: a session that takes all there are. It may lose its shell: there is no process to put it back with.
 	greedy := c.try("exec.stream", object{"session_id": greed, "command": "trap '' TERM; for i in {1..300}; do sleep 300 & done 2>/dev/null; wait", "on_slow": "skip"})
 	for range 20 {
 		f := c.try("exec.run", object{"session_id": made[rand.IntN(len(made)-1)], "command": "echo $((1+1))", "timeout_s": 5})
-		typed(t, "exec.run", f)
-		typed(t, "session.create", c.try("session.create", nil))
+		expectTyped(t, "exec.run", f)
+		expectTyped(t, "session.create", c.try("session.create", nil))
 		c.call("system.ping", nil)
 	}
 	if greedy.OK { // it may have ended by itself, and be forgotten
-		typed(t, "exec.cancel", c.try("exec.cancel", object{"exec_id": greedy.Data.str("exec_id"), "kill_grace_s": 0.1}))
+		expectTyped(t, "exec.cancel", c.try("exec.cancel", object{"exec_id": greedy.Data.str("exec_id"), "kill_grace_s": 0.1}))
 	}
 	for _, i := range c.call("session.list", object{"state": "IDLE"}).objs("sessions") { // also what was made in between
 		if id := i.str("session_id"); id != keep {
 			made = append(made, id)
 		}
 	}
-	recovers(t, c, made, keep)
+	expectRecovery(t, c, made, keep)
 	expect(t, c.run(keep, "echo $v"), 0, "kept\n", "")
 	if now := g.gatewayPid(); now != gw {
 		t.Errorf("the gateway is %d, was %d", now, gw)
@@ -175,7 +175,7 @@ func TestForkRefused(t *testing.T) {
 // allows itself. What is waited for here is shells that have been stopped, each of which is to start a process.
 func TestWaitingTakesNoThreads(t *testing.T) {
 	t.Parallel()
-	g := launched(t, nil)
+	g := startTuned(t, nil)
 	c := g.dial(t)
 	const n = 40
 	var asked []int
@@ -183,7 +183,7 @@ func TestWaitingTakesNoThreads(t *testing.T) {
 	for range n {
 		s := c.call("session.create", object{"shell": "/bin/dash"})
 		c.run(s.str("session_id"), "v=1") // it has a state, which a process begins with
-		release = append(release, hold(t, s.num("pid")))
+		release = append(release, stopProcess(t, s.num("pid")))
 	}
 	before := g.status(t, "Threads")
 	for _, s := range c.call("session.list", nil).objs("sessions") {
@@ -208,7 +208,7 @@ func TestWaitingTakesNoThreads(t *testing.T) {
 }
 
 // A full disk below the state directory: also a gateway that starts anew there goes on with its sessions.
-func TestStateDirectoryFull(t *testing.T) {
+func TestSessionsSurviveAFullStateDirectory(t *testing.T) {
 	t.Parallel()
 	if os.Getuid() != 0 {
 		t.Skip("a mount needs root")
@@ -217,13 +217,13 @@ func TestStateDirectoryFull(t *testing.T) {
 		t.Skipf("no mount namespace: %v: %s", err, out)
 	}
 	var state string
-	g := launched(t, func(cmd *exec.Cmd) {
+	g := startTuned(t, func(cmd *exec.Cmd) {
 		for i, a := range cmd.Args {
 			if a == "--state-dir" {
 				state = cmd.Args[i+1]
 			}
 		}
-		wrapped("unshare", "--mount", "--propagation", "private", "sh", "-c",
+		startedBy("unshare", "--mount", "--propagation", "private", "sh", "-c",
 			fmt.Sprintf(`mkdir -m 700 %[1]s && mount -t tmpfs -o size=64k,mode=700 tmpfs %[1]s && exec "$0" "$@"`, state))(cmd)
 	})
 	c := g.dial(t)
@@ -244,19 +244,19 @@ func TestStateDirectoryFull(t *testing.T) {
 	}
 	use(c)
 	epoch := c.call("system.ping", nil).str("epoch")
-	g.slay(t)
+	g.killGateway(t)
 	c = g.redial(t)
 	if now := c.call("system.ping", nil).str("epoch"); now != epoch {
 		t.Errorf("epoch %s, was %s", now, epoch)
 	}
 	use(c)
 	c.run(s, "rm "+state+"/fill")
-	g.slay(t)
+	g.killGateway(t)
 	use(g.redial(t))
 }
 
-// slay kills the gateway, and returns when another one is there, which may not yet serve.
-func (g *server) slay(t testing.TB) {
+// killGateway kills the gateway, and returns when another one is there, which may not yet serve.
+func (g *server) killGateway(t testing.TB) {
 	t.Helper()
 	old := 0
 	eventually(t, "a gateway is there", func() bool { old = g.gatewayPid(); return old > 0 })
@@ -280,21 +280,21 @@ func (g *server) redial(t testing.TB) *client {
 	return g.dial(t)
 }
 
-// hold stops a process; let lets it go on.
-func hold(t *testing.T, pid int) (let func()) {
+// stopProcess stops a process; let lets it go on.
+func stopProcess(t *testing.T, pid int) (let func()) {
 	t.Helper()
 	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
 	let = sync.OnceFunc(func() { _ = syscall.Kill(pid, syscall.SIGCONT) })
 	t.Cleanup(let) // before the server is ended
-	eventually(t, "it has stopped", func() bool { state, _, _, _ := gStat(pid); return state == 'T' })
+	eventually(t, "it has stopped", func() bool { state, _, _, _ := procStat(pid); return state == 'T' })
 	return let
 }
 
-// TestAStoppedProcessIsNotADeadOne: the keeper, then the gateway is stopped for a while: what clients asked for meanwhile
+// TestStoppedKeeperOrGatewayLosesNothing: the keeper, then the gateway is stopped for a while: what clients asked for meanwhile
 // is done afterwards, and no byte is missing.
-func TestAStoppedProcessIsNotADeadOne(t *testing.T) {
+func TestStoppedKeeperOrGatewayLosesNothing(t *testing.T) {
 	t.Parallel()
 	g := gateway(t, "--warm", "0")
 	pause := pick(2*time.Second, 20*time.Second)
@@ -303,7 +303,7 @@ func TestAStoppedProcessIsNotADeadOne(t *testing.T) {
 		c := g.dial(t)
 		s, other := c.session(object{"shell": "/bin/bash"}), c.session()
 		x := c.stream(s, fmt.Sprintf("seq %d; sleep 0.2; seq %d", n, n))
-		let := hold(t, pid)
+		let := stopProcess(t, pid)
 		begun := time.Now()
 		ids := map[string]int{
 			"create": c.begin("session.create", nil), "run": c.begin("exec.run", object{"session_id": other, "command": "setsid sleep 300 & cat; exit 3", "stdin": "in"}),
@@ -352,14 +352,14 @@ func TestGatewayKilledWhileTheKeeperIsStopped(t *testing.T) {
 	c.close()
 
 	old := g.gatewayPid()
-	let := hold(t, g.pid)
+	let := stopProcess(t, g.pid)
 	_ = syscall.Kill(old, syscall.SIGKILL)
-	eventually(t, "it is dead", func() bool { state, _, _, ok := gStat(old); return !ok || state == 'Z' })
+	eventually(t, "it is dead", func() bool { state, _, _, ok := procStat(old); return !ok || state == 'Z' })
 	time.Sleep(pick(500*time.Millisecond, 5*time.Second)) // nobody there for so long
 	let()
 	eventually(t, "another gateway is there", func() bool { now := g.gatewayPid(); return now > 0 && now != old })
 	for range pick(4, 15) { // at once, whatever the new one is at
-		g.slay(t)
+		g.killGateway(t)
 	}
 	c = g.redial(t)
 	f := c.call("exec.wait", object{"exec_id": x, "offset": 0, "timeout_s": 60})
@@ -377,9 +377,9 @@ func TestGatewayKilledWhileTheKeeperIsStopped(t *testing.T) {
 	}
 }
 
-// TestKillsDuringBursts: gateways are killed while clients make sessions, start processes in them and destroy them as fast
+// TestKillsDuringBurstsLoseNothing: gateways are killed while clients make sessions, start processes in them and destroy them as fast
 // as they can. Whatever was answered is so; what was asked again was done once; in the end nothing is left.
-func TestKillsDuringBursts(t *testing.T) {
+func TestKillsDuringBurstsLoseNothing(t *testing.T) {
 	t.Parallel()
 	const retention = 5 * time.Second // what has ended keeps its descriptors so long
 	g := gateway(t, "--max-sessions", "200", "--retention", retention.String())
@@ -389,7 +389,7 @@ func TestKillsDuringBursts(t *testing.T) {
 		c.call("process.start", object{"session_id": s, "command": "sleep 300"})
 		c.call("session.destroy", object{"session_id": s, "force": true})
 	}
-	cgroup := g.gCgroup(t)
+	cgroup := g.cgroupDir(t)
 	eventually(t, "warm", func() bool { return g.metric(t, "trl_warm_shells") == 4 })
 	before := g.counts(t, cgroup)
 	c.close()
@@ -510,11 +510,11 @@ func TestKillsDuringBursts(t *testing.T) {
 	if d := g.metric(t, "trl_gateway_crashes_total"); d < 1 {
 		t.Errorf("%v crashes counted", d)
 	}
-	g.settles(t, cgroup, before)
+	g.awaitBaseline(t, cgroup, before)
 }
 
-// TestFewProcessors: a gateway takes one processor while that is enough, and more while it is not.
-func TestFewProcessors(t *testing.T) {
+// TestGatewayUsesFewProcessors: a gateway takes one processor while that is enough, and more while it is not.
+func TestGatewayUsesFewProcessors(t *testing.T) {
 	if goruntime.NumCPU() == 1 {
 		t.Skip("there is one processor")
 	}

@@ -106,7 +106,7 @@ const notAnswering = 30 * time.Second
 // A directory whose file system has stopped answering costs the request that is about it, and nobody else.
 func TestDirectoriesThatDoNotAnswer(t *testing.T) {
 	t.Parallel()
-	g := launched(t, func(c *exec.Cmd) { c.WaitDelay = 3 * patience }) // see the end
+	g := startTuned(t, func(c *exec.Cmd) { c.WaitDelay = 3 * patience }) // see the end
 	fs := mountFUSE(t)
 	defer time.AfterFunc(3*patience, fs.end).Stop() // a gateway that hangs shall not hang the test
 	c := g.dial(t)
@@ -165,7 +165,7 @@ func TestDirectoriesThatDoNotAnswer(t *testing.T) {
 	}
 	// The gateway can be replaced, and all of it stopped, while its threads wait for the file system.
 	c.begin("exec.run", run)
-	g.slay(t)
+	g.killGateway(t)
 	c = g.redial(t)
 	expect(t, c.run(s, "echo still"), 0, "still\n", "")
 	c.begin("exec.run", run)

@@ -22,8 +22,8 @@ import (
 
 var gTiers = []string{"auto", "pidns", "none"}
 
-// gEach runs f under every shell in every way of keeping processes together.
-func gEach(t *testing.T, f func(t *testing.T, g *server, shell string)) {
+// eachTier runs f under every shell in every way of keeping processes together.
+func eachTier(t *testing.T, f func(t *testing.T, g *server, shell string)) {
 	for _, tier := range gTiers {
 		t.Run(tier, func(t *testing.T) {
 			g := shared(t, "g-"+tier, "--isolation", tier)
@@ -32,8 +32,8 @@ func gEach(t *testing.T, f func(t *testing.T, g *server, shell string)) {
 	}
 }
 
-// gFields are those of /proc/PID/stat from the state on: state ppid pgrp session tty_nr tpgid and so on; none of a process that is gone.
-func gFields(pid int) []string {
+// statFields are those of /proc/PID/stat from the state on: state ppid pgrp session tty_nr tpgid and so on; none of a process that is gone.
+func statFields(pid int) []string {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return nil
@@ -41,9 +41,9 @@ func gFields(pid int) []string {
 	return strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
 }
 
-// gStat is what /proc/PID/stat tells: state, parent, start. ok is false for a process that is gone.
-func gStat(pid int) (state byte, parent int, start string, ok bool) {
-	f := gFields(pid)
+// procStat is what /proc/PID/stat tells: state, parent, start. ok is false for a process that is gone.
+func procStat(pid int) (state byte, parent int, start string, ok bool) {
+	f := statFields(pid)
 	if f == nil {
 		return 0, 0, "", false
 	}
@@ -51,13 +51,13 @@ func gStat(pid int) (state byte, parent int, start string, ok bool) {
 	return f[0][0], parent, f[19], true
 }
 
-// gZombies counts the zombies that have this parent, gChildren its other children.
-func gZombies(parent int) (n int)  { z, _ := gBelow(parent); return z }
-func gChildren(parent int) (n int) { _, c := gBelow(parent); return c }
+// zombiesOf counts the zombies that have this parent, gChildren its other children.
+func zombiesOf(parent int) (n int)  { z, _ := childCounts(parent); return z }
+func childrenOf(parent int) (n int) { _, c := childCounts(parent); return c }
 
-func gBelow(parent int) (zombies, others int) {
+func childCounts(parent int) (zombies, others int) {
 	for _, pid := range pids() {
-		if state, of, _, ok := gStat(pid); ok && of == parent {
+		if state, of, _, ok := procStat(pid); ok && of == parent {
 			if state == 'Z' {
 				zombies++
 			} else {
@@ -68,8 +68,8 @@ func gBelow(parent int) (zombies, others int) {
 	return zombies, others
 }
 
-// gTagged lists the processes whose environment names this session.
-func gTagged(session string) (all []int) {
+// processesOfSession lists the processes whose environment names this session.
+func processesOfSession(session string) (all []int) {
 	for _, pid := range pids() {
 		b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
 		if strings.Contains(string(b), "TRL_SESSION_ID="+session+"\x00") {
@@ -79,8 +79,8 @@ func gTagged(session string) (all []int) {
 	return all
 }
 
-// gCgroup is the directory of the gateway's own cgroup; "" where it has none.
-func (g *server) gCgroup(t testing.TB) string {
+// cgroupDir is the directory of the gateway's own cgroup; "" where it has none.
+func (g *server) cgroupDir(t testing.TB) string {
 	t.Helper()
 	eventually(t, "it has logged that it listens", func() bool { return strings.Contains(g.log(), `"listening"`) })
 	for line := range strings.Lines(g.log()) {
@@ -100,8 +100,8 @@ func (g *server) gCgroup(t testing.TB) string {
 	return ""
 }
 
-// gDirs counts the directories below dir.
-func gDirs(dir string) (n int) {
+// countDirs counts the directories below dir.
+func countDirs(dir string) (n int) {
 	if dir != "" {
 		_ = filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
 			if err == nil && e.IsDir() {
@@ -113,8 +113,8 @@ func gDirs(dir string) (n int) {
 	return n
 }
 
-// gFiles counts the files, pipes and sockets below dir.
-func gFiles(dir string) (n int) {
+// countFiles counts the files, pipes and sockets below dir.
+func countFiles(dir string) (n int) {
 	_ = filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
 		if err == nil && !e.IsDir() {
 			n++
@@ -124,26 +124,26 @@ func gFiles(dir string) (n int) {
 	return n
 }
 
-// gForest is a command that starts what is hard to end: deaf, in sessions of their own, double-forked, without environment.
+// forestCommand is a command that starts what is hard to end: deaf, in sessions of their own, double-forked, without environment.
 // nap is the command line of them all, how many there are the second result.
-func gForest(nap string) (command string, n int) {
+func forestCommand(nap string) (command string, n int) {
 	return nap + " & sh -c 'trap \"\" TERM HUP INT; " + nap + "; :' & setsid " + nap + " & (setsid sh -c '" + nap + " & " + nap + "' >/dev/null 2>&1 &); env -i setsid " + nap + " &", 6
 }
 
-// TestG1: destroy leaves nothing, whatever the session had started.
-func TestG1(t *testing.T) {
+// G1: destroy leaves nothing, whatever the session had started.
+func TestDestroyLeavesNothing(t *testing.T) {
 	t.Parallel()
 	together(len(gTiers)*len(shells), func(i int) {
 		tier, sh := gTiers[i/len(shells)], shells[i%len(shells)]
 		c := shared(t, "g-"+tier, "--isolation", tier).dial(t)
 		s, nap, deaf := c.session(object{"shell": sh}), sleeper(), sleeper()
-		forest, n := gForest(nap)
+		forest, n := forestCommand(nap)
 		c.run(s, forest)
 		c.call("process.start", object{"session_id": s, "command": nap})
 		c.stream(s, "trap '' TERM; "+deaf)
 		eventually(t, "all run", func() bool { return len(running(nap)) == n+1 && len(running(deaf)) == 1 })
-		if len(gTagged(s)) < n {
-			t.Errorf(tier+", "+sh+": only %v carry the session's name", gTagged(s))
+		if len(processesOfSession(s)) < n {
+			t.Errorf(tier+", "+sh+": only %v carry the session's name", processesOfSession(s))
 		}
 		start := time.Now()
 		d := c.call("session.destroy", object{"session_id": s})
@@ -152,7 +152,7 @@ func TestG1(t *testing.T) {
 			t.Errorf(tier+", "+sh+": %v", d)
 		}
 		// At the answer, not some time later.
-		if left := append(append(running(nap), running(deaf)...), gTagged(s)...); len(left) > 0 {
+		if left := append(append(running(nap), running(deaf)...), processesOfSession(s)...); len(left) > 0 {
 			t.Errorf(tier+", "+sh+": survivors %v", left)
 		}
 		if again := c.call("session.destroy", object{"session_id": s}); fmt.Sprint(again) != fmt.Sprint(d) {
@@ -161,10 +161,10 @@ func TestG1(t *testing.T) {
 	})
 }
 
-// gRecycle makes a sleeping process of ours with the number of one that is gone. It lives until the test ends.
-func gRecycle(t *testing.T, pid int) (alive func() bool) {
+// recyclePID makes a sleeping process of ours with the number of one that is gone. It lives until the test ends.
+func recyclePID(t *testing.T, pid int) (alive func() bool) {
 	t.Helper()
-	eventually(t, "the number is free", func() bool { _, _, _, ok := gStat(pid); return !ok })
+	eventually(t, "the number is free", func() bool { _, _, _, ok := procStat(pid); return !ok })
 	for range 2000 { // others fork meanwhile
 		if err := os.WriteFile("/proc/sys/kernel/ns_last_pid", []byte(strconv.Itoa(pid-1)), 0); err != nil {
 			t.Skipf("numbers cannot be chosen here: %v", err)
@@ -182,25 +182,25 @@ func gRecycle(t *testing.T, pid int) (alive func() bool) {
 			_ = cmd.Process.Kill()
 			_ = cmd.Wait()
 		})
-		return func() bool { state, _, _, ok := gStat(pid); return ok && state != 'Z' }
+		return func() bool { state, _, _, ok := procStat(pid); return ok && state != 'Z' }
 	}
 	t.Skip("the number was never ours")
 	return nil
 }
 
-// TestG5: who gets the number of a process that is gone gets none of its signals.
-func TestG5(t *testing.T) {
+// G5: who gets the number of a process that is gone gets none of its signals.
+func TestRecycledPIDGetsNoSignal(t *testing.T) {
 	if !soak {
 		t.Skip("turns the machine's pid counter back, which hands the numbers to other tests' processes: alone, with TRL_SOAK=1; " +
 			"runtime's tests cover the pinning")
 	}
-	gEach(t, func(t *testing.T, g *server, sh string) {
+	eachTier(t, func(t *testing.T, g *server, sh string) {
 		c := g.dial(t)
 		s := c.session(object{"shell": sh})
 		x := c.stream(s, `exec sh -c 'echo $$; exit 3'`) // the shell itself ends with it and is put back
 		text, _ := c.output(x.str("stream_id"), 0)
 		p := c.call("process.start", object{"session_id": s, "command": "exit 3"})
-		fExit(c, p.str("process_id"))
+		awaitExit(c, p.str("process_id"))
 		job := c.run(s, "sleep 0.01 & echo $!")
 		var strangers []func() bool
 		numbers := []string{strings.TrimSpace(text), strconv.Itoa(p.num("pid")), strings.TrimSpace(job.stdout())}
@@ -212,8 +212,8 @@ func TestG5(t *testing.T) {
 			if err != nil {
 				t.Fatalf("no number: %q", number)
 			}
-			eventually(t, "it is gone", func() bool { c.run(s, "wait; /bin/true"); _, _, _, ok := gStat(pid); return !ok }) // dash reaps its jobs only then
-			strangers = append(strangers, gRecycle(t, pid))
+			eventually(t, "it is gone", func() bool { c.run(s, "wait; /bin/true"); _, _, _, ok := procStat(pid); return !ok }) // dash reaps its jobs only then
+			strangers = append(strangers, recyclePID(t, pid))
 		}
 		for _, q := range []object{{}, {"signal": "KILL"}, {"kill_grace_s": 0}} {
 			c.call("exec.cancel", with(q, object{"exec_id": x.str("exec_id")}))
@@ -231,8 +231,8 @@ func TestG5(t *testing.T) {
 	})
 }
 
-// TestG6: rest ends a session, work does not, however silent and however alone. J10 is here too: pings are not work.
-func TestG6(t *testing.T) {
+// G6: rest ends a session, work does not, however silent and however alone. J10 is here too: pings are not work.
+func TestIdlenessEndsASessionAndWorkDoesNot(t *testing.T) {
 	t.Parallel()
 	g := gateway(t, "--idle-timeout", "1h")
 	patient := object{"idle_timeout_s": 2}
@@ -279,9 +279,9 @@ func TestG6(t *testing.T) {
 	}
 }
 
-// TestG7: TERM with a hundred busy sessions: clients are told, nothing is left, exit 0. The rig checks the last two, and
+// G7: TERM with a hundred busy sessions: clients are told, nothing is left, exit 0. The rig checks the last two, and
 // that it did not take too long. cmd/trl's TestStopEndsAHundredBusySessions does this in the other tier, with sh.
-func TestG7(t *testing.T) {
+func TestStopEndsManyBusySessions(t *testing.T) {
 	g := gateway(t, "--isolation", "none")
 	const n = 100
 	clients := []*client{g.dial(t), g.dial(t), g.dial(t), g.dial(t)}
@@ -312,12 +312,12 @@ func TestG7(t *testing.T) {
 	}
 }
 
-// TestG8: sessions that were made, used and destroyed leave everything as it was.
-func TestG8(t *testing.T) {
+// G8: sessions that were made, used and destroyed leave everything as it was.
+func TestSessionCyclesLeaveEverythingAsItWas(t *testing.T) {
 	for _, tier := range gTiers {
 		t.Run(tier, func(t *testing.T) {
 			g := gateway(t, "--isolation", tier, "--retention", "1s")
-			cgroup := g.gCgroup(t)
+			cgroup := g.cgroupDir(t)
 			const at = 3
 			var clients []*client
 			for range at {
@@ -363,7 +363,7 @@ func TestG8(t *testing.T) {
 			run(2 * at)
 			before := g.counts(t, cgroup)
 			run(pick(30, 500))
-			g.settles(t, cgroup, before)
+			g.awaitBaseline(t, cgroup, before)
 		})
 	}
 }
@@ -371,10 +371,10 @@ func TestG8(t *testing.T) {
 // counts is what must come back to where it was.
 func (g *server) counts(t testing.TB, cgroup string) [7]int {
 	t.Helper()
-	return [7]int{int(g.metric(t, "go_goroutines")), fdsOf(t, g.pid), fdsOf(t, g.serving(t)), gChildren(g.pid) + gZombies(g.pid), gDirs(cgroup), gFiles(g.dir), len(g.processes())}
+	return [7]int{int(g.metric(t, "go_goroutines")), fdsOf(t, g.pid), fdsOf(t, g.serving(t)), childrenOf(g.pid) + zombiesOf(g.pid), countDirs(cgroup), countFiles(g.dir), len(g.processes())}
 }
 
-func (g *server) settles(t testing.TB, cgroup string, before [7]int) {
+func (g *server) awaitBaseline(t testing.TB, cgroup string, before [7]int) {
 	t.Helper()
 	var after [7]int
 	defer func() {
@@ -396,9 +396,9 @@ func (g *server) settles(t testing.TB, cgroup string, before [7]int) {
 	})
 }
 
-// TestG11: while a session is being ended it is known, and it is TERMINATED only when all of it is dead.
-func TestG11(t *testing.T) {
-	gEach(t, func(t *testing.T, g *server, sh string) {
+// G11: while a session is being ended it is known, and it is TERMINATED only when all of it is dead.
+func TestSessionIsKnownUntilAllOfItIsDead(t *testing.T) {
+	eachTier(t, func(t *testing.T, g *server, sh string) {
 		c := g.dial(t)
 		s, nap := c.session(object{"shell": sh}), sleeper()
 		p := c.call("process.start", object{"session_id": s, "command": "trap '' TERM; " + nap + "; :"}).str("process_id")
@@ -439,16 +439,16 @@ func TestG11(t *testing.T) {
 	})
 }
 
-// TestG12: a keeper that is killed takes its sessions along. The gateway ends them at once; where that is killed, too, the
+// G12: a keeper that is killed takes its sessions along. The gateway ends them at once; where that is killed, too, the
 // next start on the state directory does, and knows that they are lost: those, and nothing else.
-func TestG12(t *testing.T) {
+func TestKilledKeeperTakesItsSessionsAlong(t *testing.T) {
 	for _, tier := range gTiers {
-		t.Run(tier, func(t *testing.T) { gKeeperDies(t, tier, false) })
-		t.Run(tier+"/with its gateway", func(t *testing.T) { gKeeperDies(t, tier, true) })
+		t.Run(tier, func(t *testing.T) { testKeeperDies(t, tier, false) })
+		t.Run(tier+"/with its gateway", func(t *testing.T) { testKeeperDies(t, tier, true) })
 	}
 }
 
-func gKeeperDies(t *testing.T, tier string, both bool) {
+func testKeeperDies(t *testing.T, tier string, both bool) {
 	live := gateway(t, "--isolation", tier) // another one, beside it
 	victim, err := startGateway("--isolation", tier)
 	if err != nil {
@@ -465,14 +465,14 @@ func gKeeperDies(t *testing.T, tier string, both bool) {
 	l, v := live.dial(t), victim.dial(t)
 	keep := l.session()
 	l.call("process.start", object{"session_id": keep, "command": theirs})
-	forest, trees := gForest(nap)
+	forest, trees := forestCommand(nap)
 	lost := v.session(object{"shell": "/bin/bash"})
 	v.run(lost, forest)
 	v.stream(lost, "trap '' TERM HUP PIPE; "+nap)
 	idle := v.session(object{"shell": "/bin/sh"})
 	v.run(idle, nap+" &")
 	eventually(t, "all run", func() bool { return len(running(nap)) == trees+2 && len(running(theirs)) == 1 })
-	epoch, cgroup := v.call("system.ping", nil).str("epoch"), victim.gCgroup(t)
+	epoch, cgroup := v.call("system.ping", nil).str("epoch"), victim.cgroupDir(t)
 	if tier == "auto" && cgroup == "" {
 		t.Skip("no cgroup v2 that we may write")
 	}
@@ -481,14 +481,14 @@ func gKeeperDies(t *testing.T, tier string, both bool) {
 		start string
 	}
 	var all []id // of the victim's: what this test may end itself
-	for _, pid := range append(running(nap), append(gTagged(lost), gTagged(idle)...)...) {
-		if _, _, start, ok := gStat(pid); ok {
+	for _, pid := range append(running(nap), append(processesOfSession(lost), processesOfSession(idle)...)...) {
+		if _, _, start, ok := procStat(pid); ok {
 			all = append(all, id{pid, start})
 		}
 	}
 	left := func() (n []int) {
 		for _, p := range all {
-			if state, _, start, ok := gStat(p.pid); ok && start == p.start && state != 'Z' {
+			if state, _, start, ok := procStat(p.pid); ok && start == p.start && state != 'Z' {
 				n = append(n, p.pid)
 			}
 		}
@@ -541,7 +541,7 @@ func gKeeperDies(t *testing.T, tier string, both bool) {
 		t.Errorf("%+v", f)
 	}
 	expect(t, c.run(c.session(), "echo new"), 0, "new\n", "")
-	if state, _, _, ok := gStat(innocent.Process.Pid); !ok || state == 'Z' {
+	if state, _, _, ok := procStat(innocent.Process.Pid); !ok || state == 'Z' {
 		t.Error("an innocent process was killed")
 	}
 	if len(running(theirs)) != 1 || l.state(keep) != "IDLE" {
@@ -550,17 +550,17 @@ func gKeeperDies(t *testing.T, tier string, both bool) {
 	expect(t, l.run(keep, "echo here"), 0, "here\n", "")
 }
 
-// TestGZombies: what daemons leave when they die is reaped by the gateway, which adopts them as subreaper.
-func TestGZombies(t *testing.T) {
-	gEach(t, func(t *testing.T, g *server, sh string) {
+// TestGatewayReapsAdoptedZombies: what daemons leave when they die is reaped by the gateway, which adopts them as subreaper.
+func TestGatewayReapsAdoptedZombies(t *testing.T) {
+	eachTier(t, func(t *testing.T, g *server, sh string) {
 		if strings.Contains(t.Name(), "/pidns/") {
 			t.Skip("the namespace's first process adopts, and the kernel reaps for it")
 		}
 		c := g.dial(t)
 		s, before := c.session(object{"shell": sh}), g.metric(t, "trl_zombies_reaped_total")
 		const n = 10
-		gate, _ := eFile(g, "gate") // they live until their parents have gone: before, those could reap them
-		told, _ := eFile(g, "told") // not their output: what they print late is not in the answer
+		gate, _ := uniqueFile(g, "gate") // they live until their parents have gone: before, those could reap them
+		told, _ := uniqueFile(g, "told") // not their output: what they print late is not in the answer
 		c.run(s, "for i in 1 2 3 4 5 6 7 8 9 10; do (setsid sh -c 'echo $$ >>"+told+"; until [ -e "+gate+" ]; do sleep 0.02; done' &) ; done >/dev/null 2>&1")
 		var daemons []int
 		eventually(t, "all told their number", func() bool {
@@ -574,7 +574,7 @@ func TestGZombies(t *testing.T) {
 		})
 		eventually(t, "they are adopted", func() bool {
 			for _, pid := range daemons {
-				if _, parent, _, ok := gStat(pid); !ok || parent != g.pid {
+				if _, parent, _, ok := procStat(pid); !ok || parent != g.pid {
 					return false
 				}
 			}
@@ -583,11 +583,11 @@ func TestGZombies(t *testing.T) {
 		c.run(s, ": >"+gate)
 		eventually(t, "all are gone, zombies too", func() bool {
 			for _, pid := range daemons {
-				if _, _, _, ok := gStat(pid); ok {
+				if _, _, _, ok := procStat(pid); ok {
 					return false
 				}
 			}
-			return gZombies(g.pid) == 0
+			return zombiesOf(g.pid) == 0
 		})
 		if reaped := g.metric(t, "trl_zombies_reaped_total") - before; reaped < n {
 			t.Errorf("%v counted, there were %d", reaped, n)
@@ -596,8 +596,8 @@ func TestGZombies(t *testing.T) {
 	})
 }
 
-// TestGPid1: in a container trl may be PID 1: it serves, reaps and ends well.
-func TestGPid1(t *testing.T) {
+// TestGatewayWorksAsPID1: in a container trl may be PID 1: it serves, reaps and ends well.
+func TestGatewayWorksAsPID1(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("a PID namespace needs root")
 	}
@@ -638,7 +638,7 @@ func TestGPid1(t *testing.T) {
 	}
 	g := &server{addr: addr, book: book, dir: dir, home: dir}
 	for _, pid := range pids() {
-		if _, parent, _, ok := gStat(pid); ok && parent == cmd.Process.Pid {
+		if _, parent, _, ok := procStat(pid); ok && parent == cmd.Process.Pid {
 			g.pid = pid
 		}
 	}
@@ -652,7 +652,7 @@ func TestGPid1(t *testing.T) {
 		c.stream(s, nap)
 	}
 	eventually(t, "all run", func() bool { return len(running(nap)) == 4 })
-	eventually(t, "orphans are reaped", func() bool { return gZombies(g.pid) == 0 && g.metric(t, "trl_zombies_reaped_total") > 0 })
+	eventually(t, "orphans are reaped", func() bool { return zombiesOf(g.pid) == 0 && g.metric(t, "trl_zombies_reaped_total") > 0 })
 	resp, err := http.Get("http://" + addr + "/readyz")
 	if err != nil || resp.StatusCode != http.StatusOK {
 		t.Errorf("%v %v", resp, err)

@@ -14,8 +14,8 @@ import (
 
 // Terminals: section H, and the terminal lines of B, C, E and G.
 
-// hTerm is a terminal as one client sees it.
-type hTerm struct {
+// terminal is a terminal as one client sees it.
+type terminal struct {
 	c      *client
 	pid    int // of its first process; 0: attached
 	id     string
@@ -25,29 +25,29 @@ type hTerm struct {
 	shots  int    // snapshots in it
 }
 
-// hOpen opens a terminal, 80 by 24 if nothing else is said.
-func (c *client) hOpen(session string, more ...object) *hTerm {
+// openTerminal opens a terminal, 80 by 24 if nothing else is said.
+func (c *client) openTerminal(session string, more ...object) *terminal {
 	c.t.Helper()
 	d := c.call("term.open", with(object{"session_id": session, "cols": 80, "rows": 24}, with(more...)))
-	return &hTerm{c: c, pid: d.num("pid"), id: d.str("term_id"), stream: d.str("stream_id")}
+	return &terminal{c: c, pid: d.num("pid"), id: d.str("term_id"), stream: d.str("stream_id")}
 }
 
 // attach attaches another client.
-func (h *hTerm) attach(c *client, more ...object) *hTerm {
+func (h *terminal) attach(c *client, more ...object) *terminal {
 	c.t.Helper()
 	d := c.call("term.attach", with(object{"term_id": h.id}, with(more...)))
-	return &hTerm{c: c, id: h.id, stream: h.stream, next: d.num("offset")}
+	return &terminal{c: c, id: h.id, stream: h.stream, next: d.num("offset")}
 }
 
-func (h *hTerm) ask(method string, more ...object) object {
+func (h *terminal) ask(method string, more ...object) object {
 	h.c.t.Helper()
 	return h.c.call(method, with(object{"term_id": h.id}, with(more...)))
 }
 
-func (h *hTerm) keys(text string) { h.c.t.Helper(); h.ask("term.input", object{"data": text}) }
+func (h *terminal) keys(text string) { h.c.t.Helper(); h.ask("term.input", object{"data": text}) }
 
-// take waits for the next piece of output, or the exit, which it returns.
-func (h *hTerm) take() (exit object) {
+// nextOutput waits for the next piece of output, or the exit, which it returns.
+func (h *terminal) nextOutput() (exit object) {
 	h.c.t.Helper()
 	f := h.c.await("output of the terminal, after "+brief(h.text), func(f *frame) bool {
 		return f.Data.str("term_id") == h.id && (f.Event == "term.output" || f.Event == "term.exit") || f.Event == "stream.gap" && f.Data.str("stream_id") == h.stream
@@ -82,8 +82,8 @@ func (h *hTerm) take() (exit object) {
 	return nil
 }
 
-// see waits until the output matches and returns what matched, in groups; it takes that away, and what was before.
-func (h *hTerm) see(pattern string) []string {
+// expect waits until the output matches and returns what matched, in groups; it takes that away, and what was before.
+func (h *terminal) expect(pattern string) []string {
 	h.c.t.Helper()
 	re := regexp.MustCompile(pattern)
 	for {
@@ -92,23 +92,23 @@ func (h *hTerm) see(pattern string) []string {
 			h.text = h.text[at[1]:]
 			return m
 		}
-		if exit := h.take(); exit != nil {
+		if exit := h.nextOutput(); exit != nil {
 			h.c.t.Fatalf("%s: terminal ended: %v after %s", pattern, exit, brief(h.text))
 		}
 	}
 }
 
 // end waits for the exit, and returns all output before it that was not taken.
-func (h *hTerm) end() (text string, exit object) {
+func (h *terminal) end() (text string, exit object) {
 	h.c.t.Helper()
 	for exit == nil {
-		exit = h.take()
+		exit = h.nextOutput()
 	}
 	return h.text, exit
 }
 
 // screen polls the text of the screen until it matches.
-func (h *hTerm) screen(pattern string) object {
+func (h *terminal) screen(pattern string) object {
 	h.c.t.Helper()
 	re := regexp.MustCompile(pattern)
 	var s object
@@ -132,13 +132,14 @@ func (h *hTerm) screen(pattern string) object {
 // plain is a shell whose prompt is a dollar, so that what is typed can be told from what it prints.
 var plain = object{"command": "exec bash --norc --noprofile", "env": object{"PS1": "$ "}}
 
-func hSize(h *hTerm) string {
+func sizeOf(h *terminal) string {
 	h.c.t.Helper()
 	h.keys("stty size; echo si''ze\r")
-	return h.see(`(\d+ \d+)\r\nsize\r\n`)[1]
+	return h.expect(`(\d+ \d+)\r\nsize\r\n`)[1]
 }
 
-func TestH1(t *testing.T) {
+// H1.
+func TestTerminalHasItsSizeFromTheStart(t *testing.T) {
 	g := shared(t, "h")
 	c := g.dial(t)
 	for _, shell := range []string{"/bin/bash", "/bin/sh", "/usr/bin/zsh"} {
@@ -147,25 +148,26 @@ func TestH1(t *testing.T) {
 		}
 		s := c.session(object{"shell": shell})
 		for _, first := range []object{{}, {"command": "stty size; echo first; exec " + shell + " -i"}} {
-			h := c.hOpen(s, with(first, object{"cols": 101, "rows": 37}))
+			h := c.openTerminal(s, with(first, object{"cols": 101, "rows": 37}))
 			if len(first) > 0 {
-				h.see(`37 101\r\nfirst`)
+				h.expect(`37 101\r\nfirst`)
 			}
 			h.keys("echo $COLUMNS,; stty size; tty\r")
-			h.see(`37 101\r\n/dev/pts/\d+`)
+			h.expect(`37 101\r\n/dev/pts/\d+`)
 			h.ask("term.close")
 		}
 	}
 	s := c.session(object{"shell": "/bin/bash"})
-	h := c.hOpen(s, object{"cols": 101, "rows": 37})
+	h := c.openTerminal(s, object{"cols": 101, "rows": 37})
 	h.keys("echo $LINES''x$COLUMNS\r")
-	h.see(`37x101\r\n`)
-	if got := c.hOpen(s, object{"command": "stty size", "cols": 1, "rows": 1000}).see(`\d+ \d+`)[0]; got != "1000 1" {
+	h.expect(`37x101\r\n`)
+	if got := c.openTerminal(s, object{"command": "stty size", "cols": 1, "rows": 1000}).expect(`\d+ \d+`)[0]; got != "1000 1" {
 		t.Errorf("size %s", got)
 	}
 }
 
-func TestH3(t *testing.T) {
+// H3.
+func TestImpossibleTerminalSizesAreRefused(t *testing.T) {
 	c := shared(t, "h").dial(t)
 	s := c.session()
 	for _, size := range []object{{"cols": 0, "rows": 0}, {"cols": -1, "rows": 24}, {"cols": 80, "rows": 70000}, {"cols": 1001, "rows": 24}, {"cols": 80}, {}} {
@@ -173,19 +175,19 @@ func TestH3(t *testing.T) {
 			t.Errorf("open %v: %s", size, f.code())
 		}
 	}
-	h := c.hOpen(s, plain, object{"cols": 90, "rows": 20})
+	h := c.openTerminal(s, plain, object{"cols": 90, "rows": 20})
 	for _, size := range []object{{"cols": 0, "rows": 0}, {"cols": -1, "rows": 24}, {"cols": 80, "rows": 70000}} {
 		if f := c.try("term.resize", with(object{"term_id": h.id}, size)); f.code() != "INVALID_PARAMS" {
 			t.Errorf("resize %v: %s", size, f.code())
 		}
 	}
-	if got := hSize(h); got != "20 90" {
+	if got := sizeOf(h); got != "20 90" {
 		t.Errorf("size %s", got)
 	}
 	for i := range 200 { // a window that is dragged; the last one wins
 		h.ask("term.resize", object{"cols": 100 + i, "rows": 30})
 	}
-	if got := hSize(h); got != "30 299" {
+	if got := sizeOf(h); got != "30 299" {
 		t.Errorf("size %s", got)
 	}
 	h.keys("exit\r")
@@ -206,12 +208,12 @@ for line in sys.stdin:
 
 // H4, I9: one client has control, types and sets the size. Who comes in control takes it over, with one SIGWINCH and one
 // event; the loser is told, its input refused; a client that leaves gives control and size back.
-func TestH4(t *testing.T) {
+func TestLatestControllerTypesAndSetsTheSize(t *testing.T) {
 	g := shared(t, "h")
 	a, b, v := g.dial(t), g.dial(t), g.dial(t)
 	s := a.session(object{"shell": "/bin/bash"})
-	ha := a.hOpen(s, object{"cols": 120, "rows": 30, "command": hWinch})
-	ha.see("ready")
+	ha := a.openTerminal(s, object{"cols": 120, "rows": 30, "command": hWinch})
+	ha.expect("ready")
 	hv := ha.attach(v, object{"mode": "view"})
 	denied := func(who string, c *client, words string) {
 		t.Helper()
@@ -223,7 +225,7 @@ func TestH4(t *testing.T) {
 	}
 	denied("a viewer", v, "attached to view")
 	hb := ha.attach(b, object{"mode": "control", "cols": 80, "rows": 20})
-	ha.see("W20 80W")
+	ha.expect("W20 80W")
 	for _, c := range []*client{a, b, v} {
 		if d := c.event("term.resized"); d.num("cols") != 80 || d.num("rows") != 20 {
 			t.Errorf("resized: %v", d)
@@ -234,16 +236,16 @@ func TestH4(t *testing.T) {
 	}
 	denied("the loser", a, "taken over")
 	hb.keys("two\r") // with the size it took
-	ha.see("got two")
+	ha.expect("got two")
 	hb.keys("three\r")
-	ha.see("got three")
+	ha.expect("got three")
 	b.close()
-	ha.see("W30 120W")
+	ha.expect("W30 120W")
 	if d := a.event("term.control"); d.str("mode") != "control" || d.has("by") {
 		t.Errorf("who has control again is told %v", d)
 	}
 	ha.keys("four\r")
-	ha.see("got four")
+	ha.expect("got four")
 	if n := strings.Count(ha.text, "W"); n != 0 {
 		t.Errorf("more changes of size: %s", ha.text)
 	}
@@ -261,12 +263,12 @@ func TestH4(t *testing.T) {
 	// A connection that is not attached owns the terminal all the same.
 	w := g.dial(t)
 	w.call("term.input", object{"term_id": ha.id, "data": "five\r"})
-	ha.see("got five")
+	ha.expect("got five")
 	ha.ask("term.close", object{"kill_grace_s": 0.2})
 }
 
 // I9: who comes back after a lost connection is what it was, by its claim, and takes nothing from who came later.
-func TestClaims(t *testing.T) {
+func TestClaimGivesBackWhatAClientWas(t *testing.T) {
 	g := shared(t, "h")
 	a, b := g.dial(t), g.dial(t)
 	s := a.session(object{"shell": "/bin/bash"})
@@ -315,7 +317,7 @@ func TestViewersAreToldAndListed(t *testing.T) {
 	a, b, w := g.dial(t), g.dial(t), g.dial(t)
 	s := a.session(object{"shell": "/bin/bash"})
 	w.call("session.watch", object{"session_id": s})
-	h := a.hOpen(s, object{"cols": 90, "rows": 30, "command": "exec cat"})
+	h := a.openTerminal(s, object{"cols": 90, "rows": 30, "command": "exec cat"})
 	one := a.event("term.viewers")
 	if all := one.objs("attached"); len(all) != 1 || all[0].str("mode") != "control" || all[0].num("cols") != 90 || all[0].num("rows") != 30 || all[0].str("subject") != "local" || !all[0].has("since") {
 		t.Errorf("alone: %v", one)
@@ -347,80 +349,82 @@ func TestViewersAreToldAndListed(t *testing.T) {
 }
 
 // A retry of term.open under its request_key opens nothing, and attaches.
-func TestTermOpenOnce(t *testing.T) {
+func TestTermOpenRetryOpensNothing(t *testing.T) {
 	g := gateway(t, "--retention", "1s")
 	c := g.dial(t)
 	s := c.session(object{"shell": "/bin/bash"})
 	q := object{"session_id": s, "cols": 80, "rows": 24, "command": "echo ready; exec cat", "request_key": "key"}
-	h := c.hOpen(s, q)
-	h.see("ready")
+	h := c.openTerminal(s, q)
+	h.expect("ready")
 	c.close() // before the answer, as far as it knows
 	c = g.dial(t)
-	again := c.hOpen(s, q, object{"on_slow": "skip", "window_bytes": 1 << 20})
+	again := c.openTerminal(s, q, object{"on_slow": "skip", "window_bytes": 1 << 20})
 	if again.id != h.id {
 		t.Errorf("%s and %s", h.id, again.id)
 	}
-	again.see("ready")
+	again.expect("ready")
 	again.keys("typed\r")
-	again.see("typed")
+	again.expect("typed")
 	if f := c.try("term.open", with(q, object{"cols": 81})); f.code() != "INVALID_PARAMS" {
 		t.Errorf("the key with another size: %s", f.code())
 	}
 	if list := c.call("term.list", object{"session_id": s}).objs("terminals"); len(list) != 1 {
 		t.Errorf("list: %v", list)
 	}
-	g.slay(t) // the next one knows the key, too
+	g.killGateway(t) // the next one knows the key, too
 	c = g.redial(t)
-	again = c.hOpen(s, q)
-	again.see("typed")
+	again = c.openTerminal(s, q)
+	again.expect("typed")
 	again.keys("\x04")
 	if _, exit := again.end(); exit.str("term_id") != h.id || exit.num("exit_code") != 0 {
 		t.Errorf("exit: %v", exit)
 	}
 	eventually(t, "it is forgotten", func() bool { return len(c.call("term.list", object{"session_id": s}).objs("terminals")) == 0 })
-	late := c.hOpen(s, q)
+	late := c.openTerminal(s, q)
 	if text, exit := late.end(); late.id != h.id || text != "" || exit.num("exit_code") != 0 {
 		t.Errorf("late: %s %q %v", late.id, text, exit)
 	}
 }
 
-func TestH5(t *testing.T) {
+// H5.
+func TestCharactersOfATerminalAreNotSplit(t *testing.T) {
 	c := shared(t, "h").dial(t)
 	s := c.session()
-	h := c.hOpen(s, object{"command": `python3 -c '
+	h := c.openTerminal(s, object{"command": `python3 -c '
 import os, time
 os.write(1, b"<\xe2"); time.sleep(.5); os.write(1, b"\x94\x80>")
 os.write(1, b"[\xff"); time.sleep(4); os.write(1, b"]")'`})
-	h.see("<─>")
-	h.see(`\[\xff|\[\x{fffd}`)
+	h.expect("<─>")
+	h.expect(`\[\xff|\[\x{fffd}`)
 	start := time.Now()
 	text, _ := h.end()
 	if !strings.HasSuffix(text, "]") || time.Since(start) < time.Second { // the lone byte was not held until the next one
 		t.Errorf("%q, %s after the lone byte", text, time.Since(start))
 	}
 	// What is typed arrives whole, however it is cut.
-	h = c.hOpen(s, object{"command": "stty -echo; echo ready; head -n 1 | od -An -tx1; head -n 1"})
-	h.see("ready")
+	h = c.openTerminal(s, object{"command": "stty -echo; echo ready; head -n 1 | od -An -tx1; head -n 1"})
+	h.expect("ready")
 	for _, b := range []string{"4g==", "lA==", "gA==", "Cg=="} {
 		h.ask("term.input", object{"data": b, "encoding": "base64"})
 	}
-	h.see("e2 94 80 0a")
+	h.expect("e2 94 80 0a")
 	h.keys("日本語 é\n")
-	h.see("日本語 é\r\n")
+	h.expect("日本語 é\r\n")
 }
 
-func TestH9(t *testing.T) {
+// H9.
+func TestTerminalHasItsVariables(t *testing.T) {
 	c := shared(t, "h").dial(t)
 	s := c.session(object{"shell": "/bin/bash"})
 	expect(t, c.run(s, `echo "$TERM,$NO_COLOR,$GIT_PAGER,$LANG"`), 0, "dumb,1,cat,C.UTF-8\n", "")
-	h := c.hOpen(s)
+	h := c.openTerminal(s)
 	h.keys(`echo "$TERM,$COLORTERM,${NO_COLOR-none},${GIT_PAGER-none},$LANG,$TRL_SESSION_ID"` + "\r")
-	h.see(`xterm-256color,truecolor,none,none,C.UTF-8,` + s)
+	h.expect(`xterm-256color,truecolor,none,none,C.UTF-8,` + s)
 	// The session's state is where it starts; what it does there stays there.
 	expect(t, c.run(s, "mkdir -p d && cd d && export A='1 2' NO_COLOR=yes; B=3; umask 027"), 0, "", "")
-	h = c.hOpen(s, object{"env": object{"C": "4", "LANG": nil}})
+	h = c.openTerminal(s, object{"env": object{"C": "4", "LANG": nil}})
 	h.keys(`echo "<$A,${B-none},$C,${LANG-none},$NO_COLOR,$(umask),$(basename "$PWD")>"` + "\r")
-	h.see(`<1 2,none,4,none,yes,0027,d>`)
+	h.expect(`<1 2,none,4,none,yes,0027,d>`)
 	h.keys("cd /; A=5; exit 7\r")
 	if _, exit := h.end(); exit.num("exit_code") != 7 {
 		t.Errorf("exit: %v", exit)
@@ -428,7 +432,7 @@ func TestH9(t *testing.T) {
 	expect(t, c.run(s, `echo "$A $(basename "$PWD")"`), 0, "1 2 d\n", "")
 	// A command has the functions, too.
 	expect(t, c.run(s, "f() { echo \"f $1 $B\"; }"), 0, "", "")
-	if text, exit := c.hOpen(s, object{"command": "f x; exit 3", "working_dir": "/"}).end(); text != "f x 3\r\n" || exit.num("exit_code") != 3 {
+	if text, exit := c.openTerminal(s, object{"command": "f x; exit 3", "working_dir": "/"}).end(); text != "f x 3\r\n" || exit.num("exit_code") != 3 {
 		t.Errorf("%q %v", text, exit)
 	}
 	if f := c.try("term.open", object{"session_id": s, "cols": 80, "rows": 24, "working_dir": "/nowhere"}); f.code() != "WORKING_DIR_NOT_FOUND" {
@@ -436,9 +440,9 @@ func TestH9(t *testing.T) {
 	}
 }
 
-// hPTYs counts the PTYs that processes of ours have open at either end: all of the machine's (/proc/sys/kernel/pty/nr) are
+// countPTYs counts the PTYs that processes of ours have open at either end: all of the machine's (/proc/sys/kernel/pty/nr) are
 // also other people's.
-func hPTYs(t testing.TB) int {
+func countPTYs(t testing.TB) int {
 	t.Helper()
 	ours := map[string]bool{}
 	for _, pid := range pids() {
@@ -464,7 +468,7 @@ func hPTYs(t testing.TB) int {
 // descends reports whether a process comes from another one.
 func descends(pid, from int) bool {
 	for pid > 1 && pid != from {
-		_, parent, _, ok := gStat(pid)
+		_, parent, _, ok := procStat(pid)
 		if !ok {
 			return false
 		}
@@ -474,13 +478,13 @@ func descends(pid, from int) bool {
 }
 
 // G8, H10: nothing is left of a terminal that has ended.
-func TestTermsLeaveNothing(t *testing.T) {
+func TestTerminalsLeaveNothing(t *testing.T) {
 	g := gateway(t, "--warm", "0", "--retention", "1s")
 	c := g.dial(t)
 	s := c.session()
 	cycle := func(i int) {
-		h := c.hOpen(s, object{"command": "echo hi; exec cat"})
-		h.see("hi\r\n")
+		h := c.openTerminal(s, object{"command": "echo hi; exec cat"})
+		h.expect("hi\r\n")
 		if i%2 == 0 {
 			h.ask("term.close")
 		} else {
@@ -495,9 +499,9 @@ func TestTermsLeaveNothing(t *testing.T) {
 		return len(c.call("term.list", object{"session_id": s}).objs("terminals")) == 0
 	}
 	eventually(t, "all are forgotten", rests)
-	before, fds, kept, nr := g.metric(t, "go_goroutines"), g.fds(t), fdsOf(t, g.pid), hPTYs(t)
-	if h := c.hOpen(s, plain); hPTYs(t) != nr+1 {
-		t.Errorf("with a terminal there are %d PTYs, %d before", hPTYs(t), nr)
+	before, fds, kept, nr := g.metric(t, "go_goroutines"), g.fds(t), fdsOf(t, g.pid), countPTYs(t)
+	if h := c.openTerminal(s, plain); countPTYs(t) != nr+1 {
+		t.Errorf("with a terminal there are %d PTYs, %d before", countPTYs(t), nr)
 	} else {
 		h.ask("term.close", object{"kill_grace_s": 0})
 	}
@@ -508,22 +512,23 @@ func TestTermsLeaveNothing(t *testing.T) {
 	eventually(t, "all are forgotten", rests)
 	eventually(t, "goroutines are as before", func() bool { return g.metric(t, "go_goroutines") <= before })
 	eventually(t, "descriptors are as before, also the keeper's", func() bool { return g.fds(t) <= fds && fdsOf(t, g.pid) <= kept })
-	eventually(t, "the PTYs are gone", func() bool { return hPTYs(t) <= nr })
+	eventually(t, "the PTYs are gone", func() bool { return countPTYs(t) <= nr })
 	t.Logf("after %d cycles: goroutines %v → %v, descriptors %d → %d, the keeper's %d → %d, PTYs %d → %d",
-		cycles, before, g.metric(t, "go_goroutines"), fds, g.fds(t), kept, fdsOf(t, g.pid), nr, hPTYs(t))
+		cycles, before, g.metric(t, "go_goroutines"), fds, g.fds(t), kept, fdsOf(t, g.pid), nr, countPTYs(t))
 	c.call("session.destroy", object{"session_id": s, "force": true})
 }
 
-func TestB3(t *testing.T) {
+// B3.
+func TestTerminalsLastOutputArrives(t *testing.T) {
 	c := shared(t, "h").dial(t)
 	s := c.session(object{"shell": "/bin/bash"})
 	for i := range pick(60, 500) {
-		text, exit := c.hOpen(s, object{"command": fmt.Sprintf("printf 'end %d\\n'; exit %d", i, i%128)}).end()
+		text, exit := c.openTerminal(s, object{"command": fmt.Sprintf("printf 'end %d\\n'; exit %d", i, i%128)}).end()
 		if text != fmt.Sprintf("end %d\r\n", i) || exit.num("exit_code") != i%128 {
 			t.Fatalf("%d: %q %v", i, text, exit)
 		}
 	}
-	h := c.hOpen(s, object{"command": "seq 1 200000; printf 'last'; kill -9 $$"})
+	h := c.openTerminal(s, object{"command": "seq 1 200000; printf 'last'; kill -9 $$"})
 	text, exit := h.end()
 	if !strings.HasSuffix(text, "200000\r\nlast") || exit.num("exit_code") != 137 || exit.str("signal") != "KILL" {
 		t.Errorf("%s %v", brief(text), exit)
@@ -534,7 +539,7 @@ func TestB3(t *testing.T) {
 }
 
 // C9: programs that take the whole screen.
-func TestC9(t *testing.T) {
+func TestFullScreenProgramsWork(t *testing.T) {
 	c := shared(t, "h").dial(t)
 	s := c.session(object{"shell": "/bin/bash"})
 	file := filepath.Join(t.TempDir(), "text")
@@ -558,8 +563,8 @@ func TestC9(t *testing.T) {
 				t.Skipf("no %s here", name)
 			}
 			c := shared(t, "h").dial(t)
-			h := c.hOpen(s, plain, object{"env": object{"PS1": "shell> "}})
-			h.see(`shell> `)
+			h := c.openTerminal(s, plain, object{"env": object{"PS1": "shell> "}})
+			h.expect(`shell> `)
 			h.keys(p.start + "\r")
 			shot := h.screen(p.shows)
 			if shot.yes("alternate") == p.main {
@@ -568,11 +573,11 @@ func TestC9(t *testing.T) {
 			h.text = ""
 			h.keys(p.quit)
 			if !p.main {
-				h.see(`\x1b\[\?1049l`)
+				h.expect(`\x1b\[\?1049l`)
 			}
-			h.see(`shell> `) // what is typed before is the program's, which throws it away when it ends (top)
+			h.expect(`shell> `) // what is typed before is the program's, which throws it away when it ends (top)
 			h.keys("echo back''again\r")
-			h.see("backagain")
+			h.expect("backagain")
 			if shot := h.screen("backagain"); shot.yes("alternate") {
 				t.Error("the alternate screen is still there")
 			}
@@ -582,47 +587,47 @@ func TestC9(t *testing.T) {
 }
 
 // C11: a line longer than the kernel's line mode holds.
-func TestC11(t *testing.T) {
+func TestLineTooLongForATerminalIsRefused(t *testing.T) {
 	c := shared(t, "h").dial(t)
 	s := c.session(object{"shell": "/bin/bash"})
 	line := strings.Repeat("x", 5000)
-	h := c.hOpen(s, object{"command": "echo ready; wc -c"})
-	h.see("ready")
+	h := c.openTerminal(s, object{"command": "echo ready; wc -c"})
+	h.expect("ready")
 	if f := c.try("term.input", object{"term_id": h.id, "data": line + "\n"}); f.code() != "LIMIT_EXCEEDED" {
 		t.Errorf("a long line to cat: %q %v", f.code(), f)
 	}
 	h.keys(strings.Repeat("short line\n", 1000) + "\x04")
-	h.see("11000")
-	h = c.hOpen(s, plain)
-	h.see(`\$ `)
+	h.expect("11000")
+	h = c.openTerminal(s, plain)
+	h.expect(`\$ `)
 	h.keys("v=" + line + "; echo ${#v}\r")
-	h.see(`5000\r\n`)
+	h.expect(`5000\r\n`)
 }
 
 // E4: Ctrl-C is for the foreground job, and the shell stays.
-func TestE4(t *testing.T) {
+func TestInterruptIsForTheForegroundJob(t *testing.T) {
 	c := shared(t, "h").dial(t)
 	for _, shell := range shells {
 		s := c.session(object{"shell": shell})
-		h := c.hOpen(s)
+		h := c.openTerminal(s)
 		nap := sleeper()
 		h.keys(nap + "; echo st=$?\r")
 		eventually(t, "it sleeps", func() bool { return len(running(nap)) == 1 })
 		h.keys("\x03")
 		h.keys("echo code=$?\r")
-		h.see(`code=130|st=130`)
+		h.expect(`code=130|st=130`)
 		eventually(t, "it is gone", func() bool { return len(running(nap)) == 0 })
 		h.keys(nap + "\r")
 		eventually(t, "it sleeps again", func() bool { return len(running(nap)) == 1 })
 		h.keys("\x1a") // Ctrl-Z
-		h.see(`(?i)stopped|suspended|\[1\]`)
+		h.expect(`(?i)stopped|suspended|\[1\]`)
 		h.ask("term.close") // and what is stopped dies with it
 		eventually(t, "it is gone again", func() bool { return len(running(nap)) == 0 })
 	}
 }
 
 // G10: HUP, TERM, KILL; a session's end takes its terminals along; term.close answers when nothing is left.
-func TestG10(t *testing.T) {
+func TestTerminalsEndWithTheirSession(t *testing.T) {
 	c := shared(t, "h").dial(t)
 	s := c.session(object{"shell": "/bin/bash"})
 	nap := sleeper()
@@ -632,8 +637,8 @@ func TestG10(t *testing.T) {
 		{"trap '' HUP TERM INT; echo ready; while :; do sleep 0.1; done", ""},
 		{"setsid " + nap + " & setsid sh -c 'trap \"\" HUP TERM; " + nap + "; :' & echo ready; " + nap, ""},
 	} {
-		h := c.hOpen(s, object{"command": p.command})
-		h.see("ready")
+		h := c.openTerminal(s, object{"command": p.command})
+		h.expect("ready")
 		start := time.Now()
 		info := h.ask("term.close", object{"kill_grace_s": 1})
 		within(t, "close", start, 2*time.Second)
@@ -648,8 +653,8 @@ func TestG10(t *testing.T) {
 		}
 		h.ask("term.close") // again is nothing
 	}
-	h := c.hOpen(s, plain)
-	h.see(`\$ `)
+	h := c.openTerminal(s, plain)
+	h.expect(`\$ `)
 	h.keys("setsid " + nap + " & " + nap + "\r")
 	eventually(t, "they sleep", func() bool { return len(running(nap)) == 2 })
 	start := time.Now()
@@ -666,10 +671,10 @@ func TestG10(t *testing.T) {
 	}
 }
 
-func TestTermCommands(t *testing.T) { hMarks(t, shared(t, "h")) }
+func TestTerminalCommandsAreReported(t *testing.T) { testMarks(t, shared(t, "h")) }
 
 // In a session that may not look below /proc for what its shells open: as another user, and behind Landlock.
-func TestTermCommandsOfHeldSessions(t *testing.T) {
+func TestTerminalCommandsOfConfinedSessionsAreReported(t *testing.T) {
 	t.Run("allow-write", func(t *testing.T) {
 		g, err := startGateway("--allow-write", top)
 		if err != nil && strings.Contains(err.Error(), "Landlock") {
@@ -678,12 +683,12 @@ func TestTermCommandsOfHeldSessions(t *testing.T) {
 			t.Fatal(err)
 		}
 		g.endWith(t)
-		hMarks(t, g)
+		testMarks(t, g)
 	})
-	eachWay(t, func(t *testing.T, flags []string) { hMarks(t, gateway(t, flags...)) })
+	eachWay(t, func(t *testing.T, flags []string) { testMarks(t, gateway(t, flags...)) })
 }
 
-func hMarks(t *testing.T, g *server) {
+func testMarks(t *testing.T, g *server) {
 	for _, shell := range []string{"bash", "zsh", "fish", "dash"} {
 		t.Run(shell, func(t *testing.T) {
 			if _, err := exec.LookPath(shell); err != nil {
@@ -697,13 +702,13 @@ func hMarks(t *testing.T, g *server) {
 			}
 			s := c.session(q)
 			if shell == "dash" { // it has no hooks
-				h := c.hOpen(s)
+				h := c.openTerminal(s)
 				h.keys("echo a''b\r")
-				h.see("ab\r\n")
+				h.expect("ab\r\n")
 				return
 			}
-			h := c.hOpen(s, more)
-			h.see(`\x1b\]133;A;aid=\w+`)
+			h := c.openTerminal(s, more)
+			h.expect(`\x1b\]133;A;aid=\w+`)
 			h.keys("echo one; sh -c 'exit 3'\r")
 			d := c.event("term.command")
 			if d.str("command") != "echo one; sh -c 'exit 3'" || d.num("exit_code") != 3 || !d.has("duration_ms") || d.str("term_id") != h.id {
@@ -731,7 +736,7 @@ func hMarks(t *testing.T, g *server) {
 }
 
 // The user's own files are read, before ours.
-func TestTermReadsTheUsersFiles(t *testing.T) {
+func TestTerminalReadsTheUsersFilesFirst(t *testing.T) {
 	g := gateway(t)
 	for file, text := range map[string]string{
 		".bashrc": "PS1='bashrc> '; PROMPT_COMMAND='echo -n hook; (exit 5)'; alias hi='echo hello'\n",
@@ -747,19 +752,19 @@ func TestTermReadsTheUsersFiles(t *testing.T) {
 		}
 		c := g.dial(t)
 		s := c.session(object{"shell": shell})
-		h := c.hOpen(s)
-		h.see(shell + `rc> `)
+		h := c.openTerminal(s)
+		h.expect(shell + `rc> `)
 		h.keys("(exit 4)\r")
 		if d := c.event("term.command"); d.num("exit_code") != 4 {
 			t.Errorf("%s: %v", shell, d)
 		}
 		h.keys("hi $? ${ZDOTDIR-none} ${TRL_ZDOTDIR-none}\r")
-		h.see(`hello 4 none none`)
+		h.expect(`hello 4 none none`)
 		if shell == "bash" {
-			h.see("hook")
+			h.expect("hook")
 		} else {
 			h.keys("echo $FROM_ZSHENV\r")
-			h.see(`[\x07\n]1\r\n`)
+			h.expect(`[\x07\n]1\r\n`)
 		}
 		h.keys("exit\r")
 		h.end()
@@ -784,8 +789,8 @@ func TestMarksAreNotSeen(t *testing.T) {
 				t.Skipf("no %s here", shell)
 			}
 			c := g.dial(t)
-			h := c.hOpen(c.session(object{"shell": shell}), object{"rows": 100})
-			nonce := h.see(`\x1b\]133;A;aid=(\w+)`)[1]
+			h := c.openTerminal(c.session(object{"shell": shell}), object{"rows": 100})
+			nonce := h.expect(`\x1b\]133;A;aid=(\w+)`)[1]
 			run := func(text string, code int) {
 				t.Helper()
 				h.keys(text + "\r")
@@ -805,10 +810,10 @@ func TestMarksAreNotSeen(t *testing.T) {
 			if shell == "bash" {
 				run("shopt -u promptvars", 0)
 				h.keys("echo plain''ly\r")
-				h.see(`rc> echo plain''ly`)
-				h.see(`plainly`)
+				h.expect(`rc> echo plain''ly`)
+				h.expect(`plainly`)
 				h.keys("shopt -s promptvars\r")
-				h.see(`\x1b\]133;A;aid=`)
+				h.expect(`\x1b\]133;A;aid=`)
 				run("echo marked", 0)
 			}
 			run("echo the''end", 0)
@@ -821,44 +826,44 @@ func TestMarksAreNotSeen(t *testing.T) {
 }
 
 // Prompts for passwords come on the terminal.
-func TestTermPrompts(t *testing.T) {
+func TestPasswordPromptsAreOnTheTerminal(t *testing.T) {
 	c := shared(t, "h").dial(t)
 	s := c.session(object{"shell": "/bin/bash"})
-	h := c.hOpen(s, object{"command": `python3 -c 'import getpass; print("got", getpass.getpass("Secret: "))'`})
-	h.see("Secret: ")
+	h := c.openTerminal(s, object{"command": `python3 -c 'import getpass; print("got", getpass.getpass("Secret: "))'`})
+	h.expect("Secret: ")
 	h.keys("abc\r")
-	h.see("got abc")
+	h.expect("got abc")
 	// /dev/tty is the terminal, also with everything else redirected.
-	h = c.hOpen(s, object{"command": "sh -c 'echo via tty >/dev/tty' </dev/null >/dev/null 2>&1"})
-	h.see("via tty")
+	h = c.openTerminal(s, object{"command": "sh -c 'echo via tty >/dev/tty' </dev/null >/dev/null 2>&1"})
+	h.expect("via tty")
 }
 
-// hSecret types at a prompt that does not echo, and leaves it by Ctrl-C.
-func (h *hTerm) hSecret() {
+// typeSecret types at a prompt that does not echo, and leaves it by Ctrl-C.
+func (h *terminal) typeSecret() {
 	h.c.t.Helper()
 	// Who asks by readpassphrase (ssh) forgets a signal that comes between its prompt and its read.
 	eventually(h.c.t, "who asked waits for the answer", func() bool {
-		f := gFields(h.pid)
+		f := statFields(h.pid)
 		if f == nil {
 			return false
 		}
 		front, _ := strconv.Atoi(f[5])
-		state, _, _, _ := gStat(front)
+		state, _, _, _ := procStat(front)
 		return front != h.pid && state == 'S'
 	})
 	h.keys("nobody-sees-this")
 	h.keys("\x03")
-	h.see(`shell> `)
+	h.expect(`shell> `)
 	if shown := h.screen("(?m)^shell> *$"); strings.Contains(fmt.Sprint(shown["lines"]), "nobody-sees-this") {
 		h.c.t.Errorf("the password is shown: %v", shown["lines"])
 	}
 	h.keys("echo visible''again\r")
-	h.see(`echo visible''again\r\n`) // the echo is back
-	h.see(`visibleagain`)
+	h.expect(`echo visible''again\r\n`) // the echo is back
+	h.expect(`visibleagain`)
 }
 
 // sudo asks at /dev/tty, without echo, and Ctrl-C ends it.
-func TestSudoPrompt(t *testing.T) {
+func TestSudoAsksOnTheTerminal(t *testing.T) {
 	uRoot(t) // so that somebody is asked who is not asked here
 	for _, name := range []string{"sudo", "setpriv"} {
 		if _, err := exec.LookPath(name); err != nil {
@@ -866,17 +871,17 @@ func TestSudoPrompt(t *testing.T) {
 		}
 	}
 	c := shared(t, "h").dial(t)
-	h := c.hOpen(c.session(object{"shell": "/bin/bash"}), plain, object{"env": object{"PS1": "shell> "}})
-	h.see("shell> ")
+	h := c.openTerminal(c.session(object{"shell": "/bin/bash"}), plain, object{"env": object{"PS1": "shell> "}})
+	h.expect("shell> ")
 	h.keys("setpriv --reuid=65534 --regid=65534 --clear-groups sudo -k -p 'Pass''word? ' true </dev/null\r")
-	h.see(`Password\? `)
-	h.hSecret()
+	h.expect(`Password\? `)
+	h.typeSecret()
 	h.ask("term.close", object{"kill_grace_s": 0.5})
 }
 
 // ssh asks about the host's key, and for a password, of a server that we have here. make deps does not install it: that
 // would start one for everybody.
-func TestSSHPrompts(t *testing.T) {
+func TestSSHAsksOnTheTerminal(t *testing.T) {
 	sshd, err := exec.LookPath("sshd")
 	if err != nil {
 		sshd = "/usr/sbin/sshd"
@@ -899,14 +904,14 @@ func TestSSHPrompts(t *testing.T) {
 	// One connection over stdin and stdout (-i): no port to be found, nothing to be ended.
 	proxy := sshd + " -i -f /dev/null -h " + key + " -o UsePAM=no -o PasswordAuthentication=yes -o PidFile=none -o LogLevel=QUIET"
 	c := shared(t, "h").dial(t)
-	h := c.hOpen(c.session(object{"shell": "/bin/bash"}), plain, object{"env": object{"PS1": "shell> "}})
-	h.see("shell> ")
+	h := c.openTerminal(c.session(object{"shell": "/bin/bash"}), plain, object{"env": object{"PS1": "shell> "}})
+	h.expect("shell> ")
 	h.keys("ssh -F none -o ProxyCommand='" + proxy + "' -o UserKnownHostsFile=" + dir + "/known -o PreferredAuthentications=password nobody@here\r")
-	h.see(`Are you sure you want to continue connecting`)
+	h.expect(`Are you sure you want to continue connecting`)
 	h.keys("yes\r")
-	h.see(`Permanently added`)
-	h.see(`password: `)
-	h.hSecret()
+	h.expect(`Permanently added`)
+	h.expect(`password: `)
+	h.typeSecret()
 	if known, err := os.ReadFile(filepath.Join(dir, "known")); err != nil || len(known) == 0 {
 		t.Errorf("known hosts: %q %v", known, err)
 	}
@@ -914,34 +919,34 @@ func TestSSHPrompts(t *testing.T) {
 }
 
 // H11: what runs in a terminal leads a process session of its own, with the terminal controlling it.
-func TestH11(t *testing.T) {
+func TestTerminalLeadsItsOwnProcessSession(t *testing.T) {
 	c := shared(t, "h").dial(t)
 	s := c.session(object{"shell": "/bin/bash"})
 	d := c.call("term.open", object{"session_id": s, "cols": 80, "rows": 24})
-	f := gFields(d.num("pid"))
+	f := statFields(d.num("pid"))
 	if pid := strconv.Itoa(d.num("pid")); len(f) < 6 || f[3] != pid || f[4] == "0" {
 		t.Errorf("pid %s: %q", pid, f)
 	}
-	h := &hTerm{c: c, id: d.str("term_id"), stream: d.str("stream_id")}
+	h := &terminal{c: c, id: d.str("term_id"), stream: d.str("stream_id")}
 	h.keys("stty tostop; (echo from the back''ground >/dev/tty) & sleep 0.2; wait; echo all''right\r") // stopped by SIGTTOU: it, not us
-	h.see("allright|Stopped")
+	h.expect("allright|Stopped")
 	h.ask("term.close")
 	c.call("system.ping", nil)
 }
 
 // H12: Ctrl-C stops a flood, however slow the client is: what is on its way to it is bounded by the ring and the sockets.
-func TestH12(t *testing.T) {
+func TestInterruptStopsAFlood(t *testing.T) {
 	g := shared(t, "h")
 	slow := g.dialPaced(t, func(n int) { time.Sleep(time.Duration(n) * time.Microsecond / 4) }) // 4 MB/s
 	s := slow.session(object{"shell": "/bin/bash"})
-	h := slow.hOpen(s, plain)
-	h.see(`\$ `)
+	h := slow.openTerminal(s, plain)
+	h.expect(`\$ `)
 	h.keys("yes\r")
-	h.see("y\r\ny\r\n")
+	h.expect("y\r\ny\r\n")
 	g.dial(t).call("term.input", object{"term_id": h.id, "data": "\x03"})
 	start := time.Now()
 	h.text = ""
-	h.see(`\^C\r\n.*\$ `)
+	h.expect(`\^C\r\n.*\$ `)
 	within(t, "the prompt", start, 5*time.Second)
 	if h.next > 32<<20 {
 		t.Errorf("%d bytes came before it", h.next)
@@ -950,14 +955,14 @@ func TestH12(t *testing.T) {
 }
 
 // A terminal keeps its session from idling while somebody is there, or something runs in it beside a prompt.
-func TestTermIdle(t *testing.T) {
+func TestTerminalInUseKeepsItsSession(t *testing.T) {
 	t.Parallel()
 	g := gateway(t, "--idle-timeout", "2s")
 	c := g.dial(t)
-	open := func(keys string) (session string, h *hTerm) {
+	open := func(keys string) (session string, h *terminal) {
 		session = c.session(object{"shell": "/bin/bash"})
-		h = c.hOpen(session)
-		h.see(`133;B`) // its prompt
+		h = c.openTerminal(session)
+		h.expect(`133;B`) // its prompt
 		if keys != "" {
 			h.keys(keys)
 		}
@@ -993,8 +998,8 @@ func TestWhatRunsInTerminalsIsListed(t *testing.T) {
 			c, other := g.dial(t), g.dial(t)
 			s := c.session(object{"shell": shell})
 			runs := func() []object { return other.info(s).objs("in_terminals") }
-			h := c.hOpen(s)
-			h.see(`\x1b\]133;A;aid=\w+`)
+			h := c.openTerminal(s)
+			h.expect(`\x1b\]133;A;aid=\w+`)
 			if all := runs(); len(all) != 0 {
 				t.Errorf("at the prompt: %v", all)
 			}
@@ -1005,9 +1010,9 @@ func TestWhatRunsInTerminalsIsListed(t *testing.T) {
 			}
 			h.keys("\r")
 			eventually(t, "it is listed no longer", func() bool { return len(runs()) == 0 })
-			c.hOpen(s, object{"command": "exec sleep 1000"})
+			c.openTerminal(s, object{"command": "exec sleep 1000"})
 			eventually(t, "a terminal's own command is listed", func() bool { all := runs(); return len(all) == 1 && all[0].str("command") == "exec sleep 1000" })
-			c.hOpen(s, object{"command": shell}).see(`\x1b\]133;A;aid=\w+`)
+			c.openTerminal(s, object{"command": shell}).expect(`\x1b\]133;A;aid=\w+`)
 			eventually(t, "a shell that waits for a command is not", func() bool { return len(runs()) == 1 })
 		})
 	}

@@ -18,26 +18,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A siege is clients that mean no good, in bounded numbers: those that hold connections open, word by word; those that ask and take nothing;
+// A hostileLoad is clients that mean no good, in bounded numbers: those that hold connections open, word by word; those that ask and take nothing;
 // and those that come and go.
-type siege struct {
+type hostileLoad struct {
 	addr                     string
 	slow, mute, perSecond    int
 	execs                    []string // commands with output
 	ctx                      context.Context
-	raise                    context.CancelFunc
+	stop                     context.CancelFunc
 	all                      sync.WaitGroup
 	words, comers, questions atomic.Int64 // what was really done
 }
 
-// lay begins a siege of g, which raise ends.
-func lay(g *server, slow, mute, perSecond int, execs []string) *siege {
-	s := &siege{addr: g.addr, slow: slow, mute: mute, perSecond: perSecond, execs: execs}
-	s.ctx, s.raise = context.WithCancel(context.Background())
+// startHostileLoad begins hostile load on g, which stop ends.
+func startHostileLoad(g *server, slow, mute, perSecond int, execs []string) *hostileLoad {
+	s := &hostileLoad{addr: g.addr, slow: slow, mute: mute, perSecond: perSecond, execs: execs}
+	s.ctx, s.stop = context.WithCancel(context.Background())
 	// Each of these ends with raise; end waits for it.
-	s.all.Go(s.dawdle)
+	s.all.Go(s.keepSlowConns)
 	for range mute {
-		s.all.Go(s.takeNothing)
+		s.all.Go(s.readNothing)
 	}
 	for range 4 { // one after the other is too slow for 500 a second on a busy machine
 		s.all.Go(func() { s.comeAndGo(perSecond / 4) })
@@ -45,10 +45,10 @@ func lay(g *server, slow, mute, perSecond int, execs []string) *siege {
 	return s
 }
 
-func (s *siege) end() { s.raise(); s.all.Wait() }
+func (s *hostileLoad) end() { s.stop(); s.all.Wait() }
 
-// dawdle keeps slow connections, and says a letter of a header on each every half second. Who is thrown out comes again.
-func (s *siege) dawdle() {
+// keepSlowConns keeps slow connections, and says a letter of a header on each every half second. Who is thrown out comes again.
+func (s *hostileLoad) keepSlowConns() {
 	conns := make([]net.Conn, s.slow)
 	defer func() {
 		for _, c := range conns {
@@ -82,8 +82,8 @@ func (s *siege) dawdle() {
 	}
 }
 
-// takeNothing asks for some MiB of output and reads none. Its window is small, so that it is not the kernel that takes them.
-func (s *siege) takeNothing() {
+// readNothing asks for some MiB of output and reads none. Its window is small, so that it is not the kernel that takes them.
+func (s *hostileLoad) readNothing() {
 	dial := net.Dialer{Control: func(_, _ string, c syscall.RawConn) error {
 		return c.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, 4<<10) })
 	}}
@@ -95,7 +95,7 @@ func (s *siege) takeNothing() {
 		}
 		stop := context.AfterFunc(s.ctx, func() { c.Close() })
 		fmt.Fprintf(c, "GET /v1/ws HTTP/1.1\r\nHost: %s\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n", s.addr)
-		raw := jRaw{Conn: c}
+		raw := rawConn{Conn: c}
 		for _, id := range s.execs {
 			_ = raw.frame(0x81, []byte(`{"id":1,"method":"exec.attach","params":{"exec_id":"`+id+`"}}`))
 		}
@@ -111,8 +111,8 @@ func (s *siege) takeNothing() {
 	}
 }
 
-// stuck waits until the gateway writes no more to those that take nothing: to fill the kernel's buffers, some MiB each, is work that ends.
-func (s *siege) stuck(t *testing.T) {
+// awaitBlocked waits until the gateway writes no more to those that take nothing: to fill the kernel's buffers, some MiB each, is work that ends.
+func (s *hostileLoad) awaitBlocked(t *testing.T) {
 	_, port, _ := net.SplitHostPort(s.addr)
 	n, _ := strconv.Atoi(port)
 	local := fmt.Sprintf(":%04X", n)
@@ -143,7 +143,7 @@ func (s *siege) stuck(t *testing.T) {
 	})
 }
 
-func (s *siege) comeAndGo(perSecond int) {
+func (s *hostileLoad) comeAndGo(perSecond int) {
 	tick := time.NewTicker(time.Second / time.Duration(perSecond))
 	defer tick.Stop()
 	for {
@@ -160,10 +160,10 @@ func (s *siege) comeAndGo(perSecond int) {
 	}
 }
 
-// TestHostileLoad: a thousand connections that dawdle, 200 that take nothing and 500 a second that come and go: sessions that do ordinary
-// work hardly notice, memory is bounded, and afterwards everything is as before. Quiet and siege alternate, so that what else the
+// TestHostileConnectionsDoNotDisturbSessions: a thousand connections that dawdle, 200 that take nothing and 500 a second that come and go: sessions that do ordinary
+// work hardly notice, memory is bounded, and afterwards everything is as before. Quiet and load alternate, so that what else the
 // machine does meets both. The ratio of the two is logged; what fails is only what no noise explains.
-func TestHostileLoad(t *testing.T) {
+func TestHostileConnectionsDoNotDisturbSessions(t *testing.T) {
 	var files unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
 		t.Fatal(err)
@@ -215,16 +215,16 @@ func TestHostileLoad(t *testing.T) {
 	var ratios []float64
 	for round := range rounds {
 		quiet := work()
-		s := lay(g, slow, mute, perSecond, execs)
+		s := startHostileLoad(g, slow, mute, perSecond, execs)
 		eventually(t, "those that take nothing are in", func() bool { return g.metric(t, "trl_connections") == float64(sessions+mute) })
-		s.stuck(t)
+		s.awaitBlocked(t)
 		hostile := work()
 		c := g.dial(t) // who comes now is let in, too, though strangers abound
 		c.call("system.ping", nil)
 		c.close()
 		s.end()
 		ratios = append(ratios, float64(at(hostile, 99))/float64(at(quiet, 99)))
-		t.Logf("round %d: quiet p50 %s p99 %s, siege p50 %s p99 %s (%.1f times); %d words, %d that take nothing, %d came and went", round,
+		t.Logf("round %d: quiet p50 %s p99 %s, load p50 %s p99 %s (%.1f times); %d words, %d that take nothing, %d came and went", round,
 			at(quiet, 50), at(quiet, 99), at(hostile, 50), at(hostile, 99), ratios[round], s.words.Load(), s.questions.Load(), s.comers.Load())
 		eventually(t, "they are gone", func() bool { return g.metric(t, "trl_connections") == sessions })
 	}
@@ -293,9 +293,9 @@ func init() {
 	}
 }
 
-// TestHeldPipes: a program that holds our calls on its pipes up, as pv and what copies from a socket to stdout do at times, holds up nobody
+// TestProgramThatBlocksItsPipesHoldsUpNobody: a program that holds our calls on its pipes up, as pv and what copies from a socket to stdout do at times, holds up nobody
 // else, ends when it is to, and keeps no gateway from its end.
-func TestHeldPipes(t *testing.T) {
+func TestProgramThatBlocksItsPipesHoldsUpNobody(t *testing.T) {
 	t.Parallel()
 	for _, tier := range []string{"auto", "none"} {
 		t.Run(tier, func(t *testing.T) {
@@ -318,7 +318,7 @@ func TestHeldPipes(t *testing.T) {
 				eventually(t, "it holds us up", held)
 				return n
 			}
-			goOn := func() {
+			resume := func() {
 				t.Helper()
 				other.call("system.ping", nil)
 				if out := other.run(third, "echo fine").stdout(); out != "fine\n" {
@@ -329,7 +329,7 @@ func TestHeldPipes(t *testing.T) {
 				g.get(t, "/metrics")
 			}
 			n := begin()
-			goOn()
+			resume()
 			other.call("exec.cancel", object{"session_id": id})
 			if f := c.answer(n); f.Error != nil || !f.Data.yes("cancelled") || f.Data.yes("shell_restored") {
 				t.Errorf("cancelled: %v", f)
@@ -337,13 +337,13 @@ func TestHeldPipes(t *testing.T) {
 			for range 8 { // more than the keeper closes at once
 				c.run(id, hold+" & sleep 0.1", object{"timeout_s": 1})
 			}
-			goOn()
+			resume()
 			begin()
 			c.close()
 			sKill(t, g)
 			other = g.dial(t)
 			third = other.session()
-			goOn()
+			resume()
 			other.call("exec.cancel", object{"session_id": id})
 			if out := other.run(id, "echo $X").stdout(); out != "kept\n" {
 				t.Errorf("after a crash: %q", out)

@@ -18,8 +18,8 @@ import (
 
 // Reconnecting to terminals, and replay: section I. What of it is about commands is in other packages (docs/ACCEPTANCE.md).
 
-// iFollow reads a terminal from its first byte to its end over as many connections as it takes, each dropped (RST) by lose.
-func iFollow(ctx context.Context, g *server, term string, lose func(a *again)) (text string, exit object, err error) {
+// followTerminal reads a terminal from its first byte to its end over as many connections as it takes, each dropped (RST) by lose.
+func followTerminal(ctx context.Context, g *server, term string, lose func(a *again)) (text string, exit object, err error) {
 	a := again{g: g}
 	defer func() {
 		if a.ws != nil {
@@ -67,8 +67,8 @@ func iFollow(ctx context.Context, g *server, term string, lose func(a *again)) (
 	return b.String(), nil, ctx.Err()
 }
 
-// lines1 checks that text is 1, 2, … n, each on its line of a terminal.
-func lines1(text string, n int) error {
+// checkLines checks that text is 1, 2, … n, each on its line of a terminal.
+func checkLines(text string, n int) error {
 	for i := 1; i <= n; i++ {
 		line, rest, ok := strings.Cut(text, "\r\n")
 		if !ok || line != strconv.Itoa(i) {
@@ -82,39 +82,40 @@ func lines1(text string, n int) error {
 	return nil
 }
 
-func TestI1(t *testing.T) {
+// I1.
+func TestTerminalOutputArrivesOnceAfterADrop(t *testing.T) {
 	g := shared(t, "h")
 	c := g.dial(t)
 	s := c.session()
-	h := c.hOpen(s, object{"command": "i=0; while [ $i -lt 1000 ]; do i=$((i+1)); echo $i; sleep .002; done; exit 5"})
+	h := c.openTerminal(s, object{"command": "i=0; while [ $i -lt 1000 ]; do i=$((i+1)); echo $i; sleep .002; done; exit 5"})
 	c.close() // nobody is attached for a while
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	drops := 0
-	text, exit, err := iFollow(ctx, g, h.id, func(a *again) {
+	text, exit, err := followTerminal(ctx, g, h.id, func(a *again) {
 		if drops < 30 && rand.IntN(8) == 0 {
 			drops++
 			a.ws.CloseNow()
 		}
 	})
 	if err == nil {
-		err = lines1(text, 1000)
+		err = checkLines(text, 1000)
 	}
 	if err != nil || exit.num("exit_code") != 5 || drops == 0 {
 		t.Errorf("%v, %d drops, exit %v", err, drops, exit)
 	}
 	// I5: it ended while nobody was there; all of it can still be had, with the exit.
-	if text, exit, err = iFollow(ctx, g, h.id, nil); err != nil || lines1(text, 1000) != nil || exit.num("exit_code") != 5 {
-		t.Errorf("afterwards: %v %v %v", err, lines1(text, 1000), exit)
+	if text, exit, err = followTerminal(ctx, g, h.id, nil); err != nil || checkLines(text, 1000) != nil || exit.num("exit_code") != 5 {
+		t.Errorf("afterwards: %v %v %v", err, checkLines(text, 1000), exit)
 	}
 }
 
 // I2, I3: offsets count bytes; one that the ring no longer has is a gap, told, and then the screen.
-func TestI3(t *testing.T) {
+func TestMissingOutputIsAGapThenTheScreen(t *testing.T) {
 	g := shared(t, "h")
 	c := g.dial(t)
 	s := c.session(object{"shell": "/bin/bash"})
-	h := c.hOpen(s, object{"command": "stty -echo; head -n 1; printf 'ü\\n'; seq 1 700000; echo filled; exec cat", "on_slow": "skip"})
+	h := c.openTerminal(s, object{"command": "stty -echo; head -n 1; printf 'ü\\n'; seq 1 700000; echo filled; exec cat", "on_slow": "skip"})
 	c.call("term.detach", object{"term_id": h.id})
 	h.keys("é\r")
 	h.screen("filled")
@@ -122,7 +123,7 @@ func TestI3(t *testing.T) {
 	again := h.attach(d, object{"offset": 2, "mode": "view"})
 	again.next = 2
 	for again.shots == 0 {
-		if exit := again.take(); exit != nil {
+		if exit := again.nextOutput(); exit != nil {
 			t.Fatal("ended")
 		}
 	}
@@ -130,7 +131,7 @@ func TestI3(t *testing.T) {
 		t.Errorf("after a gap to %d the screen is %s", again.next, brief(again.text))
 	}
 	h.keys("live\r")
-	again.see("live")
+	again.expect("live")
 	if f := d.try("term.attach", object{"term_id": h.id, "offset": 1 << 40}); f.code() != "STREAM_NOT_FOUND" {
 		t.Errorf("beyond the end: %s", f.code())
 	}
@@ -142,7 +143,7 @@ func TestI3(t *testing.T) {
 	if whole.next == 0 || whole.next > 2<<20 {
 		t.Errorf("what is kept begins at %d", whole.next)
 	}
-	whole.see("live\r\n")
+	whole.expect("live\r\n")
 	// With history: what is kept comes before the screen, wherever the beginning is gone.
 	last := "live"
 	for n, from := range []object{{"offset": 2}, {}} {
@@ -150,14 +151,14 @@ func TestI3(t *testing.T) {
 		kept := h.attach(f, from, object{"mode": "view", "history": true})
 		if _, asked := from["offset"]; asked {
 			kept.next = 2
-			if exit := kept.take(); exit != nil || kept.next == 2 || kept.next > 2<<20 {
+			if exit := kept.nextOutput(); exit != nil || kept.next == 2 || kept.next > 2<<20 {
 				t.Fatalf("a gap to %d, exit %v", kept.next, exit)
 			}
 		}
 		history := ""
 		for kept.shots == 0 {
 			history = kept.text
-			if exit := kept.take(); exit != nil {
+			if exit := kept.nextOutput(); exit != nil {
 				t.Fatal("ended")
 			}
 		}
@@ -166,7 +167,7 @@ func TestI3(t *testing.T) {
 		}
 		last = fmt.Sprint("more", n)
 		h.keys(last + "\r")
-		kept.see(last)
+		kept.expect(last)
 		kept.ask("term.detach")
 	}
 	if f := d.try("term.attach", object{"term_id": h.id, "snapshot": true, "history": true}); f.code() != "INVALID_PARAMS" || f.Error.Details.str("field") != "history" {
@@ -176,12 +177,12 @@ func TestI3(t *testing.T) {
 }
 
 // I7: what was printed before a client came is marked, and the screen asks nothing; so no answer is typed for it.
-func TestI7(t *testing.T) {
+func TestReplayIsMarkedAndAsksNothing(t *testing.T) {
 	g := shared(t, "h")
 	c := g.dial(t)
 	s := c.session(object{"shell": "/bin/bash"})
-	h := c.hOpen(s, object{"command": `stty raw -echo; printf 'ask\033[6n\033[c\033]10;?\007\033]11;?\033\\ready'; exec od -An -tx1 -w1`})
-	h.see("ready")
+	h := c.openTerminal(s, object{"command": `stty raw -echo; printf 'ask\033[6n\033[c\033]10;?\007\033]11;?\033\\ready'; exec od -An -tx1 -w1`})
+	h.expect("ready")
 	replays := func(text, until string, c *client) (marked, live int) {
 		for !strings.Contains(text, until) {
 			f := c.await(until, func(f *frame) bool { return f.Event == "term.output" })
@@ -205,7 +206,7 @@ func TestI7(t *testing.T) {
 	}
 	e := g.dial(t)
 	shot := h.attach(e, object{"snapshot": true})
-	shot.take()
+	shot.nextOutput()
 	for _, query := range []string{"\x1b[6n", "\x1b[c", "]10;?", "]11;?", "\x1b[5n"} {
 		if strings.Contains(shot.text, query) {
 			t.Errorf("the screen has %q", query)
@@ -218,11 +219,11 @@ func TestI7(t *testing.T) {
 }
 
 // I8: the screen of a full-screen program that began long ago, and what is below it.
-func TestI8(t *testing.T) {
+func TestReplayShowsTheScreenOfAFullScreenProgram(t *testing.T) {
 	g := shared(t, "h")
 	c := g.dial(t)
 	s := c.session(object{"shell": "/bin/bash"})
-	h := c.hOpen(s, object{"on_slow": "skip", "command": `printf 'below\r\n\033[?1049h\033[?25l\033[?1000h\033[H\033[2J\033[1;1Htop line\033[24;1Hbottom line'
+	h := c.openTerminal(s, object{"on_slow": "skip", "command": `printf 'below\r\n\033[?1049h\033[?25l\033[?1000h\033[H\033[2J\033[1;1Htop line\033[24;1Hbottom line'
 for i in $(seq 1 400); do printf '\033[10;10H%05d' $i; head -c 6000 /dev/zero | tr '\0' ' ' | fold -w 60 | sed 's/^/\x1b[12;1H/' | tr -d '\n'; done; printf '\033[5;5Hdone'; exec cat`})
 	c.call("term.detach", object{"term_id": h.id})
 	shot := h.screen("done")
@@ -232,7 +233,7 @@ for i in $(seq 1 400); do printf '\033[10;10H%05d' $i; head -c 6000 /dev/zero | 
 	}
 	d := g.dial(t)
 	again := h.attach(d, object{"snapshot": true})
-	again.take()
+	again.nextOutput()
 	for _, part := range []string{"below", "\x1b[?1049h", "top line", "bottom line", "\x1b[?1000h", "\x1b[?25l"} {
 		if !strings.Contains(again.text, part) {
 			t.Errorf("no %q in %s", part, brief(again.text))
@@ -242,11 +243,11 @@ for i in $(seq 1 400); do printf '\033[10;10H%05d' $i; head -c 6000 /dev/zero | 
 }
 
 // A second attach on one connection takes the place of the first: no byte comes twice.
-func TestTermAttachTwice(t *testing.T) {
+func TestSecondAttachOfAConnectionReplacesTheFirst(t *testing.T) {
 	c := shared(t, "h").dial(t)
 	s := c.session()
-	h := c.hOpen(s, object{"command": "stty -echo; echo first; exec cat"})
-	h.see("first\r\n")
+	h := c.openTerminal(s, object{"command": "stty -echo; echo first; exec cat"})
+	h.expect("first\r\n")
 	d := c.call("term.attach", object{"term_id": h.id, "mode": "view", "offset": h.next})
 	if d.str("mode") != "view" || d.num("offset") != h.next || d.str("state") != "running" {
 		t.Errorf("%v", d)
@@ -256,7 +257,7 @@ func TestTermAttachTwice(t *testing.T) {
 	}
 	c.call("term.attach", object{"term_id": h.id, "offset": h.next})
 	h.keys("second\r")
-	h.see("second\r\n")
+	h.expect("second\r\n")
 	c.call("term.detach", object{"term_id": h.id})
 	c.call("term.detach", object{"term_id": h.id}) // twice is once
 	h.ask("term.close")
@@ -269,7 +270,7 @@ func TestTermAttachTwice(t *testing.T) {
 	}
 }
 
-func iFrame(t *testing.T, text []byte) (f frame) {
+func parseBinary(t *testing.T, text []byte) (f frame) {
 	t.Helper()
 	if err := json.Unmarshal(text, &f); err != nil {
 		t.Fatal(err)
@@ -278,7 +279,7 @@ func iFrame(t *testing.T, text []byte) (f frame) {
 }
 
 // Binary frames: all output, of commands, processes and terminals.
-func TestBinaryFrames(t *testing.T) {
+func TestBinaryFramesCarryAllOutput(t *testing.T) {
 	g := shared(t, "h")
 	ws, err := g.open(t, &websocket.DialOptions{Subprotocols: []string{"trl.v1+bin"}})
 	if err != nil {
@@ -311,7 +312,7 @@ func TestBinaryFrames(t *testing.T) {
 				t.Fatal(err)
 			}
 			if kind == websocket.MessageText {
-				f := iFrame(t, p)
+				f := parseBinary(t, p)
 				switch {
 				case f.Event == "":
 					if !f.OK {
@@ -364,7 +365,7 @@ func TestBinaryFrames(t *testing.T) {
 				t.Errorf("%q", p)
 			}
 			seen++
-		} else if f := iFrame(t, p); f.Event == "stream.started" {
+		} else if f := parseBinary(t, p); f.Event == "stream.started" {
 			if f.Data.num("stream_no") == 0 || f.Data.str("exec_id") == "" {
 				t.Errorf("%v", f.Data)
 			}
@@ -375,14 +376,14 @@ func TestBinaryFrames(t *testing.T) {
 
 // Gateways are killed and upgraded while a terminal prints at full speed and somebody types: no byte is missing or double,
 // and every line typed and answered arrives once, in order.
-func TestTermCrash(t *testing.T) {
+func TestTerminalSurvivesKilledGateways(t *testing.T) {
 	g := gateway(t)
 	c := g.dial(t)
 	n, kills := pick(40_000, 400_000), pick(6, 40)
 	s := c.session(object{"shell": "/bin/bash"})
-	h := c.hOpen(s, object{"on_slow": "skip", "cols": 101, "rows": 37, "command": fmt.Sprintf("i=0; while [ $i -lt %d ]; do i=$((i+1)); echo $i; done; stty size; exit 9", n)})
-	e := c.hOpen(s, object{"on_slow": "skip", "command": "stty -echo; echo 0; exec cat"})
-	e.see("0\r\n") // from here on it does not echo
+	h := c.openTerminal(s, object{"on_slow": "skip", "cols": 101, "rows": 37, "command": fmt.Sprintf("i=0; while [ $i -lt %d ]; do i=$((i+1)); echo $i; done; stty size; exit 9", n)})
+	e := c.openTerminal(s, object{"on_slow": "skip", "command": "stty -echo; echo 0; exec cat"})
+	e.expect("0\r\n") // from here on it does not echo
 	c.close()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*patience)
 	defer cancel()
@@ -428,12 +429,12 @@ func TestTermCrash(t *testing.T) {
 		}
 		typed <- sent
 	}()
-	text, exit, err := iFollow(ctx, g, h.id, nil)
+	text, exit, err := followTerminal(ctx, g, h.id, nil)
 	if err != nil {
 		t.Errorf("follow: %v", err)
 	}
 	text, sized := strings.CutSuffix(text, "37 101\r\n")
-	if err := lines1(text, n); err != nil || !sized || exit.num("exit_code") != 9 {
+	if err := checkLines(text, n); err != nil || !sized || exit.num("exit_code") != 9 {
 		t.Errorf("%v; size %v; exit %v", err, sized, exit)
 	}
 	sent := <-typed
@@ -441,7 +442,7 @@ func TestTermCrash(t *testing.T) {
 	back := e.attach(d, object{"offset": 0})
 	d.call("term.input", object{"term_id": e.id, "data": "\x04"})
 	got, _ := back.end()
-	if err := lines1(strings.TrimPrefix(got, "0\r\n"), sent); err != nil {
+	if err := checkLines(strings.TrimPrefix(got, "0\r\n"), sent); err != nil {
 		t.Errorf("%d lines were typed: %v", sent, err)
 	}
 	t.Logf("%d gateways killed, %d lines typed", kills, sent)

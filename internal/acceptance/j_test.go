@@ -15,14 +15,14 @@ import (
 	"github.com/coder/websocket"
 )
 
-// jRaw is a WebSocket without a library, for what a library does not do.
-type jRaw struct {
+// rawConn is a WebSocket without a library, for what a library does not do.
+type rawConn struct {
 	net.Conn
 	r    *bufio.Reader
 	head http.Header // of the answer to the upgrade
 }
 
-func (g *server) jUpgrade(t testing.TB, headers string) jRaw {
+func (g *server) dialRaw(t testing.TB, headers string) rawConn {
 	t.Helper()
 	conn, err := net.Dial("tcp", g.addr)
 	if err != nil {
@@ -36,11 +36,11 @@ func (g *server) jUpgrade(t testing.TB, headers string) jRaw {
 	if err != nil || resp.StatusCode != http.StatusSwitchingProtocols {
 		t.Fatalf("%v %v", resp, err)
 	}
-	return jRaw{conn, r, resp.Header}
+	return rawConn{conn, r, resp.Header}
 }
 
 // frame sends one, masked with zeros; head is its first byte.
-func (c jRaw) frame(head byte, payload []byte) error {
+func (c rawConn) frame(head byte, payload []byte) error {
 	b := []byte{head, 0x80 | 127}
 	b = numbers.BigEndian.AppendUint64(b, uint64(len(payload)))
 	b = append(b, 0, 0, 0, 0)
@@ -49,7 +49,7 @@ func (c jRaw) frame(head byte, payload []byte) error {
 }
 
 // next reads a frame.
-func (c jRaw) next() (opcode byte, payload []byte, err error) {
+func (c rawConn) next() (opcode byte, payload []byte, err error) {
 	var head [2]byte
 	if _, err := io.ReadFull(c.r, head[:]); err != nil {
 		return 0, nil, err
@@ -74,7 +74,7 @@ func (c jRaw) next() (opcode byte, payload []byte, err error) {
 }
 
 // closed reads to the close frame and returns its code; 0 when the connection ended without one.
-func (c jRaw) closed() int {
+func (c rawConn) closed() int {
 	for {
 		op, payload, err := c.next()
 		switch {
@@ -88,9 +88,9 @@ func (c jRaw) closed() int {
 	}
 }
 
-// TestJ1: with the defaults the server pings a quiet connection at least every 30 s, and what answers stays connected. What
+// J1: with the defaults the server pings a quiet connection at least every 30 s, and what answers stays connected. What
 // a proxy with proxy_read_timeout 60s needs; the client here only reads.
-func TestJ1(t *testing.T) {
+func TestServerPingsAQuietConnection(t *testing.T) {
 	t.Parallel()
 	g := shared(t, "j")
 	pinged := make(chan time.Time, 100)
@@ -120,15 +120,15 @@ func TestJ1(t *testing.T) {
 	}
 }
 
-// TestJ2: a peer that has vanished is dropped (45 s; web's TestSilentPeerIsDropped has it in 200 ms), and its session obeys
+// J2: a peer that has vanished is dropped (45 s; web's TestSilentPeerIsDropped has it in 200 ms), and its session obeys
 // its policy.
-func TestJ2(t *testing.T) {
+func TestVanishedPeerIsDropped(t *testing.T) {
 	if !soak {
 		t.Skip("takes 45 s; TRL_SOAK=1 runs it, web's TestSilentPeerIsDropped and TestOnDisconnect are its short form")
 	}
 	t.Parallel()
 	g := shared(t, "j")
-	raw, nap := g.jUpgrade(t, ""), sleeper()
+	raw, nap := g.dialRaw(t, ""), sleeper()
 	for name, policy := range map[string]string{"j2-keep": "keep", "j2-destroy": "destroy"} {
 		_ = raw.frame(0x81, []byte(`{"id":1,"method":"session.create","params":{"name":"`+name+`","on_disconnect":"`+policy+`"}}`))
 		_ = raw.frame(0x81, []byte(`{"id":2,"method":"process.start","params":{"session":"`+name+`","command":"`+nap+`"}}`))
@@ -151,8 +151,8 @@ func TestJ2(t *testing.T) {
 	c.call("session.destroy", object{"session": "j2-keep", "force": true})
 }
 
-// TestJ3: 64 KiB and 1 MiB arrive; above the limit is closed with 1009, the session and everybody else live on.
-func TestJ3(t *testing.T) {
+// J3: 64 KiB and 1 MiB arrive; above the limit is closed with 1009, the session and everybody else live on.
+func TestMessagesAboveTheLimitAreClosed(t *testing.T) {
 	g := shared(t, "j")
 	eachShell(t, func(t *testing.T, sh string) {
 		c, other := g.dial(t), g.dial(t)
@@ -174,11 +174,11 @@ func TestJ3(t *testing.T) {
 	})
 }
 
-// TestJ4: a message without end and one that says it is compressed are ended, and cost no memory.
-func TestJ4(t *testing.T) {
+// J4: a message without end and one that says it is compressed are ended, and cost no memory.
+func TestEndlessAndCompressedMessagesAreEnded(t *testing.T) {
 	g := shared(t, "j")
 	before := g.rss(t)
-	endless := g.jUpgrade(t, "")
+	endless := g.dialRaw(t, "")
 	piece := make([]byte, 64<<10)
 	err := endless.frame(0x01, piece)
 	sent := len(piece)
@@ -188,12 +188,12 @@ func TestJ4(t *testing.T) {
 	if code := endless.closed(); err == nil || code != 0 && code != 1009 {
 		t.Errorf("took %d bytes, closed with %d", sent, code)
 	}
-	huge := g.jUpgrade(t, "") // says it is 1 EiB, sends nothing
+	huge := g.dialRaw(t, "") // says it is 1 EiB, sends nothing
 	if _, err := huge.Write([]byte{0x81, 0x80 | 127, 0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}); err != nil {
 		t.Error(err)
 	}
 	_ = huge.frame(0x00, piece)
-	packed := g.jUpgrade(t, "Sec-WebSocket-Extensions: permessage-deflate; client_max_window_bits\r\n")
+	packed := g.dialRaw(t, "Sec-WebSocket-Extensions: permessage-deflate; client_max_window_bits\r\n")
 	if e := packed.head.Get("Sec-WebSocket-Extensions"); e != "" {
 		t.Errorf("compression %q without being configured", e)
 	}
@@ -207,9 +207,9 @@ func TestJ4(t *testing.T) {
 	g.dial(t).call("system.ping", nil)
 }
 
-// TestJ6: what is pending when a command ends comes, then its exit, then a clean close; and nothing is lost by a client that
+// J6: what is pending when a command ends comes, then its exit, then a clean close; and nothing is lost by a client that
 // begins to read late.
-func TestJ6(t *testing.T) {
+func TestPendingOutputThenExitThenClose(t *testing.T) {
 	g := shared(t, "j")
 	eachShell(t, func(t *testing.T, sh string) {
 		gate := make(chan struct{})
@@ -234,7 +234,7 @@ func TestJ6(t *testing.T) {
 			t.Errorf("%v", c.err)
 		}
 	})
-	raw := g.jUpgrade(t, "") // a close behind a request: the answer may come, the close must
+	raw := g.dialRaw(t, "") // a close behind a request: the answer may come, the close must
 	_ = raw.frame(0x81, []byte(`{"id":1,"method":"system.ping"}`))
 	_ = raw.frame(0x88, []byte{0x03, 0xe8})
 	if code := raw.closed(); code != 1000 {
@@ -242,8 +242,8 @@ func TestJ6(t *testing.T) {
 	}
 }
 
-// TestJ7: that clients come and go, politely or not, is nothing that a log at its usual level tells, and never an error.
-func TestJ7(t *testing.T) {
+// J7: that clients come and go, politely or not, is nothing that a log at its usual level tells, and never an error.
+func TestDisconnectIsNotLoggedAsAnError(t *testing.T) {
 	g := gateway(t, "--log-level", "debug")
 	for _, code := range []websocket.StatusCode{1000, 1001, 3000} {
 		ws, err := g.open(t, nil)
@@ -252,12 +252,12 @@ func TestJ7(t *testing.T) {
 		}
 		_ = ws.Close(code, "")
 	}
-	_ = g.jUpgrade(t, "").frame(0x88, nil) // 1005
-	g.dial(t).close()                      // 1006
-	reset := g.jUpgrade(t, "")
+	_ = g.dialRaw(t, "").frame(0x88, nil) // 1005
+	g.dial(t).close()                     // 1006
+	reset := g.dialRaw(t, "")
 	_ = reset.Conn.(*net.TCPConn).SetLinger(0)
 	reset.Close()
-	half := g.jUpgrade(t, "")
+	half := g.dialRaw(t, "")
 	_, _ = half.Write([]byte{0x81})
 	half.Close()
 	if c, err := net.Dial("tcp", g.addr); err == nil { // before a request, and in it

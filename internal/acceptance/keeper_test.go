@@ -40,9 +40,9 @@ func TestNoSignalFromInsideEndsTheKeeper(t *testing.T) {
 				if _, err := exec.LookPath(c.words[0]); err != nil {
 					t.Skip("not run: no setpriv here")
 				}
-				tune = wrapped(c.words...)
+				tune = startedBy(c.words...)
 			}
-			g := launched(t, func(cmd *exec.Cmd) {
+			g := startTuned(t, func(cmd *exec.Cmd) {
 				cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // its group is none of ours
 				tune(cmd)
 			}, c.flags...)
@@ -65,7 +65,7 @@ func TestNoSignalFromInsideEndsTheKeeper(t *testing.T) {
 						t.Errorf("%s: %v", shell, brief(fmt.Sprint(r)))
 					}
 				}
-				if state, _, _, ok := gStat(g.pid); !ok || state == 'T' || state == 'Z' {
+				if state, _, _, ok := procStat(g.pid); !ok || state == 'T' || state == 'Z' {
 					t.Fatalf("the keeper's state is %q", state)
 				}
 			}
@@ -129,8 +129,8 @@ func TestKilledKeeperIsTold(t *testing.T) {
 	}
 }
 
-// gShielded: the kernel refuses signals from inside, so that none comes to be ignored.
-func gShielded(keeper int) bool {
+// signalsAreFiltered: the kernel refuses signals from inside, so that none comes to be ignored.
+func signalsAreFiltered(keeper int) bool {
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", keeper))
 	return strings.Contains(string(text), "\nSeccomp:\t2\n")
 }

@@ -48,7 +48,7 @@ func TestRetryFindsWhatIsLongGone(t *testing.T) {
 		if r := c.call("term.open", term); r.str("term_id") != opened {
 			t.Errorf("terminal: %v", r)
 		}
-		g.slay(t)
+		g.killGateway(t)
 		c = g.redial(t)
 	}
 	text, err := os.ReadFile(file)

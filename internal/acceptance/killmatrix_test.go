@@ -21,11 +21,11 @@ type bystanders struct {
 	n   int
 }
 
-func stand(c *client, session string) bystanders {
+func startBystanders(c *client, session string) bystanders {
 	c.t.Helper()
 	b := bystanders{nap: sleeper()}
 	var forest string
-	forest, b.n = gForest(b.nap)
+	forest, b.n = forestCommand(b.nap)
 	c.run(session, "v=mine; "+forest)
 	c.call("process.start", object{"session_id": session, "command": b.nap})
 	b.n++
@@ -50,7 +50,7 @@ type ending struct {
 var endings = []ending{
 	{"cancel", func(c *client, s string, tr *tree, trial int) time.Duration {
 		x := c.stream(s, tr.command)
-		kmGrown(c, tr)
+		awaitTree(c, tr)
 		start := time.Now()
 		c.call("exec.cancel", object{"exec_id": x.str("exec_id"), "kill_grace_s": killGrace})
 		if _, exit := c.output(x.str("stream_id"), 0); !exit.yes("cancelled") || exit.yes("timed_out") {
@@ -71,7 +71,7 @@ var endings = []ending{
 	}},
 	{"kill", func(c *client, s string, tr *tree, trial int) time.Duration {
 		p := c.call("process.start", object{"session_id": s, "command": tr.command}).str("process_id")
-		kmGrown(c, tr)
+		awaitTree(c, tr)
 		start := time.Now()
 		c.call("process.kill", object{"process_id": p, "kill_grace_s": killGrace})
 		return time.Since(start)
@@ -82,7 +82,7 @@ var endings = []ending{
 		} else {
 			c.run(s, tr.command+" >/dev/null 2>&1 &")
 		}
-		kmGrown(c, tr)
+		awaitTree(c, tr)
 		start := time.Now()
 		if d := c.call("session.destroy", object{"session_id": s, "grace_s": killGrace}); d.str("state") != "TERMINATED" {
 			c.t.Errorf("destroyed: %v", d)
@@ -91,8 +91,8 @@ var endings = []ending{
 	}},
 }
 
-// kmGrown waits for a tree, and in a soak a little longer, so that each trial meets another moment of it.
-func kmGrown(c *client, tr *tree) {
+// awaitTree waits for a tree, and in a soak a little longer, so that each trial meets another moment of it.
+func awaitTree(c *client, tr *tree) {
 	c.t.Helper()
 	eventually(c.t, tr.name+" has grown", tr.grown)
 	if soak {
@@ -120,7 +120,7 @@ func TestEveryTreeIsEndedInEveryWay(t *testing.T) {
 						n = 0
 					case !soak:
 						n = 1
-					case k.name == "crowd":
+					case k.name == "many":
 						n = 20
 					}
 					for n := range n {
@@ -130,7 +130,7 @@ func TestEveryTreeIsEndedInEveryWay(t *testing.T) {
 			}
 			rand.Shuffle(len(trials), func(i, j int) { trials[i], trials[j] = trials[j], trials[i] })
 			first := g.dial(t)
-			elsewhere := stand(first, first.session(object{"shell": "/bin/bash"}))
+			elsewhere := startBystanders(first, first.session(object{"shell": "/bin/bash"}))
 			var mu sync.Mutex
 			took := map[string][]time.Duration{} // guarded by mu
 			todo := make(chan trial)
@@ -149,7 +149,7 @@ func TestEveryTreeIsEndedInEveryWay(t *testing.T) {
 				for x := range todo {
 					s := c.session(object{"shell": shells[(x.n+i)%len(shells)]})
 					tr := plant(t, g, x.kind)
-					here := stand(c, s)
+					here := startBystanders(c, s)
 					d := x.end(c, s, tr, x.n)
 					what := fmt.Sprintf("%s, %s, trial %d", x.kind.name, x.ending.name, x.n)
 					if left := tr.alive(); len(left) > 0 {
@@ -159,7 +159,7 @@ func TestEveryTreeIsEndedInEveryWay(t *testing.T) {
 						t.Errorf("%s: took %s, more than %s", what, d, bound)
 					}
 					if x.ending.name == "destroy" {
-						if left := append(running(here.nap), gTagged(s)...); len(left) > 0 {
+						if left := append(running(here.nap), processesOfSession(s)...); len(left) > 0 {
 							t.Errorf("%s: of the session %v are left", what, left)
 						}
 					} else {
@@ -202,12 +202,12 @@ func TestIdleEndWaitsForEveryTree(t *testing.T) {
 			t.Parallel()
 			g := gateway(t, "--isolation", tier)
 			c := g.dial(t)
-			elsewhere := stand(c, c.session())
+			elsewhere := startBystanders(c, c.session())
 			const idle = 1
 			var trees []*tree
 			var sessions []string
 			for i, k := range kinds {
-				if k.name == "crowd" && !soak {
+				if k.name == "many" && !soak {
 					continue
 				}
 				s, tr := c.session(object{"shell": shells[i%2], "idle_timeout_s": idle}), plant(t, g, k)
@@ -232,7 +232,7 @@ func TestIdleEndWaitsForEveryTree(t *testing.T) {
 				if r := c.info(s).str("reason"); r != "idle" {
 					t.Errorf("%s: reason %s", trees[i].name, r)
 				}
-				if left := append(gTagged(s), trees[i].alive()...); len(left) > 0 {
+				if left := append(processesOfSession(s), trees[i].alive()...); len(left) > 0 {
 					t.Errorf("%s: survivors %v", trees[i].name, left)
 				}
 			}
@@ -252,12 +252,12 @@ func TestShutdownEndsEveryTree(t *testing.T) {
 			for trial := range pick(1, 20) {
 				beside := shared(t, "km-beside")
 				b := beside.dial(t)
-				elsewhere := stand(b, b.session())
+				elsewhere := startBystanders(b, b.session())
 				g := gateway(t, "--isolation", tier)
 				c := g.dial(t)
 				var trees []*tree
 				for i, k := range kinds {
-					if k.name == "crowd" && !soak {
+					if k.name == "many" && !soak {
 						continue
 					}
 					s, tr := c.session(object{"shell": shells[i%2]}), plant(t, g, k)

@@ -197,7 +197,7 @@ var works = map[string]func(w *worker, k int){
 		for !ended {
 			f, err := w.ask(w.ctx, "exec.input", object{"exec_id": x, "eof": true}, nil)
 			ended = err == nil && (f.Error == nil || f.code() == "STDIN_CLOSED")
-			w.goOn("exec.input", f)
+			w.stopWhenOver("exec.input", f)
 		}
 		r := w.sure("exec.wait", object{"exec_id": x, "timeout_s": 60})
 		want(fmt.Sprint("exit code of ", brief(fmt.Sprint(r))), r.num("exit_code"), 0)

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lDial is a client with a token.
-func (g *server) lDial(t testing.TB, token string) *client {
+// dialToken is a client with a token.
+func (g *server) dialToken(t testing.TB, token string) *client {
 	t.Helper()
 	ws, err := g.open(t, &websocket.DialOptions{HTTPHeader: http.Header{"Authorization": {"Bearer " + token}}})
 	if err != nil {
@@ -27,8 +27,8 @@ func (g *server) lDial(t testing.TB, token string) *client {
 	return c
 }
 
-// lTokens is the flags of a gateway that knows these tokens; each line is TOKEN SUBJECT ROLE.
-func lTokens(t testing.TB, lines ...string) []string {
+// tokenFlags is the flags of a gateway that knows these tokens; each line is TOKEN SUBJECT ROLE.
+func tokenFlags(t testing.TB, lines ...string) []string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "tokens")
 	if err := os.WriteFile(file, []byte(strings.Join(lines, "\n")+"\n"), 0o600); err != nil {
@@ -37,11 +37,11 @@ func lTokens(t testing.TB, lines ...string) []string {
 	return []string{"--auth", "token", "--token-file", file}
 }
 
-// TestL1: the caps on sessions, of all and of one principal, with the number; a slot is free the moment its session ended.
-func TestL1(t *testing.T) {
+// L1: the caps on sessions, of all and of one principal, with the number; a slot is free the moment its session ended.
+func TestSessionLimitsFreeTheirPlacesAtOnce(t *testing.T) {
 	ann, bob := strings.Repeat("ann-token-", 5), strings.Repeat("bob-token-", 5)
-	g := gateway(t, append(lTokens(t, ann+" ann user", bob+" bob user"), "--max-sessions", "3", "--max-sessions-per-principal", "2")...)
-	a, b := g.lDial(t, ann), g.lDial(t, bob)
+	g := gateway(t, append(tokenFlags(t, ann+" ann user", bob+" bob user"), "--max-sessions", "3", "--max-sessions-per-principal", "2")...)
+	a, b := g.dialToken(t, ann), g.dialToken(t, bob)
 	full := func(c *client, limit int) {
 		t.Helper()
 		for method, params := range map[string]object{"session.create": {}, "exec.run": {"command": "echo"}} { // the latter makes one too
@@ -76,9 +76,9 @@ func TestL1(t *testing.T) {
 	}
 }
 
-// TestL2: without descriptors requests are refused with a type, nothing panics, nothing is half made; with them all is as
+// L2: without descriptors requests are refused with a type, nothing panics, nothing is half made; with them all is as
 // before. (In process: pool's TestOutOfDescriptors. PTYs: with terminals.)
-func TestL2(t *testing.T) {
+func TestRequestsAreRefusedWithoutDescriptors(t *testing.T) {
 	g := gateway(t)
 	c := g.dial(t)
 	keep := c.session()
@@ -130,9 +130,9 @@ func TestL2(t *testing.T) {
 	}
 }
 
-// TestL3: a storm of processes in one session is ended with it, while the others go on. It is bounded here: 200 that stay,
+// L3: a storm of processes in one session is ended with it, while the others go on. It is bounded here: 200 that stay,
 // and ten that do nothing but fork and exit, each at most 2,000 times.
-func TestL3(t *testing.T) {
+func TestForkStormEndsWithItsSession(t *testing.T) {
 	for i, tier := range gTiers {
 		t.Run(tier, func(t *testing.T) {
 			g := shared(t, "l-"+tier, "--isolation", tier)
@@ -153,7 +153,7 @@ func TestL3(t *testing.T) {
 				start = time.Now()
 				c.call("session.destroy", object{"session_id": s, "force": true})
 				within(t, "session.destroy", start, 7*time.Second)
-				if n := len(running(nap)) + len(gTagged(s)); n > 0 {
+				if n := len(running(nap)) + len(processesOfSession(s)); n > 0 {
 					t.Errorf("%s: %d left", sh, n)
 				}
 				expect(t, c.run(bystander, "echo $v"), 0, "mine\n", "")
@@ -163,8 +163,8 @@ func TestL3(t *testing.T) {
 	}
 }
 
-// TestL4: who burns the processor and writes without end in one session does not stop the others.
-func TestL4(t *testing.T) {
+// L4: who burns the processor and writes without end in one session does not stop the others.
+func TestHogDoesNotStopOtherSessions(t *testing.T) {
 	g := shared(t, "l-auto", "--isolation", "auto")
 	c, hog := g.dial(t), g.dial(t)
 	s, other := hog.session(), c.session()
@@ -182,9 +182,9 @@ func TestL4(t *testing.T) {
 	hog.call("session.destroy", object{"session_id": s, "force": true})
 }
 
-// TestL6: a full disk, in a mount namespace of its own so that nobody else sees it: sessions work, as trl keeps nothing of
+// L6: a full disk, in a mount namespace of its own so that nobody else sees it: sessions work, as trl keeps nothing of
 // them on disk; what the shell itself cannot write is the command's failure.
-func TestL6(t *testing.T) {
+func TestSessionsWorkOnAFullDisk(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("a mount needs root")
 	}

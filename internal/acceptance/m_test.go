@@ -8,14 +8,14 @@ import (
 	"time"
 )
 
-// TestM1: of two who want an idle session's turn at once, on two connections, one gets it and the other is told who has it.
-func TestM1(t *testing.T) {
+// M1: of two who want an idle session's turn at once, on two connections, one gets it and the other is told who has it.
+func TestOneOfTwoClientsGetsTheTurn(t *testing.T) {
 	g := shared(t, "m")
 	eachShell(t, func(t *testing.T, sh string) {
 		clients := []*client{g.dial(t), g.dial(t)}
 		s := clients[0].session(object{"shell": sh})
 		for range pick(20, 500) {
-			gate, _ := eFile(g, "gate")
+			gate, _ := uniqueFile(g, "gate")
 			frames := make([]*frame, 2)
 			refused := make(chan int, 2)
 			opened := make(chan struct{})
@@ -45,9 +45,9 @@ func TestM1(t *testing.T) {
 	})
 }
 
-// TestM2: who reacts to an event at once, from where it was told, blocks nothing: the next command at IDLE, destroy at the
+// M2: who reacts to an event at once, from where it was told, blocks nothing: the next command at IDLE, destroy at the
 // start of a command, reset and destroy at its end.
-func TestM2(t *testing.T) {
+func TestReactingToAnEventBlocksNothing(t *testing.T) {
 	g := shared(t, "m")
 	eachShell(t, func(t *testing.T, sh string) {
 		for round := range pick(5, 100) {
@@ -91,8 +91,8 @@ func TestM2(t *testing.T) {
 	})
 }
 
-// TestM4: the end is final, and seen in the event, the list and the info, with one reason; and who lost its shell is not RUNNING.
-func TestM4(t *testing.T) {
+// M4: the end is final, and seen in the event, the list and the info, with one reason; and who lost its shell is not RUNNING.
+func TestEndOfASessionIsFinalAndSeen(t *testing.T) {
 	g := shared(t, "m")
 	eachShell(t, func(t *testing.T, sh string) {
 		c := g.dial(t)
@@ -167,8 +167,8 @@ func TestM4(t *testing.T) {
 	})
 }
 
-// TestM5: a name is taken as long as its session lives and free from then on, with nothing in between.
-func TestM5(t *testing.T) {
+// M5: a name is taken as long as its session lives and free from then on, with nothing in between.
+func TestNameIsFreeWhenItsSessionHasEnded(t *testing.T) {
 	g := shared(t, "m")
 	eachShell(t, func(t *testing.T, sh string) {
 		c := g.dial(t)

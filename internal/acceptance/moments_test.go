@@ -13,8 +13,8 @@ import (
 
 // The moments at which a gateway may die that TestWorksWhileGatewaysDie meets by chance, each made to last.
 
-// TestEndNotWrittenDown: a process or a terminal has ended, but somebody holds up its last output when the gateway dies.
-func TestEndNotWrittenDown(t *testing.T) {
+// TestEndThatWasNotLoggedIsReported: a process or a terminal has ended, but somebody holds up its last output when the gateway dies.
+func TestEndThatWasNotLoggedIsReported(t *testing.T) {
 	ourNumbers(t)
 	g := gateway(t, "--warm", "0")
 	for _, path := range shells {
@@ -39,8 +39,8 @@ func TestEndNotWrittenDown(t *testing.T) {
 					started = c.call("process.start", object{"session_id": s, "command": work})
 					slow.begin("process.logs", object{"process_id": started.str("process_id"), "follow": true, "on_slow": "block"})
 				}
-				eventually(t, "it has ended", func() bool { state, _, _, ok := gStat(started.num("pid")); return !ok || state == 'Z' }) // a copy is for its shell to reap
-				g.slay(t)
+				eventually(t, "it has ended", func() bool { state, _, _, ok := procStat(started.num("pid")); return !ok || state == 'Z' }) // a copy is for its shell to reap
+				g.killGateway(t)
 				c = g.redial(t)
 				expect(t, c.run(s, "echo $V"), 0, "kept\n", "")
 				if what != "terminal" {
@@ -60,8 +60,8 @@ func TestEndNotWrittenDown(t *testing.T) {
 	}
 }
 
-// TestDeathInAReset: what a gateway had begun to replace, the next one replaces.
-func TestDeathInAReset(t *testing.T) {
+// TestNextGatewayFinishesAReset: what a gateway had begun to replace, the next one replaces.
+func TestNextGatewayFinishesAReset(t *testing.T) {
 	ourNumbers(t)
 	dir := t.TempDir()
 	hold, sh := filepath.Join(dir, "hold"), filepath.Join(dir, "bash")
@@ -85,7 +85,7 @@ func TestDeathInAReset(t *testing.T) {
 		return len(running(nap)) == 0 && slices.ContainsFunc(pids(), func(pid int) bool { return strings.HasPrefix(cmdline(pid), "/bin/sh "+sh+" ") })
 	})
 	for range 2 {
-		g.slay(t)
+		g.killGateway(t)
 		c = g.redial(t)
 	}
 	x := c.stream(s, "echo $V$PWD").str("exec_id")
@@ -104,8 +104,8 @@ func TestDeathInAReset(t *testing.T) {
 	}
 }
 
-// TestUsageAcrossADeath: what a command used, and what the kernel killed of it, is told whichever gateway hears of its end.
-func TestUsageAcrossADeath(t *testing.T) {
+// TestUsageIsReportedByTheNextGateway: what a command used, and what the kernel killed of it, is told whichever gateway hears of its end.
+func TestUsageIsReportedByTheNextGateway(t *testing.T) {
 	g := gateway(t, "--warm", "0")
 	dir := t.TempDir()
 	for _, path := range shells {
@@ -130,7 +130,7 @@ func TestUsageAcrossADeath(t *testing.T) {
 				expect(t, c.run(s, "cd /"), 0, "", "") // an unlimited one is measured from the end of the command before
 				x := c.stream(s, work+">"+begun+"; until [ -e "+flag+" ]; do sleep 0.01; done").str("exec_id")
 				eventually(t, "the work is done", func() bool { _, err := os.Stat(begun); return err == nil })
-				g.slay(t)
+				g.killGateway(t)
 				c = g.redial(t)
 				if err := os.WriteFile(flag, nil, 0o600); err != nil {
 					t.Fatal(err)
@@ -147,9 +147,9 @@ func TestUsageAcrossADeath(t *testing.T) {
 	}
 }
 
-// TestReportOfWhatIsEnded: a gateway dies after it has told a command to end and before it hears that it has: the next one
+// TestNextGatewayKnowsWhyACommandEnded: a gateway dies after it has told a command to end and before it hears that it has: the next one
 // knows why it did.
-func TestReportOfWhatIsEnded(t *testing.T) {
+func TestNextGatewayKnowsWhyACommandEnded(t *testing.T) {
 	ourNumbers(t)
 	g := gateway(t, "--warm", "0")
 	for _, path := range shells {
@@ -184,7 +184,7 @@ func TestReportOfWhatIsEnded(t *testing.T) {
 					text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/syscall", pid))
 					return len(children) == 0 && strings.HasPrefix(string(text), "0 ")
 				})
-				g.slay(t)
+				g.killGateway(t)
 				c = g.redial(t)
 				if r := c.call("exec.wait", object{"exec_id": x, "timeout_s": 60}); !r.yes(why) || r.num("exit_code") != 143 || r.yes("timed_out") && r.yes("cancelled") {
 					t.Errorf("%v", r)
@@ -195,8 +195,8 @@ func TestReportOfWhatIsEnded(t *testing.T) {
 	}
 }
 
-// TestProcessOutOfTime: likewise a process, which ends in its own way when its time is over.
-func TestProcessOutOfTime(t *testing.T) {
+// TestProcessTimeoutIsKeptByTheNextGateway: likewise a process, which ends in its own way when its time is over.
+func TestProcessTimeoutIsKeptByTheNextGateway(t *testing.T) {
 	ourNumbers(t)
 	g := gateway(t, "--warm", "0")
 	c := g.dial(t)
@@ -208,8 +208,8 @@ func TestProcessOutOfTime(t *testing.T) {
 	if err := os.WriteFile(name+".go", nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "it has ended", func() bool { _, _, _, ok := gStat(p.num("pid")); return !ok })
-	g.slay(t)
+	eventually(t, "it has ended", func() bool { _, _, _, ok := procStat(p.num("pid")); return !ok })
+	g.killGateway(t)
 	c = g.redial(t)
 	c.call("process.wait", object{"process_id": p.str("process_id"), "until": object{"exit": true}, "timeout_s": 60})
 	if i := c.call("process.info", object{"process_id": p.str("process_id")}); !i.yes("timed_out") || i.num("exit_code") != 3 {
@@ -217,9 +217,9 @@ func TestProcessOutOfTime(t *testing.T) {
 	}
 }
 
-// TestPartedFromWhatStays: a gateway dies when it has parted the shell from what a command left behind, and has not said so
+// TestNextGatewaySeparatesJobsFromTheNextCommand: a gateway dies when it has parted the shell from what a command left behind, and has not said so
 // yet. What stays is told, and what it prints is not the next command's; what has gone meanwhile is in nobody's way.
-func TestPartedFromWhatStays(t *testing.T) {
+func TestNextGatewaySeparatesJobsFromTheNextCommand(t *testing.T) {
 	ourNumbers(t)
 	g := gateway(t, "--warm", "0")
 	for name, stays := range map[string]bool{"stays": true, "has gone": false} {
@@ -238,8 +238,8 @@ func TestPartedFromWhatStays(t *testing.T) {
 				job = nap + " & "
 			}
 			x := c.stream(s, job+stop, object{"env": object{"V": "own"}}).str("exec_id")
-			eventually(t, "the shell has stopped", func() bool { state, _, _, _ := gStat(pid); return state == 'T' })
-			g.slay(t)
+			eventually(t, "the shell has stopped", func() bool { state, _, _, _ := procStat(pid); return state == 'T' })
+			g.killGateway(t)
 			defer syscall.Kill(pid, syscall.SIGCONT)
 			c = g.redial(t)
 			c.call("session.list", object{})
@@ -248,7 +248,7 @@ func TestPartedFromWhatStays(t *testing.T) {
 					_ = syscall.Kill(nap, syscall.SIGKILL)
 				}
 				eventually(t, "it has gone", func() bool { return len(running(nap)) == 0 })
-				g.slay(t) // the next one meets it so
+				g.killGateway(t) // the next one meets it so
 				c = g.redial(t)
 				c.call("session.list", object{})
 			}
@@ -272,9 +272,9 @@ func TestPartedFromWhatStays(t *testing.T) {
 	}
 }
 
-// TestAllEndBeforeTheNextGateway: processes and terminals end while nobody looks, all at once: the next gateway hears of it while it
+// TestEndsBeforeTheNextGatewayAreReported: processes and terminals end while nobody looks, all at once: the next gateway hears of it while it
 // still brings them back. (To be seen with GOFLAGS=-race.)
-func TestAllEndBeforeTheNextGateway(t *testing.T) {
+func TestEndsBeforeTheNextGatewayAreReported(t *testing.T) {
 	ourNumbers(t)
 	g := gateway(t, "--warm", "0")
 	c := g.dial(t)
@@ -293,11 +293,11 @@ func TestAllEndBeforeTheNextGateway(t *testing.T) {
 	}
 	eventually(t, "all have ended", func() bool {
 		return !slices.ContainsFunc(pids(), func(pid int) bool {
-			state, _, _, ok := gStat(pid)
+			state, _, _, ok := procStat(pid)
 			return ok && state != 'Z' && strings.Contains(cmdline(pid), flag)
 		})
 	})
-	g.slay(t)
+	g.killGateway(t)
 	c = g.redial(t)
 	eventually(t, "all ends are told", func() bool {
 		i := c.info(s)
@@ -316,9 +316,9 @@ func TestAllEndBeforeTheNextGateway(t *testing.T) {
 	}
 }
 
-// TestLastOfBefore: what a session tells of its last command is what it told before its gateway died, in which directory it is, too,
+// TestLastCommandIsKeptByTheNextGateway: what a session tells of its last command is what it told before its gateway died, in which directory it is, too,
 // whether or not that has been written anew since.
-func TestLastOfBefore(t *testing.T) {
+func TestLastCommandIsKeptByTheNextGateway(t *testing.T) {
 	ourNumbers(t)
 	g := gateway(t, "--warm", "0")
 	c := g.dial(t)
@@ -331,7 +331,7 @@ func TestLastOfBefore(t *testing.T) {
 		want := c.info(s).obj("last_exec")
 		c.stream(s, "sleep 100")
 		waits := c.stream(s, ":").str("exec_id")
-		g.slay(t)
+		g.killGateway(t)
 		c = g.redial(t)
 		if got := c.info(s).obj("last_exec"); want.str("command") == "" || fmt.Sprint(got) != fmt.Sprint(want) {
 			t.Errorf("%.300v, was %.300v", got, want)

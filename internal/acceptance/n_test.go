@@ -15,8 +15,8 @@ import (
 	"testing"
 )
 
-// TestN1: after a run that is written down, the series say what happened in it.
-func TestN1(t *testing.T) {
+// N1: after a run that is written down, the series say what happened in it.
+func TestMetricsCountAScriptedRun(t *testing.T) {
 	g := gateway(t, "--max-sessions", "2", "--slow-client", "1s", "--ring-bytes", "65536")
 	c := g.dial(t)
 	want := func(n float64, name string, with ...string) {
@@ -95,7 +95,7 @@ func TestN1(t *testing.T) {
 	want(gaps+1, "trl_stream_gaps_total")
 	want(bytes+float64(gap.num("to")-gap.num("from")), "trl_stream_gap_bytes_total")
 	want(0, "trl_slow_clients_dropped_total")
-	mute := g.jUpgrade(t, "")
+	mute := g.dialRaw(t, "")
 	_ = mute.frame(0x81, []byte(`{"id":1,"method":"exec.stream","params":{"session_id":"`+sh+`","command":"yes"}}`))
 	eventually(t, "it is dropped", func() bool { return g.metric(t, "trl_slow_clients_dropped_total") == 1 })
 	want(1, "trl_connections_closed_total", `"slow"`)
@@ -126,8 +126,8 @@ func TestN1(t *testing.T) {
 	}
 }
 
-// nLines are the log's lines as objects.
-func nLines(t testing.TB, g *server) (all []object) {
+// logLines are the log's lines as objects.
+func logLines(t testing.TB, g *server) (all []object) {
 	t.Helper()
 	for line := range strings.Lines(g.log()) {
 		o := object{}
@@ -139,8 +139,8 @@ func nLines(t testing.TB, g *server) (all []object) {
 	return all
 }
 
-// TestN3: each way to hang or to break leaves one line with session, command, what it was and how long; what ends well, none.
-func TestN3(t *testing.T) {
+// N3: each way to hang or to break leaves one line with session, command, what it was and how long; what ends well, none.
+func TestEachFailureLeavesOneLogLine(t *testing.T) {
 	g := gateway(t)
 	eachShell(t, func(t *testing.T, sh string) {
 		c := g.dial(t)
@@ -167,7 +167,7 @@ func TestN3(t *testing.T) {
 		note("cancelled", exit)
 		quiet := []string{c.run(s, "true").str("exec_id"), c.run(s, "false").str("exec_id")}
 		process := c.call("process.start", object{"session_id": s, "command": "sleep 300.5", "timeout_s": 0.1}).str("process_id")
-		fExit(c, process)
+		awaitExit(c, process)
 		c.run(s, "true")
 		if err := syscall.Kill(c.info(s).num("pid"), syscall.SIGKILL); err != nil { // an idle shell
 			t.Fatal(err)
@@ -175,21 +175,21 @@ func TestN3(t *testing.T) {
 		restored := func(o object) bool {
 			return o.str("session") == s && strings.Contains(o.str("message"), "restored")
 		}
-		eventually(t, "its restoring is told", func() bool { return slices.ContainsFunc(nLines(t, g), restored) })
+		eventually(t, "its restoring is told", func() bool { return slices.ContainsFunc(logLines(t, g), restored) })
 		last := c.stream(s, "sleep 300.5")
 		c.call("session.destroy", object{"session_id": s})
 		_, exit = c.output(last.str("stream_id"), 0)
 		note("cancelled", exit)
 		var ends []object
 		eventually(t, "the end of the session is told", func() bool {
-			ends = slices.DeleteFunc(nLines(t, g), func(o object) bool { return o.str("session") != s || o.str("reason") == "" })
+			ends = slices.DeleteFunc(logLines(t, g), func(o object) bool { return o.str("session") != s || o.str("reason") == "" })
 			return len(ends) > 0
 		})
 		if len(ends) != 1 || ends[0].str("reason") != "client" || !ends[0].has("duration_ms") || !ends[0].has("bytes") {
 			t.Errorf("%v", ends)
 		}
 		told := map[string]int{}
-		for _, o := range nLines(t, g) {
+		for _, o := range logLines(t, g) {
 			told[o.str("exec")]++
 			told[o.str("process")]++
 			if want, ok := outcomes[o.str("exec")]; ok && (o.str("outcome") != want || o.str("session") != s || o.num("duration_ms") < 0) {
@@ -215,16 +215,16 @@ func TestN3(t *testing.T) {
 	})
 }
 
-// TestN3K16: what is said, given and written in a session, and the token, are in no log of any level and in no metric.
+// N3, K16: what is said, given and written in a session, and the token, are in no log of any level and in no metric.
 // web's TestSecretsStayOutOfLogs does this in process, with refusals.
-func TestN3K16(t *testing.T) {
+func TestNoSecretIsInLogsOrMetrics(t *testing.T) {
 	const secret = "hunter2-planted"
 	token := secret + "-token-" + strings.Repeat("0123456789", 3)
 	forms := []string{secret, base64.StdEncoding.EncodeToString([]byte(secret))[:18], base64.RawURLEncoding.EncodeToString([]byte(token))[:24]}
 	for _, level := range []string{"debug", "info", "warn", "error"} {
 		for _, format := range pick([]string{"json"}, []string{"json", "console"}) {
-			g := gateway(t, append(lTokens(t, token+" ann admin"), "--log-level", level, "--log-format", format)...)
-			c := g.lDial(t, token)
+			g := gateway(t, append(tokenFlags(t, token+" ann admin"), "--log-level", level, "--log-format", format)...)
+			c := g.dialToken(t, token)
 			for _, sh := range shells {
 				s := c.session(object{"shell": sh, "env": object{"PASSWORD": secret, secret[:7]: secret}})
 				command := "echo " + secret + " $PASSWORD; cat; echo " + secret + " >&2"
@@ -240,7 +240,7 @@ func TestN3K16(t *testing.T) {
 				c.call("exec.input", object{"exec_id": x.str("exec_id"), "data": secret, "eof": true})
 				p := c.call("process.start", object{"session_id": s, "command": command + "; exit 4", "env": object{"P": secret}, "stdin": "open"}).str("process_id")
 				c.call("process.input", object{"process_id": p, "data": secret, "eof": true})
-				fExit(c, p)
+				awaitExit(c, p)
 				c.call("process.wait", object{"process_id": p, "until": object{"output": secret}})
 				c.call("exec.cancel", object{"exec_id": x.str("exec_id")})
 				c.call("session.destroy", object{"session_id": s, "force": true})
@@ -288,33 +288,33 @@ func TestN3K16(t *testing.T) {
 			if level == "debug" && !strings.Contains(g.log(), "client connected") || level == "info" && !strings.Contains(g.log(), "exec ended") {
 				t.Errorf("%s: nothing was logged, so nothing is proven", level)
 			}
-			if files := nFilesWith(t, g.dir, secret); len(files) > 0 {
+			if files := filesWith(t, g.dir, secret); len(files) > 0 {
 				t.Errorf("on disk: %v", files)
 			}
 		}
 	}
 }
 
-// TestPlantedSecrets: what is given to a program and not shown by it, and the token, are in nothing that is kept or told:
+// TestPlantedSecretsAreNotKept: what is given to a program and not shown by it, and the token, are in nothing that is kept or told:
 // logs, metrics, errors, the audit log, recordings and their headers; nor is the token in anything that a session can read of
 // itself. What is shown is in the recordings, and who came in the audit log: there is something to be found in.
-func TestPlantedSecrets(t *testing.T) {
+func TestPlantedSecretsAreNotKept(t *testing.T) {
 	const secret, shown = "hunter2-planted", "the-same"
 	token := secret + "-token-" + strings.Repeat("0123456789", 3)
 	kept := t.TempDir()
-	g := gateway(t, append(lTokens(t, token+" ann admin"), "--log-level", "debug", "--record", "all",
+	g := gateway(t, append(tokenFlags(t, token+" ann admin"), "--log-level", "debug", "--record", "all",
 		"--record-dir", filepath.Join(kept, "tapes"), "--audit-log", filepath.Join(kept, "audit"))...)
-	c := g.lDial(t, token)
+	c := g.dialToken(t, token)
 	var told strings.Builder
 	for _, sh := range shells {
 		s := c.session(object{"shell": sh, "env": object{"PASSWORD": secret}})
 		r := c.run(s, `read -r x && [ "$x$MORE" = "$PASSWORD$PASSWORD" ] && echo `+shown, object{"stdin": secret + "\n", "env": object{"MORE": secret}})
 		expect(t, r, 0, shown+"\n", "")
-		term := c.hOpen(s, object{"env": object{"MORE": secret},
+		term := c.openTerminal(s, object{"env": object{"MORE": secret},
 			"command": `stty -echo; echo ready; read -r x; [ "$x$MORE" = "$PASSWORD$PASSWORD" ] && echo ` + shown})
-		term.see("ready")
+		term.expect("ready")
 		term.keys(secret + "\r")
-		term.see(shown)
+		term.expect(shown)
 		for _, params := range []object{
 			{"session_id": s, "command": ":", "env": object{"": secret}},
 			{"session_id": s, "command": ":", "env": object{"LD_PRELOAD": secret}},
@@ -326,8 +326,8 @@ func TestPlantedSecrets(t *testing.T) {
 		}
 		// What it sees of itself has its own secret. A background process's output is not recorded.
 		p := c.call("process.start", object{"session_id": s, "command": `for pid in $$ $PPID; do tr '\0' '\n' </proc/$pid/environ; tr '\0' '\n' </proc/$pid/cmdline; done; ls -l /proc/$$/fd; set`}).str("process_id")
-		fExit(c, p)
-		seen, _, _ := fLogs(c, p, 0)
+		awaitExit(c, p)
+		seen, _, _ := processLogs(c, p, 0)
 		if strings.Contains(seen, token[len(secret):]) || !strings.Contains(seen, secret) {
 			t.Errorf("%s: the session sees the token, or not even what is its own: %s", sh, brief(seen))
 		}
@@ -343,19 +343,19 @@ func TestPlantedSecrets(t *testing.T) {
 			t.Errorf("%s: it shows, or there is nothing to show it: %s", where, brief(text))
 		}
 	}
-	if tapes := nFilesWith(t, filepath.Join(kept, "tapes"), shown); len(tapes) < 2*len(shells) {
+	if tapes := filesWith(t, filepath.Join(kept, "tapes"), shown); len(tapes) < 2*len(shells) {
 		t.Errorf("only %d recordings: %v", len(tapes), tapes)
 	}
-	if logs := nFilesWith(t, kept, `"ann"`); len(logs) == 0 {
+	if logs := filesWith(t, kept, `"ann"`); len(logs) == 0 {
 		t.Error("nothing is in the audit log")
 	}
-	if files := append(nFilesWith(t, kept, secret), nFilesWith(t, g.dir, secret)...); len(files) > 0 {
+	if files := append(filesWith(t, kept, secret), filesWith(t, g.dir, secret)...); len(files) > 0 {
 		t.Errorf("on disk: %v", files)
 	}
 }
 
-// nFilesWith lists the files below dir that contain text.
-func nFilesWith(t testing.TB, dir, text string) (all []string) {
+// filesWith lists the files below dir that contain text.
+func filesWith(t testing.TB, dir, text string) (all []string) {
 	t.Helper()
 	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 		if err != nil || !e.Type().IsRegular() {

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// rTape downloads a recording and returns what is in it by code: outputs joined, the rest one a line.
-func rTape(t *testing.T, g *server, id string) map[string]string {
+// download downloads a recording and returns what is in it by code: outputs joined, the rest one a line.
+func download(t *testing.T, g *server, id string) map[string]string {
 	t.Helper()
 	tape := map[string]string{}
 	lines := bufio.NewScanner(strings.NewReader(g.get(t, "/v1/recordings/"+id)))
@@ -33,7 +33,7 @@ func rTape(t *testing.T, g *server, id string) map[string]string {
 	return tape
 }
 
-func rEnded(t *testing.T, c *client, id string) (info object) {
+func awaitRecording(t *testing.T, c *client, id string) (info object) {
 	t.Helper()
 	eventually(t, "the recording has ended", func() bool {
 		info = c.call("recording.info", object{"recording_id": id})
@@ -75,11 +75,11 @@ func TestRecordingSurvives(t *testing.T) {
 		t.Fatal(err)
 	}
 	for kind, id := range map[string]string{"t": term.str("recording_id"), "x": exec.str("recording_id")} {
-		info := rEnded(t, a, id)
+		info := awaitRecording(t, a, id)
 		if info.str("reason") != "exit" || info.num("exit_code") != 7 || info.num("size_bytes") == 0 {
 			t.Errorf("%s: %v", kind, info)
 		}
-		tape := rTape(t, g, id)
+		tape := download(t, g, id)
 		text := tape["o"]
 		if kind == "t" {
 			var ok bool
@@ -104,7 +104,7 @@ func TestDeletedStaysDeleted(t *testing.T) {
 	session := c.session()
 	term := c.call("term.open", object{"session_id": session, "cols": 80, "rows": 24, "command": "echo here; exec cat", "record": true})
 	id := term.str("recording_id")
-	eventually(t, "something is recorded", func() bool { return rTapeIfAny(g, t, id)["o"] != "" })
+	eventually(t, "something is recorded", func() bool { return downloadIfAny(g, t, id)["o"] != "" })
 	c.call("recording.delete", object{"recording_id": id})
 	sKill(t, g)
 	a := g.dial(t)
@@ -116,13 +116,13 @@ func TestDeletedStaysDeleted(t *testing.T) {
 	}
 }
 
-func rTapeIfAny(g *server, t *testing.T, id string) map[string]string {
+func downloadIfAny(g *server, t *testing.T, id string) map[string]string {
 	c := g.dial(t)
 	defer c.close()
 	if c.call("recording.info", object{"recording_id": id}).num("size_bytes") == 0 {
 		return nil
 	}
-	return rTape(t, g, id)
+	return download(t, g, id)
 }
 
 // TestRecordingOfAFlood: a command at full speed is not slowed down by its recording, which has every byte or says which not.
@@ -136,8 +136,8 @@ func TestRecordingOfAFlood(t *testing.T) {
 		t.Fatal(r)
 	}
 	list := c.call("recording.list", object{"session_id": session})["recordings"].([]any)
-	info := rEnded(t, c, object(list[0].(map[string]any)).str("recording_id"))
-	tape := rTape(t, g, info.str("recording_id"))
+	info := awaitRecording(t, c, object(list[0].(map[string]any)).str("recording_id"))
+	tape := download(t, g, info.str("recording_id"))
 	missing := 0
 	for line := range strings.Lines(tape["m"]) {
 		var n int

@@ -101,7 +101,7 @@ func TestReloadUnderLoad(t *testing.T) {
 	count := func(result string) int {
 		return int(g.metric(t, "trl_config_reloads_total", `result="`+result+`"`))
 	}
-	inForce := func() int { return asker.call("system.stats", nil).num("max_sessions") }
+	configured := func() int { return asker.call("system.stats", nil).num("max_sessions") }
 	admits := func(origin string) bool {
 		q, err := http.NewRequest("GET", "http://"+g.addr+"/healthz", nil)
 		if err != nil {
@@ -115,7 +115,7 @@ func TestReloadUnderLoad(t *testing.T) {
 		resp.Body.Close()
 		return resp.StatusCode == http.StatusOK
 	}
-	eventually(t, "the first config counts", func() bool { return inForce() == 500 })
+	eventually(t, "the first config counts", func() bool { return configured() == 500 })
 	connections := g.metric(t, "trl_connections")
 	pid := g.serving(t)
 
@@ -124,7 +124,7 @@ func TestReloadUnderLoad(t *testing.T) {
 	for range 5 {
 		start := time.Now()
 		time.Sleep(100 * time.Millisecond)
-		inForce()
+		configured()
 		floors = append(floors, time.Since(start))
 	}
 
@@ -135,7 +135,7 @@ func TestReloadUnderLoad(t *testing.T) {
 		now++
 		change()
 		start := time.Now()
-		eventually(t, what+" in force", func() bool { return inForce() == now })
+		eventually(t, what+" in force", func() bool { return configured() == now })
 		took = append(took, time.Since(start))
 	}
 	refused := func(what string, change func()) {
@@ -144,7 +144,7 @@ func TestReloadUnderLoad(t *testing.T) {
 		before := count("refused")
 		change()
 		eventually(t, what+" refused", func() bool { return count("refused") > before })
-		if n := inForce(); n != now {
+		if n := configured(); n != now {
 			t.Errorf("%s: max_sessions %d is in force, not %d", what, n, now)
 		}
 		if g.metric(t, "trl_config_last_reload_success") != 0 {
@@ -186,12 +186,12 @@ func TestReloadUnderLoad(t *testing.T) {
 	}
 	// Bounds below what there is end nothing, and refuse what comes.
 	conf.rename("max_sessions: 10\n")
-	eventually(t, "ten", func() bool { return inForce() == 10 })
+	eventually(t, "ten", func() bool { return configured() == 10 })
 	if f := asker.try("session.create", nil); f.code() != "MAX_SESSIONS_REACHED" {
 		t.Errorf("beyond the bound: %+v", f)
 	}
 	conf.rename("max_sessions: 400\nidle_timeout: 7m\n")
-	eventually(t, "room again", func() bool { return inForce() == 400 })
+	eventually(t, "room again", func() bool { return configured() == 400 })
 	asker.call("session.destroy", object{"session_id": asker.session(), "force": true})
 	if n := int(asker.call("system.capabilities", nil).obj("limits").num("idle_timeout_s")); n != 420 {
 		t.Errorf("idle_timeout_s %d", n)
@@ -235,16 +235,16 @@ func TestReloadsLeaveNothing(t *testing.T) {
 	conf := newConfFile(t, "max_sessions: 100\n")
 	g := gateway(t, "--config", conf.path, "--warm", "0")
 	c := g.dial(t)
-	inForce := func(n int) func() bool {
+	configured := func(n int) func() bool {
 		return func() bool { return c.call("system.stats", nil).num("max_sessions") == n }
 	}
-	eventually(t, "the first config counts", inForce(100))
+	eventually(t, "the first config counts", configured(100))
 	before := g.fds(t)
 	for i := range pick(5, 50) {
 		for j, change := range []func(string){conf.swap, conf.rename, conf.write} {
 			n := 101 + 3*i + j
 			change(fmt.Sprintf("max_sessions: %d\n", n))
-			eventually(t, "it is in force", inForce(n))
+			eventually(t, "it is in force", configured(n))
 		}
 	}
 	eventually(t, "as many descriptors as before", func() bool { return g.fds(t) <= before })

@@ -71,7 +71,7 @@ func (g *server) bwLeft() (left []string) {
 	return append(left, g.processes()...)
 }
 
-func TestSandbox(t *testing.T) {
+func TestSandboxHoldsSessions(t *testing.T) {
 	for _, way := range bwWays {
 		t.Run(way.name, func(t *testing.T) {
 			if way.uid != 0 || strings.Contains(way.flags, "user") {
@@ -177,8 +177,8 @@ func bwUpgrade(t *testing.T, g *server) {
 	eventually(t, "the new one serves", func() bool { pid := g.gatewayPid(); return pid != 0 && pid != old })
 }
 
-// TestSandboxEnds: with whichever of its processes, all of it; also after an upgrade, which is an exec of the keeper.
-func TestSandboxEnds(t *testing.T) {
+// TestSandboxEndsWithAnyOfItsProcesses: with whichever of its processes, all of it; also after an upgrade, which is an exec of the keeper.
+func TestSandboxEndsWithAnyOfItsProcesses(t *testing.T) {
 	for _, who := range []string{"launcher", "bwrap", "keeper"} {
 		t.Run(who, func(t *testing.T) {
 			g := bwStart(t, 0)
@@ -196,9 +196,9 @@ func TestSandboxEnds(t *testing.T) {
 	}
 }
 
-// TestSandboxStopsEarly: a signal that comes before trl is in the sandbox is not lost, though the first process of a PID
+// TestEarlySignalStopsASandbox: a signal that comes before trl is in the sandbox is not lost, though the first process of a PID
 // namespace gets only what it has a handler for.
-func TestSandboxStopsEarly(t *testing.T) {
+func TestEarlySignalStopsASandbox(t *testing.T) {
 	if _, err := exec.LookPath("bwrap"); err != nil {
 		t.Skip("not run: no bubblewrap")
 	}

@@ -96,7 +96,7 @@ func TestScarcityEndsNoSession(t *testing.T) {
 
 // inSmallMemory starts trl where /run and /dev/shm are small file systems of its own.
 func inSmallMemory(more string) func(*exec.Cmd) {
-	return wrapped("unshare", "--mount", "--propagation", "private", "sh", "-c",
+	return startedBy("unshare", "--mount", "--propagation", "private", "sh", "-c",
 		"mount -t tmpfs -o size=4m,mode=755 tmpfs /run && mount -t tmpfs -o size=4m,mode=1777 tmpfs /dev/shm && exec "+more+` "$@"`, "sh")
 }
 
@@ -104,10 +104,10 @@ func inSmallMemory(more string) func(*exec.Cmd) {
 const fills = `id -u; dd if=/dev/zero of="$__trl_x" bs=64k count=4096 2>&1 | tail -n 1 | cut -d ' ' -f 1`
 
 // A session that fills its own port files has a bound of its own, and fills nothing that is anybody else's.
-func TestSessionFillsWhatIsItsOwn(t *testing.T) {
+func TestSessionFillsOnlyItsOwnFIFODir(t *testing.T) {
 	t.Parallel()
 	uRoot(t)
-	g := launched(t, inSmallMemory(""), "--session-user", uRange(20), "--warm", "0")
+	g := startTuned(t, inSmallMemory(""), "--session-user", uRange(20), "--warm", "0")
 	c := g.dial(t)
 	a, b := c.session(object{"shell": "/bin/bash"}), c.session(object{"shell": "/bin/bash"})
 	c.run(b, "V=kept; cd /usr")
@@ -142,16 +142,16 @@ func TestSessionFillsWhatIsItsOwn(t *testing.T) {
 }
 
 // Where trl may not mount, a session that fills the memory file system that all share costs others requests, and no session.
-func TestFullPortsEndNoSession(t *testing.T) {
+func TestFullFIFODirEndsNoSession(t *testing.T) {
 	t.Parallel()
 	uRoot(t)
-	g := launched(t, inSmallMemory("setpriv --bounding-set=-sys_admin"), "--session-user", uRange(20), "--warm", "0")
+	g := startTuned(t, inSmallMemory("setpriv --bounding-set=-sys_admin"), "--session-user", uRange(20), "--warm", "0")
 	c := g.dial(t)
 	a, b := c.session(object{"shell": "/bin/bash"}), c.session(object{"shell": "/bin/bash"})
 	c.run(b, "V=kept; cd /usr")
 	c.run(b, ": kill") // before which its state is written down
 	c.run(a, fills)
-	typed(t, "exec.run", c.try("exec.run", object{"session_id": b, "command": "exit 3"}))
+	expectTyped(t, "exec.run", c.try("exec.run", object{"session_id": b, "command": "exit 3"}))
 	f := c.try("exec.run", object{"session_id": b, "command": "#" + strings.Repeat("x", 9000) + "\necho $V"})
 	if f.code() != "LIMIT_EXCEEDED" {
 		t.Errorf("exec.run with a text that has no room: %v, %v", f.Data, f.Error)

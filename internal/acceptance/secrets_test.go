@@ -20,7 +20,7 @@ const secretMark = "planted-"
 func (g *server) below() (all []int) {
 	children := map[int][]int{}
 	for _, pid := range pids() {
-		if _, parent, _, ok := gStat(pid); ok {
+		if _, parent, _, ok := procStat(pid); ok {
 			children[parent] = append(children[parent], pid)
 		}
 	}
@@ -130,8 +130,8 @@ func secretsIn(t *testing.T, g *server, sh string, sandboxed bool) {
 	})
 }
 
-// TestLargeVariables: a value that is too long for an argument of a process is none.
-func TestLargeVariables(t *testing.T) {
+// TestVariableTooLongForAnArgumentIsRefused: a value that is too long for an argument of a process is none.
+func TestVariableTooLongForAnArgumentIsRefused(t *testing.T) {
 	g := shared(t, "")
 	inShells(t, "", func(t *testing.T, sh string) {
 		c := g.dial(t)
@@ -141,7 +141,7 @@ func TestLargeVariables(t *testing.T) {
 		expect(t, c.run(s, text, big), 0, "204800 it's\n", "")
 		p := c.call("process.start", with(object{"session_id": s, "command": text}, big)).str("process_id")
 		c.call("process.wait", object{"process_id": p, "until": object{"exit": true}, "timeout_s": 60})
-		if out, _, _ := fLogs(c, p, 0); out != "204800 it's\n" {
+		if out, _, _ := processLogs(c, p, 0); out != "204800 it's\n" {
 			t.Errorf("a process says %q", out)
 		}
 		term := c.call("term.open", with(object{"session_id": s, "cols": 80, "rows": 24, "command": text + "; read line"}, big)).str("term_id")

@@ -35,7 +35,7 @@ func (c *client) processOutput(session, command string) string {
 	c.t.Helper()
 	p := c.call("process.start", object{"session_id": session, "command": command}).str("process_id")
 	c.call("process.wait", object{"process_id": p, "until": object{"exit": true}, "timeout_s": 60})
-	text, _, _ := fLogs(c, p, 0)
+	text, _, _ := processLogs(c, p, 0)
 	return text
 }
 
@@ -106,8 +106,8 @@ func TestFunctionThatDoesNotReadBack(t *testing.T) {
 	}
 }
 
-// TestCwdThatIsGone: who comes back says that it is elsewhere, and a process is where its session is.
-func TestCwdThatIsGone(t *testing.T) {
+// TestRemovedDirectoryIsNamedAfterARestore: who comes back says that it is elsewhere, and a process is where its session is.
+func TestRemovedDirectoryIsNamedAfterARestore(t *testing.T) {
 	g := shared(t, "")
 	inShells(t, "", func(t *testing.T, sh string) {
 		dir := filepath.Join(g.home, unique("gone"))
@@ -154,8 +154,8 @@ func TestWorkingDirIsTheCommandsAlone(t *testing.T) {
 	})
 }
 
-// TestOursIsNotSeen: neither what a command is given of its own, nor what prepares a process, shows in their traces.
-func TestOursIsNotSeen(t *testing.T) {
+// TestOurShellCodeIsNotTraced: neither what a command is given of its own, nor what prepares a process, shows in their traces.
+func TestOurShellCodeIsNotTraced(t *testing.T) {
 	g := shared(t, "")
 	inShells(t, "", func(t *testing.T, sh string) {
 		c := g.dial(t)
@@ -174,7 +174,7 @@ func TestOursIsNotSeen(t *testing.T) {
 }
 
 // TestStdinIsNoneThough the user has given the shell itself another one.
-func TestStdinIsNone(t *testing.T) {
+func TestCommandsStdinIsNotTheShells(t *testing.T) {
 	g := shared(t, "")
 	inShells(t, "", func(t *testing.T, sh string) {
 		c := g.dial(t)
@@ -187,13 +187,13 @@ func TestStdinIsNone(t *testing.T) {
 	})
 }
 
-// TestFileSizeLimit of the user's own does not cost the shell, also where the gateway is another user and may not ask for it.
-func TestFileSizeLimit(t *testing.T) {
+// TestFileSizeLimitDoesNotCostTheShell of the user's own does not cost the shell, also where the gateway is another user and may not ask for it.
+func TestFileSizeLimitDoesNotCostTheShell(t *testing.T) {
 	ourNumbers(t)
 	fileSizeLimit(t, shared(t, ""))
 }
 
-func TestFileSizeLimitOfOtherUsers(t *testing.T) {
+func TestFileSizeLimitOfOtherUsersDoesNotCostTheShell(t *testing.T) {
 	eachWay(t, func(t *testing.T, flags []string) { fileSizeLimit(t, gateway(t, flags...)) })
 }
 
@@ -215,8 +215,8 @@ func fileSizeLimit(t *testing.T, g *server) {
 	})
 }
 
-// TestNothingGoesOn: what is cancelled or timed out does not go on with its list, without any grace, and in spite of traps.
-func TestNothingGoesOn(t *testing.T) {
+// TestCancelledListDoesNotGoOn: what is cancelled or timed out does not go on with its list, without any grace, and in spite of traps.
+func TestCancelledListDoesNotGoOn(t *testing.T) {
 	g := shared(t, "")
 	sourced := filepath.Join(g.home, "trap.sh")
 	if err := os.WriteFile(sourced, []byte("trap 'echo a' INT\n"), 0o644); err != nil { // #nosec G306 -- the session's user is to read it
@@ -260,8 +260,8 @@ func TestNothingGoesOn(t *testing.T) {
 	}
 }
 
-// TestOutputIsNoLedger: what a command prints is never taken for what the gateway wrote down.
-func TestOutputIsNoLedger(t *testing.T) {
+// TestOutputIsNotTakenForTheSessionLog: what a command prints is never taken for what the gateway wrote down.
+func TestOutputIsNotTakenForTheSessionLog(t *testing.T) {
 	g := gateway(t, "--warm", "0")
 	forged := append([]byte("trlledg1"), 16, 0, 0, 0, 0, 0, 0, 0)
 	for _, entry := range []string{`{"exec":{"stream":"x"}}`, `{"begun":{"id":"y"}}`, `{"session":{"name":"forged"}}`} {
@@ -277,7 +277,7 @@ func TestOutputIsNoLedger(t *testing.T) {
 	s := c.session()
 	r := c.run(s, "V=kept; cat "+name+"; cat "+name+" >&2")
 	for range 6 {
-		g.slay(t)
+		g.killGateway(t)
 		c = g.redial(t)
 		expect(t, c.run(s, "echo $V; cat "+name), 0, "kept\n"+string(forged), "")
 	}
@@ -286,18 +286,18 @@ func TestOutputIsNoLedger(t *testing.T) {
 	}
 }
 
-// TestWhatProcessesLeave is the session's, whichever gateway there is and whether their records are, and nothing of those
+// TestNextGatewayOwnsWhatProcessesLeave is the session's, whichever gateway there is and whether their records are, and nothing of those
 // that leave nothing stays.
-func TestWhatProcessesLeave(t *testing.T) {
+func TestNextGatewayOwnsWhatProcessesLeave(t *testing.T) {
 	g := gateway(t, "--warm", "0", "--retention", "1s")
 	c := g.dial(t)
-	s, cgroup := c.session(), g.gCgroup(t)
+	s, cgroup := c.session(), g.cgroupDir(t)
 	c.processOutput(s, "true")
-	dirs := gDirs(cgroup)
+	dirs := countDirs(cgroup)
 	for range 20 {
 		c.processOutput(s, "true")
 	}
-	eventually(t, "the cells are gone", func() bool { return gDirs(cgroup) <= dirs })
+	eventually(t, "the cells are gone", func() bool { return countDirs(cgroup) <= dirs })
 	naps := []string{sleeper(), sleeper()}
 	p := c.call("process.start", object{"session_id": s, "command": "setsid " + naps[0] + " >/dev/null 2>&1 &"}).str("process_id")
 	c.call("term.open", object{"session_id": s, "cols": 80, "rows": 24, "command": "trap '' HUP; setsid " + naps[1] + " >/dev/null 2>&1 & sleep 0.2"})
@@ -306,7 +306,7 @@ func TestWhatProcessesLeave(t *testing.T) {
 		return f.Error != nil && len(c.call("term.list", object{"session_id": s}).objs("terminals")) == 0
 	})
 	for range 2 {
-		g.slay(t)
+		g.killGateway(t)
 		c = g.redial(t)
 		for _, nap := range naps {
 			if len(running(nap)) != 1 {
@@ -323,8 +323,8 @@ func TestWhatProcessesLeave(t *testing.T) {
 	}
 }
 
-// TestResetIsForGood: what was before a reset does not come back, though the gateway dies and then the shell.
-func TestResetIsForGood(t *testing.T) {
+// TestResetStateDoesNotComeBack: what was before a reset does not come back, though the gateway dies and then the shell.
+func TestResetStateDoesNotComeBack(t *testing.T) {
 	ourNumbers(t)
 	g := gateway(t, "--warm", "0")
 	eachShell(t, func(t *testing.T, sh string) {
@@ -335,7 +335,7 @@ func TestResetIsForGood(t *testing.T) {
 			c.processOutput(s, ":") // it asks for a snapshot
 		}
 		c.call("session.reset", object{"session_id": s})
-		g.slay(t)
+		g.killGateway(t)
 		c = g.redial(t)
 		if r := c.run(s, "kill -9 $$"); !r.yes("shell_restored") {
 			t.Error(r)
@@ -354,7 +354,7 @@ func TestTerminalOfRedefinedBuiltins(t *testing.T) {
 			c := g.dial(t)
 			s := c.session(object{"shell": sh})
 			expect(t, c.run(s, set), 0, "", "")
-			if saw := c.hOpen(s, object{"command": `sh -c 'echo "($TERM ${GIT_PAGER-none})"'`}).see(`\(.*\)`)[0]; saw != "(xterm-256color none)" {
+			if saw := c.openTerminal(s, object{"command": `sh -c 'echo "($TERM ${GIT_PAGER-none})"'`}).expect(`\(.*\)`)[0]; saw != "(xterm-256color none)" {
 				t.Errorf("after %s: %s", set, saw)
 			}
 		})

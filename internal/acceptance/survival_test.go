@@ -20,7 +20,7 @@ import (
 	"github.com/coder/websocket"
 )
 
-// docs/operations.md says in a table what survives what. TestSurvival makes one of everything, does to the gateway what the
+// docs/operations.md says in a table what survives what. TestEverythingSurvivesAsDocumented makes one of everything, does to the gateway what the
 // column says, and looks what is left: each cell that it can prove must be what the table says, no less and no more.
 
 const (
@@ -38,7 +38,7 @@ func sTable(t *testing.T) map[string]map[string]string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, part, ok := strings.Cut(string(text), "<!-- survival: executed by TestSurvival -->")
+	_, part, ok := strings.Cut(string(text), "<!-- survival: executed by TestEverythingSurvivesAsDocumented -->")
 	part, _, end := strings.Cut(part, "<!-- end -->")
 	if !ok || !end {
 		t.Fatal("no table between its markers")
@@ -306,7 +306,7 @@ func (w *sWorld) sLook(t *testing.T, after *server, conn *client) map[string]str
 	if f := c.try("recording.info", object{"recording_id": w.tape}); f.code() == "RECORDING_NOT_FOUND" {
 		got[made], got[going] = "no", "no"
 	} else {
-		got[made] = sYes(strings.HasPrefix(rTape(t, after, w.tape)["o"], "t1\r\n"))
+		got[made] = sYes(strings.HasPrefix(download(t, after, w.tape)["o"], "t1\r\n"))
 		got[going] = sYes(f.Data.str("state") == "recording")
 	}
 	if f := c.try("term.attach", object{"term_id": w.term, "offset": 0}); lost(f) {
@@ -373,7 +373,7 @@ func (c *client) reason() string {
 	return ""
 }
 
-func TestSurvival(t *testing.T) {
+func TestEverythingSurvivesAsDocumented(t *testing.T) {
 	table := sTable(t)
 	for _, tier := range gTiers {
 		for _, column := range []string{sDisconnect, sGateway, sUpgrade, sStop, sKeeper} {
@@ -463,11 +463,11 @@ func TestKeeperIsReplacedInPlace(t *testing.T) {
 		t.Run(tier, func(t *testing.T) {
 			t.Parallel()
 			g, program, put, upgrade := installed(t, "--isolation", tier, "--retention", "1s")
-			cgroup := g.gCgroup(t)
+			cgroup := g.cgroupDir(t)
 			if out, err := upgrade(); err != nil {
 				t.Fatalf("%v: %s", err, out)
 			}
-			g.slay(t)
+			g.killGateway(t)
 			c := g.redial(t)
 			c.call("session.destroy", object{"session_id": c.session(), "force": true}) // all is loaded
 			eventually(t, "warm, and what has ended forgotten", func() bool { return g.metric(t, "trl_warm_shells") == 4 && g.metric(t, "trl_sessions") == 0 })
@@ -490,7 +490,7 @@ func TestKeeperIsReplacedInPlace(t *testing.T) {
 				if err = errors.Join(err, e); err != nil || !os.SameFile(installed, runs) {
 					t.Errorf("the keeper is not what is installed: %v", err)
 				}
-				g.slay(t) // and the new keeper keeps
+				g.killGateway(t) // and the new keeper keeps
 				c = g.redial(t)
 				expect(t, c.run(s, "echo $v; if [ $PPID != 0 ]; then { kill -TERM $PPID; kill -HUP $PPID; } 2>/dev/null; fi; :"), 0, "kept\n", "")
 			}
@@ -519,10 +519,10 @@ func TestKeeperIsReplacedInPlace(t *testing.T) {
 			}
 			c.close()
 			eventually(t, "what has ended is forgotten", func() bool { return g.metric(t, "trl_sessions") == 0 })
-			if n := g.metric(t, "trl_signals_ignored_total"); n < 6 && tier != "pidns" && len(flagsOfAll) == 0 && !gShielded(g.pid) {
+			if n := g.metric(t, "trl_signals_ignored_total"); n < 6 && tier != "pidns" && len(flagsOfAll) == 0 && !signalsAreFiltered(g.pid) {
 				t.Errorf("%v signals from inside ignored", n)
 			}
-			g.settles(t, cgroup, before)
+			g.awaitBaseline(t, cgroup, before)
 		})
 	}
 }
@@ -565,7 +565,7 @@ func TestKeeperIsNeverAway(t *testing.T) {
 }
 
 // A gateway that dies as the keeper is about to be replaced is a gateway that died, and no more.
-func TestDeathBeforeTheKeeperFollows(t *testing.T) {
+func TestGatewayMayDieBeforeTheKeeperIsReplaced(t *testing.T) {
 	if !sUpgrades() {
 		t.Skip("not run: this trl has no `trl upgrade`")
 	}
@@ -593,7 +593,7 @@ func TestDeathBeforeTheKeeperFollows(t *testing.T) {
 }
 
 // What ends at the very moment in which the keeper is replaced is known to have ended, and how.
-func TestEndsWhileTheKeeperFollows(t *testing.T) {
+func TestEndsDuringAnUpgradeAreReported(t *testing.T) {
 	if !sUpgrades() {
 		t.Skip("not run: this trl has no `trl upgrade`")
 	}
@@ -620,7 +620,7 @@ func TestEndsWhileTheKeeperFollows(t *testing.T) {
 }
 
 // A program that does not come up leaves the old gateway serving, as it was.
-func TestUpgradeRefused(t *testing.T) {
+func TestProgramThatDoesNotStartIsNotUpgradedTo(t *testing.T) {
 	if !sUpgrades() {
 		t.Skip("not run: this trl has no `trl upgrade`")
 	}

@@ -37,7 +37,7 @@ var kinds = []kind{
 	{"deep", deaf + `dig='if [ $3 = 0 ]; then : >$2.up; elif [ $(($3 % 8)) = 0 ]; then setsid sh -c "$0" "$0" $1 $2 $(($3-1)) &
 			else sh -c "$0" "$0" $1 $2 $(($3-1)) & fi; sleep $1; :'
 		sh -c "$dig" "$dig" $1 $2 30`, 62},
-	{"crowd", deaf + `i=0; while [ $i -lt 600 ]; do i=$((i+1)); sleep $1 & done; : >$2.up; sleep $1; :`, 602},
+	{"many", deaf + `i=0; while [ $i -lt 600 ]; do i=$((i+1)); sleep $1 & done; : >$2.up; sleep $1; :`, 602},
 }
 
 // A tree is one of a kind.

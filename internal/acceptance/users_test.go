@@ -56,8 +56,8 @@ func eachWay(t *testing.T, f func(t *testing.T, flags []string)) {
 	}
 }
 
-// TestOtherUser: everything is as it is otherwise.
-func TestOtherUser(t *testing.T) {
+// TestSessionsOfAnotherUserWorkAlike: everything is as it is otherwise.
+func TestSessionsOfAnotherUserWorkAlike(t *testing.T) {
 	t.Parallel() // it mostly waits
 	eachWay(t, func(t *testing.T, flags []string) {
 		for _, tier := range gTiers {
@@ -161,8 +161,8 @@ func uPorts() []string {
 	return append(dirs, more...)
 }
 
-// TestPortsStayLockedOverAnUpgrade: a server that starts does not take the keeper of another one for dead, which was upgraded.
-func TestPortsStayLockedOverAnUpgrade(t *testing.T) {
+// TestFIFODirStaysLockedOverAnUpgrade: a server that starts does not take the keeper of another one for dead, which was upgraded.
+func TestFIFODirStaysLockedOverAnUpgrade(t *testing.T) {
 	start := func() *server {
 		g, err := startGateway("--allow-write", "/", "--warm", "0")
 		if err != nil && strings.Contains(err.Error(), "Landlock") {
@@ -243,9 +243,9 @@ for s in a["sockets"]:
 print("\n".join(sorted(set(done))))
 `
 
-// TestOutOfReach: from inside a session of another user, nothing of the keeper, the gateway, the state directory and the
+// TestSessionReachesNothingOfTheServer: from inside a session of another user, nothing of the keeper, the gateway, the state directory and the
 // Unix socket can be had; where each session has its own number, nothing of another session either.
-func TestOutOfReach(t *testing.T) {
+func TestSessionReachesNothingOfTheServer(t *testing.T) {
 	uRoot(t)
 	if goruntime.GOARCH != "amd64" {
 		t.Skip("not run: the attack has amd64's numbers of system calls")
@@ -286,7 +286,7 @@ func TestOutOfReach(t *testing.T) {
 				t.Fatalf("ports: %v", aims.Dirs)
 			}
 			if alone {
-				aims.Pids = append(aims.Pids, append(running(nap), gTagged(other)...)...)
+				aims.Pids = append(aims.Pids, append(running(nap), processesOfSession(other)...)...)
 			}
 			if len(aims.Files) < 3 || alone && len(aims.Files) < 8 {
 				t.Fatalf("files: %q", aims.Files)
@@ -325,8 +325,8 @@ func TestOutOfReach(t *testing.T) {
 	}
 }
 
-// TestNumbersComeBack: each session has a number of its own, and nobody else gets it as long as anything of it is left.
-func TestNumbersComeBack(t *testing.T) {
+// TestUserNumbersAreReusedOnlyWhenFree: each session has a number of its own, and nobody else gets it as long as anything of it is left.
+func TestUserNumbersAreReusedOnlyWhenFree(t *testing.T) {
 	uRoot(t)
 	numbers := uRange(3)
 	g := gateway(t, "--session-user", numbers, "--warm", "0")
@@ -371,8 +371,8 @@ func TestNumbersComeBack(t *testing.T) {
 	eventually(t, "it is free again", func() bool { return c.try("session.create", nil).OK })
 }
 
-// TestNothingIsLeftOfPorts: neither of sessions nor of gateways, however those end.
-func TestNothingIsLeftOfPorts(t *testing.T) {
+// TestNothingIsLeftInTheFIFODir: neither of sessions nor of gateways, however those end.
+func TestNothingIsLeftInTheFIFODir(t *testing.T) {
 	eachWay(t, func(t *testing.T, flags []string) {
 		before := uPorts()
 		g, err := startGateway(append(flags, "--warm", "0", "--retention", "0")...)
@@ -390,7 +390,7 @@ func TestNothingIsLeftOfPorts(t *testing.T) {
 		base := 0 // after the first ones: some descriptors are opened once
 		for _, sh := range append(shells[:2:2], shells...) {
 			s := c.session(object{"shell": sh})
-			n := gFiles(mine)
+			n := countFiles(mine)
 			for i := range 20 {
 				expect(t, c.run(s, "cat", object{"stdin": "x\n", "env": object{"E": strconv.Itoa(i)}}), 0, "x\n", "")
 			}
@@ -402,11 +402,11 @@ func TestNothingIsLeftOfPorts(t *testing.T) {
 			})
 			c.run(s, "kill -9 $$")
 			c.run(s, ":")
-			if now := gFiles(mine); now > n+2 { // the lane of the last command
+			if now := countFiles(mine); now > n+2 { // the pipes of the last command
 				t.Errorf("%d ports, there were %d", now, n)
 			}
 			c.call("session.destroy", object{"session_id": s, "force": true})
-			eventually(t, "all are gone but the lock", func() bool { return gDirs(mine) == 1 && gFiles(mine) == 1 })
+			eventually(t, "all are gone but the lock", func() bool { return countDirs(mine) == 1 && countFiles(mine) == 1 })
 			if sh == shells[1] && base == 0 {
 				eventually(t, "it is forgotten", func() bool { return c.try("session.info", object{"session_id": s}).code() == "SESSION_NOT_FOUND" })
 				base = fdsOf(t, g.pid)

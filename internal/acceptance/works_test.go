@@ -144,12 +144,12 @@ func (w *worker) typed(method string, params object) {
 	for taken := false; !taken; {
 		f, err := w.ask(w.ctx, method, params, nil)
 		taken = err == nil && (f.Error == nil || f.code() != "SHUTTING_DOWN")
-		w.goOn(method, f)
+		w.stopWhenOver(method, f)
 	}
 }
 
-// goOn panics when the time is over.
-func (w *worker) goOn(method string, f frame) {
+// stopWhenOver panics when the time is over.
+func (w *worker) stopWhenOver(method string, f frame) {
 	if w.ctx.Err() != nil {
 		panic(fmt.Errorf("%s: no answer: %v", method, f.code()))
 	}
@@ -167,7 +167,7 @@ func (w *worker) typing(kind, id string, n int, line func(i int) string) func(ou
 		if sure[i] = err == nil && f.Error == nil; err == nil && f.Error != nil && f.code() != "SHUTTING_DOWN" {
 			panic(fmt.Errorf("%s.input: %v", kind, *f.Error))
 		}
-		w.goOn(kind+".input", f)
+		w.stopWhenOver(kind+".input", f)
 	}
 	return func(out string) {
 		next := 0
@@ -223,7 +223,7 @@ func TestWorksWhileGatewaysDie(t *testing.T) {
 	w := &worker{again: again{g: g}, ctx: t.Context()}
 	eventually(t, "all is forgotten", func() bool { return len(w.sure("session.list", object{}).objs("sessions")) == 0 })
 	w.drop()
-	g.settles(t, cgroup, before)
+	g.awaitBaseline(t, cgroup, before)
 }
 
 // soakFor is how long TestEndurance lasts: go test -run TestEndurance ./internal/acceptance -args -for 10m (make soak-once).
@@ -254,7 +254,7 @@ func TestEndurance(t *testing.T) {
 
 // measured counts what a gateway has that is warm and has had an upgrade and a limited session.
 func (g *server) measured(t *testing.T) (cgroup string, before [7]int) {
-	cgroup = g.gCgroup(t)
+	cgroup = g.cgroupDir(t)
 	g.upgrade(t)
 	c := g.dial(t)
 	c.limitOne(c.limits(memoryLimit))

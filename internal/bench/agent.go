@@ -36,11 +36,11 @@ type AgentRow struct {
 	Marked   float64 `json:"markers_ns"`
 }
 
-// A chore is one step of the work; it expects its words in the output.
-type chore struct{ name, command, expects string }
+// A task is one step of the work; it expects its words in the output.
+type task struct{ name, command, expects string }
 
-// chores are as transcripts of coding agents have them. $PORT is the agent's own.
-var chores = []chore{
+// tasks are as transcripts of coding agents have them. $PORT is the agent's own.
+var tasks = []task{
 	{"cd, export", `cd "$WS" && export CFLAGS=-O1 && pwd`, "/work"},
 	{"ls", "ls -la", "main.c"},
 	{"git status", "git status --short --branch", "## "},
@@ -52,8 +52,8 @@ var chores = []chore{
 	{"commit", "git add -A && git commit -qm step && git log --oneline | wc -l", "2"},
 }
 
-// A hand does chores one way.
-type hand interface {
+// A agentShell does chores one way.
+type agentShell interface {
 	run(command string) (output string)
 	serve(command, port string) // starts a server and returns when its port takes connections
 	quit()                      // ends the server
@@ -84,11 +84,11 @@ func agent() error {
 		}
 		for range rounds {
 			for way := range took { // by turns
-				worked(way, n, floor.addr, gw.addr, dir, template, took[way])
+				runTasks(way, n, floor.addr, gw.addr, dir, template, took[way])
 			}
 		}
 		steps := []string{}
-		for _, c := range chores {
+		for _, c := range tasks {
 			steps = append(steps, c.name)
 		}
 		for _, name := range append(steps, "server", "all") {
@@ -120,13 +120,13 @@ func workspace(dir string) string {
 	return path
 }
 
-// worked has n agents do all chores at the same time, each in a copy of the workspace, and adds what they took.
-func worked(way, n int, floor, gw, dir, template string, took map[string]*figure.Samples) {
+// runTasks has n agents do all chores at the same time, each in a copy of the workspace, and adds what they took.
+func runTasks(way, n int, floor, gw, dir, template string, took map[string]*figure.Samples) {
 	var (
 		all   sync.WaitGroup
 		mu    sync.Mutex
 		wrong error
-		hands = make([]hand, n)
+		hands = make([]agentShell, n)
 		where = make([]string, n)
 		ports = make([]string, n)
 	)
@@ -141,15 +141,15 @@ func worked(way, n int, floor, gw, dir, template string, took map[string]*figure
 			var made protocol.Session
 			ask(c, "session.create", map[string]any{"shell": "/bin/bash", "env": map[string]string{"WS": where[i]}}, &made)
 			defer ask(c, "session.destroy", map[string]any{"session_id": made.SessionID, "force": true}, nil)
-			hands[i] = &trlHand{c: c, id: made.SessionID}
+			hands[i] = &trlShell{c: c, id: made.SessionID}
 		case 1:
 			c := dial(floor + "/once")
 			defer c.CloseNow()
-			hands[i] = &onceHand{c: c, before: "export WS=" + where[i] + "\n"}
+			hands[i] = &onceShell{c: c, before: "export WS=" + where[i] + "\n"}
 		case 2:
 			c := dial(floor + "/shell")
 			defer c.CloseNow()
-			hands[i] = &markedHand{m: marked{c: c}}
+			hands[i] = &markedShell{m: marked{c: c}}
 			hands[i].run("export WS=" + where[i])
 		}
 	}
@@ -165,7 +165,7 @@ func worked(way, n int, floor, gw, dir, template string, took map[string]*figure
 	for i, h := range hands {
 		all.Go(func() { // ends with its chores; awaited below
 			err := caught(func() error {
-				for _, c := range chores {
+				for _, c := range tasks {
 					start := time.Now()
 					if output := h.run(c.command); !strings.Contains(output, c.expects) {
 						return fmt.Errorf("%s, %T: %q", c.name, h, output)
@@ -224,19 +224,19 @@ const firstPort = 20000 // below what Linux gives away, from 32768
 
 var lastPort atomic.Int32 // beyond firstPort
 
-// trlHand has a session: what is set stays set, a server is a process, and waiting for its port is the gateway's.
-type trlHand struct {
+// trlShell has a session: what is set stays set, a server is a process, and waiting for its port is the gateway's.
+type trlShell struct {
 	c           *websocket.Conn
 	id, process string
 }
 
-func (h *trlHand) run(command string) string {
+func (h *trlShell) run(command string) string {
 	var r protocol.ExecResult
 	ask(h.c, "exec.run", map[string]any{"session_id": h.id, "command": command}, &r)
 	return r.Stdout + r.Stderr
 }
 
-func (h *trlHand) serve(command, port string) {
+func (h *trlShell) serve(command, port string) {
 	var p protocol.ProcessStarted
 	ask(h.c, "process.start", map[string]any{"session_id": h.id, "command": command}, &p)
 	h.process = p.ProcessID
@@ -247,20 +247,20 @@ func (h *trlHand) serve(command, port string) {
 	}
 }
 
-func (h *trlHand) quit() { ask(h.c, "process.kill", map[string]any{"process_id": h.process}, nil) }
+func (h *trlShell) quit() { ask(h.c, "process.kill", map[string]any{"process_id": h.process}, nil) }
 
-// onceHand starts a shell for each command and must tell each what the ones before have set: their directory and
+// onceShell starts a shell for each command and must tell each what the ones before have set: their directory and
 // variables, which is all that it can.
-type onceHand struct {
+type onceShell struct {
 	c           *websocket.Conn
 	before, pid string
 }
 
-func (h *onceHand) run(command string) string {
+func (h *onceShell) run(command string) string {
 	check(h.c.Write(ctx, websocket.MessageText, []byte(h.before+command)))
 	_, b, err := h.c.Read(ctx)
 	check(err)
-	if command == chores[0].command {
+	if command == tasks[0].command {
 		h.before += "cd \"$WS\"; export CFLAGS=-O1\n"
 	}
 	return string(b)
@@ -271,25 +271,25 @@ func waitForPort(command, port string) string {
 	return command + " >/dev/null 2>&1 & echo $!; until (exec 3<>/dev/tcp/127.0.0.1/" + port + ") 2>/dev/null; do sleep 0.02; done"
 }
 
-func (h *onceHand) serve(command, port string) {
+func (h *onceShell) serve(command, port string) {
 	h.pid, _, _ = strings.Cut(h.run(waitForPort(command, port)), "\n")
 }
 
-func (h *onceHand) quit() { h.run("kill " + h.pid) }
+func (h *onceShell) quit() { h.run("kill " + h.pid) }
 
-// markedHand has a shell behind a pipe, too, whose output ends with a marker.
-type markedHand struct {
+// markedShell has a shell behind a pipe, too, whose output ends with a marker.
+type markedShell struct {
 	m   marked
 	pid string
 }
 
-func (h *markedHand) run(command string) string {
+func (h *markedShell) run(command string) string {
 	output, _ := h.m.run(command)
 	return string(bytes.TrimSpace(output))
 }
 
-func (h *markedHand) serve(command, port string) {
+func (h *markedShell) serve(command, port string) {
 	h.pid, _, _ = strings.Cut(h.run(waitForPort(command, port)), "\n")
 }
 
-func (h *markedHand) quit() { h.run("kill " + h.pid) }
+func (h *markedShell) quit() { h.run("kill " + h.pid) }

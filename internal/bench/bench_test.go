@@ -37,9 +37,9 @@ func TestFloorsRunCommands(t *testing.T) {
 		}
 	}
 
-	one := &onceHand{c: dial(url + "/once"), before: "export WS=/usr\n"}
+	one := &onceShell{c: dial(url + "/once"), before: "export WS=/usr\n"}
 	defer one.c.CloseNow()
-	one.run(chores[0].command)
+	one.run(tasks[0].command)
 	if got := one.run("pwd; echo $CFLAGS; (exit 4)"); got != "/usr\n-O1\n\n4" {
 		t.Errorf("%q", got)
 	}

@@ -20,9 +20,9 @@ type samples = figure.Samples
 
 var report figure.Report
 
-// behind are the keys of figures that are known to be far out of budget, ExecRun not always: a quick run says so, and does not
+// knownOverBudget are the keys of figures that are known to be far out of budget, ExecRun not always: a quick run says so, and does not
 // fail. What limits them is in docs/PERFORMANCE.md; an entry goes when its figure has come back.
-var behind = []string{"ExecRate", "ExecRun/bin/bash", "ExecRun/bin/sh"}
+var knownOverBudget = []string{"ExecRate", "ExecRun/bin/bash", "ExecRun/bin/sh"}
 
 // compare measures everything; with -quick little of it, and once more when something is far out of budget.
 func compare() error {
@@ -51,7 +51,7 @@ func compare() error {
 }
 
 func farOver() []string {
-	return slices.DeleteFunc(report.FarOver(), func(key string) bool { return slices.Contains(behind, key) })
+	return slices.DeleteFunc(report.FarOver(), func(key string) bool { return slices.Contains(knownOverBudget, key) })
 }
 
 // once is one run of all figures.
@@ -80,11 +80,11 @@ func once() error {
 	streams(floor.addr, gw.addr)
 	creations(floor.addr, c)
 	memory(full)
-	slowly(gw)
+	slowReader(gw)
 	cancels(c)
 	terminals(floor.addr, gw.addr)
 	if !*quick {
-		beside(c)
+		besideSingleProcess(c)
 	}
 	switch *format {
 	case "json":
@@ -136,21 +136,21 @@ func turns(n int, a, b func(), after ...func()) (as, bs samples) {
 
 // commands: the shortest there is, in a gateway with one session, and in one with many idle ones.
 func commands(floor, gw, full *child) {
-	wsEcho, c, crowd := dial(floor.addr+"/echo"), dial(gw.addr+"/v1/ws"), dial(full.addr+"/v1/ws")
+	wsEcho, c, fullConn := dial(floor.addr+"/echo"), dial(gw.addr+"/v1/ws"), dial(full.addr+"/v1/ws")
 	for range *idle {
-		session(crowd, "/bin/bash")
+		session(fullConn, "/bin/bash")
 	}
 	line := func(id string) []byte {
 		return request(1, "exec.run", map[string]any{"session_id": id, "command": ":"})
 	}
 	for _, shell := range []string{"/bin/bash", "/bin/sh"} {
 		sh, one := bare(shell), line(session(c, shell))
-		f, o := turns(*rounds, func() { sh.ask(); talk(wsEcho, one) }, func() { ok(talk(c, one)) })
+		f, o := turns(*rounds, func() { sh.ask(); roundTrip(wsEcho, one) }, func() { ok(roundTrip(c, one)) })
 		emit(figure.New("exec.run, "+shell, "ExecRun"+shell, figure.Nanoseconds, f, o).AtMost(1.5))
 		sh.stop()
 	}
-	a, b := line(session(c, "/bin/bash")), line(session(crowd, "/bin/bash"))
-	f, o := turns(*rounds, func() { ok(talk(c, a)) }, func() { ok(talk(crowd, b)) })
+	a, b := line(session(c, "/bin/bash")), line(session(fullConn, "/bin/bash"))
+	f, o := turns(*rounds, func() { ok(roundTrip(c, a)) }, func() { ok(roundTrip(fullConn, b)) })
 	emit(figure.New(fmt.Sprintf("exec.run beside %d idle sessions / 1", *idle), "ExecRunBesideIdle", figure.Nanoseconds, f, o).AtMost(1.1))
 }
 
@@ -175,7 +175,7 @@ func rates16(floor, gw string) {
 	var fs, os samples
 	for range 5 {
 		fs = append(fs, together(n, d, func(i int) { raw[i].run(":") }))
-		os = append(os, together(n, d, func(i int) { ok(talk(conns[i], lines[i])) }))
+		os = append(os, together(n, d, func(i int) { ok(roundTrip(conns[i], lines[i])) }))
 	}
 	emit(figure.New("exec.run rate, 16 sessions / raw shells", "ExecRate", figure.PerSecond, fs, os).AtLeast(0.5))
 }
@@ -194,7 +194,7 @@ func streams(floor, gw string) {
 		name, protocol string
 		budget         float64
 	}{{"binary", "trl.v1+bin", 0.7}, {"JSON", "trl.v1", 0.35}} {
-		c := speaking(gw, way.protocol)
+		c := dialProtocol(gw, way.protocol)
 		id := session(c, "/bin/bash")
 		f, o := turns(5, func() { pump(wsEcho, n) }, func() { follow(c, id, n, 0) })
 		figure := rates(fmt.Sprintf("exec.stream, %d MiB, %s", *stream, way.name), n, f, o)
@@ -204,7 +204,7 @@ func streams(floor, gw string) {
 	}
 }
 
-func speaking(gw, protocol string) *websocket.Conn {
+func dialProtocol(gw, protocol string) *websocket.Conn {
 	c, _, err := websocket.Dial(ctx, gw+"/v1/ws", &websocket.DialOptions{Subprotocols: []string{protocol}})
 	check(err)
 	c.SetReadLimit(1 << 30)
@@ -213,7 +213,7 @@ func speaking(gw, protocol string) *websocket.Conn {
 
 // follow streams n bytes through the gateway until exec.exit. With a rate, in bytes a second, it reads no faster.
 func follow(c *websocket.Conn, session string, n int, rate float64) {
-	b := ok(talk(c, request(1, "exec.stream", map[string]any{"session_id": session, "command": text(n)})))
+	b := ok(roundTrip(c, request(1, "exec.stream", map[string]any{"session_id": session, "command": text(n)})))
 	got, began := 0, time.Now()
 	for !bytes.HasPrefix(b, []byte(`{"event":"exec.exit"`)) {
 		var err error
@@ -236,10 +236,10 @@ func creations(floor string, c *websocket.Conn) {
 	var last []byte
 	end := func() { destroy(c, last) }
 	warm := request(1, "session.create", map[string]any{})
-	f, o := turns(min(*rounds, 200), func() { talk(wsEcho, warm) }, func() { last = ok(talk(c, warm)) }, end, awaitWarm(c))
+	f, o := turns(min(*rounds, 200), func() { roundTrip(wsEcho, warm) }, func() { last = ok(roundTrip(c, warm)) }, end, awaitWarm(c))
 	emit(figure.New("session.create, warm / echo", "SessionCreate/warm", figure.Nanoseconds, f, o).AtMost(3))
 	cold := request(1, "session.create", map[string]any{"shell": "/bin/bash"})
-	f, o = turns(min(*rounds, 200), func() { s := bare("/bin/bash"); s.ask(); s.stop() }, func() { last = ok(talk(c, cold)) }, end)
+	f, o = turns(min(*rounds, 200), func() { s := bare("/bin/bash"); s.ask(); s.stop() }, func() { last = ok(roundTrip(c, cold)) }, end)
 	emit(figure.New("session.create, cold bash / spawn", "SessionCreate/cold", figure.Nanoseconds, f, o).AtMost(1.5))
 }
 
@@ -283,9 +283,9 @@ func memory(full *child) {
 	emit(f.Below(0.6 * (1 << 20)))
 }
 
-// slowly: what the gateway's memory grows by while it streams to a client that reads 40 MB/s, and a program that could do more.
-func slowly(gw *child) {
-	c := speaking(gw.addr, "trl.v1+bin")
+// slowReader: what the gateway's memory grows by while it streams to a client that reads 40 MB/s, and a program that could do more.
+func slowReader(gw *child) {
+	c := dialProtocol(gw.addr, "trl.v1+bin")
 	defer c.CloseNow()
 	id, pid := session(c, "/bin/bash"), gatewayOf(gw.cmd.Process.Pid)
 	follow(c, id, 8<<20, 0) // what a stream needs is there
@@ -319,7 +319,7 @@ func cancels(c *websocket.Conn) {
 		} else if len(os) == 0 {
 			fmt.Printf("(no floor for cancel: %v)\n", err)
 		}
-		b := ok(talk(c, request(1, "exec.stream", map[string]any{"session_id": id, "command": command})))
+		b := ok(roundTrip(c, request(1, "exec.stream", map[string]any{"session_id": id, "command": command})))
 		for !bytes.Contains(b, []byte(`grown`)) {
 			var err error
 			_, b, err = c.Read(ctx)
@@ -338,8 +338,8 @@ func cancels(c *websocket.Conn) {
 	emit(figure.New(fmt.Sprintf("cancel of %d processes, beyond the grace", *tree), "Cancel", figure.Nanoseconds, fs, os).Below(200e6))
 }
 
-// beside measures what the keeper, and output that outlives the gateway, cost: the same without, in one process.
-func beside(c *websocket.Conn) {
+// besideSingleProcess measures what the keeper, and output that outlives the gateway, cost: the same without, in one process.
+func besideSingleProcess(c *websocket.Conn) {
 	gw := gateway("--single-process")
 	defer gw.stop()
 	alone := dial(gw.addr + "/v1/ws")
@@ -349,7 +349,7 @@ func beside(c *websocket.Conn) {
 	for _, shell := range []string{"/bin/bash", "/bin/sh"} {
 		run := func(c *websocket.Conn) func() {
 			line := request(1, "exec.run", map[string]any{"session_id": session(c, shell), "command": ":"})
-			return func() { ok(talk(c, line)) }
+			return func() { ok(roundTrip(c, line)) }
 		}
 		f, o := turns(*rounds, run(alone), run(c))
 		emit(figure.New("keeper: exec.run, "+shell, "Keeper/ExecRun"+shell, figure.Nanoseconds, f, o))
@@ -361,7 +361,7 @@ func beside(c *websocket.Conn) {
 		}
 		var made [2][]byte
 		create := func(c *websocket.Conn, made *[]byte) func() {
-			return func() { *made = ok(talk(c, request(1, "session.create", params))) }
+			return func() { *made = ok(roundTrip(c, request(1, "session.create", params))) }
 		}
 		f, o := turns(min(*rounds, 200), create(alone, &made[0]), create(c, &made[1]),
 			func() { destroy(alone, made[0]) }, func() { destroy(c, made[1]) }, awaitWarm(alone), awaitWarm(c))

@@ -96,7 +96,7 @@ func dial(url string) *websocket.Conn {
 	return c
 }
 
-func talk(c *websocket.Conn, m []byte) []byte {
+func roundTrip(c *websocket.Conn, m []byte) []byte {
 	if err := c.Write(ctx, websocket.MessageText, m); err != nil {
 		panic(err)
 	}
@@ -127,7 +127,7 @@ func sessionID(answer []byte) string {
 }
 
 func session(c *websocket.Conn, shell string) string {
-	return sessionID(ok(talk(c, []byte(`{"id":1,"method":"session.create","params":{"shell":"`+shell+`"}}`))))
+	return sessionID(ok(roundTrip(c, []byte(`{"id":1,"method":"session.create","params":{"shell":"`+shell+`"}}`))))
 }
 
 // request is one frame.
@@ -137,7 +137,7 @@ func request(id int, method string, params any) []byte {
 
 // ask calls a method and reads its answer into into, which may be nil.
 func ask(c *websocket.Conn, method string, params, into any) {
-	answer := ok(talk(c, request(1, method, params)))
+	answer := ok(roundTrip(c, request(1, method, params)))
 	if into != nil {
 		check(json.Unmarshal(answer, &struct{ Data any }{into}))
 	}

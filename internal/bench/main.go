@@ -61,7 +61,7 @@ func main() {
 		mode, args = args[0], args[1:]
 	}
 	_ = flag.CommandLine.Parse(args) // exits
-	run := map[string]func() error{"compare": compare, "scale": scale, "agent": agent, "soak": soak, "comeback": comeback, "kept": kept, "plots": plots}[mode]
+	run := map[string]func() error{"compare": compare, "scale": scale, "agent": agent, "soak": soak, "comeback": recovery, "kept": kept, "plots": plots}[mode]
 	if run == nil {
 		fmt.Fprintf(os.Stderr, "bench: unknown mode %q\n", mode)
 		os.Exit(2)

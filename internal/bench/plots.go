@@ -25,7 +25,7 @@ func plots() error {
 		s Scale
 		a Agent
 		k Soak
-		c Comeback
+		c Recovery
 		e Kept
 	)
 	for _, one := range []struct {
@@ -36,7 +36,7 @@ func plots() error {
 		{"bench", &r, func() error { text = tableOf(text, "bench", benchTable(r)); return nil }},
 		{"scale", &s, func() error { text = tableOf(text, "scale", scaleTable(s)); return scalePlots(s) }},
 		{"agent", &a, func() error { text = tableOf(text, "agent", agentTable(a)); return nil }},
-		{"comeback", &c, func() error { text = tableOf(text, "comeback", comebackTable(c)); return comebackPlot(c) }},
+		{"comeback", &c, func() error { text = tableOf(text, "comeback", recoveryTable(c)); return recoveryPlot(c) }},
 		{"kept", &e, func() error { text = tableOf(text, "kept", keptTable(e)); return nil }},
 		{"soak", &k, func() error { text = tableOf(text, "soak", soakTable(k)); return soakPlot(k) }},
 	} {
@@ -162,7 +162,7 @@ func scalePlots(s Scale) error {
 	)
 }
 
-func comebackTable(c Comeback) string {
+func recoveryTable(c Recovery) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%v\n\n| commands with a key, before | sessions | first answer | a session's first answer | every session has answered | next gateway, RSS |\n|-:|-:|-:|-:|-:|-:|\n", c.Machine)
 	ns := figure.Nanoseconds.Format
@@ -172,8 +172,8 @@ func comebackTable(c Comeback) string {
 	return b.String()
 }
 
-func comebackPlot(c Comeback) error {
-	over := func(name string, of func(ComebackRun) float64) plot.Line {
+func recoveryPlot(c Recovery) error {
+	over := func(name string, of func(RecoveryRun) float64) plot.Line {
 		l := plot.Line{Name: name}
 		for _, r := range c.Runs {
 			l.Points = append(l.Points, plot.Point{X: float64(r.Commands), Y: of(r)})
@@ -181,9 +181,9 @@ func comebackPlot(c Comeback) error {
 		return l
 	}
 	return draw("comeback", plot.Chart{Title: "From kill -9 of the gateway to an answer", X: "commands with a request_key before", LogX: true, LogY: true, Format: figure.Nanoseconds.Format, Lines: []plot.Line{
-		over("a ping", func(r ComebackRun) float64 { return r.Ping.Median }),
-		over("a command in one session", func(r ComebackRun) float64 { return r.Session.Median }),
-		over("every session", func(r ComebackRun) float64 { return r.All.Median }),
+		over("a ping", func(r RecoveryRun) float64 { return r.Ping.Median }),
+		over("a command in one session", func(r RecoveryRun) float64 { return r.Session.Median }),
+		over("every session", func(r RecoveryRun) float64 { return r.All.Median }),
 	}})
 }
 

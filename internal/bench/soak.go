@@ -21,9 +21,9 @@ import (
 // forgotten; then everything that could leak is counted.
 
 const (
-	workers   = 16
-	retention = 2 * time.Second // short, so that a pause sees the end of what has ended
-	settle    = retention + time.Second
+	workers    = 16
+	retention  = 2 * time.Second // short, so that a pause sees the end of what has ended
+	settleTime = retention + time.Second
 )
 
 // Soak is what soak.json holds.
@@ -83,7 +83,7 @@ func soak() (err error) {
 			continue
 		}
 		w.going.Lock()
-		time.Sleep(settle)
+		time.Sleep(settleTime)
 		s := sample{time.Since(began).Seconds(), w.count(gw, root)}
 		w.going.Unlock()
 		r.Samples = append(r.Samples, s)
@@ -197,7 +197,7 @@ func (w *work) work(stop context.Context, addr string, n int) (err error) {
 		return err
 	}
 	defer c.Close()
-	a := &actor{c: c, w: w, addr: addr}
+	a := &worker{c: c, w: w, addr: addr}
 	for i := range n {
 		id, err := a.create(i)
 		if err != nil {
@@ -221,8 +221,8 @@ func (w *work) work(stop context.Context, addr string, n int) (err error) {
 	return nil
 }
 
-// An actor is a worker's connection and sessions.
-type actor struct {
+// An worker is a worker's connection and sessions.
+type worker struct {
 	c    *client.Client
 	w    *work
 	addr string
@@ -232,33 +232,33 @@ type actor struct {
 type op struct {
 	name  string
 	share int // of a hundred
-	do    func(a *actor, i int) error
+	do    func(a *worker, i int) error
 }
 
 // ops are the mix.
 var ops = []op{
-	{"run", 50, (*actor).run},
-	{"ping", 10, (*actor).ping},
-	{"stream", 12, (*actor).stream},
-	{"cancel", 6, (*actor).cancel},
-	{"timeout", 6, (*actor).timeout},
-	{"crash", 4, (*actor).crash},
-	{"terminal", 8, (*actor).terminal},
-	{"replace", 4, (*actor).replace},
+	{"run", 50, (*worker).run},
+	{"ping", 10, (*worker).ping},
+	{"stream", 12, (*worker).stream},
+	{"cancel", 6, (*worker).cancel},
+	{"timeout", 6, (*worker).timeout},
+	{"crash", 4, (*worker).crash},
+	{"terminal", 8, (*worker).terminal},
+	{"replace", 4, (*worker).replace},
 }
 
 // create makes session i: half of them are bash.
-func (a *actor) create(i int) (id string, err error) {
+func (a *worker) create(i int) (id string, err error) {
 	var s protocol.Session
 	err = a.c.Call(ctx, "session.create", protocol.SessionCreate{Shell: []string{"/bin/bash", "/bin/sh"}[i%2]}, &s)
 	return s.SessionID, err
 }
 
-func (a *actor) exec(i int, command string) protocol.Exec {
+func (a *worker) exec(i int, command string) protocol.Exec {
 	return protocol.Exec{SessionRef: protocol.SessionRef{SessionID: a.ids[i]}, Command: command}
 }
 
-func (a *actor) run(i int) error {
+func (a *worker) run(i int) error {
 	start := time.Now()
 	r, err := a.c.Run(ctx, a.exec(i, "cd /tmp; n=$((n + 1)); echo $n"))
 	if err == nil && (r.ExitCode == nil || *r.ExitCode != 0 || r.StdoutBytes == 0) {
@@ -270,7 +270,7 @@ func (a *actor) run(i int) error {
 	return err
 }
 
-func (a *actor) ping(int) error {
+func (a *worker) ping(int) error {
 	start := time.Now()
 	err := a.c.Call(ctx, "system.ping", nil, nil)
 	a.w.mu.Lock()
@@ -279,7 +279,7 @@ func (a *actor) ping(int) error {
 	return err
 }
 
-func (a *actor) stream(i int) error {
+func (a *worker) stream(i int) error {
 	s, err := a.c.Start(ctx, a.exec(i, "seq 20000; echo end >&2"))
 	if err != nil {
 		return err
@@ -293,7 +293,7 @@ func (a *actor) stream(i int) error {
 	return err
 }
 
-func (a *actor) cancel(i int) error {
+func (a *worker) cancel(i int) error {
 	s, err := a.c.Start(ctx, a.exec(i, "echo begun; sleep 100 & sleep 100"))
 	if err != nil {
 		return err
@@ -312,7 +312,7 @@ func (a *actor) cancel(i int) error {
 	return err
 }
 
-func (a *actor) timeout(i int) error {
+func (a *worker) timeout(i int) error {
 	q, limit := a.exec(i, "while :; do :; done"), protocol.Seconds(0.1)
 	q.Timeout = &limit
 	r, err := a.c.Run(ctx, q)
@@ -322,7 +322,7 @@ func (a *actor) timeout(i int) error {
 	return err
 }
 
-func (a *actor) crash(i int) error {
+func (a *worker) crash(i int) error {
 	r, err := a.c.Run(ctx, a.exec(i, "kill -9 $$"))
 	if err == nil && !r.ShellRestored {
 		err = fmt.Errorf("shell not restored: %+v", r.ExecExit)
@@ -331,7 +331,7 @@ func (a *actor) crash(i int) error {
 }
 
 // terminal opens one, has a second client look at it, resizes it, and leaves by its own exit.
-func (a *actor) terminal(i int) error {
+func (a *worker) terminal(i int) error {
 	t, err := a.c.OpenTerminal(ctx, protocol.TermOpen{SessionRef: protocol.SessionRef{SessionID: a.ids[i]}, Cols: 80, Rows: 24})
 	if err != nil {
 		return err
@@ -365,7 +365,7 @@ func (a *actor) terminal(i int) error {
 }
 
 // look attaches a second viewer, on a connection of its own, for a moment.
-func (a *actor) look(id string) error {
+func (a *worker) look(id string) error {
 	c, err := client.Dial(ctx, client.Options{URL: a.addr + "/v1/ws"})
 	if err != nil {
 		return err
@@ -381,7 +381,7 @@ func (a *actor) look(id string) error {
 }
 
 // replace ends a session and makes another one in its place, so that how many there are of each kind stays the same.
-func (a *actor) replace(i int) error {
+func (a *worker) replace(i int) error {
 	err := a.c.Call(ctx, "session.destroy", protocol.SessionDestroy{SessionRef: protocol.SessionRef{SessionID: a.ids[i]}, Force: true}, nil)
 	id, fault := a.create(i)
 	a.ids[i] = id

@@ -21,7 +21,7 @@ func terminals(floor, gw string) {
 	bare := dial(floor + "/pty")
 	for _, protocol := range []string{"trl.v1+bin", "trl.v1"} {
 		k := newKeys(gw, protocol)
-		f, o := turns(*rounds, func() { talk(bare, []byte("x")) }, k.press)
+		f, o := turns(*rounds, func() { roundTrip(bare, []byte("x")) }, k.press)
 		row("keystroke echo, "+protocol, f, o)
 		k.c.CloseNow()
 	}
@@ -52,7 +52,7 @@ func newKeys(gw, protocol string) *keys {
 			Term string `json:"term_id"`
 		} `json:"data"`
 	}
-	answer := ok(talk(c, must(json.Marshal(map[string]any{"id": 1, "method": "term.open", "params": map[string]any{
+	answer := ok(roundTrip(c, must(json.Marshal(map[string]any{"id": 1, "method": "term.open", "params": map[string]any{
 		"session_id": k.session, "cols": 1000, "rows": 24, "command": "echo ready; exec cat >/dev/null"}}))))
 	if err := json.Unmarshal(answer, &opened); err != nil {
 		panic(err)

@@ -74,8 +74,8 @@ func hashOf(p []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// A head is the last line of a chain: what the next one is bound to. The zero value is the beginning.
-type head struct {
+// A chainHead is the last line of a chain: what the next one is bound to. The zero value is the beginning.
+type chainHead struct {
 	seq  uint64
 	hash string
 }
@@ -89,7 +89,7 @@ const (
 )
 
 // appendLine encodes e as what follows h, which becomes it.
-func appendLine(dst []byte, e *Entry, h *head) ([]byte, error) {
+func appendLine(dst []byte, e *Entry, h *chainHead) ([]byte, error) {
 	e.Seq = h.seq + 1
 	text, err := json.Marshal(e)
 	if err != nil {
@@ -99,7 +99,7 @@ func appendLine(dst []byte, e *Entry, h *head) ([]byte, error) {
 	dst = append(dst, text[:len(text)-1]...)
 	dst = append(dst, prevMark...)
 	dst = append(dst, h.hash...)
-	*h = head{e.Seq, hashOf(dst[start:])}
+	*h = chainHead{e.Seq, hashOf(dst[start:])}
 	dst = append(dst, hashMark...)
 	dst = append(dst, h.hash...)
 	return append(dst, lineEnd...), nil
@@ -108,7 +108,7 @@ func appendLine(dst []byte, e *Entry, h *head) ([]byte, error) {
 var errNoLine = errors.New("no line of an audit log")
 
 // readLine checks a line, without its newline, and gives what it says and what it is bound to.
-func readLine(line []byte) (e Entry, h head, prev string, err error) {
+func readLine(line []byte) (e Entry, h chainHead, prev string, err error) {
 	body, rest, ok := bytes.Cut(line, []byte(hashMark))
 	if i := bytes.LastIndex(line, []byte(hashMark)); ok && i >= 0 { // a command could hold the mark
 		body, rest = line[:i], line[i+len(hashMark):]
@@ -124,5 +124,5 @@ func readLine(line []byte) (e Entry, h head, prev string, err error) {
 	if err := json.Unmarshal(append(bytes.Clone(body[:at]), '}'), &e); err != nil {
 		return e, h, "", errNoLine
 	}
-	return e, head{e.Seq, string(rest[:hashLen])}, prev, nil
+	return e, chainHead{e.Seq, string(rest[:hashLen])}, prev, nil
 }

@@ -24,10 +24,10 @@ const maxTail = 4 << 20
 // that no name ever changes a second time and a crash in a rotation leaves nothing half done.
 type file struct {
 	*os.File
-	path  string
-	size  int64
-	first uint64    // number of the first line; 0: none yet
-	begun time.Time // of the first line
+	path    string
+	size    int64
+	first   uint64    // number of the first line; 0: none yet
+	firstAt time.Time // of the first line
 }
 
 var rotatedName = regexp.MustCompile(`^\.[0-9]{12}$`)
@@ -60,7 +60,7 @@ func Files(path string) ([]string, error) {
 }
 
 // openFile opens the log to append to it, and finds where its chain stands. torn is what a crash left after the last whole line.
-func openFile(path string) (f *file, h head, torn []byte, err error) {
+func openFile(path string) (f *file, h chainHead, torn []byte, err error) {
 	raw, err := os.OpenFile(path, os.O_RDWR|os.O_APPEND|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, h, nil, err
@@ -86,7 +86,7 @@ func openFile(path string) (f *file, h head, torn []byte, err error) {
 	}
 	f = &file{File: raw, path: path, size: info.Size()}
 	if f.size > 0 {
-		f.first, f.begun, _ = firstLine(raw) // one that is not as it was is for verify to tell, and not in the way of new ones
+		f.first, f.firstAt, _ = firstLine(raw) // one that is not as it was is for verify to tell, and not in the way of new ones
 		if h, torn, err = lastLine(raw, f.size); err != nil {
 			return nil, h, nil, fmt.Errorf("%s: %w", path, err)
 		}
@@ -97,7 +97,7 @@ func openFile(path string) (f *file, h head, torn []byte, err error) {
 			return nil, h, nil, err
 		}
 		if len(older) > 0 {
-			if h, err = headOf(older[len(older)-1]); err != nil {
+			if h, err = chainHeadOf(older[len(older)-1]); err != nil {
 				return nil, h, nil, err
 			}
 		}
@@ -117,7 +117,7 @@ func firstLine(f io.ReaderAt) (seq uint64, begun time.Time, err error) {
 }
 
 // lastLine finds the last whole line of a file, and what stands after it. A file with no whole line in it has the zero head.
-func lastLine(f io.ReaderAt, size int64) (h head, torn []byte, err error) {
+func lastLine(f io.ReaderAt, size int64) (h chainHead, torn []byte, err error) {
 	from := max(0, size-maxTail)
 	text := make([]byte, size-from)
 	if _, err := f.ReadAt(text, from); err != nil && err != io.EOF {
@@ -137,22 +137,22 @@ func lastLine(f io.ReaderAt, size int64) (h head, torn []byte, err error) {
 	if from > 0 {
 		return h, nil, errors.New("no whole line at its end")
 	}
-	return head{}, text, nil
+	return chainHead{}, text, nil
 }
 
-// Head is that of a log's last whole line: NUMBER:HASH.
-func Head(path string) (string, error) {
+// ReadHead is that of a log's last whole line: NUMBER:HASH.
+func ReadHead(path string) (string, error) {
 	files, err := Files(path)
 	for i := len(files) - 1; i >= 0 && err == nil; i-- { // one that has just been begun is empty
-		var h head
-		if h, err = headOf(files[i]); h.seq > 0 {
+		var h chainHead
+		if h, err = chainHeadOf(files[i]); h.seq > 0 {
 			return h.String(), nil
 		}
 	}
 	return "", cmp.Or(err, fmt.Errorf("%s: no line in it", path))
 }
 
-func headOf(path string) (h head, err error) {
+func chainHeadOf(path string) (h chainHead, err error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return h, err
@@ -170,7 +170,7 @@ func headOf(path string) (h head, err error) {
 }
 
 // String is how a head is written down: NUMBER:HASH.
-func (h head) String() string { return fmt.Sprintf("%d:%s", h.seq, h.hash) }
+func (h chainHead) String() string { return fmt.Sprintf("%d:%s", h.seq, h.hash) }
 
 // rotate puts the file aside and begins a new one. keep is how many old ones stay, 0 all of them.
 func (f *file) rotate(keep int) (*file, error) {

@@ -15,7 +15,7 @@ import (
 // Config of a Log. The zero value of a bound means none, but of maxWaiting.
 type Config struct {
 	Path     string
-	Commands Commands
+	Commands CommandPolicy
 	MaxBytes int64         // of a file, then it is put aside
 	MaxAge   time.Duration // of a file
 	Keep     int           // files put aside that stay; 0: all
@@ -25,8 +25,8 @@ type Config struct {
 	Lost    prometheus.Counter // entries that there was no room for; nil: nobody counts
 	Failing prometheus.Gauge   // 1 while the file cannot be written; with Lost
 
-	most    int                                  // entries that wait at most; maxWaiting, but in tests
-	written func(f *file, p []byte) (int, error) // write(2); tests let it fail
+	maxWaiting int                                  // entries that wait at most; maxWaiting, but in tests
+	written    func(f *file, p []byte) (int, error) // write(2); tests let it fail
 }
 
 const (
@@ -38,7 +38,7 @@ const (
 	headEvery = time.Hour
 	// What costs nobody more than to ask: a line each for these many, and then one in so long, of all strangers together, and of each who is
 	// known. Without a bound, anybody who can connect could make the lines of others be put aside and dropped. One in 10 s is 4 MB a day.
-	burst         = 50
+	freeLines     = 50
 	strangerEvery = 100 * time.Millisecond
 	knownEvery    = 10 * time.Second
 	// maxBuckets is how many are told apart, at some 600 bytes: links can be made by the thousand. Who comes beyond them is a stranger.
@@ -48,7 +48,7 @@ const (
 // A Log is one file and what was put aside of it. Append never waits for the disk: one goroutine writes.
 type Log struct {
 	c   Config
-	key Key
+	key HashKey
 	log zerolog.Logger
 
 	wake chan struct{} // one token: there is something to do
@@ -62,19 +62,19 @@ type Log struct {
 	buckets map[string]*bucket // guarded by mu; by who is bounded, "" for strangers; those that are full may be missing
 
 	// owned by the writer
-	file    *file
-	head    head
-	pending []byte    // encoded and not written
-	dirty   bool      // written and not synced
-	synced  time.Time // when it last was
-	told    time.Time // when the head last was
-	upset   time.Time // when it last was logged that it does not go
+	file            *file
+	head            chainHead
+	pending         []byte    // encoded and not written
+	dirty           bool      // written and not synced
+	synced          time.Time // when it last was
+	headLoggedAt    time.Time // when the head last was
+	failureLoggedAt time.Time // when it last was logged that it does not go
 }
 
 // Open goes on with the log of path, or begins it. What a crash left of a line stays, and the next line says so.
 func Open(c Config, log zerolog.Logger) (*Log, error) {
-	if c.most == 0 {
-		c.most = maxWaiting
+	if c.maxWaiting == 0 {
+		c.maxWaiting = maxWaiting
 	}
 	if c.Lost == nil {
 		c.Lost, c.Failing = prometheus.NewCounter(prometheus.CounterOpts{Name: "lost"}), prometheus.NewGauge(prometheus.GaugeOpts{Name: "failing"})
@@ -82,10 +82,10 @@ func Open(c Config, log zerolog.Logger) (*Log, error) {
 	if c.written == nil {
 		c.written = func(f *file, p []byte) (int, error) { return f.Write(p) }
 	}
-	l := &Log{c: c, log: log, wake: make(chan struct{}, 1), done: make(chan struct{}), buckets: map[string]*bucket{}, told: time.Now()}
+	l := &Log{c: c, log: log, wake: make(chan struct{}, 1), done: make(chan struct{}), buckets: map[string]*bucket{}, headLoggedAt: time.Now()}
 	var err error
-	if c.Commands == Hash {
-		if l.key, err = makeKey(KeyFile(c.Path)); err != nil {
+	if c.Commands == HashCommands {
+		if l.key, err = makeHashKey(HashKeyFile(c.Path)); err != nil {
 			return nil, err
 		}
 	}
@@ -115,7 +115,7 @@ func (l *Log) Admit() error {
 	switch {
 	case l.failing:
 		return errors.New("the audit log cannot be written")
-	case len(l.waiting) >= l.c.most/2:
+	case len(l.waiting) >= l.c.maxWaiting/2:
 		return errors.New("the audit log does not keep up")
 	}
 	return nil
@@ -126,14 +126,14 @@ func (l *Log) Append(e Entry) {
 	if l == nil {
 		return
 	}
-	e.conceal(l.c.Commands, l.key) // here, since what waits may wait for long, and a command may be long
+	e.applyPolicy(l.c.Commands, l.key) // here, since what waits may wait for long, and a command may be long
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.appendLocked(e)
 }
 
 func (l *Log) appendLocked(e Entry) {
-	if l.closed || len(l.waiting) >= l.c.most {
+	if l.closed || len(l.waiting) >= l.c.maxWaiting {
 		l.lost++
 		l.c.Lost.Inc()
 		return
@@ -141,64 +141,64 @@ func (l *Log) appendLocked(e Entry) {
 	e.Time = time.Now().UTC() // here, so that times are in the order of the lines
 	l.waiting = append(l.waiting, e)
 	if len(l.waiting) == 1 {
-		l.rouse()
+		l.wakeWriter()
 	}
 }
 
 // bucket bounds the lines of somebody.
 type bucket struct {
-	left     int           // lines that he may still have
-	every    time.Duration // another one comes in so long
-	filled   time.Time     // when it was looked at
-	withheld uint64        // entries without a line, since the last that has one
-	who      Entry         // for the line that tells how many at the end
+	tokens     int           // lines that he may still have
+	every      time.Duration // another one comes in so long
+	filled     time.Time     // when it was looked at
+	suppressed uint64        // entries without a line, since the last that has one
+	who        Entry         // for the line that tells how many at the end
 }
 
 func (b *bucket) fill(now time.Time) {
 	if more := int(now.Sub(b.filled) / b.every); more > 0 {
-		b.left, b.filled = min(burst, b.left+more), now
+		b.tokens, b.filled = min(freeLines, b.tokens+more), now
 	}
 }
 
-// Stranger adds a line of somebody who has not shown who he is, unless there were many.
-func (l *Log) Stranger(e Entry) { l.bounded("", strangerEvery, e) }
+// AppendStranger adds a line of somebody who has not shown who he is, unless there were many.
+func (l *Log) AppendStranger(e Entry) { l.bounded("", strangerEvery, e) }
 
-// Bounded adds a line of who, unless there were many.
-func (l *Log) Bounded(who string, e Entry) { l.bounded(who, knownEvery, e) }
+// AppendBounded adds a line of who, unless there were many.
+func (l *Log) AppendBounded(who string, e Entry) { l.bounded(who, knownEvery, e) }
 
 func (l *Log) bounded(who string, every time.Duration, e Entry) {
 	if l == nil {
 		return
 	}
-	e.conceal(l.c.Commands, l.key)
+	e.applyPolicy(l.c.Commands, l.key)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
 	if l.buckets[who] == nil && len(l.buckets) >= maxBuckets {
-		l.emptyLocked(now)
+		l.dropQuietBucketsLocked(now)
 		if len(l.buckets) >= maxBuckets {
 			who, every = "", strangerEvery
 		}
 	}
 	b := l.buckets[who]
 	if b == nil {
-		b = &bucket{left: burst, every: every, filled: now, who: Entry{Action: ActionSuppressed, Principal: e.Principal, Role: e.Role, Share: e.Share}}
+		b = &bucket{tokens: freeLines, every: every, filled: now, who: Entry{Action: ActionSuppressed, Principal: e.Principal, Role: e.Role, Share: e.Share}}
 		l.buckets[who] = b
 	}
 	b.fill(now)
-	if b.left == 0 {
-		b.withheld++
+	if b.tokens == 0 {
+		b.suppressed++
 		return
 	}
-	b.left--
-	e.Suppressed, b.withheld = b.withheld, 0
+	b.tokens--
+	e.Suppressed, b.suppressed = b.suppressed, 0
 	l.appendLocked(e)
 }
 
-// emptyLocked forgets those who have been quiet for long enough, and tells what they have not been given a line for.
-func (l *Log) emptyLocked(now time.Time) {
+// dropQuietBucketsLocked forgets those who have been quiet for long enough, and tells what they have not been given a line for.
+func (l *Log) dropQuietBucketsLocked(now time.Time) {
 	for who, b := range l.buckets {
-		if b.fill(now); b.left == burst {
+		if b.fill(now); b.tokens == freeLines {
 			l.suppressedLocked(b)
 			delete(l.buckets, who)
 		}
@@ -206,14 +206,14 @@ func (l *Log) emptyLocked(now time.Time) {
 }
 
 func (l *Log) suppressedLocked(b *bucket) {
-	if b.withheld > 0 {
+	if b.suppressed > 0 {
 		e := b.who
-		e.Suppressed, b.withheld = b.withheld, 0
+		e.Suppressed, b.suppressed = b.suppressed, 0
 		l.appendLocked(e)
 	}
 }
 
-func (l *Log) rouse() {
+func (l *Log) wakeWriter() {
 	select {
 	case l.wake <- struct{}{}:
 	default:
@@ -233,7 +233,7 @@ func (l *Log) Close() error {
 	}
 	l.closed = true
 	l.mu.Unlock()
-	l.rouse()
+	l.wakeWriter()
 	<-l.done
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -251,7 +251,7 @@ func (l *Log) write() {
 	for {
 		failed := !l.flush()
 		if !failed { // until what is pending is through, the rest waits where it is bounded
-			failed = !l.add(l.take())
+			failed = !l.add(l.takeWaiting())
 		}
 		l.mu.Lock()
 		closed, rest := l.closed, len(l.waiting) > 0 && !failed
@@ -263,7 +263,7 @@ func (l *Log) write() {
 			l.lost += uint64(len(l.waiting) + bytes.Count(l.pending, []byte("\n")))
 			l.mu.Unlock()
 			l.sync(true)
-			l.tell()
+			l.logHead()
 			l.file.Close()
 			return
 		}
@@ -277,14 +277,14 @@ func (l *Log) write() {
 		case <-again.C:
 			l.sync(true)
 		}
-		if time.Since(l.told) >= headEvery {
-			l.tell()
+		if time.Since(l.headLoggedAt) >= headEvery {
+			l.logHead()
 		}
 	}
 }
 
-// take is all that waits, and how much did not get so far.
-func (l *Log) take() (batch []Entry) {
+// takeWaiting is all that waits, and how much did not get so far.
+func (l *Log) takeWaiting() (batch []Entry) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	batch, l.waiting = l.waiting, nil
@@ -311,7 +311,7 @@ func (l *Log) add(batch []Entry) bool {
 	ok := true
 	for i := range batch {
 		e := &batch[i]
-		if ok && l.due(e.Time) {
+		if ok && l.mustRotate(e.Time) {
 			if ok = l.flush(); ok {
 				l.rotate()
 			}
@@ -325,7 +325,7 @@ func (l *Log) add(batch []Entry) bool {
 		}
 		l.pending = line
 		if l.file.first == 0 {
-			l.file.first, l.file.begun = e.Seq, e.Time
+			l.file.first, l.file.firstAt = e.Seq, e.Time
 		}
 		if ok && len(l.pending) >= 64<<10 {
 			ok = l.flush()
@@ -334,13 +334,13 @@ func (l *Log) add(batch []Entry) bool {
 	return ok && l.flush()
 }
 
-// due: the next line belongs into a new file. What is not written yet counts, too.
-func (l *Log) due(now time.Time) bool {
+// mustRotate: the next line belongs into a new file. What is not written yet counts, too.
+func (l *Log) mustRotate(now time.Time) bool {
 	f := l.file
 	if f.first == 0 {
 		return false
 	}
-	return l.c.MaxBytes > 0 && f.size+int64(len(l.pending)) >= l.c.MaxBytes || l.c.MaxAge > 0 && now.Sub(f.begun) >= l.c.MaxAge
+	return l.c.MaxBytes > 0 && f.size+int64(len(l.pending)) >= l.c.MaxBytes || l.c.MaxAge > 0 && now.Sub(f.firstAt) >= l.c.MaxAge
 }
 
 func (l *Log) rotate() {
@@ -350,7 +350,7 @@ func (l *Log) rotate() {
 	}
 	if next != l.file {
 		l.file, l.dirty = next, false
-		l.tell()
+		l.logHead()
 	}
 }
 
@@ -375,10 +375,10 @@ func (l *Log) flush() bool {
 
 // complain says it loudly, but not with each attempt.
 func (l *Log) complain(err error, what string) {
-	if time.Since(l.upset) < time.Minute {
+	if time.Since(l.failureLoggedAt) < time.Minute {
 		return
 	}
-	l.upset = time.Now()
+	l.failureLoggedAt = time.Now()
 	l.log.Error().Err(err).Str("file", l.c.Path).Bool("required", l.c.Required).Msg(what)
 }
 
@@ -392,8 +392,8 @@ func (l *Log) sync(now bool) {
 	l.dirty, l.synced = false, time.Now()
 }
 
-// tell leaves the head where another program may keep it: with it, a cut off end is noticed.
-func (l *Log) tell() {
-	l.told = time.Now()
+// logHead leaves the head where another program may keep it: with it, a cut off end is noticed.
+func (l *Log) logHead() {
+	l.headLoggedAt = time.Now()
 	l.log.Info().Str("file", l.c.Path).Str("head", l.head.String()).Msg("audit head")
 }

@@ -132,7 +132,7 @@ func TestTamperingIsSeen(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	head, err := Head(path)
+	head, err := ReadHead(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -223,7 +223,7 @@ func field(t *testing.T, line []byte, name string) string {
 	return prev
 }
 
-func headAt(t *testing.T, line []byte) head {
+func headAt(t *testing.T, line []byte) chainHead {
 	_, h, _, err := readLine(bytes.TrimSpace(line))
 	if err != nil {
 		t.Fatal(err)
@@ -233,7 +233,7 @@ func headAt(t *testing.T, line []byte) head {
 
 func TestCommandsAreHidden(t *testing.T) {
 	const secret, short = "curl -H 'X-Key: hunter2hunter2'", "ls"
-	for policy, want := range map[Commands]bool{Hash: false, Redact: false, Full: true} {
+	for policy, want := range map[CommandPolicy]bool{HashCommands: false, RedactCommands: false, KeepCommands: true} {
 		path := filepath.Join(t.TempDir(), "audit.log")
 		l := open(t, Config{Path: path, Commands: policy})
 		for _, text := range []string{secret, short, short} {
@@ -250,17 +250,17 @@ func TestCommandsAreHidden(t *testing.T) {
 		if !bytes.Contains(text, []byte(`"command_bytes":2`)) {
 			t.Errorf("%s: no length: %s", policy, text)
 		}
-		if policy != Hash {
+		if policy != HashCommands {
 			continue
 		}
-		key, err := ReadKey(KeyFile(path))
+		key, err := ReadHashKey(HashKeyFile(path))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if n := bytes.Count(text, []byte(key.Of(short))); n != 2 {
+		if n := bytes.Count(text, []byte(key.Hash(short))); n != 2 {
 			t.Errorf("who has the key finds the command %d times", n)
 		}
-		if info, err := os.Stat(KeyFile(path)); err != nil || info.Mode().Perm() != 0o600 {
+		if info, err := os.Stat(HashKeyFile(path)); err != nil || info.Mode().Perm() != 0o600 {
 			t.Errorf("key: %v, %v", info.Mode(), err)
 		}
 	}
@@ -268,7 +268,7 @@ func TestCommandsAreHidden(t *testing.T) {
 
 func TestRotationCarriesTheChainUnderLoad(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "audit.log")
-	l := open(t, Config{Path: path, MaxBytes: 20 << 10, most: 1 << 20})
+	l := open(t, Config{Path: path, MaxBytes: 20 << 10, maxWaiting: 1 << 20})
 	const writers, each = 8, 500
 	var wg sync.WaitGroup
 	for w := range writers {
@@ -314,7 +314,7 @@ func TestRotationKeepsSoMany(t *testing.T) {
 	l := open(t, Config{Path: path, MaxAge: time.Nanosecond, Keep: 3})
 	for i := range 20 {
 		l.Append(Entry{Action: "login"})
-		eventually(t, "line", func() bool { h, err := headOf(path); return err == nil && h.seq == uint64(i+1) })
+		eventually(t, "line", func() bool { h, err := chainHeadOf(path); return err == nil && h.seq == uint64(i+1) })
 	}
 	closeLog(t, l)
 	files, _ := Files(path)
@@ -370,7 +370,7 @@ func TestChainOutlivesKills(t *testing.T) {
 		if _, err := io.ReadFull(out, make([]byte, 7)); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "another 200 lines", func() bool { h, _ := headOf(path); return h.seq >= last+200 })
+		eventually(t, "another 200 lines", func() bool { h, _ := chainHeadOf(path); return h.seq >= last+200 })
 		cmd.Process.Kill()
 		cmd.Wait()
 		r := verify(t, path)
@@ -425,7 +425,7 @@ func TestATornLineIsMarked(t *testing.T) {
 
 func TestAFullDiskIsSaidAndCounted(t *testing.T) {
 	for _, required := range []bool{false, true} {
-		c := Config{Path: filepath.Join(t.TempDir(), "audit.log"), Required: required, most: 100,
+		c := Config{Path: filepath.Join(t.TempDir(), "audit.log"), Required: required, maxWaiting: 100,
 			Lost: prometheus.NewCounter(prometheus.CounterOpts{Name: "lost"}), Failing: prometheus.NewGauge(prometheus.GaugeOpts{Name: "failing"})}
 		var mu sync.Mutex
 		room := 1000
@@ -489,23 +489,23 @@ func TestNobodyFillsItByAsking(t *testing.T) {
 	l := open(t, Config{Path: path})
 	const tries = 20_000
 	for range tries {
-		l.Stranger(Entry{Action: ActionRefused, Remote: "192.0.2.1:1"})
+		l.AppendStranger(Entry{Action: ActionRefused, Remote: "192.0.2.1:1"})
 		for _, who := range []string{"ann", "bob"} {
-			l.Bounded(who, Entry{Action: "exec.run", Principal: who, Remote: "192.0.2.1:1", Text: "x"})
+			l.AppendBounded(who, Entry{Action: "exec.run", Principal: who, Remote: "192.0.2.1:1", Text: "x"})
 		}
 	}
-	l.Bounded("eve", Entry{Action: "exec.run", Principal: "eve", Remote: "192.0.2.1:1"})
+	l.AppendBounded("eve", Entry{Action: "exec.run", Principal: "eve", Remote: "192.0.2.1:1"})
 	l.mu.Lock()
-	l.emptyLocked(time.Now().Add(burst * knownEvery))
+	l.dropQuietBucketsLocked(time.Now().Add(freeLines * knownEvery))
 	if len(l.buckets) != 0 {
 		t.Errorf("%d who have been quiet are remembered", len(l.buckets))
 	}
 	l.mu.Unlock()
-	for range 2 * burst {
-		l.Bounded("ann", Entry{Action: "exec.run", Principal: "ann", Remote: "192.0.2.1:1"})
+	for range 2 * freeLines {
+		l.AppendBounded("ann", Entry{Action: "exec.run", Principal: "ann", Remote: "192.0.2.1:1"})
 	}
 	for n := range 2 * maxBuckets {
-		l.Bounded(fmt.Sprint(n), Entry{Action: "exec.run", Principal: "many", Remote: "192.0.2.1:1"})
+		l.AppendBounded(fmt.Sprint(n), Entry{Action: "exec.run", Principal: "many", Remote: "192.0.2.1:1"})
 	}
 	l.mu.Lock()
 	if len(l.buckets) > maxBuckets+1 {
@@ -525,20 +525,20 @@ func TestNobodyFillsItByAsking(t *testing.T) {
 			lines[e.Principal]++
 		}
 	}
-	for who, want := range map[string]int{"ann": tries + 2*burst, "bob": tries, "eve": 1} {
-		if n := lines[who]; n < min(burst, want) || n > want/10+1 || n+withheld[who] != want {
+	for who, want := range map[string]int{"ann": tries + 2*freeLines, "bob": tries, "eve": 1} {
+		if n := lines[who]; n < min(freeLines, want) || n > want/10+1 || n+withheld[who] != want {
 			t.Errorf("%q: %d lines, %d withheld", who, n, withheld[who])
 		}
 	}
-	if n := lines["many"] + withheld["many"] + lines[""] + withheld[""]; lines[""] < burst || lines[""] > tries/10 || n != tries+2*maxBuckets {
+	if n := lines["many"] + withheld["many"] + lines[""] + withheld[""]; lines[""] < freeLines || lines[""] > tries/10 || n != tries+2*maxBuckets {
 		t.Errorf("strangers: %d lines, %d withheld; many: %d and %d", lines[""], withheld[""], lines["many"], withheld["many"])
 	}
 }
 
 func BenchmarkAppend(b *testing.B) {
-	for _, policy := range []Commands{Hash, Redact} {
+	for _, policy := range []CommandPolicy{HashCommands, RedactCommands} {
 		b.Run(string(policy), func(b *testing.B) {
-			l := open(b, Config{Commands: policy, Sync: time.Second, most: 1 << 30})
+			l := open(b, Config{Commands: policy, Sync: time.Second, maxWaiting: 1 << 30})
 			for b.Loop() {
 				l.Append(Entry{Action: "exec.run", Outcome: "ok", Principal: "alice", Session: "s-0123456789", Exec: "x-0123456789", Text: "make test"})
 			}

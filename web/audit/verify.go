@@ -71,7 +71,7 @@ type verifier struct {
 	wanted map[uint64]string
 	path   string
 	line   int
-	head   head
+	head   chainHead
 	torn   []byte // what no line could be made of, since the last whole one
 	at     int    // the line where that begins
 	why    string // and what is the matter with it
@@ -96,7 +96,7 @@ func (v *verifier) file(path string) error {
 		line, err := r.ReadBytes('\n')
 		if len(line) > 0 {
 			v.line++
-			if e := v.take(line); e != nil {
+			if e := v.verifyLine(line); e != nil {
 				return e
 			}
 		}
@@ -118,8 +118,8 @@ func (v *verifier) file(path string) error {
 	return v.fault(v.at, "%s", v.why)
 }
 
-// take is one line, with its newline if it has one.
-func (v *verifier) take(line []byte) error {
+// verifyLine is one line, with its newline if it has one.
+func (v *verifier) verifyLine(line []byte) error {
 	whole, ended := bytes.CutSuffix(line, []byte("\n"))
 	e, h, prev, err := readLine(whole)
 	if err != nil || !ended {

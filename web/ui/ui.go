@@ -45,12 +45,12 @@ var load = sync.OnceValues(func() (byAddress map[string]asset, byName map[string
 		sum := sha256.Sum256(text)
 		address := "/ui/" + hex.EncodeToString(sum[:6]) + "/" + path.Base(name)
 		byName[strings.ReplaceAll(path.Base(name), ".", "_")] = address
-		byAddress[address] = asset{kind, text, sync.OnceValue(func() []byte { return squeeze(text) })}
+		byAddress[address] = asset{kind, text, sync.OnceValue(func() []byte { return gzipped(text) })}
 	}
 	return byAddress, byName
 })
 
-func squeeze(text []byte) []byte {
+func gzipped(text []byte) []byte {
 	var b bytes.Buffer
 	z, _ := gzip.NewWriterLevel(&b, gzip.BestCompression) // the level is valid
 	z.Write(text)                                         // a Buffer takes everything

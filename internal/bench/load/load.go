@@ -27,13 +27,13 @@ type Bench struct {
 // atLeast samples are taken of everything, however long that takes: a median of fewer says nothing.
 const atLeast = 5
 
-// patience bounds what is no measuring: dialling, making and ending sessions, on a machine that has much else to do.
-const patience = 2 * time.Minute
+// setupTimeout bounds what is no measuring: dialling, making and ending sessions, on a machine that has much else to do.
+const setupTimeout = 2 * time.Minute
 
 // Run measures until it is done or ctx ends. Sessions are ended either way, by us or, since they are tied to our
 // connection, by the gateway when we die.
 func (b *Bench) Run(ctx context.Context) (err error) {
-	ctx, cancel := context.WithTimeout(ctx, 10*b.Time+patience)
+	ctx, cancel := context.WithTimeout(ctx, 10*b.Time+setupTimeout)
 	defer cancel()
 	o := b.Options
 	o.OnLost = nil
@@ -44,7 +44,7 @@ func (b *Bench) Run(ctx context.Context) (err error) {
 	defer c.Close()
 	s := &sessions{c: c, shell: b.Shell}
 	defer func() {
-		end, cancel := context.WithTimeout(context.Background(), patience) // ctx may be the reason why we are here
+		end, cancel := context.WithTimeout(context.Background(), setupTimeout) // ctx may be the reason why we are here
 		defer cancel()
 		err = errors.Join(err, s.end(end))
 	}()
@@ -110,8 +110,8 @@ func (s *sessions) end(ctx context.Context) (err error) {
 
 func ping(ctx context.Context, c *client.Client) error { return c.Call(ctx, "system.ping", nil, nil) }
 
-// nothing is the shortest command there is.
-func nothing(ctx context.Context, c *client.Client, id string) error {
+// runNothing is the shortest command there is.
+func runNothing(ctx context.Context, c *client.Client, id string) error {
 	r, err := c.Run(ctx, protocol.Exec{SessionRef: protocol.SessionRef{SessionID: id}, Command: ":"})
 	if err == nil && (r.ExitCode == nil || *r.ExitCode != 0) {
 		err = fmt.Errorf("exec.run of `:`: %+v", r.ExecExit)
@@ -124,7 +124,7 @@ func (b *Bench) exec(ctx context.Context, s *sessions) ([]figure.Figure, error) 
 	if err != nil {
 		return nil, err
 	}
-	took, err := Turns(b.Time, 1e5, func() error { return ping(ctx, s.c) }, func() error { return nothing(ctx, s.c, id) })
+	took, err := Turns(b.Time, 1e5, func() error { return ping(ctx, s.c) }, func() error { return runNothing(ctx, s.c, id) })
 	if err != nil {
 		return nil, err
 	}
@@ -153,7 +153,7 @@ func (b *Bench) rate(ctx context.Context, s *sessions) ([]figure.Figure, error) 
 			return nil, err
 		}
 		pings = append(pings, n)
-		if n, err = Together(b.Sessions, b.Time/(2*atLeast), func(i int) error { return nothing(ctx, clients[i], ids[i]) }); err != nil {
+		if n, err = Together(b.Sessions, b.Time/(2*atLeast), func(i int) error { return runNothing(ctx, clients[i], ids[i]) }); err != nil {
 			return nil, err
 		}
 		execs = append(execs, n)

@@ -25,7 +25,7 @@ func TestScreenshots(t *testing.T) {
 		g.home = home
 		g.start()
 	}
-	g.furnish()
+	g.writeFiles()
 	p := g.open()
 	shot := func(name, scheme string, width, height int64) {
 		t.Helper()
@@ -132,8 +132,8 @@ func TestScreenshots(t *testing.T) {
 	}
 }
 
-// furnish puts a small project and a shell's settings into the sessions' home.
-func (g *gateway) furnish() {
+// writeFiles puts a small project and a shell's settings into the sessions' home.
+func (g *gateway) writeFiles() {
 	g.t.Helper()
 	for name, text := range map[string]string{
 		".bashrc":            "PS1='\\[\\e[34m\\]\\w\\[\\e[0m\\] \\$ '\nalias ls='ls --color=always' grep='grep --color=always'\nexport TIME_STYLE=+%H:%M\n",

@@ -1,0 +1,493 @@
+package client
+
+import (
+	"cmp"
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/coder/websocket"
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"trl/protocol"
+)
+
+// link is one connection: requests in flight and the streams that arrive on it. It is born connected and dies once;
+// the Client makes the next one. Two goroutines belong to it, readLoop and writeLoop; close ends both and waits.
+type link struct {
+	t         transport
+	createdAt time.Time
+	onEvent   func(protocol.Event) // set once; for events that belong to no stream
+	frames    chan []byte          // to writeLoop; unbuffered: a frame handed over is being written
+	closing   chan struct{}        // closed by close, and by the loop that fails first
+	read      chan struct{}        // closed when readLoop is done: nothing will be delivered any more
+	wrote     chan struct{}        // closed when writeLoop is done
+	lossNoted bool                 // guarded by Client.mu; somebody has found it lost
+
+	mu          sync.Mutex
+	err         error            // guarded by mu; why the link died
+	diedAt      time.Time        // guarded by mu; set with err
+	hasAnswered bool             // guarded by mu; it has answered
+	wasUseful   bool             // guarded by mu; it has brought output, or the answer to a request that opens no stream
+	nextID      uint64           // guarded by mu
+	calls       map[uint64]*call // guarded by mu; waiting for their answer
+	streams     map[string]*feed // guarded by mu; by stream_id
+	abandoned   map[string]*feed // guarded by mu; by stream_id; nobody reads them any more: what still comes is dropped
+	opening     int              // guarded by mu; how many calls have a feed
+	detach      [][]byte         // guarded by mu; requests that go out before any that is made later
+	waiting     chan struct{}    // one token: detach is not empty
+}
+
+// call is one request that waits.
+type call struct {
+	answer   chan frame // buffered: the reader never waits for a caller that gave up
+	feed     *feed      // not nil: attach it to the stream that the answer names
+	detaches *feed      // not nil: nothing of its stream comes after the answer
+}
+
+// feed is where the reader puts what belongs to one stream. It is short: when its Stream is not read the reader stops,
+// TCP fills up and the server slows the command down. That is the flow control of PROTOCOL.md §7.
+type feed struct {
+	events chan event
+	once   sync.Once
+	done   chan struct{} // closed by end: drop what still comes
+	why    error         // set before done is closed
+
+	kind       string // set once; exec, process or term
+	id         string // guarded by link.mu; which one; empty until the answer says it
+	stream     string // guarded by link.mu; empty until the answer says it
+	detachSent bool   // guarded by link.mu; the server was asked to send no more
+}
+
+func newFeed(kind, id string) *feed {
+	return &feed{events: make(chan event, feedDepth), done: make(chan struct{}), kind: kind, id: id}
+}
+
+// end is idempotent; the first reason counts.
+func (f *feed) end(why error) {
+	f.once.Do(func() {
+		f.why = why
+		close(f.done)
+	})
+}
+
+// frame is any message from the server.
+type frame struct {
+	ID    jsontext.Value  `json:"id"`
+	OK    bool            `json:"ok"`
+	Data  jsontext.Value  `json:"data"`
+	Error *protocol.Error `json:"error"`
+	Event string          `json:"event"`
+}
+
+// event is what happens on a stream, decoded: exactly one field is set.
+type event struct {
+	chunk   *Chunk
+	exec    *protocol.ExecExit
+	process *protocol.ProcessInfo
+	term    *protocol.TermInfo
+}
+
+// output is the data of exec.output, process.output and term.output as it arrives.
+type output struct {
+	StreamID string `json:"stream_id"`
+	Offset   int64  `json:"offset"`
+	Stream   string `json:"stream"`
+	Data     string `json:"data"`
+	Encoding string `json:"encoding"`
+	Replay   bool   `json:"replay"`
+	Snapshot bool   `json:"snapshot"`
+}
+
+var errBadFrame = errors.New("unintelligible frame from the server") // would come again, so nobody connects again after it
+
+func newLink(t transport, onEvent func(protocol.Event)) *link {
+	l := &link{
+		t: t, onEvent: onEvent, createdAt: time.Now(),
+		frames: make(chan []byte), closing: make(chan struct{}), read: make(chan struct{}), wrote: make(chan struct{}),
+		calls: map[uint64]*call{}, streams: map[string]*feed{}, abandoned: map[string]*feed{}, waiting: make(chan struct{}, 1),
+	}
+	go l.readLoop()  // delivers frames; ends when the transport does; close waits for it
+	go l.writeLoop() // writes frames; ends with closing; close waits for it
+	return l
+}
+
+// close is idempotent and returns when both loops have ended.
+func (l *link) close() {
+	l.fail(ErrClosed)
+	select {
+	case <-l.wrote: // the frame being written goes out whole,
+	case <-time.After(time.Second): // unless the peer has stopped reading
+	}
+	l.t.close()
+	<-l.read
+	<-l.wrote
+}
+
+// fail records why the link dies; the first reason counts.
+func (l *link) fail(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.err == nil {
+		l.err, l.diedAt = err, time.Now()
+		close(l.closing)
+	}
+}
+
+// lifetime says how long a dead link lived and whether it was of use: a server that accepts a stream and drops it at once, each
+// time, is of none; one whose command is silent for a while is.
+func (l *link) lifetime() (lived time.Duration, useful bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	lived = l.diedAt.Sub(l.createdAt)
+	return lived, l.wasUseful || l.hasAnswered && lived > time.Second
+}
+
+// refusalTimeout is how long a server that refuses us may take to say why, when it takes nothing from us any more.
+const refusalTimeout = 100 * time.Millisecond
+
+// lost says why the link died, nil while it lives.
+func (l *link) lost() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.err
+}
+
+// lostError is lost as callers hear it.
+func (l *link) lostError() error {
+	if why := l.lost(); why != ErrClosed {
+		return fmt.Errorf("%w: %w", ErrLost, why)
+	}
+	return ErrClosed
+}
+
+func (l *link) writeLoop() {
+	defer close(l.wrote)
+	for {
+		var next []byte
+		select {
+		case next = <-l.frames:
+		case <-l.waiting:
+		case <-l.closing:
+			return
+		}
+		l.mu.Lock()
+		frames := l.detach
+		l.detach = nil
+		l.mu.Unlock()
+		if next != nil {
+			frames = append(frames, next)
+		}
+		for _, f := range frames {
+			if err := l.t.write(f); err != nil {
+				select {
+				case <-l.closing:
+				case <-time.After(refusalTimeout):
+				}
+				l.fail(err)
+				return
+			}
+		}
+	}
+}
+
+func (l *link) readLoop() {
+	defer close(l.read)
+	for {
+		b, err := l.t.read()
+		if err != nil {
+			l.fail(err)
+			return
+		}
+		if err := l.deliver(b); err != nil {
+			l.fail(err)
+			return
+		}
+	}
+}
+
+// deliver takes one frame to whoever waits for it; b is reused afterwards (a jsontext.Value is a copy). An error ends the link.
+func (l *link) deliver(b []byte) error {
+	var f frame
+	if err := json.Unmarshal(b, &f); err != nil {
+		return fmt.Errorf("%w: %w", errBadFrame, err)
+	}
+	if f.Event != "" {
+		if err := l.deliverEvent(f.Event, f.Data); err != nil {
+			return fmt.Errorf("%w: %w", errBadFrame, err)
+		}
+		return nil
+	}
+	id, err := strconv.ParseUint(string(f.ID), 10, 64)
+	if err != nil {
+		if f.Error != nil {
+			return f.Error // of the connection, or of a request that could not be read, which gets no other answer
+		}
+		return nil
+	}
+	l.mu.Lock()
+	c := l.calls[id]
+	delete(l.calls, id)
+	l.hasAnswered = true
+	l.wasUseful = l.wasUseful || c != nil && c.feed == nil
+	switch {
+	case c == nil:
+	case c.feed != nil: // here and not in the caller, because the stream's first chunk may be the very next frame
+		l.opening--
+		if f.OK {
+			l.openLocked(c.feed, f.Data)
+		}
+		l.detachAbandonedLocked()
+	case c.detaches != nil:
+		if l.abandoned[c.detaches.stream] == c.detaches {
+			delete(l.abandoned, c.detaches.stream)
+		}
+	}
+	l.mu.Unlock()
+	if c != nil {
+		c.answer <- f
+	}
+	return nil
+}
+
+// openLocked takes a feed to the stream that an answer names. Called with mu held.
+func (l *link) openLocked(to *feed, answer jsontext.Value) {
+	var opened struct {
+		StreamID string `json:"stream_id"`
+		ExecID   string `json:"exec_id"`
+		TermID   string `json:"term_id"`
+	}
+	if json.Unmarshal(answer, &opened) != nil || opened.StreamID == "" {
+		return
+	}
+	to.stream, to.id = opened.StreamID, cmp.Or(to.id, opened.ExecID, opened.TermID)
+	if before := l.streams[to.stream]; before != nil {
+		before.end(ErrDisplaced) // the server sends a connection each stream once, from where the latest wanted it
+	}
+	delete(l.abandoned, to.stream)
+	l.streams[to.stream] = to
+	select {
+	case <-to.done: // whoever asked did not wait for the answer
+		l.abandonLocked(to)
+	default:
+	}
+}
+
+// abandon drops what still comes to a feed, and has the server send no more. It waits for nothing.
+func (l *link) abandon(f *feed, why error) {
+	f.end(why)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.abandonLocked(f)
+	l.detachAbandonedLocked()
+}
+
+func (l *link) abandonLocked(f *feed) {
+	if l.streams[f.stream] == f {
+		delete(l.streams, f.stream)
+		l.abandoned[f.stream] = f
+	}
+}
+
+// detachAbandonedLocked detaches from the streams that were left; but not while a request for a stream is on its way: that may be for
+// one of these, and the server is to hear it last. Called with mu held.
+func (l *link) detachAbandonedLocked() {
+	if l.opening > 0 {
+		return
+	}
+	for _, f := range l.abandoned {
+		if f.detachSent {
+			continue
+		}
+		f.detachSent = true
+		params, err := json.Marshal(map[string]string{f.kind + "_id": f.id})
+		if err != nil {
+			continue
+		}
+		id := l.registerLocked(&call{answer: make(chan frame, 1), detaches: f})
+		b, err := encode(id, f.kind+".detach", params)
+		if err != nil {
+			continue
+		}
+		l.detach = append(l.detach, b)
+		select {
+		case l.waiting <- struct{}{}:
+		default:
+		}
+	}
+}
+
+func (l *link) deliverEvent(name string, data jsontext.Value) error {
+	var (
+		ev event
+		id string
+	)
+	switch name {
+	case "exec.output", "process.output", "term.output":
+		var o output
+		if err := json.Unmarshal(data, &o); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		c := &Chunk{Offset: o.Offset, Stream: o.Stream, Replay: o.Replay, Snapshot: o.Snapshot, Data: []byte(o.Data)}
+		if o.Encoding == "base64" {
+			raw, err := base64.StdEncoding.DecodeString(o.Data)
+			if err != nil {
+				return fmt.Errorf("%s: %w", name, err)
+			}
+			c.Data = raw
+		}
+		ev.chunk, id = c, o.StreamID
+	case "stream.gap":
+		var g protocol.StreamGap
+		if err := json.Unmarshal(data, &g); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		ev.chunk, id = &Chunk{Offset: g.To, Gap: g.To - g.From}, g.StreamID
+	case "term.control":
+		var t protocol.TermControl
+		if err := json.Unmarshal(data, &t); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		ev.chunk, id = &Chunk{Control: &t}, t.StreamID
+	case "exec.exit":
+		ev.exec = new(protocol.ExecExit)
+		if err := json.Unmarshal(data, ev.exec); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		id = ev.exec.StreamID
+	case "process.exit":
+		ev.process = new(protocol.ProcessInfo)
+		if err := json.Unmarshal(data, ev.process); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		id = ev.process.StreamID
+	case "term.exit":
+		ev.term = new(protocol.TermInfo)
+		if err := json.Unmarshal(data, ev.term); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		id = ev.term.StreamID
+	}
+	l.mu.Lock()
+	to, left := l.streams[id], l.abandoned[id] != nil
+	l.wasUseful = l.wasUseful || to != nil
+	if ev.chunk == nil {
+		delete(l.streams, id) // an exit is the last event of its stream
+		delete(l.abandoned, id)
+	}
+	l.mu.Unlock()
+	if to != nil {
+		select {
+		case to.events <- ev:
+		case <-to.done:
+		case <-l.closing:
+		}
+		return nil
+	}
+	if l.onEvent != nil && !left {
+		l.onEvent(protocol.Event{Name: name, Data: data})
+	}
+	return nil
+}
+
+// send writes one request and returns its call. params is encoded JSON or nil.
+func (l *link) send(ctx context.Context, method string, params jsontext.Value, to *feed) (uint64, *call, error) {
+	c := &call{answer: make(chan frame, 1), feed: to}
+	l.mu.Lock()
+	id := l.registerLocked(c)
+	l.mu.Unlock()
+	b, err := encode(id, method, params)
+	if err != nil {
+		l.forget(id)
+		return 0, nil, fmt.Errorf("%s: %w", method, err)
+	}
+	select {
+	case l.frames <- b:
+		return id, c, nil
+	case <-l.closing:
+		return 0, nil, l.lostError()
+	case <-ctx.Done():
+		l.forget(id)
+		return 0, nil, context.Cause(ctx)
+	}
+}
+
+func (l *link) registerLocked(c *call) uint64 {
+	l.nextID++
+	l.calls[l.nextID] = c
+	if c.feed != nil {
+		l.opening++
+	}
+	return l.nextID
+}
+
+func encode(id uint64, method string, params jsontext.Value) ([]byte, error) {
+	return json.Marshal(struct {
+		ID     uint64         `json:"id"`
+		Method string         `json:"method"`
+		Params jsontext.Value `json:"params,omitzero"`
+	}{id, method, params})
+}
+
+// wait returns the answer of a call, or why there will be none. The call of a feed stays when its caller gives up: what the
+// answer opens is to be left.
+func (l *link) wait(ctx context.Context, id uint64, c *call) (frame, error) {
+	select {
+	case f := <-c.answer:
+		return f, nil
+	default:
+	}
+	select {
+	case f := <-c.answer:
+		return f, nil
+	case <-l.closing:
+		<-l.read // what the reader still delivers counts
+		select {
+		case f := <-c.answer:
+			return f, nil
+		default:
+			return frame{}, l.lostError()
+		}
+	case <-ctx.Done():
+		if c.feed == nil {
+			l.forget(id)
+		}
+		return frame{}, context.Cause(ctx)
+	}
+}
+
+// forget drops a call nobody waits for any more; its answer, if it was sent at all, will be ignored.
+func (l *link) forget(id uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if c := l.calls[id]; c != nil && c.feed != nil {
+		l.opening--
+		l.detachAbandonedLocked()
+	}
+	delete(l.calls, id)
+}
+
+// temporary says whether connecting again makes sense after this end of a link (PROTOCOL.md §8, the rule of our web page too):
+// not after a normal close, a policy violation, a frame too big, or one of our own 4xxx codes. Of what the server refuses us
+// with, that it is full or ending passes.
+func temporary(err error) bool {
+	if errors.Is(err, ErrClosed) || errors.Is(err, errBadFrame) {
+		return false
+	}
+	if refused := (*protocol.Error)(nil); errors.As(err, &refused) {
+		return refused.Code == protocol.LimitExceeded || refused.Code == protocol.RateLimited || refused.Code == protocol.ShuttingDown
+	}
+	switch code := websocket.CloseStatus(err); code {
+	case -1: // no close frame at all: 1006
+		return true
+	case websocket.StatusGoingAway, websocket.StatusNoStatusRcvd, websocket.StatusInternalError,
+		websocket.StatusServiceRestart, websocket.StatusTryAgainLater, websocket.StatusBadGateway:
+		return true
+	}
+	return false
+}

@@ -1,0 +1,127 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"trl/runtime"
+	"trl/web"
+)
+
+// --user and --session-user: who may do what beside root's keeper. Sessions run as their user by the keeper's doing
+// (runtime/tenant.go); what a gateway needs that is another user is here.
+
+// tokensNewVar tells a gateway that the keeper has just made its tokens.
+const tokensNewVar = "TRL_TOKENS_NEW" // #nosec G101 -- a name
+
+// grantGateway lets the gateway's user have what it needs of the state dir: to look into it and to read the tokens, and a
+// directory for recordings. It can write nothing else in there, since root reads and replaces files in it. What only a gateway knows otherwise, its address, is
+// written now: who comes before it serves waits. The result is the gateway's environment.
+func (s *settings) grantGateway(state *stateDir, sockets *web.Sockets, env []string) ([]string, error) {
+	uid, gid := int(s.gatewayUser.UID), int(s.gatewayUser.GID)
+	if err := errors.Join(os.Chown(state.path, 0, gid), os.Chmod(state.path, 0o750)); err != nil {
+		return nil, fmt.Errorf("state directory: %w", err)
+	}
+	if !s.web.AuthNone && s.tokenFile == "" {
+		made, err := web.MakeTokens(state.file(tokensFile), state.file(operatorFile))
+		if err == nil {
+			err = os.Lchown(state.file(tokensFile), uid, gid)
+		}
+		if err == nil { // its owner may have taken it away
+			if err = os.Lchown(state.file(operatorFile), uid, gid); errors.Is(err, fs.ErrNotExist) {
+				err = nil
+			}
+		}
+		if err != nil {
+			return nil, fmt.Errorf("token file: %w", err)
+		}
+		if made {
+			env = append(env[:len(env):len(env)], tokensNewVar+"=1")
+		}
+	}
+	if err := os.Mkdir(state.file(gatewayDir), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, fmt.Errorf("state directory: %w", err)
+	}
+	if err := os.Lchown(state.file(gatewayDir), uid, gid); err != nil {
+		return nil, fmt.Errorf("state directory: %w", err)
+	}
+	if dir := s.pool.Record.Dir; dir != "" {
+		if err := errors.Join(os.MkdirAll(dir, 0o700), os.Lchown(dir, uid, gid)); err != nil {
+			return nil, fmt.Errorf("directory for recordings: %w", err)
+		}
+	}
+	if url := sockets.URL(s.web); url != "" {
+		return env, state.publish(localURL(url, s.web.Listen))
+	}
+	return env, nil
+}
+
+// clearEnvironment drops what sessions of another user, or in a sandbox, could do nothing with, and what is none of theirs.
+func (s *settings) clearEnvironment() {
+	if text, sandboxed := os.LookupEnv(sandboxedVar); sandboxed {
+		s.outsidePID, _ = strconv.Atoi(text)
+		os.Unsetenv(sandboxedVar)
+	}
+	dir := os.Getenv("TMPDIR")
+	if dir != "" && (s.sessionUser != nil && s.sessionUser.Enterable(dir) != nil || s.sandbox != "none" && unix.Access(dir, unix.W_OK) != nil) {
+		os.Unsetenv("TMPDIR")
+	}
+}
+
+// The orphan killer is there for the end of a keeper that is killed: what is left of its sessions must end, and a gateway that is
+// not root may not do that. It is root, has nothing but the end of a pipe whose other end is the keeper's, and waits.
+const killOrphansCommand = "kill-orphans"
+
+// startOrphanKiller starts one. It ends when end is called, or with this process: when nobody has w open.
+func startOrphanKiller(instance runtime.Instance) (w *os.File, end func(), err error) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, nil, err
+	}
+	defer r.Close()
+	cmd := exec.Command("/proc/self/exe", killOrphansCommand, strconv.FormatUint(uint64(instance), 10))
+	cmd.Args[0] = filepath.Base(os.Args[0])
+	cmd.Env = []string{}
+	cmd.Dir = "/"
+	cmd.Stdin = r
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // a terminal's Ctrl-C is not for it
+	if err := cmd.Start(); err != nil {
+		w.Close()
+		return nil, nil, fmt.Errorf("orphan killer: %w", err)
+	}
+	return w, func() {
+		w.Close()
+		_ = cmd.Wait() // the child reaper may have been first; it finds nobody
+	}, nil
+}
+
+// newKillOrphans is for startOrphanKiller alone.
+func newKillOrphans() *cobra.Command {
+	return &cobra.Command{
+		Use: killOrphansCommand, Hidden: true, Args: oneArg,
+		RunE: func(_ *cobra.Command, args []string) error {
+			instance, err := strconv.ParseUint(args[0], 10, 32)
+			if err != nil {
+				return err
+			}
+			var b [1]byte
+			for {
+				if _, err := os.Stdin.Read(b[:]); err != nil {
+					break
+				}
+			}
+			runtime.Instance(instance).End(time.Minute) // it has the time
+			return nil
+		},
+	}
+}

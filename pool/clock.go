@@ -1,0 +1,56 @@
+package pool
+
+import (
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// The clock on the wall may be set at any time. Within one process, time.Time keeps what the kernel's monotonic clock said as well,
+// and Go counts by that. A time that was written down for the next gateway has lost it. So what is decided by such a time has an
+// uptime beside it.
+
+// An uptime is a time by the kernel's monotonic clock, which nobody sets. 0: not known.
+type uptime time.Duration
+
+// A bootTime is a time by the kernel's clock that goes on while the machine is suspended, and that nobody sets (CLOCK_BOOTTIME). A share
+// link's expiry is one: it is a promise about time in the world. What bounds work, such as a timeout, goes by the uptime, which stands still
+// meanwhile, as the work does. 0: not known.
+type bootTime time.Duration
+
+func bootTimeNow() bootTime {
+	var ts unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) // Linux has it
+	return bootTime(ts.Nano())
+}
+
+// bootTimeAt is the boot time at t, a time that this process has taken.
+func bootTimeAt(t time.Time) bootTime { return bootTimeNow() + bootTime(time.Until(t)) }
+
+// startClocks is now by both clocks.
+var startClocks = func() struct {
+	at time.Time
+	up uptime
+} {
+	var ts unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) // Linux has it
+	return struct {
+		at time.Time
+		up uptime
+	}{time.Now(), uptime(ts.Nano())}
+}()
+
+// uptimeAt is the uptime at t, a time that this process has taken or brought back.
+func uptimeAt(t time.Time) uptime { return startClocks.up + uptime(t.Sub(startClocks.at)) }
+
+// time brings back a time that a gateway wrote down as at and u, so that this process can count from it. Its wall clock may say
+// something else than at, which is what people are shown.
+func (u uptime) time(at time.Time) time.Time {
+	if u == 0 { // written by a version that did not know
+		return at
+	}
+	return startClocks.at.Add(time.Duration(u - startClocks.up))
+}
+
+// elapsed is the time from one to another, not negative: one of the two may be by the wall clock alone.
+func elapsed(from, to time.Time) time.Duration { return max(0, to.Sub(from)) }

@@ -1,0 +1,235 @@
+package pool
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"trl/protocol"
+	"trl/runtime"
+	"trl/runtime/ledger"
+)
+
+// remember is what another gateway would know of s now.
+func remember(t *testing.T, s *Session) (*loggedSession, error) {
+	t.Helper()
+	fd, err := unix.FcntlInt(uintptr(s.shell.Ledger().Fd()), unix.F_DUPFD_CLOEXEC, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &loggedSession{id: s.id}
+	l, err := ledger.Open(fd, m.readLine)
+	if err != nil {
+		unix.Close(fd)
+		return nil, err
+	}
+	defer l.Close()
+	return m, nil
+}
+
+// TestDirOfAnyNameIsWrittenDown: also one whose name is no text.
+func TestDirOfAnyNameIsWrittenDown(t *testing.T) {
+	r := newRig(t, Config{})
+	s := r.create(protocol.SessionCreate{})
+	run(t, s, protocol.Exec{Command: `d=$(printf '` + filepath.Join(t.TempDir(), `\377`) + `') && mkdir "$d" && cd "$d"`})
+	if dir := s.Info().WorkingDir; !strings.HasSuffix(dir, "\xff") {
+		t.Fatalf("in %q", dir)
+	}
+	m, err := remember(t, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(m.execs) != 1 || m.execs[0].done == nil {
+		t.Errorf("%+v", m.execs)
+	}
+}
+
+// TestStdinGivenBeforeTheShell: a command that came while its session was being made waits with its stdin.
+func TestStdinGivenBeforeTheShell(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Chmod(dir, 0o755); err != nil { // #nosec G302 -- a session's shell is in it
+		t.Fatal(err)
+	}
+	sh, hold := filepath.Join(dir, "bash"), filepath.Join(dir, "hold")
+	if err := os.WriteFile(sh, []byte("#!/bin/sh\nwhile [ -e '"+hold+"' ]; do sleep 0.01; done\nexec /bin/bash \"$@\"\n"), 0o700); err != nil { // #nosec G306 -- is to be run
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(hold, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := newRig(t, Config{Shells: []string{sh}, DefaultShell: sh})
+	s, err := r.Find(me, "", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := start(t, s, protocol.Exec{Command: "echo here; until [ -e " + hold + " ]; do sleep 0.01; done"})
+	next := start(t, s, protocol.Exec{Command: "cat", Stdin: of("kept")})
+	if err := os.Remove(hold); err != nil {
+		t.Fatal(err)
+	}
+	output(t, first, "here")
+	m, err := remember(t, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(m.execs) != 2 || m.execs[0].Stdin != nil || len(m.execs[1].Stdin) == 0 {
+		t.Errorf("%+v", m.execs)
+	}
+	if err := os.WriteFile(hold, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if wait(t, "cat", next.Done()); next.Result(false).Stdout != "kept" {
+		t.Errorf("%+v", next.Result(false))
+	}
+}
+
+// TestNothingBehindAGap: what could not be written down is not read over.
+func TestNothingBehindAGap(t *testing.T) {
+	r := newRig(t, Config{})
+	s := r.create(protocol.SessionCreate{})
+	fd, err := unix.FcntlInt(uintptr(s.sessionLog.Fd()), unix.F_DUPFD_CLOEXEC, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	s.mu.Lock()
+	s.appendLog(entry{Unwanted: strings.Repeat("x", 16<<20)})
+	s.mu.Unlock()
+	want(t, s, "echo goes on", "goes on\n")
+	if _, err := ledger.Open(fd, nil); !errors.Is(err, ledger.ErrNone) {
+		t.Errorf("the next gateway reads on: %v", err)
+	}
+}
+
+// TestSessionLogOfProcessesAlone: what is written down of a session that runs no commands does not grow for ever, and is whole.
+func TestSessionLogOfProcessesAlone(t *testing.T) {
+	r := newRig(t, Config{})
+	s := r.create(protocol.SessionCreate{})
+	begin := func(text string, key string) *Process {
+		p, err := s.StartProcess(t.Context(), &protocol.ProcessStart{Command: text + " #" + strings.Repeat("x", 8<<10), RequestKey: key})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	lives := begin("sleep 100", "")
+	forgotten := begin("exit 1", "k")
+	wait(t, "exit", forgotten.Done())
+	r.DropExpired(time.Now().Add(2 * time.Minute))
+	ended := map[string]bool{}
+	grow := func() *loggedSession {
+		t.Helper()
+		for !s.sessionLog.Grown() {
+			p := begin("exit 3", "")
+			wait(t, "exit", p.Done())
+			ended[p.ID()] = true
+		}
+		r.DropExpired(time.Now())
+		eventually(t, "it is written anew", func() bool { return !s.sessionLog.Grown() })
+		m, err := remember(t, s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(m.procs) != len(ended)+1 || len(m.tombstones) != 1 || m.tombstones[0].stream != forgotten.stream || m.session == nil || m.shell == nil {
+			t.Errorf("%d processes, %+v", len(m.procs), m)
+		}
+		return m
+	}
+	m := grow()
+	for _, x := range m.procs {
+		id := strings.TrimPrefix(x.Stream, streamPrefix)
+		switch {
+		case id == lives.ID() && x.exited == nil:
+		case ended[id] && x.exited != nil && x.exited.Code == 3:
+		default:
+			t.Errorf("%s: %+v", id, x.exited)
+		}
+	}
+	want(t, s, "echo goes on", "goes on\n")
+
+	e, err := s.Stream(&protocol.Exec{Command: "env --ignore-signal=TERM --ignore-signal=INT sh -c 'echo up; read line'", InteractiveStdin: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it has begun", func() bool { return e.Journal().Size() > 0 })
+	runs := func(m *loggedSession, cancelled bool) {
+		t.Helper()
+		if x := m.exec(e.ID()); x == nil || x.begun == nil || x.done != nil || cancelled != (x.cancel != nil) || m.commandsBegun+m.session.Commands != 2 {
+			t.Errorf("%+v, %d and %d commands", x, m.session.Commands, m.commandsBegun)
+		}
+	}
+	runs(grow(), false)
+	long := time.Hour
+	e.Cancel(&long)
+	runs(grow(), true)
+	if err := e.Input([]byte("it\n"), true); err != nil {
+		t.Fatal(err)
+	}
+	wait(t, "exit", e.Done())
+	m, err = remember(t, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if x := m.exec(e.ID()); x == nil || x.done == nil || m.commandsBegun+m.session.Commands != 2 {
+		t.Errorf("%+v", m)
+	}
+}
+
+// TestNonsenseCostsOneSession: a session whose session log makes no sense is lost, and no other.
+func TestNonsenseCostsOneSession(t *testing.T) {
+	for _, nonsense := range []string{
+		`{"exec":{"stream":"x"}}`, `{"exec":{"stream":""},"begun":{"id":""}}`, `{"process":{"stream":"p"}}`, `{"terminal":{"stream":"st-t-"}}`, `{"exec":7}`, `"`,
+	} {
+		r := newRig(t, Config{})
+		id := makeID("", 's', r.epoch, "", randomLen)
+		group, err := runtime.Local(r.host).Group(id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, err := ledger.New()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, text := range []string{nonsense, `{"session":{"tag":"aaaaaa","owner":"tester","shell":"/bin/sh","dir":"/"}}`, `{"shell":{"pid":1}}`, `{"begun":{"id":"y"}}`} {
+			if _, err := l.Append([]byte(text)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		fd, err := unix.FcntlInt(uintptr(l.Fd()), unix.F_DUPFD_CLOEXEC, 3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.Close()
+		r.Recover([]runtime.Inherited{{ID: id, Group: group, Held: map[int]int{1: fd}}})
+		r.Recovered()
+		if _, err := r.Find(me, id, ""); err == nil {
+			t.Errorf("%s: the session is there", nonsense)
+		}
+		want(t, r.create(protocol.SessionCreate{}), "echo others are", "others are\n")
+	}
+}
+
+// TestForgottenAfterTheStop: what a session retained may be let go of while the stop still waits for clients, when its session log
+// is closed. That is no fault.
+func TestForgottenAfterTheStop(t *testing.T) {
+	r := newRig(t, Config{})
+	s := r.create(protocol.SessionCreate{})
+	run(t, s, protocol.Exec{Command: ":"})
+	if _, err := s.Destroy(t.Context(), &protocol.SessionDestroy{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.DropExpired(time.Now().Add(time.Hour))
+	told := true
+	s.logFailure.Do(func() { told = false })
+	if told {
+		t.Error(`"session is no longer written down" was logged`)
+	}
+}

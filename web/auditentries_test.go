@@ -1,0 +1,312 @@
+package web
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"net/http"
+	"net/http/cookiejar"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/rs/zerolog"
+
+	"trl/pool"
+	"trl/web/audit"
+)
+
+// audited starts a gateway that keeps an audit log; entries ends it and gives the lines.
+func audited(t *testing.T, change func(*Config)) (g *gateway, path string, entries func() []audit.Entry) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), "audit.log")
+	log, err := audit.Open(audit.Config{Path: path, Commands: audit.HashCommands}, zerolog.Nop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { log.Close() })
+	g = startWith(t, func(c *pool.Config) { c.OnEnd, c.Record.Dir = AuditEnds(log), filepath.Join(t.TempDir(), "recordings") }, func(c *Config) { c.Audit = log; change(c) })
+	return g, path, func() (all []audit.Entry) {
+		t.Helper()
+		if err := g.stop(); err != nil {
+			t.Error(err)
+		}
+		if err := log.Close(); err != nil {
+			t.Error(err)
+		}
+		if _, err := audit.Verify([]string{path}); err != nil {
+			t.Error(err)
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range bytes.Lines(text) {
+			var e audit.Entry
+			if err := json.Unmarshal(line, &e); err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, e)
+		}
+		return all
+	}
+}
+
+func TestWhoDidWhatIsWrittenDown(t *testing.T) {
+	const secret = "hunter2hunter2"
+	g, path, entries := audited(t, func(c *Config) {
+		c.AuthNone = false
+		c.Tokens = tokens{"good": {"alice", User}, "eyes": {"alice", Viewer}}
+	})
+	if _, resp, err := g.dialWith(nil); err == nil || resp.StatusCode != http.StatusUnauthorized {
+		t.Fatalf("%v, %v", resp, err)
+	}
+	c := g.dial("good")
+	id := c.session(object{"name": secret, "env": object{"KEY": secret}, "labels": object{"l": secret}})
+	f := c.try("exec.run", object{"session_id": id, "command": "echo " + secret + "; exit 3", "stdin": secret, "env": object{"S": secret}})
+	if f.Data.num("exit_code") != 3 {
+		t.Fatalf("%+v", f)
+	}
+	p := c.call("process.start", object{"session_id": id, "command": ": " + secret + "; sleep 100"})
+	c.call("process.kill", object{"process_id": p.str("process_id")})
+	term := c.call("term.open", object{"session_id": id, "command": "cat # " + secret, "cols": 80, "rows": 24})
+	c.call("term.input", object{"term_id": term.str("term_id"), "data": secret})
+	c.call("term.close", object{"term_id": term.str("term_id")})
+	c.try("process.kill", object{"process_id": secret})
+	c.try("session.destroy", object{"session": secret + "x"})
+	v := g.dial("eyes")
+	if f := v.try("exec.run", object{"session_id": id, "command": secret}); f.code() != "FORBIDDEN" {
+		t.Errorf("%+v", f)
+	}
+	v.try("session.list", object{})
+	c.call("session.destroy", object{"session_id": id})
+	c.close()
+	v.close()
+
+	got := entries()
+	text, _ := os.ReadFile(path)
+	if bytes.Contains(text, []byte(secret)) {
+		t.Errorf("a secret is in it: %s", text)
+	}
+	find := func(action, outcome string) *audit.Entry {
+		t.Helper()
+		for i := range got {
+			if e := &got[i]; e.Action == action && e.Outcome == outcome {
+				return e
+			}
+		}
+		t.Fatalf("no %s with %q in %s", action, outcome, text)
+		return nil
+	}
+	if e := find("auth.refused", "AUTH_FAILED"); e.Remote == "" || e.Principal != "" || e.Reason != "token" {
+		t.Errorf("%+v", e)
+	}
+	run := find("exec.run", "ok")
+	if run.Principal != "alice" || run.Role != "user" || run.Remote == "" || run.Conn == "" || run.Session != id || run.Exec == "" ||
+		!strings.HasPrefix(run.Command, "hmac-sha256:") || run.CommandBytes != len("echo "+secret+"; exit 3") {
+		t.Errorf("%+v", run)
+	}
+	end := find("exec.end", "shell_died")
+	if end.Exec != run.Exec || end.Principal != "alice" || end.ExitCode == nil || *end.ExitCode != 3 || end.Seq < run.Seq {
+		t.Errorf("%+v", end)
+	}
+	if e := find("process.start", "ok"); e.Process != p.str("process_id") || e.Session != id {
+		t.Errorf("%+v", e)
+	}
+	for _, try := range [][2]string{
+		{"session.create", "ok"}, {"process.kill", "ok"}, {"process.end", ""}, {"term.open", "ok"}, {"term.close", "ok"}, {"term.end", ""},
+		{"session.destroy", "ok"}, {"session.end", ""}, {"client.connect", "ok"}, {"client.disconnect", "ok"},
+		{"process.kill", "PROCESS_NOT_FOUND"}, {"session.destroy", "SESSION_NOT_FOUND"}, {"exec.run", "FORBIDDEN"},
+	} {
+		find(try[0], try[1])
+	}
+	for _, e := range got {
+		if e.Action == "term.input" || e.Action == "session.list" {
+			t.Errorf("%+v: neither keystrokes nor reading are entries", e)
+		}
+	}
+}
+
+// TestGuestsDoNotFillTheLog: who may only look has a bounded number of lines, for whatever he tries, and each his own.
+func TestGuestsDoNotFillTheLog(t *testing.T) {
+	const visits = 100
+	g, _, entries := audited(t, func(c *Config) {
+		withTokens(c)
+		c.MaxGuests = 2 * visits // a connection counts until the server has seen its end
+	})
+	owner, viewer := g.dial(userToken), g.dial(viewToken)
+	session := owner.session()
+	guest, link := owner.shared(g, object{"session_id": session})
+	const tries = 500
+	for range tries {
+		for _, c := range []*client{guest, viewer} {
+			if f := c.try("session.destroy", object{"session_id": session}); f.code() != "FORBIDDEN" {
+				t.Fatalf("%+v", f)
+			}
+		}
+		if f := owner.try("recording.list", object{"all": true}); f.code() != "FORBIDDEN" {
+			t.Fatalf("%+v", f)
+		}
+	}
+	for range visits {
+		g.dial(link.str("token")).close()
+	}
+	owner.run(session, "true")
+	lines, withheld, ran := map[string]int{}, map[string]int{}, false
+	for _, e := range entries() {
+		who := cmp.Or(e.Share, e.Principal)
+		if e.Action == "share.create" {
+			continue
+		}
+		withheld[who] += int(e.Suppressed)
+		if e.Action != audit.ActionSuppressed {
+			lines[who]++
+		}
+		ran = ran || e.Action == "exec.run" && e.Outcome == "ok"
+	}
+	for who, want := range map[string]int{link.str("share_id"): tries + 2*(1+visits), "ann": tries + 2} {
+		if n := lines[who]; n > want/4 || n+withheld[who] != want {
+			t.Errorf("%s: %d lines, %d suppressed, of %d", who, n, withheld[who], want)
+		}
+	}
+	if n := lines["bob"]; n > tries/4 || n+withheld["bob"] < tries {
+		t.Errorf("the owner: %d lines, %d suppressed", n, withheld["bob"])
+	}
+	if !ran {
+		t.Error("what the owner did is not there")
+	}
+}
+
+// Who asks for control of a terminal has an entry, also when it is his only later; who looks on has none.
+func TestControlIsWrittenDown(t *testing.T) {
+	g, _, entries := audited(t, withTokens)
+	owner := g.dial(userToken)
+	session := owner.session()
+	term := owner.call("term.open", object{"session_id": session, "cols": 80, "rows": 24}).str("term_id")
+	later, link := owner.shared(g, object{"session_id": session, "mode": "control"})
+	if mode := later.call("term.attach", object{"term_id": term, "mode": "control", "claim": 1}).str("mode"); mode != "view" {
+		t.Fatalf("answered %q", mode)
+	}
+	owner.call("term.detach", object{"term_id": term})
+	later.event("term.control")
+	for _, mode := range []string{"view", ""} {
+		viewer, _ := owner.shared(g, object{"session_id": session, "mode": "view"})
+		viewer.call("term.attach", object{"term_id": term, "mode": mode})
+		viewer.try("term.attach", object{"term_id": "t-none", "mode": mode})
+	}
+	var all []audit.Entry
+	for _, e := range entries() {
+		if e.Action == "term.attach" {
+			all = append(all, e)
+		}
+	}
+	if len(all) != 1 || all[0].Share != link.str("share_id") || all[0].Terminal != term || all[0].Outcome != "ok" {
+		t.Errorf("%+v", all)
+	}
+}
+
+// What an admin does with another's recording is written down, which one and whose; what its owner reads is not.
+func TestAdminsAtRecordingsAreSeen(t *testing.T) {
+	g, _, entries := audited(t, withTokens)
+	owner, admin := g.dial(userToken), g.dial(adminToken)
+	session := owner.session()
+	owner.call("exec.run", object{"session_id": session, "command": "true", "record": true})
+	id := object(owner.call("recording.list", nil)["recordings"].([]any)[0].(map[string]any)).str("recording_id")
+	own := admin.call("term.open", object{"session_id": admin.session(), "command": "true", "record": true, "cols": 80, "rows": 24}).str("recording_id")
+	ref, path := object{"recording_id": id}, "/v1/recordings/"
+	eventually(t, "there is something to download", func() bool {
+		status, _, _ := g.download(path+id, userToken)
+		mine, _, _ := g.download(path+own, adminToken)
+		return status == http.StatusOK && mine == http.StatusOK
+	})
+	owner.call("recording.info", ref)
+	admin.call("recording.info", object{"recording_id": own})
+	admin.call("recording.list", nil)
+
+	admin.call("recording.list", object{"all": true})
+	admin.call("recording.info", ref)
+	if status, _, _ := g.download(path+id, adminToken); status != http.StatusOK {
+		t.Errorf("download: %d", status)
+	}
+	if n := strings.Count(g.log.String(), `"recording":"`+id+`","owner":"bob","message":"admin uses a recording of another principal"`); n != 2 { // one of them of the connection
+		t.Errorf("the log has it %d times: %s", n, g.log)
+	}
+	admin.call("recording.delete", ref)
+	admin.call("recording.delete", object{"recording_id": own})
+	var got []string
+	for _, e := range entries() {
+		if strings.HasPrefix(e.Action, "recording.") {
+			if e.Principal != "ann" || e.Role != "admin" || e.Remote == "" || e.Outcome != "ok" || e.Owner != "" && e.Session != session {
+				t.Errorf("%+v", e)
+			}
+			got = append(got, e.Action+" "+e.Recording+" "+e.Owner)
+		}
+	}
+	want := []string{"recording.list  ", "recording.info " + id + " bob", "recording.download " + id + " bob", "recording.delete " + id + " bob", "recording.delete " + own + " "}
+	if !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// Whoever logs a browser in has an entry, whichever way he came.
+func TestLoginsAreWrittenDown(t *testing.T) {
+	i := newIssuer(t)
+	secret := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(secret, []byte("client-secret\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	g, _, entries := audited(t, func(c *Config) {
+		withTokens(c)
+		c.OIDC = &OIDCConfig{Issuer: i.URL, ClientID: "trl", SecretFile: secret, Role: RoleRule{DefaultRole: User}}
+	})
+	g.oidc.c.RedirectURL = g.URL() + callbackPath
+	g.logIn(viewToken)
+	jar, _ := cookiejar.New(nil)
+	resp, err := (&http.Client{Jar: jar}).Get(g.URL() + oidcPath)
+	if err != nil || resp.StatusCode != http.StatusOK || resp.Request.URL.Path != callbackPath {
+		t.Fatal(resp, err)
+	}
+	resp.Body.Close()
+	if resp, err = http.Get(g.URL() + callbackPath + "?code=none"); err != nil || resp.StatusCode != http.StatusUnauthorized {
+		t.Fatal(resp, err)
+	}
+	resp.Body.Close()
+	var logins []string
+	for _, e := range entries() {
+		if e.Action == audit.ActionLogin && e.Outcome == "ok" && e.Remote != "" {
+			logins = append(logins, e.Principal+" "+e.Role)
+		}
+	}
+	if want := []string{"ann viewer", i.URL + "#ann user"}; !slices.Equal(logins, want) {
+		t.Errorf("%q, want %q", logins, want)
+	}
+}
+
+// A command that outlives its client has its end in the log, too.
+func TestEndIsWrittenDownWithoutTheClient(t *testing.T) {
+	g, path, entries := audited(t, func(*Config) {})
+	fifo := filepath.Join(t.TempDir(), "go")
+	c := g.dial()
+	id := c.session()
+	c.begin("exec.run", object{"session_id": id, "command": "mkfifo " + fifo + "; read x <" + fifo})
+	eventually(t, "the command runs", func() bool { _, err := os.Stat(fifo); return err == nil })
+	c.close()
+	if err := os.WriteFile(fifo, []byte("x\n"), 0); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "its end", func() bool {
+		text, _ := os.ReadFile(path)
+		return bytes.Contains(text, []byte(`"exec.end","outcome":"ok"`))
+	})
+	entries()
+}
+
+func TestUnauditedMethodsExist(t *testing.T) {
+	for method := range unaudited {
+		if h, ok := handlers[method]; !ok || h.reads {
+			t.Errorf("%s: not one that changes something", method)
+		}
+	}
+}

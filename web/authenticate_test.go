@@ -1,0 +1,668 @@
+package web
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+	"github.com/rs/zerolog"
+)
+
+// withFile gives the gateway a real token file, and returns its path.
+func withFile(t testing.TB, text string) (path string, set func(*Config)) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), "tokens")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f, err := OpenTokens(path, "", zerolog.Nop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return path, func(c *Config) { c.AuthNone, c.Tokens = false, f }
+}
+
+// closed waits for the connection's end and returns its close code.
+func (c *client) closed() websocket.StatusCode {
+	c.t.Helper()
+	select {
+	case <-c.done:
+	case <-time.After(patience):
+		c.t.Fatal("the connection is still open")
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return websocket.CloseStatus(c.err)
+}
+
+func (g *gateway) dialCookie(c *http.Cookie) (*websocket.Conn, *http.Response, error) {
+	return g.dialWith(&websocket.DialOptions{HTTPHeader: http.Header{"Cookie": {c.Name + "=" + c.Value}, "Origin": {g.URL()}}})
+}
+
+func (g *gateway) logIn(token string) *http.Cookie {
+	g.t.Helper()
+	r, _ := http.NewRequest("POST", g.URL()+"/login", nil)
+	r.Header.Set("Authorization", "Bearer "+token)
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	resp.Body.Close()
+	if resp.StatusCode != http.StatusNoContent || len(resp.Cookies()) != 1 {
+		g.t.Fatalf("login: %d, %v", resp.StatusCode, resp.Cookies())
+	}
+	return resp.Cookies()[0]
+}
+
+// status is what an upgrade with these headers is answered with.
+func (g *gateway) status(h http.Header, subprotocols ...string) int {
+	g.t.Helper()
+	ws, resp, err := g.dialWith(&websocket.DialOptions{HTTPHeader: h, Subprotocols: subprotocols})
+	if err == nil {
+		ws.CloseNow()
+	}
+	if resp == nil {
+		g.t.Fatal(err)
+	}
+	return resp.StatusCode
+}
+
+func bearerHeader(token string) http.Header { return http.Header{"Authorization": {"Bearer " + token}} }
+
+func TestRevokedTokenEndsItsConnections(t *testing.T) {
+	path, set := withFile(t, "unused-token zoe user\n")
+	g := start(t, set)
+	add := func() (id, secret string) {
+		t.Helper()
+		id, secret, err := AddToken(path, Token{Subject: "ann", Role: User})
+		if err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "a new token", func() bool { return g.cfg.Tokens.(*TokenFile).Knows(secret) })
+		return id, secret
+	}
+	id, secret := add()
+	_, other := add()
+
+	c, stays := g.dial(secret), g.dial(other)
+	session := c.session()
+	cookie := g.logIn(secret)
+	ws, _, err := g.dialCookie(cookie)
+	if err != nil {
+		t.Fatal(err)
+	}
+	byCookie := follow(t, ws)
+	if _, err := RevokeToken(path, id); err != nil {
+		t.Fatal(err)
+	}
+	if code := c.closed(); code != 4401 {
+		t.Errorf("the token's connection: %d", code)
+	}
+	if code := byCookie.closed(); code != 4401 {
+		t.Errorf("the connection of a login with it: %d", code)
+	}
+	if got := g.status(bearerHeader(secret)); got != 401 {
+		t.Errorf("the revoked token: %d", got)
+	}
+	if _, resp, err := g.dialCookie(cookie); err == nil || resp.StatusCode != 401 {
+		t.Errorf("the login with it: %v", err)
+	}
+	if got := stays.run(session, "echo here"); got != "here\n" { // the subject's, not the token's
+		t.Errorf("the session: %q", got)
+	}
+	eventually(t, "the metric", func() bool { return g.series("trl_connections_closed_total", "auth") == 2 })
+}
+
+// TestNothingIsDoneForARevokedToken: what waits for its turn when the token goes is refused.
+func TestNothingIsDoneForARevokedToken(t *testing.T) {
+	const user, other = "one-of-anns-tokens", "another-of-anns-tokens"
+	path, set := withFile(t, user+" ann user\n"+other+" ann user\n")
+	g := start(t, set)
+	c, stays := g.dial(user), g.dial(other)
+	session := c.session()
+	const many = 100
+	for range many {
+		c.begin("process.start", object{"session_id": session, "command": "sleep 100"})
+	}
+	processes := func() int { return len(stays.call("process.list", object{"session_id": session})["processes"].([]any)) }
+	eventually(t, "the first ones run", func() bool { return processes() > 2 })
+	if err := os.WriteFile(path, []byte(other+" ann user\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.cfg.Tokens.(*TokenFile).load(); err != nil { // without the watcher's pause
+		t.Fatal(err)
+	}
+	before := processes()
+	c.closed()
+	eventually(t, "its connection is gone", func() bool { return g.metric("trl_connections") == 1 })
+	if after := processes(); before == many || after > before+1 { // one may have been about to start
+		t.Errorf("%d processes when the token was revoked, then %d", before, after)
+	}
+}
+
+// follow is a client on a connection that somebody else has dialled.
+func follow(t testing.TB, ws *websocket.Conn) *client {
+	c := &client{t: t, ws: ws, change: make(chan struct{}, 1), done: make(chan struct{})}
+	go c.read()
+	t.Cleanup(c.close)
+	return c
+}
+
+// series is one series by the values of its labels.
+func (g *gateway) series(name string, labels ...string) float64 {
+	families, err := g.registry.Gather()
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			var values []string
+			for _, l := range m.GetLabel() {
+				values = append(values, l.GetValue())
+			}
+			if f.GetName() == name && strings.Join(values, " ") == strings.Join(labels, " ") {
+				return m.GetCounter().GetValue() + m.GetGauge().GetValue()
+			}
+		}
+	}
+	return -1
+}
+
+func TestExpiryAndRoleEndConnections(t *testing.T) {
+	soon := time.Now().Add(2 * time.Second).UTC().Format(time.RFC3339) // rounds down
+	path, set := withFile(t, "short-token ann user expires="+soon+"\nrole-token bob user\nfree-token cid user\n")
+	g := start(t, set)
+	f := g.cfg.Tokens.(*TokenFile)
+	changing, staying := g.dial("role-token"), g.dial("free-token")
+	if f.Knows("short-token") {
+		if ws, _, err := g.dialWith(&websocket.DialOptions{HTTPHeader: bearerHeader("short-token")}); err == nil {
+			if code := follow(t, ws).closed(); code != 4401 {
+				t.Errorf("expired: %d", code)
+			}
+		}
+	}
+	eventually(t, "expiry", func() bool { return g.status(bearerHeader("short-token")) == 401 })
+	// Less is allowed now, and who came when it was more must come again. A note or a limit ends nothing.
+	os.WriteFile(path+".new", []byte("role-token bob viewer\nfree-token cid user max_in_flight=1 note=hello\n"), 0o600)
+	os.Rename(path+".new", path)
+	if code := changing.closed(); code != 4401 {
+		t.Errorf("another role: %d", code)
+	}
+	session := staying.session()
+	long := staying.begin("exec.run", object{"session_id": session, "command": "sleep 300"})
+	eventually(t, "the new limit", func() bool { return staying.try("system.ping", nil).code() == "RATE_LIMITED" })
+	if c2 := g.dial("free-token"); c2.try("system.ping", nil).code() != "RATE_LIMITED" {
+		t.Error("the limit is for each connection")
+	}
+	os.WriteFile(path+".new", []byte("free-token cid user max_sessions=1\n"), 0o600)
+	os.Rename(path+".new", path)
+	eventually(t, "no limit any more", func() bool { return staying.try("system.ping", nil).OK })
+	if e := staying.try("session.create", nil); e.code() != "MAX_SESSIONS_REACHED" || e.Error.Details.num("limit") != 1 {
+		t.Errorf("a second session: %+v", e)
+	}
+	staying.call("session.destroy", object{"session_id": session, "force": true})
+	staying.answer(long)
+	staying.session() // the slot is free
+}
+
+func mustOpen(t testing.TB, path string) *TokenFile {
+	t.Helper()
+	f, err := OpenTokens(path, "", zerolog.Nop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return f
+}
+
+func TestRateOfAToken(t *testing.T) {
+	_, set := withFile(t, "slow-token ann user rate=0.01\n")
+	g := start(t, set)
+	c := g.dial("slow-token")
+	c.call("system.ping", nil)
+	if f := c.try("system.ping", nil); f.code() != "RATE_LIMITED" {
+		t.Errorf("%+v", f)
+	}
+	if f := g.dial("slow-token").try("system.ping", nil); f.code() != "RATE_LIMITED" {
+		t.Errorf("on another connection: %+v", f)
+	}
+}
+
+func TestLoginsOutliveTheGateway(t *testing.T) {
+	_, set := withFile(t, "a-plain-token ann user\n")
+	file := filepath.Join(t.TempDir(), "gateway", "logins")
+	keep := func(c *Config) { c.LoginsFile = file }
+	g := start(t, set, keep)
+	one, two := g.logIn("a-plain-token"), g.logIn("a-plain-token")
+	if text, err := os.ReadFile(file); err != nil || strings.Contains(string(text), one.Value) || strings.Contains(string(text), "a-plain-token") {
+		t.Fatalf("%s, %v", text, err)
+	}
+	if err := g.stop(); err != nil {
+		t.Fatal(err)
+	}
+	g = start(t, set, keep)
+	ws, _, err := g.dialCookie(renamed(one, g))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := follow(t, ws)
+	if who := c.call("system.capabilities", nil)["principal"].(map[string]any); who["subject"] != "ann" || who["role"] != "user" {
+		t.Errorf("%v", who)
+	}
+	// Logging out ends this login, not the other.
+	r, _ := http.NewRequest("POST", g.URL()+"/logout", nil)
+	r.AddCookie(renamed(one, g))
+	r.Header.Set("Origin", g.URL())
+	resp, err := (&http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}).Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if c := resp.Cookies(); resp.StatusCode != 303 || len(c) != 1 || c[0].MaxAge >= 0 {
+		t.Errorf("logout: %d %v", resp.StatusCode, c)
+	}
+	if code := c.closed(); code != 4401 {
+		t.Errorf("the connection of who logged out: %d", code)
+	}
+	if _, resp, err := g.dialCookie(renamed(one, g)); err == nil || resp.StatusCode != 401 {
+		t.Errorf("after logging out: %v", err)
+	}
+	// The page tells the browser to forget a login that is over, which would hide whatever else it may bring.
+	quiet := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	r, _ = http.NewRequest("GET", g.URL()+"/", nil)
+	r.AddCookie(renamed(one, g))
+	if resp, err = quiet.Do(r); err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if c := resp.Cookies(); resp.StatusCode != 303 || len(c) != 1 || c[0].MaxAge >= 0 {
+		t.Errorf("the page, after logging out: %d %v", resp.StatusCode, c)
+	}
+	ws, _, err = g.dialCookie(renamed(two, g))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ws.CloseNow()
+}
+
+// renamed is the cookie under the name that it has on this gateway's port.
+func renamed(c *http.Cookie, g *gateway) *http.Cookie {
+	_, port, _ := strings.Cut(g.Addr(), ":")
+	return &http.Cookie{Name: "trl_login_" + port, Value: c.Value}
+}
+
+// TestLoginsAreBounded: one subject's logins end that subject's oldest; where all are too many, the next one is refused.
+func TestLoginsAreBounded(t *testing.T) {
+	l := newLogins(nil, zerolog.Nop())
+	begin := func(subject string, life time.Duration) (string, error) {
+		secret, _, err := l.begin(&Grant{Principal: Principal{subject, User}}, life)
+		return secret, err
+	}
+	is := func(secret string) bool { _, e := l.file.lookup(secret); return e != nil }
+	other, _ := begin("bob", time.Hour)
+	first, _ := begin("ann", time.Hour)
+	second, _ := begin("ann", time.Hour)
+	for range maxOwnLogins - 1 {
+		if _, err := begin("ann", time.Hour); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if is(first) || !is(second) || !is(other) {
+		t.Errorf("the first %v, the second %v, another subject's %v", is(first), is(second), is(other))
+	}
+	for n := range maxLogins { // as if they had been begun, one by one
+		k, _ := newToken(Token{Subject: fmt.Sprint("s", n), Role: User, Terms: Terms{Expires: time.Now().Add(time.Hour)}})
+		l.text = append(l.text, k.line())
+	}
+	if _, err := begin("cid", time.Hour); err != errLogins {
+		t.Errorf("one beyond all: %v", err)
+	}
+	if !is(other) {
+		t.Error("another's login has ended")
+	}
+}
+
+// TestLogoutWithoutADisk: a login ends also where the file cannot be written, stays ended when that is read again, and the others live on in
+// the next gateway.
+func TestLogoutWithoutADisk(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "logins")
+	open := func() *logins {
+		l := newLogins(nil, zerolog.Nop())
+		if err := l.open(path); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { l.Close() })
+		return l
+	}
+	l := open()
+	ends, stays := "", ""
+	for _, secret := range []*string{&ends, &stays} {
+		var err error
+		if *secret, _, err = l.begin(&Grant{Principal: Principal{"ann", User}}, time.Hour); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// A disk without room: every new file is one too large. Root is not kept out by modes.
+	unwritable := func() (restore func()) {
+		var was syscall.Rlimit
+		syscall.Getrlimit(syscall.RLIMIT_FSIZE, &was)
+		signal.Ignore(syscall.SIGXFSZ)
+		syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: 1, Max: was.Max})
+		return func() { syscall.Setrlimit(syscall.RLIMIT_FSIZE, &was) }
+	}
+	restore := unwritable()
+	err := l.end(ends)
+	again := l.file.load()
+	next := open()
+	restore()
+	if err == nil || again != nil {
+		t.Fatalf("writing: %v, reading: %v", err, again)
+	}
+	if _, e := l.file.lookup(ends); e != nil {
+		t.Error("it has not ended")
+	}
+	if _, e := next.file.lookup(stays); e == nil {
+		t.Error("the next gateway does not know who is logged in")
+	}
+	if _, _, err := l.begin(&Grant{Principal: Principal{"bob", User}}, time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	if _, e := open().file.lookup(ends); e != nil {
+		t.Error("it came back once there was room")
+	}
+}
+
+// TestLoggingInCountsOnTheRate: HTTP requests are requests of their token.
+func TestLoggingInCountsOnTheRate(t *testing.T) {
+	_, set := withFile(t, "ann-token ann user rate=1\n")
+	g := start(t, set)
+	for n := 0; ; n++ {
+		r, _ := http.NewRequest("POST", g.URL()+"/login", nil)
+		r.Header.Set("Authorization", "Bearer ann-token")
+		resp, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode == http.StatusTooManyRequests {
+			break
+		}
+		if n > 1000 {
+			t.Fatal("a thousand logins at once")
+		}
+	}
+}
+
+func TestGuessingIsSlowedDown(t *testing.T) {
+	const plain = "somebody-thought-this-up"
+	path, _ := withFile(t, plain+" bob user\n")
+	_, made, err := AddToken(path, Token{Subject: "ann", Role: User})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := mustOpen(t, path)
+	g := start(t, func(c *Config) { c.AuthNone, c.Tokens = false, f })
+	var refused, slowed int
+	var retry string
+	for i := range 1000 {
+		resp, _ := get(t, g.URL()+"/metrics", "Authorization", fmt.Sprintf("Bearer guess-%d", i))
+		switch resp.StatusCode {
+		case 401:
+			refused++
+		case 429:
+			slowed++
+			retry = resp.Header.Get("Retry-After")
+		default:
+			t.Fatalf("guess %d: %d", i, resp.StatusCode)
+		}
+	}
+	if refused < freeTries || refused > freeTries+12 || slowed < 900 || retry == "" || retry == "0" {
+		t.Errorf("%d refused, %d slowed down, Retry-After %q", refused, slowed, retry)
+	}
+	if got := g.series("trl_auth_total", "token", "throttled"); got != float64(slowed) {
+		t.Errorf("metric: %g", got)
+	}
+	// While it lasts, a right guess looks like a wrong one; what nobody can guess passes.
+	eventually(t, "slowed down again", func() bool {
+		resp, _ := get(t, g.URL()+"/metrics", "Authorization", "Bearer wrong")
+		return resp.StatusCode == 429
+	})
+	if got := g.status(bearerHeader(plain)); got != 429 {
+		t.Errorf("a token that somebody thought up: %d", got)
+	}
+	g.dial(made).call("system.ping", nil)
+	if n := strings.Count(g.log.String(), "client refused"); n < 5 || n > 300 {
+		t.Errorf("%d lines in the log", n)
+	}
+	if strings.Contains(g.log.String(), "guess-") {
+		t.Error("guesses are logged")
+	}
+}
+
+func TestThrottle(t *testing.T) {
+	now := time.Now()
+	one, other := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
+	var th throttle
+	for range freeTries {
+		th.wrong(one, now)
+	}
+	if th.wait(one, now) != 0 {
+		t.Error("slowed down too soon")
+	}
+	before := time.Duration(0)
+	for i := range 40 {
+		th.wrong(one, now)
+		w := th.wait(one, now)
+		if w < before || w > maxDelay || i < 5 && w != firstDelay<<i {
+			t.Fatalf("delay %d is %v after %v", i, w, before)
+		}
+		before = w
+	}
+	if before != maxDelay || th.wait(other, now) != 0 {
+		t.Errorf("delay %v; another address waits %v", before, th.wait(other, now))
+	}
+	if w := th.wait(one, now.Add(maxDelay)); w != 0 {
+		t.Errorf("still %v", w)
+	}
+	later := now.Add(maxDelay + forgetAfter)
+	th.wrong(one, later)
+	if th.wait(one, later) != 0 {
+		t.Error("not forgotten")
+	}
+	// Whoever has a /64 has one try at a time, and the table is bounded whoever comes.
+	th = throttle{}
+	for i := range freeTries + 1 {
+		th.wrong(netip.MustParseAddr(fmt.Sprintf("2001:db8::%x", i+1)), now)
+	}
+	if th.wait(netip.MustParseAddr("2001:db8::ffff:1"), now) == 0 || th.wait(netip.MustParseAddr("2001:db8:0:1::1"), now) != 0 {
+		t.Error("an IPv6 network is not one address")
+	}
+	for i := range 3 * maxAddresses {
+		th.wrong(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), now)
+	}
+	if len(th.from) > maxAddresses {
+		t.Errorf("%d addresses", len(th.from))
+	}
+}
+
+// TestGateExpels: a stranger's time is over whatever he does; who has shown who he is stays.
+func TestGateExpels(t *testing.T) {
+	inner, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := &strangerListener{Listener: inner, slowLimit: func() time.Duration { return patience }, lifetime: 2 * time.Second, maxStrangers: 10}
+	defer g.Close()
+	dial := func() (net.Conn, *socket) {
+		t.Helper()
+		c, err := net.Dial("tcp", inner.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := g.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close(); s.Close() })
+		return c, s.(*socket)
+	}
+	known, itsSocket := dial()
+	itsSocket.leaveStrangers()
+	stranger, his := dial() // later, and gone earlier
+	for _, c := range []net.Conn{stranger, his} {
+		c.SetReadDeadline(time.Now().Add(patience))
+		if _, err := c.Read(make([]byte, 1)); err == nil || os.IsTimeout(err) {
+			t.Fatalf("the stranger is still there: %v", err)
+		}
+	}
+	if _, err := known.Write([]byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	itsSocket.SetReadDeadline(time.Now().Add(patience))
+	if _, err := itsSocket.Read(make([]byte, 1)); err != nil {
+		t.Errorf("who is known was shown out: %v", err)
+	}
+}
+
+// TestStrangersAreShownOut: who connects and says nothing, or not enough, is closed (K13). The time is the server's own constant.
+func TestStrangersAreShownOut(t *testing.T) {
+	if strangerLifetime > 10*time.Second || headerTimeout > 10*time.Second {
+		t.Fatalf("strangers have %v", strangerLifetime)
+	}
+	g := start(t, withTokens)
+	var conns []net.Conn // at the same time: it takes the server's ten seconds
+	for _, text := range []string{"", "GET /v1/ws HTTP/1.1\r\nHost: 127.0.0.1\r\n", "POST /login HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\nContent-Type: application/x-www-form-urlencoded\r\n\r\ntoken="} {
+		c, err := new(net.Dialer).DialContext(context.Background(), "tcp", g.Addr())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		c.Write([]byte(text))
+		c.SetReadDeadline(time.Now().Add(patience))
+		conns = append(conns, c)
+	}
+	for i, c := range conns {
+		if _, err := io.Copy(io.Discard, c); os.IsTimeout(err) {
+			t.Errorf("stranger %d is still there", i)
+		}
+	}
+}
+
+// TestCredentialsStayHidden plants one of each kind and looks for them wherever others can read.
+func TestCredentialsStayHidden(t *testing.T) {
+	path, _ := withFile(t, "planted-plain-token ann admin\n")
+	_, made, err := AddToken(path, Token{Subject: "ann", Role: Admin})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := mustOpen(t, path)
+	issuer := newIssuer(t)
+	keys := issuer.config()
+	j, err := OpenJWT(keys, zerolog.Nop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer j.Close()
+	g := start(t, func(c *Config) { c.AuthNone, c.Tokens, c.JWT = false, f, j })
+	signed := issuer.sign(nil)
+	cookie := g.logIn(made)
+	resp, body := post(t, g.URL()+"/v1/tickets", "Authorization", "Bearer "+made)
+	var ticket struct{ Ticket string }
+	if err := json.Unmarshal([]byte(body), &ticket); err != nil || ticket.Ticket == "" {
+		t.Fatalf("%d %s", resp.StatusCode, body)
+	}
+	secrets := map[string]string{"plain token": "planted-plain-token", "token": made, "JWT": signed, "signature": signed[strings.LastIndexByte(signed, '.')+1:],
+		"cookie": cookie.Value, "ticket": ticket.Ticket, "login's path": strings.Trim(strings.TrimPrefix(cookie.Path, loginPrefix), "/")}
+	var said strings.Builder
+	note := func(resp *http.Response, err error) {
+		if resp != nil {
+			fmt.Fprintln(&said, resp.Status, resp.Header)
+		}
+		fmt.Fprintln(&said, err)
+	}
+	for _, secret := range secrets { // right where they are, and broken, where they are not, in paths and in queries
+		for _, path := range []string{"", "v1/ws", "v1/recordings/x", "metrics", "nothing"} {
+			_, _ = get(t, g.URL()+loginPrefix+secret+"/"+path, "Cookie", cookie.Name+"="+cookie.Value)
+		}
+		for _, h := range []http.Header{bearerHeader(secret), bearerHeader(secret + "x"), {"Cookie": {cookie.Name + "=" + secret + "x"}}} {
+			ws, resp, err := g.dialWith(&websocket.DialOptions{HTTPHeader: h})
+			note(resp, err)
+			if err == nil {
+				c := follow(t, ws)
+				fmt.Fprintln(&said, c.try("session.info", object{"session_id": secret}).Error)
+				fmt.Fprintln(&said, c.try("exec.wait", object{"exec_id": secret}).Error)
+			}
+		}
+		enc := base64.RawURLEncoding.EncodeToString([]byte(secret + "y"))
+		_, resp, err := g.dialWith(&websocket.DialOptions{Subprotocols: []string{"trl.v1", "trl.token." + enc}})
+		note(resp, err)
+		resp, body := get(t, g.URL()+"/v1/ws?token="+secret)
+		fmt.Fprintln(&said, resp.Status, body)
+	}
+	ws, resp, err := g.dialWith(&websocket.DialOptions{Subprotocols: []string{"trl.v1", "trl.ticket." + ticket.Ticket}})
+	note(resp, err)
+	c := follow(t, ws)
+	session := c.session()
+	proc := c.run(session, `for f in /proc/$$/environ /proc/self/environ /proc/$$/cmdline /proc/self/cmdline; do tr '\0' '\n' <$f; done; ls -l /proc/$$/fd /proc/self/fd; env; set`)
+	_, metrics := get(t, g.URL()+"/metrics", "Authorization", "Bearer "+made)
+	if !strings.Contains(metrics, `trl_auth_total{method="ticket",result="ok"} 1`) {
+		t.Error("no metric of the ticket")
+	}
+	for where, text := range map[string]string{"log": g.log.String(), "metrics": metrics, "answers": said.String(), "/proc": proc} {
+		if len(text) < 100 {
+			t.Errorf("%s: only %q", where, text)
+		}
+		for kind, secret := range secrets {
+			if strings.Contains(text, secret) {
+				t.Errorf("the %s is in the %s", kind, where)
+			}
+		}
+	}
+}
+
+func post(t *testing.T, url string, headers ...string) (*http.Response, string) {
+	t.Helper()
+	return ask(t, "POST", url, headers...)
+}
+
+// TestOneAtATime: who waits for each answer has never more than one request under way, and is not told otherwise.
+func TestOneAtATime(t *testing.T) {
+	_, set := withFile(t, "single-token ann user max_in_flight=1\n")
+	g := start(t, set)
+	c := g.dial("single-token")
+	session := c.session()
+	for range 200 {
+		c.call("system.ping", nil)
+		c.run(session, ":")
+	}
+}
+
+// TestWhoIsKnownIsNoStranger: who has shown who he is may stay as long as he likes.
+func TestWhoIsKnownIsNoStranger(t *testing.T) {
+	for name, set := range map[string]func(*Config){"token": withTokens, "none": func(*Config) {}} {
+		g := start(t, set)
+		c := g.dial(userToken)
+		door := g.listeners[0].Listener.(*strangerListener)
+		eventually(t, "known, with auth "+name, func() bool {
+			door.mu.Lock()
+			defer door.mu.Unlock()
+			return door.strangers.Len() == 0
+		})
+		c.call("system.ping", nil)
+	}
+}

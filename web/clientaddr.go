@@ -1,0 +1,77 @@
+package web
+
+import (
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// clientAddr is the address that the client came from, as far as we know: that of the connection's other end, or what a trusted proxy there says
+// (asked has seen to that). The zero value where there is none.
+func clientAddr(r *http.Request) netip.Addr {
+	at, err := netip.ParseAddrPort(r.RemoteAddr)
+	if err != nil {
+		return netip.Addr{}
+	}
+	return at.Addr().Unmap()
+}
+
+// secure reports whether the client came by TLS, to us or to a trusted proxy.
+func secure(r *http.Request) bool { return r.URL.Scheme == "https" }
+
+// clientRequest is the request as the client made it: RemoteAddr, Host and URL.Scheme are the client's, also where a trusted proxy asks in its
+// place. From anybody else X-Forwarded-… is air. The header Forwarded (RFC 7239) is not looked at in any case: a proxy that writes one of
+// the two kinds passes the other on as the client wrote it.
+func (c *Config) clientRequest(r *http.Request) *http.Request {
+	q, u := *r, *r.URL
+	q.URL, u.Scheme = &u, "http" // of a request line with a whole URL it is what the client wrote
+	if r.TLS != nil {
+		u.Scheme = "https"
+	}
+	if !c.trusted(clientAddr(r)) {
+		return &q
+	}
+	if proto := lastValue(r.Header["X-Forwarded-Proto"]); strings.EqualFold(proto, "https") || strings.EqualFold(proto, "http") {
+		u.Scheme = strings.ToLower(proto)
+	}
+	if host := lastValue(r.Header["X-Forwarded-Host"]); host != "" {
+		q.Host = host
+	}
+	// Each proxy adds whom it saw, at the end: the last that is none of ours is the client. What stands before it the client may have written.
+	hops := strings.Split(strings.Join(r.Header["X-Forwarded-For"], ","), ",")
+	for _, hop := range slices.Backward(hops) {
+		addr, ok := hopAddr(strings.TrimSpace(hop))
+		if !ok {
+			break
+		}
+		addr = addr.Unmap().WithZone("")
+		q.RemoteAddr = netip.AddrPortFrom(addr, 0).String()
+		if !c.trusted(addr) {
+			break
+		}
+	}
+	return &q
+}
+
+// hopAddr reads an address; some proxies add the port.
+func hopAddr(hop string) (netip.Addr, bool) {
+	if at, err := netip.ParseAddrPort(hop); err == nil {
+		return at.Addr(), true
+	}
+	addr, err := netip.ParseAddr(strings.TrimSuffix(strings.TrimPrefix(hop, "["), "]"))
+	return addr, err == nil
+}
+
+func (c *Config) trusted(addr netip.Addr) bool {
+	return slices.ContainsFunc(c.TrustedProxies, func(p netip.Prefix) bool { return p.Contains(addr) })
+}
+
+// lastValue is the last of a header's values, which the proxy next to us wrote.
+func lastValue(lines []string) string {
+	if len(lines) == 0 {
+		return ""
+	}
+	line := lines[len(lines)-1]
+	return strings.TrimSpace(line[strings.LastIndexByte(line, ',')+1:])
+}

@@ -1,0 +1,116 @@
+package web
+
+import (
+	"bufio"
+	"encoding/json"
+	"net"
+	"net/http"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+)
+
+// TestGuestsLeavePlaces: guests are bounded by link, by principal and in all, and never take the last places.
+func TestGuestsLeavePlaces(t *testing.T) {
+	for name, x := range map[string]struct {
+		of, links int // the bound on a principal's; bob's links
+		guests    int // how many get in
+		refused   int // what the next ones are told
+	}{
+		"one link": {0, 1, 2, 429}, "many links": {0, 5, 8, 429}, "of a principal": {3, 5, 3, 429},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := start(t, withTokens, func(c *Config) { c.MaxConns, c.MaxConnsOfPrincipal, c.MaxGuests = 12, x.of, 2 })
+			owner := g.dial(userToken)
+			session := owner.session()
+			var in []*client
+			for range x.links {
+				token := owner.call("share.create", object{"session_id": session}).str("token")
+				for range 3 {
+					ws, resp, err := g.dialWith(&websocket.DialOptions{HTTPHeader: bearerHeader(token)})
+					if err == nil {
+						in = append(in, follow(t, ws))
+					} else if got := resp.StatusCode; len(in) == x.guests && got != x.refused || len(in) < x.guests && got != 429 || resp.Header.Get("Retry-After") == "" {
+						t.Errorf("guest %d: %v %v", len(in)+1, resp, err)
+					}
+				}
+			}
+			if len(in) != x.guests {
+				t.Errorf("%d guests", len(in))
+			}
+			other := g.dial(adminToken)
+			g.dial(userToken).call("system.ping", nil)
+			other.shared(g, object{"session_id": other.session()}) // another principal's guests have their own places
+			in[0].close()
+			eventually(t, "a place", func() bool {
+				return g.status(bearerHeader(owner.call("share.create", object{"session_id": session}).str("token"))) == 101
+			})
+		})
+	}
+}
+
+// TestConnectionsAreBounded: in all and of one principal; who finds no place is told so before the upgrade, and a place is free as soon as somebody goes.
+func TestConnectionsAreBounded(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	g := start(t, withTokens, func(c *Config) { c.MaxConns, c.MaxConnsOfPrincipal, c.Unix = 3, 2, path })
+	refused := func(token string, want int) {
+		t.Helper()
+		ws, resp, err := g.dialWith(&websocket.DialOptions{HTTPHeader: http.Header{"Authorization": {"Bearer " + token}}})
+		if err == nil {
+			ws.CloseNow()
+			t.Fatal("let in")
+		}
+		if resp == nil || resp.StatusCode != want || resp.Header.Get("Retry-After") == "" {
+			t.Fatalf("%v: %v", resp, err)
+		}
+	}
+	first, second := g.dial(adminToken), g.dial(adminToken)
+	refused(adminToken, 429)
+	refused(viewToken, 429) // the same principal by another token
+	third := g.dial(userToken)
+	refused(userToken, 503)
+	local, err := net.Dial("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer local.Close()
+	local.SetDeadline(time.Now().Add(patience))
+	line, err := bufio.NewReader(local).ReadBytes('\n')
+	var f frame
+	if json.Unmarshal(line, &f); f.code() != "LIMIT_EXCEEDED" || f.Error.Details.num("limit") != 3 {
+		t.Fatalf("%q %v", line, err)
+	}
+	// A request that is no upgrade, and one that comes to nothing, take no place.
+	for range 5 {
+		if resp, _ := get(t, g.URL()+"/metrics", "Authorization", "Bearer "+userToken); resp.StatusCode != 200 {
+			t.Fatal(resp.Status)
+		}
+	}
+	third.close()
+	eventually(t, "a place", func() bool { return g.metric("trl_connections") == 2 })
+	for range 5 {
+		if resp, _ := get(t, g.URL()+"/v1/ws", "Authorization", "Bearer "+userToken); resp.StatusCode != 426 {
+			t.Fatal(resp.Status)
+		}
+	}
+	eventually(t, "a connection", func() bool {
+		ws, _, err := g.dialWith(&websocket.DialOptions{HTTPHeader: http.Header{"Authorization": {"Bearer " + userToken}}})
+		if err == nil {
+			ws.CloseNow()
+		}
+		return err == nil
+	})
+	if got := g.metric("trl_connections_refused_total"); got < 4 {
+		t.Errorf("%v refused", got)
+	}
+	first.call("system.ping", nil)
+	first.close()
+	second.close()
+	eventually(t, "all places are free", func() bool {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		return len(g.connCounts) == 0
+	})
+}

@@ -1,0 +1,42 @@
+package web
+
+import (
+	"errors"
+	"time"
+
+	"trl/protocol"
+)
+
+// liveConfig is what of a Config may be another one while the server serves: all that it reads from there. Never changed, only replaced
+// whole; the rest of a Config is s.cfg.
+type liveConfig struct {
+	origins      []string
+	maxFrame     int64         // of connections to come
+	slowClient   time.Duration // of connections to come
+	capabilities protocol.Capabilities
+}
+
+func (c *Config) liveConfig() *liveConfig {
+	return &liveConfig{c.Origins, c.MaxFrame, c.SlowClient, c.Capabilities}
+}
+
+// Reload puts Origins, MaxFrame, SlowClient, Capabilities, TLSCert and TLSKey of c in force, or nothing of them; the rest of c is not
+// looked at. Connections that are open stay as they are. TLS is not begun or ended by this. Not for two callers at a time, and only
+// between Listen and Shutdown.
+func (s *Server) Reload(c Config) error {
+	c.setDefaults()
+	now := s.cert.Load()
+	if (now == nil) != (c.TLSCert == "") {
+		return errors.New("TLS cannot be switched on or off while it is served")
+	}
+	if now != nil && (now.cert != c.TLSCert || now.key != c.TLSKey) {
+		next, err := openCertificate(c.TLSCert, c.TLSKey, s.auditCertificate, s.log)
+		if err != nil {
+			return err
+		}
+		s.cert.Store(next)
+		now.close()
+	}
+	s.live.Store(c.liveConfig())
+	return nil
+}

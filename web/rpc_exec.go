@@ -1,0 +1,257 @@
+package web
+
+import (
+	"time"
+
+	"trl/pool"
+	"trl/protocol"
+)
+
+func execRun(k *call, q *protocol.ExecRun) (any, error) {
+	k.c.rememberCall(k)
+	return k.withSession(q.SessionRef, false, func(s *pool.Session) (any, error) {
+		e, err := k.starter(s).Exec(q.Exec())
+		if err == nil {
+			err = k.checkStartedIn(e.Session())
+		}
+		if err != nil {
+			return nil, err
+		}
+		k.started(e.ID())
+		k.auditAnswer(nil, nil) // now: it may run for hours
+		k.holdOutput(e)
+		return k.answerLater(func() (any, error) {
+			ended, err := k.awaitEnd(e, q.YieldMS, nil)
+			if err != nil {
+				return nil, err
+			}
+			if err := k.reserveAnswer(e.CopiedBytes(0, q.Clean)); err != nil {
+				return nil, err
+			}
+			if !ended {
+				return e.PartialAnswer(), nil
+			}
+			k.noteTimes(e)
+			if err := e.Err(); err != nil {
+				return nil, err
+			}
+			return e.Answer(q.Clean), nil
+		})
+	})
+}
+
+// holdOutput keeps e's output counted until the request has been answered.
+func (k *call) holdOutput(e *pool.Exec) {
+	e.HoldOutput()
+	k.output = e
+}
+
+// awaitEnd waits for the command's end, for yield or timeout, or for the client to go away: the command goes on then.
+func (k *call) awaitEnd(e *pool.Exec, yieldMS *float64, timeout *protocol.Seconds) (ended bool, err error) {
+	var late <-chan time.Time
+	limit := time.Duration(-1)
+	if yieldMS != nil {
+		limit = protocol.Seconds(*yieldMS / 1000).Duration()
+	}
+	if timeout != nil && (limit < 0 || timeout.Duration() < limit) {
+		limit = timeout.Duration()
+	}
+	if limit >= 0 {
+		t := time.NewTimer(limit)
+		defer t.Stop()
+		late = t.C
+	}
+	select {
+	case <-e.Done():
+		return true, nil
+	case <-late:
+		return false, nil
+	case <-k.c.ctx.Done():
+		return false, errClientGone
+	}
+}
+
+func execStream(k *call, q *protocol.ExecStream) (any, error) {
+	c := k.c
+	c.rememberCall(k)
+	return k.withSession(q.SessionRef, false, func(s *pool.Session) (any, error) {
+		// Held over the pool's call, which does not wait: a watch of ours that hears of exec.started must find the stream taken.
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if err := c.checkStreamsLocked(); err != nil { // before anything runs
+			return nil, err
+		}
+		e, err := k.starter(s).Stream(q.Exec())
+		if err == nil {
+			err = k.checkStartedIn(e.Session())
+		}
+		if err != nil {
+			return nil, err
+		}
+		k.execID = e.ID()
+		return c.subscribeLocked(k, execSource(e), 0, q.OnSlow != "skip")
+	})
+}
+
+func execList(k *call, q *protocol.SessionRef) (any, error) {
+	return k.withSession(*q, false, func(s *pool.Session) (any, error) { return &protocol.Execs{Execs: s.Execs()}, nil })
+}
+
+func (k *call) exec(id string) (*pool.Exec, error) {
+	e, err := k.c.srv.pool.FindExec(k.c.actsFor(id), id)
+	if err == nil && !k.c.grant.reaches(e.Session(), "") {
+		return nil, protocol.Errorf(protocol.ExecNotFound, "no such exec")
+	}
+	return e, err
+}
+
+func execWait(k *call, q *protocol.ExecWait) (any, error) {
+	e, err := k.exec(q.ExecID)
+	if err != nil {
+		return nil, err
+	}
+	k.holdOutput(e)
+	return k.answerLater(func() (any, error) {
+		ended, err := k.awaitEnd(e, q.YieldMS, q.Timeout)
+		if err != nil {
+			return nil, err
+		}
+		if ended && e.Err() != nil {
+			return nil, e.Err()
+		}
+		var offset int64
+		if q.Offset != nil {
+			offset = *q.Offset
+		}
+		if err := k.reserveAnswer(e.CopiedBytes(offset, e.Clean())); err != nil {
+			return nil, err
+		}
+		return e.AnswerSince(offset)
+	})
+}
+
+func execInput(k *call, q *protocol.ExecInput) (any, error) {
+	e, err := k.exec(q.ExecID)
+	if err != nil {
+		return nil, err
+	}
+	data, fault := protocol.DecodeBytes(q.Data, q.Encoding)
+	if fault != nil {
+		return nil, fault
+	}
+	return nil, e.Input(data, q.EOF)
+}
+
+func execCancel(k *call, q *protocol.ExecCancel) (any, error) {
+	c := k.c
+	switch {
+	case q.ExecID != "":
+		e, err := k.exec(q.ExecID)
+		if err != nil {
+			return nil, err
+		}
+		return k.cancel(e, q)
+	case q.RequestID != nil:
+		earlier := c.findCall(q.RequestID)
+		if earlier == nil {
+			return nil, protocol.Errorf(protocol.ExecNotFound, "no exec.run or exec.stream with this id on this connection")
+		}
+		byID := func() (any, error) {
+			c.mu.Lock()
+			id := earlier.execID
+			c.mu.Unlock()
+			if id == "" { // it was refused
+				return &protocol.ExecCancelled{}, nil
+			}
+			e, err := k.exec(id)
+			if err != nil {
+				return nil, err
+			}
+			return k.cancel(e, q)
+		}
+		c.mu.Lock()
+		key, waits := earlier.queueKey, earlier.execID == ""
+		c.mu.Unlock()
+		if waits && key != "" {
+			return k.inOrder(key, false, byID)
+		}
+		return byID()
+	}
+	if q.SessionRef == (protocol.SessionRef{}) && c.grant.share == nil && !c.mustQueue(nameKey(defaultSession)) {
+		s, err := c.srv.pool.Find(c.principal.Subject, "", defaultSession)
+		if err != nil || !s.IsOpen() {
+			return &protocol.ExecCancelled{}, nil // it is not made for the sake of a cancel
+		}
+		q.SessionID = s.ID()
+	}
+	return k.withSession(q.SessionRef, false, func(s *pool.Session) (any, error) {
+		e := s.Current()
+		if e == nil {
+			return &protocol.ExecCancelled{}, nil
+		}
+		return k.cancel(e, q)
+	})
+}
+
+// cancel applies q to e and answers when e has ended; a signal on its own is answered when it is sent.
+func (k *call) cancel(e *pool.Exec, q *protocol.ExecCancel) (any, error) {
+	data := &protocol.ExecCancelled{ExecID: e.ID()}
+	if q.Signal != "" {
+		sig, fault := protocol.ParseSignal(q.Signal)
+		if fault != nil {
+			return nil, fault
+		}
+		told, withdrawn := e.Signal(sig)
+		if told == nil {
+			if data.Cancelled = withdrawn; !withdrawn {
+				data.Reason = protocol.SignalEnded
+			}
+			return data, nil
+		}
+		return k.answerLater(func() (any, error) {
+			select {
+			case got := <-told:
+				data.Cancelled, data.Signalled, data.Reason = got.Processes > 0, got.Processes, got.Why
+				return data, nil
+			case <-k.c.ctx.Done():
+				return nil, errClientGone
+			}
+		})
+	}
+	var grace *time.Duration
+	if q.KillGrace != nil {
+		d := q.KillGrace.Duration()
+		grace = &d
+	}
+	done, was := e.Cancel(grace)
+	data.Cancelled = was
+	if !was {
+		return data, nil
+	}
+	return k.answerLater(func() (any, error) {
+		select {
+		case <-done:
+			return data, nil
+		case <-k.c.ctx.Done():
+			return nil, errClientGone
+		}
+	})
+}
+
+func execAttach(k *call, q *protocol.ExecAttach) (any, error) {
+	e, err := k.exec(q.ExecID)
+	if err != nil {
+		return nil, err
+	}
+	k.c.mu.Lock()
+	defer k.c.mu.Unlock()
+	return k.c.subscribeLocked(k, execSource(e), q.Offset, q.OnSlow == "block") // not the one who started it, unless it says so
+}
+
+func execDetach(k *call, q *protocol.ExecDetach) (any, error) {
+	e, err := k.exec(q.ExecID)
+	if err != nil {
+		return nil, err
+	}
+	return k.detach(e.StreamID())
+}

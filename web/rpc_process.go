@@ -1,0 +1,237 @@
+package web
+
+import (
+	"context"
+	"io"
+	"time"
+
+	"trl/pool"
+	"trl/protocol"
+)
+
+const (
+	// defaultKillGrace is what process.kill gives a tree between TERM and KILL when the client does not say (PROTOCOL.md §5).
+	defaultKillGrace = 5 * time.Second
+	// A process.logs answer: what it holds unless asked otherwise, and at most.
+	logBytes    = 1 << 20
+	maxLogBytes = 16 << 20
+)
+
+func processStart(k *call, q *protocol.ProcessStart) (any, error) {
+	return k.withSession(q.SessionRef, true, func(s *pool.Session) (any, error) {
+		p, err := k.starter(s).StartProcess(k.c.srv.ctx, q)
+		if err == nil {
+			err = k.checkStartedIn(p.Session())
+		}
+		if err != nil {
+			return nil, err
+		}
+		info := p.Info()
+		return &protocol.ProcessStarted{ProcessID: p.ID(), Pid: info.Pid, StreamID: p.StreamID(), StateLost: info.StateLost}, nil
+	})
+}
+
+func processList(k *call, q *protocol.SessionRef) (any, error) {
+	return k.withSession(*q, true, func(s *pool.Session) (any, error) { // slow: it looks at each process
+		list := &protocol.Processes{Processes: []protocol.ProcessInfo{}, Background: s.Background()}
+		list.BackgroundCommands = s.BackgroundCommands(list.Background)
+		for _, p := range s.Processes() {
+			list.Processes = append(list.Processes, p.InfoWithTree())
+		}
+		return list, nil
+	})
+}
+
+func (k *call) process(id string) (*pool.Process, error) {
+	p, err := k.c.srv.pool.FindProcess(k.c.actsFor(id), id)
+	if err == nil && !k.c.grant.reaches(p.Session(), "") {
+		return nil, protocol.Errorf(protocol.ProcessNotFound, "no such process")
+	}
+	return p, err
+}
+
+func processInfo(k *call, q *protocol.ProcessRef) (any, error) {
+	p, err := k.process(q.ProcessID)
+	if err != nil {
+		return nil, err
+	}
+	return k.answerLater(func() (any, error) { // it looks at the process
+		info := p.InfoWithTree()
+		return &info, nil
+	})
+}
+
+func processLogs(k *call, q *protocol.ProcessLogs) (any, error) {
+	p, err := k.process(q.ProcessID)
+	if err != nil {
+		return nil, err
+	}
+	limit := int64(logBytes)
+	if q.MaxBytes != nil {
+		limit = min(*q.MaxBytes, maxLogBytes)
+	}
+	if q.Follow {
+		return k.followLogs(processSource(p), q.Offset, limit, q.OnSlow == "block")
+	}
+	return k.answerLater(func() (any, error) { // it may be 16 MiB
+		if err := k.reserveAnswer(keptBytes(p.Journal(), limit)); err != nil {
+			return nil, err
+		}
+		logs, err := readLogs(processSource(p), q.Offset, limit)
+		if err != nil {
+			return nil, err
+		}
+		return logs, nil
+	})
+}
+
+// keptBytes is what there is of a journal, up to limit.
+func keptBytes(j *pool.Journal, limit int64) int64 { return min(limit, j.Size()-j.Start()) }
+
+// followLogs answers with what is there and sends what comes after it. The subscription is there before the answer, for a process.detach that
+// comes right behind; what the answer has is skipped in it.
+func (k *call) followLogs(src source, offset, limit int64, block bool) (any, error) {
+	c := k.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	sub, before, err := c.attachLocked(src, offset, block && c.principal.Role != Viewer)
+	if err != nil {
+		return nil, err
+	}
+	c.subscribed.Store(true)
+	c.spawn(k.method, func() { // reads, answers and pumps; ends with the stream, stop or ctx; serve waits for it
+		defer c.unsubscribe(sub)
+		if before != nil {
+			before.await(c.ctx)
+		}
+		var logs *protocol.Logs
+		err := k.reserveAnswer(keptBytes(src.journal, limit))
+		if err == nil {
+			logs, err = readLogs(src, offset, limit)
+		}
+		if err != nil {
+			sub.stop()
+			k.answer(nil, err)
+		} else {
+			sub.r.Skip(logs.NextOffset)
+			logs.StreamNo = c.numberStream(sub)
+			k.answer(logs, nil)
+		}
+		c.pump(sub)
+	})
+	return nil, errAnswerPending
+}
+
+// readLogs takes what is there, at most limit bytes, without waiting.
+func readLogs(src source, offset, limit int64) (*protocol.Logs, error) {
+	logs := &protocol.Logs{StreamID: src.stream, Chunks: []protocol.Chunk{}, NextOffset: offset}
+	r, err := src.attach(offset, pool.ReadOptions{Text: true})
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	for limit > 0 {
+		ch, ok, err := r.TryNext()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+		if !ok {
+			break
+		}
+		if ch.Gap > 0 {
+			if len(logs.Chunks) > 0 {
+				break // the ring ran away meanwhile: the next answer begins with this gap
+			}
+			logs.Gap = &protocol.GapRange{From: ch.Offset - ch.Gap, To: ch.Offset}
+		}
+		data := cutBetweenCharacters(ch.Data, limit)
+		limit -= int64(len(data))
+		c := protocol.Chunk{Offset: ch.Offset, Stream: ch.Stream.String()}
+		if c.Data, c.Encoding = protocol.EncodeBytes(data); c.Encoding == protocol.UTF8 {
+			c.Encoding = "" // the default
+		}
+		logs.Chunks = append(logs.Chunks, c)
+		logs.NextOffset = ch.Offset + int64(len(data))
+		if len(data) < len(ch.Data) {
+			break
+		}
+	}
+	logs.EOF = src.ended() && logs.NextOffset >= src.journal.Size()
+	return logs, nil
+}
+
+func processDetach(k *call, q *protocol.ProcessRef) (any, error) {
+	p, err := k.process(q.ProcessID)
+	if err != nil {
+		return nil, err
+	}
+	return k.detach(p.StreamID())
+}
+
+func processInput(k *call, q *protocol.ProcessInput) (any, error) {
+	p, err := k.process(q.ProcessID)
+	if err != nil {
+		return nil, err
+	}
+	data, fault := protocol.DecodeBytes(q.Data, q.Encoding)
+	if fault != nil {
+		return nil, fault
+	}
+	return nil, p.Input(data, q.EOF)
+}
+
+func processKill(k *call, q *protocol.ProcessKill) (any, error) {
+	p, err := k.process(q.ProcessID)
+	if err != nil {
+		return nil, err
+	}
+	if q.Signal != "" {
+		sig, fault := protocol.ParseSignal(q.Signal)
+		if fault != nil {
+			return nil, fault
+		}
+		if err := p.Signal(sig); err != nil {
+			return nil, err
+		}
+		info := p.Info()
+		return &info, nil
+	}
+	grace := defaultKillGrace
+	if q.KillGrace != nil {
+		grace = q.KillGrace.Duration()
+	}
+	return k.answerLater(func() (any, error) {
+		return k.runDetached(func(ctx context.Context) (any, error) {
+			if err := p.Kill(ctx, grace); err != nil {
+				return nil, err
+			}
+			info := p.Info()
+			return &info, nil
+		})
+	})
+}
+
+func processWait(k *call, q *protocol.ProcessWait) (any, error) {
+	if k.c.principal.Role == Viewer && (q.Until.Port != 0 || q.Until.HTTP != "") { // the gateway would connect to wherever it says
+		return nil, protocol.Errorf(protocol.Forbidden, "a viewer may wait for exit and output only")
+	}
+	p, err := k.process(q.ProcessID)
+	if err != nil {
+		return nil, err
+	}
+	return k.answerLater(func() (any, error) {
+		ctx, cancel := k.c.ctx, context.CancelFunc(func() {})
+		if q.Timeout != nil {
+			ctx, cancel = context.WithTimeout(ctx, q.Timeout.Duration())
+		}
+		defer cancel()
+		r, err := p.Wait(ctx, q.Until)
+		if k.c.ctx.Err() != nil {
+			return nil, errClientGone
+		}
+		return &r, err
+	})
+}

@@ -1,0 +1,129 @@
+package web
+
+import (
+	"context"
+	"slices"
+
+	"trl/pool"
+	"trl/protocol"
+)
+
+func sessionCreate(k *call, q *protocol.SessionCreate) (any, error) {
+	c := k.c
+	key := nameKey(q.Name)
+	create := func() (any, error) {
+		s, made, err := c.srv.pool.CreateOrFind(c.srv.ctx, c.principal.Subject, q) // not the client's ctx: the session may outlive it
+		if err != nil {
+			return nil, err
+		}
+		if made && s.BindConn() { // the session of another connection ends with that one
+			c.mu.Lock()
+			c.boundSessions = append(slices.DeleteFunc(c.boundSessions, hasEnded), s)
+			c.mu.Unlock()
+		}
+		if q.Name != "" {
+			c.addQueueKey(key, s.ID())
+		}
+		data := s.Summary()
+		return &data, nil
+	}
+	if q.Name == "" {
+		return k.answerLater(create) // nobody can name it before the answer
+	}
+	return k.inOrder(key, true, create)
+}
+
+func hasEnded(s *pool.Session) bool {
+	select {
+	case <-s.Ended():
+		return true
+	default:
+		return false
+	}
+}
+
+func sessionInfo(k *call, q *protocol.SessionRef) (any, error) {
+	return k.withSession(*q, false, func(s *pool.Session) (any, error) {
+		info := s.Info()
+		return &info, nil
+	})
+}
+
+func sessionList(k *call, q *protocol.SessionList) (any, error) {
+	if (q.All || q.Owner != "") && k.c.principal.Role != Admin {
+		return nil, protocol.Errorf(protocol.Forbidden, "only an admin lists the sessions of others")
+	}
+	return k.answerLater(func() (any, error) { // it looks at each session
+		list := k.c.srv.pool.List(k.c.principal.Subject, q)
+		if sh := k.c.grant.share; sh != nil {
+			list = slices.DeleteFunc(list, func(i protocol.SessionInfo) bool { return i.SessionID != sh.Session().ID() })
+		}
+		if list == nil {
+			list = []protocol.SessionInfo{} // clients read its length
+		}
+		return &protocol.Sessions{Sessions: list}, nil
+	})
+}
+
+func sessionDestroy(k *call, q *protocol.SessionDestroy) (any, error) {
+	return k.withSession(q.SessionRef, true, func(s *pool.Session) (any, error) {
+		return k.runDetached(func(ctx context.Context) (any, error) {
+			data, err := s.Destroy(ctx, q)
+			return &data, err
+		})
+	})
+}
+
+func sessionRename(k *call, q *protocol.SessionRename) (any, error) {
+	data, err := k.withSession(q.SessionRef, false, func(s *pool.Session) (any, error) {
+		if err := s.Rename(q.Name); err != nil {
+			return nil, err
+		}
+		data := s.Summary()
+		return &data, nil
+	})
+	if err == errAnswerPending { // it waits for its turn: so does whoever uses the new name meanwhile
+		k.c.addQueueKey(k.queueKey, nameKey(q.Name))
+	}
+	return data, err
+}
+
+func sessionReset(k *call, q *protocol.SessionRef) (any, error) {
+	return k.withSession(*q, true, func(s *pool.Session) (any, error) {
+		return k.runDetached(func(ctx context.Context) (any, error) {
+			if err := s.Reset(ctx); err != nil {
+				return nil, err
+			}
+			data := s.Summary()
+			return &data, nil
+		})
+	})
+}
+
+func sessionTouch(k *call, q *protocol.SessionRef) (any, error) {
+	return k.withSession(*q, false, func(s *pool.Session) (any, error) { return nil, s.Touch() })
+}
+
+func sessionWatch(k *call, q *protocol.SessionRef) (any, error) {
+	return k.withSession(*q, false, func(s *pool.Session) (any, error) { return k.c.watch(k, s) })
+}
+
+func sessionUnwatch(k *call, q *protocol.SessionRef) (any, error) {
+	return k.withSession(*q, false, func(s *pool.Session) (any, error) {
+		c := k.c
+		c.mu.Lock()
+		w := c.watches[s.ID()]
+		c.mu.Unlock()
+		if w == nil {
+			return nil, nil
+		}
+		w.stop()
+		return k.answerLater(func() (any, error) { // what the watch was sending goes out before the answer
+			select {
+			case <-w.gone:
+			case <-c.ctx.Done():
+			}
+			return nil, nil
+		})
+	})
+}

@@ -1,0 +1,58 @@
+package web
+
+import (
+	"maps"
+	"time"
+
+	"trl/protocol"
+)
+
+func systemPing(k *call, _ *protocol.None) (any, error) {
+	s := k.c.srv
+	return &protocol.Pong{
+		UptimeS: int64(time.Since(s.startedAt).Seconds()),
+		Version: s.cfg.Version,
+		Time:    time.Now(),
+		Epoch:   s.pool.Epoch(),
+	}, nil
+}
+
+func systemStats(k *call, _ *protocol.None) (any, error) {
+	stats := k.c.srv.pool.Stats()
+	stats.Draining = k.c.srv.Draining()
+	return &stats, nil
+}
+
+func systemCapabilities(k *call, _ *protocol.None) (any, error) {
+	s := k.c.srv
+	now := s.live.Load()
+	data := now.capabilities
+	data.Version = s.cfg.Version
+	data.Shells = s.pool.Shells()
+	data.Encodings = []string{protocol.UTF8, protocol.Base64}
+	data.Subprotocols = []string{subprotocol, subprotocolBinary}
+	for _, m := range protocol.Methods() {
+		data.Methods = append(data.Methods, m.Name)
+	}
+	data.Principal = protocol.Who{Subject: k.c.principal.Subject, Role: string(k.c.principal.Role)}
+	if sh := k.c.grant.share; sh != nil {
+		info := sh.Info()
+		data.Principal.Share = &info
+	}
+	data.Limits = maps.Clone(data.Limits)
+	if data.Limits == nil {
+		data.Limits = map[string]float64{}
+	}
+	for name, v := range map[string]float64{
+		"max_frame_bytes":    float64(now.maxFrame),
+		"requests_in_flight": float64(s.cfg.MaxInFlight),
+		"streams":            maxStreams,
+		"slow_client_s":      now.slowClient.Seconds(),
+		"ping_every_s":       s.cfg.PingEvery.Seconds(),
+		"peer_silence_s":     s.cfg.PeerSilence.Seconds(),
+		"process_logs_bytes": maxLogBytes,
+	} {
+		data.Limits[name] = v
+	}
+	return &data, nil
+}

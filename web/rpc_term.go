@@ -1,0 +1,206 @@
+package web
+
+import (
+	"cmp"
+	"context"
+
+	"trl/pool"
+	"trl/protocol"
+)
+
+func termOpen(k *call, q *protocol.TermOpen) (any, error) {
+	return k.withSession(q.SessionRef, true, func(s *pool.Session) (any, error) {
+		c := k.c
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if err := c.checkStreamsLocked(); err != nil { // before anything is opened
+			return nil, err
+		}
+		t, err := c.openTerminalLocked(k.starter(s), q)
+		if err == nil {
+			err = k.checkStartedIn(t.Session())
+		}
+		if err != nil {
+			return nil, err
+		}
+		before := c.viewerLocked(t) // a request_key may stand for a terminal that this connection is at already
+		return c.followLocked(k, termSource(t), 0, q.OnSlow != "skip", func(sub *subscription) any {
+			sub.viewer = t.AddViewer(pool.AttachRequest{Label: c.viewerLabel(), Control: true, Cols: q.Cols, Rows: q.Rows, Replaces: before, Windowed: sub.windowReader(q.WindowBytes)})
+			sub.credit = newCredit(q.WindowBytes, 0)
+			id, _, claim := sub.viewer.Attached()
+			info := t.Info()
+			return &protocol.TermOpened{
+				TermID: t.ID(), SessionID: t.Session().ID(), StreamID: t.StreamID(), StreamNo: c.numberStream(sub), Pid: info.Pid, ViewerID: id, Claim: claim, RecordingID: t.RecordingID(),
+				StateLost: info.StateLost,
+			}
+		})
+	})
+}
+
+// openTerminalLocked opens a terminal with a place kept free for its stream. Called with mu held, which it gives up meanwhile.
+func (c *conn) openTerminalLocked(in workStarter, q *protocol.TermOpen) (*pool.Terminal, error) {
+	c.reserved++
+	c.mu.Unlock()
+	defer func() {
+		c.mu.Lock()
+		c.reserved--
+	}()
+	return in.OpenTerminal(c.srv.ctx, q)
+}
+
+func (k *call) terminal(id string) (*pool.Terminal, error) {
+	t, err := k.c.srv.pool.FindTerminal(k.c.actsFor(id), id)
+	if err == nil && !k.c.grant.reaches(t.Session(), id) {
+		return nil, protocol.Errorf(protocol.TermNotFound, "no such terminal")
+	}
+	return t, err
+}
+
+// viewerLabel is what others at a terminal see of this connection.
+func (c *conn) viewerLabel() pool.Label {
+	l := pool.Label{Subject: c.principal.Subject}
+	if sh := c.grant.share; sh != nil {
+		l.Share = cmp.Or(sh.Name(), sh.ID())
+	}
+	return l
+}
+
+// viewer is what this connection is to a terminal, nil if it is not attached.
+func (c *conn) viewer(t *pool.Terminal) *pool.Viewer {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.viewerLocked(t)
+}
+
+func (c *conn) viewerLocked(t *pool.Terminal) *pool.Viewer {
+	if sub := c.subs[t.StreamID()]; sub != nil {
+		return sub.viewer
+	}
+	return nil
+}
+
+func termInput(k *call, q *protocol.TermInput) (any, error) {
+	t, err := k.terminal(q.TermID)
+	if err != nil {
+		return nil, err
+	}
+	data, fault := protocol.DecodeBytes(q.Data, q.Encoding)
+	if fault != nil {
+		return nil, fault
+	}
+	v, err := k.inputViewer(t)
+	if err != nil {
+		return nil, err
+	}
+	return nil, t.Input(v, data)
+}
+
+func termResize(k *call, q *protocol.TermResize) (any, error) {
+	t, err := k.terminal(q.TermID)
+	if err != nil {
+		return nil, err
+	}
+	v, err := k.inputViewer(t)
+	if err != nil {
+		return nil, err
+	}
+	return nil, t.Resize(v, q.Cols, q.Rows)
+}
+
+// inputViewer is what this connection types as; nil where it is not attached. A guest that is not attached types only where nobody has control:
+// otherwise it could type by leaving what the owner has put it to looking on.
+func (k *call) inputViewer(t *pool.Terminal) (*pool.Viewer, error) {
+	v := k.c.viewer(t)
+	if v == nil && k.c.grant.share != nil && t.IsControlled() {
+		return nil, protocol.Errorf(protocol.Forbidden, "another client has control; attach in control to type")
+	}
+	return v, nil
+}
+
+func termClose(k *call, q *protocol.TermClose) (any, error) {
+	t, err := k.terminal(q.TermID)
+	if err != nil {
+		return nil, err
+	}
+	return k.answerLater(func() (any, error) {
+		return k.runDetached(func(ctx context.Context) (any, error) {
+			if err := t.Close(ctx, q.KillGrace); err != nil {
+				return nil, err
+			}
+			info := t.Info()
+			return &info, nil
+		})
+	})
+}
+
+func termAttach(k *call, q *protocol.TermAttach) (any, error) {
+	t, err := k.terminal(q.TermID)
+	if err != nil {
+		return nil, err
+	}
+	c := k.c
+	if c.principal.Role == Viewer {
+		if q.Mode == "control" {
+			return nil, protocol.Errorf(protocol.Forbidden, "a viewer may only read")
+		}
+		q.Mode = "view"
+	}
+	if q.Mode == "" && t.Session().Owner() != c.principal.Subject { // an admin at somebody else's
+		q.Mode = "view"
+	}
+	control := q.Mode != "view"
+	block := q.OnSlow == "block" || q.OnSlow == "" && control
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	offset := t.Journal().Start()
+	switch {
+	case q.Snapshot:
+		offset = t.Journal().Size()
+	case q.Offset != nil:
+		offset = *q.Offset
+	}
+	before := c.viewerLocked(t)
+	return c.followLocked(k, termSource(t), offset, block, func(sub *subscription) any {
+		sub.viewer = t.AddViewer(pool.AttachRequest{Label: c.viewerLabel(), Control: control, Claim: q.Claim, Cols: q.Cols, Rows: q.Rows, Replaces: before, Windowed: sub.windowReader(q.WindowBytes)})
+		sub.showScreen, sub.credit = q.Snapshot, newCredit(q.WindowBytes, offset)
+		sub.history, sub.startMissing = q.History, q.Offset == nil && offset > 0
+		info := t.Info()
+		id, mode, claim := sub.viewer.Attached()
+		return &protocol.TermAttached{
+			TermID: t.ID(), StreamID: t.StreamID(), StreamNo: c.numberStream(sub), Offset: offset, Mode: mode, Cols: info.Cols, Rows: info.Rows, State: info.State,
+			ViewerID: id, Claim: claim, RecordingID: info.RecordingID,
+		}
+	})
+}
+
+func termDetach(k *call, q *protocol.TermRef) (any, error) {
+	t, err := k.terminal(q.TermID)
+	if err != nil {
+		return nil, err
+	}
+	return k.detach(t.StreamID())
+}
+
+func termList(k *call, q *protocol.SessionRef) (any, error) {
+	return k.withSession(*q, false, func(s *pool.Session) (any, error) {
+		list := &protocol.Terminals{Terminals: []protocol.TermInfo{}}
+		for _, t := range s.Terminals() {
+			if !k.c.grant.reaches(s, t.ID()) {
+				continue
+			}
+			list.Terminals = append(list.Terminals, t.Info())
+		}
+		return list, nil
+	})
+}
+
+func termSnapshot(k *call, q *protocol.TermRef) (any, error) {
+	t, err := k.terminal(q.TermID)
+	if err != nil {
+		return nil, err
+	}
+	return k.answerLater(func() (any, error) { // the emulator may have a lot to read
+		s, err := t.Snapshot(k.c.ctx)
+		return &s, err
+	})
+}

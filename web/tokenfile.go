@@ -1,0 +1,600 @@
+package web
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/rs/zerolog"
+)
+
+// Tokens knows whose a token is.
+type Tokens interface {
+	Lookup(token string) (*Grant, authOutcome)
+	// byID finds the token that a login was made with; nil: it is there no more.
+	byID(id string) *Grant
+}
+
+// A Token is one line of a token file:
+//
+//	sha256:HASH SUBJECT ROLE [created=TIME] [expires=TIME] [max_sessions=N] [max_in_flight=N] [rate=N] [via=ID] [note=…]
+//
+// HASH is the token's SHA-256 in hexadecimal digits; times are RFC 3339; a note goes on to the end of the line. In place of the hash
+// may stand the token itself: the lines of old.
+//
+// A plain SHA-256, not bcrypt or Argon2: those make guessing dear, and nobody guesses 256 random bits. All they would do here is to let
+// strangers keep our processors busy. A token that somebody thought up is worth little either way.
+type Token struct {
+	ID      string // the first digits of the hash
+	Subject string
+	Role    Role
+	Terms
+	Created time.Time // zero: not known
+	Via     string    // of a login: the token that it was made with
+	Note    string
+	Plain   bool // it stands in the file as it is
+
+	hash   [sha256.Size]byte
+	secret string // of a plain one
+}
+
+// TokenFile is a file of Tokens, read again whenever it changes. Empty lines and lines that begin with # do not count.
+type TokenFile struct {
+	path   string
+	reload *reloader
+
+	loadMu     sync.Mutex  // one load at a time
+	mayBeEmpty bool        // guarded by loading; it may have no token
+	lastLoaded []Token     // guarded by loading; what the last load found
+	onReload   func(error) // guarded by loading; see OnReload
+
+	mu      sync.RWMutex
+	entries map[[sha256.Size]byte]*activeToken // guarded by mu; replaced whole
+	revoked map[[sha256.Size]byte]bool         // guarded by mu; withdrawn by drop, whatever the file says
+}
+
+type activeToken struct {
+	Token
+	credential *credentialState
+}
+
+// OpenTokens reads the token file, which nobody but its owner may read, and follows its changes until Close. With operator, a file that
+// does not exist is made, see MakeTokens.
+func OpenTokens(path, operator string, log zerolog.Logger) (*TokenFile, error) {
+	t := &TokenFile{path: path}
+	err := t.load()
+	if errors.Is(err, fs.ErrNotExist) && operator != "" {
+		if _, err = MakeTokens(path, operator); err == nil {
+			err = t.load()
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("token file: %w", err)
+	}
+	return t, t.follow(log)
+}
+
+func (t *TokenFile) follow(log zerolog.Logger) (err error) {
+	if t.reload, err = watchFiles(log, t.reread, t.path); err != nil {
+		err = fmt.Errorf("watch %s: %w", t.path, err)
+	}
+	return err
+}
+
+// OnReload has f called whenever other tokens are in force, or the file could not be read again.
+func (t *TokenFile) OnReload(f func(error)) {
+	t.loadMu.Lock()
+	defer t.loadMu.Unlock()
+	t.onReload = f
+}
+
+// reread is load for a change in the file's directory, of the file or of another one.
+func (t *TokenFile) reread() error {
+	t.loadMu.Lock()
+	before := t.lastLoaded
+	t.loadMu.Unlock()
+	err := t.load()
+	t.loadMu.Lock()
+	told, same := t.onReload, slices.Equal(before, t.lastLoaded)
+	t.loadMu.Unlock()
+	if told != nil && (err != nil || !same) {
+		told(err)
+	}
+	return err
+}
+
+// Close stops following the file.
+func (t *TokenFile) Close() error { return t.reload.Close() }
+
+// Lookup finds the token by its hash: how long that takes tells of a hash, from which nobody gets back to a token.
+func (t *TokenFile) Lookup(token string) (*Grant, authOutcome) {
+	g, e := t.lookup(token)
+	switch {
+	case e == nil:
+		return nil, unknown
+	case !g.isValid(time.Now()):
+		return nil, expired
+	}
+	return g, accepted
+}
+
+// Knows reports whether a token lets anybody in.
+func (t *TokenFile) Knows(token string) bool {
+	_, why := t.Lookup(token)
+	return why == accepted
+}
+
+func (t *TokenFile) lookup(token string) (*Grant, *activeToken) {
+	hash := sha256.Sum256([]byte(token))
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	if e := t.entries[hash]; e != nil {
+		return e.grant(), e
+	}
+	return nil, nil
+}
+
+func (e *activeToken) grant() *Grant {
+	return &Grant{Principal: Principal{Subject: e.Subject, Role: e.Role}, token: e.ID, guessable: e.Plain, credentials: []*credentialState{e.credential}}
+}
+
+func (t *TokenFile) byID(id string) *Grant {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	for _, e := range t.entries {
+		if e.ID == id {
+			return e.grant()
+		}
+	}
+	return nil
+}
+
+// MaxSessions is how many live sessions a subject may have; of several tokens the smallest number counts. 0: no bound.
+func (t *TokenFile) MaxSessions(subject string) (most int) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	for _, e := range t.entries {
+		if e.Subject == subject && e.MaxSessions > 0 && (most == 0 || e.MaxSessions < most) {
+			most = e.MaxSessions
+		}
+	}
+	return most
+}
+
+// AdminToken is an admin's token that stands in the file as it is; "": there is none.
+func (t *TokenFile) AdminToken() string {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	for _, e := range t.entries {
+		if e.Role == Admin && e.Plain && e.credential.valid.Err() == nil {
+			return e.secret
+		}
+	}
+	return ""
+}
+
+// load reads the file and compares it with what is in force: whoever came with a token that is gone, or is not what it was, is out.
+func (t *TokenFile) load() error {
+	t.loadMu.Lock()
+	defer t.loadMu.Unlock()
+	f, err := os.Open(t.path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	tokens, err := readTokens(f)
+	if err != nil {
+		return err
+	}
+	if len(tokens) == 0 && !t.mayBeEmpty {
+		return fmt.Errorf("%s: no token", t.path)
+	}
+	t.replace(tokens)
+	t.lastLoaded = tokens
+	t.mayBeEmpty = true // from now on: who revokes the last one wants nobody in
+	return nil
+}
+
+func (t *TokenFile) replace(tokens []Token) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	entries := make(map[[sha256.Size]byte]*activeToken, len(tokens))
+	dropped := map[[sha256.Size]byte]bool{} // that the file has still
+	for _, k := range tokens {
+		if t.revoked[k.hash] {
+			dropped[k.hash] = true
+			continue
+		}
+		e := &activeToken{Token: k}
+		if old := t.entries[k.hash]; old != nil && old.Subject == k.Subject && old.Role == k.Role && old.Via == k.Via &&
+			(k.Expires.IsZero() || k.Expires.After(time.Now())) && old.credential.valid.Err() == nil {
+			e.credential = old.credential
+			e.credential.setTerms(k.Terms)
+			delete(t.entries, k.hash)
+		} else {
+			e.credential = newCredentialState(k.Terms)
+		}
+		entries[k.hash] = e
+	}
+	for _, gone := range t.entries {
+		gone.credential.withdraw()
+	}
+	t.entries, t.revoked = entries, dropped
+}
+
+// revoke withdraws a token now, also if the file cannot be written.
+func (t *TokenFile) revoke(hash [sha256.Size]byte) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if e := t.entries[hash]; e != nil {
+		e.credential.withdraw()
+		delete(t.entries, hash)
+	}
+	if t.revoked == nil {
+		t.revoked = map[[sha256.Size]byte]bool{}
+	}
+	t.revoked[hash] = true
+}
+
+// withoutRevoked is the lines of those tokens that were not dropped.
+func (t *TokenFile) withoutRevoked(lines []string) []string {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return slices.DeleteFunc(lines, func(line string) bool {
+		k, err := parseToken(line)
+		return err == nil && t.revoked[k.hash]
+	})
+}
+
+// maxTokenFile is some 10,000 tokens.
+const maxTokenFile = 2 << 20
+
+func readTokens(f *os.File) ([]Token, error) {
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if info.Mode().Perm()&0o077 != 0 {
+		return nil, fmt.Errorf("%s is open to others (mode %04o): chmod 600 it", f.Name(), info.Mode().Perm())
+	}
+	if st, ok := info.Sys().(*syscall.Stat_t); ok && st.Uid != 0 && int(st.Uid) != os.Geteuid() && os.Geteuid() != 0 {
+		return nil, fmt.Errorf("%s belongs to uid %d", f.Name(), st.Uid)
+	}
+	if info.Size() > maxTokenFile {
+		return nil, fmt.Errorf("%s: more than %d bytes", f.Name(), maxTokenFile)
+	}
+	text, err := io.ReadAll(io.LimitReader(f, maxTokenFile))
+	if err != nil {
+		return nil, err
+	}
+	tokens, err := parseTokens(text)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", f.Name(), err)
+	}
+	return tokens, nil
+}
+
+// parseTokens names lines in its errors, never their content.
+func parseTokens(text []byte) ([]Token, error) {
+	var tokens []Token
+	seen := map[[sha256.Size]byte]bool{}
+	lines := bufio.NewScanner(bytes.NewReader(text))
+	for n := 1; lines.Scan(); n++ {
+		line := strings.TrimSpace(lines.Text())
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		k, err := parseToken(line)
+		if err != nil {
+			return nil, fmt.Errorf("line %d %w", n, err)
+		}
+		if seen[k.hash] {
+			return nil, fmt.Errorf("line %d: the token stands there twice", n)
+		}
+		seen[k.hash] = true
+		tokens = append(tokens, k)
+	}
+	return tokens, lines.Err()
+}
+
+const hashPrefix = "sha256:"
+
+func parseToken(line string) (k Token, err error) {
+	line, k.Note, _ = strings.Cut(line, " note=")
+	fields := strings.Fields(line)
+	if len(fields) < 3 {
+		return k, errors.New("is not `token subject role`")
+	}
+	if digits, ok := strings.CutPrefix(fields[0], hashPrefix); ok {
+		if n, err := hex.Decode(k.hash[:], []byte(digits[:min(len(digits), 2*sha256.Size)])); err != nil || n != sha256.Size || len(digits) != 2*sha256.Size {
+			return k, fmt.Errorf("has no SHA-256 of %d hexadecimal digits", 2*sha256.Size)
+		}
+	} else {
+		k.hash, k.secret, k.Plain = sha256.Sum256([]byte(fields[0])), fields[0], true
+	}
+	k.ID = hex.EncodeToString(k.hash[:6])
+	k.Subject, k.Role = fields[1], Role(fields[2])
+	if !k.Role.isValid() {
+		return k, errors.New("has a role that is none of admin, user, viewer")
+	}
+	for _, field := range fields[3:] {
+		key, value, _ := strings.Cut(field, "=")
+		switch key {
+		case "created":
+			k.Created, err = parseTime(value)
+		case "expires":
+			k.Expires, err = parseTime(value)
+		case "max_sessions":
+			k.MaxSessions, err = strconv.Atoi(value)
+		case "max_in_flight":
+			k.MaxInFlight, err = strconv.Atoi(value)
+		case "rate":
+			k.Rate, err = strconv.ParseFloat(value, 64)
+		case "via":
+			k.Via = value
+		default: // a misspelt expires= must not make a token that lasts for ever
+			return k, errors.New("is not `token subject role` and then created=, expires=, max_sessions=, max_in_flight=, rate=, note=")
+		}
+		if err != nil || k.MaxSessions < 0 || k.MaxInFlight < 0 || !(k.Rate >= 0) {
+			return k, fmt.Errorf("has an %s= that is none", key)
+		}
+	}
+	return k, nil
+}
+
+// parseTime takes years that are still of four digits in another time zone.
+func parseTime(text string) (time.Time, error) {
+	t, err := time.Parse(time.RFC3339, text)
+	if err == nil && (t.Year() < 1970 || t.Year() > 9998) {
+		err = errors.New("a year that is none of ours")
+	}
+	return t, err
+}
+
+// line is what parseToken reads.
+func (k *Token) line() string {
+	var b strings.Builder
+	if k.Plain {
+		b.WriteString(k.secret)
+	} else {
+		fmt.Fprintf(&b, "%s%x", hashPrefix, k.hash)
+	}
+	fmt.Fprintf(&b, " %s %s", k.Subject, k.Role)
+	if !k.Created.IsZero() {
+		fmt.Fprintf(&b, " created=%s", k.Created.UTC().Format(time.RFC3339))
+	}
+	if !k.Expires.IsZero() {
+		fmt.Fprintf(&b, " expires=%s", k.Expires.UTC().Format(time.RFC3339))
+	}
+	if k.MaxSessions > 0 {
+		fmt.Fprintf(&b, " max_sessions=%d", k.MaxSessions)
+	}
+	if k.MaxInFlight > 0 {
+		fmt.Fprintf(&b, " max_in_flight=%d", k.MaxInFlight)
+	}
+	if k.Rate > 0 {
+		fmt.Fprintf(&b, " rate=%g", k.Rate)
+	}
+	if k.Via != "" {
+		fmt.Fprintf(&b, " via=%s", k.Via)
+	}
+	if k.Note != "" {
+		fmt.Fprintf(&b, " note=%s", k.Note)
+	}
+	return b.String()
+}
+
+// check refuses what would not be read again as it was written.
+func (k *Token) check() error {
+	switch {
+	case k.Subject == "" || len(k.Subject) > 512 || strings.ContainsFunc(k.Subject, unicode.IsSpace) || !printable(k.Subject):
+		return errors.New("a subject is one word")
+	case !k.Role.isValid():
+		return errors.New("a role is admin, user or viewer")
+	case len(k.Note) > 200 || !printable(k.Note):
+		return errors.New("a note is a line of at most 200 bytes")
+	case k.MaxSessions < 0 || k.MaxInFlight < 0 || !(k.Rate >= 0):
+		return errors.New("a limit is at least 0")
+	}
+	return nil
+}
+
+func printable(s string) bool {
+	return utf8.ValidString(s) && !strings.ContainsFunc(s, unicode.IsControl)
+}
+
+// newToken makes a token of 256 random bits, in characters that need no quoting anywhere.
+func newToken(k Token) (_ Token, secret string) {
+	var random [32]byte
+	rand.Read(random[:]) // never fails (crypto/rand)
+	secret = base64.RawURLEncoding.EncodeToString(random[:])
+	k.hash = sha256.Sum256([]byte(secret))
+	k.ID, k.Plain, k.Created = hex.EncodeToString(k.hash[:6]), false, time.Now()
+	return k, secret
+}
+
+// AddToken puts k into a token file, which is made if there is none, and returns the token itself: that is said once, and kept nowhere.
+func AddToken(path string, k Token) (id, secret string, err error) {
+	if err := k.check(); err != nil {
+		return "", "", err
+	}
+	k, secret = newToken(k)
+	err = editTokens(path, func(lines []string) ([]string, error) { return append(lines, k.line()), nil })
+	return k.ID, secret, err
+}
+
+// ErrNoToken is RevokeToken's where no token has the id.
+var ErrNoToken = errors.New("no such token")
+
+// RevokeToken takes the token with this id out of a token file.
+func RevokeToken(path, id string) (k Token, err error) {
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		return k, ErrNoToken // an editor would make the file, and a gateway does not start on an empty one
+	}
+	err = editTokens(path, func(lines []string) ([]string, error) {
+		kept := lines[:0:0]
+		for _, line := range lines {
+			if one, err := parseTokens([]byte(line)); err == nil && len(one) == 1 && one[0].ID == id {
+				k = one[0]
+				continue
+			}
+			kept = append(kept, line)
+		}
+		if k.ID == "" {
+			return nil, ErrNoToken
+		}
+		return kept, nil
+	})
+	return k, err
+}
+
+// ListTokens reads a token file.
+func ListTokens(path string) ([]Token, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return readTokens(f)
+}
+
+// editTokens replaces a token file by one with the lines that edit makes of its own, whole or not at all, one editor at a time. What is
+// not a token's line stays where it was. The new file is the old one's owner's.
+func editTokens(path string, edit func(lines []string) ([]string, error)) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return err
+	}
+	old, err := lockTokens(path)
+	if err != nil {
+		return err
+	}
+	defer old.Close() // and with it the lock
+	if _, err := readTokens(old); err != nil {
+		return err // what is wrong with it is to be cured by hand, not to be written again
+	}
+	info, err := old.Stat()
+	if err != nil {
+		return err
+	}
+	text, err := io.ReadAll(io.NewSectionReader(old, 0, maxTokenFile))
+	if err != nil {
+		return err
+	}
+	lines, err := edit(slices.Collect(eachLine(string(text))))
+	if err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), ".tokens-") // 0600
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name())
+	for _, line := range lines {
+		if _, e := fmt.Fprintln(f, line); err == nil {
+			err = e
+		}
+	}
+	if st, ok := info.Sys().(*syscall.Stat_t); ok && int(st.Uid) != os.Geteuid() {
+		err = errors.Join(err, f.Chown(int(st.Uid), int(st.Gid)))
+	}
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), path)
+}
+
+func eachLine(text string) func(yield func(string) bool) {
+	return func(yield func(string) bool) {
+		for line := range strings.Lines(text) {
+			if !yield(strings.TrimRight(line, "\n")) {
+				return
+			}
+		}
+	}
+}
+
+// lockTokens opens the file and locks it. Who waited may have got the lock of a file that was replaced meanwhile.
+func lockTokens(path string) (*os.File, error) {
+	for {
+		f, err := os.OpenFile(path, os.O_RDONLY|os.O_CREATE, 0o600)
+		if err != nil {
+			return nil, err
+		}
+		if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
+			f.Close()
+			return nil, err
+		}
+		mine, err1 := f.Stat()
+		now, err2 := os.Stat(path)
+		if err1 == nil && err2 == nil && os.SameFile(mine, now) {
+			return f, nil
+		}
+		f.Close()
+		if err := cmp.Or(err1, err2); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+	}
+}
+
+// MakeTokens writes the first token file, if there is none: one token, of the subject "admin". It appears whole or not at all, and never
+// replaces one that another start has just made. The token itself goes into the file operator, for the gateway's own user: the login link
+// and the command line on this machine.
+func MakeTokens(path, operator string) (made bool, err error) {
+	if _, err := os.Stat(path); err == nil {
+		return false, nil
+	}
+	for _, p := range []string{path, operator} {
+		if err := os.MkdirAll(filepath.Dir(p), 0o700); err != nil {
+			return false, err
+		}
+	}
+	k, secret := newToken(Token{Subject: "admin", Role: Admin, Note: "made at the first start"})
+	tokens, err := writeTemp(filepath.Dir(path), "# see `trl token --help`; read again whenever it changes\n"+k.line()+"\n")
+	if err != nil {
+		return false, err
+	}
+	defer os.Remove(tokens)
+	own, err := writeTemp(filepath.Dir(operator), secret+"\n")
+	if err != nil {
+		return false, err
+	}
+	defer os.Remove(own)
+	switch err := os.Link(tokens, path); {
+	case errors.Is(err, fs.ErrExist):
+		return true, nil
+	case err != nil:
+		return false, err
+	}
+	return true, os.Rename(own, operator)
+}
+
+// writeTemp is a file with a name of its own and this text, 0600.
+func writeTemp(dir, text string) (name string, err error) {
+	f, err := os.CreateTemp(dir, ".tokens-")
+	if err != nil {
+		return "", err
+	}
+	_, err = f.WriteString(text)
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		os.Remove(f.Name())
+	}
+	return f.Name(), err
+}

@@ -1,0 +1,224 @@
+package web
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// local is a gateway with a Unix socket alone.
+func startLocal(t *testing.T, change ...func(*Config)) (*gateway, string) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "trl.sock")
+	return start(t, append(change, func(c *Config) { c.Listen, c.Unix, c.AuthNone = "", path, false })...), path
+}
+
+type lineConn struct {
+	*net.UnixConn
+	t *testing.T
+	r *bufio.Reader
+}
+
+func dialLocal(t *testing.T, path string) lineConn {
+	t.Helper()
+	c, err := net.Dial("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	c.SetDeadline(time.Now().Add(patience))
+	return lineConn{c.(*net.UnixConn), t, bufio.NewReader(c)}
+}
+
+func (c lineConn) line() *frame {
+	c.t.Helper()
+	text, err := c.r.ReadString('\n')
+	if err != nil {
+		c.t.Fatalf("%q %v", text, err)
+	}
+	f := &frame{}
+	if err := json.Unmarshal([]byte(text), f); err != nil {
+		c.t.Fatal(err)
+	}
+	return f
+}
+
+func (c lineConn) end() {
+	c.t.Helper()
+	if text, err := c.r.ReadString('\n'); err == nil || text != "" {
+		c.t.Fatalf("also came %q", text)
+	}
+}
+
+// TestClawCoreClients: one request, one line back, in the shapes that clients of the claw-core runtime send.
+func TestClawCoreClients(t *testing.T) {
+	_, path := startLocal(t)
+	for _, half := range []bool{true, false} {
+		c := dialLocal(t, path)
+		fmt.Fprint(c, `{"id":"1","method":"session.list","params":{}}`+"\n")
+		if half {
+			c.CloseWrite()
+		}
+		text, err := c.r.ReadString('\n')
+		if err != nil || text != `{"id":"1","ok":true,"data":{"sessions":[]}}`+"\n" {
+			t.Fatalf("%q %v", text, err)
+		}
+		if half {
+			c.end()
+		}
+	}
+	c := dialLocal(t, path)
+	fmt.Fprint(c, `{"id":"2","method":"exec.run","params":{"command":"sleep 0.2; cd /usr; pwd"}}`) // no line feed, and no more to come
+	c.CloseWrite()
+	if f := c.line(); f.ID != "2" || f.Data.str("stdout") != "/usr\n" {
+		t.Fatalf("%+v", f)
+	}
+	c.end()
+}
+
+// TestLastLineIsAnswered: the time in which a line must be whole is not the time in which its command must end.
+func TestLastLineIsAnswered(t *testing.T) {
+	const stall = 200 * time.Millisecond
+	_, path := startLocal(t, func(c *Config) { c.stall = stall })
+	for _, end := range []string{"", "\n"} {
+		c := dialLocal(t, path)
+		fmt.Fprint(c, `{"id":1,"method":"exec.run","params":{"command":"sleep 1; echo done"}}`+end)
+		c.CloseWrite()
+		if f := c.line(); f.Data.str("stdout") != "done\n" {
+			t.Fatalf("with %q at the end: %+v", end, f)
+		}
+		c.end()
+	}
+}
+
+func TestNothingUnaskedOnUnix(t *testing.T) {
+	g, path := startLocal(t)
+	plain, watching := dialLocal(t, path), dialLocal(t, path)
+	fmt.Fprintln(plain, `{"id":1,"method":"session.create","params":{"name":"s"}}`)
+	if f := plain.line(); !f.OK || f.Data.str("state") != "IDLE" {
+		t.Fatalf("%+v", f)
+	}
+	fmt.Fprintln(watching, `{"id":1,"method":"session.watch","params":{"session":"s"}}`)
+	watching.line()
+	fmt.Fprintln(plain, `{"id":2,"method":"exec.run","params":{"session":"s","command":"echo x"}}`)
+	if f := plain.line(); f.Data.str("stdout") != "x\n" {
+		t.Fatalf("%+v", f)
+	}
+	g.stop()
+	plain.end()
+	told := false
+	for !told {
+		told = watching.line().Event == "server.shutdown"
+	}
+	if _, err := os.Lstat(path); err == nil {
+		t.Error("the socket is left behind")
+	}
+}
+
+func TestStreamAfterHalfClose(t *testing.T) {
+	g, path := startLocal(t)
+	c := dialLocal(t, path)
+	fmt.Fprintln(c, `{"id":1,"method":"exec.stream","params":{"command":"echo one; sleep 0.2; echo two"}}`)
+	c.CloseWrite()
+	var names []string
+	for range 4 {
+		f := c.line()
+		names = append(names, f.Event+f.Data.str("data"))
+	}
+	if got := strings.Join(names, ","); got != ",exec.outputone\n,exec.outputtwo\n,exec.exit" {
+		t.Fatalf("%q", got)
+	}
+	c.end()
+
+	c = dialLocal(t, path)
+	fmt.Fprintln(c, `{"id":1,"method":"exec.stream","params":{"command":"sleep 300"}}`)
+	c.line()
+	c.CloseWrite()
+	c.Close() // gone altogether: nobody waits for the sleep
+	eventually(t, "its connection is gone", func() bool { return g.metric("trl_connections") == 0 })
+}
+
+func TestTooLongLine(t *testing.T) {
+	_, path := startLocal(t, func(c *Config) { c.MaxFrame = 1 << 20 })
+	c := dialLocal(t, path)
+	go func() {
+		junk := make([]byte, 64<<10)
+		for i := range junk {
+			junk[i] = 'x'
+		}
+		for range 64 {
+			if _, err := c.Write(junk); err != nil {
+				return
+			}
+		}
+	}()
+	if f := c.line(); f.ID != nil || f.code() != "REQUEST_TOO_LARGE" {
+		t.Fatalf("%+v", f)
+	}
+	c.end()
+}
+
+func TestSocketFile(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "trl.sock")
+	l, remove, err := listenUnix(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := os.Lstat(path)
+	if err != nil || info.Mode() != os.ModeSocket|0o600 {
+		t.Fatalf("%v %v", info.Mode(), err)
+	}
+	if _, _, err := listenUnix(path); err == nil || !strings.Contains(err.Error(), "in use") {
+		t.Fatalf("a live socket was taken: %v", err)
+	}
+	os.Remove(path)
+	stale, _, err := listenUnix(path) // somebody else's now
+	if err != nil {
+		t.Fatal(err)
+	}
+	remove()
+	if _, err := os.Lstat(path); err != nil {
+		t.Fatal("removed another's socket")
+	}
+	l.Close()
+	stale.Close() // as after a crash: the file stays
+	l, remove, err = listenUnix(path)
+	if err != nil {
+		t.Fatalf("a stale socket is in the way: %v", err)
+	}
+	remove()
+	l.Close()
+	if _, err := os.Lstat(path); err == nil {
+		t.Fatal("the socket is left behind")
+	}
+	os.WriteFile(path, []byte("precious"), 0o600)
+	if _, _, err := listenUnix(path); err == nil {
+		t.Fatal("a file was replaced")
+	}
+	if left, _ := filepath.Glob(filepath.Join(dir, ".trl*")); len(left) != 0 {
+		t.Fatalf("left %v", left)
+	}
+}
+
+func TestPeerIsItsUser(t *testing.T) {
+	_, path := startLocal(t)
+	c := dialLocal(t, path)
+	fmt.Fprintln(c, `{"id":1,"method":"session.create"}`)
+	c.line()
+	d := dialLocal(t, path)
+	fmt.Fprintln(d, `{"id":1,"method":"session.list"}`)
+	if f := d.line(); len(f.Data["sessions"].([]any)) != 1 {
+		t.Fatalf("%+v", f)
+	}
+	tr, _ := unixPair(t, 10)
+	if who, err := peerPrincipal(tr.sock); err != nil || who != (Principal{Subject: fmt.Sprintf("uid:%d", os.Geteuid()), Role: Admin}) {
+		t.Fatalf("%v %v", who, err)
+	}
+}

@@ -1,0 +1,296 @@
+package web
+
+import (
+	"bufio"
+	"context"
+	encoding "encoding/binary"
+	"io"
+	"net"
+	"net/http"
+	"time"
+	"unicode/utf8"
+
+	"github.com/coder/websocket"
+
+	"trl/protocol"
+)
+
+const (
+	// stallLimit is how long a message may take from its first byte to its last: 4 MiB at 420 KiB/s.
+	stallLimit = 10 * time.Second
+	// maxControls is how many pings and pongs a second a client may send. Browsers send none, proxies one in seconds.
+	maxControls = 50
+	// closeTimeout bounds the close handshake at shutdown: a client that never answers cannot hold us. One that broke the rules gets
+	// less, since all it goes on to send is read and thrown away meanwhile.
+	closeTimeout          = 3 * time.Second
+	violationCloseTimeout = 300 * time.Millisecond
+)
+
+// wsTransport is a WebSocket. coder/websocket accepts it and reads it; data, pings and pongs go out through the outbox in frames of our
+// own, because its writer makes two system calls of a large message and gives a control frame five seconds before it drops the connection —
+// a client that pauses may have Config.SlowClient. Its close frames come the same way, through closeWriter.
+type wsTransport struct {
+	ws   *websocket.Conn
+	in   *frames // below ws; above TLS, or sock itself
+	sock *socket
+	out  *outbox
+	srv  *Server
+
+	buf        []byte        // owned by read
+	large      func() error  // set once in beforeLarge
+	pong       chan []byte   // the latest ping's payload, for tend to answer
+	flood      chan struct{} // one token: too many pings
+	countSince time.Time     // owned by read: when the count below began
+	count      int           // owned by read: pings and pongs since
+
+	lastHeard atomicTime // last sign of life
+}
+
+// acceptWebSocket upgrades a request that has passed every check of ours. On an error the answer has been written.
+func acceptWebSocket(s *Server, w http.ResponseWriter, r *http.Request) (*wsTransport, error) {
+	out := &outbox{seal: sealWebSocket, long: frameHeader}
+	t := &wsTransport{out: out, srv: s, pong: make(chan []byte, 1), flood: make(chan struct{}, 1)}
+	t.noteHeard()
+	ws, err := websocket.Accept(&hijackWriter{w, t}, r, &websocket.AcceptOptions{
+		Subprotocols:       []string{subprotocolBinary, subprotocol}, // the first that the client offers too
+		InsecureSkipVerify: true,                                     // originAllowed has looked, and is stricter
+		OnPingReceived: func(_ context.Context, p []byte) bool {
+			if t.countControl() {
+				t.answerPing(p)
+			}
+			return false
+		},
+		OnPongReceived: func(context.Context, []byte) { t.countControl() },
+	})
+	if err != nil {
+		return nil, err
+	}
+	ws.SetReadLimit(t.in.most)
+	t.ws = ws
+	return t, nil
+}
+
+// hijackWriter stands between coder/websocket and net/http to get hold of the connection and to route close frames through the outbox.
+type hijackWriter struct {
+	http.ResponseWriter
+	t *wsTransport
+}
+
+func (h *hijackWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	c, rw, err := http.NewResponseController(h.ResponseWriter).Hijack()
+	if err != nil {
+		return nil, nil, err
+	}
+	c.SetDeadline(time.Time{})
+	h.t.in, h.t.sock, h.t.out.w = &frames{Conn: c, most: h.t.srv.live.Load().maxFrame}, socketOf(c), c
+	early, _ := rw.Reader.Peek(rw.Reader.Buffered()) // sent before our answer; the library reads it without asking the connection again
+	h.t.in.follow(early)
+	return h.t.in, bufio.NewReadWriter(rw.Reader, bufio.NewWriterSize(closeWriter{h.t.out}, 256)), nil // a control frame is at most 127 bytes
+}
+
+// WriteHeader keeps refusals the last of their connection, as guard wants it; the library says otherwise for some.
+func (h *hijackWriter) WriteHeader(status int) {
+	if status != http.StatusSwitchingProtocols {
+		h.Header().Set("Connection", "close")
+	}
+	h.ResponseWriter.WriteHeader(status)
+}
+
+// closeWriter takes the close frames that coder/websocket writes, each whole in one Write. The library answers a close with the client's own
+// words and does not look at them: text that is not UTF-8 is answered 1007 (RFC 6455 §8.1).
+type closeWriter struct{ out *outbox }
+
+func (c closeWriter) Write(p []byte) (int, error) {
+	if len(p) > 4 && !utf8.Valid(p[4:]) {
+		return len(p), c.out.frame(controlFrame(opClose, encoding.BigEndian.AppendUint16(nil, uint16(websocket.StatusInvalidFramePayloadData))), true)
+	}
+	if err := c.out.frame(p, true); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+func (t *wsTransport) name() string { return transportWebSocket }
+
+func (t *wsTransport) noteHeard() { t.lastHeard.set(time.Now()) }
+
+var errBinary = protocol.Errorf(protocol.InvalidRequest, "binary frames carry no requests")
+
+func (t *wsTransport) read() ([]byte, error) {
+	if cap(t.buf) > keepBuffer {
+		t.buf = nil
+	}
+	kind, r, err := t.ws.Reader(context.Background()) // no deadline here: an expired one would kill the connection; tend watches the clock
+	if err != nil {
+		return nil, err
+	}
+	t.buf, err = readInto(t.buf[:0], r, t.large)
+	t.noteHeard()
+	if err == nil && kind != websocket.MessageText {
+		err = errBinary
+	}
+	return t.buf, err
+}
+
+func (t *wsTransport) beforeLarge(f func() error) { t.large = f }
+
+// readInto is io.ReadAll into a buffer that is there; large is called before that has more than keepBuffer.
+func readInto(buf []byte, r io.Reader, large func() error) ([]byte, error) {
+	if cap(buf) == 0 {
+		buf = make([]byte, 0, 1<<10)
+	}
+	for {
+		if len(buf) == cap(buf) {
+			if 2*len(buf) > keepBuffer {
+				if err := large(); err != nil {
+					return buf, err
+				}
+			}
+			buf = append(buf, make([]byte, len(buf))...)[:len(buf)]
+		}
+		n, err := r.Read(buf[len(buf):cap(buf)])
+		buf = buf[:len(buf)+n]
+		if err == io.EOF {
+			return buf, nil
+		}
+		if err != nil {
+			return buf, err
+		}
+	}
+}
+
+// countControl counts a ping or pong, on the reading goroutine, and reports whether there were few enough.
+func (t *wsTransport) countControl() bool {
+	now := time.Now()
+	t.lastHeard.set(now)
+	if now.Sub(t.countSince) > time.Second {
+		t.countSince, t.count = now, 0
+	}
+	if t.count++; t.count <= maxControls {
+		return true
+	}
+	select {
+	case t.flood <- struct{}{}:
+	default:
+	}
+	return false
+}
+
+// answerPing leaves the pong to tend: the outbox may be waiting for a slow client, and reading must go on. Only the latest ping need be
+// answered (RFC 6455 §5.5.3).
+func (t *wsTransport) answerPing(p []byte) {
+	select {
+	case <-t.pong:
+	default:
+	}
+	t.pong <- append([]byte(nil), p...) // room: only this goroutine puts anything in
+}
+
+func (t *wsTransport) keepAlive(c *conn) {
+	cfg := &t.srv.cfg
+	tick := time.NewTicker(min(cfg.PingEvery, cfg.PeerSilence, cfg.stall) / 4)
+	defer tick.Stop()
+	pinged := time.Now()
+	for {
+		var err error
+		select {
+		case <-c.ctx.Done():
+			return
+		case <-t.flood:
+			c.end(reasonFlood)
+		case p := <-t.pong:
+			err = t.out.frame(controlFrame(opPong, p), false)
+		case now := <-tick.C:
+			waits := t.in.since.ago(now)
+			switch {
+			case waits != never && waits > cfg.stall:
+				c.end(reasonStalled)
+			case min(t.lastHeard.ago(now), t.sock.lastTaken.ago(now)) > cfg.PeerSilence:
+				// A client that is slow to take our output gets our pings late, but that it takes it is a sign of life too.
+				c.end(reasonSilent)
+			case now.Sub(pinged) >= cfg.PingEvery*7/8: // ticks jitter
+				pinged = now
+				err = t.out.frame(controlFrame(opPing, nil), false)
+			}
+		}
+		c.checkSent(err)
+	}
+}
+
+func (t *wsTransport) awaitHangup() {} // a WebSocket has no half-closed state
+
+// closeCodes of PROTOCOL.md §8, and what is told beside them. A reason that is not here is not told: nobody listens.
+var closeCodes = map[closeReason]struct {
+	code websocket.StatusCode
+	text string
+}{
+	reasonTooBig:    {websocket.StatusMessageTooBig, "message too big"}, // in fact sent by coder/websocket, when it saw the size
+	reasonStalled:   {websocket.StatusPolicyViolation, "message not finished"},
+	reasonFlood:     {websocket.StatusPolicyViolation, "too many pings or fragments"},
+	reasonMalformed: {websocket.StatusProtocolError, "protocol error"},
+	reasonAuthOver:  {4401, "what you logged in with is no longer good"},
+	reasonShutdown:  {websocket.StatusServiceRestart, "server is shutting down"},
+	reasonUnshared:  {4403, "this link has expired or was revoked"},
+	reasonPanic:     {websocket.StatusInternalError, "internal error"},
+}
+
+func (t *wsTransport) sendClose(why closeReason) {
+	bye, ok := closeCodes[why]
+	if !ok {
+		t.sock.Close()
+		return
+	}
+	timeout := violationCloseTimeout
+	if why == reasonShutdown {
+		timeout = closeTimeout
+	}
+	t.sock.setFinalDeadline(timeout) // also for a writer that is stuck, and for the client's half of the handshake
+	t.ws.Close(bye.code, bye.text)
+}
+
+func (t *wsTransport) close() {
+	t.sock.Close()
+	t.ws.CloseNow()
+}
+
+const (
+	opText   = 0x1
+	opBinary = 0x2
+	opClose  = 0x8
+	opPing   = 0x9
+	opPong   = 0xa
+	fin      = 0x80
+)
+
+// sealWebSocket writes the header of a final frame into the headroom before msg (RFC 6455 §5.2; a server's frames are not masked).
+func sealWebSocket(msg []byte, binary bool) []byte {
+	n := len(msg) - headroom
+	switch {
+	case n < 126:
+		msg = msg[headroom-2:]
+		msg[1] = byte(n)
+	case n < 1<<16:
+		msg = msg[headroom-4:]
+		msg[1] = 126
+		encoding.BigEndian.PutUint16(msg[2:], uint16(n))
+	default:
+		msg = msg[headroom-10:]
+		msg[1] = 127
+		encoding.BigEndian.PutUint64(msg[2:], uint64(n))
+	}
+	msg[0] = fin | opText
+	if binary {
+		msg[0] = fin | opBinary
+	}
+	return msg
+}
+
+// frameHeader is the header of a final text frame of n bytes, which are more than 65,535.
+func frameHeader(n int64) (before, after []byte) {
+	return encoding.BigEndian.AppendUint64([]byte{fin | opText, 127}, uint64(n)), nil
+}
+
+// controlFrame is a ping, pong or close; p has at most 125 bytes, as the client's own control frame had.
+func controlFrame(op byte, p []byte) []byte {
+	return append([]byte{fin | op, byte(len(p))}, p...)
+}

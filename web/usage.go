@@ -1,0 +1,145 @@
+package web
+
+import (
+	"context"
+	"net/http"
+	"sync/atomic"
+
+	"golang.org/x/sync/semaphore"
+
+	"trl/protocol"
+)
+
+// What the clients of one principal, and all clients, may make the gateway hold at a time, in bytes where nothing else is said. The guests of a
+// principal's links have as much again. README's single user never meets these: they are for many connections that each stay within their own bounds.
+const (
+	principalReading  = 64 << 20 // large messages that are coming in: each counts as the largest that there may be; more wait for others
+	allReading        = 4 * principalReading
+	principalRequests = 64 << 20 // requests that were read and not answered; then RATE_LIMITED
+	allRequests       = 4 * principalRequests
+	principalAnswers  = 256 << 20 // output that answers hold until they are written; more wait for others
+	allAnswers        = 4 * principalAnswers
+	principalStreams  = 4096 // streams that are followed; then LIMIT_EXCEEDED
+)
+
+// principalUsage counts what one principal's clients hold.
+type principalUsage struct {
+	conns    int // guarded by Server.mu; the connections that hold it
+	requests atomic.Int64
+	streams  atomic.Int64
+	reading  *semaphore.Weighted
+	answers  *semaphore.Weighted
+}
+
+func newPrincipalUsage(reading, answers int64) *principalUsage {
+	return &principalUsage{reading: semaphore.NewWeighted(reading), answers: semaphore.NewWeighted(answers)}
+}
+
+// usageOf finds the account of a client; leave gives it back.
+func (s *Server) usageOf(g *Grant) (a *principalUsage, leave func()) {
+	name := g.Subject
+	if g.share != nil {
+		name = "guests of " + name // no subject has spaces
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if a = s.usages[name]; a == nil {
+		a = newPrincipalUsage(principalReading, principalAnswers)
+		s.usages[name] = a
+	}
+	a.conns++
+	return a, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if a.conns--; a.conns == 0 {
+			delete(s.usages, name)
+		}
+	}
+}
+
+// acquire takes n bytes of a principal's share and of all's, in this order, and waits for them until ctx ends.
+func acquire(ctx context.Context, own, all *semaphore.Weighted, n int64) (release func(), err error) {
+	if err := own.Acquire(ctx, n); err != nil {
+		return nil, err
+	}
+	if err := all.Acquire(ctx, n); err != nil {
+		own.Release(n)
+		return nil, err
+	}
+	return func() { all.Release(n); own.Release(n) }, nil
+}
+
+// beginLargeRead waits until a message above keepBuffer may be read. endLargeRead gives that back.
+func (c *conn) beginLargeRead() error {
+	if c.releaseLarge != nil {
+		return nil
+	}
+	n := min(max(c.srv.live.Load().maxFrame, keepBuffer), principalReading)
+	release, err := acquire(c.ctx, c.usage.reading, c.srv.totalUsage.reading, n)
+	c.releaseLarge = release
+	return err
+}
+
+func (c *conn) endLargeRead() {
+	if c.releaseLarge != nil {
+		c.releaseLarge()
+		c.releaseLarge = nil
+	}
+}
+
+// reserveRequest counts the bytes of a request until releaseRequest. What ends or steers work is always taken: it makes room.
+func (c *conn) reserveRequest(n int64, urgent bool) *protocol.Error {
+	for _, x := range []struct {
+		a    *principalUsage
+		most int64
+		of   string
+	}{{c.usage, principalRequests, "this principal's"}, {c.srv.totalUsage, allRequests, "all"}} {
+		if x.a.requests.Add(n) > x.most && !urgent {
+			x.a.requests.Add(-n)
+			if x.a == c.srv.totalUsage {
+				c.usage.requests.Add(-n)
+			}
+			return protocol.Errorf(protocol.RateLimited, "%s requests in flight have %d bytes", x.of, x.most).With("limit", x.most)
+		}
+	}
+	return nil
+}
+
+func (c *conn) releaseRequest(n int64) {
+	c.usage.requests.Add(-n)
+	c.srv.totalUsage.requests.Add(-n)
+}
+
+// reserveAnswer waits until an answer may hold n more bytes; they are given back when it has been written.
+func (k *call) reserveAnswer(n int64) error {
+	if n = min(n, principalAnswers); n <= keepBuffer { // as much as a message that is encoded whole
+		return nil
+	}
+	release, err := acquire(k.c.ctx, k.c.usage.answers, k.c.srv.totalUsage.answers, n)
+	if err != nil {
+		return errClientGone
+	}
+	k.onAnswered = append(k.onAnswered, release)
+	return nil
+}
+
+// admitRequest counts an HTTP request on its credential's bounds, as a request over a connection is: g.done ends it. Where they are reached it answers
+// 429 and returns false.
+func (s *Server) admitRequest(w http.ResponseWriter, g *Grant) bool {
+	e := g.beginRequest()
+	if e != nil {
+		s.m.RateLimited.Inc()
+		w.Header().Set("Retry-After", "1")
+		refuse(w, http.StatusTooManyRequests, e.Message)
+	}
+	return e == nil
+}
+
+// reserveStream counts a stream that is followed until it is given back.
+func (c *conn) reserveStream() *protocol.Error {
+	if c.usage.streams.Add(1) > principalStreams {
+		c.usage.streams.Add(-1)
+		return protocol.Errorf(protocol.LimitExceeded, "this principal's connections follow %d streams", principalStreams).With("limit", principalStreams)
+	}
+	return nil
+}
