@@ -19,7 +19,7 @@ const (
 // resultOutput is what exec.run keeps of a command's output, and what is known of answers that were given.
 type resultOutput struct {
 	mu           sync.Mutex // taken under the journal's
-	sides        [2]*journal.Ends
+	sides        [2]*journal.HeadTail
 	totals       [2]int64      // bytes of each
 	lastSide     int           // whose the newest bytes are
 	lastRun      int64         // how many, since the other's
@@ -112,7 +112,7 @@ func sideOf(s journal.Stream) int {
 }
 
 // add counts those of n bytes that are the result's, and says where their text goes.
-func (x *resultOutput) add(s journal.Stream, n int64, most int) (*journal.Ends, int64) {
+func (x *resultOutput) add(s journal.Stream, n int64, most int) (*journal.HeadTail, int64) {
 	side := sideOf(s)
 	if x.limit != nil {
 		n = min(n, x.limit[side]-x.totals[side])
@@ -122,7 +122,7 @@ func (x *resultOutput) add(s journal.Stream, n int64, most int) (*journal.Ends, 
 	}
 	x.lastRun += n
 	if x.sides[side] == nil {
-		x.sides[side] = journal.NewEnds(most)
+		x.sides[side] = journal.NewHeadTail(most)
 		x.sides[side].OnGrow(x)
 	}
 	return x.sides[side], n
@@ -174,7 +174,7 @@ type outputText struct {
 	head, tail  []byte // the escape sequence that the text begins inside of, and that what follows the omission does
 }
 
-func newOutputText(e *journal.Ends) outputText {
+func newOutputText(e *journal.HeadTail) outputText {
 	if e == nil {
 		return outputText{}
 	}
@@ -455,7 +455,7 @@ func (e *Exec) join(h *ringText, offset int64, upTo [2]int64) (both [2]outputTex
 		}
 	}
 	for i := range both {
-		side := journal.NewEnds(e.maxOutput)
+		side := journal.NewHeadTail(e.maxOutput)
 		side.Write(h.first[i])
 		if lost := skipped[i] - begin[i]; lost > 0 {
 			side.Skip(lost)

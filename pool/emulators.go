@@ -8,7 +8,7 @@ import (
 
 const (
 	// maxEmulatorBytesOfPrincipal is how much memory the emulators of one principal's terminals may keep, maxEmulatorBytes that of all. Two of the
-	// largest terminals with every cell in use fit in the first. The one that was used least recently goes beyond that,
+	// largest terminals with every scope in use fit in the first. The one that was used least recently goes beyond that,
 	// and is made anew from the journal when it is needed.
 	maxEmulatorBytesOfPrincipal = 64 << 20
 	maxEmulatorBytes            = 256 << 20

@@ -42,7 +42,7 @@ type Exec struct {
 	accepted bool // the session log has it; written by the runner, or under session.mu
 
 	stdin []runtime.HeldFile  // what the keeper calls its stdin; set once before it is accepted
-	pipes *runtime.LaneRecord // where its output flows; owned by the runner, set once in begins
+	pipes *runtime.SavedPipes // where its output flows; owned by the runner, set once in begins
 	begun *begunEntry         // as written last; owned by the runner, nil when it does not run
 
 	// guarded by session.mu
@@ -151,7 +151,7 @@ func (e *Exec) makeStdin(shell *runtime.Shell) (err error) {
 	if shell == nil || e.stdin != nil {
 		return nil
 	}
-	if e.stdin, err = shell.Furnish(e.command); err != nil {
+	if e.stdin, err = shell.MakeStdin(e.command); err != nil {
 		return shellFault(err, "")
 	}
 	return nil
@@ -198,7 +198,7 @@ func (s *Session) newExec(q *protocol.Exec) (*Exec, error) {
 	e.timeout = r.timeout(e.timeout)
 	c := e.command
 	c.Env, c.Dir, c.OpenStdin, c.Journal = q.Env, q.WorkingDir, q.InteractiveStdin, e.journal
-	c.Timeout, c.Grace, c.Began, c.Nudged = e.timeout, e.grace, e.logBegun, s.compactNow
+	c.Timeout, c.Grace, c.OnStart, c.OnWake = e.timeout, e.grace, e.logBegun, s.compactNow
 	if q.NoOutputTimeout != nil {
 		c.NoOutput = q.NoOutputTimeout.Duration()
 	}
@@ -275,7 +275,7 @@ func (e *Exec) setOutcome(out runtime.Outcome, now time.Time, ending bool) {
 		x.WorkingDir = out.Dir
 	}
 	x.OOMKilled, x.LimitHit = out.OOMKilled, out.LimitHit
-	if out.Metered {
+	if out.HasUsage {
 		x.Usage = &protocol.Usage{CPUMS: float64(out.CPU) / float64(time.Millisecond), MaxRSSBytes: out.MaxRSS, MemoryPeakBytes: out.MemoryPeak}
 	}
 	switch {
@@ -505,7 +505,7 @@ func (e *Exec) Cancel(grace *time.Duration) (done <-chan struct{}, was bool) {
 
 // Signal sends one signal. What came of it can be read from told, which is nil where there is nothing to wait for: the command has
 // ended, or waited, and is withdrawn.
-func (e *Exec) Signal(sig syscall.Signal) (told <-chan runtime.Signalled, withdrawn bool) {
+func (e *Exec) Signal(sig syscall.Signal) (told <-chan runtime.SignalResult, withdrawn bool) {
 	waited, c := e.takeFromQueue()
 	switch {
 	case waited:

@@ -138,7 +138,7 @@ func (s *Session) terminate(f facts, keep bool) {
 	p.retireLocked(s, keep)
 	p.mu.Unlock()
 	if s.shell != nil {
-		s.shell.Park()
+		s.shell.CloseLogs()
 	}
 	close(s.ended)
 	if !keep {

@@ -21,12 +21,12 @@ func descriptors(t *testing.T) int {
 	return len(entries)
 }
 
-// working counts goroutines, but for the few scouts that a Host keeps for the next child: how many depends on how many
+// working counts goroutines, but for the few directory threads that a Host keeps for the next child: how many depends on how many
 // were asked for at once.
 func working() (n int) {
 	stacks := make([]byte, 1<<20)
 	for one := range bytes.SplitSeq(stacks[:goruntime.Stack(stacks, true)], []byte("\n\n")) {
-		if !bytes.Contains(one, []byte("(*Host).scout(")) {
+		if !bytes.Contains(one, []byte("(*Host).dirThread(")) {
 			n++
 		}
 	}

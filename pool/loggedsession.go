@@ -16,7 +16,7 @@ import (
 type loggedSession struct {
 	id            string
 	session       *sessionEntry
-	shell         *runtime.ShellRecord
+	shell         *runtime.SavedShell
 	ended         []*loggedEnded // what has ended, of which the session log had one entry
 	execs         []*loggedExec  // as accepted; what of them has ended is not in past
 	procs         []*loggedProcess
@@ -70,31 +70,31 @@ type loggedTerminal struct {
 // check says whether what is remembered is the session's own.
 func (m *loggedSession) check() error {
 	if len(m.session.Tag) != tagLen {
-		return fmt.Errorf("ledger: tag %q", m.session.Tag)
+		return fmt.Errorf("session log: tag %q", m.session.Tag)
 	}
 	for _, x := range m.ended {
 		if !m.owns('x', x.stream) {
-			return fmt.Errorf("ledger: exec %q", x.stream)
+			return fmt.Errorf("session log: exec %q", x.stream)
 		}
 	}
 	for _, x := range m.execs {
 		if !m.owns('x', x.Stream) {
-			return fmt.Errorf("ledger: exec %q", x.Stream)
+			return fmt.Errorf("session log: exec %q", x.Stream)
 		}
 	}
 	for _, x := range m.tombstones {
 		if !m.owns(x.kind, x.stream) {
-			return fmt.Errorf("ledger: %q", x.stream)
+			return fmt.Errorf("session log: %q", x.stream)
 		}
 	}
 	for _, x := range m.procs {
 		if !m.owns('p', x.Stream) {
-			return fmt.Errorf("ledger: process %q", x.Stream)
+			return fmt.Errorf("session log: process %q", x.Stream)
 		}
 	}
 	for _, x := range m.terms {
 		if !m.owns('t', x.Stream) {
-			return fmt.Errorf("ledger: terminal %q", x.Stream)
+			return fmt.Errorf("session log: terminal %q", x.Stream)
 		}
 	}
 	return nil
@@ -135,7 +135,7 @@ func (m *loggedSession) readLine(text []byte) error {
 	}
 	var e entry
 	if err := json.Unmarshal(text, &e); err != nil {
-		return fmt.Errorf("ledger: %w", err)
+		return fmt.Errorf("session log: %w", err)
 	}
 	m.readEntry(&e)
 	return nil
@@ -303,16 +303,16 @@ func (x *loggedTerminal) span() journal.Span {
 func (m *loggedSession) reserveLogs(a *runtime.Adoption) {
 	for _, x := range m.ended {
 		if x.at != nil && x.at.Lane != nil && !x.forgotten {
-			a.Want(x.at.Lane.Log, x.at.Span)
+			a.ReserveLog(x.at.Lane.Log, x.at.Span)
 		}
 	}
 	for _, x := range m.execs {
 		switch {
 		case x.forgotten:
 		case x.done != nil && x.done.Lane != nil:
-			a.Want(x.done.Lane.Log, x.done.Span)
+			a.ReserveLog(x.done.Lane.Log, x.done.Span)
 		case x.done == nil && x.begun != nil:
-			a.Want(x.begun.Command.Lane.Log, x.begun.Command.Span)
+			a.ReserveLog(x.begun.Command.Pipes.Log, x.begun.Command.Span)
 		}
 	}
 	for _, x := range m.procs {
@@ -321,12 +321,12 @@ func (m *loggedSession) reserveLogs(a *runtime.Adoption) {
 			span = x.exited.Span
 		}
 		if !x.forgotten {
-			a.Want(x.Process.Lane.Log, span)
+			a.ReserveLog(x.Process.Pipes.Log, span)
 		}
 	}
 	for _, x := range m.terms {
 		if !x.forgotten {
-			a.Want(x.Terminal.Line.Log, x.span())
+			a.ReserveLog(x.Terminal.PTY.Log, x.span())
 		}
 	}
 }

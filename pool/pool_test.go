@@ -541,14 +541,14 @@ type full struct {
 	room int
 }
 
-func (f *full) Found(id string, w runtime.Founding) (runtime.Founded, error) {
+func (f *full) Found(id string, w runtime.StartRequest) (runtime.StartedSession, error) {
 	f.pool.mu.RLock()
 	live := f.pool.live // the one that asks among them
 	f.pool.mu.RUnlock()
 	if f.pool.warm.count()+live > f.room {
-		return runtime.Founded{}, unix.EMFILE
+		return runtime.StartedSession{}, unix.EMFILE
 	}
-	return f.Keeper.Found(id, w)
+	return f.Keeper.StartSession(id, w)
 }
 
 func TestWarmShellsMakeRoom(t *testing.T) {

@@ -87,8 +87,8 @@ func (s *Session) startProcess(ctx context.Context, q *protocol.ProcessStart, re
 	}
 	p.startedAt = time.Now()
 	p.beganAt = p.startedAt
-	_, err := s.shell.Start(runtime.ProcessSpec{
-		Text: q.Command, Dir: q.WorkingDir, Env: withoutID(q.Env), OpenStdin: q.Stdin == "open", Journal: p.journal, Began: p.logStarted,
+	_, err := s.shell.StartProcess(runtime.ProcessSpec{
+		Text: q.Command, Dir: q.WorkingDir, Env: withoutID(q.Env), OpenStdin: q.Stdin == "open", Journal: p.journal, OnStart: p.logStarted,
 	})
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -236,7 +236,7 @@ func (p *Process) stateLost() []string {
 	if p.process == nil {
 		return nil
 	}
-	return p.process.Record().Lost
+	return p.process.Saved().Lost
 }
 
 // exitInfo is the info once watch has seen the end.

@@ -171,8 +171,8 @@ func (c *recorder) run() {
 }
 
 // write is the recording's life. The place says why it ended.
-func (c *recorder) write() (place cast.Place, err error) {
-	failed := func(err error) (cast.Place, error) {
+func (c *recorder) write() (place cast.Progress, err error) {
+	failed := func(err error) (cast.Progress, error) {
 		p := c.recording.place
 		p.End = metrics.RecordingFailed
 		return p, err
@@ -188,7 +188,7 @@ func (c *recorder) write() (place cast.Place, err error) {
 		if err != nil {
 			return failed(err)
 		}
-		at := cast.Place{Offset: min(c.reader.Offset(), c.endOffset.Load()) - int64(c.file.Begun())}
+		at := cast.Progress{Offset: min(c.reader.Offset(), c.endOffset.Load()) - int64(c.file.PendingBytes())}
 		why := ""
 		switch size := c.file.Size() + int64(c.file.Waiting()); {
 		case c.ctx.Err() != nil && c.stopped:
@@ -260,7 +260,7 @@ func (c *recorder) open() error {
 	}
 	c.startedAt = c.recording.Began
 	c.file.Newlines = c.marks == nil
-	c.recording.grow(c.recordings, cast.Place{}, c.file.Size())
+	c.recording.grow(c.recordings, cast.Progress{}, c.file.Size())
 	return nil
 }
 

@@ -94,7 +94,7 @@ type recording struct {
 	header cast.Header
 
 	// guarded by recordings.mu
-	place         cast.Place
+	place         cast.Progress
 	size          int64
 	recorder      *recorder // nil once it has ended
 	removalFailed bool      // its file could not be removed, and the log has said so
@@ -160,15 +160,15 @@ func (r *recordings) load() {
 				continue
 			}
 			rec := &recording{}
-			found, err := cast.Look(r.path(id), &rec.notes)
+			found, err := cast.Inspect(r.path(id), &rec.notes)
 			if err == nil && (rec.ID != id || !rec.valid()) {
-				err = cast.ErrForeign
+				err = cast.ErrNotOurs
 			}
 			if err != nil {
 				r.log.Warn().Err(err).Str("recording", id).Msg("recording cannot be read and is left alone")
 				continue
 			}
-			rec.header, rec.place, rec.size = found.Header, found.Place, found.Size
+			rec.header, rec.place, rec.size = found.Header, found.Progress, found.Size
 			r.all[id] = rec
 			r.total += onDisk(rec.size)
 		}
@@ -217,7 +217,7 @@ func (r *recordings) finishLost(rec *recording) {
 }
 
 // grow notes how far a recording has got.
-func (rec *recording) grow(r *recordings, p cast.Place, size int64) {
+func (rec *recording) grow(r *recordings, p cast.Progress, size int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.all[rec.ID] == rec {
@@ -404,7 +404,7 @@ func (x *Recording) WriteTo(w io.Writer, v2 bool) error {
 	if v2 {
 		return cast.V2(w, whole)
 	}
-	return cast.Plain(w, whole)
+	return cast.WithoutNotes(w, whole)
 }
 
 // FileName is a name for it that is safe anywhere: its session's, as far as it is letters, and the time.

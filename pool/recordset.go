@@ -2,7 +2,7 @@ package pool
 
 import (
 	"trl/runtime/cast"
-	"trl/runtime/ledger"
+	"trl/runtime/sessionlog"
 )
 
 // recordSet is what of the session is recorded: what the server's policy demands, and what its creator asked for beside that.
@@ -65,7 +65,7 @@ func (e *Exec) recordingSource() recordingSource {
 			defer s.mu.Unlock()
 			e.recordingDeleted = true
 			if x := s.endedExecs[e.ID()]; x != nil && x.rare != nil {
-				x.rare.Recording, x.logSpan = "", ledger.Span{} // it is written anew
+				x.rare.Recording, x.logSpan = "", sessionlog.Position{} // it is written anew
 			}
 			s.appendLog(entry{Unwanted: e.recording})
 		},

@@ -64,10 +64,10 @@ func (p *Pool) isRecovering(id string) bool {
 
 // Recover begins to bring back the sessions of a gateway that died, before Start and before anybody can ask. What was never given
 // to anybody, warm shells and sessions that were just being made, ends. Recovered says when it is done.
-func (p *Pool) Recover(from []runtime.Inherited) {
+func (p *Pool) Recover(from []runtime.HeldSession) {
 	p.recordings.load()
 	c := &recovery{bySession: map[string]chan struct{}{}, all: make(chan struct{})}
-	todo := make(chan runtime.Inherited, len(from))
+	todo := make(chan runtime.HeldSession, len(from))
 	for _, in := range from {
 		c.bySession[in.ID] = make(chan struct{})
 		todo <- in
@@ -104,7 +104,7 @@ func (p *Pool) Recovered() {
 	}
 }
 
-func (p *Pool) recoverSession(in runtime.Inherited) {
+func (p *Pool) recoverSession(in runtime.HeldSession) {
 	a := p.base.Adopt(in)
 	err := p.recoverAdopted(a, in.ID)
 	if err == nil {
@@ -134,7 +134,7 @@ func (p *Pool) recoverAdopted(a *runtime.Adoption, id string) (err error) {
 		}
 	}()
 	m := loggedSession{id: id}
-	if err := a.Ledger(m.readLine); err != nil {
+	if err := a.ReadSessionLog(m.readLine); err != nil {
 		return err
 	}
 	if m.session == nil || m.shell == nil {
@@ -159,11 +159,11 @@ func (p *Pool) revive(a *runtime.Adoption, m *loggedSession) error {
 	config := runtime.ShellConfig{ID: m.id, Path: q.Shell, Restore: q.Restore, Limits: q.Limits}
 	var err error
 	switch {
-	case m.over != nil || m.ending != nil && !a.Whole(*m.shell): // the latter's end had come further than was written: what is left ends below
+	case m.over != nil || m.ending != nil && !a.IsComplete(*m.shell): // the latter's end had come further than was written: what is left ends below
 		config.Dir = m.shell.Dir
-		s.shell = a.Remains(config)
+		s.shell = a.OpenEnded(config)
 	case m.reset: // the runner goes on with it
-		s.shell, err = a.Vacant(config, *m.shell)
+		s.shell, err = a.OpenForReset(config, *m.shell)
 		s.resetting++
 	default:
 		s.shell, err = a.Shell(config, *m.shell)
@@ -171,8 +171,8 @@ func (p *Pool) revive(a *runtime.Adoption, m *loggedSession) error {
 	if err != nil {
 		return err
 	}
-	s.sessionLog = s.shell.Ledger()
-	s.sessionLog.Settled(m.compactBytes)
+	s.sessionLog = s.shell.SessionLog()
+	s.sessionLog.SetCompactSize(m.compactBytes)
 	if s.spec.endsWithConn { // to a connection that is no more: its client has a while to come back
 		s.connLost.Store(true)
 	}
@@ -189,8 +189,8 @@ func (p *Pool) revive(a *runtime.Adoption, m *loggedSession) error {
 	close(s.opened)
 	p.addRecovered(s, m)
 	if m.over != nil {
-		a.Finish()
-		s.shell.Park()
+		a.KillUnrecorded()
+		s.shell.CloseLogs()
 		return nil
 	}
 	s.resume(a, m, running)
@@ -225,7 +225,7 @@ func (s *Session) reviveWork(a *runtime.Adoption, m *loggedSession) (running *Ex
 
 // resume lets a session that is whole again go on where it was.
 func (s *Session) resume(a *runtime.Adoption, m *loggedSession, running *Exec) {
-	s.shell.SetRecorder(s.logShell)
+	s.shell.OnChange(s.logShell)
 	s.cancelGuestCommands() // a link's end may be written down, and not what it brought about
 	s.mu.Lock()
 	s.fireLocked(statemachine.Ready, "")
@@ -236,7 +236,7 @@ func (s *Session) resume(a *runtime.Adoption, m *loggedSession, running *Exec) {
 		s.turn <- next
 	}
 	s.mu.Unlock()
-	a.Finish()
+	a.KillUnrecorded()
 	for _, watch := range m.afterRecovery { // not before: they use what was written here without a lock
 		go watch() // as in startProcess and openTerminal
 	}
@@ -305,7 +305,7 @@ func (s *Session) reviveExec(a *runtime.Adoption, x *loggedExec) (live bool, err
 	}
 	c := runtime.NewCommand(x.Text)
 	c.Env, c.Dir, c.OpenStdin, c.Journal = x.Env, x.Dir, x.OpenStdin, e.journal
-	c.Timeout, c.NoOutput, c.Grace, c.Began, c.Nudged = e.timeout, time.Duration(x.NoOutput), e.grace, e.logBegun, s.compactNow
+	c.Timeout, c.NoOutput, c.Grace, c.OnStart, c.OnWake = e.timeout, time.Duration(x.NoOutput), e.grace, e.logBegun, s.compactNow
 	e.command = c
 	if x.Keeps {
 		e.keepText()
@@ -316,14 +316,14 @@ func (s *Session) reviveExec(a *runtime.Adoption, x *loggedExec) (live bool, err
 		}
 		e.exit, e.failure, e.endedAt, e.endOffset, e.shellDied = d.Exit, d.Failure, d.Uptime.time(d.At), d.End, d.Died
 		if e.pipes == nil {
-			e.journal = journal.Gone(d.Exit.StdoutBytes, d.Exit.StderrBytes) // what never had one wrote nothing
+			e.journal = journal.NewLengthOnly(d.Exit.StdoutBytes, d.Exit.StderrBytes) // what never had one wrote nothing
 		}
 		if d.Exit.ExitCode != nil {
 			e.code = *d.Exit.ExitCode
 		}
 		e.resultOutput.limit = &[2]int64{d.Exit.StdoutBytes, d.Exit.StderrBytes}
 		if e.pipes != nil {
-			if err := a.Bring(e.journal, d.Lane.Log, d.Span); err != nil { // it has ended; its session shall not
+			if err := a.ReplayLog(e.journal, d.Lane.Log, d.Span); err != nil { // it has ended; its session shall not
 				s.log.Error().Err(err).Str("exec", e.ID()).Msg("output is lost")
 				e.journal.Close()
 			}
@@ -332,7 +332,7 @@ func (s *Session) reviveExec(a *runtime.Adoption, x *loggedExec) (live bool, err
 			s.pool.recordings.start(e.recordingSource()).finish(e.endOffset, e.exit.ExitCode)
 		}
 		if !e.journal.Closed() {
-			a.Follow(e.journal, e.pipes)
+			a.ReadOn(e.journal, e.pipes)
 		}
 		close(e.done)
 		return false, nil
@@ -343,15 +343,15 @@ func (s *Session) reviveExec(a *runtime.Adoption, x *loggedExec) (live bool, err
 	}
 	if x.begun == nil {
 		if len(x.Stdin) > 0 {
-			a.Furnished(c, x.Stdin)
+			a.RestoreStdin(c, x.Stdin)
 		}
 		return true, nil
 	}
-	e.startedAt, e.beganAt, e.pipes, e.begun, e.cancel = x.begun.At, x.begun.Uptime.time(x.begun.At), &x.begun.Command.Lane, x.begun, x.cancel
-	if err := a.Bring(e.journal, x.begun.Command.Lane.Log, x.begun.Command.Span); err != nil {
+	e.startedAt, e.beganAt, e.pipes, e.begun, e.cancel = x.begun.At, x.begun.Uptime.time(x.begun.At), &x.begun.Command.Pipes, x.begun, x.cancel
+	if err := a.ReplayLog(e.journal, x.begun.Command.Pipes.Log, x.begun.Command.Span); err != nil {
 		return false, err
 	}
-	if err := a.Resuming(c, x.begun.Command, e.beganAt); err != nil {
+	if err := a.Resume(c, x.begun.Command, e.beganAt); err != nil {
 		return false, err
 	}
 	if e.recording != "" && !s.pool.recordings.hasEnded(e.recording) {
@@ -385,14 +385,14 @@ func (s *Session) reviveProcess(a *runtime.Adoption, x *loggedProcess, m *logged
 	}
 	if x.forgotten {
 		p.journal.Close()
-	} else if err := a.Bring(p.journal, x.Process.Lane.Log, span); err != nil {
+	} else if err := a.ReplayLog(p.journal, x.Process.Pipes.Log, span); err != nil {
 		return err
 	}
 	if d := x.exited; d != nil {
 		p.status, p.timedOut, p.endedAt, p.endOffset = runtime.Status{Code: d.Code, Signal: d.Signal}, d.TimedOut, d.At, d.End
-		p.process = a.Ended(x.Process, p.status)
+		p.process = a.EndedProcess(x.Process, p.status)
 		if !p.journal.Closed() {
-			a.Follow(p.journal, &x.Process.Lane)
+			a.ReadOn(p.journal, &x.Process.Pipes)
 		}
 		close(p.done)
 		return nil
@@ -401,7 +401,7 @@ func (s *Session) reviveProcess(a *runtime.Adoption, x *loggedProcess, m *logged
 	p.process, err = a.Process(x.Process, p.journal)
 	if errors.Is(err, runtime.ErrShellGone) { // killed with its session, whose last gateway did not come to write that down
 		p.status, p.endedAt, p.endOffset = runtime.Status{Code: 128 + int(syscall.SIGKILL), Signal: syscall.SIGKILL}, time.Now(), p.journal.Size()
-		p.process = a.Ended(x.Process, p.status)
+		p.process = a.EndedProcess(x.Process, p.status)
 		x.exited = p.exitedEntry()
 		close(p.done)
 		return nil
@@ -427,7 +427,7 @@ func (s *Session) reviveTerminal(a *runtime.Adoption, x *loggedTerminal, m *logg
 	}
 	if x.forgotten {
 		t.journal.Close()
-	} else if err := a.Bring(t.journal, x.Terminal.Line.Log, x.span()); err != nil {
+	} else if err := a.ReplayLog(t.journal, x.Terminal.PTY.Log, x.span()); err != nil {
 		return err
 	}
 	t.marks.Live()
@@ -446,7 +446,7 @@ func (s *Session) reviveTerminal(a *runtime.Adoption, x *loggedTerminal, m *logg
 	if gone != nil {
 		t.status, t.endedAt, t.cols, t.rows = runtime.Status{Code: gone.Code, Signal: gone.Signal}, gone.At, gone.Cols, gone.Rows
 		t.screenState.resized(0, max(1, gone.Cols), max(1, gone.Rows))
-		t.terminal = a.GoneTerminal(x.Terminal, t.status)
+		t.terminal = a.EndedTerminal(x.Terminal, t.status)
 		t.journal.Close()
 		if s.pool.recordings.unfinished(t.recording) {
 			s.pool.recordings.start(t.recordingSource()).finish(t.journal.Size(), t.exitInfo().ExitCode)
@@ -546,7 +546,7 @@ func (s *Session) reviveEnded(a *runtime.Adoption, x *loggedEnded) error {
 		e.tapText()
 	}
 	e.resultOutput.limit = &[2]int64{x.stdout, x.stderr}
-	if err := a.Bring(e.journal, x.at.Lane.Log, x.at.Span); err != nil { // it has ended; its session shall not
+	if err := a.ReplayLog(e.journal, x.at.Lane.Log, x.at.Span); err != nil { // it has ended; its session shall not
 		s.log.Error().Err(err).Str("exec", e.ID()).Msg("output is lost")
 		e.journal.Close()
 	}
@@ -554,7 +554,7 @@ func (s *Session) reviveEnded(a *runtime.Adoption, x *loggedEnded) error {
 		s.pool.recordings.start(e.recordingSource()).finish(e.endOffset, e.exit.ExitCode)
 	}
 	if !e.journal.Closed() {
-		a.Follow(e.journal, x.at.Lane)
+		a.ReadOn(e.journal, x.at.Lane)
 	}
 	x.output, x.pipes, x.resultOutput = e.journal, x.at.Lane, e.resultOutput
 	return nil

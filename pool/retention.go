@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"trl/runtime/ledger"
+	"trl/runtime/sessionlog"
 )
 
 // What is kept of what has ended, beside the retention time: enough for every client that comes back, bounded for those that never do.
@@ -47,7 +47,7 @@ type weighedWork struct {
 type loggedTombstone interface {
 	tombstone
 	key() *keyedRequest
-	loggedAt() *ledger.Span
+	loggedAt() *sessionlog.Position
 	encode() []byte
 }
 
@@ -171,7 +171,7 @@ func (p *Pool) DropExpired(now time.Time) {
 		s.endShares(func(sh *Share) bool { return sh.expired(now) })
 	}
 	p.trim()
-	if p.base.Keeper.Short() {
+	if p.base.Keeper.DescriptorsShort() {
 		p.freeDescriptors()
 	}
 }

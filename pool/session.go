@@ -12,7 +12,7 @@ import (
 
 	"trl/protocol"
 	"trl/runtime"
-	"trl/runtime/ledger"
+	"trl/runtime/sessionlog"
 	"trl/statemachine"
 )
 
@@ -94,9 +94,9 @@ type Session struct {
 
 	connLost atomic.Bool // the connection that it ends with went with an earlier gateway, and its client has not come back
 
-	sessionLog *ledger.Ledger // set once, under mu, by open or recover; nil before: nothing can be written down
-	key        keyEntry       // of the session.create; set before the runner starts
-	savedShell atomic.Pointer[runtime.ShellRecord]
+	sessionLog *sessionlog.Log // set once, under mu, by open or recover; nil before: nothing can be written down
+	key        keyEntry        // of the session.create; set before the runner starts
+	savedShell atomic.Pointer[runtime.SavedShell]
 	logFailure sync.Once // says that the session log fails
 
 	shell *runtime.Shell // set once, under mu, before opened is closed; nil if that failed. Run, Rest, Revive and Reset are the runner's
@@ -199,7 +199,7 @@ func (s *Session) openShell(warm *warmShell) error {
 		return err
 	}
 	s.mu.Lock()
-	s.sessionLog = shell.Ledger()
+	s.sessionLog = shell.SessionLog()
 	s.appendLog(entry{Session: s.entry()})
 	s.shell = shell // and the lock is kept until all who came before it have what they need of it
 	refused := map[*Exec]error{}
@@ -211,7 +211,7 @@ func (s *Session) openShell(warm *warmShell) error {
 		}
 		s.logAccepted(e, nil)
 	}
-	shell.SetRecorder(s.logShell) // last: with it the session is one that can be brought back
+	shell.OnChange(s.logShell) // last: with it the session is one that can be brought back
 	if s.ending == nil {
 		s.fireLocked(statemachine.Ready, "")
 		if next := s.beginNextLocked(); next != nil {
@@ -246,7 +246,7 @@ func (s *Session) serve() {
 			}
 			rest.Reset(snapshotDelay)
 		case <-rest.C:
-			if again := s.shell.Rest(); again > 0 {
+			if again := s.shell.SnapshotIfDue(); again > 0 {
 				rest.Reset(again)
 			}
 		case <-exited:

@@ -13,7 +13,7 @@ import (
 	"trl/protocol"
 	"trl/runtime"
 	"trl/runtime/journal"
-	"trl/runtime/ledger"
+	"trl/runtime/sessionlog"
 )
 
 // What a session writes into its session log: everything that the next gateway needs to go on as if nothing had happened, each
@@ -22,26 +22,26 @@ import (
 
 // entry is one line of a session log: one of its fields is set, or Exec and Begun.
 type entry struct {
-	Session  *sessionEntry        `json:"session,omitzero"`
-	Name     *string              `json:"name,omitzero"`
-	Shell    *runtime.ShellRecord `json:"shell,omitzero"`
-	Exec     *execEntry           `json:"exec,omitzero"`
-	Begun    *begunEntry          `json:"begun,omitzero"`
-	Cancel   *cancelEntry         `json:"cancel,omitzero"`
-	Done     *doneEntry           `json:"done,omitzero"`
-	Process  *processEntry        `json:"process,omitzero"`
-	Expired  string               `json:"expired,omitzero"` // the id of a process that is being ended for its time
-	Exited   *exitedEntry         `json:"exited,omitzero"`
-	Terminal *termEntry           `json:"terminal,omitzero"`
-	Closed   *closedEntry         `json:"closed,omitzero"`
-	Forgot   string               `json:"forgot,omitzero"` // the id of an exec, a process or a terminal that is no longer kept
-	Share    *shareEntry          `json:"share,omitzero"`
-	Unshared string               `json:"unshared,omitzero"` // the id of a share that has ended
-	Unwanted string               `json:"unwanted,omitzero"` // the id of a recording that was deleted while it was being made
-	Revived  *revivedEntry        `json:"revived,omitzero"`  // until a command is done or a reset begins
-	Reset    bool                 `json:"reset,omitzero"`    // begins; the next shell ends it
-	Ending   *endingEntry         `json:"ending,omitzero"`
-	Over     *overEntry           `json:"over,omitzero"`
+	Session  *sessionEntry       `json:"session,omitzero"`
+	Name     *string             `json:"name,omitzero"`
+	Shell    *runtime.SavedShell `json:"shell,omitzero"`
+	Exec     *execEntry          `json:"exec,omitzero"`
+	Begun    *begunEntry         `json:"begun,omitzero"`
+	Cancel   *cancelEntry        `json:"cancel,omitzero"`
+	Done     *doneEntry          `json:"done,omitzero"`
+	Process  *processEntry       `json:"process,omitzero"`
+	Expired  string              `json:"expired,omitzero"` // the id of a process that is being ended for its time
+	Exited   *exitedEntry        `json:"exited,omitzero"`
+	Terminal *termEntry          `json:"terminal,omitzero"`
+	Closed   *closedEntry        `json:"closed,omitzero"`
+	Forgot   string              `json:"forgot,omitzero"` // the id of an exec, a process or a terminal that is no longer kept
+	Share    *shareEntry         `json:"share,omitzero"`
+	Unshared string              `json:"unshared,omitzero"` // the id of a share that has ended
+	Unwanted string              `json:"unwanted,omitzero"` // the id of a recording that was deleted while it was being made
+	Revived  *revivedEntry       `json:"revived,omitzero"`  // until a command is done or a reset begins
+	Reset    bool                `json:"reset,omitzero"`    // begins; the next shell ends it
+	Ending   *endingEntry        `json:"ending,omitzero"`
+	Over     *overEntry          `json:"over,omitzero"`
 }
 
 // durationNS is a time.Duration that is written as its nanoseconds.
@@ -98,10 +98,10 @@ type execEntry struct {
 }
 
 type begunEntry struct {
-	ID      string                `json:"id"`
-	At      time.Time             `json:"at"`
-	Uptime  uptime                `json:"uptime,omitzero"`
-	Command runtime.CommandRecord `json:"command"`
+	ID      string               `json:"id"`
+	At      time.Time            `json:"at"`
+	Uptime  uptime               `json:"uptime,omitzero"`
+	Command runtime.SavedCommand `json:"command"`
 }
 
 type cancelEntry struct {
@@ -120,18 +120,18 @@ type doneEntry struct {
 	End     int64               `json:"end"`
 	Died    bool                `json:"died,omitzero"`
 	Span    journal.Span        `json:"span"`
-	Lane    *runtime.LaneRecord `json:"lane,omitzero"` // nil: it never had one
+	Lane    *runtime.SavedPipes `json:"lane,omitzero"` // nil: it never had one
 }
 
 type processEntry struct {
-	Stream  string                `json:"stream"`
-	Name    string                `json:"name,omitzero"`
-	Text    string                `json:"text"`
-	Started time.Time             `json:"started"`
-	Uptime  uptime                `json:"uptime,omitzero"` // at Started
-	Timeout durationNS            `json:"timeout"`
-	Key     keyEntry              `json:"key,omitzero"`
-	Process runtime.ProcessRecord `json:"process"`
+	Stream  string               `json:"stream"`
+	Name    string               `json:"name,omitzero"`
+	Text    string               `json:"text"`
+	Started time.Time            `json:"started"`
+	Uptime  uptime               `json:"uptime,omitzero"` // at Started
+	Timeout durationNS           `json:"timeout"`
+	Key     keyEntry             `json:"key,omitzero"`
+	Process runtime.SavedProcess `json:"process"`
 }
 
 type exitedEntry struct {
@@ -145,13 +145,13 @@ type exitedEntry struct {
 }
 
 type termEntry struct {
-	Stream   string                 `json:"stream"`
-	Text     string                 `json:"text"`
-	Nonce    string                 `json:"nonce"`
-	Started  time.Time              `json:"started"`
-	Uptime   uptime                 `json:"uptime,omitzero"` // at Started
-	Key      keyEntry               `json:"key,omitzero"`
-	Terminal runtime.TerminalRecord `json:"terminal"`
+	Stream   string                `json:"stream"`
+	Text     string                `json:"text"`
+	Nonce    string                `json:"nonce"`
+	Started  time.Time             `json:"started"`
+	Uptime   uptime                `json:"uptime,omitzero"` // at Started
+	Key      keyEntry              `json:"key,omitzero"`
+	Terminal runtime.SavedTerminal `json:"terminal"`
 
 	Recording string `json:"recording,omitzero"`
 }
@@ -182,7 +182,7 @@ type overEntry struct {
 	Envs int       `json:"envs"`
 }
 
-// appendLog adds to the ledger. Whoever calls it has s.mu, or is the runner. A session whose session log fails lives on; it will not outlive this gateway.
+// appendLog adds to the session log. Whoever calls it has s.mu, or is the runner. A session whose session log fails lives on; it will not outlive this gateway.
 func (s *Session) appendLog(e entry) {
 	if s.sessionLog == nil {
 		return
@@ -195,7 +195,7 @@ func (s *Session) appendLog(e entry) {
 		_, err = s.sessionLog.Append(text.Bytes())
 	}
 	if err != nil { // without this entry, those to come might have a command run again
-		s.sessionLog.Spoil()
+		s.sessionLog.Invalidate()
 		s.logFailure.Do(func() { s.log.Error().Err(err).Msg("session is no longer written down") })
 	}
 }
@@ -206,7 +206,7 @@ var allowInvalidUTF8 = jsontext.AllowInvalidUTF8(true)
 var entryBuffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
 // logShell is the shell's recorder.
-func (s *Session) logShell(r runtime.ShellRecord) {
+func (s *Session) logShell(r runtime.SavedShell) {
 	s.appendLog(entry{Shell: &r})
 	r.After = nil // an event, which is not told twice
 	s.savedShell.Store(&r)
@@ -255,8 +255,8 @@ func (k keyEntry) newRequest(ref keyRef) *keyedRequest {
 }
 
 // logBegun is the command's Began: on the runner, before the shell is told.
-func (e *Exec) logBegun(c runtime.CommandRecord) {
-	e.pipes = &c.Lane
+func (e *Exec) logBegun(c runtime.SavedCommand) {
+	e.pipes = &c.Pipes
 	e.begun = &begunEntry{ID: e.ID(), At: e.startedAt, Uptime: uptimeAt(e.beganAt), Command: c}
 	if !e.accepted {
 		e.session.logAccepted(e, e.begun)
@@ -279,7 +279,7 @@ func (e *Exec) doneEntry() *doneEntry {
 
 func (p *Process) entry() *processEntry {
 	return &processEntry{
-		Stream: p.stream, Name: p.name, Text: p.text, Started: p.startedAt, Uptime: uptimeAt(p.beganAt), Timeout: durationNS(p.timeout), Key: p.key.entry(&p.params), Process: p.process.Record(),
+		Stream: p.stream, Name: p.name, Text: p.text, Started: p.startedAt, Uptime: uptimeAt(p.beganAt), Timeout: durationNS(p.timeout), Key: p.key.entry(&p.params), Process: p.process.Saved(),
 	}
 }
 
@@ -290,7 +290,7 @@ func (p *Process) exitedEntry() *exitedEntry {
 }
 
 func (t *Terminal) entry() *termEntry {
-	x := &termEntry{Stream: t.stream, Text: t.text, Nonce: t.nonce, Started: t.startedAt, Uptime: uptimeAt(t.startedAt), Key: t.key.entry(&t.params), Terminal: t.terminal.Record()}
+	x := &termEntry{Stream: t.stream, Text: t.text, Nonce: t.nonce, Started: t.startedAt, Uptime: uptimeAt(t.startedAt), Key: t.key.entry(&t.params), Terminal: t.terminal.Saved()}
 	if !t.recordingDeleted {
 		x.Recording = t.recording
 	}
@@ -308,7 +308,7 @@ func (t *Terminal) closedEntry() *closedEntry {
 // requestCompactLocked has the runner write the session log anew when it has grown though no command ended, also while one runs. Only the
 // runner may: it adds to it without a lock. s.mu is held.
 func (s *Session) requestCompactLocked() {
-	if s.sessionLog == nil || !s.sessionLog.Grown() {
+	if s.sessionLog == nil || !s.sessionLog.ShouldCompact() {
 		return
 	}
 	select {
@@ -316,7 +316,7 @@ func (s *Session) requestCompactLocked() {
 	default:
 	}
 	if s.running != nil {
-		s.running.command.Nudge()
+		s.running.command.WakeRun()
 	}
 }
 
@@ -334,19 +334,19 @@ func (s *Session) compactNow() {
 // compactLocked writes the session log from the start when it has grown; the end of a command does it, too. s.mu is held, by the
 // runner.
 func (s *Session) compactLocked() {
-	if s.sessionLog == nil || s.ending != nil || s.resetting > 0 || s.running != nil && s.running.begun == nil || !s.sessionLog.Grown() {
+	if s.sessionLog == nil || s.ending != nil || s.resetting > 0 || s.running != nil && s.running.begun == nil || !s.sessionLog.ShouldCompact() {
 		return
 	}
-	items := make([]ledger.Item, 0, len(s.tombstones)+len(s.retained.all)+16)
+	items := make([]sessionlog.Item, 0, len(s.tombstones)+len(s.retained.all)+16)
 	var err error
 	add := func(e entry) {
 		text, fault := json.Marshal(&e, allowInvalidUTF8)
 		err = cmp.Or(err, fault)
-		items = append(items, ledger.Item{Text: text})
+		items = append(items, sessionlog.Item{Text: text})
 	}
 	short := func(x loggedTombstone) { // of which there may be thousands: as it stands
-		i := ledger.Item{Stands: x.loggedAt()}
-		if *i.Stands == (ledger.Span{}) {
+		i := sessionlog.Item{Existing: x.loggedAt()}
+		if *i.Existing == (sessionlog.Position{}) {
 			i.Text = x.encode()
 		}
 		items = append(items, i)
@@ -358,7 +358,7 @@ func (s *Session) compactLocked() {
 		switch r := k.endedWork.(type) {
 		case *endedExec:
 			if r.mayGrow() { // where its output ends is not known yet
-				items = append(items, ledger.Item{Text: r.encode()})
+				items = append(items, sessionlog.Item{Text: r.encode()})
 				continue
 			}
 			short(r)
@@ -401,7 +401,7 @@ func (s *Session) compactLocked() {
 		add(entry{Share: sh.entry()})
 	}
 	if err == nil {
-		err = s.sessionLog.Restart(items...)
+		err = s.sessionLog.Compact(items...)
 	}
 	if err != nil {
 		s.log.Error().Err(err).Msg("ledger")

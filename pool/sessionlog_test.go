@@ -12,18 +12,18 @@ import (
 
 	"trl/protocol"
 	"trl/runtime"
-	"trl/runtime/ledger"
+	"trl/runtime/sessionlog"
 )
 
 // remember is what another gateway would know of s now.
 func remember(t *testing.T, s *Session) (*loggedSession, error) {
 	t.Helper()
-	fd, err := unix.FcntlInt(uintptr(s.shell.Ledger().Fd()), unix.F_DUPFD_CLOEXEC, 3)
+	fd, err := unix.FcntlInt(uintptr(s.shell.SessionLog().Fd()), unix.F_DUPFD_CLOEXEC, 3)
 	if err != nil {
 		t.Fatal(err)
 	}
 	m := &loggedSession{id: s.id}
-	l, err := ledger.Open(fd, m.readLine)
+	l, err := sessionlog.Open(fd, m.readLine)
 	if err != nil {
 		unix.Close(fd)
 		return nil, err
@@ -101,7 +101,7 @@ func TestNothingBehindAGap(t *testing.T) {
 	s.appendLog(entry{Unwanted: strings.Repeat("x", 16<<20)})
 	s.mu.Unlock()
 	want(t, s, "echo goes on", "goes on\n")
-	if _, err := ledger.Open(fd, nil); !errors.Is(err, ledger.ErrNone) {
+	if _, err := sessionlog.Open(fd, nil); !errors.Is(err, sessionlog.ErrNotSessionLog) {
 		t.Errorf("the next gateway reads on: %v", err)
 	}
 }
@@ -124,13 +124,13 @@ func TestSessionLogOfProcessesAlone(t *testing.T) {
 	ended := map[string]bool{}
 	grow := func() *loggedSession {
 		t.Helper()
-		for !s.sessionLog.Grown() {
+		for !s.sessionLog.ShouldCompact() {
 			p := begin("exit 3", "")
 			wait(t, "exit", p.Done())
 			ended[p.ID()] = true
 		}
 		r.DropExpired(time.Now())
-		eventually(t, "it is written anew", func() bool { return !s.sessionLog.Grown() })
+		eventually(t, "it is written anew", func() bool { return !s.sessionLog.ShouldCompact() })
 		m, err := remember(t, s)
 		if err != nil {
 			t.Fatal(err)
@@ -191,7 +191,7 @@ func TestNonsenseCostsOneSession(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		l, err := ledger.New()
+		l, err := sessionlog.New()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -205,7 +205,7 @@ func TestNonsenseCostsOneSession(t *testing.T) {
 			t.Fatal(err)
 		}
 		l.Close()
-		r.Recover([]runtime.Inherited{{ID: id, Group: group, Held: map[int]int{1: fd}}})
+		r.Recover([]runtime.HeldSession{{ID: id, Group: group, Held: map[int]int{1: fd}}})
 		r.Recovered()
 		if _, err := r.Find(me, id, ""); err == nil {
 			t.Errorf("%s: the session is there", nonsense)

@@ -255,7 +255,7 @@ func (sh *Share) expired(now time.Time) bool {
 	return bootTimeAt(now) >= sh.expiresBoot
 }
 
-// shareEntry is a share in the ledger.
+// shareEntry is a share in the session log.
 type shareEntry struct {
 	ID           string    `json:"id"`
 	Hash         []byte    `json:"hash"`

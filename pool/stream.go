@@ -11,4 +11,4 @@ type (
 )
 
 // ErrOffsetBeyondEnd: an offset that the stream has not reached.
-var ErrOffsetBeyondEnd = journal.ErrBeyond
+var ErrOffsetBeyondEnd = journal.ErrOffsetBeyondEnd

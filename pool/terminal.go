@@ -105,8 +105,8 @@ func (s *Session) openTerminal(ctx context.Context, q *protocol.TermOpen, ref ke
 		return nil, err
 	}
 	t.startedAt = time.Now()
-	_, err := s.shell.Open(runtime.TerminalSpec{
-		Text: q.Command, Dir: q.WorkingDir, Env: withoutID(q.Env), Cols: q.Cols, Rows: q.Rows, Nonce: t.nonce, Journal: t.journal, Began: t.logOpened,
+	_, err := s.shell.OpenTerminal(runtime.TerminalSpec{
+		Text: q.Command, Dir: q.WorkingDir, Env: withoutID(q.Env), Cols: q.Cols, Rows: q.Rows, Nonce: t.nonce, Journal: t.journal, OnStart: t.logOpened,
 	})
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -301,7 +301,7 @@ func (t *Terminal) stateLost() []string {
 	if t.terminal == nil {
 		return nil
 	}
-	return t.terminal.Record().Lost
+	return t.terminal.Saved().Lost
 }
 
 // exitInfo is the info once watch has seen the end.

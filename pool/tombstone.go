@@ -13,7 +13,7 @@ import (
 	"trl/protocol"
 	"trl/runtime"
 	"trl/runtime/journal"
-	"trl/runtime/ledger"
+	"trl/runtime/sessionlog"
 )
 
 // What has ended is kept as its answer, in as little memory as that needs: a session retains up to a thousand commands, and a
@@ -27,10 +27,10 @@ type endedExec struct {
 	text         string              // "" where only its request_key is remembered
 	output       *journal.Journal    // nil: nothing of it is kept
 	resultOutput *resultOutput       // of an exec.run with output, or of one that was asked for meanwhile; else nil
-	pipes        *runtime.LaneRecord // where its output comes from; nil without output
+	pipes        *runtime.SavedPipes // where its output comes from; nil without output
 	request      *keyedRequest       // nil: it had no request_key
 	rare         *rareExit           // nil: nothing of that
-	logSpan      ledger.Span         // where the session log has it in one entry; zero: nowhere
+	logSpan      sessionlog.Position // where the session log has it in one entry; zero: nowhere
 
 	queuedAt, startedAt, endedAt int64 // nanoseconds of the wall clock; startedAt is 0 where it never had the turn
 	endUptime                    int64 // the uptime at endedAt
@@ -142,7 +142,7 @@ func (x *endedExec) toExec() *Exec {
 		done: closedChan, accepted: true, pipes: x.pipes, endOffset: x.stdout + x.stderr, shellDied: x.flags.has(shellDied), isTombstone: x.flags.has(isTombstone), resultOutput: x.resultOutput, code: int(x.code),
 	}
 	if e.journal == nil {
-		e.journal = journal.Gone(x.stdout, x.stderr)
+		e.journal = journal.NewLengthOnly(x.stdout, x.stderr)
 	}
 	if e.resultOutput == nil {
 		e.resultOutput = &resultOutput{}
@@ -211,7 +211,7 @@ func (x *endedExec) discard() {
 	if x.request == nil {
 		return
 	}
-	x.text, x.output, x.resultOutput, x.pipes, x.logSpan = "", nil, nil, nil, ledger.Span{}
+	x.text, x.output, x.resultOutput, x.pipes, x.logSpan = "", nil, nil, nil, sessionlog.Position{}
 	x.flags.set(isTombstone, true)
 	x.flags.set(keepsText, true)
 	x.session.keepTombstoneLocked(x)
@@ -219,7 +219,7 @@ func (x *endedExec) discard() {
 
 func (x *endedExec) key() *keyedRequest { return x.request }
 
-func (x *endedExec) loggedAt() *ledger.Span { return &x.logSpan }
+func (x *endedExec) loggedAt() *sessionlog.Position { return &x.logSpan }
 
 // workTombstone is a process or a terminal that is no longer retained: what answers a retry of its start.
 type workTombstone struct {
@@ -228,7 +228,7 @@ type workTombstone struct {
 	stream  string
 	name    string // of a process
 	request *keyedRequest
-	logSpan ledger.Span
+	logSpan sessionlog.Position
 
 	startedAt, endedAt int64
 	startUptime        int64 // the uptime at startedAt
@@ -243,7 +243,7 @@ func (x *workTombstone) answer() any {
 	status := runtime.Status{Code: int(x.code), Signal: syscall.Signal(x.signal)}
 	if x.kind == 'p' {
 		return &Process{
-			stream: x.stream, session: x.session, name: x.name, journal: journal.Gone(0, 0), startedAt: fromNanos(x.startedAt), pid: int(x.pid), done: closedChan,
+			stream: x.stream, session: x.session, name: x.name, journal: journal.NewLengthOnly(0, 0), startedAt: fromNanos(x.startedAt), pid: int(x.pid), done: closedChan,
 			status: status, timedOut: x.timedOut == 1, endedAt: fromNanos(x.endedAt), endOffset: x.endOffset,
 		}
 	}
@@ -257,7 +257,7 @@ func (x *workTombstone) answer() any {
 
 func (x *workTombstone) key() *keyedRequest { return x.request }
 
-func (x *workTombstone) loggedAt() *ledger.Span { return &x.logSpan }
+func (x *workTombstone) loggedAt() *sessionlog.Position { return &x.logSpan }
 
 func nanos(t time.Time) int64 {
 	if t.IsZero() {
@@ -363,7 +363,7 @@ func (c *codec) key(k **keyedRequest) {
 // outputPlace is where the output of an ended command is.
 type outputPlace struct {
 	Span journal.Span        `json:"span"`
-	Lane *runtime.LaneRecord `json:"lane,omitzero"`
+	Lane *runtime.SavedPipes `json:"lane,omitzero"`
 }
 
 func (x *endedExec) fields(c *codec, at **outputPlace) {
@@ -408,7 +408,7 @@ func (x *workTombstone) encode() []byte {
 	return c.b
 }
 
-var errBadEntry = errors.New("ledger: entry of something that has ended makes no sense")
+var errBadEntry = errors.New("session log: entry of something that has ended makes no sense")
 
 func readEndedExec(text []byte) (x *endedExec, at *outputPlace, err error) {
 	c := codec{b: bytes.TrimPrefix(text, []byte{execEntryKind}), reading: true}

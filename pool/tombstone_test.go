@@ -39,7 +39,7 @@ func TestEndedCommandAnswersAsItDid(t *testing.T) {
 			Signal: rapid.SampledFrom([]string{"", "KILL"}).Draw(t, "signal"), LimitHit: rapid.SampledFrom([]string{"", "pids"}).Draw(t, "limit"),
 		}
 		e.endOffset = x.StdoutBytes + x.StderrBytes
-		e.journal = journal.Gone(x.StdoutBytes, x.StderrBytes)
+		e.journal = journal.NewLengthOnly(x.StdoutBytes, x.StderrBytes)
 		if x.TimedOut {
 			x.TimeoutKind = rapid.SampledFrom([]string{"hard", "no_output"}).Draw(t, "kind")
 		}
@@ -187,13 +187,13 @@ func TestSessionLogHoldsWhatIsKept(t *testing.T) {
 			r.DropExpired(time.Now().Add(keyRetention + time.Minute)) // their time is over
 		}
 	}
-	eventually(t, "it is written anew", func() bool { r.DropExpired(time.Now()); return !s.sessionLog.Grown() })
+	eventually(t, "it is written anew", func() bool { r.DropExpired(time.Now()); return !s.sessionLog.ShouldCompact() })
 	m, err := remember(t, s)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if n := len(m.ended) + len(m.execs); n > many/2 || n < kept-1 {
-		t.Errorf("%d commands are in the ledger, %d are kept", n, kept)
+		t.Errorf("%d commands are in the session log, %d are kept", n, kept)
 	}
 	if m.session.Commands+m.commandsBegun != many {
 		t.Errorf("%d commands are counted", m.session.Commands+m.commandsBegun)

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// An Account is the user whom something runs as: sessions (Config.As), or a gateway. With Last it is a range of numbers, of
+// An Account is the user whom something runs as: sessions (Config.SessionUser), or a gateway. With Last it is a range of numbers, of
 // which each session gets one of its own.
 type Account struct {
 	Text   string // as it was written
@@ -24,9 +24,9 @@ type Account struct {
 // reach whatever it likes, so to ask for it is a mistake.
 func ParseAccount(text string, ranges bool) (*Account, error) {
 	a := &Account{Text: text}
-	if from, to, ok := strings.Cut(text, "-"); ok && digits(from) && digits(to) {
-		first, err1 := number32(from)
-		last, err2 := number32(to)
+	if from, to, ok := strings.Cut(text, "-"); ok && isDigits(from) && isDigits(to) {
+		first, err1 := parseID(from)
+		last, err2 := parseID(to)
 		switch err := errors.Join(err1, err2); {
 		case err != nil:
 			return nil, err
@@ -41,8 +41,8 @@ func ParseAccount(text string, ranges bool) (*Account, error) {
 	name, group, hasGroup := strings.Cut(text, ":")
 	var u *user.User
 	var err error
-	if digits(name) {
-		if a.UID, err = number32(name); err != nil {
+	if isDigits(name) {
+		if a.UID, err = parseID(name); err != nil {
 			return nil, err
 		}
 		a.GID = a.UID
@@ -51,12 +51,12 @@ func ParseAccount(text string, ranges bool) (*Account, error) {
 		return nil, err
 	}
 	if u != nil {
-		if err := a.know(u); err != nil {
+		if err := a.setFromDatabase(u); err != nil {
 			return nil, err
 		}
 	}
 	if hasGroup {
-		if a.GID, err = number32(group); err != nil {
+		if a.GID, err = parseID(group); err != nil {
 			return nil, fmt.Errorf("group: %w", err)
 		}
 		a.Groups = nil
@@ -67,13 +67,13 @@ func ParseAccount(text string, ranges bool) (*Account, error) {
 	return a, nil
 }
 
-// know takes over what the user database says of u.
-func (a *Account) know(u *user.User) (err error) {
+// setFromDatabase takes over what the user database says of u.
+func (a *Account) setFromDatabase(u *user.User) (err error) {
 	a.Name, a.Home = u.Username, u.HomeDir
-	if a.UID, err = number32(u.Uid); err != nil {
+	if a.UID, err = parseID(u.Uid); err != nil {
 		return err
 	}
-	if a.GID, err = number32(u.Gid); err != nil {
+	if a.GID, err = parseID(u.Gid); err != nil {
 		return err
 	}
 	groups, err := u.GroupIds()
@@ -81,7 +81,7 @@ func (a *Account) know(u *user.User) (err error) {
 		return fmt.Errorf("groups of %s: %w", u.Username, err)
 	}
 	for _, text := range groups {
-		if id, err := number32(text); err == nil && id != a.GID {
+		if id, err := parseID(text); err == nil && id != a.GID {
 			a.Groups = append(a.Groups, id)
 		}
 	}
@@ -116,10 +116,10 @@ func hasVariable(env []string, name string) bool {
 	return false
 }
 
-func digits(s string) bool { return s != "" && strings.Trim(s, "0123456789") == "" }
+func isDigits(s string) bool { return s != "" && strings.Trim(s, "0123456789") == "" }
 
-// number32 leaves out the last number, which means "none" to the kernel.
-func number32(s string) (uint32, error) {
+// parseID leaves out the last number, which means "none" to the kernel.
+func parseID(s string) (uint32, error) {
 	n, err := strconv.ParseUint(s, 10, 32)
 	if err != nil || n == 1<<32-1 {
 		return 0, fmt.Errorf("%q is no user or group number", s)

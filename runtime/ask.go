@@ -14,10 +14,10 @@ import (
 // a path which a client or a session chose therefore asks on a goroutine of its own, and waits for the answer for a bounded
 // time. A question without an answer keeps a thread of this process until the file system answers or is unmounted.
 
-// answerPatience bounds the wait for an answer. Tests change it.
-var answerPatience = entryPatience
+// answerTimeout bounds the wait for an answer. Tests change it.
+var answerTimeout = chdirTimeout
 
-// maxQuestions bounds the questions under way of one asker, which is a session or a principal. maxEntries bounds those of all.
+// maxQuestions bounds the questions under way of one asker, which is a session or a principal. maxChdirThreads bounds those of all.
 const maxQuestions = 2
 
 // A Question says who asks the file system about which path.
@@ -39,7 +39,7 @@ func beginQuestion(who string) bool {
 	q := &questions
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.of[who] >= maxQuestions || q.all >= maxEntries {
+	if q.of[who] >= maxQuestions || q.all >= maxChdirThreads {
 		return false
 	}
 	q.of[who]++
@@ -58,10 +58,10 @@ func endQuestion(who string) {
 }
 
 // Ask returns what f returns. f asks the file system about the question's path, and shares nothing with the caller, who may
-// not wait for it: without an answer within answerPatience Ask returns ETIMEDOUT. It returns EAGAIN where the asker has too many
+// not wait for it: without an answer within answerTimeout Ask returns ETIMEDOUT. It returns EAGAIN where the asker has too many
 // questions under way for that time. An answer that comes later is closed, if it is an io.Closer.
 func Ask[T any](q Question, f func() (T, error)) (answer T, err error) {
-	late := time.NewTimer(answerPatience)
+	late := time.NewTimer(answerTimeout)
 	defer late.Stop()
 	for pause := time.Millisecond; !beginQuestion(q.Who); pause = min(2*pause, 50*time.Millisecond) {
 		select {

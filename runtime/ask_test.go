@@ -13,9 +13,9 @@ import (
 
 // impatient makes Ask wait for d only.
 func impatient(t *testing.T, d time.Duration) {
-	was := answerPatience
-	answerPatience = d
-	t.Cleanup(func() { answerPatience = was })
+	was := answerTimeout
+	answerTimeout = d
+	t.Cleanup(func() { answerTimeout = was })
 }
 
 func asked(who string) int {
@@ -24,7 +24,7 @@ func asked(who string) int {
 	return questions.of[who]
 }
 
-// Nobody waits for longer than answerPatience, and threads that are stuck are few.
+// Nobody waits for longer than answerTimeout, and threads that are stuck are few.
 func TestAskIsBounded(t *testing.T) {
 	impatient(t, 20*time.Millisecond)
 	dir, answer := deadMount(t)
@@ -54,11 +54,11 @@ func TestAskIsBounded(t *testing.T) {
 	eventually(t, "its threads are given back", func() bool { return asked("eve") == 0 })
 }
 
-// All askers together have maxEntries questions under way, and one more waits for a place, in vain here.
+// All askers together have maxChdirThreads questions under way, and one more waits for a place, in vain here.
 func TestQuestionsOfAllAreBounded(t *testing.T) {
 	impatient(t, time.Minute)
-	let, asked := make(chan struct{}), make(chan error, maxEntries)
-	for i := range maxEntries {
+	let, asked := make(chan struct{}), make(chan error, maxChdirThreads)
+	for i := range maxChdirThreads {
 		go func() {
 			_, err := Ask(Question{Who: fmt.Sprint(i / maxQuestions)}, func() (struct{}, error) { <-let; return struct{}{}, nil })
 			asked <- err
@@ -69,19 +69,19 @@ func TestQuestionsOfAllAreBounded(t *testing.T) {
 		defer questions.mu.Unlock()
 		return questions.all
 	}
-	eventually(t, "they are under way", func() bool { return all() == maxEntries })
+	eventually(t, "they are under way", func() bool { return all() == maxChdirThreads })
 	q := Question{Who: "one more"}
-	answerPatience = 20 * time.Millisecond // the others have their timers
+	answerTimeout = 20 * time.Millisecond // the others have their timers
 	if _, err := Ask(q, func() (struct{}, error) { return struct{}{}, nil }); !errors.Is(err, unix.EAGAIN) {
 		t.Errorf("one more: %v", err)
 	}
 	close(let)
-	for range maxEntries {
+	for range maxChdirThreads {
 		if err := <-asked; err != nil {
 			t.Error(err)
 		}
 	}
-	answerPatience = time.Minute
+	answerTimeout = time.Minute
 	if _, err := Ask(q, func() (struct{}, error) { return struct{}{}, nil }); err != nil {
 		t.Errorf("once there is room: %v", err)
 	}

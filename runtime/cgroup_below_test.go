@@ -16,8 +16,8 @@ import (
 	"trl/runtime/journal"
 )
 
-// below makes a cgroup in the cell's.
-func below(t *testing.T, c *Cell, name string) string {
+// below makes a cgroup in the scope's.
+func below(t *testing.T, c *Scope, name string) string {
 	t.Helper()
 	dir := filepath.Join(c.dir, name)
 	if err := os.Mkdir(dir, 0o755); err != nil {
@@ -35,14 +35,14 @@ func cgroupHost(t *testing.T) *Host {
 	return h
 }
 
-// glanceOf is what a gateway has of the cell.
-func glanceOf(t *testing.T, c *Cell) *Glance {
+// glanceOf is what a gateway has of the scope.
+func glanceOf(t *testing.T, c *Scope) *EmptyCheck {
 	t.Helper()
-	list, err := c.OpenList()
+	list, err := c.OpenPIDList()
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := &Glance{Mark: c.Mark(), List: list, Orphans: -1}
+	g := &EmptyCheck{Mark: c.Mark(), List: list, Orphans: -1}
 	t.Cleanup(g.Close)
 	return g
 }
@@ -52,33 +52,33 @@ func TestCgroupsBelowACellBelongToIt(t *testing.T) {
 	_, c := newGroup(t, h)
 	sh := openShellIn(t, h, c)
 	g := glanceOf(t, c)
-	if !g.Nobody(sh.Pid()) || c.Others(sh.Pid()) != nil {
-		t.Fatal("somebody is in a fresh cell")
+	if !g.ShellAlone(sh.Pid()) || c.MembersExcept(sh.Pid()) != nil {
+		t.Fatal("somebody is in a fresh scope")
 	}
 	m := marker()
 	dir := below(t, c, "x")
 	sh.run("sh -c 'echo $$ > " + dir + "/cgroup.procs; exec sleep " + m + "'&")
 	eventually(t, "it is there", func() bool { return len(pidsBelow(dir)) == 1 })
-	if g.Nobody(sh.Pid()) || g.Nobody(0) {
-		t.Error("the glance sees nobody")
+	if g.ShellAlone(sh.Pid()) || g.ShellAlone(0) {
+		t.Error("the empty check sees nobody")
 	}
-	if pids := c.Others(sh.Pid()); !slices.Equal(pids, pidsBelow(dir)) {
+	if pids := c.MembersExcept(sh.Pid()); !slices.Equal(pids, pidsBelow(dir)) {
 		t.Errorf("others: %v, want %v", pids, pidsBelow(dir))
 	}
 	c.Signal(syscall.SIGTERM, sh.Pid())
 	eventually(t, "TERM has reached it", func() bool { return len(alive(m)) == 0 })
-	if pids := c.Others(sh.Pid()); len(pids) != 0 {
-		t.Errorf("others of a cell whose cgroup below is empty: %v", pids)
+	if pids := c.MembersExcept(sh.Pid()); len(pids) != 0 {
+		t.Errorf("others of a scope whose cgroup below is empty: %v", pids)
 	}
 	if err := unix.Rmdir(dir); err != nil {
 		t.Fatal(err)
 	}
-	if !g.Nobody(sh.Pid()) {
-		t.Error("the glance asks although there is no cgroup below any more")
+	if !g.ShellAlone(sh.Pid()) {
+		t.Error("the empty check asks although there is no cgroup below any more")
 	}
 }
 
-// What is in a threaded cgroup is in the list of the cell, too.
+// What is in a threaded cgroup is in the list of the scope, too.
 func TestThreadedCgroupBelowACell(t *testing.T) {
 	h := cgroupHost(t)
 	_, c := newGroup(t, h)
@@ -87,13 +87,13 @@ func TestThreadedCgroupBelowACell(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "cgroup.type"), []byte("threaded"), 0); err != nil {
 		t.Skip("no threaded cgroups: ", err)
 	}
-	if pids := c.Others(sh.Pid()); len(pids) != 0 {
+	if pids := c.MembersExcept(sh.Pid()); len(pids) != 0 {
 		t.Errorf("others: %v", pids)
 	}
 	m := marker()
 	sh.run("sleep " + m + " & echo $! > " + dir + "/cgroup.threads")
 	eventually(t, "it runs", func() bool { return len(alive(m)) == 1 })
-	if pids := c.Others(sh.Pid()); !slices.Equal(pids, alive(m)) {
+	if pids := c.MembersExcept(sh.Pid()); !slices.Equal(pids, alive(m)) {
 		t.Errorf("others: %v, want %v", pids, alive(m))
 	}
 }
@@ -105,7 +105,7 @@ func TestKillReachesAProcessThatLeftItsCell(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			m := marker()
 			cg := strings.TrimSuffix(h.root.dir, h.root.path) + "$(sed -n 's/^0:://p' /proc/self/cgroup)"
-			p, err := s.Start(ProcessSpec{Text: "cg=" + cg + "; mkdir $cg/x; echo $$ > " + to + "/cgroup.procs; trap '' TERM; exec sleep " + m, Journal: journal.New(1 << 20)})
+			p, err := s.StartProcess(ProcessSpec{Text: "cg=" + cg + "; mkdir $cg/x; echo $$ > " + to + "/cgroup.procs; trap '' TERM; exec sleep " + m, Journal: journal.New(1 << 20)})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -178,7 +178,7 @@ func TestWhatLeftItsCgroupEndsWithTheHost(t *testing.T) {
 		t.Skip("no cgroup of our own: ", err)
 	}
 	defer h.Close()
-	eventually(t, "what starts now is told from what was there before", func() bool { return ticksNow() > h.begin })
+	eventually(t, "what starts now is told from what was there before", func() bool { return ticksNow() > h.startTicks })
 	outside := filepath.Dir(h.root.dir) + "/cgroup.procs"
 	g, c := newGroup(t, h)
 	sh := openShellIn(t, h, c)

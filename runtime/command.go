@@ -32,36 +32,36 @@ type Command struct {
 	Timeout   time.Duration
 	NoOutput  time.Duration
 	Grace     time.Duration
-	Journal   *journal.Journal    // closed when nobody holds the command's output any more
-	Head      int64               // how much of each stream's beginning a successor of ours shall find,
-	Tail      int64               // and how much of its end, if that is more than the ring
-	Began     func(CommandRecord) // learns of what such a one must know, before the command runs; may be nil
-	Nudged    func()              // what Run calls soon after Nudge; may be nil
-	resumed   *resumed            // it runs, or was about to, since before our time
+	Journal   *journal.Journal   // closed when nobody holds the command's output any more
+	Head      int64              // how much of each stream's beginning a successor of ours shall find,
+	Tail      int64              // and how much of its end, if that is more than the ring
+	OnStart   func(SavedCommand) // learns of what such a one must know, before the command runs; may be nil
+	OnWake    func()             // what Run calls soon after WakeRun; may be nil
+	resumed   *resumed           // it runs, or was about to, since before our time
 
-	mu      sync.Mutex
-	wake    func()        // guarded by mu; nil while Run is not on it
-	in      *inlet        // guarded by mu; the command's stdin, once it has one: see furnish
-	pending []byte        // guarded by mu; input from before that
-	eof     bool          // guarded by mu; no more input will come
-	over    bool          // guarded by mu; Run has ended
-	cancel  *cancellation // guarded by mu; the first one stays, a later one can only shorten its grace
-	signals []signalling  // guarded by mu; to send
-	nudged  bool          // guarded by mu
-	late    *outlets      // guarded by mu; follows the pipes after Run where jobs still hold them
+	mu       sync.Mutex
+	wake     func()          // guarded by mu; nil while Run is not on it
+	stdin    *stdinBuffer    // guarded by mu; the command's stdin, once it has one: see furnish
+	pending  []byte          // guarded by mu; input from before that
+	eof      bool            // guarded by mu; no more input will come
+	runEnded bool            // guarded by mu; Run has ended
+	cancel   *cancelRequest  // guarded by mu; the first one stays, a later one can only shorten its grace
+	signals  []signalRequest // guarded by mu; to send
+	woken    bool            // guarded by mu
+	copier   *pipeCopier     // guarded by mu; follows the pipes after Run where jobs still hold them
 
-	calls   *calls      // guarded by mu; the shell's, set by attach
-	began   time.Time   // guarded by mu; when Timeout counts from
-	target  target      // guarded by mu; for the guard, as is what follows
-	guard   *guard      // guarded by mu; nil: none
-	alarm   *time.Timer // guarded by mu; begins one; nil: none
-	expired string      // guarded by mu; which time is over, that Run may not have seen
-	killed  bool        // guarded by mu; a guard had to
+	pipeCalls        *pipeCalls     // guarded by mu; the shell's, set by attach
+	began            time.Time      // guarded by mu; when Timeout counts from
+	target           watchdogTarget // guarded by mu; for the watchdog, as is what follows
+	watchdog         *watchdog      // guarded by mu; nil: none
+	watchdogTimer    *time.Timer    // guarded by mu; begins one; nil: none
+	timedOut         string         // guarded by mu; which time is over, that Run may not have seen
+	killedByWatchdog bool           // guarded by mu; a watchdog had to
 
 	reported atomic.Bool // the shell has said that it has ended
 }
 
-type cancellation struct {
+type cancelRequest struct {
 	sig   syscall.Signal
 	grace time.Duration
 }
@@ -79,61 +79,61 @@ func (c *Command) Cancel(sig syscall.Signal, grace time.Duration) {
 	defer c.mu.Unlock()
 	switch {
 	case c.cancel == nil:
-		c.cancel = &cancellation{sig, grace}
+		c.cancel = &cancelRequest{sig, grace}
 	case grace < c.cancel.grace:
-		c.cancel = &cancellation{c.cancel.sig, grace}
+		c.cancel = &cancelRequest{c.cancel.sig, grace}
 	}
-	c.poke()
-	c.guardLocked()
+	c.wakeLocked()
+	c.startWatchdogLocked()
 }
 
 // Signal sends just sig: PROTOCOL.md says to whom. What came of it can be read once, soon, and at the latest when Run returns.
-func (c *Command) Signal(sig syscall.Signal) <-chan Signalled {
-	q := signalling{sig, make(chan Signalled, 1)}
+func (c *Command) Signal(sig syscall.Signal) <-chan SignalResult {
+	q := signalRequest{sig, make(chan SignalResult, 1)}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.over {
-		q.told <- Signalled{Why: protocol.SignalEnded}
-		return q.told
+	if c.runEnded {
+		q.result <- SignalResult{Why: protocol.SignalEnded}
+		return q.result
 	}
 	c.signals = append(c.signals, q)
-	c.poke()
-	c.guardLocked()
-	return q.told
+	c.wakeLocked()
+	c.startWatchdogLocked()
+	return q.result
 }
 
 // Input adds to the command's stdin. It never waits.
 func (c *Command) Input(p []byte, eof bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.OpenStdin || c.eof || c.over {
+	if !c.OpenStdin || c.eof || c.runEnded {
 		return ErrStdinClosed
 	}
 	waiting := int64(len(c.pending))
-	if c.in != nil {
-		waiting = c.in.pending()
+	if c.stdin != nil {
+		waiting = c.stdin.pending()
 	}
 	if waiting+int64(len(p)) > maxPendingInput {
 		return ErrStdinFull
 	}
-	if c.in == nil {
+	if c.stdin == nil {
 		c.pending = append(c.pending, p...)
-	} else if err := c.in.give(p, eof); err != nil {
+	} else if err := c.stdin.add(p, eof); err != nil {
 		return err
 	}
 	c.eof = eof
-	c.poke()
+	c.wakeLocked()
 	return nil
 }
 
-// furnish gives the command its stdin, unless it is to have none or has it already.
-func (c *Command) furnish(group KeptGroup) (*inlet, error) {
+// makeStdin gives the command its stdin, unless it is to have none or has it already.
+func (c *Command) makeStdin(group KeptGroup) (*stdinBuffer, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.in != nil || !c.OpenStdin && len(c.Stdin) == 0 {
-		return c.in, nil
+	if c.stdin != nil || !c.OpenStdin && len(c.Stdin) == 0 {
+		return c.stdin, nil
 	}
-	in, err := newInlet(group, false)
+	in, err := newStdinBuffer(group, false)
 	if err != nil {
 		return nil, err
 	}
@@ -141,23 +141,23 @@ func (c *Command) furnish(group KeptGroup) (*inlet, error) {
 	if !c.OpenStdin {
 		given, eof = c.Stdin, true
 	}
-	if err := in.give(given, eof); err != nil {
+	if err := in.add(given, eof); err != nil {
 		in.close()
 		return nil, err
 	}
-	c.in, c.Stdin, c.pending = in, nil, nil
+	c.stdin, c.Stdin, c.pending = in, nil, nil
 	return in, nil
 }
 
-// errUnwanted: the command was cancelled before it began.
-var errUnwanted = errors.New("cancelled before it began")
+// errCancelled: the command was cancelled before it began.
+var errCancelled = errors.New("cancelled before it began")
 
-// askDir says whether the command's directory can be entered. It is called before the shell's turn is taken, and a cancel ends
+// checkDir says whether the command's directory can be entered. It is called before the shell's turn is taken, and a cancel ends
 // the wait: the file system may not answer.
-func (c *Command) askDir(group KeptGroup) error {
+func (c *Command) checkDir(group KeptGroup) error {
 	woken := make(chan struct{}, 1)
 	c.mu.Lock()
-	c.wake = func() { token(woken) }
+	c.wake = func() { putToken(woken) }
 	c.mu.Unlock()
 	answered := make(chan error, 1)
 	go func() { answered <- group.Enterable(c.Dir) }() // ends with the answer, or the wait for it, which is bounded
@@ -168,13 +168,13 @@ func (c *Command) askDir(group KeptGroup) error {
 		case <-woken:
 		}
 	}
-	return errUnwanted
+	return errCancelled
 }
 
-// Furnish makes the command's stdin, so that a successor of ours has it though the command waits for its turn, and returns
+// MakeStdin makes the command's stdin, so that a successor of ours has it though the command waits for its turn, and returns
 // what is held of it, nil where there is none.
-func (s *Shell) Furnish(c *Command) ([]HeldFile, error) {
-	in, err := c.furnish(s.held())
+func (s *Shell) MakeStdin(c *Command) ([]HeldFile, error) {
+	in, err := c.makeStdin(s.currentGroup())
 	if in == nil || err != nil {
 		return nil, err
 	}
@@ -188,94 +188,94 @@ func (c *Command) Discard() {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.over = true
-	if c.in != nil {
-		c.in.close()
+	c.runEnded = true
+	if c.stdin != nil {
+		c.stdin.close()
 	}
 }
 
-// Nudge has Run call Nudged, on its own goroutine, unless the command ends before.
-func (c *Command) Nudge() {
+// WakeRun has Run call OnWake, on its own goroutine, unless the command ends before.
+func (c *Command) WakeRun() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.nudged = true
-	c.poke()
+	c.woken = true
+	c.wakeLocked()
 }
 
-// poke wakes Run; c.mu is held.
-func (c *Command) poke() {
+// wakeLocked wakes Run; c.mu is held.
+func (c *Command) wakeLocked() {
 	if c.wake != nil {
 		c.wake()
 	}
 }
 
-// attach begins Run's part: what was asked before is found by the first look.
-func (c *Command) attach(wake func(), calls *calls) {
+// attachRun begins Run's part: what was asked before is found by the first look.
+func (c *Command) attachRun(wake func(), calls *pipeCalls) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.wake, c.calls, c.began = wake, calls, time.Now()
+	c.wake, c.pipeCalls, c.began = wake, calls, time.Now()
 	if c.resumed != nil {
 		c.began = c.resumed.began
 	}
-	c.setAlarmLocked(c.began)
+	c.armWatchdogLocked(c.began)
 	if c.cancel != nil || len(c.signals) > 0 {
-		c.guardLocked()
+		c.startWatchdogLocked()
 	}
 }
 
-// roomy is the journal's OnRoom.
-func (c *Command) roomy() {
+// onRoom is the journal's OnRoom.
+func (c *Command) onRoom() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.poke()
-	if c.late != nil {
-		c.late.roomy()
+	c.wakeLocked()
+	if c.copier != nil {
+		c.copier.onRoom()
 	}
 }
 
-func (c *Command) detach() {
+func (c *Command) detachRun() {
 	c.mu.Lock()
-	c.wake, c.over, c.pending, c.target = nil, true, nil, target{}
-	if c.alarm != nil {
-		c.alarm.Stop()
+	c.wake, c.runEnded, c.pending, c.target = nil, true, nil, watchdogTarget{}
+	if c.watchdogTimer != nil {
+		c.watchdogTimer.Stop()
 	}
-	if c.guard != nil {
-		close(c.guard.over)
+	if c.watchdog != nil {
+		close(c.watchdog.stop)
 	}
-	in, guard := c.in, c.guard
+	in, watchdog := c.stdin, c.watchdog
 	for _, q := range c.signals {
-		q.told <- Signalled{Why: protocol.SignalEnded}
+		q.result <- SignalResult{Why: protocol.SignalEnded}
 	}
 	c.signals = nil
 	c.mu.Unlock()
 	if in != nil {
 		in.close()
 	}
-	if guard != nil {
-		<-guard.gone
+	if watchdog != nil {
+		<-watchdog.stopped
 	}
 }
 
-// requests is what has been asked since the last look, and what a guard has done.
+// requests is what has been asked since the last look, and what a watchdog has done.
 type requests struct {
-	cancel  *cancellation // whenever it was
-	signals []signalling
-	nudged  bool
-	expired string
-	killed  bool
+	cancel   *cancelRequest // whenever it was
+	signals  []signalRequest
+	woken    bool
+	timedOut string
+	killed   bool
 }
 
 // requests takes them.
 func (c *Command) requests() requests {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	q := requests{c.cancel, c.signals, c.nudged, c.expired, c.killed}
-	c.signals, c.nudged = nil, false
+	q := requests{c.cancel, c.signals, c.woken, c.timedOut, c.killedByWatchdog}
+	c.signals, c.woken = nil, false
 	return q
 }
 
 // cancelled is what has been asked for of that kind, nil if nothing.
-func (c *Command) cancelled() *cancellation {
+func (c *Command) cancelled() *cancelRequest {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.cancel
@@ -295,7 +295,7 @@ type Outcome struct {
 	Lost       []string      // what could not be
 	Background []int         // what the command left running
 	Dir        string        // the shell's cwd afterwards
-	Metered    bool          // CPU is known
+	HasUsage   bool          // CPU is known
 	CPU        time.Duration
 	MaxRSS     int64
 	MemoryPeak int64  // of the whole session, file cache included; 0: not known

@@ -30,7 +30,7 @@ func TestDelegatedCgroup(t *testing.T) {
 		t.Skip(err)
 	}
 	t.Cleanup(func() {
-		if err := endLeftover(dir); err != nil {
+		if err := killLeftover(dir); err != nil {
 			t.Error(err)
 		}
 	})

@@ -23,6 +23,6 @@ func Descriptors() (open, most int) {
 	return fd, most
 }
 
-// Scant says that so many descriptors of a process are open that what has ended shall give back its own, before somebody is
+// DescriptorsShort says that so many descriptors of a process are open that what has ended shall give back its own, before somebody is
 // refused one: four fifths.
-func Scant(open, most int) bool { return most > 0 && open >= most/5*4 }
+func DescriptorsShort(open, most int) bool { return most > 0 && open >= most/5*4 }

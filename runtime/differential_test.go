@@ -272,7 +272,7 @@ func (d *differential) plainOnce(t *testing.T, dir, script string) (out, errs st
 	c.Dir, c.Env, c.Stdout, c.Stderr = dir, environment(dir), &o, &e
 	c.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	c.WaitDelay = generous
-	if err := Apart(c.Start); err != nil {
+	if err := ForkOutsideSessions(c.Start); err != nil {
 		t.Fatalf("plain %s: %v", d.shell, err)
 	}
 	err := c.Wait()

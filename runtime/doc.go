@@ -2,9 +2,9 @@
 // and how they end, shells, commands, journals.
 //
 // Ownership, from the outside in. A Host owns every process below trl: it
-// starts them (Spawn), reaps them (the nursery) and is their subreaper, so that
+// starts them (Spawn), reaps them (the child reaper) and is their subreaper, so that
 // nothing a command starts can leave the family. A Group is one session's
-// processes; its Close returns when none is left. A Cell is the part of a group
+// processes; its Close returns when none is left. A Scope is the part of a group
 // that one command started, so that a command can be ended without its shell
 // and without the jobs of earlier commands. A Child is one process that we
 // started ourselves; its Status is recorded exactly once.

@@ -129,7 +129,7 @@ func (fz *fuzzer) try(t *testing.T, name, text string) {
 			t.Fatalf("%s: %q left %v, the shell is %d; %v", name, text, m, s.Pid(), r.Outcome)
 		}
 	}
-	for _, c := range s.left { // honest jobs of its
+	for _, c := range s.leftScopes { // honest jobs of its
 		if err := c.Kill(0); err != nil {
 			t.Fatal(err)
 		}

@@ -15,66 +15,66 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// killPatience bounds how long we wait for killed processes to go. KILL works
+// killTimeout bounds how long we wait for killed processes to go. KILL works
 // in milliseconds, a fork storm holds it up for a second or two, without cgroups on
 // a machine that is busy otherwise for ten; what is there
 // after 20 s hangs in the kernel (state D), and waiting longer would hang us.
-const killPatience = 20 * time.Second
+const killTimeout = 20 * time.Second
 
-// A Group is the processes of one session, a Cell those that one of its
+// A Group is the processes of one session, a Scope those that one of its
 // commands started. In tier "cgroup" both are directories and the kernel keeps
-// the list; in the others a cell is a mark that its processes inherit, and a
+// the list; in the others a scope is a mark that its processes inherit, and a
 // group in tier "pidns" a PID namespace.
 type Group struct {
-	id     string
-	host   *Host
-	tenant *tenant       // set once in NewGroup
-	dir    string        // its cgroup; "" in tier "none"
-	ending chan struct{} // one slot: held by the Close at work
-	gone   bool          // owned by the holder of ending
+	id          string
+	host        *Host
+	confinement *confinement  // set once in NewGroup
+	dir         string        // its cgroup; "" in tier "none"
+	closeSlot   chan struct{} // one slot: held by the Close at work
+	removed     bool          // owned by the holder of ending
 
-	forking  sync.Mutex    // held from before a fork until the child is in children; before nursery.forking
-	entering chan struct{} // one slot: held by the thread in enter
+	forkMu    sync.Mutex    // held from before a fork until the child is in children; before childReaper.forkMu
+	chdirSlot chan struct{} // one slot: held by the thread in enter
 
-	init   *Child       // tier "pidns": the first process of its namespace; set once in NewGroup
-	missed atomic.Int64 // tier "pidns": how many were gone before a walk came to look at them
+	init     *Child       // tier "pidns": the first process of its namespace; set once in NewGroup
+	vanished atomic.Int64 // tier "pidns": how many were gone before a walk came to look at them
 
-	listing sync.RWMutex // held while orphans is used
-	orphans int          // guarded by listing; tier "pidns": fd of init's list of children; -1: none
+	orphanListMu sync.RWMutex // held while orphans is used
+	orphanList   int          // guarded by listing; tier "pidns": fd of init's list of children; -1: none
 
-	limiting sync.Mutex             // held by Limit
-	bounds   atomic.Pointer[bounds] // nil: none; set once, by Limit
+	limitMu sync.Mutex             // held by Limit
+	bounds  atomic.Pointer[bounds] // nil: none; set once, by Limit
 
 	mu       sync.Mutex
 	closed   bool                // guarded by mu: nothing may enter any more
 	children map[*Child]struct{} // guarded by mu; those not reaped
 	leaders  map[int]struct{}    // guarded by mu; every child's pid, which is its session id: it outlives the child
-	cells    []*Cell             // guarded by mu; in order of begin, less the removed ones
+	scopes   []*Scope            // guarded by mu; in order of begin, less the removed ones
 	serial   int                 // guarded by mu
 }
 
-// A Cell must be given up with Remove, or with its group.
-type Cell struct {
-	group *Group
-	no    int // within its group
-	mark  mark
-	begin uint64 // clock ticks after boot
-	dir   string // its cgroup; "" in tier "none"
+// A Scope must be given up with Remove, or with its group.
+type Scope struct {
+	group  *Group
+	number int // within its group
+	mark   mark
+	begin  uint64 // clock ticks after boot
+	dir    string // its cgroup; "" in tier "none"
 
-	reaped atomic.Int64 // orphans of the cell that the nursery is reaping or has reaped
+	reaped atomic.Int64 // orphans of the scope that the child reaper is reaping or has reaped
 
-	mu   sync.Mutex
-	list int    // guarded by mu; fd of cgroup.procs, in tier "none" of the shell's list of children; -1: not opened yet
-	gone bool   // guarded by mu; it was given up
-	of   int    // guarded by mu; tier "none": the shell whose list it is
-	buf  []byte // guarded by mu; what list is read into
+	mu        sync.Mutex
+	pidList   int    // guarded by mu; fd of cgroup.procs, in tier "none" of the shell's list of children; -1: not opened yet
+	removed   bool   // guarded by mu; it was given up
+	pidListOf int    // guarded by mu; tier "none": the shell whose list it is
+	listBuf   []byte // guarded by mu; what list is read into
 }
 
-// NewCell opens a place for what the next command starts.
-func (g *Group) NewCell() (*Cell, error) {
+// NewScope opens a place for what the next command starts.
+func (g *Group) NewScope() (*Scope, error) {
 	begin := ticksNow()
-	if !g.host.marks.possible() && g.dir == "" {
-		// Start times will have to tell, so the cells must differ in theirs.
+	if !g.host.markBase.fits() && g.dir == "" {
+		// Start times will have to tell, so the scopes must differ in theirs.
 		for now := begin; begin == now; begin = ticksNow() {
 			time.Sleep(time.Millisecond)
 		}
@@ -82,12 +82,12 @@ func (g *Group) NewCell() (*Cell, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed {
-		return nil, fmt.Errorf("new cell: %w", fs.ErrClosed)
+		return nil, fmt.Errorf("new scope: %w", fs.ErrClosed)
 	}
-	c := &Cell{group: g, begin: begin, list: -1, buf: make([]byte, 256)}
+	c := &Scope{group: g, begin: begin, pidList: -1, listBuf: make([]byte, 256)}
 	for {
 		g.serial++
-		c.no = g.serial
+		c.number = g.serial
 		if g.dir == "" {
 			break
 		}
@@ -102,40 +102,40 @@ func (g *Group) NewCell() (*Cell, error) {
 	h := g.host
 	h.mu.Lock() // lock order: Group.mu, Host.mu
 	c.mark = h.newMarkLocked()
-	h.cells[c.mark] = c
+	h.scopes[c.mark] = c
 	h.mu.Unlock()
-	g.cells = append(g.cells, c)
+	g.scopes = append(g.scopes, c)
 	return c, nil
 }
 
-// Number tells the cell from the others of its group, also from those before it.
-func (c *Cell) Number() int { return c.no }
+// Number tells the scope from the others of its group, also from those before it.
+func (c *Scope) Number() int { return c.number }
 
-// SignalSome sends sig to those of pids that are in the cell. One look at it for all of them: who has 600 children to tell
+// SignalSome sends sig to those of pids that are in the scope. One look at it for all of them: who has 600 children to tell
 // must not look at each of them 600 times.
-func (c *Cell) SignalSome(sig syscall.Signal, pids ...int) {
+func (c *Scope) SignalSome(sig syscall.Signal, pids ...int) {
 	if c.dir == "" {
-		c.group.walk(func(p proc, of *Cell) {
+		c.group.walk(func(p proc, of *Scope) {
 			if of == c && slices.Contains(pids, p.pid) {
-				signalPinned(p.pid, sig, p.same)
+				signalPinned(p.pid, sig, p.isStill)
 			}
 		})
 		return
 	}
 	for _, pid := range pids {
-		signalPinned(pid, sig, c.holds)
+		signalPinned(pid, sig, c.contains)
 	}
 }
 
-// AdoptCopy is Adopt for what a shell of the group's forked: not our child, so its number is only good while a gate holds it. The
-// session says the number, and what is in a cell ends with a KILL: any other process is refused.
-func (c *Cell) AdoptCopy(pid int) error {
+// AddForkedCopy is Adopt for what a shell of the group's forked: not our child, so its number is only good while a gate holds it. The
+// session says the number, and what is in a scope ends with a KILL: any other process is refused.
+func (c *Scope) AddForkedCopy(pid int) error {
 	p, ok := readProc(pid)
 	if !ok {
 		return fmt.Errorf("adopt %d: %w", pid, unix.ESRCH)
 	}
-	parent := c.group.host.nursery.child(p.ppid)
-	if parent == nil || parent.cell == nil || parent.cell.group != c.group {
+	parent := c.group.host.childReaper.child(p.ppid)
+	if parent == nil || parent.scope == nil || parent.scope.group != c.group {
 		return fmt.Errorf("adopt %d: %w", pid, unix.EPERM)
 	}
 	err := c.setMark(pid)
@@ -145,9 +145,9 @@ func (c *Cell) AdoptCopy(pid int) error {
 	return err
 }
 
-// enter is asked before a child is started in c. In tier "cgroup" it returns
+// cloneDir is asked before a child is started in c. In tier "cgroup" it returns
 // the directory to clone into, for the caller to close; else -1.
-func (c *Cell) enter(b *bounds) (dir int, err error) {
+func (c *Scope) cloneDir(b *bounds) (dir int, err error) {
 	c.group.mu.Lock()
 	closed := c.group.closed
 	c.group.mu.Unlock()
@@ -160,8 +160,8 @@ func (c *Cell) enter(b *bounds) (dir int, err error) {
 	// A session that has frozen itself would freeze the child before its exec.
 	_ = writeFile(c.group.dir, "cgroup.freeze", "0")
 	path := c.dir
-	if b != nil && b.staged != "" {
-		path = b.staged
+	if b != nil && b.stagingDir != "" {
+		path = b.stagingDir
 	}
 	dir, err = unix.Open(path, unix.O_DIRECTORY|unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -171,19 +171,19 @@ func (c *Cell) enter(b *bounds) (dir int, err error) {
 }
 
 // setMark makes a process c's by its mark.
-func (c *Cell) setMark(pid int) error {
-	if c.group.tenant.as == nil {
+func (c *Scope) setMark(pid int) error {
+	if c.group.confinement.user == nil {
 		return setMark(pid, c.mark)
 	}
 	var own unix.Rlimit // which the process has, unless it changed that
 	if err := unix.Prlimit(0, unix.RLIMIT_LOCKS, nil, &own); err != nil {
 		return os.NewSyscallError("prlimit", err)
 	}
-	return c.group.tenant.prlimit(pid, unix.RLIMIT_LOCKS, unix.Rlimit{Cur: uint64(c.mark), Max: own.Max})
+	return c.group.confinement.prlimit(pid, unix.RLIMIT_LOCKS, unix.Rlimit{Cur: uint64(c.mark), Max: own.Max})
 }
 
-// admit makes a new child c's, before the nursery can reap it.
-func (c *Cell) admit(child *Child) {
+// register makes a new child c's, before the child reaper can reap it.
+func (c *Scope) register(child *Child) {
 	// Where it fails, ancestry, process session, environment and start time
 	// still tell, and in tier "cgroup" it is only for what moves itself out.
 	_ = c.setMark(child.pid)
@@ -193,22 +193,22 @@ func (c *Cell) admit(child *Child) {
 	c.group.mu.Unlock()
 }
 
-// forget is told by the nursery that a child has been reaped.
-func (g *Group) forget(child *Child) {
+// childReaped is told by the child reaper that a child has been reaped.
+func (g *Group) childReaped(child *Child) {
 	g.mu.Lock()
 	delete(g.children, child)
 	g.mu.Unlock()
 }
 
-// Adopt moves one of the group's own children in, so that what it starts from
+// AddChild moves one of the group's own children in, so that what it starts from
 // now on is c's.
-func (c *Cell) Adopt(pid int) error {
-	child := c.group.host.nursery.child(pid)
-	if child == nil || child.cell == nil || child.cell.group != c.group {
+func (c *Scope) AddChild(pid int) error {
+	child := c.group.host.childReaper.child(pid)
+	if child == nil || child.scope == nil || child.scope.group != c.group {
 		return fmt.Errorf("adopt %d: %w", pid, unix.ESRCH)
 	}
 	return child.whileUnreaped(func() error {
-		_ = c.setMark(pid) // see admit
+		_ = c.setMark(pid) // see register
 		if c.dir == "" {
 			return nil
 		}
@@ -216,49 +216,49 @@ func (c *Cell) Adopt(pid int) error {
 	})
 }
 
-// Others lists the live processes of the cell besides shell: nil, after one or
+// MembersExcept lists the live processes of the scope besides shell: nil, after one or
 // two short reads and without allocating, when there is none. A 0 in the list
 // stands for a process of a pid namespace that we cannot see into.
-func (c *Cell) Others(shell int) []int {
+func (c *Scope) MembersExcept(shell int) []int {
 	if c.dir == "" {
-		return c.othersByMark(shell)
+		return c.markedMembersExcept(shell)
 	}
-	return c.othersInCgroup(shell)
+	return c.cgroupMembersExcept(shell)
 }
 
 // Signal goes once to every member but shell.
-func (c *Cell) Signal(sig syscall.Signal, shell int) {
+func (c *Scope) Signal(sig syscall.Signal, shell int) {
 	if c.dir == "" {
-		c.group.walk(func(p proc, of *Cell) {
+		c.group.walk(func(p proc, of *Scope) {
 			if of == c && p.pid != shell {
-				signalPinned(p.pid, sig, p.same)
+				signalPinned(p.pid, sig, p.isStill)
 			}
 		})
 		return
 	}
-	for _, pid := range c.othersInCgroup(shell) {
-		signalPinned(pid, sig, c.holds)
+	for _, pid := range c.cgroupMembersExcept(shell) {
+		signalPinned(pid, sig, c.contains)
 	}
 }
 
 // Kill ends every member but shell and returns when none is left; it goes on
 // until nothing new is found, so processes that fork meanwhile do not escape.
-// With shell 0, or a shell that was moved to another cell before, the kernel
+// With shell 0, or a shell that was moved to another scope before, the kernel
 // does it in one go.
-func (c *Cell) Kill(shell int) error {
-	ctx, cancel := context.WithTimeout(context.Background(), killPatience)
+func (c *Scope) Kill(shell int) error {
+	ctx, cancel := context.WithTimeout(context.Background(), killTimeout)
 	defer cancel()
 	var left []int
 	if c.dir == "" {
-		left = c.group.killWalk(ctx, c.changes, func(p proc, of *Cell) bool { return of == c && p.pid != shell })
+		left = c.group.killByWalk(ctx, c.vanishedCount, func(p proc, of *Scope) bool { return of == c && p.pid != shell })
 	} else {
 		left = c.killCgroup(ctx, shell)
 	}
-	return c.group.host.killed(c.group.id, left)
+	return c.group.host.killResult(c.group.id, left)
 }
 
-// Remove gives the cell up if nobody is left in it.
-func (c *Cell) Remove() bool {
+// Remove gives the scope up if nobody is left in it.
+func (c *Scope) Remove() bool {
 	if c.dir == "" {
 		if c.group.populated(c) {
 			return false
@@ -268,22 +268,22 @@ func (c *Cell) Remove() bool {
 	}
 	g := c.group
 	g.mu.Lock()
-	g.cells = slices.DeleteFunc(g.cells, func(o *Cell) bool { return o == c })
+	g.scopes = slices.DeleteFunc(g.scopes, func(o *Scope) bool { return o == c })
 	g.mu.Unlock()
-	c.release()
+	c.close()
 	return true
 }
 
-// release forgets the mark and closes the descriptors.
-func (c *Cell) release() {
+// close forgets the mark and closes the descriptors.
+func (c *Scope) close() {
 	h := c.group.host
 	h.mu.Lock()
-	delete(h.cells, c.mark)
+	delete(h.scopes, c.mark)
 	h.mu.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	shut(&c.list)
-	c.gone = true
+	closeFD(&c.pidList)
+	c.removed = true
 }
 
 // Members lists every live process of the session; a 0 as in Others.
@@ -292,7 +292,7 @@ func (g *Group) Members() []int {
 		return pidsBelow(g.dir)
 	}
 	var pids []int
-	g.walk(func(p proc, _ *Cell) {
+	g.walk(func(p proc, _ *Scope) {
 		if !p.dead() {
 			pids = append(pids, p.pid)
 		}
@@ -304,16 +304,16 @@ func (g *Group) Members() []int {
 // Signal goes once to every member but those named.
 func (g *Group) Signal(sig syscall.Signal, except ...int) {
 	if g.dir == "" {
-		g.walk(func(p proc, _ *Cell) {
+		g.walk(func(p proc, _ *Scope) {
 			if !slices.Contains(except, p.pid) {
-				signalPinned(p.pid, sig, p.same)
+				signalPinned(p.pid, sig, p.isStill)
 			}
 		})
 		return
 	}
 	for _, pid := range pidsBelow(g.dir) {
 		if !slices.Contains(except, pid) {
-			signalPinned(pid, sig, g.holds)
+			signalPinned(pid, sig, g.contains)
 		}
 	}
 }
@@ -323,82 +323,82 @@ func (g *Group) Signal(sig syscall.Signal, except ...int) {
 // and Close may be called again. It may be called by several at once.
 func (g *Group) Close(ctx context.Context) error {
 	select {
-	case g.ending <- struct{}{}: // also with ctx done: KILL is sent in any case
+	case g.closeSlot <- struct{}{}: // also with ctx done: KILL is sent in any case
 	default:
 		select {
-		case g.ending <- struct{}{}:
+		case g.closeSlot <- struct{}{}:
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
 	}
-	defer func() { <-g.ending }()
-	if g.gone {
+	defer func() { <-g.closeSlot }()
+	if g.removed {
 		return nil
 	}
 	g.mu.Lock()
 	g.closed = true
 	g.mu.Unlock()
 	h := g.host
-	g.settle() // whoever entered before we closed is in children now
+	g.endForks() // whoever entered before we closed is in children now
 	if b := g.bounds.Load(); b != nil {
-		b.hasten(g)
+		b.liftCPULimit(g)
 	}
 
-	patience, cancel := context.WithTimeout(ctx, killPatience)
+	timeout, cancel := context.WithTimeout(ctx, killTimeout)
 	defer cancel()
 	var left []int
 	switch {
 	case g.init != nil:
-		left = g.killNamespace(patience)
+		left = g.killNamespace(timeout)
 	case g.dir == "":
-		left = g.killWalk(patience, g.reaped, func(proc, *Cell) bool { return true })
+		left = g.killByWalk(timeout, g.reaped, func(proc, *Scope) bool { return true })
 	default:
-		left = g.killCgroup(patience)
+		left = g.killCgroup(timeout)
 	}
 	if len(left) == 0 {
-		left = g.awaitChildren(patience)
+		left = g.awaitChildren(timeout)
 	}
-	if b := g.bounds.Load(); b != nil && len(left) == 0 && b.end(patience) != nil {
+	if b := g.bounds.Load(); b != nil && len(left) == 0 && b.remove(timeout) != nil {
 		left = []int{0} // somebody who left the session's cgroup, and withstands KILL
 	}
 	if len(left) > 0 {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		return h.killed(g.id, left)
+		return h.killResult(g.id, left)
 	}
 
-	g.gone = true
+	g.removed = true
 	g.mu.Lock()
-	cells := g.cells
-	g.cells = nil
+	scopes := g.scopes
+	g.scopes = nil
 	g.mu.Unlock()
-	for _, c := range cells {
-		c.release()
+	for _, c := range scopes {
+		c.close()
 	}
 	g.endInit()
 	h.mu.Lock()
 	delete(h.groups, g.id)
-	g.tenant.grouped = false
-	leftover := h.leaveLocked(g.tenant)
+	g.confinement.hasGroup = false
+	leftover := h.releaseConfinementLocked(g.confinement)
 	h.mu.Unlock()
 	if leftover {
-		h.endUser(g.tenant)
+		h.killByUID(g.confinement)
 	}
 	return nil
 }
 
-// settle returns when no fork is under way in a group that is closed. One that does not come to an end is killed, with
+// endForks returns when no fork is under way in a group that is closed. One that does not come to an end is killed, with
 // all others, until it does.
-func (g *Group) settle() {
-	if g.forking.TryLock() {
-		g.forking.Unlock()
+func (g *Group) endForks() {
+	if g.forkMu.TryLock() {
+		g.forkMu.Unlock()
 		return
 	}
 	settled := make(chan struct{})
 	go func() { // ends with the fork; waited for below
 		defer close(settled)
-		g.forked()
+		g.waitForForks()
 	}()
 	for {
 		select {
@@ -410,21 +410,21 @@ func (g *Group) settle() {
 		case g.init != nil:
 			_ = g.init.Signal(unix.SIGKILL)
 		case g.dir == "":
-			g.sweep(func(p proc, _ *Cell) { signalPinned(p.pid, unix.SIGKILL, p.same) })
+			g.walkMarked(func(p proc, _ *Scope) { signalPinned(p.pid, unix.SIGKILL, p.isStill) })
 		default:
-			_ = killIn(g.dir)
+			_ = killCgroupDir(g.dir)
 		}
 	}
 }
 
-// forked returns when no fork that had begun in the group is under way.
-func (g *Group) forked() {
-	g.forking.Lock()
+// waitForForks returns when no fork that had begun in the group is under way.
+func (g *Group) waitForForks() {
+	g.forkMu.Lock()
 	//lint:ignore SA2001 the wait is the point
-	g.forking.Unlock() //nolint:staticcheck // the wait is the point
+	g.forkMu.Unlock() //nolint:staticcheck // the wait is the point
 }
 
-// awaitChildren returns when the nursery has reaped the group's children, or
+// awaitChildren returns when the child reaper has reaped the group's children, or
 // with the pids of those that it has not.
 func (g *Group) awaitChildren(ctx context.Context) (left []int) {
 	for _, c := range g.ownChildren() {
@@ -448,15 +448,15 @@ func (g *Group) ownChildren() []*Child {
 	return children
 }
 
-// killed turns what is left of a kill into an error, and into a number that
+// killResult turns what is left of a kill into an error, and into a number that
 // somebody watches.
-func (h *Host) killed(group string, left []int) error {
+func (h *Host) killResult(group string, left []int) error {
 	if len(left) == 0 {
 		return nil
 	}
 	h.metrics.KillFailed.Inc()
 	h.log.Error().Str("session", group).Ints("pids", left).Msg("processes withstood KILL")
-	return fmt.Errorf("processes %v of %s withstood KILL for %v", left, group, killPatience)
+	return fmt.Errorf("processes %v of %s withstood KILL for %v", left, group, killTimeout)
 }
 
 // A backoff paces looking for an end that comes within microseconds mostly.

@@ -31,9 +31,9 @@ type cgroupRoot struct {
 	lock int    // fd of dir
 }
 
-// leftoverPatience bounds the wait for a dead instance's processes to die; the
+// leftoverTimeout bounds the wait for a dead instance's processes to die; the
 // directory of one that hangs in the kernel stays for the next start.
-const leftoverPatience = 2 * time.Second
+const leftoverTimeout = 2 * time.Second
 
 // openCgroupRoot makes and locks our directory, and proves that a process can be
 // started in it.
@@ -42,7 +42,7 @@ func openCgroupRoot() (*cgroupRoot, error) {
 	if err != nil {
 		return nil, err
 	}
-	if selfName.MatchString(filepath.Base(dir)) { // where an instance before us in this process or family has put us
+	if leafName.MatchString(filepath.Base(dir)) { // where an instance before us in this process or family has put us
 		dir, path = filepath.Dir(dir), filepath.Dir(path)
 	}
 	r, err := newCgroupRoot(dir, path)
@@ -139,7 +139,7 @@ func cgroupPath(text string) (path string, ok bool) {
 // inCgroup: pid is in the cgroup or below it; a zombie in the one it died in,
 // even if that is gone.
 func inCgroup(pid int, path string) bool {
-	text, err := slurp(procPath(pid, "/cgroup"), make([]byte, 1<<10))
+	text, err := readSmallFile(procPath(pid, "/cgroup"), make([]byte, 1<<10))
 	if err != nil {
 		return false
 	}
@@ -190,13 +190,13 @@ func removeLeftovers(dir string, end func(dir string) error, log zerolog.Logger)
 	}
 }
 
-func endLeftover(dir string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), leftoverPatience)
+func killLeftover(dir string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), leftoverTimeout)
 	defer cancel()
-	return endTree(ctx, dir)
+	return killTree(ctx, dir)
 }
 
-// probe tries what NewGroup, NewCell and Spawn do. The kernel refuses with
+// probe tries what NewGroup, NewScope and Spawn do. The kernel refuses with
 // EBUSY where controllers are on for our own cgroup's children ("no internal
 // processes"), with EOPNOTSUPP in a threaded one, with EACCES where the
 // directory but not its parent was given to us. The program does not exist: what
@@ -225,7 +225,7 @@ func (r *cgroupRoot) probe() error {
 
 // close removes the directory; the groups in it have been closed before.
 func (r *cgroupRoot) close() error {
-	err := endLeftover(r.dir)
+	err := killLeftover(r.dir)
 	unix.Close(r.lock)
 	return err
 }
@@ -240,8 +240,8 @@ func (g *Group) makeDir(root string) error {
 	return nil
 }
 
-// makeDir gives a new cell its directory.
-func (c *Cell) makeDir(dir string) error {
+// makeDir gives a new scope its directory.
+func (c *Scope) makeDir(dir string) error {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return err
 	}
@@ -251,7 +251,7 @@ func (c *Cell) makeDir(dir string) error {
 
 func openFile(dir, name string, flags int) (int, error) {
 	path := filepath.Join(dir, name)
-	fd, err := retry(func() (int, error) { return unix.Open(path, flags|unix.O_CLOEXEC, 0) })
+	fd, err := retryEINTR(func() (int, error) { return unix.Open(path, flags|unix.O_CLOEXEC, 0) })
 	if err != nil {
 		return -1, &fs.PathError{Op: "open", Path: path, Err: err}
 	}
@@ -259,48 +259,48 @@ func openFile(dir, name string, flags int) (int, error) {
 }
 
 // move puts a process in that is certainly the one meant.
-func (c *Cell) move(pid int) error {
-	return withSpare(func() error { return writeFile(c.dir, "cgroup.procs", strconv.Itoa(pid)) })
+func (c *Scope) move(pid int) error {
+	return withReservedFD(func() error { return writeFile(c.dir, "cgroup.procs", strconv.Itoa(pid)) })
 }
 
-func (c *Cell) othersInCgroup(shell int) []int {
+func (c *Scope) cgroupMembersExcept(shell int) []int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.gone {
+	if c.removed {
 		return nil
 	}
-	if c.list < 0 { // a gateway looks for itself, as a rule, see Glance
-		c.list, _ = openFile(c.dir, "cgroup.procs", unix.O_RDONLY)
+	if c.pidList < 0 { // a gateway looks for itself, as a rule, see EmptyCheck
+		c.pidList, _ = openFile(c.dir, "cgroup.procs", unix.O_RDONLY)
 	}
 	var pids []int
-	if c.list < 0 || divided(c.dir) {
+	if c.pidList < 0 || hasSubgroups(c.dir) {
 		pids = pidsBelow(c.dir)
 	} else {
-		n, err := retry(func() (int, error) { return unix.Pread(c.list, c.buf, 0) })
-		if err != nil || isOnly(c.buf[:n], shell) {
+		n, err := retryEINTR(func() (int, error) { return unix.Pread(c.pidList, c.listBuf, 0) })
+		if err != nil || listsOnly(c.listBuf[:n], shell) {
 			return nil
 		}
-		text, err := preadAll(c.list, c.buf)
+		text, err := preadAll(c.pidList, c.listBuf)
 		if err != nil {
 			return nil
 		}
-		c.buf = text[:cap(text)]
+		c.listBuf = text[:cap(text)]
 		pids = parsePids(nil, text)
 	}
 	return slices.DeleteFunc(pids, func(pid int) bool { return pid == shell })
 }
 
-// divided: there are cgroups below the one of dir, which sessions that may can make.
-func divided(dir string) bool {
+// hasSubgroups: there are cgroups below the one of dir, which sessions that may can make.
+func hasSubgroups(dir string) bool {
 	var st unix.Stat_t
-	return unix.Stat(dir, &st) == nil && st.Nlink > undivided
+	return unix.Stat(dir, &st) == nil && st.Nlink > linksWithoutSubgroups
 }
 
-// undivided is how many links a cgroup's directory has; each one below it is one more.
-const undivided = 2
+// linksWithoutSubgroups is how many links a cgroup's directory has; each one below it is one more.
+const linksWithoutSubgroups = 2
 
-// isOnly: text is empty or pid and a newline.
-func isOnly(text []byte, pid int) bool {
+// listsOnly: text is empty or pid and a newline.
+func listsOnly(text []byte, pid int) bool {
 	n := 0
 	for i, c := range text {
 		if c == '\n' {
@@ -311,32 +311,32 @@ func isOnly(text []byte, pid int) bool {
 	return len(text) == 0
 }
 
-// holds: pid is in the cell's cgroup at this moment.
-func (c *Cell) holds(pid int) bool {
+// contains: pid is in the scope's cgroup at this moment.
+func (c *Scope) contains(pid int) bool {
 	return inCgroup(pid, c.group.cgroupPath()+"/"+filepath.Base(c.dir))
 }
 
-func (g *Group) holds(pid int) bool { return inCgroup(pid, g.cgroupPath()) }
+func (g *Group) contains(pid int) bool { return inCgroup(pid, g.cgroupPath()) }
 
 func (g *Group) cgroupPath() string { return g.host.root.path + "/" + g.id }
 
 // killCgroup returns the pids that are left when ctx ends.
-func (c *Cell) killCgroup(ctx context.Context, shell int) []int {
+func (c *Scope) killCgroup(ctx context.Context, shell int) []int {
 	var pause backoff
 	for {
-		if shell != 0 && c.holds(shell) { // it was not moved out: one by one, around it
-			others := c.othersInCgroup(shell)
+		if shell != 0 && c.contains(shell) { // it was not moved out: one by one, around it
+			others := c.cgroupMembersExcept(shell)
 			if len(others) == 0 {
 				return nil
 			}
 			for _, pid := range others {
-				signalPinned(pid, unix.SIGKILL, c.holds)
+				signalPinned(pid, unix.SIGKILL, c.contains)
 			}
 		} else {
-			_ = killIn(c.dir)
+			_ = killCgroupDir(c.dir)
 			there, known := populated(c.dir)
 			if !known {
-				there = len(c.othersInCgroup(0)) > 0
+				there = len(c.cgroupMembersExcept(0)) > 0
 			}
 			if !there {
 				return nil
@@ -352,7 +352,7 @@ func (c *Cell) killCgroup(ctx context.Context, shell int) []int {
 // killCgroup removes the group's directory and everything in it, or returns the
 // pids that are left when ctx ends.
 func (g *Group) killCgroup(ctx context.Context) []int {
-	if endTree(ctx, g.dir) == nil {
+	if killTree(ctx, g.dir) == nil {
 		return nil
 	}
 	if left := pidsBelow(g.dir); len(left) > 0 {
@@ -361,13 +361,13 @@ func (g *Group) killCgroup(ctx context.Context) []int {
 	return []int{0} // something that we cannot see keeps the directory busy
 }
 
-// endTree kills until the directory can be removed, which is the proof that
+// killTree kills until the directory can be removed, which is the proof that
 // nobody is left in it: a start that was under way may still have added one
 // after a kill.
-func endTree(ctx context.Context, dir string) error {
+func killTree(ctx context.Context, dir string) error {
 	var pause backoff
 	for {
-		_ = killIn(dir)
+		_ = killCgroupDir(dir)
 		err := removeTree(dir)
 		if err == nil || ctx.Err() != nil {
 			return err
@@ -376,9 +376,9 @@ func endTree(ctx context.Context, dir string) error {
 	}
 }
 
-// killIn sends KILL to all in a cgroup and below it. It takes a descriptor for a moment, a spare one where there is no other.
-func killIn(dir string) error {
-	return withSpare(func() error { return writeFile(dir, "cgroup.kill", "1") })
+// killCgroupDir sends KILL to all in a cgroup and below it. It takes a descriptor for a moment, a spare one where there is no other.
+func killCgroupDir(dir string) error {
+	return withReservedFD(func() error { return writeFile(dir, "cgroup.kill", "1") })
 }
 
 // removeTree removes a cgroup and those below it if all are empty; zombies do
@@ -401,7 +401,7 @@ func removeTree(dir string) error {
 
 func subdirs(dir string) (below []string) {
 	var entries []os.DirEntry
-	_ = withSpare(func() (err error) {
+	_ = withReservedFD(func() (err error) {
 		entries, err = os.ReadDir(dir)
 		return err
 	})
@@ -415,7 +415,7 @@ func subdirs(dir string) (below []string) {
 
 // populated: a live process is in the cgroup or in one below it. It is not known when no descriptor is free to look.
 func populated(dir string) (there, known bool) {
-	text, err := slurp(filepath.Join(dir, "cgroup.events"), make([]byte, 256))
+	text, err := readSmallFile(filepath.Join(dir, "cgroup.events"), make([]byte, 256))
 	if err != nil {
 		return false, errors.Is(err, fs.ErrNotExist)
 	}
@@ -424,7 +424,7 @@ func populated(dir string) (there, known bool) {
 
 // pidsBelow lists the live processes of a cgroup and all below it; a 0 stands for what could not be looked at.
 func pidsBelow(dir string) []int {
-	text, err := slurp(filepath.Join(dir, "cgroup.procs"), make([]byte, 4<<10))
+	text, err := readSmallFile(filepath.Join(dir, "cgroup.procs"), make([]byte, 4<<10))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.EOPNOTSUPP) { // a threaded one's are in the list above it
 		return []int{0}
 	}

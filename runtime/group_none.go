@@ -10,24 +10,24 @@ import (
 
 // Tier "none": no cgroup, so the family tells. Every process of a session is
 // below a child that we started in it or, its parents gone, was given to us as
-// subreaper. Which cell it belongs to it carries with it (mark).
+// subreaper. Which scope it belongs to it carries with it (endMarks).
 
-// same: pid still is p.
-func (p proc) same(pid int) bool {
+// isStill: pid still is p.
+func (p proc) isStill(pid int) bool {
 	now, ok := readProc(pid)
 	return ok && now.start == p.start
 }
 
 // walk visits every process of the group, zombies included, orphans first:
 // what forks and exits to get away is found there. c is nil if the group has no
-// cell.
-func (g *Group) walk(visit func(p proc, c *Cell)) {
+// scope.
+func (g *Group) walk(visit func(p proc, c *Scope)) {
 	if g.init != nil {
 		g.walkOrphans(visit)
 	} else {
-		for _, pid := range g.host.nursery.strangers() {
+		for _, pid := range g.host.childReaper.foreignChildren() {
 			if p, ok := readProc(pid); ok && p.ppid == g.host.pid {
-				if c, ok := g.claim(p); ok {
+				if c, ok := g.scopeOfOrphan(p); ok {
 					g.descend(p, c, visit)
 				}
 			}
@@ -35,9 +35,9 @@ func (g *Group) walk(visit func(p proc, c *Cell)) {
 	}
 	for _, child := range g.ownChildren() {
 		if p, ok := readProc(child.pid); ok && p.ppid == g.host.pid {
-			c, _ := g.host.cellOf(p.pid)
+			c, _ := g.host.scopeOf(p.pid)
 			if c == nil || c.group != g {
-				c = child.cell // its mark could not be set, or it has changed it
+				c = child.scope // its mark could not be set, or it has changed it
 			}
 			g.descend(p, c, visit)
 		}
@@ -45,20 +45,20 @@ func (g *Group) walk(visit func(p proc, c *Cell)) {
 }
 
 // descend visits p, which belongs to c, and all below it.
-func (g *Group) descend(p proc, c *Cell, visit func(p proc, c *Cell)) {
+func (g *Group) descend(p proc, c *Scope, visit func(p proc, c *Scope)) {
 	visit(p, c)
-	child := g.host.nursery.child(p.pid)
+	child := g.host.childReaper.child(p.pid)
 	for _, pid := range p.children() {
 		kid, ok := readProc(pid)
 		if !ok || kid.ppid != p.pid {
-			g.missed.Add(1)
+			g.vanished.Add(1)
 			continue // it moved up; the next look meets it there
 		}
-		of, _ := g.host.cellOf(pid)
+		of, _ := g.host.scopeOf(pid)
 		switch {
 		case of != nil && of.group == g:
-		case child != nil: // a shell: its cells follow one another
-			of = g.cellAt(kid.start)
+		case child != nil: // a shell: its scopes follow one another
+			of = g.scopeAt(kid.start)
 		default:
 			of = c
 		}
@@ -66,21 +66,21 @@ func (g *Group) descend(p proc, c *Cell, visit func(p proc, c *Cell)) {
 	}
 }
 
-// claim tells whether an orphan belongs to the group, and to which cell.
-func (g *Group) claim(p proc) (c *Cell, ok bool) {
-	if c, _ := g.host.cellOf(p.pid); c != nil {
+// scopeOfOrphan tells whether an orphan belongs to the group, and to which scope.
+func (g *Group) scopeOfOrphan(p proc) (c *Scope, ok bool) {
+	if c, _ := g.host.scopeOf(p.pid); c != nil {
 		return c, c.group == g
 	}
 	// It took the mark off, or never had it.
-	if !g.leads(p) && environSession(p.pid) != g.id {
+	if !g.inLeaderSession(p) && environSession(p.pid) != g.id {
 		return nil, false
 	}
-	return g.cellAt(p.start), true
+	return g.scopeAt(p.start), true
 }
 
-// leads: p is in a process session or job of one of the group's children. A
+// inLeaderSession: p is in a process session or job of one of the group's children. A
 // process that has the number of one, being none, has nothing to do with it.
-func (g *Group) leads(p proc) bool {
+func (g *Group) inLeaderSession(p proc) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	_, sid := g.leaders[p.sid]
@@ -89,11 +89,11 @@ func (g *Group) leads(p proc) bool {
 	return (sid || job) && !reused
 }
 
-// cellAt is the cell that was the newest when start was now.
-func (g *Group) cellAt(start uint64) (c *Cell) {
+// scopeAt is the scope that was the newest when start was now.
+func (g *Group) scopeAt(start uint64) (c *Scope) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for _, next := range g.cells {
+	for _, next := range g.scopes {
 		if c == nil || next.begin <= start {
 			c = next
 		}
@@ -101,7 +101,7 @@ func (g *Group) cellAt(start uint64) (c *Cell) {
 	return c
 }
 
-// killWalk kills what match picks until it finds nobody, and returns the pids
+// killByWalk kills what match picks until it finds nobody, and returns the pids
 // that are left when ctx ends. reaped counts the orphans among them that are
 // gone.
 //
@@ -113,19 +113,19 @@ func (g *Group) cellAt(start uint64) (c *Cell) {
 // is at every process there is, which misses none that stands still.
 //
 // Where the kernel reaps, reaped counts those that were gone when a look came to
-// them, of whatever cell: another one's storm could keep that up for ever, so
+// them, of whatever scope: another one's storm could keep that up for ever, so
 // enoughCalm looks in a row that met nobody will do, too.
-func (g *Group) killWalk(ctx context.Context, reaped func() int64, match func(p proc, c *Cell) bool) (left []int) {
+func (g *Group) killByWalk(ctx context.Context, reaped func() int64, match func(p proc, c *Scope) bool) (left []int) {
 	const enough, enoughCalm = 3, 100
 	met := map[int]uint64{} // start time by pid; KILL once will do
 	var pause backoff
 	gone := reaped()
 	calm := 0 // looks in a row that met nobody
 	for quiet := 0; quiet < enough; {
-		g.strike(ctx, match)
+		g.killOrphansFast(ctx, match)
 		fresh := false
 		left = left[:0]
-		visit := func(p proc, c *Cell) {
+		visit := func(p proc, c *Scope) {
 			if !match(p, c) {
 				return
 			}
@@ -135,13 +135,13 @@ func (g *Group) killWalk(ctx context.Context, reaped func() int64, match func(p 
 			if met[p.pid] != p.start {
 				fresh = true
 				met[p.pid] = p.start
-				signalPinned(p.pid, unix.SIGKILL, p.same)
+				signalPinned(p.pid, unix.SIGKILL, p.isStill)
 			}
 		}
 		if quiet < enough-1 {
 			g.walk(visit)
 		} else {
-			g.sweep(visit)
+			g.walkMarked(visit)
 		}
 		_, sighted := readProc(g.host.pid) // without a free descriptor we see nobody
 		before := gone
@@ -167,25 +167,25 @@ func (g *Group) killWalk(ctx context.Context, reaped func() int64, match func(p 
 	return nil
 }
 
-// strike kills the orphans of the group as fast as can be: two system calls to
+// killOrphansFast kills the orphans of the group as fast as can be: two system calls to
 // know one, one to kill it, the youngest first. What hops from fork to fork
 // every few hundred microseconds has moved on when a walk comes to it.
-func (g *Group) strike(ctx context.Context, match func(p proc, c *Cell) bool) {
+func (g *Group) killOrphansFast(ctx context.Context, match func(p proc, c *Scope) bool) {
 	h := g.host
 	struck := map[int]bool{}
 	buf := make([]byte, 4<<10)
 	for again := true; again && ctx.Err() == nil; {
 		again = false
-		g.listing.RLock()
-		text, _ := preadAll(g.adoptedLocked(), buf)
-		g.listing.RUnlock()
+		g.orphanListMu.RLock()
+		text, _ := preadAll(g.orphanListLocked(), buf)
+		g.orphanListMu.RUnlock()
 		pids := parsePids(nil, text)
 		for _, pid := range slices.Backward(pids) {
 			if struck[pid] {
 				continue
 			}
 			ours := func(pid int) bool {
-				c, _ := h.cellOf(pid)
+				c, _ := h.scopeOf(pid)
 				return c != nil && c.group == g && match(proc{pid: pid}, c)
 			}
 			if signalPinned(pid, unix.SIGKILL, ours) {
@@ -195,28 +195,28 @@ func (g *Group) strike(ctx context.Context, match func(p proc, c *Cell) bool) {
 	}
 }
 
-// changes counts what killWalk goes by.
-func (c *Cell) changes() int64 {
+// vanishedCount counts what killByWalk goes by.
+func (c *Scope) vanishedCount() int64 {
 	if c.group.init != nil {
-		return c.group.missed.Load()
+		return c.group.vanished.Load()
 	}
 	return c.reaped.Load()
 }
 
-// reaped is the sum over the cells.
+// reaped is the sum over the scopes.
 func (g *Group) reaped() (n int64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for _, c := range g.cells {
+	for _, c := range g.scopes {
 		n += c.reaped.Load()
 	}
 	return n
 }
 
-// sweep visits every process on the machine that carries a mark of the group.
-func (g *Group) sweep(visit func(p proc, c *Cell)) {
+// walkMarked visits every process on the machine that carries a mark of the group.
+func (g *Group) walkMarked(visit func(p proc, c *Scope)) {
 	for _, pid := range numbersIn("/proc") {
-		if c, _ := g.host.cellOf(pid); c != nil && c.group == g {
+		if c, _ := g.host.scopeOf(pid); c != nil && c.group == g {
 			if p, ok := readProc(pid); ok {
 				visit(p, c)
 			}
@@ -224,23 +224,23 @@ func (g *Group) sweep(visit func(p proc, c *Cell)) {
 	}
 }
 
-// populated: a live process is in cell c.
-func (g *Group) populated(c *Cell) (found bool) {
-	look := func(p proc, of *Cell) { found = found || of == c && !p.dead() }
+// populated: a live process is in scope c.
+func (g *Group) populated(c *Scope) (found bool) {
+	look := func(p proc, of *Scope) { found = found || of == c && !p.dead() }
 	if g.walk(look); !found {
-		g.sweep(look)
+		g.walkMarked(look)
 	}
 	return found
 }
 
-// othersByMark reads two lists of children: the shell's, and the main thread's,
+// markedMembersExcept reads two lists of children: the shell's, and the main thread's,
 // which holds the orphans and none of our own (see Spawn). Nearly always both
 // are empty, however many sessions there are; else the tree is walked.
-func (c *Cell) othersByMark(shell int) (pids []int) {
+func (c *Scope) markedMembersExcept(shell int) (pids []int) {
 	if c.looksEmpty(shell) {
 		return nil
 	}
-	c.group.walk(func(p proc, of *Cell) {
+	c.group.walk(func(p proc, of *Scope) {
 		if of == c && p.pid != shell && !p.dead() {
 			pids = append(pids, p.pid)
 		}
@@ -249,42 +249,42 @@ func (c *Cell) othersByMark(shell int) (pids []int) {
 }
 
 // looksEmpty: no process that could be c's is a child of shell or an orphan.
-func (c *Cell) looksEmpty(shell int) bool {
+func (c *Scope) looksEmpty(shell int) bool {
 	h, g := c.group.host, c.group
 	if shell == 0 {
 		return false
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.of != shell {
-		if c.list >= 0 {
-			unix.Close(c.list)
+	if c.pidListOf != shell {
+		if c.pidList >= 0 {
+			unix.Close(c.pidList)
 		}
 		// It stays that process's, should the number be reused.
-		c.list, _ = openFile(procPath(shell, "/task/"+strconv.Itoa(shell)), "children", unix.O_RDONLY)
-		c.of = shell
+		c.pidList, _ = openFile(procPath(shell, "/task/"+strconv.Itoa(shell)), "children", unix.O_RDONLY)
+		c.pidListOf = shell
 	}
-	g.listing.RLock()
-	defer g.listing.RUnlock()
-	return h.noneMarked(c.list, c, shell) && h.noneMarked(g.adoptedLocked(), c, shell)
+	g.orphanListMu.RLock()
+	defer g.orphanListMu.RUnlock()
+	return h.noneMarked(c.pidList, c, shell) && h.noneMarked(g.orphanListLocked(), c, shell)
 }
 
 // noneMarked reads a list of children from fd, with c's buffer: none of them
 // but shell carries c's mark, or could have taken it off. Our own children are in it after an Exec. c.mu is held.
-func (h *Host) noneMarked(fd int, c *Cell, shell int) bool {
-	n, err := retry(func() (int, error) { return unix.Pread(fd, c.buf, 0) })
-	if err != nil || n == len(c.buf) {
+func (h *Host) noneMarked(fd int, c *Scope, shell int) bool {
+	n, err := retryEINTR(func() (int, error) { return unix.Pread(fd, c.listBuf, 0) })
+	if err != nil || n == len(c.listBuf) {
 		return false
 	}
 	pid := 0
-	for _, b := range c.buf[:n] {
+	for _, b := range c.listBuf[:n] {
 		if b != ' ' {
 			pid = pid*10 + int(b-'0')
 			continue
 		}
-		other, given := h.cellOf(pid)
+		other, given := h.scopeOf(pid)
 		if !given || other == nil || other == c {
-			if child := h.nursery.child(pid); child == nil || child.cell == c && pid != shell {
+			if child := h.childReaper.child(pid); child == nil || child.scope == c && pid != shell {
 				return false
 			}
 		}

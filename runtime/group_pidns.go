@@ -14,7 +14,7 @@ import (
 
 // Tier "pidns": a session is a PID namespace. Its first process is ours, and when that ends the kernel kills all others
 // and lets it be reaped only when they are gone: one KILL, and the proof that it has worked. All of them end when trl
-// does, however that ends. Cells are told apart as in tier "none".
+// does, however that ends. Scopes are told apart as in tier "none".
 //
 // The shells are children of ours that were forked into the namespace, so that a new one can take an old one's place.
 // What loses its parent in there goes to the namespace's first process. /proc is the one that everybody has, with the
@@ -49,13 +49,13 @@ func (n *namespaces) close() {
 	unix.Close(n.life[1])
 }
 
-// probe does what NewGroup and Spawn do. It comes before the nursery, so it waits itself.
+// probe does what NewGroup and Spawn do. It comes before the child reaper, so it waits itself.
 func (n *namespaces) probe() error {
 	pid, pidfd, err := n.start()
 	if err != nil {
 		return err
 	}
-	err = onSpentThread(func() error {
+	err = onThrowawayThread(func() error {
 		if err := unix.Setns(pidfd, unix.CLONE_NEWPID); err != nil {
 			return os.NewSyscallError("setns to a PID namespace (Linux 5.8)", err)
 		}
@@ -66,7 +66,7 @@ func (n *namespaces) probe() error {
 		return nil
 	})
 	_ = unix.PidfdSendSignal(pidfd, unix.SIGKILL, nil, 0)
-	_, _ = retry(func() (int, error) { return unix.Wait4(pid, nil, 0, nil) })
+	_, _ = retryEINTR(func() (int, error) { return unix.Wait4(pid, nil, 0, nil) })
 	unix.Close(pidfd)
 	return err
 }
@@ -74,8 +74,8 @@ func (n *namespaces) probe() error {
 // start starts the first process of a new namespace.
 func (n *namespaces) start() (pid, pidfd int, err error) {
 	pidfd = -1
-	err = onSpentThread(func() (err error) {
-		signalMask(false)
+	err = onThrowawayThread(func() (err error) {
+		clearSignalMask(false)
 		pid, err = syscall.ForkExec("/proc/self/fd/"+strconv.Itoa(n.program), []string{"trl-init"}, &syscall.ProcAttr{
 			Dir: "/", Files: []uintptr{uintptr(n.life[0])},
 			Sys: &syscall.SysProcAttr{Setsid: true, Cloneflags: unix.CLONE_NEWPID, PidFD: &pidfd},
@@ -85,7 +85,7 @@ func (n *namespaces) start() (pid, pidfd int, err error) {
 	if err == nil && pidfd < 0 { // see Spawn
 		if pidfd, err = unix.PidfdOpen(pid, 0); err != nil {
 			_ = unix.Kill(pid, unix.SIGKILL)
-			_, _ = retry(func() (int, error) { return unix.Wait4(pid, nil, 0, nil) })
+			_, _ = retryEINTR(func() (int, error) { return unix.Wait4(pid, nil, 0, nil) })
 		}
 	}
 	if err != nil {
@@ -97,18 +97,18 @@ func (n *namespaces) start() (pid, pidfd int, err error) {
 // startInit makes a new group's namespace.
 func (g *Group) startInit() error {
 	h := g.host
-	h.nursery.forking.RLock()
-	defer h.nursery.forking.RUnlock()
-	giveBack := inherit(nil)
+	h.childReaper.forkMu.RLock()
+	defer h.childReaper.forkMu.RUnlock()
+	giveBack := forkWithMark(nil)
 	pid, pidfd, err := h.spaces.start()
 	giveBack()
 	if err != nil {
 		return err
 	}
 	g.init = &Child{pid: pid, pidfd: pidfd, exited: make(chan struct{})}
-	h.nursery.add(g.init)
+	h.childReaper.add(g.init)
 	if haveChildren() {
-		g.orphans, _ = openFile(procPath(pid, "/task/"+strconv.Itoa(pid)), "children", unix.O_RDONLY)
+		g.orphanList, _ = openFile(procPath(pid, "/task/"+strconv.Itoa(pid)), "children", unix.O_RDONLY)
 	}
 	return nil
 }
@@ -120,11 +120,11 @@ func (g *Group) endInit() {
 	}
 	_ = g.init.Signal(unix.SIGKILL)
 	_ = g.init.Close()
-	g.listing.Lock()
-	defer g.listing.Unlock()
-	if g.orphans >= 0 {
-		unix.Close(g.orphans)
-		g.orphans = -1
+	g.orphanListMu.Lock()
+	defer g.orphanListMu.Unlock()
+	if g.orphanList >= 0 {
+		unix.Close(g.orphanList)
+		g.orphanList = -1
 	}
 }
 
@@ -142,17 +142,17 @@ func (g *Group) killNamespace(ctx context.Context) []int {
 	return []int{g.init.pid}
 }
 
-// adoptedLocked is the fd of the list in which the group's orphans are, maybe with others: -1 if there is none. listing
+// orphanListLocked is the fd of the list in which the group's orphans are, maybe with others: -1 if there is none. listing
 // is held.
-func (g *Group) adoptedLocked() int {
+func (g *Group) orphanListLocked() int {
 	if g.init != nil {
-		return g.orphans
+		return g.orphanList
 	}
-	return g.host.adopted
+	return g.host.orphanList
 }
 
 // walkOrphans visits the namespace's orphans and all below them.
-func (g *Group) walkOrphans(visit func(p proc, c *Cell)) {
+func (g *Group) walkOrphans(visit func(p proc, c *Scope)) {
 	var pids []int
 	_ = g.init.whileUnreaped(func() error { // afterwards there is nobody, and the number may be somebody else's
 		pids = proc{pid: g.init.pid, threads: 1}.children()
@@ -161,12 +161,12 @@ func (g *Group) walkOrphans(visit func(p proc, c *Cell)) {
 	for _, pid := range pids {
 		p, ok := readProc(pid)
 		if !ok || p.ppid != g.init.pid {
-			g.missed.Add(1)
+			g.vanished.Add(1)
 			continue
 		}
-		c, _ := g.host.cellOf(pid)
+		c, _ := g.host.scopeOf(pid)
 		if c == nil || c.group != g {
-			c = g.cellAt(p.start) // it took the mark off, but who else could be here
+			c = g.scopeAt(p.start) // it took the mark off, but who else could be here
 		}
 		g.descend(p, c, visit)
 	}
@@ -178,7 +178,7 @@ func outerPid(shell, inner int) int {
 	const looks = 3 // the kernel's list may miss one while others end
 	is := func(pid int) bool {
 		p, ok := readProc(pid)
-		text, _ := slurp(procPath(pid, "/status"), make([]byte, 4<<10))
+		text, _ := readSmallFile(procPath(pid, "/status"), make([]byte, 4<<10))
 		return ok && p.ppid == shell && bytes.HasSuffix(statusLine(text, "NSpid:"), fmt.Appendf(nil, "\t%d\n", inner))
 	}
 	if is(inner) { // it is in our namespace

@@ -85,7 +85,7 @@ func TestInitKilledFromOutside(t *testing.T) {
 		if err := c.Kill(0); err != nil {
 			t.Error(err)
 		}
-		if _, err := h.Spawn(Spec{Path: "/bin/true", Argv: []string{"true"}, Cell: c}); err == nil {
+		if _, err := h.Spawn(Spec{Path: "/bin/true", Argv: []string{"true"}, Scope: c}); err == nil {
 			t.Error("a start in a namespace that has ended")
 		} else {
 			t.Log(err)
@@ -102,7 +102,7 @@ func TestInitKilledFromOutside(t *testing.T) {
 // Shells have nothing of the capability with which namespaces are made; root's have what root has.
 func TestShellsHaveNoCapabilities(t *testing.T) {
 	inNamespaces(t, func(t *testing.T, h *Host) {
-		if !granted {
+		if !adminIsAmbient {
 			t.Skip("not in a user namespace")
 		}
 		_, c := newGroup(t, h)

@@ -46,13 +46,13 @@ func TestNothingSurvivesAKill(t *testing.T) {
 						}
 						took = append(took, time.Since(begin))
 						if pids := alive(m); len(pids) > 0 {
-							t.Fatalf("trial %d: %v survived Cell.Kill", i, pids)
+							t.Fatalf("trial %d: %v survived Scope.Kill", i, pids)
 						}
-						if pids := c.Others(0); len(pids) > 0 {
+						if pids := c.MembersExcept(0); len(pids) > 0 {
 							t.Fatalf("trial %d: %v are still members", i, pids)
 						}
 						if !c.Remove() {
-							t.Fatal("an empty cell was not removed")
+							t.Fatal("an empty scope was not removed")
 						}
 						begin = time.Now()
 					}
@@ -74,7 +74,7 @@ func TestNothingSurvivesAKill(t *testing.T) {
 	})
 }
 
-// shellIn is a shell that runs each line it is given, in the cell that it is in
+// shellIn is a shell that runs each line it is given, in the scope that it is in
 // then, and says when it has.
 type shellIn struct {
 	*Child
@@ -83,7 +83,7 @@ type shellIn struct {
 	done *os.File
 }
 
-func openShellIn(t testing.TB, h *Host, c *Cell) *shellIn {
+func openShellIn(t testing.TB, h *Host, c *Scope) *shellIn {
 	t.Helper()
 	in, w, err := os.Pipe()
 	if err != nil {
@@ -93,7 +93,7 @@ func openShellIn(t testing.TB, h *Host, c *Cell) *shellIn {
 	if err != nil {
 		t.Fatal(err)
 	}
-	child, err := h.Spawn(Spec{Path: "/bin/sh", Argv: []string{"sh"}, Dir: "/", Cell: c, Files: []*os.File{in, out, os.Stderr},
+	child, err := h.Spawn(Spec{Path: "/bin/sh", Argv: []string{"sh"}, Dir: "/", Scope: c, Files: []*os.File{in, out, os.Stderr},
 		Env: []string{"PATH=/usr/bin:/bin", "TRL_SESSION_ID=" + c.group.id}})
 	if err != nil {
 		t.Fatal(err)
@@ -125,28 +125,28 @@ func TestJobOfAnEarlierCellSurvives(t *testing.T) {
 		for range trials() {
 			g, c1 := newGroup(t, h)
 			sh := openShellIn(t, h, c1)
-			if pids := c1.Others(sh.Pid()); pids != nil {
+			if pids := c1.MembersExcept(sh.Pid()); pids != nil {
 				t.Fatalf("others of a fresh shell: %v", pids)
 			}
 			early, late := marker(), marker()
 			sh.run(testBinary + " awkward jobs " + early + " >/dev/null & env -i setsid sh -c 'sleep " + early + " &'")
 			eventually(t, "the early job is complete", func() bool { return len(alive(early)) == 7 })
-			eventually(t, "the cell lists it", func() bool { return len(c1.Others(sh.Pid())) == 7 })
+			eventually(t, "the scope lists it", func() bool { return len(c1.MembersExcept(sh.Pid())) == 7 })
 
 			c2 := newCell(t, g)
-			if err := c2.Adopt(sh.Pid()); err != nil {
+			if err := c2.AddChild(sh.Pid()); err != nil {
 				t.Fatal(err)
 			}
-			if pids := c2.Others(sh.Pid()); len(pids) != 0 {
-				t.Fatalf("others of a fresh cell: %v", pids)
+			if pids := c2.MembersExcept(sh.Pid()); len(pids) != 0 {
+				t.Fatalf("others of a fresh scope: %v", pids)
 			}
 			sh.run(testBinary + " awkward jobs " + late + " >/dev/null & env -i setsid sh -c 'sleep " + late + " &'")
 			eventually(t, "the late job is complete", func() bool { return len(alive(late)) == 7 })
-			if pids := c2.Others(sh.Pid()); len(pids) != 7 {
+			if pids := c2.MembersExcept(sh.Pid()); len(pids) != 7 {
 				t.Fatalf("others: %v, the job is %v", pids, alive(late))
 			}
 			if c2.Remove() {
-				t.Fatal("a cell with processes was removed")
+				t.Fatal("a scope with processes was removed")
 			}
 			if err := c2.Kill(sh.Pid()); err != nil { // around the shell, which is still in it
 				t.Fatal(err)
@@ -206,7 +206,7 @@ func TestMarkTakenOffDoesNotHelp(t *testing.T) {
 	m := marker()
 	sh.run("ulimit -S -x unlimited 2>/dev/null || prlimit --locks=unlimited --pid $$; (setsid sleep " + m + " & sleep " + m + " &) ; sleep " + m + " &")
 	eventually(t, "three run", func() bool { return len(alive(m)) == 3 })
-	if pids := c.Others(sh.Pid()); len(pids) != 3 {
+	if pids := c.MembersExcept(sh.Pid()); len(pids) != 3 {
 		t.Errorf("others: %v, they are %v", pids, alive(m))
 	}
 	if err := g.Close(context.Background()); err != nil {
@@ -218,7 +218,7 @@ func TestMarkTakenOffDoesNotHelp(t *testing.T) {
 }
 
 // Where limits leave no room for marks, ancestry, process session and start time
-// keep cells apart.
+// keep scopes apart.
 func TestCellsWithoutMarks(t *testing.T) {
 	if os.Getenv("TRL_TEST_NO_MARKS") == "" {
 		c := exec.Command("prlimit", "--locks=1000:1000", testBinary, "-test.run=^TestCellsWithoutMarks$", "-test.v")
@@ -229,20 +229,20 @@ func TestCellsWithoutMarks(t *testing.T) {
 		return
 	}
 	h := testHost(t, "none")
-	if h.marks.possible() {
+	if h.markBase.fits() {
 		t.Fatal("marks are possible")
 	}
 	g, c1 := newGroup(t, h)
 	sh := openShellIn(t, h, c1)
 	early, late := marker(), marker()
 	sh.run("(sleep " + early + " &); sleep " + early + " & sh -c 'sleep " + early + "; :' &")
-	eventually(t, "the early job is complete", func() bool { return len(alive(early)) == 4 && len(c1.Others(sh.Pid())) == 4 })
+	eventually(t, "the early job is complete", func() bool { return len(alive(early)) == 4 && len(c1.MembersExcept(sh.Pid())) == 4 })
 	c2 := newCell(t, g)
-	if err := c2.Adopt(sh.Pid()); err != nil {
+	if err := c2.AddChild(sh.Pid()); err != nil {
 		t.Fatal(err)
 	}
 	sh.run("(sleep " + late + " &); sleep " + late + " & sh -c 'sleep " + late + "; :' &")
-	eventually(t, "the late job is complete", func() bool { return len(alive(late)) == 4 && len(c2.Others(sh.Pid())) == 4 })
+	eventually(t, "the late job is complete", func() bool { return len(alive(late)) == 4 && len(c2.MembersExcept(sh.Pid())) == 4 })
 	if err := c2.Kill(sh.Pid()); err != nil {
 		t.Fatal(err)
 	}
@@ -297,13 +297,13 @@ func TestCloseTwiceAndConcurrently(t *testing.T) {
 		if st := child.Status(); st.Signal != syscall.SIGKILL || st.Code != 137 {
 			t.Errorf("status %+v", st)
 		}
-		if _, err := g.NewCell(); err == nil {
-			t.Error("a cell in a closed group")
+		if _, err := g.NewScope(); err == nil {
+			t.Error("a scope in a closed group")
 		}
-		if _, err := h.Spawn(Spec{Path: "/bin/true", Argv: []string{"true"}, Cell: c}); err == nil {
+		if _, err := h.Spawn(Spec{Path: "/bin/true", Argv: []string{"true"}, Scope: c}); err == nil {
 			t.Error("a start in a closed group")
 		}
-		if pids := append(c.Others(0), g.Members()...); len(pids) > 0 {
+		if pids := append(c.MembersExcept(0), g.Members()...); len(pids) > 0 {
 			t.Error("members of a closed group: ", pids)
 		}
 		if _, err := h.NewGroup(g.id); err != nil {
@@ -315,13 +315,13 @@ func TestCloseTwiceAndConcurrently(t *testing.T) {
 func TestCloseHonoursItsContext(t *testing.T) {
 	eachTier(t, func(t *testing.T, h *Host) {
 		g, _ := newGroup(t, h)
-		g.ending <- struct{}{} // another Close hangs
+		g.closeSlot <- struct{}{} // another Close hangs
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
 		defer cancel()
 		if err := g.Close(ctx); err != context.DeadlineExceeded {
 			t.Errorf("got %v", err)
 		}
-		<-g.ending
+		<-g.closeSlot
 	})
 }
 
@@ -335,7 +335,7 @@ func TestStartsRacingWithClose(t *testing.T) {
 			for range 4 {
 				starts.Go(func() {
 					for {
-						child, err := h.Spawn(Spec{Path: "/bin/sleep", Argv: []string{"sleep", m}, Cell: c})
+						child, err := h.Spawn(Spec{Path: "/bin/sleep", Argv: []string{"sleep", m}, Scope: c})
 						if err != nil {
 							return
 						}
@@ -390,10 +390,10 @@ func TestGroupsLeaveNothing(t *testing.T) {
 			g, c := newGroup(t, h)
 			child := spawn(t, h, c, nil, "/bin/sh", "-c", "sleep 60 & setsid sleep 60 & exec sleep 60")
 			eventually(t, "all run", func() bool { return len(g.Members()) == 3 })
-			if err := c.Adopt(child.Pid()); err != nil {
+			if err := c.AddChild(child.Pid()); err != nil {
 				t.Fatal(err)
 			}
-			c.Others(child.Pid())
+			c.MembersExcept(child.Pid())
 			if err := g.Close(context.Background()); err != nil {
 				t.Fatal(err)
 			}
@@ -413,8 +413,8 @@ func TestGroupsLeaveNothing(t *testing.T) {
 		}
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		if len(h.groups)+len(h.cells) > 0 {
-			t.Error("left: ", h.groups, h.cells)
+		if len(h.groups)+len(h.scopes) > 0 {
+			t.Error("left: ", h.groups, h.scopes)
 		}
 	})
 }
@@ -447,7 +447,7 @@ func BenchmarkOthersEmpty(b *testing.B) {
 			}
 			b.ReportAllocs()
 			for b.Loop() {
-				if c.Others(sh.Pid()) != nil {
+				if c.MembersExcept(sh.Pid()) != nil {
 					b.Fatal("not empty")
 				}
 			}
@@ -463,7 +463,7 @@ func BenchmarkCellCycle(b *testing.B) {
 			sh := openShellIn(b, h, c)
 			for b.Loop() {
 				next := newCell(b, g)
-				if err := next.Adopt(sh.Pid()); err != nil {
+				if err := next.AddChild(sh.Pid()); err != nil {
 					b.Fatal(err)
 				}
 				if !c.Remove() {
@@ -514,7 +514,7 @@ func BenchmarkGroupCycle(b *testing.B) {
 			h := benchHost(b, tier)
 			for b.Loop() {
 				g, c := newGroup(b, h)
-				child, err := h.Spawn(Spec{Path: "/bin/sleep", Argv: []string{"sleep", "60"}, Dir: "/", Cell: c})
+				child, err := h.Spawn(Spec{Path: "/bin/sleep", Argv: []string{"sleep", "60"}, Dir: "/", Scope: c})
 				if err != nil {
 					b.Fatal(err)
 				}

@@ -27,68 +27,68 @@ import (
 
 // Config of a Host.
 type Config struct {
-	Isolation string   // "auto", or a tier: an error where it cannot be had
-	Instance  Instance // what marks its processes; 0: a new one
-	Bequest   *Bequest // of the Host in whose place it goes on, with its Instance, isolation and users; nil: none
-	As        *Account // whom sessions run as; nil: as this process
-	Write     []string // the directories below which alone sessions may write; nil: wherever their user may
-	Gateway   *Account // whom the gateway runs as; nil: as this process
-	Metrics   *metrics.Metrics
-	Log       zerolog.Logger
+	Isolation    string         // "auto", or a tier: an error where it cannot be had
+	Instance     Instance       // what marks its processes; 0: a new one
+	RestoreFrom  *HandoverState // of the Host in whose place it goes on, with its Instance, isolation and users; nil: none
+	SessionUser  *Account       // whom sessions run as; nil: as this process
+	WritableDirs []string       // the directories below which alone sessions may write; nil: wherever their user may
+	GatewayUser  *Account       // whom the gateway runs as; nil: as this process
+	Metrics      *metrics.Metrics
+	Log          zerolog.Logger
 }
 
 // A Host owns every process below this one. One per program; tests make many.
 type Host struct {
-	pid, sid    int // our own
-	tier, why   string
-	tiers       []TierReport
-	root        *cgroupRoot // nil but in tier "cgroup"
-	spaces      *namespaces // nil but in tier "pidns"
-	marks       mark        // upper half of every mark that this host gives out
-	begin       uint64      // clock ticks after boot
-	nursery     *nursery
-	metrics     *metrics.Metrics
-	log         zerolog.Logger
-	unignored   chan os.Signal        // never read: see honourSignals
-	cannot      map[string]string     // see Unenforceable; never written after NewHost
-	controllers map[string]bool       // of v2 that are on for groups; never written after NewHost
-	hierarchies map[string]*hierarchy // of v1; never written after NewHost
-	processes   unix.Rlimit           // of every child in a cell, see leaveRoom; never written after NewHost
-	as          *Account              // Config.As
-	gateway     *uint32               // the group of Config.Gateway
-	write       []int                 // Config.Write, opened; never written after NewHost
-	ports       string                // the directory of tenants' ports, "": there is none
-	mounts      bool                  // it is a tmpfs of our own, and each tenant's is
-	portsLock   int                   // fd of its lock; -1: there is none
-	entries     chan struct{}         // a slot for each thread in Group.enter
-	forks       chan struct{}         // a slot for each fork into a cell, see fewestProcessors
-	adopted     int                   // fd of the main thread's list of children, see Cell.Others; -1: the kernel has none
+	pid, sid       int // our own
+	tier, why      string
+	tiers          []TierReport
+	root           *cgroupRoot // nil but in tier "cgroup"
+	spaces         *namespaces // nil but in tier "pidns"
+	markBase       mark        // upper half of every mark that this host gives out
+	startTicks     uint64      // clock ticks after boot
+	childReaper    *childReaper
+	metrics        *metrics.Metrics
+	log            zerolog.Logger
+	signalSink     chan os.Signal        // never read: see defaultSignals
+	unenforceable  map[string]string     // see Unenforceable; never written after NewHost
+	controllers    map[string]bool       // of v2 that are on for groups; never written after NewHost
+	hierarchies    map[string]*hierarchy // of v1; never written after NewHost
+	processLimit   unix.Rlimit           // of every child in a scope, see limitProcesses; never written after NewHost
+	sessionUser    *Account              // Config.SessionUser
+	gatewayGID     *uint32               // the group of Config.GatewayUser
+	writableDirs   []int                 // Config.WritableDirs, opened; never written after NewHost
+	fifoDir        string                // the directory of confinements' ports, "": there is none
+	fifoDirMounted bool                  // it is a tmpfs of our own, and each confinement's is
+	fifoDirLock    int                   // fd of its lock; -1: there is none
+	chdirSlots     chan struct{}         // a slot for each thread in Group.enterDir
+	forkSlots      chan struct{}         // a slot for each fork into a scope, see minGOMAXPROCS
+	orphanList     int                   // fd of the main thread's list of children, see Scope.MembersExcept; -1: the kernel has none
 
-	starting sync.Mutex // held by a start in a cell, where processes are limited
+	startMu sync.Mutex // held by a start in a scope, where processes are limited
 
-	late late
+	slowForks slowForks
 
-	entryPatience, forkPatience time.Duration // set once in NewHost, and by tests
+	chdirTimeout, forkTimeout time.Duration // set once in NewHost, and by tests
 
-	mu     sync.Mutex
-	closed bool              // guarded by mu
-	groups map[string]*Group // guarded by mu; until their Close has succeeded
-	scouts []chan func()     // guarded by mu; that are idle, see onScout
-	cells  map[mark]*Cell    // guarded by mu; until removed
-	heirs  map[int]*Child    // guarded by mu; of a Bequest, by pid, until Child gives them out
+	mu               sync.Mutex
+	closed           bool              // guarded by mu
+	groups           map[string]*Group // guarded by mu; until their Close has succeeded
+	dirThreads       []chan func()     // guarded by mu; that are idle, see onDirThread
+	scopes           map[mark]*Scope   // guarded by mu; until removed
+	restoredChildren map[int]*Child    // guarded by mu; of a HandoverState, by pid, until Child gives them out
 
-	tenants map[string]*tenant // guarded by mu; by session
-	uids    map[uint32]string  // guarded by mu; of a range, the numbers in use and whose; "": of somebody else, or not quite gone
-	nextUID uint32             // guarded by mu
+	confinements map[string]*confinement // guarded by mu; by session
+	uids         map[uint32]string       // guarded by mu; of a range, the numbers in use and whose; "": of somebody else, or not quite gone
+	nextUID      uint32                  // guarded by mu
 
-	scan     sync.Mutex     // one orphan scan at a time
-	runaways map[int]uint64 // guarded by scan; start time by pid of what the last scan condemned
-	kin      map[int]uint64 // guarded by scan; the same of orphans that only their process session tied to a group
+	scanMu             sync.Mutex     // one orphan scan at a time
+	killNext           map[int]uint64 // guarded by scan; start time by pid of what the last scan chosen to be killed
+	sameSessionOrphans map[int]uint64 // guarded by scan; the same of orphans that only their process session tied to a group
 }
 
-// fewestProcessors is of Go's own, of which a fork holds one while it lasts: two that hang, and one for watchFork. More would
+// minGOMAXPROCS is of Go's own, of which a fork holds one while it lasts: two that hang, and one for watchFork. More would
 // cost each start, for the threads that they wake.
-const fewestProcessors = 3
+const minGOMAXPROCS = 3
 
 // NewHost takes charge of this process's descendants. What it changes in the
 // process stays changed after Close: it remains a subreaper, and inherited
@@ -98,8 +98,8 @@ func NewHost(c Config) (h *Host, err error) {
 		return nil, fmt.Errorf("isolation %q: not one of auto, %s", c.Isolation, strings.Join(TierNames, ", "))
 	}
 	switch {
-	case c.Bequest != nil:
-		c.Instance = c.Bequest.Instance
+	case c.RestoreFrom != nil:
+		c.Instance = c.RestoreFrom.Instance
 	case c.Instance == 0:
 		c.Instance = NewInstance()
 	}
@@ -107,10 +107,10 @@ func NewHost(c Config) (h *Host, err error) {
 	if err := closeOnExec(); err != nil {
 		return nil, err
 	}
-	spare.retain()
+	reservedFDs.retain()
 	defer func() {
 		if err != nil {
-			spare.release()
+			reservedFDs.release()
 		}
 	}()
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
@@ -123,16 +123,16 @@ func NewHost(c Config) (h *Host, err error) {
 	if name, err := os.Readlink("/proc/self"); err != nil || name != strconv.Itoa(os.Getpid()) {
 		return nil, fmt.Errorf("/proc is that of another PID namespace: it calls this process %q, and getpid says %d; mount a new one (mount -t proc proc /proc)", name, os.Getpid())
 	}
-	goruntime.GOMAXPROCS(max(goruntime.GOMAXPROCS(0), fewestProcessors)) // and from here on Go, which stops all threads for it, does not change it
+	goruntime.GOMAXPROCS(max(goruntime.GOMAXPROCS(0), minGOMAXPROCS)) // and from here on Go, which stops all threads for it, does not change it
 	h = &Host{
 		pid: self.pid, sid: self.sid,
-		marks: mark(c.Instance) << 32, begin: ticksNow(),
+		markBase: mark(c.Instance) << 32, startTicks: ticksNow(),
 		metrics: c.Metrics, log: c.Log,
-		unignored: make(chan os.Signal, 1),
-		groups:    map[string]*Group{}, cells: map[mark]*Cell{},
-		tenants: map[string]*tenant{}, uids: map[uint32]string{}, heirs: map[int]*Child{},
-		entries: make(chan struct{}, maxEntries), forkPatience: forkPatience, entryPatience: entryPatience, forks: make(chan struct{}, goruntime.GOMAXPROCS(0)-1), late: late{forks: map[*fork]struct{}{}},
-		adopted: -1, portsLock: -1,
+		signalSink: make(chan os.Signal, 1),
+		groups:     map[string]*Group{}, scopes: map[mark]*Scope{},
+		confinements: map[string]*confinement{}, uids: map[uint32]string{}, restoredChildren: map[int]*Child{},
+		chdirSlots: make(chan struct{}, maxChdirThreads), forkTimeout: forkTimeout, chdirTimeout: chdirTimeout, forkSlots: make(chan struct{}, goruntime.GOMAXPROCS(0)-1), slowForks: slowForks{forks: map[*pendingFork]struct{}{}},
+		orphanList: -1, fifoDirLock: -1,
 	}
 	if fd, err := unix.PidfdOpen(h.pid, 0); err != nil { // no signal could be sent
 		return nil, os.NewSyscallError("pidfd_open (Linux 5.3)", err)
@@ -142,33 +142,33 @@ func NewHost(c Config) (h *Host, err error) {
 	if err := unix.Prlimit(0, unix.RLIMIT_CORE, &unix.Rlimit{}, nil); err != nil { // ours hold secrets, and nobody asked for a child's
 		return nil, os.NewSyscallError("prlimit", err)
 	}
-	if h.processes = processesLeft(); h.processes != (unix.Rlimit{}) {
+	if h.processLimit = childProcessLimit(); h.processLimit != (unix.Rlimit{}) {
 		makeThreads()
 	}
-	h.nursery = newNursery(h)
-	h.honourSignals()
-	if c.Bequest != nil {
-		h.inherit(c.Bequest, c.Gateway)
+	h.childReaper = newChildReaper(h)
+	h.defaultSignals()
+	if c.RestoreFrom != nil {
+		h.restore(c.RestoreFrom, c.GatewayUser)
 	} else {
 		if err := h.chooseTier(c.Isolation); err != nil {
-			signal.Stop(h.unignored)
+			signal.Stop(h.signalSink)
 			return nil, err
 		}
-		h.limitable(c.Isolation)
-		removeLeftPorts(h.log)
-		if err := h.separate(&c); err != nil {
-			signal.Stop(h.unignored)
+		h.findUnenforceable(c.Isolation)
+		removeLeftoverFIFODirs(h.log)
+		if err := h.setUpConfinement(&c); err != nil {
+			signal.Stop(h.signalSink)
 			return nil, errors.Join(err, h.release())
 		}
 	}
 	if haveChildren() {
 		fd, err := unix.Open(procPath(h.pid, "/task/"+strconv.Itoa(h.pid)+"/children"), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 		if err == nil {
-			h.adopted = fd
+			h.orphanList = fd
 		}
 	}
-	signal.Notify(h.nursery.sigchld, unix.SIGCHLD)
-	go h.nursery.reapWhenSignalled() // until Close, which waits for it
+	signal.Notify(h.childReaper.sigchld, unix.SIGCHLD)
+	go h.childReaper.reapWhenSignalled() // until Close, which waits for it
 	return h, nil
 }
 
@@ -190,35 +190,35 @@ func (h *Host) Close() error {
 	}
 	h.mu.Unlock()
 
-	// At once, not one after the other: each may take its killPatience.
+	// At once, not one after the other: each may take its killTimeout.
 	errs := make([]error, len(groups))
 	var ends sync.WaitGroup
 	for i, g := range groups {
 		ends.Go(func() { errs[i] = g.Close(context.Background()) })
 	}
 	ends.Wait()
-	h.endStrangers()
-	h.dismissScouts()
-	close(h.nursery.stop)
-	<-h.nursery.stopped
-	signal.Stop(h.unignored)
-	if h.adopted >= 0 {
-		unix.Close(h.adopted)
+	h.killLeftovers()
+	h.endDirThreads()
+	close(h.childReaper.stop)
+	<-h.childReaper.stopped
+	signal.Stop(h.signalSink)
+	if h.orphanList >= 0 {
+		unix.Close(h.orphanList)
 	}
 	errs = append(errs, h.release())
-	spare.release()
+	reservedFDs.release()
 	return errors.Join(errs...)
 }
 
 // release gives back what NewHost has taken, when no process is left.
 func (h *Host) release() error {
-	closeAll(h.write)
+	closeAll(h.writableDirs)
 	errs := []error{h.closeHierarchies()}
-	if h.ports != "" {
-		errs = append(errs, removeDir(h.ports))
+	if h.fifoDir != "" {
+		errs = append(errs, removeDir(h.fifoDir))
 	}
-	if h.portsLock >= 0 {
-		unix.Close(h.portsLock)
+	if h.fifoDirLock >= 0 {
+		unix.Close(h.fifoDirLock)
 	}
 	if h.root != nil {
 		errs = append(errs, h.root.close())
@@ -239,7 +239,7 @@ func (h *Host) NewGroup(id string) (*Group, error) {
 		return nil, fmt.Errorf("group id %q: %w", id, fs.ErrInvalid)
 	}
 	g := &Group{
-		id: id, host: h, orphans: -1, ending: make(chan struct{}, 1), entering: make(chan struct{}, 1),
+		id: id, host: h, orphanList: -1, closeSlot: make(chan struct{}, 1), chdirSlot: make(chan struct{}, 1),
 		children: map[*Child]struct{}{}, leaders: map[int]struct{}{},
 	}
 	if h.spaces != nil {
@@ -257,16 +257,16 @@ func (h *Host) NewGroup(id string) (*Group, error) {
 		g.endInit()
 		return nil, fmt.Errorf("group %s: %w", id, fs.ErrExist)
 	}
-	t, err := h.lodgeLocked(id)
+	t, err := h.confinementForLocked(id)
 	if err != nil {
 		g.endInit()
 		return nil, err
 	}
-	g.tenant = t
+	g.confinement = t
 	if h.root != nil {
 		if err := g.makeDir(h.root.dir); err != nil { // kernfs: no disk behind it, mu may be held
-			t.grouped, t.leaving = false, true
-			h.leaveLocked(t)
+			t.hasGroup, t.released = false, true
+			h.releaseConfinementLocked(t)
 			return nil, err
 		}
 	}
@@ -275,7 +275,7 @@ func (h *Host) NewGroup(id string) (*Group, error) {
 }
 
 // Instance is what marks the host's processes.
-func (h *Host) Instance() Instance { return Instance(h.marks >> 32) }
+func (h *Host) Instance() Instance { return Instance(h.markBase >> 32) }
 
 // group finds one that has not ended.
 func (h *Host) group(id string) *Group {
@@ -284,30 +284,30 @@ func (h *Host) group(id string) *Group {
 	return h.groups[id]
 }
 
-// cellOf finds the cell whose mark pid carries. given: this host gave it out, though the cell may be gone, or of another
-// user than the process, who has put it on himself. We are of no cell, though we carry its mark while we fork (inherit).
-func (h *Host) cellOf(pid int) (c *Cell, given bool) {
+// scopeOf finds the scope whose mark pid carries. given: this host gave it out, though the scope may be gone, or of another
+// user than the process, who has put it on himself. We are of no scope, though we carry its mark while we fork (inherit).
+func (h *Host) scopeOf(pid int) (c *Scope, given bool) {
 	if pid == h.pid {
 		return nil, false
 	}
 	m := readMark(pid)
-	if m>>32 != h.marks>>32 {
+	if m>>32 != h.markBase>>32 {
 		return nil, false
 	}
 	h.mu.Lock()
-	c = h.cells[m]
+	c = h.scopes[m]
 	h.mu.Unlock()
-	if c != nil && !c.group.tenant.owns(pid) {
+	if c != nil && !c.group.confinement.hasProcess(pid) {
 		c = nil
 	}
 	return c, true
 }
 
-// newMarkLocked is one that no cell has, nor a process could guess. h.mu is held.
+// newMarkLocked is one that no scope has, nor a process could guess. h.mu is held.
 func (h *Host) newMarkLocked() mark {
 	for {
-		m := h.marks | mark(1+rand.Uint32N(math.MaxUint32))
-		if h.cells[m] == nil {
+		m := h.markBase | mark(1+rand.Uint32N(math.MaxUint32))
+		if h.scopes[m] == nil {
 			return m
 		}
 	}
@@ -315,17 +315,17 @@ func (h *Host) newMarkLocked() mark {
 
 // wasOurs: the process, or zombie, came out of one of our groups.
 func (h *Host) wasOurs(pid int) bool {
-	_, given := h.cellOf(pid)
+	_, given := h.scopeOf(pid)
 	return given || h.root != nil && inCgroup(pid, h.root.path)
 }
 
-// honourSignals makes our children start with default dispositions although we
+// defaultSignals makes our children start with default dispositions although we
 // were started with some signals ignored: SIGHUP under nohup, SIGINT and SIGTSTP
 // in the background of some launchers. Only SIG_IGN survives an exec, a handler
 // does not, and a channel that nobody reads is a handler: we go on ignoring the
 // signal, our children do not. (signal.Reset would put SIG_IGN back.)
-func (h *Host) honourSignals() {
-	text, err := slurp("/proc/thread-self/status", make([]byte, 4<<10))
+func (h *Host) defaultSignals() {
+	text, err := readSmallFile("/proc/thread-self/status", make([]byte, 4<<10))
 	if err != nil {
 		return
 	}
@@ -343,7 +343,7 @@ func (h *Host) honourSignals() {
 		}
 	}
 	if len(handle) > 0 { // Notify with none would mean all
-		signal.Notify(h.unignored, handle...)
+		signal.Notify(h.signalSink, handle...)
 	}
 }
 

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An Instance names one Host in every process that comes from its sessions (see mark). Whoever knows it finds what a Host
+// An Instance names one Host in every process that comes from its sessions (see endMarks). Whoever knows it finds what a Host
 // that died left behind, wherever that has been reparented to, and nothing else: the number is random, and its owner says
 // of which boot it is.
 type Instance uint32
@@ -16,16 +16,16 @@ type Instance uint32
 // NewInstance makes one that nobody has.
 func NewInstance() Instance { return Instance(1 + rand.Uint32N(1<<30)) }
 
-// End kills what a dead Host left, until nothing is found any more, and returns the pids; it removes that Host's ports, too. Only for an instance whose Host
+// KillLeftovers kills what a dead Host left, until nothing is found any more, and returns the pids; it removes that Host's ports, too. Only for an instance whose Host
 // is gone for certain. patience bounds it.
-func (i Instance) End(patience time.Duration) (ended []int) {
+func (i Instance) KillLeftovers(timeout time.Duration) (ended []int) {
 	if i == 0 {
 		return nil
 	}
 	ours := func(pid int) bool { return readMark(pid)>>32 == mark(i) }
 	const enough = 3 // what forks and exits all the time may have been between two places during one look
 	var pause backoff
-	for until, quiet := time.Now().Add(patience), 0; quiet < enough && time.Now().Before(until); quiet++ {
+	for until, quiet := time.Now().Add(timeout), 0; quiet < enough && time.Now().Before(until); quiet++ {
 		for _, pid := range numbersIn("/proc") {
 			if !ours(pid) {
 				continue
@@ -40,6 +40,6 @@ func (i Instance) End(patience time.Duration) (ended []int) {
 		}
 		pause.sleep()
 	}
-	removePorts(i)
+	removeFIFODir(i)
 	return ended
 }

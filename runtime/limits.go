@@ -42,32 +42,32 @@ type LimitError struct{ Limit, Why string }
 func (e *LimitError) Error() string { return "limit " + e.Limit + ": " + e.Why }
 
 // Unenforceable tells which limits cannot be enforced here, by name, and why not.
-func (h *Host) Unenforceable() map[string]string { return maps.Clone(h.cannot) }
+func (h *Host) Unenforceable() map[string]string { return maps.Clone(h.unenforceable) }
 
-// limitable finds out what Unenforceable tells.
-func (h *Host) limitable(isolation string) {
-	h.cannot = map[string]string{}
+// findUnenforceable finds out what Unenforceable tells.
+func (h *Host) findUnenforceable(isolation string) {
+	h.unenforceable = map[string]string{}
 	if isolation == "none" { // what cgroups do was not asked for
 		for _, limit := range []string{limitMemory, limitPIDs, limitCPU} {
-			h.cannot[limit] = "isolation is none"
+			h.unenforceable[limit] = "isolation is none"
 		}
 	} else {
 		if h.root != nil {
-			h.controllers = h.root.delegate(h.log)
+			h.controllers = h.root.enableControllers(h.log)
 		}
 		h.hierarchies = findHierarchies(h.log)
 		for limit, controller := range map[string]string{limitMemory: "memory", limitPIDs: "pids", limitCPU: "cpu"} {
 			if y := h.hierarchies[controller]; !h.controllers[controller] && y.dir == "" {
-				h.cannot[limit] = y.why
+				h.unenforceable[limit] = y.why
 			}
 		}
 	}
 	if err := canTrace(); err != nil {
 		why := "processes cannot be traced: " + err.Error()
-		h.cannot[limitFileSize], h.cannot[limitOpenFiles] = why, why
+		h.unenforceable[limitFileSize], h.unenforceable[limitOpenFiles] = why, why
 		for limit, controller := range map[string]string{limitMemory: "memory", limitPIDs: "pids", limitCPU: "cpu"} {
 			if !h.controllers[controller] || limit == limitCPU {
-				h.cannot[limit] = why
+				h.unenforceable[limit] = why
 			}
 		}
 	}
@@ -85,13 +85,13 @@ var canTrace = sync.OnceValue(func() error {
 
 // bounds is what holds a group's processes to its limits. Made by Group.Limit, changed by nobody.
 type bounds struct {
-	limits  protocol.Limits
-	v1      map[string]string // the group's directory, by controller
-	counted string            // where pids are counted but not refused, since we move them there; "" if nowhere
-	staged  string            // where children are born instead of their cell (Host.stage); "": in the cell
-	host    *Host
-	tenant  *tenant
-	rlimits []rlimit
+	limits      protocol.Limits
+	v1          map[string]string // the group's directory, by controller
+	countedDir  string            // where pids are counted but not refused, since we move them there; "" if nowhere
+	stagingDir  string            // where children are born instead of their scope (Host.stagingDir); "": in the scope
+	host        *Host
+	confinement *confinement
+	rlimits     []rlimit
 }
 
 type rlimit struct {
@@ -107,11 +107,11 @@ func (g *Group) Limit(l protocol.Limits) error {
 	}
 	h := g.host
 	for _, limit := range l.Names() {
-		if why, cannot := h.cannot[limit]; cannot {
+		if why, cannot := h.unenforceable[limit]; cannot {
 			return &LimitError{limit, why}
 		}
 	}
-	b := &bounds{limits: l, host: h, tenant: g.tenant, v1: map[string]string{}}
+	b := &bounds{limits: l, host: h, confinement: g.confinement, v1: map[string]string{}}
 	for _, r := range []struct {
 		resource int
 		most     int64
@@ -120,8 +120,8 @@ func (g *Group) Limit(l protocol.Limits) error {
 			b.rlimits = append(b.rlimits, rlimit{r.resource, uint64(r.most)})
 		}
 	}
-	g.limiting.Lock()
-	defer g.limiting.Unlock()
+	g.limitMu.Lock()
+	defer g.limitMu.Unlock()
 	g.mu.Lock()
 	closed := g.closed
 	g.mu.Unlock()
@@ -138,37 +138,37 @@ func (g *Group) Limit(l protocol.Limits) error {
 		dir, files := g.dir, v2Files
 		if !h.controllers[c.controller] {
 			var err error
-			if dir, err = h.hierarchies[c.controller].group(g.id); err != nil {
-				return errors.Join(&LimitError{c.limit, err.Error()}, b.end(context.Background()))
+			if dir, err = h.hierarchies[c.controller].makeGroup(g.id); err != nil {
+				return errors.Join(&LimitError{c.limit, err.Error()}, b.remove(context.Background()))
 			}
 			b.v1[c.controller], files = dir, v1Files
 		}
 		if err := writeFiles(dir, files(c.controller, l)); err != nil {
-			return errors.Join(&LimitError{c.limit, err.Error()}, b.end(context.Background()))
+			return errors.Join(&LimitError{c.limit, err.Error()}, b.remove(context.Background()))
 		}
 	}
-	b.counted = b.v1["pids"]
+	b.countedDir = b.v1["pids"]
 	if l.CPU > 0 && b.v1["cpu"] == "" {
 		var err error
-		if b.staged, err = h.stage(); err != nil {
-			return errors.Join(&LimitError{limitCPU, err.Error()}, b.end(context.Background()))
+		if b.stagingDir, err = h.stagingDir(); err != nil {
+			return errors.Join(&LimitError{limitCPU, err.Error()}, b.remove(context.Background()))
 		}
-		if l.Pids > 0 && b.counted == "" {
-			b.counted = g.dir
+		if l.Pids > 0 && b.countedDir == "" {
+			b.countedDir = g.dir
 		}
 	}
 	g.bounds.Store(b)
-	g.forked() // who was being forked without them is among the children now
+	g.waitForForks() // who was being forked without them is among the children now
 	for _, c := range g.ownChildren() {
-		if err := c.whileUnreaped(func() error { return b.bind(c.pid) }); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		if err := c.whileUnreaped(func() error { return b.apply(c.pid) }); err != nil && !errors.Is(err, os.ErrProcessDone) {
 			return err
 		}
 	}
 	return nil
 }
 
-// bounds of the cell's group; nil: there are none.
-func (c *Cell) bounds() *bounds {
+// bounds of the scope's group; nil: there are none.
+func (c *Scope) bounds() *bounds {
 	if c == nil {
 		return nil
 	}
@@ -177,23 +177,23 @@ func (c *Cell) bounds() *bounds {
 
 // tracing: a child must be stopped to be bound.
 func (b *bounds) tracing() bool {
-	return b != nil && (len(b.v1) > 0 || len(b.rlimits) > 0 || b.staged != "")
+	return b != nil && (len(b.v1) > 0 || len(b.rlimits) > 0 || b.stagingDir != "")
 }
 
-// catch waits until a child that is traced by this thread has stopped at the end of its exec, binds it and lets it go.
-// One that was killed meanwhile is left to the nursery.
-func (b *bounds) catch(pid int, cell *Cell) error {
+// applyAfterExec waits until a child that is traced by this thread has stopped at the end of its exec, binds it and lets it go.
+// One that was killed meanwhile is left to the child reaper.
+func (b *bounds) applyAfterExec(pid int, scope *Scope) error {
 	var info siginfo
 	if err := waitid(unix.P_PID, pid, &info, unix.WSTOPPED|unix.WEXITED|unix.WNOWAIT); err != nil {
 		return os.NewSyscallError("waitid", err)
 	}
-	err := beside(func() error { // this thread may be held to what the session may write, see tenant.hold
-		if err := b.bind(pid); err != nil || b.staged == "" {
+	err := onOtherThread(func() error { // this thread may be held to what the session may write, see confinement.restrictThread
+		if err := b.apply(pid); err != nil || b.stagingDir == "" {
 			return err
 		}
-		return cell.move(pid)
+		return scope.move(pid)
 	})
-	if err == nil && b.full() {
+	if err == nil && b.atPIDLimit() {
 		err = fmt.Errorf("limit of %d processes: %w", b.limits.Pids, unix.EAGAIN)
 	}
 	if err != nil {
@@ -208,8 +208,8 @@ func (b *bounds) catch(pid int, cell *Cell) error {
 	return err
 }
 
-// beside runs f on another thread than this one, which the caller's goroutine is locked to.
-func beside(f func() error) error {
+// onOtherThread runs f on another thread than this one, which the caller's goroutine is locked to.
+func onOtherThread(f func() error) error {
 	done := make(chan error, 1)
 	go func() { done <- f() }() // ends with f; waited for here
 	return <-done
@@ -217,8 +217,8 @@ func beside(f func() error) error {
 
 const ptraceSetSigmask = 0x420b // PTRACE_SETSIGMASK (Linux 3.11)
 
-// bind puts a process that is certainly the one meant within the bounds.
-func (b *bounds) bind(pid int) error {
+// apply puts a process that is certainly the one meant within the bounds.
+func (b *bounds) apply(pid int) error {
 	for _, dir := range b.v1 {
 		if err := writeFile(dir, "cgroup.procs", strconv.Itoa(pid)); err != nil && !errors.Is(err, unix.ESRCH) {
 			return err
@@ -227,11 +227,11 @@ func (b *bounds) bind(pid int) error {
 	for _, r := range b.rlimits {
 		var now unix.Rlimit
 		err := unix.Prlimit(pid, r.resource, nil, &now)
-		if err == unix.EPERM && b.tenant.as != nil { // as below; what it was born with will do
+		if err == unix.EPERM && b.confinement.user != nil { // as below; what it was born with will do
 			err = unix.Prlimit(0, r.resource, nil, &now)
 		}
 		if most := min(r.most, now.Max); err == nil { // to raise it takes a privilege, and was not meant
-			err = b.tenant.prlimit(pid, r.resource, unix.Rlimit{Cur: most, Max: most})
+			err = b.confinement.prlimit(pid, r.resource, unix.Rlimit{Cur: most, Max: most})
 		}
 		if err != nil && !errors.Is(err, unix.ESRCH) {
 			return err
@@ -240,19 +240,19 @@ func (b *bounds) bind(pid int) error {
 	return nil
 }
 
-// full: whom we move into a group the kernel counts but does not refuse.
-func (b *bounds) full() bool {
-	if b.counted == "" {
+// atPIDLimit: whom we move into a group the kernel counts but does not refuse.
+func (b *bounds) atPIDLimit() bool {
+	if b.countedDir == "" {
 		return false
 	}
-	text, err := slurp(b.counted+"/pids.current", make([]byte, 32))
+	text, err := readSmallFile(b.countedDir+"/pids.current", make([]byte, 32))
 	now, _ := strconv.ParseInt(string(bytes.TrimSpace(text)), 10, 64)
 	return err != nil || now > b.limits.Pids
 }
 
-// hasten takes the limit of cpu off a group that is about to be killed: to die takes time, too, and out of a hundredth of
+// liftCPULimit takes the limit of cpu off a group that is about to be killed: to die takes time, too, and out of a hundredth of
 // a processor it takes seconds.
-func (b *bounds) hasten(g *Group) {
+func (b *bounds) liftCPULimit(g *Group) {
 	if dir := b.v1["cpu"]; dir != "" {
 		_ = writeFile(dir, "cpu.cfs_quota_us", "-1")
 	} else if b.limits.CPU > 0 {
@@ -260,11 +260,11 @@ func (b *bounds) hasten(g *Group) {
 	}
 }
 
-// end removes the directories in v1, and what is still in them.
-func (b *bounds) end(ctx context.Context) error {
+// remove removes the directories in v1, and what is still in them.
+func (b *bounds) remove(ctx context.Context) error {
 	var errs []error
 	for controller, dir := range b.v1 {
-		errs = append(errs, b.host.hierarchies[controller].end(ctx, dir))
+		errs = append(errs, b.host.hierarchies[controller].removeGroup(ctx, dir))
 	}
 	return errors.Join(errs...)
 }
@@ -324,7 +324,7 @@ func writeFile(dir, name, text string) error {
 		return err
 	}
 	defer unix.Close(fd)
-	if _, err := retry(func() (int, error) { return unix.Write(fd, []byte(text)) }); err != nil {
+	if _, err := retryEINTR(func() (int, error) { return unix.Write(fd, []byte(text)) }); err != nil {
 		return &fs.PathError{Op: "write " + text + " to", Path: dir + "/" + name, Err: err}
 	}
 	return nil
@@ -333,7 +333,7 @@ func writeFile(dir, name, text string) error {
 // Usage is what a group has used since it was made, and how often it came up against its limits.
 type Usage struct {
 	CPU      time.Duration
-	Peak     int64 // most memory, file cache included, since Gauge.Mark
+	Peak     int64 // most memory, file cache included, since Gauge.ResetPeak
 	OOMKills int64 // processes killed for want of memory
 	PIDHits  int64 // forks refused for want of pids
 }
@@ -377,7 +377,7 @@ func (g *Group) Usage() Usage {
 type Gauge struct {
 	cpu, peak, oom, pids int   // descriptors, -1 where there is none
 	last                 Usage // what was read last, but for the peak
-	room                 [512]byte
+	buf                  [512]byte
 }
 
 // Open opens the meters that can be opened.
@@ -386,7 +386,7 @@ func (m Meters) Open() *Gauge {
 		if path == "" {
 			return -1
 		}
-		fd, err := retry(func() (int, error) { return unix.Open(path, flags|unix.O_CLOEXEC, 0) })
+		fd, err := retryEINTR(func() (int, error) { return unix.Open(path, flags|unix.O_CLOEXEC, 0) })
 		if err != nil {
 			return -1
 		}
@@ -433,10 +433,10 @@ func (g *Gauge) Close() {
 	}
 }
 
-// Mark lets the peak begin anew, and reads the rest. In v2 that takes Linux 6.12; before, the peak is not told.
-func (g *Gauge) Mark() Usage {
+// ResetPeak lets the peak begin anew, and reads the rest. In v2 that takes Linux 6.12; before, the peak is not told.
+func (g *Gauge) ResetPeak() Usage {
 	if g.peak >= 0 {
-		if _, err := retry(func() (int, error) { return unix.Pwrite(g.peak, []byte("0\n"), 0) }); err != nil {
+		if _, err := retryEINTR(func() (int, error) { return unix.Pwrite(g.peak, []byte("0\n"), 0) }); err != nil {
 			unix.Close(g.peak)
 			g.peak = -1
 		}
@@ -465,11 +465,11 @@ func (g *Gauge) number(fd int, key string) int64 {
 	if fd < 0 {
 		return 0
 	}
-	n, err := retry(func() (int, error) { return unix.Pread(fd, g.room[:], 0) })
+	n, err := retryEINTR(func() (int, error) { return unix.Pread(fd, g.buf[:], 0) })
 	if err != nil {
 		return 0
 	}
-	for line := range bytes.Lines(g.room[:n]) {
+	for line := range bytes.Lines(g.buf[:n]) {
 		if rest, ok := bytes.CutPrefix(line, []byte(key)); ok {
 			var v int64
 			for _, c := range rest {
@@ -488,62 +488,62 @@ func (g *Gauge) number(fd int, key string) int64 {
 // command at most its first microseconds are not counted.
 func (r *run) measure() {
 	if r.gauge == nil {
-		r.meter()
-		r.used = r.gauge.Mark()
+		r.openGauge()
+		r.usageAtStart = r.gauge.ResetPeak()
 	}
 }
 
-// measureOn measures a command that was begun by another gateway, which wrote down from where.
-func (r *run) measureOn() {
-	r.meter()
-	r.handedOn = true
-	if from := r.record.Used; from != nil {
-		r.used = Usage{CPU: time.Duration(from.CPU), OOMKills: from.OOMKills, PIDHits: from.PIDHits}
+// resumeMeasure measures a command that was begun by another gateway, which wrote down from where.
+func (r *run) resumeMeasure() {
+	r.openGauge()
+	r.peakUnknown = true
+	if from := r.saved.UsedBefore; from != nil {
+		r.usageAtStart = Usage{CPU: time.Duration(from.CPU), OOMKills: from.OOMKills, PIDHits: from.PIDHits}
 	} else {
-		r.used = r.gauge.counters()
+		r.usageAtStart = r.gauge.counters()
 	}
 }
 
-func (r *run) meter() {
+func (r *run) openGauge() {
 	if r.s.gauge == nil {
 		r.s.gauge = r.s.group.Gauge()
 	}
 	r.gauge = r.s.gauge
 }
 
-// usedBefore is for the record: exact within limits; else what was read when the last command had ended, if one had.
-func (r *run) usedBefore() *UsageRecord {
+// savedUsage is for the record: exact within limits; else what was read when the last command had ended, if one had.
+func (r *run) savedUsage() *SavedUsage {
 	g := r.s.gauge
 	if g == nil {
 		return nil
 	}
-	return &UsageRecord{CPU: int64(g.last.CPU), OOMKills: g.last.OOMKills, PIDHits: g.last.PIDHits}
+	return &SavedUsage{CPU: int64(g.last.CPU), OOMKills: g.last.OOMKills, PIDHits: g.last.PIDHits}
 }
 
-// measured reads what there is to tell, before anything that follows the command adds to it.
-func (r *run) measured() {
+// readUsage reads what there is to tell, before anything that follows the command adds to it.
+func (r *run) readUsage() {
 	if r.gauge != nil {
-		r.now = r.gauge.Read()
+		r.usageAtEnd = r.gauge.Read()
 	}
 }
 
-// tell writes into the outcome what the group used between the two. Whatever else of the session ran at the time is in
+// addUsage writes into the outcome what the group used between the two. Whatever else of the session ran at the time is in
 // it, too.
-func (r *run) tell(o *Outcome) {
+func (r *run) addUsage(o *Outcome) {
 	if r.gauge == nil {
 		return
 	}
 	if r.gauge.cpu >= 0 {
-		o.CPU, o.Metered = r.now.CPU-r.used.CPU, true
+		o.CPU, o.HasUsage = r.usageAtEnd.CPU-r.usageAtStart.CPU, true
 	}
-	if !r.handedOn {
-		o.MemoryPeak = r.now.Peak
+	if !r.peakUnknown {
+		o.MemoryPeak = r.usageAtEnd.Peak
 	}
-	o.OOMKilled = r.now.OOMKills > r.used.OOMKills
+	o.OOMKilled = r.usageAtEnd.OOMKills > r.usageAtStart.OOMKills
 	switch {
 	case o.OOMKilled:
 		o.LimitHit = limitMemory
-	case r.now.PIDHits > r.used.PIDHits:
+	case r.usageAtEnd.PIDHits > r.usageAtStart.PIDHits:
 		o.LimitHit = limitPIDs
 	case r.s.cfg.Limits.FileSizeBytes > 0 && o.Code == signalCode(unix.SIGXFSZ) &&
 		(!r.died || r.p.child.Status().Signal == unix.SIGXFSZ): // not `exit 153`; of what the shell waited for only the code is known

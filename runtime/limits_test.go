@@ -159,7 +159,7 @@ func TestProcessIsWithinLimits(t *testing.T) {
 			for _, prepare := range []string{":", "f() { :; }"} { // of a POSIX shell, that makes the process a copy of it
 				s.code(prepare, 0)
 				j := journal.New(1 << 20)
-				p, err := s.Start(ProcessSpec{Text: "ulimit -n; cat /proc/self/cgroup", Journal: j})
+				p, err := s.StartProcess(ProcessSpec{Text: "ulimit -n; cat /proc/self/cgroup", Journal: j})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -207,7 +207,7 @@ func TestBoundBeforeTheFirstInstruction(t *testing.T) {
 		t.Fatalf("read %d, %v", n, err)
 	}
 	b := &bounds{rlimits: []rlimit{{unix.RLIMIT_NOFILE, 77}}}
-	if err := b.catch(pid, nil); err != nil {
+	if err := b.applyAfterExec(pid, nil); err != nil {
 		t.Fatal(err)
 	}
 	if err := r.SetReadDeadline(time.Now().Add(generous)); err != nil {
@@ -235,7 +235,7 @@ func TestPIDsLimit(t *testing.T) {
 		for range 5 {
 			other.want("ls /dev/null | cat", "/dev/null\n")
 		}
-		if p, err := s.Start(ProcessSpec{Text: "sleep 60", Journal: journal.New(1 << 20)}); !errors.Is(err, unix.EAGAIN) && !errors.Is(err, ErrShellGone) {
+		if p, err := s.StartProcess(ProcessSpec{Text: "sleep 60", Journal: journal.New(1 << 20)}); !errors.Is(err, unix.EAGAIN) && !errors.Is(err, ErrShellGone) {
 			t.Errorf("a process beyond the limit: %v %v", p, err)
 		}
 		c.Cancel(syscall.SIGKILL, 0)
@@ -270,14 +270,14 @@ func TestShellIsPutBackOnceThereIsRoom(t *testing.T) {
 	most("25")                                                                    // more than there may be, so that the dead shell's place is no free one
 	s.run("i=0; while [ $i -lt 30 ]; do i=$((i+1)); read x <" + gate + " & done") // some jobs cannot be forked
 	most("20")
-	cells := g.serial
+	scopes := g.serial
 	c := NewCommand("kill -9 $$")
 	c.Timeout = generous
 	done := s.start(c)
 	eventually(t, "a new shell has been tried twice", func() bool {
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		return g.serial > cells+1
+		return g.serial > scopes+1
 	})
 	w, err := os.OpenFile(gate, os.O_WRONLY, 0) // the jobs have their file, and its end
 	if err != nil {
@@ -335,7 +335,7 @@ func TestMemoryLimitKillsTheShell(t *testing.T) {
 	eachShellLimited(t, protocol.Limits{MemoryBytes: 48 << 20}, func(t *testing.T, s *session) {
 		s.code("v=kept", 0)
 		for range 2 {
-			eventually(t, "the shell has said what its state is", func() bool { s.Rest(); return !s.st.wanted() && !s.st.pending() })
+			eventually(t, "the shell has said what its state is", func() bool { s.SnapshotIfDue(); return !s.state.wanted() && !s.state.pending() })
 			c := NewCommand("x=0123456789abcdef; while :; do x=$x$x; done")
 			c.Timeout = generous
 			r := s.wait(s.start(c))
@@ -358,7 +358,7 @@ func TestCPULimit(t *testing.T) {
 	h := testHost(t, "auto")
 	s := limited(t, h, "/bin/bash", protocol.Limits{CPU: 0.25})
 	r := s.code("timeout 1.5 sh -c 'while :; do :; done' & timeout 1.5 sh -c 'while :; do :; done' & wait", 0)
-	if share := r.CPU.Seconds() / r.Duration.Seconds(); !r.Metered || share > 0.35 || share < 0.02 {
+	if share := r.CPU.Seconds() / r.Duration.Seconds(); !r.HasUsage || share > 0.35 || share < 0.02 {
 		t.Errorf("%.2f of a processor; %+v", share, r.Outcome)
 	} else {
 		t.Logf("%.2f of a processor", share)

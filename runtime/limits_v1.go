@@ -43,7 +43,7 @@ func findHierarchies(log zerolog.Logger) map[string]*hierarchy {
 		if y.dir, y.path, err = findController(string(mounts), string(self), controller); err == nil {
 			err = unix.Access(y.dir, unix.W_OK)
 			if err == nil {
-				removeLeftovers(y.dir, y.endLeftover, log)
+				removeLeftovers(y.dir, y.killLeftover, log)
 				continue
 			}
 			err = &fs.PathError{Op: "write", Path: y.dir, Err: err}
@@ -80,8 +80,8 @@ func controllerPath(text, controller string) (path string, ok bool) {
 	return "", false
 }
 
-// group makes a session's directory.
-func (y *hierarchy) group(id string) (dir string, err error) {
+// makeGroup makes a session's directory.
+func (y *hierarchy) makeGroup(id string) (dir string, err error) {
 	y.mu.Lock()
 	defer y.mu.Unlock()
 	if y.root == nil {
@@ -93,8 +93,8 @@ func (y *hierarchy) group(id string) (dir string, err error) {
 	return dir, os.Mkdir(dir, 0o755)
 }
 
-// end removes a group of v1. Its processes are dead, as a rule; one that left its cgroup of v2 may be in it still.
-func (y *hierarchy) end(ctx context.Context, dir string) error {
+// removeGroup removes a group of v1. Its processes are dead, as a rule; one that left its cgroup of v2 may be in it still.
+func (y *hierarchy) removeGroup(ctx context.Context, dir string) error {
 	if err := removeTree(dir); err == nil {
 		return nil
 	}
@@ -103,7 +103,7 @@ func (y *hierarchy) end(ctx context.Context, dir string) error {
 	var pause backoff
 	for {
 		for _, pid := range pidsBelow(dir) {
-			signalPinned(pid, unix.SIGKILL, func(pid int) bool { return y.holds(pid, path) })
+			signalPinned(pid, unix.SIGKILL, func(pid int) bool { return y.contains(pid, path) })
 		}
 		err := removeTree(dir)
 		if err == nil || ctx.Err() != nil {
@@ -113,15 +113,15 @@ func (y *hierarchy) end(ctx context.Context, dir string) error {
 	}
 }
 
-func (y *hierarchy) endLeftover(dir string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), leftoverPatience)
+func (y *hierarchy) killLeftover(dir string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), leftoverTimeout)
 	defer cancel()
-	return y.end(ctx, dir)
+	return y.removeGroup(ctx, dir)
 }
 
-// holds: pid is in the cgroup or below it at this moment.
-func (y *hierarchy) holds(pid int, path string) bool {
-	text, err := slurp(procPath(pid, "/cgroup"), make([]byte, 1<<10))
+// contains: pid is in the cgroup or below it at this moment.
+func (y *hierarchy) contains(pid int, path string) bool {
+	text, err := readSmallFile(procPath(pid, "/cgroup"), make([]byte, 1<<10))
 	if err != nil {
 		return false
 	}
@@ -136,7 +136,7 @@ func (y *hierarchy) close() error {
 	if y.root == nil {
 		return nil
 	}
-	err := y.endLeftover(y.root.dir)
+	err := y.killLeftover(y.root.dir)
 	unix.Close(y.root.lock)
 	y.root = nil
 	return err

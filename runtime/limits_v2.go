@@ -18,14 +18,14 @@ import (
 // limit, and only where no process is in it itself (cgroups(7), "no internal processes"). So where our own cgroup was
 // delegated to us, what is in it, which is us and whoever started us there, moves into a leaf beside our root.
 
-// selfName is the leaf's: that of our root and a suffix.
-var selfName = regexp.MustCompile(`^trl-[0-9]+-[0-9a-f]{8}\.self$`)
+// leafName is the leaf's: that of our root and a suffix.
+var leafName = regexp.MustCompile(`^trl-[0-9]+-[0-9a-f]{8}\.self$`)
 
-// delegate switches on, for the sessions, the controllers that limits need, and returns which of them are on.
-func (r *cgroupRoot) delegate(log zerolog.Logger) map[string]bool {
+// enableControllers switches on, for the sessions, the controllers that limits need, and returns which of them are on.
+func (r *cgroupRoot) enableControllers(log zerolog.Logger) map[string]bool {
 	own := filepath.Dir(r.dir)
-	removeSelves(own)
-	there := words(own, "cgroup.controllers")
+	removeLeaves(own)
+	there := readWords(own, "cgroup.controllers")
 	on := map[string]bool{}
 	for _, controller := range limitControllers {
 		if slices.Contains(there, controller) {
@@ -37,7 +37,7 @@ func (r *cgroupRoot) delegate(log zerolog.Logger) map[string]bool {
 	}
 	// The kernel would let us switch on pids and cpu, but not memory, above a process: that makes a threaded domain of
 	// our cgroup, for good, and no process can be started below it any more.
-	if !isHierarchyRoot(own) && len(words(own, "cgroup.procs")) > 0 {
+	if !isHierarchyRoot(own) && len(readWords(own, "cgroup.procs")) > 0 {
 		if !isDelegated(own) {
 			log.Debug().Str("cgroup", own).Msg("not delegated to us: no controllers of cgroup v2")
 			return nil
@@ -48,9 +48,9 @@ func (r *cgroupRoot) delegate(log zerolog.Logger) map[string]bool {
 		}
 	}
 	for controller := range on {
-		err := switchOn(own, controller)
+		err := enableController(own, controller)
 		if err == nil {
-			err = switchOn(r.dir, controller)
+			err = enableController(r.dir, controller)
 		}
 		if err != nil {
 			log.Warn().Err(err).Str("controller", controller).Msg("controller of cgroup v2 not available")
@@ -65,15 +65,15 @@ func isHierarchyRoot(dir string) bool {
 	return errors.Is(unix.Access(filepath.Join(dir, "cgroup.type"), unix.F_OK), unix.ENOENT)
 }
 
-func switchOn(dir, controller string) error {
-	if slices.Contains(words(dir, "cgroup.subtree_control"), controller) {
+func enableController(dir, controller string) error {
+	if slices.Contains(readWords(dir, "cgroup.subtree_control"), controller) {
 		return nil
 	}
 	return writeFile(dir, "cgroup.subtree_control", "+"+controller)
 }
 
-func words(dir, name string) []string {
-	text, _ := slurp(filepath.Join(dir, name), make([]byte, 256))
+func readWords(dir, name string) []string {
+	text, _ := readSmallFile(filepath.Join(dir, name), make([]byte, 256))
 	return strings.Fields(string(text))
 }
 
@@ -101,7 +101,7 @@ func moveAll(from, to string) error {
 		return err
 	}
 	for range 10 { // what forks meanwhile is met by the next look
-		text, err := slurp(filepath.Join(from, "cgroup.procs"), make([]byte, 4<<10))
+		text, err := readSmallFile(filepath.Join(from, "cgroup.procs"), make([]byte, 4<<10))
 		if err != nil {
 			return err
 		}
@@ -118,19 +118,19 @@ func moveAll(from, to string) error {
 	return &fs.PathError{Op: "empty cgroup", Path: from, Err: unix.EBUSY}
 }
 
-// removeSelves removes the leaves of instances that are gone: one that holds a process cannot be removed.
-func removeSelves(dir string) {
+// removeLeaves removes the leaves of instances that are gone: one that holds a process cannot be removed.
+func removeLeaves(dir string) {
 	for _, below := range subdirs(dir) {
-		if selfName.MatchString(filepath.Base(below)) {
+		if leafName.MatchString(filepath.Base(below)) {
 			_ = unix.Rmdir(below)
 		}
 	}
 }
 
-// stage is where a child of a session with a cpu limit is born: in the session's own group, which may have used up its
-// time, its way to the exec could take many periods, and what starts or ends elsewhere waits for that (nursery.forking).
+// stagingDir is where a child of a session with a cpu limit is born: in the session's own group, which may have used up its
+// time, its way to the exec could take many periods, and what starts or ends elsewhere waits for that (childReaper.forkMu).
 // It moves when it is caught. No session's id begins with a dash.
-func (h *Host) stage() (dir string, err error) {
+func (h *Host) stagingDir() (dir string, err error) {
 	dir = filepath.Join(h.root.dir, "-stage")
 	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 		return "", err

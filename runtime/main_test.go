@@ -87,8 +87,8 @@ func awkward(mode, marker string) {
 			panic(err)
 		}
 		g, _ := h.NewGroup("s-1")
-		c, _ := g.NewCell()
-		if _, err := h.Spawn(Spec{Path: "/bin/sleep", Argv: []string{"sleep", marker}, Cell: c}); err != nil {
+		c, _ := g.NewScope()
+		if _, err := h.Spawn(Spec{Path: "/bin/sleep", Argv: []string{"sleep", marker}, Scope: c}); err != nil {
 			panic(err)
 		}
 		if h.root != nil {
@@ -97,14 +97,14 @@ func awkward(mode, marker string) {
 		ready()
 		time.Sleep(awkwardLife)
 	case "instance-ports": // another trl, with a session that has a directory of ports
-		h, err := NewHost(Config{Isolation: "none", Write: []string{"/"}, Metrics: metrics.New(prometheus.NewRegistry()), Log: zerolog.Nop()})
+		h, err := NewHost(Config{Isolation: "none", WritableDirs: []string{"/"}, Metrics: metrics.New(prometheus.NewRegistry()), Log: zerolog.Nop()})
 		if err != nil {
 			panic(err)
 		}
 		if _, err := h.NewGroup("s-1"); err != nil {
 			panic(err)
 		}
-		fmt.Println(h.ports)
+		fmt.Println(h.fifoDir)
 		ready()
 		time.Sleep(awkwardLife)
 	case "deep": // a child of a child of a child…, all waiting; every eighth in a process session of its own
@@ -146,9 +146,9 @@ func awkward(mode, marker string) {
 		}
 		live = make([]*byte, 16<<20) // begins a collection, which takes a while
 		go h.CollectBetweenForks()()
-		h.forkPatience = 3 * garbageEvery
+		h.forkTimeout = 3 * gcInterval
 		g, _ := h.NewGroup("s-1")
-		c, _ := g.NewCell()
+		c, _ := g.NewScope()
 		if err := writeFile(h.root.dir, "cgroup.freeze", "1"); err != nil {
 			panic(err)
 		}
@@ -380,7 +380,7 @@ func runInUserNamespace(t *testing.T) {
 	}
 }
 
-func newGroup(t testing.TB, h *Host) (*Group, *Cell) {
+func newGroup(t testing.TB, h *Host) (*Group, *Scope) {
 	t.Helper()
 	g, err := h.NewGroup(strings.ReplaceAll("s-"+marker(), ".", "-"))
 	if err != nil {
@@ -389,9 +389,9 @@ func newGroup(t testing.TB, h *Host) (*Group, *Cell) {
 	return g, newCell(t, g)
 }
 
-func newCell(t testing.TB, g *Group) *Cell {
+func newCell(t testing.TB, g *Group) *Scope {
 	t.Helper()
-	c, err := g.NewCell()
+	c, err := g.NewScope()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -400,13 +400,13 @@ func newCell(t testing.TB, g *Group) *Cell {
 
 // spawn starts argv in c with its stdout on out; the session's id is in its
 // environment as in every shell's.
-func spawn(t testing.TB, h *Host, c *Cell, out *os.File, argv ...string) *Child {
+func spawn(t testing.TB, h *Host, c *Scope, out *os.File, argv ...string) *Child {
 	t.Helper()
 	env := []string{"PATH=/usr/bin:/bin"}
 	if c != nil {
 		env = append(env, "TRL_SESSION_ID="+c.group.id)
 	}
-	child, err := h.Spawn(Spec{Path: argv[0], Argv: argv, Env: env, Dir: "/", Files: []*os.File{nil, out, os.Stderr}, Cell: c})
+	child, err := h.Spawn(Spec{Path: argv[0], Argv: argv, Env: env, Dir: "/", Files: []*os.File{nil, out, os.Stderr}, Scope: c})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -415,7 +415,7 @@ func spawn(t testing.TB, h *Host, c *Cell, out *os.File, argv ...string) *Child 
 }
 
 // spawnAwkward returns when the awkward child has done its worst.
-func spawnAwkward(t testing.TB, h *Host, c *Cell, mode, marker string) *Child {
+func spawnAwkward(t testing.TB, h *Host, c *Scope, mode, marker string) *Child {
 	t.Helper()
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -442,7 +442,7 @@ var markers atomic.Int64
 // alive counts the processes that have the marker on their command line.
 func alive(marker string) (pids []int) {
 	for _, pid := range numbersIn("/proc") {
-		text, _ := slurp("/proc/"+strconv.Itoa(pid)+"/cmdline", make([]byte, 1<<10))
+		text, _ := readSmallFile("/proc/"+strconv.Itoa(pid)+"/cmdline", make([]byte, 1<<10))
 		if !strings.Contains(string(text), marker) {
 			continue
 		}

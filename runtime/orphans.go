@@ -18,60 +18,60 @@ import (
 // of a group that has not been closed, and everything that never was in a
 // session, such as what other code in this process started with os/exec.
 func (h *Host) KillOrphans(live func(sessionID string) bool) int {
-	h.scan.Lock()
-	defer h.scan.Unlock()
-	condemned, count := map[int]uint64{}, 0
+	h.scanMu.Lock()
+	defer h.scanMu.Unlock()
+	killNow, count := map[int]uint64{}, 0
 	end := func(p proc) {
-		if start, again := h.runaways[p.pid]; again && start == p.start && !p.dead() &&
-			signalPinned(p.pid, unix.SIGKILL, p.same) {
+		if start, again := h.killNext[p.pid]; again && start == p.start && !p.dead() &&
+			signalPinned(p.pid, unix.SIGKILL, p.isStill) {
 			count++
 			h.metrics.OrphansKilled.Inc()
 			h.log.Warn().Int("pid", p.pid).Msg("ended an orphan of a session that is gone")
 		} else {
-			condemned[p.pid] = p.start
+			killNow[p.pid] = p.start
 		}
 	}
 	kin := map[int]uint64{}
-	for _, pid := range h.nursery.strangers() {
+	for _, pid := range h.childReaper.foreignChildren() {
 		p, ok := readProc(pid)
 		if !ok || p.ppid != h.pid {
 			continue
 		}
-		if h.led(p) {
+		if h.inOpenGroup(p) {
 			kin[pid] = p.start // its group claims it; remembered for when that is gone
 		} else if h.escaped(p, live) {
-			if h.kin[pid] == p.start {
+			if h.sameSessionOrphans[pid] == p.start {
 				kin[pid] = p.start
 			}
-			p.family(end)
+			p.walkTree(end)
 		}
 	}
-	h.runaways, h.kin = condemned, kin
+	h.killNext, h.sameSessionOrphans = killNow, kin
 	return count
 }
 
-// family visits p and all below it.
-func (p proc) family(visit func(p proc)) {
+// walkTree visits p and all below it.
+func (p proc) walkTree(visit func(p proc)) {
 	kids := p.children() // before p dies and they are given to us
 	visit(p)
 	for _, pid := range kids {
 		if kid, ok := readProc(pid); ok && kid.ppid == p.pid {
-			kid.family(visit)
+			kid.walkTree(visit)
 		}
 	}
 }
 
-// endStrangers kills what sessions have left to us, and all below it, when no session is left: also what has left its
+// killLeftovers kills what sessions have left to us, and all below it, when no session is left: also what has left its
 // cgroup, or hidden whose it was. Other code's children were there before us, or are in our own process session, where
 // nothing is that comes from one of ours.
-func (h *Host) endStrangers() {
+func (h *Host) killLeftovers() {
 	var pause backoff
-	for until := time.Now().Add(leftoverPatience); time.Now().Before(until); pause.sleep() {
+	for until := time.Now().Add(leftoverTimeout); time.Now().Before(until); pause.sleep() {
 		found := false
-		for _, pid := range h.nursery.strangers() {
-			if p, ok := readProc(pid); ok && p.ppid == h.pid && p.sid != h.sid && p.start > h.begin {
-				p.family(func(p proc) {
-					found = !p.dead() && signalPinned(p.pid, unix.SIGKILL, p.same) || found
+		for _, pid := range h.childReaper.foreignChildren() {
+			if p, ok := readProc(pid); ok && p.ppid == h.pid && p.sid != h.sid && p.start > h.startTicks {
+				p.walkTree(func(p proc) {
+					found = !p.dead() && signalPinned(p.pid, unix.SIGKILL, p.isStill) || found
 				})
 			}
 		}
@@ -86,7 +86,7 @@ func (h *Host) escaped(p proc, live func(id string) bool) bool {
 	if h.root != nil && inCgroup(p.pid, h.root.path) {
 		return false // its group is there, else its directory would not be
 	}
-	c, given := h.cellOf(p.pid)
+	c, given := h.scopeOf(p.pid)
 	if c != nil {
 		return false // its group has not been closed, and will find it when it is
 	}
@@ -97,14 +97,14 @@ func (h *Host) escaped(p proc, live func(id string) bool) bool {
 	if id != "" {
 		return h.group(id) == nil && !live(id)
 	}
-	return given || h.kin[p.pid] == p.start
+	return given || h.sameSessionOrphans[p.pid] == p.start
 }
 
-// led: p is in the process session of a child of a group that has not been
+// inOpenGroup: p is in the process session of a child of a group that has not been
 // closed.
-func (h *Host) led(p proc) bool {
+func (h *Host) inOpenGroup(p proc) bool {
 	h.mu.Lock()
 	groups := slices.Collect(maps.Values(h.groups))
 	h.mu.Unlock()
-	return slices.ContainsFunc(groups, func(g *Group) bool { return g.leads(p) })
+	return slices.ContainsFunc(groups, func(g *Group) bool { return g.inLeaderSession(p) })
 }

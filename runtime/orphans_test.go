@@ -97,8 +97,8 @@ func TestWhatLeftItsCgroupIsFound(t *testing.T) {
 		{"mark taken off", "prlimit --locks=unlimited:unlimited env -i"}, // the process session tells
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			g, cell := newGroup(t, h)
-			sh := openShellIn(t, h, cell)
+			g, scope := newGroup(t, h)
+			sh := openShellIn(t, h, scope)
 			m := marker()
 			sh.run(fmt.Sprintf(`(sh -c 'echo 0 >%s; exec %s sleep %s' &)`, above, c.wipe, m))
 			eventually(t, "it is out", func() bool {

@@ -16,7 +16,7 @@ type poller struct {
 	file  *os.File
 	conn  syscall.RawConn
 	until time.Time // the deadline that is set; zero: none
-	slots [slots]watched
+	slots [slots]watchedFDs
 	fds   []unix.PollFd // what wait waits for
 	ready func(uintptr) bool
 }
@@ -25,19 +25,19 @@ type poller struct {
 const (
 	slotSession = iota // the session's own
 	slotShell          // the shell process's
-	slotLane
-	slotInlet
+	slotPipes
+	slotStdin
 	slots
 )
 
-// watched is what the epoll has of an owner. Its number alone would not do: that of a descriptor which was closed is soon
+// watchedFDs is what the epoll has of an owner. Its number alone would not do: that of a descriptor which was closed is soon
 // another's.
-type watched struct {
+type watchedFDs struct {
 	owner any
 	fds   [2]int // -1: none
 }
 
-var unwatched = watched{fds: [2]int{-1, -1}}
+var unwatched = watchedFDs{fds: [2]int{-1, -1}}
 
 func newPoller() (*poller, error) {
 	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
@@ -61,10 +61,10 @@ func newPoller() (*poller, error) {
 }
 
 // watch makes those of each slot's owner all that is watched. What is gone goes first: its numbers may be among the new ones.
-func (p *poller) watch(now [slots]watched) {
+func (p *poller) watch(now [slots]watchedFDs) {
 	for i := range now {
 		if now[i] != p.slots[i] {
-			p.part(i)
+			p.unwatch(i)
 		}
 	}
 	for i := range now {
@@ -73,7 +73,7 @@ func (p *poller) watch(now [slots]watched) {
 		}
 		p.slots[i] = now[i]
 		events := uint32(unix.EPOLLIN)
-		if i == slotInlet {
+		if i == slotStdin {
 			events = unix.EPOLLOUT
 		}
 		for _, fd := range now[i].fds {
@@ -88,8 +88,8 @@ func (p *poller) watch(now [slots]watched) {
 	}
 }
 
-// part ends the watch over a slot's descriptors, which may be closed.
-func (p *poller) part(slot int) {
+// unwatch ends the watch over a slot's descriptors, which may be closed.
+func (p *poller) unwatch(slot int) {
 	for _, fd := range p.slots[slot].fds {
 		if fd >= 0 {
 			_ = p.control(unix.EPOLL_CTL_DEL, fd, nil)
@@ -109,15 +109,15 @@ func (p *poller) control(op, fd int, e *unix.EpollEvent) (err error) {
 // every caller looks again.
 func (p *poller) wait(fds []unix.PollFd, d time.Duration) {
 	p.fds = fds
-	p.arm(d)
+	p.setDeadline(d)
 	if p.conn.Read(p.ready) != nil { // the deadline; it may not have looked at all
 		poll(fds)
 	}
 }
 
-// arm sees to a deadline that is not later than d from now. One that comes too early does no harm, and to set it for every
+// setDeadline sees to a deadline that is not later than d from now. One that comes too early does no harm, and to set it for every
 // command would cost more than to wait for most.
-func (p *poller) arm(d time.Duration) {
+func (p *poller) setDeadline(d time.Duration) {
 	var at time.Time
 	now := time.Now()
 	if d >= 0 {

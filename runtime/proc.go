@@ -32,7 +32,7 @@ func procPath(pid int, file string) string { return "/proc/" + strconv.Itoa(pid)
 // readProc reports false when there is no such process.
 func readProc(pid int) (proc, bool) {
 	var room [512]byte
-	text, err := slurp(procPath(pid, "/stat"), room[:])
+	text, err := readSmallFile(procPath(pid, "/stat"), room[:])
 	if err != nil {
 		return proc{}, false
 	}
@@ -80,7 +80,7 @@ func (p proc) children() []int {
 
 func childrenOfThread(pid, tid int) []int {
 	var room [512]byte
-	text, _ := slurp(procPath(pid, "/task/"+strconv.Itoa(tid)+"/children"), room[:])
+	text, _ := readSmallFile(procPath(pid, "/task/"+strconv.Itoa(tid)+"/children"), room[:])
 	return parsePids(nil, text)
 }
 
@@ -101,7 +101,7 @@ func childrenByScan(ppid int) (kids []int) {
 
 func numbersIn(dir string) []int {
 	var names []string
-	_ = withSpare(func() error {
+	_ = withReservedFD(func() error {
 		d, err := os.Open(dir)
 		if err == nil {
 			names, _ = d.Readdirnames(-1)
@@ -137,7 +137,7 @@ func parsePids(pids []int, text []byte) []int {
 // environSession is the TRL_SESSION_ID that the process was started with, "" if
 // there was none, or it may not be read, or the process wiped it.
 func environSession(pid int) string {
-	text, _ := slurp(procPath(pid, "/environ"), make([]byte, 8<<10))
+	text, _ := readSmallFile(procPath(pid, "/environ"), make([]byte, 8<<10))
 	for v := range bytes.SplitSeq(text, []byte{0}) {
 		if id, ok := bytes.CutPrefix(v, []byte("TRL_SESSION_ID=")); ok {
 			return string(id)
@@ -149,13 +149,13 @@ func environSession(pid int) string {
 // A mark is a number that a process inherits through fork and exec and that
 // setsid, double forks, closed descriptors and an empty environment leave
 // alone: the soft limit of file locks, which Linux has kept but not enforced
-// since 2.4.25 and which every process may read and lower. Each cell has its
+// since 2.4.25 and which every process may read and lower. Each scope has its
 // own, so that a process tells which command started it, even as a zombie,
 // and where there is no cgroup to ask.
 type mark uint64
 
-// possible: our own limits leave room for it and its like.
-func (m mark) possible() bool {
+// fits: our own limits leave room for it and its like.
+func (m mark) fits() bool {
 	var own unix.Rlimit
 	return unix.Prlimit(0, unix.RLIMIT_LOCKS, nil, &own) == nil && own.Max > uint64(m|math.MaxUint32)
 }
@@ -184,7 +184,7 @@ func softLimit(pid, resource int, name string) (most uint64, known bool) {
 	if unix.Prlimit(pid, resource, nil, &now) == nil {
 		return now.Cur, true
 	}
-	text, _ := slurp(procPath(pid, "/limits"), make([]byte, 4<<10))
+	text, _ := readSmallFile(procPath(pid, "/limits"), make([]byte, 4<<10))
 	for line := range strings.Lines(string(text)) {
 		if rest, ok := strings.CutPrefix(line, name); ok {
 			soft, _, _ := strings.Cut(strings.TrimSpace(rest), " ")
@@ -204,7 +204,7 @@ func signalPinned(pid int, sig syscall.Signal, still func(pid int) bool) bool {
 	if pid <= 0 {
 		return false // 0: a process of another pid namespace
 	}
-	return withSpare(func() error {
+	return withReservedFD(func() error {
 		fd, err := unix.PidfdOpen(pid, 0)
 		if err != nil {
 			return err
@@ -217,11 +217,11 @@ func signalPinned(pid int, sig syscall.Signal, still func(pid int) bool) bool {
 	}) == nil
 }
 
-// slurp reads a small kernel file whole, into buf if it fits. os.ReadFile
+// readSmallFile reads a small kernel file whole, into buf if it fits. os.ReadFile
 // would offer each to the poller first: three system calls more.
-func slurp(path string, buf []byte) (text []byte, err error) {
-	err = withSpare(func() error {
-		fd, err := retry(func() (int, error) { return unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0) })
+func readSmallFile(path string, buf []byte) (text []byte, err error) {
+	err = withReservedFD(func() error {
+		fd, err := retryEINTR(func() (int, error) { return unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0) })
 		if err != nil {
 			return &os.PathError{Op: "open", Path: path, Err: err}
 		}
@@ -238,7 +238,7 @@ func preadAll(fd int, buf []byte) ([]byte, error) {
 		if n == len(buf) {
 			buf = append(buf, make([]byte, max(512, len(buf)))...)
 		}
-		k, err := retry(func() (int, error) { return unix.Pread(fd, buf[n:], int64(n)) })
+		k, err := retryEINTR(func() (int, error) { return unix.Pread(fd, buf[n:], int64(n)) })
 		if err != nil || k == 0 {
 			return buf[:n], err
 		}
@@ -246,9 +246,9 @@ func preadAll(fd int, buf []byte) ([]byte, error) {
 	}
 }
 
-// retry repeats a call that a signal interrupted: Go preempts with signals, and
+// retryEINTR repeats a call that a signal interrupted: Go preempts with signals, and
 // SA_RESTART does not cover every file system.
-func retry(call func() (int, error)) (int, error) {
+func retryEINTR(call func() (int, error)) (int, error) {
 	for {
 		n, err := call()
 		if err != unix.EINTR {

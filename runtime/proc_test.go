@@ -105,14 +105,14 @@ func TestSignalPinnedNeedsTheLook(t *testing.T) {
 	p, _ := readProc(c.Process.Pid)
 	other := p
 	other.start++
-	if signalPinned(p.pid, 9, other.same) || signalPinned(0, 9, p.same) || signalPinned(-1, 9, p.same) {
+	if signalPinned(p.pid, 9, other.isStill) || signalPinned(0, 9, p.isStill) || signalPinned(-1, 9, p.isStill) {
 		t.Error("signalled what is not it")
 	}
-	if !signalPinned(p.pid, 9, p.same) {
+	if !signalPinned(p.pid, 9, p.isStill) {
 		t.Error("not signalled")
 	}
 	c.Wait()
-	if signalPinned(p.pid, 9, p.same) {
+	if signalPinned(p.pid, 9, p.isStill) {
 		t.Error("signalled the dead")
 	}
 }

@@ -21,40 +21,40 @@ type ProcessSpec struct {
 	Env       map[string]*string
 	OpenStdin bool
 	Journal   *journal.Journal // closed when nobody holds the process's output any more
-	Began     func(*Process)   // is told of it before it runs, so that it is written down by then; may be nil
+	OnStart   func(*Process)   // is told of it before it runs, so that it is written down by then; may be nil
 }
 
-// Process is a background command with a cell of its own, started by Shell.Start. One goroutine (watch) waits for its
-// end; outlets follow its output. It ends by itself, by Kill, or with its session.
+// Process is a background command with a scope of its own, started by Shell.StartProcess. One goroutine (watch) waits for its
+// end; pipe copiers follow its output. It ends by itself, by Kill, or with its session.
 type Process struct {
-	belongings
-	b      *Base
-	s      *Shell // whose it is
-	cell   KeptCell
-	swept  bool // guarded by mu
-	pid    int
-	in     *inlet // its stdin, nil when it has none
-	lane   *lane
-	out    *outlets
-	exited chan struct{} // closed by watch, after the output is in the journal
+	heldResources
+	b            *Base
+	s            *Shell // whose it is
+	scope        KeptScope
+	scopeRemoved bool // guarded by mu
+	pid          int
+	stdin        *stdinBuffer // its stdin, nil when it has none
+	pipes        *outputPipes
+	copier       *pipeCopier
+	exited       chan struct{} // closed by watch, after the output is in the journal
 
-	given  chan struct{} // one token: the inlet has more; nil without stdin
-	fed    chan struct{} // closed when the feeder has ended; nil without stdin
-	status Status        // set before exited is closed
-	record ProcessRecord // set once in Start
+	inputToken chan struct{} // one token: the stdin buffer has more; nil without stdin
+	feederDone chan struct{} // closed when the feeder has ended; nil without stdin
+	status     Status        // set before exited is closed
+	saved      SavedProcess  // set once in Start
 }
 
-// Start starts a background command from the session's present state: directory, variables, functions. A fresh bash or
+// StartProcess starts a background command from the session's present state: directory, variables, functions. A fresh bash or
 // zsh reads a snapshot; a POSIX shell that may have functions, which it cannot list, makes a copy of itself, which
 // ignores INT and QUIT, as POSIX has it for what is started with `&`.
-func (s *Shell) Start(spec ProcessSpec) (*Process, error) {
+func (s *Shell) StartProcess(spec ProcessSpec) (*Process, error) {
 	if spec.Dir != "" {
-		if err := s.held().Enterable(spec.Dir); err != nil {
+		if err := s.currentGroup().Enterable(spec.Dir); err != nil {
 			return nil, err
 		}
 	}
-	here := s.lookAround()
-	sp, free, giveBack := s.borrow()
+	here := s.checkShellDir()
+	sp, free, giveBack := s.tryTurn()
 	defer giveBack()
 	if sp == nil {
 		return nil, ErrShellGone
@@ -62,105 +62,105 @@ func (s *Shell) Start(spec ProcessSpec) (*Process, error) {
 	s.mu.Lock()
 	group, cfg := s.group, s.cfg
 	s.mu.Unlock()
-	cell, err := group.NewCell()
+	scope, err := group.NewScope()
 	if err != nil {
 		return nil, err
 	}
-	p := &Process{b: s.b, s: s, belongings: belongings{of: "process", group: group}, cell: cell, out: newOutlets(spec.Journal, &s.outputs), exited: make(chan struct{})}
-	spec.Journal.OnRoom(p.out.roomy)
-	byCopy := free && !sp.kind.lists && s.funcs.Load() && !sp.dead()
-	if err = p.pipes(&s.outputs, spec.OpenStdin, !byCopy); err == nil {
+	p := &Process{b: s.b, s: s, heldResources: heldResources{owner: "process", group: group}, scope: scope, copier: newPipeCopier(spec.Journal, &s.streamLogs), exited: make(chan struct{})}
+	spec.Journal.OnRoom(p.copier.onRoom)
+	byCopy := free && !sp.dialect.listsFunctions && s.mayHaveFunctions.Load() && !sp.dead()
+	if err = p.makePipes(&s.streamLogs, spec.OpenStdin, !byCopy); err == nil {
 		var text int
 		var own string
-		if text, err = p.holdBack([]byte(sp.kind.file(spec.Text, ""))); err == nil {
-			own, err = ownScript(sp.kind, spec.Env, spec.Dir, group.Dir(), p.hold)
+		if text, err = p.holdAtGate([]byte(sp.dialect.fileText(spec.Text, ""))); err == nil {
+			own, err = envAndDirScript(sp.dialect, spec.Env, spec.Dir, group.Dir(), p.holdText)
 		}
 		if err == nil {
 			if own != "" {
 				own = "{ " + own + "} 2>/dev/null\n" // what the session traces is not the process's
 			}
-			script := own + sp.kind.run(group.Dir()+"/"+strconv.Itoa(text)) + "\n"
+			script := own + sp.dialect.runLine(group.Dir()+"/"+strconv.Itoa(text)) + "\n"
 			if byCopy {
-				err = p.copyOf(s, sp, script)
+				err = p.startCopy(s, sp, script)
 			} else {
-				err = p.fresh(s, sp, cfg, script, spec.Dir, free, here)
+				err = p.startFresh(s, sp, cfg, script, spec.Dir, free, here)
 			}
 		}
 	}
 	if err != nil {
-		if !cell.Remove() {
-			_ = cell.Kill(0)
-			cell.Remove()
+		if !scope.Remove() {
+			_ = scope.Kill(0)
+			scope.Remove()
 		}
-		p.out.start()
-		p.out.close()
+		p.copier.start()
+		p.copier.close()
 		p.closeFiles()
 		p.Release()
-		if p.lane != nil {
-			p.lane.close()
+		if p.pipes != nil {
+			p.pipes.close()
 		}
-		if p.in != nil {
-			p.in.close()
+		if p.stdin != nil {
+			p.stdin.close()
 		}
 		return nil, err
 	}
-	p.record.Pid, p.record.Cell, p.record.Lane, p.record.Span = p.pid, cell.Number(), p.lane.record(), spec.Journal.Span()
-	p.record.Held, p.record.Gate = p.known, p.gate.NW
-	p.out.start()
-	if p.in != nil {
+	p.saved.Pid, p.saved.Scope, p.saved.Pipes, p.saved.Span = p.pid, scope.Number(), p.pipes.saved(), spec.Journal.Span()
+	p.saved.Held, p.saved.Gate = p.heldFiles, p.startGate.HeldW
+	p.copier.start()
+	if p.stdin != nil {
 		go p.feed() // writes what Input gives; ends with the process; dispose waits for it
 	}
 	s.mu.Lock()
 	s.procs[p] = struct{}{}
 	s.mu.Unlock()
-	if spec.Began != nil {
-		spec.Began(p)
+	if spec.OnStart != nil {
+		spec.OnStart(p)
 	}
-	p.letGo()
+	p.openGate()
 	return p, nil
 }
 
-// pipes makes what the process is connected with; inherited: a child will be given its ends, not open them.
-func (p *Process) pipes(of *outputs, stdin, inherited bool) (err error) {
-	if p.lane, err = newLane(p.group, of, inherited); err != nil {
+// makePipes makes what the process is connected with; inherited: a child will be given its ends, not open them.
+func (p *Process) makePipes(of *streamLogs, stdin, inherited bool) (err error) {
+	if p.pipes, err = newOutputPipes(p.group, of, inherited); err != nil {
 		return err
 	}
-	p.lane.log.carry(p.out.j, 0, 0)
-	p.out.ended = p.lane.close
-	for i := range p.lane.r {
-		if err := p.out.add(p.lane.take(i), journal.Stdout+journal.Stream(i)); err != nil {
+	p.pipes.log.attachJournal(p.copier.j, 0, 0)
+	p.copier.onEOF = p.pipes.close
+	for i := range p.pipes.r {
+		if err := p.copier.add(p.pipes.takeReadEnd(i), journal.Stdout+journal.Stream(i)); err != nil {
 			return err
 		}
 	}
 	if !stdin {
 		return nil
 	}
-	if p.in, err = newInlet(p.group, inherited); err != nil {
+	if p.stdin, err = newStdinBuffer(p.group, inherited); err != nil {
 		return err
 	}
-	p.given, p.fed = make(chan struct{}, 1), make(chan struct{})
-	p.record.Stdin = p.in.files
+	p.inputToken, p.feederDone = make(chan struct{}, 1), make(chan struct{})
+	p.saved.Stdin = p.stdin.files
 	return nil
 }
 
-// fresh starts a new shell that reads the state, then the text, which goes to a directory of its own unless that is "".
-func (p *Process) fresh(s *Shell, sp *shellProc, cfg ShellConfig, script, own string, free bool, here place) error {
-	state, lost, err := s.stateScript(sp, free, p.hold)
+// startFresh starts a new shell that reads the state, then the text, which goes to a directory of its own unless that is "".
+func (p *Process) startFresh(s *Shell, sp *shellProc, cfg ShellConfig, script, own string, free bool, here checkedDir) error {
+	state, lost, err := s.stateScript(sp, free, p.holdText)
 	if err != nil {
 		return err
 	}
-	if !sp.kind.lists && s.funcs.Load() {
+	if !sp.dialect.listsFunctions && s.mayHaveFunctions.Load() {
 		lost = Union(lost, []string{"functions"})
 	}
-	p.record.Lost = lost
+	p.saved.Lost = lost
 	dir, gone, err := s.enterableDir(sp, cfg, state, here)
 	if err != nil {
 		return err
 	}
-	if own == "" && s.leadsAway(sp, state, gone, free, lost) {
-		script = backTo(sp.kind, dir) + script
+	if own == "" && s.changesDir(sp, state, gone, free, lost) {
+		script = cdBack(sp.dialect, dir) + script
 	}
-	argv, err := scriptArgs(cfg.Path, p.gateLine(sp.kind)+state+script)
+	argv, err := scriptArgs(cfg.Path, p.gateLine(sp.dialect)+state+script)
 	if err != nil {
 		return err
 	}
@@ -171,10 +171,10 @@ func (p *Process) fresh(s *Shell, sp *shellProc, cfg ShellConfig, script, own st
 	defer null.Close()
 	files := []*os.File{null, null, null}
 	stdin := -1
-	if p.in != nil {
-		stdin = p.in.r
+	if p.stdin != nil {
+		stdin = p.stdin.r
 	}
-	for i, fd := range []int{stdin, p.lane.w[0], p.lane.w[1]} {
+	for i, fd := range []int{stdin, p.pipes.w[0], p.pipes.w[1]} {
 		if fd < 0 {
 			continue
 		}
@@ -185,12 +185,12 @@ func (p *Process) fresh(s *Shell, sp *shellProc, cfg ShellConfig, script, own st
 		files[i] = os.NewFile(uintptr(dup), "stdio")
 		defer files[i].Close()
 	}
-	child, err := p.cell.Spawn(Spec{Path: cfg.Path, Argv: argv, Env: cfg.Env, Dir: dir, Files: files})
+	child, err := p.scope.Spawn(Spec{Path: cfg.Path, Argv: argv, Env: cfg.Env, Dir: dir, Files: files})
 	if err != nil {
 		return err
 	}
 	p.pid = child.Pid()
-	p.lane.closeWriters()
+	p.pipes.closeWriters()
 	p.watchChild(child)
 	return nil
 }
@@ -204,24 +204,24 @@ func (p *Process) watchChild(child KeptChild) {
 	}()
 }
 
-// copyOf lets the shell fork itself. The copy waits at a gate until it is in its own cell.
-func (p *Process) copyOf(s *Shell, sp *shellProc, script string) error {
-	made, err := p.make(MemFile, MemFile)
+// startCopy lets the shell fork itself. The copy waits at a gate until it is in its own scope.
+func (p *Process) startCopy(s *Shell, sp *shellProc, script string) error {
+	made, err := p.makeChannels(MemFile, MemFile)
 	if err != nil {
 		return err
 	}
 	text, status := made[0], made[1]
-	if err := fill(text.W, []byte(script)); err != nil {
+	if err := writeMemfd(text.W, []byte(script)); err != nil {
 		return err
 	}
 	in := os.DevNull
-	if p.in != nil {
-		in = p.group.Dir() + "/" + strconv.Itoa(p.in.port)
+	if p.stdin != nil {
+		in = p.group.Dir() + "/" + strconv.Itoa(p.stdin.fileNumber)
 	}
 	s.seq++
 	tag := strconv.Itoa(s.seq)
 	end := time.Now().Add(bootTimeout)
-	sp.sendBy(end, fmt.Sprintf("\\__trl_j %s %d %d %d %d %d %s\n", in, p.lane.end(0), p.lane.end(1), text.Port, status.Port, p.gate.Port, tag))
+	sp.sendBy(end, fmt.Sprintf("\\__trl_j %s %d %d %d %d %d %s\n", in, p.pipes.writeEnd(0), p.pipes.writeEnd(1), text.FileNumber, status.FileNumber, p.startGate.FileNumber, tag))
 	r, ok := sp.awaitVerb('j', tag, end)
 	if !ok {
 		return fmt.Errorf("shell did not start a copy: %w", ErrShellGone)
@@ -231,11 +231,11 @@ func (p *Process) copyOf(s *Shell, sp *shellProc, script string) error {
 	if !ok || start.ppid != sp.child.Pid() {
 		return fmt.Errorf("copy of the shell: %w", unix.ESRCH)
 	}
-	if err := p.cell.AdoptCopy(r.val); err != nil {
+	if err := p.scope.AddForkedCopy(r.val); err != nil {
 		return err
 	}
 	p.pid = r.val
-	p.record.Copy, p.record.Start, p.record.Status = true, start.start, status.NW
+	p.saved.Copy, p.saved.Start, p.saved.Status = true, start.start, status.HeldW
 	return p.watchCopy(status.W, start.start)
 }
 
@@ -285,17 +285,17 @@ func waitPidfd(f *os.File) {
 // finish is the end of a process: its last output first, then the news.
 func (p *Process) finish() {
 	p.closeFiles()
-	p.lane.closeWriters()
-	p.out.catchUp(catchUpBound)
-	p.sweep()
+	p.pipes.closeWriters()
+	p.copier.catchUp(catchUpBound)
+	p.removeScope()
 	close(p.exited)
 }
 
-// sweep gives up the cell, once.
-func (p *Process) sweep() {
+// removeScope gives up the scope, once.
+func (p *Process) removeScope() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.swept = p.swept || p.s.sweep(p.cell)
+	p.scopeRemoved = p.scopeRemoved || p.s.removeScope(p.scope)
 }
 
 // catchUpBound is how long the end of a process waits for readers that hold its last output up.
@@ -304,8 +304,8 @@ const catchUpBound = time.Minute
 // Release gives back what the keeper has of a process whose end is written down: until then our successor may need it.
 func (p *Process) Release() { p.release() }
 
-// Record is what a successor must know of it.
-func (p *Process) Record() ProcessRecord { return p.record }
+// Saved is what a successor must know of it.
+func (p *Process) Saved() SavedProcess { return p.saved }
 
 // Pid is that of the process; of a POSIX shell's copy it is the one that waits for the copy.
 func (p *Process) Pid() int { return p.pid }
@@ -318,35 +318,35 @@ func (p *Process) Status() Status { return p.status }
 
 // Input adds to the process's stdin. It never waits.
 func (p *Process) Input(b []byte, eof bool) error {
-	if p.in == nil || p.hasExited() {
+	if p.stdin == nil || p.hasExited() {
 		return ErrStdinClosed
 	}
-	if p.in.pending()+int64(len(b)) > maxPendingInput {
+	if p.stdin.pending()+int64(len(b)) > maxPendingInput {
 		return ErrStdinFull
 	}
-	if err := p.in.give(b, eof); err != nil {
+	if err := p.stdin.add(b, eof); err != nil {
 		return err
 	}
 	select {
-	case p.given <- struct{}{}:
+	case p.inputToken <- struct{}{}:
 	default:
 	}
 	return nil
 }
 
-// feed fills the pipe whenever there is something to fill it with, and room. It closes the inlet, since it may be held up in
+// feed fills the pipe whenever there is something to fill it with, and room. It closes the stdin buffer, since it may be held up in
 // it, and the end of the process shall not be.
 func (p *Process) feed() {
-	defer close(p.fed)
-	defer p.in.close()
+	defer close(p.feederDone)
+	defer p.stdin.close()
 	for {
-		for p.in.feed() {
-			if !p.in.awaitRoom(p.exited) {
+		for p.stdin.feed() {
+			if !p.stdin.awaitRoom(p.exited) {
 				return
 			}
 		}
 		select {
-		case <-p.given:
+		case <-p.inputToken:
 		case <-p.exited:
 			return
 		}
@@ -367,40 +367,40 @@ func (p *Process) Signal(sig syscall.Signal) error {
 	if p.hasExited() {
 		return os.ErrProcessDone
 	}
-	p.cell.Signal(sig, 0)
+	p.scope.Signal(sig, 0)
 	return nil
 }
 
 // Kill ends the process and all that it started: TERM, grace, KILL. It returns when nothing of it is left.
 func (p *Process) Kill(ctx context.Context, grace time.Duration) error {
-	p.cell.Signal(syscall.SIGTERM, 0)
+	p.scope.Signal(syscall.SIGTERM, 0)
 	end := time.Now().Add(grace)
-	for wait := time.Millisecond; !p.over() && time.Now().Before(end) && ctx.Err() == nil; wait = min(2*wait, 20*time.Millisecond) {
+	for wait := time.Millisecond; !p.isOver() && time.Now().Before(end) && ctx.Err() == nil; wait = min(2*wait, 20*time.Millisecond) {
 		time.Sleep(wait)
 	}
-	if !p.over() {
+	if !p.isOver() {
 		p.b.Metrics.KillEscalations.Inc()
 		if p.child != nil {
-			_ = p.child.Signal(syscall.SIGKILL) // root's may have left the cell
+			_ = p.child.Signal(syscall.SIGKILL) // root's may have left the scope
 		}
-		if err := p.cell.Kill(0); err != nil {
+		if err := p.scope.Kill(0); err != nil {
 			return err
 		}
 	}
 	<-p.exited
-	p.sweep()
+	p.removeScope()
 	return nil
 }
 
-// over: the process has exited, and nothing of it is left.
-func (p *Process) over() bool {
+// isOver: the process has exited, and nothing of it is left.
+func (p *Process) isOver() bool {
 	exited := (<-chan struct{})(p.exited)
 	if p.child != nil {
 		exited = p.child.Exited() // what it wrote may take longer
 	}
 	select {
 	case <-exited:
-		return len(p.cell.Others(0)) == 0
+		return len(p.scope.MembersExcept(0)) == 0
 	default:
 		return false
 	}
@@ -412,9 +412,9 @@ func (p *Process) dispose() {
 	case <-p.exited:
 	case <-time.After(time.Second): // somebody does not read its last output; the session does not wait for that
 	}
-	p.out.close()
+	p.copier.close()
 	<-p.exited
-	if p.fed != nil {
-		<-p.fed
+	if p.feederDone != nil {
+		<-p.feederDone
 	}
 }

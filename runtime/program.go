@@ -21,7 +21,7 @@ import (
 //
 // probe tells by its exit code, an errno, whether it may make a PID namespace where it runs.
 //
-// limit sets one limit of another process of its user: pid, resource, soft and hard limit come on descriptor 0. See tenant.prlimit.
+// limit sets one limit of another process of its user: pid, resource, soft and hard limit come on descriptor 0. See confinement.prlimit.
 
 func initText() unsafe.Pointer
 func probeText() unsafe.Pointer

@@ -37,30 +37,30 @@ const (
 	costPerByte = 12 * time.Nanosecond
 )
 
-// affordable is the time until another snapshot keeps to the share of snapshots; 0: it does now.
-func (s *Shell) affordable() time.Duration { return max(0, time.Until(s.paid)) }
+// snapshotDelay is the time until another snapshot keeps to the share of snapshots; 0: it does now.
+func (s *Shell) snapshotDelay() time.Duration { return max(0, time.Until(s.snapshotsPaid)) }
 
-// pay counts a snapshot.
-func (s *Shell) pay(k *kind) {
-	saved := s.clean.Add(-snapshotBurst)
-	if s.paid.Before(saved) {
-		s.paid = saved
+// countSnapshot counts a snapshot.
+func (s *Shell) countSnapshot(k *dialect) {
+	saved := s.snapshotTried.Add(-snapshotBurst)
+	if s.snapshotsPaid.Before(saved) {
+		s.snapshotsPaid = saved
 	}
-	s.paid = s.paid.Add(snapshotShare * (k.snapshot + time.Duration(s.st.size())*costPerByte))
+	s.snapshotsPaid = s.snapshotsPaid.Add(snapshotShare * (k.snapshotCost + time.Duration(s.state.size())*costPerByte))
 }
 
-// risky says whether to take a snapshot before a command, since the shell may not live to take another one, or a process may be
+// snapshotFirst says whether to take a snapshot before a command, since the shell may not live to take another one, or a process may be
 // started while the command runs.
-func (s *Shell) risky(text string) bool {
+func (s *Shell) snapshotFirst(text string) bool {
 	for _, word := range []string{"kill", "exec", "exit"} {
 		if strings.Contains(text, word) {
 			return true
 		}
 	}
-	if !s.trap && brief(text) { // a trap makes every abort cost the shell
-		return time.Since(s.clean) > snapshotAge
+	if !s.mayTrapAbort && isBrief(text) { // a trap makes every abort cost the shell
+		return time.Since(s.snapshotTried) > snapshotAge
 	}
-	return s.affordable() == 0
+	return s.snapshotDelay() == 0
 }
 
 // briefWords are builtins that take no time and end no shell.
@@ -73,8 +73,8 @@ var briefWords = map[string]bool{
 // maxBrief bounds the text that brief reads.
 const maxBrief = 256
 
-// brief says whether text is nothing but assignments and briefWords. Whoever redefines these words gets fewer snapshots.
-func brief(text string) bool {
+// isBrief says whether text is nothing but assignments and briefWords. Whoever redefines these words gets fewer snapshots.
+func isBrief(text string) bool {
 	if len(text) > maxBrief || strings.ContainsAny(text, "`()<>") {
 		return false
 	}
@@ -92,25 +92,25 @@ func brief(text string) bool {
 	return true
 }
 
-// Rest takes a snapshot when one is due. It returns at once, with the time after which to call it again, 0 for none.
-func (s *Shell) Rest() time.Duration {
+// SnapshotIfDue takes a snapshot when one is due. It returns at once, with the time after which to call it again, 0 for none.
+func (s *Shell) SnapshotIfDue() time.Duration {
 	select {
 	case <-s.turn:
 	default:
 		return 0
 	}
 	defer func() { s.turn <- struct{}{} }()
-	s.sweepLeft()
-	s.st.forgetLast()
+	s.removeEmptyScopes()
+	s.state.forgetLast()
 	p := s.proc()
-	if p == nil || s.postponed || s.closing.Load() || !s.st.wanted() {
+	if p == nil || s.restorePostponed || s.closing.Load() || !s.state.wanted() {
 		return 0
 	}
-	if wait := s.affordable(); wait > 0 {
+	if wait := s.snapshotDelay(); wait > 0 {
 		return wait
 	}
 	if p.unread() > 0 { // it has not come to it yet that its last command is over
-		return min(max(time.Since(s.clean)/4, time.Millisecond), time.Minute) // on a busy machine that takes moments; one that is stopped is not asked often
+		return min(max(time.Since(s.snapshotTried)/4, time.Millisecond), time.Minute) // on a busy machine that takes moments; one that is stopped is not asked often
 	}
 	s.snapshot(p)
 	return 0
@@ -119,16 +119,16 @@ func (s *Shell) Rest() time.Duration {
 // snapshot asks for one, unless its file would be larger than the shell may write: that would end it (`ulimit -f`).
 func (s *Shell) snapshot(p *shellProc) {
 	most, known := softLimit(p.child.Pid(), unix.RLIMIT_FSIZE, "Max file size")
-	if s.clean = time.Now(); known && most < uint64(max(2*s.st.size(), leastSnapshot)) {
-		s.st.pass()
+	if s.snapshotTried = time.Now(); known && most < uint64(max(2*s.state.size(), minSnapshotRoom)) {
+		s.state.skipSnapshot()
 		return
 	}
-	s.pay(p.kind)
-	s.st.ask(p)
+	s.countSnapshot(p.dialect)
+	s.state.ask(p)
 }
 
-// leastSnapshot is more than what a plain shell has to say.
-const leastSnapshot = 32 << 10
+// minSnapshotRoom is more than what a plain shell has to say.
+const minSnapshotRoom = 32 << 10
 
 // mayDefine says whether text may define a function, itself or by what it reads.
 func mayDefine(text string) bool {
@@ -151,21 +151,21 @@ var allState = []string{"variables", "functions", "aliases", "options", "working
 // onecmd is how a snapshot of bash says `set -t`.
 const onecmd = "\nset -o onecmd\n"
 
-// state is the script that makes a fresh shell what the last snapshot says, nil when there is none. current: the snapshot has
+// savedState is the script that makes a fresh shell what the last snapshot says, nil when there is none. current: the snapshot has
 // the effects of every command that has ended.
-func (s *Shell) state(k *kind, dead *shellProc) (script []byte, current bool) {
-	script, current = s.st.script(k, dead)
+func (s *Shell) savedState(k *dialect, dead *shellProc) (script []byte, current bool) {
+	script, current = s.state.script(k, dead)
 	if script == nil {
 		return nil, current
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return append(freed(k, s.cfg.Env), script...), current
+	return append(unsetSpawnEnv(k, s.cfg.Env), script...), current
 }
 
-// legacy is the script that makes the next process what dead was, without what would end that one, too; and what is lost.
-func (s *Shell) legacy(dead *shellProc) (script []byte, lost []string) {
-	script, current := s.state(dead.kind, dead)
+// restoreScript is the script that makes the next process what dead was, without what would end that one, too; and what is lost.
+func (s *Shell) restoreScript(dead *shellProc) (script []byte, lost []string) {
+	script, current := s.savedState(dead.dialect, dead)
 	if dead.exit != nil && *dead.exit != 0 {
 		for _, opt := range []string{"errexit", "nounset"} {
 			if strings.Contains(string(script), "set -o "+opt+"\n") {
@@ -173,30 +173,30 @@ func (s *Shell) legacy(dead *shellProc) (script []byte, lost []string) {
 			}
 		}
 		if len(lost) > 0 {
-			script = append(script, "\n"+dead.kind.call("set")+" +e +u\n"...)
+			script = append(script, "\n"+dead.dialect.call("set")+" +e +u\n"...)
 		}
 	}
 	if at := bytes.LastIndex(script, []byte(onecmd)); at >= 0 { // a shell with it would end after its first line
 		script[at+len("\nset ")] = '+'
 		lost = append(lost, "onecmd")
 	}
-	if !current || dead.whole && !s.st.exited(dead) {
+	if !current || dead.exitIsWhole && !s.state.exited(dead) {
 		lost = Union(lost, allState)
-	} else if !dead.kind.lists && s.funcs.Load() {
+	} else if !dead.dialect.listsFunctions && s.mayHaveFunctions.Load() {
 		lost = append(lost, "functions")
 	}
 	return script, lost
 }
 
-// putBack replaces dead by a new process with its last state, and adds to after what that lost. Where something is short for longer
+// restoreShell replaces dead by a new process with its last state, and adds to after what that lost. Where something is short for longer
 // than patience, the error is Scarce, dead stays in its place with all that is known of its state, and the next command or Revive
 // tries again.
-func (s *Shell) putBack(dead *shellProc, after *Replaced, patience time.Duration) (err error) {
+func (s *Shell) restoreShell(dead *shellProc, after *Replaced, timeout time.Duration) (err error) {
 	if dead == nil { // Reset could not make it
-		return s.raiseAnew(patience)
+		return s.startEmptyShell(timeout)
 	}
 	<-dead.child.Exited()
-	s.dropLane() // it may have complained into them when it died
+	s.closePipes() // it may have complained into them when it died
 	for {
 		if _, ok := dead.next(); !ok { // the exit report may still be in the pipe
 			break
@@ -206,10 +206,10 @@ func (s *Shell) putBack(dead *shellProc, after *Replaced, patience time.Duration
 	if dead.exit != nil {
 		cause = causeExited
 	}
-	script, lost := s.legacy(dead)
-	tried := s.postponed
-	p, err := s.spawnPatiently(script, patience)
-	if s.postponed = Scarce(err) && !s.closing.Load(); s.postponed {
+	script, lost := s.restoreScript(dead)
+	tried := s.restorePostponed
+	p, err := s.spawnRetrying(script, timeout)
+	if s.restorePostponed = Scarce(err) && !s.closing.Load(); s.restorePostponed {
 		if !tried {
 			s.b.Log.Warn().Err(err).Str("session", s.cfg.ID).Msg("shell cannot be put back now; its state is kept, and it is tried again")
 		}
@@ -218,38 +218,38 @@ func (s *Shell) putBack(dead *shellProc, after *Replaced, patience time.Duration
 	if err != nil && script != nil {
 		s.b.Log.Warn().Err(err).Str("session", s.cfg.ID).Msg("state could not be put back")
 		if p, err = s.spawn(nil); Scarce(err) && !s.closing.Load() {
-			s.postponed = true
+			s.restorePostponed = true
 			return err
 		}
 		lost, script = slices.Clone(allState), nil
-		s.st.forget()
+		s.state.forget()
 	}
 	switch {
 	case err != nil || script == nil:
-	case p.state == nil && p.kind.lists: // there is a function that does not read back
+	case p.stateStatus == nil && p.dialect.listsFunctions: // there is a function that does not read back
 		lost = Union(lost, []string{"functions", "options"})
-	case p.state == nil:
+	case p.stateStatus == nil:
 		lost = Union(lost, []string{"aliases", "options"})
-	case *p.state != 0:
+	case *p.stateStatus != 0:
 		lost = Union(lost, []string{"working_dir"})
 	}
 	s.mu.Lock()
 	s.p = p
-	if !slices.Contains(s.left, dead.cell) {
-		s.left = append(s.left, dead.cell)
+	if !slices.Contains(s.leftScopes, dead.scope) {
+		s.leftScopes = append(s.leftScopes, dead.scope)
 	}
 	s.mu.Unlock()
 	after.Lost = lost
-	s.tell(after)
-	if dead.cell.Remove() { // not before: a gateway that took over in between would look for the dead shell in it
+	s.saveReplaced(after)
+	if dead.scope.Remove() { // not before: a gateway that took over in between would look for the dead shell in it
 		s.mu.Lock()
-		s.left = slices.DeleteFunc(s.left, func(c KeptCell) bool { return c == dead.cell })
+		s.leftScopes = slices.DeleteFunc(s.leftScopes, func(c KeptScope) bool { return c == dead.scope })
 		s.mu.Unlock()
 	}
 	dead.release()
-	s.held().Drop(dead.held...)
-	s.st.restored()
-	s.trap = false
+	s.currentGroup().Drop(dead.held...)
+	s.state.restored()
+	s.mayTrapAbort = false
 	s.b.Metrics.ShellRestores.WithLabelValues(cause).Inc()
 	if p != nil {
 		s.snapshot(p)
@@ -260,8 +260,8 @@ func (s *Shell) putBack(dead *shellProc, after *Replaced, patience time.Duration
 // What a shell is put back with may all be in use, by the session's own user first of all: it comes back soon, as a rule,
 // and the session is worth the wait.
 const (
-	scarcePatience = 5 * time.Second
-	scarcePause    = 50 * time.Millisecond
+	scarceTimeout = 5 * time.Second
+	scarcePause   = 50 * time.Millisecond
 )
 
 // Scarce: err says that there are not enough processes, descriptors or memory, or no room in a file system of memory, at the moment.
@@ -270,26 +270,26 @@ func Scarce(err error) bool {
 	return slices.ContainsFunc(short, func(e error) bool { return errors.Is(err, e) })
 }
 
-// spawnPatiently is spawn for a session that has something to lose.
-func (s *Shell) spawnPatiently(script []byte, patience time.Duration) (p *shellProc, err error) {
+// spawnRetrying is spawn for a session that has something to lose.
+func (s *Shell) spawnRetrying(script []byte, timeout time.Duration) (p *shellProc, err error) {
 	for begin := time.Now(); ; time.Sleep(scarcePause) {
 		p, err = s.spawn(script)
-		if err == nil || !Scarce(err) || s.closing.Load() || time.Since(begin) >= patience {
+		if err == nil || !Scarce(err) || s.closing.Load() || time.Since(begin) >= timeout {
 			return p, err
 		}
 	}
 }
 
-// raiseAnew gives a session that has no shell one without a state. Where something is short, that is tried again as putBack is.
-func (s *Shell) raiseAnew(patience time.Duration) error {
-	p, err := s.spawnPatiently(nil, patience)
-	if s.postponed = Scarce(err) && !s.closing.Load(); err != nil {
+// startEmptyShell gives a session that has no shell one without a state. Where something is short, that is tried again as restoreShell is.
+func (s *Shell) startEmptyShell(timeout time.Duration) error {
+	p, err := s.spawnRetrying(nil, timeout)
+	if s.restorePostponed = Scarce(err) && !s.closing.Load(); err != nil {
 		return err
 	}
 	s.mu.Lock()
 	s.p = p
 	s.mu.Unlock()
-	s.changed()
+	s.save()
 	return nil
 }
 
@@ -299,25 +299,25 @@ func (s *Shell) Revive() (lost []string, err error) {
 	<-s.turn
 	defer func() { s.turn <- struct{}{} }()
 	p := s.proc()
-	if p == nil && !s.postponed || s.closing.Load() {
+	if p == nil && !s.restorePostponed || s.closing.Load() {
 		return nil, ErrShellGone
 	}
 	if p != nil && !p.dead() {
 		return nil, nil
 	}
-	patience := scarcePatience
-	if s.postponed {
-		patience = 0
+	timeout := scarceTimeout
+	if s.restorePostponed {
+		timeout = 0
 	}
 	var after Replaced
-	err = s.putBack(p, &after, patience)
+	err = s.restoreShell(p, &after, timeout)
 	return after.Lost, err
 }
 
-// after brings the shell back to its channel once a command was aborted, and puts another in its place when it is dead.
-func (s *Shell) after(r *run, o *Outcome) {
+// makeReady brings the shell back to its channel once a command was aborted, and puts another in its place when it is dead.
+func (s *Shell) makeReady(r *run, o *Outcome) {
 	if !r.died {
-		if r.p.barrier(r.seq, stubborn) {
+		if r.p.barrier(r.seq, abortTimeout) {
 			return
 		}
 		_ = r.p.child.Signal(syscall.SIGKILL)
@@ -329,8 +329,8 @@ func (s *Shell) after(r *run, o *Outcome) {
 		return
 	}
 	after := Replaced{Seq: r.number, Code: o.Code, Cancelled: o.Cancelled}
-	err := s.putBack(r.p, &after, scarcePatience)
-	if s.postponed {
+	err := s.restoreShell(r.p, &after, scarceTimeout)
+	if s.restorePostponed {
 		o.Postponed = true
 		return
 	}
@@ -338,6 +338,6 @@ func (s *Shell) after(r *run, o *Outcome) {
 		o.Err = errors.Join(o.Err, ErrShellGone, err)
 		return
 	}
-	r.record.Replaced = &after
+	r.saved.Replaced = &after
 	o.Restored, o.Lost = true, after.Lost
 }

@@ -34,36 +34,36 @@ type Sandbox struct {
 // things for others (docker, D-Bus, systemd), which a mount that cannot be written to does not keep from being talked to.
 var SandboxOwn = []string{"/run", "/tmp"}
 
-// sandboxCaps is what root has in there: a container's usual ones, and what the keeper needs of processes of other users. Not
+// sandboxCapabilities is what root has in there: a container's usual ones, and what the keeper needs of processes of other users. Not
 // among them is what undoes mounts (SYS_ADMIN), opens files of the disk below them (DAC_READ_SEARCH: open_by_handle_at), or
 // reaches the kernel.
-const sandboxCaps = 1<<unix.CAP_AUDIT_WRITE | 1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_FOWNER | 1<<unix.CAP_FSETID |
+const sandboxCapabilities = 1<<unix.CAP_AUDIT_WRITE | 1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_FOWNER | 1<<unix.CAP_FSETID |
 	1<<unix.CAP_KILL | 1<<unix.CAP_NET_BIND_SERVICE | 1<<unix.CAP_NET_RAW | 1<<unix.CAP_SETFCAP | 1<<unix.CAP_SETGID |
 	1<<unix.CAP_SETPCAP | 1<<unix.CAP_SETUID | 1<<unix.CAP_SYS_CHROOT | 1<<unix.CAP_SYS_PTRACE | 1<<unix.CAP_SYS_RESOURCE
 
-// sandboxed is open from Run to EnterSandbox, and whoever is outside waits for its end before he passes a signal on: the
+// sandboxReadyFD is open from Run to EnterSandbox, and whoever is outside waits for its end before he passes a signal on: the
 // first process of a PID namespace gets only those that it has handlers for, and before it is trl it is bwrap.
-const sandboxed = 4
+const sandboxReadyFD = 4
 
 // EnterSandbox is for who was started by Run, before anything else. With namespaces, root may make PID namespaces.
 func EnterSandbox(namespaces bool) error {
 	if os.Getpid() != 1 { // below RunInUserNamespace: it has been done, and capabilities count for nothing outside
 		return nil
 	}
-	if err := disarm(namespaces); err != nil {
+	if err := dropCapabilities(namespaces); err != nil {
 		return err
 	}
-	return os.NewSyscallError("close", unix.Close(sandboxed)) // Go's handlers are in place
+	return os.NewSyscallError("close", unix.Close(sandboxReadyFD)) // Go's handlers are in place
 }
 
-// disarm takes from root, and all that he starts, what undoes the sandbox. bwrap cannot, since root's capabilities come back
+// dropCapabilities takes from root, and all that he starts, what undoes the sandbox. bwrap cannot, since root's capabilities come back
 // with each exec (--cap-drop leaves the bounding set alone). They are a thread's, so it ends in an exec of this program, with
 // which the thread is the only one: it returns if there is nothing to take, or if that fails.
-func disarm(namespaces bool) error {
+func dropCapabilities(namespaces bool) error {
 	if os.Geteuid() != 0 {
 		return nil
 	}
-	keep := uint64(sandboxCaps)
+	keep := uint64(sandboxCapabilities)
 	if namespaces {
 		keep |= adminBit
 	}
@@ -91,7 +91,7 @@ func disarm(namespaces bool) error {
 	if err := unix.Capset(&header, &data[0]); err != nil {
 		return os.NewSyscallError("capset", err)
 	}
-	return Exec("/proc/self/exe", os.Args, os.Environ(), []int{sandboxed})
+	return Exec("/proc/self/exe", os.Args, os.Environ(), []int{sandboxReadyFD})
 }
 
 // args are bwrap's. What comes later is mounted above what came before.
@@ -123,7 +123,7 @@ func (s Sandbox) args() (args []string, err error) {
 		mount("--bind", dir)
 	}
 	for _, path := range append([]string{"/etc/resolv.conf"}, s.Read...) { // a link into /run in many places
-		for _, place := range seenAt(path) {
+		for _, place := range visiblePaths(path) {
 			mount("--ro-bind", place)
 		}
 	}
@@ -138,9 +138,9 @@ func (s Sandbox) args() (args []string, err error) {
 	return args, nil
 }
 
-// seenAt are the places that must be shown for a path to lead where it does: its directory, for what is replaced by another
+// visiblePaths are the places that must be shown for a path to lead where it does: its directory, for what is replaced by another
 // file of that name, and the one that it links to. What is nowhere, whoever wants it complains of.
-func seenAt(path string) (places []string) {
+func visiblePaths(path string) (places []string) {
 	add := func(dir, file string) {
 		for _, own := range SandboxOwn {
 			if dir == own && file != "" {
@@ -172,7 +172,7 @@ func seenAt(path string) (places []string) {
 // cgroupsOfOurs are the directories of our own cgroup in every hierarchy that we use, for tier cgroup and limits.
 func cgroupsOfOurs() (dirs []string) {
 	if dir, _, err := ownCgroup(); err == nil {
-		if selfName.MatchString(filepath.Base(dir)) { // as in openCgroupRoot
+		if leafName.MatchString(filepath.Base(dir)) { // as in openCgroupRoot
 			dir = filepath.Dir(dir)
 		}
 		dirs = append(dirs, dir)
@@ -229,7 +229,7 @@ func (s Sandbox) Run(mark string) (code int, err error) {
 	cmd.ExtraFiles = []*os.File{w, entering} // 3, sandboxed
 	status := bwrapStatus{lines: bufio.NewReader(r)}
 	var inner *os.Process // owned by the calls below, one after the other
-	ws, err := accompany(cmd, func(sig os.Signal) {
+	ws, err := runAndPassSignals(cmd, func(sig os.Signal) {
 		if inner == nil {
 			inner = status.process()
 			_, _ = entered.Read(make([]byte, 1)) // the end
@@ -290,8 +290,8 @@ func (s bwrapStatus) next() (v struct {
 	return v, json.Unmarshal(line, &v)
 }
 
-// sandboxPatience bounds the try: it takes some ten milliseconds.
-const sandboxPatience = 10 * time.Second
+// sandboxTimeout bounds the try: it takes some ten milliseconds.
+const sandboxTimeout = 10 * time.Second
 
 // examineSandbox tries one.
 func examineSandbox() Finding {
@@ -305,7 +305,7 @@ func examineSandbox() Finding {
 		if err != nil {
 			return err
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), sandboxPatience)
+		ctx, cancel := context.WithTimeout(context.Background(), sandboxTimeout)
 		defer cancel()
 		cmd := exec.CommandContext(ctx, bwrap, append(args, "--", "sh", "-c", ":")...)
 		var said bytes.Buffer

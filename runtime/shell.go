@@ -18,7 +18,7 @@ import (
 
 	"trl/metrics"
 	"trl/protocol"
-	"trl/runtime/ledger"
+	"trl/runtime/sessionlog"
 )
 
 // ShellConfig says what a session's shell is.
@@ -41,43 +41,43 @@ type Base struct {
 // Shell is a session's shell as its user sees it: it goes on when the process behind it is replaced. Run, Rest, Setup,
 // Revive and Reset are called by one goroutine at a time; the other methods by any. Close ends it, also below a Run.
 type Shell struct {
-	b    *Base
-	st   *state
-	turn chan struct{} // holds one element while nobody uses the shell's channel
+	b     *Base
+	state *state
+	turn  chan struct{} // holds one element while nobody uses the shell's channel
 
-	outputs outputs // until Forget
-	restore atomic.Bool
-	closing atomic.Bool
+	streamLogs streamLogs // until Forget
+	restore    atomic.Bool
+	closing    atomic.Bool
 
-	mu     sync.Mutex
-	cfg    ShellConfig            // guarded by mu: Setup and Reset change Dir and Env
-	p      *shellProc             // guarded by mu; nil after Close, or when it could not be put back
-	group  KeptGroup              // guarded by mu: Reset makes a new one
-	left   []KeptCell             // guarded by mu: where commands left something running, until sweepLeft
-	procs  map[*Process]struct{}  // guarded by mu
-	terms  map[*Terminal]struct{} // guarded by mu
-	late   []*outlets             // guarded by mu
-	closed *closing               // guarded by mu; nil before the first Close, and after one that could not kill
-	killAt time.Time              // guarded by mu; until when that Close waits
+	mu         sync.Mutex
+	cfg        ShellConfig            // guarded by mu: Setup and Reset change Dir and Env
+	p          *shellProc             // guarded by mu; nil after Close, or when it could not be put back
+	group      KeptGroup              // guarded by mu: Reset makes a new one
+	leftScopes []KeptScope            // guarded by mu: where commands left something running, until removeEmptyScopes
+	procs      map[*Process]struct{}  // guarded by mu
+	terms      map[*Terminal]struct{} // guarded by mu
+	copiers    []*pipeCopier          // guarded by mu
+	closed     *pendingClose          // guarded by mu; nil before the first Close, and after one that could not kill
+	killAt     time.Time              // guarded by mu; until when that Close waits
 
 	// owned by the holder of turn
-	seq      int
-	poll     *poller           // where Run waits
-	event    int               // eventfd that wakes Run
-	calls    calls             // any may look
-	gauge    *Gauge            // of group, nil before its first command
-	lane     *lane             // for the next command; nil: to be made
-	telling  sync.Mutex        // orders what the recorder is told; before mu
-	told     ShellRecord       // guarded by telling
-	recorder func(ShellRecord) // guarded by telling
-	clean    time.Time         // of the last try to get a snapshot
-	paid     time.Time         // when the snapshots so far have had their share of the time, see affordable
-	trap     bool              // it may have one for the abort signal, which defeats the abort
-	traps    bool              // it may have some that run for our lines: see kind.putsAway
-	funcs    atomic.Bool       // it may have functions, which it cannot list; any may look
-	enough   int               // sweepLeft, when left is longer than that
+	seq              int
+	poll             *poller          // where Run waits
+	wakeFD           int              // eventfd that wakes Run
+	pipeCalls        pipeCalls        // any may look
+	gauge            *Gauge           // of group, nil before its first command
+	pipes            *outputPipes     // for the next command; nil: to be made
+	saveMu           sync.Mutex       // orders what the recorder is told; before mu
+	saved            SavedShell       // guarded by telling
+	onChange         func(SavedShell) // guarded by telling
+	snapshotTried    time.Time        // of the last try to get a snapshot
+	snapshotsPaid    time.Time        // when the snapshots so far have had their share of the time, see snapshotDelay
+	mayTrapAbort     bool             // it may have one for the abort signal, which defeats the abort
+	mayTrapLines     bool             // it may have some that run for our lines: see dialect.hidesTraps
+	mayHaveFunctions atomic.Bool      // it may have functions, which it cannot list; any may look
+	leftScopesLimit  int              // removeEmptyScopes, when left is longer than that
 
-	postponed bool // it is dead, and something is short that another one takes: see putBack
+	restorePostponed bool // it is dead, and something is short that another one takes: see restoreShell
 }
 
 // OpenShell starts a session's shell; it answers when it returns.
@@ -87,7 +87,7 @@ func (b *Base) OpenShell(ctx context.Context, c ShellConfig) (*Shell, error) {
 	}
 	s := b.newShell(c)
 	s.restore.Store(c.Restore)
-	if err := s.establish(); err != nil {
+	if err := s.openGroup(); err != nil {
 		s.dispose()
 		s.Forget()
 		return nil, err
@@ -98,15 +98,15 @@ func (b *Base) OpenShell(ctx context.Context, c ShellConfig) (*Shell, error) {
 
 func (b *Base) newShell(c ShellConfig) *Shell {
 	return &Shell{
-		b: b, cfg: c, turn: make(chan struct{}, 1), event: -1, procs: map[*Process]struct{}{}, terms: map[*Terminal]struct{}{},
-		outputs: outputs{slots: make(chan struct{}, fillers), broke: func(err error) {
+		b: b, cfg: c, turn: make(chan struct{}, 1), wakeFD: -1, procs: map[*Process]struct{}{}, terms: map[*Terminal]struct{}{},
+		streamLogs: streamLogs{readSlots: make(chan struct{}, maxReadSlots), onBreak: func(err error) {
 			b.Log.Warn().Err(err).Str("session", c.ID).Msg("output log has broken off: a crash of the gateway would lose what follows")
 		}},
 	}
 }
 
-// establish founds the group: with its first shell process, and what the shell's state is kept in.
-func (s *Shell) establish() (err error) {
+// openGroup founds the group: with its first shell process, and what the shell's state is kept in.
+func (s *Shell) openGroup() (err error) {
 	p, err := newShellProc(s.cfg.Path)
 	if err != nil {
 		return err
@@ -121,44 +121,44 @@ func (s *Shell) establish() (err error) {
 		return err
 	}
 	defer done()
-	f, err := s.b.Keeper.Found(s.cfg.ID, Founding{
-		Shell: spec, Limits: s.cfg.Limits, Meanwhile: func(g KeptGroup) error { return s.furnish(p, g) },
+	f, err := s.b.Keeper.StartSession(s.cfg.ID, StartRequest{
+		Shell: spec, Limits: s.cfg.Limits, Parallel: func(g KeptGroup) error { return s.makeChannels(p, g) },
 	})
 	if err != nil {
 		return err
 	}
-	s.group, p.cell, p.child = f.Group, f.Cell, f.Child
-	if err = s.raise(p, s.group, nil); err == nil {
+	s.group, p.scope, p.child = f.Group, f.Scope, f.Child
+	if err = s.boot(p, s.group, nil); err == nil {
 		s.p = p
 	}
 	return err
 }
 
-// furnish makes what the shell needs once it listens, and we beside it.
-func (s *Shell) furnish(p *shellProc, g KeptGroup) (err error) {
-	if s.st, err = newState(); err != nil {
+// makeChannels makes what the shell needs once it listens, and we beside it.
+func (s *Shell) makeChannels(p *shellProc, g KeptGroup) (err error) {
+	if s.state, err = newState(); err != nil {
 		return err
 	}
-	made, numbers, err := g.Make(slices.Concat(stateFiles, channels), s.st.book.Fd(), p.script)
+	made, numbers, err := g.MakeChannels(slices.Concat(stateFiles, channels), s.state.sessionLog.Fd(), p.script)
 	if err != nil {
 		return fmt.Errorf("control pipe: %w", err)
 	}
-	s.st.take(made[:len(stateFiles)], numbers[0])
-	s.outputs.archive, s.outputs.number = s.st.book, numbers[0]
-	p.take(g, made[len(stateFiles):], numbers[1])
-	return s.watch()
+	s.state.setFiles(made[:len(stateFiles)], numbers[0])
+	s.streamLogs.sessionLog, s.streamLogs.sessionLogNumber = s.state.sessionLog, numbers[0]
+	p.setChannels(g, made[len(stateFiles):], numbers[1])
+	return s.makePoller()
 }
 
-// watch makes what Run waits with.
-func (s *Shell) watch() (err error) {
-	if s.event, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
+// makePoller makes what Run waits with.
+func (s *Shell) makePoller() (err error) {
+	if s.wakeFD, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
 		return fmt.Errorf("eventfd: %w", err)
 	}
 	s.poll, err = newPoller()
 	return err
 }
 
-// spawn starts a process for the shell in a cell of its own.
+// spawn starts a process for the shell in a scope of its own.
 func (s *Shell) spawn(script []byte) (*shellProc, error) {
 	s.mu.Lock()
 	group, c := s.group, s.cfg
@@ -171,7 +171,7 @@ func (s *Shell) spawn(script []byte) (*shellProc, error) {
 		return nil, err
 	}
 	if err = p.start(c, group); err == nil {
-		err = s.raise(p, group, script)
+		err = s.boot(p, group, script)
 	}
 	if err != nil {
 		p.abandon(group)
@@ -200,7 +200,7 @@ func (fd openFD) Close() error { return unix.Close(int(fd)) }
 
 // Name is the shell's kind: bash, dash, ash or zsh.
 func (s *Shell) Name() string {
-	k, _, err := kindOf(s.cfg.Path)
+	k, _, err := dialectOf(s.cfg.Path)
 	if err != nil {
 		return ""
 	}
@@ -237,7 +237,7 @@ func (s *Shell) Dir() string {
 	if pid == 0 {
 		return ""
 	}
-	return s.held().Cwd(pid)
+	return s.currentGroup().Cwd(pid)
 }
 
 // EnvCount is how many variables the shell began with.
@@ -254,8 +254,8 @@ func (s *Shell) SetRestore(on bool) { s.restore.Store(on) }
 func (s *Shell) Prepare() {
 	<-s.turn
 	defer func() { s.turn <- struct{}{} }()
-	group := s.held()
-	s.lane, _ = newLane(group, &s.outputs, false)
+	group := s.currentGroup()
+	s.pipes, _ = newOutputPipes(group, &s.streamLogs, false)
 	s.gauge = group.Gauge()
 }
 
@@ -263,7 +263,7 @@ func (s *Shell) Prepare() {
 func (s *Shell) Setup(dir string, env map[string]*string) error {
 	moves := dir != "" && dir != s.cfg.Dir
 	if moves {
-		if err := s.held().Enterable(dir); err != nil {
+		if err := s.currentGroup().Enterable(dir); err != nil {
 			return err
 		}
 	}
@@ -275,13 +275,13 @@ func (s *Shell) Setup(dir string, env map[string]*string) error {
 	}
 	text := ""
 	if moves {
-		text = enter(p.kind, dir) + "\n"
+		text = cdLine(p.dialect, dir) + "\n"
 	}
 	if text == "" && len(env) == 0 {
 		return nil
 	}
 	s.seq++
-	status, ok := p.ask(s.held(), strconv.Itoa(s.seq), envScript(p.kind, env)+text, bootTimeout)
+	status, ok := p.ask(s.currentGroup(), strconv.Itoa(s.seq), envScript(p.dialect, env)+text, bootTimeout)
 	if !ok {
 		return ErrShellGone
 	}
@@ -293,11 +293,11 @@ func (s *Shell) Setup(dir string, env map[string]*string) error {
 	if dir != "" {
 		s.cfg.Dir = dir
 	}
-	s.cfg.Env = merge(s.cfg.Env, env)
+	s.cfg.Env = mergeEnv(s.cfg.Env, env)
 	return nil
 }
 
-func envScript(k *kind, env map[string]*string) string {
+func envScript(k *dialect, env map[string]*string) string {
 	var b strings.Builder
 	for n, v := range env {
 		if v == nil {
@@ -309,10 +309,10 @@ func envScript(k *kind, env map[string]*string) string {
 	return b.String()
 }
 
-// enter goes to a directory.
-func enter(k *kind, dir string) string { return k.call("cd") + " -- " + quote(dir) + " >/dev/null" }
+// cdLine goes to a directory.
+func cdLine(k *dialect, dir string) string { return k.call("cd") + " -- " + quote(dir) + " >/dev/null" }
 
-func merge(base []string, env map[string]*string) []string {
+func mergeEnv(base []string, env map[string]*string) []string {
 	out := slices.DeleteFunc(slices.Clone(base), func(kv string) bool {
 		n, _, _ := strings.Cut(kv, "=")
 		_, set := env[n]
@@ -330,35 +330,35 @@ func merge(base []string, env map[string]*string) []string {
 // next one; a shell that died with it has been put back where the session wants that.
 func (s *Shell) Run(c *Command) Outcome {
 	if c.Dir != "" && c.resumed == nil {
-		if err := c.askDir(s.held()); err != nil {
+		if err := c.checkDir(s.currentGroup()); err != nil {
 			c.Journal.Close()
-			return Outcome{Err: err, Code: -1, Cancelled: errors.Is(err, errUnwanted), Dir: s.Dir()}
+			return Outcome{Err: err, Code: -1, Cancelled: errors.Is(err, errCancelled), Dir: s.Dir()}
 		}
 	}
 	<-s.turn
 	defer func() { s.turn <- struct{}{} }()
-	c.Journal.OnRoom(c.roomy)
-	c.attach(s.wake, &s.calls)
-	defer c.detach()
+	c.Journal.OnRoom(c.onRoom)
+	c.attachRun(s.wake, &s.pipeCalls)
+	defer c.detachRun()
 	p := s.proc()
 	if p != nil {
-		trap := s.trap || (strings.Contains(c.Text, "trap") || strings.Contains(c.Text, "TRAP")) && p.kind.traps.MatchString(c.Text)
-		s.traps = s.traps || p.kind.putsAway && mayTrap(c.Text)
-		p.traps = s.traps
-		funcs := s.funcs.Load() || !p.kind.lists && mayDefine(c.Text)
-		if trap != s.trap || funcs != s.funcs.Load() {
-			s.trap = trap
-			s.funcs.Store(funcs)
-			s.changed()
+		trap := s.mayTrapAbort || (strings.Contains(c.Text, "trap") || strings.Contains(c.Text, "TRAP")) && p.dialect.setsTrap.MatchString(c.Text)
+		s.mayTrapLines = s.mayTrapLines || p.dialect.hidesTraps && mayTrap(c.Text)
+		p.traps = s.mayTrapLines
+		funcs := s.mayHaveFunctions.Load() || !p.dialect.listsFunctions && mayDefine(c.Text)
+		if trap != s.mayTrapAbort || funcs != s.mayHaveFunctions.Load() {
+			s.mayTrapAbort = trap
+			s.mayHaveFunctions.Store(funcs)
+			s.save()
 		}
 	}
-	var again *lane
+	var again *outputPipes
 	var lost []string
 	restored := false
-	if s.postponed && !s.closing.Load() {
+	if s.restorePostponed && !s.closing.Load() {
 		var after Replaced
-		err := s.putBack(p, &after, scarcePatience)
-		if s.postponed {
+		err := s.restoreShell(p, &after, scarceTimeout)
+		if s.restorePostponed {
 			c.Journal.Close()
 			return Outcome{Err: err, Code: -1}
 		}
@@ -370,7 +370,7 @@ func (s *Shell) Run(c *Command) Outcome {
 		if p = s.proc(); p == nil || s.closing.Load() {
 			break
 		}
-		if c.resumed == nil && s.st.wanted() && s.risky(c.Text) {
+		if c.resumed == nil && s.state.wanted() && s.snapshotFirst(c.Text) {
 			s.snapshot(p) // the shell takes it before the command, even if it has not yet taken what came before
 		}
 		var o Outcome
@@ -382,12 +382,12 @@ func (s *Shell) Run(c *Command) Outcome {
 			continue
 		}
 		if try > 0 { // it may be its state that ends it
-			s.st.forget()
+			s.state.forget()
 			lost = Union(lost, allState)
 		}
 		var after Replaced
-		err := s.putBack(p, &after, scarcePatience)
-		if s.postponed {
+		err := s.restoreShell(p, &after, scarceTimeout)
+		if s.restorePostponed {
 			again.close()
 			c.Journal.Close()
 			return Outcome{Err: err, Code: -1}
@@ -396,7 +396,7 @@ func (s *Shell) Run(c *Command) Outcome {
 			break
 		}
 		restored, lost = true, Union(lost, after.Lost)
-		again.empty()
+		again.discard()
 	}
 	c.Journal.Close()
 	if again != nil {
@@ -412,78 +412,78 @@ func Union(a, b []string) []string {
 
 func (s *Shell) wake() {
 	one := [8]byte{1}
-	_, _ = unix.Write(s.event, one[:])
+	_, _ = unix.Write(s.wakeFD, one[:])
 }
 
-// dropLane closes the pipes kept for the next command.
-func (s *Shell) dropLane() {
-	if s.lane != nil {
-		s.poll.part(slotLane)
-		s.lane.close()
-		s.lane = nil
+// closePipes closes the pipes kept for the next command.
+func (s *Shell) closePipes() {
+	if s.pipes != nil {
+		s.poll.unwatch(slotPipes)
+		s.pipes.close()
+		s.pipes = nil
 	}
 }
 
-// partWith leaves what a command started in its cell and moves the shell on.
-func (s *Shell) partWith(r *run) {
-	old := r.p.cell
-	if r.died || r.cell != old {
-		return // putBack has seen to it, or there is no shell to part from, or a gateway before us has parted them
+// leaveScope leaves what a command started in its scope and moves the shell on.
+func (s *Shell) leaveScope(r *run) {
+	old := r.p.scope
+	if r.died || r.scope != old {
+		return // restoreShell has seen to it, or there is no shell to part from, or a gateway before us has parted them
 	}
-	fresh, err := s.group.NewCell()
+	fresh, err := s.group.NewScope()
 	if err == nil {
-		err = fresh.Adopt(r.p.child.Pid())
+		err = fresh.AddChild(r.p.child.Pid())
 	}
 	if err != nil {
 		s.b.Log.Error().Err(err).Str("session", s.cfg.ID).Msg("cell")
 		return
 	}
-	r.left = old
+	r.leftScope = old
 	s.mu.Lock()
-	r.p.cell = fresh
-	s.left = append(s.left, old)
-	many := len(s.left) > s.enough
+	r.p.scope = fresh
+	s.leftScopes = append(s.leftScopes, old)
+	many := len(s.leftScopes) > s.leftScopesLimit
 	s.mu.Unlock()
 	if many { // so that a look at all of them is not due for every command
-		s.enough = 2*s.sweepLeft() + enoughLeft
+		s.leftScopesLimit = 2*s.removeEmptyScopes() + maxLeftScopes
 	}
-	s.changed()
+	s.save()
 }
 
-// enoughLeft is how many cells a session may have that commands left something in, beside twice those where that runs.
-const enoughLeft = 8
+// maxLeftScopes is how many scopes a session may have that commands left something in, beside twice those where that runs.
+const maxLeftScopes = 8
 
-// sweepLeft gives up the cells that commands left something in and that are empty by now, and says how many there still are.
+// removeEmptyScopes gives up the scopes that commands left something in and that are empty by now, and says how many there still are.
 // Where an output of the command is held, somebody is there who holds it, and nobody looks. The caller has the turn.
-func (s *Shell) sweepLeft() (still int) {
+func (s *Shell) removeEmptyScopes() (still int) {
 	s.mu.Lock()
-	left := slices.DeleteFunc(slices.Clone(s.left), func(c KeptCell) bool {
-		return slices.ContainsFunc(s.late, func(o *outlets) bool { return o.cell == c && !o.over.Load() })
+	left := slices.DeleteFunc(slices.Clone(s.leftScopes), func(c KeptScope) bool {
+		return slices.ContainsFunc(s.copiers, func(o *pipeCopier) bool { return o.scope == c && !o.journalClosed.Load() })
 	})
 	s.mu.Unlock()
-	return s.giveUp(left...)
+	return s.removeScopes(left...)
 }
 
-// giveUp removes cells of s.left that are empty, and says how many are left.
-func (s *Shell) giveUp(cells ...KeptCell) (still int) {
-	gone := slices.DeleteFunc(cells, func(c KeptCell) bool { return len(c.Others(0)) > 0 || !c.Remove() })
+// removeScopes removes scopes of s.left that are empty, and says how many are left.
+func (s *Shell) removeScopes(scopes ...KeptScope) (still int) {
+	gone := slices.DeleteFunc(scopes, func(c KeptScope) bool { return len(c.MembersExcept(0)) > 0 || !c.Remove() })
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.left = slices.DeleteFunc(s.left, func(c KeptCell) bool { return slices.Contains(gone, c) })
-	return len(s.left)
+	s.leftScopes = slices.DeleteFunc(s.leftScopes, func(c KeptScope) bool { return slices.Contains(gone, c) })
+	return len(s.leftScopes)
 }
 
-// lastHeld is told that nobody holds the outputs of a command any more that left something running: who held them is about to be gone.
-// The outlets' goroutine waits for that, for a moment: what lives on is looked at after the next command.
-func (s *Shell) lastHeld(o *outlets) {
+// outputReleased is told that nobody holds the outputs of a command any more that left something running: who held them is about to be gone.
+// The pipe copiers' goroutine waits for that, for a moment: what lives on is looked at after the next command.
+func (s *Shell) outputReleased(o *pipeCopier) {
 	for pause := time.Millisecond; pause < 100*time.Millisecond; pause *= 4 {
 		s.mu.Lock()
-		there := slices.Contains(s.left, o.cell)
+		there := slices.Contains(s.leftScopes, o.scope)
 		s.mu.Unlock()
 		if !there {
 			return
 		}
-		s.giveUp(o.cell)
+		s.removeScopes(o.scope)
 		select {
 		case <-time.After(pause):
 		case <-o.stop:
@@ -492,19 +492,19 @@ func (s *Shell) lastHeld(o *outlets) {
 	}
 }
 
-// held is who holds what must outlive us.
-func (s *Shell) held() KeptGroup {
+// currentGroup is who holds what must outlive us.
+func (s *Shell) currentGroup() KeptGroup {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.group
 }
 
-// keep remembers who follows the pipes of an ended command, and forgets those that are done.
-func (s *Shell) keep(o *outlets) {
+// addCopier remembers who follows the pipes of an ended command, and forgets those that are done.
+func (s *Shell) addCopier(o *pipeCopier) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.late = slices.DeleteFunc(s.late, func(o *outlets) bool { return o.over.Load() })
-	s.late = append(s.late, o)
+	s.copiers = slices.DeleteFunc(s.copiers, func(o *pipeCopier) bool { return o.journalClosed.Load() })
+	s.copiers = append(s.copiers, o)
 }
 
 // Background lists what earlier commands left running.
@@ -512,16 +512,16 @@ func (s *Shell) Background() []int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var pids []int
-	s.left = slices.DeleteFunc(s.left, func(c KeptCell) bool {
-		m := c.Others(0)
+	s.leftScopes = slices.DeleteFunc(s.leftScopes, func(c KeptScope) bool {
+		m := c.MembersExcept(0)
 		pids = append(pids, m...)
 		return len(m) == 0 && c.Remove()
 	})
 	return pids
 }
 
-// Ledger is where the session's owner writes down what a successor needs.
-func (s *Shell) Ledger() *ledger.Ledger { return s.st.book }
+// SessionLog is where the session's owner writes down what a successor needs.
+func (s *Shell) SessionLog() *sessionlog.Log { return s.state.sessionLog }
 
 func signalName(s syscall.Signal) string { return protocol.SignalName(s) }
 
@@ -530,6 +530,6 @@ func ignores(pid int, sig syscall.Signal) bool { return inMask(pid, "SigIgn:", s
 
 // inMask says whether a signal is in one of the masks of /proc/PID/status.
 func inMask(pid int, field string, sig syscall.Signal) bool {
-	text, err := slurp(procPath(pid, "/status"), make([]byte, 4<<10))
+	text, err := readSmallFile(procPath(pid, "/status"), make([]byte, 4<<10))
 	return err == nil && statusMask(text, field)>>(sig-1)&1 == 1
 }

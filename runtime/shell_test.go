@@ -405,7 +405,7 @@ func TestShellThatDies(t *testing.T) {
 				s.want("echo $Z", c.z+"\n")
 			}
 			s.want("kill -USR1 $$; :", "usr\n")
-			s.Rest()
+			s.SnapshotIfDue()
 		}
 	})
 }
@@ -467,7 +467,7 @@ func TestBrokenOutputLogIsTold(t *testing.T) {
 	h.log = zerolog.New(zerolog.SyncWriter(&said))
 	s := openSession(t, h, "/bin/bash")
 	s.want("echo whole", "whole\n")
-	for _, fd := range s.lane.log.Fds() {
+	for _, fd := range s.pipes.log.Fds() {
 		if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_GROW); err != nil {
 			t.Fatal(err)
 		}
@@ -494,7 +494,7 @@ func TestBackgroundProcess(t *testing.T) {
 	eachShell(t, func(t *testing.T, s *session) {
 		s.code("cd /usr; V=shellvar; f() { echo from-f; }", 0)
 		j := journal.New(1 << 20)
-		p, err := s.Start(ProcessSpec{Text: "pwd; echo $V; f; read x; echo got $x; exit 5", Journal: j, OpenStdin: true})
+		p, err := s.StartProcess(ProcessSpec{Text: "pwd; echo $V; f; read x; echo got $x; exit 5", Journal: j, OpenStdin: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -512,7 +512,7 @@ func TestBackgroundProcess(t *testing.T) {
 		if string(ch.Data) != "/usr\nshellvar\nfrom-f\ngot line\n" || err != nil || p.Status().Code != 5 {
 			t.Fatalf("%q %v %v", ch.Data, err, p.Status())
 		}
-		p, err = s.Start(ProcessSpec{Text: "trap '' TERM; setsid sleep 300 & sleep 300 & wait; sleep 300", Journal: journal.New(1 << 20)})
+		p, err = s.StartProcess(ProcessSpec{Text: "trap '' TERM; setsid sleep 300 & sleep 300 & wait; sleep 300", Journal: journal.New(1 << 20)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -556,7 +556,7 @@ func TestRunsWhenWrittenDown(t *testing.T) {
 			_ = os.Remove(flag)
 		}
 		process := func(what string) {
-			p, err := s.Start(ProcessSpec{Text: ": >" + flag, Journal: journal.New(1 << 20), Began: func(p *Process) { waits(p.Pid()) }})
+			p, err := s.StartProcess(ProcessSpec{Text: ": >" + flag, Journal: journal.New(1 << 20), OnStart: func(p *Process) { waits(p.Pid()) }})
 			if err != nil {
 				t.Fatal(what, err)
 			}
@@ -566,7 +566,7 @@ func TestRunsWhenWrittenDown(t *testing.T) {
 		process("process")
 		s.code("f() { :; }", 0)
 		process("process, with a function")
-		term, err := s.Open(TerminalSpec{Text: ": >" + flag, Cols: 80, Rows: 24, Journal: journal.New(1 << 20), Began: func(t *Terminal) { waits(t.Pid()) }})
+		term, err := s.OpenTerminal(TerminalSpec{Text: ": >" + flag, Cols: 80, Rows: 24, Journal: journal.New(1 << 20), OnStart: func(t *Terminal) { waits(t.Pid()) }})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -596,7 +596,7 @@ func TestSignalAtTheEnds(t *testing.T) {
 	eachShell(t, func(t *testing.T, s *session) {
 		skipDeadlocks(t, s)
 		for range 20 {
-			fresh := openSession(t, s.b.Keeper.(local).Host, s.cfg.Path)
+			fresh := openSession(t, s.b.Keeper.(localKeeper).Host, s.cfg.Path)
 			pid, c := fresh.Pid(), NewCommand("echo said")
 			done := fresh.start(c)
 			for i := range 20 {
@@ -619,7 +619,7 @@ func TestInterruptAtOnce(t *testing.T) {
 		for i := range 20 {
 			c := NewCommand("while :; do :; done")
 			if i%2 == 1 {
-				c.Began = func(CommandRecord) { c.Signal(syscall.SIGINT) }
+				c.OnStart = func(SavedCommand) { c.Signal(syscall.SIGINT) }
 			} else {
 				c.Signal(syscall.SIGINT)
 			}
@@ -638,7 +638,7 @@ func TestLateLine(t *testing.T) {
 		for late := 90 * time.Millisecond; late < 102*time.Millisecond; late += 1500 * time.Microsecond {
 			c := NewCommand("sleep 0.02; kill -9 $$")
 			pid, script := s.proc().child.Pid(), s.proc().script
-			c.Began = func(CommandRecord) {
+			c.OnStart = func(SavedCommand) {
 				began := time.Now()
 				_ = syscall.Kill(pid, syscall.SIGSTOP)
 				eventually(t, "it has stopped", func() bool { p, _ := readProc(pid); return p.state == 'T' })

@@ -25,29 +25,29 @@ const endMark = "#trl-7c1e0b5d"
 // bootTimeout bounds a shell's start: 2 ms as a rule, and a machine under the worst load must not lose a session by it.
 const bootTimeout = 20 * time.Second
 
-// shellProc is one process of a session's shell: made by newShellProc, spawned by start or Keeper.Found, of use after
+// shellProc is one process of a session's shell: made by newShellProc, spawned by start or Keeper.StartSession, of use after
 // raise, used by one goroutine at a time (the caller of Run), ended by its own exit or by release.
 type shellProc struct {
-	kind   *kind
-	child  KeptChild
-	cell   KeptCell // where the shell is now, and with it what the running command starts
-	script int      // write end of the script channel
-	ctlR   int      // control pipe: reports come in here
-	ctlW   int      // its other end, opened by the shell under /proc; -1 where the keeper is another process
-	text   int      // memfd: the text of the running command
-	reader int      // the shell's end of the script channel, until it is spawned
-	argv   []string // set once
-	held   []int    // what the keeper calls script, ctlR, ctlW and text; none of it before the shell runs
-	lines  []byte
-	flood  flood   // what bounds the reading of lines
-	exit   *int    // the status that the EXIT trap told, nil before
-	whole  bool    // the EXIT trap ran outside of functions, so that its snapshot is the shell's last state
-	state  *int    // what the state said at its end: 0, or 1 where its directory was not to be had; nil: it did not come to it
-	given  int     // bytes that text has at most
-	traps  bool    // it may have traps that would run for our lines; false until its first command
-	zero   string  // path of its stdin in /proc, for stdin
-	poll   *poller // its session's, for wait
-	calls  *calls  // the same; see calls
+	dialect      *dialect
+	child        KeptChild
+	scope        KeptScope // where the shell is now, and with it what the running command starts
+	script       int       // write end of the script channel
+	ctlR         int       // control pipe: reports come in here
+	ctlW         int       // its other end, opened by the shell under /proc; -1 where the keeper is another process
+	text         int       // memfd: the text of the running command
+	scriptReader int       // the shell's end of the script channel, until it is spawned
+	argv         []string  // set once
+	held         []int     // what the keeper calls script, ctlR, ctlW and text; none of it before the shell runs
+	lines        []byte
+	flood        flood      // what bounds the reading of lines
+	exit         *int       // the status that the EXIT trap told, nil before
+	exitIsWhole  bool       // the EXIT trap ran outside of functions, so that its snapshot is the shell's last state
+	stateStatus  *int       // what the state said at its end: 0, or 1 where its directory was not to be had; nil: it did not come to it
+	textSize     int        // bytes that text has at most
+	traps        bool       // it may have traps that would run for our lines; false until its first command
+	stdinPath    string     // path of its stdin in /proc, for stdin
+	poll         *poller    // its session's, for wait
+	pipeCalls    *pipeCalls // the same; see pipeCalls
 }
 
 // Which of held is which.
@@ -69,23 +69,23 @@ type report struct {
 // maxReport is beyond any line of the boot text.
 const maxReport = 4 << 10
 
-// self is where our own descriptors are found, held by the keeper or not: good for what nobody needs once we are gone.
-func self() string { return "/proc/" + strconv.Itoa(os.Getpid()) + "/fd" }
+// ownFDDir is where our own descriptors are found, held by the keeper or not: good for what nobody needs once we are gone.
+func ownFDDir() string { return "/proc/" + strconv.Itoa(os.Getpid()) + "/fd" }
 
 // newShellProc makes what of a shell's process is nobody else's: its script channel. Whoever does not get it to run
 // abandons it.
 func newShellProc(path string) (p *shellProc, err error) {
-	p = &shellProc{script: -1, ctlR: -1, ctlW: -1, text: -1, reader: -1}
-	if p.kind, p.argv, err = kindOf(path); err != nil {
+	p = &shellProc{script: -1, ctlR: -1, ctlW: -1, text: -1, scriptReader: -1}
+	if p.dialect, p.argv, err = dialectOf(path); err != nil {
 		return nil, err
 	}
 	var ch [2]int
 	if err := unix.Pipe2(ch[:], unix.O_CLOEXEC); err != nil {
 		return nil, fmt.Errorf("script channel: %w", err)
 	}
-	p.reader, p.script = ch[0], ch[1]
+	p.scriptReader, p.script = ch[0], ch[1]
 	flags := unix.O_NONBLOCK
-	if p.kind.packet {
+	if p.dialect.packetChannel {
 		flags |= unix.O_DIRECT
 	}
 	if _, err := unix.FcntlInt(uintptr(p.script), unix.F_SETFL, flags); err != nil {
@@ -95,9 +95,9 @@ func newShellProc(path string) (p *shellProc, err error) {
 	return p, nil
 }
 
-// together calls all at once, and says what the first of them to fail says. What they ask the keeper takes one round trip so,
+// concurrently calls all at once, and says what the first of them to fail says. What they ask the keeper takes one round trip so,
 // not one each.
-func together(calls ...func() error) error {
+func concurrently(calls ...func() error) error {
 	errs := make([]error, len(calls))
 	var others sync.WaitGroup
 	for i := 1; i < len(calls); i++ {
@@ -109,31 +109,31 @@ func together(calls ...func() error) error {
 }
 
 // channels are what the shell opens: the control pipe, and the text of a command.
-var channels = []Kind{OutPipe, MemFile}
+var channels = []ChannelKind{OutPipe, MemFile}
 
-// take makes them p's own; script is what the keeper calls the script channel, which it holds as well.
-func (p *shellProc) take(group KeptGroup, made []Made, script int) {
+// setChannels makes them p's own; script is what the keeper calls the script channel, which it holds as well.
+func (p *shellProc) setChannels(group KeptGroup, made []Channel, script int) {
 	p.ctlR, p.ctlW, p.text = made[0].R, made[0].W, made[1].W
 	_, _ = unix.FcntlInt(uintptr(p.text), unix.F_SETFL, unix.O_NOATIME) // for took: the shell opens it anew
-	p.held = []int{script, made[0].NR, made[0].NW, made[1].NW}
-	if elsewhere(group) {
-		shut(&p.ctlW)
+	p.held = []int{script, made[0].HeldR, made[0].HeldW, made[1].HeldW}
+	if heldElsewhere(group) {
+		closeFD(&p.ctlW)
 	}
 }
 
-// start spawns the shell, in a cell of its own.
+// start spawns the shell, in a scope of its own.
 func (p *shellProc) start(c ShellConfig, group KeptGroup) error {
-	err := together(
+	err := concurrently(
 		func() (err error) {
-			p.cell, err = group.NewCell()
+			p.scope, err = group.NewScope()
 			return err
 		},
 		func() error {
-			made, held, err := group.Make(channels, p.script)
+			made, held, err := group.MakeChannels(channels, p.script)
 			if err != nil {
 				return fmt.Errorf("control pipe: %w", err)
 			}
-			p.take(group, made, held[0])
+			p.setChannels(group, made, held[0])
 			return nil
 		})
 	if err != nil {
@@ -144,7 +144,7 @@ func (p *shellProc) start(c ShellConfig, group KeptGroup) error {
 		return err
 	}
 	defer done()
-	p.child, err = p.cell.Spawn(spec)
+	p.child, err = p.scope.Spawn(spec)
 	return err
 }
 
@@ -154,14 +154,14 @@ func (p *shellProc) spec(c ShellConfig) (spec Spec, done func(), err error) {
 	if err != nil {
 		return Spec{}, nil, err
 	}
-	reader := os.NewFile(uintptr(p.reader), "script")
-	p.reader = -1
+	reader := os.NewFile(uintptr(p.scriptReader), "script")
+	p.scriptReader = -1
 	files := []*os.File{null, null, null, reader}
-	if p.kind.stdin != "" {
+	if p.dialect.stdin != "" {
 		files = []*os.File{reader, null, null}
 	}
 	done = func() { reader.Close() }
-	return Spec{Path: c.Path, Argv: append(p.argv, p.kind.args...), Env: c.Env, Dir: c.Dir, Files: files}, done, nil
+	return Spec{Path: c.Path, Argv: append(p.argv, p.dialect.args...), Env: c.Env, Dir: c.Dir, Files: files}, done, nil
 }
 
 // devNull is the stdio of all our shells while they run no command: one open file, for stdin.
@@ -176,23 +176,23 @@ func (p *shellProc) abandon(group KeptGroup) {
 	if p.held != nil && group != nil { // it went with the group
 		group.Drop(p.held...)
 	}
-	if p.cell != nil {
-		_ = p.cell.Kill(0)
-		p.cell.Remove()
+	if p.scope != nil {
+		_ = p.scope.Kill(0)
+		p.scope.Remove()
 	}
 }
 
-// raise lets a shell that was spawned read the boot text and then state, when there is one. Without, the shell reports as
+// boot lets a shell that was spawned read the boot text and then state, when there is one. Without, the shell reports as
 // soon as it has the text: it reads it while we and the client are at work, and what it is given to do comes after that.
-func (s *Shell) raise(p *shellProc, group KeptGroup, state []byte) error {
-	p.calls = &s.calls
-	text := p.kind.boot
+func (s *Shell) boot(p *shellProc, group KeptGroup, state []byte) error {
+	p.pipeCalls = &s.pipeCalls
+	text := p.dialect.boot
 	if state == nil {
 		text = "\\printf 'e boot 0\\n' >@P@/@C@\n" + text
 	}
 	text = strings.NewReplacer("@P@", group.Dir(), "@C@", strconv.Itoa(p.held[heldCtlW]),
-		"@X@", strconv.Itoa(s.st.held[heldExit]), "@E@", endMark).Replace(text)
-	boot, done, err := lend(group, []byte(text))
+		"@X@", strconv.Itoa(s.state.held[heldExit]), "@E@", endMark).Replace(text)
+	boot, done, err := shareText(group, []byte(text))
 	if err != nil {
 		return err
 	}
@@ -201,28 +201,28 @@ func (s *Shell) raise(p *shellProc, group KeptGroup, state []byte) error {
 	if state == nil {
 		line += "\n__trl_n='boot 0';" // a line of its own: most shells read byte by byte, and the first one waits for no more
 	} else {
-		told := fmt.Sprintf("\n%s 's state %%s\\n' \"$__trl_l\" >|%s/%d\n", p.kind.call("printf"), group.Dir(), p.held[heldCtlW])
-		st, done, err := lend(group, append(slices.Clip(state), told...))
+		told := fmt.Sprintf("\n%s 's state %%s\\n' \"$__trl_l\" >|%s/%d\n", p.dialect.call("printf"), group.Dir(), p.held[heldCtlW])
+		st, done, err := shareText(group, append(slices.Clip(state), told...))
 		if err != nil {
 			return err
 		}
 		defer done()
-		line += fmt.Sprintf(";%s %s;%s", p.kind.dot, st, p.kind.fresh)
+		line += fmt.Sprintf(";%s %s;%s", p.dialect.source, st, p.dialect.initVars)
 	}
-	if p.kind.stdin == "" {
+	if p.dialect.stdin == "" {
 		line += "\\exec 3<&-;"
 	}
 	if state == nil {
 		p.send(line + "\n")
 	} else {
-		p.send(line + p.report(p.kind.quit, "boot"))
-		p.send(p.report(p.kind.again, "boot"))
+		p.send(line + p.report(p.dialect.reportCall, "boot"))
+		p.send(p.report(p.dialect.resendCall, "boot"))
 	}
 	p.poll = s.poll
 	// Each line it has taken without a word is a state that makes a shell useless; the caller tries without.
 	ready, end := false, time.Now().Add(bootTimeout)
 	for mute := 0; !ready && mute < 2 && time.Now().Before(end) && !p.dead(); {
-		if _, ready = p.awaitVerb('e', "boot", time.Now().Add(firstDoubt)); !ready && p.unread() == 0 {
+		if _, ready = p.awaitVerb('e', "boot", time.Now().Add(firstWedgeInterval)); !ready && p.unread() == 0 {
 			mute++
 		}
 	}
@@ -236,7 +236,7 @@ func (s *Shell) raise(p *shellProc, group KeptGroup, state []byte) error {
 
 // release closes what trl holds of a shell that has exited.
 func (p *shellProc) release() {
-	for _, fd := range []*int{&p.script, &p.reader, &p.ctlR, &p.ctlW, &p.text} {
+	for _, fd := range []*int{&p.script, &p.scriptReader, &p.ctlR, &p.ctlW, &p.text} {
 		if *fd >= 0 {
 			unix.Close(*fd)
 			*fd = -1
@@ -251,17 +251,17 @@ func (p *shellProc) release() {
 // stdin is what a command that is given none has to open, "" where the shell's own still is that. It is not once the user has
 // said `exec <file`, or where we may not look.
 func (p *shellProc) stdin() string {
-	if p.kind.stdin != "" {
-		return p.kind.stdin
+	if p.dialect.stdin != "" {
+		return p.dialect.stdin
 	}
 	if null, err := devNull(); err == nil && sameFile(p.child.Pid(), 0, int(null.Fd())) {
 		return ""
 	}
-	if p.zero == "" { // a gateway before us has started it, or the kernel does not tell
-		p.zero = procPath(p.child.Pid(), "/fd/0")
+	if p.stdinPath == "" { // a gateway before us has started it, or the kernel does not tell
+		p.stdinPath = procPath(p.child.Pid(), "/fd/0")
 	}
 	var room [len(os.DevNull) + 1]byte
-	if n, err := unix.Readlink(p.zero, room[:]); err == nil && string(room[:n]) == os.DevNull {
+	if n, err := unix.Readlink(p.stdinPath, room[:]); err == nil && string(room[:n]) == os.DevNull {
 		return ""
 	}
 	return os.DevNull
@@ -269,8 +269,8 @@ func (p *shellProc) stdin() string {
 
 // report is what ends a line that has the shell report, by quit or again, what ran before.
 func (p *shellProc) report(call, seq string) string {
-	end := p.kind.then + "\n"
-	if !p.traps || !p.kind.putsAway {
+	end := p.dialect.keepStatus + "\n"
+	if !p.traps || !p.dialect.hidesTraps {
 		return call + " " + seq + end
 	}
 	// The status is taken within the first command: each further one would run a DEBUG trap.
@@ -283,8 +283,8 @@ func (p *shellProc) send(line string) { _ = p.write([]byte(line)) }
 // write is one line, whole or not at all.
 func (p *shellProc) write(line []byte) error {
 	crashpoint.Here("before a line")
-	p.calls.begin()
-	defer p.calls.end()
+	p.pipeCalls.enter()
+	defer p.pipeCalls.leave()
 	_, err := unix.Write(p.script, line)
 	return err
 }
@@ -308,15 +308,15 @@ func (p *shellProc) sendBy(deadline time.Time, line string) bool {
 	}
 }
 
-// give puts a command's text where the shell finds it.
-func (p *shellProc) give(text string) error {
-	if len(text) < p.given {
+// writeText puts a command's text where the shell finds it.
+func (p *shellProc) writeText(text string) error {
+	if len(text) < p.textSize {
 		if err := unix.Ftruncate(p.text, int64(len(text))); err != nil {
 			return fmt.Errorf("memfd: %w", err)
 		}
 	}
-	p.given = len(text)
-	if err := fill(p.text, []byte(text)); err != nil {
+	p.textSize = len(text)
+	if err := writeMemfd(p.text, []byte(text)); err != nil {
 		return err
 	}
 	var times [2]unix.Timespec // of 1970, until it is read
@@ -324,16 +324,16 @@ func (p *shellProc) give(text string) error {
 	return nil
 }
 
-// took: the shell has begun to read that text since, and so to run it. Where this cannot be known, it is false.
-func (p *shellProc) took() bool {
+// hasReadText: the shell has begun to read that text since, and so to run it. Where this cannot be known, it is false.
+func (p *shellProc) hasReadText() bool {
 	var st unix.Stat_t
 	return unix.Fstat(p.text, &st) == nil && st.Mtim.Sec == 0 && st.Atim.Sec != 0
 }
 
 // unread is how many bytes of the channel the shell has not taken.
 func (p *shellProc) unread() int {
-	p.calls.begin()
-	defer p.calls.end()
+	p.pipeCalls.enter()
+	defer p.pipeCalls.leave()
 	n, err := unix.IoctlGetInt(p.script, unix.TIOCINQ)
 	if err != nil {
 		return 0
@@ -362,10 +362,10 @@ func (p *shellProc) next() (report, bool) {
 				return report{verb: 'g', seq: string(f[1]), last: string(f[2]), val: v & 0xff}, true
 			case 's':
 				v, _ := strconv.Atoi(string(f[2]))
-				p.state = &v
+				p.stateStatus = &v
 			case 'x':
 				code, _ := strconv.Atoi(string(f[1]))
-				p.exit, p.whole = &code, string(f[2]) == "0"
+				p.exit, p.exitIsWhole = &code, string(f[2]) == "0"
 			}
 			continue
 		}
@@ -373,9 +373,9 @@ func (p *shellProc) next() (report, bool) {
 			return report{}, false
 		}
 		var buf [512]byte
-		p.calls.begin()
+		p.pipeCalls.enter()
 		n, err := unix.Read(p.ctlR, buf[:])
-		p.calls.end()
+		p.pipeCalls.leave()
 		if err == unix.EINTR {
 			continue
 		}
@@ -438,8 +438,8 @@ func (f *flood) left() time.Duration { return max(0, time.Until(f.until)) }
 // wait returns when there is something to report, or the shell has exited, or after d; perhaps earlier. Not in a system call:
 // that would take a thread for each shell that is waited for, and Go's monitor looks after such ten thousand times a second.
 func (p *shellProc) wait(d time.Duration) {
-	if own := (watched{p, [2]int{p.ctlR, p.child.Pidfd()}}); p.poll.slots[slotShell] != own {
-		p.poll.watch([slots]watched{slotShell: own, slotSession: unwatched, slotLane: unwatched, slotInlet: unwatched})
+	if own := (watchedFDs{p, [2]int{p.ctlR, p.child.Pidfd()}}); p.poll.slots[slotShell] != own {
+		p.poll.watch([slots]watchedFDs{slotShell: own, slotSession: unwatched, slotPipes: unwatched, slotStdin: unwatched})
 	}
 	fds := [...]unix.PollFd{{Fd: int32(p.ctlR), Events: unix.POLLIN}, {Fd: int32(p.child.Pidfd()), Events: unix.POLLIN}}
 	if p.flood.pauses() {
@@ -469,7 +469,7 @@ func (p *shellProc) awaitVerb(verb byte, seq string, deadline time.Time) (report
 	}
 }
 
-// dead asks the kernel, not the nursery: the pidfd is readable from the moment of the exit.
+// dead asks the kernel, not the child reaper: the pidfd is readable from the moment of the exit.
 func (p *shellProc) dead() bool {
 	fds := []unix.PollFd{{Fd: int32(p.child.Pidfd()), Events: unix.POLLIN}}
 	n, _ := unix.Poll(fds, 0)
@@ -483,7 +483,7 @@ func (p *shellProc) barrier(tag string, bound time.Duration) bool {
 	for i := 0; time.Now().Before(end); i++ {
 		name := "b" + tag + "." + strconv.Itoa(i)
 		if i == 0 || p.unread() == 0 { // a packet pipe has 16 slots: never pile up
-			p.send(p.report(p.kind.quit, name))
+			p.send(p.report(p.dialect.reportCall, name))
 		}
 		wait := time.Now().Add(20 * time.Millisecond)
 		for time.Now().Before(wait) {
@@ -504,42 +504,42 @@ func (p *shellProc) barrier(tag string, bound time.Duration) bool {
 
 // ask lets the shell read text as a script of ours and waits for the end of it. ok is false when it did not answer.
 func (p *shellProc) ask(group KeptGroup, tag, text string, bound time.Duration) (status int, ok bool) {
-	path, done, err := lend(group, []byte(text))
+	path, done, err := shareText(group, []byte(text))
 	if err != nil {
 		return 0, false
 	}
 	defer done()
 	end := time.Now().Add(bound)
-	if !p.sendBy(end, p.kind.dot+" "+path+";"+p.report(p.kind.quit, tag)) || !p.sendBy(end, p.report(p.kind.again, tag)) {
+	if !p.sendBy(end, p.dialect.source+" "+path+";"+p.report(p.dialect.reportCall, tag)) || !p.sendBy(end, p.report(p.dialect.resendCall, tag)) {
 		return 0, false
 	}
 	r, ok := p.awaitVerb('e', tag, end)
 	return r.val, ok
 }
 
-// lend gives the session's shells a text to open at path, until done is called or we end.
-func lend(group KeptGroup, text []byte) (path string, done func(), err error) {
-	if !group.Private() { // then our own descriptors will do, and nobody need be asked
+// shareText gives the session's shells a text to open at path, until done is called or we end.
+func shareText(group KeptGroup, text []byte) (path string, done func(), err error) {
+	if !group.UsesFIFOs() { // then our own descriptors will do, and nobody need be asked
 		fd, err := memfd("lent")
 		if err != nil {
 			return "", nil, err
 		}
-		path, done = self()+"/"+strconv.Itoa(fd), func() { unix.Close(fd) }
-		return lent(path, done, fill(fd, text))
+		path, done = ownFDDir()+"/"+strconv.Itoa(fd), func() { unix.Close(fd) }
+		return sharedText(path, done, writeMemfd(fd, text))
 	}
-	made, _, err := group.Make([]Kind{MemFile})
+	made, _, err := group.MakeChannels([]ChannelKind{MemFile})
 	if err != nil {
 		return "", nil, err
 	}
-	path = group.Dir() + "/" + strconv.Itoa(made[0].Port)
+	path = group.Dir() + "/" + strconv.Itoa(made[0].FileNumber)
 	done = func() {
 		unix.Close(made[0].W)
-		group.Drop(made[0].NW)
+		group.Drop(made[0].HeldW)
 	}
-	return lent(path, done, fill(made[0].W, text))
+	return sharedText(path, done, writeMemfd(made[0].W, text))
 }
 
-func lent(path string, done func(), err error) (string, func(), error) {
+func sharedText(path string, done func(), err error) (string, func(), error) {
 	if err != nil {
 		done()
 		return "", nil, err
@@ -555,8 +555,8 @@ func memfd(name string) (int, error) {
 	return fd, nil
 }
 
-// fill makes b the beginning of a memfd.
-func fill(fd int, b []byte) error {
+// writeMemfd makes b the beginning of a memfd.
+func writeMemfd(fd int, b []byte) error {
 	for off := 0; off < len(b); {
 		n, err := unix.Pwrite(fd, b[off:], int64(off))
 		if errors.Is(err, unix.EINTR) {

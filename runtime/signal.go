@@ -10,69 +10,69 @@ import (
 	"trl/protocol"
 )
 
-// signalling is a signal that a client wants sent, and where to say what came of it.
-type signalling struct {
-	sig  syscall.Signal
-	told chan Signalled // has room for the one answer
+// signalRequest is a signal that a client wants sent, and where to say what came of it.
+type signalRequest struct {
+	sig    syscall.Signal
+	result chan SignalResult // has room for the one answer
 }
 
-// Signalled is what came of Command.Signal.
-type Signalled struct {
+// SignalResult is what came of Command.Signal.
+type SignalResult struct {
 	Processes int    // how many got the signal, the shell among them where it did
 	Why       string // why nobody did: protocol.SignalEnded and so on
 }
 
 // signal sends what a client wants sent to the command's processes, and does to the shell what the signal would do to a plain one: a
 // trap of its user's is run, INT ends its list, and where it is at work itself, without a process, the signal ends the command.
-func (r *run) signal(sig syscall.Signal, now time.Time) Signalled {
-	n := len(r.others())
-	defer r.cell.Signal(sig, r.p.child.Pid()) // after the shell, which is to know of it when what it waits for ends
-	k, pid := r.p.kind, r.p.child.Pid()
+func (r *run) signal(sig syscall.Signal, now time.Time) SignalResult {
+	n := len(r.membersExceptShell())
+	defer r.scope.Signal(sig, r.p.child.Pid()) // after the shell, which is to know of it when what it waits for ends
+	k, pid := r.p.dialect, r.p.child.Pid()
 	switch interrupt := sig == syscall.SIGINT; {
 	case r.reported || r.died:
 		if n == 0 {
-			return Signalled{Why: protocol.SignalEnded}
+			return SignalResult{Why: protocol.SignalEnded}
 		}
-	case r.end != nil: // it is being ended, and the shell with it
-	case r.trapped(sig), interrupt && k.abort == sig && !ignores(pid, sig) && r.deaf():
+	case r.abort != nil: // it is being ended, and the shell with it
+	case r.hasTrap(sig), interrupt && k.abortSignal == sig && !ignores(pid, sig) && r.hasAbortTrap():
 		_ = r.p.child.Signal(sig)
 		r.aborted = r.aborted || interrupt
 		n++
 	case interrupt && n > 0 && !ignores(pid, sig):
-		_ = r.p.child.Signal(k.abort)
-		r.aborted, r.unsure = true, 3
-		r.doubt = firstDoubt / 4
-		r.suspect = now.Add(r.doubt)
+		_ = r.p.child.Signal(k.abortSignal)
+		r.aborted, r.resendsLeft = true, 3
+		r.wedgeInterval = firstWedgeInterval / 4
+		r.wedgeCheckAt = now.Add(r.wedgeInterval)
 		n++
 	case n > 0:
 	case !endsByDefault(sig) || ignores(pid, sig) && !ignoredByShells(sig):
-		return Signalled{Why: protocol.SignalIgnored}
-	case sig != syscall.SIGKILL && r.deaf():
-		return Signalled{Why: protocol.SignalTrapped}
+		return SignalResult{Why: protocol.SignalIgnored}
+	case sig != syscall.SIGKILL && r.hasAbortTrap():
+		return SignalResult{Why: protocol.SignalTrapped}
 	default:
-		r.begin(sig, r.c.Grace, now)
+		r.startAbort(sig, r.c.Grace, now)
 		n++
 	}
-	return Signalled{Processes: n}
+	return SignalResult{Processes: n}
 }
 
-// catches has the signals that an interactive shell catches for itself.
-var catches = map[string]string{
+// caughtByShell has the signals that an interactive shell catches for itself.
+var caughtByShell = map[string]string{
 	"bash": " HUP INT ILL TRAP ABRT BUS FPE USR1 SEGV USR2 PIPE ALRM CHLD XCPU XFSZ VTALRM WINCH SYS ",
 	"dash": " INT CHLD ",
 	"ash":  " INT CHLD ",
 	"zsh":  " HUP INT PIPE ALRM CHLD WINCH ",
 }
 
-// trapped says whether the shell has a trap of its user's for sig. What the kernel says settles it, but for signals that the shell
+// hasTrap says whether the shell has a trap of its user's for sig. What the kernel says settles it, but for signals that the shell
 // catches for itself: then a trap in the text or in the last snapshot must name the signal.
-func (r *run) trapped(sig syscall.Signal) bool {
-	k := r.p.kind
+func (r *run) hasTrap(sig syscall.Signal) bool {
+	k := r.p.dialect
 	if !inMask(r.p.child.Pid(), "SigCgt:", sig) {
 		return false
 	}
 	name := protocol.SignalName(sig)
-	if !strings.Contains(catches[k.name], " "+name+" ") && sig != k.abort {
+	if !strings.Contains(caughtByShell[k.name], " "+name+" ") && sig != k.abortSignal {
 		return true
 	}
 	name = regexp.QuoteMeta(name)
@@ -80,7 +80,7 @@ func (r *run) trapped(sig syscall.Signal) bool {
 	if strings.Contains(strings.ToLower(r.c.Text), "trap") && set.MatchString(unquoted(r.c.Text)) {
 		return true
 	}
-	script, _ := r.s.st.script(k, nil)
+	script, _ := r.s.state.script(k, nil)
 	return regexp.MustCompile(`(?m)' (SIG)?` + name + `$|^TRAP` + name + ` \(\)`).Match(script)
 }
 

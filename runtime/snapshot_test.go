@@ -14,13 +14,13 @@ import (
 
 // startOne starts a process, waits for its end, and says what of the state it did not have.
 func startOne(s *session, text string) (lost []string) {
-	p, err := s.Start(ProcessSpec{Text: text, Journal: journal.New(1 << 20)})
+	p, err := s.StartProcess(ProcessSpec{Text: text, Journal: journal.New(1 << 20)})
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	<-p.Exited()
 	p.Release()
-	return p.Record().Lost
+	return p.Saved().Lost
 }
 
 // allocated is how much memory f takes, all in all.
@@ -42,7 +42,7 @@ func TestStateTooLarge(t *testing.T) {
 		}
 		s := openSession(t, h, path)
 		s.want("A=1", "")
-		s.Rest()
+		s.SnapshotIfDue()
 		if lost := startOne(s, ":"); slices.Contains(lost, "variables") {
 			t.Errorf("%s: %v", sh, lost)
 		}
@@ -67,11 +67,11 @@ func TestSparseSnapshot(t *testing.T) {
 	h := testHost(t, "auto")
 	s := openSession(t, h, shells(t)["bash"])
 	s.want("A=1", "")
-	s.Rest()
-	eventually(t, "it has a snapshot", func() bool { return !s.st.pending() && s.st.mark[s.st.newer] != "" })
+	s.SnapshotIfDue()
+	eventually(t, "it has a snapshot", func() bool { return !s.state.pending() && s.state.endMarks[s.state.newer] != "" })
 	for _, size := range []int64{maxSnapshot / 2, 200 << 20} {
-		mark := s.st.mark[s.st.newer]
-		for _, fd := range s.st.fd {
+		mark := s.state.endMarks[s.state.newer]
+		for _, fd := range s.state.fd {
 			if err := unix.Ftruncate(fd, size); err != nil {
 				t.Fatal(err)
 			}
@@ -79,10 +79,10 @@ func TestSparseSnapshot(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		s.st.mark = [2]string{mark, mark}
+		s.state.endMarks = [2]string{mark, mark}
 		took := allocated(func() {
 			for range 4 {
-				if script, _ := s.st.script(kinds["bash"], nil); script != nil {
+				if script, _ := s.state.script(dialects["bash"], nil); script != nil {
 					t.Error("it counts as a snapshot")
 				}
 			}
@@ -91,7 +91,7 @@ func TestSparseSnapshot(t *testing.T) {
 			t.Errorf("%d bytes of memory for a sparse file of %d", took, size)
 		}
 	}
-	s.st.mark = [2]string{}
+	s.state.endMarks = [2]string{}
 	s.want("echo $A", "1\n")
 }
 
@@ -105,16 +105,16 @@ func TestSnapshotIsNotKept(t *testing.T) {
 	}
 	s.want("echo $A ${#x}", "1 1000000\n")
 	eventually(t, "nothing is kept", func() bool {
-		s.Rest()
+		s.SnapshotIfDue()
 		time.Sleep(time.Millisecond)
-		s.st.mu.Lock()
-		defer s.st.mu.Unlock()
-		return s.st.last == nil
+		s.state.mu.Lock()
+		defer s.state.mu.Unlock()
+		return s.state.last == nil
 	})
 	for range 3 {
 		startOne(s, ":")
 	}
-	if s.st.last != nil {
+	if s.state.last != nil {
 		t.Error("it is kept")
 	}
 	if r := s.run("kill -9 $$"); !r.Restored {

@@ -12,20 +12,20 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"trl/runtime/ledger"
+	"trl/runtime/sessionlog"
 )
 
 // state is what is known of a shell's state outside of it: two memfds that the shell writes snapshots into by turns, so
 // that one of them is whole at any moment, and one for the snapshot of the EXIT trap. Snapshots may hold secrets: they stay in memory, and go with the descriptors.
 type state struct {
-	mu    sync.Mutex // guards all below: a process may be started from the last snapshot while a command runs
-	fd    [2]int
-	exit  int
-	book  *ledger.Ledger // what our owner writes down about the session
-	held  []int          // what the keeper calls fd[0], fd[1], exit and book
-	mark  [2]string      // what ends a whole snapshot in fd[i]; "" for one never asked for
-	newer int            // index of the one asked for last
-	seq   int            // number of the one asked for last
+	mu         sync.Mutex // guards all below: a process may be started from the last snapshot while a command runs
+	fd         [2]int
+	exit       int
+	sessionLog *sessionlog.Log // what our owner writes down about the session
+	held       []int           // what the keeper calls fd[0], fd[1], exit and book
+	endMarks   [2]string       // what ends a whole snapshot in fd[i]; "" for one never asked for
+	newer      int             // index of the one asked for last
+	seq        int             // number of the one asked for last
 
 	// A snapshot is current when every command that has ended did so before the snapshot was asked for. Only the holder
 	// of Shell.turn asks for snapshots and ends commands.
@@ -39,38 +39,38 @@ type state struct {
 // unknownState stands where it is not known which commands had ended when a snapshot was asked for.
 const unknownState = -1
 
-// noSnapshot is the number of a fresh shell's state in a CommandRecord; snapshots have greater numbers. 0 was written by a
+// noSnapshot is the number of a fresh shell's state in a SavedCommand; snapshots have greater numbers. 0 was written by a
 // version that did not know.
 const noSnapshot = 1
 
 // Which of held is which.
 const (
-	heldExit = 2
-	heldBook = 3
+	heldExit       = 2
+	heldSessionLog = 3
 )
 
-// newState makes the ledger; the rest comes with take.
+// newState makes the session log; the rest comes with take.
 func newState() (*state, error) {
-	book, err := ledger.New()
+	book, err := sessionlog.New()
 	if err != nil {
 		return nil, err
 	}
-	return &state{fd: [2]int{-1, -1}, exit: -1, book: book, seq: noSnapshot, behind: [2]int{unknownState, unknownState}}, nil
+	return &state{fd: [2]int{-1, -1}, exit: -1, sessionLog: book, seq: noSnapshot, behind: [2]int{unknownState, unknownState}}, nil
 }
 
 // stateFiles are what the shell writes its snapshots into.
-var stateFiles = []Kind{MemFile, MemFile, MemFile}
+var stateFiles = []ChannelKind{MemFile, MemFile, MemFile}
 
-// take makes them s's own; book is what the keeper calls the ledger.
-func (s *state) take(made []Made, book int) {
+// setFiles makes them s's own; book is what the keeper calls the session log.
+func (s *state) setFiles(made []Channel, book int) {
 	s.fd[0], s.fd[1], s.exit = made[0].W, made[1].W, made[2].W
-	s.held = []int{made[0].NW, made[1].NW, made[2].NW, book}
+	s.held = []int{made[0].HeldW, made[1].HeldW, made[2].HeldW, book}
 }
 
-// adoptState goes on with descriptors that another process wrote: what ends in a mark is whole. Whether that is current, only
-// a CommandRecord can tell: see before and after.
-func adoptState(held []int, a, b, exit int, book *ledger.Ledger) *state {
-	s := &state{fd: [2]int{a, b}, exit: exit, book: book, held: held, behind: [2]int{unknownState, unknownState}, tried: unknownState, lastAt: unknownState}
+// restoreState goes on with descriptors that another process wrote: what ends in a mark is whole. Whether that is current, only
+// a SavedCommand can tell: see before and after.
+func restoreState(held []int, a, b, exit int, book *sessionlog.Log) *state {
+	s := &state{fd: [2]int{a, b}, exit: exit, sessionLog: book, held: held, behind: [2]int{unknownState, unknownState}, tried: unknownState, lastAt: unknownState}
 	for i, fd := range s.fd {
 		var st unix.Stat_t
 		if unix.Fstat(fd, &st) != nil {
@@ -83,7 +83,7 @@ func adoptState(held []int, a, b, exit int, book *ledger.Ledger) *state {
 		if at := bytes.LastIndex(end, []byte(endMark+" ")); at >= 0 && bytes.HasSuffix(end, []byte("\n")) {
 			mark := string(end[at:])
 			n, _ := strconv.Atoi(strings.TrimSpace(mark[len(endMark):]))
-			s.mark[i] = mark
+			s.endMarks[i] = mark
 			if n > s.seq {
 				s.seq, s.newer = n, i
 			}
@@ -97,8 +97,8 @@ func adoptState(held []int, a, b, exit int, book *ledger.Ledger) *state {
 // for a later one, which the shell has not written yet, and two snapshots must not have the same number.
 const afterAdoption = 1000
 
-// before takes over what the last gateway wrote down when it began the command that is still being run.
-func (s *state) before(r CommandRecord) {
+// restoreRunning takes over what the last gateway wrote down when it began the command that is still being run.
+func (s *state) restoreRunning(r SavedCommand) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch newest := s.numberLocked(s.newer); {
@@ -110,9 +110,9 @@ func (s *state) before(r CommandRecord) {
 	s.seq = max(s.seq, r.Snapshot+afterAdoption)
 }
 
-// after takes over the record of the last command that has ended, maybe with its shell: a snapshot with a later number was asked for
+// restoreEnded takes over the record of the last command that has ended, maybe with its shell: a snapshot with a later number was asked for
 // behind it.
-func (s *state) after(r CommandRecord) {
+func (s *state) restoreEnded(r SavedCommand) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if r.Snapshot > 0 && s.numberLocked(s.newer) > r.Snapshot {
@@ -123,7 +123,7 @@ func (s *state) after(r CommandRecord) {
 
 // numberLocked is the number of the snapshot in fd[i], 0 when there is none.
 func (s *state) numberLocked(i int) int {
-	n, _ := strconv.Atoi(strings.TrimSpace(strings.TrimPrefix(s.mark[i], endMark)))
+	n, _ := strconv.Atoi(strings.TrimSpace(strings.TrimPrefix(s.endMarks[i], endMark)))
 	return n
 }
 
@@ -141,8 +141,8 @@ func (s *state) wanted() bool {
 	return s.tried != s.ended && s.lastAt != s.ended
 }
 
-// pass remembers that no snapshot can be had now.
-func (s *state) pass() {
+// skipSnapshot remembers that no snapshot can be had now.
+func (s *state) skipSnapshot() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.tried = s.ended
@@ -153,7 +153,7 @@ func (s *state) pass() {
 func (s *state) askedFor() (number int, current bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.mark[s.newer] != "" && s.behind[s.newer] == s.ended {
+	if s.endMarks[s.newer] != "" && s.behind[s.newer] == s.ended {
 		return s.seq, true
 	}
 	if s.last == nil && s.lastAt == s.ended {
@@ -162,7 +162,7 @@ func (s *state) askedFor() (number int, current bool) {
 	return s.seq, false
 }
 
-// close closes all but the ledger, which ends when the session is forgotten.
+// close closes all but the session log, which ends when the session is forgotten.
 func (s *state) close() {
 	for _, fd := range []int{s.fd[0], s.fd[1], s.exit} {
 		if fd >= 0 {
@@ -180,16 +180,16 @@ func (s *state) ask(p *shellProc) {
 		into ^= 1 // the other one is whole and the better of the two until this is
 	}
 	m := strconv.Itoa(s.seq + 1)
-	line := fmt.Sprintf("__trl_s \"$__trl_p/%d\" %s%s\n", s.held[into], m, p.kind.then)
-	if p.kind.name == "bash" {
+	line := fmt.Sprintf("__trl_s \"$__trl_p/%d\" %s%s\n", s.held[into], m, p.dialect.keepStatus)
+	if p.dialect.name == "bash" {
 		line = fmt.Sprintf("__trl_v=$?;__trl_k;\\builtin trap -p >|\"$__trl_p/%d\";", s.held[into]) + line
 	}
-	if !p.sendBy(time.Now().Add(stubborn), line) {
+	if !p.sendBy(time.Now().Add(abortTimeout), line) {
 		return // it stays wanted
 	}
 	s.newer, s.tried = into, s.ended
 	s.seq++
-	s.mark[into], s.behind[into] = endMark+" "+m+"\n", s.ended
+	s.endMarks[into], s.behind[into] = endMark+" "+m+"\n", s.ended
 }
 
 // pending: the shell has not finished the snapshot asked for last.
@@ -200,7 +200,7 @@ func (s *state) pending() bool {
 }
 
 func (s *state) pendingLocked() bool {
-	return s.mark[s.newer] != "" && !whole(s.fd[s.newer], s.mark[s.newer])
+	return s.endMarks[s.newer] != "" && !isWhole(s.fd[s.newer], s.endMarks[s.newer])
 }
 
 // size is that of the last snapshot: large ones are taken less often.
@@ -214,12 +214,12 @@ func (s *state) size() int64 {
 
 // script returns the newest whole snapshot as a script, nil when there is none, and whether it has the effects of every
 // command that has ended. With dead, the shell that is to be replaced, what its EXIT trap wrote counts.
-func (s *state) script(k *kind, dead *shellProc) (script []byte, current bool) {
+func (s *state) script(k *dialect, dead *shellProc) (script []byte, current bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	raw, at := s.last, s.lastAt
 	for _, i := range []int{s.newer ^ 1, s.newer} {
-		if s.mark[i] != "" && whole(s.fd[i], s.mark[i]) {
+		if s.endMarks[i] != "" && isWhole(s.fd[i], s.endMarks[i]) {
 			raw, at = content(s.fd[i]), s.behind[i]
 			s.last, s.lastAt = nil, unknownState
 		}
@@ -233,7 +233,7 @@ func (s *state) script(k *kind, dead *shellProc) (script []byte, current bool) {
 	switch current = at == s.ended; {
 	case raw == nil:
 		return nil, current
-	case k.lists:
+	case k.listsFunctions:
 		return listedScript(raw), current
 	}
 	return posixScript(raw), current
@@ -253,8 +253,8 @@ func listedScript(raw []byte) []byte {
 	return o
 }
 
-// freed are lines that take away what a fresh shell has from its spawn: what of it still is, the state says.
-func freed(k *kind, env []string) []byte {
+// unsetSpawnEnv are lines that take away what a fresh shell has from its spawn: what of it still is, the state says.
+func unsetSpawnEnv(k *dialect, env []string) []byte {
 	var b []byte
 	for _, kv := range env {
 		name, _, _ := strings.Cut(kv, "=")
@@ -270,7 +270,7 @@ func freed(k *kind, env []string) []byte {
 // it. A gateway may have died before it forgot what the shell before wrote there, so the mark has a number of the shell's own: two
 // shells that follow each other do not have the same control pipe, since the second one has its own before the first one's is closed.
 func (s *state) exitedLocked(p *shellProc) bool {
-	return whole(s.exit, endMark+" x0 "+strconv.Itoa(p.held[heldCtlW])+"\n")
+	return isWhole(s.exit, endMark+" x0 "+strconv.Itoa(p.held[heldCtlW])+"\n")
 }
 
 func (s *state) exited(p *shellProc) bool {
@@ -283,7 +283,7 @@ func (s *state) exited(p *shellProc) bool {
 func (s *state) restored() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.mark, s.lastAt = [2]string{}, s.ended
+	s.endMarks, s.lastAt = [2]string{}, s.ended
 	_ = unix.Ftruncate(s.exit, 0)
 }
 
@@ -302,8 +302,8 @@ func (s *state) forget() {
 // file as large as it likes. What is in a larger one is not put back, and nothing starts from it.
 const maxSnapshot = 16 << 20
 
-// whole: the snapshot has its mark at the end. One with holes is none that a shell wrote: it costs its session nothing, and us memory.
-func whole(fd int, mark string) bool {
+// isWhole: the snapshot has its mark at the end. One with holes is none that a shell wrote: it costs its session nothing, and us memory.
+func isWhole(fd int, mark string) bool {
 	var st unix.Stat_t
 	if unix.Fstat(fd, &st) != nil || st.Size < int64(len(mark)) || st.Size > maxSnapshot || st.Blocks*512 < st.Size {
 		return false
@@ -321,7 +321,7 @@ func content(fd int) []byte {
 	}
 	b := make([]byte, min(st.Size, maxSnapshot)) // not by its path: it may be another user's
 	for n := 0; n < len(b); {
-		k, err := retry(func() (int, error) { return unix.Pread(fd, b[n:], int64(n)) })
+		k, err := retryEINTR(func() (int, error) { return unix.Pread(fd, b[n:], int64(n)) })
 		if err != nil || k == 0 {
 			return b[:n]
 		}
@@ -334,7 +334,7 @@ func content(fd int) []byte {
 func (s *state) forgetLast() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.last != nil && s.mark[s.newer] != "" && !s.pendingLocked() {
+	if s.last != nil && s.endMarks[s.newer] != "" && !s.pendingLocked() {
 		s.last, s.lastAt = nil, unknownState
 	}
 }
@@ -413,11 +413,11 @@ func entries(s string) []string {
 	return out
 }
 
-// wrap returns scripts to read before and after a command that has variables or a directory of its own: the first
+// withEnvAndDir returns scripts to read before and after a command that has variables or a directory of its own: the first
 // remembers what was, the second puts it back, and does nothing when it is read once more: a gateway may have died
 // after it had asked for it. The first one's status is not 0 where a variable is read-only or the directory cannot be entered,
 // and complaints says so; the command is not run then. All else that these scripts have to say is not for the command's client.
-func wrap(k *kind, env map[string]*string, dir, complaints string) (before, after string) {
+func withEnvAndDir(k *dialect, env map[string]*string, dir, complaints string) (before, after string) {
 	var b, a strings.Builder
 	names := slices.Sorted(maps.Keys(env))
 	for _, n := range names { // none is changed before each is known to be one that can be
@@ -449,7 +449,7 @@ func wrap(k *kind, env map[string]*string, dir, complaints string) (before, afte
 			fmt.Fprintf(&a, "%s -- \"$__trl_w\" >/dev/null\n", cd)
 		}
 		fmt.Fprintf(&a, "%s -- \"$__trl_d\" >/dev/null\n%s -v OLDPWD\ncase ${__trl_w+x} in x) OLDPWD=$__trl_w ;; esac\n%[2]s -v __trl_d __trl_w ;; esac\n", cd, unset)
-		return back + b.String() + enter(k, dir) + " || " + enter(k, dir) + " 2>" + complaints + "\n", a.String()
+		return back + b.String() + cdLine(k, dir) + " || " + cdLine(k, dir) + " 2>" + complaints + "\n", a.String()
 	}
 	return b.String(), a.String()
 }

@@ -31,19 +31,19 @@ var terminalOnly = map[string]string{"NO_COLOR": "1", "GIT_PAGER": "cat"}
 func (t *Terminal) script(sp *shellProc, cfg ShellConfig, spec TerminalSpec, named namedShell, back string) (script string, interactive bool, err error) {
 	var b strings.Builder
 	// The session's options are for its shell, not for these lines: the user would see their trace, or nothing at all.
-	call := sp.kind.call
+	call := sp.dialect.call
 	fmt.Fprintf(&b, "{ %s +x +v +e +u; } 2>/dev/null\n%s COLUMNS LINES\n", call("set"), call("unset"))
 	b.WriteString(back)
 	for name, value := range terminalOnly {
 		fmt.Fprintf(&b, "case ${%s-} in %s) %s %s;; esac\n", name, value, call("unset"), name)
 	}
 	b.WriteString(call("export") + " TERM=xterm-256color COLORTERM=truecolor\n")
-	own, err := ownScript(sp.kind, spec.Env, spec.Dir, t.group.Dir(), t.hold)
+	own, err := envAndDirScript(sp.dialect, spec.Env, spec.Dir, t.group.Dir(), t.holdText)
 	if err != nil {
 		return "", false, err
 	}
 	b.WriteString(own)
-	first, words, err := t.interactive(sp.kind, cfg, spec, named)
+	first, words, err := t.interactive(sp.dialect, cfg, spec, named)
 	if err != nil {
 		return "", false, err
 	}
@@ -51,22 +51,22 @@ func (t *Terminal) script(sp *shellProc, cfg ShellConfig, spec TerminalSpec, nam
 		for i := range words {
 			words[i] = quote(words[i])
 		}
-		return b.String() + first + sp.kind.call("exec") + " " + strings.Join(words, " ") + "\n", true, nil
+		return b.String() + first + sp.dialect.call("exec") + " " + strings.Join(words, " ") + "\n", true, nil
 	}
-	text, err := t.holdBack([]byte(sp.kind.file(spec.Text, "")))
+	text, err := t.holdAtGate([]byte(sp.dialect.fileText(spec.Text, "")))
 	if err != nil {
 		return "", false, err
 	}
-	b.WriteString(t.gateLine(sp.kind) + sp.kind.run(t.group.Dir()+"/"+strconv.Itoa(text)) + "\n")
+	b.WriteString(t.gateLine(sp.dialect) + sp.dialect.runLine(t.group.Dir()+"/"+strconv.Itoa(text)) + "\n")
 	return b.String(), false, nil
 }
 
 // interactive returns the words that start the interactive shell that is asked for: the session's when no command is, or
 // a command that is nothing but the name of one that we know, and lines for k to go before. No words: it is any other command.
-func (t *Terminal) interactive(k *kind, cfg ShellConfig, spec TerminalSpec, named namedShell) (first string, words []string, err error) {
+func (t *Terminal) interactive(k *dialect, cfg ShellConfig, spec TerminalSpec, named namedShell) (first string, words []string, err error) {
 	path, name := named.path, named.name
 	if spec.Text == "" {
-		k, _, err := kindOf(cfg.Path)
+		k, _, err := dialectOf(cfg.Path)
 		if err != nil {
 			return "", nil, err
 		}
@@ -114,7 +114,7 @@ func (s *Shell) findShell(text string) (namedShell, error) {
 			return namedShell{}, nil
 		}
 		if name != "fish" {
-			k, _, err := kindOf(path)
+			k, _, err := dialectOf(path)
 			if err != nil {
 				return namedShell{}, err
 			}
@@ -129,21 +129,21 @@ const OpLookUp = "look up"
 
 // rc puts a script of ours where the shell finds it.
 func (t *Terminal) rc(text, nonce string) (path string, err error) {
-	fd, err := t.hold([]byte(strings.ReplaceAll(text, "@N@", nonce)))
+	fd, err := t.holdText([]byte(strings.ReplaceAll(text, "@N@", nonce)))
 	return fmt.Sprintf("%s/%d", t.group.Dir(), fd), err
 }
 
 // zshenvName is the file that zsh reads first in its directory of startup files.
 const zshenvName = ".zshenv"
 
-// zshenv is what that of a tenant's directory says: the same for all of its terminals.
+// zshenv is what that of a confinement's directory says: the same for all of its terminals.
 const zshenv = `. "$TRL_ZSHENV"` + "\n"
 
 // zsh reads its startup files from a directory and from nowhere else, so it gets one. That is the directory of ports, where
 // there is one, or one for this start alone, which is removed as the first thing, and by the terminal's end.
-func (t *Terminal) zsh(k *kind, path, nonce string) (first string, words []string, err error) {
+func (t *Terminal) zsh(k *dialect, path, nonce string) (first string, words []string, err error) {
 	dir := t.group.Dir()
-	if t.group.Private() {
+	if t.group.UsesFIFOs() {
 		rc, err := t.rc(marksZsh, nonce)
 		if err != nil {
 			return "", nil, err

@@ -61,7 +61,7 @@ func (h *Host) chooseTier(isolation string) error {
 	if noSpaces == nil {
 		why["pidns"] = "a PID namespace for each session"
 	}
-	if granted || inUserNamespace {
+	if adminIsAmbient || inUserNamespace {
 		why["pidns"] += ", in a user namespace"
 	}
 
@@ -89,7 +89,7 @@ func (h *Host) chooseTier(isolation string) error {
 		h.tiers = append(h.tiers, r)
 	}
 	if err == nil && h.tier == "cgroup" && isolation != "probe" {
-		removeLeftovers(filepath.Dir(root.dir), endLeftover, h.log)
+		removeLeftovers(filepath.Dir(root.dir), killLeftover, h.log)
 		h.root, root = root, nil
 	}
 	if err == nil && h.tier == "pidns" {
@@ -128,7 +128,7 @@ func probeUserNamespace() error {
 		return fmt.Errorf("user namespace: %w", explainNamespaces(err))
 	}
 	var ws unix.WaitStatus
-	if _, err := retry(func() (int, error) { return unix.Wait4(pid, &ws, 0, nil) }); err != nil {
+	if _, err := retryEINTR(func() (int, error) { return unix.Wait4(pid, &ws, 0, nil) }); err != nil {
 		return os.NewSyscallError("wait4", err)
 	}
 	if ws != 0 {

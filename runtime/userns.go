@@ -26,23 +26,23 @@ const (
 	adminBit  = 1 << unix.CAP_SYS_ADMIN
 )
 
-// leash is the signal that the end of whoever started us sends us; 0: none. It is a thread's, too, and Exec passes it on.
-var leash int // set once in init
+// parentDeathSignal is the signal that the end of whoever started us sends us; 0: none. It is a thread's, too, and Exec passes it on.
+var parentDeathSignal int // set once in init
 
-// granted: we began with the capability as an ambient one, so that only some of our threads have it now.
-var granted bool // set once in init
+// adminIsAmbient: we began with the capability as an ambient one, so that only some of our threads have it now.
+var adminIsAmbient bool // set once in init
 
 // init is the one time at which code of ours is certainly on the main thread.
 func init() {
 	var sig int32
 	if unix.Prctl(unix.PR_GET_PDEATHSIG, uintptr(unsafe.Pointer(&sig)), 0, 0, 0) == nil {
-		leash = int(sig)
+		parentDeathSignal = int(sig)
 	}
 	set, err := unix.PrctlRetInt(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_IS_SET, unix.CAP_SYS_ADMIN, 0, 0)
 	if err != nil || set != 1 {
 		return
 	}
-	granted = true
+	adminIsAmbient = true
 	// Go starts a thread now that has the capability and, wherever a locked thread needs another one, makes that.
 	goruntime.LockOSThread()
 	goruntime.UnlockOSThread()
@@ -75,11 +75,11 @@ func threadMayNamespace() (has bool) {
 
 var errNoAdmin = errors.New("no " + adminName)
 
-// onSpentThread runs f on a thread that has the capability, is not the main one, and ends with f: there is no way back
+// onThrowawayThread runs f on a thread that has the capability, is not the main one, and ends with f: there is no way back
 // from another PID namespace. What f forks inherits nothing of the capability but what root's children have anyway.
-func onSpentThread(f func() error) error {
+func onThrowawayThread(f func() error) error {
 	return onCapableThread(func() error {
-		if granted {
+		if adminIsAmbient {
 			if err := changeCaps(func(c *unix.CapUserData) { c.Inheritable &^= adminBit }); err != nil {
 				return err
 			}
@@ -88,7 +88,7 @@ func onSpentThread(f func() error) error {
 	})
 }
 
-// onCapableThread is onSpentThread without precautions for children.
+// onCapableThread is onThrowawayThread without precautions for children.
 func onCapableThread(f func() error) error {
 	for range 64 { // each time that it fails there is one thread less without the capability
 		done := make(chan error, 1)
@@ -113,8 +113,8 @@ func onCapableThread(f func() error) error {
 	return errNoAdmin
 }
 
-// onItsOwnThread runs f on a thread that is not the main one and ends with f, for what a thread cannot undo.
-func onItsOwnThread(f func() error) error {
+// onOwnThread runs f on a thread that is not the main one and ends with f, for what a thread cannot undo.
+func onOwnThread(f func() error) error {
 	done := make(chan error, 1)
 	go func() { // ends with f, and takes its thread along
 		goruntime.LockOSThread()
@@ -122,14 +122,14 @@ func onItsOwnThread(f func() error) error {
 			done <- f()
 			return
 		}
-		done <- onItsOwnThread(f) // on another one, since this one is held here
+		done <- onOwnThread(f) // on another one, since this one is held here
 		goruntime.UnlockOSThread()
 	}()
 	return <-done
 }
 
 // NeedsUserNamespace: tier "pidns" can only be had from RunInUserNamespace.
-func NeedsUserNamespace() bool { return !granted && !threadMayNamespace() }
+func NeedsUserNamespace() bool { return !adminIsAmbient && !threadMayNamespace() }
 
 // RunInUserNamespace runs this program again, with the same arguments, in a user namespace in which everybody keeps his
 // number, and returns its exit code.
@@ -137,16 +137,16 @@ func RunInUserNamespace() (code int, err error) {
 	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
 	cmd.Args[0] = os.Args[0]
 	cmd.SysProcAttr = userNamespace()
-	ws, err := accompany(cmd, func(sig os.Signal) { _ = cmd.Process.Signal(sig) })
+	ws, err := runAndPassSignals(cmd, func(sig os.Signal) { _ = cmd.Process.Signal(sig) })
 	if err != nil {
 		return 0, fmt.Errorf("start in a user namespace: %w", explainNamespaces(err))
 	}
 	return exitCode(ws), nil
 }
 
-// accompany runs cmd in our place, gives away its ExtraFiles, and returns how it ended. The signals that end or tell something go to pass. A process
+// runAndPassSignals runs cmd in our place, gives away its ExtraFiles, and returns how it ended. The signals that end or tell something go to pass. A process
 // group of its own keeps a terminal's Ctrl-C from arriving twice.
-func accompany(cmd *exec.Cmd, pass func(os.Signal)) (ws syscall.WaitStatus, err error) {
+func runAndPassSignals(cmd *exec.Cmd, pass func(os.Signal)) (ws syscall.WaitStatus, err error) {
 	signals := make(chan os.Signal, 8)
 	for _, sig := range []os.Signal{unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGUSR1, unix.SIGUSR2} {
 		if !signal.Ignored(sig) { // Go never says so of SIGUSR1, by which `trl upgrade` asks
@@ -217,7 +217,7 @@ func explainNamespaces(err error) error {
 		{"/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1", "kernel.apparmor_restrict_unprivileged_userns"},
 		{"/proc/sys/user/max_user_namespaces", "0", "user.max_user_namespaces"},
 	} {
-		if value, _ := slurp(s.file, make([]byte, 32)); string(value) == s.off+"\n" {
+		if value, _ := readSmallFile(s.file, make([]byte, 32)); string(value) == s.off+"\n" {
 			return fmt.Errorf("%w (sysctl %s is %s)", err, s.name, s.off)
 		}
 	}

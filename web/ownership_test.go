@@ -15,7 +15,7 @@ func twoUsers(c *Config) {
 	c.Tokens = tokens{"anns-token": {"ann", User}, "bobs-token": {"bob", User}, "roots-token": {"root", Admin}, "bobs-viewer": {"bob", Viewer}}
 }
 
-// belongings are ids of everything that a principal can have.
+// held resources are ids of everything that a principal can have.
 type belongings map[string]string // by parameter
 
 func have(c *client, name string) belongings {

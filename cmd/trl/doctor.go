@@ -127,7 +127,7 @@ func examineShells() []runtime.Finding {
 	found := []runtime.Finding{}
 	normal := false
 	for _, path := range pool.PresentShells(pool.Config{BaseEnv: baseEnv(nil), DefaultShell: "sh"}) {
-		kind, err := runtime.KindOf(path)
+		kind, err := runtime.ShellNameOf(path)
 		if err != nil {
 			found = append(found, runtime.Finding{Name: "shell", State: runtime.Weak, What: err.Error()})
 			continue

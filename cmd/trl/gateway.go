@@ -150,7 +150,7 @@ func (g *gateway) open(conn *os.File) (err error) {
 // startSignals begins to take the signals: a keeper's, or everybody's.
 func (g *gateway) startSignals(kept bool) (err error) {
 	if kept {
-		g.signals, g.ignored, err = keeper.Orders(g.log)
+		g.signals, g.ignored, err = keeper.KeeperSignals(g.log)
 		return err
 	}
 	g.signals = make(chan os.Signal, 4)
@@ -178,7 +178,7 @@ func (g *gateway) connectKeeper(conn *os.File) (err error) {
 
 // startSingleProcess makes this process the one that owns all others.
 func (g *gateway) startSingleProcess() error {
-	host, err := runtime.NewHost(runtime.Config{Isolation: g.settings.isolation, As: g.settings.sessionUser, Write: g.settings.landlockDirs(), Metrics: g.metrics, Log: g.log})
+	host, err := runtime.NewHost(runtime.Config{Isolation: g.settings.isolation, SessionUser: g.settings.sessionUser, WritableDirs: g.settings.landlockDirs(), Metrics: g.metrics, Log: g.log})
 	if err != nil {
 		return errorWithHint(err, "%s", hintHost(err))
 	}
@@ -216,7 +216,7 @@ func (g *gateway) generation() int {
 // begin takes up what an earlier gateway left, serves, and says so.
 func (g *gateway) begin(stdout io.Writer) error {
 	if g.keeperClient != nil {
-		g.pool.Recover(g.keeperClient.Inherited())
+		g.pool.Recover(g.keeperClient.HeldSessions())
 	}
 	g.pool.Start()
 	g.reaper = reaper.New(g.pool, func() { g.host.KillOrphans(g.pool.IsLive) }, g.metrics, g.log)
@@ -260,7 +260,7 @@ func (g *gateway) adjustGOMAXPROCS() {
 	stop, ended := make(chan struct{}), make(chan struct{})
 	go func() { // until the end, which waits for it
 		defer close(ended)
-		runtime.UseFewProcessors(stop)
+		runtime.AdjustGOMAXPROCS(stop)
 	}()
 	g.addCleanup(func() error { close(stop); <-ended; return nil })
 }
@@ -302,7 +302,7 @@ func (g *gateway) wait() error {
 			if g.settings.gatewayUser != nil { // whom we may not touch: the orphan killer does
 				g.log.Error().Msg("the keeper is dead; trl kill-orphans ends what it left")
 			} else {
-				ended := g.keeperClient.Instance().End(stopTimeout)
+				ended := g.keeperClient.Instance().KillLeftovers(stopTimeout)
 				g.log.Error().Ints("pids", ended).Msg("the keeper is dead: ended what it left")
 			}
 			ctx, cancel := context.WithTimeout(context.Background(), handoverTimeout)

@@ -19,7 +19,7 @@ import (
 )
 
 // --user and --session-user: who may do what beside root's keeper. Sessions run as their user by the keeper's doing
-// (runtime/tenant.go); what a gateway needs that is another user is here.
+// (runtime/confinement.go); what a gateway needs that is another user is here.
 
 // tokensNewVar tells a gateway that the keeper has just made its tokens.
 const tokensNewVar = "TRL_TOKENS_NEW" // #nosec G101 -- a name
@@ -120,7 +120,7 @@ func newKillOrphans() *cobra.Command {
 					break
 				}
 			}
-			runtime.Instance(instance).End(time.Minute) // it has the time
+			runtime.Instance(instance).KillLeftovers(time.Minute) // it has the time
 			return nil
 		},
 	}

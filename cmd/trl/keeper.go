@@ -21,7 +21,7 @@ import (
 // runKeeper is the half of `trl serve` that stays: it owns the state directory's lock, the sockets and every process, and starts
 // this same program again as the gateway, as often as that dies. It ends when the gateway has said goodbye. After an upgrade
 // it is a new program in the same process, and goes on with what will says it has; nil: it is the first.
-func runKeeper(s *settings, will *keeper.Will, log zerolog.Logger) (err error) {
+func runKeeper(s *settings, will *keeper.Handover, log zerolog.Logger) (err error) {
 	k := keeperSetup{handover: will}
 	if s.configError != nil {
 		log.Error().Err(s.configError).Msg("settings of before the upgrade are not taken any more")
@@ -44,9 +44,9 @@ func runKeeper(s *settings, will *keeper.Will, log zerolog.Logger) (err error) {
 		held = append(held, int(k.orphanKiller.Fd()))
 	}
 	code, err := keeper.Run(context.Background(), keeper.Config{
-		Host:      runtime.Config{Isolation: s.isolation, Instance: k.instance, As: s.sessionUser, Write: s.landlockDirs(), Gateway: s.gatewayUser, Log: log},
+		Host:      runtime.Config{Isolation: s.isolation, Instance: k.instance, SessionUser: s.sessionUser, WritableDirs: s.landlockDirs(), GatewayUser: s.gatewayUser, Log: log},
 		Listeners: k.files, Args: os.Args, Env: k.env, Log: log,
-		Program: k.program, Upgraded: func(err error) { state.saveUpgradeOutcome(err, log) }, Held: held, Will: will,
+		Program: k.program, Upgraded: func(err error) { state.saveUpgradeOutcome(err, log) }, Held: held, Handover: will,
 		Drain: s.drainTime(), Notify: notify, Watchdog: watchdogInterval(),
 		Check: func(tiers []runtime.TierReport) error { return requireTier(tiers, s.requiredTier) },
 	})
@@ -62,7 +62,7 @@ func runKeeper(s *settings, will *keeper.Will, log zerolog.Logger) (err error) {
 
 // A keeperSetup is what a keeper has before it keeps.
 type keeperSetup struct {
-	handover *keeper.Will
+	handover *keeper.Handover
 	state    *stateDir
 	sockets  *web.Sockets
 	files    []*os.File // of the sockets, for gateways
@@ -146,7 +146,7 @@ func killLeftovers(state *stateDir, log zerolog.Logger) {
 	if _, err := fmt.Sscan(string(text), &boot, &instance); err != nil || boot != bootID() {
 		return // before the last boot: nothing is left
 	}
-	if ended := instance.End(stopTimeout); len(ended) > 0 {
+	if ended := instance.KillLeftovers(stopTimeout); len(ended) > 0 {
 		log.Warn().Ints("pids", ended).Msg("ended what a keeper that was killed left behind")
 	}
 }

@@ -53,20 +53,20 @@ func main() {
 
 // A startup is how `trl serve` was started.
 type startup struct {
-	exposed  error        // why sessions may read our environment
-	handover *keeper.Will // of the keeper that we go on as; nil: none
+	exposed  error            // why sessions may read our environment
+	handover *keeper.Handover // of the keeper that we go on as; nil: none
 }
 
 // readEnvironment comes before anything reads the environment. asked: a keeper wanted to know whether we could go on as it, no more.
 func (b *startup) readEnvironment() (asked bool, err error) {
 	b.exposed = hideEnviron()
-	if asked, err = keeper.Vouch(); asked || err != nil {
+	if asked, err = keeper.CheckHandover(); asked || err != nil {
 		return asked, err
 	}
-	if b.handover, err = keeper.TakeWill(); err != nil {
+	if b.handover, err = keeper.ReadHandover(); err != nil {
 		return false, err
 	}
-	return false, keeper.TakeEnviron()
+	return false, keeper.RestoreEnviron()
 }
 
 // execute runs one command line and returns the exit code.

@@ -335,7 +335,7 @@ const collectBytes = 1 << 20
 
 // collect prints the document that exec.run would have answered: head and tail of each stream, with true totals.
 func collect(ctx context.Context, s *client.Stream, w io.Writer) (protocol.ExecExit, error) {
-	stdout, stderr := journal.NewEnds(collectBytes), journal.NewEnds(collectBytes)
+	stdout, stderr := journal.NewHeadTail(collectBytes), journal.NewHeadTail(collectBytes)
 	exit, err := s.Copy(ctx, headTailWriter{stdout}, headTailWriter{stderr})
 	if err != nil {
 		return exit, err
@@ -347,7 +347,7 @@ func collect(ctx context.Context, s *client.Stream, w io.Writer) (protocol.ExecE
 	return exit, printJSON(w, r)
 }
 
-func headTailText(e *journal.Ends) (text, encoding string, left *protocol.Omitted) {
+func headTailText(e *journal.HeadTail) (text, encoding string, left *protocol.Omitted) {
 	kept, _, at, omitted := e.Bytes()
 	text, encoding = protocol.EncodeBytes(kept)
 	if omitted > 0 {
@@ -357,9 +357,9 @@ func headTailText(e *journal.Ends) (text, encoding string, left *protocol.Omitte
 }
 
 // headTailWriter lets an Ends be written to like any writer.
-type headTailWriter struct{ *journal.Ends }
+type headTailWriter struct{ *journal.HeadTail }
 
-func (s headTailWriter) Write(p []byte) (int, error) { s.Ends.Write(p); return len(p), nil }
+func (s headTailWriter) Write(p []byte) (int, error) { s.HeadTail.Write(p); return len(p), nil }
 
 // quote writes a word so that any POSIX shell reads it back as it is.
 func quote(word string) string {

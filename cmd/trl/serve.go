@@ -67,9 +67,9 @@ number of its own for each. With --user the gateway is not root either. --allow-
 // serve is both halves of a gateway: started by a person or a supervisor it is the keeper (keeper.go), which starts it again
 // as the gateway proper (gateway.go). With --single-process there is no keeper, and everything ends with this process. Where
 // a sandbox or a user namespace is wanted, both are in there, and this process waits for them.
-func serve(s *settings, will *keeper.Will, stdout io.Writer, log zerolog.Logger) error {
+func serve(s *settings, will *keeper.Handover, stdout io.Writer, log zerolog.Logger) error {
 	s.web.AuthNone = s.auth == "none"
-	conn, err := keeper.Inherit()
+	conn, err := keeper.GatewaySocket()
 	if err != nil {
 		return err
 	}

@@ -72,7 +72,7 @@ func upgrade(ctx context.Context, dir string) error {
 		return err
 	}
 	switch { // what is known before anybody waits for an answer
-	case runtime.Descends(os.Getpid(), pid):
+	case runtime.IsDescendant(os.Getpid(), pid):
 		return errorWithHint(errors.New("upgrade: from inside a session the keeper takes no signals"), "run trl upgrade outside of this gateway's sessions")
 	case runtime.Stopped(pid):
 		return errorWithHint(fmt.Errorf("upgrade: the keeper, process %d, is stopped and answers nobody", pid), "kill -CONT %d", pid)

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"trl/runtime/ledger"
+	"trl/runtime/sessionlog"
 )
 
 // clTime is a time in a session log.
@@ -51,9 +51,9 @@ func (g *server) shiftClock(t *testing.T, d time.Duration) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var items []ledger.Item
-		book, err := ledger.Open(fd, func(entry []byte) error {
-			items = append(items, ledger.Item{Text: clTime.ReplaceAllFunc(slices.Clone(entry), func(quoted []byte) []byte {
+		var items []sessionlog.Item
+		book, err := sessionlog.Open(fd, func(entry []byte) error {
+			items = append(items, sessionlog.Item{Text: clTime.ReplaceAllFunc(slices.Clone(entry), func(quoted []byte) []byte {
 				at, err := time.Parse(time.RFC3339Nano, strings.Trim(string(quoted), `"`))
 				if err != nil {
 					return quoted
@@ -65,7 +65,7 @@ func (g *server) shiftClock(t *testing.T, d time.Duration) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := book.Restart(items...); err != nil {
+		if err := book.Compact(items...); err != nil {
 			t.Fatal(err)
 		}
 		book.Close()

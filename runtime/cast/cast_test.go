@@ -199,7 +199,7 @@ func TestTornAnywhere(t *testing.T) {
 			n := min(17, to-at)
 			f.Output(time.Duration(at)*time.Millisecond, false, stream[at:at+n])
 			at += n
-			if _, err := f.Commit(Place{Offset: int64(at - f.Begun())}); err != nil {
+			if _, err := f.Commit(Progress{Offset: int64(at - f.PendingBytes())}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -220,36 +220,36 @@ func TestTornAnywhere(t *testing.T) {
 			t.Fatal(err)
 		}
 		var n testNotes
-		found, err := Look(path, &n)
+		found, err := Inspect(path, &n)
 		if err != nil || n.Who != "me" || found.Header.Cols != 80 {
 			t.Fatalf("cut at %d: %+v, %v", cut, found, err)
 		}
-		f, err := Resume(path, found.Place, found.Size)
+		f, err := Resume(path, found.Progress, found.Size)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if cut%2 == 0 { // else it ends here, and what was torn must not stand behind its end
-			write(f, int(found.Place.Offset), len(stream))
+			write(f, int(found.Progress.Offset), len(stream))
 		}
 		f.Exit(f.At(), 0)
 		status := 0
-		if _, err := f.Commit(Place{Offset: int64(len(stream)), End: "exit", Status: &status}); err != nil {
+		if _, err := f.Commit(Progress{Offset: int64(len(stream)), End: "exit", Status: &status}); err != nil {
 			t.Fatal(err)
 		}
 		f.Close()
 		text, _ := os.ReadFile(path)
 		want := string(stream)
 		if cut%2 != 0 {
-			want = want[:found.Place.Offset]
+			want = want[:found.Progress.Offset]
 		}
 		if got := printed(events(t, text)); got != want {
 			t.Fatalf("cut at %d: %q", cut, got)
 		}
-		if found, err = Look(path, &n); err != nil || found.Place.End != "exit" || *found.Place.Status != 0 || found.Place.Offset != int64(len(stream)) || found.Size != int64(len(text)) {
+		if found, err = Inspect(path, &n); err != nil || found.Progress.End != "exit" || *found.Progress.Status != 0 || found.Progress.Offset != int64(len(stream)) || found.Size != int64(len(text)) {
 			t.Fatalf("cut at %d: %+v, %v", cut, found, err)
 		}
 		var plain bytes.Buffer
-		if err := Plain(&plain, bytes.NewReader(text)); err != nil || bytes.Contains(plain.Bytes(), []byte("#")) {
+		if err := WithoutNotes(&plain, bytes.NewReader(text)); err != nil || bytes.Contains(plain.Bytes(), []byte("#")) {
 			t.Fatalf("%q, %v", plain.String(), err)
 		}
 		if got := printed(events(t, plain.Bytes())); got != want {
@@ -270,7 +270,7 @@ func TestAFullDiskTakesNothingBack(t *testing.T) {
 	defer full.Close()
 	f := &File{f: full}
 	f.Output(time.Second, false, []byte("x"))
-	if _, err := f.Commit(Place{Offset: 1}); err == nil || f.Size() != 0 || f.Waiting() != 0 || f.At() != 0 {
+	if _, err := f.Commit(Progress{Offset: 1}); err == nil || f.Size() != 0 || f.Waiting() != 0 || f.At() != 0 {
 		t.Fatalf("%v, size %d, %d waiting, at %v", err, f.Size(), f.Waiting(), f.At())
 	}
 }

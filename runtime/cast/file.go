@@ -17,20 +17,20 @@ import (
 // off what follows the last of those, and goes on there. No string of an event holds a raw line break, so that a line that
 // begins so is one.
 var (
-	notePrefix  = []byte("# trl ")
-	placePrefix = []byte("#@ ")
+	notePrefix     = []byte("# trl ")
+	progressPrefix = []byte("#@ ")
 )
 
-// A Place is how far a recording got.
-type Place struct {
+// A Progress is how far a recording got.
+type Progress struct {
 	Offset int64         // bytes of the stream that are in it, or told as missing
 	At     time.Duration // since its beginning
 	End    string        // why it ended, a word; "" while it is being made
 	Status *int          // exit status, where it ended with one
 }
 
-func (p Place) line() []byte {
-	b := append([]byte(nil), placePrefix...)
+func (p Progress) line() []byte {
+	b := append([]byte(nil), progressPrefix...)
 	b = strconv.AppendInt(b, p.Offset, 10)
 	b = append(b, ' ')
 	b = strconv.AppendInt(b, p.At.Milliseconds(), 10)
@@ -43,8 +43,8 @@ func (p Place) line() []byte {
 	return b
 }
 
-func parsePlace(line []byte) (p Place, ok bool) {
-	fields := bytes.Fields(bytes.TrimPrefix(line, placePrefix))
+func parseProgress(line []byte) (p Progress, ok bool) {
+	fields := bytes.Fields(bytes.TrimPrefix(line, progressPrefix))
 	if len(fields) < 2 || len(fields) > 4 {
 		return p, false
 	}
@@ -85,7 +85,7 @@ func Create(path string, h Header, notes any) (*File, error) {
 	c := &File{f: f}
 	c.Header(h)
 	c.Comment(append(notePrefix[:len(notePrefix):len(notePrefix)], text...))
-	if _, err := c.Commit(Place{}); err != nil {
+	if _, err := c.Commit(Progress{}); err != nil {
 		f.Close()
 		_ = os.Remove(path) // nothing is in it
 		return nil, err
@@ -94,7 +94,7 @@ func Create(path string, h Header, notes any) (*File, error) {
 }
 
 // Resume goes on with one that was left, at the place that Look tells.
-func Resume(path string, at Place, size int64) (*File, error) {
+func Resume(path string, at Progress, size int64) (*File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
 		return nil, err
@@ -118,7 +118,7 @@ func (c *File) Size() int64 { return c.size }
 
 // Commit writes what waits in one call, so that all of it is there, or is cut off by who comes after. What could not be
 // written whole is taken back. The place's time is that of the latest event.
-func (c *File) Commit(p Place) (Place, error) {
+func (c *File) Commit(p Progress) (Progress, error) {
 	p.At = c.At()
 	c.Comment(p.line())
 	n, err := c.f.WriteAt(c.lines, c.size)
@@ -139,23 +139,23 @@ func (c *File) Commit(p Place) (Place, error) {
 const maxKept = 64 << 10
 
 // Drop forgets what waits.
-func (c *File) Drop() { c.lines, c.begun, c.at = c.lines[:0], nil, c.written }
+func (c *File) Drop() { c.lines, c.pending, c.at = c.lines[:0], nil, c.written }
 
 // Close closes the file.
 func (c *File) Close() error { return c.f.Close() }
 
-// A Found is a recording as it lies there.
-type Found struct {
-	Header Header
-	Place  Place
-	Size   int64 // up to the end of the last place: what follows was not finished
+// An Existing is a recording as it lies there.
+type Existing struct {
+	Header   Header
+	Progress Progress
+	Size     int64 // up to the end of the last place: what follows was not finished
 }
 
-// ErrForeign: a recording, maybe, but not one that we made.
-var ErrForeign = errors.New("no recording of trl's")
+// ErrNotOurs: a recording, maybe, but not one that we made.
+var ErrNotOurs = errors.New("no recording of trl's")
 
-// Look reads the beginning and the end of a recording, and its notes into notes.
-func Look(path string, notes any) (found Found, err error) {
+// Inspect reads the beginning and the end of a recording, and its notes into notes.
+func Inspect(path string, notes any) (found Existing, err error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return found, err
@@ -168,7 +168,7 @@ func Look(path string, notes any) (found Found, err error) {
 	found.Header = r.Header
 	line, err := r.readLine()
 	if err != nil || !bytes.HasPrefix(line, notePrefix) {
-		return found, ErrForeign
+		return found, ErrNotOurs
 	}
 	if err := json.Unmarshal(line[len(notePrefix):], notes); err != nil {
 		return found, fmt.Errorf("notes: %w", err)
@@ -177,31 +177,31 @@ func Look(path string, notes any) (found Found, err error) {
 	if err != nil {
 		return found, err
 	}
-	found.Place, found.Size, err = lastPlace(f, info.Size())
+	found.Progress, found.Size, err = lastProgress(f, info.Size())
 	return found, err
 }
 
-// lookBack is how much is read at a time in search of the last place: about as much as lies between two.
-const lookBack = 64 << 10
+// searchStep is how much is read at a time in search of the last place: about as much as lies between two.
+const searchStep = 64 << 10
 
-// lastPlace searches backwards for the last whole place line.
-func lastPlace(f io.ReaderAt, size int64) (Place, int64, error) {
+// lastProgress searches backwards for the last whole place line.
+func lastProgress(f io.ReaderAt, size int64) (Progress, int64, error) {
 	var tail []byte // from `from` on
 	for from := size; from > 0; {
-		step := min(lookBack, from)
+		step := min(searchStep, from)
 		from -= step
 		more := make([]byte, step, int(step)+len(tail))
 		if _, err := f.ReadAt(more, from); err != nil {
-			return Place{}, 0, err
+			return Progress{}, 0, err
 		}
 		tail = append(more, tail...)
 		for end := len(tail); ; {
-			i := bytes.LastIndex(tail[:end], append([]byte{'\n'}, placePrefix...))
+			i := bytes.LastIndex(tail[:end], append([]byte{'\n'}, progressPrefix...))
 			if i < 0 {
 				break
 			}
 			if n := bytes.IndexByte(tail[i+1:], '\n'); n >= 0 {
-				if p, ok := parsePlace(tail[i+1 : i+1+n]); ok {
+				if p, ok := parseProgress(tail[i+1 : i+1+n]); ok {
 					return p, from + int64(i+1+n+1), nil
 				}
 			}
@@ -211,5 +211,5 @@ func lastPlace(f io.ReaderAt, size int64) (Place, int64, error) {
 			break
 		}
 	}
-	return Place{}, 0, ErrForeign
+	return Progress{}, 0, ErrNotOurs
 }

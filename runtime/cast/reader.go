@@ -60,13 +60,13 @@ func NewReader(from io.Reader) (*Reader, error) {
 	if h.Version == 2 {
 		r.Header.Cols, r.Header.Rows, r.Header.Type = h.Width, h.Height, h.Env.Term
 	}
-	if h.Version != 2 && h.Version != 3 || !sane(r.Header.Cols) || !sane(r.Header.Rows) {
+	if h.Version != 2 && h.Version != 3 || !validSize(r.Header.Cols) || !validSize(r.Header.Rows) {
 		return nil, ErrFormat
 	}
 	return r, nil
 }
 
-func sane(n int) bool { return n >= 1 && n <= maxSize }
+func validSize(n int) bool { return n >= 1 && n <= maxSize }
 
 // Next gives the next event, and io.EOF after the last. A last line that lacks its end is what a writer that is at work, or
 // was killed, leaves: it is none.
@@ -130,7 +130,7 @@ func (e Event) Size() (cols, rows int, ok bool) {
 	a, b, _ := strings.Cut(e.Data, "x")
 	cols, err1 := strconv.Atoi(a)
 	rows, err2 := strconv.Atoi(b)
-	return cols, rows, err1 == nil && err2 == nil && sane(cols) && sane(rows)
+	return cols, rows, err1 == nil && err2 == nil && validSize(cols) && validSize(rows)
 }
 
 // readLine returns a line without its end; valid until the next. One that has no end is no line.

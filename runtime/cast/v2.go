@@ -58,8 +58,8 @@ func V2(to io.Writer, from io.Reader) error {
 	}
 }
 
-// Plain copies a recording without the notes that are ours alone.
-func Plain(to io.Writer, from io.Reader) error {
+// WithoutNotes copies a recording without the notes that are ours alone.
+func WithoutNotes(to io.Writer, from io.Reader) error {
 	r := &Reader{lines: bufio.NewReaderSize(from, 64<<10)}
 	w := bufio.NewWriterSize(to, 64<<10)
 	for {
@@ -70,7 +70,7 @@ func Plain(to io.Writer, from io.Reader) error {
 		if err != nil {
 			return errors.Join(w.Flush(), err)
 		}
-		if bytes.HasPrefix(line, notePrefix) || bytes.HasPrefix(line, placePrefix) {
+		if bytes.HasPrefix(line, notePrefix) || bytes.HasPrefix(line, progressPrefix) {
 			continue
 		}
 		_, _ = w.Write(line)

@@ -17,7 +17,7 @@ type Writer struct {
 
 	lines   []byte
 	at      int64  // of the latest event, ms since the beginning; intervals are between these, so that rounding does not add up
-	begun   []byte // a character that was begun and lacks its rest
+	pending []byte // a character that was begun and lacks its rest
 	stderr  bool   // whose begun is
 	carried bool   // the byte before was a carriage return
 }
@@ -54,16 +54,16 @@ func (w *Writer) Comment(text []byte) { w.lines = append(append(w.lines, text...
 
 // Output is what was printed. A character that p ends in the middle of waits for its rest; Flush ends the wait.
 func (w *Writer) Output(at time.Duration, stderr bool, p []byte) {
-	if len(w.begun) > 0 && stderr != w.stderr {
+	if len(w.pending) > 0 && stderr != w.stderr {
 		w.Flush(at)
 	}
 	w.stderr = stderr
-	if len(w.begun) > 0 {
-		p = append(w.begun, p...)
-		w.begun = nil
+	if len(w.pending) > 0 {
+		p = append(w.pending, p...)
+		w.pending = nil
 	}
 	if n := journal.TornTail(p); n > 0 {
-		w.begun = bytes.Clone(p[len(p)-n:])
+		w.pending = bytes.Clone(p[len(p)-n:])
 		p = p[:len(p)-n]
 	}
 	w.print(at, p)
@@ -71,13 +71,13 @@ func (w *Writer) Output(at time.Duration, stderr bool, p []byte) {
 
 // Flush prints the beginning of a character whose rest will not come.
 func (w *Writer) Flush(at time.Duration) {
-	p := w.begun
-	w.begun = nil
+	p := w.pending
+	w.pending = nil
 	w.print(at, p)
 }
 
-// Begun is how many bytes wait for their rest: they are not in the lines yet.
-func (w *Writer) Begun() int { return len(w.begun) }
+// PendingBytes is how many bytes wait for their rest: they are not in the lines yet.
+func (w *Writer) PendingBytes() int { return len(w.pending) }
 
 func (w *Writer) print(at time.Duration, p []byte) {
 	if len(p) == 0 {
@@ -127,14 +127,14 @@ func (w *Writer) Exit(at time.Duration, status int) {
 
 func (w *Writer) event(at time.Duration, code byte, data []byte) {
 	w.lines = append(w.lines, '[')
-	w.lines = appendSeconds(w.lines, w.pass(at))
+	w.lines = appendSeconds(w.lines, w.advance(at))
 	w.lines = append(w.lines, ',', ' ', '"', code, '"', ',', ' ')
 	w.lines = appendString(w.lines, data)
 	w.lines = append(w.lines, ']', '\n')
 }
 
-// pass moves on to at and returns how many ms that took.
-func (w *Writer) pass(at time.Duration) int64 {
+// advance moves on to at and returns how many ms that took.
+func (w *Writer) advance(at time.Duration) int64 {
 	ms := max(w.at, at.Milliseconds())
 	d := ms - w.at
 	w.at = ms

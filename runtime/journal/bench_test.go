@@ -144,7 +144,7 @@ func BenchmarkFill(b *testing.B) {
 			l := newLog(b)
 			b.Cleanup(l.Close)
 			j := New(1 << 20)
-			j.Through(l, 64<<10, 64<<10)
+			j.AttachLog(l, 64<<10, 64<<10)
 			return j
 		}
 		run("Read", func(b *testing.B, p *pipe, _ int) {
@@ -169,7 +169,7 @@ func BenchmarkSpan(b *testing.B) {
 			for b.Loop() {
 				j := New(1 << 20)
 				if logged {
-					j.Through(l, 64<<10, 64<<10)
+					j.AttachLog(l, 64<<10, 64<<10)
 				}
 				p.put(b, []byte("0123456789abcde\n"))
 				if n, err := j.Fill(Stdout, p.r, MaxWrite, scratch); n != 16 || err != nil {
@@ -189,7 +189,7 @@ func BenchmarkReplay(b *testing.B) {
 			l := newLog(b)
 			defer func() { l.Close() }()
 			j := New(1 << 20)
-			j.Through(l, 64<<10, 64<<10)
+			j.AttachLog(l, 64<<10, 64<<10)
 			for i, line := 0, make([]byte, run); j.Size() < 4<<20; i++ {
 				j.Write(Stdout+Stream(i&1), line)
 			}

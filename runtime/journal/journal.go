@@ -48,8 +48,8 @@ const (
 	TextHold = 2 * time.Second
 )
 
-// ErrBeyond refuses an Attach at an offset that has not been written yet.
-var ErrBeyond = errors.New("offset beyond the end of the stream")
+// ErrOffsetBeyondEnd refuses an Attach at an offset that has not been written yet.
+var ErrOffsetBeyondEnd = errors.New("offset beyond the end of the stream")
 
 // epoch turns the monotonic clock into a number: half the price of time.Now, and a third of its size.
 var epoch = time.Now()
@@ -64,19 +64,19 @@ type Journal struct {
 	hold   time.Duration        // TextHold; tests shorten it
 	bound  int                  // what buf may grow to: ring + MaxWrite, a multiple of page
 
-	mu       sync.Mutex
-	buf      []byte        // byte at offset o lies at o % len(buf); shorter than bound only while nothing has wrapped
-	turns    turns         // whose each byte is, once a second stream has written; nil before
-	turnAt   int64         // where the newest run of one stream begins
-	names    [2]Stream     // the stream of a turns bit 0 and 1; 0: not seen yet
-	totals   [2]int64      // bytes written per names
-	size     int64         // bytes ever written
-	from     int64         // what is before was never in buf: Replay knew only how much it was; 0 otherwise
-	lastAt   time.Duration // of the last write, since epoch
-	readers  []*Reader     // attached and not closed
-	full     bool          // a blocking reader lags so that Room is false
-	closed   bool
-	unwanted bool // Drop was called
+	mu         sync.Mutex
+	buf        []byte        // byte at offset o lies at o % len(buf); shorter than bound only while nothing has wrapped
+	streamBits streamBits    // whose each byte is, once a second stream has written; nil before
+	runStart   int64         // where the newest run of one stream begins
+	names      [2]Stream     // the stream of a turns bit 0 and 1; 0: not seen yet
+	totals     [2]int64      // bytes written per names
+	size       int64         // bytes ever written
+	from       int64         // what is before was never in buf: Replay knew only how much it was; 0 otherwise
+	lastAt     time.Duration // of the last write, since epoch
+	readers    []*Reader     // attached and not closed
+	full       bool          // a blocking reader lags so that Room is false
+	closed     bool
+	unwanted   bool // Drop was called
 }
 
 // New returns an empty journal that keeps at least the last ring bytes. It holds no memory before the first write.
@@ -85,11 +85,11 @@ func New(ring int) *Journal {
 	return &Journal{hold: TextHold, bound: (ring+page-1)/page*page + MaxWrite}
 }
 
-// Gone returns the journal of a stream that has ended and of which nothing but its length is kept: all of it is a gap.
-func Gone(stdout, stderr int64) *Journal {
+// NewLengthOnly returns the journal of a stream that has ended and of which nothing but its length is kept: all of it is a gap.
+func NewLengthOnly(stdout, stderr int64) *Journal {
 	j := New(1)
-	j.past(Stdout, stdout, nil)
-	j.past(Stderr, stderr, nil)
+	j.skipLocked(Stdout, stdout, nil)
+	j.skipLocked(Stderr, stderr, nil)
 	j.Close()
 	return j
 }
@@ -98,7 +98,7 @@ func Gone(stdout, stderr int64) *Journal {
 func (j *Journal) Memory() int64 {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return journalSize + int64(cap(j.buf)) + 8*int64(cap(j.turns))
+	return journalSize + int64(cap(j.buf)) + 8*int64(cap(j.streamBits))
 }
 
 // journalSize is what one takes beside its output, with what its owner has for it.
@@ -121,7 +121,7 @@ func (j *Journal) Write(s Stream, p []byte) {
 		j.write(s, p)
 		return
 	}
-	_, _ = j.span.log.pass(j, s, noPipe, p) // only a pipe can fail
+	_, _ = j.span.log.transfer(j, s, noPipe, p) // only a pipe can fail
 }
 
 // write is Write without the log.
@@ -147,8 +147,8 @@ func (j *Journal) write(s Stream, p []byte) {
 	for off := j.size - int64(len(p)); len(p) > 0; {
 		i := j.at(off)
 		n := copy(j.buf[i:], p)
-		if j.turns != nil {
-			j.turns.mark(i, n, side)
+		if j.streamBits != nil {
+			j.streamBits.mark(i, n, side)
 		}
 		off, p = off+int64(n), p[n:]
 	}
@@ -170,18 +170,18 @@ func (j *Journal) sideLocked(s Stream) int {
 		j.names[0] = s
 	case j.names[1] == 0:
 		j.names[1], side = s, 1
-		j.turns = newTurns(len(j.buf)) // all zero: until now it was the other's
+		j.streamBits = newStreamBits(len(j.buf)) // all zero: until now it was the other's
 	default:
 		panic("journal: write of a third stream")
 	}
-	if j.turns != nil && (j.size == j.from || j.turns.side(j.at(j.size-1)) != side) {
-		j.turnAt = j.size
+	if j.streamBits != nil && (j.size == j.from || j.streamBits.side(j.at(j.size-1)) != side) {
+		j.runStart = j.size
 	}
 	return side
 }
 
-// past counts n bytes that were overwritten before this journal was made: p is them, nil when nobody has them any more.
-func (j *Journal) past(s Stream, n int64, p []byte) {
+// skipLocked counts n bytes that were overwritten before this journal was made: p is them, nil when nobody has them any more.
+func (j *Journal) skipLocked(s Stream, n int64, p []byte) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.totals[j.sideLocked(s)] += n
@@ -206,10 +206,10 @@ func (j *Journal) resizeLocked(n int, kept int64) {
 	buf := make([]byte, n)
 	copy(buf, j.buf[:min(kept, int64(len(j.buf)))]) // less when it is the first after past
 	j.buf = buf
-	if j.turns != nil {
-		old := j.turns
-		j.turns = newTurns(n)
-		copy(j.turns, old)
+	if j.streamBits != nil {
+		old := j.streamBits
+		j.streamBits = newStreamBits(n)
+		copy(j.streamBits, old)
 	}
 }
 
@@ -224,18 +224,18 @@ func (j *Journal) copyOutLocked(p []byte, off int64) {
 
 // runLocked returns how many bytes from off on, at most n, are of one stream, and which.
 func (j *Journal) runLocked(off int64, n int) (int, Stream) {
-	if j.turns == nil {
+	if j.streamBits == nil {
 		return n, j.names[0]
 	}
 	i := j.at(off)
-	side := j.turns.side(i)
-	if off >= j.turnAt {
+	side := j.streamBits.side(i)
+	if off >= j.runStart {
 		return n, j.names[side]
 	}
 	first := min(n, len(j.buf)-i)
-	k := j.turns.run(i, first, side)
+	k := j.streamBits.run(i, first, side)
 	if k == first && k < n {
-		k += j.turns.run(0, n-k, side)
+		k += j.streamBits.run(0, n-k, side)
 	}
 	return k, j.names[side]
 }
@@ -292,12 +292,12 @@ func (j *Journal) Close() {
 		return
 	}
 	l := j.span.log
-	l.filling.Lock()
+	l.fillMu.Lock()
 	l.mu.Lock()
 	l.endLocked(j.span)
 	unwanted := j.close()
 	l.mu.Unlock()
-	l.filling.Unlock()
+	l.fillMu.Unlock()
 	if unwanted {
 		j.drop()
 	}
@@ -337,7 +337,7 @@ func (j *Journal) Drop() {
 // emptyLocked lets go of the ring when nobody wants it any more. mu is held.
 func (j *Journal) emptyLocked() {
 	if j.unwanted && j.closed && len(j.readers) == 0 {
-		j.buf, j.turns, j.from = nil, nil, j.size
+		j.buf, j.streamBits, j.from = nil, nil, j.size
 	}
 }
 
@@ -431,7 +431,7 @@ func (j *Journal) Attach(offset int64, o Options) (*Reader, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if offset > j.size {
-		return nil, ErrBeyond
+		return nil, ErrOffsetBeyondEnd
 	}
 	if offset < 0 {
 		offset = j.startLocked()

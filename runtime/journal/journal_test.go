@@ -363,7 +363,7 @@ func TestOwnersBugsPanic(t *testing.T) {
 
 // memory is what a journal occupies.
 func memory(j *Journal) int {
-	return int(unsafe.Sizeof(*j)) + cap(j.buf) + 8*cap(j.turns) + 8*cap(j.readers)
+	return int(unsafe.Sizeof(*j)) + cap(j.buf) + 8*cap(j.streamBits) + 8*cap(j.readers)
 }
 
 func TestMemoryIsWhatWasWritten(t *testing.T) {

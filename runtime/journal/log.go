@@ -33,24 +33,24 @@ type Log struct {
 
 	// Held while bytes are on their way from a pipe into the log and the journal: what is first in the log is first in the
 	// journal. That can take as long as a session likes, see splice. Before mu.
-	filling sync.Mutex
+	fillMu sync.Mutex
 
 	// Held across system calls, none of which waits, and across the journal's own lock, which is taken second.
-	mu      sync.Mutex
-	fds     [3]int          // stdout, stderr, index; -1 after Close
-	pos     [2]int64        // the positions of the first two
-	run     int64           // the newest run's place in the index
-	whose   Stream          // the newest run's; 0: its word is not written yet
-	start   int64           // where it begins, in the order of both streams
-	writer  *span           // the one that is being written; nil: none
-	spans   map[int64]*span // all that live, by Begin.Run
-	root    span            // the ring of those, in order; its trimmed says below what nothing is left
-	exact   bool            // splice has worked
-	copies  bool            // splice is not to be had: read and write, with a moment in between
-	broken  error           // why the log takes no more
-	retired bool            // no journal will be given to it any more
-	packed  *packed         // where what it has is read while a packed span is replayed; nil: from the descriptors
-	word    [8]byte         // a word of the index on its way; a field, as on the stack it would escape
+	mu        sync.Mutex
+	fds       [3]int          // stdout, stderr, index; -1 after Close
+	pos       [2]int64        // the positions of the first two
+	run       int64           // the newest run's place in the index
+	runStream Stream          // the newest run's; 0: its word is not written yet
+	start     int64           // where it begins, in the order of both streams
+	writer    *span           // the one that is being written; nil: none
+	spans     map[int64]*span // all that live, by Begin.Run
+	root      span            // the ring of those, in order; its trimmed says below what nothing is left
+	exact     bool            // splice has worked
+	copies    bool            // splice is not to be had: read and write, with a moment in between
+	broken    error           // why the log takes no more
+	retired   bool            // no journal will be given to it any more
+	packed    *packed         // where what it has is read while a packed span is replayed; nil: from the descriptors
+	word      [8]byte         // a word of the index on its way; a field, as on the stack it would escape
 }
 
 const (
@@ -124,7 +124,7 @@ func (l *Log) recover(live []Span) (err error) {
 		if i > 0 {
 			at = live[i-1].End
 		}
-		if !at.before(s.Begin) || !l.endOf(s).before(l.here()) || !s.Begin.before(l.here()) {
+		if !at.before(s.Begin) || !l.endOf(s).before(l.endPointLocked()) || !s.Begin.before(l.endPointLocked()) {
 			return fmt.Errorf("span %d is out of place", s.Begin.Run)
 		}
 	}
@@ -171,8 +171,8 @@ func (l *Log) Spans() int {
 // Close closes our descriptors and gives up nothing else: a span that is open then stays so for the next gateway, and a
 // Fill takes no more out of its pipe. Idempotent.
 func (l *Log) Close() {
-	l.filling.Lock()
-	defer l.filling.Unlock()
+	l.fillMu.Lock()
+	defer l.fillMu.Unlock()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for f, fd := range l.fds {
@@ -185,10 +185,10 @@ func (l *Log) Close() {
 
 func (l *Log) closedLocked() bool { return l.fds[logIndex] < 0 }
 
-// Through makes everything that j is given go through l, before its first byte. Of each stream the first head and the
+// AttachLog makes everything that j is given go through l, before its first byte. Of each stream the first head and the
 // last tail bytes are kept, and as much as j's ring holds. Span says where: to be noted before anything can write. One
 // journal at a time writes a log.
-func (j *Journal) Through(l *Log, head, tail int64) {
+func (j *Journal) AttachLog(l *Log, head, tail int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
@@ -206,8 +206,8 @@ func (j *Journal) Through(l *Log, head, tail int64) {
 		panic("journal: log has an open span")
 	}
 	l.run++
-	l.whose = 0 // a span has runs of its own: it is read without its neighbours
-	begin := l.here()
+	l.runStream = 0 // a span has runs of its own: it is read without its neighbours
+	begin := l.endPointLocked()
 	begin.Run = l.run
 	keep := Keep{Ring: int64(j.bound - MaxWrite), Head: min(max(head, 0), maxPoint), Tail: min(max(tail, 0), maxPoint)}
 	j.span.Span = Span{Begin: begin, Keep: keep}
@@ -236,32 +236,32 @@ func (j *Journal) Fill(s Stream, pipe, most int, scratch []byte) (int, error) {
 		}
 		return n, err
 	}
-	return j.span.log.pass(j, s, pipe, p)
+	return j.span.log.transfer(j, s, pipe, p)
 }
 
 // noPipe makes pass take the bytes that it is given.
 const noPipe = -1
 
-// pass gets bytes from the pipe into the log, into p and into the journal, and tells onBreak.
-func (l *Log) pass(j *Journal, s Stream, pipe int, p []byte) (int, error) {
-	n, broke, err := l.passQuietly(j, s, pipe, p)
+// transfer gets bytes from the pipe into the log, into p and into the journal, and tells onBreak.
+func (l *Log) transfer(j *Journal, s Stream, pipe int, p []byte) (int, error) {
+	n, broke, err := l.transferQuietly(j, s, pipe, p)
 	if broke != nil && l.onBreak != nil {
 		l.onBreak(broke)
 	}
 	return n, err
 }
 
-// passQuietly returns in broke why the log broke, if it did so just now.
-func (l *Log) passQuietly(j *Journal, s Stream, pipe int, p []byte) (n int, broke, err error) {
-	l.filling.Lock()
-	defer l.filling.Unlock()
+// transferQuietly returns in broke why the log broke, if it did so just now.
+func (l *Log) transferQuietly(j *Journal, s Stream, pipe int, p []byte) (n int, broke, err error) {
+	l.fillMu.Lock()
+	defer l.fillMu.Unlock()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.writer != j.span {
 		panic("journal: write after close")
 	}
 	was := l.broken
-	if n, err = l.takeLocked(s, pipe, p); n > 0 {
+	if n, err = l.readInLocked(s, pipe, p); n > 0 {
 		j.write(s, p[:n])
 		l.trimLocked(l.batch)
 	}
@@ -271,12 +271,12 @@ func (l *Log) passQuietly(j *Journal, s Stream, pipe int, p []byte) (n int, brok
 	return n, broke, err
 }
 
-// takeLocked gets bytes from the pipe into the log and into p. It gives mu up while it takes them; filling is held, too.
-func (l *Log) takeLocked(s Stream, pipe int, p []byte) (int, error) {
+// readInLocked gets bytes from the pipe into the log and into p. It gives mu up while it takes them; filling is held, too.
+func (l *Log) readInLocked(s Stream, pipe int, p []byte) (int, error) {
 	switch {
 	case l.closedLocked() && pipe != noPipe:
 		return 0, os.ErrClosed
-	case l.closedLocked() || l.broken != nil || len(p) == 0 || !l.turnLocked(s):
+	case l.closedLocked() || l.broken != nil || len(p) == 0 || !l.startRunLocked(s):
 		return l.readPipeLocked(pipe, p)
 	}
 	f := fileOf(s)
@@ -332,13 +332,13 @@ func readPipe(fd int, p []byte) (int, error) {
 	}
 }
 
-// turnLocked notes that s writes from here on, unless it did before. false: the log is broken.
-func (l *Log) turnLocked(s Stream) bool {
-	if s == l.whose {
+// startRunLocked notes that s writes from here on, unless it did before. false: the log is broken.
+func (l *Log) startRunLocked(s Stream) bool {
+	if s == l.runStream {
 		return true
 	}
-	run, at := l.run, l.here().merged()
-	if l.whose != 0 && l.start < at { // else nothing came, and the word is replaced
+	run, at := l.run, l.endPointLocked().merged()
+	if l.runStream != 0 && l.start < at { // else nothing came, and the word is replaced
 		run++
 	}
 	binary.LittleEndian.PutUint64(l.word[:], uint64(at)<<2|uint64(s))
@@ -346,7 +346,7 @@ func (l *Log) turnLocked(s Stream) bool {
 		l.breakLocked(err)
 		return false
 	}
-	l.run, l.whose, l.start = run, s, at
+	l.run, l.runStream, l.start = run, s, at
 	return true
 }
 
@@ -390,8 +390,8 @@ func (l *Log) readLocked(f int, p []byte, off int64) error {
 	return err
 }
 
-// here is where the next byte goes; its Run is the one after the newest.
-func (l *Log) here() Point {
+// endPointLocked is where the next byte goes; its Run is the one after the newest.
+func (l *Log) endPointLocked() Point {
 	return Point{Out: l.pos[logStdout], Err: l.pos[logStderr], Run: l.run + 1}
 }
 

@@ -143,11 +143,11 @@ func (p *pipe) fill(t fatal, j *Journal, s Stream, data []byte, scratch []byte) 
 // watched is a journal and the ends of its streams, kept as the pool keeps them.
 type watched struct {
 	*Journal
-	ends map[Stream]*Ends
+	ends map[Stream]*HeadTail
 }
 
 func watch(ring, limit int) *watched {
-	w := &watched{New(ring), map[Stream]*Ends{Stdout: NewEnds(limit), Stderr: NewEnds(limit), TTY: NewEnds(limit)}}
+	w := &watched{New(ring), map[Stream]*HeadTail{Stdout: NewHeadTail(limit), Stderr: NewHeadTail(limit), TTY: NewHeadTail(limit)}}
 	w.Tap(func(s Stream, p []byte) { w.ends[s].Write(p) })
 	w.OnSkip(func(s Stream, n int64) { w.ends[s].Skip(n) })
 	return w
@@ -256,7 +256,7 @@ func TestCrashesAreNotSeen(t *testing.T) {
 
 func (m *logModel) begin() {
 	m.got, m.want = watch(m.ring, m.most), watch(m.ring, m.most)
-	m.got.Through(m.l, int64(m.most/2), int64(m.most-m.most/2))
+	m.got.AttachLog(m.l, int64(m.most/2), int64(m.most-m.most/2))
 	m.saved = m.got.Span()
 }
 
@@ -394,7 +394,7 @@ func TestEndsAreTheSameAfterReplay(t *testing.T) {
 			l := newLog(t)
 			l.batch = page
 			got, want := watch(ring, limit), watch(ring, limit)
-			got.Through(l, head, tail)
+			got.AttachLog(l, head, tail)
 			data := make([]byte, n)
 			for i := range data {
 				data[i] = byte(rand.Uint32())
@@ -425,7 +425,7 @@ func TestALongSpanIsTrimmed(t *testing.T) {
 	defer func() { l.Close() }()
 	got, p, scratch, chunk := watch(1<<20, 100_000), newPipe(t), make([]byte, MaxWrite), full()
 	defer p.close()
-	got.Through(l, 50_000, 50_000)
+	got.AttachLog(l, 50_000, 50_000)
 	for i := range 1 << 14 {
 		p.put(t, chunk)
 		if n, err := got.Fill(Stdout, p.r, MaxWrite, scratch); n != MaxWrite || err != nil {
@@ -454,7 +454,7 @@ func TestTheIndexIsTrimmed(t *testing.T) {
 	defer func() { l.Close() }()
 	l.batch = 1 // to the page
 	got := watch(1, 100)
-	got.Through(l, 50, 50)
+	got.AttachLog(l, 50, 50)
 	for i := range 200_000 {
 		got.Write(Stdout+Stream(i&1), []byte{byte(i)})
 	}
@@ -487,7 +487,7 @@ func TestDroppedSpansLeaveNothing(t *testing.T) {
 			spans := make([]Span, 100_000)
 			for i := range spans {
 				j := New(1)
-				j.Through(l, 1000, 1000)
+				j.AttachLog(l, 1000, 1000)
 				j.Write(Stdout, make([]byte, 60+i%80))
 				if i%3 == 0 {
 					j.Write(Stderr, make([]byte, 10))
@@ -517,7 +517,7 @@ func TestALogThatIsEmptyNowAndThenLeavesNothing(t *testing.T) {
 	defer l.Close()
 	for range 1000 {
 		j := New(1)
-		j.Through(l, 0, 0)
+		j.AttachLog(l, 0, 0)
 		j.Write(Stdout, make([]byte, 100))
 		j.Write(Stderr, make([]byte, 100))
 		if n := held(t, l); n[0] > 2*memPage || n[1] > 2*memPage || n[2] > 2*memPage {
@@ -537,7 +537,7 @@ func TestAnotherRingMayBringASpanBack(t *testing.T) {
 	l := newLog(t)
 	defer l.Close()
 	was := watch(100_000, 1000)
-	was.Through(l, 500, 500)
+	was.AttachLog(l, 500, 500)
 	for range 300 {
 		s, n := Stdout+Stream(rand.IntN(2)), 1+rand.IntN(4000)
 		was.Write(s, bytes.Repeat([]byte{'a' + byte(n%26)}, n))
@@ -573,7 +573,7 @@ func TestOpenLogGivesBackWhatIsNotWanted(t *testing.T) {
 	var spans []Span
 	for range 5 {
 		j := New(1 << 20)
-		j.Through(l, 1<<20, 1<<20)
+		j.AttachLog(l, 1<<20, 1<<20)
 		j.Write(Stdout, make([]byte, 1<<20))
 		j.Close()
 		spans = append(spans, j.Span())
@@ -593,7 +593,7 @@ func TestFillSaysWhatThePipeIs(t *testing.T) {
 		if logged {
 			l := newLog(t)
 			defer l.Close()
-			j.Through(l, 0, 0)
+			j.AttachLog(l, 0, 0)
 		}
 		if n, err := j.Fill(Stdout, p.r, MaxWrite, scratch); n != 0 || err != unix.EAGAIN {
 			t.Errorf("empty: %d, %v", n, err)
@@ -621,7 +621,7 @@ func TestLogWithoutSplice(t *testing.T) {
 		l, p, scratch := newLog(t), newPipe(t), make([]byte, MaxWrite)
 		l.splice = func(int, int, int) (int, error) { return 0, err }
 		got := watch(1<<20, 1000)
-		got.Through(l, 500, 500)
+		got.AttachLog(l, 500, 500)
 		if !l.Exact() {
 			t.Error("not exact before its first use")
 		}
@@ -665,11 +665,11 @@ func TestOutputGoesOnWithoutALog(t *testing.T) {
 			var broke []error
 			l.OnBreak(func(err error) { broke = append(broke, err) })
 			first := watch(1, 100)
-			first.Through(l, 50, 50)
+			first.AttachLog(l, 50, 50)
 			first.Write(Stdout, []byte("first"))
 			first.Close()
 			got, want := watch(1, 100), watch(1, 100)
-			got.Through(l, 50, 50)
+			got.AttachLog(l, 50, 50)
 			p.fill(t, got.Journal, Stdout, []byte("before"), scratch)
 			fail(l)
 			for range 3 {
@@ -690,7 +690,7 @@ func TestOutputGoesOnWithoutALog(t *testing.T) {
 				t.Errorf("an end that the log does not have: %+v", got.Span())
 			}
 			later := New(1)
-			later.Through(l, 0, 0)
+			later.AttachLog(l, 0, 0)
 			later.Write(Stdout, []byte("later"))
 			later.Close()
 			if later.Span() != (Span{}) {
@@ -728,7 +728,7 @@ func TestAClosedLogTakesNothing(t *testing.T) {
 	l, p, scratch := newLog(t), newPipe(t), make([]byte, MaxWrite)
 	defer p.close()
 	j := New(1)
-	j.Through(l, 0, 0)
+	j.AttachLog(l, 0, 0)
 	p.put(t, []byte("x"))
 	l.Close()
 	l.Close()
@@ -748,7 +748,7 @@ func TestATerminalComesBackAsOne(t *testing.T) {
 	l := newLog(t)
 	defer func() { l.Close() }()
 	j := New(1)
-	j.Through(l, 10, 10)
+	j.AttachLog(l, 10, 10)
 	for range 5 {
 		j.Write(TTY, full())
 	}
@@ -766,15 +766,15 @@ func TestATerminalComesBackAsOne(t *testing.T) {
 
 func TestLogOwnersBugsPanic(t *testing.T) {
 	for want, bug := range map[string]func(*Log){
-		"has a writer":    func(l *Log) { New(1).Through(l, 0, 0); New(1).Through(l, 0, 0) },
-		"after the first": func(l *Log) { j := New(1); j.Write(Stdout, []byte("x")); j.Through(l, 0, 0) },
+		"has a writer":    func(l *Log) { New(1).AttachLog(l, 0, 0); New(1).AttachLog(l, 0, 0) },
+		"after the first": func(l *Log) { j := New(1); j.Write(Stdout, []byte("x")); j.AttachLog(l, 0, 0) },
 		"after close": func(l *Log) {
 			j := New(1)
-			j.Through(l, 0, 0)
+			j.AttachLog(l, 0, 0)
 			j.Close()
 			_, _ = j.Fill(Stdout, -1, 1, make([]byte, 1))
 		},
-		"being written": func(l *Log) { j := New(1); j.Through(l, 0, 0); l.Drop(j.Span()) },
+		"being written": func(l *Log) { j := New(1); j.AttachLog(l, 0, 0); l.Drop(j.Span()) },
 	} {
 		func() {
 			l := newLog(t)
@@ -794,7 +794,7 @@ func TestTwoFillWhileOthersRead(t *testing.T) {
 	l := newLog(t)
 	defer func() { l.Close() }()
 	got := watch(1<<20, 1000)
-	got.Through(l, 500, 500)
+	got.AttachLog(l, 500, 500)
 	var fillers, readers sync.WaitGroup
 	for range 2 {
 		readers.Go(func() { // ends with the journal; joined below
@@ -832,7 +832,7 @@ func TestFillAllocatesNothing(t *testing.T) {
 	defer l.Close()
 	defer p.close()
 	j := New(1 << 16)
-	j.Through(l, 1000, 1000)
+	j.AttachLog(l, 1000, 1000)
 	i, data := 0, make([]byte, 30_000)
 	step := func() {
 		i++
@@ -930,7 +930,7 @@ func TestNothingIsLostWhenTheWriterIsKilled(t *testing.T) {
 	l := newLog(t)
 	defer func() { l.Close() }()
 	first := New(killRing)
-	first.Through(l, killEnds, killEnds)
+	first.AttachLog(l, killEnds, killEnds)
 	span := first.Span()
 	arg, err := json.Marshal(span)
 	if err != nil {
@@ -1057,7 +1057,7 @@ func TestPackedEndsAreTheSame(t *testing.T) {
 		defer l.Close()
 		l.batch = memPage
 		got, want := watch(1, most), watch(1, most)
-		got.Through(l, int64(most/2), int64(most-most/2))
+		got.AttachLog(l, int64(most/2), int64(most-most/2))
 		data := bytes.Repeat([]byte("0123456789abcdef"), 64)
 		for i := range 1000 {
 			s := []Stream{Stdout, Stdout, Stderr}[i%3]

@@ -113,7 +113,7 @@ func (m *model) attach(t *rapid.T) {
 		r.pos = int(m.j.Start())
 	}
 	m.readers = append(m.readers, r)
-	if _, err := m.j.Attach(int64(len(m.all))+1, r.o); !errors.Is(err, ErrBeyond) {
+	if _, err := m.j.Attach(int64(len(m.all))+1, r.o); !errors.Is(err, ErrOffsetBeyondEnd) {
 		t.Fatalf("attach beyond the end: %v", err)
 	}
 }

@@ -164,8 +164,8 @@ func Unpack(j *Journal, from io.ReaderAt) error {
 	return nil
 }
 
-// Closed is a log of which nothing is left here: its spans are packed elsewhere.
-func Closed() *Log { return makeLog([3]int{-1, -1, -1}) }
+// ClosedLog is a log of which nothing is left here: its spans are packed elsewhere.
+func ClosedLog() *Log { return makeLog([3]int{-1, -1, -1}) }
 
 // Retire says that no journal will be given to the log any more.
 func (l *Log) Retire() {

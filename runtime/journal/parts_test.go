@@ -11,7 +11,7 @@ func TestPartsAreBytes(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(3, 4))
 	for range 3000 {
 		limit := rnd.IntN(40)
-		e := NewEnds(limit)
+		e := NewHeadTail(limit)
 		for range rnd.IntN(6) {
 			p := []byte("aä世🙂\xff"[:rnd.IntN(11)])
 			e.Write(p)
@@ -42,7 +42,7 @@ func (g *grower) Grow(n int) bool {
 // TestEndsThatMayNotGrow: head and tail stay as long as they are, all is counted, and what is kept is the beginning and the end.
 func TestEndsThatMayNotGrow(t *testing.T) {
 	for _, given := range []int{0, 100 << 10, 300 << 10, 10 << 20} {
-		e := NewEnds(8 << 20)
+		e := NewHeadTail(8 << 20)
 		g := &grower{given}
 		e.OnGrow(g)
 		var all []byte

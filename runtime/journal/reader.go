@@ -67,7 +67,7 @@ func (r *Reader) Next(ctx context.Context) (Chunk, error) {
 		if err := ctx.Err(); err != nil {
 			return Chunk{}, err
 		}
-		c, ok, wait, err := r.take(true)
+		c, ok, wait, err := r.nextChunk(true)
 		if ok || err != nil {
 			return c, err
 		}
@@ -93,13 +93,13 @@ func (r *Reader) Next(ctx context.Context) (Chunk, error) {
 
 // TryNext is Next without waiting: false when there is nothing to deliver now.
 func (r *Reader) TryNext() (Chunk, bool, error) {
-	c, ok, _, err := r.take(false)
+	c, ok, _, err := r.nextChunk(false)
 	return c, ok, err
 }
 
-// take delivers what is there. Otherwise wait > 0 tells after how long an incomplete character is due anyway, and
+// nextChunk delivers what is there. Otherwise wait > 0 tells after how long an incomplete character is due anyway, and
 // willWait asks for a token when that changes.
-func (r *Reader) take(willWait bool) (c Chunk, ok bool, wait time.Duration, err error) {
+func (r *Reader) nextChunk(willWait bool) (c Chunk, ok bool, wait time.Duration, err error) {
 	j := r.j
 	j.mu.Lock()
 	defer j.unlock()

@@ -45,10 +45,10 @@ func (l *Log) Replay(j *Journal, s Span) error {
 		return ErrBroken
 	default:
 		j.span, l.writer = sp, sp
-		l.whose = 0 // as it is before the first byte
+		l.runStream = 0 // as it is before the first byte
 		if l.readLocked(logIndex, l.word[:], 8*l.run) == nil {
 			word := binary.LittleEndian.Uint64(l.word[:])
-			l.whose, l.start = Stream(word&3), int64(word>>2)
+			l.runStream, l.start = Stream(word&3), int64(word>>2)
 		}
 	}
 	return nil
@@ -120,12 +120,12 @@ func (l *Log) feedLocked(j *Journal, s Span, end, at Point, runs []run) error {
 		begin, stop := s.Begin.in(f), at.in(f)
 		head := min(stop, begin+s.Keep.Head)
 		tail := min(stop, max(head, end.in(f)-s.Keep.Tail))
-		past := func(p []byte) { j.past(name, int64(len(p)), p) }
+		past := func(p []byte) { j.skipLocked(name, int64(len(p)), p) }
 		if err := l.pieceLocked(f, begin, head, buf, past); err != nil {
 			return err
 		}
 		if tail > head {
-			j.past(name, tail-head, nil)
+			j.skipLocked(name, tail-head, nil)
 		}
 		if err := l.pieceLocked(f, tail, stop, buf, past); err != nil {
 			return err

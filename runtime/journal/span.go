@@ -107,7 +107,7 @@ func (l *Log) linkLocked(sp *span) {
 // endOf is where s ends, or the end of the log.
 func (l *Log) endOf(s Span) Point {
 	if s.Open() {
-		return l.here()
+		return l.endPointLocked()
 	}
 	return s.End
 }
@@ -120,7 +120,7 @@ func (l *Log) endLocked(sp *span) {
 	}
 	if l.broken == nil && !l.closedLocked() {
 		l.trimLocked(memPage)
-		sp.End = l.here()
+		sp.End = l.endPointLocked()
 	}
 	l.writer = nil
 }
@@ -144,7 +144,7 @@ func (l *Log) Drop(s Span) {
 // reclaimLocked punches out what lies between two neighbours in the ring. Not just what lay in the span that went: spans
 // are often smaller than a page, and a page that they share would remain when the last of them is gone.
 func (l *Log) reclaimLocked(prev, next *span) {
-	here := l.here()
+	here := l.endPointLocked()
 	for f := range l.fds {
 		from, to := l.root.trimmed[f], up(here.in(f))
 		if prev != &l.root {
@@ -173,7 +173,7 @@ func (l *Log) trimLocked(batch int64) {
 	}
 	if 8*(l.run-sp.looked) >= min(batch, indexBatch) {
 		sp.looked = l.run
-		first := l.searchLocked(sp.Begin.Run, l.run+1, l.here().merged()-sp.Keep.window())
+		first := l.searchLocked(sp.Begin.Run, l.run+1, l.endPointLocked().merged()-sp.Keep.window())
 		sp.trimmed[logIndex] = l.punchLocked(logIndex, sp.trimmed[logIndex], 8*first)
 	}
 }

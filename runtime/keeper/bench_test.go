@@ -20,9 +20,9 @@ func BenchmarkSpawn(b *testing.B) {
 	var times [2][]time.Duration
 	spec := run("/bin/true")
 	for b.Loop() {
-		for i, cell := range []runtime.KeptCell{direct, across} {
+		for i, scope := range []runtime.KeptScope{direct, across} {
 			begin := time.Now()
-			k, err := cell.Spawn(spec)
+			k, err := scope.Spawn(spec)
 			times[i] = append(times[i], time.Since(begin))
 			if err != nil {
 				b.Fatal(err)
@@ -51,14 +51,14 @@ func BenchmarkOthers(b *testing.B) {
 		b.Run(isolation, func(b *testing.B) {
 			c, _ := serving(b, isolation)
 			defer c.Close()
-			cell := openCell(c, "s-1")
-			shell, err := cell.Spawn(run("/bin/sleep", "100"))
+			scope := openCell(c, "s-1")
+			shell, err := scope.Spawn(run("/bin/sleep", "100"))
 			if err != nil {
 				b.Fatal(err)
 			}
 			b.ReportAllocs()
 			for b.Loop() {
-				if cell.Others(shell.Pid()) != nil {
+				if scope.MembersExcept(shell.Pid()) != nil {
 					b.Fatal("somebody")
 				}
 			}

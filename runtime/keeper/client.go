@@ -28,14 +28,14 @@ const fdVar = "TRL_KEEPER_FD"
 // Started tells whether this process was started by a keeper. Before Inherit.
 func Started() bool { _, ok := os.LookupEnv(fdVar); return ok }
 
-// TakeEnviron sets the environment that a keeper started this process with; it does nothing where there is none. Before
+// RestoreEnviron sets the environment that a keeper started this process with; it does nothing where there is none. Before
 // anything else, once.
-func TakeEnviron() error {
+func RestoreEnviron() error {
 	if !Started() {
 		return nil
 	}
 	const fd = 4
-	text, err := unsealed(fd)
+	text, err := readSealed(fd)
 	if err != nil {
 		return fmt.Errorf("environment from the keeper: %w", err)
 	}
@@ -52,14 +52,14 @@ func setEnviron(env []string) {
 	}
 }
 
-// recallVar is Remembered's, in base64: an environment holds no NUL.
-const recallVar = "TRL_KEEPER_RECALL"
+// rememberedVar is Remembered's, in base64: an environment holds no NUL.
+const rememberedVar = "TRL_KEEPER_RECALL"
 
 // Remembered is what an earlier gateway told the keeper last; ok: this one takes the place of a gateway that died. One that is to take
-// over from a gateway that serves is told nothing: if it cannot do without, it is the wrong one. Once, after TakeEnviron.
+// over from a gateway that serves is told nothing: if it cannot do without, it is the wrong one. Once, after RestoreEnviron.
 func Remembered() (text []byte, ok bool) {
-	encoded, ok := os.LookupEnv(recallVar)
-	os.Unsetenv(recallVar)
+	encoded, ok := os.LookupEnv(rememberedVar)
+	os.Unsetenv(rememberedVar)
 	if !ok || !Started() {
 		return nil, false
 	}
@@ -67,9 +67,9 @@ func Remembered() (text []byte, ok bool) {
 	return text, err == nil
 }
 
-// Inherit returns the socket that a gateway was started with; nil: this process was not started by a keeper. No child of
+// GatewaySocket returns the socket that a gateway was started with; nil: this process was not started by a keeper. No child of
 // ours gets it.
-func Inherit() (*os.File, error) {
+func GatewaySocket() (*os.File, error) {
 	text, ok := os.LookupEnv(fdVar)
 	if !ok {
 		return nil, nil
@@ -88,23 +88,23 @@ func Inherit() (*os.File, error) {
 // returns ErrLost at once. The owner ends with Bye, which takes everything along, or with Close, which leaves it to the
 // next gateway.
 type Client struct {
-	link      *link
-	log       zerolog.Logger
-	state     state // set once in Dial
-	orphans   int   // fd of the keeper's list, see runtime.Glance; -1: none. Closed by hear
-	files     []*os.File
-	inherited []runtime.Inherited
-	most      int           // descriptors that this process may have; set once in Dial
-	seemShort atomic.Bool   // see Short
-	done      chan struct{} // closed when hear has returned
-	yield     chan struct{} // closed when a successor waits
+	link         *link
+	log          zerolog.Logger
+	state        state // set once in Dial
+	orphans      int   // fd of the keeper's list, see runtime.EmptyCheck; -1: none. Closed by hear
+	files        []*os.File
+	heldSessions []runtime.HeldSession
+	most         int           // descriptors that this process may have; set once in Dial
+	mayBeShort   atomic.Bool   // see DescriptorsShort
+	done         chan struct{} // closed when hear has returned
+	yield        chan struct{} // closed when a successor waits
 
 	mu       sync.Mutex
 	lost     bool                // guarded by mu: hear returns, or has
 	serial   uint64              // guarded by mu; the last request's id
 	calls    map[uint64]*call    // guarded by mu; those without an answer
 	children map[uint64]*child   // guarded by mu; those that run
-	marks    map[uint64]struct{} // guarded by mu; of the cells that are there
+	marks    map[uint64]struct{} // guarded by mu; of the scopes that are there
 }
 
 // A call is a request under way.
@@ -132,7 +132,7 @@ func Dial(conn *os.File, log zerolog.Logger) (*Client, error) {
 		l.close()
 		return nil, fmt.Errorf("hello of the keeper: %w", err)
 	}
-	go c.hear() // ends with the connection; Close waits for it
+	go c.receiveAnswers() // ends with the connection; Close waits for it
 	return c, nil
 }
 
@@ -168,17 +168,17 @@ func (c *Client) hello() error {
 		c.orphans = next()
 	}
 	for _, gs := range c.state.Groups {
-		g := &group{client: c, id: gs.ID, cells: map[int]*cell{}}
-		in := runtime.Inherited{
+		g := &group{client: c, id: gs.ID, scopes: map[int]*scope{}}
+		in := runtime.HeldSession{
 			ID: gs.ID, Group: g,
-			Cells: map[int]runtime.KeptCell{}, Children: map[int]runtime.KeptChild{}, Held: map[int]int{},
+			Scopes: map[int]runtime.KeptScope{}, Children: map[int]runtime.KeptChild{}, Held: map[int]int{},
 		}
-		for _, cs := range gs.Cells {
+		for _, cs := range gs.Scopes {
 			list := -1
 			if cs.Listed {
 				list = next()
 			}
-			in.Cells[cs.Number] = c.newCell(g, cs.Number, cs.Mark, list)
+			in.Scopes[cs.Number] = c.newScope(g, cs.Number, cs.Mark, list)
 		}
 		for _, cs := range gs.Children {
 			k := &child{client: c, group: gs.ID, number: cs.Child, pid: cs.Pid, pidfd: -1, exited: make(chan struct{})}
@@ -186,7 +186,7 @@ func (c *Client) hello() error {
 				k.pidfd = next()
 			}
 			if cs.Status != nil {
-				k.end(cs.Status.status())
+				k.setExited(cs.Status.status())
 			} else {
 				c.children[k.number] = k
 			}
@@ -195,7 +195,7 @@ func (c *Client) hello() error {
 		for _, number := range gs.Held {
 			in.Held[number] = next()
 		}
-		c.inherited = append(c.inherited, in)
+		c.heldSessions = append(c.heldSessions, in)
 	}
 	if err != nil || len(files) > 0 {
 		return fmt.Errorf("%d descriptors too many: %w", len(files), fs.ErrInvalid) // and the gateway ends
@@ -232,7 +232,7 @@ func (c *Client) Bye() error {
 // Remember has the keeper give text to the gateway that replaces this one, should this one die: Remembered. The keeper itself makes
 // nothing of it.
 func (c *Client) Remember(text []byte) error {
-	_, _, err := c.call(message{Op: opRecall, Text: text})
+	_, _, err := c.call(message{Op: opRemember, Text: text})
 	return err
 }
 
@@ -248,8 +248,8 @@ func (c *Client) Generation() int { return c.state.Generation }
 // Files are the keeper's listeners, under the names it gave them; they become the caller's.
 func (c *Client) Files() []*os.File { return c.files }
 
-// Inherited is what other gateways left; it becomes the caller's.
-func (c *Client) Inherited() []runtime.Inherited { return c.inherited }
+// HeldSessions is what other gateways left; it becomes the caller's.
+func (c *Client) HeldSessions() []runtime.HeldSession { return c.heldSessions }
 
 // Numbers are the keeper's counts.
 func (c *Client) Numbers() (Numbers, error) {
@@ -271,7 +271,7 @@ func (c *Client) Gone() bool {
 	return c.lost
 }
 
-func (c *Client) Unenforceable() map[string]string { return maps.Clone(c.state.Cannot) }
+func (c *Client) Unenforceable() map[string]string { return maps.Clone(c.state.Unenforceable) }
 
 func (c *Client) Dir() string { return "/proc/" + strconv.Itoa(c.state.Pid) + "/fd" }
 
@@ -279,13 +279,13 @@ func (c *Client) Group(id string) (runtime.KeptGroup, error) {
 	if _, _, err := c.call(message{Op: opGroup, Group: id}); err != nil {
 		return nil, err
 	}
-	return &group{client: c, id: id, cells: map[int]*cell{}}, nil
+	return &group{client: c, id: id, scopes: map[int]*scope{}}, nil
 }
 
-// Found has the keeper do all of it by one request, and does what is ours meanwhile.
-func (c *Client) Found(id string, f runtime.Founding) (d runtime.Founded, err error) {
-	g := &group{client: c, id: id, cells: map[int]*cell{}}
-	m := message{Op: opFound, Group: id}
+// StartSession has the keeper do all of it by one request, and does what is ours meanwhile.
+func (c *Client) StartSession(id string, f runtime.StartRequest) (d runtime.StartedSession, err error) {
+	g := &group{client: c, id: id, scopes: map[int]*scope{}}
+	m := message{Op: opStartSession, Group: id}
 	if f.Limits != (protocol.Limits{}) {
 		m.Limits = &f.Limits
 	}
@@ -294,11 +294,11 @@ func (c *Client) Found(id string, f runtime.Founding) (d runtime.Founded, err er
 		return d, err
 	}
 	k := newChild(c, id)
-	call, err := c.begin(m, k, given)
+	call, err := c.sendRequest(m, k, given)
 	if err != nil {
 		return d, err
 	}
-	other := f.Meanwhile(g)
+	other := f.Parallel(g)
 	<-call.answered
 	a, files, err := call.result()
 	switch {
@@ -321,7 +321,7 @@ func (c *Client) Found(id string, f runtime.Founding) (d runtime.Founded, err er
 	if len(files) > 0 {
 		list = files[0]
 	}
-	return runtime.Founded{Group: g, Cell: c.newCell(g, a.Cell, a.Mark, list), Child: k}, nil
+	return runtime.StartedSession{Group: g, Scope: c.newScope(g, a.Scope, a.Mark, list), Child: k}, nil
 }
 
 // KillOrphans takes two round trips, as only we can say which sessions live.
@@ -334,30 +334,30 @@ func (c *Client) KillOrphans(live func(sessionID string) bool) int {
 	return a.Count
 }
 
-// Short goes by the numbers of descriptors that are made, here and in the keeper: a new one is the lowest that is free. Where
+// DescriptorsShort goes by the numbers of descriptors that are made, here and in the keeper: a new one is the lowest that is free. Where
 // such a number is high, or none was to be had, Short counts, by a system call here and a request to the keeper.
-func (c *Client) Short() bool {
-	if !c.seemShort.Load() {
+func (c *Client) DescriptorsShort() bool {
+	if !c.mayBeShort.Load() {
 		return false
 	}
 	n, err := c.Numbers()
-	short := err == nil && runtime.Scant(n.Descriptors, n.MostDescriptors) || runtime.Scant(runtime.Descriptors())
-	c.seemShort.Store(short)
+	short := err == nil && runtime.DescriptorsShort(n.Descriptors, n.MostDescriptors) || runtime.DescriptorsShort(runtime.Descriptors())
+	c.mayBeShort.Store(short)
 	return short
 }
 
-// made is told the numbers of descriptors that the keeper has made.
-func (c *Client) made(numbers []int) {
+// noteNumbers is told the numbers of descriptors that the keeper has made.
+func (c *Client) noteNumbers(numbers []int) {
 	for _, n := range numbers {
-		if n < c.state.Descriptors && runtime.Scant(n, c.state.Descriptors) { // others are no descriptors, see Kind
-			c.seemShort.Store(true)
+		if n < c.state.Descriptors && runtime.DescriptorsShort(n, c.state.Descriptors) { // others are no descriptors, see Kind
+			c.mayBeShort.Store(true)
 		}
 	}
 }
 
 // call waits for the answer. The files sent are the link's, those returned the caller's.
 func (c *Client) call(m message, files ...int) (message, []int, error) {
-	k, err := c.begin(m, nil, files)
+	k, err := c.sendRequest(m, nil, files)
 	if err != nil {
 		return message{}, nil, err
 	}
@@ -366,8 +366,8 @@ func (c *Client) call(m message, files ...int) (message, []int, error) {
 	return k.result()
 }
 
-// begin sends a request whose answer will be in the call.
-func (c *Client) begin(m message, spawned *child, files []int) (*call, error) {
+// sendRequest sends a request whose answer will be in the call.
+func (c *Client) sendRequest(m message, spawned *child, files []int) (*call, error) {
 	k := &call{child: spawned, answered: make(chan struct{})}
 	c.mu.Lock()
 	if c.lost {
@@ -396,12 +396,12 @@ func (k *call) result() (message, []int, error) {
 	return k.answer, k.files, k.answer.Fault.err()
 }
 
-// tell sends what has no answer.
-func (c *Client) tell(m message) { _ = c.link.send(m) }
+// sendOneWay sends what has no answer.
+func (c *Client) sendOneWay(m message) { _ = c.link.send(m) }
 
-// hear takes answers and exits until the connection ends. Then it ends every call and every child: how those ended can
+// receiveAnswers takes answers and exits until the connection ends. Then it ends every call and every child: how those ended can
 // no longer be known.
-func (c *Client) hear() {
+func (c *Client) receiveAnswers() {
 	defer close(c.done)
 	for {
 		m, files, err := c.link.receive()
@@ -409,7 +409,7 @@ func (c *Client) hear() {
 			c.log.Debug().Err(err).Msg("connection to the keeper ended")
 			break
 		}
-		c.take(m, files)
+		c.handle(m, files)
 	}
 	c.link.close()
 	c.mu.Lock()
@@ -421,7 +421,7 @@ func (c *Client) hear() {
 	}
 	clear(c.calls)
 	for _, k := range c.children {
-		k.end(runtime.Status{Code: -1})
+		k.setExited(runtime.Status{Code: -1})
 	}
 	clear(c.children)
 	if c.orphans >= 0 {
@@ -429,16 +429,16 @@ func (c *Client) hear() {
 	}
 }
 
-// take is one message; the files are its own.
-func (c *Client) take(m message, files []int) {
-	if m.lost || m.Fault != nil && m.Fault.Errno == unix.EMFILE || len(files) > 0 && runtime.Scant(files[len(files)-1], c.most) {
-		c.seemShort.Store(true)
+// handle is one message; the files are its own.
+func (c *Client) handle(m message, files []int) {
+	if m.lost || m.Fault != nil && m.Fault.Errno == unix.EMFILE || len(files) > 0 && runtime.DescriptorsShort(files[len(files)-1], c.most) {
+		c.mayBeShort.Store(true)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch k := c.calls[m.ID]; {
 	case m.Op == opExit && m.Status != nil && c.children[m.Child] != nil:
-		c.children[m.Child].end(m.Status.status())
+		c.children[m.Child].setExited(m.Status.status())
 		delete(c.children, m.Child)
 	case m.Op == opAnswer && k != nil:
 		delete(c.calls, m.ID)
@@ -463,8 +463,8 @@ func (c *Client) take(m message, files []int) {
 	closeAll(files)
 }
 
-// known: the mark of a cell that is there.
-func (c *Client) known(mark uint64) bool {
+// isLiveMark: the mark of a scope that is there.
+func (c *Client) isLiveMark(mark uint64) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	_, ok := c.marks[mark]

@@ -17,15 +17,15 @@ type group struct {
 	client *Client
 	id     string
 
-	mu    sync.Mutex
-	cells map[int]*cell // guarded by mu; those that are there
+	mu     sync.Mutex
+	scopes map[int]*scope // guarded by mu; those that are there
 }
 
-func (g *group) NewCell() (runtime.KeptCell, error) {
-	a, files, err := g.client.call(message{Op: opCell, Group: g.id})
+func (g *group) NewScope() (runtime.KeptScope, error) {
+	a, files, err := g.client.call(message{Op: opScope, Group: g.id})
 	if err != nil {
 		if a.lost { // it is there, but we have no room
-			g.client.newCell(g, a.Cell, a.Mark, -1).Remove()
+			g.client.newScope(g, a.Scope, a.Mark, -1).Remove()
 		}
 		return nil, err
 	}
@@ -33,7 +33,7 @@ func (g *group) NewCell() (runtime.KeptCell, error) {
 	if len(files) == 1 {
 		list = files[0]
 	}
-	return g.client.newCell(g, a.Cell, a.Mark, list), nil
+	return g.client.newScope(g, a.Scope, a.Mark, list), nil
 }
 
 func (g *group) Limit(l protocol.Limits) error {
@@ -53,33 +53,33 @@ func (g *group) Gauge() *runtime.Gauge {
 }
 
 func (g *group) Dir() string {
-	if g.Private() {
-		return g.client.state.Ports + "/" + g.id
+	if g.UsesFIFOs() {
+		return g.client.state.FIFODir + "/" + g.id
 	}
 	return g.client.Dir()
 }
 
-func (g *group) Private() bool { return g.client.state.Ports != "" }
+func (g *group) UsesFIFOs() bool { return g.client.state.FIFODir != "" }
 
-func (g *group) Make(kinds []runtime.Kind, also ...int) (made []runtime.Made, numbers []int, err error) {
-	if !g.Private() {
-		return runtime.MakeAnonymous(g, kinds, also...)
+func (g *group) MakeChannels(kinds []runtime.ChannelKind, also ...int) (made []runtime.Channel, numbers []int, err error) {
+	if !g.UsesFIFOs() {
+		return runtime.MakeAnonymousChannels(g, kinds, also...)
 	}
 	given, err := duplicates(also)
 	if err != nil {
 		return nil, nil, err
 	}
-	a, files, err := g.client.call(message{Op: opMake, Group: g.id, Kinds: kinds}, given...)
-	g.client.made(a.Held)
+	a, files, err := g.client.call(message{Op: opMakeChannels, Group: g.id, Kinds: kinds}, given...)
+	g.client.noteNumbers(a.Held)
 	if err != nil {
-		if a.lost { // as in NewCell
+		if a.lost { // as in NewScope
 			g.Drop(a.Held...)
 		}
 		return nil, nil, err
 	}
-	made, numbers, files, err = takeMade(kinds, a.Held, files)
+	made, numbers, files, err = channelsFrom(kinds, a.Held, files)
 	if err != nil || len(files) > 0 || len(numbers) != len(also) {
-		runtime.CloseMade(made)
+		runtime.CloseChannels(made)
 		closeAll(files)
 		g.Drop(a.Held...)
 		return nil, nil, fmt.Errorf("make: %w", fs.ErrInvalid)
@@ -87,14 +87,14 @@ func (g *group) Make(kinds []runtime.Kind, also ...int) (made []runtime.Made, nu
 	return made, numbers, nil
 }
 
-// takeMade is what was made for us, and what it leaves of the numbers and files.
-func takeMade(kinds []runtime.Kind, numbers, files []int) (made []runtime.Made, _, _ []int, err error) {
+// channelsFrom is what was made for us, and what it leaves of the numbers and files.
+func channelsFrom(kinds []runtime.ChannelKind, numbers, files []int) (made []runtime.Channel, _, _ []int, err error) {
 	for range kinds {
 		if len(numbers) < 2 || len(files) < 2 && (numbers[0] >= 0 || len(files) < 1) {
 			return made, numbers, files, fmt.Errorf("make: %w", fs.ErrInvalid)
 		}
-		m := runtime.Made{R: -1, NR: numbers[0], NW: numbers[1], Port: numbers[1]}
-		if m.NR >= 0 {
+		m := runtime.Channel{R: -1, HeldR: numbers[0], HeldW: numbers[1], FileNumber: numbers[1]}
+		if m.HeldR >= 0 {
 			m.R, files = files[0], files[1:]
 		}
 		m.W, files = files[0], files[1:]
@@ -105,7 +105,7 @@ func takeMade(kinds []runtime.Kind, numbers, files []int) (made []runtime.Made, 
 
 // Enterable asks the keeper where the session's user is not ours. Both ways are bounded.
 func (g *group) Enterable(dir string) error {
-	if !g.client.state.Foreign {
+	if !g.client.state.OtherUser {
 		return runtime.AskEnterable(g.id, dir)
 	}
 	_, _, err := g.client.call(message{Op: opEnter, Group: g.id, Dir: []byte(dir)})
@@ -117,14 +117,16 @@ func (g *group) Enterable(dir string) error {
 
 // Cwd asks where we may not look.
 func (g *group) Cwd(pid int) string {
-	if dir := runtime.Cwd(pid); dir != "" || !g.client.state.Foreign {
+	if dir := runtime.Cwd(pid); dir != "" || !g.client.state.OtherUser {
 		return dir
 	}
 	a, _, _ := g.client.call(message{Op: opCwd, Group: g.id, Pid: pid})
 	return string(a.Dir)
 }
 
-func (g *group) Vacate() { g.client.tell(message{Op: opVacate, Group: g.id}) }
+func (g *group) ReleaseConfinement() {
+	g.client.sendOneWay(message{Op: opReleaseConfinement, Group: g.id})
+}
 
 func (g *group) Hold(fds ...int) (numbers []int, err error) {
 	files, err := duplicates(fds)
@@ -132,7 +134,7 @@ func (g *group) Hold(fds ...int) (numbers []int, err error) {
 		return nil, err
 	}
 	a, _, err := g.client.call(message{Op: opHold, Group: g.id}, files...)
-	g.client.made(a.Held)
+	g.client.noteNumbers(a.Held)
 	return a.Held, err
 }
 
@@ -149,20 +151,20 @@ func duplicates(fds []int) (files []int, err error) {
 }
 
 func (g *group) Drop(numbers ...int) {
-	g.client.tell(message{Op: opDrop, Group: g.id, Held: numbers})
+	g.client.sendOneWay(message{Op: opDrop, Group: g.id, Held: numbers})
 }
 
 func (g *group) WriteHeld(number int, p []byte, at int64) {
-	g.client.tell(message{Op: opWrite, Group: g.id, Held: []int{number}, Text: p, From: at})
+	g.client.sendOneWay(message{Op: opWrite, Group: g.id, Held: []int{number}, Text: p, From: at})
 }
 
 func (g *group) PunchHeld(number int, from, to int64) {
-	g.client.tell(message{Op: opPunch, Group: g.id, Held: []int{number}, From: from, To: to})
+	g.client.sendOneWay(message{Op: opPunch, Group: g.id, Held: []int{number}, From: from, To: to})
 }
 
 func (g *group) DropAll() {
-	g.client.tell(message{Op: opDropAll, Group: g.id})
-	g.forgetCells()
+	g.client.sendOneWay(message{Op: opDropAll, Group: g.id})
+	g.forgetScopes()
 }
 
 func (g *group) Members() []int {
@@ -176,7 +178,7 @@ func (g *group) Signal(sig syscall.Signal, except ...int) {
 
 // Close: when ctx ends first, the keeper goes on all the same.
 func (g *group) Close(ctx context.Context) error {
-	k, err := g.client.begin(message{Op: opClose, Group: g.id}, nil, nil)
+	k, err := g.client.sendRequest(message{Op: opClose, Group: g.id}, nil, nil)
 	if err != nil {
 		return err
 	}
@@ -188,16 +190,16 @@ func (g *group) Close(ctx context.Context) error {
 	if _, _, err := k.result(); err != nil {
 		return err
 	}
-	g.forgetCells()
+	g.forgetScopes()
 	return nil
 }
 
-func (g *group) forgetCells() {
+func (g *group) forgetScopes() {
 	g.mu.Lock()
-	cells := g.cells
-	g.cells = map[int]*cell{}
+	scopes := g.scopes
+	g.scopes = map[int]*scope{}
 	g.mu.Unlock()
-	for _, c := range cells {
+	for _, c := range scopes {
 		c.forget()
 	}
 }

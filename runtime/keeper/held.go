@@ -13,28 +13,28 @@ import (
 	"trl/runtime"
 )
 
-// enoughRoom is what the start of a gateway takes: its socket, environment and pidfd, a pipe until it has begun, and for
+// reservedFDCount is what the start of a gateway takes: its socket, environment and pidfd, a pipe until it has begun, and for
 // a while copies of some.
-const enoughRoom = 8
+const reservedFDCount = 8
 
-// keepRoom is called before anything is done for a gateway: whatever that may have us hold, the next one can be started.
-func (s *server) keepRoom() {
+// reserveFDs is called before anything is done for a gateway: whatever that may have us hold, the next one can be started.
+func (s *server) reserveFDs() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for len(s.room) < enoughRoom {
+	for len(s.reservedFDs) < reservedFDCount {
 		fd, err := unix.Open("/", unix.O_PATH|unix.O_CLOEXEC, 0)
 		if err != nil {
 			return
 		}
-		s.room = append(s.room, fd)
+		s.reservedFDs = append(s.reservedFDs, fd)
 	}
 }
 
-func (s *server) makeRoom() {
+func (s *server) freeReservedFDs() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	closeAll(s.room)
-	s.room = nil
+	closeAll(s.reservedFDs)
+	s.reservedFDs = nil
 }
 
 // hold keeps the files, whose numbers here are the answer.
@@ -56,18 +56,18 @@ func (s *server) hold(id string, files []int) ([]int, error) {
 	return files, nil
 }
 
-// make makes what the group's shells open, and holds the files beside it. What it returns are the numbers, those of a thing
+// makeChannels makes what the group's shells open, and holds the files beside it. What it returns are the numbers, those of a thing
 // made in a pair, and copies for the gateway of what was made. The files are its own.
-func (s *server) make(id string, kinds []runtime.Kind, files []int) (numbers, copies []int, err error) {
+func (s *server) makeChannels(id string, kinds []runtime.ChannelKind, files []int) (numbers, copies []int, err error) {
 	g, _, err := s.find(id, 0)
-	if err == nil && (len(kinds) > maxMade || !g.Private()) {
+	if err == nil && (len(kinds) > maxChannels || !g.UsesFIFOs()) {
 		err = fmt.Errorf("make: %w", fs.ErrInvalid)
 	}
 	if err != nil {
 		closeAll(files)
 		return nil, nil, err
 	}
-	all, err := g.Make(kinds)
+	all, err := g.MakeChannels(kinds)
 	if err != nil {
 		closeAll(files)
 		return nil, nil, err
@@ -75,13 +75,13 @@ func (s *server) make(id string, kinds []runtime.Kind, files []int) (numbers, co
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.sessions[id] != g { // as in hold
-		runtime.CloseMade(all)
+		runtime.CloseChannels(all)
 		closeAll(files)
 		return nil, nil, fmt.Errorf("group %q: %w", id, fs.ErrClosed)
 	}
 	for _, m := range all {
-		numbers = append(numbers, m.NR, m.NW)
-		for number, fd := range map[int]int{m.NR: m.R, m.NW: m.W} {
+		numbers = append(numbers, m.HeldR, m.HeldW)
+		for number, fd := range map[int]int{m.HeldR: m.R, m.HeldW: m.W} {
 			if number >= 0 {
 				g.held[number] = fd
 			}
@@ -113,8 +113,8 @@ func (s *server) make(id string, kinds []runtime.Kind, files []int) (numbers, co
 	return numbers, copies, nil
 }
 
-// maxMade is of one request; a shell that is started takes four.
-const maxMade = 64
+// maxChannels is of one request; a shell that is started takes four.
+const maxChannels = 64
 
 // dropLocked: mu is held.
 func (s *server) dropLocked(g *session, numbers []int) {
@@ -122,35 +122,35 @@ func (s *server) dropLocked(g *session, numbers []int) {
 		if fd, ok := g.held[number]; ok { // nobody closes what is not its own
 			delete(g.held, number)
 			g.Unlink(number)
-			s.lentLocked(func() { s.discard(g, fd) })
+			s.afterSentLocked(func() { s.closeLater(g, fd) })
 		}
 	}
 }
 
-// A disposal closes what was held of a session, for which nobody waits: the last descriptor of a pipe takes the pipe's lock
+// A slowCloser closes what was held of a session, for which nobody waits: the last descriptor of a pipe takes the pipe's lock
 // when it is closed, and a process that splices from a silent socket into the pipe keeps that for as long as it likes.
-type disposal struct {
-	mu    sync.Mutex
-	queue []int // guarded by mu
-	at    int   // guarded by mu; how many goroutines are at it
+type slowCloser struct {
+	mu      sync.Mutex
+	queue   []int // guarded by mu
+	workers int   // guarded by mu; how many goroutines are at it
 }
 
-// disposers bounds how many threads of ours a session can hold up; who holds up all of them has what it drops stay open.
-const disposers = 4
+// maxCloserThreads bounds how many threads of ours a session can hold up; who holds up all of them has what it drops stay open.
+const maxCloserThreads = 4
 
-// discard closes fd soon, or when its pipe's lock is to be had. It is no moment for a will: nobody could exec past the call.
-func (s *server) discard(g *session, fd int) {
-	d := &g.disposal
+// closeLater closes fd soon, or when its pipe's lock is to be had. It is no moment for a handover: nobody could exec past the call.
+func (s *server) closeLater(g *session, fd int) {
+	d := &g.slowCloser
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.queue = append(d.queue, fd)
-	if d.at < disposers {
-		d.at++
-		s.later(d.work) // ends with the queue; wait waits for it
+	if d.workers < maxCloserThreads {
+		d.workers++
+		s.runSlow(d.closeQueued) // ends with the queue; wait waits for it
 	}
 }
 
-func (d *disposal) work() {
+func (d *slowCloser) closeQueued() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for len(d.queue) > 0 {
@@ -160,7 +160,7 @@ func (d *disposal) work() {
 		unix.Close(fd)
 		d.mu.Lock()
 	}
-	d.queue, d.at = nil, d.at-1
+	d.queue, d.workers = nil, d.workers-1
 }
 
 func (s *server) dropAll(g *session) {
@@ -171,16 +171,16 @@ func (s *server) dropAll(g *session) {
 		s.releaseLocked(p)
 	}
 	delete(s.sessions, g.id)
-	s.host.Vacate(g.id)
+	s.host.ReleaseConfinement(g.id)
 }
 
-// lentLocked calls f, which closes what a hello may still be on its way with. mu is held.
-func (s *server) lentLocked(f func()) {
+// afterSentLocked calls f, which closes what a hello may still be on its way with. mu is held.
+func (s *server) afterSentLocked(f func()) {
 	if s.link == nil {
 		f()
 		return
 	}
-	s.link.after(f)
+	s.link.onSent(f)
 }
 
 func duplicate(fd int) (int, error) {
@@ -188,9 +188,9 @@ func duplicate(fd int) (int, error) {
 	return fd, os.NewSyscallError("dup", err)
 }
 
-// amend writes to a file that is held, or makes a hole in it. Of anything but a file in memory the kernel refuses both,
+// changeHeld writes to a file that is held, or makes a hole in it. Of anything but a file in memory the kernel refuses both,
 // without waiting.
-func (s *server) amend(g *session, m message) error {
+func (s *server) changeHeld(g *session, m message) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(m.Held) != 1 {

@@ -4,7 +4,7 @@
 // Run is the keeper: it has the runtime.Host, starts the gateway (the same program), and starts it again when it dies.
 // Dial is the gateway's end and gives a runtime.Keeper. Sessions' processes are children of the keeper, and descriptors
 // that must outlive a gateway are held by it (Hold), so that a new gateway finds everything as the old one left it. The
-// keeper reads no output and listens to no network. An upgrade replaces the keeper itself by an exec in place (Will).
+// keeper reads no output and listens to no network. An upgrade replaces the keeper itself by an exec in place (Handover).
 //
 // When the keeper itself dies, the kernel closes the socket: the gateway sees Client.Done and ends.
 package keeper
@@ -30,13 +30,13 @@ import (
 )
 
 const (
-	endPatience   = 15 * time.Second // for a gateway to end when told: its sessions' grace periods, and then some
-	orphaned      = 5 * time.Second  // between the end of a gateway and that of its connection, whichever is first
-	firstPause    = 100 * time.Millisecond
-	takeOver      = 30 * time.Second // for a successor to come up, and for its predecessor to go
-	longestPause  = 5 * time.Second  // between starts: a gateway that cannot start must not cost a core
-	longEnough    = time.Second      // of life: a gateway that dies again and again costs a tenth of a core at most
-	neverProgress = 5                // crashes in a row that a person should hear of
+	gatewayStopTimeout   = 15 * time.Second // for a gateway to end when told: its sessions' grace periods, and then some
+	connectionEndTimeout = 5 * time.Second  // between the end of a gateway and that of its connection, whichever is first
+	firstRestartPause    = 100 * time.Millisecond
+	takeOverTimeout      = 30 * time.Second // for a successor to come up, and for its predecessor to go
+	maxRestartPause      = 5 * time.Second  // between starts: a gateway that cannot start must not cost a core
+	stableAfter          = time.Second      // of life: a gateway that dies again and again costs a tenth of a core at most
+	crashesToReport      = 5                // crashes in a row that a person should hear of
 )
 
 // Config of a keeper.
@@ -50,31 +50,31 @@ type Config struct {
 	Notify    func(string)   // told the states of sd_notify(3), for who supervises us; nil: nobody does
 	Watchdog  time.Duration  // how often Notify is told that we are alive; 0: never
 	// Check is asked before the first gateway is started; what it returns, Run returns. nil: any tier will do.
-	Check func(tiers []runtime.TierReport) error
-	Held  []int // descriptors of the caller's that an exec in place must leave open, see Will.Held
-	Will  *Will // what this keeper takes up; nil: it is the first
-	Log   zerolog.Logger
+	Check    func(tiers []runtime.TierReport) error
+	Held     []int     // descriptors of the caller's that an exec in place must leave open, see Handover.Held
+	Handover *Handover // what this keeper takes up; nil: it is the first
+	Log      zerolog.Logger
 }
 
 // A keeper is what Run runs. All of it is owned by supervise, but what says otherwise.
 type keeper struct {
-	c        Config
-	host     *runtime.Host
-	server   *server
-	signals  *signals
-	shielded bool          // see shield
-	crashes  atomic.Uint64 // ends of gateways that nobody asked for
-	counts   prometheus.Gatherer
-	before   Numbers // of keepers before us
+	c               Config
+	host            *runtime.Host
+	server          *server
+	signals         *signals
+	signalsFiltered bool          // see filterSignals
+	crashes         atomic.Uint64 // ends of gateways that nobody asked for
+	counts          prometheus.Gatherer
+	earlierNumbers  Numbers // of keepers before us
 
-	gateway *gateway // nil: between two
-	inARow  int      // crashes since the last long life
+	gateway       *gateway // nil: between two
+	crashesInARow int      // crashes since the last long life
 
 	exe     program  // of gateways
 	next    *gateway // starts, to take over from gateway; nil: no upgrade is under way, or it has taken over
 	nextExe program  // of next, and of the gateway until it serves; zero: no upgrade is under way
 
-	succeeding bool // an upgrade has its gateway, and next replaces us
+	replacing bool // an upgrade has its gateway, and next replaces us
 }
 
 // A program is a file to execute, whatever has its name by now.
@@ -101,16 +101,16 @@ func (p program) close() {
 
 // A gateway is one process and its connection.
 type gateway struct {
-	child  *runtime.Child
-	link   *link
-	began  time.Time
-	ready  chan struct{} // closed when it has said that it serves
-	told   bool          // and who supervises us knows
-	served chan struct{} // closed when the connection has ended and the rest is set
-	bye    bool
-	err    error
+	child    *runtime.Child
+	link     *link
+	began    time.Time
+	ready    chan struct{} // closed when it has said that it serves
+	notified bool          // and who supervises us knows
+	served   chan struct{} // closed when the connection has ended and the rest is set
+	bye      bool
+	err      error
 
-	givenUp bool // owned by supervise; it could not end, see look
+	givenUp bool // owned by supervise; it could not end, see checkDying
 }
 
 // Run keeps until a gateway ends well, the first one does not come up, or we are told to end by ctx or a signal. Every
@@ -120,14 +120,14 @@ func Run(ctx context.Context, c Config) (code int, err error) {
 	c.Host.Metrics = metrics.New(nil)
 	counts.MustRegister(c.Host.Metrics.ZombiesReaped, c.Host.Metrics.OrphansKilled, c.Host.Metrics.KillFailed)
 	k := &keeper{c: c, counts: counts, exe: ownProgram}
-	w := c.Will
+	w := c.Handover
 	var pipe [2]int
 	if w != nil {
-		pipe, k.before, c.Host.Bequest = w.Signals, w.Numbers, &w.Host
+		pipe, k.earlierNumbers, c.Host.RestoreFrom = w.Signals, w.Numbers, &w.Host
 	} else if pipe, err = signalsPipe(); err != nil {
 		return 1, err
 	}
-	if k.signals, err = listen(pipe, w, c.Log); err != nil {
+	if k.signals, err = listenSignals(pipe, w, c.Log); err != nil {
 		return 1, err
 	}
 	defer k.signals.close()
@@ -141,7 +141,7 @@ func Run(ctx context.Context, c Config) (code int, err error) {
 		}
 	}
 	k.host = host
-	k.shield(w)
+	k.filterSignals(w)
 	collecting, collect := make(chan struct{}), host.CollectBetweenForks()
 	go func() { defer close(collecting); collect() }() // ends with the host; waited for below
 	epoch := rand.Text()
@@ -150,7 +150,7 @@ func Run(ctx context.Context, c Config) (code int, err error) {
 	}
 	k.server = newServer(host, epoch, c.Listeners, k.numbers, c.Log)
 	if w != nil {
-		err = k.inherit(w)
+		err = k.restore(w)
 	} else {
 		err = k.start()
 	}
@@ -166,21 +166,21 @@ func Run(ctx context.Context, c Config) (code int, err error) {
 	return code, err
 }
 
-// shield keeps sessions from ending or stopping us by a signal, where that can be had and the kernel would let them.
-func (k *keeper) shield(w *Will) {
-	if tier, _ := k.host.Isolation(); k.c.Host.As != nil || tier == "pidns" {
+// filterSignals keeps sessions from ending or stopping us by a signal, where that can be had and the kernel would let them.
+func (k *keeper) filterSignals(w *Handover) {
+	if tier, _ := k.host.Isolation(); k.c.Host.SessionUser != nil || tier == "pidns" {
 		return // another user's, or without a number for us
 	}
-	err := runtime.Shield(w != nil && w.Shielded)
-	k.shielded = err == nil
-	k.signals.open.Store(err != nil && len(k.c.Host.Write) == 0)
-	if err != nil && w == nil && os.Getpid() != 1 && len(k.c.Host.Write) == 0 {
+	err := runtime.InstallSignalFilter(w != nil && w.SignalsFiltered)
+	k.signalsFiltered = err == nil
+	k.signals.open.Store(err != nil && len(k.c.Host.WritableDirs) == 0)
+	if err != nil && w == nil && os.Getpid() != 1 && len(k.c.Host.WritableDirs) == 0 {
 		k.c.Log.Warn().Err(err).Msg("a session's kill -9 $PPID can end every session; `trl doctor` says how to prevent it")
 	}
 }
 
 func (k *keeper) numbers() Numbers {
-	n := k.before
+	n := k.earlierNumbers
 	n.GatewayCrashes += k.crashes.Load()
 	n.SignalsIgnored += k.signals.ignored.Load()
 	families, _ := k.counts.Gather() // three counters of our own: it cannot fail
@@ -223,7 +223,7 @@ func (k *keeper) upgrade(stopping bool) error {
 func (k *keeper) revert() {
 	k.nextExe.close()
 	k.nextExe = program{}
-	k.server.keepRoom()
+	k.server.reserveFDs()
 }
 
 // upgraded tells how an upgrade ended.
@@ -245,8 +245,8 @@ func (k *keeper) notify(state string) {
 	}
 }
 
-// forget is for a new gateway that has exited before it served.
-func (k *keeper) forget(g *gateway, code int) error {
+// discardGateway is for a new gateway that has exited before it served.
+func (k *keeper) discardGateway(g *gateway, code int) error {
 	g.link.close()
 	<-g.served
 	g.child.Close()
@@ -268,16 +268,16 @@ func (g *gateway) serving() bool {
 // crashed counts one, and says when to start again.
 func (k *keeper) crashed() (pause time.Duration) {
 	k.crashes.Add(1)
-	if k.inARow > 0 {
-		pause = min(firstPause<<min(k.inARow-1, 10), longestPause)
+	if k.crashesInARow > 0 {
+		pause = min(firstRestartPause<<min(k.crashesInARow-1, 10), maxRestartPause)
 	}
-	k.inARow++
+	k.crashesInARow++
 	return pause
 }
 
 // start makes a gateway and serves it.
 func (k *keeper) start() error {
-	g, err := k.launch(k.exe, k.server.recall())
+	g, err := k.launch(k.exe, k.server.rememberedEnv())
 	if err != nil {
 		return err
 	}
@@ -286,21 +286,21 @@ func (k *keeper) start() error {
 	return nil
 }
 
-// inherit goes on with what another keeper left, which is this process as it was before an exec.
-func (k *keeper) inherit(w *Will) error {
+// restore goes on with what another keeper left, which is this process as it was before an exec.
+func (k *keeper) restore(w *Handover) error {
 	l, err := newLink(os.NewFile(uintptr(w.Gateway.Link), "keeper"))
 	if err != nil {
 		return err
 	}
-	k.server.inherit(w, l)
-	g := &gateway{child: k.host.Child(w.Gateway.Pid), link: l, began: w.Gateway.Began, ready: make(chan struct{}), served: make(chan struct{}), told: true}
+	k.server.restore(w, l)
+	g := &gateway{child: k.host.RestoredChild(w.Gateway.Pid), link: l, began: w.Gateway.Began, ready: make(chan struct{}), served: make(chan struct{}), notified: true}
 	close(g.ready) // else there would have been no upgrade
 	k.gateway = g
 	k.signals.gateway.Store(int64(w.Gateway.Pid))
 	go func() { // as in launch
 		defer close(g.served)
 		defer l.close()
-		g.bye, g.err = k.server.listen(l, func() {})
+		g.bye, g.err = k.server.readRequests(l, func() {})
 	}()
 	k.upgraded(nil)
 	return nil
@@ -308,7 +308,7 @@ func (k *keeper) inherit(w *Will) error {
 
 // launch starts a gateway, with recalled in its environment.
 func (k *keeper) launch(exe program, recalled []string) (*gateway, error) {
-	k.server.makeRoom()
+	k.server.freeReservedFDs()
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, os.NewSyscallError("socketpair", err)
@@ -336,12 +336,12 @@ func (k *keeper) launch(exe program, recalled []string) (*gateway, error) {
 	return g, nil
 }
 
-// end is for when the gateway has exited.
-func (k *keeper) end() *gateway {
+// closeGateway is for when the gateway has exited.
+func (k *keeper) closeGateway() *gateway {
 	g := k.gateway
 	select {
 	case <-g.served: // all that it had sent has been done
-	case <-time.After(orphaned): // somebody else has its end of the socket
+	case <-time.After(connectionEndTimeout): // somebody else has its end of the socket
 		g.link.close()
 		<-g.served
 	}
@@ -361,14 +361,14 @@ func (k *keeper) signal(s syscall.Signal) {
 // startGateway starts a gateway with its socket at descriptor 3 and its environment at 4: what is given at exec can be
 // read in /proc by every session of the same user, for as long as the new program has not come to hide it.
 func startGateway(host *runtime.Host, program string, c Config, recalled []string, socket *os.File) (*runtime.Child, error) {
-	fd, err := sealed([]byte(strings.Join(slices.Concat(c.Env, recalled), "\x00")))
+	fd, err := sealedMemfd([]byte(strings.Join(slices.Concat(c.Env, recalled), "\x00")))
 	if err != nil {
 		return nil, fmt.Errorf("environment of the gateway: %w", err)
 	}
 	environ := os.NewFile(uintptr(fd), "environ")
 	defer environ.Close()
 	child, err := host.Spawn(runtime.Spec{
-		Path: program, Argv: c.Args, Env: []string{fdVar + "=3"}, As: c.Host.Gateway,
+		Path: program, Argv: c.Args, Env: []string{fdVar + "=3"}, User: c.Host.GatewayUser,
 		Files: []*os.File{os.Stdin, os.Stdout, os.Stderr, socket, environ},
 	})
 	if err != nil {

@@ -71,9 +71,9 @@ func TestVersionSkewIsNamedOnBothSides(t *testing.T) {
 func TestStatusOfEachChild(t *testing.T) {
 	eachTier(t, func(t *testing.T, r *rig) {
 		c, _ := r.dial()
-		cell := openCell(c, "s-1")
+		scope := openCell(c, "s-1")
 		for i := range 50 {
-			k, err := cell.Spawn(run("/bin/sh", "-c", "exit "+strconv.Itoa(i)))
+			k, err := scope.Spawn(run("/bin/sh", "-c", "exit "+strconv.Itoa(i)))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -86,7 +86,7 @@ func TestStatusOfEachChild(t *testing.T) {
 			}
 			k.Close()
 		}
-		k, err := cell.Spawn(run("/bin/sleep", "100"))
+		k, err := scope.Spawn(run("/bin/sleep", "100"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -114,23 +114,23 @@ func TestErrorsKeepTheirKind(t *testing.T) {
 	if _, err := c.Group("../etc"); !errors.Is(err, fs.ErrInvalid) {
 		t.Errorf("bad id: %v", err)
 	}
-	cell, err := g.NewCell()
+	scope, err := g.NewScope()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := cell.Spawn(run("/no/such/program")); !errors.Is(err, fs.ErrNotExist) || !errors.Is(err, syscall.ENOENT) {
+	if _, err := scope.Spawn(run("/no/such/program")); !errors.Is(err, fs.ErrNotExist) || !errors.Is(err, syscall.ENOENT) {
 		t.Errorf("no program: %v", err)
 	}
-	if err := cell.Adopt(1); !errors.Is(err, unix.ESRCH) {
+	if err := scope.AddChild(1); !errors.Is(err, unix.ESRCH) {
 		t.Errorf("adopt: %v", err)
 	}
 	if err := g.Close(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if _, err := g.NewCell(); !errors.Is(err, fs.ErrClosed) {
-		t.Errorf("cell of a closed group: %v", err)
+	if _, err := g.NewScope(); !errors.Is(err, fs.ErrClosed) {
+		t.Errorf("scope of a closed group: %v", err)
 	}
-	if _, err := cell.Spawn(run("/bin/true")); !errors.Is(err, fs.ErrClosed) {
+	if _, err := scope.Spawn(run("/bin/true")); !errors.Is(err, fs.ErrClosed) {
 		t.Errorf("spawn in a closed group: %v", err)
 	}
 	g.DropAll()
@@ -155,50 +155,50 @@ func TestFound(t *testing.T) {
 		}
 		defer in.Close()
 		defer w.Close()
-		var made []runtime.Made
+		var made []runtime.Channel
 		var numbers []int
 		also := mem
 		meanwhile := func(g runtime.KeptGroup) (err error) {
-			made, numbers, err = g.Make([]runtime.Kind{runtime.OutPipe, runtime.MemFile}, also)
+			made, numbers, err = g.MakeChannels([]runtime.ChannelKind{runtime.OutPipe, runtime.MemFile}, also)
 			return err
 		}
-		founding := func(shell runtime.Spec) runtime.Founding {
+		founding := func(shell runtime.Spec) runtime.StartRequest {
 			shell.Files = []*os.File{in, os.Stdout, os.Stderr}
-			return runtime.Founding{Shell: shell, Meanwhile: meanwhile}
+			return runtime.StartRequest{Shell: shell, Parallel: meanwhile}
 		}
 		// What is made for a group that then is none is ours to close; the keeper has forgotten it.
-		unmade := func() { runtime.CloseMade(made); made = nil }
+		unmade := func() { runtime.CloseChannels(made); made = nil }
 		cycle := func() {
 			nowhere := run("/bin/sh")
 			nowhere.Dir = "/no/such/directory"
-			_, err := c.Found("s-1", founding(nowhere))
+			_, err := c.StartSession("s-1", founding(nowhere))
 			if e, ok := errors.AsType[*fs.PathError](err); !ok || !errors.Is(err, fs.ErrNotExist) || e.Path != nowhere.Dir {
 				t.Fatalf("no directory: %v", err)
 			}
 			unmade()
-			_, err = c.Found("s-1", founding(run("/no/such/program")))
+			_, err = c.StartSession("s-1", founding(run("/no/such/program")))
 			if e, ok := errors.AsType[*fs.PathError](err); !ok || !errors.Is(err, fs.ErrNotExist) || e.Op != "spawn" || e.Path != "/no/such/program" {
 				t.Fatalf("no program: %v", err)
 			}
 			unmade()
 			also = -1
-			if _, err = c.Found("s-1", founding(run("/bin/sh"))); !errors.Is(err, unix.EBADF) {
+			if _, err = c.StartSession("s-1", founding(run("/bin/sh"))); !errors.Is(err, unix.EBADF) {
 				t.Fatalf("no descriptor: %v", err)
 			}
 			also = mem
-			d, err := c.Found("s-1", founding(run("/bin/sh")))
+			d, err := c.StartSession("s-1", founding(run("/bin/sh")))
 			if err != nil {
 				t.Fatal(err)
 			}
 			again := founding(run("/bin/sh"))
-			again.Meanwhile = func(runtime.KeptGroup) error { return nil }
-			if _, err := c.Found("s-1", again); !errors.Is(err, fs.ErrExist) {
+			again.Parallel = func(runtime.KeptGroup) error { return nil }
+			if _, err := c.StartSession("s-1", again); !errors.Is(err, fs.ErrExist) {
 				t.Fatalf("the same id: %v", err)
 			}
-			if m := d.Group.Members(); !slices.Equal(m, []int{d.Child.Pid()}) || d.Cell.Others(d.Child.Pid()) != nil {
+			if m := d.Group.Members(); !slices.Equal(m, []int{d.Child.Pid()}) || d.Scope.MembersExcept(d.Child.Pid()) != nil {
 				t.Fatalf("members: %v; the shell is %d", m, d.Child.Pid())
 			}
-			fmt.Fprintf(w, "printf said >%s/%d\n", d.Group.Dir(), made[0].Port)
+			fmt.Fprintf(w, "printf said >%s/%d\n", d.Group.Dir(), made[0].FileNumber)
 			poll := []unix.PollFd{{Fd: int32(made[0].R), Events: unix.POLLIN}}
 			eventually(t, "something in the pipe that was made", func() bool { n, _ := unix.Poll(poll, 10); return n > 0 })
 			said := make([]byte, 8)
@@ -208,7 +208,7 @@ func TestFound(t *testing.T) {
 			r.server.mu.Lock()
 			held := maps.Clone(r.server.sessions["s-1"].held)
 			r.server.mu.Unlock()
-			for _, number := range append(numbers, made[0].NR, made[0].NW, made[1].NW) {
+			for _, number := range append(numbers, made[0].HeldR, made[0].HeldW, made[1].HeldW) {
 				if _, ok := held[number]; !ok {
 					t.Errorf("%d is not held; these are: %v", number, held)
 				}
@@ -241,7 +241,7 @@ func TestFound(t *testing.T) {
 func TestSpawnTakesFilesAndALongEnvironment(t *testing.T) {
 	r := newRig(t, "none")
 	c, _ := r.dial()
-	cell := openCell(c, "s-1")
+	scope := openCell(c, "s-1")
 	out, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -251,7 +251,7 @@ func TestSpawnTakesFilesAndALongEnvironment(t *testing.T) {
 	s := run("/bin/sh", "-c", `echo ${#A} ${#B} "$C" $(ls /proc/$$/fd)`)
 	s.Env = append(s.Env, "A="+long, "B="+long, "C=\xff\xfe")
 	s.Files = []*os.File{nil, w, w, nil, w}
-	k, err := cell.Spawn(s)
+	k, err := scope.Spawn(s)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -269,56 +269,56 @@ func TestOthersAreSeen(t *testing.T) {
 	eachTier(t, func(t *testing.T, r *rig) {
 		c, _ := r.dial()
 		g, _ := c.Group("s-1")
-		cell, _ := g.NewCell()
+		scope, _ := g.NewScope()
 		in, w, _ := os.Pipe()
 		defer w.Close()
 		s := run("/bin/sh")
 		s.Files = []*os.File{in, os.Stdout, os.Stderr}
-		shell, err := cell.Spawn(s)
+		shell, err := scope.Spawn(s)
 		in.Close()
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer shell.Close()
-		if others := cell.Others(shell.Pid()); others != nil {
+		if others := scope.MembersExcept(shell.Pid()); others != nil {
 			t.Errorf("others of a fresh shell: %v", others)
 		}
 		io.WriteString(w, "sleep 100 & (sleep 100 &)\n")
 		eventually(t, "two sleepers", func() bool { // at first one may be the shell between them, on its way out
-			others := cell.Others(shell.Pid())
+			others := scope.MembersExcept(shell.Pid())
 			return len(others) == 2 && comm(others[0]) == "sleep" && comm(others[1]) == "sleep"
 		})
 		eventually(t, "three members", func() bool { return len(g.Members()) == 3 })
-		if cell.Remove() {
-			t.Error("removed a cell with people in it")
+		if scope.Remove() {
+			t.Error("removed a scope with people in it")
 		}
-		next, err := g.NewCell()
+		next, err := g.NewScope()
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := next.Adopt(shell.Pid()); err != nil {
+		if err := next.AddChild(shell.Pid()); err != nil {
 			t.Fatal(err)
 		}
-		if o := next.Others(shell.Pid()); o != nil {
-			t.Errorf("others in the new cell: %v", o)
+		if o := next.MembersExcept(shell.Pid()); o != nil {
+			t.Errorf("others in the new scope: %v", o)
 		}
-		pids := cell.Others(0)
-		cell.SignalSome(unix.SIGTERM, pids[0])
-		eventually(t, "one sleeper", func() bool { return len(cell.Others(0)) == 1 })
-		if err := cell.Kill(0); err != nil {
+		pids := scope.MembersExcept(0)
+		scope.SignalSome(unix.SIGTERM, pids[0])
+		eventually(t, "one sleeper", func() bool { return len(scope.MembersExcept(0)) == 1 })
+		if err := scope.Kill(0); err != nil {
 			t.Error(err)
 		}
-		if o := cell.Others(0); o != nil {
+		if o := scope.MembersExcept(0); o != nil {
 			t.Errorf("others after kill: %v", o)
 		}
-		if !cell.Remove() || !alive(shell.Pid()) {
-			t.Error("the empty cell stays, or the shell went")
+		if !scope.Remove() || !alive(shell.Pid()) {
+			t.Error("the empty scope stays, or the shell went")
 		}
-		if err := cell.Kill(0); err != nil { // of a process that ends while it is told to
-			t.Errorf("kill of a cell that is removed: %v", err)
+		if err := scope.Kill(0); err != nil { // of a process that ends while it is told to
+			t.Errorf("kill of a scope that is removed: %v", err)
 		}
-		if o := next.Others(shell.Pid()); o != nil {
-			t.Errorf("others in the new cell: %v", o)
+		if o := next.MembersExcept(shell.Pid()); o != nil {
+			t.Errorf("others in the new scope: %v", o)
 		}
 		g.Signal(unix.SIGKILL)
 		<-shell.Exited()
@@ -337,17 +337,17 @@ func TestNoDescriptorIsLeft(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			cell, err := g.NewCell()
+			scope, err := g.NewScope()
 			if err != nil {
 				t.Fatal(err)
 			}
-			shell, err := cell.Spawn(run("/bin/sh", "-c", "sleep 100 & setsid setsid sleep 100 & wait"))
+			shell, err := scope.Spawn(run("/bin/sh", "-c", "sleep 100 & setsid setsid sleep 100 & wait"))
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer shell.Close()
 			sleepers := func() (n int) {
-				for _, pid := range cell.Others(shell.Pid()) {
+				for _, pid := range scope.MembersExcept(shell.Pid()) {
 					if comm(pid) == "sleep" {
 						n++
 					}
@@ -355,7 +355,7 @@ func TestNoDescriptorIsLeft(t *testing.T) {
 				return n
 			}
 			eventually(t, "two sleepers", func() bool { return sleepers() == 2 })
-			others := cell.Others(shell.Pid())
+			others := scope.MembersExcept(shell.Pid())
 
 			leave(t, a.cmd.Process.Pid, 0)
 			eventually(t, "members are seen", func() bool { return len(g.Members()) == 3 })
@@ -407,12 +407,12 @@ func TestNoRoomForWhatWasMade(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			made, numbers, err := g.Make([]runtime.Kind{runtime.OutPipe, runtime.MemFile})
+			made, numbers, err := g.MakeChannels([]runtime.ChannelKind{runtime.OutPipe, runtime.MemFile})
 			if err != nil || len(made) != 2 {
 				t.Fatal(made, err)
 			}
-			runtime.CloseMade(made)
-			g.Drop(append(numbers, made[0].NR, made[0].NW, made[1].NW)...)
+			runtime.CloseChannels(made)
+			g.Drop(append(numbers, made[0].HeldR, made[0].HeldW, made[1].HeldW)...)
 			pid := strconv.Itoa(a.cmd.Process.Pid)
 			left := func() []string {
 				ports, err := os.ReadDir(g.Dir())
@@ -439,11 +439,11 @@ func TestNoRoomForWhatWasMade(t *testing.T) {
 			before := settled()
 			for range 3 {
 				undo := leave(t, os.Getpid(), 0)
-				_, celled := g.NewCell()
-				_, _, err := g.Make([]runtime.Kind{runtime.OutPipe, runtime.MemFile})
+				_, celled := g.NewScope()
+				_, _, err := g.MakeChannels([]runtime.ChannelKind{runtime.OutPipe, runtime.MemFile})
 				undo()
 				if tier, _ := c.Isolation(); tier == "cgroup" && !errors.Is(celled, unix.EMFILE) || !errors.Is(err, unix.EMFILE) {
-					t.Errorf("cell: %v; made: %v", celled, err)
+					t.Errorf("scope: %v; made: %v", celled, err)
 				}
 			}
 			c.Numbers()
@@ -453,7 +453,7 @@ func TestNoRoomForWhatWasMade(t *testing.T) {
 			c.mu.Lock()
 			defer c.mu.Unlock()
 			if tier, _ := c.Isolation(); tier == "cgroup" && len(c.marks) != 0 {
-				t.Errorf("cells: %v", c.marks)
+				t.Errorf("scopes: %v", c.marks)
 			}
 		})
 	}
@@ -498,14 +498,14 @@ func comm(pid int) string {
 func TestOthersNeedsNoKeeper(t *testing.T) {
 	for _, isolation := range []string{"auto", "none"} {
 		c, a := serving(t, isolation)
-		cell := openCell(c, "s-1")
-		shell, err := cell.Spawn(run("/bin/sleep", "100"))
+		scope := openCell(c, "s-1")
+		shell, err := scope.Spawn(run("/bin/sleep", "100"))
 		if err != nil {
 			t.Fatal(err)
 		}
 		a.stop()
 		for range 3 {
-			if o := cell.Others(shell.Pid()); o != nil {
+			if o := scope.MembersExcept(shell.Pid()); o != nil {
 				t.Errorf("others: %v", o)
 			}
 		}
@@ -542,8 +542,8 @@ func serving(t testing.TB, isolation string, write ...string) (*Client, *actor) 
 
 func TestDeadKeeperFailsEveryCall(t *testing.T) {
 	c, a := serving(t, "none")
-	cell := openCell(c, "s-1")
-	k, err := cell.Spawn(run("/bin/sleep", "3"))
+	scope := openCell(c, "s-1")
+	k, err := scope.Spawn(run("/bin/sleep", "3"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -555,11 +555,11 @@ func TestDeadKeeperFailsEveryCall(t *testing.T) {
 	if err := <-called; !errors.Is(err, ErrLost) {
 		t.Errorf("call under way: %v", err)
 	}
-	if _, err := cell.Spawn(run("/bin/true")); !errors.Is(err, ErrLost) {
+	if _, err := scope.Spawn(run("/bin/true")); !errors.Is(err, ErrLost) {
 		t.Errorf("spawn: %v", err)
 	}
-	if cell.Remove() || cell.Others(0) != nil || cell.Kill(0) == nil {
-		t.Error("a cell of nobody works")
+	if scope.Remove() || scope.MembersExcept(0) != nil || scope.Kill(0) == nil {
+		t.Error("a scope of nobody works")
 	}
 	<-k.Exited()
 	if k.Status().Code != -1 {
@@ -582,8 +582,8 @@ func TestNoExitIsLostWithTheGateway(t *testing.T) {
 			t.Error(err)
 		}
 		c, _ := r.dial() // some still run
-		in := c.Inherited()
-		if len(in) != 1 || len(in[0].Children) != 200 || len(in[0].Cells) != 1 {
+		in := c.HeldSessions()
+		if len(in) != 1 || len(in[0].Children) != 200 || len(in[0].Scopes) != 1 {
 			t.Fatalf("inherited: %+v", in)
 		}
 		for pid, k := range in[0].Children {
@@ -593,8 +593,8 @@ func TestNoExitIsLostWithTheGateway(t *testing.T) {
 			}
 			k.Close()
 		}
-		if _, err := in[0].Cells[1].Spawn(run("/bin/true")); err != nil {
-			t.Errorf("spawn in an inherited cell: %v", err)
+		if _, err := in[0].Scopes[1].Spawn(run("/bin/true")); err != nil {
+			t.Errorf("spawn in an inherited scope: %v", err)
 		}
 	})
 }
@@ -602,9 +602,9 @@ func TestNoExitIsLostWithTheGateway(t *testing.T) {
 func TestExitsWhileNobodyListensAreTold(t *testing.T) {
 	r := newRig(t, "none")
 	c, hang := r.dial()
-	cell := openCell(c, "s-1")
+	scope := openCell(c, "s-1")
 	for i := range 20 {
-		if _, err := cell.Spawn(run("/bin/sh", "-c", "sleep 0.2; exit "+strconv.Itoa(i))); err != nil {
+		if _, err := scope.Spawn(run("/bin/sh", "-c", "sleep 0.2; exit "+strconv.Itoa(i))); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -622,7 +622,7 @@ func TestExitsWhileNobodyListensAreTold(t *testing.T) {
 	for range 2 { // told again to the next, as long as nobody closes them
 		c, hang = r.dial()
 		seen := map[int]bool{}
-		for _, k := range c.Inherited()[0].Children {
+		for _, k := range c.HeldSessions()[0].Children {
 			<-k.Exited()
 			seen[k.Status().Code] = true
 		}
@@ -630,14 +630,14 @@ func TestExitsWhileNobodyListensAreTold(t *testing.T) {
 			t.Errorf("%d statuses", len(seen))
 		}
 		if c.Generation() == 2 {
-			for _, k := range c.Inherited()[0].Children {
+			for _, k := range c.HeldSessions()[0].Children {
 				k.Close()
 			}
 		}
 		hang()
 	}
 	c, _ = r.dial()
-	if n := len(c.Inherited()[0].Children); n != 0 {
+	if n := len(c.HeldSessions()[0].Children); n != 0 {
 		t.Errorf("%d children after Close", n)
 	}
 }
@@ -650,7 +650,7 @@ func TestHeldFilesSurviveTheGateway(t *testing.T) {
 	<-served
 	for range 2 {
 		c, hang := r.dial()
-		in := c.Inherited()
+		in := c.HeldSessions()
 		if len(in) != 1 || len(in[0].Held) != 1 {
 			t.Fatalf("inherited %+v", in)
 		}
@@ -810,7 +810,7 @@ func TestManyFilesGoInParcels(t *testing.T) {
 	}
 	hang()
 	c, _ = r.dial()
-	in := c.Inherited()[0]
+	in := c.HeldSessions()[0]
 	if len(in.Held) != len(want) {
 		t.Errorf("%d held, not %d", len(in.Held), len(want))
 	}
@@ -859,7 +859,7 @@ func TestGatewayKilledWhileSending(t *testing.T) {
 			t.Error(err)
 		}
 		c, hang := r.dial()
-		for _, in := range c.Inherited() {
+		for _, in := range c.HeldSessions() {
 			for _, fd := range in.Held {
 				unix.Close(fd)
 			}
@@ -886,14 +886,14 @@ func TestNothingIsLeftAfterClose(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			cell, _ := g.NewCell()
+			scope, _ := g.NewScope()
 			for range 5 {
-				k, err := cell.Spawn(run("/bin/sh", "-c", "sleep 100 & sleep 100"))
+				k, err := scope.Spawn(run("/bin/sh", "-c", "sleep 100 & sleep 100"))
 				if err != nil {
 					t.Fatal(err)
 				}
 				defer k.Close()
-				cell.Others(k.Pid())
+				scope.MembersExcept(k.Pid())
 			}
 			if _, err := g.Hold(0, 1, 2); err != nil {
 				t.Fatal(err)
@@ -983,14 +983,14 @@ func TestDirectoryThatDoesNotAnswer(t *testing.T) {
 		})
 		defer answer()
 		c, _ := r.dial()
-		cell, other := openCell(c, "s-1"), openCell(c, "s-2")
+		scope, other := openCell(c, "s-1"), openCell(c, "s-2")
 		there := run("/bin/true")
 		there.Dir = dir
 		asks := []func() error{
 			func() error { _, _, err := c.call(message{Op: opEnter, Group: "s-1", Dir: []byte(dir)}); return err },
-			func() error { _, err := cell.Spawn(there); return err },
+			func() error { _, err := scope.Spawn(there); return err },
 			func() error {
-				_, err := c.Found("s-3", runtime.Founding{Shell: there, Meanwhile: func(runtime.KeptGroup) error { return nil }})
+				_, err := c.StartSession("s-3", runtime.StartRequest{Shell: there, Parallel: func(runtime.KeptGroup) error { return nil }})
 				return err
 			},
 		}
@@ -1048,7 +1048,7 @@ func TestShortOfDescriptors(t *testing.T) {
 	defer c.Close()
 	g := must(c.Group("s-1"))
 	var held []int
-	for !c.Short() {
+	for !c.DescriptorsShort() {
 		numbers, err := g.Hold(0, 0, 0)
 		if err != nil {
 			t.Fatalf("%d held: %v", len(held), err)
@@ -1060,7 +1060,7 @@ func TestShortOfDescriptors(t *testing.T) {
 		t.Errorf("short with %d held: %+v", len(held), n)
 	}
 	g.Drop(held...)
-	eventually(t, "enough again", func() bool { return !c.Short() })
+	eventually(t, "enough again", func() bool { return !c.DescriptorsShort() })
 	for { // an answer that there are none is another way to know
 		if numbers, err := g.Hold(0, 0, 0, 0, 0, 0, 0, 0); err != nil {
 			break
@@ -1068,7 +1068,7 @@ func TestShortOfDescriptors(t *testing.T) {
 			held = append(held, numbers...)
 		}
 	}
-	if !c.Short() {
+	if !c.DescriptorsShort() {
 		t.Error("not short with no descriptor left")
 	}
 }

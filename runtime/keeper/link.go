@@ -21,10 +21,10 @@ type link struct {
 	text []byte // owned by the receiver
 	oob  []byte // owned by the receiver
 
-	mu     sync.Mutex
-	queue  []packet       // guarded by mu; what the socket had no room for
-	mute   bool           // guarded by mu: nobody reads what we send
-	sender sync.WaitGroup // sendWhenRoom, which runs while the queue is not empty
+	mu       sync.Mutex
+	queue    []packet       // guarded by mu; what the socket had no room for
+	peerGone bool           // guarded by mu: nobody reads what we send
+	sender   sync.WaitGroup // sendWhenRoom, which runs while the queue is not empty
 }
 
 // newLink takes f.
@@ -50,10 +50,10 @@ func newLink(f *os.File) (*link, error) {
 // send never waits, so that it may be called with locks held: what the socket has no room for is queued. The queue is as
 // long as the other side's requests and children are many. The files become the link's. An error is the message's own;
 // what nobody will read any more is dropped, and the receiver learns of that.
-func (l *link) send(m message, files ...int) error { return l.lend(m, files, files) }
+func (l *link) send(m message, files ...int) error { return l.sendBorrowed(m, files, files) }
 
-// lend is send, but only those of the files that are its own become the link's: the others are closed by after.
-func (l *link) lend(m message, files, own []int) error {
+// sendBorrowed is send, but only those of the files that are its own become the link's: the others are closed by after.
+func (l *link) sendBorrowed(m message, files, own []int) error {
 	packets, err := pack(m, files, own)
 	if err != nil {
 		return err
@@ -61,24 +61,24 @@ func (l *link) lend(m message, files, own []int) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, p := range packets {
-		if len(l.queue) == 0 && !l.mute {
+		if len(l.queue) == 0 && !l.peerGone {
 			sent, err := l.try(p, false)
 			if l.brokenLocked(err); !sent && err == nil {
 				l.sender.Go(l.sendWhenRoom) // ends with the queue, or with close, which waits for it
 				l.queue = append(l.queue, p)
 				continue
 			}
-		} else if !l.mute {
+		} else if !l.peerGone {
 			l.queue = append(l.queue, p)
 			continue
 		}
-		p.over()
+		p.finish()
 	}
 	return nil
 }
 
-// after calls f, which neither waits nor sends, when all that was sent before has gone out or never will: mostly at once.
-func (l *link) after(f func()) {
+// onSent calls f, which neither waits nor sends, when all that was sent before has gone out or never will: mostly at once.
+func (l *link) onSent(f func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if n := len(l.queue); n > 0 {
@@ -92,7 +92,7 @@ func (l *link) after(f func()) {
 // gone; after any other error, half a message may be on its way. mu is held.
 func (l *link) brokenLocked(err error) {
 	if err != nil {
-		l.mute = true
+		l.peerGone = true
 		if !errors.Is(err, unix.EPIPE) && !errors.Is(err, unix.ECONNRESET) {
 			l.conn.Close()
 		}
@@ -127,36 +127,36 @@ func (l *link) try(p packet, wait bool) (sent bool, err error) {
 	return err == nil, os.NewSyscallError("sendmsg", err)
 }
 
-// crowded is the pause when too many descriptors are on their way, or the kernel has no memory; nothing tells the end.
-const crowded = time.Millisecond
+// retryPause is the pause when too many descriptors are on their way, or the kernel has no memory; nothing tells the end.
+const retryPause = time.Millisecond
 
 // sendWhenRoom empties the queue.
 func (l *link) sendWhenRoom() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for len(l.queue) > 0 && !l.mute {
+	for len(l.queue) > 0 && !l.peerGone {
 		p := l.queue[0] // stays there meanwhile, so that nothing overtakes it
 		l.mu.Unlock()
 		sent, err := l.try(p, true)
 		if !sent && err == nil {
-			time.Sleep(crowded)
+			time.Sleep(retryPause)
 		}
 		l.mu.Lock()
 		l.brokenLocked(err)
 		if sent {
-			l.queue[0].over() // p may have got more meanwhile
+			l.queue[0].finish() // p may have got more meanwhile
 			l.queue = l.queue[1:]
 		}
 	}
 	for _, p := range l.queue { // nobody will take it
-		p.over()
+		p.finish()
 	}
 	l.queue = nil
 }
 
 // receive returns the next message and its descriptors, which become the caller's. An error ends the link: io.EOF when the
 // other side has.
-func (l *link) receive() (m message, files []int, err error) { return understand(l.receiveBody()) }
+func (l *link) receive() (m message, files []int, err error) { return decodeBody(l.receiveBody()) }
 
 // receiveHello is receive for the first message. theirs is the version of the other side, when that is all we understand.
 func (l *link) receiveHello() (m message, files []int, theirs int, err error) {
@@ -165,7 +165,7 @@ func (l *link) receiveHello() (m message, files []int, theirs int, err error) {
 		closeAll(files)
 		return m, nil, v, nil
 	}
-	m, files, err = understand(body, files, lost, err)
+	m, files, err = decodeBody(body, files, lost, err)
 	if err == nil && m.Op != opHello {
 		closeAll(files)
 		err = fmt.Errorf("message %s before hello: %w", m.Op, fs.ErrInvalid)
@@ -173,8 +173,8 @@ func (l *link) receiveHello() (m message, files []int, theirs int, err error) {
 	return m, files, Version, err
 }
 
-// understand decodes what receiveBody returned.
-func understand(body []byte, files []int, lost bool, err error) (message, []int, error) {
+// decodeBody decodes what receiveBody returned.
+func decodeBody(body []byte, files []int, lost bool, err error) (message, []int, error) {
 	var m message
 	if err == nil {
 		m, err = decode(body)
@@ -195,10 +195,10 @@ func understand(body []byte, files []int, lost bool, err error) (message, []int,
 func (l *link) receiveBody() (body []byte, files []int, lost bool, err error) {
 	for {
 		n, oobn, flags, _, err := l.conn.ReadMsgUnix(l.text, l.oob) // with MSG_CMSG_CLOEXEC
-		got, wrong := rights(l.oob[:oobn])                          // there may be some with an empty packet too, which reads like the end
+		got, wrong := parseRights(l.oob[:oobn])                     // there may be some with an empty packet too, which reads like the end
 		files = append(files, got...)
 		if errors.Is(err, os.ErrDeadlineExceeded) && len(files) > 0 { // not in the midst of a message
-			l.listen()
+			l.resumeReceive()
 			continue
 		}
 		if errors.Is(err, unix.ECONNRESET) { // it ended without reading all; what it sent before comes after this
@@ -216,7 +216,7 @@ func (l *link) receiveBody() (body []byte, files []int, lost bool, err error) {
 			return rest, files, lost, nil
 		case kind == inFile && n == 1 && len(got) > 0:
 			first := len(files) - len(got)
-			body, err := unsealed(got[0])
+			body, err := readSealed(got[0])
 			unix.Close(got[0])
 			return body, append(files[:first], got[1:]...), lost, err
 		case kind == parcel && n == 1:
@@ -226,8 +226,8 @@ func (l *link) receiveBody() (body []byte, files []int, lost bool, err error) {
 	}
 }
 
-// rights are the descriptors in a control message; what is there is returned also with an error.
-func rights(oob []byte) (files []int, err error) {
+// parseRights are the descriptors in a control message; what is there is returned also with an error.
+func parseRights(oob []byte) (files []int, err error) {
 	if len(oob) == 0 {
 		return nil, nil
 	}
@@ -239,11 +239,11 @@ func rights(oob []byte) (files []int, err error) {
 	return files, err
 }
 
-// hush makes receive return os.ErrDeadlineExceeded, now or after the message that it has begun with.
-func (l *link) hush() { _ = l.conn.SetReadDeadline(time.Unix(1, 0)) }
+// interruptReceive makes receive return os.ErrDeadlineExceeded, now or after the message that it has begun with.
+func (l *link) interruptReceive() { _ = l.conn.SetReadDeadline(time.Unix(1, 0)) }
 
-// listen undoes hush.
-func (l *link) listen() { _ = l.conn.SetReadDeadline(time.Time{}) }
+// resumeReceive undoes hush.
+func (l *link) resumeReceive() { _ = l.conn.SetReadDeadline(time.Time{}) }
 
 // idle: all that was sent has gone out.
 func (l *link) idle() bool {
@@ -264,7 +264,7 @@ func (l *link) endInput() { _ = l.conn.CloseRead() }
 // close ends both directions. What is queued is dropped.
 func (l *link) close() {
 	l.mu.Lock()
-	l.mute = true
+	l.peerGone = true
 	l.mu.Unlock()
 	l.conn.Close() // wakes the receiver and the sender
 	l.sender.Wait()

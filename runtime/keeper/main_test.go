@@ -81,12 +81,12 @@ func actGateway(mode string) {
 		os.Exit(3)
 	}
 	if os.Getenv("TRL_TEST_DIR") == "" { // by a keeper, not by act
-		if err := TakeEnviron(); err != nil {
+		if err := RestoreEnviron(); err != nil {
 			panic(err)
 		}
 	}
 	recalled, recalls := Remembered()
-	conn := must(Inherit())
+	conn := must(GatewaySocket())
 	if mode == "second-broken" && os.Getenv("TRL_TEST_DIR") != "" {
 		mark := os.Getenv("TRL_TEST_DIR") + "/been"
 		if _, err := os.Stat(mark); err == nil {
@@ -129,24 +129,24 @@ func actGateway(mode string) {
 		_ = c.Bye()
 		os.Exit(0)
 	case "mask":
-		cell := openCell(c, "s-1")
-		k := must(cell.Spawn(runtime.Spec{Path: "/bin/cat", Argv: []string{"cat", "/proc/self/status"}, Files: []*os.File{nil, os.Stdout, os.Stderr}}))
+		scope := openCell(c, "s-1")
+		k := must(scope.Spawn(runtime.Spec{Path: "/bin/cat", Argv: []string{"cat", "/proc/self/status"}, Files: []*os.File{nil, os.Stdout, os.Stderr}}))
 		<-k.Exited()
 		fmt.Println("done", k.Status().Code)
 	case "session": // a session whose processes outlive us
 		if c.Generation() == 0 {
-			cell := openCell(c, "s-1")
-			k := must(cell.Spawn(runtime.Spec{Path: "/bin/sleep", Argv: []string{"sleep", "100"}}))
+			scope := openCell(c, "s-1")
+			k := must(scope.Spawn(runtime.Spec{Path: "/bin/sleep", Argv: []string{"sleep", "100"}}))
 			fmt.Println("pid", k.Pid())
 		}
-		for _, in := range c.Inherited() {
+		for _, in := range c.HeldSessions() {
 			for pid := range in.Children {
 				fmt.Println("pid", pid)
 			}
 		}
 	case "killer": // a command that means to end its parent
-		cell := openCell(c, "s-1")
-		k := must(cell.Spawn(runtime.Spec{
+		scope := openCell(c, "s-1")
+		k := must(scope.Spawn(runtime.Spec{
 			Path: "/bin/sh", Argv: []string{"sh", "-c", "for s in TERM INT HUP USR1; do kill -$s $PPID 2>/dev/null && n=$((n+1)); done; /bin/kill -QUIT $PPID 2>/dev/null && n=$((n+1)); exit $((n))"},
 			Files: []*os.File{nil, os.Stdout, os.Stderr},
 		}))
@@ -156,8 +156,8 @@ func actGateway(mode string) {
 		}
 		fmt.Println("none did anything")
 	case "pid1": // an orphan that never was in a session, and one that was
-		cell := openCell(c, "s-1")
-		k := must(cell.Spawn(runtime.Spec{Path: "/bin/sh", Argv: []string{"sh", "-c", "(sleep 0.1 &)"}, Env: []string{"PATH=/bin:/usr/bin"}}))
+		scope := openCell(c, "s-1")
+		k := must(scope.Spawn(runtime.Spec{Path: "/bin/sh", Argv: []string{"sh", "-c", "(sleep 0.1 &)"}, Env: []string{"PATH=/bin:/usr/bin"}}))
 		<-k.Exited()
 		if err := exec.Command("/bin/sh", "-c", "setsid -f sleep 0.1").Run(); err != nil {
 			panic(err)
@@ -168,13 +168,13 @@ func actGateway(mode string) {
 		fmt.Println("reaped", os.Getppid(), c.Bye())
 		os.Exit(0)
 	case "many": // 200 children, of which half end while we live
-		cell := openCell(c, "s-1")
+		scope := openCell(c, "s-1")
 		for i := range 200 {
 			nap := "0"
 			if i%2 == 1 {
 				nap = "1.5"
 			}
-			k := must(cell.Spawn(runtime.Spec{Path: "/bin/sh", Argv: []string{"sh", "-c", "sleep " + nap + "; exit " + strconv.Itoa(i)}, Env: []string{"PATH=/bin:/usr/bin"}}))
+			k := must(scope.Spawn(runtime.Spec{Path: "/bin/sh", Argv: []string{"sh", "-c", "sleep " + nap + "; exit " + strconv.Itoa(i)}, Env: []string{"PATH=/bin:/usr/bin"}}))
 			if i%4 == 0 {
 				<-k.Exited()
 			}
@@ -192,7 +192,7 @@ func actGateway(mode string) {
 			g := must(c.Group("s-1"))
 			must(g.Hold(make([]int, 600)...))
 		}
-		for _, in := range c.Inherited() {
+		for _, in := range c.HeldSessions() {
 			more := 0
 			for ; ; more++ {
 				if _, err := in.Group.Hold(0); err != nil {
@@ -220,13 +220,13 @@ func actGateway(mode string) {
 	}
 }
 
-func openCell(c runtime.Keeper, id string) runtime.KeptCell {
-	return must(must(c.Group(id)).NewCell())
+func openCell(c runtime.Keeper, id string) runtime.KeptScope {
+	return must(must(c.Group(id)).NewScope())
 }
 
 func actServe(isolation string, write []string) {
 	f := os.NewFile(3, "socket")
-	h := must(runtime.NewHost(runtime.Config{Isolation: isolation, Write: write, Metrics: metrics.New(nil), Log: zerolog.Nop()}))
+	h := must(runtime.NewHost(runtime.Config{Isolation: isolation, WritableDirs: write, Metrics: metrics.New(nil), Log: zerolog.Nop()}))
 	s := newServer(h, "epoch", nil, func() Numbers { return Numbers{} }, zerolog.Nop())
 	_, _ = s.serve(must(newLink(f)), nil, func() {})
 	h.Close()

@@ -38,44 +38,44 @@ const (
 
 // Requests. The fields that each one reads are those that Client sets; all but those marked have one answer.
 const (
-	opHello   = "hello"   // the first, on both sides
-	opReady   = "ready"   // the gateway serves
-	opBye     = "bye"     // the gateway ends, and everything with it
-	opGroup   = "group"   // open one
-	opFound   = "found"   // one, with what a session begins with
-	opCell    = "cell"    // open one
-	opLimit   = "limit"   // a group
-	opGauge   = "gauge"   // of a group
-	opSpawn   = "spawn"   //
-	opAdopt   = "adopt"   //
-	opCopy    = "copy"    // Cell.AdoptCopy
-	opOthers  = "others"  //
-	opSignal  = "signal"  // to a child, some processes of a cell, a cell, or a group: the first that is named
-	opKill    = "kill"    // a cell
-	opRemove  = "remove"  // a cell
-	opMembers = "members" // of a group
-	opClose   = "close"   // a group
-	opMake    = "make"    // what the shells of a private group open
-	opHold    = "hold"    //
-	opDrop    = "drop"    // no answer
-	opDropAll = "dropall" // no answer
-	opWrite   = "write"   // to a file that is held; no answer
-	opPunch   = "punch"   // a hole into a file that is held; no answer
-	opVacate  = "vacate"  // no answer
-	opEnter   = "enter"   // may the group's user enter a directory?
-	opCwd     = "cwd"     // of one of the group's processes
-	opRelease = "release" // a child: its end has been heard of, or will not matter; no answer
-	opEscaped = "escaped" // sessions that orphans name
-	opOrphans = "orphans" // end those of the sessions named
-	opNumbers = "numbers" //
-	opRecall  = "recall"  // what to give to the next gateway, if this one dies
-	opAnswer  = "answer"  // from the keeper
-	opExit    = "exit"    // from the keeper, unasked: a child's end
-	opYield   = "yield"   // from the keeper, unasked: a successor is ready to take over, end and leave all to it
+	opHello              = "hello"   // the first, on both sides
+	opReady              = "ready"   // the gateway serves
+	opBye                = "bye"     // the gateway ends, and everything with it
+	opGroup              = "group"   // open one
+	opStartSession       = "found"   // one, with what a session begins with
+	opScope              = "cell"    // open one
+	opLimit              = "limit"   // a group
+	opGauge              = "gauge"   // of a group
+	opSpawn              = "spawn"   //
+	opAddChild           = "adopt"   //
+	opAddForkedCopy      = "copy"    // Scope.AddForkedCopy
+	opMembersExcept      = "others"  //
+	opSignal             = "signal"  // to a child, some processes of a scope, a scope, or a group: the first that is named
+	opKill               = "kill"    // a scope
+	opRemove             = "remove"  // a scope
+	opMembers            = "members" // of a group
+	opClose              = "close"   // a group
+	opMakeChannels       = "make"    // what the shells of a private group open
+	opHold               = "hold"    //
+	opDrop               = "drop"    // no answer
+	opDropAll            = "dropall" // no answer
+	opWrite              = "write"   // to a file that is held; no answer
+	opPunch              = "punch"   // a hole into a file that is held; no answer
+	opReleaseConfinement = "vacate"  // no answer
+	opEnter              = "enter"   // may the group's user enter a directory?
+	opCwd                = "cwd"     // of one of the group's processes
+	opRelease            = "release" // a child: its end has been heard of, or will not matter; no answer
+	opEscaped            = "escaped" // sessions that orphans name
+	opOrphans            = "orphans" // end those of the sessions named
+	opNumbers            = "numbers" //
+	opRemember           = "recall"  // what to give to the next gateway, if this one dies
+	opAnswer             = "answer"  // from the keeper
+	opExit               = "exit"    // from the keeper, unasked: a child's end
+	opYield              = "yield"   // from the keeper, unasked: a successor is ready to take over, end and leave all to it
 )
 
-var ops = []string{opHello, opReady, opBye, opGroup, opFound, opCell, opLimit, opGauge, opSpawn, opAdopt, opCopy, opOthers, opSignal, opKill, opRemove,
-	opMembers, opClose, opMake, opHold, opDrop, opDropAll, opWrite, opPunch, opVacate, opEnter, opCwd, opRelease, opEscaped, opOrphans, opNumbers, opRecall, opAnswer, opExit, opYield}
+var ops = []string{opHello, opReady, opBye, opGroup, opStartSession, opScope, opLimit, opGauge, opSpawn, opAddChild, opAddForkedCopy, opMembersExcept, opSignal, opKill, opRemove,
+	opMembers, opClose, opMakeChannels, opHold, opDrop, opDropAll, opWrite, opPunch, opReleaseConfinement, opEnter, opCwd, opRelease, opEscaped, opOrphans, opNumbers, opRemember, opAnswer, opExit, opYield}
 
 // A message is a request, its answer, or an event.
 type message struct {
@@ -84,28 +84,28 @@ type message struct {
 	ID      uint64 `json:"id,omitzero"`    // of a request, and of its answer
 	Files   int    `json:"files,omitzero"` // how many descriptors come with it
 
-	Group    string           `json:"group,omitzero"`
-	Cell     int              `json:"cell,omitzero"`  // by number
-	Mark     uint64           `json:"mark,omitzero"`  // the cell's
-	Child    uint64           `json:"child,omitzero"` // by a number that no other child of the keeper ever has
-	Pid      int              `json:"pid,omitzero"`
-	Pids     []int            `json:"pids,omitzero"`
-	Signal   int              `json:"signal,omitzero"`
-	Spawn    *spawn           `json:"spawn,omitzero"`
-	Held     []int            `json:"held,omitzero"` // what the keeper calls the descriptors that it holds
-	Kinds    []runtime.Kind   `json:"kinds,omitzero"`
-	From     int64            `json:"from,omitzero"` // in the file held
-	To       int64            `json:"to,omitzero"`
-	Dir      []byte           `json:"dir,omitzero"` // bytes, as in a spawn
-	Text     []byte           `json:"text,omitzero"`
-	Sessions []string         `json:"sessions,omitzero"`
-	Count    int              `json:"count,omitzero"`
-	Done     bool             `json:"done,omitzero"`
-	Status   *status          `json:"status,omitzero"`
-	State    *state           `json:"state,omitzero"`
-	Numbers  *Numbers         `json:"numbers,omitzero"`
-	Limits   *protocol.Limits `json:"limits,omitzero"`
-	Fault    *fault           `json:"fault,omitzero"`
+	Group    string                `json:"group,omitzero"`
+	Scope    int                   `json:"cell,omitzero"`  // by number
+	Mark     uint64                `json:"mark,omitzero"`  // the scope's
+	Child    uint64                `json:"child,omitzero"` // by a number that no other child of the keeper ever has
+	Pid      int                   `json:"pid,omitzero"`
+	Pids     []int                 `json:"pids,omitzero"`
+	Signal   int                   `json:"signal,omitzero"`
+	Spawn    *spawn                `json:"spawn,omitzero"`
+	Held     []int                 `json:"held,omitzero"` // what the keeper calls the descriptors that it holds
+	Kinds    []runtime.ChannelKind `json:"kinds,omitzero"`
+	From     int64                 `json:"from,omitzero"` // in the file held
+	To       int64                 `json:"to,omitzero"`
+	Dir      []byte                `json:"dir,omitzero"` // bytes, as in a spawn
+	Text     []byte                `json:"text,omitzero"`
+	Sessions []string              `json:"sessions,omitzero"`
+	Count    int                   `json:"count,omitzero"`
+	Done     bool                  `json:"done,omitzero"`
+	Status   *status               `json:"status,omitzero"`
+	State    *state                `json:"state,omitzero"`
+	Numbers  *Numbers              `json:"numbers,omitzero"`
+	Limits   *protocol.Limits      `json:"limits,omitzero"`
+	Fault    *fault                `json:"fault,omitzero"`
 
 	lost bool // descriptors did not fit into our table; there are none then
 }
@@ -121,32 +121,32 @@ type spawn struct {
 }
 
 // state is all that a gateway needs to go on where another one ended. Its descriptors, in this order: the listeners;
-// the list of orphans; for each group its cells' lists, its children's pidfds, and what is held.
+// the list of orphans; for each group its scopes' lists, its children's pidfds, and what is held.
 type state struct {
-	Epoch       string               `json:"epoch"`
-	Pid         int                  `json:"pid"`
-	Instance    runtime.Instance     `json:"instance"`
-	Generation  int                  `json:"generation"`
-	Tier        string               `json:"tier"`
-	Why         string               `json:"why"`
-	Tiers       []runtime.TierReport `json:"tiers"`
-	Listeners   []string             `json:"listeners"`
-	Orphans     bool                 `json:"orphans"`     // there is a list
-	Cannot      map[string]string    `json:"cannot"`      // Host.Unenforceable
-	Ports       string               `json:"ports"`       // Host.PortsDir
-	Foreign     bool                 `json:"foreign"`     // Host.Foreign
-	Descriptors int                  `json:"descriptors"` // how many the keeper may have
-	Groups      []groupState         `json:"groups"`
+	Epoch         string               `json:"epoch"`
+	Pid           int                  `json:"pid"`
+	Instance      runtime.Instance     `json:"instance"`
+	Generation    int                  `json:"generation"`
+	Tier          string               `json:"tier"`
+	Why           string               `json:"why"`
+	Tiers         []runtime.TierReport `json:"tiers"`
+	Listeners     []string             `json:"listeners"`
+	Orphans       bool                 `json:"orphans"`     // there is a list
+	Unenforceable map[string]string    `json:"cannot"`      // Host.Unenforceable
+	FIFODir       string               `json:"ports"`       // Host.FIFODir
+	OtherUser     bool                 `json:"foreign"`     // Host.RunsAsOtherUser
+	Descriptors   int                  `json:"descriptors"` // how many the keeper may have
+	Groups        []groupState         `json:"groups"`
 }
 
 type groupState struct {
 	ID       string       `json:"id"`
-	Cells    []cellState  `json:"cells"`
+	Scopes   []scopeState `json:"cells"`
 	Children []childState `json:"children"`
 	Held     []int        `json:"held"`
 }
 
-type cellState struct {
+type scopeState struct {
 	Number int    `json:"number"`
 	Mark   uint64 `json:"mark"`
 	Listed bool   `json:"listed"` // a list comes with it
@@ -288,7 +288,7 @@ type packet struct {
 	after []func() // called once it is sent, or cannot be
 }
 
-func (p packet) over() {
+func (p packet) finish() {
 	for _, f := range p.after {
 		f()
 	}
@@ -305,7 +305,7 @@ func pack(m message, files, own []int) (packets []packet, err error) {
 	last := packet{text: text.Bytes()}
 	room := maxRights
 	if text.Len() > maxInline {
-		body, err := sealed(last.text[1:])
+		body, err := sealedMemfd(last.text[1:])
 		if err != nil {
 			closeAll(own)
 			return nil, fmt.Errorf("long message: %w", err)
@@ -324,11 +324,11 @@ func pack(m message, files, own []int) (packets []packet, err error) {
 	return append(packets, last), nil
 }
 
-// seal: from here on only to be read.
-const seal = unix.F_SEAL_WRITE | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW
+// sealFlags: from here on only to be read.
+const sealFlags = unix.F_SEAL_WRITE | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW
 
-// sealed is a memfd that holds body.
-func sealed(body []byte) (fd int, err error) {
+// sealedMemfd is a memfd that holds body.
+func sealedMemfd(body []byte) (fd int, err error) {
 	if len(body) > maxBody {
 		return -1, unix.EMSGSIZE
 	}
@@ -344,7 +344,7 @@ func sealed(body []byte) (fd int, err error) {
 		n += max(k, 0)
 	}
 	if err == nil {
-		_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seal)
+		_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, sealFlags)
 	}
 	if err != nil {
 		unix.Close(fd)
@@ -353,8 +353,8 @@ func sealed(body []byte) (fd int, err error) {
 	return fd, nil
 }
 
-// unsealed reads what sealed made. The seals prove that it is memory, which can neither block us nor change.
-func unsealed(fd int) ([]byte, error) {
+// readSealed reads what sealed made. The seals prove that it is memory, which can neither block us nor change.
+func readSealed(fd int) ([]byte, error) {
 	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
 	if err != nil {
 		return nil, fmt.Errorf("message in a file: %w", err)
@@ -363,7 +363,7 @@ func unsealed(fd int) ([]byte, error) {
 	if err := unix.Fstat(fd, &st); err != nil {
 		return nil, err
 	}
-	if seals&seal != seal || st.Size > maxBody {
+	if seals&sealFlags != sealFlags || st.Size > maxBody {
 		return nil, fmt.Errorf("message of %d bytes, seals %#x: %w", st.Size, seals, fs.ErrInvalid)
 	}
 	body := make([]byte, st.Size)

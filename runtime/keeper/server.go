@@ -20,7 +20,7 @@ import (
 	"trl/runtime"
 )
 
-// A server does for one gateway at a time what that may not do itself, and remembers it for the next one: groups, cells,
+// A server does for one gateway at a time what that may not do itself, and remembers it for the next one: groups, scopes,
 // children, and held descriptors, whose numbers are those of our own table. Its owner calls serve for each connection,
 // and wait after the Host has ended.
 type server struct {
@@ -32,35 +32,35 @@ type server struct {
 	work      sync.WaitGroup // requests that take their time, and tellWhenExited
 	slow      atomic.Int64   // those requests
 	starts    sync.WaitGroup // those of them that start a process; added to by who has the watch, and waited for by listen
-	watch     *watch         // set by listen
-	pause     atomic.Pointer[pause]
+	reader    *requestReader // set by listen
+	readPause atomic.Pointer[readPause]
 
-	mu         sync.Mutex          // before link.mu
-	link       *link               // guarded by mu; of the gateway that has said hello; nil: none
-	vacant     chan struct{}       // guarded by mu; closed when link ends; nil without one
-	generation int                 // guarded by mu; how many gateways have said hello
-	sessions   map[string]*session // guarded by mu; until dropall
-	serial     uint64              // guarded by mu; the last child's number
-	recalled   []byte              // guarded by mu; what the last gateway that had something wants the next one to know
-	room       []int               // guarded by mu; descriptors open on nothing of use, see keepRoom
+	mu          sync.Mutex          // before link.mu
+	link        *link               // guarded by mu; of the gateway that has said hello; nil: none
+	linkEnded   chan struct{}       // guarded by mu; closed when link ends; nil without one
+	generation  int                 // guarded by mu; how many gateways have said hello
+	sessions    map[string]*session // guarded by mu; until dropall
+	serial      uint64              // guarded by mu; the last child's number
+	remembered  []byte              // guarded by mu; what the last gateway that had something wants the next one to know
+	reservedFDs []int               // guarded by mu; descriptors open on nothing of use, see reserveFDs
 }
 
 // A session is what we have of one.
 type session struct {
 	*runtime.Group
-	id       string
-	closed   bool                  // guarded by server.mu: its processes are gone; what is held may remain, and it may be opened anew
-	cells    map[int]*runtime.Cell // guarded by server.mu; by number
-	children map[uint64]*process   // guarded by server.mu; until ended and released
-	held     map[int]int           // guarded by server.mu; our descriptor by the number it goes by, which mostly is the same
-	disposal disposal
+	id         string
+	closed     bool                   // guarded by server.mu: its processes are gone; what is held may remain, and it may be opened anew
+	scopes     map[int]*runtime.Scope // guarded by server.mu; by number
+	children   map[uint64]*process    // guarded by server.mu; until ended and released
+	held       map[int]int            // guarded by server.mu; our descriptor by the number it goes by, which mostly is the same
+	slowCloser slowCloser
 }
 
 // A process is a child that a gateway asked for.
 type process struct {
 	*runtime.Child
 	number   uint64
-	of       *session
+	session  *session
 	ended    bool // guarded by server.mu
 	released bool // guarded by server.mu: no gateway needs to hear of it again
 }
@@ -80,21 +80,21 @@ func (s *server) serve(l *link, dead <-chan struct{}, ready func()) (bye bool, e
 	if err := s.welcome(l, dead); err != nil {
 		return false, err
 	}
-	return s.listen(l, ready)
+	return s.readRequests(l, ready)
 }
 
-// A pause is a time in which serve reads nothing.
-type pause struct {
+// A readPause is a time in which serve reads nothing.
+type readPause struct {
 	begun, over chan struct{} // closed by serve, and by who asked for it
 }
 
-// rest makes serve stop between two messages, and resting says that no request is under way then. resume ends it.
-func (s *server) rest(l *link, patience time.Duration) (resume func(), resting bool) {
-	p := &pause{begun: make(chan struct{}), over: make(chan struct{})}
-	s.pause.Store(p)
+// pauseReading makes serve stop between two messages, and resting says that no request is under way then. resume ends it.
+func (s *server) pauseReading(l *link, timeout time.Duration) (resume func(), resting bool) {
+	p := &readPause{begun: make(chan struct{}), over: make(chan struct{})}
+	s.readPause.Store(p)
 	resume = func() { close(p.over) }
-	l.hush()
-	late := time.NewTimer(patience)
+	l.interruptReceive()
+	late := time.NewTimer(timeout)
 	defer late.Stop()
 	select {
 	case <-p.begun:
@@ -111,19 +111,19 @@ func (s *server) rest(l *link, patience time.Duration) (resume func(), resting b
 	return resume, true
 }
 
-// listen is serve after the welcome.
-func (s *server) listen(l *link, ready func()) (bye bool, err error) {
+// readRequests is serve after the welcome.
+func (s *server) readRequests(l *link, ready func()) (bye bool, err error) {
 	defer func() {
 		l.close()       // nothing is lent any more
 		s.starts.Wait() // who comes next is told of every child
 		s.mu.Lock()
 		s.link = nil
-		close(s.vacant)
+		close(s.linkEnded)
 		s.mu.Unlock()
 	}()
-	s.keepRoom()
-	w := &watch{s: s, l: l, ready: ready, ended: make(chan error, 1)}
-	s.watch = w
+	s.reserveFDs()
+	w := &requestReader{s: s, l: l, ready: ready, ended: make(chan error, 1)}
+	s.reader = w
 	go w.read() // or who relieves it: ends with the connection, for which we wait here, or with a start, which starts waits for
 	err = <-w.ended
 	return w.bye, err
@@ -151,7 +151,7 @@ func (s *server) welcome(l *link, dead <-chan struct{}) error {
 	s.mu.Lock()
 	defer s.mu.Unlock() // no exit is told before, and none is missed after
 	for s.link != nil {
-		vacant := s.vacant
+		vacant := s.linkEnded
 		_ = s.link.send(message{Op: opYield})
 		s.mu.Unlock()
 		select {
@@ -164,11 +164,11 @@ func (s *server) welcome(l *link, dead <-chan struct{}) error {
 	}
 	st, files, own := s.stateLocked()
 	room.Close()
-	if err := l.lend(message{Version: Version, Op: opHello, State: st}, files, own); err != nil {
+	if err := l.sendBorrowed(message{Version: Version, Op: opHello, State: st}, files, own); err != nil {
 		return fmt.Errorf("hello: %w", err)
 	}
 	s.generation++
-	s.link, s.vacant = l, make(chan struct{})
+	s.link, s.linkEnded = l, make(chan struct{})
 	return nil
 }
 
@@ -178,9 +178,9 @@ func (s *server) stateLocked() (st *state, files, own []int) {
 	st.Instance = s.host.Instance()
 	st.Tier, st.Why = s.host.Isolation()
 	st.Tiers = s.host.Tiers()
-	st.Cannot = s.host.Unenforceable()
+	st.Unenforceable = s.host.Unenforceable()
 	_, st.Descriptors = runtime.Descriptors()
-	st.Ports, st.Foreign = s.host.PortsDir(), s.host.Foreign()
+	st.FIFODir, st.OtherUser = s.host.FIFODir(), s.host.RunsAsOtherUser()
 	give := func(fd int) {
 		if fd >= 0 {
 			files, own = append(files, fd), append(own, fd)
@@ -190,17 +190,17 @@ func (s *server) stateLocked() (st *state, files, own []int) {
 		st.Listeners = append(st.Listeners, f.Name())
 		files = append(files, int(f.Fd()))
 	}
-	orphans := s.host.OpenOrphans()
+	orphans := s.host.OpenOrphanList()
 	st.Orphans = orphans >= 0
 	give(orphans)
 	for _, id := range slices.Sorted(maps.Keys(s.sessions)) {
 		g := s.sessions[id]
 		gs := groupState{ID: id}
-		for _, no := range slices.Sorted(maps.Keys(g.cells)) {
-			// A cell that cannot be looked at is asked for.
-			fd, _ := g.cells[no].OpenList()
+		for _, no := range slices.Sorted(maps.Keys(g.scopes)) {
+			// A scope that cannot be looked at is asked for.
+			fd, _ := g.scopes[no].OpenPIDList()
 			give(fd)
-			gs.Cells = append(gs.Cells, cellState{Number: no, Mark: g.cells[no].Mark(), Listed: fd >= 0})
+			gs.Scopes = append(gs.Scopes, scopeState{Number: no, Mark: g.scopes[no].Mark(), Listed: fd >= 0})
 		}
 		for _, number := range slices.Sorted(maps.Keys(g.children)) {
 			c := g.children[number]
@@ -234,14 +234,14 @@ func (s *server) handle(l *link, m message, files []int) {
 		slow = true
 	}
 	if slow {
-		s.later(func() { s.answer(l, m, files) })
+		s.runSlow(func() { s.answer(l, m, files) })
 	} else {
 		s.answer(l, m, files)
 	}
 }
 
-// later does what may take its time, which runtime's own patience bounds. wait waits for it.
-func (s *server) later(f func()) {
+// runSlow does what may take its time, which runtime's own patience bounds. wait waits for it.
+func (s *server) runSlow(f func()) {
 	s.slow.Add(1)
 	s.work.Go(func() {
 		defer s.slow.Add(-1)
@@ -260,17 +260,17 @@ func (s *server) answer(l *link, m message, files []int) {
 		if err = s.spawn(l, m, files); err == nil {
 			return // it has answered
 		}
-	case m.Op == opFound:
-		if err = s.found(l, m, files); err == nil {
+	case m.Op == opStartSession:
+		if err = s.startSession(l, m, files); err == nil {
 			return // so has this
 		}
 	case m.Op == opHold:
 		a.Held, err = s.hold(m.Group, files)
-	case m.Op == opMake:
-		a.Held, out, err = s.make(m.Group, m.Kinds, files)
+	case m.Op == opMakeChannels:
+		a.Held, out, err = s.makeChannels(m.Group, m.Kinds, files)
 	default:
 		closeAll(files)
-		out, err = s.do(m, &a)
+		out, err = s.perform(m, &a)
 	}
 	if m.ID == 0 {
 		closeAll(out)
@@ -283,8 +283,8 @@ func (s *server) answer(l *link, m message, files []int) {
 	}
 }
 
-// do is every request but those that bring descriptors. out is the caller's.
-func (s *server) do(m message, a *message) (out []int, err error) {
+// perform is every request but those that bring descriptors. out is the caller's.
+func (s *server) perform(m message, a *message) (out []int, err error) {
 	switch m.Op {
 	case opBye, opReady:
 		return nil, nil
@@ -299,16 +299,16 @@ func (s *server) do(m message, a *message) (out []int, err error) {
 	case opOrphans:
 		a.Count = s.host.KillOrphans(func(id string) bool { return !slices.Contains(m.Sessions, id) })
 		return nil, nil
-	case opRecall:
+	case opRemember:
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.recalled = append([]byte{}, m.Text...) // nothing is something, too
+		s.remembered = append([]byte{}, m.Text...) // nothing is something, too
 		return nil, nil
 	case opGroup:
 		_, err := s.open(m.Group)
 		return nil, err
 	}
-	g, c, err := s.find(m.Group, m.Cell)
+	g, c, err := s.find(m.Group, m.Scope)
 	if m.Op == opKill && errors.Is(err, fs.ErrClosed) {
 		return nil, nil // it was removed when nobody was left in it
 	}
@@ -329,8 +329,8 @@ func (s *server) do(m message, a *message) (out []int, err error) {
 	case opCwd:
 		a.Dir = []byte(g.Cwd(m.Pid))
 		return nil, nil
-	case opVacate:
-		s.host.Vacate(g.id)
+	case opReleaseConfinement:
+		s.host.ReleaseConfinement(g.id)
 		return nil, nil
 	case opMembers:
 		a.Pids = g.Members()
@@ -340,7 +340,7 @@ func (s *server) do(m message, a *message) (out []int, err error) {
 			return nil, err
 		}
 		s.mu.Lock()
-		clear(g.cells)
+		clear(g.scopes)
 		g.closed = true
 		s.mu.Unlock()
 		return nil, nil
@@ -360,9 +360,9 @@ func (s *server) do(m message, a *message) (out []int, err error) {
 		s.dropAll(g)
 		return nil, nil
 	case opWrite, opPunch:
-		return nil, s.amend(g, m)
-	case opCell:
-		_, out, err := s.cell(g, a)
+		return nil, s.changeHeld(g, m)
+	case opScope:
+		_, out, err := s.newScope(g, a)
 		return out, err
 	case opSignal:
 		switch {
@@ -387,19 +387,19 @@ func (s *server) do(m message, a *message) (out []int, err error) {
 		return nil, fmt.Errorf("%s: %w", m.Op, fs.ErrInvalid)
 	}
 	switch m.Op {
-	case opAdopt:
-		return nil, c.Adopt(m.Pid)
-	case opCopy:
-		return nil, c.AdoptCopy(m.Pid)
-	case opOthers:
-		a.Pids = c.Others(m.Pid)
+	case opAddChild:
+		return nil, c.AddChild(m.Pid)
+	case opAddForkedCopy:
+		return nil, c.AddForkedCopy(m.Pid)
+	case opMembersExcept:
+		a.Pids = c.MembersExcept(m.Pid)
 		return nil, nil
 	case opKill:
 		return nil, c.Kill(m.Pid)
 	case opRemove:
 		if a.Done = c.Remove(); a.Done {
 			s.mu.Lock()
-			delete(g.cells, c.Number())
+			delete(g.scopes, c.Number())
 			s.mu.Unlock()
 		}
 		return nil, nil
@@ -407,27 +407,27 @@ func (s *server) do(m message, a *message) (out []int, err error) {
 	return nil, fmt.Errorf("request %s: %w", m.Op, fs.ErrInvalid)
 }
 
-// recall is what Remembered reads.
-func (s *server) recall() []string {
+// rememberedEnv is what Remembered reads.
+func (s *server) rememberedEnv() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.recalled == nil {
+	if s.remembered == nil {
 		return nil
 	}
-	return []string{recallVar + "=" + base64.StdEncoding.EncodeToString(s.recalled)}
+	return []string{rememberedVar + "=" + base64.StdEncoding.EncodeToString(s.remembered)}
 }
 
-// find returns a group, and its cell unless number is 0.
-func (s *server) find(id string, number int) (*session, *runtime.Cell, error) {
+// find returns a group, and its scope unless number is 0.
+func (s *server) find(id string, number int) (*session, *runtime.Scope, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	g := s.sessions[id]
 	if g == nil {
 		return nil, nil, fmt.Errorf("group %q: %w", id, fs.ErrClosed)
 	}
-	c := g.cells[number]
+	c := g.scopes[number]
 	if c == nil && number != 0 {
-		return nil, nil, fmt.Errorf("cell %d of %s: %w", number, id, fs.ErrClosed)
+		return nil, nil, fmt.Errorf("scope %d of %s: %w", number, id, fs.ErrClosed)
 	}
 	return g, c, nil
 }
@@ -435,7 +435,7 @@ func (s *server) find(id string, number int) (*session, *runtime.Cell, error) {
 // wait returns when nothing is under way; the Host has ended before, and with it every child.
 func (s *server) wait() {
 	s.work.Wait()
-	s.makeRoom()
+	s.freeReservedFDs()
 }
 
 func texts(b [][]byte) []string {

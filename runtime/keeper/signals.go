@@ -20,7 +20,7 @@ import (
 )
 
 // The signals whose sender we must know, so that a command that kills its parent ends nobody but itself.
-var ourSignals = []syscall.Signal{unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2}
+var caughtSignals = []syscall.Signal{unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2}
 
 // os/signal does not tell the sender, and a signalfd gets nothing that some thread has not blocked: Go refuses to block
 // TERM, INT, HUP and QUIT, whatever mask it was started with (runtime.blockableSig). So these signals have a handler of
@@ -33,8 +33,8 @@ func handlers() (handler, restorer uintptr)
 // signalPipe is where the handler writes to. It stays open: another thread may just be in the handler.
 var signalPipe int32
 
-// toldBytes of siginfo_t: signo, errno, code, padding, pid, uid.
-const toldBytes = 24
+// siginfoBytes of siginfo_t: signo, errno, code, padding, pid, uid.
+const siginfoBytes = 24
 
 // sigaction and its flags are the kernel's.
 type sigaction struct{ handler, flags, restorer, mask uintptr }
@@ -48,15 +48,15 @@ const (
 
 // signals are those of whoever may signal us: to a keeper, everybody outside of every session; to a gateway, its keeper.
 type signals struct {
-	honoured chan os.Signal     // closed when read has returned
-	stranger func(pid int) bool // may not; set once, before read
-	gateway  atomic.Int64       // pid of the one descendant that may signal us; 0: none
-	ignored  atomic.Uint64      // signals of strangers
-	open     atomic.Bool        // the kernel lets sessions send us signals
-	pipe     int                // its read end; read closes it
-	mu       sync.Mutex         // held from reading a signal on until it is honoured; by who execs, so that the next program reads the rest
-	ours     []syscall.Signal   // what the handler is for; set once in listen
-	log      zerolog.Logger
+	accepted     chan os.Signal     // closed when read has returned
+	mayNotSignal func(pid int) bool // may not; set once, before read
+	gateway      atomic.Int64       // pid of the one descendant that may signal us; 0: none
+	ignored      atomic.Uint64      // signals of strangers
+	open         atomic.Bool        // the kernel lets sessions send us signals
+	pipe         int                // its read end; read closes it
+	mu           sync.Mutex         // held from reading a signal on until it is honoured; by who execs, so that the next program reads the rest
+	caught       []syscall.Signal   // what the handler is for; set once in listen
+	log          zerolog.Logger
 }
 
 // signalsPipe makes what the handler tells us through.
@@ -67,23 +67,23 @@ func signalsPipe() (pipe [2]int, err error) {
 	return pipe, os.NewSyscallError("fcntl", unix.SetNonblock(pipe[1], true)) // the handler never waits
 }
 
-// listen takes the signals over, but for those that our launcher had us ignore (nohup), and that the keeper before us,
+// listenSignals takes the signals over, but for those that our launcher had us ignore (nohup), and that the keeper before us,
 // if there was one, had not taken. Once per program. Go reports only HUP and INT as ignored. SIGUSR1 is therefore always
 // taken, whatever the launcher did, and asks for an upgrade as SIGHUP does.
-func listen(pipe [2]int, w *Will, log zerolog.Logger) (*signals, error) {
+func listenSignals(pipe [2]int, w *Handover, log zerolog.Logger) (*signals, error) {
 	s := &signals{pipe: pipe[0], log: log}
-	s.stranger = s.inside
+	s.mayNotSignal = s.fromSession
 	if w == nil && signal.Ignored(unix.SIGHUP) {
 		log.Info().Msg("SIGHUP is ignored, as the launcher asked (nohup): for an upgrade use `trl upgrade`, or send SIGUSR1")
 	}
-	return s, s.take(pipe, slices.DeleteFunc(slices.Clone(ourSignals), func(sig syscall.Signal) bool {
-		return signal.Ignored(sig) && (w == nil || !slices.Contains(w.Deaf, sig))
+	return s, s.install(pipe, slices.DeleteFunc(slices.Clone(caughtSignals), func(sig syscall.Signal) bool {
+		return signal.Ignored(sig) && (w == nil || !slices.Contains(w.Ignored, sig))
 	}))
 }
 
-// take makes ours, and nothing else, come to honoured.
-func (s *signals) take(pipe [2]int, ours []syscall.Signal) error {
-	s.honoured, s.ours = make(chan os.Signal, 8), ours
+// install makes ours, and nothing else, come to honoured.
+func (s *signals) install(pipe [2]int, ours []syscall.Signal) error {
+	s.accepted, s.caught = make(chan os.Signal, 8), ours
 	atomic.StoreInt32(&signalPipe, int32(pipe[1]))
 	action := ourAction()
 	for _, sig := range ours {
@@ -95,18 +95,18 @@ func (s *signals) take(pipe [2]int, ours []syscall.Signal) error {
 	return nil
 }
 
-// Orders are the signals that a gateway's keeper, which is its parent, sends: INT and TERM. From anybody else those two and
+// KeeperSignals are the signals that a gateway's keeper, which is its parent, sends: INT and TERM. From anybody else those two and
 // HUP do nothing: a session that kills what is called trl must not end the others. ignored counts them. In the process of a
 // gateway, once, for as long as it lives.
-func Orders(log zerolog.Logger) (orders chan os.Signal, ignored func() uint64, err error) {
+func KeeperSignals(log zerolog.Logger) (orders chan os.Signal, ignored func() uint64, err error) {
 	pipe, err := signalsPipe()
 	if err != nil {
 		return nil, nil, err
 	}
 	keeper := os.Getppid()
-	s := &signals{pipe: pipe[0], stranger: func(pid int) bool { return pid != keeper }, log: log}
-	err = s.take(pipe, []syscall.Signal{unix.SIGTERM, unix.SIGINT, unix.SIGHUP})
-	return s.honoured, s.ignored.Load, err
+	s := &signals{pipe: pipe[0], mayNotSignal: func(pid int) bool { return pid != keeper }, log: log}
+	err = s.install(pipe, []syscall.Signal{unix.SIGTERM, unix.SIGINT, unix.SIGHUP})
+	return s.accepted, s.ignored.Load, err
 }
 
 func ourAction() sigaction {
@@ -117,20 +117,20 @@ func ourAction() sigaction {
 	return a
 }
 
-// deafen has what would end the next program before it can listen, and does not ask for its end, ignored from here on, and
+// ignoreSignals has what would end the next program before it can listen, and does not ask for its end, ignored from here on, and
 // says which of that is ours. What our launcher had ignored stays so for the next program. At its start Go leaves HUP and INT
 // ignored, and catches the other two without effect. hear undoes it.
-func (s *signals) deafen() (deaf []syscall.Signal, hear func()) {
+func (s *signals) ignoreSignals() (ignored []syscall.Signal, restoreSignals func()) {
 	before := map[syscall.Signal]sigaction{}
 	for _, sig := range []syscall.Signal{unix.SIGHUP, unix.SIGINT, unix.SIGUSR1, unix.SIGUSR2} {
 		if old, err := setAction(sig, sigaction{handler: sigIgn}); err == nil {
 			before[sig] = old
 		}
-		if slices.Contains(s.ours, sig) {
-			deaf = append(deaf, sig)
+		if slices.Contains(s.caught, sig) {
+			ignored = append(ignored, sig)
 		}
 	}
-	return deaf, func() {
+	return ignored, func() {
 		for sig, action := range before {
 			_, _ = setAction(sig, action)
 		}
@@ -149,14 +149,14 @@ func setAction(sig syscall.Signal, a sigaction) (old sigaction, err error) {
 // read passes on what is honoured. It does not wait for whom it may concern. It has a thread of its own, since every
 // microsecond counts: a sender that does nothing but kill(2) is a zombie for a moment, then nobody knows whence it came.
 func (s *signals) read() {
-	defer close(s.honoured)
+	defer close(s.accepted)
 	goruntime.LockOSThread() // which ends with us
-	for s.one() {
+	for s.readOne() {
 	}
 }
 
-// one reads the next signal; false: there will be none.
-func (s *signals) one() bool {
+// readOne reads the next signal; false: there will be none.
+func (s *signals) readOne() bool {
 	// Not by a read that waits: what it has taken out of the pipe would be lost to the next program.
 	fds := []unix.PollFd{{Fd: int32(s.pipe), Events: unix.POLLIN}}
 	for {
@@ -166,19 +166,19 @@ func (s *signals) one() bool {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var told [toldBytes]byte
+	var told [siginfoBytes]byte
 	n, err := unix.Read(s.pipe, told[:])
 	if err == unix.EINTR {
 		return true
 	}
 	sig := syscall.Signal(binary.NativeEndian.Uint32(told[0:]))
-	if err != nil || n < toldBytes || sig == 0 {
+	if err != nil || n < siginfoBytes || sig == 0 {
 		unix.Close(s.pipe)
 		return false
 	}
 	pid := int(binary.NativeEndian.Uint32(told[16:])) // 0: the kernel, or somebody outside of our pid namespace
-	stranger := s.stranger(pid)
-	if !stranger && s.doubtful(pid, binary.NativeEndian.Uint32(told[20:])) {
+	stranger := s.mayNotSignal(pid)
+	if !stranger && s.senderUnknown(pid, binary.NativeEndian.Uint32(told[20:])) {
 		stranger = true
 		s.log.Warn().Msg("who sent the next signal has ended, and may have been of a session; send it from a process that stays, such as a shell's own kill")
 	}
@@ -192,26 +192,26 @@ func (s *signals) one() bool {
 		return true
 	}
 	select {
-	case s.honoured <- sig:
+	case s.accepted <- sig:
 	default: // eight are waiting already
 	}
 	return true
 }
 
-// inside: of a session.
-func (s *signals) inside(pid int) bool {
-	return pid != 0 && int64(pid) != s.gateway.Load() && runtime.Descends(pid, os.Getpid())
+// fromSession: of a session.
+func (s *signals) fromSession(pid int) bool {
+	return pid != 0 && int64(pid) != s.gateway.Load() && runtime.IsDescendant(pid, os.Getpid())
 }
 
-// doubtful: the sender has ended before we could look, and sessions can send us signals. Another user is not of a session.
-func (s *signals) doubtful(pid int, uid uint32) bool {
+// senderUnknown: the sender has ended before we could look, and sessions can send us signals. Another user is not of a session.
+func (s *signals) senderUnknown(pid int, uid uint32) bool {
 	return pid != 0 && s.open.Load() && int(uid) == os.Geteuid() && unix.Kill(pid, 0) == unix.ESRCH
 }
 
 // close leaves the signals without effect: the program is about to end.
 func (s *signals) close() {
-	_, _ = unix.Write(int(signalPipe), make([]byte, toldBytes)) // signal 0
-	for range s.honoured {                                      // until read has returned
+	_, _ = unix.Write(int(signalPipe), make([]byte, siginfoBytes)) // signal 0
+	for range s.accepted {                                         // until read has returned
 	}
 }
 

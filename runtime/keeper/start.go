@@ -24,7 +24,7 @@ func (s *server) open(id string) (*session, error) {
 	}
 	fresh := &session{
 		Group: g, id: id,
-		cells: map[int]*runtime.Cell{}, children: map[uint64]*process{}, held: map[int]int{},
+		scopes: map[int]*runtime.Scope{}, children: map[uint64]*process{}, held: map[int]int{},
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -35,24 +35,24 @@ func (s *server) open(id string) (*session, error) {
 	return fresh, nil
 }
 
-// cell makes one, and says so in a; out is the caller's.
-func (s *server) cell(g *session, a *message) (c *runtime.Cell, out []int, err error) {
-	if c, err = g.NewCell(); err != nil {
+// newScope makes one, and says so in a; out is the caller's.
+func (s *server) newScope(g *session, a *message) (c *runtime.Scope, out []int, err error) {
+	if c, err = g.NewScope(); err != nil {
 		return nil, nil, err
 	}
 	s.mu.Lock()
-	g.cells[c.Number()] = c
+	g.scopes[c.Number()] = c
 	s.mu.Unlock()
-	a.Cell, a.Mark = c.Number(), c.Mark()
-	if fd, err := c.OpenList(); err == nil && fd >= 0 {
+	a.Scope, a.Mark = c.Number(), c.Mark()
+	if fd, err := c.OpenPIDList(); err == nil && fd >= 0 {
 		out = []int{fd}
 	}
 	return c, out, nil
 }
 
-// found makes a group and its first process; or nothing, in the end, and tells why. The group is there when it returns;
+// startSession makes a group and its first process; or nothing, in the end, and tells why. The group is there when it returns;
 // unless there is an error, the rest comes later, with the answer. The files are its own.
-func (s *server) found(l *link, m message, files []int) error {
+func (s *server) startSession(l *link, m message, files []int) error {
 	if m.Spawn == nil {
 		closeAll(files)
 		return fmt.Errorf("found: %w", fs.ErrInvalid)
@@ -62,8 +62,8 @@ func (s *server) found(l *link, m message, files []int) error {
 		closeAll(files)
 		return err
 	}
-	if err := s.begin(l, g, m, files); err != nil {
-		s.later(func() {
+	if err := s.startFirstShell(l, g, m, files); err != nil {
+		s.runSlow(func() {
 			_ = g.Close(context.Background())
 			s.dropAll(g)
 			_ = l.send(message{Op: opAnswer, ID: m.ID, Fault: faultOf(err)})
@@ -72,8 +72,8 @@ func (s *server) found(l *link, m message, files []int) error {
 	return nil
 }
 
-// begin is found for a group that is there.
-func (s *server) begin(l *link, g *session, m message, files []int) error {
+// startFirstShell is found for a group that is there.
+func (s *server) startFirstShell(l *link, g *session, m message, files []int) error {
 	if m.Limits != nil {
 		if err := g.Limit(*m.Limits); err != nil {
 			closeAll(files)
@@ -81,7 +81,7 @@ func (s *server) begin(l *link, g *session, m message, files []int) error {
 		}
 	}
 	a := message{Op: opAnswer, ID: m.ID}
-	c, list, err := s.cell(g, &a)
+	c, list, err := s.newScope(g, &a)
 	if err != nil {
 		closeAll(files)
 		return err
@@ -91,7 +91,7 @@ func (s *server) begin(l *link, g *session, m message, files []int) error {
 
 // spawn answers itself if there is no error. The files are its own.
 func (s *server) spawn(l *link, m message, files []int) error {
-	g, c, err := s.find(m.Group, m.Cell)
+	g, c, err := s.find(m.Group, m.Scope)
 	if err == nil && (c == nil || m.Spawn == nil) {
 		err = fmt.Errorf("spawn: %w", fs.ErrInvalid)
 	}
@@ -104,8 +104,8 @@ func (s *server) spawn(l *link, m message, files []int) error {
 
 // start spawns what is wanted and answers with a, unless there is an error: the exit must not be told before. The
 // descriptors of the answer are the child's, and then out; or none at all, if there is no room. files and out are its own.
-func (s *server) start(l *link, g *session, c *runtime.Cell, want *spawn, files []int, a message, out []int) error {
-	defer s.watch.start()()
+func (s *server) start(l *link, g *session, c *runtime.Scope, want *spawn, files []int, a message, out []int) error {
+	defer s.reader.beginStart()()
 	given := make([]*os.File, len(files))
 	for i, fd := range files {
 		given[i] = os.NewFile(uintptr(fd), "given")
@@ -113,7 +113,7 @@ func (s *server) start(l *link, g *session, c *runtime.Cell, want *spawn, files 
 	}
 	spec := runtime.Spec{
 		Path: string(want.Path), Argv: texts(want.Argv), Env: texts(want.Env), Dir: string(want.Dir), TTY: want.TTY,
-		Files: make([]*os.File, len(want.Slots)), Cell: c,
+		Files: make([]*os.File, len(want.Slots)), Scope: c,
 	}
 	for i, slot := range want.Slots {
 		if slot >= len(given) || slot < -1 {
@@ -143,7 +143,7 @@ func (s *server) start(l *link, g *session, c *runtime.Cell, want *spawn, files 
 		return fmt.Errorf("group %q: %w", g.id, fs.ErrClosed)
 	}
 	s.serial++
-	p := &process{Child: child, number: s.serial, of: g}
+	p := &process{Child: child, number: s.serial, session: g}
 	g.children[p.number] = p
 	a.Child, a.Pid = p.number, child.Pid()
 	_ = l.send(a, out...)
@@ -162,14 +162,14 @@ func (s *server) tellWhenExited(p *process) {
 		_ = s.link.send(message{Op: opExit, Child: p.number, Status: statusOf(p.Status())})
 	}
 	if p.released {
-		delete(p.of.children, p.number)
+		delete(p.session.children, p.number)
 	}
 }
 
 // releaseLocked: mu is held.
 func (s *server) releaseLocked(p *process) {
-	s.lentLocked(func() { _ = p.Close() })
+	s.afterSentLocked(func() { _ = p.Close() })
 	if p.released = true; p.ended {
-		delete(p.of.children, p.number)
+		delete(p.session.children, p.number)
 	}
 }

@@ -18,35 +18,35 @@ type supervision struct {
 	code  int  // the last gateway's
 	ready bool // there was one that served
 
-	stopping bool           // we were told to end
-	wish     syscall.Signal // by whom, for a gateway that can end the sessions in order; 0: nobody, or passed on
-	draining bool           // stopping, but the sessions have time
-	drained  bool           // and have had it
-	killed   bool           // as somebody wished who would not wait
+	stopping     bool           // we were told to end
+	wantedSignal syscall.Signal // by whom, for a gateway that can end the sessions in order; 0: nobody, or passed on
+	draining     bool           // stopping, but the sessions have time
+	drained      bool           // and have had it
+	killed       bool           // as somebody wished who would not wait
 
-	told       <-chan struct{}  // to end, by the context; nil once we were
-	hurry      <-chan time.Time // the wish has waited long enough for somebody who can fulfil it
-	deadline   <-chan time.Time // the gateway has had its time to end
-	again      <-chan time.Time // the next start is due
-	late       <-chan time.Time // an upgrade's gateway has had its time to take over
-	dying      int              // looks in a row at a gateway that had been killed and had not ended
-	resume     func()           // lets the sessions go on; nil: nobody has paused them
-	succession <-chan time.Time // our own succession is due
-	until      time.Time        // and has failed afterwards
+	ctxDone         <-chan struct{}  // to end, by the context; nil once we were
+	wantedDeadline  <-chan time.Time // the wish has waited long enough for somebody who can fulfil it
+	deadline        <-chan time.Time // the gateway has had its time to end
+	restartDue      <-chan time.Time // the next start is due
+	upgradeDeadline <-chan time.Time // an upgrade's gateway has had its time to take over
+	dyingChecks     int              // looks in a row at a gateway that had been killed and had not ended
+	unfreezeHost    func()           // lets the sessions go on; nil: nobody has paused them
+	replaceDue      <-chan time.Time // our own succession is due
+	replaceUntil    time.Time        // and has failed afterwards
 }
 
 func (k *keeper) supervise(ctx context.Context) (code int, err error) {
-	s := &supervision{keeper: k, told: ctx.Done()}
+	s := &supervision{keeper: k, ctxDone: ctx.Done()}
 	var alive <-chan time.Time
 	if k.c.Watchdog > 0 {
 		pulse := time.NewTicker(k.c.Watchdog)
 		defer pulse.Stop()
 		alive = pulse.C
 	}
-	look := time.NewTicker(lookPace)
+	look := time.NewTicker(dyingCheckInterval)
 	defer look.Stop()
 	for {
-		s.passOn()
+		s.passSignal()
 		var exited, served, serves, failed <-chan struct{}
 		if g := s.gateway; g != nil {
 			exited = g.child.Exited()
@@ -56,52 +56,52 @@ func (k *keeper) supervise(ctx context.Context) (code int, err error) {
 			if s.next == nil && (s.upgrading() || !g.serving()) {
 				serves = g.ready
 			}
-		} else if s.stopping && s.wish == 0 {
+		} else if s.stopping && s.wantedSignal == 0 {
 			return s.code, nil
 		}
 		if s.next != nil {
 			failed = s.next.child.Exited()
 		}
 		select {
-		case sig := <-s.signals.honoured:
+		case sig := <-s.signals.accepted:
 			s.signalled(sig)
-		case <-s.told:
+		case <-s.ctxDone:
 			s.stop(unix.SIGTERM)
 		case <-alive:
 			s.notify("WATCHDOG=1")
 		case <-look.C:
-			s.look()
-		case <-s.hurry:
-			s.hurry, s.wish = nil, 0
+			s.checkDying()
+		case <-s.wantedDeadline:
+			s.wantedDeadline, s.wantedSignal = nil, 0
 			if s.gateway != nil {
 				s.signal(unix.SIGKILL)
 			}
 		case <-served: // it has lost us, or broken the rules
-			s.deadline = time.After(orphaned)
+			s.deadline = time.After(connectionEndTimeout)
 		case <-s.deadline:
 			s.deadline = nil
 			s.c.Log.Error().Int("gateway", s.gateway.child.Pid()).Msg("gateway did not end, killed")
 			s.signal(unix.SIGKILL)
-		case <-s.again:
+		case <-s.restartDue:
 			if err := s.start(); err != nil { // as bad as one that died at once, and perhaps as temporary
 				s.c.Log.Error().Err(err).Msg("gateway does not start")
-				s.again = time.After(s.crashed())
+				s.restartDue = time.After(s.crashed())
 			}
 		case <-serves:
 			if s.upgrading() {
 				s.tookOver()
 			}
-		case <-s.succession:
+		case <-s.replaceDue:
 			s.replace()
 		case <-failed: // before it took over: nothing has happened
-			s.goOn()
-			s.late = nil
-			err := s.forget(s.next, s.next.child.Status().Code)
+			s.unfreeze()
+			s.upgradeDeadline = nil
+			err := s.discardGateway(s.next, s.next.child.Status().Code)
 			s.next = nil
 			s.revert()
 			s.upgraded(err)
-		case <-s.late: // whoever of the two it is that hangs
-			s.late = nil
+		case <-s.upgradeDeadline: // whoever of the two it is that hangs
+			s.upgradeDeadline = nil
 			s.c.Log.Error().Msg("new gateway has not taken over in time, killed")
 			if s.next != nil {
 				_ = s.next.child.Signal(unix.SIGKILL)
@@ -109,7 +109,7 @@ func (k *keeper) supervise(ctx context.Context) (code int, err error) {
 				s.signal(unix.SIGKILL)
 			}
 		case <-exited:
-			if over, err := s.ended(); over {
+			if over, err := s.gatewayExited(); over {
 				return s.code, err
 			}
 		}
@@ -118,72 +118,72 @@ func (k *keeper) supervise(ctx context.Context) (code int, err error) {
 
 const (
 	// A gateway that is killed or exits is gone in milliseconds. One that is still there at the second look in a row is held up
-	// by a session; see look.
-	lookPace = time.Second
-	// pauseLooks is for how many looks the sessions wait for its end, at most.
-	pauseLooks = 5
+	// by a session; see checkDying.
+	dyingCheckInterval = time.Second
+	// maxFrozenChecks is for how many looks the sessions wait for its end, at most.
+	maxFrozenChecks = 5
 )
 
-// look helps a gateway to its end that has begun to exit and cannot: a thread of it is in a call on a pipe, whose lock a
+// checkDying helps a gateway to its end that has begun to exit and cannot: a thread of it is in a call on a pipe, whose lock a
 // process has for as long as that waits for something else (see journal's splice). A pause makes every such process let go. A
 // thread that waits for a file system (runtime.Ask) may wait for ever: such a gateway is given up after the pause. It runs no code
 // any more, and what it had sent is done.
-func (s *supervision) look() {
+func (s *supervision) checkDying() {
 	held := s.gateway != nil && s.gateway.child.Dying() || s.next != nil && s.next.child.Dying()
 	switch {
 	case !held:
-		s.dying = 0
-		s.goOn()
-	case s.dying <= pauseLooks:
-		if s.dying++; s.dying == 2 {
+		s.dyingChecks = 0
+		s.unfreeze()
+	case s.dyingChecks <= maxFrozenChecks:
+		if s.dyingChecks++; s.dyingChecks == 2 {
 			s.c.Log.Warn().Msg("gateway cannot end: a session's process holds it up in the kernel; sessions pause for it")
-			s.resume = s.host.Pause()
+			s.unfreezeHost = s.host.FreezeSessions()
 		}
 	default: // what holds it up is no pipe, but a file system that does not answer
-		s.goOn()
+		s.unfreeze()
 		for _, g := range []*gateway{s.gateway, s.next} {
 			if g != nil && g.child.Dying() {
 				s.c.Log.Error().Int("gateway", g.child.Pid()).Msg("gateway cannot end: the kernel holds it up; it is given up, and what it has open stays open")
 				g.givenUp = true
 				g.link.endInput()
-				s.host.Abandon(g.child)
+				s.host.CountAsEnded(g.child)
 			}
 		}
-		s.dying = 0
+		s.dyingChecks = 0
 	}
 }
 
-// goOn ends the pause.
-func (s *supervision) goOn() {
-	if s.resume != nil {
-		s.resume()
-		s.resume = nil
+// unfreeze ends the pause.
+func (s *supervision) unfreeze() {
+	if s.unfreezeHost != nil {
+		s.unfreezeHost()
+		s.unfreezeHost = nil
 	}
 }
 
 // upgrading: its gateway starts, or has taken over and does not serve yet.
 func (k *keeper) upgrading() bool { return k.nextExe != (program{}) }
 
-// passOn does what only a gateway that serves is waited for.
-func (s *supervision) passOn() {
+// passSignal does what only a gateway that serves is waited for.
+func (s *supervision) passSignal() {
 	g := s.gateway
 	if g == nil || !g.serving() || s.upgrading() {
 		return
 	}
-	if !g.told && !s.succeeding && !s.stopping { // else upgraded says it
-		g.told = true
+	if !g.notified && !s.replacing && !s.stopping { // else upgraded says it
+		g.notified = true
 		s.notify("READY=1")
 	}
-	if s.wish == 0 {
+	if s.wantedSignal == 0 {
 		return
 	}
-	patience := endPatience
-	if s.wish == unix.SIGTERM && s.c.Drain > 0 && !s.drained {
+	timeout := gatewayStopTimeout
+	if s.wantedSignal == unix.SIGTERM && s.c.Drain > 0 && !s.drained {
 		s.draining, s.drained = true, true
-		patience += s.c.Drain
+		timeout += s.c.Drain
 	}
-	s.signal(s.wish)
-	s.wish, s.hurry, s.deadline = 0, nil, time.After(patience)
+	s.signal(s.wantedSignal)
+	s.wantedSignal, s.wantedDeadline, s.deadline = 0, nil, time.After(timeout)
 }
 
 func (s *supervision) signalled(sig os.Signal) {
@@ -191,20 +191,20 @@ func (s *supervision) signalled(sig os.Signal) {
 	case unix.SIGTERM, unix.SIGINT, unix.SIGQUIT:
 		s.stop(sig)
 	case unix.SIGHUP, unix.SIGUSR1: // `trl upgrade` sends both
-		if s.upgrading() || s.succeeding {
+		if s.upgrading() || s.replacing {
 			return // whoever asks again hears of the outcome of this one
 		}
 		if err := s.upgrade(s.stopping); err != nil {
 			s.upgraded(err)
 			return
 		}
-		s.late = time.After(takeOver)
+		s.upgradeDeadline = time.After(takeOverTimeout)
 	}
 }
 
 // stop begins the end, or what is left of it once the sessions have had their time. Who asks once more waits for nothing.
 func (s *supervision) stop(sig syscall.Signal) {
-	s.told = nil
+	s.ctxDone = nil
 	switch {
 	case !s.stopping:
 		s.stopping = true
@@ -212,7 +212,7 @@ func (s *supervision) stop(sig syscall.Signal) {
 	case s.draining:
 		s.draining = false
 	default:
-		s.killed, s.wish = true, 0
+		s.killed, s.wantedSignal = true, 0
 		for _, g := range []*gateway{s.gateway, s.next} {
 			if g != nil {
 				_ = g.child.Signal(unix.SIGKILL)
@@ -220,48 +220,48 @@ func (s *supervision) stop(sig syscall.Signal) {
 		}
 		return
 	}
-	s.wish, s.hurry = sig, time.After(endPatience)
+	s.wantedSignal, s.wantedDeadline = sig, time.After(gatewayStopTimeout)
 }
 
 // tookOver: an upgrade has its gateway, and next it is our turn.
 func (s *supervision) tookOver() {
-	s.late = nil
+	s.upgradeDeadline = nil
 	s.exe.close()
 	s.exe, s.nextExe = s.nextExe, program{}
-	if err := ask(s.exe.path); err != nil {
+	if err := checkSuccessor(s.exe.path); err != nil {
 		s.upgraded(fmt.Errorf("new gateway, but the keeper stays: %w", err))
 		return
 	}
-	s.succeeding = true
-	s.succession, s.until = time.After(0), time.Now().Add(takeOver)
+	s.replacing = true
+	s.replaceDue, s.replaceUntil = time.After(0), time.Now().Add(takeOverTimeout)
 }
 
 // replace puts the new program in our place. It returns only where that did not work, or not yet.
 func (s *supervision) replace() {
-	s.succession = nil
-	if s.dying > 0 && time.Now().Before(s.until) { // the sessions may pause, and nobody would know afterwards
-		s.succession = time.After(restAgain)
+	s.replaceDue = nil
+	if s.dyingChecks > 0 && time.Now().Before(s.replaceUntil) { // the sessions may pause, and nobody would know afterwards
+		s.replaceDue = time.After(pauseRetry)
 		return
 	}
-	s.goOn()
+	s.unfreeze()
 	err := errors.New("it is to end")
 	if !s.stopping {
-		if err = s.succeed(); errors.Is(err, errBusy) && time.Now().Before(s.until) {
-			s.succession = time.After(restAgain)
+		if err = s.execSuccessor(); errors.Is(err, errBusy) && time.Now().Before(s.replaceUntil) {
+			s.replaceDue = time.After(pauseRetry)
 			return
 		}
 	}
-	s.succeeding = false
+	s.replacing = false
 	s.upgraded(fmt.Errorf("new gateway, but the keeper stays: %w", err))
 }
 
-// ended is for when the gateway has exited. over: so have we to, with code and err.
-func (s *supervision) ended() (over bool, err error) {
-	s.goOn()
-	g := s.end()
+// gatewayExited is for when the gateway has exited. over: so have we to, with code and err.
+func (s *supervision) gatewayExited() (over bool, err error) {
+	s.unfreeze()
+	g := s.closeGateway()
 	s.ready, s.deadline = s.ready || g.serving(), nil
 	if s.draining && !g.bye { // the next one is told, too
-		s.draining, s.drained, s.wish = false, false, unix.SIGTERM
+		s.draining, s.drained, s.wantedSignal = false, false, unix.SIGTERM
 	}
 	if s.code = g.child.Status().Code; g.givenUp && g.bye {
 		s.code = 0 // with which it meant to end
@@ -270,7 +270,7 @@ func (s *supervision) ended() (over bool, err error) {
 	case s.killed:
 		s.code = 0
 		return true, nil
-	case s.stopping && s.wish == 0 || g.bye:
+	case s.stopping && s.wantedSignal == 0 || g.bye:
 		return true, nil
 	case !s.ready:
 		err := fmt.Errorf("gateway never became ready: status %d", s.code)
@@ -281,20 +281,20 @@ func (s *supervision) ended() (over bool, err error) {
 		s.signals.gateway.Store(int64(s.gateway.child.Pid()))
 		return false, nil
 	case s.upgrading(): // had taken over, and does not serve: back to what did
-		s.late = nil
+		s.upgradeDeadline = nil
 		s.revert()
-		s.upgraded(s.forget(g, s.code))
-		s.again = time.After(0)
+		s.upgraded(s.discardGateway(g, s.code))
+		s.restartDue = time.After(0)
 		return false, nil
 	}
-	if time.Since(g.began) >= longEnough {
-		s.inARow = 0
+	if time.Since(g.began) >= stableAfter {
+		s.crashesInARow = 0
 	}
 	pause := s.crashed()
-	s.again = time.After(pause)
+	s.restartDue = time.After(pause)
 	s.c.Log.Error().Int("gateway", g.child.Pid()).Int("status", s.code).AnErr("connection", g.err).
-		Int("in_a_row", s.inARow).Dur("pause_ms", pause).Msg("gateway died; sessions live on")
-	if s.inARow == neverProgress {
+		Int("in_a_row", s.crashesInARow).Dur("pause_ms", pause).Msg("gateway died; sessions live on")
+	if s.crashesInARow == crashesToReport {
 		s.c.Log.Error().Msg("gateway dies again and again: look at why, sessions cannot be reached")
 	}
 	return false, nil

@@ -66,7 +66,7 @@ func TestPauses(t *testing.T) {
 		}
 	}
 	for range 100 {
-		if k.crashed() != longestPause {
+		if k.crashed() != maxRestartPause {
 			t.Error("pause is not the longest")
 		}
 	}
@@ -225,7 +225,7 @@ func FuzzDecode(f *testing.F) {
 		fds := make([]int, min(int(files), maxRights))
 		packet := append([]byte{kind}, text...)
 		if kind == inFile && len(text) > 0 && len(fds) > 0 && text[0] != '[' {
-			if fds[0], err = sealed(text); err != nil {
+			if fds[0], err = sealedMemfd(text); err != nil {
 				t.Fatal(err)
 			}
 			packet = packet[:1]
@@ -251,7 +251,7 @@ func FuzzDecode(f *testing.F) {
 			_ = versionOf(text)
 			if packets, err := pack(m, nil, nil); err == nil {
 				for _, p := range packets {
-					p.over()
+					p.finish()
 				}
 			}
 		}

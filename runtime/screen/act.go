@@ -180,7 +180,7 @@ var drawings = []rune("\u00a0◆▒␉␌␍␊°±␤␋┘┐┌└┼⎺⎻�
 func (s *Screen) lineFeed() {
 	switch g := s.g; {
 	case g.y == g.bot:
-		g.rotate(g.top, g.bot, 1, s.fill())
+		g.scroll(g.top, g.bot, 1, s.fill())
 	case g.y < g.rows-1:
 		g.y++
 	}
@@ -227,9 +227,9 @@ func (s *Screen) tab(n int) {
 
 // designate carries out an escape sequence with an intermediate byte: character sets, and the test picture.
 func (s *Screen) designate(c byte) {
-	switch s.between {
+	switch s.intermediate {
 	case '(', ')':
-		s.charsets[s.between-'('] = c == '0'
+		s.charsets[s.intermediate-'('] = c == '0'
 	case '#':
 		if g := s.g; c == '8' {
 			g.clear(cell{char: 'E'})
@@ -256,7 +256,7 @@ func (s *Screen) esc(c byte) {
 		s.tabs[g.x] = true
 	case 'M':
 		if g.wrapNext = false; g.y == g.top {
-			g.rotate(g.top, g.bot, -1, s.fill())
+			g.scroll(g.top, g.bot, -1, s.fill())
 		} else if g.y > 0 {
 			g.y--
 		}
@@ -316,11 +316,11 @@ func (s *Screen) csi(final byte) {
 	case s.prefix == '?' && final == 'J', s.prefix == '?' && final == 'K':
 		s.erase(final)
 	case s.prefix != 0:
-	case s.between == ' ' && final == 'q':
+	case s.intermediate == ' ' && final == 'q':
 		s.cursor = fmt.Sprintf("\x1b[%d q", s.param(0, 0))
-	case s.between == '!' && final == 'p':
+	case s.intermediate == '!' && final == 'p':
 		s.softReset()
-	case s.between != 0:
+	case s.intermediate != 0:
 	default:
 		s.plain(final)
 	}
@@ -372,13 +372,13 @@ func (s *Screen) plain(final byte) {
 			if g.x, g.wrapNext = 0, false; final == 'L' {
 				n = -n
 			}
-			g.rotate(g.y, g.bot, n, s.fill())
+			g.scroll(g.y, g.bot, n, s.fill())
 		}
 	case 'S':
-		g.rotate(g.top, g.bot, n, s.fill())
+		g.scroll(g.top, g.bot, n, s.fill())
 	case 'T':
 		if s.n == 1 { // with more it is about the mouse
-			g.rotate(g.top, g.bot, -n, s.fill())
+			g.scroll(g.top, g.bot, -n, s.fill())
 		}
 	case 'b':
 		if s.last.char != 0 {

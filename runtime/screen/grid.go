@@ -182,8 +182,8 @@ func (g *grid) erase(y, x, end int, fill cell) {
 	fillCells(g.span(y, x, end), fill)
 }
 
-// rotate scrolls the rows from top to bot, inclusive, up by n, or down if n is negative, and clears those that come in.
-func (g *grid) rotate(top, bot, n int, fill cell) {
+// scroll scrolls the rows from top to bot, inclusive, up by n, or down if n is negative, and clears those that come in.
+func (g *grid) scroll(top, bot, n int, fill cell) {
 	order := g.order[top : bot+1]
 	h := len(order)
 	switch {

@@ -8,14 +8,14 @@ import (
 // scanner reads control sequences in the states of the VT500 parser, as far as they matter here: ground, escaped, csi, osc
 // and str, as Marks has them.
 type scanner struct {
-	state   int
-	prefix  byte // of a control sequence: one of <=>? or 0
-	between byte // the last intermediate byte, 0x20 to 0x2f, or 0
-	params  [maxParams]int
-	sub     [maxParams]bool // the parameter came after a colon
-	n       int             // parameters so far
-	text    []byte          // of an operating system command
-	rune    []byte          // the start of a character whose rest has not come
+	state        int
+	prefix       byte // of a control sequence: one of <=>? or 0
+	intermediate byte // the last intermediate byte, 0x20 to 0x2f, or 0
+	params       [maxParams]int
+	sub          [maxParams]bool // the parameter came after a colon
+	n            int             // parameters so far
+	text         []byte          // of an operating system command
+	rune         []byte          // the start of a character whose rest has not come
 }
 
 const (
@@ -98,7 +98,7 @@ func (s *Screen) completeRune(p []byte) []byte {
 }
 
 func (s *Screen) escape() {
-	s.state, s.prefix, s.between, s.n = escaped, 0, 0, 0
+	s.state, s.prefix, s.intermediate, s.n = escaped, 0, 0, 0
 	s.joins = false
 }
 
@@ -139,8 +139,8 @@ func (s *Screen) sequence(p []byte) []byte {
 func (s *Screen) escByte(c byte) {
 	switch {
 	case c < 0x30:
-		s.between = c
-	case s.between != 0:
+		s.intermediate = c
+	case s.intermediate != 0:
 		s.state = ground
 		s.designate(c)
 	case c == '[':
@@ -167,7 +167,7 @@ func (s *Screen) csiByte(c byte) {
 			s.params[s.n], s.sub[s.n] = -1, c == ':'
 		}
 	case c < 0x30:
-		s.between = c
+		s.intermediate = c
 	case c < 0x40:
 		s.prefix = c
 	case c < 0x7f:

@@ -172,11 +172,11 @@ func (s *Screen) draw(b []byte, g *grid) []byte {
 	for y := range g.rows {
 		width := s.width(y)
 		if width > 0 {
-			b = place(b, 0, y)
+			b = appendMove(b, 0, y)
 		}
 		b = s.drawCells(b, y, 0, width)
 	}
-	return place(b, g.x, g.y)
+	return appendMove(b, g.x, g.y)
 }
 
 // drawCells appends the cells from x to end of row y.
@@ -219,8 +219,8 @@ func (s *Screen) drawCells(b []byte, y, x, end int) []byte {
 	return b
 }
 
-// place appends the sequence that moves the cursor.
-func place(b []byte, x, y int) []byte {
+// appendMove appends the sequence that moves the cursor.
+func appendMove(b []byte, x, y int) []byte {
 	b = strconv.AppendInt(append(b, "\x1b["...), int64(y+1), 10)
 	b = strconv.AppendInt(append(b, ';'), int64(x+1), 10)
 	return append(b, 'H')
@@ -255,19 +255,19 @@ func (s *Screen) Bytes() []byte {
 	g := s.g
 	row := g.y
 	if g.top > 0 || g.bot < g.rows-1 { // sets the cursor, too
-		b = place(b, g.bot, g.top)
+		b = appendMove(b, g.bot, g.top)
 		b[len(b)-1] = 'r'
 	}
 	if s.has(originMode) { // rows count from the margin then
 		b = append(b, "\x1b[?6h"...)
 		row = max(0, row-g.top)
 	}
-	b = place(b, g.x, row)
+	b = appendMove(b, g.x, row)
 	if g.wrapNext { // printing the last character again brings that about
 		x := g.x
 		if g.at(x, g.y).char == right {
 			x--
-			b = place(b, x, row)
+			b = appendMove(b, x, row)
 		}
 		b = s.drawCells(b, g.y, x, g.cols)
 	}

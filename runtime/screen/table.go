@@ -34,7 +34,7 @@ func (s *Screen) cluster(text string) (uint32, bool) {
 	t := &s.table
 	i, ok := t.clusterOf[text]
 	if !ok {
-		if len(t.clusters) >= maxClusters && !s.sweep() || len(t.clusters) >= maxClusters {
+		if len(t.clusters) >= maxClusters && !s.removeUnused() || len(t.clusters) >= maxClusters {
 			return 0, false
 		}
 		i = uint32(len(t.clusters))
@@ -49,7 +49,7 @@ func (s *Screen) extra(e extra) uint32 {
 	t := &s.table
 	i, ok := t.extraOf[e]
 	if !ok {
-		if len(t.extras) >= maxExtras && !s.sweep() || len(t.extras) >= maxExtras {
+		if len(t.extras) >= maxExtras && !s.removeUnused() || len(t.extras) >= maxExtras {
 			return 0
 		}
 		i = uint32(len(t.extras))
@@ -59,9 +59,9 @@ func (s *Screen) extra(e extra) uint32 {
 	return i
 }
 
-// sweep removes the entries that nothing uses. It looks at every cell, so it is only done after a number of vain
+// removeUnused removes the entries that nothing uses. It looks at every cell, so it is only done after a number of vain
 // requests that grows with the cells (work).
-func (s *Screen) sweep() bool {
+func (s *Screen) removeUnused() bool {
 	old := s.table
 	if s.table.asked++; s.table.asked < s.work() {
 		return false

@@ -1,0 +1,80 @@
+package runtime
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// FreezeSessions stops all that runs in sessions until resume is called, soon: whatever waits in the kernel there lets go of what it
+// has meanwhile, and takes up its system call again afterwards. In tier "cgroup" nobody can tell; elsewhere it is SIGSTOP and
+// SIGCONT, to what was not stopped.
+func (h *Host) FreezeSessions() (unfreeze func()) {
+	if h.root != nil {
+		_ = writeFile(h.root.dir, "cgroup.freeze", "1")
+		return func() { _ = writeFile(h.root.dir, "cgroup.freeze", "0") }
+	}
+	h.mu.Lock()
+	groups := slices.Collect(maps.Values(h.groups))
+	h.mu.Unlock()
+	var stopped []proc
+	for _, g := range groups {
+		for _, pid := range g.Members() {
+			if p, ok := readProc(pid); ok && p.state != 'T' && p.state != 't' {
+				stopped = append(stopped, p)
+			}
+		}
+	}
+	// Parents before what they have started, and the other way round afterwards: a shell that runs while its job is stopped takes
+	// the terminal from the job.
+	slices.SortFunc(stopped, func(a, b proc) int { return cmp.Or(cmp.Compare(a.start, b.start), cmp.Compare(a.pid, b.pid)) })
+	stopped = slices.DeleteFunc(stopped, func(p proc) bool { return !signalPinned(p.pid, unix.SIGSTOP, p.isStill) })
+	return func() {
+		for _, p := range slices.Backward(stopped) {
+			signalPinned(p.pid, unix.SIGCONT, p.isStill)
+		}
+	}
+}
+
+// CountAsEnded makes a child that has been killed and cannot end (Dying) count as ended: its threads run no more code of their own, but
+// one waits in the kernel, and nothing makes it let go. Once it has ended, it is reaped like an orphan.
+func (h *Host) CountAsEnded(c *Child) {
+	n := h.childReaper
+	n.reapMu.Lock()
+	defer n.reapMu.Unlock()
+	if n.child(c.pid) != c {
+		return // it was reaped
+	}
+	n.mu.Lock()
+	delete(n.children, c.pid)
+	n.mu.Unlock()
+	c.mu.Lock()
+	c.status, c.reaped = signalStatus(syscall.SIGKILL), true
+	if c.closed {
+		c.closePidfdLocked()
+	}
+	c.mu.Unlock()
+	if c.scope != nil {
+		c.scope.group.childReaped(c)
+	}
+	close(c.exited)
+}
+
+// WaitsForFileSystem says that a thread of this process waits for a file system. No exec gets past such a thread.
+func (h *Host) WaitsForFileSystem() bool { return len(h.chdirSlots) > 0 }
+
+// Dying tells that the process has been killed, or has begun to exit, and cannot end: a thread of it is in a system call that
+// no signal ends. Of one that is about to end it says the same.
+func (c *Child) Dying() bool {
+	p, ok := readProc(c.pid)
+	if !ok {
+		return false
+	}
+	if p.state == 'Z' { // the main thread has gone, others have not, or nobody has reaped it yet
+		return true
+	}
+	return inMask(c.pid, "SigPnd:", syscall.SIGKILL)
+}

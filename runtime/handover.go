@@ -1,0 +1,382 @@
+package runtime
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"slices"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"trl/protocol"
+)
+
+// A HandoverState is what a Host knows, for a Host that goes on in its place after an exec of this process: children stay
+// children, cgroups stay where they are, and descriptors keep their numbers. Taking it up cannot fail: nothing is opened.
+type HandoverState struct {
+	Instance      Instance
+	Begin         uint64 // of the first Host, in clock ticks after boot
+	Tier, Why     string
+	Tiers         []TierReport
+	Unenforceable map[string]string `json:"Cannot"`
+	Root          *CgroupRootState  // tier "cgroup"
+	Controllers   map[string]bool
+	Hierarchies   map[string]HierarchyState
+	Spaces        *[3]int // tier "pidns": the descriptors of namespaces
+	Groups        []GroupState
+	Children      []ChildState // who has not been reaped
+
+	SessionUser  *Account           `json:"As"`
+	WritableDirs []int              `json:"Write"`
+	FIFODir      string             `json:"Ports"`
+	FIFODirLock  *int               `json:"Lock"` // of Ports; nil: there is none
+	Confinements []ConfinementState `json:"Tenants"`
+	UIDs         map[uint32]string
+	NextUID      uint32
+}
+
+// A ConfinementState is a confinement.
+type ConfinementState struct {
+	ID            string
+	UID, GID      uint32
+	Dir           string
+	Rules, Serial int
+	HasGroup      bool `json:"Grouped"`
+	Released      bool `json:"Leaving"`
+}
+
+// A CgroupRootState is a cgroupRoot.
+type CgroupRootState struct {
+	Dir, Path string
+	Lock      int
+}
+
+// A HierarchyState is a hierarchy.
+type HierarchyState struct {
+	Dir, Path, Why string
+	Root           *CgroupRootState
+}
+
+// A GroupState is a Group that has not ended.
+type GroupState struct {
+	ID, Dir string
+	Orphans int
+	Init    int // pid of one of the Children, unless that has been reaped; 0: none
+	Closed  bool
+	Leaders []int
+	Serial  int
+	Bounds  *LimitsState
+	Scopes  []ScopeState `json:"Cells"`
+}
+
+// A LimitsState is a bounds.
+type LimitsState struct {
+	Limits     protocol.Limits
+	V1         map[string]string
+	CountedDir string `json:"Counted"`
+	StagingDir string `json:"Staged"`
+	Resources  []int
+	Most       []uint64
+}
+
+// A ScopeState is a Scope. List is only kept where it is the cgroup's.
+type ScopeState struct {
+	Number int
+	Mark   uint64
+	Begin  uint64
+	Dir    string
+	List   int
+}
+
+// A ChildState is a Child: of scope Scope in Group, or of no session.
+type ChildState struct {
+	Pid, Pidfd int
+	Closed     bool
+	Group      string
+	Scope      int `json:"Cell"`
+}
+
+// Files lists the descriptors that must stay open across the exec.
+func (b *HandoverState) Files() (fds []int) {
+	roots := []*CgroupRootState{b.Root}
+	for _, y := range b.Hierarchies {
+		roots = append(roots, y.Root)
+	}
+	for _, r := range roots {
+		if r != nil {
+			fds = append(fds, r.Lock)
+		}
+	}
+	if b.Spaces != nil {
+		fds = append(fds, b.Spaces[:]...)
+	}
+	fds = append(fds, b.WritableDirs...)
+	if b.FIFODirLock != nil {
+		fds = append(fds, *b.FIFODirLock)
+	}
+	for _, t := range b.Confinements {
+		fds = append(fds, t.Rules)
+	}
+	for _, g := range b.Groups {
+		fds = append(fds, g.Orphans)
+		for _, c := range g.Scopes {
+			fds = append(fds, c.List)
+		}
+	}
+	for _, c := range b.Children {
+		fds = append(fds, c.Pidfd)
+	}
+	return slices.DeleteFunc(fds, func(fd int) bool { return fd < 0 })
+}
+
+// HandOver calls f with everything while nobody is forked or reaped, and returns what f does, if it returns. No other
+// method of the Host or its groups may be under way.
+func (h *Host) HandOver(f func(*HandoverState) error) error {
+	h.childReaper.reapMu.Lock()
+	defer h.childReaper.reapMu.Unlock()
+	h.childReaper.forkMu.Lock()
+	defer h.childReaper.forkMu.Unlock()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed {
+		return fmt.Errorf("hand over: %w", fs.ErrClosed)
+	}
+	b := &HandoverState{
+		Instance: h.Instance(), Begin: h.startTicks, Tier: h.tier, Why: h.why, Tiers: h.tiers, Unenforceable: h.unenforceable,
+		Root: h.root.handoverState(), Controllers: h.controllers, Hierarchies: map[string]HierarchyState{},
+		SessionUser: h.sessionUser, WritableDirs: h.writableDirs, FIFODir: h.fifoDir, UIDs: h.uids, NextUID: h.nextUID,
+	}
+	if h.fifoDirLock >= 0 {
+		b.FIFODirLock = &h.fifoDirLock
+	}
+	for _, t := range h.confinements {
+		b.Confinements = append(b.Confinements, ConfinementState{t.id, t.uid, t.gid, t.dir, t.rules, t.lastFileNumber, t.hasGroup, t.released})
+	}
+	for name, y := range h.hierarchies {
+		b.Hierarchies[name] = HierarchyState{y.dir, y.path, y.why, y.root.handoverState()}
+	}
+	if n := h.spaces; n != nil {
+		b.Spaces = &[3]int{n.program, n.life[0], n.life[1]}
+	}
+	for _, g := range h.groups {
+		b.Groups = append(b.Groups, g.handoverState())
+	}
+	h.childReaper.mu.Lock()
+	defer h.childReaper.mu.Unlock()
+	for _, c := range h.childReaper.children {
+		child := ChildState{Pid: c.pid, Pidfd: c.pidfd, Closed: c.closed}
+		if c.scope != nil {
+			child.Group, child.Scope = c.scope.group.id, c.scope.number
+		}
+		b.Children = append(b.Children, child)
+	}
+	return f(b)
+}
+
+func (r *cgroupRoot) handoverState() *CgroupRootState {
+	if r == nil {
+		return nil
+	}
+	return &CgroupRootState{r.dir, r.path, r.lock}
+}
+
+func (b *CgroupRootState) restore() *cgroupRoot {
+	if b == nil {
+		return nil
+	}
+	return &cgroupRoot{dir: b.Dir, path: b.Path, lock: b.Lock}
+}
+
+func (g *Group) handoverState() GroupState {
+	b := GroupState{
+		ID: g.id, Dir: g.dir, Orphans: g.orphanList, Closed: g.closed,
+		Leaders: slices.Collect(maps.Keys(g.leaders)), Serial: g.serial,
+	}
+	if g.init != nil {
+		b.Init = g.init.pid
+	}
+	if o := g.bounds.Load(); o != nil {
+		b.Bounds = &LimitsState{Limits: o.limits, V1: o.v1, CountedDir: o.countedDir, StagingDir: o.stagingDir}
+		for _, r := range o.rlimits {
+			b.Bounds.Resources, b.Bounds.Most = append(b.Bounds.Resources, r.resource), append(b.Bounds.Most, r.most)
+		}
+	}
+	for _, c := range g.scopes {
+		scope := ScopeState{Number: c.number, Mark: uint64(c.mark), Begin: c.begin, Dir: c.dir, List: -1}
+		if c.dir != "" {
+			scope.List = c.pidList
+		}
+		b.Scopes = append(b.Scopes, scope)
+	}
+	return b
+}
+
+// restore makes h, which owns nothing yet, what b says, but for the gateway's user: gateways are still to come.
+func (h *Host) restore(b *HandoverState, gateway *Account) {
+	h.startTicks, h.sessionUser, h.writableDirs, h.fifoDir, h.nextUID = b.Begin, b.SessionUser, b.WritableDirs, b.FIFODir, b.NextUID
+	h.fifoDirMounted = h.fifoDir != "" && isMounted(h.fifoDir)
+	if b.FIFODirLock != nil {
+		h.fifoDirLock = *b.FIFODirLock
+	}
+	if gateway != nil {
+		h.gatewayGID = &gateway.GID
+	}
+	for uid, id := range b.UIDs {
+		h.uids[uid] = id
+	}
+	for _, t := range b.Confinements {
+		h.confinements[t.ID] = &confinement{
+			id: t.ID, user: h.sessionUser, uid: t.UID, gid: t.GID, dir: t.Dir, landlockRules: landlockRules{rules: t.Rules}, gatewayGID: h.gatewayGID,
+			lastFileNumber: t.Serial, hasGroup: t.HasGroup, released: t.Released,
+		}
+	}
+	h.tier, h.why, h.tiers, h.unenforceable = b.Tier, b.Why, b.Tiers, b.Unenforceable
+	h.root, h.controllers = b.Root.restore(), b.Controllers
+	h.hierarchies = map[string]*hierarchy{}
+	for name, y := range b.Hierarchies {
+		h.hierarchies[name] = &hierarchy{controller: name, dir: y.Dir, path: y.Path, why: y.Why, root: y.Root.restore()}
+	}
+	if b.Spaces != nil {
+		h.spaces = &namespaces{program: b.Spaces[0], life: [2]int{b.Spaces[1], b.Spaces[2]}}
+	}
+	for i := range b.Groups {
+		h.restoreGroup(&b.Groups[i])
+	}
+	for _, c := range b.Children {
+		child := &Child{pid: c.Pid, pidfd: c.Pidfd, closed: c.Closed, exited: make(chan struct{})}
+		if g := h.groups[c.Group]; g != nil {
+			child.scope = g.scope(c.Scope)
+			g.children[child] = struct{}{}
+		}
+		h.childReaper.children[c.Pid], h.restoredChildren[c.Pid] = child, child
+	}
+	for _, g := range b.Groups { // once the children are there
+		if g.Init == 0 {
+			continue
+		}
+		init := h.childReaper.children[g.Init]
+		if init == nil { // nobody is to be started beside it, but outside of its namespace even less
+			init = EndedChild(g.Init, -1, Status{})
+		}
+		h.groups[g.ID].init = init
+	}
+}
+
+func (h *Host) restoreGroup(b *GroupState) {
+	g := &Group{
+		id: b.ID, host: h, confinement: h.confinements[b.ID], dir: b.Dir, orphanList: b.Orphans, closed: b.Closed, serial: b.Serial,
+		closeSlot: make(chan struct{}, 1), chdirSlot: make(chan struct{}, 1), children: map[*Child]struct{}{}, leaders: map[int]struct{}{},
+	}
+	for _, pid := range b.Leaders {
+		g.leaders[pid] = struct{}{}
+	}
+	if o := b.Bounds; o != nil {
+		made := &bounds{limits: o.Limits, v1: o.V1, countedDir: o.CountedDir, stagingDir: o.StagingDir, host: h, confinement: g.confinement}
+		for i, resource := range o.Resources {
+			made.rlimits = append(made.rlimits, rlimit{resource, o.Most[i]})
+		}
+		g.bounds.Store(made)
+	}
+	for _, c := range b.Scopes {
+		scope := &Scope{group: g, number: c.Number, mark: mark(c.Mark), begin: c.Begin, dir: c.Dir, pidList: c.List, listBuf: make([]byte, 256)}
+		g.scopes = append(g.scopes, scope)
+		h.scopes[scope.mark] = scope
+	}
+	h.groups[g.id] = g
+}
+
+// scope finds one by number; one that has been given up is made once more, for a child that outlived it.
+func (g *Group) scope(number int) *Scope {
+	for _, c := range g.scopes {
+		if c.number == number {
+			return c
+		}
+	}
+	return &Scope{group: g, number: number, dir: g.dir, pidList: -1}
+}
+
+// Group finds one that has not ended, for who takes up a HandoverState.
+func (h *Host) Group(id string) *Group { return h.group(id) }
+
+// EndedGroup stands for one whose processes are gone.
+func (h *Host) EndedGroup(id string) *Group {
+	h.mu.Lock()
+	t := h.confinements[id]
+	h.mu.Unlock()
+	if t == nil {
+		t = &confinement{id: id, landlockRules: landlockRules{rules: -1}}
+	}
+	return &Group{
+		id: id, host: h, confinement: t, orphanList: -1, closeSlot: make(chan struct{}, 1), chdirSlot: make(chan struct{}, 1), removed: true, closed: true,
+		children: map[*Child]struct{}{}, leaders: map[int]struct{}{},
+	}
+}
+
+// Scopes lists the group's.
+func (g *Group) Scopes() []*Scope {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return slices.Clone(g.scopes)
+}
+
+// RestoredChild gives out one of the HandoverState's, once. It may have ended since, and been reaped.
+func (h *Host) RestoredChild(pid int) *Child {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	c := h.restoredChildren[pid]
+	delete(h.restoredChildren, pid)
+	return c
+}
+
+// EndedChild stands for one that has been reaped. The descriptor is its own; -1: none.
+func EndedChild(pid, pidfd int, s Status) *Child {
+	c := &Child{pid: pid, pidfd: pidfd, reaped: true, status: s, exited: make(chan struct{})}
+	close(c.exited)
+	return c
+}
+
+// keepOpen lets fds through an exec, or not.
+func keepOpen(fds []int, keep bool) error {
+	for _, fd := range fds {
+		flags := unix.FD_CLOEXEC
+		if keep {
+			flags = 0
+		}
+		if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETFD, flags); err != nil {
+			return fmt.Errorf("descriptor %d: %w", fd, err)
+		}
+	}
+	return nil
+}
+
+// Exec turns this process into program, with fds open. It returns only if that fails, and nothing has changed then. It is to
+// be called on the main thread: one that execs while it is another waits for the main one to end, takes its place, and in
+// between, a millisecond or more, /proc/PID/fd is empty for the shells, whose commands would not be read and whose reports
+// be lost. Only a capability that the main thread may not have is worth that.
+//
+// Our children are in the main thread's list afterwards, where before there were only orphans: tier "none" looks twice
+// from then on (Scope.MembersExcept).
+func Exec(program string, argv, env []string, fds []int) error {
+	syscall.ForkLock.Lock() // a child would have fds, too
+	defer syscall.ForkLock.Unlock()
+	err := keepOpen(fds, true)
+	switch {
+	case err != nil:
+	case adminIsAmbient:
+		err = onCapableThread(func() error {
+			if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(parentDeathSignal), 0, 0, 0); err != nil {
+				return os.NewSyscallError("prctl", err)
+			}
+			return syscall.Exec(program, argv, env)
+		})
+	case unix.Gettid() != unix.Getpid():
+		err = errors.New("not on the main thread")
+	default:
+		err = syscall.Exec(program, argv, env)
+	}
+	_ = keepOpen(fds, false)
+	return fmt.Errorf("exec %s: %w", program, err)
+}

@@ -1,0 +1,214 @@
+package keeper
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"trl/runtime"
+)
+
+// A scope is runtime.KeptScope.
+type scope struct {
+	group      *group
+	number     int
+	emptyCheck runtime.EmptyCheck
+}
+
+func (c *Client) newScope(g *group, number int, mark uint64, list int) *scope {
+	k := &scope{group: g, number: number, emptyCheck: runtime.EmptyCheck{Mark: mark, List: list, Spaces: c.state.Tier == "pidns", Orphans: c.orphans, IsLiveMark: c.isLiveMark}}
+	c.mu.Lock()
+	c.marks[mark] = struct{}{}
+	c.mu.Unlock()
+	g.mu.Lock()
+	g.scopes[number] = k
+	g.mu.Unlock()
+	return k
+}
+
+// forget is for when the scope is gone.
+func (c *scope) forget() {
+	c.group.client.mu.Lock()
+	delete(c.group.client.marks, c.emptyCheck.Mark)
+	c.group.client.mu.Unlock()
+	c.emptyCheck.Close()
+}
+
+func (c *scope) call(m message, files ...int) (message, error) {
+	m.Group, m.Scope = c.group.id, c.number
+	a, more, err := c.group.client.call(m, files...)
+	closeAll(more)
+	return a, err
+}
+
+func (c *scope) Number() int { return c.number }
+
+func (c *scope) Spawn(s runtime.Spec) (runtime.KeptChild, error) {
+	req, files, err := spawnOf(s)
+	if err != nil {
+		return nil, err
+	}
+	k := newChild(c.group.client, c.group.id)
+	call, err := k.client.sendRequest(message{Op: opSpawn, Group: c.group.id, Scope: c.number, Spawn: req}, k, files)
+	if err != nil {
+		return nil, err
+	}
+	<-call.answered
+	_, _, err = call.result()
+	if err == nil && k.Pidfd() < 0 {
+		err = unix.EMFILE
+	}
+	if err != nil {
+		if k.number != 0 { // it runs, but we have no room for it
+			_ = k.Signal(unix.SIGKILL)
+			k.Close()
+		}
+		return nil, err
+	}
+	return k, nil
+}
+
+// spawnOf is s as a message has it, with copies of its descriptors.
+func spawnOf(s runtime.Spec) (req *spawn, files []int, err error) {
+	req = &spawn{Path: []byte(s.Path), Argv: bytesOf(s.Argv), Env: bytesOf(s.Env), Dir: []byte(s.Dir), TTY: s.TTY}
+	sent := map[*os.File]int{}
+	for _, f := range s.Files {
+		slot, again := sent[f]
+		if f == nil {
+			slot = -1
+		} else if !again {
+			fd, err := duplicate(int(f.Fd()))
+			if err != nil {
+				closeAll(files)
+				return nil, nil, fmt.Errorf("spawn %s: %w", s.Path, err)
+			}
+			slot, sent[f] = len(files), len(files)
+			files = append(files, fd)
+		}
+		req.Slots = append(req.Slots, slot)
+	}
+	return req, files, nil
+}
+
+func bytesOf(texts []string) [][]byte {
+	b := make([][]byte, len(texts))
+	for i := range texts {
+		b[i] = []byte(texts[i])
+	}
+	return b
+}
+
+func (c *scope) AddChild(pid int) error {
+	_, err := c.call(message{Op: opAddChild, Pid: pid})
+	return err
+}
+
+func (c *scope) AddForkedCopy(pid int) error {
+	_, err := c.call(message{Op: opAddForkedCopy, Pid: pid})
+	return err
+}
+
+// MembersExcept asks the keeper only if there may be somebody: it is called after every command.
+func (c *scope) MembersExcept(shell int) []int {
+	if c.emptyCheck.ShellAlone(shell) {
+		return nil
+	}
+	a, _ := c.call(message{Op: opMembersExcept, Pid: shell})
+	return a.Pids
+}
+
+func (c *scope) Signal(sig syscall.Signal, shell int) {
+	_, _ = c.call(message{Op: opSignal, Signal: int(sig), Pid: shell})
+}
+
+func (c *scope) SignalSome(sig syscall.Signal, pids ...int) {
+	_, _ = c.call(message{Op: opSignal, Signal: int(sig), Pids: pids, Done: true})
+}
+
+func (c *scope) Kill(shell int) error {
+	_, err := c.call(message{Op: opKill, Pid: shell})
+	return err
+}
+
+func (c *scope) Remove() bool {
+	a, err := c.call(message{Op: opRemove})
+	if err != nil || !a.Done {
+		return false
+	}
+	c.group.mu.Lock()
+	delete(c.group.scopes, c.number)
+	c.group.mu.Unlock()
+	c.forget()
+	return true
+}
+
+// A child is runtime.KeptChild.
+type child struct {
+	client *Client
+	group  string
+	number uint64        // set before anybody else has it
+	pid    int           // set before anybody else has it
+	exited chan struct{} // closed by end
+	status runtime.Status
+
+	mu     sync.Mutex
+	pidfd  int  // guarded by mu; -1 after Close
+	closed bool // guarded by mu
+}
+
+// newChild is one to be.
+func newChild(c *Client, group string) *child {
+	return &child{client: c, group: group, pidfd: -1, exited: make(chan struct{})}
+}
+
+// setExited is told once.
+func (k *child) setExited(s runtime.Status) {
+	k.status = s
+	close(k.exited)
+}
+
+func (k *child) Pid() int { return k.pid }
+
+func (k *child) Exited() <-chan struct{} { return k.exited }
+
+func (k *child) Pidfd() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.pidfd
+}
+
+func (k *child) Status() runtime.Status {
+	select {
+	case <-k.exited:
+		return k.status
+	default:
+		return runtime.Status{}
+	}
+}
+
+func (k *child) Signal(sig syscall.Signal) error {
+	_, _, err := k.client.call(message{Op: opSignal, Group: k.group, Child: k.number, Signal: int(sig)})
+	if errors.Is(err, os.ErrProcessDone) {
+		return os.ErrProcessDone
+	}
+	return err
+}
+
+func (k *child) Close() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.closed {
+		return nil
+	}
+	k.closed = true
+	k.client.sendOneWay(message{Op: opRelease, Group: k.group, Child: k.number})
+	if k.pidfd >= 0 {
+		unix.Close(k.pidfd)
+		k.pidfd = -1
+	}
+	return nil
+}

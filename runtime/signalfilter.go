@@ -1,0 +1,113 @@
+package runtime
+
+import (
+	"os"
+	goruntime "runtime"
+	"sync/atomic"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Sessions are our children and, by default, of our user, so the kernel would let a session's `kill -9 $PPID` end us, and
+// every session with us. A seccomp filter refuses that: EPERM for every signal to our pid or our process group that could
+// end us, stop us or ask something of us. Whoever is forked by us inherits it, the gateway included, and an exec in place
+// keeps it.
+//
+// The filter sees numbers, not processes. In a PID namespace that a session makes, another process may have our number, and
+// cannot be sent these signals either. `kill -9 -1`, pidfds and ptrace are let through: who uses those means it.
+
+// harmless are the signals that do nothing to us; bit n is signal n, and 0 only asks whether we are there. Beyond 31 there
+// are some that end a Go program.
+const harmless uint32 = 1 | 1<<unix.SIGPIPE | 1<<unix.SIGALRM | 1<<unix.SIGCHLD | 1<<unix.SIGCONT | 1<<unix.SIGURG | 1<<unix.SIGWINCH |
+	1<<unix.SIGIO | 1<<unix.SIGXCPU | 1<<unix.SIGXFSZ | 1<<unix.SIGVTALRM | 1<<unix.SIGPROF | 1<<unix.SIGPWR
+
+var signalFilterInstalled atomic.Bool // this whole process has the filter, and so has whoever it forks
+
+// InstallSignalFilter puts the filter on this process. The kernel takes one from who has CAP_SYS_ADMIN, or can gain no privileges
+// (no_new_privs); the error says that it did not. Where already, an earlier program of this process has done so. Before the
+// first child.
+func InstallSignalFilter(already bool) error {
+	if !already {
+		if err := refuseSignals(unix.SECCOMP_FILTER_FLAG_TSYNC); err != nil {
+			return err
+		}
+	}
+	signalFilterInstalled.Store(true)
+	return nil
+}
+
+// filterSignalsOfThread puts the filter on this thread alone, and on whoever it forks, where the process has none.
+func filterSignalsOfThread() {
+	if !signalFilterInstalled.Load() {
+		_ = refuseSignals(0) // without it a session can do what it could before
+	}
+}
+
+// refuseSignals adds the filter to this thread, or with TSYNC to all.
+func refuseSignals(flags uintptr) error {
+	filter := signalFilter(uint32(os.Getpid()), uint32(unix.Getpgrp()))
+	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
+	// SPEC_ALLOW: without it older kernels turn mitigations on that cost sessions some of their speed.
+	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, flags|unix.SECCOMP_FILTER_FLAG_SPEC_ALLOW, uintptr(unsafe.Pointer(&program)))
+	goruntime.KeepAlive(filter)
+	if errno != 0 {
+		return os.NewSyscallError("seccomp", errno)
+	}
+	return nil
+}
+
+// signalFilter is the filter's program. System calls of other architectures (32 bits) are let through. For all calls but the
+// five that send signals the answer depends on the number alone, so the kernel keeps it and does not run the program.
+func signalFilter(pid, pgrp uint32) []unix.SockFilter {
+	const (
+		number, arch = 0, 4
+		argument     = 16 // and 8 bytes for each; the lower half comes first on both architectures
+
+		load  = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS
+		equal = unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K
+	)
+	native := map[string]uint32{"amd64": unix.AUDIT_ARCH_X86_64, "arm64": unix.AUDIT_ARCH_AARCH64}[goruntime.GOARCH]
+	const allow, deny = 20, 21
+	to := func(from, target int) uint8 { return uint8(target - from - 1) }
+	return []unix.SockFilter{
+		0:  {Code: load, K: arch},
+		1:  {Code: equal, K: native, Jf: to(1, allow)},
+		2:  {Code: load, K: number},
+		3:  {Code: equal, K: unix.SYS_KILL, Jt: to(3, 8)},
+		4:  {Code: equal, K: unix.SYS_TKILL, Jt: to(4, 8)},
+		5:  {Code: equal, K: unix.SYS_RT_SIGQUEUEINFO, Jt: to(5, 8)},
+		6:  {Code: equal, K: unix.SYS_TGKILL, Jt: to(6, 10)},
+		7:  {Code: equal, K: unix.SYS_RT_TGSIGQUEUEINFO, Jt: to(7, 10), Jf: to(7, allow)},
+		8:  {Code: load, K: argument + 8}, // the signal is the second argument
+		9:  {Code: unix.BPF_JMP | unix.BPF_JA, K: 1},
+		10: {Code: load, K: argument + 2*8}, // or the third
+		11: {Code: unix.BPF_JMP | unix.BPF_JGT | unix.BPF_K, K: 31, Jt: to(11, 16)},
+		12: {Code: unix.BPF_MISC | unix.BPF_TAX},
+		13: {Code: unix.BPF_LD | unix.BPF_IMM, K: 1},
+		14: {Code: unix.BPF_ALU | unix.BPF_LSH | unix.BPF_X},
+		15: {Code: unix.BPF_JMP | unix.BPF_JSET | unix.BPF_K, K: harmless, Jt: to(15, allow)},
+		16: {Code: load, K: argument},
+		17: {Code: equal, K: pid, Jt: to(17, deny)},
+		18: {Code: equal, K: -pid, Jt: to(18, deny)},
+		19: {Code: equal, K: -pgrp, Jt: to(19, deny)},
+		20: {Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW},
+		21: {Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)},
+	}
+}
+
+// examineSignalFilter tells whether Shield would succeed. It installs nothing, since that could not be undone.
+func examineSignalFilter() Finding {
+	const name = "keeper"
+	action := uint32(unix.SECCOMP_RET_ERRNO)
+	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_GET_ACTION_AVAIL, 0, uintptr(unsafe.Pointer(&action)))
+	unable, err := unix.PrctlRetInt(unix.PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0)
+	switch {
+	case errno != 0:
+		return Finding{name, Weak, "kill -9 $PPID in a session ends every session: the kernel has no seccomp filters. Use --session-user or --sandbox bwrap"}
+	case threadMayNamespace(), err == nil && unable == 1:
+		return Finding{name, Fine, "no signal from a session ends it: kill -9 $PPID is refused"}
+	}
+	return Finding{name, Weak, "kill -9 $PPID in a session ends every session: without CAP_SYS_ADMIN the kernel takes a filter only from who can gain no privileges. " +
+		"Start trl by `setpriv --no-new-privs` (sudo in sessions then fails), as the first process of a container, or with --session-user, --allow-write or --sandbox bwrap"}
+}
