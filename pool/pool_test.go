@@ -541,7 +541,7 @@ type full struct {
 	room int
 }
 
-func (f *full) Found(id string, w runtime.StartRequest) (runtime.StartedSession, error) {
+func (f *full) StartSession(id string, w runtime.StartRequest) (runtime.StartedSession, error) {
 	f.pool.mu.RLock()
 	live := f.pool.live // the one that asks among them
 	f.pool.mu.RUnlock()

@@ -44,7 +44,7 @@ type StartRequest struct {
 	Shell  Spec // in a scope of its own
 	Limits protocol.Limits
 	// Parallel does what the process need not wait for: with a keeper, while that is at work. What it asks of the group is
-	// done after, or refused where there is none in the end; then Found says why. An id that is in use already is a mistake
+	// done after, or refused where there is none in the end; then StartSession says why. An id that is in use already is a mistake
 	// that it is not protected from.
 	Parallel func(KeptGroup) error
 }

@@ -1,4 +1,4 @@
-// Package session log keeps what must be known of a session after its gateway died: small entries in a memfd that a keeper
+// Package sessionlog keeps what must be known of a session after its gateway died: small entries in a memfd that a keeper
 // holds, each written by one system call and valid only whole.
 //
 // The file is a header and entries one after the other. Restart writes a new beginning behind the old end, and a frame of
