@@ -302,15 +302,15 @@ func (x *loggedTerminal) span() journal.Span {
 // reserveLogs says whose output is to be read again.
 func (m *loggedSession) reserveLogs(a *runtime.Adoption) {
 	for _, x := range m.ended {
-		if x.at != nil && x.at.Lane != nil && !x.forgotten {
-			a.ReserveLog(x.at.Lane.Log, x.at.Span)
+		if x.at != nil && x.at.Pipes != nil && !x.forgotten {
+			a.ReserveLog(x.at.Pipes.Log, x.at.Span)
 		}
 	}
 	for _, x := range m.execs {
 		switch {
 		case x.forgotten:
-		case x.done != nil && x.done.Lane != nil:
-			a.ReserveLog(x.done.Lane.Log, x.done.Span)
+		case x.done != nil && x.done.Pipes != nil:
+			a.ReserveLog(x.done.Pipes.Log, x.done.Span)
 		case x.done == nil && x.begun != nil:
 			a.ReserveLog(x.begun.Command.Pipes.Log, x.begun.Command.Span)
 		}

@@ -311,7 +311,7 @@ func (s *Session) reviveExec(a *runtime.Adoption, x *loggedExec) (live bool, err
 		e.keepText()
 	}
 	if d := x.done; d != nil {
-		if e.command, e.pipes = nil, d.Lane; x.forgotten {
+		if e.command, e.pipes = nil, d.Pipes; x.forgotten {
 			e.pipes = nil
 		}
 		e.exit, e.failure, e.endedAt, e.endOffset, e.shellDied = d.Exit, d.Failure, d.Uptime.time(d.At), d.End, d.Died
@@ -323,7 +323,7 @@ func (s *Session) reviveExec(a *runtime.Adoption, x *loggedExec) (live bool, err
 		}
 		e.resultOutput.limit = &[2]int64{d.Exit.StdoutBytes, d.Exit.StderrBytes}
 		if e.pipes != nil {
-			if err := a.ReplayLog(e.journal, d.Lane.Log, d.Span); err != nil { // it has ended; its session shall not
+			if err := a.ReplayLog(e.journal, d.Pipes.Log, d.Span); err != nil { // it has ended; its session shall not
 				s.log.Error().Err(err).Str("exec", e.ID()).Msg("output is lost")
 				e.journal.Close()
 			}
@@ -537,7 +537,7 @@ func (s *Session) reviveEnded(a *runtime.Adoption, x *loggedEnded) error {
 		x.discard()
 		return nil
 	}
-	if x.at == nil || x.at.Lane == nil {
+	if x.at == nil || x.at.Pipes == nil {
 		return nil
 	}
 	e := x.toExec()
@@ -546,7 +546,7 @@ func (s *Session) reviveEnded(a *runtime.Adoption, x *loggedEnded) error {
 		e.tapText()
 	}
 	e.resultOutput.limit = &[2]int64{x.stdout, x.stderr}
-	if err := a.ReplayLog(e.journal, x.at.Lane.Log, x.at.Span); err != nil { // it has ended; its session shall not
+	if err := a.ReplayLog(e.journal, x.at.Pipes.Log, x.at.Span); err != nil { // it has ended; its session shall not
 		s.log.Error().Err(err).Str("exec", e.ID()).Msg("output is lost")
 		e.journal.Close()
 	}
@@ -554,8 +554,8 @@ func (s *Session) reviveEnded(a *runtime.Adoption, x *loggedEnded) error {
 		s.pool.recordings.start(e.recordingSource()).finish(e.endOffset, e.exit.ExitCode)
 	}
 	if !e.journal.Closed() {
-		a.ReadOn(e.journal, x.at.Lane)
+		a.ReadOn(e.journal, x.at.Pipes)
 	}
-	x.output, x.pipes, x.resultOutput = e.journal, x.at.Lane, e.resultOutput
+	x.output, x.pipes, x.resultOutput = e.journal, x.at.Pipes, e.resultOutput
 	return nil
 }

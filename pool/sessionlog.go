@@ -120,7 +120,7 @@ type doneEntry struct {
 	End     int64               `json:"end"`
 	Died    bool                `json:"died,omitzero"`
 	Span    journal.Span        `json:"span"`
-	Lane    *runtime.SavedPipes `json:"lane,omitzero"` // nil: it never had one
+	Pipes   *runtime.SavedPipes `json:"lane,omitzero"` // nil: it never had one
 }
 
 type processEntry struct {
@@ -273,7 +273,7 @@ func (s *Session) logAccepted(e *Exec, b *begunEntry) {
 
 func (e *Exec) doneEntry() *doneEntry {
 	return &doneEntry{
-		ID: e.ID(), Exit: e.exit, Failure: e.failure, At: e.endedAt, Uptime: uptimeAt(e.endedAt), End: e.endOffset, Died: e.shellDied, Span: e.journal.Span(), Lane: e.pipes,
+		ID: e.ID(), Exit: e.exit, Failure: e.failure, At: e.endedAt, Uptime: uptimeAt(e.endedAt), End: e.endOffset, Died: e.shellDied, Span: e.journal.Span(), Pipes: e.pipes,
 	}
 }
 

@@ -362,8 +362,8 @@ func (c *codec) key(k **keyedRequest) {
 
 // outputPlace is where the output of an ended command is.
 type outputPlace struct {
-	Span journal.Span        `json:"span"`
-	Lane *runtime.SavedPipes `json:"lane,omitzero"`
+	Span  journal.Span        `json:"span"`
+	Pipes *runtime.SavedPipes `json:"lane,omitzero"`
 }
 
 func (x *endedExec) fields(c *codec, at **outputPlace) {

@@ -91,7 +91,7 @@ func TestChildBehindAStrangersZombie(t *testing.T) {
 	}
 }
 
-// Who is bequeathed has not been reaped: the heir would wait for it without end.
+// A child that is handed over has not been reaped: the successor would wait for it without end.
 func TestNobodyIsReapedInABequest(t *testing.T) {
 	eachTier(t, func(t *testing.T, h *Host) {
 		_, c := newGroup(t, h)

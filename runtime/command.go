@@ -41,7 +41,7 @@ type Command struct {
 
 	mu       sync.Mutex
 	wake     func()          // guarded by mu; nil while Run is not on it
-	stdin    *stdinBuffer    // guarded by mu; the command's stdin, once it has one: see furnish
+	stdin    *stdinBuffer    // guarded by mu; the command's stdin, once it has one: see makeStdin
 	pending  []byte          // guarded by mu; input from before that
 	eof      bool            // guarded by mu; no more input will come
 	runEnded bool            // guarded by mu; Run has ended

@@ -16,12 +16,12 @@ func twoUsers(c *Config) {
 }
 
 // held resources are ids of everything that a principal can have.
-type belongings map[string]string // by parameter
+type owned map[string]string // by parameter
 
-func have(c *client, name string) belongings {
+func have(c *client, name string) owned {
 	c.t.Helper()
 	s := c.session(object{"name": name})
-	return belongings{
+	return owned{
 		"session_id": s,
 		"session":    name,
 		"exec_id":    c.call("exec.stream", object{"session_id": s, "command": "cat", "interactive_stdin": true}).str("exec_id"),
@@ -32,8 +32,8 @@ func have(c *client, name string) belongings {
 }
 
 // unknown are ids as nobody has them: of this server's making as far as form goes, and of nobody's.
-func (b belongings) unknown() belongings {
-	u := belongings{}
+func (b owned) unknown() owned {
+	u := owned{}
 	for param, id := range b {
 		if param == "session" {
 			u[param] = "nobodys-name"

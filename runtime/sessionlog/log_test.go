@@ -211,7 +211,7 @@ func FuzzOpen(f *testing.F) {
 	_ = readAt(l.fd, seed, 0)
 	l.Close()
 	f.Add(seed)
-	f.Add([]byte("no ledger"))
+	f.Add([]byte("no session log"))
 	f.Fuzz(func(t *testing.T, content []byte) {
 		fd, err := unix.MemfdCreate(memfdName, unix.MFD_CLOEXEC)
 		if err != nil {
