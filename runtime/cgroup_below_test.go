@@ -35,8 +35,8 @@ func cgroupHost(t *testing.T) *Host {
 	return h
 }
 
-// glanceOf is what a gateway has of the scope.
-func glanceOf(t *testing.T, c *Scope) *EmptyCheck {
+// newEmptyCheck is what a gateway has of the scope.
+func newEmptyCheck(t *testing.T, c *Scope) *EmptyCheck {
 	t.Helper()
 	list, err := c.OpenPIDList()
 	if err != nil {
@@ -51,7 +51,7 @@ func TestCgroupsBelowACellBelongToIt(t *testing.T) {
 	h := cgroupHost(t)
 	_, c := newGroup(t, h)
 	sh := openShellIn(t, h, c)
-	g := glanceOf(t, c)
+	g := newEmptyCheck(t, c)
 	if !g.ShellAlone(sh.Pid()) || c.MembersExcept(sh.Pid()) != nil {
 		t.Fatal("somebody is in a fresh scope")
 	}

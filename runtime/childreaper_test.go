@@ -92,7 +92,7 @@ func TestChildBehindAStrangersZombie(t *testing.T) {
 }
 
 // A child that is handed over has not been reaped: the successor would wait for it without end.
-func TestNobodyIsReapedInABequest(t *testing.T) {
+func TestNobodyIsReapedDuringAHandover(t *testing.T) {
 	eachTier(t, func(t *testing.T, h *Host) {
 		_, c := newGroup(t, h)
 		done := make(chan struct{})

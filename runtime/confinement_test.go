@@ -94,8 +94,8 @@ func TestEveryShellOfAnotherUser(t *testing.T) {
 	}
 }
 
-// TestTenantOfARange: one number a session, kept through a new group, and not given out again before ReleaseConfinement.
-func TestTenantOfARange(t *testing.T) {
+// TestSessionUserOfARange: one number a session, kept through a new group, and not given out again before ReleaseConfinement.
+func TestSessionUserOfARange(t *testing.T) {
 	h := otherHost(t, Config{SessionUser: &Account{Text: "64200-64201", UID: 64200, GID: 64200, Last: 64201}})
 	group := func(id string) *Group {
 		g, err := h.NewGroup(id)

@@ -116,8 +116,8 @@ type file int
 func (fd file) WriteAt(p []byte, at int64) { local(fd).WriteAt(p, at) }
 func (fd file) Punch(from, to int64)       { local(fd).Punch(from, to) }
 
-// TestParkedLedgerIsWrittenAndReleased by who has its file, and what is released gives its memory back at once.
-func TestParkedLedgerIsWrittenAndReleased(t *testing.T) {
+// TestClosedSessionLogIsWrittenAndReleased by who has its file, and what is released gives its memory back at once.
+func TestClosedSessionLogIsWrittenAndReleased(t *testing.T) {
 	l, err := New()
 	if err != nil {
 		t.Fatal(err)

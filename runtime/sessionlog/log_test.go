@@ -153,8 +153,8 @@ func TestWhatIsSpoiledIsNotRead(t *testing.T) {
 	}
 }
 
-// TestOnlyLedgersAreRead: a file with the same in it, as a command's output may be, is none.
-func TestOnlyLedgersAreRead(t *testing.T) {
+// TestOnlySessionLogsAreRead: a file with the same in it, as a command's output may be, is none.
+func TestOnlySessionLogsAreRead(t *testing.T) {
 	l, err := New()
 	if err != nil {
 		t.Fatal(err)
