@@ -191,6 +191,7 @@ func TestACancelledNextDoesNotDetachTheNext(t *testing.T) {
 // TestDetachGoesBeforeTheNextAttach: else it would end that one.
 func TestDetachGoesBeforeTheNextAttach(t *testing.T) {
 	const times = 20
+	all := make(chan struct{})
 	c := dial(t, Options{URL: listen(t, func(p *peer) {
 		for range times {
 			for _, method := range []string{"exec.attach", "exec.detach"} {
@@ -201,6 +202,7 @@ func TestDetachGoesBeforeTheNextAttach(t *testing.T) {
 				p.ok(q, `{"exec_id":"x-1","stream_id":"st-1"}`)
 			}
 		}
+		close(all)
 		p.drain()
 	})})
 	for range times {
@@ -210,4 +212,5 @@ func TestDetachGoesBeforeTheNextAttach(t *testing.T) {
 		}
 		s.Close()
 	}
+	<-all // the last detach may still be on its way: closing the client would cut it off
 }

@@ -121,6 +121,9 @@ func TestEndedThingsHoldNoDescriptors(t *testing.T) {
 				t.Error("the log says that output is lost")
 			}
 			before.gateway += 4 // what the first gateway had opened later
+			eventually(t, "the silent job is over, and was looked at", func() bool {
+				return len(c.info(s).ints("background")) == 0
+			})
 			g.holds(t, "no more after a death", cgroup, before)
 			g.killGateway(t)
 			c = g.redial(t)
