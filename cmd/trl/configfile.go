@@ -13,15 +13,13 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/pelletier/go-toml/v2"
-	"github.com/pelletier/go-toml/v2/unstable"
 	"go.yaml.in/yaml/v3"
 	"golang.org/x/sys/unix"
 )
 
-// A config file is flat: a key, which is a flag's name with - or _, and a value or a list of values. What else YAML and TOML can say is
-// refused by its place: a setting that is not understood must not silently leave a default in force. Both parsers are used for their
-// syntax trees alone, since only those know lines; nothing is decoded into anything, so an alias cannot grow.
+// A config file is flat YAML: a key, which is a flag's name with - or _, and a value or a list of values. All other YAML is refused with
+// its line: a setting that is not understood must not silently leave a default in force. The parser makes its syntax tree, which has the
+// lines, and nothing else. Nothing is decoded, so an alias cannot grow.
 
 const (
 	// maxConfig is some hundred times the longest file that makes sense, maxEntries some twenty times the number of settings.
@@ -91,7 +89,7 @@ func readBounded(path string) ([]byte, error) {
 	return text, err
 }
 
-// parseConfig reads a config file's text as its name says. Entries are what could be understood of it, each key once.
+// parseConfig reads the text of the config file name. The entries are those that could be read, each key once.
 func parseConfig(name string, text []byte) (entries []configEntry, faults []configFault) {
 	if f := unreadable(text); f != nil {
 		return nil, []configFault{*f}
@@ -100,9 +98,9 @@ func parseConfig(name string, text []byte) (entries []configEntry, faults []conf
 	case ".yaml", ".yml":
 		entries, faults = parseYAML(text)
 	case ".toml":
-		entries, faults = parseTOML(text)
+		return nil, []configFault{{text: "TOML is not supported", hint: "write it as YAML, one `key: value` a line, and name it .yaml"}}
 	default:
-		return nil, []configFault{{text: "unknown format", hint: "name it .yaml or .toml"}}
+		return nil, []configFault{{text: "unknown format", hint: "name it .yaml"}}
 	}
 	if len(entries) > maxEntries {
 		faults = append(faults, configFault{line: entries[maxEntries].line, text: fmt.Sprintf("more than %d settings", maxEntries), hint: hintSettings})
@@ -235,61 +233,6 @@ func plainTag(tag string) bool {
 		return true
 	}
 	return false
-}
-
-func parseTOML(text []byte) (entries []configEntry, faults []configFault) {
-	p := unstable.Parser{}
-	p.Reset(text)
-	var table []string
-	for p.NextExpression() {
-		x := p.Expression()
-		var path []string
-		e := configEntry{}
-		for it := x.Key(); it.Next(); {
-			if n := it.Node(); e.line == 0 {
-				start := p.Shape(n.Raw).Start
-				e.line, e.column = start.Line, start.Column
-			}
-			path = append(path, string(it.Node().Data))
-		}
-		if x.Kind != unstable.KeyValue {
-			table = path
-			continue
-		}
-		e.key = strings.Join(append(table[:len(table):len(table)], path...), ".")
-		value := x.Value()
-		ok := true
-		take := func(n *unstable.Node) {
-			switch n.Kind {
-			case unstable.String, unstable.Bool, unstable.Integer, unstable.Float:
-				e.values = append(e.values, string(n.Data))
-			default:
-				ok = false
-			}
-		}
-		if value.Kind == unstable.Array {
-			e.list = true
-			for it := value.Children(); it.Next(); {
-				take(it.Node())
-			}
-		} else {
-			take(value)
-		}
-		if !ok {
-			e.values = nil
-			faults = append(faults, configFault{e.line, e.column, e.key + ": " + wantValue, hintSettings})
-		}
-		entries = append(entries, e)
-	}
-	if err := p.Error(); err != nil {
-		f := configFault{text: err.Error(), hint: "write one `key = value` a line"}
-		var whole map[string]any
-		if at := (*toml.DecodeError)(nil); errors.As(toml.Unmarshal(text, &whole), &at) { // who knows where
-			f.line, f.column = at.Position()
-		}
-		faults = append(faults, f)
-	}
-	return entries, faults
 }
 
 // printableValue: a value that a terminal, a log and a system call take as it is.

@@ -85,7 +85,7 @@ var groupTitles = func() (titles []string) {
 func (s *settings) define(f *pflag.FlagSet) {
 	f.StringVar(&s.web.Listen, "listen", "127.0.0.1:7681", "address to listen on; port 0 takes a free one")
 	f.StringVar(&s.web.Unix, "unix", "", "also listen on this Unix socket (NDJSON; the peer's uid is the principal)")
-	f.StringVar(&s.config, "config", "", "read settings from this .yaml or .toml `file` (keys are the flags' names)")
+	f.StringVar(&s.config, "config", "", "read settings from this YAML `file` (keys are the flags' names)")
 	f.StringVar(&s.auth, "auth", "token", "who may connect: `token|none`; none on loopback only")
 	f.StringVar(&s.tokenFile, "token-file", "", "the tokens; made when missing (default tokens in the state dir)")
 	s.defineAuth(f)

@@ -406,8 +406,8 @@ func (s *settings) unknown(e configEntry, names []string) error {
 	slices.Sort(names) // of two that are as near always the same one
 	last := e.setting()[strings.LastIndexByte(e.key, '.')+1:]
 	hint := hintSettings
-	if slices.Contains(names, last) { // a right one in a table
-		hint = "settings stand alone, outside of any table: " + keyName(last)
+	if slices.Contains(names, last) { // pool.warm
+		hint = "settings have no section: " + keyName(last)
 	} else if near := protocol.Nearest(last, names); near != "" {
 		hint = "did you mean " + keyName(near) + "?"
 	}
