@@ -5,9 +5,11 @@ import (
 	"crypto/ecdsa"
 	"crypto/ed25519"
 	"crypto/elliptic"
+	"crypto/hmac"
 	"crypto/rand"
 	"crypto/rsa"
 	"crypto/sha256"
+	"crypto/sha512"
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/json"
@@ -25,9 +27,12 @@ import (
 	"time"
 
 	"github.com/go-jose/go-jose/v4"
-	"github.com/golang-jwt/jwt/v5"
+	"github.com/go-jose/go-jose/v4/jwt"
 	"github.com/rs/zerolog"
 )
+
+// claims are what a token says.
+type claims = map[string]any
 
 // issuer is an OpenID provider: discovery, keys, an authorization endpoint that asks nobody, codes with PKCE, signed ID tokens.
 type issuer struct {
@@ -39,7 +44,7 @@ type issuer struct {
 	mu     sync.Mutex
 	kid    string                // guarded by mu
 	codes  map[string]url.Values // guarded by mu; what each was asked for with
-	change func(jwt.MapClaims)   // guarded by mu; of ID tokens, before they are signed
+	change func(claims)          // guarded by mu; of ID tokens, before they are signed
 }
 
 func newIssuer(t testing.TB) *issuer {
@@ -85,7 +90,7 @@ func newIssuer(t testing.TB) *issuer {
 			http.Error(w, `{"error":"invalid_grant"}`, http.StatusBadRequest)
 			return
 		}
-		token := i.sign(func(c jwt.MapClaims) {
+		token := i.sign(func(c claims) {
 			c["nonce"] = q.Get("nonce")
 			if change != nil {
 				change(c)
@@ -99,26 +104,40 @@ func newIssuer(t testing.TB) *issuer {
 	return i
 }
 
-func (i *issuer) claims() jwt.MapClaims {
-	return jwt.MapClaims{"iss": i.URL, "aud": "trl", "sub": "ann", "exp": time.Now().Add(time.Hour).Unix(), "iat": time.Now().Unix()}
+func (i *issuer) claims() claims {
+	return claims{"iss": i.URL, "aud": "trl", "sub": "ann", "exp": time.Now().Add(time.Hour).Unix(), "iat": time.Now().Unix()}
 }
 
 // sign makes a token that is right in all, but for what change makes of it.
-func (i *issuer) sign(change func(jwt.MapClaims)) string {
+func (i *issuer) sign(change func(claims)) string {
 	c := i.claims()
 	if change != nil {
 		change(c)
 	}
-	token := jwt.NewWithClaims(jwt.SigningMethodES256, c)
 	i.mu.Lock()
-	token.Header["kid"] = i.kid
+	kid := i.kid
 	i.mu.Unlock()
-	text, err := token.SignedString(i.key)
+	return signed(i.t, jose.ES256, i.key, c, header{"kid": kid})
+}
+
+// header is what a token has in its header, apart from the algorithm.
+type header = map[jose.HeaderKey]any
+
+func signed(t testing.TB, alg jose.SignatureAlgorithm, key any, c claims, h header) string {
+	t.Helper()
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: alg, Key: key}, &jose.SignerOptions{ExtraHeaders: h})
 	if err != nil {
-		i.t.Fatal(err)
+		t.Fatal(err)
+	}
+	text, err := jwt.Signed(signer).Claims(c).Serialize()
+	if err != nil {
+		t.Fatal(err)
 	}
 	return text
 }
+
+// encoded is one part of a token.
+func encoded(text string) string { return base64.RawURLEncoding.EncodeToString([]byte(text)) }
 
 func (i *issuer) config() JWTConfig {
 	return JWTConfig{JWKS: i.URL + "/keys", Issuer: i.URL, Audience: "trl", Role: RoleRule{DefaultRole: User}}
@@ -158,54 +177,76 @@ func TestJWTs(t *testing.T) {
 			if why != accepted || g.Principal != (Principal{i.URL + "#ann", User}) || time.Until(g.expires()) < 50*time.Minute {
 				t.Fatalf("%v %+v", why, g)
 			}
-			for what, change := range map[string]func(jwt.MapClaims){
-				"another issuer": func(c jwt.MapClaims) { c["iss"] = i.URL + "x" }, "no issuer": func(c jwt.MapClaims) { delete(c, "iss") },
-				"another audience": func(c jwt.MapClaims) { c["aud"] = "other" }, "no audience": func(c jwt.MapClaims) { delete(c, "aud") },
-				"no expiry": func(c jwt.MapClaims) { delete(c, "exp") }, "expired": func(c jwt.MapClaims) { c["exp"] = time.Now().Add(-time.Minute).Unix() },
-				"not yet": func(c jwt.MapClaims) { c["nbf"] = time.Now().Add(time.Minute).Unix() }, "from the future": func(c jwt.MapClaims) { c["iat"] = time.Now().Add(time.Hour).Unix() },
-				"no subject": func(c jwt.MapClaims) { delete(c, "sub") }, "a subject of two lines": func(c jwt.MapClaims) { c["sub"] = "a\nb" },
-				"a long subject": func(c jwt.MapClaims) { c["sub"] = strings.Repeat("a", 300) }, "a long token": func(c jwt.MapClaims) { c["x"] = strings.Repeat("a", maxJWT) },
-				"an expiry of another type": func(c jwt.MapClaims) { c["exp"] = "tomorrow" },
+			for what, change := range map[string]func(claims){
+				"another issuer": func(c claims) { c["iss"] = i.URL + "x" }, "no issuer": func(c claims) { delete(c, "iss") },
+				"another audience": func(c claims) { c["aud"] = "other" }, "no audience": func(c claims) { delete(c, "aud") },
+				"no expiry": func(c claims) { delete(c, "exp") }, "expired": func(c claims) { c["exp"] = time.Now().Add(-time.Minute).Unix() },
+				"not yet": func(c claims) { c["nbf"] = time.Now().Add(time.Minute).Unix() }, "from the future": func(c claims) { c["iat"] = time.Now().Add(time.Hour).Unix() },
+				"no subject": func(c claims) { delete(c, "sub") }, "a subject of two lines": func(c claims) { c["sub"] = "a\nb" },
+				"a long subject": func(c claims) { c["sub"] = strings.Repeat("a", 300) }, "a long token": func(c claims) { c["x"] = strings.Repeat("a", maxJWT) },
+				"an expiry of another type": func(c claims) { c["exp"] = "tomorrow" },
 			} {
 				if g, why := j.verify(t.Context(), i.sign(change)); why == accepted {
 					t.Errorf("%s: %+v", what, g)
 				}
 			}
-			if _, why := j.verify(t.Context(), i.sign(func(c jwt.MapClaims) { c["exp"] = time.Now().Add(-time.Minute).Unix() })); why != expired {
+			if _, why := j.verify(t.Context(), i.sign(func(c claims) { c["exp"] = time.Now().Add(-time.Minute).Unix() })); why != expired {
 				t.Errorf("expired is %s", why)
 			}
-			if g, _ := j.verify(t.Context(), i.sign(func(c jwt.MapClaims) { c["trl_role"] = "viewer" })); g == nil || g.Role != Viewer {
+			if g, _ := j.verify(t.Context(), i.sign(func(c claims) { c["trl_role"] = "viewer" })); g == nil || g.Role != Viewer {
 				t.Errorf("role: %+v", g)
 			}
 
 			// Signatures that are none, of others, or of another algorithm.
 			parts := strings.Split(i.sign(nil), ".")
-			header := func(text string) string { return base64.RawURLEncoding.EncodeToString([]byte(text)) }
 			other, _ := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-			foreign := jwt.NewWithClaims(jwt.SigningMethodES256, i.claims())
-			foreign.Header["kid"] = "one"
-			forged, _ := foreign.SignedString(other)
-			inside := jwt.NewWithClaims(jwt.SigningMethodES256, i.claims()) // it brings its own key
-			inside.Header["kid"], inside.Header["jwk"] = "one", jose.JSONWebKey{Key: other.Public()}
-			selfMade, _ := inside.SignedString(other)
-			critical := jwt.NewWithClaims(jwt.SigningMethodES256, i.claims())
-			critical.Header["kid"], critical.Header["crit"] = "one", []string{"exp"}
-			withCrit, _ := critical.SignedString(i.key)
+			forged := signed(t, jose.ES256, other, i.claims(), header{"kid": "one"})
+			selfMade := signed(t, jose.ES256, other, i.claims(), header{"kid": "one", "jwk": jose.JSONWebKey{Key: other.Public()}}) // it brings its own key
+			withCrit := signed(t, jose.ES256, i.key, i.claims(), header{"kid": "one", "crit": []string{"exp"}})
 			public := pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: spki(t, i.key.Public())})
-			confused, _ := jwt.NewWithClaims(jwt.SigningMethodHS256, i.claims()).SignedString(public)
-			none, _ := jwt.NewWithClaims(jwt.SigningMethodNone, i.claims()).SignedString(jwt.UnsafeAllowNoneSignatureType)
+			confused := signed(t, jose.HS256, public, i.claims(), nil)
 			for what, text := range map[string]string{
-				"no signature": parts[0] + "." + parts[1] + ".", "alg none": none, "alg None": header(`{"alg":"None"}`) + "." + parts[1] + ".",
+				"no signature": parts[0] + "." + parts[1] + ".", "alg none": encoded(`{"alg":"none"}`) + "." + parts[1] + ".", "alg None": encoded(`{"alg":"None"}`) + "." + parts[1] + ".",
 				"public key as HMAC secret": confused, "another key": forged, "its own key": selfMade, "critical": withCrit,
-				"another's signature": parts[0] + "." + strings.Split(i.sign(func(c jwt.MapClaims) { c["sub"] = "bob" }), ".")[1] + "." + parts[2],
-				"unknown kid":         header(`{"alg":"ES256","kid":"two"}`) + "." + parts[1] + "." + parts[2], "garbage": "eyJ.eyJ.x", "empty": "",
+				"another's signature": parts[0] + "." + strings.Split(i.sign(func(c claims) { c["sub"] = "bob" }), ".")[1] + "." + parts[2],
+				"unknown kid":         encoded(`{"alg":"ES256","kid":"two"}`) + "." + parts[1] + "." + parts[2], "garbage": "eyJ.eyJ.x", "empty": "",
 			} {
 				if g, why := j.verify(t.Context(), text); why == accepted {
 					t.Errorf("%s: %+v", what, g)
 				}
 			}
+
+			// What is no token at all, or a right one in another spelling, is malformed.
+			right := strings.Split(i.sign(nil), ".")
+			for what, text := range map[string]string{
+				"garbage": "eyJ.eyJ.x", "two parts": right[0] + "." + right[1], "four parts": strings.Join(right, ".") + ".", "a header that is no object": encoded("7") + "." + right[1] + "." + right[2],
+				"claims that are no object": right[0] + "." + encoded("[]") + "." + right[2], "padding": strings.Join(right, ".") + "==", "a signature with stray bits": right[0] + "." + right[1] + "." + stray(right[2]),
+				"claims with a line break": right[0] + "." + right[1][:4] + "\n" + right[1][4:] + "." + right[2], "a header with a line break": right[0][:4] + "\r\n" + right[0][4:] + "." + right[1] + "." + right[2],
+				"a long token": i.sign(func(c claims) { c["x"] = strings.Repeat("a", maxJWT) }),
+			} {
+				if _, why := j.verify(t.Context(), text); why != malformedCredential {
+					t.Errorf("%s: %s", what, why)
+				}
+			}
+			// Claims whose length is no multiple of three leave bits in their last character.
+			for _, sub := range []string{"a", "aa", "aaa"} {
+				p := strings.Split(i.sign(func(c claims) { c["sub"] = sub }), ".")
+				if len(p[1])%4 == 0 {
+					continue
+				}
+				if _, why := j.verify(t.Context(), p[0]+"."+stray(p[1])+"."+p[2]); why != malformedCredential {
+					t.Errorf("claims with stray bits: %s", why)
+				}
+			}
 		})
 	}
+}
+
+// stray is the same bytes with a bit set in the last character that encodes none of them.
+func stray(part string) string {
+	const alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+	last := len(part) - 1
+	return part[:last] + string(alphabet[strings.IndexByte(alphabet, part[last])^1])
 }
 
 func TestJWTKeys(t *testing.T) {
@@ -246,7 +287,11 @@ func TestJWTAlgorithmsAreOurs(t *testing.T) {
 	i := newIssuer(t)
 	secret := filepath.Join(t.TempDir(), "secret")
 	os.WriteFile(secret, []byte(strings.Repeat("s", minSecret)), 0o600)
-	shared, _ := jwt.NewWithClaims(jwt.SigningMethodHS512, i.claims()).SignedString([]byte(strings.Repeat("s", minSecret)))
+	body, _ := json.Marshal(i.claims())
+	shared := encoded(`{"alg":"HS512"}`) + "." + encoded(string(body)) // by hand: go-jose signs with no secret as short as this
+	mac := hmac.New(sha512.New, []byte(strings.Repeat("s", minSecret)))
+	mac.Write([]byte(shared))
+	shared += "." + encoded(string(mac.Sum(nil)))
 	for alg, c := range map[string]struct{ key, text string }{
 		"ES256": {pemFile(t, "PUBLIC KEY", spki(t, i.key.Public())), i.sign(nil)}, "HS512": {secret, shared},
 	} {
@@ -298,10 +343,7 @@ func TestKeysAreFetchedSeldom(t *testing.T) {
 	for range 8 {
 		wg.Go(func() {
 			for range 25 {
-				token := jwt.NewWithClaims(jwt.SigningMethodES256, i.claims())
-				token.Header["kid"] = rand.Text()
-				text, _ := token.SignedString(i.key)
-				if _, why := j.verify(t.Context(), text); why == accepted {
+				if _, why := j.verify(t.Context(), signed(t, jose.ES256, i.key, i.claims(), header{"kid": rand.Text()})); why == accepted {
 					t.Error("an unknown key id")
 				}
 			}
@@ -334,13 +376,13 @@ func TestConnectionsEndWithTheirJWT(t *testing.T) {
 	}
 	g := start(t, withTokens, func(c *Config) { c.JWT = j })
 	// A leeway in the past: it is let in, and over before long.
-	c := g.dial(i.sign(func(c jwt.MapClaims) { c["exp"] = time.Now().Add(-jwtLeeway + 3*time.Second).Unix() }))
+	c := g.dial(i.sign(func(c claims) { c["exp"] = time.Now().Add(-jwtLeeway + 3*time.Second).Unix() }))
 	if code := c.closed(); code != 4401 {
 		t.Errorf("%d", code)
 	}
 	g.dial(adminToken).call("system.ping", nil)
 	// Its name is one of the issuer's: nobody becomes a token's subject by it.
-	ann := g.dial(i.sign(func(c jwt.MapClaims) { c["sub"], c["trl_role"] = "bob", "admin" }))
+	ann := g.dial(i.sign(func(c claims) { c["sub"], c["trl_role"] = "bob", "admin" }))
 	if who := ann.call("system.capabilities", nil)["principal"].(map[string]any); who["subject"] != i.URL+"#bob" || who["role"] != "admin" {
 		t.Errorf("%v", who)
 	}
@@ -454,10 +496,10 @@ func TestOIDCLogin(t *testing.T) {
 			t.Errorf("%v: %d", change, got.StatusCode)
 		}
 	}
-	for what, change := range map[string]func(jwt.MapClaims){
-		"nonce": func(c jwt.MapClaims) { c["nonce"] = "x" }, "audience": func(c jwt.MapClaims) { c["aud"] = "other" }, "issuer": func(c jwt.MapClaims) { c["iss"] = "https://other" },
-		"expiry": func(c jwt.MapClaims) { c["exp"] = time.Now().Add(-time.Minute).Unix() }, "subject": func(c jwt.MapClaims) { c["sub"] = "a b" },
-		"two audiences": func(c jwt.MapClaims) { c["aud"], c["azp"] = []string{"trl", "other"}, "other" },
+	for what, change := range map[string]func(claims){
+		"nonce": func(c claims) { c["nonce"] = "x" }, "audience": func(c claims) { c["aud"] = "other" }, "issuer": func(c claims) { c["iss"] = "https://other" },
+		"expiry": func(c claims) { c["exp"] = time.Now().Add(-time.Minute).Unix() }, "subject": func(c claims) { c["sub"] = "a b" },
+		"two audiences": func(c claims) { c["aud"], c["azp"] = []string{"trl", "other"}, "other" },
 	} {
 		i.mu.Lock()
 		i.change = change

@@ -6,6 +6,7 @@ import (
 	"crypto/ed25519"
 	"crypto/rsa"
 	"crypto/x509"
+	"encoding/base64"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -15,7 +16,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/golang-jwt/jwt/v5"
+	"github.com/go-jose/go-jose/v4"
+	"github.com/go-jose/go-jose/v4/jwt"
 	"github.com/rs/zerolog"
 )
 
@@ -40,16 +42,18 @@ const (
 	// minSecret is the size of the smallest hash that HS algorithms use (RFC 7518 §3.2).
 	minSecret  = 32
 	minRSABits = 2048
+	// paddedSecret is the size below which go-jose refuses a secret for HS512.
+	paddedSecret = 64
 )
 
 // JWT judges JSON Web Tokens of one issuer. Which algorithms count is the operator's to say, never the token's: a public key is no HMAC
 // secret, whatever a header says.
 type JWT struct {
-	c      JWTConfig
-	parser *jwt.Parser
-	jwks   *jwks // nil: the key is a file's
-	key    atomic.Pointer[any]
-	reload *reloader // nil with jwks
+	c          JWTConfig
+	algorithms []jose.SignatureAlgorithm
+	jwks       *jwks // nil: the key is a file's
+	key        atomic.Pointer[any]
+	reload     *reloader // nil with jwks
 }
 
 // OpenJWT reads the key, and follows its file until Close. Keys of a URL are fetched when the first token comes.
@@ -76,8 +80,10 @@ func OpenJWT(c JWTConfig, log zerolog.Logger) (*JWT, error) {
 	case c.Issuer == "" || c.Audience == "":
 		return nil, errors.New("JWT: issuer and audience are needed")
 	}
-	j := &JWT{c: c, parser: jwt.NewParser(jwt.WithValidMethods(c.Algorithms), jwt.WithIssuer(c.Issuer), jwt.WithAudience(c.Audience),
-		jwt.WithExpirationRequired(), jwt.WithIssuedAt(), jwt.WithLeeway(jwtLeeway), jwt.WithStrictDecoding())}
+	j := &JWT{c: c}
+	for _, alg := range c.Algorithms {
+		j.algorithms = append(j.algorithms, jose.SignatureAlgorithm(alg))
+	}
 	if c.JWKS != "" {
 		var err error
 		j.jwks, err = newJWKS(c.JWKS, log)
@@ -112,6 +118,8 @@ func (j *JWT) load(secret bool) error {
 		return fmt.Errorf("JWT key %s: PEM is no secret for HS algorithms", j.c.KeyFile)
 	case secret && len(text) < minSecret:
 		return fmt.Errorf("JWT key %s: a secret has at least %d bytes", j.c.KeyFile, minSecret)
+	case secret && len(text) < paddedSecret: // HMAC itself pads its key with zeros (RFC 2104 §2), so this is the same key
+		key = append(text, make([]byte, paddedSecret-len(text))...)
 	case !secret:
 		if block == nil {
 			return fmt.Errorf("JWT key %s: no PEM", j.c.KeyFile)
@@ -158,35 +166,58 @@ func usable(key any) error {
 
 // verify checks everything about a JWT; the principal is its issuer and subject.
 func (j *JWT) verify(ctx context.Context, text string) (*Grant, authOutcome) {
-	if len(text) > maxJWT {
+	if len(text) > maxJWT || !isCanonical(text) {
 		return nil, malformedCredential
 	}
-	claims := jwt.MapClaims{}
-	_, err := j.parser.ParseWithClaims(text, claims, func(t *jwt.Token) (any, error) {
-		if _, critical := t.Header["crit"]; critical { // extensions that must be understood (RFC 7515 §4.1.11)
-			return nil, jwt.ErrTokenUnverifiable
-		}
-		if j.jwks == nil {
-			return *j.key.Load(), nil
-		}
-		kid, _ := t.Header["kid"].(string)
-		return j.jwks.find(ctx, kid)
-	})
-	switch {
-	case errors.Is(err, errNoKeys):
+	token, err := jwt.ParseSigned(text, j.algorithms)
+	if _, other := errors.AsType[*jose.ErrUnexpectedSignatureAlgorithm](err); other {
+		return nil, unknown
+	}
+	claims := map[string]any{}
+	if err != nil || token.UnsafeClaimsWithoutVerification(&claims) != nil {
+		return nil, malformedCredential
+	}
+	header := token.Headers[0]
+	if _, critical := header.ExtraHeaders["crit"]; critical { // extensions that must be understood (RFC 7515 §4.1.11)
+		return nil, unknown
+	}
+	var key any
+	if j.jwks == nil {
+		key = *j.key.Load()
+	} else if key, err = j.jwks.find(ctx, header.KeyID); errors.Is(err, errNoKeys) {
 		return nil, unavailable
-	case errors.Is(err, jwt.ErrTokenMalformed):
-		return nil, malformedCredential
-	case errors.Is(err, jwt.ErrTokenExpired):
+	} else if err != nil {
+		return nil, unknown
+	}
+	var known struct {
+		jwt.Claims
+		ID any `json:"jti"` // not looked at, whatever its type
+	}
+	if token.Claims(key, &known) != nil || known.Expiry == nil { // the signature, and the types of the claims
+		return nil, unknown
+	}
+	now, until := time.Now(), known.Expiry.Time().Add(jwtLeeway)
+	if !now.Before(until) {
 		return nil, expired
-	case err != nil:
+	}
+	if known.ValidateWithLeeway(jwt.Expected{Issuer: j.c.Issuer, AnyAudience: jwt.Audience{j.c.Audience}, Time: now}, jwtLeeway) != nil {
 		return nil, unknown
 	}
-	subject, _ := claims.GetSubject()
-	until, err := claims.GetExpirationTime()
-	who, ok := j.c.Role.principal(j.c.Issuer, subject, claims)
-	if err != nil || until == nil || !ok {
+	who, ok := j.c.Role.principal(j.c.Issuer, known.Subject, claims)
+	if !ok {
 		return nil, unknown
 	}
-	return newGrant(who, Terms{Expires: until.Add(jwtLeeway)}), accepted
+	return newGrant(who, Terms{Expires: until}), accepted
+}
+
+// isCanonical reports whether each part of a JWT is base64url in the only form that encodes its bytes. go-jose accepts line breaks and stray bits
+// at the end, and checks the signature over the bytes encoded again: one token would have many spellings.
+func isCanonical(text string) bool {
+	for part := range strings.SplitSeq(text, ".") {
+		p, err := base64.RawURLEncoding.DecodeString(part)
+		if err != nil || base64.RawURLEncoding.EncodeToString(p) != part {
+			return false
+		}
+	}
+	return true
 }
