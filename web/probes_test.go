@@ -191,7 +191,7 @@ var limitProbes = map[string]func(*testing.T) []string{
 		c := upgrade(t, g)
 		c.text(`{"id":1,"method":"exec.stream","params":{"command":"yes"}}`)
 		eventually(t, "the end", func() bool { return g.metric("trl_slow_clients_dropped_total") == 1 })
-		return []string{"dropped"}
+		return []string{"disconnected"}
 	},
 
 	"commands that wait": func(t *testing.T) []string {
@@ -303,7 +303,7 @@ var limitProbes = map[string]func(*testing.T) []string{
 		if lines := fmt.Sprint(c.call("term.snapshot", object{"term_id": term})["lines"]); strings.Contains(lines, "top") || !strings.Contains(lines, "x") {
 			return []string{lines}
 		}
-		return []string{"what was printed before is not in it"}
+		return []string{"earlier output is not in the snapshot"}
 	},
 	"share links": func(t *testing.T) []string {
 		c := start(t).dial()
@@ -620,7 +620,7 @@ var limitProbes = map[string]func(*testing.T) []string{
 		if _, err := first.Read(make([]byte, 1)); err == nil || g.series("trl_connections_refused_total", "strangers") == 0 {
 			t.Errorf("the oldest: %v", err)
 		}
-		return []string{"the oldest of them goes"}
+		return []string{"the oldest of them is closed"}
 	},
 	"messages above 256 KiB that are coming in": func(t *testing.T) []string {
 		g := start(t)

@@ -129,7 +129,7 @@ func overflow(t *testing.T, command string, times int) []string {
 	if _, err := w.Next(t.Context()); err != pool.ErrOverflow {
 		t.Error(err)
 	}
-	return []string{"a `session.state` of now"}
+	return []string{"the current `session.state`"}
 }
 
 // longLogs makes a process with a long output for each client, and returns a request for it.
