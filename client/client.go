@@ -48,6 +48,10 @@ type Options struct {
 	// seconds.
 	Patience time.Duration
 
+	// AwaitSuccessor makes Dial dial again, until its context ends, while the gateway answers that it is shutting down. An upgrade
+	// puts the next gateway in its place within seconds; a gateway that stops soon refuses connections.
+	AwaitSuccessor bool
+
 	// Tests have less.
 	attempt time.Duration // how long one dial of a lost connection may take; 0 means dialAttempt
 	silence time.Duration // of a peer that is gone; 0 means peerSilence
@@ -88,11 +92,17 @@ type dialing struct {
 	err  error         // set before done is closed
 }
 
-// Dial connects, once: a gateway that is not there is reported at once.
+// successorPause is between two dials of a gateway that is shutting down. The next one takes over within tenths of a second.
+const successorPause = 100 * time.Millisecond
+
+// Dial connects. It reports a gateway that is not there at once, and waits only for what AwaitSuccessor says.
 func Dial(ctx context.Context, o Options) (*Client, error) {
 	o.Patience = cmp.Or(o.Patience, defaultPatience)
 	c := &Client{o: o}
 	l, err := c.dial(ctx)
+	for o.AwaitSuccessor && isShuttingDown(err) && sleep(ctx, successorPause) == nil {
+		l, err = c.dial(ctx)
+	}
 	if err != nil {
 		return nil, err
 	}

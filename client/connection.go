@@ -472,6 +472,12 @@ func (l *link) forget(id uint64) {
 	delete(l.calls, id)
 }
 
+// isShuttingDown says that the server refused the connection because it is ending.
+func isShuttingDown(err error) bool {
+	refused := (*protocol.Error)(nil)
+	return errors.As(err, &refused) && refused.Code == protocol.ShuttingDown
+}
+
 // temporary says whether connecting again makes sense after this end of a link (PROTOCOL.md §8, the rule of our web page too):
 // not after a normal close, a policy violation, a frame too big, or one of our own 4xxx codes. Of what the server refuses us
 // with, that it is full or ending passes.

@@ -148,25 +148,15 @@ func (t *target) dial(ctx context.Context, onLost func(error)) (*client.Client, 
 }
 
 func dial(ctx context.Context, o client.Options, onLost func(error)) (*client.Client, error) {
-	o.OnLost = onLost
+	o.OnLost, o.AwaitSuccessor = onLost, true
 	// A gateway answers an upgrade in milliseconds; ten seconds allow for a slow network and a machine that swaps.
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	for {
-		c, err := client.Dial(ctx, o)
-		if err == nil {
-			return c, nil
-		}
-		if refused := (*protocol.Error)(nil); !errors.As(err, &refused) || refused.Code != protocol.ShuttingDown {
-			return nil, hintDial(err, o)
-		}
-		// An upgrade puts the next gateway in place of this one. A gateway that stops refuses connections soon.
-		select {
-		case <-time.After(100 * time.Millisecond):
-		case <-ctx.Done():
-			return nil, hintDial(err, o)
-		}
+	c, err := client.Dial(ctx, o)
+	if err != nil {
+		return nil, hintDial(err, o)
 	}
+	return c, nil
 }
 
 func hintDial(err error, o client.Options) error {
@@ -228,7 +218,7 @@ func withHost(address, name string) string {
 	return u.String()
 }
 
-// call is for commands that ask one thing.
+// call is for commands that make one request.
 func (t *target) call(ctx context.Context, method string, params, into any) error {
 	c, err := t.dial(ctx, nil)
 	if err != nil {

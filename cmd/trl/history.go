@@ -5,49 +5,32 @@ import (
 	"strings"
 	"time"
 
-	"github.com/go-json-experiment/json"
-	"github.com/go-json-experiment/json/jsontext"
 	"github.com/spf13/cobra"
 
 	"trl/protocol"
 )
 
 func newHistory() *cobra.Command {
-	var t *target
-	cmd := &cobra.Command{
-		Use: "history [SESSION]", Short: "List a session's commands, with their ids and how they ended", Args: maybeOneArg,
+	return aboutSession(&cobra.Command{
+		Use: "history [SESSION]", Short: "List a session's commands, with their ids and how they ended",
 		Long: `List the latest 200 commands of a session (id or name), oldest first: those that have ended within the retention time, the one that
-runs, and those that wait. trl logs EXEC prints the output of one.
-` + defaultHelp,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			var raw jsontext.Value
-			if err := t.call(cmd.Context(), "exec.list", sessionRef(sessionOf(args)), &raw); err != nil {
-				return hintSession(err, args)
-			}
-			if t.json {
-				return printJSON(cmd.OutOrStdout(), raw)
-			}
-			var all protocol.Execs
-			if err := json.Unmarshal(raw, &all); err != nil {
-				return err
-			}
-			var rows [][]string
-			for _, e := range all.Execs {
-				began, took := e.QueuedAt, "-"
-				if e.StartedAt != nil {
-					began, took = *e.StartedAt, time.Since(*e.StartedAt).Round(time.Second).String()
-				}
-				if e.Exit != nil {
-					took = (time.Duration(e.Exit.DurationMS) * time.Millisecond).String()
-				}
-				rows = append(rows, []string{e.ExecID, began.Local().Format(time.DateTime), took, endWords(e), shorten(e.Command, 60)})
-			}
-			return printTable(cmd.OutOrStdout(), []string{"EXEC", "WHEN", "TOOK", "END", "COMMAND"}, rows)
-		},
+runs, and those that wait. trl logs EXEC prints the output of one.`,
+	}, historyTable, "exec.list")
+}
+
+func historyTable(all protocol.Execs) table {
+	t := table{header: []string{"EXEC", "WHEN", "TOOK", "END", "COMMAND"}}
+	for _, e := range all.Execs {
+		began, took := e.QueuedAt, "-"
+		if e.StartedAt != nil {
+			began, took = *e.StartedAt, time.Since(*e.StartedAt).Round(time.Second).String()
+		}
+		if e.Exit != nil {
+			took = (time.Duration(e.Exit.DurationMS) * time.Millisecond).String()
+		}
+		t.add(e.ExecID, began.Local().Format(time.DateTime), took, endWords(e), shorten(e.Command, 60))
 	}
-	t = connection(cmd)
-	cmd.ValidArgsFunction = completeSessions(t)
-	return cmd
+	return t
 }
 
 // endWords says how a command ended, or where it is.

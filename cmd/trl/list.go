@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/spf13/cobra"
 
@@ -31,36 +30,7 @@ func newList() *cobra.Command {
 			if err := t.call(cmd.Context(), "session.list", q, &raw); err != nil {
 				return err
 			}
-			if t.json {
-				return printJSON(cmd.OutOrStdout(), raw)
-			}
-			var all protocol.Sessions
-			if err := json.Unmarshal(raw, &all); err != nil {
-				return err
-			}
-			others := q.All || q.Owner != ""
-			var rows [][]string
-			for _, s := range all.Sessions {
-				doing := ""
-				switch {
-				case s.CurrentExec != nil:
-					doing = shorten(s.CurrentExec.Command, 40)
-				case len(s.InTerminals) > 0:
-					doing = shorten(s.InTerminals[0].Command, 40)
-				case s.Reason != "":
-					doing = "ended: " + string(s.Reason)
-				}
-				row := []string{s.SessionID}
-				if others {
-					row = append(row, s.Owner)
-				}
-				rows = append(rows, append(row, dashIfEmpty(s.Name), s.State, formatAge(s.LastActiveAt), s.WorkingDir, dashIfEmpty(doing)))
-			}
-			header := []string{"SESSION", "NAME", "STATE", "ACTIVE", "DIRECTORY", "COMMAND"}
-			if others {
-				header = slices.Insert(header, 1, "OWNER")
-			}
-			return printTable(cmd.OutOrStdout(), header, rows)
+			return printAnswer(cmd, t, raw, func(all protocol.Sessions) table { return sessionTable(all, q.All || q.Owner != "") })
 		},
 	}
 	t = connection(cmd)
@@ -70,4 +40,29 @@ func newList() *cobra.Command {
 	cmd.Flags().BoolVar(&q.All, "all", false, "everybody's sessions; for admins")
 	cmd.Flags().StringVar(&q.Owner, "owner", "", "the sessions of this `principal`; for admins")
 	return cmd
+}
+
+// sessionTable has a column for the owner where the sessions of others are listed.
+func sessionTable(all protocol.Sessions, others bool) table {
+	t := table{header: []string{"SESSION", "NAME", "STATE", "ACTIVE", "DIRECTORY", "COMMAND"}}
+	if others {
+		t.header = slices.Insert(t.header, 1, "OWNER")
+	}
+	for _, s := range all.Sessions {
+		doing := ""
+		switch {
+		case s.CurrentExec != nil:
+			doing = shorten(s.CurrentExec.Command, 40)
+		case len(s.InTerminals) > 0:
+			doing = shorten(s.InTerminals[0].Command, 40)
+		case s.Reason != "":
+			doing = "ended: " + string(s.Reason)
+		}
+		row := []string{s.SessionID, dashIfEmpty(s.Name), s.State, formatAge(s.LastActiveAt), s.WorkingDir, dashIfEmpty(doing)}
+		if others {
+			row = slices.Insert(row, 1, s.Owner)
+		}
+		t.add(row...)
+	}
+	return t
 }

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
@@ -99,27 +98,7 @@ with trl term --record and trl run --record. What is typed is not recorded, what
 			if err := c.Call(ctx, "recording.list", q, &raw); err != nil {
 				return addHint(err)
 			}
-			if t.json {
-				return printJSON(cmd.OutOrStdout(), raw)
-			}
-			var all protocol.Recordings
-			if err := json.Unmarshal(raw, &all); err != nil {
-				return err
-			}
-			var rows [][]string
-			for _, r := range all.Recordings {
-				what := "terminal"
-				if r.ExecID != "" {
-					what = "command"
-				}
-				state := r.State
-				if r.Reason != "" && r.Reason != "exit" {
-					state += ": " + r.Reason
-				}
-				length := (time.Duration(r.DurationMS) * time.Millisecond).Round(100 * time.Millisecond)
-				rows = append(rows, []string{r.RecordingID, dashIfEmpty(r.Session), what, state, formatAge(r.StartedAt), length.String(), formatBytes(r.SizeBytes), dashIfEmpty(shorten(r.Command, 40))})
-			}
-			return printTable(cmd.OutOrStdout(), []string{"RECORDING", "SESSION", "OF", "STATE", "AGE", "LENGTH", "SIZE", "COMMAND"}, rows)
+			return printAnswer(cmd, t, raw, recordingTable)
 		},
 	}
 	t = connection(cmd)
@@ -127,6 +106,23 @@ with trl term --record and trl run --record. What is typed is not recorded, what
 	cmd.ValidArgsFunction = completeSessions(t)
 	cmd.AddCommand(newRecordingGet(), newRecordingRemove())
 	return cmd
+}
+
+func recordingTable(all protocol.Recordings) table {
+	t := table{header: []string{"RECORDING", "SESSION", "OF", "STATE", "AGE", "LENGTH", "SIZE", "COMMAND"}}
+	for _, r := range all.Recordings {
+		what := "terminal"
+		if r.ExecID != "" {
+			what = "command"
+		}
+		state := r.State
+		if r.Reason != "" && r.Reason != "exit" {
+			state += ": " + r.Reason
+		}
+		length := (time.Duration(r.DurationMS) * time.Millisecond).Round(100 * time.Millisecond)
+		t.add(r.RecordingID, dashIfEmpty(r.Session), what, state, formatAge(r.StartedAt), length.String(), formatBytes(r.SizeBytes), dashIfEmpty(shorten(r.Command, 40)))
+	}
+	return t
 }
 
 // formatBytes is a size for people.

@@ -80,32 +80,17 @@ func siteOf(address string) string {
 }
 
 func newShares() *cobra.Command {
-	var t *target
-	cmd := &cobra.Command{
-		Use: "shares [SESSION]", Short: "List a session's links", Args: maybeOneArg,
-		Long: "List the links of a session (id or name).\n" + defaultHelp,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			var raw jsontext.Value
-			if err := t.call(cmd.Context(), "share.list", sessionRef(sessionOf(args)), &raw); err != nil {
-				return hintSession(err, args)
-			}
-			if t.json {
-				return printJSON(cmd.OutOrStdout(), raw)
-			}
-			var all protocol.Shares
-			if err := json.Unmarshal(raw, &all); err != nil {
-				return err
-			}
-			var rows [][]string
-			for _, s := range all.Shares {
-				rows = append(rows, []string{s.ShareID, dashIfEmpty(s.Name), s.Mode, dashIfEmpty(s.TermID), fmt.Sprint(s.Clients), s.ExpiresAt.Local().Format(time.DateTime)})
-			}
-			return printTable(cmd.OutOrStdout(), []string{"LINK", "NAME", "MODE", "TERMINAL", "GUESTS", "UNTIL"}, rows)
-		},
+	return aboutSession(&cobra.Command{
+		Use: "shares [SESSION]", Short: "List a session's links", Long: "List the links of a session (id or name).",
+	}, shareTable, "share.list")
+}
+
+func shareTable(all protocol.Shares) table {
+	t := table{header: []string{"LINK", "NAME", "MODE", "TERMINAL", "GUESTS", "UNTIL"}}
+	for _, s := range all.Shares {
+		t.add(s.ShareID, dashIfEmpty(s.Name), s.Mode, dashIfEmpty(s.TermID), fmt.Sprint(s.Clients), s.ExpiresAt.Local().Format(time.DateTime))
 	}
-	t = connection(cmd)
-	cmd.ValidArgsFunction = completeSessions(t)
-	return cmd
+	return t
 }
 
 func newUnshare() *cobra.Command {

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/spf13/cobra"
 
@@ -20,25 +19,22 @@ func newStats() *cobra.Command {
 			if err := t.call(cmd.Context(), "system.stats", nil, &raw); err != nil {
 				return err
 			}
-			if t.json {
-				return printJSON(cmd.OutOrStdout(), raw)
-			}
-			var s protocol.Stats
-			if err := json.Unmarshal(raw, &s); err != nil {
-				return err
-			}
-			return printTable(cmd.OutOrStdout(), nil, [][]string{
-				{"sessions", fmt.Sprintf("%d of %d (%d idle, %d running)", s.ActiveSessions, s.MaxSessions, s.ByState["IDLE"], s.ByState["RUNNING"])},
-				{"commands run", fmt.Sprint(s.TotalCommandsRun)},
-				{"commands now", fmt.Sprintf("%d running, %d waiting", s.Running, s.Queued)},
-				{"processes", fmt.Sprint(s.Processes)},
-				{"terminals", fmt.Sprint(s.Terminals)},
-				{"warm shells", fmt.Sprint(s.WarmShells)},
-				{"memory", fmt.Sprintf("%.1f MiB", float64(s.MemoryRSSBytes)/(1<<20))},
-				{"up", (time.Duration(s.UptimeS) * time.Second).String()},
-			})
+			return printAnswer(cmd, t, raw, statsTable)
 		},
 	}
 	t = connection(cmd)
 	return cmd
+}
+
+func statsTable(s protocol.Stats) table {
+	return table{rows: [][]string{
+		{"sessions", fmt.Sprintf("%d of %d (%d idle, %d running)", s.ActiveSessions, s.MaxSessions, s.ByState["IDLE"], s.ByState["RUNNING"])},
+		{"commands run", fmt.Sprint(s.TotalCommandsRun)},
+		{"commands now", fmt.Sprintf("%d running, %d waiting", s.Running, s.Queued)},
+		{"processes", fmt.Sprint(s.Processes)},
+		{"terminals", fmt.Sprint(s.Terminals)},
+		{"warm shells", fmt.Sprint(s.WarmShells)},
+		{"memory", fmt.Sprintf("%.1f MiB", float64(s.MemoryRSSBytes)/(1<<20))},
+		{"up", (time.Duration(s.UptimeS) * time.Second).String()},
+	}}
 }
