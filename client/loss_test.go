@@ -2,6 +2,7 @@ package client
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"io"
 	"net"
@@ -301,5 +302,40 @@ func TestWhyThereIsNoPlaceIsTyped(t *testing.T) {
 			t.Errorf("%d %q: %v", x.status, x.why, err)
 		}
 		srv.Close()
+	}
+}
+
+// TestDialAwaitsASuccessor: a gateway that is shutting down is dialled again, where that was asked for, and until the context ends.
+func TestDialAwaitsASuccessor(t *testing.T) {
+	const refusals = 2
+	var dials atomic.Int32
+	var successorServes atomic.Bool
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if n := dials.Add(1); n <= refusals || !successorServes.Load() {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			io.WriteString(w, "shutting down\n")
+			return
+		}
+		c, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{"trl.v1"}})
+		if err != nil {
+			return
+		}
+		defer c.CloseNow()
+		(&peer{t: t, c: c}).drain()
+	}))
+	defer srv.Close()
+	ended, cancel := context.WithCancel(soon(t))
+	cancel()
+	for ctx, o := range map[context.Context]Options{soon(t): {URL: srv.URL}, ended: {URL: srv.URL, AwaitSuccessor: true}} {
+		if c, err := Dial(ctx, o); err == nil {
+			c.Close()
+			t.Fatalf("%+v: connected", o)
+		}
+	}
+	dials.Store(0)
+	successorServes.Store(true)
+	dial(t, Options{URL: srv.URL, AwaitSuccessor: true}).Close()
+	if n := dials.Load(); n != refusals+1 {
+		t.Errorf("%d dials, want %d", n, refusals+1)
 	}
 }
