@@ -58,6 +58,16 @@ test: deps ## every test, with the race detector; PKG=./pool RUN=TestX for some
 		[ -z "$$some" ] || $(RACE) -count 1 -p 2 -parallel 4 -timeout 25m -run '$(RUN)' $$some || failed=1; \
 	done; exit $$failed # mostly they wait, so two packages at a time; but for a browser, which keeps both cores busy by itself
 
+# The left-out packages start processes in every test; in the others such tests call testkit.StartsProcesses.
+quick: ## at most 15 s: build, vet, and the tests that start no process, without the race detector
+	go build ./...
+	go vet ./...
+	TRL_QUICK=1 go test -vet=off $$(go list ./... | grep -v -e /internal/acceptance -e /ui/browser)
+
+near: ## the packages that the working tree changes and those that import them, with the race detector and -short
+	@near=$$(.ci/near); [ -n "$$near" ] || { echo "no Go package is changed"; exit; }; \
+	$(OWN_HOME) $(RACE) -short -count 1 -p 2 -parallel 4 -timeout 25m -run '$(RUN)' $$near
+
 deploy: build ## what of deploy/ can be checked with what is installed here
 	TRL_BUILT=1 deploy/check.sh
 
@@ -152,4 +162,4 @@ release-check: ## a trial release for amd64, built twice in two places: the same
 clean: ## remove what was built
 	rm -rf bin dist
 
-.PHONY: release release-check deploy otel help generate screenshots build arm64 amd64 run check deps test race fmt lint audit fuzz fuzz-smoke bench bench-scale bench-agent bench-comeback bench-kept bench-plots bench-go soak test-soak soak-crash soak-once once contract clean
+.PHONY: release release-check deploy otel help generate screenshots build arm64 amd64 run check quick near deps test race fmt lint audit fuzz fuzz-smoke bench bench-scale bench-agent bench-comeback bench-kept bench-plots bench-go soak test-soak soak-crash soak-once once contract clean

@@ -17,12 +17,12 @@ import (
 
 	"github.com/coder/websocket"
 	"github.com/go-json-experiment/json"
-	"go.uber.org/goleak"
 
+	"trl/internal/testkit"
 	"trl/protocol"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { testkit.Main(m) }
 
 // soon bounds what a test waits for; far beyond what any of it takes on a busy machine.
 func soon(t *testing.T) context.Context {
@@ -298,6 +298,7 @@ func TestSilenceCountsOnlyWhileReading(t *testing.T) {
 
 // TestASlowAnswerIsNoSilence: it takes longer than a silence may last, but no byte of it does.
 func TestASlowAnswerIsNoSilence(t *testing.T) {
+	testkit.TakesLong(t)
 	const silence = time.Second
 	text := strings.Repeat("x", 30)
 	server, err := url.Parse(listen(t, func(p *peer) {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/coder/websocket"
 
+	"trl/internal/testkit"
 	"trl/protocol"
 )
 
@@ -218,6 +219,7 @@ func TestPatienceEndsWithAServerThatAcceptsAndDrops(t *testing.T) {
 
 // TestPatienceBeginsAnewWithAConnectionOfUse: a dozen that bring a byte each take longer than one patience.
 func TestPatienceBeginsAnewWithAConnectionOfUse(t *testing.T) {
+	testkit.TakesLong(t)
 	const connections = 12
 	c := dial(t, Options{Patience: time.Second, URL: listen(t, func(p *peer) {
 		q, _ := p.take()

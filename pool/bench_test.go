@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 
+	"trl/internal/testkit"
 	"trl/protocol"
 	"trl/runtime"
 	"trl/runtime/journal"
@@ -78,7 +79,7 @@ func BenchmarkCreate(b *testing.B) {
 					b.Fatal(err)
 				}
 				if warm > 0 {
-					eventually(b, "warm ones", func() bool { return r.warm.count() == warm })
+					testkit.Eventually(b, "warm ones", func() bool { return r.warm.count() == warm })
 				}
 				b.StartTimer()
 			}

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"trl/internal/testkit"
 	"trl/protocol"
 )
 
@@ -99,7 +100,7 @@ func TestWatchersOfASession(t *testing.T) {
 		all = append(all, w)
 	}
 	w := s.Watch()
-	if e := wantCode(t, w.Refused(), protocol.LimitExceeded); e.Details["limit"] != maxWatchers {
+	if e := testkit.WantCode(t, w.Refused(), protocol.LimitExceeded); e.Details["limit"] != maxWatchers {
 		t.Error(e.Details)
 	}
 	w.Close()
@@ -122,7 +123,7 @@ func TestQueueIsBoundedInBytes(t *testing.T) {
 	for ; n < maxQueue; n++ {
 		_, err := s.Exec(&protocol.Exec{Command: ":" + strings.Repeat(" ", protocol.MaxCommand-1), Stdin: &stdin})
 		if err != nil {
-			wantCode(t, err, protocol.SessionBusy)
+			testkit.WantCode(t, err, protocol.SessionBusy)
 			break
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"trl/internal/testkit"
 	"trl/protocol"
 )
 
@@ -15,7 +16,7 @@ func TestConfigureIsForWhatComes(t *testing.T) {
 	r := newRig(t, c)
 	one, two := r.create(protocol.SessionCreate{}), r.create(protocol.SessionCreate{})
 	_, err := r.Create(t.Context(), me, &protocol.SessionCreate{})
-	wantCode(t, err, protocol.MaxSessionsReached)
+	testkit.WantCode(t, err, protocol.MaxSessionsReached)
 	nap := start(t, one, protocol.Exec{Command: "echo begun; sleep 300"})
 	output(t, nap, "begun")
 
@@ -31,7 +32,7 @@ func TestConfigureIsForWhatComes(t *testing.T) {
 		t.Errorf("timeout %s", e.timeout)
 	}
 	want(t, two, "echo ${BASH-none}; pwd", "none\n/usr\n")
-	eventually(t, "warm shells are of the new kind, and as many", func() bool {
+	testkit.Eventually(t, "warm shells are of the new kind, and as many", func() bool {
 		r.warm.mu.Lock()
 		defer r.warm.mu.Unlock()
 		for _, ws := range r.warm.shells {
@@ -45,10 +46,10 @@ func TestConfigureIsForWhatComes(t *testing.T) {
 	c.MaxSessions, c.WarmShells = 1, 0
 	r.Configure(c)
 	_, err = r.Create(t.Context(), me, &protocol.SessionCreate{})
-	if e := wantCode(t, err, protocol.MaxSessionsReached); e.Details["limit"] != 1 {
+	if e := testkit.WantCode(t, err, protocol.MaxSessionsReached); e.Details["limit"] != 1 {
 		t.Errorf("%v", e.Details)
 	}
-	eventually(t, "no warm shells", func() bool { return r.warm.count() == 0 })
+	testkit.Eventually(t, "no warm shells", func() bool { return r.warm.count() == 0 })
 	for _, s := range []*Session{one, two, three} {
 		if !s.IsOpen() {
 			t.Error("a session ended")
@@ -61,7 +62,7 @@ func TestConfigureIsForWhatComes(t *testing.T) {
 	}
 	c.WarmShells = 1
 	r.Configure(c)
-	eventually(t, "one warm shell", func() bool { return r.warm.count() == 1 })
+	testkit.Eventually(t, "one warm shell", func() bool { return r.warm.count() == 1 })
 }
 
 // TestConfigureAmongRequests is for the race detector: everybody reads rules that somebody else replaces.

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"trl/internal/testkit"
 	"trl/protocol"
 )
 
@@ -57,7 +58,7 @@ func TestSteeringVariables(t *testing.T) {
 			continue
 		}
 		for way, try := range ways {
-			if e := wantCode(t, try(protocol.Env{"A": of("b"), name: of("/no/such")}), protocol.InvalidParams); e.Details["field"] != "env."+name {
+			if e := testkit.WantCode(t, try(protocol.Env{"A": of("b"), name: of("/no/such")}), protocol.InvalidParams); e.Details["field"] != "env."+name {
 				t.Errorf("%s %s: %v", way, name, e.Details)
 			}
 		}
@@ -87,7 +88,7 @@ func TestSteeringVariables(t *testing.T) {
 	steered := free.create(protocol.SessionCreate{Shell: "/bin/bash", Env: protocol.Env{"BASH_ENV": of(file), "LD_LIBRARY_PATH": of("/no/such")}})
 	want(t, steered, "bash -c 'echo $STEERED $LD_LIBRARY_PATH'", "yes /no/such\n")
 	_, err := free.Create(t.Context(), me, &protocol.SessionCreate{Env: protocol.Env{"ENV": of(file)}})
-	wantCode(t, err, protocol.InvalidParams)
+	testkit.WantCode(t, err, protocol.InvalidParams)
 }
 
 // TestWorkingDirs: links are followed, since they lead only where the session's user may go anyway, and the way there stays its name; what leads
@@ -115,10 +116,10 @@ func TestWorkingDirs(t *testing.T) {
 		}
 		for _, dir := range []string{"dangling", "loop", "file", "tofile", "tofile/x", "none", strings.Repeat("x/", 3000), strings.Repeat("y", 300)} {
 			_, err := r.Create(t.Context(), me, &protocol.SessionCreate{Shell: shell, WorkingDir: at(dir)})
-			wantCode(t, err, protocol.WorkingDirNotFound)
+			testkit.WantCode(t, err, protocol.WorkingDirNotFound)
 			e := start(t, s, protocol.Exec{Command: "pwd", WorkingDir: at(dir)})
 			wait(t, dir, e.Done())
-			wantCode(t, e.Err(), protocol.WorkingDirNotFound)
+			testkit.WantCode(t, e.Err(), protocol.WorkingDirNotFound)
 		}
 		if left, _ := filepath.Glob(at("real/made")); len(left) > 0 {
 			t.Error("a directory's name was run")
@@ -142,7 +143,7 @@ func TestWorkingDirs(t *testing.T) {
 			e := start(t, s, protocol.Exec{Command: "echo in", WorkingDir: at("flicker")})
 			wait(t, "exec", e.Done())
 			if e.Err() != nil {
-				wantCode(t, e.Err(), protocol.WorkingDirNotFound)
+				testkit.WantCode(t, e.Err(), protocol.WorkingDirNotFound)
 			} else if x := e.Result(false); x.Stdout != "in\n" && (*x.ExitCode == 0 || !strings.Contains(x.Stderr, "flicker")) { // it went between our look and the shell's cd
 				t.Errorf("exit %d, %q %q", *x.ExitCode, x.Stdout, x.Stderr)
 			}
@@ -151,7 +152,7 @@ func TestWorkingDirs(t *testing.T) {
 				if e, ok := errors.AsType[*protocol.Error](err); ok && e.Code == protocol.ShellFailed {
 					t.Logf("cause: %v", e.Unwrap())
 				}
-				wantCode(t, err, protocol.WorkingDirNotFound)
+				testkit.WantCode(t, err, protocol.WorkingDirNotFound)
 				continue
 			}
 			want(t, made, "echo up", "up\n")

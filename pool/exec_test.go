@@ -19,6 +19,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"trl/internal/testkit"
 	"trl/protocol"
 	"trl/runtime"
 	"trl/runtime/journal"
@@ -59,7 +60,7 @@ func TestResultText(t *testing.T) {
 			t.Errorf("binary stdin: %+v", x)
 		}
 		_, err := s.Exec(&protocol.Exec{Command: "cat", Stdin: of("%%%"), StdinEncoding: "base64"})
-		wantCode(t, err, protocol.InvalidParams)
+		testkit.WantCode(t, err, protocol.InvalidParams)
 	})
 }
 
@@ -71,7 +72,7 @@ func TestOwnDirectoryAndEnvironment(t *testing.T) {
 	}
 	e := start(t, s, protocol.Exec{Command: "pwd", WorkingDir: "/no/such"})
 	wait(t, "refusal", e.Done())
-	wantCode(t, e.Err(), protocol.WorkingDirNotFound)
+	testkit.WantCode(t, e.Err(), protocol.WorkingDirNotFound)
 	if !e.Journal().Closed() || e.Exit().ExitCode != nil || e.Exit().Error == nil {
 		t.Errorf("%+v", e.Exit())
 	}
@@ -87,7 +88,7 @@ func TestPartialThenRest(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "stderr", func() bool { return e.Partial().Stderr == "err\n" })
+		testkit.Eventually(t, "stderr", func() bool { return e.Partial().Stderr == "err\n" })
 		x := e.Partial()
 		if !x.Running || x.ExitCode != nil || x.NextOffset == nil || x.ExecID != e.ID() || x.StreamID != "st-"+e.ID() {
 			t.Fatalf("%+v", x)
@@ -100,7 +101,7 @@ func TestPartialThenRest(t *testing.T) {
 		if err := e.Input([]byte("\n"), false); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "more", func() bool { x, _ = e.Since(offset); return e.Journal().Size() == offset+5 })
+		testkit.Eventually(t, "more", func() bool { x, _ = e.Since(offset); return e.Journal().Size() == offset+5 })
 		x, err = e.Since(offset)
 		if err != nil || x.StdoutEncoding != "base64" && x.Stdout != "two" { // the last half waits for its other half
 			t.Fatalf("%+v %v", x, err)
@@ -127,8 +128,8 @@ func TestPartialThenRest(t *testing.T) {
 			t.Fatalf("result %q", got)
 		}
 		_, err = e.Since(1 << 40)
-		wantCode(t, err, protocol.StreamNotFound)
-		wantCode(t, e.Input([]byte("x"), false), protocol.StdinClosed)
+		testkit.WantCode(t, err, protocol.StreamNotFound)
+		testkit.WantCode(t, e.Input([]byte("x"), false), protocol.StdinClosed)
 	}
 }
 
@@ -158,7 +159,7 @@ func TestPartialSaysWhatTheRingLost(t *testing.T) {
 				t.Fatalf("%d bytes, omitted %+v", len(x.Stderr), o)
 			}
 		}
-		eventually(t, "output", func() bool { return e.Journal().Size() == 4+total })
+		testkit.Eventually(t, "output", func() bool { return e.Journal().Size() == 4+total })
 		look()
 		if err := e.Input(nil, true); err != nil {
 			t.Fatal(err)
@@ -271,7 +272,7 @@ func TestCleanTextWhereItWasCut(t *testing.T) {
 		}
 	}
 	e := start(t, s, protocol.Exec{Command: `printf 'a\033['; echo err >&2; read x; printf '31mred\033[0m\n'`, InteractiveStdin: true, Clean: true})
-	eventually(t, "half of it", func() bool { return e.Journal().Size() == 7 })
+	testkit.Eventually(t, "half of it", func() bool { return e.Journal().Size() == 7 })
 	x := e.Partial()
 	if x.Stdout != "a" || x.Stderr != "err\n" || *x.NextOffset != 7 {
 		t.Errorf("%+v, next %d", x, *x.NextOffset)
@@ -299,7 +300,7 @@ func TestLateOutput(t *testing.T) {
 			t.Fatalf("%+v", x)
 		}
 		want(t, s, "sleep 0.5; echo two", "two\n")
-		eventually(t, "late output", func() bool { return e.Journal().Closed() })
+		testkit.Eventually(t, "late output", func() bool { return e.Journal().Closed() })
 		if e.Journal().Size() != 8 || e.EndOffset() != 3 || e.Result(false).Stdout != "hi\n" {
 			t.Fatalf("journal %d, end %d, result %q", e.Journal().Size(), e.EndOffset(), e.Result(false).Stdout)
 		}
@@ -330,11 +331,11 @@ func TestRequestKeyRunsOnce(t *testing.T) {
 	other := q
 	other.Command = "true"
 	_, err := s.Exec(&other)
-	if d := wantCode(t, err, protocol.InvalidParams).Details; d["field"] != "request_key" {
+	if d := testkit.WantCode(t, err, protocol.InvalidParams).Details; d["field"] != "request_key" {
 		t.Errorf("details %v", d)
 	}
 	_, err = s.Stream(&q)
-	wantCode(t, err, protocol.InvalidParams)
+	testkit.WantCode(t, err, protocol.InvalidParams)
 	if x := run(t, r.create(protocol.SessionCreate{}), q); x.Stdout == "x\n" && x.ExecID == "" {
 		t.Errorf("another session: %+v", x)
 	}
@@ -386,7 +387,7 @@ func TestRequestKeysAreBounded(t *testing.T) {
 		}
 	}
 	_, err := try(me, k.maxOfPrincipal) // refused, rather than that another one is forgotten
-	if d := wantCode(t, err, protocol.LimitExceeded).Details; d["field"] != "request_key" || d["limit"] != k.maxOfPrincipal {
+	if d := testkit.WantCode(t, err, protocol.LimitExceeded).Details; d["field"] != "request_key" || d["limit"] != k.maxOfPrincipal {
 		t.Errorf("details %v", d)
 	}
 	if n, err := try(me, 0); n != 0 || err != nil {
@@ -468,7 +469,7 @@ func TestOnlyWhatGrowsIsWeighedAgain(t *testing.T) {
 	if err := os.WriteFile(flag, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the job's output is weighed, and it is over", func() bool {
+	testkit.Eventually(t, "the job's output is weighed, and it is over", func() bool {
 		n, now := open()
 		return n == 0 && now >= before+5000
 	})
@@ -498,7 +499,7 @@ func TestOutputIsLetGo(t *testing.T) {
 	run(t, s, protocol.Exec{Command: ":"}) // nothing of the session is about the ones before
 	s.forget(time.Now(), time.Now().Add(time.Hour))
 	for of, j := range journals {
-		eventually(t, "the "+of+"'s output is freed", func() bool { goruntime.GC(); return j.Value() == nil })
+		testkit.Eventually(t, "the "+of+"'s output is freed", func() bool { goruntime.GC(); return j.Value() == nil })
 	}
 	x, err := s.Stream(&protocol.Exec{Command: "seq 1000", RequestKey: "exec"})
 	if err != nil || !x.isTombstone || *x.exit.ExitCode != 0 || x.EndOffset() != 3893 {
@@ -531,7 +532,7 @@ func TestKeysGoWithTheirSession(t *testing.T) {
 		gone = weak.Make(s)
 	}()
 	r.DropExpired(time.Now().Add(2 * time.Minute))
-	eventually(t, "the session is freed", func() bool { goruntime.GC(); return gone.Value() == nil })
+	testkit.Eventually(t, "the session is freed", func() bool { goruntime.GC(); return gone.Value() == nil })
 }
 
 func TestStreamTakesNoText(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"trl/internal/testkit"
 	"trl/protocol"
 )
 
@@ -72,7 +73,7 @@ func TestSessionsLeaveNothing(t *testing.T) {
 		})
 	}
 	all.Wait()
-	eventually(t, "descriptors and goroutines as before", func() bool {
+	testkit.Eventually(t, "descriptors and goroutines as before", func() bool {
 		return descriptors(t) <= fds && working() <= goroutines
 	})
 	if n := survivors("sleep 71030"); n != 0 {
@@ -96,7 +97,7 @@ func TestStdinOfWhatNeverRan(t *testing.T) {
 	for range 10 {
 		once()
 	}
-	eventually(t, "descriptors as before", func() bool { return descriptors(t) <= fds })
+	testkit.Eventually(t, "descriptors as before", func() bool { return descriptors(t) <= fds })
 }
 
 // L2: without descriptors there are typed errors and no half-created session; with them all is as before.

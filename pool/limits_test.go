@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"trl/internal/testkit"
 	"trl/protocol"
 )
 
@@ -25,7 +26,7 @@ func TestLimitsAreNeverAboveTheServers(t *testing.T) {
 		r := newRig(t, Config{Limits: server, WarmShells: warm})
 		r.enforceable("open_files", "file_size_bytes")
 		if warm > 0 {
-			eventually(t, "shells are warm", func() bool { return r.Stats().WarmShells == warm })
+			testkit.Eventually(t, "shells are warm", func() bool { return r.Stats().WarmShells == warm })
 		}
 		for _, c := range []struct {
 			asked *protocol.Limits
@@ -74,7 +75,7 @@ func TestLimitsThatCannotBeEnforcedAreNotSupported(t *testing.T) {
 			"file_size_bytes": {FileSizeBytes: 1 << 30}, "open_files": {OpenFiles: 100},
 		}[limit]
 		_, err := r.Create(t.Context(), me, &protocol.SessionCreate{Limits: &q})
-		e := wantCode(t, err, protocol.NotSupported)
+		e := testkit.WantCode(t, err, protocol.NotSupported)
 		if e.Details["field"] != "limits."+limit || e.Details["reason"] == "" {
 			t.Errorf("%+v", e)
 		}
@@ -85,7 +86,7 @@ func TestLimitsThatCannotBeEnforcedAreNotSupported(t *testing.T) {
 func TestResultsSayWhichLimitWasHit(t *testing.T) {
 	r := newRig(t, Config{WarmShells: 1, DefaultShell: "/bin/bash"})
 	r.enforceable("memory_bytes", "pids", "file_size_bytes", "cpu")
-	eventually(t, "a shell is warm", func() bool { return r.Stats().WarmShells == 1 })
+	testkit.Eventually(t, "a shell is warm", func() bool { return r.Stats().WarmShells == 1 })
 	s := r.create(protocol.SessionCreate{Limits: &protocol.Limits{MemoryBytes: 64 << 20, Pids: 30, FileSizeBytes: 1 << 20, CPU: 2}})
 	free := r.create(protocol.SessionCreate{})
 	const hog = "x=0123456789abcdef; while [ ${#x} -lt 500000000 ]; do x=$x$x; done"
@@ -132,7 +133,7 @@ func TestProcessesBeyondTheLimitAreRefused(t *testing.T) {
 			started++
 			continue
 		}
-		wantCode(t, err, protocol.LimitExceeded)
+		testkit.WantCode(t, err, protocol.LimitExceeded)
 	}
 	if started > 3 || started < 1 { // each is one process, or two of a POSIX shell's copy
 		t.Errorf("%d started", started)

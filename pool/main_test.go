@@ -2,7 +2,6 @@ package pool
 
 import (
 	"context"
-	"errors"
 	"os"
 	"strings"
 	"testing"
@@ -10,14 +9,14 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
-	"go.uber.org/goleak"
 
+	"trl/internal/testkit"
 	"trl/metrics"
 	"trl/protocol"
 	"trl/runtime"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { testkit.Main(m) }
 
 // generous bounds what a test waits for: far beyond what the machine needs when others use it too.
 const generous = 60 * time.Second
@@ -38,6 +37,7 @@ func newRig(t testing.TB, c Config) *rig {
 
 func newRigIn(t testing.TB, c Config, isolation string) *rig {
 	t.Helper()
+	testkit.StartsProcesses(t)
 	if c.Retention == 0 {
 		c.Retention = time.Minute
 	}
@@ -117,25 +117,6 @@ func want(t testing.TB, s *Session, command, stdout string) protocol.ExecResult 
 	return r
 }
 
-func wantCode(t testing.TB, err error, code protocol.Code) *protocol.Error {
-	t.Helper()
-	e, ok := errors.AsType[*protocol.Error](err)
-	if !ok || e.Code != code {
-		t.Fatalf("error %v, want %s", err, code)
-	}
-	return e
-}
-
-// eventually polls.
-func eventually(t testing.TB, what string, f func() bool) {
-	t.Helper()
-	for end := time.Now().Add(generous); !f(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not in %v: %s", generous, what)
-		}
-	}
-}
-
 func of[T any](v T) *T { return &v }
 
 // survivors counts processes whose command line holds mark.
@@ -153,5 +134,5 @@ func survivors(mark string) (n int) {
 // output waits until a command has printed.
 func output(t testing.TB, e *Exec, text string) {
 	t.Helper()
-	eventually(t, "output "+text, func() bool { return strings.Contains(e.Partial().Stdout, text) })
+	testkit.Eventually(t, "output "+text, func() bool { return strings.Contains(e.Partial().Stdout, text) })
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"trl/internal/testkit"
 	"trl/protocol"
 )
 
@@ -16,7 +17,7 @@ func TestPatternsAreBounded(t *testing.T) {
 		goruntime.ReadMemStats(&before)
 		_, err := compilePattern(pattern)
 		goruntime.ReadMemStats(&after)
-		if e := wantCode(t, err, protocol.InvalidParams); e.Details["field"] != "until.output" || e.Details["limit"] != maxPattern {
+		if e := testkit.WantCode(t, err, protocol.InvalidParams); e.Details["field"] != "until.output" || e.Details["limit"] != maxPattern {
 			t.Errorf("%.20s: %v", pattern, e.Details)
 		}
 		if n := after.TotalAlloc - before.TotalAlloc; n > 16<<20 {
@@ -29,7 +30,7 @@ func TestPatternsAreBounded(t *testing.T) {
 		}
 	}
 	for _, pattern := range []string{"(", "x{1001}", strings.Repeat("(", 2000)} {
-		if e := wantCode(t, func() error { _, err := compilePattern(pattern); return err }(), protocol.InvalidParams); e.Details["field"] != "until.output" || e.Details["limit"] != nil {
+		if e := testkit.WantCode(t, func() error { _, err := compilePattern(pattern); return err }(), protocol.InvalidParams); e.Details["field"] != "until.output" || e.Details["limit"] != nil {
 			t.Errorf("%.20s: %v", pattern, e.Details)
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
 
+	"trl/internal/testkit"
 	"trl/metrics"
 	"trl/protocol"
 	"trl/runtime"
@@ -42,7 +43,7 @@ func TestIdsOfOthersAndOfEarlierEpochs(t *testing.T) {
 		if err := c.find(me, c.id); err != nil {
 			t.Errorf("own %s: %v", c.id, err)
 		}
-		made := wantCode(t, c.find(me, string(c.kind)+"-none"), c.notFound)
+		made := testkit.WantCode(t, c.find(me, string(c.kind)+"-none"), c.notFound)
 		changed := "a"
 		if c.id[20] == 'a' {
 			changed = "b"
@@ -54,7 +55,7 @@ func TestIdsOfOthersAndOfEarlierEpochs(t *testing.T) {
 			} else if id == "" && c.kind == 's' {
 				continue // the default session
 			}
-			if fault := wantCode(t, c.find(who, id), c.notFound); fault.Message != made.Message || fmt.Sprint(fault.Details) != fmt.Sprint(made.Details) {
+			if fault := testkit.WantCode(t, c.find(who, id), c.notFound); fault.Message != made.Message || fmt.Sprint(fault.Details) != fmt.Sprint(made.Details) {
 				t.Errorf("%q answers %v, a made-up one %v", id, fault, made)
 			}
 		}
@@ -63,7 +64,7 @@ func TestIdsOfOthersAndOfEarlierEpochs(t *testing.T) {
 		if c.kind != 's' {
 			tag, random = s.tag, memberLen
 		}
-		wantCode(t, c.find(me, makeID("", c.kind, before.Epoch(), tag, random)), protocol.SessionLost)
+		testkit.WantCode(t, c.find(me, makeID("", c.kind, before.Epoch(), tag, random)), protocol.SessionLost)
 	}
 	if _, err := now.Find("another", "", "n"); protocol.AsError(err).Code != protocol.SessionNotFound {
 		t.Errorf("another's name: %v", err)
@@ -80,7 +81,7 @@ func TestNames(t *testing.T) {
 	r := newRig(t, Config{})
 	a := r.create(protocol.SessionCreate{Name: "a", Labels: map[string]string{"k": "v"}})
 	_, err := r.Create(t.Context(), me, &protocol.SessionCreate{Name: "a"})
-	if d := wantCode(t, err, protocol.SessionExists).Details; d["session_id"] != a.ID() {
+	if d := testkit.WantCode(t, err, protocol.SessionExists).Details; d["session_id"] != a.ID() {
 		t.Errorf("details %v", d)
 	}
 	if s := r.create(protocol.SessionCreate{Name: "a", IfExists: "return"}); s != a {
@@ -90,7 +91,7 @@ func TestNames(t *testing.T) {
 		t.Errorf("another principal's: %v", err)
 	}
 	b := r.create(protocol.SessionCreate{Name: "b"})
-	wantCode(t, b.Rename("a"), protocol.SessionExists)
+	testkit.WantCode(t, b.Rename("a"), protocol.SessionExists)
 	if err := b.Rename("c"); err != nil {
 		t.Error(err)
 	}
@@ -108,7 +109,7 @@ func TestNames(t *testing.T) {
 	// M5: the name is free the moment its session begins to end, and the id answers on.
 	want(t, a, "trap '' TERM; sleep 71011 &", "")
 	go a.Destroy(context.Background(), &protocol.SessionDestroy{Grace: of(protocol.Seconds(.3))})
-	eventually(t, "the end begins", func() bool { return !a.IsOpen() })
+	testkit.Eventually(t, "the end begins", func() bool { return !a.IsOpen() })
 	again := r.create(protocol.SessionCreate{Name: "a"})
 	if s, err := r.Find(me, "", "a"); err != nil || s != again {
 		t.Errorf("found %v %v", s, err)
@@ -217,14 +218,14 @@ func TestBounds(t *testing.T) {
 	a := r.create(protocol.SessionCreate{})
 	r.create(protocol.SessionCreate{})
 	_, err := r.Create(t.Context(), me, &protocol.SessionCreate{})
-	if d := wantCode(t, err, protocol.MaxSessionsReached).Details; d["max_sessions_per_principal"] != 2 {
+	if d := testkit.WantCode(t, err, protocol.MaxSessionsReached).Details; d["max_sessions_per_principal"] != 2 {
 		t.Errorf("details %v", d)
 	}
 	if _, err := r.Create(t.Context(), "another", &protocol.SessionCreate{}); err != nil {
 		t.Error(err)
 	}
 	_, err = r.Create(t.Context(), "another", &protocol.SessionCreate{})
-	if d := wantCode(t, err, protocol.MaxSessionsReached).Details; d["max_sessions"] != 3 {
+	if d := testkit.WantCode(t, err, protocol.MaxSessionsReached).Details; d["max_sessions"] != 3 {
 		t.Errorf("details %v", d)
 	}
 	want(t, a, "echo fine", "fine\n")
@@ -292,7 +293,7 @@ func TestWhatCannotBeCreated(t *testing.T) {
 		{protocol.SessionCreate{WorkingDir: "/bin/sh"}, protocol.WorkingDirNotFound},
 	} {
 		_, err := r.Create(t.Context(), me, &c.q)
-		wantCode(t, err, c.code)
+		testkit.WantCode(t, err, c.code)
 	}
 	for _, shell := range []string{"", "sh", "bash", "/bin/sh", "/usr/bin/sh"} {
 		if _, err := os.Stat(shell); strings.HasPrefix(shell, "/") && err != nil {
@@ -322,7 +323,7 @@ func TestNoHalfCreatedSession(t *testing.T) {
 	r := newRig(t, Config{DefaultShell: broken, MaxSessions: 1})
 	for range 3 {
 		_, err := r.Create(t.Context(), me, &protocol.SessionCreate{Name: "n", RequestKey: "k"})
-		wantCode(t, err, protocol.ShellFailed)
+		testkit.WantCode(t, err, protocol.ShellFailed)
 	}
 	s, err := r.Find(me, "", "")
 	if err != nil {
@@ -351,7 +352,7 @@ func TestNoHalfCreatedSession(t *testing.T) {
 
 func TestWarmShells(t *testing.T) {
 	r := newRig(t, Config{WarmShells: 3, DefaultDir: "/usr", MaxSessions: 100})
-	eventually(t, "three warm ones", func() bool { return r.warm.count() == 3 })
+	testkit.Eventually(t, "three warm ones", func() bool { return r.warm.count() == 3 })
 	if st := r.Stats(); st.ActiveSessions != 0 || st.WarmShells != 3 {
 		t.Errorf("%+v", st)
 	}
@@ -368,7 +369,7 @@ func TestWarmShells(t *testing.T) {
 	want(t, s, `pwd; echo "$V ${HOME-none} $TRL_SESSION_ID"`, "/tmp\nv'w none "+id+"\n")
 	want(t, r.create(protocol.SessionCreate{}), "pwd", "/usr\n")
 	want(t, r.create(protocol.SessionCreate{Shell: "/bin/bash"}), "echo ${BASH##*/} $SHELL", "bash /bin/bash\n") // another kind
-	eventually(t, "three again", func() bool { return r.warm.count() == 3 })
+	testkit.Eventually(t, "three again", func() bool { return r.warm.count() == 3 })
 
 	proc, err := os.FindProcess(pid)
 	if err != nil {
@@ -377,7 +378,7 @@ func TestWarmShells(t *testing.T) {
 	if err := proc.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the dead one is replaced", func() bool {
+	testkit.Eventually(t, "the dead one is replaced", func() bool {
 		r.warm.mu.Lock()
 		defer r.warm.mu.Unlock()
 		for _, ws := range r.warm.shells {
@@ -437,11 +438,11 @@ func TestCloseEndsAHundredBusySessions(t *testing.T) {
 		if i%2 == 0 && !e.Exit().Cancelled {
 			t.Errorf("running: %+v", e.Exit())
 		} else if i%2 == 1 {
-			wantCode(t, e.Err(), protocol.SessionTerminated)
+			testkit.WantCode(t, e.Err(), protocol.SessionTerminated)
 		}
 	}
 	_, err := r.Create(t.Context(), me, &protocol.SessionCreate{})
-	wantCode(t, err, protocol.ShuttingDown)
+	testkit.WantCode(t, err, protocol.ShuttingDown)
 	for _, i := range r.List(me, &protocol.SessionList{State: "TERMINATED"}) {
 		if i.Reason != protocol.ReasonShutdown {
 			t.Errorf("reason %s", i.Reason)
@@ -552,6 +553,7 @@ func (f *full) StartSession(id string, w runtime.StartRequest) (runtime.StartedS
 }
 
 func TestWarmShellsMakeRoom(t *testing.T) {
+	testkit.StartsProcesses(t)
 	m := metrics.New(prometheus.NewRegistry())
 	host, err := runtime.NewHost(runtime.Config{Isolation: "none", Metrics: m, Log: zerolog.Nop()})
 	if err != nil {
@@ -563,7 +565,7 @@ func TestWarmShellsMakeRoom(t *testing.T) {
 	k.pool = p
 	p.Start()
 	defer p.Close(t.Context())
-	eventually(t, "shells are warm", func() bool { return p.Stats().WarmShells == 2 })
+	testkit.Eventually(t, "shells are warm", func() bool { return p.Stats().WarmShells == 2 })
 	for range 2 {
 		s, err := p.Create(t.Context(), me, &protocol.SessionCreate{Shell: "/bin/bash"})
 		if err != nil {
@@ -572,5 +574,5 @@ func TestWarmShellsMakeRoom(t *testing.T) {
 		want(t, s, "echo ok", "ok\n")
 	}
 	_, err = p.Create(t.Context(), me, &protocol.SessionCreate{Shell: "/bin/bash"})
-	wantCode(t, err, protocol.LimitExceeded)
+	testkit.WantCode(t, err, protocol.LimitExceeded)
 }

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"trl/internal/testkit"
 	"trl/protocol"
 )
 
@@ -46,7 +47,7 @@ func TestProcessHasTheSessionsState(t *testing.T) {
 		if i := p.Info(); i.State != "exited" || *i.ExitCode != 4 || i.EndedAt == nil || i.TimedOut || i.OutputBytes != int64(len("/usr\nvar env\nF\ngot-x\n")) {
 			t.Fatalf("%+v", i)
 		}
-		wantCode(t, p.Input([]byte("x"), false), protocol.StdinClosed)
+		testkit.WantCode(t, p.Input([]byte("x"), false), protocol.StdinClosed)
 		for _, name := range []string{"process.started", "process.exit"} {
 			if ev, err := w.Next(t.Context()); err != nil || ev.Name != name {
 				t.Fatalf("event %+v %v, want %s", ev, err, name)
@@ -59,7 +60,7 @@ func TestProcessHasTheSessionsState(t *testing.T) {
 			t.Errorf("kill of what has ended: %v", err)
 		}
 		_, err := s.StartProcess(t.Context(), &protocol.ProcessStart{Command: "true", WorkingDir: "/no/such"})
-		wantCode(t, err, protocol.WorkingDirNotFound)
+		testkit.WantCode(t, err, protocol.WorkingDirNotFound)
 		if s.Info().Processes != 0 {
 			t.Error("what did not start is counted")
 		}
@@ -70,7 +71,7 @@ func TestProcessKillAndTimeout(t *testing.T) {
 	r := newRig(t, Config{})
 	s := r.create(protocol.SessionCreate{})
 	p := r.process(s, protocol.ProcessStart{Command: "trap '' TERM; setsid sleep 71020 & sleep 71020; sleep 71020"})
-	eventually(t, "both run", func() bool { return survivors("sleep 71020") >= 2 })
+	testkit.Eventually(t, "both run", func() bool { return survivors("sleep 71020") >= 2 })
 	if err := p.Kill(t.Context(), 100*time.Millisecond); err != nil {
 		t.Fatal(err)
 	}
@@ -103,7 +104,7 @@ func TestProcessRequestKey(t *testing.T) {
 		t.Fatal("no tombstone")
 	}
 	_, err := s.StartProcess(t.Context(), &protocol.ProcessStart{Command: "echo other", RequestKey: "k"})
-	wantCode(t, err, protocol.InvalidParams)
+	testkit.WantCode(t, err, protocol.InvalidParams)
 }
 
 func await(t *testing.T, p *Process, u protocol.Until, most time.Duration) protocol.WaitResult {
@@ -139,7 +140,7 @@ func TestWaitForOutput(t *testing.T) {
 		t.Error("who asked has gone, and got an answer")
 	}
 	_, err := p.Wait(t.Context(), protocol.Until{Output: "a)(b"})
-	wantCode(t, err, protocol.InvalidParams)
+	testkit.WantCode(t, err, protocol.InvalidParams)
 	if err := p.Kill(t.Context(), time.Second); err != nil {
 		t.Fatal(err)
 	}
@@ -235,9 +236,9 @@ func TestWaitsAreBounded(t *testing.T) {
 			}
 		})
 	}
-	eventually(t, "all wait", func() bool { return p.waitCount.Load() == maxWaits })
+	testkit.Eventually(t, "all wait", func() bool { return p.waitCount.Load() == maxWaits })
 	_, err := p.Wait(t.Context(), protocol.Until{Exit: true})
-	wantCode(t, err, protocol.LimitExceeded)
+	testkit.WantCode(t, err, protocol.LimitExceeded)
 	if _, err := s.Destroy(t.Context(), &protocol.SessionDestroy{}); err != nil {
 		t.Fatal(err)
 	}

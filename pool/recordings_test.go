@@ -16,6 +16,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"trl/internal/testkit"
 	"trl/metrics"
 	"trl/protocol"
 	"trl/runtime/cast"
@@ -70,7 +71,7 @@ func (r *rig) cassette(id string) *cassette {
 func (r *rig) ended(id string) (protocol.Recording, *cassette) {
 	r.t.Helper()
 	var info protocol.Recording
-	eventually(r.t, "the recording has ended", func() bool {
+	testkit.Eventually(r.t, "the recording has ended", func() bool {
 		rec, err := r.FindRecording(me, false, id)
 		if err != nil {
 			r.t.Fatal(err)
@@ -99,7 +100,7 @@ func openTerm(t testing.TB, s *Session, q protocol.TermOpen) *Terminal {
 // shown waits until a terminal has printed something.
 func shownBy(t testing.TB, term *Terminal, text string) {
 	t.Helper()
-	eventually(t, text+" in the terminal", func() bool { return strings.Contains(string(journalText(t, term.Journal())), text) })
+	testkit.Eventually(t, text+" in the terminal", func() bool { return strings.Contains(string(journalText(t, term.Journal())), text) })
 }
 
 func journalText(t testing.TB, j *journal.Journal) (text []byte) {
@@ -194,7 +195,7 @@ func TestACommandIsRecorded(t *testing.T) {
 		wait(t, "the command", e.Done())
 		info, c := r.ended(e.RecordingID())
 		want(t, s, "echo >"+fifo, "")
-		eventually(t, "the job's output", func() bool { return strings.Contains(string(journalText(t, e.Journal())), "late") })
+		testkit.Eventually(t, "the job's output", func() bool { return strings.Contains(string(journalText(t, e.Journal())), "late") })
 		if info.Reason != "exit" || *info.ExitCode != 3 || info.ExecID != e.ID() || !strings.HasPrefix(info.Command, "echo out") {
 			t.Errorf("%+v", info)
 		}
@@ -244,12 +245,12 @@ func TestWhatIsRecorded(t *testing.T) {
 	}
 	r := newRig(t, Config{}) // no directory
 	_, err := r.Create(t.Context(), me, &protocol.SessionCreate{Record: "all"})
-	wantCode(t, err, protocol.NotSupported)
+	testkit.WantCode(t, err, protocol.NotSupported)
 	s := r.create(protocol.SessionCreate{Record: "off"})
 	_, err = s.Exec(&protocol.Exec{Command: ":", Record: true})
-	wantCode(t, err, protocol.NotSupported)
+	testkit.WantCode(t, err, protocol.NotSupported)
 	_, err = s.OpenTerminal(t.Context(), &protocol.TermOpen{Cols: 80, Rows: 24, Record: true})
-	wantCode(t, err, protocol.NotSupported)
+	testkit.WantCode(t, err, protocol.NotSupported)
 }
 
 // TestARecordingIsBounded: it says where it ends, and what it is of goes on.
@@ -293,7 +294,7 @@ func TestWhoHasMostMakesRoom(t *testing.T) {
 			}
 			e := start(t, s, protocol.Exec{Command: command})
 			wait(t, "the command", e.Done())
-			eventually(t, "the recording has ended", func() bool { return r.recordings.hasEnded(e.RecordingID()) })
+			testkit.Eventually(t, "the recording has ended", func() bool { return r.recordings.hasEnded(e.RecordingID()) })
 			return e.RecordingID()
 		}
 		there := func(who, id string) bool {
@@ -303,7 +304,7 @@ func TestWhoHasMostMakesRoom(t *testing.T) {
 		few := recorded("few", "echo evidence")
 		term := openTerm(t, sessions["few"], protocol.TermOpen{Command: "echo wish", Record: true})
 		wait(t, "the terminal", term.Done())
-		eventually(t, "the recording has ended", func() bool { return r.recordings.hasEnded(term.recording) })
+		testkit.Eventually(t, "the recording has ended", func() bool { return r.recordings.hasEnded(term.recording) })
 		var ids []string
 		for range 25 {
 			ids = append(ids, recorded("loud", loud))
@@ -395,7 +396,7 @@ func TestNoDiskNoHarm(t *testing.T) {
 		t.Errorf("%+v", info)
 	}
 	failed := r.metrics.RecordingsEnded.WithLabelValues(metrics.RecordingFailed)
-	eventually(t, "both are counted", func() bool { return testutil.ToFloat64(failed) == 2 })
+	testkit.Eventually(t, "both are counted", func() bool { return testutil.ToFloat64(failed) == 2 })
 	if n := len(r.Recordings(me, false, "")); n != 0 || r.recordings.openCount() != 0 {
 		t.Errorf("%d recordings that nobody has", n)
 	}
@@ -410,7 +411,7 @@ func TestOthersRecordings(t *testing.T) {
 	r.ended(e.RecordingID())
 	_, err := r.FindRecording("other", false, e.RecordingID())
 	_, none := r.FindRecording("other", false, "r-none")
-	if wantCode(t, err, protocol.RecordingNotFound).Error() != wantCode(t, none, protocol.RecordingNotFound).Error() {
+	if testkit.WantCode(t, err, protocol.RecordingNotFound).Error() != testkit.WantCode(t, none, protocol.RecordingNotFound).Error() {
 		t.Errorf("%v tells it from %v", err, none)
 	}
 	if list := r.Recordings("other", false, s.ID()); len(list) != 0 {
@@ -423,7 +424,7 @@ func TestOthersRecordings(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	wantCode(t, mine.Delete(false), protocol.Forbidden) // the policy demands it
+	testkit.WantCode(t, mine.Delete(false), protocol.Forbidden) // the policy demands it
 	if err := mine.Delete(true); err != nil {
 		t.Error(err)
 	}
@@ -456,7 +457,7 @@ func TestDeletedMeansGone(t *testing.T) {
 	if err := errors.Join(os.Remove(path), os.MkdirAll(filepath.Join(path, "x"), 0o700)); err != nil {
 		t.Fatal(err)
 	}
-	wantCode(t, rec.Delete(false), protocol.InternalError)
+	testkit.WantCode(t, rec.Delete(false), protocol.InternalError)
 	for range 6 {
 		record()
 	}

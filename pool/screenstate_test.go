@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"trl/internal/testkit"
 	"trl/protocol"
 	"trl/runtime/screen"
 )
@@ -67,7 +68,7 @@ func TestWhatEndsATerminalDoesNotWaitForItsScreen(t *testing.T) {
 				term.screenState.mu.Lock()
 			}
 			for _, term := range []*Terminal{closed, destroyed} {
-				eventually(t, "output that the screen lags behind", func() bool { return term.Journal().Size() > term.screenState.fedTo+maxScreenLag })
+				testkit.Eventually(t, "output that the screen lags behind", func() bool { return term.Journal().Size() > term.screenState.fedTo+maxScreenLag })
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), generous)
 			defer cancel()
@@ -79,7 +80,7 @@ func TestWhatEndsATerminalDoesNotWaitForItsScreen(t *testing.T) {
 			}
 			for _, term := range []*Terminal{closed, destroyed} {
 				term.releaseScreen()
-				eventually(t, "the end of the emulator", func() bool {
+				testkit.Eventually(t, "the end of the emulator", func() bool {
 					term.screenState.mu.Lock()
 					defer term.screenState.mu.Unlock()
 					return term.screenState.screen == nil
@@ -126,7 +127,7 @@ func TestFullScreenIsFollowed(t *testing.T) {
 		if err := term.Input(nil, []byte("\n")); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "output that was followed", func() bool {
+		testkit.Eventually(t, "output that was followed", func() bool {
 			if term.Journal().Size() < before+800000 {
 				return false
 			}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"trl/internal/testkit"
 	"trl/protocol"
 )
 
@@ -90,7 +91,7 @@ func TestQueueIsFIFOAndBounded(t *testing.T) {
 		all = append(all, start(t, s, protocol.Exec{Command: fmt.Sprintf("n=$n,%d; echo $n", i)}))
 	}
 	_, err := s.Exec(&protocol.Exec{Command: "true"})
-	if d := wantCode(t, err, protocol.SessionBusy).Details; d["exec_id"] != first.ID() || d["queue_length"] != maxQueue {
+	if d := testkit.WantCode(t, err, protocol.SessionBusy).Details; d["exec_id"] != first.ID() || d["queue_length"] != maxQueue {
 		t.Fatalf("details %v", d)
 	}
 	done, was := all[10].Cancel(nil)
@@ -139,7 +140,7 @@ func TestCancelKeepsState(t *testing.T) {
 		}
 		want(t, s, "echo $X", "keep\n")
 		e = start(t, s, protocol.Exec{Command: "trap 'echo int; exit 3' INT; sleep 71001; echo after"})
-		eventually(t, "sleep runs", func() bool { return survivors("sleep 71001") > 0 })
+		testkit.Eventually(t, "sleep runs", func() bool { return survivors("sleep 71001") > 0 })
 		told, _ := e.Signal(syscall.SIGINT)
 		if got := <-told; got.Processes != 2 { // the sleep, and the shell, which has a trap
 			t.Fatalf("%+v", got)
@@ -204,12 +205,12 @@ func TestShellExitTerminates(t *testing.T) {
 		}
 		wait(t, "end", s.Ended())
 		wait(t, "late one", late.Done())
-		wantCode(t, late.Err(), protocol.SessionTerminated)
+		testkit.WantCode(t, late.Err(), protocol.SessionTerminated)
 		if i := s.Info(); i.State != "TERMINATED" || i.Reason != protocol.ReasonShellExited || i.TerminatedAt == nil || i.Pid != 0 {
 			t.Fatalf("info %+v", i)
 		}
 		_, err := s.Exec(&protocol.Exec{Command: "true"})
-		if d := wantCode(t, err, protocol.SessionTerminated).Details; d["reason"] != protocol.ReasonShellExited {
+		if d := testkit.WantCode(t, err, protocol.SessionTerminated).Details; d["reason"] != protocol.ReasonShellExited {
 			t.Fatalf("details %v", d)
 		}
 		var seen []string
@@ -246,7 +247,7 @@ func TestShellExitIsRestored(t *testing.T) {
 		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "another shell", func() bool { p := s.Info().Pid; return p != pid && p != 0 })
+		testkit.Eventually(t, "another shell", func() bool { p := s.Info().Pid; return p != pid && p != 0 })
 		if x := want(t, s, "pwd; echo $X", "/usr\n1\n"); !x.ShellRestored {
 			t.Errorf("nobody is told: %+v", x)
 		}
@@ -267,11 +268,11 @@ func TestLostWhileIdleIsTold(t *testing.T) {
 		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "another shell", func() bool { p := s.Info().Pid; return p != pid && p != 0 })
+		testkit.Eventually(t, "another shell", func() bool { p := s.Info().Pid; return p != pid && p != 0 })
 	}
 	e := start(t, s, protocol.Exec{Command: ":", WorkingDir: "/no/such"})
 	wait(t, "refusal", e.Done())
-	wantCode(t, e.Err(), protocol.WorkingDirNotFound)
+	testkit.WantCode(t, e.Err(), protocol.WorkingDirNotFound)
 	if x := run(t, s, protocol.Exec{Command: ":"}); !x.ShellRestored || !slices.Equal(x.StateLost, []string{"functions"}) {
 		t.Errorf("%v, lost %q", x.ShellRestored, x.StateLost)
 	}
@@ -322,7 +323,7 @@ func TestDestroyLeavesNothing(t *testing.T) {
 		if _, err := s.StartProcess(t.Context(), &protocol.ProcessStart{Command: "sleep 71004"}); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "all run", func() bool { return survivors("sleep 71004") >= 4 })
+		testkit.Eventually(t, "all run", func() bool { return survivors("sleep 71004") >= 4 })
 		running := start(t, s, protocol.Exec{Command: "echo part; sleep 71004"})
 		output(t, running, "part")
 		waiting := start(t, s, protocol.Exec{Command: "echo never"})
@@ -342,7 +343,7 @@ func TestDestroyLeavesNothing(t *testing.T) {
 		if x := running.Result(false); !x.Cancelled || x.Stdout != "part\n" {
 			t.Errorf("running: %+v", x)
 		}
-		wantCode(t, waiting.Err(), protocol.SessionTerminated)
+		testkit.WantCode(t, waiting.Err(), protocol.SessionTerminated)
 		if d, err := s.Destroy(t.Context(), &protocol.SessionDestroy{}); err != nil || d.Reason != protocol.ReasonClient {
 			t.Errorf("again: %+v %v", d, err)
 		}
@@ -350,9 +351,9 @@ func TestDestroyLeavesNothing(t *testing.T) {
 			t.Errorf("its exec cannot be read any more: %v", err)
 		}
 		_, err := s.StartProcess(t.Context(), &protocol.ProcessStart{Command: "true"})
-		wantCode(t, err, protocol.SessionTerminated)
-		wantCode(t, s.Reset(t.Context()), protocol.SessionTerminated)
-		wantCode(t, s.Rename("x"), protocol.SessionTerminated)
+		testkit.WantCode(t, err, protocol.SessionTerminated)
+		testkit.WantCode(t, s.Reset(t.Context()), protocol.SessionTerminated)
+		testkit.WantCode(t, s.Rename("x"), protocol.SessionTerminated)
 	})
 }
 

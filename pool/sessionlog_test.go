@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"trl/internal/testkit"
 	"trl/protocol"
 	"trl/runtime"
 	"trl/runtime/sessionlog"
@@ -130,7 +131,7 @@ func TestSessionLogOfProcessesAlone(t *testing.T) {
 			ended[p.ID()] = true
 		}
 		r.DropExpired(time.Now())
-		eventually(t, "it is written anew", func() bool { return !s.sessionLog.ShouldCompact() })
+		testkit.Eventually(t, "it is written anew", func() bool { return !s.sessionLog.ShouldCompact() })
 		m, err := remember(t, s)
 		if err != nil {
 			t.Fatal(err)
@@ -156,7 +157,7 @@ func TestSessionLogOfProcessesAlone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "it has begun", func() bool { return e.Journal().Size() > 0 })
+	testkit.Eventually(t, "it has begun", func() bool { return e.Journal().Size() > 0 })
 	runs := func(m *loggedSession, cancelled bool) {
 		t.Helper()
 		if x := m.exec(e.ID()); x == nil || x.begun == nil || x.done != nil || cancelled != (x.cancel != nil) || m.commandsBegun+m.session.Commands != 2 {

@@ -12,6 +12,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"trl/internal/testkit"
 	"trl/protocol"
 	"trl/runtime/journal"
 )
@@ -134,7 +135,7 @@ func TestPlainCommandIsSmall(t *testing.T) {
 		run(t, s, protocol.Exec{Command: ":"})
 	}
 	var each int64
-	eventually(t, "what is not kept has been collected", func() bool { // other tests' goroutines leave some, too
+	testkit.Eventually(t, "what is not kept has been collected", func() bool { // other tests' goroutines leave some, too
 		each = (int64(heap()) - int64(before)) / n
 		return each <= 450
 	})
@@ -187,7 +188,7 @@ func TestSessionLogHoldsWhatIsKept(t *testing.T) {
 			r.DropExpired(time.Now().Add(keyRetention + time.Minute)) // their time is over
 		}
 	}
-	eventually(t, "it is written anew", func() bool { r.DropExpired(time.Now()); return !s.sessionLog.ShouldCompact() })
+	testkit.Eventually(t, "it is written anew", func() bool { r.DropExpired(time.Now()); return !s.sessionLog.ShouldCompact() })
 	m, err := remember(t, s)
 	if err != nil {
 		t.Fatal(err)
@@ -262,7 +263,7 @@ func TestCommandsThatEndTogetherLetGoOnce(t *testing.T) {
 	for range 32 {
 		all.Go(func() { r.trim(); returned.Add(1) })
 	}
-	eventually(t, "all but one to leave it to that one", func() bool { return returned.Load() == 31 })
+	testkit.Eventually(t, "all but one to leave it to that one", func() bool { return returned.Load() == 31 })
 	release()
 	all.Wait()
 	left := 0

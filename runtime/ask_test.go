@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"trl/internal/testkit"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -51,7 +53,7 @@ func TestAskIsBounded(t *testing.T) {
 		t.Error(err)
 	}
 	answer()
-	eventually(t, "its threads are given back", func() bool { return asked("eve") == 0 })
+	testkit.Eventually(t, "its threads are given back", func() bool { return asked("eve") == 0 })
 }
 
 // All askers together have maxChdirThreads questions under way, and one more waits for a place, in vain here.
@@ -69,7 +71,7 @@ func TestQuestionsOfAllAreBounded(t *testing.T) {
 		defer questions.mu.Unlock()
 		return questions.all
 	}
-	eventually(t, "they are under way", func() bool { return all() == maxChdirThreads })
+	testkit.Eventually(t, "they are under way", func() bool { return all() == maxChdirThreads })
 	q := Question{Who: "one more"}
 	answerTimeout = 20 * time.Millisecond // the others have their timers
 	if _, err := Ask(q, func() (struct{}, error) { return struct{}{}, nil }); !errors.Is(err, unix.EAGAIN) {
@@ -100,12 +102,12 @@ func TestAskClosesWhatComesLate(t *testing.T) {
 		t.Error(err)
 	}
 	close(let)
-	eventually(t, "it is closed", func() bool { return closed.Load() == 1 })
+	testkit.Eventually(t, "it is closed", func() bool { return closed.Load() == 1 })
 	impatient(t, forever)
 	if _, err := Ask(Question{Who: "eve"}, func() (closeOnce, error) { return closeOnce{&closed}, nil }); err != nil {
 		t.Error(err)
 	}
-	eventually(t, "no question is under way", func() bool { return asked("eve") == 0 })
+	testkit.Eventually(t, "no question is under way", func() bool { return asked("eve") == 0 })
 	if n := closed.Load(); n != 1 {
 		t.Errorf("%d are closed", n)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
 
+	"trl/internal/testkit"
 	"trl/metrics"
 	"trl/runtime/journal"
 )
@@ -58,7 +59,7 @@ func TestCgroupsBelowACellBelongToIt(t *testing.T) {
 	m := marker()
 	dir := below(t, c, "x")
 	sh.run("sh -c 'echo $$ > " + dir + "/cgroup.procs; exec sleep " + m + "'&")
-	eventually(t, "it is there", func() bool { return len(pidsBelow(dir)) == 1 })
+	testkit.Eventually(t, "it is there", func() bool { return len(pidsBelow(dir)) == 1 })
 	if g.ShellAlone(sh.Pid()) || g.ShellAlone(0) {
 		t.Error("the empty check sees nobody")
 	}
@@ -66,7 +67,7 @@ func TestCgroupsBelowACellBelongToIt(t *testing.T) {
 		t.Errorf("others: %v, want %v", pids, pidsBelow(dir))
 	}
 	c.Signal(syscall.SIGTERM, sh.Pid())
-	eventually(t, "TERM has reached it", func() bool { return len(alive(m)) == 0 })
+	testkit.Eventually(t, "TERM has reached it", func() bool { return len(alive(m)) == 0 })
 	if pids := c.MembersExcept(sh.Pid()); len(pids) != 0 {
 		t.Errorf("others of a scope whose cgroup below is empty: %v", pids)
 	}
@@ -92,7 +93,7 @@ func TestThreadedCgroupBelowACell(t *testing.T) {
 	}
 	m := marker()
 	sh.run("sleep " + m + " & echo $! > " + dir + "/cgroup.threads")
-	eventually(t, "it runs", func() bool { return len(alive(m)) == 1 })
+	testkit.Eventually(t, "it runs", func() bool { return len(alive(m)) == 1 })
 	if pids := c.MembersExcept(sh.Pid()); !slices.Equal(pids, alive(m)) {
 		t.Errorf("others: %v, want %v", pids, alive(m))
 	}
@@ -110,10 +111,10 @@ func TestKillReachesAProcessThatLeftItsCell(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer p.Release()
-			eventually(t, "it runs", func() bool { return len(alive(m)) == 1 })
+			testkit.Eventually(t, "it runs", func() bool { return len(alive(m)) == 1 })
 			killed := make(chan error, 1)
 			go func() { killed <- p.Kill(t.Context(), 0) }()
-			eventually(t, "kill returns", func() bool { return len(killed) == 1 })
+			testkit.Eventually(t, "kill returns", func() bool { return len(killed) == 1 })
 			if err := <-killed; err != nil || len(alive(m)) != 0 {
 				t.Errorf("%v; alive: %v", err, alive(m))
 			}
@@ -128,7 +129,7 @@ func TestJobBelowItsCellIsToldAndLeftAlone(t *testing.T) {
 	m := marker()
 	cg := strings.TrimSuffix(h.root.dir, h.root.path) + "$(sed -n 's/^0:://p' /proc/self/cgroup)"
 	o := s.run("cg=" + cg + "; mkdir $cg/x; sh -c \"echo \\$\\$ > $cg/x/cgroup.procs; exec sleep " + m + "\" >/dev/null 2>&1 & while ! grep -q . $cg/x/cgroup.procs; do sleep 0.01; done")
-	eventually(t, "it runs", func() bool { return len(alive(m)) == 1 })
+	testkit.Eventually(t, "it runs", func() bool { return len(alive(m)) == 1 })
 	if !slices.Equal(o.Background, alive(m)) || len(o.Background) != 1 {
 		t.Errorf("told of %v, there is %v", o.Background, alive(m))
 	}
@@ -138,7 +139,7 @@ func TestJobBelowItsCellIsToldAndLeftAlone(t *testing.T) {
 	stubborn := marker()
 	late := NewCommand("sh -c \"trap '' INT TERM; sleep " + stubborn + "; :\"")
 	done := s.start(late)
-	eventually(t, "the later command runs", func() bool { return len(alive(stubborn)) == 2 })
+	testkit.Eventually(t, "the later command runs", func() bool { return len(alive(stubborn)) == 2 })
 	late.Cancel(syscall.SIGINT, 0)
 	<-done
 	if len(alive(m)) != 1 {
@@ -160,7 +161,7 @@ func TestCellsTakeNumbersThatTheSessionLeftFree(t *testing.T) {
 	stubborn := marker()
 	late := NewCommand("sh -c \"trap '' INT TERM; sleep " + stubborn + "; :\"")
 	done := s.start(late)
-	eventually(t, "the later command runs", func() bool { return len(alive(stubborn)) == 2 })
+	testkit.Eventually(t, "the later command runs", func() bool { return len(alive(stubborn)) == 2 })
 	late.Cancel(syscall.SIGINT, 0)
 	<-done
 	if len(alive(m)) != 1 {
@@ -170,6 +171,7 @@ func TestCellsTakeNumbersThatTheSessionLeftFree(t *testing.T) {
 
 // A session of root's can leave its cgroup; it cannot leave the keeper.
 func TestWhatLeftItsCgroupEndsWithTheHost(t *testing.T) {
+	testkit.StartsProcesses(t)
 	if os.Geteuid() != 0 {
 		t.Skip("not run: only root can leave its cgroup")
 	}
@@ -178,13 +180,13 @@ func TestWhatLeftItsCgroupEndsWithTheHost(t *testing.T) {
 		t.Skip("no cgroup of our own: ", err)
 	}
 	defer h.Close()
-	eventually(t, "what starts now is told from what was there before", func() bool { return ticksNow() > h.startTicks })
+	testkit.Eventually(t, "what starts now is told from what was there before", func() bool { return ticksNow() > h.startTicks })
 	outside := filepath.Dir(h.root.dir) + "/cgroup.procs"
 	g, c := newGroup(t, h)
 	sh := openShellIn(t, h, c)
 	m := marker()
 	sh.run("sh -c 'echo $$ > " + outside + "; exec env -i setsid prlimit --locks=5: sh -c \"sleep " + m + " & sleep " + m + "\"' >/dev/null 2>&1 &")
-	eventually(t, "it has shed all", func() bool { return len(alive(m)) == 3 && len(g.Members()) == 1 })
+	testkit.Eventually(t, "it has shed all", func() bool { return len(alive(m)) == 3 && len(g.Members()) == 1 })
 	sh.run("echo $$ > " + outside) // the shell itself, too
 	if err := g.Close(t.Context()); err != nil {
 		t.Errorf("a shell that left its cgroup: %v", err)

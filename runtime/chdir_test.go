@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"trl/internal/testkit"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -78,7 +80,7 @@ func TestDirectoryThatDoesNotAnswer(t *testing.T) {
 		defer answer()
 		g, c := newGroup(t, h)
 		first := begins(h, c, dir)
-		eventually(t, "it has asked", func() bool { return len(h.chdirSlots) == 1 })
+		testkit.Eventually(t, "it has asked", func() bool { return len(h.chdirSlots) == 1 })
 		soon(t, "another session", answer, func() {
 			other, oc := newGroup(t, h)
 			<-spawn(t, h, oc, nil, "/bin/true").Exited()
@@ -138,7 +140,7 @@ func TestPatienceWithADirectory(t *testing.T) {
 		<-h.chdirSlots
 	}
 	answer()
-	eventually(t, "its thread is given back", func() bool { return len(h.chdirSlots) == 0 })
+	testkit.Eventually(t, "its thread is given back", func() bool { return len(h.chdirSlots) == 0 })
 	h.chdirTimeout = chdirTimeout
 	if err := <-begins(h, c, "/tmp"); err != nil {
 		t.Error(err)
@@ -171,7 +173,7 @@ func TestDirectoryOfAChild(t *testing.T) {
 				t.Errorf("%q", got)
 			}
 		}
-		eventually(t, "all threads have left it", func() bool {
+		testkit.Eventually(t, "all threads have left it", func() bool {
 			for _, tid := range numbersIn("/proc/self/task") {
 				if now, err := os.Readlink(procPath(os.Getpid(), fmt.Sprintf("/task/%d/cwd", tid))); err == nil && slices.Contains(dirs, now) {
 					return false
@@ -215,7 +217,7 @@ func TestCloseOfASessionWhoseForkHangs(t *testing.T) {
 	g, c := newGroup(t, h)
 	thaw := freezer(t, h)
 	first := begins(h, c, "/")
-	eventually(t, "the fork hangs", func() bool { return hanging(g) })
+	testkit.Eventually(t, "the fork hangs", func() bool { return hanging(g) })
 	soon(t, "its own end", thaw, func() {
 		if err := g.Close(t.Context()); err != nil {
 			t.Error(err)
@@ -238,7 +240,7 @@ func TestForkThatHangsIsKilled(t *testing.T) {
 	if err := <-begins(h, c, "/"); err != nil {
 		t.Error(err)
 	}
-	eventually(t, "no zombie is left", func() bool { return peekZombie() == 0 })
+	testkit.Eventually(t, "no zombie is left", func() bool { return peekZombie() == 0 })
 }
 
 func TestSessionThatFreezesItself(t *testing.T) {
@@ -262,7 +264,7 @@ func TestSessionThatFreezesItself(t *testing.T) {
 func TestForkThatHangsWhileGarbageIsCollected(t *testing.T) {
 	h := testHost(t, "auto")
 	freezer(t, h)()
-	ctx, cancel := context.WithTimeout(t.Context(), awkwardLife)
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.AwkwardLife)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, os.Args[0], "awkward", "garbage", marker())
 	cmd.Stderr = os.Stderr

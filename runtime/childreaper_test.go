@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"trl/internal/testkit"
+
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"golang.org/x/sys/unix"
 )
@@ -54,13 +56,13 @@ func TestOrphansAreReaped(t *testing.T) {
 		_, c := newGroup(t, h)
 		child := spawn(t, h, c, nil, "/bin/sh", "-c", "for i in 1 2 3 4 5; do (env -i setsid sleep 0.01 &); done")
 		<-child.Exited()
-		eventually(t, "none is left", func() bool { return len(c.MembersExcept(0)) == 0 })
+		testkit.Eventually(t, "none is left", func() bool { return len(c.MembersExcept(0)) == 0 })
 		if h.spaces == nil {
-			eventually(t, "five were reaped", func() bool { return testutil.ToFloat64(h.metrics.ZombiesReaped) >= 5 })
+			testkit.Eventually(t, "five were reaped", func() bool { return testutil.ToFloat64(h.metrics.ZombiesReaped) >= 5 })
 		} else {
-			eventually(t, "the namespace has no zombie", func() bool { return len(proc{pid: c.group.init.pid, threads: 1}.children()) == 0 })
+			testkit.Eventually(t, "the namespace has no zombie", func() bool { return len(proc{pid: c.group.init.pid, threads: 1}.children()) == 0 })
 		}
-		eventually(t, "no zombie is left", func() bool { return peekZombie() == 0 })
+		testkit.Eventually(t, "no zombie is left", func() bool { return peekZombie() == 0 })
 	})
 }
 
@@ -70,7 +72,7 @@ func TestZombiesOfUnknownOriginAreReaped(t *testing.T) {
 	if err := exec.Command("/bin/sh", "-c", "setsid sleep 0.01 &").Run(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "it was reaped", func() bool { return testutil.ToFloat64(h.metrics.ZombiesReaped) == 1 })
+	testkit.Eventually(t, "it was reaped", func() bool { return testutil.ToFloat64(h.metrics.ZombiesReaped) == 1 })
 }
 
 // A child of ours is noticed although a zombie that is not ours to take stands
@@ -81,7 +83,7 @@ func TestChildBehindAStrangersZombie(t *testing.T) {
 	if err := slow.Start(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "it is a zombie", func() bool { return isZombie(slow.Process.Pid) })
+	testkit.Eventually(t, "it is a zombie", func() bool { return isZombie(slow.Process.Pid) })
 	for range 20 {
 		c := spawn(t, h, nil, nil, "/bin/true")
 		<-c.Exited()

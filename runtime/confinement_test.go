@@ -12,6 +12,7 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
 
+	"trl/internal/testkit"
 	"trl/metrics"
 	"trl/runtime/journal"
 )
@@ -65,6 +66,7 @@ func passable(t testing.TB) string {
 
 // TestEveryShellOfAnotherUser: what a shell opens it opens by name, in each kind of shell, and its state comes back.
 func TestEveryShellOfAnotherUser(t *testing.T) {
+	testkit.StartsProcesses(t)
 	h := otherHost(t, Config{SessionUser: &stranger})
 	for name, path := range shells(t) {
 		t.Run(name, func(t *testing.T) {
@@ -96,6 +98,7 @@ func TestEveryShellOfAnotherUser(t *testing.T) {
 
 // TestSessionUserOfARange: one number a session, kept through a new group, and not given out again before ReleaseConfinement.
 func TestSessionUserOfARange(t *testing.T) {
+	testkit.StartsProcesses(t)
 	h := otherHost(t, Config{SessionUser: &Account{Text: "64200-64201", UID: 64200, GID: 64200, Last: 64201}})
 	group := func(id string) *Group {
 		g, err := h.NewGroup(id)
@@ -206,6 +209,7 @@ func BenchmarkCommandBySession(b *testing.B) {
 }
 
 func TestMarkOfAnotherUserDoesNotCount(t *testing.T) {
+	testkit.StartsProcesses(t)
 	h := otherHost(t, Config{Isolation: "none", SessionUser: &Account{Text: "64200-64201", UID: 64200, GID: 64200, Last: 64201}})
 	if !h.markBase.fits() {
 		t.Skip("no marks here: the limit of file locks is low")
@@ -215,7 +219,7 @@ func TestMarkOfAnotherUserDoesNotCount(t *testing.T) {
 	a, b := openShellIn(t, h, ca), openShellIn(t, h, cb)
 	m := marker()
 	a.run(fmt.Sprintf("(env -i setsid prlimit --locks=%d: sleep %s &)", cb.mark, m))
-	eventually(t, "it has the other's mark, and no parent", func() bool {
+	testkit.Eventually(t, "it has the other's mark, and no parent", func() bool {
 		pids := alive(m)
 		if len(pids) != 1 || readMark(pids[0]) != cb.mark {
 			return false
@@ -243,12 +247,13 @@ func TestMarkOfAnotherUserDoesNotCount(t *testing.T) {
 
 // Whatever it hides, it has the number.
 func TestUsersOwnNumberEndsWithItsSession(t *testing.T) {
+	testkit.StartsProcesses(t)
 	h := otherHost(t, Config{Isolation: "none", SessionUser: &Account{Text: "64200-64201", UID: 64200, GID: 64200, Last: 64201}})
 	g, c := newGroup(t, h)
 	sh := openShellIn(t, h, c)
 	m := marker()
 	sh.run("env -i setsid prlimit --locks=5: sh -c 'env -i setsid sleep " + m + " >/dev/null 2>&1 & exit 0' >/dev/null 2>&1")
-	eventually(t, "it has shed all", func() bool {
+	testkit.Eventually(t, "it has shed all", func() bool {
 		pids := alive(m)
 		if len(pids) != 1 {
 			return false

@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 
+	"trl/internal/testkit"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -18,6 +20,7 @@ const nobody = 65534
 // An ordinary user to whom a cgroup was given, as systemd does with Delegate=yes, has the surest tier. Root makes one,
 // and runs the tests of that tier in it as somebody else.
 func TestDelegatedCgroup(t *testing.T) {
+	testkit.StartsProcesses(t)
 	if os.Getuid() != 0 {
 		t.Skip("only root can delegate a cgroup")
 	}

@@ -7,11 +7,14 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"trl/internal/testkit"
 )
 
 // TestPortsOfDeadKeepersAreRemoved: the next start removes the directory of ports, and the mounts below it, of a keeper that was
 // killed, and leaves alone that of a living one, and one without a lock.
 func TestPortsOfDeadKeepersAreRemoved(t *testing.T) {
+	testkit.StartsProcesses(t)
 	if err := Landlock(); err != nil {
 		t.Skip("no session has a directory of ports: ", err)
 	}
@@ -47,7 +50,7 @@ func TestPortsOfDeadKeepersAreRemoved(t *testing.T) {
 		t.Fatalf("nothing was left to remove: %v", err)
 	}
 	testHost(t, "none")
-	eventually(t, "the dead keeper's are removed", func() bool { // by another trl perhaps, which may not have finished
+	testkit.Eventually(t, "the dead keeper's are removed", func() bool { // by another trl perhaps, which may not have finished
 		_, err := os.Lstat(dir)
 		return os.IsNotExist(err)
 	})

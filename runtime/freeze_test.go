@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"trl/internal/testkit"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -30,7 +32,7 @@ func TestPauseResumesChildrenFirst(t *testing.T) {
 	}
 	for range 3 {
 		resume := h.FreezeSessions()
-		eventually(t, "all have stopped", func() bool {
+		testkit.Eventually(t, "all have stopped", func() bool {
 			return !slices.ContainsFunc(c.group.Members(), func(pid int) bool { p, ok := readProc(pid); return ok && p.state != 'T' })
 		})
 		resume()
@@ -57,7 +59,7 @@ func TestCopyThatIsNotTheShells(t *testing.T) {
 			t.Errorf("%d passes for a child of the shell", outer)
 		}
 		var kid int
-		eventually(t, "it runs", func() bool {
+		testkit.Eventually(t, "it runs", func() bool {
 			for _, pid := range alive(m) {
 				if p, ok := readProc(pid); ok && p.ppid == shell.Pid() {
 					kid = pid

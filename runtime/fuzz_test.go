@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"trl/internal/testkit"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -123,7 +125,7 @@ func (fz *fuzzer) try(t *testing.T, name, text string) {
 	if r.Timeout != "" || len(r.Background) == 0 {
 		m := s.group.Members()
 		if changesAnswers.MatchString(text) { // traces and traps may run programs of their own between commands
-			eventually(t, "what a trap started ends", func() bool { m = s.group.Members(); return len(m) <= 1 })
+			testkit.Eventually(t, "what a trap started ends", func() bool { m = s.group.Members(); return len(m) <= 1 })
 		}
 		if slices.ContainsFunc(m, func(pid int) bool { return pid != s.Pid() }) { // none: the shell ends just now (`set -t`)
 			t.Fatalf("%s: %q left %v, the shell is %d; %v", name, text, m, s.Pid(), r.Outcome)

@@ -6,6 +6,8 @@ import (
 	"os/exec"
 	"strconv"
 	"testing"
+
+	"trl/internal/testkit"
 )
 
 // inNamespaces is eachTier for the one tier.
@@ -34,7 +36,7 @@ func TestNamespacesEndWithTheirHost(t *testing.T) {
 		}
 		_ = other.Process.Kill()
 		_ = other.Wait()
-		eventually(t, "its session has ended", func() bool { return len(alive(m)) == 0 })
+		testkit.Eventually(t, "its session has ended", func() bool { return len(alive(m)) == 0 })
 	})
 }
 
@@ -58,7 +60,7 @@ func TestInitWithstandsItsSession(t *testing.T) {
 		// A shell's copy, which only the shell knows by number.
 		inner, _ := strconv.Atoi(sh.run("sleep 60 & printf %s $!"))
 		outer := outerPid(sh.Pid(), inner)
-		eventually(t, "the shell's "+strconv.Itoa(inner)+" is our "+strconv.Itoa(outer), func() bool {
+		testkit.Eventually(t, "the shell's "+strconv.Itoa(inner)+" is our "+strconv.Itoa(outer), func() bool {
 			text, _ := os.ReadFile(procPath(outer, "/cmdline"))
 			return string(text) == "sleep\x0060\x00"
 		})
@@ -72,7 +74,7 @@ func TestInitKilledFromOutside(t *testing.T) {
 		_, other := newGroup(t, h)
 		bystander, m := spawn(t, h, other, nil, "/bin/sleep", "60"), marker()
 		child := spawn(t, h, c, nil, "/bin/sh", "-c", "setsid sleep "+m+" & sleep "+m)
-		eventually(t, "both run", func() bool { return len(alive(m)) == 3 })
+		testkit.Eventually(t, "both run", func() bool { return len(alive(m)) == 3 })
 		_ = g.init.Signal(9)
 		<-child.Exited()
 		<-g.init.Exited()

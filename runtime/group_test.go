@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"trl/internal/testkit"
 )
 
 // trials of each adversary.
@@ -36,7 +38,7 @@ func TestNothingSurvivesAKill(t *testing.T) {
 					m := marker()
 					spawnAwkward(t, h, c, mode, m)
 					if mode != "leave" { // its one process may not have come up again yet
-						eventually(t, "it can be seen", func() bool { return len(g.Members()) > 0 })
+						testkit.Eventually(t, "it can be seen", func() bool { return len(g.Members()) > 0 })
 					}
 					time.Sleep(time.Duration(i%20) * time.Millisecond) // another moment of the storm each time
 					begin := time.Now()
@@ -70,7 +72,7 @@ func TestNothingSurvivesAKill(t *testing.T) {
 				t.Logf("kill p50 %v, max %v", took[len(took)/2], took[len(took)-1])
 			})
 		}
-		eventually(t, "no zombie is left", func() bool { return peekZombie() == 0 })
+		testkit.Eventually(t, "no zombie is left", func() bool { return peekZombie() == 0 })
 	})
 }
 
@@ -130,8 +132,8 @@ func TestJobOfAnEarlierCellSurvives(t *testing.T) {
 			}
 			early, late := marker(), marker()
 			sh.run(testBinary + " awkward jobs " + early + " >/dev/null & env -i setsid sh -c 'sleep " + early + " &'")
-			eventually(t, "the early job is complete", func() bool { return len(alive(early)) == 7 })
-			eventually(t, "the scope lists it", func() bool { return len(c1.MembersExcept(sh.Pid())) == 7 })
+			testkit.Eventually(t, "the early job is complete", func() bool { return len(alive(early)) == 7 })
+			testkit.Eventually(t, "the scope lists it", func() bool { return len(c1.MembersExcept(sh.Pid())) == 7 })
 
 			c2 := newCell(t, g)
 			if err := c2.AddChild(sh.Pid()); err != nil {
@@ -141,7 +143,7 @@ func TestJobOfAnEarlierCellSurvives(t *testing.T) {
 				t.Fatalf("others of a fresh scope: %v", pids)
 			}
 			sh.run(testBinary + " awkward jobs " + late + " >/dev/null & env -i setsid sh -c 'sleep " + late + " &'")
-			eventually(t, "the late job is complete", func() bool { return len(alive(late)) == 7 })
+			testkit.Eventually(t, "the late job is complete", func() bool { return len(alive(late)) == 7 })
 			if pids := c2.MembersExcept(sh.Pid()); len(pids) != 7 {
 				t.Fatalf("others: %v, the job is %v", pids, alive(late))
 			}
@@ -182,13 +184,13 @@ func TestSignalReachesAllButTheShell(t *testing.T) {
 		sh := openShellIn(t, h, c)
 		m := marker()
 		sh.run("sleep " + m + " & setsid sleep " + m + " & (sleep " + m + " &)")
-		eventually(t, "three run", func() bool { return len(alive(m)) == 3 })
+		testkit.Eventually(t, "three run", func() bool { return len(alive(m)) == 3 })
 		c.Signal(syscall.SIGTERM, sh.Pid())
-		eventually(t, "all three have ended", func() bool { return len(alive(m)) == 0 })
+		testkit.Eventually(t, "all three have ended", func() bool { return len(alive(m)) == 0 })
 		sh.run("sleep " + m + " & setsid sleep " + m + " & (sleep " + m + " &)")
-		eventually(t, "three run", func() bool { return len(alive(m)) == 3 })
+		testkit.Eventually(t, "three run", func() bool { return len(alive(m)) == 3 })
 		g.Signal(syscall.SIGTERM, sh.Pid())
-		eventually(t, "all three have ended", func() bool { return len(alive(m)) == 0 })
+		testkit.Eventually(t, "all three have ended", func() bool { return len(alive(m)) == 0 })
 		if got := sh.run("echo still here"); got != "still here" {
 			t.Fatal("the shell was hurt: ", got)
 		}
@@ -205,7 +207,7 @@ func TestMarkTakenOffDoesNotHelp(t *testing.T) {
 	sh := openShellIn(t, h, c)
 	m := marker()
 	sh.run("ulimit -S -x unlimited 2>/dev/null || prlimit --locks=unlimited --pid $$; (setsid sleep " + m + " & sleep " + m + " &) ; sleep " + m + " &")
-	eventually(t, "three run", func() bool { return len(alive(m)) == 3 })
+	testkit.Eventually(t, "three run", func() bool { return len(alive(m)) == 3 })
 	if pids := c.MembersExcept(sh.Pid()); len(pids) != 3 {
 		t.Errorf("others: %v, they are %v", pids, alive(m))
 	}
@@ -220,6 +222,7 @@ func TestMarkTakenOffDoesNotHelp(t *testing.T) {
 // Where limits leave no room for marks, ancestry, process session and start time
 // keep scopes apart.
 func TestCellsWithoutMarks(t *testing.T) {
+	testkit.StartsProcesses(t)
 	if os.Getenv("TRL_TEST_NO_MARKS") == "" {
 		c := exec.Command("prlimit", "--locks=1000:1000", testBinary, "-test.run=^TestCellsWithoutMarks$", "-test.v")
 		c.Env = append(os.Environ(), "TRL_TEST_NO_MARKS=1")
@@ -236,13 +239,13 @@ func TestCellsWithoutMarks(t *testing.T) {
 	sh := openShellIn(t, h, c1)
 	early, late := marker(), marker()
 	sh.run("(sleep " + early + " &); sleep " + early + " & sh -c 'sleep " + early + "; :' &")
-	eventually(t, "the early job is complete", func() bool { return len(alive(early)) == 4 && len(c1.MembersExcept(sh.Pid())) == 4 })
+	testkit.Eventually(t, "the early job is complete", func() bool { return len(alive(early)) == 4 && len(c1.MembersExcept(sh.Pid())) == 4 })
 	c2 := newCell(t, g)
 	if err := c2.AddChild(sh.Pid()); err != nil {
 		t.Fatal(err)
 	}
 	sh.run("(sleep " + late + " &); sleep " + late + " & sh -c 'sleep " + late + "; :' &")
-	eventually(t, "the late job is complete", func() bool { return len(alive(late)) == 4 && len(c2.MembersExcept(sh.Pid())) == 4 })
+	testkit.Eventually(t, "the late job is complete", func() bool { return len(alive(late)) == 4 && len(c2.MembersExcept(sh.Pid())) == 4 })
 	if err := c2.Kill(sh.Pid()); err != nil {
 		t.Fatal(err)
 	}
@@ -343,7 +346,7 @@ func TestStartsRacingWithClose(t *testing.T) {
 					}
 				})
 			}
-			eventually(t, "some were started", func() bool { return len(alive(m)) > 4 })
+			testkit.Eventually(t, "some were started", func() bool { return len(alive(m)) > 4 })
 			if err := g.Close(context.Background()); err != nil {
 				t.Fatal(err)
 			}
@@ -365,7 +368,7 @@ func TestNamesThatLookLikeStat(t *testing.T) {
 			}
 			g, c := newGroup(t, h)
 			child := spawn(t, h, c, nil, path, m)
-			eventually(t, "it runs under that name", func() bool {
+			testkit.Eventually(t, "it runs under that name", func() bool {
 				text, _ := os.ReadFile(procPath(child.Pid(), "/comm"))
 				return strings.TrimSuffix(string(text), "\n") == name
 			})
@@ -389,7 +392,7 @@ func TestGroupsLeaveNothing(t *testing.T) {
 		cycle := func() {
 			g, c := newGroup(t, h)
 			child := spawn(t, h, c, nil, "/bin/sh", "-c", "sleep 60 & setsid sleep 60 & exec sleep 60")
-			eventually(t, "all run", func() bool { return len(g.Members()) == 3 })
+			testkit.Eventually(t, "all run", func() bool { return len(g.Members()) == 3 })
 			if err := c.AddChild(child.Pid()); err != nil {
 				t.Fatal(err)
 			}
@@ -404,8 +407,8 @@ func TestGroupsLeaveNothing(t *testing.T) {
 		for range trials() {
 			cycle()
 		}
-		eventually(t, "descriptors are back at the baseline", func() bool { return len(numbersIn("/proc/self/fd")) <= before })
-		eventually(t, "no zombie is left", func() bool { return peekZombie() == 0 })
+		testkit.Eventually(t, "descriptors are back at the baseline", func() bool { return len(numbersIn("/proc/self/fd")) <= before })
+		testkit.Eventually(t, "no zombie is left", func() bool { return peekZombie() == 0 })
 		if h.root != nil {
 			if left := subdirs(h.root.dir); len(left) > 0 {
 				t.Error("left: ", left)
@@ -483,7 +486,7 @@ func BenchmarkKillTree(b *testing.B) {
 				b.StopTimer()
 				g, c := newGroup(b, h)
 				spawn(b, h, c, nil, "/bin/sh", "-c", "trap '' TERM; for i in $(seq "+strconv.Itoa(200)+"); do sleep 60 & done; wait")
-				eventually(b, "all run", func() bool { return len(g.Members()) > 200 })
+				testkit.Eventually(b, "all run", func() bool { return len(g.Members()) > 200 })
 				b.StartTimer()
 				if err := g.Close(context.Background()); err != nil {
 					b.Fatal(err)

@@ -11,10 +11,12 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
 
+	"trl/internal/testkit"
 	"trl/metrics"
 )
 
 func TestIsolation(t *testing.T) {
+	testkit.StartsProcesses(t)
 	for isolation, tiers := range map[string]string{"none": "none", "auto": "cgroup none", "cgroup": "cgroup", "pidns": "pidns", "": "", "docker": ""} {
 		h, err := NewHost(Config{Isolation: isolation, Metrics: metrics.New(prometheus.NewRegistry()), Log: zerolog.Nop()})
 		if err != nil {
@@ -77,7 +79,7 @@ func TestOnlyDeadInstancesAreCleanedUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir = strings.TrimSuffix(dir, "\n")
-	eventually(t, "its session runs", func() bool { return len(alive(m)) == 2 })
+	testkit.Eventually(t, "its session runs", func() bool { return len(alive(m)) == 2 })
 
 	testHost(t, "cgroup")
 	if _, err := os.Stat(dir); err != nil || len(alive(m)) != 2 {

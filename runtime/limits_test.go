@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"trl/internal/testkit"
 	"trl/protocol"
 	"trl/runtime/journal"
 )
@@ -183,6 +184,7 @@ func TestProcessIsWithinLimits(t *testing.T) {
 
 // TestBoundBeforeTheFirstInstruction: until it is bound, a child does nothing at all.
 func TestBoundBeforeTheFirstInstruction(t *testing.T) {
+	testkit.StartsProcesses(t)
 	if err := canTrace(); err != nil {
 		t.Skip("processes cannot be traced here: ", err)
 	}
@@ -228,7 +230,7 @@ func TestPIDsLimit(t *testing.T) {
 		c := NewCommand("$AWKWARD awkward forks x") // tries 300, which stay
 		c.Timeout = generous
 		done := s.start(c)
-		eventually(t, "the session is full", func() bool { return groupIn(s.Shell).Usage().PIDHits > 0 })
+		testkit.Eventually(t, "the session is full", func() bool { return groupIn(s.Shell).Usage().PIDHits > 0 })
 		if n := len(s.group.Members()); n > 40 {
 			t.Errorf("%d processes", n)
 		}
@@ -274,7 +276,7 @@ func TestShellIsPutBackOnceThereIsRoom(t *testing.T) {
 	c := NewCommand("kill -9 $$")
 	c.Timeout = generous
 	done := s.start(c)
-	eventually(t, "a new shell has been tried twice", func() bool {
+	testkit.Eventually(t, "a new shell has been tried twice", func() bool {
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		return g.serial > scopes+1
@@ -299,7 +301,7 @@ func TestForkBomb(t *testing.T) {
 	c := NewCommand("bomb() { [ $1 -le 0 ] && return; (bomb $(($1-1))) 2>/dev/null & (bomb $(($1-1))) 2>/dev/null & sleep 20; }; bomb 8")
 	c.Timeout, c.Grace = generous, 100*time.Millisecond
 	done := s.start(c)
-	eventually(t, "the session is full", func() bool { return groupIn(s.Shell).Usage().PIDHits > 0 })
+	testkit.Eventually(t, "the session is full", func() bool { return groupIn(s.Shell).Usage().PIDHits > 0 })
 	for range 5 {
 		other.want("ls /dev/null | cat", "/dev/null\n")
 	}
@@ -335,7 +337,7 @@ func TestMemoryLimitKillsTheShell(t *testing.T) {
 	eachShellLimited(t, protocol.Limits{MemoryBytes: 48 << 20}, func(t *testing.T, s *session) {
 		s.code("v=kept", 0)
 		for range 2 {
-			eventually(t, "the shell has said what its state is", func() bool { s.SnapshotIfDue(); return !s.state.wanted() && !s.state.pending() })
+			testkit.Eventually(t, "the shell has said what its state is", func() bool { s.SnapshotIfDue(); return !s.state.wanted() && !s.state.pending() })
 			c := NewCommand("x=0123456789abcdef; while :; do x=$x$x; done")
 			c.Timeout = generous
 			r := s.wait(s.start(c))
@@ -476,7 +478,7 @@ func TestLimitsOfADeadInstanceAreRemoved(t *testing.T) {
 	}
 	dir := filepath.Join(y.dir, "trl-1-0badcafe")
 	lock := -1
-	eventually(t, "a living instance", func() bool { // until it is locked, any trl that starts beside us may take it for dead
+	testkit.Eventually(t, "a living instance", func() bool { // until it is locked, any trl that starts beside us may take it for dead
 		if err := os.Mkdir(dir, 0o755); err != nil && !os.IsExist(err) {
 			t.Fatal(err)
 		}
@@ -500,7 +502,7 @@ func TestLimitsOfADeadInstanceAreRemoved(t *testing.T) {
 	}
 	unix.Close(lock)
 	testHost(t, "auto")
-	eventually(t, "nothing of the dead instance", func() bool { // if by another trl, which may not have finished
+	testkit.Eventually(t, "nothing of the dead instance", func() bool { // if by another trl, which may not have finished
 		_, err := os.Stat(dir)
 		return os.IsNotExist(err) && len(alive(m)) == 0
 	})
@@ -615,7 +617,7 @@ func TestStartsWithinLimitsInAStorm(t *testing.T) {
 		l.Pids = 200
 	}
 	s := limited(t, h, "/bin/sh", l)
-	end := meanwhile(func() { // signals that a child may meet on its way to the exec
+	end := testkit.Repeat(func() { // signals that a child may meet on its way to the exec
 		s.group.Signal(syscall.SIGURG, s.Pid())
 		s.group.Signal(syscall.SIGCHLD, s.Pid())
 	})
@@ -638,5 +640,5 @@ func TestStartsWithinLimitsInAStorm(t *testing.T) {
 		}
 	})
 	end()
-	eventually(t, "no zombie is left", func() bool { return peekZombie() == 0 })
+	testkit.Eventually(t, "no zombie is left", func() bool { return peekZombie() == 0 })
 }

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"testing"
 
+	"trl/internal/testkit"
+
 	"github.com/prometheus/client_golang/prometheus/testutil"
 )
 
@@ -21,7 +23,7 @@ func leave(t *testing.T, env ...string) (marked string) {
 	if err := c.Run(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the orphan runs", func() bool { return len(alive(marked)) == 1 })
+	testkit.Eventually(t, "the orphan runs", func() bool { return len(alive(marked)) == 1 })
 	t.Cleanup(func() {
 		for _, pid := range alive(marked) {
 			signalPinned(pid, 9, func(int) bool { return true })
@@ -46,8 +48,8 @@ func TestOnlyOrphansOfEndedSessionsAreKilled(t *testing.T) {
 		defer direct.Wait()
 		defer direct.Process.Kill()
 		guilty := leave(t, "TRL_SESSION_ID=s-dead")
-		eventually(t, "the members run", func() bool { return len(alive(member)) == 2 })
-		eventually(t, "those that left are alone", func() bool { // who forks and leaves is seen twice for a moment
+		testkit.Eventually(t, "the members run", func() bool { return len(alive(member)) == 2 })
+		testkit.Eventually(t, "those that left are alone", func() bool { // who forks and leaves is seen twice for a moment
 			return len(alive(guilty)) == 1 && !slices.ContainsFunc(innocent[1:], func(m string) bool { return len(alive(m)) != 1 })
 		})
 
@@ -56,11 +58,11 @@ func TestOnlyOrphansOfEndedSessionsAreKilled(t *testing.T) {
 			t.Errorf("killed %d at first sight", n)
 		}
 		killed := 0 // the kernel's list of children may skip one while others go
-		eventually(t, "it is killed", func() bool { killed += h.KillOrphans(live); return killed > 0 })
+		testkit.Eventually(t, "it is killed", func() bool { killed += h.KillOrphans(live); return killed > 0 })
 		if killed != 1 {
 			t.Errorf("killed %d", killed)
 		}
-		eventually(t, "it is gone", func() bool { return len(alive(guilty)) == 0 })
+		testkit.Eventually(t, "it is gone", func() bool { return len(alive(guilty)) == 0 })
 		for range 3 {
 			if n := h.KillOrphans(live); n != 0 {
 				t.Errorf("killed %d more", n)
@@ -101,7 +103,7 @@ func TestWhatLeftItsCgroupIsFound(t *testing.T) {
 			sh := openShellIn(t, h, scope)
 			m := marker()
 			sh.run(fmt.Sprintf(`(sh -c 'echo 0 >%s; exec %s sleep %s' &)`, above, c.wipe, m))
-			eventually(t, "it is out", func() bool {
+			testkit.Eventually(t, "it is out", func() bool {
 				pids := alive(m)
 				return len(pids) == 1 && !slices.Contains(g.Members(), pids[0])
 			})
@@ -114,7 +116,7 @@ func TestWhatLeftItsCgroupIsFound(t *testing.T) {
 			if err := g.Close(context.Background()); err != nil {
 				t.Fatal(err)
 			}
-			eventually(t, "it was found", func() bool { h.KillOrphans(none); return len(alive(m)) == 0 })
+			testkit.Eventually(t, "it was found", func() bool { h.KillOrphans(none); return len(alive(m)) == 0 })
 		})
 	}
 }

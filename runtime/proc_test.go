@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"trl/internal/testkit"
 )
 
 func TestParseStatTrustsOnlyTheLastParenthesis(t *testing.T) {
@@ -29,6 +31,7 @@ func FuzzParseStat(f *testing.F) {
 }
 
 func TestChildrenAreFoundEitherWay(t *testing.T) {
+	testkit.StartsProcesses(t)
 	c := exec.Command("/bin/sleep", "60")
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
@@ -45,6 +48,7 @@ func TestChildrenAreFoundEitherWay(t *testing.T) {
 }
 
 func TestEnvironSession(t *testing.T) {
+	testkit.StartsProcesses(t)
 	for _, env := range [][]string{
 		{"A=1", "TRL_SESSION_ID=s-1"}, {"TRL_SESSION_ID=s-1", "A=1"},
 		{"A=" + strings.Repeat("x", 50_000), "TRL_SESSION_ID=s-1"},
@@ -68,7 +72,7 @@ func environOf(t *testing.T, env []string) string {
 	}
 	defer c.Wait()
 	defer c.Process.Kill()
-	eventually(t, "the exec is over", func() bool { // it is without an environment for a moment
+	testkit.Eventually(t, "the exec is over", func() bool { // it is without an environment for a moment
 		text, _ := os.ReadFile(procPath(c.Process.Pid, "/stat"))
 		return strings.Contains(string(text), "(sleep) S")
 	})
@@ -76,6 +80,7 @@ func environOf(t *testing.T, env []string) string {
 }
 
 func TestReadMarkOfAnotherUser(t *testing.T) {
+	testkit.StartsProcesses(t)
 	if os.Getuid() != 0 {
 		t.Skip("needs root to become another user")
 	}
@@ -88,7 +93,7 @@ func TestReadMarkOfAnotherUser(t *testing.T) {
 	if err := setMark(c.Process.Pid, 12345); err != nil {
 		t.Skip(err)
 	}
-	eventually(t, "it is nobody's", func() bool {
+	testkit.Eventually(t, "it is nobody's", func() bool {
 		text, _ := os.ReadFile(procPath(c.Process.Pid, "/status"))
 		return strings.Contains(string(text), "Uid:\t65534")
 	})
@@ -98,6 +103,7 @@ func TestReadMarkOfAnotherUser(t *testing.T) {
 }
 
 func TestSignalPinnedNeedsTheLook(t *testing.T) {
+	testkit.StartsProcesses(t)
 	c := exec.Command("/bin/sleep", "60")
 	if err := c.Start(); err != nil {
 		t.Fatal(err)

@@ -19,6 +19,7 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
 
+	"trl/internal/testkit"
 	"trl/runtime/journal"
 )
 
@@ -535,7 +536,7 @@ func TestRunsWhenWrittenDown(t *testing.T) {
 		flag := filepath.Join(t.TempDir(), "ran")
 		ran := func() bool { _, err := os.Stat(flag); return err == nil }
 		waits := func(pid int) {
-			eventually(t, "it waits, or has run", func() bool {
+			testkit.Eventually(t, "it waits, or has run", func() bool {
 				text, _ := os.ReadFile(procPath(pid, "/syscall"))
 				call, _, asleep := strings.Cut(string(text), " ")                                                                      // else it is "running"
 				return ran() || asleep && (call == strconv.Itoa(unix.SYS_READ) || call == "7" || call == strconv.Itoa(unix.SYS_PPOLL)) // ash polls
@@ -641,7 +642,7 @@ func TestLateLine(t *testing.T) {
 			c.OnStart = func(SavedCommand) {
 				began := time.Now()
 				_ = syscall.Kill(pid, syscall.SIGSTOP)
-				eventually(t, "it has stopped", func() bool { p, _ := readProc(pid); return p.state == 'T' })
+				testkit.Eventually(t, "it has stopped", func() bool { p, _ := readProc(pid); return p.state == 'T' })
 				for {
 					if _, err := unix.Write(script, []byte(":\n")); err != nil {
 						break
@@ -661,7 +662,7 @@ func TestLateLine(t *testing.T) {
 func TestShortChannel(t *testing.T) {
 	eachShell(t, func(t *testing.T, s *session) {
 		short := func() {
-			eventually(t, "it has read all", func() bool { return s.proc().unread() == 0 })
+			testkit.Eventually(t, "it has read all", func() bool { return s.proc().unread() == 0 })
 			if _, err := unix.FcntlInt(uintptr(s.proc().script), unix.F_SETPIPE_SZ, os.Getpagesize()); err != nil {
 				t.Fatal(err)
 			}

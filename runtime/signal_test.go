@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"trl/internal/testkit"
 	"trl/protocol"
 )
 
@@ -111,7 +112,7 @@ func (row signalRow) run(t *testing.T, s *session, name string) {
 	at := work.FindStringIndex(row.text)[0]
 	c := NewCommand(strings.Replace(row.text[:at]+"cd "+dir+"; "+row.text[at:], "sleep 60", "sleep "+mark, 1))
 	done := s.start(c)
-	eventually(t, "it runs", func() bool {
+	testkit.Eventually(t, "it runs", func() bool {
 		return s.Dir() == dir && (len(alive(mark)) > 0 || !strings.Contains(row.text, "sleep 60"))
 	})
 	what := fmt.Sprintf("%q and %s", row.text, name)

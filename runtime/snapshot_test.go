@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"trl/internal/testkit"
 	"trl/runtime/journal"
 )
 
@@ -68,7 +69,7 @@ func TestSparseSnapshot(t *testing.T) {
 	s := openSession(t, h, shells(t)["bash"])
 	s.want("A=1", "")
 	s.SnapshotIfDue()
-	eventually(t, "it has a snapshot", func() bool { return !s.state.pending() && s.state.endMarks[s.state.newer] != "" })
+	testkit.Eventually(t, "it has a snapshot", func() bool { return !s.state.pending() && s.state.endMarks[s.state.newer] != "" })
 	for _, size := range []int64{maxSnapshot / 2, 200 << 20} {
 		mark := s.state.endMarks[s.state.newer]
 		for _, fd := range s.state.fd {
@@ -104,7 +105,7 @@ func TestSnapshotIsNotKept(t *testing.T) {
 		t.Fatal(r.Outcome)
 	}
 	s.want("echo $A ${#x}", "1 1000000\n")
-	eventually(t, "nothing is kept", func() bool {
+	testkit.Eventually(t, "nothing is kept", func() bool {
 		s.SnapshotIfDue()
 		time.Sleep(time.Millisecond)
 		s.state.mu.Lock()

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"trl/internal/testkit"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -53,9 +55,9 @@ func TestSpawnErrors(t *testing.T) {
 		if _, err = h.Spawn(Spec{Path: "/bin/true", Argv: []string{"x"}, Dir: "/no/such", Scope: c}); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("no directory: %v", err)
 		}
-		eventually(t, "no zombie is left", func() bool { return peekZombie() == 0 })
+		testkit.Eventually(t, "no zombie is left", func() bool { return peekZombie() == 0 })
 		// The child reaper, woken by those children, has one open for a moment.
-		eventually(t, "no descriptor is left", func() bool { return len(numbersIn("/proc/self/fd")) <= before })
+		testkit.Eventually(t, "no descriptor is left", func() bool { return len(numbersIn("/proc/self/fd")) <= before })
 	})
 }
 
@@ -92,6 +94,7 @@ func TestChildStartsClean(t *testing.T) {
 // Started by nohup, with more signals ignored and one blocked, trl gives its
 // children none of that, and still ignores SIGHUP itself.
 func TestIgnoredSignalsAreNotInherited(t *testing.T) {
+	testkit.StartsProcesses(t)
 	if os.Getenv("TRL_TEST_IGNORED") != "" {
 		if err := unix.Kill(os.Getpid(), unix.SIGHUP); err != nil {
 			t.Fatal(err)
@@ -125,7 +128,7 @@ func TestPidfdIsReadableAtTheEnd(t *testing.T) {
 		t.Error("readable before the end")
 	}
 	w.Close()
-	eventually(t, "it is readable", func() bool { n, _ := unix.Poll(poll, 100); return n == 1 })
+	testkit.Eventually(t, "it is readable", func() bool { n, _ := unix.Poll(poll, 100); return n == 1 })
 	<-c.Exited()
 	if n, _ := unix.Poll(poll, 0); n != 1 {
 		t.Error("not readable any more after the reaping")
@@ -239,7 +242,7 @@ func BenchmarkExitNotice(b *testing.B) {
 func TestApart(t *testing.T) {
 	h := testHost(t, "none")
 	_, c := newGroup(t, h)
-	defer meanwhile(func() {
+	defer testkit.Repeat(func() {
 		k, err := h.Spawn(Spec{Path: "/bin/true", Argv: []string{"true"}, Scope: c})
 		if err != nil {
 			t.Error(err)

@@ -5,12 +5,14 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"trl/internal/testkit"
 )
 
 // heldUp returns when whoever has the turn is in a call that does not end. try makes it one, if it can.
 func (s *session) heldUp(try func()) {
 	s.t.Helper()
-	eventually(s.t, "a call on a pipe is held up", func() bool {
+	testkit.Eventually(s.t, "a call on a pipe is held up", func() bool {
 		try()
 		before := s.pipeCalls.n.Load()
 		time.Sleep(50 * time.Millisecond)

@@ -23,6 +23,8 @@ import (
 	"testing"
 	"time"
 
+	"trl/internal/testkit"
+
 	"github.com/coder/websocket"
 )
 
@@ -183,7 +185,7 @@ func TestCertificatesByACME(t *testing.T) {
 	if a.orders != 0 {
 		t.Errorf("%d orders", a.orders)
 	}
-	eventually(t, "a certificate", func() bool { return ask(g, "trl.test") == nil }) // the first who comes may be gone before it is there
+	testkit.Eventually(t, "a certificate", func() bool { return ask(g, "trl.test") == nil }) // the first who comes may be gone before it is there
 	client := &http.Transport{TLSClientConfig: &tls.Config{ServerName: "trl.test", RootCAs: roots}}
 	defer client.CloseIdleConnections()
 	ws, resp, err := websocket.Dial(t.Context(), "wss://"+g.Addr()+"/v1/ws", &websocket.DialOptions{HTTPClient: &http.Client{Transport: client}, Host: "trl.test",
@@ -226,7 +228,7 @@ func TestACMEFailureIsTold(t *testing.T) {
 			t.Errorf("%s: a certificate", name)
 		}
 	}
-	eventually(t, "the log says so", func() bool { return strings.Contains(g.log.String(), "no certificate by ACME") })
+	testkit.Eventually(t, "the log says so", func() bool { return strings.Contains(g.log.String(), "no certificate by ACME") })
 	told := 0
 	for line := range strings.Lines(g.log.String()) {
 		if strings.Contains(line, "no certificate by ACME") {

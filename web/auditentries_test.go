@@ -14,6 +14,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"trl/internal/testkit"
 	"trl/pool"
 	"trl/web/audit"
 )
@@ -216,7 +217,7 @@ func TestAdminsAtRecordingsAreSeen(t *testing.T) {
 	id := object(owner.call("recording.list", nil)["recordings"].([]any)[0].(map[string]any)).str("recording_id")
 	own := admin.call("term.open", object{"session_id": admin.session(), "command": "true", "record": true, "cols": 80, "rows": 24}).str("recording_id")
 	ref, path := object{"recording_id": id}, "/v1/recordings/"
-	eventually(t, "there is something to download", func() bool {
+	testkit.Eventually(t, "there is something to download", func() bool {
 		status, _, _ := g.download(path+id, userToken)
 		mine, _, _ := g.download(path+own, adminToken)
 		return status == http.StatusOK && mine == http.StatusOK
@@ -291,12 +292,12 @@ func TestEndIsWrittenDownWithoutTheClient(t *testing.T) {
 	c := g.dial()
 	id := c.session()
 	c.begin("exec.run", object{"session_id": id, "command": "mkfifo " + fifo + "; read x <" + fifo})
-	eventually(t, "the command runs", func() bool { _, err := os.Stat(fifo); return err == nil })
+	testkit.Eventually(t, "the command runs", func() bool { _, err := os.Stat(fifo); return err == nil })
 	c.close()
 	if err := os.WriteFile(fifo, []byte("x\n"), 0); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "its end", func() bool {
+	testkit.Eventually(t, "its end", func() bool {
 		text, _ := os.ReadFile(path)
 		return bytes.Contains(text, []byte(`"exec.end","outcome":"ok"`))
 	})

@@ -17,6 +17,8 @@ import (
 	"testing"
 	"time"
 
+	"trl/internal/testkit"
+
 	"github.com/coder/websocket"
 	"github.com/rs/zerolog"
 )
@@ -92,7 +94,7 @@ func TestRevokedTokenEndsItsConnections(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "a new token", func() bool { return g.cfg.Tokens.(*TokenFile).Knows(secret) })
+		testkit.Eventually(t, "a new token", func() bool { return g.cfg.Tokens.(*TokenFile).Knows(secret) })
 		return id, secret
 	}
 	id, secret := add()
@@ -124,7 +126,7 @@ func TestRevokedTokenEndsItsConnections(t *testing.T) {
 	if got := stays.run(session, "echo here"); got != "here\n" { // the subject's, not the token's
 		t.Errorf("the session: %q", got)
 	}
-	eventually(t, "the metric", func() bool { return g.series("trl_connections_closed_total", "auth") == 2 })
+	testkit.Eventually(t, "the metric", func() bool { return g.series("trl_connections_closed_total", "auth") == 2 })
 }
 
 // TestNothingIsDoneForARevokedToken: what waits for its turn when the token goes is refused.
@@ -139,7 +141,7 @@ func TestNothingIsDoneForARevokedToken(t *testing.T) {
 		c.begin("process.start", object{"session_id": session, "command": "sleep 100"})
 	}
 	processes := func() int { return len(stays.call("process.list", object{"session_id": session})["processes"].([]any)) }
-	eventually(t, "the first ones run", func() bool { return processes() > 2 })
+	testkit.Eventually(t, "the first ones run", func() bool { return processes() > 2 })
 	if err := os.WriteFile(path, []byte(other+" ann user\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -148,7 +150,7 @@ func TestNothingIsDoneForARevokedToken(t *testing.T) {
 	}
 	before := processes()
 	c.closed()
-	eventually(t, "its connection is gone", func() bool { return g.metric("trl_connections") == 1 })
+	testkit.Eventually(t, "its connection is gone", func() bool { return g.metric("trl_connections") == 1 })
 	if after := processes(); before == many || after > before+1 { // one may have been about to start
 		t.Errorf("%d processes when the token was revoked, then %d", before, after)
 	}
@@ -195,7 +197,7 @@ func TestExpiryAndRoleEndConnections(t *testing.T) {
 			}
 		}
 	}
-	eventually(t, "expiry", func() bool { return g.status(bearerHeader("short-token")) == 401 })
+	testkit.Eventually(t, "expiry", func() bool { return g.status(bearerHeader("short-token")) == 401 })
 	// Less is allowed now, and who came when it was more must come again. A note or a limit ends nothing.
 	os.WriteFile(path+".new", []byte("role-token bob viewer\nfree-token cid user max_in_flight=1 note=hello\n"), 0o600)
 	os.Rename(path+".new", path)
@@ -204,13 +206,13 @@ func TestExpiryAndRoleEndConnections(t *testing.T) {
 	}
 	session := staying.session()
 	long := staying.begin("exec.run", object{"session_id": session, "command": "sleep 300"})
-	eventually(t, "the new limit", func() bool { return staying.try("system.ping", nil).code() == "RATE_LIMITED" })
+	testkit.Eventually(t, "the new limit", func() bool { return staying.try("system.ping", nil).code() == "RATE_LIMITED" })
 	if c2 := g.dial("free-token"); c2.try("system.ping", nil).code() != "RATE_LIMITED" {
 		t.Error("the limit is for each connection")
 	}
 	os.WriteFile(path+".new", []byte("free-token cid user max_sessions=1\n"), 0o600)
 	os.Rename(path+".new", path)
-	eventually(t, "no limit any more", func() bool { return staying.try("system.ping", nil).OK })
+	testkit.Eventually(t, "no limit any more", func() bool { return staying.try("system.ping", nil).OK })
 	if e := staying.try("session.create", nil); e.code() != "MAX_SESSIONS_REACHED" || e.Error.Details.num("limit") != 1 {
 		t.Errorf("a second session: %+v", e)
 	}
@@ -438,7 +440,7 @@ func TestGuessingIsSlowedDown(t *testing.T) {
 		t.Errorf("metric: %g", got)
 	}
 	// While it lasts, a right guess looks like a wrong one; what nobody can guess passes.
-	eventually(t, "slowed down again", func() bool {
+	testkit.Eventually(t, "slowed down again", func() bool {
 		resp, _ := get(t, g.URL()+"/metrics", "Authorization", "Bearer wrong")
 		return resp.StatusCode == 429
 	})
@@ -502,6 +504,7 @@ func TestThrottle(t *testing.T) {
 
 // TestGateExpels: a stranger's time is over whatever he does; who has shown who he is stays.
 func TestGateExpels(t *testing.T) {
+	testkit.TakesLong(t)
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -658,7 +661,7 @@ func TestWhoIsKnownIsNoStranger(t *testing.T) {
 		g := start(t, set)
 		c := g.dial(userToken)
 		door := g.listeners[0].Listener.(*strangerListener)
-		eventually(t, "known, with auth "+name, func() bool {
+		testkit.Eventually(t, "known, with auth "+name, func() bool {
 			door.mu.Lock()
 			defer door.mu.Unlock()
 			return door.strangers.Len() == 0

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 
+	"trl/internal/testkit"
+
 	"github.com/coder/websocket"
 )
 
@@ -107,7 +109,7 @@ func TestBehindAProxy(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 	c.close()
-	eventually(t, "it is gone", func() bool { return g.metric("trl_connections") == 0 })
+	testkit.Eventually(t, "it is gone", func() bool { return g.metric("trl_connections") == 0 })
 	for _, x := range []struct {
 		host, origin string
 		want         int

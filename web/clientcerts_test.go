@@ -14,6 +14,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"trl/internal/testkit"
 )
 
 // certIssuer issues certificates.
@@ -111,7 +113,7 @@ func TestClientCertificates(t *testing.T) {
 		text, _ := os.ReadFile(others.file)
 		os.WriteFile(ours.file+".new", text, 0o600)
 		os.Rename(ours.file+".new", ours.file)
-		eventually(t, "the new CA", func() bool {
+		testkit.Eventually(t, "the new CA", func() bool {
 			a, _ := ask(&foreign, "")
 			b, _ := ask(&ann, "")
 			return a == 200 && b == 0

@@ -17,6 +17,8 @@ import (
 	"testing"
 	"time"
 
+	"trl/internal/testkit"
+
 	"github.com/coder/websocket"
 )
 
@@ -212,7 +214,7 @@ func TestCancelByRequestID(t *testing.T) {
 	if f := c.answer(queued); f.Data["cancelled"] != true || f.Data.str("stdout") != "" {
 		t.Fatalf("%+v", f)
 	}
-	eventually(t, "output", func() bool { return c.call("session.info", object{"session_id": id}).str("state") == "RUNNING" })
+	testkit.Eventually(t, "output", func() bool { return c.call("session.info", object{"session_id": id}).str("state") == "RUNNING" })
 	c.sendText(`{"id":"c","method":"exec.cancel","params":{"request_id":"l\u006fng"}}`)
 	got := c.answer("c").Data
 	f := c.answer("long")
@@ -247,10 +249,10 @@ func TestSignalAlone(t *testing.T) {
 	c := g.dial()
 	id := c.session()
 	run := c.begin("exec.run", object{"session_id": id, "command": `sh -c 'trap "echo got; exit 5" USR1; echo up; while :; do sleep 0.05; done'`})
-	eventually(t, "it runs", func() bool {
+	testkit.Eventually(t, "it runs", func() bool {
 		return c.call("session.info", object{"session_id": id}).str("state") == "RUNNING"
 	})
-	eventually(t, "the signal is caught", func() bool {
+	testkit.Eventually(t, "the signal is caught", func() bool {
 		c.call("exec.cancel", object{"session_id": id, "signal": "sigusr1"})
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -269,7 +271,7 @@ func TestSignalIsTold(t *testing.T) {
 	id := c.session()
 	up := t.TempDir() + "/up"
 	run := c.begin("exec.run", object{"session_id": id, "command": ": >" + up + "; while :; do :; done"})
-	eventually(t, "it runs", func() bool {
+	testkit.Eventually(t, "it runs", func() bool {
 		_, err := os.Stat(up)
 		return err == nil
 	})
@@ -417,7 +419,7 @@ func TestOnDisconnect(t *testing.T) {
 	}
 	c.begin("exec.run", object{"session_id": stays, "command": "sleep 0.2; X=went-on"})
 	c.close()
-	eventually(t, "the tied one ends", func() bool {
+	testkit.Eventually(t, "the tied one ends", func() bool {
 		i := d.call("session.info", object{"session_id": goes})
 		return i.str("state") == "TERMINATED" && i.str("reason") == "disconnect"
 	})
@@ -431,7 +433,7 @@ func TestRetryingConnectionIsNotTheOnlyOwner(t *testing.T) {
 	g := start(t)
 	look := g.dial()
 	left := func(open float64) {
-		eventually(t, "it has left", func() bool { return g.metric("trl_connections") == open })
+		testkit.Eventually(t, "it has left", func() bool { return g.metric("trl_connections") == open })
 	}
 	for _, first := range []string{"the retrying one", "the creating one"} {
 		q := object{"on_disconnect": "destroy", "request_key": first}
@@ -450,7 +452,7 @@ func TestRetryingConnectionIsNotTheOnlyOwner(t *testing.T) {
 		}
 		c.close()
 		left(1)
-		eventually(t, "it ends", func() bool { return look.call("session.info", object{"session_id": id}).str("reason") == "disconnect" })
+		testkit.Eventually(t, "it ends", func() bool { return look.call("session.info", object{"session_id": id}).str("reason") == "disconnect" })
 	}
 }
 
@@ -471,7 +473,7 @@ func TestSilentPeerIsDropped(t *testing.T) { // J2, I10
 	if pings < 2 {
 		t.Errorf("%d pings", pings)
 	}
-	eventually(t, "it is gone", func() bool { return g.metric("trl_connections_closed_total") == 1 })
+	testkit.Eventually(t, "it is gone", func() bool { return g.metric("trl_connections_closed_total") == 1 })
 	lively.call("system.ping", nil) // its library answers pings, which is all it takes
 }
 
@@ -589,7 +591,7 @@ func TestThousandAbortsLeaveNothing(t *testing.T) { // J13
 		})
 	}
 	wg.Wait()
-	eventually(t, "all are gone", func() bool { return g.metric("trl_connections") == 1 })
+	testkit.Eventually(t, "all are gone", func() bool { return g.metric("trl_connections") == 1 })
 	if log := g.log.String(); strings.Contains(log, `"error"`) { // J7
 		t.Error(log)
 	}
@@ -601,13 +603,13 @@ func TestShutdown(t *testing.T) { // J11
 	mute := upgrade(t, g) // never answers the close
 	id := c.session(object{"on_disconnect": "destroy"})
 	c.begin("exec.run", object{"session_id": id, "command": "echo part; trap '' TERM; sleep 300"})
-	eventually(t, "it runs", func() bool { return c.call("session.info", object{"session_id": id}).str("state") == "RUNNING" })
+	testkit.Eventually(t, "it runs", func() bool { return c.call("session.info", object{"session_id": id}).str("state") == "RUNNING" })
 	d := g.dial() // its command obeys: the result comes before the close
 	brief := d.begin("exec.run", object{"session_id": d.session(), "command": "echo part; exec sleep 300"})
-	eventually(t, "that runs too", func() bool { return g.pool.Stats().Running == 2 })
+	testkit.Eventually(t, "that runs too", func() bool { return g.pool.Stats().Running == 2 })
 	stuck := upgrade(t, g) // reads nothing
 	stuck.text(`{"id":1,"method":"exec.stream","params":{"command":"yes"}}`)
-	eventually(t, "it is stuck", func() bool {
+	testkit.Eventually(t, "it is stuck", func() bool {
 		n := g.metric("trl_bytes_out_total")
 		time.Sleep(50 * time.Millisecond)
 		return n > 1<<20 && g.metric("trl_bytes_out_total") == n

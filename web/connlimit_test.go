@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"trl/internal/testkit"
+
 	"github.com/coder/websocket"
 )
 
@@ -44,7 +46,7 @@ func TestGuestsLeavePlaces(t *testing.T) {
 			g.dial(userToken).call("system.ping", nil)
 			other.shared(g, object{"session_id": other.session()}) // another principal's guests have their own places
 			in[0].close()
-			eventually(t, "a place", func() bool {
+			testkit.Eventually(t, "a place", func() bool {
 				return g.status(bearerHeader(owner.call("share.create", object{"session_id": session}).str("token"))) == 101
 			})
 		})
@@ -89,13 +91,13 @@ func TestConnectionsAreBounded(t *testing.T) {
 		}
 	}
 	third.close()
-	eventually(t, "a place", func() bool { return g.metric("trl_connections") == 2 })
+	testkit.Eventually(t, "a place", func() bool { return g.metric("trl_connections") == 2 })
 	for range 5 {
 		if resp, _ := get(t, g.URL()+"/v1/ws", "Authorization", "Bearer "+userToken); resp.StatusCode != 426 {
 			t.Fatal(resp.Status)
 		}
 	}
-	eventually(t, "a connection", func() bool {
+	testkit.Eventually(t, "a connection", func() bool {
 		ws, _, err := g.dialWith(&websocket.DialOptions{HTTPHeader: http.Header{"Authorization": {"Bearer " + userToken}}})
 		if err == nil {
 			ws.CloseNow()
@@ -108,7 +110,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 	first.call("system.ping", nil)
 	first.close()
 	second.close()
-	eventually(t, "all places are free", func() bool {
+	testkit.Eventually(t, "all places are free", func() bool {
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		return len(g.connCounts) == 0

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"trl/internal/testkit"
 	"trl/protocol"
 )
 
@@ -116,7 +117,7 @@ func TestExecList(t *testing.T) {
 	if l["cancelled"] != true || l.str("exec_id") != running || info.str("owner") != "local" {
 		t.Errorf("%+v", info)
 	}
-	eventually(t, "memory is known", func() bool {
+	testkit.Eventually(t, "memory is known", func() bool {
 		return c.call("session.info", object{"session_id": id}).num("memory_bytes") > 0
 	})
 	other := g.dial()

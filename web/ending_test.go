@@ -17,6 +17,7 @@ import (
 
 	"github.com/coder/websocket"
 
+	"trl/internal/testkit"
 	"trl/pool"
 )
 
@@ -40,7 +41,7 @@ func TestReopeningWhatWasLetGo(t *testing.T) {
 			t.Log(g.log.String())
 		}
 	}()
-	eventually(t, "the terminal's end", func() bool {
+	testkit.Eventually(t, "the terminal's end", func() bool {
 		f := other.call("term.list", object{"session_id": id})
 		return f["terminals"].([]any)[0].(map[string]any)["state"] == "exited"
 	})
@@ -51,7 +52,7 @@ func TestReopeningWhatWasLetGo(t *testing.T) {
 		}
 	}
 	c.close()
-	eventually(t, "the end of the connection", func() bool { return g.metric("trl_connections") == 1 })
+	testkit.Eventually(t, "the end of the connection", func() bool { return g.metric("trl_connections") == 1 })
 }
 
 // TestDetachFromWhatClosedItsOutput: the stream of a process that has closed its output and runs on can be left.
@@ -65,7 +66,7 @@ func TestDetachFromWhatClosedItsOutput(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the end of its output", proc.Journal().Closed)
+	testkit.Eventually(t, "the end of its output", proc.Journal().Closed)
 	c.call("process.detach", object{"process_id": p})
 	if state := c.call("process.info", object{"process_id": p}).str("state"); state != "running" {
 		t.Fatalf("it is %s", state)
@@ -83,7 +84,7 @@ func TestLeavingGivesThePlaceBack(t *testing.T) {
 	c.begin("process.kill", object{"process_id": p, "kill_grace_s": 50})
 	c.call("system.ping", nil)
 	c.close()
-	eventually(t, "the end of the connection", func() bool { return g.metric("trl_connections") == 1 })
+	testkit.Eventually(t, "the end of the connection", func() bool { return g.metric("trl_connections") == 1 })
 	if state := other.call("process.info", object{"process_id": p}).str("state"); state != "running" {
 		t.Fatalf("the process is %s", state)
 	}
@@ -140,7 +141,7 @@ func TestAPanicEndsOneConnection(t *testing.T) {
 			if code := c.closed(); code != websocket.StatusInternalError {
 				t.Errorf("closed with %d", code)
 			}
-			eventually(t, "the end of the connection", func() bool { return g.metric("trl_connections") == 1 })
+			testkit.Eventually(t, "the end of the connection", func() bool { return g.metric("trl_connections") == 1 })
 			if n := term.Info().Viewers; n != 0 {
 				t.Errorf("%d viewers", n)
 			}
@@ -214,12 +215,12 @@ func TestDestroyedAtEachDisconnect(t *testing.T) {
 			t.Fatalf("%s, want %s", again, id)
 		}
 		c.close()
-		eventually(t, "the end of the session", func() bool {
+		testkit.Eventually(t, "the end of the session", func() bool {
 			return other.call("session.info", object{"session_id": id}).str("state") == "TERMINATED"
 		})
 	}
 	other.close()
-	eventually(t, "no connection", func() bool { return g.only() == nil })
+	testkit.Eventually(t, "no connection", func() bool { return g.only() == nil })
 	c := g.dial()
 	for range 3 {
 		c.call("session.destroy", object{"session_id": c.session(object{"on_disconnect": "destroy"}), "force": true})

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"trl/internal/testkit"
 	"trl/pool"
 )
 
@@ -21,7 +22,7 @@ func (c *client) take() *frame {
 func waiting(t *testing.T, term *pool.Terminal, least int64) (size int64) {
 	t.Helper()
 	same := 0
-	eventually(t, "the program waits", func() bool {
+	testkit.Eventually(t, "the program waits", func() bool {
 		now := term.Journal().Size()
 		if same++; now != size || now < least {
 			size, same = now, 0
@@ -186,7 +187,7 @@ func TestWindowIsOfWhoHasControl(t *testing.T) {
 				t.Errorf("it waits at %d only", size)
 			}
 			leave(me, other, id)
-			eventually(t, "the program goes on, beyond what is kept", func() bool { return term.Journal().Size() > 5<<20 })
+			testkit.Eventually(t, "the program goes on, beyond what is kept", func() bool { return term.Journal().Size() > 5<<20 })
 			if f := third.try("term.close", object{"term_id": id, "kill_grace_s": 0}); !f.OK {
 				t.Error(f.Error)
 			}

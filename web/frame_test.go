@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
+	"trl/internal/testkit"
 	"trl/metrics"
 	"trl/protocol"
 )
@@ -265,5 +266,5 @@ func TestTooBigIsClosedAndSessionLives(t *testing.T) { // J3, J4
 	if code := websocket.CloseStatus(d.err); code != websocket.StatusMessageTooBig {
 		t.Fatalf("%v", d.err)
 	}
-	eventually(t, "both are gone", func() bool { return g.metric("trl_connections") == 0 })
+	testkit.Eventually(t, "both are gone", func() bool { return g.metric("trl_connections") == 0 })
 }

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"trl/internal/testkit"
 )
 
 var mask = [4]byte{0x37, 0xfa, 0x21, 0x3d} // RFC 6455 §5.7 uses this one
@@ -222,7 +224,7 @@ func TestRawFrames(t *testing.T) {
 			}
 		})
 	}
-	eventually(t, "all are gone", func() bool { return g.metric("trl_connections") == 1 })
+	testkit.Eventually(t, "all are gone", func() bool { return g.metric("trl_connections") == 1 })
 	if log := g.log.String(); strings.Contains(log, `"level":"error"`) || strings.Contains(log, "panic") {
 		t.Error(log)
 	}

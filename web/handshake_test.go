@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"trl/internal/testkit"
 )
 
 const upgradeLines = "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
@@ -144,7 +146,7 @@ func TestRawHandshakes(t *testing.T) {
 			t.Errorf("%s is sent to %s", path, to)
 		}
 	}
-	eventually(t, "all are gone", func() bool { return g.metric("trl_connections") == 1 })
+	testkit.Eventually(t, "all are gone", func() bool { return g.metric("trl_connections") == 1 })
 	if log := g.log.String(); strings.Contains(log, `"level":"error"`) {
 		t.Error(log)
 	}
@@ -284,7 +286,7 @@ func TestNewCertificateNewNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	writeCertificate(t, cert, key, "gateway", "new.internal")
-	eventually(t, "the new name counts", func() bool { return status("new.internal") == 200 })
+	testkit.Eventually(t, "the new name counts", func() bool { return status("new.internal") == 200 })
 	if got := status("old.internal"); got != 421 {
 		t.Errorf("the old name: %d", got)
 	}

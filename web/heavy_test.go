@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"trl/internal/testkit"
 	"trl/pool"
 )
 
@@ -85,7 +86,7 @@ func TestLogsDetachedAtOnce(t *testing.T) {
 		if n := g.totalUsage.streams.Load(); n != 0 {
 			t.Fatal(n)
 		}
-		eventually(t, "no stream", func() bool {
+		testkit.Eventually(t, "no stream", func() bool {
 			return g.accountOf("local").streams.Load() == 0
 		})
 	}

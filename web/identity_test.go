@@ -26,6 +26,8 @@ import (
 	"testing"
 	"time"
 
+	"trl/internal/testkit"
+
 	"github.com/go-jose/go-jose/v4"
 	"github.com/go-jose/go-jose/v4/jwt"
 	"github.com/rs/zerolog"
@@ -325,7 +327,7 @@ func TestJWTKeyReload(t *testing.T) {
 		t.Fatal("a key that is not there")
 	}
 	os.Rename(pemFile(t, "PUBLIC KEY", spki(t, two.Public())), path)
-	eventually(t, "the new key", func() bool {
+	testkit.Eventually(t, "the new key", func() bool {
 		_, a := j.verify(t.Context(), after)
 		_, b := j.verify(t.Context(), before)
 		return a == accepted && b != accepted
@@ -334,6 +336,7 @@ func TestJWTKeyReload(t *testing.T) {
 
 // TestKeysAreFetchedSeldom: key ids that anybody can make up do not make us ask the provider as often.
 func TestKeysAreFetchedSeldom(t *testing.T) {
+	testkit.TakesLong(t)
 	i := newIssuer(t)
 	j, err := OpenJWT(i.config(), zerolog.Nop())
 	if err != nil {
@@ -357,7 +360,7 @@ func TestKeysAreFetchedSeldom(t *testing.T) {
 	i.mu.Lock()
 	i.kid = "two"
 	i.mu.Unlock()
-	eventually(t, "the new key", func() bool { _, why := j.verify(t.Context(), i.sign(nil)); return why == accepted })
+	testkit.Eventually(t, "the new key", func() bool { _, why := j.verify(t.Context(), i.sign(nil)); return why == accepted })
 	i.Close()
 	if _, why := j.verify(t.Context(), i.sign(nil)); why != accepted {
 		t.Error("keys are gone with the provider")
@@ -552,7 +555,7 @@ func TestCallbackLocksNobodyOut(t *testing.T) {
 	if got := visit(oidcPath, ""); got != 303 {
 		t.Errorf("a login after that: %d", got)
 	}
-	eventually(t, "codes that are guessed are slowed down", func() bool { return visit(callbackPath+"?state=a&code=guess", "a.b.c") == 429 })
+	testkit.Eventually(t, "codes that are guessed are slowed down", func() bool { return visit(callbackPath+"?state=a&code=guess", "a.b.c") == 429 })
 }
 
 func TestOIDCConfig(t *testing.T) {

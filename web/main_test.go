@@ -1,7 +1,6 @@
 package web
 
 import (
-	"bytes"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -15,14 +14,14 @@ import (
 	"github.com/coder/websocket"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
-	"go.uber.org/goleak"
 
+	"trl/internal/testkit"
 	"trl/metrics"
 	"trl/pool"
 	"trl/runtime"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { testkit.Main(m) }
 
 // patience is how long anything may take on a busy machine before a test gives up.
 const patience = 60 * time.Second
@@ -45,26 +44,8 @@ type gateway struct {
 	t        testing.TB
 	pool     *pool.Pool
 	registry *prometheus.Registry
-	log      *logBook
+	log      *testkit.LogBook
 	stop     func() error // Shutdown, once
-}
-
-// logBook keeps the log for tests that look into it.
-type logBook struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *logBook) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *logBook) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }
 
 func start(t testing.TB, change ...func(*Config)) *gateway {
@@ -75,7 +56,8 @@ func start(t testing.TB, change ...func(*Config)) *gateway {
 // startWith is start with another pool.
 func startWith(t testing.TB, tune func(*pool.Config), change ...func(*Config)) *gateway {
 	t.Helper()
-	g := &gateway{t: t, registry: prometheus.NewRegistry(), log: &logBook{}}
+	testkit.StartsProcesses(t)
+	g := &gateway{t: t, registry: prometheus.NewRegistry(), log: &testkit.LogBook{}}
 	log := zerolog.New(g.log)
 	m := metrics.New(g.registry)
 	host, err := runtime.NewHost(runtime.Config{Isolation: "auto", Metrics: m, Log: log})
@@ -332,17 +314,6 @@ func (c *client) output(stream string, offset int) ([]byte, object) {
 		}
 		b = append(b, f.Data.bytes("data", "encoding")...)
 	}
-}
-
-// eventually polls until f holds.
-func eventually(t *testing.T, what string, f func() bool) {
-	t.Helper()
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
-		if f() {
-			return
-		}
-	}
-	t.Fatalf("%s: did not happen", what)
 }
 
 // metric is the sum of a series over its labels.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/coder/websocket"
 
+	"trl/internal/testkit"
 	"trl/pool"
 	"trl/protocol"
 )
@@ -190,7 +191,7 @@ var limitProbes = map[string]func(*testing.T) []string{
 		g := start(t, func(c *Config) { c.SlowClient = 300 * time.Millisecond })
 		c := upgrade(t, g)
 		c.text(`{"id":1,"method":"exec.stream","params":{"command":"yes"}}`)
-		eventually(t, "the end", func() bool { return g.metric("trl_slow_clients_dropped_total") == 1 })
+		testkit.Eventually(t, "the end", func() bool { return g.metric("trl_slow_clients_dropped_total") == 1 })
 		return []string{"disconnected"}
 	},
 
@@ -297,7 +298,7 @@ var limitProbes = map[string]func(*testing.T) []string{
 		s := c.session()
 		term := c.call("term.open", object{"session_id": s, "cols": 80, "rows": 24, "command": `echo top; yes x | tr "\n" "\r" | head -c 300000`}).str("term_id")
 		c.call("term.detach", object{"term_id": term})
-		eventually(t, "its end", func() bool {
+		testkit.Eventually(t, "its end", func() bool {
 			return strings.Contains(fmt.Sprint(c.call("term.list", object{"session_id": s})), "exited")
 		})
 		if lines := fmt.Sprint(c.call("term.snapshot", object{"term_id": term})["lines"]); strings.Contains(lines, "top") || !strings.Contains(lines, "x") {
@@ -504,7 +505,7 @@ var limitProbes = map[string]func(*testing.T) []string{
 			})
 		}
 		a := g.accountOf("bob")
-		eventually(t, "all places are taken", func() bool {
+		testkit.Eventually(t, "all places are taken", func() bool {
 			if a.reading.TryAcquire(1) {
 				a.reading.Release(1)
 				return false

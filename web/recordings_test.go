@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"trl/internal/testkit"
 	"trl/pool"
 )
 
@@ -46,7 +47,7 @@ func TestDownload(t *testing.T) {
 	term := c.call("term.open", object{"session_id": id, "cols": 80, "rows": 24, "command": "echo here; read x"})
 	rec := term.str("recording_id")
 	path := "/v1/recordings/" + rec
-	eventually(t, "some of it is recorded", func() bool {
+	testkit.Eventually(t, "some of it is recorded", func() bool {
 		return c.call("recording.info", object{"recording_id": rec}).num("output_bytes") >= len("here\r\n")
 	})
 

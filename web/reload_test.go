@@ -12,6 +12,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"trl/internal/testkit"
 	"trl/protocol"
 )
 
@@ -41,7 +42,7 @@ func noted(t *testing.T, path string) *follower {
 
 func (f *follower) sees(t *testing.T, text string) {
 	t.Helper()
-	eventually(t, "the file says "+text, func() bool {
+	testkit.Eventually(t, "the file says "+text, func() bool {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		return f.last == text
@@ -217,5 +218,5 @@ func TestReloadReplacesTheCertificateItself(t *testing.T) {
 		t.Fatal(got)
 	}
 	writeCertificate(t, other, otherKey, "third") // and the new one is followed
-	eventually(t, "the third", func() bool { return served(t, g.Addr()) == "third" })
+	testkit.Eventually(t, "the third", func() bool { return served(t, g.Addr()) == "third" })
 }

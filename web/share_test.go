@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"trl/internal/testkit"
+
 	"github.com/coder/websocket"
 )
 
@@ -191,7 +193,7 @@ func TestShareEnds(t *testing.T) {
 			if link.str("path") != "/share#token="+token(link) {
 				t.Errorf("path: %v", link)
 			}
-			eventually(t, "the link expires", func() bool { return guest.try("session.info", object{"session_id": session}).code() == "FORBIDDEN" })
+			testkit.Eventually(t, "the link expires", func() bool { return guest.try("session.info", object{"session_id": session}).code() == "FORBIDDEN" })
 			refused(link)
 			g.pool.DropExpired(time.Now()) // the reaper's, every second
 			if code := guest.closed(); code != 4403 {
@@ -225,11 +227,11 @@ func TestNothingIsDoneForARevokedLink(t *testing.T) {
 		guest.begin("process.start", object{"command": "sleep 100"})
 	}
 	processes := func() int { return len(owner.call("process.list", object{"session_id": session})["processes"].([]any)) }
-	eventually(t, "the first ones run", func() bool { return processes() > 2 })
+	testkit.Eventually(t, "the first ones run", func() bool { return processes() > 2 })
 	owner.call("share.revoke", object{"share_id": link.str("share_id")})
 	before := processes()
 	guest.closed()
-	eventually(t, "the guest is gone", func() bool { return g.metric("trl_connections") == 1 })
+	testkit.Eventually(t, "the guest is gone", func() bool { return g.metric("trl_connections") == 1 })
 	if after := processes(); before == many || after > before+1 { // one may have been about to start
 		t.Errorf("%d processes when the link was revoked, then %d", before, after)
 	}
@@ -241,7 +243,7 @@ func TestNothingIsDoneForARevokedLink(t *testing.T) {
 	queued := guest.call("exec.stream", file("guest")).str("exec_id")
 	guest.begin("exec.run", file("guest"))
 	others := []string{owner.call("exec.stream", file("owner")).str("exec_id"), stays.call("exec.stream", file("stays")).str("exec_id")}
-	eventually(t, "all wait", func() bool { return owner.call("session.info", object{"session_id": session}).num("queue_length") == 4 })
+	testkit.Eventually(t, "all wait", func() bool { return owner.call("session.info", object{"session_id": session}).num("queue_length") == 4 })
 	owner.call("share.revoke", object{"share_id": link.str("share_id")})
 	if n := owner.call("session.info", object{"session_id": session}).num("queue_length"); n != 2 {
 		t.Errorf("%d wait after the revocation", n)
@@ -374,7 +376,7 @@ func TestGuestsCountForTheirMaker(t *testing.T) {
 	begun := filepath.Join(t.TempDir(), "begun")
 	guest.begin("exec.run", object{"command": ": >" + begun + "; sleep 300"})
 	// The owner asks nothing before the command runs: a request of its own may take the one place, and then the guest's is refused.
-	eventually(t, "the guest's command runs", func() bool { _, err := os.Stat(begun); return err == nil })
+	testkit.Eventually(t, "the guest's command runs", func() bool { _, err := os.Stat(begun); return err == nil })
 	if code := owner.try("system.ping", nil).code(); code != "RATE_LIMITED" {
 		t.Errorf("beside the guest's request the owner's is answered with %q", code)
 	}

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 	"unicode/utf8"
+
+	"trl/internal/testkit"
 )
 
 func seq(n int) []byte {
@@ -54,7 +56,7 @@ func TestLateOutputBelongsToTheStream(t *testing.T) {
 	if string(b) != "early\n" {
 		t.Fatalf("%q", b)
 	}
-	eventually(t, "the late output is replayed", func() bool {
+	testkit.Eventually(t, "the late output is replayed", func() bool {
 		c.call("exec.attach", object{"exec_id": s.str("exec_id")})
 		b, _ := c.output(s.str("stream_id"), 0)
 		return string(b) == "early\nlate\n"
@@ -256,7 +258,7 @@ func TestClientThatNeverReads(t *testing.T) {
 	done := filepath.Join(t.TempDir(), "done")
 	before := rss(t)
 	raw.text(`{"id":1,"method":"exec.stream","params":{"session_id":"` + id + `","command":"head -c 100000000 /dev/zero; echo x > ` + done + `"}}`)
-	eventually(t, "it runs", func() bool { return c.call("session.info", object{"session_id": id}).str("state") == "RUNNING" })
+	testkit.Eventually(t, "it runs", func() bool { return c.call("session.info", object{"session_id": id}).str("state") == "RUNNING" })
 	other := c.session()
 	for range 20 {
 		if got := c.run(other, "echo hi"); got != "hi\n" {
@@ -267,8 +269,8 @@ func TestClientThatNeverReads(t *testing.T) {
 		t.Error("the command did not wait for its client")
 	}
 	raw.text(`{"id":2,"method":"exec.input","params":{"exec_id":"x","data":"` + strings.Repeat("y", 1000) + `"}}`) // it is still listened to
-	eventually(t, "the client is dropped", func() bool { return g.metric("trl_slow_clients_dropped_total") == 1 })
-	eventually(t, "the command goes on", func() bool { _, err := os.Stat(done); return err == nil })
+	testkit.Eventually(t, "the client is dropped", func() bool { return g.metric("trl_slow_clients_dropped_total") == 1 })
+	testkit.Eventually(t, "the command goes on", func() bool { _, err := os.Stat(done); return err == nil })
 	if grown := rss(t) - before; grown > 64<<20 {
 		t.Errorf("grew by %d MiB", grown>>20)
 	}
@@ -318,10 +320,10 @@ func TestCancelPassesBlockedOutput(t *testing.T) {
 	id := c.session()
 	raw := upgrade(t, g)
 	raw.text(`{"id":1,"method":"exec.stream","params":{"session_id":"` + id + `","command":"yes"}}`)
-	eventually(t, "it runs", func() bool { return c.call("session.info", object{"session_id": id}).str("state") == "RUNNING" })
+	testkit.Eventually(t, "it runs", func() bool { return c.call("session.info", object{"session_id": id}).str("state") == "RUNNING" })
 	raw.text(`{"id":2,"method":"system.ping"}`)
 	raw.text(`{"id":3,"method":"exec.cancel","params":{"session_id":"` + id + `"}}`)
-	eventually(t, "it is cancelled", func() bool { return c.call("session.info", object{"session_id": id}).str("state") == "IDLE" })
+	testkit.Eventually(t, "it is cancelled", func() bool { return c.call("session.info", object{"session_id": id}).str("state") == "IDLE" })
 }
 
 func TestWatchTellsInOrder(t *testing.T) {

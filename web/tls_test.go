@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"trl/internal/testkit"
+
 	"github.com/coder/websocket"
 )
 
@@ -71,7 +73,7 @@ func TestTLS(t *testing.T) {
 		t.Fatal(got)
 	}
 	writeCertificate(t, cert, key, "second")
-	eventually(t, "the new certificate is served", func() bool { return serves() == "second" })
+	testkit.Eventually(t, "the new certificate is served", func() bool { return serves() == "second" })
 	os.WriteFile(cert, []byte("nonsense"), 0o600)
 	time.Sleep(2 * settleDelay) // not a synchronisation: whatever happens, the second must stay
 	if got := serves(); got != "second" {

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"trl/internal/testkit"
+
 	"github.com/rs/zerolog"
 )
 
@@ -89,15 +91,15 @@ func TestTokensReload(t *testing.T) {
 		}
 	}
 	replace("two b viewer\n")
-	eventually(t, "reload", func() bool {
+	testkit.Eventually(t, "reload", func() bool {
 		two, why := f.Lookup("two")
 		return why == accepted && !f.Knows("one") && two.Principal == Principal{"b", Viewer}
 	})
 	replace("nonsense\n") // refused: what was there stays
 	replace("three c user\n")
-	eventually(t, "reload after a bad file", func() bool { return f.Knows("three") })
+	testkit.Eventually(t, "reload after a bad file", func() bool { return f.Knows("three") })
 	replace("# nobody any more\n")
-	eventually(t, "the last token is gone", func() bool { return !f.Knows("three") })
+	testkit.Eventually(t, "the last token is gone", func() bool { return !f.Knows("three") })
 }
 
 func TestNoTokensAtTheStart(t *testing.T) {

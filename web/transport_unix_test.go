@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"trl/internal/testkit"
 )
 
 // local is a gateway with a Unix socket alone.
@@ -141,7 +143,7 @@ func TestStreamAfterHalfClose(t *testing.T) {
 	c.line()
 	c.CloseWrite()
 	c.Close() // gone altogether: nobody waits for the sleep
-	eventually(t, "its connection is gone", func() bool { return g.metric("trl_connections") == 0 })
+	testkit.Eventually(t, "its connection is gone", func() bool { return g.metric("trl_connections") == 0 })
 }
 
 func TestTooLongLine(t *testing.T) {

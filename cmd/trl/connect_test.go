@@ -16,11 +16,13 @@ import (
 	"time"
 
 	"trl/client"
+	"trl/internal/testkit"
 	"trl/protocol"
 )
 
 // TestAFullGatewayIsNoWrongAddress: the words are the gateway's own.
 func TestAFullGatewayIsNoWrongAddress(t *testing.T) {
+	testkit.StartsProcesses(t)
 	for _, flag := range []string{"--max-connections", "--max-connections-per-principal"} {
 		o := client.Options{URL: "http://" + startGateway(t, flag, "1").addr}
 		ctx, cancel := context.WithTimeout(t.Context(), patience)

@@ -99,6 +99,7 @@ func (g *started) serving(t *testing.T) (pids []int) {
 
 // TestOnlyTheKeeperStopsTheGateway: what a session or anybody else sends to the gateway does nothing; TERM to the keeper stops all.
 func TestOnlyTheKeeperStopsTheGateway(t *testing.T) {
+	testkit.StartsProcesses(t)
 	for _, isolation := range []string{"none", "auto"} {
 		t.Run(isolation, func(t *testing.T) {
 			g := startGateway(t, "--isolation", isolation, "--log-level", "error")
@@ -178,6 +179,7 @@ func metricsOf(t *testing.T, g *started) string {
 // TestStopEndsAHundredBusySessions is ACCEPTANCE G7: clean, in time, and with nothing left, though half of them ignore TERM
 // and all have somebody who left their process group.
 func TestStopEndsAHundredBusySessions(t *testing.T) {
+	testkit.StartsProcesses(t)
 	g := startGateway(t)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()

@@ -9,11 +9,13 @@ import (
 	"github.com/go-json-experiment/json"
 
 	"trl/client"
+	"trl/internal/testkit"
 	"trl/protocol"
 )
 
 // TestLogsTellEveryHole: of a process that prints faster than anybody reads, what is printed is whole, or says where it is not.
 func TestLogsTellEveryHole(t *testing.T) {
+	testkit.StartsProcesses(t)
 	for _, ring := range []string{"4194304", "65536"} { // of which a process prints more than it holds between two requests
 		t.Run(ring, func(t *testing.T) { logsTellEveryHole(t, ring) })
 	}

@@ -14,11 +14,13 @@ import (
 	"time"
 
 	"trl/client"
+	"trl/internal/testkit"
 	"trl/protocol"
 )
 
 // TestAsSystemdStartsIt: sockets by activation, and what sd_notify(3) wants said, through an upgrade, which execs the keeper.
 func TestAsSystemdStartsIt(t *testing.T) {
+	testkit.StartsProcesses(t)
 	for _, flags := range [][]string{nil, {"--single-process"}} {
 		t.Run(strings.Join(flags, " "), func(t *testing.T) { asSystemdStartsIt(t, flags) })
 	}
@@ -146,6 +148,7 @@ func asSystemdStartsIt(t *testing.T, flags []string) {
 
 // TestSupervisorDoesNotRead: who started us and leaves its socket full holds up neither the start nor the end.
 func TestSupervisorDoesNotRead(t *testing.T) {
+	testkit.StartsProcesses(t)
 	socket := filepath.Join(t.TempDir(), "notify")
 	told, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"})
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"trl/client"
+	"trl/internal/testkit"
 	"trl/protocol"
 )
 
@@ -103,6 +104,7 @@ func (b *breakable) breakAll() {
 // TestOutputSurvivesLostConnections is ACCEPTANCE I1 and I5: every line once and in order, and the exit code after it,
 // over a connection that breaks all the time.
 func TestOutputSurvivesLostConnections(t *testing.T) {
+	testkit.StartsProcesses(t)
 	relay := newBreakable(t, startGateway(t).addr)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -160,6 +162,7 @@ func TestOutputSurvivesLostConnections(t *testing.T) {
 
 // TestFollowSurvivesLostConnections: the same for a background process's output.
 func TestFollowSurvivesLostConnections(t *testing.T) {
+	testkit.StartsProcesses(t)
 	relay := newBreakable(t, startGateway(t).addr)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()

@@ -24,21 +24,14 @@ import (
 
 // The test binary is trl when it is called so; every script runs the real thing.
 func TestMain(m *testing.M) {
-	testscript.Main(suite{m}, map[string]func(){"trl": main})
-}
-
-// suite is the run of the tests, and not a trl that one of them starts.
-type suite struct{ *testing.M }
-
-func (s suite) Run() int {
-	testkit.HearSignals()
-	return s.M.Run()
+	testscript.Main(testkit.Suite{M: m}, map[string]func(){"trl": main})
 }
 
 // patience bounds every wait; nothing takes a tenth of it unless it hangs.
 const patience = 60 * time.Second
 
 func TestScripts(t *testing.T) {
+	testkit.StartsProcesses(t)
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
 		RequireExplicitExec: true,

@@ -7,12 +7,15 @@ import (
 	"strings"
 	"testing"
 
+	"trl/internal/testkit"
+
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
 
 // TestQuoteIsReadBackAsItWas asks a real shell.
 func TestQuoteIsReadBackAsItWas(t *testing.T) {
+	testkit.StartsProcesses(t)
 	words := []string{"", "plain", "a b", "it's", "$HOME", "`id`", "*", "~", "\\", "\"", "a\nb", "-n", "x=y", "é", "#", "!", "{a,b}", "'", "''"}
 	quoted := make([]string, len(words))
 	for i, w := range words {

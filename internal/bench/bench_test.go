@@ -8,10 +8,15 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"trl/internal/testkit"
 )
+
+func TestMain(m *testing.M) { os.Exit(testkit.Suite{M: m}.Run()) }
 
 // The floors must do the work that they are compared for: output whole, exit codes right, state where a shell keeps it.
 func TestFloorsRunCommands(t *testing.T) {
+	testkit.StartsProcesses(t)
 	mux := http.NewServeMux()
 	mux.HandleFunc("/shell", echoShell)
 	mux.HandleFunc("/once", echoOnce)
@@ -46,6 +51,7 @@ func TestFloorsRunCommands(t *testing.T) {
 }
 
 func TestProcessesAreCounted(t *testing.T) {
+	testkit.StartsProcesses(t)
 	cmd := exec.Command("/bin/bash", "-c", "sleep 300 & echo $!; wait")
 	out := must(cmd.StdoutPipe())
 	check(cmd.Start())

@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"trl/internal/testkit"
+
 	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 )
@@ -220,6 +222,7 @@ type watchedSpan struct {
 
 // TestCrashesAreNotSeen writes, crashes, ends and drops at random, crashes in the middle of Fill included.
 func TestCrashesAreNotSeen(t *testing.T) {
+	testkit.TakesLong(t)
 	rapid.Check(t, func(t *rapid.T) {
 		m := &logModel{l: newLog(t), scratch: make([]byte, MaxWrite), pipes: map[Stream]*pipe{Stdout: newPipe(t), Stderr: newPipe(t)}}
 		defer func() {
@@ -421,6 +424,7 @@ func TestEndsAreTheSameAfterReplay(t *testing.T) {
 
 // TestALongSpanIsTrimmed: a gigabyte costs what is kept of it, and to bring it back costs no more.
 func TestALongSpanIsTrimmed(t *testing.T) {
+	testkit.TakesLong(t)
 	l := newLog(t)
 	defer func() { l.Close() }()
 	got, p, scratch, chunk := watch(1<<20, 100_000), newPipe(t), make([]byte, MaxWrite), full()
@@ -450,6 +454,7 @@ func TestALongSpanIsTrimmed(t *testing.T) {
 
 // TestTheIndexIsTrimmed: a span of very many runs costs the index of what is had in order.
 func TestTheIndexIsTrimmed(t *testing.T) {
+	testkit.TakesLong(t)
 	l := newLog(t)
 	defer func() { l.Close() }()
 	l.batch = 1 // to the page
@@ -922,6 +927,7 @@ func writer(arg string) {
 // a hundred times, wherever it is. Each checks what it brings back and what it moves, so that what is no longer
 // kept was seen by one of them; in the end all that was written has come through, once and in order.
 func TestNothingIsLostWhenTheWriterIsKilled(t *testing.T) {
+	testkit.StartsProcesses(t)
 	const kills = 100
 	self, err := os.Executable()
 	if err != nil {

@@ -4,7 +4,7 @@ import (
 	"os"
 	"testing"
 
-	"go.uber.org/goleak"
+	"trl/internal/testkit"
 )
 
 // TestMain turns into a writer that is about to be killed (see TestNothingIsLostWhenTheWriterIsKilled) when it is started
@@ -18,5 +18,5 @@ func TestMain(m *testing.M) {
 		writer(os.Args[2])
 		return
 	}
-	goleak.VerifyTestMain(m)
+	testkit.Main(m)
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
 
+	"trl/internal/testkit"
 	"trl/protocol"
 	"trl/runtime"
 )
@@ -200,7 +201,7 @@ func TestFound(t *testing.T) {
 			}
 			fmt.Fprintf(w, "printf said >%s/%d\n", d.Group.Dir(), made[0].FileNumber)
 			poll := []unix.PollFd{{Fd: int32(made[0].R), Events: unix.POLLIN}}
-			eventually(t, "something in the pipe that was made", func() bool { n, _ := unix.Poll(poll, 10); return n > 0 })
+			testkit.Eventually(t, "something in the pipe that was made", func() bool { n, _ := unix.Poll(poll, 10); return n > 0 })
 			said := make([]byte, 8)
 			if n, _ := unix.Read(made[0].R, said); string(said[:n]) != "said" {
 				t.Fatalf("%q", said[:n])
@@ -234,7 +235,7 @@ func TestFound(t *testing.T) {
 		for range 3 {
 			cycle()
 		}
-		eventually(t, "no more descriptors than before", func() bool { return openFiles(t) <= before })
+		testkit.Eventually(t, "no more descriptors than before", func() bool { return openFiles(t) <= before })
 	})
 }
 
@@ -284,11 +285,11 @@ func TestOthersAreSeen(t *testing.T) {
 			t.Errorf("others of a fresh shell: %v", others)
 		}
 		io.WriteString(w, "sleep 100 & (sleep 100 &)\n")
-		eventually(t, "two sleepers", func() bool { // at first one may be the shell between them, on its way out
+		testkit.Eventually(t, "two sleepers", func() bool { // at first one may be the shell between them, on its way out
 			others := scope.MembersExcept(shell.Pid())
 			return len(others) == 2 && comm(others[0]) == "sleep" && comm(others[1]) == "sleep"
 		})
-		eventually(t, "three members", func() bool { return len(g.Members()) == 3 })
+		testkit.Eventually(t, "three members", func() bool { return len(g.Members()) == 3 })
 		if scope.Remove() {
 			t.Error("removed a scope with people in it")
 		}
@@ -304,7 +305,7 @@ func TestOthersAreSeen(t *testing.T) {
 		}
 		pids := scope.MembersExcept(0)
 		scope.SignalSome(unix.SIGTERM, pids[0])
-		eventually(t, "one sleeper", func() bool { return len(scope.MembersExcept(0)) == 1 })
+		testkit.Eventually(t, "one sleeper", func() bool { return len(scope.MembersExcept(0)) == 1 })
 		if err := scope.Kill(0); err != nil {
 			t.Error(err)
 		}
@@ -354,11 +355,11 @@ func TestNoDescriptorIsLeft(t *testing.T) {
 				}
 				return n
 			}
-			eventually(t, "two sleepers", func() bool { return sleepers() == 2 })
+			testkit.Eventually(t, "two sleepers", func() bool { return sleepers() == 2 })
 			others := scope.MembersExcept(shell.Pid())
 
 			leave(t, a.cmd.Process.Pid, 0)
-			eventually(t, "members are seen", func() bool { return len(g.Members()) == 3 })
+			testkit.Eventually(t, "members are seen", func() bool { return len(g.Members()) == 3 })
 			start := time.Now()
 			ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second) // less than the keeper's patience
 			defer cancel()
@@ -609,7 +610,7 @@ func TestExitsWhileNobodyListensAreTold(t *testing.T) {
 		}
 	}
 	hang()
-	eventually(t, "all end", func() bool {
+	testkit.Eventually(t, "all end", func() bool {
 		r.server.mu.Lock()
 		defer r.server.mu.Unlock()
 		for _, p := range r.server.sessions["s-1"].children {
@@ -760,7 +761,7 @@ func TestLentUntilItIsSent(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, "it is dropped", func() bool {
+	testkit.Eventually(t, "it is dropped", func() bool {
 		r.server.mu.Lock()
 		defer r.server.mu.Unlock()
 		return len(r.server.sessions["s-1"].held) == 0
@@ -781,7 +782,7 @@ func TestLentUntilItIsSent(t *testing.T) {
 		closeAll(files)
 		break
 	}
-	eventually(t, "it is closed", func() bool {
+	testkit.Eventually(t, "it is closed", func() bool {
 		name, _ := os.Readlink("/proc/self/fd/" + strconv.Itoa(numbers[0]))
 		return !strings.Contains(name, "lent")
 	})
@@ -826,7 +827,7 @@ func TestConnectionCutInAMessage(t *testing.T) {
 	r := newRig(t, "none")
 	_, hang := r.dial() // what stays open after a first connection is no leak
 	hang()
-	eventually(t, "as many files open as before", func() bool { // not at once: what a former test left may be closed meanwhile
+	testkit.Eventually(t, "as many files open as before", func() bool { // not at once: what a former test left may be closed meanwhile
 		before := openFiles(t)
 		for range 5 {
 			theirs, served := r.serve()
@@ -872,7 +873,7 @@ func TestGatewayKilledWhileSending(t *testing.T) {
 		hang()
 	}
 	a := 0
-	eventually(t, "files are closed", func() bool { a = openFiles(t); return a <= before+10 }) // stdout of each gateway
+	testkit.Eventually(t, "files are closed", func() bool { a = openFiles(t); return a <= before+10 }) // stdout of each gateway
 	if a > before+10 {
 		t.Errorf("%d files open, %d before", a, before)
 	}
@@ -909,7 +910,7 @@ func TestNothingIsLeftAfterClose(t *testing.T) {
 		for range 5 {
 			cycle()
 		}
-		eventually(t, "descriptors, goroutines and children go", func() bool { // what is told of the last exits may be on its way
+		testkit.Eventually(t, "descriptors, goroutines and children go", func() bool { // what is told of the last exits may be on its way
 			c.Numbers()
 			c.mu.Lock()
 			defer c.mu.Unlock()
@@ -956,7 +957,7 @@ func TestOrphansOfSessionsThatAreGone(t *testing.T) {
 	child.Close()
 	asked := map[string]bool{}
 	killed := 0
-	eventually(t, "the orphan is killed", func() bool {
+	testkit.Eventually(t, "the orphan is killed", func() bool {
 		killed += c.KillOrphans(func(id string) bool { asked[id] = true; return len(asked) > 1 })
 		return killed == 1
 	})
@@ -1060,7 +1061,7 @@ func TestShortOfDescriptors(t *testing.T) {
 		t.Errorf("short with %d held: %+v", len(held), n)
 	}
 	g.Drop(held...)
-	eventually(t, "enough again", func() bool { return !c.DescriptorsShort() })
+	testkit.Eventually(t, "enough again", func() bool { return !c.DescriptorsShort() })
 	for { // an answer that there are none is another way to know
 		if numbers, err := g.Hold(0, 0, 0, 0, 0, 0, 0, 0); err != nil {
 			break

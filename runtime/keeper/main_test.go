@@ -19,7 +19,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
-	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
 	"trl/internal/testkit"
@@ -44,8 +43,7 @@ func TestMain(m *testing.M) {
 		}
 		panic("no such part") // and no tests within tests
 	}
-	testkit.HearSignals()
-	goleak.VerifyTestMain(m)
+	testkit.Main(m)
 }
 
 var testBinary, _ = os.Executable()
@@ -243,6 +241,7 @@ type rig struct {
 
 func newRig(t testing.TB, isolation string) *rig {
 	t.Helper()
+	testkit.StartsProcesses(t)
 	m := metrics.New(prometheus.NewRegistry())
 	h, err := runtime.NewHost(runtime.Config{Isolation: isolation, Metrics: m, Log: zerolog.Nop()})
 	if err != nil {
@@ -333,6 +332,7 @@ type actor struct {
 
 func act(t testing.TB, socket *os.File, args ...string) *actor {
 	t.Helper()
+	testkit.StartsProcesses(t)
 	a := &actor{t: t, cmd: exec.Command(testBinary, args...)}
 	a.cmd.Stderr = os.Stderr
 	a.cmd.Env = append(os.Environ(), "TRL_TEST_DIR="+t.TempDir(), "GORACE=atexit_sleep_ms=0")
@@ -392,7 +392,7 @@ func (a *actor) stop() {
 	if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
 		a.t.Fatal(err)
 	}
-	eventually(a.t, "it stops", func() bool {
+	testkit.Eventually(a.t, "it stops", func() bool {
 		tasks, _ := filepath.Glob("/proc/" + strconv.Itoa(pid) + "/task/*/stat")
 		return !slices.ContainsFunc(tasks, func(path string) bool {
 			text, _ := os.ReadFile(path)
@@ -414,15 +414,6 @@ func number(t testing.TB, text string) int {
 		t.Fatal(err)
 	}
 	return n
-}
-
-func eventually(t testing.TB, what string, f func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !f(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("waited in vain: %s", what)
-		}
-	}
 }
 
 func openFiles(t testing.TB) int { return openFilesOf(t, "self") }

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"trl/internal/testkit"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -120,7 +122,7 @@ func TestGatewayEndsWithTheKeeper(t *testing.T) {
 	a := act(t, nil, "keeper", "idle", "none")
 	gateway := number(t, a.next("hello")[1])
 	a.kill()
-	eventually(t, "the gateway ends", func() bool { return !alive(gateway) })
+	testkit.Eventually(t, "the gateway ends", func() bool { return !alive(gateway) })
 }
 
 func TestSecondSignalDoesNotWait(t *testing.T) {
@@ -185,6 +187,7 @@ func TestSessionsStartWithDefaultSignals(t *testing.T) {
 
 // As PID 1, orphans are the keeper's to reap and nobody's else.
 func TestKeeperAsPID1(t *testing.T) {
+	testkit.StartsProcesses(t)
 	if os.Getuid() != 0 {
 		t.Skip("needs root")
 	}

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"trl/internal/testkit"
 )
 
 // pieces are what TestScreenIsWhatTmuxShowsOfAnything puts together. They leave out where tmux differs from xterm.js: REP
@@ -80,8 +82,11 @@ func pieces(r *rand.Rand, cols, rows int, wide bool, alternate *bool) string {
 	return fmt.Sprintf("\x1b[%sm", []string{"31", "1;4", "38;5;208", "48;2;1;2;3", "7", "0", "44", "3;9", "39;49", "22;24;27"}[r.Intn(10)])
 }
 
+func TestMain(m *testing.M) { testkit.Main(m) }
+
 // TestScreenIsWhatTmuxShowsOfAnything: random output, text and colours, against what tmux makes of it.
 func TestScreenIsWhatTmuxShowsOfAnything(t *testing.T) {
+	testkit.StartsProcesses(t)
 	tmux, err := exec.LookPath("tmux")
 	if err != nil {
 		t.Skip("no tmux")

@@ -15,10 +15,11 @@ import (
 	"testing"
 	"time"
 
+	"trl/internal/testkit"
+
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/rs/zerolog"
-	"go.uber.org/goleak"
 )
 
 const patience = 60 * time.Second
@@ -27,7 +28,7 @@ func TestMain(m *testing.M) {
 	if path := os.Getenv("TRL_TEST_AUDIT"); path != "" {
 		writeUntilKilled(path)
 	}
-	goleak.VerifyTestMain(m)
+	testkit.Main(m)
 }
 
 func open(t testing.TB, c Config) *Log {
@@ -61,16 +62,6 @@ func verify(t testing.TB, path string, anchors ...string) Report {
 		t.Fatal(err)
 	}
 	return r
-}
-
-func eventually(t testing.TB, what string, f func() bool) {
-	t.Helper()
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
-		if f() {
-			return
-		}
-	}
-	t.Fatalf("%s: did not happen", what)
 }
 
 func TestChainGoesOnAfterARestart(t *testing.T) {
@@ -314,7 +305,7 @@ func TestRotationKeepsSoMany(t *testing.T) {
 	l := open(t, Config{Path: path, MaxAge: time.Nanosecond, Keep: 3})
 	for i := range 20 {
 		l.Append(Entry{Action: "login"})
-		eventually(t, "line", func() bool { h, err := chainHeadOf(path); return err == nil && h.seq == uint64(i+1) })
+		testkit.Eventually(t, "line", func() bool { h, err := chainHeadOf(path); return err == nil && h.seq == uint64(i+1) })
 	}
 	closeLog(t, l)
 	files, _ := Files(path)
@@ -354,6 +345,7 @@ func writeUntilKilled(path string) {
 }
 
 func TestChainOutlivesKills(t *testing.T) {
+	testkit.StartsProcesses(t)
 	path := filepath.Join(t.TempDir(), "audit.log")
 	var last uint64
 	for range 5 {
@@ -370,7 +362,7 @@ func TestChainOutlivesKills(t *testing.T) {
 		if _, err := io.ReadFull(out, make([]byte, 7)); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "another 200 lines", func() bool { h, _ := chainHeadOf(path); return h.seq >= last+200 })
+		testkit.Eventually(t, "another 200 lines", func() bool { h, _ := chainHeadOf(path); return h.seq >= last+200 })
 		cmd.Process.Kill()
 		cmd.Wait()
 		r := verify(t, path)
@@ -448,7 +440,7 @@ func TestAFullDiskIsSaidAndCounted(t *testing.T) {
 		for range 10 {
 			l.Append(Entry{Action: "exec.run"})
 		}
-		eventually(t, "the disk is full", func() bool { return testutil.ToFloat64(c.Failing) == 1 })
+		testkit.Eventually(t, "the disk is full", func() bool { return testutil.ToFloat64(c.Failing) == 1 })
 		if err := l.Admit(); (err != nil) != required {
 			t.Errorf("required %v, admitted: %v", required, err)
 		}
@@ -462,7 +454,7 @@ func TestAFullDiskIsSaidAndCounted(t *testing.T) {
 		mu.Lock()
 		room = 1 << 30
 		mu.Unlock()
-		eventually(t, "it goes on", func() bool { return testutil.ToFloat64(c.Failing) == 0 })
+		testkit.Eventually(t, "it goes on", func() bool { return testutil.ToFloat64(c.Failing) == 0 })
 		if err := l.Admit(); err != nil {
 			t.Error(err)
 		}

@@ -1,0 +1,55 @@
+package testkit
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"trl/protocol"
+)
+
+// Patience is how long anything may take on a busy machine before a test gives up.
+const Patience = 60 * time.Second
+
+// Eventually polls until f returns true, and fails the test when it has not done so within Patience.
+func Eventually(t testing.TB, what string, f func() bool) {
+	t.Helper()
+	EventuallyWithin(t, Patience, what, f)
+}
+
+// EventuallyWithin is Eventually with another limit.
+func EventuallyWithin(t testing.TB, limit time.Duration, what string, f func() bool) {
+	t.Helper()
+	for end := time.Now().Add(limit); !f(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("did not happen within %v: %s", limit, what)
+		}
+	}
+}
+
+// WantCode checks that err is a protocol.Error with this code, and returns it.
+func WantCode(t testing.TB, err error, code protocol.Code) *protocol.Error {
+	t.Helper()
+	e, ok := errors.AsType[*protocol.Error](err)
+	if !ok || e.Code != code {
+		t.Fatalf("error %v, want %s", err, code)
+	}
+	return e
+}
+
+// Repeat calls f again and again until end is called, which waits for the last call.
+func Repeat(f func()) (end func()) {
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() { // ends with stop; end waits for it
+		defer close(stopped)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				f()
+			}
+		}
+	}()
+	return func() { close(stop); <-stopped }
+}
