@@ -198,7 +198,7 @@ func (s *Session) newExec(q *protocol.Exec) (*Exec, error) {
 	e.timeout = r.timeout(e.timeout)
 	c := e.command
 	c.Env, c.Dir, c.OpenStdin, c.Journal = q.Env, q.WorkingDir, q.InteractiveStdin, e.journal
-	c.Timeout, c.Grace, c.OnStart, c.OnWake = e.timeout, e.grace, e.logBegun, s.compactNow
+	c.Timeout, c.Grace = e.timeout, e.grace
 	if q.NoOutputTimeout != nil {
 		c.NoOutput = q.NoOutputTimeout.Duration()
 	}

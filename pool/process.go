@@ -87,31 +87,22 @@ func (s *Session) startProcess(ctx context.Context, q *protocol.ProcessStart, re
 	}
 	p.startedAt = time.Now()
 	p.beganAt = p.startedAt
-	_, err := s.shell.StartProcess(runtime.ProcessSpec{
-		Text: q.Command, Dir: q.WorkingDir, Env: withoutID(q.Env), OpenStdin: q.Stdin == "open", Journal: p.journal, OnStart: p.logStarted,
+	process, err := s.shell.PrepareProcess(runtime.ProcessSpec{
+		Text: q.Command, Dir: q.WorkingDir, Env: withoutID(q.Env), OpenStdin: q.Stdin == "open", Journal: p.journal,
 	})
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.touchLocked(time.Now())
 	if err != nil {
-		if s.releaseSlotLocked(&s.liveProcesses); s.ending != nil {
-			return nil, s.errEndedLocked()
-		}
-		return nil, unrunFault(err)
+		return nil, s.releaseSlot(&s.liveProcesses, err)
 	}
-	s.publishLocked("process.started", func() any { return p.Info() })
-	go p.watch() // #nosec G118 -- outlives its request; records the end; ended by it, which the session's end brings about; finish waits for it
-	return p, nil
-}
-
-// logStarted is told of it before it runs.
-func (p *Process) logStarted(process *runtime.Process) {
-	s := p.session
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	p.process, p.pid = process, process.Pid()
+	s.mu.Lock()
+	s.touchLocked(time.Now())
 	s.processes[p.ID()] = p
 	s.appendLog(entry{Process: p.entry()})
+	s.publishLocked("process.started", func() any { return p.Info() })
+	s.mu.Unlock()
+	process.Start() // not before it was written down
+	go p.watch()    // #nosec G118 -- outlives its request; records the end; ended by it, which the session's end brings about; finish waits for it
+	return p, nil
 }
 
 // reserveSlot counts one more process or terminal, whose goroutine ends with watching.Done, or says why there is no place for it.
@@ -131,10 +122,20 @@ func (s *Session) reserveSlot(live *int, by *Share) error {
 	return nil
 }
 
-// releaseSlotLocked takes back what admit did, for what did not come up. s.mu is held.
-func (s *Session) releaseSlotLocked(live *int) {
+// releaseSlot takes back what reserveSlot did, for what could not be started because of err, and says what a client is told.
+func (s *Session) releaseSlot(live *int, err error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.touchLocked(time.Now())
 	*live--
 	s.processTasks.Done()
+	if s.ending != nil {
+		return s.errEndedLocked()
+	}
+	if errors.Is(err, runtime.ErrNoTerminal) {
+		return protocol.Errorf(protocol.LimitExceeded, "server is out of terminals or descriptors").WithCause(err)
+	}
+	return unrunFault(err)
 }
 
 // watch waits for the end, brings it about when the time is over, and tells.

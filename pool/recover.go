@@ -225,7 +225,7 @@ func (s *Session) reviveWork(a *runtime.Adoption, m *loggedSession) (running *Ex
 
 // resume lets a session that is whole again go on where it was.
 func (s *Session) resume(a *runtime.Adoption, m *loggedSession, running *Exec) {
-	s.shell.OnChange(s.logShell)
+	s.shell.SetEntryWriter(entryWriter{s})
 	s.cancelGuestCommands() // a link's end may be written down, and not what it brought about
 	s.mu.Lock()
 	s.fireLocked(statemachine.Ready, "")
@@ -305,7 +305,7 @@ func (s *Session) reviveExec(a *runtime.Adoption, x *loggedExec) (live bool, err
 	}
 	c := runtime.NewCommand(x.Text)
 	c.Env, c.Dir, c.OpenStdin, c.Journal = x.Env, x.Dir, x.OpenStdin, e.journal
-	c.Timeout, c.NoOutput, c.Grace, c.OnStart, c.OnWake = e.timeout, time.Duration(x.NoOutput), e.grace, e.logBegun, s.compactNow
+	c.Timeout, c.NoOutput, c.Grace = e.timeout, time.Duration(x.NoOutput), e.grace
 	e.command = c
 	if x.Keeps {
 		e.keepText()

@@ -211,7 +211,7 @@ func (s *Session) openShell(warm *warmShell) error {
 		}
 		s.logAccepted(e, nil)
 	}
-	shell.OnChange(s.logShell) // last: with it the session is one that can be brought back
+	shell.SetEntryWriter(entryWriter{s}) // last: with it the session is one that can be brought back
 	if s.ending == nil {
 		s.fireLocked(statemachine.Ready, "")
 		if next := s.beginNextLocked(); next != nil {

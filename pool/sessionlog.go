@@ -205,11 +205,39 @@ var allowInvalidUTF8 = jsontext.AllowInvalidUTF8(true)
 
 var entryBuffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
-// logShell is the shell's recorder.
-func (s *Session) logShell(r runtime.SavedShell) {
-	s.appendLog(entry{Shell: &r})
+// entryWriter writes down what a session's shell tells: its runtime.EntryWriter.
+type entryWriter struct{ s *Session }
+
+// Shell writes the shell as it is now.
+func (w entryWriter) Shell(r runtime.SavedShell) {
+	w.s.appendLog(entry{Shell: &r})
 	r.After = nil // an event, which is not told twice
-	s.savedShell.Store(&r)
+	w.s.savedShell.Store(&r)
+}
+
+// Begun writes that the command that has the turn begins, on the runner, before the shell is told.
+func (w entryWriter) Begun(_ *runtime.Command, c runtime.SavedCommand) {
+	w.s.mu.Lock()
+	e := w.s.running
+	w.s.mu.Unlock()
+	e.pipes = &c.Pipes
+	e.begun = &begunEntry{ID: e.ID(), At: e.startedAt, Uptime: uptimeAt(e.beganAt), Command: c}
+	if !e.accepted {
+		w.s.logAccepted(e, e.begun)
+		return
+	}
+	w.s.appendLog(entry{Begun: e.begun})
+}
+
+// Compact does what requestCompactLocked asked for. Only the runner calls it.
+func (w entryWriter) Compact() {
+	select {
+	case <-w.s.compactRequests:
+		w.s.mu.Lock()
+		defer w.s.mu.Unlock()
+		w.s.compactLocked()
+	default: // it has been done
+	}
 }
 
 func (s *Session) entry() *sessionEntry {
@@ -252,17 +280,6 @@ func (k keyEntry) newRequest(ref keyRef) *keyedRequest {
 	e.own, e.alias = ref.ids()
 	copy(e.params[:], k.Params)
 	return e
-}
-
-// logBegun is the command's Began: on the runner, before the shell is told.
-func (e *Exec) logBegun(c runtime.SavedCommand) {
-	e.pipes = &c.Pipes
-	e.begun = &begunEntry{ID: e.ID(), At: e.startedAt, Uptime: uptimeAt(e.beganAt), Command: c}
-	if !e.accepted {
-		e.session.logAccepted(e, e.begun)
-		return
-	}
-	e.session.appendLog(entry{Begun: e.begun})
 }
 
 // logAccepted writes down that e is to run, or with b that it begins, too.
@@ -317,17 +334,6 @@ func (s *Session) requestCompactLocked() {
 	}
 	if s.running != nil {
 		s.running.command.WakeRun()
-	}
-}
-
-// compactNow does what requestCompactLocked asked for. Only the runner calls it.
-func (s *Session) compactNow() {
-	select {
-	case <-s.compactRequests:
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.compactLocked()
-	default: // it has been done
 	}
 }
 

@@ -3,7 +3,6 @@ package pool
 import (
 	"context"
 	"crypto/rand"
-	"errors"
 	"slices"
 	"strings"
 	"sync"
@@ -105,37 +104,25 @@ func (s *Session) openTerminal(ctx context.Context, q *protocol.TermOpen, ref ke
 		return nil, err
 	}
 	t.startedAt = time.Now()
-	_, err := s.shell.OpenTerminal(runtime.TerminalSpec{
-		Text: q.Command, Dir: q.WorkingDir, Env: withoutID(q.Env), Cols: q.Cols, Rows: q.Rows, Nonce: t.nonce, Journal: t.journal, OnStart: t.logOpened,
+	terminal, err := s.shell.PrepareTerminal(runtime.TerminalSpec{
+		Text: q.Command, Dir: q.WorkingDir, Env: withoutID(q.Env), Cols: q.Cols, Rows: q.Rows, Nonce: t.nonce, Journal: t.journal,
 	})
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.touchLocked(time.Now())
 	if err != nil {
-		if s.releaseSlotLocked(&s.openTerminals); s.ending != nil {
-			return nil, s.errEndedLocked()
-		}
-		if errors.Is(err, runtime.ErrNoTerminal) {
-			return nil, protocol.Errorf(protocol.LimitExceeded, "server is out of terminals or descriptors").WithCause(err)
-		}
-		return nil, unrunFault(err)
+		return nil, s.releaseSlot(&s.openTerminals, err)
 	}
-	s.publishLocked("term.opened", func() any { return t.Info() })
-	go t.watch() // tells what happens in it; ended by its end, which the session's end brings about; finish waits for it
-	return t, nil
-}
-
-// logOpened is told of it before its command runs.
-func (t *Terminal) logOpened(terminal *runtime.Terminal) {
-	s := t.session
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	t.terminal, t.pid = terminal, terminal.Pid()
+	s.mu.Lock()
+	s.touchLocked(time.Now())
 	if t.recording != "" {
 		t.recorder = s.pool.recordings.start(t.recordingSource())
 	}
 	s.terminals[t.ID()] = t
 	s.appendLog(entry{Terminal: t.entry()})
+	s.publishLocked("term.opened", func() any { return t.Info() })
+	s.mu.Unlock()
+	terminal.Start() // not before it was written down
+	go t.watch()     // tells what happens in it; ended by its end, which the session's end brings about; finish waits for it
+	return t, nil
 }
 
 func newTerminal(s *Session, stream, text, nonce string) *Terminal {

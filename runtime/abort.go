@@ -28,9 +28,7 @@ type abort struct {
 // timeOut ends the command because a time is over.
 func (r *run) timeOut(kind string, now time.Time) {
 	r.timeout, r.saved.Timeout = kind, kind
-	if r.c.OnStart != nil {
-		r.c.OnStart(r.saved)
-	}
+	r.writeEntry()
 	r.startAbort(syscall.SIGTERM, r.c.Grace, now)
 }
 

@@ -86,24 +86,35 @@ type SavedProcess struct {
 	Lost   []string     `json:"lost,omitempty"`   // what of the session's state it began without
 }
 
-// OnChange makes f learn of the shell's record now and whenever it changes, before anything depends on the change.
-func (s *Shell) OnChange(f func(SavedShell)) {
+// An EntryWriter writes what the next gateway must know of a session into its log, each thing before anything depends on it. Its methods
+// do not call the shell.
+type EntryWriter interface {
+	// Shell is called when the shell has changed.
+	Shell(SavedShell)
+	// Begun is called by Run before the shell is told of the command, and again when what must be known of it changes.
+	Begun(*Command, SavedCommand)
+	// Compact is called by Run soon after Command.WakeRun: no other call is under way on the session's runner.
+	Compact()
+}
+
+// SetEntryWriter has the session written down from now on, and its shell as it is.
+func (s *Shell) SetEntryWriter(r EntryWriter) {
 	<-s.turn
 	defer func() { s.turn <- struct{}{} }()
 	s.saveMu.Lock()
-	s.onChange = f
+	s.entries = r
 	s.saveMu.Unlock()
 	s.save()
 }
 
-// save tells the recorder. The caller has the turn.
+// save has the shell written down. The caller has the turn.
 func (s *Shell) save() { s.saveReplaced(nil) }
 
 // saveReplaced is changed for a shell that has taken another one's place.
 func (s *Shell) saveReplaced(after *Replaced) {
 	s.saveMu.Lock()
 	defer s.saveMu.Unlock()
-	if s.onChange == nil {
+	if s.entries == nil {
 		return
 	}
 	s.mu.Lock()
@@ -114,7 +125,7 @@ func (s *Shell) saveReplaced(after *Replaced) {
 	s.mu.Unlock()
 	s.saved = r
 	r.After = after
-	s.onChange(r)
+	s.entries.Shell(r)
 }
 
 // removeScope gives up the scope of a process or a terminal, unless somebody is left in it: then that is the session's, as what
@@ -133,8 +144,8 @@ func (s *Shell) removeScope(c KeptScope) bool {
 	}
 	s.saved.LeftScopes = s.leftScopesLocked()
 	s.mu.Unlock()
-	if s.onChange != nil && empty == (at >= 0) {
-		s.onChange(s.saved)
+	if s.entries != nil && empty == (at >= 0) {
+		s.entries.Shell(s.saved)
 	}
 	return empty
 }

@@ -32,12 +32,10 @@ type Command struct {
 	Timeout   time.Duration
 	NoOutput  time.Duration
 	Grace     time.Duration
-	Journal   *journal.Journal   // closed when nobody holds the command's output any more
-	Head      int64              // how much of each stream's beginning a successor of ours shall find,
-	Tail      int64              // and how much of its end, if that is more than the ring
-	OnStart   func(SavedCommand) // learns of what such a one must know, before the command runs; may be nil
-	OnWake    func()             // what Run calls soon after WakeRun; may be nil
-	resumed   *resumed           // it runs, or was about to, since before our time
+	Journal   *journal.Journal // closed when nobody holds the command's output any more
+	Head      int64            // how much of each stream's beginning a successor of ours shall find,
+	Tail      int64            // and how much of its end, if that is more than the ring
+	resumed   *resumed         // it runs, or was about to, since before our time
 
 	mu       sync.Mutex
 	wake     func()          // guarded by mu; nil while Run is not on it
@@ -194,7 +192,7 @@ func (c *Command) Discard() {
 	}
 }
 
-// WakeRun has Run call OnWake, on its own goroutine, unless the command ends before.
+// WakeRun has Run call EntryWriter.Compact, unless the command ends before.
 func (c *Command) WakeRun() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -21,10 +21,9 @@ type ProcessSpec struct {
 	Env       map[string]*string
 	OpenStdin bool
 	Journal   *journal.Journal // closed when nobody holds the process's output any more
-	OnStart   func(*Process)   // is told of it before it runs, so that it is written down by then; may be nil
 }
 
-// Process is a background command with a scope of its own, started by Shell.StartProcess. One goroutine (watch) waits for its
+// Process is a background command with a scope of its own, made by Shell.PrepareProcess. One goroutine (watch) waits for its
 // end; pipe copiers follow its output. It ends by itself, by Kill, or with its session.
 type Process struct {
 	heldResources
@@ -44,10 +43,11 @@ type Process struct {
 	saved      SavedProcess  // set once in Start
 }
 
-// StartProcess starts a background command from the session's present state: directory, variables, functions. A fresh bash or
+// PrepareProcess makes a background command from the session's present state: directory, variables, functions. Its text does not run
+// before Start, so that the caller can write it down until then. A fresh bash or
 // zsh reads a snapshot; a POSIX shell that may have functions, which it cannot list, makes a copy of itself, which
 // ignores INT and QUIT, as POSIX has it for what is started with `&`.
-func (s *Shell) StartProcess(spec ProcessSpec) (*Process, error) {
+func (s *Shell) PrepareProcess(spec ProcessSpec) (*Process, error) {
 	if spec.Dir != "" {
 		if err := s.currentGroup().Enterable(spec.Dir); err != nil {
 			return nil, err
@@ -113,12 +113,11 @@ func (s *Shell) StartProcess(spec ProcessSpec) (*Process, error) {
 	s.mu.Lock()
 	s.procs[p] = struct{}{}
 	s.mu.Unlock()
-	if spec.OnStart != nil {
-		spec.OnStart(p)
-	}
-	p.openGate()
 	return p, nil
 }
+
+// Start lets the process run.
+func (p *Process) Start() { p.openGate() }
 
 // makePipes makes what the process is connected with; inherited: a child will be given its ends, not open them.
 func (p *Process) makePipes(of *streamLogs, stdin, inherited bool) (err error) {

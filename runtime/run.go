@@ -171,7 +171,7 @@ func (r *run) start() error {
 	if s.cfg.Limits != (protocol.Limits{}) {
 		r.measure()
 	}
-	if c.OnStart != nil {
+	if s.entries != nil {
 		rec := SavedCommand{Seq: r.number, Sent: r.sent, Scope: r.scope.Number(), Pipes: r.pipes.saved(), Span: c.Journal.Span(), UsedBefore: r.savedUsage()}
 		if r.stdin != nil {
 			rec.Stdin = r.stdin.files
@@ -179,9 +179,16 @@ func (r *run) start() error {
 		rec.Before = heldFiles(r.beforeHeld, r.beforeFD)
 		rec.Snapshot, rec.Current = s.state.askedFor()
 		r.saved = rec
-		c.OnStart(rec)
+		r.writeEntry()
 	}
 	return r.sendLine(line, r.began)
+}
+
+// writeEntry has what the next gateway must know of the command written down.
+func (r *run) writeEntry() {
+	if r.s.entries != nil {
+		r.s.entries.Begun(r.c, r.saved)
+	}
 }
 
 // makeBefore puts text where the shell finds it before the command's own.
@@ -383,8 +390,8 @@ func (r *run) handleEvents(fds []unix.PollFd) {
 		r.feed()
 	}
 	asked := r.c.requests()
-	if asked.woken && r.c.OnWake != nil {
-		r.c.OnWake()
+	if asked.woken && r.s.entries != nil {
+		r.s.entries.Compact()
 	}
 	r.killed = r.killed || asked.killed
 	now := time.Now()
@@ -461,10 +468,8 @@ func (r *run) finish() Outcome {
 	}
 	_, after := r.envAndDirScripts()
 	if after != "" && s.p != nil {
-		if r.c.OnStart != nil { // the shell's last report is about to be another's
-			r.saved.Code, r.saved.Cancelled = &o.Code, o.Cancelled
-			r.c.OnStart(r.saved)
-		}
+		r.saved.Code, r.saved.Cancelled = &o.Code, o.Cancelled
+		r.writeEntry() // the shell's last report is about to be another's
 		// The tag is this gateway's: the answer to one that died while it asked must not pass for ours, since its text died with it.
 		tag := "w" + r.seq + "x" + strconv.Itoa(os.Getpid())
 		s.p.ask(s.currentGroup(), tag, after, bootTimeout)

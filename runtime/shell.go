@@ -62,20 +62,20 @@ type Shell struct {
 
 	// owned by the holder of turn
 	seq              int
-	poll             *poller          // where Run waits
-	wakeFD           int              // eventfd that wakes Run
-	pipeCalls        pipeCalls        // any may look
-	gauge            *Gauge           // of group, nil before its first command
-	pipes            *outputPipes     // for the next command; nil: to be made
-	saveMu           sync.Mutex       // orders what the recorder is told; before mu
-	saved            SavedShell       // guarded by telling
-	onChange         func(SavedShell) // guarded by telling
-	snapshotTried    time.Time        // of the last try to get a snapshot
-	snapshotsPaid    time.Time        // when the snapshots so far have had their share of the time, see snapshotDelay
-	mayTrapAbort     bool             // it may have one for the abort signal, which defeats the abort
-	mayTrapLines     bool             // it may have some that run for our lines: see dialect.hidesTraps
-	mayHaveFunctions atomic.Bool      // it may have functions, which it cannot list; any may look
-	leftScopesLimit  int              // removeEmptyScopes, when left is longer than that
+	poll             *poller      // where Run waits
+	wakeFD           int          // eventfd that wakes Run
+	pipeCalls        pipeCalls    // any may look
+	gauge            *Gauge       // of group, nil before its first command
+	pipes            *outputPipes // for the next command; nil: to be made
+	saveMu           sync.Mutex   // orders what entries is told; before mu
+	saved            SavedShell   // guarded by saveMu
+	entries          EntryWriter  // set by SetEntryWriter, with the turn and saveMu held; nil: nobody writes anything down
+	snapshotTried    time.Time    // of the last try to get a snapshot
+	snapshotsPaid    time.Time    // when the snapshots so far have had their share of the time, see snapshotDelay
+	mayTrapAbort     bool         // it may have one for the abort signal, which defeats the abort
+	mayTrapLines     bool         // it may have some that run for our lines: see dialect.hidesTraps
+	mayHaveFunctions atomic.Bool  // it may have functions, which it cannot list; any may look
+	leftScopesLimit  int          // removeEmptyScopes, when left is longer than that
 
 	restorePostponed bool // it is dead, and something is short that another one takes: see restoreShell
 }

@@ -81,6 +81,22 @@ type session struct {
 	t testing.TB
 }
 
+// StartProcess prepares a process and starts it.
+func (s *session) StartProcess(spec ProcessSpec) (*Process, error) {
+	p, err := s.PrepareProcess(spec)
+	if err == nil {
+		p.Start()
+	}
+	return p, err
+}
+
+// onBegun is an EntryWriter that calls a function when a command begins.
+type onBegun func(*Command)
+
+func (onBegun) Shell(SavedShell)                   {}
+func (f onBegun) Begun(c *Command, _ SavedCommand) { f(c) }
+func (onBegun) Compact()                           {}
+
 var sessionCount atomic.Int64
 
 func openSession(t testing.TB, h *Host, path string) *session {
@@ -557,20 +573,24 @@ func TestRunsWhenWrittenDown(t *testing.T) {
 			_ = os.Remove(flag)
 		}
 		process := func(what string) {
-			p, err := s.StartProcess(ProcessSpec{Text: ": >" + flag, Journal: journal.New(1 << 20), OnStart: func(p *Process) { waits(p.Pid()) }})
+			p, err := s.PrepareProcess(ProcessSpec{Text: ": >" + flag, Journal: journal.New(1 << 20)})
 			if err != nil {
 				t.Fatal(what, err)
 			}
+			waits(p.Pid())
+			p.Start()
 			runs(what, p.Exited())
 			p.Release()
 		}
 		process("process")
 		s.code("f() { :; }", 0)
 		process("process, with a function")
-		term, err := s.OpenTerminal(TerminalSpec{Text: ": >" + flag, Cols: 80, Rows: 24, Journal: journal.New(1 << 20), OnStart: func(t *Terminal) { waits(t.Pid()) }})
+		term, err := s.PrepareTerminal(TerminalSpec{Text: ": >" + flag, Cols: 80, Rows: 24, Journal: journal.New(1 << 20)})
 		if err != nil {
 			t.Fatal(err)
 		}
+		waits(term.Pid())
+		term.Start()
 		runs("terminal", term.Exited())
 		term.Release()
 	})
@@ -620,7 +640,11 @@ func TestInterruptAtOnce(t *testing.T) {
 		for i := range 20 {
 			c := NewCommand("while :; do :; done")
 			if i%2 == 1 {
-				c.OnStart = func(SavedCommand) { c.Signal(syscall.SIGINT) }
+				s.SetEntryWriter(onBegun(func(begun *Command) {
+					if begun == c {
+						c.Signal(syscall.SIGINT)
+					}
+				}))
 			} else {
 				c.Signal(syscall.SIGINT)
 			}
@@ -639,7 +663,7 @@ func TestLateLine(t *testing.T) {
 		for late := 90 * time.Millisecond; late < 102*time.Millisecond; late += 1500 * time.Microsecond {
 			c := NewCommand("sleep 0.02; kill -9 $$")
 			pid, script := s.proc().child.Pid(), s.proc().script
-			c.OnStart = func(SavedCommand) {
+			s.SetEntryWriter(onBegun(func(*Command) {
 				began := time.Now()
 				_ = syscall.Kill(pid, syscall.SIGSTOP)
 				testkit.Eventually(t, "it has stopped", func() bool { p, _ := readProc(pid); return p.state == 'T' })
@@ -649,7 +673,7 @@ func TestLateLine(t *testing.T) {
 					}
 				}
 				time.AfterFunc(late-time.Since(began), func() { _ = syscall.Kill(pid, syscall.SIGCONT) })
-			}
+			}))
 			if r := s.wait(s.start(c)); r.Code != 137 {
 				t.Fatalf("late by %v: %v", late, r.Outcome)
 			}

@@ -21,10 +21,9 @@ type TerminalSpec struct {
 	Cols, Rows int
 	Nonce      string           // what our marks bear, see terminalScript
 	Journal    *journal.Journal // closed when the terminal has ended
-	OnStart    func(*Terminal)  // is told of it before its command runs, so that it is written down by then; may be nil
 }
 
-// Terminal is a PTY and what runs in it, in a scope of its own, opened by Shell.OpenTerminal. Its process leads a process session
+// Terminal is a PTY and what runs in it, in a scope of its own, made by Shell.PrepareTerminal. Its process leads a process session
 // that the PTY controls. Two goroutines: one copies its output (pty.drain), one waits for its end (watch). It ends with
 // its first process: by itself, by Close, or with its session.
 type Terminal struct {
@@ -59,9 +58,10 @@ type SavedTerminal struct {
 	Lost    []string     `json:"lost,omitempty"` // what of the session's state it began without
 }
 
-// OpenTerminal opens a terminal in the session's present directory, with its exported variables; a command, in place of the
-// shell, has its functions as well, as far as Start's has.
-func (s *Shell) OpenTerminal(spec TerminalSpec) (*Terminal, error) {
+// PrepareTerminal opens a terminal in the session's present directory, with its exported variables; a command, in place of the
+// shell, has its functions as well, as far as a process has. Its command does not run before Start, so that the caller can write it
+// down until then.
+func (s *Shell) PrepareTerminal(spec TerminalSpec) (*Terminal, error) {
 	if spec.Dir != "" {
 		if err := s.currentGroup().Enterable(spec.Dir); err != nil {
 			return nil, err
@@ -95,10 +95,6 @@ func (s *Shell) OpenTerminal(spec TerminalSpec) (*Terminal, error) {
 					Held: t.heldFiles, Gate: t.startGate.HeldW, Scratch: t.scratch, Lost: t.saved.Lost,
 				}
 				s.addTerminal(t, child)
-				if spec.OnStart != nil {
-					spec.OnStart(t)
-				}
-				t.openGate()
 				return t, nil
 			}
 		}
@@ -112,6 +108,9 @@ func (s *Shell) OpenTerminal(spec TerminalSpec) (*Terminal, error) {
 	t.Release()
 	return nil, err
 }
+
+// Start lets the terminal's command run.
+func (t *Terminal) Start() { t.openGate() }
 
 func newTerminal(b *Base, group KeptGroup, scope KeptScope, j *journal.Journal) *Terminal {
 	t := &Terminal{
