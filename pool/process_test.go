@@ -255,7 +255,7 @@ func TestWaitsAreBounded(t *testing.T) {
 func TestSearchAcrossPieces(t *testing.T) {
 	r := newRig(t, Config{})
 	s := r.create(protocol.SessionCreate{})
-	p := r.process(s, protocol.ProcessStart{Command: fmt.Sprintf("printf '%s'; sleep 0.05; printf 'NEE'; sleep 0.05; echo DLE; sleep 71023", strings.Repeat("x", 3*lookBack))})
+	p := r.process(s, protocol.ProcessStart{Command: fmt.Sprintf("printf '%s'; sleep 0.05; printf 'NEE'; sleep 0.05; echo DLE; sleep 71023", strings.Repeat("x", 3*8<<10))})
 	if w := await(t, p, protocol.Until{Output: "xNEEDLE$"}, generous); !w.Met {
 		t.Errorf("%+v", w)
 	}

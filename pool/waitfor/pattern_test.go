@@ -1,4 +1,4 @@
-package pool
+package waitfor
 
 import (
 	"regexp/syntax"
@@ -15,7 +15,7 @@ func TestPatternsAreBounded(t *testing.T) {
 	for _, pattern := range []string{"x{1000}x{1000}x{1000}", strings.Repeat("x{1000}", 140), "(?:(?:a|b|c){30}){30}", strings.Repeat(`\pL`, 340)} {
 		var before, after goruntime.MemStats
 		goruntime.ReadMemStats(&before)
-		_, err := compilePattern(pattern)
+		_, err := Compile(pattern)
 		goruntime.ReadMemStats(&after)
 		if e := testkit.WantCode(t, err, protocol.InvalidParams); e.Details["field"] != "until.output" || e.Details["limit"] != maxPattern {
 			t.Errorf("%.20s: %v", pattern, e.Details)
@@ -25,12 +25,12 @@ func TestPatternsAreBounded(t *testing.T) {
 		}
 	}
 	for _, pattern := range []string{`listening on .*:(\d+)`, "ready|started", `^\w{1,100}$`, `\pL{1,100}`, `\Qabc`, "(?i)error", `x{1000}`, strings.Repeat("x", protocol.MaxPattern)} {
-		if _, err := compilePattern(pattern); err != nil {
+		if _, err := Compile(pattern); err != nil {
 			t.Errorf("%.20s: %v", pattern, err)
 		}
 	}
 	for _, pattern := range []string{"(", "x{1001}", strings.Repeat("(", 2000)} {
-		if e := testkit.WantCode(t, func() error { _, err := compilePattern(pattern); return err }(), protocol.InvalidParams); e.Details["field"] != "until.output" || e.Details["limit"] != nil {
+		if e := testkit.WantCode(t, func() error { _, err := Compile(pattern); return err }(), protocol.InvalidParams); e.Details["field"] != "until.output" || e.Details["limit"] != nil {
 			t.Errorf("%.20s: %v", pattern, e.Details)
 		}
 	}
