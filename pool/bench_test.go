@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"trl/internal/testkit"
+	"trl/pool/recording"
 	"trl/protocol"
 	"trl/runtime"
 	"trl/runtime/journal"
@@ -47,7 +48,7 @@ func BenchmarkRecording(b *testing.B) {
 	for _, record := range []bool{false, true} {
 		for name, command := range map[string]string{"nothing": ":", "MiB": "head -c 1048576 /dev/zero"} {
 			b.Run(fmt.Sprintf("%s/recorded=%t", name, record), func(b *testing.B) {
-				r := newRig(b, withRecordings(b, RecordConfig{}))
+				r := newRig(b, withRecordings(b, recording.Config{}))
 				s, err := r.Create(b.Context(), me, &protocol.SessionCreate{})
 				if err != nil {
 					b.Fatal(err)

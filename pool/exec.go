@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"trl/metrics"
+	"trl/pool/ids"
+	"trl/pool/recording"
 	"trl/protocol"
 	"trl/runtime"
 	"trl/runtime/journal"
@@ -35,9 +37,9 @@ type Exec struct {
 	queuedAt  time.Time
 	done      chan struct{} // closed when it has ended and the session is past it
 
-	recording        string    // the id of its recording; "": none is wanted
-	recordingDeleted bool      // guarded by session.mu; somebody deleted that
-	recorder         *recorder // guarded by session.mu; nil: nobody records, or it has not begun
+	recording        string              // the id of its recording; "": none is wanted
+	recordingDeleted bool                // guarded by session.mu; somebody deleted that
+	recorder         *recording.Recorder // guarded by session.mu; nil: nobody records, or it has not begun
 
 	accepted bool // the session log has it; written by the runner, or under session.mu
 
@@ -172,11 +174,11 @@ func (s *Session) errBusyLocked(why string) error {
 
 func (s *Session) newExec(q *protocol.Exec) (*Exec, error) {
 	p, r := s.pool, s.pool.config.Load()
-	if err := p.recordings.checkPossible(q.Record); err != nil {
+	if err := p.recordings.CheckPossible(q.Record); err != nil {
 		return nil, err
 	}
 	e := &Exec{
-		stream:  makeID(streamPrefix, 'x', p.epoch, s.tag, memberLen),
+		stream:  ids.New(ids.StreamPrefix, 'x', p.epoch, s.tag, ids.MemberLen),
 		session: s, text: q.Command, clean: q.Clean,
 		maxOutput: defaultOutput, timeout: s.spec.timeout, grace: graceInForce(q.KillGrace),
 		journal:      journal.New(r.RingBytes),
@@ -186,7 +188,7 @@ func (s *Session) newExec(q *protocol.Exec) (*Exec, error) {
 		done:         make(chan struct{}),
 		resultOutput: &resultOutput{},
 	}
-	if q.Record || s.recordSet()&recordExecs != 0 {
+	if q.Record || s.recordSet()&recording.Execs != 0 {
 		e.recording = s.newRecordingID()
 	}
 	if q.MaxOutputBytes != nil {
@@ -313,7 +315,7 @@ func (e *Exec) setEndLocked(now time.Time) {
 		stdout, stderr = totals[0], totals[1]
 	}
 	e.endOffset = stdout + stderr
-	e.recorder.setEnd(e.endOffset)
+	e.recorder.SetEnd(e.endOffset)
 	began := e.startedAt
 	if began.IsZero() {
 		began = now
@@ -416,7 +418,7 @@ func (e *Exec) outcome() string {
 }
 
 // ID is the exec's.
-func (e *Exec) ID() string { return e.stream[len(streamPrefix):] }
+func (e *Exec) ID() string { return e.stream[len(ids.StreamPrefix):] }
 
 // StreamID is that of its output.
 func (e *Exec) StreamID() string { return e.stream }

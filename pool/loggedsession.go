@@ -7,6 +7,7 @@ import (
 
 	"github.com/go-json-experiment/json"
 
+	"trl/pool/ids"
 	"trl/protocol"
 	"trl/runtime"
 	"trl/runtime/journal"
@@ -69,7 +70,7 @@ type loggedTerminal struct {
 
 // check says whether what is remembered is the session's own.
 func (m *loggedSession) check() error {
-	if len(m.session.Tag) != tagLen {
+	if len(m.session.Tag) != ids.TagLen {
 		return fmt.Errorf("session log: tag %q", m.session.Tag)
 	}
 	for _, x := range m.ended {
@@ -101,9 +102,9 @@ func (m *loggedSession) check() error {
 }
 
 func (m *loggedSession) owns(kind byte, stream string) bool {
-	id, prefixed := strings.CutPrefix(stream, streamPrefix)
-	_, is := epochOfID(kind, id)
-	return prefixed && is && tagOf(id) == m.session.Tag
+	id, prefixed := strings.CutPrefix(stream, ids.StreamPrefix)
+	_, is := ids.EpochOf(kind, id)
+	return prefixed && is && ids.TagOf(id) == m.session.Tag
 }
 
 // readLine adds what an entry says.
@@ -145,7 +146,7 @@ func (m *loggedSession) addToIndex(stream string, x any) {
 	if m.index == nil {
 		m.index = map[string]any{}
 	}
-	m.index[strings.TrimPrefix(stream, streamPrefix)] = x
+	m.index[strings.TrimPrefix(stream, ids.StreamPrefix)] = x
 }
 
 // readEntry adds what an entry of JSON says.

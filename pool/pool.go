@@ -23,6 +23,8 @@ import (
 	"github.com/rs/zerolog"
 
 	"trl/metrics"
+	"trl/pool/ids"
+	"trl/pool/recording"
 	"trl/protocol"
 	"trl/runtime"
 )
@@ -60,7 +62,7 @@ type Config struct {
 	MaxRetainedBytes            int64 // bytes of all
 	MaxKeysOfAll                int   // request keys of all
 
-	Record RecordConfig
+	Record recording.Config
 	OnEnd  func(End) // told of every end; it does not wait, and asks nothing of the pool. nil: nobody keeps a record
 }
 
@@ -97,7 +99,7 @@ type Pool struct {
 
 	recovery atomic.Pointer[recovery] // nil: all sessions are there
 
-	recordings *recordings
+	recordings *recording.Store
 	emulators  *emulators
 	isExempt   func(who string) bool // set once in ExemptFromReserve, before anybody asks for a session; nil: nobody has
 	output     budget                // of the output that is kept of commands that run
@@ -134,7 +136,7 @@ func New(c Config, k runtime.Keeper, m *metrics.Metrics, log zerolog.Logger) *Po
 	p := &Pool{
 		base: &runtime.Base{Keeper: k, Metrics: m, Log: log}, metrics: m, log: log,
 		execSeries:    map[string]outcomeSeries{},
-		epoch:         epochMark(c.Epoch),
+		epoch:         ids.EpochMark(c.Epoch),
 		started:       time.Now(),
 		sessions:      map[string]*Session{},
 		tags:          map[string]*Session{},
@@ -163,7 +165,7 @@ func New(c Config, k runtime.Keeper, m *metrics.Metrics, log zerolog.Logger) *Po
 	p.config.Store(newEffectiveConfig(c))
 	p.requestKeys.setLimit(p.config.Load().MaxKeys)
 	p.warm = newWarm(p)
-	p.recordings = newRecordings(c.Record, m, log)
+	p.recordings = recording.New(c.Record, m, log)
 	p.emulators = newEmulators()
 	return p
 }
@@ -192,13 +194,13 @@ func (p *Pool) Start() {
 	}
 	p.tasks.Add(1) // warm.run: keeps shells ready; ended by warm.close; Close waits for it
 	if p.recovery.Load() == nil {
-		p.recordings.finishAbandoned()
+		p.recordings.FinishAbandoned()
 		go p.warm.run()
 		return
 	}
 	go func() {
 		p.Recovered()
-		p.recordings.finishAbandoned()
+		p.recordings.FinishAbandoned()
 		p.warm.run()
 	}()
 }
@@ -254,7 +256,7 @@ func (p *Pool) Close(ctx context.Context) error {
 			shell.Forget()
 		}
 	}
-	return p.recordings.wait(ctx)
+	return p.recordings.Wait(ctx)
 }
 
 // Create makes a session and returns when its shell answers. The session does not depend on ctx.
@@ -360,8 +362,8 @@ func (p *Pool) register(who string, q *protocol.SessionCreate) (s *Session, star
 		params := fingerprintOf("session.create", q)
 		s.key = keyEntry{Key: q.RequestKey, Params: params[:]}
 	}
-	for s.tag = randomText(tagLen); p.tags[s.tag] != nil; {
-		s.tag = randomText(tagLen)
+	for s.tag = ids.Random(ids.TagLen); p.tags[s.tag] != nil; {
+		s.tag = ids.Random(ids.TagLen)
 	}
 	p.sessions[id], p.tags[s.tag] = s, s
 	if q.Name != "" {
@@ -438,7 +440,7 @@ func (p *Pool) Find(who, id, name string) (*Session, error) {
 
 // notFoundError tells an id of an earlier epoch from one that never was, or is not the caller's.
 func (p *Pool) notFoundError(kind byte, id string, otherwise error) error {
-	if epoch, ok := epochOfID(kind, id); ok && epoch != p.epoch {
+	if epoch, ok := ids.EpochOf(kind, id); ok && epoch != p.epoch {
 		return errSessionLost()
 	}
 	return otherwise
@@ -446,10 +448,10 @@ func (p *Pool) notFoundError(kind byte, id string, otherwise error) error {
 
 // sessionOfID finds the session that an exec or process id belongs to.
 func (p *Pool) sessionOfID(who string, kind byte, id string) *Session {
-	if epoch, ok := epochOfID(kind, id); !ok || epoch != p.epoch {
+	if epoch, ok := ids.EpochOf(kind, id); !ok || epoch != p.epoch {
 		return nil
 	}
-	if s := p.sessionByTag(tagOf(id)); s != nil && s.owner == who {
+	if s := p.sessionByTag(ids.TagOf(id)); s != nil && s.owner == who {
 		return s
 	}
 	return nil
@@ -499,8 +501,8 @@ func (p *Pool) FindProcess(who, id string) (*Process, error) {
 func (p *Pool) Owner(id string) (who, session string) {
 	var s *Session
 	if len(id) > 0 && id[0] != 's' {
-		if epoch, ok := epochOfID(id[0], id); ok && epoch == p.epoch {
-			s = p.sessionByTag(tagOf(id))
+		if epoch, ok := ids.EpochOf(id[0], id); ok && epoch == p.epoch {
+			s = p.sessionByTag(ids.TagOf(id))
 		}
 	} else if p.awaitRecovered(id) == nil {
 		p.mu.RLock()

@@ -17,6 +17,7 @@ import (
 
 	"trl/internal/testkit"
 	"trl/metrics"
+	"trl/pool/ids"
 	"trl/protocol"
 	"trl/runtime"
 )
@@ -60,11 +61,11 @@ func TestIdsOfOthersAndOfEarlierEpochs(t *testing.T) {
 			}
 		}
 		tag := ""
-		random := randomLen
+		random := ids.RandomLen
 		if c.kind != 's' {
-			tag, random = s.tag, memberLen
+			tag, random = s.tag, ids.MemberLen
 		}
-		testkit.WantCode(t, c.find(me, makeID("", c.kind, before.Epoch(), tag, random)), protocol.SessionLost)
+		testkit.WantCode(t, c.find(me, ids.New("", c.kind, before.Epoch(), tag, random)), protocol.SessionLost)
 	}
 	if _, err := now.Find("another", "", "n"); protocol.AsError(err).Code != protocol.SessionNotFound {
 		t.Errorf("another's name: %v", err)

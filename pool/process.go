@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	"trl/pool/ids"
 	"trl/protocol"
 	"trl/runtime"
 	"trl/runtime/journal"
@@ -76,7 +77,7 @@ func (s *Session) startProcess(ctx context.Context, q *protocol.ProcessStart, re
 	s.resetGate.RLock() // a shell that is being replaced on request has no state to start from
 	defer s.resetGate.RUnlock()
 	p := &Process{
-		stream:  makeID(streamPrefix, 'p', s.pool.epoch, s.tag, memberLen),
+		stream:  ids.New(ids.StreamPrefix, 'p', s.pool.epoch, s.tag, ids.MemberLen),
 		session: s, name: q.Name, text: truncateText(q.Command), journal: journal.New(s.pool.config.Load().RingBytes), key: ref, params: params, done: make(chan struct{}),
 	}
 	if q.Timeout != nil {
@@ -189,7 +190,7 @@ func (s *Session) Processes() []*Process {
 }
 
 // ID is the process's.
-func (p *Process) ID() string { return p.stream[len(streamPrefix):] }
+func (p *Process) ID() string { return p.stream[len(ids.StreamPrefix):] }
 
 // StreamID is that of its output.
 func (p *Process) StreamID() string { return p.stream }

@@ -18,6 +18,8 @@ import (
 
 	"trl/internal/testkit"
 	"trl/metrics"
+	"trl/pool/ids"
+	"trl/pool/recording"
 	"trl/protocol"
 	"trl/runtime/cast"
 	"trl/runtime/journal"
@@ -82,7 +84,10 @@ func (r *rig) ended(id string) (protocol.Recording, *cassette) {
 	return info, r.cassette(id)
 }
 
-func withRecordings(t testing.TB, c RecordConfig) Config {
+// diskBlock is what a recording takes of the disk at least.
+const diskBlock = 4 << 10
+
+func withRecordings(t testing.TB, c recording.Config) Config {
 	c.Dir = filepath.Join(t.TempDir(), "state", "recordings")
 	return Config{Record: c}
 }
@@ -121,7 +126,7 @@ func journalText(t testing.TB, j *journal.Journal) (text []byte) {
 
 // TestATerminalIsRecorded: every byte, each size, the commands and the end; not what was typed, nor the environment.
 func TestATerminalIsRecorded(t *testing.T) {
-	r := newRig(t, withRecordings(t, RecordConfig{Policy: "terminals"}))
+	r := newRig(t, withRecordings(t, recording.Config{Policy: "terminals"}))
 	const hidden = "correct-horse-battery"
 	s := r.create(protocol.SessionCreate{Shell: "/bin/bash", Name: "work", Env: protocol.Env{"API_TOKEN": of("secret-of-the-environment"), "PS1": of("> ")}})
 	if s.Info().Record != "terminals" || s.Info().Recording != 0 {
@@ -187,7 +192,7 @@ func TestATerminalIsRecorded(t *testing.T) {
 // TestACommandIsRecorded: both outputs in order, as a terminal would show them, told apart; nothing of what a job prints after the end.
 func TestACommandIsRecorded(t *testing.T) {
 	eachShell(t, func(t *testing.T, shell string) {
-		r := newRig(t, withRecordings(t, RecordConfig{}))
+		r := newRig(t, withRecordings(t, recording.Config{}))
 		s := r.create(protocol.SessionCreate{Shell: shell, Record: "execs"})
 		fifo := filepath.Join(t.TempDir(), "go")
 		want(t, s, "mkfifo "+fifo, "")
@@ -222,7 +227,7 @@ func TestWhatIsRecorded(t *testing.T) {
 	terms := func(word string) bool { return word == "terminals" || word == "all" }
 	execs := func(word string) bool { return word == "execs" || word == "all" }
 	for _, policy := range words {
-		r := newRig(t, withRecordings(t, RecordConfig{Policy: policy}))
+		r := newRig(t, withRecordings(t, recording.Config{Policy: policy}))
 		for _, asked := range words {
 			s := r.create(protocol.SessionCreate{Record: asked})
 			for _, mine := range []bool{false, true} {
@@ -255,7 +260,7 @@ func TestWhatIsRecorded(t *testing.T) {
 
 // TestARecordingIsBounded: it says where it ends, and what it is of goes on.
 func TestARecordingIsBounded(t *testing.T) {
-	r := newRig(t, withRecordings(t, RecordConfig{MaxBytes: 100_000}))
+	r := newRig(t, withRecordings(t, recording.Config{MaxBytes: 100_000}))
 	s := r.create(protocol.SessionCreate{})
 	e := start(t, s, protocol.Exec{Command: "seq 100000; echo end", Record: true, MaxOutputBytes: of[int64](1 << 20)})
 	wait(t, "the command", e.Done())
@@ -281,7 +286,7 @@ func TestARecordingIsBounded(t *testing.T) {
 // TestWhoHasMostMakesRoom: nobody pushes out the few recordings of another by many or large ones, and what the policy demanded goes last.
 func TestWhoHasMostMakesRoom(t *testing.T) {
 	for name, loud := range map[string]string{"many": "echo x", "large": "head -c 20000 /dev/zero | tr '\\0' x"} {
-		r := newRig(t, withRecordings(t, RecordConfig{Policy: "execs", TotalBytes: 20 * diskBlock}))
+		r := newRig(t, withRecordings(t, recording.Config{Policy: "execs", TotalBytes: 20 * diskBlock}))
 		sessions := map[string]*Session{}
 		recorded := func(who, command string) (id string) {
 			s := sessions[who]
@@ -294,7 +299,7 @@ func TestWhoHasMostMakesRoom(t *testing.T) {
 			}
 			e := start(t, s, protocol.Exec{Command: command})
 			wait(t, "the command", e.Done())
-			testkit.Eventually(t, "the recording has ended", func() bool { return r.recordings.hasEnded(e.RecordingID()) })
+			testkit.Eventually(t, "the recording has ended", func() bool { return r.recordings.HasEnded(e.RecordingID()) })
 			return e.RecordingID()
 		}
 		there := func(who, id string) bool {
@@ -304,7 +309,7 @@ func TestWhoHasMostMakesRoom(t *testing.T) {
 		few := recorded("few", "echo evidence")
 		term := openTerm(t, sessions["few"], protocol.TermOpen{Command: "echo wish", Record: true})
 		wait(t, "the terminal", term.Done())
-		testkit.Eventually(t, "the recording has ended", func() bool { return r.recordings.hasEnded(term.recording) })
+		testkit.Eventually(t, "the recording has ended", func() bool { return r.recordings.HasEnded(term.recording) })
 		var ids []string
 		for range 25 {
 			ids = append(ids, recorded("loud", loud))
@@ -323,7 +328,7 @@ func TestWhoHasMostMakesRoom(t *testing.T) {
 
 // TestOldRecordingsMakeRoom: the oldest that ended go first, and one that is being written is never removed.
 func TestOldRecordingsMakeRoom(t *testing.T) {
-	r := newRig(t, withRecordings(t, RecordConfig{TotalBytes: 10 * diskBlock}))
+	r := newRig(t, withRecordings(t, recording.Config{TotalBytes: 10 * diskBlock}))
 	s := r.create(protocol.SessionCreate{Record: "all"})
 	long := openTerm(t, s, protocol.TermOpen{Command: "cat"})
 	var ids []string
@@ -364,7 +369,7 @@ func TestOldRecordingsMakeRoom(t *testing.T) {
 }
 
 func TestRecordingsAreKeptForATime(t *testing.T) {
-	r := newRig(t, withRecordings(t, RecordConfig{Policy: "all", Keep: time.Hour}))
+	r := newRig(t, withRecordings(t, recording.Config{Policy: "all", Keep: time.Hour}))
 	s := r.create(protocol.SessionCreate{})
 	e := start(t, s, protocol.Exec{Command: ":"})
 	wait(t, "the command", e.Done())
@@ -382,7 +387,7 @@ func TestRecordingsAreKeptForATime(t *testing.T) {
 
 // TestNoDiskNoHarm: where nothing can be written the command is not disturbed, and it is counted.
 func TestNoDiskNoHarm(t *testing.T) {
-	c := withRecordings(t, RecordConfig{Policy: "all"})
+	c := withRecordings(t, recording.Config{Policy: "all"})
 	c.Record.Dir = filepath.Join(t.TempDir(), "file", "recordings") // below a file: nobody can make that, root neither
 	if err := os.WriteFile(filepath.Dir(c.Record.Dir), nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -397,14 +402,14 @@ func TestNoDiskNoHarm(t *testing.T) {
 	}
 	failed := r.metrics.RecordingsEnded.WithLabelValues(metrics.RecordingFailed)
 	testkit.Eventually(t, "both are counted", func() bool { return testutil.ToFloat64(failed) == 2 })
-	if n := len(r.Recordings(me, false, "")); n != 0 || r.recordings.openCount() != 0 {
+	if n := len(r.Recordings(me, false, "")); n != 0 || r.recordings.OpenCount() != 0 {
 		t.Errorf("%d recordings that nobody has", n)
 	}
 }
 
 // TestOthersRecordings: they do not exist, but for an admin.
 func TestOthersRecordings(t *testing.T) {
-	r := newRig(t, withRecordings(t, RecordConfig{Policy: "execs"}))
+	r := newRig(t, withRecordings(t, recording.Config{Policy: "execs"}))
 	s := r.create(protocol.SessionCreate{})
 	e := start(t, s, protocol.Exec{Command: ":"})
 	wait(t, "the command", e.Done())
@@ -428,16 +433,16 @@ func TestOthersRecordings(t *testing.T) {
 	if err := mine.Delete(true); err != nil {
 		t.Error(err)
 	}
-	if _, err := os.Stat(r.recordings.path(e.RecordingID())); !os.IsNotExist(err) {
+	if _, err := os.Stat(r.recordings.Path(e.RecordingID())); !os.IsNotExist(err) {
 		t.Error("the file is there")
 	}
 }
 
 // TestDeletedMeansGone: a recording whose file cannot be removed is not said to be, is still there, and keeps no other from making room.
 func TestDeletedMeansGone(t *testing.T) {
-	r := newRig(t, withRecordings(t, RecordConfig{TotalBytes: 4 * diskBlock}))
+	r := newRig(t, withRecordings(t, recording.Config{TotalBytes: 4 * diskBlock}))
 	s := r.create(protocol.SessionCreate{Record: "execs"})
-	record := func() *Recording {
+	record := func() *recording.Recording {
 		e := start(t, s, protocol.Exec{Command: "echo kept"})
 		wait(t, "the command", e.Done())
 		r.ended(e.RecordingID())
@@ -448,7 +453,7 @@ func TestDeletedMeansGone(t *testing.T) {
 		return rec
 	}
 	rec := record()
-	id, path := rec.rec.ID, r.recordings.path(rec.rec.ID)
+	id, path := rec.Info().RecordingID, r.recordings.Path(rec.Info().RecordingID)
 	text, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
@@ -477,7 +482,7 @@ func TestDeletedMeansGone(t *testing.T) {
 
 // TestDeleteWhileRecording ends the recording and nothing else.
 func TestDeleteWhileRecording(t *testing.T) {
-	r := newRig(t, withRecordings(t, RecordConfig{}))
+	r := newRig(t, withRecordings(t, recording.Config{}))
 	s := r.create(protocol.SessionCreate{Record: "terminals"})
 	term := openTerm(t, s, protocol.TermOpen{Command: "echo here; cat"})
 	shownBy(t, term, "here")
@@ -499,22 +504,22 @@ func TestDeleteWhileRecording(t *testing.T) {
 
 // TestWhatIsMissedIsTold: a recorder that comes too late says what it has not seen, and never holds up who writes.
 func TestWhatIsMissedIsTold(t *testing.T) {
-	r := newRig(t, withRecordings(t, RecordConfig{}))
+	r := newRig(t, withRecordings(t, recording.Config{}))
 	j := journal.New(64 << 10)
 	line := []byte("0123456789abcde\n")
 	const lines = 1 << 16
 	for range lines { // a mebibyte, of which the ring has the last 128 KiB
 		j.Write(journal.Stdout, line)
 	}
-	id := makeID("", 'r', r.epoch, "tagtag", memberLen)
-	rec := r.recordings.start(recordingSource{notes: notes{ID: id, Owner: me, Member: "x-"}, header: cast.Header{Cols: 80, Rows: 24}, journal: j, onDelete: func() {}})
+	id := ids.New("", 'r', r.epoch, "tagtag", ids.MemberLen)
+	rec := r.recordings.Start(recording.Source{Notes: recording.Notes{ID: id, Owner: me, Member: "x-"}, Header: cast.Header{Cols: 80, Rows: 24}, Journal: j, OnDelete: func() {}})
 	if !j.Room() {
 		t.Error("the recorder holds up the writer")
 	}
 	gone := j.Start()
 	status := 0
 	j.Close()
-	rec.finish(j.Size(), &status)
+	rec.Finish(j.Size(), &status)
 	info, c := r.ended(id)
 	if got := c.of(cast.Mark); len(got) != 1 || got[0] != fmt.Sprintf("trl: %d bytes of output are missing here", gone) {
 		t.Errorf("marks %q, %d are gone", got, gone)
@@ -529,14 +534,14 @@ func TestWhatIsMissedIsTold(t *testing.T) {
 
 // TestARecordingEndsWithItsCommand: what jobs print after that is not the command's.
 func TestARecordingEndsWithItsCommand(t *testing.T) {
-	r := newRig(t, withRecordings(t, RecordConfig{}))
+	r := newRig(t, withRecordings(t, recording.Config{}))
 	j := journal.New(64 << 10)
-	id := makeID("", 'r', r.epoch, "tagtag", memberLen)
-	rec := r.recordings.start(recordingSource{notes: notes{ID: id, Owner: me, Member: "x-"}, header: cast.Header{Cols: 80, Rows: 24}, journal: j, onDelete: func() {}})
+	id := ids.New("", 'r', r.epoch, "tagtag", ids.MemberLen)
+	rec := r.recordings.Start(recording.Source{Notes: recording.Notes{ID: id, Owner: me, Member: "x-"}, Header: cast.Header{Cols: 80, Rows: 24}, Journal: j, OnDelete: func() {}})
 	j.Write(journal.Stdout, []byte("its own"))
-	rec.setEnd(j.Size())
+	rec.SetEnd(j.Size())
 	j.Write(journal.Stdout, []byte(", the job's"))
-	rec.finish(7, nil)
+	rec.Finish(7, nil)
 	if _, c := r.ended(id); c.output() != "its own" {
 		t.Errorf("recorded %q", c.output())
 	}
@@ -545,13 +550,13 @@ func TestARecordingEndsWithItsCommand(t *testing.T) {
 
 // TestRecordingsOutliveTheGateway: another one finds them, ends what nobody goes on with, and leaves alone what is not ours.
 func TestRecordingsOutliveTheGateway(t *testing.T) {
-	c := withRecordings(t, RecordConfig{Policy: "execs"})
+	c := withRecordings(t, recording.Config{Policy: "execs"})
 	r := newRig(t, c)
 	s := r.create(protocol.SessionCreate{Name: "../ü b.c/"})
 	e := start(t, s, protocol.Exec{Command: "echo kept"})
 	wait(t, "the command", e.Done())
 	before, _ := r.ended(e.RecordingID())
-	path := r.recordings.path(e.RecordingID())
+	path := r.recordings.Path(e.RecordingID())
 	ctx, cancel := context.WithTimeout(context.Background(), generous)
 	defer cancel()
 	if err := r.Close(ctx); err != nil {
@@ -562,9 +567,9 @@ func TestRecordingsOutliveTheGateway(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	id := makeID("", 'r', r.epoch, "tagtag", memberLen)
+	id := ids.New("", 'r', r.epoch, "tagtag", ids.MemberLen)
 	cut := strings.Replace(string(text[:bytes.LastIndex(text, []byte(`, "x", `))]), e.RecordingID(), id, 1)
-	if err := os.WriteFile(filepath.Join(c.Record.Dir, id+castSuffix), []byte(cut), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(c.Record.Dir, id+".cast"), []byte(cut), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	// What nobody could have left but with an editor: each of these ids is taken apart later, or is whom it belongs to.
@@ -574,9 +579,9 @@ func TestRecordingsOutliveTheGateway(t *testing.T) {
 			if id == me && not != "" {
 				continue // anybody's name may be one
 			}
-			mine := makeID("", 'r', r.epoch, "tagtag", memberLen)
+			mine := ids.New("", 'r', r.epoch, "tagtag", ids.MemberLen)
 			wrong := strings.NewReplacer(e.RecordingID(), mine, strconv.Quote(id), strconv.Quote(not)).Replace(string(text))
-			if err := os.WriteFile(filepath.Join(c.Record.Dir, mine+castSuffix), []byte(wrong), 0o600); err != nil {
+			if err := os.WriteFile(filepath.Join(c.Record.Dir, mine+".cast"), []byte(wrong), 0o600); err != nil {
 				t.Fatal(err)
 			}
 			bad++

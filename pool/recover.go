@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"trl/pool/recording"
 	"trl/protocol"
 	"trl/runtime"
 	"trl/runtime/journal"
@@ -65,7 +66,7 @@ func (p *Pool) isRecovering(id string) bool {
 // Recover begins to bring back the sessions of a gateway that died, before Start and before anybody can ask. What was never given
 // to anybody, warm shells and sessions that were just being made, ends. Recovered says when it is done.
 func (p *Pool) Recover(from []runtime.HeldSession) {
-	p.recordings.load()
+	p.recordings.Load()
 	c := &recovery{bySession: map[string]chan struct{}{}, all: make(chan struct{})}
 	todo := make(chan runtime.HeldSession, len(from))
 	for _, in := range from {
@@ -150,7 +151,7 @@ func (p *Pool) recoverAdopted(a *runtime.Adoption, id string) (err error) {
 func (p *Pool) revive(a *runtime.Adoption, m *loggedSession) error {
 	q := m.session
 	s := newSession(p, m.id, q.Owner, q.Name, sessionSpec{
-		shell: q.Shell, dir: q.Dir, env: q.Env, labels: q.Labels, timeout: time.Duration(q.Timeout), idle: time.Duration(q.Idle), restore: q.Restore, endsWithConn: q.EndsWithConn, limits: q.Limits, record: parseRecordSet(q.Record),
+		shell: q.Shell, dir: q.Dir, env: q.Env, labels: q.Labels, timeout: time.Duration(q.Timeout), idle: time.Duration(q.Idle), restore: q.Restore, endsWithConn: q.EndsWithConn, limits: q.Limits, record: recording.ParseSet(q.Record),
 	})
 	s.tag, s.created, s.key, s.commands, s.last = q.Tag, q.Created, q.Key, q.Commands+m.commandsBegun, m.last
 	s.dir, s.revived = cmp.Or(m.dir, s.dir), m.revived
@@ -328,8 +329,8 @@ func (s *Session) reviveExec(a *runtime.Adoption, x *loggedExec) (live bool, err
 				e.journal.Close()
 			}
 		}
-		if s.pool.recordings.unfinished(e.recording) {
-			s.pool.recordings.start(e.recordingSource()).finish(e.endOffset, e.exit.ExitCode)
+		if s.pool.recordings.Unfinished(e.recording) {
+			s.pool.recordings.Start(e.recordingSource()).Finish(e.endOffset, e.exit.ExitCode)
 		}
 		if !e.journal.Closed() {
 			a.ReadOn(e.journal, e.pipes)
@@ -354,8 +355,8 @@ func (s *Session) reviveExec(a *runtime.Adoption, x *loggedExec) (live bool, err
 	if err := a.Resume(c, x.begun.Command, e.beganAt); err != nil {
 		return false, err
 	}
-	if e.recording != "" && !s.pool.recordings.hasEnded(e.recording) {
-		e.recorder = s.pool.recordings.start(e.recordingSource())
+	if e.recording != "" && !s.pool.recordings.HasEnded(e.recording) {
+		e.recorder = s.pool.recordings.Start(e.recordingSource())
 	}
 	if x.cancel != nil {
 		// The last gateway may not have come to send TERM, so some of the grace is left however late this one comes.
@@ -448,16 +449,16 @@ func (s *Session) reviveTerminal(a *runtime.Adoption, x *loggedTerminal, m *logg
 		t.screenState.resized(0, max(1, gone.Cols), max(1, gone.Rows))
 		t.terminal = a.EndedTerminal(x.Terminal, t.status)
 		t.journal.Close()
-		if s.pool.recordings.unfinished(t.recording) {
-			s.pool.recordings.start(t.recordingSource()).finish(t.journal.Size(), t.exitInfo().ExitCode)
+		if s.pool.recordings.Unfinished(t.recording) {
+			s.pool.recordings.Start(t.recordingSource()).Finish(t.journal.Size(), t.exitInfo().ExitCode)
 		}
 		close(t.done)
 		return nil
 	}
 	t.cols, t.rows = t.terminal.Size()
 	t.screenState.resized(0, t.cols, t.rows)
-	if t.recording != "" && !s.pool.recordings.hasEnded(t.recording) {
-		t.recorder = s.pool.recordings.start(t.recordingSource())
+	if t.recording != "" && !s.pool.recordings.HasEnded(t.recording) {
+		t.recorder = s.pool.recordings.Start(t.recordingSource())
 	}
 	s.terminals[t.ID()] = t
 	s.openTerminals++
@@ -550,8 +551,8 @@ func (s *Session) reviveEnded(a *runtime.Adoption, x *loggedEnded) error {
 		s.log.Error().Err(err).Str("exec", e.ID()).Msg("output is lost")
 		e.journal.Close()
 	}
-	if s.pool.recordings.unfinished(e.recording) {
-		s.pool.recordings.start(e.recordingSource()).finish(e.endOffset, e.exit.ExitCode)
+	if s.pool.recordings.Unfinished(e.recording) {
+		s.pool.recordings.Start(e.recordingSource()).Finish(e.endOffset, e.exit.ExitCode)
 	}
 	if !e.journal.Closed() {
 		a.ReadOn(e.journal, x.at.Pipes)

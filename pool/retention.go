@@ -159,7 +159,7 @@ func (s *Session) discardRetained() {
 // after theirs. For the reaper.
 func (p *Pool) DropExpired(now time.Time) {
 	p.requestKeys.dropExpired(now)
-	p.recordings.trim(now)
+	p.recordings.Trim(now)
 	then := now.Add(-p.config.Load().Retention)
 	p.mu.Lock()
 	for len(p.retained) > 0 && p.retained[0].final.at.Before(then) {

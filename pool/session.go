@@ -10,6 +10,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"trl/pool/recording"
 	"trl/protocol"
 	"trl/runtime"
 	"trl/runtime/sessionlog"
@@ -35,7 +36,7 @@ type sessionSpec struct {
 	restore      bool          // on_shell_exit
 	endsWithConn bool          // on_disconnect: destroy
 	limits       protocol.Limits
-	record       recordSet // what its creator wants; the server's policy may demand more
+	record       recording.Set // what its creator wants; the server's policy may demand more
 }
 
 // specFor checks a request of who's against the server and fills in its defaults.
@@ -44,9 +45,9 @@ func (p *Pool) specFor(who string, q *protocol.SessionCreate) (sessionSpec, erro
 	t := sessionSpec{
 		dir: q.WorkingDir, env: maps.Clone(q.Env), labels: maps.Clone(q.Labels),
 		timeout: r.DefaultTimeout, idle: r.IdleTimeout,
-		restore: q.OnShellExit != "terminate", endsWithConn: q.OnDisconnect == "destroy", record: parseRecordSet(q.Record),
+		restore: q.OnShellExit != "terminate", endsWithConn: q.OnDisconnect == "destroy", record: recording.ParseSet(q.Record),
 	}
-	if err := p.recordings.checkPossible(t.record != 0); err != nil {
+	if err := p.recordings.CheckPossible(t.record != 0); err != nil {
 		return t, err
 	}
 	var err error
@@ -300,7 +301,7 @@ func (s *Session) finishExec(e *Exec, out runtime.Outcome) (next *Exec) {
 	}
 	s.touchLocked(now)
 	s.mu.Unlock()
-	e.recorder.finish(e.endOffset, e.exit.ExitCode)
+	e.recorder.Finish(e.endOffset, e.exit.ExitCode)
 	e.countEnd()
 	e.wakeWaiters()
 	s.rejectQueue(dropped)
@@ -325,8 +326,8 @@ func (s *Session) beginNextLocked() *Exec {
 // beginLocked gives e the turn. s.mu is held, the state is IDLE.
 func (s *Session) beginLocked(e *Exec, now time.Time) {
 	s.running, e.startedAt, e.beganAt = e, now, now
-	if e.recording != "" && !s.pool.recordings.hasEnded(e.recording) {
-		e.recorder = s.pool.recordings.start(e.recordingSource())
+	if e.recording != "" && !s.pool.recordings.HasEnded(e.recording) {
+		e.recorder = s.pool.recordings.Start(e.recordingSource())
 	}
 	s.commands++
 	s.pool.commands.Add(1)

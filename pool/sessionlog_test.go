@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"trl/internal/testkit"
+	"trl/pool/ids"
 	"trl/protocol"
 	"trl/runtime"
 	"trl/runtime/sessionlog"
@@ -143,7 +144,7 @@ func TestSessionLogOfProcessesAlone(t *testing.T) {
 	}
 	m := grow()
 	for _, x := range m.procs {
-		id := strings.TrimPrefix(x.Stream, streamPrefix)
+		id := strings.TrimPrefix(x.Stream, ids.StreamPrefix)
 		switch {
 		case id == lives.ID() && x.exited == nil:
 		case ended[id] && x.exited != nil && x.exited.Code == 3:
@@ -187,7 +188,7 @@ func TestNonsenseCostsOneSession(t *testing.T) {
 		`{"exec":{"stream":"x"}}`, `{"exec":{"stream":""},"begun":{"id":""}}`, `{"process":{"stream":"p"}}`, `{"terminal":{"stream":"st-t-"}}`, `{"exec":7}`, `"`,
 	} {
 		r := newRig(t, Config{})
-		id := makeID("", 's', r.epoch, "", randomLen)
+		id := ids.New("", 's', r.epoch, "", ids.RandomLen)
 		group, err := runtime.Local(r.host).Group(id)
 		if err != nil {
 			t.Fatal(err)

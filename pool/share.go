@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"trl/pool/ids"
 	"trl/protocol"
 )
 
@@ -63,7 +64,7 @@ func (s *Session) Share(q *protocol.ShareCreate, maker string, until time.Time) 
 		expires, end = until.Round(0), 0
 	}
 	sh = &Share{
-		id: makeID("", 'l', s.pool.epoch, s.tag, memberLen), session: s, hash: sha256.Sum256([]byte(token)),
+		id: ids.New("", 'l', s.pool.epoch, s.tag, ids.MemberLen), session: s, hash: sha256.Sum256([]byte(token)),
 		term: q.TermID, control: q.Mode == "control", name: q.Name, credentialID: maker, created: now, expires: expires, expiresBoot: end, ended: make(chan struct{}),
 	}
 	s.pool.mu.Lock()

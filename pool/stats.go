@@ -12,7 +12,7 @@ import (
 
 // metricsSnapshot is one look at the pool, for the gauges.
 func (p *Pool) metricsSnapshot() metrics.PoolNumbers {
-	n := metrics.PoolNumbers{ByState: map[string]int{}, MaxSessions: p.config.Load().MaxSessions, Warm: p.warm.count(), Recordings: p.recordings.openCount()}
+	n := metrics.PoolNumbers{ByState: map[string]int{}, MaxSessions: p.config.Load().MaxSessions, Warm: p.warm.count(), Recordings: p.recordings.OpenCount()}
 	for _, s := range p.all() {
 		s.mu.Lock()
 		n.ByState[string(s.state.State())]++

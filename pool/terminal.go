@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"trl/pool/ids"
+	"trl/pool/recording"
 	"trl/protocol"
 	"trl/runtime"
 	"trl/runtime/journal"
@@ -38,9 +40,9 @@ type Terminal struct {
 	params     fingerprint
 	done       chan struct{} // closed when it has ended and that has been told
 
-	recording        string    // the id of its recording; "": none is wanted
-	recorder         *recorder // set once, before anybody can find it; nil: nobody records
-	recordingDeleted bool      // guarded by session.mu; somebody deleted the recording
+	recording        string              // the id of its recording; "": none is wanted
+	recorder         *recording.Recorder // set once, before anybody can find it; nil: nobody records
+	recordingDeleted bool                // guarded by session.mu; somebody deleted the recording
 
 	screenState screenState // the screen, for who asks
 
@@ -90,13 +92,13 @@ func (s *Session) openTerminal(ctx context.Context, q *protocol.TermOpen, ref ke
 	}
 	s.resetGate.RLock() // a shell that is being replaced on request has no state to start from
 	defer s.resetGate.RUnlock()
-	t := newTerminal(s, makeID(streamPrefix, 't', s.pool.epoch, s.tag, memberLen), truncateText(q.Command), strings.ToLower(rand.Text()))
+	t := newTerminal(s, ids.New(ids.StreamPrefix, 't', s.pool.epoch, s.tag, ids.MemberLen), truncateText(q.Command), strings.ToLower(rand.Text()))
 	t.cols, t.rows, t.key, t.params = q.Cols, q.Rows, ref, params
 	t.screenState.resized(0, q.Cols, q.Rows)
-	if err := s.pool.recordings.checkPossible(q.Record); err != nil {
+	if err := s.pool.recordings.CheckPossible(q.Record); err != nil {
 		return nil, err
 	}
-	if q.Record || s.recordSet()&recordTerminals != 0 {
+	if q.Record || s.recordSet()&recording.Terminals != 0 {
 		t.recording = s.newRecordingID()
 	}
 	t.marks.Live()
@@ -114,7 +116,7 @@ func (s *Session) openTerminal(ctx context.Context, q *protocol.TermOpen, ref ke
 	s.mu.Lock()
 	s.touchLocked(time.Now())
 	if t.recording != "" {
-		t.recorder = s.pool.recordings.start(t.recordingSource())
+		t.recorder = s.pool.recordings.Start(t.recordingSource())
 	}
 	s.terminals[t.ID()] = t
 	s.appendLog(entry{Terminal: t.entry()})
@@ -166,7 +168,7 @@ func (t *Terminal) watch() {
 	s.retainLocked(t)
 	s.appendLog(entry{Closed: t.closedEntry()})
 	s.mu.Unlock()
-	t.recorder.finish(t.journal.Size(), t.exitInfo().ExitCode)
+	t.recorder.Finish(t.journal.Size(), t.exitInfo().ExitCode)
 	t.terminal.Release() // not before it was written down
 	x := t.exitInfo()
 	s.pool.reportEnd(End{Owner: s.owner, Session: s.id, Kind: TerminalEnd, ID: t.ID(), Code: x.ExitCode, Signal: x.Signal, RequestedAt: t.startedAt, StartedAt: t.startedAt, EndedAt: t.endedAt})
@@ -238,7 +240,7 @@ func (p *Pool) FindTerminal(who, id string) (*Terminal, error) {
 }
 
 // ID is the terminal's.
-func (t *Terminal) ID() string { return t.stream[len(streamPrefix):] }
+func (t *Terminal) ID() string { return t.stream[len(ids.StreamPrefix):] }
 
 // StreamID is that of its output.
 func (t *Terminal) StreamID() string { return t.stream }
@@ -275,7 +277,7 @@ func (t *Terminal) info(state string) protocol.TermInfo {
 	i := protocol.TermInfo{
 		TermID: t.ID(), SessionID: t.session.id, StreamID: t.stream, Pid: t.pid, State: state, Cols: t.cols, Rows: t.rows, Command: truncateText(t.text),
 		Viewers: len(t.viewers), Attached: t.attachedLocked(), StartedAt: t.startedAt, OutputBytes: t.journal.Size(),
-		RecordingID: t.recorder.id(), StateLost: t.stateLost(),
+		RecordingID: t.recorder.ID(), StateLost: t.stateLost(),
 	}
 	if i.Command == "" {
 		i.Command = t.session.spec.shell

@@ -10,6 +10,7 @@ import (
 
 	"github.com/go-json-experiment/json"
 
+	"trl/pool/ids"
 	"trl/protocol"
 	"trl/runtime"
 	"trl/runtime/journal"
@@ -182,7 +183,7 @@ func (x *endedExec) answer() any {
 }
 
 // ID is the exec's.
-func (x *endedExec) ID() string { return x.stream[len(streamPrefix):] }
+func (x *endedExec) ID() string { return x.stream[len(ids.StreamPrefix):] }
 
 func (x *endedExec) endTime() time.Time { return uptime(x.endUptime).time(fromNanos(x.endedAt)) }
 

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"trl/pool/ids"
 	"trl/protocol"
 	"trl/runtime"
 )
@@ -128,7 +129,7 @@ func (w *warmShells) add() error {
 	if err != nil {
 		return err
 	}
-	id := makeID("", 's', p.epoch, "", randomLen)
+	id := ids.New("", 's', p.epoch, "", ids.RandomLen)
 	w.mu.Lock()
 	w.opening = id
 	w.mu.Unlock()
@@ -363,5 +364,5 @@ func (ws *warmShell) identity(epoch string) string {
 	if ws != nil {
 		return ws.id
 	}
-	return makeID("", 's', epoch, "", randomLen)
+	return ids.New("", 's', epoch, "", ids.RandomLen)
 }

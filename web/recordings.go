@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"net/http"
 
-	"trl/pool"
+	"trl/pool/recording"
 	"trl/protocol"
 )
 
@@ -40,7 +40,7 @@ func recordingDelete(k *call, q *protocol.RecordingRef) (any, error) {
 const foreignRecording = "admin uses a recording of another principal"
 
 // recording is the one that the request is about. That an admin asks for another's is an entry, whatever he wants of it.
-func (k *call) recording(id string) (*pool.Recording, error) {
+func (k *call) recording(id string) (*recording.Recording, error) {
 	rec, err := k.c.srv.recording(k.c.principal, id)
 	if err != nil {
 		return nil, err
@@ -58,7 +58,7 @@ func (k *call) recording(id string) (*pool.Recording, error) {
 }
 
 // recording is one that who may see: his own, and an admin any.
-func (s *Server) recording(who Principal, id string) (*pool.Recording, error) {
+func (s *Server) recording(who Principal, id string) (*recording.Recording, error) {
 	return s.pool.FindRecording(who.Subject, who.Role == Admin, id)
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"trl/internal/testkit"
 	"trl/pool"
+	"trl/pool/recording"
 )
 
 // download asks for a recording as a browser or a program would.
@@ -38,7 +39,7 @@ func (g *gateway) download(path, token string) (status int, head http.Header, bo
 // TestDownload: the file, while it is being made and afterwards; only for whom it belongs to, and for admins.
 func TestDownload(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "recordings")
-	g := startWith(t, func(c *pool.Config) { c.Record = pool.RecordConfig{Dir: dir} }, func(c *Config) {
+	g := startWith(t, func(c *pool.Config) { c.Record = recording.Config{Dir: dir} }, func(c *Config) {
 		c.AuthNone = false
 		c.Tokens = tokens{"mine": {Subject: "me", Role: User}, "other": {Subject: "other", Role: User}, "looks": {Subject: "me", Role: Viewer}, "root": {Subject: "root", Role: Admin}}
 	})

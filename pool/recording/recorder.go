@@ -1,4 +1,4 @@
-package pool
+package recording
 
 import (
 	"context"
@@ -30,18 +30,18 @@ const (
 	maxLabel = 4 << 10
 )
 
-// recorder follows one stream into a file. It is a reader like any other and never one that the writer waits for: what it
+// Recorder follows one stream into a file. It is a reader like any other and never one that the writer waits for: what it
 // cannot take in time it misses, and says so in the file. It has one goroutine, run, which ends when the stream has, or by
-// stop; recordings.tasks waits for it.
-type recorder struct {
-	recordings *recordings
+// stop; Store.tasks waits for it.
+type Recorder struct {
+	store      *Store
 	recording  *recording
 	reader     *journal.Reader
 	marks      *screen.Marks // of a terminal's shell; nil for an exec
 	begunMarks []begunMark   // owned by run: what marks found in what it was given last
 	file       *cast.File    // owned by run
 	startedAt  time.Time     // when it began; owned by run
-	source     recordingSource
+	source     Source
 
 	ctx    context.Context // ends when nothing more will come: by end or stop
 	cancel context.CancelFunc
@@ -58,32 +58,32 @@ type begunMark struct {
 	text string
 }
 
-// recordingSource is what is recorded.
-type recordingSource struct {
-	notes
-	journal *journal.Journal
-	header  cast.Header
-	nonce   string                  // of a terminal's marks
-	size    func() (cols, rows int) // a terminal's; nil for an exec
+// Source is what is recorded.
+type Source struct {
+	Notes
+	Journal *journal.Journal
+	Header  cast.Header
+	Nonce   string                  // of a terminal's marks
+	Size    func() (cols, rows int) // a terminal's; nil for an exec
 
-	onDelete func() // somebody deleted it: no later gateway shall begin it anew
+	OnDelete func() // somebody deleted it: no later gateway shall begin it anew
 }
 
-// start begins a recording, or goes on with the one of that id. It does not wait: its file is run's.
-func (r *recordings) start(s recordingSource) *recorder {
-	c := &recorder{recordings: r, source: s, done: make(chan struct{})}
+// Start begins a recording, or goes on with the one of that id. It does not wait: its file is run's.
+func (r *Store) Start(s Source) *Recorder {
+	c := &Recorder{store: r, source: s, done: make(chan struct{})}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.endOffset.Store(math.MaxInt64)
-	if s.size != nil {
-		c.marks = screen.NewMarks(s.nonce)
+	if s.Size != nil {
+		c.marks = screen.NewMarks(s.Nonce)
 		c.marks.OnBegin(func(text string, at int64) { c.begunMarks = append(c.begunMarks, begunMark{at, text}) })
 	}
 	r.mu.Lock()
 	rec := r.all[s.ID]
 	if rec == nil {
 		s.Began = time.Now()
-		s.header.Timestamp = s.Began.Unix()
-		rec = &recording{notes: s.notes, header: s.header}
+		s.Header.Timestamp = s.Began.Unix()
+		rec = &recording{Notes: s.Notes, header: s.Header}
 		r.all[s.ID] = rec
 	}
 	c.recording = rec
@@ -94,7 +94,7 @@ func (r *recordings) start(s recordingSource) *recorder {
 		c.marks.Skip(from)
 	}
 	var err error
-	if c.reader, err = s.journal.Attach(min(from, s.journal.Size()), journal.Options{Max: recordReadSize}); err != nil {
+	if c.reader, err = s.Journal.Attach(min(from, s.Journal.Size()), journal.Options{Max: recordReadSize}); err != nil {
 		panic(err) // nobody writes less than was written
 	}
 	r.tasks.Add(1)
@@ -102,19 +102,19 @@ func (r *recordings) start(s recordingSource) *recorder {
 	return c
 }
 
-// setEnd says where the stream ends for us, as soon as that is known: what jobs print later is not their command's.
-func (c *recorder) setEnd(to int64) {
+// SetEnd says where the stream ends for us, as soon as that is known: what jobs print later is not their command's.
+func (c *Recorder) SetEnd(to int64) {
 	if c != nil {
 		c.endOffset.Store(to)
 	}
 }
 
-// finish says where the stream ends and how. What is there until then is still recorded. Nil is nobody recording. Idempotent.
-func (c *recorder) finish(to int64, status *int) {
+// Finish says where the stream ends and how. What is there until then is still recorded. Nil is nobody recording. Idempotent.
+func (c *Recorder) Finish(to int64, status *int) {
 	if c == nil {
 		return
 	}
-	c.setEnd(to)
+	c.SetEnd(to)
 	c.once.Do(func() {
 		c.exitStatus = status
 		c.cancel()
@@ -122,28 +122,28 @@ func (c *recorder) finish(to int64, status *int) {
 }
 
 // stop ends the recording before its stream.
-func (c *recorder) stop() {
+func (c *Recorder) stop() {
 	c.once.Do(func() {
 		c.stopped = true
 		c.cancel()
 	})
 }
 
-// id is that of a recording that is being made, else "".
-func (c *recorder) id() string {
+// ID is that of a recording that is being made, else "".
+func (c *Recorder) ID() string {
 	if c == nil {
 		return ""
 	}
-	c.recordings.mu.Lock()
-	defer c.recordings.mu.Unlock()
+	c.store.mu.Lock()
+	defer c.store.mu.Unlock()
 	if c.recording.recorder != c {
 		return ""
 	}
 	return c.recording.ID
 }
 
-func (c *recorder) run() {
-	defer c.recordings.tasks.Done()
+func (c *Recorder) run() {
+	defer c.store.tasks.Done()
 	defer close(c.done)
 	defer c.cancel()
 	defer c.reader.Close()
@@ -156,28 +156,28 @@ func (c *recorder) run() {
 		}
 	}
 	if place.End == metrics.RecordingFailed {
-		c.recordings.log.Error().Err(err).Str("session", c.recording.SessionID).Str("recording", c.recording.ID).Str("of", c.recording.Member).Msg("recording ended; what it was of goes on")
+		c.store.log.Error().Err(err).Str("session", c.recording.SessionID).Str("recording", c.recording.ID).Str("of", c.recording.Member).Msg("recording ended; what it was of goes on")
 	} else if place.End != metrics.RecordingExit {
-		c.recordings.log.Info().Str("session", c.recording.SessionID).Str("recording", c.recording.ID).Str("of", c.recording.Member).Str("reason", place.End).Msg("recording ended before its stream")
+		c.store.log.Info().Str("session", c.recording.SessionID).Str("recording", c.recording.ID).Str("of", c.recording.Member).Str("reason", place.End).Msg("recording ended before its stream")
 	}
-	c.recording.grow(c.recordings, place, size)
+	c.recording.grow(c.store, place, size)
 	switch {
 	case place.End == metrics.RecordingFailed && size == 0: // there is no file, and nothing to list
-		c.recordings.forget(c.recording)
+		c.store.forget(c.recording)
 	case place.End == metrics.RecordingDeleted:
-		c.source.onDelete()
+		c.source.OnDelete()
 	}
-	c.recordings.metrics.RecordingsEnded.WithLabelValues(place.End).Inc()
+	c.store.metrics.RecordingsEnded.WithLabelValues(place.End).Inc()
 }
 
 // write is the recording's life. The place says why it ended.
-func (c *recorder) write() (place cast.Progress, err error) {
+func (c *Recorder) write() (place cast.Progress, err error) {
 	failed := func(err error) (cast.Progress, error) {
 		p := c.recording.place
 		p.End = metrics.RecordingFailed
 		return p, err
 	}
-	if !c.recordings.makeRoom(diskBlock) {
+	if !c.store.makeRoom(diskBlock) {
 		return failed(errNoRoom)
 	}
 	if err := c.open(); err != nil {
@@ -193,9 +193,9 @@ func (c *recorder) write() (place cast.Progress, err error) {
 		switch size := c.file.Size() + int64(c.file.Waiting()); {
 		case c.ctx.Err() != nil && c.stopped:
 			why = metrics.RecordingDeleted
-		case size > c.recordings.config.MaxBytes:
+		case size > c.store.config.MaxBytes:
 			why = metrics.RecordingFull
-		case !c.recordings.makeRoom(onDisk(size) - onDisk(c.file.Size())):
+		case !c.store.makeRoom(onDisk(size) - onDisk(c.file.Size())):
 			why = metrics.RecordingNoRoom
 		}
 		if why != "" {
@@ -213,7 +213,7 @@ func (c *recorder) write() (place cast.Progress, err error) {
 		}
 		was := c.file.Size()
 		at, err = c.file.Commit(at)
-		c.recordings.metrics.RecordingBytes.Add(float64(c.file.Size() - was))
+		c.store.metrics.RecordingBytes.Add(float64(c.file.Size() - was))
 		if err != nil {
 			place, err := failed(err)
 			c.file.Mark(c.now(), "trl: the recording ends here, it could not be written")
@@ -225,15 +225,15 @@ func (c *recorder) write() (place cast.Progress, err error) {
 		if at.End != "" {
 			return at, nil
 		}
-		c.recording.grow(c.recordings, at, c.file.Size())
+		c.recording.grow(c.store, at, c.file.Size())
 	}
 }
 
 var errNoRoom = errors.New("no room for recordings: all of it is being written")
 
 // open makes the file, or opens what another gateway left of it.
-func (c *recorder) open() error {
-	path := c.recordings.path(c.recording.ID)
+func (c *Recorder) open() error {
+	path := c.store.Path(c.recording.ID)
 	var err error
 	if c.recording.size > 0 {
 		if c.file, err = cast.Resume(path, c.recording.place, c.recording.size); err != nil {
@@ -242,8 +242,8 @@ func (c *recorder) open() error {
 		// The clock of the wall: another gateway's of the machine says nothing to us.
 		c.startedAt = time.Now().Add(-max(time.Since(c.recording.Began), c.recording.place.At))
 		c.file.Newlines = c.marks == nil
-		if c.source.size != nil {
-			cols, rows := c.source.size() // it may have changed since
+		if c.source.Size != nil {
+			cols, rows := c.source.Size() // it may have changed since
 			c.file.Resize(c.now(), cols, rows)
 		}
 		if missing := c.recording.place.Offset - c.reader.Offset(); missing > 0 {
@@ -251,23 +251,23 @@ func (c *recorder) open() error {
 		}
 		return nil
 	}
-	if err := os.MkdirAll(c.recordings.config.Dir, 0o700); err != nil {
+	if err := os.MkdirAll(c.store.config.Dir, 0o700); err != nil {
 		return err
 	}
-	c.file, err = cast.Create(path, c.recording.header, c.recording.notes)
+	c.file, err = cast.Create(path, c.recording.header, c.recording.Notes)
 	if err != nil {
 		return err
 	}
 	c.startedAt = c.recording.Began
 	c.file.Newlines = c.marks == nil
-	c.recording.grow(c.recordings, cast.Progress{}, c.file.Size())
+	c.recording.grow(c.store, cast.Progress{}, c.file.Size())
 	return nil
 }
 
-func (c *recorder) now() time.Duration { return max(0, time.Since(c.startedAt)) }
+func (c *Recorder) now() time.Duration { return max(0, time.Since(c.startedAt)) }
 
 // readBatch waits for something to write and takes what comes with it. over: nothing more will come.
-func (c *recorder) readBatch() (over bool, err error) {
+func (c *Recorder) readBatch() (over bool, err error) {
 	ctx := c.ctx
 	for c.file.Waiting() < recordWriteSize {
 		piece, err := c.reader.Next(ctx)
@@ -294,7 +294,7 @@ func (c *recorder) readBatch() (over bool, err error) {
 }
 
 // readRest takes what is there, up to the end that was told.
-func (c *recorder) readRest() (over bool) {
+func (c *Recorder) readRest() (over bool) {
 	for !c.stopped && c.reader.Offset() < c.endOffset.Load() {
 		if c.file.Waiting() >= recordWriteSize {
 			return false
@@ -309,7 +309,7 @@ func (c *recorder) readRest() (over bool) {
 }
 
 // addChunk turns a piece of the stream into events.
-func (c *recorder) addChunk(p journal.Chunk) {
+func (c *Recorder) addChunk(p journal.Chunk) {
 	now := c.now()
 	if p.Note != nil {
 		if e, ok := p.Note.(protocol.Event); ok {

@@ -1,4 +1,5 @@
-package pool
+// Package ids makes ids and takes them apart.
+package ids
 
 import (
 	"crypto/rand"
@@ -15,26 +16,26 @@ import (
 // the session of an exec, a process and the like, so that starting one touches no table that sessions share.
 const (
 	epochLen  = 8  // 40 bits: a server restarted every second for a year meets its own mark with 1 : 30,000
-	tagLen    = 6  // unique by construction, see Pool.register
-	randomLen = 21 // 105 bits (PROTOCOL.md §3 asks for 100)
-	memberLen = 13 // 65 bits: within one session, and behind the principal check
+	TagLen    = 6  // unique by construction, see Pool.register
+	RandomLen = 21 // 105 bits (PROTOCOL.md §3 asks for 100)
+	MemberLen = 13 // 65 bits: within one session, and behind the principal check
 	checkLen  = 4  // 20 bits: one in a million made-up ids answers "lost", which is no secret
 
-	streamPrefix = "st-"
+	StreamPrefix = "st-"
 )
 
 const alphabet = "abcdefghijklmnopqrstuvwxyz234567"
 
-// epochMark makes the mark of an epoch from its name, of which it needs the first letters; base 32 in either case.
-func epochMark(name string) string {
+// EpochMark makes the mark of an epoch from its name, of which it needs the first letters; base 32 in either case.
+func EpochMark(name string) string {
 	if len(name) < epochLen {
-		return randomText(epochLen)
+		return Random(epochLen)
 	}
 	return strings.ToLower(name[:epochLen])
 }
 
-// randomText is n letters of 5 random bits each.
-func randomText(n int) string {
+// Random is n letters of 5 random bits each.
+func Random(n int) string {
 	b := make([]byte, n)
 	rand.Read(b) // never fails since Go 1.24
 	for i := range b {
@@ -43,8 +44,8 @@ func randomText(n int) string {
 	return string(b)
 }
 
-// makeID makes an id, prefixed: one allocation for the id and the stream id that contains it.
-func makeID(prefix string, kind byte, epoch, tag string, random int) string {
+// New makes an id, prefixed: one allocation for the id and the stream id that contains it.
+func New(prefix string, kind byte, epoch, tag string, random int) string {
 	var buf [64]byte
 	b := append(buf[:0], prefix...)
 	b = append(b, kind, '-')
@@ -73,11 +74,11 @@ func checksum[T string | []byte](id T) (sum [checkLen]byte) {
 	return sum
 }
 
-// epochOfID tells which epoch gave id out, and whether any did.
-func epochOfID(kind byte, id string) (epoch string, ok bool) {
-	want := 2 + epochLen + randomLen + checkLen
+// EpochOf tells which epoch gave id out, and whether any did.
+func EpochOf(kind byte, id string) (epoch string, ok bool) {
+	want := 2 + epochLen + RandomLen + checkLen
 	if kind != 's' {
-		want = 2 + epochLen + tagLen + memberLen + checkLen
+		want = 2 + epochLen + TagLen + MemberLen + checkLen
 	}
 	if len(id) != want || id[0] != kind || id[1] != '-' {
 		return "", false
@@ -89,5 +90,5 @@ func epochOfID(kind byte, id string) (epoch string, ok bool) {
 	return id[2 : 2+epochLen], true
 }
 
-// tagOf is the tag of a minted exec or process id.
-func tagOf(id string) string { return id[2+epochLen : 2+epochLen+tagLen] }
+// TagOf is the tag of a minted exec or process id.
+func TagOf(id string) string { return id[2+epochLen : 2+epochLen+TagLen] }

@@ -1,4 +1,5 @@
-package pool
+// Package recording records terminals and commands into asciicast files, and keeps these files within their bounds.
+package recording
 
 import (
 	"cmp"
@@ -17,12 +18,13 @@ import (
 	"github.com/rs/zerolog"
 
 	"trl/metrics"
+	"trl/pool/ids"
 	"trl/protocol"
 	"trl/runtime/cast"
 )
 
-// RecordConfig says what is recorded and where. Without a Dir nothing is.
-type RecordConfig struct {
+// Config says what is recorded and where. Without a Dir nothing is.
+type Config struct {
 	Policy     string        // off, terminals, execs or all: what is recorded whether anybody asks for it or not
 	Dir        string        // made when the first recording is
 	MaxBytes   int64         // of one; 64 MiB when 0
@@ -41,42 +43,42 @@ const (
 	castSuffix = ".cast"
 )
 
-// unfinished tells whether there is one of that id that lacks its end.
-func (r *recordings) unfinished(id string) bool {
+// Unfinished tells whether there is one of that id that lacks its end.
+func (r *Store) Unfinished(id string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	rec := r.all[id]
 	return rec != nil && rec.place.End == ""
 }
 
-// hasEnded tells whether there is one of that id that has its end.
-func (r *recordings) hasEnded(id string) bool {
+// HasEnded tells whether there is one of that id that has its end.
+func (r *Store) HasEnded(id string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	rec := r.all[id]
 	return rec != nil && rec.place.End != ""
 }
 
-// recordSet is a set of what is recorded.
-type recordSet uint8
+// Set is a set of what is recorded.
+type Set uint8
 
 const (
-	recordTerminals recordSet = 1 << iota
-	recordExecs
+	Terminals Set = 1 << iota
+	Execs
 )
 
-var recordSetNames = []string{"off", "terminals", "execs", "all"} // by the set
+var setNames = []string{"off", "terminals", "execs", "all"} // by the set
 
-func parseRecordSet(word string) recordSet {
-	return recordSet(max(0, slices.Index(recordSetNames, word)))
+func ParseSet(word string) Set {
+	return Set(max(0, slices.Index(setNames, word)))
 }
 
-func (r recordSet) String() string { return recordSetNames[r] }
+func (r Set) String() string { return setNames[r] }
 
-// recordings is what has been recorded and what is being: the files of one directory, of which nobody else's are touched.
-type recordings struct {
-	config   RecordConfig
-	demanded recordSet // by the policy
+// Store is what has been recorded and what is being: the files of one directory, of which nobody else's are touched.
+type Store struct {
+	config   Config
+	demanded Set // by the policy
 	metrics  *metrics.Metrics
 	log      zerolog.Logger
 	loading  sync.Once
@@ -90,18 +92,18 @@ type recordings struct {
 
 // recording is one of them.
 type recording struct {
-	notes
+	Notes
 	header cast.Header
 
 	// guarded by recordings.mu
 	place         cast.Progress
 	size          int64
-	recorder      *recorder // nil once it has ended
+	recorder      *Recorder // nil once it has ended
 	removalFailed bool      // its file could not be removed, and the log has said so
 }
 
-// notes is what a file says of itself, beside its header.
-type notes struct {
+// Notes is what a file says of itself, beside its header.
+type Notes struct {
 	ID        string    `json:"id"`
 	Owner     string    `json:"owner"`
 	SessionID string    `json:"session_id"`
@@ -113,39 +115,42 @@ type notes struct {
 }
 
 // valid refuses notes that we did not write: ids are taken apart later.
-func (n *notes) valid() bool {
-	_, session := epochOfID('s', n.SessionID)
-	_, terminal := epochOfID('t', n.Member)
-	_, exec := epochOfID('x', n.Member)
+func (n *Notes) valid() bool {
+	_, session := ids.EpochOf('s', n.SessionID)
+	_, terminal := ids.EpochOf('t', n.Member)
+	_, exec := ids.EpochOf('x', n.Member)
 	return n.Owner != "" && session && (terminal || exec)
 }
 
-func newRecordings(c RecordConfig, m *metrics.Metrics, log zerolog.Logger) *recordings {
-	valueOr(&c.MaxBytes, 64<<20)
-	valueOr(&c.TotalBytes, 1<<30)
-	r := &recordings{config: c, metrics: m, log: log, all: map[string]*recording{}}
+func New(c Config, m *metrics.Metrics, log zerolog.Logger) *Store {
+	c.MaxBytes, c.TotalBytes = cmp.Or(c.MaxBytes, 64<<20), cmp.Or(c.TotalBytes, 1<<30)
+	r := &Store{config: c, metrics: m, log: log, all: map[string]*recording{}}
 	if c.Dir != "" {
-		r.demanded = parseRecordSet(c.Policy)
+		r.demanded = ParseSet(c.Policy)
 	}
 	return r
 }
 
-func errNoRecording() error {
+// Demanded is what the server's policy demands to be recorded.
+func (r *Store) Demanded() Set { return r.demanded }
+
+// ErrNoRecording is made anew each time: the edge may add details.
+func ErrNoRecording() error {
 	return protocol.Errorf(protocol.RecordingNotFound, "no such recording")
 }
 
-// checkPossible refuses a wish that cannot be fulfilled: not to be recorded is not what was asked for.
-func (r *recordings) checkPossible(asked bool) error {
+// CheckPossible refuses a wish that cannot be fulfilled: not to be recorded is not what was asked for.
+func (r *Store) CheckPossible(asked bool) error {
 	if asked && r.config.Dir == "" {
 		return protocol.Errorf(protocol.NotSupported, "this server records nothing").With("field", "record")
 	}
 	return nil
 }
 
-func (r *recordings) path(id string) string { return filepath.Join(r.config.Dir, id+castSuffix) }
+func (r *Store) Path(id string) string { return filepath.Join(r.config.Dir, id+castSuffix) }
 
-// load reads the directory, once, before anybody can ask.
-func (r *recordings) load() {
+// Load reads the directory, once, before anybody can ask.
+func (r *Store) Load() {
 	r.loading.Do(func() {
 		if r.config.Dir == "" {
 			return
@@ -156,11 +161,11 @@ func (r *recordings) load() {
 		}
 		for _, f := range files {
 			id, ok := strings.CutSuffix(f.Name(), castSuffix)
-			if _, ours := epochOfID('r', id); !ok || !ours || !f.Type().IsRegular() {
+			if _, ours := ids.EpochOf('r', id); !ok || !ours || !f.Type().IsRegular() {
 				continue
 			}
 			rec := &recording{}
-			found, err := cast.Inspect(r.path(id), &rec.notes)
+			found, err := cast.Inspect(r.Path(id), &rec.Notes)
 			if err == nil && (rec.ID != id || !rec.valid()) {
 				err = cast.ErrNotOurs
 			}
@@ -178,7 +183,7 @@ func (r *recordings) load() {
 func onDisk(size int64) int64 { return (size + diskBlock - 1) / diskBlock * diskBlock }
 
 // filter are the recordings that fit. fits is called with r.mu held.
-func (r *recordings) filter(fits func(*recording) bool) (some []*recording) {
+func (r *Store) filter(fits func(*recording) bool) (some []*recording) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, rec := range r.all {
@@ -189,19 +194,19 @@ func (r *recordings) filter(fits func(*recording) bool) (some []*recording) {
 	return some
 }
 
-// finishAbandoned ends what an earlier gateway was recording and nobody goes on with: its session is gone. After Recover.
-func (r *recordings) finishAbandoned() {
-	r.load()
+// FinishAbandoned ends what an earlier gateway was recording and nobody goes on with: its session is gone. After Recover.
+func (r *Store) FinishAbandoned() {
+	r.Load()
 	for _, rec := range r.filter(func(rec *recording) bool { return rec.place.End == "" && rec.recorder == nil }) {
 		r.finishLost(rec)
 	}
-	r.trim(time.Now())
+	r.Trim(time.Now())
 }
 
-func (r *recordings) finishLost(rec *recording) {
+func (r *Store) finishLost(rec *recording) {
 	place := rec.place
 	place.End = metrics.RecordingLost
-	f, err := cast.Resume(r.path(rec.ID), rec.place, rec.size)
+	f, err := cast.Resume(r.Path(rec.ID), rec.place, rec.size)
 	if err == nil {
 		f.Mark(rec.place.At, "trl: the recording ends here, the session was lost")
 		if place, err = f.Commit(place); err == nil {
@@ -217,7 +222,7 @@ func (r *recordings) finishLost(rec *recording) {
 }
 
 // grow notes how far a recording has got.
-func (rec *recording) grow(r *recordings, p cast.Progress, size int64) {
+func (rec *recording) grow(r *Store, p cast.Progress, size int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.all[rec.ID] == rec {
@@ -230,7 +235,7 @@ func (rec *recording) grow(r *recordings, p cast.Progress, size int64) {
 }
 
 // makeRoom makes room for n bytes more by those that have ended. False: it is all being written just now.
-func (r *recordings) makeRoom(n int64) bool {
+func (r *Store) makeRoom(n int64) bool {
 	for {
 		r.mu.Lock()
 		if r.total+n <= r.config.TotalBytes && len(r.all) <= maxRecordings {
@@ -248,7 +253,7 @@ func (r *recordings) makeRoom(n int64) bool {
 
 // evictCandidateLocked is the recording that makes room, nil if there is none: one that the policy did not demand before one that it did,
 // then of the owner who has most, so that nobody pushes out the few of others, then the oldest. r.mu is held.
-func (r *recordings) evictCandidateLocked() (first *recording) {
+func (r *Store) evictCandidateLocked() (first *recording) {
 	has := map[string]int64{} // by owner
 	for _, rec := range r.all {
 		has[rec.Owner] += onDisk(rec.size) + r.config.TotalBytes/maxRecordings // their number is bounded, too
@@ -265,8 +270,8 @@ func (r *recordings) evictCandidateLocked() (first *recording) {
 	return first
 }
 
-// trim removes what has been kept for long enough, and what there is too much of.
-func (r *recordings) trim(now time.Time) {
+// Trim removes what has been kept for long enough, and what there is too much of.
+func (r *Store) Trim(now time.Time) {
 	if r.config.Dir == "" {
 		return
 	}
@@ -283,8 +288,8 @@ func (r *recordings) trim(now time.Time) {
 func (rec *recording) ended() time.Time { return rec.Began.Add(rec.place.At) }
 
 // remove takes a recording away, file first: what is on the disk is in the index, and counts.
-func (r *recordings) remove(rec *recording) error {
-	err := os.Remove(r.path(rec.ID))
+func (r *Store) remove(rec *recording) error {
+	err := os.Remove(r.Path(rec.ID))
 	if err == nil || errors.Is(err, fs.ErrNotExist) {
 		r.forget(rec)
 		return nil
@@ -296,7 +301,7 @@ func (r *recordings) remove(rec *recording) error {
 }
 
 // noteStuck notes that the file of a recording does not go, and reports whether that is news.
-func (r *recordings) noteStuck(rec *recording) (news bool) {
+func (r *Store) noteStuck(rec *recording) (news bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	news, rec.removalFailed = !rec.removalFailed, true
@@ -304,7 +309,7 @@ func (r *recordings) noteStuck(rec *recording) (news bool) {
 }
 
 // forget takes a recording off the index: it has no file.
-func (r *recordings) forget(rec *recording) {
+func (r *Store) forget(rec *recording) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.all[rec.ID] == rec {
@@ -313,36 +318,35 @@ func (r *recordings) forget(rec *recording) {
 	}
 }
 
-// openCount counts those that are being made.
-func (r *recordings) openCount() int {
+// OpenCount counts those that are being made.
+func (r *Store) OpenCount() int {
 	return len(r.filter(func(rec *recording) bool { return rec.recorder != nil }))
 }
 
 // A Recording is one that somebody may see.
 type Recording struct {
-	r   *recordings
+	r   *Store
 	rec *recording
 }
 
-// FindRecording gives who's recording; anybody's to who may see all.
-func (p *Pool) FindRecording(who string, all bool, id string) (*Recording, error) {
-	r := p.recordings
+// Find gives who's recording; anybody's to who may see all; nil: there is none.
+func (r *Store) Find(who string, all bool, id string) *Recording {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if rec := r.all[id]; rec != nil && (all || rec.Owner == who) {
-		return &Recording{r, rec}, nil
+		return &Recording{r, rec}
 	}
-	return nil, errNoRecording()
+	return nil
 }
 
-// Recordings lists who's latest recordings, oldest first; everybody's with all.
-func (p *Pool) Recordings(who string, all bool, session string) []protocol.Recording {
+// List lists who's latest recordings, oldest first; everybody's with all.
+func (r *Store) List(who string, all bool, session string) []protocol.Recording {
 	infos := []protocol.Recording{} // never null on the wire
 	asked := func(rec *recording) bool {
 		return (all || rec.Owner == who) && (session == "" || rec.SessionID == session)
 	}
-	for _, rec := range p.recordings.filter(asked) {
-		infos = append(infos, (&Recording{p.recordings, rec}).Info())
+	for _, rec := range r.filter(asked) {
+		infos = append(infos, (&Recording{r, rec}).Info())
 	}
 	slices.SortFunc(infos, func(a, b protocol.Recording) int {
 		return cmp.Or(a.StartedAt.Compare(b.StartedAt), strings.Compare(a.RecordingID, b.RecordingID))
@@ -392,9 +396,9 @@ func (x *Recording) Delete(all bool) error {
 // WriteTo writes what there is of it so far.
 func (x *Recording) WriteTo(w io.Writer, v2 bool) error {
 	info := x.Info()
-	f, err := os.Open(x.r.path(x.rec.ID))
+	f, err := os.Open(x.r.Path(x.rec.ID))
 	if errors.Is(err, fs.ErrNotExist) {
-		return errNoRecording() // just removed, or not begun
+		return ErrNoRecording() // just removed, or not begun
 	}
 	if err != nil {
 		return err
@@ -418,8 +422,8 @@ func (x *Recording) FileName() string {
 	return fmt.Sprintf("%s-%s%s", cmp.Or(name[:min(len(name), 64)], "trl"), x.rec.Began.UTC().Format("20060102-150405"), castSuffix)
 }
 
-// wait returns when no recorder is at work, or ctx is done.
-func (r *recordings) wait(ctx context.Context) error {
+// Wait returns when no recorder is at work, or ctx is done.
+func (r *Store) Wait(ctx context.Context) error {
 	idle := make(chan struct{})
 	go func() { // ends with the last recorder, which a disk that hangs may delay beyond ctx
 		r.tasks.Wait()
