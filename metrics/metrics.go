@@ -26,8 +26,7 @@ const (
 	OutcomeOK        = "ok"
 )
 
-// Outcomes is the whole list: every one is exported from the start, as 0, so that
-// rate() sees the first failure and an alert on absence means something.
+// Outcomes is the whole list.
 var Outcomes = []string{
 	OutcomeOK, OutcomeFailed, OutcomeSignaled, OutcomeTimeout,
 	OutcomeNoOutput, OutcomeCancelled, OutcomeShellDied, OutcomeError,
@@ -164,16 +163,10 @@ func New(reg prometheus.Registerer) *Metrics {
 		buildInfo: f.NewGaugeVec(prometheus.GaugeOpts{Name: "trl_build_info", Help: "Always 1; the version is in the labels."}, []string{"version", "goversion"}),
 	}
 	m.ConfigInForce.Set(1)
-	for _, result := range []string{ReloadOK, ReloadRefused} {
-		m.ConfigReloads.WithLabelValues(result)
-	}
-	for _, outcome := range Outcomes {
-		m.Execs.WithLabelValues(outcome)
-		m.ExecSeconds.WithLabelValues(outcome)
-	}
-	for _, reason := range RecordingReasons {
-		m.RecordingsEnded.WithLabelValues(reason)
-	}
+	AtZero(m.ConfigReloads, ReloadOK, ReloadRefused)
+	AtZero(m.Execs, Outcomes...)
+	AtZero(m.ExecSeconds, Outcomes...)
+	AtZero(m.RecordingsEnded, RecordingReasons...)
 	if reg != nil { // promauto takes nil as "registered nowhere"; so do we, for tests of other packages
 		reg.MustRegister(
 			(*poolCollector)(m),
@@ -187,4 +180,12 @@ func New(reg prometheus.Registerer) *Metrics {
 // Build publishes the version of the running binary; cmd/trl calls it once.
 func (m *Metrics) Build(version string) {
 	m.buildInfo.WithLabelValues(version, goruntime.Version()).Set(1)
+}
+
+// AtZero creates the series of each value of a vector's one label. They are exported as 0 until something is counted, so that rate() sees the
+// first time and an alert on absence means something.
+func AtZero[Series any, Label ~string](vector interface{ WithLabelValues(...string) Series }, values ...Label) {
+	for _, v := range values {
+		vector.WithLabelValues(string(v))
+	}
 }

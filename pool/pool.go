@@ -152,16 +152,10 @@ func New(c Config, k runtime.Keeper, m *metrics.Metrics, log zerolog.Logger) *Po
 	for _, outcome := range metrics.Outcomes {
 		p.execSeries[outcome] = outcomeSeries{m.Execs.WithLabelValues(outcome), m.ExecSeconds.WithLabelValues(outcome)}
 	}
-	m.SessionsCreated.WithLabelValues("ok")
-	for _, code := range protocol.CodesOf("session.create") {
-		m.SessionsCreated.WithLabelValues(string(code))
-	}
-	for _, reason := range protocol.Reasons {
-		m.SessionsEnded.WithLabelValues(string(reason))
-	}
-	for _, cause := range runtime.RestoreCauses {
-		m.ShellRestores.WithLabelValues(cause)
-	}
+	metrics.AtZero(m.SessionsCreated, "ok")
+	metrics.AtZero(m.SessionsCreated, protocol.CodesOf("session.create")...)
+	metrics.AtZero(m.SessionsEnded, protocol.Reasons...)
+	metrics.AtZero(m.ShellRestores, runtime.RestoreCauses...)
 	p.config.Store(newEffectiveConfig(c))
 	p.requestKeys.setLimit(p.config.Load().MaxKeys)
 	p.warm = newWarm(p)

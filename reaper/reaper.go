@@ -41,7 +41,7 @@ type Reaper struct {
 
 // New makes a reaper. orphans ends processes that escaped their session; nil where nothing can escape.
 func New(p Pool, orphans func(), m *metrics.Metrics, log zerolog.Logger) *Reaper {
-	m.SessionsReaped.WithLabelValues(reasonIdle)
+	metrics.AtZero(m.SessionsReaped, reasonIdle)
 	return &Reaper{pool: p, orphans: orphans, metrics: m, log: log, stop: make(chan struct{}), stopped: make(chan struct{})}
 }
 

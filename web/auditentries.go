@@ -20,7 +20,7 @@ var unaudited = map[string]bool{
 // admitAudit refuses what could not be written down, where it must be. A request that changes something is an entry from here on,
 // whatever comes of it.
 func (k *call) admitAudit(h handler) error {
-	if k.needsAudit = !h.reads && !unaudited[k.method]; !k.needsAudit {
+	if k.needsAudit = h.access == changes && !unaudited[k.method]; !k.needsAudit {
 		return nil
 	}
 	if err := k.c.srv.cfg.Audit.Admit(); err != nil {

@@ -6,7 +6,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/time/rate"
+
+	"trl/metrics"
 )
 
 // A denial is why a request was not let in.
@@ -111,9 +114,7 @@ func (s *Server) buildAuthChain() {
 	}
 	s.refusalLog.limiter = rate.NewLimiter(1, 10)
 	for _, by := range authMethods {
-		for _, why := range authOutcomes {
-			s.m.Auth.WithLabelValues(string(by), string(why))
-		}
+		metrics.AtZero(s.m.Auth.MustCurryWith(prometheus.Labels{"method": string(by)}), authOutcomes...)
 	}
 }
 

@@ -67,9 +67,8 @@ type transport interface {
 }
 
 var (
-	errHalfClosed    = errors.New("client will send no more")
-	errAnswerPending = errors.New("the answer comes from elsewhere")
-	errClientGone    = errors.New("client is gone")
+	errHalfClosed = errors.New("client will send no more")
+	errClientGone = errors.New("client is gone")
 )
 
 // conn is one client. Its life is serve: one goroutine reads and applies requests in order; what has to wait, waits in goroutines of

@@ -362,7 +362,7 @@ func TestViewerOnlyReads(t *testing.T) {
 	ann, viewer := g.dial(adminToken), g.dial(viewToken)
 	id := ann.session()
 	for name, h := range handlers {
-		if f := viewer.try(name, object{"bogus": 1}); (f.code() == "FORBIDDEN") == h.reads {
+		if f := viewer.try(name, object{"bogus": 1}); (f.code() == "FORBIDDEN") == (h.access == reads) {
 			t.Errorf("%s: %+v", name, f.Error)
 		}
 	}

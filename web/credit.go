@@ -77,7 +77,7 @@ func (sub *subscription) awaitCredit(ctx context.Context, offset int64, slowLimi
 }
 
 // streamAck: a stream that has ended meanwhile, or is another client's, needs none.
-func streamAck(k *call, q *protocol.StreamAck) (any, error) {
+func streamAck(k *call, q *protocol.StreamAck) (any, bool, error) {
 	c := k.c
 	c.mu.Lock()
 	sub := c.subs[q.StreamID]
@@ -85,5 +85,5 @@ func streamAck(k *call, q *protocol.StreamAck) (any, error) {
 	if sub != nil && sub.credit != nil {
 		sub.credit.ack(q.Offset)
 	}
-	return nil, nil
+	return nil, false, nil
 }

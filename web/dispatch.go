@@ -41,90 +41,92 @@ type call struct {
 	queued, began, ended time.Time // of an exec.run that has ended, for trace
 }
 
-// handler is one method. run returns the answer, or errAnswerPending when somebody else will give it.
+// access is what a method needs of who calls it.
+type access int
+
+const (
+	changes access = iota // a user's or an admin's role
+	reads                 // any role: it changes nothing
+)
+
+// handler is one method.
 type handler struct {
+	access access
+	urgent bool // it ends or steers what is under way, so it is accepted beyond MaxInFlight
+	call   decodedCall
+}
+
+// decodedCall decodes a request's params and calls its method.
+type decodedCall struct {
 	params reflect.Type
-	reads  bool // changes nothing, so that a viewer may
-	urgent bool // ends or steers what is under way, so that it is heard also when that is all there may be
-	run    func(*call) (any, error)
+	run    func(*call) (answer any, pending bool, err error) // pending: another goroutine gives the answer
 }
 
 // handlers is every method, equal to protocol.Methods (a test compares).
 var handlers = map[string]handler{
-	"session.create":  changes(sessionCreate),
-	"session.info":    reads(sessionInfo),
-	"session.list":    reads(sessionList),
-	"session.destroy": urgent(changes(sessionDestroy)),
-	"session.rename":  changes(sessionRename),
-	"session.reset":   urgent(changes(sessionReset)),
-	"session.touch":   changes(sessionTouch),
-	"session.watch":   reads(sessionWatch),
-	"session.unwatch": urgent(reads(sessionUnwatch)),
+	"session.create":  {access: changes, call: decoded(sessionCreate)},
+	"session.info":    {access: reads, call: decoded(sessionInfo)},
+	"session.list":    {access: reads, call: decoded(sessionList)},
+	"session.destroy": {access: changes, urgent: true, call: decoded(sessionDestroy)},
+	"session.rename":  {access: changes, call: decoded(sessionRename)},
+	"session.reset":   {access: changes, urgent: true, call: decoded(sessionReset)},
+	"session.touch":   {access: changes, call: decoded(sessionTouch)},
+	"session.watch":   {access: reads, call: decoded(sessionWatch)},
+	"session.unwatch": {access: reads, urgent: true, call: decoded(sessionUnwatch)},
 
-	"exec.run":    changes(execRun),
-	"exec.stream": changes(execStream),
-	"exec.wait":   reads(execWait),
-	"exec.input":  urgent(changes(execInput)),
-	"exec.cancel": urgent(changes(execCancel)),
-	"exec.attach": reads(execAttach),
-	"exec.detach": urgent(reads(execDetach)),
-	"exec.list":   reads(execList),
+	"exec.run":    {access: changes, call: decoded(execRun)},
+	"exec.stream": {access: changes, call: decoded(execStream)},
+	"exec.wait":   {access: reads, call: decoded(execWait)},
+	"exec.input":  {access: changes, urgent: true, call: decoded(execInput)},
+	"exec.cancel": {access: changes, urgent: true, call: decoded(execCancel)},
+	"exec.attach": {access: reads, call: decoded(execAttach)},
+	"exec.detach": {access: reads, urgent: true, call: decoded(execDetach)},
+	"exec.list":   {access: reads, call: decoded(execList)},
 
-	"process.start":  changes(processStart),
-	"process.list":   reads(processList),
-	"process.info":   reads(processInfo),
-	"process.logs":   reads(processLogs),
-	"process.detach": urgent(reads(processDetach)),
-	"process.input":  urgent(changes(processInput)),
-	"process.kill":   urgent(changes(processKill)),
-	"process.wait":   reads(processWait),
+	"process.start":  {access: changes, call: decoded(processStart)},
+	"process.list":   {access: reads, call: decoded(processList)},
+	"process.info":   {access: reads, call: decoded(processInfo)},
+	"process.logs":   {access: reads, call: decoded(processLogs)},
+	"process.detach": {access: reads, urgent: true, call: decoded(processDetach)},
+	"process.input":  {access: changes, urgent: true, call: decoded(processInput)},
+	"process.kill":   {access: changes, urgent: true, call: decoded(processKill)},
+	"process.wait":   {access: reads, call: decoded(processWait)},
 
-	"term.open":     changes(termOpen),
-	"term.input":    urgent(changes(termInput)),
-	"term.resize":   urgent(changes(termResize)),
-	"term.close":    urgent(changes(termClose)),
-	"term.attach":   reads(termAttach),
-	"term.detach":   urgent(reads(termDetach)),
-	"term.list":     reads(termList),
-	"term.snapshot": reads(termSnapshot),
+	"term.open":     {access: changes, call: decoded(termOpen)},
+	"term.input":    {access: changes, urgent: true, call: decoded(termInput)},
+	"term.resize":   {access: changes, urgent: true, call: decoded(termResize)},
+	"term.close":    {access: changes, urgent: true, call: decoded(termClose)},
+	"term.attach":   {access: reads, call: decoded(termAttach)},
+	"term.detach":   {access: reads, urgent: true, call: decoded(termDetach)},
+	"term.list":     {access: reads, call: decoded(termList)},
+	"term.snapshot": {access: reads, call: decoded(termSnapshot)},
 
-	"share.create":     changes(shareCreate),
-	"share.list":       reads(shareList),
-	"share.revoke":     changes(shareRevoke),
-	"recording.list":   reads(recordingList),
-	"recording.info":   reads(recordingInfo),
-	"recording.delete": changes(recordingDelete),
+	"share.create":     {access: changes, call: decoded(shareCreate)},
+	"share.list":       {access: reads, call: decoded(shareList)},
+	"share.revoke":     {access: changes, call: decoded(shareRevoke)},
+	"recording.list":   {access: reads, call: decoded(recordingList)},
+	"recording.info":   {access: reads, call: decoded(recordingInfo)},
+	"recording.delete": {access: changes, call: decoded(recordingDelete)},
 
-	"stream.ack": urgent(reads(streamAck)),
+	"stream.ack": {access: reads, urgent: true, call: decoded(streamAck)},
 
-	"system.drain":        changes(systemDrain),
-	"system.ping":         reads(systemPing),
-	"system.stats":        reads(systemStats),
-	"system.capabilities": reads(systemCapabilities),
+	"system.drain":        {access: changes, call: decoded(systemDrain)},
+	"system.ping":         {access: reads, call: decoded(systemPing)},
+	"system.stats":        {access: reads, call: decoded(systemStats)},
+	"system.capabilities": {access: reads, call: decoded(systemCapabilities)},
 }
 
-func reads[P any](f func(*call, *P) (any, error)) handler {
-	h := changes(f)
-	h.reads = true
-	return h
-}
-
-func changes[P any](f func(*call, *P) (any, error)) handler {
-	return handler{params: reflect.TypeFor[P](), run: func(k *call) (any, error) {
+func decoded[P any](f func(*call, *P) (answer any, pending bool, err error)) decodedCall {
+	return decodedCall{params: reflect.TypeFor[P](), run: func(k *call) (any, bool, error) {
 		q := new(P)
 		if err := protocol.DecodeParams(k.params, q); err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		if k.c.srv.cfg.Audit != nil {
 			k.auditParams = q
 		}
 		return f(k, q)
 	}}
-}
-
-func urgent(h handler) handler {
-	h.urgent = true
-	return h
 }
 
 // maxInFlight is how many requests of one connection may be in flight: more than can wait in a session.
@@ -160,12 +162,13 @@ func (c *conn) handle(msg []byte) {
 	}
 	c.inFlight.Add(1)
 	var data any
+	var pending bool
 	var err error = fault
 	if fault == nil {
-		data, err = k.recoverPanic(k.dispatch)
+		data, pending, err = k.recoverPanic(k.dispatch)
 	}
 	k.params = nil
-	if err == errAnswerPending {
+	if pending {
 		return
 	}
 	k.releaseCount()
@@ -182,23 +185,23 @@ func (c *conn) handle(msg []byte) {
 	c.spawn(k.method, func() { k.answer(data, err) }) // takes its time, or waits for the outbox; ends with the socket
 }
 
-func (k *call) dispatch() (any, error) {
+func (k *call) dispatch() (any, bool, error) {
 	h, ok := handlers[k.method]
 	if e := k.c.grant.expiredError(); e != nil {
-		return nil, e
+		return nil, false, e
 	}
 	switch {
 	case ok && k.c.grant.share != nil && !guestMay(k.c.grant.share, k.method):
-		return nil, protocol.Errorf(protocol.Forbidden, "this share link does not allow it")
-	case ok && (h.reads || k.c.principal.Role != Viewer):
+		return nil, false, protocol.Errorf(protocol.Forbidden, "this share link does not allow it")
+	case ok && (h.access == reads || k.c.principal.Role != Viewer):
 		if err := k.admitAudit(h); err != nil {
-			return nil, err
+			return nil, false, err
 		}
-		return h.run(k)
+		return h.call.run(k)
 	case ok:
-		return nil, protocol.Errorf(protocol.Forbidden, "a viewer may only read")
+		return nil, false, protocol.Errorf(protocol.Forbidden, "a viewer may only read")
 	}
-	return nil, protocol.NoSuchMethod(k.method)
+	return nil, false, protocol.NoSuchMethod(k.method)
 }
 
 // releaseCount takes the request off its credential's count, before the answer is sent: who has that may ask the next.
@@ -210,22 +213,22 @@ func (k *call) releaseCount() {
 }
 
 // recoverPanic runs f and turns a panic into an error: one request's bug must not end everybody's sessions.
-func (k *call) recoverPanic(f func() (any, error)) (data any, err error) {
+func (k *call) recoverPanic(f func() (any, bool, error)) (answer any, pending bool, err error) {
 	defer k.c.recoverPanic(k.method, &err)
 	return f()
 }
 
-// runAndAnswer runs f and gives its answer, unless that comes later still.
-func (k *call) runAndAnswer(f func() (any, error)) {
-	if data, err := k.recoverPanic(f); err != errAnswerPending {
+// runAndAnswer runs f and gives its answer, unless f left that to another goroutine.
+func (k *call) runAndAnswer(f func() (any, bool, error)) {
+	if data, pending, err := k.recoverPanic(f); !pending {
 		k.answer(data, err)
 	}
 }
 
 // answerLater has f give the answer, from a goroutine: it may wait, until ctx ends.
-func (k *call) answerLater(f func() (any, error)) (any, error) {
+func (k *call) answerLater(f func() (any, bool, error)) (answer any, pending bool, err error) {
 	k.c.spawn(k.method, func() { k.runAndAnswer(f) }) // gives the answer; f ends with ctx; serve waits for it
-	return nil, errAnswerPending
+	return nil, true, nil
 }
 
 // releaseResources gives back what the request took.
@@ -242,7 +245,7 @@ func (k *call) releaseResources() {
 }
 
 // runDetached runs f, which goes on when the client leaves: a session decides how long f takes, and the connection must not last that long.
-func (k *call) runDetached(f func(context.Context) (any, error)) (data any, err error) {
+func (k *call) runDetached(f func(context.Context) (any, error)) (answer any, pending bool, err error) {
 	s, done := k.c.srv, make(chan struct{})
 	var result any // result and failure: read after done
 	var failure error
@@ -250,13 +253,14 @@ func (k *call) runDetached(f func(context.Context) (any, error)) (data any, err 
 	go func() {        // ends with f, which ends with the server's ctx at the latest; Shutdown waits for it
 		defer s.connTasks.Done()
 		defer close(done)
-		result, failure = k.recoverPanic(func() (any, error) { return f(s.ctx) })
+		defer k.c.recoverPanic(k.method, &failure)
+		result, failure = f(s.ctx)
 	}()
 	select {
 	case <-done:
-		return result, failure
+		return result, false, failure
 	case <-k.c.ctx.Done():
-		return nil, errClientGone
+		return nil, false, errClientGone
 	}
 }
 
@@ -311,21 +315,21 @@ type requestQueue struct {
 
 // inOrder applies a request to the session that key stands for when its turn has come, if what the client came with is still good then. A slow
 // one is applied on the queue's goroutine.
-func (k *call) inOrder(key string, slow bool, apply func() (any, error)) (any, error) {
+func (k *call) inOrder(key string, slow bool, apply func() (any, bool, error)) (any, bool, error) {
 	c := k.c
 	c.mu.Lock()
 	if l := c.queues[key]; l != nil {
 		l.waiting = append(l.waiting, func() {
-			k.runAndAnswer(func() (any, error) {
+			k.runAndAnswer(func() (any, bool, error) {
 				if e := c.grant.expiredError(); e != nil {
-					return nil, e
+					return nil, false, e
 				}
 				return apply()
 			})
 		})
 		k.queueKey = key
 		c.mu.Unlock()
-		return nil, errAnswerPending
+		return nil, true, nil
 	}
 	if !slow {
 		c.mu.Unlock()
@@ -340,7 +344,7 @@ func (k *call) inOrder(key string, slow bool, apply func() (any, error)) (any, e
 			c.containPanic(k.method, f) // the requests behind it are answered too
 		}
 	})
-	return nil, errAnswerPending
+	return nil, true, nil
 }
 
 // nextQueued takes the queue's next request, or takes the queue away when there is none.
@@ -371,8 +375,8 @@ func (c *conn) addQueueKey(key, other string) {
 const defaultSession = "default"
 
 // withSession applies f to the session that ref names, in turn.
-func (k *call) withSession(ref protocol.SessionRef, slow bool, f func(*pool.Session) (any, error)) (any, error) {
-	to := func(s *pool.Session) (any, error) {
+func (k *call) withSession(ref protocol.SessionRef, slow bool, f func(*pool.Session) (any, bool, error)) (any, bool, error) {
+	to := func(s *pool.Session) (any, bool, error) {
 		k.session = s.ID()
 		return f(s)
 	}
@@ -381,10 +385,10 @@ func (k *call) withSession(ref protocol.SessionRef, slow bool, f func(*pool.Sess
 		// The default session may have to be made, which takes a shell: not on the reading goroutine.
 		making := ref.Session == "" && k.c.grant.share == nil && !k.c.srv.pool.HasOpen(k.c.principal.Subject, defaultSession)
 		if making || k.c.mustQueue(key) {
-			return k.inOrder(key, slow || making, func() (any, error) {
+			return k.inOrder(key, slow || making, func() (any, bool, error) {
 				s, err := k.find(ref)
 				if err != nil {
-					return nil, err
+					return nil, false, err
 				}
 				return to(s)
 			})
@@ -392,9 +396,9 @@ func (k *call) withSession(ref protocol.SessionRef, slow bool, f func(*pool.Sess
 	}
 	s, err := k.find(ref)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	return k.inOrder(s.ID(), slow, func() (any, error) { return to(s) })
+	return k.inOrder(s.ID(), slow, func() (any, bool, error) { return to(s) })
 }
 
 func nameKey(name string) string { return "name " + name }

@@ -79,20 +79,20 @@ func (s *Server) Undrain() error {
 	return nil
 }
 
-func systemDrain(k *call, q *protocol.Drain) (any, error) {
+func systemDrain(k *call, q *protocol.Drain) (any, bool, error) {
 	if k.c.principal.Role != Admin {
-		return nil, protocol.Errorf(protocol.Forbidden, "only an admin may drain the server")
+		return nil, false, protocol.Errorf(protocol.Forbidden, "only an admin may drain the server")
 	}
 	s := k.c.srv
 	switch {
 	case q.Undo:
 		if err := s.Undrain(); err != nil {
-			return nil, err
+			return nil, false, err
 		}
 	case q.Wait == nil:
 		s.Drain(-1, false)
 	default:
 		s.Drain(q.Wait.Duration(), false)
 	}
-	return &protocol.Drained{Draining: s.Draining(), ActiveSessions: s.pool.LiveCount()}, nil
+	return &protocol.Drained{Draining: s.Draining(), ActiveSessions: s.pool.LiveCount()}, false, nil
 }

@@ -34,8 +34,8 @@ func TestMethodsAreTheProtocols(t *testing.T) {
 	want := map[string]bool{}
 	for _, m := range protocol.Methods() {
 		want[m.Name] = true
-		if h, ok := handlers[m.Name]; !ok || h.params != m.Params {
-			t.Errorf("%s: handled %v, params %v, want %v", m.Name, ok, h.params, m.Params)
+		if h, ok := handlers[m.Name]; !ok || h.call.params != m.Params {
+			t.Errorf("%s: handled %v, params %v, want %v", m.Name, ok, h.call.params, m.Params)
 		}
 	}
 	for name := range handlers {

@@ -54,7 +54,7 @@ func params(method string, h handler, param, id string) object {
 	for name, v := range map[string]any{
 		"command": "true", "data": "x", "name": "renamed", "cols": 80, "rows": 24, "offset": 0, "mode": "control", "until": object{"exit": true},
 	} {
-		if hasParam(h.params, name) && p[name] == nil {
+		if hasParam(h.call.params, name) && p[name] == nil {
 			p[name] = v
 		}
 	}
@@ -89,7 +89,7 @@ func TestOthersIdsAnswerLikeUnknownOnes(t *testing.T) {
 	asked := map[string]bool{}
 	for method, h := range handlers {
 		for param := range hers {
-			if !hasParam(h.params, param) || method == "session.create" || method == "session.list" {
+			if !hasParam(h.call.params, param) || method == "session.create" || method == "session.list" {
 				continue
 			}
 			asked[param] = true

@@ -9,30 +9,30 @@ import (
 	"trl/protocol"
 )
 
-func recordingList(k *call, q *protocol.RecordingList) (any, error) {
+func recordingList(k *call, q *protocol.RecordingList) (any, bool, error) {
 	if q.All && k.c.principal.Role != Admin {
-		return nil, protocol.Errorf(protocol.Forbidden, "only an admin may list everybody's recordings")
+		return nil, false, protocol.Errorf(protocol.Forbidden, "only an admin may list everybody's recordings")
 	}
 	k.needsAudit = q.All
-	return &protocol.Recordings{Recordings: k.c.srv.pool.Recordings(k.c.principal.Subject, q.All, q.SessionID)}, nil
+	return &protocol.Recordings{Recordings: k.c.srv.pool.Recordings(k.c.principal.Subject, q.All, q.SessionID)}, false, nil
 }
 
-func recordingInfo(k *call, q *protocol.RecordingRef) (any, error) {
+func recordingInfo(k *call, q *protocol.RecordingRef) (any, bool, error) {
 	rec, err := k.recording(q.RecordingID)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	info := rec.Info()
-	return &info, nil
+	return &info, false, nil
 }
 
-func recordingDelete(k *call, q *protocol.RecordingRef) (any, error) {
+func recordingDelete(k *call, q *protocol.RecordingRef) (any, bool, error) {
 	rec, err := k.recording(q.RecordingID)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	return k.answerLater(func() (any, error) { // it may have to be ended first
-		return nil, rec.Delete(k.c.principal.Role == Admin)
+	return k.answerLater(func() (any, bool, error) { // it may have to be ended first
+		return nil, false, rec.Delete(k.c.principal.Role == Admin)
 	})
 }
 

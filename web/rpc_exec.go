@@ -7,35 +7,35 @@ import (
 	"trl/protocol"
 )
 
-func execRun(k *call, q *protocol.ExecRun) (any, error) {
+func execRun(k *call, q *protocol.ExecRun) (any, bool, error) {
 	k.c.rememberCall(k)
-	return k.withSession(q.SessionRef, false, func(s *pool.Session) (any, error) {
+	return k.withSession(q.SessionRef, false, func(s *pool.Session) (any, bool, error) {
 		e, err := k.starter(s).Exec(q.Exec())
 		if err == nil {
 			err = k.checkStartedIn(e.Session())
 		}
 		if err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		k.started(e.ID())
 		k.auditAnswer(nil, nil) // now: it may run for hours
 		k.holdOutput(e)
-		return k.answerLater(func() (any, error) {
+		return k.answerLater(func() (any, bool, error) {
 			ended, err := k.awaitEnd(e, q.YieldMS, nil)
 			if err != nil {
-				return nil, err
+				return nil, false, err
 			}
 			if err := k.reserveAnswer(e.CopiedBytes(0, q.Clean)); err != nil {
-				return nil, err
+				return nil, false, err
 			}
 			if !ended {
-				return e.PartialAnswer(), nil
+				return e.PartialAnswer(), false, nil
 			}
 			k.noteTimes(e)
 			if err := e.Err(); err != nil {
-				return nil, err
+				return nil, false, err
 			}
-			return e.Answer(q.Clean), nil
+			return e.Answer(q.Clean), false, nil
 		})
 	})
 }
@@ -71,30 +71,30 @@ func (k *call) awaitEnd(e *pool.Exec, yieldMS *float64, timeout *protocol.Second
 	}
 }
 
-func execStream(k *call, q *protocol.ExecStream) (any, error) {
+func execStream(k *call, q *protocol.ExecStream) (any, bool, error) {
 	c := k.c
 	c.rememberCall(k)
-	return k.withSession(q.SessionRef, false, func(s *pool.Session) (any, error) {
+	return k.withSession(q.SessionRef, false, func(s *pool.Session) (any, bool, error) {
 		// Held over the pool's call, which does not wait: a watch of ours that hears of exec.started must find the stream taken.
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if err := c.checkStreamsLocked(); err != nil { // before anything runs
-			return nil, err
+			return nil, false, err
 		}
 		e, err := k.starter(s).Stream(q.Exec())
 		if err == nil {
 			err = k.checkStartedIn(e.Session())
 		}
 		if err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		k.execID = e.ID()
 		return c.subscribeLocked(k, execSource(e), 0, q.OnSlow != "skip")
 	})
 }
 
-func execList(k *call, q *protocol.SessionRef) (any, error) {
-	return k.withSession(*q, false, func(s *pool.Session) (any, error) { return &protocol.Execs{Execs: s.Execs()}, nil })
+func execList(k *call, q *protocol.SessionRef) (any, bool, error) {
+	return k.withSession(*q, false, func(s *pool.Session) (any, bool, error) { return &protocol.Execs{Execs: s.Execs()}, false, nil })
 }
 
 func (k *call) exec(id string) (*pool.Exec, error) {
@@ -105,67 +105,68 @@ func (k *call) exec(id string) (*pool.Exec, error) {
 	return e, err
 }
 
-func execWait(k *call, q *protocol.ExecWait) (any, error) {
+func execWait(k *call, q *protocol.ExecWait) (any, bool, error) {
 	e, err := k.exec(q.ExecID)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	k.holdOutput(e)
-	return k.answerLater(func() (any, error) {
+	return k.answerLater(func() (any, bool, error) {
 		ended, err := k.awaitEnd(e, q.YieldMS, q.Timeout)
 		if err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		if ended && e.Err() != nil {
-			return nil, e.Err()
+			return nil, false, e.Err()
 		}
 		var offset int64
 		if q.Offset != nil {
 			offset = *q.Offset
 		}
 		if err := k.reserveAnswer(e.CopiedBytes(offset, e.Clean())); err != nil {
-			return nil, err
+			return nil, false, err
 		}
-		return e.AnswerSince(offset)
+		a, err := e.AnswerSince(offset)
+		return a, false, err
 	})
 }
 
-func execInput(k *call, q *protocol.ExecInput) (any, error) {
+func execInput(k *call, q *protocol.ExecInput) (any, bool, error) {
 	e, err := k.exec(q.ExecID)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	data, fault := protocol.DecodeBytes(q.Data, q.Encoding)
 	if fault != nil {
-		return nil, fault
+		return nil, false, fault
 	}
-	return nil, e.Input(data, q.EOF)
+	return nil, false, e.Input(data, q.EOF)
 }
 
-func execCancel(k *call, q *protocol.ExecCancel) (any, error) {
+func execCancel(k *call, q *protocol.ExecCancel) (any, bool, error) {
 	c := k.c
 	switch {
 	case q.ExecID != "":
 		e, err := k.exec(q.ExecID)
 		if err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		return k.cancel(e, q)
 	case q.RequestID != nil:
 		earlier := c.findCall(q.RequestID)
 		if earlier == nil {
-			return nil, protocol.Errorf(protocol.ExecNotFound, "no exec.run or exec.stream with this id on this connection")
+			return nil, false, protocol.Errorf(protocol.ExecNotFound, "no exec.run or exec.stream with this id on this connection")
 		}
-		byID := func() (any, error) {
+		byID := func() (any, bool, error) {
 			c.mu.Lock()
 			id := earlier.execID
 			c.mu.Unlock()
 			if id == "" { // it was refused
-				return &protocol.ExecCancelled{}, nil
+				return &protocol.ExecCancelled{}, false, nil
 			}
 			e, err := k.exec(id)
 			if err != nil {
-				return nil, err
+				return nil, false, err
 			}
 			return k.cancel(e, q)
 		}
@@ -180,41 +181,41 @@ func execCancel(k *call, q *protocol.ExecCancel) (any, error) {
 	if q.SessionRef == (protocol.SessionRef{}) && c.grant.share == nil && !c.mustQueue(nameKey(defaultSession)) {
 		s, err := c.srv.pool.Find(c.principal.Subject, "", defaultSession)
 		if err != nil || !s.IsOpen() {
-			return &protocol.ExecCancelled{}, nil // it is not made for the sake of a cancel
+			return &protocol.ExecCancelled{}, false, nil // it is not made for the sake of a cancel
 		}
 		q.SessionID = s.ID()
 	}
-	return k.withSession(q.SessionRef, false, func(s *pool.Session) (any, error) {
+	return k.withSession(q.SessionRef, false, func(s *pool.Session) (any, bool, error) {
 		e := s.Current()
 		if e == nil {
-			return &protocol.ExecCancelled{}, nil
+			return &protocol.ExecCancelled{}, false, nil
 		}
 		return k.cancel(e, q)
 	})
 }
 
 // cancel applies q to e and answers when e has ended; a signal on its own is answered when it is sent.
-func (k *call) cancel(e *pool.Exec, q *protocol.ExecCancel) (any, error) {
+func (k *call) cancel(e *pool.Exec, q *protocol.ExecCancel) (any, bool, error) {
 	data := &protocol.ExecCancelled{ExecID: e.ID()}
 	if q.Signal != "" {
 		sig, fault := protocol.ParseSignal(q.Signal)
 		if fault != nil {
-			return nil, fault
+			return nil, false, fault
 		}
 		told, withdrawn := e.Signal(sig)
 		if told == nil {
 			if data.Cancelled = withdrawn; !withdrawn {
 				data.Reason = protocol.SignalEnded
 			}
-			return data, nil
+			return data, false, nil
 		}
-		return k.answerLater(func() (any, error) {
+		return k.answerLater(func() (any, bool, error) {
 			select {
 			case got := <-told:
 				data.Cancelled, data.Signalled, data.Reason = got.Processes > 0, got.Processes, got.Why
-				return data, nil
+				return data, false, nil
 			case <-k.c.ctx.Done():
-				return nil, errClientGone
+				return nil, false, errClientGone
 			}
 		})
 	}
@@ -226,32 +227,32 @@ func (k *call) cancel(e *pool.Exec, q *protocol.ExecCancel) (any, error) {
 	done, was := e.Cancel(grace)
 	data.Cancelled = was
 	if !was {
-		return data, nil
+		return data, false, nil
 	}
-	return k.answerLater(func() (any, error) {
+	return k.answerLater(func() (any, bool, error) {
 		select {
 		case <-done:
-			return data, nil
+			return data, false, nil
 		case <-k.c.ctx.Done():
-			return nil, errClientGone
+			return nil, false, errClientGone
 		}
 	})
 }
 
-func execAttach(k *call, q *protocol.ExecAttach) (any, error) {
+func execAttach(k *call, q *protocol.ExecAttach) (any, bool, error) {
 	e, err := k.exec(q.ExecID)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	k.c.mu.Lock()
 	defer k.c.mu.Unlock()
 	return k.c.subscribeLocked(k, execSource(e), q.Offset, q.OnSlow == "block") // not the one who started it, unless it says so
 }
 
-func execDetach(k *call, q *protocol.ExecDetach) (any, error) {
+func execDetach(k *call, q *protocol.ExecDetach) (any, bool, error) {
 	e, err := k.exec(q.ExecID)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	return k.detach(e.StreamID())
 }

@@ -17,28 +17,28 @@ const (
 	maxLogBytes = 16 << 20
 )
 
-func processStart(k *call, q *protocol.ProcessStart) (any, error) {
-	return k.withSession(q.SessionRef, true, func(s *pool.Session) (any, error) {
+func processStart(k *call, q *protocol.ProcessStart) (any, bool, error) {
+	return k.withSession(q.SessionRef, true, func(s *pool.Session) (any, bool, error) {
 		p, err := k.starter(s).StartProcess(k.c.srv.ctx, q)
 		if err == nil {
 			err = k.checkStartedIn(p.Session())
 		}
 		if err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		info := p.Info()
-		return &protocol.ProcessStarted{ProcessID: p.ID(), Pid: info.Pid, StreamID: p.StreamID(), StateLost: info.StateLost}, nil
+		return &protocol.ProcessStarted{ProcessID: p.ID(), Pid: info.Pid, StreamID: p.StreamID(), StateLost: info.StateLost}, false, nil
 	})
 }
 
-func processList(k *call, q *protocol.SessionRef) (any, error) {
-	return k.withSession(*q, true, func(s *pool.Session) (any, error) { // slow: it looks at each process
+func processList(k *call, q *protocol.SessionRef) (any, bool, error) {
+	return k.withSession(*q, true, func(s *pool.Session) (any, bool, error) { // slow: it looks at each process
 		list := &protocol.Processes{Processes: []protocol.ProcessInfo{}, Background: s.Background()}
 		list.BackgroundCommands = s.BackgroundCommands(list.Background)
 		for _, p := range s.Processes() {
 			list.Processes = append(list.Processes, p.InfoWithTree())
 		}
-		return list, nil
+		return list, false, nil
 	})
 }
 
@@ -50,21 +50,21 @@ func (k *call) process(id string) (*pool.Process, error) {
 	return p, err
 }
 
-func processInfo(k *call, q *protocol.ProcessRef) (any, error) {
+func processInfo(k *call, q *protocol.ProcessRef) (any, bool, error) {
 	p, err := k.process(q.ProcessID)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	return k.answerLater(func() (any, error) { // it looks at the process
+	return k.answerLater(func() (any, bool, error) { // it looks at the process
 		info := p.InfoWithTree()
-		return &info, nil
+		return &info, false, nil
 	})
 }
 
-func processLogs(k *call, q *protocol.ProcessLogs) (any, error) {
+func processLogs(k *call, q *protocol.ProcessLogs) (any, bool, error) {
 	p, err := k.process(q.ProcessID)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	limit := int64(logBytes)
 	if q.MaxBytes != nil {
@@ -73,15 +73,15 @@ func processLogs(k *call, q *protocol.ProcessLogs) (any, error) {
 	if q.Follow {
 		return k.followLogs(processSource(p), q.Offset, limit, q.OnSlow == "block")
 	}
-	return k.answerLater(func() (any, error) { // it may be 16 MiB
+	return k.answerLater(func() (any, bool, error) { // it may be 16 MiB
 		if err := k.reserveAnswer(keptBytes(p.Journal(), limit)); err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		logs, err := readLogs(processSource(p), q.Offset, limit)
 		if err != nil {
-			return nil, err
+			return nil, false, err
 		}
-		return logs, nil
+		return logs, false, nil
 	})
 }
 
@@ -90,13 +90,13 @@ func keptBytes(j *pool.Journal, limit int64) int64 { return min(limit, j.Size()-
 
 // followLogs answers with what is there and sends what comes after it. The subscription is there before the answer, for a process.detach that
 // comes right behind; what the answer has is skipped in it.
-func (k *call) followLogs(src source, offset, limit int64, block bool) (any, error) {
+func (k *call) followLogs(src source, offset, limit int64, block bool) (any, bool, error) {
 	c := k.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	sub, before, err := c.attachLocked(src, offset, block && c.principal.Role != Viewer)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	c.subscribed.Store(true)
 	c.spawn(k.method, func() { // reads, answers and pumps; ends with the stream, stop or ctx; serve waits for it
@@ -119,7 +119,7 @@ func (k *call) followLogs(src source, offset, limit int64, block bool) (any, err
 		}
 		c.pump(sub)
 	})
-	return nil, errAnswerPending
+	return nil, true, nil
 }
 
 // readLogs takes what is there, at most limit bytes, without waiting.
@@ -163,47 +163,47 @@ func readLogs(src source, offset, limit int64) (*protocol.Logs, error) {
 	return logs, nil
 }
 
-func processDetach(k *call, q *protocol.ProcessRef) (any, error) {
+func processDetach(k *call, q *protocol.ProcessRef) (any, bool, error) {
 	p, err := k.process(q.ProcessID)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	return k.detach(p.StreamID())
 }
 
-func processInput(k *call, q *protocol.ProcessInput) (any, error) {
+func processInput(k *call, q *protocol.ProcessInput) (any, bool, error) {
 	p, err := k.process(q.ProcessID)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	data, fault := protocol.DecodeBytes(q.Data, q.Encoding)
 	if fault != nil {
-		return nil, fault
+		return nil, false, fault
 	}
-	return nil, p.Input(data, q.EOF)
+	return nil, false, p.Input(data, q.EOF)
 }
 
-func processKill(k *call, q *protocol.ProcessKill) (any, error) {
+func processKill(k *call, q *protocol.ProcessKill) (any, bool, error) {
 	p, err := k.process(q.ProcessID)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	if q.Signal != "" {
 		sig, fault := protocol.ParseSignal(q.Signal)
 		if fault != nil {
-			return nil, fault
+			return nil, false, fault
 		}
 		if err := p.Signal(sig); err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		info := p.Info()
-		return &info, nil
+		return &info, false, nil
 	}
 	grace := defaultKillGrace
 	if q.KillGrace != nil {
 		grace = q.KillGrace.Duration()
 	}
-	return k.answerLater(func() (any, error) {
+	return k.answerLater(func() (any, bool, error) {
 		return k.runDetached(func(ctx context.Context) (any, error) {
 			if err := p.Kill(ctx, grace); err != nil {
 				return nil, err
@@ -214,15 +214,15 @@ func processKill(k *call, q *protocol.ProcessKill) (any, error) {
 	})
 }
 
-func processWait(k *call, q *protocol.ProcessWait) (any, error) {
+func processWait(k *call, q *protocol.ProcessWait) (any, bool, error) {
 	if k.c.principal.Role == Viewer && (q.Until.Port != 0 || q.Until.HTTP != "") { // the gateway would connect to wherever it says
-		return nil, protocol.Errorf(protocol.Forbidden, "a viewer may wait for exit and output only")
+		return nil, false, protocol.Errorf(protocol.Forbidden, "a viewer may wait for exit and output only")
 	}
 	p, err := k.process(q.ProcessID)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	return k.answerLater(func() (any, error) {
+	return k.answerLater(func() (any, bool, error) {
 		ctx, cancel := k.c.ctx, context.CancelFunc(func() {})
 		if q.Timeout != nil {
 			ctx, cancel = context.WithTimeout(ctx, q.Timeout.Duration())
@@ -230,8 +230,8 @@ func processWait(k *call, q *protocol.ProcessWait) (any, error) {
 		defer cancel()
 		r, err := p.Wait(ctx, q.Until)
 		if k.c.ctx.Err() != nil {
-			return nil, errClientGone
+			return nil, false, errClientGone
 		}
-		return &r, err
+		return &r, false, err
 	})
 }

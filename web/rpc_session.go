@@ -8,13 +8,13 @@ import (
 	"trl/protocol"
 )
 
-func sessionCreate(k *call, q *protocol.SessionCreate) (any, error) {
+func sessionCreate(k *call, q *protocol.SessionCreate) (any, bool, error) {
 	c := k.c
 	key := nameKey(q.Name)
-	create := func() (any, error) {
+	create := func() (any, bool, error) {
 		s, made, err := c.srv.pool.CreateOrFind(c.srv.ctx, c.principal.Subject, q) // not the client's ctx: the session may outlive it
 		if err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		if made && s.BindConn() { // the session of another connection ends with that one
 			c.mu.Lock()
@@ -25,7 +25,7 @@ func sessionCreate(k *call, q *protocol.SessionCreate) (any, error) {
 			c.addQueueKey(key, s.ID())
 		}
 		data := s.Summary()
-		return &data, nil
+		return &data, false, nil
 	}
 	if q.Name == "" {
 		return k.answerLater(create) // nobody can name it before the answer
@@ -42,18 +42,18 @@ func hasEnded(s *pool.Session) bool {
 	}
 }
 
-func sessionInfo(k *call, q *protocol.SessionRef) (any, error) {
-	return k.withSession(*q, false, func(s *pool.Session) (any, error) {
+func sessionInfo(k *call, q *protocol.SessionRef) (any, bool, error) {
+	return k.withSession(*q, false, func(s *pool.Session) (any, bool, error) {
 		info := s.Info()
-		return &info, nil
+		return &info, false, nil
 	})
 }
 
-func sessionList(k *call, q *protocol.SessionList) (any, error) {
+func sessionList(k *call, q *protocol.SessionList) (any, bool, error) {
 	if (q.All || q.Owner != "") && k.c.principal.Role != Admin {
-		return nil, protocol.Errorf(protocol.Forbidden, "only an admin lists the sessions of others")
+		return nil, false, protocol.Errorf(protocol.Forbidden, "only an admin lists the sessions of others")
 	}
-	return k.answerLater(func() (any, error) { // it looks at each session
+	return k.answerLater(func() (any, bool, error) { // it looks at each session
 		list := k.c.srv.pool.List(k.c.principal.Subject, q)
 		if sh := k.c.grant.share; sh != nil {
 			list = slices.DeleteFunc(list, func(i protocol.SessionInfo) bool { return i.SessionID != sh.Session().ID() })
@@ -61,12 +61,12 @@ func sessionList(k *call, q *protocol.SessionList) (any, error) {
 		if list == nil {
 			list = []protocol.SessionInfo{} // clients read its length
 		}
-		return &protocol.Sessions{Sessions: list}, nil
+		return &protocol.Sessions{Sessions: list}, false, nil
 	})
 }
 
-func sessionDestroy(k *call, q *protocol.SessionDestroy) (any, error) {
-	return k.withSession(q.SessionRef, true, func(s *pool.Session) (any, error) {
+func sessionDestroy(k *call, q *protocol.SessionDestroy) (any, bool, error) {
+	return k.withSession(q.SessionRef, true, func(s *pool.Session) (any, bool, error) {
 		return k.runDetached(func(ctx context.Context) (any, error) {
 			data, err := s.Destroy(ctx, q)
 			return &data, err
@@ -74,22 +74,22 @@ func sessionDestroy(k *call, q *protocol.SessionDestroy) (any, error) {
 	})
 }
 
-func sessionRename(k *call, q *protocol.SessionRename) (any, error) {
-	data, err := k.withSession(q.SessionRef, false, func(s *pool.Session) (any, error) {
+func sessionRename(k *call, q *protocol.SessionRename) (any, bool, error) {
+	answer, pending, err := k.withSession(q.SessionRef, false, func(s *pool.Session) (any, bool, error) {
 		if err := s.Rename(q.Name); err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		data := s.Summary()
-		return &data, nil
+		return &data, false, nil
 	})
-	if err == errAnswerPending { // it waits for its turn: so does whoever uses the new name meanwhile
+	if pending { // it waits for its turn: so does whoever uses the new name meanwhile
 		k.c.addQueueKey(k.queueKey, nameKey(q.Name))
 	}
-	return data, err
+	return answer, pending, err
 }
 
-func sessionReset(k *call, q *protocol.SessionRef) (any, error) {
-	return k.withSession(*q, true, func(s *pool.Session) (any, error) {
+func sessionReset(k *call, q *protocol.SessionRef) (any, bool, error) {
+	return k.withSession(*q, true, func(s *pool.Session) (any, bool, error) {
 		return k.runDetached(func(ctx context.Context) (any, error) {
 			if err := s.Reset(ctx); err != nil {
 				return nil, err
@@ -100,30 +100,30 @@ func sessionReset(k *call, q *protocol.SessionRef) (any, error) {
 	})
 }
 
-func sessionTouch(k *call, q *protocol.SessionRef) (any, error) {
-	return k.withSession(*q, false, func(s *pool.Session) (any, error) { return nil, s.Touch() })
+func sessionTouch(k *call, q *protocol.SessionRef) (any, bool, error) {
+	return k.withSession(*q, false, func(s *pool.Session) (any, bool, error) { return nil, false, s.Touch() })
 }
 
-func sessionWatch(k *call, q *protocol.SessionRef) (any, error) {
-	return k.withSession(*q, false, func(s *pool.Session) (any, error) { return k.c.watch(k, s) })
+func sessionWatch(k *call, q *protocol.SessionRef) (any, bool, error) {
+	return k.withSession(*q, false, func(s *pool.Session) (any, bool, error) { return k.c.watch(k, s) })
 }
 
-func sessionUnwatch(k *call, q *protocol.SessionRef) (any, error) {
-	return k.withSession(*q, false, func(s *pool.Session) (any, error) {
+func sessionUnwatch(k *call, q *protocol.SessionRef) (any, bool, error) {
+	return k.withSession(*q, false, func(s *pool.Session) (any, bool, error) {
 		c := k.c
 		c.mu.Lock()
 		w := c.watches[s.ID()]
 		c.mu.Unlock()
 		if w == nil {
-			return nil, nil
+			return nil, false, nil
 		}
 		w.stop()
-		return k.answerLater(func() (any, error) { // what the watch was sending goes out before the answer
+		return k.answerLater(func() (any, bool, error) { // what the watch was sending goes out before the answer
 			select {
 			case <-w.gone:
 			case <-c.ctx.Done():
 			}
-			return nil, nil
+			return nil, false, nil
 		})
 	})
 }

@@ -7,23 +7,23 @@ import (
 	"trl/protocol"
 )
 
-func systemPing(k *call, _ *protocol.None) (any, error) {
+func systemPing(k *call, _ *protocol.None) (any, bool, error) {
 	s := k.c.srv
 	return &protocol.Pong{
 		UptimeS: int64(time.Since(s.startedAt).Seconds()),
 		Version: s.cfg.Version,
 		Time:    time.Now(),
 		Epoch:   s.pool.Epoch(),
-	}, nil
+	}, false, nil
 }
 
-func systemStats(k *call, _ *protocol.None) (any, error) {
+func systemStats(k *call, _ *protocol.None) (any, bool, error) {
 	stats := k.c.srv.pool.Stats()
 	stats.Draining = k.c.srv.Draining()
-	return &stats, nil
+	return &stats, false, nil
 }
 
-func systemCapabilities(k *call, _ *protocol.None) (any, error) {
+func systemCapabilities(k *call, _ *protocol.None) (any, bool, error) {
 	s := k.c.srv
 	now := s.live.Load()
 	data := now.capabilities
@@ -54,5 +54,5 @@ func systemCapabilities(k *call, _ *protocol.None) (any, error) {
 	} {
 		data.Limits[name] = v
 	}
-	return &data, nil
+	return &data, false, nil
 }

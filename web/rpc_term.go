@@ -8,20 +8,20 @@ import (
 	"trl/protocol"
 )
 
-func termOpen(k *call, q *protocol.TermOpen) (any, error) {
-	return k.withSession(q.SessionRef, true, func(s *pool.Session) (any, error) {
+func termOpen(k *call, q *protocol.TermOpen) (any, bool, error) {
+	return k.withSession(q.SessionRef, true, func(s *pool.Session) (any, bool, error) {
 		c := k.c
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if err := c.checkStreamsLocked(); err != nil { // before anything is opened
-			return nil, err
+			return nil, false, err
 		}
 		t, err := c.openTerminalLocked(k.starter(s), q)
 		if err == nil {
 			err = k.checkStartedIn(t.Session())
 		}
 		if err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		before := c.viewerLocked(t) // a request_key may stand for a terminal that this connection is at already
 		return c.followLocked(k, termSource(t), 0, q.OnSlow != "skip", func(sub *subscription) any {
@@ -79,32 +79,32 @@ func (c *conn) viewerLocked(t *pool.Terminal) *pool.Viewer {
 	return nil
 }
 
-func termInput(k *call, q *protocol.TermInput) (any, error) {
+func termInput(k *call, q *protocol.TermInput) (any, bool, error) {
 	t, err := k.terminal(q.TermID)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	data, fault := protocol.DecodeBytes(q.Data, q.Encoding)
 	if fault != nil {
-		return nil, fault
+		return nil, false, fault
 	}
 	v, err := k.inputViewer(t)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	return nil, t.Input(v, data)
+	return nil, false, t.Input(v, data)
 }
 
-func termResize(k *call, q *protocol.TermResize) (any, error) {
+func termResize(k *call, q *protocol.TermResize) (any, bool, error) {
 	t, err := k.terminal(q.TermID)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	v, err := k.inputViewer(t)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	return nil, t.Resize(v, q.Cols, q.Rows)
+	return nil, false, t.Resize(v, q.Cols, q.Rows)
 }
 
 // inputViewer is what this connection types as; nil where it is not attached. A guest that is not attached types only where nobody has control:
@@ -117,12 +117,12 @@ func (k *call) inputViewer(t *pool.Terminal) (*pool.Viewer, error) {
 	return v, nil
 }
 
-func termClose(k *call, q *protocol.TermClose) (any, error) {
+func termClose(k *call, q *protocol.TermClose) (any, bool, error) {
 	t, err := k.terminal(q.TermID)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	return k.answerLater(func() (any, error) {
+	return k.answerLater(func() (any, bool, error) {
 		return k.runDetached(func(ctx context.Context) (any, error) {
 			if err := t.Close(ctx, q.KillGrace); err != nil {
 				return nil, err
@@ -133,15 +133,15 @@ func termClose(k *call, q *protocol.TermClose) (any, error) {
 	})
 }
 
-func termAttach(k *call, q *protocol.TermAttach) (any, error) {
+func termAttach(k *call, q *protocol.TermAttach) (any, bool, error) {
 	t, err := k.terminal(q.TermID)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	c := k.c
 	if c.principal.Role == Viewer {
 		if q.Mode == "control" {
-			return nil, protocol.Errorf(protocol.Forbidden, "a viewer may only read")
+			return nil, false, protocol.Errorf(protocol.Forbidden, "a viewer may only read")
 		}
 		q.Mode = "view"
 	}
@@ -173,16 +173,16 @@ func termAttach(k *call, q *protocol.TermAttach) (any, error) {
 	})
 }
 
-func termDetach(k *call, q *protocol.TermRef) (any, error) {
+func termDetach(k *call, q *protocol.TermRef) (any, bool, error) {
 	t, err := k.terminal(q.TermID)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	return k.detach(t.StreamID())
 }
 
-func termList(k *call, q *protocol.SessionRef) (any, error) {
-	return k.withSession(*q, false, func(s *pool.Session) (any, error) {
+func termList(k *call, q *protocol.SessionRef) (any, bool, error) {
+	return k.withSession(*q, false, func(s *pool.Session) (any, bool, error) {
 		list := &protocol.Terminals{Terminals: []protocol.TermInfo{}}
 		for _, t := range s.Terminals() {
 			if !k.c.grant.reaches(s, t.ID()) {
@@ -190,17 +190,17 @@ func termList(k *call, q *protocol.SessionRef) (any, error) {
 			}
 			list.Terminals = append(list.Terminals, t.Info())
 		}
-		return list, nil
+		return list, false, nil
 	})
 }
 
-func termSnapshot(k *call, q *protocol.TermRef) (any, error) {
+func termSnapshot(k *call, q *protocol.TermRef) (any, bool, error) {
 	t, err := k.terminal(q.TermID)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	return k.answerLater(func() (any, error) { // the emulator may have a lot to read
+	return k.answerLater(func() (any, bool, error) { // the emulator may have a lot to read
 		s, err := t.Snapshot(k.c.ctx)
-		return &s, err
+		return &s, false, err
 	})
 }

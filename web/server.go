@@ -171,16 +171,10 @@ func New(cfg Config, p *pool.Pool, m *metrics.Metrics, g prometheus.Gatherer, lo
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.buildAuthChain()
-	for _, transport := range []string{transportWebSocket, transportUnix} {
-		m.ClientConnections.WithLabelValues(transport)
-		m.BytesOut.WithLabelValues(transport)
-	}
-	for _, why := range closeReasons {
-		m.ClientsClosed.WithLabelValues(string(why))
-	}
-	for _, bound := range []string{groupAll, groupPrincipal, groupGuests, groupShare, groupStrangers} {
-		m.ClientsRefused.WithLabelValues(bound)
-	}
+	metrics.AtZero(m.ClientConnections, transportWebSocket, transportUnix)
+	metrics.AtZero(m.BytesOut, transportWebSocket, transportUnix)
+	metrics.AtZero(m.ClientsClosed, closeReasons...)
+	metrics.AtZero(m.ClientsRefused, groupAll, groupPrincipal, groupGuests, groupShare, groupStrangers)
 
 	scrape := metrics.Handler(g)
 	mux, private := http.NewServeMux(), http.NewServeMux()

@@ -162,32 +162,32 @@ func (s *Server) serveShareState(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-func shareCreate(k *call, q *protocol.ShareCreate) (any, error) {
-	create := func(s *pool.Session) (any, error) {
+func shareCreate(k *call, q *protocol.ShareCreate) (any, bool, error) {
+	create := func(s *pool.Session) (any, bool, error) {
 		by := k.c.grant
 		if g := k.c.srv.credentialByID(by.token); g != nil { // not the login with it, which people end when they leave
 			by = g
 		}
 		sh, token, err := s.Share(q, by.token, by.expires())
 		if err != nil {
-			return nil, err
+			return nil, false, err
 		}
-		return &protocol.ShareCreated{Share: sh.Info(), Token: token, Path: "/share#token=" + token}, nil
+		return &protocol.ShareCreated{Share: sh.Info(), Token: token, Path: "/share#token=" + token}, false, nil
 	}
 	if q.TermID == "" {
 		return k.withSession(q.SessionRef, false, create)
 	}
 	t, err := k.terminal(q.TermID)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	return create(t.Session())
 }
 
-func shareList(k *call, q *protocol.SessionRef) (any, error) {
-	return k.withSession(*q, false, func(s *pool.Session) (any, error) { return &protocol.Shares{Shares: s.Shares()}, nil })
+func shareList(k *call, q *protocol.SessionRef) (any, bool, error) {
+	return k.withSession(*q, false, func(s *pool.Session) (any, bool, error) { return &protocol.Shares{Shares: s.Shares()}, false, nil })
 }
 
-func shareRevoke(k *call, q *protocol.ShareRef) (any, error) {
-	return nil, k.c.srv.pool.Revoke(k.c.actsFor(q.ShareID), q.ShareID)
+func shareRevoke(k *call, q *protocol.ShareRef) (any, bool, error) {
+	return nil, false, k.c.srv.pool.Revoke(k.c.actsFor(q.ShareID), q.ShareID)
 }

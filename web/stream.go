@@ -120,7 +120,7 @@ func (sub *subscription) stop() {
 }
 
 // subscribeLocked answers k and sends the stream from offset on. Called with mu held.
-func (c *conn) subscribeLocked(k *call, src source, offset int64, block bool) (any, error) {
+func (c *conn) subscribeLocked(k *call, src source, offset int64, block bool) (any, bool, error) {
 	return c.followLocked(k, src, offset, block, func(sub *subscription) any {
 		return &protocol.StreamOpened{ExecID: src.exec, ProcessID: src.process, StreamID: src.stream, StreamNo: c.numberStream(sub), Offset: offset, RecordingID: src.recording}
 	})
@@ -136,10 +136,10 @@ func (c *conn) numberStream(sub *subscription) uint64 {
 
 // followLocked is subscribeLocked with an answer of its own. The goroutine that gives the answer is the one that pumps: nothing of the
 // stream can come before it. A subscription that there was is over by then. Called with mu held.
-func (c *conn) followLocked(k *call, src source, offset int64, block bool, answer func(*subscription) any) (any, error) {
+func (c *conn) followLocked(k *call, src source, offset int64, block bool, answer func(*subscription) any) (any, bool, error) {
 	sub, before, err := c.attachLocked(src, offset, block && c.principal.Role != Viewer) // who may change nothing may not hold up a command either
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	pumped := false
 	defer func() {
@@ -158,7 +158,7 @@ func (c *conn) followLocked(k *call, src source, offset int64, block bool, answe
 		c.pump(sub)
 	})
 	pumped = true
-	return nil, errAnswerPending
+	return nil, true, nil
 }
 
 // checkStreamsLocked refuses one stream too many. Called with mu held.
@@ -384,17 +384,17 @@ func (c *conn) sendOutput(sub *subscription, o *protocol.Output) bool {
 }
 
 // detach ends this connection's subscription to a stream, if it has one, and answers when nothing more can come of it.
-func (k *call) detach(stream string) (any, error) {
+func (k *call) detach(stream string) (any, bool, error) {
 	k.c.mu.Lock()
 	sub := k.c.subs[stream]
 	k.c.mu.Unlock()
 	if sub == nil {
-		return nil, nil
+		return nil, false, nil
 	}
 	sub.stop()
-	return k.answerLater(func() (any, error) {
+	return k.answerLater(func() (any, bool, error) {
 		sub.await(k.c.ctx)
-		return nil, nil
+		return nil, false, nil
 	})
 }
 

@@ -43,22 +43,22 @@ func (w *watch) noteLocked(name string, f *subscriptionEnd) {
 }
 
 // watch subscribes the connection to s and answers k. Watching twice is watching once.
-func (c *conn) watch(k *call, s *pool.Session) (any, error) {
+func (c *conn) watch(k *call, s *pool.Session) (any, bool, error) {
 	info := s.Info()
 	if info.State == "TERMINATED" {
-		return nil, protocol.Errorf(protocol.SessionTerminated, "the session has ended").With("reason", info.Reason)
+		return nil, false, protocol.Errorf(protocol.SessionTerminated, "the session has ended").With("reason", info.Reason)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if before := c.watches[s.ID()]; before != nil {
 		if before.ctx.Err() == nil {
-			return &info, nil
+			return &info, false, nil
 		}
-		return k.answerLater(func() (any, error) { // it is ending: session.unwatch came just before
+		return k.answerLater(func() (any, bool, error) { // it is ending: session.unwatch came just before
 			select {
 			case <-before.gone:
 			case <-c.ctx.Done():
-				return nil, errClientGone
+				return nil, false, errClientGone
 			}
 			return c.watch(k, s)
 		})
@@ -68,7 +68,7 @@ func (c *conn) watch(k *call, s *pool.Session) (any, error) {
 	current := w.attach()
 	if err := w.w.Refused(); err != nil {
 		w.stop()
-		return nil, err
+		return nil, false, err
 	}
 	c.watches[s.ID()] = w
 	for _, sub := range c.subs {
@@ -82,7 +82,7 @@ func (c *conn) watch(k *call, s *pool.Session) (any, error) {
 		k.answer(&info, nil)
 		w.run(current)
 	})
-	return nil, errAnswerPending
+	return nil, true, nil
 }
 
 // attach subscribes to the session's events and returns the command that runs, whose start is not among them.
