@@ -8,10 +8,10 @@ import (
 // Version is the protocol's name on the wire: the WebSocket subprotocol.
 const Version = "trl.v1"
 
-// Code names what went wrong. The list is closed and append-only: clients branch on it.
+// Code names an error. The list is closed and append-only: clients branch on it.
 type Code string
 
-// The codes of PROTOCOL.md §10.
+// The codes, in the order of PROTOCOL.md.
 const (
 	InvalidRequest     Code = "INVALID_REQUEST"
 	UnknownMethod      Code = "UNKNOWN_METHOD"
@@ -43,27 +43,27 @@ const (
 	RecordingNotFound  Code = "RECORDING_NOT_FOUND"
 )
 
-// codes is every Code with what it tells a client, in the order of §10.
+// codes is every Code with its meaning for clients, in the order of PROTOCOL.md.
 var codes = []struct {
 	Code    Code
 	Meaning string
 }{
-	{InvalidRequest, "The frame is no request: not JSON, no `method`, no usable `id`, an unknown top-level field. Nothing was done."},
+	{InvalidRequest, "The frame is not a request: not JSON, no `method`, no usable `id`, an unknown top-level field. Nothing was done."},
 	{UnknownMethod, "There is no such method."},
 	{InvalidParams, "`details.field` names the parameter that is unknown, missing, of the wrong type or out of range."},
 	{RequestTooLarge, "The request exceeds a size limit of the server."},
 	{AuthFailed, "The token is missing, wrong or expired."},
 	{Forbidden, "The principal's role, or the share link that it came with, does not allow this."},
-	{RateLimited, "Too many requests, or bytes of them, are in flight on this connection or of this principal; send it again after an answer. What ends or steers work (cancel, kill, destroy, reset, close, input, resize, detach, unwatch, ack) has room of its own."},
+	{RateLimited, "Too many requests, or bytes of them, are in flight on this connection or of this principal; send it again after an answer. Requests that end or steer work (cancel, kill, destroy, reset, close, input, resize, detach, unwatch, ack) have a separate bound."},
 	{SessionNotFound, "No such session, or it is another principal's."},
 	{SessionExists, "A live session has this name."},
 	{SessionBusy, "A command runs (`details.exec_id`) and `when_busy` is `reject`, or the queue is full."},
 	{SessionTerminated, "The session has ended; `details.reason` says why."},
-	{SessionLost, "The session belonged to an earlier epoch of the server and is gone, or the server's keeper was killed just now, and every session with it."},
+	{SessionLost, "The session belonged to an earlier epoch of the server and is gone, or the server's keeper has just been killed, and every session with it."},
 	{MaxSessionsReached, "The server's or the principal's bound on live sessions is reached; `details.limit` is the number."},
 	{ShellNotFound, "The shell does not exist."},
 	{ShellNotAllowed, "The shell is not on the server's list."},
-	{ShellFailed, "The shell could not be started or put back."},
+	{ShellFailed, "The shell could not be started or restored."},
 	{WorkingDirNotFound, "`working_dir` cannot be entered."},
 	{ExecNotFound, "No such command, or it is another principal's, or its retention time is over."},
 	{ProcessNotFound, "No such process, or it is another principal's, or its retention time is over."},
@@ -71,14 +71,14 @@ var codes = []struct {
 	{StreamNotFound, "No such stream, or `offset` lies beyond its end."},
 	{StdinClosed, "The standard input is closed: never opened, at its EOF, or the command has ended."},
 	{LimitExceeded, "A bound of the session or the server was reached; `details` says which."},
-	{NotSupported, "Known, but this server cannot do it."},
-	{ShuttingDown, "The server is ending and takes nothing new."},
-	{InternalError, "A fault of the server; its log holds the cause."},
+	{NotSupported, "The request is valid, but this server cannot do it."},
+	{ShuttingDown, "The server is ending and accepts nothing new."},
+	{InternalError, "A bug or failure in the server; its log has the cause."},
 	{ShareNotFound, "No such share link, or it is another principal's, or it was revoked or has expired."},
 	{RecordingNotFound, "No such recording, or it is another principal's, or it was removed."},
 }
 
-// Error is a failure as a client may see it. What caused it stays behind, for errors.Is and the log.
+// Error is a failure as a client may see it. Its cause is only for errors.Is and the log.
 type Error struct {
 	Code    Code           `json:"code"`
 	Message string         `json:"message"`
@@ -89,11 +89,11 @@ type Error struct {
 
 func (e *Error) Error() string { return string(e.Code) + ": " + e.Message }
 
-// Unwrap gives the cause, which never travels.
+// Unwrap returns the cause, which clients never see.
 func (e *Error) Unwrap() error { return e.cause }
 
-// Errorf makes an Error. An error formatted with %w becomes its cause — and part of the message, so %w is for causes a client may read;
-// others go through AsError or WithCause.
+// Errorf makes an Error. An error formatted with %w becomes its cause and part of the message. Use %w only for causes that a client may read;
+// pass others to AsError or WithCause.
 func Errorf(code Code, format string, args ...any) *Error {
 	err := fmt.Errorf(format, args...)
 	cause := errors.Unwrap(err)
@@ -117,13 +117,13 @@ func (e *Error) With(key string, v any) *Error {
 	return e
 }
 
-// WithCause sets what only the log shall see and returns e.
+// WithCause sets the cause, which only the log shows, and returns e.
 func (e *Error) WithCause(err error) *Error {
 	e.cause = err
 	return e
 }
 
-// AsError finds the Error in err's chain. One without becomes INTERNAL_ERROR with a message that gives nothing away.
+// AsError finds the Error in err's chain. An err without one becomes INTERNAL_ERROR with a message that reveals nothing.
 func AsError(err error) *Error {
 	if err == nil {
 		return nil
