@@ -327,7 +327,7 @@ var meanings = map[string]string{
 	"subprotocols":        "subprotocols of the WebSocket",
 	"methods":             "the methods that the server knows",
 	"isolation":           "how processes are contained",
-	"tier":                "cgroup, pidns or none",
+	"tier":                "cgroup or none",
 	"why":                 "what the tier relies on, or what prevents a better one",
 	"tiers":               "all tiers, the strongest first",
 	"available":           "this machine provides it",

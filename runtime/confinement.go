@@ -256,7 +256,7 @@ func (t *confinement) prlimit(pid, resource int, l unix.Rlimit) error {
 	if err != unix.EPERM || t.user == nil {
 		return os.NewSyscallError("prlimit", err)
 	}
-	return onOtherThread(func() error { return t.limitByProgram(pid, resource, l) }) // this thread may be in another PID namespace
+	return onOtherThread(func() error { return t.limitByProgram(pid, resource, l) }) // this thread may be subject to the session's Landlock rules
 }
 
 var limitProgram = sync.OnceValues(func() (int, error) { return openProgram("trl-limit", limitText()) })

@@ -230,9 +230,8 @@ func controllerAt(controller, self, mountinfo string) string {
 // examineUsers tells whether sessions can be other users'.
 func examineUsers() Finding {
 	const name = "session users"
-	var data [2]unix.CapUserData
-	err := unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &data[0])
-	if need := uint32(1<<unix.CAP_SETUID | 1<<unix.CAP_SETGID | 1<<unix.CAP_CHOWN | 1<<unix.CAP_KILL); os.Geteuid() != 0 || err != nil || data[0].Effective&need != need {
+	const need = 1<<unix.CAP_SETUID | 1<<unix.CAP_SETGID | 1<<unix.CAP_CHOWN | 1<<unix.CAP_KILL
+	if os.Geteuid() != 0 || capabilities()&need != need {
 		return Finding{name, Weak, "only root, with its capabilities, can run sessions as another user (--session-user): these run as this one"}
 	}
 	if err := canMount(); err == nil {
@@ -271,10 +270,7 @@ func examinePipes() Finding {
 	const name = "pipes"
 	text, err := readSmallFile("/proc/sys/fs/pipe-user-pages-soft", make([]byte, 32))
 	pages, _ := strconv.Atoi(strings.TrimSpace(string(text)))
-	var data [2]unix.CapUserData
-	free := unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &data[0]) == nil &&
-		data[0].Effective&(adminBit|1<<unix.CAP_SYS_RESOURCE) != 0
-	if err != nil || pages == 0 || free {
+	if err != nil || pages == 0 || capabilities()&(1<<unix.CAP_SYS_ADMIN|1<<unix.CAP_SYS_RESOURCE) != 0 {
 		return Finding{name, Fine, "as many as wanted, of 64 KiB each"}
 	}
 	what := fmt.Sprintf("%d of 64 KiB for all processes of this user, smaller ones then (sysctl fs.pipe-user-pages-soft is %d)", pages/16, pages)

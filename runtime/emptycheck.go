@@ -15,7 +15,6 @@ import (
 type EmptyCheck struct {
 	Mark       uint64                 // the scope's, see Scope.Mark
 	List       int                    // descriptor of its OpenPIDList, ours to close; -1: none
-	Spaces     bool                   // tier "pidns": List is of its namespace's orphans, and Orphans of nobody
 	Orphans    int                    // descriptor of Host.OpenOrphanList, not ours; -1: the kernel has no such list
 	IsLiveMark func(mark uint64) bool // the mark of a scope that is there
 
@@ -35,15 +34,11 @@ func (g *EmptyCheck) ShellAlone(shell int) bool {
 	if g.closed {
 		return true
 	}
-	if g.List >= 0 && !g.Spaces {
+	if g.List >= 0 {
 		n, err := retryEINTR(func() (int, error) { return unix.Pread(g.List, g.buf[:], 0) })
 		return err != nil || listsOnly(g.buf[:n], shell) && !g.hasSubgroupsLocked()
 	}
-	orphans := g.Orphans
-	if g.Spaces {
-		orphans = g.List
-	}
-	if shell == 0 || orphans < 0 {
+	if shell == 0 || g.Orphans < 0 {
 		return false
 	}
 	if g.childListOf != shell {
@@ -54,7 +49,7 @@ func (g *EmptyCheck) ShellAlone(shell int) bool {
 		}
 		g.childList, g.childListOf = fd, shell
 	}
-	return g.noneMarkedLocked(g.childList, shell) && g.noneMarkedLocked(orphans, shell)
+	return g.noneMarkedLocked(g.childList, shell) && g.noneMarkedLocked(g.Orphans, shell)
 }
 
 // hasSubgroupsLocked: there may be cgroups below the scope's. mu is held.
@@ -122,19 +117,8 @@ func (g *EmptyCheck) Close() {
 // Mark is what tells the scope's processes from others, see endMarks.
 func (c *Scope) Mark() uint64 { return uint64(c.mark) }
 
-// OpenPIDList opens the scope's cgroup.procs for reading, for a EmptyCheck; in tier "pidns" the list of its namespace's orphans;
-// -1 in tier "none".
+// OpenPIDList opens the scope's cgroup.procs for reading, for an EmptyCheck; -1 in tier "none".
 func (c *Scope) OpenPIDList() (fd int, err error) {
-	if init := c.group.init; init != nil && haveChildren() {
-		err = init.whileUnreaped(func() (err error) { // its number is good as long
-			fd, err = openFile(procPath(init.pid, "/task/"+strconv.Itoa(init.pid)), "children", unix.O_RDONLY)
-			return err
-		})
-		if err != nil {
-			return -1, err
-		}
-		return fd, nil
-	}
 	if c.dir == "" {
 		return -1, nil
 	}

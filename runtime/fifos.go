@@ -153,7 +153,7 @@ func mountTmpfs(dir string, size int, pass bool) error {
 // canMount says why this process may not mount file systems of its own, nil where it may. It is asked in a mount namespace that
 // ends with the thread which asks.
 func canMount() error {
-	return onThrowawayThread(func() error {
+	return onOwnThread(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 			return os.NewSyscallError("unshare", err)
 		}

@@ -23,8 +23,7 @@ const killTimeout = 20 * time.Second
 
 // A Group is the processes of one session, a Scope those that one of its
 // commands started. In tier "cgroup" both are directories and the kernel keeps
-// the list; in the others a scope is a mark that its processes inherit, and a
-// group in tier "pidns" a PID namespace.
+// the list; in tier "none" a scope is a mark that its processes inherit.
 type Group struct {
 	id          string
 	host        *Host
@@ -35,12 +34,6 @@ type Group struct {
 
 	forkMu    sync.Mutex    // held from before a fork until the child is in children; before childReaper.forkMu
 	chdirSlot chan struct{} // one slot: held by the thread in enter
-
-	init     *Child       // tier "pidns": the first process of its namespace; set once in NewGroup
-	vanished atomic.Int64 // tier "pidns": how many were gone before a walk came to look at them
-
-	orphanListMu sync.RWMutex // held while orphans is used
-	orphanList   int          // guarded by listing; tier "pidns": fd of init's list of children; -1: none
 
 	limitMu sync.Mutex             // held by Limit
 	bounds  atomic.Pointer[bounds] // nil: none; set once, by Limit
@@ -250,7 +243,7 @@ func (c *Scope) Kill(shell int) error {
 	defer cancel()
 	var left []int
 	if c.dir == "" {
-		left = c.group.killByWalk(ctx, c.vanishedCount, func(p proc, of *Scope) bool { return of == c && p.pid != shell })
+		left = c.group.killByWalk(ctx, c.reaped.Load, func(p proc, of *Scope) bool { return of == c && p.pid != shell })
 	} else {
 		left = c.killCgroup(ctx, shell)
 	}
@@ -347,12 +340,9 @@ func (g *Group) Close(ctx context.Context) error {
 	timeout, cancel := context.WithTimeout(ctx, killTimeout)
 	defer cancel()
 	var left []int
-	switch {
-	case g.init != nil:
-		left = g.killNamespace(timeout)
-	case g.dir == "":
+	if g.dir == "" {
 		left = g.killByWalk(timeout, g.reaped, func(proc, *Scope) bool { return true })
-	default:
+	} else {
 		left = g.killCgroup(timeout)
 	}
 	if len(left) == 0 {
@@ -376,7 +366,6 @@ func (g *Group) Close(ctx context.Context) error {
 	for _, c := range scopes {
 		c.close()
 	}
-	g.endInit()
 	h.mu.Lock()
 	delete(h.groups, g.id)
 	g.confinement.hasGroup = false
@@ -406,12 +395,9 @@ func (g *Group) endForks() {
 			return
 		case <-time.After(5 * time.Millisecond):
 		}
-		switch {
-		case g.init != nil:
-			_ = g.init.Signal(unix.SIGKILL)
-		case g.dir == "":
+		if g.dir == "" {
 			g.walkMarked(func(p proc, _ *Scope) { signalPinned(p.pid, unix.SIGKILL, p.isStill) })
-		default:
+		} else {
 			_ = killCgroupDir(g.dir)
 		}
 	}

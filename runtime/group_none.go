@@ -22,14 +22,10 @@ func (p proc) isStill(pid int) bool {
 // what forks and exits to get away is found there. c is nil if the group has no
 // scope.
 func (g *Group) walk(visit func(p proc, c *Scope)) {
-	if g.init != nil {
-		g.walkOrphans(visit)
-	} else {
-		for _, pid := range g.host.childReaper.foreignChildren() {
-			if p, ok := readProc(pid); ok && p.ppid == g.host.pid {
-				if c, ok := g.scopeOfOrphan(p); ok {
-					g.descend(p, c, visit)
-				}
+	for _, pid := range g.host.childReaper.foreignChildren() {
+		if p, ok := readProc(pid); ok && p.ppid == g.host.pid {
+			if c, ok := g.scopeOfOrphan(p); ok {
+				g.descend(p, c, visit)
 			}
 		}
 	}
@@ -51,7 +47,6 @@ func (g *Group) descend(p proc, c *Scope, visit func(p proc, c *Scope)) {
 	for _, pid := range p.children() {
 		kid, ok := readProc(pid)
 		if !ok || kid.ppid != p.pid {
-			g.vanished.Add(1)
 			continue // it moved up; the next look meets it there
 		}
 		of, _ := g.host.scopeOf(pid)
@@ -111,16 +106,11 @@ func (g *Group) scopeAt(start uint64) (c *Scope) {
 // met nobody new, not even a zombie, and no orphan was reaped since the look
 // before, for each such change of skin leaves one. The last look
 // is at every process there is, which misses none that stands still.
-//
-// Where the kernel reaps, reaped counts those that were gone when a look came to
-// them, of whatever scope: another one's storm could keep that up for ever, so
-// enoughCalm looks in a row that met nobody will do, too.
 func (g *Group) killByWalk(ctx context.Context, reaped func() int64, match func(p proc, c *Scope) bool) (left []int) {
-	const enough, enoughCalm = 3, 100
+	const enough = 3
 	met := map[int]uint64{} // start time by pid; KILL once will do
 	var pause backoff
 	gone := reaped()
-	calm := 0 // looks in a row that met nobody
 	for quiet := 0; quiet < enough; {
 		g.killOrphansFast(ctx, match)
 		fresh := false
@@ -145,10 +135,7 @@ func (g *Group) killByWalk(ctx context.Context, reaped func() int64, match func(
 		}
 		_, sighted := readProc(g.host.pid) // without a free descriptor we see nobody
 		before := gone
-		gone = reaped()
-		if len(left) > 0 || fresh || !sighted {
-			calm = 0
-		} else if calm++; gone == before || g.init != nil && calm > enoughCalm {
+		if gone = reaped(); len(left) == 0 && !fresh && sighted && gone == before {
 			quiet++
 			continue
 		}
@@ -176,9 +163,7 @@ func (g *Group) killOrphansFast(ctx context.Context, match func(p proc, c *Scope
 	buf := make([]byte, 4<<10)
 	for again := true; again && ctx.Err() == nil; {
 		again = false
-		g.orphanListMu.RLock()
-		text, _ := preadAll(g.orphanListLocked(), buf)
-		g.orphanListMu.RUnlock()
+		text, _ := preadAll(h.orphanList, buf)
 		pids := parsePids(nil, text)
 		for _, pid := range slices.Backward(pids) {
 			if struck[pid] {
@@ -193,14 +178,6 @@ func (g *Group) killOrphansFast(ctx context.Context, match func(p proc, c *Scope
 			}
 		}
 	}
-}
-
-// vanishedCount counts what killByWalk goes by.
-func (c *Scope) vanishedCount() int64 {
-	if c.group.init != nil {
-		return c.group.vanished.Load()
-	}
-	return c.reaped.Load()
 }
 
 // reaped is the sum over the scopes.
@@ -250,7 +227,7 @@ func (c *Scope) markedMembersExcept(shell int) (pids []int) {
 
 // looksEmpty: no process that could be c's is a child of shell or an orphan.
 func (c *Scope) looksEmpty(shell int) bool {
-	h, g := c.group.host, c.group
+	h := c.group.host
 	if shell == 0 {
 		return false
 	}
@@ -264,9 +241,7 @@ func (c *Scope) looksEmpty(shell int) bool {
 		c.pidList, _ = openFile(procPath(shell, "/task/"+strconv.Itoa(shell)), "children", unix.O_RDONLY)
 		c.pidListOf = shell
 	}
-	g.orphanListMu.RLock()
-	defer g.orphanListMu.RUnlock()
-	return h.noneMarked(c.pidList, c, shell) && h.noneMarked(g.orphanListLocked(), c, shell)
+	return h.noneMarked(c.pidList, c, shell) && h.noneMarked(h.orphanList, c, shell)
 }
 
 // noneMarked reads a list of children from fd, with c's buffer: none of them

@@ -504,9 +504,6 @@ func benchHost(b *testing.B, tier string) *Host {
 		}
 		return h
 	}
-	if tier == "pidns" && NeedsUserNamespace() {
-		b.Skip("needs root")
-	}
 	return testHost(b, tier)
 }
 

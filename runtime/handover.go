@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"os"
 	"slices"
 	"syscall"
 
@@ -25,7 +24,7 @@ type HandoverState struct {
 	Root          *CgroupRootState  // tier "cgroup"
 	Controllers   map[string]bool
 	Hierarchies   map[string]HierarchyState
-	Spaces        *[3]int // tier "pidns": the descriptors of namespaces
+	Spaces        *[3]int // nil. Builds that had tier "pidns" send it
 	Groups        []GroupState
 	Children      []ChildState // who has not been reaped
 
@@ -63,8 +62,8 @@ type HierarchyState struct {
 // A GroupState is a Group that has not ended.
 type GroupState struct {
 	ID, Dir string
-	Orphans int
-	Init    int // pid of one of the Children, unless that has been reaped; 0: none
+	Orphans int // -1. Builds that had tier "pidns" take it for a descriptor
+	Init    int // 0. Builds that had tier "pidns" send it
 	Closed  bool
 	Leaders []int
 	Serial  int
@@ -110,9 +109,6 @@ func (b *HandoverState) Files() (fds []int) {
 			fds = append(fds, r.Lock)
 		}
 	}
-	if b.Spaces != nil {
-		fds = append(fds, b.Spaces[:]...)
-	}
 	fds = append(fds, b.WritableDirs...)
 	if b.FIFODirLock != nil {
 		fds = append(fds, *b.FIFODirLock)
@@ -121,7 +117,6 @@ func (b *HandoverState) Files() (fds []int) {
 		fds = append(fds, t.Rules)
 	}
 	for _, g := range b.Groups {
-		fds = append(fds, g.Orphans)
 		for _, c := range g.Scopes {
 			fds = append(fds, c.List)
 		}
@@ -158,9 +153,6 @@ func (h *Host) HandOver(f func(*HandoverState) error) error {
 	for name, y := range h.hierarchies {
 		b.Hierarchies[name] = HierarchyState{y.dir, y.path, y.why, y.root.handoverState()}
 	}
-	if n := h.spaces; n != nil {
-		b.Spaces = &[3]int{n.program, n.life[0], n.life[1]}
-	}
 	for _, g := range h.groups {
 		b.Groups = append(b.Groups, g.handoverState())
 	}
@@ -192,11 +184,8 @@ func (b *CgroupRootState) restore() *cgroupRoot {
 
 func (g *Group) handoverState() GroupState {
 	b := GroupState{
-		ID: g.id, Dir: g.dir, Orphans: g.orphanList, Closed: g.closed,
+		ID: g.id, Dir: g.dir, Orphans: -1, Closed: g.closed,
 		Leaders: slices.Collect(maps.Keys(g.leaders)), Serial: g.serial,
-	}
-	if g.init != nil {
-		b.Init = g.init.pid
 	}
 	if o := g.bounds.Load(); o != nil {
 		b.Bounds = &LimitsState{Limits: o.limits, V1: o.v1, CountedDir: o.countedDir, StagingDir: o.stagingDir}
@@ -239,9 +228,6 @@ func (h *Host) restore(b *HandoverState, gateway *Account) {
 	for name, y := range b.Hierarchies {
 		h.hierarchies[name] = &hierarchy{controller: name, dir: y.Dir, path: y.Path, why: y.Why, root: y.Root.restore()}
 	}
-	if b.Spaces != nil {
-		h.spaces = &namespaces{program: b.Spaces[0], life: [2]int{b.Spaces[1], b.Spaces[2]}}
-	}
 	for i := range b.Groups {
 		h.restoreGroup(&b.Groups[i])
 	}
@@ -253,21 +239,11 @@ func (h *Host) restore(b *HandoverState, gateway *Account) {
 		}
 		h.childReaper.children[c.Pid], h.restoredChildren[c.Pid] = child, child
 	}
-	for _, g := range b.Groups { // once the children are there
-		if g.Init == 0 {
-			continue
-		}
-		init := h.childReaper.children[g.Init]
-		if init == nil { // nobody is to be started beside it, but outside of its namespace even less
-			init = EndedChild(g.Init, -1, Status{})
-		}
-		h.groups[g.ID].init = init
-	}
 }
 
 func (h *Host) restoreGroup(b *GroupState) {
 	g := &Group{
-		id: b.ID, host: h, confinement: h.confinements[b.ID], dir: b.Dir, orphanList: b.Orphans, closed: b.Closed, serial: b.Serial,
+		id: b.ID, host: h, confinement: h.confinements[b.ID], dir: b.Dir, closed: b.Closed, serial: b.Serial,
 		closeSlot: make(chan struct{}, 1), chdirSlot: make(chan struct{}, 1), children: map[*Child]struct{}{}, leaders: map[int]struct{}{},
 	}
 	for _, pid := range b.Leaders {
@@ -310,7 +286,7 @@ func (h *Host) EndedGroup(id string) *Group {
 		t = &confinement{id: id, landlockRules: landlockRules{rules: -1}}
 	}
 	return &Group{
-		id: id, host: h, confinement: t, orphanList: -1, closeSlot: make(chan struct{}, 1), chdirSlot: make(chan struct{}, 1), removed: true, closed: true,
+		id: id, host: h, confinement: t, closeSlot: make(chan struct{}, 1), chdirSlot: make(chan struct{}, 1), removed: true, closed: true,
 		children: map[*Child]struct{}{}, leaders: map[int]struct{}{},
 	}
 }
@@ -355,7 +331,7 @@ func keepOpen(fds []int, keep bool) error {
 // Exec turns this process into program, with fds open. It returns only if that fails, and nothing has changed then. It is to
 // be called on the main thread: one that execs while it is another waits for the main one to end, takes its place, and in
 // between, a millisecond or more, /proc/PID/fd is empty for the shells, whose commands would not be read and whose reports
-// be lost. Only a capability that the main thread may not have is worth that.
+// be lost.
 //
 // Our children are in the main thread's list afterwards, where before there were only orphans: tier "none" looks twice
 // from then on (Scope.MembersExcept).
@@ -365,13 +341,6 @@ func Exec(program string, argv, env []string, fds []int) error {
 	err := keepOpen(fds, true)
 	switch {
 	case err != nil:
-	case adminIsAmbient:
-		err = onCapableThread(func() error {
-			if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(parentDeathSignal), 0, 0, 0); err != nil {
-				return os.NewSyscallError("prctl", err)
-			}
-			return syscall.Exec(program, argv, env)
-		})
 	case unix.Gettid() != unix.Getpid():
 		err = errors.New("not on the main thread")
 	default:

@@ -43,7 +43,6 @@ type Host struct {
 	tier, why      string
 	tiers          []TierReport
 	root           *cgroupRoot // nil but in tier "cgroup"
-	spaces         *namespaces // nil but in tier "pidns"
 	markBase       mark        // upper half of every mark that this host gives out
 	startTicks     uint64      // clock ticks after boot
 	childReaper    *childReaper
@@ -223,9 +222,6 @@ func (h *Host) release() error {
 	if h.root != nil {
 		errs = append(errs, h.root.close())
 	}
-	if h.spaces != nil {
-		h.spaces.close()
-	}
 	return errors.Join(errs...)
 }
 
@@ -239,27 +235,19 @@ func (h *Host) NewGroup(id string) (*Group, error) {
 		return nil, fmt.Errorf("group id %q: %w", id, fs.ErrInvalid)
 	}
 	g := &Group{
-		id: id, host: h, orphanList: -1, closeSlot: make(chan struct{}, 1), chdirSlot: make(chan struct{}, 1),
+		id: id, host: h, closeSlot: make(chan struct{}, 1), chdirSlot: make(chan struct{}, 1),
 		children: map[*Child]struct{}{}, leaders: map[int]struct{}{},
-	}
-	if h.spaces != nil {
-		if err := g.startInit(); err != nil { // waits for other forks: mu must not be held
-			return nil, err
-		}
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch {
 	case h.closed:
-		g.endInit()
 		return nil, fmt.Errorf("new group: %w", fs.ErrClosed)
 	case h.groups[id] != nil:
-		g.endInit()
 		return nil, fmt.Errorf("group %s: %w", id, fs.ErrExist)
 	}
 	t, err := h.confinementForLocked(id)
 	if err != nil {
-		g.endInit()
 		return nil, err
 	}
 	g.confinement = t

@@ -17,7 +17,7 @@ import (
 
 func TestIsolation(t *testing.T) {
 	testkit.StartsProcesses(t)
-	for isolation, tiers := range map[string]string{"none": "none", "auto": "cgroup none", "cgroup": "cgroup", "pidns": "pidns", "": "", "docker": ""} {
+	for isolation, tiers := range map[string]string{"none": "none", "auto": "cgroup none", "cgroup": "cgroup", "pidns": "", "": "", "docker": ""} {
 		h, err := NewHost(Config{Isolation: isolation, Metrics: metrics.New(prometheus.NewRegistry()), Log: zerolog.Nop()})
 		if err != nil {
 			if isolation == "auto" || isolation == "none" {

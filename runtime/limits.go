@@ -208,13 +208,6 @@ func (b *bounds) applyAfterExec(pid int, scope *Scope) error {
 	return err
 }
 
-// onOtherThread runs f on another thread than this one, which the caller's goroutine is locked to.
-func onOtherThread(f func() error) error {
-	done := make(chan error, 1)
-	go func() { done <- f() }() // ends with f; waited for here
-	return <-done
-}
-
 const ptraceSetSigmask = 0x420b // PTRACE_SETSIGMASK (Linux 3.11)
 
 // apply puts a process that is certainly the one meant within the bounds.

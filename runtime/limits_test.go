@@ -51,12 +51,6 @@ func eachShellLimited(t *testing.T, l protocol.Limits, f func(t *testing.T, s *s
 	for name, path := range shells(t) {
 		t.Run(name, func(t *testing.T) { f(t, limited(t, h, path, l)) })
 	}
-	t.Run("bash/pidns", func(t *testing.T) {
-		if NeedsUserNamespace() {
-			t.Skip("no PID namespaces of our own: needs root")
-		}
-		f(t, limited(t, testHost(t, "pidns"), "/bin/bash", l))
-	})
 	t.Run("bash/none", func(t *testing.T) { f(t, limited(t, testHost(t, "none"), "/bin/bash", l)) })
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -20,8 +19,7 @@ import (
 
 func TestMain(m *testing.M) {
 	testkit.ActAwkward(map[string]func(string){
-		"instance":       func(marker string) { actInstance("cgroup", marker) },
-		"instance-pidns": func(marker string) { actInstance("pidns", marker) },
+		"instance":       actInstance,
 		"instance-ports": func(string) { actFIFOs() },
 		"garbage":        func(string) { actGarbage() },
 	})
@@ -32,8 +30,8 @@ func TestMain(m *testing.M) {
 }
 
 // actInstance is another trl, with a session in which something runs.
-func actInstance(tier, marker string) {
-	h, err := NewHost(Config{Isolation: tier, Metrics: metrics.New(prometheus.NewRegistry()), Log: zerolog.Nop()})
+func actInstance(marker string) {
+	h, err := NewHost(Config{Isolation: "cgroup", Metrics: metrics.New(prometheus.NewRegistry()), Log: zerolog.Nop()})
 	if err != nil {
 		panic(err)
 	}
@@ -110,8 +108,7 @@ func testHost(t testing.TB, isolation string) *Host {
 }
 
 // eachTier runs f in each way of keeping processes together. Tier "cgroup"
-// needs root, or a cgroup v2 directory that was delegated to us; tier "pidns"
-// root, or a user namespace, in which the test is run by a process of its own.
+// needs root, or a cgroup v2 directory that was delegated to us.
 func eachTier(t *testing.T, f func(t *testing.T, h *Host)) {
 	t.Run("cgroup", func(t *testing.T) {
 		h := testHost(t, "auto")
@@ -120,31 +117,7 @@ func eachTier(t *testing.T, f func(t *testing.T, h *Host)) {
 		}
 		f(t, h)
 	})
-	t.Run("pidns", func(t *testing.T) {
-		if NeedsUserNamespace() {
-			runInUserNamespace(t)
-			return
-		}
-		f(t, testHost(t, "pidns"))
-	})
 	t.Run("none", func(t *testing.T) { f(t, testHost(t, "none")) })
-}
-
-// runInUserNamespace runs this very subtest, and no other, in a user namespace.
-func runInUserNamespace(t *testing.T) {
-	if err := probeUserNamespace(); err != nil {
-		t.Skip("no PID namespaces: ", err)
-	}
-	name := "^" + strings.ReplaceAll(t.Name(), "/", "$/^") + "$"
-	c := exec.Command(testBinary, "-test.run="+name, "-test.v", "-test.timeout=10m", fmt.Sprint("-test.short=", testing.Short()))
-	c.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0")
-	c.SysProcAttr = userNamespace()
-	text, err := c.CombinedOutput()
-	if err != nil || !strings.Contains(string(text), "--- PASS") {
-		t.Errorf("%v\n%s", err, text)
-	} else {
-		t.Logf("in a user namespace:\n%s", text)
-	}
 }
 
 func newGroup(t testing.TB, h *Host) (*Group, *Scope) {

@@ -225,7 +225,6 @@ func (p *Process) startCopy(s *Shell, sp *shellProc, script string) error {
 	if !ok {
 		return fmt.Errorf("shell did not start a copy: %w", ErrShellGone)
 	}
-	r.val = outerPid(sp.child.Pid(), r.val)
 	start, ok := readProc(r.val)
 	if !ok || start.ppid != sp.child.Pid() {
 		return fmt.Errorf("copy of the shell: %w", unix.ESRCH)

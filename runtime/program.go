@@ -12,25 +12,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Programs that trl carries with it, written in assembly (program_*.s). They are too small to be worth a binary of
-// their own and must be there whatever the machine has installed:
-//
-// init is the first process of a session's PID namespace. It takes in orphans, which the kernel reaps for it, ignores
-// what the session sends it, as first processes do, and waits for the end of trl. It costs a few pages, a Go program or
-// a shell in its place megabytes and a way to fail.
-//
-// probe tells by its exit code, an errno, whether it may make a PID namespace where it runs.
-//
-// limit sets one limit of another process of its user: pid, resource, soft and hard limit come on descriptor 0. See confinement.prlimit.
-
-func initText() unsafe.Pointer
-func probeText() unsafe.Pointer
+// limitText returns the code of trl-limit, a program that trl carries with it. It sets one limit of another process of its user:
+// it reads pid, resource, soft and hard limit from descriptor 0, and its exit code is an errno. See confinement.prlimit. It is written
+// in assembly (program_*.s), since it is too small for a binary of its own and has to be there whatever the machine has installed.
 func limitText() unsafe.Pointer
 
-// textSize is more than either program has; what follows it in our own text comes along and is never reached.
+// textSize is more than the program has. What follows it in our own text is copied too and never runs.
 const textSize = 256
 
-// openProgram puts a program into a file of its own, which is executed by the descriptor's path.
+// openProgram puts a program into a file of its own. It is executed by the path of the descriptor.
 func openProgram(name string, text unsafe.Pointer) (fd int, err error) {
 	const exec = 0x10 // MFD_EXEC, Linux 6.3; without it vm.memfd_noexec=1 makes a file that cannot be executed
 	fd, err = unix.MemfdCreate(name, unix.MFD_CLOEXEC|exec)

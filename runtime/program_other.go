@@ -8,10 +8,8 @@ import (
 	"unsafe"
 )
 
-// Nobody has written the programs of program.go for this architecture: it has no tier "pidns".
+// Nobody has written the program of program.go for this architecture.
 
-func initText() unsafe.Pointer  { return nil }
-func probeText() unsafe.Pointer { return nil }
 func limitText() unsafe.Pointer { return nil }
 
 func openProgram(string, unsafe.Pointer) (int, error) {

@@ -8,10 +8,12 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	goruntime "runtime"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -37,7 +39,7 @@ var SandboxOwn = []string{"/run", "/tmp"}
 // sandboxCapabilities is what root has in there: a container's usual ones, and what the keeper needs of processes of other users. Not
 // among them is what undoes mounts (SYS_ADMIN), opens files of the disk below them (DAC_READ_SEARCH: open_by_handle_at), or
 // reaches the kernel.
-const sandboxCapabilities = 1<<unix.CAP_AUDIT_WRITE | 1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_FOWNER | 1<<unix.CAP_FSETID |
+const sandboxCapabilities uint64 = 1<<unix.CAP_AUDIT_WRITE | 1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_FOWNER | 1<<unix.CAP_FSETID |
 	1<<unix.CAP_KILL | 1<<unix.CAP_NET_BIND_SERVICE | 1<<unix.CAP_NET_RAW | 1<<unix.CAP_SETFCAP | 1<<unix.CAP_SETGID |
 	1<<unix.CAP_SETPCAP | 1<<unix.CAP_SETUID | 1<<unix.CAP_SYS_CHROOT | 1<<unix.CAP_SYS_PTRACE | 1<<unix.CAP_SYS_RESOURCE
 
@@ -45,12 +47,9 @@ const sandboxCapabilities = 1<<unix.CAP_AUDIT_WRITE | 1<<unix.CAP_CHOWN | 1<<uni
 // first process of a PID namespace gets only those that it has handlers for, and before it is trl it is bwrap.
 const sandboxReadyFD = 4
 
-// EnterSandbox is for who was started by Run, before anything else. With namespaces, root may make PID namespaces.
-func EnterSandbox(namespaces bool) error {
-	if os.Getpid() != 1 { // below RunInUserNamespace: it has been done, and capabilities count for nothing outside
-		return nil
-	}
-	if err := dropCapabilities(namespaces); err != nil {
+// EnterSandbox is called by the process that Run started, before anything else.
+func EnterSandbox() error {
+	if err := dropCapabilities(); err != nil {
 		return err
 	}
 	return os.NewSyscallError("close", unix.Close(sandboxReadyFD)) // Go's handlers are in place
@@ -59,19 +58,15 @@ func EnterSandbox(namespaces bool) error {
 // dropCapabilities takes from root, and all that he starts, what undoes the sandbox. bwrap cannot, since root's capabilities come back
 // with each exec (--cap-drop leaves the bounding set alone). They are a thread's, so it ends in an exec of this program, with
 // which the thread is the only one: it returns if there is nothing to take, or if that fails.
-func dropCapabilities(namespaces bool) error {
+func dropCapabilities() error {
 	if os.Geteuid() != 0 {
 		return nil
-	}
-	keep := uint64(sandboxCapabilities)
-	if namespaces {
-		keep |= adminBit
 	}
 	goruntime.LockOSThread()
 	defer goruntime.UnlockOSThread()
 	taken := false
 	for c := range uintptr(64) {
-		if has, err := unix.PrctlRetInt(unix.PR_CAPBSET_READ, c, 0, 0, 0); err != nil || has == 0 || keep>>c&1 != 0 {
+		if has, err := unix.PrctlRetInt(unix.PR_CAPBSET_READ, c, 0, 0, 0); err != nil || has == 0 || sandboxCapabilities>>c&1 != 0 {
 			continue // an error: the kernel has no such one
 		}
 		if err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0); err != nil {
@@ -288,6 +283,76 @@ func (s bwrapStatus) next() (v struct {
 		return v, err
 	}
 	return v, json.Unmarshal(line, &v)
+}
+
+// runAndPassSignals runs cmd, closes its ExtraFiles here once it has started, and returns how it ended. Until then it calls pass
+// with each signal that asks this process to end, or tells it something. cmd gets a process group of its own, so that a
+// terminal's Ctrl-C does not reach it a second time.
+func runAndPassSignals(cmd *exec.Cmd, pass func(os.Signal)) (ws syscall.WaitStatus, err error) {
+	signals := make(chan os.Signal, 8)
+	for _, sig := range []os.Signal{unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGUSR1, unix.SIGUSR2} {
+		if !signal.Ignored(sig) { // Go never says so of SIGUSR1, by which `trl upgrade` asks
+			signal.Notify(signals, sig)
+		}
+	}
+	defer signal.Stop(signals)
+	goruntime.LockOSThread() // Pdeathsig is about the end of the thread
+	defer goruntime.UnlockOSThread()
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	cmd.SysProcAttr.Setpgid = true
+	cmd.SysProcAttr.Pdeathsig = unix.SIGKILL
+	err = cmd.Start()
+	for _, f := range cmd.ExtraFiles {
+		f.Close()
+	}
+	if err != nil {
+		return ws, err
+	}
+	ended, passed := make(chan struct{}), make(chan struct{})
+	go func() { // until the program has ended; waited for below
+		defer close(passed)
+		for {
+			select {
+			case sig := <-signals:
+				pass(sig)
+			case <-ended:
+				return
+			}
+		}
+	}()
+	err = cmd.Wait()
+	close(ended)
+	<-passed
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		return ws, err
+	}
+	return cmd.ProcessState.Sys().(syscall.WaitStatus), nil
+}
+
+// exitCode is the exit code that a shell reports for ws.
+func exitCode(ws syscall.WaitStatus) int {
+	if ws.Signaled() {
+		return signalCode(ws.Signal())
+	}
+	return ws.ExitStatus()
+}
+
+// explainNamespaces names the switch that forbids user namespaces, where one does.
+func explainNamespaces(err error) error {
+	for _, s := range []struct{ file, off, name string }{
+		{"/proc/sys/kernel/unprivileged_userns_clone", "0", "kernel.unprivileged_userns_clone"},
+		{"/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1", "kernel.apparmor_restrict_unprivileged_userns"},
+		{"/proc/sys/user/max_user_namespaces", "0", "user.max_user_namespaces"},
+	} {
+		if value, _ := readSmallFile(s.file, make([]byte, 32)); string(value) == s.off+"\n" {
+			return fmt.Errorf("%w (sysctl %s is %s)", err, s.name, s.off)
+		}
+	}
+	return err
 }
 
 // sandboxTimeout bounds the try: it takes some ten milliseconds.

@@ -105,7 +105,7 @@ func examineSignalFilter() Finding {
 	switch {
 	case errno != 0:
 		return Finding{name, Weak, "kill -9 $PPID in a session ends every session: the kernel has no seccomp filters. Use --session-user or --sandbox bwrap"}
-	case threadMayNamespace(), err == nil && unable == 1:
+	case capabilities()&(1<<unix.CAP_SYS_ADMIN) != 0, err == nil && unable == 1:
 		return Finding{name, Fine, "no signal from a session ends it: kill -9 $PPID is refused"}
 	}
 	return Finding{name, Weak, "kill -9 $PPID in a session ends every session: without CAP_SYS_ADMIN the kernel takes a filter only from who can gain no privileges. " +

@@ -87,11 +87,6 @@ func (h *Host) limitsProcesses() bool { return h.processLimit != (unix.Rlimit{})
 func (h *Host) start(s Spec) (c *Child, err error) {
 	held := s.Scope != nil && s.Scope.group.confinement.isConfined()
 	spawn := func() (err error) {
-		if s.Scope != nil && s.Scope.group.init != nil { // before what holds the session, which would be against it
-			if err := unix.Setns(s.Scope.group.init.Pidfd(), unix.CLONE_NEWPID); err != nil {
-				return fmt.Errorf("spawn %s: %w", s.Path, os.NewSyscallError("setns", err))
-			}
-		}
 		switch {
 		case held:
 			err = s.Scope.group.confinement.restrictThread()
@@ -104,10 +99,7 @@ func (h *Host) start(s Spec) (c *Child, err error) {
 		return err
 	}
 	var thread func(func() error) error
-	switch {
-	case h.spaces != nil:
-		thread = onThrowawayThread
-	case held || s.User != nil:
+	if held || s.User != nil {
 		thread = onOwnThread
 	}
 	if s.Scope != nil && s.Dir != "" && s.Dir != "/" {
@@ -305,7 +297,7 @@ func childProcessLimit() (l unix.Rlimit) {
 	if unix.Getrlimit(unix.RLIMIT_NPROC, &l) != nil || l.Cur == unix.RLIM_INFINITY {
 		return unix.Rlimit{}
 	}
-	if !adminIsAmbient && os.Geteuid() == 0 { // not limited in truth
+	if os.Geteuid() == 0 { // not limited in truth
 		return unix.Rlimit{}
 	}
 	l.Cur -= min(l.Cur/4, reservedThreads)

@@ -25,18 +25,6 @@ func hintHost(err error) string {
 	return "`trl doctor` says what there is"
 }
 
-// inUserNamespace runs this very command line in a user namespace, without which tier pidns cannot be had, and ends as it does.
-func inUserNamespace() error {
-	code, err := runtime.RunInUserNamespace()
-	if err != nil {
-		return errorWithHint(fmt.Errorf("isolation pidns: %w", err), isolationHint)
-	}
-	if code != 0 {
-		return exitCode(code)
-	}
-	return nil
-}
-
 // requireTier refuses to start with less than the operator will have.
 func requireTier(tiers []runtime.TierReport, wanted string) error {
 	force := tiers[slices.IndexFunc(tiers, func(r runtime.TierReport) bool { return r.InForce })]

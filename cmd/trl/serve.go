@@ -65,8 +65,8 @@ number of its own for each. With --user the gateway is not root either. --allow-
 }
 
 // serve is both halves of a gateway: started by a person or a supervisor it is the keeper (keeper.go), which starts it again
-// as the gateway proper (gateway.go). With --single-process there is no keeper, and everything ends with this process. Where
-// a sandbox or a user namespace is wanted, both are in there, and this process waits for them.
+// as the gateway proper (gateway.go). With --single-process there is no keeper, and everything ends with this process. With
+// --sandbox both are in the sandbox, and this process waits for them.
 func serve(s *settings, will *keeper.Handover, stdout io.Writer, log zerolog.Logger) error {
 	s.web.AuthNone = s.auth == "none"
 	conn, err := keeper.GatewaySocket()
@@ -77,8 +77,8 @@ func serve(s *settings, will *keeper.Handover, stdout io.Writer, log zerolog.Log
 		return (&gateway{settings: s, log: log}).run(conn, stdout)
 	}
 	if web.ByActivation() && will == nil {
-		if s.sandbox != "none" || s.isolation == "pidns" && runtime.NeedsUserNamespace() {
-			return errorWithHint(errors.New("sockets by activation do not get into a sandbox or a user namespace"), "leave the .socket unit out, and use --listen and --unix")
+		if s.sandbox != "none" {
+			return errorWithHint(errors.New("sockets by activation do not get into a sandbox"), "leave the .socket unit out, and use --listen and --unix")
 		}
 		if s.web.Activated, err = web.Activated(); err != nil {
 			return errorWithHint(err, "see docs/operations.md, systemd")
@@ -88,12 +88,9 @@ func serve(s *settings, will *keeper.Handover, stdout io.Writer, log zerolog.Log
 		if os.Getenv(sandboxedVar) == "" {
 			return s.inSandbox()
 		}
-		if err := runtime.EnterSandbox(s.isolation == "pidns" && s.sessionUser != nil); err != nil { // sessions of another user have none
+		if err := runtime.EnterSandbox(); err != nil {
 			return err
 		}
-	}
-	if s.isolation == "pidns" && runtime.NeedsUserNamespace() {
-		return inUserNamespace()
 	}
 	if will == nil { // once, by the first process
 		for _, err := range unknownVariables() {

@@ -126,8 +126,8 @@ func (s *settings) define(f *pflag.FlagSet) {
 	f.Var((*size)(&r.TotalBytes), "record-total-bytes", "`size` of all recordings; those that have ended make room. 0: nothing is recorded, whoever asks")
 	f.DurationVar(&r.Keep, "record-keep", 7*24*time.Hour, "how long an ended recording is kept; 0: as long as there is room")
 
-	f.StringVar(&s.isolation, "isolation", "auto", "how processes are contained: `auto|cgroup|pidns|none`")
-	f.StringVar(&s.requiredTier, "require-isolation", "none", "do not start with less than this `tier`: cgroup, pidns or none")
+	f.StringVar(&s.isolation, "isolation", "auto", "how processes are contained: `auto|cgroup|none`")
+	f.StringVar(&s.requiredTier, "require-isolation", "none", "do not start with less than this `tier`: cgroup or none")
 	f.StringVar(&s.sessionUserName, "session-user", "", "run sessions as this `user`: NAME, UID, UID:GID, or FROM-TO, of which each session gets one of its own (root only)")
 	f.StringVar(&s.gatewayUserName, "user", "", "run the gateway as this `user`, below a keeper that stays root (NAME, UID or UID:GID; wants --session-user)")
 	f.StringSliceVar(&s.allowWrite, "allow-write", nil, "sessions may write below this `directory` and nowhere else (Landlock, Linux 6.2; repeatable)")
@@ -173,8 +173,13 @@ func (s *settings) check(source func(flag string) string) error {
 		return errorWithHint(fmt.Errorf("%s: %v", source(flag), value), "want %s", want)
 	}
 	s.flags.VisitAll(func(g *pflag.Flag) {
-		if of := g.Annotations[choiceMark]; of != nil && !slices.Contains(of, g.Value.String()) {
-			all.add(fault(g.Name, strconv.Quote(g.Value.String()), strings.Join(of, " or ")))
+		of, value := g.Annotations[choiceMark], g.Value.String()
+		switch {
+		case of == nil || slices.Contains(of, value):
+		case g.Name == "isolation" && value == "pidns":
+			all.add(errorWithHint(fmt.Errorf("%s: %q: this version has no such tier", source(g.Name), value), "for a PID namespace run trl in a container, or with --sandbox bwrap"))
+		default:
+			all.add(fault(g.Name, strconv.Quote(value), strings.Join(of, " or ")))
 		}
 	})
 	for _, c := range []struct {

@@ -93,7 +93,7 @@ func TestClosedListsAreCompleted(t *testing.T) {
 	}
 	look(newRoot(startup{}))
 	for name, has := range map[string]string{
-		"trl serve --isolation": "pidns", "trl serve --log-format": "json", "trl serve --require-isolation": "cgroup", "trl serve --jwt-alg": web.JWTAlgorithms[0],
+		"trl serve --isolation": "none", "trl serve --log-format": "json", "trl serve --require-isolation": "cgroup", "trl serve --jwt-alg": web.JWTAlgorithms[0],
 		"trl config check --auth": "none", "trl config print --format": "yaml", "trl token create --role": "viewer", "trl ls --state": "IDLE",
 		"trl kill --signal": "USR1", "trl recordings get --format": "v2", "trl bench --format": "benchstat",
 	} {

@@ -181,7 +181,7 @@ func TestProcessIsFoundAfterAReconnect(t *testing.T) {
 
 // F5: kill takes the whole tree, daemons too, and frees the port; what else the session has stays.
 func TestKillTakesTheTreeAndFreesThePort(t *testing.T) {
-	for _, tier := range []string{"auto", "pidns", "none"} {
+	for _, tier := range []string{"auto", "none"} {
 		g := shared(t, "f-"+tier, "--isolation", tier)
 		c := g.dial(t)
 		eachShell(t, func(t *testing.T, sh string) {
@@ -252,7 +252,7 @@ func TestWaitSaysReadyOrWhyNot(t *testing.T) {
 
 // F8: what a command leaves behind with &, disown, nohup or setsid outlives it, is known, and dies with the session.
 func TestJobsOutliveTheirCommandNotTheirSession(t *testing.T) {
-	for _, tier := range []string{"auto", "pidns", "none"} {
+	for _, tier := range []string{"auto", "none"} {
 		g := shared(t, "f-"+tier, "--isolation", tier)
 		c := g.dial(t)
 		eachShell(t, func(t *testing.T, sh string) {

@@ -20,7 +20,7 @@ import (
 	"github.com/coder/websocket"
 )
 
-var gTiers = []string{"auto", "pidns", "none"}
+var gTiers = []string{"auto", "none"}
 
 // eachTier runs f under every shell in every way of keeping processes together.
 func eachTier(t *testing.T, f func(t *testing.T, g *server, shell string)) {
@@ -204,9 +204,6 @@ func TestRecycledPIDGetsNoSignal(t *testing.T) {
 		job := c.run(s, "sleep 0.01 & echo $!")
 		var strangers []func() bool
 		numbers := []string{strings.TrimSpace(text), strconv.Itoa(p.num("pid")), strings.TrimSpace(job.stdout())}
-		if strings.Contains(t.Name(), "/pidns/") {
-			numbers = numbers[1:2] // the others are those of inside
-		}
 		for _, number := range numbers {
 			pid, err := strconv.Atoi(number)
 			if err != nil {
@@ -511,7 +508,7 @@ func testKeeperDies(t *testing.T, tier string, both bool) {
 	if both {
 		// The idle shells end by themselves, as nobody writes to them any more; what they started does not.
 		t.Logf("left behind: %v", left())
-		if len(left()) == 0 && tier != "pidns" { // there the kernel ends a namespace without its keeper
+		if len(left()) == 0 {
 			t.Error("nothing: then the next start proves nothing")
 		}
 	} else {
@@ -553,9 +550,6 @@ func testKeeperDies(t *testing.T, tier string, both bool) {
 // TestGatewayReapsAdoptedZombies: what daemons leave when they die is reaped by the gateway, which adopts them as subreaper.
 func TestGatewayReapsAdoptedZombies(t *testing.T) {
 	eachTier(t, func(t *testing.T, g *server, sh string) {
-		if strings.Contains(t.Name(), "/pidns/") {
-			t.Skip("the namespace's first process adopts, and the kernel reaps for it")
-		}
 		c := g.dial(t)
 		s, before := c.session(object{"shell": sh}), g.metric(t, "trl_zombies_reaped_total")
 		const n = 10

@@ -277,12 +277,6 @@ func launch(tune func(*exec.Cmd), flags ...string) (*server, error) {
 		g.stop()
 		return nil, fmt.Errorf("gateway said %q (%w), log:\n%s", b[:n], err, g.log())
 	}
-	// An ordinary user's keeper may be below the process that was started: the one that is in the user namespace.
-	text, _ := os.ReadFile(filepath.Join(dir, "state", "keeper"))
-	keeper, _ := strconv.Atoi(strings.TrimSpace(string(text)))
-	if _, parent, _, ok := procStat(keeper); ok && parent == g.pid {
-		g.pid = keeper
-	}
 	return g, nil
 }
 

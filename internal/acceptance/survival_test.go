@@ -519,7 +519,7 @@ func TestKeeperIsReplacedInPlace(t *testing.T) {
 			}
 			c.close()
 			eventually(t, "what has ended is forgotten", func() bool { return g.metric(t, "trl_sessions") == 0 })
-			if n := g.metric(t, "trl_signals_ignored_total"); n < 6 && tier != "pidns" && len(flagsOfAll) == 0 && !signalsAreFiltered(g.pid) {
+			if n := g.metric(t, "trl_signals_ignored_total"); n < 6 && len(flagsOfAll) == 0 && !signalsAreFiltered(g.pid) {
 				t.Errorf("%v signals from inside ignored", n)
 			}
 			g.awaitBaseline(t, cgroup, before)

@@ -153,6 +153,10 @@ func (c *Client) hello() error {
 		return cmp.Or(m.Fault.err(), fs.ErrInvalid)
 	}
 	c.state = *m.State
+	if !slices.Contains(runtime.TierNames, c.state.Tier) { // a keeper of a build that had tier "pidns", with sessions in it
+		closeAll(files)
+		return fmt.Errorf("keeper has isolation %s, which this version does not have: upgrade by a restart, without --isolation %s", c.state.Tier, c.state.Tier)
+	}
 	next := func() (fd int) {
 		if len(files) == 0 {
 			err = fs.ErrInvalid

@@ -168,8 +168,8 @@ func Run(ctx context.Context, c Config) (code int, err error) {
 
 // filterSignals keeps sessions from ending or stopping us by a signal, where that can be had and the kernel would let them.
 func (k *keeper) filterSignals(w *Handover) {
-	if tier, _ := k.host.Isolation(); k.c.Host.SessionUser != nil || tier == "pidns" {
-		return // another user's, or without a number for us
+	if k.c.Host.SessionUser != nil { // the kernel refuses signals from another user
+		return
 	}
 	err := runtime.InstallSignalFilter(w != nil && w.SignalsFiltered)
 	k.signalsFiltered = err == nil

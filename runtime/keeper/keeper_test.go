@@ -69,6 +69,22 @@ func TestVersionSkewIsNamedOnBothSides(t *testing.T) {
 	}
 }
 
+// Builds before this one had a tier that this one cannot go on with: the gateway of an upgrade says so and ends, and the old one stays.
+func TestGatewayRefusesAnUnknownTier(t *testing.T) {
+	ours, theirs := socketpair(t)
+	l, err := newLink(ours)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.close()
+	if err := l.send(message{Version: Version, Op: opHello, State: &state{Tier: "pidns"}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Dial(theirs, zerolog.Nop()); err == nil || !strings.Contains(err.Error(), "keeper has isolation pidns, which this version does not have") {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestStatusOfEachChild(t *testing.T) {
 	eachTier(t, func(t *testing.T, r *rig) {
 		c, _ := r.dial()
@@ -328,11 +344,8 @@ func TestOthersAreSeen(t *testing.T) {
 
 // A keeper that has no descriptor left sees who is in a session all the same, and ends it.
 func TestNoDescriptorIsLeft(t *testing.T) {
-	for _, isolation := range []string{"auto", "pidns", "none"} {
+	for _, isolation := range []string{"auto", "none"} {
 		t.Run(isolation, func(t *testing.T) {
-			if isolation == "pidns" && runtime.NeedsUserNamespace() {
-				t.Skip("no PID namespaces of our own: needs root")
-			}
 			c, a := serving(t, isolation)
 			g, err := c.Group("s-1")
 			if err != nil {

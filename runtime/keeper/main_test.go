@@ -266,12 +266,6 @@ func newRig(t testing.TB, isolation string) *rig {
 
 func eachTier(t *testing.T, f func(t *testing.T, r *rig)) {
 	t.Run("cgroup", func(t *testing.T) { f(t, newRig(t, "auto")) })
-	t.Run("pidns", func(t *testing.T) {
-		if runtime.NeedsUserNamespace() {
-			t.Skip("no PID namespaces of our own: needs root")
-		}
-		f(t, newRig(t, "pidns"))
-	})
 	t.Run("none", func(t *testing.T) { f(t, newRig(t, "none")) })
 }
 

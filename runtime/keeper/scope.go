@@ -20,7 +20,7 @@ type scope struct {
 }
 
 func (c *Client) newScope(g *group, number int, mark uint64, list int) *scope {
-	k := &scope{group: g, number: number, emptyCheck: runtime.EmptyCheck{Mark: mark, List: list, Spaces: c.state.Tier == "pidns", Orphans: c.orphans, IsLiveMark: c.isLiveMark}}
+	k := &scope{group: g, number: number, emptyCheck: runtime.EmptyCheck{Mark: mark, List: list, Orphans: c.orphans, IsLiveMark: c.isLiveMark}}
 	c.mu.Lock()
 	c.marks[mark] = struct{}{}
 	c.mu.Unlock()

@@ -1,0 +1,41 @@
+package runtime
+
+import (
+	goruntime "runtime"
+
+	"golang.org/x/sys/unix"
+)
+
+// Go moves goroutines between threads. Some things in Linux belong to a thread: its working directory once it is unshared, its
+// groups, its capabilities, its Landlock rules. The functions below choose the thread.
+
+// onOwnThread runs f on a thread that is not the main one and that ends with f. It is for changes that a thread cannot undo.
+func onOwnThread(f func() error) error {
+	done := make(chan error, 1)
+	go func() { // ends with f, and takes its thread along
+		goruntime.LockOSThread()
+		if unix.Gettid() != unix.Getpid() {
+			done <- f()
+			return
+		}
+		done <- onOwnThread(f) // on another one, since this one is held here
+		goruntime.UnlockOSThread()
+	}()
+	return <-done
+}
+
+// onOtherThread runs f on another thread than this one, which the caller's goroutine is locked to.
+func onOtherThread(f func() error) error {
+	done := make(chan error, 1)
+	go func() { done <- f() }() // ends with f; waited for here
+	return <-done
+}
+
+// capabilities returns this thread's effective capabilities below 32, as a bit mask.
+func capabilities() uint32 {
+	var data [2]unix.CapUserData
+	if unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &data[0]) != nil {
+		return 0
+	}
+	return data[0].Effective
+}
