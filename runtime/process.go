@@ -371,13 +371,8 @@ func (p *Process) Signal(sig syscall.Signal) error {
 
 // Kill ends the process and all that it started: TERM, grace, KILL. It returns when nothing of it is left.
 func (p *Process) Kill(ctx context.Context, grace time.Duration) error {
-	p.scope.Signal(syscall.SIGTERM, 0)
-	end := time.Now().Add(grace)
-	for wait := time.Millisecond; !p.isOver() && time.Now().Before(end) && ctx.Err() == nil; wait = min(2*wait, 20*time.Millisecond) {
-		time.Sleep(wait)
-	}
-	if !p.isOver() {
-		p.b.Metrics.KillEscalations.Inc()
+	terminate := escalationStep{func() { p.scope.Signal(syscall.SIGTERM, 0) }, until(time.Now().Add(grace))}
+	if !p.b.escalate(ctx, p.isOver, terminate) {
 		if p.child != nil {
 			_ = p.child.Signal(syscall.SIGKILL) // root's may have left the scope
 		}

@@ -96,22 +96,8 @@ func (s *Shell) Close(grace time.Duration) (err error) {
 	s.mu.Unlock()
 	defer func() { c.err = err; close(c.done) }()
 	if group != nil && grace > 0 {
-		for _, t := range terms { // interactive shells ignore TERM; a stopped program takes no signal else
-			t.Signal(syscall.SIGHUP)
-			t.Signal(syscall.SIGCONT)
-		}
-		shell := 0
-		if p != nil {
-			shell = p.child.Pid()
-			_ = p.child.Signal(syscall.SIGHUP) // an interactive shell ignores TERM; at HUP it runs its EXIT trap
-		}
-		group.Signal(syscall.SIGTERM, shell)
-		for wait := 500 * time.Microsecond; len(group.Members()) > 0 && time.Now().Before(s.killDeadline()); wait = min(2*wait, 20*time.Millisecond) {
-			time.Sleep(wait)
-		}
-		if len(group.Members()) > 0 {
-			s.b.Metrics.KillEscalations.Inc()
-		}
+		terminate := escalationStep{func() { endInOrder(group, p, terms) }, s.killDeadline}
+		s.b.escalate(context.Background(), func() bool { return len(group.Members()) == 0 }, terminate)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), sessionKillTimeout)
 	defer cancel()
@@ -131,6 +117,21 @@ func (s *Shell) Close(grace time.Duration) (err error) {
 	return err
 }
 
+// endInOrder sends HUP to the shell and the terminals, and TERM to everything else of the session.
+func endInOrder(group KeptGroup, p *shellProc, terms []*Terminal) {
+	for _, t := range terms { // interactive shells ignore TERM; a stopped program takes no other signal than CONT
+		t.Signal(syscall.SIGHUP)
+		t.Signal(syscall.SIGCONT)
+	}
+	shell := 0
+	if p != nil {
+		shell = p.child.Pid()
+		_ = p.child.Signal(syscall.SIGHUP) // an interactive shell ignores TERM; at HUP it runs its EXIT trap
+	}
+	group.Signal(syscall.SIGTERM, shell)
+}
+
+// killDeadline is when KILL is due. A second Close can bring it forward.
 func (s *Shell) killDeadline() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()

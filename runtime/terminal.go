@@ -325,26 +325,17 @@ const hangUpTime = 500 * time.Millisecond
 // Close ends the terminal and all that was started in it: HUP, TERM, grace, KILL. It returns when nothing of it is left.
 func (t *Terminal) Close(ctx context.Context, grace time.Duration) error {
 	begun := time.Now()
-	for _, step := range []struct {
-		sig   syscall.Signal
-		until time.Duration
-	}{{syscall.SIGHUP, min(hangUpTime, grace/2)}, {syscall.SIGTERM, grace}} {
-		if grace <= 0 {
-			break
-		}
-		t.scope.Signal(step.sig, 0)
-		t.scope.Signal(syscall.SIGCONT, 0) // what is stopped (Ctrl-Z) takes no signal else
-		for wait := time.Millisecond; len(t.scope.MembersExcept(0)) > 0 && time.Since(begun) < step.until && ctx.Err() == nil; wait = min(2*wait, 20*time.Millisecond) {
-			time.Sleep(wait)
-		}
-		if len(t.scope.MembersExcept(0)) == 0 {
-			break
-		}
+	step := func(sig syscall.Signal, time time.Duration) escalationStep {
+		return escalationStep{func() {
+			t.scope.Signal(sig, 0)
+			t.scope.Signal(syscall.SIGCONT, 0) // a stopped program (Ctrl-Z) takes no other signal
+		}, until(begun.Add(time))}
 	}
-	if len(t.scope.MembersExcept(0)) > 0 {
-		if grace > 0 {
-			t.b.Metrics.KillEscalations.Inc()
-		}
+	var steps []escalationStep
+	if grace > 0 {
+		steps = []escalationStep{step(syscall.SIGHUP, min(hangUpTime, grace/2)), step(syscall.SIGTERM, grace)}
+	}
+	if !t.b.escalate(ctx, func() bool { return len(t.scope.MembersExcept(0)) == 0 }, steps...) {
 		if err := t.scope.Kill(0); err != nil {
 			return err
 		}
