@@ -356,17 +356,13 @@ func (e *Exec) since(offset int64, clean bool) (*protocol.ExecAnswer, error) {
 
 // trimPartialCharacter leaves a character whose rest has not come yet for the next answer, unless there is none.
 func (e *Exec) trimPartialCharacter(t *outputText, run int64) (n int64) {
-	for n = 1; n < utf8.UTFMax && n <= min(run, int64(len(t.bytes))-t.at); n++ {
-		whole := int64(len(t.bytes)) - n
-		if torn := t.bytes[whole:]; !utf8.RuneStart(torn[0]) {
-			continue
-		} else if utf8.FullRune(torn) || e.journal.Closed() || time.Since(e.journal.LastWrite()) > journal.TextHold {
-			break
-		}
-		t.bytes = t.bytes[:whole]
-		return n
+	whole := int64(len(t.bytes))
+	n = int64(journal.TornTail(t.bytes))
+	if n > min(run, whole-t.at) || e.journal.Closed() || time.Since(e.journal.LastWrite()) > journal.TextHold {
+		return 0
 	}
-	return 0
+	t.bytes = t.bytes[:whole-n]
+	return n
 }
 
 // ringText is what the ring has of each stream.

@@ -327,7 +327,7 @@ func (e *Exec) setEndLocked(now time.Time) {
 }
 
 func (e *Exec) cancelledLocked(sig syscall.Signal) {
-	e.code = 128 + int(sig)
+	e.code = protocol.SignalExitCode(sig)
 	e.exit.Cancelled, e.exit.ExitCode, e.exit.Signal = true, &e.code, protocol.SignalName(sig)
 }
 

@@ -256,7 +256,7 @@ func (p *Process) exitInfo() protocol.ProcessInfo {
 // exit is the exit code, 128+N for signal N, and that signal's name.
 func (p *Process) exit() (code int, signal string) {
 	if p.status.Signal != 0 {
-		return 128 + int(p.status.Signal), protocol.SignalName(p.status.Signal)
+		return protocol.SignalExitCode(p.status.Signal), protocol.SignalName(p.status.Signal)
 	}
 	return p.status.Code, ""
 }

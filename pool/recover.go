@@ -401,7 +401,7 @@ func (s *Session) reviveProcess(a *runtime.Adoption, x *loggedProcess, m *logged
 	var err error
 	p.process, err = a.Process(x.Process, p.journal)
 	if errors.Is(err, runtime.ErrShellGone) { // killed with its session, whose last gateway did not come to write that down
-		p.status, p.endedAt, p.endOffset = runtime.Status{Code: 128 + int(syscall.SIGKILL), Signal: syscall.SIGKILL}, time.Now(), p.journal.Size()
+		p.status, p.endedAt, p.endOffset = runtime.SignalStatus(syscall.SIGKILL), time.Now(), p.journal.Size()
 		p.process = a.EndedProcess(x.Process, p.status)
 		x.exited = p.exitedEntry()
 		close(p.done)

@@ -298,7 +298,7 @@ func (t *Terminal) exitInfo() protocol.TermInfo {
 	i := t.info("exited")
 	code, ended := t.status.Code, t.endedAt
 	if t.status.Signal != 0 {
-		code, i.Signal = 128+int(t.status.Signal), protocol.SignalName(t.status.Signal)
+		code, i.Signal = protocol.SignalExitCode(t.status.Signal), protocol.SignalName(t.status.Signal)
 	}
 	i.ExitCode, i.EndedAt = &code, &ended
 	return i

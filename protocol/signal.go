@@ -73,3 +73,15 @@ func SignalName(s syscall.Signal) string {
 	}
 	return strconv.Itoa(int(s))
 }
+
+// SignalExitCode is the exit code that shells report for a process that s ended.
+func SignalExitCode(s syscall.Signal) int { return 128 + int(s) }
+
+// ExitCodeSignal is the inverse of SignalExitCode; 0: the code does not stand for a signal.
+func ExitCodeSignal(code int) syscall.Signal {
+	const last = 31 // real-time signals are not told apart from exit codes
+	if code > 128 && code <= 128+last {
+		return syscall.Signal(code - 128)
+	}
+	return 0
+}

@@ -1,12 +1,12 @@
 package runtime
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -70,14 +70,12 @@ func examineProc() Finding {
 func procOptions() string {
 	mounts, _ := os.ReadFile("/proc/self/mountinfo")
 	options := ""
-	for line := range strings.Lines(string(mounts)) {
-		before, after, _ := strings.Cut(line, " - ")
-		where, what := strings.Fields(before), strings.Fields(after)
-		if len(where) < 6 || where[4] != "/proc" || len(what) < 3 || what[0] != "proc" {
+	for _, m := range parseMounts(string(mounts)) {
+		if m.point != "/proc" || m.kind != "proc" {
 			continue
 		}
 		options = ""
-		for o := range strings.SplitSeq(what[2], ",") {
+		for o := range strings.SplitSeq(m.options, ",") {
 			if strings.HasPrefix(o, "hidepid") || strings.HasPrefix(o, "subset") {
 				options = strings.TrimPrefix(options+","+o, ",")
 			}
@@ -200,29 +198,12 @@ func examineLimits() Finding {
 
 // controllerAt is "v2" or "v1" where a controller can be used for groups of ours, "" where it cannot.
 func controllerAt(controller, self, mountinfo string) string {
-	if dir, _, err := findCgroup(mountinfo, self); err == nil {
-		on, _ := os.ReadFile(filepath.Join(dir, "cgroup.controllers"))
-		if bytes.Contains(append([]byte(" "), append(bytes.TrimSpace(on), ' ')...), []byte(" "+controller+" ")) &&
-			unix.Access(filepath.Join(dir, "cgroup.subtree_control"), unix.W_OK) == nil {
-			return "v2"
-		}
+	if dir, _, err := findCgroup(mountinfo, self); err == nil && slices.Contains(readWords(dir, "cgroup.controllers"), controller) &&
+		unix.Access(filepath.Join(dir, "cgroup.subtree_control"), unix.W_OK) == nil {
+		return "v2"
 	}
-	for line := range strings.Lines(self) { // 8:pids:/path
-		f := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
-		if len(f) != 3 || !strings.Contains(","+f[1]+",", ","+controller+",") {
-			continue
-		}
-		for line := range strings.Lines(mountinfo) {
-			before, after, _ := strings.Cut(line, " - ")
-			where, what := strings.Fields(before), strings.Fields(after)
-			if len(where) < 5 || len(what) < 3 || what[0] != "cgroup" || !strings.Contains(","+what[2]+",", ","+controller+",") {
-				continue
-			}
-			below, ok := strings.CutPrefix(f[2], strings.TrimSuffix(unescapeMount(where[3]), "/"))
-			if ok && unix.Access(filepath.Join(unescapeMount(where[4]), below), unix.W_OK) == nil {
-				return "v1"
-			}
-		}
+	if dir, _, err := findController(mountinfo, self, controller); err == nil && unix.Access(dir, unix.W_OK) == nil {
+		return "v1"
 	}
 	return ""
 }

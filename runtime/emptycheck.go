@@ -75,16 +75,10 @@ func (g *EmptyCheck) noneMarkedLocked(fd, shell int) bool {
 	if err != nil || n == len(g.buf) {
 		return false
 	}
-	pid := 0
-	for _, b := range g.buf[:n] {
-		if b != ' ' {
-			pid = pid*10 + int(b-'0')
-			continue
-		}
+	for pid := range pidsIn(g.buf[:n]) {
 		if m := uint64(readMark(pid)); (m == g.Mark || !g.IsLiveMark(m)) && pid != shell && pid != self {
 			return false
 		}
-		pid = 0
 	}
 	return true
 }

@@ -52,7 +52,7 @@ func (h *Host) CountAsEnded(c *Child) {
 	delete(n.children, c.pid)
 	n.mu.Unlock()
 	c.mu.Lock()
-	c.status, c.reaped = signalStatus(syscall.SIGKILL), true
+	c.status, c.reaped = SignalStatus(syscall.SIGKILL), true
 	if c.closed {
 		c.closePidfdLocked()
 	}

@@ -99,19 +99,33 @@ func mountedAt(mountinfo, path string, is func(kind, options string) bool) (dir 
 	if strings.HasPrefix(path, "/..") {
 		return "", errors.New("our cgroup is outside the cgroup namespace")
 	}
+	for _, m := range parseMounts(mountinfo) {
+		if !is(m.kind, m.options) {
+			continue
+		}
+		if below, ok := strings.CutPrefix(path, strings.TrimSuffix(m.root, "/")); ok && (below == "" || below[0] == '/') {
+			return filepath.Join(m.point, below), nil
+		}
+	}
+	return "", errors.New("our cgroup is not mounted")
+}
+
+// A mount is a line of /proc/PID/mountinfo.
+type mount struct {
+	root, point   string // of the file system, and where that is mounted
+	kind, options string // of the file system
+}
+
+func parseMounts(mountinfo string) (all []mount) {
 	for line := range strings.Lines(mountinfo) {
 		// 36 35 98:0 /root /mount/point rw,noatime … - cgroup2 source options
 		before, after, _ := strings.Cut(line, " - ")
 		where, what := strings.Fields(before), strings.Fields(after)
-		if len(where) < 5 || len(what) < 3 || !is(what[0], what[2]) {
-			continue
-		}
-		root, mount := unescapeMount(where[3]), unescapeMount(where[4])
-		if below, ok := strings.CutPrefix(path, strings.TrimSuffix(root, "/")); ok && (below == "" || below[0] == '/') {
-			return filepath.Join(mount, below), nil
+		if len(where) >= 5 && len(what) >= 3 {
+			all = append(all, mount{unescapeMount(where[3]), unescapeMount(where[4]), what[0], what[2]})
 		}
 	}
-	return "", errors.New("our cgroup is not mounted")
+	return all
 }
 
 // unescapeMount undoes what mountinfo does to blanks and backslashes: \040.
@@ -285,7 +299,7 @@ func (c *Scope) cgroupMembersExcept(shell int) []int {
 			return nil
 		}
 		c.listBuf = text[:cap(text)]
-		pids = parsePids(nil, text)
+		pids = parsePids(text)
 	}
 	return slices.DeleteFunc(pids, func(pid int) bool { return pid == shell })
 }
@@ -299,16 +313,14 @@ func hasSubgroups(dir string) bool {
 // linksWithoutSubgroups is how many links a cgroup's directory has; each one below it is one more.
 const linksWithoutSubgroups = 2
 
-// listsOnly: text is empty or pid and a newline.
+// listsOnly: text lists pid or nothing.
 func listsOnly(text []byte, pid int) bool {
-	n := 0
-	for i, c := range text {
-		if c == '\n' {
-			return i == len(text)-1 && n == pid
+	for other := range pidsIn(text) {
+		if other != pid {
+			return false
 		}
-		n = n*10 + int(c-'0')
 	}
-	return len(text) == 0
+	return true
 }
 
 // contains: pid is in the scope's cgroup at this moment.
@@ -428,7 +440,7 @@ func pidsBelow(dir string) []int {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.EOPNOTSUPP) { // a threaded one's are in the list above it
 		return []int{0}
 	}
-	pids := parsePids(nil, text)
+	pids := parsePids(text)
 	for _, below := range subdirs(dir) {
 		pids = append(pids, pidsBelow(below)...)
 	}

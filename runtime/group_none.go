@@ -164,7 +164,7 @@ func (g *Group) killOrphansFast(ctx context.Context, match func(p proc, c *Scope
 	for again := true; again && ctx.Err() == nil; {
 		again = false
 		text, _ := preadAll(h.orphanList, buf)
-		pids := parsePids(nil, text)
+		pids := parsePids(text)
 		for _, pid := range slices.Backward(pids) {
 			if struck[pid] {
 				continue
@@ -251,19 +251,13 @@ func (h *Host) noneMarked(fd int, c *Scope, shell int) bool {
 	if err != nil || n == len(c.listBuf) {
 		return false
 	}
-	pid := 0
-	for _, b := range c.listBuf[:n] {
-		if b != ' ' {
-			pid = pid*10 + int(b-'0')
-			continue
-		}
+	for pid := range pidsIn(c.listBuf[:n]) {
 		other, given := h.scopeOf(pid)
 		if !given || other == nil || other == c {
 			if child := h.childReaper.child(pid); child == nil || child.scope == c && pid != shell {
 				return false
 			}
 		}
-		pid = 0
 	}
 	return true
 }

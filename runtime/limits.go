@@ -538,7 +538,7 @@ func (r *run) addUsage(o *Outcome) {
 		o.LimitHit = limitMemory
 	case r.usageAtEnd.PIDHits > r.usageAtStart.PIDHits:
 		o.LimitHit = limitPIDs
-	case r.s.cfg.Limits.FileSizeBytes > 0 && o.Code == signalCode(unix.SIGXFSZ) &&
+	case r.s.cfg.Limits.FileSizeBytes > 0 && o.Code == protocol.SignalExitCode(unix.SIGXFSZ) &&
 		(!r.died || r.p.child.Status().Signal == unix.SIGXFSZ): // not `exit 153`; of what the shell waited for only the code is known
 		o.LimitHit = limitFileSize
 	}

@@ -105,7 +105,7 @@ func moveAll(from, to string) error {
 		if err != nil {
 			return err
 		}
-		pids := parsePids(nil, text)
+		pids := parsePids(text)
 		if len(pids) == 0 {
 			return nil
 		}

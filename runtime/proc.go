@@ -2,8 +2,10 @@ package runtime
 
 import (
 	"bytes"
+	"iter"
 	"math"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -81,7 +83,7 @@ func (p proc) children() []int {
 func childrenOfThread(pid, tid int) []int {
 	var room [512]byte
 	text, _ := readSmallFile(procPath(pid, "/task/"+strconv.Itoa(tid)+"/children"), room[:])
-	return parsePids(nil, text)
+	return parsePids(text)
 }
 
 // haveChildren: the kernel was built with CONFIG_PROC_CHILDREN (nearly all are).
@@ -118,21 +120,27 @@ func numbersIn(dir string) []int {
 	return numbers
 }
 
-// parsePids appends the numbers in text, whatever blanks separate them.
-func parsePids(pids []int, text []byte) []int {
-	n, in := 0, false
-	for _, c := range text {
-		if c >= '0' && c <= '9' {
-			n, in = n*10+int(c-'0'), true
-		} else if in {
-			pids, n, in = append(pids, n), 0, false
+// pidsIn yields the numbers in text, whatever blanks separate them.
+func pidsIn(text []byte) iter.Seq[int] {
+	return func(yield func(int) bool) {
+		n, in := 0, false
+		for _, c := range text {
+			if c >= '0' && c <= '9' {
+				n, in = n*10+int(c-'0'), true
+			} else if in {
+				if !yield(n) {
+					return
+				}
+				n, in = 0, false
+			}
+		}
+		if in {
+			yield(n)
 		}
 	}
-	if in {
-		pids = append(pids, n)
-	}
-	return pids
 }
+
+func parsePids(text []byte) []int { return slices.Collect(pidsIn(text)) }
 
 // environSession is the TRL_SESSION_ID that the process was started with, "" if
 // there was none, or it may not be read, or the process wiped it.

@@ -125,7 +125,7 @@ func TestSignalPinnedNeedsTheLook(t *testing.T) {
 
 func TestParsePids(t *testing.T) {
 	for text, want := range map[string][]int{"": nil, "1\n22\n0\n": {1, 22, 0}, "7 8 ": {7, 8}, "9": {9}} {
-		if got := parsePids(nil, []byte(text)); !slices.Equal(got, want) {
+		if got := parsePids([]byte(text)); !slices.Equal(got, want) {
 			t.Errorf("%q: %v", text, got)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"trl/protocol"
 	"trl/runtime/journal"
 )
 
@@ -256,11 +257,11 @@ func (p *Process) watchCopy(status int, start uint64) error {
 			waitPidfd(f)
 			f.Close()
 		}
-		p.status = signalStatus(syscall.SIGKILL)
+		p.status = SignalStatus(syscall.SIGKILL)
 		var b [64]byte
 		if n, _ := unix.Pread(status, b[:], 0); n > 2 {
 			code, _ := strconv.Atoi(strings.TrimSpace(string(b[2:n])))
-			p.status = Status{Code: code, Signal: codeSignal(code)}
+			p.status = Status{Code: code, Signal: protocol.ExitCodeSignal(code)}
 		}
 		p.finish()
 	}()

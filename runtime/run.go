@@ -437,7 +437,7 @@ func (r *run) finish() Outcome {
 		case st.Signal == unix.SIGXFSZ && r.p.exit != nil && r.p.dialect.name != "bash": // the snapshot of its EXIT trap was too large for its ulimit -f
 			o.Code = *r.p.exit & 0xff
 		case st.Signal != 0: // before the report: bash runs its EXIT trap when SIGSEGV ends it, too, with the $? of before
-			o.Code = signalCode(st.Signal)
+			o.Code = protocol.SignalExitCode(st.Signal)
 		case r.p.exit != nil:
 			o.Code = *r.p.exit & 0xff // of `exit 300`
 		case st.Code < 0:
@@ -451,9 +451,9 @@ func (r *run) finish() Outcome {
 		if r.killed {
 			sig = syscall.SIGKILL
 		}
-		o.Code = signalCode(sig)
+		o.Code = protocol.SignalExitCode(sig)
 	}
-	if sig := codeSignal(o.Code); sig != 0 {
+	if sig := protocol.ExitCodeSignal(o.Code); sig != 0 {
 		o.Signal = signalName(sig)
 	}
 	if a := r.saved.Replaced; a != nil {

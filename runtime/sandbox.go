@@ -15,6 +15,7 @@ import (
 	"strings"
 	"syscall"
 	"time"
+	"trl/protocol"
 
 	"github.com/go-json-experiment/json"
 	"golang.org/x/sys/unix"
@@ -336,7 +337,7 @@ func runAndPassSignals(cmd *exec.Cmd, pass func(os.Signal)) (ws syscall.WaitStat
 // exitCode is the exit code that a shell reports for ws.
 func exitCode(ws syscall.WaitStatus) int {
 	if ws.Signaled() {
-		return signalCode(ws.Signal())
+		return protocol.SignalExitCode(ws.Signal())
 	}
 	return ws.ExitStatus()
 }

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"syscall"
 	"time"
+	"trl/protocol"
 
 	"golang.org/x/sys/unix"
 )
@@ -35,20 +36,10 @@ type Status struct {
 	MaxRSS int64          // bytes
 }
 
-// signalCode is the exit code that a shell reports for a process that a signal ended.
-func signalCode(sig syscall.Signal) int { return 128 + int(sig) }
-
-// codeSignal is the inverse of signalCode; 0: the code does not stand for a signal.
-func codeSignal(code int) syscall.Signal {
-	const last = 31 // real-time signals are not told apart from exit codes
-	if code > 128 && code <= 128+last {
-		return syscall.Signal(code - 128)
-	}
-	return 0
+// SignalStatus is the Status of a child that a signal ended.
+func SignalStatus(sig syscall.Signal) Status {
+	return Status{Code: protocol.SignalExitCode(sig), Signal: sig}
 }
-
-// signalStatus is the Status of a child that a signal ended.
-func signalStatus(sig syscall.Signal) Status { return Status{Code: signalCode(sig), Signal: sig} }
 
 // A Child is a process that we started. The child reaper reaps it; nobody else may
 // wait for it. Its owner calls Close when it needs Pidfd no longer.
@@ -475,7 +466,7 @@ func (c *Child) reap() bool {
 	case err != nil: // somebody else in this process waited for it: how it ended is lost
 		c.status = Status{Code: -1}
 	case ws.Signaled():
-		c.status = signalStatus(ws.Signal())
+		c.status = SignalStatus(ws.Signal())
 	default:
 		c.status = Status{Code: ws.ExitStatus()}
 	}

@@ -373,7 +373,7 @@ func (l *controlState) watchSignals(ctx context.Context, signals <-chan os.Signa
 				l.makeRaw()
 				_ = l.terminal.Redraw(ctx)
 			default:
-				leave(exitCode(128 + int(s.(syscall.Signal))))
+				leave(exitBySignal(s))
 				return
 			}
 		}

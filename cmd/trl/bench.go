@@ -50,9 +50,9 @@ With --format benchstat the lines are those of Go benchmarks: keep two runs, and
 			signals := make(chan os.Signal, 1)
 			signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 			go func() { // ends with the first signal, or the program
-				sig := (<-signals).(syscall.Signal)
+				sig := <-signals
 				signal.Stop(signals) // a second one does not wait for our sessions' end: the gateway sees to that
-				stop(exitCode(128 + int(sig)))
+				stop(exitBySignal(sig))
 			}()
 			return bench(ctx, cmd, t, &b, format)
 		},

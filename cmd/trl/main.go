@@ -141,6 +141,11 @@ func newRoot(start startup) *cobra.Command {
 // exitCode ends the program with a code and without a word.
 type exitCode int
 
+// exitBySignal is for a program that ends because of sig, as a shell reports it.
+func exitBySignal(sig os.Signal) exitCode {
+	return exitCode(protocol.SignalExitCode(sig.(syscall.Signal)))
+}
+
 func (c exitCode) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
 
 // Exit codes of trl run, term, attach and wait that are not those of what ran; the numbers of timeout(1).
@@ -155,7 +160,7 @@ type pipeWriter struct{ *os.File }
 func (o pipeWriter) Write(p []byte) (int, error) {
 	n, err := o.File.Write(p)
 	if errors.Is(err, syscall.EPIPE) {
-		err = exitCode(128 + int(syscall.SIGPIPE))
+		err = exitBySignal(syscall.SIGPIPE)
 	}
 	return n, err
 }

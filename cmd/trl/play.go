@@ -161,7 +161,7 @@ func (p *player) playInTerminal(ctx context.Context) (err error) {
 	go func() { // ends with ctx
 		select {
 		case s := <-signals:
-			leave(exitCode(128 + int(s.(syscall.Signal))))
+			leave(exitBySignal(s))
 		case <-ctx.Done():
 		}
 	}()

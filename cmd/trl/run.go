@@ -127,7 +127,7 @@ func run(cmd *cobra.Command, f *runFlags, args []string) error {
 	}
 	select {
 	case sig := <-interrupted:
-		return exitCode(128 + int(sig))
+		return exitBySignal(sig)
 	case err := <-input:
 		if err != nil {
 			return fmt.Errorf("pass on stdin: %w", err) // the command has seen only a part, so its result is worth nothing
@@ -267,7 +267,7 @@ func onInterrupt(ctx context.Context, s *client.Stream) <-chan syscall.Signal {
 		case <-cancelled:
 		case <-time.After(cancelTimeout):
 		}
-		os.Exit(128 + int(sig))
+		os.Exit(int(exitBySignal(sig)))
 	}()
 	return first
 }
