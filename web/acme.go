@@ -19,18 +19,18 @@ type ACME struct {
 	Dir       string   // where keys and certificates are kept, for us alone
 	Email     string   // whom the authority may write to
 
-	client *http.Client // that speaks to the authority; nil: a usual one; tests trust their own
+	Client *http.Client // that speaks to the authority; nil: a usual one; tests trust their own
 }
 
-// tls is a configuration whose certificates come when they are first asked for and are renewed a month before their end. The authority looks at
+// TLSConfig is a configuration whose certificates come when they are first asked for and are renewed a month before their end. The authority looks at
 // us on the TLS port itself (tls-alpn-01, RFC 8737): its look ends within the handshake, before anything here would serve it.
-func (a *ACME) tls(log zerolog.Logger) *tls.Config {
+func (a *ACME) TLSConfig(log zerolog.Logger) *tls.Config {
 	m := &autocert.Manager{
 		Prompt:     autocert.AcceptTOS,
 		Cache:      autocert.DirCache(a.Dir), // directory 0700, files 0600
 		HostPolicy: autocert.HostWhitelist(a.Domains...),
 		Email:      a.Email,
-		Client:     &acme.Client{DirectoryURL: a.Directory, HTTPClient: a.client},
+		Client:     &acme.Client{DirectoryURL: a.Directory, HTTPClient: a.Client},
 	}
 	if a.Directory == "" {
 		m.Client.DirectoryURL = autocert.DefaultACMEDirectory
@@ -47,31 +47,3 @@ func (a *ACME) tls(log zerolog.Logger) *tls.Config {
 	}
 	return &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: get, NextProtos: []string{"http/1.1", acme.ALPNProto}}
 }
-
-// tlsConfig is how we speak TLS; nil: we do not.
-func (s *Server) tlsConfig() (*tls.Config, error) {
-	var c *tls.Config
-	switch {
-	case len(s.cfg.ACME.Domains) > 0:
-		c = s.cfg.ACME.tls(s.log)
-	case s.cfg.TLSCert == "":
-		return nil, nil
-	default:
-		cert, err := openCertificate(s.cfg.TLSCert, s.cfg.TLSKey, s.auditCertificate, s.log)
-		if err != nil {
-			return nil, err
-		}
-		s.cert.Store(cert)
-		c = &tls.Config{
-			MinVersion:     tls.VersionTLS12,
-			GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return s.cert.Load().pair.Load(), nil },
-		}
-	}
-	if s.certs != nil {
-		s.certs.requestOn(c)
-	}
-	return c, nil
-}
-
-// TLS reports whether clients come by TLS.
-func (c Config) TLS() bool { return c.TLSCert != "" || len(c.ACME.Domains) > 0 }

@@ -188,9 +188,6 @@ func reloadEntry(what string, err error) audit.Entry {
 	return e
 }
 
-// auditCertificate makes the entry of a certificate that was read again.
-func (s *Server) auditCertificate(err error) { s.cfg.Audit.Append(reloadEntry("certificate", err)) }
-
 // AuditReloads makes the entries of tokens that are read again, for TokenFile.OnReload.
 func AuditReloads(log *audit.Log) func(error) {
 	return func(err error) { log.Append(reloadEntry("tokens", err)) }

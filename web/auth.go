@@ -30,9 +30,6 @@ type Principal struct {
 var local = Principal{Subject: "local", Role: Admin}
 
 const (
-	subprotocol = "trl.v1"
-	// subprotocolBinary is the same with output in binary frames.
-	subprotocolBinary = "trl.v1+bin"
 	// Subprotocol entries in which a browser, which cannot set headers on a WebSocket, brings a token or a ticket.
 	tokenProtocol  = "trl.token."
 	ticketProtocol = "trl.ticket."
@@ -76,7 +73,7 @@ type authenticator interface {
 	authenticate(r *http.Request) (*Grant, authMethod, authOutcome)
 }
 
-// bearer is tokens and JWTs, in the Authorization header or in a subprotocol entry.
+// bearer is tokens and JWTs, in the Authorization header or in a Subprotocol entry.
 type bearer struct {
 	tokens   Tokens // nil: none are taken
 	jwt      *JWT   // nil: none are taken
@@ -132,7 +129,7 @@ func bearerText(r *http.Request) (text string, found, ok bool) {
 	return "", false, false
 }
 
-// offeredProtocol is the rest of the first subprotocol entry that begins with prefix.
+// offeredProtocol is the rest of the first Subprotocol entry that begins with prefix.
 func offeredProtocol(r *http.Request, prefix string) (rest string, found bool) {
 	for _, line := range r.Header.Values("Sec-WebSocket-Protocol") {
 		for entry := range strings.SplitSeq(line, ",") {

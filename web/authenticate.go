@@ -51,7 +51,7 @@ func firstCredential(r *http.Request, chain []authenticator) (*Grant, authMethod
 func (s *Server) recordOutcome(r *http.Request, by authMethod, why authOutcome, cause error) *denial {
 	s.m.Auth.WithLabelValues(string(by), string(why)).Inc()
 	if why == accepted {
-		markAuthenticated(r)
+		MarkAuthenticated(r)
 		return nil
 	}
 	d := &denial{method: by, outcome: why}
@@ -69,13 +69,6 @@ func (s *Server) recordOutcome(r *http.Request, by authMethod, why authOutcome, 
 	s.log.Info().Stringer("address", clientAddr(r)).Str("method", string(by)).Str("why", string(why)).AnErr("cause", cause).
 		Int64("not_logged", s.refusalLog.skipped.Swap(0)).Msg("client refused")
 	return d
-}
-
-// markAuthenticated takes the connection off the strangers: it has shown who it is.
-func markAuthenticated(r *http.Request) {
-	if s, ok := r.Context().Value(socketKey{}).(*socket); ok {
-		s.leaveStrangers()
-	}
 }
 
 // deny answers a request that is not let in. The answer is the same for everything that is wrong with a credential.

@@ -502,50 +502,10 @@ func TestThrottle(t *testing.T) {
 	}
 }
 
-// TestGateExpels: a stranger's time is over whatever he does; who has shown who he is stays.
-func TestGateExpels(t *testing.T) {
-	testkit.TakesLong(t)
-	inner, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	g := &strangerListener{Listener: inner, slowLimit: func() time.Duration { return patience }, lifetime: 2 * time.Second, maxStrangers: 10}
-	defer g.Close()
-	dial := func() (net.Conn, *socket) {
-		t.Helper()
-		c, err := net.Dial("tcp", inner.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		s, err := g.Accept()
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { c.Close(); s.Close() })
-		return c, s.(*socket)
-	}
-	known, itsSocket := dial()
-	itsSocket.leaveStrangers()
-	stranger, his := dial() // later, and gone earlier
-	for _, c := range []net.Conn{stranger, his} {
-		c.SetReadDeadline(time.Now().Add(patience))
-		if _, err := c.Read(make([]byte, 1)); err == nil || os.IsTimeout(err) {
-			t.Fatalf("the stranger is still there: %v", err)
-		}
-	}
-	if _, err := known.Write([]byte("x")); err != nil {
-		t.Fatal(err)
-	}
-	itsSocket.SetReadDeadline(time.Now().Add(patience))
-	if _, err := itsSocket.Read(make([]byte, 1)); err != nil {
-		t.Errorf("who is known was shown out: %v", err)
-	}
-}
-
 // TestStrangersAreShownOut: who connects and says nothing, or not enough, is closed (K13). The time is the server's own constant.
 func TestStrangersAreShownOut(t *testing.T) {
-	if strangerLifetime > 10*time.Second || headerTimeout > 10*time.Second {
-		t.Fatalf("strangers have %v", strangerLifetime)
+	if StrangerLifetime > 10*time.Second || headerTimeout > 10*time.Second {
+		t.Fatalf("strangers have %v", StrangerLifetime)
 	}
 	g := start(t, withTokens)
 	var conns []net.Conn // at the same time: it takes the server's ten seconds
@@ -660,12 +620,8 @@ func TestWhoIsKnownIsNoStranger(t *testing.T) {
 	for name, set := range map[string]func(*Config){"token": withTokens, "none": func(*Config) {}} {
 		g := start(t, set)
 		c := g.dial(userToken)
-		door := g.listeners[0].Listener.(*strangerListener)
-		testkit.Eventually(t, "known, with auth "+name, func() bool {
-			door.mu.Lock()
-			defer door.mu.Unlock()
-			return door.strangers.Len() == 0
-		})
+		door := g.listeners[0].Listener.(*StrangerListener)
+		testkit.Eventually(t, "known, with auth "+name, func() bool { return door.Count() == 0 })
 		c.call("system.ping", nil)
 	}
 }

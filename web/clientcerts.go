@@ -28,12 +28,12 @@ var ClientCertNames = []string{"cn", "dns", "email", "uri"}
 type clientCerts struct {
 	c      ClientCertsConfig
 	cas    atomic.Pointer[x509.CertPool]
-	reload *reloader
+	reload *Follower
 }
 
 func (c *clientCerts) open(log zerolog.Logger) (err error) {
 	if err = c.load(); err == nil {
-		c.reload, err = watchFiles(log, c.load, c.c.CAFile)
+		c.reload, err = Follow(log, c.load, c.c.CAFile)
 	}
 	return err
 }

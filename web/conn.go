@@ -3,16 +3,11 @@ package web
 import (
 	"context"
 	"errors"
-	"io"
-	"net"
-	"os"
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
-	"github.com/coder/websocket"
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
@@ -21,62 +16,15 @@ import (
 	"trl/protocol"
 )
 
-// closeReason says why a client's connection ended: a closed list, the same in the log and as a metric's label.
-type closeReason string
-
-const (
-	reasonClient    closeReason = "client"   // it closed, or is gone
-	reasonSlow      closeReason = "slow"     // it took nothing for SlowClient
-	reasonSilent    closeReason = "silent"   // not even a pong for PeerSilence
-	reasonStalled   closeReason = "stalled"  // it began a message and did not finish it
-	reasonTooBig    closeReason = "too_big"  // a message above MaxFrame
-	reasonFlood     closeReason = "policy"   // pings or fragments without end
-	reasonMalformed closeReason = "protocol" // not what RFC 6455 allows
-	reasonFull      closeReason = "full"     // there is no place for it; never of one that was served
-	reasonShutdown  closeReason = "shutdown" // ours
-	reasonUnshared  closeReason = "unshared" // the share link that it came with has ended
-	reasonAuthOver  closeReason = "auth"     // what it was let in with has expired, or was revoked
-	reasonPanic     closeReason = "internal" // a panic in what it asked for
-)
-
-// closeReasons is every reason that a served connection can end for.
-var closeReasons = []closeReason{reasonClient, reasonSlow, reasonSilent, reasonStalled, reasonTooBig, reasonFlood, reasonMalformed, reasonShutdown, reasonUnshared, reasonAuthOver, reasonPanic}
-
-// The transports, by name: the label of trl_connections and trl_bytes_out_total.
-const (
-	transportWebSocket = "websocket"
-	transportUnix      = "unix"
-)
-
-// transport is one client's connection, seen as messages.
-type transport interface {
-	name() string
-	// read returns the next message, valid until the next read. An error that is a *protocol.Error is to be answered; after any but
-	// REQUEST_TOO_LARGE reading goes on. errHalfClosed: the client will send no more and still listens.
-	read() ([]byte, error)
-	// beforeLarge is called once: f is to be called before more than keepBuffer of a message is read, and may fail.
-	beforeLarge(f func() error)
-	// tend keeps the connection alive, and ends it when the peer is not; it returns when c has ended.
-	keepAlive(c *conn)
-	// awaitHangup returns when the client that has half-closed is gone altogether.
-	awaitHangup()
-	// sendClose tells the client why its connection ends, within a second or so, and makes read fail.
-	sendClose(closeReason)
-	// close releases everything; idempotent.
-	close()
-}
-
-var (
-	errHalfClosed = errors.New("client will send no more")
-	errClientGone = errors.New("client is gone")
-)
+// errClientGone says that nobody is left to answer.
+var errClientGone = errors.New("client is gone")
 
 // conn is one client. Its life is serve: one goroutine reads and applies requests in order; what has to wait, waits in goroutines of
 // its own, which end with ctx. Sessions and commands outlive it.
 type conn struct {
 	srv       *Server
-	transport transport
-	out       *outbox
+	transport Transport
+	out       *Outbox
 	principal Principal
 	grant     *Grant
 	log       zerolog.Logger
@@ -97,7 +45,7 @@ type conn struct {
 	subscribed atomic.Bool    // it subscribed to something: events may be sent unasked
 
 	endOnce sync.Once
-	reason  closeReason // set once in ending
+	reason  CloseReason // set once in ending
 
 	mu            sync.Mutex
 	queues        map[string]*requestQueue // guarded by mu; see requestQueue
@@ -113,35 +61,35 @@ type conn struct {
 	boundSessions []*pool.Session          // guarded by mu; sessions that end with this connection
 }
 
-func newConn(s *Server, t transport, out *outbox, g *Grant) *conn {
+func newConn(s *Server, t Transport, g *Grant) *conn {
 	c := &conn{
-		srv: s, transport: t, out: out, principal: g.Principal, grant: g, remote: t.name(),
-		log:       s.log.With().Str("transport", t.name()).Str("principal", g.Subject).Logger(),
+		srv: s, transport: t, out: t.Outbox(), principal: g.Principal, grant: g, remote: t.Name(),
+		log:       s.log.With().Str("transport", t.Name()).Str("principal", g.Subject).Logger(),
 		tasksIdle: make(chan struct{}, 1),
 		slowLimit: s.live.Load().slowClient,
-		bytesOut:  s.m.BytesOut.WithLabelValues(t.name()),
+		bytesOut:  s.m.BytesOut.WithLabelValues(t.Name()),
 		queues:    map[string]*requestQueue{}, subs: map[string]*subscription{}, watches: map[string]*watch{}, usedIDs: map[string]bool{},
 	}
 	c.ctx, c.cancel = context.WithCancel(s.ctx)
-	t.beforeLarge(c.beginLargeRead)
+	t.BeforeLarge(c.beginLargeRead)
 	return c
 }
 
 // serve is the connection's whole life. The order of its end: no more is read; ctx ends, and with it every wait, pump and watch, whose
 // readers let go of their commands; the socket is closed, which frees who was writing; then the goroutines are waited for.
 func (c *conn) serve() {
-	c.srv.m.ClientConnections.WithLabelValues(c.transport.name()).Inc()
-	defer c.srv.m.ClientConnections.WithLabelValues(c.transport.name()).Dec()
+	c.srv.m.ClientConnections.WithLabelValues(c.transport.Name()).Inc()
+	defer c.srv.m.ClientConnections.WithLabelValues(c.transport.Name()).Dec()
 	c.log.Debug().Msg("client connected")
 	began := time.Now()
 	c.auditConnect()
 	var leave func()
 	c.usage, leave = c.srv.usageOf(c.grant)
 	defer leave()
-	c.helpers.Go(func() { c.containPanic("keepalive", func() { c.transport.keepAlive(c) }) }) // pings; ends with ctx; waited for below
-	over := reasonAuthOver
+	c.helpers.Go(func() { c.containPanic("keepalive", func() { c.transport.KeepAlive(c.ctx, c.end, c.checkSent) }) }) // pings; ends with ctx; waited for below
+	over := ReasonAuthOver
 	if sh := c.grant.share; sh != nil {
-		over = reasonUnshared
+		over = ReasonUnshared
 		sh.Join()
 		defer sh.Leave()
 		c.helpers.Go(func() { c.endWithShare(sh) }) // waits for the link's end; ends with ctx; waited for below
@@ -150,31 +98,31 @@ func (c *conn) serve() {
 
 	c.containPanic("requests", func() { c.end(c.readLoop()) })
 	c.endLargeRead()
-	c.transport.close()
+	c.transport.Close()
 	c.tasks.Wait()
 	c.helpers.Wait()
 
 	c.auditDisconnect(began)
 	c.srv.m.ClientsClosed.WithLabelValues(string(c.reason)).Inc()
-	if c.reason == reasonSlow {
+	if c.reason == ReasonSlow {
 		c.srv.m.SlowClientsDropped.Inc()
 	}
 	level := zerolog.InfoLevel // somebody will ask why
-	if c.reason == reasonClient || c.reason == reasonShutdown {
+	if c.reason == ReasonClient || c.reason == ReasonShutdown {
 		level = zerolog.DebugLevel
 	}
 	c.log.WithLevel(level).Str("reason", string(c.reason)).Msg("client disconnected")
-	if c.reason != reasonShutdown { // then the pool ends them all, for its own reason
+	if c.reason != ReasonShutdown { // then the pool ends them all, for its own reason
 		for _, s := range c.boundSessions {
 			s.UnbindConn()
 		}
 	}
 }
 
-func (c *conn) readLoop() closeReason {
+func (c *conn) readLoop() CloseReason {
 	for {
 		c.endLargeRead()
-		msg, err := c.transport.read()
+		msg, err := c.transport.Read()
 		if err == nil {
 			c.handle(msg)
 			continue
@@ -182,15 +130,15 @@ func (c *conn) readLoop() closeReason {
 		if e, ok := errors.AsType[*protocol.Error](err); ok {
 			c.refuseRequest(nil, e)
 			if e.Code == protocol.RequestTooLarge {
-				return reasonTooBig
+				return ReasonTooBig
 			}
 			continue
 		}
-		if err == errHalfClosed {
+		if err == ErrHalfClosed {
 			c.finishHalfClosed()
-			return reasonClient
+			return ReasonClient
 		}
-		return closeReasonOf(err)
+		return ReasonOf(err)
 	}
 }
 
@@ -198,7 +146,7 @@ func (c *conn) readLoop() closeReason {
 func (c *conn) finishHalfClosed() {
 	done, gone := make(chan struct{}), make(chan struct{})
 	c.helpers.Go(func() { c.tasks.Wait(); close(done) })            // waits for answers and streams; those end with ctx at the latest; serve waits for it
-	c.helpers.Go(func() { c.transport.awaitHangup(); close(gone) }) // waits for the client to be gone; ends with the socket at the latest; serve waits for it
+	c.helpers.Go(func() { c.transport.AwaitHangup(); close(gone) }) // waits for the client to be gone; ends with the socket at the latest; serve waits for it
 	select {
 	case <-done:
 	case <-gone:
@@ -206,35 +154,31 @@ func (c *conn) finishHalfClosed() {
 	}
 }
 
-// end begins the end of the connection, from any goroutine but one that holds the outbox; the first reason counts.
-func (c *conn) end(why closeReason) {
+// end begins the end of the connection, from any goroutine but one that holds the Outbox; the first reason counts.
+func (c *conn) end(why CloseReason) {
 	c.endOnce.Do(func() {
 		c.reason = why
 		c.cancel()
-		c.transport.sendClose(why)
+		c.transport.SendClose(why)
 	})
 }
 
 // checkSent looks at how a write went.
 func (c *conn) checkSent(err error) {
-	switch {
-	case err == nil, err == errClosing:
-	case errors.Is(err, errSlow):
-		c.end(reasonSlow)
-	default:
-		c.end(reasonClient)
+	if why, failed := WriteFailure(err); failed {
+		c.end(why)
 	}
 }
 
 // refuseRequest answers a request that was not taken up. It is the reading goroutine's, which waits here when the client floods us: that is all
 // the pressure needed.
 func (c *conn) refuseRequest(id jsontext.Value, e *protocol.Error) {
-	c.checkSent(c.out.send(func(dst []byte) []byte { return protocol.AppendFailure(dst, id, e) }))
+	c.checkSent(c.out.Send(func(dst []byte) []byte { return protocol.AppendFailure(dst, id, e) }))
 }
 
 // sendEvent sends a notification and reports whether the client is still there.
 func (c *conn) sendEvent(name string, data any) bool {
-	err := c.out.send(func(dst []byte) []byte {
+	err := c.out.Send(func(dst []byte) []byte {
 		msg, err := protocol.AppendEvent(dst, name, data)
 		if err != nil {
 			c.log.Error().Err(err).Str("event", name).Msg("event cannot be encoded")
@@ -284,7 +228,7 @@ func (c *conn) containPanic(what string, f func()) {
 	defer func() {
 		if v := recover(); v != nil {
 			c.logPanic(what, v)
-			c.end(reasonPanic)
+			c.end(ReasonPanic)
 		}
 	}()
 	f()
@@ -292,24 +236,4 @@ func (c *conn) containPanic(what string, f func()) {
 
 func (c *conn) logPanic(what string, v any) {
 	c.log.Error().Str("method", what).Interface("panic", v).Bytes("stack", debug.Stack()).Msg("request panicked")
-}
-
-// closeReasonOf reads a transport's error. What the network does (resets, timeouts, vanished peers) is the client going away.
-func closeReasonOf(err error) closeReason {
-	if errors.Is(err, websocket.ErrMessageTooBig) {
-		return reasonTooBig
-	}
-	if errors.Is(err, errPieces) {
-		return reasonFlood
-	}
-	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return reasonStalled
-	}
-	_, network := errors.AsType[*net.OpError](err)
-	_, system := errors.AsType[syscall.Errno](err)
-	if network || system || websocket.CloseStatus(err) != -1 ||
-		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, context.Canceled) {
-		return reasonClient
-	}
-	return reasonMalformed
 }

@@ -466,7 +466,7 @@ func TestSilentPeerIsDropped(t *testing.T) { // J2, I10
 		if err != nil {
 			break
 		}
-		if op == opPing {
+		if op == pingFrame {
 			pings++ // and no pong
 		}
 	}
@@ -494,7 +494,7 @@ func TestPingFloodIsEnded(t *testing.T) {
 	g := start(t)
 	raw := upgrade(t, g)
 	raw.Write([]byte{0x89, 0x80 | 2, 0, 0, 0, 0, 'h', 'i'})
-	if op, payload, err := readFrame(raw); op != opPong || string(payload) != "hi" {
+	if op, payload, err := readFrame(raw); op != pongFrame || string(payload) != "hi" {
 		t.Fatalf("%x %q %v", op, payload, err)
 	}
 	raw.Write(bytes.Repeat([]byte{0x89, 0x80, 0, 0, 0, 0}, 1000))

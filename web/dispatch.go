@@ -176,13 +176,13 @@ func (c *conn) handle(msg []byte) {
 	// Whoever writes just now may be waiting for the client: then this answer waits elsewhere, and reading goes on. A cancel, for one,
 	// must not wait behind the output it is to stop. Nor must a ping wait behind the encoding of a long answer.
 	answering := time.Now()
-	if sent, werr := c.out.trySendMessage(k.message(data, err)); sent {
+	if sent, werr := c.out.TrySendMessage(k.message(data, err)); sent {
 		k.releaseResources()
 		k.trace(err, answering)
 		c.checkSent(k.failUnwritable(werr))
 		return
 	}
-	c.spawn(k.method, func() { k.answer(data, err) }) // takes its time, or waits for the outbox; ends with the socket
+	c.spawn(k.method, func() { k.answer(data, err) }) // takes its time, or waits for the Outbox; ends with the socket
 }
 
 func (k *call) dispatch() (any, bool, error) {
@@ -271,12 +271,12 @@ func (k *call) answer(data any, err error) {
 	k.auditAnswer(data, err)
 	answering := time.Now()
 	if err != errClientGone {
-		k.c.checkSent(k.failUnwritable(k.c.out.sendMessage(k.message(data, err))))
+		k.c.checkSent(k.failUnwritable(k.c.out.SendMessage(k.message(data, err))))
 	}
 	k.trace(err, answering)
 }
 
-func (k *call) message(data any, err error) message {
+func (k *call) message(data any, err error) Message {
 	if err != nil {
 		e := protocol.AppendFailure(nil, k.id, k.fault(err))
 		return func(w io.Writer) error { _, err := w.Write(e); return err }
@@ -289,8 +289,8 @@ func (k *call) message(data any, err error) message {
 
 // failUnwritable answers with a failure where data could not be encoded; err is how the writing went.
 func (k *call) failUnwritable(err error) error {
-	if bad, ok := err.(unwritable); ok {
-		return k.c.out.sendMessage(k.message(nil, bad.error))
+	if cause, failed := EncodeFailure(err); failed {
+		return k.c.out.SendMessage(k.message(nil, cause))
 	}
 	return err
 }

@@ -319,7 +319,7 @@ func TestFramesOfAReload(t *testing.T) {
 	}
 	found := false
 	g.eachConn(func(c *conn) {
-		found = found || c.slowLimit == time.Second && c.transport.(*wsTransport).sock.slowLimit == time.Second
+		found = found || c.slowLimit == time.Second
 	})
 	if !found {
 		t.Error("slow_client is not in force")
@@ -398,7 +398,7 @@ func TestProfilesTakeTheirTime(t *testing.T) {
 	b := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", path)
 	}}}
-	const seconds = 11 // above strangerLifetime and requestTimeout
+	const seconds = 11 // above StrangerLifetime and requestTimeout
 	began := time.Now()
 	resp, err := b.Get(fmt.Sprintf("http://trl/debug/pprof/trace?seconds=%d", seconds))
 	if err != nil {

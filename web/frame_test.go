@@ -3,15 +3,9 @@ package web
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
-	"errors"
-	"io"
-	"math/rand/v2"
-	"net"
 	"reflect"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/coder/websocket"
 	"github.com/go-json-experiment/json/jsontext"
@@ -48,25 +42,6 @@ func TestMethodsAreTheProtocols(t *testing.T) {
 	}
 }
 
-func TestFrameHeaders(t *testing.T) {
-	for _, n := range []int{0, 1, 125, 126, 127, 65535, 65536, 1 << 20} {
-		f := sealWebSocket(append(make([]byte, headroom), bytes.Repeat([]byte{'x'}, n)...), false)
-		if f[0] != 0x81 {
-			t.Fatalf("first byte %x", f[0])
-		}
-		length, head := int(f[1]), 2
-		switch length {
-		case 126:
-			length, head = int(binary.BigEndian.Uint16(f[2:])), 4
-		case 127:
-			length, head = int(binary.BigEndian.Uint64(f[2:])), 10
-		}
-		if length != n || len(f) != head+n || (n < 126) != (head == 2) || (n > 65535) != (head == 10) {
-			t.Errorf("%d bytes: length %d, header %d", n, length, head)
-		}
-	}
-}
-
 func TestSameID(t *testing.T) {
 	for _, c := range []struct {
 		a, b string
@@ -93,106 +68,6 @@ func TestWholeText(t *testing.T) {
 		if got := cutBetweenCharacters([]byte(c.in), c.limit); string(got) != c.want {
 			t.Errorf("%q to %d: %q", c.in, c.limit, got)
 		}
-	}
-}
-
-// both is one connection of the kernel's, from both ends.
-func both(t *testing.T, network, addr string) (ours, peer net.Conn) {
-	t.Helper()
-	l, err := net.Listen(network, addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	if peer, err = net.Dial(network, l.Addr().String()); err != nil {
-		t.Fatal(err)
-	}
-	if ours, err = l.Accept(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { ours.Close(); peer.Close() })
-	return ours, peer
-}
-
-// unixPair is a transport and its other end.
-func unixPair(t *testing.T, limit int) (*unixTransport, *net.UnixConn) {
-	t.Helper()
-	ours, peer := both(t, "unix", t.TempDir()+"/s")
-	return &unixTransport{sock: &socket{Conn: ours, slowLimit: patience, leaveStrangers: func() {}}, limit: limit, stall: patience}, peer.(*net.UnixConn)
-}
-
-func TestLinesHoweverTheyCome(t *testing.T) {
-	tr, peer := unixPair(t, 100)
-	want := []string{`{"a":1}`, `x`, strings.Repeat("y", 100), `{"last":true}`}
-	text := want[0] + "\r\n\n  \n" + want[1] + "\n" + want[2] + "\n" + want[3]
-	go func() {
-		for len(text) > 0 {
-			n := min(len(text), 1+rand.IntN(40))
-			io.WriteString(peer, text[:n])
-			text = text[n:]
-		}
-		peer.CloseWrite()
-	}()
-	for _, w := range want {
-		if line, err := tr.read(); err != nil || string(line) != w {
-			t.Fatalf("%q %v, want %q", line, err, w)
-		}
-	}
-	if _, err := tr.read(); err != errHalfClosed {
-		t.Fatal(err)
-	}
-}
-
-func TestLineAboveTheLimit(t *testing.T) {
-	for _, text := range []string{strings.Repeat("y", 101), strings.Repeat("y", 101) + "\n"} {
-		tr, peer := unixPair(t, 100)
-		io.WriteString(peer, text)
-		_, err := tr.read()
-		if e, ok := errors.AsType[*protocol.Error](err); !ok || e.Code != protocol.RequestTooLarge {
-			t.Fatal(err)
-		}
-	}
-}
-
-func TestUnfinishedLineTimesOut(t *testing.T) {
-	tr, peer := unixPair(t, 100)
-	tr.stall = 50 * time.Millisecond
-	io.WriteString(peer, "ok\n{")
-	if line, err := tr.read(); err != nil || string(line) != "ok" {
-		t.Fatal(err)
-	}
-	if _, err := tr.read(); closeReasonOf(err) != reasonStalled {
-		t.Fatal(err)
-	}
-}
-
-// TestSlowPeer: a write ends when nothing is taken, and only then.
-func TestSlowPeer(t *testing.T) {
-	tr, peer := unixPair(t, 100)
-	tr.sock.slowLimit = 300 * time.Millisecond
-	big := make([]byte, 4<<20)
-	slowly := make(chan struct{})
-	go func() { // takes a piece several times within patience: never slow, though the whole takes longer
-		defer close(slowly)
-		piece := make([]byte, 400<<10)
-		for n := 0; n < len(big); {
-			m, err := peer.Read(piece)
-			if err != nil {
-				return
-			}
-			n += m
-			time.Sleep(20 * time.Millisecond)
-		}
-	}()
-	if n, err := tr.sock.Write(big); n != len(big) || err != nil {
-		t.Fatalf("%d %v", n, err)
-	}
-	<-slowly
-	if tr.sock.lastTaken.ago(time.Now()) == never {
-		t.Error("that the peer made room was not noticed")
-	}
-	if _, err := tr.sock.Write(big); !errors.Is(err, errSlow) {
-		t.Fatal(err)
 	}
 }
 

@@ -13,6 +13,14 @@ import (
 	"trl/internal/testkit"
 )
 
+// The opcodes of frames.
+const (
+	textFrame  = 0x1
+	closeFrame = 0x8
+	pingFrame  = 0x9
+	pongFrame  = 0xa
+)
+
 var mask = [4]byte{0x37, 0xfa, 0x21, 0x3d} // RFC 6455 §5.7 uses this one
 
 // rawFrame is a masked frame with the shortest length; first is its first byte.
@@ -59,16 +67,16 @@ func hear(c rawConn, before int) string {
 		switch {
 		case err != nil:
 			said = append(said, "end")
-		case op == opClose && len(payload) < 2:
+		case op == closeFrame && len(payload) < 2:
 			said = append(said, "close")
-		case op == opClose:
+		case op == closeFrame:
 			said = append(said, fmt.Sprint("close ", binary.BigEndian.Uint16(payload)))
 			if len(payload) > 2 && binary.BigEndian.Uint16(payload) < 1002 { // ours have words for people
 				said[len(said)-1] += " " + string(payload[2:])
 			}
-		case op == opPing, op == opPong: // pongs may be late; TestPingsAreAnswered
+		case op == pingFrame, op == pongFrame: // pongs may be late; TestPingsAreAnswered
 			continue
-		case op == opText:
+		case op == textFrame:
 			var f frame
 			if err := json.Unmarshal(payload, &f); err != nil {
 				return err.Error()
@@ -149,8 +157,8 @@ func rawCases(limit int) []rawCase {
 		{"a pong of 126 bytes", rawFrame(0x8a, strings.Repeat("p", 126)), "close 1002"},
 		{"a close of 126 bytes", closing(1000, strings.Repeat("r", 124)), "close 1002"},
 		{"a ping that says it has 2^62 bytes", maskedFrame([]byte{0x89, 0x80 | 127, 0x40, 0, 0, 0, 0, 0, 0, 0}, ""), "close 1002"},
-		{"51 pings in a second", bytes.Repeat(rawFrame(0x89, ""), maxControls+50), "close 1008"},
-		{"51 pongs in a second", bytes.Repeat(rawFrame(0x8a, ""), maxControls+50), "close 1008"},
+		{"51 pings in a second", bytes.Repeat(rawFrame(0x89, ""), 100), "close 1008"},
+		{"51 pongs in a second", bytes.Repeat(rawFrame(0x8a, ""), 100), "close 1008"},
 
 		// Fragments.
 		{"a continuation of nothing", rawFrame(0x80, ping("a")), "close 1002"},
@@ -159,7 +167,7 @@ func rawCases(limit int) []rawCase {
 		{"text within a message", all(rawFrame(0x01, "{"), rawFrame(0x81, ping("a"))), "close 1002"},
 		{"text within, fragment too", all(rawFrame(0x01, "{"), rawFrame(0x01, "}")), "close 1002"},
 		{"binary within a message", all(rawFrame(0x01, "{"), rawFrame(0x82, "x")), "close 1002"},
-		{"fragments without end", all(rawFrame(0x01, "{"), bytes.Repeat(rawFrame(0x00, ""), maxPieces+10)), "close 1008"},
+		{"fragments without end", all(rawFrame(0x01, "{"), bytes.Repeat(rawFrame(0x00, ""), 1<<16+10)), "close 1008"},
 		{"fragments without end, with a ping in each", all(rawFrame(0x01, "{"), bytes.Repeat(all(rawFrame(0x00, ""), rawFrame(0x89, "")), 1000)), "close 1008"},
 		{"a close within a message", all(rawFrame(0x01, "{"), closing(1000, "")), "close 1000"},
 
@@ -236,11 +244,11 @@ func TestPingsAreAnswered(t *testing.T) {
 		c.Write(rawFrame(0x01, "{")) // also within a message
 		c.Write(rawFrame(0x89, text))
 		op, payload, err := readFrame(c)
-		if op != opPong || string(payload) != text || err != nil {
+		if op != pongFrame || string(payload) != text || err != nil {
 			t.Errorf("%q: %x %q %v", text, op, payload, err)
 		}
 		c.Write(rawFrame(0x80, "}"))
-		if op, payload, _ := readFrame(c); op != opText || !bytes.Contains(payload, []byte("INVALID_REQUEST")) {
+		if op, payload, _ := readFrame(c); op != textFrame || !bytes.Contains(payload, []byte("INVALID_REQUEST")) {
 			t.Errorf("%q: then %x %q", text, op, payload)
 		}
 	}

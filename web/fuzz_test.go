@@ -72,52 +72,22 @@ func FuzzFrames(f *testing.F) {
 				t.Fatalf("half a frame: %v", err)
 			case closed:
 				t.Fatalf("%x after a close", op)
-			case op == opText && !jsontext.Value(payload).IsValid():
+			case op == textFrame && !jsontext.Value(payload).IsValid():
 				t.Fatalf("no JSON: %q", payload)
-			case op == opPing || op == opPong || op == opClose:
-				if len(payload) > 125 || len(payload) == 1 && op == opClose {
+			case op == pingFrame || op == pongFrame || op == closeFrame:
+				if len(payload) > 125 || len(payload) == 1 && op == closeFrame {
 					t.Fatalf("%x with %d bytes", op, len(payload))
 				}
-			case op != opText:
+			case op != textFrame:
 				t.Fatalf("frame %x", op)
 			}
-			closed = op == opClose
+			closed = op == closeFrame
 		}
 		if log := g.log.String(); strings.Contains(log, `"level":"error"`) {
 			t.Fatal(log)
 		}
 		if n := g.pool.Stats().ActiveSessions; n != 0 {
 			t.Fatalf("%d sessions", n)
-		}
-	})
-}
-
-// FuzzFollow: however bytes are cut into reads, the follower of frames says the same of them, and never that more is under way than came.
-func FuzzFollow(f *testing.F) {
-	for _, c := range rawCases(1 << 10) {
-		if len(c.send) < 1<<10 {
-			f.Add(c.send, uint16(1))
-		}
-	}
-	f.Fuzz(func(t *testing.T, data []byte, cut uint16) {
-		whole, pieces := &frames{most: 1 << 10}, &frames{most: 1 << 10}
-		whole.follow(data)
-		r := bytes.NewReader(data)
-		for buf := make([]byte, 1+int(cut)%97); ; {
-			n, err := r.Read(buf)
-			pieces.follow(buf[:n])
-			if err == io.EOF {
-				break
-			}
-		}
-		if fmt.Sprint(whole.fault) != fmt.Sprint(pieces.fault) {
-			t.Fatalf("%v in one, %v in pieces", whole.fault, pieces.fault)
-		}
-		if whole.fault == nil && (whole.underway() != pieces.underway() || whole.left != pieces.left || whole.size != pieces.size || whole.pieces != pieces.pieces) {
-			t.Fatalf("%+v\n%+v", whole, pieces)
-		}
-		if len(data) == 0 && whole.underway() {
-			t.Fatal("nothing is under way")
 		}
 	})
 }

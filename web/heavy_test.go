@@ -4,9 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"net"
 	"path/filepath"
 	"strings"
@@ -155,35 +153,6 @@ func TestLongAnswers(t *testing.T) {
 		})
 	}
 	c.call("system.ping", nil)
-}
-
-// TestLongMessageOfAnotherLength: a frame whose header said another length ends the connection, since nobody could read what follows.
-func TestLongMessageOfAnotherLength(t *testing.T) {
-	for _, second := range []int{keepBuffer, keepBuffer + 2} {
-		o := &outbox{w: io.Discard, seal: sealWebSocket, long: frameHeader}
-		calls := 0
-		err := o.sendMessage(func(w io.Writer) error {
-			calls++
-			n := keepBuffer + 1
-			if calls > 2 {
-				n = second
-			}
-			for range n {
-				if _, err := w.Write([]byte{'x'}); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-		if err != errUneven || o.err != errUneven {
-			t.Errorf("%v, %v", err, o.err)
-		}
-	}
-	o := &outbox{w: io.Discard, seal: sealWebSocket, long: frameHeader}
-	bad := errors.New("bad")
-	if err := o.sendMessage(func(io.Writer) error { return bad }); err != (unwritable{bad}) || o.err != nil {
-		t.Errorf("%v, %v", err, o.err)
-	}
 }
 
 // accountOf is what a principal that is connected has on its account.

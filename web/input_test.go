@@ -246,7 +246,7 @@ func TestTenThousandAtOnce(t *testing.T) {
 	answers, codes, ran := map[any]int{}, map[string]int{}, 0
 	for range n {
 		op, payload, err := readFrame(c)
-		if op != opText || err != nil {
+		if op != textFrame || err != nil {
 			t.Fatalf("%d answers, then %x %q %v", len(answers), op, payload, err)
 		}
 		var f frame

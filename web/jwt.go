@@ -53,7 +53,7 @@ type JWT struct {
 	algorithms []jose.SignatureAlgorithm
 	jwks       *jwks // nil: the key is a file's
 	key        atomic.Pointer[any]
-	reload     *reloader // nil with jwks
+	reload     *Follower // nil with jwks
 }
 
 // OpenJWT reads the key, and follows its file until Close. Keys of a URL are fetched when the first token comes.
@@ -94,7 +94,7 @@ func OpenJWT(c JWTConfig, log zerolog.Logger) (*JWT, error) {
 		return nil, err
 	}
 	var err error
-	j.reload, err = watchFiles(log, load, c.KeyFile)
+	j.reload, err = Follow(log, load, c.KeyFile)
 	return j, err
 }
 

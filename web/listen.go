@@ -14,7 +14,7 @@ import (
 // Sockets are what a gateway is reached by. Whoever binds them may be another process than the one that serves them, so
 // that they outlive it.
 type Sockets struct {
-	http, metrics, unix, admin net.Listener // nil: not asked for
+	HTTP, Metrics, Unix, Admin net.Listener // nil: not asked for
 	unlink                     []func()     // take the names of Unix sockets back; none where another process does
 }
 
@@ -26,8 +26,25 @@ const (
 	adminSocket   = "admin"
 )
 
+// ListenConfig says where a gateway listens, and what guards it there.
+type ListenConfig struct {
+	Listen        string     // host:port; empty: no HTTP
+	Unix          string     // path of the Unix socket; empty: none
+	Activated     []*os.File // sockets that systemd has bound: they stand for those that would be bound
+	AdminListen   string     // a loopback address or a path, for profiles; empty: nobody gets any
+	MetricsListen string     // a listener for /metrics alone, which then needs no token; empty: /metrics is on Listen
+
+	AuthNone        bool   // everyone is local, on loopback only
+	TLSCert, TLSKey string // files, read again when they change
+	ACME            ACME   // certificates that come by themselves, instead of files
+	Insecure        bool   // beyond loopback without TLS
+}
+
+// TLS reports whether clients come by TLS.
+func (c ListenConfig) TLS() bool { return c.TLSCert != "" || len(c.ACME.Domains) > 0 }
+
 // Bind binds what c asks for and was not given, and refuses what would be reached by more people than c has guards against.
-func Bind(c Config) (_ *Sockets, err error) {
+func Bind(c ListenConfig) (_ *Sockets, err error) {
 	s := &Sockets{}
 	if len(c.Activated) > 0 {
 		if s, err = Inherit(c.Activated); err != nil {
@@ -39,34 +56,34 @@ func Bind(c Config) (_ *Sockets, err error) {
 			s.Close()
 		}
 	}()
-	if c.Listen != "" && s.http == nil {
-		if s.http, err = listenTCP(c.Listen); err != nil {
+	if c.Listen != "" && s.HTTP == nil {
+		if s.HTTP, err = listenTCP(c.Listen); err != nil {
 			return nil, err
 		}
 	}
-	if s.http != nil {
-		if err = c.guarded(s.http); err != nil {
+	if s.HTTP != nil {
+		if err = c.guarded(s.HTTP); err != nil {
 			return nil, err
 		}
 	}
-	if c.MetricsListen != "" && s.metrics == nil {
-		if s.metrics, err = listenTCP(c.MetricsListen); err != nil {
+	if c.MetricsListen != "" && s.Metrics == nil {
+		if s.Metrics, err = listenTCP(c.MetricsListen); err != nil {
 			return nil, err
 		}
 	}
 	if c.Unix != "" {
-		if s.unix != nil {
+		if s.Unix != nil {
 			return nil, fmt.Errorf("listen on %s: a Unix socket was given already, by socket activation", c.Unix)
 		}
-		if s.unix, err = s.listenUnix(c.Unix); err != nil {
+		if s.Unix, err = s.listenUnix(c.Unix); err != nil {
 			return nil, err
 		}
 	}
-	if s.http == nil && s.unix == nil {
+	if s.HTTP == nil && s.Unix == nil {
 		return nil, errors.New("no address to listen on")
 	}
-	if c.AdminListen != "" && s.admin == nil {
-		if s.admin, err = s.listenAdmin(c.AdminListen); err != nil {
+	if c.AdminListen != "" && s.Admin == nil {
+		if s.Admin, err = s.listenAdmin(c.AdminListen); err != nil {
 			return nil, err
 		}
 	}
@@ -91,7 +108,7 @@ func (s *Sockets) listenUnix(path string) (net.Listener, error) {
 	return l, nil
 }
 
-// isPath tells an address of Config.AdminListen that is a Unix socket.
+// isPath tells an AdminListen that is a Unix socket.
 func isPath(address string) bool { return strings.Contains(address, "/") }
 
 // listenAdmin binds a path or a loopback address: nobody is asked who he is there.
@@ -100,7 +117,7 @@ func (s *Sockets) listenAdmin(address string) (net.Listener, error) {
 		return s.listenUnix(address)
 	}
 	l, err := listenTCP(address)
-	if err == nil && !isLoopback(l.Addr()) {
+	if err == nil && !IsLoopback(l.Addr()) {
 		l.Close()
 		err = fmt.Errorf("listen on %s: profiles are for loopback addresses and Unix sockets only", address)
 	}
@@ -108,12 +125,12 @@ func (s *Sockets) listenAdmin(address string) (net.Listener, error) {
 }
 
 // guarded refuses an address beyond loopback that nothing protects.
-func (c Config) guarded(l net.Listener) error {
+func (c ListenConfig) guarded(l net.Listener) error {
 	if err := tcp(l, httpSocket); err != nil {
 		return err
 	}
 	switch {
-	case isLoopback(l.Addr()):
+	case IsLoopback(l.Addr()):
 		return nil
 	case c.AuthNone:
 		return fmt.Errorf("listen on %s: without authentication only loopback addresses are allowed", c.Listen)
@@ -123,21 +140,21 @@ func (c Config) guarded(l net.Listener) error {
 	return nil
 }
 
-// isLoopback is asked of the kernel: names and wildcards are resolved by now.
-func isLoopback(at net.Addr) bool {
+// IsLoopback is asked of the kernel: names and wildcards are resolved by now.
+func IsLoopback(at net.Addr) bool {
 	a, ok := at.(*net.TCPAddr)
 	return ok && a.IP.IsLoopback()
 }
 
 // URL is where a server on them will be reached, "" without HTTP.
-func (s *Sockets) URL(c Config) string {
+func (s *Sockets) URL(c ListenConfig) string {
 	switch {
-	case s.http == nil:
+	case s.HTTP == nil:
 		return ""
 	case c.TLS():
-		return "https://" + s.http.Addr().String()
+		return "https://" + s.HTTP.Addr().String()
 	}
-	return "http://" + s.http.Addr().String()
+	return "http://" + s.HTTP.Addr().String()
 }
 
 // Files are for another process to make Inherit's Sockets of. They are the caller's.
@@ -149,7 +166,7 @@ func (s *Sockets) Files() (files []*os.File, err error) {
 			}
 		}
 	}()
-	for name, l := range map[string]net.Listener{httpSocket: s.http, metricsSocket: s.metrics, unixSocket: s.unix, adminSocket: s.admin} {
+	for name, l := range map[string]net.Listener{httpSocket: s.HTTP, metricsSocket: s.Metrics, unixSocket: s.Unix, adminSocket: s.Admin} {
 		if l == nil {
 			continue
 		}
@@ -183,13 +200,13 @@ func Inherit(files []*os.File) (*Sockets, error) {
 		}
 		switch name {
 		case httpSocket:
-			s.http = l
+			s.HTTP = l
 		case metricsSocket:
-			s.metrics = l
+			s.Metrics = l
 		case unixSocket:
-			s.unix = l
+			s.Unix = l
 		case adminSocket:
-			s.admin = l
+			s.Admin = l
 		default:
 			l.Close()
 		}
@@ -198,7 +215,7 @@ func Inherit(files []*os.File) (*Sockets, error) {
 }
 
 // Reuse is for who goes on as the process that bound the sockets: Files gave files, which stay the caller's.
-func Reuse(files []*os.File, c Config) (*Sockets, error) {
+func Reuse(files []*os.File, c ListenConfig) (*Sockets, error) {
 	copies := make([]*os.File, len(files))
 	for i, f := range files {
 		fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 3)
@@ -220,12 +237,18 @@ func Reuse(files []*os.File, c Config) (*Sockets, error) {
 	return s, err
 }
 
-// Close is for Sockets that no Server has taken, or for who bound them, after the last Server.
-func (s *Sockets) Close() {
+// Unlink takes back the names of the Unix sockets, those that this process bound. It is called before they close: as long as those live, the names
+// are theirs.
+func (s *Sockets) Unlink() {
 	for _, remove := range s.unlink {
 		remove()
 	}
-	for _, l := range []net.Listener{s.http, s.metrics, s.unix, s.admin} {
+}
+
+// Close is for Sockets that no Server has taken, or for who bound them, after the last Server.
+func (s *Sockets) Close() {
+	s.Unlink()
+	for _, l := range []net.Listener{s.HTTP, s.Metrics, s.Unix, s.Admin} {
 		if l != nil {
 			l.Close()
 		}

@@ -29,13 +29,13 @@ func (s *Server) Reload(c Config) error {
 	if (now == nil) != (c.TLSCert == "") {
 		return errors.New("TLS cannot be switched on or off while it is served")
 	}
-	if now != nil && (now.cert != c.TLSCert || now.key != c.TLSKey) {
-		next, err := openCertificate(c.TLSCert, c.TLSKey, s.auditCertificate, s.log)
+	if now != nil && (!now.IsOf(c.TLSCert, c.TLSKey)) {
+		next, err := OpenCertificate(c.TLSCert, c.TLSKey, s.auditCertificate, s.log)
 		if err != nil {
 			return err
 		}
 		s.cert.Store(next)
-		now.close()
+		now.Close()
 	}
 	s.live.Store(c.liveConfig())
 	return nil

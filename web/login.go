@@ -104,7 +104,7 @@ func stripLoginPath(h http.Handler) http.HandlerFunc {
 // serveAsset serves what the page consists of. Nothing of it is secret; but who is slow to take it had better be logged in.
 func (s *Server) serveAsset(w http.ResponseWriter, r *http.Request) {
 	if _, _, why := s.identify(r); why == accepted {
-		markAuthenticated(r)
+		MarkAuthenticated(r)
 	}
 	ui.ServeAsset(w, r)
 }

@@ -69,7 +69,7 @@ func (s *Server) hostAllowed(host string, loopback bool) bool {
 	if cert == nil {
 		return false
 	}
-	leaf := cert.pair.Load().Leaf
+	leaf := cert.Pair().Leaf
 	return leaf != nil && leaf.VerifyHostname(name) == nil
 }
 

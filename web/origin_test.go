@@ -3,18 +3,14 @@ package web
 import (
 	"crypto/tls"
 	"encoding/base64"
-	"errors"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/coder/websocket"
-	"github.com/prometheus/client_golang/prometheus"
 )
 
 func TestLoopbackHost(t *testing.T) {
@@ -212,11 +208,11 @@ func TestLoginSetsCookie(t *testing.T) {
 
 func TestBeyondLoopback(t *testing.T) { // K15
 	for name, c := range map[string]Config{
-		"auth none":          {Listen: "0.0.0.0:0", AuthNone: true, Insecure: true},
-		"plain HTTP":         {Listen: "0.0.0.0:0", Tokens: tokens{}},
-		"all addresses":      {Listen: ":0", Tokens: tokens{}},
-		"no tokens":          {Listen: "127.0.0.1:0"},
-		"broken certificate": {Listen: "127.0.0.1:0", Tokens: tokens{}, TLSCert: "/nonexistent", TLSKey: "/nonexistent"},
+		"auth none":          {ListenConfig: ListenConfig{Listen: "0.0.0.0:0", AuthNone: true, Insecure: true}},
+		"plain HTTP":         {ListenConfig: ListenConfig{Listen: "0.0.0.0:0"}, Tokens: tokens{}},
+		"all addresses":      {ListenConfig: ListenConfig{Listen: ":0"}, Tokens: tokens{}},
+		"no tokens":          {ListenConfig: ListenConfig{Listen: "127.0.0.1:0"}},
+		"broken certificate": {ListenConfig: ListenConfig{Listen: "127.0.0.1:0", TLSCert: "/nonexistent", TLSKey: "/nonexistent"}, Tokens: tokens{}},
 	} {
 		s := start0(c)
 		if err := s.Listen(); err == nil {
@@ -226,62 +222,9 @@ func TestBeyondLoopback(t *testing.T) { // K15
 			t.Errorf("%s: a listener is left", name)
 		}
 	}
-	s := start0(Config{Listen: "0.0.0.0:0", Tokens: tokens{}, Insecure: true})
+	s := start0(Config{ListenConfig: ListenConfig{Listen: "0.0.0.0:0", Insecure: true}, Tokens: tokens{}})
 	if err := s.Listen(); err != nil {
 		t.Fatal(err)
 	}
 	s.stopListening(t.Context())
-}
-
-func TestStrangersAreBounded(t *testing.T) { // K13
-	inner, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	g := &strangerListener{Listener: inner, slowLimit: func() time.Duration { return patience }, lifetime: patience, maxStrangers: 2, expelled: prometheus.NewCounter(prometheus.CounterOpts{Name: "pushed"})}
-	defer g.Close()
-	join := func() (peer net.Conn, sock *socket) {
-		t.Helper()
-		peer, err := net.Dial("tcp", inner.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { peer.Close() })
-		peer.SetDeadline(time.Now().Add(patience))
-		c, err := g.Accept()
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { c.Close() })
-		return peer, c.(*socket)
-	}
-	ended := func(peer net.Conn) bool {
-		peer.SetReadDeadline(time.Now().Add(patience))
-		_, err := peer.Read(make([]byte, 1))
-		return errors.Is(err, io.EOF)
-	}
-	stays := func(peer net.Conn, sock *socket) bool {
-		sock.Write([]byte("x"))
-		_, err := peer.Read(make([]byte, 1))
-		return err == nil
-	}
-	one, _ := join()
-	two, second := join()
-	three, third := join()
-	if !ended(one) || !stays(two, second) || !stays(three, third) {
-		t.Fatal("not the oldest made room for the third")
-	}
-	second.leaveStrangers() // showed its token: it is none of them any more
-	second.leaveStrangers()
-	four, fourth := join()
-	five, fifth := join()
-	if !stays(two, second) || !ended(three) || !stays(four, fourth) || !stays(five, fifth) {
-		t.Fatal("not the oldest stranger made room for the fifth connection")
-	}
-	for _, c := range []net.Conn{third, second, fourth, fifth} {
-		c.Close()
-	}
-	if n := g.strangers.Len(); n != 0 {
-		t.Fatalf("%d strangers left", n)
-	}
 }

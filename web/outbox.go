@@ -9,16 +9,16 @@ import (
 const (
 	// headroom is left free before every message, for the longest header that a WebSocket server writes (RFC 6455 §5.2).
 	headroom = 10
-	// keepBuffer is the largest buffer worth keeping: a 32 KiB chunk of output in which every byte is escaped.
-	keepBuffer = 256 << 10
+	// KeepBuffer is the largest buffer worth keeping: a 32 KiB chunk of output in which every byte is escaped.
+	KeepBuffer = 256 << 10
 )
 
 var errClosing = errors.New("connection is closing")
 
-// outbox is the one way out of a connection. Whoever has something to say writes it here itself, under the lock: no queue to
+// Outbox is the one way out of a connection. Whoever has something to say writes it here itself, under the lock: no queue to
 // overflow and no goroutine to wait for, and what a connection holds is one encoded message. A writer that finds the client slow waits
 // in Write; the rest wait for the lock, and with them, through their journals, the commands that they report.
-type outbox struct {
+type Outbox struct {
 	w io.Writer // set once
 	// set once: puts a message, which begins after headroom, into the transport's frame
 	seal func(msg []byte, binary bool) []byte
@@ -30,22 +30,22 @@ type outbox struct {
 
 var buffers = sync.Pool{New: func() any { b := make([]byte, 0, 4<<10); return &b }}
 
-// send encodes a message and writes it. A message is written whole or the connection is over.
-func (o *outbox) send(encode func(dst []byte) []byte) error {
+// Send encodes a message and writes it. A message is written whole or the connection is over.
+func (o *Outbox) Send(encode func(dst []byte) []byte) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.sendLocked(encode, false)
 }
 
-// sendBinary is send for a message that is not text.
-func (o *outbox) sendBinary(encode func(dst []byte) []byte) error {
+// SendBinary is Send for a message that is not text.
+func (o *Outbox) SendBinary(encode func(dst []byte) []byte) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.sendLocked(encode, true)
 }
 
-// message writes a message, the same bytes each time it is called.
-type message func(w io.Writer) error
+// Message writes a message, the same bytes each time it is called.
+type Message func(w io.Writer) error
 
 // unwritable is why a message cannot be encoded; nothing of it was sent.
 type unwritable struct{ error }
@@ -53,8 +53,8 @@ type unwritable struct{ error }
 // errLong says that a message does not fit into a buffer.
 var errLong = errors.New("message is long")
 
-// trySendMessage is sendMessage, unless somebody is writing just now or the message is long: that takes its time.
-func (o *outbox) trySendMessage(m message) (sent bool, err error) {
+// TrySendMessage is SendMessage, unless somebody is writing just now or the message is long: that takes its time.
+func (o *Outbox) TrySendMessage(m Message) (sent bool, err error) {
 	if !o.mu.TryLock() {
 		return false, nil
 	}
@@ -65,9 +65,9 @@ func (o *outbox) trySendMessage(m message) (sent bool, err error) {
 	return true, err
 }
 
-// sendMessage encodes a message and writes it. One that does not fit into a buffer is encoded twice: to count its bytes, since a frame begins with
+// SendMessage encodes a message and writes it. One that does not fit into a buffer is encoded twice: to count its bytes, since a frame begins with
 // their number, and in pieces as it is written. Others may write while the bytes are counted.
-func (o *outbox) sendMessage(m message) error {
+func (o *Outbox) SendMessage(m Message) error {
 	o.mu.Lock()
 	err := o.shortLocked(m)
 	o.mu.Unlock()
@@ -84,7 +84,7 @@ func (o *outbox) sendMessage(m message) error {
 }
 
 // shortLocked returns errLong for a message that does not fit into a buffer. o.mu is held.
-func (o *outbox) shortLocked(m message) error {
+func (o *Outbox) shortLocked(m Message) error {
 	if o.err != nil {
 		return o.err
 	}
@@ -104,12 +104,12 @@ func (o *outbox) shortLocked(m message) error {
 }
 
 // longLocked writes a message of that many bytes. o.mu is held.
-func (o *outbox) longLocked(m message, size int64) error {
+func (o *Outbox) longLocked(m Message, size int64) error {
 	if o.err != nil {
 		return o.err
 	}
 	before, after := o.long(size)
-	p := pieces{w: o.w, buf: append(make([]byte, 0, keepBuffer), before...), left: size}
+	p := pieces{w: o.w, buf: append(make([]byte, 0, KeepBuffer), before...), left: size}
 	err := m(&p)
 	if err == nil && p.left != 0 {
 		err = errUneven
@@ -132,7 +132,7 @@ func (c *count) WriteString(s string) (int, error) { *c += count(len(s)); return
 type room struct{ buf []byte }
 
 func (r *room) Write(p []byte) (int, error) {
-	if len(r.buf)+len(p) > keepBuffer {
+	if len(r.buf)+len(p) > KeepBuffer {
 		return 0, errLong
 	}
 	r.buf = append(r.buf, p...)
@@ -140,7 +140,7 @@ func (r *room) Write(p []byte) (int, error) {
 }
 
 func (r *room) WriteString(s string) (int, error) {
-	if len(r.buf)+len(s) > keepBuffer {
+	if len(r.buf)+len(s) > KeepBuffer {
 		return 0, errLong
 	}
 	r.buf = append(r.buf, s...)
@@ -161,11 +161,11 @@ func (p *pieces) Write(b []byte) (int, error) {
 	if p.left -= int64(len(b)); p.left < 0 {
 		return 0, errUneven
 	}
-	if len(p.buf)+len(b) > keepBuffer {
+	if len(p.buf)+len(b) > KeepBuffer {
 		if err := p.flush(); err != nil {
 			return 0, err
 		}
-		if len(b) > keepBuffer {
+		if len(b) > KeepBuffer {
 			return p.w.Write(b)
 		}
 	}
@@ -179,14 +179,14 @@ func (p *pieces) flush() error {
 	return err
 }
 
-func (o *outbox) sendLocked(encode func(dst []byte) []byte, binary bool) error {
+func (o *Outbox) sendLocked(encode func(dst []byte) []byte, binary bool) error {
 	if o.err != nil {
 		return o.err
 	}
 	b := buffers.Get().(*[]byte)
 	msg := encode((*b)[:headroom])
 	_, o.err = o.w.Write(o.seal(msg, binary))
-	if cap(msg) <= keepBuffer {
+	if cap(msg) <= KeepBuffer {
 		*b = msg[:0]
 		buffers.Put(b)
 	}
@@ -194,7 +194,7 @@ func (o *outbox) sendLocked(encode func(dst []byte) []byte, binary bool) error {
 }
 
 // frame writes a frame that is already in the transport's form; last says that none may follow it.
-func (o *outbox) frame(p []byte, last bool) error {
+func (o *Outbox) frame(p []byte, last bool) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.err != nil {

@@ -16,7 +16,7 @@ func profiles(metrics http.Handler) http.Handler {
 	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
 	mux.Handle("GET /metrics", metrics)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		markAuthenticated(r)                                       // whoever gets here may: strangers are shut out by the address
+		MarkAuthenticated(r)                                       // whoever gets here may: strangers are shut out by the address
 		http.NewResponseController(w).SetReadDeadline(time.Time{}) // its expiry would end the request's context, and with that a profile
 		mux.ServeHTTP(w, r)
 	})

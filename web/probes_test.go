@@ -40,7 +40,7 @@ var limitProbes = map[string]func(*testing.T) []string{
 		return append(came(&f), closed)
 	},
 	"fragments of a message": func(t *testing.T) []string {
-		return rawAnswer(t, all(rawFrame(0x01, "{"), []byte(strings.Repeat(string(rawFrame(0x00, "")), maxPieces+10))))
+		return rawAnswer(t, all(rawFrame(0x01, "{"), []byte(strings.Repeat(string(rawFrame(0x00, "")), int(constant(t, "web/transport.maxPieces"))+10))))
 	},
 	"time from a message's first byte to its last": func(t *testing.T) []string {
 		g := start(t, func(c *Config) { c.stall = 100 * time.Millisecond })
@@ -49,7 +49,7 @@ var limitProbes = map[string]func(*testing.T) []string{
 		return []string{strings.TrimSuffix(hear(c, 0), ",")}
 	},
 	"pings and pongs in a second": func(t *testing.T) []string {
-		return rawAnswer(t, []byte(strings.Repeat(string(rawFrame(0x89, "")), maxControls+50)))
+		return rawAnswer(t, []byte(strings.Repeat(string(rawFrame(0x89, "")), int(constant(t, "web/transport.maxControls"))+50)))
 	},
 	"`id`, as written": func(t *testing.T) []string {
 		c := start(t).dial()
@@ -607,7 +607,7 @@ var limitProbes = map[string]func(*testing.T) []string{
 	"connections of strangers, who have not shown who they are": func(t *testing.T) []string {
 		g := start(t)
 		var first net.Conn
-		for i := range maxStrangers + 1 {
+		for i := range MaxStrangers + 1 {
 			c, err := net.Dial("tcp", g.Addr())
 			if err != nil {
 				t.Fatal(err)

@@ -30,7 +30,7 @@ func systemCapabilities(k *call, _ *protocol.None) (any, bool, error) {
 	data.Version = s.cfg.Version
 	data.Shells = s.pool.Shells()
 	data.Encodings = []string{protocol.UTF8, protocol.Base64}
-	data.Subprotocols = []string{subprotocol, subprotocolBinary}
+	data.Subprotocols = []string{Subprotocol, SubprotocolBinary}
 	for _, m := range protocol.Methods() {
 		data.Methods = append(data.Methods, m.Name)
 	}

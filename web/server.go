@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"os"
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
@@ -27,15 +26,10 @@ import (
 
 // Config is the edge's. The zero value of a bound means its default. Some of it may be replaced: Reload.
 type Config struct {
-	Listen        string     // host:port; empty: no HTTP
-	Unix          string     // path of the Unix socket; empty: none
-	Sockets       *Sockets   // already bound, Listen, MetricsListen and Unix notwithstanding; nil: Listen binds
-	Activated     []*os.File // sockets that systemd has bound: they stand for those that would be bound
-	AdminListen   string     // a loopback address or a path, for profiles; empty: nobody gets any
-	MetricsListen string     // a listener for /metrics alone, which then needs no token; empty: /metrics is on Listen
+	ListenConfig
+	Sockets *Sockets // already bound, whatever ListenConfig says; nil: Listen binds
 
-	Origins  []string // scheme://host[:port] of pages beside our own that may connect
-	AuthNone bool     // everyone is local, on loopback only
+	Origins []string // scheme://host[:port] of pages beside our own that may connect
 	// Who may come in over HTTP, unless AuthNone; at least one of these.
 	Tokens      Tokens
 	JWT         *JWT
@@ -43,12 +37,8 @@ type Config struct {
 	ClientCerts *ClientCertsConfig
 	LoginsFile  string // file in which those who logged in to the page are kept; empty: in memory
 
-	TLSCert, TLSKey string // files, read again when they change
-	Insecure        bool   // beyond loopback without TLS
-
 	Hosts          []string       // names and addresses that we go by, beside those that we know of ourselves
 	TrustedProxies []netip.Prefix // who may tell by X-Forwarded-… for whom it asks
-	ACME           ACME           // certificates that come by themselves, instead of files
 
 	MaxFrame            int64         // bytes of an inbound message, 4 MiB
 	MaxInFlight         int           // requests of one connection, 128: more than can wait in a session
@@ -70,13 +60,10 @@ type Config struct {
 const (
 	// profileTimeout is for a profile of some minutes (?seconds=).
 	profileTimeout = 5 * time.Minute
-	// Time for a TLS handshake, and to send the headers of a request, the whole of it, and to take the answer. How long strangers, who have
-	// not shown a token, may stay, and how many there may be at a time.
-	headerTimeout    = 5 * time.Second
-	requestTimeout   = 10 * time.Second
-	answerTimeout    = 30 * time.Second
-	strangerLifetime = 10 * time.Second
-	maxStrangers     = 1024
+	// Time for a TLS handshake, and to send the headers of a request, the whole of it, and to take the answer.
+	headerTimeout  = 5 * time.Second
+	requestTimeout = 10 * time.Second
+	answerTimeout  = 30 * time.Second
 	// retryAfter is in how many seconds a client that found no place shall come again.
 	retryAfter = "2"
 	// shutdownNotice is what clients get between server.shutdown and the close, for results that are about to come.
@@ -92,7 +79,7 @@ func (c *Config) setDefaults() {
 	orDefault(&c.PingEvery, 20*time.Second)
 	orDefault(&c.PeerSilence, 45*time.Second)
 	orDefault(&c.SlowClient, 30*time.Second)
-	orDefault(&c.stall, stallLimit)
+	orDefault(&c.stall, StallLimit)
 }
 
 func orDefault[T comparable](v *T, d T) {
@@ -118,13 +105,13 @@ type Server struct {
 	ctx    context.Context // of what clients began and what may outlive them; ends in Shutdown
 	cancel context.CancelFunc
 
-	listeners     []listening  // set once in Listen
-	unlinkSockets []func()     // set once in Listen: the names of Unix sockets
-	addr          net.Addr     // set once in Listen
-	certs         *clientCerts // nil: none are asked for
+	listeners []listening  // set once in Listen
+	sockets   *Sockets     // set once in Listen
+	addr      net.Addr     // set once in Listen
+	certs     *clientCerts // nil: none are asked for
 
 	live atomic.Pointer[liveConfig]
-	cert atomic.Pointer[certificate] // set in Listen, replaced by Reload; nil without TLS
+	cert atomic.Pointer[Certificate] // set in Listen, replaced by Reload; nil without TLS
 
 	chain      []authenticator // set once in New; the first that finds a credential decides
 	bearer     *bearer
@@ -171,9 +158,9 @@ func New(cfg Config, p *pool.Pool, m *metrics.Metrics, g prometheus.Gatherer, lo
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.buildAuthChain()
-	metrics.AtZero(m.ClientConnections, transportWebSocket, transportUnix)
-	metrics.AtZero(m.BytesOut, transportWebSocket, transportUnix)
-	metrics.AtZero(m.ClientsClosed, closeReasons...)
+	metrics.AtZero(m.ClientConnections, WebSocketName, UnixName)
+	metrics.AtZero(m.BytesOut, WebSocketName, UnixName)
+	metrics.AtZero(m.ClientsClosed, CloseReasons...)
 	metrics.AtZero(m.ClientsRefused, groupAll, groupPrincipal, groupGuests, groupShare, groupStrangers)
 
 	scrape := metrics.Handler(g)
@@ -226,28 +213,28 @@ func (s *Server) Listen() (err error) {
 	}
 	sockets := s.cfg.Sockets
 	if sockets == nil {
-		if sockets, err = Bind(s.cfg); err != nil {
+		if sockets, err = Bind(s.cfg.ListenConfig); err != nil {
 			return err
 		}
 	}
-	s.unlinkSockets = sockets.unlink
-	if sockets.http != nil {
-		s.addr = sockets.http.Addr()
-		if err = s.listenHTTP(sockets.http, s.mainHandler, true, answerTimeout); err != nil {
+	s.sockets = sockets
+	if sockets.HTTP != nil {
+		s.addr = sockets.HTTP.Addr()
+		if err = s.listenHTTP(sockets.HTTP, s.mainHandler, true, answerTimeout); err != nil {
 			return err
 		}
 	}
-	if sockets.metrics != nil {
-		if err = s.listenHTTP(sockets.metrics, s.metricsHandler, false, answerTimeout); err != nil {
+	if sockets.Metrics != nil {
+		if err = s.listenHTTP(sockets.Metrics, s.metricsHandler, false, answerTimeout); err != nil {
 			return err
 		}
 	}
-	if sockets.admin != nil {
-		if err = s.listenHTTP(sockets.admin, s.adminHandler, false, profileTimeout); err != nil {
+	if sockets.Admin != nil {
+		if err = s.listenHTTP(sockets.Admin, s.adminHandler, false, profileTimeout); err != nil {
 			return err
 		}
 	}
-	if l := sockets.unix; l != nil {
+	if l := sockets.Unix; l != nil {
 		s.listeners = append(s.listeners, listening{s.boundStrangers(l), s.serveUnix, func(context.Context) {
 			l.Close()
 		}})
@@ -256,10 +243,7 @@ func (s *Server) Listen() (err error) {
 }
 
 func (s *Server) boundStrangers(l net.Listener) net.Listener {
-	return &strangerListener{
-		Listener: l, slowLimit: func() time.Duration { return s.live.Load().slowClient }, lifetime: strangerLifetime, maxStrangers: maxStrangers,
-		expelled: s.m.ClientsRefused.WithLabelValues(groupStrangers),
-	}
+	return LimitStrangers(l, func() time.Duration { return s.live.Load().slowClient }, s.m.ClientsRefused.WithLabelValues(groupStrangers))
 }
 
 func (s *Server) listenHTTP(l net.Listener, h http.Handler, guarded bool, answer time.Duration) error {
@@ -277,10 +261,8 @@ func (s *Server) listenHTTP(l net.Listener, h http.Handler, guarded bool, answer
 
 		DisableGeneralOptionsHandler: true, // it would answer OPTIONS * before guard is asked
 		ErrorLog:                     stdlog.New(debugLog{s.log}, "", 0),
-		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
-			return context.WithValue(ctx, socketKey{}, socketOf(c))
-		},
-		Protocols: new(http.Protocols),
+		ConnContext:                  ConnContext,
+		Protocols:                    new(http.Protocols),
 	}
 	srv.Protocols.SetHTTP1(true) // a WebSocket is an HTTP/1.1 upgrade; nothing else here would gain by HTTP/2
 	gated := s.boundStrangers(l)
@@ -345,8 +327,8 @@ func (s *Server) Serve() error {
 }
 
 func (s *Server) stopListening(ctx context.Context) {
-	for _, remove := range s.unlinkSockets { // before the sockets close: as long as those live, the names are theirs
-		remove()
+	if s.sockets != nil {
+		s.sockets.Unlink() // before they close
 	}
 	for _, l := range s.listeners {
 		l.stop(ctx)
@@ -380,7 +362,7 @@ func (s *Server) shutdown(ctx context.Context, end func(context.Context) error) 
 		told := make(chan struct{})
 		leaving.Go(func() { // tells the client; one that takes nothing is told until its connection ends below
 			defer close(told)
-			if c.transport.name() == "websocket" || c.subscribed.Load() { // nobody on a Unix socket gets what he did not ask for
+			if c.transport.Name() == WebSocketName || c.subscribed.Load() { // nobody on a Unix socket gets what he did not ask for
 				c.sendEvent("server.shutdown", &protocol.ServerShutdown{In: protocol.Seconds(shutdownNotice.Seconds())})
 			}
 		})
@@ -392,7 +374,7 @@ func (s *Server) shutdown(ctx context.Context, end func(context.Context) error) 
 				}
 			}
 			c.awaitQuiet(soon) // what the end of the sessions brought about is told first
-			c.end(reasonShutdown)
+			c.end(ReasonShutdown)
 		})
 	})
 	select {
@@ -403,16 +385,16 @@ func (s *Server) shutdown(ctx context.Context, end func(context.Context) error) 
 	s.closed = true
 	s.mu.Unlock()
 	leaving.Wait()
-	s.eachConn(func(c *conn) { leaving.Go(func() { c.end(reasonShutdown) }) }) // those that came in at the last moment
+	s.eachConn(func(c *conn) { leaving.Go(func() { c.end(ReasonShutdown) }) }) // those that came in at the last moment
 	leaving.Wait()
-	brief, cancel := context.WithTimeout(ctx, closeTimeout)
+	brief, cancel := context.WithTimeout(ctx, CloseTimeout)
 	defer cancel()
 	s.stopListening(brief)
 	<-emptied
 	s.cancel()
 	s.connTasks.Wait()
 	if cert := s.cert.Load(); cert != nil {
-		cert.close()
+		cert.Close()
 	}
 	s.closeCredentials()
 	return err
@@ -438,8 +420,8 @@ func (s *Server) serveConn(c *conn) {
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
-		c.end(reasonShutdown)
-		c.transport.close()
+		c.end(ReasonShutdown)
+		c.transport.Close()
 		return
 	}
 	s.conns[c] = struct{}{}
@@ -463,12 +445,10 @@ func (s *Server) serveConn(c *conn) {
 	c.serve()
 }
 
-type socketKey struct{}
-
 // guard is what every request passes, whatever its route. What it hands on is the request as the client made it.
 func (s *Server) guard(h http.Handler, at net.Addr) http.Handler {
 	_, tcp := at.(*net.TCPAddr)
-	loopback := isLoopback(at)
+	loopback := IsLoopback(at)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		r = s.cfg.clientRequest(r)
 		head := w.Header()
@@ -560,16 +540,20 @@ func (s *Server) serveWebSocket(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer leave()
-	t, err := acceptWebSocket(s, w, r)
+	t, err := AcceptWebSocket(w, r, s.transportLimits())
 	if err != nil {
 		s.log.Debug().Err(err).Msg("upgrade refused")
 		return
 	}
-	c := newConn(s, t, t.out, g)
+	c := newConn(s, t, g)
 	c.log = c.log.With().Stringer("addr", clientAddr(r)).Logger()
 	c.remote = r.RemoteAddr
-	c.binary = t.ws.Subprotocol() == subprotocolBinary
+	c.binary = t.IsBinary()
 	s.serveConn(c)
+}
+
+func (s *Server) transportLimits() Limits {
+	return Limits{MaxFrame: s.live.Load().maxFrame, Stall: s.cfg.stall, PingEvery: s.cfg.PingEvery, PeerSilence: s.cfg.PeerSilence}
 }
 
 func (s *Server) serveUnix(l net.Listener) error {
@@ -583,35 +567,35 @@ func (s *Server) serveUnix(l net.Listener) error {
 			time.Sleep(50 * time.Millisecond)
 			continue
 		}
-		go s.serveLocal(c.(*socket)) // serves one connection, ends with it; Shutdown waits for it through active
+		go s.serveLocal(c.(*Socket)) // serves one connection, ends with it; Shutdown waits for it through active
 	}
 }
 
-func (s *Server) serveLocal(sock *socket) {
+func (s *Server) serveLocal(sock *Socket) {
 	defer func() { // as net/http does for the connections that it serves
 		if v := recover(); v != nil {
 			s.log.Error().Interface("panic", v).Bytes("stack", debug.Stack()).Msg("connection panicked")
 			sock.Close()
 		}
 	}()
-	who, err := peerPrincipal(sock)
-	t := newUnixTransport(s, sock)
-	c := newConn(s, t, t.out, &Grant{Principal: who})
+	who, err := PeerPrincipal(sock)
+	t := NewUnixSocket(sock, s.transportLimits())
+	c := newConn(s, t, &Grant{Principal: who})
 	if err != nil || s.stopping.Load() {
 		e := protocol.Errorf(protocol.ShuttingDown, "the server is shutting down")
 		if err != nil {
 			e = protocol.AsError(err)
-			s.cfg.Audit.AppendStranger(audit.Entry{Action: audit.ActionRefused, Outcome: string(e.Code), Remote: t.name(), Reason: "user"})
+			s.cfg.Audit.AppendStranger(audit.Entry{Action: audit.ActionRefused, Outcome: string(e.Code), Remote: t.Name(), Reason: "user"})
 		}
 		c.refuseRequest(nil, e)
-		c.end(reasonShutdown)
+		c.end(ReasonShutdown)
 		return
 	}
-	sock.leaveStrangers()
+	sock.LeaveStrangers()
 	leave, full := s.admitConn(c.grant)
 	if full != nil {
 		c.refuseRequest(nil, protocol.Errorf(protocol.LimitExceeded, "%s", full).With("limit", full.limit))
-		c.end(reasonFull)
+		c.end(ReasonFull)
 		return
 	}
 	defer leave()

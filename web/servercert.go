@@ -9,20 +9,21 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// certificate is the pair that TLS shows, read again whenever its files change.
-type certificate struct {
+// Certificate is the pair that TLS shows, read again whenever its files change.
+type Certificate struct {
 	cert, key string // paths
 	pair      atomic.Pointer[tls.Certificate]
-	reloader  *reloader
+	reloader  *Follower
 	onReload  func(error) // hears of another pair, and of one that cannot be read
 }
 
-func openCertificate(cert, key string, told func(error), log zerolog.Logger) (*certificate, error) {
-	c := &certificate{cert: cert, key: key, onReload: told}
+// OpenCertificate reads the pair and follows its files until Close. told hears of another pair, and of one that cannot be read.
+func OpenCertificate(cert, key string, told func(error), log zerolog.Logger) (*Certificate, error) {
+	c := &Certificate{cert: cert, key: key, onReload: told}
 	if err := c.load(); err != nil {
 		return nil, err
 	}
-	watch, err := watchFiles(log, c.reread, cert, key)
+	watch, err := Follow(log, c.reread, cert, key)
 	if err != nil {
 		return nil, fmt.Errorf("watch TLS certificate: %w", err)
 	}
@@ -30,7 +31,7 @@ func openCertificate(cert, key string, told func(error), log zerolog.Logger) (*c
 	return c, nil
 }
 
-func (c *certificate) load() error {
+func (c *Certificate) load() error {
 	pair, err := tls.LoadX509KeyPair(c.cert, c.key)
 	if err != nil {
 		return fmt.Errorf("TLS certificate: %w", err)
@@ -40,7 +41,7 @@ func (c *certificate) load() error {
 }
 
 // reread is load for a change in the files' directories.
-func (c *certificate) reread() error {
+func (c *Certificate) reread() error {
 	before := c.pair.Load().Certificate[0]
 	err := c.load()
 	if err != nil || !bytes.Equal(before, c.pair.Load().Certificate[0]) {
@@ -49,5 +50,11 @@ func (c *certificate) reread() error {
 	return err
 }
 
-// close stops following the files.
-func (c *certificate) close() { c.reloader.Close() }
+// Pair is the pair that is in force.
+func (c *Certificate) Pair() *tls.Certificate { return c.pair.Load() }
+
+// IsOf reports whether the pair is read from these files.
+func (c *Certificate) IsOf(cert, key string) bool { return c.cert == cert && c.key == key }
+
+// Close stops following the files.
+func (c *Certificate) Close() error { return c.reloader.Close() }

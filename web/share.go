@@ -142,7 +142,7 @@ func (k *call) checkStartedIn(s *pool.Session) error {
 func (c *conn) endWithShare(sh *pool.Share) {
 	select {
 	case <-sh.Ended():
-		c.end(reasonUnshared)
+		c.end(ReasonUnshared)
 	case <-c.ctx.Done():
 	}
 }

@@ -372,9 +372,9 @@ func (c *conn) sendOutput(sub *subscription, o *protocol.Output) bool {
 	}
 	var err error
 	if c.binary {
-		err = c.out.sendBinary(func(dst []byte) []byte { return protocol.AppendBinary(dst, sub.number, o) })
+		err = c.out.SendBinary(func(dst []byte) []byte { return protocol.AppendBinary(dst, sub.number, o) })
 	} else {
-		err = c.out.send(func(dst []byte) []byte { return protocol.AppendOutput(dst, sub.output, o) })
+		err = c.out.Send(func(dst []byte) []byte { return protocol.AppendOutput(dst, sub.output, o) })
 	}
 	if err == nil {
 		c.bytesOut.Add(float64(len(o.Data)))

@@ -228,7 +228,7 @@ func TestThrottledClientGetsEveryByte(t *testing.T) { // B1, shortened
 		if err != nil {
 			t.Fatal(err)
 		}
-		if op != opText {
+		if op != textFrame {
 			continue
 		}
 		var f frame
@@ -313,7 +313,7 @@ func rss(t *testing.T) int {
 	return pages * os.Getpagesize()
 }
 
-// TestCancelPassesBlockedOutput: while the outbox waits for a client that reads nothing, its cancel is heard.
+// TestCancelPassesBlockedOutput: while the Outbox waits for a client that reads nothing, its cancel is heard.
 func TestCancelPassesBlockedOutput(t *testing.T) {
 	g := start(t)
 	c := g.dial()

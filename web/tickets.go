@@ -40,7 +40,7 @@ func (k ticket) isExpired(now time.Time) bool {
 
 // issue makes a ticket for g's principal; it is worth what g is. ok: there is room.
 func (t *tickets) issue(g *Grant, origin string) (text string, ok bool) {
-	text = rand.Text() + rand.Text() // 2 × 130 bits; letters and digits, as a subprotocol wants
+	text = rand.Text() + rand.Text() // 2 × 130 bits; letters and digits, as a Subprotocol wants
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := t.now()

@@ -75,7 +75,7 @@ func TestTLS(t *testing.T) {
 	writeCertificate(t, cert, key, "second")
 	testkit.Eventually(t, "the new certificate is served", func() bool { return serves() == "second" })
 	os.WriteFile(cert, []byte("nonsense"), 0o600)
-	time.Sleep(2 * settleDelay) // not a synchronisation: whatever happens, the second must stay
+	time.Sleep(200 * time.Millisecond) // not a synchronisation: whatever happens, the second must stay
 	if got := serves(); got != "second" {
 		t.Fatal(got)
 	}

@@ -16,29 +16,29 @@ import (
 )
 
 const (
-	// stallLimit is how long a message may take from its first byte to its last: 4 MiB at 420 KiB/s.
-	stallLimit = 10 * time.Second
+	// StallLimit is how long a message may take from its first byte to its last: 4 MiB at 420 KiB/s.
+	StallLimit = 10 * time.Second
 	// maxControls is how many pings and pongs a second a client may send. Browsers send none, proxies one in seconds.
 	maxControls = 50
-	// closeTimeout bounds the close handshake at shutdown: a client that never answers cannot hold us. One that broke the rules gets
+	// CloseTimeout bounds the close handshake at shutdown: a client that never answers cannot hold us. One that broke the rules gets
 	// less, since all it goes on to send is read and thrown away meanwhile.
-	closeTimeout          = 3 * time.Second
+	CloseTimeout          = 3 * time.Second
 	violationCloseTimeout = 300 * time.Millisecond
 )
 
-// wsTransport is a WebSocket. coder/websocket accepts it and reads it; data, pings and pongs go out through the outbox in frames of our
+// WebSocket is a WebSocket. coder/websocket accepts it and reads it; data, pings and pongs go out through the Outbox in frames of our
 // own, because its writer makes two system calls of a large message and gives a control frame five seconds before it drops the connection —
 // a client that pauses may have Config.SlowClient. Its close frames come the same way, through closeWriter.
-type wsTransport struct {
-	ws   *websocket.Conn
-	in   *frames // below ws; above TLS, or sock itself
-	sock *socket
-	out  *outbox
-	srv  *Server
+type WebSocket struct {
+	ws     *websocket.Conn
+	in     *frames // below ws; above TLS, or sock itself
+	sock   *Socket
+	out    *Outbox
+	limits Limits
 
 	buf        []byte        // owned by read
-	large      func() error  // set once in beforeLarge
-	pong       chan []byte   // the latest ping's payload, for tend to answer
+	large      func() error  // set once in BeforeLarge
+	pong       chan []byte   // the latest ping's payload, for KeepAlive to answer
 	flood      chan struct{} // one token: too many pings
 	countSince time.Time     // owned by read: when the count below began
 	count      int           // owned by read: pings and pongs since
@@ -46,13 +46,13 @@ type wsTransport struct {
 	lastHeard atomicTime // last sign of life
 }
 
-// acceptWebSocket upgrades a request that has passed every check of ours. On an error the answer has been written.
-func acceptWebSocket(s *Server, w http.ResponseWriter, r *http.Request) (*wsTransport, error) {
-	out := &outbox{seal: sealWebSocket, long: frameHeader}
-	t := &wsTransport{out: out, srv: s, pong: make(chan []byte, 1), flood: make(chan struct{}, 1)}
+// AcceptWebSocket upgrades a request that has passed every check of ours. On an error the answer has been written.
+func AcceptWebSocket(w http.ResponseWriter, r *http.Request, limits Limits) (*WebSocket, error) {
+	out := &Outbox{seal: sealWebSocket, long: frameHeader}
+	t := &WebSocket{out: out, limits: limits, pong: make(chan []byte, 1), flood: make(chan struct{}, 1)}
 	t.noteHeard()
 	ws, err := websocket.Accept(&hijackWriter{w, t}, r, &websocket.AcceptOptions{
-		Subprotocols:       []string{subprotocolBinary, subprotocol}, // the first that the client offers too
+		Subprotocols:       []string{SubprotocolBinary, Subprotocol}, // the first that the client offers too
 		InsecureSkipVerify: true,                                     // originAllowed has looked, and is stricter
 		OnPingReceived: func(_ context.Context, p []byte) bool {
 			if t.countControl() {
@@ -70,10 +70,10 @@ func acceptWebSocket(s *Server, w http.ResponseWriter, r *http.Request) (*wsTran
 	return t, nil
 }
 
-// hijackWriter stands between coder/websocket and net/http to get hold of the connection and to route close frames through the outbox.
+// hijackWriter stands between coder/websocket and net/http to get hold of the connection and to route close frames through the Outbox.
 type hijackWriter struct {
 	http.ResponseWriter
-	t *wsTransport
+	t *WebSocket
 }
 
 func (h *hijackWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
@@ -82,7 +82,7 @@ func (h *hijackWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 		return nil, nil, err
 	}
 	c.SetDeadline(time.Time{})
-	h.t.in, h.t.sock, h.t.out.w = &frames{Conn: c, most: h.t.srv.live.Load().maxFrame}, socketOf(c), c
+	h.t.in, h.t.sock, h.t.out.w = &frames{Conn: c, most: h.t.limits.MaxFrame}, SocketOf(c), c
 	early, _ := rw.Reader.Peek(rw.Reader.Buffered()) // sent before our answer; the library reads it without asking the connection again
 	h.t.in.follow(early)
 	return h.t.in, bufio.NewReadWriter(rw.Reader, bufio.NewWriterSize(closeWriter{h.t.out}, 256)), nil // a control frame is at most 127 bytes
@@ -98,7 +98,7 @@ func (h *hijackWriter) WriteHeader(status int) {
 
 // closeWriter takes the close frames that coder/websocket writes, each whole in one Write. The library answers a close with the client's own
 // words and does not look at them: text that is not UTF-8 is answered 1007 (RFC 6455 §8.1).
-type closeWriter struct{ out *outbox }
+type closeWriter struct{ out *Outbox }
 
 func (c closeWriter) Write(p []byte) (int, error) {
 	if len(p) > 4 && !utf8.Valid(p[4:]) {
@@ -110,17 +110,25 @@ func (c closeWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func (t *wsTransport) name() string { return transportWebSocket }
+// Name is WebSocketName.
+func (t *WebSocket) Name() string { return WebSocketName }
 
-func (t *wsTransport) noteHeard() { t.lastHeard.set(time.Now()) }
+// Outbox is the way out.
+func (t *WebSocket) Outbox() *Outbox { return t.out }
+
+// IsBinary reports whether the client wants output in binary frames.
+func (t *WebSocket) IsBinary() bool { return t.ws.Subprotocol() == SubprotocolBinary }
+
+func (t *WebSocket) noteHeard() { t.lastHeard.set(time.Now()) }
 
 var errBinary = protocol.Errorf(protocol.InvalidRequest, "binary frames carry no requests")
 
-func (t *wsTransport) read() ([]byte, error) {
-	if cap(t.buf) > keepBuffer {
+// Read returns the next message.
+func (t *WebSocket) Read() ([]byte, error) {
+	if cap(t.buf) > KeepBuffer {
 		t.buf = nil
 	}
-	kind, r, err := t.ws.Reader(context.Background()) // no deadline here: an expired one would kill the connection; tend watches the clock
+	kind, r, err := t.ws.Reader(context.Background()) // no deadline here: an expired one would kill the connection; KeepAlive watches the clock
 	if err != nil {
 		return nil, err
 	}
@@ -132,16 +140,17 @@ func (t *wsTransport) read() ([]byte, error) {
 	return t.buf, err
 }
 
-func (t *wsTransport) beforeLarge(f func() error) { t.large = f }
+// BeforeLarge sets what Read calls before a message above KeepBuffer.
+func (t *WebSocket) BeforeLarge(f func() error) { t.large = f }
 
-// readInto is io.ReadAll into a buffer that is there; large is called before that has more than keepBuffer.
+// readInto is io.ReadAll into a buffer that is there; large is called before that has more than KeepBuffer.
 func readInto(buf []byte, r io.Reader, large func() error) ([]byte, error) {
 	if cap(buf) == 0 {
 		buf = make([]byte, 0, 1<<10)
 	}
 	for {
 		if len(buf) == cap(buf) {
-			if 2*len(buf) > keepBuffer {
+			if 2*len(buf) > KeepBuffer {
 				if err := large(); err != nil {
 					return buf, err
 				}
@@ -160,7 +169,7 @@ func readInto(buf []byte, r io.Reader, large func() error) ([]byte, error) {
 }
 
 // countControl counts a ping or pong, on the reading goroutine, and reports whether there were few enough.
-func (t *wsTransport) countControl() bool {
+func (t *WebSocket) countControl() bool {
 	now := time.Now()
 	t.lastHeard.set(now)
 	if now.Sub(t.countSince) > time.Second {
@@ -176,9 +185,9 @@ func (t *wsTransport) countControl() bool {
 	return false
 }
 
-// answerPing leaves the pong to tend: the outbox may be waiting for a slow client, and reading must go on. Only the latest ping need be
+// answerPing leaves the pong to KeepAlive: the Outbox may be waiting for a slow client, and reading must go on. Only the latest ping need be
 // answered (RFC 6455 §5.5.3).
-func (t *wsTransport) answerPing(p []byte) {
+func (t *WebSocket) answerPing(p []byte) {
 	select {
 	case <-t.pong:
 	default:
@@ -186,69 +195,72 @@ func (t *wsTransport) answerPing(p []byte) {
 	t.pong <- append([]byte(nil), p...) // room: only this goroutine puts anything in
 }
 
-func (t *wsTransport) keepAlive(c *conn) {
-	cfg := &t.srv.cfg
-	tick := time.NewTicker(min(cfg.PingEvery, cfg.PeerSilence, cfg.stall) / 4)
+// KeepAlive pings, and ends the connection when the peer is silent, stalls or floods.
+func (t *WebSocket) KeepAlive(ctx context.Context, end func(CloseReason), sent func(error)) {
+	tick := time.NewTicker(min(t.limits.PingEvery, t.limits.PeerSilence, t.limits.Stall) / 4)
 	defer tick.Stop()
 	pinged := time.Now()
 	for {
 		var err error
 		select {
-		case <-c.ctx.Done():
+		case <-ctx.Done():
 			return
 		case <-t.flood:
-			c.end(reasonFlood)
+			end(ReasonFlood)
 		case p := <-t.pong:
 			err = t.out.frame(controlFrame(opPong, p), false)
 		case now := <-tick.C:
 			waits := t.in.since.ago(now)
 			switch {
-			case waits != never && waits > cfg.stall:
-				c.end(reasonStalled)
-			case min(t.lastHeard.ago(now), t.sock.lastTaken.ago(now)) > cfg.PeerSilence:
+			case waits != never && waits > t.limits.Stall:
+				end(ReasonStalled)
+			case min(t.lastHeard.ago(now), t.sock.lastTaken.ago(now)) > t.limits.PeerSilence:
 				// A client that is slow to take our output gets our pings late, but that it takes it is a sign of life too.
-				c.end(reasonSilent)
-			case now.Sub(pinged) >= cfg.PingEvery*7/8: // ticks jitter
+				end(ReasonSilent)
+			case now.Sub(pinged) >= t.limits.PingEvery*7/8: // ticks jitter
 				pinged = now
 				err = t.out.frame(controlFrame(opPing, nil), false)
 			}
 		}
-		c.checkSent(err)
+		sent(err)
 	}
 }
 
-func (t *wsTransport) awaitHangup() {} // a WebSocket has no half-closed state
+// AwaitHangup returns at once: a WebSocket has no half-closed state.
+func (t *WebSocket) AwaitHangup() {}
 
 // closeCodes of PROTOCOL.md §8, and what is told beside them. A reason that is not here is not told: nobody listens.
-var closeCodes = map[closeReason]struct {
+var closeCodes = map[CloseReason]struct {
 	code websocket.StatusCode
 	text string
 }{
-	reasonTooBig:    {websocket.StatusMessageTooBig, "message too big"}, // in fact sent by coder/websocket, when it saw the size
-	reasonStalled:   {websocket.StatusPolicyViolation, "message not finished"},
-	reasonFlood:     {websocket.StatusPolicyViolation, "too many pings or fragments"},
-	reasonMalformed: {websocket.StatusProtocolError, "protocol error"},
-	reasonAuthOver:  {4401, "what you logged in with is no longer good"},
-	reasonShutdown:  {websocket.StatusServiceRestart, "server is shutting down"},
-	reasonUnshared:  {4403, "this link has expired or was revoked"},
-	reasonPanic:     {websocket.StatusInternalError, "internal error"},
+	ReasonTooBig:    {websocket.StatusMessageTooBig, "message too big"}, // in fact sent by coder/websocket, when it saw the size
+	ReasonStalled:   {websocket.StatusPolicyViolation, "message not finished"},
+	ReasonFlood:     {websocket.StatusPolicyViolation, "too many pings or fragments"},
+	ReasonMalformed: {websocket.StatusProtocolError, "protocol error"},
+	ReasonAuthOver:  {4401, "what you logged in with is no longer good"},
+	ReasonShutdown:  {websocket.StatusServiceRestart, "server is shutting down"},
+	ReasonUnshared:  {4403, "this link has expired or was revoked"},
+	ReasonPanic:     {websocket.StatusInternalError, "internal error"},
 }
 
-func (t *wsTransport) sendClose(why closeReason) {
+// SendClose does the close handshake, for a short time.
+func (t *WebSocket) SendClose(why CloseReason) {
 	bye, ok := closeCodes[why]
 	if !ok {
 		t.sock.Close()
 		return
 	}
 	timeout := violationCloseTimeout
-	if why == reasonShutdown {
-		timeout = closeTimeout
+	if why == ReasonShutdown {
+		timeout = CloseTimeout
 	}
 	t.sock.setFinalDeadline(timeout) // also for a writer that is stuck, and for the client's half of the handshake
 	t.ws.Close(bye.code, bye.text)
 }
 
-func (t *wsTransport) close() {
+// Close drops the connection.
+func (t *WebSocket) Close() {
 	t.sock.Close()
 	t.ws.CloseNow()
 }

@@ -69,12 +69,12 @@ func acquire(ctx context.Context, own, all *semaphore.Weighted, n int64) (releas
 	return func() { all.Release(n); own.Release(n) }, nil
 }
 
-// beginLargeRead waits until a message above keepBuffer may be read. endLargeRead gives that back.
+// beginLargeRead waits until a message above KeepBuffer may be read. endLargeRead gives that back.
 func (c *conn) beginLargeRead() error {
 	if c.releaseLarge != nil {
 		return nil
 	}
-	n := min(max(c.srv.live.Load().maxFrame, keepBuffer), principalReading)
+	n := min(max(c.srv.live.Load().maxFrame, KeepBuffer), principalReading)
 	release, err := acquire(c.ctx, c.usage.reading, c.srv.totalUsage.reading, n)
 	c.releaseLarge = release
 	return err
@@ -112,7 +112,7 @@ func (c *conn) releaseRequest(n int64) {
 
 // reserveAnswer waits until an answer may hold n more bytes; they are given back when it has been written.
 func (k *call) reserveAnswer(n int64) error {
-	if n = min(n, principalAnswers); n <= keepBuffer { // as much as a message that is encoded whole
+	if n = min(n, principalAnswers); n <= KeepBuffer { // as much as a message that is encoded whole
 		return nil
 	}
 	release, err := acquire(k.c.ctx, k.c.usage.answers, k.c.srv.totalUsage.answers, n)

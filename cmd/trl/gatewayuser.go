@@ -60,7 +60,7 @@ func (s *settings) grantGateway(state *stateDir, sockets *web.Sockets, env []str
 			return nil, fmt.Errorf("directory for recordings: %w", err)
 		}
 	}
-	if url := sockets.URL(s.web); url != "" {
+	if url := sockets.URL(s.web.ListenConfig); url != "" {
 		return env, state.publish(localURL(url, s.web.Listen))
 	}
 	return env, nil

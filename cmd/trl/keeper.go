@@ -87,7 +87,7 @@ func (k *keeperSetup) begin(s *settings, log zerolog.Logger) (err error) {
 		}
 		err = errors.Join(err, k.state.Close())
 	}()
-	if k.sockets, err = web.Bind(s.web); err != nil {
+	if k.sockets, err = web.Bind(s.web.ListenConfig); err != nil {
 		return hintListen(err, s)
 	}
 	if k.files, err = k.sockets.Files(); err != nil {
@@ -128,7 +128,7 @@ func (k *keeperSetup) resume(s *settings) (err error) {
 	if k.state, err = inheritStateDir(s.stateDir, k.handover.Held[0]); err != nil {
 		return err
 	}
-	k.sockets, err = web.Reuse(k.files, s.web)
+	k.sockets, err = web.Reuse(k.files, s.web.ListenConfig)
 	return err
 }
 

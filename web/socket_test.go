@@ -49,7 +49,7 @@ func TestPatienceIsFromTheLastByte(t *testing.T) {
 		"nothing at all":           {nil, 0},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			s := &socket{Conn: &slowPeer{room: c.room}, slowLimit: 30 * second}
+			s := &Socket{Conn: &slowPeer{room: c.room}, slowLimit: 30 * second}
 			began := time.Now()
 			n, err := s.Write(make([]byte, 10))
 			late := time.Since(began) - c.total - s.slowLimit

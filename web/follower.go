@@ -1,7 +1,6 @@
 package web
 
 import (
-	"io"
 	"path/filepath"
 	"time"
 
@@ -16,33 +15,23 @@ const (
 	maxSettleDelay = 500 * time.Millisecond
 )
 
-// reloader reads files again when they change. It watches their directories: a file that is replaced by rename, as editors and
+// Follower reads files again when they change. It watches their directories: a file that is replaced by rename, as editors and
 // Kubernetes do it, takes the watch on itself along. Where a name is a symbolic link, the directory of what it means is watched, too.
-type reloader struct {
+type Follower struct {
 	w      *fsnotify.Watcher
 	files  []string
 	dirs   map[string]bool // watched; owned by run once that runs
 	closed chan struct{}   // closed when the goroutine has ended
 }
 
-// Follow calls reload, on one goroutine, after any change in the directories of the files, until it is closed. An error of reload is
-// logged. For files that are not ours: tokens and certificates are followed by who reads them.
-func Follow(log zerolog.Logger, reload func() error, files ...string) (io.Closer, error) {
-	r, err := watchFiles(log, reload, files...)
-	if err != nil {
-		return nil, err
-	}
-	return r, nil
-}
-
-// watchFiles calls reload, on one goroutine, after any change in the directories of the files. An error of reload is logged; what was
-// read before stays in force.
-func watchFiles(log zerolog.Logger, reload func() error, files ...string) (*reloader, error) {
+// Follow calls reload, on one goroutine, after any change in the directories of the files, until the Follower is closed. An error of reload is
+// logged; what was read before stays in force.
+func Follow(log zerolog.Logger, reload func() error, files ...string) (*Follower, error) {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
 		return nil, err
 	}
-	r := &reloader{w: w, files: files, dirs: map[string]bool{}, closed: make(chan struct{})}
+	r := &Follower{w: w, files: files, dirs: map[string]bool{}, closed: make(chan struct{})}
 	for _, f := range files {
 		if err := w.Add(filepath.Dir(f)); err != nil {
 			w.Close()
@@ -56,7 +45,7 @@ func watchFiles(log zerolog.Logger, reload func() error, files ...string) (*relo
 }
 
 // watchAll watches what the names mean now. What is not there cannot be watched, and comes by an event in the directory above that is.
-func (r *reloader) watchAll() {
+func (r *Follower) watchAll() {
 	wanted := map[string]bool{}
 	for _, f := range r.files {
 		wanted[filepath.Dir(f)] = true
@@ -76,7 +65,7 @@ func (r *reloader) watchAll() {
 }
 
 // watch watches dir, or the nearest above it that is there, and says which.
-func (r *reloader) watch(dir string) string {
+func (r *Follower) watch(dir string) string {
 	for last := ""; ; {
 		at := dir
 		for r.w.Add(at) != nil && at != filepath.Dir(at) {
@@ -89,7 +78,7 @@ func (r *reloader) watch(dir string) string {
 	}
 }
 
-func (r *reloader) run(log zerolog.Logger, reload func() error) {
+func (r *Follower) run(log zerolog.Logger, reload func() error) {
 	defer close(r.closed)
 	quiet := time.NewTimer(0)
 	quiet.Stop()
@@ -129,7 +118,7 @@ func quietFor(since, now time.Time) time.Duration {
 }
 
 // Close is idempotent and returns when the goroutine has ended.
-func (r *reloader) Close() error {
+func (r *Follower) Close() error {
 	err := r.w.Close()
 	<-r.closed
 	return err

@@ -1,0 +1,34 @@
+package web
+
+import (
+	"os"
+	"strconv"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"trl/protocol"
+)
+
+// PeerPrincipal is the principal behind a Unix connection: the user that the kernel says is there. Only our own user, and root, get in, whatever
+// the socket's mode says.
+func PeerPrincipal(sock *Socket) (Principal, error) {
+	raw, err := sock.Conn.(syscall.Conn).SyscallConn()
+	if err != nil {
+		return Principal{}, err
+	}
+	var cred *unix.Ucred
+	var credErr error
+	if err := raw.Control(func(fd uintptr) {
+		cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	}); err != nil {
+		return Principal{}, err
+	}
+	if credErr != nil {
+		return Principal{}, credErr
+	}
+	if cred.Uid != 0 && int(cred.Uid) != os.Geteuid() {
+		return Principal{}, protocol.Errorf(protocol.AuthFailed, "this socket serves another user")
+	}
+	return Principal{Subject: "uid:" + strconv.Itoa(int(cred.Uid)), Role: Admin}, nil
+}
