@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"trl/internal/testkit"
+	"trl/web/listen"
 
 	"github.com/coder/websocket"
 )
@@ -161,7 +162,7 @@ func TestCertificatesByACME(t *testing.T) {
 	defer tr.CloseIdleConnections()
 	serve := func() *gateway {
 		g := start(t, withTokens, func(c *Config) {
-			c.ACME = ACME{Domains: []string{"trl.test"}, Directory: a.http.URL + "/directory", Dir: dir, Client: &http.Client{Transport: tr}}
+			c.ACME = listen.ACME{Domains: []string{"trl.test"}, Directory: a.http.URL + "/directory", Dir: dir, Client: &http.Client{Transport: tr}}
 		})
 		a.at = g.Addr()
 		return g
@@ -220,7 +221,7 @@ func TestACMEFailureIsTold(t *testing.T) {
 	tr := http.DefaultTransport.(*http.Transport).Clone()
 	defer tr.CloseIdleConnections()
 	g := start(t, withTokens, func(c *Config) {
-		c.ACME = ACME{Domains: []string{"trl.test"}, Directory: none.URL, Dir: t.TempDir(), Client: &http.Client{Transport: tr}}
+		c.ACME = listen.ACME{Domains: []string{"trl.test"}, Directory: none.URL, Dir: t.TempDir(), Client: &http.Client{Transport: tr}}
 	})
 	for _, name := range []string{"evil.test", "trl.test", "trl.test", "trl.test"} {
 		if c, err := tls.Dial("tcp", g.Addr(), &tls.Config{ServerName: name, InsecureSkipVerify: true}); err == nil {

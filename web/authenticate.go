@@ -10,6 +10,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"trl/metrics"
+	"trl/web/listen"
 )
 
 // A denial is why a request was not let in.
@@ -51,7 +52,7 @@ func firstCredential(r *http.Request, chain []authenticator) (*Grant, authMethod
 func (s *Server) recordOutcome(r *http.Request, by authMethod, why authOutcome, cause error) *denial {
 	s.m.Auth.WithLabelValues(string(by), string(why)).Inc()
 	if why == accepted {
-		MarkAuthenticated(r)
+		listen.MarkAuthenticated(r)
 		return nil
 	}
 	d := &denial{method: by, outcome: why}

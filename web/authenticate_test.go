@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"trl/internal/testkit"
+	"trl/web/listen"
 
 	"github.com/coder/websocket"
 	"github.com/rs/zerolog"
@@ -504,8 +505,8 @@ func TestThrottle(t *testing.T) {
 
 // TestStrangersAreShownOut: who connects and says nothing, or not enough, is closed (K13). The time is the server's own constant.
 func TestStrangersAreShownOut(t *testing.T) {
-	if StrangerLifetime > 10*time.Second || headerTimeout > 10*time.Second {
-		t.Fatalf("strangers have %v", StrangerLifetime)
+	if listen.StrangerLifetime > 10*time.Second || headerTimeout > 10*time.Second {
+		t.Fatalf("strangers have %v", listen.StrangerLifetime)
 	}
 	g := start(t, withTokens)
 	var conns []net.Conn // at the same time: it takes the server's ten seconds
@@ -620,7 +621,7 @@ func TestWhoIsKnownIsNoStranger(t *testing.T) {
 	for name, set := range map[string]func(*Config){"token": withTokens, "none": func(*Config) {}} {
 		g := start(t, set)
 		c := g.dial(userToken)
-		door := g.listeners[0].Listener.(*StrangerListener)
+		door := g.listeners[0].Listener.(*listen.StrangerListener)
 		testkit.Eventually(t, "known, with auth "+name, func() bool { return door.Count() == 0 })
 		c.call("system.ping", nil)
 	}

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"sync/atomic"
+	"trl/web/filewatch"
 
 	"github.com/rs/zerolog"
 )
@@ -28,12 +29,12 @@ var ClientCertNames = []string{"cn", "dns", "email", "uri"}
 type clientCerts struct {
 	c      ClientCertsConfig
 	cas    atomic.Pointer[x509.CertPool]
-	reload *Follower
+	reload *filewatch.Follower
 }
 
 func (c *clientCerts) open(log zerolog.Logger) (err error) {
 	if err = c.load(); err == nil {
-		c.reload, err = Follow(log, c.load, c.c.CAFile)
+		c.reload, err = filewatch.Follow(log, c.load, c.c.CAFile)
 	}
 	return err
 }

@@ -14,6 +14,7 @@ import (
 
 	"trl/pool"
 	"trl/protocol"
+	"trl/web/transport"
 )
 
 // errClientGone says that nobody is left to answer.
@@ -23,8 +24,8 @@ var errClientGone = errors.New("client is gone")
 // its own, which end with ctx. Sessions and commands outlive it.
 type conn struct {
 	srv       *Server
-	transport Transport
-	out       *Outbox
+	transport transport.Conn
+	out       *transport.Outbox
 	principal Principal
 	grant     *Grant
 	log       zerolog.Logger
@@ -45,7 +46,7 @@ type conn struct {
 	subscribed atomic.Bool    // it subscribed to something: events may be sent unasked
 
 	endOnce sync.Once
-	reason  CloseReason // set once in ending
+	reason  transport.CloseReason // set once in ending
 
 	mu            sync.Mutex
 	queues        map[string]*requestQueue // guarded by mu; see requestQueue
@@ -61,7 +62,7 @@ type conn struct {
 	boundSessions []*pool.Session          // guarded by mu; sessions that end with this connection
 }
 
-func newConn(s *Server, t Transport, g *Grant) *conn {
+func newConn(s *Server, t transport.Conn, g *Grant) *conn {
 	c := &conn{
 		srv: s, transport: t, out: t.Outbox(), principal: g.Principal, grant: g, remote: t.Name(),
 		log:       s.log.With().Str("transport", t.Name()).Str("principal", g.Subject).Logger(),
@@ -87,9 +88,9 @@ func (c *conn) serve() {
 	c.usage, leave = c.srv.usageOf(c.grant)
 	defer leave()
 	c.helpers.Go(func() { c.containPanic("keepalive", func() { c.transport.KeepAlive(c.ctx, c.end, c.checkSent) }) }) // pings; ends with ctx; waited for below
-	over := ReasonAuthOver
+	over := transport.ReasonAuthOver
 	if sh := c.grant.share; sh != nil {
-		over = ReasonUnshared
+		over = transport.ReasonUnshared
 		sh.Join()
 		defer sh.Leave()
 		c.helpers.Go(func() { c.endWithShare(sh) }) // waits for the link's end; ends with ctx; waited for below
@@ -104,22 +105,22 @@ func (c *conn) serve() {
 
 	c.auditDisconnect(began)
 	c.srv.m.ClientsClosed.WithLabelValues(string(c.reason)).Inc()
-	if c.reason == ReasonSlow {
+	if c.reason == transport.ReasonSlow {
 		c.srv.m.SlowClientsDropped.Inc()
 	}
 	level := zerolog.InfoLevel // somebody will ask why
-	if c.reason == ReasonClient || c.reason == ReasonShutdown {
+	if c.reason == transport.ReasonClient || c.reason == transport.ReasonShutdown {
 		level = zerolog.DebugLevel
 	}
 	c.log.WithLevel(level).Str("reason", string(c.reason)).Msg("client disconnected")
-	if c.reason != ReasonShutdown { // then the pool ends them all, for its own reason
+	if c.reason != transport.ReasonShutdown { // then the pool ends them all, for its own reason
 		for _, s := range c.boundSessions {
 			s.UnbindConn()
 		}
 	}
 }
 
-func (c *conn) readLoop() CloseReason {
+func (c *conn) readLoop() transport.CloseReason {
 	for {
 		c.endLargeRead()
 		msg, err := c.transport.Read()
@@ -130,15 +131,15 @@ func (c *conn) readLoop() CloseReason {
 		if e, ok := errors.AsType[*protocol.Error](err); ok {
 			c.refuseRequest(nil, e)
 			if e.Code == protocol.RequestTooLarge {
-				return ReasonTooBig
+				return transport.ReasonTooBig
 			}
 			continue
 		}
-		if err == ErrHalfClosed {
+		if err == transport.ErrHalfClosed {
 			c.finishHalfClosed()
-			return ReasonClient
+			return transport.ReasonClient
 		}
-		return ReasonOf(err)
+		return transport.ReasonOf(err)
 	}
 }
 
@@ -155,7 +156,7 @@ func (c *conn) finishHalfClosed() {
 }
 
 // end begins the end of the connection, from any goroutine but one that holds the Outbox; the first reason counts.
-func (c *conn) end(why CloseReason) {
+func (c *conn) end(why transport.CloseReason) {
 	c.endOnce.Do(func() {
 		c.reason = why
 		c.cancel()
@@ -165,7 +166,7 @@ func (c *conn) end(why CloseReason) {
 
 // checkSent looks at how a write went.
 func (c *conn) checkSent(err error) {
-	if why, failed := WriteFailure(err); failed {
+	if why, failed := transport.WriteFailure(err); failed {
 		c.end(why)
 	}
 }
@@ -228,7 +229,7 @@ func (c *conn) containPanic(what string, f func()) {
 	defer func() {
 		if v := recover(); v != nil {
 			c.logPanic(what, v)
-			c.end(ReasonPanic)
+			c.end(transport.ReasonPanic)
 		}
 	}()
 	f()

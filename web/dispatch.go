@@ -15,6 +15,7 @@ import (
 
 	"trl/pool"
 	"trl/protocol"
+	"trl/web/transport"
 )
 
 // call is one request on its way to its answer.
@@ -276,7 +277,7 @@ func (k *call) answer(data any, err error) {
 	k.trace(err, answering)
 }
 
-func (k *call) message(data any, err error) Message {
+func (k *call) message(data any, err error) transport.Message {
 	if err != nil {
 		e := protocol.AppendFailure(nil, k.id, k.fault(err))
 		return func(w io.Writer) error { _, err := w.Write(e); return err }
@@ -289,7 +290,7 @@ func (k *call) message(data any, err error) Message {
 
 // failUnwritable answers with a failure where data could not be encoded; err is how the writing went.
 func (k *call) failUnwritable(err error) error {
-	if cause, failed := EncodeFailure(err); failed {
+	if cause, failed := transport.EncodeFailure(err); failed {
 		return k.c.out.SendMessage(k.message(nil, cause))
 	}
 	return err

@@ -104,7 +104,7 @@ func hear(c rawConn, before int) string {
 // A rawCase is bytes on a socket and the whole of what the server answers; "open": it goes on to serve this connection.
 type rawCase struct {
 	name string
-	send []byte
+	Send []byte
 	want string
 }
 
@@ -219,7 +219,7 @@ func TestRawFrames(t *testing.T) {
 		t.Run(strings.ReplaceAll(r.name, " ", "_"), func(t *testing.T) {
 			c := upgrade(t, g)
 			go func() { // the server may answer before it has taken all; ends with the connection
-				c.Write(r.send)
+				c.Write(r.Send)
 				if strings.HasSuffix(r.want, "open") {
 					c.Write(rawFrame(0x81, ping("end")))
 				}

@@ -22,8 +22,8 @@ import (
 func FuzzFrames(f *testing.F) {
 	const limit = 4 << 10
 	for _, c := range rawCases(limit) {
-		if len(c.send) < 1<<10 {
-			f.Add(c.send, uint8(0))
+		if len(c.Send) < 1<<10 {
+			f.Add(c.Send, uint8(0))
 		}
 	}
 	for _, m := range protocol.Methods() {

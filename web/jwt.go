@@ -15,6 +15,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+	"trl/web/filewatch"
 
 	"github.com/go-jose/go-jose/v4"
 	"github.com/go-jose/go-jose/v4/jwt"
@@ -53,7 +54,7 @@ type JWT struct {
 	algorithms []jose.SignatureAlgorithm
 	jwks       *jwks // nil: the key is a file's
 	key        atomic.Pointer[any]
-	reload     *Follower // nil with jwks
+	reload     *filewatch.Follower // nil with jwks
 }
 
 // OpenJWT reads the key, and follows its file until Close. Keys of a URL are fetched when the first token comes.
@@ -94,7 +95,7 @@ func OpenJWT(c JWTConfig, log zerolog.Logger) (*JWT, error) {
 		return nil, err
 	}
 	var err error
-	j.reload, err = Follow(log, load, c.KeyFile)
+	j.reload, err = filewatch.Follow(log, load, c.KeyFile)
 	return j, err
 }
 

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"trl/protocol"
+	"trl/web/listen"
 )
 
 // liveConfig is what of a Config may be another one while the server serves: all that it reads from there. Never changed, only replaced
@@ -30,7 +31,7 @@ func (s *Server) Reload(c Config) error {
 		return errors.New("TLS cannot be switched on or off while it is served")
 	}
 	if now != nil && (!now.IsOf(c.TLSCert, c.TLSKey)) {
-		next, err := OpenCertificate(c.TLSCert, c.TLSKey, s.auditCertificate, s.log)
+		next, err := listen.OpenCertificate(c.TLSCert, c.TLSKey, s.auditCertificate, s.log)
 		if err != nil {
 			return err
 		}

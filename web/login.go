@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strings"
 
+	"trl/web/listen"
 	"trl/web/ui"
 )
 
@@ -104,7 +105,7 @@ func stripLoginPath(h http.Handler) http.HandlerFunc {
 // serveAsset serves what the page consists of. Nothing of it is secret; but who is slow to take it had better be logged in.
 func (s *Server) serveAsset(w http.ResponseWriter, r *http.Request) {
 	if _, _, why := s.identify(r); why == accepted {
-		MarkAuthenticated(r)
+		listen.MarkAuthenticated(r)
 	}
 	ui.ServeAsset(w, r)
 }

@@ -19,6 +19,7 @@ import (
 	"trl/metrics"
 	"trl/pool"
 	"trl/runtime"
+	"trl/web/listen"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }
@@ -73,7 +74,7 @@ func startWith(t testing.TB, tune func(*pool.Config), change ...func(*Config)) *
 	sessions := pool.Config{MaxOfPrincipal: ownBound, Retention: time.Minute, BaseEnv: []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/tmp"}}
 	tune(&sessions)
 	g.pool = pool.New(sessions, runtime.Local(host), m, log)
-	cfg := Config{ListenConfig: ListenConfig{Listen: "127.0.0.1:0", AuthNone: true}, Version: "test"}
+	cfg := Config{Config: listen.Config{Listen: "127.0.0.1:0", AuthNone: true}, Version: "test"}
 	for _, f := range change {
 		f(&cfg)
 	}

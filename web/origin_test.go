@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"trl/web/listen"
 
 	"github.com/coder/websocket"
 )
@@ -208,11 +209,11 @@ func TestLoginSetsCookie(t *testing.T) {
 
 func TestBeyondLoopback(t *testing.T) { // K15
 	for name, c := range map[string]Config{
-		"auth none":          {ListenConfig: ListenConfig{Listen: "0.0.0.0:0", AuthNone: true, Insecure: true}},
-		"plain HTTP":         {ListenConfig: ListenConfig{Listen: "0.0.0.0:0"}, Tokens: tokens{}},
-		"all addresses":      {ListenConfig: ListenConfig{Listen: ":0"}, Tokens: tokens{}},
-		"no tokens":          {ListenConfig: ListenConfig{Listen: "127.0.0.1:0"}},
-		"broken certificate": {ListenConfig: ListenConfig{Listen: "127.0.0.1:0", TLSCert: "/nonexistent", TLSKey: "/nonexistent"}, Tokens: tokens{}},
+		"auth none":          {Config: listen.Config{Listen: "0.0.0.0:0", AuthNone: true, Insecure: true}},
+		"plain HTTP":         {Config: listen.Config{Listen: "0.0.0.0:0"}, Tokens: tokens{}},
+		"all addresses":      {Config: listen.Config{Listen: ":0"}, Tokens: tokens{}},
+		"no tokens":          {Config: listen.Config{Listen: "127.0.0.1:0"}},
+		"broken certificate": {Config: listen.Config{Listen: "127.0.0.1:0", TLSCert: "/nonexistent", TLSKey: "/nonexistent"}, Tokens: tokens{}},
 	} {
 		s := start0(c)
 		if err := s.Listen(); err == nil {
@@ -222,7 +223,7 @@ func TestBeyondLoopback(t *testing.T) { // K15
 			t.Errorf("%s: a listener is left", name)
 		}
 	}
-	s := start0(Config{ListenConfig: ListenConfig{Listen: "0.0.0.0:0", Insecure: true}, Tokens: tokens{}})
+	s := start0(Config{Config: listen.Config{Listen: "0.0.0.0:0", Insecure: true}, Tokens: tokens{}})
 	if err := s.Listen(); err != nil {
 		t.Fatal(err)
 	}

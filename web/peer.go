@@ -8,11 +8,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"trl/protocol"
+	"trl/web/transport"
 )
 
 // PeerPrincipal is the principal behind a Unix connection: the user that the kernel says is there. Only our own user, and root, get in, whatever
 // the socket's mode says.
-func PeerPrincipal(sock *Socket) (Principal, error) {
+func PeerPrincipal(sock *transport.Socket) (Principal, error) {
 	raw, err := sock.Conn.(syscall.Conn).SyscallConn()
 	if err != nil {
 		return Principal{}, err

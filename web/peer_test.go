@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+	"trl/web/transport"
 )
 
 func TestPeerPrincipal(t *testing.T) {
@@ -25,7 +26,7 @@ func TestPeerPrincipal(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer ours.Close()
-	who, err := PeerPrincipal(NewSocket(ours, time.Minute, func() {}))
+	who, err := PeerPrincipal(transport.NewSocket(ours, time.Minute, func() {}))
 	if want := (Principal{Subject: fmt.Sprintf("uid:%d", os.Geteuid()), Role: Admin}); err != nil || who != want {
 		t.Fatalf("%v %v", who, err)
 	}

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"net/http/pprof"
 	"time"
+	"trl/web/listen"
 )
 
 // profiles is what AdminListen serves and nothing else does: they tell about every session at once, and take processor time.
@@ -16,7 +17,7 @@ func profiles(metrics http.Handler) http.Handler {
 	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
 	mux.Handle("GET /metrics", metrics)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		MarkAuthenticated(r)                                       // whoever gets here may: strangers are shut out by the address
+		listen.MarkAuthenticated(r)                                // whoever gets here may: strangers are shut out by the address
 		http.NewResponseController(w).SetReadDeadline(time.Time{}) // its expiry would end the request's context, and with that a profile
 		mux.ServeHTTP(w, r)
 	})

@@ -18,6 +18,7 @@ import (
 	"trl/internal/testkit"
 	"trl/pool"
 	"trl/protocol"
+	"trl/web/listen"
 )
 
 // limitProbes go beyond each bound, by the page's first column.
@@ -607,7 +608,7 @@ var limitProbes = map[string]func(*testing.T) []string{
 	"connections of strangers, who have not shown who they are": func(t *testing.T) []string {
 		g := start(t)
 		var first net.Conn
-		for i := range MaxStrangers + 1 {
+		for i := range listen.MaxStrangers + 1 {
 			c, err := net.Dial("tcp", g.Addr())
 			if err != nil {
 				t.Fatal(err)

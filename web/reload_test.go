@@ -8,6 +8,7 @@ import (
 
 	"trl/internal/testkit"
 	"trl/protocol"
+	"trl/web/listen"
 )
 
 // TestReloadIsAllOrNothing: what may change does for who comes next, and for nobody who is there; a bad one changes nothing.
@@ -65,7 +66,7 @@ func TestReloadReplacesTheCertificateItself(t *testing.T) {
 		t.Fatal(got)
 	}
 	other, otherKey := filepath.Join(dir, "cert2"), filepath.Join(dir, "key2")
-	c := Config{ListenConfig: ListenConfig{TLSCert: other, TLSKey: otherKey}, Origins: []string{"http://new.example"}}
+	c := Config{Config: listen.Config{TLSCert: other, TLSKey: otherKey}, Origins: []string{"http://new.example"}}
 	if err := g.Reload(c); err == nil {
 		t.Error("a certificate that is not there was taken")
 	}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"trl/protocol"
+	"trl/web/transport"
 )
 
 func systemPing(k *call, _ *protocol.None) (any, bool, error) {
@@ -30,7 +31,7 @@ func systemCapabilities(k *call, _ *protocol.None) (any, bool, error) {
 	data.Version = s.cfg.Version
 	data.Shells = s.pool.Shells()
 	data.Encodings = []string{protocol.UTF8, protocol.Base64}
-	data.Subprotocols = []string{Subprotocol, SubprotocolBinary}
+	data.Subprotocols = []string{transport.Subprotocol, transport.SubprotocolBinary}
 	for _, m := range protocol.Methods() {
 		data.Methods = append(data.Methods, m.Name)
 	}

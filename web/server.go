@@ -22,12 +22,14 @@ import (
 	"trl/pool"
 	"trl/protocol"
 	"trl/web/audit"
+	"trl/web/listen"
+	"trl/web/transport"
 )
 
 // Config is the edge's. The zero value of a bound means its default. Some of it may be replaced: Reload.
 type Config struct {
-	ListenConfig
-	Sockets *Sockets // already bound, whatever ListenConfig says; nil: Listen binds
+	listen.Config
+	Sockets *listen.Sockets // already bound, whatever Config says; nil: Listen binds
 
 	Origins []string // scheme://host[:port] of pages beside our own that may connect
 	// Who may come in over HTTP, unless AuthNone; at least one of these.
@@ -79,7 +81,7 @@ func (c *Config) setDefaults() {
 	orDefault(&c.PingEvery, 20*time.Second)
 	orDefault(&c.PeerSilence, 45*time.Second)
 	orDefault(&c.SlowClient, 30*time.Second)
-	orDefault(&c.stall, StallLimit)
+	orDefault(&c.stall, transport.StallLimit)
 }
 
 func orDefault[T comparable](v *T, d T) {
@@ -105,13 +107,13 @@ type Server struct {
 	ctx    context.Context // of what clients began and what may outlive them; ends in Shutdown
 	cancel context.CancelFunc
 
-	listeners []listening  // set once in Listen
-	sockets   *Sockets     // set once in Listen
-	addr      net.Addr     // set once in Listen
-	certs     *clientCerts // nil: none are asked for
+	listeners []listening     // set once in Listen
+	sockets   *listen.Sockets // set once in Listen
+	addr      net.Addr        // set once in Listen
+	certs     *clientCerts    // nil: none are asked for
 
 	live atomic.Pointer[liveConfig]
-	cert atomic.Pointer[Certificate] // set in Listen, replaced by Reload; nil without TLS
+	cert atomic.Pointer[listen.Certificate] // set in Listen, replaced by Reload; nil without TLS
 
 	chain      []authenticator // set once in New; the first that finds a credential decides
 	bearer     *bearer
@@ -158,9 +160,9 @@ func New(cfg Config, p *pool.Pool, m *metrics.Metrics, g prometheus.Gatherer, lo
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.buildAuthChain()
-	metrics.AtZero(m.ClientConnections, WebSocketName, UnixName)
-	metrics.AtZero(m.BytesOut, WebSocketName, UnixName)
-	metrics.AtZero(m.ClientsClosed, CloseReasons...)
+	metrics.AtZero(m.ClientConnections, transport.WebSocketName, transport.UnixName)
+	metrics.AtZero(m.BytesOut, transport.WebSocketName, transport.UnixName)
+	metrics.AtZero(m.ClientsClosed, transport.CloseReasons...)
 	metrics.AtZero(m.ClientsRefused, groupAll, groupPrincipal, groupGuests, groupShare, groupStrangers)
 
 	scrape := metrics.Handler(g)
@@ -213,7 +215,7 @@ func (s *Server) Listen() (err error) {
 	}
 	sockets := s.cfg.Sockets
 	if sockets == nil {
-		if sockets, err = Bind(s.cfg.ListenConfig); err != nil {
+		if sockets, err = listen.Bind(s.cfg.Config); err != nil {
 			return err
 		}
 	}
@@ -243,7 +245,7 @@ func (s *Server) Listen() (err error) {
 }
 
 func (s *Server) boundStrangers(l net.Listener) net.Listener {
-	return LimitStrangers(l, func() time.Duration { return s.live.Load().slowClient }, s.m.ClientsRefused.WithLabelValues(groupStrangers))
+	return listen.LimitStrangers(l, func() time.Duration { return s.live.Load().slowClient }, s.m.ClientsRefused.WithLabelValues(groupStrangers))
 }
 
 func (s *Server) listenHTTP(l net.Listener, h http.Handler, guarded bool, answer time.Duration) error {
@@ -261,7 +263,7 @@ func (s *Server) listenHTTP(l net.Listener, h http.Handler, guarded bool, answer
 
 		DisableGeneralOptionsHandler: true, // it would answer OPTIONS * before guard is asked
 		ErrorLog:                     stdlog.New(debugLog{s.log}, "", 0),
-		ConnContext:                  ConnContext,
+		ConnContext:                  listen.ConnContext,
 		Protocols:                    new(http.Protocols),
 	}
 	srv.Protocols.SetHTTP1(true) // a WebSocket is an HTTP/1.1 upgrade; nothing else here would gain by HTTP/2
@@ -362,7 +364,7 @@ func (s *Server) shutdown(ctx context.Context, end func(context.Context) error) 
 		told := make(chan struct{})
 		leaving.Go(func() { // tells the client; one that takes nothing is told until its connection ends below
 			defer close(told)
-			if c.transport.Name() == WebSocketName || c.subscribed.Load() { // nobody on a Unix socket gets what he did not ask for
+			if c.transport.Name() == transport.WebSocketName || c.subscribed.Load() { // nobody on a Unix socket gets what he did not ask for
 				c.sendEvent("server.shutdown", &protocol.ServerShutdown{In: protocol.Seconds(shutdownNotice.Seconds())})
 			}
 		})
@@ -374,7 +376,7 @@ func (s *Server) shutdown(ctx context.Context, end func(context.Context) error) 
 				}
 			}
 			c.awaitQuiet(soon) // what the end of the sessions brought about is told first
-			c.end(ReasonShutdown)
+			c.end(transport.ReasonShutdown)
 		})
 	})
 	select {
@@ -385,9 +387,9 @@ func (s *Server) shutdown(ctx context.Context, end func(context.Context) error) 
 	s.closed = true
 	s.mu.Unlock()
 	leaving.Wait()
-	s.eachConn(func(c *conn) { leaving.Go(func() { c.end(ReasonShutdown) }) }) // those that came in at the last moment
+	s.eachConn(func(c *conn) { leaving.Go(func() { c.end(transport.ReasonShutdown) }) }) // those that came in at the last moment
 	leaving.Wait()
-	brief, cancel := context.WithTimeout(ctx, CloseTimeout)
+	brief, cancel := context.WithTimeout(ctx, transport.CloseTimeout)
 	defer cancel()
 	s.stopListening(brief)
 	<-emptied
@@ -420,7 +422,7 @@ func (s *Server) serveConn(c *conn) {
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
-		c.end(ReasonShutdown)
+		c.end(transport.ReasonShutdown)
 		c.transport.Close()
 		return
 	}
@@ -448,7 +450,7 @@ func (s *Server) serveConn(c *conn) {
 // guard is what every request passes, whatever its route. What it hands on is the request as the client made it.
 func (s *Server) guard(h http.Handler, at net.Addr) http.Handler {
 	_, tcp := at.(*net.TCPAddr)
-	loopback := IsLoopback(at)
+	loopback := listen.IsLoopback(at)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		r = s.cfg.clientRequest(r)
 		head := w.Header()
@@ -540,7 +542,7 @@ func (s *Server) serveWebSocket(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer leave()
-	t, err := AcceptWebSocket(w, r, s.transportLimits())
+	t, err := transport.AcceptWebSocket(w, r, s.transportLimits())
 	if err != nil {
 		s.log.Debug().Err(err).Msg("upgrade refused")
 		return
@@ -552,8 +554,8 @@ func (s *Server) serveWebSocket(w http.ResponseWriter, r *http.Request) {
 	s.serveConn(c)
 }
 
-func (s *Server) transportLimits() Limits {
-	return Limits{MaxFrame: s.live.Load().maxFrame, Stall: s.cfg.stall, PingEvery: s.cfg.PingEvery, PeerSilence: s.cfg.PeerSilence}
+func (s *Server) transportLimits() transport.Limits {
+	return transport.Limits{MaxFrame: s.live.Load().maxFrame, Stall: s.cfg.stall, PingEvery: s.cfg.PingEvery, PeerSilence: s.cfg.PeerSilence}
 }
 
 func (s *Server) serveUnix(l net.Listener) error {
@@ -567,11 +569,11 @@ func (s *Server) serveUnix(l net.Listener) error {
 			time.Sleep(50 * time.Millisecond)
 			continue
 		}
-		go s.serveLocal(c.(*Socket)) // serves one connection, ends with it; Shutdown waits for it through active
+		go s.serveLocal(c.(*transport.Socket)) // serves one connection, ends with it; Shutdown waits for it through active
 	}
 }
 
-func (s *Server) serveLocal(sock *Socket) {
+func (s *Server) serveLocal(sock *transport.Socket) {
 	defer func() { // as net/http does for the connections that it serves
 		if v := recover(); v != nil {
 			s.log.Error().Interface("panic", v).Bytes("stack", debug.Stack()).Msg("connection panicked")
@@ -579,7 +581,7 @@ func (s *Server) serveLocal(sock *Socket) {
 		}
 	}()
 	who, err := PeerPrincipal(sock)
-	t := NewUnixSocket(sock, s.transportLimits())
+	t := transport.NewUnixSocket(sock, s.transportLimits())
 	c := newConn(s, t, &Grant{Principal: who})
 	if err != nil || s.stopping.Load() {
 		e := protocol.Errorf(protocol.ShuttingDown, "the server is shutting down")
@@ -588,14 +590,14 @@ func (s *Server) serveLocal(sock *Socket) {
 			s.cfg.Audit.AppendStranger(audit.Entry{Action: audit.ActionRefused, Outcome: string(e.Code), Remote: t.Name(), Reason: "user"})
 		}
 		c.refuseRequest(nil, e)
-		c.end(ReasonShutdown)
+		c.end(transport.ReasonShutdown)
 		return
 	}
 	sock.LeaveStrangers()
 	leave, full := s.admitConn(c.grant)
 	if full != nil {
 		c.refuseRequest(nil, protocol.Errorf(protocol.LimitExceeded, "%s", full).With("limit", full.limit))
-		c.end(ReasonFull)
+		c.end(transport.ReasonFull)
 		return
 	}
 	defer leave()

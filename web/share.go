@@ -8,6 +8,7 @@ import (
 
 	"trl/pool"
 	"trl/protocol"
+	"trl/web/transport"
 	"trl/web/ui"
 )
 
@@ -142,7 +143,7 @@ func (k *call) checkStartedIn(s *pool.Session) error {
 func (c *conn) endWithShare(sh *pool.Share) {
 	select {
 	case <-sh.Ended():
-		c.end(ReasonUnshared)
+		c.end(transport.ReasonUnshared)
 	case <-c.ctx.Done():
 	}
 }

@@ -1,6 +1,9 @@
 package web
 
-import "crypto/tls"
+import (
+	"crypto/tls"
+	"trl/web/listen"
+)
 
 // tlsConfig is how we speak TLS; nil: we do not.
 func (s *Server) tlsConfig() (*tls.Config, error) {
@@ -11,7 +14,7 @@ func (s *Server) tlsConfig() (*tls.Config, error) {
 	case s.cfg.TLSCert == "":
 		return nil, nil
 	default:
-		cert, err := OpenCertificate(s.cfg.TLSCert, s.cfg.TLSKey, s.auditCertificate, s.log)
+		cert, err := listen.OpenCertificate(s.cfg.TLSCert, s.cfg.TLSKey, s.auditCertificate, s.log)
 		if err != nil {
 			return nil, err
 		}

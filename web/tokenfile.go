@@ -20,6 +20,7 @@ import (
 	"sync"
 	"syscall"
 	"time"
+	"trl/web/filewatch"
 	"unicode"
 	"unicode/utf8"
 
@@ -59,7 +60,7 @@ type Token struct {
 // TokenFile is a file of Tokens, read again whenever it changes. Empty lines and lines that begin with # do not count.
 type TokenFile struct {
 	path   string
-	reload *Follower
+	reload *filewatch.Follower
 
 	loadMu     sync.Mutex  // one load at a time
 	mayBeEmpty bool        // guarded by loading; it may have no token
@@ -93,7 +94,7 @@ func OpenTokens(path, operator string, log zerolog.Logger) (*TokenFile, error) {
 }
 
 func (t *TokenFile) follow(log zerolog.Logger) (err error) {
-	if t.reload, err = Follow(log, t.reread, t.path); err != nil {
+	if t.reload, err = filewatch.Follow(log, t.reread, t.path); err != nil {
 		err = fmt.Errorf("watch %s: %w", t.path, err)
 	}
 	return err

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"trl/protocol"
+	"trl/web/transport"
 )
 
 // What the clients of one principal, and all clients, may make the gateway hold at a time, in bytes where nothing else is said. The guests of a
@@ -74,7 +75,7 @@ func (c *conn) beginLargeRead() error {
 	if c.releaseLarge != nil {
 		return nil
 	}
-	n := min(max(c.srv.live.Load().maxFrame, KeepBuffer), principalReading)
+	n := min(max(c.srv.live.Load().maxFrame, transport.KeepBuffer), principalReading)
 	release, err := acquire(c.ctx, c.usage.reading, c.srv.totalUsage.reading, n)
 	c.releaseLarge = release
 	return err
@@ -112,7 +113,7 @@ func (c *conn) releaseRequest(n int64) {
 
 // reserveAnswer waits until an answer may hold n more bytes; they are given back when it has been written.
 func (k *call) reserveAnswer(n int64) error {
-	if n = min(n, principalAnswers); n <= KeepBuffer { // as much as a message that is encoded whole
+	if n = min(n, principalAnswers); n <= transport.KeepBuffer { // as much as a message that is encoded whole
 		return nil
 	}
 	release, err := acquire(k.c.ctx, k.c.usage.answers, k.c.srv.totalUsage.answers, n)

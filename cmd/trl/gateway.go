@@ -21,6 +21,7 @@ import (
 	"trl/runtime/keeper"
 	"trl/web"
 	"trl/web/audit"
+	"trl/web/listen"
 )
 
 // stopTimeout is how long a stop may take: clients get up to 1 s to hear of it, commands 5 s between TERM and KILL, and the
@@ -169,7 +170,7 @@ func (g *gateway) connectKeeper(conn *os.File) (err error) {
 		return err
 	}
 	g.addCleanup(func() error { _ = g.keeperClient.Close(); return nil })
-	if g.settings.web.Sockets, err = web.Inherit(g.keeperClient.Files()); err != nil {
+	if g.settings.web.Sockets, err = listen.Inherit(g.keeperClient.Files()); err != nil {
 		return err
 	}
 	g.host, g.settings.pool.Epoch = g.keeperClient, g.keeperClient.Epoch()

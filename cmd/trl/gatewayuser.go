@@ -16,6 +16,7 @@ import (
 
 	"trl/runtime"
 	"trl/web"
+	"trl/web/listen"
 )
 
 // --user and --session-user: who may do what beside root's keeper. Sessions run as their user by the keeper's doing
@@ -27,7 +28,7 @@ const tokensNewVar = "TRL_TOKENS_NEW" // #nosec G101 -- a name
 // grantGateway lets the gateway's user have what it needs of the state dir: to look into it and to read the tokens, and a
 // directory for recordings. It can write nothing else in there, since root reads and replaces files in it. What only a gateway knows otherwise, its address, is
 // written now: who comes before it serves waits. The result is the gateway's environment.
-func (s *settings) grantGateway(state *stateDir, sockets *web.Sockets, env []string) ([]string, error) {
+func (s *settings) grantGateway(state *stateDir, sockets *listen.Sockets, env []string) ([]string, error) {
 	uid, gid := int(s.gatewayUser.UID), int(s.gatewayUser.GID)
 	if err := errors.Join(os.Chown(state.path, 0, gid), os.Chmod(state.path, 0o750)); err != nil {
 		return nil, fmt.Errorf("state directory: %w", err)
@@ -60,7 +61,7 @@ func (s *settings) grantGateway(state *stateDir, sockets *web.Sockets, env []str
 			return nil, fmt.Errorf("directory for recordings: %w", err)
 		}
 	}
-	if url := sockets.URL(s.web.ListenConfig); url != "" {
+	if url := sockets.URL(s.web.Config); url != "" {
 		return env, state.publish(localURL(url, s.web.Listen))
 	}
 	return env, nil

@@ -15,7 +15,7 @@ import (
 	"trl/metrics"
 	"trl/runtime"
 	"trl/runtime/keeper"
-	"trl/web"
+	"trl/web/listen"
 )
 
 // runKeeper is the half of `trl serve` that stays: it owns the state directory's lock, the sockets and every process, and starts
@@ -64,7 +64,7 @@ func runKeeper(s *settings, will *keeper.Handover, log zerolog.Logger) (err erro
 type keeperSetup struct {
 	handover *keeper.Handover
 	state    *stateDir
-	sockets  *web.Sockets
+	sockets  *listen.Sockets
 	files    []*os.File // of the sockets, for gateways
 	program  string     // as it is called now: /proc/self/exe follows the file, and an upgrade is another file
 	instance runtime.Instance
@@ -87,7 +87,7 @@ func (k *keeperSetup) begin(s *settings, log zerolog.Logger) (err error) {
 		}
 		err = errors.Join(err, k.state.Close())
 	}()
-	if k.sockets, err = web.Bind(s.web.ListenConfig); err != nil {
+	if k.sockets, err = listen.Bind(s.web.Config); err != nil {
 		return hintListen(err, s)
 	}
 	if k.files, err = k.sockets.Files(); err != nil {
@@ -128,7 +128,7 @@ func (k *keeperSetup) resume(s *settings) (err error) {
 	if k.state, err = inheritStateDir(s.stateDir, k.handover.Held[0]); err != nil {
 		return err
 	}
-	k.sockets, err = web.Reuse(k.files, s.web.ListenConfig)
+	k.sockets, err = listen.Reuse(k.files, s.web.Config)
 	return err
 }
 

@@ -14,6 +14,7 @@ import (
 	"trl/runtime"
 	"trl/web"
 	"trl/web/audit"
+	"trl/web/filewatch"
 )
 
 // A configReloader keeps in force what the config file says, of what is live. A file that is not all right changes nothing.
@@ -42,7 +43,7 @@ func (s *settings) follow(sessions *pool.Pool, server *web.Server, processes run
 		f.setWaiting(s.needRestart)
 	}
 	var err error
-	if f.watch, err = web.Follow(log, func() error { f.reloadIfChanged(); return nil }, s.config); err != nil {
+	if f.watch, err = filewatch.Follow(log, func() error { f.reloadIfChanged(); return nil }, s.config); err != nil {
 		log.Warn().Err(err).Msg("changes of the config file are not noticed; SIGHUP reads it again")
 	}
 	f.reloadIfChanged() // since it was read and before it was watched

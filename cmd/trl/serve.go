@@ -23,6 +23,7 @@ import (
 	"trl/runtime"
 	"trl/runtime/keeper"
 	"trl/web"
+	"trl/web/listen"
 )
 
 func newServe(start startup) *cobra.Command {
@@ -76,11 +77,11 @@ func serve(s *settings, will *keeper.Handover, stdout io.Writer, log zerolog.Log
 	if conn != nil {
 		return (&gateway{settings: s, log: log}).run(conn, stdout)
 	}
-	if web.ByActivation() && will == nil {
+	if listen.ByActivation() && will == nil {
 		if s.sandbox != "none" {
 			return errorWithHint(errors.New("sockets by activation do not get into a sandbox"), "leave the .socket unit out, and use --listen and --unix")
 		}
-		if s.web.Activated, err = web.Activated(); err != nil {
+		if s.web.Activated, err = listen.Activated(); err != nil {
 			return errorWithHint(err, "see docs/operations.md, systemd")
 		}
 	}

@@ -1,10 +1,11 @@
-package web
+package listen
 
 import (
 	"bytes"
 	"crypto/tls"
 	"fmt"
 	"sync/atomic"
+	"trl/web/filewatch"
 
 	"github.com/rs/zerolog"
 )
@@ -13,7 +14,7 @@ import (
 type Certificate struct {
 	cert, key string // paths
 	pair      atomic.Pointer[tls.Certificate]
-	reloader  *Follower
+	reloader  *filewatch.Follower
 	onReload  func(error) // hears of another pair, and of one that cannot be read
 }
 
@@ -23,7 +24,7 @@ func OpenCertificate(cert, key string, told func(error), log zerolog.Logger) (*C
 	if err := c.load(); err != nil {
 		return nil, err
 	}
-	watch, err := Follow(log, c.reread, cert, key)
+	watch, err := filewatch.Follow(log, c.reread, cert, key)
 	if err != nil {
 		return nil, fmt.Errorf("watch TLS certificate: %w", err)
 	}

@@ -1,4 +1,5 @@
-package web
+// Package transport carries messages between a client and the gateway: over a WebSocket, or as lines on a Unix socket.
+package transport
 
 import (
 	"context"
@@ -39,8 +40,8 @@ const (
 	UnixName      = "unix"
 )
 
-// Transport is one client's connection, seen as messages.
-type Transport interface {
+// Conn is one client's connection, seen as messages.
+type Conn interface {
 	Name() string
 	Outbox() *Outbox
 	// Read returns the next message, valid until the next Read. An error that is a *protocol.Error is to be answered; after any but

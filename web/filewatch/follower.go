@@ -1,4 +1,5 @@
-package web
+// Package filewatch reads files again when they change.
+package filewatch
 
 import (
 	"path/filepath"

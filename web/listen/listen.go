@@ -1,4 +1,5 @@
-package web
+// Package listen binds what a gateway is reached by: TCP, Unix sockets, those of systemd; with certificates, and with a bound on strangers.
+package listen
 
 import (
 	"errors"
@@ -26,8 +27,8 @@ const (
 	adminSocket   = "admin"
 )
 
-// ListenConfig says where a gateway listens, and what guards it there.
-type ListenConfig struct {
+// Config says where a gateway listens, and what guards it there.
+type Config struct {
 	Listen        string     // host:port; empty: no HTTP
 	Unix          string     // path of the Unix socket; empty: none
 	Activated     []*os.File // sockets that systemd has bound: they stand for those that would be bound
@@ -41,10 +42,10 @@ type ListenConfig struct {
 }
 
 // TLS reports whether clients come by TLS.
-func (c ListenConfig) TLS() bool { return c.TLSCert != "" || len(c.ACME.Domains) > 0 }
+func (c Config) TLS() bool { return c.TLSCert != "" || len(c.ACME.Domains) > 0 }
 
 // Bind binds what c asks for and was not given, and refuses what would be reached by more people than c has guards against.
-func Bind(c ListenConfig) (_ *Sockets, err error) {
+func Bind(c Config) (_ *Sockets, err error) {
 	s := &Sockets{}
 	if len(c.Activated) > 0 {
 		if s, err = Inherit(c.Activated); err != nil {
@@ -125,7 +126,7 @@ func (s *Sockets) listenAdmin(address string) (net.Listener, error) {
 }
 
 // guarded refuses an address beyond loopback that nothing protects.
-func (c ListenConfig) guarded(l net.Listener) error {
+func (c Config) guarded(l net.Listener) error {
 	if err := tcp(l, httpSocket); err != nil {
 		return err
 	}
@@ -147,7 +148,7 @@ func IsLoopback(at net.Addr) bool {
 }
 
 // URL is where a server on them will be reached, "" without HTTP.
-func (s *Sockets) URL(c ListenConfig) string {
+func (s *Sockets) URL(c Config) string {
 	switch {
 	case s.HTTP == nil:
 		return ""
@@ -215,7 +216,7 @@ func Inherit(files []*os.File) (*Sockets, error) {
 }
 
 // Reuse is for who goes on as the process that bound the sockets: Files gave files, which stay the caller's.
-func Reuse(files []*os.File, c ListenConfig) (*Sockets, error) {
+func Reuse(files []*os.File, c Config) (*Sockets, error) {
 	copies := make([]*os.File, len(files))
 	for i, f := range files {
 		fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 3)

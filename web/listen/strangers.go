@@ -1,4 +1,4 @@
-package web
+package listen
 
 import (
 	"container/list"
@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"sync"
 	"time"
+	"trl/web/transport"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -27,12 +28,12 @@ type socketKey struct{}
 
 // ConnContext is http.Server's for connections of LimitStrangers: MarkAuthenticated finds the connection by it.
 func ConnContext(ctx context.Context, c net.Conn) context.Context {
-	return context.WithValue(ctx, socketKey{}, SocketOf(c))
+	return context.WithValue(ctx, socketKey{}, transport.SocketOf(c))
 }
 
 // MarkAuthenticated takes a request's connection off the strangers: it has shown who it is.
 func MarkAuthenticated(r *http.Request) {
-	if s, ok := r.Context().Value(socketKey{}).(*Socket); ok {
+	if s, ok := r.Context().Value(socketKey{}).(*transport.Socket); ok {
 		s.LeaveStrangers()
 	}
 }
@@ -66,7 +67,7 @@ func (g *StrangerListener) Accept() (net.Conn, error) {
 	}
 	expel := time.AfterFunc(g.lifetime, func() { c.Close() }) // whoever reads or writes it notices
 	var place *list.Element                                   // guarded by mu
-	s := NewSocket(c, g.slowLimit(), func() {
+	s := transport.NewSocket(c, g.slowLimit(), func() {
 		expel.Stop()
 		g.mu.Lock()
 		defer g.mu.Unlock()
@@ -74,9 +75,9 @@ func (g *StrangerListener) Accept() (net.Conn, error) {
 	})
 	g.mu.Lock()
 	place = g.strangers.PushBack(s)
-	var oldest *Socket
+	var oldest *transport.Socket
 	if g.strangers.Len() > g.maxStrangers {
-		oldest = g.strangers.Remove(g.strangers.Front()).(*Socket)
+		oldest = g.strangers.Remove(g.strangers.Front()).(*transport.Socket)
 	}
 	g.mu.Unlock()
 	if oldest != nil {

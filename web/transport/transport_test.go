@@ -1,4 +1,4 @@
-package web
+package transport
 
 import (
 	"bytes"
@@ -164,10 +164,15 @@ func TestLongMessageOfAnotherLength(t *testing.T) {
 
 // FuzzFollow: however bytes are cut into reads, the follower of frames says the same of them, and never that more is under way than came.
 func FuzzFollow(f *testing.F) {
-	for _, c := range rawCases(1 << 10) {
-		if len(c.send) < 1<<10 {
-			f.Add(c.send, uint16(1))
-		}
+	masked := func(first byte, length ...byte) []byte { return append(append([]byte{first}, length...), 1, 2, 3, 4) } // a header
+	whole := append(masked(0x81, 0x80|2), "{}"...)
+	for _, seed := range [][]byte{
+		whole, append(whole, whole...), masked(0x88, 0x80), masked(0x82, 0x80|126, 0x40, 0), {0x81}, {0xf1, 0x02},
+		append(masked(0x01, 0x80|1), append([]byte("{"), append(masked(0x80, 0x80|1), '}')...)...),                 // in fragments
+		append(masked(0x01, 0x80|1), append([]byte("{"), append(masked(0x89, 0x80), masked(0x80, 0x80)...)...)...), // a ping within a message
+		masked(0x81, 0x80|127, 0, 0, 0, 0, 0, 0, 4, 1), masked(0x81, 0x80|127, 0x40, 0, 0, 0, 0, 0, 0, 0), bytes.Repeat(masked(0, 0x80), 50),
+	} {
+		f.Add(seed, uint16(1))
 	}
 	f.Fuzz(func(t *testing.T, data []byte, cut uint16) {
 		whole, pieces := &frames{most: 1 << 10}, &frames{most: 1 << 10}

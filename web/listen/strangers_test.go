@@ -1,4 +1,4 @@
-package web
+package listen
 
 import (
 	"errors"
@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 	"trl/internal/testkit"
+	"trl/web/transport"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -22,7 +23,7 @@ func TestGateExpels(t *testing.T) {
 	limits := 0 // each connection is asked for its own
 	g := &StrangerListener{Listener: inner, slowLimit: func() time.Duration { limits++; return patience }, lifetime: 2 * time.Second, maxStrangers: 10}
 	defer g.Close()
-	dial := func() (net.Conn, *Socket) {
+	dial := func() (net.Conn, *transport.Socket) {
 		t.Helper()
 		c, err := net.Dial("tcp", inner.Addr().String())
 		if err != nil {
@@ -33,7 +34,7 @@ func TestGateExpels(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { c.Close(); s.Close() })
-		return c, s.(*Socket)
+		return c, s.(*transport.Socket)
 	}
 	known, itsSocket := dial()
 	itsSocket.LeaveStrangers()
@@ -63,7 +64,7 @@ func TestStrangersAreBounded(t *testing.T) { // K13
 	}
 	g := &StrangerListener{Listener: inner, slowLimit: func() time.Duration { return patience }, lifetime: patience, maxStrangers: 2, expelled: prometheus.NewCounter(prometheus.CounterOpts{Name: "pushed"})}
 	defer g.Close()
-	join := func() (peer net.Conn, sock *Socket) {
+	join := func() (peer net.Conn, sock *transport.Socket) {
 		t.Helper()
 		peer, err := net.Dial("tcp", inner.Addr().String())
 		if err != nil {
@@ -76,14 +77,14 @@ func TestStrangersAreBounded(t *testing.T) { // K13
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { c.Close() })
-		return peer, c.(*Socket)
+		return peer, c.(*transport.Socket)
 	}
 	ended := func(peer net.Conn) bool {
 		peer.SetReadDeadline(time.Now().Add(patience))
 		_, err := peer.Read(make([]byte, 1))
 		return errors.Is(err, io.EOF)
 	}
-	stays := func(peer net.Conn, sock *Socket) bool {
+	stays := func(peer net.Conn, sock *transport.Socket) bool {
 		sock.Write([]byte("x"))
 		_, err := peer.Read(make([]byte, 1))
 		return err == nil

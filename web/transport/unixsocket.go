@@ -1,4 +1,4 @@
-package web
+package transport
 
 import (
 	"bytes"

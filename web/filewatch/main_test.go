@@ -1,0 +1,9 @@
+package filewatch
+
+import (
+	"testing"
+
+	"trl/internal/testkit"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }
