@@ -1,7 +1,6 @@
-// Package metrics is every series we export: one struct, on a registry passed in.
+// Package metrics holds every series that we export, in one struct, on a registry that is passed in.
 //
-// Labels come from closed lists only. No session id, principal or command ever
-// becomes a label: those are unbounded, and they are not the operator's to read.
+// Labels come only from closed lists. A session id, principal or command is never a label: these are unbounded, and operators may not read them.
 package metrics
 
 import (
@@ -13,74 +12,73 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
-// The outcomes of an exec, the label of trl_execs_total: a closed list, in the
-// order in which they are decided (a command that timed out also "failed").
+// The outcomes of an exec, the label of trl_execs_total. The list is closed and in the order in which they are decided (a command that timed out has
+// also failed).
 const (
-	OutcomeError     = "error"      // it could not be run or its end is unknown
-	OutcomeCancelled = "cancelled"  // a client asked
-	OutcomeTimeout   = "timeout"    // the hard limit
+	OutcomeError     = "error"      // the command could not run, or its result is unknown
+	OutcomeCancelled = "cancelled"  // a client cancelled it
+	OutcomeTimeout   = "timeout"    // its time limit ended it
 	OutcomeNoOutput  = "no_output"  // silent for no_output_timeout_s
-	OutcomeShellDied = "shell_died" // it took the shell with it: exit, set -e, kill -9 $$
-	OutcomeSignaled  = "signaled"   // ended by a signal not ours
+	OutcomeShellDied = "shell_died" // it ended its shell: exit, set -e, kill -9 $$
+	OutcomeSignaled  = "signaled"   // a signal that was not ours ended it
 	OutcomeFailed    = "failed"     // a non-zero exit code
 	OutcomeOK        = "ok"
 )
 
-// Outcomes is the whole list.
+// Outcomes lists all outcomes.
 var Outcomes = []string{
 	OutcomeOK, OutcomeFailed, OutcomeSignaled, OutcomeTimeout,
 	OutcomeNoOutput, OutcomeCancelled, OutcomeShellDied, OutcomeError,
 }
 
-// Why recordings end; the same words in the protocol.
+// The reasons for the end of a recording, with the same words as in the protocol.
 const (
-	RecordingExit    = "exit"    // what was recorded ended
-	RecordingFull    = "full"    // its own bound
-	RecordingNoRoom  = "no_room" // the bound of all, and none to remove
+	RecordingExit    = "exit"    // the terminal or command ended
+	RecordingFull    = "full"    // its own size limit
+	RecordingNoRoom  = "no_room" // the limit of all recordings, and none could be removed
 	RecordingFailed  = "failed"  // it could not be written
-	RecordingDeleted = "deleted" // a client did that while it was being made
-	RecordingLost    = "lost"    // its session did not outlive the keeper
+	RecordingDeleted = "deleted" // a client removed it while it was in progress
+	RecordingLost    = "lost"    // its session did not survive the keeper
 )
 
-// RecordingReasons is the whole list.
+// RecordingReasons lists all reasons.
 var RecordingReasons = []string{RecordingExit, RecordingFull, RecordingNoRoom, RecordingFailed, RecordingDeleted, RecordingLost}
 
-// The results of a look at a changed config file, the label of trl_config_reloads_total.
+// The results of reading a changed config file, the label of trl_config_reloads_total.
 const (
 	ReloadOK      = "ok"
 	ReloadRefused = "refused"
 )
 
-// execBuckets reach from a builtin in a warm shell (below 0.5 ms) to a build of an
-// hour. Classic buckets, because every Prometheus and every dashboard reads them.
+// execBuckets reach from a builtin in a warm shell (below 0.5 ms) to a build of an hour. They are classic buckets, which every Prometheus and every
+// dashboard can read.
 var execBuckets = []float64{
 	.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5,
 	1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600,
 }
 
-// Metrics holds the series that the owner of an event counts where it happens.
-// What is a state and not an event is read from the pool at scrape time: Observe.
-// docs/METRICS.md says what each one means; a test compares the two.
+// Metrics holds the series that code counts where an event happens. Gauges of the pool's state are read at scrape time instead: see Observe.
+// docs/METRICS.md describes each series; a test compares them.
 type Metrics struct {
 	SessionsCreated *prometheus.CounterVec // result: "ok" or the protocol code
-	SessionsEnded   *prometheus.CounterVec // reason: PROTOCOL.md §3
-	SessionsReaped  *prometheus.CounterVec // reason: those the reaper's clock ended
+	SessionsEnded   *prometheus.CounterVec // reason: protocol.Reasons
+	SessionsReaped  *prometheus.CounterVec // reason: those that the reaper ended
 
 	Execs        *prometheus.CounterVec   // outcome
 	ExecSeconds  *prometheus.HistogramVec // outcome; from the turn to the end, without the queue
 	QueueSeconds prometheus.Histogram     // from the request to the turn
 
 	BytesOut           *prometheus.CounterVec // transport; output bytes, before framing
-	Gaps               prometheus.Counter     // gaps told to a reader
-	GapBytes           prometheus.Counter     // bytes those gaps skipped
+	Gaps               prometheus.Counter     // gaps reported to readers
+	GapBytes           prometheus.Counter     // bytes that these gaps skipped
 	SlowClientsDropped prometheus.Counter
 
 	KillEscalations prometheus.Counter     // TERM was not enough
-	KillFailed      prometheus.Counter     // KILL was not enough: D state; someone must look
-	OrphansKilled   prometheus.Counter     // escaped processes that the scan found and ended
+	KillFailed      prometheus.Counter     // KILL was not enough: state D; a person must look
+	OrphansKilled   prometheus.Counter     // escaped processes that the scan found and killed
 	ZombiesReaped   prometheus.Counter     // exits of processes that we did not start ourselves
 	GatewayCrashes  prometheus.Counter     // gateways that the keeper had to replace
-	SignalsIgnored  prometheus.Counter     // signals to the keeper from inside of sessions, to the gateway from others than the keeper
+	SignalsIgnored  prometheus.Counter     // signals to the keeper from sessions, and to the gateway from anybody but the keeper
 	ShellRestores   *prometheus.CounterVec // cause
 
 	ClientConnections *prometheus.GaugeVec   // transport; open now
@@ -93,19 +91,19 @@ type Metrics struct {
 	RecordingsEnded *prometheus.CounterVec // reason: RecordingReasons
 
 	ConfigReloads *prometheus.CounterVec // result: ReloadOK or ReloadRefused
-	ConfigInForce prometheus.Gauge       // 1: what the config file says is in force; 0: the last one was refused
-	ConfigWaiting prometheus.Gauge       // settings that the file changes and that want a restart
+	ConfigInForce prometheus.Gauge       // 1: the config file is in force; 0: its last version was refused
+	ConfigWaiting prometheus.Gauge       // settings that the file changes and that need a restart
 
 	AuditLost    prometheus.Counter // entries of the audit log that could not be written
 	AuditFailing prometheus.Gauge   // 1 while the audit log cannot be written
-	Draining     prometheus.Gauge   // 1 while no new session is taken
+	Draining     prometheus.Gauge   // 1 while no new session is accepted
 
 	buildInfo *prometheus.GaugeVec
 	snapshot  atomic.Pointer[func() PoolNumbers] // set once by Observe; nil before
 }
 
-// New makes the series and registers them, with the Go and process collectors, on
-// reg. A second New on one registry panics: two owners of a series is a bug.
+// New makes the series and registers them, with the Go and process collectors, on reg. A second New on the same registry panics, because two owners of
+// a series are a bug.
 func New(reg prometheus.Registerer) *Metrics {
 	f := promauto.With(reg)
 	counter := func(name, help string) prometheus.Counter {
@@ -132,29 +130,29 @@ func New(reg prometheus.Registerer) *Metrics {
 		BytesOut:           counters("trl_bytes_out_total", "Output bytes sent to clients, before framing, by transport.", "transport"),
 		Gaps:               counter("trl_stream_gaps_total", "Gaps reported to readers of a stream."),
 		GapBytes:           counter("trl_stream_gap_bytes_total", "Bytes that readers missed in those gaps."),
-		SlowClientsDropped: counter("trl_slow_clients_dropped_total", "Clients disconnected because they took nothing for too long."),
+		SlowClientsDropped: counter("trl_slow_clients_dropped_total", "Clients disconnected because they read nothing for too long."),
 
-		KillEscalations: counter("trl_kill_escalations_total", "Commands and sessions that TERM did not end and KILL had to."),
-		KillFailed:      counter("trl_kill_failed_total", "Kills that left a process alive (state D): somebody must look."),
-		OrphansKilled:   counter("trl_orphans_killed_total", "Escaped processes that the orphan scan ended."),
+		KillEscalations: counter("trl_kill_escalations_total", "Commands and sessions that needed KILL because TERM did not end them."),
+		KillFailed:      counter("trl_kill_failed_total", "Kills that left a process alive (state D): a person must look."),
+		OrphansKilled:   counter("trl_orphans_killed_total", "Escaped processes that the orphan scan killed."),
 		ZombiesReaped:   counter("trl_zombies_reaped_total", "Adopted processes that were reaped."),
 		GatewayCrashes:  counter("trl_gateway_crashes_total", "Gateways that died and were replaced by their keeper."),
 		SignalsIgnored:  counter("trl_signals_ignored_total", "Signals that were ignored: to the keeper from inside a session, to the gateway from anybody but the keeper."),
-		ShellRestores:   counters("trl_shell_restores_total", "Shells replaced and put back, by cause.", "cause"),
+		ShellRestores:   counters("trl_shell_restores_total", "Dead shells that another shell replaced, by cause.", "cause"),
 
 		ClientConnections: f.NewGaugeVec(prometheus.GaugeOpts{Name: "trl_connections", Help: "Open client connections, by transport."}, []string{"transport"}),
 		ClientsClosed:     counters("trl_connections_closed_total", "Client connections that ended, by reason.", "reason"),
-		ClientsRefused:    counters("trl_connections_refused_total", "Connections refused for the bound on all, on a principal's, on all guests, on a share link's or on strangers'.", "reason"),
+		ClientsRefused:    counters("trl_connections_refused_total", "Connections refused because of a bound: on all, a principal, all guests, a share link, or strangers.", "reason"),
 		RateLimited:       counter("trl_rate_limited_total", "Requests refused with RATE_LIMITED."),
-		Auth: f.NewCounterVec(prometheus.CounterOpts{Name: "trl_auth_total", Help: "Requests that had to show who sends them, by the kind of credential and what came of it."},
+		Auth: f.NewCounterVec(prometheus.CounterOpts{Name: "trl_auth_total", Help: "Requests that needed a credential, by the kind of credential and the result."},
 			[]string{"method", "result"}),
 
 		RecordingBytes:  counter("trl_recording_bytes_total", "Bytes written to recordings."),
 		RecordingsEnded: counters("trl_recordings_ended_total", "Recordings that ended, by reason.", "reason"),
 
-		ConfigReloads: counters("trl_config_reloads_total", "Looks at a config file that had changed, by result.", "result"),
-		ConfigInForce: f.NewGauge(prometheus.GaugeOpts{Name: "trl_config_last_reload_success", Help: "Whether the config file as it is now was taken: 1, or 0 where an older one is in force."}),
-		ConfigWaiting: f.NewGauge(prometheus.GaugeOpts{Name: "trl_config_waiting_settings", Help: "Settings that the config file changes and that want a restart."}),
+		ConfigReloads: counters("trl_config_reloads_total", "Changed config files that were read, by result.", "result"),
+		ConfigInForce: f.NewGauge(prometheus.GaugeOpts{Name: "trl_config_last_reload_success", Help: "1 if the current config file is in force, 0 if an older version is."}),
+		ConfigWaiting: f.NewGauge(prometheus.GaugeOpts{Name: "trl_config_waiting_settings", Help: "Settings that the config file changes and that need a restart."}),
 
 		AuditLost:    counter("trl_audit_lost_total", "Entries of the audit log that could not be written."),
 		AuditFailing: f.NewGauge(prometheus.GaugeOpts{Name: "trl_audit_failing", Help: "1 while the audit log cannot be written."}),
@@ -167,7 +165,7 @@ func New(reg prometheus.Registerer) *Metrics {
 	AtZero(m.Execs, Outcomes...)
 	AtZero(m.ExecSeconds, Outcomes...)
 	AtZero(m.RecordingsEnded, RecordingReasons...)
-	if reg != nil { // promauto takes nil as "registered nowhere"; so do we, for tests of other packages
+	if reg != nil { // promauto does not register anything if reg is nil; neither do we, for tests of other packages
 		reg.MustRegister(
 			(*poolCollector)(m),
 			collectors.NewGoCollector(),
@@ -182,8 +180,8 @@ func (m *Metrics) Build(version string) {
 	m.buildInfo.WithLabelValues(version, goruntime.Version()).Set(1)
 }
 
-// AtZero creates the series of each value of a vector's one label. They are exported as 0 until something is counted, so that rate() sees the
-// first time and an alert on absence means something.
+// AtZero creates the series for each value of a vector's only label. They are exported as 0 until something is counted, so that rate() sees the first
+// event and an alert on absence works.
 func AtZero[Series any, Label ~string](vector interface{ WithLabelValues(...string) Series }, values ...Label) {
 	for _, v := range values {
 		vector.WithLabelValues(string(v))

@@ -243,10 +243,10 @@ trl_sessions{state="CREATING"} 0
 trl_sessions{state="IDLE"} ` + idle + `
 trl_sessions{state="RUNNING"} 1
 trl_sessions{state="TERMINATED"} 0
-# HELP trl_sessions_max The most live sessions that the pool takes.
+# HELP trl_sessions_max The maximum number of live sessions.
 # TYPE trl_sessions_max gauge
 trl_sessions_max 256
-# HELP trl_warm_shells Shells started ahead of their session.
+# HELP trl_warm_shells Shells started in advance, without a session.
 # TYPE trl_warm_shells gauge
 trl_warm_shells 2
 `

@@ -8,23 +8,21 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// PoolNumbers is one consistent look at the pool.
+// PoolNumbers is one consistent view of the pool.
 type PoolNumbers struct {
 	ByState              map[string]int // a missing state counts as 0
 	MaxSessions          int
-	Warm                 int // shells started ahead of their session
+	Warm                 int // shells started in advance
 	Queued, RunningExecs int
 	Processes, Terminals int
-	Recordings           int // being made
+	Recordings           int // in progress
 }
 
-// Observe names the function that the gauges of the pool are read from, once per
-// scrape. It may be called from any goroutine and takes the pool's lock, so it must
-// not be called with that lock held. Before Observe those gauges are absent.
+// Observe sets the function that returns the pool's gauges, once per scrape. Any goroutine may call the function. It takes the pool's lock, so do not
+// call it with that lock held. These gauges are absent before Observe.
 func (m *Metrics) Observe(snapshot func() PoolNumbers) { m.snapshot.Store(&snapshot) }
 
-// states are exported even when no session is in them. TERMINATED: ended, and still
-// readable for the retention time.
+// states are exported even if no session has them. TERMINATED sessions have ended and are readable for the retention time.
 var states = []string{"CREATING", "IDLE", "RUNNING", "TERMINATED"}
 
 func poolDesc(name, help string, labels ...string) *prometheus.Desc {
@@ -34,17 +32,16 @@ func poolDesc(name, help string, labels ...string) *prometheus.Desc {
 // A Desc is immutable and holds no values: these are constants, not global state.
 var (
 	descSessions  = poolDesc("trl_sessions", "Sessions, by state; TERMINATED ones are kept for the retention time.", "state")
-	descMax       = poolDesc("trl_sessions_max", "The most live sessions that the pool takes.")
-	descWarm      = poolDesc("trl_warm_shells", "Shells started ahead of their session.")
+	descMax       = poolDesc("trl_sessions_max", "The maximum number of live sessions.")
+	descWarm      = poolDesc("trl_warm_shells", "Shells started in advance, without a session.")
 	descQueued    = poolDesc("trl_exec_queue_length", "Commands waiting for their session's turn.")
 	descExecs     = poolDesc("trl_execs_running", "Commands running now.")
 	descProcesses = poolDesc("trl_processes", "Background processes running now.")
 	descTerminals = poolDesc("trl_terminals", "Terminals open now.")
-	descRecording = poolDesc("trl_recordings", "Recordings being made now.")
+	descRecording = poolDesc("trl_recordings", "Recordings in progress.")
 )
 
-// poolCollector reads the pool at scrape time: a gauge that is set on every change
-// is one forgotten change away from lying for ever.
+// poolCollector reads the pool at scrape time. A gauge that code sets on every change would be wrong forever after one forgotten change.
 type poolCollector Metrics
 
 func (c *poolCollector) Describe(ch chan<- *prometheus.Desc) {
@@ -74,11 +71,11 @@ func (c *poolCollector) Collect(ch chan<- prometheus.Metric) {
 	gauge(descRecording, n.Recordings)
 }
 
-// Handler serves what g gathers, for /metrics.
+// Handler serves the series that g gathers, for /metrics.
 func Handler(g prometheus.Gatherer) http.Handler {
 	return promhttp.HandlerFor(g, promhttp.HandlerOpts{
-		ErrorHandling:       promhttp.ContinueOnError, // one bad collector must not hide the others
-		MaxRequestsInFlight: 8,                        // a scrape reads /proc: a pile of them is an attack or a mistake
+		ErrorHandling:       promhttp.ContinueOnError, // one failing collector must not hide the others
+		MaxRequestsInFlight: 8,                        // a scrape reads /proc: many at once are an attack or a mistake
 		Timeout:             10 * time.Second,         // Prometheus' own default scrape timeout
 	})
 }

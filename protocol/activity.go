@@ -2,7 +2,7 @@ package protocol
 
 import "time"
 
-// LastExec is the command that ended last in a session, for lists.
+// LastExec is the command of a session that ended last, for lists.
 type LastExec struct {
 	ExecID     string    `json:"exec_id"`
 	Command    string    `json:"command"`
@@ -27,7 +27,7 @@ type ExecEntry struct {
 	RecordingID string `json:"recording_id,omitzero"`
 }
 
-// Execs is what exec.list answers, oldest first.
+// Execs is the answer of exec.list, oldest first.
 type Execs struct {
 	Execs []ExecEntry `json:"execs"`
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// WriteResult writes the success {"id":…,"ok":true,"data":…} to w in pieces, the same bytes each time; a nil data is {}. It makes no copy of
-// what data holds. An error of w's is returned.
+// WriteResult writes the success {"id":…,"ok":true,"data":…} to w in pieces, the same bytes each time; a nil data becomes {}. It does not copy the
+// content of data. It returns an error of w.
 func WriteResult(w io.Writer, id jsontext.Value, data any) error {
 	scratch := scratchBuffers.Get().(*[]byte)
 	defer scratchBuffers.Put(scratch)
@@ -36,13 +36,13 @@ func WriteResult(w io.Writer, id jsontext.Value, data any) error {
 	return err
 }
 
-// Text is output as it is kept: the pieces in their order.
+// Text is output as it is kept: pieces in their order.
 type Text [][]byte
 
-// TextOf is the text of one piece.
+// TextOf makes a Text of one piece.
 func TextOf(p []byte) Text { return Text{p} }
 
-// Len is how many bytes there are.
+// Len returns the number of bytes.
 func (t Text) Len() (n int) {
 	for _, p := range t {
 		n += len(p)
@@ -50,9 +50,9 @@ func (t Text) Len() (n int) {
 	return n
 }
 
-// valid reports whether the pieces joined are UTF-8.
+// valid reports whether the joined pieces are UTF-8.
 func (t Text) valid() bool {
-	var torn []byte // a character's beginning, at the end of the pieces so far
+	var torn []byte // the beginning of a character at the end of the pieces so far
 	for _, p := range t {
 		for len(torn) > 0 && len(p) > 0 {
 			torn, p = append(torn, p[0]), p[1:]
@@ -81,7 +81,7 @@ func (t Text) valid() bool {
 	return len(torn) == 0
 }
 
-// encoding is how the text is written.
+// encoding is the encoding in which the text is written.
 func (t Text) encoding() string {
 	if t.valid() {
 		return UTF8
@@ -89,12 +89,12 @@ func (t Text) encoding() string {
 	return Base64
 }
 
-// scratchBuffers hold one piece of text while it is written.
+// scratchBuffers hold one piece of text each while it is written.
 var scratchBuffers = sync.Pool{New: func() any { b := make([]byte, 0, 6*escapeAtOnce); return &b }}
 
-const escapeAtOnce = 8 << 10 // bytes of text; six times as many where each is escaped
+const escapeAtOnce = 8 << 10 // bytes of text; six times as many if each is escaped
 
-// write writes the inside of a JSON string.
+// write writes the content of a JSON string.
 func (t Text) write(w io.Writer, encoding string) error {
 	if encoding == Base64 {
 		e := base64.NewEncoder(base64.StdEncoding, w)
@@ -120,23 +120,23 @@ func (t Text) write(w io.Writer, encoding string) error {
 	return nil
 }
 
-// ExecAnswer is an ExecResult on its way out: the texts are written from where they are kept, so that an answer of 64 MiB of controls, which
-// has 384 MiB as JSON, takes no memory of its own.
+// ExecAnswer is an ExecResult that is about to be sent. Its texts are written from where they are kept, so an answer with 64 MiB of control
+// characters, which is 384 MiB of JSON, needs no memory of its own.
 type ExecAnswer struct {
 	ExecResult // without Stdout and Stderr
 	Out, Err   Text
 }
 
-// SetTexts says what the command wrote.
+// SetTexts sets the command's output.
 func (a *ExecAnswer) SetTexts(stdout, stderr Text) {
 	a.Out, a.Err = stdout, stderr
 	a.StdoutEncoding, a.StderrEncoding = stdout.encoding(), stderr.encoding()
 }
 
-// Size is how many bytes the texts have.
+// Size returns the number of bytes in the texts.
 func (a *ExecAnswer) Size() int { return a.Out.Len() + a.Err.Len() }
 
-// Result is a with its texts in place.
+// Result returns a with its texts in place.
 func (a *ExecAnswer) Result() ExecResult {
 	r := a.ExecResult
 	r.Stdout, r.Stderr = a.Out.encoded(r.StdoutEncoding), a.Err.encoded(r.StderrEncoding)
@@ -151,7 +151,7 @@ func (t Text) encoded(encoding string) string {
 	}
 }
 
-// emptyTexts is where the texts go in an ExecResult that has none. No string in it can contain this: there its quotes would be escaped.
+// emptyTexts marks the place of the texts in an ExecResult without texts. No string in it can contain this, because its quotes would be escaped there.
 const emptyTexts = `"stdout":"","stderr":""`
 
 func (a *ExecAnswer) write(w io.Writer, scratch *[]byte) error {

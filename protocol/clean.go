@@ -5,9 +5,9 @@ import (
 	"unicode/utf8"
 )
 
-// Clean gives text as a person would have read it on a terminal, line by line: escape sequences are gone, also one that the end cut off, and
-// carriage return, backspace and erase-in-line have done their work. What moves between lines has none: each line stands alone.
-// Invalid UTF-8 becomes U+FFFD. The result holds no control but tab and line feed. It takes linear time, whatever the text.
+// Clean returns text as a person would have read it on a terminal, line by line. Escape sequences are removed, also one that the end cuts off.
+// Carriage return, backspace and erase-in-line take effect. Sequences that move between lines have no effect: each line stands alone. Invalid UTF-8
+// becomes U+FFFD. The result contains no control characters except tab and line feed. It takes linear time for every text.
 func Clean(text string) string {
 	text = strings.ToValidUTF8(text, "�")
 	if strings.IndexFunc(text, movesCursor) < 0 {
@@ -22,7 +22,7 @@ func Clean(text string) string {
 			c.out = append(c.out, '\n')
 			c.line = len(c.out)
 		case r == '\r':
-			if !strings.HasPrefix(text[i+1:], "\n") { // "\r\n" goes back for nothing
+			if !strings.HasPrefix(text[i+1:], "\n") { // "\r\n" overwrites nothing
 				c.left(len(c.out))
 			}
 		case r == '\b':
@@ -44,7 +44,7 @@ const (
 	sub = 0x1a
 	esc = 0x1b
 	del = 0x7f
-	// The one-character forms of ESC P, [, \, ] …, which terminals understand too.
+	// The one-character forms of ESC P, [, \, ] …, which terminals also understand.
 	c1  = 0x80
 	dcs = 0x90
 	sos = 0x98
@@ -60,15 +60,15 @@ func movesCursor(r rune) bool {
 	return r < ' ' && r != '\t' && r != '\n' || r >= del && r < 0xa0
 }
 
-// cleaner is a gap buffer whose gap is the cursor: what is left of it ends out, what is right of it stands in rest in reverse order.
-// A character goes right only after it was written left, so that moving costs no more than writing did.
+// cleaner is a gap buffer whose gap is the cursor: the text to its left is the end of out, the text to its right is in rest in reverse order. A
+// character moves to the right only after it was written on the left, so moving costs no more than writing.
 type cleaner struct {
 	out  []byte
-	line int // where the present line begins in out
+	line int // where the current line begins in out
 	rest []byte
 }
 
-// put writes one character over the one under the cursor.
+// put writes one character over the character at the cursor.
 func (c *cleaner) put(char string) {
 	c.out = append(c.out, char...)
 	if len(c.rest) > 0 {
@@ -96,7 +96,7 @@ func (c *cleaner) endLine() {
 	}
 }
 
-// escape obeys or skips the sequence that s begins with, by its first character r of n bytes, and returns its length.
+// escape executes or skips the sequence at the beginning of s, whose first character r has n bytes, and returns the sequence's length.
 func (c *cleaner) escape(s string, r rune, n int) int {
 	if r == esc {
 		if len(s) == 1 {
@@ -125,7 +125,7 @@ func (c *cleaner) escape(s string, r rune, n int) int {
 	return n
 }
 
-// control obeys or skips a CSI sequence whose parameters begin at n. A character that does not belong ends it and counts for itself.
+// control executes or skips a CSI sequence whose parameters begin at n. A character that does not belong to it ends the sequence and counts as text.
 func (c *cleaner) control(s string, n int) int {
 	from := n
 	for n < len(s) && s[n] >= 0x30 && s[n] < 0x40 {
@@ -139,14 +139,14 @@ func (c *cleaner) control(s string, n int) int {
 		return n
 	}
 	switch s[n] {
-	case 'K': // erase in line: to the right of the cursor, or all of it; what progress bars use
+	case 'K': // erase in line: to the right of the cursor, or all of it; progress bars use this
 		switch params {
 		case "", "0":
 			c.rest = c.rest[:0]
 		case "2":
 			c.rest, c.out = c.rest[:0], c.out[:c.line]
 		}
-	case 'G': // to a column: home only, as others could reach beyond what was written
+	case 'G': // to a column: only to the first, because others could be beyond the written text
 		if params == "" || params == "0" || params == "1" {
 			c.left(len(c.out))
 		}
@@ -160,8 +160,8 @@ func (c *cleaner) control(s string, n int) int {
 	return n + 1
 }
 
-// payload is the length of a string sequence's inside and its end. A title or a link has no line feed inside: one means that the end got lost, and
-// the text after it is worth keeping. Sixel images and the like have line feeds; without an end they reach to the end of the text.
+// payload returns the length of a string sequence's content and its end. A title or a link contains no line feed; if there is one, the end is missing,
+// and the text after it is worth keeping. Sixel images and the like contain line feeds; without an end they reach to the end of the text.
 func payload(s string, oneLine bool) int {
 	for i := 0; i < len(s); i++ {
 		switch s[i] {
@@ -175,7 +175,7 @@ func payload(s string, oneLine bool) int {
 			}
 		case can, sub:
 			return i + 1
-		case esc: // ESC \ is the end; any other ESC aborts and counts for itself
+		case esc: // ESC \ is the end; any other ESC aborts the sequence and counts as text
 			if strings.HasPrefix(s[i:], "\x1b\\") {
 				return i + 2
 			}

@@ -21,7 +21,7 @@ type ExecRun struct {
 	Record           bool     `json:"record,omitzero"`
 }
 
-// Exec is q as the pool takes it.
+// Exec returns q in the form that the pool uses.
 func (q *ExecRun) Exec() *Exec { return (*Exec)(q) }
 
 // ExecStream is the params of exec.stream, as ExecRun is those of exec.run.
@@ -45,8 +45,8 @@ type ExecStream struct {
 	Record           bool     `json:"record,omitzero"`
 }
 
-// Exec is q as the pool takes it.
+// Exec returns q in the form that the pool uses.
 func (q *ExecStream) Exec() *Exec { return (*Exec)(q) }
 
-// None is the params of a method that takes nothing and the data of an answer that says nothing but ok.
+// None is the params of a method without parameters, and the data of an answer that says only ok.
 type None struct{}

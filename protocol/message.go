@@ -1,7 +1,7 @@
-// Package protocol is the words on the wire: messages, codes, events, limits, encoding; it runs nothing.
+// Package protocol defines the protocol: messages, codes, events, limits, encoding. It runs nothing.
 //
-// One JSON object is one message. A client sends requests, the server answers each with a success or a failure that carries the
-// request's id, and sends events, which have none. PROTOCOL.md beside this file is the reference.
+// One JSON object is one message. A client sends requests. The server answers each with a success or a failure that carries the request's id, and
+// sends events, which have no id. PROTOCOL.md in this folder is the reference.
 package protocol
 
 import (
@@ -18,18 +18,18 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// maxDepth bounds how deep a message may nest. Nothing we define goes deeper than five; the rest is room.
+// maxDepth bounds the nesting of a message. Nothing that we define nests deeper than five; the rest is reserve.
 const maxDepth = 32
 
-// Request is one message of a client.
+// Request is one message from a client.
 type Request struct {
-	ID     jsontext.Value // a string or a number as the client wrote it; nil where it could not be read, and answered as null
+	ID     jsontext.Value // a string or a number as the client wrote it; nil if it could not be read, and then answered as null
 	Method string
-	Params jsontext.Value // an object, aliasing the frame; nil where there was none
+	Params jsontext.Value // an object, aliasing the frame; nil if there was none
 }
 
-// decoding reads a frame. It is lenient where the frame's params are concerned: those are for DecodeParams, so that a fault in them
-// names its field and does not hide an id that comes after them.
+// decoding reads a frame. It is lenient about the frame's params, because DecodeParams checks those: a fault in them must name its field, and must not
+// hide an id that comes after them.
 var decoding = json.JoinOptions(jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
 
 type decoder struct {
@@ -39,23 +39,23 @@ type decoder struct {
 
 var decoders = sync.Pool{New: func() any { return new(decoder) }}
 
-// DecodeRequest reads one frame. When it refuses the frame, the Request still has the ID if that could be read.
+// DecodeRequest reads one frame. If it refuses the frame, the Request still has the ID if that could be read.
 func DecodeRequest(frame []byte) (Request, *Error) {
 	d := decoders.Get().(*decoder)
 	d.src = *bytes.NewBuffer(frame) // a bytes.Buffer is decoded in place, without a copy
 	d.Reset(&d.src, decoding)
 	req, err := d.request()
 	d.src = bytes.Buffer{}
-	d.Reset(&d.src) // lets go of the frame
+	d.Reset(&d.src) // drops the frame
 	decoders.Put(d)
 	return req, err
 }
 
-// fields are what a request has.
+// fields are the fields of a request.
 var fields = []string{"id", "method", "params"}
 
 func (d *decoder) request() (req Request, fault *Error) {
-	refuse := func(e *Error) { // the first fault is the one reported; reading goes on for the sake of the id
+	refuse := func(e *Error) { // reports the first fault; reading continues, to find the id
 		if fault == nil {
 			fault = e
 		}
@@ -114,7 +114,7 @@ func (d *decoder) request() (req Request, fault *Error) {
 			switch value.Kind() {
 			case '{':
 				req.Params = value
-			case 'n': // as if absent
+			case 'n': // counts as absent
 			default:
 				refuse(InvalidParam(name, "params is not an object"))
 			}
@@ -140,9 +140,9 @@ func invalidField(what, name string) *Error {
 	return Errorf(InvalidRequest, "%s %q", what, name).With("field", name)
 }
 
-// DecodeParams reads a method's params into a pointer to its type, strictly: every field known, in its own spelling, once, of its type,
-// valid UTF-8 without NUL, nothing deeper than maxDepth, no id empty, what is required present. A null is as good as absent. Then into's Validate has its
-// say, when there is one. Every refusal is INVALID_PARAMS with details.field.
+// DecodeParams reads a method's params into a pointer to its type, strictly. Every field must be known, in its exact spelling, appear once, have its
+// type, and be valid UTF-8 without NUL. Nothing may nest deeper than maxDepth, no id may be empty, and required fields must be present. A null counts
+// as absent. Then it calls into's Validate, if there is one. Every refusal is INVALID_PARAMS with details.field.
 func DecodeParams(raw jsontext.Value, into any) *Error {
 	if len(raw) == 0 {
 		raw = jsontext.Value("{}")
@@ -174,7 +174,7 @@ func DecodeParams(raw jsontext.Value, into any) *Error {
 	return nil
 }
 
-// paramFault turns what the decoder found into words that name the field.
+// paramFault turns the decoder's error into one that names the field.
 func paramFault(err error) *Error {
 	if e, ok := errors.AsType[*json.SemanticError](err); ok {
 		field, inside := fieldOf(e.JSONPointer)
@@ -199,7 +199,7 @@ func paramFault(err error) *Error {
 	return InvalidParam("params", "params cannot be read")
 }
 
-// fieldOf turns a JSON pointer into a.b. It stops at a map whose keys users choose: the field is ours, what is inside it is not ours to name.
+// fieldOf turns a JSON pointer into a.b. It stops at a map whose keys users choose: the field is ours, its content is not.
 func fieldOf(p jsontext.Pointer) (field string, inside bool) {
 	var parts []string
 	for token := range p.Tokens() {
@@ -215,7 +215,7 @@ func fieldOf(p jsontext.Pointer) (field string, inside bool) {
 	return strings.Join(parts, "."), inside
 }
 
-// kindOf says in a client's words what a Go type wants.
+// kindOf describes the expected Go type in a client's words.
 func kindOf(t reflect.Type) string {
 	for t != nil && t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -238,7 +238,7 @@ func kindOf(t reflect.Type) string {
 	return "an object"
 }
 
-// reason is what a syntax error says, without the library's prefix and position.
+// reason returns the text of a syntax error without the library's prefix and position.
 func reason(err error) string {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return "unexpected end"
@@ -249,9 +249,9 @@ func reason(err error) string {
 	return "unreadable"
 }
 
-// printable bounds and cleans text of a client's that an error repeats.
+// printable bounds and cleans a client's text that an error repeats.
 func printable(s string) string {
-	const most = 64 // enough for any name of ours with a typing error
+	const most = 64 // enough for any of our names with a typing error
 	if len(s) > most {
 		s = s[:most] + "…"
 	}
@@ -271,7 +271,8 @@ func unquote(v jsontext.Value) string {
 	return string(text)
 }
 
-// nestsDeeper reports whether v, which is valid JSON, nests deeper than most. Counting every bracket, also those inside strings, is a quick way to know that it does not.
+// nestsDeeper reports whether v, which is valid JSON, nests deeper than most. Counting every bracket, also those inside strings, is a quick way to
+// show that it does not.
 func nestsDeeper(v []byte, most int) bool {
 	if bytes.Count(v, []byte("{"))+bytes.Count(v, []byte("[")) <= most {
 		return false
@@ -296,7 +297,7 @@ func nestsDeeper(v []byte, most int) bool {
 	return false
 }
 
-// refuseNUL finds a NUL in v's strings: none of what they become (commands, variables, paths, names) can hold one, bytes for a standard input excepted.
+// refuseNUL finds a NUL in v's strings. Commands, variables, paths and names cannot contain one; bytes for a standard input can.
 func refuseNUL(v jsontext.Value) *Error {
 	if !bytes.Contains(v, []byte(`\u0000`)) { // JSON has no other way to write one
 		return nil
@@ -317,12 +318,12 @@ func refuseNUL(v jsontext.Value) *Error {
 	}
 }
 
-// idParams are the params that say what is meant. Where there is none that may be the default session, or everything.
+// idParams are the params that identify an object. Without any, a request may mean the default session, or everything.
 var idParams = []string{"session_id", "session", "exec_id", "process_id", "term_id", "share_id", "recording_id", "stream_id"}
 
-// refuseEmpty finds a name that is empty: a client's variable that was never set must not mean what its absence means. raw is a valid object.
+// refuseEmpty finds an empty name: a client's variable that was never set must not mean the same as an absent parameter. raw is a valid object.
 func refuseEmpty(raw jsontext.Value, into any) *Error {
-	_, creates := into.(*SessionCreate) // where the name says which session is meant, with if_exists
+	_, creates := into.(*SessionCreate) // whose name, with if_exists, says which session is meant
 	if !bytes.Contains(raw, []byte(`""`)) {
 		return nil
 	}
@@ -334,7 +335,7 @@ func refuseEmpty(raw jsontext.Value, into any) *Error {
 	return nil
 }
 
-// members are those of a valid object.
+// members iterates over the members of a valid object.
 func members(raw jsontext.Value) iter.Seq2[string, jsontext.Value] {
 	return func(yield func(string, jsontext.Value) bool) {
 		d := jsontext.NewDecoder(bytes.NewBuffer(raw))
@@ -353,7 +354,7 @@ func members(raw jsontext.Value) iter.Seq2[string, jsontext.Value] {
 	}
 }
 
-// refuseMissing looks for the fields of *into that are not optional. A zero value is what a missing field leaves, but may have been sent: then raw tells.
+// refuseMissing looks for required fields of *into. A missing field leaves a zero value, but a client may also have sent one; then raw shows which.
 func refuseMissing(raw jsontext.Value, into any) *Error {
 	v := reflect.ValueOf(into).Elem()
 	if v.Kind() != reflect.Struct {
@@ -389,7 +390,7 @@ func requiredOf(t reflect.Type) []required {
 	return fs
 }
 
-// has reports whether the object raw, which is valid, has a member of this name that is not null.
+// has reports whether the valid object raw has a member of this name that is not null.
 func has(raw jsontext.Value, name string) bool {
 	for n, value := range members(raw) {
 		if n == name {
@@ -399,8 +400,8 @@ func has(raw jsontext.Value, name string) bool {
 	return false
 }
 
-// writing is how every answer and event is written. Names of files may hold any bytes, and an answer that mentions one must still be sent: such bytes become U+FFFD.
-// Output never goes through here as text unless it is valid.
+// writing are the options for every answer and event. Names of files may contain any bytes, and an answer that mentions one must still be sent: such
+// bytes become U+FFFD. Output goes through here as text only if it is valid.
 var writing = json.JoinOptions(jsontext.AllowInvalidUTF8(true), json.Deterministic(true))
 
 // AppendResult appends the success {"id":…,"ok":true,"data":…}; a nil data is {}.
@@ -451,7 +452,7 @@ func appendData(dst []byte, data any) ([]byte, error) {
 	return dst, err
 }
 
-// appender appends what is written to it.
+// appender appends the bytes that are written to it.
 type appender []byte
 
 func (t *appender) Write(p []byte) (int, error) {
@@ -459,7 +460,7 @@ func (t *appender) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// WriteString is Write.
+// WriteString is like Write.
 func (t *appender) WriteString(s string) (int, error) {
 	*t = append(*t, s...)
 	return len(s), nil
@@ -467,6 +468,6 @@ func (t *appender) WriteString(s string) (int, error) {
 
 // appendQuoted appends s as a JSON string.
 func appendQuoted(dst []byte, s string) []byte {
-	dst, _ = jsontext.AppendQuote(dst, s) // the error tells of invalid UTF-8, which it has replaced
+	dst, _ = jsontext.AppendQuote(dst, s) // the error reports invalid UTF-8, which AppendQuote has replaced
 	return dst
 }

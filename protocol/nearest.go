@@ -1,6 +1,6 @@
 package protocol
 
-// NoSuchMethod answers a request for a method that there is not.
+// NoSuchMethod answers a request for an unknown method.
 func NoSuchMethod(name string) *Error {
 	var names []string
 	for _, m := range methods {
@@ -13,10 +13,10 @@ func NoSuchMethod(name string) *Error {
 	return e
 }
 
-// Nearest is which of names somebody who wrote name may have meant; "": none is near.
+// Nearest returns the one of names that somebody who wrote name may have meant; "": none is similar.
 func Nearest(name string, names []string) string {
 	best, least := "", 1+max(1, len(name)/3)
-	if len(name) > 64 { // no name of ours is as long
+	if len(name) > 64 { // no name of ours is this long
 		return ""
 	}
 	for _, n := range names {
@@ -27,7 +27,7 @@ func Nearest(name string, names []string) string {
 	return best
 }
 
-// distance is how many bytes must be changed, added, removed or swapped with the next one to make b of a, one row of the table at a
+// distance returns how many bytes must be changed, added, removed or swapped with the next one to turn a into b. It computes one row of the table at a
 // time.
 func distance(a, b string) int {
 	before, above, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)

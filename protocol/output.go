@@ -18,11 +18,11 @@ const (
 	Base64 = "base64"
 )
 
-// AppendOutput appends the event of a piece of output, byte for byte what AppendEvent writes. Every byte a command prints passes here, so it
-// allocates nothing when dst has room.
+// AppendOutput appends the event of a piece of output, with the same bytes as AppendEvent. Every byte that a command prints passes through here, so it
+// allocates nothing if dst has room.
 func AppendOutput(dst []byte, event string, o *Output) []byte {
 	const frame = 256                                        // names, ids and numbers
-	dst = slices.Grow(dst, frame+len(o.Data)+len(o.Data)/16) // a line feed in sixteen bytes; what escapes more grows on the way
+	dst = slices.Grow(dst, frame+len(o.Data)+len(o.Data)/16) // a line feed in sixteen bytes; text with more escapes makes dst grow further
 	dst = appendQuoted(append(dst, `{"event":`...), event)
 	return append(o.append(append(dst, `,"data":`...)), '}')
 }
@@ -55,8 +55,8 @@ func (o *Output) append(dst []byte) []byte {
 	return append(dst, '}')
 }
 
-// appendEscaped appends p, which is valid UTF-8, as the inside of a JSON string. Text is long runs of bytes that stay as they are with a line
-// feed between them: runs are found eight bytes at a time.
+// appendEscaped appends p, which is valid UTF-8, as the content of a JSON string. Text consists of long runs of bytes that need no escape, with a line
+// feed between them. Runs are found eight bytes at a time.
 func appendEscaped(dst, p []byte) []byte {
 	for {
 		n := plain(p)
@@ -95,8 +95,8 @@ func plain(p []byte) int {
 	for ; i+8 <= len(p); i += 8 {
 		w := binary.LittleEndian.Uint64(p[i:])
 		quote, slash := w^('"'*ones), w^('\\'*ones)
-		// Each term has the high bit of a byte set where that byte is below the one subtracted. A borrow can set the bit of a byte above the first
-		// such one as well, which is no matter: only the lowest counts.
+		// Each term sets the high bit of every byte that is below the subtracted one. A borrow can also set the bit of a byte above the first such
+		// byte, but only the lowest set bit counts.
 		if found := ((w-' '*ones)&^w | (quote-ones)&^quote | (slash-ones)&^slash) & highs; found != 0 {
 			return i + bits.TrailingZeros64(found)/8
 		}
@@ -109,7 +109,7 @@ func plain(p []byte) int {
 	return i
 }
 
-// EncodeBytes gives p as text: itself where it is UTF-8, else in base64.
+// EncodeBytes returns p as text: unchanged if it is UTF-8, else in base64.
 func EncodeBytes(p []byte) (text, encoding string) {
 	if utf8.Valid(p) {
 		return string(p), UTF8
@@ -117,7 +117,7 @@ func EncodeBytes(p []byte) (text, encoding string) {
 	return base64.StdEncoding.EncodeToString(p), Base64
 }
 
-// DecodeBytes is the reverse; no encoding means UTF-8. An error names the field data.
+// DecodeBytes is the reverse of EncodeBytes. An empty encoding means UTF-8. An error names the field data.
 func DecodeBytes(text, encoding string) ([]byte, *Error) {
 	switch encoding {
 	case "", UTF8:
@@ -157,8 +157,8 @@ func (o *Output) UnmarshalJSONFrom(d *jsontext.Decoder) error {
 	return nil
 }
 
-// The kinds of a binary frame, its first byte. A terminal's and a command's output come as such frames where the client asked
-// for the subprotocol trl.v1+bin: kind, the stream's number, the offset (both as unsigned varints), the bytes.
+// The kinds of a binary frame, which are its first byte. Output of terminals and commands comes in such frames if the client asked for the subprotocol
+// trl.v1+bin: kind, the stream's number, the offset (both as unsigned varints), the bytes.
 const (
 	KindStdout   = 0x01
 	KindStderr   = 0x02
@@ -188,7 +188,7 @@ func AppendBinary(dst []byte, streamNo uint64, o *Output) []byte {
 	return append(dst, o.Data...)
 }
 
-// DecodeBinary reads what AppendBinary writes; the data aliases the frame. ok is false for what is no such frame.
+// DecodeBinary reads a frame of AppendBinary; the data aliases the frame. ok is false for any other frame.
 func DecodeBinary(frame []byte) (streamNo uint64, o Output, ok bool) {
 	if len(frame) == 0 || frame[0]&^(KindReplay|KindSnapshot|KindTTY) != 0 || frame[0]&KindTTY == 0 {
 		return 0, o, false

@@ -2,7 +2,7 @@ package protocol
 
 import "time"
 
-// Recording is one recording: an asciicast of a terminal or a command, made or being made.
+// Recording is one recording, ended or in progress: an asciicast of a terminal or a command.
 type Recording struct {
 	RecordingID string    `json:"recording_id"`
 	SessionID   string    `json:"session_id"`
@@ -23,21 +23,21 @@ type Recording struct {
 	Demanded    bool      `json:"demanded,omitzero"`
 }
 
-// Recordings is what recording.list answers; the list is never null.
+// Recordings is the answer of recording.list; the list is never null.
 type Recordings struct {
 	Recordings []Recording `json:"recordings"`
 }
 
-// RecordingList is the params of recording.list. The session need not be known any more.
+// RecordingList is the params of recording.list. The session may be forgotten.
 type RecordingList struct {
 	SessionID string `json:"session_id,omitzero"`
 	All       bool   `json:"all,omitzero"`
 }
 
-// RecordingRef is the params of what needs a recording and nothing else.
+// RecordingRef is the params of methods that need only a recording.
 type RecordingRef struct {
 	RecordingID string `json:"recording_id"`
 }
 
-// Validate wants a recording.
+// Validate requires a recording.
 func (q *RecordingRef) Validate() *Error { return present("recording_id", q.RecordingID) }

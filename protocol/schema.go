@@ -12,8 +12,8 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 )
 
-// Schema is the JSON Schema of every message, made from the Go types once: {methods: {name: {params, result}}, events: {name: data}, errors: [code]}.
-// $defs holds what these are wrapped in: request, success, failure, event.
+// Schema returns the JSON Schema of every message, generated from the Go types once: {methods: {name: {params, result}}, events: {name: data}, errors:
+// [code]}. $defs has the envelopes: request, success, failure, event.
 func Schema() []byte { return schema() }
 
 var schema = sync.OnceValue(func() []byte {
@@ -53,7 +53,7 @@ var schema = sync.OnceValue(func() []byte {
 	return append(text, '\n')
 })
 
-// envelope is what the messages are wrapped in.
+// envelope returns the schemas of the envelopes around params, results and data.
 func envelope() map[string]*jsonschema.Schema {
 	id := &jsonschema.Schema{Types: []string{"string", "number"}}
 	object := &jsonschema.Schema{Type: "object"}
@@ -73,7 +73,7 @@ func envelope() map[string]*jsonschema.Schema {
 	}
 }
 
-// specialSchemas are the types whose JSON is not what their Go kind suggests.
+// specialSchemas are the types whose JSON differs from their Go kind.
 var specialSchemas = map[reflect.Type]*jsonschema.Schema{
 	reflect.TypeFor[time.Time]():      {Type: "string", Format: "date-time"},
 	reflect.TypeFor[jsontext.Value](): {Types: []string{"string", "number"}},
@@ -94,7 +94,8 @@ func schemaOf(t reflect.Type, params bool) *jsonschema.Schema {
 	return s
 }
 
-// describe adds what the Go types cannot say: meanings, enumerations, and where a null may stand, which is for every optional parameter and nowhere in what we send.
+// describe adds what the Go types cannot express: meanings, enumerations, and where a null may stand (for every optional parameter, and nowhere in
+// answers and events).
 func describe(s *jsonschema.Schema, t reflect.Type, params bool) {
 	if t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -110,7 +111,7 @@ func describe(s *jsonschema.Schema, t reflect.Type, params bool) {
 		describe(s.AdditionalProperties, t.Elem(), params)
 	case reflect.Struct:
 		if !params {
-			s.AdditionalProperties = nil // later servers may say more
+			s.AdditionalProperties = nil // later servers may add fields
 		}
 		for _, f := range wireFields(t) {
 			p := s.Properties[f.Name]
@@ -141,7 +142,7 @@ func describe(s *jsonschema.Schema, t reflect.Type, params bool) {
 	}
 }
 
-// unnull takes back the null that a Go pointer or slice suggests.
+// unnull removes the null that a Go pointer or slice suggests.
 func unnull(s *jsonschema.Schema) {
 	if len(s.Types) > 1 && s.Types[0] == "null" {
 		s.Types = s.Types[1:]
@@ -151,7 +152,7 @@ func unnull(s *jsonschema.Schema) {
 	}
 }
 
-// wireField is a field as the wire has it.
+// wireField is a field of a struct in the form of the wire.
 type wireField struct {
 	Name     string
 	Type     reflect.Type
@@ -168,7 +169,7 @@ func wireFields(t reflect.Type) []wireField {
 		if name == "" || name == "-" {
 			continue
 		}
-		owner := t // of a promoted field the struct that has it
+		owner := t // the struct that has the field, if it is promoted
 		if n := len(f.Index) - 1; n > 0 {
 			owner = t.FieldByIndex(f.Index[:n]).Type
 		}

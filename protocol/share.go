@@ -2,7 +2,7 @@ package protocol
 
 import "time"
 
-// The life of a share link where share.create does not say, and at most.
+// The default and the longest life of a share link.
 const (
 	ShareTime    = 24 * 3600
 	MaxShareTime = 30 * 24 * 3600
@@ -21,7 +21,7 @@ type ShareCreate struct {
 type Share struct {
 	ShareID   string    `json:"share_id"`
 	SessionID string    `json:"session_id"`
-	TermID    string    `json:"term_id,omitzero"` // absent: all of the session
+	TermID    string    `json:"term_id,omitzero"` // absent: the whole session
 	Mode      string    `json:"mode"`
 	Name      string    `json:"name,omitzero"`
 	CreatedAt time.Time `json:"created_at"`
@@ -29,14 +29,14 @@ type Share struct {
 	Clients   int       `json:"clients"`
 }
 
-// ShareCreated is what share.create answers. The token is told this once.
+// ShareCreated is the answer of share.create. No other answer contains the token.
 type ShareCreated struct {
 	Share
 	Token string `json:"token"`
 	Path  string `json:"path"`
 }
 
-// Shares is what share.list answers, oldest first; the list is never null.
+// Shares is the answer of share.list, oldest first; the list is never null.
 type Shares struct {
 	Shares []Share `json:"shares"`
 }
@@ -46,7 +46,7 @@ type ShareRef struct {
 	ShareID string `json:"share_id"`
 }
 
-// Validate wants a session or a terminal, and a time that ends.
+// Validate requires a session or a terminal, and an end.
 func (q *ShareCreate) Validate() *Error {
 	if q.TermID == "" {
 		if e := q.SessionRef.Validate(); e != nil {
@@ -64,5 +64,5 @@ func (q *ShareCreate) Validate() *Error {
 	return nil
 }
 
-// Validate wants a share.
+// Validate requires a share.
 func (q *ShareRef) Validate() *Error { return present("share_id", q.ShareID) }

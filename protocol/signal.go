@@ -60,7 +60,7 @@ func SignalNames() (names []string) {
 	return names
 }
 
-// SignalName is s without SIG ("TERM", "RTMIN+6"); a number we know no name for is itself.
+// SignalName returns the name of s without SIG ("TERM", "RTMIN+6"), or its number if it has no name.
 func SignalName(s syscall.Signal) string {
 	if name := unix.SignalName(s); name != "" {
 		return strings.TrimPrefix(name, "SIG")
@@ -77,9 +77,9 @@ func SignalName(s syscall.Signal) string {
 // SignalExitCode is the exit code that shells report for a process that s ended.
 func SignalExitCode(s syscall.Signal) int { return 128 + int(s) }
 
-// ExitCodeSignal is the inverse of SignalExitCode; 0: the code does not stand for a signal.
+// ExitCodeSignal is the inverse of SignalExitCode; 0 means that the code does not stand for a signal.
 func ExitCodeSignal(code int) syscall.Signal {
-	const last = 31 // real-time signals are not told apart from exit codes
+	const last = 31 // exit codes of real-time signals cannot be told apart from ordinary ones
 	if code > 128 && code <= 128+last {
 		return syscall.Signal(code - 128)
 	}

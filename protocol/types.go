@@ -9,7 +9,7 @@ import (
 // Seconds is a length of time on the wire: a number, fractional where wanted.
 type Seconds float64
 
-// Duration converts, saturating where a float exceeds what a time.Duration holds. What is more than nothing stays so: 0 often means none.
+// Duration converts s to a time.Duration and saturates if s is too large for it. A positive s never becomes 0, because 0 often means none.
 func (s Seconds) Duration() time.Duration {
 	const most = float64(1<<63-1) / float64(time.Second)
 	if float64(s) >= most {
@@ -25,7 +25,7 @@ func (s Seconds) Duration() time.Duration {
 // Env is variables to set; a null unsets.
 type Env map[string]*string
 
-// The least that a limit may be: below it no shell starts, or it cannot write down its state.
+// The smallest limits. Below them no shell starts, or it cannot save its state.
 const (
 	MinMemory    = 8 << 20
 	MinPids      = 1
@@ -34,7 +34,7 @@ const (
 	MinOpenFiles = 16
 )
 
-// Limits bounds what a session's processes may use. Zero means the server's; in an answer, none.
+// Limits bounds the resources of a session's processes. In a request, zero means the server's limit; in an answer, none.
 type Limits struct {
 	MemoryBytes   int64   `json:"memory_bytes,omitzero"`
 	Pids          int64   `json:"pids,omitzero"`
@@ -43,7 +43,7 @@ type Limits struct {
 	OpenFiles     int64   `json:"open_files,omitzero"`
 }
 
-// Names are those of the limits that are set, as on the wire.
+// Names returns the names of the limits that are set, as on the wire.
 func (l Limits) Names() (names []string) {
 	for _, x := range []struct {
 		name string
@@ -59,7 +59,7 @@ func (l Limits) Names() (names []string) {
 	return names
 }
 
-// --- sessions (PROTOCOL.md §3) ---
+// --- sessions ---
 
 // SessionCreate is the params of session.create.
 type SessionCreate struct {
@@ -78,7 +78,7 @@ type SessionCreate struct {
 	RequestKey   string            `json:"request_key,omitzero"`
 }
 
-// Session is what session.create answers.
+// Session is the answer of session.create.
 type Session struct {
 	SessionID  string            `json:"session_id"`
 	Epoch      string            `json:"epoch"`
@@ -93,7 +93,7 @@ type Session struct {
 	Record     string            `json:"record"` // off | terminals | execs | all
 }
 
-// CurrentExec is the command a RUNNING session runs.
+// CurrentExec is the running command of a RUNNING session.
 type CurrentExec struct {
 	ID        string    `json:"id"`
 	Command   string    `json:"command"`
@@ -107,7 +107,7 @@ type TermRunning struct {
 	StartedAt *time.Time `json:"started_at,omitzero"`
 }
 
-// SessionInfo is what session.info answers and session.list lists.
+// SessionInfo is the answer of session.info, and an element of the answer of session.list.
 type SessionInfo struct {
 	Session
 	LastActiveAt time.Time     `json:"last_active_at"`
@@ -127,7 +127,7 @@ type SessionInfo struct {
 	Reason       Reason        `json:"reason,omitzero"`
 }
 
-// SessionRef names a session by id or by name; with neither it is the default one where PROTOCOL.md §4 says so.
+// SessionRef names a session by id or by name. Without both it means the default session, in methods for which PROTOCOL.md says so.
 type SessionRef struct {
 	SessionID string `json:"session_id,omitzero"`
 	Session   string `json:"session,omitzero"`
@@ -141,7 +141,7 @@ type SessionList struct {
 	Owner string `json:"owner,omitzero"`
 }
 
-// Sessions is what session.list answers; the list is never null.
+// Sessions is the answer of session.list; the list is never null.
 type Sessions struct {
 	Sessions []SessionInfo `json:"sessions"`
 }
@@ -153,7 +153,7 @@ type SessionDestroy struct {
 	Grace *Seconds `json:"grace_s,omitzero"`
 }
 
-// Destroyed is what session.destroy answers.
+// Destroyed is the answer of session.destroy.
 type Destroyed struct {
 	SessionID string `json:"session_id"`
 	State     string `json:"state"`
@@ -172,10 +172,10 @@ type SessionExpiring struct {
 	In        Seconds `json:"in_s"`
 }
 
-// Reason says why a session ended; the list is closed.
+// Reason is the reason for a session's end; the list is closed.
 type Reason string
 
-// The reasons of PROTOCOL.md §3.
+// The reasons.
 const (
 	ReasonClient      Reason = "client"
 	ReasonIdle        Reason = "idle"
@@ -187,14 +187,14 @@ const (
 	ReasonLimit       Reason = "limit"
 )
 
-// Reasons is the whole list.
+// Reasons lists all reasons.
 var Reasons = []Reason{
 	ReasonClient, ReasonIdle, ReasonExpired, ReasonShellExited, ReasonShellFailed, ReasonDisconnect, ReasonShutdown, ReasonLimit,
 }
 
-// --- foreground commands (§4) ---
+// --- foreground commands ---
 
-// Exec is a foreground command. ExecRun and ExecStream are the same struct with the fields that each method takes.
+// Exec is a foreground command. ExecRun and ExecStream are the same struct with the fields of each method.
 type Exec struct {
 	SessionRef
 	Command          string   `json:"command"`
@@ -215,7 +215,7 @@ type Exec struct {
 	Record           bool     `json:"record,omitzero"`
 }
 
-// Omitted says where bytes of one stream were left out of the returned text.
+// Omitted describes the bytes of one stream that are missing from the returned text.
 type Omitted struct {
 	At    int64 `json:"at"`
 	Bytes int64 `json:"bytes"`
@@ -227,7 +227,7 @@ type OmittedStreams struct {
 	Stderr *Omitted `json:"stderr,omitzero"`
 }
 
-// Usage is what a command used, where known.
+// Usage is what a command used, if known.
 type Usage struct {
 	CPUMS       float64 `json:"cpu_ms"`
 	MaxRSSBytes int64   `json:"max_rss_bytes,omitzero"`
@@ -235,7 +235,7 @@ type Usage struct {
 	MemoryPeakBytes int64 `json:"memory_peak_bytes,omitzero"`
 }
 
-// ExecExit is how a command ended: exec.exit's data and part of exec.run's.
+// ExecExit describes how a command ended: it is exec.exit's data and part of exec.run's.
 type ExecExit struct {
 	ExecID        string   `json:"exec_id"`
 	SessionID     string   `json:"session_id"`
@@ -272,10 +272,10 @@ type ExecResult struct {
 	Truncated      bool           `json:"truncated"`
 	Omitted        OmittedStreams `json:"omitted,omitzero"`
 	Running        bool           `json:"running,omitzero"`     // the answer came before the end (yield_ms)
-	NextOffset     *int64         `json:"next_offset,omitzero"` // where exec.wait goes on
+	NextOffset     *int64         `json:"next_offset,omitzero"` // where exec.wait continues
 }
 
-// StreamOpened is what exec.stream, exec.attach and process.logs with follow answer first.
+// StreamOpened is the first answer of exec.stream, exec.attach and process.logs with follow.
 type StreamOpened struct {
 	ExecID    string `json:"exec_id,omitzero"`
 	ProcessID string `json:"process_id,omitzero"`
@@ -302,8 +302,8 @@ type ExecInput struct {
 	EOF      bool   `json:"eof,omitzero"`
 }
 
-// ExecCancel is the params of exec.cancel. RequestID is the id of a request on this connection as it was written there (compare it with
-// Request.ID): a string or a number.
+// ExecCancel is the params of exec.cancel. RequestID is the id of a request on this connection as the client wrote it (compare it with Request.ID): a
+// string or a number.
 type ExecCancel struct {
 	SessionRef
 	ExecID    string         `json:"exec_id,omitzero"`
@@ -312,14 +312,14 @@ type ExecCancel struct {
 	KillGrace *Seconds       `json:"kill_grace_s,omitzero"`
 }
 
-// Why exec.cancel has sent a signal to nobody.
+// The reasons why exec.cancel has sent a signal to no process.
 const (
 	SignalEnded   = "ended"   // the command had ended
-	SignalIgnored = "ignored" // the shell was at work itself, and the signal does nothing to it
-	SignalTrapped = "trapped" // the shell was at work itself, and has a trap for INT, by which alone trl could stop it
+	SignalIgnored = "ignored" // the shell itself was working, and the signal has no effect on it
+	SignalTrapped = "trapped" // the shell itself was working and has a trap for INT, and trl can stop it only with INT
 )
 
-// ExecCancelled is what exec.cancel answers.
+// ExecCancelled is the answer of exec.cancel.
 type ExecCancelled struct {
 	ExecID    string `json:"exec_id,omitzero"`
 	Cancelled bool   `json:"cancelled"`
@@ -334,7 +334,7 @@ type ExecAttach struct {
 	OnSlow string `json:"on_slow,omitzero"`
 }
 
-// ExecDetach is the params of exec.detach: stop sending this connection the output of a command.
+// ExecDetach is the params of exec.detach, which stops sending a command's output to this connection.
 type ExecDetach struct {
 	ExecID string `json:"exec_id"`
 }
@@ -348,7 +348,7 @@ type ExecStarted struct {
 	At        time.Time `json:"at"`
 }
 
-// --- background processes (§5) ---
+// --- background processes ---
 
 // ProcessStart is the params of process.start.
 type ProcessStart struct {
@@ -362,7 +362,7 @@ type ProcessStart struct {
 	RequestKey string   `json:"request_key,omitzero"`
 }
 
-// ProcessStarted is what process.start answers.
+// ProcessStarted is the answer of process.start.
 type ProcessStarted struct {
 	ProcessID string `json:"process_id"`
 	Pid       int    `json:"pid"`
@@ -371,7 +371,7 @@ type ProcessStarted struct {
 	StateLost []string `json:"state_lost,omitzero"`
 }
 
-// ProcessInfo is what process.info answers; process.exit carries it too.
+// ProcessInfo is the answer of process.info, and the data of process.exit.
 type ProcessInfo struct {
 	ProcessID   string     `json:"process_id"`
 	SessionID   string     `json:"session_id"`
@@ -391,8 +391,8 @@ type ProcessInfo struct {
 	StateLost   []string   `json:"state_lost,omitzero"`
 }
 
-// Processes is what process.list answers. Background are pids that commands left running on their own, BackgroundCommands those of
-// them whose command line could be read.
+// Processes is the answer of process.list. Background are the pids of processes that commands left running. BackgroundCommands are those whose command
+// line could be read.
 type Processes struct {
 	Processes          []ProcessInfo     `json:"processes"`
 	Background         []int             `json:"background,omitzero"`
@@ -433,7 +433,7 @@ type GapRange struct {
 	To   int64 `json:"to"`
 }
 
-// Logs is what process.logs answers.
+// Logs is the answer of process.logs.
 type Logs struct {
 	StreamID   string    `json:"stream_id,omitzero"`
 	StreamNo   uint64    `json:"stream_no,omitzero"`
@@ -458,7 +458,7 @@ type ProcessKill struct {
 	KillGrace *Seconds `json:"kill_grace_s,omitzero"`
 }
 
-// Until is what process.wait waits for: exactly one of exit, port, output, http.
+// Until is the condition of process.wait: exactly one of exit, port, output, http.
 type Until struct {
 	Exit   bool   `json:"exit,omitzero"`
 	Port   int    `json:"port,omitzero"`
@@ -474,7 +474,7 @@ type ProcessWait struct {
 	Timeout   *Seconds `json:"timeout_s,omitzero"`
 }
 
-// WaitResult is what process.wait answers. Tail is the last output of a process that ended before the condition was met.
+// WaitResult is the answer of process.wait. Tail is the last output of a process that ended before the condition was met.
 type WaitResult struct {
 	Met      bool   `json:"met"`
 	ExitCode *int   `json:"exit_code,omitzero"`
@@ -483,9 +483,9 @@ type WaitResult struct {
 	Tail     string `json:"tail,omitzero"`
 }
 
-// --- terminals (§6) ---
+// --- terminals ---
 
-// The bounds of a terminal's size, both ways.
+// The bounds of a terminal's width and height.
 const (
 	MinSize = 1
 	MaxSize = 1000
@@ -506,7 +506,7 @@ type TermOpen struct {
 	Record      bool  `json:"record,omitzero"`
 }
 
-// TermOpened is what term.open answers.
+// TermOpened is the answer of term.open.
 type TermOpened struct {
 	TermID    string `json:"term_id"`
 	SessionID string `json:"session_id"`
@@ -520,7 +520,7 @@ type TermOpened struct {
 	StateLost   []string `json:"state_lost,omitzero"`
 }
 
-// TermRef is the params of what needs a terminal and nothing else.
+// TermRef is the params of methods that need only a terminal.
 type TermRef struct {
 	TermID string `json:"term_id"`
 }
@@ -560,7 +560,7 @@ type TermAttach struct {
 	WindowBytes int64 `json:"window_bytes,omitzero"`
 }
 
-// TermAttached is what term.attach answers.
+// TermAttached is the answer of term.attach.
 type TermAttached struct {
 	TermID   string `json:"term_id"`
 	StreamID string `json:"stream_id"`
@@ -587,7 +587,7 @@ type TermViewer struct {
 	Via      string    `json:"via,omitzero"`
 }
 
-// TermInfo is a terminal: term.close answers it, term.list lists it, term.opened and term.exit carry it.
+// TermInfo is a terminal: the answer of term.close, an element of term.list, and the data of term.opened and term.exit.
 type TermInfo struct {
 	TermID      string     `json:"term_id"`
 	SessionID   string     `json:"session_id"`
@@ -609,7 +609,7 @@ type TermInfo struct {
 	Attached []TermViewer `json:"attached,omitempty"`
 }
 
-// Terminals is what term.list answers; the list is never null.
+// Terminals is the answer of term.list; the list is never null.
 type Terminals struct {
 	Terminals []TermInfo `json:"terminals"`
 }
@@ -621,7 +621,7 @@ type Cursor struct {
 	Visible bool `json:"visible"`
 }
 
-// TermSnapshot is what term.snapshot answers: a terminal's screen as text.
+// TermSnapshot is the answer of term.snapshot: a terminal's screen as text.
 type TermSnapshot struct {
 	TermID    string   `json:"term_id"`
 	Cols      int      `json:"cols"`
@@ -660,7 +660,7 @@ type TermControl struct {
 	By       *TermViewer `json:"by,omitzero"`
 }
 
-// TermCommand is the data of term.command: a command that ended in a terminal, as its shell's marks tell.
+// TermCommand is the data of term.command: a command that ended in a terminal, as the marks of its shell report it.
 type TermCommand struct {
 	TermID     string `json:"term_id"`
 	StreamID   string `json:"stream_id"`
@@ -671,7 +671,7 @@ type TermCommand struct {
 	EndOffset  int64  `json:"end_offset"`
 }
 
-// --- streams and events (§7, §8) ---
+// --- streams and events ---
 
 // StreamAck is the params of stream.ack.
 type StreamAck struct {
@@ -679,8 +679,8 @@ type StreamAck struct {
 	Offset   int64  `json:"offset"`
 }
 
-// StreamStarted is the data of stream.started: what is sent, on a connection with binary frames, before the first chunk of a
-// stream that no answer has named.
+// StreamStarted is the data of stream.started. On a connection with binary frames it comes before the first chunk of a stream that no answer has
+// numbered.
 type StreamStarted struct {
 	StreamID string `json:"stream_id"`
 	StreamNo uint64 `json:"stream_no"`
@@ -697,7 +697,7 @@ type Output struct {
 	Stream    string `json:"stream"`
 	Data      []byte `json:"-"` // raw; AppendOutput writes data and encoding
 	Replay    bool   `json:"replay,omitzero"`
-	Snapshot  bool   `json:"snapshot,omitzero"` // of a terminal's screen: not bytes of the stream, which goes on at Offset
+	Snapshot  bool   `json:"snapshot,omitzero"` // a terminal's screen: not bytes of the stream, which continues at Offset
 }
 
 // StreamGap is the data of stream.gap.
@@ -727,21 +727,21 @@ type Event struct {
 	Data any    `json:"data"`
 }
 
-// --- server (§9) ---
+// --- server ---
 
-// Drain asks for a drain.
+// Drain is the params of system.drain.
 type Drain struct {
 	Wait *Seconds `json:"wait_s,omitzero"`
 	Undo bool     `json:"undo,omitzero"`
 }
 
-// Drained is what system.drain answers.
+// Drained is the answer of system.drain.
 type Drained struct {
 	Draining       bool `json:"draining"`
 	ActiveSessions int  `json:"active_sessions"`
 }
 
-// Pong is what system.ping answers.
+// Pong is the answer of system.ping.
 type Pong struct {
 	UptimeS int64     `json:"uptime_s"`
 	Version string    `json:"version"`
@@ -749,7 +749,7 @@ type Pong struct {
 	Epoch   string    `json:"epoch"`
 }
 
-// Stats is what system.stats answers.
+// Stats is the answer of system.stats.
 type Stats struct {
 	ActiveSessions   int            `json:"active_sessions"`
 	Draining         bool           `json:"draining"`
@@ -765,14 +765,14 @@ type Stats struct {
 	MemoryRSSBytes   int64          `json:"memory_rss_bytes"`
 }
 
-// Isolation is the tier of containment in force and why not a better one.
+// Isolation is the tier of containment in force, and why there is no better one.
 type Isolation struct {
 	Tier  string          `json:"tier"`
 	Why   string          `json:"why"`
 	Tiers []IsolationTier `json:"tiers"`
 }
 
-// IsolationTier is one way of containment and whether the server's machine has it.
+// IsolationTier is one tier, and whether the server's machine provides it.
 type IsolationTier struct {
 	Tier      string `json:"tier"`
 	Available bool   `json:"available"`
@@ -780,7 +780,7 @@ type IsolationTier struct {
 	Why       string `json:"why"`
 }
 
-// Capabilities is what system.capabilities answers.
+// Capabilities is the answer of system.capabilities.
 type Capabilities struct {
 	Version      string             `json:"version"`
 	Shells       []string           `json:"shells"`

@@ -12,10 +12,10 @@ import (
 	"unicode/utf8"
 )
 
-// Bounds of what a request may hold. Each is far above what anyone types and far below what would hurt.
+// Bounds of a request. Each is far above what anybody types and far below what would do harm.
 const (
 	MaxCommand    = 1 << 20 // bytes; the issue asks for 1 MiB, the frame limit of 4 MiB leaves room for its escapes
-	MaxRequestKey = 128     // characters, as PROTOCOL.md §4 says; a UUID has 36
+	MaxRequestKey = 128     // characters; a UUID has 36
 	MaxName       = 128     // characters; names are shown in lists
 	MaxEnv        = 1024    // variables; each is some lines of shell, and a login has about thirty
 	MaxLabels     = 64      // as many as Kubernetes objects carry in practice, several times over
@@ -33,11 +33,12 @@ const (
 	MaxSession  = 4 * MaxName                           // bytes of a session's name where it stands for the id
 	MaxLabel    = 4 * (MaxLabelKey + 1 + MaxLabelValue) // bytes of session.list's label
 	MaxSignal   = 16                                    // bytes of a signal's name
-	MaxText     = 4 << 10                               // bytes of a command's text in lists and events; its first ones are told
+	MaxText     = 4 << 10                               // bytes of a command's text in lists and events, which have its beginning
 )
 
-// lengths bounds every string of a request, in bytes; a field is found as Type.name or name. 0: its own Validate bounds it, or it is one of a few
-// words, or the size of the request is its bound (stdin and data, which are bytes for a program). A string that is in no table here fails a test.
+// lengths bounds every string of a request, in bytes. The key is Type.name or name. 0 means that its own Validate bounds it, that it is one of a few
+// words, or that the size of the request is its bound (stdin and data, which are bytes for a program). A test fails for a string that is in no table
+// here.
 var lengths = map[string]int{
 	"session_id": MaxRef, "exec_id": MaxRef, "process_id": MaxRef, "term_id": MaxRef, "stream_id": MaxRef, "share_id": MaxRef, "recording_id": MaxRef,
 	"session": MaxSession, "shell": MaxPath, "working_dir": MaxPath, "owner": MaxSubject,
@@ -45,9 +46,9 @@ var lengths = map[string]int{
 	"command": 0, "name": 0, "request_key": 0, "stdin": 0, "data": 0,
 }
 
-// bounded are the strings of a params type that lengths has a bound for.
+// bounded are the strings of a params type for which lengths has a bound.
 type bounded struct {
-	name  string // as an error tells it
+	name  string // as an error shows it
 	index []int
 	most  int
 }
@@ -77,9 +78,9 @@ func boundedOf(t reflect.Type) []bounded {
 	return fs
 }
 
-// refuseLong finds a string of *into that is longer than its bound.
+// refuseLong finds a string of *into that exceeds its bound.
 func refuseLong(raw []byte, into any) *Error {
-	if len(raw) <= 16 { // nothing in it is longer than the smallest of lengths
+	if len(raw) <= 16 { // no string in it exceeds the smallest bound in lengths
 		return nil
 	}
 	v := reflect.ValueOf(into).Elem()
@@ -94,7 +95,7 @@ func refuseLong(raw []byte, into any) *Error {
 	return nil
 }
 
-// enums are the fields that take one of a few words. Schema and PROTOCOL.md are made from them too; a field is found as Type.name or name.
+// enums are the fields that accept one of a few words. Schema and PROTOCOL.md are generated from them, too. The key is Type.name or name.
 var enums = map[string][]string{
 	"on_disconnect":        {"keep", "destroy"},
 	"on_shell_exit":        {"restore", "terminate"},
@@ -129,7 +130,7 @@ var enums = map[string][]string{
 	"Recording.reason":     {"exit", "full", "no_room", "failed", "deleted", "lost"},
 }
 
-// recordWords say what is recorded.
+// recordWords are the values of record.
 var recordWords = []string{"off", "terminals", "execs", "all"}
 
 func words[S ~string](list []S) (all []string) {
@@ -139,10 +140,10 @@ func words[S ~string](list []S) (all []string) {
 	return all
 }
 
-// SessionStates are the states that a session has on the wire.
+// SessionStates are the states of a session on the wire.
 var SessionStates = []string{"CREATING", "IDLE", "RUNNING", "TERMINATED"}
 
-// first gives the first fault.
+// first returns the first fault.
 func first(faults ...*Error) *Error {
 	for _, e := range faults {
 		if e != nil {
@@ -152,7 +153,7 @@ func first(faults ...*Error) *Error {
 	return nil
 }
 
-// Validate: exactly one of the two, as these methods have no default session.
+// Validate requires exactly one of the two, because these methods have no default session.
 func (q *SessionRef) Validate() *Error {
 	if q.SessionID == "" && q.Session == "" {
 		return InvalidParam("session_id", "session_id is missing")
@@ -167,7 +168,7 @@ func (q *SessionRef) atMostOne() *Error {
 	return nil
 }
 
-// Validate checks what can be known without the server's configuration.
+// Validate checks everything that does not depend on the server's configuration.
 func (q *SessionCreate) Validate() *Error {
 	return first(
 		validShell(q.Shell),
@@ -186,7 +187,7 @@ func (q *SessionCreate) Validate() *Error {
 	)
 }
 
-// Validate checks the state's name, and that one question is asked.
+// Validate checks the name of the state, and that the request asks one question.
 func (q *SessionList) Validate() *Error {
 	if q.All && q.Owner != "" {
 		return InvalidParam("owner", "all and owner exclude each other")
@@ -194,12 +195,12 @@ func (q *SessionList) Validate() *Error {
 	return oneOf("state", q.State)
 }
 
-// Validate wants a session and a sane grace time.
+// Validate requires a session and a sane grace time.
 func (q *SessionDestroy) Validate() *Error {
 	return first(q.SessionRef.Validate(), validSeconds("grace_s", q.Grace))
 }
 
-// Validate wants a session and a name.
+// Validate requires a session and a name.
 func (q *SessionRename) Validate() *Error {
 	if q.Name == "" {
 		return InvalidParam("name", "name is empty")
@@ -207,7 +208,7 @@ func (q *SessionRename) Validate() *Error {
 	return first(q.SessionRef.Validate(), validName(q.Name))
 }
 
-// Validate checks what can be known without the session.
+// Validate checks everything that does not depend on the session.
 func (q *Exec) Validate() *Error {
 	faults := first(
 		q.atMostOne(),
@@ -232,13 +233,13 @@ func (q *Exec) Validate() *Error {
 	return faults
 }
 
-// Validate is Exec's.
+// Validate is Exec's Validate.
 func (q *ExecRun) Validate() *Error { return q.Exec().Validate() }
 
-// Validate is Exec's.
+// Validate is Exec's Validate.
 func (q *ExecStream) Validate() *Error { return q.Exec().Validate() }
 
-// Validate wants an exec.
+// Validate requires an exec.
 func (q *ExecWait) Validate() *Error {
 	return first(
 		present("exec_id", q.ExecID),
@@ -248,12 +249,12 @@ func (q *ExecWait) Validate() *Error {
 	)
 }
 
-// Validate wants an exec and bytes in an encoding we know.
+// Validate requires an exec and bytes in an encoding we know.
 func (q *ExecInput) Validate() *Error {
 	return first(present("exec_id", q.ExecID), oneOf("encoding", q.Encoding), validData(q.Data, q.Encoding))
 }
 
-// Validate wants no two ways of saying what to cancel.
+// Validate refuses two ways of saying what to cancel.
 func (q *ExecCancel) Validate() *Error {
 	if len(q.RequestID) > MaxID {
 		return InvalidParam("request_id", "request_id is longer than %d bytes", MaxID).With("limit", MaxID)
@@ -276,15 +277,15 @@ func (q *ExecCancel) Validate() *Error {
 	return first(q.atMostOne(), validSignal(q.Signal), validSeconds("kill_grace_s", q.KillGrace))
 }
 
-// Validate wants an exec.
+// Validate requires an exec.
 func (q *ExecAttach) Validate() *Error {
 	return first(present("exec_id", q.ExecID), notNegative("offset", &q.Offset), oneOf("on_slow", q.OnSlow))
 }
 
-// Validate wants an exec.
+// Validate requires an exec.
 func (q *ExecDetach) Validate() *Error { return present("exec_id", q.ExecID) }
 
-// Validate checks what can be known without the session.
+// Validate checks everything that does not depend on the session.
 func (q *ProcessStart) Validate() *Error {
 	return first(
 		q.atMostOne(),
@@ -298,30 +299,30 @@ func (q *ProcessStart) Validate() *Error {
 	)
 }
 
-// Validate wants a process.
+// Validate requires a process.
 func (q *ProcessRef) Validate() *Error { return present("process_id", q.ProcessID) }
 
-// Validate wants a process.
+// Validate requires a process.
 func (q *ProcessLogs) Validate() *Error {
 	return first(present("process_id", q.ProcessID), notNegative("offset", &q.Offset), notNegative("max_bytes", q.MaxBytes), oneOf("on_slow", q.OnSlow))
 }
 
-// Validate wants a process and bytes in an encoding we know.
+// Validate requires a process and bytes in an encoding we know.
 func (q *ProcessInput) Validate() *Error {
 	return first(present("process_id", q.ProcessID), oneOf("encoding", q.Encoding), validData(q.Data, q.Encoding))
 }
 
-// Validate wants a process.
+// Validate requires a process.
 func (q *ProcessKill) Validate() *Error {
 	return first(present("process_id", q.ProcessID), validSignal(q.Signal), validSeconds("kill_grace_s", q.KillGrace))
 }
 
-// Validate wants a process and one condition.
+// Validate requires a process and one condition.
 func (q *ProcessWait) Validate() *Error {
 	return first(present("process_id", q.ProcessID), q.Until.validate(), validSeconds("timeout_s", q.Timeout))
 }
 
-// Validate checks what can be known without the session.
+// Validate checks everything that does not depend on the session.
 func (q *TermOpen) Validate() *Error {
 	return first(
 		q.atMostOne(),
@@ -336,30 +337,30 @@ func (q *TermOpen) Validate() *Error {
 	)
 }
 
-// Validate wants a stream and an offset.
+// Validate requires a stream and an offset.
 func (q *StreamAck) Validate() *Error {
 	return first(present("stream_id", q.StreamID), notNegative("offset", &q.Offset))
 }
 
-// Validate wants a terminal.
+// Validate requires a terminal.
 func (q *TermRef) Validate() *Error { return present("term_id", q.TermID) }
 
-// Validate wants a terminal and bytes in an encoding we know.
+// Validate requires a terminal and bytes in an encoding we know.
 func (q *TermInput) Validate() *Error {
 	return first(present("term_id", q.TermID), oneOf("encoding", q.Encoding), validData(q.Data, q.Encoding))
 }
 
-// Validate wants a terminal and a size.
+// Validate requires a terminal and a size.
 func (q *TermResize) Validate() *Error {
 	return first(present("term_id", q.TermID), validSize("cols", q.Cols), validSize("rows", q.Rows))
 }
 
-// Validate wants a terminal.
+// Validate requires a terminal.
 func (q *TermClose) Validate() *Error {
 	return first(present("term_id", q.TermID), validSeconds("kill_grace_s", q.KillGrace))
 }
 
-// Validate wants a terminal, and history or screen.
+// Validate requires a terminal, and history or screen.
 func (q *TermAttach) Validate() *Error {
 	if q.Snapshot && q.Offset != nil {
 		return InvalidParam("snapshot", "snapshot and offset exclude each other")
@@ -407,7 +408,7 @@ func (u *Until) validate() *Error {
 	return nil
 }
 
-// envName is what shells and PROTOCOL.md §9 take for a variable's name.
+// envName reports whether shells accept s as the name of a variable.
 func envName(s string) bool {
 	for i := range len(s) {
 		c := s[i]
@@ -509,7 +510,7 @@ func validLabels(labels map[string]string) *Error {
 	return nil
 }
 
-// validText is for words that lists and terminals show: bounded and without controls.
+// validText checks words that lists and terminals show: they are bounded and contain no controls.
 func validText(field, s string, most int) *Error {
 	if utf8.RuneCountInString(s) > most {
 		return InvalidParam(field, "%s is longer than %d characters", field, most).With("limit", most)
@@ -523,13 +524,12 @@ func validText(field, s string, most int) *Error {
 	return nil
 }
 
-// reorders reports whether r shows other characters in another order: the embeddings, overrides and isolates of Unicode's
-// bidirectional algorithm.
+// reorders reports whether r shows other characters in another order: the embeddings, overrides and isolates of Unicode's bidirectional algorithm.
 func reorders(r rune) bool { return r >= 0x202a && r <= 0x202e || r >= 0x2066 && r <= 0x2069 }
 
 func validSeconds(field string, s *Seconds) *Error { return notNegative(field, s) }
 
-// notNegative refuses NaN and the infinities too: JSON has none, a Go caller may.
+// notNegative also refuses NaN and the infinities: JSON has none, but a Go caller may pass them.
 func notNegative[N ~int64 | ~float64](field string, n *N) *Error {
 	if n != nil && (!(*n >= 0) || math.IsInf(float64(*n), 1)) {
 		return InvalidParam(field, "%s is not a number of at least 0", field)
@@ -560,7 +560,7 @@ func present(field, value string) *Error {
 	return nil
 }
 
-// oneOf holds value against the enumeration of this name; nothing stands for the default.
+// oneOf checks value against the enumeration of this name. An empty value means the default.
 func oneOf(enum, value string) *Error {
 	words := enums[enum]
 	if value == "" || slices.Contains(words, value) {
@@ -570,5 +570,5 @@ func oneOf(enum, value string) *Error {
 	return InvalidParam(field, "%s is not one of %s", field, strings.Join(words, ", "))
 }
 
-// Validate checks what types cannot say.
+// Validate checks what the types cannot express.
 func (q *Drain) Validate() *Error { return validSeconds("wait_s", q.Wait) }

@@ -1,6 +1,6 @@
-// Package reaper is the clock: idle and expired sessions, retention, orphan scans.
+// Package reaper is the clock: it handles idle and expired sessions, retention and orphan scans.
 //
-// It decides when, the pool decides what. One goroutine, one ticker; nothing here waits for a session to end.
+// The reaper decides when, the pool decides what. It is one goroutine with one ticker, and it never waits for a session to end.
 package reaper
 
 import (
@@ -14,19 +14,19 @@ import (
 
 const (
 	tickInterval       = time.Second      // idle timeouts are minutes; a client that asks for 2 s gets 2 to 3
-	orphanScanInterval = 10 * time.Second // a look at every process of the machine costs milliseconds
+	orphanScanInterval = 10 * time.Second // a scan of every process of the machine takes milliseconds
 
-	reasonIdle = "idle" // PROTOCOL.md §3
+	reasonIdle = "idle" // PROTOCOL.md, Reason
 )
 
-// Pool is what the reaper needs of the sessions. All three return at once.
+// Pool is the part of the pool that the reaper needs. All three methods return at once.
 type Pool interface {
-	EndIdle(now time.Time) (ended int) // begins the end of those that have rested for too long
-	WarnExpiring(now time.Time)        // tells the watchers of those that will be ended soon
-	DropExpired(now time.Time)         // lets go of what has been retained for long enough
+	EndIdle(now time.Time) (ended int) // starts to end sessions that have been idle for too long
+	WarnExpiring(now time.Time)        // tells the watchers of sessions that will end soon
+	DropExpired(now time.Time)         // drops work that has been retained for long enough
 }
 
-// Reaper is the loop.
+// Reaper runs the loop.
 type Reaper struct {
 	pool    Pool
 	orphans func()
@@ -39,16 +39,16 @@ type Reaper struct {
 	stopped chan struct{} // closed when the loop has ended, or never began
 }
 
-// New makes a reaper. orphans ends processes that escaped their session; nil where nothing can escape.
+// New makes a reaper. orphans ends processes that escaped their session; it is nil if none can escape.
 func New(p Pool, orphans func(), m *metrics.Metrics, log zerolog.Logger) *Reaper {
 	metrics.AtZero(m.SessionsReaped, reasonIdle)
 	return &Reaper{pool: p, orphans: orphans, metrics: m, log: log, stop: make(chan struct{}), stopped: make(chan struct{})}
 }
 
-// Start begins. The loop ends at Close, which waits for it.
+// Start starts the loop. Close ends it and waits for it.
 func (r *Reaper) Start() { r.start.Do(func() { go r.run() }) }
 
-// Close ends the loop and returns when it has. Idempotent.
+// Close ends the loop and returns when it has ended. It is idempotent.
 func (r *Reaper) Close() {
 	r.close.Do(func() { close(r.stop) })
 	r.start.Do(func() { close(r.stopped) })
@@ -66,7 +66,7 @@ func (r *Reaper) run() {
 			return
 		case <-tick.C:
 		}
-		now := time.Now() // not the tick's: after a suspended machine or a slow scan that is stale
+		now := time.Now() // not the tick's time, which is old after a suspend or a slow scan
 		r.pool.WarnExpiring(now)
 		if n := r.pool.EndIdle(now); n > 0 {
 			r.metrics.SessionsReaped.WithLabelValues(reasonIdle).Add(float64(n))
@@ -76,7 +76,7 @@ func (r *Reaper) run() {
 			scanned = now
 			r.orphans()
 		}
-		if took := time.Since(now); took > tickInterval { // timeouts lag by as much: the machine is too small or /proc too large
+		if took := time.Since(now); took > tickInterval { // timeouts are late by as much: the machine is too small, or /proc is too large
 			r.log.Warn().Dur("took_ms", took).Msg("slow housekeeping")
 		}
 	}

@@ -1,7 +1,6 @@
-// Package statemachine is which states a session has and which moves are legal.
+// Package statemachine holds the states of a session and the legal moves between them.
 //
-// It decides and remembers, nothing more: the caller of Fire acts afterwards, on
-// what Fire returned.
+// It decides and remembers, and does nothing else: the caller of Fire acts afterwards, on what Fire returned.
 package statemachine
 
 import (
@@ -12,10 +11,10 @@ import (
 	"github.com/looplab/fsm"
 )
 
-// State is where a session is; the words are the wire's.
+// State is a session's state, in the words of the wire.
 type State string
 
-// The states of PROTOCOL.md §1.
+// The states, as PROTOCOL.md describes them under Sessions.
 const (
 	Creating   State = "CREATING"   // the shell is starting
 	Idle       State = "IDLE"       // the shell waits for a command
@@ -26,21 +25,21 @@ const (
 // Event is what happened to a session, in the past tense.
 type Event string
 
-// The events. Whoever fires Began and gets no error has the turn.
+// The events. A caller that fires Began without an error has the turn.
 const (
 	Ready    Event = "ready"    // the shell answers
 	Began    Event = "began"    // a command took the turn
-	Finished Event = "finished" // it ended, and the shell is usable again
+	Finished Event = "finished" // the command ended, and the shell is usable again
 	Ended    Event = "ended"    // the session is over, for whatever reason
 )
 
-// States and Events are the whole of both lists, in the order of a session's life.
+// States and Events list all states and events, in the order of a session's life.
 var (
 	States = []State{Creating, Idle, Running, Terminated}
 	Events = []Event{Ready, Began, Finished, Ended}
 )
 
-// moves is the table; every pair that is not in it is an error.
+// moves is the table. Every pair that is not in it is an error.
 var moves = []fsm.EventDesc{
 	{Name: string(Ready), Src: []string{string(Creating)}, Dst: string(Idle)},
 	{Name: string(Began), Src: []string{string(Idle)}, Dst: string(Running)},
@@ -48,15 +47,13 @@ var moves = []fsm.EventDesc{
 	{Name: string(Ended), Src: []string{string(Creating), string(Idle), string(Running)}, Dst: string(Terminated)},
 }
 
-// Machine is one session's state. It has no callbacks on purpose: an event fired
-// from inside one would meet the lock of the move that is under way.
+// Machine is one session's state. It has no callbacks: an event fired inside a callback would wait for the lock of the move in progress.
 type Machine struct {
 	mu    sync.Mutex
 	table *fsm.FSM // guarded by mu: in fsm v1.0.3 two concurrent events race
 }
 
-// New is a machine in the state given. A state that is not in the list panics: it
-// would refuse every event, and only a bug can ask for it.
+// New makes a machine in the given state. It panics on a state that is not in the list, because only a bug can ask for one.
 func New(initial State) *Machine {
 	for _, s := range States {
 		if s == initial {
@@ -66,11 +63,9 @@ func New(initial State) *Machine {
 	panic(fmt.Sprintf("statemachine: no state %q", initial))
 }
 
-// Fire moves. On an illegal move it returns an error and from == to == the state
-// that the machine is in and stays in.
+// Fire makes a move. On an illegal move it returns an error, and from and to are both the current state, which does not change.
 //
-// There is no context parameter: in fsm v1.0.3 an event with a cancelled context
-// leaves its transition pending and the machine refuses every later event.
+// It takes no context: in fsm v1.0.3 an event with a cancelled context leaves its transition pending, and the machine refuses every later event.
 func (m *Machine) Fire(e Event) (from, to State, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -81,15 +76,14 @@ func (m *Machine) Fire(e Event) (from, to State, err error) {
 	return from, State(m.table.Current()), nil
 }
 
-// State is where the machine is now; another goroutine's Fire may change it at once.
+// State returns the current state. Another goroutine's Fire may change it at once.
 func (m *Machine) State() State {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return State(m.table.Current())
 }
 
-// Diagram is the table as a Mermaid state diagram. docs/ARCHITECTURE.md shows it, and
-// a test compares the two.
+// Diagram returns the table as a Mermaid state diagram. docs/ARCHITECTURE.md shows it, and a test compares them.
 func Diagram() string {
 	text, err := fsm.VisualizeForMermaidWithGraphType(New(Creating).table, fsm.StateDiagram)
 	if err != nil {
