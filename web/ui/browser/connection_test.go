@@ -65,7 +65,7 @@ func TestLostSessionsAreSaidToBeLost(t *testing.T) {
 	g.crash()
 	p.until("the banner tells", `/Connection lost/.test(document.querySelector(".banner").textContent)`)
 	g.start() // on the same address, with the same tokens
-	p.until("it ends in lost, and why", `/lost because the gateway was started anew/.test(document.querySelector(".banner").textContent)`)
+	p.until("it ends in lost, and why", `/lost because the gateway was restarted/.test(document.querySelector(".banner").textContent)`)
 	p.until("the terminal says it too", `/is over|has ended/.test(document.querySelector(".pane-note").textContent)`)
 	p.newTerminal()
 }
@@ -83,7 +83,7 @@ func TestStoppedGatewayTellsSo(t *testing.T) {
 		t.Error(said)
 	}
 	g.start()
-	p.until("it ends in lost, and why", `/lost because the gateway was started anew/.test(document.querySelector(".banner").textContent)`)
+	p.until("it ends in lost, and why", `/lost because the gateway was restarted/.test(document.querySelector(".banner").textContent)`)
 }
 
 func TestLoggedOutGoesToLogin(t *testing.T) {
@@ -139,7 +139,7 @@ func TestSecondTabViewsUntilItTakesOver(t *testing.T) {
 	p.write("echo lost")
 	p.until("both see who is there", `/2 viewers here/.test(document.querySelector(".viewers-count").textContent) && !document.querySelector(".viewers-count").hidden`)
 	p.do(chromedp.Click(`.viewers-count`, chromedp.ByQuery))
-	p.until("one by one", `document.querySelector("#viewers").matches(":popover-open") && /admin \(you\): looks on/.test(document.querySelector("#viewers").textContent) && /admin: types, since/.test(document.querySelector("#viewers").textContent)`)
+	p.until("one by one", `document.querySelector("#viewers").matches(":popover-open") && /admin \(you\): watches/.test(document.querySelector("#viewers").textContent) && /admin: types, since/.test(document.querySelector("#viewers").textContent)`)
 	q.enter("echo kept")
 	p.until("only the second typed", `/^kept$/m.test(`+text+`)`)
 	if eval[bool](p, `/echo lost/.test(`+text+`)`) {

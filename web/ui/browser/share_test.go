@@ -51,7 +51,7 @@ func TestLinkToLook(t *testing.T) {
 	const there = `typeof trl === "object" && trl.connection.up && trl.tabs.current?.xterm`
 	guest.until("the guest is at the terminal", there)
 	guest.until("and sees what is on it", `/^shown to all$/m.test(`+text+`)`)
-	guest.until("who is told what he is", `/guest of admin \(may look\)/.test(document.querySelector(".statusbar").textContent)`)
+	guest.until("who is told what he is", `/guest of admin \(may watch\)/.test(document.querySelector(".statusbar").textContent)`)
 	if where := eval[string](guest, `location.href`); strings.Contains(where, "token") {
 		t.Errorf("the token is in the address bar: %s", where)
 	}

@@ -75,7 +75,7 @@ func TestPoolShowsNumbersOverTime(t *testing.T) {
 	}
 	p.until("the failed ones are counted", `trl.samples.samples.some((s) => s.failed > 0 && s.p50 > 0)`)
 	p.until("the tiles", `/Sessions\s*1 \//.test(document.querySelector(".tiles").textContent.replace("Sessions", "Sessions "))`)
-	p.until("cleaning up", `/Orphans ended/.test(document.querySelector(".tables").textContent)`)
+	p.until("cleaning up", `/Orphans killed/.test(document.querySelector(".tables").textContent)`)
 }
 
 func TestSessionsAreListedRenamedAndEnded(t *testing.T) {

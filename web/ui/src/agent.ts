@@ -11,9 +11,9 @@ import { Refusal, type ExecEntry, type ProcessInfo } from "./wire";
 import type { View } from "./view";
 
 const every = 2500; // queue, ports and log sizes change without an event
-const kept = 200; // blocks on the page; older ones are the gateway's to forget too
+const kept = 200; // blocks on the page; the gateway also forgets older ones
 
-// What happens in a session that a program drives: its commands as blocks, its queue, its processes. It only looks on,
+// What happens in a session that a program drives: its commands as blocks, its queue, its processes. It only watches
 // until the person takes over.
 export class Agent implements View {
   readonly key: string;
@@ -44,7 +44,7 @@ export class Agent implements View {
   private atEnd = true; // the list is scrolled to its end, and stays there
   private placed = 0; // where keepEnd has scrolled to
   private over = false;
-  private begun = false; // a tab that was restored and not looked at yet watches nothing
+  private begun = false; // a restored tab that has not been shown yet watches nothing
 
   constructor(
     private readonly connection: Connection,
@@ -74,7 +74,7 @@ export class Agent implements View {
         ),
       ),
     );
-    // What an ended command printed is asked for when it comes into sight.
+    // The output of an ended command is requested when its block becomes visible.
     this.seen = new IntersectionObserver((entries) => {
       for (const entry of entries) if (entry.isIntersecting) void this.blocks.get((entry.target as HTMLElement).dataset.exec ?? "")?.load();
     });
@@ -150,7 +150,7 @@ export class Agent implements View {
     });
   }
 
-  /** Begins to watch, or again after the connection was lost; what came meanwhile comes now. */
+  /** Starts to watch, also again after a lost connection; events from the meantime arrive now. */
   private async start(): Promise<void> {
     this.begun = true;
     if (!this.connection.up) return;
@@ -164,7 +164,7 @@ export class Agent implements View {
       if (error instanceof Refusal && error.code === "SESSION_TERMINATED") this.over = true;
       else if (error instanceof Refusal && error.code !== "OFFLINE") {
         this.over = true;
-        say(this.empty, error.code === "SESSION_LOST" ? "This session is gone: the gateway was started anew." : "This session has ended and is no longer kept.");
+        say(this.empty, error.code === "SESSION_LOST" ? "This session is gone: the gateway was restarted." : "This session has ended, and its data is no longer kept.");
       }
     }
     this.draw();
@@ -185,7 +185,7 @@ export class Agent implements View {
       else this.processList.querySelector(":scope > .muted")?.remove();
       say(this.background, background?.length ? `Left running by commands: pid ${background.join(", ")}` : "");
     } catch {
-      // it has ended, or we are offline: what we have stays in sight
+      // it has ended, or we are offline: the current content stays visible
     }
   }
 
@@ -253,7 +253,7 @@ export class Agent implements View {
   private draw(): void {
     this.changed.emit();
     const s = this.sessions.get(this.session);
-    this.terminal.hidden = !s || s.state === "TERMINATED" || (!s.terminals && !this.mayChange()); // who may only look opens none
+    this.terminal.hidden = !s || s.state === "TERMINATED" || (!s.terminals && !this.mayChange()); // a viewer cannot open one
     if (!s) return;
     this.over ||= s.state === "TERMINATED";
     const busy = s.state === "IDLE" && !!s.in_terminals?.length;

@@ -1,6 +1,6 @@
 // Output of commands as plain text: they run with TERM=dumb, but some write escapes all the same.
 
-/** Takes escape sequences out of a text that comes in pieces; what a piece ends in the middle of waits for the next. */
+/** Removes escape sequences from a text that comes in pieces. A sequence that a piece cuts waits for the next piece. */
 export class Plain {
   private rest = "";
   private readonly decoder = new TextDecoder(); // UTF-8; what is not becomes U+FFFD, as a terminal shows it
@@ -16,7 +16,7 @@ export class Plain {
   }
 }
 
-/** What a line shows in the end: of a progress bar its last state. A regular expression's time would grow with the square of the line's length. */
+/** The final text of a line: the last state of a progress bar. A regular expression would take time quadratic in the line's length. */
 function lastState(line: string, ended: boolean): string {
   let end = line.length;
   while (ended && line[end - 1] === "\r") end--;

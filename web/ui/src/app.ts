@@ -19,7 +19,7 @@ import { Tabs } from "./tabs";
 import { applyTheme } from "./theme";
 import { Workspace } from "./workspace";
 
-// The page: one connection, the list of sessions, the open views; made once, here.
+// The page: one connection, the list of sessions, the open views. Everything is made here, once.
 
 const connection = new Connection(() => location.origin.replace(/^http/, "ws") + (guestToken ? "/v1/ws" : at("v1/ws")));
 const sessions = new Sessions(connection);
@@ -53,13 +53,13 @@ const pane = (then: (pane: Pane) => void) => () => {
 };
 const keys = new Keys([
   { chord: "Ctrl+Shift+Enter", does: "New session", run: () => void workspace.createSession() },
-  { chord: "Ctrl+Shift+←", does: "Tab before", run: () => tabs.step(-1) },
-  { chord: "Ctrl+Shift+→", does: "Tab after", run: () => tabs.step(1) },
+  { chord: "Ctrl+Shift+←", does: "Previous tab", run: () => tabs.step(-1) },
+  { chord: "Ctrl+Shift+→", does: "Next tab", run: () => tabs.step(1) },
   { chord: "Ctrl+Shift+L", does: "Go to the list of sessions", run: () => showSidebar(true) },
   { chord: "Ctrl+Shift+F", does: "Search in the terminal", run: pane((p) => p.search()) },
   { chord: "Ctrl+Shift+↑", does: "Previous command", run: pane((p) => p.marks.jump(-1)) },
   { chord: "Ctrl+Shift+↓", does: "Next command", run: pane((p) => p.marks.jump(1)) },
-  { chord: "Ctrl+Shift+Y", does: "Copy the output of the picked or last command", run: pane((p) => p.copyOutput()) },
+  { chord: "Ctrl+Shift+Y", does: "Copy the output of the selected or last command", run: pane((p) => p.copyOutput()) },
   { chord: "Ctrl+Shift+C", does: "Copy the selection", run: pane((p) => p.copySelection()) },
   { chord: "Ctrl+Shift+S", does: "Download the scrollback", run: pane((p) => p.download(false)) },
   { chord: "Ctrl+Shift+>", does: "Larger text", run: () => choose({ fontSize: settings.fontSize + 1 }) },
@@ -79,7 +79,7 @@ function showSidebar(open: boolean): void {
 empty.append(
   h("h1", {}, "trl"),
   ...(guestToken
-    ? [h("p", {}, "You came over a share link.")]
+    ? [h("p", {}, "You opened a share link.")]
     : [
         h("p", {}, "Choose a session from the list, or open one."),
         h("p", {}, button("New session", () => void workspace.createSession(), { class: "primary" })),
@@ -126,14 +126,14 @@ connection.status.on(whoIsHere);
 connection.status.on((status) => {
   if (status.kind === "over") {
     guestNote.hidden = true;
-    sessions.changed.emit(); // nothing may be done any more
+    sessions.changed.emit(); // nothing is allowed any more
   }
   if (status.kind !== "up") return;
   void connection.call("system.capabilities", {}).then(
     (capabilities) => {
       workspace.capabilities = capabilities;
       statusBar.introduce(capabilities);
-      sessions.changed.emit(); // what may be done is known now
+      sessions.changed.emit(); // the permissions are known now
       const share = capabilities.principal?.share;
       if (!share) return;
       document.body.classList.toggle("guest-terminal", share.term_id !== undefined); // there is no list for these
@@ -144,7 +144,7 @@ connection.status.on((status) => {
   );
 });
 
-// A file that is dropped would take the page's place.
+// The browser would open a dropped file in place of the page.
 for (const type of ["dragover", "drop"] as const) {
   addEventListener(type, (event) => {
     if (!event.dataTransfer?.types.includes("Files")) return;
@@ -157,5 +157,5 @@ applyTheme();
 workspace.restore();
 void connection.begin();
 
-// For the console of a curious person, and for our tests.
+// For the console, and for our tests.
 Object.assign(window, { trl: { connection, sessions, samples, tabs, workspace, settings, choose } });

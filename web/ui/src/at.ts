@@ -1,9 +1,9 @@
-// What needs a login is asked for below the path that the login's cookie is for. The login page keeps that path in this store: pages of
-// other ports of the same host, to which browsers would send a cookie of every path, have another.
+// Routes that need a login are requested below the path of the login's cookie. The login page keeps that path in this store. Pages on
+// other ports of the same host, to which browsers would send a cookie for the path /, have another store.
 
 const form = /^\/at\/[0-9a-f]+\/$/;
 
-/** The address of what needs a login. Who is not logged in asks too: a certificate may do, or nobody may need to be. */
+/** The address of a route that needs a login. Without a login the page uses it, too: there may be a certificate, or no authentication. */
 export function at(path: string): string {
   let base = "";
   try {

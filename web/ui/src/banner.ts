@@ -2,16 +2,16 @@ import { restarted, type Connection, type Status } from "./connection";
 import { button, fill, h, say } from "./dom";
 import { duration, plural } from "./format";
 
-// Says that the connection is gone, counts, and in the end says what came of it: restored, or lost because of something.
+// Says that the connection is lost, counts the seconds, and finally reports the result: restored, or lost because of a reason.
 export class Banner {
   readonly element = h("div", { class: "banner", attr: { hidden: true } });
   private readonly text = h("span", { class: "banner-text", attr: { role: "status" } });
   private readonly clock = h("span", { class: "banner-clock", attr: { "aria-hidden": "true" } });
-  private readonly losses: string[] = []; // of this absence
+  private readonly losses: string[] = []; // in this disconnect
   private unsent: "" | "did not arrive" | "may not have arrived" = ""; // what was typed in this absence
   private timer = 0;
   private settle = 0;
-  private settling = false; // what was lost is not known yet
+  private settling = false; // the losses are not known yet
 
   constructor(private readonly connection: Connection) {
     const again = button("Try now", () => connection.retry(), { class: "small banner-again" });
@@ -19,21 +19,21 @@ export class Banner {
     fill(this.element, this.text, this.clock, again, away);
     connection.status.on((status) => this.show(status));
     connection.quiet.on((ms) => this.showQuiet(ms));
-    connection.lostEpoch.on(() => this.lost("the gateway was started anew and its sessions are gone"));
+    connection.lostEpoch.on(() => this.lost("the gateway was restarted and its sessions are gone"));
   }
 
-  /** Something did not come back. Told once the connection is up. */
+  /** Something did not come back. The banner reports it when the connection is up. */
   lost(why: string): void {
     if (!this.losses.includes(why)) this.losses.push(why);
     if (this.connection.up && !this.settling) this.conclude();
   }
 
-  /** Input was refused while the connection was away, or lost with it: then nobody knows whether it arrived. */
+  /** Input was refused during the disconnect, or was lost with the connection; in the latter case nobody knows whether it arrived. */
   untyped(sent: boolean): void {
     if (this.unsent !== "did not arrive") this.unsent = sent ? "may not have arrived" : "did not arrive";
   }
 
-  /** Says that no answer comes, while the connection still counts as up; ms is 0 when one has come. */
+  /** Says that no answer comes while the connection still counts as up; ms is 0 when an answer has come. */
   private showQuiet(ms: number): void {
     if (ms) {
       clearTimeout(this.settle);
@@ -54,7 +54,7 @@ export class Banner {
       case "down":
         this.element.hidden = false;
         this.element.dataset.kind = "down";
-        say(this.text, `Connection lost: ${status.why}.${status.why === restarted ? "" : " Sessions go on without it."}`);
+        say(this.text, `Connection lost: ${status.why}.${status.why === restarted ? "" : " Sessions go on."}`);
         this.timer = setInterval(() => this.count(status), 200);
         this.count(status);
         return;
@@ -69,7 +69,7 @@ export class Banner {
           this.element.hidden = true;
           return;
         }
-        // What hangs on the connection asks for its streams now; the next moment tells what has not come back.
+        // Users of the connection request their streams now; shortly after that it is known what has not come back.
         this.settling = true;
         this.settle = setTimeout(() => this.conclude(status.away), 300);
     }
@@ -98,7 +98,7 @@ export class Banner {
   }
 }
 
-/** How a gap is told. */
+/** The text for a gap. */
 export function gapWords(from: number, to: number): string {
   return `${plural(to - from, "byte")} of output are no longer kept`;
 }

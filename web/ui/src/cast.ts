@@ -1,8 +1,8 @@
-// A recording as it is played: an asciicast, v3 or v2, with absolute times. docs/recordings.md says what is in one.
+// A recording in the form in which it is played: an asciicast, v3 or v2, with absolute times. docs/recordings.md describes the content.
 
 export interface CastEvent {
   at: number; // ms since the beginning
-  code: string; // o output, r size, m mark, x exit status; others are nothing to a player
+  code: string; // o output, r size, m mark, x exit status; a player ignores others
   data: string;
 }
 

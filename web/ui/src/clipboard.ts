@@ -3,10 +3,10 @@ import { h } from "./dom";
 import { plural } from "./format";
 import { notice } from "./notice";
 
-// Writing only. What is in the clipboard is the person's: it is read when the browser hands it over on a paste, never because a program
-// in the terminal asks.
+// This module only writes. The content of the clipboard belongs to the person: the page reads it when the browser passes it on a paste, never because
+// a program in the terminal asks.
 
-/** Copies text, and says so unless told to be quiet. */
+/** Copies text, and says so unless quiet is set. */
 export async function copy(text: string, quiet = false): Promise<void> {
   if (!text) return;
   try {
@@ -33,7 +33,7 @@ function copyByHand(text: string): void {
 
 const mostByProgram = 1 << 20;
 
-/** What OSC 52 may do: put text there, where somebody looks and can see that it did. Asking for what is there gets nothing. */
+/** Handles OSC 52: a program may write text to the clipboard, visibly. A query gets no answer. */
 export const programsClipboard: IClipboardProvider = {
   readText: () => Promise.resolve(""),
   async writeText(selection, text) {

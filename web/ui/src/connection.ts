@@ -7,10 +7,10 @@ import { Refusal, type Events, type Methods, type WireChunk } from "./wire";
 export type Status =
   | { kind: "connecting" }
   | { kind: "up"; away: number } // ms since it was up last; 0 the first time
-  | { kind: "down"; since: number; attempt: number; retryAt: number; why: string } // why: what began it
+  | { kind: "down"; since: number; attempt: number; retryAt: number; why: string } // why: the cause
   | { kind: "over"; why: string }; // it will not dial again by itself
 
-/** What comes of one stream: its pieces in order, and the gaps between them. */
+/** The listeners of one stream: they get its pieces in order, and the gaps between them. */
 export interface StreamListener {
   chunk(chunk: Chunk): void;
   gap(from: number, to: number): void;
@@ -19,17 +19,17 @@ export interface StreamListener {
 const dialTimeout = 10_000;
 const pingEvery = 5_000;
 const tickEvery = 250;
-/** After so long without a byte a ping asks whether anybody is there. */
+/** After this time without a byte the page sends a ping. */
 const askAfter = 1_000;
-/** So many ticks without a byte, and with a ping on its way, are told. Ticks, not time: a page that slept or was busy has heard nothing either. */
+/** After this many ticks without a byte, and with a ping on its way, the page says so. It counts ticks and not time, because a page that slept or was busy has received nothing either. */
 const quietTicks = 9;
-/** A server that has said nothing for so long is gone or stopped. */
+/** A server that has sent nothing for this time is gone or stopped. */
 const silence = 12_000;
 const firstRetry = 250;
 const lastRetry = 15_000;
-/** Why a gateway goes away that says so. With it go its sessions, unless another one takes them over: it does not tell. */
+/** The reason of a gateway that announces its end. It does not say whether another one takes over its sessions. */
 export const restarted = "the gateway is being restarted";
-/** Close codes after which dialling again is no use: 1000 and 1008 are final, 44xx is about who we are. */
+/** Close codes after which dialling again is useless: 1000 and 1008 are final, 44xx concerns our credentials. */
 const finalCode = (code: number) => code === 1000 || code === 1008 || code >= 4000;
 
 interface Waiting {
@@ -37,14 +37,14 @@ interface Waiting {
   reject(error: Refusal): void;
 }
 
-// The one WebSocket of the page. It dials for as long as the page lives; whoever has something to go on with
-// (a stream at an offset, a watch) listens to status and asks again when it is up.
+// The one WebSocket of the page. It dials for as long as the page lives. Its users (a stream at an offset, a watch) listen to its status and
+// ask again when it is up.
 export class Connection {
   readonly status = new Signal<Status>();
   readonly latency = new Signal<number>(); // ms there and back
-  /** A ping has no answer: for how long (ms) nothing has come; 0: something came again. */
+  /** A ping has no answer: the time (ms) since the last byte; 0: a byte has come again. */
   readonly quiet = new Signal<number>();
-  /** The gateway's sessions are others than before: those we knew are gone. */
+  /** The gateway's epoch has changed: the sessions that we knew are gone. */
   readonly lostEpoch = new Signal<string>();
   now: Status = { kind: "connecting" };
 
@@ -57,7 +57,7 @@ export class Connection {
   private heardAt = 0;
   private pingedAt = 0;
   private pinging = false;
-  private ticks = 0; // since something was heard
+  private ticks = 0; // since the last byte
   private pingTimer = 0;
   private retryTimer = 0;
   private readonly waiting = new Map<number, Waiting>();
@@ -81,7 +81,7 @@ export class Connection {
     if (this.now.kind === "down" || this.now.kind === "over") this.dial();
   }
 
-  /** Dials for the first time. Who is not logged in goes there instead. */
+  /** Dials for the first time. Without a login it goes to the login page instead. */
   async begin(): Promise<void> {
     if (!guestToken && (await loggedOut())) location.replace("/login");
     else this.dial();
@@ -96,7 +96,7 @@ export class Connection {
     const late = setTimeout(() => this.fell(socket, "the gateway does not answer"), dialTimeout);
     socket.onopen = () => {
       this.heard();
-      void this.greet(socket).finally(() => clearTimeout(late)); // what only listens may never answer
+      void this.greet(socket).finally(() => clearTimeout(late)); // a server that only listens may never answer
     };
     socket.onmessage = (message) => {
       this.heard();
@@ -108,7 +108,7 @@ export class Connection {
     };
   }
 
-  /** Sends a request; the promise is settled by its answer, or by the loss of the connection. */
+  /** Sends a request; its answer, or the loss of the connection, settles the promise. */
   call<M extends keyof Methods>(method: M, params: Methods[M][0]): Promise<Methods[M][1]> {
     const socket = this.socket;
     if (!socket || socket.readyState !== WebSocket.OPEN) {
@@ -127,7 +127,7 @@ export class Connection {
     return signal.on(listener as (data: unknown) => void);
   }
 
-  /** Listens to a stream, whoever asked for it. */
+  /** Listens to a stream, whoever requested it. */
   follow(streamId: string, listener: StreamListener): () => void {
     let set = this.streams.get(streamId);
     if (!set) this.streams.set(streamId, (set = new Set()));
@@ -143,7 +143,7 @@ export class Connection {
     this.status.emit(status);
   }
 
-  /** Being up begins with an answer: it tells the epoch, and that there is more behind the port than a listener. */
+  /** The connection is up after the first answer: it has the epoch, and shows that more than a listener is behind the port. */
   private async greet(socket: WebSocket): Promise<void> {
     const epoch = await this.ping();
     if (epoch === undefined || this.socket !== socket) return;
@@ -236,7 +236,7 @@ export class Connection {
     for (const listener of this.streams.get(streamId) ?? []) listener.chunk(chunk);
   }
 
-  /** Gives a socket up that did not close by itself. */
+  /** Gives up a socket that did not close by itself. */
   private fell(socket: WebSocket, why: string): void {
     if (this.socket !== socket) return;
     socket.onopen = socket.onmessage = socket.onclose = null;
@@ -270,7 +270,7 @@ export class Connection {
     this.ticks = 0;
     this.forget();
     this.downFor ||= why;
-    const pause = Math.min(lastRetry, firstRetry * 2 ** this.attempt) * (0.75 + Math.random() / 2); // a crowd of pages comes back spread out
+    const pause = Math.min(lastRetry, firstRetry * 2 ** this.attempt) * (0.75 + Math.random() / 2); // many pages come back spread out over time
     this.attempt++;
     this.retryTimer = setTimeout(() => this.dial(), pause);
     this.become({ kind: "down", since: this.downSince, attempt: this.attempt, retryAt: now + pause, why: this.downFor });
@@ -298,7 +298,7 @@ function closeWords(close: CloseEvent): string {
   }
 }
 
-/** A refused upgrade looks like any other failure; the login's own path tells: without a login it redirects. */
+/** A refused upgrade looks like any other failure. The login path shows the difference: without a login it redirects. */
 async function loggedOut(): Promise<boolean> {
   try {
     return (await fetch(at(""), { method: "HEAD", redirect: "manual" })).type === "opaqueredirect";

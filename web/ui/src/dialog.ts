@@ -41,12 +41,12 @@ export function ask(question: Question): Promise<"yes" | "also" | ""> {
   });
 }
 
-/** Asks for a line of text; undefined when it was not given. */
+/** Asks for a line of text; undefined if the person cancels. */
 export async function askText(title: string, label: string, value: string, yes: string): Promise<string | undefined> {
   const input = h("input", { attr: { value, id: "dialog-text", autocomplete: "off", spellcheck: "false", autofocus: true } });
   const form = ask({ title, yes, body: [h("label", { attr: { for: "dialog-text" } }, label), input] });
   input.select();
-  // Enter presses the form's first button, which is Cancel: it means yes here.
+  // Enter would press the form's first button, which is Cancel; here it means yes.
   input.addEventListener("keydown", (event) => {
     if (event.key !== "Enter") return;
     event.preventDefault();

@@ -31,17 +31,17 @@ export function svg(tag: string, attr: Record<string, string | number> = {}, ...
   return element;
 }
 
-/** Replaces what is in an element. */
+/** Replaces the content of an element. */
 export function fill(element: Element, ...children: Child[]): void {
   element.replaceChildren(...children.filter((child): child is Node | string => !!child || child === ""));
 }
 
-/** Sets text only where it differs: selections and screen readers are not disturbed by what did not change. */
+/** Sets text only if it differs, so that unchanged text does not disturb selections and screen readers. */
 export function say(element: Element, text: string): void {
   if (element.textContent !== text) element.textContent = text;
 }
 
-/** A button that has a word for everybody and, where an icon is given, shows only that. */
+/** A button with a label. If there is an icon, it shows only the icon. */
 export function button(label: string, press: () => void, options: { icon?: Node; class?: string; hint?: string } = {}): HTMLButtonElement {
   return h(
     "button",

@@ -9,7 +9,7 @@ import { copy } from "./clipboard";
 import { Output } from "./output";
 import { Refusal, type ExecExit } from "./wire";
 
-// One command of a session: what was asked, what it prints, how it ended.
+// One command of a session: its text, its output, its result.
 export class ExecBlock {
   readonly element: HTMLElement;
   ended: ExecExit | undefined;
@@ -63,7 +63,7 @@ export class ExecBlock {
     });
   }
 
-  /** Asks for what an ended command printed; a running one's comes with the watch. */
+  /** Requests the output of an ended command; that of a running one comes with the watch. */
   async load(): Promise<void> {
     if (this.asked || !this.ended) return;
     this.asked = true;
@@ -81,7 +81,7 @@ export class ExecBlock {
     this.cancelButton.hidden = true;
     const notes = [
       exit.queued_ms >= 100 && `waited ${duration(exit.queued_ms)} for its turn`,
-      exit.shell_restored && "the shell ended and was put back",
+      exit.shell_restored && "the shell ended and was restored",
       exit.state_lost?.length && `lost: ${exit.state_lost.join(", ")}`,
       exit.limit_hit && `limit reached: ${exit.limit_hit}`,
       exit.background?.length && `left running: ${exit.background.join(", ")}`,
@@ -99,10 +99,10 @@ export class ExecBlock {
     fill(this.status, h("span", { class: "exit running" }, "running"), h("span", { class: "num muted" }, words));
   }
 
-  /** Only who has taken over may cancel. */
+  /** Only a person who has taken over may cancel. */
   unlock(open: boolean): void {
     this.cancelButton.disabled = !open;
-    this.cancelButton.title = open ? "TERM to all that it started, KILL to what is left after 5 s" : "Take over to cancel";
+    this.cancelButton.title = open ? "TERM to everything that it started, then KILL after 5 s" : "Take over to cancel";
   }
 
   close(): void {

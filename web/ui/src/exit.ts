@@ -16,7 +16,7 @@ export function wentWell(end: Ending): boolean {
 
 /** Why it ended, in two words at most. */
 export function exitWords(end: Ending): string {
-  if (end.error) return "unknown end";
+  if (end.error) return "unknown result";
   if (end.cancelled) return "cancelled";
   if (end.timed_out) return end.timeout_kind === "no_output" ? "silent too long" : "timed out";
   if (end.oom_killed) return "out of memory";
@@ -24,7 +24,7 @@ export function exitWords(end: Ending): string {
   return `exit ${end.exit_code ?? "?"}`;
 }
 
-/** The mark of an ended command: not by colour alone, a sign and words too. */
+/** The mark of an ended command: a colour, and also a sign and words. */
 export function exitMark(end: Ending): HTMLElement {
   const well = wentWell(end);
   return h("span", { class: `exit ${well ? "well" : "ill"}` }, h("span", { attr: { "aria-hidden": "true" } }, well ? "✓ " : "✗ "), exitWords(end));

@@ -1,8 +1,8 @@
 import type { Terminal as Xterm } from "@xterm/xterm";
 import type { Chunk } from "./frame";
 
-// Writes output into xterm.js and knows, while a piece is being parsed, whether it is a replay. A program asked its questions (where is the
-// cursor, what are you) when it ran; to answer them again would type the answers into whatever runs now (PROTOCOL.md §6).
+// Writes output into xterm.js and knows, while a piece is being parsed, whether it is a replay. A program sent its queries (where is the
+// cursor, what are you) when it ran. A second answer would be typed into the program that runs now (PROTOCOL.md, Terminals).
 export class Feed {
   private readonly replays: boolean[] = []; // of what was written and not parsed yet, in order
   pending = 0; // bytes of that
@@ -20,7 +20,7 @@ export class Feed {
     }
     for (const code of [4, 10, 11, 12]) parser.registerOscHandler(code, (data) => mute() && data.includes("?")); // what colour
     for (const id of [{ intermediates: "$", final: "q" }, { intermediates: "+", final: "q" }]) parser.registerDcsHandler(id, mute);
-    parser.registerOscHandler(52, (data) => mute() || data.endsWith("?")); // the clipboard got it then; and what is in it is nobody's to ask
+    parser.registerOscHandler(52, (data) => mute() || data.endsWith("?")); // the clipboard got it then; and no program may read the clipboard
   }
 
   get replaying(): boolean {
@@ -37,14 +37,14 @@ export class Feed {
     });
   }
 
-  /** Calls reached once all that was written is parsed. */
+  /** Calls reached when everything written so far is parsed. */
   then(reached: () => void): void {
     this.term.write("", reached);
   }
 
   /**
-   * Tells of a gap, between what is before and what is after it. The sequence that it may have cut is cancelled, modes that would hold the
-   * words back are left, and the lines on the screen go to the scrollback: what comes now may begin with a clear screen.
+   * Reports a gap between the output before it and the output after it. It cancels the sequence that the gap may have cut, leaves modes
+   * that would hide the words, and moves the lines on the screen to the scrollback, because the next output may clear the screen.
    */
   gap(words: string, reached: () => void): void {
     this.replays.push(false);

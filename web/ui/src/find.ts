@@ -59,7 +59,7 @@ export class Find {
     this.toggled(false);
   }
 
-  /** Most look for something that scrolled away: Enter goes up. */
+  /** Most people search for something that scrolled away, so Enter goes up. */
   private go(by: 1 | -1, incremental = false): void {
     const options: ISearchOptions = { caseSensitive: pressed(this.exact), regex: pressed(this.regex), decorations: matchColours(), incremental: incremental && by > 0 };
     try {

@@ -1,4 +1,4 @@
-// Numbers as people read them. All of it is ASCII but for the signs that everybody knows.
+// Numbers as people read them.
 
 /** 0.4 s, 12 s, 3:07, 1:02:09, 2 d 4 h */
 export function duration(ms: number): string {

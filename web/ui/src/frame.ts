@@ -1,12 +1,12 @@
 import type { StreamName, WireChunk } from "./wire";
 
-// A piece of output, whichever framing brought it (PROTOCOL.md §7).
+// A piece of output, from a binary frame or from JSON (PROTOCOL.md, Events and streams).
 export interface Chunk {
   offset: number; // bytes of the stream before this piece
   stream: StreamName;
   bytes: Uint8Array;
   replay: boolean;
-  snapshot: boolean; // a terminal's screen, drawn for us: its bytes are none of the stream, which goes on at offset
+  snapshot: boolean; // a terminal's screen, drawn for us: these are not bytes of the stream, which continues at offset
 }
 
 const kinds: Record<number, StreamName> = { 1: "stdout", 2: "stderr", 3: "tty" };
@@ -49,12 +49,12 @@ function fromBase64(text: string): Uint8Array {
   return bytes;
 }
 
-/** Where the stream goes on after a piece. */
+/** The offset after a piece. */
 export function endOf(chunk: Chunk): number {
   return chunk.snapshot ? chunk.offset : chunk.offset + chunk.bytes.length;
 }
 
-/** What is new in a piece for someone who has everything before offset next: nothing of it is taken twice. */
+/** The new part of a piece for a reader that has everything before offset next, so that no byte is used twice. */
 export function beyond(chunk: Chunk, next: number): Chunk | undefined {
   if (chunk.snapshot) return chunk;
   const end = endOf(chunk);

@@ -1,19 +1,19 @@
-// Who comes over a share link brings its token in the fragment, which browsers send to nobody. It is taken out of the address at once and
-// kept for this tab alone, so that a reload finds it and another tab does not.
+// A share link has its token in the fragment, which browsers send to nobody. The page removes it from the address at once and
+// keeps it for this tab alone, so that a reload finds it and another tab does not.
 
 const storeKey = "trl.share";
 
-/** The token of the link that this page was opened with; empty: the page is its owner's. */
+/** The token of the share link that opened this page; empty: there is none. */
 export const guestToken = location.pathname === "/share" ? take() : "";
 
-// Another link, pasted where this page is: the browser loads nothing for that.
+// Another link is pasted into the address bar: the browser does not load the page again for that.
 if (guestToken) addEventListener("hashchange", () => location.hash.startsWith("#token=") && location.reload());
 
 function take(): string {
   const fresh = /^#token=([\w-]+)$/.exec(location.hash)?.[1];
   try {
     if (fresh) {
-      sessionStorage.clear(); // what another link had open here
+      sessionStorage.clear(); // the views of another link
       sessionStorage.setItem(storeKey, fresh);
     }
     return fresh ?? sessionStorage.getItem(storeKey) ?? "none";
@@ -29,7 +29,7 @@ export function guestProtocols(): string[] {
   return guestToken ? [`trl.token.${btoa(guestToken).replace(/\+/g, "-").replace(/\//g, "_").replace(/=+$/, "")}`] : [];
 }
 
-/** Whether the gateway says that the link opens nothing any more. */
+/** Whether the gateway says that the link no longer works. */
 export async function linkEnded(): Promise<boolean> {
   try {
     return (await fetch("/share", { method: "POST", headers: { Authorization: `Bearer ${guestToken}` } })).status === 401;

@@ -1,6 +1,6 @@
 import { h } from "./dom";
 
-/** What each sends; empty: it is held for the next key; none: it is the page's own. */
+/** The text that each key sends; empty: it applies to the next key; none: the page handles it. */
 const keys: [label: string, name: string, data?: string][] = [
   ["Esc", "Escape", "\x1b"],
   ["Tab", "Tab", "\t"],
@@ -22,12 +22,12 @@ const keys: [label: string, name: string, data?: string][] = [
   ["End", "End", "\x1b[F"],
 ];
 
-// The keys that phones do not have, in a row above their keyboard (style/ shows it where the pointer is a finger).
+// The keys that phones lack, in a row above their keyboard (style/ shows it on touch screens).
 export class Keybar {
   readonly element = h("div", { class: "keybar", attr: { role: "toolbar", "aria-label": "keys" } });
   private readonly held = new Map<string, HTMLButtonElement>();
 
-  /** send takes what a key stands for; arrows depend on the program's cursor mode, which only the terminal knows. act is told of Copy and Paste. */
+  /** send gets the text of a key; that of arrows depends on the program's cursor mode, which only the terminal knows. act handles Copy and Paste. */
   constructor(send: (data: string) => void, applicationCursor: () => boolean, act: Record<"Copy" | "Paste", () => void>) {
     for (const [label, name, data] of keys) {
       const key = h("button", {
@@ -46,7 +46,7 @@ export class Keybar {
     }
   }
 
-  /** Adds Ctrl and Alt, where they are held, to what is typed next. */
+  /** Applies Ctrl and Alt, if they are active, to the next input. */
   apply(data: string): string {
     if (this.down("Ctrl") && data.length === 1) {
       const code = data.toUpperCase().charCodeAt(0);

@@ -7,8 +7,8 @@ export interface Shortcut {
   run(): void;
 }
 
-// The page's shortcuts are all Ctrl+Shift and a key, which no shell and no editor uses much. Ctrl+R, Ctrl+W, Ctrl+T and all other plain
-// control keys are the terminal's, or the browser's where it keeps them: the page binds none of them, ever.
+// The page's shortcuts are all Ctrl+Shift and a key, which shells and editors hardly use. Ctrl+R, Ctrl+W, Ctrl+T and all other plain
+// control keys belong to the terminal, or to the browser where it keeps them. The page never binds one of them.
 export class Keys {
   private readonly byChord = new Map<string, Shortcut>();
 
@@ -23,7 +23,7 @@ export class Keys {
       ["Ctrl+Shift+V", "Paste; several lines are shown first"] as const,
       ["Ctrl+click", "Open a link"] as const,
       ["Shift+PageUp, Shift+PageDown", "Scroll"] as const,
-      ["←, →, Delete", "On a tab: the tab before or after, close it"] as const,
+      ["←, →, Delete", "On a tab: previous tab, next tab, close the tab"] as const,
     ];
     show(
       "Keys",

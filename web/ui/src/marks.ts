@@ -4,10 +4,10 @@ import { duration } from "./format";
 import { Signal } from "./signal";
 import { themeChanged } from "./theme";
 
-/** The commands of a terminal that are remembered: xterm.js looks at every marker for each line that scrolls out. */
+/** How many commands of a terminal are remembered. It is bounded because xterm.js looks at every marker for each line that scrolls out. */
 const most = 1000;
 
-/** One command in a terminal, as the shell's marks tell it (OSC 133 and 633: prompt A, command B, output C, end D). */
+/** One command in a terminal, as the shell's marks report it (OSC 133 and 633: prompt A, command B, output C, end D). */
 export interface Block {
   prompt: IMarker;
   from?: IMarker; // the first line of its output
@@ -15,7 +15,7 @@ export interface Block {
   column: number; // where the command's text begins on the prompt's last line
   commandAt?: IMarker;
   command: string;
-  began?: number; // epoch ms; absent where it was replayed: then nobody knows
+  began?: number; // epoch ms; absent if it was replayed, because the time is then unknown
   took?: number;
   exit?: number;
   ended: boolean;
@@ -31,7 +31,7 @@ export class Marks {
   private selected: Block | undefined;
   private readonly stale = new Set<Block>(); // to be decorated anew
   private readonly end: () => void;
-  /** The shell's own word in its marks. The first mark there is comes from the shell; what else prints marks does not know the word. */
+  /** The nonce in the shell's marks. The first mark comes from the shell; other programs that print marks do not know the nonce. */
   private word: string | undefined;
 
   constructor(
@@ -51,7 +51,7 @@ export class Marks {
     this.end();
   }
 
-  /** The block that shortcuts act on: the picked one, else the last with output. */
+  /** The block for shortcuts: the selected one, else the last with output. */
   get current(): Block | undefined {
     return this.selected ?? this.blocks.findLast((block) => block.from);
   }
@@ -98,7 +98,7 @@ export class Marks {
     return textBetween(this.term, block.from.line, end);
   }
 
-  /** What runs has ended, without a mark; or that may be, where output is missing. */
+  /** The running command has ended without a mark, or may have ended where output is missing. */
   unmarkedEnd(code?: number): void {
     if (this.running) this.ends(this.running, code?.toString());
   }
@@ -145,7 +145,7 @@ export class Marks {
     this.blocks.push(block);
   }
 
-  /** Its prompt scrolled out of the buffer, or was cleared. The last command is still to end and to be told of: it goes when the next one begins. */
+  /** The block's prompt scrolled out of the buffer or was cleared. The last command's end is still to come, so its block goes when the next one begins. */
   private gone(block: Block): void {
     if (block === this.blocks.at(-1) || block === this.blocks.findLast((b) => b.from)) return;
     const at = this.blocks.indexOf(block);
@@ -176,7 +176,7 @@ export class Marks {
     this.finished.emit(block);
   }
 
-  /** Once for all marks that the terminal takes at a time: there may be thousands. */
+  /** Runs once for all marks that the terminal handles at a time, because there may be thousands. */
   private redraw(block: Block): void {
     if (this.stale.size === 0) {
       queueMicrotask(() => {
@@ -214,9 +214,9 @@ function forget(block: Block): void {
   for (const marker of [block.commandAt, block.from, block.to, block.prompt]) marker?.dispose();
 }
 
-/** How an ended command ended, where the terminal told. */
+/** The result of an ended command, if the terminal reported it. */
 export function endingOf(block: Block): Ending {
-  return block.exit === undefined ? { error: { message: "its end was not seen" } } : { exit_code: block.exit };
+  return block.exit === undefined ? { error: { message: "nobody saw its end" } } : { exit_code: block.exit };
 }
 
 /** exit 2 · 1.3 s */

@@ -1,5 +1,5 @@
-// xterm.js makes <style> elements for what depends on its size and colours. The page's policy takes them with its nonce only; the program
-// that bundles us has xterm.js ask here for them.
+// xterm.js makes <style> elements that depend on its size and colours. The page's policy accepts them only with its nonce; the program
+// that bundles the page makes xterm.js get the nonce from here.
 const nonce = document.querySelector<HTMLScriptElement>("script[nonce]")?.nonce ?? "";
 
 export {};

@@ -12,7 +12,7 @@ export function notice(text: string, kind: "" | "bad" = "", stay = 4000): void {
   setTimeout(() => item.remove(), stay);
 }
 
-/** What a refusal says to a person. */
+/** The text of a refusal for people. */
 export function complain(doing: string, error: unknown): void {
   notice(`${doing}: ${error instanceof Error ? error.message : String(error)}`, "bad", 8000);
 }

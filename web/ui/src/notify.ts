@@ -4,7 +4,7 @@ import { settings } from "./settings";
 /** Commands shorter than this are not worth a notification. */
 const worth = 10_000;
 
-/** Tells a person who looks elsewhere that a command has ended: in the window's title, and as a notification where they asked for those. */
+/** Reports the end of a command while the page is hidden: in the window's title, and as a notification if the person asked for that. */
 export function commandEnded(command: string, took: number, ending: string, where: string, open: () => void): void {
   if (!document.hidden || took < worth) return;
   document.title = `✓ ${firstLine(command)} · ${ending}`;

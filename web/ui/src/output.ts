@@ -3,7 +3,7 @@ import { h } from "./dom";
 import { bytes } from "./format";
 import type { Chunk } from "./frame";
 
-/** Shown of one command at most, at its beginning and at its end: a page full of text is slow for everybody. */
+/** How much output of one command is shown at its beginning and at its end; more text makes the page slow. */
 const head = 32 << 10;
 const tail = 96 << 10;
 
@@ -12,8 +12,8 @@ interface Piece {
   ill: boolean; // stderr
 }
 
-// The output of a command or process as it comes, stdout and stderr told apart, the middle left out when it is long.
-// Drawing happens once a frame, however many pieces came.
+// The output of a command or process as it arrives, with stdout and stderr apart, and without the middle if it is long.
+// It is drawn once per frame, however many pieces came.
 export class Output {
   readonly element = h("pre", { class: "output", attr: { tabindex: 0, "aria-label": "output" } });
   length = 0; // bytes, of all of it
@@ -43,7 +43,7 @@ export class Output {
   gap(from: number, to: number): void {
     this.length = Math.max(this.length, to);
     this.omitted += to - from;
-    this.push(`\n[${bytes(to - from)} not kept]\n`, false);
+    this.push(`\n[${bytes(to - from)} no longer kept]\n`, false);
   }
 
   private push(text: string, ill: boolean): void {
@@ -51,7 +51,7 @@ export class Output {
     const before = this.fresh.at(-1);
     if (before && before.ill === ill) before.text += text;
     else this.fresh.push({ text, ill });
-    // In a hidden tab no frame comes: what would be cut anyway is not piled up.
+    // A hidden tab gets no frames: output that would be cut anyway is not kept.
     if (before && before.text.length > 4 * tail) before.text = this.trim(before.text);
     if (!this.frame) this.frame = requestAnimationFrame(() => this.draw());
   }

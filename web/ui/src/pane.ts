@@ -35,9 +35,9 @@ import type { TermOpened } from "./wire";
 /** What takes less is not measured by when its marks are drawn. */
 const blink = 100;
 const resizePause = 60; // ms: a window that is dragged changes its size at every frame, a program should draw once
-const leastFont = 7; // px: smaller letters are not read, whoever looks on scrolls instead
+const leastFont = 7; // px: smaller letters are unreadable, so a watching window scrolls instead
 
-// One terminal in sight: xterm.js, what it is fed and what it sends, and the bar above it.
+// One visible terminal: xterm.js, its input and output, and the bar above it.
 export class Pane implements View {
   readonly key: string;
   readonly icon = "terminal";
@@ -84,7 +84,7 @@ export class Pane implements View {
     this.xterm = new Xterm({
       ...fresh?.size,
       allowProposedApi: true, // decorations and unicode versions
-      logLevel: "off", // what a program prints wrongly is no fault of the page
+      logLevel: "off", // wrong output of a program is not an error of the page
       fontFamily: mono,
       fontSize: settings.fontSize,
       lineHeight: 1.15,
@@ -118,7 +118,7 @@ export class Pane implements View {
     });
     this.terminal = new Terminal(connection, term, place);
     this.keybar = new Keybar((data) => this.pressKey(data), () => this.xterm.modes.applicationCursorKeysMode, {
-      Copy: () => (this.xterm.hasSelection() ? void copy(this.xterm.getSelection()) : notice("Nothing is selected: rest a finger on a word.")),
+      Copy: () => (this.xterm.hasSelection() ? void copy(this.xterm.getSelection()) : notice("Nothing is selected: hold a word to select it.")),
       Paste: () => void this.pasteFromClipboard(),
     });
     this.touch = new Touch(this.xterm, this.screen, this.scroller, {
@@ -187,14 +187,14 @@ export class Pane implements View {
     const block = this.marks.current;
     const text = block && this.marks.output(block);
     if (text) void copy(text);
-    else notice("There is no command's output to copy.");
+    else notice("There is no command output to copy.");
   }
 
   search(): void {
     this.find.open(this.xterm.getSelection());
   }
 
-  /** Everything that is kept of the terminal, as text or with its colours. */
+  /** The whole scrollback of the terminal, as text or with its colours. */
   download(colours: boolean): void {
     const name = `${this.sessions.nameOf(this.session)}-${new Date().toISOString().slice(0, 19).replaceAll(":", "")}`;
     if (colours) save(`${name}.ansi`, this.serialize.serialize({ excludeAltBuffer: true, excludeModes: true }));
@@ -263,7 +263,7 @@ export class Pane implements View {
       if (settings.copyOnSelect && xterm.hasSelection() && this.dragged) void copy(xterm.getSelection(), true);
     });
     xterm.onRender(() => this.keepCursor());
-    xterm.attachCustomWheelEventHandler(() => terminal.mode === "control" || xterm.buffer.active.type === "normal"); // a full-screen program's wheel is for who types
+    xterm.attachCustomWheelEventHandler(() => terminal.mode === "control" || xterm.buffer.active.type === "normal"); // the wheel in a full-screen program is only for the client in control
     this.scroller.addEventListener("scroll", () => {
       if (Math.abs(this.scroller.scrollTop - this.kept) >= 1) this.follows = this.cursorBeyond() === 0; // it was the person
     });
@@ -451,12 +451,12 @@ export class Pane implements View {
     fill(this.rec, on && h("span", { class: "rec-dot", attr: { "aria-hidden": "true" } }), on && h("span", {}, "recorded"));
   }
 
-  /** Says why one cannot type here, and what may be done about it. */
+  /** Says why typing is not possible here, and what the person can do about it. */
   private drawNote(): void {
     const over = !this.ended && this.connection.now.kind === "over" && this.connection.now;
     const view = this.terminal.mode === "view" && !this.ended;
     this.overlay.hidden = !view && !this.ended && !over;
-    if (over) this.note(`Not connected any more: ${over.why}. This is what the terminal showed last.`, false);
+    if (over) this.note(`No longer connected: ${over.why}. This is the last output of the terminal.`, false);
     else if (view) this.drawViewOnly();
     else if (this.ended) this.drawEnded();
   }
@@ -475,7 +475,7 @@ export class Pane implements View {
       ? this.asks.mayType() && { label: "New terminal", act: () => this.asks.another() }
       : this.sessions.loaded && this.asks.mayOwn() && { label: "New session", act: () => this.asks.session() };
     const why = session?.state === "TERMINATED" && this.ended.startsWith("ended by") ? "ended with its session" : this.ended;
-    this.note(`This terminal ${why.startsWith("ended") ? "has " : "is over: "}${why}.`, offer);
+    this.note(`This terminal ${why.startsWith("ended") ? "has " : "is closed: "}${why}.`, offer);
   }
 
   private note(words: string, offer: false | { label: string; act: () => void }): void {

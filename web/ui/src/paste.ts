@@ -4,11 +4,11 @@ import { plural } from "./format";
 import { choose, settings } from "./settings";
 
 /**
- * Makes text fit to be pasted, or undefined when the person decides against it. Several lines may be several commands: they are shown first.
- * bracketed: the program says that it takes a paste as one piece of text.
+ * Prepares text for pasting; undefined if the person cancels. Several lines may be several commands, so they are shown first.
+ * bracketed: the program accepts a paste as one piece of text.
  */
 export async function checkPaste(text: string, bracketed: boolean): Promise<string | undefined> {
-  // An end of bracketed paste inside the paste would let the rest of it run; nor has any other control but tab and newline a place here.
+  // The end of a bracketed paste inside the paste would let the rest of it run. Other controls except tab and newline are removed, too.
   const clean = text.replace(/\r\n?/g, "\n").replace(/[\x00-\x08\x0b-\x1f\x7f\x80-\x9f]/g, "");
   const lines = clean.replace(/\n$/, "").split("\n");
   const several = clean.includes("\n");
@@ -18,24 +18,24 @@ export async function checkPaste(text: string, bracketed: boolean): Promise<stri
   if (lines.length > 12) shown.push(`… ${plural(lines.length - 12, "more line")}`);
   const hush = h("input", { attr: { type: "checkbox", id: "paste-hush" } });
   const answer = await ask({
-    title: lines.length > 1 ? `Paste ${plural(lines.length, "line")}?` : "Paste a line with its line end?",
+    title: lines.length > 1 ? `Paste ${plural(lines.length, "line")}?` : "Paste a line with its newline?",
     body: [
-      h("p", {}, bracketed ? "The program takes this as one piece of text; it runs when you press Enter." : "The program reads this as if you typed it: a shell runs each line at once."),
+      h("p", {}, bracketed ? "The program accepts this as one piece of text; it runs when you press Enter." : "The program reads this as if you typed it: a shell runs each line at once."),
       h("pre", { class: "paste-preview", attr: { tabindex: 0, "aria-label": "text to paste" } }, shown.join("\n")),
       bracketed && h("label", { class: "check" }, hush, "Do not ask again where the program takes a paste as one piece"),
     ],
     yes: "Paste",
-    also: lines.length > 1 ? "Paste as one line" : "Without line end",
+    also: lines.length > 1 ? "Paste as one line" : "Without the newline",
   });
   if (!answer) return undefined;
   if (hush.checked) choose({ warnPaste: false });
   return answer === "also" ? lines.map((line) => line.trim()).join(" ") : clean;
 }
 
-/** Asks for the text, where the browser does not let the page read the clipboard. */
+/** Asks for the text if the browser does not let the page read the clipboard. */
 export async function askPaste(): Promise<string | undefined> {
   const area = h("textarea", { attr: { rows: 5, id: "paste-here", spellcheck: "false", autocapitalize: "off", autocomplete: "off", autofocus: true } });
-  const answer = ask({ title: "Paste", body: [h("label", { attr: { for: "paste-here" } }, "The browser keeps the clipboard to itself. Paste here:"), area], yes: "Paste" });
+  const answer = ask({ title: "Paste", body: [h("label", { attr: { for: "paste-here" } }, "The browser does not let this page read the clipboard. Paste here:"), area], yes: "Paste" });
   area.focus();
   return (await answer) ? area.value : undefined;
 }

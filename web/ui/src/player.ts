@@ -24,7 +24,7 @@ export function addressOf(recording: string, format = ""): string {
   return at(`v1/recordings/${encodeURIComponent(recording)}${format && `?format=${format}`}`);
 }
 
-// Plays one recording. Nothing that the recorded program asked its terminal is answered: nobody reads what xterm.js would say.
+// Plays one recording. Queries of the recorded program get no answer, because nobody would read it.
 export class Player implements View {
   readonly key: string;
   readonly icon = "record";
@@ -86,8 +86,8 @@ export class Player implements View {
         "div",
         { class: "player-controls", attr: { role: "toolbar", "aria-label": "player" } },
         this.toggle,
-        button("Mark before", () => void this.tape?.toMark(-1), { icon: icon("up"), hint: "Mark before ([)" }),
-        button("Mark after", () => void this.tape?.toMark(1), { icon: icon("down"), hint: "Mark after (])" }),
+        button("Previous mark", () => void this.tape?.toMark(-1), { icon: icon("up"), hint: "Previous mark ([)" }),
+        button("Next mark", () => void this.tape?.toMark(1), { icon: icon("down"), hint: "Next mark (])" }),
         h("div", { class: "player-track" }, this.bar, this.ticks),
         this.time, this.speed, h("label", { class: "check" }, pauses, "Skip pauses"), this.marks,
       ),
@@ -174,7 +174,7 @@ export class Player implements View {
     const { tape } = this;
     const on = event.target as HTMLElement;
     if (!tape || event.ctrlKey || event.metaKey || event.altKey || on instanceof HTMLSelectElement) return;
-    if (event.key === " " && (on instanceof HTMLButtonElement || (on instanceof HTMLInputElement && on.type === "checkbox") || on instanceof HTMLAnchorElement)) return; // that is theirs
+    if (event.key === " " && (on instanceof HTMLButtonElement || (on instanceof HTMLInputElement && on.type === "checkbox") || on instanceof HTMLAnchorElement)) return; // they handle the key themselves
     switch (event.key) {
       case " ": this.playOrStop(); break;
       case "ArrowLeft": void tape.seek(tape.position - jump); break;
@@ -236,7 +236,7 @@ export class Player implements View {
     );
   }
 
-  /** Makes the text as large as the place allows, or leaves it to scroll. */
+  /** Makes the text as large as the space allows, or lets it scroll. */
   private fit(): void {
     const drawn = this.element.querySelector<HTMLElement>(".xterm-screen");
     if (!this.opened || !drawn || !drawn.clientWidth || !this.frame.clientWidth) return;
@@ -247,12 +247,12 @@ export class Player implements View {
   }
 }
 
-/** Why a recording ended before what it is of. */
+/** Why a recording ended before its terminal or command. */
 export function endWords(recording: Recording): string {
   switch (recording.reason) {
     case "full": return "ended: too large";
-    case "no_room": return "ended: no room";
-    case "failed": return "ended: not written";
+    case "no_room": return "ended: no space";
+    case "failed": return "ended: write error";
     case "lost": return "ended with its gateway";
     default: return "ended";
   }

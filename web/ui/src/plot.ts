@@ -12,7 +12,7 @@ interface Options {
   least: number; // the scale reaches to it at least
   format(value: number): string;
   stacked?: boolean;
-  /** A value is of the time since the point before it, not of a moment: it is drawn over all of that time. */
+  /** A value describes the time since the previous point, not a moment: it is drawn over all of that time. */
   spans?: boolean;
 }
 
@@ -121,7 +121,7 @@ function runs(values: (number | undefined)[]): number[][] {
   return all;
 }
 
-/** The least of 1, 2, 4, 5, 10 times a power of ten that is not below v: half of it is a round number too. */
+/** The smallest of 1, 2, 4, 5, 10 times a power of ten that is at least v: half of it is a round number, too. */
 function nice(v: number): number {
   const power = 10 ** Math.floor(Math.log10(v));
   for (const step of [1, 2, 4, 5, 10]) if (v <= step * power * 1.0001) return step * power;

@@ -13,8 +13,8 @@ export class Pool implements View {
   readonly element: HTMLElement;
   private readonly tiles = h("dl", { class: "tiles" });
   private readonly sessions = new Plot({ title: "Sessions by state", least: 2, format: count, stacked: true });
-  private readonly rate = new Plot({ title: "Commands a second", least: 1, format: (v) => count(v), spans: true });
-  private readonly latency = new Plot({ title: "Time a command takes", least: 10, format: duration, spans: true });
+  private readonly rate = new Plot({ title: "Commands per second", least: 1, format: (v) => count(v), spans: true });
+  private readonly latency = new Plot({ title: "Duration of a command", least: 10, format: duration, spans: true });
   private readonly reaper = h("div", { class: "tables" });
   private off: (() => void) | undefined;
 
@@ -90,8 +90,8 @@ export class Pool implements View {
     }
     fill(
       this.reaper,
-      table("Reaper: sessions ended by the clock", totals.reaped, "The reaper has ended none."),
-      table("All sessions ended, by reason", totals.ended, "None has ended."),
+      table("Sessions that the reaper ended", totals.reaped, "The reaper has ended no sessions."),
+      table("Ended sessions, by reason", totals.ended, "No sessions have ended."),
       table("Cleaning up", totals.acts, ""),
     );
   }

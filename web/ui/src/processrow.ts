@@ -7,7 +7,7 @@ import { complain } from "./notice";
 import { Output } from "./output";
 import type { ProcessInfo } from "./wire";
 
-// One background process of a session, with its log when somebody wants to see it.
+// One background process of a session, with its log on request.
 export class ProcessRow {
   readonly element: HTMLLIElement;
   private readonly facts = h("div", { class: "process-facts" });
@@ -48,10 +48,10 @@ export class ProcessRow {
 
   unlock(open: boolean): void {
     this.kill.disabled = !open;
-    this.kill.title = open ? "TERM to the whole tree, KILL to what is left after 5 s" : "Take over to end it";
+    this.kill.title = open ? "TERM to the whole tree, then KILL after 5 s" : "Take over to end it";
   }
 
-  /** The connection is up again: an open log goes on. */
+  /** The connection is up again: an open log continues. */
   async resume(): Promise<void> {
     if (this.output) await this.read();
   }

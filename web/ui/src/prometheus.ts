@@ -1,4 +1,4 @@
-// The text format of /metrics, read into numbers by series: name{labels} as it stands there.
+// Reads the text format of /metrics into numbers by series; the key is name{labels} as written there.
 export type Scrape = Map<string, number>;
 
 export function parse(text: string): Scrape {
@@ -25,7 +25,7 @@ export function label(labels: string, name: string): string {
   return new RegExp(`[{,]${name}="([^"]*)"`).exec(labels)?.[1] ?? "";
 }
 
-/** The value below which a share q of what a histogram counted between two scrapes lies; undefined when it counted nothing. */
+/** The q-quantile of the values that a histogram counted between two scrapes; undefined if it counted none. */
 export function quantile(before: Scrape, after: Scrape, name: string, q: number): number | undefined {
   const buckets = new Map<number, number>(); // le → count, all labels together
   for (const [series, value] of after) {

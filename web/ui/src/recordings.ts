@@ -13,7 +13,7 @@ import type { View } from "./view";
 
 const every = 3000; // sizes grow, recordings end
 
-// The recordings of a session, or all of the person's: the latest first.
+// The recordings of a session, or all of the principal's: the latest first.
 export class Recordings implements View {
   readonly key: string;
   readonly icon = "record";
@@ -84,7 +84,7 @@ export class Recordings implements View {
     this.table.hidden = list.length === 0;
     this.empty.hidden = list.length > 0;
     if (!this.empty.hidden) {
-      fill(this.empty, "No recordings. Terminals and commands are recorded where the server's policy says so, where a session was created so, and, when you open one here, as the settings say.");
+      fill(this.empty, "No recordings. Terminals and commands are recorded if the server's policy, the session, or your settings for terminals that you open here say so.");
     }
     const said = JSON.stringify(list.map((r) => [r.recording_id, r.state, r.size_bytes, age(r.started_at), this.mayChange()]));
     if (said === this.drawn || (this.rows.contains(document.activeElement) && said.length === this.drawn.length)) return; // the focus stays where it is
@@ -110,7 +110,7 @@ export class Recordings implements View {
   }
 
   private async remove(r: Recording): Promise<void> {
-    const words = r.state === "recording" ? "It is being made, and ends with that. What it is of goes on." : "It cannot be brought back.";
+    const words = r.state === "recording" ? "It is still in progress and ends now. The terminal or command goes on." : "You cannot undo this.";
     if ((await ask({ title: "Remove this recording?", body: [h("p", {}, words)], yes: "Remove", danger: true })) !== "yes") return;
     try {
       await this.connection.call("recording.delete", { recording_id: r.recording_id });

@@ -5,7 +5,7 @@ import { parse, quantile, sum, label, type Scrape } from "./prometheus";
 import { Signal } from "./signal";
 import type { Stats } from "./wire";
 
-/** One look at the pool: what is, and what happened since the look before. */
+/** One sample of the pool: its state, and what happened since the previous sample. */
 export interface Sample {
   at: number; // epoch ms
   creating: number;
@@ -17,7 +17,7 @@ export interface Sample {
   p95?: number;
 }
 
-/** What has been counted since the gateway began. */
+/** The counters since the gateway's start. */
 export interface Totals {
   reaped: [reason: string, n: number][];
   ended: [reason: string, n: number][];
@@ -27,8 +27,8 @@ export interface Totals {
 const every = 2000;
 const kept = 450; // a quarter of an hour
 
-// Looks at /metrics every other second for as long as the page is open, so that the pool view has a past to show. Where /metrics has
-// a listener of its own, system.stats gives less.
+// Reads /metrics every other second for as long as the page is open, so that the pool view can show the past. If /metrics has
+// a listener of its own, it uses system.stats, which has less.
 export class Samples {
   readonly changed = new Signal<void>();
   samples: Sample[] = [];
@@ -58,7 +58,7 @@ export class Samples {
       if (this.samples.length > kept) this.samples.shift();
       this.changed.emit();
     } catch {
-      // offline: the plots get a hole, which is the truth
+      // offline: the plots get a gap
     }
   }
 
@@ -94,11 +94,11 @@ function totals(scrape: Scrape): Totals {
     reaped: by("trl_sessions_reaped_total", "reason"),
     ended: by("trl_sessions_ended_total", "reason"),
     acts: [
-      ["Orphans ended", sum(scrape, "trl_orphans_killed_total")],
+      ["Orphans killed", sum(scrape, "trl_orphans_killed_total")],
       ["Zombies reaped", sum(scrape, "trl_zombies_reaped_total")],
       ["TERM was not enough", sum(scrape, "trl_kill_escalations_total")],
       ["KILL was not enough", sum(scrape, "trl_kill_failed_total")],
-      ["Shells put back", sum(scrape, "trl_shell_restores_total")],
+      ["Shells restored", sum(scrape, "trl_shell_restores_total")],
       ["Slow clients dropped", sum(scrape, "trl_slow_clients_dropped_total")],
       ["Gateway crashes", sum(scrape, "trl_gateway_crashes_total")],
     ],

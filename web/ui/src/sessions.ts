@@ -4,12 +4,12 @@ import { Refusal, type SessionInfo } from "./wire";
 
 const every = 2000; // a person sees a change within two seconds; the list is small
 
-// The principal's sessions as the gateway lists them, asked for again and again while somebody looks.
+// The principal's sessions as the gateway lists them, requested repeatedly while the page is visible.
 export class Sessions {
   readonly changed = new Signal<void>();
   list: SessionInfo[] = [];
   loaded = false;
-  private readonly names = new Map<string, string>(); // by id, of all that were seen: a session that is gone keeps its name here
+  private readonly names = new Map<string, string>(); // by id, of all sessions seen so far, including those that are gone
   private asking = false;
   private again = false;
   private closed = false; // a guest of one terminal sees no sessions
@@ -75,7 +75,7 @@ export function shortId(id: string): string {
   return `${id.slice(0, 2)}…${id.slice(-6)}`;
 }
 
-/** Shows characters that would reorder those around them as their codes: a name from before the gateway refused them may have some. */
+/** Shows characters that reorder text as their codes: names from before the gateway refused them may contain some. */
 function visible(name: string): string {
   return name.replace(/[\u202a-\u202e\u2066-\u2069]/g, (c) => `<U+${c.charCodeAt(0).toString(16).toUpperCase()}>`);
 }

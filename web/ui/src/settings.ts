@@ -1,6 +1,6 @@
 import { Signal } from "./signal";
 
-// What a person chose, kept in this browser.
+// The person's settings, kept in this browser.
 export interface Settings {
   theme: "system" | "light" | "dark";
   fontSize: number; // CSS pixels
@@ -36,7 +36,7 @@ function read(): Partial<Settings> {
   try {
     return JSON.parse(localStorage.getItem(key) ?? "{}") as Partial<Settings>;
   } catch {
-    return {}; // somebody else's text, or no storage at all: the defaults do
+    return {}; // not our text, or no storage at all: use the defaults
   }
 }
 

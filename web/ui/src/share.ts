@@ -8,7 +8,7 @@ import type { Share } from "./wire";
 
 const lives: [words: string, seconds: number][] = [["an hour", 3600], ["a day", 24 * 3600], ["a week", 7 * 24 * 3600], ["30 days", 30 * 24 * 3600]];
 
-/** The links to a session and its terminals: those that there are, and a form for another. */
+/** The links to a session and its terminals: the existing ones, and a form for another. */
 export function showShares(connection: Connection, session: string, name: string, term?: string): void {
   const list = h("ul", { class: "shares", attr: { role: "list" } });
   const made = h("p", { class: "share-made", attr: { role: "status" } });
@@ -43,7 +43,7 @@ export function showShares(connection: Connection, session: string, name: string
 
   const label = h("input", { attr: { id: "share-name", autocomplete: "off", spellcheck: "false", maxlength: 100, placeholder: "who it is for" } });
   const what = select("share-what", [...(term ? [["terminal", "this terminal"] as const] : []), ["session", "the whole session"] as const]);
-  const mode = select("share-mode", [["view", "look"], ["control", "type and run commands, too"]]);
+  const mode = select("share-mode", [["view", "watch"], ["control", "type and run commands, too"]]);
   const life = select("share-life", lives.map(([words, seconds]) => [String(seconds), words] as const), String(24 * 3600));
   const make = button("Make a link", () => void create(), { class: "primary" });
   const create = async () => {
@@ -55,7 +55,7 @@ export function showShares(connection: Connection, session: string, name: string
       const address = location.origin + link.path;
       madeId = link.share_id;
       const text = h("input", { class: "share-link", attr: { readonly: true, value: address, "aria-label": "the link" } });
-      fill(made, "Whoever has this link gets in. It is shown this once.", text, button("Copy", () => void copy(address)));
+      fill(made, "Whoever has this link can use it. It is shown only once.", text, button("Copy", () => void copy(address)));
       text.select();
       label.value = "";
       await draw();
@@ -86,8 +86,8 @@ function select(id: string, options: (readonly [value: string, words: string])[]
   return element;
 }
 
-/** What a guest's page says of its link. */
+/** What a guest's page says about its link. */
 export function introduceGuest(at: HTMLElement, share: Share): void {
-  say(at, `${share.mode === "control" ? "You are a guest here and may type" : "You are a guest here and may look"}, until ${new Date(share.expires_at).toLocaleString()}.`);
+  say(at, `${share.mode === "control" ? "You are a guest and may type" : "You are a guest and may watch"}, until ${new Date(share.expires_at).toLocaleString()}.`);
   at.hidden = false;
 }

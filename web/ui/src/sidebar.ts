@@ -14,7 +14,7 @@ export interface SidebarActions {
   rename(session: SessionInfo): void;
   destroy(session: SessionInfo): void;
   share(session: SessionInfo): void;
-  /** The latest command in a terminal of the session that is open here: such commands are no execs, and the gateway's list has none of them. */
+  /** The latest command in a terminal of the session that is open here. Such commands are not execs, and the gateway's list does not have them. */
   block(session: SessionInfo): Block | undefined;
 }
 
@@ -56,7 +56,7 @@ export class Sidebar {
     (row ?? this.element.querySelector<HTMLButtonElement>("button"))?.focus();
   }
 
-  /** Shows which session the view in sight belongs to. */
+  /** Shows to which session the visible view belongs. */
   select(id: string | undefined): void {
     for (const [session, row] of this.rows) if (row.select(session === id)) this.reveal(row.element);
   }
@@ -92,7 +92,7 @@ export class Sidebar {
     }
   }
 
-  /** Something that the gateway's list does not tell has changed. */
+  /** Something that is not in the gateway's list has changed. */
   tick(): void {
     for (const row of this.rows.values()) row.tick();
   }
@@ -185,7 +185,7 @@ class Row {
     say(this.facts, facts.filter(Boolean).join(" · "));
   }
 
-  /** Tells of the latest command in a terminal that is open here, and whether it runs; undefined where there is none, or another terminal is busy. */
+  /** Reports the latest command in a terminal that is open here, and whether it runs; undefined if there is none, or another terminal is busy. */
   private ofTerminal(s: SessionInfo): boolean | undefined {
     const block = s.state === "TERMINATED" ? undefined : this.actions.block(s);
     if (!block || !block.command || (block.ended && s.in_terminals?.some(({ command }) => command !== block.command))) return undefined;

@@ -6,7 +6,7 @@ import type { Capabilities } from "./wire";
 const good = 100; // ms: typing feels immediate
 const fair = 300;
 
-// The line at the bottom: who we are, who else is here, and how far away the gateway is.
+// The line at the bottom: our principal, the other clients, and the round-trip time to the gateway.
 export class StatusBar {
   readonly element: HTMLElement;
   readonly viewers = new Viewers();
@@ -20,7 +20,7 @@ export class StatusBar {
     this.element = h("footer", { class: "statusbar" }, this.who, h("span", { class: "status-right" }, this.viewers.element, this.latency));
     connection.latency.on((ms) => {
       this.latency.dataset.level = ms < good ? "good" : ms < fair ? "fair" : "poor";
-      this.latency.title = "time to the gateway and back";
+      this.latency.title = "round trip to the gateway";
       say(words, ms < 10 ? `${ms.toFixed(1)} ms` : `${Math.round(ms)} ms`);
     });
     connection.quiet.on((ms) => {
@@ -36,7 +36,7 @@ export class StatusBar {
   }
 
   introduce({ version, principal, isolation }: Capabilities): void {
-    const guest = principal?.share && `guest of ${principal.subject} (${principal.share.mode === "control" ? "may type" : "may look"})`;
+    const guest = principal?.share && `guest of ${principal.subject} (${principal.share.mode === "control" ? "may type" : "may watch"})`;
     const words = [guest ?? (principal && `${principal.subject} (${principal.role})`), `trl ${version}`, isolation.tier && `isolation: ${isolation.tier}`];
     say(this.who, words.filter(Boolean).join(" · "));
   }

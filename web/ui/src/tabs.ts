@@ -9,7 +9,7 @@ interface Tab {
   select: HTMLButtonElement;
 }
 
-// The open views, one of them in sight. Which ones they are is kept for a reload, in this browser tab alone.
+// The open views, one of them visible. This browser tab keeps the list of them for a reload.
 export class Tabs {
   readonly bar = h("div", { class: "tabs", attr: { role: "tablist", "aria-label": "open views" } });
   readonly all: HTMLElement; // a button for the list of all tabs; it is there while they do not fit

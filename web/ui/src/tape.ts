@@ -2,10 +2,10 @@ import type { Terminal as Xterm } from "@xterm/xterm";
 import { sizeOf, timesOf, type Cast, type CastMark } from "./cast";
 import { Signal } from "./signal";
 
-/** What is written to xterm.js at a time: it drops what piles up beyond 50 MB, and a seek shall not freeze the page. */
+/** How much is written to xterm.js at a time: it drops input beyond 50 MB, and a seek must not freeze the page. */
 const piece = 128 << 10;
 
-// Plays a recording into an xterm.js: where we are in it, and what comes next. Times are ms, with pauses cut short.
+// Plays a recording into an xterm.js: it keeps the position and the next event. Times are ms, with pauses cut short.
 export class Tape {
   readonly moved = new Signal<void>(); // position, playing
   readonly sized = new Signal<void>();
@@ -43,7 +43,7 @@ export class Tape {
     return this.times[mark.index] ?? 0;
   }
 
-  /** The mark at or before where we are. */
+  /** The mark at or before the position. */
   get mark(): CastMark | undefined {
     return this.cast.marks.findLast((mark) => mark.index < this.next);
   }
@@ -70,7 +70,7 @@ export class Tape {
     if (this.playing) this.tick();
   }
 
-  /** Cuts pauses to so many ms; we stay at the same event. */
+  /** Cuts pauses to this many ms and stays at the same event. */
   setPause(pause: number): void {
     this.times = timesOf(this.cast, pause);
     this.from = this.times[this.next - 1] ?? 0;
@@ -79,7 +79,7 @@ export class Tape {
     else this.moved.emit();
   }
 
-  /** Shows what was there at a time. */
+  /** Shows the state at a time. */
   async seek(to: number): Promise<void> {
     to = Math.max(0, Math.min(to, this.length));
     let end = this.times.findIndex((at) => at > to);
@@ -87,7 +87,7 @@ export class Tape {
     await this.go(end, to);
   }
 
-  /** On to the mark after, or back to the one before: back from the middle of a command is its own beginning. */
+  /** Goes to the next or the previous mark; from the middle of a command, the previous mark is its own beginning. */
   async toMark(by: 1 | -1): Promise<void> {
     const { marks } = this.cast;
     const here = this.position;
@@ -96,7 +96,7 @@ export class Tape {
     else await this.seek(by > 0 ? this.length : 0);
   }
 
-  /** One output further, standing still. */
+  /** Goes forward by one output without playing. */
   async step(): Promise<void> {
     this.stop();
     let end = this.next;
@@ -124,7 +124,7 @@ export class Tape {
     else this.moved.emit();
   }
 
-  /** Lets the next events happen, before end and a piece of them at most. */
+  /** Applies the next events before end, at most one piece of them. */
   private write(end: number): Promise<void> {
     let text = "";
     for (; this.next < end && text.length < piece; this.next++) {
@@ -145,7 +145,7 @@ export class Tape {
     this.sized.emit();
   }
 
-  /** Lets happen what is due, and comes again when more is. */
+  /** Applies the events that are due, and runs again when more are. */
   private tick(): void {
     clearTimeout(this.timer);
     const here = this.position;

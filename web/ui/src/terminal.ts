@@ -5,7 +5,7 @@ import { Refusal, type TermOpened, type TermViewer } from "./wire";
 
 export type Mode = "control" | "view";
 
-/** How a page comes to a terminal: it types there or looks on, and when it asked to type (protocol: claim). */
+/** How a page attaches to a terminal: to type or to watch, and when it asked to type (protocol: claim). */
 export interface Place {
   mode: Mode;
   claim?: number;
@@ -17,25 +17,25 @@ export interface Size {
 }
 
 /**
- * What may be on its way to us before we say that it is drawn. xterm.js draws some 10 MB in a second: what a Ctrl-C has to
- * wait for is gone in a few frames.
+ * How many bytes may be on their way to us before we acknowledge that they are drawn. xterm.js draws some 10 MB per second, so
+ * a Ctrl-C waits for a few frames only.
  */
 export const windowBytes = 256 << 10;
 const ackEvery = windowBytes / 4;
-/** How much of what is pasted goes in one message: one that is too big would cost the connection. */
+/** How much of a paste goes into one message; a message that is too big would end the connection. */
 const pieceLength = 64 << 10;
 const pastePatience = 10_000; // ms
 
-// The gateway's end of one terminal, as this page knows it: attached where the connection is up, at an offset, so that after a loss it
-// goes on with the next byte, in control or not as it was, unless another client took over meanwhile. What is typed while there is no connection is refused: typing blind helps nobody.
+// The gateway's end of one terminal, as this page knows it. It is attached at an offset while the connection is up. After a disconnect it
+// continues with the next byte, in control or not as before, unless another client took over meanwhile. Input without a connection is refused, because nobody should type blindly.
 export class Terminal {
   readonly chunk = new Signal<Chunk>();
-  readonly gap = new Signal<{ from: number; to: number; away: boolean }>(); // away: of what was printed while we were not here
-  readonly resized = new Signal<Size>(); // the size that counts, whoever has set it
+  readonly gap = new Signal<{ from: number; to: number; away: boolean }>(); // away: output from a time when this page was not attached
+  readonly resized = new Signal<Size>(); // the terminal's size, whoever has set it
   readonly modeChanged = new Signal<Mode>();
   readonly viewersChanged = new Signal<void>();
   readonly exited = new Signal<{ exit_code?: number; signal?: string }>();
-  readonly lost = new Signal<string>(); // it cannot be attached to any more, and why
+  readonly lost = new Signal<string>(); // attaching is no longer possible, and why
   readonly refused = new Signal<Refusal>(); // input did not arrive; or nobody knows, where the connection was lost behind it
 
   mode: Mode;
@@ -57,7 +57,7 @@ export class Terminal {
   private told: Size | undefined; // what the gateway has from us on this connection
   private telling = 0; // resizes without an answer yet
   private pasting: Promise<void> | undefined;
-  private begun = false; // a tab that was restored and not looked at yet attaches to nothing
+  private begun = false; // a restored tab that has not been shown yet is not attached
   private attaching = false;
   private unfollow: (() => void) | undefined;
   private readonly ends: (() => void)[];
@@ -95,7 +95,7 @@ export class Terminal {
     ];
   }
 
-  /** Goes on with a terminal that this page has just opened, which is attached by that. */
+  /** Uses a terminal that this page has just opened and that is therefore attached. */
   adopt(opened: TermOpened, size: Size): void {
     this.begun = true;
     this.recorded = !!opened.recording_id;
@@ -106,14 +106,14 @@ export class Terminal {
     this.listen(opened.stream_id);
   }
 
-  /** Attaches for the first time: the terminal is in sight. */
+  /** Attaches for the first time, when the terminal becomes visible. */
   begin(): void {
     if (this.begun) return;
     this.begun = true;
     void this.attach();
   }
 
-  /** The client that types, where that is another one. */
+  /** The client that types, if it is another one. */
   get controller(): TermViewer | undefined {
     return this.viewers.find((viewer) => viewer.mode === "control" && !this.isUs(viewer));
   }
@@ -122,12 +122,12 @@ export class Terminal {
     return viewer.viewer_id === this.viewerId;
   }
 
-  /** What to come back as. */
+  /** The mode and claim for coming back. */
   get place(): Place {
     return { mode: this.wants, ...(this.claim && { claim: this.claim }) };
   }
 
-  /** Takes control, with a window of that size. */
+  /** Takes control, with a window of this size. */
   takeOver(size: Size | undefined): Promise<void> {
     this.wanted = size;
     this.wants = "control";
@@ -135,7 +135,7 @@ export class Terminal {
     return this.attach();
   }
 
-  /** Asks for the stream from where we are, to be there as we were. */
+  /** Requests the stream from the current offset, in the previous mode. */
   async attach(): Promise<void> {
     if (!this.connection.up || this.over || this.attaching) return;
     this.attaching = true;
@@ -194,13 +194,13 @@ export class Terminal {
     this.pasting = pasting;
   }
 
-  /** Sends text in pieces, one after the other, until one is refused. What is typed meanwhile comes after it. */
+  /** Sends text in pieces, one after the other, until one is refused. Input that is typed meanwhile comes after it. */
   private async paste(data: string, encoding: "base64" | undefined, before: Promise<void> | undefined): Promise<void> {
     await before;
     for (const piece of pieces(data)) if (!(await this.typed(piece, encoding, pastePatience))) return;
   }
 
-  /** Sends one message; for so many ms it waits where the program does not read yet what was sent before. */
+  /** Sends one message. If the program has not read earlier input yet, it waits for up to this many ms. */
   private async typed(data: string, encoding?: "base64", patience = 0): Promise<boolean> {
     for (let end = Date.now() + patience; ; await pause(50)) {
       try {
@@ -215,7 +215,7 @@ export class Terminal {
     }
   }
 
-  /** The size of our window: the terminal's too, while we are in control. */
+  /** Sets the size of our window, which is also the terminal's while we are in control. */
   resize(size: Size): void {
     this.wanted = size;
     this.tellSize();
@@ -225,7 +225,7 @@ export class Terminal {
   detach(): void {
     for (const end of this.ends) end();
     this.unfollow?.();
-    if (this.connection.up && !this.over) this.connection.call("term.detach", { term_id: this.id }).catch(() => {}); // if it fails the connection is gone, and so are we
+    if (this.connection.up && !this.over) this.connection.call("term.detach", { term_id: this.id }).catch(() => {}); // if it fails, the connection is gone, and so is the attachment
   }
 
   private become(mode: Mode): void {
@@ -277,7 +277,7 @@ function pause(ms: number): Promise<void> {
   return new Promise((resolve) => setTimeout(resolve, ms));
 }
 
-/** Cuts text behind the ends of lines where there are some: the gateway refuses a line that is too long for the terminal if it sees all of it. */
+/** Cuts text after newlines if there are any: the gateway refuses a line that is too long for the terminal if it sees all of it. */
 function* pieces(text: string): Generator<string> {
   while (text.length > pieceLength) {
     let end = Math.max(text.lastIndexOf("\r", pieceLength - 1), text.lastIndexOf("\n", pieceLength - 1)) + 1 || pieceLength;
@@ -295,7 +295,7 @@ function same(a: Size, b: Size | undefined): boolean {
 function lostWords(error: Refusal): string {
   switch (error.code) {
     case "SESSION_LOST":
-      return "the gateway was started anew and its sessions are gone";
+      return "the gateway was restarted and its sessions are gone";
     case "TERM_NOT_FOUND":
     case "SESSION_NOT_FOUND":
     case "STREAM_NOT_FOUND":

@@ -2,7 +2,7 @@ import type { ITheme } from "@xterm/xterm";
 import { settings, settingsChanged } from "./settings";
 import { Signal } from "./signal";
 
-// Light or dark: what the system says, unless the person says otherwise. The page's own colours are in style/; these are the terminal's.
+// Light or dark: as the system says, unless the person chooses. The page's own colours are in style/; these are the terminal's.
 
 const system = matchMedia("(prefers-color-scheme: dark)");
 
@@ -24,20 +24,20 @@ export function applyTheme(): void {
 
 export const mono = 'ui-monospace, "SF Mono", "Cascadia Mono", "JetBrains Mono", Menlo, Consolas, "DejaVu Sans Mono", "Liberation Mono", monospace';
 
-/** What a search has found, and the match that it is at. */
+/** The colours of matches, and of the current match. */
 export function matchColours() {
   return dark()
     ? { matchBackground: "#5a4a12", matchOverviewRuler: "#c9a227", activeMatchBackground: "#a87f12", activeMatchColorOverviewRuler: "#ffd65c" }
     : { matchBackground: "#fff0b3", matchOverviewRuler: "#b98a00", activeMatchBackground: "#ffd24d", activeMatchColorOverviewRuler: "#7a5600" };
 }
 
-/** Colours while something is searched for: xterm.js selects the match that it is at, which hides its colour. */
+/** The colours during a search: xterm.js selects the current match, which hides its colour. */
 export function searchTheme(): ITheme {
   const { activeMatchBackground } = matchColours();
   return { ...terminalTheme(), selectionBackground: activeMatchBackground, selectionInactiveBackground: activeMatchBackground };
 }
 
-/** Sixteen colours that keep at least 4.5:1 on the background, but for the two that are meant to be close to it. */
+/** Sixteen colours with a contrast of at least 4.5:1 to the background, except the two that are meant to be close to it. */
 export function terminalTheme(): ITheme {
   return dark()
     ? {

@@ -2,7 +2,7 @@ import type { Terminal as Xterm } from "@xterm/xterm";
 
 const slack = 8; // px: a finger that has moved less still taps, or presses
 const pressTime = 500; // ms until a finger that rests selects
-const restTime = 80; // ms: a finger that rested before it left throws nothing
+const restTime = 80; // ms: a finger that rested before it left causes no momentum
 const friction = 0.996; // of the speed that is left after each ms
 const leastSpeed = 0.03; // px in a ms
 const edgeEvery = 60; // ms between two lines, while a selection is dragged beyond the edge
@@ -19,8 +19,8 @@ interface Hooks {
   selected(): void;
 }
 
-// A finger on a terminal: dragging scrolls, with momentum; resting selects a word, and dragging then extends the selection. Taps are
-// left to the browser, which makes clicks of them. xterm.js 6 has none of this.
+// A finger on a terminal: dragging scrolls, with momentum; holding selects a word, and dragging then extends the selection. The browser
+// turns taps into clicks. xterm.js 6 has none of this.
 export class Touch {
   private last: { x: number; y: number; at: number } | undefined; // of the one finger that counts
   private moved = false;
@@ -45,7 +45,7 @@ export class Touch {
     screen.addEventListener("contextmenu", (event) => this.anchor && event.preventDefault());
   }
 
-  /** Ends what goes on by itself. */
+  /** Ends momentum and scrolling selections. */
   stop(): void {
     clearTimeout(this.press);
     clearInterval(this.edge);
@@ -98,7 +98,7 @@ export class Touch {
     }
   }
 
-  /** Goes on as fast as the finger was, slower and slower. */
+  /** Continues at the finger's speed, more and more slowly. */
   private glide(speed: number, then: number): void {
     this.frame = requestAnimationFrame((now) => {
       this.frame = 0;
@@ -113,7 +113,7 @@ export class Touch {
     return this.term.buffer.active.type === "alternate" || this.term.modes.mouseTrackingMode !== "none";
   }
 
-  /** Scrolls by so many pixels, and tells whether anything can move that way. */
+  /** Scrolls by this many pixels, and returns whether anything can move in that direction. */
   private scroll(by: number, x: number, y: number): boolean {
     const before = this.scroller.scrollTop;
     this.scroller.scrollTop -= by; // where the terminal is larger than its place, that comes first

@@ -1,6 +1,6 @@
 import type { Signal } from "./signal";
 
-// What a tab holds: a terminal, a session's activity, or the pool.
+// The content of a tab: a terminal, a session's activity, or the pool.
 export interface View {
   readonly key: string; // the address of the view, as in location.hash: no two tabs have the same
   readonly element: HTMLElement;

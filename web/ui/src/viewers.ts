@@ -7,7 +7,7 @@ export function viewerName(viewer: TermViewer): string {
   return viewer.via ? `“${viewer.via}”` : viewer.subject;
 }
 
-// Who else is at the terminal in sight: how many, and on asking who.
+// The other clients of the visible terminal: their number, and on request their names.
 export class Viewers {
   readonly element: HTMLElement;
   private readonly count = h("button", { class: "viewers-count", attr: { type: "button", popovertarget: "viewers", hidden: true } });
@@ -24,7 +24,7 @@ export class Viewers {
     say(this.count, `${plural(viewers.length, "viewer")} here`);
     const words = viewers.map((viewer) => {
       const us = terminal!.isUs(viewer) ? " (you)" : "";
-      return `${viewerName(viewer)}${us}: ${viewer.mode === "control" ? "types" : "looks on"}, since ${new Date(viewer.since).toLocaleTimeString()}`;
+      return `${viewerName(viewer)}${us}: ${viewer.mode === "control" ? "types" : "watches"}, since ${new Date(viewer.since).toLocaleTimeString()}`;
     });
     const said = words.join("\n");
     if (this.count.title === said) return;

@@ -1,4 +1,4 @@
-// The words on the wire, as protocol/types.go has them; protocol/PROTOCOL.md says what they mean. Only what the page uses.
+// The messages of the protocol that the page uses, as in protocol/types.go; protocol/PROTOCOL.md describes them.
 
 export type SessionState = "CREATING" | "IDLE" | "RUNNING" | "TERMINATED";
 
@@ -80,7 +80,7 @@ export interface ExecStarted {
   at: string;
 }
 
-/** A command as exec.list has it: waiting, running, or ended with its exit. */
+/** A command in the shape of exec.list: waiting, running, or ended with its exit. */
 export interface ExecEntry {
   exec_id: string;
   stream_id: string;
@@ -168,7 +168,7 @@ export interface TermAttached extends StreamOpened {
   claim?: number;
 }
 
-/** A recording, made or being made; its file is at addressOf (player.ts). */
+/** A recording, ended or in progress; its file is at addressOf (player.ts). */
 export interface Recording {
   recording_id: string;
   session_id: string;
@@ -207,7 +207,7 @@ export interface Capabilities {
   isolation: { tier: string; why: string };
   limits: Record<string, number>;
   principal?: { subject: string; role: "admin" | "user" | "viewer"; share?: Share };
-  record?: string; // what is recorded in every session; absent: nothing can be
+  record?: string; // what is recorded in every session; absent: the server cannot record
 }
 
 export interface Share {
@@ -291,7 +291,7 @@ export interface Events {
 
 export type StreamName = "stdout" | "stderr" | "tty";
 
-/** What a request was refused with, or OFFLINE where the answer will never come. */
+/** The error of a refused request, or OFFLINE if the answer will never come. */
 export class Refusal extends Error {
   constructor(
     readonly code: string,

@@ -21,14 +21,14 @@ import type { Capabilities, SessionInfo, Share, TermOpened } from "./wire";
 
 const storeKey = "trl.tabs";
 
-/** What is kept of a tab for a reload. */
+/** The data of a tab that is kept for a reload. */
 interface Remembered {
   key: string;
   place?: Place; // of a terminal
   name?: string; // its session's: that may be gone by then
 }
 
-// What a person can do with sessions, and the views that are open; these come back after a reload.
+// The actions of a person on sessions, and the open views, which come back after a reload.
 export class Workspace {
   capabilities: Capabilities | undefined;
   private restoring = false;
@@ -48,17 +48,17 @@ export class Workspace {
     addEventListener("pagehide", () => this.remember());
   }
 
-  /** Whoever may only read, or nothing any more, is not offered the rest. The gateway refuses it anyway. */
+  /** A client that may only read, or nothing any more, is not offered more. The gateway refuses it anyway. */
   get mayChange(): boolean {
     return this.capabilities !== undefined && this.capabilities.principal?.role !== "viewer" && this.connection.now.kind !== "over";
   }
 
-  /** A guest may at most work in what it was shown: making, naming, sharing and ending sessions is their owner's. */
+  /** A guest may at most work in the shared session: only the owner makes, renames, shares and ends sessions. */
   get mayOwn(): boolean {
     return this.mayChange && !guestToken;
   }
 
-  /** Opens what a link is to, unless a reload has. */
+  /** Opens the target of a share link, unless a reload has. */
   async welcome(share: Share): Promise<void> {
     if (this.tabs.views.length > 0) return;
     if (!share.term_id) return this.openTerminal(share.session_id);
@@ -145,7 +145,7 @@ export class Workspace {
 
   async destroy(session: SessionInfo): Promise<void> {
     const runs = session.current_exec ?? session.in_terminals?.[0];
-    const busy = runs ? h("p", {}, "It is running ", h("code", {}, runs.command), ".") : h("p", {}, "Its shell and everything it started will end.");
+    const busy = runs ? h("p", {}, "It is running ", h("code", {}, runs.command), ".") : h("p", {}, "Its shell and everything that it started will end.");
     if ((await ask({ title: `End session ${nameOf(session)}?`, body: [busy], yes: "End session", danger: true })) !== "yes") return;
     try {
       await this.connection.call("session.destroy", { session_id: session.session_id });
@@ -155,7 +155,7 @@ export class Workspace {
     await this.sessions.refresh();
   }
 
-  /** Opens what was open before the reload, and what the address names. */
+  /** Opens the views from before the reload, and the view in the address. */
   restore(): void {
     this.restoring = true;
     const address = location.hash.slice(2);
@@ -221,7 +221,7 @@ export class Workspace {
     }
   }
 
-  /** How large a terminal on the stage will be, so that its program starts with the size that it keeps. */
+  /** The size that a terminal on the stage will have, so that its program starts with its final size. */
   private roomFor(): Size {
     const open = this.tabs.views.find((view): view is Pane => view instanceof Pane && view.terminal.mode === "control");
     if (open && open.xterm.cols > 2) return { cols: open.xterm.cols, rows: open.xterm.rows };
