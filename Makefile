@@ -5,10 +5,10 @@ SHELL       := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
-# Without VERSION it is the one in cmd/trl/main.go, v0.1.0-dev, with the commit. There may be no git, or one that distrusts the owner of the tree.
+# Without VERSION the version is that of cmd/trl/main.go, v0.1.0-dev, with the commit. COMMIT is empty without git, or if git distrusts the tree's owner.
 VERSION ?=
 COMMIT  ?= $(shell git describe --always --abbrev=12 --exclude='*' --dirty 2>/dev/null)
-# -buildvcs=false: COMMIT says it already, and stamping fails where git distrusts the owner of the tree.
+# -buildvcs=false: COMMIT has the commit already, and stamping fails if git distrusts the tree's owner.
 BUILD    = CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '-s -w -X main.commit=$(COMMIT) $(if $(VERSION),-X main.version=$(VERSION))'
 
 ARGS      ?=
@@ -24,7 +24,7 @@ TRIALS    ?= 5000
 FIGURES   ?= docs/figures
 CONTRACT  ?= ../shared/contract/run.sh
 
-# A home of its own for what starts terminals: their shells read ~/.bashrc, and that of the caller may wait for anything.
+# A separate home for tests that start terminals: their shells read ~/.bashrc, and the caller's may wait for anything.
 OWN_HOME = export GOENV="$$(go env GOENV)" GOPATH="$$(go env GOPATH)" GOCACHE="$$(go env GOCACHE)"; \
 	HOME=$$(mktemp -d); export HOME; trap 'rm -rf "$$HOME"' EXIT;
 
@@ -46,17 +46,17 @@ run: build ## build and serve on the default address; ARGS='--listen …'
 check: ## everything CI checks, as CI does it
 	.ci/run
 
-deps: ## what the tests need besides Go: installed as root, else named
+deps: ## install what the tests need besides Go (as root), or list what is missing
 	@deploy/test-deps.sh
 
-# -race needs cgo and a C compiler; deps sees to it. What is built with it sleeps for a second before it exits, by default:
+# -race needs cgo and a C compiler; deps installs it. By default a program that is built with -race sleeps for a second before it exits;
 # the tests run a thousand such programs.
 RACE = GORACE=atexit_sleep_ms=50 go test -race
 test: deps ## every test, with the race detector; PKG=./pool RUN=TestX for some
 	@$(OWN_HOME) all=$$(go list $(PKG)); failed=0; \
 	for some in "$$(grep -v '/browser$$' <<<"$$all")" "$$(grep '/browser$$' <<<"$$all")"; do \
 		[ -z "$$some" ] || $(RACE) -count 1 -p 2 -parallel 4 -timeout 25m -run '$(RUN)' $$some || failed=1; \
-	done; exit $$failed # mostly they wait, so two packages at a time; but for a browser, which keeps both cores busy by itself
+	done; exit $$failed # tests mostly wait, so two packages run at a time; the browser tests keep both cores busy and run alone
 
 # The left-out packages start processes in every test; in the others such tests call testkit.StartsProcesses.
 quick: ## at most 15 s: build, vet, and the tests that start no process, without the race detector
@@ -68,13 +68,13 @@ near: ## the packages that the working tree changes and those that import them, 
 	@near=$$(.ci/near); [ -n "$$near" ] || { echo "no Go package is changed"; exit; }; \
 	$(OWN_HOME) $(RACE) -short -count 1 -p 2 -parallel 4 -timeout 25m -run '$(RUN)' $$near
 
-deploy: build ## what of deploy/ can be checked with what is installed here
+deploy: build ## check deploy/ with the tools that are installed here
 	TRL_BUILT=1 deploy/check.sh
 
-otel: ## the build with tracing, against a collector of the test's own
+otel: ## test the build with tracing, against a collector that the test starts
 	go test -tags otel -count 1 -timeout 10m -run 'TestTraces$$' ./cmd/trl
 
-race: deps ## the tests COUNT times over, on 1, 2 and 4 processors, to find what happens seldom
+race: deps ## the tests COUNT times, on 1, 2 and 4 processors, to find rare failures
 	$(OWN_HOME) $(RACE) -count $(COUNT) -cpu 1,2,4 -timeout 2h -run '$(RUN)' $(PKG)
 
 fmt: ## format the code
@@ -82,28 +82,28 @@ fmt: ## format the code
 
 # Each analyser is on for a reason, in docs/CONTRIBUTING.md. staticcheck's version is pinned in go.mod.
 STATICCHECK = SA*,S*,U1000,ST1005,ST1008,ST1012,ST1016,ST1019,ST1023
-lint: ## formatting, go vet, staticcheck, the page's types, and that its bundle is current
+lint: ## formatting, go vet, staticcheck, the page's types, and whether its bundle is current
 	@unformatted=$$(gofmt -l .); [ -z "$$unformatted" ] || { echo "not formatted (make fmt): $$unformatted"; exit 1; }
 	go vet ./...
 	GOARCH=arm64 go vet ./...
 	go vet -tags otel ./cmd/trl
 	go tool staticcheck -checks '$(STATICCHECK)' ./...
-	cd web/ui && go run ./bundle -check # by hash; by content where npm has been
+	cd web/ui && go run ./bundle -check # by hash; by content if npm ci has been run
 	@if [ -x web/ui/node_modules/.bin/tsc ]; then echo tsc --noEmit; cd web/ui && node_modules/.bin/tsc --noEmit; fi
 
-# Rules that are off, and why, are in docs/CONTRIBUTING.md. Both tools are named with their version and not in go.mod: what they bring along is
-# not ours to carry. govulncheck asks its database over the network; 3 is its word for a find.
+# docs/CONTRIBUTING.md says which rules are off, and why. Both tools are named with their version here and not in go.mod, so that go.mod does not
+# contain their dependencies. govulncheck asks its database over the network; it exits with 3 for a finding.
 GOSEC_OFF = G103,G104,G115,G204,G301,G302,G304,G306,G404
-audit: ## gosec, and govulncheck where its database can be reached
+audit: ## gosec, and govulncheck if its database can be reached
 	go run github.com/securego/gosec/v2/cmd/gosec@v2.30.0 -quiet -exclude=$(GOSEC_OFF) -exclude-dir=web/ui/node_modules -exclude-dir=internal/bench ./...
 	GOBIN='$(CURDIR)/bin' go install golang.org/x/vuln/cmd/govulncheck@v1.9.0 # not go run, which makes every failure a 1
 	timeout 120 bin/govulncheck ./... || { [ $$? -ne 3 ] && echo "govulncheck: its database cannot be reached"; }
 
-generate: ## what is made from sources: the page (npm ci brings what it is made from), the settings in docs
+generate: ## generate the page's bundle (run npm ci before) and the settings in docs
 	go generate ./web/ui
 	TRL_UPDATE=1 go test -count 1 -run TestReferenceIsCurrent ./cmd/trl
 
-screenshots: deps ## the pictures in docs/img, from the real page in a real browser
+screenshots: deps ## take the pictures in docs/img of the real page in a real browser
 	mkdir -p docs/img
 	TRL_SCREENSHOTS="$(CURDIR)/docs/img" go test -count 1 -timeout 10m -run 'TestScreenshots$$' ./web/ui/browser
 
@@ -114,52 +114,52 @@ fuzz-smoke: deps ## every Fuzz target, half a minute in all
 	.ci/fuzz 30
 
 BENCH_RUN = go run ./internal/bench
-bench: build ## every figure beside its floor and its budget; ARGS=-quick, ARGS='-format benchstat'
+bench: build ## every figure with its floor and its budget; ARGS=-quick, ARGS='-format benchstat'
 	$(BENCH_RUN) compare -out $(FIGURES) $(ARGS)
 
 bench-scale: build ## 1 to 4,000 sessions: create, use, idle, memory, destroy; ARGS='-sizes 1,100'
 	$(BENCH_RUN) scale -out $(FIGURES) $(ARGS)
 
-bench-agent: build ## an agent's work beside bash -c per command and a shell with markers; ARGS='-agents 1,8'
+bench-agent: build ## an agent's work, compared with bash -c per command and a shell with markers; ARGS='-agents 1,8'
 	$(BENCH_RUN) agent -out $(FIGURES) $(ARGS)
 
-bench-comeback: build ## from a kill -9 of the gateway to its successor's answers, by what clients had done; ARGS='-keyed 1000 -sessions 50'
+bench-comeback: build ## time from a kill -9 of the gateway to the next one's answers, by earlier work; ARGS='-keyed 1000 -sessions 50'
 	$(BENCH_RUN) comeback -out $(FIGURES) $(ARGS)
 
-bench-kept: build ## what work that has ended takes: memory and descriptors, with the default flags
+bench-kept: build ## memory and descriptors of ended work, with the default flags
 	$(BENCH_RUN) kept -out $(FIGURES) $(ARGS)
 
-bench-plots: ## pictures and tables of docs/PERFORMANCE.md, from docs/figures
+bench-plots: ## make the pictures and tables of docs/PERFORMANCE.md from docs/figures
 	$(BENCH_RUN) plots -out $(FIGURES) $(ARGS)
 
 bench-go: ## the packages' own benchmarks; BENCH=Command BENCHTIME=3s
 	go test -run '^$$' -bench '$(BENCH)' -benchmem -benchtime $(BENCHTIME) -timeout 1h $(PKG)
 
-soak: build ## an hour of mixed work: nothing may grow; SOAK=90s for a try
+soak: build ## an hour of mixed work: nothing may grow; SOAK=90s for a short run
 	$(BENCH_RUN) soak -for $(SOAK) -out $(FIGURES) $(ARGS)
 
 test-soak: deps ## the tests that make test shortens, at full length
 	$(OWN_HOME) TRL_SOAK=1 $(RACE) -count 1 -timeout 4h -run '$(RUN)' $(PKG)
 
-soak-crash: deps ## the gateway killed 60 times under 50 sessions and 20 followers, and 80 times under all that clients do: nothing lost, doubled or out of order
+soak-crash: deps ## kill the gateway 60 times under 50 sessions and 20 followers, and 80 times under everything that clients do: nothing lost, doubled or out of order
 	$(OWN_HOME) TRL_SOAK=1 $(RACE) -count 1 -timeout 1h -run 'TestNothingIsLostWhenTheGatewayIsKilled$$|TestWorksWhileGatewaysDie' -v ./internal/acceptance
 
-soak-once: deps ## FOR=10m of all that clients do in 60 sessions of every shell, gateways killed and upgraded meanwhile: nothing twice, nothing missing
+soak-once: deps ## FOR=10m of everything that clients do in 60 sessions of every shell, with gateways killed and upgraded: nothing twice, nothing missing
 	$(OWN_HOME) TRL_SOAK=1 go test -count 1 -timeout 2h -run 'TestEndurance$$' -v ./internal/acceptance -args -for $(FOR)
 
 once: deps ## TRIALS=5000 commands that end their shell while their gateway is killed: each runs once
 	$(OWN_HOME) go test -count 1 -timeout 4h -run 'TestCommandRunsOnceAtRandomDeaths$$' -v ./internal/acceptance -args -trials $(TRIALS)
 
-contract: ## the contract's own suite, beside the repository
+contract: ## the contract's own suite, next to the repository
 	@if [ -x $(CONTRACT) ]; then $(OWN_HOME) $(CONTRACT) core && $(CONTRACT) terminal; else echo "contract: SKIPPED, no $(CONTRACT) here"; fi
 
-release: ## dist/: binaries, packages, SBOMs, checksums, notes; VERSION=v0.1.0 MAINTAINER='Name <address>'
+release: ## make dist/: binaries, packages, SBOMs, checksums, notes; VERSION=v0.1.0 MAINTAINER='Name <address>'
 	VERSION='$(VERSION)' deploy/release.sh
 
 release-check: ## a trial release for amd64, built twice in two places: the same bytes, a package that unpacks and runs
 	deploy/release-check.sh
 
-clean: ## remove what was built
+clean: ## remove build results
 	rm -rf bin dist
 
 .PHONY: release release-check deploy otel help generate screenshots build arm64 amd64 run check quick near deps test race fmt lint audit fuzz fuzz-smoke bench bench-scale bench-agent bench-comeback bench-kept bench-plots bench-go soak test-soak soak-crash soak-once once contract clean

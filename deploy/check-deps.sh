@@ -1,6 +1,6 @@
 #!/bin/sh
-# What deploy/check.sh can make use of and is not installed, put into bin/tools, of which it knows. Nothing is installed on
-# the machine. What cannot be had is left out, and check.sh says so.
+# Downloads tools for deploy/check.sh that are not installed into bin/tools, where check.sh finds them. It installs nothing on
+# the machine. It skips a tool that it cannot get, and check.sh says so.
 set -eu
 cd "$(dirname "$0")/.."
 tools=$PWD/bin/tools

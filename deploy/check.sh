@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Everything in deploy/ that can be checked with what is installed here; what is not installed is named and left out.
-# It builds trl, and needs no network and no root, though root sees more.
+# Checks deploy/ with the tools that are installed here, and names the tools that are missing.
+# It builds trl, and needs no network and no root, though root can check more.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH=$PWD/bin/tools:$PATH

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A trial release, made twice: the same bytes from another folder and with another umask; the package unpacks into a root of its
-# own, without root's rights, and what is in it runs. What a release needs and is not said is refused.
+# Makes a trial release twice and expects the same bytes, from another folder and with another umask. Unpacks the package into a
+# separate root, without root's rights, and runs its program. Checks that a release with missing inputs is refused.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 command -v dpkg-deb >/dev/null || { echo "release: SKIPPED, no dpkg-deb here"; exit 0; }
@@ -8,7 +8,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 fail() { echo "release: $1" >&2; exit 1; }
 
-# Each without one thing that it needs.
+# Each call lacks one required input.
 refused() { # VERSION MAINTAINER
   ! env -u TRIAL VERSION="$1" MAINTAINER="$2" DIST="$work/none" deploy/release.sh >"$work/said" 2>&1 || fail "went through with '$1' and '$2'"
   grep -q 'is wanted' "$work/said" || { cat "$work/said"; fail "does not say what it misses with '$1' and '$2'"; }

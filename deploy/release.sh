@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# A release, into dist/: docs/releasing.md. Nothing in it depends on when, where or by whom it is built, so that two builds of a
-# commit are the same bytes.
+# Makes a release in dist/: docs/releasing.md. Its content does not depend on when, where or by whom it is built, so two builds of a
+# commit have the same bytes.
 #   VERSION=v0.1.0 MAINTAINER='Name <address>' deploy/release.sh
-# For a trial: TRIAL=1, which also takes a tree with changes; ARCHES=amd64; DIST=a directory.
+# For a trial: TRIAL=1, which also accepts a tree with changes; ARCHES=amd64; DIST=a directory.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 umask 022

@@ -1,5 +1,5 @@
 #!/bin/sh
-# The smallest root file system that trl is of use in: trl, busybox's shell and tools, a user, a home.
+# Makes the smallest root file system in which trl is useful: trl, busybox's shell and tools, a user, a home.
 #   deploy/rootfs.sh DIR TRL BUSYBOX       both statically linked
 set -eu
 [ $# -eq 3 ] || { echo "usage: $0 DIR TRL BUSYBOX" >&2; exit 2; }

@@ -1,9 +1,9 @@
 #!/bin/sh
 # What the tests need besides Go: other shells, the programs that users run in them, a browser, and a C compiler for -race.
-# As root on Debian or Ubuntu it installs what is missing; elsewhere it names it, and the tests of an absent shell are skipped.
+# As root on Debian or Ubuntu it installs what is missing. Elsewhere it lists what is missing, and tests of a missing shell are skipped.
 set -eu
 
-missing() { # prints the packages whose command is not there
+missing() { # prints the packages whose command is missing
   while read -r command package; do
     command -v "$command" >/dev/null 2>&1 || printf '%s ' "$package"
   done <<'LIST'
