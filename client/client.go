@@ -1,17 +1,15 @@
-// Package client is the Go client that our CLI and our users share.
+// Package client is the Go client for our CLI and for our users.
 //
-// A Client keeps one connection to a gateway. Call sends any request of the protocol; Run, Start, Attach and Follow are
-// the same with Go types. A Stream is read by whoever asked for it, at his pace: what he does not read the command has to
-// wait for, and nothing piles up in between. All streams and answers share the connection, so a Stream that nobody reads
-// holds up the others too; use another Client where that matters.
+// A Client keeps one connection to a gateway. Call sends any request of the protocol; Run, Start, Attach and Follow do the same with Go types. The
+// goroutine that asked for a Stream reads it at its own pace: the command waits until its output is read, and nothing accumulates in between. All
+// streams and answers share the connection, so a Stream that nobody reads blocks the others, too. Use another Client if that matters.
 //
-// When the connection is lost (server restart, network) a Stream connects again for a while and goes on at the byte where
-// it was. A Call that was in flight is not repeated: only its caller knows whether it may be.
+// When the connection is lost (server restart, network), a Stream connects again for a while and continues at its next byte. A Call in flight is not
+// repeated, because only its caller knows whether it may be.
 //
-// Errors: a *protocol.Error is the server's answer, ErrLost that there is no connection, ErrClosed that Close was called.
-// A server that has no place for a connection says LIMIT_EXCEEDED, or RATE_LIMITED where too many wrong tokens came from our
-// address, and SHUTTING_DOWN when it ends; a lost connection is dialled for again all the same.
-// io.EOF comes from Next alone, after the last piece of a Stream.
+// Errors: a *protocol.Error is the server's answer, ErrLost means that there is no connection, ErrClosed that Close was called. A server without room
+// for a connection answers LIMIT_EXCEEDED. It answers RATE_LIMITED if too many wrong tokens came from our address, and SHUTTING_DOWN when it ends.
+// After any of these a lost connection is still dialled again. Only Next returns io.EOF, after the last piece of a Stream.
 package client
 
 import (
@@ -29,48 +27,47 @@ import (
 	"trl/protocol"
 )
 
-// Options says where the gateway is and who we are. One of URL and Unix is needed; Unix wins.
+// Options says where the gateway is and who we are. URL or Unix is required; Unix takes precedence.
 type Options struct {
 	URL    string // http://HOST:PORT, https://…, or the ws:// address itself
 	Unix   string // path of the gateway's Unix socket; the peer's uid is the principal
 	Token  string // bearer token
 	Origin string // sent as Origin when not empty; only browsers need one
 
-	// OnEvent gets the events that belong to no Stream (session.watch, server.shutdown), in order; Data is a jsontext.Value.
-	// The reader of the connection calls it: it must not call the Client, and while it runs nothing else is read.
+	// OnEvent gets the events that belong to no Stream (session.watch, server.shutdown), in order; Data is a jsontext.Value. The connection's reader
+	// calls it. OnEvent must not call the Client, and nothing else is read while it runs.
 	OnEvent func(protocol.Event)
-	// OnLost is told why a connection was lost, once, before it is dialled for again. It may Close the Client and must ask
-	// nothing else of it.
+	// OnLost is called once per lost connection, with the reason, before the Client dials again. It may Close the Client and must not call anything
+	// else of it.
 	OnLost func(error)
-	// Patience is how long a lost connection is dialled for, counted from when somebody first missed it; 0 means 45 s. A new
-	// one that brings nothing before it is lost too does not begin it anew. Who wants a connection when it has ended finds out
-	// by one attempt. The rule is at least 30 s: a gateway that is replaced by a new version, or a laptop that wakes up, needs
-	// seconds.
+	// Patience is how long the Client dials for a lost connection, counted from the moment when a caller first missed it; 0 means 45 s. A new
+	// connection that brings nothing before it is lost, too, does not restart this time. After it, each caller that needs a connection makes one
+	// attempt. Use at least 30 s: a gateway that is replaced by a new version, or a laptop that wakes up, needs seconds.
 	Patience time.Duration
 
-	// AwaitSuccessor makes Dial dial again, until its context ends, while the gateway answers that it is shutting down. An upgrade
-	// puts the next gateway in its place within seconds; a gateway that stops soon refuses connections.
+	// AwaitSuccessor makes Dial try again, until its context ends, while the gateway answers that it is shutting down. An upgrade starts the next
+	// gateway within seconds; a gateway that stops soon refuses connections.
 	AwaitSuccessor bool
 
-	// Tests have less.
+	// Tests use shorter times.
 	attempt time.Duration // how long one dial of a lost connection may take; 0 means dialAttempt
-	silence time.Duration // of a peer that is gone; 0 means peerSilence
+	silence time.Duration // until a silent peer counts as gone; 0 means peerSilence
 }
 
-// dialAttempt allows for a slow network and a machine that swaps, and leaves Patience for others, where a peer accepts and is silent.
+// dialAttempt allows for a slow network and a machine that swaps. It leaves Patience for other attempts if a peer accepts and stays silent.
 const dialAttempt = 10 * time.Second
 
 var (
-	// ErrLost is for a connection that was lost and could not be made again, or not yet: what became of a request that was
-	// in flight is not known. The error that wraps it says why.
+	// ErrLost means that the connection was lost and could not be made again, or not yet. The result of a request in flight is unknown. The error that
+	// wraps it says why.
 	ErrLost = errors.New("connection lost")
-	// ErrClosed is for what is asked of a Client, or of a Stream, after its Close.
+	// ErrClosed means that Close was called on the Client or the Stream.
 	ErrClosed = errors.New("client is closed")
 )
 
 const defaultPatience = 45 * time.Second
 
-// Client is a connection to a gateway, made again when it was lost. Its methods may be used by several goroutines.
+// Client is a connection to a gateway that is made again when it is lost. Several goroutines may use its methods.
 type Client struct {
 	o       Options
 	ctx     context.Context // ends with Close
@@ -81,21 +78,21 @@ type Client struct {
 	link    *link         // guarded by mu; never nil after Dial
 	closed  bool          // guarded by mu
 	dialing *dialing      // guarded by mu; nil: nobody dials
-	until   time.Time     // guarded by mu; when our patience ends with the server, since it last was of use; zero: no connection was lost
+	until   time.Time     // guarded by mu; when our patience with the server ends, since a connection was last useful; zero: no connection was lost
 	wait    time.Duration // guarded by mu; before the next dial
 }
 
-// dialing is the way to the next connection. All who want one wait for the same.
+// dialing is an attempt to make the next connection. All callers that need one wait for the same attempt.
 type dialing struct {
 	done chan struct{} // closed when it has ended
 	link *link         // set before done is closed
 	err  error         // set before done is closed
 }
 
-// successorPause is between two dials of a gateway that is shutting down. The next one takes over within tenths of a second.
+// successorPause is the pause between two dials of a gateway that is shutting down. The next one takes over within tenths of a second.
 const successorPause = 100 * time.Millisecond
 
-// Dial connects. It reports a gateway that is not there at once, and waits only for what AwaitSuccessor says.
+// Dial connects. It reports an absent gateway at once, and waits only in the case of AwaitSuccessor.
 func Dial(ctx context.Context, o Options) (*Client, error) {
 	o.Patience = cmp.Or(o.Patience, defaultPatience)
 	c := &Client{o: o}
@@ -130,7 +127,7 @@ func (c *Client) dial(ctx context.Context) (*link, error) {
 	return newLink(t, c.o.OnEvent), nil
 }
 
-// Close says goodbye and returns when nothing of the Client runs any more. It is idempotent.
+// Close says goodbye and returns when no goroutine of the Client runs any more. It is idempotent.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	l := c.link
@@ -142,7 +139,7 @@ func (c *Client) Close() error {
 	return nil
 }
 
-// connected returns a live connection. A lost one is replaced when its end was a temporary one.
+// connected returns a live connection. It replaces a lost one if the loss was temporary.
 func (c *Client) connected(ctx context.Context) (*link, error) {
 	c.mu.Lock()
 	l, d, closed := c.link, c.dialing, c.closed
@@ -187,12 +184,11 @@ func (c *Client) connected(ctx context.Context) (*link, error) {
 	}
 }
 
-// minRedialPause is the least pause before a dial after a connection that was accepted and dropped at once: do not hammer at a server
-// in trouble.
+// minRedialPause is the shortest pause before a dial after a server accepted a connection and dropped it at once, to spare a server in trouble.
 const minRedialPause = 250 * time.Millisecond
 
-// noteLossLocked begins our patience with the loss of l, or goes on with that of the loss before, where l was of no use; false:
-// none is left. Called with mu held.
+// noteLossLocked starts the time of our patience with the loss of l, or continues the time of an earlier loss if l was not useful. It returns false if
+// no time is left. mu is held.
 func (c *Client) noteLossLocked(l *link) bool {
 	lived, useful := l.lifetime()
 	switch {
@@ -208,7 +204,7 @@ func (c *Client) noteLossLocked(l *link) bool {
 	return true
 }
 
-// dialAgain begins to look for the connection that comes after l, unless the Client has been closed.
+// dialAgain starts to dial for the connection after l, unless the Client has been closed.
 func (c *Client) dialAgain(d *dialing, l *link) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -227,8 +223,8 @@ func (c *Client) dialAgain(d *dialing, l *link) {
 
 const maxPause = 4 * time.Second
 
-// redial dials until then, at least once, with pauses from 50 ms doubling to 4 s, each shortened by chance so that clients
-// do not come back in step.
+// redial dials until the given time, at least once. Its pauses double from 50 ms to 4 s, and each is shortened by a random amount, so that clients do
+// not come back at the same moment.
 func (c *Client) redial(l *link, until time.Time, wait time.Duration) (*link, error) {
 	_ = sleep(c.ctx, min(wait, time.Until(until)))
 	for pause := max(wait, 50*time.Millisecond); ; pause = min(2*pause, maxPause) {
@@ -242,7 +238,7 @@ func (c *Client) redial(l *link, until time.Time, wait time.Duration) (*link, er
 		case c.ctx.Err() != nil:
 			return nil, ErrClosed
 		case late != nil:
-			err = errors.New("the server does not answer") // not the caller's deadline, which has errors of the same name
+			err = errors.New("the server does not answer") // instead of the caller's deadline, whose errors have the same names
 		}
 		if !temporary(err) || !time.Now().Before(until) {
 			return nil, fmt.Errorf("%w (%v): %w", ErrLost, l.lost(), err)
@@ -260,7 +256,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// install makes l the connection in use, or ends it when the Client was closed meanwhile, and tells who waits.
+// install makes l the current connection and tells the waiting callers. If the Client was closed meanwhile, it ends l.
 func (c *Client) install(d *dialing, l *link, err error) {
 	c.mu.Lock()
 	closed := c.closed
@@ -277,8 +273,8 @@ func (c *Client) install(d *dialing, l *link, err error) {
 	close(d.done)
 }
 
-// Call sends a request and puts the answer's data into into, which may be nil. A request that the server could not carry
-// out comes back as a *protocol.Error; any other error means that the answer is not known.
+// Call sends a request and decodes the answer's data into into, which may be nil. If the server could not carry out the request, the error is a
+// *protocol.Error; with any other error the answer is unknown.
 func (c *Client) Call(ctx context.Context, method string, params, into any) error {
 	l, err := c.connected(ctx)
 	if err != nil {
@@ -287,7 +283,7 @@ func (c *Client) Call(ctx context.Context, method string, params, into any) erro
 	return l.call(ctx, method, params, into, nil)
 }
 
-// call is one request and its answer on this connection. With a feed, the stream that the answer names is delivered there.
+// call is one request and its answer on this connection. If there is a feed, it gets the stream that the answer names.
 func (l *link) call(ctx context.Context, method string, params, into any, to *feed) error {
 	var raw jsontext.Value
 	if params != nil {
@@ -318,7 +314,7 @@ func (l *link) call(ctx context.Context, method string, params, into any, to *fe
 	return nil
 }
 
-// Run runs a command and returns its result: exit code, output, and whether it was cut.
+// Run runs a command and returns its result: exit code, output, and whether output was cut.
 func (c *Client) Run(ctx context.Context, q protocol.Exec) (r protocol.ExecResult, err error) {
 	err = c.Call(ctx, "exec.run", q, &r)
 	return r, err

@@ -17,45 +17,45 @@ import (
 	"trl/protocol"
 )
 
-// link is one connection: requests in flight and the streams that arrive on it. It is born connected and dies once;
-// the Client makes the next one. Two goroutines belong to it, readLoop and writeLoop; close ends both and waits.
+// link is one connection: its requests in flight and its streams. It starts connected and dies once; the Client makes the next one. It has two
+// goroutines, readLoop and writeLoop; close ends both and waits for them.
 type link struct {
 	t         transport
 	createdAt time.Time
-	onEvent   func(protocol.Event) // set once; for events that belong to no stream
+	onEvent   func(protocol.Event) // set once; gets events that belong to no stream
 	frames    chan []byte          // to writeLoop; unbuffered: a frame handed over is being written
 	closing   chan struct{}        // closed by close, and by the loop that fails first
 	read      chan struct{}        // closed when readLoop is done: nothing will be delivered any more
 	wrote     chan struct{}        // closed when writeLoop is done
-	lossNoted bool                 // guarded by Client.mu; somebody has found it lost
+	lossNoted bool                 // guarded by Client.mu; a caller has noticed the loss
 
 	mu          sync.Mutex
 	err         error            // guarded by mu; why the link died
 	diedAt      time.Time        // guarded by mu; set with err
-	hasAnswered bool             // guarded by mu; it has answered
-	wasUseful   bool             // guarded by mu; it has brought output, or the answer to a request that opens no stream
+	hasAnswered bool             // guarded by mu; the server has answered a request
+	wasUseful   bool             // guarded by mu; output has come, or the answer to a request that opens no stream
 	nextID      uint64           // guarded by mu
 	calls       map[uint64]*call // guarded by mu; waiting for their answer
 	streams     map[string]*feed // guarded by mu; by stream_id
-	abandoned   map[string]*feed // guarded by mu; by stream_id; nobody reads them any more: what still comes is dropped
+	abandoned   map[string]*feed // guarded by mu; by stream_id; feeds that nobody reads any more: later output is dropped
 	opening     int              // guarded by mu; how many calls have a feed
-	detach      [][]byte         // guarded by mu; requests that go out before any that is made later
+	detach      [][]byte         // guarded by mu; requests to send before any later one
 	waiting     chan struct{}    // one token: detach is not empty
 }
 
-// call is one request that waits.
+// call is one request that waits for its answer.
 type call struct {
-	answer   chan frame // buffered: the reader never waits for a caller that gave up
+	answer   chan frame // buffered: the reader never waits for a caller that has given up
 	feed     *feed      // not nil: attach it to the stream that the answer names
-	detaches *feed      // not nil: nothing of its stream comes after the answer
+	detaches *feed      // not nil: nothing comes on its stream after the answer
 }
 
-// feed is where the reader puts what belongs to one stream. It is short: when its Stream is not read the reader stops,
-// TCP fills up and the server slows the command down. That is the flow control of PROTOCOL.md §7.
+// feed receives the events of one stream from the reader. It is short: if its Stream is not read, the reader stops, TCP fills up, and the server slows
+// the command down. This is the flow control that PROTOCOL.md describes.
 type feed struct {
 	events chan event
 	once   sync.Once
-	done   chan struct{} // closed by end: drop what still comes
+	done   chan struct{} // closed by end: drop later events
 	why    error         // set before done is closed
 
 	kind       string // set once; exec, process or term
@@ -68,7 +68,7 @@ func newFeed(kind, id string) *feed {
 	return &feed{events: make(chan event, feedDepth), done: make(chan struct{}), kind: kind, id: id}
 }
 
-// end is idempotent; the first reason counts.
+// end ends the feed. It is idempotent; the first reason counts.
 func (f *feed) end(why error) {
 	f.once.Do(func() {
 		f.why = why
@@ -85,7 +85,7 @@ type frame struct {
 	Event string          `json:"event"`
 }
 
-// event is what happens on a stream, decoded: exactly one field is set.
+// event is one decoded event of a stream: exactly one field is set.
 type event struct {
 	chunk   *Chunk
 	exec    *protocol.ExecExit
@@ -104,7 +104,7 @@ type output struct {
 	Snapshot bool   `json:"snapshot"`
 }
 
-var errBadFrame = errors.New("unintelligible frame from the server") // would come again, so nobody connects again after it
+var errBadFrame = errors.New("unintelligible frame from the server") // the same frame would come again, so the Client does not connect again
 
 func newLink(t transport, onEvent func(protocol.Event)) *link {
 	l := &link{
@@ -117,7 +117,7 @@ func newLink(t transport, onEvent func(protocol.Event)) *link {
 	return l
 }
 
-// close is idempotent and returns when both loops have ended.
+// close ends the link and returns when both loops have ended. It is idempotent.
 func (l *link) close() {
 	l.fail(ErrClosed)
 	select {
@@ -129,7 +129,7 @@ func (l *link) close() {
 	<-l.wrote
 }
 
-// fail records why the link dies; the first reason counts.
+// fail records why the link has died; the first reason counts.
 func (l *link) fail(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -139,8 +139,8 @@ func (l *link) fail(err error) {
 	}
 }
 
-// lifetime says how long a dead link lived and whether it was of use: a server that accepts a stream and drops it at once, each
-// time, is of none; one whose command is silent for a while is.
+// lifetime says how long a dead link lived and whether it was useful. A server that accepts a stream and drops it at once each time is not useful; a
+// server whose command is silent for a while is.
 func (l *link) lifetime() (lived time.Duration, useful bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -148,17 +148,17 @@ func (l *link) lifetime() (lived time.Duration, useful bool) {
 	return lived, l.wasUseful || l.hasAnswered && lived > time.Second
 }
 
-// refusalTimeout is how long a server that refuses us may take to say why, when it takes nothing from us any more.
+// refusalTimeout bounds the wait for the reason of a server that no longer reads from us.
 const refusalTimeout = 100 * time.Millisecond
 
-// lost says why the link died, nil while it lives.
+// lost says why the link died; nil while it lives.
 func (l *link) lost() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.err
 }
 
-// lostError is lost as callers hear it.
+// lostError is lost in the form for callers.
 func (l *link) lostError() error {
 	if why := l.lost(); why != ErrClosed {
 		return fmt.Errorf("%w: %w", ErrLost, why)
@@ -211,7 +211,7 @@ func (l *link) readLoop() {
 	}
 }
 
-// deliver takes one frame to whoever waits for it; b is reused afterwards (a jsontext.Value is a copy). An error ends the link.
+// deliver passes one frame to its receiver. b is reused afterwards (a jsontext.Value is a copy). An error ends the link.
 func (l *link) deliver(b []byte) error {
 	var f frame
 	if err := json.Unmarshal(b, &f); err != nil {
@@ -226,7 +226,7 @@ func (l *link) deliver(b []byte) error {
 	id, err := strconv.ParseUint(string(f.ID), 10, 64)
 	if err != nil {
 		if f.Error != nil {
-			return f.Error // of the connection, or of a request that could not be read, which gets no other answer
+			return f.Error // an error of the connection, or of a request that could not be read and gets no other answer
 		}
 		return nil
 	}
@@ -237,7 +237,7 @@ func (l *link) deliver(b []byte) error {
 	l.wasUseful = l.wasUseful || c != nil && c.feed == nil
 	switch {
 	case c == nil:
-	case c.feed != nil: // here and not in the caller, because the stream's first chunk may be the very next frame
+	case c.feed != nil: // here and not in the caller, because the next frame may be the stream's first chunk
 		l.opening--
 		if f.OK {
 			l.openLocked(c.feed, f.Data)
@@ -255,7 +255,7 @@ func (l *link) deliver(b []byte) error {
 	return nil
 }
 
-// openLocked takes a feed to the stream that an answer names. Called with mu held.
+// openLocked connects a feed to the stream that an answer names. mu is held.
 func (l *link) openLocked(to *feed, answer jsontext.Value) {
 	var opened struct {
 		StreamID string `json:"stream_id"`
@@ -267,18 +267,18 @@ func (l *link) openLocked(to *feed, answer jsontext.Value) {
 	}
 	to.stream, to.id = opened.StreamID, cmp.Or(to.id, opened.ExecID, opened.TermID)
 	if before := l.streams[to.stream]; before != nil {
-		before.end(ErrDisplaced) // the server sends a connection each stream once, from where the latest wanted it
+		before.end(ErrDisplaced) // the server sends each stream once per connection, from the offset of the latest request
 	}
 	delete(l.abandoned, to.stream)
 	l.streams[to.stream] = to
 	select {
-	case <-to.done: // whoever asked did not wait for the answer
+	case <-to.done: // the caller has not waited for the answer
 		l.abandonLocked(to)
 	default:
 	}
 }
 
-// abandon drops what still comes to a feed, and has the server send no more. It waits for nothing.
+// abandon drops later events of a feed and asks the server to send no more. It does not wait.
 func (l *link) abandon(f *feed, why error) {
 	f.end(why)
 	l.mu.Lock()
@@ -294,8 +294,8 @@ func (l *link) abandonLocked(f *feed) {
 	}
 }
 
-// detachAbandonedLocked detaches from the streams that were left; but not while a request for a stream is on its way: that may be for
-// one of these, and the server is to hear it last. Called with mu held.
+// detachAbandonedLocked detaches from abandoned streams. It does nothing while a request for a stream is in flight, because that request may be for
+// one of them and the server must get it last. mu is held.
 func (l *link) detachAbandonedLocked() {
 	if l.opening > 0 {
 		return
@@ -434,8 +434,8 @@ func encode(id uint64, method string, params jsontext.Value) ([]byte, error) {
 	}{id, method, params})
 }
 
-// wait returns the answer of a call, or why there will be none. The call of a feed stays when its caller gives up: what the
-// answer opens is to be left.
+// wait returns the answer of a call, or why there will be none. A call with a feed stays when its caller gives up, because the stream that its answer
+// opens must be left again.
 func (l *link) wait(ctx context.Context, id uint64, c *call) (frame, error) {
 	select {
 	case f := <-c.answer:
@@ -446,7 +446,7 @@ func (l *link) wait(ctx context.Context, id uint64, c *call) (frame, error) {
 	case f := <-c.answer:
 		return f, nil
 	case <-l.closing:
-		<-l.read // what the reader still delivers counts
+		<-l.read // events that the reader still delivers count
 		select {
 		case f := <-c.answer:
 			return f, nil
@@ -461,7 +461,7 @@ func (l *link) wait(ctx context.Context, id uint64, c *call) (frame, error) {
 	}
 }
 
-// forget drops a call nobody waits for any more; its answer, if it was sent at all, will be ignored.
+// forget drops a call for which nobody waits any more; its answer will be ignored.
 func (l *link) forget(id uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -472,15 +472,15 @@ func (l *link) forget(id uint64) {
 	delete(l.calls, id)
 }
 
-// isShuttingDown says that the server refused the connection because it is ending.
+// isShuttingDown reports whether the server refused the connection because it is ending.
 func isShuttingDown(err error) bool {
 	refused := (*protocol.Error)(nil)
 	return errors.As(err, &refused) && refused.Code == protocol.ShuttingDown
 }
 
-// temporary says whether connecting again makes sense after this end of a link (PROTOCOL.md §8, the rule of our web page too):
-// not after a normal close, a policy violation, a frame too big, or one of our own 4xxx codes. Of what the server refuses us
-// with, that it is full or ending passes.
+// temporary reports whether connecting again makes sense after this end of a link, as PROTOCOL.md says under Closing. It does not after a normal
+// close, a policy violation, a frame that is too big, or one of our own 4xxx codes. Of the server's refusals, a full server and an ending one are
+// temporary.
 func temporary(err error) bool {
 	if errors.Is(err, ErrClosed) || errors.Is(err, errBadFrame) {
 		return false

@@ -12,11 +12,11 @@ import (
 	"trl/protocol"
 )
 
-// ErrNoHTTP: a recording is downloaded over HTTP, and we know the gateway's Unix socket alone.
+// ErrNoHTTP: a recording is downloaded over HTTP, but the Client knows only the gateway's Unix socket.
 var ErrNoHTTP = errors.New("recordings are downloaded over HTTP, not over the Unix socket")
 
-// Recording downloads a recording, as an asciicast v3, or v2: what there is of it so far. The caller closes it. One that is
-// not there, or is another principal's, is a *protocol.Error.
+// Recording downloads a recording as an asciicast v3, or v2. It downloads what exists so far of a recording in progress. The caller closes it. If the
+// recording does not exist, or belongs to another principal, the error is a *protocol.Error.
 func (c *Client) Recording(ctx context.Context, id string, v2 bool) (io.ReadCloser, error) {
 	if c.o.Unix != "" || c.o.URL == "" {
 		return nil, ErrNoHTTP

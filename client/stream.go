@@ -11,29 +11,28 @@ import (
 	"trl/protocol"
 )
 
-// Chunk is a piece of a stream's output, or a hole in it.
+// Chunk is a piece of a stream's output, or a gap in it.
 type Chunk struct {
 	Offset int64  // of Data's first byte in the stream, stdout and stderr counted together
 	Stream string // "stdout" or "stderr"
 	Data   []byte
 	Gap    int64 // > 0: no data; the bytes from Offset-Gap to Offset were dropped before they could be read
-	Replay bool  // older output, not happening now
+	Replay bool  // older output, from before the attach
 
-	// Snapshot: Data is not output but makes a terminal look as this one does; output goes on at Offset.
+	// Snapshot: Data is not output. It makes a terminal look like this one; output continues at Offset.
 	Snapshot bool
 
-	// Control: no data; who types at the terminal has changed: we do from now on, or do not.
+	// Control: no data. Control of the terminal has changed: we have it from now on, or no longer.
 	Control *protocol.TermControl
 }
 
-// feedDepth is how many chunks wait for their reader; the server sends at most 32 KiB in one.
+// feedDepth is how many chunks may wait for their reader. The server sends at most 32 KiB in one.
 const feedDepth = 8
 
-// Stream is the output of one command or background process and, after it, how that ended. One goroutine reads it by Next;
-// Input, Cancel and Signal may be used by others. Close ends it; the command goes on.
+// Stream is the output of one command or background process and, after the output, its result. One goroutine reads it by Next; other goroutines may
+// use Input, Cancel and Signal. Close ends the Stream; the command goes on.
 //
-// A Client has one Stream of an output: a second one takes the place of the first, which ends with ErrDisplaced. Two Clients
-// may both read it.
+// A Client has one Stream of an output. A second one replaces the first, which ends with ErrDisplaced. Two Clients may both read it.
 type Stream struct {
 	c      *Client
 	kind   string                                                        // set once; exec, process or term
@@ -42,8 +41,8 @@ type Stream struct {
 	// owned by the reader
 	link    *link
 	feed    *feed   // of link
-	pending []event // what an answer itself carried (process.logs), before from
-	offset  int64   // everything before it was returned by Next
+	pending []event // events in the answer itself (process.logs), before from
+	offset  int64   // Next has returned everything before it
 	exec    *protocol.ExecExit
 	process *protocol.ProcessInfo
 	term    *protocol.TermInfo
@@ -51,8 +50,8 @@ type Stream struct {
 	id string // set once, before the Stream is handed out
 }
 
-// Start runs a command whose output is streamed. It returns when the server has accepted the command. A lost answer is
-// asked for again under the same request_key, so the command runs once.
+// Start runs a command and streams its output. It returns when the server has accepted the command. If the answer is lost, Start asks again with the
+// same request_key, so the command runs once.
 func (c *Client) Start(ctx context.Context, q protocol.Exec) (*Stream, error) {
 	if q.RequestKey == "" {
 		q.RequestKey = rand.Text()
@@ -72,23 +71,23 @@ func (c *Client) Start(ctx context.Context, q protocol.Exec) (*Stream, error) {
 	return s.open(ctx)
 }
 
-// Attach reads the output of a command from offset on, also one that has ended already.
+// Attach reads the output of a command from offset on. The command may have ended.
 func (c *Client) Attach(ctx context.Context, execID string, offset int64) (*Stream, error) {
 	s := &Stream{c: c, kind: "exec", id: execID, offset: offset}
 	s.reopen = func(ctx context.Context, l *link, s *Stream, to *feed) error { return s.attach(ctx, l, to) }
 	return s.open(ctx)
 }
 
-// Command is for the Input, Cancel and Signal of a command whose output another Client reads: what waits for a reader there does
-// not hold them up. It has no output: Next and Close are not for it.
+// Command is for Input, Cancel and Signal of a command whose output another Client reads. They do not wait for that Client's readers. It has no
+// output: do not use Next and Close.
 func (c *Client) Command(execID string) *Stream { return &Stream{c: c, id: execID} }
 
 func (s *Stream) attach(ctx context.Context, l *link, to *feed) error {
-	// block: we own this output; it must not jump ahead because our reader is slow.
+	// block: this is the only reader of the output, and it must not skip output because it is slow.
 	return l.call(ctx, "exec.attach", protocol.ExecAttach{ExecID: s.id, Offset: s.offset, OnSlow: "block"}, nil, to)
 }
 
-// Follow reads the output of a background process from offset on until it ends.
+// Follow reads the output of a background process from offset on, until the process ends.
 func (c *Client) Follow(ctx context.Context, processID string, offset int64) (*Stream, error) {
 	s := &Stream{c: c, kind: "process", id: processID, offset: offset}
 	s.reopen = func(ctx context.Context, l *link, s *Stream, to *feed) error {
@@ -102,7 +101,7 @@ func (c *Client) Follow(ctx context.Context, processID string, offset int64) (*S
 	return s.open(ctx)
 }
 
-// replay turns the chunks of an answer into events; what comes after them, the exit included, arrives as events by itself.
+// replay turns the chunks of an answer into events; later output and the exit arrive as events.
 func (s *Stream) replay(logs *protocol.Logs) error {
 	s.pending = nil
 	if g := logs.Gap; g != nil {
@@ -118,7 +117,7 @@ func (s *Stream) replay(logs *protocol.Logs) error {
 	return nil
 }
 
-// open attaches on a live connection, again when that is lost on the way.
+// open attaches on a live connection, and again if that connection is lost meanwhile.
 func (s *Stream) open(ctx context.Context) (*Stream, error) {
 	for {
 		l, err := s.c.connected(ctx)
@@ -132,16 +131,16 @@ func (s *Stream) open(ctx context.Context) (*Stream, error) {
 		}
 		l.abandon(to, ErrClosed)
 		if l.lost() == nil || ctx.Err() != nil {
-			return nil, err // the server's answer, or nobody waits any more
+			return nil, err // the server's answer, or the caller's context has ended
 		}
 	}
 }
 
-// ID is the exec's or the process's id.
+// ID returns the id of the exec or process.
 func (s *Stream) ID() string { return s.id }
 
-// Next returns the next piece of output, and io.EOF after the last: then Exit or Process knows how it ended. Every byte comes
-// once and in order; bytes that the server had to drop come as a Chunk with a Gap.
+// Next returns the next piece of output, and io.EOF after the last one; then Exit or Process has the result. Every byte comes once and in order. Bytes
+// that the server had to drop come as a Chunk with a Gap.
 func (s *Stream) Next(ctx context.Context) (Chunk, error) {
 	for {
 		if s.exec != nil || s.process != nil || s.term != nil {
@@ -165,7 +164,7 @@ func (s *Stream) Next(ctx context.Context) (Chunk, error) {
 		}
 		if end := k.Offset + int64(len(k.Data)); k.Gap == 0 {
 			if end <= s.offset {
-				continue // seen before the connection was lost
+				continue // returned before the connection was lost
 			}
 			if k.Offset < s.offset {
 				k.Data = k.Data[s.offset-k.Offset:]
@@ -183,7 +182,7 @@ func (s *Stream) Next(ctx context.Context) (Chunk, error) {
 	}
 }
 
-// next returns the next event, over as many connections as it takes.
+// next returns the next event, over as many connections as necessary.
 func (s *Stream) next(ctx context.Context) (event, error) {
 	for {
 		if len(s.pending) > 0 {
@@ -219,8 +218,8 @@ func (s *Stream) next(ctx context.Context) (event, error) {
 	}
 }
 
-// Copy writes the output to two writers as it comes and returns how the command ended. Bytes that the server had to drop do
-// not stop it; it reports them at the end as an ErrGap.
+// Copy writes the output to two writers as it comes and returns the command's result. Bytes that the server had to drop do not stop it; it reports
+// them at the end as an ErrGap.
 func (s *Stream) Copy(ctx context.Context, stdout, stderr io.Writer) (protocol.ExecExit, error) {
 	var lost int64
 	for {
@@ -244,13 +243,13 @@ func (s *Stream) Copy(ctx context.Context, stdout, stderr io.Writer) (protocol.E
 	}
 }
 
-// ErrDisplaced is for a Stream whose place another Stream of its Client has taken.
+// ErrDisplaced means that another Stream of the same Client has replaced this one.
 var ErrDisplaced = errors.New("another stream of this client reads the output now")
 
-// ErrGap is for output that was not read in time, so that the server's ring dropped it.
+// ErrGap means that output was not read in time and the server's ring dropped it.
 var ErrGap = errors.New("lost because they were not read in time")
 
-// Exit is how the command ended; valid after io.EOF.
+// Exit returns the command's result; it is valid after io.EOF.
 func (s *Stream) Exit() protocol.ExecExit {
 	if s.exec == nil {
 		return protocol.ExecExit{}
@@ -258,7 +257,7 @@ func (s *Stream) Exit() protocol.ExecExit {
 	return *s.exec
 }
 
-// Process is how the background process ended; valid after io.EOF.
+// Process returns the background process's result; it is valid after io.EOF.
 func (s *Stream) Process() protocol.ProcessInfo {
 	if s.process == nil {
 		return protocol.ProcessInfo{}
@@ -266,17 +265,17 @@ func (s *Stream) Process() protocol.ProcessInfo {
 	return *s.process
 }
 
-// Input writes to the stdin of a command started with InteractiveStdin. While the command does not read and its buffer is
-// full the server refuses more; Input waits then, so that a large input needs no memory. After the command's EOF or end it
-// fails with STDIN_CLOSED. Two large inputs at once may mix.
+// Input writes to the stdin of a command that was started with InteractiveStdin. While the command does not read and its buffer is full, the server
+// refuses more. Input then waits, so a large input needs no memory. After EOF or the command's end it fails with STDIN_CLOSED. Two large inputs at the
+// same time may mix.
 func (s *Stream) Input(ctx context.Context, p []byte, eof bool) error {
 	return s.c.input(ctx, "exec.input", p, func(text, encoding string, last bool) any {
 		return protocol.ExecInput{ExecID: s.id, Data: text, Encoding: encoding, EOF: eof && last}
 	})
 }
 
-// inputPiece is what one request of input holds: far below what a frame may (4 MiB) and what the server buffers for a
-// command that does not read (1 MiB), also as JSON, which writes a control character in six bytes.
+// inputPiece is the size of the data in one input request. It is far below the size of a frame (4 MiB) and the server's buffer for a command that does
+// not read (1 MiB), also in JSON, which writes a control character in six bytes.
 const inputPiece = 64 << 10
 
 // input sends p piece by piece, each when there is room for it. An empty p is one piece.
@@ -291,7 +290,7 @@ func (c *Client) input(ctx context.Context, method string, p []byte, params func
 	}
 }
 
-// callWhenRoom is a Call that is made again while the server has no room for it.
+// callWhenRoom repeats a Call while the server has no room for it.
 func (c *Client) callWhenRoom(ctx context.Context, method string, params any) error {
 	for pause := 2 * time.Millisecond; ; pause = min(2*pause, 200*time.Millisecond) {
 		err := c.Call(ctx, method, params, nil)
@@ -315,8 +314,8 @@ func (s *Stream) Signal(ctx context.Context, name string) error {
 	return s.c.Call(ctx, "exec.cancel", protocol.ExecCancel{ExecID: s.id, Signal: name}, nil)
 }
 
-// Close stops reading: what still comes is dropped, and the server is asked to send no more. It is idempotent, waits for
-// nothing, and is for the goroutine that reads.
+// Close stops reading: it drops later output and asks the server to send no more. It is idempotent and does not wait. Only the reading goroutine may
+// call it.
 func (s *Stream) Close() {
 	s.link.abandon(s.feed, ErrClosed)
 }

@@ -9,22 +9,22 @@ import (
 	"trl/protocol"
 )
 
-// Terminal is one client at a terminal. One goroutine reads it by Next; Input, Resize and TakeOver may be used by others.
-// Close leaves; the terminal goes on. When the connection is lost it comes back with the terminal's screen, a chunk with
-// Snapshot, and so does one that begins with Attach: nothing is ever replayed that a terminal emulator could answer. It
-// comes back as it was: in control, unless somebody took over meanwhile.
+// Terminal is one client of a terminal. One goroutine reads it by Next; other goroutines may use Input, Resize and TakeOver. Close leaves the
+// terminal, which goes on. After a lost connection it comes back with the terminal's screen, a chunk with Snapshot, and so does one that starts with
+// AttachTerminal. A terminal emulator therefore never gets replayed output that it could answer. It comes back in the same mode: in control, unless
+// another client took over meanwhile.
 type Terminal struct {
 	s       *Stream
 	control bool // set once; it asks to type
 
 	mu         sync.Mutex
-	cols, rows int    // guarded by mu; our window; 0: never said
+	cols, rows int    // guarded by mu; our window; 0: unknown
 	claim      int64  // guarded by mu; see protocol.TermAttach
-	mode       string // guarded by mu; what the last answer said
-	recording  string // guarded by mu; id of the recording that was being made when we came last
+	mode       string // guarded by mu; the mode in the last answer
+	recording  string // guarded by mu; id of the recording in progress at the last attach
 }
 
-// OpenTerminal opens a terminal. A lost answer is asked for again under the same request_key, so one is opened.
+// OpenTerminal opens a terminal. If the answer is lost, it asks again with the same request_key, so only one terminal is opened.
 func (c *Client) OpenTerminal(ctx context.Context, q protocol.TermOpen) (*Terminal, error) {
 	if q.RequestKey == "" {
 		q.RequestKey = rand.Text()
@@ -48,7 +48,7 @@ func (c *Client) OpenTerminal(ctx context.Context, q protocol.TermOpen) (*Termin
 	return t, err
 }
 
-// AttachTerminal joins a terminal: takes it over, with a window of that size, or just looks.
+// AttachTerminal joins a terminal. It takes control, with a window of the given size, or only watches.
 func (c *Client) AttachTerminal(ctx context.Context, termID string, control bool, cols, rows int) (*Terminal, error) {
 	t := &Terminal{control: control, cols: cols, rows: rows, mode: "view"}
 	if control {
@@ -60,7 +60,7 @@ func (c *Client) AttachTerminal(ctx context.Context, termID string, control bool
 	return t, err
 }
 
-// request is the term.attach that makes us what we were.
+// request returns the term.attach that restores our mode.
 func (t *Terminal) request() protocol.TermAttach {
 	q := protocol.TermAttach{TermID: t.s.id, Snapshot: true, Mode: "view"}
 	if t.control {
@@ -71,7 +71,7 @@ func (t *Terminal) request() protocol.TermAttach {
 	return q
 }
 
-// attach is the reader's.
+// attach is for the reader.
 func (t *Terminal) attach(ctx context.Context, l *link, to *feed) error {
 	var a protocol.TermAttached
 	if err := l.call(ctx, "term.attach", t.request(), &a, to); err != nil {
@@ -80,21 +80,21 @@ func (t *Terminal) attach(ctx context.Context, l *link, to *feed) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.recording = a.RecordingID
-	if t.claim = a.Claim; t.mode != a.Mode { // it passed on while we were away
+	if t.claim = a.Claim; t.mode != a.Mode { // control changed while we were away
 		t.mode = a.Mode
 		t.s.pending = append(t.s.pending, event{chunk: &Chunk{Control: &protocol.TermControl{TermID: a.TermID, StreamID: a.StreamID, Mode: a.Mode}}})
 	}
 	return nil
 }
 
-// RecordingID is that of the recording that was being made of it when we came, "" where nobody records.
+// RecordingID is the id of the recording in progress at the last attach, "" if there was none.
 func (t *Terminal) RecordingID() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.recording
 }
 
-// TakeOver asks for control, which whoever has it loses. The screen comes anew.
+// TakeOver asks for control, which the current holder loses. The screen comes again.
 func (t *Terminal) TakeOver(ctx context.Context) error {
 	if !t.control {
 		return errViewer
@@ -104,7 +104,7 @@ func (t *Terminal) TakeOver(ctx context.Context) error {
 	return t.reattach(ctx, q)
 }
 
-// Redraw asks for the screen anew.
+// Redraw asks for the screen again.
 func (t *Terminal) Redraw(ctx context.Context) error { return t.reattach(ctx, t.request()) }
 
 func (t *Terminal) reattach(ctx context.Context, q protocol.TermAttach) error {
@@ -118,13 +118,13 @@ func (t *Terminal) reattach(ctx context.Context, q protocol.TermAttach) error {
 	return nil
 }
 
-var errViewer = errors.New("this client only looks")
+var errViewer = errors.New("this client only watches")
 
-// ID is the terminal's.
+// ID is the terminal's id.
 func (t *Terminal) ID() string { return t.s.id }
 
-// Next returns the next piece of output, and io.EOF after the last: then Exit knows how it ended. A Chunk with Control
-// says that control has passed to another client, or back to us.
+// Next returns the next piece of output, and io.EOF after the last one; then Exit has the result. A Chunk with Control says that control has passed to
+// another client, or back to us.
 func (t *Terminal) Next(ctx context.Context) (Chunk, error) {
 	k, err := t.s.Next(ctx)
 	if k.Control != nil {
@@ -135,7 +135,7 @@ func (t *Terminal) Next(ctx context.Context) (Chunk, error) {
 	return k, err
 }
 
-// Exit is how the terminal ended; valid after io.EOF.
+// Exit returns how the terminal ended; it is valid after io.EOF.
 func (t *Terminal) Exit() protocol.TermInfo {
 	if t.s.term == nil {
 		return protocol.TermInfo{}
@@ -143,15 +143,15 @@ func (t *Terminal) Exit() protocol.TermInfo {
 	return *t.s.term
 }
 
-// Input types. While the terminal does not read and its buffer is full the server refuses more; Input waits then. A line
-// longer than a terminal in line mode holds is refused. Two large inputs at once may mix.
+// Input types into the terminal. While the terminal does not read and its buffer is full, the server refuses more; Input then waits. The server
+// refuses a line that is longer than a terminal in line mode can hold. Two large inputs at the same time may mix.
 func (t *Terminal) Input(ctx context.Context, p []byte) error {
 	return t.s.c.input(ctx, "term.input", p, func(text, encoding string, _ bool) any {
 		return protocol.TermInput{TermID: t.s.id, Data: text, Encoding: encoding}
 	})
 }
 
-// Resize says how large our window is.
+// Resize reports the size of our window.
 func (t *Terminal) Resize(ctx context.Context, cols, rows int) error {
 	t.mu.Lock()
 	t.cols, t.rows = cols, rows
@@ -159,5 +159,5 @@ func (t *Terminal) Resize(ctx context.Context, cols, rows int) error {
 	return t.s.c.Call(ctx, "term.resize", protocol.TermResize{TermID: t.s.id, Cols: cols, Rows: rows}, nil)
 }
 
-// Close leaves. It is idempotent and for the goroutine that reads.
+// Close leaves the terminal. It is idempotent, and only the reading goroutine may call it.
 func (t *Terminal) Close() { t.s.Close() }

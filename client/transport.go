@@ -19,8 +19,7 @@ import (
 	"trl/protocol"
 )
 
-// transport carries whole frames. One goroutine reads, another writes; close may be called by a third and unblocks both.
-// Its errors are never io.EOF.
+// transport carries whole frames. One goroutine reads, another one writes; a third may call close, which unblocks both. Its errors are never io.EOF.
 type transport interface {
 	read() ([]byte, error) // valid until the next read
 	write(frame []byte) error
@@ -28,10 +27,10 @@ type transport interface {
 }
 
 const (
-	// An answer may hold twice the server's largest max_output_bytes (64 MiB a stream by default), and JSON writes
-	// a control character in six bytes. More than this is not an answer but a fault.
+	// An answer may hold twice the server's largest max_output_bytes (64 MiB per stream by default), and JSON writes a control character in six bytes.
+	// A larger frame is an error, not an answer.
 	maxFrame = 1 << 30
-	// The server pings every 20 s; a server silent for longer than two of them is gone, though TCP does not know it yet.
+	// The server pings every 20 s. A server that is silent for longer than two pings is gone, though TCP does not know it yet.
 	peerSilence = 45 * time.Second
 )
 
@@ -44,21 +43,21 @@ type webSocket struct {
 	buf    bytes.Buffer // owned by the reader
 }
 
-// silenceTimer drops a connection of which no byte comes for a while. It runs only while read waits, so that a slow caller of ours
-// is not taken for a silent peer.
+// silenceTimer drops a connection that brings no byte for a while. It runs only while read waits, so that a slow caller of ours does not look like a
+// silent peer.
 type silenceTimer struct {
 	timer *time.Timer
 	limit time.Duration
 }
 
-// heard restarts the clock, unless it is stopped or has fired.
+// heard restarts the timer, unless it is stopped or has fired.
 func (s *silenceTimer) heard() {
 	if s.timer.Stop() {
 		s.timer.Reset(s.limit)
 	}
 }
 
-// heardConn tells of each byte that comes: a large answer on a slow line, whose pings wait behind it, is no silence.
+// heardConn reports each byte that comes: a large answer on a slow line, with pings behind it, is not silence.
 type heardConn struct {
 	net.Conn
 	clock *silenceTimer
@@ -72,7 +71,7 @@ func (c heardConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// dialWebSocket connects. A refusal whose reason we know comes back as a *protocol.Error.
+// dialWebSocket connects. If we know the reason of a refusal, the error is a *protocol.Error.
 func dialWebSocket(ctx context.Context, o Options) (transport, error) {
 	u, err := endpoint(o.URL)
 	if err != nil {
@@ -82,7 +81,7 @@ func dialWebSocket(ctx context.Context, o Options) (transport, error) {
 	w.ctx, w.cancel = context.WithCancel(context.Background())
 	w.clock.timer = time.AfterFunc(w.clock.limit, w.cancel)
 	w.clock.timer.Stop()
-	// Our own, so that nothing of a refused dial stays behind.
+	// A transport of our own, so that nothing of a refused dial is left behind.
 	hc := &http.Transport{Proxy: http.ProxyFromEnvironment, DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 		c, err := new(net.Dialer).DialContext(ctx, network, address)
 		if err != nil {
@@ -108,7 +107,7 @@ func dialWebSocket(ctx context.Context, o Options) (transport, error) {
 			return nil, refusal(resp, err)
 		}
 		if inner := (*url.Error)(nil); errors.As(err, &inner) {
-			err = inner.Err // which is about the address; what wraps it is about our libraries
+			err = inner.Err // it describes the address; the errors around it describe our libraries
 		}
 		return nil, withoutEOF(err)
 	}
@@ -117,7 +116,7 @@ func dialWebSocket(ctx context.Context, o Options) (transport, error) {
 	return w, nil
 }
 
-// endpoint turns what people type (http://host:port, with or without a path) into the address of the WebSocket.
+// endpoint turns an address as people type it (http://host:port, with or without a path) into the address of the WebSocket.
 func endpoint(raw string) (string, error) {
 	u, err := url.Parse(raw)
 	if err != nil {
@@ -138,7 +137,7 @@ func endpoint(raw string) (string, error) {
 	if u.Path == "" || u.Path == "/" {
 		u.Path = "/v1/ws"
 	}
-	u.Fragment, u.RawQuery, u.User = "", "", nil // a token in an address is refused by the server; do not send one by accident
+	u.Fragment, u.RawQuery, u.User = "", "", nil // the server refuses a token in an address; do not send one by accident
 	return u.String(), nil
 }
 
@@ -157,7 +156,7 @@ func refusal(resp *http.Response, err error) error {
 	return err
 }
 
-// fullServerError tells by the gateway's own words why it has no place for us; a balancer uses the same two statuses, with others.
+// fullServerError recognises by the gateway's own words why it has no room for us; a balancer uses the same two status codes with other words.
 func fullServerError(resp *http.Response, err error) error {
 	b, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<10))
 	why := cmp.Or(strings.TrimSpace(string(b)), strings.ToLower(http.StatusText(resp.StatusCode)))
@@ -174,7 +173,7 @@ func fullServerError(resp *http.Response, err error) error {
 
 var errCutOff = errors.New("cut off")
 
-// withoutEOF keeps io.EOF for the end of a Stream: a connection that ends without a word is a fault.
+// withoutEOF reserves io.EOF for the end of a Stream: a connection that ends without a close frame is an error.
 func withoutEOF(err error) error {
 	if errors.Is(err, io.EOF) {
 		return errCutOff
@@ -199,7 +198,7 @@ func (w *webSocket) read() ([]byte, error) {
 	return w.buf.Bytes(), nil
 }
 
-// ended says in few words how the connection ended.
+// ended says in a few words how the connection ended.
 func (w *webSocket) ended(err error) error {
 	var bye websocket.CloseError
 	switch {
@@ -216,13 +215,13 @@ func (w *webSocket) write(frame []byte) error {
 }
 
 func (w *webSocket) close() {
-	// The handshake waits for the peer's answer, at most 5 s (coder/websocket); the reader is still there to take it.
+	// The handshake waits at most 5 s for the peer's answer (coder/websocket); the reader is still there to receive it.
 	_ = w.conn.Close(websocket.StatusNormalClosure, "")
 	w.clock.timer.Stop()
 	w.cancel()
 }
 
-// unixSocket is the transport over a Unix socket: one JSON object a line.
+// unixSocket is the transport over a Unix socket, with one JSON object per line.
 type unixSocket struct {
 	conn net.Conn
 	r    *bufio.Reader // owned by the reader
