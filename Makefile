@@ -62,7 +62,7 @@ test: deps ## every test, with the race detector; PKG=./pool RUN=TestX for some
 quick: ## at most 15 s: build, vet, and the tests that start no process, without the race detector
 	go build ./...
 	go vet ./...
-	TRL_QUICK=1 go test -vet=off $$(go list ./... | grep -v -e /internal/acceptance -e /ui/browser)
+	TRL_QUICK=1 go test -vet=off $$(go list ./... | grep -v -e /internal/acceptance/ -e /ui/browser)
 
 near: ## the packages that the working tree changes and those that import them, with the race detector and -short
 	@near=$$(.ci/near); [ -n "$$near" ] || { echo "no Go package is changed"; exit; }; \
@@ -87,6 +87,7 @@ lint: ## formatting, go vet, staticcheck, the page's types, and whether its bund
 	go vet ./...
 	GOARCH=arm64 go vet ./...
 	go vet -tags otel ./cmd/trl
+	go vet -tags soak ./internal/...
 	go tool staticcheck -checks '$(STATICCHECK)' ./...
 	cd web/ui && go run ./bundle -check # by hash; by content if npm ci has been run
 	@if [ -x web/ui/node_modules/.bin/tsc ]; then echo tsc --noEmit; cd web/ui && node_modules/.bin/tsc --noEmit; fi
@@ -139,16 +140,16 @@ soak: build ## an hour of mixed work: nothing may grow; SOAK=90s for a short run
 	$(BENCH_RUN) soak -for $(SOAK) -out $(FIGURES) $(ARGS)
 
 test-soak: deps ## the tests that make test shortens, at full length
-	$(OWN_HOME) TRL_SOAK=1 $(RACE) -count 1 -timeout 4h -run '$(RUN)' $(PKG)
+	$(OWN_HOME) $(RACE) -tags soak -count 1 -timeout 4h -run '$(RUN)' $(PKG)
 
 soak-crash: deps ## kill the gateway 60 times under 50 sessions and 20 followers, and 80 times under everything that clients do: nothing lost, doubled or out of order
-	$(OWN_HOME) TRL_SOAK=1 $(RACE) -count 1 -timeout 1h -run 'TestNothingIsLostWhenTheGatewayIsKilled$$|TestWorksWhileGatewaysDie' -v ./internal/acceptance
+	$(OWN_HOME) $(RACE) -tags soak -count 1 -timeout 1h -run 'TestNothingIsLostWhenTheGatewayIsKilled$$|TestWorksWhileGatewaysDie' -v ./internal/acceptance/survival
 
 soak-once: deps ## FOR=10m of everything that clients do in 60 sessions of every shell, with gateways killed and upgraded: nothing twice, nothing missing
-	$(OWN_HOME) TRL_SOAK=1 go test -count 1 -timeout 2h -run 'TestEndurance$$' -v ./internal/acceptance -args -for $(FOR)
+	$(OWN_HOME) go test -tags soak -count 1 -timeout 2h -run 'TestEndurance$$' -v ./internal/acceptance/survival -args -for $(FOR)
 
 once: deps ## TRIALS=5000 commands that end their shell while their gateway is killed: each runs once
-	$(OWN_HOME) go test -count 1 -timeout 4h -run 'TestCommandRunsOnceAtRandomDeaths$$' -v ./internal/acceptance -args -trials $(TRIALS)
+	$(OWN_HOME) go test -count 1 -timeout 4h -run 'TestCommandRunsOnceAtRandomDeaths$$' -v ./internal/acceptance/survival -args -trials $(TRIALS)
 
 contract: ## the contract's own suite, next to the repository
 	@if [ -x $(CONTRACT) ]; then $(OWN_HOME) $(CONTRACT) core && $(CONTRACT) terminal; else echo "contract: SKIPPED, no $(CONTRACT) here"; fi

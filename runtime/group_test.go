@@ -20,7 +20,7 @@ import (
 // trials of each adversary.
 func trials() int {
 	switch {
-	case os.Getenv("TRL_SOAK") != "":
+	case testkit.Soak:
 		return 200
 	case testing.Short():
 		return 3

@@ -2,10 +2,11 @@ package runtime
 
 import (
 	"fmt"
-	"os"
 	"strconv"
 	"testing"
 	"time"
+
+	"trl/internal/testkit"
 
 	"golang.org/x/sys/unix"
 )
@@ -13,7 +14,7 @@ import (
 // TestAbortOften: the same abort many times over, for the race that one in hundreds loses.
 func TestAbortOften(t *testing.T) {
 	n := 10
-	if os.Getenv("TRL_SOAK") != "" {
+	if testkit.Soak {
 		n = 500
 	}
 	eachShell(t, func(t *testing.T, s *session) {

@@ -1,0 +1,11 @@
+package edge
+
+import (
+	"testing"
+
+	"trl/internal/rig"
+)
+
+func TestMain(m *testing.M) { rig.Main(m) }
+
+type object = rig.Object

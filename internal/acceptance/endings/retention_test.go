@@ -1,0 +1,193 @@
+package endings
+
+import (
+	"fmt"
+	"maps"
+	"strings"
+	"testing"
+
+	"trl/internal/rig"
+	"trl/internal/testkit"
+)
+
+// held is how many descriptors keeper and gateway have, and how many cgroups there are.
+type held struct{ keeper, gateway, cgroups int }
+
+func holding(t testing.TB, g *rig.Server, cgroup string) held {
+	t.Helper()
+	return held{rig.FdsOf(t, g.Pid), rig.FdsOf(t, g.Serving(t)), rig.CountDirs(cgroup)}
+}
+
+// holds waits until no more is held than most.
+func holds(t testing.TB, g *rig.Server, what, cgroup string, most held) {
+	t.Helper()
+	var now held
+	defer func() {
+		if t.Logf("%s: %+v, at most %+v", what, now, most); t.Failed() {
+			t.Logf("keeper: %v\ngateway: %v", rig.FdKinds(g.Pid), rig.FdKinds(g.GatewayPid()))
+		}
+	}()
+	testkit.Eventually(t, what, func() bool {
+		now = holding(t, g, cgroup)
+		return now.keeper <= most.keeper && now.gateway <= most.gateway && now.cgroups <= most.cgroups
+	})
+}
+
+// sessionWork is what was begun in a session, and what each of it printed.
+type sessionWork struct{ execs, processes, terminals map[string]string }
+
+func newSessionWork() *sessionWork {
+	return &sessionWork{map[string]string{}, map[string]string{}, map[string]string{}}
+}
+
+// add does n of each that a session keeps something of when it has ended.
+func (w *sessionWork) add(c *rig.Client, session, tag string, n int) {
+	for i := range n {
+		text := fmt.Sprintf("%s-%d", tag, i)
+		r := c.Run(session, fmt.Sprintf("sleep 0.005 & echo %s; echo no >&2", text))
+		w.execs[r.Str("exec_id")] = text + "\n"
+		w.processes[c.Call("process.start", object{"session_id": session, "command": fmt.Sprintf("echo %s; echo no >&2; echo %[1]s", text)}).Str("process_id")] = text + "\n" + text + "\n"
+		w.terminals[c.Call("term.open", object{"session_id": session, "cols": 80, "rows": 24, "command": "echo " + text}).Str("term_id")] = text + "\r\n"
+	}
+}
+
+// readable says that all of it is there.
+func (w *sessionWork) readable(t testing.TB, g *rig.Server) {
+	t.Helper()
+	c := g.Dial(t) // which nothing is attached to yet
+	defer c.Close()
+	for id, text := range w.execs {
+		rig.Expect(t, c.Call("exec.wait", object{"exec_id": id, "timeout_s": 60}), 0, text, "no\n")
+	}
+	for id, text := range w.processes {
+		c.Call("process.wait", object{"process_id": id, "until": object{"exit": true}})
+		var got strings.Builder
+		for _, chunk := range c.Call("process.logs", object{"process_id": id}).Objs("chunks") {
+			if chunk.Str("stream") == "stdout" {
+				got.WriteString(chunk.Str("data"))
+			}
+		}
+		if got.String() != text {
+			t.Errorf("process %s printed %q, want %q", id, got.String(), text)
+		}
+	}
+	for id, text := range w.terminals {
+		if got, _ := c.Output(c.Call("term.attach", object{"term_id": id, "offset": 0, "mode": "view"}).Str("stream_id"), 0); got != text {
+			t.Errorf("terminal %s printed %q, want %q", id, got, text)
+		}
+	}
+}
+
+// TestEndedThingsHoldNoDescriptors: with the default retention, what has ended in a session has no descriptor and no cgroup of its
+// own, and an ended session has one descriptor, in the keeper. After the death of the gateway all output is there.
+func TestEndedThingsHoldNoDescriptors(t *testing.T) {
+	for _, tier := range rig.Tiers {
+		t.Run(tier, func(t *testing.T) {
+			t.Parallel()
+			g := rig.Gateway(t, "--isolation", tier, "--warm", "0")
+			cgroup := g.CgroupDir(t)
+			c := g.Dial(t)
+			s := c.Session(object{"shell": "/bin/bash"})
+			w := newSessionWork()
+			w.add(c, s, "first", 2)
+			w.readable(t, g)
+			c.Run(s, "true") // makes the pipes for the next command
+			before := holding(t, g, cgroup)
+			before.keeper++ // the list of the processes of the shell's cell, open once it was asked for
+			w.add(c, s, "more", rig.Pick(30, 300))
+			w.readable(t, g)
+			c.Run(s, "true")
+			holds(t, g, "nothing of what has ended is held", cgroup, before)
+
+			const sessions = 10
+			for i := range sessions {
+				gone := c.Session(object{"shell": "/bin/bash"})
+				of := newSessionWork()
+				of.add(c, gone, fmt.Sprint("gone-", i), 2)
+				c.Run(gone, "echo")
+				of.readable(t, g)
+				maps.Copy(w.execs, of.execs)
+				maps.Copy(w.processes, of.processes)
+				maps.Copy(w.terminals, of.terminals)
+				c.Call("session.destroy", object{"session_id": gone, "force": true})
+			}
+			before.keeper += sessions
+			holds(t, g, "one descriptor of each session that has ended", cgroup, before)
+			w.readable(t, g)
+
+			silent := c.Run(s, "sleep 0.1 >/dev/null 2>&1 & true").Str("exec_id")
+			g.KillGateway(t)
+			c = g.Redial(t)
+			w.readable(t, g)
+			rig.Expect(t, c.Call("exec.wait", object{"exec_id": silent, "timeout_s": 60}), 0, "", "")
+			if strings.Contains(g.Log(), "output is lost") {
+				t.Error("the log says that output is lost")
+			}
+			before.gateway += 4 // what the first gateway had opened later
+			testkit.Eventually(t, "the silent job is over, and was looked at", func() bool {
+				return len(c.Info(s).Ints("background")) == 0
+			})
+			holds(t, g, "no more after a death", cgroup, before)
+			g.KillGateway(t)
+			c = g.Redial(t)
+			w.readable(t, g)
+			c.Run(s, "sleep 0.005 & echo")
+			c.Run(s, "echo")
+			holds(t, g, "no more after another death", cgroup, before)
+		})
+	}
+}
+
+// TestRetentionGivesAllBack: when the retention of everything is over, nothing of it is held, also by a gateway that took over.
+func TestRetentionGivesAllBack(t *testing.T) {
+	for _, tier := range rig.Tiers {
+		t.Run(tier, func(t *testing.T) {
+			t.Parallel()
+			g := rig.Gateway(t, "--isolation", tier, "--warm", "0", "--retention", "3s")
+			cgroup := g.CgroupDir(t)
+			c := g.Dial(t)
+			s := c.Session(object{"shell": "/bin/bash"})
+			c.Run(s, "echo")
+			before := holding(t, g, cgroup)
+			for range 5 {
+				w := newSessionWork()
+				gone := c.Session(object{"shell": "/bin/bash"})
+				w.add(c, gone, "gone", 3)
+				w.add(c, s, "here", 3)
+				c.Call("session.destroy", object{"session_id": gone, "force": true})
+			}
+			g.KillGateway(t)
+			c = g.Redial(t)
+			testkit.Eventually(t, "all is forgotten", func() bool { return g.Metric(t, "trl_sessions") == 1 })
+			c.Run(s, "echo")
+			before.gateway += 4
+			before.keeper++ // as above
+			holds(t, g, "nothing is held", cgroup, before)
+		})
+	}
+}
+
+// TestJobsThatLiveOnCanBeSeenAndEnded: while what a command left running lives, it can be seen and ended; and what has been left behind and has ended
+// does not add up, whatever the job did with its outputs.
+func TestJobsThatLiveOnCanBeSeenAndEnded(t *testing.T) {
+	g := rig.Gateway(t, "--warm", "0")
+	cgroup := g.CgroupDir(t)
+	c := g.Dial(t)
+	s := c.Session(object{"shell": "/bin/bash"})
+	nap := rig.Sleeper()
+	c.Run(s, nap+" >/dev/null 2>&1 & "+nap+" &")
+	c.Run(s, "sleep 0.005 & true")
+	c.Run(s, "true")
+	c.Run(s, "true")
+	before := holding(t, g, cgroup)
+	for i := range 40 {
+		c.Run(s, []string{"sleep 0.005 & true", "sleep 0.005 >/dev/null 2>&1 & true", "sleep 0.005 >&2 & sleep 0.02 >/dev/null 2>&1 & true"}[i%3])
+	}
+	before.keeper, before.gateway, before.cgroups = before.keeper+3*20, before.gateway+4*20, before.cgroups+20
+	holds(t, g, "jobs that have ended do not add up", cgroup, before)
+	if n := len(rig.Running(nap)); n != 2 {
+		t.Errorf("%d of the jobs that live on", n)
+	}
+	c.Call("session.destroy", object{"session_id": s, "force": true})
+	testkit.Eventually(t, "all are ended", func() bool { return len(rig.Running(nap)) == 0 })
+}

@@ -1,0 +1,11 @@
+package streams
+
+import (
+	"testing"
+
+	"trl/internal/rig"
+)
+
+func TestMain(m *testing.M) { rig.Main(m) }
+
+type object = rig.Object

@@ -1,0 +1,48 @@
+package rig
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+)
+
+// Build puts the gateway at path. The test binaries of a module build into one place, one after the other, so that only the first of
+// them links it; each has a link to it of its own, by whose path its gateways are known.
+func Build(path string) error {
+	dir := buildDir()
+	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return err
+	}
+	defer lock.Close() // and so unlocks it
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+		return err
+	}
+	mod, err := exec.Command("go", "env", "GOMOD").Output()
+	if err != nil {
+		return fmt.Errorf("go env GOMOD: %w", err)
+	}
+	built := filepath.Join(dir, fmt.Sprintf("trl-%x", sha256.Sum256(mod))[:20])
+	if out, err := exec.Command("go", "build", "-buildvcs=false", "-o", built, "trl/cmd/trl").CombinedOutput(); err != nil {
+		return fmt.Errorf("go build: %w\n%s", err, strings.TrimSpace(string(out)))
+	}
+	return os.Link(built, path)
+}
+
+// buildDir is a directory that only this user may enter, for what test binaries share.
+func buildDir() string {
+	dir := filepath.Join(os.TempDir(), fmt.Sprint("trl-tests-", os.Getuid()))
+	_ = os.Mkdir(dir, 0o700)
+	info, err := os.Lstat(dir)
+	if err != nil {
+		panic(err)
+	}
+	if st := info.Sys().(*syscall.Stat_t); !info.IsDir() || int(st.Uid) != os.Getuid() || info.Mode().Perm() != 0o700 {
+		panic(dir + " is not ours alone")
+	}
+	return dir
+}

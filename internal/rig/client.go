@@ -1,0 +1,270 @@
+package rig
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"trl/internal/testkit"
+
+	"github.com/coder/websocket"
+)
+
+// Client is one WebSocket connection that keeps what comes until somebody takes it.
+type Client struct {
+	T    testing.TB
+	Ws   *websocket.Conn
+	pace func(bytes int) // called after each frame, before the next is read; nil: at once
+
+	Mu     sync.Mutex
+	next   int           // guarded by mu; id of the last request
+	Came   []*Frame      // guarded by mu; not taken yet
+	Err    error         // guarded by mu; why reading ended
+	Change chan struct{} // guarded by mu; closed at the next change
+	Done   chan struct{} // Closed when reading has ended
+}
+
+func (c *Client) Read() {
+	defer close(c.Done)
+	for {
+		_, b, err := c.Ws.Read(context.Background())
+		f := &Frame{}
+		if err == nil {
+			err = json.Unmarshal(b, f)
+		}
+		c.Mu.Lock()
+		if err != nil {
+			c.Err = err
+		} else {
+			c.Came = append(c.Came, f)
+		}
+		close(c.Change)
+		c.Change = make(chan struct{})
+		c.Mu.Unlock()
+		if err != nil {
+			return
+		}
+		if c.pace != nil {
+			c.pace(len(b))
+		}
+	}
+}
+
+// Close drops the connection without a word.
+func (c *Client) Close() {
+	c.Ws.CloseNow()
+	<-c.Done
+}
+
+// Await takes the first frame that fits.
+func (c *Client) Await(what string, fits func(*Frame) bool) *Frame {
+	c.T.Helper()
+	return c.awaitFor(testkit.Patience, what, fits)
+}
+
+func (c *Client) awaitFor(d time.Duration, what string, fits func(*Frame) bool) *Frame {
+	c.T.Helper()
+	timeout := time.After(d)
+	for {
+		c.Mu.Lock()
+		for i := range c.Came {
+			if f := c.Came[i]; fits(f) {
+				c.Came = append(c.Came[:i:i], c.Came[i+1:]...)
+				c.Mu.Unlock()
+				return f
+			}
+		}
+		err, change := c.Err, c.Change
+		c.Mu.Unlock()
+		if err != nil {
+			c.T.Fatalf("%s: connection ended: %v", what, err)
+		}
+		select {
+		case <-change:
+		case <-timeout:
+			c.T.Fatalf("%s: did not come", what)
+		}
+	}
+}
+
+// Event takes the first event of this name.
+func (c *Client) Event(name string) Object {
+	c.T.Helper()
+	return c.Await(name, func(f *Frame) bool { return f.Event == name }).Data
+}
+
+// Seen is which events of this name have come and were not taken.
+func (c *Client) Seen(name string) (all []*Frame) {
+	c.Mu.Lock()
+	defer c.Mu.Unlock()
+	for _, f := range c.Came {
+		if f.Event == name {
+			all = append(all, f)
+		}
+	}
+	return all
+}
+
+// SendText sends a frame as it is.
+func (c *Client) SendText(text string) {
+	c.T.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
+	defer cancel()
+	if err := c.Ws.Write(ctx, websocket.MessageText, []byte(text)); err != nil {
+		c.T.Fatal(err)
+	}
+}
+
+// Begin sends a request and returns its id, for answer.
+func (c *Client) Begin(method string, params Object) int {
+	c.T.Helper()
+	c.Mu.Lock()
+	c.next++
+	id := c.next
+	c.Mu.Unlock()
+	if params == nil {
+		params = Object{}
+	}
+	b, err := json.Marshal(Object{"id": id, "method": method, "params": params})
+	if err != nil {
+		c.T.Fatal(err)
+	}
+	c.SendText(string(b))
+	return id
+}
+
+func (c *Client) Answer(id int) *Frame {
+	c.T.Helper()
+	return c.Await(fmt.Sprintf("answer %d", id), func(f *Frame) bool { return f.Event == "" && f.ID == float64(id) })
+}
+
+// Try is a request and its answer, which may be a refusal; call one that must succeed.
+func (c *Client) Try(method string, params Object) *Frame {
+	c.T.Helper()
+	return c.Answer(c.Begin(method, params))
+}
+
+func (c *Client) Call(method string, params Object) Object {
+	c.T.Helper()
+	f := c.Try(method, params)
+	if !f.OK {
+		c.T.Fatalf("%s: %+v", method, f.Error)
+	}
+	return f.Data
+}
+
+// Session creates one and returns its id.
+func (c *Client) Session(more ...Object) string {
+	c.T.Helper()
+	return c.Call("session.create", With(more...)).Str("session_id")
+}
+
+// run is exec.run; stream exec.stream, whose output is to be taken with output.
+// Limits are those of all that this machine can set.
+func (c *Client) Limits(all Object) Object {
+	can, limits := fmt.Sprint(c.Call("system.capabilities", nil)["session_limits"]), Object{}
+	for name, value := range all {
+		if strings.Contains(can, name) {
+			limits[name] = value
+		}
+	}
+	return limits
+}
+
+// LimitOne makes and ends a session: the first with limits opens what all later ones use, a directory of each controller's.
+func (c *Client) LimitOne(limits Object) {
+	c.Call("session.destroy", Object{"session_id": c.Session(Object{"limits": limits}), "force": true})
+}
+
+func (c *Client) Run(session, command string, more ...Object) Object {
+	c.T.Helper()
+	return c.Call("exec.run", With(Object{"session_id": session, "command": command}, With(more...)))
+}
+
+func (c *Client) Stream(session, command string, more ...Object) Object {
+	c.T.Helper()
+	return c.Call("exec.stream", With(Object{"session_id": session, "command": command}, With(more...)))
+}
+
+// Info is session.info, state its state.
+func (c *Client) Info(session string) Object {
+	c.T.Helper()
+	return c.Call("session.info", Object{"session_id": session})
+}
+
+func (c *Client) State(session string) string {
+	c.T.Helper()
+	return c.Info(session).Str("state")
+}
+
+// Output takes the events of a stream up to its exit and returns the bytes, which must be gapless from offset on, and the exit.
+func (c *Client) Output(stream string, offset int) (string, Object) {
+	c.T.Helper()
+	var b []byte
+	for {
+		f := c.Await("output of "+stream, func(f *Frame) bool {
+			return f.Data.Str("stream_id") == stream && (strings.HasSuffix(f.Event, ".output") || strings.HasSuffix(f.Event, ".exit") || f.Event == "stream.gap")
+		})
+		switch {
+		case strings.HasSuffix(f.Event, ".exit"):
+			return string(b), f.Data
+		case f.Event == "stream.gap":
+			c.T.Fatalf("gap: %v", f.Data)
+		case f.Data.Num("offset") != offset+len(b):
+			c.T.Fatalf("offset %d, want %d", f.Data.Num("offset"), offset+len(b))
+		}
+		b = append(b, f.Data.Text("data", "encoding")...)
+	}
+}
+
+// Open is a bare connection: nobody reads. Its receive buffer is small, so that not reading is soon felt.
+func (g *Server) Open(t testing.TB, o *websocket.DialOptions) (*websocket.Conn, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
+	defer cancel()
+	if o == nil {
+		o = &websocket.DialOptions{}
+	}
+	if o.Subprotocols == nil {
+		o.Subprotocols = []string{"trl.v1"}
+	}
+	if o.HTTPClient == nil {
+		o.HTTPClient = &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			conn, err := (&net.Dialer{}).DialContext(ctx, network, addr)
+			if tcp, ok := conn.(*net.TCPConn); ok {
+				_ = tcp.SetReadBuffer(64 << 10)
+			}
+			return conn, err
+		}}}
+	}
+	ws, _, err := websocket.Dial(ctx, "ws://"+g.Addr+"/v1/ws", o) //nolint:bodyclose // the connection is the body
+	if err == nil {
+		ws.SetReadLimit(-1)
+		t.Cleanup(func() { ws.CloseNow() })
+	}
+	return ws, err
+}
+
+func (g *Server) Dial(t testing.TB) *Client {
+	t.Helper()
+	return g.DialPaced(t, nil)
+}
+
+// DialPaced is a client that reads only as fast as pace returns.
+func (g *Server) DialPaced(t testing.TB, pace func(bytes int)) *Client {
+	t.Helper()
+	ws, err := g.Open(t, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &Client{T: t, Ws: ws, pace: pace, Change: make(chan struct{}), Done: make(chan struct{})}
+	go c.Read()
+	t.Cleanup(c.Close)
+	return c
+}

@@ -1,0 +1,151 @@
+package rig
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"trl/internal/testkit"
+
+	"github.com/coder/websocket"
+)
+
+// GatewayPid is the process below the keeper that serves, 0 between two. Of several it is the oldest: a child that is
+// about to become a shell has the same command line for a moment.
+func (g *Server) GatewayPid() (oldest int) {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", g.Pid, g.Pid))
+	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", g.Pid))
+	for _, task := range tasks {
+		more, _ := os.ReadFile(task)
+		text = append(append(text, ' '), more...)
+	}
+	since := math.MaxInt
+	for _, field := range strings.Fields(string(text)) {
+		pid, _ := strconv.Atoi(field)
+		_, _, start, ok := ProcStat(pid)
+		if ticks, err := strconv.Atoi(start); ok && err == nil && (ticks < since || ticks == since && pid < oldest) && strings.Contains(Cmdline(pid), "serve") {
+			oldest, since = pid, ticks
+		}
+	}
+	return oldest
+}
+
+// KillGateway kills the gateway, and returns when another one is there, which may not yet serve.
+func (g *Server) KillGateway(t testing.TB) {
+	t.Helper()
+	old := 0
+	testkit.Eventually(t, "a gateway is there", func() bool { old = g.GatewayPid(); return old > 0 })
+	if err := syscall.Kill(old, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, "another gateway is there", func() bool { now := g.GatewayPid(); return now > 0 && now != old })
+}
+
+// Redial waits until somebody answers.
+func (g *Server) Redial(t testing.TB) *Client {
+	t.Helper()
+	a := Again{G: g}
+	testkit.Eventually(t, "the gateway serves", func() bool {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		_, err := a.Ask(ctx, "system.ping", Object{}, nil)
+		return err == nil
+	})
+	a.Ws.CloseNow()
+	return g.Dial(t)
+}
+
+// Upgrade makes one more upgrade, once what is under way is over, and waits for it.
+func (g *Server) Upgrade(t testing.TB) {
+	t.Helper()
+	testkit.Eventually(t, "an upgrade is done", func() bool {
+		return exec.Command(Binary, "upgrade", "--state-dir", filepath.Join(g.Dir, "state")).Run() == nil
+	})
+}
+
+// Freeze stops the gateway, so that it hears of nothing any more until it is killed, or the test ends.
+func (g *Server) Freeze(t testing.TB) {
+	t.Helper()
+	pid := g.GatewayPid()
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = syscall.Kill(pid, syscall.SIGCONT) })
+}
+
+// ReplaceGateway kills the gateway and waits until another one serves.
+func ReplaceGateway(t *testing.T, g *Server) {
+	old := g.GatewayPid()
+	if old == 0 || syscall.Kill(old, syscall.SIGKILL) != nil {
+		t.Fatalf("no gateway to kill: %d", old)
+	}
+	testkit.Eventually(t, "another gateway serves", func() bool {
+		if pid := g.GatewayPid(); pid == 0 || pid == old {
+			return false
+		}
+		a := Again{G: g}
+		f, err := a.Ask(t.Context(), "system.ping", Object{}, nil)
+		if a.Ws != nil {
+			a.Ws.CloseNow()
+		}
+		return err == nil && f.Error == nil
+	})
+}
+
+// Again is a connection that is made anew, as often as it breaks, until ctx ends.
+type Again struct {
+	G  *Server
+	Ws *websocket.Conn
+}
+
+// Ask sends a request and returns its answer; events goes each event that comes before, until it is false.
+func (a *Again) Ask(ctx context.Context, method string, params Object, events func(name string, data Object) bool) (f Frame, err error) {
+	if a.Ws == nil {
+		dial, cancel := context.WithTimeout(ctx, 5*time.Second)
+		defer cancel()
+		if a.Ws, _, err = websocket.Dial(dial, "ws://"+a.G.Addr+"/v1/ws", &websocket.DialOptions{Subprotocols: []string{"trl.v1"}}); err != nil {
+			a.Ws = nil
+			return f, err
+		}
+		a.Ws.SetReadLimit(-1)
+	}
+	defer func() {
+		if err != nil {
+			a.Ws.CloseNow()
+			a.Ws = nil
+		}
+	}()
+	text, _ := json.Marshal(Object{"id": 1, "method": method, "params": params})
+	if err := a.Ws.Write(ctx, websocket.MessageText, text); err != nil {
+		return f, err
+	}
+	answered := false
+	for {
+		_, text, err := a.Ws.Read(ctx)
+		if err != nil {
+			return f, err
+		}
+		var in Frame
+		if err := json.Unmarshal(text, &in); err != nil {
+			return f, err
+		}
+		switch {
+		case in.Event == "":
+			f, answered = in, true
+			if events == nil || f.Error != nil {
+				return f, nil
+			}
+		case events != nil && !events(in.Event, in.Data) && answered:
+			return f, nil
+		}
+	}
+}

@@ -1,0 +1,81 @@
+package rig
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strconv"
+	"syscall"
+)
+
+// actListener turns the test binary into a program that listens on a port, when a command of ListenCommand runs it:
+// "listen" listens; "http" answers too; "deaf" ignores TERM; "parent" starts a deaf one and waits for it.
+func actListener() {
+	what := os.Getenv("TRL_ACCEPTANCE_CHILD")
+	switch what {
+	case "":
+		return
+	case "parent":
+		worker := exec.Command(os.Args[0])
+		worker.Env = append(os.Environ(), "TRL_ACCEPTANCE_CHILD=deaf")
+		worker.Stdout, worker.Stderr = os.Stdout, os.Stderr
+		if err := worker.Run(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+		}
+		os.Exit(1)
+	case "deaf":
+		signal.Ignore(syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
+	}
+	port := os.Getenv("TRL_ACCEPTANCE_PORT")
+	if port == "" {
+		port = "0"
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:"+port)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	fmt.Printf("listening on %d.\n", l.Addr().(*net.TCPAddr).Port)
+	if what == "http" {
+		err = http.Serve(l, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "fine") }))
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	for {
+		if c, err := l.Accept(); err == nil {
+			c.Close()
+		}
+	}
+}
+
+// ListenCommand is a command that runs this binary as what; see actListener. port 0 takes a free one.
+func ListenCommand(what string, port int) string {
+	self, err := os.Executable()
+	if err != nil {
+		panic(err)
+	}
+	p := ""
+	if port > 0 {
+		p = "TRL_ACCEPTANCE_PORT=" + strconv.Itoa(port) + " "
+	}
+	return p + "TRL_ACCEPTANCE_CHILD=" + what + " " + self
+}
+
+// PrintedPort reads what a listener printed; 0 when it has not yet.
+func PrintedPort(output string) (port int) {
+	_, _ = fmt.Sscanf(output, "listening on %d.", &port)
+	return port
+}
+
+// PortIsFree: nobody has this port.
+func PortIsFree(port int) bool {
+	l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+	if err != nil {
+		return false
+	}
+	l.Close()
+	return true
+}

@@ -1,0 +1,72 @@
+package rig
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+)
+
+// Sessions of another user (--session-user), a gateway that is not root (--user), and sessions that may write only to some
+// places (--allow-write). The numbers are nobody's on a usual machine; a number needs no entry in /etc/passwd.
+const (
+	SessionUser = "64321"
+	GatewayUser = "64320"
+)
+
+// lastUser is how many numbers UserRange has returned.
+var lastUser atomic.Int64
+
+// UserRange returns a range of numbers that no other test uses, also none of a folder that runs at the same time: gateways do not
+// know of each other's ranges.
+func UserRange(n int64) string {
+	end := 64400 + 2000*int64(slot()) + lastUser.Add(n)
+	return fmt.Sprintf("%d-%d", end-n, end-1)
+}
+
+// slot is a number that no other test binary has at the same time.
+var slot = sync.OnceValue(func() int {
+	for n := range 100 {
+		fd, err := syscall.Open(filepath.Join(buildDir(), fmt.Sprint("slot-", n)), syscall.O_CREAT|syscall.O_RDWR|syscall.O_CLOEXEC, 0o600)
+		if err != nil {
+			panic(err)
+		}
+		if syscall.Flock(fd, syscall.LOCK_EX|syscall.LOCK_NB) == nil {
+			return n // the descriptor stays open, so the lock ends with the process
+		}
+		syscall.Close(fd)
+	}
+	panic("100 test binaries at once")
+})
+
+func OnlyRoot(t testing.TB) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("not run: only root can start processes of another user")
+	}
+}
+
+// UserWays are the ways of being another user than the gateway.
+var UserWays = []struct {
+	Name  string
+	Flags func() []string
+}{
+	{"user", func() []string { return []string{"--session-user", SessionUser} }},
+	{"range", func() []string { return []string{"--session-user", UserRange(20)} }},
+	{"gateway", func() []string { return []string{"--session-user", UserRange(20), "--user", GatewayUser} }},
+	{"fenced", func() []string { return []string{"--session-user", SessionUser, "--allow-write", Top} }},
+}
+
+// EachWay runs f in each of these ways, in parallel: each has a gateway of its own.
+func EachWay(t *testing.T, f func(t *testing.T, flags []string)) {
+	OnlyRoot(t)
+	for _, way := range UserWays {
+		t.Run(way.Name, func(t *testing.T) {
+			t.Parallel()
+			f(t, way.Flags())
+		})
+	}
+}
