@@ -5,37 +5,37 @@ import (
 	"unicode/utf8"
 )
 
-// HeadTail keeps the head and the tail of a text that may be too long to return, and counts all of it.
-// Memory grows with what is written, up to the limit. Safe for concurrent use: fed by a journal's Tap (mu is taken under
-// the journal's), asked by whoever answers.
+// HeadTail keeps the beginning (head) and the end (tail) of a text that may be too long to return, and counts all of it. Its memory grows with the
+// text, up to the limit. It is safe for concurrent use: a journal's Tap feeds it (mu is taken under the journal's lock), and the code that answers
+// reads it.
 type HeadTail struct {
-	grower Grower // set once in OnGrow; nil: nobody is asked
+	grower Grower // set once in OnGrow; nil: memory may grow to the limit
 
 	mu      sync.Mutex
 	headMax int
 	tailMax int
-	head    []byte // only appended to: Bytes may hand it out
-	tail    []byte // what follows the head; a ring once it is tailMax long, oldest byte at next
+	head    []byte // only appended to, because Bytes may return it
+	tail    []byte // the text after the head; a ring once it is tailMax long, with the oldest byte at next
 	next    int
 	total   int64
 }
 
-// NewHeadTail keeps at most limit bytes, half of them from either end. With limit 0 it only counts.
+// NewHeadTail keeps at most limit bytes, half of them from each end. With limit 0 it only counts.
 func NewHeadTail(limit int) *HeadTail {
 	limit = max(limit, 0)
 	return &HeadTail{headMax: limit / 2, tailMax: limit - limit/2}
 }
 
-// freeSize is how long a head or a tail may be without asking.
+// freeSize is how long a head or a tail may become without asking the Grower.
 const freeSize = 64 << 10
 
-// A Grower is asked before the head or the tail takes n more bytes of memory; false: it stays as long as it is, and more is left out.
+// A Grower is asked before the head or the tail uses n more bytes of memory. If it returns false, the length stays, and more text is left out.
 type Grower interface{ Grow(n int) bool }
 
-// OnGrow sets who is asked. Before use.
+// OnGrow sets the Grower. Call it before use.
 func (e *HeadTail) OnGrow(g Grower) { e.grower = g }
 
-// Write takes the next piece. It never fails.
+// Write adds the next piece. It never fails.
 func (e *HeadTail) Write(p []byte) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -50,9 +50,8 @@ func (e *HeadTail) Write(p []byte) {
 	}
 }
 
-// Skip takes n bytes that nobody has any more (Journal.OnSkip). Nothing on either side of them can be joined: what there is
-// so far of the head is all of it, and the tail begins anew. The same is kept as of all the bytes if the limit's half
-// came before, and at least as much comes after.
+// Skip counts n bytes that nobody has any more (Journal.OnSkip). Text before and after them cannot be joined: the head is complete, and the tail
+// starts again. HeadTail still keeps the same text as from all the bytes if half of the limit came before, and at least as much comes after.
 func (e *HeadTail) Skip(n int64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -61,8 +60,8 @@ func (e *HeadTail) Skip(n int64) {
 	e.tail, e.next = e.tail[:0], 0
 }
 
-// extend appends to b what fits below limit and returns the rest. It doubles b itself: append may overshoot the limit.
-// What may not grow any more has the memory that it has for its limit.
+// extend appends to b the part of p that fits below limit, and returns the rest. It doubles b itself, because append may exceed the limit. If b may
+// not grow any more, its current capacity becomes its limit.
 func (e *HeadTail) extend(b *[]byte, p []byte, limit *int) []byte {
 	n := min(len(p), *limit-len(*b))
 	if need := len(*b) + n; need > cap(*b) {
@@ -82,20 +81,20 @@ func (e *HeadTail) extend(b *[]byte, p []byte, limit *int) []byte {
 	return p[n:]
 }
 
-// Memory is what the kept text takes.
+// Memory returns the memory of the kept text.
 func (e *HeadTail) Memory() int64 {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return int64(cap(e.head) + cap(e.tail))
 }
 
-// Bytes returns what is kept, joined, and how much there was. When bytes were left out, kept[:omittedAt] comes from the
-// beginning, the rest from the end, and omitted is exact: len(kept)+omitted == total. The cut spares UTF-8 characters.
+// Bytes returns the kept text, joined, and the total length. If bytes were left out, kept[:omittedAt] is from the beginning and the rest from the end,
+// and omitted is exact: len(kept)+omitted == total. The cut never divides a UTF-8 character.
 func (e *HeadTail) Bytes() (kept []byte, total, omittedAt, omitted int64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	head := e.head[:len(e.head):len(e.head)]
-	if e.total == int64(len(head)) { // all there was
+	if e.total == int64(len(head)) { // nothing was left out
 		return head, e.total, 0, e.total - int64(len(head))
 	}
 	kept = make([]byte, 0, len(head)+len(e.tail))
@@ -111,8 +110,8 @@ func (e *HeadTail) Bytes() (kept []byte, total, omittedAt, omitted int64) {
 	return kept, e.total, int64(a), e.total - int64(len(kept))
 }
 
-// Parts is Bytes without a copy, in pieces, for when nothing is written any more: the pieces before are of the beginning, those after follow what
-// was left out.
+// Parts is Bytes without a copy, in pieces, for a text that is complete. The pieces in before are from the beginning; those in after follow the
+// omission.
 func (e *HeadTail) Parts() (before, after [][]byte, total, omittedAt, omitted int64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -129,10 +128,10 @@ func (e *HeadTail) Parts() (before, after [][]byte, total, omittedAt, omitted in
 	return [][]byte{head[:a]}, [][]byte{older[cut:], newer[b-cut:]}, e.total, int64(a), omitted
 }
 
-// utf8CheckSize is how much text beside a cut must be UTF-8 for the cut to be moved: binary output is returned to the byte.
+// utf8CheckSize is how much text next to a cut must be UTF-8 for the cut to be moved. Binary output is returned to the exact byte.
 const utf8CheckSize = 64
 
-// cutAtEnd returns how many bytes of a character that the cut divides end p, if p ends in text.
+// cutAtEnd returns how many bytes of a divided character are at the end of p, if p ends in text.
 func cutAtEnd(p []byte) int {
 	n := TornTail(p)
 	text := p[:len(p)-n]
@@ -143,7 +142,7 @@ func cutAtEnd(p []byte) int {
 	return n
 }
 
-// cutAtStart returns how many bytes of a character that the cut divides begin p, if p begins with text.
+// cutAtStart returns how many bytes of a divided character are at the start of p, if p begins with text.
 func cutAtStart(p []byte) int {
 	n := continuationBytes(p)
 	text := p[n:min(len(p), n+utf8CheckSize)]
@@ -153,7 +152,7 @@ func cutAtStart(p []byte) int {
 	return n
 }
 
-// continuationBytes returns how many bytes at p's start can only be the rest of a character that began before.
+// continuationBytes returns how many bytes at the start of p can only be the rest of an earlier character.
 func continuationBytes(p []byte) int {
 	n := 0
 	for n < min(len(p), utf8.UTFMax-1) && !utf8.RuneStart(p[n]) {

@@ -1,7 +1,8 @@
-// Package journal keeps one stream's bytes with absolute offsets in a bounded ring.
+// Package journal keeps the bytes of one stream, with absolute offsets, in a bounded ring.
 //
-// The owner, whoever drains the pipes, writes; any number of readers follow, each at its own pace, from any offset.
-// Offsets count every byte ever written, stdout and stderr together in the order of the writes. The ring ends with the
+// The owner, which reads the pipes, writes. Any number of readers follow, each at its own pace, from any offset. Offsets count every byte ever
+// written, stdout and stderr together in the order of the writes. The garbage collector frees the ring: Close only says that nothing more comes, and
+// the kept bytes stay readable.
 // garbage collector: Close says that nothing more comes, and what is kept stays readable.
 package journal
 
@@ -13,7 +14,7 @@ import (
 	"unicode/utf8"
 )
 
-// Stream tells which of a command's outputs a byte came from.
+// Stream says from which of a command's outputs a byte came.
 type Stream uint8
 
 // The values are those of the binary frames on the wire.
@@ -36,25 +37,25 @@ func (s Stream) String() string {
 }
 
 const (
-	// MaxWrite is what one true answer of Room allows to be written: a full pipe (64 KiB by default, pipe(7)).
-	// The ring is that much larger than asked for, so that a reader may lag by the whole history before Room says no.
+	// MaxWrite is how much may be written after Room has returned true: a full pipe (64 KiB by default, pipe(7)). The ring is larger than requested by
+	// this amount, so that a reader may lag by the whole history before Room returns false.
 	MaxWrite = 64 << 10
-	// page is what a ring is rounded up to; more than the 3 bytes that a text reader may hold back while Room must be true.
+	// page is the unit to which a ring is rounded up. It is larger than the 3 bytes that a text reader may hold back while Room must be true.
 	page = 4 << 10
-	// leastRing is the first allocation: most commands print a line.
+	// leastRing is the size of the first allocation: most commands print one line.
 	leastRing = 64
-	// TextHold is how long the start of a character waits for its rest (PROTOCOL §7): long enough for a slow link or a
-	// stalled program, short enough that a lone byte is seen.
+	// TextHold is how long the start of a character waits for its rest: long enough for a slow link or a stalled program, short enough that a single
+	// byte becomes visible.
 	TextHold = 2 * time.Second
 )
 
-// ErrOffsetBeyondEnd refuses an Attach at an offset that has not been written yet.
+// ErrOffsetBeyondEnd refuses an Attach at an offset that is not written yet.
 var ErrOffsetBeyondEnd = errors.New("offset beyond the end of the stream")
 
-// epoch turns the monotonic clock into a number: half the price of time.Now, and a third of its size.
+// epoch turns the monotonic clock into a number, which costs half the time and a third of the space of a time.Time.
 var epoch = time.Now()
 
-// Journal is one stream: a command's stdout and stderr, or a terminal's output. All methods are safe for concurrent use.
+// Journal is one stream: a command's stdout and stderr, or a terminal's output. All its methods are safe for concurrent use.
 type Journal struct {
 	onRoom func()               // set once before use
 	tap    func(Stream, []byte) // set once before use
@@ -62,19 +63,19 @@ type Journal struct {
 	onDrop func(Span)           // set once before use
 	span   *span                // our place in a log; set once in Through or Replay, before use; nil: none
 	hold   time.Duration        // TextHold; tests shorten it
-	bound  int                  // what buf may grow to: ring + MaxWrite, a multiple of page
+	bound  int                  // the most that buf may grow to: ring + MaxWrite, a multiple of page
 
 	mu         sync.Mutex
 	buf        []byte        // byte at offset o lies at o % len(buf); shorter than bound only while nothing has wrapped
-	streamBits streamBits    // whose each byte is, once a second stream has written; nil before
+	streamBits streamBits    // the stream of each byte, once a second stream has written; nil before
 	runStart   int64         // where the newest run of one stream begins
-	names      [2]Stream     // the stream of a turns bit 0 and 1; 0: not seen yet
+	names      [2]Stream     // the streams of bits 0 and 1; 0: not seen yet
 	totals     [2]int64      // bytes written per names
 	size       int64         // bytes ever written
-	from       int64         // what is before was never in buf: Replay knew only how much it was; 0 otherwise
+	from       int64         // earlier bytes were never in buf, because Replay knew only their number; 0 otherwise
 	lastAt     time.Duration // of the last write, since epoch
 	readers    []*Reader     // attached and not closed
-	full       bool          // a blocking reader lags so that Room is false
+	full       bool          // a blocking reader lags so far that Room is false
 	closed     bool
 	unwanted   bool // Drop was called
 }
@@ -85,7 +86,7 @@ func New(ring int) *Journal {
 	return &Journal{hold: TextHold, bound: (ring+page-1)/page*page + MaxWrite}
 }
 
-// NewLengthOnly returns the journal of a stream that has ended and of which nothing but its length is kept: all of it is a gap.
+// NewLengthOnly returns the journal of an ended stream of which only the length is kept: all of it is a gap.
 func NewLengthOnly(stdout, stderr int64) *Journal {
 	j := New(1)
 	j.skipLocked(Stdout, stdout, nil)
@@ -94,28 +95,28 @@ func NewLengthOnly(stdout, stderr int64) *Journal {
 	return j
 }
 
-// Memory is what the journal takes, about.
+// Memory returns the approximate memory of the journal.
 func (j *Journal) Memory() int64 {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return journalSize + int64(cap(j.buf)) + 8*int64(cap(j.streamBits))
 }
 
-// journalSize is what one takes beside its output, with what its owner has for it.
+// journalSize is the memory of a journal without its output, including its owner's data for it.
 const journalSize = 600
 
-// OnRoom sets what is called each time Room turns true again, on the goroutine that made it so and without the lock.
-// By then Room may be false once more: f makes the owner ask.
+// OnRoom sets the function that is called each time Room becomes true again, without the lock, on the goroutine that caused it. Room may be false
+// again by then: f makes the owner ask.
 func (j *Journal) OnRoom(f func()) { j.onRoom = f }
 
-// Tap sets what sees each write as it is made, in order and under the journal's lock: f must not call the journal.
+// Tap sets the function that sees each write, in order and under the journal's lock. f must not call the journal.
 func (j *Journal) Tap(f func(Stream, []byte)) { j.tap = f }
 
-// OnSkip sets what learns, like the tap and in its place, of bytes that a Replay has the number of and nothing else.
+// OnSkip sets the function that is called, in order with the tap, for bytes of which a Replay knows only the number.
 func (j *Journal) OnSkip(f func(Stream, int64)) { j.onSkip = f }
 
-// Write appends p, overwriting the oldest bytes. It never waits for a reader; an owner that minds asks Room first and
-// writes at most MaxWrite. A write after Close, or of a third stream, is the owner's bug and panics.
+// Write appends p and overwrites the oldest bytes. It never waits for a reader; an owner that must not overwrite asks Room first and writes at most
+// MaxWrite. A write after Close, or of a third stream, is a bug of the owner and panics.
 func (j *Journal) Write(s Stream, p []byte) {
 	if j.span == nil {
 		j.write(s, p)
@@ -143,7 +144,7 @@ func (j *Journal) write(s Stream, p []byte) {
 	if len(j.buf) < j.bound && j.size > int64(len(j.buf)) {
 		j.growLocked(j.size - int64(len(p)))
 	}
-	p = p[max(0, len(p)-len(j.buf)):] // the rest would be overwritten by its own end
+	p = p[max(0, len(p)-len(j.buf)):] // p's own end would overwrite the rest
 	for off := j.size - int64(len(p)); len(p) > 0; {
 		i := j.at(off)
 		n := copy(j.buf[i:], p)
@@ -159,7 +160,7 @@ func (j *Journal) write(s Stream, p []byte) {
 	j.full = !j.roomLocked()
 }
 
-// sideLocked returns s's place in names and notes the turn when another stream wrote last.
+// sideLocked returns the index of s in names, and records a change of streams.
 func (j *Journal) sideLocked(s Stream) int {
 	side := 0
 	switch {
@@ -170,7 +171,7 @@ func (j *Journal) sideLocked(s Stream) int {
 		j.names[0] = s
 	case j.names[1] == 0:
 		j.names[1], side = s, 1
-		j.streamBits = newStreamBits(len(j.buf)) // all zero: until now it was the other's
+		j.streamBits = newStreamBits(len(j.buf)) // all zero: until now every byte was the other stream's
 	default:
 		panic("journal: write of a third stream")
 	}
@@ -180,7 +181,7 @@ func (j *Journal) sideLocked(s Stream) int {
 	return side
 }
 
-// skipLocked counts n bytes that were overwritten before this journal was made: p is them, nil when nobody has them any more.
+// skipLocked counts n bytes that were overwritten before this journal was made. p contains them, or is nil if nobody has them any more.
 func (j *Journal) skipLocked(s Stream, n int64, p []byte) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -196,7 +197,7 @@ func (j *Journal) skipLocked(s Stream, n int64, p []byte) {
 	j.lastAt = time.Since(epoch)
 }
 
-// growLocked makes buf hold size bytes, or bound, and keeps the first kept ones. Nothing has wrapped yet.
+// growLocked makes buf hold size bytes, or bound, and keeps the first kept bytes. Nothing has wrapped yet.
 func (j *Journal) growLocked(kept int64) {
 	n := int(min(max(j.size, 2*int64(len(j.buf)), leastRing), int64(j.bound)))
 	j.resizeLocked(n, kept)
@@ -213,16 +214,16 @@ func (j *Journal) resizeLocked(n int, kept int64) {
 	}
 }
 
-// at is where in buf the byte at off lies.
+// at is the index in buf of the byte at off.
 func (j *Journal) at(off int64) int { return int(off % int64(len(j.buf))) }
 
-// copyOut copies from the ring, starting at off, into p. All of it is kept.
+// copyOutLocked copies from the ring, starting at off, into p. The ring has all of it.
 func (j *Journal) copyOutLocked(p []byte, off int64) {
 	n := copy(p, j.buf[j.at(off):])
 	copy(p[n:], j.buf)
 }
 
-// runLocked returns how many bytes from off on, at most n, are of one stream, and which.
+// runLocked returns how many bytes from off on, at most n, belong to one stream, and to which.
 func (j *Journal) runLocked(off int64, n int) (int, Stream) {
 	if j.streamBits == nil {
 		return n, j.names[0]
@@ -240,8 +241,7 @@ func (j *Journal) runLocked(off int64, n int) (int, Stream) {
 	return k, j.names[side]
 }
 
-// Room is false while the owner shall wait for a blocking reader: MaxWrite more bytes do not fit, or the reader lags by more
-// than SetAhead allows.
+// Room is false while the owner must wait for a blocking reader: MaxWrite more bytes do not fit, or the reader lags by more than SetAhead allows.
 func (j *Journal) Room() bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -257,8 +257,8 @@ func (j *Journal) roomLocked() bool {
 	return j.fitsLocked()
 }
 
-// Fits is false while MaxWrite more bytes would overwrite what a blocking reader has not read. An owner asks it instead of Room
-// when little is left to write.
+// Fits is false while MaxWrite more bytes would overwrite bytes that a blocking reader has not read. An owner calls it instead of Room when only
+// little is left to write.
 func (j *Journal) Fits() bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -274,7 +274,7 @@ func (j *Journal) fitsLocked() bool {
 	return true
 }
 
-// unlock releases mu after a reader moved, left or stopped blocking, and tells the owner when that made room.
+// unlock releases mu after a reader moved, left or stopped blocking. If that made room, it tells the owner.
 func (j *Journal) unlock() {
 	was := j.full
 	j.full = was && !j.roomLocked()
@@ -285,7 +285,7 @@ func (j *Journal) unlock() {
 	}
 }
 
-// Close says that nothing more will come and gives back memory that was never filled. Readers drain what is kept.
+// Close says that nothing more will come, and frees memory that was never used. Readers read the kept bytes.
 func (j *Journal) Close() {
 	if j.span == nil {
 		j.close()
@@ -321,8 +321,8 @@ func (j *Journal) close() (unwanted bool) {
 	return j.unwanted
 }
 
-// Drop gives back what a journal holds, and what its log keeps of it, now or when it is closed: it cannot be brought back
-// any more. Readers that are attached read on; the ring goes with the last of them. Idempotent.
+// Drop frees the memory of the journal and its part of the log, now or when the journal is closed. The journal cannot be restored afterwards. Attached
+// readers read on; the ring is freed with the last of them. Drop is idempotent.
 func (j *Journal) Drop() {
 	j.mu.Lock()
 	j.unwanted = true
@@ -334,7 +334,7 @@ func (j *Journal) Drop() {
 	}
 }
 
-// emptyLocked lets go of the ring when nobody wants it any more. mu is held.
+// emptyLocked frees the ring when nobody needs it any more. mu is held.
 func (j *Journal) emptyLocked() {
 	if j.unwanted && j.closed && len(j.readers) == 0 {
 		j.buf, j.streamBits, j.from = nil, nil, j.size
@@ -352,10 +352,10 @@ func (j *Journal) drop() {
 	}
 }
 
-// OnDrop sets what is called after Drop, with what Span was. Before use.
+// OnDrop sets the function that is called after Drop, with the journal's Span. Call it before use.
 func (j *Journal) OnDrop(f func(Span)) { j.onDrop = f }
 
-// Start is the offset of the oldest byte that is kept.
+// Start returns the offset of the oldest byte that is kept.
 func (j *Journal) Start() int64 {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -364,21 +364,21 @@ func (j *Journal) Start() int64 {
 
 func (j *Journal) startLocked() int64 { return max(j.from, j.size-int64(len(j.buf))) }
 
-// Size is how many bytes were ever written: the offset of the next one.
+// Size returns how many bytes were ever written: the offset of the next one.
 func (j *Journal) Size() int64 {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.size
 }
 
-// Closed tells whether nothing more will come.
+// Closed reports whether nothing more will come.
 func (j *Journal) Closed() bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.closed
 }
 
-// LastWrite is the time of the last write, zero before the first.
+// LastWrite returns the time of the last write, zero before the first.
 func (j *Journal) LastWrite() time.Time {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -388,7 +388,7 @@ func (j *Journal) LastWrite() time.Time {
 	return epoch.Add(j.lastAt)
 }
 
-// Totals counts the bytes ever written; a terminal's count as stdout.
+// Totals returns how many bytes were ever written; a terminal's count as stdout.
 func (j *Journal) Totals() (stdout, stderr int64) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -402,11 +402,10 @@ func (j *Journal) Totals() (stdout, stderr int64) {
 	return stdout, stderr
 }
 
-// maxNotes bounds what waits for one reader: who is that far behind misses the oldest.
+// maxNotes bounds the notes that wait for one reader. A reader that lags further misses the oldest.
 const maxNotes = 256
 
-// Note tells every reader that is attached now something that happened beside the bytes: after all that was written
-// before it. It is not kept for anybody else.
+// Note tells every attached reader something besides the bytes, after all bytes that were written before it. It is kept for nobody else.
 func (j *Journal) Note(v any) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -419,14 +418,14 @@ func (j *Journal) Note(v any) {
 	}
 }
 
-// Attach returns a reader that begins at offset. Below Start it first learns of the gap; below 0 means "from the oldest
-// byte kept", without one. The caller closes it.
+// Attach returns a reader that begins at offset. If offset is below Start, the reader first gets the gap. An offset below 0 means the oldest byte that
+// is kept, without a gap. The caller closes the reader.
 func (j *Journal) Attach(offset int64, o Options) (*Reader, error) {
 	if o.Max <= 0 {
 		o.Max = defaultMax
 	}
 	if o.Text {
-		o.Max = max(o.Max, utf8.UTFMax) // or a character might never fit
+		o.Max = max(o.Max, utf8.UTFMax) // else a character might never fit
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()

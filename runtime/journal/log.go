@@ -13,55 +13,54 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Log keeps in the kernel what journals are given, so that a gateway that is killed loses not a byte of it.
+// Log keeps the bytes of journals in the kernel, so that a killed gateway loses none of them.
 //
-// It is three memfds that the keeper holds as well. stdout's and stderr's bytes have one each, whose own file position,
-// part of the open file description and so not ours to lose, says how much was ever written: a byte's offset in the file
-// is its offset in the stream. splice(2) takes bytes out of a pipe, puts them into the file and moves that position in
-// one system call; a kill -9 comes before it or after it. The third, the index, says in which order the two were written:
-// a word for each run of one stream, written before the run's first byte. So a crash may leave a run without bytes, which
-// the next one replaces, and never bytes that nobody knows the place of: there is nothing to repair.
+// It consists of three memfds, and the keeper holds them, too. stdout and stderr have one each. The file position, which is part of the open file
+// description and therefore survives us, says how much was ever written: the offset of a byte in the file is its offset in the stream. splice(2) takes
+// bytes out of a pipe, puts them into the file and moves that position in one system call; a kill -9 comes before it or after it. The third memfd, the
+// index, has the order of the two: one word for each run of one stream, written before the first byte of the run. A crash may leave a run without
+// bytes, which the next one replaces, but never bytes with an unknown place. So there is nothing to repair.
 //
-// One log serves many journals, one after the other; each has a Span of it, which whoever may need it after a crash keeps
-// elsewhere, until Drop. What is behind all spans, and what a long one no longer needs, is punched out of the files.
-// The owner of the log calls Close; the memory is free when the keeper has closed its descriptors, too.
+// One log serves many journals, one after the other. Each has a Span of it. Code that may need a span after a crash keeps it elsewhere, until Drop.
+// Bytes that no span needs, or that a long span no longer needs, are punched out of the files. The owner of the log calls Close; the memory is free
+// when the keeper has closed its descriptors, too.
 type Log struct {
 	onBreak func(error)                         // set once before use
 	batch   int64                               // trimBatch; tests lower it
 	splice  func(from, to, n int) (int, error)  // splice; tests make it fail
-	write   func(fd int, p []byte) (int, error) // unix.Write; the same
+	write   func(fd int, p []byte) (int, error) // unix.Write; tests make it fail
 
-	// Held while bytes are on their way from a pipe into the log and the journal: what is first in the log is first in the
-	// journal. That can take as long as a session likes, see splice. Before mu.
+	// Held while bytes go from a pipe into the log and the journal, so that both have the same order. A session can make this take arbitrarily long,
+	// see splice. Before mu.
 	fillMu sync.Mutex
 
-	// Held across system calls, none of which waits, and across the journal's own lock, which is taken second.
+	// Held across system calls, none of which waits, and across the journal's own lock, which is taken after it.
 	mu        sync.Mutex
 	fds       [3]int          // stdout, stderr, index; -1 after Close
 	pos       [2]int64        // the positions of the first two
-	run       int64           // the newest run's place in the index
-	runStream Stream          // the newest run's; 0: its word is not written yet
+	run       int64           // the index of the newest run
+	runStream Stream          // the newest run's stream; 0: its word is not written yet
 	start     int64           // where it begins, in the order of both streams
-	writer    *span           // the one that is being written; nil: none
-	spans     map[int64]*span // all that live, by Begin.Run
-	root      span            // the ring of those, in order; its trimmed says below what nothing is left
+	writer    *span           // the span that is being written; nil: none
+	spans     map[int64]*span // all live spans, by Begin.Run
+	root      span            // the ring of live spans, in order; its trimmed says up to where everything is punched out
 	exact     bool            // splice has worked
-	copies    bool            // splice is not to be had: read and write, with a moment in between
-	broken    error           // why the log takes no more
-	retired   bool            // no journal will be given to it any more
-	packed    *packed         // where what it has is read while a packed span is replayed; nil: from the descriptors
-	word      [8]byte         // a word of the index on its way; a field, as on the stack it would escape
+	copies    bool            // splice is not available: read and write, with a moment in between
+	broken    error           // why the log accepts no more bytes
+	retired   bool            // no journal will be attached to it any more
+	packed    *packed         // the source of reads while a packed span is replayed; nil: the descriptors
+	word      [8]byte         // a word of the index; a field, because on the stack it would escape
 }
 
 const (
 	logStdout, logStderr, logIndex = 0, 1, 2
 
-	// logFlags: to be sealed is how a broken log is known to the next gateway.
+	// logFlags allow sealing: a seal tells the next gateway that the log is broken.
 	logFlags = unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
 )
 
-// ErrBroken says that a log is incomplete from some point on: the kernel had no more memory for it.
-var ErrBroken = errors.New("output log is broken off")
+// ErrBroken says that a log is incomplete from some point on, because the kernel had no more memory for it.
+var ErrBroken = errors.New("output log is incomplete")
 
 // NewLog makes an empty log.
 func NewLog() (*Log, error) {
@@ -77,8 +76,8 @@ func NewLog() (*Log, error) {
 	return makeLog(fds), nil
 }
 
-// OpenLog takes over the descriptors of a log that another process wrote, also when it fails. live is every span that is
-// still wanted; the memory of the rest is given back at once, as its Drop may have been what the crash prevented.
+// OpenLog takes over the descriptors of a log that another process wrote, even if it fails. live has every span that is still needed. The memory of
+// all others is freed at once, because the crash may have prevented their Drop.
 func OpenLog(fds [3]int, live []Span) (*Log, error) {
 	l := makeLog(fds)
 	if err := l.recover(live); err != nil {
@@ -103,7 +102,7 @@ func (l *Log) recover(live []Span) (err error) {
 			l.broken = ErrBroken
 		}
 	}
-	size, err := unix.Seek(l.fds[logIndex], 0, io.SeekEnd) // its position is of no use to anybody
+	size, err := unix.Seek(l.fds[logIndex], 0, io.SeekEnd) // nobody uses its position
 	if err != nil {
 		return err
 	}
@@ -112,7 +111,7 @@ func (l *Log) recover(live []Span) (err error) {
 	slices.SortFunc(live, func(a, b Span) int { return cmp.Compare(a.Begin.Run, b.Begin.Run) })
 	for _, s := range live { // the words of a span without output were never written
 		if !s.sane() {
-			return fmt.Errorf("%+v is no span", s)
+			return fmt.Errorf("%+v is not a span", s)
 		}
 		l.run = max(l.run, s.Begin.Run, s.End.Run-1)
 	}
@@ -137,39 +136,39 @@ func (l *Log) recover(live []Span) (err error) {
 	return nil
 }
 
-// OnBreak sets what is told, once and without locks, why the log takes no more. The journal goes on without it.
+// OnBreak sets the function that is told, once and without locks, why the log accepts no more. The journal goes on without it.
 func (l *Log) OnBreak(f func(error)) { l.onBreak = f }
 
-// Exact is false when a crash may lose output: where splice is not to be had, and when the log is broken.
+// Exact is false if a crash may lose output: without splice, and when the log is broken.
 func (l *Log) Exact() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return !l.copies && l.broken == nil
 }
 
-// Fds returns the descriptors, stdout, stderr and index, for the keeper to have and OpenLog to take. They remain the log's.
+// Fds returns the descriptors stdout, stderr and index, for the keeper to hold and for OpenLog. They still belong to the log.
 func (l *Log) Fds() [3]int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.fds
 }
 
-// Broken tells whether the log takes no more.
+// Broken reports whether the log accepts no more.
 func (l *Log) Broken() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.broken != nil
 }
 
-// Spans is how many live.
+// Spans returns the number of live spans.
 func (l *Log) Spans() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.spans)
 }
 
-// Close closes our descriptors and gives up nothing else: a span that is open then stays so for the next gateway, and a
-// Fill takes no more out of its pipe. Idempotent.
+// Close closes our descriptors and drops nothing else. An open span stays open for the next gateway, and a Fill reads no more from its pipe. Close is
+// idempotent.
 func (l *Log) Close() {
 	l.fillMu.Lock()
 	defer l.fillMu.Unlock()
@@ -185,9 +184,8 @@ func (l *Log) Close() {
 
 func (l *Log) closedLocked() bool { return l.fds[logIndex] < 0 }
 
-// AttachLog makes everything that j is given go through l, before its first byte. Of each stream the first head and the
-// last tail bytes are kept, and as much as j's ring holds. Span says where: to be noted before anything can write. One
-// journal at a time writes a log.
+// AttachLog makes all of j's bytes go through l. Call it before j's first byte. The log keeps the first head and the last tail bytes of each stream,
+// and as much as j's ring holds. Record j's Span before anything can write. Only one journal at a time writes to a log.
 func (j *Journal) AttachLog(l *Log, head, tail int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -199,14 +197,14 @@ func (j *Journal) AttachLog(l *Log, head, tail int64) {
 	}
 	j.span = &span{log: l}
 	l.writer = j.span
-	if l.broken != nil { // nothing will be found there
+	if l.broken != nil { // the log would not contain the bytes
 		return
 	}
 	if last := l.root.prev; last != &l.root && last.Open() {
 		panic("journal: log has an open span")
 	}
 	l.run++
-	l.runStream = 0 // a span has runs of its own: it is read without its neighbours
+	l.runStream = 0 // a span has its own runs, because it is read without its neighbours
 	begin := l.endPointLocked()
 	begin.Run = l.run
 	keep := Keep{Ring: int64(j.bound - MaxWrite), Head: min(max(head, 0), maxPoint), Tail: min(max(tail, 0), maxPoint)}
@@ -214,7 +212,7 @@ func (j *Journal) AttachLog(l *Log, head, tail int64) {
 	l.linkLocked(j.span)
 }
 
-// Span is j's place in its log: open until Close, and zero when there is none.
+// Span returns j's place in its log: open until Close, and zero without a log.
 func (j *Journal) Span() Span {
 	if j.span == nil {
 		return Span{}
@@ -224,9 +222,9 @@ func (j *Journal) Span() Span {
 	return j.span.Span
 }
 
-// Fill moves what the non-blocking pipe holds, at most most bytes, one or more, into the journal, by way of its log if it
-// has one. scratch takes what came, and limits it, as MaxWrite does. 0 without an error is the pipe's end; without any
-// bytes now it is unix.EAGAIN. Two goroutines may fill one journal, each from its pipe.
+// Fill moves what the non-blocking pipe holds into the journal, at least one and at most most bytes, through the journal's log if it has one. The
+// bytes are in scratch afterwards; scratch and MaxWrite limit their number. 0 without an error is the pipe's end; unix.EAGAIN means that there are no
+// bytes now. Two goroutines may fill one journal, each from its own pipe.
 func (j *Journal) Fill(s Stream, pipe, most int, scratch []byte) (int, error) {
 	p := scratch[:min(most, len(scratch), MaxWrite)]
 	if j.span == nil {
@@ -239,10 +237,10 @@ func (j *Journal) Fill(s Stream, pipe, most int, scratch []byte) (int, error) {
 	return j.span.log.transfer(j, s, pipe, p)
 }
 
-// noPipe makes pass take the bytes that it is given.
+// noPipe makes transfer use the bytes that it is given.
 const noPipe = -1
 
-// transfer gets bytes from the pipe into the log, into p and into the journal, and tells onBreak.
+// transfer moves bytes from the pipe into the log, into p and into the journal, and calls onBreak.
 func (l *Log) transfer(j *Journal, s Stream, pipe int, p []byte) (int, error) {
 	n, broke, err := l.transferQuietly(j, s, pipe, p)
 	if broke != nil && l.onBreak != nil {
@@ -251,7 +249,7 @@ func (l *Log) transfer(j *Journal, s Stream, pipe int, p []byte) (int, error) {
 	return n, err
 }
 
-// transferQuietly returns in broke why the log broke, if it did so just now.
+// transferQuietly returns in broke why the log broke, if it broke just now.
 func (l *Log) transferQuietly(j *Journal, s Stream, pipe int, p []byte) (n int, broke, err error) {
 	l.fillMu.Lock()
 	defer l.fillMu.Unlock()
@@ -271,7 +269,7 @@ func (l *Log) transferQuietly(j *Journal, s Stream, pipe int, p []byte) (n int, 
 	return n, broke, err
 }
 
-// readInLocked gets bytes from the pipe into the log and into p. It gives mu up while it takes them; filling is held, too.
+// readInLocked moves bytes from the pipe into the log and into p. It releases mu during the move; fillMu stays held.
 func (l *Log) readInLocked(s Stream, pipe int, p []byte) (int, error) {
 	switch {
 	case l.closedLocked() && pipe != noPipe:
@@ -286,7 +284,7 @@ func (l *Log) readInLocked(s Stream, pipe int, p []byte) (int, error) {
 		case err == nil:
 			l.exact = true
 			l.pos[f] += int64(n)
-			if err := l.readLocked(f, p[:n], l.pos[f]-int64(n)); err != nil { // a bad page of memory: offsets must hold all the same
+			if err := l.readLocked(f, p[:n], l.pos[f]-int64(n)); err != nil { // a bad page of memory: the offsets must still be right
 				clear(p[:n])
 				l.breakLocked(err)
 			}
@@ -295,10 +293,10 @@ func (l *Log) readInLocked(s Stream, pipe int, p []byte) (int, error) {
 		case err == unix.EAGAIN:
 			return 0, err
 		case !l.exact && (err == unix.EINVAL || err == unix.ENOSYS || err == unix.EPERM):
-			l.copies = true // an old or fenced kernel, or no pipe but a terminal
+			l.copies = true // an old or restricted kernel, or a terminal instead of a pipe
 		default:
 			l.breakLocked(err)
-			return l.readPipeLocked(pipe, p) // whose error it is if it was the pipe that failed
+			return l.readPipeLocked(pipe, p) // if the pipe failed, this returns its error
 		}
 	}
 	n, err := l.readPipeLocked(pipe, p)
@@ -306,14 +304,14 @@ func (l *Log) readInLocked(s Stream, pipe int, p []byte) (int, error) {
 	return n, err
 }
 
-// spliceLocked is splice without mu.
+// spliceLocked calls splice without mu.
 func (l *Log) spliceLocked(pipe, file, n int) (int, error) {
 	l.mu.Unlock()
 	defer l.mu.Lock()
 	return l.splice(pipe, file, n)
 }
 
-// readPipeLocked is readPipe without mu.
+// readPipeLocked calls readPipe without mu.
 func (l *Log) readPipeLocked(pipe int, p []byte) (int, error) {
 	l.mu.Unlock()
 	defer l.mu.Lock()
@@ -332,13 +330,13 @@ func readPipe(fd int, p []byte) (int, error) {
 	}
 }
 
-// startRunLocked notes that s writes from here on, unless it did before. false: the log is broken.
+// startRunLocked records that s writes from here on, unless it did before. It returns false if the log is broken.
 func (l *Log) startRunLocked(s Stream) bool {
 	if s == l.runStream {
 		return true
 	}
 	run, at := l.run, l.endPointLocked().merged()
-	if l.runStream != 0 && l.start < at { // else nothing came, and the word is replaced
+	if l.runStream != 0 && l.start < at { // else no byte came, and the word is replaced
 		run++
 	}
 	binary.LittleEndian.PutUint64(l.word[:], uint64(at)<<2|uint64(s))
@@ -350,7 +348,7 @@ func (l *Log) startRunLocked(s Stream) bool {
 	return true
 }
 
-// appendLocked is what splice does, after a read.
+// appendLocked does after a read what splice does.
 func (l *Log) appendLocked(s Stream, p []byte) {
 	for f := fileOf(s); len(p) > 0; {
 		n, err := l.write(l.fds[f], p)
@@ -366,8 +364,8 @@ func (l *Log) appendLocked(s Stream, p []byte) {
 	}
 }
 
-// breakLocked ends the log for good, before the first byte that it will not have. The seal needs no memory and outlives
-// us: whoever opens the log knows that its last span goes on where nobody can follow.
+// breakLocked ends the log for good, before the first byte that it will not contain. The seal needs no memory and outlives us: a process that opens
+// the log knows that its last span is incomplete.
 func (l *Log) breakLocked(err error) {
 	l.broken = err
 	for f := range l.pos {
@@ -390,12 +388,12 @@ func (l *Log) readLocked(f int, p []byte, off int64) error {
 	return err
 }
 
-// endPointLocked is where the next byte goes; its Run is the one after the newest.
+// endPointLocked is the place of the next byte; its Run is the one after the newest.
 func (l *Log) endPointLocked() Point {
 	return Point{Out: l.pos[logStdout], Err: l.pos[logStderr], Run: l.run + 1}
 }
 
-// fileOf says which file has the stream's bytes.
+// fileOf returns which file has the stream's bytes.
 func fileOf(s Stream) int {
 	if s == Stderr {
 		return logStderr
@@ -403,9 +401,9 @@ func fileOf(s Stream) int {
 	return logStdout
 }
 
-// splice moves bytes between a pipe and a memfd, at their positions. It does not wait for the pipe, which may be non-blocking
-// as well, but for its lock: any call on a pipe takes that, and a process that splices from a silent socket into the pipe has
-// it until the socket says something (fs/splice.c).
+// splice moves bytes between a pipe and a memfd, at their positions. It does not wait for the pipe, which may be non-blocking, too, but it waits for
+// the pipe's lock. Every call on a pipe takes that lock, and a process that splices from a silent socket into the pipe holds it until the socket has
+// data (fs/splice.c).
 func splice(from, to, n int) (int, error) {
 	got, err := unix.Splice(from, nil, to, nil, n, unix.SPLICE_F_NONBLOCK)
 	return int(got), err

@@ -7,16 +7,16 @@ import (
 	"io"
 )
 
-// A log that nothing more goes through can be packed: of each span, what Replay would read is copied elsewhere, and the
-// log's three descriptors can go.
+// A log to which nobody writes any more can be packed: the bytes of each span that Replay would read are copied elsewhere, and the log's three
+// descriptors can be closed.
 //
-// A packed span is its Point and Keep numbers, the first of its runs that is there, and then pieces: of stdout and of stderr
-// the head and the tail that the span promises, and the words of the index that say in which order the tails were written.
+// A packed span consists of the numbers of its Point and Keep, its first run that still exists, and then pieces: the head and the tail of stdout and
+// of stderr that the span promises, and the words of the index with the order of the tails.
 
-// packedHeader is Begin, End, Keep, and the first run.
+// packedHeader is the size of Begin, End, Keep, and the first run.
 const packedHeader = 10 * 8
 
-// ErrNotPacked says that a log cannot be packed: it is being written, or it is broken.
+// ErrNotPacked says that a log cannot be packed, because it is being written or is broken.
 var ErrNotPacked = errors.New("output log cannot be packed")
 
 // piece is a part of one of a log's files, [from, to).
@@ -25,7 +25,7 @@ type piece struct {
 	from, to int64
 }
 
-// pieces are what a packed span has, in its order. first is the first run that is there.
+// pieces are the parts of a packed span, in order. first is the first run that still exists.
 func (s Span) pieces(first int64) (all [5]piece) {
 	for f := range logIndex {
 		begin, end := s.Begin.in(f), s.End.in(f)
@@ -37,8 +37,8 @@ func (s Span) pieces(first int64) (all [5]piece) {
 	return all
 }
 
-// Pack calls store for each span, with how many bytes it takes packed and what writes them. Where it succeeds, the log can
-// be closed for good: Unpack brings each span back.
+// Pack calls store for each span, with its packed size and a function that writes it. If Pack succeeds, the log can be closed for good: Unpack
+// restores each span.
 func (l *Log) Pack(store func(s Span, size int64, write func(io.Writer) error) error) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -94,13 +94,13 @@ func (l *Log) writePackedLocked(w io.Writer, s Span, first int64, pieces [5]piec
 	return nil
 }
 
-// packed is where a log without descriptors reads the one span that it has.
+// packed is the source from which a log without descriptors reads its only span.
 type packed struct {
 	io.ReaderAt
 	pieces [5]piece
 }
 
-// read is Log.readLocked. What of the index was not packed is as what was punched out: zero.
+// read is Log.readLocked. Parts of the index that were not packed read like punched-out parts: as zero.
 func (k *packed) read(f int, p []byte, off int64) error {
 	if f == logIndex && off+int64(len(p)) <= k.pieces[4].from {
 		clear(p)
@@ -123,7 +123,7 @@ func (k *packed) read(f int, p []byte, off int64) error {
 	return nil
 }
 
-// PackedSpan reads whose a packed span is.
+// PackedSpan reads to which span the packed data belongs.
 func PackedSpan(from io.ReaderAt) (s Span, err error) {
 	s, _, err = unpackHeader(from)
 	return s, err
@@ -138,12 +138,12 @@ func unpackHeader(from io.ReaderAt) (s Span, first int64, err error) {
 		*n = int64(binary.LittleEndian.Uint64(header[8*i:]))
 	}
 	if !s.sane() || s.Open() || first < s.Begin.Run || first > s.End.Run {
-		return Span{}, 0, fmt.Errorf("%+v is no packed span", s)
+		return Span{}, 0, fmt.Errorf("%+v is not a packed span", s)
 	}
 	return s, first, nil
 }
 
-// Unpack gives j, which is new, a packed span, as Replay does that of a log, and closes j. Tap and OnSkip first.
+// Unpack fills j, which is new, from a packed span, like Replay from a log, and closes j. Set Tap and OnSkip before.
 func Unpack(j *Journal, from io.ReaderAt) error {
 	s, first, err := unpackHeader(from)
 	if err != nil {
@@ -164,18 +164,18 @@ func Unpack(j *Journal, from io.ReaderAt) error {
 	return nil
 }
 
-// ClosedLog is a log of which nothing is left here: its spans are packed elsewhere.
+// ClosedLog returns a log without content: its spans are packed elsewhere.
 func ClosedLog() *Log { return makeLog([3]int{-1, -1, -1}) }
 
-// Retire says that no journal will be given to the log any more.
+// Retire says that no journal will be attached to the log any more.
 func (l *Log) Retire() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.retired = true
 }
 
-// Descriptors is how many descriptors of this process, and as many of the keeper, Drop gives back: those of a log that
-// serves nothing else. Mostly it is none, as the log is another's, too, or was packed.
+// Descriptors returns how many descriptors Drop closes in this process, and as many in the keeper: those of a log that serves no other journal.
+// Usually it is 0, because the log serves others, too, or is packed.
 func (j *Journal) Descriptors() int {
 	if j.span == nil {
 		return 0

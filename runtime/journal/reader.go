@@ -10,28 +10,28 @@ import (
 	"unicode/utf8"
 )
 
-// defaultMax is a chunk's size when Options has none: beyond 32 KiB a copy gains nothing, and it is one WebSocket message.
+// defaultMax is the size of a chunk if Options has none. Above 32 KiB a copy gains nothing, and 32 KiB is one WebSocket message.
 const defaultMax = 32 << 10
 
-// ErrReaderClosed is what Next answers after Close of the reader.
+// ErrReaderClosed is the error of Next after the reader's Close.
 var ErrReaderClosed = errors.New("reader closed")
 
-// Options say how a reader wants its chunks.
+// Options are a reader's wishes for its chunks.
 type Options struct {
-	Block bool // the writer shall wait (Room) rather than overwrite what this reader has not read
-	Text  bool // no chunk ends inside a UTF-8 character, as far as that can be helped
+	Block bool // the writer waits (Room) and does not overwrite bytes that this reader has not read
+	Text  bool // if possible, no chunk ends inside a UTF-8 character
 	Max   int  // bytes in a chunk, 32 KiB when 0
 }
 
-// Chunk is a piece of one stream. With Gap > 0 the bytes [Offset-Gap, Offset) were overwritten before they were read;
-// Data follows in the same chunk, so that a reader that is always too late still gets on.
+// Chunk is a piece of one stream. With Gap > 0 the bytes [Offset-Gap, Offset) were overwritten before they were read. Data follows in the same chunk,
+// so that a reader that is always too late still makes progress.
 type Chunk struct {
 	Offset int64
 	Stream Stream
 	Data   []byte // valid until the next Next or TryNext
 	Gap    int64
-	Replay bool // was there before Attach
-	Note   any  // not nil: what Journal.Note told, and no bytes
+	Replay bool // was written before Attach
+	Note   any  // not nil: a note of Journal.Note, without bytes
 }
 
 type note struct {
@@ -39,14 +39,14 @@ type note struct {
 	v  any
 }
 
-// Reader follows a journal. Next and TryNext belong to one goroutine at a time, the rest is for any.
-// It ends with Close; one that is not closed stays on the journal's list.
+// Reader follows a journal. Next and TryNext belong to one goroutine at a time; any goroutine may call the other methods. Close ends it; until then it
+// stays in the journal's list.
 type Reader struct {
 	j      *Journal
 	text   bool
 	max    int
 	replay int64         // the journal's size at Attach
-	ready  chan struct{} // one token: look again
+	ready  chan struct{} // one token: there may be something new
 
 	buf   []byte      // owned by Next
 	timer *time.Timer // owned by Next; made when text first waits
@@ -56,12 +56,12 @@ type Reader struct {
 	notes   []note
 	block   bool
 	ahead   int64 // set by SetAhead; 0: the whole ring
-	waiting bool  // Next is, or was, asleep since it last looked: a token is due
+	waiting bool  // Next sleeps, or has slept since it last looked: a token is due
 	closed  bool
 }
 
-// Next waits for the next chunk. After the journal's Close and its last byte it answers io.EOF, after the reader's own
-// ErrReaderClosed, and the context's error once that is done.
+// Next waits for the next chunk. It returns io.EOF after the journal's Close and its last byte, ErrReaderClosed after the reader's own Close, and the
+// context's error once the context has ended.
 func (r *Reader) Next(ctx context.Context) (Chunk, error) {
 	for {
 		if err := ctx.Err(); err != nil {
@@ -91,14 +91,14 @@ func (r *Reader) Next(ctx context.Context) (Chunk, error) {
 	}
 }
 
-// TryNext is Next without waiting: false when there is nothing to deliver now.
+// TryNext is Next without waiting. It returns false if there is nothing to deliver now.
 func (r *Reader) TryNext() (Chunk, bool, error) {
 	c, ok, _, err := r.nextChunk(false)
 	return c, ok, err
 }
 
-// nextChunk delivers what is there. Otherwise wait > 0 tells after how long an incomplete character is due anyway, and
-// willWait asks for a token when that changes.
+// nextChunk delivers what is available. Otherwise wait > 0 says after how long an incomplete character is due anyway, and willWait requests a token
+// when something changes.
 func (r *Reader) nextChunk(willWait bool) (c Chunk, ok bool, wait time.Duration, err error) {
 	j := r.j
 	j.mu.Lock()
@@ -114,7 +114,7 @@ func (r *Reader) nextChunk(willWait bool) (c Chunk, ok bool, wait time.Duration,
 		c.Offset = max(r.pos, j.startLocked())
 		c.Gap = c.Offset - r.pos
 		c.Replay = c.Offset < r.replay
-		if c.Offset == j.size { // nothing of it is kept: see Drop
+		if c.Offset == j.size { // none of it is kept: see Drop
 			c.Stream, r.pos = cmp.Or(j.names[0], Stdout), j.size
 			return c, true, 0, nil
 		}
@@ -132,8 +132,8 @@ func (r *Reader) nextChunk(willWait bool) (c Chunk, ok bool, wait time.Duration,
 	return Chunk{}, false, wait, nil
 }
 
-// fillLocked copies what the chunk at off may hold into buf: one stream, at most max, all replayed or none, and in text
-// mode whole characters. n is 0 when all there is, is the start of a character that may wait for its rest.
+// fillLocked copies the bytes of the chunk at off into buf: of one stream, at most max, all replayed or none, and in text mode only whole characters.
+// n is 0 if the only available bytes are the start of a character that may wait for its rest.
 func (r *Reader) fillLocked(off int64) (n int, s Stream, wait time.Duration) {
 	end := r.j.size
 	if off < r.replay {
@@ -144,7 +144,7 @@ func (r *Reader) fillLocked(off int64) (n int, s Stream, wait time.Duration) {
 		return n, s, 0
 	}
 	torn := TornTail(r.buf[:n])
-	if torn == n && end < r.j.size { // Attach came in the middle of a character: it counts as replayed whole
+	if torn == n && end < r.j.size { // Attach came in the middle of a character, which counts as replayed
 		n, s = r.copyLocked(off, r.j.size, utf8.UTFMax)
 		if torn = n; utf8.FullRune(r.buf[:n]) {
 			_, n = utf8.DecodeRune(r.buf[:n])
@@ -154,7 +154,7 @@ func (r *Reader) fillLocked(off int64) (n int, s Stream, wait time.Duration) {
 	switch {
 	case torn < n:
 		return n - torn, s, 0
-	case r.j.closed, off+int64(n) < r.j.size: // the rest will not come, or not here: the other stream took over
+	case r.j.closed, off+int64(n) < r.j.size: // the rest will not come, or not here, because the other stream follows
 		return n, s, 0
 	}
 	if wait = r.j.lastAt + r.j.hold - time.Since(epoch); wait > 0 {
@@ -163,7 +163,7 @@ func (r *Reader) fillLocked(off int64) (n int, s Stream, wait time.Duration) {
 	return n, s, 0
 }
 
-// copyLocked copies the run of one stream at off, up to end and limit, into buf. buf grows to what was needed so far.
+// copyLocked copies the run of one stream at off, up to end and limit, into buf. buf grows as needed.
 func (r *Reader) copyLocked(off, end int64, limit int) (int, Stream) {
 	n, s := r.j.runLocked(off, int(min(end-off, int64(limit))))
 	if n > len(r.buf) {
@@ -173,7 +173,7 @@ func (r *Reader) copyLocked(off, end int64, limit int) (int, Stream) {
 	return n, s
 }
 
-// TornTail returns how many bytes at p's end begin a UTF-8 character and lack its rest; 0 when they never can be one.
+// TornTail returns how many bytes at the end of p begin a UTF-8 character whose rest is missing; 0 if they cannot begin one.
 func TornTail(p []byte) int {
 	for n := 1; n < utf8.UTFMax && n <= len(p); n++ {
 		if tail := p[len(p)-n:]; utf8.RuneStart(tail[0]) {
@@ -186,7 +186,7 @@ func TornTail(p []byte) int {
 	return 0
 }
 
-// wakeLocked lets a sleeping Next look again. The send cannot block: who finds a token there needs no second.
+// wakeLocked wakes a sleeping Next. The send cannot block: if there is a token already, no second one is needed.
 func (r *Reader) wakeLocked() {
 	if !r.waiting {
 		return
@@ -198,7 +198,7 @@ func (r *Reader) wakeLocked() {
 	}
 }
 
-// SetBlock changes whether the writer shall wait for this reader.
+// SetBlock sets whether the writer waits for this reader.
 func (r *Reader) SetBlock(block bool) {
 	r.j.mu.Lock()
 	r.block = block && !r.closed
@@ -206,8 +206,8 @@ func (r *Reader) SetBlock(block bool) {
 	r.j.unlock()
 }
 
-// SetAhead bounds how far the writer may get ahead of this reader while it blocks: n bytes, at least a character's; 0 is the
-// whole ring. What was written before Attach does not count.
+// SetAhead bounds how far the writer may get ahead of this reader while the reader blocks: n bytes, at least one character; 0 means the whole ring.
+// Bytes from before Attach do not count.
 func (r *Reader) SetAhead(n int64) {
 	r.j.mu.Lock()
 	r.ahead = n
@@ -215,36 +215,35 @@ func (r *Reader) SetAhead(n int64) {
 	r.j.unlock()
 }
 
-// changedLocked notes that there is no room any more where that is so. unlock notes the opposite.
+// changedLocked records it if there is no room any more. unlock records the opposite.
 func (r *Reader) changedLocked() {
 	if !r.j.full {
 		r.j.full = !r.j.roomLocked()
 	}
 }
 
-// Offset is where the next chunk begins, or the gap before it.
+// Offset is the start of the next chunk, or of the gap before it.
 func (r *Reader) Offset() int64 {
 	r.j.mu.Lock()
 	defer r.j.mu.Unlock()
 	return r.pos
 }
 
-// Skip makes to the next offset to deliver; what is before it and was not delivered yet will not be. It is for a reader that
-// shows the result of those bytes instead.
+// Skip makes to the next offset to deliver, and drops undelivered bytes before it. It is for a reader that shows the result of those bytes instead.
 func (r *Reader) Skip(to int64) {
 	r.j.mu.Lock()
 	r.pos = max(r.pos, min(to, r.j.size))
 	r.j.unlock()
 }
 
-// Behind tells whether something before end is to be delivered yet: bytes, or what was noted among them.
+// Behind reports whether bytes or notes before end are still to be delivered.
 func (r *Reader) Behind(end int64) bool {
 	r.j.mu.Lock()
 	defer r.j.mu.Unlock()
 	return r.pos < end || len(r.notes) > 0 && r.notes[0].at <= end
 }
 
-// Close detaches the reader and wakes its Next. Idempotent.
+// Close detaches the reader and wakes its Next. It is idempotent.
 func (r *Reader) Close() {
 	r.j.mu.Lock()
 	if !r.closed {

@@ -6,19 +6,19 @@ import (
 	"fmt"
 )
 
-// errIndex says that the index is not one that we wrote.
-var errIndex = errors.New("index of the output log makes no sense")
+// errIndex says that we did not write this index.
+var errIndex = errors.New("index of the output log is invalid")
 
-// run is a piece of one stream in the order of both.
+// run is a piece of one stream, in the order of both.
 type run struct {
 	stream Stream
 	n      int64
 }
 
-// Replay gives j, which is new, what the log has of a span, and makes it write on there if the span is open; else it closes
-// j. The ring, the offsets, the totals, and what Ends on the tap keep of the head and the tail that the span promises,
-// are what they were. Tap and OnSkip first. After an error j is worth nothing, but for ErrBroken: then j has what the
-// log has, it is not known how much came after that, and j goes on without the log.
+// Replay fills j, which is new, with the bytes of a span in the log. If the span is open, j continues to write to the log; else Replay closes j. The
+// ring, the offsets, the totals, and the head and the tail that a HeadTail on the tap keeps are the same as before. Set Tap and OnSkip before. After
+// an error j is useless. The exception is ErrBroken: then j has what the log has, nobody knows how much came after that, and j goes on without the
+// log.
 func (l *Log) Replay(j *Journal, s Span) error {
 	if s.Keep.Ring == 0 {
 		return ErrBroken
@@ -45,7 +45,7 @@ func (l *Log) Replay(j *Journal, s Span) error {
 		return ErrBroken
 	default:
 		j.span, l.writer = sp, sp
-		l.runStream = 0 // as it is before the first byte
+		l.runStream = 0 // as before the first byte
 		if l.readLocked(logIndex, l.word[:], 8*l.run) == nil {
 			word := binary.LittleEndian.Uint64(l.word[:])
 			l.runStream, l.start = Stream(word&3), int64(word>>2)
@@ -54,7 +54,7 @@ func (l *Log) Replay(j *Journal, s Span) error {
 	return nil
 }
 
-// replayLocked gives j what there is of a span.
+// replayLocked fills j with the bytes of a span.
 func (l *Log) replayLocked(j *Journal, sp *span) error {
 	end := l.endOf(sp.Span)
 	at, runs, err := l.orderLocked(sp.Span, end, min(sp.Keep.window(), int64(j.bound)))
@@ -64,8 +64,8 @@ func (l *Log) replayLocked(j *Journal, sp *span) error {
 	return l.feedLocked(j, sp.Span, end, at, runs)
 }
 
-// orderLocked returns the runs that the last window bytes of a span consist of, and where those begin: counted back from
-// the end, as the index may be gone before.
+// orderLocked returns the runs of the last window bytes of a span, and where these begin. It counts back from the end, because earlier parts of the
+// index may be gone.
 func (l *Log) orderLocked(s Span, end Point, window int64) (at Point, runs []run, err error) {
 	from, to := max(s.Begin.merged(), end.merged()-window), end.merged()
 	at = end
@@ -73,7 +73,7 @@ func (l *Log) orderLocked(s Span, end Point, window int64) (at Point, runs []run
 		return at, nil, nil
 	}
 	first := l.searchLocked(s.Begin.Run, end.Run, from)
-	if end.Run-first > to-from+1 { // only the last run may be without bytes
+	if end.Run-first > to-from+1 { // only the last run may have no bytes
 		return at, nil, errIndex
 	}
 	raw := make([]byte, 8*(end.Run-first))
@@ -103,11 +103,11 @@ func (l *Log) orderLocked(s Span, end Point, window int64) (at Point, runs []run
 	return at, runs, nil
 }
 
-// feedLocked gives j the span. What is before at, where the window begins, the ring would not hold any more: it matters
-// to the totals and to the tap only, which see each stream for itself, so that its order may be lost.
+// feedLocked fills j with the span. The ring would no longer hold bytes before at, the start of the window. They matter only to the totals and to the
+// tap, which treat each stream separately, so their order may be lost.
 func (l *Log) feedLocked(j *Journal, s Span, end, at Point, runs []run) error {
 	names := [2]Stream{Stdout, Stderr}
-	if len(runs) > 0 && runs[0].stream == TTY { // a terminal has no other
+	if len(runs) > 0 && runs[0].stream == TTY { // a terminal has only one stream
 		names[logStdout] = TTY
 	}
 	for _, r := range runs {
@@ -142,7 +142,7 @@ func (l *Log) feedLocked(j *Journal, s Span, end, at Point, runs []run) error {
 	return nil
 }
 
-// pieceLocked gives use the bytes [from, to) of a file, a buf at a time.
+// pieceLocked passes the bytes [from, to) of a file to use, a buf at a time.
 func (l *Log) pieceLocked(f int, from, to int64, buf []byte, use func([]byte)) error {
 	for from < to {
 		p := buf[:min(int64(len(buf)), to-from)]

@@ -8,14 +8,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Point is a place in a log: how much it has of each stream there, and how many runs.
+// Point is a place in a log: the number of bytes of each stream before it, and the number of runs.
 type Point struct {
 	Out int64 `json:"out"`
 	Err int64 `json:"err"`
 	Run int64 `json:"run"`
 }
 
-// maxPoint is beyond every log (a petabyte) and far from overflow.
+// maxPoint is larger than every log (a petabyte) and far from an overflow.
 const maxPoint = 1 << 50
 
 // merged is the place in the order of both streams.
@@ -24,38 +24,38 @@ func (p Point) merged() int64 { return p.Out + p.Err }
 // in is the place in one of the files.
 func (p Point) in(f int) int64 { return [3]int64{p.Out, p.Err, 8 * p.Run}[f] }
 
-// before tells whether p is not behind q.
+// before reports whether p is not after q.
 func (p Point) before(q Point) bool { return p.Out <= q.Out && p.Err <= q.Err && p.Run <= q.Run }
 
-// Keep says how much of a span is to be had: of each stream the first Head and the last Tail bytes, and in their order the
-// last Ring+MaxWrite of both together. What else is still there does not count, so that nobody has to note what is not.
+// Keep says how much of a span is available: the first Head and the last Tail bytes of each stream and, in order, the last Ring+MaxWrite bytes of both
+// together. Other bytes may still exist but do not count, so that nobody has to record which are gone.
 type Keep struct {
 	Ring int64 `json:"ring"`
 	Head int64 `json:"head"`
 	Tail int64 `json:"tail"`
 }
 
-// window is how much of the end is had in order.
+// window is how many bytes of the end are available in order.
 func (k Keep) window() int64 { return k.Ring + MaxWrite }
 
-// tail is how much of the end of each stream is had: what is last of both may be all of one.
+// tail is how many bytes of the end of each stream are available. The last bytes of both may all belong to one.
 func (k Keep) tail() int64 { return max(k.window(), k.Tail) }
 
-// Span is a journal's place in a log, for whoever brings the journal back after a crash. Only End ever changes, once.
-// Begin.Run is another one's only when this one is gone, and so names it. The zero Span is none.
+// Span is a journal's place in a log, for code that restores the journal after a crash. Only End changes, once. Begin.Run identifies the span: it is
+// reused only when the span is gone. The zero Span means no span.
 type Span struct {
 	Begin Point `json:"begin"`
 	End   Point `json:"end,omitzero"` // zero while the journal is open
 	Keep  Keep  `json:"keep"`
 }
 
-// Open tells whether the journal was not closed.
+// Open reports whether the journal was not closed.
 func (s Span) Open() bool { return s.End == Point{} }
 
-// Empty tells whether the journal was closed without a byte in it.
+// Empty reports whether the journal was closed without a byte.
 func (s Span) Empty() bool { return !s.Open() && s.Begin.merged() == s.End.merged() }
 
-// sane tells whether a log could have made s.
+// sane reports whether a log could have made s.
 func (s Span) sane() bool {
 	b, e := s.Begin, s.End
 	for _, n := range []int64{b.Out, b.Err, b.Run, e.Out, e.Err, e.Run, s.Keep.Head, s.Keep.Tail} {
@@ -67,26 +67,26 @@ func (s Span) sane() bool {
 	return ends && s.Keep.Ring > 0 && s.Keep.Ring < maxPoint
 }
 
-// span is a Span that lives, in its log's ring. All of it is guarded by log.mu, log is set once.
+// span is a live Span, in its log's ring. log.mu guards all of it; log is set once.
 type span struct {
 	Span
 	log        *Log
 	prev, next *span
 	trimmed    [3]int64 // up to where each file was trimmed behind the head
-	looked     int64    // the newest run when the index was last looked at for that
+	looked     int64    // the newest run when the index was last searched for that
 }
 
 const (
-	// trimBatch is how much must be there to be punched out: a fallocate takes 1 µs and more, a MiB of output 200.
+	// trimBatch is the least that is punched out at a time: a fallocate takes 1 µs and more, a MiB of output 200.
 	trimBatch = 1 << 20
-	// indexBatch is the same for the index, where it costs a search, too.
+	// indexBatch is the same for the index, where a search is needed, too.
 	indexBatch = trimBatch / 16
 )
 
-// memPage is what memory comes and goes in: 64 KiB on some arm64.
+// memPage is the unit of memory: 64 KiB on some arm64.
 var memPage = int64(os.Getpagesize())
 
-// down and up round to a whole memPage.
+// down and up round to whole memPages.
 func down(n int64) int64 { return n / memPage * memPage }
 func up(n int64) int64   { return down(n + memPage - 1) }
 
@@ -104,7 +104,7 @@ func (l *Log) linkLocked(sp *span) {
 	}
 }
 
-// endOf is where s ends, or the end of the log.
+// endOf is the end of s, or the end of the log.
 func (l *Log) endOf(s Span) Point {
 	if s.Open() {
 		return l.endPointLocked()
@@ -112,8 +112,7 @@ func (l *Log) endOf(s Span) Point {
 	return s.End
 }
 
-// endLocked is called when the span's journal is closed. A span that goes on without its log, or in another gateway, has
-// no end.
+// endLocked is called when the span's journal is closed. A span that continues without its log, or in another gateway, has no end.
 func (l *Log) endLocked(sp *span) {
 	if l.writer != sp {
 		return
@@ -125,7 +124,7 @@ func (l *Log) endLocked(sp *span) {
 	l.writer = nil
 }
 
-// Drop forgets a span whose journal is closed, or was never brought back, and gives back its memory. Idempotent.
+// Drop forgets a span whose journal is closed or was never restored, and frees its memory. It is idempotent.
 func (l *Log) Drop(s Span) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -141,8 +140,8 @@ func (l *Log) Drop(s Span) {
 	l.reclaimLocked(sp.prev, sp.next)
 }
 
-// reclaimLocked punches out what lies between two neighbours in the ring. Not just what lay in the span that went: spans
-// are often smaller than a page, and a page that they share would remain when the last of them is gone.
+// reclaimLocked punches out the bytes between two neighbours in the ring, and not only those of the dropped span: spans are often smaller than a page,
+// and a shared page would remain after the last of them.
 func (l *Log) reclaimLocked(prev, next *span) {
 	here := l.endPointLocked()
 	for f := range l.fds {
@@ -160,7 +159,7 @@ func (l *Log) reclaimLocked(prev, next *span) {
 	}
 }
 
-// trimLocked punches out what the span that is being written no longer needs, if that is at least batch bytes.
+// trimLocked punches out the bytes that the current span no longer needs, if they are at least batch bytes.
 func (l *Log) trimLocked(batch int64) {
 	sp := l.writer
 	if sp.Keep.Ring == 0 || l.closedLocked() {
@@ -178,8 +177,8 @@ func (l *Log) trimLocked(batch int64) {
 	}
 }
 
-// punchLocked gives back the whole pages in [from, to) and returns up to where all is given back. It has no error: what
-// cannot be given back is kept, and nobody reads it.
+// punchLocked frees the whole pages in [from, to) and returns up to where everything is freed. It returns no error: bytes that cannot be freed stay,
+// and nobody reads them.
 func (l *Log) punchLocked(f int, from, to int64) int64 {
 	from, to = up(from), down(to)
 	if from >= to {
@@ -191,8 +190,8 @@ func (l *Log) punchLocked(f int, from, to int64) int64 {
 	return to
 }
 
-// searchLocked returns the last of the runs [first, end) that does not begin behind at, else first. Of a span's runs only
-// the first are ever punched out, and they read as 0: order is kept.
+// searchLocked returns the last of the runs [first, end) that does not begin after at, else first. Only the first runs of a span are ever punched out,
+// and they read as 0, so the order is kept.
 func (l *Log) searchLocked(first, end, at int64) int64 {
 	n := sort.Search(int(end-first), func(i int) bool {
 		if l.readLocked(logIndex, l.word[:], 8*(first+int64(i))) != nil {

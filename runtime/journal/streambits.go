@@ -2,8 +2,8 @@ package journal
 
 import "math/bits"
 
-// streamBits tells which of two streams each byte of a ring belongs to: a bit a byte. Run lengths would be smaller for long
-// runs, but a command that alternates byte by byte would either outgrow them or cost itself history.
+// streamBits says which of two streams each byte of a ring belongs to, with one bit per byte. Run lengths would be smaller for long runs, but a
+// command that alternates byte by byte would outgrow them or lose history.
 type streamBits []uint64
 
 func newStreamBits(n int) streamBits { return make(streamBits, (n+63)/64) }
@@ -13,7 +13,7 @@ func (t streamBits) side(i int) int { return int(t[i/64] >> (i % 64) & 1) }
 
 // mark gives the bytes [i, i+n) to side.
 func (t streamBits) mark(i, n, side int) {
-	fill := -uint64(side) // 64 times the side's bit
+	fill := -uint64(side) // the bit of side, 64 times
 	for n > 0 {
 		if i%64 == 0 && n >= 64 {
 			words := t[i/64 : (i+n)/64]
@@ -34,7 +34,7 @@ func (t streamBits) mark(i, n, side int) {
 func (t streamBits) run(i, n, side int) int {
 	fill := -uint64(side)
 	for k := 0; k < n; {
-		other := (t[(i+k)/64] ^ fill) >> ((i + k) % 64) // a 1 where the other stream's bytes are
+		other := (t[(i+k)/64] ^ fill) >> ((i + k) % 64) // a 1 for each byte of the other stream
 		if other != 0 {
 			return min(n, k+bits.TrailingZeros64(other))
 		}
