@@ -1,8 +1,8 @@
-// Package cast is recordings of what a terminal showed: asciicast files, as they are written, taken up again after a crash,
-// read and converted. https://docs.asciinema.org/manual/asciicast/v3/ is the format, v2 is read and made as well.
+// Package cast handles recordings of terminals: it writes asciicast files, continues them after a crash, reads and converts them. The format is
+// https://docs.asciinema.org/manual/asciicast/v3/; v2 can be read and made, too.
 //
-// A recording is output, sizes, marks and the exit status. What was typed is not in it, nor is any environment: passwords
-// are typed, and tokens stand in environments.
+// A recording contains output, sizes, marks and the exit status. It contains no input and no environment, because people type passwords, and
+// environments contain tokens.
 package cast
 
 import (
@@ -14,37 +14,37 @@ import (
 const (
 	Output = 'o'
 	Resize = 'r' // COLSxROWS
-	Mark   = 'm' // a place to jump to, and its label
+	Mark   = 'm' // a place to jump to, with its label
 	Exit   = 'x' // exit status
 )
 
-// Header is a file's first line.
+// Header is the first line of a file.
 type Header struct {
 	Version    int
 	Cols, Rows int
-	Type       string // of terminal: TERM
-	Timestamp  int64  // Unix seconds of the beginning; 0: not known
+	Type       string // the terminal's type: TERM
+	Timestamp  int64  // Unix seconds of the beginning; 0: unknown
 	Command    string
 	Title      string
-	IdleLimit  float64 // seconds that a player should wait at most; 0: none given
+	IdleLimit  float64 // the longest pause in seconds that a player should make; 0: none given
 }
 
-// Event is one thing that happened.
+// Event is one event.
 type Event struct {
 	At     time.Duration // since the beginning
 	Code   rune
 	Data   string
-	Stderr bool // output: of a command's standard error
+	Stderr bool // output from a command's standard error
 }
 
-// stderrComment stands in a v3 file before an output event that came from standard error. A comment, since to everybody else
-// it is output, and players show nothing of codes that they do not know.
+// stderrComment precedes an output event from standard error in a v3 file. It is a comment because the event is output to other players, and players
+// ignore events with codes that they do not know.
 const stderrComment = "# stderr"
 
 const replacement = "\ufffd"
 
-// appendString appends p as a JSON string. What is not UTF-8 becomes U+FFFD, a byte at a time; controls are escaped, DEL and
-// C1 among them, so that a file can be looked at with cat.
+// appendString appends p as a JSON string. Each byte that is not UTF-8 becomes U+FFFD. Controls are escaped, including DEL and C1, so that people can
+// look at a file with cat.
 func appendString(dst, p []byte) []byte {
 	const hex = "0123456789abcdef"
 	dst = append(dst, '"')

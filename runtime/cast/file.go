@@ -12,21 +12,20 @@ import (
 	"github.com/go-json-experiment/json"
 )
 
-// Two kinds of comment lines in a file are ours. The second line holds what must be known of the recording, as JSON. And what
-// is written at one time ends in the place up to which the stream is recorded: who comes after a writer that was killed cuts
-// off what follows the last of those, and goes on there. No string of an event holds a raw line break, so that a line that
-// begins so is one.
+// Two kinds of comment lines in a file are ours. The second line has the recording's data, as JSON. And each write ends with the place up to which the
+// stream is recorded: the successor of a killed writer removes what follows the last such line, and continues there. Strings of events contain no raw
+// line breaks, so only our own lines begin like this.
 var (
 	notePrefix     = []byte("# trl ")
 	progressPrefix = []byte("#@ ")
 )
 
-// A Progress is how far a recording got.
+// A Progress says how far a recording got.
 type Progress struct {
-	Offset int64         // bytes of the stream that are in it, or told as missing
-	At     time.Duration // since its beginning
-	End    string        // why it ended, a word; "" while it is being made
-	Status *int          // exit status, where it ended with one
+	Offset int64         // bytes of the stream that are in it, or reported as missing
+	At     time.Duration // time since its beginning
+	End    string        // why it ended, a word; "" while it is in progress
+	Status *int          // exit status, if it ended with one
 }
 
 func (p Progress) line() []byte {
@@ -64,15 +63,15 @@ func parseProgress(line []byte) (p Progress, ok bool) {
 	return p, errors.Join(err1, err2, err3) == nil && p.Offset >= 0 && ms >= 0
 }
 
-// A File is a recording that is being made. One goroutine has it.
+// A File is a recording in progress. It belongs to one goroutine.
 type File struct {
 	Writer
 	f       *os.File
 	size    int64
-	written int64 // at, when Commit came last
+	written int64 // the value of at after the last Commit
 }
 
-// Create begins one. The file must not be there; notes is what its owner wants to know of it later.
+// Create makes a new recording. The file must not exist; notes is its owner's data.
 func Create(path string, h Header, notes any) (*File, error) {
 	text, err := json.Marshal(notes)
 	if err != nil {
@@ -87,13 +86,13 @@ func Create(path string, h Header, notes any) (*File, error) {
 	c.Comment(append(notePrefix[:len(notePrefix):len(notePrefix)], text...))
 	if _, err := c.Commit(Progress{}); err != nil {
 		f.Close()
-		_ = os.Remove(path) // nothing is in it
+		_ = os.Remove(path) // it is empty
 		return nil, err
 	}
 	return c, nil
 }
 
-// Resume goes on with one that was left, at the place that Look tells.
+// Resume continues a recording at the place that Inspect returned.
 func Resume(path string, at Progress, size int64) (*File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
@@ -107,17 +106,17 @@ func Resume(path string, at Progress, size int64) (*File, error) {
 	return &File{f: f, size: size, Writer: Writer{at: ms}, written: ms}, nil
 }
 
-// Waiting is how many bytes the next Commit will write, but for its place.
+// Waiting returns how many bytes the next Commit will write, without its place line.
 func (c *File) Waiting() int { return len(c.lines) }
 
-// At is the time of the latest event.
+// At returns the time of the latest event.
 func (c *File) At() time.Duration { return time.Duration(c.at) * time.Millisecond }
 
-// Size is how long the file is.
+// Size returns the length of the file.
 func (c *File) Size() int64 { return c.size }
 
-// Commit writes what waits in one call, so that all of it is there, or is cut off by who comes after. What could not be
-// written whole is taken back. The place's time is that of the latest event.
+// Commit writes the waiting events in one call, so that all of them are there or the successor removes them. It takes back a partial write. The
+// place's time is that of the latest event.
 func (c *File) Commit(p Progress) (Progress, error) {
 	p.At = c.At()
 	c.Comment(p.line())
@@ -138,23 +137,23 @@ func (c *File) Commit(p Progress) (Progress, error) {
 // maxKept bounds the memory that a recording keeps between writes.
 const maxKept = 64 << 10
 
-// Drop forgets what waits.
+// Drop forgets the waiting events.
 func (c *File) Drop() { c.lines, c.pending, c.at = c.lines[:0], nil, c.written }
 
 // Close closes the file.
 func (c *File) Close() error { return c.f.Close() }
 
-// An Existing is a recording as it lies there.
+// An Existing is a recording on disk.
 type Existing struct {
 	Header   Header
 	Progress Progress
-	Size     int64 // up to the end of the last place: what follows was not finished
+	Size     int64 // up to the end of the last place line: later bytes are unfinished
 }
 
-// ErrNotOurs: a recording, maybe, but not one that we made.
-var ErrNotOurs = errors.New("no recording of trl's")
+// ErrNotOurs says that the file is not a recording that we made.
+var ErrNotOurs = errors.New("not a recording of trl's")
 
-// Inspect reads the beginning and the end of a recording, and its notes into notes.
+// Inspect reads the beginning and the end of a recording, and its owner's data into notes.
 func Inspect(path string, notes any) (found Existing, err error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -181,10 +180,10 @@ func Inspect(path string, notes any) (found Existing, err error) {
 	return found, err
 }
 
-// searchStep is how much is read at a time in search of the last place: about as much as lies between two.
+// searchStep is how much is read at a time to find the last place line: about the distance between two.
 const searchStep = 64 << 10
 
-// lastProgress searches backwards for the last whole place line.
+// lastProgress searches backwards for the last complete place line.
 func lastProgress(f io.ReaderAt, size int64) (Progress, int64, error) {
 	var tail []byte // from `from` on
 	for from := size; from > 0; {

@@ -14,13 +14,13 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// maxLine bounds a line that is read: a hundred times what we write, and what a machine has of memory many times over.
+// maxLine bounds a line that is read: a hundred times what we write, and far below a machine's memory.
 const maxLine = 16 << 20
 
-// maxSize bounds the size that a file may give a terminal: as term.resize does.
+// maxSize bounds the size that a file may give a terminal, as in term.resize.
 const maxSize = 1000
 
-// ErrFormat: this is no asciicast that we read.
+// ErrFormat says that the file is not an asciicast that we can read.
 var ErrFormat = errors.New("not an asciicast of version 2 or 3")
 
 // A Reader reads an asciicast, v2 or v3, event by event.
@@ -29,7 +29,7 @@ type Reader struct {
 
 	lines *bufio.Reader
 	buf   []byte
-	line  int // the number of the one that was read last
+	line  int // the number of the last line that was read
 	at    time.Duration
 }
 
@@ -68,8 +68,8 @@ func NewReader(from io.Reader) (*Reader, error) {
 
 func validSize(n int) bool { return n >= 1 && n <= maxSize }
 
-// Next gives the next event, and io.EOF after the last. A last line that lacks its end is what a writer that is at work, or
-// was killed, leaves: it is none.
+// Next returns the next event, and io.EOF after the last one. It ignores a last line without an end, which a writer leaves that is still writing or
+// was killed.
 func (r *Reader) Next() (Event, error) {
 	stderr := false
 	for {
@@ -109,7 +109,7 @@ func (r *Reader) event(text []byte) (e Event, err error) {
 	if seconds < 0 || seconds > most || (r.at.Seconds()+seconds) > most {
 		return e, errEvent
 	}
-	// Whole milliseconds and less, not a float's: sums of intervals must not drift.
+	// Whole microseconds and not a float: sums of intervals must not drift.
 	d := time.Duration(math.Round(seconds*1e6)) * time.Microsecond
 	if r.Header.Version == 3 {
 		r.at += d
@@ -125,7 +125,7 @@ func (r *Reader) event(text []byte) (e Event, err error) {
 	return e, nil
 }
 
-// Size is a resize's.
+// Size returns the size of a resize event.
 func (e Event) Size() (cols, rows int, ok bool) {
 	a, b, _ := strings.Cut(e.Data, "x")
 	cols, err1 := strconv.Atoi(a)
@@ -133,7 +133,7 @@ func (e Event) Size() (cols, rows int, ok bool) {
 	return cols, rows, err1 == nil && err2 == nil && validSize(cols) && validSize(rows)
 }
 
-// readLine returns a line without its end; valid until the next. One that has no end is no line.
+// readLine returns a line without its end; it is valid until the next call. It returns no line that has no end.
 func (r *Reader) readLine() ([]byte, error) {
 	r.line++
 	r.buf = r.buf[:0]

@@ -9,7 +9,7 @@ import (
 	"github.com/go-json-experiment/json"
 )
 
-// V2 converts to asciicast v2, for players that know no v3: absolute times, and no exit status, for which v2 has no event.
+// V2 converts to asciicast v2, for players that do not know v3: with absolute times, and without an exit status, for which v2 has no event.
 func V2(to io.Writer, from io.Reader) error {
 	r, err := NewReader(from)
 	if err != nil {
@@ -24,7 +24,7 @@ func V2(to io.Writer, from io.Reader) error {
 		IdleLimit float64           `json:"idle_time_limit,omitzero"`
 		Command   string            `json:"command,omitzero"`
 		Title     string            `json:"title,omitzero"`
-		Env       map[string]string `json:"env,omitempty"` // where v2 has the type of terminal
+		Env       map[string]string `json:"env,omitempty"` // v2 has the terminal's type here
 	}{Version: 2, Width: r.Header.Cols, Height: r.Header.Rows, Timestamp: r.Header.Timestamp, IdleLimit: r.Header.IdleLimit, Command: r.Header.Command, Title: r.Header.Title}
 	if r.Header.Type != "" {
 		h.Env = map[string]string{"TERM": r.Header.Type}
@@ -58,7 +58,7 @@ func V2(to io.Writer, from io.Reader) error {
 	}
 }
 
-// WithoutNotes copies a recording without the notes that are ours alone.
+// WithoutNotes copies a recording without the lines that only trl uses.
 func WithoutNotes(to io.Writer, from io.Reader) error {
 	r := &Reader{lines: bufio.NewReaderSize(from, 64<<10)}
 	w := bufio.NewWriterSize(to, 64<<10)

@@ -10,19 +10,19 @@ import (
 	"trl/runtime/journal"
 )
 
-// A Writer turns what happened into the lines of an asciicast v3, in memory: who uses it writes them somewhere. Times do not
-// go back: what happened before the latest event happened with it.
+// A Writer turns events into the lines of an asciicast v3, in memory; its user writes the lines to a file. Times never go back: an event from before
+// the latest one gets the latest one's time.
 type Writer struct {
-	Newlines bool // a bare newline is shown as a terminal would: with a carriage return. For output that saw no terminal
+	Newlines bool // print bare newlines as a terminal would, with a carriage return. It is for output that went through no terminal
 
 	lines   []byte
-	at      int64  // of the latest event, ms since the beginning; intervals are between these, so that rounding does not add up
-	pending []byte // a character that was begun and lacks its rest
-	stderr  bool   // whose begun is
-	carried bool   // the byte before was a carriage return
+	at      int64  // time of the latest event, ms since the beginning; intervals are between these, so that rounding errors do not add up
+	pending []byte // the beginning of a character whose rest has not come
+	stderr  bool   // whether pending is from standard error
+	carried bool   // the previous byte was a carriage return
 }
 
-// header is Header on its line.
+// header is Header in the form of its line.
 type header struct {
 	Version int `json:"version"`
 	Term    struct {
@@ -36,7 +36,7 @@ type header struct {
 	Title     string  `json:"title,omitzero"`
 }
 
-// Header is the first line.
+// Header writes the first line.
 func (w *Writer) Header(h Header) {
 	line := header{Version: 3, Timestamp: h.Timestamp, IdleLimit: h.IdleLimit, Command: valid(h.Command), Title: valid(h.Title)}
 	line.Term.Cols, line.Term.Rows, line.Term.Type = h.Cols, h.Rows, h.Type
@@ -49,10 +49,10 @@ func (w *Writer) Header(h Header) {
 
 func valid(s string) string { return string(bytes.ToValidUTF8([]byte(s), []byte(replacement))) }
 
-// Comment is a line that is none of the recording's.
+// Comment writes a comment line, which is not part of the recording.
 func (w *Writer) Comment(text []byte) { w.lines = append(append(w.lines, text...), '\n') }
 
-// Output is what was printed. A character that p ends in the middle of waits for its rest; Flush ends the wait.
+// Output writes output. If p ends inside a character, the beginning waits for its rest; Flush ends the wait.
 func (w *Writer) Output(at time.Duration, stderr bool, p []byte) {
 	if len(w.pending) > 0 && stderr != w.stderr {
 		w.Flush(at)
@@ -69,14 +69,14 @@ func (w *Writer) Output(at time.Duration, stderr bool, p []byte) {
 	w.print(at, p)
 }
 
-// Flush prints the beginning of a character whose rest will not come.
+// Flush writes the beginning of a character whose rest will not come.
 func (w *Writer) Flush(at time.Duration) {
 	p := w.pending
 	w.pending = nil
 	w.print(at, p)
 }
 
-// PendingBytes is how many bytes wait for their rest: they are not in the lines yet.
+// PendingBytes returns how many bytes wait for the rest of their character. They are not in the lines yet.
 func (w *Writer) PendingBytes() int { return len(w.pending) }
 
 func (w *Writer) print(at time.Duration, p []byte) {
@@ -92,7 +92,7 @@ func (w *Writer) print(at time.Duration, p []byte) {
 	w.event(at, Output, p)
 }
 
-// withReturns gives each bare newline its carriage return.
+// withReturns adds a carriage return to each bare newline.
 func (w *Writer) withReturns(p []byte) []byte {
 	out := make([]byte, 0, len(p)+16)
 	for _, c := range p {
@@ -105,7 +105,7 @@ func (w *Writer) withReturns(p []byte) []byte {
 	return out
 }
 
-// Resize is another size.
+// Resize writes a new size.
 func (w *Writer) Resize(at time.Duration, cols, rows int) {
 	w.Flush(at)
 	p := strconv.AppendInt(nil, int64(cols), 10)
@@ -113,13 +113,13 @@ func (w *Writer) Resize(at time.Duration, cols, rows int) {
 	w.event(at, Resize, strconv.AppendInt(p, int64(rows), 10))
 }
 
-// Mark is a place to jump to.
+// Mark writes a place to jump to.
 func (w *Writer) Mark(at time.Duration, label string) {
 	w.Flush(at)
 	w.event(at, Mark, []byte(label))
 }
 
-// Exit is how it ended; the last event.
+// Exit writes the exit status, which is the last event.
 func (w *Writer) Exit(at time.Duration, status int) {
 	w.Flush(at)
 	w.event(at, Exit, strconv.AppendInt(nil, int64(status), 10))
@@ -133,7 +133,7 @@ func (w *Writer) event(at time.Duration, code byte, data []byte) {
 	w.lines = append(w.lines, ']', '\n')
 }
 
-// advance moves on to at and returns how many ms that took.
+// advance sets the time to at and returns how many ms that is after the latest event.
 func (w *Writer) advance(at time.Duration) int64 {
 	ms := max(w.at, at.Milliseconds())
 	d := ms - w.at

@@ -8,31 +8,30 @@ import (
 	"time"
 )
 
-// Command is one command that a shell in the terminal ran, as its marks tell.
+// Command is one command that a shell in the terminal ran, as its marks report it.
 type Command struct {
-	Text        string        // "" when the shell did not say
-	Code        *int          // nil when it did not say
-	Duration    time.Duration // negative when we were not there for its start
+	Text        string        // "" if the shell did not report it
+	Code        *int          // nil if the shell did not report it
+	Duration    time.Duration // negative if we did not see its start
 	Offset, End int64         // its output in the stream
 }
 
-// Marks finds, in what a terminal prints, the marks by which its shell tells of its commands: OSC 133 C and D with
-// aid=NONCE, OSC 633 E with the nonce at its end. What does not bear the nonce is not from our shell. It is no emulator: it
-// looks for the escape character and at little behind it, so that it can see every byte that a terminal prints. Fed by a
-// journal's Tap; asked by the terminal's owner.
+// Marks finds the marks by which the terminal's shell reports its commands: OSC 133 C and D with aid=NONCE, and OSC 633 E with the nonce at its end. A
+// mark without the nonce is not from our shell. Marks is not an emulator: it looks for the escape character and reads little after it, so it can see
+// every byte that a terminal prints. A journal's Tap feeds it, and the terminal's owner reads it.
 type Marks struct {
 	nonce string                       // set once
-	begin func(text string, end int64) // set once, by OnBegin; nil: nobody wants to know
+	begin func(text string, end int64) // set once, by OnBegin; nil: nobody is told
 
 	mu     sync.Mutex
-	live   bool // guarded by mu; times are of now, and what ends is news
+	live   bool // guarded by mu; bytes are current, and ended commands are reported
 	size   int64
 	state  int    // guarded by mu; of the scan
-	seq    []byte // guarded by mu; the sequence that is being read, without its introducer
-	at     int64  // guarded by mu; where that began
-	text   string // guarded by mu; of the command to come
+	seq    []byte // guarded by mu; the current sequence, without its introducer
+	at     int64  // guarded by mu; the offset where it began
+	text   string // guarded by mu; the text of the next command
 	begun  *Command
-	since  time.Time // guarded by mu; of begun; zero when not known
+	since  time.Time // guarded by mu; when the command began; zero if unknown
 	marked bool      // guarded by mu; the shell has shown a mark
 	ended  []Command // guarded by mu; not taken yet
 	alt    bool      // guarded by mu; the alternate screen is shown
@@ -51,21 +50,21 @@ const (
 )
 
 const (
-	// maxSeq bounds a mark: the text of a command, of which four times as much as people type is kept.
+	// maxSeq bounds a mark: the text of a command, four times as long as what people type.
 	maxSeq = 16 << 10
-	// maxModes bounds the parameters of a sequence that sets modes; longer ones are not looked at.
+	// maxModes bounds the parameters of a sequence that sets modes; longer ones are ignored.
 	maxModes = 64
-	// maxEnded bounds what nobody takes.
+	// maxEnded bounds the ended commands that nobody has taken.
 	maxEnded = 256
 )
 
-// NewMarks finds those of a nonce. Until Live, what it sees is history.
+// NewMarks finds the marks with a nonce. Until Live, everything that it sees is history.
 func NewMarks(nonce string) *Marks { return &Marks{nonce: nonce} }
 
-// OnBegin sets what is called, within Write, for each command that begins: its text and where its output does. Before use.
+// OnBegin sets the function that is called, within Write, for each command that begins, with its text and the start of its output. Call it before use.
 func (m *Marks) OnBegin(f func(text string, end int64)) { m.begin = f }
 
-// Live says that what comes from here on happens now.
+// Live says that later bytes are current.
 func (m *Marks) Live() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -80,7 +79,7 @@ func (m *Marks) Skip(n int64) {
 	m.state = ground
 }
 
-// Write takes the next bytes and reports whether a command ended in them.
+// Write reads the next bytes and reports whether a command ended in them.
 func (m *Marks) Write(p []byte) (news bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -139,7 +138,7 @@ func (m *Marks) Write(p []byte) (news bool) {
 			case m.state == osc && p[i] == 0x07:
 				m.mark(m.size + int64(i) + 1)
 				m.state = ground
-			case m.state == osc || p[i] != 0x07: // cancelled; a BEL is part of any other string
+			case m.state == osc || p[i] != 0x07: // cancelled; in other strings a BEL is an ordinary byte
 				m.state = ground
 			}
 		case oscEsc, strEsc:
@@ -157,7 +156,7 @@ func (m *Marks) Write(p []byte) (news bool) {
 	return m.live && len(m.ended) > had
 }
 
-// mode looks at a whole control sequence for the alternate screen.
+// mode checks a complete control sequence for the alternate screen.
 func (m *Marks) mode(final byte) {
 	if final != 'h' && final != 'l' || len(m.seq) < 3 || m.seq[0] != '?' {
 		return
@@ -172,20 +171,20 @@ func (m *Marks) mode(final byte) {
 	}
 }
 
-// Alternate tells whether the alternate screen is shown.
+// Alternate reports whether the alternate screen is shown.
 func (m *Marks) Alternate() bool {
 	_, on := m.AlternateSince()
 	return on
 }
 
-// AlternateSince tells whether the alternate screen is shown, and the offset of the sequence that showed it.
+// AlternateSince reports whether the alternate screen is shown, and the offset of the sequence that showed it.
 func (m *Marks) AlternateSince() (since int64, on bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.altAt, m.alt
 }
 
-// mark reads a whole OSC, which ends at end.
+// mark reads a complete OSC, which ends at end.
 func (m *Marks) mark(end int64) {
 	if len(m.seq) > maxSeq {
 		return
@@ -231,8 +230,8 @@ func (m *Marks) mark(end int64) {
 	}
 }
 
-// Running returns the text of the command that runs now and when it began (zero: not known). A nil text means that the shell
-// waits at its prompt; ok is false while the terminal has not shown a mark.
+// Running returns the text of the running command and when it began (zero: unknown). A nil text means that the shell waits at its prompt. ok is false
+// while the terminal has not shown a mark.
 func (m *Marks) Running() (text *string, since time.Time, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -242,7 +241,7 @@ func (m *Marks) Running() (text *string, since time.Time, ok bool) {
 	return &m.begun.Text, m.since, true
 }
 
-// Take returns what has ended since the last call.
+// Take returns the commands that have ended since the last call.
 func (m *Marks) Take() []Command {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -20,14 +20,14 @@ type scanner struct {
 
 const (
 	maxParams = 32
-	// maxParam bounds the numbers of all sequences but SGR. No terminal is larger (PROTOCOL §6: 1000 by 1000).
+	// maxParam bounds the numbers of all sequences except SGR. No terminal is larger than 1000 by 1000.
 	maxParam = 1000
-	// maxText bounds an operating system command: one that is longer has no effect.
+	// maxText bounds an operating system command; a longer one has no effect.
 	maxText = 4 << 10
 )
 
-// Write feeds the screen. It never fails. A screen that panics is replaced by an empty one: no output of a program may end
-// the gateway.
+// Write feeds the screen. It never fails. If a screen panics, an empty one takes its place, because the output of a program must never end the
+// gateway.
 func (s *Screen) Write(p []byte) (int, error) {
 	defer func() {
 		if recover() != nil {
@@ -45,7 +45,7 @@ func (s *Screen) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// ground takes what is outside of sequences from p and returns the rest.
+// ground reads text outside sequences from p and returns the rest.
 func (s *Screen) ground(p []byte) []byte {
 	if len(s.rune) > 0 {
 		return s.completeRune(p)
@@ -78,7 +78,7 @@ func (s *Screen) ground(p []byte) []byte {
 	return p
 }
 
-// completeRune takes the rest of a character that began in an earlier write.
+// completeRune reads the rest of a character that began in an earlier write.
 func (s *Screen) completeRune(p []byte) []byte {
 	for len(p) > 0 && !utf8.FullRune(s.rune) && p[0] >= 0x80 {
 		s.rune = append(s.rune, p[0])
@@ -102,7 +102,7 @@ func (s *Screen) escape() {
 	s.joins = false
 }
 
-// sequence takes the next bytes of a sequence from p and returns the rest.
+// sequence reads the next bytes of a sequence from p and returns the rest.
 func (s *Screen) sequence(p []byte) []byte {
 	for i, c := range p {
 		if s.state == ground {
@@ -179,8 +179,8 @@ func (s *Screen) csiByte(c byte) {
 	}
 }
 
-// param returns parameter i, at most maxParam, or otherwise if it is absent. Zero counts as absent where otherwise is not
-// zero: all sequences that count, count from 1.
+// param returns parameter i, at most maxParam, or otherwise if it is absent. Zero counts as absent if otherwise is not zero, because all sequences
+// with counts count from 1.
 func (s *Screen) param(i, otherwise int) int {
 	if i >= s.n || s.params[i] <= 0 {
 		return otherwise
@@ -188,7 +188,7 @@ func (s *Screen) param(i, otherwise int) int {
 	return min(s.params[i], maxParam)
 }
 
-// command carries out an operating system command: the title, and links.
+// command executes an operating system command: the title, and links.
 func (s *Screen) command() {
 	if len(s.text) > maxText {
 		return

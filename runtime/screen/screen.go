@@ -6,26 +6,25 @@ import (
 	"strings"
 )
 
-// Screen is a terminal's screen, fed with what the terminal prints. It belongs to one goroutine at a time, and ends with the
-// garbage collector.
+// Screen is a terminal's screen, fed with the terminal's output. It belongs to one goroutine at a time; the garbage collector frees it.
 //
-// It is written for floods: its work for a byte is bounded, by some thousand cells that are moved or filled at once, and
-// usually far less. It takes 16 bytes for each cell that was written to, in two grids of the terminal's size, and
-// little more (see table). It has no scrollback, and lines are cut, not wrapped anew, when its width changes.
+// It is written for floods. The work for one byte is bounded by some thousand cells that are moved or filled at once, and is usually far less. It uses
+// 16 bytes for each written cell in two grids of the terminal's size, and little more (see table). It has no scrollback. When the width changes, lines
+// are cut and not wrapped anew.
 type Screen struct {
 	scanner
 	table
 	main, alt *grid
-	g         *grid // the one that is shown
+	g         *grid // the grid that is shown
 
-	pen       cell // what is printed looks like this; its char is 0
+	pen       cell // the style of printed characters; its char is 0
 	link      string
 	underline color
 	charsets  [2]bool // whether G0 and G1 are the line drawing set
 	shift     int     // which of them is in use
 	last      cell    // the last character that was printed; for REP and join
 	lastX     int     // its column
-	joins     bool    // nothing came since: the next character may combine with it
+	joins     bool    // nothing came since: the next character may combine with the last one
 
 	modes    modes
 	autowrap bool
@@ -45,8 +44,7 @@ const (
 	originMode
 )
 
-// restored are the private modes that a program sets for its terminal to behave otherwise, and which a terminal that
-// shows the screen must have.
+// restored are the private modes that a program sets to change its terminal's behaviour. A terminal that shows the screen must have them, too.
 var restored = [...]int{1, 5, 9, 66, 1000, 1001, 1002, 1003, 1004, 1005, 1006, 1007, 1015, 1016, 2004}
 
 func restoredMode(n int) int { return slices.Index(restored[:], n) }
@@ -66,7 +64,7 @@ func New(cols, rows int) *Screen {
 	return s
 }
 
-// reset makes it an empty screen. It keeps the memory of the grids, if they have the size.
+// reset makes it an empty screen. It keeps the memory of grids of the right size.
 func (s *Screen) reset(cols, rows int) {
 	was := *s
 	if len(was.clusters)+len(was.extras) != 1 {
@@ -95,7 +93,7 @@ func (s *Screen) setTabs(cols int) {
 	}
 }
 
-// Resize gives it another size.
+// Resize changes its size.
 func (s *Screen) Resize(cols, rows int) {
 	alternate := s.Alternate()
 	s.main, s.alt = s.main.resized(cols, rows), s.alt.resized(cols, rows)
@@ -106,12 +104,12 @@ func (s *Screen) Resize(cols, rows int) {
 	s.setTabs(cols)
 }
 
-// Size is the screen's.
+// Size returns its size.
 func (s *Screen) Size() (cols, rows int) { return s.g.cols, s.g.rows }
 
-// Memory is about how many bytes it holds.
+// Memory returns the approximate number of bytes that it holds.
 func (s *Screen) Memory() int {
-	const entry = 100 // of the tables, without its text
+	const entry = 100 // of the tables, without the text
 	n := 16*(s.main.allocated+s.alt.allocated) + 64*(s.main.rows+s.alt.rows) + (entry+maxCluster)*len(s.table.clusters) + len(s.title) + cap(s.text)
 	for i := range s.table.extras {
 		n += entry + len(s.table.extras[i].link)
@@ -119,16 +117,16 @@ func (s *Screen) Memory() int {
 	return n
 }
 
-// Alternate tells whether the alternate screen is shown.
+// Alternate reports whether the alternate screen is shown.
 func (s *Screen) Alternate() bool { return s.g == s.alt }
 
-// Title is the window's, as set last.
+// Title returns the window title.
 func (s *Screen) Title() string { return s.title }
 
-// Cursor is where the next character goes, from 0.
+// Cursor returns where the next character goes, from 0.
 func (s *Screen) Cursor() (col, row int, visible bool) { return s.g.x, s.g.y, s.visible }
 
-// Lines is the text of each row, without blanks at its end.
+// Lines returns the text of each row, without blanks at its end.
 func (s *Screen) Lines() []string {
 	lines := make([]string, s.g.rows)
 	var b []byte
@@ -149,7 +147,7 @@ func (s *Screen) Lines() []string {
 	return lines
 }
 
-// width is how many cells of row y do not look like those of an empty screen.
+// width is how many cells of row y differ from those of an empty screen.
 func (s *Screen) width(y int) int {
 	r := s.g.row(y)
 	if !r.fill.blank() {
@@ -162,7 +160,7 @@ func (s *Screen) width(y int) int {
 	return n
 }
 
-// maxColored bounds the text of a screen: what comes beyond it is drawn without its colours.
+// maxColored bounds the coloured text of a screen; text beyond it is drawn without colours.
 const maxColored = 8 << 20
 
 // draw appends the sequences that draw the cells of grid g on an empty screen, with the cursor after them.
@@ -202,7 +200,7 @@ func (s *Screen) drawCells(b []byte, y, x, end int) []byte {
 			pen = c
 		}
 		b = s.appendText(b, &c)
-		if c.char&cluster != 0 && x+2 < end { // a terminal that finds it wider or narrower goes on in the same column
+		if c.char&cluster != 0 && x+2 < end { // a terminal that draws it wider or narrower continues in the same column
 			next := x + 1
 			if c.style&wide != 0 {
 				next++
@@ -226,17 +224,17 @@ func appendMove(b []byte, x, y int) []byte {
 	return append(b, 'H')
 }
 
-// Bytes are sequences that give any terminal of the size this screen, with cursor and modes, whatever it showed before.
-// They ask nothing.
+// Bytes returns sequences that make any terminal of the same size show this screen, with cursor and modes, whatever it showed before. They contain no
+// queries.
 func (s *Screen) Bytes() []byte {
-	// Out of the alternate screen, of any mode that was left on, of margins; then everything is clear.
+	// Leave the alternate screen, any mode that was left on, and margins; then everything is clear.
 	b := []byte("\x1b[?1049l\x1b[?6l\x1b[?7h\x1b[4l\x1b[r\x1b(B\x1b)B\x0f\x1b[m\x1b[H\x1b[2J")
 	if s.Alternate() {
 		b = s.draw(b, s.main)
 		b = append(b, "\x1b[?1049h\x1b[m\x1b[H\x1b[2J"...)
 	}
 	b = s.draw(b, s.g)
-	// What is reset comes first: to reset one way of reporting the mouse ends the others, too.
+	// Resets come first: resetting one way of reporting the mouse also ends the others.
 	for _, on := range []bool{false, true} {
 		for i, n := range restored {
 			if s.has(1<<i) == on {
@@ -254,16 +252,16 @@ func (s *Screen) Bytes() []byte {
 	b = append(b, s.cursor...)
 	g := s.g
 	row := g.y
-	if g.top > 0 || g.bot < g.rows-1 { // sets the cursor, too
+	if g.top > 0 || g.bot < g.rows-1 { // this also sets the cursor
 		b = appendMove(b, g.bot, g.top)
 		b[len(b)-1] = 'r'
 	}
-	if s.has(originMode) { // rows count from the margin then
+	if s.has(originMode) { // rows then count from the margin
 		b = append(b, "\x1b[?6h"...)
 		row = max(0, row-g.top)
 	}
 	b = appendMove(b, g.x, row)
-	if g.wrapNext { // printing the last character again brings that about
+	if g.wrapNext { // printing the last character again has this effect
 		x := g.x
 		if g.at(x, g.y).char == right {
 			x--

@@ -11,22 +11,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An archive is the far part of a session log's file: what a session keeps of output that is complete. An ended command, process
-// or terminal needs no descriptor of its own there. The file is sparse, so the part between costs nothing.
+// An archive is the far part of a session log's file. It has the output of ended commands, processes and terminals that a session keeps, so that none
+// of them needs its own descriptor. The file is sparse, so the part in between needs no memory.
 //
-// The archive is a queue of records, each a header and a body. A record is written behind the last one, its header after
-// its body, so that a record without a valid header is none. A record that was released stays in the queue, without its
+// The archive is a queue of records, each a header and a body. A record is written after the last one, and its header after its body; a record without
+// a valid header does not count. A released record stays in the queue, without its body, until it is the first one. The header of the session log says
+// where the first record is.
 // body, until it is the first. The header of the session log says where the first record is.
 const (
 	archiveBegin     = 1 << 40
-	archivedHeader   = 48 // size of the body, Key, whether it was released, checksum of size and Key
-	archivedReleased = 32 // where in a header it stands that the record was released
+	archivedHeader   = 48 // size of the body, Key, whether the record is released, checksum of size and Key
+	archivedReleased = 32 // the place in a header of the flag that the record is released
 )
 
-// A Key names a record. The writer chooses it.
+// A Key identifies a record. The writer chooses it.
 type Key [3]uint64
 
-// Archived is a record that has not been released. Its ReadAt reads the body.
+// Archived is a record that is not released. Its ReadAt reads the body.
 type Archived struct {
 	Key Key
 
@@ -39,20 +40,20 @@ type Archived struct {
 // archive is the queue. Its mutex comes before Log.mu.
 type archive struct {
 	mu          sync.Mutex
-	first, last *Archived // guarded by mu; nil: there is none
-	end         int64     // guarded by mu; where the next record goes
+	first, last *Archived // guarded by mu; nil: there are no records
+	end         int64     // guarded by mu; the place of the next record
 }
 
-// A Remote writes to a session log's file for a process that has closed it.
+// A Remote writes to a session log's file for a process that has closed the file.
 type Remote interface {
 	WriteAt(p []byte, at int64)
-	Punch(from, to int64) // gives back the memory of a part
+	Punch(from, to int64) // frees the memory of a part
 }
 
-// errNotLocal says that the session log's file is not open here.
-var errNotLocal = errors.New("session log is parked")
+// errNotLocal says that the session log's file is not open in this process.
+var errNotLocal = errors.New("session log is not open here")
 
-// openArchive finds the records that another process left, and gives back what it had not finished.
+// openArchive finds the records that another process left, and frees unfinished ones.
 func (l *Log) openArchive(first, size int64) error {
 	a := &l.archive
 	a.end = max(first, archiveBegin)
@@ -83,7 +84,7 @@ func (l *Log) openArchive(first, size int64) error {
 	return nil
 }
 
-// addLocked puts a record at the end of the queue. mu is held.
+// addLocked adds a record to the end of the queue. mu is held.
 func (a *archive) addLocked(k *Archived) {
 	if a.last == nil {
 		a.first = k
@@ -94,7 +95,7 @@ func (a *archive) addLocked(k *Archived) {
 	a.end = k.at + archivedHeader + (k.size+7)/8*8
 }
 
-// Archive adds a record. write writes its body, of size bytes. Where Keep fails, nothing is kept.
+// Archive adds a record. write writes its body of size bytes. If Archive fails, it keeps nothing.
 func (l *Log) Archive(key Key, size int64, write func(io.Writer) error) (*Archived, error) {
 	a := &l.archive
 	a.mu.Lock()
@@ -118,7 +119,7 @@ func (l *Log) Archive(key Key, size int64, write func(io.Writer) error) (*Archiv
 		h = binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(h, 0), sum)
 		_, err = (&offsetWriter{l.fd, k.at}).Write(h)
 	}
-	if err != nil { // the next record must not be followed by what was written of this one
+	if err != nil { // the next record must not be followed by parts of this one
 		_ = unix.Ftruncate(l.fd, k.at)
 		return nil, fmt.Errorf("session log: %w", err)
 	}
@@ -126,14 +127,14 @@ func (l *Log) Archive(key Key, size int64, write func(io.Writer) error) (*Archiv
 	return k, nil
 }
 
-// fileLocked is the file's descriptor, which stays open as long as archive.mu is held; -1: it is not open here.
+// fileLocked returns the file's descriptor, which stays open while archive.mu is held; -1: it is not open here.
 func (l *Log) fileLocked() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.fd
 }
 
-// Archived lists the records that have not been released.
+// Archived lists the records that are not released.
 func (l *Log) Archived() (all []*Archived) {
 	l.archive.mu.Lock()
 	defer l.archive.mu.Unlock()
@@ -162,7 +163,7 @@ func (k *Archived) ReadAt(p []byte, off int64) (int, error) {
 	}
 }
 
-// Release gives a record's memory back. Idempotent.
+// Release frees a record's memory. It is idempotent.
 func (k *Archived) Release() {
 	l, a := k.l, &k.l.archive
 	a.mu.Lock()
@@ -188,10 +189,10 @@ func (k *Archived) Release() {
 	}
 	file.WriteAt(binary.LittleEndian.AppendUint64(nil, uint64(to)), headerFirst)
 	page := int64(unix.Getpagesize())
-	file.Punch(from/page*page, to) // what is before was given back already
+	file.Punch(from/page*page, to) // earlier parts are already freed
 }
 
-// remoteLocked is how the file is written to. archive.mu is held.
+// remoteLocked returns the writer to the file. archive.mu is held.
 func (l *Log) remoteLocked() Remote {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -201,8 +202,8 @@ func (l *Log) remoteLocked() Remote {
 	return local(l.fd)
 }
 
-// CloseLocal closes the file here. From now on r writes to it: for a session log that gets a few short entries yet, if any. It
-// cannot be read, restarted or kept in any more.
+// CloseLocal closes the file in this process. From then on r writes to it. It is for a session log that gets at most a few more short entries. The log
+// can no longer be read, compacted or archived to.
 func (l *Log) CloseLocal(r Remote) {
 	l.archive.mu.Lock()
 	defer l.archive.mu.Unlock()
@@ -215,14 +216,15 @@ func (l *Log) CloseLocal(r Remote) {
 	}
 }
 
-// local is a Remote for the process that has the file open. The header of a record and that of the session log exist, so that
+// local is a Remote for the process that has the file open. The headers of a record and of the session log already exist, so writing there needs no
+// memory and does not fail.
 // writing there takes no memory and does not fail.
 type local int
 
 func (fd local) WriteAt(p []byte, at int64) { _, _ = (&offsetWriter{int(fd), at}).Write(p) }
 func (fd local) Punch(from, to int64)       { _ = punch(int(fd), from, to) }
 
-// punch gives back the memory of a part of a file.
+// punch frees the memory of a part of a file.
 func punch(fd int, from, to int64) error {
 	if from >= to {
 		return nil
@@ -235,7 +237,7 @@ func punch(fd int, from, to int64) error {
 	}
 }
 
-// An offsetWriter writes to a place in a file and behind it.
+// An offsetWriter writes to a file from a place onwards.
 type offsetWriter struct {
 	fd int
 	at int64

@@ -1,10 +1,11 @@
-// Package sessionlog keeps what must be known of a session after its gateway died: small entries in a memfd that a keeper
-// holds, each written by one system call and valid only whole.
+// Package sessionlog keeps what the next gateway must know of a session: small entries in a memfd that the keeper holds. Each entry is written by one
+// system call and is valid only as a whole.
 //
-// The file is a header and entries one after the other. Restart writes a new beginning behind the old end, and a frame of
-// zeros between them, which no reader passes; then it lets the header point to it. So at any moment a whole session log can be
-// read, whatever was being written when we died.
-// What an entry says is its writer's business. Far behind the entries is the archive, see there.
+// The file consists of a header and entries one after the other. Compact writes a new beginning behind the old end, with a frame of zeros between them
+// at which readers stop, and then changes the header to point to the new beginning. So a complete session log can be read at any moment, whatever was
+// being written when we died.
+//
+// The writer decides the content of an entry. The archive (archive.go) is in the same file, far behind the entries.
 package sessionlog
 
 import (
@@ -24,13 +25,13 @@ import (
 
 const (
 	magic       = "trlledg2"
-	headerSize  = 24 // magic, where the entries begin, where the archive's first record is; 0: at archiveBegin
+	headerSize  = 24 // magic, the start of the entries, the archive's first record (0: at archiveBegin)
 	headerFirst = 16
 	frameSize   = 8 // length and checksum of an entry
 	maxEntry    = 16 << 20
 )
 
-// memfdName tells a session log from a file that somebody filled with what looks like one, such as a command's output.
+// memfdName distinguishes a session log from a file with similar content, such as a command's output.
 const memfdName = "trl-ledger"
 
 // ErrNotSessionLog: the descriptor is not a session log's.
@@ -38,20 +39,20 @@ var ErrNotSessionLog = errors.New("not a session log")
 
 var table = crc32.MakeTable(crc32.Castagnoli)
 
-// Log is one open session log. Its owner closes it; the memory goes with the last descriptor, which is the keeper's.
+// Log is one open session log. Its owner closes it. The memory is freed with the last descriptor, which is the keeper's.
 type Log struct {
 	archive archive
 
 	mu          sync.Mutex
-	fd          int    // guarded by mu, for closing also by archive.mu, which comes before; -1 after Close or Park
-	remote      Remote // guarded by mu; nil but after Park
-	begin       int64  // guarded by mu; where the first entry is
-	end         int64  // guarded by mu; where the next one goes
-	compactSize int64  // guarded by mu; end - begin after the last Restart
-	buf         []byte // guarded by mu; an entry on its way
+	fd          int    // guarded by mu, and for closing also by archive.mu, which comes before; -1 after Close or CloseLocal
+	remote      Remote // guarded by mu; nil except after CloseLocal
+	begin       int64  // guarded by mu; the start of the first entry
+	end         int64  // guarded by mu; the place of the next entry
+	compactSize int64  // guarded by mu; end - begin after the last Compact
+	buf         []byte // guarded by mu; buffer for an entry
 }
 
-// compactBuffers are buffers for new beginnings, which are long, seldom, and of any session log.
+// compactBuffers are buffers for new beginnings, which are long and rare. All session logs share them.
 var compactBuffers = sync.Pool{New: func() any { return new([]byte) }}
 
 // New makes an empty session log.
@@ -72,8 +73,8 @@ func New() (*Log, error) {
 	return l, nil
 }
 
-// Open reads what a session log's last writer left, entry by entry, and goes on behind it. It takes the descriptor over, unless it fails. An
-// entry that was not finished is as if it had never been begun. read does not keep the bytes.
+// Open reads the entries that a session log's last writer left, and continues after them. It takes over the descriptor, unless it fails. It ignores an
+// unfinished entry. read does not keep the bytes.
 func Open(fd int, read func(entry []byte) error) (*Log, error) {
 	var header [headerSize]byte
 	if n, err := unix.Pread(fd, header[:], 0); err != nil || n < headerSize || string(header[:len(magic)]) != magic {
@@ -88,7 +89,7 @@ func Open(fd int, read func(entry []byte) error) (*Log, error) {
 	}
 	l := &Log{fd: fd, begin: int64(binary.LittleEndian.Uint64(header[len(magic):]))}
 	size := st.Size
-	if size >= archiveBegin { // the entries have no gaps; the archive is behind one
+	if size >= archiveBegin { // the entries have no holes; the archive is behind one
 		hole, err := unix.Seek(fd, max(l.begin, 0), unix.SEEK_HOLE)
 		if err != nil {
 			return nil, fmt.Errorf("session log: %w", err)
@@ -133,21 +134,21 @@ func Open(fd int, read func(entry []byte) error) (*Log, error) {
 	return l, nil
 }
 
-// Fd is for the keeper to hold.
+// Fd returns the descriptor, for the keeper to hold.
 func (l *Log) Fd() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.fd
 }
 
-// A Position is where an entry stands, until the next Restart. The zero one is nowhere.
+// A Position is the place of an entry, until the next Compact. The zero Position is no place.
 type Position struct{ at, size int64 }
 
-// Append adds an entry, not empty.
+// Append adds an entry, which must not be empty.
 func (l *Log) Append(entry []byte) (Position, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(entry) > maxEntry { // Open would not read on
+	if len(entry) > maxEntry { // Open would stop reading at it
 		return Position{}, fmt.Errorf("session log: %w", unix.EFBIG)
 	}
 	l.buf = frame(l.buf[:0], entry)
@@ -158,28 +159,29 @@ func (l *Log) Append(entry []byte) (Position, error) {
 	return Position{at, l.end - at}, nil
 }
 
-// SetCompactSize says how much of what Open has read a new beginning would hold, about: only the rest counts as grown.
+// SetCompactSize sets the approximate size that a new beginning would have after Open. Only the rest counts as growth.
 func (l *Log) SetCompactSize(size int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.compactSize = min(l.compactSize, size)
 }
 
-// ShouldCompact says that the session log has become larger than its last beginning by more than a gateway should have to read: time for Restart.
+// ShouldCompact reports whether the session log has grown so much since its last beginning that a gateway would have to read too much: it is time for
+// Compact.
 func (l *Log) ShouldCompact() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.end-l.begin > l.compactSize+l.compactSize/4+64<<10
 }
 
-// An Item is an entry of a new beginning: Text, or without that one that stands already, which is moved as it is. Stands,
-// if it is not nil, is then where it stands.
+// An Item is an entry of a new beginning: Text or, if that is empty, an existing entry, which is copied unchanged. Existing, if it is not nil, is then
+// set to the new place.
 type Item struct {
 	Existing *Position
 	Text     []byte
 }
 
-// size is what the item takes, with its frame.
+// size is the size of the item with its frame.
 func (i Item) size() int64 {
 	if i.Text != nil {
 		return frameSize + int64(len(i.Text))
@@ -187,7 +189,7 @@ func (i Item) size() int64 {
 	return i.Existing.size
 }
 
-// Compact makes items all there is. Where it fails, all stands as it did.
+// Compact replaces all entries by items. If it fails, nothing changes.
 func (l *Log) Compact(items ...Item) (err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -196,7 +198,7 @@ func (l *Log) Compact(items ...Item) (err error) {
 	}
 	end, begin := l.end, l.end+frameSize
 	defer func() {
-		if err != nil { // nothing of it may be behind what is appended next
+		if err != nil { // none of it may be behind the next entry
 			l.end = end
 			_ = l.cutLocked(end)
 		}
@@ -214,7 +216,7 @@ func (l *Log) Compact(items ...Item) (err error) {
 			i++
 			continue
 		}
-		whole := *items[i].Existing // with those that stand right behind it: one read
+		whole := *items[i].Existing // with the existing entries directly after it, in one read
 		for i++; i < len(items) && items[i].Text == nil && items[i].Existing.at == whole.at+whole.size; i++ {
 			whole.size += items[i].Existing.size
 		}
@@ -239,12 +241,12 @@ func (l *Log) Compact(items ...Item) (err error) {
 		*span = Position{at, item.size()}
 		at += span.size
 	}
-	_ = unix.Fallocate(l.fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, headerSize, begin-headerSize) // all but the header's page
+	_ = unix.Fallocate(l.fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, headerSize, begin-headerSize) // everything except the header's page
 	l.begin, l.compactSize = begin, l.end-begin
 	return nil
 }
 
-// Invalidate makes it no session log any more, and closes it: for one that lacks something, behind which nobody may read on.
+// Invalidate makes the file invalid as a session log and closes it. It is for a log that lacks an entry: nobody may read the later ones.
 func (l *Log) Invalidate() {
 	l.mu.Lock()
 	if l.remote != nil {
@@ -257,7 +259,7 @@ func (l *Log) Invalidate() {
 	l.Close()
 }
 
-// Close gives our descriptor back. Idempotent.
+// Close closes our descriptor. It is idempotent.
 func (l *Log) Close() {
 	l.archive.mu.Lock()
 	defer l.archive.mu.Unlock()
@@ -270,7 +272,7 @@ func (l *Log) Close() {
 	l.remote = nil
 }
 
-// cutLocked makes at the end of the entries. The archive, which may be written to meanwhile, stays.
+// cutLocked makes at the end of the entries. The archive, which may be written meanwhile, stays.
 func (l *Log) cutLocked(at int64) error { return punch(l.fd, at, archiveBegin) }
 
 func frame(buf, entry []byte) []byte {
@@ -279,7 +281,7 @@ func frame(buf, entry []byte) []byte {
 	return append(buf, entry...)
 }
 
-// writeLocked puts buf at the offset at, and the end behind it.
+// writeLocked writes buf at the offset at, and moves the end behind it.
 func (l *Log) writeLocked(buf []byte, at int64) error {
 	crashpoint.Here("before an entry")
 	if l.remote != nil {
@@ -293,7 +295,7 @@ func (l *Log) writeLocked(buf []byte, at int64) error {
 			continue
 		}
 		if err != nil {
-			return fmt.Errorf("session log: %w", err) // the end stays: what was written of it is overwritten by the next
+			return fmt.Errorf("session log: %w", err) // the end does not move: the next entry overwrites a partial one
 		}
 		off += n
 	}
@@ -305,7 +307,7 @@ func (l *Log) writeLocked(buf []byte, at int64) error {
 func (l *Log) pointLocked(begin int64) error {
 	crashpoint.Here("before a new beginning")
 	header := binary.LittleEndian.AppendUint64([]byte(magic), uint64(begin))
-	if _, err := unix.Pwrite(l.fd, header, 0); err != nil { // what follows in the header is the archive's
+	if _, err := unix.Pwrite(l.fd, header, 0); err != nil { // the rest of the header is the archive's
 		return fmt.Errorf("session log: %w", err)
 	}
 	return nil
