@@ -476,15 +476,10 @@ func (a *Adoption) ReadOn(j *journal.Journal, r *SavedPipes) {
 		return
 	}
 	l.closeWriters()
-	late := newPipeCopier(j, &a.shell.streamLogs)
+	late := newCopier(j)
 	j.OnRoom(late.onRoom)
-	late.takePipes(l)
-	if len(late.files) == 0 {
-		j.Close()
-		l.close()
-		return
-	}
-	late.start()
+	_ = late.takePipes(l)
+	late.Start()
 	a.shell.addCopier(late)
 }
 
@@ -501,9 +496,9 @@ func (a *Adoption) Process(r SavedProcess, j *journal.Journal) (*Process, error)
 		return nil, err
 	}
 	delete(a.from.Children, r.Pid)
-	p := &Process{b: a.b, s: a.shell, heldResources: heldResources{group: a.from.Group}, scope: a.scope(r.Scope), pid: r.Pid, pipes: l, copier: newPipeCopier(j, &a.shell.streamLogs), exited: make(chan struct{}), saved: r}
+	p := &Process{b: a.b, s: a.shell, heldResources: heldResources{group: a.from.Group}, scope: a.scope(r.Scope), pid: r.Pid, pipes: l, copier: newCopier(j), exited: make(chan struct{}), saved: r}
 	j.OnRoom(p.copier.onRoom)
-	p.copier.takePipes(l)
+	_ = p.copier.takePipes(l)
 	if !r.Copy {
 		l.closeWriters()
 	}
@@ -524,7 +519,7 @@ func (a *Adoption) Process(r SavedProcess, j *journal.Journal) (*Process, error)
 	if err != nil {
 		return nil, err
 	}
-	p.copier.start()
+	p.copier.Start()
 	if p.stdin != nil {
 		go p.feed() // as in Start
 	}
@@ -536,7 +531,7 @@ func (a *Adoption) Process(r SavedProcess, j *journal.Journal) (*Process, error)
 
 // EndedProcess stands for a process that had ended; what it started may live on.
 func (a *Adoption) EndedProcess(r SavedProcess, status Status) *Process {
-	p := &Process{b: a.b, s: a.shell, heldResources: heldResources{group: a.from.Group}, scope: a.scope(r.Scope), pid: r.Pid, copier: newPipeCopier(nil, &a.shell.streamLogs), exited: make(chan struct{}), status: status, saved: r}
+	p := &Process{b: a.b, s: a.shell, heldResources: heldResources{group: a.from.Group}, scope: a.scope(r.Scope), pid: r.Pid, copier: newCopier(nil), exited: make(chan struct{}), status: status, saved: r}
 	p.removeScope()
 	close(p.exited)
 	return p

@@ -46,7 +46,7 @@ type Command struct {
 	cancel   *cancelRequest  // guarded by mu; the first one stays, a later one can only shorten its grace
 	signals  []signalRequest // guarded by mu; to send
 	woken    bool            // guarded by mu
-	copier   *pipeCopier     // guarded by mu; follows the pipes after Run where jobs still hold them
+	copier   *Copier         // guarded by mu; follows the pipes after Run where jobs still hold them
 
 	pipeCalls        *pipeCalls     // guarded by mu; the shell's, set by attach
 	began            time.Time      // guarded by mu; when Timeout counts from

@@ -47,7 +47,7 @@ type streamLog struct {
 // streamLogs are those of one session that have not ended.
 type streamLogs struct {
 	onBreak   func(error)   // told why one takes no more; set once
-	readSlots chan struct{} // one element for each pipe copier that takes from its pipe; set once
+	readSlots chan struct{} // one element for each goroutine of a Copier that takes from its pipe; set once
 
 	sessionLog       *sessionlog.Log // the session's, where logs are packed into; set once, before the first log
 	sessionLogNumber int             // what the keeper calls its file; set once with archive
@@ -56,7 +56,7 @@ type streamLogs struct {
 	all map[*streamLog]struct{} // guarded by mu; nil before the first
 }
 
-// maxReadSlots bounds how many pipe copiers of a session take from their pipes at once: whoever has a pipe can hold that up, see journal's
+// maxReadSlots bounds how many goroutines of a session's Copiers take from their pipes at once: whoever has a pipe can hold that up, see journal's
 // splice, and each that is held up has a thread of ours, of which Go takes no more than 10,000.
 const maxReadSlots = 8
 

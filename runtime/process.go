@@ -25,7 +25,7 @@ type ProcessSpec struct {
 }
 
 // Process is a background command with a scope of its own, made by Shell.PrepareProcess. One goroutine (watch) waits for its
-// end; pipe copiers follow its output. It ends by itself, by Kill, or with its session.
+// end; a Copier copies its output. It ends by itself, by Kill, or with its session.
 type Process struct {
 	heldResources
 	b            *Base
@@ -35,7 +35,7 @@ type Process struct {
 	pid          int
 	stdin        *stdinBuffer // its stdin, nil when it has none
 	pipes        *outputPipes
-	copier       *pipeCopier
+	copier       *Copier
 	exited       chan struct{} // closed by watch, after the output is in the journal
 
 	inputToken chan struct{} // one token: the stdin buffer has more; nil without stdin
@@ -67,10 +67,10 @@ func (s *Shell) PrepareProcess(spec ProcessSpec) (*Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Process{b: s.b, s: s, heldResources: heldResources{owner: "process", group: group}, scope: scope, copier: newPipeCopier(spec.Journal, &s.streamLogs), exited: make(chan struct{})}
+	p := &Process{b: s.b, s: s, heldResources: heldResources{owner: "process", group: group}, scope: scope, copier: newCopier(spec.Journal), exited: make(chan struct{})}
 	spec.Journal.OnRoom(p.copier.onRoom)
 	byCopy := free && !sp.dialect.listsFunctions && s.mayHaveFunctions.Load() && !sp.dead()
-	if err = p.makePipes(&s.streamLogs, spec.OpenStdin, !byCopy); err == nil {
+	if err = p.makePipes(&s.streamLogs, spec.Journal, spec.OpenStdin, !byCopy); err == nil {
 		var text int
 		var own string
 		if text, err = p.holdAtGate([]byte(sp.dialect.fileText(spec.Text, ""))); err == nil {
@@ -93,8 +93,8 @@ func (s *Shell) PrepareProcess(spec ProcessSpec) (*Process, error) {
 			_ = scope.Kill(0)
 			scope.Remove()
 		}
-		p.copier.start()
-		p.copier.close()
+		p.copier.Start()
+		p.copier.Stop()
 		p.closeFiles()
 		p.Release()
 		if p.pipes != nil {
@@ -107,7 +107,7 @@ func (s *Shell) PrepareProcess(spec ProcessSpec) (*Process, error) {
 	}
 	p.saved.Pid, p.saved.Scope, p.saved.Pipes, p.saved.Span = p.pid, scope.Number(), p.pipes.saved(), spec.Journal.Span()
 	p.saved.Held, p.saved.Gate = p.heldFiles, p.startGate.HeldW
-	p.copier.start()
+	p.copier.Start()
 	if p.stdin != nil {
 		go p.feed() // writes what Input gives; ends with the process; dispose waits for it
 	}
@@ -121,16 +121,13 @@ func (s *Shell) PrepareProcess(spec ProcessSpec) (*Process, error) {
 func (p *Process) Start() { p.openGate() }
 
 // makePipes makes what the process is connected with; inherited: a child will be given its ends, not open them.
-func (p *Process) makePipes(of *streamLogs, stdin, inherited bool) (err error) {
+func (p *Process) makePipes(of *streamLogs, j *journal.Journal, stdin, inherited bool) (err error) {
 	if p.pipes, err = newOutputPipes(p.group, of, inherited); err != nil {
 		return err
 	}
-	p.pipes.log.attachJournal(p.copier.j, 0, 0)
-	p.copier.onEOF = p.pipes.close
-	for i := range p.pipes.r {
-		if err := p.copier.add(p.pipes.takeReadEnd(i), journal.Stdout+journal.Stream(i)); err != nil {
-			return err
-		}
+	p.pipes.log.attachJournal(j, 0, 0)
+	if err := p.copier.takePipes(p.pipes); err != nil {
+		return fmt.Errorf("output pipes: %w", err)
 	}
 	if !stdin {
 		return nil
@@ -285,7 +282,7 @@ func waitPidfd(f *os.File) {
 func (p *Process) finish() {
 	p.closeFiles()
 	p.pipes.closeWriters()
-	p.copier.catchUp(catchUpBound)
+	p.copier.CatchUp(catchUpBound)
 	p.removeScope()
 	close(p.exited)
 }
@@ -406,7 +403,7 @@ func (p *Process) dispose() {
 	case <-p.exited:
 	case <-time.After(time.Second): // somebody does not read its last output; the session does not wait for that
 	}
-	p.copier.close()
+	p.copier.Stop()
 	<-p.exited
 	if p.feederDone != nil {
 		<-p.feederDone

@@ -7,7 +7,6 @@ import (
 	"os"
 	"sync"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -30,12 +29,11 @@ type pty struct {
 	raw      syscall.RawConn // set once; the master's
 	masterFD int             // set once; the master's descriptor, valid while master is open
 
-	mu          sync.Mutex // held across the steps of a piece of output, so that catchUp sees all of it or nothing
+	mu          sync.Mutex // held across the steps of a piece of output
 	slave       int        // guarded by mu; -1 once closed
 	r, w        int        // the pipe; guarded by mu for closing; -1 once closed
 	noSplice    bool       // guarded by mu; this kernel does not splice from terminals
 	closed      bool       // guarded by mu
-	ended       bool       // guarded by mu; the journal is closed
 	heldNumbers []int      // guarded by mu; what the keeper calls them, in the order of files; -1 once dropped
 }
 
@@ -153,41 +151,12 @@ func (l *pty) saved() SavedPTY {
 // kernel allocate pages for nothing, each time.
 const ttyPiece = 4 << 10
 
-// drain copies the terminal's output into j until its end, or close; that is also the end of j. It is a goroutine's whole
-// life.
-func (l *pty) drain(j *journal.Journal, room <-chan struct{}, stop <-chan struct{}) {
-	defer func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		l.ended = true
-		j.Close()
-	}()
-	buf := chunks.Get().(*[]byte)
-	defer chunks.Put(buf)
-	for {
-		for !j.Room() {
-			select {
-			case <-room:
-			case <-stop:
-				return
-			}
-		}
-		var err error
-		if e := l.raw.Read(func(fd uintptr) bool {
-			_, err = l.copyOnce(j, int(fd), *buf)
-			return err != unix.EAGAIN
-		}); e != nil || err != nil {
-			return
-		}
-	}
-}
-
-// copyOnce moves what there is now, at most what the pipe holds, which is no more than MaxWrite. EAGAIN: there was nothing;
-// io.EOF: nor will there be.
+// copyOnce moves the terminal's output into the journal: at most what the pipe holds, which is no more than MaxWrite.
+// EAGAIN: there is no output now; io.EOF: no more will come.
 func (l *pty) copyOnce(j *journal.Journal, master int, buf []byte) (total int, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.closed || l.ended {
+	if l.closed {
 		return 0, io.EOF
 	}
 	for err == nil { // until the PTY is empty or the pipe is full
@@ -248,27 +217,6 @@ func readPipe(fd int, p []byte) (int, error) {
 	}
 }
 
-// catchUp returns when what had been written to the terminal before is in j: reading a PTY until there is nothing waits
-// for what is still on its way (tty_buffer_flush_work). A reader that holds the journal up is waited for until the bound.
-func (l *pty) catchUp(j *journal.Journal, bound time.Duration, stop <-chan struct{}) {
-	buf := chunks.Get().(*[]byte)
-	defer chunks.Put(buf)
-	for end := time.Now().Add(bound); time.Now().Before(end); {
-		if !j.Fits() { // not Room: what is left is what the kernel holds of a PTY
-			select {
-			case <-stop:
-				return
-			case <-time.After(time.Millisecond):
-			}
-			continue
-		}
-		var err error
-		if e := l.raw.Control(func(fd uintptr) { _, err = l.copyOnce(j, int(fd), *buf) }); e != nil || err != nil {
-			return
-		}
-	}
-}
-
 // canonicalMode tells whether the terminal collects lines (ICANON), and how the kernel ends one besides a line feed.
 func (l *pty) canonicalMode() (on bool, ends string) {
 	_ = l.raw.Control(func(fd uintptr) {
@@ -293,10 +241,10 @@ func (l *pty) closeSlave() {
 	}
 }
 
-// close closes our descriptors and wakes drain. The keeper has its own until release.
+// close closes our descriptors and wakes readers and writers of the master. The keeper keeps its own until release.
 func (l *pty) close() {
 	if l.master != nil {
-		l.master.Close() // first, and without mu: a drain that sleeps in it wakes
+		l.master.Close() // first, and without mu: it wakes a reader that holds mu
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()

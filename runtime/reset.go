@@ -55,8 +55,8 @@ func (s *Shell) endProcesses(ctx context.Context) error {
 	for t := range terms {
 		t.dispose()
 	}
-	for _, o := range late {
-		o.close()
+	for _, c := range late {
+		c.Stop()
 	}
 	if p != nil {
 		p.release()

@@ -14,14 +14,6 @@ import (
 	"trl/runtime/journal"
 )
 
-// pipe is one output of a running command: an end of its output pipes.
-type pipe struct {
-	r         int
-	stream    journal.Stream
-	remaining int // bytes to read before the command's output is whole; negative while it runs
-	eof       bool
-}
-
 // run is the life of one command: what Shell.Run keeps on its stack. One goroutine, one poll loop, no locks.
 type run struct {
 	s      *Shell
@@ -34,15 +26,14 @@ type run struct {
 
 	scope       KeptScope // what the command started is in it, and the shell, unless that was moved out already
 	pipes       *outputPipes
-	out         [2]pipe
+	out         Copier       // for Step and Exact only
 	stdin       *stdinBuffer // the command's stdin, nil when it has none
 	stdinMore   bool         // there is more of it than its pipe took
 	beforeFD    int          // memfd: what the shell reads before the text; 0: nothing
 	beforeHeld  []int        // what the keeper calls it
 	dirBefore   string       // where the shell was before a command with a directory of its own; dirBeforeFD, if > 0, is open there
 	dirBeforeFD int
-	remaining   []int     // besides the shell, when the command had ended
-	leftScope   KeptScope // what it left running is in it, and the shell is not
+	remaining   []int // besides the shell, when the command had ended
 
 	began    time.Time
 	lastOut  time.Time
@@ -91,7 +82,7 @@ func (s *Shell) attempt(c *Command, again *outputPipes) (o Outcome, unread *outp
 	}
 	// Who stayed is asked before what was written is counted: if nobody did, nothing comes after the count.
 	r.remaining = r.membersExceptShell()
-	r.readExact()
+	r.out.Exact(r.buf, r.waitForRoom)
 	r.readUsage()
 	if r.abort == nil && (r.neverSent || r.died && !r.reported && r.unread() && !r.hasCommand()) {
 		return Outcome{}, r.passOnPipes()
@@ -123,9 +114,7 @@ func (r *run) start() error {
 		}
 		r.pipes.log.attachJournal(c.Journal, c.Head, c.Tail)
 	}
-	for i := range r.out {
-		r.out[i] = pipe{r: r.pipes.r[i], stream: journal.Stdout + journal.Stream(i), remaining: -1}
-	}
+	r.copyFrom(r.pipes)
 	stdin := p.stdin()
 	var err error
 	if r.stdin, err = c.makeStdin(s.currentGroup()); err != nil {
@@ -211,9 +200,7 @@ func (r *run) resume() error {
 	}
 	r.scope, r.pipes, r.stdin, r.number, r.seq, r.sent = res.scope, res.pipes, r.c.stdin, res.Seq, strconv.Itoa(res.Seq), res.Sent
 	r.c.setTarget(watchdogTarget{r.s, r.p, r.scope})
-	for i := range r.out {
-		r.out[i] = pipe{r: r.pipes.r[i], stream: journal.Stdout + journal.Stream(i), remaining: -1, eof: r.pipes.r[i] < 0}
-	}
+	r.copyFrom(r.pipes)
 	if r.stdin != nil {
 		r.feed()
 	}
@@ -302,11 +289,7 @@ func (r *run) wait() []unix.PollFd {
 		r.fds[pollControl].Fd = -1
 	}
 	if r.c.Journal.Room() {
-		for i := range r.out {
-			if !r.out[i].eof {
-				r.fds[pollOut+i] = unix.PollFd{Fd: int32(r.out[i].r), Events: unix.POLLIN}
-			}
-		}
+		r.fds[pollOut], r.fds[pollErr] = r.out.pollFD(0), r.out.pollFD(1)
 	}
 	if r.stdinMore && !r.stdin.noReaderYet() {
 		r.fds[pollIn] = unix.PollFd{Fd: int32(r.stdin.writer()), Events: unix.POLLOUT}
@@ -381,9 +364,9 @@ func (r *run) handleEvents(fds []unix.PollFd) {
 		r.died = true
 		r.readReports() // what it managed to say before
 	}
-	for i := range r.out {
-		if fds[pollOut+i].Revents != 0 && !r.reported && !r.died {
-			r.copyOnce(&r.out[i])
+	for i := range r.out.count {
+		if fds[pollOut+i].Revents != 0 && !r.reported && !r.died && r.out.Step(i, r.buf) > 0 {
+			r.lastOut = time.Now()
 		}
 	}
 	if r.stdin != nil && (fds[pollIn].Revents != 0 || fds[pollWake].Revents != 0 || r.stdinMore && r.stdin.noReaderYet()) {
@@ -463,8 +446,7 @@ func (r *run) finish() Outcome {
 	}
 	if len(r.remaining) > 0 && r.abort == nil {
 		o.Background = r.membersExceptShell()
-		o.Linger = r.linger()
-		s.leaveScope(r)
+		o.Linger = r.leavePipes(s.leaveScope(r)).Quiet(lingerQuiet, lingerMax)
 	}
 	_, after := r.envAndDirScripts()
 	if after != "" && s.p != nil {
@@ -481,13 +463,64 @@ func (r *run) finish() Outcome {
 		s.state.commandEnded()
 	}
 	o.Dir = s.Dir()
-	if len(r.remaining) == 0 && !o.Died && r.abort == nil && r.pipes.isOpen() { // nobody else has these pipes
+	switch {
+	case r.pipes == nil: // the Copier has them
+	case len(r.remaining) == 0 && !o.Died && r.abort == nil && r.pipes.isOpen(): // nobody else has these pipes
 		r.c.Journal.Close()
 		s.pipes = r.passOnPipes()
-		return o
+	default:
+		r.leavePipes(nil)
 	}
-	r.leavePipes()
 	return o
+}
+
+// copyFrom makes the command's output pipes the sources of its Copier.
+func (r *run) copyFrom(l *outputPipes) {
+	r.out.journal.Store(r.c.Journal)
+	r.out.calls = &r.s.pipeCalls
+	for i, fd := range l.r {
+		r.out.add(source{stream: journal.Stdout + journal.Stream(i), fd: fd, eof: fd < 0})
+	}
+}
+
+// waitForRoom returns when the journal may have room, and false when the session closes. A client that does not read keeps
+// the journal full until the client is dropped.
+func (r *run) waitForRoom() bool {
+	r.fds = [6]unix.PollFd{{Fd: int32(r.s.wakeFD), Events: unix.POLLIN}, {Fd: -1}, {Fd: -1}, {Fd: -1}, {Fd: -1}, {Fd: -1}}
+	r.watchFDs()
+	r.s.poll.wait(r.fds[:], time.Second)
+	var b [8]byte
+	_, _ = unix.Read(r.s.wakeFD, b[:])
+	return !r.s.closing.Load()
+}
+
+// A process that a command left running may hold the command's output pipes. The result then waits until they are quiet,
+// not until they end (PROTOCOL.md §4).
+const lingerQuiet, lingerMax = 10 * time.Millisecond, 100 * time.Millisecond
+
+// leavePipes gives the pipes that another process still holds to a Copier with goroutines, and closes the journal if there
+// are none. The next command gets other output pipes. scope holds the processes that the command left running; nil: unknown.
+func (r *run) leavePipes(scope KeptScope) *Copier {
+	r.s.poll.unwatch(slotPipes)
+	pipes, late := r.passOnPipes(), newCopier(r.c.Journal)
+	r.s.pipeCalls.enter() // where no keeper has the ends, too, closing one takes the pipe's lock
+	pipes.closeWriters()
+	fds := []unix.PollFd{r.out.pollFD(0), r.out.pollFD(1)}
+	poll(fds)
+	for i, fd := range fds {
+		if fd.Fd < 0 || fd.Revents&(unix.POLLHUP|unix.POLLIN) == unix.POLLHUP { // this pipe has ended
+			closeFD(&pipes.r[i])
+		}
+	}
+	r.s.pipeCalls.leave()
+	_ = late.takePipes(pipes) // it closes a pipe that it cannot take
+	late.afterEOF, late.scope = r.s.outputReleased, scope
+	r.c.mu.Lock()
+	r.c.copier = late
+	r.c.mu.Unlock()
+	late.Start()
+	r.s.addCopier(late)
+	return late
 }
 
 // cdBackScript leads the shell to where it was.

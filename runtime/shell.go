@@ -56,7 +56,7 @@ type Shell struct {
 	leftScopes []KeptScope            // guarded by mu: where commands left something running, until removeEmptyScopes
 	procs      map[*Process]struct{}  // guarded by mu
 	terms      map[*Terminal]struct{} // guarded by mu
-	copiers    []*pipeCopier          // guarded by mu
+	copiers    []*Copier              // guarded by mu
 	closed     *pendingClose          // guarded by mu; nil before the first Close, and after one that could not kill
 	killAt     time.Time              // guarded by mu; until when that Close waits
 
@@ -424,11 +424,12 @@ func (s *Shell) closePipes() {
 	}
 }
 
-// leaveScope leaves what a command started in its scope and moves the shell on.
-func (s *Shell) leaveScope(r *run) {
+// leaveScope leaves what a command started in its scope and moves the shell to a new one. It returns the old scope, nil where
+// the shell was not moved.
+func (s *Shell) leaveScope(r *run) KeptScope {
 	old := r.p.scope
 	if r.died || r.scope != old {
-		return // restoreShell has seen to it, or there is no shell to part from, or a gateway before us has parted them
+		return nil // restoreShell has seen to it, or there is no shell to part from, or a gateway before us has parted them
 	}
 	fresh, err := s.group.NewScope()
 	if err == nil {
@@ -436,9 +437,8 @@ func (s *Shell) leaveScope(r *run) {
 	}
 	if err != nil {
 		s.b.Log.Error().Err(err).Str("session", s.cfg.ID).Msg("cell")
-		return
+		return nil
 	}
-	r.leftScope = old
 	s.mu.Lock()
 	r.p.scope = fresh
 	s.leftScopes = append(s.leftScopes, old)
@@ -448,6 +448,7 @@ func (s *Shell) leaveScope(r *run) {
 		s.leftScopesLimit = 2*s.removeEmptyScopes() + maxLeftScopes
 	}
 	s.save()
+	return old
 }
 
 // maxLeftScopes is how many scopes a session may have that commands left something in, beside twice those where that runs.
@@ -458,7 +459,7 @@ const maxLeftScopes = 8
 func (s *Shell) removeEmptyScopes() (still int) {
 	s.mu.Lock()
 	left := slices.DeleteFunc(slices.Clone(s.leftScopes), func(c KeptScope) bool {
-		return slices.ContainsFunc(s.copiers, func(o *pipeCopier) bool { return o.scope == c && !o.journalClosed.Load() })
+		return slices.ContainsFunc(s.copiers, func(late *Copier) bool { return late.scope == c && !late.hasEnded() })
 	})
 	s.mu.Unlock()
 	return s.removeScopes(left...)
@@ -474,19 +475,19 @@ func (s *Shell) removeScopes(scopes ...KeptScope) (still int) {
 }
 
 // outputReleased is told that nobody holds the outputs of a command any more that left something running: who held them is about to be gone.
-// The pipe copiers' goroutine waits for that, for a moment: what lives on is looked at after the next command.
-func (s *Shell) outputReleased(o *pipeCopier) {
+// A goroutine of the Copier waits for that, for a moment: what lives on is looked at after the next command.
+func (s *Shell) outputReleased(late *Copier) {
 	for pause := time.Millisecond; pause < 100*time.Millisecond; pause *= 4 {
 		s.mu.Lock()
-		there := slices.Contains(s.leftScopes, o.scope)
+		there := slices.Contains(s.leftScopes, late.scope)
 		s.mu.Unlock()
 		if !there {
 			return
 		}
-		s.removeScopes(o.scope)
+		s.removeScopes(late.scope)
 		select {
 		case <-time.After(pause):
-		case <-o.stop:
+		case <-late.stop:
 			return
 		}
 	}
@@ -500,11 +501,11 @@ func (s *Shell) currentGroup() KeptGroup {
 }
 
 // addCopier remembers who follows the pipes of an ended command, and forgets those that are done.
-func (s *Shell) addCopier(o *pipeCopier) {
+func (s *Shell) addCopier(late *Copier) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.copiers = slices.DeleteFunc(s.copiers, func(o *pipeCopier) bool { return o.journalClosed.Load() })
-	s.copiers = append(s.copiers, o)
+	s.copiers = slices.DeleteFunc(s.copiers, func(c *Copier) bool { return c.hasEnded() })
+	s.copiers = append(s.copiers, late)
 }
 
 // Background lists what earlier commands left running.

@@ -24,7 +24,7 @@ type TerminalSpec struct {
 }
 
 // Terminal is a PTY and what runs in it, in a scope of its own, made by Shell.PrepareTerminal. Its process leads a process session
-// that the PTY controls. Two goroutines: one copies its output (pty.drain), one waits for its end (watch). It ends with
+// that the PTY controls. A Copier copies its output, and one goroutine (watch) waits for its end. It ends with
 // its first process: by itself, by Close, or with its session.
 type Terminal struct {
 	heldResources
@@ -35,9 +35,8 @@ type Terminal struct {
 	journal    *journal.Journal
 	stdin      *stdinBuffer
 	inputToken chan struct{} // one token: the stdin buffer has more than the PTY took
-	room       chan struct{} // one token: the journal may have room
-	stop       chan struct{} // closed by watch: drain and type end
-	drained    chan struct{} // closed when drain has ended, and with it the journal
+	copier     *Copier       // copies the output, and closes the journal at its end
+	stop       chan struct{} // closed by watch: type ends
 	inputDone  chan struct{} // closed when type has ended
 	exited     chan struct{} // closed by watch, after all of the output is in the journal
 	scratch    string        // a directory to remove at the end; "" for none
@@ -114,10 +113,10 @@ func (t *Terminal) Start() { t.openGate() }
 
 func newTerminal(b *Base, group KeptGroup, scope KeptScope, j *journal.Journal) *Terminal {
 	t := &Terminal{
-		b: b, heldResources: heldResources{owner: "terminal", group: group}, scope: scope, journal: j, inputToken: make(chan struct{}, 1), room: make(chan struct{}, 1), stop: make(chan struct{}),
-		drained: make(chan struct{}), inputDone: make(chan struct{}), exited: make(chan struct{}),
+		b: b, heldResources: heldResources{owner: "terminal", group: group}, scope: scope, journal: j, inputToken: make(chan struct{}, 1), copier: newCopier(j), stop: make(chan struct{}),
+		inputDone: make(chan struct{}), exited: make(chan struct{}),
 	}
-	j.OnRoom(func() { putToken(t.room) })
+	j.OnRoom(t.copier.onRoom)
 	return t
 }
 
@@ -174,11 +173,9 @@ func (t *Terminal) spawn(s *Shell, sp *shellProc, cfg ShellConfig, spec Terminal
 
 // addTerminal starts the goroutines and makes the terminal the session's.
 func (s *Shell) addTerminal(t *Terminal, child KeptChild) {
-	go func() { // ends with the terminal's end, or stop; watch waits for it
-		defer close(t.drained)
-		t.pty.drain(t.journal, t.room, t.stop)
-	}()
-	go func() { // as drain
+	t.copier.usePTY(t.pty)
+	t.copier.Start()
+	go func() { // ends with stop; watch waits for it
 		defer close(t.inputDone)
 		t.feedInput()
 	}()
@@ -195,7 +192,7 @@ func (t *Terminal) watch(s *Shell) {
 	<-t.child.Exited()
 	t.status = t.child.Status()
 	t.pty.closeSlave()
-	t.pty.catchUp(t.journal, catchUpBound, t.stop)
+	t.copier.CatchUp(catchUpBound)
 	t.close()
 	s.removeScope(t.scope)
 	s.mu.Lock()
@@ -207,11 +204,11 @@ func (t *Terminal) watch(s *Shell) {
 // close ends the goroutines and closes our descriptors. Called once.
 func (t *Terminal) close() {
 	close(t.stop)
+	t.copier.Stop()
 	if t.pty != nil {
 		t.pty.close()
 	}
-	if t.pid != 0 { // else they were never started
-		<-t.drained
+	if t.pid != 0 { // else it was never started
 		<-t.inputDone
 	}
 	if t.stdin != nil {
@@ -352,7 +349,7 @@ func (t *Terminal) dispose() {
 	select {
 	case <-t.exited:
 	case <-time.After(time.Second): // somebody does not read its last output; the session does not wait for that
-		t.pty.close()
+		t.copier.Stop()
 	}
 	<-t.exited
 }
