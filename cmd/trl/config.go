@@ -1,20 +1,13 @@
 package main
 
 import (
-	"cmp"
 	"crypto/tls"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"net/url"
-	"strconv"
-	"strings"
-	"time"
 
 	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"trl/web"
 )
@@ -111,89 +104,6 @@ The output is a config file itself.`,
 	return cmd
 }
 
-// origin is where a setting comes from: default, --flag, TRL_X or FILE:LINE.
-func (s *settings) origin(name string) string {
-	source := s.setBy[name]
-	if place, ok := strings.CutSuffix(source, ": "+keyName(name)); ok {
-		return place
-	}
-	if place, ok := strings.CutSuffix(source, ": "+name); ok {
-		return place
-	}
-	if source == "" {
-		return "default"
-	}
-	return source
-}
-
-func (s *settings) print(w io.Writer) error {
-	var rows []string
-	width := 0
-	all := allSettings()
-	for _, g := range all {
-		value, err := json.Marshal(fileValue(s.flags.Lookup(g.Name))) // YAML holds all of JSON
-		if err != nil {
-			return err
-		}
-		row := keyName(g.Name) + ": " + string(value)
-		rows = append(rows, row)
-		width = max(width, min(len(row), 48))
-	}
-	var b strings.Builder
-	for i, row := range rows {
-		fmt.Fprintf(&b, "%-*s  # %s\n", width, row, printable(s.origin(all[i].Name)))
-	}
-	_, err := io.WriteString(w, b.String())
-	return err
-}
-
-// fileValue is a flag's value as it stands in a config file. No setting is a secret, those are in files; but a URL may hold a password.
-func fileValue(g *pflag.Flag) any {
-	if list, ok := g.Value.(pflag.SliceValue); ok {
-		all := []string{}
-		for _, v := range list.GetSlice() {
-			all = append(all, withoutPassword(v))
-		}
-		return all
-	}
-	text := g.Value.String()
-	switch g.Value.Type() {
-	case "bool":
-		return text == "true"
-	case "int", "int64", "size":
-		if n, err := strconv.ParseInt(text, 10, 64); err == nil {
-			return n
-		}
-	case "float64":
-		if x, err := strconv.ParseFloat(text, 64); err == nil {
-			return x
-		}
-	case "duration":
-		return briefDuration(text)
-	}
-	return withoutPassword(text)
-}
-
-func withoutPassword(text string) string {
-	if u, err := url.Parse(text); err == nil && u.User != nil {
-		return u.Redacted()
-	}
-	return text
-}
-
-// briefDuration writes 4h0m0s as 4h.
-func briefDuration(text string) string {
-	for _, unit := range []string{"m0s", "h0m"} {
-		if strings.HasSuffix(text, unit) {
-			text = text[:len(text)-2]
-		}
-	}
-	if d, err := time.ParseDuration(text); err == nil && d == 0 {
-		return "0"
-	}
-	return text
-}
-
 func newConfigSchema() *cobra.Command {
 	return &cobra.Command{
 		Use: "schema", Short: "Print the JSON Schema of the config file, for editors", Args: noArgs,
@@ -216,105 +126,4 @@ func newConfigReference() *cobra.Command {
 			return err
 		},
 	}
-}
-
-// usage is a flag's description without the name of its value, which only --help shows.
-func usage(g *pflag.Flag) string {
-	_, text := pflag.UnquoteUsage(g)
-	return text
-}
-
-// defaultValue is a default as it stands in a config file, "" for none: that of the machine that asks is nobody else's.
-func defaultValue(g *pflag.Flag) (value any, described string) {
-	if how := g.Annotations[variesMark]; how != nil {
-		return nil, how[0]
-	}
-	value = fileValue(g)
-	switch v := value.(type) {
-	case string:
-		described = v
-	case []string:
-		described = strings.Join(v, ", ")
-	default:
-		described = fmt.Sprint(v)
-	}
-	return value, described
-}
-
-// configSchema is the JSON Schema of the config file (draft 2020-12), made from the flags.
-func configSchema() string {
-	properties := map[string]any{}
-	for _, g := range allSettings() {
-		p := map[string]any{"description": usage(g)}
-		switch kind := g.Value.Type(); kind {
-		case "bool":
-			p["type"] = "boolean"
-		case "int", "int64":
-			p["type"] = "integer"
-		case "float64":
-			p["type"] = "number"
-		case "duration":
-			p["type"] = []string{"string", "integer"}
-			p["pattern"] = `^(0|([0-9]+(\.[0-9]*)?(ns|us|µs|ms|s|m|h))+)$`
-			p["maximum"], p["minimum"] = 0, 0 // a number without a unit: 0 alone
-		case "size":
-			p["type"] = []string{"integer", "string"}
-			p["pattern"], p["minimum"] = `^[0-9]+[kKmMgGtT]?([iI]?[bB])?$`, 0
-		case "stringSlice", "stringArray":
-			p["type"] = []string{"array", "string"}
-			p["items"] = map[string]any{"type": "string"}
-		case "string":
-			p["type"] = "string"
-		}
-		if of := g.Annotations[choiceMark]; of != nil {
-			p["enum"] = of
-		}
-		value, described := defaultValue(g)
-		if value != nil {
-			p["default"] = value
-		} else {
-			p["description"] = strings.TrimSuffix(usage(g), ".") + "; default: " + described
-		}
-		properties[keyName(g.Name)] = p
-	}
-	text, err := json.MarshalIndent(map[string]any{
-		"$schema":              "https://json-schema.org/draft/2020-12/schema",
-		"title":                "trl's config file",
-		"type":                 "object",
-		"additionalProperties": false,
-		"properties":           properties,
-	}, "", "  ")
-	if err != nil {
-		panic(err) // maps, lists and texts
-	}
-	return string(text) + "\n"
-}
-
-// configReference is the table of all settings in docs/configuration.md, made from the flags.
-func configReference() string {
-	var b strings.Builder
-	b.WriteString("| Key | Variable | Type | Default | A change counts | Meaning |\n|---|---|---|---|---|---|\n")
-	for _, g := range allSettings() {
-		kind := cmp.Or(map[string]string{"stringSlice": "list", "int64": "int", "float64": "number"}[g.Value.Type()], g.Value.Type())
-		if of := g.Annotations[choiceMark]; of != nil {
-			kind = "`" + strings.Join(of, "`, `") + "`"
-		}
-		value, described := defaultValue(g)
-		if value != nil && described != "" {
-			described = "`" + described + "`"
-		}
-		if described == "" {
-			described = "none"
-		}
-		when := "restart"
-		if at := g.Annotations[liveMark]; at != nil {
-			when = at[0]
-		}
-		cells := []string{"`" + keyName(g.Name) + "`", "`" + envName(g.Name) + "`", kind, described, when, usage(g)}
-		for i := range cells {
-			cells[i] = strings.NewReplacer("|", "\\|", "\n", " ").Replace(cells[i])
-		}
-		b.WriteString("| " + strings.Join(cells, " | ") + " |\n")
-	}
-	return b.String()
 }

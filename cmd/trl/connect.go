@@ -46,7 +46,7 @@ func connectionWithoutJSON(cmd *cobra.Command) *target {
 	f.StringVar(&t.token, "token", "", "the token itself, which other users can see on a command line; see --token-file")
 	f.StringVar(&t.tokenFile, "token-file", os.Getenv("TRL_TOKEN_FILE"), "`file` with the token. Order: --token, --token-file, TRL_TOKEN, TRL_TOKEN_FILE, the operator-token in the state dir")
 	f.StringVar(&t.stateDir, "state-dir", os.Getenv("TRL_STATE_DIR"), "where the gateway keeps its state (TRL_STATE_DIR; default: the user's, then the system's)")
-	mark(f, groupAnnotation, []string{whichGateway}, "url", "unix", "token", "token-file", "state-dir")
+	markGroup(f, whichGateway, "url", "unix", "token", "token-file", "state-dir")
 	return t
 }
 
@@ -118,15 +118,6 @@ func (t *target) resolve() (client.Options, error) {
 
 func (t *target) notFound() error {
 	return fmt.Errorf("no gateway found in %s", strings.Join(t.stateDirs(), " or "))
-}
-
-// operatorToken is the one that a state dir has for this command line; "": --auth none, or the server will say so.
-func operatorToken(dir string) string {
-	token, err := firstToken(filepath.Join(dir, operatorFile))
-	if err != nil {
-		token, _ = firstToken(filepath.Join(dir, tokensFile)) // as it was made once
-	}
-	return token
 }
 
 func isLoopback(address string) bool {
@@ -285,28 +276,6 @@ func hintSession(err error, args []string) error {
 // isID tells an id from a name: the prefix and at least the 100 random bits that PROTOCOL.md §3 promises for one.
 func isID(arg, prefix string) bool {
 	return strings.HasPrefix(arg, prefix) && len(arg) >= len(prefix)+16
-}
-
-var errHashes = errors.New("a gateway's list, which holds hashes and no token")
-
-// firstToken reads the secret of the first token in a token file, or of a file that holds one token and nothing else.
-func firstToken(path string) (string, error) {
-	b, err := os.ReadFile(path)
-	if err != nil {
-		return "", fmt.Errorf("token file: %w", err)
-	}
-	none := errors.New("no token in it")
-	for line := range strings.Lines(string(b)) {
-		words := strings.Fields(line)
-		switch {
-		case len(words) == 0 || strings.HasPrefix(words[0], "#"):
-		case strings.HasPrefix(words[0], "sha256:"):
-			none = errHashes
-		default:
-			return words[0], nil
-		}
-	}
-	return "", fmt.Errorf("token file %s: %w", path, none)
 }
 
 // completeSessions offers the names and ids of live sessions to the shell's completion.

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -14,39 +13,7 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"trl/client"
-	"trl/internal/testkit"
-	"trl/protocol"
 )
-
-// TestAFullGatewayIsNoWrongAddress: the words are the gateway's own.
-func TestAFullGatewayIsNoWrongAddress(t *testing.T) {
-	testkit.StartsProcesses(t)
-	for _, flag := range []string{"--max-connections", "--max-connections-per-principal"} {
-		o := client.Options{URL: "http://" + startGateway(t, flag, "1").addr}
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
-		defer cancel()
-		c, err := client.Dial(ctx, o)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
-		second, err := client.Dial(ctx, o)
-		if err == nil {
-			second.Close()
-			t.Fatal("let in")
-		}
-		var (
-			e *protocol.Error
-			r *hintedError
-		)
-		err = hintDial(err, o)
-		if !errors.As(err, &e) || e.Code != protocol.LimitExceeded || !errors.As(err, &r) || !strings.Contains(r.hint, flag) {
-			t.Errorf("%s: %v, %+v", flag, err, r)
-		}
-	}
-}
 
 // TestCertificateForAName: the address in the state dir is a number, for which a certificate is seldom made; what to do is said.
 func TestCertificateForAName(t *testing.T) {

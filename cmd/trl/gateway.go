@@ -92,7 +92,7 @@ func (g *gateway) open(conn *os.File) (err error) {
 		}
 		g.addCleanup(g.state.Close)
 	} else { // the keeper has locked it
-		g.state = &stateDir{path: g.settings.stateDir}
+		g.state = stateDirAt(g.settings.stateDir)
 	}
 	if err := g.startSignals(conn != nil); err != nil {
 		return err
@@ -101,7 +101,7 @@ func (g *gateway) open(conn *os.File) (err error) {
 	g.metrics = metrics.New(g.registry)
 	g.metrics.Build(buildVersion())
 
-	tokens, first, closeAuth, err := g.settings.openAuth(g.state, g.log)
+	tokens, first, closeAuth, err := openAuth(g.settings, g.state, g.log)
 	if err != nil {
 		return err
 	}
@@ -123,7 +123,7 @@ func (g *gateway) open(conn *os.File) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := g.settings.checkRecordable(g.generation() == 0, g.log); err != nil {
+	if err := checkRecordable(g.settings, g.generation() == 0, g.log); err != nil {
 		return err
 	}
 	if err := g.openLogs(); err != nil {
@@ -136,7 +136,7 @@ func (g *gateway) open(conn *os.File) (err error) {
 	g.pool = pool.New(g.settings.pool, g.host, g.metrics, g.log)
 
 	g.settings.web.Version = buildVersion()
-	g.settings.web.Capabilities = g.settings.capabilities(g.host)
+	g.settings.web.Capabilities = capabilities(g.settings, g.host)
 	gatherer := prometheus.Gatherer(g.registry)
 	if g.keeperClient != nil {
 		gatherer = countKeeper(g.registry, g.metrics, g.keeperClient, g.ignored)
@@ -189,7 +189,7 @@ func (g *gateway) startSingleProcess() error {
 }
 
 func (g *gateway) openLogs() (err error) {
-	if g.settings.web.Audit, err = g.settings.openAudit(g.metrics, g.log); err != nil {
+	if g.settings.web.Audit, err = openAudit(g.settings, g.metrics, g.log); err != nil {
 		return err
 	}
 	if g.settings.web.Audit != nil {
@@ -241,7 +241,7 @@ func (g *gateway) begin(stdout io.Writer) error {
 	} else if err := g.keeperClient.Ready(); err != nil {
 		return err
 	}
-	g.reloader = g.settings.follow(g.pool, g.server, g.host, g.metrics, g.log)
+	g.reloader = follow(g.settings, g.pool, g.server, g.host, g.metrics, g.log)
 	g.addCleanup(func() error { g.reloader.close(); return nil })
 	if g.keeperClient != nil {
 		g.reloader.subscribe(g.keeperClient.Remember)

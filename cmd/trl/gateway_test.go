@@ -220,3 +220,22 @@ func TestStopEndsAHundredBusySessions(t *testing.T) {
 		t.Logf("took %s", took)
 	}
 }
+
+// TestAFullGatewayIsNoWrongAddress: the command line says which bound was met, in the gateway's own words.
+func TestAFullGatewayIsNoWrongAddress(t *testing.T) {
+	testkit.StartsProcesses(t)
+	for _, flag := range []string{"--max-connections", "--max-connections-per-principal"} {
+		url := "http://" + startGateway(t, flag, "1").addr
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		c, err := client.Dial(ctx, client.Options{URL: url})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		out, err := exec.CommandContext(ctx, "trl", "ls", "--url", url).CombinedOutput()
+		if err == nil || !strings.Contains(string(out), "too many connections") || !strings.Contains(string(out), flag) {
+			t.Errorf("%s: %v: %s", flag, err, out)
+		}
+	}
+}

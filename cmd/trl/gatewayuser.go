@@ -22,13 +22,10 @@ import (
 // --user and --session-user: who may do what beside root's keeper. Sessions run as their user by the keeper's doing
 // (runtime/confinement.go); what a gateway needs that is another user is here.
 
-// tokensNewVar tells a gateway that the keeper has just made its tokens.
-const tokensNewVar = "TRL_TOKENS_NEW" // #nosec G101 -- a name
-
 // grantGateway lets the gateway's user have what it needs of the state dir: to look into it and to read the tokens, and a
 // directory for recordings. It can write nothing else in there, since root reads and replaces files in it. What only a gateway knows otherwise, its address, is
 // written now: who comes before it serves waits. The result is the gateway's environment.
-func (s *settings) grantGateway(state *stateDir, sockets *listen.Sockets, env []string) ([]string, error) {
+func grantGateway(s *settings, state *stateDir, sockets *listen.Sockets, env []string) ([]string, error) {
 	uid, gid := int(s.gatewayUser.UID), int(s.gatewayUser.GID)
 	if err := errors.Join(os.Chown(state.path, 0, gid), os.Chmod(state.path, 0o750)); err != nil {
 		return nil, fmt.Errorf("state directory: %w", err)
@@ -67,16 +64,18 @@ func (s *settings) grantGateway(state *stateDir, sockets *listen.Sockets, env []
 	return env, nil
 }
 
-// clearEnvironment drops what sessions of another user, or in a sandbox, could do nothing with, and what is none of theirs.
-func (s *settings) clearEnvironment() {
+// clearEnvironment drops the variables that are not for sessions, and a TMPDIR that sessions of another user, or in a sandbox, cannot
+// use. In a sandbox it returns the pid of the process that stands for this one outside.
+func clearEnvironment(s *settings) (outsidePID int) {
 	if text, sandboxed := os.LookupEnv(sandboxedVar); sandboxed {
-		s.outsidePID, _ = strconv.Atoi(text)
+		outsidePID, _ = strconv.Atoi(text)
 		os.Unsetenv(sandboxedVar)
 	}
 	dir := os.Getenv("TMPDIR")
 	if dir != "" && (s.sessionUser != nil && s.sessionUser.Enterable(dir) != nil || s.sandbox != "none" && unix.Access(dir, unix.W_OK) != nil) {
 		os.Unsetenv("TMPDIR")
 	}
+	return outsidePID
 }
 
 // The orphan killer is there for the end of a keeper that is killed: what is left of its sessions must end, and a gateway that is

@@ -6,15 +6,13 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 )
-
-// groupAnnotation is the annotation of a flag with the title under which --help lists it.
-const groupAnnotation = "group"
 
 const (
 	flagColumn = 30  // where the texts of flags begin; a longer name has a line of its own
@@ -30,8 +28,13 @@ func helpColumns() int {
 	return min(max(int(w.Col), 60), 120)
 }
 
-// printUsage is what --help says below the description: it groups commands and flags, and breaks their texts at the terminal's width.
-func printUsage(cmd *cobra.Command) error {
+// usageWithGroups prints what --help says below the description: it groups commands and flags, and breaks their texts at the terminal's
+// width. titles are the groups of flags in their order; "" is for a flag that is in none.
+func usageWithGroups(titles []string) func(*cobra.Command) error {
+	return func(cmd *cobra.Command) error { return printUsage(cmd, titles) }
+}
+
+func printUsage(cmd *cobra.Command, titles []string) error {
 	w := cmd.OutOrStderr()
 	fmt.Fprintln(w, "Usage:")
 	subs := slices.DeleteFunc(slices.Clone(cmd.Commands()), func(sub *cobra.Command) bool { return !sub.IsAvailableCommand() })
@@ -55,8 +58,8 @@ func printUsage(cmd *cobra.Command) error {
 		fmt.Fprintf(w, "  %-*s  %s\n", width, sub.Name(), sub.Short)
 	})
 	columns := helpColumns()
-	inGroups(w, "Flags", flagsOf(cmd.LocalFlags()), groupOf, func(g *pflag.Flag) { printFlag(w, g, columns) })
-	inGroups(w, "Also", flagsOf(cmd.InheritedFlags()), groupOf, func(g *pflag.Flag) { printFlag(w, g, columns) })
+	inGroups(w, "Flags", flagsOf(cmd.LocalFlags(), titles), groupOf, func(g *pflag.Flag) { printFlag(w, g, columns) })
+	inGroups(w, "Also", flagsOf(cmd.InheritedFlags(), titles), groupOf, func(g *pflag.Flag) { printFlag(w, g, columns) })
 	if len(subs) > 0 {
 		fmt.Fprintf(w, "\n`%s COMMAND --help` says more of each.\n", cmd.CommandPath())
 	}
@@ -86,19 +89,17 @@ func inGroups[T any](w io.Writer, rest string, things []T, title func(T) string,
 	}
 }
 
-func flagsOf(f *pflag.FlagSet) (all []*pflag.Flag) {
+func flagsOf(f *pflag.FlagSet, titles []string) (all []*pflag.Flag) {
 	f.VisitAll(func(g *pflag.Flag) {
 		if !g.Hidden {
 			all = append(all, g)
 		}
 	})
 	slices.SortStableFunc(all, func(a, b *pflag.Flag) int {
-		return slices.Index(groupTitles, groupOf(a)) - slices.Index(groupTitles, groupOf(b))
+		return slices.Index(titles, groupOf(a)) - slices.Index(titles, groupOf(b))
 	})
 	return all
 }
-
-func groupOf(g *pflag.Flag) string { return strings.Join(g.Annotations[groupAnnotation], "") }
 
 func printFlag(w io.Writer, g *pflag.Flag, columns int) {
 	takes, text := pflag.UnquoteUsage(g)
@@ -146,4 +147,17 @@ func wrap(text string, width int) (lines []string) {
 		line += word
 	}
 	return append(lines, line)
+}
+
+// briefDuration writes 4h0m0s as 4h.
+func briefDuration(text string) string {
+	for _, unit := range []string{"m0s", "h0m"} {
+		if strings.HasSuffix(text, unit) {
+			text = text[:len(text)-2]
+		}
+	}
+	if d, err := time.ParseDuration(text); err == nil && d == 0 {
+		return "0"
+	}
+	return text
 }

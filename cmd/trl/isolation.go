@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"trl/protocol"
 	"trl/runtime"
 )
 
@@ -45,21 +44,8 @@ func requireTier(tiers []runtime.TierReport, wanted string) error {
 	return errorWithHint(fmt.Errorf("isolation %s is in force, and %s is required%s", force.Tier, wanted, why), "%s", hint)
 }
 
-// isolation is what clients may find out about the containment in force.
-func isolation(keeper runtime.Keeper) protocol.Isolation {
-	tier, why := keeper.Isolation()
-	i := protocol.Isolation{Tier: tier, Why: why}
-	for _, r := range keeper.Tiers() {
-		i.Tiers = append(i.Tiers, protocol.IsolationTier(r))
-	}
-	return i
-}
-
-// sandboxedVar tells a keeper that it is in the sandbox already, and which process stands for it outside.
-const sandboxedVar = "TRL_SANDBOXED"
-
 // inSandbox runs this very command line in a sandbox, and ends as it does. What of the file system that needs is let through.
-func (s *settings) inSandbox() error {
+func inSandbox(s *settings) error {
 	if err := os.MkdirAll(s.stateDir, 0o700); err != nil {
 		return errorWithHint(fmt.Errorf("make state directory: %w", err), "choose another one with --state-dir")
 	}

@@ -20,9 +20,10 @@ import (
 
 // runKeeper is the half of `trl serve` that stays: it owns the state directory's lock, the sockets and every process, and starts
 // this same program again as the gateway, as often as that dies. It ends when the gateway has said goodbye. After an upgrade
-// it is a new program in the same process, and goes on with what will says it has; nil: it is the first.
-func runKeeper(s *settings, will *keeper.Handover, log zerolog.Logger) (err error) {
-	k := keeperSetup{handover: will}
+// it is a new program in the same process, and goes on with what will says it has; nil: it is the first. outsidePID is the process that
+// stands for this one outside of the sandbox; 0: there is no sandbox.
+func runKeeper(s *settings, will *keeper.Handover, outsidePID int, log zerolog.Logger) (err error) {
+	k := keeperSetup{handover: will, outsidePID: outsidePID}
 	if s.configError != nil {
 		log.Error().Err(s.configError).Msg("settings of before the upgrade are not taken any more")
 	}
@@ -39,7 +40,7 @@ func runKeeper(s *settings, will *keeper.Handover, log zerolog.Logger) (err erro
 	defer k.sockets.Close()
 	defer os.Remove(state.file(keeperFile))
 	defer k.endOrphanKiller()
-	held := []int{int(state.lock.Fd())}
+	held := []int{state.lockFD()}
 	if k.orphanKiller != nil {
 		held = append(held, int(k.orphanKiller.Fd()))
 	}
@@ -62,13 +63,14 @@ func runKeeper(s *settings, will *keeper.Handover, log zerolog.Logger) (err erro
 
 // A keeperSetup is what a keeper has before it keeps.
 type keeperSetup struct {
-	handover *keeper.Handover
-	state    *stateDir
-	sockets  *listen.Sockets
-	files    []*os.File // of the sockets, for gateways
-	program  string     // as it is called now: /proc/self/exe follows the file, and an upgrade is another file
-	instance runtime.Instance
-	env      []string // of gateways
+	handover   *keeper.Handover
+	outsidePID int
+	state      *stateDir
+	sockets    *listen.Sockets
+	files      []*os.File // of the sockets, for gateways
+	program    string     // as it is called now: /proc/self/exe follows the file, and an upgrade is another file
+	instance   runtime.Instance
+	env        []string // of gateways
 
 	orphanKiller    *os.File // what the orphan killer waits for the end of; nil: there is none
 	endOrphanKiller func()   // of the orphan killer
@@ -94,8 +96,8 @@ func (k *keeperSetup) begin(s *settings, log zerolog.Logger) (err error) {
 		return err
 	}
 	pid := os.Getpid()
-	if s.outsidePID != 0 { // our own is 1, and the other passes on what it is told
-		pid = s.outsidePID
+	if k.outsidePID != 0 { // our own is 1, and the other passes on what it is told
+		pid = k.outsidePID
 	}
 	if err := os.WriteFile(k.state.file(keeperFile), fmt.Appendln(nil, pid), 0o600); err != nil {
 		log.Warn().Err(err).Msg("trl upgrade will not find this keeper")
@@ -112,7 +114,7 @@ func (k *keeperSetup) begin(s *settings, log zerolog.Logger) (err error) {
 	if s.gatewayUser == nil {
 		return nil
 	}
-	if k.env, err = s.grantGateway(k.state, k.sockets, k.env); err != nil {
+	if k.env, err = grantGateway(s, k.state, k.sockets, k.env); err != nil {
 		return err
 	}
 	k.orphanKiller, k.endOrphanKiller, err = startOrphanKiller(k.instance)
@@ -131,9 +133,6 @@ func (k *keeperSetup) resume(s *settings) (err error) {
 	k.sockets, err = listen.Reuse(k.files, s.web.Config)
 	return err
 }
-
-// instanceFile says how to know what the keeper of a state dir leaves when it is killed: "BOOT-ID INSTANCE".
-const instanceFile = "instance"
 
 // killLeftovers ends what a keeper that was killed left, its gateway included. We have its lock, so it is dead.
 func killLeftovers(state *stateDir, log zerolog.Logger) {

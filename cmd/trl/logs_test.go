@@ -44,7 +44,10 @@ func logsTellEveryHole(t *testing.T, ring string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var d logs
+		var d struct {
+			protocol.Logs
+			Gaps []protocol.GapRange `json:"gaps"`
+		}
 		if err := json.Unmarshal(out, &d); err != nil {
 			t.Fatal(err)
 		}

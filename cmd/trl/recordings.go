@@ -9,57 +9,11 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
-	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
 	"trl/client"
 	"trl/protocol"
 )
-
-// recordingsDir is where recordings are, in the state dir.
-const recordingsDir = "recordings"
-
-// checkRecord finds out where recordings go.
-func (s *settings) checkRecord(fault func(flag string, value any, want string) error) (err error) {
-	r := &s.pool.Record
-	if r.TotalBytes == 0 {
-		if r.Policy != "off" {
-			return fault("record", r.Policy, "room for them: --record-total-bytes is 0")
-		}
-		r.Dir = ""
-		return nil
-	}
-	if r.TotalBytes < r.MaxBytes {
-		return fault("record-total-bytes", r.TotalBytes, "0, or at least --record-max-bytes")
-	}
-	if r.Dir == "" {
-		r.Dir = filepath.Join(s.stateDir, recordingsDir)
-	}
-	r.Dir, err = filepath.Abs(r.Dir)
-	return err
-}
-
-// checkRecordable refuses to start where the policy's recordings could not be written: sessions that are not recorded are not what
-// was asked for. A gateway that comes back to its sessions says so and serves.
-func (s *settings) checkRecordable(first bool, log zerolog.Logger) error {
-	r := s.pool.Record
-	if r.Policy == "off" {
-		return nil
-	}
-	err := os.MkdirAll(r.Dir, 0o700)
-	if err == nil {
-		err = unix.Access(r.Dir, unix.W_OK|unix.X_OK)
-	}
-	switch {
-	case err == nil:
-		return nil
-	case first:
-		return errorWithHint(fmt.Errorf("directory for recordings %s: %w", r.Dir, err), "choose another --record-dir, or leave --record out")
-	}
-	log.Error().Err(err).Msg("nothing can be recorded")
-	return nil
-}
 
 func newRecordings() *cobra.Command {
 	var (

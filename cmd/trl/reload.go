@@ -33,7 +33,7 @@ type configReloader struct {
 }
 
 // follow begins. Its goroutine, if there is a file, ends with close.
-func (s *settings) follow(sessions *pool.Pool, server *web.Server, processes runtime.Keeper, counts *metrics.Metrics, log zerolog.Logger) *configReloader {
+func follow(s *settings, sessions *pool.Pool, server *web.Server, processes runtime.Keeper, counts *metrics.Metrics, log zerolog.Logger) *configReloader {
 	f := &configReloader{pool: sessions, server: server, host: processes, metrics: counts, log: log, current: s, slot: make(chan struct{}, 1)}
 	if s.config == "" {
 		return f
@@ -154,7 +154,7 @@ func (f *configReloader) apply(next *settings) (err error) {
 	}
 	next.web.AuthNone, next.web.Tokens, next.web.JWT, next.web.LoginsFile, next.web.Sockets = now.web.AuthNone, now.web.Tokens, now.web.JWT, now.web.LoginsFile, now.web.Sockets
 	next.web.Version, next.web.Audit, next.web.Trace = now.web.Version, now.web.Audit, now.web.Trace
-	next.web.Capabilities = next.capabilities(f.host)
+	next.web.Capabilities = capabilities(next, f.host)
 	if err := f.server.Reload(next.web); err != nil {
 		return errorWithHint(fmt.Errorf("%s: %w", next.source("tls-cert"), err), "check tls_cert and tls_key")
 	}

@@ -1,15 +1,12 @@
 package main
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
-	"maps"
 	"net"
 	"os"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -18,8 +15,6 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
 
-	"trl/pool"
-	"trl/protocol"
 	"trl/runtime"
 	"trl/runtime/keeper"
 	"trl/web"
@@ -87,7 +82,7 @@ func serve(s *settings, will *keeper.Handover, stdout io.Writer, log zerolog.Log
 	}
 	if s.sandbox != "none" && will == nil {
 		if os.Getenv(sandboxedVar) == "" {
-			return s.inSandbox()
+			return inSandbox(s)
 		}
 		if err := runtime.EnterSandbox(); err != nil {
 			return err
@@ -102,11 +97,11 @@ func serve(s *settings, will *keeper.Handover, stdout io.Writer, log zerolog.Log
 			event.Msg(err.Error())
 		}
 	}
-	s.clearEnvironment()
+	outsidePID := clearEnvironment(s)
 	if s.singleProcess {
 		return (&gateway{settings: s, log: log}).run(nil, stdout)
 	}
-	return runKeeper(s, will, log)
+	return runKeeper(s, will, outsidePID, log)
 }
 
 // newLogger builds the one logger, on stderr.
@@ -139,55 +134,6 @@ func printAddress(w io.Writer, url, local string, tokens *web.TokenFile, state *
 	}
 }
 
-// limits is what clients may find out about the bounds in force.
-func (s *settings) limits() map[string]float64 {
-	all := map[string]float64{
-		"max_sessions":               float64(s.pool.MaxSessions),
-		"max_sessions_per_principal": float64(cmp.Or(s.pool.MaxPerPrincipal, pool.AllButReserve(s.pool.MaxSessions))),
-		"max_frame_bytes":            float64(s.web.MaxFrame),
-		"max_output_bytes":           float64(s.pool.MaxOutput),
-		"ring_bytes":                 float64(s.pool.RingBytes),
-		"slow_client_s":              s.web.SlowClient.Seconds(),
-		"idle_timeout_s":             s.pool.IdleTimeout.Seconds(),
-		"max_idle_timeout_s":         s.pool.MaxIdle.Seconds(),
-		"default_timeout_s":          s.pool.DefaultTimeout.Seconds(),
-		"max_timeout_s":              cmp.Or(s.pool.MaxTimeout, pool.LongestTimeout).Seconds(),
-		"retention_s":                s.pool.Retention.Seconds(),
-		"record_max_bytes":           float64(s.pool.Record.MaxBytes),
-		"record_total_bytes":         float64(s.pool.Record.TotalBytes),
-		"record_keep_s":              s.pool.Record.Keep.Seconds(),
-	}
-	all["max_connections"], all["max_connections_per_principal"] = float64(s.web.MaxConns), float64(cmp.Or(s.web.MaxConnsOfPrincipal, pool.AllButReserve(s.web.MaxConns)))
-	all["max_connections_per_share"] = float64(s.web.MaxGuests)
-	l := s.pool.Limits
-	for name, v := range map[string]float64{
-		"memory_bytes": float64(l.MemoryBytes), "pids": float64(l.Pids), "cpu": l.CPU,
-		"file_size_bytes": float64(l.FileSizeBytes), "open_files": float64(l.OpenFiles),
-	} {
-		if v > 0 {
-			all[name] = v
-		}
-	}
-	return all
-}
-
-// capabilities is what clients may find out about the server.
-func (s *settings) capabilities(processes runtime.Keeper) protocol.Capabilities {
-	cannot := processes.Unenforceable()
-	c := protocol.Capabilities{
-		DefaultShell: s.pool.DefaultShell, Isolation: isolation(processes), Limits: s.limits(),
-		SessionUser: s.sessionUserName, NoNewPrivs: s.sessionUser != nil || len(s.allowWrite) > 0 || s.sandbox != "none", AllowWrite: s.allowWrite,
-		SessionLimits: slices.DeleteFunc(slices.Sorted(maps.Keys(limitFlags)), func(limit string) bool { return cannot[limit] != "" }),
-	}
-	if s.sandbox != "none" {
-		c.Sandbox = s.sandbox
-	}
-	if s.pool.Record.Dir != "" {
-		c.Record = s.pool.Record.Policy
-	}
-	return c
-}
-
 // localURL is where this machine reaches a gateway that listens on every address: by IPv4, unless it was told an address of IPv6.
 func localURL(url, listen string) string {
 	loopback := "//127.0.0.1:"
@@ -195,14 +141,6 @@ func localURL(url, listen string) string {
 		loopback = "//[::1]:"
 	}
 	return strings.NewReplacer("//0.0.0.0:", "//127.0.0.1:", "//[::]:", loopback).Replace(url)
-}
-
-// maxIdle bounds the idle_timeout_s a client may ask for: a week, or what the operator gives everybody where that is more.
-func maxIdle(standard time.Duration) time.Duration {
-	if standard == 0 {
-		return 0
-	}
-	return max(standard, 7*24*time.Hour)
 }
 
 func hintListen(err error, s *settings) error {

@@ -3,7 +3,6 @@ package main
 import (
 	"os"
 	"os/user"
-	"path/filepath"
 
 	"trl/runtime"
 )
@@ -38,17 +37,6 @@ func baseEnv(as *runtime.Account) []string {
 	}
 	// No terminal, no colours, no pager: commands' output goes to programs. Terminals set their own TERM.
 	return append(env, "TERM=dumb", "NO_COLOR=1", "GIT_PAGER=cat")
-}
-
-// homeDir is HOME, else the passwd entry's, else /.
-func homeDir() string {
-	if dir := os.Getenv("HOME"); filepath.IsAbs(dir) {
-		return dir
-	}
-	if account, err := user.Current(); err == nil && filepath.IsAbs(account.HomeDir) {
-		return account.HomeDir
-	}
-	return "/"
 }
 
 // defaultDir is where sessions start unless the operator or the client says otherwise.

@@ -25,24 +25,17 @@ type settings struct {
 	web  web.Config
 	pool pool.Config
 
-	auth            string
-	tokenFile       string
-	isolation       string
-	sessionUserName string // --session-user, and what that means
-	sessionUser     *runtime.Account
-	gatewayUserName string // --user, and what that means
-	gatewayUser     *runtime.Account
-	allowWrite      []string // --allow-write
-	proxies         []string // --trusted-proxy
-	sandbox         string
-	outsidePID      int    // the process that stands for us outside of the sandbox; set in forget, of a keeper that is the first
-	requiredTier    string // the least isolation that will do
-	singleProcess   bool
-	stateDir        string
-	logFormat       string
-	logLevel        string
-	config          string
-	operation       operation
+	containment
+
+	auth          string
+	tokenFile     string
+	proxies       []string // --trusted-proxy
+	singleProcess bool
+	stateDir      string
+	logFormat     string
+	logLevel      string
+	config        string
+	operation     operation
 
 	credentials authSettings
 
@@ -54,6 +47,18 @@ type settings struct {
 	checkedByKeeper bool                // the first keeper has looked at what only it may
 	configError     error               // why the config file does not count
 	needRestart     []string            // settings that the file changes, and that want a restart
+}
+
+// containment is what the processes of sessions, and those of trl itself, may do.
+type containment struct {
+	isolation       string
+	requiredTier    string // the least isolation that will do
+	sessionUserName string // --session-user, and the account that it names
+	sessionUser     *runtime.Account
+	gatewayUserName string // --user, and the account that it names
+	gatewayUser     *runtime.Account
+	allowWrite      []string // --allow-write
+	sandbox         string
 }
 
 // settingGroups is how --help lists the settings. Each is in one group.
@@ -71,10 +76,7 @@ var settingGroups = []struct{ title, flags string }{
 	{"Logs, metrics and profiles", "log-format log-level metrics-listen admin-listen"},
 }
 
-// whichGateway is the group of the flags by which a client finds its gateway.
-const whichGateway = "Which gateway"
-
-// groupTitles are the groups of flags in the order of --help. "" is for a flag that is in none.
+// groupTitles are the groups of flags in the order of --help. "" is for a flag that is in no group.
 var groupTitles = func() (titles []string) {
 	for _, g := range settingGroups {
 		titles = append(titles, g.title)
@@ -139,7 +141,7 @@ func (s *settings) define(f *pflag.FlagSet) {
 	s.defineOperate(f)
 
 	for _, g := range settingGroups {
-		mark(f, groupAnnotation, []string{g.title}, strings.Fields(g.flags)...)
+		markGroup(f, g.title, strings.Fields(g.flags)...)
 	}
 
 	markChoice(f, "auth", "token", "none")
@@ -345,3 +347,11 @@ func (n *size) Set(text string) error {
 
 func (n *size) String() string { return strconv.FormatInt(int64(*n), 10) }
 func (n *size) Type() string   { return "size" }
+
+// maxIdle bounds the idle_timeout_s a client may ask for: a week, or what the operator gives everybody where that is more.
+func maxIdle(standard time.Duration) time.Duration {
+	if standard == 0 {
+		return 0
+	}
+	return max(standard, 7*24*time.Hour)
+}

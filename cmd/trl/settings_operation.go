@@ -6,10 +6,8 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/rs/zerolog"
 	"github.com/spf13/pflag"
 
-	"trl/metrics"
 	"trl/web/audit"
 )
 
@@ -74,21 +72,6 @@ func (s *settings) checkOperate(fault func(flag string, value any, want string) 
 		return fault("audit-log", fmt.Sprintf("%q", o.audit.Path), "a file in a directory that is there")
 	}
 	return nil
-}
-
-// openAudit opens the audit log, nil when there is to be none. Not before this gateway is the only one: an upgrade's predecessor
-// writes to it until it leaves.
-func (s *settings) openAudit(counts *metrics.Metrics, log zerolog.Logger) (*audit.Log, error) {
-	c := s.operation.audit
-	if c.Path == "" {
-		return nil, nil
-	}
-	c.Lost, c.Failing = counts.AuditLost, counts.AuditFailing
-	l, err := audit.Open(c, log)
-	if err != nil {
-		return nil, errorWithHint(err, "the file, and %s beside it, must be the gateway's own, mode 0600, in a directory that it may write", audit.HashKeyFile(filepath.Base(c.Path)))
-	}
-	return l, nil
 }
 
 // drainTime is how long SIGTERM lets the sessions live, 0 when it stops.

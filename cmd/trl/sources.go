@@ -21,47 +21,10 @@ import (
 // settings; the other two sources set the same flags, so every value is parsed and refused in one way. Only the file may change while
 // trl runs, and of it only what is marked live counts then: the rest stays as it was when the keeper started.
 
-// faults is all that is wrong with the settings, each with its hint.
-type faults []error
-
-func (f faults) Error() string {
-	texts := make([]string, len(f))
-	for i, err := range f {
-		texts[i] = err.Error()
-	}
-	return strings.Join(texts, "; ")
-}
-
-func (f faults) Unwrap() []error { return f }
-
-// add appends err, one by one if it is faults itself.
-func (f *faults) add(err error) {
-	var all faults
-	switch {
-	case err == nil:
-	case errors.As(err, &all): // which may be none
-		*f = append(*f, all...)
-	default:
-		*f = append(*f, err)
-	}
-}
-
-func (f faults) err() error {
-	switch len(f) {
-	case 0:
-		return nil
-	case 1:
-		return f[0]
-	}
-	return f
-}
-
 // Annotations of flags.
 const (
-	liveMark    = "live"    // a changed value counts without a restart; since when
-	choiceMark  = "choice"  // the only values
-	choicesMark = "several" // the only values of a list
-	variesMark  = "default" // where the default depends on the machine: how
+	liveMark   = "live"    // a changed value counts without a restart; since when
+	variesMark = "default" // where the default depends on the machine: how
 )
 
 // markLive marks settings whose value may change while trl runs: it is taken from the file whenever that changes, for what when says.
@@ -70,22 +33,8 @@ func markLive(f *pflag.FlagSet, when string, names ...string) {
 	mark(f, liveMark, []string{when}, names...)
 }
 
-// markChoice says what alone a setting may be.
-func markChoice(f *pflag.FlagSet, name string, of ...string) { mark(f, choiceMark, of, name) }
-
-// markChoices says what alone may be in a list.
-func markChoices(f *pflag.FlagSet, name string, of ...string) { mark(f, choicesMark, of, name) }
-
 // markVaries describes a default that is not the same everywhere.
 func markVaries(f *pflag.FlagSet, name, how string) { mark(f, variesMark, []string{how}, name) }
-
-func mark(f *pflag.FlagSet, key string, values []string, names ...string) {
-	for _, name := range names {
-		if err := f.SetAnnotation(name, key, values); err != nil {
-			panic(err) // no such flag
-		}
-	}
-}
 
 // allSettings are the flags that are keys of the config file, in their order and with their defaults.
 func allSettings() (all []*pflag.Flag) {
@@ -436,3 +385,9 @@ func (s *settings) keepFixed(now *settings) (changed, waiting []string) {
 	s.sessionUser, s.gatewayUser = now.sessionUser, now.gatewayUser
 	return changed, waiting
 }
+
+// sandboxedVar tells a keeper that it is in the sandbox already, and which process stands for it outside.
+const sandboxedVar = "TRL_SANDBOXED"
+
+// tokensNewVar tells a gateway that the keeper has just made its tokens.
+const tokensNewVar = "TRL_TOKENS_NEW" // #nosec G101 -- a name

@@ -5,19 +5,30 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/user"
 	"path/filepath"
 	"strings"
 	"syscall"
+
+	"github.com/rs/zerolog"
+	"golang.org/x/sys/unix"
 )
 
+// systemStateDir is the state dir of a gateway that the system started.
+const systemStateDir = "/var/lib/trl"
+
+// What is in a state dir.
 const (
-	systemStateDir = "/var/lib/trl"
-	addressFile    = "address" // the URL of the gateway that runs on this state dir
-	tokensFile     = "tokens"
-	operatorFile   = "operator-token" // the token of whoever runs the gateway, for the command line here and the login link
-	gatewayDir     = "gateway"        // what a gateway writes, whichever user it is
-	loginsFile     = gatewayDir + "/logins"
-	acmeDir        = "acme" // certificates that the gateway got by itself, and their keys
+	addressFile   = "address" // the URL of the gateway that runs on this state dir
+	tokensFile    = "tokens"
+	operatorFile  = "operator-token" // the token of whoever runs the gateway, for the command line here and the login link
+	gatewayDir    = "gateway"        // what a gateway writes, whichever user it is
+	loginsFile    = gatewayDir + "/logins"
+	acmeDir       = "acme" // certificates that the gateway got by itself, and their keys
+	recordingsDir = "recordings"
+	keeperFile    = "keeper"   // the keeper's pid, while it lives
+	instanceFile  = "instance" // "BOOT-ID INSTANCE": how to find the processes that a killed keeper leaves
+	upgradeFile   = "upgrade"  // how the last upgrade ended: nothing, or why it was refused
 )
 
 // stateDir is the gateway's directory, locked while it runs.
@@ -77,11 +88,17 @@ func openStateDir(path string) (*stateDir, error) {
 	return &stateDir{path: path, lock: lock}, nil
 }
 
-// inheritStateDir is openStateDir for who has the lock.
+// inheritStateDir is the state dir of a process that has its lock already, as this descriptor.
 func inheritStateDir(path string, lock int) (*stateDir, error) {
 	path, err := filepath.Abs(path)
 	return &stateDir{path: path, lock: os.NewFile(uintptr(lock), "lock")}, err
 }
+
+// stateDirAt is the state dir of a gateway, whose keeper has the lock.
+func stateDirAt(path string) *stateDir { return &stateDir{path: path} }
+
+// lockFD is the descriptor of the lock, for a keeper that passes it on to its successor.
+func (d *stateDir) lockFD() int { return int(d.lock.Fd()) }
 
 func (d *stateDir) file(name string) string { return filepath.Join(d.path, name) }
 
@@ -104,4 +121,45 @@ func (d *stateDir) Close() error {
 		err = nil
 	}
 	return errors.Join(err, d.lock.Close())
+}
+
+// isLocked: a gateway runs on the state dir.
+func isLocked(dir string) (bool, error) {
+	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR, 0)
+	if err != nil {
+		return false, err
+	}
+	defer lock.Close()
+	err = unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return true, nil
+	}
+	return false, err
+}
+
+// saveUpgradeOutcome leaves the outcome for whoever asked.
+func (d *stateDir) saveUpgradeOutcome(outcome error, log zerolog.Logger) {
+	text := ""
+	if outcome != nil {
+		text = outcome.Error() + "\n"
+	}
+	tmp := d.file(upgradeFile + ".new")
+	err := os.WriteFile(tmp, []byte(text), 0o600)
+	if err == nil {
+		err = os.Rename(tmp, d.file(upgradeFile))
+	}
+	if err != nil {
+		log.Warn().Err(err).Msg("outcome of the upgrade")
+	}
+}
+
+// homeDir is HOME, else the passwd entry's, else /.
+func homeDir() string {
+	if dir := os.Getenv("HOME"); filepath.IsAbs(dir) {
+		return dir
+	}
+	if account, err := user.Current(); err == nil && filepath.IsAbs(account.HomeDir) {
+		return account.HomeDir
+	}
+	return "/"
 }

@@ -12,16 +12,10 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
 	"trl/runtime"
-)
-
-const (
-	keeperFile  = "keeper"  // the keeper's pid, while it lives
-	upgradeFile = "upgrade" // how the last upgrade ended: nothing, or why it was refused
 )
 
 // upgradeTimeout is longer than the keeper itself waits for a new gateway, twice.
@@ -101,35 +95,5 @@ func upgrade(ctx context.Context, dir string) error {
 		case <-ctx.Done():
 			return errorWithHint(fmt.Errorf("upgrade: no outcome within %v", upgradeTimeout), "the gateway's log says whether the keeper was asked; an older trl that was started with SIGHUP ignored (nohup) cannot be: restart it")
 		}
-	}
-}
-
-// isLocked: a gateway runs on the state dir.
-func isLocked(dir string) (bool, error) {
-	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR, 0)
-	if err != nil {
-		return false, err
-	}
-	defer lock.Close()
-	err = unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-	if errors.Is(err, unix.EWOULDBLOCK) {
-		return true, nil
-	}
-	return false, err
-}
-
-// saveUpgradeOutcome leaves the outcome for whoever asked.
-func (d *stateDir) saveUpgradeOutcome(outcome error, log zerolog.Logger) {
-	text := ""
-	if outcome != nil {
-		text = outcome.Error() + "\n"
-	}
-	tmp := d.file(upgradeFile + ".new")
-	err := os.WriteFile(tmp, []byte(text), 0o600)
-	if err == nil {
-		err = os.Rename(tmp, d.file(upgradeFile))
-	}
-	if err != nil {
-		log.Warn().Err(err).Msg("outcome of the upgrade")
 	}
 }

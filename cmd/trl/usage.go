@@ -3,28 +3,12 @@ package main
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"trl/protocol"
 )
-
-// exitUsage is for a command line that could not be read: an unknown command or flag, a value of the wrong kind, too few or too
-// many arguments. Commands that end with the code of something else use exitOwn instead.
-const exitUsage = 2
-
-// usageError marks an error in the command line.
-type usageError struct{ error }
-
-func (m usageError) Unwrap() error { return m.error }
-
-// usageErrorWithHint is refuse for an error in the command line.
-func usageErrorWithHint(err error, hint string, args ...any) error {
-	return usageError{errorWithHint(err, hint, args...)}
-}
 
 // readStrictly makes errors in the command line of cmd and its subcommands usageErrors. Cobra finds those before it calls RunE.
 func readStrictly(cmd *cobra.Command, read *bool) {
@@ -139,16 +123,3 @@ func (n *nonEmpty) Set(text string) error {
 
 func (n *nonEmpty) String() string { return string(*n) }
 func (n *nonEmpty) Type() string   { return "string" }
-
-// completeChoices has the shell offer the values of every flag that takes one of a closed list.
-func completeChoices(cmd *cobra.Command) {
-	cmd.Flags().VisitAll(func(g *pflag.Flag) {
-		of := append(slices.Clone(g.Annotations[choiceMark]), g.Annotations[choicesMark]...)
-		if len(of) > 0 {
-			_ = cmd.RegisterFlagCompletionFunc(g.Name, cobra.FixedCompletions(of, cobra.ShellCompDirectiveNoFileComp))
-		}
-	})
-	for _, sub := range cmd.Commands() {
-		completeChoices(sub)
-	}
-}

@@ -7,6 +7,8 @@ import (
 	"os"
 	"strconv"
 	"strings"
+
+	"trl/runtime/keeper"
 )
 
 // hideEnviron makes /proc/PID/environ empty, which every session of the same user could read: it shows the memory where the
@@ -47,4 +49,22 @@ func hideEnviron() error {
 	defer mem.Close()
 	_, err = mem.WriteAt(make([]byte, end-start), start)
 	return err
+}
+
+// A startup is how `trl serve` was started.
+type startup struct {
+	exposed  error            // why sessions may read our environment
+	handover *keeper.Handover // of the keeper that we go on as; nil: none
+}
+
+// readEnvironment comes before anything reads the environment. asked: a keeper wanted to know whether we could go on as it, no more.
+func (b *startup) readEnvironment() (asked bool, err error) {
+	b.exposed = hideEnviron()
+	if asked, err = keeper.CheckHandover(); asked || err != nil {
+		return asked, err
+	}
+	if b.handover, err = keeper.ReadHandover(); err != nil {
+		return false, err
+	}
+	return false, keeper.RestoreEnviron()
 }
