@@ -5,11 +5,11 @@ SHELL       := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
-# Without VERSION the version is that of cmd/trl/main.go, v0.1.0-dev, with the commit. COMMIT is empty without git, or if git distrusts the tree's owner.
+# Without VERSION the version is that of internal/buildinfo, v0.1.0-dev, with the commit. COMMIT is empty without git, or if git distrusts the tree's owner.
 VERSION ?=
 COMMIT  ?= $(shell git describe --always --abbrev=12 --exclude='*' --dirty 2>/dev/null)
 # -buildvcs=false: COMMIT has the commit already, and stamping fails if git distrusts the tree's owner.
-BUILD    = CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '-s -w -X main.commit=$(COMMIT) $(if $(VERSION),-X main.version=$(VERSION))'
+BUILD    = CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '-s -w -X trl/internal/buildinfo.commit=$(COMMIT) $(if $(VERSION),-X trl/internal/buildinfo.version=$(VERSION))'
 
 ARGS      ?=
 RUN       ?= .
@@ -86,7 +86,7 @@ lint: ## formatting, go vet, staticcheck, the page's types, and whether its bund
 	@unformatted=$$(gofmt -l .); [ -z "$$unformatted" ] || { echo "not formatted (make fmt): $$unformatted"; exit 1; }
 	go vet ./...
 	GOARCH=arm64 go vet ./...
-	go vet -tags otel ./cmd/trl
+	go vet -tags otel ./cmd/trl ./internal/serve
 	go vet -tags soak ./internal/...
 	go tool staticcheck -checks '$(STATICCHECK)' ./...
 	cd web/ui && go run ./bundle -check # by hash; by content if npm ci has been run
@@ -102,7 +102,7 @@ audit: ## gosec, and govulncheck if its database can be reached
 
 generate: ## generate the page's bundle (run npm ci before) and the settings in docs
 	go generate ./web/ui
-	TRL_UPDATE=1 go test -count 1 -run TestReferenceIsCurrent ./cmd/trl
+	TRL_UPDATE=1 go test -count 1 -run TestReferenceIsCurrent ./internal/config
 
 screenshots: deps ## take the pictures in docs/img of the real page in a real browser
 	mkdir -p docs/img

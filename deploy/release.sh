@@ -51,7 +51,7 @@ dated() { find "$1" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +; }
 for arch in $arches; do
   name=trl-$version-linux-$arch
   bin=$dist/$name
-  GOOS=linux GOARCH=$arch CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags "-s -w -X main.version=$version -X main.commit=$commit" -o "$bin" ./cmd/trl
+  GOOS=linux GOARCH=$arch CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags "-s -w -X trl/internal/buildinfo.version=$version -X trl/internal/buildinfo.commit=$commit" -o "$bin" ./cmd/trl
   go run ./internal/sbom "$bin" "$version" "$SOURCE_DATE_EPOCH" >"$bin.spdx.json"
 
   # The tarball: the program, the documents, the units.

@@ -65,7 +65,7 @@ func startWith(t testing.TB, tune func(*pool.Config), change ...func(*Config)) *
 	if err != nil {
 		t.Fatal(err)
 	}
-	ownBound := func(who string) int { // as cmd/trl wires it
+	ownBound := func(who string) int { // as internal/serve wires it
 		if f, ok := g.cfg.Tokens.(*TokenFile); ok {
 			return f.MaxSessions(who)
 		}

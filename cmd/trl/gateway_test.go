@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"trl/client"
+	"trl/internal/serve"
 	"trl/internal/testkit"
 	"trl/protocol"
 )
@@ -214,7 +215,7 @@ func TestStopEndsAHundredBusySessions(t *testing.T) {
 		t.Errorf("%d processes left: %v", len(left), left)
 	}
 	// 8 s is the promise; the rest is for a machine that does other things too.
-	if took := time.Since(start); took > 3*stopTimeout {
+	if took := time.Since(start); took > 3*serve.StopTimeout {
 		t.Errorf("took %s", took)
 	} else {
 		t.Logf("took %s", took)

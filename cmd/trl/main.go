@@ -11,6 +11,12 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"trl/internal/buildinfo"
+	"trl/internal/cli"
+	"trl/internal/cmdline"
+	"trl/internal/config"
+	"trl/internal/serve"
 )
 
 // The keeper replaces itself on the main thread (runtime.Exec), and this is the only time at which it is certain that we are
@@ -22,11 +28,11 @@ func main() {
 	// instead: a server whose launcher went away goes on, and `trl run … | head` cancels its command. Not Ignore: children
 	// would inherit that.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
-	var start startup
+	var start serve.Startup
 	if len(os.Args) > 1 && os.Args[1] == "serve" {
-		asked, err := start.readEnvironment()
+		asked, err := start.ReadEnvironment()
 		if err != nil {
-			printError(os.Stderr, err)
+			cmdline.PrintError(os.Stderr, err)
 			os.Exit(1)
 		}
 		if asked {
@@ -39,32 +45,32 @@ func main() {
 }
 
 // execute runs one command line and returns the exit code.
-func execute(args []string, start startup) int {
+func execute(args []string, start serve.Startup) int {
 	root := newRoot(start)
 	read := false // the command line, and nothing was wrong with it
-	readStrictly(root, &read)
+	cmdline.ReadStrictly(root, &read)
 	root.SetArgs(args)
-	root.SetOut(pipeWriter{os.Stdout})
-	root.SetErr(pipeWriter{os.Stderr})
+	root.SetOut(cmdline.PipeWriter{File: os.Stdout})
+	root.SetErr(cmdline.PipeWriter{File: os.Stderr})
 	cmd, err := root.ExecuteContextC(context.Background())
-	var code exitCode
+	var code cmdline.ExitCode
 	switch {
 	case err == nil:
 		return 0
 	case errors.As(err, &code):
 		return int(code)
 	}
-	printError(os.Stderr, withHelp(cmd, err))
+	cmdline.PrintError(os.Stderr, cmdline.WithHelp(cmd, err))
 	switch {
 	case slices.Contains([]string{"run", "term", "attach", "wait"}, cmd.Name()):
-		return exitOwn
-	case !read || errors.As(err, new(usageError)):
-		return exitUsage
+		return cmdline.ExitOwn
+	case !read || errors.As(err, new(cmdline.UsageError)):
+		return cmdline.ExitUsage
 	}
 	return 1
 }
 
-func newRoot(start startup) *cobra.Command {
+func newRoot(start serve.Startup) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "trl",
 		Short: "Persistent shell sessions over WebSocket",
@@ -76,15 +82,15 @@ func newRoot(start startup) *cobra.Command {
   trl attach SESSION               come back to it
   trl start -- ./server            start a background process; trl wait waits for it, trl logs -f ID follows it
   trl ls                           what is running`,
-		Version:           buildVersion(),
+		Version:           buildinfo.Version(),
 		SilenceErrors:     true, // execute prints them, with their hints
 		SilenceUsage:      true,
 		DisableAutoGenTag: true,
 	}
 	root.SetVersionTemplate("trl {{.Version}}\n")
-	root.SetFlagErrorFunc(flagError)
-	root.SetHelpCommand(newHelp())
-	root.SetUsageFunc(usageWithGroups(groupTitles))
+	root.SetFlagErrorFunc(cmdline.FlagError)
+	root.SetHelpCommand(cmdline.NewHelp())
+	root.SetUsageFunc(cmdline.UsageWithGroups(config.GroupTitles))
 	cobra.EnableCommandSorting = false // they are grouped
 	group := func(title string, commands ...*cobra.Command) {
 		root.AddGroup(&cobra.Group{ID: title, Title: title})
@@ -93,16 +99,16 @@ func newRoot(start startup) *cobra.Command {
 		}
 		root.AddCommand(commands...)
 	}
-	group("Work in sessions", workCommands()...)
-	group("See what there is", listCommands()...)
-	group("Share and record", sharingCommands()...)
-	group("Operate the gateway", newServe(start), newConfig(), newToken(), newUpgrade(), newDrain(), newAudit(), newDoctor(), newBench())
-	group("About trl", newVersion())
-	root.AddCommand(newKillOrphans())
+	group("Work in sessions", cli.WorkCommands()...)
+	group("See what there is", cli.ListCommands()...)
+	group("Share and record", cli.SharingCommands()...)
+	group("Operate the gateway", serve.NewServe(start), config.NewCommand(), cli.NewToken(), cli.NewUpgrade(), cli.NewDrain(), cli.NewAudit(), serve.NewDoctor(), cli.NewBench())
+	group("About trl", cli.NewVersion())
+	root.AddCommand(serve.NewKillOrphans())
 	root.SetHelpCommandGroupID("About trl")
 	root.SetCompletionCommandGroupID("About trl")
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
-	completeChoices(root)
+	cmdline.CompleteChoices(root)
 	return root
 }

@@ -10,6 +10,8 @@ import (
 
 	"github.com/coder/websocket"
 	"github.com/go-json-experiment/json"
+
+	"trl/internal/serve"
 )
 
 type fullDisk struct{}
@@ -52,7 +54,7 @@ func TestRunLeavesTheOutputItCannotWrite(t *testing.T) {
 		}
 	}))
 	defer srv.Close()
-	root := newRoot(startup{})
+	root := newRoot(serve.Startup{})
 	root.SetArgs([]string{"run", "--url", srv.URL, "--", "yes"})
 	root.SetOut(fullDisk{})
 	if err := root.Execute(); !errors.Is(err, errFull) {

@@ -10,12 +10,15 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"trl/internal/cmdline"
+	"trl/internal/config"
+	"trl/internal/serve"
 	"trl/web"
 )
 
 // TestHelpIsGrouped: each group has its heading, no text of a flag begins far to the right, and no line is wider than a terminal.
 func TestHelpIsGrouped(t *testing.T) {
-	root := newRoot(startup{})
+	root := newRoot(serve.Startup{})
 	for _, words := range [][]string{{}, {"serve"}, {"config", "check"}, {"run"}, {"token", "create"}, {"recordings"}} {
 		cmd, _, err := root.Find(words)
 		if err != nil {
@@ -28,8 +31,8 @@ func TestHelpIsGrouped(t *testing.T) {
 			}
 		}
 		if len(words) == 1 && words[0] == "serve" {
-			for _, title := range groupTitles {
-				if title != "" && title != whichGateway && strings.Count(text, "\n"+title+":\n") != 1 {
+			for _, title := range config.GroupTitles {
+				if title != "" && title != cmdline.WhichGateway && strings.Count(text, "\n"+title+":\n") != 1 {
 					t.Errorf("serve has not one heading %q", title)
 				}
 			}
@@ -44,7 +47,7 @@ func TestHelpIsGrouped(t *testing.T) {
 
 // complete asks what a shell asks when somebody presses Tab.
 func complete(t *testing.T, words ...string) (offered []string) {
-	root := newRoot(startup{})
+	root := newRoot(serve.Startup{})
 	var out bytes.Buffer
 	root.SetOut(&out)
 	root.SetErr(new(bytes.Buffer))
@@ -64,7 +67,7 @@ func TestClosedListsAreCompleted(t *testing.T) {
 	look = func(cmd *cobra.Command) {
 		cmd.Flags().VisitAll(func(g *pflag.Flag) {
 			name := cmd.CommandPath() + " --" + g.Name
-			of := append(slices.Clone(g.Annotations[choiceMark]), g.Annotations[choicesMark]...)
+			of := append(slices.Clone(g.Annotations[cmdline.ChoiceMark]), g.Annotations[cmdline.ChoicesMark]...)
 			if takes, _ := pflag.UnquoteUsage(g); strings.Contains(takes, "|") && !slices.Equal(strings.Split(takes, "|"), of) {
 				t.Errorf("%s takes %s, its closed list is %q", name, takes, of)
 			}
@@ -80,7 +83,7 @@ func TestClosedListsAreCompleted(t *testing.T) {
 			look(sub)
 		}
 	}
-	look(newRoot(startup{}))
+	look(newRoot(serve.Startup{}))
 	for name, has := range map[string]string{
 		"trl serve --isolation": "none", "trl serve --log-format": "json", "trl serve --require-isolation": "cgroup", "trl serve --jwt-alg": web.JWTAlgorithms[0],
 		"trl config check --auth": "none", "trl config print --format": "yaml", "trl token create --role": "viewer", "trl ls --state": "IDLE",
@@ -90,4 +93,21 @@ func TestClosedListsAreCompleted(t *testing.T) {
 			t.Errorf("%s: %q has no %s", name, lists[name], has)
 		}
 	}
+}
+
+// TestHelpNamesWhatFlagsTake: back-quotes in a flag's text are what it takes, wherever they stand.
+func TestHelpNamesWhatFlagsTake(t *testing.T) {
+	var look func(cmd *cobra.Command)
+	look = func(cmd *cobra.Command) {
+		cmd.Flags().VisitAll(func(g *pflag.Flag) {
+			takes, _ := pflag.UnquoteUsage(g)
+			if g.Value.Type() == "bool" && takes != "" || slices.Contains(g.Annotations[cmdline.ChoiceMark], takes) {
+				t.Errorf("%s --%s takes %q", cmd.CommandPath(), g.Name, takes)
+			}
+		})
+		for _, sub := range cmd.Commands() {
+			look(sub)
+		}
+	}
+	look(newRoot(serve.Startup{}))
 }

@@ -1,0 +1,117 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"trl/internal/cmdline"
+	"trl/web/audit"
+)
+
+func NewAudit() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "audit", Short: "Check and read audit logs (trl serve --audit-log)",
+		Long: `Check and read audit logs, as trl serve --audit-log FILE writes them.
+
+Every line is bound to the one before it by a hash, also across the files that were put aside (FILE.000000001234). What a
+chain cannot tell by itself is that its end was cut off, or that everything from some line on was written anew. Keep heads
+for that, on another machine: trl audit head prints one, and the gateway's log has one every hour.`,
+	}
+	cmd.AddCommand(newAuditVerify(), newAuditHead(), newAuditHash())
+	return cmd
+}
+
+func newAuditVerify() *cobra.Command {
+	var heads []string
+	cmd := &cobra.Command{
+		Use: "verify FILE…", Short: "Say OK, or which line is the first that is not as it was written",
+		Long: `Say OK, or which line is the first that is not as it was written: changed, removed, put in, or out of order. One FILE is
+taken with what was put aside of it. With --head, also that the lines of those heads are still there.`,
+		Example: "  trl audit verify /var/log/trl/audit.log\n  trl audit verify --head 1234:5f1c… /var/log/trl/audit.log",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return cmdline.WithHint(errors.New("no file"), "usage: %s", cmd.UseLine())
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			r, err := verify(args, heads)
+			if err != nil {
+				var fault *audit.Fault
+				if errors.As(err, &fault) {
+					return cmdline.WithHint(err, "%d lines before it are as they were written", r.Lines)
+				}
+				return err
+			}
+			out := cmd.OutOrStdout()
+			if r.Lines == 0 {
+				_, err = fmt.Fprintln(out, "OK, no lines")
+				return err
+			}
+			_, err = fmt.Fprintf(out, "OK, %d lines, number %d to %d, head %s\n", r.Lines, r.First, r.Last, r.Head)
+			say := func(n int, text string, args ...any) {
+				if n > 0 && err == nil {
+					_, err = fmt.Fprintf(out, text+"\n", args...)
+				}
+			}
+			say(int(r.First)-1, "what was before number %d is not here", r.First)
+			say(int(r.Lost), "%d entries could not be written, where it says audit.lost", r.Lost)
+			say(r.Torn, "%d times it went on after a crash in the middle of a line, where it says audit.torn", r.Torn)
+			say(r.Cut, "%d bytes of a line that is not finished, at the end", r.Cut)
+			return err
+		},
+	}
+	cmd.Flags().StringSliceVar(&heads, "head", nil, "a `NUMBER:HASH` that was kept elsewhere (repeatable)")
+	return cmd
+}
+
+// verify takes one path as a log with what was put aside of it, which may become more while it is being read.
+func verify(paths, heads []string) (r audit.Report, err error) {
+	if len(paths) > 1 {
+		return audit.Verify(paths, heads...)
+	}
+	files, err := audit.Files(paths[0])
+	for err == nil {
+		var fault error
+		r, fault = audit.Verify(slices.Clone(files), heads...)
+		before := files
+		if files, err = audit.Files(paths[0]); err == nil && (fault == nil || slices.Equal(before, files)) {
+			return r, fault
+		}
+	}
+	return r, err
+}
+
+func newAuditHead() *cobra.Command {
+	return &cobra.Command{
+		Use: "head FILE", Short: "Print the number and the hash of the last line, to keep on another machine", Args: cmdline.OneArg,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			head, err := audit.ReadHead(args[0])
+			if err == nil {
+				_, err = fmt.Fprintln(cmd.OutOrStdout(), head)
+			}
+			return err
+		},
+	}
+}
+
+func newAuditHash() *cobra.Command {
+	var key string
+	cmd := &cobra.Command{
+		Use: "hash --key FILE COMMAND", Short: "Print what stands for a command in the log with this key, to search for it", Args: cmdline.OneArg,
+		Example: "  grep -c \"$(trl audit hash --key /var/log/trl/audit.log.key 'make test')\" /var/log/trl/audit.log",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			k, err := audit.ReadHashKey(key)
+			if err != nil {
+				return cmdline.WithHint(err, "the key is beside the log: --key FILE.key")
+			}
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), k.Hash(args[0]))
+			return err
+		},
+	}
+	cmd.Flags().StringVar(&key, "key", "", "the log's key `file`")
+	return cmd
+}

@@ -1,0 +1,155 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"trl/client"
+	"trl/internal/cmdline"
+	"trl/protocol"
+)
+
+func NewDrain() *cobra.Command {
+	var (
+		t    *target
+		wait time.Duration
+		undo bool
+	)
+	cmd := &cobra.Command{
+		Use: "drain", Short: "Let a running gateway take no new sessions, and end when none lives any more",
+		Long: `Let a running gateway take no new sessions, and end when none lives any more. Sessions that live go on as before, and clients
+may come back to them; /readyz is 503 from now on, and a new session is refused with SHUTTING_DOWN.
+
+It returns when the gateway has ended. With --wait that is after so long at the latest: what still lives then is ended as by
+SIGTERM. The gateway goes on draining when this command is interrupted; --undo takes it back.
+
+It has ended when nobody listens any more at its address, one of this machine, or at its Unix socket. A connection that is lost
+otherwise is made again, for 45 s; then this command fails.
+
+With --json the gateway's answer, a line of it each time that a gateway was asked.`,
+		Example: "  trl drain --wait 10m\n  trl drain --undo",
+		Args:    cmdline.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if undo {
+				var now protocol.Drained
+				err := t.call(cmd.Context(), "system.drain", protocol.Drain{Undo: true}, &now)
+				if err != nil || !t.json {
+					return err
+				}
+				return cmdline.PrintLine(cmd.OutOrStdout(), now)
+			}
+			bound := time.Duration(-1)
+			if cmd.Flags().Changed("wait") {
+				bound = max(0, wait)
+			}
+			return drain(cmd.Context(), t, bound, func(now protocol.Drained) {
+				if t.json {
+					_ = cmdline.PrintLine(cmd.OutOrStdout(), now) // the drain goes on without it
+					return
+				}
+				fmt.Fprintf(cmd.ErrOrStderr(), "trl: draining, %d sessions live\n", now.ActiveSessions)
+			})
+		},
+	}
+	t = connection(cmd)
+	cmd.Flags().DurationVar(&wait, "wait", 0, "at most so long (default: as long as it takes)")
+	cmd.Flags().BoolVar(&undo, "undo", false, "take new sessions again")
+	return cmd
+}
+
+// pollInterval is how often drain asks how far it is.
+const pollInterval = 500 * time.Millisecond
+
+// redialTimeout is how long a gateway that cannot be reached is looked for: as long as a lost connection of any client.
+const redialTimeout = 45 * time.Second
+
+// drain asks for it and stays until the gateway is gone. One that dies or is upgraded meanwhile does not know of the drain any more,
+// so the next one is asked again.
+func drain(ctx context.Context, t *target, bound time.Duration, say func(protocol.Drained)) error {
+	o, err := t.resolve()
+	if err != nil {
+		return err
+	}
+	start := time.Now()
+	heard := start // the latest time that somebody was there
+	for first := true; ; first = false {
+		ctx, lost := context.WithCancel(ctx)
+		defer lost() // few times: once for each gateway that dies, and each try
+		c, err := dial(ctx, o, func(error) { lost() })
+		if err != nil {
+			var refused *protocol.Error
+			switch {
+			case first, errors.As(err, &refused):
+				return err
+			case hasEnded(err):
+				return nil
+			case time.Since(heard) > redialTimeout:
+				return fmt.Errorf("whether the gateway has ended is not known: %w", err)
+			}
+			time.Sleep(pollInterval)
+			continue
+		}
+		q := protocol.Drain{}
+		if bound >= 0 {
+			left := protocol.Seconds(max(0, bound-time.Since(start)).Seconds())
+			q.Wait = &left
+		}
+		err = watchDrain(ctx, c, q, say)
+		c.Close()
+		heard = time.Now()
+		var refused *protocol.Error
+		switch {
+		case errors.As(err, &refused) && refused.Code != protocol.ShuttingDown && refused.Code != protocol.InternalError:
+			return addHint(err)
+		case errors.Is(err, errDrainUndone):
+			return err
+		}
+	}
+}
+
+// hasEnded tells a gateway that has ended from one that cannot be reached: nobody listens at an address of this machine.
+// About another machine a refusal says less: what refuses may stand before the gateway.
+func hasEnded(err error) bool {
+	var op *net.OpError
+	if !errors.As(err, &op) || op.Op != "dial" || !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, syscall.ENOENT) {
+		return false
+	}
+	switch a := op.Addr.(type) {
+	case *net.UnixAddr:
+		return true
+	case *net.TCPAddr:
+		ours, _ := net.InterfaceAddrs() // without them the loopback is
+		return a.IP.IsLoopback() || slices.ContainsFunc(ours, func(n net.Addr) bool { p, ok := n.(*net.IPNet); return ok && p.IP.Equal(a.IP) })
+	}
+	return false
+}
+
+var errDrainUndone = errors.New("somebody took the drain back")
+
+// watchDrain returns when the connection ends, or the drain.
+func watchDrain(ctx context.Context, c *client.Client, q protocol.Drain, say func(protocol.Drained)) error {
+	var now protocol.Drained
+	if err := c.Call(ctx, "system.drain", q, &now); err != nil {
+		return err
+	}
+	say(now)
+	look := time.NewTicker(pollInterval)
+	defer look.Stop()
+	for range look.C {
+		var stats protocol.Stats
+		if err := c.Call(ctx, "system.stats", nil, &stats); err != nil {
+			return err
+		}
+		if !stats.Draining {
+			return errDrainUndone
+		}
+	}
+	return nil
+}

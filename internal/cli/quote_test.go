@@ -1,0 +1,28 @@
+package cli
+
+import (
+	"os/exec"
+	"strings"
+	"testing"
+
+	"trl/internal/testkit"
+)
+
+// TestQuoteIsReadBackAsItWas asks a real shell.
+func TestQuoteIsReadBackAsItWas(t *testing.T) {
+	testkit.StartsProcesses(t)
+	words := []string{"", "plain", "a b", "it's", "$HOME", "`id`", "*", "~", "\\", "\"", "a\nb", "-n", "x=y", "é", "#", "!", "{a,b}", "'", "''"}
+	quoted := make([]string, len(words))
+	for i, w := range words {
+		quoted[i] = quote(w)
+	}
+	for _, sh := range []string{"sh", "bash"} {
+		out, err := exec.Command(sh, "-c", `printf '%s\0' `+strings.Join(quoted, " ")).Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Split(strings.TrimSuffix(string(out), "\x00"), "\x00"); strings.Join(got, "|") != strings.Join(words, "|") {
+			t.Errorf("%s: %q", sh, got)
+		}
+	}
+}

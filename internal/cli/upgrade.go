@@ -1,0 +1,101 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"trl/internal/cmdline"
+	"trl/internal/statedir"
+	"trl/runtime"
+)
+
+// upgradeTimeout is longer than the keeper itself waits for a new gateway, twice.
+const upgradeTimeout = 90 * time.Second
+
+func NewUpgrade() *cobra.Command {
+	var dir string
+	cmd := &cobra.Command{
+		Use: "upgrade", Short: "Let a running gateway go on as the program that has its name now",
+		Long: `Let the gateway of a state directory go on with the program file that now stands where it was started from. The new one is
+started beside the old one and takes over once it is ready; sessions, running commands and the listening socket stay, and
+clients connect again. One that does not come up changes nothing. Then the keeper becomes the new program, too: the same
+process, with all that it holds.
+
+It is what SIGHUP to the keeper does (systemctl reload), and it waits for the outcome. SIGUSR1 does the same,
+and is not ignored under nohup; trl upgrade sends both. Where the protocol between keeper and
+gateway has changed, the new gateway is refused, and a restart is needed.`,
+		Args: cmdline.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			t := target{stateDir: dir}
+			for _, dir := range t.stateDirs() {
+				if err := upgrade(cmd.Context(), dir); !errors.Is(err, fs.ErrNotExist) {
+					return err
+				}
+			}
+			return cmdline.WithHint(t.notFound(), "say which gateway with --state-dir; one with --single-process cannot be upgraded")
+		},
+	}
+	cmd.Flags().StringVar(&dir, "state-dir", os.Getenv("TRL_STATE_DIR"), "the gateway's state dir (TRL_STATE_DIR; default: the user's, then the system's)")
+	return cmd
+}
+
+// upgrade tells the keeper of a state dir, and waits for what comes of it.
+func upgrade(ctx context.Context, dir string) error {
+	text, err := os.ReadFile(filepath.Join(dir, statedir.KeeperFile))
+	if err != nil {
+		return fmt.Errorf("keeper of %s: %w", dir, err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil || pid < 1 { // 1 is a keeper that a container began with
+		return fmt.Errorf("keeper of %s: %q is no process", dir, text)
+	}
+	if locked, err := statedir.IsLocked(dir); err != nil || !locked { // the number may be somebody else's by now
+		return errors.Join(fmt.Errorf("keeper of %s: %w", dir, fs.ErrNotExist), err)
+	}
+	outcome := filepath.Join(dir, statedir.UpgradeFile)
+	if err := os.Remove(outcome); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	switch { // what is known before anybody waits for an answer
+	case runtime.IsDescendant(os.Getpid(), pid):
+		return cmdline.WithHint(errors.New("upgrade: from inside a session the keeper takes no signals"), "run trl upgrade outside of this gateway's sessions")
+	case runtime.Stopped(pid):
+		return cmdline.WithHint(fmt.Errorf("upgrade: the keeper, process %d, is stopped and answers nobody", pid), "kill -CONT %d", pid)
+	}
+	// A launcher can have SIGHUP ignored (nohup). A keeper takes the two for one request; an older one knows only SIGHUP.
+	for _, sig := range []syscall.Signal{unix.SIGUSR1, unix.SIGHUP} {
+		if err := unix.Kill(pid, sig); err != nil {
+			return cmdline.WithHint(fmt.Errorf("%s to the keeper, process %d: %w", unix.SignalName(sig), pid, err), "run this as the gateway's user")
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, upgradeTimeout)
+	defer cancel()
+	for pause := time.NewTicker(20 * time.Millisecond); ; {
+		text, err := os.ReadFile(outcome)
+		switch {
+		case err == nil && len(text) == 0:
+			return nil
+		case err == nil:
+			return cmdline.WithHint(fmt.Errorf("upgrade refused: %s", strings.TrimSpace(string(text))), "what ran before goes on; the log has more")
+		}
+		select {
+		case <-pause.C:
+			if locked, err := statedir.IsLocked(dir); err == nil && !locked {
+				return cmdline.WithHint(fmt.Errorf("upgrade: the keeper, process %d, has ended meanwhile, and every session with it", pid), "the gateway's log says why; start trl serve again")
+			}
+		case <-ctx.Done():
+			return cmdline.WithHint(fmt.Errorf("upgrade: no outcome within %v", upgradeTimeout), "the gateway's log says whether the keeper was asked; an older trl that was started with SIGHUP ignored (nohup) cannot be: restart it")
+		}
+	}
+}

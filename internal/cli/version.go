@@ -1,0 +1,35 @@
+package cli
+
+import (
+	"cmp"
+	"fmt"
+	goruntime "runtime"
+
+	"github.com/spf13/cobra"
+
+	"trl/internal/buildinfo"
+	"trl/internal/cmdline"
+	"trl/protocol"
+	"trl/runtime/keeper"
+)
+
+func NewVersion() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use: "version", Short: "Print the version, and those of the protocols that it speaks", Args: cmdline.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			platform := goruntime.GOOS + "/" + goruntime.GOARCH
+			if asJSON {
+				return cmdline.PrintJSON(cmd.OutOrStdout(), map[string]any{
+					"version": buildinfo.Version(), "commit": buildinfo.Commit(), "go": goruntime.Version(), "platform": platform,
+					"protocol": protocol.Version, "keeper_protocol": keeper.Version,
+				})
+			}
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "trl %s\ncommit           %s\nbuilt with       %s for %s\nprotocol         %s\nkeeper protocol  %d\n",
+				buildinfo.Version(), cmp.Or(buildinfo.Commit(), "unknown"), goruntime.Version(), platform, protocol.Version, keeper.Version)
+			return err
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}

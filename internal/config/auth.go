@@ -1,0 +1,104 @@
+package config
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"trl/internal/cmdline"
+	"trl/web"
+)
+
+// authSettings is what serve was told about who may come in, beside --auth and --token-file.
+type authSettings struct {
+	JWT        web.JWTConfig
+	oidc       web.OIDCConfig
+	certs      web.ClientCertsConfig
+	clientAuth string // --tls-client-auth
+
+	roleClaim, roleDefault string
+	roleMap, certRoles     []string // VALUE=ROLE
+}
+
+func (s *Settings) defineAuth(f *pflag.FlagSet) {
+	a := &s.Credentials
+	f.StringVar(&a.JWT.KeyFile, "jwt-key", "", "take JWTs signed with this key: a PEM `file` with a public key or certificate, or the secret of HS algorithms")
+	f.StringVar(&a.JWT.JWKS, "jwt-jwks", "", "take JWTs signed with the keys at this `URL` (https)")
+	f.StringSliceVar(&a.JWT.Algorithms, "jwt-alg", []string{"RS256", "ES256", "EdDSA"}, "signatures that JWTs may have")
+	f.StringVar(&a.JWT.Issuer, "jwt-issuer", "", "iss that a JWT must have")
+	f.StringVar(&a.JWT.Audience, "jwt-audience", "", "aud that a JWT must have")
+	f.StringVar(&a.oidc.Issuer, "oidc-issuer", "", "let people log in to the page with this OpenID provider (`URL`)")
+	f.StringVar(&a.oidc.ClientID, "oidc-client-id", "", "our name there")
+	f.StringVar(&a.oidc.SecretFile, "oidc-client-secret-file", "", "our secret there, a `file`; none: PKCE alone")
+	f.StringVar(&a.oidc.RedirectURL, "oidc-redirect-url", "", "where it sends people back to: `https://HOST/login/oidc/callback`")
+	f.StringSliceVar(&a.oidc.Scopes, "oidc-scope", nil, "what to ask for beside openid (repeatable)")
+	f.DurationVar(&a.oidc.SessionLasts, "oidc-session", 12*time.Hour, "how long such a login lasts")
+	f.StringVar(&a.roleClaim, "role-claim", "trl_role", "claim of a JWT or ID token with the role, or with what --role-map knows")
+	f.StringSliceVar(&a.roleMap, "role-map", nil, "`VALUE=ROLE`: what a value of that claim stands for (repeatable)")
+	f.StringVar(&a.roleDefault, "role-default", "user", "role of a JWT, ID token or client certificate that names none: `admin|user|viewer|none`; none refuses it")
+	f.StringVar(&a.certs.CAFile, "tls-client-ca", "", "take client certificates of these CAs, a PEM `file`")
+	f.StringVar(&a.clientAuth, "tls-client-auth", "optional", "client certificates: `optional|require`")
+	f.StringVar(&a.certs.Name, "tls-client-name", "cn", "part of the certificate that is the subject: `cn|dns|email|uri`")
+	f.StringSliceVar(&a.certRoles, "tls-client-role", nil, "`NAME=ROLE`: role of the certificate with this name (repeatable)")
+
+	cmdline.MarkChoices(f, "jwt-alg", web.JWTAlgorithms...)
+	cmdline.MarkChoice(f, "tls-client-auth", "optional", "require")
+	cmdline.MarkChoice(f, "tls-client-name", web.ClientCertNames...)
+	cmdline.MarkChoice(f, "role-default", "admin", "user", "viewer", "none")
+}
+
+const JWTHint = "see --jwt-key, --jwt-jwks, --jwt-alg, --jwt-issuer and --jwt-audience"
+
+// checkAuth says what cannot work, and fills in what the edge is told.
+func (s *Settings) checkAuth(fault func(flag string, value any, want string) error) (err error) {
+	a := &s.Credentials
+	if s.Auth == "none" {
+		for _, flag := range []string{"jwt-key", "jwt-jwks", "oidc-issuer", "tls-client-ca"} {
+			if s.IsSet(flag) {
+				return fault(flag, "is for authentication", "no --auth none beside it")
+			}
+		}
+	}
+	rule := web.RoleRule{Claim: a.roleClaim}
+	if a.roleDefault != "none" {
+		rule.DefaultRole = web.Role(a.roleDefault)
+	}
+	if rule.Map, err = roles(a.roleMap); err != nil {
+		return fault("role-map", err, "VALUE=admin, VALUE=user or VALUE=viewer")
+	}
+	if a.certs.Roles, err = roles(a.certRoles); err != nil {
+		return fault("tls-client-role", err, "NAME=admin, NAME=user or NAME=viewer")
+	}
+	a.JWT.Role, a.oidc.Role, a.certs.DefaultRole, a.certs.Require = rule, rule, rule.DefaultRole, a.clientAuth == "require"
+	if a.oidc.Issuer != "" {
+		if err := a.oidc.Check(); err != nil {
+			return cmdline.WithHint(err, "see --oidc-issuer, --oidc-client-id and --oidc-redirect-url")
+		}
+		if a.oidc.SessionLasts < time.Minute {
+			return fault("oidc-session", a.oidc.SessionLasts, "at least 1m")
+		}
+		s.Web.OIDC = &a.oidc
+	}
+	if a.certs.CAFile != "" {
+		if !s.Web.TLS() {
+			return fault("tls-client-ca", a.certs.CAFile, "--tls-cert and --tls-key, or --acme-domain, too: certificates are TLS's")
+		}
+		s.Web.ClientCerts = &a.certs
+	}
+	return nil
+}
+
+func roles(pairs []string) (map[string]web.Role, error) {
+	all := map[string]web.Role{}
+	for _, pair := range pairs {
+		at := strings.LastIndexByte(pair, '=')
+		if at < 1 || !slices.Contains([]string{"admin", "user", "viewer"}, pair[at+1:]) {
+			return nil, fmt.Errorf("%q", pair)
+		}
+		all[pair[:at]] = web.Role(pair[at+1:])
+	}
+	return all, nil
+}

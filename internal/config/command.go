@@ -1,0 +1,130 @@
+package config
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/rs/zerolog"
+	"github.com/spf13/cobra"
+
+	"trl/internal/cmdline"
+	"trl/web"
+)
+
+func NewCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "config", Short: "Check and show the gateway's settings",
+		Long: `Check and show the gateway's settings.
+
+They come from flags of trl serve, TRL_… in the environment, and a config file, in this order. All three can be given here, too:
+what is said holds for trl serve with the same, by the same user, in the same place.`,
+	}
+	cmd.AddCommand(newConfigCheck(), newConfigPrint(), newConfigSchema(), newConfigReference())
+	return cmd
+}
+
+func newConfigCheck() *cobra.Command {
+	var s Settings
+	cmd := &cobra.Command{
+		Use: "check [FILE]", Short: "Say whether trl serve would take a config file, and if not, why and in which line",
+		Long: `Say whether trl serve would take a config file (FILE or --config), and if not, why and in which line: all that is wrong, at once.
+Nothing is started or changed. The exit code is 1 if something is wrong. A variable TRL_… that is no setting is named, and is no error.`,
+		Example: `  trl config check /etc/trl.yaml`,
+		Args:    cmdline.MaybeOneArg,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 1 {
+				if err := cmd.Flags().Set("config", args[0]); err != nil {
+					return err
+				}
+			}
+			for _, err := range UnknownVariables() { // serve starts all the same
+				cmdline.PrintError(cmd.ErrOrStderr(), err)
+			}
+			var all cmdline.Faults
+			all.Add(s.load(cmd.Flags()))
+			if s.Web.TLSCert != "" && s.Web.TLSKey != "" {
+				if _, err := tls.LoadX509KeyPair(s.Web.TLSCert, s.Web.TLSKey); err != nil {
+					all.Add(cmdline.WithHint(fmt.Errorf("%s: %w", s.Source("tls-cert"), err), "check tls_cert and tls_key"))
+				}
+			}
+			if j := s.Credentials.JWT; j.KeyFile != "" || j.JWKS != "" {
+				if keys, err := web.OpenJWT(j, zerolog.Nop()); err != nil {
+					all.Add(cmdline.WithHint(err, JWTHint))
+				} else {
+					keys.Close()
+				}
+			}
+			if s.File == "" && len(all) == 0 {
+				return cmdline.UsageErrorWithHint(errors.New("no config file given"), "usage: trl config check FILE")
+			}
+			if err := all.Err(); err != nil {
+				return err
+			}
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s: ok\n", s.File)
+			return err
+		},
+	}
+	s.Define(cmd.Flags())
+	cmd.Flags().SortFlags = false
+	return cmd
+}
+
+func newConfigPrint() *cobra.Command {
+	var s Settings
+	var format string
+	cmd := &cobra.Command{
+		Use: "print", Short: "Print every setting as trl serve would have it, and where it comes from",
+		Long: `Print every setting as trl serve would have it, and where it comes from: a flag, the environment, a line of the config file, or nobody.
+The output is a config file itself.`,
+		Example: `  trl config print --config /etc/trl.yaml
+  trl config print --format json`,
+		Args: cmdline.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if format != "yaml" && format != "json" {
+				return cmdline.UsageErrorWithHint(fmt.Errorf("--format: %q", format), "want yaml or json")
+			}
+			if err := s.load(cmd.Flags()); err != nil {
+				return err
+			}
+			if format == "json" {
+				all := map[string]any{}
+				for _, g := range allSettings() {
+					all[keyName(g.Name)] = map[string]any{"value": fileValue(s.flags.Lookup(g.Name)), "source": s.origin(g.Name)}
+				}
+				return cmdline.PrintJSON(cmd.OutOrStdout(), all)
+			}
+			return s.print(cmd.OutOrStdout())
+		},
+	}
+	s.Define(cmd.Flags())
+	cmd.Flags().SortFlags = false
+	cmd.Flags().StringVar(&format, "format", "yaml", "`yaml|json`")
+	cmdline.MarkChoice(cmd.Flags(), "format", "yaml", "json")
+	return cmd
+}
+
+func newConfigSchema() *cobra.Command {
+	return &cobra.Command{
+		Use: "schema", Short: "Print the JSON Schema of the config file, for editors", Args: cmdline.NoArgs,
+		Long: `Print the JSON Schema of the config file. Editors with a YAML language server use it for completion and checks if the file begins with
+
+  # yaml-language-server: $schema=trl.schema.json`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := io.WriteString(cmd.OutOrStdout(), configSchema())
+			return err
+		},
+	}
+}
+
+// newConfigReference is for docs/configuration.md.
+func newConfigReference() *cobra.Command {
+	return &cobra.Command{
+		Use: "reference", Hidden: true, Args: cmdline.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := io.WriteString(cmd.OutOrStdout(), configReference())
+			return err
+		},
+	}
+}

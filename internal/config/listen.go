@@ -1,0 +1,82 @@
+package config
+
+import (
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"trl/internal/cmdline"
+	"trl/pool"
+)
+
+// checkPlaces refuses what this machine has not, or what would be reached by more people than there are guards against. The edge looks
+// once more at what it has bound: names are resolved by then.
+func (s *Settings) checkPlaces(fault func(flag string, value any, want string) error) error {
+	var all cmdline.Faults
+	for _, place := range [][2]string{{"listen", s.Web.Listen}, {"metrics-listen", s.Web.MetricsListen}, {"admin-listen", s.Web.AdminListen}} {
+		flag, address := place[0], place[1]
+		if address == "" || IsPath(address) {
+			continue
+		}
+		at, err := net.ResolveTCPAddr("tcp", address)
+		quoted := strconv.Quote(address)
+		switch {
+		case err != nil:
+			all.Add(fault(flag, fmt.Sprintf("%s: %v", quoted, err), "HOST:PORT"))
+		case flag == "metrics-listen" || at.IP.IsLoopback():
+		case flag == "admin-listen":
+			all.Add(fault(flag, quoted+": profiles are for loopback addresses and Unix sockets only", "127.0.0.1:PORT, or a path"))
+		case s.Auth == "none":
+			all.Add(fault(flag, quoted+" is beyond loopback, without authentication", "127.0.0.1, or --auth token"))
+		case !s.Web.TLS() && !s.Web.Insecure:
+			all.Add(fault(flag, quoted+" is beyond loopback, without TLS", "127.0.0.1, or --tls-cert and --tls-key; --insecure when a proxy in front does TLS"))
+		}
+	}
+	for _, place := range [][2]string{{"unix", s.Web.Unix}, {"admin-listen", s.Web.AdminListen}} {
+		flag, path := place[0], place[1]
+		if flag == "admin-listen" && !IsPath(path) || path == "" {
+			continue
+		}
+		info, err := os.Stat(filepath.Dir(path))
+		if err == nil && !info.IsDir() {
+			err = syscall.ENOTDIR
+		}
+		if err != nil {
+			all.Add(fault(flag, fmt.Sprintf("%q: %v", path, err), "a socket in a directory that is there"))
+		}
+	}
+	all.Add(s.CheckShells(fault))
+	return all.Err()
+}
+
+// IsPath tells an --admin-listen that is a Unix socket.
+func IsPath(address string) bool { return strings.Contains(address, "/") }
+
+// CheckShells wants the default shell, and one of those that are allowed.
+func (s *Settings) CheckShells(fault func(flag string, value any, want string) error) error {
+	c := pool.Config{DefaultShell: s.Pool.DefaultShell, Shells: []string{s.Pool.DefaultShell}, BaseEnv: SessionEnv(s.SessionUser)}
+	if len(pool.PresentShells(c)) == 0 {
+		return fault("default-shell", strconv.Quote(s.Pool.DefaultShell), "a program that is there, by name or path")
+	}
+	for _, shell := range s.Pool.Shells {
+		c.DefaultShell, c.Shells = shell, []string{shell}
+		if len(pool.PresentShells(c)) > 0 {
+			return nil
+		}
+	}
+	if len(s.Pool.Shells) > 0 {
+		return fault("shells", strings.Join(s.Pool.Shells, ", "), "one at least that is there, by name or path")
+	}
+	return nil
+}
+
+// isOrigin: what a browser may send as the Origin of a page.
+func isOrigin(text string) bool {
+	u, err := url.Parse(strings.TrimSuffix(text, "/"))
+	return err == nil && u.Scheme != "" && u.Host != "" && u.String() == u.Scheme+"://"+u.Host
+}

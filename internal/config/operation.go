@@ -1,0 +1,84 @@
+package config
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"trl/internal/cmdline"
+	"trl/web/audit"
+)
+
+// operation is what whoever operates the gateway decides: what is written down, and how it ends.
+type operation struct {
+	Audit    audit.Config
+	commands string
+
+	onTerm       string
+	drainTimeout time.Duration
+}
+
+func (s *Settings) defineOperate(f *pflag.FlagSet) {
+	o := &s.Operation
+	f.StringVar(&o.Audit.Path, "audit-log", "", "write down who did what in this `file`, mode 0600, and check it with `trl audit verify`")
+	f.StringVar(&o.commands, "audit-commands", "hash", "what of a command's text: `hash|redact|full`; hash is keyed, with FILE.key")
+	f.Var((*size)(&o.Audit.MaxBytes), "audit-max-bytes", "put the file aside at this `size` (100M); 0: never")
+	f.DurationVar(&o.Audit.MaxAge, "audit-max-age", 0, "put the file aside when its first line is so old; 0: never")
+	f.IntVar(&o.Audit.Keep, "audit-keep", 10, "files put aside that stay; 0: all")
+	f.DurationVar(&o.Audit.Sync, "audit-sync", time.Second, "how much of it a power failure may take; 0: nothing that was written")
+	f.BoolVar(&o.Audit.Required, "audit-required", false, "refuse requests that could not be written down")
+	o.Audit.MaxBytes = 100 << 20
+
+	f.StringVar(&s.Web.AdminListen, "admin-listen", "", "serve profiles (/debug/pprof) and /metrics on this `path` of a Unix socket, or loopback address")
+	f.StringVar(&o.onTerm, "on-term", "stop", "what SIGTERM does: `stop|drain`; a second one stops")
+	f.DurationVar(&o.drainTimeout, "drain-timeout", 10*time.Minute, "how long a drain by SIGTERM waits for sessions")
+
+	cmdline.MarkChoice(f, "audit-commands", "hash", "redact", "full")
+	cmdline.MarkChoice(f, "on-term", "stop", "drain")
+}
+
+// checkOperate refuses what no later step would notice.
+func (s *Settings) checkOperate(fault func(flag string, value any, want string) error) error {
+	o := &s.Operation
+	o.Audit.Commands = audit.CommandPolicy(o.commands)
+	for _, c := range []struct {
+		flag       string
+		value, min int64
+	}{
+		{"audit-keep", int64(o.Audit.Keep), 0},
+		{"audit-max-age", int64(o.Audit.MaxAge), 0},
+		{"audit-sync", int64(o.Audit.Sync), 0},
+		{"drain-timeout", int64(o.drainTimeout), 0},
+	} {
+		if c.value < c.min {
+			return fault(c.flag, c.value, fmt.Sprintf("at least %d", c.min))
+		}
+	}
+	if n := o.Audit.MaxBytes; n != 0 && n < 4<<10 { // files of a line each
+		return fault("audit-max-bytes", n, "0, or at least 4K")
+	}
+	if o.Audit.Path == "" {
+		if o.Audit.Required {
+			return fault("audit-required", true, "--audit-log FILE, too")
+		}
+		return nil
+	}
+	if path := o.Audit.Path; !filepath.IsAbs(path) { // an upgrade may be asked for from elsewhere
+		return fault("audit-log", fmt.Sprintf("%q", path), "a file's path, from /")
+	}
+	if info, err := os.Stat(filepath.Dir(o.Audit.Path)); !s.checkedByKeeper && (err != nil || !info.IsDir()) {
+		return fault("audit-log", fmt.Sprintf("%q", o.Audit.Path), "a file in a directory that is there")
+	}
+	return nil
+}
+
+// DrainTime is how long SIGTERM lets the sessions live, 0 when it stops.
+func (s *Settings) DrainTime() time.Duration {
+	if s.Operation.onTerm == "drain" {
+		return s.Operation.drainTimeout
+	}
+	return 0
+}

@@ -1,0 +1,27 @@
+package config
+
+import (
+	"path/filepath"
+
+	"trl/internal/statedir"
+)
+
+// checkRecord finds out where recordings go.
+func (s *Settings) checkRecord(fault func(flag string, value any, want string) error) (err error) {
+	r := &s.Pool.Record
+	if r.TotalBytes == 0 {
+		if r.Policy != "off" {
+			return fault("record", r.Policy, "room for them: --record-total-bytes is 0")
+		}
+		r.Dir = ""
+		return nil
+	}
+	if r.TotalBytes < r.MaxBytes {
+		return fault("record-total-bytes", r.TotalBytes, "0, or at least --record-max-bytes")
+	}
+	if r.Dir == "" {
+		r.Dir = filepath.Join(s.StateDir, statedir.RecordingsDir)
+	}
+	r.Dir, err = filepath.Abs(r.Dir)
+	return err
+}

@@ -1,0 +1,71 @@
+package serve
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+
+	"trl/internal/config"
+	"trl/pool"
+	"trl/protocol"
+	"trl/runtime"
+)
+
+// limits is what clients may find out about the bounds in force.
+func limits(s *config.Settings) map[string]float64 {
+	all := map[string]float64{
+		"max_sessions":               float64(s.Pool.MaxSessions),
+		"max_sessions_per_principal": float64(cmp.Or(s.Pool.MaxPerPrincipal, pool.AllButReserve(s.Pool.MaxSessions))),
+		"max_frame_bytes":            float64(s.Web.MaxFrame),
+		"max_output_bytes":           float64(s.Pool.MaxOutput),
+		"ring_bytes":                 float64(s.Pool.RingBytes),
+		"slow_client_s":              s.Web.SlowClient.Seconds(),
+		"idle_timeout_s":             s.Pool.IdleTimeout.Seconds(),
+		"max_idle_timeout_s":         s.Pool.MaxIdle.Seconds(),
+		"default_timeout_s":          s.Pool.DefaultTimeout.Seconds(),
+		"max_timeout_s":              cmp.Or(s.Pool.MaxTimeout, pool.LongestTimeout).Seconds(),
+		"retention_s":                s.Pool.Retention.Seconds(),
+		"record_max_bytes":           float64(s.Pool.Record.MaxBytes),
+		"record_total_bytes":         float64(s.Pool.Record.TotalBytes),
+		"record_keep_s":              s.Pool.Record.Keep.Seconds(),
+	}
+	all["max_connections"], all["max_connections_per_principal"] = float64(s.Web.MaxConns), float64(cmp.Or(s.Web.MaxConnsOfPrincipal, pool.AllButReserve(s.Web.MaxConns)))
+	all["max_connections_per_share"] = float64(s.Web.MaxGuests)
+	l := s.Pool.Limits
+	for name, v := range map[string]float64{
+		"memory_bytes": float64(l.MemoryBytes), "pids": float64(l.Pids), "cpu": l.CPU,
+		"file_size_bytes": float64(l.FileSizeBytes), "open_files": float64(l.OpenFiles),
+	} {
+		if v > 0 {
+			all[name] = v
+		}
+	}
+	return all
+}
+
+// capabilities is what clients may find out about the server.
+func capabilities(s *config.Settings, processes runtime.Keeper) protocol.Capabilities {
+	cannot := processes.Unenforceable()
+	c := protocol.Capabilities{
+		DefaultShell: s.Pool.DefaultShell, Isolation: isolation(processes), Limits: limits(s),
+		SessionUser: s.SessionUserName, NoNewPrivs: s.SessionUser != nil || len(s.AllowWrite) > 0 || s.Sandbox != "none", AllowWrite: s.AllowWrite,
+		SessionLimits: slices.DeleteFunc(slices.Sorted(maps.Keys(config.LimitFlags)), func(limit string) bool { return cannot[limit] != "" }),
+	}
+	if s.Sandbox != "none" {
+		c.Sandbox = s.Sandbox
+	}
+	if s.Pool.Record.Dir != "" {
+		c.Record = s.Pool.Record.Policy
+	}
+	return c
+}
+
+// isolation is what clients may find out about the containment in force.
+func isolation(keeper runtime.Keeper) protocol.Isolation {
+	tier, why := keeper.Isolation()
+	i := protocol.Isolation{Tier: tier, Why: why}
+	for _, r := range keeper.Tiers() {
+		i.Tiers = append(i.Tiers, protocol.IsolationTier(r))
+	}
+	return i
+}

@@ -1,0 +1,217 @@
+package serve
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"trl/internal/buildinfo"
+	"trl/internal/cmdline"
+	"trl/internal/config"
+	"trl/internal/statedir"
+	"trl/pool"
+	"trl/runtime"
+)
+
+// diagnosis is what trl doctor --json prints.
+type diagnosis struct {
+	Version string               `json:"version"`
+	Kernel  string               `json:"kernel"`
+	UID     int                  `json:"uid"`
+	OK      bool                 `json:"ok"` // nothing that trl needs is missing
+	Tiers   []runtime.TierReport `json:"tiers"`
+	Checks  []runtime.Finding    `json:"checks"`
+}
+
+func NewDoctor() *cobra.Command {
+	var asJSON bool
+	var dir string
+	cmd := &cobra.Command{
+		Use: "doctor", Short: "Check what this machine offers to the gateway", Args: cmdline.NoArgs,
+		Long: `Check what this machine offers to the gateway: how processes can be contained, what the kernel has, shells, limits.
+
+It looks with the eyes of whoever runs it: run it as the user, in the unit or in the container that the gateway will run in.
+The exit code is 1 if something is missing without which there is no gateway.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			d := examine(dir)
+			var err error
+			if asJSON {
+				err = cmdline.PrintJSON(cmd.OutOrStdout(), d)
+			} else {
+				err = d.print(cmd.OutOrStdout())
+			}
+			if err == nil && !d.OK {
+				err = cmdline.ExitCode(1)
+			}
+			return err
+		},
+	}
+	standard := os.Getenv("TRL_STATE_DIR")
+	if standard == "" {
+		standard = statedir.Default()
+	}
+	cmd.Flags().StringVar(&dir, "state-dir", standard, "the gateway's state dir")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+func examine(stateDir string) diagnosis {
+	var u unix.Utsname
+	_ = unix.Uname(&u)
+	d := diagnosis{
+		Version: buildinfo.Version(), Kernel: unix.ByteSliceToString(u.Release[:]), UID: os.Geteuid(), OK: true,
+		Tiers: runtime.Tiers(), Checks: runtime.Examine(),
+	}
+	d.Checks = append(d.Checks, examineShells()...)
+	d.Checks = append(d.Checks, examineStateDir(stateDir))
+	for _, c := range d.Checks {
+		d.OK = d.OK && c.State != runtime.Missing
+	}
+	return d
+}
+
+func (d *diagnosis) print(w io.Writer) error {
+	fmt.Fprintf(w, "trl %s, Linux %s, uid %d\n\nContainment, the surest first:\n", d.Version, d.Kernel, d.UID)
+	var rows [][]string
+	for _, r := range d.Tiers {
+		state := "no"
+		switch {
+		case r.InForce:
+			state = "in force"
+		case r.Available:
+			state = "available"
+		}
+		rows = append(rows, []string{"  " + r.Tier, state, r.Why})
+	}
+	if err := cmdline.PrintTable(w, nil, rows); err != nil {
+		return err
+	}
+	if hint := tierHint(d.Tiers); hint != "" {
+		fmt.Fprintf(w, "  %s\n", hint)
+	}
+	fmt.Fprintln(w, "\nWhat else counts:")
+	rows = nil
+	for _, c := range d.Checks {
+		rows = append(rows, []string{"  " + c.Name, c.State, c.What})
+	}
+	if err := cmdline.PrintTable(w, nil, rows); err != nil {
+		return err
+	}
+	if !d.OK {
+		fmt.Fprintln(w, "\nSomething is missing: the gateway does not run here.")
+	}
+	return nil
+}
+
+// tierHint says how to a surer containment.
+func tierHint(tiers []runtime.TierReport) string {
+	switch {
+	case tiers[0].Available:
+		return ""
+	case os.Geteuid() == 0:
+		return "For tier cgroup, mount cgroup v2 so that it can be written (docker: --cgroupns=private and a writable /sys/fs/cgroup)."
+	}
+	return "For tier cgroup, run trl where a cgroup is yours: systemd-run --user --scope -p Delegate=yes trl serve, or a unit with Delegate=yes."
+}
+
+// examineShells tells of each shell that sessions may have by default what it is.
+func examineShells() []runtime.Finding {
+	found := []runtime.Finding{}
+	normal := false
+	for _, path := range pool.PresentShells(pool.Config{BaseEnv: config.SessionEnv(nil), DefaultShell: "sh"}) {
+		kind, err := runtime.ShellNameOf(path)
+		if err != nil {
+			found = append(found, runtime.Finding{Name: "shell", State: runtime.Weak, What: err.Error()})
+			continue
+		}
+		normal = normal || filepath.Base(path) == "sh"
+		found = append(found, runtime.Finding{Name: "shell", State: runtime.Fine, What: strings.TrimSuffix(path+": "+kind+" "+shellVersion(path, kind), " ")})
+	}
+	if !normal {
+		state := runtime.Missing
+		if len(found) > 0 {
+			state = runtime.Weak
+		}
+		found = append(found, runtime.Finding{Name: "shell", State: state, What: "/bin/sh is none that trl drives: choose a --default-shell"})
+	}
+	return found
+}
+
+// shellVersion asks the shell; dash does not tell.
+func shellVersion(path, kind string) string {
+	var args []string
+	switch kind {
+	case "bash", "zsh":
+		args = []string{"-c", "echo $BASH_VERSION$ZSH_VERSION"}
+	case "ash":
+		args = []string{"-c", "busybox 2>&1"}
+	default:
+		return ""
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second) // a shell that takes longer is not worth waiting for
+	defer cancel()
+	cmd := exec.CommandContext(ctx, path, args...)
+	if filepath.Base(path) == "busybox" {
+		cmd.Args = append([]string{"ash"}, args...)
+	}
+	cmd.Env = []string{"PATH=/usr/bin:/bin"}
+	cmd.WaitDelay = time.Second
+	text, _ := cmd.Output()
+	line, _, _ := bytes.Cut(text, []byte("\n"))
+	if kind == "ash" { // BusyBox v1.35.0 (Debian …) multi-call binary.
+		f := strings.Fields(string(line))
+		if len(f) < 2 || f[0] != "BusyBox" {
+			return ""
+		}
+		return f[1]
+	}
+	return string(line)
+}
+
+// examineStateDir looks without touching: the directory, or the nearest one above it that exists.
+func examineStateDir(dir string) runtime.Finding {
+	finding := func(state, what string) runtime.Finding {
+		return runtime.Finding{Name: "state dir", State: state, What: dir + ": " + what}
+	}
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return finding(runtime.Missing, err.Error())
+	}
+	info, err := os.Stat(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		above := filepath.Dir(dir)
+		for ; above != "/"; above = filepath.Dir(above) {
+			if _, err := os.Stat(above); err == nil {
+				break
+			}
+		}
+		if err := unix.Access(above, unix.W_OK|unix.X_OK); err != nil {
+			return finding(runtime.Missing, fmt.Sprintf("cannot be made in %s: %v", above, err))
+		}
+		return finding(runtime.Fine, "will be made at the first start")
+	}
+	switch {
+	case err != nil:
+		return finding(runtime.Missing, err.Error())
+	case !info.IsDir():
+		return finding(runtime.Missing, syscall.ENOTDIR.Error())
+	case info.Mode().Perm()&0o022 != 0:
+		return finding(runtime.Missing, "can be written by others")
+	}
+	if err := unix.Access(dir, unix.W_OK|unix.X_OK); err != nil {
+		return finding(runtime.Missing, err.Error())
+	}
+	return finding(runtime.Fine, "can be written")
+}

@@ -1,0 +1,366 @@
+package serve
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"os"
+	"os/signal"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+
+	"trl/internal/buildinfo"
+	"trl/internal/cmdline"
+	"trl/internal/config"
+	"trl/internal/statedir"
+	"trl/metrics"
+	"trl/pool"
+	"trl/reaper"
+	"trl/runtime"
+	"trl/runtime/keeper"
+	"trl/web"
+	"trl/web/audit"
+	"trl/web/listen"
+)
+
+// StopTimeout is how long a stop may take: clients get up to 1 s to hear of it, commands 5 s between TERM and KILL, and the
+// rest is for the killing of some hundred trees on a busy machine.
+const StopTimeout = 8 * time.Second
+
+// handoverTimeout is what clients get to hear that they shall come again, while nobody serves.
+const handoverTimeout = time.Second
+
+// A gateway is what serves, each part made from those above it. One goroutine makes it, waits, and ends it.
+//
+// Begin: state dir (nobody else uses it), signals, metrics, keeper (it must own every process from the first), pool, web (its
+// port, so that a taken one is noticed before any shell is started), what an earlier gateway left, reaper. End: the other way
+// round. Clients first, so that nobody starts anything new and everybody hears why; then the clock; then the sessions; then
+// whatever processes are left; the address and the lock last, so that no other gateway starts on a state dir whose sessions
+// still die.
+type gateway struct {
+	settings *config.Settings
+	log      zerolog.Logger
+	cleanups []func() error // of what was opened; the last is called first
+
+	state        *statedir.Dir
+	signals      chan os.Signal
+	ignored      func() uint64 // signals that were not the keeper's
+	registry     *prometheus.Registry
+	metrics      *metrics.Metrics
+	tokens       *web.TokenFile
+	tokenIsNew   bool           // the token was made just now
+	keeperClient *keeper.Client // nil: single process
+	host         runtime.Keeper
+	endTraces    func()
+	pool         *pool.Pool
+	server       *web.Server
+	serveEnded   chan error // how Serve has ended
+	serveErr     error      // that, where nobody wanted it
+	reaper       *reaper.Reaper
+	reloader     *configReloader
+}
+
+// run is a gateway's life; conn is its keeper, nil for one that is its own.
+func (g *gateway) run(conn *os.File, stdout io.Writer) (err error) {
+	defer func() {
+		for _, end := range slices.Backward(g.cleanups) {
+			if e := end(); e != nil {
+				err = errors.Join(err, e)
+			}
+		}
+	}()
+	if err := g.open(conn); err != nil {
+		return err
+	}
+	if err := g.begin(stdout); err != nil {
+		return err
+	}
+	if err := g.wait(); err != nil {
+		return err
+	}
+	return g.shutDown()
+}
+
+func (g *gateway) addCleanup(f func() error) { g.cleanups = append(g.cleanups, f) }
+
+// open makes all that can fail, up to the port. Nothing runs yet, and no client is answered.
+func (g *gateway) open(conn *os.File) (err error) {
+	if conn == nil {
+		if g.state, err = statedir.Open(g.settings.StateDir); err != nil {
+			return err
+		}
+		g.addCleanup(g.state.Close)
+	} else { // the keeper has locked it
+		g.state = statedir.At(g.settings.StateDir)
+	}
+	if err := g.startSignals(conn != nil); err != nil {
+		return err
+	}
+	g.registry = prometheus.NewRegistry()
+	g.metrics = metrics.New(g.registry)
+	g.metrics.Build(buildinfo.Version())
+
+	tokens, first, closeAuth, err := openAuth(g.settings, g.state, g.log)
+	if err != nil {
+		return err
+	}
+	g.tokens, g.tokenIsNew = tokens, first
+	g.addCleanup(func() error { closeAuth(); return nil })
+	if g.settings.Web.ACME.Dir == "" {
+		g.settings.Web.ACME.Dir = g.state.File(statedir.ACMEDir)
+	}
+	if g.settings.Web.TLSCert != "" { // before the keeper is asked: an upgrade must not begin with what cannot serve
+		if _, err := tls.LoadX509KeyPair(g.settings.Web.TLSCert, g.settings.Web.TLSKey); err != nil {
+			return hintListen(err, g.settings)
+		}
+	}
+	if conn != nil {
+		err = g.connectKeeper(conn)
+	} else {
+		err = g.startSingleProcess()
+	}
+	if err != nil {
+		return err
+	}
+	if err := checkRecordable(g.settings, g.generation() == 0, g.log); err != nil {
+		return err
+	}
+	if err := g.openLogs(); err != nil {
+		return err
+	}
+	if err := g.settings.Enforceable(g.host.Unenforceable()); err != nil {
+		return err
+	}
+	g.settings.Pool.BaseEnv = config.SessionEnv(g.settings.SessionUser)
+	g.pool = pool.New(g.settings.Pool, g.host, g.metrics, g.log)
+
+	g.settings.Web.Version = buildinfo.Version()
+	g.settings.Web.Capabilities = capabilities(g.settings, g.host)
+	gatherer := prometheus.Gatherer(g.registry)
+	if g.keeperClient != nil {
+		gatherer = countKeeper(g.registry, g.metrics, g.keeperClient, g.ignored)
+	}
+	g.server = web.New(g.settings.Web, g.pool, g.metrics, gatherer, g.log)
+	if err := g.server.Listen(); err != nil {
+		return hintListen(err, g.settings)
+	}
+	return nil
+}
+
+// startSignals begins to take the signals: a keeper's, or everybody's.
+func (g *gateway) startSignals(kept bool) (err error) {
+	if kept {
+		g.signals, g.ignored, err = keeper.KeeperSignals(g.log)
+		return err
+	}
+	g.signals = make(chan os.Signal, 4)
+	for _, sig := range []os.Signal{syscall.SIGINT, syscall.SIGTERM} {
+		if !signal.Ignored(sig) { // a shell script's `trl serve &` is not for the terminal's Ctrl-C
+			signal.Notify(g.signals, sig)
+		}
+	}
+	signal.Notify(g.signals, syscall.SIGHUP) // caught, so that neither a closed terminal nor nohup's absence ends it
+	return nil
+}
+
+// connectKeeper takes up what the keeper has: processes, sockets, sessions.
+func (g *gateway) connectKeeper(conn *os.File) (err error) {
+	if g.keeperClient, err = keeper.Dial(conn, g.log); err != nil {
+		return err
+	}
+	g.addCleanup(func() error { _ = g.keeperClient.Close(); return nil })
+	if g.settings.Web.Sockets, err = listen.Inherit(g.keeperClient.Files()); err != nil {
+		return err
+	}
+	g.host, g.settings.Pool.Epoch = g.keeperClient, g.keeperClient.Epoch()
+	return nil
+}
+
+// startSingleProcess makes this process the one that owns all others.
+func (g *gateway) startSingleProcess() error {
+	host, err := runtime.NewHost(runtime.Config{Isolation: g.settings.Isolation, SessionUser: g.settings.SessionUser, WritableDirs: g.settings.LandlockDirs(), Metrics: g.metrics, Log: g.log})
+	if err != nil {
+		return cmdline.WithHint(err, "%s", hintHost(err))
+	}
+	g.addCleanup(host.Close) // KILLs what is left
+	g.host = runtime.Local(host)
+	return requireTier(host.Tiers(), g.settings.RequiredTier)
+}
+
+func (g *gateway) openLogs() (err error) {
+	if g.settings.Web.Audit, err = openAudit(g.settings, g.metrics, g.log); err != nil {
+		return err
+	}
+	if g.settings.Web.Audit != nil {
+		g.addCleanup(g.settings.Web.Audit.Close) // the last to go of what begins anything
+		g.settings.Pool.OnEnd = web.AuditEnds(g.settings.Web.Audit)
+		if t, ok := g.settings.Web.Tokens.(*web.TokenFile); ok {
+			t.OnReload(web.AuditReloads(g.settings.Web.Audit))
+		}
+	}
+	if g.settings.Web.Trace, g.endTraces, err = openTraces(g.log); err != nil {
+		return cmdline.WithHint(err, "see OTEL_EXPORTER_OTLP_ENDPOINT and the others of OpenTelemetry")
+	}
+	g.addCleanup(func() error { g.endTraces(); return nil })
+	return nil
+}
+
+// generation is how many gateways have served these sessions before.
+func (g *gateway) generation() int {
+	if g.keeperClient == nil {
+		return 0
+	}
+	return g.keeperClient.Generation()
+}
+
+// begin takes up what an earlier gateway left, serves, and says so.
+func (g *gateway) begin(stdout io.Writer) error {
+	if g.keeperClient != nil {
+		g.pool.Recover(g.keeperClient.HeldSessions())
+	}
+	g.pool.Start()
+	g.reaper = reaper.New(g.pool, func() { g.host.KillOrphans(g.pool.IsLive) }, g.metrics, g.log)
+	g.reaper.Start()
+	if g.keeperClient != nil { // else we fork
+		g.adjustGOMAXPROCS()
+	}
+	g.serveEnded = make(chan error, 1)
+	go func() { g.serveEnded <- g.server.Serve() }() // until Shutdown, or until the listener fails
+	g.pool.Recovered()                               // who asks for one meanwhile waits for that one; the keeper, for all: before, this program has not taken over
+
+	url := g.server.URL()
+	local := localURL(url, g.settings.Web.Listen)
+	if g.settings.GatewayUser == nil { // else the state dir is the keeper's, which has done so
+		if err := g.state.Publish(local); err != nil {
+			g.log.Warn().Err(err).Msg("the command line will not find this gateway by itself")
+		}
+	}
+	if g.keeperClient == nil {
+		notify(ready)
+	} else if err := g.keeperClient.Ready(); err != nil {
+		return err
+	}
+	g.reloader = follow(g.settings, g.pool, g.server, g.host, g.metrics, g.log)
+	g.addCleanup(func() error { g.reloader.close(); return nil })
+	if g.keeperClient != nil {
+		g.reloader.subscribe(g.keeperClient.Remember)
+	}
+	if g.generation() == 0 {
+		printAddress(stdout, url, local, g.tokens, g.state, g.tokenIsNew)
+	}
+	tier, why := g.host.Isolation()
+	g.settings.Web.Audit.Append(audit.Entry{Action: audit.ActionStart, Outcome: "ok", Version: buildinfo.Version()})
+	g.log.Info().Int("generation", g.generation()).Str("address", g.server.Addr()).Str("version", buildinfo.Version()).
+		Str("isolation", tier).Str("why", why).Msg("listening")
+	return nil
+}
+
+// adjustGOMAXPROCS begins to be sparing with them.
+func (g *gateway) adjustGOMAXPROCS() {
+	stop, ended := make(chan struct{}), make(chan struct{})
+	go func() { // until the end, which waits for it
+		defer close(ended)
+		runtime.AdjustGOMAXPROCS(stop)
+	}()
+	g.addCleanup(func() error { close(stop); <-ended; return nil })
+}
+
+// wait returns when it is time to end in order, or with an error when there is nothing left to end.
+func (g *gateway) wait() error {
+	var gone, yield <-chan struct{} // nil: never
+	var pulse <-chan time.Time      // for a supervisor; a keeper does it otherwise
+	if g.keeperClient != nil {
+		gone, yield = g.keeperClient.Done(), g.keeperClient.Yield()
+	} else if every := watchdogInterval(); every > 0 {
+		beat := time.NewTicker(every)
+		defer beat.Stop()
+		pulse = beat.C
+	}
+	for {
+		select {
+		case sig := <-g.signals:
+			switch {
+			case sig == syscall.SIGHUP:
+				g.reloader.reloadAlways()
+			case sig == syscall.SIGTERM && g.settings.DrainTime() > 0 && !g.server.DrainingForGood():
+				g.settings.Web.Audit.Append(audit.Entry{Action: audit.ActionDrain, Outcome: "ok"})
+				g.server.Drain(g.settings.DrainTime(), true)
+			default:
+				g.log.Info().Msg("stopping: " + sig.String())
+				return nil
+			}
+		case <-pulse:
+			notify(watchdogAlive)
+		case <-g.server.Drained():
+			return nil
+		case g.serveErr = <-g.serveEnded:
+			return nil
+		case <-yield:
+			g.handOver()
+		case <-gone:
+			// Nothing shall run that nobody owns. Should we be killed, too, the next start does it (keeper.go).
+			if g.settings.GatewayUser != nil { // whom we may not touch: the orphan killer does
+				g.log.Error().Msg("the keeper is dead; trl kill-orphans ends what it left")
+			} else {
+				ended := g.keeperClient.Instance().KillLeftovers(StopTimeout)
+				g.log.Error().Ints("pids", ended).Msg("the keeper is dead: ended what it left")
+			}
+			ctx, cancel := context.WithTimeout(context.Background(), handoverTimeout)
+			defer cancel()
+			_ = g.server.Shutdown(ctx) // who waits for an answer gets it
+			return cmdline.WithHint(errors.New("the keeper is gone, and every session with it"), "something killed it (kill -9, the OOM killer); start trl serve again")
+		}
+	}
+}
+
+// handOver gives everything to the next gateway, and ends the program.
+func (g *gateway) handOver() {
+	ctx, cancel := context.WithTimeout(context.Background(), handoverTimeout)
+	defer cancel()
+	g.server.HandOver(ctx)
+	g.endTraces()
+	g.settings.Web.Audit.Append(audit.Entry{Action: audit.ActionLeave, Outcome: "ok"})
+	if err := g.settings.Web.Audit.Close(); err != nil {
+		g.log.Error().Err(err).Msg("audit log")
+	}
+	g.log.Info().Msg("left everything to the next gateway")
+	os.Exit(0) // and nothing else of us may run: what belongs to the sessions has one user at a time
+}
+
+// shutDown ends the sessions, and before them whoever might begin something. A second signal means that no step waits any more,
+// and what owns the processes KILLs.
+func (g *gateway) shutDown() error {
+	if g.keeperClient == nil {
+		notify(stopping)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), StopTimeout)
+	defer cancel()
+	go func() { // ends with the program
+		for sig := range g.signals {
+			if sig != syscall.SIGHUP {
+				cancel()
+			}
+		}
+	}()
+	start := time.Now()
+	g.reloader.close()
+	if err := g.server.Shutdown(ctx); err != nil {
+		g.log.Warn().Err(err).Msg("clients did not go in time")
+	}
+	g.reaper.Close()
+	if err := g.pool.Close(ctx); err != nil {
+		g.log.Warn().Err(err).Msg("sessions did not end in time and are killed")
+	}
+	took := time.Since(start)
+	g.settings.Web.Audit.Append(audit.Entry{Action: audit.ActionStop, Outcome: "ok", DurationMS: float64(took.Milliseconds())})
+	g.log.Debug().Dur("took_ms", took).Msg("stopped")
+	if g.keeperClient != nil && g.serveErr == nil {
+		return g.keeperClient.Bye()
+	}
+	return g.serveErr
+}

@@ -1,0 +1,112 @@
+package serve
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"trl/internal/cmdline"
+	"trl/internal/config"
+	"trl/runtime"
+)
+
+// isolationHint is for an --isolation that cannot be had.
+const isolationHint = "use --isolation auto; `trl doctor` says what there is"
+
+// hintHost is for a host that cannot be made.
+func hintHost(err error) string {
+	switch {
+	case strings.Contains(err.Error(), "tmpfs"):
+		return "mount one (docker: --tmpfs /run)"
+	case strings.HasPrefix(err.Error(), "isolation"):
+		return isolationHint
+	}
+	return "`trl doctor` says what there is"
+}
+
+// requireTier refuses to start with less than the operator will have.
+func requireTier(tiers []runtime.TierReport, wanted string) error {
+	force := tiers[slices.IndexFunc(tiers, func(r runtime.TierReport) bool { return r.InForce })]
+	if runtime.TierAtLeast(force.Tier, wanted) {
+		return nil
+	}
+	why, hint := "", "see `trl doctor` for what this machine lacks, or require less"
+	for _, r := range tiers {
+		if !runtime.TierAtLeast(r.Tier, wanted) {
+			continue
+		}
+		if r.Available {
+			hint = fmt.Sprintf("use --isolation %s", r.Tier)
+		} else {
+			why += fmt.Sprintf("; no %s: %s", r.Tier, r.Why)
+		}
+	}
+	return cmdline.WithHint(fmt.Errorf("isolation %s is in force, and %s is required%s", force.Tier, wanted, why), "%s", hint)
+}
+
+// inSandbox runs this very command line in a sandbox, and ends as it does. What of the file system that needs is let through.
+func inSandbox(s *config.Settings) error {
+	if err := os.MkdirAll(s.StateDir, 0o700); err != nil {
+		return cmdline.WithHint(fmt.Errorf("make state directory: %w", err), "choose another one with --state-dir")
+	}
+	box := runtime.Sandbox{}
+	for _, path := range []string{s.File, s.Web.TLSCert, s.Web.TLSKey, s.TokenFile} {
+		if path != "" {
+			box.Read = append(box.Read, path)
+		}
+	}
+	let := func(flag, dir string) error {
+		real, err := filepath.Abs(dir)
+		if err == nil {
+			real, err = filepath.EvalSymlinks(real)
+		}
+		if err != nil {
+			return cmdline.WithHint(fmt.Errorf("%s: %w", s.Source(flag), err), "name a directory that is there")
+		}
+		own := real == "/tmp" && (flag == "default-dir" || flag == "allow-write") // the sandbox's will do
+		if real == "/" || slices.Contains(runtime.SandboxOwn, real) && !own {
+			return cmdline.WithHint(fmt.Errorf("%s: %s would be let into the sandbox, to be written to", s.Source(flag), real), "choose a directory of its own for it")
+		}
+		box.Write = append(box.Write, real)
+		return nil
+	}
+	dirs := [][2]string{{"state-dir", s.StateDir}}
+	if s.Web.Unix != "" {
+		dirs = append(dirs, [2]string{"unix", filepath.Dir(s.Web.Unix)})
+	}
+	if s.Operation.Audit.Path != "" {
+		dirs = append(dirs, [2]string{"audit-log", filepath.Dir(s.Operation.Audit.Path)})
+	}
+	if _, err := os.Stat(s.TokenFile); s.TokenFile != "" && err != nil { // it will be made
+		dirs = append(dirs, [2]string{"token-file", filepath.Dir(s.TokenFile)})
+	}
+	if s.IsSet("record-dir") && s.Pool.Record.Dir != "" { // the one that is not given is in the state dir
+		if err := os.MkdirAll(s.Pool.Record.Dir, 0o700); err != nil {
+			return cmdline.WithHint(fmt.Errorf("directory for recordings: %w", err), "choose another --record-dir")
+		}
+		dirs = append(dirs, [2]string{"record-dir", s.Pool.Record.Dir})
+	}
+	for _, dir := range s.AllowWrite {
+		dirs = append(dirs, [2]string{"allow-write", dir})
+	}
+	if len(s.AllowWrite) > 0 { // and nowhere else
+		box.Read = append(box.Read, s.Pool.DefaultDir)
+	} else {
+		dirs = append(dirs, [2]string{"default-dir", s.Pool.DefaultDir})
+	}
+	for _, d := range dirs {
+		if err := let(d[0], d[1]); err != nil {
+			return err
+		}
+	}
+	code, err := box.Run(fmt.Sprint(config.SandboxedVar, "=", os.Getpid()))
+	if err != nil {
+		return cmdline.WithHint(fmt.Errorf("sandbox bwrap: %w", err), "install bubblewrap 0.5 or later, and allow user namespaces, or leave --sandbox out; `trl doctor` says what there is")
+	}
+	if code != 0 {
+		return cmdline.ExitCode(code)
+	}
+	return nil
+}

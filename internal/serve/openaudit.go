@@ -1,0 +1,27 @@
+package serve
+
+import (
+	"path/filepath"
+
+	"github.com/rs/zerolog"
+
+	"trl/internal/cmdline"
+	"trl/internal/config"
+	"trl/metrics"
+	"trl/web/audit"
+)
+
+// openAudit opens the audit log, nil when there is to be none. Not before this gateway is the only one: an upgrade's predecessor
+// writes to it until it leaves.
+func openAudit(s *config.Settings, counts *metrics.Metrics, log zerolog.Logger) (*audit.Log, error) {
+	c := s.Operation.Audit
+	if c.Path == "" {
+		return nil, nil
+	}
+	c.Lost, c.Failing = counts.AuditLost, counts.AuditFailing
+	l, err := audit.Open(c, log)
+	if err != nil {
+		return nil, cmdline.WithHint(err, "the file, and %s beside it, must be the gateway's own, mode 0600, in a directory that it may write", audit.HashKeyFile(filepath.Base(c.Path)))
+	}
+	return l, nil
+}

@@ -1,0 +1,46 @@
+package serve
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+
+	"github.com/rs/zerolog"
+
+	"trl/internal/cmdline"
+	"trl/internal/config"
+	"trl/internal/statedir"
+	"trl/web"
+)
+
+// openAuth reads tokens and keys, which it follows until close. first: the tokens were made just now.
+func openAuth(s *config.Settings, state *statedir.Dir, log zerolog.Logger) (tokens *web.TokenFile, first bool, close func(), err error) {
+	close = func() {}
+	if s.Web.AuthNone {
+		return nil, false, close, nil
+	}
+	if s.TokenFile == "" {
+		s.TokenFile = state.File(statedir.TokensFile)
+	}
+	s.Web.LoginsFile = state.File(statedir.LoginsFile)
+	_, none := os.Stat(s.TokenFile)
+	first = errors.Is(none, fs.ErrNotExist) || os.Getenv(config.TokensNewVar) != ""
+	tokens, err = web.OpenTokens(s.TokenFile, state.File(statedir.OperatorFile), log)
+	if err != nil {
+		if s.GatewayUser != nil && errors.Is(err, fs.ErrPermission) {
+			return nil, first, close, cmdline.WithHint(err, "%s, as whom the gateway runs, must be able to read it and its directory", s.GatewayUser.Text)
+		}
+		return nil, first, close, cmdline.WithHint(err, "each line is `TOKEN SUBJECT ROLE` (see `trl token --help`), and only you may read the file (chmod 600)")
+	}
+	s.Web.Tokens, s.Pool.MaxOfPrincipal = tokens, tokens.MaxSessions
+	close = func() { tokens.Close() }
+	if j := s.Credentials.JWT; j.KeyFile != "" || j.JWKS != "" {
+		keys, err := web.OpenJWT(j, log)
+		if err != nil {
+			close()
+			return nil, first, func() {}, cmdline.WithHint(err, config.JWTHint)
+		}
+		s.Web.JWT, close = keys, func() { tokens.Close(); keys.Close() }
+	}
+	return tokens, first, close, nil
+}

@@ -1,0 +1,40 @@
+package statedir
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+var ErrHashes = errors.New("a gateway's list, which holds hashes and no token")
+
+// FirstToken reads the secret of the first token in a token file, or of a file that holds one token and nothing else.
+func FirstToken(path string) (string, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return "", fmt.Errorf("token file: %w", err)
+	}
+	none := errors.New("no token in it")
+	for line := range strings.Lines(string(b)) {
+		words := strings.Fields(line)
+		switch {
+		case len(words) == 0 || strings.HasPrefix(words[0], "#"):
+		case strings.HasPrefix(words[0], "sha256:"):
+			none = ErrHashes
+		default:
+			return words[0], nil
+		}
+	}
+	return "", fmt.Errorf("token file %s: %w", path, none)
+}
+
+// OperatorToken is the one that a state dir has for this command line; "": --auth none, or the server will say so.
+func OperatorToken(dir string) string {
+	token, err := FirstToken(filepath.Join(dir, OperatorFile))
+	if err != nil {
+		token, _ = FirstToken(filepath.Join(dir, TokensFile)) // as it was made once
+	}
+	return token
+}
