@@ -21,13 +21,13 @@ import (
 	"trl/protocol"
 )
 
-// Agent is what agent.json holds: an hour of an agent's work in a minute, done in three ways through a WebSocket each.
+// Agent is the content of agent.json: an agent's work, done in three ways, each through a WebSocket.
 type Agent struct {
 	Machine figure.Machine `json:"machine"`
 	Rows    []AgentRow     `json:"rows"`
 }
 
-// An AgentRow is one step, or all of them, by some agents at the same time: medians in nanoseconds.
+// An AgentRow is one step, or all of them, by a number of agents at the same time: medians in nanoseconds.
 type AgentRow struct {
 	Step     string  `json:"step"`
 	Sessions int     `json:"sessions"`
@@ -36,10 +36,10 @@ type AgentRow struct {
 	Marked   float64 `json:"markers_ns"`
 }
 
-// A task is one step of the work; it expects its words in the output.
+// A task is one step of the work; its output must contain expects.
 type task struct{ name, command, expects string }
 
-// tasks are as transcripts of coding agents have them. $PORT is the agent's own.
+// tasks resemble transcripts of coding agents. Each agent has its own $PORT.
 var tasks = []task{
 	{"cd, export", `cd "$WS" && export CFLAGS=-O1 && pwd`, "/work"},
 	{"ls", "ls -la", "main.c"},
@@ -52,10 +52,10 @@ var tasks = []task{
 	{"commit", "git add -A && git commit -qm step && git log --oneline | wc -l", "2"},
 }
 
-// A agentShell does chores one way.
+// An agentShell does the tasks in one way.
 type agentShell interface {
 	run(command string) (output string)
-	serve(command, port string) // starts a server and returns when its port takes connections
+	serve(command, port string) // starts a server and returns when its port accepts connections
 	quit()                      // ends the server
 }
 
@@ -76,14 +76,14 @@ func agent() error {
 	for _, n := range counts(*crews) {
 		rounds := 7
 		if n > 1 || *quick {
-			rounds = 3 // many at a time are samples enough of each step
+			rounds = 3 // many agents give enough samples of each step
 		}
 		var took [3]map[string]*figure.Samples
 		for i := range took {
 			took[i] = map[string]*figure.Samples{}
 		}
 		for range rounds {
-			for way := range took { // by turns
+			for way := range took { // alternately
 				runTasks(way, n, floor.addr, gw.addr, dir, template, took[way])
 			}
 		}
@@ -101,7 +101,7 @@ func agent() error {
 	return save("agent", r)
 }
 
-// workspace makes the repository that all start from.
+// workspace makes the repository from which all agents start.
 func workspace(dir string) string {
 	path := filepath.Join(dir, "template")
 	check(os.Mkdir(path, 0o777))
@@ -120,7 +120,7 @@ func workspace(dir string) string {
 	return path
 }
 
-// runTasks has n agents do all chores at the same time, each in a copy of the workspace, and adds what they took.
+// runTasks makes n agents do all tasks at the same time, each in a copy of the workspace, and adds the times.
 func runTasks(way, n int, floor, gw, dir, template string, took map[string]*figure.Samples) {
 	var (
 		all   sync.WaitGroup
@@ -163,7 +163,7 @@ func runTasks(way, n int, floor, gw, dir, template string, took map[string]*figu
 	}
 	began := time.Now()
 	for i, h := range hands {
-		all.Go(func() { // ends with its chores; awaited below
+		all.Go(func() { // ends with its tasks; awaited below
 			err := caught(func() error {
 				for _, c := range tasks {
 					start := time.Now()
@@ -196,7 +196,7 @@ func runTasks(way, n int, floor, gw, dir, template string, took map[string]*figu
 	}
 }
 
-// listen is the server that agents start: it greets who comes, for ever.
+// listen is the server that agents start: it greets every client, forever.
 func listen(port string) {
 	l := must(net.Listen("tcp", "127.0.0.1:"+port))
 	for {
@@ -209,7 +209,7 @@ func listen(port string) {
 	}
 }
 
-// freePort is one that was free a moment ago and that nobody gets who asks for any: neither another agent nor a connection.
+// freePort returns a port that was free a moment ago and that programs do not get when they ask for any port: neither another agent nor a connection.
 func freePort() string {
 	for {
 		port := strconv.Itoa(firstPort + int(lastPort.Add(1)))
@@ -220,11 +220,11 @@ func freePort() string {
 	}
 }
 
-const firstPort = 20000 // below what Linux gives away, from 32768
+const firstPort = 20000 // below the ports that Linux assigns, from 32768
 
 var lastPort atomic.Int32 // beyond firstPort
 
-// trlShell has a session: what is set stays set, a server is a process, and waiting for its port is the gateway's.
+// trlShell has a session: state persists, a server is a process, and the gateway waits for its port.
 type trlShell struct {
 	c           *websocket.Conn
 	id, process string
@@ -249,8 +249,7 @@ func (h *trlShell) serve(command, port string) {
 
 func (h *trlShell) quit() { ask(h.c, "process.kill", map[string]any{"process_id": h.process}, nil) }
 
-// onceShell starts a shell for each command and must tell each what the ones before have set: their directory and
-// variables, which is all that it can.
+// onceShell starts a shell for each command. It must give each command the directory and the variables of the earlier ones; it cannot pass on more.
 type onceShell struct {
 	c           *websocket.Conn
 	before, pid string
@@ -266,7 +265,7 @@ func (h *onceShell) run(command string) string {
 	return string(b)
 }
 
-// waitForPort is what people write who have no process.wait.
+// waitForPort is the text that people write without process.wait.
 func waitForPort(command, port string) string {
 	return command + " >/dev/null 2>&1 & echo $!; until (exec 3<>/dev/tcp/127.0.0.1/" + port + ") 2>/dev/null; do sleep 0.02; done"
 }
@@ -277,7 +276,7 @@ func (h *onceShell) serve(command, port string) {
 
 func (h *onceShell) quit() { h.run("kill " + h.pid) }
 
-// markedShell has a shell behind a pipe, too, whose output ends with a marker.
+// markedShell also has a shell behind a pipe; its output ends with a marker.
 type markedShell struct {
 	m   marked
 	pid string

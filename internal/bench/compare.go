@@ -20,11 +20,11 @@ type samples = figure.Samples
 
 var report figure.Report
 
-// knownOverBudget are the keys of figures that are known to be far out of budget, ExecRun not always: a quick run says so, and does not
-// fail. What limits them is in docs/PERFORMANCE.md; an entry goes when its figure has come back.
+// knownOverBudget are the keys of figures that are known to be far out of budget, ExecRun only sometimes. A quick run says so and does not fail.
+// docs/PERFORMANCE.md says what limits them. Remove an entry when its figure has improved.
 var knownOverBudget = []string{"ExecRate", "ExecRun/bin/bash", "ExecRun/bin/sh"}
 
-// compare measures everything; with -quick little of it, and once more when something is far out of budget.
+// compare measures everything; with -quick it measures little, and measures again if a figure is far out of budget.
 func compare() error {
 	if *quick {
 		*rounds, *stream, *idle, *slow, *tree = 60, 8, 20, 32, 100
@@ -102,22 +102,22 @@ func emit(f figure.Figure) {
 	}
 }
 
-// row is a figure without a budget, of times.
+// row is a figure of times without a budget.
 func row(name string, floor, own samples) {
 	emit(figure.New(name, key(name), figure.Nanoseconds, floor, own))
 }
 
-// rates are of n bytes in those times.
+// rates are the rates for n bytes in these times.
 func rates(name string, n int, floor, own samples) figure.Figure {
 	return figure.New(name, key(name), figure.MBPerSecond, load.Rates(n, floor), load.Rates(n, own))
 }
 
-// key makes a benchmark's name of one for people.
+// key makes a benchmark's name from a name for people.
 func key(name string) string {
 	return strings.Trim(strings.Join(strings.FieldsFunc(name, func(r rune) bool { return strings.ContainsRune(" ,:+", r) }), "-"), "-")
 }
 
-// turns measures a and b n times by turns; after is not measured.
+// turns measures a and b alternately, n times each; it does not measure after.
 func turns(n int, a, b func(), after ...func()) (as, bs samples) {
 	for range n {
 		t0 := time.Now()
@@ -134,7 +134,7 @@ func turns(n int, a, b func(), after ...func()) (as, bs samples) {
 	return as, bs
 }
 
-// commands: the shortest there is, in a gateway with one session, and in one with many idle ones.
+// commands measures the shortest command, in a gateway with one session and in one with many idle ones.
 func commands(floor, gw, full *child) {
 	wsEcho, c, fullConn := dial(floor.addr+"/echo"), dial(gw.addr+"/v1/ws"), dial(full.addr+"/v1/ws")
 	for range *idle {
@@ -154,7 +154,7 @@ func commands(floor, gw, full *child) {
 	emit(figure.New(fmt.Sprintf("exec.run beside %d idle sessions / 1", *idle), "ExecRunBesideIdle", figure.Nanoseconds, f, o).AtMost(1.1))
 }
 
-// rates16: sessions at work at the same time, beside raw shells behind a WebSocket with markers of the client's.
+// rates16 measures busy sessions, compared with raw shells behind a WebSocket whose clients write markers.
 func rates16(floor, gw string) {
 	const n = 16
 	var (
@@ -180,12 +180,12 @@ func rates16(floor, gw string) {
 	emit(figure.New("exec.run rate, 16 sessions / raw shells", "ExecRate", figure.PerSecond, fs, os).AtLeast(0.5))
 }
 
-// together is load.Together for what panics.
+// together is load.Together for functions that panic.
 func together(n int, d time.Duration, f func(i int)) float64 {
 	return must(load.Together(n, d, func(i int) error { return caught(func() error { f(i); return nil }) }))
 }
 
-// streams: text, in both framings, beside a pipe copied into messages.
+// streams measures text in both framings, compared with a pipe copied into messages.
 func streams(floor, gw string) {
 	wsEcho := dial(floor + "/echo")
 	defer wsEcho.CloseNow()
@@ -211,7 +211,7 @@ func dialProtocol(gw, protocol string) *websocket.Conn {
 	return c
 }
 
-// follow streams n bytes through the gateway until exec.exit. With a rate, in bytes a second, it reads no faster.
+// follow streams n bytes through the gateway until exec.exit. With a rate, in bytes per second, it reads no faster.
 func follow(c *websocket.Conn, session string, n int, rate float64) {
 	b := ok(roundTrip(c, request(1, "exec.stream", map[string]any{"session_id": session, "command": text(n)})))
 	got, began := 0, time.Now()
@@ -229,7 +229,7 @@ func follow(c *websocket.Conn, session string, n int, rate float64) {
 	}
 }
 
-// creations: a session from a shell kept ready, beside an echo; and one whose shell must be started, beside a bare bash's start.
+// creations measures a session with a warm shell, compared with an echo, and a session whose shell must start, compared with the start of a bare bash.
 func creations(floor string, c *websocket.Conn) {
 	wsEcho := dial(floor + "/echo")
 	defer wsEcho.CloseNow()
@@ -247,7 +247,7 @@ func destroy(c *websocket.Conn, created []byte) {
 	ask(c, "session.destroy", map[string]any{"session_id": sessionID(created), "force": true}, nil)
 }
 
-// awaitWarm waits for as many warm shells as there were to begin with.
+// awaitWarm waits for as many warm shells as there were at the beginning.
 func awaitWarm(c *websocket.Conn) func() {
 	ready := func() (n struct {
 		Warm int `json:"warm_shells"`
@@ -262,7 +262,7 @@ func awaitWarm(c *websocket.Conn) func() {
 	}
 }
 
-// memory: what the whole tree of a gateway with idle sessions has, beyond that of one without, for each of them; beside a bare bash.
+// memory measures the memory of a gateway's process tree with idle sessions, minus that without, per session, compared with a bare bash.
 func memory(full *child) {
 	const n = 20
 	var own, floor samples
@@ -283,12 +283,12 @@ func memory(full *child) {
 	emit(f.Below(0.6 * (1 << 20)))
 }
 
-// slowReader: what the gateway's memory grows by while it streams to a client that reads 40 MB/s, and a program that could do more.
+// slowReader measures the growth of the gateway's memory while it streams to a client that reads 40 MB/s from a faster program.
 func slowReader(gw *child) {
 	c := dialProtocol(gw.addr, "trl.v1+bin")
 	defer c.CloseNow()
 	id, pid := session(c, "/bin/bash"), gatewayOf(gw.cmd.Process.Pid)
-	follow(c, id, 8<<20, 0) // what a stream needs is there
+	follow(c, id, 8<<20, 0) // everything that a stream needs exists now
 	before := status(pid).rss
 	done := make(chan error, 1)
 	go func() { // ends with the stream, whose end is awaited below
@@ -307,7 +307,7 @@ func slowReader(gw *child) {
 	}
 }
 
-// cancels: a tree that honours no signal, from the cancel to its end, less the grace; beside cgroup.kill alone.
+// cancels measures the time from a cancel to the end of a tree that ignores signals, minus the grace, compared with cgroup.kill alone.
 func cancels(c *websocket.Conn) {
 	const grace = 200 * time.Millisecond
 	id, n := session(c, "/bin/bash"), 5
@@ -338,7 +338,7 @@ func cancels(c *websocket.Conn) {
 	emit(figure.New(fmt.Sprintf("cancel of %d processes, beyond the grace", *tree), "Cancel", figure.Nanoseconds, fs, os).Below(200e6))
 }
 
-// besideSingleProcess measures what the keeper, and output that outlives the gateway, cost: the same without, in one process.
+// besideSingleProcess measures the cost of the keeper, and of output that outlives the gateway, against the same work in a single process.
 func besideSingleProcess(c *websocket.Conn) {
 	gw := gateway("--single-process")
 	defer gw.stop()
@@ -374,7 +374,7 @@ func besideSingleProcess(c *websocket.Conn) {
 	emit(r)
 }
 
-// cgroupKill grows the tree in a cgroup of its own and tells how long that takes to be empty.
+// cgroupKill starts the tree in a separate cgroup and measures the time until the cgroup is empty.
 func cgroupKill(command string) (time.Duration, error) {
 	g, err := newCgroup()
 	if err != nil {

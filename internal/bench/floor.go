@@ -18,9 +18,9 @@ import (
 	"trl/internal/bench/load"
 )
 
-// Floors: what the same would cost with nothing of ours in it.
+// Floors: the cost of the same work without trl.
 
-// shell is a bare one: a line in, a line out.
+// shell is a bare shell: a line in, a line out.
 type shell struct {
 	cmd *exec.Cmd
 	in  io.WriteCloser
@@ -44,10 +44,10 @@ func (s *shell) ask() {
 
 func (s *shell) stop() { s.in.Close(); _ = s.cmd.Wait() }
 
-// text is the stream: lines, as a build prints them.
+// text is the content of a stream: lines, as a build prints them.
 func text(n int) string { return load.Text(n) }
 
-// pump asks the echo server for n bytes copied from a pipe in messages of 32 KiB.
+// pump asks the echo server for n bytes that it copies from a pipe in messages of 32 KiB.
 func pump(c *websocket.Conn, n int) {
 	if err := c.Write(ctx, websocket.MessageText, []byte("pump "+strconv.Itoa(n))); err != nil {
 		panic(err)
@@ -61,7 +61,7 @@ func pump(c *websocket.Conn, n int) {
 	}
 }
 
-// echo is the floor's server.
+// echo is the server of the floors.
 func echo() {
 	l := must(net.Listen("tcp", "127.0.0.1:0"))
 	fmt.Println("http://" + l.Addr().String())
@@ -116,7 +116,7 @@ func copyPipe(c *websocket.Conn, n int) error {
 	}
 }
 
-// echoShell passes a shell's stdin and output through a WebSocket and knows nothing of commands: markers are the client's.
+// echoShell passes a shell's stdin and output through a WebSocket and knows nothing of commands: the client writes markers.
 func echoShell(w http.ResponseWriter, r *http.Request) {
 	c, err := websocket.Accept(w, r, nil)
 	if err != nil {
@@ -152,7 +152,7 @@ func echoShell(w http.ResponseWriter, r *http.Request) {
 	_ = cmd.Wait()
 }
 
-// echoOnce runs each message as `bash -c` and answers with its output and, in the last line, its exit code.
+// echoOnce runs each message as `bash -c`, and answers with its output and, in the last line, its exit code.
 func echoOnce(w http.ResponseWriter, r *http.Request) {
 	c, err := websocket.Accept(w, r, nil)
 	if err != nil {
@@ -165,11 +165,11 @@ func echoOnce(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		cmd := exec.Command("/bin/bash", "-c", string(b))
-		// A file, not a pipe: what the command leaves in the background would hold a pipe, and us.
+		// A file and not a pipe: background processes of the command would hold a pipe, and block us.
 		f := must(os.CreateTemp("", "trl-bench-once-"))
 		os.Remove(f.Name())
 		cmd.Stdout, cmd.Stderr = f, f
-		_ = cmd.Run() // the code says how it went
+		_ = cmd.Run() // the exit code has the result
 		answer := must(io.ReadAll(io.NewSectionReader(f, 0, 1<<30)))
 		f.Close()
 		if c.Write(ctx, websocket.MessageBinary, fmt.Appendf(answer, "\n%d", cmd.ProcessState.ExitCode())) != nil {
@@ -178,7 +178,7 @@ func echoOnce(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// marked is the client of echoShell: a command and a line that says how it ended, which no output may look like.
+// marked is the client of echoShell. It sends a command and a line that reports the result; no output may look like the report.
 type marked struct {
 	c    *websocket.Conn
 	n    int

@@ -16,20 +16,20 @@ import (
 	"trl/protocol"
 )
 
-// child is a server of ours or the gateway: the address is the last word of its first line.
+// child is one of our servers or the gateway. Its address is the last word of its first line.
 type child struct {
 	cmd  *exec.Cmd
 	addr string // ws://…
-	dir  string // removed after it; "": none
+	dir  string // removed after the child's end; "": none
 }
 
-// children are those that run, for who interrupts us.
+// children are the running ones, for an interrupt.
 var children struct {
 	sync.Mutex
 	all []*child // guarded by Mutex
 }
 
-// stopOnSignal: an interrupted run leaves nothing behind, either.
+// stopOnSignal makes an interrupted run leave nothing behind.
 func stopOnSignal() {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
@@ -45,14 +45,14 @@ func stopOnSignal() {
 
 func start(path string, args ...string) *child { return startIn("", path, args...) }
 
-// startIn starts a server that keeps everything in a directory, which goes with it.
+// startIn starts a server that keeps everything in a directory, which is removed with it.
 func startIn(dir, path string, args ...string) *child {
 	cmd := exec.Command(path, args...)
 	if dir != "" {
 		cmd.Env = append(os.Environ(), "TMPDIR="+dir)
 	}
 	cmd.Stderr = os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for us; we pass it on
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for us, and we pass it on
 	out := must(cmd.StdoutPipe())
 	check(cmd.Start())
 	c := &child{cmd: cmd, dir: dir}
@@ -81,7 +81,7 @@ func (c *child) end() {
 	}
 }
 
-// gateway starts the product, with its state in a directory that goes with it.
+// gateway starts trl with its state in a directory that is removed with it.
 func gateway(flags ...string) *child {
 	dir := must(os.MkdirTemp("", "trl-bench-"))
 	return startIn(dir, *trl, append([]string{"serve", "--listen", "127.0.0.1:0", "--auth", "none", "--state-dir", dir, "--max-sessions", "5000", "--log-level", "error"}, flags...)...)
@@ -135,7 +135,7 @@ func request(id int, method string, params any) []byte {
 	return must(json.Marshal(map[string]any{"id": id, "method": method, "params": params}))
 }
 
-// ask calls a method and reads its answer into into, which may be nil.
+// ask calls a method and decodes its answer into into, which may be nil.
 func ask(c *websocket.Conn, method string, params, into any) {
 	answer := ok(roundTrip(c, request(1, method, params)))
 	if into != nil {
@@ -143,7 +143,7 @@ func ask(c *websocket.Conn, method string, params, into any) {
 	}
 }
 
-// tier is how the gateway contains its sessions.
+// tier is the gateway's tier of containment.
 func tier(c *websocket.Conn) string {
 	var caps protocol.Capabilities
 	ask(c, "system.capabilities", nil, &caps)

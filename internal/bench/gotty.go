@@ -17,11 +17,11 @@ import (
 	"github.com/coder/websocket"
 )
 
-// gotty is what people take otherwise: a PTY for each WebSocket and nothing that outlives it. It is built in a module of
-// its own, so that it is none of our dependencies, and only when asked for.
+// gotty is a common alternative: one PTY per WebSocket, and nothing that outlives it. It is built in a separate module, so that it is not a dependency
+// of ours, and only on request.
 const gottyVersion = "v1.5.0"
 
-// besideGotty prints terminals' rows with gotty in the floor's place.
+// besideGotty prints the rows of terminals with gotty in place of the floor.
 func besideGotty(gw string) {
 	dir := must(os.MkdirTemp("", "trl-bench-gotty-"))
 	defer os.RemoveAll(dir)
@@ -58,12 +58,12 @@ func startGotty(dir string) *gotty {
 	if out, err := build.CombinedOutput(); err != nil {
 		panic(fmt.Sprintf("build gotty: %v\n%s", err, out))
 	}
-	l := must(net.Listen("tcp", "127.0.0.1:0")) // it takes no port 0
+	l := must(net.Listen("tcp", "127.0.0.1:0")) // gotty accepts no port 0
 	addr := l.Addr().(*net.TCPAddr)
 	l.Close()
 	g := &gotty{addr: addr.String()}
 	g.cmd = exec.Command(filepath.Join(dir, "gotty"), "--address", "127.0.0.1", "--port", strconv.Itoa(addr.Port), "--permit-write", "--permit-arguments", "--quiet", "/bin/bash", "-c")
-	g.cmd.Env = append(os.Environ(), "HOME="+dir) // no settings of the user's
+	g.cmd.Env = append(os.Environ(), "HOME="+dir) // ignore the user's settings
 	if err := g.cmd.Start(); err != nil {
 		panic(err)
 	}
@@ -79,7 +79,7 @@ func startGotty(dir string) *gotty {
 	}
 }
 
-// dial starts a command at a terminal of gotty's, and returns how much of its output it has read, too.
+// dial starts a command on a terminal of gotty, and also returns how much of its output was read.
 func (g *gotty) dial(command string) (c *websocket.Conn, read int) {
 	c, _, err := websocket.Dial(ctx, "ws://"+g.addr+"/ws", &websocket.DialOptions{Subprotocols: []string{"webtty"}})
 	if err != nil {
@@ -98,7 +98,7 @@ func (g *gotty) dial(command string) (c *websocket.Conn, read int) {
 	return c, len(all) - len(ready)
 }
 
-// outputOfGotty is the next piece of output: '1' and base64.
+// outputOfGotty returns the next piece of output: '1' and base64.
 func outputOfGotty(c *websocket.Conn) []byte {
 	for {
 		_, b, err := c.Read(ctx)
@@ -119,7 +119,7 @@ func pressGotty(c *websocket.Conn) {
 }
 
 func (g *gotty) flood(n int) {
-	// It closes as soon as the program has ended, whatever is still to be read; so the program waits.
+	// gotty closes as soon as the program has ended, even if output is unread; so the program waits.
 	c, got := g.dial(flood + text(n) + "; sleep 60")
 	defer c.CloseNow()
 	for got < n {

@@ -1,12 +1,12 @@
-// Command bench measures a built trl beside the floors of docs/PERFORMANCE.md: a bare bash on a pipe, a bare WebSocket
-// echo in a process of its own, a bare pipe copied into WebSocket messages, a bare PTY behind a WebSocket. Floor and product take turns in one run, so
-// that what disturbs one disturbs the other; medians, their modes and ratios are printed beside their budgets.
+// Command bench measures a built trl against the floors of docs/PERFORMANCE.md: a bare bash on a pipe, a bare WebSocket echo in a separate process, a
+// bare pipe copied into WebSocket messages, a bare PTY behind a WebSocket. Floor and product take turns in one run, so a disturbance hits both. It
+// prints medians, their modes and ratios, and the budgets.
 //
-//	bench [compare]  every figure beside its floor; -quick is CI's, and fails where a ratio is far out of budget, twice
-//	bench scale      1 to 4,000 sessions: what they cost when they are made, idle, used and ended
-//	bench agent      what an agent does in a working day, beside two other ways of doing it
-//	bench comeback   from a kill -9 of the gateway to its successor's answers, by what clients had done before
-//	bench kept       what work that has ended takes
+//	bench [compare]  every figure with its floor; CI uses -quick, which fails if a ratio is far out of budget twice
+//	bench scale      1 to 4,000 sessions: the cost of making, keeping, using and ending them
+//	bench agent      an agent's work, compared with two other ways of doing it
+//	bench comeback   time from a kill -9 of the gateway to the next one's answers, by earlier work
+//	bench kept       the cost of ended work
 //	bench soak       hours of mixed work: nothing may grow
 //	bench plots      the pictures and tables of docs, from the JSON that the others left
 package main
@@ -29,20 +29,20 @@ var (
 	trl    = flag.String("trl", "bin/trl", "the gateway to measure")
 	rounds = flag.Int("rounds", 2000, "requests of each kind")
 	stream = flag.Int("mib", 64, "MiB to stream")
-	idle   = flag.Int("idle", 1000, "idle sessions beside the measured one")
-	slow   = flag.Int("slow-mib", 1024, "MiB to stream to a client that is slow")
+	idle   = flag.Int("idle", 1000, "idle sessions next to the measured one")
+	slow   = flag.Int("slow-mib", 1024, "MiB to stream to a slow client")
 	tree   = flag.Int("tree", 600, "processes to cancel")
-	quick  = flag.Bool("quick", false, "little of everything; fail where a ratio is far out of budget in two runs")
+	quick  = flag.Bool("quick", false, "measure little of everything; fail if a ratio is far out of budget in two runs")
 	format = flag.String("format", "table", "table, json or benchstat")
 	out    = flag.String("out", "", "leave the results as JSON in this `directory`")
 	many   = flag.Int("sessions", 500, "sessions, for soak")
 	sizes  = flag.String("sizes", "1,10,100,1000,4000", "numbers of sessions, for scale")
-	crews  = flag.String("agents", "1,32", "numbers of agents at work at the same time, for agent")
+	crews  = flag.String("agents", "1,32", "numbers of agents that work at the same time, for agent")
 	keyed  = flag.String("keyed", "10000,100000,1000000", "numbers of commands with a request_key, for comeback")
 	lasts  = flag.Duration("for", time.Hour, "how long, for soak")
 	img    = flag.String("img", "docs/img", "`directory` of the pictures, for plots")
 	only   = flag.Bool("terminals", false, "measure only terminals")
-	other  = flag.Bool("gotty", false, "measure terminals beside gotty, too, which is built for it")
+	other  = flag.Bool("gotty", false, "also build gotty and measure its terminals")
 	doc    = flag.String("doc", "docs/PERFORMANCE.md", "the `file` whose tables plots writes")
 	ctx    = context.Background()
 )
@@ -73,7 +73,7 @@ func main() {
 	}
 }
 
-// caught turns the panics by which everything here gives up into an error; what was started is stopped on the way.
+// caught turns panics, by which all code here gives up, into an error; it stops what was started.
 func caught(run func() error) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -91,7 +91,7 @@ func counts(list string) (all []int) {
 	return all
 }
 
-// machine is this one, and the source we measure.
+// machine describes this machine and the source that we measure.
 func machine(tier string) figure.Machine {
 	m := figure.ThisMachine()
 	m.Tier = tier
@@ -101,7 +101,7 @@ func machine(tier string) figure.Machine {
 	return m
 }
 
-// save leaves a result for plots. A quick run is none.
+// save keeps a result for plots, unless it is from a quick run.
 func save(name string, v any) error {
 	if *out == "" || *quick {
 		return nil

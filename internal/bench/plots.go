@@ -13,8 +13,8 @@ import (
 	"trl/internal/bench/plot"
 )
 
-// plots writes the pictures, and the tables between their marks in the document, from what runs have left. What was not run
-// stays as it is.
+// plots writes the pictures, and the tables between their marks in the document, from the results of runs. It does not change tables and pictures
+// without a result.
 func plots() error {
 	text, err := os.ReadFile(*doc)
 	if err != nil {
@@ -196,7 +196,7 @@ func keptTable(k Kept) string {
 	return b.String()
 }
 
-// soakPlot shows each number beside what it was in the first quarter.
+// soakPlot shows each number relative to the first quarter.
 func soakPlot(k Soak) error {
 	c := plot.Chart{Title: "Mixed work: numbers beside those of the first quarter", X: "minutes", Format: func(v float64) string { return fmt.Sprintf("%.0f %%", v) }}
 	for _, name := range []string{"gateway_pss", "sessions_pss", "gateway_descriptors", "goroutines"} {

@@ -21,7 +21,7 @@ import (
 	"trl/protocol"
 )
 
-// usage is what processes have of the machine.
+// usage is what processes use of the machine.
 type usage struct {
 	processes   int
 	pss, rss    float64 // bytes
@@ -37,7 +37,7 @@ func (u *usage) add(o usage) {
 	u.cpu += o.cpu
 }
 
-// status looks at one process; of one that is gone it is zero.
+// status measures one process; the result is zero if the process is gone.
 func status(pid int) (u usage) {
 	dir := fmt.Sprintf("/proc/%d/", pid)
 	rollup, err := os.ReadFile(dir + "smaps_rollup")
@@ -64,7 +64,7 @@ func status(pid int) (u usage) {
 	return u
 }
 
-// cpu is what a process has used; clock ticks are a hundredth of a second on every Linux that Go runs on.
+// cpu is the processor time that a process has used. Clock ticks are a hundredth of a second on every Linux that Go runs on.
 func cpu(pid int) time.Duration {
 	f := statFields(pid)
 	if len(f) < 13 {
@@ -75,14 +75,14 @@ func cpu(pid int) time.Duration {
 	return time.Duration(user+sys) * 10 * time.Millisecond
 }
 
-// statFields are those of /proc/PID/stat after the name: state, parent, …
+// statFields are the fields of /proc/PID/stat after the name: state, parent, …
 func statFields(pid int) []string {
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	_, rest, _ := strings.Cut(string(text), ") ")
 	return strings.Fields(rest)
 }
 
-// descendants are a process and all below it.
+// descendants are a process and all processes below it.
 func descendants(root int) []int {
 	entries, err := os.ReadDir("/proc")
 	check(err)
@@ -104,7 +104,7 @@ func descendants(root int) []int {
 	return all
 }
 
-// treeOf is what a gateway, its keeper and everything of its sessions have.
+// treeOf is the usage of a gateway, its keeper and all of its sessions.
 func treeOf(root int) (u usage) {
 	for _, pid := range descendants(root) {
 		u.add(status(pid))
@@ -112,7 +112,7 @@ func treeOf(root int) (u usage) {
 	return u
 }
 
-// gatewayOf is the gateway below a keeper: the child that runs the same program. With --single-process they are one.
+// gatewayOf is the gateway below a keeper: the child that runs the same program. With --single-process both are one.
 func gatewayOf(keeper int) int {
 	program, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", keeper))
 	check(err)
@@ -124,13 +124,13 @@ func gatewayOf(keeper int) int {
 	return keeper
 }
 
-// cgroup is one of our own, for floors.
+// cgroup is a cgroup of our own, for floors.
 type cgroup struct {
 	path string
 	dir  *os.File
 }
 
-// newCgroup makes one below our own; who may not has no such floor.
+// newCgroup makes a cgroup below our own. Without the right to do so there is no such floor.
 func newCgroup() (*cgroup, error) {
 	own, mount, err := cgroupHere()
 	if err != nil {
@@ -171,7 +171,7 @@ func (g *cgroup) attr() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(g.dir.Fd())}
 }
 
-// kill returns when nothing is left in it.
+// kill kills the cgroup and returns when it is empty.
 func (g *cgroup) kill() error {
 	if err := os.WriteFile(filepath.Join(g.path, "cgroup.kill"), []byte("1"), 0); err != nil {
 		return err
@@ -187,7 +187,7 @@ func (g *cgroup) kill() error {
 
 func (g *cgroup) remove() {
 	g.dir.Close()
-	for range 1000 { // busy for a moment after its last process
+	for range 1000 { // it is busy for a moment after its last process
 		if err := os.Remove(g.path); !errors.Is(err, unix.EBUSY) {
 			return
 		}
@@ -195,12 +195,12 @@ func (g *cgroup) remove() {
 	}
 }
 
-// entries counts what is below a directory: directories only, or everything.
+// entries counts the entries below a directory: directories only, or all.
 func entries(dir string, dirs bool) (n int) {
 	if dir == "" {
 		return 0
 	}
-	_ = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error { // what goes away meanwhile is not counted
+	_ = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error { // entries that disappear meanwhile are not counted
 		if err == nil && (!dirs || d.IsDir()) {
 			n++
 		}
@@ -209,7 +209,7 @@ func entries(dir string, dirs bool) (n int) {
 	return n
 }
 
-// cgroupsOf is the directory of a gateway's cgroups; "" in a tier without.
+// cgroupsOf is the directory of a gateway's cgroups; "" in a tier without cgroups.
 func cgroupsOf(c *websocket.Conn) string {
 	var caps protocol.Capabilities
 	ask(c, "system.capabilities", nil, &caps)
@@ -221,7 +221,7 @@ func cgroupsOf(c *websocket.Conn) string {
 	return ""
 }
 
-// metric is a number of the gateway's /metrics.
+// metric is a number from the gateway's /metrics.
 func metric(gw *child, name string) float64 {
 	r, err := http.Get(strings.Replace(gw.addr, "ws", "http", 1) + "/metrics")
 	check(err)

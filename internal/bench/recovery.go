@@ -14,7 +14,7 @@ import (
 	"trl/internal/bench/figure"
 )
 
-// Recovery is what comeback.json holds: how long clients wait after a kill -9 of the gateway, by what they had done before.
+// Recovery is the content of comeback.json: how long clients wait after a kill -9 of the gateway, by their earlier work.
 type Recovery struct {
 	Machine figure.Machine `json:"machine"`
 	Runs    []RecoveryRun  `json:"runs"`
@@ -25,16 +25,16 @@ type RecoveryRun struct {
 	Commands int             `json:"commands"`
 	Sessions int             `json:"sessions"`
 	Ping     figure.Measured `json:"ping_ns"`    // from the kill to the answer of a ping
-	Session  figure.Measured `json:"session_ns"` // the same to a command's in one session, asked for at once
-	All      figure.Measured `json:"all_ns"`     // the same to session.info's of every session, one after the other
+	Session  figure.Measured `json:"session_ns"` // from the kill to the answer of a command in one session, sent at once
+	All      figure.Measured `json:"all_ns"`     // from the kill to the last answer of session.info for every session, one after the other
 	RSS      float64         `json:"gateway_rss_bytes"`
 }
 
 const (
 	recoveryKills  = 5
 	recoveryConns  = 16   // connections that send the commands
-	manyKeysFrom   = 1e5  // beyond so many of one principal, the gateway is told to take them
-	recoveryPause  = 1100 // milliseconds of life in which the keeper starts the next gateway at once
+	manyKeysFrom   = 1e5  // above this number for one principal, the gateway is told to accept them
+	recoveryPause  = 1100 // milliseconds of life after which the keeper starts the next gateway at once
 	recoveryFigure = "comeback"
 )
 
@@ -86,7 +86,7 @@ func recovery() error {
 	return save(recoveryFigure, r)
 }
 
-// sendKeyed runs n commands, each with a request_key of its own.
+// sendKeyed runs n commands, each with its own request_key.
 func sendKeyed(gw *child, ids []string, n int) {
 	var next atomic.Int64
 	var crew sync.WaitGroup
@@ -112,13 +112,13 @@ func sendKeyed(gw *child, ids []string, n int) {
 	}
 }
 
-// killGateway kills the gateway, once it has lived so long that the keeper does not take it for one that cannot start.
+// killGateway kills the gateway when it has lived so long that the keeper does not take it for one that cannot start.
 func killGateway(gw *child) time.Time {
 	time.Sleep(recoveryPause * time.Millisecond)
 	pid := gatewayOf(gw.cmd.Process.Pid)
 	since := time.Now()
 	check(syscall.Kill(pid, syscall.SIGKILL))
-	for { // what we dial must not be the one that dies
+	for { // we must not dial the gateway that dies
 		if _, err := os.Stat(fmt.Sprintf("/proc/%d", pid)); err != nil {
 			return since
 		}
@@ -126,7 +126,7 @@ func killGateway(gw *child) time.Time {
 	}
 }
 
-// again is a connection to the next gateway. It waits in the backlog of the socket, which never closes.
+// again dials the next gateway. The connection waits in the backlog of the socket, which never closes.
 func again(gw *child) *websocket.Conn {
 	for {
 		if c, _, err := websocket.Dial(ctx, gw.addr+"/v1/ws", nil); err == nil {
@@ -136,13 +136,13 @@ func again(gw *child) *websocket.Conn {
 	}
 }
 
-// Kept is what kept.json holds: what ended work takes, with the default flags.
+// Kept is the content of kept.json: the cost of ended work, with the default flags.
 type Kept struct {
 	Machine figure.Machine `json:"machine"`
 	Steps   []KeptStep     `json:"steps"`
 }
 
-// A KeptStep is the gateway and its keeper at one moment.
+// A KeptStep is the state of the gateway and its keeper at one moment.
 type KeptStep struct {
 	What    string  `json:"what"`
 	Gateway float64 `json:"gateway_rss_bytes"`
@@ -154,7 +154,7 @@ func kept() error {
 	var r Kept
 	openFiles()
 	look := func(gw *child, what string) {
-		time.Sleep(3 * time.Second) // for what is let go with the reaper's next beat
+		time.Sleep(3 * time.Second) // for work that the reaper drops on its next tick
 		keeper := gw.cmd.Process.Pid
 		k, g := status(keeper), status(gatewayOf(keeper))
 		s := KeptStep{what, g.rss, k.rss, [2]int{g.descriptors, k.descriptors}}

@@ -10,34 +10,32 @@ import (
 	"trl/internal/bench/figure"
 )
 
-// Scale is what scale.json holds: the same gateway with more and more sessions. What one costs must not depend on how many
-// there are.
+// Scale is the content of scale.json: the same gateway with more and more sessions. The cost of one must not depend on their number.
 type Scale struct {
 	Machine figure.Machine `json:"machine"`
 	Steps   []Step         `json:"steps"`
-	Stopped string         `json:"stopped,omitempty"` // what the machine's limits had to say
+	Stopped string         `json:"stopped,omitempty"` // the error at the machine's limits
 }
 
-// A Step is one number of sessions, all idle but for what is measured.
+// A Step is one number of sessions, all idle except the measured ones.
 type Step struct {
 	Sessions    int             `json:"sessions"`
 	Create      figure.Measured `json:"create_ns"`
-	Exec        figure.Measured `json:"exec_ns"`  // in one of them
+	Exec        figure.Measured `json:"exec_ns"`  // in one session
 	First       figure.Measured `json:"first_ns"` // the first command of others
-	Ping        figure.Measured `json:"ping_ns"`  // beside both, by turns
+	Ping        figure.Measured `json:"ping_ns"`  // alternating with both
 	IdleCPU     float64         `json:"idle_cpu_percent"`
-	PSS         float64         `json:"pss_bytes"` // the whole tree
+	PSS         float64         `json:"pss_bytes"` // of the whole process tree
 	PerSession  float64         `json:"pss_per_session_bytes"`
 	Gateway     float64         `json:"gateway_rss_bytes"`
 	Keeper      float64         `json:"keeper_rss_bytes"`
 	Descriptors int             `json:"descriptors"` // of gateway and keeper
 	Processes   int             `json:"processes"`
 	Destroy     figure.Measured `json:"destroy_ns"`
-	Left        int             `json:"processes_left"` // after all sessions have ended, beyond those before the first
+	Left        int             `json:"processes_left"` // after all sessions have ended, minus those before the first one
 }
 
-// openFiles raises the limit for the gateways to come: a session costs some 18 descriptors in the gateway and as many in the
-// keeper. It returns what there is.
+// openFiles raises the limit for later gateways: a session needs some 18 descriptors in the gateway and as many in the keeper. It returns the limit.
 func openFiles() uint64 {
 	const wanted = 1 << 17
 	var l syscall.Rlimit
@@ -87,14 +85,14 @@ func step(gw *child, n int) (s Step, err error) {
 func measureStep(gw *child, n int) (s Step) {
 	const (
 		execs = 1000
-		quiet = 3 * time.Second  // for snapshots, and what else follows a command
-		idles = 10 * time.Second // CPU time is told in hundredths of a second: a thousandth of a core
+		quiet = 3 * time.Second  // for snapshots and other work after a command
+		idles = 10 * time.Second // CPU time is reported in hundredths of a second: a thousandth of a core
 	)
 	keeper := gw.cmd.Process.Pid
 	c := dial(gw.addr + "/v1/ws")
 	defer c.CloseNow()
 	tier(c)
-	time.Sleep(time.Second) // warm shells
+	time.Sleep(time.Second) // for warm shells
 	before := treeOf(keeper)
 	s.Sessions = n
 	var created, destroyed, first, execd, pinged figure.Samples

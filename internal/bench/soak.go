@@ -17,16 +17,16 @@ import (
 	"trl/protocol"
 )
 
-// A soak has many sessions do mixed work for hours. Now and then all of it pauses, until nothing runs and what has ended is
-// forgotten; then everything that could leak is counted.
+// A soak makes many sessions do mixed work for hours. Now and then it pauses until nothing runs and ended work is forgotten; then it counts everything
+// that could leak.
 
 const (
 	workers    = 16
-	retention  = 2 * time.Second // short, so that a pause sees the end of what has ended
+	retention  = 2 * time.Second // short, so that ended work is gone in a pause
 	settleTime = retention + time.Second
 )
 
-// Soak is what soak.json holds.
+// Soak is the content of soak.json.
 type Soak struct {
 	Machine  figure.Machine `json:"machine"`
 	Lasted   string         `json:"lasted"`
@@ -36,7 +36,7 @@ type Soak struct {
 	Trends   []figure.Trend `json:"trends"`
 }
 
-// A sample is one look, while nothing runs.
+// A sample is one measurement, while nothing runs.
 type sample struct {
 	At      float64            `json:"at_s"`
 	Numbers map[string]float64 `json:"numbers"`
@@ -45,12 +45,12 @@ type sample struct {
 // counted are the numbers of a sample, in the order of the table.
 var counted = []string{"gateway_pss", "gateway_rss", "gateway_heap", "keeper_pss", "sessions_pss", "gateway_descriptors", "keeper_descriptors", "goroutines", "processes", "cgroups", "files", "run_p99_us", "p99_of_pings"}
 
-// work is the load: workers hold going to read for the length of one operation, the one who counts holds it to write.
+// work is the load: workers hold going for reading during one operation, the counter holds it for writing.
 type work struct {
 	going sync.RWMutex
 	mu    sync.Mutex
 	ops   map[string]int // guarded by mu
-	runs  figure.Samples // guarded by mu; exec.run's times since the last look
+	runs  figure.Samples // guarded by mu; times of exec.run since the last sample
 	pings figure.Samples // guarded by mu
 }
 
@@ -67,7 +67,7 @@ func soak() (err error) {
 	failed := make(chan error, workers)
 	var all sync.WaitGroup
 	for i := range workers {
-		all.Go(func() { // ends with stop, or at the first thing that goes wrong; awaited below
+		all.Go(func() { // ends with stop, or at the first error; awaited below
 			if err := w.work(stop, gw.addr, (*many+i)/workers); err != nil {
 				failed <- err
 				cancel()
@@ -103,7 +103,7 @@ func soak() (err error) {
 	return errors.Join(r.verdict(), save("soak", r), r.csv())
 }
 
-// verdict compares the end with the beginning, prints it, and fails where something grew.
+// verdict compares the end with the beginning, prints the result, and fails if something grew.
 func (r *Soak) verdict() error {
 	fmt.Printf("\n%v\n%-22s %14s %14s %9s %9s %9s\n", r.Ops, "", "first quarter", "last quarter", "growth", "allowed", "fit")
 	var grown []error
@@ -129,11 +129,11 @@ func (r *Soak) verdict() error {
 	return errors.Join(grown...)
 }
 
-// keyTime is how long the gateway remembers a request_key (PROTOCOL.md §4), of which every stream of ours has one.
+// keyTime is how long the gateway remembers a request_key; every stream of ours has one.
 const keyTime = 10 * time.Minute
 
-// judged says whether a number must stay where it is. A p99 is also the machine's: p99_of_pings is ours. The gateway remembers
-// more and more until the first keys are forgotten, so its memory is judged only when the warm-up, a fifth, was longer.
+// judged reports whether a number must not grow. A p99 also depends on the machine; p99_of_pings only on us. The gateway remembers more and more until
+// the first keys are forgotten, so its memory is judged only if the warm-up, a fifth, was longer than that.
 func judged(name string) bool {
 	switch name {
 	case "run_p99_us":
@@ -166,7 +166,7 @@ func (r *Soak) csv() error {
 	return f.Close()
 }
 
-// count looks at everything; w.going is held.
+// count measures everything; w.going is held.
 func (w *work) count(gw *child, cgroups string) map[string]float64 {
 	keeper := gw.cmd.Process.Pid
 	edge := gatewayOf(keeper)
@@ -177,14 +177,14 @@ func (w *work) count(gw *child, cgroups string) map[string]float64 {
 		"gateway_pss": g.pss, "gateway_rss": g.rss, "gateway_descriptors": float64(g.descriptors),
 		"keeper_pss": k.pss, "keeper_descriptors": float64(k.descriptors),
 		"sessions_pss": all.pss - g.pss - k.pss, "processes": float64(all.processes),
-		"gateway_heap": metric(gw, "go_memstats_next_gc_bytes"), // moves with what is alive, not with what is garbage
+		"gateway_heap": metric(gw, "go_memstats_next_gc_bytes"), // follows live memory, not garbage
 		"goroutines":   metric(gw, "go_goroutines"),
 		"cgroups":      float64(entries(cgroups, true)),
 		"files":        float64(entries(gw.dir, false)),
 		"run_p99_us":   w.runs.Quantile(0.99) / 1e3,
 	}
 	if p := w.pings.Quantile(0.99); p > 0 {
-		n["p99_of_pings"] = w.runs.Quantile(0.99) / p // a machine that is busy elsewhere makes both longer
+		n["p99_of_pings"] = w.runs.Quantile(0.99) / p // other load on the machine makes both longer
 	}
 	w.runs, w.pings = nil, nil
 	return n
@@ -221,7 +221,7 @@ func (w *work) work(stop context.Context, addr string, n int) (err error) {
 	return nil
 }
 
-// An worker is a worker's connection and sessions.
+// A worker is a connection and its sessions.
 type worker struct {
 	c    *client.Client
 	w    *work
@@ -231,11 +231,11 @@ type worker struct {
 
 type op struct {
 	name  string
-	share int // of a hundred
+	share int // per cent
 	do    func(a *worker, i int) error
 }
 
-// ops are the mix.
+// ops are the mix of operations.
 var ops = []op{
 	{"run", 50, (*worker).run},
 	{"ping", 10, (*worker).ping},
@@ -247,7 +247,7 @@ var ops = []op{
 	{"replace", 4, (*worker).replace},
 }
 
-// create makes session i: half of them are bash.
+// create makes session i; half of them are bash.
 func (a *worker) create(i int) (id string, err error) {
 	var s protocol.Session
 	err = a.c.Call(ctx, "session.create", protocol.SessionCreate{Shell: []string{"/bin/bash", "/bin/sh"}[i%2]}, &s)
@@ -330,7 +330,7 @@ func (a *worker) crash(i int) error {
 	return err
 }
 
-// terminal opens one, has a second client look at it, resizes it, and leaves by its own exit.
+// terminal opens a terminal, lets a second client watch it, resizes it, and ends it by its own exit.
 func (a *worker) terminal(i int) error {
 	t, err := a.c.OpenTerminal(ctx, protocol.TermOpen{SessionRef: protocol.SessionRef{SessionID: a.ids[i]}, Cols: 80, Rows: 24})
 	if err != nil {
@@ -364,7 +364,7 @@ func (a *worker) terminal(i int) error {
 	}
 }
 
-// look attaches a second viewer, on a connection of its own, for a moment.
+// look attaches a second viewer for a moment, over its own connection.
 func (a *worker) look(id string) error {
 	c, err := client.Dial(ctx, client.Options{URL: a.addr + "/v1/ws"})
 	if err != nil {
@@ -380,7 +380,7 @@ func (a *worker) look(id string) error {
 	return err
 }
 
-// replace ends a session and makes another one in its place, so that how many there are of each kind stays the same.
+// replace ends a session and makes another one in its place, so that the number of each kind stays the same.
 func (a *worker) replace(i int) error {
 	err := a.c.Call(ctx, "session.destroy", protocol.SessionDestroy{SessionRef: protocol.SessionRef{SessionID: a.ids[i]}, Force: true}, nil)
 	id, fault := a.create(i)

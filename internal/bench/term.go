@@ -14,9 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Terminals: a keystroke's way to its echo and back beside a bare PTY behind a WebSocket, and a flood beside a bare read.
+// Terminals: a keystroke's round trip, compared with a bare PTY behind a WebSocket, and a flood, compared with a bare read.
 
-// terminals prints their rows.
+// terminals prints the rows of terminals.
 func terminals(floor, gw string) {
 	bare := dial(floor + "/pty")
 	for _, protocol := range []string{"trl.v1+bin", "trl.v1"} {
@@ -33,7 +33,7 @@ func terminals(floor, gw string) {
 	emit(rates(fmt.Sprintf("terminal, %d MiB of text", *stream), n, f, o))
 }
 
-// keys is a client at a terminal of trl's in which cat runs.
+// keys is a client of a trl terminal in which cat runs.
 type keys struct {
 	c       *websocket.Conn
 	session string
@@ -68,7 +68,7 @@ func newKeys(gw, protocol string) *keys {
 	return k
 }
 
-// press types a character and waits for its echo, and for the answer.
+// press types a character and waits for its echo and for the answer.
 func (k *keys) press() {
 	if err := k.c.Write(ctx, websocket.MessageText, k.press1); err != nil {
 		panic(err)
@@ -90,7 +90,7 @@ func (k *keys) press() {
 
 const flood = "stty raw -echo; "
 
-// flood prints n bytes at a terminal.
+// flood prints n bytes on a terminal.
 func (k *keys) flood(n int) {
 	m := must(json.Marshal(map[string]any{"id": 3, "method": "term.open", "params": map[string]any{"session_id": k.session, "cols": 80, "rows": 24, "command": flood + text(n)}}))
 	if err := k.c.Write(ctx, websocket.MessageText, m); err != nil {
@@ -112,7 +112,7 @@ func (k *keys) flood(n int) {
 	}
 }
 
-// pty starts a command at a new PTY and returns the master.
+// pty starts a command on a new PTY and returns the master.
 func pty(command string) (*os.File, *exec.Cmd) {
 	fd := must(unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0))
 	if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
@@ -133,7 +133,7 @@ func pty(command string) (*os.File, *exec.Cmd) {
 	return os.NewFile(uintptr(fd), "ptmx"), cmd
 }
 
-// readPTY reads n bytes of a flood at a bare PTY.
+// readPTY reads n bytes of a flood from a bare PTY.
 func readPTY(n int) {
 	master, cmd := pty(flood + text(n))
 	buf := make([]byte, 64<<10)
@@ -150,7 +150,7 @@ func readPTY(n int) {
 	master.Close()
 }
 
-// echoPTY is the floor's server of keystrokes: a message goes to a bare PTY, what comes from it is a message.
+// echoPTY is the floor for keystrokes: it copies messages to a bare PTY and the PTY's output to messages.
 func echoPTY(w http.ResponseWriter, r *http.Request) {
 	c, err := websocket.Accept(w, r, nil)
 	if err != nil {

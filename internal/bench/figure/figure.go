@@ -2,7 +2,7 @@ package figure
 
 import "fmt"
 
-// A Unit is written behind a number, and says which way is better.
+// A Unit follows a number and says which direction is better.
 type Unit string
 
 const (
@@ -13,10 +13,10 @@ const (
 	Percent     Unit = "%CPU"
 )
 
-// MoreIsBetter is true of rates.
+// MoreIsBetter is true for rates.
 func (u Unit) MoreIsBetter() bool { return u == PerSecond || u == MBPerSecond }
 
-// Format writes a value for people, with a unit of a size that suits.
+// Format writes a value for people, in a suitable size of the unit.
 func (u Unit) Format(v float64) string {
 	switch u {
 	case Nanoseconds:
@@ -37,10 +37,10 @@ func (u Unit) Format(v float64) string {
 	return fmt.Sprintf("%.2f %%", v)
 }
 
-// runs is how many numbers benchstat gets of a figure: fewer than 5 tell it nothing.
+// runs is how many numbers benchstat gets of a figure: fewer than 5 are not enough.
 const runs = 5
 
-// Measured are one side's samples in short.
+// Measured is a summary of one side's samples.
 type Measured struct {
 	Median float64   `json:"median"`
 	P99    float64   `json:"p99"`
@@ -49,12 +49,12 @@ type Measured struct {
 	Modes  []Mode    `json:"modes,omitempty"`
 }
 
-// Measure sums samples up.
+// Measure summarises samples.
 func Measure(s Samples) Measured {
 	return Measured{Median: s.Median(), P99: s.Quantile(0.99), N: len(s), Runs: s.Runs(runs), Modes: s.Modes()}
 }
 
-// A Budget bounds a figure: its ratio to the floor or, with Absolute, the median itself.
+// A Budget bounds a figure: its ratio to the floor or, if Absolute is set, the median itself.
 type Budget struct {
 	Limit    float64 `json:"limit"`
 	AtLeast  bool    `json:"at_least,omitempty"` // else at most
@@ -70,7 +70,7 @@ const (
 	FarOver Verdict = "far over" // by more than a factor of two
 )
 
-// A Figure is one thing that was measured, beside its floor if it has one.
+// A Figure is one measured quantity, with its floor if it has one.
 type Figure struct {
 	Name    string    `json:"name"` // for people
 	Key     string    `json:"key"`  // for benchstat: ExecRun/bash
@@ -82,7 +82,7 @@ type Figure struct {
 	Verdict Verdict   `json:"verdict,omitempty"`
 }
 
-// New is a figure without a budget; floor may be empty.
+// New makes a figure without a budget; floor may be empty.
 func New(name, key string, unit Unit, floor, own Samples) Figure {
 	f := Figure{Name: name, Key: key, Unit: unit, Own: Measure(own)}
 	if len(floor) > 0 {
@@ -95,7 +95,7 @@ func New(name, key string, unit Unit, floor, own Samples) Figure {
 	return f
 }
 
-// Within holds the figure to a budget.
+// Within compares the figure with a budget.
 func (f Figure) Within(b Budget) Figure {
 	f.Budget = &b
 	v := f.Ratio
@@ -126,7 +126,7 @@ func (f Figure) AtMost(ratio float64) Figure  { return f.Within(Budget{Limit: ra
 func (f Figure) AtLeast(ratio float64) Figure { return f.Within(Budget{Limit: ratio, AtLeast: true}) }
 func (f Figure) Below(limit float64) Figure   { return f.Within(Budget{Limit: limit, Absolute: true}) }
 
-// ModeRatios compare fast with fast and slow with slow, where both sides have both; else nil.
+// ModeRatios compares fast with fast and slow with slow, if both sides have both; else it returns nil.
 func (f Figure) ModeRatios() []float64 {
 	if f.Floor == nil || len(f.Floor.Modes) != 2 || len(f.Own.Modes) != 2 {
 		return nil

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Machine is where and what was measured: figures mean nothing without.
+// A Machine says where and what was measured; figures mean nothing without it.
 type Machine struct {
 	CPU    string  `json:"cpu"`
 	Cores  int     `json:"cores"`
@@ -19,13 +19,13 @@ type Machine struct {
 	Kernel string  `json:"kernel"`
 	Arch   string  `json:"arch"`
 	Go     string  `json:"go"`
-	Commit string  `json:"commit,omitempty"` // or the gateway's version, when it is not ours
+	Commit string  `json:"commit,omitempty"` // or the gateway's version, if it is not ours
 	Tier   string  `json:"tier,omitempty"`   // of isolation
-	Load   float64 `json:"load"`             // over the last minute, before anything was measured
+	Load   float64 `json:"load"`             // over the last minute before the run
 	Date   string  `json:"date"`
 }
 
-// ThisMachine looks.
+// ThisMachine describes this machine.
 func ThisMachine() Machine {
 	m := Machine{CPU: "unknown", Cores: goruntime.NumCPU(), Arch: goruntime.GOARCH, Go: goruntime.Version(), Date: time.Now().UTC().Format("2006-01-02 15:04")}
 	var name unix.Utsname
@@ -50,7 +50,7 @@ func ThisMachine() Machine {
 	return m
 }
 
-// Busy: somebody else was at work when the run began, so its figures are those of a shared machine.
+// Busy reports whether other programs were running when the run began, so that its figures are those of a shared machine.
 func (m Machine) Busy() bool { return m.Load > float64(m.Cores)/4 }
 
 func (m Machine) String() string {

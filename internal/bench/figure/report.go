@@ -9,13 +9,13 @@ import (
 	"strings"
 )
 
-// A Report is what one run measured, and where.
+// A Report is the result of one run, and where it was measured.
 type Report struct {
 	Machine Machine  `json:"machine"`
 	Figures []Figure `json:"figures"`
 }
 
-// Save writes any result as JSON to a file, making its directory.
+// Save writes a result as JSON to a file, and makes the file's directory.
 func Save(path string, v any) error {
 	b, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
@@ -27,7 +27,7 @@ func Save(path string, v any) error {
 	return os.WriteFile(path, append(b, '\n'), 0o666)
 }
 
-// Load reads what Save wrote.
+// Load reads a file of Save.
 func Load(path string, into any) error {
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -39,8 +39,8 @@ func Load(path string, into any) error {
 	return nil
 }
 
-// FarOver are the keys of the figures whose ratio is out of budget by more than a factor of two. Absolute ones are not among them: they
-// say more about the machine.
+// FarOver are the keys of the figures whose ratio is out of budget by more than a factor of two. It leaves out absolute figures, because they depend
+// more on the machine.
 func (r Report) FarOver() (keys []string) {
 	for _, f := range r.Figures {
 		if f.Verdict == FarOver && !f.Budget.Absolute {
@@ -55,7 +55,7 @@ func Header(w io.Writer) {
 	fmt.Fprintf(w, "%-40s %11s %11s %11s %7s %9s  %s\n", "", "floor", "trl", "p99", "ratio", "budget", "verdict")
 }
 
-// Row prints a figure, and a line for each of its modes when one side has two.
+// Row prints a figure, and a line for each of its modes if one side has two.
 func (f Figure) Row(w io.Writer) {
 	floor, ratio, budget := "", "", ""
 	if f.Floor != nil {
@@ -105,7 +105,7 @@ func (b Budget) format(u Unit) string {
 	return fmt.Sprintf("%s %.2f", sign, b.Limit)
 }
 
-// Benchstat prints figures as `go test -bench` does, each five times, with its floor as a benchmark of its own.
+// Benchstat prints figures in the format of `go test -bench`, each five times, and its floor as a separate benchmark.
 func (r Report) Benchstat(w io.Writer) {
 	fmt.Fprintf(w, "goos: linux\ngoarch: %s\npkg: trl\ncpu: %s\ncommit: %s\n", r.Machine.Arch, r.Machine.CPU, r.Machine.Commit)
 	for _, u := range []Unit{PerSecond, MBPerSecond} {

@@ -1,5 +1,5 @@
-// Package figure holds what was measured: samples and their modes, figures beside their floors and budgets, and how they are
-// printed for people, for programs and for benchstat.
+// Package figure holds results: samples and their modes, figures with their floors and budgets. It prints them for people, for programs and for
+// benchstat.
 package figure
 
 import (
@@ -8,16 +8,16 @@ import (
 	"time"
 )
 
-// Samples are values of one quantity, in the order in which they were measured.
+// Samples are values of one quantity, in the order of measurement.
 type Samples []float64
 
 // Add appends a duration, in nanoseconds.
 func (s *Samples) Add(d time.Duration) { *s = append(*s, float64(d.Nanoseconds())) }
 
-// Median is the middle one; of none it is 0.
+// Median is the middle sample, or 0 without samples.
 func (s Samples) Median() float64 { return s.Quantile(0.5) }
 
-// Quantile is the nearest rank: a value that was measured, never one between two.
+// Quantile is the nearest rank: a measured value, never one in between.
 func (s Samples) Quantile(q float64) float64 {
 	if len(s) == 0 {
 		return 0
@@ -26,8 +26,7 @@ func (s Samples) Quantile(q float64) float64 {
 	return sorted[min(int(q*float64(len(sorted))), len(sorted)-1)]
 }
 
-// Runs are the medians of n stretches of the samples, one after the other: what benchstat compares. A machine that changed
-// its mind on the way shows as a spread.
+// Runs are the medians of n consecutive parts of the samples, for benchstat. If the machine's speed changed meanwhile, they spread.
 func (s Samples) Runs(n int) []float64 {
 	n = min(n, len(s))
 	runs := make([]float64, n)
@@ -37,20 +36,20 @@ func (s Samples) Runs(n int) []float64 {
 	return runs
 }
 
-// A Mode is one of the heaps that samples fall into.
+// A Mode is one of the groups of the samples.
 type Mode struct {
 	Median float64 `json:"median"`
 	Share  float64 `json:"share"` // of the samples, 0 to 1
 }
 
 const (
-	apart    = 2.0  // medians closer than this are one mode and its noise: being woken costs three times an answer of a hot core
-	leastOne = 0.05 // fewer than that are a tail, not a mode
-	enough   = 20   // samples; of fewer nothing is known about heaps
+	apart    = 2.0  // medians closer than this are one mode with noise: waking up takes three times an answer of a hot core
+	leastOne = 0.05 // a smaller group is a tail, not a mode
+	enough   = 20   // samples; fewer say nothing about groups
 )
 
-// Modes are the fast and the slow one where there are two, else nil. The samples are split where that leaves the least
-// variance of their logarithms within both parts (Otsu's threshold): what matters here are factors.
+// Modes returns the fast and the slow mode if there are two, else nil. It splits the samples so that the variance of their logarithms within both
+// parts is smallest (Otsu's threshold), because factors matter here.
 func (s Samples) Modes() []Mode {
 	sorted := slices.Sorted(slices.Values(s))
 	n := len(sorted)
@@ -61,7 +60,7 @@ func (s Samples) Modes() []Mode {
 	for _, v := range sorted {
 		sum += math.Log(v)
 	}
-	// The least variance within is the largest between, which needs no more than the two means.
+	// The smallest variance within the parts is the largest variance between them, which needs only the two means.
 	split, best, below := 0, -1.0, 0.0
 	for i := 1; i < n; i++ {
 		below += math.Log(sorted[i-1])

@@ -6,20 +6,20 @@ import (
 	"slices"
 )
 
-// A Trend says how a number that should stay where it is went over a long run.
+// A Trend describes how a number that should not change behaved over a long run.
 type Trend struct {
 	Name    string  `json:"name"`
 	First   float64 `json:"first"`   // median of the first quarter, after the warm-up
-	Last    float64 `json:"last"`    // and of the last
-	Growth  float64 `json:"growth"`  // from one to the other, as a share
-	Allowed float64 `json:"allowed"` // flat, and what noise may do to the two medians
-	Fit     float64 `json:"fit"`     // growth from begin to end along a straight line
+	Last    float64 `json:"last"`    // median of the last quarter
+	Growth  float64 `json:"growth"`  // from First to Last, as a share
+	Allowed float64 `json:"allowed"` // flat plus the noise of the two medians
+	Fit     float64 `json:"fit"`     // growth from the beginning to the end along a straight line
 }
 
-// flat is what may not be told from noise in any number: a twentieth.
+// flat is the growth that no number distinguishes from noise: a twentieth.
 const flat = 0.05
 
-// NewTrend leaves out the first fifth: pools fill, the heap finds its size.
+// NewTrend leaves out the first fifth, in which pools fill and the heap grows to its size.
 func NewTrend(name string, at, values Samples) (Trend, error) {
 	skip := len(values) / 5
 	at, values = at[skip:], values[skip:]
@@ -29,14 +29,14 @@ func NewTrend(name string, at, values Samples) (Trend, error) {
 	}
 	a, b := values[:q], values[len(values)-q:]
 	t := Trend{Name: name, First: a.Median(), Last: b.Median(), Allowed: flat}
-	base := max(math.Abs(t.First), 1) // of nothing, one more is growth by 1, not by infinity
+	base := max(math.Abs(t.First), 1) // if First is zero, growth to one counts as 1 and not as infinite
 	t.Growth = (t.Last - t.First) / base
 	t.Allowed += 2 * math.Hypot(a.uncertainty(), b.uncertainty()) / base
 	t.Fit = slope(at, values) * (at[len(at)-1] - at[0]) / base
 	return t, nil
 }
 
-// uncertainty is the standard error of the median, from the median deviation: outliers do not widen it.
+// uncertainty is the standard error of the median, from the median deviation, so that outliers do not widen it.
 func (s Samples) uncertainty() float64 {
 	m := s.Median()
 	off := slices.Clone(s)
@@ -47,7 +47,7 @@ func (s Samples) uncertainty() float64 {
 	return ofMedian * sigma * off.Median() / math.Sqrt(float64(len(s)))
 }
 
-// slope is that of the least squares.
+// slope is the slope of a least-squares line.
 func slope(x, y Samples) float64 {
 	var mx, my, above, below float64
 	for i := range x {

@@ -14,7 +14,7 @@ import (
 	"trl/protocol"
 )
 
-// dialBinary opens a connection whose output comes in binary frames, which package client has no use for.
+// dialBinary opens a connection with output in binary frames, which package client does not use.
 func dialBinary(ctx context.Context, o client.Options) (*websocket.Conn, error) {
 	u, err := url.Parse(o.URL)
 	if err != nil {
@@ -35,7 +35,7 @@ func dialBinary(ctx context.Context, o client.Options) (*websocket.Conn, error) 
 	return c, nil
 }
 
-// follow runs a command and reads its frames up to exec.exit; got counts their bytes, the few of the headers included.
+// follow runs a command and reads its frames up to exec.exit; got counts their bytes, including the short headers.
 func follow(ctx context.Context, c *websocket.Conn, id, command string) (got int, err error) {
 	m, err := json.Marshal(map[string]any{"id": 1, "method": "exec.stream", "params": protocol.Exec{SessionRef: protocol.SessionRef{SessionID: id}, Command: command}})
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package load measures a gateway from outside, through connections such as any client has: what `trl bench` prints.
+// Package load measures a gateway from outside, through connections like those of any client. `trl bench` uses it.
 package load
 
 import (
@@ -14,24 +14,24 @@ import (
 	"trl/protocol"
 )
 
-// Bench says what to measure, and how long. Run makes its sessions and ends them.
+// Bench says what to measure, and for how long. Run makes its sessions and ends them.
 type Bench struct {
 	Options  client.Options
 	Shell    string                      // of the sessions; "": the server's default
-	Sessions int                         // at work at the same time, for the rate
+	Sessions int                         // busy at the same time, for the rate
 	MiB      int                         // of one stream
-	Time     time.Duration               // for each figure; a stream under way is read to its end
-	Each     func(f figure.Figure) error // is told of each figure as it comes
+	Time     time.Duration               // for each figure; a stream that has begun is read to its end
+	Each     func(f figure.Figure) error // gets each figure when it is known
 }
 
-// atLeast samples are taken of everything, however long that takes: a median of fewer says nothing.
+// atLeast is the least number of samples of everything, however long they take: a median of fewer means nothing.
 const atLeast = 5
 
-// setupTimeout bounds what is no measuring: dialling, making and ending sessions, on a machine that has much else to do.
+// setupTimeout bounds the work that is not measured: dialling, making and ending sessions, on a busy machine.
 const setupTimeout = 2 * time.Minute
 
-// Run measures until it is done or ctx ends. Sessions are ended either way, by us or, since they are tied to our
-// connection, by the gateway when we die.
+// Run measures until it is done or ctx ends. The sessions end in any case: we end them or, if we die, the gateway does, because they are bound to our
+// connection.
 func (b *Bench) Run(ctx context.Context) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*b.Time+setupTimeout)
 	defer cancel()
@@ -44,7 +44,7 @@ func (b *Bench) Run(ctx context.Context) (err error) {
 	defer c.Close()
 	s := &sessions{c: c, shell: b.Shell}
 	defer func() {
-		end, cancel := context.WithTimeout(context.Background(), setupTimeout) // ctx may be the reason why we are here
+		end, cancel := context.WithTimeout(context.Background(), setupTimeout) // ctx may already have ended
 		defer cancel()
 		err = errors.Join(err, s.end(end))
 	}()
@@ -62,7 +62,7 @@ func (b *Bench) Run(ctx context.Context) (err error) {
 	return nil
 }
 
-// Turns calls all in turn, until the time is over, and times each: what disturbs one disturbs the others.
+// Turns calls all functions in turn, until the time is over, and times each. A disturbance hits all of them.
 func Turns(d time.Duration, most int, all ...func() error) ([]figure.Samples, error) {
 	took := make([]figure.Samples, len(all))
 	for end := time.Now().Add(d); len(took[0]) < atLeast || len(took[0]) < most && time.Now().Before(end); {
@@ -77,7 +77,7 @@ func Turns(d time.Duration, most int, all ...func() error) ([]figure.Samples, er
 	return took, nil
 }
 
-// sessions are those made for a run.
+// sessions are the sessions of a run.
 type sessions struct {
 	c     *client.Client
 	shell string
@@ -101,7 +101,7 @@ func (s *sessions) end(ctx context.Context) (err error) {
 	for _, id := range s.ids {
 		e := s.destroy(ctx, id)
 		if pe := (*protocol.Error)(nil); errors.As(e, &pe) && (pe.Code == protocol.SessionNotFound || pe.Code == protocol.SessionTerminated) {
-			e = nil // gone already is as good
+			e = nil // a session that is already gone is fine
 		}
 		err = errors.Join(err, e)
 	}
@@ -131,7 +131,7 @@ func (b *Bench) exec(ctx context.Context, s *sessions) ([]figure.Figure, error) 
 	return []figure.Figure{figure.New("exec.run of `:` / system.ping", "ExecRun", figure.Nanoseconds, took[0], took[1])}, nil
 }
 
-// rate has every session asked by a connection of its own, as fast as it answers.
+// rate makes every session run commands over its own connection, as fast as it answers.
 func (b *Bench) rate(ctx context.Context, s *sessions) ([]figure.Figure, error) {
 	clients := make([]*client.Client, b.Sessions)
 	ids := make([]string, b.Sessions)
@@ -147,7 +147,7 @@ func (b *Bench) rate(ctx context.Context, s *sessions) ([]figure.Figure, error) 
 		}
 	}
 	var pings, execs figure.Samples
-	for range atLeast { // by turns, a fifth of the time each
+	for range atLeast { // alternately, a fifth of the time each
 		n, err := Together(b.Sessions, b.Time/(2*atLeast), func(i int) error { return ping(ctx, clients[i]) })
 		if err != nil {
 			return nil, err
@@ -162,7 +162,7 @@ func (b *Bench) rate(ctx context.Context, s *sessions) ([]figure.Figure, error) 
 	return []figure.Figure{figure.New(name, fmt.Sprintf("ExecRate/sessions=%d", b.Sessions), figure.PerSecond, pings, execs)}, nil
 }
 
-// Together has n of them call f again and again for a time, each at least once, and returns how many calls there were a second.
+// Together makes n goroutines call f again and again for a time, each at least once, and returns the number of calls per second.
 func Together(n int, d time.Duration, f func(i int) error) (perSecond float64, err error) {
 	var (
 		all   sync.WaitGroup
@@ -186,7 +186,7 @@ func Together(n int, d time.Duration, f func(i int) error) (perSecond float64, e
 	return float64(calls) / time.Since(start).Seconds(), err
 }
 
-// Text is a command that prints n bytes of lines, as a build does.
+// Text is a command that prints n bytes of lines, like a build.
 func Text(n int) string {
 	return fmt.Sprintf("yes 'the quick brown fox jumps over the lazy dog' | head -c %d", n)
 }
@@ -211,7 +211,7 @@ func (b *Bench) stream(ctx context.Context, s *sessions) ([]figure.Figure, error
 	}
 	ways := []func() error{asJSON}
 	names := []string{"JSON"}
-	if b.Options.Unix == "" { // whose lines are JSON, always
+	if b.Options.Unix == "" { // whose output is always JSON
 		bin, err := dialBinary(ctx, b.Options)
 		if err != nil {
 			return nil, err
@@ -237,7 +237,7 @@ func (b *Bench) stream(ctx context.Context, s *sessions) ([]figure.Figure, error
 	return all, nil
 }
 
-// Rates are MB/s of n bytes in those times.
+// Rates converts times for n bytes to MB/s.
 func Rates(n int, took figure.Samples) figure.Samples {
 	rates := make(figure.Samples, len(took))
 	for i, ns := range took {
@@ -258,8 +258,8 @@ func enough(got, n int) error {
 	return nil
 }
 
-// create takes a session that is ready ahead, as far as the gateway keeps some, and a shell that must be started where not:
-// from outside they look the same, but for two modes.
+// create measures sessions with a warm shell, as long as the gateway has some, and sessions whose shell must start. From outside both look the same,
+// except for two modes.
 func (b *Bench) create(ctx context.Context, s *sessions) ([]figure.Figure, error) {
 	var pings, created, destroyed figure.Samples
 	timed := func(into *figure.Samples, f func() error) error {
@@ -287,7 +287,7 @@ func (b *Bench) create(ctx context.Context, s *sessions) ([]figure.Figure, error
 	}, nil
 }
 
-// A line of a terminal holds 4095 characters, and cat gets none of it before its end.
+// A line of a terminal holds 4095 characters, and cat gets nothing of it before its end.
 const lineLength = 4000
 
 func (b *Bench) keystroke(ctx context.Context, s *sessions) ([]figure.Figure, error) {

@@ -1,4 +1,4 @@
-// Package plot draws lines as SVG that can be read in light and in dark.
+// Package plot draws lines as SVG that is readable on light and dark pages.
 package plot
 
 import (
@@ -10,14 +10,14 @@ import (
 	"strings"
 )
 
-// A Chart is a few lines over one axis. Logarithmic axes show factors: a cost that does not grow is level, and one that
-// grows with its cause rises a decade in a decade.
+// A Chart shows a few lines over one axis. Logarithmic axes show factors: a cost that does not grow is level, and a cost that is proportional to its
+// cause rises by a decade per decade.
 type Chart struct {
 	Title      string
-	X, Y       string // what the axes count
+	X, Y       string // the quantities on the axes
 	LogX, LogY bool
 	Lines      []Line
-	Format     func(y float64) string // of the numbers beside the axis; nil: %g
+	Format     func(y float64) string // for the numbers at the axis; nil: %g
 }
 
 // A Line joins points in the order of x.
@@ -26,7 +26,7 @@ type Line struct {
 	Points []Point
 }
 
-// A Point has a y that a logarithmic axis can show only when it is above 0; others are left out.
+// A Point needs a y above 0 on a logarithmic axis; others are left out.
 type Point struct{ X, Y float64 }
 
 const (
@@ -35,7 +35,7 @@ const (
 	top, bottom   = 48, 84
 )
 
-// Colours are Okabe and Ito's, who chose them so that the colour-blind can tell them apart; lighter where the page is dark.
+// Okabe and Ito chose these colours so that colour-blind people can tell them apart; they are lighter on dark pages.
 const style = `
   text { font: 13px system-ui, sans-serif; fill: #24292f }
   .title { font-size: 15px; font-weight: 600 }
@@ -50,7 +50,7 @@ const style = `
 
 // axis maps values to pixels.
 type axis struct {
-	low, high float64 // of what is shown; logarithms on a logarithmic one
+	low, high float64 // of the visible values; logarithms on a logarithmic axis
 	log       bool
 	from, to  float64 // pixels
 }
@@ -62,7 +62,7 @@ func (a axis) at(v float64) float64 {
 	return a.from + (v-a.low)/(a.high-a.low)*(a.to-a.from)
 }
 
-// newAxis fits whole decades, or from zero to a round number.
+// newAxis covers whole decades, or from zero to a round number.
 func newAxis(values []float64, log bool, from, to float64) (a axis, ticks []float64) {
 	a = axis{log: log, from: from, to: to}
 	if log {
@@ -82,7 +82,7 @@ func newAxis(values []float64, log bool, from, to float64) (a axis, ticks []floa
 	step := math.Pow(10, math.Floor(math.Log10(most)))
 	for _, finer := range []float64{2, 5, 10} {
 		if most/step < 4 {
-			step = step / finer * max(1, math.Floor(finer/5)) // a half, then a fifth or tenth of a decade
+			step = step / finer * max(1, math.Floor(finer/5)) // half, then a fifth or a tenth of a decade
 			break
 		}
 	}
@@ -93,7 +93,7 @@ func newAxis(values []float64, log bool, from, to float64) (a axis, ticks []floa
 	return a, ticks
 }
 
-// shows: the chart has a place for the point.
+// shows reports whether the chart has a place for the point.
 func (c *Chart) shows(p Point) bool { return !(c.LogX && p.X <= 0 || c.LogY && p.Y <= 0) }
 
 // SVG writes the chart.
@@ -144,14 +144,14 @@ func (c *Chart) SVG(w io.Writer) error {
 		}
 		fmt.Fprintf(&b, "<path class=\"line c%d\" d=\"M%.0f %dh18\"/>\n", i%4, at, height-18)
 		text(at+24, height-14, "start", "", l.Name)
-		at += 24 + 7.5*float64(len([]rune(l.Name))) + 20 // a letter is about so wide
+		at += 24 + 7.5*float64(len([]rune(l.Name))) + 20 // the approximate width of a letter
 	}
 	b.WriteString("</svg>\n")
 	_, err := io.WriteString(w, b.String())
 	return err
 }
 
-// number is short, and whole where it is.
+// number is a short form of a number, without decimals if it is whole.
 func number(v float64) string {
 	if v >= 1e4 {
 		return fmt.Sprintf("%.0f", v)
