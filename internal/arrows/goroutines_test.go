@@ -1,0 +1,187 @@
+package arrows
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// goroutines says for each function of the server that starts goroutines which rows of ARCHITECTURE.md's table describe them. short are those
+// that need no row: the function that starts them waits for them, or they end with one call whose time is bounded.
+var goroutines = map[string][]string{
+	// keeper
+	"Run":                   {"supervise", "collector"},
+	"keeper.launch":         {"serve"},
+	"keeper.restore":        {"serve"},
+	"server.readRequests":   {"request reader"},
+	"requestReader.handOff": {"request reader"},
+	"server.runSlow":        {"slow request", "slow closer"},
+	"server.restore":        {"tellWhenExited"},
+	"server.start":          {"tellWhenExited"},
+	"signals.install":       {"signals reader"},
+	"link.sendBorrowed":     {"sendWhenRoom"},
+	"Dial":                  {"receiveAnswers"},
+	"NewHost":               {"child reaper"},
+	"Host.onDirThread":      {"directory thread"},
+	"Host.dirThread":        {"directory thread"},
+	"onOwnThread":           {"throwaway thread"},
+	"Group.enterDir":        {"throwaway thread"},
+	"runAndPassSignals":     {"signals"},
+	"Group.endForks":        short,
+	"Host.Close":            short,
+	"Host.start":            short,
+	"makeThreads":           short,
+	"onOtherThread":         short,
+	// shells
+	"Ask":                         {"question"},
+	"Command.checkDir":            {"question"},
+	"Command.startWatchdogLocked": {"watchdog"},
+	"Copier.Start":                {"copier"},
+	"Shell.PrepareProcess":        {"feeder"},
+	"Adoption.Process":            {"feeder"},
+	"Process.watchChild":          {"process"},
+	"Process.watchCopy":           {"process"},
+	"Shell.addTerminal":           {"terminal"},
+	"Adoption.KillUnrecorded":     short,
+	"concurrently":                short,
+	// pool
+	"Pool.Start":               {"warmer", "recovery"},
+	"Pool.Recover":             {"recovery"},
+	"Pool.recoverSession":      {"discard"},
+	"Pool.register":            {"runner"},
+	"Session.resume":           {"runner", "process", "terminal"},
+	"Session.startProcess":     {"process"},
+	"Session.openTerminal":     {"terminal"},
+	"Terminal.followScreen":    {"followScreen"},
+	"Store.Start":              {"recorder"},
+	"Reaper.Start":             {"reaper"},
+	"warmShells.add":           {"warm shell"},
+	"Pool.Close":               short,
+	"Pool.unregisterLocked":    short,
+	"Process.whileAlive":       short,
+	"Session.Reset":            short,
+	"Session.closeShellLocked": short,
+	"Session.endProcesses":     short,
+	"Session.endTerminals":     short,
+	"Session.memoryLocked":     short,
+	"Store.Wait":               short,
+	"warmShells.close":         short,
+	// web
+	"Follow":                {"reloader"},
+	"Open":                  {"audit writer"},
+	"Server.Drain":          {"drain (of the server)"},
+	"Server.Serve":          {"accept"},
+	"Server.serveUnix":      {"connection reader"},
+	"conn.serve":            {"keepalive"},
+	"conn.spawn":            {"answer", "pump"},
+	"call.runDetached":      {"answer"},
+	"watch.follow":          {"pump"},
+	"Grant.onExpiry":        {"expiry"},
+	"Server.shutdown":       short,
+	"conn.finishHalfClosed": short,
+}
+
+var short = []string{}
+
+// elsewhere are rows whose goroutines the program itself starts.
+var elsewhere = []string{"AdjustGOMAXPROCS"}
+
+func TestGoroutinesAreInTheTable(t *testing.T) {
+	page, err := os.ReadFile(root + "/docs/ARCHITECTURE.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(page), "\n## Goroutines\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	rows := map[string]bool{}
+	for _, m := range regexp.MustCompile(`(?m)^\| ([^|]+) \|`).FindAllStringSubmatch(section, -1) {
+		if name := m[1]; name != "Goroutine" && !strings.HasPrefix(name, "---") {
+			rows[name] = !slices.Contains(elsewhere, name)
+		}
+	}
+	if len(rows) < 20 {
+		t.Fatalf("%d rows found: the reading of the table is broken", len(rows))
+	}
+	starts := functionsThatStartGoroutines(t)
+	for _, f := range slices.Sorted(maps.Keys(starts)) {
+		described, known := goroutines[f]
+		if !known {
+			t.Errorf("%s: %s starts a goroutine: describe it in the table of docs/ARCHITECTURE.md, and name the row in goroutines, or say that it is short", starts[f], f)
+		}
+		for _, row := range described {
+			if _, ok := rows[row]; !ok {
+				t.Errorf("docs/ARCHITECTURE.md has no row %q, which describes what %s starts", row, f)
+			}
+			rows[row] = false
+		}
+	}
+	for f := range goroutines {
+		if starts[f] == "" {
+			t.Errorf("no function %s starts a goroutine: take it out of goroutines", f)
+		}
+	}
+	for row, missing := range rows {
+		if missing {
+			t.Errorf("docs/ARCHITECTURE.md has a row %q, which no function starts", row)
+		}
+	}
+}
+
+// functionsThatStartGoroutines are those of the server that have a go statement, or a call of a WaitGroup's Go; and where.
+func functionsThatStartGoroutines(t *testing.T) map[string]string {
+	t.Helper()
+	starts := map[string]string{}
+	for _, name := range productFiles(t) {
+		folder, _, _ := strings.Cut(name, "/")
+		if !strings.HasSuffix(name, ".go") || !slices.Contains([]string{"runtime", "pool", "reaper", "web"}, folder) || within(name, []string{"web/ui"}) {
+			continue
+		}
+		fset := token.NewFileSet()
+		f, err := parser.ParseFile(fset, filepath.Join(root, name), nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range f.Decls {
+			fn, ok := d.(*ast.FuncDecl)
+			if !ok {
+				continue
+			}
+			ast.Inspect(fn, func(n ast.Node) bool {
+				call, isCall := n.(*ast.CallExpr)
+				_, isGo := n.(*ast.GoStmt)
+				if isCall && len(call.Args) == 1 {
+					s, ok := call.Fun.(*ast.SelectorExpr)
+					isGo = ok && s.Sel.Name == "Go"
+				}
+				if isGo {
+					starts[qualified(fn)] = fmt.Sprint(name, ":", fset.Position(n.Pos()).Line)
+				}
+				return true
+			})
+		}
+	}
+	return starts
+}
+
+// qualified is a function's name, after that of its receiver's type.
+func qualified(fn *ast.FuncDecl) string {
+	if fn.Recv == nil {
+		return fn.Name.Name
+	}
+	typ := fn.Recv.List[0].Type
+	if p, ok := typ.(*ast.StarExpr); ok {
+		typ = p.X
+	}
+	if g, ok := typ.(*ast.IndexExpr); ok {
+		typ = g.X
+	}
+	return typ.(*ast.Ident).Name + "." + fn.Name.Name
+}
