@@ -37,48 +37,52 @@ func (s *server) freeReservedFDs() {
 	s.reservedFDs = nil
 }
 
-// hold keeps the files, whose numbers here are the answer.
-func (s *server) hold(id string, files []int) ([]int, error) {
-	g, _, err := s.find(id, 0)
-	if err != nil {
-		closeAll(files)
-		return nil, err
-	}
+// hold keeps the files. The answer has their numbers here.
+func (s *server) hold(q *request, a *answer) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.sessions[id] != g { // it could not be founded, and is forgotten by now
-		closeAll(files)
-		return nil, fmt.Errorf("group %q: %w", id, fs.ErrClosed)
+	if err := s.stillThereLocked(q.session); err != nil {
+		closeAll(q.files)
+		return err
 	}
-	for _, fd := range files {
-		g.held[fd] = fd
+	for _, fd := range q.files {
+		q.session.held[fd] = fd
 	}
-	return files, nil
+	a.Held = q.files
+	return nil
 }
 
-// makeChannels makes what the group's shells open, and holds the files beside it. What it returns are the numbers, those of a thing
-// made in a pair, and copies for the gateway of what was made. The files are its own.
-func (s *server) makeChannels(id string, kinds []runtime.ChannelKind, files []int) (numbers, copies []int, err error) {
-	g, _, err := s.find(id, 0)
-	if err == nil && (len(kinds) > maxChannels || !g.UsesFIFOs()) {
-		err = fmt.Errorf("make: %w", fs.ErrInvalid)
+// stillThereLocked fails for a session that could not be started, and has been forgotten since it was found. mu is held.
+func (s *server) stillThereLocked(g *session) error {
+	if s.sessions[g.id] != g {
+		return fmt.Errorf("group %q: %w", g.id, fs.ErrClosed)
 	}
-	if err != nil {
-		closeAll(files)
-		return nil, nil, err
+	return nil
+}
+
+// makeChannels makes what the group's shells open, and holds the files beside it. The answer has the numbers, those of a channel in a
+// pair, and copies of what was made.
+func (s *server) makeChannels(q *request, a *answer) (err error) {
+	g := q.session
+	defer func() {
+		if err != nil {
+			closeAll(q.files)
+		}
+	}()
+	if len(q.Kinds) > maxChannels || !g.UsesFIFOs() {
+		return fmt.Errorf("make: %w", fs.ErrInvalid)
 	}
-	all, err := g.MakeChannels(kinds)
+	all, err := g.MakeChannels(q.Kinds)
 	if err != nil {
-		closeAll(files)
-		return nil, nil, err
+		return err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.sessions[id] != g { // as in hold
+	if err := s.stillThereLocked(g); err != nil {
 		runtime.CloseChannels(all)
-		closeAll(files)
-		return nil, nil, fmt.Errorf("group %q: %w", id, fs.ErrClosed)
+		return err
 	}
+	var numbers, copies []int
 	for _, m := range all {
 		numbers = append(numbers, m.HeldR, m.HeldW)
 		for number, fd := range map[int]int{m.HeldR: m.R, m.HeldW: m.W} {
@@ -102,15 +106,15 @@ func (s *server) makeChannels(id string, kinds []runtime.ChannelKind, files []in
 	}
 	if err != nil {
 		closeAll(copies)
-		closeAll(files)
 		s.dropLocked(g, numbers)
-		return nil, nil, err
+		return err
 	}
-	for _, fd := range files {
+	for _, fd := range q.files {
 		g.held[fd] = fd
 		numbers = append(numbers, fd)
 	}
-	return numbers, copies, nil
+	a.Held, a.files = numbers, copies
+	return nil
 }
 
 // maxChannels is of one request; a shell that is started takes four.
@@ -190,19 +194,19 @@ func duplicate(fd int) (int, error) {
 
 // changeHeld writes to a file that is held, or makes a hole in it. Of anything but a file in memory the kernel refuses both,
 // without waiting.
-func (s *server) changeHeld(g *session, m message) error {
+func (s *server) changeHeld(q *request, _ *answer) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(m.Held) != 1 {
-		return fmt.Errorf("%s: %w", m.Op, fs.ErrInvalid)
+	if len(q.Held) != 1 {
+		return fmt.Errorf("%s: %w", q.Op, fs.ErrInvalid)
 	}
-	fd, held := g.held[m.Held[0]]
+	fd, held := q.session.held[q.Held[0]]
 	switch {
 	case !held:
-		return fmt.Errorf("%s: %w", m.Op, fs.ErrClosed)
-	case m.Op == opPunch:
-		return unix.Fallocate(fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, m.From, m.To-m.From)
+		return fmt.Errorf("%s: %w", q.Op, fs.ErrClosed)
+	case q.Op == opPunch:
+		return unix.Fallocate(fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, q.From, q.To-q.From)
 	}
-	_, err := unix.Pwrite(fd, m.Text, m.From)
+	_, err := unix.Pwrite(fd, q.Text, q.From)
 	return err
 }

@@ -1,7 +1,6 @@
 package keeper
 
 import (
-	"context"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -11,11 +10,9 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/rs/zerolog"
-	"golang.org/x/sys/unix"
 
 	"trl/runtime"
 )
@@ -29,10 +26,11 @@ type server struct {
 	epoch     string
 	numbers   func() Numbers
 	log       zerolog.Logger
-	work      sync.WaitGroup // requests that take their time, and tellWhenExited
-	slow      atomic.Int64   // those requests
-	starts    sync.WaitGroup // those of them that start a process; added to by who has the watch, and waited for by listen
-	reader    *requestReader // set by listen
+	handlers  map[string]handler // by message.Op; never written after newServer
+	work      sync.WaitGroup     // requests that take their time, and tellWhenExited
+	slow      atomic.Int64       // those requests
+	starts    sync.WaitGroup     // those of them that start a process; added to by who has the watch, and waited for by listen
+	reader    *requestReader     // set by listen
 	readPause atomic.Pointer[readPause]
 
 	mu          sync.Mutex          // before link.mu
@@ -66,10 +64,13 @@ type process struct {
 }
 
 func newServer(host *runtime.Host, epoch string, listeners []*os.File, numbers func() Numbers, log zerolog.Logger) *server {
-	return &server{
+	s := &server{
 		host: host, epoch: epoch, listeners: listeners, numbers: numbers, log: log,
 		sessions: map[string]*session{},
 	}
+	tier, _ := host.Isolation()
+	s.handlers = s.newHandlers(tier != "cgroup")
+	return s
 }
 
 // serve answers one gateway until the connection ends. What that has sent is done, even if it is dead by then: it may
@@ -225,186 +226,6 @@ func (s *server) stateLocked() (st *state, files, own []int) {
 		st.Groups = append(st.Groups, gs)
 	}
 	return st, files, own
-}
-
-// handle does what m asks for and answers, later if it may take long.
-func (s *server) handle(l *link, m message, files []int) {
-	slow := m.Op == opKill || m.Op == opClose || m.Op == opEscaped || m.Op == opOrphans || m.Op == opEnter
-	if tier, _ := s.host.Isolation(); m.Op == opRemove && tier != "cgroup" {
-		slow = true
-	}
-	if slow {
-		s.runSlow(func() { s.answer(l, m, files) })
-	} else {
-		s.answer(l, m, files)
-	}
-}
-
-// runSlow does what may take its time, which runtime's own patience bounds. wait waits for it.
-func (s *server) runSlow(f func()) {
-	s.slow.Add(1)
-	s.work.Go(func() {
-		defer s.slow.Add(-1)
-		f()
-	})
-}
-
-// answer does what m asks for. The files are its own.
-func (s *server) answer(l *link, m message, files []int) {
-	a := message{Op: opAnswer, ID: m.ID}
-	var out []int
-	err := error(unix.EMFILE)
-	switch {
-	case m.lost:
-	case m.Op == opSpawn:
-		if err = s.spawn(l, m, files); err == nil {
-			return // it has answered
-		}
-	case m.Op == opStartSession:
-		if err = s.startSession(l, m, files); err == nil {
-			return // so has this
-		}
-	case m.Op == opHold:
-		a.Held, err = s.hold(m.Group, files)
-	case m.Op == opMakeChannels:
-		a.Held, out, err = s.makeChannels(m.Group, m.Kinds, files)
-	default:
-		closeAll(files)
-		out, err = s.perform(m, &a)
-	}
-	if m.ID == 0 {
-		closeAll(out)
-		return
-	}
-	a.Fault = faultOf(err)
-	if err := l.send(a, out...); err != nil {
-		s.log.Error().Err(err).Str("op", m.Op).Msg("answer that cannot be sent")
-		_ = l.send(message{Op: opAnswer, ID: m.ID, Fault: faultOf(err)}) // somebody waits for one
-	}
-}
-
-// perform is every request but those that bring descriptors. out is the caller's.
-func (s *server) perform(m message, a *message) (out []int, err error) {
-	switch m.Op {
-	case opBye, opReady:
-		return nil, nil
-	case opNumbers:
-		n := s.numbers()
-		n.Descriptors, n.MostDescriptors = runtime.Descriptors()
-		a.Numbers = &n
-		return nil, nil
-	case opEscaped:
-		a.Sessions = s.host.OrphanSessions()
-		return nil, nil
-	case opOrphans:
-		a.Count = s.host.KillOrphans(func(id string) bool { return !slices.Contains(m.Sessions, id) })
-		return nil, nil
-	case opRemember:
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.remembered = append([]byte{}, m.Text...) // nothing is something, too
-		return nil, nil
-	case opGroup:
-		_, err := s.open(m.Group)
-		return nil, err
-	}
-	g, c, err := s.find(m.Group, m.Scope)
-	if m.Op == opKill && errors.Is(err, fs.ErrClosed) {
-		return nil, nil // it was removed when nobody was left in it
-	}
-	if err != nil {
-		return nil, err
-	}
-	switch m.Op {
-	case opLimit:
-		if m.Limits == nil {
-			return nil, fmt.Errorf("limit: %w", fs.ErrInvalid)
-		}
-		return nil, g.Limit(*m.Limits)
-	case opGauge:
-		a.Held, out = g.Meters().Open().Files()
-		return out, nil
-	case opEnter:
-		return nil, g.Enterable(string(m.Dir))
-	case opCwd:
-		a.Dir = []byte(g.Cwd(m.Pid))
-		return nil, nil
-	case opReleaseConfinement:
-		s.host.ReleaseConfinement(g.id)
-		return nil, nil
-	case opMembers:
-		a.Pids = g.Members()
-		return nil, nil
-	case opClose:
-		if err := g.Close(context.Background()); err != nil {
-			return nil, err
-		}
-		s.mu.Lock()
-		clear(g.scopes)
-		g.closed = true
-		s.mu.Unlock()
-		return nil, nil
-	case opRelease:
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if p := g.children[m.Child]; p != nil {
-			s.releaseLocked(p)
-		}
-		return nil, nil
-	case opDrop:
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.dropLocked(g, m.Held)
-		return nil, nil
-	case opDropAll:
-		s.dropAll(g)
-		return nil, nil
-	case opWrite, opPunch:
-		return nil, s.changeHeld(g, m)
-	case opScope:
-		_, out, err := s.newScope(g, a)
-		return out, err
-	case opSignal:
-		switch {
-		case m.Child != 0:
-			s.mu.Lock()
-			p := g.children[m.Child]
-			s.mu.Unlock()
-			if p == nil {
-				return nil, os.ErrProcessDone
-			}
-			return nil, p.Signal(syscall.Signal(m.Signal))
-		case c == nil:
-			g.Signal(syscall.Signal(m.Signal), m.Pids...)
-		case m.Done:
-			c.SignalSome(syscall.Signal(m.Signal), m.Pids...)
-		default:
-			c.Signal(syscall.Signal(m.Signal), m.Pid)
-		}
-		return nil, nil
-	}
-	if c == nil {
-		return nil, fmt.Errorf("%s: %w", m.Op, fs.ErrInvalid)
-	}
-	switch m.Op {
-	case opAddChild:
-		return nil, c.AddChild(m.Pid)
-	case opAddForkedCopy:
-		return nil, c.AddForkedCopy(m.Pid)
-	case opMembersExcept:
-		a.Pids = c.MembersExcept(m.Pid)
-		return nil, nil
-	case opKill:
-		return nil, c.Kill(m.Pid)
-	case opRemove:
-		if a.Done = c.Remove(); a.Done {
-			s.mu.Lock()
-			delete(g.scopes, c.Number())
-			s.mu.Unlock()
-		}
-		return nil, nil
-	}
-	return nil, fmt.Errorf("request %s: %w", m.Op, fs.ErrInvalid)
 }
 
 // rememberedEnv is what Remembered reads.

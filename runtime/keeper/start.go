@@ -35,77 +35,78 @@ func (s *server) open(id string) (*session, error) {
 	return fresh, nil
 }
 
-// newScope makes one, and says so in a; out is the caller's.
-func (s *server) newScope(g *session, a *message) (c *runtime.Scope, out []int, err error) {
+// newScope makes one. The answer has its number, its mark and its list.
+func (s *server) newScope(g *session, a *answer) (c *runtime.Scope, err error) {
 	if c, err = g.NewScope(); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	s.mu.Lock()
 	g.scopes[c.Number()] = c
 	s.mu.Unlock()
 	a.Scope, a.Mark = c.Number(), c.Mark()
 	if fd, err := c.OpenPIDList(); err == nil && fd >= 0 {
-		out = []int{fd}
+		a.files = []int{fd}
 	}
-	return c, out, nil
+	return c, nil
 }
 
 // startSession makes a group and its first process; or nothing, in the end, and tells why. The group is there when it returns;
-// unless there is an error, the rest comes later, with the answer. The files are its own.
-func (s *server) startSession(l *link, m message, files []int) error {
-	if m.Spawn == nil {
-		closeAll(files)
-		return fmt.Errorf("found: %w", fs.ErrInvalid)
+// unless there is an error, the rest comes later, with the answer.
+func (s *server) startSession(q *request, a *answer) error {
+	if q.Spawn == nil {
+		closeAll(q.files)
+		return fmt.Errorf("%s: %w", q.Op, fs.ErrInvalid)
 	}
-	g, err := s.open(m.Group)
+	g, err := s.open(q.Group)
 	if err != nil {
-		closeAll(files)
+		closeAll(q.files)
 		return err
 	}
-	if err := s.startFirstShell(l, g, m, files); err != nil {
+	q.session = g
+	if err := s.startFirstShell(q, a); err != nil {
 		s.runSlow(func() {
 			_ = g.Close(context.Background())
 			s.dropAll(g)
-			_ = l.send(message{Op: opAnswer, ID: m.ID, Fault: faultOf(err)})
+			_ = q.link.send(message{Op: opAnswer, ID: q.ID, Fault: faultOf(err)})
 		})
 	}
 	return nil
 }
 
-// startFirstShell is found for a group that is there.
-func (s *server) startFirstShell(l *link, g *session, m message, files []int) error {
-	if m.Limits != nil {
-		if err := g.Limit(*m.Limits); err != nil {
-			closeAll(files)
-			return err
-		}
+// startFirstShell is startSession for a group that is there. The files are its own.
+func (s *server) startFirstShell(q *request, a *answer) (err error) {
+	if q.Limits != nil {
+		err = q.session.Limit(*q.Limits)
 	}
-	a := message{Op: opAnswer, ID: m.ID}
-	c, list, err := s.newScope(g, &a)
-	if err != nil {
-		closeAll(files)
-		return err
-	}
-	return s.start(l, g, c, m.Spawn, files, a, list)
-}
-
-// spawn answers itself if there is no error. The files are its own.
-func (s *server) spawn(l *link, m message, files []int) error {
-	g, c, err := s.find(m.Group, m.Scope)
-	if err == nil && (c == nil || m.Spawn == nil) {
-		err = fmt.Errorf("spawn: %w", fs.ErrInvalid)
+	if err == nil {
+		q.scope, err = s.newScope(q.session, a)
 	}
 	if err != nil {
-		closeAll(files)
+		closeAll(q.files)
 		return err
 	}
-	return s.start(l, g, c, m.Spawn, files, message{Op: opAnswer, ID: m.ID}, nil)
+	return s.start(q, a)
 }
 
-// start spawns what is wanted and answers with a, unless there is an error: the exit must not be told before. The
-// descriptors of the answer are the child's, and then out; or none at all, if there is no room. files and out are its own.
-func (s *server) start(l *link, g *session, c *runtime.Scope, want *spawn, files []int, a message, out []int) error {
+func (s *server) spawn(q *request, a *answer) error {
+	if q.Spawn == nil {
+		closeAll(q.files)
+		return fmt.Errorf("%s: %w", q.Op, fs.ErrInvalid)
+	}
+	return s.start(q, a)
+}
+
+// start spawns what q wants in its scope and sends a, unless there is an error: the exit must not be told before. The descriptors of
+// the answer are the child's, and then those that a has; or none at all, if there is no room. All files are its own.
+func (s *server) start(q *request, a *answer) (err error) {
 	defer s.reader.beginStart()()
+	defer func() {
+		if err != nil {
+			closeAll(a.files)
+			a.files = nil
+		}
+	}()
+	want, files, g := q.Spawn, q.files, q.session
 	given := make([]*os.File, len(files))
 	for i, fd := range files {
 		given[i] = os.NewFile(uintptr(fd), "given")
@@ -113,11 +114,10 @@ func (s *server) start(l *link, g *session, c *runtime.Scope, want *spawn, files
 	}
 	spec := runtime.Spec{
 		Path: string(want.Path), Argv: texts(want.Argv), Env: texts(want.Env), Dir: string(want.Dir), TTY: want.TTY,
-		Files: make([]*os.File, len(want.Slots)), Scope: c,
+		Files: make([]*os.File, len(want.Slots)), Scope: q.scope,
 	}
 	for i, slot := range want.Slots {
 		if slot >= len(given) || slot < -1 {
-			closeAll(out)
 			return fmt.Errorf("spawn with descriptor %d of %d: %w", slot, len(given), fs.ErrInvalid)
 		}
 		if slot >= 0 {
@@ -126,27 +126,25 @@ func (s *server) start(l *link, g *session, c *runtime.Scope, want *spawn, files
 	}
 	child, err := s.host.Spawn(spec)
 	if err != nil {
-		closeAll(out)
 		return err
 	}
 	if fd, err := duplicate(child.Pidfd()); err == nil {
-		out = append([]int{fd}, out...)
+		a.files = append([]int{fd}, a.files...)
 	} else { // then the gateway has as little room, and asks us
-		closeAll(out)
-		out = nil
+		closeAll(a.files)
+		a.files = nil
 	}
 	s.mu.Lock()
 	if s.sessions[g.id] == nil { // forgotten meanwhile
 		s.mu.Unlock()
 		_ = child.Close()
-		closeAll(out)
 		return fmt.Errorf("group %q: %w", g.id, fs.ErrClosed)
 	}
 	s.serial++
 	p := &process{Child: child, number: s.serial, session: g}
 	g.children[p.number] = p
 	a.Child, a.Pid = p.number, child.Pid()
-	_ = l.send(a, out...)
+	_ = q.link.send(a.message, a.files...)
 	s.mu.Unlock()
 	s.work.Go(func() { s.tellWhenExited(p) }) // ends with the child; wait waits for it
 	return nil

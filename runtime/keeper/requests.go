@@ -1,0 +1,260 @@
+package keeper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"trl/runtime"
+)
+
+// A request is a message of a gateway and what it is about.
+type request struct {
+	message
+	link    *link
+	files   []int          // the descriptors that came with it; closed before do, unless takesFiles
+	session *session       // nil in a handler of the keeper
+	scope   *runtime.Scope // nil where the message names none
+}
+
+// An answer is what goes back. The files become the link's.
+type answer struct {
+	message
+	files []int
+}
+
+// What a request is about.
+type target int
+
+const (
+	ofKeeper  target = iota // no group
+	ofSession               // a group, and its scope where the message names one
+	ofScope                 // a scope
+)
+
+// A handler does what one kind of request asks for.
+type handler struct {
+	target      target
+	do          func(q *request, a *answer) error
+	slow        bool // it may take long: it has a goroutine of its own
+	takesFiles  bool // do takes the files, also when it fails
+	answersSelf bool // do sends the answer, unless it fails
+	goneIsDone  bool // where the scope is gone, the request is done
+}
+
+// newHandlers returns the handler of each request. Removing a scope takes long where that looks at processes, one by one.
+func (s *server) newHandlers(removeIsSlow bool) map[string]handler {
+	done := func(*request, *answer) error { return nil }
+	return map[string]handler{
+		opReady:    {do: done}, // see requestReader.read
+		opBye:      {do: done}, // likewise
+		opNumbers:  {do: s.countNumbers},
+		opRemember: {do: s.remember},
+		opEscaped: {slow: true, do: func(_ *request, a *answer) error {
+			a.Sessions = s.host.OrphanSessions()
+			return nil
+		}},
+		opOrphans: {slow: true, do: func(q *request, a *answer) error {
+			a.Count = s.host.KillOrphans(func(id string) bool { return !slices.Contains(q.Sessions, id) })
+			return nil
+		}},
+
+		opGroup: {do: func(q *request, _ *answer) error {
+			_, err := s.open(q.Group)
+			return err
+		}},
+		opStartSession: {do: s.startSession, takesFiles: true, answersSelf: true},
+		opClose:        {target: ofSession, slow: true, do: s.closeSession},
+		opDropAll: {target: ofSession, do: func(q *request, _ *answer) error {
+			s.dropAll(q.session)
+			return nil
+		}},
+		opLimit: {target: ofSession, do: func(q *request, _ *answer) error {
+			if q.Limits == nil {
+				return fmt.Errorf("limit: %w", fs.ErrInvalid)
+			}
+			return q.session.Limit(*q.Limits)
+		}},
+		opGauge: {target: ofSession, do: func(q *request, a *answer) error {
+			a.Held, a.files = q.session.Meters().Open().Files()
+			return nil
+		}},
+		opEnter: {target: ofSession, slow: true, do: func(q *request, _ *answer) error { return q.session.Enterable(string(q.Dir)) }},
+		opCwd: {target: ofSession, do: func(q *request, a *answer) error {
+			a.Dir = []byte(q.session.Cwd(q.Pid))
+			return nil
+		}},
+		opReleaseConfinement: {target: ofSession, do: func(q *request, _ *answer) error {
+			s.host.ReleaseConfinement(q.session.id)
+			return nil
+		}},
+		opMembers: {target: ofSession, do: func(q *request, a *answer) error {
+			a.Pids = q.session.Members()
+			return nil
+		}},
+		opSignal:  {target: ofSession, do: s.signal},
+		opRelease: {target: ofSession, do: s.release},
+
+		opHold:         {target: ofSession, do: s.hold, takesFiles: true},
+		opMakeChannels: {target: ofSession, do: s.makeChannels, takesFiles: true},
+		opDrop:         {target: ofSession, do: s.drop},
+		opWrite:        {target: ofSession, do: s.changeHeld},
+		opPunch:        {target: ofSession, do: s.changeHeld},
+
+		opScope: {target: ofSession, do: func(q *request, a *answer) error {
+			_, err := s.newScope(q.session, a)
+			return err
+		}},
+		opSpawn:         {target: ofScope, do: s.spawn, takesFiles: true, answersSelf: true},
+		opAddChild:      {target: ofScope, do: func(q *request, _ *answer) error { return q.scope.AddChild(q.Pid) }},
+		opAddForkedCopy: {target: ofScope, do: func(q *request, _ *answer) error { return q.scope.AddForkedCopy(q.Pid) }},
+		opMembersExcept: {target: ofScope, do: func(q *request, a *answer) error {
+			a.Pids = q.scope.MembersExcept(q.Pid)
+			return nil
+		}},
+		opKill:   {target: ofScope, slow: true, goneIsDone: true, do: func(q *request, _ *answer) error { return q.scope.Kill(q.Pid) }},
+		opRemove: {target: ofScope, slow: removeIsSlow, do: s.removeScope},
+	}
+}
+
+// handle does what m asks for and answers, later if it may take long.
+func (s *server) handle(l *link, m message, files []int) {
+	h := s.handlers[m.Op] // an unknown one has no do
+	q := &request{message: m, link: l, files: files}
+	if h.slow {
+		s.runSlow(func() { s.respond(h, q) })
+	} else {
+		s.respond(h, q)
+	}
+}
+
+// runSlow does what may take its time, which runtime's own patience bounds. wait waits for it.
+func (s *server) runSlow(f func()) {
+	s.slow.Add(1)
+	s.work.Go(func() {
+		defer s.slow.Add(-1)
+		f()
+	})
+}
+
+// respond does what q asks for and answers.
+func (s *server) respond(h handler, q *request) {
+	a := &answer{message: message{Op: opAnswer, ID: q.ID}}
+	err := s.perform(h, q, a)
+	switch {
+	case err == nil && h.answersSelf:
+		return
+	case q.ID == 0: // nobody waits for an answer
+		closeAll(a.files)
+		return
+	}
+	a.Fault = faultOf(err)
+	if err := q.link.send(a.message, a.files...); err != nil {
+		s.log.Error().Err(err).Str("op", q.Op).Msg("answer that cannot be sent")
+		_ = q.link.send(message{Op: opAnswer, ID: q.ID, Fault: faultOf(err)}) // somebody waits for one
+	}
+}
+
+// perform finds what q is about and calls the handler.
+func (s *server) perform(h handler, q *request, a *answer) (err error) {
+	if !h.takesFiles {
+		closeAll(q.files)
+		q.files = nil
+	}
+	switch {
+	case q.lost:
+		return unix.EMFILE
+	case h.do == nil:
+		err = fmt.Errorf("request %s: %w", q.Op, fs.ErrInvalid)
+	case h.target != ofKeeper:
+		if q.session, q.scope, err = s.find(q.Group, q.Scope); err == nil && h.target == ofScope && q.scope == nil {
+			err = fmt.Errorf("%s: %w", q.Op, fs.ErrInvalid)
+		}
+	}
+	if h.goneIsDone && errors.Is(err, fs.ErrClosed) {
+		return nil
+	}
+	if err != nil {
+		closeAll(q.files)
+		return err
+	}
+	return h.do(q, a)
+}
+
+func (s *server) countNumbers(_ *request, a *answer) error {
+	n := s.numbers()
+	n.Descriptors, n.MostDescriptors = runtime.Descriptors()
+	a.Numbers = &n
+	return nil
+}
+
+func (s *server) remember(q *request, _ *answer) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.remembered = append([]byte{}, q.Text...) // an empty text is one, too
+	return nil
+}
+
+func (s *server) closeSession(q *request, _ *answer) error {
+	if err := q.session.Close(context.Background()); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	clear(q.session.scopes)
+	q.session.closed = true
+	return nil
+}
+
+// signal signals the first that the message names: a child, some processes of a scope, a scope, or a group.
+func (s *server) signal(q *request, _ *answer) error {
+	sig := syscall.Signal(q.Signal)
+	switch {
+	case q.Child != 0:
+		s.mu.Lock()
+		p := q.session.children[q.Child]
+		s.mu.Unlock()
+		if p == nil {
+			return os.ErrProcessDone
+		}
+		return p.Signal(sig)
+	case q.scope == nil:
+		q.session.Signal(sig, q.Pids...)
+	case q.Done:
+		q.scope.SignalSome(sig, q.Pids...)
+	default:
+		q.scope.Signal(sig, q.Pid)
+	}
+	return nil
+}
+
+func (s *server) release(q *request, _ *answer) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p := q.session.children[q.Child]; p != nil {
+		s.releaseLocked(p)
+	}
+	return nil
+}
+
+func (s *server) drop(q *request, _ *answer) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.dropLocked(q.session, q.Held)
+	return nil
+}
+
+func (s *server) removeScope(q *request, a *answer) error {
+	if a.Done = q.scope.Remove(); a.Done {
+		s.mu.Lock()
+		delete(q.session.scopes, q.scope.Number())
+		s.mu.Unlock()
+	}
+	return nil
+}
