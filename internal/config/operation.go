@@ -23,16 +23,16 @@ type operation struct {
 
 func (s *Settings) defineOperate(f *pflag.FlagSet) {
 	o := &s.Operation
-	f.StringVar(&o.Audit.Path, "audit-log", "", "write down who did what in this `file`, mode 0600, and check it with `trl audit verify`")
-	f.StringVar(&o.commands, "audit-commands", "hash", "what of a command's text: `hash|redact|full`; hash is keyed, with FILE.key")
-	f.Var((*size)(&o.Audit.MaxBytes), "audit-max-bytes", "put the file aside at this `size` (100M); 0: never")
-	f.DurationVar(&o.Audit.MaxAge, "audit-max-age", 0, "put the file aside when its first line is so old; 0: never")
-	f.IntVar(&o.Audit.Keep, "audit-keep", 10, "files put aside that stay; 0: all")
-	f.DurationVar(&o.Audit.Sync, "audit-sync", time.Second, "how much of it a power failure may take; 0: nothing that was written")
-	f.BoolVar(&o.Audit.Required, "audit-required", false, "refuse requests that could not be written down")
+	f.StringVar(&o.Audit.Path, "audit-log", "", "log who did what to this `file`, mode 0600; `trl audit verify` checks it")
+	f.StringVar(&o.commands, "audit-commands", "hash", "how the audit log shows commands: `hash|redact|full`; hash uses the key in FILE.key")
+	f.Var((*size)(&o.Audit.MaxBytes), "audit-max-bytes", "rotate the audit log at this `size` (100M); 0: never")
+	f.DurationVar(&o.Audit.MaxAge, "audit-max-age", 0, "rotate the audit log when its first line is this old; 0: never")
+	f.IntVar(&o.Audit.Keep, "audit-keep", 10, "how many rotated audit logs to keep; 0: all")
+	f.DurationVar(&o.Audit.Sync, "audit-sync", time.Second, "how much of the audit log a power failure may lose; 0: nothing that was written")
+	f.BoolVar(&o.Audit.Required, "audit-required", false, "refuse requests that change something while the audit log cannot be written")
 	o.Audit.MaxBytes = 100 << 20
 
-	f.StringVar(&s.Web.AdminListen, "admin-listen", "", "serve profiles (/debug/pprof) and /metrics on this `path` of a Unix socket, or loopback address")
+	f.StringVar(&s.Web.AdminListen, "admin-listen", "", "serve profiles (/debug/pprof) and /metrics on a Unix socket with this `path`, or on a loopback address")
 	f.StringVar(&o.onTerm, "on-term", "stop", "what SIGTERM does: `stop|drain`; a second one stops")
 	f.DurationVar(&o.drainTimeout, "drain-timeout", 10*time.Minute, "how long a drain by SIGTERM waits for sessions")
 

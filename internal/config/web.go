@@ -14,16 +14,16 @@ import (
 
 // defineEdge is the flags that say who is let in, under which names and how many at a time.
 func (s *Settings) defineEdge(f *pflag.FlagSet) {
-	f.StringSliceVar(&s.Web.Hosts, "host", nil, "another `name` or address by which clients may ask for us (repeatable); loopback names, our addresses and the certificate's names are known")
+	f.StringSliceVar(&s.Web.Hosts, "host", nil, "another `name` or address that clients may use for this server (repeatable); loopback names, its addresses and the certificate's names are known")
 	f.StringSliceVar(&s.proxies, "trusted-proxy", nil, "believe X-Forwarded-… of a proxy with this address or in this `network` (10.0.0.0/8; repeatable)")
-	f.StringSliceVar(&s.Web.ACME.Domains, "acme-domain", nil, "get a certificate for this `name` by ACME, and agree to the authority's terms; it must reach us on port 443 of that name (repeatable)")
+	f.StringSliceVar(&s.Web.ACME.Domains, "acme-domain", nil, "get a certificate for this `name` by ACME, and agree to the authority's terms; port 443 of the name must lead to trl (repeatable)")
 	f.StringVar(&s.Web.ACME.Directory, "acme-directory", "", "`URL` of the ACME authority's directory (default Let's Encrypt's)")
-	f.StringVar(&s.Web.ACME.Dir, "acme-dir", "", "where certificates and keys got by ACME are kept (default acme in the state dir)")
-	f.StringVar(&s.Web.ACME.Email, "acme-email", "", "whom the ACME authority may write to")
-	f.IntVar(&s.Web.MaxConns, "max-connections", 1024, "connected clients at most")
-	f.IntVar(&s.Web.MaxConnsOfPrincipal, "max-connections-per-principal", 0, "connected clients of one principal at most, and as many guests over its share links; 0: seven eighths of --max-connections, all for an admin")
-	f.IntVar(&s.Web.MaxGuests, "max-connections-per-share", 16, "connected clients of one share link at most")
-	f.StringSliceVar(&s.Pool.AllowEnv, "allow-env", nil, "let env of a request set this `variable` although it steers shells (LD_LIBRARY_PATH, LD_*; repeatable)")
+	f.StringVar(&s.Web.ACME.Dir, "acme-dir", "", "directory for certificates and keys from ACME (default acme in the state dir)")
+	f.StringVar(&s.Web.ACME.Email, "acme-email", "", "address to which the ACME authority may write")
+	f.IntVar(&s.Web.MaxConns, "max-connections", 1024, "maximum number of connected clients")
+	f.IntVar(&s.Web.MaxConnsOfPrincipal, "max-connections-per-principal", 0, "maximum number of connected clients of one principal, and of guests over its share links; 0: seven eighths of --max-connections, all for an admin")
+	f.IntVar(&s.Web.MaxGuests, "max-connections-per-share", 16, "maximum number of connected clients of one share link")
+	f.StringSliceVar(&s.Pool.AllowEnv, "allow-env", nil, "allow env of requests to set this `variable` although it steers shells (LD_LIBRARY_PATH, LD_*; repeatable)")
 }
 
 // An allowed variable is a name, or the beginning of some and a *.
