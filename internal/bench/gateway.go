@@ -127,7 +127,11 @@ func sessionID(answer []byte) string {
 }
 
 func session(c *websocket.Conn, shell string) string {
-	return sessionID(ok(roundTrip(c, []byte(`{"id":1,"method":"session.create","params":{"shell":"`+shell+`"}}`))))
+	var made struct {
+		ID string `json:"session_id"`
+	}
+	ask(c, "session.create", map[string]any{"shell": shell}, &made)
+	return made.ID
 }
 
 // request is one frame.

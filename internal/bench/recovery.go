@@ -63,16 +63,16 @@ func recovery() error {
 		for range recoveryKills {
 			since := killGateway(gw)
 			c := again(gw)
-			ok(roundTrip(c, request(1, "system.ping", nil)))
+			ask(c, "system.ping", nil, nil)
 			ping.Add(time.Since(since))
 			for _, id := range ids {
-				ok(roundTrip(c, request(1, "session.info", map[string]any{"session_id": id})))
+				ask(c, "session.info", map[string]any{"session_id": id}, nil)
 			}
 			all.Add(time.Since(since))
 			c.CloseNow()
 			since = killGateway(gw)
 			c = again(gw)
-			ok(roundTrip(c, request(1, "exec.run", map[string]any{"session_id": ids[len(ids)/2], "command": ":"})))
+			ask(c, "exec.run", map[string]any{"session_id": ids[len(ids)/2], "command": ":"}, nil)
 			one.Add(time.Since(since))
 			c.CloseNow()
 		}
@@ -101,7 +101,7 @@ func sendKeyed(gw *child, ids []string, n int) {
 					if i >= n {
 						return nil
 					}
-					ok(roundTrip(c, request(1, "exec.run", map[string]any{"session_id": ids[i%len(ids)], "command": ":", "request_key": fmt.Sprint("k", i)})))
+					ask(c, "exec.run", map[string]any{"session_id": ids[i%len(ids)], "command": ":", "request_key": fmt.Sprint("k", i)}, nil)
 				}
 			})
 		})
@@ -174,7 +174,7 @@ func kept() error {
 		var ids []string
 		for range shells {
 			ids = append(ids, session(c, "/bin/bash"))
-			ok(roundTrip(c, request(1, "exec.run", map[string]any{"session_id": ids[len(ids)-1], "command": ":"})))
+			ask(c, "exec.run", map[string]any{"session_id": ids[len(ids)-1], "command": ":"}, nil)
 		}
 		look(gw, fmt.Sprintf("%d sessions, before", shells))
 		for _, id := range ids {
@@ -184,13 +184,13 @@ func kept() error {
 		}
 		look(gw, fmt.Sprintf("after %d × %d × %s", shells, each, name))
 		for _, id := range ids {
-			ok(roundTrip(c, request(1, "session.destroy", map[string]any{"session_id": id, "force": true})))
+			ask(c, "session.destroy", map[string]any{"session_id": id, "force": true}, nil)
 		}
 		look(gw, "and after all sessions are destroyed")
 	}
 	run := func(command string) func(*websocket.Conn, string) {
 		return func(c *websocket.Conn, id string) {
-			ok(roundTrip(c, request(1, "exec.run", map[string]any{"session_id": id, "command": command})))
+			ask(c, "exec.run", map[string]any{"session_id": id, "command": command}, nil)
 		}
 	}
 	work(100, 1000, ":", run(":"))
