@@ -74,14 +74,14 @@ func newRoot(start serve.Startup) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "trl",
 		Short: "Persistent shell sessions over WebSocket",
-		Long: `trl runs shell sessions that survive their commands, and streams what they print.
+		Long: `trl runs shell sessions that survive their commands, and streams their output.
 
   trl serve                        start the gateway
   trl run -- 'cd /tmp && pwd'      run a command in your session; the next one is already in /tmp
   trl term                         open a terminal there; Ctrl-P Ctrl-Q leaves it running
-  trl attach SESSION               come back to it
+  trl attach SESSION               return to it
   trl start -- ./server            start a background process; trl wait waits for it, trl logs -f ID follows it
-  trl ls                           what is running`,
+  trl ls                           list your sessions`,
 		Version:           buildinfo.Version(),
 		SilenceErrors:     true, // execute prints them, with their hints
 		SilenceUsage:      true,

@@ -41,11 +41,11 @@ func newTerm() *cobra.Command {
 		Use:   "term [flags] [-- COMMAND…]",
 		Short: "Open a terminal in a session and attach to it",
 		Long: `Open a terminal in a session, with the session's shell or a command in it, and attach to it.
-It starts in the session's directory with its exported variables. Without --session that is your session "default";
-a session that does not exist yet is made.
+The terminal starts in the session's directory with its exported variables. Without --session trl uses your session "default".
+It makes a session that does not exist yet.
 
-The exit code is that of what ran in it; 128+n when signal n ended it. Ctrl-P Ctrl-Q leaves it running:
-trl attach comes back.`,
+The exit code is that of the program in the terminal; 128+n if signal n ended it. Ctrl-P Ctrl-Q leaves the terminal running, and
+trl attach returns to it.`,
 		Example: `  trl term
   trl term --session build -- htop`,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -107,13 +107,13 @@ func newAttach() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "attach [TERM|SESSION]",
 		Short: "Attach to a terminal, and take it over",
-		Long: `Attach to a terminal (its id), or to the latest one of a session (name or id), or to the only one that runs.
-What it shows is drawn first.
+		Long: `Attach to a terminal (its id), to the latest one of a session (name or id), or to the only one that runs.
+The current screen is drawn first.
 
-Several clients may be attached; the latest has control, that is, types and sets the size, and with --view none is taken
-away. Who loses it looks on, is told so, and has it back by Ctrl-T, or when the other one leaves.
+Several clients may be attached. The latest one has control: it types and sets the size. With --view this client takes no control.
+A client that loses control is told so and watches. It gets control back by Ctrl-T, or when the other one leaves.
 
-The exit code is that of what ran in it; 0 after Ctrl-P Ctrl-Q, which leaves it running.`,
+The exit code is that of the program in the terminal; 0 after Ctrl-P Ctrl-Q, which leaves it running.`,
 		Args: cmdline.MaybeOneArg,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			detach, err := parseKeys(keys)

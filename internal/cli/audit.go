@@ -14,11 +14,11 @@ import (
 func NewAudit() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "audit", Short: "Check and read audit logs (trl serve --audit-log)",
-		Long: `Check and read audit logs, as trl serve --audit-log FILE writes them.
+		Long: `Check and read the audit logs of trl serve --audit-log FILE.
 
-Every line is bound to the one before it by a hash, also across the files that were put aside (FILE.000000001234). What a
-chain cannot tell by itself is that its end was cut off, or that everything from some line on was written anew. Keep heads
-for that, on another machine: trl audit head prints one, and the gateway's log has one every hour.`,
+Every line contains a hash of the previous one, also across rotated files (FILE.000000001234). The chain alone cannot show that
+its end was cut off, or that everything from some line on was written anew. Keep heads on another machine for that: trl audit head
+prints one, and the gateway's log has one every hour.`,
 	}
 	cmd.AddCommand(newAuditVerify(), newAuditHead(), newAuditHash())
 	return cmd
@@ -27,9 +27,9 @@ for that, on another machine: trl audit head prints one, and the gateway's log h
 func newAuditVerify() *cobra.Command {
 	var heads []string
 	cmd := &cobra.Command{
-		Use: "verify FILE…", Short: "Say OK, or which line is the first that is not as it was written",
-		Long: `Say OK, or which line is the first that is not as it was written: changed, removed, put in, or out of order. One FILE is
-taken with what was put aside of it. With --head, also that the lines of those heads are still there.`,
+		Use: "verify FILE…", Short: "Say OK, or name the first line that was changed",
+		Long: `Say OK, or name the first line that was changed, removed, inserted, or is out of order. A single FILE is checked together with its
+rotated files. With --head, also check that the lines of these heads are still there.`,
 		Example: "  trl audit verify /var/log/trl/audit.log\n  trl audit verify --head 1234:5f1c… /var/log/trl/audit.log",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -101,7 +101,7 @@ func newAuditHead() *cobra.Command {
 func newAuditHash() *cobra.Command {
 	var key string
 	cmd := &cobra.Command{
-		Use: "hash --key FILE COMMAND", Short: "Print what stands for a command in the log with this key, to search for it", Args: cmdline.OneArg,
+		Use: "hash --key FILE COMMAND", Short: "Print the hash of a command with this key, to search for it in the log", Args: cmdline.OneArg,
 		Example: "  grep -c \"$(trl audit hash --key /var/log/trl/audit.log.key 'make test')\" /var/log/trl/audit.log",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			k, err := audit.ReadHashKey(key)

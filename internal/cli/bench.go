@@ -25,12 +25,12 @@ func NewBench() *cobra.Command {
 		format string
 	)
 	cmd := &cobra.Command{
-		Use: "bench", Short: "Measure the gateway, as a client sees it", Args: cmdline.NoArgs,
-		Long: `Measure the gateway from here: commands, their rate over several sessions, streams, new sessions, keystrokes; beside
-system.ping, which is the way there and back with nothing to do. It makes sessions of its own, and ends them.
+		Use: "bench", Short: "Measure the gateway as a client sees it", Args: cmdline.NoArgs,
+		Long: `Measure the gateway from here: commands, their rate over several sessions, streams, new sessions, keystrokes, and system.ping,
+which is the round trip without work. The command makes its own sessions, and ends them.
 
-Times come in two modes where a core that sleeps must be woken: the table tells both, and how often each was met.
-With --format benchstat the lines are those of Go benchmarks: keep two runs, and compare them with benchstat.`,
+Times have two modes if a sleeping core must wake up: the table shows both, and their shares.
+With --format benchstat the lines are those of Go benchmarks: save two runs, and compare them with benchstat.`,
 		Example: `  trl bench
   trl bench --url https://trl.example.org --token-file token --time 5s
   trl bench --format benchstat > before`,

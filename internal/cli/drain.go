@@ -23,17 +23,17 @@ func NewDrain() *cobra.Command {
 		undo bool
 	)
 	cmd := &cobra.Command{
-		Use: "drain", Short: "Let a running gateway take no new sessions, and end when none lives any more",
-		Long: `Let a running gateway take no new sessions, and end when none lives any more. Sessions that live go on as before, and clients
-may come back to them; /readyz is 503 from now on, and a new session is refused with SHUTTING_DOWN.
+		Use: "drain", Short: "Make a running gateway refuse new sessions, and end with the last one",
+		Long: `Make a running gateway refuse new sessions, and end when the last session has ended. Live sessions go on, and clients may come back
+to them. /readyz answers 503, and a new session gets SHUTTING_DOWN.
 
-It returns when the gateway has ended. With --wait that is after so long at the latest: what still lives then is ended as by
-SIGTERM. The gateway goes on draining when this command is interrupted; --undo takes it back.
+The command returns when the gateway has ended. With --wait that is after this time at the latest: sessions that still live then end
+as after SIGTERM. If you interrupt the command, the gateway continues the drain; --undo ends the drain.
 
-It has ended when nobody listens any more at its address, one of this machine, or at its Unix socket. A connection that is lost
-otherwise is made again, for 45 s; then this command fails.
+The gateway has ended when nobody listens any more at its address on this machine, or at its Unix socket. If the connection is lost
+for another reason, the command tries for 45 s to connect again, and then fails.
 
-With --json the gateway's answer, a line of it each time that a gateway was asked.`,
+With --json it prints the gateway's answer, one line each time that it asks a gateway.`,
 		Example: "  trl drain --wait 10m\n  trl drain --undo",
 		Args:    cmdline.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

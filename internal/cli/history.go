@@ -14,8 +14,8 @@ import (
 func newHistory() *cobra.Command {
 	return aboutSession(&cobra.Command{
 		Use: "history [SESSION]", Short: "List a session's commands, with their ids and how they ended",
-		Long: `List the latest 200 commands of a session (id or name), oldest first: those that have ended within the retention time, the one that
-runs, and those that wait. trl logs EXEC prints the output of one.`,
+		Long: `List the latest 200 commands of a session (id or name), oldest first: ended ones within the retention time, the running one, and
+waiting ones. trl logs EXEC prints the output of a command.`,
 	}, historyTable, "exec.list")
 }
 

@@ -22,12 +22,12 @@ func newKill() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "kill ID", Short: "End a session, a command, a background process or a terminal",
 		Long: `End a session (id or name), a command (exec id), a background process (process id) or a terminal (its id; HUP first): TERM to everything in it, a grace
-time, then KILL; answered when nothing is left. --force does not give the grace time.
+time, then KILL. The command returns when nothing is left. --force skips the grace time.
 
-With --signal that one signal is sent instead, to the processes of the command or the process; of a session's, to those of
-the command it is running.
+With --signal only that signal is sent, to the processes of the command or the background process; for a session, to those of its
+running command.
 
-Only with --signal the ID may be left out: then the signal is for the command of your session "default".`,
+Only with --signal you may leave out the ID: the signal then goes to the command of your session "default".`,
 		Args: cmdline.MaybeOneArg,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if sig != "" && force {

@@ -23,13 +23,13 @@ func newLogs() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use: "logs [ID]", Short: "Print the output of a command or a background process",
-		Long: `Print what is kept of the output of a command (exec id) or a background process (process id); of a session (id or name),
-that of the command it is running, or else of its latest one. Stdout and stderr go to stdout and stderr.
-Without an ID that is your session "default", as for trl run; trl history and trl ps list the ids.
+		Long: `Print the kept output of a command (exec id) or a background process (process id). For a session (id or name), print that of its
+running command, or of its latest one. Stdout and stderr go to stdout and stderr.
+Without an ID trl uses your session "default", as trl run does; trl history and trl ps list the ids.
 
-What is no longer kept is said on stderr, where it would have been.
+Messages on stderr show where output is no longer kept.
 
-With --json one document (of a command: at most 1 MiB of each, head and tail, and what is left out), or with -f one line per piece of output and a last one that says how it ended.`,
+With --json it prints one document (for a command at most 1 MiB of each stream, with beginning and end, and what is left out). With -f as well it prints one line per piece of output, and a last line with the result.`,
 		Args: cmdline.MaybeOneArg,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if offset < 0 {

@@ -29,16 +29,16 @@ func newPlay() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "play RECORDING|FILE|-",
 		Short: "Play a recording",
-		Long: `Play a recording in this terminal: one of the gateway's (its id), or an asciicast v2 or v3 in a file or on stdin.
-Where stdout is no terminal, what was printed is written, without waiting.
+		Long: `Play a recording in this terminal: one of the gateway's (its id), or an asciicast v2 or v3 from a file or stdin.
+If stdout is not a terminal, the output is written at once.
 
-  Space      stop, and go on
-  .          when stopped: the next output
-  ]          on to the next mark: a command, mostly
+  Space      pause, continue
+  .          while paused: the next output
+  ]          go to the next mark, usually a command
   + -        faster, slower
   q, Ctrl-C  quit
 
-The terminal is as it was afterwards. A recording that is larger than it does not fit: make the window larger.`,
+Afterwards the terminal is as before. A recording that is larger than the window does not fit: make the window larger.`,
 		Example: `  trl play work.cast
   trl play -s 2 -i 1s RECORDING
   trl play --markers work.cast`,

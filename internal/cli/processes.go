@@ -14,7 +14,7 @@ import (
 func newProcesses() *cobra.Command {
 	return aboutSession(&cobra.Command{
 		Use: "ps [SESSION]", Short: "List a session's background processes and terminals",
-		Long: "List the background processes and terminals of a session (id or name), and what its commands left running.",
+		Long: "List the background processes and terminals of a session (id or name), and the processes that its commands left running.",
 	}, processTable, "process.list", "term.list")
 }
 

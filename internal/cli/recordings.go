@@ -24,10 +24,10 @@ func newRecordings() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "recordings [SESSION]",
 		Short: "List recordings, download and remove them",
-		Long: `List your recordings, or those of a session (its name while it lives, its id also afterwards).
+		Long: `List your recordings, or those of a session (its name while it lives, or its id).
 
-Terminals and commands are recorded where the server's policy says so (trl serve --record), where a session was created so, and
-with trl term --record and trl run --record. What is typed is not recorded, what is printed is.`,
+trl records terminals and commands if the server's policy says so (trl serve --record), if the session was created with it, and
+with trl term --record and trl run --record. It records output, never input.`,
 		Example: `  trl recordings
   trl recordings get RECORDING -o work.cast
   trl play RECORDING`,
@@ -99,7 +99,7 @@ func newRecordingGet() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "get RECORDING",
 		Short: "Download a recording",
-		Long:  `Download a recording, an asciicast, to stdout or into a file; also while it is being made: as much as there is.`,
+		Long:  `Download a recording, an asciicast, to stdout or into a file. While the recording is in progress, download what exists so far.`,
 		Args:  cmdline.OneArg,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if format != "v3" && format != "v2" {
@@ -162,7 +162,7 @@ func newRecordingRemove() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rm RECORDING",
 		Short: "Remove a recording",
-		Long:  `Remove a recording. One that is being made ends with that; what it is of goes on. What the server's policy demands only an admin removes.`,
+		Long:  `Remove a recording. A recording in progress ends; its terminal or command goes on. Only an admin may remove a recording that the server's policy demands.`,
 		Args:  cmdline.OneArg,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return t.call(cmd.Context(), "recording.delete", protocol.RecordingRef{RecordingID: args[0]}, nil)

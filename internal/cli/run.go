@@ -36,14 +36,14 @@ func newRun() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run [flags] -- COMMAND…",
 		Short: "Run a command in a session",
-		Long: `Run a command in a session's shell: what it does to directory, variables and functions is there for the next one.
+		Long: `Run a command in a session's shell. The next command sees its changes of directory, variables and functions.
 
-One word is shell text; several words are one command and its arguments, passed on exactly.
-Output appears as it comes, stdout and stderr apart, byte for byte. Standard input is passed on when it is a pipe or a file.
-Without --session the command runs in your session "default". A session that does not exist yet is made.
+A single word is shell text; several words are a command and its arguments, passed on exactly.
+Output appears as it comes, stdout and stderr apart, byte for byte. Standard input is passed on if it is a pipe or a file.
+Without --session the command runs in your session "default". trl makes a session that does not exist yet.
 
-The exit code is the command's; 128+n when signal n ended it; 124 when it timed out; 125 when trl itself could not do it.
-Ctrl-C, as TERM or HUP, cancels the command and waits for its end; a second one does not wait.`,
+The exit code is the command's; 128+n if signal n ended it; 124 if it timed out; 125 if trl itself failed.
+Ctrl-C, TERM or HUP cancels the command and waits for its end; a second one does not wait.`,
 		Example: `  trl run -- 'cd /src && make'
   trl run --session build --timeout 10m -- go test ./...
   tar c . | trl run -- 'tar xC /tmp/copy'`,

@@ -22,9 +22,9 @@ func newShare() *cobra.Command {
 		life    time.Duration
 	)
 	cmd := &cobra.Command{
-		Use: "share [SESSION|TERMINAL]", Short: "Make a link that lets others look at a session, or type", Args: cmdline.MaybeOneArg,
-		Long: `Make a link to a session (id or name), or to one terminal (its id), for people without a token: to look, or with --control to type
-and run commands too. It is printed this once. It ends after --for, with its session, or by trl unshare.
+		Use: "share [SESSION|TERMINAL]", Short: "Make a link that lets others watch a session, or type", Args: cmdline.MaybeOneArg,
+		Long: `Make a link to a session (id or name), or to one terminal (its id), for people without a token: to watch, or with --control to type
+and run commands, too. The link is printed only once. It ends after --for, with its session, or by trl unshare.
 ` + defaultHelp,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if of := sessionOf(args); kindOf(of) == terminalID {
@@ -59,8 +59,8 @@ and run commands too. It is printed this once. It ends after --for, with its ses
 	t = connection(cmd)
 	f := cmd.Flags()
 	f.BoolVar(&control, "control", false, "guests may type and run commands")
-	f.DurationVar(&life, "for", protocol.ShareTime*time.Second, "how long the link opens something, at most 720h")
-	f.StringVar(&q.Name, "name", "", "a label, to find it by")
+	f.DurationVar(&life, "for", protocol.ShareTime*time.Second, "how long the link works, at most 720h")
+	f.StringVar(&q.Name, "name", "", "a label for people")
 	cmd.ValidArgsFunction = completeIDs(t, terminalID)
 	return cmd
 }
@@ -97,7 +97,7 @@ func shareTable(all protocol.Shares) table {
 func newUnshare() *cobra.Command {
 	var t *target
 	cmd := &cobra.Command{
-		Use: "unshare LINK", Short: "End a link; its guests are disconnected", Args: cmdline.OneArg,
+		Use: "unshare LINK", Short: "End a link and disconnect its guests", Args: cmdline.OneArg,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return t.call(cmd.Context(), "share.revoke", protocol.ShareRef{ShareID: args[0]}, nil)
 		},

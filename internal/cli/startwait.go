@@ -23,11 +23,11 @@ func newStart() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "start [flags] -- COMMAND…",
 		Short: "Start a background process in a session, and print its id",
-		Long: `Start a background process from the state of a session: its directory, variables and functions. The session stays free for
-commands. The process's id is printed; it ends with its session, or by trl kill ID.
+		Long: `Start a background process with the state of a session: its directory, variables and functions. The session stays free for
+commands. trl prints the process's id. The process ends with its session, or by trl kill ID.
 
-One word is shell text; several words are one command and its arguments, passed on exactly. Its stdin is empty.
-A session that does not exist yet is made. ` + defaultHelp,
+A single word is shell text; several words are a command and its arguments, passed on exactly. Its stdin is empty.
+trl makes a session that does not exist yet. ` + defaultHelp,
 		Example: `  trl start --session web -- python3 -m http.server 8000
   trl wait --port 8000 web
   trl logs -f ID`,
@@ -97,8 +97,8 @@ func newWait() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "wait [PROCESS|SESSION]",
 		Short: "Wait until a background process listens, prints, answers, or has ended",
-		Long: `Wait for a background process (its id), or for the one of a session (id or name) that was started last, until it listens on a
-port, has printed something, answers a request by HTTP, or has ended, which is meant where no other flag says what.
+		Long: `Wait for a background process (its id), or for the latest one of a session (id or name), until it listens on a port, has printed
+a text, answers an HTTP request, or has ended. Without another flag trl waits for its end.
 ` + defaultHelp + `
 
 The exit code of a wait for the end is the process's; 128+n when signal n ended it. Of the others it is 0, and 1 where the process ended

@@ -14,7 +14,7 @@ import (
 func newStats() *cobra.Command {
 	var t *target
 	cmd := &cobra.Command{
-		Use: "stats", Short: "Show the gateway's numbers", Args: cmdline.NoArgs,
+		Use: "stats", Short: "Show the gateway's statistics", Args: cmdline.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var raw jsontext.Value
 			if err := t.call(cmd.Context(), "system.stats", nil, &raw); err != nil {

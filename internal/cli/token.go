@@ -22,10 +22,10 @@ func NewToken() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "token",
 		Short: "Make, list and revoke the gateway's tokens",
-		Long: `Make, list and revoke the tokens of a gateway, in its token file. It need not run; one that runs follows the file at once, and
-drops whoever came with a token that is revoked.
+		Long: `Make, list and revoke the tokens of a gateway in its token file. The gateway need not run. A running gateway applies the file at
+once, and disconnects the clients of a revoked token.
 
-The file holds hashes: a token is shown when it is made, and never again.`,
+The file contains hashes: a token is shown when it is made, and never again.`,
 	}
 	var file, dir string
 	f := cmd.PersistentFlags()
@@ -50,7 +50,7 @@ func newTokenCreate(path func() string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "create --subject NAME --role ROLE",
 		Short: "Make a token and print it",
-		Long:  `Make a token and print it on stdout, and nothing else there.`,
+		Long:  `Make a token and print it on stdout, without any other text.`,
 		Example: `  trl token create --subject ci --role user --expires 30d --max-sessions 4 --note 'the build server'
   (umask 077; trl token create --subject admin --role admin > ~/.local/state/trl/operator-token)   # for trl ls, trl run and so on, here`,
 		Args: cmdline.NoArgs,
@@ -174,7 +174,7 @@ func tokenRows(tokens []web.Token) []tokenRow {
 func newTokenRevoke(path func() string) *cobra.Command {
 	return &cobra.Command{
 		Use:   "revoke ID",
-		Short: "Take a token back; its connections are closed",
+		Short: "Revoke a token and close its connections",
 		Args:  cmdline.OneArg,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			_, err := web.RevokeToken(path(), args[0])

@@ -26,15 +26,15 @@ const upgradeTimeout = 90 * time.Second
 func NewUpgrade() *cobra.Command {
 	var dir string
 	cmd := &cobra.Command{
-		Use: "upgrade", Short: "Let a running gateway go on as the program that has its name now",
-		Long: `Let the gateway of a state directory go on with the program file that now stands where it was started from. The new one is
-started beside the old one and takes over once it is ready; sessions, running commands and the listening socket stay, and
-clients connect again. One that does not come up changes nothing. Then the keeper becomes the new program, too: the same
-process, with all that it holds.
+		Use: "upgrade", Short: "Replace the program of a running gateway by its current file",
+		Long: `Replace the gateway of a state directory by the program file that is now at the path from which it was started. The new gateway
+starts next to the old one and takes over when it is ready. Sessions, running commands and the listening socket stay, and clients
+connect again. If the new gateway does not start, nothing changes. Then the keeper becomes the new program, too: the same process,
+with everything that it holds.
 
-It is what SIGHUP to the keeper does (systemctl reload), and it waits for the outcome. SIGUSR1 does the same,
-and is not ignored under nohup; trl upgrade sends both. Where the protocol between keeper and
-gateway has changed, the new gateway is refused, and a restart is needed.`,
+SIGHUP to the keeper (systemctl reload) does the same without waiting for the result. So does SIGUSR1, which nohup does not make
+it ignore; trl upgrade sends both. If the protocol between keeper and gateway has changed, the new gateway is refused, and a
+restart is needed.`,
 		Args: cmdline.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			t := target{stateDir: dir}

@@ -16,7 +16,7 @@ import (
 func NewVersion() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use: "version", Short: "Print the version, and those of the protocols that it speaks", Args: cmdline.NoArgs,
+		Use: "version", Short: "Print the versions of trl and of its protocols", Args: cmdline.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			platform := goruntime.GOOS + "/" + goruntime.GOARCH
 			if asJSON {

@@ -61,7 +61,7 @@ func printUsage(cmd *cobra.Command, titles []string) error {
 	inGroups(w, "Flags", flagsOf(cmd.LocalFlags(), titles), groupOf, func(g *pflag.Flag) { printFlag(w, g, columns) })
 	inGroups(w, "Also", flagsOf(cmd.InheritedFlags(), titles), groupOf, func(g *pflag.Flag) { printFlag(w, g, columns) })
 	if len(subs) > 0 {
-		fmt.Fprintf(w, "\n`%s COMMAND --help` says more of each.\n", cmd.CommandPath())
+		fmt.Fprintf(w, "\n`%s COMMAND --help` describes a command in detail.\n", cmd.CommandPath())
 	}
 	return nil
 }

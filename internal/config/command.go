@@ -18,8 +18,8 @@ func NewCommand() *cobra.Command {
 		Use: "config", Short: "Check and show the gateway's settings",
 		Long: `Check and show the gateway's settings.
 
-They come from flags of trl serve, TRL_… in the environment, and a config file, in this order. All three can be given here, too:
-what is said holds for trl serve with the same, by the same user, in the same place.`,
+Settings come from flags of trl serve, TRL_… variables in the environment, and a config file, in this order. Give the same ones here:
+the result applies to trl serve with them, as the same user, in the same directory.`,
 	}
 	cmd.AddCommand(newConfigCheck(), newConfigPrint(), newConfigSchema(), newConfigReference())
 	return cmd
@@ -28,9 +28,9 @@ what is said holds for trl serve with the same, by the same user, in the same pl
 func newConfigCheck() *cobra.Command {
 	var s Settings
 	cmd := &cobra.Command{
-		Use: "check [FILE]", Short: "Say whether trl serve would take a config file, and if not, why and in which line",
-		Long: `Say whether trl serve would take a config file (FILE or --config), and if not, why and in which line: all that is wrong, at once.
-Nothing is started or changed. The exit code is 1 if something is wrong. A variable TRL_… that is no setting is named, and is no error.`,
+		Use: "check [FILE]", Short: "Check whether trl serve would accept a config file, and list every mistake with its line",
+		Long: `Check whether trl serve would accept a config file (FILE or --config), and list every mistake with its line.
+Nothing is started or changed. The exit code is 1 if there is a mistake. A TRL_… variable that is not a setting is listed, but is not a mistake.`,
 		Example: `  trl config check /etc/trl.yaml`,
 		Args:    cmdline.MaybeOneArg,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -75,9 +75,9 @@ func newConfigPrint() *cobra.Command {
 	var s Settings
 	var format string
 	cmd := &cobra.Command{
-		Use: "print", Short: "Print every setting as trl serve would have it, and where it comes from",
-		Long: `Print every setting as trl serve would have it, and where it comes from: a flag, the environment, a line of the config file, or nobody.
-The output is a config file itself.`,
+		Use: "print", Short: "Print every setting that trl serve would use, and its source",
+		Long: `Print every setting that trl serve would use, and its source: a flag, the environment, a line of the config file, or the default.
+The output is itself a config file.`,
 		Example: `  trl config print --config /etc/trl.yaml
   trl config print --format json`,
 		Args: cmdline.NoArgs,

@@ -39,11 +39,11 @@ func NewDoctor() *cobra.Command {
 	var asJSON bool
 	var dir string
 	cmd := &cobra.Command{
-		Use: "doctor", Short: "Check what this machine offers to the gateway", Args: cmdline.NoArgs,
-		Long: `Check what this machine offers to the gateway: how processes can be contained, what the kernel has, shells, limits.
+		Use: "doctor", Short: "Check what this machine provides for the gateway", Args: cmdline.NoArgs,
+		Long: `Check what this machine provides for the gateway: tiers of containment, features of the kernel, shells, limits.
 
-It looks with the eyes of whoever runs it: run it as the user, in the unit or in the container that the gateway will run in.
-The exit code is 1 if something is missing without which there is no gateway.`,
+Run it as the user, and in the unit or container, in which the gateway will run.
+The exit code is 1 if something is missing that the gateway requires.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			d := examine(dir)
 			var err error

@@ -32,16 +32,16 @@ func NewServe(start Startup) *cobra.Command {
 		Short: "Start the gateway",
 		Long: `Start the gateway: shell sessions over WebSocket, and over a Unix socket with --unix.
 
-Each setting may also stand in the environment (TRL_ and the flag's name: TRL_MAX_SESSIONS) or in the config file (max_sessions).
-A flag counts before the environment, the environment before the file; trl config says what comes of them.
+Each setting can also be in the environment (TRL_ and the flag's name: TRL_MAX_SESSIONS) or in the config file (max_sessions).
+A flag overrides the environment, and the environment overrides the file; trl config shows the result.
 
-When it is ready it prints its address. At the first start it makes a token and prints the link to log in with; the command line
-on this machine finds both by itself. SIGTERM or SIGINT ends it and every session; a second one does not wait. With --on-term
-drain SIGTERM lets the sessions that live go on, as trl drain does.
+When the gateway is ready it prints its address. The first start makes a token and prints the link to log in with; the command
+line on this machine finds both by itself. SIGTERM or SIGINT ends the gateway and every session; a second one does not wait. With
+--on-term drain SIGTERM lets live sessions go on, as trl drain does.
 
-A session can do what its user can, which is yours unless root says otherwise with --session-user: another one for all, or a
-number of its own for each. With --user the gateway is not root either. --allow-write keeps sessions from writing elsewhere.
---sandbox bwrap puts all of it in a sandbox.`,
+A session can do everything that its user can. That is your user, unless root sets another one with --session-user: one for all
+sessions, or one for each. With --user the gateway is not root either. --allow-write keeps sessions from writing elsewhere.
+--sandbox bwrap puts all of trl into a sandbox.`,
 		Example: `  trl serve
   trl serve --listen 0.0.0.0:7681 --tls-cert cert.pem --tls-key key.pem
   trl serve --config /etc/trl.yaml
