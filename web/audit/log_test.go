@@ -22,8 +22,6 @@ import (
 	"github.com/rs/zerolog"
 )
 
-const patience = 60 * time.Second
-
 func TestMain(m *testing.M) {
 	if path := os.Getenv("TRL_TEST_AUDIT"); path != "" {
 		writeUntilKilled(path)
