@@ -13,6 +13,7 @@ import (
 	"trl/pool/recording"
 	"trl/protocol"
 	"trl/runtime"
+	"trl/runtime/procfs"
 	"trl/runtime/sessionlog"
 	"trl/statemachine"
 )
@@ -539,7 +540,7 @@ func (s *Session) BackgroundCommands(pids []int) []protocol.BackgroundEntry {
 	}
 	commands, err := runtime.Ask(runtime.Question{Who: s.id, Op: "read", Path: "cmdline"}, func() (all []protocol.BackgroundEntry, _ error) {
 		for _, pid := range pids[:min(len(pids), maxCommandLines)] {
-			if line := runtime.CommandLine(pid, maxCommandLine); line != "" {
+			if line := procfs.CommandLine(pid, maxCommandLine); line != "" {
 				all = append(all, protocol.BackgroundEntry{Pid: pid, Command: line})
 			}
 		}

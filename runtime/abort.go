@@ -4,6 +4,8 @@ import (
 	"slices"
 	"syscall"
 	"time"
+
+	"trl/runtime/procfs"
 )
 
 const (
@@ -62,19 +64,19 @@ func (r *run) mayHaveEnded(now time.Time) bool {
 // that was taken away again, which the text of commands before does not.
 func (r *run) hasAbortTrap() bool {
 	k := r.p.dialect
-	if ignores(r.p.child.Pid(), k.abortSignal) || k.setsTrap.MatchString(r.c.Text) {
+	if procfs.Ignores(r.p.child.Pid(), k.AbortSignal) || k.SetsTrap.MatchString(r.c.Text) {
 		return true
 	}
-	if k.snapshotHasTrap == nil {
+	if k.SnapshotHasTrap == nil {
 		return r.s.mayTrapAbort
 	}
 	script, current := r.s.state.script(k, nil)
-	return k.snapshotHasTrap.Match(script) || r.s.mayTrapAbort && !current
+	return k.SnapshotHasTrap.Match(script) || r.s.mayTrapAbort && !current
 }
 
 // abortShell ends the shell's own work. A deaf one would run its trap and go on with its list: the only cure is another shell.
 func (r *run) abortShell() {
-	sig := r.p.dialect.abortSignal
+	sig := r.p.dialect.AbortSignal
 	if r.abort.hasAbortTrap {
 		sig = syscall.SIGKILL
 	}
@@ -114,7 +116,7 @@ func (r *run) stepAbort(now time.Time) {
 	for _, pid := range others {
 		if !e.signalled[pid] {
 			// What was forked but has not reached its exec ignores TERM still, as its interactive shell does: it is told again.
-			e.signalled[pid] = !ignores(pid, e.sig)
+			e.signalled[pid] = !procfs.Ignores(pid, e.sig)
 			untold = append(untold, pid)
 		}
 	}
@@ -128,7 +130,7 @@ func (r *run) stepAbort(now time.Time) {
 		return
 	}
 	if e.steps%20 == 10 && r.p.unread() == 0 { // the abort may have taken the line with the report
-		r.p.send(r.p.report(r.p.dialect.resendCall, r.seq))
+		r.p.send(r.p.report(r.p.dialect.ResendCall, r.seq))
 	}
 	if e.kill && now.After(e.deadline) {
 		_ = r.p.child.Signal(syscall.SIGKILL)

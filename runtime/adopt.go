@@ -11,6 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"trl/runtime/descriptor"
+	"trl/runtime/dialect"
 	"trl/runtime/journal"
 	"trl/runtime/sessionlog"
 )
@@ -234,8 +236,8 @@ func (a *Adoption) pipes(r SavedPipes) (*outputPipes, error) {
 		l.close()
 		return nil, err
 	}
-	closeFD(&l.w[0]) // who is started with them has them
-	closeFD(&l.w[1])
+	descriptor.Close(&l.w[0]) // who is started with them has them
+	descriptor.Close(&l.w[1])
 	out.mu.Lock()
 	out.done = false
 	packed := out.closed
@@ -243,7 +245,7 @@ func (a *Adoption) pipes(r SavedPipes) (*outputPipes, error) {
 	l.log = out
 	if packed { // nothing came out of the pipes any more; the keeper had not been told yet to drop them
 		for i := range l.r {
-			closeFD(&l.r[i])
+			descriptor.Close(&l.r[i])
 		}
 	}
 	return l, nil
@@ -319,7 +321,7 @@ func (a *Adoption) OpenForReset(c ShellConfig, r SavedShell) (*Shell, error) {
 
 // Shell brings the shell back, dead or alive: a dead one is revived like any other that died while nobody looked.
 func (a *Adoption) Shell(c ShellConfig, r SavedShell) (*Shell, error) {
-	k, _, err := dialectOf(c.Path)
+	k, _, err := dialect.Of(c.Path)
 	if err != nil {
 		return nil, err
 	}
@@ -361,7 +363,7 @@ func (a *Adoption) Shell(c ShellConfig, r SavedShell) (*Shell, error) {
 		return nil, ErrShellGone
 	}
 	if heldElsewhere(s.group) {
-		closeFD(&s.p.ctlW)
+		descriptor.Close(&s.p.ctlW)
 	}
 	return s, nil
 }

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"trl/runtime/descriptor"
 )
 
 // A file system whose server is gone (NFS, FUSE) may never answer, and a session may have mounted it itself. Code that looks at
@@ -101,7 +103,7 @@ func Unanswered(err error) bool { return errors.Is(err, unix.ETIMEDOUT) || error
 // AskEnterable says whether this process may enter a directory. A directory that the kernel has in its caches, on a file system
 // that always answers, costs no goroutine.
 func AskEnterable(who, dir string) error {
-	if fd := openCached(dir); fd >= 0 {
+	if fd := descriptor.OpenCached(dir); fd >= 0 {
 		unix.Close(fd)
 		return nil
 	}

@@ -15,6 +15,7 @@ import (
 	"trl/internal/testkit"
 	"trl/metrics"
 	"trl/runtime/journal"
+	"trl/runtime/procfs"
 )
 
 // below makes a cgroup in the scope's.
@@ -180,7 +181,7 @@ func TestWhatLeftItsCgroupEndsWithTheHost(t *testing.T) {
 		t.Skip("no cgroup of our own: ", err)
 	}
 	defer h.Close()
-	testkit.Eventually(t, "what starts now is told from what was there before", func() bool { return ticksNow() > h.startTicks })
+	testkit.Eventually(t, "what starts now is told from what was there before", func() bool { return procfs.TicksNow() > h.startTicks })
 	outside := filepath.Dir(h.root.dir) + "/cgroup.procs"
 	g, c := newGroup(t, h)
 	sh := openShellIn(t, h, c)

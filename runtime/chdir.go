@@ -10,6 +10,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"trl/runtime/descriptor"
 )
 
 // A file system whose other end is gone (NFS, FUSE) does not answer who asks for a directory, and a session may have made
@@ -136,44 +138,8 @@ func (g *Group) openCached(dir string) (fd int) {
 	if g.confinement.user != nil {
 		return -1
 	}
-	return openCached(dir)
+	return descriptor.OpenCached(dir)
 }
-
-// openCached opens a directory that is certain to answer at once, and that this process may enter; -1: it is not, or may not be
-// entered. Certain are directories that the kernel has in its caches, of a disk or of the file system of /: no session can make
-// either not answer.
-func openCached(dir string) (fd int) {
-	if dir == "" {
-		return -1
-	}
-	fd, err := unix.Openat2(unix.AT_FDCWD, dir+"/.", &unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: resolveCached})
-	if err != nil { // why not, enter finds out
-		return -1
-	}
-	if on, ok := deviceOf(fd, ""); !ok || on.major == 0 && on != rootDevice() {
-		unix.Close(fd)
-		return -1
-	}
-	return fd
-}
-
-const resolveCached = 0x20 // RESOLVE_CACHED, openat2(2): EAGAIN where it would have to ask, as of every symlink in /proc
-
-// A deviceNumber is what a file system is on; major 0: on no disk.
-type deviceNumber struct{ major, minor uint32 }
-
-// deviceOf is where a file is. The file system is not asked.
-func deviceOf(at int, path string) (on deviceNumber, ok bool) {
-	var st unix.Statx_t
-	err := unix.Statx(at, path, unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, 0, &st)
-	return deviceNumber{st.Dev_major, st.Dev_minor}, err == nil
-}
-
-// rootDevice is what / is on.
-var rootDevice = sync.OnceValue(func() deviceNumber {
-	on, _ := deviceOf(unix.AT_FDCWD, "/")
-	return on
-})
 
 // Enterable says whether the session's user may enter a directory.
 func (g *Group) Enterable(dir string) error {

@@ -16,9 +16,11 @@ import (
 	"testing"
 	"time"
 
-	"trl/internal/testkit"
-
 	"golang.org/x/sys/unix"
+
+	"trl/internal/testkit"
+	"trl/runtime/descriptor"
+	"trl/runtime/procfs"
 )
 
 // forever is longer than any test.
@@ -174,8 +176,8 @@ func TestDirectoryOfAChild(t *testing.T) {
 			}
 		}
 		testkit.Eventually(t, "all threads have left it", func() bool {
-			for _, tid := range numbersIn("/proc/self/task") {
-				if now, err := os.Readlink(procPath(os.Getpid(), fmt.Sprintf("/task/%d/cwd", tid))); err == nil && slices.Contains(dirs, now) {
+			for _, tid := range descriptor.NumbersIn("/proc/self/task") {
+				if now, err := os.Readlink(procfs.Path(os.Getpid(), fmt.Sprintf("/task/%d/cwd", tid))); err == nil && slices.Contains(dirs, now) {
 					return false
 				}
 			}
@@ -240,7 +242,7 @@ func TestForkThatHangsIsKilled(t *testing.T) {
 	if err := <-begins(h, c, "/"); err != nil {
 		t.Error(err)
 	}
-	testkit.Eventually(t, "no zombie is left", func() bool { return peekZombie() == 0 })
+	testkit.Eventually(t, "no zombie is left", func() bool { return procfs.PeekZombie() == 0 })
 }
 
 func TestSessionThatFreezesItself(t *testing.T) {

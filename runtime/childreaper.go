@@ -6,9 +6,11 @@ import (
 	"slices"
 	"sync"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"trl/runtime/descriptor"
+	"trl/runtime/procfs"
 )
 
 // How long a zombie that may be somebody else's is left alone. Code in this
@@ -106,7 +108,7 @@ func (n *childReaper) reapWhenSignalled() {
 // signalled; 0: there is no need.
 func (n *childReaper) reapAll() time.Duration {
 	for {
-		pid := peekZombie()
+		pid := procfs.PeekZombie()
 		if pid == 0 {
 			clear(n.zombiesSeen)
 			return 0
@@ -124,25 +126,25 @@ func (n *childReaper) reapAll() time.Duration {
 	}
 	n.mu.Unlock()
 	for _, pid := range ours {
-		if isZombie(pid) {
+		if procfs.IsZombie(pid) {
 			n.reapChild(pid)
 		}
 	}
 	seen, wait := map[int]zombieSeen{}, time.Duration(0)
 	for _, pid := range n.foreignChildren() {
-		if !isZombie(pid) || n.reapOrphan(pid) {
+		if !procfs.IsZombie(pid) || n.reapOrphan(pid) {
 			continue
 		}
-		p, ok := readProc(pid)
+		p, ok := procfs.Read(pid)
 		if !ok {
 			continue
 		}
 		s, old := n.zombiesSeen[pid]
-		if !old || s.start != p.start {
-			s = zombieSeen{start: p.start, since: time.Now()}
+		if !old || s.start != p.Start {
+			s = zombieSeen{start: p.Start, since: time.Now()}
 		}
 		timeout := foreignZombieWait
-		if p.sid == n.host.sid {
+		if p.Sid == n.host.sid {
 			timeout = ownZombieWait
 		}
 		left := timeout - time.Since(s.since)
@@ -183,7 +185,7 @@ func (n *childReaper) reapOrphan(pid int) bool {
 	if n.child(pid) != nil {
 		return n.reapChild(pid)
 	}
-	p, ok := readProc(pid)
+	p, ok := procfs.Read(pid)
 	if !ok || !n.host.wasOurs(pid) {
 		return false
 	}
@@ -194,21 +196,21 @@ func (n *childReaper) reapOrphan(pid int) bool {
 }
 
 // reapForeign takes the zombie p and no other process that got its number.
-func (n *childReaper) reapForeign(p proc) bool {
-	err := withReservedFD(func() error {
-		fd, err := unix.PidfdOpen(p.pid, 0)
+func (n *childReaper) reapForeign(p procfs.Process) bool {
+	err := descriptor.WithReserve(func() error {
+		fd, err := unix.PidfdOpen(p.Pid, 0)
 		if err != nil {
 			return err
 		}
 		defer unix.Close(fd)
-		var info siginfo
-		if !p.isStill(p.pid) {
+		var info procfs.Siginfo
+		if !p.IsStill(p.Pid) {
 			return unix.ECHILD
 		}
-		if err := waitid(unix.P_PIDFD, fd, &info, unix.WEXITED|unix.WNOHANG); err != nil {
+		if err := procfs.Waitid(unix.P_PIDFD, fd, &info, unix.WEXITED|unix.WNOHANG); err != nil {
 			return err
 		}
-		if info.pid == 0 {
+		if info.Pid == 0 {
 			return unix.EAGAIN
 		}
 		return nil
@@ -223,44 +225,13 @@ func (n *childReaper) reapForeign(p proc) bool {
 // foreignChildren are our direct children that we did not start: orphans, and what
 // other code in this process started with os/exec.
 func (n *childReaper) foreignChildren() []int {
-	self, ok := readProc(n.host.pid)
+	self, ok := procfs.Read(n.host.pid)
 	if !ok {
 		return nil
 	}
-	pids := self.children()
+	pids := self.Children()
 	n.waitForForks() // a child that is in the list but not yet known would look like one
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return slices.DeleteFunc(pids, func(pid int) bool { return n.children[pid] != nil })
-}
-
-// siginfo is the part of siginfo_t that waitid fills in (64-bit layout).
-type siginfo struct {
-	signo, errno, code, _ int32
-	pid                   int32
-	_                     [108]byte
-}
-
-func waitid(kind, id int, info *siginfo, options int) error {
-	_, err := retryEINTR(func() (int, error) {
-		return 0, unix.Waitid(kind, id, (*unix.Siginfo)(unsafe.Pointer(info)), options, nil)
-	})
-	return err
-}
-
-// peekZombie is the pid of a child that can be reaped, which it leaves as it
-// is; 0 when there is none.
-func peekZombie() int {
-	var info siginfo
-	if waitid(unix.P_ALL, 0, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT) != nil {
-		return 0
-	}
-	return int(info.pid)
-}
-
-// isZombie asks about one child, in a third of a microsecond.
-func isZombie(pid int) bool {
-	var info siginfo
-	err := waitid(unix.P_PID, pid, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT)
-	return err == nil && info.pid != 0
 }

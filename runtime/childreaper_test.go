@@ -7,10 +7,11 @@ import (
 	"testing"
 	"time"
 
-	"trl/internal/testkit"
-
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"golang.org/x/sys/unix"
+
+	"trl/internal/testkit"
+	"trl/runtime/procfs"
 )
 
 // What other code in this process starts with os/exec keeps its exit status,
@@ -58,7 +59,7 @@ func TestOrphansAreReaped(t *testing.T) {
 		<-child.Exited()
 		testkit.Eventually(t, "none is left", func() bool { return len(c.MembersExcept(0)) == 0 })
 		testkit.Eventually(t, "five were reaped", func() bool { return testutil.ToFloat64(h.metrics.ZombiesReaped) >= 5 })
-		testkit.Eventually(t, "no zombie is left", func() bool { return peekZombie() == 0 })
+		testkit.Eventually(t, "no zombie is left", func() bool { return procfs.PeekZombie() == 0 })
 	})
 }
 
@@ -79,7 +80,7 @@ func TestChildBehindAStrangersZombie(t *testing.T) {
 	if err := slow.Start(); err != nil {
 		t.Fatal(err)
 	}
-	testkit.Eventually(t, "it is a zombie", func() bool { return isZombie(slow.Process.Pid) })
+	testkit.Eventually(t, "it is a zombie", func() bool { return procfs.IsZombie(slow.Process.Pid) })
 	for range 20 {
 		c := spawn(t, h, nil, nil, "/bin/true")
 		<-c.Exited()
@@ -114,8 +115,8 @@ func TestNobodyIsReapedDuringAHandover(t *testing.T) {
 			_ = h.HandOver(func(b *HandoverState) error {
 				for _, child := range b.Children {
 					listed++
-					var info siginfo
-					if err := waitid(unix.P_PID, child.Pid, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT); err != nil {
+					var info procfs.Siginfo
+					if err := procfs.Waitid(unix.P_PID, child.Pid, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT); err != nil {
 						t.Errorf("child %d: %v", child.Pid, err)
 					}
 				}

@@ -5,6 +5,9 @@ import (
 	"slices"
 	"strconv"
 	"time"
+
+	"trl/runtime/dialect"
+	"trl/runtime/procfs"
 )
 
 // A background process, and a terminal, begin as a fresh shell that reads the last snapshot of the session's shell. What
@@ -67,7 +70,7 @@ func (s *Shell) enterableDir(sp *shellProc, cfg ShellConfig, state string, here 
 	case Unanswered(err):
 		return "", false, err
 	}
-	return procPath(sp.child.Pid(), "/cwd"), true, nil
+	return procfs.Path(sp.child.Pid(), "/cwd"), true, nil
 }
 
 // stateScript returns lines that read the session's state, which hold keeps, "" when there is none; and what of the state of the
@@ -80,7 +83,7 @@ func (s *Shell) stateScript(sp *shellProc, free bool, hold func([]byte) (int, er
 		if s.state.pending() { // it is done when the shell answers
 			s.seq++
 			end := time.Now().Add(bootTimeout)
-			sp.sendBy(end, sp.report(sp.dialect.reportCall, strconv.Itoa(s.seq)))
+			sp.sendBy(end, sp.report(sp.dialect.ReportCall, strconv.Itoa(s.seq)))
 			sp.awaitVerb('e', strconv.Itoa(s.seq), end)
 		}
 	}
@@ -102,13 +105,13 @@ func (s *Shell) stateScript(sp *shellProc, free bool, hold func([]byte) (int, er
 		return "", nil, err
 	}
 	traps := "EXIT DEBUG ERR RETURN 40"
-	switch sp.dialect.name {
+	switch sp.dialect.Name {
 	case "zsh":
 		traps = "EXIT DEBUG ZERR"
 	case "dash", "ash":
 		traps = "EXIT"
 	}
-	return fmt.Sprintf("%s %s/%d 2>/dev/null\n{ %s - %s; } 2>/dev/null\n", sp.dialect.source, s.currentGroup().Dir(), fd, sp.dialect.call("trap"), traps), lost, nil
+	return fmt.Sprintf("%s %s/%d 2>/dev/null\n{ %s - %s; } 2>/dev/null\n", sp.dialect.Source, s.currentGroup().Dir(), fd, sp.dialect.Call("trap"), traps), lost, nil
 }
 
 // changesDir says whether the state may lead to another directory than the one that a process is started in. The state of a free
@@ -117,48 +120,18 @@ func (s *Shell) changesDir(sp *shellProc, state string, gone, free bool, lost []
 	return state != "" && !sp.dead() && !(gone && free && !slices.Contains(lost, "variables"))
 }
 
-// cdBack returns a line that goes to dir from where the state's own cd has led: PWD may be a variable that the user has set, or
-// the directory of an earlier command.
-func cdBack(k *dialect, dir string) string {
-	cd, test := k.call("cd")+" -P --", k.call("test")
-	switch k.name {
-	case "zsh":
-		cd = k.call("cd") + " -q -P --" // runs no hooks of the user's
-	case "dash", "ash":
-		test = `\command test`
-	}
-	dir = quote(dir)
-	return fmt.Sprintf("{ %s . -ef %s || %s %s; } >/dev/null 2>&1 || { %s 'trl: cannot enter %%s\n' %s >&2; %s 1; }\n", test, dir, cd, dir, k.call("printf"), dir, k.call("exit"))
-}
-
 // envAndDirScript returns the lines that give a process or a terminal its own variables and directory. The variables may be secrets:
 // hold keeps them, since everybody may read the arguments of a process.
-func envAndDirScript(k *dialect, env map[string]*string, dir, held string, hold func([]byte) (int, error)) (script string, err error) {
+func envAndDirScript(k *dialect.Dialect, env map[string]*string, dir, held string, hold func([]byte) (int, error)) (script string, err error) {
 	if len(env) > 0 {
-		fd, err := hold([]byte(envScript(k, env)))
+		fd, err := hold([]byte(dialect.EnvScript(k, env)))
 		if err != nil {
 			return "", err
 		}
-		script = fmt.Sprintf("%s %s/%d\n", k.source, held, fd)
+		script = fmt.Sprintf("%s %s/%d\n", k.Source, held, fd)
 	}
 	if dir != "" {
-		script += cdLine(k, dir) + " || exit 1\n"
+		script += dialect.CdLine(k, dir) + " || exit 1\n"
 	}
 	return script, nil
-}
-
-// scriptArgs are the arguments that make the shell at path run a script and nothing else.
-func scriptArgs(path, script string) ([]string, error) {
-	k, argv, err := dialectOf(path)
-	if err != nil {
-		return nil, err
-	}
-	name := argv[0]
-	switch k.name {
-	case "bash":
-		argv = append(argv, "--norc", "--noprofile")
-	case "zsh":
-		argv = append(argv, "-f")
-	}
-	return append(argv, "-c", script, name), nil
 }

@@ -6,12 +6,14 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"trl/runtime/descriptor"
+	"trl/runtime/procfs"
 )
 
 // A confinement is what a session has that is not as free as we are (Config.SessionUser, Config.WritableDirs): its user, who may be its own, its
@@ -118,7 +120,7 @@ func (h *Host) pickUIDLocked() (uint32, error) {
 		if h.nextUID++; uint64(h.nextUID) > last {
 			h.nextUID = h.sessionUser.UID
 		}
-		if id, taken := h.uids[uid]; !taken || id == "" && len(processesOf(uid)) == 0 {
+		if id, taken := h.uids[uid]; !taken || id == "" && len(procfs.ProcessesOf(uid)) == 0 {
 			return uid, nil
 		}
 	}
@@ -127,8 +129,8 @@ func (h *Host) pickUIDLocked() (uint32, error) {
 
 // markUIDsInUse takes the numbers out that somebody has already.
 func (h *Host) markUIDsInUse() {
-	for _, pid := range numbersIn("/proc") {
-		if uid, ok := ownerOf(pid); ok && uid >= h.sessionUser.UID && uid <= h.sessionUser.Last {
+	for _, pid := range descriptor.NumbersIn("/proc") {
+		if uid, ok := procfs.OwnerOf(pid); ok && uid >= h.sessionUser.UID && uid <= h.sessionUser.Last {
 			h.uids[uid] = ""
 		}
 	}
@@ -165,7 +167,7 @@ func (h *Host) releaseConfinementLocked(t *confinement) (left bool) {
 	if h.uids[t.uid] != t.id {
 		return false
 	}
-	if len(processesOf(t.uid)) > 0 {
+	if len(procfs.ProcessesOf(t.uid)) > 0 {
 		h.uids[t.uid] = "" // pickUIDLocked looks again
 		return true
 	}
@@ -177,22 +179,22 @@ func (h *Host) releaseConfinementLocked(t *confinement) (left bool) {
 // and is not below us is somebody else.
 func (h *Host) killByUID(t *confinement) {
 	ours := func(pid int) bool {
-		uid, ok := ownerOf(pid)
-		return ok && uid == t.uid && IsDescendant(pid, h.pid)
+		uid, ok := procfs.OwnerOf(pid)
+		return ok && uid == t.uid && procfs.IsDescendant(pid, h.pid)
 	}
-	left, sent := processesOf(t.uid), 0
-	var pause backoff
-	for until := time.Now().Add(leftoverTimeout); time.Now().Before(until); left = processesOf(t.uid) {
+	left, sent := procfs.ProcessesOf(t.uid), 0
+	var pause procfs.Backoff
+	for until := time.Now().Add(leftoverTimeout); time.Now().Before(until); left = procfs.ProcessesOf(t.uid) {
 		before := sent
 		for _, pid := range left {
-			if signalPinned(pid, unix.SIGKILL, ours) {
+			if procfs.SignalIf(pid, unix.SIGKILL, ours) {
 				sent++
 			}
 		}
 		if sent == before {
 			break
 		}
-		pause.sleep()
+		pause.Sleep()
 	}
 	if sent > 0 {
 		h.log.Warn().Str("session", t.id).Uint32("uid", t.uid).Int("processes", sent).Msg("ended what hid from its session's end")
@@ -202,37 +204,13 @@ func (h *Host) killByUID(t *confinement) {
 	}
 }
 
-// processesOf lists whose real user is uid. Of a session's own number these are what is left of it, wherever they are.
-func processesOf(uid uint32) (pids []int) {
-	for _, pid := range numbersIn("/proc") {
-		if owner, ok := ownerOf(pid); !ok || owner != uid {
-			continue
-		}
-		if p, ok := readProc(pid); ok && !p.dead() {
-			pids = append(pids, pid)
-		}
-	}
-	return pids
-}
-
-// ownerOf is a process's real user; the owner of /proc/PID is root's where it may not be dumped.
-func ownerOf(pid int) (uid uint32, ok bool) {
-	text, _ := readSmallFile(procPath(pid, "/status"), make([]byte, 4<<10))
-	f := strings.Fields(string(statusLine(text, "Uid:")))
-	if len(f) < 1 {
-		return 0, false
-	}
-	n, err := strconv.ParseUint(f[0], 10, 32)
-	return uint32(n), err == nil
-}
-
 // hasProcess: pid is of the session's user, as far as sessions have each its own.
 func (t *confinement) hasProcess(pid int) bool {
 	if t.user == nil || t.user.Last == 0 {
 		return true
 	}
 	var st unix.Stat_t
-	return unix.Stat(procPath(pid, ""), &st) == nil && st.Uid == t.uid
+	return unix.Stat(procfs.Path(pid, ""), &st) == nil && st.Uid == t.uid
 }
 
 // RunsAsOtherUser: sessions run as another user than we do.
@@ -246,7 +224,7 @@ func (g *Group) Cwd(pid int) string {
 	if c := g.host.childReaper.child(pid); c == nil || c.scope == nil || c.scope.group != g {
 		return ""
 	}
-	return Cwd(pid)
+	return procfs.Cwd(pid)
 }
 
 // prlimit limits one of the session's processes. To change another user's process takes CAP_SYS_RESOURCE, which root in a
@@ -290,7 +268,7 @@ func (t *confinement) limitByProgram(pid, resource int, l unix.Rlimit) error {
 		return os.NewSyscallError("prlimit", err)
 	}
 	var ws unix.WaitStatus
-	if _, err := retryEINTR(func() (int, error) { return unix.Wait4(child, &ws, 0, nil) }); err != nil {
+	if _, err := descriptor.RetryEINTR(func() (int, error) { return unix.Wait4(child, &ws, 0, nil) }); err != nil {
 		return os.NewSyscallError("wait4", err)
 	}
 	if ws != 0 { // an errno, or killed by somebody who has the session's user

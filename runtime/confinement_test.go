@@ -15,6 +15,7 @@ import (
 	"trl/internal/testkit"
 	"trl/metrics"
 	"trl/runtime/journal"
+	"trl/runtime/procfs"
 )
 
 // stranger is a number that is nobody's.
@@ -211,7 +212,7 @@ func BenchmarkCommandBySession(b *testing.B) {
 func TestMarkOfAnotherUserDoesNotCount(t *testing.T) {
 	testkit.StartsProcesses(t)
 	h := otherHost(t, Config{Isolation: "none", SessionUser: &Account{Text: "64200-64201", UID: 64200, GID: 64200, Last: 64201}})
-	if !h.markBase.fits() {
+	if !h.markBase.Fits() {
 		t.Skip("no marks here: the limit of file locks is low")
 	}
 	ga, ca := newGroup(t, h)
@@ -221,11 +222,11 @@ func TestMarkOfAnotherUserDoesNotCount(t *testing.T) {
 	a.run(fmt.Sprintf("(env -i setsid prlimit --locks=%d: sleep %s &)", cb.mark, m))
 	testkit.Eventually(t, "it has the other's mark, and no parent", func() bool {
 		pids := alive(m)
-		if len(pids) != 1 || readMark(pids[0]) != cb.mark {
+		if len(pids) != 1 || procfs.ReadMark(pids[0]) != cb.mark {
 			return false
 		}
-		p, ok := readProc(pids[0])
-		return ok && p.ppid == h.pid && p.sid == p.pid
+		p, ok := procfs.Read(pids[0])
+		return ok && p.Ppid == h.pid && p.Sid == p.Pid
 	})
 	if pids := cb.MembersExcept(b.Pid()); len(pids) != 0 {
 		t.Errorf("others: %v", pids)
@@ -258,8 +259,8 @@ func TestUsersOwnNumberEndsWithItsSession(t *testing.T) {
 		if len(pids) != 1 {
 			return false
 		}
-		p, ok := readProc(pids[0])
-		return ok && p.ppid == h.pid && p.sid == p.pid
+		p, ok := procfs.Read(pids[0])
+		return ok && p.Ppid == h.pid && p.Sid == p.Pid
 	})
 	if err := g.Close(t.Context()); err != nil {
 		t.Fatal(err)

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"trl/runtime/descriptor"
 	"trl/runtime/journal"
 )
 
@@ -95,7 +96,7 @@ func (c *Copier) Step(i int, buf []byte) int {
 // returns false.
 func (c *Copier) Exact(buf []byte, wait func() bool) {
 	fds := [2]unix.PollFd{c.pollFD(0), c.pollFD(1)}
-	poll(fds[:]) // takes no pipe's lock. An empty pipe is not touched, so nobody can hold us up with it
+	descriptor.Poll(fds[:]) // takes no pipe's lock. An empty pipe is not touched, so nobody can hold us up with it
 	for i := range c.sources {
 		if s := &c.sources[i]; fds[i].Revents&unix.POLLIN != 0 {
 			c.calls.enter()
@@ -298,7 +299,7 @@ func (c *Copier) isDrained(i int) bool {
 	fds := []unix.PollFd{{Fd: -1, Events: unix.POLLIN}}
 	_ = c.sources[i].raw.Control(func(fd uintptr) { // fails where the file is closed
 		fds[0].Fd = int32(fd)
-		poll(fds)
+		descriptor.Poll(fds)
 	})
 	return fds[0].Revents&unix.POLLIN == 0
 }

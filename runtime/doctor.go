@@ -11,6 +11,9 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"trl/runtime/dialect"
+	"trl/runtime/procfs"
 )
 
 // A Finding is one thing that trl needs of the machine, or is better off with.
@@ -37,11 +40,11 @@ func Examine() []Finding {
 
 // ShellNameOf tells what trl drives the shell at path as: bash, dash, ash or zsh.
 func ShellNameOf(path string) (string, error) {
-	k, _, err := dialectOf(path)
+	k, _, err := dialect.Of(path)
 	if err != nil {
 		return "", err
 	}
-	return k.name, nil
+	return k.Name, nil
 }
 
 // verdict is Fine with what, or state with the error.
@@ -54,13 +57,13 @@ func verdict(name string, err error, state, what string) Finding {
 
 func examineProc() Finding {
 	const name = "proc"
-	if _, ok := readProc(os.Getpid()); !ok {
+	if _, ok := procfs.Read(os.Getpid()); !ok {
 		return Finding{name, Missing, "no /proc: mount one, processes are found and identified there"}
 	}
 	if options := procOptions(); strings.Contains(options, "hidepid") && !strings.Contains(options, "hidepid=0") && !strings.Contains(options, "hidepid=off") && os.Geteuid() != 0 {
 		return Finding{name, Weak, "mounted with " + options + ": what a session runs as another user (sudo) cannot be seen"}
 	}
-	if !haveChildren() {
+	if !procfs.HaveChildren() {
 		return Finding{name, Weak, "no lists of children (CONFIG_PROC_CHILDREN): looking for what a command left behind reads all of /proc"}
 	}
 	return Finding{name, Fine, "mounted, everybody to be seen, with lists of children"}
@@ -128,7 +131,7 @@ func examineDescriptors() Finding {
 		}
 		defer unix.Close(p[0])
 		defer unix.Close(p[1])
-		fd, err := unix.Open(procPath(os.Getpid(), "/fd/"+strconv.Itoa(p[1])), unix.O_WRONLY|unix.O_CLOEXEC, 0)
+		fd, err := unix.Open(procfs.Path(os.Getpid(), "/fd/"+strconv.Itoa(p[1])), unix.O_WRONLY|unix.O_CLOEXEC, 0)
 		if err != nil {
 			return fmt.Errorf("open a pipe under /proc: %w: shells reach theirs so", err)
 		}
@@ -145,7 +148,7 @@ func examineDescriptors() Finding {
 }
 
 func examineMarks() Finding {
-	if !mark(1 << 62).fits() {
+	if !procfs.Mark(1 << 62).Fits() {
 		return Finding{"marks", Weak, "the hard limit of file locks (ulimit -Hx) is not unlimited: without cgroups only ancestry and start times tell one command's orphans from another's"}
 	}
 	return Finding{"marks", Fine, "the limit of file locks is free to say which command started a process"}
@@ -249,7 +252,7 @@ func examineFiles() Finding {
 
 func examinePipes() Finding {
 	const name = "pipes"
-	text, err := readSmallFile("/proc/sys/fs/pipe-user-pages-soft", make([]byte, 32))
+	text, err := procfs.ReadSmallFile("/proc/sys/fs/pipe-user-pages-soft", make([]byte, 32))
 	pages, _ := strconv.Atoi(strings.TrimSpace(string(text)))
 	if err != nil || pages == 0 || capabilities()&(1<<unix.CAP_SYS_ADMIN|1<<unix.CAP_SYS_RESOURCE) != 0 {
 		return Finding{name, Fine, "as many as wanted, of 64 KiB each"}

@@ -8,6 +8,9 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"trl/runtime/descriptor"
+	"trl/runtime/procfs"
 )
 
 // A EmptyCheck is Scope.MembersExcept for a process that does not have the Scope: what a gateway asks after every command, without a
@@ -35,7 +38,7 @@ func (g *EmptyCheck) ShellAlone(shell int) bool {
 		return true
 	}
 	if g.List >= 0 {
-		n, err := retryEINTR(func() (int, error) { return unix.Pread(g.List, g.buf[:], 0) })
+		n, err := descriptor.RetryEINTR(func() (int, error) { return unix.Pread(g.List, g.buf[:], 0) })
 		return err != nil || listsOnly(g.buf[:n], shell) && !g.hasSubgroupsLocked()
 	}
 	if shell == 0 || g.Orphans < 0 {
@@ -43,7 +46,7 @@ func (g *EmptyCheck) ShellAlone(shell int) bool {
 	}
 	if g.childListOf != shell {
 		g.forgetLocked()
-		fd, err := openFile(procPath(shell, "/task/"+strconv.Itoa(shell)), "children", unix.O_RDONLY)
+		fd, err := openFile(procfs.Path(shell, "/task/"+strconv.Itoa(shell)), "children", unix.O_RDONLY)
 		if err != nil {
 			return false
 		}
@@ -71,12 +74,12 @@ func (g *EmptyCheck) hasSubgroupsLocked() bool {
 // noneMarkedLocked is Host.noneMarked for those who know the marks only. mu is held.
 func (g *EmptyCheck) noneMarkedLocked(fd, shell int) bool {
 	self := os.Getpid() // in the list after an Exec of the keeper, as shells are
-	n, err := retryEINTR(func() (int, error) { return unix.Pread(fd, g.buf[:], 0) })
+	n, err := descriptor.RetryEINTR(func() (int, error) { return unix.Pread(fd, g.buf[:], 0) })
 	if err != nil || n == len(g.buf) {
 		return false
 	}
-	for pid := range pidsIn(g.buf[:n]) {
-		if m := uint64(readMark(pid)); (m == g.Mark || !g.IsLiveMark(m)) && pid != shell && pid != self {
+	for pid := range procfs.PidsIn(g.buf[:n]) {
+		if m := uint64(procfs.ReadMark(pid)); (m == g.Mark || !g.IsLiveMark(m)) && pid != shell && pid != self {
 			return false
 		}
 	}
@@ -124,7 +127,7 @@ func (h *Host) OpenOrphanList() int {
 	if h.orphanList < 0 {
 		return -1
 	}
-	fd, err := openFile(procPath(h.pid, "/task/"+strconv.Itoa(h.pid)), "children", unix.O_RDONLY)
+	fd, err := openFile(procfs.Path(h.pid, "/task/"+strconv.Itoa(h.pid)), "children", unix.O_RDONLY)
 	if err != nil {
 		return -1
 	}
@@ -134,25 +137,10 @@ func (h *Host) OpenOrphanList() int {
 // OrphanSessions lists what KillOrphans would ask its caller about, for callers that are another process.
 func (h *Host) OrphanSessions() (ids []string) {
 	for _, pid := range h.childReaper.foreignChildren() {
-		id := environSession(pid)
+		id := procfs.SessionOf(pid)
 		if id != "" && id != os.Getenv("TRL_SESSION_ID") && h.group(id) == nil && !slices.Contains(ids, id) {
 			ids = append(ids, id)
 		}
 	}
 	return ids
-}
-
-// IsDescendant tells whether the process pid, which may be a zombie, is below ancestor.
-func IsDescendant(pid, ancestor int) bool {
-	for pid > 1 {
-		p, ok := readProc(pid)
-		if !ok {
-			return false
-		}
-		if p.ppid == ancestor {
-			return true
-		}
-		pid = p.ppid
-	}
-	return false
 }

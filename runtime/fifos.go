@@ -10,6 +10,8 @@ import (
 
 	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
+
+	"trl/runtime/descriptor"
 )
 
 // What trl and a session's shells both open, the shells open by path: pipes, texts, snapshots. As long as they may look into
@@ -172,8 +174,8 @@ func unmountBelow(dir string) {
 
 // isMounted: dir is another file system than the directory that it is in.
 func isMounted(dir string) bool {
-	own, ok := deviceOf(unix.AT_FDCWD, dir)
-	above, ok2 := deviceOf(unix.AT_FDCWD, filepath.Dir(dir))
+	own, ok := descriptor.DeviceOf(unix.AT_FDCWD, dir)
+	above, ok2 := descriptor.DeviceOf(unix.AT_FDCWD, filepath.Dir(dir))
 	return ok && ok2 && own != above
 }
 
@@ -205,22 +207,6 @@ func removeFIFODir(i Instance) {
 	}
 }
 
-// A ChannelKind of port.
-type ChannelKind int
-
-const (
-	OutPipe ChannelKind = iota // the shell writes
-	InPipe                     // the shell reads; nobody else may, see confinement.makeChannel
-	MemFile                    // both do both
-)
-
-// Channel is a pipe or a file that we hold, and that the session's shells open.
-type Channel struct {
-	R, W         int // our descriptors; a file is W, and its R is -1
-	HeldR, HeldW int // what the keeper calls them; -1: not held
-	FileNumber   int // the name in the session's Dir of what the shell opens
-}
-
 // UsesFIFOs: the session's shells cannot open what only has a path below /proc, so everything they open is made by Make.
 func (g *Group) UsesFIFOs() bool { return g.confinement.dir != "" }
 
@@ -245,14 +231,6 @@ func (g *Group) MakeChannels(kinds []ChannelKind) (all []Channel, err error) {
 	return all, nil
 }
 
-// CloseChannels closes what Make gave, and nothing that is held.
-func CloseChannels(all []Channel) {
-	for _, m := range all {
-		closeFD(&m.R)
-		closeFD(&m.W)
-	}
-}
-
 func (t *confinement) makeChannel(k ChannelKind) (m Channel, err error) {
 	t.mu.Lock()
 	t.lastFileNumber += 2
@@ -261,8 +239,8 @@ func (t *confinement) makeChannel(k ChannelKind) (m Channel, err error) {
 	path := t.dir + "/" + strconv.Itoa(m.FileNumber)
 	defer func() {
 		if err != nil {
-			closeFD(&m.R)
-			closeFD(&m.W)
+			descriptor.Close(&m.R)
+			descriptor.Close(&m.W)
 			_ = unix.Unlink(path)
 		}
 	}()
@@ -288,7 +266,7 @@ func (t *confinement) makeChannel(k ChannelKind) (m Channel, err error) {
 			return m, err
 		}
 		if k == InPipe { // that the shell has opened it can be seen only as long as nobody else reads, see stdinBuffer.hadReader
-			closeFD(&m.R)
+			descriptor.Close(&m.R)
 			m.HeldR = -1
 		}
 	}
@@ -309,16 +287,10 @@ func (t *confinement) makeChannel(k ChannelKind) (m Channel, err error) {
 func (t *confinement) chown(files []*os.File) {
 	for _, f := range files {
 		var st unix.Stat_t
-		if fd := int(f.Fd()); unix.Fstat(fd, &st) == nil && (st.Mode&unix.S_IFMT == unix.S_IFIFO || isTTY(fd)) && st.Uid != t.uid {
+		if fd := int(f.Fd()); unix.Fstat(fd, &st) == nil && (st.Mode&unix.S_IFMT == unix.S_IFIFO || descriptor.IsTTY(fd)) && st.Uid != t.uid {
 			_ = unix.Fchown(fd, int(t.uid), int(t.gid)) // else the shell says that it cannot be opened
 		}
 	}
-}
-
-// isTTY: the session's user opens its terminal by its path, too (/dev/tty, ttyname).
-func isTTY(fd int) bool {
-	_, err := unix.IoctlGetTermios(fd, unix.TCGETS)
-	return err == nil
 }
 
 // unlink takes a port's name away; who has it open has it still.

@@ -7,6 +7,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"trl/runtime/procfs"
 )
 
 // FreezeSessions stops all that runs in sessions until resume is called, soon: whatever waits in the kernel there lets go of what it
@@ -20,21 +22,21 @@ func (h *Host) FreezeSessions() (unfreeze func()) {
 	h.mu.Lock()
 	groups := slices.Collect(maps.Values(h.groups))
 	h.mu.Unlock()
-	var stopped []proc
+	var stopped []procfs.Process
 	for _, g := range groups {
 		for _, pid := range g.Members() {
-			if p, ok := readProc(pid); ok && p.state != 'T' && p.state != 't' {
+			if p, ok := procfs.Read(pid); ok && p.State != 'T' && p.State != 't' {
 				stopped = append(stopped, p)
 			}
 		}
 	}
 	// Parents before what they have started, and the other way round afterwards: a shell that runs while its job is stopped takes
 	// the terminal from the job.
-	slices.SortFunc(stopped, func(a, b proc) int { return cmp.Or(cmp.Compare(a.start, b.start), cmp.Compare(a.pid, b.pid)) })
-	stopped = slices.DeleteFunc(stopped, func(p proc) bool { return !signalPinned(p.pid, unix.SIGSTOP, p.isStill) })
+	slices.SortFunc(stopped, func(a, b procfs.Process) int { return cmp.Or(cmp.Compare(a.Start, b.Start), cmp.Compare(a.Pid, b.Pid)) })
+	stopped = slices.DeleteFunc(stopped, func(p procfs.Process) bool { return !procfs.SignalIf(p.Pid, unix.SIGSTOP, p.IsStill) })
 	return func() {
 		for _, p := range slices.Backward(stopped) {
-			signalPinned(p.pid, unix.SIGCONT, p.isStill)
+			procfs.SignalIf(p.Pid, unix.SIGCONT, p.IsStill)
 		}
 	}
 }
@@ -69,12 +71,12 @@ func (h *Host) WaitsForFileSystem() bool { return len(h.chdirSlots) > 0 }
 // Dying tells that the process has been killed, or has begun to exit, and cannot end: a thread of it is in a system call that
 // no signal ends. Of one that is about to end it says the same.
 func (c *Child) Dying() bool {
-	p, ok := readProc(c.pid)
+	p, ok := procfs.Read(c.pid)
 	if !ok {
 		return false
 	}
-	if p.state == 'Z' { // the main thread has gone, others have not, or nobody has reaped it yet
+	if p.State == 'Z' { // the main thread has gone, others have not, or nobody has reaped it yet
 		return true
 	}
-	return inMask(c.pid, "SigPnd:", syscall.SIGKILL)
+	return procfs.InMask(c.pid, "SigPnd:", syscall.SIGKILL)
 }

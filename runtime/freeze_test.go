@@ -8,9 +8,10 @@ import (
 	"strings"
 	"testing"
 
-	"trl/internal/testkit"
-
 	"golang.org/x/sys/unix"
+
+	"trl/internal/testkit"
+	"trl/runtime/procfs"
 )
 
 // A shell that goes on while its job is still stopped would take the terminal from it. This one looks, as soon as it goes on, at
@@ -33,7 +34,7 @@ func TestPauseResumesChildrenFirst(t *testing.T) {
 	for range 3 {
 		resume := h.FreezeSessions()
 		testkit.Eventually(t, "all have stopped", func() bool {
-			return !slices.ContainsFunc(c.group.Members(), func(pid int) bool { p, ok := readProc(pid); return ok && p.state != 'T' })
+			return !slices.ContainsFunc(c.group.Members(), func(pid int) bool { p, ok := procfs.Read(pid); return ok && p.State != 'T' })
 		})
 		resume()
 		if line, err := lines.ReadString('\n'); err != nil || strings.Contains(line, "T (stopped)") {
@@ -58,7 +59,7 @@ func TestCopyThatIsNotTheShells(t *testing.T) {
 		var kid int
 		testkit.Eventually(t, "it runs", func() bool {
 			for _, pid := range alive(m) {
-				if p, ok := readProc(pid); ok && p.ppid == shell.Pid() {
+				if p, ok := procfs.Read(pid); ok && p.Ppid == shell.Pid() {
 					kid = pid
 				}
 			}

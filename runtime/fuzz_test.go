@@ -14,9 +14,10 @@ import (
 	"testing"
 	"time"
 
-	"trl/internal/testkit"
-
 	"golang.org/x/sys/unix"
+
+	"trl/internal/testkit"
+	"trl/runtime/procfs"
 )
 
 // changesAnswers: a text that has one of these may honestly change what a later `echo alive` does or prints (a function
@@ -164,7 +165,7 @@ func (fz *fuzzer) env(id string) []string {
 // used, so that what loops ends also if the fuzzer is killed.
 func (fz *fuzzer) limit(t *testing.T, s *Shell) {
 	pid := s.Pid()
-	text, err := os.ReadFile(procPath(pid, "/stat"))
+	text, err := os.ReadFile(procfs.Path(pid, "/stat"))
 	if err != nil {
 		return // it has just ended (`set -t`); the one that takes its place is told the next time
 	}

@@ -13,6 +13,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"trl/runtime/descriptor"
+	"trl/runtime/procfs"
 )
 
 // killTimeout bounds how long we wait for killed processes to go. KILL works
@@ -50,7 +53,7 @@ type Group struct {
 type Scope struct {
 	group  *Group
 	number int // within its group
-	mark   mark
+	mark   procfs.Mark
 	begin  uint64 // clock ticks after boot
 	dir    string // its cgroup; "" in tier "none"
 
@@ -65,10 +68,10 @@ type Scope struct {
 
 // NewScope opens a place for what the next command starts.
 func (g *Group) NewScope() (*Scope, error) {
-	begin := ticksNow()
-	if !g.host.markBase.fits() && g.dir == "" {
+	begin := procfs.TicksNow()
+	if !g.host.markBase.Fits() && g.dir == "" {
 		// Start times will have to tell, so the scopes must differ in theirs.
-		for now := begin; begin == now; begin = ticksNow() {
+		for now := begin; begin == now; begin = procfs.TicksNow() {
 			time.Sleep(time.Millisecond)
 		}
 	}
@@ -108,26 +111,26 @@ func (c *Scope) Number() int { return c.number }
 // must not look at each of them 600 times.
 func (c *Scope) SignalSome(sig syscall.Signal, pids ...int) {
 	if c.dir == "" {
-		c.group.walk(func(p proc, of *Scope) {
-			if of == c && slices.Contains(pids, p.pid) {
-				signalPinned(p.pid, sig, p.isStill)
+		c.group.walk(func(p procfs.Process, of *Scope) {
+			if of == c && slices.Contains(pids, p.Pid) {
+				procfs.SignalIf(p.Pid, sig, p.IsStill)
 			}
 		})
 		return
 	}
 	for _, pid := range pids {
-		signalPinned(pid, sig, c.contains)
+		procfs.SignalIf(pid, sig, c.contains)
 	}
 }
 
 // AddForkedCopy is Adopt for what a shell of the group's forked: not our child, so its number is only good while a gate holds it. The
 // session says the number, and what is in a scope ends with a KILL: any other process is refused.
 func (c *Scope) AddForkedCopy(pid int) error {
-	p, ok := readProc(pid)
+	p, ok := procfs.Read(pid)
 	if !ok {
 		return fmt.Errorf("adopt %d: %w", pid, unix.ESRCH)
 	}
-	parent := c.group.host.childReaper.child(p.ppid)
+	parent := c.group.host.childReaper.child(p.Ppid)
 	if parent == nil || parent.scope == nil || parent.scope.group != c.group {
 		return fmt.Errorf("adopt %d: %w", pid, unix.EPERM)
 	}
@@ -166,7 +169,7 @@ func (c *Scope) cloneDir(b *bounds) (dir int, err error) {
 // setMark makes a process c's by its mark.
 func (c *Scope) setMark(pid int) error {
 	if c.group.confinement.user == nil {
-		return setMark(pid, c.mark)
+		return procfs.SetMark(pid, c.mark)
 	}
 	var own unix.Rlimit // which the process has, unless it changed that
 	if err := unix.Prlimit(0, unix.RLIMIT_LOCKS, nil, &own); err != nil {
@@ -222,15 +225,15 @@ func (c *Scope) MembersExcept(shell int) []int {
 // Signal goes once to every member but shell.
 func (c *Scope) Signal(sig syscall.Signal, shell int) {
 	if c.dir == "" {
-		c.group.walk(func(p proc, of *Scope) {
-			if of == c && p.pid != shell {
-				signalPinned(p.pid, sig, p.isStill)
+		c.group.walk(func(p procfs.Process, of *Scope) {
+			if of == c && p.Pid != shell {
+				procfs.SignalIf(p.Pid, sig, p.IsStill)
 			}
 		})
 		return
 	}
 	for _, pid := range c.cgroupMembersExcept(shell) {
-		signalPinned(pid, sig, c.contains)
+		procfs.SignalIf(pid, sig, c.contains)
 	}
 }
 
@@ -243,7 +246,7 @@ func (c *Scope) Kill(shell int) error {
 	defer cancel()
 	var left []int
 	if c.dir == "" {
-		left = c.group.killByWalk(ctx, c.reaped.Load, func(p proc, of *Scope) bool { return of == c && p.pid != shell })
+		left = c.group.killByWalk(ctx, c.reaped.Load, func(p procfs.Process, of *Scope) bool { return of == c && p.Pid != shell })
 	} else {
 		left = c.killCgroup(ctx, shell)
 	}
@@ -275,7 +278,7 @@ func (c *Scope) close() {
 	h.mu.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	closeFD(&c.pidList)
+	descriptor.Close(&c.pidList)
 	c.removed = true
 }
 
@@ -285,9 +288,9 @@ func (g *Group) Members() []int {
 		return pidsBelow(g.dir)
 	}
 	var pids []int
-	g.walk(func(p proc, _ *Scope) {
-		if !p.dead() {
-			pids = append(pids, p.pid)
+	g.walk(func(p procfs.Process, _ *Scope) {
+		if !p.Dead() {
+			pids = append(pids, p.Pid)
 		}
 	})
 	slices.Sort(pids)
@@ -297,16 +300,16 @@ func (g *Group) Members() []int {
 // Signal goes once to every member but those named.
 func (g *Group) Signal(sig syscall.Signal, except ...int) {
 	if g.dir == "" {
-		g.walk(func(p proc, _ *Scope) {
-			if !slices.Contains(except, p.pid) {
-				signalPinned(p.pid, sig, p.isStill)
+		g.walk(func(p procfs.Process, _ *Scope) {
+			if !slices.Contains(except, p.Pid) {
+				procfs.SignalIf(p.Pid, sig, p.IsStill)
 			}
 		})
 		return
 	}
 	for _, pid := range pidsBelow(g.dir) {
 		if !slices.Contains(except, pid) {
-			signalPinned(pid, sig, g.contains)
+			procfs.SignalIf(pid, sig, g.contains)
 		}
 	}
 }
@@ -341,7 +344,7 @@ func (g *Group) Close(ctx context.Context) error {
 	defer cancel()
 	var left []int
 	if g.dir == "" {
-		left = g.killByWalk(timeout, g.reaped, func(proc, *Scope) bool { return true })
+		left = g.killByWalk(timeout, g.reaped, func(procfs.Process, *Scope) bool { return true })
 	} else {
 		left = g.killCgroup(timeout)
 	}
@@ -396,7 +399,7 @@ func (g *Group) endForks() {
 		case <-time.After(5 * time.Millisecond):
 		}
 		if g.dir == "" {
-			g.walkMarked(func(p proc, _ *Scope) { signalPinned(p.pid, unix.SIGKILL, p.isStill) })
+			g.walkMarked(func(p procfs.Process, _ *Scope) { procfs.SignalIf(p.Pid, unix.SIGKILL, p.IsStill) })
 		} else {
 			_ = killCgroupDir(g.dir)
 		}
@@ -443,19 +446,4 @@ func (h *Host) killResult(group string, left []int) error {
 	h.metrics.KillFailed.Inc()
 	h.log.Error().Str("session", group).Ints("pids", left).Msg("processes withstood KILL")
 	return fmt.Errorf("processes %v of %s withstood KILL for %v", left, group, killTimeout)
-}
-
-// A backoff paces looking for an end that comes within microseconds mostly.
-type backoff time.Duration
-
-func (b *backoff) sleep() {
-	*b = min(max(2**b, backoff(50*time.Microsecond)), backoff(5*time.Millisecond))
-	time.Sleep(time.Duration(*b))
-}
-
-// ticksNow is the time in the unit of proc.start (USER_HZ is 100 everywhere).
-func ticksNow() uint64 {
-	var now unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &now)
-	return uint64(now.Nano()) / uint64(10*time.Millisecond)
 }

@@ -18,6 +18,9 @@ import (
 
 	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
+
+	"trl/runtime/descriptor"
+	"trl/runtime/procfs"
 )
 
 // Tier "cgroup": trl-<pid>-<random>/<session>/c<n> in our own cgroup v2. No
@@ -153,7 +156,7 @@ func cgroupPath(text string) (path string, ok bool) {
 // inCgroup: pid is in the cgroup or below it; a zombie in the one it died in,
 // even if that is gone.
 func inCgroup(pid int, path string) bool {
-	text, err := readSmallFile(procPath(pid, "/cgroup"), make([]byte, 1<<10))
+	text, err := procfs.ReadSmallFile(procfs.Path(pid, "/cgroup"), make([]byte, 1<<10))
 	if err != nil {
 		return false
 	}
@@ -265,7 +268,7 @@ func (c *Scope) makeDir(dir string) error {
 
 func openFile(dir, name string, flags int) (int, error) {
 	path := filepath.Join(dir, name)
-	fd, err := retryEINTR(func() (int, error) { return unix.Open(path, flags|unix.O_CLOEXEC, 0) })
+	fd, err := descriptor.RetryEINTR(func() (int, error) { return unix.Open(path, flags|unix.O_CLOEXEC, 0) })
 	if err != nil {
 		return -1, &fs.PathError{Op: "open", Path: path, Err: err}
 	}
@@ -274,7 +277,7 @@ func openFile(dir, name string, flags int) (int, error) {
 
 // move puts a process in that is certainly the one meant.
 func (c *Scope) move(pid int) error {
-	return withReservedFD(func() error { return writeFile(c.dir, "cgroup.procs", strconv.Itoa(pid)) })
+	return descriptor.WithReserve(func() error { return writeFile(c.dir, "cgroup.procs", strconv.Itoa(pid)) })
 }
 
 func (c *Scope) cgroupMembersExcept(shell int) []int {
@@ -290,16 +293,16 @@ func (c *Scope) cgroupMembersExcept(shell int) []int {
 	if c.pidList < 0 || hasSubgroups(c.dir) {
 		pids = pidsBelow(c.dir)
 	} else {
-		n, err := retryEINTR(func() (int, error) { return unix.Pread(c.pidList, c.listBuf, 0) })
+		n, err := descriptor.RetryEINTR(func() (int, error) { return unix.Pread(c.pidList, c.listBuf, 0) })
 		if err != nil || listsOnly(c.listBuf[:n], shell) {
 			return nil
 		}
-		text, err := preadAll(c.pidList, c.listBuf)
+		text, err := procfs.PreadAll(c.pidList, c.listBuf)
 		if err != nil {
 			return nil
 		}
 		c.listBuf = text[:cap(text)]
-		pids = parsePids(text)
+		pids = procfs.ParsePids(text)
 	}
 	return slices.DeleteFunc(pids, func(pid int) bool { return pid == shell })
 }
@@ -315,7 +318,7 @@ const linksWithoutSubgroups = 2
 
 // listsOnly: text lists pid or nothing.
 func listsOnly(text []byte, pid int) bool {
-	for other := range pidsIn(text) {
+	for other := range procfs.PidsIn(text) {
 		if other != pid {
 			return false
 		}
@@ -334,7 +337,7 @@ func (g *Group) cgroupPath() string { return g.host.root.path + "/" + g.id }
 
 // killCgroup returns the pids that are left when ctx ends.
 func (c *Scope) killCgroup(ctx context.Context, shell int) []int {
-	var pause backoff
+	var pause procfs.Backoff
 	for {
 		if shell != 0 && c.contains(shell) { // it was not moved out: one by one, around it
 			others := c.cgroupMembersExcept(shell)
@@ -342,7 +345,7 @@ func (c *Scope) killCgroup(ctx context.Context, shell int) []int {
 				return nil
 			}
 			for _, pid := range others {
-				signalPinned(pid, unix.SIGKILL, c.contains)
+				procfs.SignalIf(pid, unix.SIGKILL, c.contains)
 			}
 		} else {
 			_ = killCgroupDir(c.dir)
@@ -357,7 +360,7 @@ func (c *Scope) killCgroup(ctx context.Context, shell int) []int {
 		if ctx.Err() != nil {
 			return pidsBelow(c.dir)
 		}
-		pause.sleep()
+		pause.Sleep()
 	}
 }
 
@@ -377,20 +380,20 @@ func (g *Group) killCgroup(ctx context.Context) []int {
 // nobody is left in it: a start that was under way may still have added one
 // after a kill.
 func killTree(ctx context.Context, dir string) error {
-	var pause backoff
+	var pause procfs.Backoff
 	for {
 		_ = killCgroupDir(dir)
 		err := removeTree(dir)
 		if err == nil || ctx.Err() != nil {
 			return err
 		}
-		pause.sleep()
+		pause.Sleep()
 	}
 }
 
 // killCgroupDir sends KILL to all in a cgroup and below it. It takes a descriptor for a moment, a spare one where there is no other.
 func killCgroupDir(dir string) error {
-	return withReservedFD(func() error { return writeFile(dir, "cgroup.kill", "1") })
+	return descriptor.WithReserve(func() error { return writeFile(dir, "cgroup.kill", "1") })
 }
 
 // removeTree removes a cgroup and those below it if all are empty; zombies do
@@ -413,7 +416,7 @@ func removeTree(dir string) error {
 
 func subdirs(dir string) (below []string) {
 	var entries []os.DirEntry
-	_ = withReservedFD(func() (err error) {
+	_ = descriptor.WithReserve(func() (err error) {
 		entries, err = os.ReadDir(dir)
 		return err
 	})
@@ -427,7 +430,7 @@ func subdirs(dir string) (below []string) {
 
 // populated: a live process is in the cgroup or in one below it. It is not known when no descriptor is free to look.
 func populated(dir string) (there, known bool) {
-	text, err := readSmallFile(filepath.Join(dir, "cgroup.events"), make([]byte, 256))
+	text, err := procfs.ReadSmallFile(filepath.Join(dir, "cgroup.events"), make([]byte, 256))
 	if err != nil {
 		return false, errors.Is(err, fs.ErrNotExist)
 	}
@@ -436,11 +439,11 @@ func populated(dir string) (there, known bool) {
 
 // pidsBelow lists the live processes of a cgroup and all below it; a 0 stands for what could not be looked at.
 func pidsBelow(dir string) []int {
-	text, err := readSmallFile(filepath.Join(dir, "cgroup.procs"), make([]byte, 4<<10))
+	text, err := procfs.ReadSmallFile(filepath.Join(dir, "cgroup.procs"), make([]byte, 4<<10))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.EOPNOTSUPP) { // a threaded one's are in the list above it
 		return []int{0}
 	}
-	pids := parsePids(text)
+	pids := procfs.ParsePids(text)
 	for _, below := range subdirs(dir) {
 		pids = append(pids, pidsBelow(below)...)
 	}

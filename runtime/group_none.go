@@ -6,32 +6,29 @@ import (
 	"strconv"
 
 	"golang.org/x/sys/unix"
+
+	"trl/runtime/descriptor"
+	"trl/runtime/procfs"
 )
 
 // Tier "none": no cgroup, so the family tells. Every process of a session is
 // below a child that we started in it or, its parents gone, was given to us as
 // subreaper. Which scope it belongs to it carries with it (endMarks).
 
-// isStill: pid still is p.
-func (p proc) isStill(pid int) bool {
-	now, ok := readProc(pid)
-	return ok && now.start == p.start
-}
-
 // walk visits every process of the group, zombies included, orphans first:
 // what forks and exits to get away is found there. c is nil if the group has no
 // scope.
-func (g *Group) walk(visit func(p proc, c *Scope)) {
+func (g *Group) walk(visit func(p procfs.Process, c *Scope)) {
 	for _, pid := range g.host.childReaper.foreignChildren() {
-		if p, ok := readProc(pid); ok && p.ppid == g.host.pid {
+		if p, ok := procfs.Read(pid); ok && p.Ppid == g.host.pid {
 			if c, ok := g.scopeOfOrphan(p); ok {
 				g.descend(p, c, visit)
 			}
 		}
 	}
 	for _, child := range g.ownChildren() {
-		if p, ok := readProc(child.pid); ok && p.ppid == g.host.pid {
-			c, _ := g.host.scopeOf(p.pid)
+		if p, ok := procfs.Read(child.pid); ok && p.Ppid == g.host.pid {
+			c, _ := g.host.scopeOf(p.Pid)
 			if c == nil || c.group != g {
 				c = child.scope // its mark could not be set, or it has changed it
 			}
@@ -41,19 +38,19 @@ func (g *Group) walk(visit func(p proc, c *Scope)) {
 }
 
 // descend visits p, which belongs to c, and all below it.
-func (g *Group) descend(p proc, c *Scope, visit func(p proc, c *Scope)) {
+func (g *Group) descend(p procfs.Process, c *Scope, visit func(p procfs.Process, c *Scope)) {
 	visit(p, c)
-	child := g.host.childReaper.child(p.pid)
-	for _, pid := range p.children() {
-		kid, ok := readProc(pid)
-		if !ok || kid.ppid != p.pid {
+	child := g.host.childReaper.child(p.Pid)
+	for _, pid := range p.Children() {
+		kid, ok := procfs.Read(pid)
+		if !ok || kid.Ppid != p.Pid {
 			continue // it moved up; the next look meets it there
 		}
 		of, _ := g.host.scopeOf(pid)
 		switch {
 		case of != nil && of.group == g:
 		case child != nil: // a shell: its scopes follow one another
-			of = g.scopeAt(kid.start)
+			of = g.scopeAt(kid.Start)
 		default:
 			of = c
 		}
@@ -62,25 +59,25 @@ func (g *Group) descend(p proc, c *Scope, visit func(p proc, c *Scope)) {
 }
 
 // scopeOfOrphan tells whether an orphan belongs to the group, and to which scope.
-func (g *Group) scopeOfOrphan(p proc) (c *Scope, ok bool) {
-	if c, _ := g.host.scopeOf(p.pid); c != nil {
+func (g *Group) scopeOfOrphan(p procfs.Process) (c *Scope, ok bool) {
+	if c, _ := g.host.scopeOf(p.Pid); c != nil {
 		return c, c.group == g
 	}
 	// It took the mark off, or never had it.
-	if !g.inLeaderSession(p) && environSession(p.pid) != g.id {
+	if !g.inLeaderSession(p) && procfs.SessionOf(p.Pid) != g.id {
 		return nil, false
 	}
-	return g.scopeAt(p.start), true
+	return g.scopeAt(p.Start), true
 }
 
 // inLeaderSession: p is in a process session or job of one of the group's children. A
 // process that has the number of one, being none, has nothing to do with it.
-func (g *Group) inLeaderSession(p proc) bool {
+func (g *Group) inLeaderSession(p procfs.Process) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	_, sid := g.leaders[p.sid]
-	_, job := g.leaders[p.pgrp]
-	_, reused := g.leaders[p.pid]
+	_, sid := g.leaders[p.Sid]
+	_, job := g.leaders[p.Pgrp]
+	_, reused := g.leaders[p.Pid]
 	return (sid || job) && !reused
 }
 
@@ -106,26 +103,26 @@ func (g *Group) scopeAt(start uint64) (c *Scope) {
 // met nobody new, not even a zombie, and no orphan was reaped since the look
 // before, for each such change of skin leaves one. The last look
 // is at every process there is, which misses none that stands still.
-func (g *Group) killByWalk(ctx context.Context, reaped func() int64, match func(p proc, c *Scope) bool) (left []int) {
+func (g *Group) killByWalk(ctx context.Context, reaped func() int64, match func(p procfs.Process, c *Scope) bool) (left []int) {
 	const enough = 3
 	met := map[int]uint64{} // start time by pid; KILL once will do
-	var pause backoff
+	var pause procfs.Backoff
 	gone := reaped()
 	for quiet := 0; quiet < enough; {
 		g.killOrphansFast(ctx, match)
 		fresh := false
 		left = left[:0]
-		visit := func(p proc, c *Scope) {
+		visit := func(p procfs.Process, c *Scope) {
 			if !match(p, c) {
 				return
 			}
-			if !p.dead() {
-				left = append(left, p.pid)
+			if !p.Dead() {
+				left = append(left, p.Pid)
 			}
-			if met[p.pid] != p.start {
+			if met[p.Pid] != p.Start {
 				fresh = true
-				met[p.pid] = p.start
-				signalPinned(p.pid, unix.SIGKILL, p.isStill)
+				met[p.Pid] = p.Start
+				procfs.SignalIf(p.Pid, unix.SIGKILL, p.IsStill)
 			}
 		}
 		if quiet < enough-1 {
@@ -133,7 +130,7 @@ func (g *Group) killByWalk(ctx context.Context, reaped func() int64, match func(
 		} else {
 			g.walkMarked(visit)
 		}
-		_, sighted := readProc(g.host.pid) // without a free descriptor we see nobody
+		_, sighted := procfs.Read(g.host.pid) // without a free descriptor we see nobody
 		before := gone
 		if gone = reaped(); len(left) == 0 && !fresh && sighted && gone == before {
 			quiet++
@@ -148,7 +145,7 @@ func (g *Group) killByWalk(ctx context.Context, reaped func() int64, match func(
 		case fresh: // a race with something that forks: no pause
 			pause = 0
 		default:
-			pause.sleep()
+			pause.Sleep()
 		}
 	}
 	return nil
@@ -157,23 +154,23 @@ func (g *Group) killByWalk(ctx context.Context, reaped func() int64, match func(
 // killOrphansFast kills the orphans of the group as fast as can be: two system calls to
 // know one, one to kill it, the youngest first. What hops from fork to fork
 // every few hundred microseconds has moved on when a walk comes to it.
-func (g *Group) killOrphansFast(ctx context.Context, match func(p proc, c *Scope) bool) {
+func (g *Group) killOrphansFast(ctx context.Context, match func(p procfs.Process, c *Scope) bool) {
 	h := g.host
 	struck := map[int]bool{}
 	buf := make([]byte, 4<<10)
 	for again := true; again && ctx.Err() == nil; {
 		again = false
-		text, _ := preadAll(h.orphanList, buf)
-		pids := parsePids(text)
+		text, _ := procfs.PreadAll(h.orphanList, buf)
+		pids := procfs.ParsePids(text)
 		for _, pid := range slices.Backward(pids) {
 			if struck[pid] {
 				continue
 			}
 			ours := func(pid int) bool {
 				c, _ := h.scopeOf(pid)
-				return c != nil && c.group == g && match(proc{pid: pid}, c)
+				return c != nil && c.group == g && match(procfs.Process{Pid: pid}, c)
 			}
-			if signalPinned(pid, unix.SIGKILL, ours) {
+			if procfs.SignalIf(pid, unix.SIGKILL, ours) {
 				struck[pid], again = true, true
 			}
 		}
@@ -191,10 +188,10 @@ func (g *Group) reaped() (n int64) {
 }
 
 // walkMarked visits every process on the machine that carries a mark of the group.
-func (g *Group) walkMarked(visit func(p proc, c *Scope)) {
-	for _, pid := range numbersIn("/proc") {
+func (g *Group) walkMarked(visit func(p procfs.Process, c *Scope)) {
+	for _, pid := range descriptor.NumbersIn("/proc") {
 		if c, _ := g.host.scopeOf(pid); c != nil && c.group == g {
-			if p, ok := readProc(pid); ok {
+			if p, ok := procfs.Read(pid); ok {
 				visit(p, c)
 			}
 		}
@@ -203,7 +200,7 @@ func (g *Group) walkMarked(visit func(p proc, c *Scope)) {
 
 // populated: a live process is in scope c.
 func (g *Group) populated(c *Scope) (found bool) {
-	look := func(p proc, of *Scope) { found = found || of == c && !p.dead() }
+	look := func(p procfs.Process, of *Scope) { found = found || of == c && !p.Dead() }
 	if g.walk(look); !found {
 		g.walkMarked(look)
 	}
@@ -217,9 +214,9 @@ func (c *Scope) markedMembersExcept(shell int) (pids []int) {
 	if c.looksEmpty(shell) {
 		return nil
 	}
-	c.group.walk(func(p proc, of *Scope) {
-		if of == c && p.pid != shell && !p.dead() {
-			pids = append(pids, p.pid)
+	c.group.walk(func(p procfs.Process, of *Scope) {
+		if of == c && p.Pid != shell && !p.Dead() {
+			pids = append(pids, p.Pid)
 		}
 	})
 	return pids
@@ -238,7 +235,7 @@ func (c *Scope) looksEmpty(shell int) bool {
 			unix.Close(c.pidList)
 		}
 		// It stays that process's, should the number be reused.
-		c.pidList, _ = openFile(procPath(shell, "/task/"+strconv.Itoa(shell)), "children", unix.O_RDONLY)
+		c.pidList, _ = openFile(procfs.Path(shell, "/task/"+strconv.Itoa(shell)), "children", unix.O_RDONLY)
 		c.pidListOf = shell
 	}
 	return h.noneMarked(c.pidList, c, shell) && h.noneMarked(h.orphanList, c, shell)
@@ -247,11 +244,11 @@ func (c *Scope) looksEmpty(shell int) bool {
 // noneMarked reads a list of children from fd, with c's buffer: none of them
 // but shell carries c's mark, or could have taken it off. Our own children are in it after an Exec. c.mu is held.
 func (h *Host) noneMarked(fd int, c *Scope, shell int) bool {
-	n, err := retryEINTR(func() (int, error) { return unix.Pread(fd, c.listBuf, 0) })
+	n, err := descriptor.RetryEINTR(func() (int, error) { return unix.Pread(fd, c.listBuf, 0) })
 	if err != nil || n == len(c.listBuf) {
 		return false
 	}
-	for pid := range pidsIn(c.listBuf[:n]) {
+	for pid := range procfs.PidsIn(c.listBuf[:n]) {
 		other, given := h.scopeOf(pid)
 		if !given || other == nil || other == c {
 			if child := h.childReaper.child(pid); child == nil || child.scope == c && pid != shell {

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"trl/internal/testkit"
+	"trl/runtime/descriptor"
+	"trl/runtime/procfs"
 )
 
 // trials of each adversary.
@@ -72,7 +74,7 @@ func TestNothingSurvivesAKill(t *testing.T) {
 				t.Logf("kill p50 %v, max %v", took[len(took)/2], took[len(took)-1])
 			})
 		}
-		testkit.Eventually(t, "no zombie is left", func() bool { return peekZombie() == 0 })
+		testkit.Eventually(t, "no zombie is left", func() bool { return procfs.PeekZombie() == 0 })
 	})
 }
 
@@ -200,10 +202,10 @@ func TestSignalReachesAllButTheShell(t *testing.T) {
 func TestMarkTakenOffDoesNotHelp(t *testing.T) {
 	h := testHost(t, "none")
 	g, c := newGroup(t, h)
-	if setMark(os.Getpid(), mark(1<<63)) != nil {
+	if procfs.SetMark(os.Getpid(), procfs.Mark(1<<63)) != nil {
 		t.Skip("no marks here: the limit of file locks is low")
 	}
-	_ = setMark(os.Getpid(), ^mark(0))
+	_ = procfs.SetMark(os.Getpid(), ^procfs.Mark(0))
 	sh := openShellIn(t, h, c)
 	m := marker()
 	sh.run("ulimit -S -x unlimited 2>/dev/null || prlimit --locks=unlimited --pid $$; (setsid sleep " + m + " & sleep " + m + " &) ; sleep " + m + " &")
@@ -232,7 +234,7 @@ func TestCellsWithoutMarks(t *testing.T) {
 		return
 	}
 	h := testHost(t, "none")
-	if h.markBase.fits() {
+	if h.markBase.Fits() {
 		t.Fatal("marks are possible")
 	}
 	g, c1 := newGroup(t, h)
@@ -369,14 +371,14 @@ func TestNamesThatLookLikeStat(t *testing.T) {
 			g, c := newGroup(t, h)
 			child := spawn(t, h, c, nil, path, m)
 			testkit.Eventually(t, "it runs under that name", func() bool {
-				text, _ := os.ReadFile(procPath(child.Pid(), "/comm"))
+				text, _ := os.ReadFile(procfs.Path(child.Pid(), "/comm"))
 				return strings.TrimSuffix(string(text), "\n") == name
 			})
-			p, ok := readProc(child.Pid())
-			if !ok || p.pid != child.Pid() || p.ppid != os.Getpid() || p.sid != p.pid || p.threads != 1 || p.dead() {
+			p, ok := procfs.Read(child.Pid())
+			if !ok || p.Pid != child.Pid() || p.Ppid != os.Getpid() || p.Sid != p.Pid || p.Threads != 1 || p.Dead() {
 				t.Errorf("%q: %+v %v", name, p, ok)
 			}
-			if got := g.Members(); !slices.Equal(got, []int{p.pid}) {
+			if got := g.Members(); !slices.Equal(got, []int{p.Pid}) {
 				t.Errorf("%q: members %v", name, got)
 			}
 			if err := g.Close(context.Background()); err != nil {
@@ -403,12 +405,12 @@ func TestGroupsLeaveNothing(t *testing.T) {
 			child.Close()
 		}
 		cycle()
-		before := len(numbersIn("/proc/self/fd"))
+		before := len(descriptor.NumbersIn("/proc/self/fd"))
 		for range trials() {
 			cycle()
 		}
-		testkit.Eventually(t, "descriptors are back at the baseline", func() bool { return len(numbersIn("/proc/self/fd")) <= before })
-		testkit.Eventually(t, "no zombie is left", func() bool { return peekZombie() == 0 })
+		testkit.Eventually(t, "descriptors are back at the baseline", func() bool { return len(descriptor.NumbersIn("/proc/self/fd")) <= before })
+		testkit.Eventually(t, "no zombie is left", func() bool { return procfs.PeekZombie() == 0 })
 		if h.root != nil {
 			if left := subdirs(h.root.dir); len(left) > 0 {
 				t.Error("left: ", left)

@@ -1,16 +1,13 @@
 package runtime
 
 import (
-	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
 	"slices"
-	"syscall"
-
-	"golang.org/x/sys/unix"
 
 	"trl/protocol"
+	"trl/runtime/procfs"
 )
 
 // A HandoverState is what a Host knows, for a Host that goes on in its place after an exec of this process: children stay
@@ -257,7 +254,7 @@ func (h *Host) restoreGroup(b *GroupState) {
 		g.bounds.Store(made)
 	}
 	for _, c := range b.Scopes {
-		scope := &Scope{group: g, number: c.Number, mark: mark(c.Mark), begin: c.Begin, dir: c.Dir, pidList: c.List, listBuf: make([]byte, 256)}
+		scope := &Scope{group: g, number: c.Number, mark: procfs.Mark(c.Mark), begin: c.Begin, dir: c.Dir, pidList: c.List, listBuf: make([]byte, 256)}
 		g.scopes = append(g.scopes, scope)
 		h.scopes[scope.mark] = scope
 	}
@@ -312,40 +309,4 @@ func EndedChild(pid, pidfd int, s Status) *Child {
 	c := &Child{pid: pid, pidfd: pidfd, reaped: true, status: s, exited: make(chan struct{})}
 	close(c.exited)
 	return c
-}
-
-// keepOpen lets fds through an exec, or not.
-func keepOpen(fds []int, keep bool) error {
-	for _, fd := range fds {
-		flags := unix.FD_CLOEXEC
-		if keep {
-			flags = 0
-		}
-		if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETFD, flags); err != nil {
-			return fmt.Errorf("descriptor %d: %w", fd, err)
-		}
-	}
-	return nil
-}
-
-// Exec turns this process into program, with fds open. It returns only if that fails, and nothing has changed then. It is to
-// be called on the main thread: one that execs while it is another waits for the main one to end, takes its place, and in
-// between, a millisecond or more, /proc/PID/fd is empty for the shells, whose commands would not be read and whose reports
-// be lost.
-//
-// Our children are in the main thread's list afterwards, where before there were only orphans: tier "none" looks twice
-// from then on (Scope.MembersExcept).
-func Exec(program string, argv, env []string, fds []int) error {
-	syscall.ForkLock.Lock() // a child would have fds, too
-	defer syscall.ForkLock.Unlock()
-	err := keepOpen(fds, true)
-	switch {
-	case err != nil:
-	case unix.Gettid() != unix.Getpid():
-		err = errors.New("not on the main thread")
-	default:
-		err = syscall.Exec(program, argv, env)
-	}
-	_ = keepOpen(fds, false)
-	return fmt.Errorf("exec %s: %w", program, err)
 }

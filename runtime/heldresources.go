@@ -5,6 +5,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"trl/runtime/dialect"
 )
 
 // heldResources are what a process or a terminal has for as long as it lives, and the keeper until its end is written down:
@@ -61,8 +63,8 @@ func (b *heldResources) holdAtGate(text []byte) (number int, err error) {
 }
 
 // gateLine makes a fresh shell wait until it is let through; one that nobody will let through any more ends.
-func (b *heldResources) gateLine(k *dialect) string {
-	return fmt.Sprintf("%s -r __trl_w <%s/%d || exit; unset -v __trl_w\n", k.call("read"), b.group.Dir(), b.startGate.FileNumber)
+func (b *heldResources) gateLine(k *dialect.Dialect) string {
+	return fmt.Sprintf("%s -r __trl_w <%s/%d || exit; unset -v __trl_w\n", k.Call("read"), b.group.Dir(), b.startGate.FileNumber)
 }
 
 // openGate opens the gate.

@@ -23,6 +23,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"trl/metrics"
+	"trl/runtime/descriptor"
+	"trl/runtime/procfs"
 )
 
 // Config of a Host.
@@ -43,7 +45,7 @@ type Host struct {
 	tier, why      string
 	tiers          []TierReport
 	root           *cgroupRoot // nil but in tier "cgroup"
-	markBase       mark        // upper half of every mark that this host gives out
+	markBase       procfs.Mark // upper half of every mark that this host gives out
 	startTicks     uint64      // clock ticks after boot
 	childReaper    *childReaper
 	metrics        *metrics.Metrics
@@ -70,11 +72,11 @@ type Host struct {
 	chdirTimeout, forkTimeout time.Duration // set once in NewHost, and by tests
 
 	mu               sync.Mutex
-	closed           bool              // guarded by mu
-	groups           map[string]*Group // guarded by mu; until their Close has succeeded
-	dirThreads       []chan func()     // guarded by mu; that are idle, see onDirThread
-	scopes           map[mark]*Scope   // guarded by mu; until removed
-	restoredChildren map[int]*Child    // guarded by mu; of a HandoverState, by pid, until Child gives them out
+	closed           bool                   // guarded by mu
+	groups           map[string]*Group      // guarded by mu; until their Close has succeeded
+	dirThreads       []chan func()          // guarded by mu; that are idle, see onDirThread
+	scopes           map[procfs.Mark]*Scope // guarded by mu; until removed
+	restoredChildren map[int]*Child         // guarded by mu; of a HandoverState, by pid, until Child gives them out
 
 	confinements map[string]*confinement // guarded by mu; by session
 	uids         map[uint32]string       // guarded by mu; of a range, the numbers in use and whose; "": of somebody else, or not quite gone
@@ -103,19 +105,19 @@ func NewHost(c Config) (h *Host, err error) {
 		c.Instance = NewInstance()
 	}
 	// First of all, before we open anything: launchers leak descriptors into us.
-	if err := closeOnExec(); err != nil {
+	if err := descriptor.CloseOnExec(); err != nil {
 		return nil, err
 	}
-	reservedFDs.retain()
+	descriptor.Reserve.Retain()
 	defer func() {
 		if err != nil {
-			reservedFDs.release()
+			descriptor.Reserve.Release()
 		}
 	}()
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return nil, os.NewSyscallError("prctl subreaper", err)
 	}
-	self, ok := readProc(os.Getpid())
+	self, ok := procfs.Read(os.Getpid())
 	if !ok {
 		return nil, errors.New("no /proc: mount one, processes are found and identified there")
 	}
@@ -124,11 +126,11 @@ func NewHost(c Config) (h *Host, err error) {
 	}
 	goruntime.GOMAXPROCS(max(goruntime.GOMAXPROCS(0), minGOMAXPROCS)) // and from here on Go, which stops all threads for it, does not change it
 	h = &Host{
-		pid: self.pid, sid: self.sid,
-		markBase: mark(c.Instance) << 32, startTicks: ticksNow(),
+		pid: self.Pid, sid: self.Sid,
+		markBase: procfs.Mark(c.Instance) << 32, startTicks: procfs.TicksNow(),
 		metrics: c.Metrics, log: c.Log,
 		signalSink: make(chan os.Signal, 1),
-		groups:     map[string]*Group{}, scopes: map[mark]*Scope{},
+		groups:     map[string]*Group{}, scopes: map[procfs.Mark]*Scope{},
 		confinements: map[string]*confinement{}, uids: map[uint32]string{}, restoredChildren: map[int]*Child{},
 		chdirSlots: make(chan struct{}, maxChdirThreads), forkTimeout: forkTimeout, chdirTimeout: chdirTimeout, forkSlots: make(chan struct{}, goruntime.GOMAXPROCS(0)-1), slowForks: slowForks{forks: map[*pendingFork]struct{}{}},
 		orphanList: -1, fifoDirLock: -1,
@@ -160,8 +162,8 @@ func NewHost(c Config) (h *Host, err error) {
 			return nil, errors.Join(err, h.release())
 		}
 	}
-	if haveChildren() {
-		fd, err := unix.Open(procPath(h.pid, "/task/"+strconv.Itoa(h.pid)+"/children"), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if procfs.HaveChildren() {
+		fd, err := unix.Open(procfs.Path(h.pid, "/task/"+strconv.Itoa(h.pid)+"/children"), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 		if err == nil {
 			h.orphanList = fd
 		}
@@ -205,13 +207,13 @@ func (h *Host) Close() error {
 		unix.Close(h.orphanList)
 	}
 	errs = append(errs, h.release())
-	reservedFDs.release()
+	descriptor.Reserve.Release()
 	return errors.Join(errs...)
 }
 
 // release gives back what NewHost has taken, when no process is left.
 func (h *Host) release() error {
-	closeAll(h.writableDirs)
+	descriptor.CloseAll(h.writableDirs)
 	errs := []error{h.closeHierarchies()}
 	if h.fifoDir != "" {
 		errs = append(errs, removeDir(h.fifoDir))
@@ -278,7 +280,7 @@ func (h *Host) scopeOf(pid int) (c *Scope, given bool) {
 	if pid == h.pid {
 		return nil, false
 	}
-	m := readMark(pid)
+	m := procfs.ReadMark(pid)
 	if m>>32 != h.markBase>>32 {
 		return nil, false
 	}
@@ -292,9 +294,9 @@ func (h *Host) scopeOf(pid int) (c *Scope, given bool) {
 }
 
 // newMarkLocked is one that no scope has, nor a process could guess. h.mu is held.
-func (h *Host) newMarkLocked() mark {
+func (h *Host) newMarkLocked() procfs.Mark {
 	for {
-		m := h.markBase | mark(1+rand.Uint32N(math.MaxUint32))
+		m := h.markBase | procfs.Mark(1+rand.Uint32N(math.MaxUint32))
 		if h.scopes[m] == nil {
 			return m
 		}
@@ -313,11 +315,11 @@ func (h *Host) wasOurs(pid int) bool {
 // does not, and a channel that nobody reads is a handler: we go on ignoring the
 // signal, our children do not. (signal.Reset would put SIG_IGN back.)
 func (h *Host) defaultSignals() {
-	text, err := readSmallFile("/proc/thread-self/status", make([]byte, 4<<10))
+	text, err := procfs.ReadSmallFile("/proc/thread-self/status", make([]byte, 4<<10))
 	if err != nil {
 		return
 	}
-	ignored := statusMask(text, "SigIgn:")
+	ignored := procfs.StatusMask(text, "SigIgn:")
 	var handle []os.Signal
 	for s := syscall.Signal(1); s < 32; s++ { // beyond 31 Go's runtime has handlers
 		if ignored&(1<<(s-1)) != 0 {
@@ -333,21 +335,4 @@ func (h *Host) defaultSignals() {
 	if len(handle) > 0 { // Notify with none would mean all
 		signal.Notify(h.signalSink, handle...)
 	}
-}
-
-// closeOnExec marks every descriptor above stderr.
-func closeOnExec() error {
-	err := unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC)
-	if err == nil {
-		return nil
-	}
-	if !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.EPERM) {
-		return os.NewSyscallError("close_range", err)
-	}
-	for _, fd := range numbersIn("/proc/self/fd") { // before 5.11, or filtered
-		if fd > 2 {
-			unix.CloseOnExec(fd)
-		}
-	}
-	return nil
 }

@@ -6,6 +6,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"trl/runtime/descriptor"
+	"trl/runtime/procfs"
 )
 
 // An Instance names one Host in every process that comes from its sessions (see endMarks). Whoever knows it finds what a Host
@@ -22,23 +25,23 @@ func (i Instance) KillLeftovers(timeout time.Duration) (ended []int) {
 	if i == 0 {
 		return nil
 	}
-	ours := func(pid int) bool { return readMark(pid)>>32 == mark(i) }
+	ours := func(pid int) bool { return procfs.ReadMark(pid)>>32 == procfs.Mark(i) }
 	const enough = 3 // what forks and exits all the time may have been between two places during one look
-	var pause backoff
+	var pause procfs.Backoff
 	for until, quiet := time.Now().Add(timeout), 0; quiet < enough && time.Now().Before(until); quiet++ {
-		for _, pid := range numbersIn("/proc") {
+		for _, pid := range descriptor.NumbersIn("/proc") {
 			if !ours(pid) {
 				continue
 			}
-			if p, ok := readProc(pid); !ok || p.dead() {
+			if p, ok := procfs.Read(pid); !ok || p.Dead() {
 				continue
 			}
 			quiet = -1
-			if signalPinned(pid, unix.SIGKILL, ours) && !slices.Contains(ended, pid) { // it may take more than one look to die
+			if procfs.SignalIf(pid, unix.SIGKILL, ours) && !slices.Contains(ended, pid) { // it may take more than one look to die
 				ended = append(ended, pid)
 			}
 		}
-		pause.sleep()
+		pause.Sleep()
 	}
 	removeFIFODir(i)
 	return ended

@@ -8,6 +8,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"trl/runtime/descriptor"
 )
 
 // --allow-write: Landlock. A session's processes may change what is below some directories, and nothing else, whoever they
@@ -59,7 +61,7 @@ func openWritable(dirs []string) (fds []int, err error) {
 	for _, dir := range dirs {
 		fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 		if err != nil {
-			closeAll(fds)
+			descriptor.CloseAll(fds)
 			return nil, &fs.PathError{Op: "open", Path: dir, Err: err}
 		}
 		fds = append(fds, fd)
@@ -122,10 +124,4 @@ func (f landlockRules) apply() error {
 	return nil
 }
 
-func (f *landlockRules) close() { closeFD(&f.rules) }
-
-func closeAll(fds []int) {
-	for _, fd := range fds {
-		unix.Close(fd)
-	}
-}
+func (f *landlockRules) close() { descriptor.Close(&f.rules) }

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"math"
 	"os"
 	"strconv"
 	"sync"
@@ -18,6 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"trl/protocol"
+	"trl/runtime/descriptor"
+	"trl/runtime/procfs"
 )
 
 // Limits of a session. Memory, pids and cpu are of all its processes together, and take a cgroup controller: of v2 where
@@ -35,11 +36,6 @@ const (
 	limitFileSize  = "file_size_bytes"
 	limitOpenFiles = "open_files"
 )
-
-// LimitError: a limit that cannot be enforced here. To ignore it would be a lie.
-type LimitError struct{ Limit, Why string }
-
-func (e *LimitError) Error() string { return "limit " + e.Limit + ": " + e.Why }
 
 // Unenforceable tells which limits cannot be enforced here, by name, and why not.
 func (h *Host) Unenforceable() map[string]string { return maps.Clone(h.unenforceable) }
@@ -183,8 +179,8 @@ func (b *bounds) tracing() bool {
 // applyAfterExec waits until a child that is traced by this thread has stopped at the end of its exec, binds it and lets it go.
 // One that was killed meanwhile is left to the child reaper.
 func (b *bounds) applyAfterExec(pid int, scope *Scope) error {
-	var info siginfo
-	if err := waitid(unix.P_PID, pid, &info, unix.WSTOPPED|unix.WEXITED|unix.WNOWAIT); err != nil {
+	var info procfs.Siginfo
+	if err := procfs.Waitid(unix.P_PID, pid, &info, unix.WSTOPPED|unix.WEXITED|unix.WNOWAIT); err != nil {
 		return os.NewSyscallError("waitid", err)
 	}
 	err := onOtherThread(func() error { // this thread may be held to what the session may write, see confinement.restrictThread
@@ -238,7 +234,7 @@ func (b *bounds) atPIDLimit() bool {
 	if b.countedDir == "" {
 		return false
 	}
-	text, err := readSmallFile(b.countedDir+"/pids.current", make([]byte, 32))
+	text, err := procfs.ReadSmallFile(b.countedDir+"/pids.current", make([]byte, 32))
 	now, _ := strconv.ParseInt(string(bytes.TrimSpace(text)), 10, 64)
 	return err != nil || now > b.limits.Pids
 }
@@ -317,24 +313,10 @@ func writeFile(dir, name, text string) error {
 		return err
 	}
 	defer unix.Close(fd)
-	if _, err := retryEINTR(func() (int, error) { return unix.Write(fd, []byte(text)) }); err != nil {
+	if _, err := descriptor.RetryEINTR(func() (int, error) { return unix.Write(fd, []byte(text)) }); err != nil {
 		return &fs.PathError{Op: "write " + text + " to", Path: dir + "/" + name, Err: err}
 	}
 	return nil
-}
-
-// Usage is what a group has used since it was made, and how often it came up against its limits.
-type Usage struct {
-	CPU      time.Duration
-	Peak     int64 // most memory, file cache included, since Gauge.ResetPeak
-	OOMKills int64 // processes killed for want of memory
-	PIDHits  int64 // forks refused for want of pids
-}
-
-// Meters are the files that tell a group's usage; "" where there is none. Files and not numbers, so that each command's
-// usage costs whoever runs it a few reads of 0.2 µs and no question to whoever keeps the processes.
-type Meters struct {
-	CPU, Peak, OOM, PIDs string
 }
 
 // Meters of the group; those of a limit are there once it is set.
@@ -364,117 +346,6 @@ func (g *Group) Usage() Usage {
 	gauge := g.Meters().Open()
 	defer gauge.Close()
 	return gauge.Read()
-}
-
-// A Gauge reads meters. One goroutine at a time.
-type Gauge struct {
-	cpu, peak, oom, pids int   // descriptors, -1 where there is none
-	last                 Usage // what was read last, but for the peak
-	buf                  [512]byte
-}
-
-// Open opens the meters that can be opened.
-func (m Meters) Open() *Gauge {
-	open := func(path string, flags int) int {
-		if path == "" {
-			return -1
-		}
-		fd, err := retryEINTR(func() (int, error) { return unix.Open(path, flags|unix.O_CLOEXEC, 0) })
-		if err != nil {
-			return -1
-		}
-		return fd
-	}
-	return &Gauge{cpu: open(m.CPU, unix.O_RDONLY), peak: open(m.Peak, unix.O_RDWR), oom: open(m.OOM, unix.O_RDONLY), pids: open(m.PIDs, unix.O_RDONLY)}
-}
-
-// Files gives the gauge's descriptors away, for GaugeOf in another process, with the places that they have there.
-func (g *Gauge) Files() (places, fds []int) {
-	for i, fd := range []*int{&g.cpu, &g.peak, &g.oom, &g.pids} {
-		if *fd >= 0 {
-			places, fds = append(places, i), append(fds, *fd)
-			*fd = -1
-		}
-	}
-	return places, fds
-}
-
-// GaugeOf takes what Files gave.
-func GaugeOf(places, fds []int) *Gauge {
-	g := &Gauge{cpu: -1, peak: -1, oom: -1, pids: -1}
-	all := []*int{&g.cpu, &g.peak, &g.oom, &g.pids}
-	for i, fd := range fds {
-		if i < len(places) && places[i] >= 0 && places[i] < len(all) && *all[places[i]] < 0 {
-			*all[places[i]] = fd
-		} else {
-			unix.Close(fd)
-		}
-	}
-	return g
-}
-
-// Close lets go of the files. A nil Gauge has none.
-func (g *Gauge) Close() {
-	if g == nil {
-		return
-	}
-	for _, fd := range []*int{&g.cpu, &g.peak, &g.oom, &g.pids} {
-		if *fd >= 0 {
-			unix.Close(*fd)
-			*fd = -1
-		}
-	}
-}
-
-// ResetPeak lets the peak begin anew, and reads the rest. In v2 that takes Linux 6.12; before, the peak is not told.
-func (g *Gauge) ResetPeak() Usage {
-	if g.peak >= 0 {
-		if _, err := retryEINTR(func() (int, error) { return unix.Pwrite(g.peak, []byte("0\n"), 0) }); err != nil {
-			unix.Close(g.peak)
-			g.peak = -1
-		}
-	}
-	return g.counters()
-}
-
-// Read reads all.
-func (g *Gauge) Read() Usage {
-	u := g.counters()
-	u.Peak = g.number(g.peak, "")
-	return u
-}
-
-func (g *Gauge) counters() Usage {
-	g.last = Usage{
-		CPU:      time.Duration(g.number(g.cpu, "usage_usec ")) * time.Microsecond,
-		OOMKills: g.number(g.oom, "oom_kill "),
-		PIDHits:  g.number(g.pids, "max "),
-	}
-	return g.last
-}
-
-// number reads the one that stands behind key at the begin of a line of a small file; 0 where there is none.
-func (g *Gauge) number(fd int, key string) int64 {
-	if fd < 0 {
-		return 0
-	}
-	n, err := retryEINTR(func() (int, error) { return unix.Pread(fd, g.buf[:], 0) })
-	if err != nil {
-		return 0
-	}
-	for line := range bytes.Lines(g.buf[:n]) {
-		if rest, ok := bytes.CutPrefix(line, []byte(key)); ok {
-			var v int64
-			for _, c := range rest {
-				if c < '0' || c > '9' || v > math.MaxInt64/10-1 {
-					break
-				}
-				v = v*10 + int64(c-'0')
-			}
-			return v
-		}
-	}
-	return 0
 }
 
 // measure begins to measure the command: within limits at its begin, else while its shell comes to its line, so that of a

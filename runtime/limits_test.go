@@ -20,7 +20,9 @@ import (
 
 	"trl/internal/testkit"
 	"trl/protocol"
+	"trl/runtime/descriptor"
 	"trl/runtime/journal"
+	"trl/runtime/procfs"
 )
 
 // limited opens a session within limits, or skips the test where one of them cannot be enforced.
@@ -424,7 +426,7 @@ func TestNothingOfLimitsIsLeft(t *testing.T) {
 	h := testHost(t, "auto")
 	l := protocol.Limits{MemoryBytes: 64 << 20, Pids: 20, CPU: 1, OpenFiles: 50}
 	limited(t, h, "/bin/sh", l).code(":", 0) // what is made once
-	before := len(numbersIn("/proc/self/fd"))
+	before := len(descriptor.NumbersIn("/proc/self/fd"))
 	for i := range 10 {
 		s := limited(t, h, "/bin/bash", l)
 		// One that leaves the session's cgroup v2, as root may, stays in the limits' groups, and is found there.
@@ -445,7 +447,7 @@ func TestNothingOfLimitsIsLeft(t *testing.T) {
 	if pids := alive("60.7531"); len(pids) > 0 {
 		t.Errorf("%v survived", pids)
 	}
-	if after := len(numbersIn("/proc/self/fd")); after > before {
+	if after := len(descriptor.NumbersIn("/proc/self/fd")); after > before {
 		t.Errorf("%d descriptors, %d before", after, before)
 	}
 	roots := []string{}
@@ -634,5 +636,5 @@ func TestStartsWithinLimitsInAStorm(t *testing.T) {
 		}
 	})
 	end()
-	testkit.Eventually(t, "no zombie is left", func() bool { return peekZombie() == 0 })
+	testkit.Eventually(t, "no zombie is left", func() bool { return procfs.PeekZombie() == 0 })
 }

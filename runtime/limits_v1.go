@@ -13,6 +13,8 @@ import (
 
 	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
+
+	"trl/runtime/procfs"
 )
 
 // Controllers of cgroup v1, each a hierarchy of its own: trl-<pid>-<random>/<session> in our own cgroup there, made when
@@ -100,16 +102,16 @@ func (y *hierarchy) removeGroup(ctx context.Context, dir string) error {
 	}
 	_ = writeFile(dir, "pids.max", "0") // only there in one of the hierarchies: nobody forks any more
 	path := filepath.Join(y.path, strings.TrimPrefix(dir, y.dir))
-	var pause backoff
+	var pause procfs.Backoff
 	for {
 		for _, pid := range pidsBelow(dir) {
-			signalPinned(pid, unix.SIGKILL, func(pid int) bool { return y.contains(pid, path) })
+			procfs.SignalIf(pid, unix.SIGKILL, func(pid int) bool { return y.contains(pid, path) })
 		}
 		err := removeTree(dir)
 		if err == nil || ctx.Err() != nil {
 			return err
 		}
-		pause.sleep()
+		pause.Sleep()
 	}
 }
 
@@ -121,7 +123,7 @@ func (y *hierarchy) killLeftover(dir string) error {
 
 // contains: pid is in the cgroup or below it at this moment.
 func (y *hierarchy) contains(pid int, path string) bool {
-	text, err := readSmallFile(procPath(pid, "/cgroup"), make([]byte, 1<<10))
+	text, err := procfs.ReadSmallFile(procfs.Path(pid, "/cgroup"), make([]byte, 1<<10))
 	if err != nil {
 		return false
 	}

@@ -12,6 +12,8 @@ import (
 
 	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
+
+	"trl/runtime/procfs"
 )
 
 // Controllers of cgroup v2 must be switched on from above, in every cgroup down to the one whose children they are to
@@ -73,7 +75,7 @@ func enableController(dir, controller string) error {
 }
 
 func readWords(dir, name string) []string {
-	text, _ := readSmallFile(filepath.Join(dir, name), make([]byte, 256))
+	text, _ := procfs.ReadSmallFile(filepath.Join(dir, name), make([]byte, 256))
 	return strings.Fields(string(text))
 }
 
@@ -101,11 +103,11 @@ func moveAll(from, to string) error {
 		return err
 	}
 	for range 10 { // what forks meanwhile is met by the next look
-		text, err := readSmallFile(filepath.Join(from, "cgroup.procs"), make([]byte, 4<<10))
+		text, err := procfs.ReadSmallFile(filepath.Join(from, "cgroup.procs"), make([]byte, 4<<10))
 		if err != nil {
 			return err
 		}
-		pids := parsePids(text)
+		pids := procfs.ParsePids(text)
 		if len(pids) == 0 {
 			return nil
 		}

@@ -15,6 +15,8 @@ import (
 
 	"trl/internal/testkit"
 	"trl/metrics"
+	"trl/runtime/descriptor"
+	"trl/runtime/procfs"
 )
 
 func TestMain(m *testing.M) {
@@ -181,12 +183,12 @@ var markers atomic.Int64
 
 // alive counts the processes that have the marker on their command line.
 func alive(marker string) (pids []int) {
-	for _, pid := range numbersIn("/proc") {
-		text, _ := readSmallFile("/proc/"+strconv.Itoa(pid)+"/cmdline", make([]byte, 1<<10))
+	for _, pid := range descriptor.NumbersIn("/proc") {
+		text, _ := procfs.ReadSmallFile("/proc/"+strconv.Itoa(pid)+"/cmdline", make([]byte, 1<<10))
 		if !strings.Contains(string(text), marker) {
 			continue
 		}
-		if p, ok := readProc(pid); ok && !p.dead() {
+		if p, ok := procfs.Read(pid); ok && !p.Dead() {
 			pids = append(pids, pid)
 		}
 	}

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"trl/runtime/procfs"
 )
 
 // KillOrphans ends what escaped: processes given to us whose session is gone,
@@ -21,57 +23,46 @@ func (h *Host) KillOrphans(live func(sessionID string) bool) int {
 	h.scanMu.Lock()
 	defer h.scanMu.Unlock()
 	killNow, count := map[int]uint64{}, 0
-	end := func(p proc) {
-		if start, again := h.killNext[p.pid]; again && start == p.start && !p.dead() &&
-			signalPinned(p.pid, unix.SIGKILL, p.isStill) {
+	end := func(p procfs.Process) {
+		if start, again := h.killNext[p.Pid]; again && start == p.Start && !p.Dead() &&
+			procfs.SignalIf(p.Pid, unix.SIGKILL, p.IsStill) {
 			count++
 			h.metrics.OrphansKilled.Inc()
-			h.log.Warn().Int("pid", p.pid).Msg("ended an orphan of a session that is gone")
+			h.log.Warn().Int("pid", p.Pid).Msg("ended an orphan of a session that is gone")
 		} else {
-			killNow[p.pid] = p.start
+			killNow[p.Pid] = p.Start
 		}
 	}
 	kin := map[int]uint64{}
 	for _, pid := range h.childReaper.foreignChildren() {
-		p, ok := readProc(pid)
-		if !ok || p.ppid != h.pid {
+		p, ok := procfs.Read(pid)
+		if !ok || p.Ppid != h.pid {
 			continue
 		}
 		if h.inOpenGroup(p) {
-			kin[pid] = p.start // its group claims it; remembered for when that is gone
+			kin[pid] = p.Start // its group claims it; remembered for when that is gone
 		} else if h.escaped(p, live) {
-			if h.sameSessionOrphans[pid] == p.start {
-				kin[pid] = p.start
+			if h.sameSessionOrphans[pid] == p.Start {
+				kin[pid] = p.Start
 			}
-			p.walkTree(end)
+			p.WalkTree(end)
 		}
 	}
 	h.killNext, h.sameSessionOrphans = killNow, kin
 	return count
 }
 
-// walkTree visits p and all below it.
-func (p proc) walkTree(visit func(p proc)) {
-	kids := p.children() // before p dies and they are given to us
-	visit(p)
-	for _, pid := range kids {
-		if kid, ok := readProc(pid); ok && kid.ppid == p.pid {
-			kid.walkTree(visit)
-		}
-	}
-}
-
 // killLeftovers kills what sessions have left to us, and all below it, when no session is left: also what has left its
 // cgroup, or hidden whose it was. Other code's children were there before us, or are in our own process session, where
 // nothing is that comes from one of ours.
 func (h *Host) killLeftovers() {
-	var pause backoff
-	for until := time.Now().Add(leftoverTimeout); time.Now().Before(until); pause.sleep() {
+	var pause procfs.Backoff
+	for until := time.Now().Add(leftoverTimeout); time.Now().Before(until); pause.Sleep() {
 		found := false
 		for _, pid := range h.childReaper.foreignChildren() {
-			if p, ok := readProc(pid); ok && p.ppid == h.pid && p.sid != h.sid && p.start > h.startTicks {
-				p.walkTree(func(p proc) {
-					found = !p.dead() && signalPinned(p.pid, unix.SIGKILL, p.isStill) || found
+			if p, ok := procfs.Read(pid); ok && p.Ppid == h.pid && p.Sid != h.sid && p.Start > h.startTicks {
+				p.WalkTree(func(p procfs.Process) {
+					found = !p.Dead() && procfs.SignalIf(p.Pid, unix.SIGKILL, p.IsStill) || found
 				})
 			}
 		}
@@ -82,27 +73,27 @@ func (h *Host) killLeftovers() {
 }
 
 // escaped: p came out of a session, and that is gone. scan is held.
-func (h *Host) escaped(p proc, live func(id string) bool) bool {
-	if h.root != nil && inCgroup(p.pid, h.root.path) {
+func (h *Host) escaped(p procfs.Process, live func(id string) bool) bool {
+	if h.root != nil && inCgroup(p.Pid, h.root.path) {
 		return false // its group is there, else its directory would not be
 	}
-	c, given := h.scopeOf(p.pid)
+	c, given := h.scopeOf(p.Pid)
 	if c != nil {
 		return false // its group has not been closed, and will find it when it is
 	}
-	id := environSession(p.pid)
+	id := procfs.SessionOf(p.Pid)
 	if id == os.Getenv("TRL_SESSION_ID") {
 		id = "" // we run in a session of another trl, and p has it from us
 	}
 	if id != "" {
 		return h.group(id) == nil && !live(id)
 	}
-	return given || h.sameSessionOrphans[p.pid] == p.start
+	return given || h.sameSessionOrphans[p.Pid] == p.Start
 }
 
 // inOpenGroup: p is in the process session of a child of a group that has not been
 // closed.
-func (h *Host) inOpenGroup(p proc) bool {
+func (h *Host) inOpenGroup(p procfs.Process) bool {
 	h.mu.Lock()
 	groups := slices.Collect(maps.Values(h.groups))
 	h.mu.Unlock()

@@ -9,9 +9,10 @@ import (
 	"slices"
 	"testing"
 
-	"trl/internal/testkit"
-
 	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"trl/internal/testkit"
+	"trl/runtime/procfs"
 )
 
 // leave starts an orphan by os/exec, with nothing of ours but what env says.
@@ -26,7 +27,7 @@ func leave(t *testing.T, env ...string) (marked string) {
 	testkit.Eventually(t, "the orphan runs", func() bool { return len(alive(marked)) == 1 })
 	t.Cleanup(func() {
 		for _, pid := range alive(marked) {
-			signalPinned(pid, 9, func(int) bool { return true })
+			procfs.SignalIf(pid, 9, func(int) bool { return true })
 		}
 	})
 	return marked
@@ -76,7 +77,7 @@ func TestOnlyOrphansOfEndedSessionsAreKilled(t *testing.T) {
 				t.Error("killed an innocent: ", slices.Index(innocent, m))
 			}
 		}
-		if p, ok := readProc(direct.Process.Pid); !ok || p.dead() {
+		if p, ok := procfs.Read(direct.Process.Pid); !ok || p.Dead() {
 			t.Error("killed a child of os/exec")
 		}
 	})

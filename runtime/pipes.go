@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"trl/runtime/descriptor"
 	"trl/runtime/journal"
 	"trl/runtime/sessionlog"
 )
@@ -146,8 +147,8 @@ func newOutputPipes(group KeptGroup, of *streamLogs, inherited bool) (*outputPip
 	l.heldNumbers, l.log.held = []int{pipes[0].HeldR, pipes[1].HeldR, pipes[0].HeldW, pipes[1].HeldW}, heldFiles(held, fds[:]...)
 	l.files = heldFiles(l.heldNumbers, l.r[0], l.r[1], l.w[0], l.w[1])
 	if heldElsewhere(group) && !inherited {
-		closeFD(&l.w[0])
-		closeFD(&l.w[1])
+		descriptor.Close(&l.w[0])
+		descriptor.Close(&l.w[1])
 	}
 	return l, nil
 }
@@ -183,7 +184,7 @@ func (l *outputPipes) closeWriters() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for i := range l.w {
-		closeFD(&l.w[i])
+		descriptor.Close(&l.w[i])
 	}
 	dropHeld(l.group, l.heldNumbers, 2, 4)
 }
@@ -200,8 +201,8 @@ func (l *outputPipes) close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for i := range l.r {
-		closeFD(&l.r[i])
-		closeFD(&l.w[i])
+		descriptor.Close(&l.r[i])
+		descriptor.Close(&l.w[i])
 	}
 	dropHeld(l.group, l.heldNumbers, 0, 4)
 	if l.log != nil {
@@ -318,19 +319,3 @@ type heldFile struct {
 
 func (f heldFile) WriteAt(p []byte, at int64) { f.group.WriteHeld(f.number, p, at) }
 func (f heldFile) Punch(from, to int64)       { f.group.PunchHeld(f.number, from, to) }
-
-// halfPipe makes a pipe whose one end, ours, does not block: the other one may be inherited, and programs expect it to.
-func halfPipe(ours int) (fd [2]int, err error) {
-	if err = unix.Pipe2(fd[:], unix.O_CLOEXEC); err != nil {
-		return fd, err
-	}
-	return fd, unix.SetNonblock(fd[ours], true)
-}
-
-// closeFD closes a descriptor once.
-func closeFD(fd *int) {
-	if *fd >= 0 {
-		unix.Close(*fd)
-		*fd = -1
-	}
-}

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"trl/runtime/descriptor"
 )
 
 // A poller is where a session waits for its shell: an epoll of its own, which Go's netpoller watches in turn, so that a
@@ -49,7 +51,7 @@ func newPoller() (*poller, error) {
 	for i := range p.slots {
 		p.slots[i] = unwatched
 	}
-	p.ready = func(uintptr) bool { return poll(p.fds) }
+	p.ready = func(uintptr) bool { return descriptor.Poll(p.fds) }
 	if p.conn, err = p.file.SyscallConn(); err == nil {
 		err = p.file.SetReadDeadline(time.Time{}) // fails where it is not watched
 	}
@@ -111,7 +113,7 @@ func (p *poller) wait(fds []unix.PollFd, d time.Duration) {
 	p.fds = fds
 	p.setDeadline(d)
 	if p.conn.Read(p.ready) != nil { // the deadline; it may not have looked at all
-		poll(fds)
+		descriptor.Poll(fds)
 	}
 }
 
@@ -133,15 +135,5 @@ func (p *poller) setDeadline(d time.Duration) {
 func (p *poller) close() {
 	if p != nil {
 		p.file.Close()
-	}
-}
-
-// poll says whether one of fds is ready, and which. It does not wait.
-func poll(fds []unix.PollFd) bool {
-	for {
-		n, err := unix.Poll(fds, 0)
-		if err != unix.EINTR {
-			return n > 0
-		}
 	}
 }

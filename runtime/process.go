@@ -12,7 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"trl/protocol"
+	"trl/runtime/dialect"
 	"trl/runtime/journal"
+	"trl/runtime/procfs"
 )
 
 // ProcessSpec is a background command.
@@ -69,18 +71,18 @@ func (s *Shell) PrepareProcess(spec ProcessSpec) (*Process, error) {
 	}
 	p := &Process{b: s.b, s: s, heldResources: heldResources{owner: "process", group: group}, scope: scope, copier: newCopier(spec.Journal), exited: make(chan struct{})}
 	spec.Journal.OnRoom(p.copier.onRoom)
-	byCopy := free && !sp.dialect.listsFunctions && s.mayHaveFunctions.Load() && !sp.dead()
+	byCopy := free && !sp.dialect.ListsFunctions && s.mayHaveFunctions.Load() && !sp.dead()
 	if err = p.makePipes(&s.streamLogs, spec.Journal, spec.OpenStdin, !byCopy); err == nil {
 		var text int
 		var own string
-		if text, err = p.holdAtGate([]byte(sp.dialect.fileText(spec.Text, ""))); err == nil {
+		if text, err = p.holdAtGate([]byte(sp.dialect.FileText(spec.Text, ""))); err == nil {
 			own, err = envAndDirScript(sp.dialect, spec.Env, spec.Dir, group.Dir(), p.holdText)
 		}
 		if err == nil {
 			if own != "" {
 				own = "{ " + own + "} 2>/dev/null\n" // what the session traces is not the process's
 			}
-			script := own + sp.dialect.runLine(group.Dir()+"/"+strconv.Itoa(text)) + "\n"
+			script := own + sp.dialect.RunLine(group.Dir()+"/"+strconv.Itoa(text)) + "\n"
 			if byCopy {
 				err = p.startCopy(s, sp, script)
 			} else {
@@ -146,7 +148,7 @@ func (p *Process) startFresh(s *Shell, sp *shellProc, cfg ShellConfig, script, o
 	if err != nil {
 		return err
 	}
-	if !sp.dialect.listsFunctions && s.mayHaveFunctions.Load() {
+	if !sp.dialect.ListsFunctions && s.mayHaveFunctions.Load() {
 		lost = Union(lost, []string{"functions"})
 	}
 	p.saved.Lost = lost
@@ -155,9 +157,9 @@ func (p *Process) startFresh(s *Shell, sp *shellProc, cfg ShellConfig, script, o
 		return err
 	}
 	if own == "" && s.changesDir(sp, state, gone, free, lost) {
-		script = cdBack(sp.dialect, dir) + script
+		script = dialect.CdBack(sp.dialect, dir) + script
 	}
-	argv, err := scriptArgs(cfg.Path, p.gateLine(sp.dialect)+state+script)
+	argv, err := dialect.ScriptArgs(cfg.Path, p.gateLine(sp.dialect)+state+script)
 	if err != nil {
 		return err
 	}
@@ -223,16 +225,16 @@ func (p *Process) startCopy(s *Shell, sp *shellProc, script string) error {
 	if !ok {
 		return fmt.Errorf("shell did not start a copy: %w", ErrShellGone)
 	}
-	start, ok := readProc(r.val)
-	if !ok || start.ppid != sp.child.Pid() {
+	start, ok := procfs.Read(r.val)
+	if !ok || start.Ppid != sp.child.Pid() {
 		return fmt.Errorf("copy of the shell: %w", unix.ESRCH)
 	}
 	if err := p.scope.AddForkedCopy(r.val); err != nil {
 		return err
 	}
 	p.pid = r.val
-	p.saved.Copy, p.saved.Start, p.saved.Status = true, start.start, status.HeldW
-	return p.watchCopy(status.W, start.start)
+	p.saved.Copy, p.saved.Start, p.saved.Status = true, start.Start, status.HeldW
+	return p.watchCopy(status.W, start.Start)
 }
 
 // watchCopy waits for a copy of the shell, which is not the keeper's child; it writes its status where we find it.
@@ -244,7 +246,7 @@ func (p *Process) watchCopy(status int, start uint64) error {
 	var f *os.File
 	if err == nil {
 		f = os.NewFile(uintptr(pidfd), "pidfd")
-		if now, ok := readProc(p.pid); !ok || now.start != start { // it has ended, and its number is somebody else's
+		if now, ok := procfs.Read(p.pid); !ok || now.Start != start { // it has ended, and its number is somebody else's
 			f.Close()
 			f = nil
 		}

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"trl/runtime/descriptor"
 	"trl/runtime/journal"
 )
 
@@ -235,7 +236,7 @@ func (l *pty) canonicalMode() (on bool, ends string) {
 func (l *pty) closeSlave() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	closeFD(&l.slave)
+	descriptor.Close(&l.slave)
 	if len(l.heldNumbers) > 0 {
 		dropHeld(l.group, l.heldNumbers, heldSlave, heldSlave+1)
 	}
@@ -252,9 +253,9 @@ func (l *pty) close() {
 		return
 	}
 	l.closed = true
-	closeFD(&l.slave)
-	closeFD(&l.r)
-	closeFD(&l.w)
+	descriptor.Close(&l.slave)
+	descriptor.Close(&l.r)
+	descriptor.Close(&l.w)
 }
 
 // release lets the keeper forget the line, after close. Programs that still have the terminal open lose it. It comes after

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"trl/runtime/procfs"
 )
 
 const (
@@ -86,7 +88,7 @@ func (r *run) resend() {
 		r.askLast()
 		return
 	}
-	line := []byte(r.p.report(r.p.dialect.resendCall, r.seq))
+	line := []byte(r.p.report(r.p.dialect.ResendCall, r.seq))
 	switch err := r.p.write(line); err {
 	case nil:
 		r.sent += len(line)
@@ -100,7 +102,7 @@ func (r *run) resend() {
 
 // askLast asks what was reported last. To hear it twice does no harm.
 func (r *run) askLast() {
-	r.p.send(r.p.dialect.lastReportCall + " " + r.question + r.p.dialect.keepStatus + "\n")
+	r.p.send(r.p.dialect.LastReportCall + " " + r.question + r.p.dialect.KeepStatus + "\n")
 }
 
 // resendIfDue adds the line that repeats the report, once it is due and the shell has taken all before it.
@@ -130,7 +132,7 @@ func (r *run) checkWedged(now time.Time) {
 		r.resend()
 		return
 	}
-	if st, _ := readProc(r.p.child.Pid()); st.state != 'S' { // one that is throttled or stopped may say it yet
+	if st, _ := procfs.Read(r.p.child.Pid()); st.State != 'S' { // one that is throttled or stopped may say it yet
 		return
 	}
 	if r.readReports(); r.reported {

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"syscall"
 	"time"
+
+	"trl/runtime/descriptor"
 )
 
 // Reset gives the session a fresh shell, everything of the old one killed. No Run may be going on. Where the error is Scarce, the
@@ -151,7 +153,7 @@ func (s *Shell) dispose() {
 	}
 	s.closePipes()
 	s.dropGauge()
-	closeFD(&s.wakeFD)
+	descriptor.Close(&s.wakeFD)
 	s.poll.close()
 	if s.group != nil {
 		s.group.ReleaseConfinement()

@@ -9,6 +9,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"trl/runtime/dialect"
+	"trl/runtime/procfs"
 )
 
 // A shell process that has died is replaced by one with the state of its newest whole snapshot. Snapshots are taken between
@@ -41,12 +44,12 @@ const (
 func (s *Shell) snapshotDelay() time.Duration { return max(0, time.Until(s.snapshotsPaid)) }
 
 // countSnapshot counts a snapshot.
-func (s *Shell) countSnapshot(k *dialect) {
+func (s *Shell) countSnapshot(k *dialect.Dialect) {
 	saved := s.snapshotTried.Add(-snapshotBurst)
 	if s.snapshotsPaid.Before(saved) {
 		s.snapshotsPaid = saved
 	}
-	s.snapshotsPaid = s.snapshotsPaid.Add(snapshotShare * (k.snapshotCost + time.Duration(s.state.size())*costPerByte))
+	s.snapshotsPaid = s.snapshotsPaid.Add(snapshotShare * (k.SnapshotCost + time.Duration(s.state.size())*costPerByte))
 }
 
 // snapshotFirst says whether to take a snapshot before a command, since the shell may not live to take another one, or a process may be
@@ -118,7 +121,7 @@ func (s *Shell) SnapshotIfDue() time.Duration {
 
 // snapshot asks for one, unless its file would be larger than the shell may write: that would end it (`ulimit -f`).
 func (s *Shell) snapshot(p *shellProc) {
-	most, known := softLimit(p.child.Pid(), unix.RLIMIT_FSIZE, "Max file size")
+	most, known := procfs.SoftLimit(p.child.Pid(), unix.RLIMIT_FSIZE, "Max file size")
 	if s.snapshotTried = time.Now(); known && most < uint64(max(2*s.state.size(), minSnapshotRoom)) {
 		s.state.skipSnapshot()
 		return
@@ -153,14 +156,14 @@ const onecmd = "\nset -o onecmd\n"
 
 // savedState is the script that makes a fresh shell what the last snapshot says, nil when there is none. current: the snapshot has
 // the effects of every command that has ended.
-func (s *Shell) savedState(k *dialect, dead *shellProc) (script []byte, current bool) {
+func (s *Shell) savedState(k *dialect.Dialect, dead *shellProc) (script []byte, current bool) {
 	script, current = s.state.script(k, dead)
 	if script == nil {
 		return nil, current
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return append(unsetSpawnEnv(k, s.cfg.Env), script...), current
+	return append(dialect.UnsetSpawnEnv(k, s.cfg.Env), script...), current
 }
 
 // restoreScript is the script that makes the next process what dead was, without what would end that one, too; and what is lost.
@@ -173,7 +176,7 @@ func (s *Shell) restoreScript(dead *shellProc) (script []byte, lost []string) {
 			}
 		}
 		if len(lost) > 0 {
-			script = append(script, "\n"+dead.dialect.call("set")+" +e +u\n"...)
+			script = append(script, "\n"+dead.dialect.Call("set")+" +e +u\n"...)
 		}
 	}
 	if at := bytes.LastIndex(script, []byte(onecmd)); at >= 0 { // a shell with it would end after its first line
@@ -182,7 +185,7 @@ func (s *Shell) restoreScript(dead *shellProc) (script []byte, lost []string) {
 	}
 	if !current || dead.exitIsWhole && !s.state.exited(dead) {
 		lost = Union(lost, allState)
-	} else if !dead.dialect.listsFunctions && s.mayHaveFunctions.Load() {
+	} else if !dead.dialect.ListsFunctions && s.mayHaveFunctions.Load() {
 		lost = append(lost, "functions")
 	}
 	return script, lost
@@ -226,7 +229,7 @@ func (s *Shell) restoreShell(dead *shellProc, after *Replaced, timeout time.Dura
 	}
 	switch {
 	case err != nil || script == nil:
-	case p.stateStatus == nil && p.dialect.listsFunctions: // there is a function that does not read back
+	case p.stateStatus == nil && p.dialect.ListsFunctions: // there is a function that does not read back
 		lost = Union(lost, []string{"functions", "options"})
 	case p.stateStatus == nil:
 		lost = Union(lost, []string{"aliases", "options"})

@@ -11,6 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"trl/protocol"
+	"trl/runtime/descriptor"
+	"trl/runtime/dialect"
 	"trl/runtime/journal"
 )
 
@@ -125,20 +127,20 @@ func (r *run) start() error {
 		r.feed()
 	}
 	files := r.redirections(stdin)
-	if err := p.writeText(p.dialect.fileText(c.Text, files)); err != nil {
+	if err := p.writeText(p.dialect.FileText(c.Text, files)); err != nil {
 		return err
 	}
 	line := make([]byte, 0, 256)
-	if r.stdin != nil && p.dialect.name == "bash" { // else bash saves its own at descriptor 10
+	if r.stdin != nil && p.dialect.Name == "bash" { // else bash saves its own at descriptor 10
 		line = append(line, `\builtin exec <&-;`...)
 	}
-	line = p.dialect.appendBegin(line, p.held[heldText])
+	line = p.dialect.AppendBegin(line, p.held[heldText])
 	if c.Env != nil || c.Dir != "" {
 		before, _ := r.envAndDirScripts()
 		if err := r.makeBefore(before); err != nil {
 			return err
 		}
-		line = fmt.Appendf(line, `%s "$__trl_p/%d" </dev/null >/dev/null 2>&1&&`, p.dialect.source, r.beforeHeld[0])
+		line = fmt.Appendf(line, `%s "$__trl_p/%d" </dev/null >/dev/null 2>&1&&`, p.dialect.Source, r.beforeHeld[0])
 		if c.Dir != "" {
 			r.dirBefore = s.Dir()
 			if !s.currentGroup().UsesFIFOs() {
@@ -146,12 +148,12 @@ func (r *run) start() error {
 			}
 		}
 	}
-	line = p.dialect.appendText(line, p.held[heldText])
-	if !p.dialect.quoted {
+	line = p.dialect.AppendText(line, p.held[heldText])
+	if !p.dialect.Quoted {
 		line = append(line, files...)
 	}
 	line = append(line, ';')
-	line = append(line, p.report(p.dialect.reportCall, r.seq)...)
+	line = append(line, p.report(p.dialect.ReportCall, r.seq)...)
 	r.sent = len(line)
 	r.began = time.Now()
 	r.lastOut = r.began
@@ -417,7 +419,7 @@ func (r *run) finish() Outcome {
 		switch {
 		case r.wedged && r.p.exit == nil:
 			o.Code = 2 // what shells say of a command that they could not read
-		case st.Signal == unix.SIGXFSZ && r.p.exit != nil && r.p.dialect.name != "bash": // the snapshot of its EXIT trap was too large for its ulimit -f
+		case st.Signal == unix.SIGXFSZ && r.p.exit != nil && r.p.dialect.Name != "bash": // the snapshot of its EXIT trap was too large for its ulimit -f
 			o.Code = *r.p.exit & 0xff
 		case st.Signal != 0: // before the report: bash runs its EXIT trap when SIGSEGV ends it, too, with the $? of before
 			o.Code = protocol.SignalExitCode(st.Signal)
@@ -506,10 +508,10 @@ func (r *run) leavePipes(scope KeptScope) *Copier {
 	r.s.pipeCalls.enter() // where no keeper has the ends, too, closing one takes the pipe's lock
 	pipes.closeWriters()
 	fds := []unix.PollFd{r.out.pollFD(0), r.out.pollFD(1)}
-	poll(fds)
+	descriptor.Poll(fds)
 	for i, fd := range fds {
 		if fd.Fd < 0 || fd.Revents&(unix.POLLHUP|unix.POLLIN) == unix.POLLHUP { // this pipe has ended
-			closeFD(&pipes.r[i])
+			descriptor.Close(&pipes.r[i])
 		}
 	}
 	r.s.pipeCalls.leave()
@@ -525,11 +527,11 @@ func (r *run) leavePipes(scope KeptScope) *Copier {
 
 // cdBackScript leads the shell to where it was.
 func (r *run) cdBackScript() string {
-	back := r.p.dialect.call("cd") + " -P -- " + quote(r.dirBefore)
+	back := r.p.dialect.Call("cd") + " -P -- " + dialect.Quote(r.dirBefore)
 	if r.dirBeforeFD <= 0 {
 		return back + "\n"
 	}
-	return fmt.Sprintf("%s || { %s -P -- %s/%d; PWD=%s; }\n", back, r.p.dialect.call("cd"), ownFDDir(), r.dirBeforeFD, quote(r.dirBefore))
+	return fmt.Sprintf("%s || { %s -P -- %s/%d; PWD=%s; }\n", back, r.p.dialect.Call("cd"), descriptor.OwnDir(), r.dirBeforeFD, dialect.Quote(r.dirBefore))
 }
 
 func (r *run) envAndDirScripts() (before, after string) {
@@ -540,7 +542,7 @@ func (r *run) envAndDirScripts() (before, after string) {
 	if r.pipes != nil {
 		complaints = fmt.Sprintf(`"$__trl_p/%d"`, r.pipes.writeEnd(1))
 	}
-	return withEnvAndDir(r.p.dialect, r.c.Env, r.c.Dir, complaints)
+	return dialect.WithEnvAndDir(r.p.dialect, r.c.Env, r.c.Dir, complaints)
 }
 
 // close gives back what the run did not pass on.

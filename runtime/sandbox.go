@@ -15,10 +15,12 @@ import (
 	"strings"
 	"syscall"
 	"time"
-	"trl/protocol"
 
 	"github.com/go-json-experiment/json"
 	"golang.org/x/sys/unix"
+
+	"trl/protocol"
+	"trl/runtime/procfs"
 )
 
 // --sandbox bwrap: all of trl, keeper, gateway and sessions, in mount, PID and IPC namespaces of its own, which bubblewrap
@@ -349,7 +351,7 @@ func explainNamespaces(err error) error {
 		{"/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1", "kernel.apparmor_restrict_unprivileged_userns"},
 		{"/proc/sys/user/max_user_namespaces", "0", "user.max_user_namespaces"},
 	} {
-		if value, _ := readSmallFile(s.file, make([]byte, 32)); string(value) == s.off+"\n" {
+		if value, _ := procfs.ReadSmallFile(s.file, make([]byte, 32)); string(value) == s.off+"\n" {
 			return fmt.Errorf("%w (sysctl %s is %s)", err, s.name, s.off)
 		}
 	}

@@ -18,6 +18,8 @@ import (
 
 	"trl/metrics"
 	"trl/protocol"
+	"trl/runtime/dialect"
+	"trl/runtime/procfs"
 	"trl/runtime/sessionlog"
 )
 
@@ -182,7 +184,7 @@ func (s *Shell) spawn(script []byte) (*shellProc, error) {
 
 // openDir opens the directory of a process; 0: it cannot be had. Some network file systems are asked by this (NFS, 9p).
 func (s *Shell) openDir(pid int) int {
-	path := procPath(pid, "/cwd")
+	path := procfs.Path(pid, "/cwd")
 	fd, err := Ask(Question{Who: s.cfg.ID, Op: "open", Path: path}, func() (openFD, error) {
 		fd, err := unix.Open(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 		return openFD(fd), err
@@ -200,11 +202,11 @@ func (fd openFD) Close() error { return unix.Close(int(fd)) }
 
 // Name is the shell's kind: bash, dash, ash or zsh.
 func (s *Shell) Name() string {
-	k, _, err := dialectOf(s.cfg.Path)
+	k, _, err := dialect.Of(s.cfg.Path)
 	if err != nil {
 		return ""
 	}
-	return k.name
+	return k.Name
 }
 
 // Pid is that of the present process, 0 when there is none.
@@ -275,13 +277,13 @@ func (s *Shell) Setup(dir string, env map[string]*string) error {
 	}
 	text := ""
 	if moves {
-		text = cdLine(p.dialect, dir) + "\n"
+		text = dialect.CdLine(p.dialect, dir) + "\n"
 	}
 	if text == "" && len(env) == 0 {
 		return nil
 	}
 	s.seq++
-	status, ok := p.ask(s.currentGroup(), strconv.Itoa(s.seq), envScript(p.dialect, env)+text, bootTimeout)
+	status, ok := p.ask(s.currentGroup(), strconv.Itoa(s.seq), dialect.EnvScript(p.dialect, env)+text, bootTimeout)
 	if !ok {
 		return ErrShellGone
 	}
@@ -296,21 +298,6 @@ func (s *Shell) Setup(dir string, env map[string]*string) error {
 	s.cfg.Env = mergeEnv(s.cfg.Env, env)
 	return nil
 }
-
-func envScript(k *dialect, env map[string]*string) string {
-	var b strings.Builder
-	for n, v := range env {
-		if v == nil {
-			fmt.Fprintf(&b, "%s -v %s\n", k.call("unset"), n)
-		} else {
-			fmt.Fprintf(&b, "%s %s=%s\n", k.call("export"), n, quote(*v))
-		}
-	}
-	return b.String()
-}
-
-// cdLine goes to a directory.
-func cdLine(k *dialect, dir string) string { return k.call("cd") + " -- " + quote(dir) + " >/dev/null" }
 
 func mergeEnv(base []string, env map[string]*string) []string {
 	out := slices.DeleteFunc(slices.Clone(base), func(kv string) bool {
@@ -342,10 +329,10 @@ func (s *Shell) Run(c *Command) Outcome {
 	defer c.detachRun()
 	p := s.proc()
 	if p != nil {
-		trap := s.mayTrapAbort || (strings.Contains(c.Text, "trap") || strings.Contains(c.Text, "TRAP")) && p.dialect.setsTrap.MatchString(c.Text)
-		s.mayTrapLines = s.mayTrapLines || p.dialect.hidesTraps && mayTrap(c.Text)
+		trap := s.mayTrapAbort || (strings.Contains(c.Text, "trap") || strings.Contains(c.Text, "TRAP")) && p.dialect.SetsTrap.MatchString(c.Text)
+		s.mayTrapLines = s.mayTrapLines || p.dialect.HidesTraps && dialect.MayTrap(c.Text)
 		p.traps = s.mayTrapLines
-		funcs := s.mayHaveFunctions.Load() || !p.dialect.listsFunctions && mayDefine(c.Text)
+		funcs := s.mayHaveFunctions.Load() || !p.dialect.ListsFunctions && mayDefine(c.Text)
 		if trap != s.mayTrapAbort || funcs != s.mayHaveFunctions.Load() {
 			s.mayTrapAbort = trap
 			s.mayHaveFunctions.Store(funcs)
@@ -525,12 +512,3 @@ func (s *Shell) Background() []int {
 func (s *Shell) SessionLog() *sessionlog.Log { return s.state.sessionLog }
 
 func signalName(s syscall.Signal) string { return protocol.SignalName(s) }
-
-// ignores says whether a signal would be lost on pid right now.
-func ignores(pid int, sig syscall.Signal) bool { return inMask(pid, "SigIgn:", sig) }
-
-// inMask says whether a signal is in one of the masks of /proc/PID/status.
-func inMask(pid int, field string, sig syscall.Signal) bool {
-	text, err := readSmallFile(procPath(pid, "/status"), make([]byte, 4<<10))
-	return err == nil && statusMask(text, field)>>(sig-1)&1 == 1
-}

@@ -21,6 +21,7 @@ import (
 
 	"trl/internal/testkit"
 	"trl/runtime/journal"
+	"trl/runtime/procfs"
 )
 
 // generous bounds what a test waits for: far beyond what the machine needs when others use it too.
@@ -550,7 +551,7 @@ func TestRunsWhenWrittenDown(t *testing.T) {
 		ran := func() bool { _, err := os.Stat(flag); return err == nil }
 		waits := func(pid int) {
 			testkit.Eventually(t, "it waits, or has run", func() bool {
-				text, _ := os.ReadFile(procPath(pid, "/syscall"))
+				text, _ := os.ReadFile(procfs.Path(pid, "/syscall"))
 				call, _, asleep := strings.Cut(string(text), " ")                                                                      // else it is "running"
 				return ran() || asleep && (call == strconv.Itoa(unix.SYS_READ) || call == "7" || call == strconv.Itoa(unix.SYS_PPOLL)) // ash polls
 			})
@@ -663,7 +664,7 @@ func TestLateLine(t *testing.T) {
 			s.SetEntryWriter(onBegun(func(*Command) {
 				began := time.Now()
 				_ = syscall.Kill(pid, syscall.SIGSTOP)
-				testkit.Eventually(t, "it has stopped", func() bool { p, _ := readProc(pid); return p.state == 'T' })
+				testkit.Eventually(t, "it has stopped", func() bool { p, _ := procfs.Read(pid); return p.State == 'T' })
 				for {
 					if _, err := unix.Write(script, []byte(":\n")); err != nil {
 						break

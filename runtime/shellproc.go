@@ -16,11 +16,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"trl/runtime/crashpoint"
+	"trl/runtime/descriptor"
+	"trl/runtime/dialect"
+	"trl/runtime/procfs"
 )
-
-// endMark ends a snapshot; in a POSIX one it also begins each section. No value that a shell prints can hold it by
-// chance, and what a user makes of it on purpose is the user's own state.
-const endMark = "#trl-7c1e0b5d"
 
 // bootTimeout bounds a shell's start: 2 ms as a rule, and a machine under the worst load must not lose a session by it.
 const bootTimeout = 20 * time.Second
@@ -28,7 +27,7 @@ const bootTimeout = 20 * time.Second
 // shellProc is one process of a session's shell: made by newShellProc, spawned by start or Keeper.StartSession, of use after
 // raise, used by one goroutine at a time (the caller of Run), ended by its own exit or by release.
 type shellProc struct {
-	dialect      *dialect
+	dialect      *dialect.Dialect
 	child        KeptChild
 	scope        KeptScope // where the shell is now, and with it what the running command starts
 	script       int       // write end of the script channel
@@ -69,14 +68,11 @@ type report struct {
 // maxReport is beyond any line of the boot text.
 const maxReport = 4 << 10
 
-// ownFDDir is where our own descriptors are found, held by the keeper or not: good for what nobody needs once we are gone.
-func ownFDDir() string { return "/proc/" + strconv.Itoa(os.Getpid()) + "/fd" }
-
 // newShellProc makes what of a shell's process is nobody else's: its script channel. Whoever does not get it to run
 // abandons it.
 func newShellProc(path string) (p *shellProc, err error) {
 	p = &shellProc{script: -1, ctlR: -1, ctlW: -1, text: -1, scriptReader: -1}
-	if p.dialect, p.argv, err = dialectOf(path); err != nil {
+	if p.dialect, p.argv, err = dialect.Of(path); err != nil {
 		return nil, err
 	}
 	var ch [2]int
@@ -85,7 +81,7 @@ func newShellProc(path string) (p *shellProc, err error) {
 	}
 	p.scriptReader, p.script = ch[0], ch[1]
 	flags := unix.O_NONBLOCK
-	if p.dialect.packetChannel {
+	if p.dialect.PacketChannel {
 		flags |= unix.O_DIRECT
 	}
 	if _, err := unix.FcntlInt(uintptr(p.script), unix.F_SETFL, flags); err != nil {
@@ -117,7 +113,7 @@ func (p *shellProc) setChannels(group KeptGroup, made []Channel, script int) {
 	_, _ = unix.FcntlInt(uintptr(p.text), unix.F_SETFL, unix.O_NOATIME) // for took: the shell opens it anew
 	p.held = []int{script, made[0].HeldR, made[0].HeldW, made[1].HeldW}
 	if heldElsewhere(group) {
-		closeFD(&p.ctlW)
+		descriptor.Close(&p.ctlW)
 	}
 }
 
@@ -157,11 +153,11 @@ func (p *shellProc) spec(c ShellConfig) (spec Spec, done func(), err error) {
 	reader := os.NewFile(uintptr(p.scriptReader), "script")
 	p.scriptReader = -1
 	files := []*os.File{null, null, null, reader}
-	if p.dialect.stdin != "" {
+	if p.dialect.Stdin != "" {
 		files = []*os.File{reader, null, null}
 	}
 	done = func() { reader.Close() }
-	return Spec{Path: c.Path, Argv: append(p.argv, p.dialect.args...), Env: c.Env, Dir: c.Dir, Files: files}, done, nil
+	return Spec{Path: c.Path, Argv: append(p.argv, p.dialect.Args...), Env: c.Env, Dir: c.Dir, Files: files}, done, nil
 }
 
 // devNull is the stdio of all our shells while they run no command: one open file, for stdin.
@@ -186,12 +182,12 @@ func (p *shellProc) abandon(group KeptGroup) {
 // soon as it has the text: it reads it while we and the client are at work, and what it is given to do comes after that.
 func (s *Shell) boot(p *shellProc, group KeptGroup, state []byte) error {
 	p.pipeCalls = &s.pipeCalls
-	text := p.dialect.boot
+	text := p.dialect.Boot
 	if state == nil {
 		text = "\\printf 'e boot 0\\n' >@P@/@C@\n" + text
 	}
 	text = strings.NewReplacer("@P@", group.Dir(), "@C@", strconv.Itoa(p.held[heldCtlW]),
-		"@X@", strconv.Itoa(s.state.held[heldExit]), "@E@", endMark).Replace(text)
+		"@X@", strconv.Itoa(s.state.held[heldExit]), "@E@", dialect.EndMark).Replace(text)
 	boot, done, err := shareText(group, []byte(text))
 	if err != nil {
 		return err
@@ -201,22 +197,22 @@ func (s *Shell) boot(p *shellProc, group KeptGroup, state []byte) error {
 	if state == nil {
 		line += "\n__trl_n='boot 0';" // a line of its own: most shells read byte by byte, and the first one waits for no more
 	} else {
-		told := fmt.Sprintf("\n%s 's state %%s\\n' \"$__trl_l\" >|%s/%d\n", p.dialect.call("printf"), group.Dir(), p.held[heldCtlW])
+		told := fmt.Sprintf("\n%s 's state %%s\\n' \"$__trl_l\" >|%s/%d\n", p.dialect.Call("printf"), group.Dir(), p.held[heldCtlW])
 		st, done, err := shareText(group, append(slices.Clip(state), told...))
 		if err != nil {
 			return err
 		}
 		defer done()
-		line += fmt.Sprintf(";%s %s;%s", p.dialect.source, st, p.dialect.initVars)
+		line += fmt.Sprintf(";%s %s;%s", p.dialect.Source, st, p.dialect.InitVars)
 	}
-	if p.dialect.stdin == "" {
+	if p.dialect.Stdin == "" {
 		line += "\\exec 3<&-;"
 	}
 	if state == nil {
 		p.send(line + "\n")
 	} else {
-		p.send(line + p.report(p.dialect.reportCall, "boot"))
-		p.send(p.report(p.dialect.resendCall, "boot"))
+		p.send(line + p.report(p.dialect.ReportCall, "boot"))
+		p.send(p.report(p.dialect.ResendCall, "boot"))
 	}
 	p.poll = s.poll
 	// Each line it has taken without a word is a state that makes a shell useless; the caller tries without.
@@ -251,14 +247,14 @@ func (p *shellProc) release() {
 // stdin is what a command that is given none has to open, "" where the shell's own still is that. It is not once the user has
 // said `exec <file`, or where we may not look.
 func (p *shellProc) stdin() string {
-	if p.dialect.stdin != "" {
-		return p.dialect.stdin
+	if p.dialect.Stdin != "" {
+		return p.dialect.Stdin
 	}
 	if null, err := devNull(); err == nil && sameFile(p.child.Pid(), 0, int(null.Fd())) {
 		return ""
 	}
 	if p.stdinPath == "" { // a gateway before us has started it, or the kernel does not tell
-		p.stdinPath = procPath(p.child.Pid(), "/fd/0")
+		p.stdinPath = procfs.Path(p.child.Pid(), "/fd/0")
 	}
 	var room [len(os.DevNull) + 1]byte
 	if n, err := unix.Readlink(p.stdinPath, room[:]); err == nil && string(room[:n]) == os.DevNull {
@@ -269,8 +265,8 @@ func (p *shellProc) stdin() string {
 
 // report is what ends a line that has the shell report, by quit or again, what ran before.
 func (p *shellProc) report(call, seq string) string {
-	end := p.dialect.keepStatus + "\n"
-	if !p.traps || !p.dialect.hidesTraps {
+	end := p.dialect.KeepStatus + "\n"
+	if !p.traps || !p.dialect.HidesTraps {
 		return call + " " + seq + end
 	}
 	// The status is taken within the first command: each further one would run a DEBUG trap.
@@ -483,7 +479,7 @@ func (p *shellProc) barrier(tag string, bound time.Duration) bool {
 	for i := 0; time.Now().Before(end); i++ {
 		name := "b" + tag + "." + strconv.Itoa(i)
 		if i == 0 || p.unread() == 0 { // a packet pipe has 16 slots: never pile up
-			p.send(p.report(p.dialect.reportCall, name))
+			p.send(p.report(p.dialect.ReportCall, name))
 		}
 		wait := time.Now().Add(20 * time.Millisecond)
 		for time.Now().Before(wait) {
@@ -510,7 +506,7 @@ func (p *shellProc) ask(group KeptGroup, tag, text string, bound time.Duration) 
 	}
 	defer done()
 	end := time.Now().Add(bound)
-	if !p.sendBy(end, p.dialect.source+" "+path+";"+p.report(p.dialect.reportCall, tag)) || !p.sendBy(end, p.report(p.dialect.resendCall, tag)) {
+	if !p.sendBy(end, p.dialect.Source+" "+path+";"+p.report(p.dialect.ReportCall, tag)) || !p.sendBy(end, p.report(p.dialect.ResendCall, tag)) {
 		return 0, false
 	}
 	r, ok := p.awaitVerb('e', tag, end)
@@ -520,11 +516,11 @@ func (p *shellProc) ask(group KeptGroup, tag, text string, bound time.Duration) 
 // shareText gives the session's shells a text to open at path, until done is called or we end.
 func shareText(group KeptGroup, text []byte) (path string, done func(), err error) {
 	if !group.UsesFIFOs() { // then our own descriptors will do, and nobody need be asked
-		fd, err := memfd("lent")
+		fd, err := descriptor.Memfd("lent")
 		if err != nil {
 			return "", nil, err
 		}
-		path, done = ownFDDir()+"/"+strconv.Itoa(fd), func() { unix.Close(fd) }
+		path, done = descriptor.OwnDir()+"/"+strconv.Itoa(fd), func() { unix.Close(fd) }
 		return sharedText(path, done, writeMemfd(fd, text))
 	}
 	made, _, err := group.MakeChannels([]ChannelKind{MemFile})
@@ -545,14 +541,6 @@ func sharedText(path string, done func(), err error) (string, func(), error) {
 		return "", nil, err
 	}
 	return path, done, nil
-}
-
-func memfd(name string) (int, error) {
-	fd, err := unix.MemfdCreate("trl-"+name, unix.MFD_CLOEXEC)
-	if err != nil {
-		return -1, fmt.Errorf("memfd: %w", err)
-	}
-	return fd, nil
 }
 
 // writeMemfd makes b the beginning of a memfd.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"trl/protocol"
+	"trl/runtime/procfs"
 )
 
 // signalRequest is a signal that a client wants sent, and where to say what came of it.
@@ -34,18 +35,18 @@ func (r *run) signal(sig syscall.Signal, now time.Time) SignalResult {
 			return SignalResult{Why: protocol.SignalEnded}
 		}
 	case r.abort != nil: // it is being ended, and the shell with it
-	case r.hasTrap(sig), interrupt && k.abortSignal == sig && !ignores(pid, sig) && r.hasAbortTrap():
+	case r.hasTrap(sig), interrupt && k.AbortSignal == sig && !procfs.Ignores(pid, sig) && r.hasAbortTrap():
 		_ = r.p.child.Signal(sig)
 		r.aborted = r.aborted || interrupt
 		n++
-	case interrupt && n > 0 && !ignores(pid, sig):
-		_ = r.p.child.Signal(k.abortSignal)
+	case interrupt && n > 0 && !procfs.Ignores(pid, sig):
+		_ = r.p.child.Signal(k.AbortSignal)
 		r.aborted, r.resendsLeft = true, 3
 		r.wedgeInterval = firstWedgeInterval / 4
 		r.wedgeCheckAt = now.Add(r.wedgeInterval)
 		n++
 	case n > 0:
-	case !endsByDefault(sig) || ignores(pid, sig) && !ignoredByShells(sig):
+	case !endsByDefault(sig) || procfs.Ignores(pid, sig) && !ignoredByShells(sig):
 		return SignalResult{Why: protocol.SignalIgnored}
 	case sig != syscall.SIGKILL && r.hasAbortTrap():
 		return SignalResult{Why: protocol.SignalTrapped}
@@ -68,11 +69,11 @@ var caughtByShell = map[string]string{
 // catches for itself: then a trap in the text or in the last snapshot must name the signal.
 func (r *run) hasTrap(sig syscall.Signal) bool {
 	k := r.p.dialect
-	if !inMask(r.p.child.Pid(), "SigCgt:", sig) {
+	if !procfs.InMask(r.p.child.Pid(), "SigCgt:", sig) {
 		return false
 	}
 	name := protocol.SignalName(sig)
-	if !strings.Contains(caughtByShell[k.name], " "+name+" ") && sig != k.abortSignal {
+	if !strings.Contains(caughtByShell[k.Name], " "+name+" ") && sig != k.AbortSignal {
 		return true
 	}
 	name = regexp.QuoteMeta(name)

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"trl/internal/testkit"
+	"trl/runtime/dialect"
 	"trl/runtime/journal"
 )
 
@@ -83,7 +84,7 @@ func TestSparseSnapshot(t *testing.T) {
 		s.state.endMarks = [2]string{mark, mark}
 		took := allocated(func() {
 			for range 4 {
-				if script, _ := s.state.script(dialects["bash"], nil); script != nil {
+				if script, _ := s.state.script(dialect.Dialects["bash"], nil); script != nil {
 					t.Error("it counts as a snapshot")
 				}
 			}

@@ -11,30 +11,12 @@ import (
 	"sync"
 	"syscall"
 	"time"
-	"trl/protocol"
 
 	"golang.org/x/sys/unix"
+
+	"trl/protocol"
+	"trl/runtime/procfs"
 )
-
-// A Spec says what to start. The child gets its own process session, default
-// dispositions for all signals and an empty signal mask.
-type Spec struct {
-	Path      string // absolute, or relative to Dir; not searched for in PATH
-	Argv, Env []string
-	Dir       string
-	Files     []*os.File // its descriptors 0, 1, 2…; nil is a closed one. Each is switched to blocking, as os/exec does
-	TTY       bool       // its descriptor 0 is a terminal, which becomes the one that controls its process session
-	Scope     *Scope     // where it belongs; nil: to no session
-	User      *Account   // of a process of no session: its user; nil: ours
-}
-
-// Status is how a child ended.
-type Status struct {
-	Code   int            // 0…255; 128+n after signal n; -1 when it cannot be known
-	Signal syscall.Signal // 0 when it was none
-	CPU    time.Duration  // user and system, its own and that of the children it waited for
-	MaxRSS int64          // bytes
-}
 
 // SignalStatus is the Status of a child that a signal ended.
 func SignalStatus(sig syscall.Signal) Status {
@@ -270,10 +252,10 @@ func (h *Host) killSlowForks() {
 // notYetExeced are the children of one of our threads, which forks into c, that the child reaper has not been told of.
 func (c *Scope) notYetExeced(tid int) []int {
 	h := c.group.host
-	pids := childrenOfThread(h.pid, tid)
-	if !haveChildren() {
-		pids = slices.DeleteFunc(childrenByScan(h.pid), func(pid int) bool { // orphans are among them
-			return c.dir != "" && !c.contains(pid) || c.dir == "" && readMark(pid) != c.mark
+	pids := procfs.ChildrenOfThread(h.pid, tid)
+	if !procfs.HaveChildren() {
+		pids = slices.DeleteFunc(procfs.ChildrenByScan(h.pid), func(pid int) bool { // orphans are among them
+			return c.dir != "" && !c.contains(pid) || c.dir == "" && procfs.ReadMark(pid) != c.mark
 		})
 	}
 	return slices.DeleteFunc(pids, func(pid int) bool { return h.childReaper.child(pid) != nil })
@@ -364,7 +346,7 @@ func setOwnMark(c *Scope, unlock func()) (giveBack func()) {
 		return unlock
 	}
 	var own unix.Rlimit
-	if unix.Prlimit(0, unix.RLIMIT_LOCKS, nil, &own) != nil || setMark(0, c.mark) != nil { // admit tries once more
+	if unix.Prlimit(0, unix.RLIMIT_LOCKS, nil, &own) != nil || procfs.SetMark(0, c.mark) != nil { // admit tries once more
 		return unlock
 	}
 	return func() {

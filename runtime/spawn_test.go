@@ -12,9 +12,11 @@ import (
 	"testing"
 	"time"
 
-	"trl/internal/testkit"
-
 	"golang.org/x/sys/unix"
+
+	"trl/internal/testkit"
+	"trl/runtime/descriptor"
+	"trl/runtime/procfs"
 )
 
 func TestStatusOfEachKindOfEnd(t *testing.T) {
@@ -44,7 +46,7 @@ func TestStatusOfEachKindOfEnd(t *testing.T) {
 func TestSpawnErrors(t *testing.T) {
 	eachTier(t, func(t *testing.T, h *Host) {
 		_, c := newGroup(t, h)
-		before := len(numbersIn("/proc/self/fd"))
+		before := len(descriptor.NumbersIn("/proc/self/fd"))
 		_, err := h.Spawn(Spec{Path: "/no/such", Argv: []string{"x"}, Scope: c})
 		if !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("no file: %v", err)
@@ -55,9 +57,9 @@ func TestSpawnErrors(t *testing.T) {
 		if _, err = h.Spawn(Spec{Path: "/bin/true", Argv: []string{"x"}, Dir: "/no/such", Scope: c}); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("no directory: %v", err)
 		}
-		testkit.Eventually(t, "no zombie is left", func() bool { return peekZombie() == 0 })
+		testkit.Eventually(t, "no zombie is left", func() bool { return procfs.PeekZombie() == 0 })
 		// The child reaper, woken by those children, has one open for a moment.
-		testkit.Eventually(t, "no descriptor is left", func() bool { return len(numbersIn("/proc/self/fd")) <= before })
+		testkit.Eventually(t, "no descriptor is left", func() bool { return len(descriptor.NumbersIn("/proc/self/fd")) <= before })
 	})
 }
 
@@ -70,7 +72,7 @@ func TestChildStartsClean(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Close(leak)
-	if err := closeOnExec(); err != nil {
+	if err := descriptor.CloseOnExec(); err != nil {
 		t.Fatal(err)
 	}
 	r, w, _ := os.Pipe()
@@ -79,14 +81,14 @@ func TestChildStartsClean(t *testing.T) {
 	w.Close()
 	text, _ := io.ReadAll(r)
 	<-c.Exited()
-	p, _ := parseStat([]byte(strings.SplitN(string(text), "\n", 2)[0]))
-	if p.sid != c.Pid() || p.pgrp != c.Pid() {
-		t.Errorf("session %d of child %d", p.sid, c.Pid())
+	p, _ := procfs.ParseStat([]byte(strings.SplitN(string(text), "\n", 2)[0]))
+	if p.Sid != c.Pid() || p.Pgrp != c.Pid() {
+		t.Errorf("session %d of child %d", p.Sid, c.Pid())
 	}
 	if n := strings.Count(string(text), " -> "); n > 3 { // 1, 2, and ls's own directory; 0 is closed, so that is 0
 		t.Errorf("descriptors leaked:\n%s", text)
 	}
-	if statusMask(text, "SigIgn:") != 0 || statusMask(text, "SigBlk:") != 0 {
+	if procfs.StatusMask(text, "SigIgn:") != 0 || procfs.StatusMask(text, "SigBlk:") != 0 {
 		t.Errorf("signals leaked:\n%s", text)
 	}
 }
@@ -142,7 +144,7 @@ func TestPidfdIsReadableAtTheEnd(t *testing.T) {
 
 func TestCloseBeforeTheEnd(t *testing.T) {
 	h := testHost(t, "auto")
-	before := len(numbersIn("/proc/self/fd"))
+	before := len(descriptor.NumbersIn("/proc/self/fd"))
 	c := spawn(t, h, nil, nil, "/bin/sleep", "60")
 	c.Close()
 	if err := c.Signal(syscall.SIGTERM); err != nil {
@@ -152,7 +154,7 @@ func TestCloseBeforeTheEnd(t *testing.T) {
 	if c.Status().Signal != syscall.SIGTERM {
 		t.Errorf("%+v", c.Status())
 	}
-	if n := len(numbersIn("/proc/self/fd")); n > before {
+	if n := len(descriptor.NumbersIn("/proc/self/fd")); n > before {
 		t.Errorf("%d descriptors, were %d", n, before)
 	}
 }
@@ -160,7 +162,7 @@ func TestCloseBeforeTheEnd(t *testing.T) {
 func TestTwoHundredStartsAndEnds(t *testing.T) {
 	eachTier(t, func(t *testing.T, h *Host) {
 		g, c := newGroup(t, h)
-		before := len(numbersIn("/proc/self/fd"))
+		before := len(descriptor.NumbersIn("/proc/self/fd"))
 		var all sync.WaitGroup
 		for range 4 {
 			all.Go(func() {
@@ -179,7 +181,7 @@ func TestTwoHundredStartsAndEnds(t *testing.T) {
 			})
 		}
 		all.Wait()
-		if n := len(numbersIn("/proc/self/fd")); n > before {
+		if n := len(descriptor.NumbersIn("/proc/self/fd")); n > before {
 			t.Errorf("%d descriptors, were %d", n, before)
 		}
 		if len(h.childReaper.children) > 0 || len(g.children) > 0 {
@@ -252,7 +254,7 @@ func TestApart(t *testing.T) {
 		if err := ForkOutsideSessions(cmd.Start); err != nil {
 			t.Fatal(err)
 		}
-		if m := readMark(cmd.Process.Pid); m>>32 == h.markBase>>32 {
+		if m := procfs.ReadMark(cmd.Process.Pid); m>>32 == h.markBase>>32 {
 			t.Errorf("it has the mark %x", m)
 		}
 		if err := cmd.Wait(); err != nil {
@@ -267,7 +269,7 @@ func TestWeAreOfNoGroup(t *testing.T) {
 		g, c := newGroup(t, h)
 		giveBack := forkWithMark(c)
 		defer giveBack()
-		g.walkMarked(func(p proc, _ *Scope) { t.Errorf("%d is taken for a session's", p.pid) })
+		g.walkMarked(func(p procfs.Process, _ *Scope) { t.Errorf("%d is taken for a session's", p.Pid) })
 		if h.wasOurs(os.Getpid()) {
 			t.Error("we come out of a session")
 		}

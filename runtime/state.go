@@ -3,8 +3,6 @@ package runtime
 import (
 	"bytes"
 	"fmt"
-	"maps"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -12,6 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"trl/runtime/descriptor"
+	"trl/runtime/dialect"
 	"trl/runtime/sessionlog"
 )
 
@@ -80,9 +80,9 @@ func restoreState(held []int, a, b, exit int, book *sessionlog.Log) *state {
 		if _, err := unix.Pread(fd, end, st.Size-int64(len(end))); err != nil {
 			continue
 		}
-		if at := bytes.LastIndex(end, []byte(endMark+" ")); at >= 0 && bytes.HasSuffix(end, []byte("\n")) {
+		if at := bytes.LastIndex(end, []byte(dialect.EndMark+" ")); at >= 0 && bytes.HasSuffix(end, []byte("\n")) {
 			mark := string(end[at:])
-			n, _ := strconv.Atoi(strings.TrimSpace(mark[len(endMark):]))
+			n, _ := strconv.Atoi(strings.TrimSpace(mark[len(dialect.EndMark):]))
 			s.endMarks[i] = mark
 			if n > s.seq {
 				s.seq, s.newer = n, i
@@ -123,7 +123,7 @@ func (s *state) restoreEnded(r SavedCommand) {
 
 // numberLocked is the number of the snapshot in fd[i], 0 when there is none.
 func (s *state) numberLocked(i int) int {
-	n, _ := strconv.Atoi(strings.TrimSpace(strings.TrimPrefix(s.endMarks[i], endMark)))
+	n, _ := strconv.Atoi(strings.TrimSpace(strings.TrimPrefix(s.endMarks[i], dialect.EndMark)))
 	return n
 }
 
@@ -180,8 +180,8 @@ func (s *state) ask(p *shellProc) {
 		into ^= 1 // the other one is whole and the better of the two until this is
 	}
 	m := strconv.Itoa(s.seq + 1)
-	line := fmt.Sprintf("__trl_s \"$__trl_p/%d\" %s%s\n", s.held[into], m, p.dialect.keepStatus)
-	if p.dialect.name == "bash" {
+	line := fmt.Sprintf("__trl_s \"$__trl_p/%d\" %s%s\n", s.held[into], m, p.dialect.KeepStatus)
+	if p.dialect.Name == "bash" {
 		line = fmt.Sprintf("__trl_v=$?;__trl_k;\\builtin trap -p >|\"$__trl_p/%d\";", s.held[into]) + line
 	}
 	if !p.sendBy(time.Now().Add(abortTimeout), line) {
@@ -189,7 +189,7 @@ func (s *state) ask(p *shellProc) {
 	}
 	s.newer, s.tried = into, s.ended
 	s.seq++
-	s.endMarks[into], s.behind[into] = endMark+" "+m+"\n", s.ended
+	s.endMarks[into], s.behind[into] = dialect.EndMark+" "+m+"\n", s.ended
 }
 
 // pending: the shell has not finished the snapshot asked for last.
@@ -214,7 +214,7 @@ func (s *state) size() int64 {
 
 // script returns the newest whole snapshot as a script, nil when there is none, and whether it has the effects of every
 // command that has ended. With dead, the shell that is to be replaced, what its EXIT trap wrote counts.
-func (s *state) script(k *dialect, dead *shellProc) (script []byte, current bool) {
+func (s *state) script(k *dialect.Dialect, dead *shellProc) (script []byte, current bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	raw, at := s.last, s.lastAt
@@ -233,44 +233,17 @@ func (s *state) script(k *dialect, dead *shellProc) (script []byte, current bool
 	switch current = at == s.ended; {
 	case raw == nil:
 		return nil, current
-	case k.listsFunctions:
-		return listedScript(raw), current
+	case k.ListsFunctions:
+		return dialect.ListedScript(raw), current
 	}
-	return posixScript(raw), current
-}
-
-// listedScript makes one of what bash.sh and zsh.sh write: what puts the traps back comes last, past the reach of the user's
-// functions and aliases, and where a trap for DEBUG has nothing more to run for.
-func listedScript(raw []byte) []byte {
-	traps, rest, found := bytes.Cut(raw, []byte(endMark+" state\n"))
-	if !found {
-		return raw
-	}
-	o := slices.Clone(rest)
-	for _, t := range entries(string(traps)) {
-		o = append(append(append(o, `\builtin `...), t...), '\n')
-	}
-	return o
-}
-
-// unsetSpawnEnv are lines that take away what a fresh shell has from its spawn: what of it still is, the state says.
-func unsetSpawnEnv(k *dialect, env []string) []byte {
-	var b []byte
-	for _, kv := range env {
-		name, _, _ := strings.Cut(kv, "=")
-		if k.name == "zsh" { // an unset special parameter is none any more
-			b = fmt.Appendf(b, "[[ ${parameters[%s]} == *-special* ]] || ", name)
-		}
-		b = fmt.Appendf(b, "%s -v %s\n", k.call("unset"), name)
-	}
-	return b
+	return dialect.PosixScript(raw), current
 }
 
 // exitedLocked: the EXIT trap of this shell has written all down, and not from inside of a function, whose locals would be among
 // it. A gateway may have died before it forgot what the shell before wrote there, so the mark has a number of the shell's own: two
 // shells that follow each other do not have the same control pipe, since the second one has its own before the first one's is closed.
 func (s *state) exitedLocked(p *shellProc) bool {
-	return isWhole(s.exit, endMark+" x0 "+strconv.Itoa(p.held[heldCtlW])+"\n")
+	return isWhole(s.exit, dialect.EndMark+" x0 "+strconv.Itoa(p.held[heldCtlW])+"\n")
 }
 
 func (s *state) exited(p *shellProc) bool {
@@ -321,7 +294,7 @@ func content(fd int) []byte {
 	}
 	b := make([]byte, min(st.Size, maxSnapshot)) // not by its path: it may be another user's
 	for n := 0; n < len(b); {
-		k, err := retryEINTR(func() (int, error) { return unix.Pread(fd, b[n:], int64(n)) })
+		k, err := descriptor.RetryEINTR(func() (int, error) { return unix.Pread(fd, b[n:], int64(n)) })
 		if err != nil || k == 0 {
 			return b[:n]
 		}
@@ -337,119 +310,4 @@ func (s *state) forgetLast() {
 	if s.last != nil && s.endMarks[s.newer] != "" && !s.pendingLocked() {
 		s.last, s.lastAt = nil, unknownState
 	}
-}
-
-// posixScript makes a script of the sections that posix.sh writes. What a shell prints reads back as it is but for
-// aliases, which dash and ash print without the word, and options that belong to how trl runs the shell.
-func posixScript(raw []byte) []byte {
-	sections := map[string]string{}
-	name := "variables"
-	for _, part := range strings.Split(string(raw), endMark+" ") {
-		if name == "" {
-			name, part, _ = strings.Cut(part, "\n")
-		}
-		sections[name] = part
-		name = ""
-	}
-	var o bytes.Buffer
-	before := "unset -v OLDPWD"
-	for _, v := range entries(sections["variables"]) { // assigning what is read-only would end the script
-		switch n, _, _ := strings.Cut(v, "="); n {
-		case "__trl_p", "__trl_c", "__trl_x", "PPID", "_", "LINENO":
-		default:
-			o.WriteString(v + "\n")
-			if n == "OLDPWD" {
-				before = v
-			}
-		}
-	}
-	o.WriteString(sections["export"])
-	o.WriteString("umask " + sections["umask"])
-	dir := strings.TrimSuffix(sections["pwd"], "\n")
-	o.WriteString("case " + quote(dir) + " in '') false ;; *) \\command cd -- " + quote(dir) + "; \\command test . -ef " + quote(dir) + " ;; esac && __trl_l=0 || __trl_l=1\n" + before + "\n")
-	o.WriteString(sections["trap"])
-	for _, l := range strings.Split(sections["set"], "\n") {
-		if f := strings.Fields(l); len(f) == 3 {
-			switch f[2] {
-			case "interactive", "stdin", "monitor", "notify", "vi", "emacs", "nolog", "debug", "noexec":
-				continue
-			}
-			o.WriteString(l + "\n")
-		}
-	}
-	for _, r := range entries(sections["readonly"]) {
-		if !strings.HasPrefix(r, "readonly __trl_") && !strings.HasPrefix(r, "readonly PPID") {
-			o.WriteString(r + "\n")
-		}
-	}
-	for _, a := range entries(sections["alias"]) { // last: an alias changes how what follows it reads
-		o.WriteString(`\alias ` + strings.TrimPrefix(a, "alias ") + "\n")
-	}
-	return o.Bytes()
-}
-
-// entries splits a listing at the line ends that are outside of quotes.
-func entries(s string) []string {
-	var out []string
-	var q byte
-	from := 0
-	for i := 0; i < len(s); i++ {
-		switch c := s[i]; {
-		case q == 0 && c == '\\':
-			i++
-		case q == 0 && (c == '\'' || c == '"'):
-			q = c
-		case q == '"' && c == '\\':
-			i++
-		case c == q:
-			q = 0
-		case q == 0 && c == '\n':
-			if i > from {
-				out = append(out, s[from:i])
-			}
-			from = i + 1
-		}
-	}
-	return out
-}
-
-// withEnvAndDir returns scripts to read before and after a command that has variables or a directory of its own: the first
-// remembers what was, the second puts it back, and does nothing when it is read once more: a gateway may have died
-// after it had asked for it. The first one's status is not 0 where a variable is read-only or the directory cannot be entered,
-// and complaints says so; the command is not run then. All else that these scripts have to say is not for the command's client.
-func withEnvAndDir(k *dialect, env map[string]*string, dir, complaints string) (before, after string) {
-	var b, a strings.Builder
-	names := slices.Sorted(maps.Keys(env))
-	for _, n := range names { // none is changed before each is known to be one that can be
-		b.WriteString(k.refuseReadonly(n, complaints))
-	}
-	for _, n := range names {
-		switch k.name {
-		case "bash": // which prints a variable with its attributes; the new one is a plain string, and of a nameref not the target
-			fmt.Fprintf(&b, "__trl_o_%[1]s=$(builtin declare -p %[1]s 2>/dev/null) || builtin :\n", n)
-			fmt.Fprintf(&b, "builtin unset -n %[1]s; builtin unset -v %[1]s\n", n)
-			fmt.Fprintf(&a, "if [[ -v __trl_o_%[1]s ]]; then builtin unset -v %[1]s; builtin eval \"$__trl_o_%[1]s\"; builtin unset -v __trl_o_%[1]s; fi\n", n)
-		case "zsh": // likewise; one that zsh makes special is not any more when it is unset
-			fmt.Fprintf(&b, "__trl_o_%[1]s=$(builtin typeset -p %[1]s 2>/dev/null) || builtin :\n", n)
-			fmt.Fprintf(&b, "[[ ${parameters[%[1]s]-} == *-special* ]] || builtin unset -v %[1]s\n", n)
-			fmt.Fprintf(&a, "if [[ -v __trl_o_%[1]s ]]; then [[ ${parameters[%[1]s]-} == *-special* ]] || builtin unset -v %[1]s; builtin eval \"$__trl_o_%[1]s\"; builtin unset -v __trl_o_%[1]s; fi\n", n)
-		default:
-			fmt.Fprintf(&b, "case ${%[1]s+x} in x) __trl_h_%[1]s=1 __trl_o_%[1]s=$%[1]s ;; *) __trl_h_%[1]s= __trl_o_%[1]s= ;; esac\n", n)
-			fmt.Fprintf(&b, "case \"\n$(export -p)\" in *'\nexport %[1]s='*|*'\nexport %[1]s\n'*) __trl_x_%[1]s=1 ;; *) __trl_x_%[1]s= ;; esac\n", n)
-			fmt.Fprintf(&a, "case ${__trl_h_%[1]s+x} in x) \\unset %[1]s\ncase $__trl_h_%[1]s in 1) %[1]s=$__trl_o_%[1]s ;; esac\ncase $__trl_x_%[1]s in 1) \\export %[1]s ;; esac\n\\unset __trl_h_%[1]s __trl_o_%[1]s __trl_x_%[1]s ;; esac\n", n)
-		}
-	}
-	b.WriteString(envScript(k, env))
-	if dir != "" {
-		// Before env's, which may have a PWD. The way back is the shell's own, with its links; trl looks where it led.
-		back := "__trl_d=${PWD-}; case ${OLDPWD+x} in x) __trl_w=$OLDPWD ;; esac\n"
-		cd, unset := k.call("cd"), k.call("unset")
-		fmt.Fprintf(&a, "case ${__trl_d+x} in x) ")
-		if k.name == "zsh" { // whose `cd -` does not ask the variable
-			fmt.Fprintf(&a, "%s -- \"$__trl_w\" >/dev/null\n", cd)
-		}
-		fmt.Fprintf(&a, "%s -- \"$__trl_d\" >/dev/null\n%s -v OLDPWD\ncase ${__trl_w+x} in x) OLDPWD=$__trl_w ;; esac\n%[2]s -v __trl_d __trl_w ;; esac\n", cd, unset)
-		return back + b.String() + cdLine(k, dir) + " || " + cdLine(k, dir) + " 2>" + complaints + "\n", a.String()
-	}
-	return b.String(), a.String()
 }

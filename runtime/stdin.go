@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"trl/runtime/descriptor"
 )
 
 // A stdinBuffer is a stdin that loses nothing: what is given goes into a memfd, and from there into the pipe by splice, which
@@ -295,7 +297,7 @@ func (in *stdinBuffer) closeWriterLocked() {
 		return
 	}
 	in.mu.Lock()
-	closeFD(&in.w)
+	descriptor.Close(&in.w)
 	in.mu.Unlock()
 	dropHeld(in.group, in.heldNumbers, 2, 3)
 }
@@ -305,8 +307,8 @@ func (in *stdinBuffer) close() {
 	defer in.feedMu.Unlock()
 	in.closeWriterLocked()
 	in.mu.Lock()
-	closeFD(&in.r)
-	closeFD(&in.mem)
+	descriptor.Close(&in.r)
+	descriptor.Close(&in.mem)
 	in.mu.Unlock()
 	dropHeld(in.group, in.heldNumbers, 0, 2)
 }

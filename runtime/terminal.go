@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"trl/runtime/dialect"
 	"trl/runtime/journal"
 )
 
@@ -143,17 +144,17 @@ func (t *Terminal) spawn(s *Shell, sp *shellProc, cfg ShellConfig, spec Terminal
 	}
 	back := ""
 	if spec.Dir == "" && s.changesDir(sp, script, gone, free, lost) {
-		back = cdBack(sp.dialect, dir)
+		back = dialect.CdBack(sp.dialect, dir)
 	}
 	rest, interactive, err := t.script(sp, cfg, spec, named, back)
 	if err != nil {
 		return nil, err
 	}
-	if !interactive && !sp.dialect.listsFunctions && s.mayHaveFunctions.Load() {
+	if !interactive && !sp.dialect.ListsFunctions && s.mayHaveFunctions.Load() {
 		lost = Union(lost, []string{"functions"})
 	}
 	t.saved.Lost = lost
-	argv, err := scriptArgs(cfg.Path, script+rest)
+	argv, err := dialect.ScriptArgs(cfg.Path, script+rest)
 	if err != nil {
 		return nil, err
 	}

@@ -8,21 +8,14 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"trl/runtime/dialect"
 )
 
 // How a terminal's shell begins. It has our marks in it: escape sequences around the prompt, the command line and the
 // output (OSC 133 as in FinalTerm's protocol, OSC 633 for the command's text), by which clients and we know what runs.
 // Each mark bears the terminal's nonce, so that a file that is printed, or a machine at the other end of ssh, cannot
 // make one up.
-
-var (
-	//go:embed boot/marks.bash
-	marksBash string
-	//go:embed boot/marks.zsh
-	marksZsh string
-	//go:embed boot/marks.fish
-	marksFish string
-)
 
 // terminalOnly is what base environments have for commands without a terminal: in one, it goes if it still is that.
 var terminalOnly = map[string]string{"NO_COLOR": "1", "GIT_PAGER": "cat"}
@@ -31,7 +24,7 @@ var terminalOnly = map[string]string{"NO_COLOR": "1", "GIT_PAGER": "cat"}
 func (t *Terminal) script(sp *shellProc, cfg ShellConfig, spec TerminalSpec, named namedShell, back string) (script string, interactive bool, err error) {
 	var b strings.Builder
 	// The session's options are for its shell, not for these lines: the user would see their trace, or nothing at all.
-	call := sp.dialect.call
+	call := sp.dialect.Call
 	fmt.Fprintf(&b, "{ %s +x +v +e +u; } 2>/dev/null\n%s COLUMNS LINES\n", call("set"), call("unset"))
 	b.WriteString(back)
 	for name, value := range terminalOnly {
@@ -49,37 +42,37 @@ func (t *Terminal) script(sp *shellProc, cfg ShellConfig, spec TerminalSpec, nam
 	}
 	if words != nil {
 		for i := range words {
-			words[i] = quote(words[i])
+			words[i] = dialect.Quote(words[i])
 		}
-		return b.String() + first + sp.dialect.call("exec") + " " + strings.Join(words, " ") + "\n", true, nil
+		return b.String() + first + sp.dialect.Call("exec") + " " + strings.Join(words, " ") + "\n", true, nil
 	}
-	text, err := t.holdAtGate([]byte(sp.dialect.fileText(spec.Text, "")))
+	text, err := t.holdAtGate([]byte(sp.dialect.FileText(spec.Text, "")))
 	if err != nil {
 		return "", false, err
 	}
-	b.WriteString(t.gateLine(sp.dialect) + sp.dialect.runLine(t.group.Dir()+"/"+strconv.Itoa(text)) + "\n")
+	b.WriteString(t.gateLine(sp.dialect) + sp.dialect.RunLine(t.group.Dir()+"/"+strconv.Itoa(text)) + "\n")
 	return b.String(), false, nil
 }
 
 // interactive returns the words that start the interactive shell that is asked for: the session's when no command is, or
 // a command that is nothing but the name of one that we know, and lines for k to go before. No words: it is any other command.
-func (t *Terminal) interactive(k *dialect, cfg ShellConfig, spec TerminalSpec, named namedShell) (first string, words []string, err error) {
+func (t *Terminal) interactive(k *dialect.Dialect, cfg ShellConfig, spec TerminalSpec, named namedShell) (first string, words []string, err error) {
 	path, name := named.path, named.name
 	if spec.Text == "" {
-		k, _, err := dialectOf(cfg.Path)
+		k, _, err := dialect.Of(cfg.Path)
 		if err != nil {
 			return "", nil, err
 		}
-		path, name = cfg.Path, k.name
+		path, name = cfg.Path, k.Name
 	}
 	switch name {
 	case "":
 		return "", nil, nil
 	case "bash":
-		rc, err := t.rc(marksBash, spec.Nonce)
+		rc, err := t.rc(dialect.MarksBash, spec.Nonce)
 		return "", []string{path, "--rcfile", rc, "-i"}, err
 	case "fish":
-		rc, err := t.rc(marksFish, spec.Nonce)
+		rc, err := t.rc(dialect.MarksFish, spec.Nonce)
 		return "", []string{path, "-i", "-C", "source " + rc}, err
 	case "zsh":
 		return t.zsh(k, path, spec.Nonce)
@@ -114,11 +107,11 @@ func (s *Shell) findShell(text string) (namedShell, error) {
 			return namedShell{}, nil
 		}
 		if name != "fish" {
-			k, _, err := dialectOf(path)
+			k, _, err := dialect.Of(path)
 			if err != nil {
 				return namedShell{}, err
 			}
-			name = k.name
+			name = k.Name
 		}
 		return namedShell{path, name}, nil
 	})
@@ -141,25 +134,25 @@ const zshenv = `. "$TRL_ZSHENV"` + "\n"
 
 // zsh reads its startup files from a directory and from nowhere else, so it gets one. That is the directory of ports, where
 // there is one, or one for this start alone, which is removed as the first thing, and by the terminal's end.
-func (t *Terminal) zsh(k *dialect, path, nonce string) (first string, words []string, err error) {
+func (t *Terminal) zsh(k *dialect.Dialect, path, nonce string) (first string, words []string, err error) {
 	dir := t.group.Dir()
 	if t.group.UsesFIFOs() {
-		rc, err := t.rc(marksZsh, nonce)
+		rc, err := t.rc(dialect.MarksZsh, nonce)
 		if err != nil {
 			return "", nil, err
 		}
-		first = k.call("export") + " TRL_ZSHENV=" + quote(rc) + "\n"
+		first = k.Call("export") + " TRL_ZSHENV=" + dialect.Quote(rc) + "\n"
 	} else {
 		if dir, err = os.MkdirTemp("", "trl-zsh-"); err != nil {
 			return "", nil, fmt.Errorf("zsh's startup files: %w", err)
 		}
 		t.scratch = dir
-		text := "command rm -rf -- " + quote(dir) + "\n" + strings.ReplaceAll(marksZsh, "@N@", nonce)
+		text := "command rm -rf -- " + dialect.Quote(dir) + "\n" + strings.ReplaceAll(dialect.MarksZsh, "@N@", nonce)
 		if err := os.WriteFile(filepath.Join(dir, zshenvName), []byte(text), 0o600); err != nil {
 			return "", nil, fmt.Errorf("zsh's startup files: %w", err)
 		}
 	}
-	export := k.call("export")
-	first += fmt.Sprintf("case ${ZDOTDIR+x} in x) %s TRL_ZDOTDIR=\"$ZDOTDIR\";; esac\n%s ZDOTDIR=%s\n", export, export, quote(dir))
+	export := k.Call("export")
+	first += fmt.Sprintf("case ${ZDOTDIR+x} in x) %s TRL_ZDOTDIR=\"$ZDOTDIR\";; esac\n%s ZDOTDIR=%s\n", export, export, dialect.Quote(dir))
 	return first, []string{path, "-i"}, nil
 }

@@ -9,14 +9,6 @@ import (
 // TierNames are the ways of keeping a session's processes together, the surest first.
 var TierNames = []string{"cgroup", "none"}
 
-// A TierReport is one of them, and what this machine has to say about it.
-type TierReport struct {
-	Tier      string `json:"tier"`
-	Available bool   `json:"available"`
-	InForce   bool   `json:"in_force"`
-	Why       string `json:"why"` // what it rests on, or what is in its way
-}
-
 // TierAtLeast: tier is as sure as wanted, or surer.
 func TierAtLeast(tier, wanted string) bool {
 	return slices.Contains(TierNames[:slices.Index(TierNames, wanted)+1], tier)

@@ -6,6 +6,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"trl/runtime/procfs"
 )
 
 // A watchdog stands by while a command is to end, and does Run's part where that cannot: Run may be in a call on a pipe which a
@@ -108,7 +110,7 @@ func (c *Command) watchdogLoop(g *watchdog) {
 // waitsForPipe tells whether one of a process's threads waits for a pipe's lock: by what it is in (/proc/PID/wchan), where we
 // may know.
 func waitsForPipe(pid int) bool {
-	tasks := procPath(pid, "/task")
+	tasks := procfs.Path(pid, "/task")
 	dir, err := os.ReadDir(tasks)
 	if err != nil {
 		return false
@@ -116,7 +118,7 @@ func waitsForPipe(pid int) bool {
 	for _, task := range dir {
 		path := tasks + "/" + task.Name()
 		stat, _ := os.ReadFile(path + "/stat")
-		if p, ok := parseStat(stat); !ok || p.state != 'D' {
+		if p, ok := procfs.ParseStat(stat); !ok || p.State != 'D' {
 			continue
 		}
 		text, _ := os.ReadFile(path + "/wchan")
@@ -190,7 +192,7 @@ func (c *Command) watchdogAct(e *abort, now, since time.Time) {
 		return
 	}
 	if first && !c.reported.Load() { // as in Run's ending: the shell first
-		_ = t.p.child.Signal(t.p.dialect.abortSignal)
+		_ = t.p.child.Signal(t.p.dialect.AbortSignal)
 	}
 	if escalated {
 		t.shell.b.Metrics.KillEscalations.Inc()
@@ -199,7 +201,7 @@ func (c *Command) watchdogAct(e *abort, now, since time.Time) {
 		var untold []int
 		for _, pid := range t.scope.MembersExcept(shell) {
 			if !e.signalled[pid] {
-				e.signalled[pid] = !ignores(pid, e.sig)
+				e.signalled[pid] = !procfs.Ignores(pid, e.sig)
 				untold = append(untold, pid)
 			}
 		}

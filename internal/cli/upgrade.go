@@ -17,7 +17,7 @@ import (
 
 	"trl/internal/cmdline"
 	"trl/internal/statedir"
-	"trl/runtime"
+	"trl/runtime/procfs"
 )
 
 // upgradeTimeout is longer than the keeper itself waits for a new gateway, twice.
@@ -68,9 +68,9 @@ func upgrade(ctx context.Context, dir string) error {
 		return err
 	}
 	switch { // what is known before anybody waits for an answer
-	case runtime.IsDescendant(os.Getpid(), pid):
+	case procfs.IsDescendant(os.Getpid(), pid):
 		return cmdline.WithHint(errors.New("upgrade: from inside a session the keeper takes no signals"), "run trl upgrade outside of this gateway's sessions")
-	case runtime.Stopped(pid):
+	case procfs.Stopped(pid):
 		return cmdline.WithHint(fmt.Errorf("upgrade: the keeper, process %d, is stopped and answers nobody", pid), "kill -CONT %d", pid)
 	}
 	// A launcher can have SIGHUP ignored (nohup). A keeper takes the two for one request; an older one knows only SIGHUP.

@@ -20,6 +20,7 @@ import (
 	"trl/protocol"
 	"trl/runtime"
 	"trl/runtime/crashpoint"
+	"trl/runtime/descriptor"
 )
 
 // fdVar tells a gateway which descriptor its socket is.
@@ -127,7 +128,7 @@ func Dial(conn *os.File, log zerolog.Logger) (*Client, error) {
 		link: l, log: log, orphans: -1, done: make(chan struct{}), yield: make(chan struct{}),
 		calls: map[uint64]*call{}, children: map[uint64]*child{}, marks: map[uint64]struct{}{},
 	}
-	_, c.most = runtime.Descriptors()
+	_, c.most = descriptor.Count()
 	if err := c.hello(); err != nil {
 		l.close()
 		return nil, fmt.Errorf("hello of the keeper: %w", err)
@@ -345,7 +346,7 @@ func (c *Client) DescriptorsShort() bool {
 		return false
 	}
 	n, err := c.Numbers()
-	short := err == nil && runtime.DescriptorsShort(n.Descriptors, n.MostDescriptors) || runtime.DescriptorsShort(runtime.Descriptors())
+	short := err == nil && descriptor.Short(n.Descriptors, n.MostDescriptors) || descriptor.Short(descriptor.Count())
 	c.mayBeShort.Store(short)
 	return short
 }
@@ -353,7 +354,7 @@ func (c *Client) DescriptorsShort() bool {
 // noteNumbers is told the numbers of descriptors that the keeper has made.
 func (c *Client) noteNumbers(numbers []int) {
 	for _, n := range numbers {
-		if n < c.state.Descriptors && runtime.DescriptorsShort(n, c.state.Descriptors) { // others are no descriptors, see Kind
+		if n < c.state.Descriptors && descriptor.Short(n, c.state.Descriptors) { // others are no descriptors, see Kind
 			c.mayBeShort.Store(true)
 		}
 	}
@@ -435,7 +436,7 @@ func (c *Client) receiveAnswers() {
 
 // handle is one message; the files are its own.
 func (c *Client) handle(m message, files []int) {
-	if m.lost || m.Fault != nil && m.Fault.Errno == unix.EMFILE || len(files) > 0 && runtime.DescriptorsShort(files[len(files)-1], c.most) {
+	if m.lost || m.Fault != nil && m.Fault.Errno == unix.EMFILE || len(files) > 0 && descriptor.Short(files[len(files)-1], c.most) {
 		c.mayBeShort.Store(true)
 	}
 	c.mu.Lock()

@@ -10,6 +10,7 @@ import (
 
 	"trl/protocol"
 	"trl/runtime"
+	"trl/runtime/procfs"
 )
 
 // A group is runtime.KeptGroup.
@@ -117,7 +118,7 @@ func (g *group) Enterable(dir string) error {
 
 // Cwd asks where we may not look.
 func (g *group) Cwd(pid int) string {
-	if dir := runtime.Cwd(pid); dir != "" || !g.client.state.OtherUser {
+	if dir := procfs.Cwd(pid); dir != "" || !g.client.state.OtherUser {
 		return dir
 	}
 	a, _, _ := g.client.call(message{Op: opCwd, Group: g.id, Pid: pid})

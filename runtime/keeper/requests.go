@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"trl/runtime"
+	"trl/runtime/descriptor"
 )
 
 // A request is a message of a gateway and what it is about.
@@ -189,7 +190,7 @@ func (s *server) perform(h handler, q *request, a *answer) (err error) {
 
 func (s *server) countNumbers(_ *request, a *answer) error {
 	n := s.numbers()
-	n.Descriptors, n.MostDescriptors = runtime.Descriptors()
+	n.Descriptors, n.MostDescriptors = descriptor.Count()
 	a.Numbers = &n
 	return nil
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"trl/runtime"
+	"trl/runtime/descriptor"
 )
 
 // A server does for one gateway at a time what that may not do itself, and remembers it for the next one: groups, scopes,
@@ -180,7 +181,7 @@ func (s *server) stateLocked() (st *state, files, own []int) {
 	st.Tier, st.Why = s.host.Isolation()
 	st.Tiers = s.host.Tiers()
 	st.Unenforceable = s.host.Unenforceable()
-	_, st.Descriptors = runtime.Descriptors()
+	_, st.Descriptors = descriptor.Count()
 	st.FIFODir, st.OtherUser = s.host.FIFODir(), s.host.RunsAsOtherUser()
 	give := func(fd int) {
 		if fd >= 0 {

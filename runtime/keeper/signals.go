@@ -16,7 +16,7 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
 
-	"trl/runtime"
+	"trl/runtime/procfs"
 )
 
 // The signals whose sender we must know, so that a command that kills its parent ends nobody but itself.
@@ -200,7 +200,7 @@ func (s *signals) readOne() bool {
 
 // fromSession: of a session.
 func (s *signals) fromSession(pid int) bool {
-	return pid != 0 && int64(pid) != s.gateway.Load() && runtime.IsDescendant(pid, os.Getpid())
+	return pid != 0 && int64(pid) != s.gateway.Load() && procfs.IsDescendant(pid, os.Getpid())
 }
 
 // senderUnknown: the sender has ended before we could look, and sessions can send us signals. Another user is not of a session.

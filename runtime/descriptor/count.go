@@ -1,11 +1,11 @@
-package runtime
+package descriptor
 
 import (
 	"golang.org/x/sys/unix"
 )
 
-// Descriptors is how many descriptors this process has open, and how many it may have. Two system calls.
-func Descriptors() (open, most int) {
+// Count returns how many descriptors this process has open and how many it may have. It takes two system calls.
+func Count() (open, most int) {
 	var l unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &l); err != nil {
 		return 0, 0
@@ -23,6 +23,6 @@ func Descriptors() (open, most int) {
 	return fd, most
 }
 
-// DescriptorsShort says that so many descriptors of a process are open that what has ended shall give back its own, before somebody is
-// refused one: four fifths.
-func DescriptorsShort(open, most int) bool { return most > 0 && open >= most/5*4 }
+// Short reports whether a process has so many descriptors open (four fifths) that ended work must give back its own before a
+// request is refused for want of one.
+func Short(open, most int) bool { return most > 0 && open >= most/5*4 }

@@ -1,4 +1,4 @@
-package runtime
+package procfs
 
 import (
 	"os"
@@ -13,13 +13,13 @@ import (
 func TestParseStatTrustsOnlyTheLastParenthesis(t *testing.T) {
 	tail := " S 7 8 9 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 3 0 123456 1 2 3"
 	for _, name := range []string{"sh", "", "a b", "a) R 1 (b", ")))", "x\n1 (y) Z 1"} {
-		p, ok := parseStat([]byte("42 (" + name + ")" + tail))
-		if want := (proc{pid: 42, ppid: 7, pgrp: 8, sid: 9, start: 123456, threads: 3, state: 'S'}); !ok || p != want {
+		p, ok := ParseStat([]byte("42 (" + name + ")" + tail))
+		if want := (Process{Pid: 42, Ppid: 7, Pgrp: 8, Sid: 9, Start: 123456, Threads: 3, State: 'S'}); !ok || p != want {
 			t.Errorf("%q: %+v %v", name, p, ok)
 		}
 	}
 	for _, text := range []string{"", "42", "42 (sh", "42 (sh) S 7 8", ")", " ) "} {
-		if p, ok := parseStat([]byte(text)); ok {
+		if p, ok := ParseStat([]byte(text)); ok {
 			t.Errorf("%q: %+v", text, p)
 		}
 	}
@@ -27,7 +27,7 @@ func TestParseStatTrustsOnlyTheLastParenthesis(t *testing.T) {
 
 func FuzzParseStat(f *testing.F) {
 	f.Add([]byte("42 (sh) S 7 8 9 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 3 0 123456 1 2 3"))
-	f.Fuzz(func(t *testing.T, text []byte) { parseStat(text) })
+	f.Fuzz(func(t *testing.T, text []byte) { ParseStat(text) })
 }
 
 func TestChildrenAreFoundEitherWay(t *testing.T) {
@@ -38,11 +38,11 @@ func TestChildrenAreFoundEitherWay(t *testing.T) {
 	}
 	defer c.Wait()
 	defer c.Process.Kill()
-	self, _ := readProc(os.Getpid())
-	if kids := self.children(); !slices.Contains(kids, c.Process.Pid) {
+	self, _ := Read(os.Getpid())
+	if kids := self.Children(); !slices.Contains(kids, c.Process.Pid) {
 		t.Errorf("children %v", kids)
 	}
-	if kids := childrenByScan(os.Getpid()); !slices.Contains(kids, c.Process.Pid) {
+	if kids := ChildrenByScan(os.Getpid()); !slices.Contains(kids, c.Process.Pid) {
 		t.Errorf("by scan %v", kids)
 	}
 }
@@ -73,10 +73,10 @@ func environOf(t *testing.T, env []string) string {
 	defer c.Wait()
 	defer c.Process.Kill()
 	testkit.Eventually(t, "the exec is over", func() bool { // it is without an environment for a moment
-		text, _ := os.ReadFile(procPath(c.Process.Pid, "/stat"))
+		text, _ := os.ReadFile(Path(c.Process.Pid, "/stat"))
 		return strings.Contains(string(text), "(sleep) S")
 	})
-	return environSession(c.Process.Pid)
+	return SessionOf(c.Process.Pid)
 }
 
 func TestReadMarkOfAnotherUser(t *testing.T) {
@@ -90,14 +90,14 @@ func TestReadMarkOfAnotherUser(t *testing.T) {
 	}
 	defer c.Wait()
 	defer c.Process.Kill()
-	if err := setMark(c.Process.Pid, 12345); err != nil {
+	if err := SetMark(c.Process.Pid, 12345); err != nil {
 		t.Skip(err)
 	}
 	testkit.Eventually(t, "it is nobody's", func() bool {
-		text, _ := os.ReadFile(procPath(c.Process.Pid, "/status"))
+		text, _ := os.ReadFile(Path(c.Process.Pid, "/status"))
 		return strings.Contains(string(text), "Uid:\t65534")
 	})
-	if m := readMark(c.Process.Pid); m != 12345 {
+	if m := ReadMark(c.Process.Pid); m != 12345 {
 		t.Errorf("mark %d", m)
 	}
 }
@@ -108,24 +108,24 @@ func TestSignalPinnedNeedsTheLook(t *testing.T) {
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
-	p, _ := readProc(c.Process.Pid)
+	p, _ := Read(c.Process.Pid)
 	other := p
-	other.start++
-	if signalPinned(p.pid, 9, other.isStill) || signalPinned(0, 9, p.isStill) || signalPinned(-1, 9, p.isStill) {
+	other.Start++
+	if SignalIf(p.Pid, 9, other.IsStill) || SignalIf(0, 9, p.IsStill) || SignalIf(-1, 9, p.IsStill) {
 		t.Error("signalled what is not it")
 	}
-	if !signalPinned(p.pid, 9, p.isStill) {
+	if !SignalIf(p.Pid, 9, p.IsStill) {
 		t.Error("not signalled")
 	}
 	c.Wait()
-	if signalPinned(p.pid, 9, p.isStill) {
+	if SignalIf(p.Pid, 9, p.IsStill) {
 		t.Error("signalled the dead")
 	}
 }
 
 func TestParsePids(t *testing.T) {
 	for text, want := range map[string][]int{"": nil, "1\n22\n0\n": {1, 22, 0}, "7 8 ": {7, 8}, "9": {9}} {
-		if got := parsePids([]byte(text)); !slices.Equal(got, want) {
+		if got := ParsePids([]byte(text)); !slices.Equal(got, want) {
 			t.Errorf("%q: %v", text, got)
 		}
 	}
@@ -134,10 +134,10 @@ func TestParsePids(t *testing.T) {
 // A killed process whose first thread has ended still holds its sockets until the last one has.
 func TestDeadWithItsLastThread(t *testing.T) {
 	for _, c := range []struct {
-		p    proc
+		p    Process
 		dead bool
-	}{{proc{state: 'Z', threads: 1}, true}, {proc{state: 'Z', threads: 3}, false}, {proc{state: 'X'}, true}, {proc{state: 'S', threads: 1}, false}} {
-		if c.p.dead() != c.dead {
+	}{{Process{State: 'Z', Threads: 1}, true}, {Process{State: 'Z', Threads: 3}, false}, {Process{State: 'X'}, true}, {Process{State: 'S', Threads: 1}, false}} {
+		if c.p.Dead() != c.dead {
 			t.Errorf("%+v", c.p)
 		}
 	}

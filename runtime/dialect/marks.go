@@ -1,0 +1,14 @@
+package dialect
+
+import _ "embed"
+
+// The marks of a terminal's shell: escape sequences around the prompt, the command line and the output. Each script prints them from the
+// shell's own hooks and has the word @N@ where the terminal's nonce goes.
+var (
+	//go:embed boot/marks.bash
+	MarksBash string
+	//go:embed boot/marks.zsh
+	MarksZsh string
+	//go:embed boot/marks.fish
+	MarksFish string
+)

@@ -1,0 +1,104 @@
+package runtime
+
+import (
+	"context"
+
+	"trl/runtime/descriptor"
+)
+
+// Local makes h a Keeper for the process it lives in.
+func Local(h *Host) Keeper { return localKeeper{h} }
+
+type localKeeper struct{ *Host }
+
+func (l localKeeper) DescriptorsShort() bool {
+	return descriptor.Short(descriptor.Count())
+}
+
+func (l localKeeper) Gone() bool { return false }
+
+func (l localKeeper) Group(id string) (KeptGroup, error) {
+	g, err := l.NewGroup(id)
+	if err != nil {
+		return nil, err
+	}
+	return localGroup{g}, nil
+}
+
+func (l localKeeper) StartSession(id string, f StartRequest) (d StartedSession, err error) {
+	if d.Group, err = l.Group(id); err != nil {
+		return StartedSession{}, err
+	}
+	defer func() {
+		if err != nil {
+			_ = d.Group.Close(context.Background())
+			d.Group.DropAll()
+			if d.Child != nil {
+				_ = d.Child.Close()
+			}
+			d = StartedSession{}
+		}
+	}()
+	if err = d.Group.Limit(f.Limits); err != nil {
+		return d, err
+	}
+	if d.Scope, err = d.Group.NewScope(); err != nil {
+		return d, err
+	}
+	if d.Child, err = d.Scope.Spawn(f.Shell); err != nil {
+		return d, err
+	}
+	return d, f.Parallel(d.Group)
+}
+
+type localGroup struct{ *Group }
+
+func (g localGroup) NewScope() (KeptScope, error) {
+	c, err := g.Group.NewScope()
+	if err != nil {
+		return nil, err
+	}
+	return localScope{c}, nil
+}
+
+func (g localGroup) Gauge() *Gauge { return g.Meters().Open() }
+
+func (g localGroup) Dir() string {
+	if g.UsesFIFOs() {
+		return g.confinement.dir
+	}
+	return descriptor.OwnDir()
+}
+
+func (g localGroup) MakeChannels(kinds []ChannelKind, also ...int) ([]Channel, []int, error) {
+	if !g.UsesFIFOs() {
+		return MakeAnonymousChannels(g, kinds, also...)
+	}
+	made, err := g.Group.MakeChannels(kinds)
+	return made, also, err
+}
+
+// Hold: the caller's own descriptors are found in Dir as long as it keeps them open.
+func (g localGroup) Hold(fds ...int) ([]int, error) { return fds, nil }
+
+func (g localGroup) Drop(numbers ...int) { g.Unlink(numbers...) }
+
+// Nobody closes a descriptor that is held here.
+func (g localGroup) WriteHeld(int, []byte, int64) {}
+
+func (g localGroup) PunchHeld(int, int64, int64) {}
+
+func (g localGroup) ReleaseConfinement() { g.host.ReleaseConfinement(g.id) }
+
+func (g localGroup) DropAll() { g.host.ReleaseConfinement(g.id) }
+
+type localScope struct{ *Scope }
+
+func (c localScope) Spawn(s Spec) (KeptChild, error) {
+	s.Scope = c.Scope
+	child, err := c.group.host.Spawn(s)
+	if err != nil {
+		return nil, err
+	}
+	return child, nil
+}
