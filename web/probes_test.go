@@ -152,18 +152,21 @@ var limitProbes = map[string]func(*testing.T) []string{
 	},
 
 	"requests in flight": func(t *testing.T) []string {
-		c := start(t).dial()
-		e := sleeping(c)
+		g := start(t)
+		e := sleeping(g.dial()) // on another connection: a request is in flight for a moment after its answer
+		c := g.dial()
 		for range maxInFlight {
 			c.begin("exec.wait", object{"exec_id": e})
 		}
 		return came(c.try("system.ping", nil))
 	},
-	"requests in flight beyond these, of those that end or steer work": func(t *testing.T) []string {
-		c := start(t).dial()
-		p := c.call("process.start", object{"command": "trap '' TERM; echo deaf; while :; do sleep 1; done"}).str("process_id")
-		c.call("process.wait", object{"process_id": p, "until": object{"output": "deaf"}})
-		e := sleeping(c)
+	"further requests in flight that end or steer work": func(t *testing.T) []string {
+		g := start(t)
+		other := g.dial() // as above
+		p := other.call("process.start", object{"command": "trap '' TERM; echo deaf; while :; do sleep 1; done"}).str("process_id")
+		other.call("process.wait", object{"process_id": p, "until": object{"output": "deaf"}})
+		e := sleeping(other)
+		c := g.dial()
 		for range maxInFlight {
 			c.begin("exec.wait", object{"exec_id": e})
 		}
@@ -188,7 +191,7 @@ var limitProbes = map[string]func(*testing.T) []string{
 		}
 		return came(c.try("exec.cancel", object{"request_id": first}))
 	},
-	"time in which it takes nothing": func(t *testing.T) []string {
+	"time in which it reads nothing": func(t *testing.T) []string {
 		g := start(t, func(c *Config) { c.SlowClient = 300 * time.Millisecond })
 		c := upgrade(t, g)
 		c.text(`{"id":1,"method":"exec.stream","params":{"command":"yes"}}`)
@@ -196,7 +199,7 @@ var limitProbes = map[string]func(*testing.T) []string{
 		return []string{"disconnected"}
 	},
 
-	"commands that wait": func(t *testing.T) []string {
+	"waiting commands": func(t *testing.T) []string {
 		c := start(t).dial()
 		s := c.session()
 		sleeping(c, s)
@@ -205,7 +208,7 @@ var limitProbes = map[string]func(*testing.T) []string{
 		}
 		return came(c.try("exec.run", object{"session_id": s, "command": ":"}))
 	},
-	"text, stdin and variables of the commands that wait": func(t *testing.T) []string {
+	"text, stdin and variables of the waiting commands": func(t *testing.T) []string {
 		c := start(t).dial()
 		s := c.session()
 		sleeping(c, s)
@@ -254,10 +257,10 @@ var limitProbes = map[string]func(*testing.T) []string{
 		}
 		return came(c.try("session.watch", object{"session_id": s}))
 	},
-	"events that a watcher has not taken": func(t *testing.T) []string {
+	"events that a watcher has not read": func(t *testing.T) []string {
 		return overflow(t, ":", 1024/4+1)
 	},
-	"bytes of the events that a watcher has not taken": func(t *testing.T) []string {
+	"bytes of the events that a watcher has not read": func(t *testing.T) []string {
 		return overflow(t, ":"+strings.Repeat(" ", protocol.MaxText), 200)
 	},
 	"output that is kept of a stream": func(t *testing.T) []string {
@@ -270,13 +273,13 @@ var limitProbes = map[string]func(*testing.T) []string{
 		}
 		return []string{"`stream.gap`"}
 	},
-	"commands, processes and terminals that have ended and are kept, each for `--retention`": func(t *testing.T) []string {
+	"ended commands, processes and terminals, each kept for `--retention`": func(t *testing.T) []string {
 		return forgotten(t, ":", 1001)
 	},
-	"bytes of what has ended and is kept of a session": func(t *testing.T) []string {
+	"bytes of ended work that a session keeps": func(t *testing.T) []string {
 		return forgotten(t, "head -c 1000000 /dev/zero", 18)
 	},
-	"request keys that are remembered, each for 10 minutes": func(t *testing.T) []string {
+	"remembered request keys, each for 10 minutes": func(t *testing.T) []string {
 		c := startWith(t, func(c *pool.Config) { c.MaxKeys = 3 }).dial()
 		for i := range 3 {
 			c.call("exec.run", object{"command": ":", "request_key": fmt.Sprint(i)})
@@ -284,7 +287,7 @@ var limitProbes = map[string]func(*testing.T) []string{
 		c.call("exec.run", object{"command": ":", "request_key": "0"}) // one that is remembered is answered
 		return came(c.try("exec.run", object{"command": ":", "request_key": "3"}))
 	},
-	"a session's state that is read from its shell": func(t *testing.T) []string {
+	"a session's state that trl reads from its shell": func(t *testing.T) []string {
 		c := start(t).dial()
 		s := c.session()
 		c.run(s, "x=$(head -c 16777217 /dev/zero | tr '\\0' a)")
@@ -316,7 +319,7 @@ var limitProbes = map[string]func(*testing.T) []string{
 		return came(c.try("share.create", object{"session_id": s}))
 	},
 
-	"bytes of what has ended and is kept of one principal, in all its sessions": func(t *testing.T) []string {
+	"bytes of ended work of one principal, in all its sessions": func(t *testing.T) []string {
 		g := startWith(t, func(c *pool.Config) { c.MaxRetainedBytesOfPrincipal = 4 << 20 }, withTokens)
 		bob, ann := g.dial(userToken), g.dial(adminToken)
 		others := large(ann, ann.session())
@@ -342,7 +345,7 @@ var limitProbes = map[string]func(*testing.T) []string{
 		ann.call("exec.wait", object{"exec_id": others})
 		return words
 	},
-	"bytes of what has ended and is kept": func(t *testing.T) []string {
+	"bytes of ended work of all principals": func(t *testing.T) []string {
 		g := startWith(t, func(c *pool.Config) { c.MaxRetainedBytes = 4 << 20 }, withTokens)
 		bob, ann := g.dial(userToken), g.dial(adminToken)
 		others := large(ann, ann.session())
@@ -358,7 +361,7 @@ var limitProbes = map[string]func(*testing.T) []string{
 		ann.call("exec.wait", object{"exec_id": others})
 		return words
 	},
-	"ended sessions that are kept, each for `--retention`": func(t *testing.T) []string {
+	"ended sessions, each kept for `--retention`": func(t *testing.T) []string {
 		c := startWith(t, func(c *pool.Config) { c.MaxRetained = 2 }).dial()
 		var ended []string
 		for range 3 {
@@ -368,7 +371,7 @@ var limitProbes = map[string]func(*testing.T) []string{
 		c.call("session.info", object{"session_id": ended[1]})
 		return came(c.try("session.info", object{"session_id": ended[0]}))
 	},
-	"request keys that are remembered of all principals": func(t *testing.T) []string {
+	"remembered request keys of all principals": func(t *testing.T) []string {
 		g := startWith(t, func(c *pool.Config) { c.MaxKeysOfAll = 4 }, withTokens)
 		bob, ann := g.dial(userToken), g.dial(adminToken)
 		keyed := func(c *client, key string) *frame {
@@ -386,7 +389,7 @@ var limitProbes = map[string]func(*testing.T) []string{
 		}
 		return words
 	},
-	"browsers that it is logged in with": func(t *testing.T) []string {
+	"browsers in which it is logged in": func(t *testing.T) []string {
 		g := start(t, withTokens)
 		first := g.logIn(userToken)
 		for range maxOwnLogins - 1 {
@@ -414,7 +417,7 @@ var limitProbes = map[string]func(*testing.T) []string{
 		}
 		return []string{"the oldest of them ends, and its connections are closed"}
 	},
-	"browsers that are logged in": func(t *testing.T) []string {
+	"browsers with a login": func(t *testing.T) []string {
 		g := start(t, withTokens)
 		g.logins.mu.Lock()
 		for n := range maxLogins { // as if they had been begun, one by one
@@ -477,7 +480,7 @@ var limitProbes = map[string]func(*testing.T) []string{
 		}
 		return []string{fmt.Sprint("HTTP ", g.status(bearerHeader(token)))}
 	},
-	"tickets that are not used": func(t *testing.T) []string {
+	"unused tickets": func(t *testing.T) []string {
 		g := start(t, withTokens)
 		for range maxOwnTickets {
 			if resp, _ := post(t, g.URL()+"/v1/tickets", "Authorization", "Bearer "+userToken); resp.StatusCode != 200 {
@@ -487,7 +490,7 @@ var limitProbes = map[string]func(*testing.T) []string{
 		resp, _ := post(t, g.URL()+"/v1/tickets", "Authorization", "Bearer "+userToken)
 		return []string{fmt.Sprint("HTTP ", resp.StatusCode)}
 	},
-	"messages above 256 KiB that are coming in, each counted as the largest that there may be": func(t *testing.T) []string {
+	"messages above 256 KiB in transit, each counted as the largest possible one": func(t *testing.T) []string {
 		g := start(t, withTokens, func(c *Config) { c.stall = patience })
 		var begun []func()
 		for range principalReading / (4 << 20) {
@@ -605,7 +608,7 @@ var limitProbes = map[string]func(*testing.T) []string{
 		}
 		return append(came(f), fmt.Sprint("HTTP ", resp.StatusCode))
 	},
-	"connections of strangers, who have not shown who they are": func(t *testing.T) []string {
+	"connections of strangers, which have not shown a credential": func(t *testing.T) []string {
 		g := start(t)
 		var first net.Conn
 		for i := range listen.MaxStrangers + 1 {
@@ -624,7 +627,7 @@ var limitProbes = map[string]func(*testing.T) []string{
 		}
 		return []string{"the oldest of them is closed"}
 	},
-	"messages above 256 KiB that are coming in": func(t *testing.T) []string {
+	"messages above 256 KiB in transit": func(t *testing.T) []string {
 		g := start(t)
 		c := g.dial()
 		if !g.Server.totalUsage.reading.TryAcquire(allReading) {
