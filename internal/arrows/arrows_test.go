@@ -113,6 +113,22 @@ func TestArrows(t *testing.T) {
 	}
 }
 
+// Keeper and gateway are two processes: their ends of the socket share the messages and nothing else.
+func TestKeeperAndItsClientShareOnlyMessages(t *testing.T) {
+	const keeper, client, wire = "runtime/keeper", "runtime/keeper/client", "runtime/keeper/wire"
+	forbidden := map[string][]string{keeper: {client}, client: {keeper}, wire: {keeper, client}}
+	for _, f := range goFiles(t) {
+		if strings.HasSuffix(f.path, "_test.go") {
+			continue
+		}
+		for _, no := range forbidden[path.Dir(f.path)] {
+			if slices.Contains(f.imports(), module+"/"+no) {
+				t.Errorf("%s imports %s", f.path, no)
+			}
+		}
+	}
+}
+
 // Every package says what it is in its first sentence, once.
 func TestPackageComments(t *testing.T) {
 	said := map[string]int{}

@@ -27,7 +27,7 @@ var goroutines = map[string][]string{
 	"server.restore":        {"tellWhenExited"},
 	"server.start":          {"tellWhenExited"},
 	"signals.install":       {"signals reader"},
-	"link.sendBorrowed":     {"sendWhenRoom"},
+	"Link.SendBorrowed":     {"sendWhenRoom"},
 	"Dial":                  {"receiveAnswers"},
 	"NewHost":               {"child reaper"},
 	"Host.onDirThread":      {"directory thread"},

@@ -26,7 +26,7 @@ var (
 	}
 	wideStructs = map[string]int{ // by their name alone, since packages are being cut
 		"Command": 30, "Config": 32, "Entry": 27, "Exec": 34, "Host": 42, "Metrics": 32, "Pool": 28, "Server": 38, "Session": 52, "Shell": 32,
-		"Terminal": 26, "conn": 33, "endedExec": 26, "message": 27, "run": 34,
+		"Terminal": 26, "conn": 33, "endedExec": 26, "Message": 27, "run": 34,
 	}
 )
 

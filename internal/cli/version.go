@@ -10,7 +10,7 @@ import (
 	"trl/internal/buildinfo"
 	"trl/internal/cmdline"
 	"trl/protocol"
-	"trl/runtime/keeper"
+	"trl/runtime/keeper/wire"
 )
 
 func NewVersion() *cobra.Command {
@@ -22,11 +22,11 @@ func NewVersion() *cobra.Command {
 			if asJSON {
 				return cmdline.PrintJSON(cmd.OutOrStdout(), map[string]any{
 					"version": buildinfo.Version(), "commit": buildinfo.Commit(), "go": goruntime.Version(), "platform": platform,
-					"protocol": protocol.Version, "keeper_protocol": keeper.Version,
+					"protocol": protocol.Version, "keeper_protocol": wire.Version,
 				})
 			}
 			_, err := fmt.Fprintf(cmd.OutOrStdout(), "trl %s\ncommit           %s\nbuilt with       %s for %s\nprotocol         %s\nkeeper protocol  %d\n",
-				buildinfo.Version(), cmp.Or(buildinfo.Commit(), "unknown"), goruntime.Version(), platform, protocol.Version, keeper.Version)
+				buildinfo.Version(), cmp.Or(buildinfo.Commit(), "unknown"), goruntime.Version(), platform, protocol.Version, wire.Version)
 			return err
 		},
 	}

@@ -15,7 +15,7 @@ import (
 
 	"trl/internal/cmdline"
 	"trl/protocol"
-	"trl/runtime/keeper"
+	"trl/runtime/keeper/client"
 )
 
 // Where settings come from: a flag counts before TRL_… in the environment, that before the config file. The flags are the one list of
@@ -103,9 +103,9 @@ func keyName(flag string) string { return strings.ReplaceAll(flag, "-", "_") }
 // Resolve finds out what holds for this process, which is s, or another one where s is not the first to look: gateways take from the file
 // what is live and the rest from what their keeper was started with. goesOn: this process is a keeper after an upgrade.
 func (s *Settings) Resolve(f *pflag.FlagSet, goesOn bool) (*Settings, error) {
-	s.checkedByKeeper = goesOn || keeper.Started()
+	s.checkedByKeeper = goesOn || client.Started()
 	first, later := takeFirst()
-	last, replaces := keeper.Remembered()
+	last, replaces := client.Remembered()
 	switch {
 	case !later:
 		return s, s.load(f)

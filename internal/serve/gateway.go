@@ -23,6 +23,7 @@ import (
 	"trl/reaper"
 	"trl/runtime"
 	"trl/runtime/keeper"
+	"trl/runtime/keeper/client"
 	"trl/web"
 	"trl/web/audit"
 	"trl/web/listen"
@@ -54,7 +55,7 @@ type gateway struct {
 	metrics      *metrics.Metrics
 	tokens       *web.TokenFile
 	tokenIsNew   bool           // the token was made just now
-	keeperClient *keeper.Client // nil: single process
+	keeperClient *client.Client // nil: single process
 	host         runtime.Keeper
 	endTraces    func()
 	pool         *pool.Pool
@@ -170,7 +171,7 @@ func (g *gateway) startSignals(kept bool) (err error) {
 
 // connectKeeper takes up what the keeper has: processes, sockets, sessions.
 func (g *gateway) connectKeeper(conn *os.File) (err error) {
-	if g.keeperClient, err = keeper.Dial(conn, g.log); err != nil {
+	if g.keeperClient, err = client.Dial(conn, g.log); err != nil {
 		return err
 	}
 	g.addCleanup(func() error { _ = g.keeperClient.Close(); return nil })

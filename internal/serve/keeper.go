@@ -18,6 +18,8 @@ import (
 	"trl/metrics"
 	"trl/runtime"
 	"trl/runtime/keeper"
+	"trl/runtime/keeper/client"
+	"trl/runtime/keeper/wire"
 	"trl/web/listen"
 )
 
@@ -160,9 +162,9 @@ func bootID() string {
 
 // countKeeper adds what the keeper counts, which it has done since before this gateway, to what is scraped; and the signals
 // that this gateway ignored.
-func countKeeper(all prometheus.Gatherer, counts *metrics.Metrics, kept *keeper.Client, ignored func() uint64) prometheus.Gatherer {
+func countKeeper(all prometheus.Gatherer, counts *metrics.Metrics, kept *client.Client, ignored func() uint64) prometheus.Gatherer {
 	var mu sync.Mutex
-	var told keeper.Numbers // guarded by mu; what counts has of it
+	var told wire.Numbers // guarded by mu; what counts has of it
 	return prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
 		mu.Lock()
 		defer mu.Unlock()

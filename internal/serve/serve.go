@@ -21,6 +21,7 @@ import (
 	"trl/internal/statedir"
 	"trl/runtime"
 	"trl/runtime/keeper"
+	"trl/runtime/keeper/client"
 	"trl/web"
 	"trl/web/listen"
 )
@@ -53,7 +54,7 @@ sessions, or one for each. With --user the gateway is not root either. --allow-w
 				return err
 			}
 			log := newLogger(s, cmd.ErrOrStderr())
-			if start.exposed != nil && !keeper.Started() {
+			if start.exposed != nil && !client.Started() {
 				log.Warn().Err(start.exposed).Msg("sessions of this user can read the gateway's environment; keep secrets out of it")
 			}
 			return serve(s, start.handover, cmd.OutOrStdout(), log)
@@ -69,7 +70,7 @@ sessions, or one for each. With --user the gateway is not root either. --allow-w
 // --sandbox both are in the sandbox, and this process waits for them.
 func serve(s *config.Settings, will *keeper.Handover, stdout io.Writer, log zerolog.Logger) error {
 	s.Web.AuthNone = s.Auth == "none"
-	conn, err := keeper.GatewaySocket()
+	conn, err := client.GatewaySocket()
 	if err != nil {
 		return err
 	}

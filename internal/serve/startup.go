@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"trl/runtime/keeper"
+	"trl/runtime/keeper/client"
 )
 
 // hideEnviron makes /proc/PID/environ empty, which every session of the same user could read: it shows the memory where the
@@ -66,5 +67,5 @@ func (b *Startup) ReadEnvironment() (asked bool, err error) {
 	if b.handover, err = keeper.ReadHandover(); err != nil {
 		return false, err
 	}
-	return false, keeper.RestoreEnviron()
+	return false, client.RestoreEnviron()
 }

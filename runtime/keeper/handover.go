@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"trl/runtime"
+	"trl/runtime/keeper/wire"
 )
 
 // An upgrade also replaces the keeper, by an exec in place: the process stays, and with it its children, its descriptors
@@ -48,7 +49,7 @@ type Handover struct {
 	Listeners       []listener
 	Signals         [2]int           // the pipe from the handler
 	Ignored         []syscall.Signal `json:"Deaf"` // ignored only until the next keeper listens
-	Numbers         Numbers
+	Numbers         wire.Numbers
 	Host            runtime.HandoverState
 	Epoch           string
 	Generation      int
@@ -79,9 +80,9 @@ type savedSession struct {
 type savedChild struct {
 	Number   uint64
 	Pid      int
-	Ended    *status // it has been reaped
-	Pidfd    int     // if it has ended; -1: none
-	ExitSent bool    `json:"Told"` // that it has ended
+	Ended    *wire.Status // it has been reaped
+	Pidfd    int          // if it has ended; -1: none
+	ExitSent bool         `json:"Told"` // that it has ended
 	Released bool
 }
 
@@ -126,8 +127,8 @@ func ReadHandover() (*Handover, error) {
 	if err != nil {
 		return nil, err
 	}
-	setEnviron(w.Env)
-	nameProcess()
+	wire.SetEnviron(w.Env)
+	wire.NameProcess()
 	return w, nil
 }
 
@@ -136,7 +137,7 @@ func readHandover(number string) (*Handover, error) {
 	if err != nil || fd < 3 {
 		return nil, fmt.Errorf("%s=%q: %w", handoverVar, number, fs.ErrInvalid)
 	}
-	text, err := readSealed(fd)
+	text, err := wire.ReadSealed(fd)
 	if err != nil {
 		return nil, fmt.Errorf("will of the keeper: %w", err)
 	}
@@ -145,8 +146,8 @@ func readHandover(number string) (*Handover, error) {
 	if err := json.Unmarshal(text, &v); err != nil {
 		return nil, fmt.Errorf("will of the keeper: %w", err)
 	}
-	if v.Version != Version {
-		return nil, &VersionError{Keeper: v.Version, Gateway: Version}
+	if v.Version != wire.Version {
+		return nil, &wire.VersionError{Keeper: v.Version, Gateway: wire.Version}
 	}
 	w := &Handover{}
 	if err := json.Unmarshal(text, w, json.RejectUnknownMembers(true)); err != nil {
@@ -181,16 +182,16 @@ func (k *keeper) execSuccessor() error {
 		default:
 		}
 		w := Handover{
-			Version: Version, Program: k.c.Program, Env: k.c.Env, Held: k.c.Held, Host: *b, Numbers: k.numbers(), SignalsFiltered: k.signalsFiltered,
+			Version: wire.Version, Program: k.c.Program, Env: k.c.Env, Held: k.c.Held, Host: *b, Numbers: k.numbers(), SignalsFiltered: k.signalsFiltered,
 			Signals: [2]int{k.signals.pipe, int(atomic.LoadInt32(&signalPipe))},
-			Gateway: savedGateway{Pid: g.child.Pid(), Link: g.link.descriptor(), Began: g.began},
+			Gateway: savedGateway{Pid: g.child.Pid(), Link: g.link.Descriptor(), Began: g.began},
 		}
 		for _, f := range k.c.Listeners {
 			w.Listeners = append(w.Listeners, listener{f.Name(), int(f.Fd())})
 		}
 		k.server.mu.Lock()
 		defer k.server.mu.Unlock()
-		if !g.link.idle() { // a child has ended since
+		if !g.link.Idle() { // a child has ended since
 			return errBusy
 		}
 		k.server.handOverLocked(&w)
@@ -218,12 +219,12 @@ func (w *Handover) seal() (fd int, err error) {
 	if err != nil {
 		return -1, err
 	}
-	return sealedMemfd(text)
+	return wire.SealedMemfd(text)
 }
 
 // checkSuccessor starts program to hear whether it understands a handover of ours.
 func checkSuccessor(program string) error {
-	fd, err := (&Handover{Version: Version}).seal()
+	fd, err := (&Handover{Version: wire.Version}).seal()
 	if err != nil {
 		return err
 	}
@@ -260,7 +261,7 @@ func (s *server) handOverLocked(w *Handover) {
 			cw := savedChild{Number: number, Pid: p.Pid(), Pidfd: p.Pidfd(), ExitSent: p.ended, Released: p.released}
 			select {
 			case <-p.Exited():
-				cw.Ended = statusOf(p.Status())
+				cw.Ended = wire.StatusOf(p.Status())
 			default:
 			}
 			sw.Children = append(sw.Children, cw)
@@ -271,7 +272,7 @@ func (s *server) handOverLocked(w *Handover) {
 
 // restore makes s, which knows of nothing yet, what w says, and l, whose hello another keeper has answered, the gateway's:
 // before the first child ends, since no hello would tell of that.
-func (s *server) restore(w *Handover, l *link) {
+func (s *server) restore(w *Handover, l *wire.Link) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.link, s.linkEnded = l, make(chan struct{})
@@ -292,7 +293,7 @@ func (s *server) restore(w *Handover, l *link) {
 		for _, cw := range sw.Children {
 			p := &process{number: cw.Number, session: g, ended: cw.ExitSent, released: cw.Released}
 			if cw.Ended != nil {
-				p.Child = runtime.EndedChild(cw.Pid, cw.Pidfd, cw.Ended.status())
+				p.Child = runtime.EndedChild(cw.Pid, cw.Pidfd, cw.Ended.Status())
 			} else {
 				p.Child = s.host.RestoredChild(cw.Pid)
 			}

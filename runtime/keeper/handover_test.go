@@ -11,12 +11,13 @@ import (
 
 	"trl/protocol"
 	"trl/runtime"
+	"trl/runtime/keeper/wire"
 )
 
 func TestWillIsReadAsItWasWritten(t *testing.T) {
 	w := &Handover{
-		Version: Version, Program: "/bin/trl", Env: []string{"A=b=c", "B="}, Held: []int{7}, Epoch: "e", Generation: 3, Serial: 1 << 60, Remembered: []byte("r\x00"),
-		Listeners: []listener{{"http", 5}}, Signals: [2]int{8, 9}, Numbers: Numbers{GatewayCrashes: 2},
+		Version: wire.Version, Program: "/bin/trl", Env: []string{"A=b=c", "B="}, Held: []int{7}, Epoch: "e", Generation: 3, Serial: 1 << 60, Remembered: []byte("r\x00"),
+		Listeners: []listener{{"http", 5}}, Signals: [2]int{8, 9}, Numbers: wire.Numbers{GatewayCrashes: 2},
 		Host: runtime.HandoverState{
 			Instance: 77, FIFODir: "/p", FIFODirLock: new(13), Tier: "cgroup", Root: &runtime.CgroupRootState{Dir: "/d", Path: "/p", Lock: 11},
 			Hierarchies: map[string]runtime.HierarchyState{"pids": {Dir: "/d", Root: &runtime.CgroupRootState{Lock: 12}}, "cpu": {Why: "none"}},
@@ -28,7 +29,7 @@ func TestWillIsReadAsItWasWritten(t *testing.T) {
 			Children: []runtime.ChildState{{Pid: 99, Pidfd: 15, Group: "s-1", Scope: 1}, {Pid: 100, Pidfd: -1}},
 		},
 		Sessions: []savedSession{{ID: "s-1", Held: [][2]int{{1 << 24, 16}}, Children: []savedChild{
-			{Number: 4, Pid: 99, Pidfd: 15}, {Number: 5, Pid: 98, Pidfd: 17, Ended: statusOf(runtime.Status{Code: 3, CPU: time.Second}), ExitSent: true},
+			{Number: 4, Pid: 99, Pidfd: 15}, {Number: 5, Pid: 98, Pidfd: 17, Ended: wire.StatusOf(runtime.Status{Code: 3, CPU: time.Second}), ExitSent: true},
 		}}},
 		Gateway: savedGateway{Pid: 100, Link: 18, Began: time.Unix(1, 0).UTC()},
 	}
@@ -53,8 +54,8 @@ func TestWillIsReadAsItWasWritten(t *testing.T) {
 }
 
 func TestWillOfAnotherVersionIsRefused(t *testing.T) {
-	_, err := sealAndRead(t, &Handover{Version: Version + 1})
-	if v := (*VersionError)(nil); !errors.As(err, &v) {
+	_, err := sealAndRead(t, &Handover{Version: wire.Version + 1})
+	if v := (*wire.VersionError)(nil); !errors.As(err, &v) {
 		t.Errorf("%v", err)
 	}
 	if _, err := readHandover("2"); err == nil {

@@ -4,13 +4,13 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"os"
 	"slices"
 	"sync"
 
 	"golang.org/x/sys/unix"
 
 	"trl/runtime"
+	"trl/runtime/keeper/wire"
 )
 
 // reservedFDCount is what the start of a gateway takes: its socket, environment and pidfd, a pipe until it has begun, and for
@@ -33,7 +33,7 @@ func (s *server) reserveFDs() {
 func (s *server) freeReservedFDs() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	closeAll(s.reservedFDs)
+	wire.CloseAll(s.reservedFDs)
 	s.reservedFDs = nil
 }
 
@@ -42,7 +42,7 @@ func (s *server) hold(q *request, a *answer) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.stillThereLocked(q.session); err != nil {
-		closeAll(q.files)
+		wire.CloseAll(q.files)
 		return err
 	}
 	for _, fd := range q.files {
@@ -66,7 +66,7 @@ func (s *server) makeChannels(q *request, a *answer) (err error) {
 	g := q.session
 	defer func() {
 		if err != nil {
-			closeAll(q.files)
+			wire.CloseAll(q.files)
 		}
 	}()
 	if len(q.Kinds) > maxChannels || !g.UsesFIFOs() {
@@ -93,7 +93,7 @@ func (s *server) makeChannels(q *request, a *answer) (err error) {
 	}
 	give := func(fd int) {
 		if err == nil {
-			if fd, err = duplicate(fd); err == nil {
+			if fd, err = wire.Duplicate(fd); err == nil {
 				copies = append(copies, fd)
 			}
 		}
@@ -105,7 +105,7 @@ func (s *server) makeChannels(q *request, a *answer) (err error) {
 		give(m.W)
 	}
 	if err != nil {
-		closeAll(copies)
+		wire.CloseAll(copies)
 		s.dropLocked(g, numbers)
 		return err
 	}
@@ -184,12 +184,7 @@ func (s *server) afterSentLocked(f func()) {
 		f()
 		return
 	}
-	s.link.onSent(f)
-}
-
-func duplicate(fd int) (int, error) {
-	fd, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
-	return fd, os.NewSyscallError("dup", err)
+	s.link.OnSent(f)
 }
 
 // changeHeld writes to a file that is held, or makes a hole in it. Of anything but a file in memory the kernel refuses both,
@@ -204,7 +199,7 @@ func (s *server) changeHeld(q *request, _ *answer) error {
 	switch {
 	case !held:
 		return fmt.Errorf("%s: %w", q.Op, fs.ErrClosed)
-	case q.Op == opPunch:
+	case q.Op == wire.OpPunch:
 		return unix.Fallocate(fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, q.From, q.To-q.From)
 	}
 	_, err := unix.Pwrite(fd, q.Text, q.From)

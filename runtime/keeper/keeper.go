@@ -1,8 +1,7 @@
-// Package keeper is the process that owns all others below trl, and the socket over which gateways, which may end at any
-// moment, use it.
+// Package keeper is the process that owns all others below trl. Gateways, which may end at any moment, use it over a socket.
 //
 // Run is the keeper: it has the runtime.Host, starts the gateway (the same program), and starts it again when it dies.
-// Dial is the gateway's end and gives a runtime.Keeper. Sessions' processes are children of the keeper, and descriptors
+// The gateway's end is in keeper/client, the messages are in keeper/wire. Sessions' processes are children of the keeper, and descriptors
 // that must outlive a gateway are held by it (Hold), so that a new gateway finds everything as the old one left it. The
 // keeper reads no output and listens to no network. An upgrade replaces the keeper itself by an exec in place (Handover).
 //
@@ -27,6 +26,7 @@ import (
 
 	"trl/metrics"
 	"trl/runtime"
+	"trl/runtime/keeper/wire"
 )
 
 const (
@@ -65,7 +65,7 @@ type keeper struct {
 	signalsFiltered bool          // see filterSignals
 	crashes         atomic.Uint64 // ends of gateways that nobody asked for
 	counts          prometheus.Gatherer
-	earlierNumbers  Numbers // of keepers before us
+	earlierNumbers  wire.Numbers // of keepers before us
 
 	gateway       *gateway // nil: between two
 	crashesInARow int      // crashes since the last long life
@@ -102,7 +102,7 @@ func (p program) close() {
 // A gateway is one process and its connection.
 type gateway struct {
 	child    *runtime.Child
-	link     *link
+	link     *wire.Link
 	began    time.Time
 	ready    chan struct{} // closed when it has said that it serves
 	notified bool          // and who supervises us knows
@@ -179,7 +179,7 @@ func (k *keeper) filterSignals(w *Handover) {
 	}
 }
 
-func (k *keeper) numbers() Numbers {
+func (k *keeper) numbers() wire.Numbers {
 	n := k.earlierNumbers
 	n.GatewayCrashes += k.crashes.Load()
 	n.SignalsIgnored += k.signals.ignored.Load()
@@ -247,10 +247,10 @@ func (k *keeper) notify(state string) {
 
 // discardGateway is for a new gateway that has exited before it served.
 func (k *keeper) discardGateway(g *gateway, code int) error {
-	g.link.close()
+	g.link.Close()
 	<-g.served
 	g.child.Close()
-	if v := (*VersionError)(nil); errors.As(g.err, &v) {
+	if v := (*wire.VersionError)(nil); errors.As(g.err, &v) {
 		return fmt.Errorf("new gateway: %w", v)
 	}
 	return fmt.Errorf("new gateway ended with status %d before it served", code)
@@ -288,7 +288,7 @@ func (k *keeper) start() error {
 
 // restore goes on with what another keeper left, which is this process as it was before an exec.
 func (k *keeper) restore(w *Handover) error {
-	l, err := newLink(os.NewFile(uintptr(w.Gateway.Link), "keeper"))
+	l, err := wire.NewLink(os.NewFile(uintptr(w.Gateway.Link), "keeper"))
 	if err != nil {
 		return err
 	}
@@ -299,7 +299,7 @@ func (k *keeper) restore(w *Handover) error {
 	k.signals.gateway.Store(int64(w.Gateway.Pid))
 	go func() { // as in launch
 		defer close(g.served)
-		defer l.close()
+		defer l.Close()
 		g.bye, g.err = k.server.readRequests(l, func() {})
 	}()
 	k.upgraded(nil)
@@ -315,13 +315,13 @@ func (k *keeper) launch(exe program, recalled []string) (*gateway, error) {
 	}
 	theirs := os.NewFile(uintptr(pair[1]), "gateway")
 	defer theirs.Close()
-	l, err := newLink(os.NewFile(uintptr(pair[0]), "keeper"))
+	l, err := wire.NewLink(os.NewFile(uintptr(pair[0]), "keeper"))
 	if err != nil {
 		return nil, err
 	}
 	child, err := startGateway(k.host, exe.path, k.c, recalled, theirs)
 	if err != nil {
-		l.close()
+		l.Close()
 		return nil, err
 	}
 	g := &gateway{child: child, link: l, began: time.Now(), ready: make(chan struct{}), served: make(chan struct{})}
@@ -342,7 +342,7 @@ func (k *keeper) closeGateway() *gateway {
 	select {
 	case <-g.served: // all that it had sent has been done
 	case <-time.After(connectionEndTimeout): // somebody else has its end of the socket
-		g.link.close()
+		g.link.Close()
 		<-g.served
 	}
 	k.signals.gateway.Store(0)
@@ -361,14 +361,14 @@ func (k *keeper) signal(s syscall.Signal) {
 // startGateway starts a gateway with its socket at descriptor 3 and its environment at 4: what is given at exec can be
 // read in /proc by every session of the same user, for as long as the new program has not come to hide it.
 func startGateway(host *runtime.Host, program string, c Config, recalled []string, socket *os.File) (*runtime.Child, error) {
-	fd, err := sealedMemfd([]byte(strings.Join(slices.Concat(c.Env, recalled), "\x00")))
+	fd, err := wire.SealedMemfd([]byte(strings.Join(slices.Concat(c.Env, recalled), "\x00")))
 	if err != nil {
 		return nil, fmt.Errorf("environment of the gateway: %w", err)
 	}
 	environ := os.NewFile(uintptr(fd), "environ")
 	defer environ.Close()
 	child, err := host.Spawn(runtime.Spec{
-		Path: program, Argv: c.Args, Env: []string{fdVar + "=3"}, User: c.Host.GatewayUser,
+		Path: program, Argv: c.Args, Env: []string{wire.FDVar + "=3"}, User: c.Host.GatewayUser,
 		Files: []*os.File{os.Stdin, os.Stdout, os.Stderr, socket, environ},
 	})
 	if err != nil {

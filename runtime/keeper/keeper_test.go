@@ -23,6 +23,8 @@ import (
 	"trl/internal/testkit"
 	"trl/protocol"
 	"trl/runtime"
+	"trl/runtime/keeper/client"
+	"trl/runtime/keeper/wire"
 )
 
 func run(argv ...string) runtime.Spec {
@@ -38,7 +40,7 @@ func TestEachGatewayIsWelcomed(t *testing.T) {
 		n, err := c.Numbers()
 		if c.Generation() != generation || c.Epoch() != "epoch" || tier != "none" || n.KillFailed != 7 || err != nil ||
 			c.Dir() != "/proc/"+strconv.Itoa(os.Getpid())+"/fd" || len(c.Files()) != 1 || c.Files()[0].Name() != os.Stdin.Name() {
-			t.Errorf("gateway %d: %+v, %v, %v", generation, c.state, n, err)
+			t.Errorf("gateway %d: %+v, %v, %v", generation, c.State, n, err)
 		}
 		c.Files()[0].Close()
 		hang()
@@ -47,14 +49,14 @@ func TestEachGatewayIsWelcomed(t *testing.T) {
 
 func TestVersionSkewIsNamedOnBothSides(t *testing.T) {
 	newer := []byte(`m{"version":99,"op":"hello","news":true}`)
-	var skew *VersionError
+	var skew *wire.VersionError
 
 	r := newRig(t, "none")
 	theirs, served := r.serve()
 	if _, err := unix.Write(int(theirs.Fd()), newer); err != nil {
 		t.Fatal(err)
 	}
-	if err := <-served; !errors.As(err, &skew) || skew.Gateway != 99 || skew.Keeper != Version {
+	if err := <-served; !errors.As(err, &skew) || skew.Gateway != 99 || skew.Keeper != wire.Version {
 		t.Errorf("keeper: %v", err)
 	}
 	theirs.Close()
@@ -64,7 +66,7 @@ func TestVersionSkewIsNamedOnBothSides(t *testing.T) {
 	if _, err := unix.Write(int(ours.Fd()), newer); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Dial(theirs, zerolog.Nop()); !errors.As(err, &skew) || skew.Gateway != Version || skew.Keeper != 99 {
+	if _, err := client.Dial(theirs, zerolog.Nop()); !errors.As(err, &skew) || skew.Gateway != wire.Version || skew.Keeper != 99 {
 		t.Errorf("gateway: %v", err)
 	}
 }
@@ -72,15 +74,15 @@ func TestVersionSkewIsNamedOnBothSides(t *testing.T) {
 // Builds before this one had a tier that this one cannot go on with: the gateway of an upgrade says so and ends, and the old one stays.
 func TestGatewayRefusesAnUnknownTier(t *testing.T) {
 	ours, theirs := socketpair(t)
-	l, err := newLink(ours)
+	l, err := wire.NewLink(ours)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.close()
-	if err := l.send(message{Version: Version, Op: opHello, State: &state{Tier: "pidns"}}); err != nil {
+	defer l.Close()
+	if err := l.Send(wire.Message{Version: wire.Version, Op: wire.OpHello, State: &wire.State{Tier: "pidns"}}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Dial(theirs, zerolog.Nop()); err == nil || !strings.Contains(err.Error(), "keeper has isolation pidns, which this version does not have") {
+	if _, err := client.Dial(theirs, zerolog.Nop()); err == nil || !strings.Contains(err.Error(), "keeper has isolation pidns, which this version does not have") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -464,10 +466,10 @@ func TestNoRoomForWhatWasMade(t *testing.T) {
 			if after := settled(); !slices.Equal(after, before) {
 				t.Errorf("descriptors and ports: %v, before: %v", after, before)
 			}
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			if tier, _ := c.Isolation(); tier == "cgroup" && len(c.marks) != 0 {
-				t.Errorf("scopes: %v", c.marks)
+			c.Mu.Lock()
+			defer c.Mu.Unlock()
+			if tier, _ := c.Isolation(); tier == "cgroup" && len(c.Marks) != 0 {
+				t.Errorf("scopes: %v", c.Marks)
 			}
 		})
 	}
@@ -478,7 +480,7 @@ func TestEachRequestIsAnswered(t *testing.T) {
 	c, a := serving(t, "none")
 	defer c.Close()
 	leave(t, a.cmd.Process.Pid, 0)
-	g := &group{client: c, id: strings.Repeat("\x7f", maxInline/4)} // the fault quotes it, and is too long to go inline
+	g := &client.Group{Client: c, Id: strings.Repeat("\x7f", wire.MaxInline/4)} // the fault quotes it, and is too long to go inline
 	refused := make(chan error, 1)
 	go func() { refused <- g.Limit(protocol.Limits{Pids: 1}) }()
 	select {
@@ -543,11 +545,11 @@ func TestOthersNeedsNoKeeper(t *testing.T) {
 }
 
 // serving is a client of another process.
-func serving(t testing.TB, isolation string, write ...string) (*Client, *actor) {
+func serving(t testing.TB, isolation string, write ...string) (*client.Client, *actor) {
 	ours, theirs := socketpair(t)
 	a := act(t, theirs, append([]string{"serve", isolation}, write...)...)
 	theirs.Close()
-	c, err := Dial(ours, zerolog.Nop())
+	c, err := client.Dial(ours, zerolog.Nop())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -566,10 +568,10 @@ func TestDeadKeeperFailsEveryCall(t *testing.T) {
 	go func() { _, err := c.Group("s-2"); called <- err }()
 	a.kill()
 	<-c.Done()
-	if err := <-called; !errors.Is(err, ErrLost) {
+	if err := <-called; !errors.Is(err, wire.ErrLost) {
 		t.Errorf("call under way: %v", err)
 	}
-	if _, err := scope.Spawn(run("/bin/true")); !errors.Is(err, ErrLost) {
+	if _, err := scope.Spawn(run("/bin/true")); !errors.Is(err, wire.ErrLost) {
 		t.Errorf("spawn: %v", err)
 	}
 	if scope.Remove() || scope.MembersExcept(0) != nil || scope.Kill(0) == nil {
@@ -721,7 +723,7 @@ func TestNobodyLeavesForNothing(t *testing.T) {
 	c, _ := r.dial()
 	theirs, served := r.serve()
 	defer theirs.Close()
-	hello := fmt.Appendf(nil, `m{"version":%d,"op":"hello"}`, Version)
+	hello := fmt.Appendf(nil, `m{"version":%d,"op":"hello"}`, wire.Version)
 	undo := leave(t, os.Getpid(), 0)
 	_, err := unix.Write(int(theirs.Fd()), hello)
 	refused := <-served
@@ -758,9 +760,9 @@ func TestLentUntilItIsSent(t *testing.T) {
 	}
 	hang()
 	a, b := socketpair(t)
-	ours, theirs := must(newLink(a)), must(newLink(b))
-	for ours.idle() {
-		if err := ours.send(message{Op: opAnswer}); err != nil {
+	ours, theirs := must(wire.NewLink(a)), must(wire.NewLink(b))
+	for ours.Idle() {
+		if err := ours.Send(wire.Message{Op: wire.OpAnswer}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -769,8 +771,8 @@ func TestLentUntilItIsSent(t *testing.T) {
 		_, err := r.server.serve(ours, nil, func() {})
 		served <- err
 	}()
-	for _, m := range []message{{Version: Version, Op: opHello}, {Op: opDrop, Group: "s-1", Held: numbers}} {
-		if err := theirs.send(m); err != nil {
+	for _, m := range []wire.Message{{Version: wire.Version, Op: wire.OpHello}, {Op: wire.OpDrop, Group: "s-1", Held: numbers}} {
+		if err := theirs.Send(m); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -780,7 +782,7 @@ func TestLentUntilItIsSent(t *testing.T) {
 		return len(r.server.sessions["s-1"].held) == 0
 	})
 	for {
-		m, files, err := theirs.receive()
+		m, files, err := theirs.Receive()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -792,14 +794,14 @@ func TestLentUntilItIsSent(t *testing.T) {
 		if !slices.Equal(of, numbers) || !strings.Contains(name, "lent") {
 			t.Errorf("held: %v, %s", of, name)
 		}
-		closeAll(files)
+		wire.CloseAll(files)
 		break
 	}
 	testkit.Eventually(t, "it is closed", func() bool {
 		name, _ := os.Readlink("/proc/self/fd/" + strconv.Itoa(numbers[0]))
 		return !strings.Contains(name, "lent")
 	})
-	theirs.close()
+	theirs.Close()
 	if err := <-served; err != nil {
 		t.Error(err)
 	}
@@ -844,10 +846,10 @@ func TestConnectionCutInAMessage(t *testing.T) {
 		before := openFiles(t)
 		for range 5 {
 			theirs, served := r.serve()
-			if _, err := unix.Write(int(theirs.Fd()), fmt.Appendf(nil, `m{"version":%d,"op":"hello"}`, Version)); err != nil {
+			if _, err := unix.Write(int(theirs.Fd()), fmt.Appendf(nil, `m{"version":%d,"op":"hello"}`, wire.Version)); err != nil {
 				t.Fatal(err)
 			}
-			if err := unix.Sendmsg(int(theirs.Fd()), []byte{parcel}, unix.UnixRights(0, 1, 2), nil, 0); err != nil {
+			if err := unix.Sendmsg(int(theirs.Fd()), []byte{wire.Parcel}, unix.UnixRights(0, 1, 2), nil, 0); err != nil {
 				t.Fatal(err)
 			}
 			theirs.Close()
@@ -925,9 +927,9 @@ func TestNothingIsLeftAfterClose(t *testing.T) {
 		}
 		testkit.Eventually(t, "descriptors, goroutines and children go", func() bool { // what is told of the last exits may be on its way
 			c.Numbers()
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			return openFiles(t) <= files && goruntime.NumGoroutine() <= routines && len(c.children) == 0 && len(c.marks) == 0
+			c.Mu.Lock()
+			defer c.Mu.Unlock()
+			return openFiles(t) <= files && goruntime.NumGoroutine() <= routines && len(c.Children) == 0 && len(c.Marks) == 0
 		})
 		r.server.mu.Lock()
 		defer r.server.mu.Unlock()
@@ -1001,7 +1003,10 @@ func TestDirectoryThatDoesNotAnswer(t *testing.T) {
 		there := run("/bin/true")
 		there.Dir = dir
 		asks := []func() error{
-			func() error { _, _, err := c.call(message{Op: opEnter, Group: "s-1", Dir: []byte(dir)}); return err },
+			func() error {
+				_, _, err := c.Call(wire.Message{Op: wire.OpEnter, Group: "s-1", Dir: []byte(dir)})
+				return err
+			},
 			func() error { _, err := scope.Spawn(there); return err },
 			func() error {
 				_, err := c.StartSession("s-3", runtime.StartRequest{Shell: there, Parallel: func(runtime.KeptGroup) error { return nil }})
@@ -1021,7 +1026,7 @@ func TestDirectoryThatDoesNotAnswer(t *testing.T) {
 			if err == nil {
 				<-k.Exited()
 				k.Close()
-				_, _, err = c.call(message{Op: opClose, Group: "s-2"})
+				_, _, err = c.Call(wire.Message{Op: wire.OpClose, Group: "s-2"})
 			}
 			others <- err
 		}()
@@ -1055,7 +1060,7 @@ func TestShortOfDescriptors(t *testing.T) {
 	if err := unix.Prlimit(a.cmd.Process.Pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: most, Max: most}, nil); err != nil {
 		t.Fatal(err)
 	}
-	c, err := Dial(ours, zerolog.Nop())
+	c, err := client.Dial(ours, zerolog.Nop())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,6 +24,8 @@ import (
 	"trl/internal/testkit"
 	"trl/metrics"
 	"trl/runtime"
+	"trl/runtime/keeper/client"
+	"trl/runtime/keeper/wire"
 )
 
 // TestMain turns into a part of trl when it is started as
@@ -79,12 +81,12 @@ func actGateway(mode string) {
 		os.Exit(3)
 	}
 	if os.Getenv("TRL_TEST_DIR") == "" { // by a keeper, not by act
-		if err := RestoreEnviron(); err != nil {
+		if err := client.RestoreEnviron(); err != nil {
 			panic(err)
 		}
 	}
-	recalled, recalls := Remembered()
-	conn := must(GatewaySocket())
+	recalled, recalls := client.Remembered()
+	conn := must(client.GatewaySocket())
 	if mode == "second-broken" && os.Getenv("TRL_TEST_DIR") != "" {
 		mark := os.Getenv("TRL_TEST_DIR") + "/been"
 		if _, err := os.Stat(mark); err == nil {
@@ -95,7 +97,7 @@ func actGateway(mode string) {
 	}
 	told := make(chan os.Signal, 1)
 	signal.Notify(told, syscall.SIGTERM, syscall.SIGINT)
-	c := must(Dial(conn, zerolog.Nop()))
+	c := must(client.Dial(conn, zerolog.Nop()))
 	_ = c.Ready()
 	fmt.Println("hello", c.Generation(), os.Getpid(), time.Now().UnixMilli(), len(c.Files()))
 	switch mode {
@@ -225,8 +227,8 @@ func openCell(c runtime.Keeper, id string) runtime.KeptScope {
 func actServe(isolation string, write []string) {
 	f := os.NewFile(3, "socket")
 	h := must(runtime.NewHost(runtime.Config{Isolation: isolation, WritableDirs: write, Metrics: metrics.New(nil), Log: zerolog.Nop()}))
-	s := newServer(h, "epoch", nil, func() Numbers { return Numbers{} }, zerolog.Nop())
-	_, _ = s.serve(must(newLink(f)), nil, func() {})
+	s := newServer(h, "epoch", nil, func() wire.Numbers { return wire.Numbers{} }, zerolog.Nop())
+	_, _ = s.serve(must(wire.NewLink(f)), nil, func() {})
 	h.Close()
 	os.Exit(0)
 }
@@ -251,7 +253,7 @@ func newRig(t testing.TB, isolation string) *rig {
 		h.Close()
 		t.Skip("no cgroup of our own: ", why)
 	}
-	r := &rig{t: t, host: h, server: newServer(h, "epoch", nil, func() Numbers { return Numbers{KillFailed: 7} }, zerolog.Nop())}
+	r := &rig{t: t, host: h, server: newServer(h, "epoch", nil, func() wire.Numbers { return wire.Numbers{KillFailed: 7} }, zerolog.Nop())}
 	t.Cleanup(func() {
 		for _, end := range r.ends {
 			end()
@@ -282,7 +284,7 @@ func socketpair(t testing.TB) (a, b *os.File) {
 func (r *rig) serve() (theirs *os.File, served chan error) {
 	r.t.Helper()
 	ours, theirs := socketpair(r.t)
-	l, err := newLink(ours)
+	l, err := wire.NewLink(ours)
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -295,10 +297,10 @@ func (r *rig) serve() (theirs *os.File, served chan error) {
 }
 
 // dial is a gateway in this process. hang ends it as kill -9 would.
-func (r *rig) dial() (c *Client, hang func()) {
+func (r *rig) dial() (c *client.Client, hang func()) {
 	r.t.Helper()
 	theirs, served := r.serve()
-	c, err := Dial(theirs, zerolog.Nop())
+	c, err := client.Dial(theirs, zerolog.Nop())
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -332,7 +334,7 @@ func act(t testing.TB, socket *os.File, args ...string) *actor {
 	a.cmd.Env = append(os.Environ(), "TRL_TEST_DIR="+t.TempDir(), "GORACE=atexit_sleep_ms=0")
 	if socket != nil {
 		a.cmd.ExtraFiles = []*os.File{socket}
-		a.cmd.Env = append(a.cmd.Env, fdVar+"=3")
+		a.cmd.Env = append(a.cmd.Env, wire.FDVar+"=3")
 	}
 	r, w, err := os.Pipe() // not StdoutPipe: Wait must not wait for those who inherit it
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"trl/runtime/keeper/wire"
 )
 
 // A requestReader reads a gateway's requests and sees to each. One goroutine has it at a time. A start of a process may take long,
@@ -14,7 +15,7 @@ import (
 // give each start to another goroutine at once would cost it a twentieth, for the threads that are woken for nothing.
 type requestReader struct {
 	s     *server
-	l     *link
+	l     *wire.Link
 	ready func()
 	bye   bool       // owned by who has the watch, and by listen after ended
 	ended chan error // what the connection ended with
@@ -29,10 +30,10 @@ const handOffAfter = 20 * time.Millisecond
 
 func (w *requestReader) read() {
 	for {
-		m, files, err := w.l.receive()
+		m, files, err := w.l.Receive()
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			p := w.s.readPause.Load()
-			w.l.resumeReceive()
+			w.l.ResumeReceive()
 			close(p.begun)
 			<-p.over
 			continue
@@ -44,8 +45,8 @@ func (w *requestReader) read() {
 			w.ended <- err
 			return
 		}
-		w.bye = w.bye || m.Op == opBye
-		if m.Op == opReady {
+		w.bye = w.bye || m.Op == wire.OpBye
+		if m.Op == wire.OpReady {
 			w.ready()
 		}
 		turn := w.handOffs.Load()

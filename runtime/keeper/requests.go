@@ -13,12 +13,13 @@ import (
 
 	"trl/runtime"
 	"trl/runtime/descriptor"
+	"trl/runtime/keeper/wire"
 )
 
 // A request is a message of a gateway and what it is about.
 type request struct {
-	message
-	link    *link
+	wire.Message
+	link    *wire.Link
 	files   []int          // the descriptors that came with it; closed before do, unless takesFiles
 	session *session       // nil in a handler of the keeper
 	scope   *runtime.Scope // nil where the message names none
@@ -26,7 +27,7 @@ type request struct {
 
 // An answer is what goes back. The files become the link's.
 type answer struct {
-	message
+	wire.Message
 	files []int
 }
 
@@ -53,81 +54,81 @@ type handler struct {
 func (s *server) newHandlers(removeIsSlow bool) map[string]handler {
 	done := func(*request, *answer) error { return nil }
 	return map[string]handler{
-		opReady:    {do: done}, // see requestReader.read
-		opBye:      {do: done}, // likewise
-		opNumbers:  {do: s.countNumbers},
-		opRemember: {do: s.remember},
-		opEscaped: {slow: true, do: func(_ *request, a *answer) error {
+		wire.OpReady:    {do: done}, // see requestReader.read
+		wire.OpBye:      {do: done}, // likewise
+		wire.OpNumbers:  {do: s.countNumbers},
+		wire.OpRemember: {do: s.remember},
+		wire.OpEscaped: {slow: true, do: func(_ *request, a *answer) error {
 			a.Sessions = s.host.OrphanSessions()
 			return nil
 		}},
-		opOrphans: {slow: true, do: func(q *request, a *answer) error {
+		wire.OpOrphans: {slow: true, do: func(q *request, a *answer) error {
 			a.Count = s.host.KillOrphans(func(id string) bool { return !slices.Contains(q.Sessions, id) })
 			return nil
 		}},
 
-		opGroup: {do: func(q *request, _ *answer) error {
+		wire.OpGroup: {do: func(q *request, _ *answer) error {
 			_, err := s.open(q.Group)
 			return err
 		}},
-		opStartSession: {do: s.startSession, takesFiles: true, answersSelf: true},
-		opClose:        {target: ofSession, slow: true, do: s.closeSession},
-		opDropAll: {target: ofSession, do: func(q *request, _ *answer) error {
+		wire.OpStartSession: {do: s.startSession, takesFiles: true, answersSelf: true},
+		wire.OpClose:        {target: ofSession, slow: true, do: s.closeSession},
+		wire.OpDropAll: {target: ofSession, do: func(q *request, _ *answer) error {
 			s.dropAll(q.session)
 			return nil
 		}},
-		opLimit: {target: ofSession, do: func(q *request, _ *answer) error {
+		wire.OpLimit: {target: ofSession, do: func(q *request, _ *answer) error {
 			if q.Limits == nil {
 				return fmt.Errorf("limit: %w", fs.ErrInvalid)
 			}
 			return q.session.Limit(*q.Limits)
 		}},
-		opGauge: {target: ofSession, do: func(q *request, a *answer) error {
+		wire.OpGauge: {target: ofSession, do: func(q *request, a *answer) error {
 			a.Held, a.files = q.session.Meters().Open().Files()
 			return nil
 		}},
-		opEnter: {target: ofSession, slow: true, do: func(q *request, _ *answer) error { return q.session.Enterable(string(q.Dir)) }},
-		opCwd: {target: ofSession, do: func(q *request, a *answer) error {
+		wire.OpEnter: {target: ofSession, slow: true, do: func(q *request, _ *answer) error { return q.session.Enterable(string(q.Dir)) }},
+		wire.OpCwd: {target: ofSession, do: func(q *request, a *answer) error {
 			a.Dir = []byte(q.session.Cwd(q.Pid))
 			return nil
 		}},
-		opReleaseConfinement: {target: ofSession, do: func(q *request, _ *answer) error {
+		wire.OpReleaseConfinement: {target: ofSession, do: func(q *request, _ *answer) error {
 			s.host.ReleaseConfinement(q.session.id)
 			return nil
 		}},
-		opMembers: {target: ofSession, do: func(q *request, a *answer) error {
+		wire.OpMembers: {target: ofSession, do: func(q *request, a *answer) error {
 			a.Pids = q.session.Members()
 			return nil
 		}},
-		opSignal:  {target: ofSession, do: s.signal},
-		opRelease: {target: ofSession, do: s.release},
+		wire.OpSignal:  {target: ofSession, do: s.signal},
+		wire.OpRelease: {target: ofSession, do: s.release},
 
-		opHold:         {target: ofSession, do: s.hold, takesFiles: true},
-		opMakeChannels: {target: ofSession, do: s.makeChannels, takesFiles: true},
-		opDrop:         {target: ofSession, do: s.drop},
-		opWrite:        {target: ofSession, do: s.changeHeld},
-		opPunch:        {target: ofSession, do: s.changeHeld},
+		wire.OpHold:         {target: ofSession, do: s.hold, takesFiles: true},
+		wire.OpMakeChannels: {target: ofSession, do: s.makeChannels, takesFiles: true},
+		wire.OpDrop:         {target: ofSession, do: s.drop},
+		wire.OpWrite:        {target: ofSession, do: s.changeHeld},
+		wire.OpPunch:        {target: ofSession, do: s.changeHeld},
 
-		opScope: {target: ofSession, do: func(q *request, a *answer) error {
+		wire.OpScope: {target: ofSession, do: func(q *request, a *answer) error {
 			_, err := s.newScope(q.session, a)
 			return err
 		}},
-		opSpawn:         {target: ofScope, do: s.spawn, takesFiles: true, answersSelf: true},
-		opAddChild:      {target: ofScope, do: func(q *request, _ *answer) error { return q.scope.AddChild(q.Pid) }},
-		opAddForkedCopy: {target: ofScope, do: func(q *request, _ *answer) error { return q.scope.AddForkedCopy(q.Pid) }},
-		opMembersExcept: {target: ofScope, do: func(q *request, a *answer) error {
+		wire.OpSpawn:         {target: ofScope, do: s.spawn, takesFiles: true, answersSelf: true},
+		wire.OpAddChild:      {target: ofScope, do: func(q *request, _ *answer) error { return q.scope.AddChild(q.Pid) }},
+		wire.OpAddForkedCopy: {target: ofScope, do: func(q *request, _ *answer) error { return q.scope.AddForkedCopy(q.Pid) }},
+		wire.OpMembersExcept: {target: ofScope, do: func(q *request, a *answer) error {
 			a.Pids = q.scope.MembersExcept(q.Pid)
 			return nil
 		}},
-		opKill:   {target: ofScope, slow: true, goneIsDone: true, do: func(q *request, _ *answer) error { return q.scope.Kill(q.Pid) }},
-		opRemove: {target: ofScope, slow: removeIsSlow, do: s.removeScope},
+		wire.OpKill:   {target: ofScope, slow: true, goneIsDone: true, do: func(q *request, _ *answer) error { return q.scope.Kill(q.Pid) }},
+		wire.OpRemove: {target: ofScope, slow: removeIsSlow, do: s.removeScope},
 	}
 }
 
 // handle does what m asks for and answers, later if it may take long.
-func (s *server) handle(l *link, m message, files []int) {
+func (s *server) handle(l *wire.Link, m wire.Message, files []int) {
 	h := s.handlers[m.Op] // an unknown one has no do
-	q := &request{message: m, link: l, files: files}
+	q := &request{Message: m, link: l, files: files}
 	if h.slow {
 		s.runSlow(func() { s.respond(h, q) })
 	} else {
@@ -146,30 +147,30 @@ func (s *server) runSlow(f func()) {
 
 // respond does what q asks for and answers.
 func (s *server) respond(h handler, q *request) {
-	a := &answer{message: message{Op: opAnswer, ID: q.ID}}
+	a := &answer{Message: wire.Message{Op: wire.OpAnswer, ID: q.ID}}
 	err := s.perform(h, q, a)
 	switch {
 	case err == nil && h.answersSelf:
 		return
 	case q.ID == 0: // nobody waits for an answer
-		closeAll(a.files)
+		wire.CloseAll(a.files)
 		return
 	}
-	a.Fault = faultOf(err)
-	if err := q.link.send(a.message, a.files...); err != nil {
+	a.Fault = wire.FaultOf(err)
+	if err := q.link.Send(a.Message, a.files...); err != nil {
 		s.log.Error().Err(err).Str("op", q.Op).Msg("answer that cannot be sent")
-		_ = q.link.send(message{Op: opAnswer, ID: q.ID, Fault: faultOf(err)}) // somebody waits for one
+		_ = q.link.Send(wire.Message{Op: wire.OpAnswer, ID: q.ID, Fault: wire.FaultOf(err)}) // somebody waits for one
 	}
 }
 
 // perform finds what q is about and calls the handler.
 func (s *server) perform(h handler, q *request, a *answer) (err error) {
 	if !h.takesFiles {
-		closeAll(q.files)
+		wire.CloseAll(q.files)
 		q.files = nil
 	}
 	switch {
-	case q.lost:
+	case q.Lost:
 		return unix.EMFILE
 	case h.do == nil:
 		err = fmt.Errorf("request %s: %w", q.Op, fs.ErrInvalid)
@@ -182,7 +183,7 @@ func (s *server) perform(h handler, q *request, a *answer) (err error) {
 		return nil
 	}
 	if err != nil {
-		closeAll(q.files)
+		wire.CloseAll(q.files)
 		return err
 	}
 	return h.do(q, a)

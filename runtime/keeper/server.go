@@ -16,6 +16,7 @@ import (
 
 	"trl/runtime"
 	"trl/runtime/descriptor"
+	"trl/runtime/keeper/wire"
 )
 
 // A server does for one gateway at a time what that may not do itself, and remembers it for the next one: groups, scopes,
@@ -25,7 +26,7 @@ type server struct {
 	host      *runtime.Host
 	listeners []*os.File
 	epoch     string
-	numbers   func() Numbers
+	numbers   func() wire.Numbers
 	log       zerolog.Logger
 	handlers  map[string]handler // by message.Op; never written after newServer
 	work      sync.WaitGroup     // requests that take their time, and tellWhenExited
@@ -35,7 +36,7 @@ type server struct {
 	readPause atomic.Pointer[readPause]
 
 	mu          sync.Mutex          // before link.mu
-	link        *link               // guarded by mu; of the gateway that has said hello; nil: none
+	link        *wire.Link          // guarded by mu; of the gateway that has said hello; nil: none
 	linkEnded   chan struct{}       // guarded by mu; closed when link ends; nil without one
 	generation  int                 // guarded by mu; how many gateways have said hello
 	sessions    map[string]*session // guarded by mu; until dropall
@@ -64,7 +65,7 @@ type process struct {
 	released bool // guarded by server.mu: no gateway needs to hear of it again
 }
 
-func newServer(host *runtime.Host, epoch string, listeners []*os.File, numbers func() Numbers, log zerolog.Logger) *server {
+func newServer(host *runtime.Host, epoch string, listeners []*os.File, numbers func() wire.Numbers, log zerolog.Logger) *server {
 	s := &server{
 		host: host, epoch: epoch, listeners: listeners, numbers: numbers, log: log,
 		sessions: map[string]*session{},
@@ -77,8 +78,8 @@ func newServer(host *runtime.Host, epoch string, listeners []*os.File, numbers f
 // serve answers one gateway until the connection ends. What that has sent is done, even if it is dead by then: it may
 // have acted on it already. dead closes with the process, if it is one of ours; ready is called once it says that it
 // serves; bye: it means to end, and everything with it.
-func (s *server) serve(l *link, dead <-chan struct{}, ready func()) (bye bool, err error) {
-	defer l.close()
+func (s *server) serve(l *wire.Link, dead <-chan struct{}, ready func()) (bye bool, err error) {
+	defer l.Close()
 	if err := s.welcome(l, dead); err != nil {
 		return false, err
 	}
@@ -91,11 +92,11 @@ type readPause struct {
 }
 
 // pauseReading makes serve stop between two messages, and resting says that no request is under way then. resume ends it.
-func (s *server) pauseReading(l *link, timeout time.Duration) (resume func(), resting bool) {
+func (s *server) pauseReading(l *wire.Link, timeout time.Duration) (resume func(), resting bool) {
 	p := &readPause{begun: make(chan struct{}), over: make(chan struct{})}
 	s.readPause.Store(p)
 	resume = func() { close(p.over) }
-	l.interruptReceive()
+	l.InterruptReceive()
 	late := time.NewTimer(timeout)
 	defer late.Stop()
 	select {
@@ -103,7 +104,7 @@ func (s *server) pauseReading(l *link, timeout time.Duration) (resume func(), re
 	case <-late.C:
 		return resume, false
 	}
-	for s.slow.Load() > 0 || !l.idle() {
+	for s.slow.Load() > 0 || !l.Idle() {
 		select {
 		case <-time.After(time.Millisecond):
 		case <-late.C:
@@ -114,9 +115,9 @@ func (s *server) pauseReading(l *link, timeout time.Duration) (resume func(), re
 }
 
 // readRequests is serve after the welcome.
-func (s *server) readRequests(l *link, ready func()) (bye bool, err error) {
+func (s *server) readRequests(l *wire.Link, ready func()) (bye bool, err error) {
 	defer func() {
-		l.close()       // nothing is lent any more
+		l.Close()       // nothing is lent any more
 		s.starts.Wait() // who comes next is told of every child
 		s.mu.Lock()
 		s.link = nil
@@ -133,18 +134,18 @@ func (s *server) readRequests(l *link, ready func()) (bye bool, err error) {
 
 // welcome answers a hello with all that there is. While another gateway has that, it is told to leave, and waited for:
 // what it has under way, two could not go on with.
-func (s *server) welcome(l *link, dead <-chan struct{}) error {
-	_, files, theirs, err := l.receiveHello()
-	closeAll(files)
+func (s *server) welcome(l *wire.Link, dead <-chan struct{}) error {
+	_, files, theirs, err := l.ReceiveHello()
+	wire.CloseAll(files)
 	if err != nil {
 		return fmt.Errorf("hello: %w", err)
 	}
-	if theirs != Version {
-		err := &VersionError{Keeper: Version, Gateway: theirs}
-		_ = l.send(message{Version: Version, Op: opHello, Fault: faultOf(err)})
+	if theirs != wire.Version {
+		err := &wire.VersionError{Keeper: wire.Version, Gateway: theirs}
+		_ = l.Send(wire.Message{Version: wire.Version, Op: wire.OpHello, Fault: wire.FaultOf(err)})
 		return err
 	}
-	fd, err := duplicate(l.descriptor()) // what a long answer takes; for want of it, nobody leaves for nothing
+	fd, err := wire.Duplicate(l.Descriptor()) // what a long answer takes; for want of it, nobody leaves for nothing
 	if err != nil {
 		return fmt.Errorf("hello: %w", err)
 	}
@@ -154,7 +155,7 @@ func (s *server) welcome(l *link, dead <-chan struct{}) error {
 	defer s.mu.Unlock() // no exit is told before, and none is missed after
 	for s.link != nil {
 		vacant := s.linkEnded
-		_ = s.link.send(message{Op: opYield})
+		_ = s.link.Send(wire.Message{Op: wire.OpYield})
 		s.mu.Unlock()
 		select {
 		case <-vacant: // supervise sees to it
@@ -166,7 +167,7 @@ func (s *server) welcome(l *link, dead <-chan struct{}) error {
 	}
 	st, files, own := s.stateLocked()
 	room.Close()
-	if err := l.sendBorrowed(message{Version: Version, Op: opHello, State: st}, files, own); err != nil {
+	if err := l.SendBorrowed(wire.Message{Version: wire.Version, Op: wire.OpHello, State: st}, files, own); err != nil {
 		return fmt.Errorf("hello: %w", err)
 	}
 	s.generation++
@@ -175,8 +176,8 @@ func (s *server) welcome(l *link, dead <-chan struct{}) error {
 }
 
 // stateLocked: mu is held. Of the files, own are the caller's; there may be no room for copies of the others.
-func (s *server) stateLocked() (st *state, files, own []int) {
-	st = &state{Epoch: s.epoch, Pid: os.Getpid(), Generation: s.generation}
+func (s *server) stateLocked() (st *wire.State, files, own []int) {
+	st = &wire.State{Epoch: s.epoch, Pid: os.Getpid(), Generation: s.generation}
 	st.Instance = s.host.Instance()
 	st.Tier, st.Why = s.host.Isolation()
 	st.Tiers = s.host.Tiers()
@@ -197,22 +198,22 @@ func (s *server) stateLocked() (st *state, files, own []int) {
 	give(orphans)
 	for _, id := range slices.Sorted(maps.Keys(s.sessions)) {
 		g := s.sessions[id]
-		gs := groupState{ID: id}
+		gs := wire.GroupState{ID: id}
 		for _, no := range slices.Sorted(maps.Keys(g.scopes)) {
 			// A scope that cannot be looked at is asked for.
 			fd, _ := g.scopes[no].OpenPIDList()
 			give(fd)
-			gs.Scopes = append(gs.Scopes, scopeState{Number: no, Mark: g.scopes[no].Mark(), Listed: fd >= 0})
+			gs.Scopes = append(gs.Scopes, wire.ScopeState{Number: no, Mark: g.scopes[no].Mark(), Listed: fd >= 0})
 		}
 		for _, number := range slices.Sorted(maps.Keys(g.children)) {
 			c := g.children[number]
-			cs := childState{Child: number, Pid: c.Pid()}
+			cs := wire.ChildState{Child: number, Pid: c.Pid()}
 			if c.ended {
-				cs.Status = statusOf(c.Status())
+				cs.Status = wire.StatusOf(c.Status())
 			}
 			fd := c.Pidfd()
 			if c.released { // its end closes it
-				fd, _ = duplicate(fd)
+				fd, _ = wire.Duplicate(fd)
 				give(fd)
 			} else if fd >= 0 {
 				files = append(files, fd)
@@ -236,7 +237,7 @@ func (s *server) rememberedEnv() []string {
 	if s.remembered == nil {
 		return nil
 	}
-	return []string{rememberedVar + "=" + base64.StdEncoding.EncodeToString(s.remembered)}
+	return []string{wire.RememberedVar + "=" + base64.StdEncoding.EncodeToString(s.remembered)}
 }
 
 // find returns a group, and its scope unless number is 0.

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"path/filepath"
 	goruntime "runtime"
 	"slices"
 	"sync"
@@ -214,6 +213,3 @@ func (s *signals) close() {
 	for range s.accepted {                                         // until read has returned
 	}
 }
-
-// nameProcess is for ps and pgrep, which show the file that was executed: else we would be "exe".
-func nameProcess() { _ = os.WriteFile("/proc/self/comm", []byte(filepath.Base(os.Args[0])), 0) }

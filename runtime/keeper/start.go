@@ -7,6 +7,7 @@ import (
 	"os"
 
 	"trl/runtime"
+	"trl/runtime/keeper/wire"
 )
 
 // open makes a group, or makes it anew when its processes are gone: what is held for it stays.
@@ -54,12 +55,12 @@ func (s *server) newScope(g *session, a *answer) (c *runtime.Scope, err error) {
 // unless there is an error, the rest comes later, with the answer.
 func (s *server) startSession(q *request, a *answer) error {
 	if q.Spawn == nil {
-		closeAll(q.files)
+		wire.CloseAll(q.files)
 		return fmt.Errorf("%s: %w", q.Op, fs.ErrInvalid)
 	}
 	g, err := s.open(q.Group)
 	if err != nil {
-		closeAll(q.files)
+		wire.CloseAll(q.files)
 		return err
 	}
 	q.session = g
@@ -67,7 +68,7 @@ func (s *server) startSession(q *request, a *answer) error {
 		s.runSlow(func() {
 			_ = g.Close(context.Background())
 			s.dropAll(g)
-			_ = q.link.send(message{Op: opAnswer, ID: q.ID, Fault: faultOf(err)})
+			_ = q.link.Send(wire.Message{Op: wire.OpAnswer, ID: q.ID, Fault: wire.FaultOf(err)})
 		})
 	}
 	return nil
@@ -82,7 +83,7 @@ func (s *server) startFirstShell(q *request, a *answer) (err error) {
 		q.scope, err = s.newScope(q.session, a)
 	}
 	if err != nil {
-		closeAll(q.files)
+		wire.CloseAll(q.files)
 		return err
 	}
 	return s.start(q, a)
@@ -90,7 +91,7 @@ func (s *server) startFirstShell(q *request, a *answer) (err error) {
 
 func (s *server) spawn(q *request, a *answer) error {
 	if q.Spawn == nil {
-		closeAll(q.files)
+		wire.CloseAll(q.files)
 		return fmt.Errorf("%s: %w", q.Op, fs.ErrInvalid)
 	}
 	return s.start(q, a)
@@ -102,7 +103,7 @@ func (s *server) start(q *request, a *answer) (err error) {
 	defer s.reader.beginStart()()
 	defer func() {
 		if err != nil {
-			closeAll(a.files)
+			wire.CloseAll(a.files)
 			a.files = nil
 		}
 	}()
@@ -128,10 +129,10 @@ func (s *server) start(q *request, a *answer) (err error) {
 	if err != nil {
 		return err
 	}
-	if fd, err := duplicate(child.Pidfd()); err == nil {
+	if fd, err := wire.Duplicate(child.Pidfd()); err == nil {
 		a.files = append([]int{fd}, a.files...)
 	} else { // then the gateway has as little room, and asks us
-		closeAll(a.files)
+		wire.CloseAll(a.files)
 		a.files = nil
 	}
 	s.mu.Lock()
@@ -144,7 +145,7 @@ func (s *server) start(q *request, a *answer) (err error) {
 	p := &process{Child: child, number: s.serial, session: g}
 	g.children[p.number] = p
 	a.Child, a.Pid = p.number, child.Pid()
-	_ = q.link.send(a.message, a.files...)
+	_ = q.link.Send(a.Message, a.files...)
 	s.mu.Unlock()
 	s.work.Go(func() { s.tellWhenExited(p) }) // ends with the child; wait waits for it
 	return nil
@@ -157,7 +158,7 @@ func (s *server) tellWhenExited(p *process) {
 	defer s.mu.Unlock()
 	p.ended = true
 	if s.link != nil {
-		_ = s.link.send(message{Op: opExit, Child: p.number, Status: statusOf(p.Status())})
+		_ = s.link.Send(wire.Message{Op: wire.OpExit, Child: p.number, Status: wire.StatusOf(p.Status())})
 	}
 	if p.released {
 		delete(p.session.children, p.number)

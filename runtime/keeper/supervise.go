@@ -145,7 +145,7 @@ func (s *supervision) checkDying() {
 			if g != nil && g.child.Dying() {
 				s.c.Log.Error().Int("gateway", g.child.Pid()).Msg("gateway cannot end: the kernel holds it up; it is given up, and what it has open stays open")
 				g.givenUp = true
-				g.link.endInput()
+				g.link.EndInput()
 				s.host.CountAsEnded(g.child)
 			}
 		}

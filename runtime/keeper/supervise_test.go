@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"trl/internal/testkit"
+	"trl/runtime/keeper/wire"
 
 	"golang.org/x/sys/unix"
 )
@@ -210,25 +211,25 @@ func FuzzDecode(f *testing.F) {
 		`{"op":"hello","state":{"epoch":"x","groups":[{"id":"s-1","cells":[{"number":1,"mark":18446744073709551615,"listed":true}]}]}}`,
 		`{"op":"answer","id":1,"fault":{"text":"x","errno":2}}`, `{"op":"what"}`, `{"op":"exit","files":-1}`, `[`, ``,
 	} {
-		f.Add(byte(inline), []byte(text), uint8(1))
-		f.Add(byte(inFile), []byte(text), uint8(2))
-		f.Add(byte(parcel), []byte{}, uint8(253))
+		f.Add(byte(wire.Inline), []byte(text), uint8(1))
+		f.Add(byte(wire.InFile), []byte(text), uint8(2))
+		f.Add(byte(wire.Parcel), []byte{}, uint8(253))
 	}
 	f.Fuzz(func(t *testing.T, kind byte, text []byte, files uint8) {
-		if len(text) > maxInline+10 {
+		if len(text) > wire.MaxInline+10 {
 			t.Skip()
 		}
 		ours, theirs := socketpair(t)
-		l, err := newLink(ours)
+		l, err := wire.NewLink(ours)
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer l.close()
+		defer l.Close()
 		before := openFiles(t)
-		fds := make([]int, min(int(files), maxRights))
+		fds := make([]int, min(int(files), wire.MaxRights))
 		packet := append([]byte{kind}, text...)
-		if kind == inFile && len(text) > 0 && len(fds) > 0 && text[0] != '[' {
-			if fds[0], err = sealedMemfd(text); err != nil {
+		if kind == wire.InFile && len(text) > 0 && len(fds) > 0 && text[0] != '[' {
+			if fds[0], err = wire.SealedMemfd(text); err != nil {
 				t.Fatal(err)
 			}
 			packet = packet[:1]
@@ -242,19 +243,19 @@ func FuzzDecode(f *testing.F) {
 			}
 		}
 		theirs.Close()
-		m, got, err := l.receive()
+		m, got, err := l.Receive()
 		if err == nil && len(got) != m.Files {
 			t.Errorf("%d descriptors, told %d", len(got), m.Files)
 		}
-		closeAll(got)
+		wire.CloseAll(got)
 		if now := openFiles(t) + 1; now != before { // theirs
 			t.Errorf("%d files open, %d before: %v", now, before, err)
 		}
 		if err == nil {
-			_ = versionOf(text)
-			if packets, err := pack(m, nil, nil); err == nil {
+			_ = wire.VersionOf(text)
+			if packets, err := wire.Pack(m, nil, nil); err == nil {
 				for _, p := range packets {
-					p.finish()
+					p.Finish()
 				}
 			}
 		}

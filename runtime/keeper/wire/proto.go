@@ -1,4 +1,6 @@
-package keeper
+// Package wire is the socket between a keeper and its gateway: the messages, and a link that sends and receives them with
+// descriptors, in order.
+package wire
 
 import (
 	"bytes"
@@ -23,62 +25,62 @@ import (
 const Version = 7
 
 const (
-	maxInline = 64 << 10 // of a packet; longer messages go in a memfd. A third of what a socket buffer holds
+	MaxInline = 64 << 10 // of a packet; longer messages go in a memfd. A third of what a socket buffer holds
 	maxBody   = 64 << 20 // of a message in a memfd: 100,000 sessions in a hello
-	maxRights = 253      // the kernel's SCM_MAX_FD
+	MaxRights = 253      // the kernel's SCM_MAX_FD
 	maxFiles  = 1 << 20  // of a message; the kernel's own limit of open descriptors
 )
 
 // What a packet is, by its first byte. The descriptors of a message come in any number of parcels and with itself.
 const (
-	inline = 'm' // a message follows
-	inFile = 'b' // the message is in a memfd, the packet's first descriptor
-	parcel = 'f' // only descriptors, of the message to come
+	Inline = 'm' // a message follows
+	InFile = 'b' // the message is in a memfd, the packet's first descriptor
+	Parcel = 'f' // only descriptors, of the message to come
 )
 
 // Requests. The fields that each one reads are those that Client sets; all but those marked have one answer.
 const (
-	opHello              = "hello"   // the first, on both sides
-	opReady              = "ready"   // the gateway serves
-	opBye                = "bye"     // the gateway ends, and everything with it
-	opGroup              = "group"   // open one
-	opStartSession       = "found"   // one, with what a session begins with
-	opScope              = "cell"    // open one
-	opLimit              = "limit"   // a group
-	opGauge              = "gauge"   // of a group
-	opSpawn              = "spawn"   //
-	opAddChild           = "adopt"   //
-	opAddForkedCopy      = "copy"    // Scope.AddForkedCopy
-	opMembersExcept      = "others"  //
-	opSignal             = "signal"  // to a child, some processes of a scope, a scope, or a group: the first that is named
-	opKill               = "kill"    // a scope
-	opRemove             = "remove"  // a scope
-	opMembers            = "members" // of a group
-	opClose              = "close"   // a group
-	opMakeChannels       = "make"    // what the shells of a private group open
-	opHold               = "hold"    //
-	opDrop               = "drop"    // no answer
-	opDropAll            = "dropall" // no answer
-	opWrite              = "write"   // to a file that is held; no answer
-	opPunch              = "punch"   // a hole into a file that is held; no answer
-	opReleaseConfinement = "vacate"  // no answer
-	opEnter              = "enter"   // may the group's user enter a directory?
-	opCwd                = "cwd"     // of one of the group's processes
-	opRelease            = "release" // a child: its end has been heard of, or will not matter; no answer
-	opEscaped            = "escaped" // sessions that orphans name
-	opOrphans            = "orphans" // end those of the sessions named
-	opNumbers            = "numbers" //
-	opRemember           = "recall"  // what to give to the next gateway, if this one dies
-	opAnswer             = "answer"  // from the keeper
-	opExit               = "exit"    // from the keeper, unasked: a child's end
-	opYield              = "yield"   // from the keeper, unasked: a successor is ready to take over, end and leave all to it
+	OpHello              = "hello"   // the first, on both sides
+	OpReady              = "ready"   // the gateway serves
+	OpBye                = "bye"     // the gateway ends, and everything with it
+	OpGroup              = "group"   // open one
+	OpStartSession       = "found"   // one, with what a session begins with
+	OpScope              = "cell"    // open one
+	OpLimit              = "limit"   // a group
+	OpGauge              = "gauge"   // of a group
+	OpSpawn              = "spawn"   //
+	OpAddChild           = "adopt"   //
+	OpAddForkedCopy      = "copy"    // Scope.AddForkedCopy
+	OpMembersExcept      = "others"  //
+	OpSignal             = "signal"  // to a child, some processes of a scope, a scope, or a group: the first that is named
+	OpKill               = "kill"    // a scope
+	OpRemove             = "remove"  // a scope
+	OpMembers            = "members" // of a group
+	OpClose              = "close"   // a group
+	OpMakeChannels       = "make"    // what the shells of a private group open
+	OpHold               = "hold"    //
+	OpDrop               = "drop"    // no answer
+	OpDropAll            = "dropall" // no answer
+	OpWrite              = "write"   // to a file that is held; no answer
+	OpPunch              = "punch"   // a hole into a file that is held; no answer
+	OpReleaseConfinement = "vacate"  // no answer
+	OpEnter              = "enter"   // may the group's user enter a directory?
+	OpCwd                = "cwd"     // of one of the group's processes
+	OpRelease            = "release" // a child: its end has been heard of, or will not matter; no answer
+	OpEscaped            = "escaped" // sessions that orphans name
+	OpOrphans            = "orphans" // end those of the sessions named
+	OpNumbers            = "numbers" //
+	OpRemember           = "recall"  // what to give to the next gateway, if this one dies
+	OpAnswer             = "answer"  // from the keeper
+	OpExit               = "exit"    // from the keeper, unasked: a child's end
+	OpYield              = "yield"   // from the keeper, unasked: a successor is ready to take over, end and leave all to it
 )
 
-var ops = []string{opHello, opReady, opBye, opGroup, opStartSession, opScope, opLimit, opGauge, opSpawn, opAddChild, opAddForkedCopy, opMembersExcept, opSignal, opKill, opRemove,
-	opMembers, opClose, opMakeChannels, opHold, opDrop, opDropAll, opWrite, opPunch, opReleaseConfinement, opEnter, opCwd, opRelease, opEscaped, opOrphans, opNumbers, opRemember, opAnswer, opExit, opYield}
+var ops = []string{OpHello, OpReady, OpBye, OpGroup, OpStartSession, OpScope, OpLimit, OpGauge, OpSpawn, OpAddChild, OpAddForkedCopy, OpMembersExcept, OpSignal, OpKill, OpRemove,
+	OpMembers, OpClose, OpMakeChannels, OpHold, OpDrop, OpDropAll, OpWrite, OpPunch, OpReleaseConfinement, OpEnter, OpCwd, OpRelease, OpEscaped, OpOrphans, OpNumbers, OpRemember, OpAnswer, OpExit, OpYield}
 
 // A message is a request, its answer, or an event.
-type message struct {
+type Message struct {
 	Version int    `json:"version,omitzero"` // of a hello
 	Op      string `json:"op"`
 	ID      uint64 `json:"id,omitzero"`    // of a request, and of its answer
@@ -91,7 +93,7 @@ type message struct {
 	Pid      int                   `json:"pid,omitzero"`
 	Pids     []int                 `json:"pids,omitzero"`
 	Signal   int                   `json:"signal,omitzero"`
-	Spawn    *spawn                `json:"spawn,omitzero"`
+	Spawn    *Spawn                `json:"spawn,omitzero"`
 	Held     []int                 `json:"held,omitzero"` // what the keeper calls the descriptors that it holds
 	Kinds    []runtime.ChannelKind `json:"kinds,omitzero"`
 	From     int64                 `json:"from,omitzero"` // in the file held
@@ -101,17 +103,17 @@ type message struct {
 	Sessions []string              `json:"sessions,omitzero"`
 	Count    int                   `json:"count,omitzero"`
 	Done     bool                  `json:"done,omitzero"`
-	Status   *status               `json:"status,omitzero"`
-	State    *state                `json:"state,omitzero"`
+	Status   *Status               `json:"status,omitzero"`
+	State    *State                `json:"state,omitzero"`
 	Numbers  *Numbers              `json:"numbers,omitzero"`
 	Limits   *protocol.Limits      `json:"limits,omitzero"`
-	Fault    *fault                `json:"fault,omitzero"`
+	Fault    *Fault                `json:"fault,omitzero"`
 
-	lost bool // descriptors did not fit into our table; there are none then
+	Lost bool // descriptors did not fit into our table; there are none then
 }
 
 // A spawn is a runtime.Spec. Bytes, because neither paths nor environments need be UTF-8.
-type spawn struct {
+type Spawn struct {
 	Path  []byte   `json:"path"`
 	Argv  [][]byte `json:"argv"`
 	Env   [][]byte `json:"env"`
@@ -120,9 +122,9 @@ type spawn struct {
 	Slots []int    `json:"slots"` // for each descriptor of the child, which of the message's it is; -1: closed
 }
 
-// state is all that a gateway needs to go on where another one ended. Its descriptors, in this order: the listeners;
+// State is all that a gateway needs to go on where another one ended. Its descriptors, in this order: the listeners;
 // the list of orphans; for each group its scopes' lists, its children's pidfds, and what is held.
-type state struct {
+type State struct {
 	Epoch         string               `json:"epoch"`
 	Pid           int                  `json:"pid"`
 	Instance      runtime.Instance     `json:"instance"`
@@ -136,42 +138,42 @@ type state struct {
 	FIFODir       string               `json:"ports"`       // Host.FIFODir
 	OtherUser     bool                 `json:"foreign"`     // Host.RunsAsOtherUser
 	Descriptors   int                  `json:"descriptors"` // how many the keeper may have
-	Groups        []groupState         `json:"groups"`
+	Groups        []GroupState         `json:"groups"`
 }
 
-type groupState struct {
+type GroupState struct {
 	ID       string       `json:"id"`
-	Scopes   []scopeState `json:"cells"`
-	Children []childState `json:"children"`
+	Scopes   []ScopeState `json:"cells"`
+	Children []ChildState `json:"children"`
 	Held     []int        `json:"held"`
 }
 
-type scopeState struct {
+type ScopeState struct {
 	Number int    `json:"number"`
 	Mark   uint64 `json:"mark"`
 	Listed bool   `json:"listed"` // a list comes with it
 }
 
-type childState struct {
+type ChildState struct {
 	Child  uint64  `json:"child"`
 	Pid    int     `json:"pid"`
-	Status *status `json:"status,omitzero"` // nil: it runs
+	Status *Status `json:"status,omitzero"` // nil: it runs
 	Pinned bool    `json:"pinned"`          // a pidfd comes with it
 }
 
-// status is a runtime.Status.
-type status struct {
+// Status is a runtime.Status.
+type Status struct {
 	Code   int   `json:"code"`
 	Signal int   `json:"signal"`
 	CPU    int64 `json:"cpu"` // ns
 	MaxRSS int64 `json:"maxrss"`
 }
 
-func statusOf(s runtime.Status) *status {
-	return &status{s.Code, int(s.Signal), int64(s.CPU), s.MaxRSS}
+func StatusOf(s runtime.Status) *Status {
+	return &Status{s.Code, int(s.Signal), int64(s.CPU), s.MaxRSS}
 }
 
-func (s *status) status() runtime.Status {
+func (s *Status) Status() runtime.Status {
 	return runtime.Status{Code: s.Code, Signal: syscall.Signal(s.Signal), CPU: time.Duration(s.CPU), MaxRSS: s.MaxRSS}
 }
 
@@ -198,7 +200,7 @@ func (e *VersionError) Error() string {
 var ErrLost = runtime.ErrKeeperGone
 
 // A fault is an error that crosses the socket.
-type fault struct {
+type Fault struct {
 	Text  string        `json:"text"`
 	Errno syscall.Errno `json:"errno,omitzero"`
 	Is    string        `json:"is,omitzero"`    // a key of causes
@@ -213,11 +215,11 @@ var causes = map[string]error{
 	"closed": fs.ErrClosed, "lost": ErrLost, "exist": fs.ErrExist, "invalid": fs.ErrInvalid, "process done": os.ErrProcessDone,
 }
 
-func faultOf(err error) *fault {
+func FaultOf(err error) *Fault {
 	if err == nil {
 		return nil
 	}
-	f := &fault{Text: err.Error()}
+	f := &Fault{Text: err.Error()}
 	var limit *runtime.LimitError
 	if errors.As(err, &limit) {
 		f.Limit, f.Why = limit.Limit, limit.Why
@@ -236,7 +238,7 @@ func faultOf(err error) *fault {
 	return f
 }
 
-func (f *fault) err() error {
+func (f *Fault) Err() error {
 	if f == nil {
 		return nil
 	}
@@ -262,18 +264,18 @@ func (e *remoteError) Error() string { return e.text }
 func (e *remoteError) Unwrap() error { return e.cause }
 
 // decode is strict: what we do not know is of another make, or not ours at all.
-func decode(body []byte) (m message, err error) {
+func decode(body []byte) (m Message, err error) {
 	if err := json.Unmarshal(body, &m, json.RejectUnknownMembers(true)); err != nil {
-		return message{}, fmt.Errorf("message: %w", err)
+		return Message{}, fmt.Errorf("message: %w", err)
 	}
 	if !slices.Contains(ops, m.Op) || m.Files < 0 || m.Files > maxFiles {
-		return message{}, fmt.Errorf("message %q with %d descriptors: %w", m.Op, m.Files, fs.ErrInvalid)
+		return Message{}, fmt.Errorf("message %q with %d descriptors: %w", m.Op, m.Files, fs.ErrInvalid)
 	}
 	return m, nil
 }
 
-// versionOf reads what every make has at the same place, whatever else is there: the version of a hello.
-func versionOf(body []byte) int {
+// VersionOf reads what every make has at the same place, whatever else is there: the version of a hello.
+func VersionOf(body []byte) int {
 	var hello struct {
 		Version int `json:"version"`
 	}
@@ -288,47 +290,47 @@ type packet struct {
 	after []func() // called once it is sent, or cannot be
 }
 
-func (p packet) finish() {
+func (p packet) Finish() {
 	for _, f := range p.after {
 		f()
 	}
 }
 
-// pack makes packets of a message. Those of the files that are its own become theirs, also when it fails.
-func pack(m message, files, own []int) (packets []packet, err error) {
+// Pack makes packets of a message. Those of the files that are its own become theirs, also when it fails.
+func Pack(m Message, files, own []int) (packets []packet, err error) {
 	m.Files = len(files)
-	text := bytes.NewBuffer([]byte{inline})
+	text := bytes.NewBuffer([]byte{Inline})
 	if err := json.MarshalWrite(text, &m, jsontext.AllowInvalidUTF8(true)); err != nil {
-		closeAll(own)
+		CloseAll(own)
 		return nil, fmt.Errorf("message: %w", err)
 	}
 	last := packet{text: text.Bytes()}
-	room := maxRights
-	if text.Len() > maxInline {
-		body, err := sealedMemfd(last.text[1:])
+	room := MaxRights
+	if text.Len() > MaxInline {
+		body, err := SealedMemfd(last.text[1:])
 		if err != nil {
-			closeAll(own)
+			CloseAll(own)
 			return nil, fmt.Errorf("long message: %w", err)
 		}
-		last = packet{text: []byte{inFile}, files: []int{body}}
+		last = packet{text: []byte{InFile}, files: []int{body}}
 		own = append(slices.Clip(own), body)
 		room--
 	}
 	for len(files) > room {
-		n := min(len(files), maxRights)
-		packets = append(packets, packet{text: []byte{parcel}, files: files[:n:n]})
+		n := min(len(files), MaxRights)
+		packets = append(packets, packet{text: []byte{Parcel}, files: files[:n:n]})
 		files = files[n:]
 	}
 	last.files = append(last.files, files...)
-	last.after = []func(){func() { closeAll(own) }}
+	last.after = []func(){func() { CloseAll(own) }}
 	return append(packets, last), nil
 }
 
 // sealFlags: from here on only to be read.
 const sealFlags = unix.F_SEAL_WRITE | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW
 
-// sealedMemfd is a memfd that holds body.
-func sealedMemfd(body []byte) (fd int, err error) {
+// SealedMemfd is a memfd that holds body.
+func SealedMemfd(body []byte) (fd int, err error) {
 	if len(body) > maxBody {
 		return -1, unix.EMSGSIZE
 	}
@@ -353,8 +355,8 @@ func sealedMemfd(body []byte) (fd int, err error) {
 	return fd, nil
 }
 
-// readSealed reads what sealed made. The seals prove that it is memory, which can neither block us nor change.
-func readSealed(fd int) ([]byte, error) {
+// ReadSealed reads what sealed made. The seals prove that it is memory, which can neither block us nor change.
+func ReadSealed(fd int) ([]byte, error) {
 	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
 	if err != nil {
 		return nil, fmt.Errorf("message in a file: %w", err)
@@ -377,7 +379,7 @@ func readSealed(fd int) ([]byte, error) {
 	return body, nil
 }
 
-func closeAll(files []int) {
+func CloseAll(files []int) {
 	for _, fd := range files {
 		unix.Close(fd)
 	}

@@ -1,4 +1,4 @@
-package keeper
+package client
 
 import (
 	"errors"
@@ -10,20 +10,21 @@ import (
 	"golang.org/x/sys/unix"
 
 	"trl/runtime"
+	"trl/runtime/keeper/wire"
 )
 
 // A scope is runtime.KeptScope.
 type scope struct {
-	group      *group
+	group      *Group
 	number     int
 	emptyCheck runtime.EmptyCheck
 }
 
-func (c *Client) newScope(g *group, number int, mark uint64, list int) *scope {
+func (c *Client) newScope(g *Group, number int, mark uint64, list int) *scope {
 	k := &scope{group: g, number: number, emptyCheck: runtime.EmptyCheck{Mark: mark, List: list, Orphans: c.orphans, IsLiveMark: c.isLiveMark}}
-	c.mu.Lock()
-	c.marks[mark] = struct{}{}
-	c.mu.Unlock()
+	c.Mu.Lock()
+	c.Marks[mark] = struct{}{}
+	c.Mu.Unlock()
 	g.mu.Lock()
 	g.scopes[number] = k
 	g.mu.Unlock()
@@ -32,16 +33,16 @@ func (c *Client) newScope(g *group, number int, mark uint64, list int) *scope {
 
 // forget is for when the scope is gone.
 func (c *scope) forget() {
-	c.group.client.mu.Lock()
-	delete(c.group.client.marks, c.emptyCheck.Mark)
-	c.group.client.mu.Unlock()
+	c.group.Client.Mu.Lock()
+	delete(c.group.Client.Marks, c.emptyCheck.Mark)
+	c.group.Client.Mu.Unlock()
 	c.emptyCheck.Close()
 }
 
-func (c *scope) call(m message, files ...int) (message, error) {
-	m.Group, m.Scope = c.group.id, c.number
-	a, more, err := c.group.client.call(m, files...)
-	closeAll(more)
+func (c *scope) call(m wire.Message, files ...int) (wire.Message, error) {
+	m.Group, m.Scope = c.group.Id, c.number
+	a, more, err := c.group.Client.Call(m, files...)
+	wire.CloseAll(more)
 	return a, err
 }
 
@@ -52,8 +53,8 @@ func (c *scope) Spawn(s runtime.Spec) (runtime.KeptChild, error) {
 	if err != nil {
 		return nil, err
 	}
-	k := newChild(c.group.client, c.group.id)
-	call, err := k.client.sendRequest(message{Op: opSpawn, Group: c.group.id, Scope: c.number, Spawn: req}, k, files)
+	k := newChild(c.group.Client, c.group.Id)
+	call, err := k.client.sendRequest(wire.Message{Op: wire.OpSpawn, Group: c.group.Id, Scope: c.number, Spawn: req}, k, files)
 	if err != nil {
 		return nil, err
 	}
@@ -73,17 +74,17 @@ func (c *scope) Spawn(s runtime.Spec) (runtime.KeptChild, error) {
 }
 
 // spawnOf is s as a message has it, with copies of its descriptors.
-func spawnOf(s runtime.Spec) (req *spawn, files []int, err error) {
-	req = &spawn{Path: []byte(s.Path), Argv: bytesOf(s.Argv), Env: bytesOf(s.Env), Dir: []byte(s.Dir), TTY: s.TTY}
+func spawnOf(s runtime.Spec) (req *wire.Spawn, files []int, err error) {
+	req = &wire.Spawn{Path: []byte(s.Path), Argv: bytesOf(s.Argv), Env: bytesOf(s.Env), Dir: []byte(s.Dir), TTY: s.TTY}
 	sent := map[*os.File]int{}
 	for _, f := range s.Files {
 		slot, again := sent[f]
 		if f == nil {
 			slot = -1
 		} else if !again {
-			fd, err := duplicate(int(f.Fd()))
+			fd, err := wire.Duplicate(int(f.Fd()))
 			if err != nil {
-				closeAll(files)
+				wire.CloseAll(files)
 				return nil, nil, fmt.Errorf("spawn %s: %w", s.Path, err)
 			}
 			slot, sent[f] = len(files), len(files)
@@ -103,12 +104,12 @@ func bytesOf(texts []string) [][]byte {
 }
 
 func (c *scope) AddChild(pid int) error {
-	_, err := c.call(message{Op: opAddChild, Pid: pid})
+	_, err := c.call(wire.Message{Op: wire.OpAddChild, Pid: pid})
 	return err
 }
 
 func (c *scope) AddForkedCopy(pid int) error {
-	_, err := c.call(message{Op: opAddForkedCopy, Pid: pid})
+	_, err := c.call(wire.Message{Op: wire.OpAddForkedCopy, Pid: pid})
 	return err
 }
 
@@ -117,25 +118,25 @@ func (c *scope) MembersExcept(shell int) []int {
 	if c.emptyCheck.ShellAlone(shell) {
 		return nil
 	}
-	a, _ := c.call(message{Op: opMembersExcept, Pid: shell})
+	a, _ := c.call(wire.Message{Op: wire.OpMembersExcept, Pid: shell})
 	return a.Pids
 }
 
 func (c *scope) Signal(sig syscall.Signal, shell int) {
-	_, _ = c.call(message{Op: opSignal, Signal: int(sig), Pid: shell})
+	_, _ = c.call(wire.Message{Op: wire.OpSignal, Signal: int(sig), Pid: shell})
 }
 
 func (c *scope) SignalSome(sig syscall.Signal, pids ...int) {
-	_, _ = c.call(message{Op: opSignal, Signal: int(sig), Pids: pids, Done: true})
+	_, _ = c.call(wire.Message{Op: wire.OpSignal, Signal: int(sig), Pids: pids, Done: true})
 }
 
 func (c *scope) Kill(shell int) error {
-	_, err := c.call(message{Op: opKill, Pid: shell})
+	_, err := c.call(wire.Message{Op: wire.OpKill, Pid: shell})
 	return err
 }
 
 func (c *scope) Remove() bool {
-	a, err := c.call(message{Op: opRemove})
+	a, err := c.call(wire.Message{Op: wire.OpRemove})
 	if err != nil || !a.Done {
 		return false
 	}
@@ -191,7 +192,7 @@ func (k *child) Status() runtime.Status {
 }
 
 func (k *child) Signal(sig syscall.Signal) error {
-	_, _, err := k.client.call(message{Op: opSignal, Group: k.group, Child: k.number, Signal: int(sig)})
+	_, _, err := k.client.Call(wire.Message{Op: wire.OpSignal, Group: k.group, Child: k.number, Signal: int(sig)})
 	if errors.Is(err, os.ErrProcessDone) {
 		return os.ErrProcessDone
 	}
@@ -205,7 +206,7 @@ func (k *child) Close() error {
 		return nil
 	}
 	k.closed = true
-	k.client.sendOneWay(message{Op: opRelease, Group: k.group, Child: k.number})
+	k.client.sendOneWay(wire.Message{Op: wire.OpRelease, Group: k.group, Child: k.number})
 	if k.pidfd >= 0 {
 		unix.Close(k.pidfd)
 		k.pidfd = -1

@@ -1,4 +1,4 @@
-package keeper
+package wire
 
 import (
 	"errors"
@@ -15,7 +15,7 @@ import (
 
 // A link is one end of the socket between keeper and gateway: messages with descriptors, in order. One goroutine
 // receives, any may send. Nothing here times out: a stopped process is not a dead one. Its owner ends it with close.
-type link struct {
+type Link struct {
 	conn *net.UnixConn
 	raw  syscall.RawConn
 	text []byte // owned by the receiver
@@ -27,8 +27,8 @@ type link struct {
 	sender   sync.WaitGroup // sendWhenRoom, which runs while the queue is not empty
 }
 
-// newLink takes f.
-func newLink(f *os.File) (*link, error) {
+// NewLink takes f.
+func NewLink(f *os.File) (*Link, error) {
 	defer f.Close()
 	c, err := net.FileConn(f)
 	if err != nil {
@@ -39,7 +39,7 @@ func newLink(f *os.File) (*link, error) {
 		c.Close()
 		return nil, fmt.Errorf("keeper socket %s: %w", f.Name(), fs.ErrInvalid)
 	}
-	l := &link{conn: conn, text: make([]byte, maxInline+1), oob: make([]byte, unix.CmsgSpace(4*maxRights))}
+	l := &Link{conn: conn, text: make([]byte, MaxInline+1), oob: make([]byte, unix.CmsgSpace(4*MaxRights))}
 	if l.raw, err = conn.SyscallConn(); err != nil {
 		conn.Close()
 		return nil, err
@@ -47,14 +47,14 @@ func newLink(f *os.File) (*link, error) {
 	return l, nil
 }
 
-// send never waits, so that it may be called with locks held: what the socket has no room for is queued. The queue is as
+// Send never waits, so that it may be called with locks held: what the socket has no room for is queued. The queue is as
 // long as the other side's requests and children are many. The files become the link's. An error is the message's own;
 // what nobody will read any more is dropped, and the receiver learns of that.
-func (l *link) send(m message, files ...int) error { return l.sendBorrowed(m, files, files) }
+func (l *Link) Send(m Message, files ...int) error { return l.SendBorrowed(m, files, files) }
 
-// sendBorrowed is send, but only those of the files that are its own become the link's: the others are closed by after.
-func (l *link) sendBorrowed(m message, files, own []int) error {
-	packets, err := pack(m, files, own)
+// SendBorrowed is send, but only those of the files that are its own become the link's: the others are closed by after.
+func (l *Link) SendBorrowed(m Message, files, own []int) error {
+	packets, err := Pack(m, files, own)
 	if err != nil {
 		return err
 	}
@@ -72,13 +72,13 @@ func (l *link) sendBorrowed(m message, files, own []int) error {
 			l.queue = append(l.queue, p)
 			continue
 		}
-		p.finish()
+		p.Finish()
 	}
 	return nil
 }
 
-// onSent calls f, which neither waits nor sends, when all that was sent before has gone out or never will: mostly at once.
-func (l *link) onSent(f func()) {
+// OnSent calls f, which neither waits nor sends, when all that was sent before has gone out or never will: mostly at once.
+func (l *Link) OnSent(f func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if n := len(l.queue); n > 0 {
@@ -90,7 +90,7 @@ func (l *link) onSent(f func()) {
 
 // brokenLocked: nothing can be sent after err. What was sent to us before can still be received if the other side is
 // gone; after any other error, half a message may be on its way. mu is held.
-func (l *link) brokenLocked(err error) {
+func (l *Link) brokenLocked(err error) {
 	if err != nil {
 		l.peerGone = true
 		if !errors.Is(err, unix.EPIPE) && !errors.Is(err, unix.ECONNRESET) {
@@ -100,7 +100,7 @@ func (l *link) brokenLocked(err error) {
 }
 
 // try sends p; wait: once there is room.
-func (l *link) try(p packet, wait bool) (sent bool, err error) {
+func (l *Link) try(p packet, wait bool) (sent bool, err error) {
 	var rights []byte
 	if len(p.files) > 0 {
 		rights = unix.UnixRights(p.files...)
@@ -131,7 +131,7 @@ func (l *link) try(p packet, wait bool) (sent bool, err error) {
 const retryPause = time.Millisecond
 
 // sendWhenRoom empties the queue.
-func (l *link) sendWhenRoom() {
+func (l *Link) sendWhenRoom() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for len(l.queue) > 0 && !l.peerGone {
@@ -144,38 +144,38 @@ func (l *link) sendWhenRoom() {
 		l.mu.Lock()
 		l.brokenLocked(err)
 		if sent {
-			l.queue[0].finish() // p may have got more meanwhile
+			l.queue[0].Finish() // p may have got more meanwhile
 			l.queue = l.queue[1:]
 		}
 	}
 	for _, p := range l.queue { // nobody will take it
-		p.finish()
+		p.Finish()
 	}
 	l.queue = nil
 }
 
-// receive returns the next message and its descriptors, which become the caller's. An error ends the link: io.EOF when the
+// Receive returns the next message and its descriptors, which become the caller's. An error ends the link: io.EOF when the
 // other side has.
-func (l *link) receive() (m message, files []int, err error) { return decodeBody(l.receiveBody()) }
+func (l *Link) Receive() (m Message, files []int, err error) { return decodeBody(l.receiveBody()) }
 
-// receiveHello is receive for the first message. theirs is the version of the other side, when that is all we understand.
-func (l *link) receiveHello() (m message, files []int, theirs int, err error) {
+// ReceiveHello is receive for the first message. theirs is the version of the other side, when that is all we understand.
+func (l *Link) ReceiveHello() (m Message, files []int, theirs int, err error) {
 	body, files, lost, err := l.receiveBody()
-	if v := versionOf(body); err == nil && v != Version {
-		closeAll(files)
+	if v := VersionOf(body); err == nil && v != Version {
+		CloseAll(files)
 		return m, nil, v, nil
 	}
 	m, files, err = decodeBody(body, files, lost, err)
-	if err == nil && m.Op != opHello {
-		closeAll(files)
+	if err == nil && m.Op != OpHello {
+		CloseAll(files)
 		err = fmt.Errorf("message %s before hello: %w", m.Op, fs.ErrInvalid)
 	}
 	return m, files, Version, err
 }
 
 // decodeBody decodes what receiveBody returned.
-func decodeBody(body []byte, files []int, lost bool, err error) (message, []int, error) {
-	var m message
+func decodeBody(body []byte, files []int, lost bool, err error) (Message, []int, error) {
+	var m Message
 	if err == nil {
 		m, err = decode(body)
 	}
@@ -183,22 +183,22 @@ func decodeBody(body []byte, files []int, lost bool, err error) (message, []int,
 		err = fmt.Errorf("message %s with %d descriptors instead of %d: %w", m.Op, len(files), m.Files, fs.ErrInvalid)
 	}
 	if err != nil || lost {
-		closeAll(files)
+		CloseAll(files)
 		files = nil
 	}
-	m.lost = lost
+	m.Lost = lost
 	return m, files, err
 }
 
 // receiveBody returns the next message as it came, valid until the next call. The files are the caller's, also with an
 // error.
-func (l *link) receiveBody() (body []byte, files []int, lost bool, err error) {
+func (l *Link) receiveBody() (body []byte, files []int, lost bool, err error) {
 	for {
 		n, oobn, flags, _, err := l.conn.ReadMsgUnix(l.text, l.oob) // with MSG_CMSG_CLOEXEC
 		got, wrong := parseRights(l.oob[:oobn])                     // there may be some with an empty packet too, which reads like the end
 		files = append(files, got...)
 		if errors.Is(err, os.ErrDeadlineExceeded) && len(files) > 0 { // not in the midst of a message
-			l.resumeReceive()
+			l.ResumeReceive()
 			continue
 		}
 		if errors.Is(err, unix.ECONNRESET) { // it ended without reading all; what it sent before comes after this
@@ -212,14 +212,14 @@ func (l *link) receiveBody() (body []byte, files []int, lost bool, err error) {
 			return nil, files, false, fmt.Errorf("packet of %d bytes, %d descriptors: %w", n, len(files), fs.ErrInvalid)
 		}
 		switch kind, rest := l.text[0], l.text[1:n]; {
-		case kind == inline:
+		case kind == Inline:
 			return rest, files, lost, nil
-		case kind == inFile && n == 1 && len(got) > 0:
+		case kind == InFile && n == 1 && len(got) > 0:
 			first := len(files) - len(got)
-			body, err := readSealed(got[0])
+			body, err := ReadSealed(got[0])
 			unix.Close(got[0])
 			return body, append(files[:first], got[1:]...), lost, err
-		case kind == parcel && n == 1:
+		case kind == Parcel && n == 1:
 		default:
 			return nil, files, false, fmt.Errorf("packet %#x of %d bytes: %w", kind, n, fs.ErrInvalid)
 		}
@@ -239,30 +239,30 @@ func parseRights(oob []byte) (files []int, err error) {
 	return files, err
 }
 
-// interruptReceive makes receive return os.ErrDeadlineExceeded, now or after the message that it has begun with.
-func (l *link) interruptReceive() { _ = l.conn.SetReadDeadline(time.Unix(1, 0)) }
+// InterruptReceive makes receive return os.ErrDeadlineExceeded, now or after the message that it has begun with.
+func (l *Link) InterruptReceive() { _ = l.conn.SetReadDeadline(time.Unix(1, 0)) }
 
-// resumeReceive undoes hush.
-func (l *link) resumeReceive() { _ = l.conn.SetReadDeadline(time.Time{}) }
+// ResumeReceive undoes hush.
+func (l *Link) ResumeReceive() { _ = l.conn.SetReadDeadline(time.Time{}) }
 
-// idle: all that was sent has gone out.
-func (l *link) idle() bool {
+// Idle: all that was sent has gone out.
+func (l *Link) Idle() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.queue) == 0
 }
 
-// descriptor is the socket's number.
-func (l *link) descriptor() (fd int) {
+// Descriptor is the socket's number.
+func (l *Link) Descriptor() (fd int) {
 	_ = l.raw.Control(func(n uintptr) { fd = int(n) })
 	return fd
 }
 
-// endInput makes receive return what has been sent to us, and then io.EOF, although the other side is still open.
-func (l *link) endInput() { _ = l.conn.CloseRead() }
+// EndInput makes receive return what has been sent to us, and then io.EOF, although the other side is still open.
+func (l *Link) EndInput() { _ = l.conn.CloseRead() }
 
-// close ends both directions. What is queued is dropped.
-func (l *link) close() {
+// Close ends both directions. What is queued is dropped.
+func (l *Link) Close() {
 	l.mu.Lock()
 	l.peerGone = true
 	l.mu.Unlock()

@@ -1,4 +1,6 @@
-package keeper
+// Package client is the gateway's end of the keeper's socket: Dial gives a runtime.Keeper, whose groups, scopes and children are
+// the keeper's.
+package client
 
 import (
 	"cmp"
@@ -21,13 +23,11 @@ import (
 	"trl/runtime"
 	"trl/runtime/crashpoint"
 	"trl/runtime/descriptor"
+	"trl/runtime/keeper/wire"
 )
 
-// fdVar tells a gateway which descriptor its socket is.
-const fdVar = "TRL_KEEPER_FD"
-
 // Started tells whether this process was started by a keeper. Before Inherit.
-func Started() bool { _, ok := os.LookupEnv(fdVar); return ok }
+func Started() bool { _, ok := os.LookupEnv(wire.FDVar); return ok }
 
 // RestoreEnviron sets the environment that a keeper started this process with; it does nothing where there is none. Before
 // anything else, once.
@@ -36,31 +36,20 @@ func RestoreEnviron() error {
 		return nil
 	}
 	const fd = 4
-	text, err := readSealed(fd)
+	text, err := wire.ReadSealed(fd)
 	if err != nil {
 		return fmt.Errorf("environment from the keeper: %w", err)
 	}
 	unix.Close(fd)
-	setEnviron(strings.Split(string(text), "\x00"))
+	wire.SetEnviron(strings.Split(string(text), "\x00"))
 	return nil
 }
-
-func setEnviron(env []string) {
-	for _, kv := range env {
-		if name, value, ok := strings.Cut(kv, "="); ok {
-			_ = os.Setenv(name, value) // as it came from a kernel, so the name is a name
-		}
-	}
-}
-
-// rememberedVar is Remembered's, in base64: an environment holds no NUL.
-const rememberedVar = "TRL_KEEPER_RECALL"
 
 // Remembered is what an earlier gateway told the keeper last; ok: this one takes the place of a gateway that died. One that is to take
 // over from a gateway that serves is told nothing: if it cannot do without, it is the wrong one. Once, after RestoreEnviron.
 func Remembered() (text []byte, ok bool) {
-	encoded, ok := os.LookupEnv(rememberedVar)
-	os.Unsetenv(rememberedVar)
+	encoded, ok := os.LookupEnv(wire.RememberedVar)
+	os.Unsetenv(wire.RememberedVar)
 	if !ok || !Started() {
 		return nil, false
 	}
@@ -71,17 +60,17 @@ func Remembered() (text []byte, ok bool) {
 // GatewaySocket returns the socket that a gateway was started with; nil: this process was not started by a keeper. No child of
 // ours gets it.
 func GatewaySocket() (*os.File, error) {
-	text, ok := os.LookupEnv(fdVar)
+	text, ok := os.LookupEnv(wire.FDVar)
 	if !ok {
 		return nil, nil
 	}
-	os.Unsetenv(fdVar)
+	os.Unsetenv(wire.FDVar)
 	fd, err := strconv.Atoi(text)
 	if err != nil || fd < 3 {
-		return nil, fmt.Errorf("%s=%q: %w", fdVar, text, fs.ErrInvalid)
+		return nil, fmt.Errorf("%s=%q: %w", wire.FDVar, text, fs.ErrInvalid)
 	}
 	unix.CloseOnExec(fd)
-	nameProcess()
+	wire.NameProcess()
 	return os.NewFile(uintptr(fd), "keeper"), nil
 }
 
@@ -89,10 +78,10 @@ func GatewaySocket() (*os.File, error) {
 // returns ErrLost at once. The owner ends with Bye, which takes everything along, or with Close, which leaves it to the
 // next gateway.
 type Client struct {
-	link         *link
+	link         *wire.Link
 	log          zerolog.Logger
-	state        state // set once in Dial
-	orphans      int   // fd of the keeper's list, see runtime.EmptyCheck; -1: none. Closed by hear
+	State        wire.State // set once in Dial
+	orphans      int        // fd of the keeper's list, see runtime.EmptyCheck; -1: none. Closed by hear
 	files        []*os.File
 	heldSessions []runtime.HeldSession
 	most         int           // descriptors that this process may have; set once in Dial
@@ -100,19 +89,19 @@ type Client struct {
 	done         chan struct{} // closed when hear has returned
 	yield        chan struct{} // closed when a successor waits
 
-	mu       sync.Mutex
+	Mu       sync.Mutex
 	lost     bool                // guarded by mu: hear returns, or has
 	serial   uint64              // guarded by mu; the last request's id
 	calls    map[uint64]*call    // guarded by mu; those without an answer
-	children map[uint64]*child   // guarded by mu; those that run
-	marks    map[uint64]struct{} // guarded by mu; of the scopes that are there
+	Children map[uint64]*child   // guarded by mu; those that run
+	Marks    map[uint64]struct{} // guarded by mu; of the scopes that are there
 }
 
 // A call is a request under way.
 type call struct {
 	child    *child        // what a spawn makes: the hearer must know it before it can hear of its end
 	answered chan struct{} // closed when the rest is set
-	answer   message
+	answer   wire.Message
 	files    []int
 }
 
@@ -120,17 +109,17 @@ var _ runtime.Keeper = (*Client)(nil)
 
 // Dial takes conn and asks the keeper for all that there is.
 func Dial(conn *os.File, log zerolog.Logger) (*Client, error) {
-	l, err := newLink(conn)
+	l, err := wire.NewLink(conn)
 	if err != nil {
 		return nil, err
 	}
 	c := &Client{
 		link: l, log: log, orphans: -1, done: make(chan struct{}), yield: make(chan struct{}),
-		calls: map[uint64]*call{}, children: map[uint64]*child{}, marks: map[uint64]struct{}{},
+		calls: map[uint64]*call{}, Children: map[uint64]*child{}, Marks: map[uint64]struct{}{},
 	}
 	_, c.most = descriptor.Count()
 	if err := c.hello(); err != nil {
-		l.close()
+		l.Close()
 		return nil, fmt.Errorf("hello of the keeper: %w", err)
 	}
 	go c.receiveAnswers() // ends with the connection; Close waits for it
@@ -138,25 +127,25 @@ func Dial(conn *os.File, log zerolog.Logger) (*Client, error) {
 }
 
 func (c *Client) hello() error {
-	if err := c.link.send(message{Version: Version, Op: opHello}); err != nil {
+	if err := c.link.Send(wire.Message{Version: wire.Version, Op: wire.OpHello}); err != nil {
 		return err
 	}
-	m, files, theirs, err := c.link.receiveHello()
+	m, files, theirs, err := c.link.ReceiveHello()
 	switch {
 	case err != nil:
 		return err
-	case theirs != Version:
-		return &VersionError{Keeper: theirs, Gateway: Version}
-	case m.lost:
+	case theirs != wire.Version:
+		return &wire.VersionError{Keeper: theirs, Gateway: wire.Version}
+	case m.Lost:
 		return unix.EMFILE
 	case m.State == nil:
-		closeAll(files)
-		return cmp.Or(m.Fault.err(), fs.ErrInvalid)
+		wire.CloseAll(files)
+		return cmp.Or(m.Fault.Err(), fs.ErrInvalid)
 	}
-	c.state = *m.State
-	if !slices.Contains(runtime.TierNames, c.state.Tier) { // a keeper of a build that had tier "pidns", with sessions in it
-		closeAll(files)
-		return fmt.Errorf("keeper has isolation %s, which this version does not have: upgrade by a restart, without --isolation %s", c.state.Tier, c.state.Tier)
+	c.State = *m.State
+	if !slices.Contains(runtime.TierNames, c.State.Tier) { // a keeper of a build that had tier "pidns", with sessions in it
+		wire.CloseAll(files)
+		return fmt.Errorf("keeper has isolation %s, which this version does not have: upgrade by a restart, without --isolation %s", c.State.Tier, c.State.Tier)
 	}
 	next := func() (fd int) {
 		if len(files) == 0 {
@@ -166,14 +155,14 @@ func (c *Client) hello() error {
 		fd, files = files[0], files[1:]
 		return fd
 	}
-	for _, name := range c.state.Listeners {
+	for _, name := range c.State.Listeners {
 		c.files = append(c.files, os.NewFile(uintptr(next()), name))
 	}
-	if c.state.Orphans {
+	if c.State.Orphans {
 		c.orphans = next()
 	}
-	for _, gs := range c.state.Groups {
-		g := &group{client: c, id: gs.ID, scopes: map[int]*scope{}}
+	for _, gs := range c.State.Groups {
+		g := &Group{Client: c, Id: gs.ID, scopes: map[int]*scope{}}
 		in := runtime.HeldSession{
 			ID: gs.ID, Group: g,
 			Scopes: map[int]runtime.KeptScope{}, Children: map[int]runtime.KeptChild{}, Held: map[int]int{},
@@ -191,9 +180,9 @@ func (c *Client) hello() error {
 				k.pidfd = next()
 			}
 			if cs.Status != nil {
-				k.setExited(cs.Status.status())
+				k.setExited(cs.Status.Status())
 			} else {
-				c.children[k.number] = k
+				c.Children[k.number] = k
 			}
 			in.Children[cs.Pid] = k
 		}
@@ -217,38 +206,38 @@ func (c *Client) Yield() <-chan struct{} { return c.yield }
 
 // Close ends the connection and nothing else.
 func (c *Client) Close() error {
-	c.link.close()
+	c.link.Close()
 	<-c.done
 	return nil
 }
 
 // Ready tells the keeper that this gateway serves: from now on its death is a crash, and no refusal to start.
 func (c *Client) Ready() error {
-	_, _, err := c.call(message{Op: opReady})
+	_, _, err := c.Call(wire.Message{Op: wire.OpReady})
 	return err
 }
 
 // Bye tells the keeper that this gateway means to end, with status 0, and everything with it.
 func (c *Client) Bye() error {
-	_, _, err := c.call(message{Op: opBye})
+	_, _, err := c.Call(wire.Message{Op: wire.OpBye})
 	return err
 }
 
 // Remember has the keeper give text to the gateway that replaces this one, should this one die: Remembered. The keeper itself makes
 // nothing of it.
 func (c *Client) Remember(text []byte) error {
-	_, _, err := c.call(message{Op: opRemember, Text: text})
+	_, _, err := c.Call(wire.Message{Op: wire.OpRemember, Text: text})
 	return err
 }
 
 // Epoch is different for each start of the keeper.
-func (c *Client) Epoch() string { return c.state.Epoch }
+func (c *Client) Epoch() string { return c.State.Epoch }
 
 // Instance marks every process of the keeper's sessions: should it die, they can be found.
-func (c *Client) Instance() runtime.Instance { return c.state.Instance }
+func (c *Client) Instance() runtime.Instance { return c.State.Instance }
 
 // Generation is how many gateways this keeper had before.
-func (c *Client) Generation() int { return c.state.Generation }
+func (c *Client) Generation() int { return c.State.Generation }
 
 // Files are the keeper's listeners, under the names it gave them; they become the caller's.
 func (c *Client) Files() []*os.File { return c.files }
@@ -257,40 +246,40 @@ func (c *Client) Files() []*os.File { return c.files }
 func (c *Client) HeldSessions() []runtime.HeldSession { return c.heldSessions }
 
 // Numbers are the keeper's counts.
-func (c *Client) Numbers() (Numbers, error) {
-	a, _, err := c.call(message{Op: opNumbers})
+func (c *Client) Numbers() (wire.Numbers, error) {
+	a, _, err := c.Call(wire.Message{Op: wire.OpNumbers})
 	if err != nil || a.Numbers == nil {
-		return Numbers{}, err
+		return wire.Numbers{}, err
 	}
 	return *a.Numbers, nil
 }
 
-func (c *Client) Isolation() (tier, why string) { return c.state.Tier, c.state.Why }
+func (c *Client) Isolation() (tier, why string) { return c.State.Tier, c.State.Why }
 
-func (c *Client) Tiers() []runtime.TierReport { return c.state.Tiers }
+func (c *Client) Tiers() []runtime.TierReport { return c.State.Tiers }
 
 // Gone is c.Done as a question.
 func (c *Client) Gone() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.Mu.Lock()
+	defer c.Mu.Unlock()
 	return c.lost
 }
 
-func (c *Client) Unenforceable() map[string]string { return maps.Clone(c.state.Unenforceable) }
+func (c *Client) Unenforceable() map[string]string { return maps.Clone(c.State.Unenforceable) }
 
-func (c *Client) Dir() string { return "/proc/" + strconv.Itoa(c.state.Pid) + "/fd" }
+func (c *Client) Dir() string { return "/proc/" + strconv.Itoa(c.State.Pid) + "/fd" }
 
 func (c *Client) Group(id string) (runtime.KeptGroup, error) {
-	if _, _, err := c.call(message{Op: opGroup, Group: id}); err != nil {
+	if _, _, err := c.Call(wire.Message{Op: wire.OpGroup, Group: id}); err != nil {
 		return nil, err
 	}
-	return &group{client: c, id: id, scopes: map[int]*scope{}}, nil
+	return &Group{Client: c, Id: id, scopes: map[int]*scope{}}, nil
 }
 
 // StartSession has the keeper do all of it by one request, and does what is ours meanwhile.
 func (c *Client) StartSession(id string, f runtime.StartRequest) (d runtime.StartedSession, err error) {
-	g := &group{client: c, id: id, scopes: map[int]*scope{}}
-	m := message{Op: opStartSession, Group: id}
+	g := &Group{Client: c, Id: id, scopes: map[int]*scope{}}
+	m := wire.Message{Op: wire.OpStartSession, Group: id}
 	if f.Limits != (protocol.Limits{}) {
 		m.Limits = &f.Limits
 	}
@@ -314,8 +303,8 @@ func (c *Client) StartSession(id string, f runtime.StartRequest) (d runtime.Star
 		err = other
 	}
 	if err != nil {
-		closeAll(files)
-		if k.number != 0 || a.lost { // it is there, but of no use to us
+		wire.CloseAll(files)
+		if k.number != 0 || a.Lost { // it is there, but of no use to us
 			_ = g.Close(context.Background())
 			g.DropAll()
 			_ = k.Close()
@@ -331,11 +320,11 @@ func (c *Client) StartSession(id string, f runtime.StartRequest) (d runtime.Star
 
 // KillOrphans takes two round trips, as only we can say which sessions live.
 func (c *Client) KillOrphans(live func(sessionID string) bool) int {
-	a, _, err := c.call(message{Op: opEscaped})
+	a, _, err := c.Call(wire.Message{Op: wire.OpEscaped})
 	if err != nil {
 		return 0
 	}
-	a, _, _ = c.call(message{Op: opOrphans, Sessions: slices.DeleteFunc(a.Sessions, live)})
+	a, _, _ = c.Call(wire.Message{Op: wire.OpOrphans, Sessions: slices.DeleteFunc(a.Sessions, live)})
 	return a.Count
 }
 
@@ -354,17 +343,17 @@ func (c *Client) DescriptorsShort() bool {
 // noteNumbers is told the numbers of descriptors that the keeper has made.
 func (c *Client) noteNumbers(numbers []int) {
 	for _, n := range numbers {
-		if n < c.state.Descriptors && descriptor.Short(n, c.state.Descriptors) { // others are no descriptors, see Kind
+		if n < c.State.Descriptors && descriptor.Short(n, c.State.Descriptors) { // others are no descriptors, see Kind
 			c.mayBeShort.Store(true)
 		}
 	}
 }
 
-// call waits for the answer. The files sent are the link's, those returned the caller's.
-func (c *Client) call(m message, files ...int) (message, []int, error) {
+// Call waits for the answer. The files sent are the link's, those returned the caller's.
+func (c *Client) Call(m wire.Message, files ...int) (wire.Message, []int, error) {
 	k, err := c.sendRequest(m, nil, files)
 	if err != nil {
-		return message{}, nil, err
+		return wire.Message{}, nil, err
 	}
 	<-k.answered
 	crashpoint.Here("after an answer of the keeper")
@@ -372,91 +361,91 @@ func (c *Client) call(m message, files ...int) (message, []int, error) {
 }
 
 // sendRequest sends a request whose answer will be in the call.
-func (c *Client) sendRequest(m message, spawned *child, files []int) (*call, error) {
+func (c *Client) sendRequest(m wire.Message, spawned *child, files []int) (*call, error) {
 	k := &call{child: spawned, answered: make(chan struct{})}
-	c.mu.Lock()
+	c.Mu.Lock()
 	if c.lost {
-		c.mu.Unlock()
-		closeAll(files)
-		return nil, ErrLost
+		c.Mu.Unlock()
+		wire.CloseAll(files)
+		return nil, wire.ErrLost
 	}
 	c.serial++
 	m.ID = c.serial
 	c.calls[m.ID] = k
-	c.mu.Unlock()
-	if err := c.link.send(m, files...); err != nil {
-		c.mu.Lock()
+	c.Mu.Unlock()
+	if err := c.link.Send(m, files...); err != nil {
+		c.Mu.Lock()
 		delete(c.calls, m.ID)
-		c.mu.Unlock()
+		c.Mu.Unlock()
 		return nil, err
 	}
 	return k, nil
 }
 
 // result is for when answered has closed.
-func (k *call) result() (message, []int, error) {
-	if k.answer.lost {
+func (k *call) result() (wire.Message, []int, error) {
+	if k.answer.Lost {
 		return k.answer, nil, unix.EMFILE
 	}
-	return k.answer, k.files, k.answer.Fault.err()
+	return k.answer, k.files, k.answer.Fault.Err()
 }
 
 // sendOneWay sends what has no answer.
-func (c *Client) sendOneWay(m message) { _ = c.link.send(m) }
+func (c *Client) sendOneWay(m wire.Message) { _ = c.link.Send(m) }
 
 // receiveAnswers takes answers and exits until the connection ends. Then it ends every call and every child: how those ended can
 // no longer be known.
 func (c *Client) receiveAnswers() {
 	defer close(c.done)
 	for {
-		m, files, err := c.link.receive()
+		m, files, err := c.link.Receive()
 		if err != nil {
 			c.log.Debug().Err(err).Msg("connection to the keeper ended")
 			break
 		}
 		c.handle(m, files)
 	}
-	c.link.close()
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.link.Close()
+	c.Mu.Lock()
+	defer c.Mu.Unlock()
 	c.lost = true
 	for _, k := range c.calls {
-		k.answer.Fault = &fault{Text: ErrLost.Error(), Is: "lost"}
+		k.answer.Fault = &wire.Fault{Text: wire.ErrLost.Error(), Is: "lost"}
 		close(k.answered)
 	}
 	clear(c.calls)
-	for _, k := range c.children {
+	for _, k := range c.Children {
 		k.setExited(runtime.Status{Code: -1})
 	}
-	clear(c.children)
+	clear(c.Children)
 	if c.orphans >= 0 {
 		unix.Close(c.orphans)
 	}
 }
 
 // handle is one message; the files are its own.
-func (c *Client) handle(m message, files []int) {
-	if m.lost || m.Fault != nil && m.Fault.Errno == unix.EMFILE || len(files) > 0 && descriptor.Short(files[len(files)-1], c.most) {
+func (c *Client) handle(m wire.Message, files []int) {
+	if m.Lost || m.Fault != nil && m.Fault.Errno == unix.EMFILE || len(files) > 0 && descriptor.Short(files[len(files)-1], c.most) {
 		c.mayBeShort.Store(true)
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.Mu.Lock()
+	defer c.Mu.Unlock()
 	switch k := c.calls[m.ID]; {
-	case m.Op == opExit && m.Status != nil && c.children[m.Child] != nil:
-		c.children[m.Child].setExited(m.Status.status())
-		delete(c.children, m.Child)
-	case m.Op == opAnswer && k != nil:
+	case m.Op == wire.OpExit && m.Status != nil && c.Children[m.Child] != nil:
+		c.Children[m.Child].setExited(m.Status.Status())
+		delete(c.Children, m.Child)
+	case m.Op == wire.OpAnswer && k != nil:
 		delete(c.calls, m.ID)
 		if k.child != nil && m.Fault == nil {
 			k.child.number, k.child.pid = m.Child, m.Pid
 			if len(files) > 0 {
 				k.child.pidfd, files = files[0], files[1:]
 			}
-			c.children[m.Child] = k.child
+			c.Children[m.Child] = k.child
 		}
 		k.answer, k.files, files = m, files, nil
 		close(k.answered)
-	case m.Op == opYield:
+	case m.Op == wire.OpYield:
 		select {
 		case <-c.yield:
 		default:
@@ -465,13 +454,13 @@ func (c *Client) handle(m message, files []int) {
 	default:
 		c.log.Error().Str("op", m.Op).Msg("message from the keeper that nobody waits for")
 	}
-	closeAll(files)
+	wire.CloseAll(files)
 }
 
 // isLiveMark: the mark of a scope that is there.
 func (c *Client) isLiveMark(mark uint64) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	_, ok := c.marks[mark]
+	c.Mu.Lock()
+	defer c.Mu.Unlock()
+	_, ok := c.Marks[mark]
 	return ok
 }
