@@ -1,12 +1,14 @@
 package web
 
+import "trl/web/auth"
+
 // maxUsedIDs bounds what a connection remembers of what is others' and it used.
 const maxUsedIDs = 1024
 
 // actsFor is the subject in whose name a request about id is carried out: the client's own; an admin's is the one whose it is. Names are
 // everybody's own, and stand for nobody else's.
 func (c *conn) actsFor(id string) string {
-	if c.principal.Role != Admin {
+	if c.principal.Role != auth.Admin {
 		return c.principal.Subject
 	}
 	owner, session := c.srv.pool.Owner(id)

@@ -9,6 +9,7 @@ import (
 	"trl/pool"
 	"trl/protocol"
 	"trl/web/audit"
+	"trl/web/auth"
 )
 
 // unaudited are the methods that change something and are no entry: bytes that somebody types, and what comes with every one of them.
@@ -23,7 +24,7 @@ func (k *call) admitAudit(h handler) error {
 	if k.needsAudit = h.access == changes && !unaudited[k.method]; !k.needsAudit {
 		return nil
 	}
-	if err := k.c.srv.cfg.Audit.Admit(); err != nil {
+	if err := k.c.srv.config.Audit.Admit(); err != nil {
 		return protocol.Errorf(protocol.InternalError, "%s", err).With("log_id", "audit") // the log has said so, once
 	}
 	return nil
@@ -31,7 +32,7 @@ func (k *call) admitAudit(h handler) error {
 
 // auditAnswer makes the entry of a request, once: when it is answered, or before that when what it began goes on for long.
 func (k *call) auditAnswer(data any, err error) {
-	log := k.c.srv.cfg.Audit
+	log := k.c.srv.config.Audit
 	asked := k.auditParams
 	k.auditParams = nil // a command may be long, and calls are remembered
 	if log == nil || k.auditDone {
@@ -122,7 +123,7 @@ func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 
 // auditEntry is one of this connection's, of good outcome.
 func (c *conn) auditEntry(action string) audit.Entry {
 	e := audit.Entry{Action: action, Outcome: "ok", Principal: c.principal.Subject, Role: string(c.principal.Role), Remote: c.remote, Conn: c.id}
-	if sh := c.grant.share; sh != nil { // it acts in its host's name
+	if sh := c.grant.Share; sh != nil { // it acts in its host's name
 		e.Share = sh.ID()
 	}
 	return e
@@ -131,24 +132,24 @@ func (c *conn) auditEntry(action string) audit.Entry {
 // appendAudit adds a line of this connection's.
 func (c *conn) appendAudit(e audit.Entry) {
 	who := c.principal.Subject
-	if sh := c.grant.share; sh != nil { // a guest is bounded, and not who invited him
+	if sh := c.grant.Share; sh != nil { // a guest is bounded, and not who invited him
 		who = sh.ID()
 	}
-	c.srv.appendAudit(who, e)
+	appendBounded(c.srv.config.Audit, who, e)
 }
 
-// appendAudit adds a line of who. There is a bound to what takes no right but to be let in: with it nobody shall push out the lines of others.
-func (s *Server) appendAudit(who string, e audit.Entry) {
-	if e.Role == string(Viewer) || e.Outcome == string(protocol.Forbidden) {
-		s.cfg.Audit.AppendBounded(who, e)
+// appendBounded adds a line of who. There is a bound to what takes no right but to be let in: with it nobody shall push out the lines of others.
+func appendBounded(log *audit.Log, who string, e audit.Entry) {
+	if e.Role == string(auth.Viewer) || e.Outcome == string(protocol.Forbidden) {
+		log.AppendBounded(who, e)
 		return
 	}
-	s.cfg.Audit.Append(e)
+	log.Append(e)
 }
 
 // auditConnect makes the entry of a client that has shown who it is, and names it.
 func (c *conn) auditConnect() {
-	if c.srv.cfg.Audit == nil {
+	if c.srv.config.Audit == nil {
 		return
 	}
 	c.id = "c-" + rand.Text()[:16]
@@ -162,13 +163,13 @@ func (c *conn) auditDisconnect(since time.Time) {
 }
 
 // auditLogin makes the entry of a browser that is who from now on.
-func (s *Server) auditLogin(r *http.Request, who Principal) {
-	s.appendAudit(who.Subject, audit.Entry{Action: audit.ActionLogin, Outcome: "ok", Principal: who.Subject, Role: string(who.Role), Remote: r.RemoteAddr})
+func (s *Server) auditLogin(r *http.Request, who auth.Principal) {
+	appendBounded(s.cfg.Audit, who.Subject, audit.Entry{Action: audit.ActionLogin, Outcome: "ok", Principal: who.Subject, Role: string(who.Role), Remote: r.RemoteAddr})
 }
 
 // auditDownload makes the entry of an admin who gets another's recording.
-func (s *Server) auditDownload(r *http.Request, who Principal, rec protocol.Recording) {
-	s.appendAudit(who.Subject, audit.Entry{
+func (s *Server) auditDownload(r *http.Request, who auth.Principal, rec protocol.Recording) {
+	appendBounded(s.cfg.Audit, who.Subject, audit.Entry{
 		Action: audit.ActionDownload, Outcome: "ok", Principal: who.Subject, Role: string(who.Role), Remote: r.RemoteAddr,
 		Session: rec.SessionID, Recording: rec.RecordingID, Owner: rec.Owner,
 	})

@@ -15,8 +15,10 @@ import (
 	"github.com/rs/zerolog"
 
 	"trl/internal/testkit"
+	"trl/internal/testkit/issuer"
 	"trl/pool"
 	"trl/web/audit"
+	"trl/web/auth"
 )
 
 // audited starts a gateway that keeps an audit log; entries ends it and gives the lines.
@@ -59,7 +61,7 @@ func TestWhoDidWhatIsWrittenDown(t *testing.T) {
 	const secret = "hunter2hunter2"
 	g, path, entries := audited(t, func(c *Config) {
 		c.AuthNone = false
-		c.Tokens = tokens{"good": {"alice", User}, "eyes": {"alice", Viewer}}
+		c.Tokens = tokens{"good": {Subject: "alice", Role: auth.User}, "eyes": {Subject: "alice", Role: auth.Viewer}}
 	})
 	if _, resp, err := g.dialWith(nil); err == nil || resp.StatusCode != http.StatusUnauthorized {
 		t.Fatalf("%v, %v", resp, err)
@@ -253,24 +255,25 @@ func TestAdminsAtRecordingsAreSeen(t *testing.T) {
 
 // Whoever logs a browser in has an entry, whichever way he came.
 func TestLoginsAreWrittenDown(t *testing.T) {
-	i := newIssuer(t)
+	i := issuer.New(t)
 	secret := filepath.Join(t.TempDir(), "secret")
 	if err := os.WriteFile(secret, []byte("client-secret\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	conf := &auth.OIDCConfig{Issuer: i.URL, ClientID: "trl", SecretFile: secret, Role: auth.RoleRule{DefaultRole: auth.User}}
 	g, _, entries := audited(t, func(c *Config) {
 		withTokens(c)
-		c.OIDC = &OIDCConfig{Issuer: i.URL, ClientID: "trl", SecretFile: secret, Role: RoleRule{DefaultRole: User}}
+		c.OIDC = conf
 	})
-	g.oidc.c.RedirectURL = g.URL() + callbackPath
+	conf.RedirectURL = g.URL() + auth.CallbackPath
 	g.logIn(viewToken)
 	jar, _ := cookiejar.New(nil)
-	resp, err := (&http.Client{Jar: jar}).Get(g.URL() + oidcPath)
-	if err != nil || resp.StatusCode != http.StatusOK || resp.Request.URL.Path != callbackPath {
+	resp, err := (&http.Client{Jar: jar}).Get(g.URL() + auth.OIDCPath)
+	if err != nil || resp.StatusCode != http.StatusOK || resp.Request.URL.Path != auth.CallbackPath {
 		t.Fatal(resp, err)
 	}
 	resp.Body.Close()
-	if resp, err = http.Get(g.URL() + callbackPath + "?code=none"); err != nil || resp.StatusCode != http.StatusUnauthorized {
+	if resp, err = http.Get(g.URL() + auth.CallbackPath + "?code=none"); err != nil || resp.StatusCode != http.StatusUnauthorized {
 		t.Fatal(resp, err)
 	}
 	resp.Body.Close()

@@ -8,16 +8,15 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/netip"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"trl/internal/testkit"
+	"trl/internal/testkit/issuer"
+	"trl/web/auth"
 	"trl/web/listen"
 
 	"github.com/coder/websocket"
@@ -31,7 +30,7 @@ func withFile(t testing.TB, text string) (path string, set func(*Config)) {
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	f, err := OpenTokens(path, "", zerolog.Nop())
+	f, err := auth.OpenTokens(path, "", zerolog.Nop())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,11 +90,11 @@ func TestRevokedTokenEndsItsConnections(t *testing.T) {
 	g := start(t, set)
 	add := func() (id, secret string) {
 		t.Helper()
-		id, secret, err := AddToken(path, Token{Subject: "ann", Role: User})
+		id, secret, err := auth.AddToken(path, auth.Token{Subject: "ann", Role: auth.User})
 		if err != nil {
 			t.Fatal(err)
 		}
-		testkit.Eventually(t, "a new token", func() bool { return g.cfg.Tokens.(*TokenFile).Knows(secret) })
+		testkit.Eventually(t, "a new token", func() bool { return g.cfg.Tokens.(*auth.TokenFile).Knows(secret) })
 		return id, secret
 	}
 	id, secret := add()
@@ -109,7 +108,7 @@ func TestRevokedTokenEndsItsConnections(t *testing.T) {
 		t.Fatal(err)
 	}
 	byCookie := follow(t, ws)
-	if _, err := RevokeToken(path, id); err != nil {
+	if _, err := auth.RevokeToken(path, id); err != nil {
 		t.Fatal(err)
 	}
 	if code := c.closed(); code != 4401 {
@@ -146,9 +145,7 @@ func TestNothingIsDoneForARevokedToken(t *testing.T) {
 	if err := os.WriteFile(path, []byte(other+" ann user\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := g.cfg.Tokens.(*TokenFile).load(); err != nil { // without the watcher's pause
-		t.Fatal(err)
-	}
+	testkit.Eventually(t, "it is revoked", func() bool { return !g.cfg.Tokens.(*auth.TokenFile).Knows(user) })
 	before := processes()
 	c.closed()
 	testkit.Eventually(t, "its connection is gone", func() bool { return g.metric("trl_connections") == 1 })
@@ -189,7 +186,7 @@ func TestExpiryAndRoleEndConnections(t *testing.T) {
 	soon := time.Now().Add(2 * time.Second).UTC().Format(time.RFC3339) // rounds down
 	path, set := withFile(t, "short-token ann user expires="+soon+"\nrole-token bob user\nfree-token cid user\n")
 	g := start(t, set)
-	f := g.cfg.Tokens.(*TokenFile)
+	f := g.cfg.Tokens.(*auth.TokenFile)
 	changing, staying := g.dial("role-token"), g.dial("free-token")
 	if f.Knows("short-token") {
 		if ws, _, err := g.dialWith(&websocket.DialOptions{HTTPHeader: bearerHeader("short-token")}); err == nil {
@@ -222,9 +219,9 @@ func TestExpiryAndRoleEndConnections(t *testing.T) {
 	staying.session() // the slot is free
 }
 
-func mustOpen(t testing.TB, path string) *TokenFile {
+func mustOpen(t testing.TB, path string) *auth.TokenFile {
 	t.Helper()
-	f, err := OpenTokens(path, "", zerolog.Nop())
+	f, err := auth.OpenTokens(path, "", zerolog.Nop())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -308,88 +305,6 @@ func renamed(c *http.Cookie, g *gateway) *http.Cookie {
 	return &http.Cookie{Name: "trl_login_" + port, Value: c.Value}
 }
 
-// TestLoginsAreBounded: one subject's logins end that subject's oldest; where all are too many, the next one is refused.
-func TestLoginsAreBounded(t *testing.T) {
-	l := newLogins(nil, zerolog.Nop())
-	begin := func(subject string, life time.Duration) (string, error) {
-		secret, _, err := l.begin(&Grant{Principal: Principal{subject, User}}, life)
-		return secret, err
-	}
-	is := func(secret string) bool { _, e := l.file.lookup(secret); return e != nil }
-	other, _ := begin("bob", time.Hour)
-	first, _ := begin("ann", time.Hour)
-	second, _ := begin("ann", time.Hour)
-	for range maxOwnLogins - 1 {
-		if _, err := begin("ann", time.Hour); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if is(first) || !is(second) || !is(other) {
-		t.Errorf("the first %v, the second %v, another subject's %v", is(first), is(second), is(other))
-	}
-	for n := range maxLogins { // as if they had been begun, one by one
-		k, _ := newToken(Token{Subject: fmt.Sprint("s", n), Role: User, Terms: Terms{Expires: time.Now().Add(time.Hour)}})
-		l.text = append(l.text, k.line())
-	}
-	if _, err := begin("cid", time.Hour); err != errLogins {
-		t.Errorf("one beyond all: %v", err)
-	}
-	if !is(other) {
-		t.Error("another's login has ended")
-	}
-}
-
-// TestLogoutWithoutADisk: a login ends also where the file cannot be written, stays ended when that is read again, and the others live on in
-// the next gateway.
-func TestLogoutWithoutADisk(t *testing.T) {
-	dir := t.TempDir()
-	path := filepath.Join(dir, "logins")
-	open := func() *logins {
-		l := newLogins(nil, zerolog.Nop())
-		if err := l.open(path); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { l.Close() })
-		return l
-	}
-	l := open()
-	ends, stays := "", ""
-	for _, secret := range []*string{&ends, &stays} {
-		var err error
-		if *secret, _, err = l.begin(&Grant{Principal: Principal{"ann", User}}, time.Hour); err != nil {
-			t.Fatal(err)
-		}
-	}
-	// A disk without room: every new file is one too large. Root is not kept out by modes.
-	unwritable := func() (restore func()) {
-		var was syscall.Rlimit
-		syscall.Getrlimit(syscall.RLIMIT_FSIZE, &was)
-		signal.Ignore(syscall.SIGXFSZ)
-		syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: 1, Max: was.Max})
-		return func() { syscall.Setrlimit(syscall.RLIMIT_FSIZE, &was) }
-	}
-	restore := unwritable()
-	err := l.end(ends)
-	again := l.file.load()
-	next := open()
-	restore()
-	if err == nil || again != nil {
-		t.Fatalf("writing: %v, reading: %v", err, again)
-	}
-	if _, e := l.file.lookup(ends); e != nil {
-		t.Error("it has not ended")
-	}
-	if _, e := next.file.lookup(stays); e == nil {
-		t.Error("the next gateway does not know who is logged in")
-	}
-	if _, _, err := l.begin(&Grant{Principal: Principal{"bob", User}}, time.Hour); err != nil {
-		t.Fatal(err)
-	}
-	if _, e := open().file.lookup(ends); e != nil {
-		t.Error("it came back once there was room")
-	}
-}
-
 // TestLoggingInCountsOnTheRate: HTTP requests are requests of their token.
 func TestLoggingInCountsOnTheRate(t *testing.T) {
 	_, set := withFile(t, "ann-token ann user rate=1\n")
@@ -414,7 +329,7 @@ func TestLoggingInCountsOnTheRate(t *testing.T) {
 func TestGuessingIsSlowedDown(t *testing.T) {
 	const plain = "somebody-thought-this-up"
 	path, _ := withFile(t, plain+" bob user\n")
-	_, made, err := AddToken(path, Token{Subject: "ann", Role: User})
+	_, made, err := auth.AddToken(path, auth.Token{Subject: "ann", Role: auth.User})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -434,6 +349,7 @@ func TestGuessingIsSlowedDown(t *testing.T) {
 			t.Fatalf("guess %d: %d", i, resp.StatusCode)
 		}
 	}
+	freeTries := int(constant(t, "web/auth.freeTries"))
 	if refused < freeTries || refused > freeTries+12 || slowed < 900 || retry == "" || retry == "0" {
 		t.Errorf("%d refused, %d slowed down, Retry-After %q", refused, slowed, retry)
 	}
@@ -454,52 +370,6 @@ func TestGuessingIsSlowedDown(t *testing.T) {
 	}
 	if strings.Contains(g.log.String(), "guess-") {
 		t.Error("guesses are logged")
-	}
-}
-
-func TestThrottle(t *testing.T) {
-	now := time.Now()
-	one, other := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
-	var th throttle
-	for range freeTries {
-		th.wrong(one, now)
-	}
-	if th.wait(one, now) != 0 {
-		t.Error("slowed down too soon")
-	}
-	before := time.Duration(0)
-	for i := range 40 {
-		th.wrong(one, now)
-		w := th.wait(one, now)
-		if w < before || w > maxDelay || i < 5 && w != firstDelay<<i {
-			t.Fatalf("delay %d is %v after %v", i, w, before)
-		}
-		before = w
-	}
-	if before != maxDelay || th.wait(other, now) != 0 {
-		t.Errorf("delay %v; another address waits %v", before, th.wait(other, now))
-	}
-	if w := th.wait(one, now.Add(maxDelay)); w != 0 {
-		t.Errorf("still %v", w)
-	}
-	later := now.Add(maxDelay + forgetAfter)
-	th.wrong(one, later)
-	if th.wait(one, later) != 0 {
-		t.Error("not forgotten")
-	}
-	// Whoever has a /64 has one try at a time, and the table is bounded whoever comes.
-	th = throttle{}
-	for i := range freeTries + 1 {
-		th.wrong(netip.MustParseAddr(fmt.Sprintf("2001:db8::%x", i+1)), now)
-	}
-	if th.wait(netip.MustParseAddr("2001:db8::ffff:1"), now) == 0 || th.wait(netip.MustParseAddr("2001:db8:0:1::1"), now) != 0 {
-		t.Error("an IPv6 network is not one address")
-	}
-	for i := range 3 * maxAddresses {
-		th.wrong(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), now)
-	}
-	if len(th.from) > maxAddresses {
-		t.Errorf("%d addresses", len(th.from))
 	}
 }
 
@@ -530,20 +400,20 @@ func TestStrangersAreShownOut(t *testing.T) {
 // TestCredentialsStayHidden plants one of each kind and looks for them wherever others can read.
 func TestCredentialsStayHidden(t *testing.T) {
 	path, _ := withFile(t, "planted-plain-token ann admin\n")
-	_, made, err := AddToken(path, Token{Subject: "ann", Role: Admin})
+	_, made, err := auth.AddToken(path, auth.Token{Subject: "ann", Role: auth.Admin})
 	if err != nil {
 		t.Fatal(err)
 	}
 	f := mustOpen(t, path)
-	issuer := newIssuer(t)
-	keys := issuer.config()
-	j, err := OpenJWT(keys, zerolog.Nop())
+	i := issuer.New(t)
+	keys := auth.JWTConfig{JWKS: i.URL + "/keys", Issuer: i.URL, Audience: "trl", Role: auth.RoleRule{DefaultRole: auth.User}}
+	j, err := auth.OpenJWT(keys, zerolog.Nop())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer j.Close()
 	g := start(t, func(c *Config) { c.AuthNone, c.Tokens, c.JWT = false, f, j })
-	signed := issuer.sign(nil)
+	signed := i.Sign(nil)
 	cookie := g.logIn(made)
 	resp, body := post(t, g.URL()+"/v1/tickets", "Authorization", "Bearer "+made)
 	var ticket struct{ Ticket string }
@@ -551,7 +421,7 @@ func TestCredentialsStayHidden(t *testing.T) {
 		t.Fatalf("%d %s", resp.StatusCode, body)
 	}
 	secrets := map[string]string{"plain token": "planted-plain-token", "token": made, "JWT": signed, "signature": signed[strings.LastIndexByte(signed, '.')+1:],
-		"cookie": cookie.Value, "ticket": ticket.Ticket, "login's path": strings.Trim(strings.TrimPrefix(cookie.Path, loginPrefix), "/")}
+		"cookie": cookie.Value, "ticket": ticket.Ticket, "login's path": strings.Trim(strings.TrimPrefix(cookie.Path, auth.LoginPrefix), "/")}
 	var said strings.Builder
 	note := func(resp *http.Response, err error) {
 		if resp != nil {
@@ -561,7 +431,7 @@ func TestCredentialsStayHidden(t *testing.T) {
 	}
 	for _, secret := range secrets { // right where they are, and broken, where they are not, in paths and in queries
 		for _, path := range []string{"", "v1/ws", "v1/recordings/x", "metrics", "nothing"} {
-			_, _ = get(t, g.URL()+loginPrefix+secret+"/"+path, "Cookie", cookie.Name+"="+cookie.Value)
+			_, _ = get(t, g.URL()+auth.LoginPrefix+secret+"/"+path, "Cookie", cookie.Name+"="+cookie.Value)
 		}
 		for _, h := range []http.Header{bearerHeader(secret), bearerHeader(secret + "x"), {"Cookie": {cookie.Name + "=" + secret + "x"}}} {
 			ws, resp, err := g.dialWith(&websocket.DialOptions{HTTPHeader: h})

@@ -5,20 +5,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"trl/web/auth"
 )
-
-// clientAddr is the address that the client came from, as far as we know: that of the connection's other end, or what a trusted proxy there says
-// (asked has seen to that). The zero value where there is none.
-func clientAddr(r *http.Request) netip.Addr {
-	at, err := netip.ParseAddrPort(r.RemoteAddr)
-	if err != nil {
-		return netip.Addr{}
-	}
-	return at.Addr().Unmap()
-}
-
-// secure reports whether the client came by TLS, to us or to a trusted proxy.
-func secure(r *http.Request) bool { return r.URL.Scheme == "https" }
 
 // clientRequest is the request as the client made it: RemoteAddr, Host and URL.Scheme are the client's, also where a trusted proxy asks in its
 // place. From anybody else X-Forwarded-… is air. The header Forwarded (RFC 7239) is not looked at in any case: a proxy that writes one of
@@ -29,7 +17,7 @@ func (c *Config) clientRequest(r *http.Request) *http.Request {
 	if r.TLS != nil {
 		u.Scheme = "https"
 	}
-	if !c.trusted(clientAddr(r)) {
+	if !c.trusted(auth.ClientAddr(r)) {
 		return &q
 	}
 	if proto := lastValue(r.Header["X-Forwarded-Proto"]); strings.EqualFold(proto, "https") || strings.EqualFold(proto, "http") {

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"trl/internal/testkit"
+	"trl/web/auth"
 
 	"github.com/coder/websocket"
 )
@@ -49,7 +50,7 @@ func TestAsked(t *testing.T) {
 	} {
 		r := &http.Request{Method: "GET", Host: "trl", RemoteAddr: x.peer, Header: x.header, URL: &url.URL{Path: "/", Scheme: "gopher"}}
 		q := c.clientRequest(r)
-		if got := clientAddr(q).String(); got != x.addr {
+		if got := auth.ClientAddr(q).String(); got != x.addr {
 			t.Errorf("%s: address %s, want %s", x.name, got, x.addr)
 		}
 		if got := q.URL.Scheme + "://" + q.Host; got != x.url {
@@ -60,7 +61,7 @@ func TestAsked(t *testing.T) {
 		}
 	}
 	r := &http.Request{RemoteAddr: "192.0.2.1:99", URL: &url.URL{}, TLS: &tls.ConnectionState{}}
-	if !secure(c.clientRequest(r)) {
+	if !auth.IsSecure(c.clientRequest(r)) {
 		t.Error("TLS is not secure")
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"trl/pool"
 	"trl/protocol"
+	"trl/web/auth"
 	"trl/web/transport"
 )
 
@@ -23,11 +24,11 @@ var errClientGone = errors.New("client is gone")
 // conn is one client. Its life is serve: one goroutine reads and applies requests in order; what has to wait, waits in goroutines of
 // its own, which end with ctx. Sessions and commands outlive it.
 type conn struct {
-	srv       *Server
+	srv       *clients
 	transport transport.Conn
 	out       *transport.Outbox
-	principal Principal
-	grant     *Grant
+	principal auth.Principal
+	grant     *auth.Grant
 	log       zerolog.Logger
 	bytesOut  prometheus.Counter
 	binary    bool   // set once before serve; output goes in binary frames
@@ -38,38 +39,56 @@ type conn struct {
 
 	ctx        context.Context // ends when the client is gone
 	cancel     context.CancelFunc
-	tasks      sync.WaitGroup // the goroutines that answer and stream
-	taskCount  atomic.Int64   // how many those are
-	tasksIdle  chan struct{}  // one token: there were none for a moment
-	helpers    sync.WaitGroup // the others, but the reading one
-	inFlight   atomic.Int64   // requests received and not answered
-	subscribed atomic.Bool    // it subscribed to something: events may be sent unasked
+	inFlight   atomic.Int64 // requests received and not answered
+	subscribed atomic.Bool  // it subscribed to something: events may be sent unasked
+	connTasks
 
 	endOnce sync.Once
 	reason  transport.CloseReason // set once in ending
 
+	usage        *principalUsage // set once in serve; its principal's
+	releaseLarge func()          // owned by the reading goroutine; gives back what beginLargeRead took
+
 	mu            sync.Mutex
-	queues        map[string]*requestQueue // guarded by mu; see requestQueue
-	subs          map[string]*subscription // guarded by mu; by stream id: one per stream
-	reserved      int                      // guarded by mu; streams of terminals that are being opened
-	streamNo      uint64                   // guarded by mu; of the subscription made last
-	watches       map[string]*watch        // guarded by mu; by session id
-	recent        []*call                  // guarded by mu; the last exec.run and exec.stream requests, for exec.cancel by request_id
-	usage         *principalUsage          // set once in serve; its principal's
-	releaseLarge  func()                   // owned by the reading goroutine; gives back what beginLargeRead took
-	recentNext    int                      // guarded by mu; where recent is overwritten next
-	usedIDs       map[string]bool          // guarded by mu; sessions and recordings of other principals that an admin used
-	boundSessions []*pool.Session          // guarded by mu; sessions that end with this connection
+	connRequests                  // guarded by mu
+	connStreams                   // guarded by mu
+	boundSessions []*pool.Session // guarded by mu; sessions that end with this connection
 }
 
-func newConn(s *Server, t transport.Conn, g *Grant) *conn {
+// connTasks are a connection's goroutines.
+type connTasks struct {
+	tasks     sync.WaitGroup // those that answer and stream
+	taskCount atomic.Int64   // how many those are
+	tasksIdle chan struct{}  // one token: there were none for a moment
+	helpers   sync.WaitGroup // the others, but the reading one
+}
+
+// connRequests is what a connection remembers of its requests.
+type connRequests struct {
+	queues     map[string]*requestQueue // see requestQueue
+	recent     []*call                  // the last exec.run and exec.stream requests, for exec.cancel by request_id
+	recentNext int                      // where recent is overwritten next
+	usedIDs    map[string]bool          // sessions and recordings of other principals that an admin used
+}
+
+// connStreams is what a connection follows.
+type connStreams struct {
+	subs     map[string]*subscription // by stream id: one per stream
+	reserved int                      // streams of terminals that are being opened
+	streamNo uint64                   // of the subscription made last
+	watches  map[string]*watch        // by session id
+}
+
+func newConn(s *clients, t transport.Conn, g *auth.Grant) *conn {
 	c := &conn{
-		srv: s, transport: t, out: t.Outbox(), principal: g.Principal, grant: g, remote: t.Name(),
+		srv: s, transport: t, out: t.Outbox(), principal: g.Principal, grant: g, remote: t.Name(), binary: t.IsBinary(),
 		log:       s.log.With().Str("transport", t.Name()).Str("principal", g.Subject).Logger(),
-		tasksIdle: make(chan struct{}, 1),
 		slowLimit: s.live.Load().slowClient,
 		bytesOut:  s.m.BytesOut.WithLabelValues(t.Name()),
-		queues:    map[string]*requestQueue{}, subs: map[string]*subscription{}, watches: map[string]*watch{}, usedIDs: map[string]bool{},
+
+		connTasks:    connTasks{tasksIdle: make(chan struct{}, 1)},
+		connRequests: connRequests{queues: map[string]*requestQueue{}, usedIDs: map[string]bool{}},
+		connStreams:  connStreams{subs: map[string]*subscription{}, watches: map[string]*watch{}},
 	}
 	c.ctx, c.cancel = context.WithCancel(s.ctx)
 	t.BeforeLarge(c.beginLargeRead)
@@ -89,13 +108,13 @@ func (c *conn) serve() {
 	defer leave()
 	c.helpers.Go(func() { c.containPanic("keepalive", func() { c.transport.KeepAlive(c.ctx, c.end, c.checkSent) }) }) // pings; ends with ctx; waited for below
 	over := transport.ReasonAuthOver
-	if sh := c.grant.share; sh != nil {
+	if sh := c.grant.Share; sh != nil {
 		over = transport.ReasonUnshared
 		sh.Join()
 		defer sh.Leave()
 		c.helpers.Go(func() { c.endWithShare(sh) }) // waits for the link's end; ends with ctx; waited for below
 	}
-	defer c.grant.onExpiry(func() { c.end(over) })()
+	defer c.grant.OnExpiry(func() { c.end(over) })()
 
 	c.containPanic("requests", func() { c.end(c.readLoop()) })
 	c.endLargeRead()

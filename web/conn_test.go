@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"trl/internal/testkit"
+	"trl/web/auth"
 
 	"github.com/coder/websocket"
 )
@@ -669,7 +670,7 @@ func TestSecretsStayOutOfLogs(t *testing.T) { // K4, K16, K19
 	const secret = "hunter2-planted"
 	g := start(t, func(c *Config) {
 		c.AuthNone = false
-		c.Tokens = tokens{secret + "-token": {Subject: "ann", Role: Admin}}
+		c.Tokens = tokens{secret + "-token": {Subject: "ann", Role: auth.Admin}}
 	})
 	c := g.dial(secret + "-token")
 	id := c.session(object{"env": object{"PASSWORD": secret}})

@@ -6,6 +6,8 @@ import (
 	"net/http"
 
 	"trl/pool"
+	"trl/protocol"
+	"trl/web/auth"
 )
 
 // connLimit is clients that share a number of places.
@@ -34,46 +36,51 @@ func (c *connLimit) String() string {
 	return fmt.Sprintf("too many connections: %d of %s", c.limit, c.kind)
 }
 
+// fault is for a client that is told over its connection.
+func (c *connLimit) fault() *protocol.Error {
+	return protocol.Errorf(protocol.LimitExceeded, "%s", c).With("limit", c.limit)
+}
+
 // connLimits are all that a client is one of. Guests have places of their own, and a quarter of all is kept from them: they shall not keep their
 // host out, nor anybody else. An eighth is kept from each principal that is no admin, and of the guests' places from the guests of each.
-func (s *Server) connLimits(g *Grant) []connLimit {
-	cfg := &s.cfg
+func (cs *clients) connLimits(g *auth.Grant) []connLimit {
+	cfg := &cs.config
 	each, guests := cmp.Or(cfg.MaxConnsOfPrincipal, pool.AllButReserve(cfg.MaxConns)), cfg.MaxConns-max(1, cfg.MaxConns/4)
-	if cfg.MaxConnsOfPrincipal == 0 && g.Role == Admin {
+	if cfg.MaxConnsOfPrincipal == 0 && g.Role == auth.Admin {
 		each = cfg.MaxConns
 	}
 	all := connLimit{connGroup{groupAll, ""}, cfg.MaxConns, http.StatusServiceUnavailable}
-	if g.share == nil {
+	if g.Share == nil {
 		return []connLimit{{connGroup{groupPrincipal, g.Subject}, each, http.StatusTooManyRequests}, all}
 	}
 	return []connLimit{
-		{connGroup{groupShare, g.share.ID()}, cfg.MaxGuests, http.StatusTooManyRequests},
+		{connGroup{groupShare, g.Share.ID()}, cfg.MaxGuests, http.StatusTooManyRequests},
 		{connGroup{groupPrincipal, "guests of " + g.Subject}, cmp.Or(cfg.MaxConnsOfPrincipal, pool.AllButReserve(guests)), http.StatusTooManyRequests}, // no subject has spaces
 		{connGroup{groupGuests, ""}, guests, http.StatusServiceUnavailable},
 		all,
 	}
 }
 
-// admitConn gives a client a place until leave is called, or says where there is none.
-func (s *Server) admitConn(g *Grant) (leave func(), full *connLimit) {
-	limits := s.connLimits(g)
-	s.mu.Lock()
-	defer s.mu.Unlock()
+// admit gives a client a place until leave is called, or says where there is none.
+func (cs *clients) admit(g *auth.Grant) (leave func(), full *connLimit) {
+	limits := cs.connLimits(g)
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
 	for i := range limits {
-		if c := &limits[i]; s.connCounts[c.connGroup] >= c.limit {
-			s.m.ClientsRefused.WithLabelValues(c.kind).Inc()
+		if c := &limits[i]; cs.connCounts[c.connGroup] >= c.limit {
+			cs.m.ClientsRefused.WithLabelValues(c.kind).Inc()
 			return nil, c
 		}
 	}
 	for _, c := range limits {
-		s.connCounts[c.connGroup]++
+		cs.connCounts[c.connGroup]++
 	}
 	return func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
+		cs.mu.Lock()
+		defer cs.mu.Unlock()
 		for _, c := range limits {
-			if s.connCounts[c.connGroup]--; s.connCounts[c.connGroup] == 0 {
-				delete(s.connCounts, c.connGroup)
+			if cs.connCounts[c.connGroup]--; cs.connCounts[c.connGroup] == 0 {
+				delete(cs.connCounts, c.connGroup)
 			}
 		}
 	}, nil

@@ -111,8 +111,8 @@ func TestConnectionsAreBounded(t *testing.T) {
 	first.close()
 	second.close()
 	testkit.Eventually(t, "all places are free", func() bool {
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		return len(g.connCounts) == 0
+		g.clients.mu.Lock()
+		defer g.clients.mu.Unlock()
+		return len(g.clients.connCounts) == 0
 	})
 }

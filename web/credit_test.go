@@ -9,6 +9,7 @@ import (
 
 	"trl/internal/testkit"
 	"trl/protocol"
+	"trl/web/auth"
 )
 
 // received takes the terminal's output events that have come, up to patience for the first one to reach least bytes.
@@ -144,7 +145,7 @@ func TestProcessListTellsPorts(t *testing.T) {
 
 func TestCapabilitiesTellWhoOneIs(t *testing.T) {
 	g := start(t, func(cfg *Config) {
-		cfg.AuthNone, cfg.Tokens = false, tokens{"t": {Subject: "ann", Role: Viewer}}
+		cfg.AuthNone, cfg.Tokens = false, tokens{"t": {Subject: "ann", Role: auth.Viewer}}
 	})
 	who := object(g.dial("t").call("system.capabilities", object{})["principal"].(map[string]any))
 	if who.str("subject") != "ann" || who.str("role") != "viewer" {

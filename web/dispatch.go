@@ -15,6 +15,7 @@ import (
 
 	"trl/pool"
 	"trl/protocol"
+	"trl/web/auth"
 	"trl/web/transport"
 )
 
@@ -123,7 +124,7 @@ func decoded[P any](f func(*call, *P) (answer any, pending bool, err error)) dec
 		if err := protocol.DecodeParams(k.params, q); err != nil {
 			return nil, false, err
 		}
-		if k.c.srv.cfg.Audit != nil {
+		if k.c.srv.config.Audit != nil {
 			k.auditParams = q
 		}
 		return f(k, q)
@@ -140,7 +141,7 @@ const maxUrgent = 64
 // handle applies one request. It runs on the reading goroutine, which is what keeps requests in order.
 func (c *conn) handle(msg []byte) {
 	req, fault := protocol.DecodeRequest(msg)
-	most := c.srv.cfg.MaxInFlight
+	most := c.srv.config.MaxInFlight
 	if handlers[req.Method].urgent {
 		most += maxUrgent
 	}
@@ -149,7 +150,7 @@ func (c *conn) handle(msg []byte) {
 		c.refuseRequest(req.ID, protocol.Errorf(protocol.RateLimited, "%d requests are in flight", most).With("limit", most))
 		return
 	}
-	if e := c.grant.beginRequest(); e != nil {
+	if e := c.grant.BeginRequest(); e != nil {
 		c.srv.m.RateLimited.Inc()
 		c.refuseRequest(req.ID, e)
 		return
@@ -157,7 +158,7 @@ func (c *conn) handle(msg []byte) {
 	k := &call{c: c, id: req.ID, method: req.Method, params: req.Params, size: int64(len(msg)), receivedAt: time.Now()}
 	if e := c.reserveRequest(k.size, handlers[req.Method].urgent); e != nil {
 		c.srv.m.RateLimited.Inc()
-		c.grant.endRequest()
+		c.grant.EndRequest()
 		c.refuseRequest(req.ID, e)
 		return
 	}
@@ -188,13 +189,13 @@ func (c *conn) handle(msg []byte) {
 
 func (k *call) dispatch() (any, bool, error) {
 	h, ok := handlers[k.method]
-	if e := k.c.grant.expiredError(); e != nil {
+	if e := k.c.grant.ExpiredError(); e != nil {
 		return nil, false, e
 	}
 	switch {
-	case ok && k.c.grant.share != nil && !guestMay(k.c.grant.share, k.method):
+	case ok && k.c.grant.Share != nil && !guestMay(k.c.grant.Share, k.method):
 		return nil, false, protocol.Errorf(protocol.Forbidden, "this share link does not allow it")
-	case ok && (h.access == reads || k.c.principal.Role != Viewer):
+	case ok && (h.access == reads || k.c.principal.Role != auth.Viewer):
 		if err := k.admitAudit(h); err != nil {
 			return nil, false, err
 		}
@@ -209,7 +210,7 @@ func (k *call) dispatch() (any, bool, error) {
 func (k *call) releaseCount() {
 	if !k.countReleased {
 		k.countReleased = true
-		k.c.grant.endRequest()
+		k.c.grant.EndRequest()
 	}
 }
 
@@ -250,9 +251,9 @@ func (k *call) runDetached(f func(context.Context) (any, error)) (answer any, pe
 	s, done := k.c.srv, make(chan struct{})
 	var result any // result and failure: read after done
 	var failure error
-	s.connTasks.Add(1) // our connection counts until later, so this is no first Add during a Wait
-	go func() {        // ends with f, which ends with the server's ctx at the latest; Shutdown waits for it
-		defer s.connTasks.Done()
+	s.tasks.Add(1) // our connection counts until later, so this is no first Add during a Wait
+	go func() {    // ends with f, which ends with the server's ctx at the latest; Shutdown waits for it
+		defer s.tasks.Done()
 		defer close(done)
 		defer k.c.recoverPanic(k.method, &failure)
 		result, failure = f(s.ctx)
@@ -322,7 +323,7 @@ func (k *call) inOrder(key string, slow bool, apply func() (any, bool, error)) (
 	if l := c.queues[key]; l != nil {
 		l.waiting = append(l.waiting, func() {
 			k.runAndAnswer(func() (any, bool, error) {
-				if e := c.grant.expiredError(); e != nil {
+				if e := c.grant.ExpiredError(); e != nil {
 					return nil, false, e
 				}
 				return apply()
@@ -384,7 +385,7 @@ func (k *call) withSession(ref protocol.SessionRef, slow bool, f func(*pool.Sess
 	if ref.SessionID == "" { // a session.create with this name may be under way
 		key := nameKey(cmp.Or(ref.Session, defaultSession))
 		// The default session may have to be made, which takes a shell: not on the reading goroutine.
-		making := ref.Session == "" && k.c.grant.share == nil && !k.c.srv.pool.HasOpen(k.c.principal.Subject, defaultSession)
+		making := ref.Session == "" && k.c.grant.Share == nil && !k.c.srv.pool.HasOpen(k.c.principal.Subject, defaultSession)
 		if making || k.c.mustQueue(key) {
 			return k.inOrder(key, slow || making, func() (any, bool, error) {
 				s, err := k.find(ref)
@@ -413,7 +414,7 @@ func (c *conn) mustQueue(key string) bool {
 
 // find is the pool's Find; with neither id nor name it makes the default session.
 func (k *call) find(ref protocol.SessionRef) (*pool.Session, error) {
-	if k.c.grant.share != nil {
+	if k.c.grant.Share != nil {
 		return k.guestSession(ref)
 	}
 	return k.c.srv.pool.Find(k.c.actsFor(ref.SessionID), ref.SessionID, ref.Session)

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"testing"
 	"time"
+	"trl/web/auth"
 )
 
 func (g *gateway) ready() int {
@@ -19,7 +20,7 @@ func (g *gateway) ready() int {
 func TestDrainLetsNobodyNewIn(t *testing.T) {
 	g := start(t, func(c *Config) {
 		c.AuthNone = false
-		c.Tokens = tokens{"admin": {"root", Admin}, "user": {"alice", User}}
+		c.Tokens = tokens{"admin": {Subject: "root", Role: auth.Admin}, "user": {Subject: "alice", Role: auth.User}}
 	})
 	c, admin := g.dial("user"), g.dial("admin")
 	id := c.session(object{"name": "old"})

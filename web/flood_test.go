@@ -93,7 +93,7 @@ func TestCtrlCInAFlood(t *testing.T) {
 					dial().call("term.attach", object{"term_id": id, "mode": "view", "on_slow": slow})
 				}
 			}
-			term, err := g.pool.FindTerminal(local.Subject, id)
+			term, err := g.pool.FindTerminal("local", id)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -179,7 +179,7 @@ func TestWindowIsOfWhoHasControl(t *testing.T) {
 			me.t, other.t, third.t = t, t, t
 			opened := me.call("term.open", object{"session_id": me.session(), "cols": 80, "rows": 24, "window_bytes": 1024, "command": "yes"})
 			id := opened.str("term_id")
-			term, err := g.pool.FindTerminal(local.Subject, id)
+			term, err := g.pool.FindTerminal("local", id)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -200,7 +200,7 @@ func TestEndIsNotHeldBack(t *testing.T) {
 	g := start(t, func(cfg *Config) { cfg.SlowClient = time.Hour })
 	c := g.dial()
 	opened := c.call("term.open", object{"session_id": c.session(), "cols": 80, "rows": 24, "window_bytes": 1024, "command": "yes"})
-	term, err := g.pool.FindTerminal(local.Subject, opened.str("term_id"))
+	term, err := g.pool.FindTerminal("local", opened.str("term_id"))
 	if err != nil {
 		t.Fatal(err)
 	}

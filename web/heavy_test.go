@@ -81,7 +81,7 @@ func TestLogsDetachedAtOnce(t *testing.T) {
 		if f := c.answer(detach); !f.OK {
 			t.Fatalf("%+v", f.Error)
 		}
-		if n := g.totalUsage.streams.Load(); n != 0 {
+		if n := g.clients.totalUsage.streams.Load(); n != 0 {
 			t.Fatal(n)
 		}
 		testkit.Eventually(t, "no stream", func() bool {
@@ -157,7 +157,7 @@ func TestLongAnswers(t *testing.T) {
 
 // accountOf is what a principal that is connected has on its account.
 func (g *gateway) accountOf(name string) *principalUsage {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.usages[name]
+	g.clients.mu.Lock()
+	defer g.clients.mu.Unlock()
+	return g.clients.usages[name]
 }

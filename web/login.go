@@ -7,7 +7,7 @@ import (
 	"net/http"
 	"strings"
 
-	"trl/web/listen"
+	"trl/web/auth"
 	"trl/web/ui"
 )
 
@@ -75,8 +75,8 @@ location.replace("/");
 // serveHome is the web terminal. The page is no secret, and asks whether the browser is logged in: a cookie that comes here is one that every
 // server on this host gets, and goes.
 func (s *Server) serveHome(w http.ResponseWriter, r *http.Request) {
-	dropCookie(w, r)
-	if _, no := s.authenticate(r); no != nil && no.outcome != missing {
+	auth.DropCookie(w, r)
+	if _, no := s.auth.Authenticate(r); no != nil && !no.NoCredential() {
 		http.Redirect(w, r, "/login", http.StatusSeeOther)
 		return
 	}
@@ -85,9 +85,9 @@ func (s *Server) serveHome(w http.ResponseWriter, r *http.Request) {
 
 // serveLoginState tells the page whether it is logged in. A login that is over would stand in the way of everything else that the browser may bring.
 func (s *Server) serveLoginState(w http.ResponseWriter, r *http.Request) {
-	if _, no := s.authenticate(r); no != nil {
-		if no.method == byLogin {
-			dropCookie(w, r)
+	if _, no := s.auth.Authenticate(r); no != nil {
+		if no.OfLogin() {
+			auth.DropCookie(w, r)
 		}
 		http.Redirect(w, r, "/login", http.StatusSeeOther)
 		return
@@ -98,15 +98,13 @@ func (s *Server) serveLoginState(w http.ResponseWriter, r *http.Request) {
 // stripLoginPath serves what needs a login at the path that the login's cookie is for.
 func stripLoginPath(h http.Handler) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		http.StripPrefix(loginPrefix+r.PathValue("login"), h).ServeHTTP(w, r)
+		http.StripPrefix(auth.LoginPrefix+r.PathValue("login"), h).ServeHTTP(w, r)
 	}
 }
 
 // serveAsset serves what the page consists of. Nothing of it is secret; but who is slow to take it had better be logged in.
 func (s *Server) serveAsset(w http.ResponseWriter, r *http.Request) {
-	if _, _, why := s.identify(r); why == accepted {
-		listen.MarkAuthenticated(r)
-	}
+	s.auth.MarkKnown(r)
 	ui.ServeAsset(w, r)
 }
 
@@ -122,7 +120,7 @@ func (s *Server) showLogin(w http.ResponseWriter, _ *http.Request) {
 }
 
 func (s *Server) renderPage(w http.ResponseWriter, t *template.Template, status int, p pageOf) {
-	p.Nonce, p.Provider = rand.Text(), s.providerName()
+	p.Nonce, p.Provider = rand.Text(), s.auth.ProviderName()
 	h := w.Header()
 	h.Set("Content-Type", "text/html; charset=utf-8")
 	h.Set("Content-Security-Policy", "default-src 'none'; script-src 'nonce-"+p.Nonce+"'; style-src 'nonce-"+p.Nonce+
@@ -136,43 +134,37 @@ func (s *Server) renderPage(w http.ResponseWriter, t *template.Template, status 
 func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 	form := r.Header.Get("Authorization") == ""
 	if !s.cfg.AuthNone {
-		var g *Grant
-		by, why := byToken, missing
+		var text string
 		if form {
 			r.Body = http.MaxBytesReader(w, r.Body, 32<<10)
-			if text := strings.TrimSpace(r.PostFormValue("token")); text != "" { // never from the query
-				g, by, why = s.bearer.verify(r, text)
-			}
-		} else {
-			g, by, why = s.bearer.authenticate(r)
+			text = strings.TrimSpace(r.PostFormValue("token")) // never from the query
 		}
-		no := s.recordOutcome(r, by, why, nil)
+		g, no := s.auth.CheckLogin(r, form, text)
 		if no != nil && form {
-			status, words := no.answer(w.Header())
-			challenge(w.Header(), status)
+			status, words := no.Answer(w.Header())
+			auth.Challenge(w.Header(), status)
 			s.renderPage(w, loginPage, status, pageOf{Said: strings.ToUpper(words[:1]) + words[1:] + "."})
 			return
 		}
 		if no != nil {
-			deny(w, no)
+			auth.Deny(w, no)
 			return
 		}
-		if !s.admitRequest(w, g) {
+		if !s.auth.AdmitRequest(w, g) {
 			return
 		}
-		defer g.endRequest()
+		defer g.EndRequest()
 		s.auditLogin(r, g.Principal)
-		secret, until, err := s.logins.begin(g, loginLifetime)
+		path, err := s.auth.BeginLogin(w, r, g, auth.LoginLifetime)
 		if err != nil {
 			s.loginNotStored(w, err)
 			return
 		}
-		setCookie(w, r, secret, until)
 		if form {
-			s.renderPage(w, enteredPage, http.StatusOK, pageOf{At: loginPath(secret)})
+			s.renderPage(w, enteredPage, http.StatusOK, pageOf{At: path})
 			return
 		}
-		w.Header().Set("Location", loginPath(secret))
+		w.Header().Set("Location", path)
 	}
 	if form {
 		http.Redirect(w, r, "/", http.StatusSeeOther)
@@ -183,20 +175,34 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 
 // loginNotStored answers a login that is right and cannot be kept.
 func (s *Server) loginNotStored(w http.ResponseWriter, err error) {
-	if errors.Is(err, errLogins) {
+	if errors.Is(err, auth.ErrTooManyLogins) {
 		w.Header().Set("Retry-After", retryAfter)
-		refuse(w, http.StatusServiceUnavailable, errLogins.Error())
+		auth.Refuse(w, http.StatusServiceUnavailable, auth.ErrTooManyLogins.Error())
 		return
 	}
 	s.log.Error().Err(err).Msg("login cannot be kept")
-	refuse(w, http.StatusInternalServerError, "the login cannot be kept")
+	auth.Refuse(w, http.StatusInternalServerError, "the login cannot be kept")
 }
 
 // logout ends the browser's login, and with it the connections of all its tabs.
 func (s *Server) logout(w http.ResponseWriter, r *http.Request) {
-	if err := s.logins.end(loginCookie(r)); err != nil {
+	if err := s.auth.EndLogin(w, r); err != nil {
 		s.log.Error().Err(err).Msg("login has ended, but is in the file still: a gateway that starts before the next login or logout takes it")
 	}
-	dropCookie(w, r)
 	http.Redirect(w, r, "/login", http.StatusSeeOther)
+}
+
+// finishOIDC logs in the browser that comes back from the identity provider.
+func (s *Server) finishOIDC(w http.ResponseWriter, r *http.Request) {
+	g, life, ok := s.auth.FinishOIDC(w, r)
+	if !ok {
+		return
+	}
+	s.auditLogin(r, g.Principal)
+	path, err := s.auth.BeginLogin(w, r, g, life)
+	if err != nil {
+		s.loginNotStored(w, err)
+		return
+	}
+	s.renderPage(w, enteredPage, http.StatusOK, pageOf{At: path})
 }

@@ -1,14 +1,17 @@
 package web
 
 import (
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/cookiejar"
 	"net/url"
+	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/coder/websocket"
 )
@@ -149,4 +152,18 @@ func TestFormTellsTheLoginsPath(t *testing.T) {
 	if strings.Contains(resp.Header.Get("Referrer-Policy"), "unsafe") || resp.Request.URL.Path != "/login" {
 		t.Errorf("%s %v", resp.Request.URL, resp.Header)
 	}
+}
+
+// fullLogins has a gateway begin with as many logins as there may be.
+func fullLogins(t *testing.T) func(*Config) {
+	path := filepath.Join(t.TempDir(), "logins")
+	var text strings.Builder
+	until := time.Now().Add(time.Hour).UTC().Format(time.RFC3339)
+	for n := range constant(t, "web/auth.maxLogins") {
+		fmt.Fprintf(&text, "sha256:%064x s%d user expires=%s\n", n, n, until)
+	}
+	if err := os.WriteFile(path, []byte(text.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return func(c *Config) { c.LoginsFile = path }
 }

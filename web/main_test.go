@@ -19,6 +19,7 @@ import (
 	"trl/metrics"
 	"trl/pool"
 	"trl/runtime"
+	"trl/web/auth"
 	"trl/web/listen"
 )
 
@@ -28,16 +29,16 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 const patience = 60 * time.Second
 
 // tokens is a Tokens of a test.
-type tokens map[string]Principal
+type tokens map[string]auth.Principal
 
-func (t tokens) Lookup(token string) (*Grant, authOutcome) {
+func (t tokens) Lookup(token string) (*auth.Grant, auth.Outcome) {
 	if p, ok := t[token]; ok {
-		return &Grant{Principal: p}, accepted
+		return &auth.Grant{Principal: p}, auth.Accepted
 	}
-	return nil, unknown
+	return nil, auth.Unknown
 }
 
-func (t tokens) byID(string) *Grant { return nil }
+func (t tokens) ByID(string) *auth.Grant { return nil }
 
 // gateway is a real one on a free port, with real shells.
 type gateway struct {
@@ -66,7 +67,7 @@ func startWith(t testing.TB, tune func(*pool.Config), change ...func(*Config)) *
 		t.Fatal(err)
 	}
 	ownBound := func(who string) int { // as internal/serve wires it
-		if f, ok := g.cfg.Tokens.(*TokenFile); ok {
+		if f, ok := g.cfg.Tokens.(*auth.TokenFile); ok {
 			return f.MaxSessions(who)
 		}
 		return 0

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"net/url"
 	"strings"
+	"trl/web/auth"
 )
 
 // The two checks here keep web pages of others away from a gateway on the user's machine. Neither replaces the token.
@@ -45,12 +46,6 @@ func plainName(name string) string {
 	return strings.ToLower(name)
 }
 
-// loopbackName reports whether a hostName names this machine to itself.
-func loopbackName(name string) bool {
-	addr, err := netip.ParseAddr(name)
-	return name == "localhost" || err == nil && addr.IsLoopback()
-}
-
 // hostAllowed reports whether we go by this name: one that the operator listed, one of our certificate's, or our own address. On a loopback
 // listener that is a loopback name; elsewhere it is any address, as nothing resolves to an address but itself: a page that was got from
 // it is one of ours.
@@ -59,7 +54,7 @@ func (s *Server) hostAllowed(host string, loopback bool) bool {
 	if name == "" {
 		return false
 	}
-	if loopbackName(name) || s.hostNames[name] {
+	if auth.LoopbackName(name) || s.hostNames[name] {
 		return true
 	}
 	if _, err := netip.ParseAddr(name); err == nil {

@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"trl/web/auth"
 	"trl/web/listen"
 
 	"github.com/coder/websocket"
@@ -21,7 +22,7 @@ func TestLoopbackHost(t *testing.T) {
 		"10.0.0.1": false, "0.0.0.0": false, "::1x": false, "[::1": false, "localhost:8a": false, "evil@localhost": false, "[fe80::1%25lo]": false,
 		"127.1": false, "0177.0.0.1": false, "2130706433": false, "[::ffff:127.0.0.1]": true,
 	} {
-		if got := loopbackName(hostName(host)); got != want {
+		if got := auth.LoopbackName(hostName(host)); got != want {
 			t.Errorf("%q: %v", host, got)
 		}
 	}
@@ -91,7 +92,7 @@ const (
 
 func withTokens(c *Config) {
 	c.AuthNone = false
-	c.Tokens = tokens{adminToken: {Subject: "ann", Role: Admin}, userToken: {Subject: "bob", Role: User}, viewToken: {Subject: "ann", Role: Viewer}}
+	c.Tokens = tokens{adminToken: {Subject: "ann", Role: auth.Admin}, userToken: {Subject: "bob", Role: auth.User}, viewToken: {Subject: "ann", Role: auth.Viewer}}
 }
 
 func TestForeignNamesAndPagesGetNothing(t *testing.T) { // K1, K2

@@ -7,12 +7,13 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"trl/web/auth"
 )
 
 // twoUsers are two principals who may do the same, and an admin.
 func twoUsers(c *Config) {
 	c.AuthNone = false
-	c.Tokens = tokens{"anns-token": {"ann", User}, "bobs-token": {"bob", User}, "roots-token": {"root", Admin}, "bobs-viewer": {"bob", Viewer}}
+	c.Tokens = tokens{"anns-token": {Subject: "ann", Role: auth.User}, "bobs-token": {Subject: "bob", Role: auth.User}, "roots-token": {Subject: "root", Role: auth.Admin}, "bobs-viewer": {Subject: "bob", Role: auth.Viewer}}
 }
 
 // held resources are ids of everything that a principal can have.

@@ -392,7 +392,7 @@ var limitProbes = map[string]func(*testing.T) []string{
 	"browsers in which it is logged in": func(t *testing.T) []string {
 		g := start(t, withTokens)
 		first := g.logIn(userToken)
-		for range maxOwnLogins - 1 {
+		for range constant(t, "web/auth.maxOwnLogins") - 1 {
 			g.logIn(userToken)
 		}
 		ws, _, err := g.dialCookie(first)
@@ -418,13 +418,7 @@ var limitProbes = map[string]func(*testing.T) []string{
 		return []string{"the oldest of them ends, and its connections are closed"}
 	},
 	"browsers with a login": func(t *testing.T) []string {
-		g := start(t, withTokens)
-		g.logins.mu.Lock()
-		for n := range maxLogins { // as if they had been begun, one by one
-			k, _ := newToken(Token{Subject: fmt.Sprint("s", n), Role: User, Terms: Terms{Expires: time.Now().Add(time.Hour)}})
-			g.logins.text = append(g.logins.text, k.line())
-		}
-		g.logins.mu.Unlock()
+		g := start(t, withTokens, fullLogins(t))
 		resp, _ := post(t, g.URL()+"/login", "Authorization", "Bearer "+userToken)
 		return []string{fmt.Sprint("HTTP ", resp.StatusCode)}
 	},
@@ -482,7 +476,7 @@ var limitProbes = map[string]func(*testing.T) []string{
 	},
 	"unused tickets": func(t *testing.T) []string {
 		g := start(t, withTokens)
-		for range maxOwnTickets {
+		for range constant(t, "web/auth.maxOwnTickets") {
 			if resp, _ := post(t, g.URL()+"/v1/tickets", "Authorization", "Bearer "+userToken); resp.StatusCode != 200 {
 				t.Fatal(resp.Status)
 			}
@@ -544,7 +538,7 @@ var limitProbes = map[string]func(*testing.T) []string{
 	"bytes of requests in flight": func(t *testing.T) []string {
 		g := start(t)
 		c := g.dial()
-		g.Server.totalUsage.requests.Add(allRequests)
+		g.clients.totalUsage.requests.Add(allRequests)
 		f := c.try("system.ping", nil)
 		if f.Error == nil || f.Error.Details.num("limit") != allRequests {
 			t.Errorf("%+v", f)
@@ -552,7 +546,7 @@ var limitProbes = map[string]func(*testing.T) []string{
 		if f := c.try("session.destroy", object{"session_id": "no", "force": true}); f.code() != "SESSION_NOT_FOUND" {
 			t.Errorf("what ends work is not heard: %+v", f)
 		}
-		g.Server.totalUsage.requests.Add(-allRequests)
+		g.clients.totalUsage.requests.Add(-allRequests)
 		c.call("system.ping", nil)
 		return came(f)
 	},
@@ -630,20 +624,20 @@ var limitProbes = map[string]func(*testing.T) []string{
 	"messages above 256 KiB in transit": func(t *testing.T) []string {
 		g := start(t)
 		c := g.dial()
-		if !g.Server.totalUsage.reading.TryAcquire(allReading) {
+		if !g.clients.totalUsage.reading.TryAcquire(allReading) {
 			t.Fatal("something is being read")
 		}
 		return waits(t, g, c, nil, func(c *client) int {
 			return c.begin("exec.run", object{"session_id": "no", "command": xs(300 << 10)})
-		}, func() { g.Server.totalUsage.reading.Release(allReading) })
+		}, func() { g.clients.totalUsage.reading.Release(allReading) })
 	},
 	"output that answers copy": func(t *testing.T) []string {
 		g := start(t)
 		c := g.dial()
 		logs := longLogs(c)
-		if !g.Server.totalUsage.answers.TryAcquire(allAnswers) {
+		if !g.clients.totalUsage.answers.TryAcquire(allAnswers) {
 			t.Fatal("answers hold something")
 		}
-		return waits(t, g, c, nil, logs, func() { g.Server.totalUsage.answers.Release(allAnswers) })
+		return waits(t, g, c, nil, logs, func() { g.clients.totalUsage.answers.Release(allAnswers) })
 	},
 }

@@ -5,12 +5,14 @@ import (
 	"fmt"
 	"net/http"
 
+	"trl/pool"
 	"trl/pool/recording"
 	"trl/protocol"
+	"trl/web/auth"
 )
 
 func recordingList(k *call, q *protocol.RecordingList) (any, bool, error) {
-	if q.All && k.c.principal.Role != Admin {
+	if q.All && k.c.principal.Role != auth.Admin {
 		return nil, false, protocol.Errorf(protocol.Forbidden, "only an admin may list everybody's recordings")
 	}
 	k.needsAudit = q.All
@@ -32,7 +34,7 @@ func recordingDelete(k *call, q *protocol.RecordingRef) (any, bool, error) {
 		return nil, false, err
 	}
 	return k.answerLater(func() (any, bool, error) { // it may have to be ended first
-		return nil, false, rec.Delete(k.c.principal.Role == Admin)
+		return nil, false, rec.Delete(k.c.principal.Role == auth.Admin)
 	})
 }
 
@@ -41,7 +43,7 @@ const foreignRecording = "admin uses a recording of another principal"
 
 // recording is the one that the request is about. That an admin asks for another's is an entry, whatever he wants of it.
 func (k *call) recording(id string) (*recording.Recording, error) {
-	rec, err := k.c.srv.recording(k.c.principal, id)
+	rec, err := findRecording(k.c.srv.pool, k.c.principal, id)
 	if err != nil {
 		return nil, err
 	}
@@ -57,30 +59,30 @@ func (k *call) recording(id string) (*recording.Recording, error) {
 	return rec, nil
 }
 
-// recording is one that who may see: his own, and an admin any.
-func (s *Server) recording(who Principal, id string) (*recording.Recording, error) {
-	return s.pool.FindRecording(who.Subject, who.Role == Admin, id)
+// findRecording finds one that who may see: his own, and an admin any.
+func findRecording(p *pool.Pool, who auth.Principal, id string) (*recording.Recording, error) {
+	return p.FindRecording(who.Subject, who.Role == auth.Admin, id)
 }
 
 // serveRecording is the download.
 func (s *Server) serveRecording(w http.ResponseWriter, r *http.Request) {
-	who, no := s.authenticate(r) // and a stranger no more: a large file may take its time
+	who, no := s.auth.Authenticate(r) // and a stranger no more: a large file may take its time
 	if no != nil {
-		deny(w, no)
+		auth.Deny(w, no)
 		return
 	}
-	if !s.admitRequest(w, who) {
+	if !s.auth.AdmitRequest(w, who) {
 		return
 	}
-	defer who.endRequest()
+	defer who.EndRequest()
 	format := r.URL.Query().Get("format")
 	if format != "" && format != "v2" && format != "v3" {
-		refuse(w, http.StatusBadRequest, "format is v3 or v2")
+		auth.Refuse(w, http.StatusBadRequest, "format is v3 or v2")
 		return
 	}
-	rec, err := s.recording(who.Principal, r.PathValue("id"))
+	rec, err := findRecording(s.pool, who.Principal, r.PathValue("id"))
 	if err != nil {
-		refuse(w, http.StatusNotFound, protocol.AsError(err).Message)
+		auth.Refuse(w, http.StatusNotFound, protocol.AsError(err).Message)
 		return
 	}
 	if info := rec.Info(); info.Owner != who.Subject { // before anything is sent
@@ -99,11 +101,11 @@ func (s *Server) serveRecording(w http.ResponseWriter, r *http.Request) {
 		panic(http.ErrAbortHandler) // the client shall see that it is not all
 	case errors.As(err, &e):
 		h.Del("Content-Disposition")
-		refuse(w, http.StatusNotFound, e.Message)
+		auth.Refuse(w, http.StatusNotFound, e.Message)
 	default:
 		s.log.Error().Err(err).Msg("recording cannot be read")
 		h.Del("Content-Disposition")
-		refuse(w, http.StatusInternalServerError, "the recording cannot be read; the log knows more")
+		auth.Refuse(w, http.StatusInternalServerError, "the recording cannot be read; the log knows more")
 	}
 }
 

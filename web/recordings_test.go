@@ -12,6 +12,7 @@ import (
 	"trl/internal/testkit"
 	"trl/pool"
 	"trl/pool/recording"
+	"trl/web/auth"
 )
 
 // download asks for a recording as a browser or a program would.
@@ -41,7 +42,7 @@ func TestDownload(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "recordings")
 	g := startWith(t, func(c *pool.Config) { c.Record = recording.Config{Dir: dir} }, func(c *Config) {
 		c.AuthNone = false
-		c.Tokens = tokens{"mine": {Subject: "me", Role: User}, "other": {Subject: "other", Role: User}, "looks": {Subject: "me", Role: Viewer}, "root": {Subject: "root", Role: Admin}}
+		c.Tokens = tokens{"mine": {Subject: "me", Role: auth.User}, "other": {Subject: "other", Role: auth.User}, "looks": {Subject: "me", Role: auth.Viewer}, "root": {Subject: "root", Role: auth.Admin}}
 	})
 	c := g.dial("mine")
 	id := c.call("session.create", object{"name": `a "b" ../c`, "record": "terminals"}).str("session_id")

@@ -99,7 +99,7 @@ func execList(k *call, q *protocol.SessionRef) (any, bool, error) {
 
 func (k *call) exec(id string) (*pool.Exec, error) {
 	e, err := k.c.srv.pool.FindExec(k.c.actsFor(id), id)
-	if err == nil && !k.c.grant.reaches(e.Session(), "") {
+	if err == nil && !k.c.grant.Reaches(e.Session(), "") {
 		return nil, protocol.Errorf(protocol.ExecNotFound, "no such exec")
 	}
 	return e, err
@@ -178,7 +178,7 @@ func execCancel(k *call, q *protocol.ExecCancel) (any, bool, error) {
 		}
 		return byID()
 	}
-	if q.SessionRef == (protocol.SessionRef{}) && c.grant.share == nil && !c.mustQueue(nameKey(defaultSession)) {
+	if q.SessionRef == (protocol.SessionRef{}) && c.grant.Share == nil && !c.mustQueue(nameKey(defaultSession)) {
 		s, err := c.srv.pool.Find(c.principal.Subject, "", defaultSession)
 		if err != nil || !s.IsOpen() {
 			return &protocol.ExecCancelled{}, false, nil // it is not made for the sake of a cancel

@@ -7,6 +7,7 @@ import (
 
 	"trl/pool"
 	"trl/protocol"
+	"trl/web/auth"
 )
 
 const (
@@ -44,7 +45,7 @@ func processList(k *call, q *protocol.SessionRef) (any, bool, error) {
 
 func (k *call) process(id string) (*pool.Process, error) {
 	p, err := k.c.srv.pool.FindProcess(k.c.actsFor(id), id)
-	if err == nil && !k.c.grant.reaches(p.Session(), "") {
+	if err == nil && !k.c.grant.Reaches(p.Session(), "") {
 		return nil, protocol.Errorf(protocol.ProcessNotFound, "no such process")
 	}
 	return p, err
@@ -94,7 +95,7 @@ func (k *call) followLogs(src source, offset, limit int64, block bool) (any, boo
 	c := k.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	sub, before, err := c.attachLocked(src, offset, block && c.principal.Role != Viewer)
+	sub, before, err := c.attachLocked(src, offset, block && c.principal.Role != auth.Viewer)
 	if err != nil {
 		return nil, false, err
 	}
@@ -215,7 +216,7 @@ func processKill(k *call, q *protocol.ProcessKill) (any, bool, error) {
 }
 
 func processWait(k *call, q *protocol.ProcessWait) (any, bool, error) {
-	if k.c.principal.Role == Viewer && (q.Until.Port != 0 || q.Until.HTTP != "") { // the gateway would connect to wherever it says
+	if k.c.principal.Role == auth.Viewer && (q.Until.Port != 0 || q.Until.HTTP != "") { // the gateway would connect to wherever it says
 		return nil, false, protocol.Errorf(protocol.Forbidden, "a viewer may wait for exit and output only")
 	}
 	p, err := k.process(q.ProcessID)

@@ -6,6 +6,7 @@ import (
 
 	"trl/pool"
 	"trl/protocol"
+	"trl/web/auth"
 )
 
 func sessionCreate(k *call, q *protocol.SessionCreate) (any, bool, error) {
@@ -50,12 +51,12 @@ func sessionInfo(k *call, q *protocol.SessionRef) (any, bool, error) {
 }
 
 func sessionList(k *call, q *protocol.SessionList) (any, bool, error) {
-	if (q.All || q.Owner != "") && k.c.principal.Role != Admin {
+	if (q.All || q.Owner != "") && k.c.principal.Role != auth.Admin {
 		return nil, false, protocol.Errorf(protocol.Forbidden, "only an admin lists the sessions of others")
 	}
 	return k.answerLater(func() (any, bool, error) { // it looks at each session
 		list := k.c.srv.pool.List(k.c.principal.Subject, q)
-		if sh := k.c.grant.share; sh != nil {
+		if sh := k.c.grant.Share; sh != nil {
 			list = slices.DeleteFunc(list, func(i protocol.SessionInfo) bool { return i.SessionID != sh.Session().ID() })
 		}
 		if list == nil {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"trl/protocol"
+	"trl/web/auth"
 	"trl/web/transport"
 )
 
@@ -12,7 +13,7 @@ func systemPing(k *call, _ *protocol.None) (any, bool, error) {
 	s := k.c.srv
 	return &protocol.Pong{
 		UptimeS: int64(time.Since(s.startedAt).Seconds()),
-		Version: s.cfg.Version,
+		Version: s.config.Version,
 		Time:    time.Now(),
 		Epoch:   s.pool.Epoch(),
 	}, false, nil
@@ -20,7 +21,7 @@ func systemPing(k *call, _ *protocol.None) (any, bool, error) {
 
 func systemStats(k *call, _ *protocol.None) (any, bool, error) {
 	stats := k.c.srv.pool.Stats()
-	stats.Draining = k.c.srv.Draining()
+	stats.Draining = k.c.srv.config.drains.Draining()
 	return &stats, false, nil
 }
 
@@ -28,7 +29,7 @@ func systemCapabilities(k *call, _ *protocol.None) (any, bool, error) {
 	s := k.c.srv
 	now := s.live.Load()
 	data := now.capabilities
-	data.Version = s.cfg.Version
+	data.Version = s.config.Version
 	data.Shells = s.pool.Shells()
 	data.Encodings = []string{protocol.UTF8, protocol.Base64}
 	data.Subprotocols = []string{transport.Subprotocol, transport.SubprotocolBinary}
@@ -36,7 +37,7 @@ func systemCapabilities(k *call, _ *protocol.None) (any, bool, error) {
 		data.Methods = append(data.Methods, m.Name)
 	}
 	data.Principal = protocol.Who{Subject: k.c.principal.Subject, Role: string(k.c.principal.Role)}
-	if sh := k.c.grant.share; sh != nil {
+	if sh := k.c.grant.Share; sh != nil {
 		info := sh.Info()
 		data.Principal.Share = &info
 	}
@@ -46,14 +47,32 @@ func systemCapabilities(k *call, _ *protocol.None) (any, bool, error) {
 	}
 	for name, v := range map[string]float64{
 		"max_frame_bytes":    float64(now.maxFrame),
-		"requests_in_flight": float64(s.cfg.MaxInFlight),
+		"requests_in_flight": float64(s.config.MaxInFlight),
 		"streams":            maxStreams,
 		"slow_client_s":      now.slowClient.Seconds(),
-		"ping_every_s":       s.cfg.PingEvery.Seconds(),
-		"peer_silence_s":     s.cfg.PeerSilence.Seconds(),
+		"ping_every_s":       s.config.PingEvery.Seconds(),
+		"peer_silence_s":     s.config.PeerSilence.Seconds(),
 		"process_logs_bytes": maxLogBytes,
 	} {
 		data.Limits[name] = v
 	}
 	return &data, false, nil
+}
+
+func systemDrain(k *call, q *protocol.Drain) (any, bool, error) {
+	if k.c.principal.Role != auth.Admin {
+		return nil, false, protocol.Errorf(protocol.Forbidden, "only an admin may drain the server")
+	}
+	drains, p := k.c.srv.config.drains, k.c.srv.pool
+	switch {
+	case q.Undo:
+		if err := drains.Undrain(); err != nil {
+			return nil, false, err
+		}
+	case q.Wait == nil:
+		drains.Drain(-1, false)
+	default:
+		drains.Drain(q.Wait.Duration(), false)
+	}
+	return &protocol.Drained{Draining: drains.Draining(), ActiveSessions: p.LiveCount()}, false, nil
 }

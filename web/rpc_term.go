@@ -6,6 +6,7 @@ import (
 
 	"trl/pool"
 	"trl/protocol"
+	"trl/web/auth"
 )
 
 func termOpen(k *call, q *protocol.TermOpen) (any, bool, error) {
@@ -50,7 +51,7 @@ func (c *conn) openTerminalLocked(in workStarter, q *protocol.TermOpen) (*pool.T
 
 func (k *call) terminal(id string) (*pool.Terminal, error) {
 	t, err := k.c.srv.pool.FindTerminal(k.c.actsFor(id), id)
-	if err == nil && !k.c.grant.reaches(t.Session(), id) {
+	if err == nil && !k.c.grant.Reaches(t.Session(), id) {
 		return nil, protocol.Errorf(protocol.TermNotFound, "no such terminal")
 	}
 	return t, err
@@ -59,7 +60,7 @@ func (k *call) terminal(id string) (*pool.Terminal, error) {
 // viewerLabel is what others at a terminal see of this connection.
 func (c *conn) viewerLabel() pool.Label {
 	l := pool.Label{Subject: c.principal.Subject}
-	if sh := c.grant.share; sh != nil {
+	if sh := c.grant.Share; sh != nil {
 		l.Share = cmp.Or(sh.Name(), sh.ID())
 	}
 	return l
@@ -111,7 +112,7 @@ func termResize(k *call, q *protocol.TermResize) (any, bool, error) {
 // otherwise it could type by leaving what the owner has put it to looking on.
 func (k *call) inputViewer(t *pool.Terminal) (*pool.Viewer, error) {
 	v := k.c.viewer(t)
-	if v == nil && k.c.grant.share != nil && t.IsControlled() {
+	if v == nil && k.c.grant.Share != nil && t.IsControlled() {
 		return nil, protocol.Errorf(protocol.Forbidden, "another client has control; attach in control to type")
 	}
 	return v, nil
@@ -139,7 +140,7 @@ func termAttach(k *call, q *protocol.TermAttach) (any, bool, error) {
 		return nil, false, err
 	}
 	c := k.c
-	if c.principal.Role == Viewer {
+	if c.principal.Role == auth.Viewer {
 		if q.Mode == "control" {
 			return nil, false, protocol.Errorf(protocol.Forbidden, "a viewer may only read")
 		}
@@ -185,7 +186,7 @@ func termList(k *call, q *protocol.SessionRef) (any, bool, error) {
 	return k.withSession(*q, false, func(s *pool.Session) (any, bool, error) {
 		list := &protocol.Terminals{Terminals: []protocol.TermInfo{}}
 		for _, t := range s.Terminals() {
-			if !k.c.grant.reaches(s, t.ID()) {
+			if !k.c.grant.Reaches(s, t.ID()) {
 				continue
 			}
 			list.Terminals = append(list.Terminals, t.Info())

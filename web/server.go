@@ -22,6 +22,7 @@ import (
 	"trl/pool"
 	"trl/protocol"
 	"trl/web/audit"
+	"trl/web/auth"
 	"trl/web/listen"
 	"trl/web/transport"
 )
@@ -33,10 +34,10 @@ type Config struct {
 
 	Origins []string // scheme://host[:port] of pages beside our own that may connect
 	// Who may come in over HTTP, unless AuthNone; at least one of these.
-	Tokens      Tokens
-	JWT         *JWT
-	OIDC        *OIDCConfig
-	ClientCerts *ClientCertsConfig
+	Tokens      auth.Tokens
+	JWT         *auth.JWT
+	OIDC        *auth.OIDCConfig
+	ClientCerts *auth.ClientCertsConfig
 	LoginsFile  string // file in which those who logged in to the page are kept; empty: in memory
 
 	Hosts          []string       // names and addresses that we go by, beside those that we know of ourselves
@@ -93,53 +94,28 @@ func orDefault[T comparable](v *T, d T) {
 
 // Server is the edge of one gateway: New, Listen, Serve, Shutdown, each once and in this order.
 type Server struct {
-	cfg            Config
-	pool           *pool.Pool
-	m              *metrics.Metrics
-	log            zerolog.Logger
-	startedAt      time.Time
+	cfg Config
+	*drainer
+	pool    *pool.Pool
+	auth    *auth.Checker
+	clients *clients
+	m       *metrics.Metrics
+	log     zerolog.Logger
+
 	mainHandler    http.Handler
 	metricsHandler http.Handler // of MetricsListen
 	adminHandler   http.Handler // of AdminListen
-
-	hostNames map[string]bool // hostNames
-
-	ctx    context.Context // of what clients began and what may outlive them; ends in Shutdown
-	cancel context.CancelFunc
+	hostNames      map[string]bool
 
 	listeners []listening     // set once in Listen
 	sockets   *listen.Sockets // set once in Listen
 	addr      net.Addr        // set once in Listen
-	certs     *clientCerts    // nil: none are asked for
 
 	live atomic.Pointer[liveConfig]
 	cert atomic.Pointer[listen.Certificate] // set in Listen, replaced by Reload; nil without TLS
 
-	chain      []authenticator // set once in New; the first that finds a credential decides
-	bearer     *bearer
-	logins     *logins
-	tickets    *tickets
-	oidc       *oidcLogin // nil: there is none
-	throttle   throttle
-	refusalLog refusalLog
-
-	stopping    atomic.Bool
-	drained     chan struct{} // closed when a drain is over
-	drainedOnce sync.Once
-	once        sync.Once // Shutdown
-
-	mu         sync.Mutex
-	conns      map[*conn]struct{} // guarded by mu
-	connCounts map[connGroup]int  // guarded by mu; connections, from before the upgrade on
-	admins     map[string]int     // guarded by mu; connections of each subject that came as an admin
-
-	usages     map[string]*principalUsage // guarded by mu; of the principals that are connected
-	totalUsage *principalUsage            // set once in New; of all clients together
-
-	closed    bool           // guarded by mu; no connection may join any more
-	stopDrain func()         // guarded by mu; ends the goroutine of a drain; nil: there is none
-	forGood   bool           // guarded by mu; nobody may take the drain back
-	connTasks sync.WaitGroup // connections
+	stopping atomic.Bool
+	once     sync.Once // Shutdown
 }
 
 // listening is one listener with what serves it.
@@ -152,32 +128,29 @@ type listening struct {
 // New makes a server that does nothing yet.
 func New(cfg Config, p *pool.Pool, m *metrics.Metrics, g prometheus.Gatherer, log zerolog.Logger) *Server {
 	cfg.setDefaults()
-	s := &Server{cfg: cfg, pool: p, m: m, log: log, startedAt: time.Now(), conns: map[*conn]struct{}{}, connCounts: map[connGroup]int{}, admins: map[string]int{},
-		usages: map[string]*principalUsage{}, totalUsage: newPrincipalUsage(allReading, allAnswers), hostNames: cfg.hostNames(), drained: make(chan struct{})}
+	s := &Server{cfg: cfg, drainer: newDrainer(p, log), pool: p, m: m, log: log, hostNames: cfg.hostNames()}
 	s.live.Store(cfg.liveConfig())
-	if p != nil {
-		p.ExemptFromReserve(s.isAdmin)
-	}
-	s.ctx, s.cancel = context.WithCancel(context.Background())
-	s.buildAuthChain()
-	metrics.AtZero(m.ClientConnections, transport.WebSocketName, transport.UnixName)
-	metrics.AtZero(m.BytesOut, transport.WebSocketName, transport.UnixName)
-	metrics.AtZero(m.ClientsClosed, transport.CloseReasons...)
-	metrics.AtZero(m.ClientsRefused, groupAll, groupPrincipal, groupGuests, groupShare, groupStrangers)
+	s.auth = auth.New(auth.Config{
+		None: cfg.AuthNone, Tokens: cfg.Tokens, JWT: cfg.JWT, OIDC: cfg.OIDC, ClientCerts: cfg.ClientCerts, LoginsFile: cfg.LoginsFile, Refused: s.auditRefusal,
+	}, p, m, log)
+	s.clients = newClients(clientsConfig{
+		MaxInFlight: cfg.MaxInFlight, MaxConns: cfg.MaxConns, MaxConnsOfPrincipal: cfg.MaxConnsOfPrincipal, MaxGuests: cfg.MaxGuests,
+		PingEvery: cfg.PingEvery, PeerSilence: cfg.PeerSilence, Version: cfg.Version, Trace: cfg.Trace, Audit: cfg.Audit, drains: s.drainer,
+	}, &s.live, p, s.auth, m, log)
 
 	scrape := metrics.Handler(g)
 	mux, private := http.NewServeMux(), http.NewServeMux()
 	for _, m := range []*http.ServeMux{mux, private} {
 		m.HandleFunc("GET /v1/ws", s.serveWebSocket)
 		m.HandleFunc("GET /v1/recordings/{id}", s.serveRecording)
-		m.HandleFunc("POST /v1/tickets", s.serveTicket)
+		m.HandleFunc("POST /v1/tickets", s.auth.ServeTicket)
 		m.HandleFunc("POST /logout", s.logout)
 		if cfg.MetricsListen == "" {
 			m.Handle("GET /metrics", s.requirePrincipal(scrape))
 		}
 	}
 	private.HandleFunc("GET /{$}", s.serveLoginState)
-	mux.Handle(loginPrefix+"{login}/", stripLoginPath(private))
+	mux.Handle(auth.LoginPrefix+"{login}/", stripLoginPath(private))
 	mux.HandleFunc("GET /v1/schema", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/schema+json")
 		w.Write(protocol.Schema())
@@ -186,9 +159,9 @@ func New(cfg Config, p *pool.Pool, m *metrics.Metrics, g prometheus.Gatherer, lo
 	mux.HandleFunc("GET /readyz", s.ready)
 	mux.HandleFunc("GET /login", s.showLogin)
 	mux.HandleFunc("POST /login", s.login)
-	if s.oidc != nil {
-		mux.HandleFunc("GET "+oidcPath, s.beginOIDC)
-		mux.HandleFunc("GET "+callbackPath, s.finishOIDC)
+	if cfg.OIDC != nil {
+		mux.HandleFunc("GET "+auth.OIDCPath, s.auth.BeginOIDC)
+		mux.HandleFunc("GET "+auth.CallbackPath, s.finishOIDC)
 	}
 	mux.HandleFunc("GET /{$}", s.serveHome)
 	mux.HandleFunc("GET /share", s.serveSharePage)
@@ -207,10 +180,10 @@ func (s *Server) Listen() (err error) {
 	defer func() {
 		if err != nil {
 			s.stopListening(context.Background())
-			s.closeCredentials()
+			s.auth.Close()
 		}
 	}()
-	if err = s.openCredentials(); err != nil {
+	if err = s.auth.Open(); err != nil {
 		return err
 	}
 	sockets := s.cfg.Sockets
@@ -249,7 +222,7 @@ func (s *Server) boundStrangers(l net.Listener) net.Listener {
 }
 
 func (s *Server) listenHTTP(l net.Listener, h http.Handler, guarded bool, answer time.Duration) error {
-	if guarded && !s.cfg.AuthNone && s.cfg.Tokens == nil && s.cfg.JWT == nil && s.cfg.OIDC == nil && s.cfg.ClientCerts == nil {
+	if guarded && !s.auth.Accepts() {
 		l.Close()
 		return errors.New("no tokens to authenticate with")
 	}
@@ -359,92 +332,19 @@ func (s *Server) shutdown(ctx context.Context, end func(context.Context) error) 
 		defer close(emptied)
 		err = end(ctx)
 	}()
-	var leaving sync.WaitGroup
-	s.eachConn(func(c *conn) {
-		told := make(chan struct{})
-		leaving.Go(func() { // tells the client; one that takes nothing is told until its connection ends below
-			defer close(told)
-			if c.transport.Name() == transport.WebSocketName || c.subscribed.Load() { // nobody on a Unix socket gets what he did not ask for
-				c.sendEvent("server.shutdown", &protocol.ServerShutdown{In: protocol.Seconds(shutdownNotice.Seconds())})
-			}
-		})
-		leaving.Go(func() { // ends the connection, once told
-			for _, before := range []<-chan struct{}{told, emptied} {
-				select {
-				case <-before:
-				case <-soon.Done():
-				}
-			}
-			c.awaitQuiet(soon) // what the end of the sessions brought about is told first
-			c.end(transport.ReasonShutdown)
-		})
-	})
-	select {
-	case <-emptied:
-	case <-soon.Done():
-	}
-	s.mu.Lock()
-	s.closed = true
-	s.mu.Unlock()
-	leaving.Wait()
-	s.eachConn(func(c *conn) { leaving.Go(func() { c.end(transport.ReasonShutdown) }) }) // those that came in at the last moment
-	leaving.Wait()
+	s.clients.leave(soon, emptied)
+	s.drainer.refuse()
 	brief, cancel := context.WithTimeout(ctx, transport.CloseTimeout)
 	defer cancel()
 	s.stopListening(brief)
 	<-emptied
-	s.cancel()
-	s.connTasks.Wait()
+	s.drainer.close()
+	s.clients.close()
 	if cert := s.cert.Load(); cert != nil {
 		cert.Close()
 	}
-	s.closeCredentials()
+	s.auth.Close()
 	return err
-}
-
-// isAdmin reports whether somebody of this name is connected as an admin.
-func (s *Server) isAdmin(subject string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.admins[subject] > 0
-}
-
-func (s *Server) eachConn(f func(*conn)) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for c := range s.conns {
-		f(c)
-	}
-}
-
-// serveConn serves one connection until it ends.
-func (s *Server) serveConn(c *conn) {
-	s.mu.Lock()
-	if s.closed {
-		s.mu.Unlock()
-		c.end(transport.ReasonShutdown)
-		c.transport.Close()
-		return
-	}
-	s.conns[c] = struct{}{}
-	s.connTasks.Add(1)
-	admin := c.principal.Role == Admin && c.grant.share == nil
-	if admin {
-		s.admins[c.principal.Subject]++
-	}
-	s.mu.Unlock()
-	defer func() {
-		s.mu.Lock()
-		delete(s.conns, c)
-		if admin {
-			if s.admins[c.principal.Subject]--; s.admins[c.principal.Subject] == 0 {
-				delete(s.admins, c.principal.Subject)
-			}
-		}
-		s.mu.Unlock()
-		s.connTasks.Done()
-	}()
-	c.serve()
 }
 
 // guard is what every request passes, whatever its route. What it hands on is the request as the client made it.
@@ -464,43 +364,31 @@ func (s *Server) guard(h http.Handler, at net.Addr) http.Handler {
 		switch {
 		case tcp && !s.hostAllowed(r.Host, loopback): // no page gets to a Unix socket, whatever name it has
 			s.auditRefusal(r, "host")
-			refuse(w, http.StatusMisdirectedRequest, "this server has another name; its operator adds one with --host")
+			auth.Refuse(w, http.StatusMisdirectedRequest, "this server has another name; its operator adds one with --host")
 		case !originAllowed(r, s.live.Load().origins):
 			s.auditRefusal(r, "origin")
-			refuse(w, http.StatusForbidden, "this origin is not allowed")
+			auth.Refuse(w, http.StatusForbidden, "this origin is not allowed")
 		case tokenInQuery(r):
 			s.auditRefusal(r, "token_in_url")
-			refuse(w, http.StatusBadRequest, "tokens are not accepted in URLs")
+			auth.Refuse(w, http.StatusBadRequest, "tokens are not accepted in URLs")
 		case r.ContentLength != 0 && r.Method != http.MethodPost: // what follows an upgrade is frames to us, and a body to whom asks for it
-			refuse(w, http.StatusBadRequest, "this request has no body")
+			auth.Refuse(w, http.StatusBadRequest, "this request has no body")
 		default:
 			h.ServeHTTP(w, r)
 		}
 	})
 }
 
-func refuse(w http.ResponseWriter, status int, why string) {
-	challenge(w.Header(), status)
-	http.Error(w, why, status)
-}
-
-// challenge says in an answer's header what it wants, where that is credentials.
-func challenge(h http.Header, status int) {
-	if status == http.StatusUnauthorized {
-		h.Set("WWW-Authenticate", `Bearer realm="trl"`)
-	}
-}
-
 // requirePrincipal lets only principals pass.
 func (s *Server) requirePrincipal(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		g, no := s.authenticate(r)
+		g, no := s.auth.Authenticate(r)
 		if no != nil {
-			deny(w, no)
+			auth.Deny(w, no)
 			return
 		}
-		if s.admitRequest(w, g) {
-			defer g.endRequest()
+		if s.auth.AdmitRequest(w, g) {
+			defer g.EndRequest()
 			h.ServeHTTP(w, r)
 		}
 	})
@@ -508,37 +396,37 @@ func (s *Server) requirePrincipal(h http.Handler) http.Handler {
 
 func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
 	if s.stopping.Load() {
-		refuse(w, http.StatusServiceUnavailable, "shutting down")
+		auth.Refuse(w, http.StatusServiceUnavailable, "shutting down")
 		return
 	}
 	if s.Draining() {
-		refuse(w, http.StatusServiceUnavailable, "draining: no new sessions")
+		auth.Refuse(w, http.StatusServiceUnavailable, "draining: no new sessions")
 		return
 	}
 	if err := s.cfg.Audit.Admit(); err != nil {
-		refuse(w, http.StatusServiceUnavailable, err.Error())
+		auth.Refuse(w, http.StatusServiceUnavailable, err.Error())
 		return
 	}
 	fmt.Fprintln(w, "ready")
 }
 
 func (s *Server) serveWebSocket(w http.ResponseWriter, r *http.Request) {
-	g, no := s.authorize(r)
+	g, no := s.auth.Authorize(r)
 	if no != nil {
-		if no.outcome == missing { // everything else has been told
-			s.auditRefusal(r, string(byToken))
+		if no.NoCredential() { // everything else has been told
+			s.auditRefusal(r, "token")
 		}
-		deny(w, no)
+		auth.Deny(w, no)
 		return
 	}
 	if s.stopping.Load() {
-		refuse(w, http.StatusServiceUnavailable, "shutting down")
+		auth.Refuse(w, http.StatusServiceUnavailable, "shutting down")
 		return
 	}
-	leave, full := s.admitConn(g)
+	leave, full := s.clients.admit(g)
 	if full != nil {
 		w.Header().Set("Retry-After", retryAfter)
-		refuse(w, full.status, full.String())
+		auth.Refuse(w, full.status, full.String())
 		return
 	}
 	defer leave()
@@ -547,11 +435,7 @@ func (s *Server) serveWebSocket(w http.ResponseWriter, r *http.Request) {
 		s.log.Debug().Err(err).Msg("upgrade refused")
 		return
 	}
-	c := newConn(s, t, g)
-	c.log = c.log.With().Stringer("addr", clientAddr(r)).Logger()
-	c.remote = r.RemoteAddr
-	c.binary = t.IsBinary()
-	s.serveConn(c)
+	s.clients.serve(t, g, auth.ClientAddr(r), r.RemoteAddr)
 }
 
 func (s *Server) transportLimits() transport.Limits {
@@ -580,26 +464,24 @@ func (s *Server) serveLocal(sock *transport.Socket) {
 			sock.Close()
 		}
 	}()
-	who, err := PeerPrincipal(sock)
+	who, err := auth.PeerPrincipal(sock)
 	t := transport.NewUnixSocket(sock, s.transportLimits())
-	c := newConn(s, t, &Grant{Principal: who})
+	g := &auth.Grant{Principal: who}
 	if err != nil || s.stopping.Load() {
 		e := protocol.Errorf(protocol.ShuttingDown, "the server is shutting down")
 		if err != nil {
 			e = protocol.AsError(err)
 			s.cfg.Audit.AppendStranger(audit.Entry{Action: audit.ActionRefused, Outcome: string(e.Code), Remote: t.Name(), Reason: "user"})
 		}
-		c.refuseRequest(nil, e)
-		c.end(transport.ReasonShutdown)
+		s.clients.refuse(t, g, e, transport.ReasonShutdown)
 		return
 	}
 	sock.LeaveStrangers()
-	leave, full := s.admitConn(c.grant)
+	leave, full := s.clients.admit(g)
 	if full != nil {
-		c.refuseRequest(nil, protocol.Errorf(protocol.LimitExceeded, "%s", full).With("limit", full.limit))
-		c.end(transport.ReasonFull)
+		s.clients.refuse(t, g, full.fault(), transport.ReasonFull)
 		return
 	}
 	defer leave()
-	s.serveConn(c)
+	s.clients.serve(t, g, netip.Addr{}, t.Name())
 }

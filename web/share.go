@@ -4,10 +4,10 @@ import (
 	"context"
 	"crypto/rand"
 	"net/http"
-	"time"
 
 	"trl/pool"
 	"trl/protocol"
+	"trl/web/auth"
 	"trl/web/transport"
 	"trl/web/ui"
 )
@@ -60,54 +60,9 @@ func guestMay(sh *pool.Share, method string) bool {
 	return listed && (sh.Control() || !wants.control) && (sh.Terminal() == "" || !wants.whole)
 }
 
-// authorize is authenticate for those who may be guests: who came with a share's token is one, or nobody. Nothing but the WebSocket is for guests.
-func (s *Server) authorize(r *http.Request) (*Grant, *denial) {
-	token, _, _ := bearerText(r)
-	if !pool.IsShareToken(token) {
-		return s.authenticate(r)
-	}
-	sh, ok := s.pool.FindShare(token) // also while the address is slowed down: nobody guesses one
-	if !ok {
-		s.throttle.wrong(clientAddr(r), time.Now())
-		return nil, s.recordOutcome(r, byShare, unknown, nil)
-	}
-	g := &Grant{Principal: Principal{Subject: sh.Owner(), Role: Viewer}, share: sh}
-	if sh.Control() {
-		g.Role = User
-	}
-	if sh.CredentialID() != "" { // a link is worth what its maker is, and what is asked over it counts as his
-		maker := s.credentialByID(sh.CredentialID())
-		if maker == nil || !maker.isValid(time.Now()) || !maker.mayShare(sh.Owner()) {
-			return nil, s.recordOutcome(r, byShare, expired, nil)
-		}
-		g.credentials = maker.credentials
-	}
-	return g, s.recordOutcome(r, byShare, accepted, nil)
-}
-
-// credentialByID is the token, or the login that goes back to none, with this id; nil: it is there no more.
-func (s *Server) credentialByID(id string) *Grant {
-	if s.cfg.Tokens != nil {
-		if g := s.cfg.Tokens.byID(id); g != nil {
-			return g
-		}
-	}
-	return s.logins.file.byID(id)
-}
-
-func (g *Grant) mayShare(owner string) bool {
-	return g.Role == Admin || g.Role == User && g.Subject == owner
-}
-
-// reaches reports whether the session's member with this id is open to it; empty stands for what belongs to the whole session.
-func (g *Grant) reaches(s *pool.Session, term string) bool {
-	sh := g.share
-	return sh == nil || sh.Session() == s && (sh.Terminal() == "" || sh.Terminal() == term)
-}
-
 // guestSession is find for a guest: any other session is one that does not exist, and the one that it has is its default.
 func (k *call) guestSession(ref protocol.SessionRef) (*pool.Session, error) {
-	s := k.c.grant.share.Session()
+	s := k.c.grant.Share.Session()
 	if ref == (protocol.SessionRef{}) || ref.SessionID == s.ID() || ref.Session != "" && ref.Session == s.Summary().Name {
 		return s, nil
 	}
@@ -124,7 +79,7 @@ type workStarter interface {
 
 // starter is where what k asks for begins; s is the session that it found.
 func (k *call) starter(s *pool.Session) workStarter {
-	if sh := k.c.grant.share; sh != nil {
+	if sh := k.c.grant.Share; sh != nil {
 		return sh
 	}
 	return s
@@ -132,7 +87,7 @@ func (k *call) starter(s *pool.Session) workStarter {
 
 // checkStartedIn looks at whose it is what s began, or what its request_key stands for: that may be in an earlier session of the same name.
 func (k *call) checkStartedIn(s *pool.Session) error {
-	if !k.c.grant.reaches(s, "") {
+	if !k.c.grant.Reaches(s, "") {
 		return protocol.Errorf(protocol.SessionNotFound, "no such session")
 	}
 	k.session = s.ID()
@@ -153,11 +108,11 @@ func (s *Server) serveSharePage(w http.ResponseWriter, r *http.Request) { ui.Ser
 
 // serveShareState tells a page that could not connect whether its link still opens something: a browser does not tell why an upgrade was refused.
 func (s *Server) serveShareState(w http.ResponseWriter, r *http.Request) {
-	if g, no := s.authorize(r); no != nil {
-		deny(w, no)
+	if g, no := s.auth.Authorize(r); no != nil {
+		auth.Deny(w, no)
 		return
-	} else if g.share == nil {
-		refuse(w, http.StatusUnauthorized, "this link opens nothing")
+	} else if g.Share == nil {
+		auth.Refuse(w, http.StatusUnauthorized, "this link opens nothing")
 		return
 	}
 	w.WriteHeader(http.StatusNoContent)
@@ -165,11 +120,8 @@ func (s *Server) serveShareState(w http.ResponseWriter, r *http.Request) {
 
 func shareCreate(k *call, q *protocol.ShareCreate) (any, bool, error) {
 	create := func(s *pool.Session) (any, bool, error) {
-		by := k.c.grant
-		if g := k.c.srv.credentialByID(by.token); g != nil { // not the login with it, which people end when they leave
-			by = g
-		}
-		sh, token, err := s.Share(q, by.token, by.expires())
+		by := k.c.srv.auth.ForShare(k.c.grant)
+		sh, token, err := s.Share(q, by.CredentialID(), by.Expires())
 		if err != nil {
 			return nil, false, err
 		}

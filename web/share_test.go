@@ -11,8 +11,11 @@ import (
 	"time"
 
 	"trl/internal/testkit"
+	"trl/internal/testkit/issuer"
+	"trl/web/auth"
 
 	"github.com/coder/websocket"
+	"github.com/rs/zerolog"
 )
 
 // shared makes a link and dials with it.
@@ -189,7 +192,7 @@ func TestShareEnds(t *testing.T) {
 				t.Errorf("revoked twice: %s", got)
 			}
 
-			guest, link = owner.shared(g, object{"session_id": session, "expires_in_s": 0.2})
+			guest, link = owner.shared(g, object{"session_id": session, "expires_in_s": 2})
 			if link.str("path") != "/share#token="+token(link) {
 				t.Errorf("path: %v", link)
 			}
@@ -279,11 +282,23 @@ func TestLinkRestsOnItsMaker(t *testing.T) {
 	g := start(t, set)
 	change := func() {
 		t.Helper()
+		read := make(chan error, 1)
+		g.cfg.Tokens.(*auth.TokenFile).OnReload(func(err error) {
+			select {
+			case read <- err:
+			default:
+			}
+		})
 		if err := os.WriteFile(path, []byte(all()), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if err := g.cfg.Tokens.(*TokenFile).load(); err != nil {
-			t.Fatal(err)
+		select {
+		case err := <-read:
+			if err != nil {
+				t.Fatal(err)
+			}
+		case <-time.After(patience):
+			t.Fatal("other tokens are not read")
 		}
 	}
 	owner := g.dial("second-token")
@@ -327,15 +342,16 @@ func TestLinkRestsOnItsMaker(t *testing.T) {
 // TestLoggingOutKeepsLinks: a link is its token's, not the browser's; with no token behind it, it is the login's.
 func TestLoggingOutKeepsLinks(t *testing.T) {
 	_, set := withFile(t, "a-plain-token ann user\n")
-	g := start(t, set)
+	i := issuer.New(t)
+	j, err := auth.OpenJWT(auth.JWTConfig{JWKS: i.URL + "/keys", Issuer: i.URL, Audience: "trl", Role: auth.RoleRule{DefaultRole: auth.User}}, zerolog.Nop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := start(t, set, func(c *Config) { c.JWT = j })
 	for name, kept := range map[string]bool{"a token": true, "none": false} {
 		cookie := g.logIn("a-plain-token")
-		if !kept { // as with an OpenID provider
-			secret, _, err := g.logins.begin(&Grant{Principal: Principal{Subject: "ann", Role: User}}, time.Hour)
-			if err != nil {
-				t.Fatal(err)
-			}
-			cookie.Value = secret
+		if !kept { // a JWT is none of ours, as an OpenID provider's ID token
+			cookie = g.logIn(i.Sign(nil))
 		}
 		ws, _, err := g.dialCookie(cookie)
 		if err != nil {
@@ -343,9 +359,7 @@ func TestLoggingOutKeepsLinks(t *testing.T) {
 		}
 		owner := follow(t, ws)
 		guest, _ := owner.shared(g, object{"session_id": owner.session()})
-		if err := g.logins.end(cookie.Value); err != nil {
-			t.Fatal(err)
-		}
+		post(t, g.URL()+"/logout", "Cookie", cookie.Name+"="+cookie.Value)
 		owner.closed()
 		if kept {
 			guest.call("system.ping", nil)

@@ -10,6 +10,7 @@ import (
 
 	"trl/pool"
 	"trl/protocol"
+	"trl/web/auth"
 )
 
 // maxStreams is how many streams one connection may follow at a time: one goroutine each.
@@ -137,7 +138,7 @@ func (c *conn) numberStream(sub *subscription) uint64 {
 // followLocked is subscribeLocked with an answer of its own. The goroutine that gives the answer is the one that pumps: nothing of the
 // stream can come before it. A subscription that there was is over by then. Called with mu held.
 func (c *conn) followLocked(k *call, src source, offset int64, block bool, answer func(*subscription) any) (any, bool, error) {
-	sub, before, err := c.attachLocked(src, offset, block && c.principal.Role != Viewer) // who may change nothing may not hold up a command either
+	sub, before, err := c.attachLocked(src, offset, block && c.principal.Role != auth.Viewer) // who may change nothing may not hold up a command either
 	if err != nil {
 		return nil, false, err
 	}

@@ -24,9 +24,7 @@ func (s *Server) tlsConfig() (*tls.Config, error) {
 			GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return s.cert.Load().Pair(), nil },
 		}
 	}
-	if s.certs != nil {
-		s.certs.requestOn(c)
-	}
+	s.auth.RequestCertificates(c)
 	return c, nil
 }
 

@@ -26,7 +26,7 @@ func (k *call) noteTimes(e *pool.Exec) { k.queued, k.began, k.ended = e.Times() 
 
 // trace tells Config.Trace of a request that has been answered.
 func (k *call) trace(err error, answering time.Time) {
-	if k.c.srv.cfg.Trace == nil {
+	if k.c.srv.config.Trace == nil {
 		return
 	}
 	t := Trace{Method: k.method, Outcome: "ok", Session: k.session, ReceivedAt: k.receivedAt, QueuedAt: k.queued, StartedAt: k.began, EndedAt: k.ended, AnswerReadyAt: answering, AnsweredAt: time.Now()}
@@ -39,7 +39,7 @@ func (k *call) trace(err error, answering time.Time) {
 	if !tracedMethods[t.Method] {
 		t.Method = "unknown" // what a client made up names no span
 	}
-	k.c.srv.cfg.Trace(t)
+	k.c.srv.config.Trace(t)
 }
 
 var tracedMethods = func() map[string]bool {

@@ -2,12 +2,12 @@ package web
 
 import (
 	"context"
-	"net/http"
 	"sync/atomic"
 
 	"golang.org/x/sync/semaphore"
 
 	"trl/protocol"
+	"trl/web/auth"
 	"trl/web/transport"
 )
 
@@ -25,7 +25,7 @@ const (
 
 // principalUsage counts what one principal's clients hold.
 type principalUsage struct {
-	conns    int // guarded by Server.mu; the connections that hold it
+	conns    int // guarded by clients.mu; the connections that hold it
 	requests atomic.Int64
 	streams  atomic.Int64
 	reading  *semaphore.Weighted
@@ -37,23 +37,23 @@ func newPrincipalUsage(reading, answers int64) *principalUsage {
 }
 
 // usageOf finds the account of a client; leave gives it back.
-func (s *Server) usageOf(g *Grant) (a *principalUsage, leave func()) {
+func (cs *clients) usageOf(g *auth.Grant) (a *principalUsage, leave func()) {
 	name := g.Subject
-	if g.share != nil {
+	if g.Share != nil {
 		name = "guests of " + name // no subject has spaces
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if a = s.usages[name]; a == nil {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	if a = cs.usages[name]; a == nil {
 		a = newPrincipalUsage(principalReading, principalAnswers)
-		s.usages[name] = a
+		cs.usages[name] = a
 	}
 	a.conns++
 	return a, func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
+		cs.mu.Lock()
+		defer cs.mu.Unlock()
 		if a.conns--; a.conns == 0 {
-			delete(s.usages, name)
+			delete(cs.usages, name)
 		}
 	}
 }
@@ -122,18 +122,6 @@ func (k *call) reserveAnswer(n int64) error {
 	}
 	k.onAnswered = append(k.onAnswered, release)
 	return nil
-}
-
-// admitRequest counts an HTTP request on its credential's bounds, as a request over a connection is: g.done ends it. Where they are reached it answers
-// 429 and returns false.
-func (s *Server) admitRequest(w http.ResponseWriter, g *Grant) bool {
-	e := g.beginRequest()
-	if e != nil {
-		s.m.RateLimited.Inc()
-		w.Header().Set("Retry-After", "1")
-		refuse(w, http.StatusTooManyRequests, e.Message)
-	}
-	return e == nil
 }
 
 // reserveStream counts a stream that is followed until it is given back.

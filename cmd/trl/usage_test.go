@@ -13,7 +13,7 @@ import (
 	"trl/internal/cmdline"
 	"trl/internal/config"
 	"trl/internal/serve"
-	"trl/web"
+	"trl/web/auth"
 )
 
 // TestHelpIsGrouped: each group has its heading, no text of a flag begins far to the right, and no line is wider than a terminal.
@@ -85,7 +85,7 @@ func TestClosedListsAreCompleted(t *testing.T) {
 	}
 	look(newRoot(serve.Startup{}))
 	for name, has := range map[string]string{
-		"trl serve --isolation": "none", "trl serve --log-format": "json", "trl serve --require-isolation": "cgroup", "trl serve --jwt-alg": web.JWTAlgorithms[0],
+		"trl serve --isolation": "none", "trl serve --log-format": "json", "trl serve --require-isolation": "cgroup", "trl serve --jwt-alg": auth.JWTAlgorithms[0],
 		"trl config check --auth": "none", "trl config print --format": "yaml", "trl token create --role": "viewer", "trl ls --state": "IDLE",
 		"trl kill --signal": "USR1", "trl recordings get --format": "v2", "trl bench --format": "benchstat",
 	} {

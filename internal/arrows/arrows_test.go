@@ -63,6 +63,7 @@ func folderOf(dir string) string {
 // packages says which packages of its own folder a package may import. One that is not listed may import them all.
 var packages = map[string][]string{
 	"web/audit":     nil,
+	"web/auth":      {"web/filewatch", "web/listen", "web/transport"},
 	"web/filewatch": nil,
 	"web/listen":    {"web/filewatch", "web/transport"},
 	"web/transport": nil,

@@ -77,15 +77,16 @@ var goroutines = map[string][]string{
 	// web
 	"Follow":                {"reloader"},
 	"Open":                  {"audit writer"},
-	"Server.Drain":          {"drain (of the server)"},
+	"drainer.Drain":         {"drain (of the server)"},
 	"Server.Serve":          {"accept"},
 	"Server.serveUnix":      {"connection reader"},
 	"conn.serve":            {"keepalive"},
 	"conn.spawn":            {"answer", "pump"},
 	"call.runDetached":      {"answer"},
 	"watch.follow":          {"pump"},
-	"Grant.onExpiry":        {"expiry"},
+	"Grant.OnExpiry":        {"expiry"},
 	"Server.shutdown":       short,
+	"clients.leave":         short,
 	"conn.finishHalfClosed": short,
 }
 

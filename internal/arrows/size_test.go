@@ -22,11 +22,11 @@ const (
 // the file or struct is under the limit; none is added, and no number grows.
 var (
 	longFiles = map[string]int{
-		"pool/pool.go": 611, "protocol/types.go": 802, "web/server.go": 619, "web/tokenfile.go": 601,
+		"pool/pool.go": 611,
 	}
 	wideStructs = map[string]int{ // by their name alone, since packages are being cut
-		"Command": 30, "Config": 32, "Entry": 27, "Exec": 34, "Host": 42, "Metrics": 32, "Pool": 28, "Server": 38, "Session": 52, "Shell": 32,
-		"Terminal": 26, "conn": 33, "endedExec": 26, "Message": 27, "run": 34,
+		"Command": 30, "Config": 32, "Exec": 34, "Host": 42, "Metrics": 32, "Pool": 28, "Session": 52, "Shell": 32,
+		"Terminal": 26, "endedExec": 26, "Message": 27, "run": 34,
 	}
 )
 

@@ -14,7 +14,7 @@ import (
 
 	"trl/internal/cmdline"
 	"trl/internal/statedir"
-	"trl/web"
+	"trl/web/auth"
 )
 
 // NewToken is for who may write the token file: the gateway's own user. The gateway reads the file again by itself.
@@ -45,7 +45,7 @@ The file contains hashes: a token is shown when it is made, and never again.`,
 }
 
 func newTokenCreate(path func() string) *cobra.Command {
-	var t web.Token
+	var t auth.Token
 	var role, expires string
 	cmd := &cobra.Command{
 		Use:   "create --subject NAME --role ROLE",
@@ -58,7 +58,7 @@ func newTokenCreate(path func() string) *cobra.Command {
 			if t.Subject == "" || role == "" {
 				return cmdline.UsageErrorWithHint(errors.New("--subject and --role are needed"), "whose token is it, and is that an admin, a user or a viewer?")
 			}
-			t.Role = web.Role(role)
+			t.Role = auth.Role(role)
 			if expires != "" {
 				life, err := lifetime(expires)
 				if err != nil {
@@ -66,12 +66,12 @@ func newTokenCreate(path func() string) *cobra.Command {
 				}
 				t.Expires = time.Now().Add(life)
 			}
-			id, secret, err := web.AddToken(path(), t)
+			id, secret, err := auth.AddToken(path(), t)
 			if err != nil {
 				return cmdline.WithHint(fmt.Errorf("token file: %w", err), "run this as the gateway's user; see `trl token --help`")
 			}
 			if _, err := fmt.Fprintln(cmd.OutOrStdout(), secret); err != nil { // nobody has it, and nobody will
-				_, e := web.RevokeToken(path(), id)
+				_, e := auth.RevokeToken(path(), id)
 				return errors.Join(fmt.Errorf("print the token: %w", err), e)
 			}
 			fmt.Fprintf(cmd.ErrOrStderr(), "trl: this is token %s, and it is shown only now\n", id)
@@ -113,7 +113,7 @@ func newTokenList(path func() string) *cobra.Command {
 		Short: "List tokens, without the tokens themselves",
 		Args:  cmdline.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			tokens, err := web.ListTokens(path())
+			tokens, err := auth.ListTokens(path())
 			if err != nil {
 				return cmdline.WithHint(fmt.Errorf("token file: %w", err), "run this as the gateway's user; see --token-file and --state-dir")
 			}
@@ -142,7 +142,7 @@ type tokenRow struct {
 	Note    string `json:"note,omitzero"`
 }
 
-func tokenRows(tokens []web.Token) []tokenRow {
+func tokenRows(tokens []auth.Token) []tokenRow {
 	rows := make([]tokenRow, 0, len(tokens))
 	for _, t := range tokens {
 		row := tokenRow{ID: t.ID, Subject: t.Subject, Role: string(t.Role), Note: t.Note}
@@ -177,9 +177,9 @@ func newTokenRevoke(path func() string) *cobra.Command {
 		Short: "Revoke a token and close its connections",
 		Args:  cmdline.OneArg,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			_, err := web.RevokeToken(path(), args[0])
+			_, err := auth.RevokeToken(path(), args[0])
 			switch {
-			case errors.Is(err, web.ErrNoToken):
+			case errors.Is(err, auth.ErrNoToken):
 				return cmdline.WithHint(fmt.Errorf("%w with the id %s", err, args[0]), "see `trl token list`")
 			case err != nil:
 				return cmdline.WithHint(fmt.Errorf("token file: %w", err), "run this as the gateway's user")

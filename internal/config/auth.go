@@ -9,14 +9,14 @@ import (
 	"github.com/spf13/pflag"
 
 	"trl/internal/cmdline"
-	"trl/web"
+	"trl/web/auth"
 )
 
 // authSettings is what serve was told about who may come in, beside --auth and --token-file.
 type authSettings struct {
-	JWT        web.JWTConfig
-	oidc       web.OIDCConfig
-	certs      web.ClientCertsConfig
+	JWT        auth.JWTConfig
+	oidc       auth.OIDCConfig
+	certs      auth.ClientCertsConfig
 	clientAuth string // --tls-client-auth
 
 	roleClaim, roleDefault string
@@ -44,9 +44,9 @@ func (s *Settings) defineAuth(f *pflag.FlagSet) {
 	f.StringVar(&a.certs.Name, "tls-client-name", "cn", "part of the client certificate that is the subject: `cn|dns|email|uri`")
 	f.StringSliceVar(&a.certRoles, "tls-client-role", nil, "`NAME=ROLE`: role of the client certificate with this name (repeatable)")
 
-	cmdline.MarkChoices(f, "jwt-alg", web.JWTAlgorithms...)
+	cmdline.MarkChoices(f, "jwt-alg", auth.JWTAlgorithms...)
 	cmdline.MarkChoice(f, "tls-client-auth", "optional", "require")
-	cmdline.MarkChoice(f, "tls-client-name", web.ClientCertNames...)
+	cmdline.MarkChoice(f, "tls-client-name", auth.ClientCertNames...)
 	cmdline.MarkChoice(f, "role-default", "admin", "user", "viewer", "none")
 }
 
@@ -62,9 +62,9 @@ func (s *Settings) checkAuth(fault func(flag string, value any, want string) err
 			}
 		}
 	}
-	rule := web.RoleRule{Claim: a.roleClaim}
+	rule := auth.RoleRule{Claim: a.roleClaim}
 	if a.roleDefault != "none" {
-		rule.DefaultRole = web.Role(a.roleDefault)
+		rule.DefaultRole = auth.Role(a.roleDefault)
 	}
 	if rule.Map, err = roles(a.roleMap); err != nil {
 		return fault("role-map", err, "VALUE=admin, VALUE=user or VALUE=viewer")
@@ -91,14 +91,14 @@ func (s *Settings) checkAuth(fault func(flag string, value any, want string) err
 	return nil
 }
 
-func roles(pairs []string) (map[string]web.Role, error) {
-	all := map[string]web.Role{}
+func roles(pairs []string) (map[string]auth.Role, error) {
+	all := map[string]auth.Role{}
 	for _, pair := range pairs {
 		at := strings.LastIndexByte(pair, '=')
 		if at < 1 || !slices.Contains([]string{"admin", "user", "viewer"}, pair[at+1:]) {
 			return nil, fmt.Errorf("%q", pair)
 		}
-		all[pair[:at]] = web.Role(pair[at+1:])
+		all[pair[:at]] = auth.Role(pair[at+1:])
 	}
 	return all, nil
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"trl/internal/cmdline"
-	"trl/web"
+	"trl/web/auth"
 )
 
 func NewCommand() *cobra.Command {
@@ -50,7 +50,7 @@ Nothing is started or changed. The exit code is 1 if there is a mistake. A TRL_â
 				}
 			}
 			if j := s.Credentials.JWT; j.KeyFile != "" || j.JWKS != "" {
-				if keys, err := web.OpenJWT(j, zerolog.Nop()); err != nil {
+				if keys, err := auth.OpenJWT(j, zerolog.Nop()); err != nil {
 					all.Add(cmdline.WithHint(err, JWTHint))
 				} else {
 					keys.Close()

@@ -26,6 +26,7 @@ import (
 	"trl/runtime/keeper/client"
 	"trl/web"
 	"trl/web/audit"
+	"trl/web/auth"
 	"trl/web/listen"
 )
 
@@ -53,7 +54,7 @@ type gateway struct {
 	ignored      func() uint64 // signals that were not the keeper's
 	registry     *prometheus.Registry
 	metrics      *metrics.Metrics
-	tokens       *web.TokenFile
+	tokens       *auth.TokenFile
 	tokenIsNew   bool           // the token was made just now
 	keeperClient *client.Client // nil: single process
 	host         runtime.Keeper
@@ -200,7 +201,7 @@ func (g *gateway) openLogs() (err error) {
 	if g.settings.Web.Audit != nil {
 		g.addCleanup(g.settings.Web.Audit.Close) // the last to go of what begins anything
 		g.settings.Pool.OnEnd = web.AuditEnds(g.settings.Web.Audit)
-		if t, ok := g.settings.Web.Tokens.(*web.TokenFile); ok {
+		if t, ok := g.settings.Web.Tokens.(*auth.TokenFile); ok {
 			t.OnReload(web.AuditReloads(g.settings.Web.Audit))
 		}
 	}

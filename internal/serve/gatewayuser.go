@@ -18,7 +18,7 @@ import (
 	"trl/internal/config"
 	"trl/internal/statedir"
 	"trl/runtime"
-	"trl/web"
+	"trl/web/auth"
 	"trl/web/listen"
 )
 
@@ -34,7 +34,7 @@ func grantGateway(s *config.Settings, state *statedir.Dir, sockets *listen.Socke
 		return nil, fmt.Errorf("state directory: %w", err)
 	}
 	if !s.Web.AuthNone && s.TokenFile == "" {
-		made, err := web.MakeTokens(state.File(statedir.TokensFile), state.File(statedir.OperatorFile))
+		made, err := auth.MakeTokens(state.File(statedir.TokensFile), state.File(statedir.OperatorFile))
 		if err == nil {
 			err = os.Lchown(state.File(statedir.TokensFile), uid, gid)
 		}

@@ -10,11 +10,11 @@ import (
 	"trl/internal/cmdline"
 	"trl/internal/config"
 	"trl/internal/statedir"
-	"trl/web"
+	"trl/web/auth"
 )
 
 // openAuth reads tokens and keys, which it follows until close. first: the tokens were made just now.
-func openAuth(s *config.Settings, state *statedir.Dir, log zerolog.Logger) (tokens *web.TokenFile, first bool, close func(), err error) {
+func openAuth(s *config.Settings, state *statedir.Dir, log zerolog.Logger) (tokens *auth.TokenFile, first bool, close func(), err error) {
 	close = func() {}
 	if s.Web.AuthNone {
 		return nil, false, close, nil
@@ -25,7 +25,7 @@ func openAuth(s *config.Settings, state *statedir.Dir, log zerolog.Logger) (toke
 	s.Web.LoginsFile = state.File(statedir.LoginsFile)
 	_, none := os.Stat(s.TokenFile)
 	first = errors.Is(none, fs.ErrNotExist) || os.Getenv(config.TokensNewVar) != ""
-	tokens, err = web.OpenTokens(s.TokenFile, state.File(statedir.OperatorFile), log)
+	tokens, err = auth.OpenTokens(s.TokenFile, state.File(statedir.OperatorFile), log)
 	if err != nil {
 		if s.GatewayUser != nil && errors.Is(err, fs.ErrPermission) {
 			return nil, first, close, cmdline.WithHint(err, "%s, as whom the gateway runs, must be able to read it and its directory", s.GatewayUser.Text)
@@ -35,7 +35,7 @@ func openAuth(s *config.Settings, state *statedir.Dir, log zerolog.Logger) (toke
 	s.Web.Tokens, s.Pool.MaxOfPrincipal = tokens, tokens.MaxSessions
 	close = func() { tokens.Close() }
 	if j := s.Credentials.JWT; j.KeyFile != "" || j.JWKS != "" {
-		keys, err := web.OpenJWT(j, log)
+		keys, err := auth.OpenJWT(j, log)
 		if err != nil {
 			close()
 			return nil, first, func() {}, cmdline.WithHint(err, config.JWTHint)

@@ -22,7 +22,7 @@ import (
 	"trl/runtime"
 	"trl/runtime/keeper"
 	"trl/runtime/keeper/client"
-	"trl/web"
+	"trl/web/auth"
 	"trl/web/listen"
 )
 
@@ -125,7 +125,7 @@ func newLogger(s *config.Settings, w io.Writer) zerolog.Logger {
 
 // printAddress prints what whoever started us waits for. The login link is a secret: it is printed when it is new, or to a person,
 // and not into the log of every later start. A stdout that is closed is fine. Tokens are kept hashed: the link has the operator's own.
-func printAddress(w io.Writer, url, local string, tokens *web.TokenFile, state *statedir.Dir, first bool) {
+func printAddress(w io.Writer, url, local string, tokens *auth.TokenFile, state *statedir.Dir, first bool) {
 	fmt.Fprintf(w, "trl: listening on %s\n", url)
 	if tokens == nil || !first && !isatty.IsTerminal(os.Stdout.Fd()) {
 		return

@@ -41,6 +41,11 @@ type Entry struct {
 	DurationMS float64 `json:"duration_ms,omitzero"`
 	Version    string  `json:"version,omitzero"` // of the gateway that starts
 
+	Gap
+}
+
+// Gap is what is missing before an entry.
+type Gap struct {
 	Lost       uint64 `json:"lost,omitzero"`       // entries that there was no room for, before this one
 	Suppressed uint64 `json:"suppressed,omitzero"` // of strangers, or of this principal or share: what has no line since the last one that has
 	TornBytes  int    `json:"torn_bytes,omitzero"` // what a crash left after the last whole line, before this one

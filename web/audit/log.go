@@ -98,7 +98,7 @@ func Open(c Config, log zerolog.Logger) (*Log, error) {
 		if torn[len(torn)-1] != '\n' {
 			l.pending = append(l.pending, '\n')
 		}
-		l.waiting = append(l.waiting, Entry{Time: time.Now().UTC(), Action: ActionTorn, TornBytes: len(torn), TornHash: hashOf(torn)})
+		l.waiting = append(l.waiting, Entry{Time: time.Now().UTC(), Action: ActionTorn, Gap: Gap{TornBytes: len(torn), TornHash: hashOf(torn)}})
 	}
 	go l.write() // writes what waits; ends after Close, when all of it is written or cannot be; Close waits for it
 	return l, nil
@@ -289,7 +289,7 @@ func (l *Log) takeWaiting() (batch []Entry) {
 	defer l.mu.Unlock()
 	batch, l.waiting = l.waiting, nil
 	if l.lost > 0 { // after what came before them
-		batch = append(batch, Entry{Time: time.Now().UTC(), Action: ActionLost, Lost: l.lost})
+		batch = append(batch, Entry{Time: time.Now().UTC(), Action: ActionLost, Gap: Gap{Lost: l.lost}})
 		l.lost = 0
 	}
 	return batch

@@ -44,6 +44,8 @@ const (
 type Conn interface {
 	Name() string
 	Outbox() *Outbox
+	// IsBinary reports whether the client wants output in binary frames.
+	IsBinary() bool
 	// Read returns the next message, valid until the next Read. An error that is a *protocol.Error is to be answered; after any but
 	// REQUEST_TOO_LARGE reading goes on. ErrHalfClosed: the client will send no more and still listens.
 	Read() ([]byte, error)

@@ -32,6 +32,9 @@ func NewUnixSocket(sock *Socket, limits Limits) *UnixSocket {
 	return &UnixSocket{sock: sock, out: out, limit: int(limits.MaxFrame), stall: limits.Stall}
 }
 
+// IsBinary is false: every message is a line.
+func (t *UnixSocket) IsBinary() bool { return false }
+
 // Outbox is the way out.
 func (t *UnixSocket) Outbox() *Outbox { return t.out }
 

@@ -1,6 +1,7 @@
-package web
+package auth
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/subtle"
@@ -30,8 +31,8 @@ type OIDCConfig struct {
 }
 
 const (
-	oidcPath     = "/login/oidc"
-	callbackPath = "/login/oidc/callback"
+	OIDCPath     = "/login/oidc"
+	CallbackPath = "/login/oidc/callback"
 	// loginAttemptLifetime is how long a person may take at the provider: passwords, a second factor.
 	loginAttemptLifetime = 10 * time.Minute
 	// discoveryLasts is how long the provider's own description counts.
@@ -49,8 +50,8 @@ func (c *OIDCConfig) Check() error {
 	if err := checkProviderURL(c.RedirectURL); err != nil {
 		return fmt.Errorf("OIDC redirect URL: %w", err)
 	}
-	if u, err := url.Parse(c.RedirectURL); err != nil || u.Path != callbackPath || u.RawQuery != "" {
-		return errors.New("OIDC redirect URL: its path is " + callbackPath)
+	if u, err := url.Parse(c.RedirectURL); err != nil || u.Path != CallbackPath || u.RawQuery != "" {
+		return errors.New("OIDC redirect URL: its path is " + CallbackPath)
 	}
 	return nil
 }
@@ -58,7 +59,7 @@ func (c *OIDCConfig) Check() error {
 // oidcLogin logs people in by the authorization code flow with PKCE, state and nonce. What an attempt needs is in a cookie of the browser
 // that makes it, so that strangers who begin many fill nothing here.
 type oidcLogin struct {
-	c      OIDCConfig
+	c      *OIDCConfig
 	client *http.Client
 
 	discoverSlot chan struct{} // one token: who has it may ask the provider who it is
@@ -68,8 +69,7 @@ type oidcLogin struct {
 	at       time.Time      // guarded by mu; when it was asked last
 }
 
-func newOIDC(c OIDCConfig) *oidcLogin {
-	orDefault(&c.SessionLasts, 12*time.Hour)
+func newOIDC(c *OIDCConfig) *oidcLogin {
 	return &oidcLogin{c: c, client: providerClient(), discoverSlot: make(chan struct{}, 1)}
 }
 
@@ -134,7 +134,7 @@ func loginAttemptCookie(r *http.Request) string { return cookieName(r) + "_oidc"
 
 // setLoginAttempt: SameSite=Lax, because the browser comes back from another site.
 func setLoginAttempt(w http.ResponseWriter, r *http.Request, value string) {
-	c := &http.Cookie{Name: loginAttemptCookie(r), Value: value, Path: oidcPath, MaxAge: int(loginAttemptLifetime.Seconds()), HttpOnly: true, Secure: secure(r), SameSite: http.SameSiteLaxMode}
+	c := &http.Cookie{Name: loginAttemptCookie(r), Value: value, Path: OIDCPath, MaxAge: int(loginAttemptLifetime.Seconds()), HttpOnly: true, Secure: IsSecure(r), SameSite: http.SameSiteLaxMode}
 	if value == "" {
 		c.MaxAge = -1
 	}
@@ -153,67 +153,61 @@ func loginAttemptOf(r *http.Request) (a loginAttempt, ok bool) {
 	return loginAttempt{parts[0], parts[1], parts[2]}, true
 }
 
-// beginOIDC sends the browser to the provider.
-func (s *Server) beginOIDC(w http.ResponseWriter, r *http.Request) {
-	if s.refuseThrottled(w, r) {
+// BeginOIDC sends the browser to the provider.
+func (c *Checker) BeginOIDC(w http.ResponseWriter, r *http.Request) {
+	if c.refuseThrottled(w, r) {
 		return
 	}
-	p, err := s.oidc.discover(r.Context())
+	p, err := c.oidc.discover(r.Context())
 	if err == nil {
 		err = checkProviderURL(p.Endpoint().AuthURL)
 	}
-	var c *oauth2.Config
+	var client *oauth2.Config
 	if err == nil {
-		c, err = s.oidc.oauth(p)
+		client, err = c.oidc.oauth(p)
 	}
 	if err != nil {
-		s.failOIDC(w, r, unavailable, err)
+		c.failOIDC(w, r, unavailable, err)
 		return
 	}
 	a := loginAttempt{rand.Text(), rand.Text(), oauth2.GenerateVerifier()}
 	setLoginAttempt(w, r, a.state+"."+a.nonce+"."+a.verifier)
-	http.Redirect(w, r, c.AuthCodeURL(a.state, oidc.Nonce(a.nonce), oauth2.S256ChallengeOption(a.verifier)), http.StatusSeeOther)
+	http.Redirect(w, r, client.AuthCodeURL(a.state, oidc.Nonce(a.nonce), oauth2.S256ChallengeOption(a.verifier)), http.StatusSeeOther)
 }
 
 // refuseThrottled answers an address that has brought too much that was wrong.
-func (s *Server) refuseThrottled(w http.ResponseWriter, r *http.Request) bool {
-	if s.throttle.wait(clientAddr(r), time.Now()) == 0 {
+func (c *Checker) refuseThrottled(w http.ResponseWriter, r *http.Request) bool {
+	if c.throttle.wait(ClientAddr(r), time.Now()) == 0 {
 		return false
 	}
-	deny(w, s.recordOutcome(r, byOIDC, throttled, nil))
+	Deny(w, c.recordOutcome(r, byOIDC, throttled, nil))
 	return true
 }
 
-// finishOIDC is where the provider sends the browser back to.
-func (s *Server) finishOIDC(w http.ResponseWriter, r *http.Request) {
-	if s.refuseThrottled(w, r) {
-		return
+// FinishOIDC is where the provider sends the browser back to. With ok, g is who logs in, and life how long the login lasts; else the answer is
+// written.
+func (c *Checker) FinishOIDC(w http.ResponseWriter, r *http.Request) (g *Grant, life time.Duration, ok bool) {
+	if c.refuseThrottled(w, r) {
+		return nil, 0, false
 	}
 	a, ok := loginAttemptOf(r)
 	setLoginAttempt(w, r, "") // once
 	q := r.URL.Query()
 	if !ok || subtle.ConstantTimeCompare([]byte(q.Get("state")), []byte(a.state)) != 1 || q.Get("code") == "" {
-		s.failOIDC(w, r, malformedCredential, errors.New("no login of this browser, or the provider refused it"))
-		return
+		c.failOIDC(w, r, malformedCredential, errors.New("no login of this browser, or the provider refused it"))
+		return nil, 0, false
 	}
-	who, err := s.oidc.finish(r.Context(), q.Get("code"), a)
+	who, err := c.oidc.finish(r.Context(), q.Get("code"), a)
 	if err != nil {
-		why := unknown
+		why := Unknown
 		if errors.Is(err, errProvider) {
 			why = unavailable
 		}
-		s.failOIDC(w, r, why, err)
-		return
+		c.failOIDC(w, r, why, err)
+		return nil, 0, false
 	}
-	s.recordOutcome(r, byOIDC, accepted, nil)
-	s.auditLogin(r, who)
-	secret, until, err := s.logins.begin(&Grant{Principal: who}, s.oidc.c.SessionLasts)
-	if err != nil {
-		s.loginNotStored(w, err)
-		return
-	}
-	setCookie(w, r, secret, until)
-	s.renderPage(w, enteredPage, http.StatusOK, pageOf{At: loginPath(secret)})
+	c.recordOutcome(r, byOIDC, Accepted, nil)
+	return &Grant{Principal: who}, cmp.Or(c.oidc.c.SessionLasts, 12*time.Hour), true
 }
 
 // finish gets the ID token for the code and checks it.
@@ -271,21 +265,21 @@ func withoutProviderText(err error) error {
 }
 
 // failOIDC counts only what the provider was asked about as wrong: any page can send a browser to the callback without an attempt.
-func (s *Server) failOIDC(w http.ResponseWriter, r *http.Request, why authOutcome, err error) {
-	if why == unknown {
-		s.throttle.wrong(clientAddr(r), time.Now())
+func (c *Checker) failOIDC(w http.ResponseWriter, r *http.Request, why Outcome, err error) {
+	if why == Unknown {
+		c.throttle.wrong(ClientAddr(r), time.Now())
 	}
-	deny(w, s.recordOutcome(r, byOIDC, why, err))
+	Deny(w, c.recordOutcome(r, byOIDC, why, err))
 }
 
-// providerName is what the login page calls it; "": there is none.
-func (s *Server) providerName() string {
-	if s.oidc == nil {
+// ProviderName is what the login page calls it; "": there is none.
+func (c *Checker) ProviderName() string {
+	if c.oidc == nil {
 		return ""
 	}
-	u, err := url.Parse(s.oidc.c.Issuer)
+	u, err := url.Parse(c.oidc.c.Issuer)
 	if err != nil {
-		return s.oidc.c.Issuer
+		return c.oidc.c.Issuer
 	}
 	return u.Host
 }

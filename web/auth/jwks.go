@@ -1,4 +1,4 @@
-package web
+package auth
 
 import (
 	"context"
@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"sync"
 	"time"
@@ -62,7 +63,7 @@ func checkProviderURL(address string) error {
 	if err != nil || u.Host == "" || u.User != nil {
 		return errors.New("no address of the form https://HOST/…")
 	}
-	if u.Scheme == "https" || u.Scheme == "http" && loopbackName(u.Hostname()) {
+	if u.Scheme == "https" || u.Scheme == "http" && LoopbackName(u.Hostname()) {
 		return nil
 	}
 	return fmt.Errorf("%s is neither https nor on this machine", u.Redacted())
@@ -187,4 +188,10 @@ func parseKeys(text []byte) (keys []jose.JSONWebKey, err error) {
 		return nil, errors.New("no usable key in it")
 	}
 	return keys, nil
+}
+
+// LoopbackName reports whether a hostName names this machine to itself.
+func LoopbackName(name string) bool {
+	addr, err := netip.ParseAddr(name)
+	return name == "localhost" || err == nil && addr.IsLoopback()
 }

@@ -1,4 +1,4 @@
-package web
+package auth
 
 import (
 	"cmp"
@@ -25,21 +25,21 @@ type ClientCertsConfig struct {
 // ClientCertNames are the parts of a certificate that may be the subject.
 var ClientCertNames = []string{"cn", "dns", "email", "uri"}
 
-// clientCerts judges TLS client certificates. That they are their bearer's, and signed, TLS has seen to.
-type clientCerts struct {
+// ClientCerts judges TLS client certificates. That they are their bearer's, and signed, TLS has seen to.
+type ClientCerts struct {
 	c      ClientCertsConfig
 	cas    atomic.Pointer[x509.CertPool]
 	reload *filewatch.Follower
 }
 
-func (c *clientCerts) open(log zerolog.Logger) (err error) {
+func (c *ClientCerts) open(log zerolog.Logger) (err error) {
 	if err = c.load(); err == nil {
 		c.reload, err = filewatch.Follow(log, c.load, c.c.CAFile)
 	}
 	return err
 }
 
-func (c *clientCerts) load() error {
+func (c *ClientCerts) load() error {
 	text, err := os.ReadFile(c.c.CAFile)
 	if err != nil {
 		return fmt.Errorf("client CA: %w", err)
@@ -53,7 +53,7 @@ func (c *clientCerts) load() error {
 }
 
 // requestOn has base ask for certificates of the CAs that count now. No session is resumed: a resumed one was checked against those of then.
-func (c *clientCerts) requestOn(base *tls.Config) {
+func (c *ClientCerts) requestOn(base *tls.Config) {
 	base.ClientAuth = tls.VerifyClientCertIfGiven
 	if c.c.Require {
 		base.ClientAuth = tls.RequireAndVerifyClientCert
@@ -67,7 +67,7 @@ func (c *clientCerts) requestOn(base *tls.Config) {
 	}
 }
 
-func (c *clientCerts) authenticate(r *http.Request) (*Grant, authMethod, authOutcome) {
+func (c *ClientCerts) authenticate(r *http.Request) (*Grant, method, Outcome) {
 	if r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
 		return nil, byCertificate, missing
 	}
@@ -75,12 +75,12 @@ func (c *clientCerts) authenticate(r *http.Request) (*Grant, authMethod, authOut
 	name := c.name(cert)
 	role := cmp.Or(c.c.Roles[name], c.c.DefaultRole)
 	if name == "" || len(name) > 255 || !printable(name) || !role.isValid() {
-		return nil, byCertificate, unknown
+		return nil, byCertificate, Unknown
 	}
-	return newGrant(Principal{Subject: "cert:" + name, Role: role}, Terms{Expires: cert.NotAfter}), byCertificate, accepted
+	return newGrant(Principal{Subject: "cert:" + name, Role: role}, Terms{Expires: cert.NotAfter}), byCertificate, Accepted
 }
 
-func (c *clientCerts) name(cert *x509.Certificate) string {
+func (c *ClientCerts) name(cert *x509.Certificate) string {
 	switch {
 	case c.c.Name == "dns" && len(cert.DNSNames) > 0:
 		return cert.DNSNames[0]

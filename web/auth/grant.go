@@ -1,4 +1,4 @@
-package web
+package auth
 
 import (
 	"context"
@@ -59,7 +59,7 @@ type Grant struct {
 	Principal
 	token       string             // id of the token that it goes back to, if any
 	guessable   bool               // a token that somebody may have thought up
-	share       *pool.Share        // the link that is all that it opens; nil: everything that is its subject's
+	Share       *pool.Share        // the link that is all that it opens; nil: everything that is its subject's
 	credentials []*credentialState // it is good as long as all of these are; none: for ever
 }
 
@@ -69,7 +69,7 @@ func newGrant(who Principal, t Terms) *Grant {
 }
 
 // expires is when the first that it rests on does; zero: never.
-func (g *Grant) expires() (at time.Time) {
+func (g *Grant) Expires() (at time.Time) {
 	for _, s := range g.credentials {
 		if t := s.terms.Load().Expires; !t.IsZero() && (at.IsZero() || t.Before(at)) {
 			at = t
@@ -78,8 +78,8 @@ func (g *Grant) expires() (at time.Time) {
 	return at
 }
 
-func (g *Grant) isValid(now time.Time) bool {
-	if g.share != nil && g.share.IsOver() {
+func (g *Grant) IsValid(now time.Time) bool {
+	if g.Share != nil && g.Share.IsOver() {
 		return false
 	}
 	for _, s := range g.credentials {
@@ -87,16 +87,16 @@ func (g *Grant) isValid(now time.Time) bool {
 			return false
 		}
 	}
-	at := g.expires()
+	at := g.Expires()
 	return at.IsZero() || now.Before(at)
 }
 
-// expiredError is why nothing is done any more for who came with it; nil: it is good.
-func (g *Grant) expiredError() *protocol.Error {
+// ExpiredError is why nothing is done any more for who came with it; nil: it is good.
+func (g *Grant) ExpiredError() *protocol.Error {
 	switch {
-	case g.isValid(time.Now()):
+	case g.IsValid(time.Now()):
 		return nil
-	case g.share != nil:
+	case g.Share != nil:
 		return protocol.Errorf(protocol.Forbidden, "this share link has ended")
 	}
 	return protocol.Errorf(protocol.AuthFailed, "what you logged in with is no longer good")
@@ -105,8 +105,8 @@ func (g *Grant) expiredError() *protocol.Error {
 // expiryCheckInterval is how long a timer is trusted: those stand still while the machine sleeps, and an expiry may be put off.
 const expiryCheckInterval = 30 * time.Second
 
-// onExpiry calls f, once and on a goroutine of its own, when the grant is over. stop takes that back.
-func (g *Grant) onExpiry(f func()) (stop func()) {
+// OnExpiry calls f, once and on a goroutine of its own, when the grant is over. stop takes that back.
+func (g *Grant) OnExpiry(f func()) (stop func()) {
 	once := sync.OnceFunc(f)
 	f = func() { go once() } // ends with f, which may wait for a close frame to be taken
 	var stops []func() bool
@@ -152,7 +152,7 @@ func (g *Grant) newExpiryTimer(f func()) *expiryTimer {
 func (c *expiryTimer) check() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	at := c.g.expires()
+	at := c.g.Expires()
 	left := time.Until(at.Round(0)) // by the clock on the wall
 	switch {
 	case c.timer == nil, at.IsZero():
@@ -182,8 +182,8 @@ func (c *expiryTimer) stop() bool {
 	return c.timer.Stop()
 }
 
-// beginRequest admits one request, which done ends, or says which bound is reached.
-func (g *Grant) beginRequest() *protocol.Error {
+// BeginRequest admits one request, which done ends, or says which bound is reached.
+func (g *Grant) BeginRequest() *protocol.Error {
 	for i, s := range g.credentials {
 		t := s.terms.Load()
 		e := (*protocol.Error)(nil)
@@ -202,7 +202,7 @@ func (g *Grant) beginRequest() *protocol.Error {
 	return nil
 }
 
-func (g *Grant) endRequest() {
+func (g *Grant) EndRequest() {
 	for _, s := range g.credentials {
 		s.inFlight.Add(-1)
 	}

@@ -1,4 +1,4 @@
-package web
+package auth
 
 import (
 	"encoding/base64"
@@ -35,42 +35,42 @@ const (
 	ticketProtocol = "trl.ticket."
 )
 
-// authMethod is how somebody was, or was not, let in: a closed list, the label of trl_auth_total.
-type authMethod string
+// method is how somebody was, or was not, let in: a closed list, the label of trl_auth_total.
+type method string
 
 const (
-	byNothing     authMethod = "none"
-	byToken       authMethod = "token"
-	byJWT         authMethod = "jwt"
-	byLogin       authMethod = "login"
-	byTicket      authMethod = "ticket"
-	byCertificate authMethod = "certificate"
-	byOIDC        authMethod = "oidc"
-	byShare       authMethod = "share"
+	byNothing     method = "none"
+	byToken       method = "token"
+	byJWT         method = "jwt"
+	byLogin       method = "login"
+	byTicket      method = "ticket"
+	byCertificate method = "certificate"
+	byOIDC        method = "oidc"
+	byShare       method = "share"
 )
 
-var authMethods = []authMethod{byNothing, byToken, byJWT, byLogin, byTicket, byCertificate, byOIDC, byShare}
+var methods = []method{byNothing, byToken, byJWT, byLogin, byTicket, byCertificate, byOIDC, byShare}
 
-// authOutcome is what came of a credential: a closed list, the other label of trl_auth_total. Clients are not told which.
-type authOutcome string
+// Outcome is what came of a credential: a closed list, the other label of trl_auth_total. Clients are not told which.
+type Outcome string
 
 const (
-	accepted            authOutcome = "ok"
-	missing             authOutcome = "missing"     // no credential, or nobody here takes its kind
-	malformedCredential authOutcome = "malformed"   // none that could be right
-	unknown             authOutcome = "unknown"     // nobody's: wrong, used up or revoked
-	expired             authOutcome = "expired"     // it was somebody's
-	throttled           authOutcome = "throttled"   // not looked at: too many wrong ones came from there
-	unavailable         authOutcome = "unavailable" // it could not be judged: an identity provider does not answer
+	Accepted            Outcome = "ok"
+	missing             Outcome = "missing"     // no credential, or nobody here takes its kind
+	malformedCredential Outcome = "malformed"   // none that could be right
+	Unknown             Outcome = "unknown"     // nobody's: wrong, used up or revoked
+	expired             Outcome = "expired"     // it was somebody's
+	throttled           Outcome = "throttled"   // not looked at: too many wrong ones came from there
+	unavailable         Outcome = "unavailable" // it could not be judged: an identity provider does not answer
 )
 
-var authOutcomes = []authOutcome{accepted, missing, malformedCredential, unknown, expired, throttled, unavailable}
+var outcomes = []Outcome{Accepted, missing, malformedCredential, Unknown, expired, throttled, unavailable}
 
 // An authenticator knows one kind of credential, or a few that come in the same place.
 type authenticator interface {
 	// authenticate judges the credential of its kind that r brings. With none there the outcome is missing, and the next
 	// authenticator is asked; every other outcome is final, so that a wrong credential is not made up for by another.
-	authenticate(r *http.Request) (*Grant, authMethod, authOutcome)
+	authenticate(r *http.Request) (*Grant, method, Outcome)
 }
 
 // bearer is tokens and JWTs, in the Authorization header or in a Subprotocol entry.
@@ -80,24 +80,24 @@ type bearer struct {
 	throttle *throttle
 }
 
-func (b *bearer) authenticate(r *http.Request) (*Grant, authMethod, authOutcome) {
+func (b *bearer) authenticate(r *http.Request) (*Grant, method, Outcome) {
 	text, found, ok := bearerText(r)
 	switch {
 	case !found:
 		return nil, byNothing, missing
 	case !ok:
-		b.throttle.wrong(clientAddr(r), time.Now())
+		b.throttle.wrong(ClientAddr(r), time.Now())
 		return nil, byToken, malformedCredential
 	}
 	return b.verify(r, text)
 }
 
 // verify finds out whose text is. While its address is slowed down only tokens that we made are taken: see throttle.
-func (b *bearer) verify(r *http.Request, text string) (*Grant, authMethod, authOutcome) {
-	addr := clientAddr(r)
+func (b *bearer) verify(r *http.Request, text string) (*Grant, method, Outcome) {
+	addr := ClientAddr(r)
 	slow := b.throttle.wait(addr, time.Now()) > 0
 	var g *Grant
-	by, why := byToken, unknown
+	by, why := byToken, Unknown
 	switch {
 	case b.jwt != nil && strings.Count(text, ".") == 2 && strings.HasPrefix(text, "eyJ"): // one that we make has no dots
 		by = byJWT
@@ -110,7 +110,7 @@ func (b *bearer) verify(r *http.Request, text string) (*Grant, authMethod, authO
 	switch {
 	case slow && (g == nil || g.guessable):
 		return nil, by, throttled
-	case why == unknown || why == malformedCredential:
+	case why == Unknown || why == malformedCredential:
 		b.throttle.wrong(addr, time.Now())
 	}
 	return g, by, why

@@ -1,4 +1,4 @@
-package web
+package auth
 
 import (
 	"net/netip"

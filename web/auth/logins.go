@@ -1,4 +1,4 @@
-package web
+package auth
 
 import (
 	"crypto/sha256"
@@ -19,8 +19,8 @@ const (
 	maxOwnLogins = 32
 	// maxLogins is how many browsers may be logged in; beyond it a login is refused. It leaves the file well below maxTokenFile.
 	maxLogins = 4096
-	// loginLifetime is how long a login lasts that nothing ends before: its token, for one.
-	loginLifetime = 30 * 24 * time.Hour
+	// LoginLifetime is how long a login lasts that nothing ends before: its token, for one.
+	LoginLifetime = 30 * 24 * time.Hour
 )
 
 // logins are the browsers that are logged in. The cookie is a random id; what it stands for is here. It is a token file of its own, so
@@ -34,7 +34,7 @@ type logins struct {
 	text []string   // guarded by mu; the lines, where there is no path
 }
 
-var errLogins = errors.New("too many browsers are logged in")
+var ErrTooManyLogins = errors.New("too many browsers are logged in")
 
 func newLogins(tokens Tokens, log zerolog.Logger) *logins {
 	return &logins{file: &TokenFile{mayBeEmpty: true}, tokens: tokens, log: log}
@@ -90,7 +90,7 @@ func dropOldestLogins(lines []string, subject string) (kept []string, err error)
 		kept = append(kept, line)
 	}
 	if len(kept) >= maxLogins {
-		return nil, errLogins
+		return nil, ErrTooManyLogins
 	}
 	slices.Reverse(kept)
 	return kept, nil
@@ -124,7 +124,7 @@ func (l *logins) change(edit func(lines []string) ([]string, error)) error {
 // begin makes a login of what g is worth, for at most life, and returns the cookie's value.
 func (l *logins) begin(g *Grant, life time.Duration) (secret string, until time.Time, err error) {
 	until = time.Now().Add(life)
-	if at := g.expires(); !at.IsZero() && at.Before(until) {
+	if at := g.Expires(); !at.IsZero() && at.Before(until) {
 		until = at
 	}
 	k, secret := newToken(Token{Subject: g.Subject, Role: g.Role, Terms: Terms{Expires: until}, Via: g.token})
@@ -148,30 +148,30 @@ func (l *logins) end(secret string) error {
 	return l.change(func(lines []string) ([]string, error) { return lines, nil })
 }
 
-func (l *logins) authenticate(r *http.Request) (*Grant, authMethod, authOutcome) {
+func (l *logins) authenticate(r *http.Request) (*Grant, method, Outcome) {
 	secret := loginCookie(r)
 	if secret == "" {
 		return nil, byLogin, missing
 	}
 	g, e := l.file.lookup(secret)
 	if e == nil {
-		return nil, byLogin, unknown
+		return nil, byLogin, Unknown
 	}
 	if e.Via != "" { // it is worth what its token is now
 		if l.tokens == nil {
-			return nil, byLogin, unknown
+			return nil, byLogin, Unknown
 		}
-		with := l.tokens.byID(e.Via)
+		with := l.tokens.ByID(e.Via)
 		if with == nil {
-			return nil, byLogin, unknown
+			return nil, byLogin, Unknown
 		}
 		with.credentials = append(with.credentials, g.credentials...)
 		g = with
 	}
-	if !g.isValid(time.Now()) {
+	if !g.IsValid(time.Now()) {
 		return nil, byLogin, expired
 	}
-	return g, byLogin, accepted
+	return g, byLogin, Accepted
 }
 
 // cookieName has the port in it: cookies ignore ports, and two gateways on one machine would log each other's users out.
@@ -182,21 +182,21 @@ func cookieName(r *http.Request) string {
 	return "trl_login"
 }
 
-// loginPrefix is where a login's cookie is for, and where everything is that needs a login: /at/LOGIN/v1/ws is /v1/ws. Browsers hand a cookie of
+// LoginPrefix is where a login's cookie is for, and where everything is that needs a login: /at/LOGIN/v1/ws is /v1/ws. Browsers hand a cookie of
 // the path / to every server on this host, whatever its port, a program in a session among them; nobody asks those for this path.
-const loginPrefix = "/at/"
+const LoginPrefix = "/at/"
 
 // loginPath is what nobody can guess who does not have the secret. The file of logins has another hash of that.
 func loginPath(secret string) string {
 	hash := sha256.Sum256([]byte("path " + secret))
-	return loginPrefix + hex.EncodeToString(hash[:16]) + "/"
+	return LoginPrefix + hex.EncodeToString(hash[:16]) + "/"
 }
 
 // cookiePath is where r came to: below a login's path, or anywhere else.
 func cookiePath(r *http.Request) string {
-	if rest, ok := strings.CutPrefix(r.RequestURI, loginPrefix); ok {
+	if rest, ok := strings.CutPrefix(r.RequestURI, LoginPrefix); ok {
 		login, _, _ := strings.Cut(rest, "/")
-		return loginPrefix + login + "/"
+		return LoginPrefix + login + "/"
 	}
 	return "/"
 }
@@ -215,17 +215,17 @@ func loginCookie(r *http.Request) string {
 
 // setCookie gives the browser its login: scripts cannot read it, and pages of others cannot make the browser send it.
 func setCookie(w http.ResponseWriter, r *http.Request, secret string, until time.Time) {
-	dropCookie(w, r) // for the path /, as we once made them
+	DropCookie(w, r) // for the path /, as we once made them
 	http.SetCookie(w, &http.Cookie{
 		Name: cookieName(r), Value: secret, Path: loginPath(secret), Expires: until,
-		HttpOnly: true, Secure: secure(r), SameSite: http.SameSiteStrictMode,
+		HttpOnly: true, Secure: IsSecure(r), SameSite: http.SameSiteStrictMode,
 	})
 }
 
-// dropCookie has the browser forget the login that came with r.
-func dropCookie(w http.ResponseWriter, r *http.Request) {
+// DropCookie has the browser forget the login that came with r.
+func DropCookie(w http.ResponseWriter, r *http.Request) {
 	if _, err := r.Cookie(cookieName(r)); err != nil {
 		return
 	}
-	http.SetCookie(w, &http.Cookie{Name: cookieName(r), Path: cookiePath(r), MaxAge: -1, HttpOnly: true, Secure: secure(r), SameSite: http.SameSiteStrictMode})
+	http.SetCookie(w, &http.Cookie{Name: cookieName(r), Path: cookiePath(r), MaxAge: -1, HttpOnly: true, Secure: IsSecure(r), SameSite: http.SameSiteStrictMode})
 }

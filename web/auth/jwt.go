@@ -1,4 +1,4 @@
-package web
+package auth
 
 import (
 	"context"
@@ -166,13 +166,13 @@ func usable(key any) error {
 }
 
 // verify checks everything about a JWT; the principal is its issuer and subject.
-func (j *JWT) verify(ctx context.Context, text string) (*Grant, authOutcome) {
+func (j *JWT) verify(ctx context.Context, text string) (*Grant, Outcome) {
 	if len(text) > maxJWT || !isCanonical(text) {
 		return nil, malformedCredential
 	}
 	token, err := jwt.ParseSigned(text, j.algorithms)
 	if _, other := errors.AsType[*jose.ErrUnexpectedSignatureAlgorithm](err); other {
-		return nil, unknown
+		return nil, Unknown
 	}
 	claims := map[string]any{}
 	if err != nil || token.UnsafeClaimsWithoutVerification(&claims) != nil {
@@ -180,7 +180,7 @@ func (j *JWT) verify(ctx context.Context, text string) (*Grant, authOutcome) {
 	}
 	header := token.Headers[0]
 	if _, critical := header.ExtraHeaders["crit"]; critical { // extensions that must be understood (RFC 7515 §4.1.11)
-		return nil, unknown
+		return nil, Unknown
 	}
 	var key any
 	if j.jwks == nil {
@@ -188,27 +188,27 @@ func (j *JWT) verify(ctx context.Context, text string) (*Grant, authOutcome) {
 	} else if key, err = j.jwks.find(ctx, header.KeyID); errors.Is(err, errNoKeys) {
 		return nil, unavailable
 	} else if err != nil {
-		return nil, unknown
+		return nil, Unknown
 	}
 	var known struct {
 		jwt.Claims
 		ID any `json:"jti"` // not looked at, whatever its type
 	}
 	if token.Claims(key, &known) != nil || known.Expiry == nil { // the signature, and the types of the claims
-		return nil, unknown
+		return nil, Unknown
 	}
 	now, until := time.Now(), known.Expiry.Time().Add(jwtLeeway)
 	if !now.Before(until) {
 		return nil, expired
 	}
 	if known.ValidateWithLeeway(jwt.Expected{Issuer: j.c.Issuer, AnyAudience: jwt.Audience{j.c.Audience}, Time: now}, jwtLeeway) != nil {
-		return nil, unknown
+		return nil, Unknown
 	}
 	who, ok := j.c.Role.principal(j.c.Issuer, known.Subject, claims)
 	if !ok {
-		return nil, unknown
+		return nil, Unknown
 	}
-	return newGrant(who, Terms{Expires: until}), accepted
+	return newGrant(who, Terms{Expires: until}), Accepted
 }
 
 // isCanonical reports whether each part of a JWT is base64url in the only form that encodes its bytes. go-jose accepts line breaks and stray bits

@@ -1,4 +1,4 @@
-package web
+package auth
 
 import (
 	"os"
@@ -28,7 +28,7 @@ func TestFirstStartMakesOneAdmin(t *testing.T) {
 	}
 	text, _ := os.ReadFile(operator)
 	token := strings.TrimSpace(string(text))
-	if g, why := f.Lookup(token); why != accepted || g.Principal != (Principal{"admin", Admin}) {
+	if g, why := f.Lookup(token); why != Accepted || g.Principal != (Principal{"admin", Admin}) {
 		t.Fatalf("%v %v", g, why)
 	}
 	if len(token) < 40 {
@@ -93,7 +93,7 @@ func TestTokensReload(t *testing.T) {
 	replace("two b viewer\n")
 	testkit.Eventually(t, "reload", func() bool {
 		two, why := f.Lookup("two")
-		return why == accepted && !f.Knows("one") && two.Principal == Principal{"b", Viewer}
+		return why == Accepted && !f.Knows("one") && two.Principal == Principal{"b", Viewer}
 	})
 	replace("nonsense\n") // refused: what was there stays
 	replace("three c user\n")

@@ -1,4 +1,4 @@
-package web
+package auth
 
 import (
 	"crypto/rand"
@@ -62,7 +62,7 @@ func (t *tickets) issue(g *Grant, origin string) (text string, ok bool) {
 
 // authenticate uses up the ticket, whatever comes of it: one that somebody else got hold of is no longer worth having. It is for the page
 // that asked for it; and when the request says in another way, too, who sends it, for that one alone.
-func (t *tickets) authenticate(r *http.Request) (*Grant, authMethod, authOutcome) {
+func (t *tickets) authenticate(r *http.Request) (*Grant, method, Outcome) {
 	text, found := offeredProtocol(r, ticketProtocol)
 	if !found {
 		return nil, byTicket, missing
@@ -75,36 +75,36 @@ func (t *tickets) authenticate(r *http.Request) (*Grant, authMethod, authOutcome
 	t.mu.Unlock()
 	switch {
 	case !known:
-		return nil, byTicket, unknown
-	case k.isExpired(now) || !k.grant.isValid(now):
+		return nil, byTicket, Unknown
+	case k.isExpired(now) || !k.grant.IsValid(now):
 		return nil, byTicket, expired
 	case k.origin != "" && k.origin != r.Header.Get("Origin"):
-		return nil, byTicket, unknown
+		return nil, byTicket, Unknown
 	}
-	if g, _, why := firstCredential(r, t.otherAuthenticators); why != missing && (why != accepted || g.Subject != k.grant.Subject) {
-		return nil, byTicket, unknown
+	if g, _, why := firstCredential(r, t.otherAuthenticators); why != missing && (why != Accepted || g.Subject != k.grant.Subject) {
+		return nil, byTicket, Unknown
 	}
-	return k.grant, byTicket, accepted
+	return k.grant, byTicket, Accepted
 }
 
-// serveTicket is POST /v1/tickets.
-func (s *Server) serveTicket(w http.ResponseWriter, r *http.Request) {
-	g, by, why := s.identify(r)
-	if by == byTicket && why == accepted { // it would never end
-		why = unknown
+// ServeTicket is POST /v1/tickets.
+func (c *Checker) ServeTicket(w http.ResponseWriter, r *http.Request) {
+	g, by, why := c.identify(r)
+	if by == byTicket && why == Accepted { // it would never end
+		why = Unknown
 	}
-	if d := s.recordOutcome(r, by, why, nil); d != nil {
-		deny(w, d)
+	if d := c.recordOutcome(r, by, why, nil); d != nil {
+		Deny(w, d)
 		return
 	}
-	if !s.admitRequest(w, g) {
+	if !c.AdmitRequest(w, g) {
 		return
 	}
-	defer g.endRequest()
-	text, ok := s.tickets.issue(g, r.Header.Get("Origin"))
+	defer g.EndRequest()
+	text, ok := c.tickets.issue(g, r.Header.Get("Origin"))
 	if !ok {
 		w.Header().Set("Retry-After", fmt.Sprint(int(ticketLifetime.Seconds())))
-		refuse(w, http.StatusTooManyRequests, "too many tickets are open")
+		Refuse(w, http.StatusTooManyRequests, "too many tickets are open")
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")

@@ -1,0 +1,75 @@
+package protocol
+
+import "time"
+
+// Drain is the params of system.drain.
+type Drain struct {
+	Wait *Seconds `json:"wait_s,omitzero"`
+	Undo bool     `json:"undo,omitzero"`
+}
+
+// Drained is the answer of system.drain.
+type Drained struct {
+	Draining       bool `json:"draining"`
+	ActiveSessions int  `json:"active_sessions"`
+}
+
+// Pong is the answer of system.ping.
+type Pong struct {
+	UptimeS int64     `json:"uptime_s"`
+	Version string    `json:"version"`
+	Time    time.Time `json:"time"`
+	Epoch   string    `json:"epoch"`
+}
+
+// Stats is the answer of system.stats.
+type Stats struct {
+	ActiveSessions   int            `json:"active_sessions"`
+	Draining         bool           `json:"draining"`
+	ByState          map[string]int `json:"by_state"`
+	MaxSessions      int            `json:"max_sessions"`
+	TotalCommandsRun int64          `json:"total_commands_run"`
+	Running          int            `json:"running"`
+	Queued           int            `json:"queued"`
+	Processes        int            `json:"processes"`
+	Terminals        int            `json:"terminals"`
+	WarmShells       int            `json:"warm_shells"`
+	UptimeS          int64          `json:"uptime_s"`
+	MemoryRSSBytes   int64          `json:"memory_rss_bytes"`
+}
+
+// Isolation is the tier of containment in force, and why there is no better one.
+type Isolation struct {
+	Tier  string          `json:"tier"`
+	Why   string          `json:"why"`
+	Tiers []IsolationTier `json:"tiers"`
+}
+
+// IsolationTier is one tier, and whether the server's machine provides it.
+type IsolationTier struct {
+	Tier      string `json:"tier"`
+	Available bool   `json:"available"`
+	InForce   bool   `json:"in_force"`
+	Why       string `json:"why"`
+}
+
+// Capabilities is the answer of system.capabilities.
+type Capabilities struct {
+	Version      string             `json:"version"`
+	Shells       []string           `json:"shells"`
+	DefaultShell string             `json:"default_shell"`
+	Encodings    []string           `json:"encodings"`
+	Subprotocols []string           `json:"subprotocols"`
+	Methods      []string           `json:"methods"`
+	Isolation    Isolation          `json:"isolation"`
+	Limits       map[string]float64 `json:"limits"`
+
+	SessionLimits []string `json:"session_limits"`
+	Principal     Who      `json:"principal"`
+
+	SessionUser string   `json:"session_user,omitzero"`
+	NoNewPrivs  bool     `json:"no_new_privs,omitzero"`
+	AllowWrite  []string `json:"allow_write,omitempty"`
+	Sandbox     string   `json:"sandbox,omitzero"`
+	Record      string   `json:"record,omitzero"`
+}

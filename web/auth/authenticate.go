@@ -1,0 +1,110 @@
+package auth
+
+import (
+	"net/http"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"trl/web/listen"
+)
+
+// A Denial is why a request was not let in.
+type Denial struct {
+	method     method
+	outcome    Outcome
+	retryAfter time.Duration // of a throttled one
+}
+
+// refusalLog is how many denials are logged: ten at once, then one a second, which tells how many were left out.
+type refusalLog struct {
+	limiter *rate.Limiter
+	skipped atomic.Int64
+}
+
+// Authenticate finds out who sent the request. The first credential found counts.
+func (c *Checker) Authenticate(r *http.Request) (*Grant, *Denial) {
+	g, by, why := c.identify(r)
+	return g, c.recordOutcome(r, by, why, nil)
+}
+
+func (c *Checker) identify(r *http.Request) (*Grant, method, Outcome) {
+	if c.c.None {
+		return &Grant{Principal: local}, byNothing, Accepted
+	}
+	return firstCredential(r, c.chain)
+}
+
+func firstCredential(r *http.Request, chain []authenticator) (*Grant, method, Outcome) {
+	for _, a := range chain {
+		if g, by, why := a.authenticate(r); why != missing {
+			return g, by, why
+		}
+	}
+	return nil, byNothing, missing
+}
+
+// recordOutcome counts and logs what came of a credential, and of cause what the log may have. nil: it was accepted.
+func (c *Checker) recordOutcome(r *http.Request, by method, why Outcome, cause error) *Denial {
+	c.m.Auth.WithLabelValues(string(by), string(why)).Inc()
+	if why == Accepted {
+		listen.MarkAuthenticated(r)
+		return nil
+	}
+	d := &Denial{method: by, outcome: why}
+	if why == throttled {
+		d.retryAfter = c.throttle.wait(ClientAddr(r), time.Now())
+	}
+	if why == missing { // whoever opens the page for the first time
+		return d
+	}
+	c.c.Refused(r, string(by))
+	if !c.refusalLog.limiter.Allow() {
+		c.refusalLog.skipped.Add(1)
+		return d
+	}
+	c.log.Info().Stringer("address", ClientAddr(r)).Str("method", string(by)).Str("why", string(why)).AnErr("cause", cause).
+		Int64("not_logged", c.refusalLog.skipped.Swap(0)).Msg("client refused")
+	return d
+}
+
+// Deny answers a request that is not let in. The answer is the same for everything that is wrong with a credential.
+func Deny(w http.ResponseWriter, d *Denial) {
+	status, words := d.Answer(w.Header())
+	Refuse(w, status, words)
+}
+
+// NoCredential reports whether the request came without any.
+func (d *Denial) NoCredential() bool { return d.outcome == missing }
+
+// OfLogin reports whether a browser's login was refused.
+func (d *Denial) OfLogin() bool { return d.method == byLogin }
+
+// Answer is the status and the words of the answer, whose header it completes.
+func (d *Denial) Answer(h http.Header) (status int, words string) {
+	switch d.outcome {
+	case missing:
+		return http.StatusUnauthorized, "a token is needed"
+	case throttled:
+		h.Set("Retry-After", strconv.Itoa(1+int(d.retryAfter.Seconds())))
+		return http.StatusTooManyRequests, "too many wrong tokens came from this address"
+	case unavailable:
+		return http.StatusServiceUnavailable, "tokens of this kind cannot be checked at the moment"
+	}
+	return http.StatusUnauthorized, "this token is not valid"
+}
+
+// Refuse answers a request with a status and why.
+func Refuse(w http.ResponseWriter, status int, why string) {
+	Challenge(w.Header(), status)
+	http.Error(w, why, status)
+}
+
+// Challenge says in an answer's header what it wants, where that is credentials.
+func Challenge(h http.Header, status int) {
+	if status == http.StatusUnauthorized {
+		h.Set("WWW-Authenticate", `Bearer realm="trl"`)
+	}
+}

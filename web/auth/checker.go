@@ -1,0 +1,147 @@
+// Package auth finds out who sends a request: tokens, JWTs, logins of browsers, OpenID Connect, tickets, client certificates, links of guests.
+package auth
+
+import (
+	"crypto/tls"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+	"golang.org/x/time/rate"
+
+	"trl/metrics"
+	"trl/pool"
+	"trl/web/listen"
+)
+
+// Config says who may come in over HTTP: unless None, at least one of the others is set.
+type Config struct {
+	None        bool // everyone is local
+	Tokens      Tokens
+	JWT         *JWT
+	OIDC        *OIDCConfig
+	ClientCerts *ClientCertsConfig
+	LoginsFile  string // file in which those who logged in to the page are kept; empty: in memory
+
+	Refused func(r *http.Request, why string) // hears of each request that brought a wrong credential
+}
+
+// Checker finds out who sends a request. Open comes before the first request, Close after the last.
+type Checker struct {
+	c    Config
+	pool *pool.Pool // finds the links of guests
+	m    *metrics.Metrics
+	log  zerolog.Logger
+
+	chain   []authenticator // set once; the first that finds a credential decides
+	bearer  *bearer
+	logins  *logins
+	tickets *tickets
+	certs   *ClientCerts // nil: none are asked for
+	oidc    *oidcLogin   // nil: there is none
+
+	throttle   throttle
+	refusalLog refusalLog
+}
+
+// New makes the chain: what a client says on purpose comes before what its browser or its TLS library says by itself.
+func New(config Config, p *pool.Pool, m *metrics.Metrics, log zerolog.Logger) *Checker {
+	c := &Checker{c: config, pool: p, m: m, log: log}
+	c.bearer = &bearer{tokens: config.Tokens, jwt: config.JWT, throttle: &c.throttle}
+	c.logins = newLogins(config.Tokens, log)
+	others := []authenticator{c.bearer, c.logins}
+	if config.ClientCerts != nil {
+		c.certs = &ClientCerts{c: *config.ClientCerts}
+		others = append(others, c.certs)
+	}
+	c.tickets = &tickets{otherAuthenticators: others, now: time.Now, unused: map[[32]byte]ticket{}}
+	c.chain = append([]authenticator{c.tickets}, others...)
+	if config.OIDC != nil {
+		c.oidc = newOIDC(config.OIDC)
+	}
+	c.refusalLog.limiter = rate.NewLimiter(1, 10)
+	for _, by := range methods {
+		metrics.AtZero(m.Auth.MustCurryWith(prometheus.Labels{"method": string(by)}), outcomes...)
+	}
+	return c
+}
+
+// Open reads the files of client CAs and of logins, and follows them until Close.
+func (c *Checker) Open() error {
+	if c.certs != nil {
+		if err := c.certs.open(c.log); err != nil {
+			return err
+		}
+	}
+	return c.logins.open(c.c.LoginsFile)
+}
+
+// Close stops following files.
+func (c *Checker) Close() {
+	if c.certs != nil && c.certs.reload != nil {
+		c.certs.reload.Close()
+	}
+	c.logins.Close()
+}
+
+// Accepts reports whether there is anything that a client can show.
+func (c *Checker) Accepts() bool {
+	return c.c.None || c.c.Tokens != nil || c.c.JWT != nil || c.c.OIDC != nil || c.c.ClientCerts != nil
+}
+
+// RequestCertificates has base ask clients for certificates, if they count here.
+func (c *Checker) RequestCertificates(base *tls.Config) {
+	if c.certs != nil {
+		c.certs.requestOn(base)
+	}
+}
+
+// MarkKnown takes a request's connection off the strangers if it brings a right credential, and does not mind if not.
+func (c *Checker) MarkKnown(r *http.Request) {
+	if _, _, why := c.identify(r); why == Accepted {
+		listen.MarkAuthenticated(r)
+	}
+}
+
+// CheckLogin judges what somebody logs in to the page with: the text of the form, which may be empty, or the header of a script.
+func (c *Checker) CheckLogin(r *http.Request, form bool, text string) (*Grant, *Denial) {
+	var g *Grant
+	by, why := byToken, missing
+	switch {
+	case !form:
+		g, by, why = c.bearer.authenticate(r)
+	case text != "":
+		g, by, why = c.bearer.verify(r, text)
+	}
+	return g, c.recordOutcome(r, by, why, nil)
+}
+
+// BeginLogin gives the browser a login that is worth what g is, for at most life. path is where its cookie is for.
+func (c *Checker) BeginLogin(w http.ResponseWriter, r *http.Request, g *Grant, life time.Duration) (path string, err error) {
+	secret, until, err := c.logins.begin(g, life)
+	if err != nil {
+		return "", err
+	}
+	setCookie(w, r, secret, until)
+	return loginPath(secret), nil
+}
+
+// EndLogin ends the browser's login, and with it the connections of all its tabs. An error means that the login is in the file still.
+func (c *Checker) EndLogin(w http.ResponseWriter, r *http.Request) error {
+	err := c.logins.end(loginCookie(r))
+	DropCookie(w, r)
+	return err
+}
+
+// AdmitRequest counts an HTTP request on its credential's bounds, as a request over a connection is: EndRequest of g ends it. Where they are reached it answers
+// 429 and returns false.
+func (c *Checker) AdmitRequest(w http.ResponseWriter, g *Grant) bool {
+	e := g.BeginRequest()
+	if e != nil {
+		c.m.RateLimited.Inc()
+		w.Header().Set("Retry-After", "1")
+		Refuse(w, http.StatusTooManyRequests, e.Message)
+	}
+	return e == nil
+}
