@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"trl/metrics"
-	"trl/pool/ids"
 	"trl/pool/recording"
 	"trl/protocol"
 	"trl/runtime"
@@ -18,49 +17,40 @@ import (
 // defaultOutput is max_output_bytes of a request that names none (PROTOCOL.md §4).
 const defaultOutput = 1 << 20
 
-// Exec is one foreground command: waiting, running or ended. Ended, it stays readable while it is retained.
+// Exec is one foreground command: waiting, running or ended.
+//
+// Its life: newExec makes it, enqueue has its stdin made at the keeper, has it written down as accepted where somebody is told of it before
+// it begins, and gives it the turn or a place in the queue. The runner runs it (Session.runExec): Shell.Run has it written down as begun,
+// before the shell is told of it, and returns when it has ended. The end is written down, retained and told. One that is taken out of
+// the queue ends by endQueued.
 type Exec struct {
+	work
+
 	// set once in newExec
-	stream    string // "st-" and the exec's id
-	session   *Session
-	text      string
 	clean     bool
 	keepsText bool // exec.run: Result has text
 	maxOutput int  // bytes of one stream in an answer
 	timeout   time.Duration
 	grace     time.Duration
-	journal   *journal.Journal
-	key       keyRef      // zero when the request had none
-	params    fingerprint // of that request
-	size      int         // its bytes; 0 of one that a gateway before accepted
-	guest     string      // id of the share that it came by; "": the owner's
+	size      int    // its bytes; 0 of one that a gateway before accepted
+	guest     string // id of the share that it came by; "": the owner's
 	queuedAt  time.Time
-	done      chan struct{} // closed when it has ended and the session is past it
 
-	recording        string              // the id of its recording; "": none is wanted
-	recordingDeleted bool                // guarded by session.mu; somebody deleted that
-	recorder         *recording.Recorder // guarded by session.mu; nil: nobody records, or it has not begun
+	// what the session log has
+	accepted bool                // it has the request; written by the runner, or under session.mu
+	stdin    []runtime.HeldFile  // what the keeper calls its stdin; set once before it is accepted
+	pipes    *runtime.SavedPipes // where its output flows; owned by the runner, set once when it begins
+	begun    *begunEntry         // as written last; owned by the runner, nil when it does not run
+	cancel   *cancelEntry        // guarded by session.mu; as written last; nil: none
 
-	accepted bool // the session log has it; written by the runner, or under session.mu
-
-	stdin []runtime.HeldFile  // what the keeper calls its stdin; set once before it is accepted
-	pipes *runtime.SavedPipes // where its output flows; owned by the runner, set once in begins
-	begun *begunEntry         // as written last; owned by the runner, nil when it does not run
-
-	// guarded by session.mu
-	command   *runtime.Command // nil once ended
-	cancel    *cancelEntry     // as written last; nil: none
-	startedAt time.Time        // as people are told
-	beganAt   time.Time        // the same as this process counts
+	command *runtime.Command // guarded by session.mu; nil once ended
 
 	// set before done is closed, read after
 	exit        protocol.ExecExit
-	code        int // what exit.ExitCode points to
-	failure     *protocol.Error
-	endedAt     time.Time
-	endOffset   int64 // the journal's size at the end
-	shellDied   bool  // it took the shell with it
-	isTombstone bool  // only its request_key is remembered, and its text and output are not kept
+	code        int             // what exit.ExitCode points to
+	failure     *protocol.Error // why it never ran
+	shellDied   bool            // it took the shell with it
+	isTombstone bool            // only its request_key is remembered, and its text and output are not kept
 
 	resultOutput *resultOutput // set once
 }
@@ -76,21 +66,17 @@ func (s *Session) submit(method string, q *protocol.Exec, by *Share) (*Exec, err
 	if err := s.pool.checkEnv(q.Env); err != nil {
 		return nil, err
 	}
-	if q.RequestKey == "" {
-		return s.enqueue(method, q, keyRef{}, fingerprint{}, by)
-	}
-	ref := s.newKeyRef(q.RequestKey, q.SessionRef, by)
-	asked := *q
-	asked.SessionRef = protocol.SessionRef{} // id or name, it is this session
-	params := fingerprintOf(method, &asked)
-	return once(context.Background(), s.pool, ref, params, func() (*Exec, error) {
-		return s.enqueue(method, q, ref, params, by)
+	same := *q
+	same.SessionRef = protocol.SessionRef{} // id or name, it is this session
+	return startOnce(context.Background(), s, method, q.RequestKey, q.SessionRef, &same, by, func(_ context.Context, r request) (*Exec, error) {
+		return s.enqueue(method, q, r)
 	})
 }
 
-// enqueue: an idle session is handed the command by one send, which cannot block, under one lock.
-func (s *Session) enqueue(method string, q *protocol.Exec, ref keyRef, params fingerprint, by *Share) (e *Exec, err error) {
-	e, err = s.newExec(q)
+// enqueue gives a command the turn, or a place in the queue. An idle session is handed the command by one send, which cannot block, under
+// one lock.
+func (s *Session) enqueue(method string, q *protocol.Exec, r request) (e *Exec, err error) {
+	e, err = s.newExec(q, r)
 	if err != nil {
 		return nil, err
 	}
@@ -100,10 +86,6 @@ func (s *Session) enqueue(method string, q *protocol.Exec, ref keyRef, params fi
 			made.command.Discard()
 		}
 	}()
-	e.key, e.params = ref, params
-	if by != nil {
-		e.guest = by.id
-	}
 	if method == "exec.run" {
 		e.keepText()
 	}
@@ -118,10 +100,10 @@ func (s *Session) enqueue(method string, q *protocol.Exec, ref keyRef, params fi
 	switch {
 	case s.ending != nil:
 		return nil, s.errEndedLocked()
-	case by != nil && by.IsOver():
+	case r.by != nil && r.by.IsOver():
 		return nil, errShareOver()
 	case s.isIdleLocked():
-		if method != "exec.run" || ref != (keyRef{}) || e.stdin != nil { // else nobody is told of it before it begins, and begins writes both
+		if method != "exec.run" || r.key != (keyRef{}) || e.stdin != nil { // else nobody is told of it before it begins, and begins writes both
 			s.logAccepted(e, nil)
 		}
 		s.beginLocked(e, e.queuedAt)
@@ -172,21 +154,21 @@ func (s *Session) errBusyLocked(why string) error {
 	return e
 }
 
-func (s *Session) newExec(q *protocol.Exec) (*Exec, error) {
+func (s *Session) newExec(q *protocol.Exec, asks request) (*Exec, error) {
 	p, r := s.pool, s.pool.config.Load()
 	if err := p.recordings.CheckPossible(q.Record); err != nil {
 		return nil, err
 	}
 	e := &Exec{
-		stream:  ids.New(ids.StreamPrefix, 'x', p.epoch, s.tag, ids.MemberLen),
-		session: s, text: q.Command, clean: q.Clean,
+		work: s.newWork('x', q.Command, r.RingBytes, asks), clean: q.Clean,
 		maxOutput: defaultOutput, timeout: s.spec.timeout, grace: graceInForce(q.KillGrace),
-		journal:      journal.New(r.RingBytes),
 		command:      runtime.NewCommand(q.Command),
 		queuedAt:     time.Now(),
 		size:         sizeOf(q),
-		done:         make(chan struct{}),
 		resultOutput: &resultOutput{},
+	}
+	if asks.by != nil {
+		e.guest = asks.by.id
 	}
 	if q.Record || s.recordSet()&recording.Execs != 0 {
 		e.recording = s.newRecordingID()
@@ -417,30 +399,11 @@ func (e *Exec) outcome() string {
 	return metrics.OutcomeOK
 }
 
-// ID is the exec's.
-func (e *Exec) ID() string { return e.stream[len(ids.StreamPrefix):] }
-
-// StreamID is that of its output.
-func (e *Exec) StreamID() string { return e.stream }
-
-// Session is the one it runs in.
-func (e *Exec) Session() *Session { return e.session }
-
 // Command is its text.
 func (e *Exec) Command() string { return e.text }
 
-// Journal is its output, closed when nobody holds that any more: after Done if it left jobs behind.
-func (e *Exec) Journal() *journal.Journal { return e.journal }
-
-// Done is closed when the command has ended and the session is ready for the next one.
-func (e *Exec) Done() <-chan struct{} { return e.done }
-
 // Err is, after Done, why the command never ran: exec.run answers ok:false with it. Nil when there is a result.
 func (e *Exec) Err() *protocol.Error { return e.failure }
-
-// EndOffset is, after Done, the journal's size when the command ended: exec.exit comes after that byte. What follows was
-// written by jobs that it left behind.
-func (e *Exec) EndOffset() int64 { return e.endOffset }
 
 // Times are when it was asked for, had its turn (zero if it never had) and ended. After Done.
 func (e *Exec) Times() (asked, began, ended time.Time) { return e.queuedAt, e.startedAt, e.endedAt }

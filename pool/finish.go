@@ -3,7 +3,6 @@ package pool
 import (
 	"context"
 	"fmt"
-	"sync"
 	"syscall"
 	"time"
 
@@ -190,11 +189,8 @@ func (s *Session) Reset(ctx context.Context) error {
 	for _, e := range waited {
 		e.cancelQueued(syscall.SIGTERM)
 	}
-	var terminals sync.WaitGroup
-	terminals.Go(func() { s.endTerminals(context.WithoutCancel(ctx), resetGrace) }) // beside the processes; waited for below
-	s.endProcesses(context.WithoutCancel(ctx), resetGrace)                          // while the command has its grace; both have had it then
-	terminals.Wait()
-	done := make(chan error, 1) // the runner does not wait for who asked
+	s.endChildren(context.WithoutCancel(ctx), resetGrace) // while the command has its grace; both have had it then
+	done := make(chan error, 1)                           // the runner does not wait for who asked
 	select {
 	case s.resets <- done:
 	case <-s.ended: // the runner has gone

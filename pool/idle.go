@@ -32,7 +32,7 @@ func (s *Session) touchLocked(now time.Time) {
 // shell on its way, a client at a terminal. Jobs that commands left behind, and what runs in terminals that nobody looks at,
 // are not looked for here. s.mu is held.
 func (s *Session) idleTimeLocked(now time.Time) (idle time.Duration, rests bool) {
-	if !s.isIdleLocked() || s.liveProcessesLocked() > 0 || s.hasViewersLocked() {
+	if !s.isIdleLocked() || s.liveProcesses > 0 || s.hasViewersLocked() {
 		return 0, false
 	}
 	return now.Sub(idleBase) - time.Duration(s.lastActive.Load()), true

@@ -18,13 +18,11 @@ type loggedSession struct {
 	id            string
 	session       *sessionEntry
 	shell         *runtime.SavedShell
-	ended         []*loggedEnded // what has ended, of which the session log had one entry
-	execs         []*loggedExec  // as accepted; what of them has ended is not in past
-	procs         []*loggedProcess
-	terms         []*loggedTerminal
+	ended         []*loggedEnded   // execs that have ended, of which the session log had one entry
+	work          []*loggedWork    // the others, as they came
 	tombstones    []*workTombstone // processes and terminals of which only the request_key is remembered
-	compactBytes  int64            // bytes of past and works in the session log
-	index         map[string]any   // what is in past, execs, procs and terms, by id
+	compactBytes  int64            // bytes of ended and tombstones in the session log
+	index         map[string]any   // what is in ended and work, by id
 	shares        []*shareEntry
 	ending        *endingEntry
 	over          *overEntry
@@ -36,36 +34,73 @@ type loggedSession struct {
 	afterRecovery []func() // for goroutines of their own, once all is made
 }
 
-// What is forgotten is not retained any more; its request_key is remembered, if it had one.
-
+// loggedEnded is an exec that has ended. What is forgotten is not retained any more; its request_key is remembered, if it had one.
 type loggedEnded struct {
 	*endedExec
 	at        *outputPlace // nil: nothing of its output is kept
 	forgotten bool
 }
 
-type loggedExec struct {
-	*execEntry
-	begun     *begunEntry
-	cancel    *cancelEntry
-	done      *doneEntry
-	exec      *Exec
-	forgotten bool
-}
+// loggedWork is an exec, a process or a terminal, in the entries that were written as it went on.
+type loggedWork struct {
+	exec     *execEntry // one of these three is set
+	process  *processEntry
+	terminal *termEntry
 
-type loggedProcess struct {
-	*processEntry
-	expired   bool
+	begun     *begunEntry  // of an exec
+	cancel    *cancelEntry // of an exec
+	expired   bool         // of a process
+	done      *doneEntry   // how it ended: one of these three; nil: it has not
 	exited    *exitedEntry
-	process   *Process
-	forgotten bool
+	closed    *closedEntry
+	forgotten bool // as in loggedEnded
+
+	made revivable // what recovery made of it
 }
 
-type loggedTerminal struct {
-	*termEntry
-	closed    *closedEntry
-	terminal  *Terminal
-	forgotten bool
+// kind is its id's.
+func (x *loggedWork) kind() byte {
+	switch {
+	case x.exec != nil:
+		return 'x'
+	case x.process != nil:
+		return 'p'
+	}
+	return 't'
+}
+
+// request is what all kinds were asked for.
+func (x *loggedWork) request() *workEntry {
+	switch {
+	case x.exec != nil:
+		return &x.exec.workEntry
+	case x.process != nil:
+		return &x.process.workEntry
+	}
+	return &x.terminal.workEntry
+}
+
+func (x *loggedWork) hasEnded() bool { return x.done != nil || x.exited != nil || x.closed != nil }
+
+// output is where its output is; false: there is none, or it is not kept.
+func (x *loggedWork) output() (log []runtime.HeldFile, span journal.Span, kept bool) {
+	switch {
+	case x.forgotten:
+		return nil, span, false
+	case x.done != nil && x.done.Pipes != nil:
+		return x.done.Pipes.Log, x.done.Span, true
+	case x.done == nil && x.begun != nil:
+		return x.begun.Command.Pipes.Log, x.begun.Command.Span, true
+	case x.exited != nil:
+		return x.process.Process.Pipes.Log, x.exited.Span, true
+	case x.process != nil:
+		return x.process.Process.Pipes.Log, x.process.Process.Span, true
+	case x.closed != nil:
+		return x.terminal.Terminal.PTY.Log, x.closed.Span, true
+	case x.terminal != nil:
+		return x.terminal.Terminal.PTY.Log, x.terminal.Terminal.Span, true
+	}
+	return nil, span, false
 }
 
 // check says whether what is remembered is the session's own.
@@ -73,38 +108,23 @@ func (m *loggedSession) check() error {
 	if len(m.session.Tag) != ids.TagLen {
 		return fmt.Errorf("session log: tag %q", m.session.Tag)
 	}
-	for _, x := range m.ended {
-		if !m.owns('x', x.stream) {
-			return fmt.Errorf("session log: exec %q", x.stream)
+	var err error
+	check := func(kind byte, stream string) {
+		id, prefixed := strings.CutPrefix(stream, ids.StreamPrefix)
+		if _, is := ids.EpochOf(kind, id); !prefixed || !is || ids.TagOf(id) != m.session.Tag {
+			err = fmt.Errorf("session log: %q", stream)
 		}
 	}
-	for _, x := range m.execs {
-		if !m.owns('x', x.Stream) {
-			return fmt.Errorf("session log: exec %q", x.Stream)
-		}
+	for _, x := range m.ended {
+		check('x', x.stream)
+	}
+	for _, x := range m.work {
+		check(x.kind(), x.request().Stream)
 	}
 	for _, x := range m.tombstones {
-		if !m.owns(x.kind, x.stream) {
-			return fmt.Errorf("session log: %q", x.stream)
-		}
+		check(x.kind, x.stream)
 	}
-	for _, x := range m.procs {
-		if !m.owns('p', x.Stream) {
-			return fmt.Errorf("session log: process %q", x.Stream)
-		}
-	}
-	for _, x := range m.terms {
-		if !m.owns('t', x.Stream) {
-			return fmt.Errorf("session log: terminal %q", x.Stream)
-		}
-	}
-	return nil
-}
-
-func (m *loggedSession) owns(kind byte, stream string) bool {
-	id, prefixed := strings.CutPrefix(stream, ids.StreamPrefix)
-	_, is := ids.EpochOf(kind, id)
-	return prefixed && is && ids.TagOf(id) == m.session.Tag
+	return err
 }
 
 // readLine adds what an entry says.
@@ -142,6 +162,11 @@ func (m *loggedSession) readLine(text []byte) error {
 	return nil
 }
 
+func (m *loggedSession) addWork(x *loggedWork) {
+	m.work = append(m.work, x)
+	m.addToIndex(x.request().Stream, x)
+}
+
 func (m *loggedSession) addToIndex(stream string, x any) {
 	if m.index == nil {
 		m.index = map[string]any{}
@@ -165,51 +190,45 @@ func (m *loggedSession) readEntry(e *entry) {
 	case e.Reset:
 		m.reset, m.revived = true, nil
 	case e.Exec != nil:
-		x := &loggedExec{execEntry: e.Exec}
-		m.execs = append(m.execs, x)
-		m.addToIndex(e.Exec.Stream, x)
+		m.addWork(&loggedWork{exec: e.Exec})
 		if e.Begun != nil {
 			m.readEntry(&entry{Begun: e.Begun})
 		}
 	case e.Begun != nil:
-		if x := m.exec(e.Begun.ID); x != nil {
+		if x := m.find('x', e.Begun.ID); x != nil {
 			if x.begun == nil { // else it has ended, and is not done
 				m.commandsBegun++
 			}
 			x.begun = e.Begun
 		}
 	case e.Cancel != nil:
-		if x := m.exec(e.Cancel.ID); x != nil {
+		if x := m.find('x', e.Cancel.ID); x != nil {
 			x.cancel = e.Cancel
 		}
 	case e.Done != nil:
-		if x := m.exec(e.Done.ID); x != nil {
+		if x := m.find('x', e.Done.ID); x != nil {
 			x.done, m.dir = e.Done, e.Done.Exit.WorkingDir
 			if x.begun != nil || x.done.Failure != nil { // else it was taken out of the queue
-				m.last = newLastExec(e.Done.ID, x.Text, &e.Done.Exit, e.Done.At)
+				m.last = newLastExec(e.Done.ID, x.exec.Text, &e.Done.Exit, e.Done.At)
 			}
 		}
 		if e.Done.Exit.ShellRestored { // it told of that
 			m.revived = nil
 		}
 	case e.Process != nil:
-		x := &loggedProcess{processEntry: e.Process}
-		m.procs = append(m.procs, x)
-		m.addToIndex(e.Process.Stream, x)
+		m.addWork(&loggedWork{process: e.Process})
 	case e.Expired != "":
-		if x, ok := m.index[e.Expired].(*loggedProcess); ok {
+		if x := m.find('p', e.Expired); x != nil {
 			x.expired = true
 		}
 	case e.Exited != nil:
-		if x, ok := m.index[e.Exited.ID].(*loggedProcess); ok {
+		if x := m.find('p', e.Exited.ID); x != nil {
 			x.exited = e.Exited
 		}
 	case e.Terminal != nil:
-		x := &loggedTerminal{termEntry: e.Terminal}
-		m.terms = append(m.terms, x)
-		m.addToIndex(e.Terminal.Stream, x)
+		m.addWork(&loggedWork{terminal: e.Terminal})
 	case e.Closed != nil:
-		if x, ok := m.index[e.Closed.ID].(*loggedTerminal); ok {
+		if x := m.find('t', e.Closed.ID); x != nil {
 			x.closed = e.Closed
 		}
 	case e.Forgot != "":
@@ -238,7 +257,7 @@ func (m *loggedSession) shellReplaced(r *runtime.Replaced) {
 		}
 		m.revived = &revivedEntry{lost}
 	default:
-		for _, x := range slices.Backward(m.execs) {
+		for _, x := range slices.Backward(m.work) {
 			if x.done == nil && x.begun != nil && x.begun.Command.Seq == r.Seq {
 				x.begun.Command.Replaced = r
 				return
@@ -252,52 +271,41 @@ func (m *loggedSession) discard(id string) {
 	switch x := m.index[id].(type) {
 	case *loggedEnded:
 		x.forgotten = true
-	case *loggedExec:
-		x.forgotten = x.done != nil
-	case *loggedProcess:
-		x.forgotten = x.exited != nil
-	case *loggedTerminal:
-		if x.closed != nil {
-			x.forgotten, x.Recording = true, ""
+	case *loggedWork:
+		if x.forgotten = x.hasEnded(); x.forgotten && x.terminal != nil {
+			x.terminal.Recording = ""
 		}
 	}
 }
 
 // dropRecording forgets that something was to be recorded.
 func (m *loggedSession) dropRecording(recording string) {
-	for _, x := range m.execs {
-		if x.Recording == recording {
-			x.Recording = ""
+	for _, x := range m.work {
+		if x.exec != nil && x.exec.Recording == recording {
+			x.exec.Recording = ""
 		}
-	}
-	for _, x := range m.terms {
-		if x.Recording == recording {
-			x.Recording = ""
+		if x.terminal != nil && x.terminal.Recording == recording {
+			x.terminal.Recording = ""
 		}
 	}
 }
 
-// exec finds one that was written down as it came.
-func (m *loggedSession) exec(id string) *loggedExec {
-	x, _ := m.index[id].(*loggedExec)
-	return x
+// find finds what was written down as it came.
+func (m *loggedSession) find(kind byte, id string) *loggedWork {
+	if x, _ := m.index[id].(*loggedWork); x != nil && x.kind() == kind {
+		return x
+	}
+	return nil
 }
 
 // lastBegun is the last command that has begun, nil when that is not known.
 func (m *loggedSession) lastBegun() (last *begunEntry) {
-	for _, x := range m.execs {
+	for _, x := range m.work {
 		if x.begun != nil && (last == nil || x.begun.Command.Seq > last.Command.Seq) {
 			last = x.begun
 		}
 	}
 	return last
-}
-
-func (x *loggedTerminal) span() journal.Span {
-	if x.closed != nil {
-		return x.closed.Span
-	}
-	return x.Terminal.Span
 }
 
 // reserveLogs says whose output is to be read again.
@@ -307,27 +315,9 @@ func (m *loggedSession) reserveLogs(a *runtime.Adoption) {
 			a.ReserveLog(x.at.Pipes.Log, x.at.Span)
 		}
 	}
-	for _, x := range m.execs {
-		switch {
-		case x.forgotten:
-		case x.done != nil && x.done.Pipes != nil:
-			a.ReserveLog(x.done.Pipes.Log, x.done.Span)
-		case x.done == nil && x.begun != nil:
-			a.ReserveLog(x.begun.Command.Pipes.Log, x.begun.Command.Span)
-		}
-	}
-	for _, x := range m.procs {
-		span := x.Process.Span
-		if x.exited != nil {
-			span = x.exited.Span
-		}
-		if !x.forgotten {
-			a.ReserveLog(x.Process.Pipes.Log, span)
-		}
-	}
-	for _, x := range m.terms {
-		if !x.forgotten {
-			a.ReserveLog(x.Terminal.PTY.Log, x.span())
+	for _, x := range m.work {
+		if log, span, kept := x.output(); kept {
+			a.ReserveLog(log, span)
 		}
 	}
 }

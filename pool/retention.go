@@ -21,15 +21,6 @@ const (
 	maxRetainedBytes = 256 << 20 // bytes of all
 )
 
-// endedWork is an exec, a process or a terminal that has ended and may still be asked about.
-type endedWork interface {
-	ID() string
-	endTime() time.Time
-	weight() int64 // bytes that it takes now
-	mayGrow() bool // jobs left behind may add some
-	discard()      // it is not asked about any more: its request_key, if that lives longer, shall hold no output
-}
-
 // retainedWork is what a session retains, by end, oldest first.
 type retainedWork struct {
 	all         []*weighedWork
@@ -112,12 +103,16 @@ func (s *Session) discardOldestLocked() {
 	}
 	s.retained.weight -= oldest.weighed
 	s.pool.retainedBytes.add(s.owner, -oldest.weighed)
-	id := oldest.ID()
+	s.removeLocked(oldest.ID())
+	s.appendLog(entry{Forgot: oldest.ID()}) // before its output goes
+	oldest.discard()
+}
+
+// removeLocked makes the id of something that has ended unknown. s.mu is held, or nobody else knows the session.
+func (s *Session) removeLocked(id string) {
 	delete(s.endedExecs, id)
 	delete(s.processes, id)
 	delete(s.terminals, id)
-	s.appendLog(entry{Forgot: id}) // before its output goes
-	oldest.discard()
 }
 
 // forget lets go of what ended before then, and weighs again what jobs still write to.

@@ -327,9 +327,7 @@ func (s *Session) beginNextLocked() *Exec {
 // beginLocked gives e the turn. s.mu is held, the state is IDLE.
 func (s *Session) beginLocked(e *Exec, now time.Time) {
 	s.running, e.startedAt, e.beganAt = e, now, now
-	if e.recording != "" && !s.pool.recordings.HasEnded(e.recording) {
-		e.recorder = s.pool.recordings.Start(e.recordingSource())
-	}
+	e.record(e.recordingSource)
 	s.commands++
 	s.pool.commands.Add(1)
 	s.fireLocked(statemachine.Began, "")
@@ -489,7 +487,7 @@ func (s *Session) Info() protocol.SessionInfo {
 	defer s.mu.Unlock()
 	info := protocol.SessionInfo{
 		Session: s.summaryLocked(f), LastActiveAt: idleBase.Add(time.Duration(s.lastActive.Load())), EnvCount: f.envs, CommandsRun: s.commands,
-		QueueLength: len(s.waiting), Processes: s.liveProcessesLocked(), Terminals: s.openTerminals, Unmanaged: f.background,
+		QueueLength: len(s.waiting), Processes: s.liveProcesses, Terminals: s.openTerminals, Unmanaged: f.background,
 		Owner: s.owner, MemoryBytes: s.memoryLocked(), LastExec: s.last,
 	}
 	info.Recording = s.openRecordingsLocked()

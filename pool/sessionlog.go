@@ -78,9 +78,22 @@ type keyEntry struct {
 	Guest   string `json:"guest,omitzero"`   // the share that it came by
 }
 
+// workEntry is what execEntry, processEntry and termEntry have in common.
+type workEntry struct {
+	Stream string   `json:"stream"`
+	Text   string   `json:"text"`
+	Key    keyEntry `json:"key,omitzero"`
+}
+
+// childEntry is what processEntry and termEntry have in common.
+type childEntry struct {
+	workEntry
+	Started time.Time `json:"started"`
+	Uptime  uptime    `json:"uptime,omitzero"` // at Started
+}
+
 type execEntry struct {
-	Stream    string             `json:"stream"`
-	Text      string             `json:"text"`
+	workEntry
 	Clean     bool               `json:"clean,omitzero"`
 	Keeps     bool               `json:"keeps,omitzero"`
 	Most      int                `json:"most"`
@@ -93,7 +106,6 @@ type execEntry struct {
 	Stdin     []runtime.HeldFile `json:"stdin,omitzero"`
 	Queued    time.Time          `json:"queued"`
 	Recording string             `json:"recording,omitzero"`
-	Key       keyEntry           `json:"key,omitzero"`
 	Guest     string             `json:"guest,omitzero"` // the share that it came by
 }
 
@@ -124,46 +136,38 @@ type doneEntry struct {
 }
 
 type processEntry struct {
-	Stream  string               `json:"stream"`
+	childEntry
 	Name    string               `json:"name,omitzero"`
-	Text    string               `json:"text"`
-	Started time.Time            `json:"started"`
-	Uptime  uptime               `json:"uptime,omitzero"` // at Started
 	Timeout durationNS           `json:"timeout"`
-	Key     keyEntry             `json:"key,omitzero"`
 	Process runtime.SavedProcess `json:"process"`
 }
 
-type exitedEntry struct {
-	ID       string         `json:"id"`
-	Code     int            `json:"code"`
-	Signal   syscall.Signal `json:"signal,omitzero"`
-	TimedOut bool           `json:"timed_out,omitzero"`
-	At       time.Time      `json:"at"`
-	End      int64          `json:"end"`
-	Span     journal.Span   `json:"span"`
-}
-
-type termEntry struct {
-	Stream   string                `json:"stream"`
-	Text     string                `json:"text"`
-	Nonce    string                `json:"nonce"`
-	Started  time.Time             `json:"started"`
-	Uptime   uptime                `json:"uptime,omitzero"` // at Started
-	Key      keyEntry              `json:"key,omitzero"`
-	Terminal runtime.SavedTerminal `json:"terminal"`
-
-	Recording string `json:"recording,omitzero"`
-}
-
-type closedEntry struct {
+// endEntry is what exitedEntry and closedEntry have in common.
+type endEntry struct {
 	ID     string         `json:"id"`
 	Code   int            `json:"code"`
 	Signal syscall.Signal `json:"signal,omitzero"`
 	At     time.Time      `json:"at"`
-	Cols   int            `json:"cols"`
-	Rows   int            `json:"rows"`
 	Span   journal.Span   `json:"span"`
+}
+
+type exitedEntry struct {
+	endEntry
+	TimedOut bool  `json:"timed_out,omitzero"`
+	End      int64 `json:"end"`
+}
+
+type termEntry struct {
+	childEntry
+	Nonce     string                `json:"nonce"`
+	Terminal  runtime.SavedTerminal `json:"terminal"`
+	Recording string                `json:"recording,omitzero"`
+}
+
+type closedEntry struct {
+	endEntry
+	Cols int `json:"cols"`
+	Rows int `json:"rows"`
 }
 
 // revivedEntry says that the shell was put back while no command ran, and what that lost.
@@ -251,16 +255,29 @@ func (s *Session) entry() *sessionEntry {
 
 func (e *Exec) entry() *execEntry {
 	x := &execEntry{
-		Stream: e.stream, Text: e.text, Clean: e.clean, Keeps: e.keepsText, Most: e.maxOutput, Timeout: durationNS(e.timeout), Grace: durationNS(e.grace),
-		Queued: e.queuedAt, Key: e.key.entry(&e.params), Stdin: e.stdin, Guest: e.guest,
-	}
-	if !e.recordingDeleted {
-		x.Recording = e.recording
+		workEntry: e.workEntry(), Clean: e.clean, Keeps: e.keepsText, Most: e.maxOutput, Timeout: durationNS(e.timeout), Grace: durationNS(e.grace),
+		Queued: e.queuedAt, Stdin: e.stdin, Recording: e.wantedRecording(), Guest: e.guest,
 	}
 	if c := e.command; c != nil {
 		x.NoOutput, x.Env, x.Dir, x.OpenStdin = durationNS(c.NoOutput), c.Env, c.Dir, c.OpenStdin
 	}
 	return x
+}
+
+func (w *work) workEntry() workEntry {
+	return workEntry{Stream: w.stream, Text: w.text, Key: w.key.entry(&w.params)}
+}
+
+func (c *child) childEntry() childEntry {
+	return childEntry{workEntry: c.workEntry(), Started: c.startedAt, Uptime: uptimeAt(c.beganAt)}
+}
+
+// wantedRecording is the id of the recording that the next gateway shall go on with; "": none.
+func (w *work) wantedRecording() string {
+	if w.recordingDeleted {
+		return ""
+	}
+	return w.recording
 }
 
 func (r keyRef) entry(params *fingerprint) keyEntry {
@@ -296,30 +313,27 @@ func (e *Exec) doneEntry() *doneEntry {
 
 func (p *Process) entry() *processEntry {
 	return &processEntry{
-		Stream: p.stream, Name: p.name, Text: p.text, Started: p.startedAt, Uptime: uptimeAt(p.beganAt), Timeout: durationNS(p.timeout), Key: p.key.entry(&p.params), Process: p.process.Saved(),
+		childEntry: p.childEntry(), Name: p.name, Timeout: durationNS(p.timeout), Process: p.process.Saved(),
 	}
 }
 
-func (p *Process) exitedEntry() *exitedEntry {
-	return &exitedEntry{
-		ID: p.ID(), Code: p.status.Code, Signal: p.status.Signal, TimedOut: p.timedOut, At: p.endedAt, End: p.endOffset, Span: p.journal.Span(),
-	}
+func (p *Process) exitEntry() entry {
+	return entry{Exited: &exitedEntry{endEntry: p.endEntry(), TimedOut: p.timedOut, End: p.endOffset}}
+}
+
+// endEntry is what both exitEntries have.
+func (c *child) endEntry() endEntry {
+	return endEntry{ID: c.ID(), Code: c.exit.Code, Signal: c.exit.Signal, At: c.endedAt, Span: c.journal.Span()}
 }
 
 func (t *Terminal) entry() *termEntry {
-	x := &termEntry{Stream: t.stream, Text: t.text, Nonce: t.nonce, Started: t.startedAt, Uptime: uptimeAt(t.startedAt), Key: t.key.entry(&t.params), Terminal: t.terminal.Saved()}
-	if !t.recordingDeleted {
-		x.Recording = t.recording
-	}
-	return x
+	return &termEntry{childEntry: t.childEntry(), Nonce: t.nonce, Terminal: t.terminal.Saved(), Recording: t.wantedRecording()}
 }
 
-func (t *Terminal) closedEntry() *closedEntry {
+func (t *Terminal) exitEntry() entry {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return &closedEntry{
-		ID: t.ID(), Code: t.status.Code, Signal: t.status.Signal, At: t.endedAt, Cols: t.cols, Rows: t.rows, Span: t.journal.Span(),
-	}
+	return entry{Closed: &closedEntry{endEntry: t.endEntry(), Cols: t.cols, Rows: t.rows}}
 }
 
 // requestCompactLocked has the runner write the session log anew when it has grown though no command ended, also while one runs. Only the
@@ -370,10 +384,10 @@ func (s *Session) compactLocked() {
 			short(r)
 		case *Process:
 			add(entry{Process: r.entry()})
-			add(entry{Exited: r.exitedEntry()})
+			add(r.exitEntry())
 		case *Terminal:
 			add(entry{Terminal: r.entry()})
-			add(entry{Closed: r.closedEntry()})
+			add(r.exitEntry())
 		}
 	}
 	for _, e := range s.waiting {

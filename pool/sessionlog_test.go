@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -46,8 +47,8 @@ func TestDirOfAnyNameIsWrittenDown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(m.execs) != 1 || m.execs[0].done == nil {
-		t.Errorf("%+v", m.execs)
+	if len(m.work) != 1 || m.work[0].done == nil {
+		t.Errorf("%+v", m.work)
 	}
 }
 
@@ -79,8 +80,8 @@ func TestStdinGivenBeforeTheShell(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(m.execs) != 2 || m.execs[0].Stdin != nil || len(m.execs[1].Stdin) == 0 {
-		t.Errorf("%+v", m.execs)
+	if len(m.work) != 2 || m.work[0].exec.Stdin != nil || len(m.work[1].exec.Stdin) == 0 {
+		t.Errorf("%+v", m.work)
 	}
 	if err := os.WriteFile(hold, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -137,14 +138,15 @@ func TestSessionLogOfProcessesAlone(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(m.procs) != len(ended)+1 || len(m.tombstones) != 1 || m.tombstones[0].stream != forgotten.stream || m.session == nil || m.shell == nil {
-			t.Errorf("%d processes, %+v", len(m.procs), m)
+		processes := slices.DeleteFunc(slices.Clone(m.work), func(x *loggedWork) bool { return x.process == nil })
+		if len(processes) != len(ended)+1 || len(m.tombstones) != 1 || m.tombstones[0].stream != forgotten.stream || m.session == nil || m.shell == nil {
+			t.Errorf("%d processes, %+v", len(processes), m)
 		}
 		return m
 	}
 	m := grow()
-	for _, x := range m.procs {
-		id := strings.TrimPrefix(x.Stream, ids.StreamPrefix)
+	for _, x := range m.work {
+		id := strings.TrimPrefix(x.request().Stream, ids.StreamPrefix)
 		switch {
 		case id == lives.ID() && x.exited == nil:
 		case ended[id] && x.exited != nil && x.exited.Code == 3:
@@ -161,7 +163,7 @@ func TestSessionLogOfProcessesAlone(t *testing.T) {
 	testkit.Eventually(t, "it has begun", func() bool { return e.Journal().Size() > 0 })
 	runs := func(m *loggedSession, cancelled bool) {
 		t.Helper()
-		if x := m.exec(e.ID()); x == nil || x.begun == nil || x.done != nil || cancelled != (x.cancel != nil) || m.commandsBegun+m.session.Commands != 2 {
+		if x := m.find('x', e.ID()); x == nil || x.begun == nil || x.done != nil || cancelled != (x.cancel != nil) || m.commandsBegun+m.session.Commands != 2 {
 			t.Errorf("%+v, %d and %d commands", x, m.session.Commands, m.commandsBegun)
 		}
 	}
@@ -177,7 +179,7 @@ func TestSessionLogOfProcessesAlone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if x := m.exec(e.ID()); x == nil || x.done == nil || m.commandsBegun+m.session.Commands != 2 {
+	if x := m.find('x', e.ID()); x == nil || x.done == nil || m.commandsBegun+m.session.Commands != 2 {
 		t.Errorf("%+v", m)
 	}
 }

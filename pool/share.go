@@ -189,12 +189,12 @@ func (sh *Share) Stream(q *protocol.Exec) (*Exec, error) {
 
 // StartProcess is Session.StartProcess.
 func (sh *Share) StartProcess(ctx context.Context, q *protocol.ProcessStart) (*Process, error) {
-	return sh.session.startOnce(ctx, q, sh)
+	return sh.session.startProcess(ctx, q, sh)
 }
 
 // OpenTerminal is Session.OpenTerminal.
 func (sh *Share) OpenTerminal(ctx context.Context, q *protocol.TermOpen) (*Terminal, error) {
-	return sh.session.openOnce(ctx, q, sh)
+	return sh.session.openTerminal(ctx, q, sh)
 }
 
 // Info is what share.list lists.

@@ -126,14 +126,14 @@ func TestGuestKeysAreWrittenDown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(m.execs) != 2 || len(m.procs) != 1 || len(m.terms) != 1 {
-		t.Fatalf("%d commands, %d processes, %d terminals", len(m.execs), len(m.procs), len(m.terms))
+	if len(m.work) != 4 {
+		t.Fatalf("%d commands, processes and terminals", len(m.work))
 	}
 	for what, refs := range map[string][2]keyRef{
-		"owner's command":  {m.execs[0].Key.ref(s), owners.key},
-		"guest's command":  {m.execs[1].Key.ref(s), guests.key},
-		"guest's process":  {m.procs[0].Key.ref(s), p.key},
-		"guest's terminal": {m.terms[0].Key.ref(s), term.key},
+		"owner's command":  {m.work[0].request().Key.ref(s), owners.key},
+		"guest's command":  {m.work[1].request().Key.ref(s), guests.key},
+		"guest's process":  {m.work[2].request().Key.ref(s), p.key},
+		"guest's terminal": {m.work[3].request().Key.ref(s), term.key},
 	} {
 		if refs[0] != refs[1] {
 			t.Errorf("%s: %+v was written, %+v is read", what, refs[1], refs[0])

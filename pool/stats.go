@@ -20,7 +20,7 @@ func (p *Pool) metricsSnapshot() metrics.PoolNumbers {
 		if s.running != nil {
 			n.RunningExecs++
 		}
-		n.Processes += s.liveProcessesLocked()
+		n.Processes += s.liveProcesses
 		n.Terminals += s.openTerminals
 		s.mu.Unlock()
 	}

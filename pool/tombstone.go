@@ -138,9 +138,11 @@ func (e *Exec) toEnded() *endedExec {
 // toExec is the ended command as clients know it. s.mu is held, or nobody else knows the session.
 func (x *endedExec) toExec() *Exec {
 	e := &Exec{
-		stream: x.stream, session: x.session, text: x.text, clean: x.flags.has(isClean), keepsText: x.flags.has(keepsText), maxOutput: int(x.maxOutput), timeout: x.timeout,
-		journal: x.output, queuedAt: fromNanos(x.queuedAt), startedAt: fromNanos(x.startedAt), endedAt: fromNanos(x.endedAt),
-		done: closedChan, accepted: true, pipes: x.pipes, endOffset: x.stdout + x.stderr, shellDied: x.flags.has(shellDied), isTombstone: x.flags.has(isTombstone), resultOutput: x.resultOutput, code: int(x.code),
+		work: work{
+			stream: x.stream, session: x.session, text: x.text, journal: x.output, startedAt: fromNanos(x.startedAt), endedAt: fromNanos(x.endedAt), endOffset: x.stdout + x.stderr, done: closedChan,
+		},
+		clean: x.flags.has(isClean), keepsText: x.flags.has(keepsText), maxOutput: int(x.maxOutput), timeout: x.timeout, queuedAt: fromNanos(x.queuedAt),
+		accepted: true, pipes: x.pipes, shellDied: x.flags.has(shellDied), isTombstone: x.flags.has(isTombstone), resultOutput: x.resultOutput, code: int(x.code),
 	}
 	if e.journal == nil {
 		e.journal = journal.NewLengthOnly(x.stdout, x.stderr)
@@ -241,18 +243,18 @@ type workTombstone struct {
 }
 
 func (x *workTombstone) answer() any {
-	status := runtime.Status{Code: int(x.code), Signal: syscall.Signal(x.signal)}
-	if x.kind == 'p' {
-		return &Process{
-			stream: x.stream, session: x.session, name: x.name, journal: journal.NewLengthOnly(0, 0), startedAt: fromNanos(x.startedAt), pid: int(x.pid), done: closedChan,
-			status: status, timedOut: x.timedOut == 1, endedAt: fromNanos(x.endedAt), endOffset: x.endOffset,
-		}
+	c := child{
+		work: work{
+			stream: x.stream, session: x.session, journal: journal.NewLengthOnly(0, 0), startedAt: fromNanos(x.startedAt), endedAt: fromNanos(x.endedAt), endOffset: x.endOffset, done: closedChan,
+		},
+		pid: int(x.pid), exit: runtime.Status{Code: int(x.code), Signal: syscall.Signal(x.signal)},
 	}
-	t := newTerminal(x.session, x.stream, "", "")
-	t.journal.Close()
-	t.startedAt, t.pid, t.done, t.status, t.endedAt = fromNanos(x.startedAt), int(x.pid), closedChan, status, fromNanos(x.endedAt)
-	t.cols, t.rows = int(x.cols), int(x.rows)
-	t.screenState.resized(0, t.cols, t.rows)
+	if x.kind == 'p' {
+		return &Process{child: c, name: x.name, timedOut: x.timedOut == 1}
+	}
+	t := newTerminal(c.work, "")
+	t.pid, t.exit = c.pid, c.exit
+	t.setSize(int(x.cols), int(x.rows))
 	return t
 }
 

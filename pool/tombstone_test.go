@@ -25,9 +25,12 @@ func TestEndedCommandAnswersAsItDid(t *testing.T) {
 		s := &Session{id: "s-x", dir: "/somewhere", pool: &Pool{}}
 		begin := time.Unix(1_800_000_000, r.Draw(t, "begin"))
 		e := &Exec{
-			stream: "st-x-" + fmt.Sprint(r.Draw(t, "id")), session: s, text: text.Draw(t, "text"), clean: rapid.Bool().Draw(t, "clean"), keepsText: rapid.Bool().Draw(t, "keeps"),
-			maxOutput: rapid.IntRange(0, 64<<20).Draw(t, "most"), timeout: time.Duration(r.Draw(t, "timeout")), queuedAt: begin, endedAt: begin.Add(time.Hour),
-			done: closedChan, accepted: true, shellDied: rapid.Bool().Draw(t, "died"), resultOutput: &resultOutput{}, recording: text.Draw(t, "recording"),
+			work: work{
+				stream: "st-x-" + fmt.Sprint(r.Draw(t, "id")), session: s, text: text.Draw(t, "text"), endedAt: begin.Add(time.Hour), done: closedChan, recording: text.Draw(t, "recording"),
+			},
+			clean: rapid.Bool().Draw(t, "clean"), keepsText: rapid.Bool().Draw(t, "keeps"),
+			maxOutput: rapid.IntRange(0, 64<<20).Draw(t, "most"), timeout: time.Duration(r.Draw(t, "timeout")), queuedAt: begin,
+			accepted: true, shellDied: rapid.Bool().Draw(t, "died"), resultOutput: &resultOutput{},
 		}
 		if rapid.Bool().Draw(t, "begun") {
 			e.startedAt = begin.Add(time.Second)
@@ -193,7 +196,7 @@ func TestSessionLogHoldsWhatIsKept(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n := len(m.ended) + len(m.execs); n > many/2 || n < kept-1 {
+	if n := len(m.ended) + len(m.work); n > many/2 || n < kept-1 {
 		t.Errorf("%d commands are in the session log, %d are kept", n, kept)
 	}
 	if m.session.Commands+m.commandsBegun != many {

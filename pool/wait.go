@@ -67,7 +67,7 @@ func (p *Process) Wait(ctx context.Context, until protocol.Until) (protocol.Wait
 	r := protocol.WaitResult{Met: met, Match: match}
 	select {
 	case <-p.done:
-		code, signal := p.exit()
+		code, signal := p.exitCode()
 		r.ExitCode, r.Signal = &code, signal
 		if !met {
 			r.Tail = p.tail()

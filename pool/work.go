@@ -1,0 +1,252 @@
+package pool
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"trl/pool/ids"
+	"trl/pool/recording"
+	"trl/protocol"
+	"trl/runtime"
+	"trl/runtime/journal"
+)
+
+// work is what an exec, a process and a terminal have in common: a request, output, and an end. What has ended stays readable while it is
+// retained.
+type work struct {
+	// set once, before anybody else knows it
+	stream    string // "st-" and its id
+	session   *Session
+	text      string // of a process or a terminal only the beginning
+	journal   *journal.Journal
+	key       keyRef        // zero when the request had none
+	params    fingerprint   // of that request
+	recording string        // the id of its recording; "": none is wanted
+	done      chan struct{} // closed when it has ended and that has been told
+
+	// guarded by session.mu
+	startedAt        time.Time           // as people are told; zero: it waits
+	beganAt          time.Time           // the same as this process counts
+	recorder         *recording.Recorder // nil: nobody records it, or it has not begun
+	recordingDeleted bool                // somebody deleted the recording while it was made
+
+	// set with session.mu held, before done is closed; read with it held, or after
+	endedAt   time.Time // zero: it has not ended
+	endOffset int64     // the journal's size at the end
+}
+
+// A request asks for work.
+type request struct {
+	key    keyRef      // zero: it has no request_key
+	params fingerprint // of what a retry must repeat
+	by     *Share      // the guest's link; nil: the owner asks
+}
+
+// startOnce starts work, or finds what an earlier request with the same request_key started. params is what a retry must repeat.
+func startOnce[T any](ctx context.Context, s *Session, method, key string, in protocol.SessionRef, params any, by *Share, start func(context.Context, request) (T, error)) (T, error) {
+	q := request{by: by}
+	if key == "" {
+		return start(ctx, q)
+	}
+	q.key, q.params = s.newKeyRef(key, in, by), fingerprintOf(method, params)
+	return once(ctx, s.pool, q.key, q.params, func() (T, error) {
+		return start(context.WithoutCancel(ctx), q) // who joined must not fail because the first one left
+	})
+}
+
+// newWork makes the work that a request asks for. kind is its id's.
+func (s *Session) newWork(kind byte, text string, ring int, q request) work {
+	return work{
+		stream:  ids.New(ids.StreamPrefix, kind, s.pool.epoch, s.tag, ids.MemberLen),
+		session: s, text: text, journal: journal.New(ring), key: q.key, params: q.params, done: make(chan struct{}),
+	}
+}
+
+// ID is the id that clients know it by.
+func (w *work) ID() string { return w.stream[len(ids.StreamPrefix):] }
+
+// StreamID is that of its output.
+func (w *work) StreamID() string { return w.stream }
+
+// Session is the one it belongs to.
+func (w *work) Session() *Session { return w.session }
+
+// Journal is its output. It is closed when nobody can write to it any more, which is after Done where jobs still run.
+func (w *work) Journal() *journal.Journal { return w.journal }
+
+// Done is closed when it has ended, its output up to then is in the journal, and the end has been told.
+func (w *work) Done() <-chan struct{} { return w.done }
+
+// EndOffset is, after Done, the journal's size when it ended. What follows was written by jobs that it left behind.
+func (w *work) EndOffset() int64 { return w.endOffset }
+
+func (w *work) hasEnded() bool {
+	select {
+	case <-w.done:
+		return true
+	default:
+		return false
+	}
+}
+
+func (w *work) endTime() time.Time { return w.endedAt }
+
+func (w *work) mayGrow() bool { return !w.journal.Closed() }
+
+// workWeight is what an ended process or terminal takes beside its text and its output.
+const workWeight = 4 << 10
+
+func (w *work) weight() int64 { return workWeight + int64(len(w.text)) + w.journal.Memory() }
+
+// record begins the recording that is wanted, or goes on with it. s.mu is held, or nobody else knows the session.
+func (w *work) record(source func() recording.Source) {
+	if r := w.session.pool.recordings; w.recording != "" && !r.HasEnded(w.recording) {
+		w.recorder = r.Start(source())
+	}
+}
+
+// child is what a process and a terminal have in common: processes of the operating system in a scope of their own, beside the shell.
+type child struct {
+	work
+	pid  int            // set once, when it starts
+	lost []string       // set once, when it starts; what of the session's state it began without
+	live *int           // which of its session's counts it is in
+	exit runtime.Status // set with endedAt
+}
+
+// A runningChild is what the runtime has of one.
+type runningChild interface {
+	Pid() int
+	Exited() <-chan struct{}
+	Status() runtime.Status
+	Release()
+}
+
+// An endedChild is a *Process or a *Terminal.
+type endedChild interface {
+	endedWork
+	base() *child
+	exitEvent() (name string, info func() any)
+	exitEntry() entry
+}
+
+func (c *child) base() *child { return c }
+
+// reserveSlot counts one more process or terminal, or says why there is no place for it. Its goroutine ends with processTasks.Done.
+func (s *Session) reserveSlot(live *int, by *Share) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.ending != nil:
+		return s.errEndedLocked()
+	case by != nil && by.IsOver():
+		return errShareOver()
+	case s.liveProcesses+s.openTerminals >= maxChildren:
+		return protocol.Errorf(protocol.LimitExceeded, "session has %d processes and terminals", maxChildren).With("limit", maxChildren)
+	}
+	*live++
+	s.processTasks.Add(1)
+	return nil
+}
+
+// releaseSlot takes back what reserveSlot did, for what could not be started because of err, and says what a client is told.
+func (s *Session) releaseSlot(live *int, err error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.touchLocked(time.Now())
+	*live--
+	s.processTasks.Done()
+	if s.ending != nil {
+		return s.errEndedLocked()
+	}
+	if errors.Is(err, runtime.ErrNoTerminal) {
+		return protocol.Errorf(protocol.LimitExceeded, "server is out of terminals or descriptors").WithCause(err)
+	}
+	return unrunFault(err)
+}
+
+// finishChild writes down and tells the end of a process or a terminal that has exited. Its output is in the journal.
+func (s *Session) finishChild(x endedChild, running runningChild, kind EndKind) {
+	c := x.base()
+	s.mu.Lock()
+	c.exit, c.endedAt, c.endOffset = running.Status(), time.Now(), c.journal.Size()
+	*c.live--
+	s.touchLocked(c.endedAt)
+	event, info := x.exitEvent()
+	s.publishLocked(event, info)
+	s.retainLocked(x)
+	s.appendLog(x.exitEntry())
+	s.mu.Unlock()
+	code, signal := c.exitCode()
+	c.recorder.Finish(c.endOffset, &code)
+	running.Release() // not before it was written down
+	s.pool.reportEnd(End{
+		Owner: s.owner, Session: s.id, Kind: kind, ID: c.ID(), Code: &code, Signal: signal, RequestedAt: c.beganAt, StartedAt: c.beganAt, EndedAt: c.endedAt,
+	})
+	close(c.done)
+}
+
+// exitCode is how it ended: the exit code, 128+N for signal N, and that signal's name.
+func (c *child) exitCode() (code int, signal string) {
+	if c.exit.Signal != 0 {
+		return protocol.SignalExitCode(c.exit.Signal), protocol.SignalName(c.exit.Signal)
+	}
+	return c.exit.Code, ""
+}
+
+// awaitEnd returns when the end has been told.
+func (c *child) awaitEnd(ctx context.Context) error {
+	select {
+	case <-c.done:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// tombstone is what a retry is answered with once it is no longer retained.
+func (c *child) tombstone(kind byte) *workTombstone {
+	return &workTombstone{
+		kind: kind, session: c.session, stream: c.stream, request: c.session.pool.requestKeys.find(c.key), startedAt: nanos(c.startedAt), endedAt: nanos(c.endedAt),
+		startUptime: int64(uptimeAt(c.beganAt)), pid: int64(c.pid), code: int64(c.exit.Code), signal: int64(c.exit.Signal), endOffset: c.endOffset,
+	}
+}
+
+// byStart is all of a table, oldest first.
+func byStart[T interface{ base() *child }](table map[string]T) []T {
+	return slices.SortedFunc(maps.Values(table), func(a, b T) int { return a.base().startedAt.Compare(b.base().startedAt) })
+}
+
+// endChildren ends the processes and the terminals, all at once, and returns when that is done and told.
+func (s *Session) endChildren(ctx context.Context, grace time.Duration) {
+	var all sync.WaitGroup // each goroutine ends with its process or terminal
+	end := func(what string, kill func() error) {
+		all.Go(func() {
+			if err := kill(); err != nil {
+				s.log.Warn().Err(err).Msg(what + " not ended")
+			}
+		})
+	}
+	for _, p := range s.Processes() {
+		if !p.hasEnded() {
+			end("process", func() error { return p.Kill(ctx, grace) })
+		}
+	}
+	for _, t := range s.Terminals() {
+		end("terminal", func() error { return t.Close(ctx, new(protocol.Seconds(grace.Seconds()))) })
+	}
+	all.Wait()
+}
+
+// An endedWork is an exec, a process or a terminal that has ended and may still be asked about.
+type endedWork interface {
+	ID() string
+	endTime() time.Time
+	weight() int64 // bytes that it takes now
+	mayGrow() bool // jobs left behind may add some
+	discard()      // it is not asked about any more: its request_key, if that lives longer, shall hold no output
+}
