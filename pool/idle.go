@@ -82,13 +82,11 @@ func (s *Session) isIdleFor(now time.Time, after time.Duration) bool {
 // endIfIdle ends the session if nothing has come to it since due looked: due asks the operating system, which takes a while.
 func (s *Session) endIfIdle(now time.Time) bool {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	if idle, rests := s.idleTimeLocked(now); !rests || idle < s.idleLimit() {
-		s.mu.Unlock()
 		return false
 	}
-	dropped := s.endLocked(protocol.ReasonIdle, defaultGrace)
-	s.mu.Unlock()
-	s.rejectQueue(dropped)
+	s.endLocked(protocol.ReasonIdle, defaultGrace)
 	return true
 }
 

@@ -211,17 +211,7 @@ func (s *Session) resume(a *runtime.Adoption, m *loggedSession, running *Exec) {
 		go watch() // as in startProcess and openTerminal
 	}
 	s.pool.tasks.Add(1) // the runner, as in register
-	go func() {
-		defer s.pool.tasks.Done()
-		for e := running; e != nil; { // before serve looks at anything else: a dead shell is this command's to replace
-			e = s.finishExec(e, s.shell.Run(e.command))
-		}
-		if m.reset {
-			_ = s.reset() // who asked for it is gone; it ends the session where it fails
-		}
-		s.serve()
-		s.finish()
-	}()
+	go s.loop(running, m.reset)
 	if m.ending != nil {
 		s.end(m.ending.Reason, time.Duration(m.ending.Grace))
 	}

@@ -87,6 +87,7 @@ type Session struct {
 	cancel         context.CancelCauseFunc
 
 	opened          chan struct{}   // closed when the shell answers, or will not
+	runnerDone      chan struct{}   // closed when the runner has left, or will not come
 	ended           chan struct{}   // closed when TERMINATED
 	turn            chan *Exec      // to the runner, capacity 1: only a session that was idle hands over, so a send never blocks
 	resets          chan chan error // to the runner
@@ -137,24 +138,12 @@ type Session struct {
 	final         finalState // set before closed
 }
 
-// ending is an end under way.
-type ending struct {
-	reason protocol.Reason // the first one given
-	grace  time.Duration   // between TERM and KILL
-	gone   chan struct{}   // closed when the shell and all that it started are gone; nil before there was a shell
-}
-
-// finalState is what is left to tell of a session that ended.
-type finalState struct {
-	at    time.Time
-	facts facts
-}
-
 func newSession(p *Pool, id, owner, name string, t sessionSpec) *Session {
 	s := &Session{
 		id: id, owner: owner, created: time.Now(), spec: t, pool: p, name: name,
 		log:             p.log.With().Str("session", id).Logger(),
 		opened:          make(chan struct{}),
+		runnerDone:      make(chan struct{}),
 		ended:           make(chan struct{}),
 		turn:            make(chan *Exec, 1),
 		resets:          make(chan chan error),
@@ -171,27 +160,34 @@ func newSession(p *Pool, id, owner, name string, t sessionSpec) *Session {
 	return s
 }
 
-// run is the whole of the session, on its own goroutine: get a shell, serve until the end, leave nothing behind.
+// run is the session's runner: get a shell, and serve until the end begins. What the end is, finish tells.
 func (s *Session) run() {
 	if s.open(nil) {
-		s.loop()
+		s.loop(nil, false)
 	}
 }
 
-// open is the first part of it. False: there is no other.
+// open is the first part of run, and reports whether there is another one.
 func (s *Session) open(warm *warmShell) bool {
 	err := s.openShell(warm)
 	if err != nil {
 		s.openFailed(err)
+		close(s.runnerDone)
 		s.pool.tasks.Done()
 	}
 	return err == nil
 }
 
-func (s *Session) loop() {
+// loop is the other part. A session that was recovered goes on with the command that was running, nil if there is none, and with the reset
+// that was under way.
+func (s *Session) loop(running *Exec, resetting bool) {
 	defer s.pool.tasks.Done()
+	defer close(s.runnerDone)
+	s.runExecs(running) // before serve looks at anything else: a dead shell is this command's to replace
+	if resetting {
+		_ = s.reset() // who asked for it is gone; it ends the session where it fails
+	}
 	s.serve()
-	s.finish()
 }
 
 // openShell gets the shell, a warm one when there is one, and lets the commands in.
@@ -214,13 +210,11 @@ func (s *Session) openShell(warm *warmShell) error {
 		s.logAccepted(e, nil)
 	}
 	shell.SetEntryWriter(entryWriter{s}) // last: with it the session is one that can be brought back
-	if s.ending == nil {
+	if s.ending == nil {                 // else it came too late, and finish closes it
 		s.fireLocked(statemachine.Ready, "")
 		if next := s.beginNextLocked(); next != nil {
 			s.turn <- next
 		}
-	} else { // it came too late: end left it to us
-		s.closeShellLocked()
 	}
 	s.mu.Unlock()
 	for e, err := range refused {
@@ -243,9 +237,7 @@ func (s *Session) serve() {
 		}
 		select {
 		case e := <-s.turn:
-			for e != nil {
-				e = s.finishExec(e, s.shell.Run(e.command)) // e.command: only finish clears it
-			}
+			s.runExecs(e)
 			rest.Reset(snapshotDelay)
 		case <-rest.C:
 			if again := s.shell.SnapshotIfDue(); again > 0 {
@@ -263,8 +255,20 @@ func (s *Session) serve() {
 			s.compactLocked()
 			s.mu.Unlock()
 		case <-s.ctx.Done():
+			select {
+			case e := <-s.turn: // was given the turn at the same time
+				s.finishExec(e, runtime.Outcome{Err: runtime.ErrShellGone, Code: -1, Died: true})
+			default:
+			}
 			return
 		}
+	}
+}
+
+// runExecs runs e, and then whoever has the turn next, until nobody waits. e may be nil.
+func (s *Session) runExecs(e *Exec) {
+	for e != nil {
+		e = s.finishExec(e, s.shell.Run(e.command)) // e.command: only finishExec clears it
 	}
 }
 
@@ -286,15 +290,14 @@ func (s *Session) finishExec(e *Exec, out runtime.Outcome) (next *Exec) {
 	s.retainExecLocked(e)
 	s.compactLocked()
 	s.publishLocked("exec.exit", func() any { return e.exit })
-	var dropped []*Exec
 	switch {
 	case out.Postponed: // something is short, which is no reason to end: revive tries again
 	case out.Died && !out.Restored && out.Err != nil: // it was to be put back, and could not
-		dropped = s.endLocked(protocol.ReasonShellFailed, defaultGrace)
+		s.endLocked(protocol.ReasonShellFailed, defaultGrace)
 	case out.Died && !out.Restored:
-		dropped = s.endLocked(protocol.ReasonShellExited, defaultGrace)
+		s.endLocked(protocol.ReasonShellExited, defaultGrace)
 	case out.KillFailed: // what survived KILL holds the session; it must not be IDLE, and is TERMINATED when that has gone
-		dropped = s.endLocked(protocol.ReasonShellFailed, defaultGrace)
+		s.endLocked(protocol.ReasonShellFailed, defaultGrace)
 	}
 	if s.ending == nil { // else it stays RUNNING until TERMINATED: it will not be idle again
 		s.fireLocked(statemachine.Finished, "")
@@ -305,7 +308,6 @@ func (s *Session) finishExec(e *Exec, out runtime.Outcome) (next *Exec) {
 	e.recorder.Finish(e.endOffset, e.exit.ExitCode)
 	e.countEnd()
 	e.wakeWaiters()
-	s.rejectQueue(dropped)
 	if s.pool.retainedBytes.exceeds(s.owner) {
 		s.pool.trim()
 	}
@@ -572,15 +574,4 @@ func (s *Session) Rename(name string) error {
 	p.names[nameRef{s.owner, name}] = s
 	s.touchLocked(time.Now())
 	return nil
-}
-
-// errEndedLocked is what a session that is ending or has ended answers. s.mu is held.
-func (s *Session) errEndedLocked() *protocol.Error {
-	return protocol.Errorf(protocol.SessionTerminated, "session has ended").With("reason", s.ending.reason)
-}
-
-func (s *Session) errEnded() *protocol.Error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.errEndedLocked()
 }

@@ -250,3 +250,14 @@ type endedWork interface {
 	mayGrow() bool // jobs left behind may add some
 	discard()      // it is not asked about any more: its request_key, if that lives longer, shall hold no output
 }
+
+// What a stream is to those who follow one: web reads it without knowing what keeps it.
+type (
+	Journal     = journal.Journal
+	Reader      = journal.Reader
+	Chunk       = journal.Chunk
+	ReadOptions = journal.Options
+)
+
+// ErrOffsetBeyondEnd: an offset that the stream has not reached.
+var ErrOffsetBeyondEnd = journal.ErrOffsetBeyondEnd

@@ -1,0 +1,217 @@
+package pool
+
+import (
+	"context"
+	"fmt"
+	"syscall"
+	"time"
+
+	"trl/protocol"
+	"trl/runtime"
+	"trl/statemachine"
+)
+
+// ending is an end under way.
+type ending struct {
+	reason protocol.Reason // the first one given
+	grace  time.Duration   // between TERM and KILL
+	forget bool            // there never was a session: nobody may ask about it afterwards
+}
+
+// finalState is what is left to tell of a session that ended.
+type finalState struct {
+	at    time.Time
+	facts facts
+}
+
+// closeRetryInterval is the time between attempts at what withstood KILL.
+const closeRetryInterval = time.Second
+
+// end begins the session's end, and returns at once; ended says when it is done. The first reason given counts.
+func (s *Session) end(reason protocol.Reason, grace time.Duration) {
+	s.mu.Lock()
+	s.endLocked(reason, grace)
+	running := s.runningCommandLocked()
+	s.mu.Unlock()
+	if running != nil {
+		running.Cancel(syscall.SIGTERM, grace) // asked again with less grace, this shortens it
+	}
+}
+
+// endLocked closes the session to everything new and starts finish, unless that was done. s.mu is held.
+func (s *Session) endLocked(reason protocol.Reason, grace time.Duration) {
+	if s.ending != nil {
+		return
+	}
+	s.ending = &ending{reason: reason, grace: grace}
+	s.appendLog(entry{Ending: &endingEntry{reason, durationNS(grace)}})
+	s.cancel(fmt.Errorf("session ended: %s", reason))
+	s.pool.tasks.Add(1) // the runner, which is a task, is still there; Close waits for it
+	go s.finish(s.waiting.takeAll())
+}
+
+// finish is the end of a session from top to bottom, on a goroutine of its own. It ends when nothing of the session is left.
+func (s *Session) finish(queue []*Exec) {
+	p := s.pool
+	defer p.tasks.Done()
+
+	// What waited for a turn does not get it.
+	for _, e := range queue {
+		e.failQueued(s.refusal())
+	}
+
+	// The shell may be on its way. Who opens it learns by the context that nobody wants it any more.
+	select {
+	case <-s.opened:
+	case <-s.runnerDone: // there is no shell
+	}
+
+	// The command that runs gets its TERM before the shell, since its result shall say cancelled. All else that the session started gets
+	// its TERM at the same time, and KILL after the grace.
+	s.mu.Lock()
+	shell, running, reason, grace := s.shell, s.runningCommandLocked(), s.ending.reason, s.ending.grace
+	s.mu.Unlock()
+	if running != nil {
+		running.Cancel(syscall.SIGTERM, grace)
+	}
+	if shell != nil {
+		for err := shell.Close(grace); err != nil; err = shell.Close(0) {
+			s.log.Error().Err(err).Msg("session not ended")
+			time.Sleep(closeRetryInterval) // something is in an uninterruptible sleep: a person must act, we can only look again
+		}
+	}
+
+	// The ends of the command, the processes and the terminals are told first.
+	<-s.runnerDone
+	facts := s.facts()
+	s.processTasks.Wait()
+
+	// The end is made known everywhere at once: state, bounds, name, events.
+	p.mu.Lock()
+	s.mu.Lock()
+	s.final = finalState{at: time.Now(), facts: facts}
+	s.final.facts.pid, s.final.facts.background = 0, nil
+	s.appendLog(entry{Over: &overEntry{s.final.at, facts.dir, facts.envs}})
+	s.closed = true
+	s.fireLocked(statemachine.Ended, reason)
+	s.endWatchersLocked()
+	commands, bytes, forget := s.commands, s.retained.outputBytes, s.ending.forget
+	s.mu.Unlock()
+	p.retireLocked(s, !forget)
+	p.mu.Unlock()
+	if shell != nil {
+		shell.CloseLogs()
+	}
+	close(s.ended)
+	if shell == nil {
+		close(s.opened)
+	}
+	if forget {
+		return
+	}
+	p.metrics.SessionsEnded.WithLabelValues(string(reason)).Inc()
+	p.reportEnd(End{Owner: s.owner, Session: s.id, Kind: SessionEnd, Reason: string(reason), RequestedAt: s.created, StartedAt: s.created, EndedAt: s.final.at})
+	s.log.Info().Str("reason", string(reason)).Dur("duration_ms", elapsed(s.created, time.Now())).Int64("commands", commands).Int64("bytes", bytes).Msg("session ended")
+}
+
+// openFailed ends a session that got no shell. It never existed, unless it was ended while it was being made.
+func (s *Session) openFailed(err error) {
+	fault := shellFault(err, s.spec.dir)
+	if fault.Code == protocol.SessionLost { // there never was one
+		fault = protocol.Errorf(protocol.ShuttingDown, "%s", fault.Message).WithCause(err)
+	}
+	s.mu.Lock()
+	if s.ending != nil {
+		fault = s.errEndedLocked()
+	} else {
+		s.log.Warn().Err(err).Msg("session not created")
+		s.openErr = fault
+		s.endLocked(protocol.ReasonShellFailed, 0)
+		s.ending.forget = true
+	}
+	s.openErr = fault
+	s.mu.Unlock()
+	s.pool.metrics.SessionsCreated.WithLabelValues(string(fault.Code)).Inc()
+}
+
+// runningCommandLocked is nil when there is none. s.mu is held.
+func (s *Session) runningCommandLocked() *runtime.Command {
+	if s.running == nil {
+		return nil
+	}
+	return s.running.command
+}
+
+// Destroy ends the session and returns when nothing of it is left. Every call gets the same answer.
+func (s *Session) Destroy(ctx context.Context, q *protocol.SessionDestroy) (protocol.Destroyed, error) {
+	grace := defaultGrace
+	if q.Grace != nil {
+		grace = min(q.Grace.Duration(), maxGrace)
+	}
+	if q.Force {
+		grace = 0
+	}
+	s.end(protocol.ReasonClient, grace)
+	select {
+	case <-s.ended:
+	case <-ctx.Done():
+		return protocol.Destroyed{}, context.Cause(ctx)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return protocol.Destroyed{SessionID: s.id, State: stateTerminated, Reason: s.ending.reason}, nil
+}
+
+// errEndedLocked is what a session that is ending or has ended answers. s.mu is held.
+func (s *Session) errEndedLocked() *protocol.Error {
+	return protocol.Errorf(protocol.SessionTerminated, "session has ended").With("reason", s.ending.reason)
+}
+
+func (s *Session) errEnded() *protocol.Error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.errEndedLocked()
+}
+
+// refusal is what commands are told that waited for a session that ends: why it got no shell, if that is so.
+func (s *Session) refusal() *protocol.Error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.openErr != nil {
+		return s.openErr
+	}
+	return s.errEndedLocked()
+}
+
+// An End is how something ended that a client began, for who keeps the record: Config.OnEnd is told of each, also of what was begun
+// under an earlier gateway.
+type End struct {
+	Owner   string // the principal
+	Session string
+	Kind    EndKind
+	ID      string // of the command, process or terminal; empty for a session
+	Outcome string // of a command: metrics.Outcomes
+	Reason  string // of a session
+	Code    *int   // exit code, where there is one
+	Signal  string
+
+	RequestedAt, StartedAt, EndedAt time.Time // RequestedAt: when a command was sent; StartedAt is zero for one that never had the turn
+}
+
+// EndKind is what ended.
+type EndKind string
+
+// The kinds of End.
+const (
+	ExecEnd     EndKind = "exec"
+	ProcessEnd  EndKind = "process"
+	TerminalEnd EndKind = "terminal"
+	SessionEnd  EndKind = "session"
+)
+
+// reportEnd is called with no lock held.
+func (p *Pool) reportEnd(e End) {
+	if ended := p.config.Load().OnEnd; ended != nil {
+		ended(e)
+	}
+}
