@@ -1,6 +1,53 @@
 package pool
 
-import "time"
+import (
+	"errors"
+	"time"
+
+	"trl/pool/recording"
+	"trl/protocol"
+	"trl/runtime"
+)
+
+// Config is the operator's. Zero durations mean: no timeout, no bound, let go at once. It may be replaced: Configure.
+type Config struct {
+	MaxSessions     int                  // 256 when 0 (PROTOCOL.md §9)
+	MaxPerPrincipal int                  // 0: AllButReserve of MaxSessions, for who has all (ExemptFromReserve) MaxSessions
+	MaxKeys         int                  // request keys of one principal that are remembered; DefaultMaxKeys when 0
+	MaxOfPrincipal  func(who string) int // a principal's own bound, 0: none; not called with a lock held; nil: nobody has one
+	DefaultShell    string               // path or name; /bin/sh when empty
+	DefaultDir      string               // /tmp when empty
+	Shells          []string             // allowed, paths or names; those of PROTOCOL.md §3 when empty
+	BaseEnv         []string             // all of a session's environment but TRL_SESSION_ID
+	AllowEnv        []string             // names that a request may set although they steer shells; one that ends in * stands for all that begin so
+
+	Epoch string // names the lifetime of the sessions; random when empty
+
+	IdleTimeout    time.Duration // of a session that names none
+	MaxIdle        time.Duration // the most that one may name
+	Retention      time.Duration // how long what has ended stays readable
+	DefaultTimeout time.Duration // of a command whose session names none
+	MaxTimeout     time.Duration // the most that any command gets, one without a timeout included; 0: LongestTimeout, of those that name one
+
+	Limits protocol.Limits // of a session that names none, and the most that one may name; 0: none
+
+	RingBytes  int   // per stream; 1 MiB when 0
+	KeptOutput int64 // of one principal's running commands, for answers, and half of what all have; 512 MiB when 0
+	MaxOutput  int   // the most of a stream that one answer holds; 64 MiB when 0
+	WarmShells int   // shells of the default kind that wait for their session
+
+	RetentionBounds
+	Record recording.Config
+	OnEnd  func(End) // told of every end; it does not wait, and asks nothing of the pool. nil: nobody keeps a record
+}
+
+// RetentionBounds bounds what has ended and is kept. No setting sets these, tests do; the bounds of docs/limits.md when 0.
+type RetentionBounds struct {
+	MaxRetained                 int   // sessions
+	MaxRetainedBytesOfPrincipal int64 // bytes of one principal
+	MaxRetainedBytes            int64 // bytes of all
+	MaxKeysOfAll                int   // request keys of all
+}
 
 // effectiveConfig are the operator's Config with its defaults filled in, and what follows from it. Never changed, only replaced whole: who loads
 // them twice in one request may see two of them, so each reads what belongs together from one.
@@ -40,4 +87,44 @@ func (p *Pool) Configure(c Config) {
 	p.config.Store(newEffectiveConfig(c))
 	p.requestKeys.setLimit(c.MaxKeys)
 	p.warm.wakeRun()
+}
+
+// limitsFor is what a session gets that asks for q: each limit is the server's, which is most, or a lower one. To ask for one that cannot
+// be enforced here is refused, since to ignore it would be a lie; whoever asks for more than the server gives finds the
+// server's in the answer.
+func (p *Pool) limitsFor(q *protocol.Limits, most protocol.Limits) (protocol.Limits, error) {
+	if q == nil {
+		return most, nil
+	}
+	cannot := p.base.Keeper.Unenforceable()
+	for _, limit := range q.Names() {
+		if why, ok := cannot[limit]; ok {
+			return protocol.Limits{}, errNoLimit(&runtime.LimitError{Limit: limit, Why: why})
+		}
+	}
+	return protocol.Limits{
+		MemoryBytes: lowerBound(q.MemoryBytes, most.MemoryBytes), Pids: lowerBound(q.Pids, most.Pids), CPU: lowerBound(q.CPU, most.CPU),
+		FileSizeBytes: lowerBound(q.FileSizeBytes, most.FileSizeBytes), OpenFiles: lowerBound(q.OpenFiles, most.OpenFiles),
+	}, nil
+}
+
+// lowerBound is the smaller of two bounds; 0 is none.
+func lowerBound[T int64 | float64](asked, most T) T {
+	if asked == 0 || most > 0 && asked > most {
+		return most
+	}
+	return asked
+}
+
+func errNoLimit(e *runtime.LimitError) *protocol.Error {
+	return protocol.Errorf(protocol.NotSupported, "limits.%s cannot be enforced here", e.Limit).
+		With("field", "limits."+e.Limit).With("reason", e.Why)
+}
+
+// limitFault is err as a client may see it where it is about a limit, else nil.
+func limitFault(err error) *protocol.Error {
+	if e, ok := errors.AsType[*runtime.LimitError](err); ok {
+		return errNoLimit(e).WithCause(err)
+	}
+	return nil
 }

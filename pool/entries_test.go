@@ -94,7 +94,7 @@ func TestEndedEntriesStayReadable(t *testing.T) {
 	request := &keyedRequest{own: keyID{1}, alias: keyID{2}, params: fingerprint{3}}
 	x := &endedExec{
 		stream: "st-x", text: "text", dir: "/dir", request: request, rare: &rareExit{Signal: "TERM", Background: []int{7}},
-		queuedAt: 1, startedAt: 2, endedAt: 3, endUptime: 4, queued: 5, duration: 6, linger: 7, stdout: 8, stderr: 9, timeout: 10, cpu: 1.5, rss: 11, peak: 12, maxOutput: 13, code: 143,
+		execTimes: execTimes{1, 2, 3, 4, 5, 6, 7}, stdout: 8, stderr: 9, timeout: 10, execUsage: execUsage{1.5, 11, 12}, maxOutput: 13, code: 143,
 		flags: hasCode | hasUsage | wasCancelled | isTombstone,
 	}
 	const exec = "010873742d780874657874082f6469728621020406080a0c0e1012141a9e021618000000000000f83f447b227369676e616c223a225445524d222c226261636b67726f756e64223a5b375d7d" +

@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -49,4 +50,41 @@ func matchesName(list []string, name string) bool {
 		prefix, open := strings.CutSuffix(entry, "*")
 		return entry == name || open && strings.HasPrefix(name, prefix)
 	})
+}
+
+// idVariable tells a session's processes whose they are, and the orphan scan, too: a session cannot remove it.
+const idVariable = "TRL_SESSION_ID"
+
+// environment is the base, the session's own variables, and its id.
+func (p *Pool) environment(id, shell string, env protocol.Env) []string {
+	base := p.config.Load().BaseEnv
+	all := make([]string, 0, len(base)+len(env)+2)
+	if filepath.Base(shell) != "busybox" { // which by this name is no shell
+		base = append(slices.Clone(base), "SHELL="+shell)
+	}
+	for _, v := range base {
+		name, _, _ := strings.Cut(v, "=")
+		if _, replaced := env[name]; !replaced && name != idVariable {
+			all = append(all, v)
+		}
+	}
+	for name, value := range withoutID(env) {
+		if value != nil {
+			all = append(all, name+"="+*value)
+		}
+	}
+	return append(all, idVariable+"="+id)
+}
+
+func withoutID(env protocol.Env) protocol.Env {
+	if _, has := env[idVariable]; !has {
+		return env
+	}
+	rest := protocol.Env{}
+	for name, value := range env {
+		if name != idVariable {
+			rest[name] = value
+		}
+	}
+	return rest
 }

@@ -174,7 +174,7 @@ func TestAnswersAddUp(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		e := &Exec{
 			work: work{
-				stream: "st-x", session: &Session{pool: &Pool{output: budget{principalLimit: 1 << 40, totalLimit: 1 << 40}}}, done: make(chan struct{}),
+				stream: "st-x", session: &Session{identity: identity{pool: &Pool{output: budget{principalLimit: 1 << 40, totalLimit: 1 << 40}}}}, done: make(chan struct{}),
 				journal: journal.New(rapid.SampledFrom([]int{1, 20_000, 100_000}).Draw(t, "ring")),
 			},
 			maxOutput: rapid.SampledFrom([]int{0, 8, 1000, 100_000, 1 << 20}).Draw(t, "most"), command: &runtime.Command{}, resultOutput: &resultOutput{},

@@ -10,11 +10,9 @@
 package pool
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -28,43 +26,6 @@ import (
 	"trl/protocol"
 	"trl/runtime"
 )
-
-// Config is the operator's. Zero durations mean: no timeout, no bound, let go at once. It may be replaced: Configure.
-type Config struct {
-	MaxSessions     int                  // 256 when 0 (PROTOCOL.md §9)
-	MaxPerPrincipal int                  // 0: AllButReserve of MaxSessions, for who has all (ExemptFromReserve) MaxSessions
-	MaxKeys         int                  // request keys of one principal that are remembered; DefaultMaxKeys when 0
-	MaxOfPrincipal  func(who string) int // a principal's own bound, 0: none; not called with a lock held; nil: nobody has one
-	DefaultShell    string               // path or name; /bin/sh when empty
-	DefaultDir      string               // /tmp when empty
-	Shells          []string             // allowed, paths or names; those of PROTOCOL.md §3 when empty
-	BaseEnv         []string             // all of a session's environment but TRL_SESSION_ID
-	AllowEnv        []string             // names that a request may set although they steer shells; one that ends in * stands for all that begin so
-
-	Epoch string // names the lifetime of the sessions; random when empty
-
-	IdleTimeout    time.Duration // of a session that names none
-	MaxIdle        time.Duration // the most that one may name
-	Retention      time.Duration // how long what has ended stays readable
-	DefaultTimeout time.Duration // of a command whose session names none
-	MaxTimeout     time.Duration // the most that any command gets, one without a timeout included; 0: LongestTimeout, of those that name one
-
-	Limits protocol.Limits // of a session that names none, and the most that one may name; 0: none
-
-	RingBytes  int   // per stream; 1 MiB when 0
-	KeptOutput int64 // of one principal's running commands, for answers, and half of what all have; 512 MiB when 0
-	MaxOutput  int   // the most of a stream that one answer holds; 64 MiB when 0
-	WarmShells int   // shells of the default kind that wait for their session
-
-	// What has ended and is kept. No setting sets these, tests do; the bounds of docs/limits.md when 0.
-	MaxRetained                 int   // sessions
-	MaxRetainedBytesOfPrincipal int64 // bytes of one principal
-	MaxRetainedBytes            int64 // bytes of all
-	MaxKeysOfAll                int   // request keys of all
-
-	Record recording.Config
-	OnEnd  func(End) // told of every end; it does not wait, and asks nothing of the pool. nil: nobody keeps a record
-}
 
 const (
 	defaultSession = "default" // PROTOCOL.md §4: the session of a request that names none
@@ -107,7 +68,12 @@ type Pool struct {
 	commands atomic.Int64   // ever begun
 	tasks    sync.WaitGroup // runners and the warmer; Add only while mu is held and closing is false
 
-	mu       sync.RWMutex
+	mu sync.RWMutex
+	sessionTables
+}
+
+// sessionTables is the sessions that there are. Guarded by Pool.mu.
+type sessionTables struct {
 	closing  bool
 	draining chan struct{}        // not nil: no new sessions; closed when live is 0
 	sessions map[string]*Session  // by id, live and retained
@@ -135,14 +101,12 @@ func New(c Config, k runtime.Keeper, m *metrics.Metrics, log zerolog.Logger) *Po
 	valueOr(&c.MaxRetainedBytes, maxRetainedBytes)
 	p := &Pool{
 		base: &runtime.Base{Keeper: k, Metrics: m, Log: log}, metrics: m, log: log,
-		execSeries:    map[string]outcomeSeries{},
-		epoch:         ids.EpochMark(c.Epoch),
-		started:       time.Now(),
-		sessions:      map[string]*Session{},
-		tags:          map[string]*Session{},
-		names:         map[nameRef]*Session{},
-		liveOf:        map[string]int{},
-		shares:        map[shareHash]*Share{},
+		execSeries: map[string]outcomeSeries{},
+		epoch:      ids.EpochMark(c.Epoch),
+		started:    time.Now(),
+		sessionTables: sessionTables{
+			sessions: map[string]*Session{}, tags: map[string]*Session{}, names: map[nameRef]*Session{}, liveOf: map[string]int{}, shares: map[shareHash]*Share{},
+		},
 		output:        budget{principalLimit: c.KeptOutput, totalLimit: 2 * c.KeptOutput},
 		retainedBytes: retainedBytes{budget: budget{principalLimit: c.MaxRetainedBytesOfPrincipal, totalLimit: c.MaxRetainedBytes}},
 		requestKeys:   requestKeys{maxOfAll: c.MaxKeysOfAll},
@@ -382,195 +346,6 @@ func errExists(name string, other *Session) error {
 
 func atMost(what string, n int) error {
 	return protocol.Errorf(protocol.MaxSessionsReached, "%s is %d", what, n).With(what, n).With("limit", n)
-}
-
-// findNamed is who's session of that name that has not begun to end, else nil.
-func (p *Pool) findNamed(who, name string) *Session {
-	p.mu.RLock()
-	defer p.mu.RUnlock()
-	return p.findNamedLocked(who, name)
-}
-
-// HasOpen reports whether who has a session of that name that has not begun to end.
-func (p *Pool) HasOpen(who, name string) bool { return p.findNamed(who, name) != nil }
-
-func (p *Pool) findNamedLocked(who, name string) *Session {
-	if s := p.names[nameRef{who, name}]; s != nil && s.IsOpen() {
-		return s
-	}
-	return nil
-}
-
-// Find gives who's session by id or by name, ended ones too while they are retained. With neither it is the default
-// session, made on first use: its shell may still be starting.
-func (p *Pool) Find(who, id, name string) (*Session, error) {
-	switch {
-	case id != "":
-		if err := p.awaitRecovered(id); err != nil {
-			return nil, err
-		}
-		p.mu.RLock()
-		s := p.sessions[id]
-		p.mu.RUnlock()
-		if s != nil && s.owner == who {
-			return s, nil
-		}
-		return nil, p.notFoundError('s', id, errNoSession())
-	case name != "":
-		if err := p.awaitRecovered(""); err != nil {
-			return nil, err
-		}
-		p.mu.RLock()
-		s := p.names[nameRef{who, name}]
-		p.mu.RUnlock()
-		if s == nil {
-			return nil, errNoSession()
-		}
-		return s, nil
-	}
-	s, _, err := p.reserve(who, &protocol.SessionCreate{Name: defaultSession, IfExists: "return"}, false)
-	return s, err
-}
-
-// notFoundError tells an id of an earlier epoch from one that never was, or is not the caller's.
-func (p *Pool) notFoundError(kind byte, id string, otherwise error) error {
-	if epoch, ok := ids.EpochOf(kind, id); ok && epoch != p.epoch {
-		return errSessionLost()
-	}
-	return otherwise
-}
-
-// sessionOfID finds the session that an exec or process id belongs to.
-func (p *Pool) sessionOfID(who string, kind byte, id string) *Session {
-	if epoch, ok := ids.EpochOf(kind, id); !ok || epoch != p.epoch {
-		return nil
-	}
-	if s := p.sessionByTag(ids.TagOf(id)); s != nil && s.owner == who {
-		return s
-	}
-	return nil
-}
-
-// sessionByTag is the session with that tag, which those that come back may have.
-func (p *Pool) sessionByTag(tag string) *Session {
-	look := func() *Session {
-		p.mu.RLock()
-		defer p.mu.RUnlock()
-		return p.tags[tag]
-	}
-	if s := look(); s != nil || p.awaitRecovered("") != nil {
-		return s
-	}
-	return look()
-}
-
-// FindExec gives who's exec, queued, running or ended and retained.
-func (p *Pool) FindExec(who, id string) (*Exec, error) {
-	if s := p.sessionOfID(who, 'x', id); s != nil {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if e := s.execs[id]; e != nil {
-			return e, nil
-		}
-		if x := s.endedExecs[id]; x != nil {
-			return x.toExec(), nil
-		}
-	}
-	return nil, p.notFoundError('x', id, errNoExec())
-}
-
-// FindProcess gives who's process, running or ended and retained.
-func (p *Pool) FindProcess(who, id string) (*Process, error) {
-	if s := p.sessionOfID(who, 'p', id); s != nil {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if proc := s.processes[id]; proc != nil {
-			return proc, nil
-		}
-	}
-	return nil, p.notFoundError('p', id, errNoProcess())
-}
-
-// Owner tells whose the session, exec, process or terminal with this id is, and which session it belongs to; "": nobody's.
-func (p *Pool) Owner(id string) (who, session string) {
-	var s *Session
-	if len(id) > 0 && id[0] != 's' {
-		if epoch, ok := ids.EpochOf(id[0], id); ok && epoch == p.epoch {
-			s = p.sessionByTag(ids.TagOf(id))
-		}
-	} else if p.awaitRecovered(id) == nil {
-		p.mu.RLock()
-		s = p.sessions[id]
-		p.mu.RUnlock()
-	}
-	if s == nil {
-		return "", ""
-	}
-	return s.owner, s.id
-}
-
-// List gives who's sessions, or those of q.Owner or everybody, oldest first: the live ones, or those in the state asked for.
-func (p *Pool) List(who string, q *protocol.SessionList) []protocol.SessionInfo {
-	infos := []protocol.SessionInfo{} // never null on the wire
-	_ = p.awaitRecovered("")
-	who = cmp.Or(q.Owner, who)
-	for _, s := range p.all() {
-		if s.owner != who && !q.All || !hasLabel(s.spec.labels, q.Label) {
-			continue
-		}
-		info := s.Info()
-		if q.State == info.State || q.State == "" && info.State != stateTerminated {
-			infos = append(infos, info)
-		}
-	}
-	slices.SortFunc(infos, func(a, b protocol.SessionInfo) int {
-		if c := a.CreatedAt.Compare(b.CreatedAt); c != 0 {
-			return c
-		}
-		return strings.Compare(a.SessionID, b.SessionID)
-	})
-	return infos
-}
-
-// hasLabel: want is "", key or key=value.
-func hasLabel(labels map[string]string, want string) bool {
-	if want == "" {
-		return true
-	}
-	key, value, valued := strings.Cut(want, "=")
-	got, ok := labels[key]
-	return ok && (!valued || got == value)
-}
-
-// all is a snapshot of the table, so that nobody holds its lock while asking sessions.
-func (p *Pool) all() []*Session {
-	p.mu.RLock()
-	defer p.mu.RUnlock()
-	all := make([]*Session, 0, len(p.sessions))
-	for _, s := range p.sessions {
-		all = append(all, s)
-	}
-	return all
-}
-
-// IsLive reports whether processes tagged with this session id have an owner: a session that has not TERMINATED or a
-// warm shell. For the orphan scan.
-func (p *Pool) IsLive(id string) bool {
-	if p.isRecovering(id) || p.warm.contains(id) { // first: register takes a warm one while it holds p.mu
-		return true
-	}
-	p.mu.RLock()
-	s := p.sessions[id]
-	p.mu.RUnlock()
-	if s == nil {
-		return false
-	}
-	select {
-	case <-s.ended:
-		return false
-	default:
-		return true
-	}
 }
 
 // retireLocked takes a session that TERMINATED off the bounds, and keeps it for the retention time. p.mu is held.

@@ -75,87 +75,112 @@ func (p *Pool) specFor(who string, q *protocol.SessionCreate) (sessionSpec, erro
 	return t, nil
 }
 
-// Session is one persistent shell and what happens in it. Its life is Session.run.
+// Session is one persistent shell and what happens in it. Its runner's life is Session.run, its end is Session.finish.
 type Session struct {
-	// set once in newSession and register
+	identity
+	toRunner
+	opening
+	logged
+	memoryUse
+
+	resetGate    sync.RWMutex   // held by reset, read-held while a process is started: taken before mu. It is a turnstile, not a guard of data
+	processTasks sync.WaitGroup // the goroutines of processes; Add only while mu is held and ending is nil
+	lastActive   atomic.Int64   // when something last happened: a time.Duration since clock
+	ended        chan struct{}  // closed when TERMINATED
+	boundConns   atomic.Int64   // the open connections that it ends with
+	connLost     atomic.Bool    // the connection that it ends with went with an earlier gateway, and its client has not come back
+
+	mu        sync.Mutex
+	lifecycle // guarded by mu
+	workTables
+
+	name     string     // written under pool.mu and mu, read under either
+	dir      string     // guarded by mu; the shell's working directory after the last command
+	watchers []*Watcher // guarded by mu
+	shares   []*Share   // guarded by mu, and by pool.mu, which is taken before mu
+}
+
+// identity is set once, in newSession and register.
+type identity struct {
 	id, tag, owner string
 	created        time.Time
 	spec           sessionSpec
 	pool           *Pool
 	log            zerolog.Logger
-	ctx            context.Context // the pool's, not a request's; its cause is the reason of the end
-	cancel         context.CancelCauseFunc
+	key            keyEntry // of the session.create
+}
 
-	opened          chan struct{}   // closed when the shell answers, or will not
-	runnerDone      chan struct{}   // closed when the runner has left, or will not come
-	ended           chan struct{}   // closed when TERMINATED
-	turn            chan *Exec      // to the runner, capacity 1: only a session that was idle hands over, so a send never blocks
-	resets          chan chan error // to the runner
-	compactRequests chan struct{}   // to the runner, one token: the session log has grown
-	lastActive      atomic.Int64    // when something last happened: a time.Duration since clock
-	boundConns      atomic.Int64    // the open connections that it ends with
+// toRunner is what the runner is told, and what it tells of itself.
+type toRunner struct {
+	turn            chan *Exec              // capacity 1: only a session that was idle hands over, so a send never blocks
+	resets          chan chan error         // each is answered when the reset is done
+	compactRequests chan struct{}           // one token: the session log has grown
+	runnerDone      chan struct{}           // closed when the runner has left, or will not come
+	ctx             context.Context         // the pool's, not a request's: the runner leaves when it is done
+	cancel          context.CancelCauseFunc // ends ctx; its cause is the reason of the end
+}
 
-	connLost atomic.Bool // the connection that it ends with went with an earlier gateway, and its client has not come back
+// opening is the shell and what waits for it.
+type opening struct {
+	opened  chan struct{}   // closed when the shell answers, or will not
+	shell   *runtime.Shell  // set once, under mu, before opened is closed; nil if that failed. Run, SnapshotIfDue, Revive and Reset are the runner's
+	openErr *protocol.Error // guarded by mu; why there is no shell
+}
 
-	sessionLog *sessionlog.Log // set once, under mu, by open or recover; nil before: nothing can be written down
-	key        keyEntry        // of the session.create; set before the runner starts
+// logged is the session log, and what goes into it from the shell.
+type logged struct {
+	sessionLog *sessionlog.Log // set once, under mu, when the shell is there; nil before: nothing can be written down
 	savedShell atomic.Pointer[runtime.SavedShell]
 	logFailure sync.Once // says that the session log fails
+}
 
-	shell *runtime.Shell // set once, under mu, before opened is closed; nil if that failed. Run, Rest, Revive and Reset are the runner's
+// memoryUse is the last look at the session's memory. Guarded by mu; see memoryLocked.
+type memoryUse struct {
+	memory        int64
+	memoryAt      time.Time
+	memoryPending bool // another look is under way
+}
 
-	resetGate    sync.RWMutex   // held by reset, read-held while a process is started: taken before mu. It is a turnstile, not a guard of data
-	processTasks sync.WaitGroup // the goroutines of processes; Add only while mu is held and ending is nil
+// lifecycle is where a session is between its creation and its end. Guarded by mu.
+type lifecycle struct {
+	state     *statemachine.Machine
+	resetting int                // resets asked for and not done: nobody gets the turn
+	revived   *revivedEntry      // the shell was put back while no command ran; nil: no, or the next command's client was told
+	commands  int64              // ever begun
+	last      *protocol.LastExec // the command that ended last; nil before the first
+	warned    bool               // session.expiring was sent since it was last active
+	ending    *ending            // nil until it begins to end
+	closed    bool               // TERMINATED
+	final     finalState         // set before closed
+	ended     chan struct{}      // closed when TERMINATED
+}
 
-	memory        int64     // guarded by mu; see memoryLocked
-	memoryAt      time.Time // guarded by mu; when that was
-	memoryPending bool      // guarded by mu
-
-	mu            sync.Mutex
-	state         *statemachine.Machine // fired under mu
-	name          string                // written under pool.mu and mu, read under either
-	openErr       *protocol.Error       // why there is no shell
-	running       *Exec                 // has the turn
+// workTables is all that a session does and has done. Guarded by mu.
+type workTables struct {
+	running       *Exec // has the turn
 	waiting       queue
-	resetting     int                   // resets asked for and not done: nobody gets the turn
 	execs         map[string]*Exec      // those that wait, and the one that runs
 	endedExecs    map[string]*endedExec // those that have ended, while they are retained
 	processes     map[string]*Process
 	terminals     map[string]*Terminal
-	liveProcesses int                // processes that run or are being started
-	openTerminals int                // terminals, likewise
-	retained      retainedWork       // those of execs and processes that have ended
-	tombstones    []loggedTombstone  // of what is let go, but its request_key must be remembered
-	revived       *revivedEntry      // the shell was put back while no command ran; nil: no, or the next command's client was told
-	commands      int64              // ever begun
-	last          *protocol.LastExec // the command that ended last; nil before the first
-	dir           string             // the shell's working directory after the last command
-	watchers      []*Watcher
-	shares        []*Share   // also under pool.mu, taken before mu
-	warned        bool       // session.expiring was sent since it was last active
-	ending        *ending    // nil until it begins to end
-	closed        bool       // TERMINATED
-	final         finalState // set before closed
+	liveProcesses int               // processes that run or are being started
+	openTerminals int               // terminals, likewise
+	retained      retainedWork      // what has ended
+	tombstones    []loggedTombstone // of what is let go, but its request_key must be remembered
 }
 
 func newSession(p *Pool, id, owner, name string, t sessionSpec) *Session {
+	ctx, cancel := context.WithCancelCause(context.Background())
 	s := &Session{
-		id: id, owner: owner, created: time.Now(), spec: t, pool: p, name: name,
-		log:             p.log.With().Str("session", id).Logger(),
-		opened:          make(chan struct{}),
-		runnerDone:      make(chan struct{}),
-		ended:           make(chan struct{}),
-		turn:            make(chan *Exec, 1),
-		resets:          make(chan chan error),
-		compactRequests: make(chan struct{}, 1),
-		state:           statemachine.New(statemachine.Creating),
-		dir:             t.dir,
-		execs:           map[string]*Exec{},
-		endedExecs:      map[string]*endedExec{},
-		processes:       map[string]*Process{},
-		terminals:       map[string]*Terminal{},
+		identity: identity{id: id, owner: owner, created: time.Now(), spec: t, pool: p, log: p.log.With().Str("session", id).Logger()},
+		toRunner: toRunner{
+			turn: make(chan *Exec, 1), resets: make(chan chan error), compactRequests: make(chan struct{}, 1), runnerDone: make(chan struct{}), ctx: ctx, cancel: cancel,
+		},
+		opening:    opening{opened: make(chan struct{})},
+		lifecycle:  lifecycle{state: statemachine.New(statemachine.Creating)},
+		workTables: workTables{execs: map[string]*Exec{}, endedExecs: map[string]*endedExec{}, processes: map[string]*Process{}, terminals: map[string]*Terminal{}},
+		name:       name, dir: t.dir, ended: make(chan struct{}),
 	}
-	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	s.lastActive.Store(int64(s.created.Sub(idleBase)))
 	return s
 }

@@ -163,5 +163,39 @@ func errNoDir(dir string) *protocol.Error {
 	return protocol.Errorf(protocol.WorkingDirNotFound, "working_dir cannot be entered").With("working_dir", dir)
 }
 
+// isDirError: the error is about the directory that was to be entered, not about something of the server's.
+func isDirError(e *fs.PathError) bool { return e.Op == "chdir" || e.Op == "stat" }
+
+// shellFault tells a client why there is no shell in dir.
+func shellFault(err error, dir string) *protocol.Error {
+	if e, ok := errors.AsType[*protocol.Error](err); ok {
+		return e
+	}
+	if e := limitFault(err); e != nil {
+		return e
+	}
+	if errors.Is(err, runtime.ErrKeeperGone) {
+		return errKeeperGone(err)
+	}
+	if e, ok := errors.AsType[*fs.PathError](err); ok && isDirError(e) && e.Path == dir {
+		return dirFault(dir, err)
+	}
+	// execve says no more than this of a directory that has gone since somebody looked; the shell itself is still there.
+	if e, ok := errors.AsType[*fs.PathError](err); ok && e.Op == "spawn" && dir != "" && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)) {
+		if _, there := findProgram(e.Path); there != nil {
+			return errNoDir(dir).WithCause(err)
+		}
+	}
+	if runtime.Scarce(err) {
+		return protocol.Errorf(protocol.LimitExceeded, "server or session is out of processes, memory or descriptors").WithCause(err)
+	}
+	return protocol.Errorf(protocol.ShellFailed, "shell cannot be used").WithCause(err)
+}
+
+// errKeeperGone tells a client that nothing is left. The gateway is about to end, too.
+func errKeeperGone(err error) *protocol.Error {
+	return protocol.Errorf(protocol.SessionLost, "the keeper is gone, and every session with it; start trl serve again").WithCause(err)
+}
+
 // PresentShells is the allowed shells of a pool with this configuration that exist on this machine.
 func PresentShells(c Config) []string { return newShells(c).present() }

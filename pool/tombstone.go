@@ -33,17 +33,27 @@ type endedExec struct {
 	rare         *rareExit           // nil: nothing of that
 	logSpan      sessionlog.Position // where the session log has it in one entry; zero: nowhere
 
+	execTimes
+	execUsage
+	stdout, stderr int64 // bytes
+	timeout        time.Duration
+	dir            string
+	maxOutput      int32
+	code           int16
+	flags          execFlags
+}
+
+// execTimes is when an ended command did what.
+type execTimes struct {
 	queuedAt, startedAt, endedAt int64 // nanoseconds of the wall clock; startedAt is 0 where it never had the turn
 	endUptime                    int64 // the uptime at endedAt
 	queued, duration, linger     int64 // milliseconds
-	stdout, stderr               int64 // bytes
-	timeout                      time.Duration
-	dir                          string
-	cpu                          float64 // milliseconds; usage as in protocol.Usage
-	rss, peak                    int64
-	maxOutput                    int32
-	code                         int16
-	flags                        execFlags
+}
+
+// execUsage is a protocol.Usage.
+type execUsage struct {
+	cpu       float64 // milliseconds
+	rss, peak int64
 }
 
 type execFlags uint16
@@ -90,8 +100,11 @@ func (f *execFlags) set(one execFlags, on bool) {
 func (e *Exec) toEnded() *endedExec {
 	x := &endedExec{
 		stream: e.stream, session: e.session, text: e.text,
-		queuedAt: nanos(e.queuedAt), startedAt: nanos(e.startedAt), endedAt: nanos(e.endedAt), endUptime: int64(uptimeAt(e.endedAt)),
-		queued: e.exit.QueuedMS, duration: e.exit.DurationMS, linger: e.exit.LingerMS, stdout: e.exit.StdoutBytes, stderr: e.exit.StderrBytes,
+		execTimes: execTimes{
+			queuedAt: nanos(e.queuedAt), startedAt: nanos(e.startedAt), endedAt: nanos(e.endedAt), endUptime: int64(uptimeAt(e.endedAt)),
+			queued: e.exit.QueuedMS, duration: e.exit.DurationMS, linger: e.exit.LingerMS,
+		},
+		stdout: e.exit.StdoutBytes, stderr: e.exit.StderrBytes,
 		timeout: e.timeout, dir: e.exit.WorkingDir, maxOutput: int32(min(e.maxOutput, math.MaxInt32)), // #nosec G115 -- bounded
 	}
 	if x.dir == e.session.dir {
@@ -112,7 +125,7 @@ func (e *Exec) toEnded() *endedExec {
 		f.set(hasCode, true)
 	}
 	if u := exit.Usage; u != nil {
-		x.cpu, x.rss, x.peak = u.CPUMS, u.MaxRSSBytes, u.MemoryPeakBytes
+		x.execUsage = execUsage{u.CPUMS, u.MaxRSSBytes, u.MemoryPeakBytes}
 		f.set(hasUsage, true)
 	}
 	f.set(isClean, e.clean)

@@ -22,7 +22,7 @@ func TestEndedCommandAnswersAsItDid(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := rapid.Int64Range(0, 1<<40)
 		text := rapid.StringN(0, 20, 60)
-		s := &Session{id: "s-x", dir: "/somewhere", pool: &Pool{}}
+		s := &Session{identity: identity{id: "s-x", pool: &Pool{}}, dir: "/somewhere"}
 		begin := time.Unix(1_800_000_000, r.Draw(t, "begin"))
 		e := &Exec{
 			work: work{

@@ -4,15 +4,11 @@ import (
 	"context"
 	"errors"
 	"io/fs"
-	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"trl/pool/ids"
-	"trl/protocol"
 	"trl/runtime"
 )
 
@@ -286,77 +282,6 @@ func (p *Pool) openShell(ctx context.Context, id string, t sessionSpec) (*runtim
 	return p.base.OpenShell(ctx, runtime.ShellConfig{
 		ID: id, Path: t.shell, Dir: t.dir, Env: p.environment(id, t.shell, t.env), Restore: t.restore, Limits: t.limits,
 	})
-}
-
-// idVariable tells a session's processes whose they are, and the orphan scan, too: a session cannot remove it.
-const idVariable = "TRL_SESSION_ID"
-
-// environment is the base, the session's own variables, and its id.
-func (p *Pool) environment(id, shell string, env protocol.Env) []string {
-	base := p.config.Load().BaseEnv
-	all := make([]string, 0, len(base)+len(env)+2)
-	if filepath.Base(shell) != "busybox" { // which by this name is no shell
-		base = append(slices.Clone(base), "SHELL="+shell)
-	}
-	for _, v := range base {
-		name, _, _ := strings.Cut(v, "=")
-		if _, replaced := env[name]; !replaced && name != idVariable {
-			all = append(all, v)
-		}
-	}
-	for name, value := range withoutID(env) {
-		if value != nil {
-			all = append(all, name+"="+*value)
-		}
-	}
-	return append(all, idVariable+"="+id)
-}
-
-func withoutID(env protocol.Env) protocol.Env {
-	if _, has := env[idVariable]; !has {
-		return env
-	}
-	rest := protocol.Env{}
-	for name, value := range env {
-		if name != idVariable {
-			rest[name] = value
-		}
-	}
-	return rest
-}
-
-// isDirError: the error is about the directory that was to be entered, not about something of the server's.
-func isDirError(e *fs.PathError) bool { return e.Op == "chdir" || e.Op == "stat" }
-
-// shellFault tells a client why there is no shell in dir.
-func shellFault(err error, dir string) *protocol.Error {
-	if e, ok := errors.AsType[*protocol.Error](err); ok {
-		return e
-	}
-	if e := limitFault(err); e != nil {
-		return e
-	}
-	if errors.Is(err, runtime.ErrKeeperGone) {
-		return errKeeperGone(err)
-	}
-	if e, ok := errors.AsType[*fs.PathError](err); ok && isDirError(e) && e.Path == dir {
-		return dirFault(dir, err)
-	}
-	// execve says no more than this of a directory that has gone since somebody looked; the shell itself is still there.
-	if e, ok := errors.AsType[*fs.PathError](err); ok && e.Op == "spawn" && dir != "" && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)) {
-		if _, there := findProgram(e.Path); there != nil {
-			return errNoDir(dir).WithCause(err)
-		}
-	}
-	if runtime.Scarce(err) {
-		return protocol.Errorf(protocol.LimitExceeded, "server or session is out of processes, memory or descriptors").WithCause(err)
-	}
-	return protocol.Errorf(protocol.ShellFailed, "shell cannot be used").WithCause(err)
-}
-
-// errKeeperGone tells a client that nothing is left. The gateway is about to end, too.
-func errKeeperGone(err error) *protocol.Error {
-	return protocol.Errorf(protocol.SessionLost, "the keeper is gone, and every session with it; start trl serve again").WithCause(err)
 }
 
 // identity is the id for the session that gets this shell, which may be none.
