@@ -7,6 +7,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"trl/pool/clock"
 	"trl/protocol"
 	"trl/runtime/journal"
 )
@@ -473,7 +474,7 @@ func (e *Exec) soFar() protocol.ExecExit {
 	if began.IsZero() {
 		began = now
 	}
-	x.QueuedMS, x.DurationMS = elapsed(e.queuedAt, began).Milliseconds(), elapsed(began, now).Milliseconds()
+	x.QueuedMS, x.DurationMS = clock.Elapsed(e.queuedAt, began).Milliseconds(), clock.Elapsed(began, now).Milliseconds()
 	x.StdoutBytes, x.StderrBytes = e.journal.Totals()
 	return x
 }

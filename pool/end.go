@@ -6,6 +6,8 @@ import (
 	"syscall"
 	"time"
 
+	"trl/pool/clock"
+	"trl/pool/entry"
 	"trl/protocol"
 	"trl/runtime"
 	"trl/statemachine"
@@ -44,7 +46,7 @@ func (s *Session) endLocked(reason protocol.Reason, grace time.Duration) {
 		return
 	}
 	s.ending = &ending{reason: reason, grace: grace}
-	s.appendLog(entry{Ending: &endingEntry{reason, durationNS(grace)}})
+	s.appendLog(entry.Entry{Ending: &entry.Ending{Reason: reason, Grace: entry.Duration(grace)}})
 	s.cancel(fmt.Errorf("session ended: %s", reason))
 	s.pool.tasks.Add(1) // the runner, which is a task, is still there; Close waits for it
 	go s.finish(s.waiting.takeAll())
@@ -91,7 +93,7 @@ func (s *Session) finish(queue []*Exec) {
 	s.mu.Lock()
 	s.final = finalState{at: time.Now(), facts: facts}
 	s.final.facts.pid, s.final.facts.background = 0, nil
-	s.appendLog(entry{Over: &overEntry{s.final.at, facts.dir, facts.envs}})
+	s.appendLog(entry.Entry{Over: &entry.Over{At: s.final.at, Dir: facts.dir, Envs: facts.envs}})
 	s.closed = true
 	s.fireLocked(statemachine.Ended, reason)
 	s.endWatchersLocked()
@@ -111,7 +113,7 @@ func (s *Session) finish(queue []*Exec) {
 	}
 	p.metrics.SessionsEnded.WithLabelValues(string(reason)).Inc()
 	p.reportEnd(End{Owner: s.owner, Session: s.id, Kind: SessionEnd, Reason: string(reason), RequestedAt: s.created, StartedAt: s.created, EndedAt: s.final.at})
-	s.log.Info().Str("reason", string(reason)).Dur("duration_ms", elapsed(s.created, time.Now())).Int64("commands", commands).Int64("bytes", bytes).Msg("session ended")
+	s.log.Info().Str("reason", string(reason)).Dur("duration_ms", clock.Elapsed(s.created, time.Now())).Int64("commands", commands).Int64("bytes", bytes).Msg("session ended")
 }
 
 // openFailed ends a session that got no shell. It never existed, unless it was ended while it was being made.

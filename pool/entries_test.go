@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"trl/pool/entry"
 )
 
 var updateEntries = flag.Bool("update-entries", false, "write testdata/entries.txt")
@@ -15,9 +17,9 @@ var updateEntries = flag.Bool("update-entries", false, "write testdata/entries.t
 // TestEntriesStayReadable: gateways of other versions read the session log, so no entry loses a field, and none changes its name or its type.
 func TestEntriesStayReadable(t *testing.T) {
 	var b strings.Builder
-	writeFields(&b, "", reflect.TypeFor[entry](), nil)
-	writeFields(&b, "(binary) .at.", reflect.TypeFor[outputPlace](), nil)
-	writeFields(&b, "(binary) .rare.", reflect.TypeFor[rareExit](), nil)
+	writeFields(&b, "", reflect.TypeFor[entry.Entry](), nil)
+	writeFields(&b, "(binary) .at.", reflect.TypeFor[entry.Output](), nil)
+	writeFields(&b, "(binary) .rare.", reflect.TypeFor[entry.RareExit](), nil)
 	lines := strings.SplitAfter(b.String(), "\n")
 	slices.Sort(lines)
 	text := strings.Join(lines, "")
@@ -93,7 +95,7 @@ func shapeOf(typ reflect.Type) string {
 func TestEndedEntriesStayReadable(t *testing.T) {
 	request := &keyedRequest{own: keyID{1}, alias: keyID{2}, params: fingerprint{3}}
 	x := &endedExec{
-		stream: "st-x", text: "text", dir: "/dir", request: request, rare: &rareExit{Signal: "TERM", Background: []int{7}},
+		stream: "st-x", text: "text", dir: "/dir", request: request, rare: &entry.RareExit{Signal: "TERM", Background: []int{7}},
 		execTimes: execTimes{1, 2, 3, 4, 5, 6, 7}, stdout: 8, stderr: 9, timeout: 10, execUsage: execUsage{1.5, 11, 12}, maxOutput: 13, code: 143,
 		flags: hasCode | hasUsage | wasCancelled | isTombstone,
 	}

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"trl/metrics"
+	"trl/pool/clock"
+	"trl/pool/entry"
 	"trl/pool/recording"
 	"trl/protocol"
 	"trl/runtime"
@@ -40,8 +42,8 @@ type Exec struct {
 	accepted bool                // it has the request; written by the runner, or under session.mu
 	stdin    []runtime.HeldFile  // what the keeper calls its stdin; set once before it is accepted
 	pipes    *runtime.SavedPipes // where its output flows; owned by the runner, set once when it begins
-	begun    *begunEntry         // as written last; owned by the runner, nil when it does not run
-	cancel   *cancelEntry        // guarded by session.mu; as written last; nil: none
+	begun    *entry.Begun        // as written last; owned by the runner, nil when it does not run
+	cancel   *entry.Cancel       // guarded by session.mu; as written last; nil: none
 
 	command *runtime.Command // guarded by session.mu; nil once ended
 
@@ -304,7 +306,7 @@ func (e *Exec) setEndLocked(now time.Time) {
 	}
 	e.exit = protocol.ExecExit{
 		ExecID: e.ID(), SessionID: e.session.id, StreamID: e.stream, StdoutBytes: stdout, StderrBytes: stderr,
-		QueuedMS: elapsed(e.queuedAt, began).Milliseconds(), TimeoutS: protocol.Seconds(e.timeout.Seconds()), WorkingDir: e.session.dir,
+		QueuedMS: clock.Elapsed(e.queuedAt, began).Milliseconds(), TimeoutS: protocol.Seconds(e.timeout.Seconds()), WorkingDir: e.session.dir,
 	}
 }
 
@@ -330,7 +332,7 @@ func (e *Exec) endQueued(how func()) {
 	how()
 	e.command.Discard()
 	e.command = nil
-	s.appendLog(entry{Done: e.doneEntry()})
+	s.appendLog(entry.Entry{Done: e.doneEntry()})
 	s.retainExecLocked(e)
 	s.mu.Unlock()
 	e.countEnd()
@@ -361,8 +363,8 @@ func (e *Exec) countEnd() {
 		Code: e.exit.ExitCode, Signal: e.exit.Signal, RequestedAt: e.queuedAt, StartedAt: e.beganAt, EndedAt: e.endedAt,
 	})
 	if !e.startedAt.IsZero() {
-		series.seconds.Observe(elapsed(e.beganAt, e.endedAt).Seconds())
-		p.metrics.QueueSeconds.Observe(elapsed(e.queuedAt, e.startedAt).Seconds())
+		series.seconds.Observe(clock.Elapsed(e.beganAt, e.endedAt).Seconds())
+		p.metrics.QueueSeconds.Observe(clock.Elapsed(e.queuedAt, e.startedAt).Seconds())
 	}
 	switch outcome { // one line for each way to hang or break; what commands usually do is theirs
 	case metrics.OutcomeTimeout, metrics.OutcomeNoOutput, metrics.OutcomeCancelled, metrics.OutcomeShellDied, metrics.OutcomeError:
@@ -460,8 +462,8 @@ func (e *Exec) Cancel(grace *time.Duration) (done <-chan struct{}, was bool) {
 		s := e.session
 		s.mu.Lock()
 		now := time.Now()
-		e.cancel = &cancelEntry{ID: e.ID(), Grace: durationNS(most), At: now, Uptime: uptimeAt(now)}
-		s.appendLog(entry{Cancel: e.cancel})
+		e.cancel = &entry.Cancel{ID: e.ID(), Grace: entry.Duration(most), At: now, Uptime: clock.UptimeAt(now)}
+		s.appendLog(entry.Entry{Cancel: e.cancel})
 		s.mu.Unlock()
 		c.Cancel(syscall.SIGTERM, most)
 	}

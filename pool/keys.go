@@ -12,6 +12,7 @@ import (
 
 	"github.com/go-json-experiment/json"
 
+	"trl/pool/clock"
 	"trl/protocol"
 )
 
@@ -85,7 +86,7 @@ type keyedRequest struct {
 	made        chan struct{} // closed when value or err is set
 	value       any           // guarded by keys.mu: what the request made, or a tombstone of that
 	err         error         // set once before made is closed
-	completedAt uptime        // guarded by keys.mu; 0 until completed
+	completedAt clock.Uptime  // guarded by keys.mu; 0 until completed
 }
 
 // tombstone stands for what was made by a request, when only its answer is kept. again makes that anew.
@@ -244,7 +245,7 @@ func (k *requestKeys) complete(ref keyRef, now time.Time) {
 	if e == nil || e.completedAt != 0 {
 		return
 	}
-	e.completedAt = uptimeAt(now)
+	e.completedAt = clock.UptimeAt(now)
 	k.completed = append(k.completed, e)
 }
 
@@ -277,7 +278,7 @@ func (k *requestKeys) replaceByTombstone(e *keyedRequest, value tombstone) {
 func (k *requestKeys) dropExpired(now time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	over := uptimeAt(now.Add(-keyRetention))
+	over := clock.UptimeAt(now.Add(-keyRetention))
 	n := 0
 	for n < len(k.completed) && k.completed[n].completedAt <= over {
 		k.removeLocked(k.completed[n])
@@ -294,7 +295,7 @@ func (k *requestKeys) dropExpired(now time.Time) {
 func (k *requestKeys) isExpired(e *keyedRequest, now time.Time) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.entries[e.own] != e || e.completedAt != 0 && e.completedAt <= uptimeAt(now.Add(-keyRetention))
+	return k.entries[e.own] != e || e.completedAt != 0 && e.completedAt <= clock.UptimeAt(now.Add(-keyRetention))
 }
 
 // restore remembers a request of another gateway's time; done is zero while it is under way. Of two that have the same alias, the later
@@ -304,7 +305,7 @@ func (k *requestKeys) restore(who string, e *keyedRequest, value any, done time.
 	defer k.mu.Unlock()
 	e.made, e.value = closedChan, value
 	if !done.IsZero() {
-		e.completedAt = uptimeAt(done)
+		e.completedAt = clock.UptimeAt(done)
 		k.completed = append(k.completed, e)
 	}
 	other := k.entries[e.alias]

@@ -7,6 +7,7 @@ import (
 
 	"github.com/go-json-experiment/json"
 
+	"trl/pool/entry"
 	"trl/pool/ids"
 	"trl/protocol"
 	"trl/runtime"
@@ -16,17 +17,17 @@ import (
 // A loggedSession is what a session log says of one session.
 type loggedSession struct {
 	id            string
-	session       *sessionEntry
+	session       *entry.Session
 	shell         *runtime.SavedShell
 	ended         []*loggedEnded   // execs that have ended, of which the session log had one entry
 	work          []*loggedWork    // the others, as they came
 	tombstones    []*workTombstone // processes and terminals of which only the request_key is remembered
 	compactBytes  int64            // bytes of ended and tombstones in the session log
 	index         map[string]any   // what is in ended and work, by id
-	shares        []*shareEntry
-	ending        *endingEntry
-	over          *overEntry
-	revived       *revivedEntry
+	shares        []*entry.Share
+	ending        *entry.Ending
+	over          *entry.Over
+	revived       *entry.Revived
 	commandsBegun int64 // after session was written
 	reset         bool  // was going on
 	last          *protocol.LastExec
@@ -37,22 +38,22 @@ type loggedSession struct {
 // loggedEnded is an exec that has ended. What is forgotten is not retained any more; its request_key is remembered, if it had one.
 type loggedEnded struct {
 	*endedExec
-	at        *outputPlace // nil: nothing of its output is kept
+	at        *entry.Output // nil: nothing of its output is kept
 	forgotten bool
 }
 
 // loggedWork is an exec, a process or a terminal, in the entries that were written as it went on.
 type loggedWork struct {
-	exec     *execEntry // one of these three is set
-	process  *processEntry
-	terminal *termEntry
+	exec     *entry.Exec // one of these three is set
+	process  *entry.Process
+	terminal *entry.Terminal
 
-	begun     *begunEntry  // of an exec
-	cancel    *cancelEntry // of an exec
-	expired   bool         // of a process
-	done      *doneEntry   // how it ended: one of these three; nil: it has not
-	exited    *exitedEntry
-	closed    *closedEntry
+	begun     *entry.Begun  // of an exec
+	cancel    *entry.Cancel // of an exec
+	expired   bool          // of a process
+	done      *entry.Done   // how it ended: one of these three; nil: it has not
+	exited    *entry.Exited
+	closed    *entry.Closed
 	forgotten bool // as in loggedEnded
 
 	made revivable // what recovery made of it
@@ -70,14 +71,14 @@ func (x *loggedWork) kind() byte {
 }
 
 // request is what all kinds were asked for.
-func (x *loggedWork) request() *workEntry {
+func (x *loggedWork) request() *entry.Work {
 	switch {
 	case x.exec != nil:
-		return &x.exec.workEntry
+		return &x.exec.Work
 	case x.process != nil:
-		return &x.process.workEntry
+		return &x.process.Work
 	}
-	return &x.terminal.workEntry
+	return &x.terminal.Work
 }
 
 func (x *loggedWork) hasEnded() bool { return x.done != nil || x.exited != nil || x.closed != nil }
@@ -154,7 +155,7 @@ func (m *loggedSession) readLine(text []byte) error {
 		}
 		return err
 	}
-	var e entry
+	var e entry.Entry
 	if err := json.Unmarshal(text, &e); err != nil {
 		return fmt.Errorf("session log: %w", err)
 	}
@@ -175,7 +176,7 @@ func (m *loggedSession) addToIndex(stream string, x any) {
 }
 
 // readEntry adds what an entry of JSON says.
-func (m *loggedSession) readEntry(e *entry) {
+func (m *loggedSession) readEntry(e *entry.Entry) {
 	switch {
 	case e.Session != nil:
 		m.session, m.commandsBegun, m.last, m.dir = e.Session, 0, e.Session.Last, e.Session.Cwd
@@ -192,7 +193,7 @@ func (m *loggedSession) readEntry(e *entry) {
 	case e.Exec != nil:
 		m.addWork(&loggedWork{exec: e.Exec})
 		if e.Begun != nil {
-			m.readEntry(&entry{Begun: e.Begun})
+			m.readEntry(&entry.Entry{Begun: e.Begun})
 		}
 	case e.Begun != nil:
 		if x := m.find('x', e.Begun.ID); x != nil {
@@ -236,7 +237,7 @@ func (m *loggedSession) readEntry(e *entry) {
 	case e.Share != nil:
 		m.shares = append(m.shares, e.Share)
 	case e.Unshared != "":
-		m.shares = slices.DeleteFunc(m.shares, func(x *shareEntry) bool { return x.ID == e.Unshared })
+		m.shares = slices.DeleteFunc(m.shares, func(x *entry.Share) bool { return x.ID == e.Unshared })
 	case e.Unwanted != "":
 		m.dropRecording(e.Unwanted)
 	case e.Ending != nil:
@@ -255,7 +256,7 @@ func (m *loggedSession) shellReplaced(r *runtime.Replaced) {
 		if m.revived != nil {
 			lost = runtime.Union(m.revived.Lost, lost)
 		}
-		m.revived = &revivedEntry{lost}
+		m.revived = &entry.Revived{Lost: lost}
 	default:
 		for _, x := range slices.Backward(m.work) {
 			if x.done == nil && x.begun != nil && x.begun.Command.Seq == r.Seq {
@@ -299,7 +300,7 @@ func (m *loggedSession) find(kind byte, id string) *loggedWork {
 }
 
 // lastBegun is the last command that has begun, nil when that is not known.
-func (m *loggedSession) lastBegun() (last *begunEntry) {
+func (m *loggedSession) lastBegun() (last *entry.Begun) {
 	for _, x := range m.work {
 		if x.begun != nil && (last == nil || x.begun.Command.Seq > last.Command.Seq) {
 			last = x.begun

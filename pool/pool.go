@@ -21,6 +21,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"trl/metrics"
+	"trl/pool/entry"
 	"trl/pool/ids"
 	"trl/pool/recording"
 	"trl/protocol"
@@ -318,7 +319,7 @@ func (p *Pool) register(who string, q *protocol.SessionCreate) (s *Session, star
 	s = newSession(p, id, who, q.Name, t)
 	if q.RequestKey != "" {
 		params := fingerprintOf("session.create", q)
-		s.key = keyEntry{Key: q.RequestKey, Params: params[:]}
+		s.key = entry.Key{Key: q.RequestKey, Params: params[:]}
 	}
 	for s.tag = ids.Random(ids.TagLen); p.tags[s.tag] != nil; {
 		s.tag = ids.Random(ids.TagLen)

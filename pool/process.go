@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"time"
 
+	"trl/pool/entry"
 	"trl/protocol"
 	"trl/runtime"
 )
@@ -68,7 +69,7 @@ func (s *Session) beginProcess(ctx context.Context, q *protocol.ProcessStart, r 
 	s.mu.Lock()
 	s.touchLocked(time.Now())
 	s.processes[p.ID()] = p
-	s.appendLog(entry{Process: p.entry()})
+	s.appendLog(entry.Entry{Process: p.entry()})
 	s.publishLocked("process.started", func() any { return p.Info() })
 	s.mu.Unlock()
 	process.Start() // not before it was written down
@@ -91,7 +92,7 @@ func (p *Process) watch() {
 		case <-timer.C:
 			s.mu.Lock()
 			p.timedOut = true
-			s.appendLog(entry{Expired: p.ID()})
+			s.appendLog(entry.Entry{Expired: p.ID()})
 			s.mu.Unlock()
 		}
 	}

@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"trl/pool/entry"
 	"trl/pool/ids"
 	"trl/pool/recording"
 	"trl/protocol"
@@ -45,7 +46,7 @@ func (t *Terminal) recordingSource() recording.Source {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			t.recordingDeleted = true
-			s.appendLog(entry{Unwanted: t.recording})
+			s.appendLog(entry.Entry{Unwanted: t.recording})
 		},
 	}
 }
@@ -70,7 +71,7 @@ func (e *Exec) recordingSource() recording.Source {
 			if x := s.endedExecs[e.ID()]; x != nil && x.rare != nil {
 				x.rare.Recording, x.logSpan = "", sessionlog.Position{} // it is written anew
 			}
-			s.appendLog(entry{Unwanted: e.recording})
+			s.appendLog(entry.Entry{Unwanted: e.recording})
 		},
 	}
 }

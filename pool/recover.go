@@ -227,7 +227,7 @@ func (p *Pool) addRecovered(s *Session, m *loggedSession) {
 		p.names[ref] = s
 	}
 	if s.key.Key != "" {
-		p.requestKeys.restore(s.owner, s.key.newRequest(keyRef{owner: s.owner, key: s.key.Key}), s, m.session.Uptime.time(s.created))
+		p.requestKeys.restore(s.owner, newRequest(s.key, keyRef{owner: s.owner, key: s.key.Key}), s, m.session.Uptime.Time(s.created))
 	}
 	for _, x := range m.shares {
 		s.reviveShareLocked(x)

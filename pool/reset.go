@@ -5,6 +5,7 @@ import (
 	"syscall"
 	"time"
 
+	"trl/pool/entry"
 	"trl/protocol"
 	"trl/runtime"
 )
@@ -52,7 +53,7 @@ func (s *Session) Reset(ctx context.Context) error {
 // command left behind, is killed.
 func (s *Session) reset() error {
 	s.mu.Lock()
-	s.appendLog(entry{Reset: true})
+	s.appendLog(entry.Entry{Reset: true})
 	s.mu.Unlock()
 	s.resetGate.Lock()
 	err := s.shell.Reset(s.ctx, s.spec.dir, s.pool.environment(s.id, s.spec.shell, s.spec.env))

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"trl/runtime/sessionlog"
+
+	"trl/pool/entry"
 )
 
 // What is kept of what has ended, beside the retention time: enough for every client that comes back, bounded for those that never do.
@@ -104,7 +106,7 @@ func (s *Session) discardOldestLocked() {
 	s.retained.weight -= oldest.weighed
 	s.pool.retainedBytes.add(s.owner, -oldest.weighed)
 	s.removeLocked(oldest.ID())
-	s.appendLog(entry{Forgot: oldest.ID()}) // before its output goes
+	s.appendLog(entry.Entry{Forgot: oldest.ID()}) // before its output goes
 	oldest.discard()
 }
 

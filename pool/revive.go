@@ -7,6 +7,8 @@ import (
 	"syscall"
 	"time"
 
+	"trl/pool/clock"
+	"trl/pool/entry"
 	"trl/pool/recording"
 	"trl/protocol"
 	"trl/runtime"
@@ -56,7 +58,7 @@ func (s *Session) reviveWork(a *runtime.Adoption, m *loggedSession) (running *Ex
 	for _, x := range m.tombstones {
 		x.session = s
 		if x.request != nil {
-			s.pool.requestKeys.restore(s.owner, x.request, x, uptime(x.startUptime).time(fromNanos(x.startedAt)))
+			s.pool.requestKeys.restore(s.owner, x.request, x, clock.Uptime(x.startUptime).Time(fromNanos(x.startedAt)))
 			s.tombstones = append(s.tombstones, x)
 		}
 	}
@@ -101,28 +103,28 @@ func (s *Session) make(x *loggedWork) *work {
 	q, ring := x.request(), s.pool.config.Load().RingBytes
 	w := work{stream: q.Stream, session: s, text: q.Text, done: make(chan struct{})}
 	if q.Key.Key != "" {
-		w.key = q.Key.ref(s)
+		w.key = s.loggedKeyRef(q.Key)
 		copy(w.params[:], q.Key.Params)
 	}
-	started := func(c *childEntry) { w.startedAt, w.beganAt = c.Started, c.Uptime.time(c.Started) }
+	started := func(c *entry.Child) { w.startedAt, w.beganAt = c.Started, c.Uptime.Time(c.Started) }
 	switch {
 	case x.exec != nil:
 		w.journal, w.recording = journal.New(ring), x.exec.Recording
 		if b := x.begun; b != nil {
-			w.startedAt, w.beganAt = b.At, b.Uptime.time(b.At)
+			w.startedAt, w.beganAt = b.At, b.Uptime.Time(b.At)
 		}
 		e := reviveExec(w, x)
 		x.made = e
 		return &e.work
 	case x.process != nil:
-		started(&x.process.childEntry)
+		started(&x.process.Child)
 		w.journal = journal.New(ring)
 		q := &x.process.Process
 		p := &Process{child: child{work: w, pid: q.Pid, lost: q.Lost, live: &s.liveProcesses}, name: x.process.Name, timeout: time.Duration(x.process.Timeout), timedOut: x.expired}
 		x.made = p
 		return &p.work
 	}
-	started(&x.terminal.childEntry)
+	started(&x.terminal.Child)
 	w.journal, w.recording = journal.New(termRings*ring), x.terminal.Recording
 	t := newTerminal(w, x.terminal.Nonce)
 	t.pid, t.lost = x.terminal.Terminal.Pid, x.terminal.Terminal.Lost
@@ -139,16 +141,16 @@ func (s *Session) reviveKey(x *loggedWork, w *work) {
 	if w.key == (keyRef{}) || x.done != nil && x.done.Failure != nil {
 		return
 	}
-	s.pool.requestKeys.restore(s.owner, x.request().Key.newRequest(w.key), x.made, completed)
+	s.pool.requestKeys.restore(s.owner, newRequest(x.request().Key, w.key), x.made, completed)
 }
 
 // killed gives x the end that the last gateway did not write down.
 func (x *loggedWork) killed(w *work) {
-	end := endEntry{ID: w.ID(), Code: protocol.SignalExitCode(syscall.SIGKILL), Signal: syscall.SIGKILL, At: time.Now(), Span: w.journal.Span()}
+	end := entry.ChildEnd{ID: w.ID(), Code: protocol.SignalExitCode(syscall.SIGKILL), Signal: syscall.SIGKILL, At: time.Now(), Span: w.journal.Span()}
 	if x.process != nil {
-		x.exited = &exitedEntry{endEntry: end, TimedOut: x.expired, End: w.journal.Size()}
+		x.exited = &entry.Exited{ChildEnd: end, TimedOut: x.expired, End: w.journal.Size()}
 	} else {
-		x.closed = &closedEntry{endEntry: end}
+		x.closed = &entry.Closed{ChildEnd: end}
 	}
 }
 
@@ -186,7 +188,7 @@ func (e *Exec) restoreEnd(x *loggedWork) {
 	if e.command, e.pipes = nil, d.Pipes; x.forgotten {
 		e.pipes = nil
 	}
-	e.exit, e.failure, e.endedAt, e.endOffset, e.shellDied = d.Exit, d.Failure, d.Uptime.time(d.At), d.End, d.Died
+	e.exit, e.failure, e.endedAt, e.endOffset, e.shellDied = d.Exit, d.Failure, d.Uptime.Time(d.At), d.End, d.Died
 	if e.pipes == nil {
 		e.journal = journal.NewLengthOnly(d.Exit.StdoutBytes, d.Exit.StderrBytes) // what never had one wrote nothing
 	}
@@ -225,7 +227,7 @@ func (e *Exec) reviveLive(a *runtime.Adoption, x *loggedWork, _ *loggedSession) 
 	if x.cancel != nil {
 		// The last gateway may not have come to send TERM, so some of the grace is left however late this one comes.
 		grace := time.Duration(x.cancel.Grace)
-		e.command.Cancel(syscall.SIGTERM, max(min(grace, minGraceOfNext), grace-elapsed(x.cancel.Uptime.time(x.cancel.At), time.Now())))
+		e.command.Cancel(syscall.SIGTERM, max(min(grace, minGraceOfNext), grace-clock.Elapsed(x.cancel.Uptime.Time(x.cancel.At), time.Now())))
 	}
 	return nil
 }

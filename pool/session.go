@@ -10,6 +10,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"trl/pool/entry"
 	"trl/pool/recording"
 	"trl/protocol"
 	"trl/runtime"
@@ -107,7 +108,7 @@ type identity struct {
 	spec           sessionSpec
 	pool           *Pool
 	log            zerolog.Logger
-	key            keyEntry // of the session.create
+	key            entry.Key // of the session.create
 }
 
 // toRunner is what the runner is told, and what it tells of itself.
@@ -145,7 +146,7 @@ type memoryUse struct {
 type lifecycle struct {
 	state     *statemachine.Machine
 	resetting int                // resets asked for and not done: nobody gets the turn
-	revived   *revivedEntry      // the shell was put back while no command ran; nil: no, or the next command's client was told
+	revived   *entry.Revived     // the shell was put back while no command ran; nil: no, or the next command's client was told
 	commands  int64              // ever begun
 	last      *protocol.LastExec // the command that ended last; nil before the first
 	warned    bool               // session.expiring was sent since it was last active
@@ -223,7 +224,7 @@ func (s *Session) openShell(warm *warmShell) error {
 	}
 	s.mu.Lock()
 	s.sessionLog = shell.SessionLog()
-	s.appendLog(entry{Session: s.entry()})
+	s.appendLog(entry.Entry{Session: s.entry()})
 	s.shell = shell // and the lock is kept until all who came before it have what they need of it
 	refused := map[*Exec]error{}
 	for _, e := range slices.Clone(s.waiting) {
@@ -311,7 +312,7 @@ func (s *Session) finishExec(e *Exec, out runtime.Outcome) (next *Exec) {
 	if !e.accepted { // it did not get as far as to begin
 		s.logAccepted(e, nil)
 	}
-	s.appendLog(entry{Done: e.doneEntry()})
+	s.appendLog(entry.Entry{Done: e.doneEntry()})
 	s.retainExecLocked(e)
 	s.compactLocked()
 	s.publishLocked("exec.exit", func() any { return e.exit })
@@ -411,7 +412,7 @@ func (s *Session) reviveShell() (again <-chan time.Time) {
 	if s.revived != nil { // twice before anybody was told
 		lost = runtime.Union(s.revived.Lost, lost)
 	}
-	s.revived = &revivedEntry{lost} // as the shell's record says
+	s.revived = &entry.Revived{Lost: lost} // as the shell's record says
 	s.mu.Unlock()
 	s.log.Info().Strs("lost", lost).Msg("shell died while idle, restored")
 	return nil
@@ -595,7 +596,7 @@ func (s *Session) Rename(name string) error {
 		delete(p.names, old)
 	}
 	s.name = name
-	s.appendLog(entry{Name: &name})
+	s.appendLog(entry.Entry{Name: &name})
 	p.names[nameRef{s.owner, name}] = s
 	s.touchLocked(time.Now())
 	return nil

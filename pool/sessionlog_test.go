@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"trl/internal/testkit"
+	"trl/pool/entry"
 	"trl/pool/ids"
 	"trl/protocol"
 	"trl/runtime"
@@ -101,7 +102,7 @@ func TestNothingBehindAGap(t *testing.T) {
 	}
 	defer unix.Close(fd)
 	s.mu.Lock()
-	s.appendLog(entry{Unwanted: strings.Repeat("x", 16<<20)})
+	s.appendLog(entry.Entry{Unwanted: strings.Repeat("x", 16<<20)})
 	s.mu.Unlock()
 	want(t, s, "echo goes on", "goes on\n")
 	if _, err := sessionlog.Open(fd, nil); !errors.Is(err, sessionlog.ErrNotSessionLog) {

@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"time"
 
+	"trl/pool/clock"
+	"trl/pool/entry"
 	"trl/pool/ids"
 	"trl/protocol"
 )
@@ -33,8 +35,8 @@ type Share struct {
 	name         string
 	credentialID string // id of the credential that it was made with; "": of none that can be withdrawn
 	created      time.Time
-	expires      time.Time // as people are told
-	expiresBoot  bootTime  // the same; 0: the credential that it was made with expires then, by the wall clock
+	expires      time.Time  // as people are told
+	expiresBoot  clock.Boot // the same; 0: the credential that it was made with expires then, by the wall clock
 
 	clients atomic.Int64
 	ended   chan struct{} // closed when it has been taken out of its session, under s.mu
@@ -59,7 +61,7 @@ func (s *Session) Share(q *protocol.ShareCreate, maker string, until time.Time) 
 		life = q.ExpiresIn.Duration()
 	}
 	now := time.Now()
-	expires, end := now.Add(life), bootTimeAt(now.Add(life))
+	expires, end := now.Add(life), clock.BootAt(now.Add(life))
 	if !until.IsZero() && until.Before(expires) {
 		expires, end = until.Round(0), 0
 	}
@@ -80,7 +82,7 @@ func (s *Session) Share(q *protocol.ShareCreate, maker string, until time.Time) 
 		return nil, "", protocol.Errorf(protocol.LimitExceeded, "session has %d share links", maxShares).With("limit", maxShares)
 	}
 	s.addShareLocked(sh)
-	s.appendLog(entry{Share: sh.entry()})
+	s.appendLog(entry.Entry{Share: sh.entry()})
 	return sh, token, nil
 }
 
@@ -172,7 +174,7 @@ func (s *Session) endSharesLocked(which func(*Share) bool) (any bool) {
 		}
 		any = true
 		delete(s.pool.shares, sh.hash)
-		s.appendLog(entry{Unshared: sh.id})
+		s.appendLog(entry.Entry{Unshared: sh.id})
 		close(sh.ended)
 		return true
 	})
@@ -253,28 +255,15 @@ func (sh *Share) expired(now time.Time) bool {
 	if sh.expiresBoot == 0 {
 		return !now.Before(sh.expires)
 	}
-	return bootTimeAt(now) >= sh.expiresBoot
+	return clock.BootAt(now) >= sh.expiresBoot
 }
 
-// shareEntry is a share in the session log.
-type shareEntry struct {
-	ID           string    `json:"id"`
-	Hash         []byte    `json:"hash"`
-	Term         string    `json:"term,omitzero"`
-	Control      bool      `json:"control,omitzero"`
-	Name         string    `json:"name,omitzero"`
-	CredentialID string    `json:"maker,omitzero"`
-	Created      time.Time `json:"created"`
-	Expires      time.Time `json:"expires"`
-	Boot         bootTime  `json:"boot,omitzero"` // at Expires; 0: the credential that it was made with expires then, by the wall clock
-}
-
-func (sh *Share) entry() *shareEntry {
-	return &shareEntry{ID: sh.id, Hash: sh.hash[:], Term: sh.term, Control: sh.control, Name: sh.name, CredentialID: sh.credentialID, Created: sh.created, Expires: sh.expires, Boot: sh.expiresBoot}
+func (sh *Share) entry() *entry.Share {
+	return &entry.Share{ID: sh.id, Hash: sh.hash[:], Term: sh.term, Control: sh.control, Name: sh.name, CredentialID: sh.credentialID, Created: sh.created, Expires: sh.expires, Boot: sh.expiresBoot}
 }
 
 // reviveShareLocked makes a share anew. s.pool.mu and s.mu are held, or nobody knows s yet.
-func (s *Session) reviveShareLocked(x *shareEntry) {
+func (s *Session) reviveShareLocked(x *entry.Share) {
 	sh := &Share{
 		id: x.ID, session: s, term: x.Term, control: x.Control, name: x.Name, credentialID: x.CredentialID, created: x.Created, expires: x.Expires, expiresBoot: x.Boot, ended: make(chan struct{}),
 	}

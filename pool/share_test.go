@@ -10,6 +10,7 @@ import (
 
 	"github.com/go-json-experiment/json"
 
+	"trl/pool/entry"
 	"trl/protocol"
 )
 
@@ -45,7 +46,7 @@ func TestLinkDoesNotOutlastASuspend(t *testing.T) {
 	s := r.create(protocol.SessionCreate{})
 	const inside = "TRL_TEST_LINKS"
 	if text := os.Getenv(inside); text != "" {
-		var links []*shareEntry
+		var links []*entry.Share
 		if raw, err := base64.StdEncoding.DecodeString(text); err != nil || json.Unmarshal(raw, &links) != nil {
 			t.Fatal(text)
 		}
@@ -72,7 +73,7 @@ func TestLinkDoesNotOutlastASuspend(t *testing.T) {
 	if out, err := exec.Command("unshare", "--time", "--boottime", "3600", "true").CombinedOutput(); err != nil {
 		t.Skipf("no time namespace (needs root): %v %s", err, out)
 	}
-	var links []*shareEntry
+	var links []*entry.Share
 	for name, life := range map[string]time.Duration{"short": 50 * time.Minute, "long": 70 * time.Minute} {
 		q := &protocol.ShareCreate{Name: name, ExpiresIn: new(protocol.Seconds(life.Seconds()))}
 		sh, _, err := s.Share(q, "", time.Time{})
@@ -130,10 +131,10 @@ func TestGuestKeysAreWrittenDown(t *testing.T) {
 		t.Fatalf("%d commands, processes and terminals", len(m.work))
 	}
 	for what, refs := range map[string][2]keyRef{
-		"owner's command":  {m.work[0].request().Key.ref(s), owners.key},
-		"guest's command":  {m.work[1].request().Key.ref(s), guests.key},
-		"guest's process":  {m.work[2].request().Key.ref(s), p.key},
-		"guest's terminal": {m.work[3].request().Key.ref(s), term.key},
+		"owner's command":  {s.loggedKeyRef(m.work[0].request().Key), owners.key},
+		"guest's command":  {s.loggedKeyRef(m.work[1].request().Key), guests.key},
+		"guest's process":  {s.loggedKeyRef(m.work[2].request().Key), p.key},
+		"guest's terminal": {s.loggedKeyRef(m.work[3].request().Key), term.key},
 	} {
 		if refs[0] != refs[1] {
 			t.Errorf("%s: %+v was written, %+v is read", what, refs[1], refs[0])
@@ -146,9 +147,9 @@ func TestGuestKeysAreWrittenDown(t *testing.T) {
 		`{"key":"k","params":"","default":true}`: {owner: me, scope: s.id, key: "k", namesNoSession: true},
 		`{"key":"k","params":""}`:                {owner: me, scope: s.id, key: "k"},
 	} {
-		var old keyEntry
-		if err := json.Unmarshal([]byte(text), &old); err != nil || old.ref(s) != want {
-			t.Errorf("%s: %+v %v", text, old.ref(s), err)
+		var old entry.Key
+		if err := json.Unmarshal([]byte(text), &old); err != nil || s.loggedKeyRef(old) != want {
+			t.Errorf("%s: %+v %v", text, s.loggedKeyRef(old), err)
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"trl/pool/entry"
 	"trl/pool/recording"
 	"trl/protocol"
 	"trl/runtime"
@@ -89,7 +90,7 @@ func (s *Session) beginTerminal(ctx context.Context, q *protocol.TermOpen, r req
 	s.touchLocked(time.Now())
 	t.record(t.recordingSource)
 	s.terminals[t.ID()] = t
-	s.appendLog(entry{Terminal: t.entry()})
+	s.appendLog(entry.Entry{Terminal: t.entry()})
 	s.publishLocked("term.opened", func() any { return t.Info() })
 	s.mu.Unlock()
 	terminal.Start() // not before it was written down

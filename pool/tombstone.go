@@ -10,6 +10,8 @@ import (
 
 	"github.com/go-json-experiment/json"
 
+	"trl/pool/clock"
+	"trl/pool/entry"
 	"trl/pool/ids"
 	"trl/protocol"
 	"trl/runtime"
@@ -30,7 +32,7 @@ type endedExec struct {
 	resultOutput *resultOutput       // of an exec.run with output, or of one that was asked for meanwhile; else nil
 	pipes        *runtime.SavedPipes // where its output comes from; nil without output
 	request      *keyedRequest       // nil: it had no request_key
-	rare         *rareExit           // nil: nothing of that
+	rare         *entry.RareExit     // nil: nothing of that
 	logSpan      sessionlog.Position // where the session log has it in one entry; zero: nowhere
 
 	execTimes
@@ -73,21 +75,6 @@ const (
 	isTombstone // its text and its output are no longer kept
 )
 
-// rareExit is what few commands have.
-type rareExit struct {
-	Signal     string          `json:"signal,omitzero"`
-	Lost       []string        `json:"lost,omitzero"`
-	Background []int           `json:"background,omitzero"`
-	LimitHit   string          `json:"limit_hit,omitzero"`
-	Error      *protocol.Error `json:"error,omitzero"`
-	Failure    *protocol.Error `json:"failure,omitzero"`
-	Recording  string          `json:"recording,omitzero"`
-}
-
-func (r *rareExit) none() bool {
-	return r.Signal == "" && r.Lost == nil && r.Background == nil && r.LimitHit == "" && r.Error == nil && r.Failure == nil && r.Recording == ""
-}
-
 func (f execFlags) has(one execFlags) bool { return f&one != 0 }
 
 func (f *execFlags) set(one execFlags, on bool) {
@@ -101,7 +88,7 @@ func (e *Exec) toEnded() *endedExec {
 	x := &endedExec{
 		stream: e.stream, session: e.session, text: e.text,
 		execTimes: execTimes{
-			queuedAt: nanos(e.queuedAt), startedAt: nanos(e.startedAt), endedAt: nanos(e.endedAt), endUptime: int64(uptimeAt(e.endedAt)),
+			queuedAt: nanos(e.queuedAt), startedAt: nanos(e.startedAt), endedAt: nanos(e.endedAt), endUptime: int64(clock.UptimeAt(e.endedAt)),
 			queued: e.exit.QueuedMS, duration: e.exit.DurationMS, linger: e.exit.LingerMS,
 		},
 		stdout: e.exit.StdoutBytes, stderr: e.exit.StderrBytes,
@@ -138,11 +125,13 @@ func (e *Exec) toEnded() *endedExec {
 	f.set(killFailed, exit.KillFailed)
 	f.set(shellDied, e.shellDied)
 	f.set(isTombstone, e.isTombstone)
-	more := rareExit{exit.Signal, exit.StateLost, exit.Background, exit.LimitHit, exit.Error, e.failure, e.recording}
+	more := entry.RareExit{
+		Signal: exit.Signal, Lost: exit.StateLost, Background: exit.Background, LimitHit: exit.LimitHit, Error: exit.Error, Failure: e.failure, Recording: e.recording,
+	}
 	if e.failure != nil {
 		more.Error = nil // the same
 	}
-	if !more.none() {
+	if !more.IsEmpty() {
 		x.rare = &more
 	}
 	return x
@@ -200,7 +189,7 @@ func (x *endedExec) answer() any {
 // ID is the exec's.
 func (x *endedExec) ID() string { return x.stream[len(ids.StreamPrefix):] }
 
-func (x *endedExec) endTime() time.Time { return uptime(x.endUptime).time(fromNanos(x.endedAt)) }
+func (x *endedExec) endTime() time.Time { return clock.Uptime(x.endUptime).Time(fromNanos(x.endedAt)) }
 
 func (x *endedExec) mayGrow() bool { return x.output != nil && !x.output.Closed() }
 
@@ -376,13 +365,7 @@ func (c *codec) key(k **keyedRequest) {
 	c.raw((*k).params[:])
 }
 
-// outputPlace is where the output of an ended command is.
-type outputPlace struct {
-	Span  journal.Span        `json:"span"`
-	Pipes *runtime.SavedPipes `json:"lane,omitzero"`
-}
-
-func (x *endedExec) fields(c *codec, at **outputPlace) {
+func (x *endedExec) fields(c *codec, at **entry.Output) {
 	flags, most, code, timeout := int64(x.flags), int64(x.maxOutput), int64(x.code), int64(x.timeout)
 	c.strings(&x.stream, &x.text, &x.dir)
 	c.numbers(&flags, &x.queuedAt, &x.startedAt, &x.endedAt, &x.endUptime, &x.queued, &x.duration, &x.linger, &x.stdout, &x.stderr, &timeout, &most, &code, &x.rss, &x.peak)
@@ -410,9 +393,9 @@ func (x *workTombstone) fields(c *codec) {
 // encode is the entry. s.mu is held.
 func (x *endedExec) encode() []byte {
 	c := codec{b: append(make([]byte, 0, 256), execEntryKind)}
-	var at *outputPlace
+	var at *entry.Output
 	if x.output != nil {
-		at = &outputPlace{x.output.Span(), x.pipes}
+		at = &entry.Output{Span: x.output.Span(), Pipes: x.pipes}
 	}
 	x.fields(&c, &at)
 	return c.b
@@ -426,7 +409,7 @@ func (x *workTombstone) encode() []byte {
 
 var errBadEntry = errors.New("session log: entry of something that has ended makes no sense")
 
-func readEndedExec(text []byte) (x *endedExec, at *outputPlace, err error) {
+func readEndedExec(text []byte) (x *endedExec, at *entry.Output, err error) {
 	c := codec{b: bytes.TrimPrefix(text, []byte{execEntryKind}), reading: true}
 	x = &endedExec{}
 	if x.fields(&c, &at); c.bad || len(c.b) > 0 {

@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"trl/internal/testkit"
+	"trl/pool/entry"
 	"trl/protocol"
 	"trl/runtime/journal"
 )
@@ -102,7 +103,7 @@ func TestEndedCommandAnswersAsItDid(t *testing.T) {
 }
 
 func FuzzEndedEntries(f *testing.F) {
-	f.Add((&endedExec{stream: "st-x-1", rare: &rareExit{Signal: "KILL"}, request: &keyedRequest{}}).encode())
+	f.Add((&endedExec{stream: "st-x-1", rare: &entry.RareExit{Signal: "KILL"}, request: &keyedRequest{}}).encode())
 	f.Add((&workTombstone{kind: 't', stream: "st-t-1"}).encode())
 	f.Fuzz(func(t *testing.T, text []byte) { // whatever a session log says, it is an error or an entry
 		if x, at, err := readEndedExec(text); err == nil && at == nil {

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"trl/pool/clock"
+	"trl/pool/entry"
 	"trl/pool/ids"
 	"trl/pool/recording"
 	"trl/protocol"
@@ -131,7 +133,7 @@ type endedChild interface {
 	endedWork
 	base() *child
 	exitEvent() (name string, info func() any)
-	exitEntry() entry
+	exitEntry() entry.Entry
 }
 
 func (c *child) base() *child { return c }
@@ -212,7 +214,7 @@ func (c *child) awaitEnd(ctx context.Context) error {
 func (c *child) tombstone(kind byte) *workTombstone {
 	return &workTombstone{
 		kind: kind, session: c.session, stream: c.stream, request: c.session.pool.requestKeys.find(c.key), startedAt: nanos(c.startedAt), endedAt: nanos(c.endedAt),
-		startUptime: int64(uptimeAt(c.beganAt)), pid: int64(c.pid), code: int64(c.exit.Code), signal: int64(c.exit.Signal), endOffset: c.endOffset,
+		startUptime: int64(clock.UptimeAt(c.beganAt)), pid: int64(c.pid), code: int64(c.exit.Code), signal: int64(c.exit.Signal), endOffset: c.endOffset,
 	}
 }
 
