@@ -13,8 +13,8 @@ import (
 	"trl/runtime"
 )
 
-// maxChildren bounds a session's live processes and terminals: each costs three goroutines, two pipes and up to a ring.
-const maxChildren = 256
+// maxProcesses bounds a session's live processes and terminals: each costs three goroutines, two pipes and up to a ring.
+const maxProcesses = 256
 
 // Process is one background command: running or ended.
 type Process struct {

@@ -156,7 +156,7 @@ func (x *loggedWork) killed(w *work) {
 
 // outputLost closes a journal that could not be replayed.
 func (w *work) outputLost(err error) {
-	w.session.log.Error().Err(err).Str("stream", w.stream).Msg("output is lost")
+	w.session.log.Error().Err(err).Str("of", w.ID()).Msg("output is lost")
 	w.journal.Close()
 }
 

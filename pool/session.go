@@ -14,7 +14,6 @@ import (
 	"trl/pool/recording"
 	"trl/protocol"
 	"trl/runtime"
-	"trl/runtime/procfs"
 	"trl/runtime/sessionlog"
 	"trl/statemachine"
 )
@@ -464,119 +463,6 @@ func (s *Session) UnbindConn() {
 	if s.boundConns.Add(-1) == 0 {
 		s.end(protocol.ReasonDisconnect, defaultGrace)
 	}
-}
-
-// facts are what only the operating system knows. They are asked for without a lock.
-type facts struct {
-	dir        string
-	pid, envs  int
-	background []int
-}
-
-func (s *Session) facts() facts {
-	s.mu.Lock()
-	shell := s.shell
-	if s.closed {
-		defer s.mu.Unlock()
-		return s.final.facts
-	}
-	f := facts{dir: s.dir}
-	s.mu.Unlock()
-	if shell == nil {
-		return f
-	}
-	f.pid, f.envs, f.background = shell.Pid(), shell.EnvCount(), shell.Background()
-	if dir := shell.Dir(); dir != "" {
-		f.dir = dir
-	}
-	return f
-}
-
-// Summary is what session.create answers.
-func (s *Session) Summary() protocol.Session {
-	f := s.facts()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.summaryLocked(f)
-}
-
-func (s *Session) summaryLocked(f facts) protocol.Session {
-	return protocol.Session{
-		SessionID: s.id, Epoch: s.pool.epoch, Name: s.name, Shell: s.spec.shell, WorkingDir: f.dir,
-		State: string(s.state.State()), CreatedAt: s.created, Pid: f.pid, Limits: s.spec.limits, Labels: s.spec.labels,
-		Record: s.recordSet().String(),
-	}
-}
-
-// Info is what session.info answers.
-func (s *Session) Info() protocol.SessionInfo {
-	f := s.facts()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	info := protocol.SessionInfo{
-		Session: s.summaryLocked(f), LastActiveAt: idleBase.Add(time.Duration(s.lastActive.Load())), EnvCount: f.envs, CommandsRun: s.commands,
-		QueueLength: len(s.waiting), Processes: s.liveProcesses, Terminals: s.openTerminals, Unmanaged: f.background,
-		Owner: s.owner, MemoryBytes: s.memoryLocked(), LastExec: s.last,
-	}
-	info.Recording = s.openRecordingsLocked()
-	info.InTerminals = s.inTerminalsLocked()
-	if e := s.running; e != nil {
-		info.CurrentExec = &protocol.CurrentExec{ID: e.ID(), Command: truncateText(e.text), StartedAt: e.startedAt}
-	}
-	if s.closed {
-		info.TerminatedAt, info.Reason, info.Pid, info.MemoryBytes = &s.final.at, s.ending.reason, 0, 0
-	}
-	return info
-}
-
-// memoryMaxAge is how long one look at a session's memory does.
-const memoryMaxAge = time.Second
-
-// memoryLocked is what the last look has found, and sees to another one when that is old: it asks the keeper, and reads a file
-// for each process, for which no answer shall wait. s.mu is held.
-func (s *Session) memoryLocked() int64 {
-	if s.shell != nil && s.ending == nil && !s.memoryPending && time.Since(s.memoryAt) > memoryMaxAge {
-		s.memoryPending = true
-		s.processTasks.Add(1)
-		go func() { // ends with the keeper's answer; finish waits for it
-			defer s.processTasks.Done()
-			memory := s.shell.Memory()
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			s.memory, s.memoryAt, s.memoryPending = memory, time.Now(), false
-		}()
-	}
-	return s.memory
-}
-
-// What process.list tells of the command lines of processes that were left running: 100 KiB at most.
-const (
-	maxCommandLines = 100
-	maxCommandLine  = 1 << 10
-)
-
-// Background is the pids that earlier commands left running.
-func (s *Session) Background() []int { return s.facts().background }
-
-// BackgroundCommands is the command lines of processes that were left running. The memory that holds a command line is the process's
-// own, which can make the kernel wait for it.
-func (s *Session) BackgroundCommands(pids []int) []protocol.BackgroundEntry {
-	if len(pids) == 0 {
-		return nil
-	}
-	commands, err := runtime.Ask(runtime.Question{Who: s.id, Op: "read", Path: "cmdline"}, func() (all []protocol.BackgroundEntry, _ error) {
-		for _, pid := range pids[:min(len(pids), maxCommandLines)] {
-			if line := procfs.CommandLine(pid, maxCommandLine); line != "" {
-				all = append(all, protocol.BackgroundEntry{Pid: pid, Command: line})
-			}
-		}
-		return all, nil
-	})
-	if err != nil {
-		return nil
-	}
-	still := s.Background() // a number may have become somebody else's before its command line was read
-	return slices.DeleteFunc(commands, func(e protocol.BackgroundEntry) bool { return !slices.Contains(still, e.Pid) })
 }
 
 // Rename gives the session another name, unique among its owner's live ones.

@@ -147,8 +147,8 @@ func (s *Session) reserveSlot(live *int, by *Share) error {
 		return s.errEndedLocked()
 	case by != nil && by.IsOver():
 		return errShareOver()
-	case s.liveProcesses+s.openTerminals >= maxChildren:
-		return protocol.Errorf(protocol.LimitExceeded, "session has %d processes and terminals", maxChildren).With("limit", maxChildren)
+	case s.liveProcesses+s.openTerminals >= maxProcesses:
+		return protocol.Errorf(protocol.LimitExceeded, "session has %d processes and terminals", maxProcesses).With("limit", maxProcesses)
 	}
 	*live++
 	s.processTasks.Add(1)

@@ -1,0 +1,236 @@
+package pool
+
+import (
+	"bytes"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"trl/metrics"
+	"trl/protocol"
+	"trl/runtime"
+	"trl/runtime/procfs"
+)
+
+// facts are what only the operating system knows. They are asked for without a lock.
+type facts struct {
+	dir        string
+	pid, envs  int
+	background []int
+}
+
+func (s *Session) facts() facts {
+	s.mu.Lock()
+	shell := s.shell
+	if s.closed {
+		defer s.mu.Unlock()
+		return s.final.facts
+	}
+	f := facts{dir: s.dir}
+	s.mu.Unlock()
+	if shell == nil {
+		return f
+	}
+	f.pid, f.envs, f.background = shell.Pid(), shell.EnvCount(), shell.Background()
+	if dir := shell.Dir(); dir != "" {
+		f.dir = dir
+	}
+	return f
+}
+
+// Summary is what session.create answers.
+func (s *Session) Summary() protocol.Session {
+	f := s.facts()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.summaryLocked(f)
+}
+
+func (s *Session) summaryLocked(f facts) protocol.Session {
+	return protocol.Session{
+		SessionID: s.id, Epoch: s.pool.epoch, Name: s.name, Shell: s.spec.shell, WorkingDir: f.dir,
+		State: string(s.state.State()), CreatedAt: s.created, Pid: f.pid, Limits: s.spec.limits, Labels: s.spec.labels,
+		Record: s.recordSet().String(),
+	}
+}
+
+// Info is what session.info answers.
+func (s *Session) Info() protocol.SessionInfo {
+	f := s.facts()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	info := protocol.SessionInfo{
+		Session: s.summaryLocked(f), LastActiveAt: idleBase.Add(time.Duration(s.lastActive.Load())), EnvCount: f.envs, CommandsRun: s.commands,
+		QueueLength: len(s.waiting), Processes: s.liveProcesses, Terminals: s.openTerminals, Unmanaged: f.background,
+		Owner: s.owner, MemoryBytes: s.memoryLocked(), LastExec: s.last,
+	}
+	info.Recording = s.openRecordingsLocked()
+	info.InTerminals = s.inTerminalsLocked()
+	if e := s.running; e != nil {
+		info.CurrentExec = &protocol.CurrentExec{ID: e.ID(), Command: truncateText(e.text), StartedAt: e.startedAt}
+	}
+	if s.closed {
+		info.TerminatedAt, info.Reason, info.Pid, info.MemoryBytes = &s.final.at, s.ending.reason, 0, 0
+	}
+	return info
+}
+
+// memoryMaxAge is how long one look at a session's memory does.
+const memoryMaxAge = time.Second
+
+// memoryLocked is what the last look has found, and sees to another one when that is old: it asks the keeper, and reads a file
+// for each process, for which no answer shall wait. s.mu is held.
+func (s *Session) memoryLocked() int64 {
+	if s.shell != nil && s.ending == nil && !s.memoryPending && time.Since(s.memoryAt) > memoryMaxAge {
+		s.memoryPending = true
+		s.processTasks.Add(1)
+		go func() { // ends with the keeper's answer; finish waits for it
+			defer s.processTasks.Done()
+			memory := s.shell.Memory()
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.memory, s.memoryAt, s.memoryPending = memory, time.Now(), false
+		}()
+	}
+	return s.memory
+}
+
+// What process.list tells of the command lines of processes that were left running: 100 KiB at most.
+const (
+	maxCommandLines = 100
+	maxCommandLine  = 1 << 10
+)
+
+// Background is the pids that earlier commands left running.
+func (s *Session) Background() []int { return s.facts().background }
+
+// BackgroundCommands is the command lines of processes that were left running. The memory that holds a command line is the process's
+// own, which can make the kernel wait for it.
+func (s *Session) BackgroundCommands(pids []int) []protocol.BackgroundEntry {
+	if len(pids) == 0 {
+		return nil
+	}
+	commands, err := runtime.Ask(runtime.Question{Who: s.id, Op: "read", Path: "cmdline"}, func() (all []protocol.BackgroundEntry, _ error) {
+		for _, pid := range pids[:min(len(pids), maxCommandLines)] {
+			if line := procfs.CommandLine(pid, maxCommandLine); line != "" {
+				all = append(all, protocol.BackgroundEntry{Pid: pid, Command: line})
+			}
+		}
+		return all, nil
+	})
+	if err != nil {
+		return nil
+	}
+	still := s.Background() // a number may have become somebody else's before its command line was read
+	return slices.DeleteFunc(commands, func(e protocol.BackgroundEntry) bool { return !slices.Contains(still, e.Pid) })
+}
+
+// maxListedExecs is what Execs tells at most: a page of the latest commands.
+const maxListedExecs = 200
+
+// Execs is what exec.list answers: the commands that wait, the one that runs, and the latest of those that ended, oldest first.
+func (s *Session) Execs() []protocol.ExecEntry {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := make([]*Exec, 0, maxListedExecs+len(s.execs))
+	for i := len(s.retained.all) - 1; i >= 0 && len(all) < maxListedExecs; i-- { // by end, and nothing overtakes in a session
+		if x, ok := s.retained.all[i].endedWork.(*endedExec); ok {
+			all = append(all, x.toExec())
+		}
+	}
+	for _, e := range s.execs {
+		all = append(all, e)
+	}
+	slices.SortFunc(all, func(a, b *Exec) int { return a.queuedAt.Compare(b.queuedAt) })
+	entries := []protocol.ExecEntry{}
+	for _, e := range all[max(0, len(all)-maxListedExecs):] {
+		x := protocol.ExecEntry{ExecID: e.ID(), StreamID: e.StreamID(), Command: truncateText(e.text), State: "queued", QueuedAt: e.queuedAt, RecordingID: e.recording}
+		if !e.startedAt.IsZero() {
+			started := e.startedAt
+			x.State, x.StartedAt = "running", &started
+		}
+		select {
+		case <-e.done:
+			exit := e.exit
+			x.State, x.Exit = "ended", &exit
+		default:
+		}
+		entries = append(entries, x)
+	}
+	return entries
+}
+
+// noteLastExecLocked remembers the command that has just ended, for lists. s.mu is held.
+func (s *Session) noteLastExecLocked(e *Exec) {
+	s.last = newLastExec(e.ID(), e.text, &e.exit, e.endedAt)
+}
+
+func newLastExec(id, text string, x *protocol.ExecExit, at time.Time) *protocol.LastExec {
+	return &protocol.LastExec{
+		ExecID: id, Command: truncateText(text), ExitCode: x.ExitCode, Signal: x.Signal,
+		TimedOut: x.TimedOut, Cancelled: x.Cancelled, DurationMS: x.DurationMS, EndedAt: at,
+	}
+}
+
+// truncateText is what lists and events tell of a command's text, which may have 1 MiB: the first 4 KiB, cut between characters. It is a copy, so
+// that it does not keep the whole text in memory.
+func truncateText(text string) string {
+	if len(text) <= protocol.MaxText {
+		return text
+	}
+	cut := protocol.MaxText
+	for cut > 0 && !utf8.RuneStart(text[cut]) {
+		cut--
+	}
+	return strings.Clone(text[:cut])
+}
+
+// metricsSnapshot is one look at the pool, for the gauges.
+func (p *Pool) metricsSnapshot() metrics.PoolNumbers {
+	n := metrics.PoolNumbers{ByState: map[string]int{}, MaxSessions: p.config.Load().MaxSessions, Warm: p.warm.count(), Recordings: p.recordings.OpenCount()}
+	for _, s := range p.all() {
+		s.mu.Lock()
+		n.ByState[string(s.state.State())]++
+		n.Queued += len(s.waiting)
+		if s.running != nil {
+			n.RunningExecs++
+		}
+		n.Processes += s.liveProcesses
+		n.Terminals += s.openTerminals
+		s.mu.Unlock()
+	}
+	return n
+}
+
+// Stats is what system.stats answers.
+func (p *Pool) Stats() protocol.Stats {
+	n := p.metricsSnapshot()
+	st := protocol.Stats{
+		ByState: n.ByState, MaxSessions: n.MaxSessions, TotalCommandsRun: p.commands.Load(),
+		Running: n.RunningExecs, Queued: n.Queued, Processes: n.Processes, Terminals: n.Terminals,
+		WarmShells: n.Warm, UptimeS: int64(time.Since(p.started).Seconds()), MemoryRSSBytes: residentBytes(),
+	}
+	for state, count := range n.ByState {
+		if state != stateTerminated {
+			st.ActiveSessions += count
+		}
+	}
+	return st
+}
+
+// residentBytes is our own resident memory, 0 where proc(5) does not tell.
+func residentBytes() int64 {
+	text, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		return 0
+	}
+	fields := bytes.Fields(text)
+	if len(fields) < 2 {
+		return 0
+	}
+	pages, _ := strconv.ParseInt(string(fields[1]), 10, 64)
+	return pages * int64(os.Getpagesize())
+}
