@@ -68,6 +68,9 @@ func (s *Session) submit(method string, q *protocol.Exec, by *Share) (*Exec, err
 	if err := s.pool.checkEnv(q.Env); err != nil {
 		return nil, err
 	}
+	if q.RequestKey == "" { // the path of most commands: nothing is copied for it
+		return s.enqueue(method, q, request{by: by})
+	}
 	same := *q
 	same.SessionRef = protocol.SessionRef{} // id or name, it is this session
 	return startOnce(context.Background(), s, method, q.RequestKey, q.SessionRef, &same, by, func(_ context.Context, r request) (*Exec, error) {

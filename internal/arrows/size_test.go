@@ -21,9 +21,7 @@ const (
 // longFiles and wideStructs are those that were over the limits when these tests were written, with their sizes then. An entry goes when
 // the file or struct is under the limit; none is added, and no number grows.
 var (
-	longFiles = map[string]int{
-		"pool/pool.go": 611,
-	}
+	longFiles   = map[string]int{}
 	wideStructs = map[string]int{ // by their name alone, since packages are being cut
 		"Command": 30, "Host": 42, "Metrics": 32, "Shell": 32,
 		"Message": 27, "run": 34,
