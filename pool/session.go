@@ -152,7 +152,6 @@ type lifecycle struct {
 	ending    *ending            // nil until it begins to end
 	closed    bool               // TERMINATED
 	final     finalState         // set before closed
-	ended     chan struct{}      // closed when TERMINATED
 }
 
 // workTables is all that a session does and has done. Guarded by mu.
