@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"trl/runtime/confine"
 	"trl/runtime/descriptor"
 )
 
@@ -107,6 +108,6 @@ func AskEnterable(who, dir string) error {
 		unix.Close(fd)
 		return nil
 	}
-	_, err := Ask(Question{Who: who, Op: "chdir", Path: dir}, func() (struct{}, error) { return struct{}{}, Enterable(dir) })
+	_, err := Ask(Question{Who: who, Op: "chdir", Path: dir}, func() (struct{}, error) { return struct{}{}, confine.Enterable(dir) })
 	return err
 }

@@ -14,6 +14,7 @@ import (
 
 	"trl/internal/testkit"
 	"trl/metrics"
+	"trl/runtime/cgroup"
 	"trl/runtime/journal"
 	"trl/runtime/procfs"
 )
@@ -60,12 +61,12 @@ func TestCgroupsBelowACellBelongToIt(t *testing.T) {
 	m := marker()
 	dir := below(t, c, "x")
 	sh.run("sh -c 'echo $$ > " + dir + "/cgroup.procs; exec sleep " + m + "'&")
-	testkit.Eventually(t, "it is there", func() bool { return len(pidsBelow(dir)) == 1 })
+	testkit.Eventually(t, "it is there", func() bool { return len(cgroup.PidsBelow(dir)) == 1 })
 	if g.ShellAlone(sh.Pid()) || g.ShellAlone(0) {
 		t.Error("the empty check sees nobody")
 	}
-	if pids := c.MembersExcept(sh.Pid()); !slices.Equal(pids, pidsBelow(dir)) {
-		t.Errorf("others: %v, want %v", pids, pidsBelow(dir))
+	if pids := c.MembersExcept(sh.Pid()); !slices.Equal(pids, cgroup.PidsBelow(dir)) {
+		t.Errorf("others: %v, want %v", pids, cgroup.PidsBelow(dir))
 	}
 	c.Signal(syscall.SIGTERM, sh.Pid())
 	testkit.Eventually(t, "TERM has reached it", func() bool { return len(alive(m)) == 0 })
@@ -106,7 +107,7 @@ func TestKillReachesAProcessThatLeftItsCell(t *testing.T) {
 	for name, to := range map[string]string{"below": "$cg/x", "above": "${cg%/*}"} {
 		t.Run(name, func(t *testing.T) {
 			m := marker()
-			cg := strings.TrimSuffix(h.root.dir, h.root.path) + "$(sed -n 's/^0:://p' /proc/self/cgroup)"
+			cg := strings.TrimSuffix(h.root.Dir, h.root.Path) + "$(sed -n 's/^0:://p' /proc/self/cgroup)"
 			p, err := s.StartProcess(ProcessSpec{Text: "cg=" + cg + "; mkdir $cg/x; echo $$ > " + to + "/cgroup.procs; trap '' TERM; exec sleep " + m, Journal: journal.New(1 << 20)})
 			if err != nil {
 				t.Fatal(err)
@@ -128,7 +129,7 @@ func TestJobBelowItsCellIsToldAndLeftAlone(t *testing.T) {
 	h := cgroupHost(t)
 	s := openSession(t, h, "/bin/bash")
 	m := marker()
-	cg := strings.TrimSuffix(h.root.dir, h.root.path) + "$(sed -n 's/^0:://p' /proc/self/cgroup)"
+	cg := strings.TrimSuffix(h.root.Dir, h.root.Path) + "$(sed -n 's/^0:://p' /proc/self/cgroup)"
 	o := s.run("cg=" + cg + "; mkdir $cg/x; sh -c \"echo \\$\\$ > $cg/x/cgroup.procs; exec sleep " + m + "\" >/dev/null 2>&1 & while ! grep -q . $cg/x/cgroup.procs; do sleep 0.01; done")
 	testkit.Eventually(t, "it runs", func() bool { return len(alive(m)) == 1 })
 	if !slices.Equal(o.Background, alive(m)) || len(o.Background) != 1 {
@@ -151,7 +152,7 @@ func TestJobBelowItsCellIsToldAndLeftAlone(t *testing.T) {
 func TestCellsTakeNumbersThatTheSessionLeftFree(t *testing.T) {
 	h := cgroupHost(t)
 	s := openSession(t, h, "/bin/bash")
-	cg := strings.TrimSuffix(h.root.dir, h.root.path) + "$(sed -n 's/^0:://p' /proc/self/cgroup)"
+	cg := strings.TrimSuffix(h.root.Dir, h.root.Path) + "$(sed -n 's/^0:://p' /proc/self/cgroup)"
 	m := marker()
 	if o := s.run("cg=" + cg + "; mkdir ${cg%/*}/c{2,3,4,5}; sleep " + m + " >/dev/null 2>&1 &"); o.Code != 0 || len(o.Background) != 1 {
 		t.Fatalf("%+v", o)
@@ -182,7 +183,7 @@ func TestWhatLeftItsCgroupEndsWithTheHost(t *testing.T) {
 	}
 	defer h.Close()
 	testkit.Eventually(t, "what starts now is told from what was there before", func() bool { return procfs.TicksNow() > h.startTicks })
-	outside := filepath.Dir(h.root.dir) + "/cgroup.procs"
+	outside := filepath.Dir(h.root.Dir) + "/cgroup.procs"
 	g, c := newGroup(t, h)
 	sh := openShellIn(t, h, c)
 	m := marker()

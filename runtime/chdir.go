@@ -2,15 +2,13 @@ package runtime
 
 import (
 	"io/fs"
-	"os"
 	goruntime "runtime"
 	"sync"
-	"syscall"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
+	"trl/runtime/confine"
 	"trl/runtime/descriptor"
 )
 
@@ -143,43 +141,11 @@ func (g *Group) openCached(dir string) (fd int) {
 
 // Enterable says whether the session's user may enter a directory.
 func (g *Group) Enterable(dir string) error {
-	thread, ask := func(f func() error) error { return f() }, func() error { return Enterable(dir) }
+	thread, ask := func(f func() error) error { return f() }, func() error { return confine.Enterable(dir) }
 	if t := g.confinement; t.user != nil {
-		thread, ask = onOwnThread, func() error { return t.user.checkEnterable(t.uid, t.gid, dir) }
+		thread, ask = confine.OnOwnThread, func() error { return t.user.CheckEnterable(t.uid, t.gid, dir) }
 	}
 	return g.enterDir(dir, thread, ask, func() error { return nil })
-}
-
-// Enterable says whether the account may enter a directory; of a range, the first of it. For root to ask.
-func (a *Account) Enterable(dir string) error {
-	return onOwnThread(func() error { return a.checkEnterable(a.UID, a.GID, dir) })
-}
-
-// checkEnterable is for a thread that ends afterwards: it keeps the account's groups.
-func (a *Account) checkEnterable(uid, gid uint32, dir string) error {
-	return a.asUser(uid, gid, func() error {
-		fd, err := unix.Open(dir+"/.", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-		if err != nil {
-			return &fs.PathError{Op: "chdir", Path: dir, Err: err}
-		}
-		unix.Close(fd)
-		return nil
-	})
-}
-
-// asUser calls f with the rights to files of another user, in raw calls, which are about this thread alone. Its groups stay.
-func (a *Account) asUser(uid, gid uint32, f func() error) error {
-	groups := a.Groups
-	if _, _, e := unix.RawSyscall(unix.SYS_SETGROUPS, uintptr(len(groups)), uintptr(unsafe.Pointer(unsafe.SliceData(groups))), 0); e != 0 {
-		return os.NewSyscallError("setgroups", e)
-	}
-	ownGID, _, _ := unix.RawSyscall(unix.SYS_SETFSGID, uintptr(gid), 0, 0)
-	ownUID, _, _ := unix.RawSyscall(unix.SYS_SETFSUID, uintptr(uid), 0, 0) // and with it go what capabilities open files
-	defer func() {
-		_, _, _ = unix.RawSyscall(unix.SYS_SETFSUID, ownUID, 0, 0)
-		_, _, _ = unix.RawSyscall(unix.SYS_SETFSGID, ownGID, 0, 0)
-	}()
-	return f()
 }
 
 // chdir makes s.Dir the directory of this thread, which ends afterwards or leaves it, and with it of what it forks. Where that is
@@ -188,7 +154,7 @@ func (t *confinement) chdir(s *Spec) error {
 	own := unix.Unshare(unix.CLONE_FS) == nil
 	chdir := func() error {
 		if !own {
-			return Enterable(s.Dir)
+			return confine.Enterable(s.Dir)
 		}
 		if err := unix.Chdir(s.Dir); err != nil {
 			return &fs.PathError{Op: "chdir", Path: s.Dir, Err: err}
@@ -200,27 +166,12 @@ func (t *confinement) chdir(s *Spec) error {
 	case t.user == nil:
 		err = chdir()
 	case own:
-		err = t.user.asUser(t.uid, t.gid, chdir)
+		err = t.user.AsUser(t.uid, t.gid, chdir)
 	default:
-		err = t.user.checkEnterable(t.uid, t.gid, s.Dir)
+		err = t.user.CheckEnterable(t.uid, t.gid, s.Dir)
 	}
 	if err == nil && own {
 		s.Dir = ""
-	}
-	return err
-}
-
-// Enterable says whether we may enter a directory, before a command is run in it and before the shell is bothered: the shell's own cd decides.
-// The file system may never answer: see AskEnterable.
-func Enterable(dir string) error {
-	st, err := os.Stat(dir)
-	if err == nil && !st.IsDir() {
-		err = &fs.PathError{Op: "chdir", Path: dir, Err: syscall.ENOTDIR}
-	}
-	if err == nil {
-		if e := unix.Access(dir, unix.X_OK); e != nil {
-			err = &fs.PathError{Op: "chdir", Path: dir, Err: e}
-		}
 	}
 	return err
 }

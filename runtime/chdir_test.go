@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"trl/internal/testkit"
+	"trl/runtime/cgroup"
 	"trl/runtime/descriptor"
 	"trl/runtime/procfs"
 )
@@ -192,13 +193,13 @@ func freezer(t *testing.T, h *Host) (thaw func()) {
 	if h.root == nil {
 		t.Skip("no cgroup of our own (needs root or delegation)")
 	}
-	if err := writeFile(h.root.dir, "cgroup.freeze", "1"); err != nil {
+	if err := cgroup.WriteFile(h.root.Dir, "cgroup.freeze", "1"); err != nil {
 		t.Skip(err)
 	}
 	before := debug.SetGCPercent(-1) // see CollectBetweenForks
 	goruntime.GC()
 	t.Cleanup(func() { debug.SetGCPercent(before) })
-	thaw = func() { _ = writeFile(h.root.dir, "cgroup.freeze", "0") }
+	thaw = func() { _ = cgroup.WriteFile(h.root.Dir, "cgroup.freeze", "0") }
 	t.Cleanup(thaw)
 	return thaw
 }
@@ -252,10 +253,10 @@ func TestSessionThatFreezesItself(t *testing.T) {
 	}
 	h.forkTimeout = forever
 	g, c := newGroup(t, h)
-	if err := writeFile(g.dir, "cgroup.freeze", "1"); err != nil {
+	if err := cgroup.WriteFile(g.dir, "cgroup.freeze", "1"); err != nil {
 		t.Skip(err)
 	}
-	soon(t, "its own start", func() { _ = writeFile(g.dir, "cgroup.freeze", "0") }, func() {
+	soon(t, "its own start", func() { _ = cgroup.WriteFile(g.dir, "cgroup.freeze", "0") }, func() {
 		if err := <-begins(h, c, "/"); err != nil {
 			t.Error(err)
 		}

@@ -12,6 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"trl/runtime/cgroup"
+	"trl/runtime/confine"
 	"trl/runtime/descriptor"
 	"trl/runtime/procfs"
 )
@@ -21,11 +23,11 @@ import (
 // outlives that (session.reset makes another) until ReleaseConfinement.
 type confinement struct {
 	id   string
-	user *Account // nil: our own user
-	uid  uint32   // of as, or this session's own
+	user *confine.Account // nil: our own user
+	uid  uint32           // of as, or this session's own
 	gid  uint32
 	dir  string // "": shells open what they need below /proc
-	landlockRules
+	confine.LandlockRules
 	gatewayGID *uint32 // the group of a gateway that is another user; nil: it is not
 
 	mu             sync.Mutex
@@ -52,10 +54,10 @@ func (h *Host) setUpConfinement(c *Config) (err error) {
 		h.markUIDsInUse()
 	}
 	if len(c.WritableDirs) > 0 {
-		if err := Landlock(); err != nil {
+		if err := confine.Landlock(); err != nil {
 			return err
 		}
-		if h.writableDirs, err = openWritable(c.WritableDirs); err != nil {
+		if h.writableDirs, err = confine.OpenWritable(c.WritableDirs); err != nil {
 			return err
 		}
 	}
@@ -69,7 +71,7 @@ func (h *Host) confinementForLocked(id string) (t *confinement, err error) {
 		t.hasGroup, t.released = true, false
 		return t, nil
 	}
-	t = &confinement{id: id, user: h.sessionUser, landlockRules: landlockRules{rules: -1}, gatewayGID: h.gatewayGID, lastFileNumber: firstFileNumber, hasGroup: true}
+	t = &confinement{id: id, user: h.sessionUser, LandlockRules: confine.LandlockRules{Rules: -1}, gatewayGID: h.gatewayGID, lastFileNumber: firstFileNumber, hasGroup: true}
 	if h.sessionUser != nil {
 		t.uid, t.gid = h.sessionUser.UID, h.sessionUser.GID
 		if h.sessionUser.Last != 0 {
@@ -89,7 +91,7 @@ func (h *Host) confinementForLocked(id string) (t *confinement, err error) {
 			err = t.writeFile(zshenvName, zshenv)
 		}
 		if err == nil && h.restrictsWrites() {
-			t.landlockRules, err = h.openLandlockRules(t.dir)
+			t.LandlockRules, err = h.openLandlockRules(t.dir)
 		}
 		if err != nil {
 			_ = removeDir(t.dir)
@@ -158,7 +160,7 @@ func (h *Host) releaseConfinementLocked(t *confinement) (left bool) {
 		return false
 	}
 	delete(h.confinements, t.id)
-	t.landlockRules.close()
+	t.LandlockRules.Close()
 	if t.dir != "" {
 		if err := removeDir(t.dir); err != nil { // in memory, and nobody else makes anything in there
 			h.log.Error().Err(err).Str("session", t.id).Msg("ports not removed")
@@ -184,7 +186,7 @@ func (h *Host) killByUID(t *confinement) {
 	}
 	left, sent := procfs.ProcessesOf(t.uid), 0
 	var pause procfs.Backoff
-	for until := time.Now().Add(leftoverTimeout); time.Now().Before(until); left = procfs.ProcessesOf(t.uid) {
+	for until := time.Now().Add(cgroup.LeftoverTimeout); time.Now().Before(until); left = procfs.ProcessesOf(t.uid) {
 		before := sent
 		for _, pid := range left {
 			if procfs.SignalIf(pid, unix.SIGKILL, ours) {
@@ -234,7 +236,7 @@ func (t *confinement) prlimit(pid, resource int, l unix.Rlimit) error {
 	if err != unix.EPERM || t.user == nil {
 		return os.NewSyscallError("prlimit", err)
 	}
-	return onOtherThread(func() error { return t.limitByProgram(pid, resource, l) }) // this thread may be subject to the session's Landlock rules
+	return confine.OnOtherThread(func() error { return t.limitByProgram(pid, resource, l) }) // this thread may be subject to the session's Landlock rules
 }
 
 var limitProgram = sync.OnceValues(func() (int, error) { return openProgram("trl-limit", limitText()) })
@@ -283,9 +285,9 @@ func (t *confinement) restrictThread() error {
 		return err
 	}
 	if t.user == nil { // else the kernel lets it send us no signal
-		filterSignalsOfThread()
+		confine.FilterSignalsOfThread()
 	}
-	return t.landlockRules.apply()
+	return t.LandlockRules.Apply()
 }
 
 // noNewPrivileges makes this thread, and whatever it forks, stay without what sudo and its like would give.

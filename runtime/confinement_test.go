@@ -14,12 +14,13 @@ import (
 
 	"trl/internal/testkit"
 	"trl/metrics"
+	"trl/runtime/confine"
 	"trl/runtime/journal"
 	"trl/runtime/procfs"
 )
 
 // stranger is a number that is nobody's.
-var stranger = Account{Text: "64123", UID: 64123, GID: 64123}
+var stranger = confine.Account{Text: "64123", UID: 64123, GID: 64123}
 
 // otherHost is a host whose sessions are not as free as we are.
 func otherHost(t testing.TB, c Config) *Host {
@@ -27,7 +28,7 @@ func otherHost(t testing.TB, c Config) *Host {
 	if c.SessionUser != nil && os.Geteuid() != 0 {
 		t.Skip("not run: only root can start processes of another user")
 	}
-	if err := Landlock(); len(c.WritableDirs) > 0 && err != nil {
+	if err := confine.Landlock(); len(c.WritableDirs) > 0 && err != nil {
 		t.Skipf("not run: %v", err)
 	}
 	if c.Isolation == "" {
@@ -100,7 +101,7 @@ func TestEveryShellOfAnotherUser(t *testing.T) {
 // TestSessionUserOfARange: one number a session, kept through a new group, and not given out again before ReleaseConfinement.
 func TestSessionUserOfARange(t *testing.T) {
 	testkit.StartsProcesses(t)
-	h := otherHost(t, Config{SessionUser: &Account{Text: "64200-64201", UID: 64200, GID: 64200, Last: 64201}})
+	h := otherHost(t, Config{SessionUser: &confine.Account{Text: "64200-64201", UID: 64200, GID: 64200, Last: 64201}})
 	group := func(id string) *Group {
 		g, err := h.NewGroup(id)
 		if err != nil {
@@ -151,27 +152,27 @@ func TestSessionUserOfARange(t *testing.T) {
 }
 
 func TestParseAccount(t *testing.T) {
-	for text, want := range map[string]Account{
+	for text, want := range map[string]confine.Account{
 		"64123":       {Text: "64123", UID: 64123, GID: 64123},
 		"64123:7":     {Text: "64123:7", UID: 64123, GID: 7},
 		"64123-64125": {Text: "64123-64125", UID: 64123, GID: 64123, Last: 64125},
 	} {
-		if a, err := ParseAccount(text, true); err != nil || a.UID != want.UID || a.GID != want.GID || a.Last != want.Last || a.Text != text {
+		if a, err := confine.ParseAccount(text, true); err != nil || a.UID != want.UID || a.GID != want.GID || a.Last != want.Last || a.Text != text {
 			t.Errorf("%s: %+v, %v", text, a, err)
 		}
 	}
 	for _, text := range []string{"", "root", "0", "0:0", "0-5", "5-4", "4294967295", "1-4294967295", "1:x", "no-such-user-1", "-5", "5-"} {
-		if a, err := ParseAccount(text, true); err == nil {
+		if a, err := confine.ParseAccount(text, true); err == nil {
 			t.Errorf("%q: %+v", text, a)
 		}
 	}
-	if a, err := ParseAccount("5-6", false); err == nil {
+	if a, err := confine.ParseAccount("5-6", false); err == nil {
 		t.Errorf("a range: %+v", a)
 	}
-	if a, err := ParseAccount("nobody", false); err == nil && (a.Name != "nobody" || a.UID == 0) {
+	if a, err := confine.ParseAccount("nobody", false); err == nil && (a.Name != "nobody" || a.UID == 0) {
 		t.Errorf("nobody: %+v", a)
 	}
-	env := stranger.environment(5, []string{"A=b", "HOME=/h"})
+	env := stranger.Environment(5, []string{"A=b", "HOME=/h"})
 	if want := []string{"A=b", "HOME=/h", "USER=5", "LOGNAME=5"}; !slices.Equal(env, want) {
 		t.Errorf("%q, want %q", env, want)
 	}
@@ -211,7 +212,7 @@ func BenchmarkCommandBySession(b *testing.B) {
 
 func TestMarkOfAnotherUserDoesNotCount(t *testing.T) {
 	testkit.StartsProcesses(t)
-	h := otherHost(t, Config{Isolation: "none", SessionUser: &Account{Text: "64200-64201", UID: 64200, GID: 64200, Last: 64201}})
+	h := otherHost(t, Config{Isolation: "none", SessionUser: &confine.Account{Text: "64200-64201", UID: 64200, GID: 64200, Last: 64201}})
 	if !h.markBase.Fits() {
 		t.Skip("no marks here: the limit of file locks is low")
 	}
@@ -249,7 +250,7 @@ func TestMarkOfAnotherUserDoesNotCount(t *testing.T) {
 // Whatever it hides, it has the number.
 func TestUsersOwnNumberEndsWithItsSession(t *testing.T) {
 	testkit.StartsProcesses(t)
-	h := otherHost(t, Config{Isolation: "none", SessionUser: &Account{Text: "64200-64201", UID: 64200, GID: 64200, Last: 64201}})
+	h := otherHost(t, Config{Isolation: "none", SessionUser: &confine.Account{Text: "64200-64201", UID: 64200, GID: 64200, Last: 64201}})
 	g, c := newGroup(t, h)
 	sh := openShellIn(t, h, c)
 	m := marker()

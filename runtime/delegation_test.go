@@ -9,9 +9,10 @@ import (
 	"syscall"
 	"testing"
 
-	"trl/internal/testkit"
-
 	"golang.org/x/sys/unix"
+
+	"trl/internal/testkit"
+	"trl/runtime/cgroup"
 )
 
 // nobody is an ordinary user's number on every machine.
@@ -24,7 +25,7 @@ func TestDelegatedCgroup(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("only root can delegate a cgroup")
 	}
-	above, _, err := ownCgroup()
+	above, _, err := cgroup.Own()
 	if err != nil {
 		t.Skip(err)
 	}
@@ -33,7 +34,7 @@ func TestDelegatedCgroup(t *testing.T) {
 		t.Skip(err)
 	}
 	t.Cleanup(func() {
-		if err := killLeftover(dir); err != nil {
+		if err := cgroup.KillLeftover(dir); err != nil {
 			t.Error(err)
 		}
 	})
@@ -57,7 +58,7 @@ func TestDelegatedCgroup(t *testing.T) {
 	if err != nil || !strings.Contains(string(text), "cgroup: cgroup, cgroup v2 at "+dir) || strings.Contains(string(text), "--- SKIP") {
 		t.Fatalf("%v\n%s", err, text)
 	}
-	if left := subdirs(dir); len(left) > 0 {
+	if left := cgroup.Subdirs(dir); len(left) > 0 {
 		t.Error("left: ", left)
 	}
 }

@@ -1,17 +1,23 @@
 package runtime
 
 import (
+	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"math"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
+	"trl/runtime/cgroup"
+	"trl/runtime/confine"
 	"trl/runtime/dialect"
 	"trl/runtime/procfs"
 )
@@ -73,12 +79,12 @@ func examineProc() Finding {
 func procOptions() string {
 	mounts, _ := os.ReadFile("/proc/self/mountinfo")
 	options := ""
-	for _, m := range parseMounts(string(mounts)) {
-		if m.point != "/proc" || m.kind != "proc" {
+	for _, m := range cgroup.ParseMounts(string(mounts)) {
+		if m.Point != "/proc" || m.Kind != "proc" {
 			continue
 		}
 		options = ""
-		for o := range strings.SplitSeq(m.options, ",") {
+		for o := range strings.SplitSeq(m.Options, ",") {
 			if strings.HasPrefix(o, "hidepid") || strings.HasPrefix(o, "subset") {
 				options = strings.TrimPrefix(options+","+o, ",")
 			}
@@ -159,7 +165,7 @@ func examineCgroupKill() Finding {
 	var u unix.Utsname
 	_ = unix.Uname(&u)
 	release := unix.ByteSliceToString(u.Release[:])
-	dir, _, err := ownCgroup()
+	dir, _, err := cgroup.Own()
 	switch _, none := os.Stat(filepath.Join(dir, "cgroup.kill")); {
 	case err != nil:
 		return Finding{name, Weak, err.Error()}
@@ -183,7 +189,7 @@ func examineLimits() Finding {
 	self, _ := os.ReadFile("/proc/self/cgroup")
 	mounts, _ := os.ReadFile("/proc/self/mountinfo")
 	var have, lack []string
-	for _, controller := range limitControllers {
+	for _, controller := range cgroup.Controllers {
 		if where := controllerAt(controller, string(self), string(mounts)); where != "" {
 			have = append(have, controller+" ("+where+")")
 		} else {
@@ -201,11 +207,11 @@ func examineLimits() Finding {
 
 // controllerAt is "v2" or "v1" where a controller can be used for groups of ours, "" where it cannot.
 func controllerAt(controller, self, mountinfo string) string {
-	if dir, _, err := findCgroup(mountinfo, self); err == nil && slices.Contains(readWords(dir, "cgroup.controllers"), controller) &&
+	if dir, _, err := cgroup.Find(mountinfo, self); err == nil && slices.Contains(cgroup.ReadWords(dir, "cgroup.controllers"), controller) &&
 		unix.Access(filepath.Join(dir, "cgroup.subtree_control"), unix.W_OK) == nil {
 		return "v2"
 	}
-	if dir, _, err := findController(mountinfo, self, controller); err == nil && unix.Access(dir, unix.W_OK) == nil {
+	if dir, _, err := cgroup.FindController(mountinfo, self, controller); err == nil && unix.Access(dir, unix.W_OK) == nil {
 		return "v1"
 	}
 	return ""
@@ -215,7 +221,7 @@ func controllerAt(controller, self, mountinfo string) string {
 func examineUsers() Finding {
 	const name = "session users"
 	const need = 1<<unix.CAP_SETUID | 1<<unix.CAP_SETGID | 1<<unix.CAP_CHOWN | 1<<unix.CAP_KILL
-	if os.Geteuid() != 0 || capabilities()&need != need {
+	if os.Geteuid() != 0 || confine.Capabilities()&need != need {
 		return Finding{name, Weak, "only root, with its capabilities, can run sessions as another user (--session-user): these run as this one"}
 	}
 	if err := canMount(); err == nil {
@@ -234,7 +240,7 @@ func examineUsers() Finding {
 }
 
 func examineLandlock() Finding {
-	return verdict("landlock", Landlock(), Weak, "sessions can be kept from writing elsewhere (--allow-write)")
+	return verdict("landlock", confine.Landlock(), Weak, "sessions can be kept from writing elsewhere (--allow-write)")
 }
 
 func examineFiles() Finding {
@@ -254,7 +260,7 @@ func examinePipes() Finding {
 	const name = "pipes"
 	text, err := procfs.ReadSmallFile("/proc/sys/fs/pipe-user-pages-soft", make([]byte, 32))
 	pages, _ := strconv.Atoi(strings.TrimSpace(string(text)))
-	if err != nil || pages == 0 || capabilities()&(1<<unix.CAP_SYS_ADMIN|1<<unix.CAP_SYS_RESOURCE) != 0 {
+	if err != nil || pages == 0 || confine.Capabilities()&(1<<unix.CAP_SYS_ADMIN|1<<unix.CAP_SYS_RESOURCE) != 0 {
 		return Finding{name, Fine, "as many as wanted, of 64 KiB each"}
 	}
 	what := fmt.Sprintf("%d of 64 KiB for all processes of this user, smaller ones then (sysctl fs.pipe-user-pages-soft is %d)", pages/16, pages)
@@ -274,4 +280,45 @@ func examineInit() Finding {
 		return Finding{name, Fine, "cannot be seen"}
 	}
 	return Finding{name, Fine, "is " + strings.TrimSpace(string(text)) + "; whatever loses its parent comes to trl all the same"}
+}
+
+// examineSandbox tries one.
+func examineSandbox() Finding {
+	const name = "sandbox"
+	try := func() error {
+		bwrap, err := confine.BwrapPath()
+		if err != nil {
+			return err
+		}
+		args, err := confine.Sandbox{}.Args()
+		if err != nil {
+			return err
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), confine.SandboxTimeout)
+		defer cancel()
+		cmd := exec.CommandContext(ctx, bwrap, append(args, "--", "sh", "-c", ":")...)
+		var said bytes.Buffer
+		cmd.Stderr = &said
+		if err := cmd.Run(); err != nil {
+			return confine.ExplainNamespaces(fmt.Errorf("bubblewrap does not work here: %w: %s", err, bytes.TrimSpace(said.Bytes())))
+		}
+		return nil
+	}
+	return verdict(name, try(), Weak, "trl can put itself and all sessions in one (--sandbox bwrap)")
+}
+
+// examineSignalFilter tells whether Shield would succeed. It installs nothing, since that could not be undone.
+func examineSignalFilter() Finding {
+	const name = "keeper"
+	action := uint32(unix.SECCOMP_RET_ERRNO)
+	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_GET_ACTION_AVAIL, 0, uintptr(unsafe.Pointer(&action)))
+	unable, err := unix.PrctlRetInt(unix.PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0)
+	switch {
+	case errno != 0:
+		return Finding{name, Weak, "kill -9 $PPID in a session ends every session: the kernel has no seccomp filters. Use --session-user or --sandbox bwrap"}
+	case confine.Capabilities()&(1<<unix.CAP_SYS_ADMIN) != 0, err == nil && unable == 1:
+		return Finding{name, Fine, "no signal from a session ends it: kill -9 $PPID is refused"}
+	}
+	return Finding{name, Weak, "kill -9 $PPID in a session ends every session: without CAP_SYS_ADMIN the kernel takes a filter only from who can gain no privileges. " +
+		"Start trl by `setpriv --no-new-privs` (sudo in sessions then fails), as the first process of a container, or with --session-user, --allow-write or --sandbox bwrap"}
 }

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"trl/runtime/cgroup"
 	"trl/runtime/descriptor"
 	"trl/runtime/procfs"
 )
@@ -39,14 +40,14 @@ func (g *EmptyCheck) ShellAlone(shell int) bool {
 	}
 	if g.List >= 0 {
 		n, err := descriptor.RetryEINTR(func() (int, error) { return unix.Pread(g.List, g.buf[:], 0) })
-		return err != nil || listsOnly(g.buf[:n], shell) && !g.hasSubgroupsLocked()
+		return err != nil || cgroup.ListsOnly(g.buf[:n], shell) && !g.hasSubgroupsLocked()
 	}
 	if shell == 0 || g.Orphans < 0 {
 		return false
 	}
 	if g.childListOf != shell {
 		g.forgetLocked()
-		fd, err := openFile(procfs.Path(shell, "/task/"+strconv.Itoa(shell)), "children", unix.O_RDONLY)
+		fd, err := cgroup.OpenFile(procfs.Path(shell, "/task/"+strconv.Itoa(shell)), "children", unix.O_RDONLY)
 		if err != nil {
 			return false
 		}
@@ -68,7 +69,7 @@ func (g *EmptyCheck) hasSubgroupsLocked() bool {
 		g.cgroupDirFound = true
 	}
 	var st unix.Stat_t
-	return unix.Fstat(g.cgroupDir, &st) != nil || st.Nlink > linksWithoutSubgroups
+	return unix.Fstat(g.cgroupDir, &st) != nil || st.Nlink > cgroup.LinksWithoutSubgroups
 }
 
 // noneMarkedLocked is Host.noneMarked for those who know the marks only. mu is held.
@@ -119,7 +120,7 @@ func (c *Scope) OpenPIDList() (fd int, err error) {
 	if c.dir == "" {
 		return -1, nil
 	}
-	return openFile(c.dir, "cgroup.procs", unix.O_RDONLY)
+	return cgroup.OpenFile(c.dir, "cgroup.procs", unix.O_RDONLY)
 }
 
 // OpenOrphanList opens the list of what the kernel gives to this process, for a EmptyCheck; -1: there is none.
@@ -127,7 +128,7 @@ func (h *Host) OpenOrphanList() int {
 	if h.orphanList < 0 {
 		return -1
 	}
-	fd, err := openFile(procfs.Path(h.pid, "/task/"+strconv.Itoa(h.pid)), "children", unix.O_RDONLY)
+	fd, err := cgroup.OpenFile(procfs.Path(h.pid, "/task/"+strconv.Itoa(h.pid)), "children", unix.O_RDONLY)
 	if err != nil {
 		return -1
 	}

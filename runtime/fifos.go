@@ -11,6 +11,7 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
 
+	"trl/runtime/confine"
 	"trl/runtime/descriptor"
 )
 
@@ -60,7 +61,7 @@ func fifoDirParent() (dir string, err error) {
 // so is each confinement's (mounted): then no session can fill another one's, or what else is in /run.
 //
 // It stays locked until the returned descriptor is closed, see removeLeftoverFIFODirs.
-func openFIFODir(i Instance, as *Account) (dir string, mounted bool, lock int, err error) {
+func openFIFODir(i Instance, as *confine.Account) (dir string, mounted bool, lock int, err error) {
 	defer func() {
 		if err == nil {
 			lock, err = lockFIFODir(dir)
@@ -155,7 +156,7 @@ func mountTmpfs(dir string, size int, pass bool) error {
 // canMount says why this process may not mount file systems of its own, nil where it may. It is asked in a mount namespace that
 // ends with the thread which asks.
 func canMount() error {
-	return onOwnThread(func() error {
+	return confine.OnOwnThread(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 			return os.NewSyscallError("unshare", err)
 		}

@@ -9,13 +9,14 @@ import (
 	"testing"
 
 	"trl/internal/testkit"
+	"trl/runtime/confine"
 )
 
 // TestPortsOfDeadKeepersAreRemoved: the next start removes the directory of ports, and the mounts below it, of a keeper that was
 // killed, and leaves alone that of a living one, and one without a lock.
 func TestPortsOfDeadKeepersAreRemoved(t *testing.T) {
 	testkit.StartsProcesses(t)
-	if err := Landlock(); err != nil {
+	if err := confine.Landlock(); err != nil {
 		t.Skip("no session has a directory of ports: ", err)
 	}
 	other := exec.Command(testBinary, "awkward", "instance-ports", marker())

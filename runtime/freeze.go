@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"trl/runtime/cgroup"
 	"trl/runtime/procfs"
 )
 
@@ -16,8 +17,8 @@ import (
 // SIGCONT, to what was not stopped.
 func (h *Host) FreezeSessions() (unfreeze func()) {
 	if h.root != nil {
-		_ = writeFile(h.root.dir, "cgroup.freeze", "1")
-		return func() { _ = writeFile(h.root.dir, "cgroup.freeze", "0") }
+		_ = cgroup.WriteFile(h.root.Dir, "cgroup.freeze", "1")
+		return func() { _ = cgroup.WriteFile(h.root.Dir, "cgroup.freeze", "0") }
 	}
 	h.mu.Lock()
 	groups := slices.Collect(maps.Values(h.groups))

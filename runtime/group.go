@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"trl/runtime/cgroup"
 	"trl/runtime/descriptor"
 	"trl/runtime/procfs"
 )
@@ -154,7 +155,7 @@ func (c *Scope) cloneDir(b *bounds) (dir int, err error) {
 		return -1, nil
 	}
 	// A session that has frozen itself would freeze the child before its exec.
-	_ = writeFile(c.group.dir, "cgroup.freeze", "0")
+	_ = cgroup.WriteFile(c.group.dir, "cgroup.freeze", "0")
 	path := c.dir
 	if b != nil && b.stagingDir != "" {
 		path = b.stagingDir
@@ -259,7 +260,7 @@ func (c *Scope) Remove() bool {
 		if c.group.populated(c) {
 			return false
 		}
-	} else if removeTree(c.dir) != nil {
+	} else if cgroup.RemoveTree(c.dir) != nil {
 		return false
 	}
 	g := c.group
@@ -285,7 +286,7 @@ func (c *Scope) close() {
 // Members lists every live process of the session; a 0 as in Others.
 func (g *Group) Members() []int {
 	if g.dir != "" {
-		return pidsBelow(g.dir)
+		return cgroup.PidsBelow(g.dir)
 	}
 	var pids []int
 	g.walk(func(p procfs.Process, _ *Scope) {
@@ -307,7 +308,7 @@ func (g *Group) Signal(sig syscall.Signal, except ...int) {
 		})
 		return
 	}
-	for _, pid := range pidsBelow(g.dir) {
+	for _, pid := range cgroup.PidsBelow(g.dir) {
 		if !slices.Contains(except, pid) {
 			procfs.SignalIf(pid, sig, g.contains)
 		}
@@ -401,7 +402,7 @@ func (g *Group) endForks() {
 		if g.dir == "" {
 			g.walkMarked(func(p procfs.Process, _ *Scope) { procfs.SignalIf(p.Pid, unix.SIGKILL, p.IsStill) })
 		} else {
-			_ = killCgroupDir(g.dir)
+			_ = cgroup.KillDir(g.dir)
 		}
 	}
 }

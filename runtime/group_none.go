@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"trl/runtime/cgroup"
 	"trl/runtime/descriptor"
 	"trl/runtime/procfs"
 )
@@ -235,7 +236,7 @@ func (c *Scope) looksEmpty(shell int) bool {
 			unix.Close(c.pidList)
 		}
 		// It stays that process's, should the number be reused.
-		c.pidList, _ = openFile(procfs.Path(shell, "/task/"+strconv.Itoa(shell)), "children", unix.O_RDONLY)
+		c.pidList, _ = cgroup.OpenFile(procfs.Path(shell, "/task/"+strconv.Itoa(shell)), "children", unix.O_RDONLY)
 		c.pidListOf = shell
 	}
 	return h.noneMarked(c.pidList, c, shell) && h.noneMarked(h.orphanList, c, shell)

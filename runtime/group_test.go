@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"trl/internal/testkit"
+	"trl/runtime/cgroup"
 	"trl/runtime/descriptor"
 	"trl/runtime/procfs"
 )
@@ -412,7 +413,7 @@ func TestGroupsLeaveNothing(t *testing.T) {
 		testkit.Eventually(t, "descriptors are back at the baseline", func() bool { return len(descriptor.NumbersIn("/proc/self/fd")) <= before })
 		testkit.Eventually(t, "no zombie is left", func() bool { return procfs.PeekZombie() == 0 })
 		if h.root != nil {
-			if left := subdirs(h.root.dir); len(left) > 0 {
+			if left := cgroup.Subdirs(h.root.Dir); len(left) > 0 {
 				t.Error("left: ", left)
 			}
 		}

@@ -7,6 +7,8 @@ import (
 	"slices"
 
 	"trl/protocol"
+	"trl/runtime/cgroup"
+	"trl/runtime/confine"
 	"trl/runtime/procfs"
 )
 
@@ -18,14 +20,14 @@ type HandoverState struct {
 	Tier, Why     string
 	Tiers         []TierReport
 	Unenforceable map[string]string `json:"Cannot"`
-	Root          *CgroupRootState  // tier "cgroup"
+	Root          *cgroup.RootState // tier "cgroup"
 	Controllers   map[string]bool
-	Hierarchies   map[string]HierarchyState
+	Hierarchies   map[string]cgroup.HierarchyState
 	Spaces        *[3]int // nil. Builds that had tier "pidns" send it
 	Groups        []GroupState
 	Children      []ChildState // who has not been reaped
 
-	SessionUser  *Account           `json:"As"`
+	SessionUser  *confine.Account   `json:"As"`
 	WritableDirs []int              `json:"Write"`
 	FIFODir      string             `json:"Ports"`
 	FIFODirLock  *int               `json:"Lock"` // of Ports; nil: there is none
@@ -42,18 +44,6 @@ type ConfinementState struct {
 	Rules, Serial int
 	HasGroup      bool `json:"Grouped"`
 	Released      bool `json:"Leaving"`
-}
-
-// A CgroupRootState is a cgroupRoot.
-type CgroupRootState struct {
-	Dir, Path string
-	Lock      int
-}
-
-// A HierarchyState is a hierarchy.
-type HierarchyState struct {
-	Dir, Path, Why string
-	Root           *CgroupRootState
 }
 
 // A GroupState is a Group that has not ended.
@@ -97,7 +87,7 @@ type ChildState struct {
 
 // Files lists the descriptors that must stay open across the exec.
 func (b *HandoverState) Files() (fds []int) {
-	roots := []*CgroupRootState{b.Root}
+	roots := []*cgroup.RootState{b.Root}
 	for _, y := range b.Hierarchies {
 		roots = append(roots, y.Root)
 	}
@@ -138,17 +128,17 @@ func (h *Host) HandOver(f func(*HandoverState) error) error {
 	}
 	b := &HandoverState{
 		Instance: h.Instance(), Begin: h.startTicks, Tier: h.tier, Why: h.why, Tiers: h.tiers, Unenforceable: h.unenforceable,
-		Root: h.root.handoverState(), Controllers: h.controllers, Hierarchies: map[string]HierarchyState{},
+		Root: h.root.HandoverState(), Controllers: h.controllers, Hierarchies: map[string]cgroup.HierarchyState{},
 		SessionUser: h.sessionUser, WritableDirs: h.writableDirs, FIFODir: h.fifoDir, UIDs: h.uids, NextUID: h.nextUID,
 	}
 	if h.fifoDirLock >= 0 {
 		b.FIFODirLock = &h.fifoDirLock
 	}
 	for _, t := range h.confinements {
-		b.Confinements = append(b.Confinements, ConfinementState{t.id, t.uid, t.gid, t.dir, t.rules, t.lastFileNumber, t.hasGroup, t.released})
+		b.Confinements = append(b.Confinements, ConfinementState{t.id, t.uid, t.gid, t.dir, t.Rules, t.lastFileNumber, t.hasGroup, t.released})
 	}
 	for name, y := range h.hierarchies {
-		b.Hierarchies[name] = HierarchyState{y.dir, y.path, y.why, y.root.handoverState()}
+		b.Hierarchies[name] = y.HandoverState()
 	}
 	for _, g := range h.groups {
 		b.Groups = append(b.Groups, g.handoverState())
@@ -163,20 +153,6 @@ func (h *Host) HandOver(f func(*HandoverState) error) error {
 		b.Children = append(b.Children, child)
 	}
 	return f(b)
-}
-
-func (r *cgroupRoot) handoverState() *CgroupRootState {
-	if r == nil {
-		return nil
-	}
-	return &CgroupRootState{r.dir, r.path, r.lock}
-}
-
-func (b *CgroupRootState) restore() *cgroupRoot {
-	if b == nil {
-		return nil
-	}
-	return &cgroupRoot{dir: b.Dir, path: b.Path, lock: b.Lock}
 }
 
 func (g *Group) handoverState() GroupState {
@@ -201,7 +177,7 @@ func (g *Group) handoverState() GroupState {
 }
 
 // restore makes h, which owns nothing yet, what b says, but for the gateway's user: gateways are still to come.
-func (h *Host) restore(b *HandoverState, gateway *Account) {
+func (h *Host) restore(b *HandoverState, gateway *confine.Account) {
 	h.startTicks, h.sessionUser, h.writableDirs, h.fifoDir, h.nextUID = b.Begin, b.SessionUser, b.WritableDirs, b.FIFODir, b.NextUID
 	h.fifoDirMounted = h.fifoDir != "" && isMounted(h.fifoDir)
 	if b.FIFODirLock != nil {
@@ -215,15 +191,15 @@ func (h *Host) restore(b *HandoverState, gateway *Account) {
 	}
 	for _, t := range b.Confinements {
 		h.confinements[t.ID] = &confinement{
-			id: t.ID, user: h.sessionUser, uid: t.UID, gid: t.GID, dir: t.Dir, landlockRules: landlockRules{rules: t.Rules}, gatewayGID: h.gatewayGID,
+			id: t.ID, user: h.sessionUser, uid: t.UID, gid: t.GID, dir: t.Dir, LandlockRules: confine.LandlockRules{Rules: t.Rules}, gatewayGID: h.gatewayGID,
 			lastFileNumber: t.Serial, hasGroup: t.HasGroup, released: t.Released,
 		}
 	}
 	h.tier, h.why, h.tiers, h.unenforceable = b.Tier, b.Why, b.Tiers, b.Unenforceable
-	h.root, h.controllers = b.Root.restore(), b.Controllers
-	h.hierarchies = map[string]*hierarchy{}
+	h.root, h.controllers = b.Root.Restore(), b.Controllers
+	h.hierarchies = map[string]*cgroup.Hierarchy{}
 	for name, y := range b.Hierarchies {
-		h.hierarchies[name] = &hierarchy{controller: name, dir: y.Dir, path: y.Path, why: y.Why, root: y.Root.restore()}
+		h.hierarchies[name] = y.Restore(name)
 	}
 	for i := range b.Groups {
 		h.restoreGroup(&b.Groups[i])
@@ -280,7 +256,7 @@ func (h *Host) EndedGroup(id string) *Group {
 	t := h.confinements[id]
 	h.mu.Unlock()
 	if t == nil {
-		t = &confinement{id: id, landlockRules: landlockRules{rules: -1}}
+		t = &confinement{id: id, LandlockRules: confine.LandlockRules{Rules: -1}}
 	}
 	return &Group{
 		id: id, host: h, confinement: t, closeSlot: make(chan struct{}, 1), chdirSlot: make(chan struct{}, 1), removed: true, closed: true,

@@ -23,18 +23,20 @@ import (
 	"golang.org/x/sys/unix"
 
 	"trl/metrics"
+	"trl/runtime/cgroup"
+	"trl/runtime/confine"
 	"trl/runtime/descriptor"
 	"trl/runtime/procfs"
 )
 
 // Config of a Host.
 type Config struct {
-	Isolation    string         // "auto", or a tier: an error where it cannot be had
-	Instance     Instance       // what marks its processes; 0: a new one
-	RestoreFrom  *HandoverState // of the Host in whose place it goes on, with its Instance, isolation and users; nil: none
-	SessionUser  *Account       // whom sessions run as; nil: as this process
-	WritableDirs []string       // the directories below which alone sessions may write; nil: wherever their user may
-	GatewayUser  *Account       // whom the gateway runs as; nil: as this process
+	Isolation    string           // "auto", or a tier: an error where it cannot be had
+	Instance     Instance         // what marks its processes; 0: a new one
+	RestoreFrom  *HandoverState   // of the Host in whose place it goes on, with its Instance, isolation and users; nil: none
+	SessionUser  *confine.Account // whom sessions run as; nil: as this process
+	WritableDirs []string         // the directories below which alone sessions may write; nil: wherever their user may
+	GatewayUser  *confine.Account // whom the gateway runs as; nil: as this process
 	Metrics      *metrics.Metrics
 	Log          zerolog.Logger
 }
@@ -44,26 +46,26 @@ type Host struct {
 	pid, sid       int // our own
 	tier, why      string
 	tiers          []TierReport
-	root           *cgroupRoot // nil but in tier "cgroup"
-	markBase       procfs.Mark // upper half of every mark that this host gives out
-	startTicks     uint64      // clock ticks after boot
+	root           *cgroup.Root // nil but in tier "cgroup"
+	markBase       procfs.Mark  // upper half of every mark that this host gives out
+	startTicks     uint64       // clock ticks after boot
 	childReaper    *childReaper
 	metrics        *metrics.Metrics
 	log            zerolog.Logger
-	signalSink     chan os.Signal        // never read: see defaultSignals
-	unenforceable  map[string]string     // see Unenforceable; never written after NewHost
-	controllers    map[string]bool       // of v2 that are on for groups; never written after NewHost
-	hierarchies    map[string]*hierarchy // of v1; never written after NewHost
-	processLimit   unix.Rlimit           // of every child in a scope, see limitProcesses; never written after NewHost
-	sessionUser    *Account              // Config.SessionUser
-	gatewayGID     *uint32               // the group of Config.GatewayUser
-	writableDirs   []int                 // Config.WritableDirs, opened; never written after NewHost
-	fifoDir        string                // the directory of confinements' ports, "": there is none
-	fifoDirMounted bool                  // it is a tmpfs of our own, and each confinement's is
-	fifoDirLock    int                   // fd of its lock; -1: there is none
-	chdirSlots     chan struct{}         // a slot for each thread in Group.enterDir
-	forkSlots      chan struct{}         // a slot for each fork into a scope, see minGOMAXPROCS
-	orphanList     int                   // fd of the main thread's list of children, see Scope.MembersExcept; -1: the kernel has none
+	signalSink     chan os.Signal               // never read: see defaultSignals
+	unenforceable  map[string]string            // see Unenforceable; never written after NewHost
+	controllers    map[string]bool              // of v2 that are on for groups; never written after NewHost
+	hierarchies    map[string]*cgroup.Hierarchy // of v1; never written after NewHost
+	processLimit   unix.Rlimit                  // of every child in a scope, see limitProcesses; never written after NewHost
+	sessionUser    *confine.Account             // Config.SessionUser
+	gatewayGID     *uint32                      // the group of Config.GatewayUser
+	writableDirs   []int                        // Config.WritableDirs, opened; never written after NewHost
+	fifoDir        string                       // the directory of confinements' ports, "": there is none
+	fifoDirMounted bool                         // it is a tmpfs of our own, and each confinement's is
+	fifoDirLock    int                          // fd of its lock; -1: there is none
+	chdirSlots     chan struct{}                // a slot for each thread in Group.enterDir
+	forkSlots      chan struct{}                // a slot for each fork into a scope, see minGOMAXPROCS
+	orphanList     int                          // fd of the main thread's list of children, see Scope.MembersExcept; -1: the kernel has none
 
 	startMu sync.Mutex // held by a start in a scope, where processes are limited
 
@@ -222,7 +224,7 @@ func (h *Host) release() error {
 		unix.Close(h.fifoDirLock)
 	}
 	if h.root != nil {
-		errs = append(errs, h.root.close())
+		errs = append(errs, h.root.Close())
 	}
 	return errors.Join(errs...)
 }
@@ -254,7 +256,7 @@ func (h *Host) NewGroup(id string) (*Group, error) {
 	}
 	g.confinement = t
 	if h.root != nil {
-		if err := g.makeDir(h.root.dir); err != nil { // kernfs: no disk behind it, mu may be held
+		if err := g.makeDir(h.root.Dir); err != nil { // kernfs: no disk behind it, mu may be held
 			t.hasGroup, t.released = false, true
 			h.releaseConfinementLocked(t)
 			return nil, err
@@ -306,7 +308,7 @@ func (h *Host) newMarkLocked() procfs.Mark {
 // wasOurs: the process, or zombie, came out of one of our groups.
 func (h *Host) wasOurs(pid int) bool {
 	_, given := h.scopeOf(pid)
-	return given || h.root != nil && inCgroup(pid, h.root.path)
+	return given || h.root != nil && cgroup.Contains(pid, h.root.Path)
 }
 
 // defaultSignals makes our children start with default dispositions although we

@@ -13,6 +13,7 @@ import (
 
 	"trl/internal/testkit"
 	"trl/metrics"
+	"trl/runtime/cgroup"
 )
 
 func TestIsolation(t *testing.T) {
@@ -40,8 +41,8 @@ func TestIsolation(t *testing.T) {
 			t.Error("a group on a closed host")
 		}
 		if h.root != nil {
-			if _, err := os.Stat(h.root.dir); !os.IsNotExist(err) {
-				t.Error("left: ", h.root.dir)
+			if _, err := os.Stat(h.root.Dir); !os.IsNotExist(err) {
+				t.Error("left: ", h.root.Dir)
 			}
 		}
 	}
@@ -104,7 +105,7 @@ func TestForeignDirectoriesAreLeftAlone(t *testing.T) {
 	if h.root == nil {
 		t.Skip("no cgroup of our own (needs root or delegation): ", h.why)
 	}
-	foreign := h.root.dir[:strings.LastIndexByte(h.root.dir, '/')] + "/trl-workers.slice"
+	foreign := h.root.Dir[:strings.LastIndexByte(h.root.Dir, '/')] + "/trl-workers.slice"
 	if err := os.Mkdir(foreign, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -135,7 +136,7 @@ func TestFindCgroup(t *testing.T) {
 		{v1, "9:cpu:/\n", "", ""},
 		{v1, "9:cpu:/\n0::/\n", "", ""},
 	} {
-		dir, path, err := findCgroup(c.mounts, c.self)
+		dir, path, err := cgroup.Find(c.mounts, c.self)
 		if c.dir == "" {
 			if err == nil {
 				t.Errorf("%q %q: %s", c.mounts, c.self, dir)

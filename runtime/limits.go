@@ -17,7 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"trl/protocol"
-	"trl/runtime/descriptor"
+	"trl/runtime/cgroup"
+	"trl/runtime/confine"
 	"trl/runtime/procfs"
 )
 
@@ -49,12 +50,12 @@ func (h *Host) findUnenforceable(isolation string) {
 		}
 	} else {
 		if h.root != nil {
-			h.controllers = h.root.enableControllers(h.log)
+			h.controllers = h.root.EnableControllers(h.log)
 		}
-		h.hierarchies = findHierarchies(h.log)
+		h.hierarchies = cgroup.FindHierarchies(h.log)
 		for limit, controller := range map[string]string{limitMemory: "memory", limitPIDs: "pids", limitCPU: "cpu"} {
-			if y := h.hierarchies[controller]; !h.controllers[controller] && y.dir == "" {
-				h.unenforceable[limit] = y.why
+			if y := h.hierarchies[controller]; !h.controllers[controller] && y.Dir == "" {
+				h.unenforceable[limit] = y.Why
 			}
 		}
 	}
@@ -131,15 +132,15 @@ func (g *Group) Limit(l protocol.Limits) error {
 		if !c.set {
 			continue
 		}
-		dir, files := g.dir, v2Files
+		dir, files := g.dir, cgroup.V2Files
 		if !h.controllers[c.controller] {
 			var err error
-			if dir, err = h.hierarchies[c.controller].makeGroup(g.id); err != nil {
+			if dir, err = h.hierarchies[c.controller].MakeGroup(g.id); err != nil {
 				return errors.Join(&LimitError{c.limit, err.Error()}, b.remove(context.Background()))
 			}
-			b.v1[c.controller], files = dir, v1Files
+			b.v1[c.controller], files = dir, cgroup.V1Files
 		}
-		if err := writeFiles(dir, files(c.controller, l)); err != nil {
+		if err := cgroup.WriteFiles(dir, files(c.controller, l)); err != nil {
 			return errors.Join(&LimitError{c.limit, err.Error()}, b.remove(context.Background()))
 		}
 	}
@@ -183,7 +184,7 @@ func (b *bounds) applyAfterExec(pid int, scope *Scope) error {
 	if err := procfs.Waitid(unix.P_PID, pid, &info, unix.WSTOPPED|unix.WEXITED|unix.WNOWAIT); err != nil {
 		return os.NewSyscallError("waitid", err)
 	}
-	err := onOtherThread(func() error { // this thread may be held to what the session may write, see confinement.restrictThread
+	err := confine.OnOtherThread(func() error { // this thread may be held to what the session may write, see confinement.restrictThread
 		if err := b.apply(pid); err != nil || b.stagingDir == "" {
 			return err
 		}
@@ -209,7 +210,7 @@ const ptraceSetSigmask = 0x420b // PTRACE_SETSIGMASK (Linux 3.11)
 // apply puts a process that is certainly the one meant within the bounds.
 func (b *bounds) apply(pid int) error {
 	for _, dir := range b.v1 {
-		if err := writeFile(dir, "cgroup.procs", strconv.Itoa(pid)); err != nil && !errors.Is(err, unix.ESRCH) {
+		if err := cgroup.WriteFile(dir, "cgroup.procs", strconv.Itoa(pid)); err != nil && !errors.Is(err, unix.ESRCH) {
 			return err
 		}
 	}
@@ -243,9 +244,9 @@ func (b *bounds) atPIDLimit() bool {
 // a processor it takes seconds.
 func (b *bounds) liftCPULimit(g *Group) {
 	if dir := b.v1["cpu"]; dir != "" {
-		_ = writeFile(dir, "cpu.cfs_quota_us", "-1")
+		_ = cgroup.WriteFile(dir, "cpu.cfs_quota_us", "-1")
 	} else if b.limits.CPU > 0 {
-		_ = writeFile(g.dir, "cpu.max", "max")
+		_ = cgroup.WriteFile(g.dir, "cpu.max", "max")
 	}
 }
 
@@ -253,70 +254,9 @@ func (b *bounds) liftCPULimit(g *Group) {
 func (b *bounds) remove(ctx context.Context) error {
 	var errs []error
 	for controller, dir := range b.v1 {
-		errs = append(errs, b.host.hierarchies[controller].removeGroup(ctx, dir))
+		errs = append(errs, b.host.hierarchies[controller].RemoveGroup(ctx, dir))
 	}
 	return errors.Join(errs...)
-}
-
-// cfsPeriod is the kernel's own. A session that has used up its share of one waits for the next.
-const cfsPeriod = 100 * time.Millisecond
-
-func cfsQuota(cpus float64) string {
-	quota := time.Duration(min(cpus, 1e6) * float64(cfsPeriod)) // a machine with a million processors is yet to come
-	return strconv.FormatInt(max(quota, time.Millisecond).Microseconds(), 10)
-}
-
-// A limitFile is one that a limit is written to.
-type limitFile struct {
-	name, text string
-	optional   bool // not every kernel has it
-}
-
-// v2Files is what to write into a group of v2 for the limit that a controller enforces.
-func v2Files(controller string, l protocol.Limits) []limitFile {
-	switch controller {
-	case "memory": // swap would be a second helping
-		return []limitFile{{name: "memory.max", text: strconv.FormatInt(l.MemoryBytes, 10)}, {name: "memory.swap.max", text: "0", optional: true}}
-	case "pids":
-		return []limitFile{{name: "pids.max", text: strconv.FormatInt(l.Pids, 10)}}
-	}
-	return []limitFile{{name: "cpu.max", text: cfsQuota(l.CPU) + " " + strconv.FormatInt(cfsPeriod.Microseconds(), 10)}}
-}
-
-// v1Files is v2Files for v1.
-func v1Files(controller string, l protocol.Limits) []limitFile {
-	switch controller {
-	case "memory": // the second, which is memory and swap, may not be below the first
-		bytes := strconv.FormatInt(l.MemoryBytes, 10)
-		return []limitFile{{name: "memory.limit_in_bytes", text: bytes}, {name: "memory.memsw.limit_in_bytes", text: bytes, optional: true}}
-	case "pids":
-		return []limitFile{{name: "pids.max", text: strconv.FormatInt(l.Pids, 10)}}
-	}
-	return []limitFile{
-		{name: "cpu.cfs_period_us", text: strconv.FormatInt(cfsPeriod.Microseconds(), 10)}, {name: "cpu.cfs_quota_us", text: cfsQuota(l.CPU)},
-	}
-}
-
-func writeFiles(dir string, files []limitFile) error {
-	for _, f := range files {
-		if err := writeFile(dir, f.name, f.text); err != nil && !(f.optional && errors.Is(err, fs.ErrNotExist)) {
-			return err
-		}
-	}
-	return nil
-}
-
-// writeFile writes to a file of the kernel's: in one go, and only if it is there.
-func writeFile(dir, name, text string) error {
-	fd, err := openFile(dir, name, unix.O_WRONLY)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(fd)
-	if _, err := descriptor.RetryEINTR(func() (int, error) { return unix.Write(fd, []byte(text)) }); err != nil {
-		return &fs.PathError{Op: "write " + text + " to", Path: dir + "/" + name, Err: err}
-	}
-	return nil
 }
 
 // Meters of the group; those of a limit are there once it is set.

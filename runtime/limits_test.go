@@ -20,6 +20,7 @@ import (
 
 	"trl/internal/testkit"
 	"trl/protocol"
+	"trl/runtime/cgroup"
 	"trl/runtime/descriptor"
 	"trl/runtime/journal"
 	"trl/runtime/procfs"
@@ -169,7 +170,7 @@ func TestProcessIsWithinLimits(t *testing.T) {
 					t.Errorf("open files: %s", out)
 				}
 				for controller, dir := range groupIn(s.Shell).bounds.Load().v1 {
-					if in, _ := controllerPath(out, controller); in == "" || !strings.HasSuffix(dir, in) {
+					if in, _ := cgroup.ControllerPath(out, controller); in == "" || !strings.HasSuffix(dir, in) {
 						t.Errorf("%s: in %q, the group is %s", controller, in, dir)
 					}
 				}
@@ -261,7 +262,7 @@ func TestShellIsPutBackOnceThereIsRoom(t *testing.T) {
 	}
 	most := func(n string) {
 		t.Helper()
-		if err := writeFile(dir, "pids.max", n); err != nil {
+		if err := cgroup.WriteFile(dir, "pids.max", n); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -378,13 +379,13 @@ func TestStarvedSessionHoldsNobodyUp(t *testing.T) {
 	for range 4 { // busy for as long as the test lasts, at most 30 s
 		spawn(t, h, c, nil, "/usr/bin/timeout", "30", "/bin/sh", "-c", "while :; do :; done")
 	}
-	time.Sleep(3 * cfsPeriod) // they are past their exec, and out of time
+	time.Sleep(3 * cgroup.CFSPeriod) // they are past their exec, and out of time
 	const starts = 20
 	begin := time.Now()
 	for range starts {
 		spawn(t, h, c, nil, "/bin/true")
 	}
-	if took := time.Since(begin); took > starts*cfsPeriod {
+	if took := time.Since(begin); took > starts*cgroup.CFSPeriod {
 		t.Errorf("%d starts took %v", starts, took)
 	} else {
 		t.Logf("%d starts took %v", starts, took)
@@ -431,7 +432,7 @@ func TestNothingOfLimitsIsLeft(t *testing.T) {
 		s := limited(t, h, "/bin/bash", l)
 		// One that leaves the session's cgroup v2, as root may, stays in the limits' groups, and is found there.
 		if i == 0 && h.root != nil && len(groupsOf(s.Shell)) > 0 {
-			s.code("sleep 60.7531 & echo $! >"+filepath.Dir(h.root.dir)+"/cgroup.procs", 0)
+			s.code("sleep 60.7531 & echo $! >"+filepath.Dir(h.root.Dir)+"/cgroup.procs", 0)
 		}
 		s.code(":", 0)
 		if err := s.Close(0); err != nil {
@@ -452,8 +453,8 @@ func TestNothingOfLimitsIsLeft(t *testing.T) {
 	}
 	roots := []string{}
 	for _, y := range h.hierarchies {
-		if y.root != nil {
-			roots = append(roots, y.root.dir)
+		if y.Root != nil {
+			roots = append(roots, y.Root.Dir)
 		}
 	}
 	if err := h.Close(); err != nil {
@@ -469,17 +470,17 @@ func TestNothingOfLimitsIsLeft(t *testing.T) {
 func TestLimitsOfADeadInstanceAreRemoved(t *testing.T) {
 	h := testHost(t, "auto")
 	y := h.hierarchies["pids"]
-	if y == nil || y.dir == "" {
+	if y == nil || y.Dir == "" {
 		t.Skip("no pids controller of v1 that we may use")
 	}
-	dir := filepath.Join(y.dir, "trl-1-0badcafe")
+	dir := filepath.Join(y.Dir, "trl-1-0badcafe")
 	lock := -1
 	testkit.Eventually(t, "a living instance", func() bool { // until it is locked, any trl that starts beside us may take it for dead
 		if err := os.Mkdir(dir, 0o755); err != nil && !os.IsExist(err) {
 			t.Fatal(err)
 		}
 		var err error
-		if lock, err = lockDir(dir); err != nil {
+		if lock, err = cgroup.LockDir(dir); err != nil {
 			return false
 		}
 		if err = os.Mkdir(dir+"/s-1", 0o755); err != nil {
@@ -489,7 +490,7 @@ func TestLimitsOfADeadInstanceAreRemoved(t *testing.T) {
 	})
 	m := marker()
 	child := spawn(t, h, nil, nil, "/bin/sleep", m)
-	if err := writeFile(dir+"/s-1", "cgroup.procs", strconv.Itoa(child.Pid())); err != nil {
+	if err := cgroup.WriteFile(dir+"/s-1", "cgroup.procs", strconv.Itoa(child.Pid())); err != nil {
 		t.Fatal(err)
 	}
 	testHost(t, "auto")
@@ -537,7 +538,7 @@ func TestFindController(t *testing.T) {
 		{v2, "0::/x\n", "memory", "", ""},
 		{"", "4:memory:/\n", "memory", "", ""},
 	} {
-		dir, path, err := findController(c.mounts, c.self, c.controller)
+		dir, path, err := cgroup.FindController(c.mounts, c.self, c.controller)
 		if c.dir == "" {
 			if err == nil {
 				t.Errorf("%q %q: %s", c.mounts, c.self, dir)
@@ -552,33 +553,33 @@ func TestFindController(t *testing.T) {
 func TestLimitFiles(t *testing.T) {
 	l := protocol.Limits{MemoryBytes: 64 << 20, Pids: 7, CPU: 1.5}
 	for _, c := range []struct {
-		files      func(string, protocol.Limits) []limitFile
+		files      func(string, protocol.Limits) []cgroup.LimitFile
 		controller string
 		want       string
 	}{
-		{v1Files, "memory", "memory.limit_in_bytes=67108864 memory.memsw.limit_in_bytes=67108864"},
-		{v1Files, "pids", "pids.max=7"},
-		{v1Files, "cpu", "cpu.cfs_period_us=100000 cpu.cfs_quota_us=150000"},
-		{v2Files, "memory", "memory.max=67108864 memory.swap.max=0"},
-		{v2Files, "pids", "pids.max=7"},
-		{v2Files, "cpu", "cpu.max=150000 100000"},
+		{cgroup.V1Files, "memory", "memory.limit_in_bytes=67108864 memory.memsw.limit_in_bytes=67108864"},
+		{cgroup.V1Files, "pids", "pids.max=7"},
+		{cgroup.V1Files, "cpu", "cpu.cfs_period_us=100000 cpu.cfs_quota_us=150000"},
+		{cgroup.V2Files, "memory", "memory.max=67108864 memory.swap.max=0"},
+		{cgroup.V2Files, "pids", "pids.max=7"},
+		{cgroup.V2Files, "cpu", "cpu.max=150000 100000"},
 	} {
 		var got []string
 		dir := t.TempDir()
 		for _, f := range c.files(c.controller, l) {
-			got = append(got, f.name+"="+f.text)
-			if !f.optional {
-				_ = os.WriteFile(filepath.Join(dir, f.name), nil, 0o644)
+			got = append(got, f.Name+"="+f.Text)
+			if !f.Optional {
+				_ = os.WriteFile(filepath.Join(dir, f.Name), nil, 0o644)
 			}
 		}
 		if s := strings.Join(got, " "); s != c.want {
 			t.Errorf("%s: %s, want %s", c.controller, s, c.want)
 		}
-		if err := writeFiles(dir, c.files(c.controller, l)); err != nil {
+		if err := cgroup.WriteFiles(dir, c.files(c.controller, l)); err != nil {
 			t.Errorf("%s without what is optional: %v", c.controller, err)
 		}
 	}
-	if q := cfsQuota(0.001); q != "1000" {
+	if q := cgroup.CFSQuota(0.001); q != "1000" {
 		t.Errorf("the kernel takes no quota of %s", q)
 	}
 	for _, c := range []struct {

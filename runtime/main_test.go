@@ -15,6 +15,7 @@ import (
 
 	"trl/internal/testkit"
 	"trl/metrics"
+	"trl/runtime/cgroup"
 	"trl/runtime/descriptor"
 	"trl/runtime/procfs"
 )
@@ -43,7 +44,7 @@ func actInstance(marker string) {
 		panic(err)
 	}
 	if h.root != nil {
-		fmt.Println(h.root.dir)
+		fmt.Println(h.root.Dir)
 	}
 	testkit.AwkwardStays()
 }
@@ -72,7 +73,7 @@ func actGarbage() {
 	h.forkTimeout = 3 * gcInterval
 	g, _ := h.NewGroup("s-1")
 	c, _ := g.NewScope()
-	if err := writeFile(h.root.dir, "cgroup.freeze", "1"); err != nil {
+	if err := cgroup.WriteFile(h.root.Dir, "cgroup.freeze", "1"); err != nil {
 		panic(err)
 	}
 	end := begins(h, c, "/")
@@ -84,7 +85,7 @@ func actGarbage() {
 			garbage = make([]byte, 64<<10)
 		}
 	}
-	_ = writeFile(h.root.dir, "cgroup.freeze", "0")
+	_ = cgroup.WriteFile(h.root.Dir, "cgroup.freeze", "0")
 	fmt.Println(err, h.Close())
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"trl/runtime/cgroup"
 	"trl/runtime/procfs"
 )
 
@@ -57,7 +58,7 @@ func (h *Host) KillOrphans(live func(sessionID string) bool) int {
 // nothing is that comes from one of ours.
 func (h *Host) killLeftovers() {
 	var pause procfs.Backoff
-	for until := time.Now().Add(leftoverTimeout); time.Now().Before(until); pause.Sleep() {
+	for until := time.Now().Add(cgroup.LeftoverTimeout); time.Now().Before(until); pause.Sleep() {
 		found := false
 		for _, pid := range h.childReaper.foreignChildren() {
 			if p, ok := procfs.Read(pid); ok && p.Ppid == h.pid && p.Sid != h.sid && p.Start > h.startTicks {
@@ -74,7 +75,7 @@ func (h *Host) killLeftovers() {
 
 // escaped: p came out of a session, and that is gone. scan is held.
 func (h *Host) escaped(p procfs.Process, live func(id string) bool) bool {
-	if h.root != nil && inCgroup(p.Pid, h.root.path) {
+	if h.root != nil && cgroup.Contains(p.Pid, h.root.Path) {
 		return false // its group is there, else its directory would not be
 	}
 	c, given := h.scopeOf(p.Pid)

@@ -89,7 +89,7 @@ func TestWhatLeftItsCgroupIsFound(t *testing.T) {
 	if h.root == nil {
 		t.Skip("no cgroup of our own (needs root or delegation): ", h.why)
 	}
-	above := filepath.Dir(h.root.dir) + "/cgroup.procs"
+	above := filepath.Dir(h.root.Dir) + "/cgroup.procs"
 	if f, err := os.OpenFile(above, os.O_WRONLY, 0); err != nil {
 		t.Skip("cannot leave: ", err)
 	} else {

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"trl/protocol"
+	"trl/runtime/confine"
 	"trl/runtime/procfs"
 )
 
@@ -73,7 +74,7 @@ func (h *Host) start(s Spec) (c *Child, err error) {
 	}
 	var thread func(func() error) error
 	if held || s.User != nil {
-		thread = onOwnThread
+		thread = confine.OnOwnThread
 	}
 	if s.Scope != nil && s.Dir != "" && s.Dir != "/" {
 		g := s.Scope.group
@@ -132,7 +133,7 @@ func (h *Host) spawn(s *Spec) (*Child, error) {
 	if s.Scope != nil {
 		if t := s.Scope.group.confinement; t.user != nil {
 			sys.Credential = &syscall.Credential{Uid: t.uid, Gid: t.gid, Groups: t.user.Groups}
-			env = t.user.environment(t.uid, env)
+			env = t.user.Environment(t.uid, env)
 			t.chown(s.Files)
 		}
 		dir, err := s.Scope.cloneDir(bounds)

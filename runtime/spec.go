@@ -4,6 +4,8 @@ import (
 	"os"
 	"syscall"
 	"time"
+
+	"trl/runtime/confine"
 )
 
 // A Spec says what to start. The child gets its own process session, default
@@ -12,10 +14,10 @@ type Spec struct {
 	Path      string // absolute, or relative to Dir; not searched for in PATH
 	Argv, Env []string
 	Dir       string
-	Files     []*os.File // its descriptors 0, 1, 2…; nil is a closed one. Each is switched to blocking, as os/exec does
-	TTY       bool       // its descriptor 0 is a terminal, which becomes the one that controls its process session
-	Scope     *Scope     // where it belongs; nil: to no session
-	User      *Account   // of a process of no session: its user; nil: ours
+	Files     []*os.File       // its descriptors 0, 1, 2…; nil is a closed one. Each is switched to blocking, as os/exec does
+	TTY       bool             // its descriptor 0 is a terminal, which becomes the one that controls its process session
+	Scope     *Scope           // where it belongs; nil: to no session
+	User      *confine.Account // of a process of no session: its user; nil: ours
 }
 
 // Status is how a child ended.

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+
+	"trl/runtime/cgroup"
 )
 
 // TierNames are the ways of keeping a session's processes together, the surest first.
@@ -27,22 +29,22 @@ func (h *Host) Tiers() []TierReport { return slices.Clone(h.tiers) }
 // chooseTier sets the tier, why it is in force, and the reports, and keeps the cgroup that tier "cgroup" needs. "auto" takes cgroups
 // where they can be had; "probe" does, too, and keeps nothing.
 func (h *Host) chooseTier(isolation string) error {
-	root, noCgroup := openCgroupRoot()
-	cgroup := TierReport{Tier: "cgroup", Available: root != nil}
+	root, noCgroup := cgroup.OpenRoot()
+	cgroups := TierReport{Tier: "cgroup", Available: root != nil}
 	none := TierReport{Tier: "none", Available: true, Why: "subreaper, and a mark that processes inherit"}
 	switch {
 	case root == nil:
-		cgroup.Why = noCgroup.Error()
+		cgroups.Why = noCgroup.Error()
 	case isolation == "probe": // root.dir will be gone
-		cgroup.Why = "cgroup v2 at " + filepath.Dir(root.dir)
+		cgroups.Why = "cgroup v2 at " + filepath.Dir(root.Dir)
 	default:
-		cgroup.Why = "cgroup v2 at " + root.dir
+		cgroups.Why = "cgroup v2 at " + root.Dir
 	}
-	cgroup.InForce = isolation == "cgroup" || isolation != "none" && root != nil
-	none.InForce = !cgroup.InForce
-	h.tiers = []TierReport{cgroup, none}
-	if cgroup.InForce {
-		h.tier, h.why = cgroup.Tier, cgroup.Why
+	cgroups.InForce = isolation == "cgroup" || isolation != "none" && root != nil
+	none.InForce = !cgroups.InForce
+	h.tiers = []TierReport{cgroups, none}
+	if cgroups.InForce {
+		h.tier, h.why = cgroups.Tier, cgroups.Why
 		if root == nil {
 			return fmt.Errorf("isolation cgroup: %w", noCgroup)
 		}
@@ -51,11 +53,11 @@ func (h *Host) chooseTier(isolation string) error {
 	}
 	switch {
 	case root == nil:
-	case cgroup.InForce && isolation != "probe":
-		removeLeftovers(filepath.Dir(root.dir), killLeftover, h.log)
+	case cgroups.InForce && isolation != "probe":
+		cgroup.RemoveLeftovers(filepath.Dir(root.Dir), cgroup.KillLeftover, h.log)
 		h.root = root
 	default:
-		_ = root.close()
+		_ = root.Close()
 	}
 	return nil
 }

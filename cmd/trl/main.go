@@ -19,7 +19,7 @@ import (
 	"trl/internal/serve"
 )
 
-// The keeper replaces itself on the main thread (runtime.Exec), and this is the only time at which it is certain that we are
+// The keeper replaces itself on the main thread (confine.Exec), and this is the only time at which it is certain that we are
 // on it.
 func init() { goruntime.LockOSThread() }
 

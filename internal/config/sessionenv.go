@@ -5,13 +5,13 @@ import (
 	"os/user"
 
 	"trl/internal/statedir"
-	"trl/runtime"
+	"trl/runtime/confine"
 )
 
 // SessionEnv is what every session starts from: PROTOCOL.md §9's list and nothing else of our own environment, which may hold
 // our secrets or the operator's. SHELL is not here: it is the session's own, whatever that of a service's user (nologin).
 // as: whom sessions run as, if not as us; what a login sets is added where that is known.
-func SessionEnv(as *runtime.Account) []string {
+func SessionEnv(as *confine.Account) []string {
 	account, _ := user.Current() // nil in a container whose uid has no passwd entry
 	fallback := map[string]string{
 		"PATH":    "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",

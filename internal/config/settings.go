@@ -20,6 +20,7 @@ import (
 	"trl/pool"
 	"trl/protocol"
 	"trl/runtime"
+	"trl/runtime/confine"
 	"trl/web"
 )
 
@@ -57,9 +58,9 @@ type Containment struct {
 	Isolation       string
 	RequiredTier    string // the least isolation that will do
 	SessionUserName string // --session-user, and the account that it names
-	SessionUser     *runtime.Account
+	SessionUser     *confine.Account
 	GatewayUserName string // --user, and the account that it names
-	GatewayUser     *runtime.Account
+	GatewayUser     *confine.Account
 	AllowWrite      []string // --allow-write
 	Sandbox         string
 }
@@ -272,7 +273,7 @@ func (s *Settings) homeIsUsable() bool {
 // checkUsers finds out who is who, and what they may do.
 func (s *Settings) checkUsers(fault func(flag string, value any, want string) error) (err error) {
 	if s.SessionUserName != "" {
-		if s.SessionUser, err = runtime.ParseAccount(s.SessionUserName, true); err != nil {
+		if s.SessionUser, err = confine.ParseAccount(s.SessionUserName, true); err != nil {
 			return fault("session-user", fmt.Sprintf("%q: %v", s.SessionUserName, err), "NAME, UID, UID:GID or FROM-TO")
 		}
 		if !s.IsSet("default-dir") { // ours is nobody else's
@@ -283,7 +284,7 @@ func (s *Settings) checkUsers(fault func(flag string, value any, want string) er
 		}
 	}
 	if s.GatewayUserName != "" {
-		if s.GatewayUser, err = runtime.ParseAccount(s.GatewayUserName, false); err != nil {
+		if s.GatewayUser, err = confine.ParseAccount(s.GatewayUserName, false); err != nil {
 			return fault("user", fmt.Sprintf("%q: %v", s.GatewayUserName, err), "NAME, UID or UID:GID")
 		}
 		if s.SessionUser == nil {
@@ -296,7 +297,7 @@ func (s *Settings) checkUsers(fault func(flag string, value any, want string) er
 	if (s.SessionUser != nil) && !s.checkedByKeeper && os.Geteuid() != 0 {
 		return fault("session-user", s.SessionUserName, "to be root: nobody else can start processes of another user")
 	}
-	if err := runtime.Landlock(); err != nil && len(s.AllowWrite) > 0 && s.Sandbox == "none" && !s.checkedByKeeper {
+	if err := confine.Landlock(); err != nil && len(s.AllowWrite) > 0 && s.Sandbox == "none" && !s.checkedByKeeper {
 		return cmdline.WithHint(fmt.Errorf("%s: %w", s.Source("allow-write"), err), "leave it out: sessions may then write wherever their user may")
 	}
 	for i, dir := range s.AllowWrite {
@@ -310,7 +311,7 @@ func (s *Settings) checkUsers(fault func(flag string, value any, want string) er
 
 // LandlockDirs are --allow-write for Landlock. A sandbox holds without it, too, and then there is only that.
 func (s *Settings) LandlockDirs() []string {
-	if s.Sandbox != "none" && runtime.Landlock() != nil {
+	if s.Sandbox != "none" && confine.Landlock() != nil {
 		return nil
 	}
 	return s.AllowWrite

@@ -10,6 +10,7 @@ import (
 	"trl/internal/cmdline"
 	"trl/internal/config"
 	"trl/runtime"
+	"trl/runtime/confine"
 )
 
 // isolationHint is for an --isolation that cannot be had.
@@ -51,7 +52,7 @@ func inSandbox(s *config.Settings) error {
 	if err := os.MkdirAll(s.StateDir, 0o700); err != nil {
 		return cmdline.WithHint(fmt.Errorf("make state directory: %w", err), "choose another one with --state-dir")
 	}
-	box := runtime.Sandbox{}
+	box := confine.Sandbox{}
 	for _, path := range []string{s.File, s.Web.TLSCert, s.Web.TLSKey, s.TokenFile} {
 		if path != "" {
 			box.Read = append(box.Read, path)
@@ -66,7 +67,7 @@ func inSandbox(s *config.Settings) error {
 			return cmdline.WithHint(fmt.Errorf("%s: %w", s.Source(flag), err), "name a directory that is there")
 		}
 		own := real == "/tmp" && (flag == "default-dir" || flag == "allow-write") // the sandbox's will do
-		if real == "/" || slices.Contains(runtime.SandboxOwn, real) && !own {
+		if real == "/" || slices.Contains(confine.SandboxOwn, real) && !own {
 			return cmdline.WithHint(fmt.Errorf("%s: %s would be let into the sandbox, to be written to", s.Source(flag), real), "choose a directory of its own for it")
 		}
 		box.Write = append(box.Write, real)

@@ -19,7 +19,7 @@ import (
 	"trl/internal/cmdline"
 	"trl/internal/config"
 	"trl/internal/statedir"
-	"trl/runtime"
+	"trl/runtime/confine"
 	"trl/runtime/keeper"
 	"trl/runtime/keeper/client"
 	"trl/web/auth"
@@ -89,7 +89,7 @@ func serve(s *config.Settings, will *keeper.Handover, stdout io.Writer, log zero
 		if os.Getenv(config.SandboxedVar) == "" {
 			return inSandbox(s)
 		}
-		if err := runtime.EnterSandbox(); err != nil {
+		if err := confine.EnterSandbox(); err != nil {
 			return err
 		}
 	}

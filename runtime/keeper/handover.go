@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"trl/runtime"
+	"trl/runtime/confine"
 	"trl/runtime/keeper/wire"
 )
 
@@ -208,7 +209,7 @@ func (k *keeper) execSuccessor() error {
 			return err
 		}
 		defer unix.Close(fd)
-		return runtime.Exec(k.exe.path, os.Args, []string{fmt.Sprint(handoverVar, "=", fd)}, append(w.descriptors(), fd))
+		return confine.Exec(k.exe.path, os.Args, []string{fmt.Sprint(handoverVar, "=", fd)}, append(w.descriptors(), fd))
 	})
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"trl/protocol"
 	"trl/runtime"
+	"trl/runtime/cgroup"
 	"trl/runtime/keeper/wire"
 )
 
@@ -19,8 +20,8 @@ func TestWillIsReadAsItWasWritten(t *testing.T) {
 		Version: wire.Version, Program: "/bin/trl", Env: []string{"A=b=c", "B="}, Held: []int{7}, Epoch: "e", Generation: 3, Serial: 1 << 60, Remembered: []byte("r\x00"),
 		Listeners: []listener{{"http", 5}}, Signals: [2]int{8, 9}, Numbers: wire.Numbers{GatewayCrashes: 2},
 		Host: runtime.HandoverState{
-			Instance: 77, FIFODir: "/p", FIFODirLock: new(13), Tier: "cgroup", Root: &runtime.CgroupRootState{Dir: "/d", Path: "/p", Lock: 11},
-			Hierarchies: map[string]runtime.HierarchyState{"pids": {Dir: "/d", Root: &runtime.CgroupRootState{Lock: 12}}, "cpu": {Why: "none"}},
+			Instance: 77, FIFODir: "/p", FIFODirLock: new(13), Tier: "cgroup", Root: &cgroup.RootState{Dir: "/d", Path: "/p", Lock: 11},
+			Hierarchies: map[string]cgroup.HierarchyState{"pids": {Dir: "/d", Root: &cgroup.RootState{Lock: 12}}, "cpu": {Why: "none"}},
 			Groups: []runtime.GroupState{{
 				ID: "s-1", Orphans: -1, Init: 99, Leaders: []int{99},
 				Bounds: &runtime.LimitsState{Limits: protocol.Limits{CPU: 0.5}, Resources: []int{1}, Most: []uint64{1<<63 + 1}},

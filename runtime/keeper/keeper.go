@@ -26,6 +26,7 @@ import (
 
 	"trl/metrics"
 	"trl/runtime"
+	"trl/runtime/confine"
 	"trl/runtime/keeper/wire"
 )
 
@@ -171,7 +172,7 @@ func (k *keeper) filterSignals(w *Handover) {
 	if k.c.Host.SessionUser != nil { // the kernel refuses signals from another user
 		return
 	}
-	err := runtime.InstallSignalFilter(w != nil && w.SignalsFiltered)
+	err := confine.InstallSignalFilter(w != nil && w.SignalsFiltered)
 	k.signalsFiltered = err == nil
 	k.signals.open.Store(err != nil && len(k.c.Host.WritableDirs) == 0)
 	if err != nil && w == nil && os.Getpid() != 1 && len(k.c.Host.WritableDirs) == 0 {

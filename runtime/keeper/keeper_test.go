@@ -23,6 +23,7 @@ import (
 	"trl/internal/testkit"
 	"trl/protocol"
 	"trl/runtime"
+	"trl/runtime/confine"
 	"trl/runtime/keeper/client"
 	"trl/runtime/keeper/wire"
 )
@@ -414,7 +415,7 @@ func leave(t *testing.T, pid int, n uint64) (undo func()) {
 func TestNoRoomForWhatWasMade(t *testing.T) {
 	for _, isolation := range []string{"auto", "none"} {
 		t.Run(isolation, func(t *testing.T) {
-			if err := runtime.Landlock(); err != nil {
+			if err := confine.Landlock(); err != nil {
 				t.Skip(err)
 			}
 			c, a := serving(t, isolation, t.TempDir())

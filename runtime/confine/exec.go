@@ -1,4 +1,4 @@
-package runtime
+package confine
 
 import (
 	"errors"

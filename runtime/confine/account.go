@@ -1,4 +1,5 @@
-package runtime
+// Package confine runs processes with fewer rights: as other users, with Landlock rules, with a filter of signals, or in a bwrap sandbox.
+package confine
 
 import (
 	"errors"
@@ -88,8 +89,8 @@ func (a *Account) setFromDatabase(u *user.User) (err error) {
 	return nil
 }
 
-// environment is env with what every login sets, where env does not.
-func (a *Account) environment(uid uint32, env []string) []string {
+// Environment is env with what every login sets, where env does not.
+func (a *Account) Environment(uid uint32, env []string) []string {
 	name, home := a.Name, a.Home
 	if name == "" {
 		name = strconv.FormatUint(uint64(uid), 10)

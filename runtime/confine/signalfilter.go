@@ -1,4 +1,4 @@
-package runtime
+package confine
 
 import (
 	"os"
@@ -37,8 +37,8 @@ func InstallSignalFilter(already bool) error {
 	return nil
 }
 
-// filterSignalsOfThread puts the filter on this thread alone, and on whoever it forks, where the process has none.
-func filterSignalsOfThread() {
+// FilterSignalsOfThread puts the filter on this thread alone, and on whoever it forks, where the process has none.
+func FilterSignalsOfThread() {
 	if !signalFilterInstalled.Load() {
 		_ = refuseSignals(0) // without it a session can do what it could before
 	}
@@ -94,20 +94,4 @@ func signalFilter(pid, pgrp uint32) []unix.SockFilter {
 		20: {Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW},
 		21: {Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)},
 	}
-}
-
-// examineSignalFilter tells whether Shield would succeed. It installs nothing, since that could not be undone.
-func examineSignalFilter() Finding {
-	const name = "keeper"
-	action := uint32(unix.SECCOMP_RET_ERRNO)
-	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_GET_ACTION_AVAIL, 0, uintptr(unsafe.Pointer(&action)))
-	unable, err := unix.PrctlRetInt(unix.PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0)
-	switch {
-	case errno != 0:
-		return Finding{name, Weak, "kill -9 $PPID in a session ends every session: the kernel has no seccomp filters. Use --session-user or --sandbox bwrap"}
-	case capabilities()&(1<<unix.CAP_SYS_ADMIN) != 0, err == nil && unable == 1:
-		return Finding{name, Fine, "no signal from a session ends it: kill -9 $PPID is refused"}
-	}
-	return Finding{name, Weak, "kill -9 $PPID in a session ends every session: without CAP_SYS_ADMIN the kernel takes a filter only from who can gain no privileges. " +
-		"Start trl by `setpriv --no-new-privs` (sudo in sessions then fails), as the first process of a container, or with --session-user, --allow-write or --sandbox bwrap"}
 }

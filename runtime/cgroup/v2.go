@@ -1,4 +1,4 @@
-package runtime
+package cgroup
 
 import (
 	"errors"
@@ -20,16 +20,16 @@ import (
 // limit, and only where no process is in it itself (cgroups(7), "no internal processes"). So where our own cgroup was
 // delegated to us, what is in it, which is us and whoever started us there, moves into a leaf beside our root.
 
-// leafName is the leaf's: that of our root and a suffix.
-var leafName = regexp.MustCompile(`^trl-[0-9]+-[0-9a-f]{8}\.self$`)
+// LeafName is the leaf's: that of our root and a suffix.
+var LeafName = regexp.MustCompile(`^trl-[0-9]+-[0-9a-f]{8}\.self$`)
 
-// enableControllers switches on, for the sessions, the controllers that limits need, and returns which of them are on.
-func (r *cgroupRoot) enableControllers(log zerolog.Logger) map[string]bool {
-	own := filepath.Dir(r.dir)
+// EnableControllers switches on, for the sessions, the controllers that limits need, and returns which of them are on.
+func (r *Root) EnableControllers(log zerolog.Logger) map[string]bool {
+	own := filepath.Dir(r.Dir)
 	removeLeaves(own)
-	there := readWords(own, "cgroup.controllers")
+	there := ReadWords(own, "cgroup.controllers")
 	on := map[string]bool{}
-	for _, controller := range limitControllers {
+	for _, controller := range Controllers {
 		if slices.Contains(there, controller) {
 			on[controller] = true
 		}
@@ -39,12 +39,12 @@ func (r *cgroupRoot) enableControllers(log zerolog.Logger) map[string]bool {
 	}
 	// The kernel would let us switch on pids and cpu, but not memory, above a process: that makes a threaded domain of
 	// our cgroup, for good, and no process can be started below it any more.
-	if !isHierarchyRoot(own) && len(readWords(own, "cgroup.procs")) > 0 {
+	if !isHierarchyRoot(own) && len(ReadWords(own, "cgroup.procs")) > 0 {
 		if !isDelegated(own) {
 			log.Debug().Str("cgroup", own).Msg("not delegated to us: no controllers of cgroup v2")
 			return nil
 		}
-		if err := moveAll(own, r.dir+".self"); err != nil {
+		if err := moveAll(own, r.Dir+".self"); err != nil {
 			log.Warn().Err(err).Str("cgroup", own).Msg("no controllers of cgroup v2")
 			return nil
 		}
@@ -52,7 +52,7 @@ func (r *cgroupRoot) enableControllers(log zerolog.Logger) map[string]bool {
 	for controller := range on {
 		err := enableController(own, controller)
 		if err == nil {
-			err = enableController(r.dir, controller)
+			err = enableController(r.Dir, controller)
 		}
 		if err != nil {
 			log.Warn().Err(err).Str("controller", controller).Msg("controller of cgroup v2 not available")
@@ -68,13 +68,13 @@ func isHierarchyRoot(dir string) bool {
 }
 
 func enableController(dir, controller string) error {
-	if slices.Contains(readWords(dir, "cgroup.subtree_control"), controller) {
+	if slices.Contains(ReadWords(dir, "cgroup.subtree_control"), controller) {
 		return nil
 	}
-	return writeFile(dir, "cgroup.subtree_control", "+"+controller)
+	return WriteFile(dir, "cgroup.subtree_control", "+"+controller)
 }
 
-func readWords(dir, name string) []string {
+func ReadWords(dir, name string) []string {
 	text, _ := procfs.ReadSmallFile(filepath.Join(dir, name), make([]byte, 256))
 	return strings.Fields(string(text))
 }
@@ -112,7 +112,7 @@ func moveAll(from, to string) error {
 			return nil
 		}
 		for _, pid := range pids {
-			if err := writeFile(to, "cgroup.procs", strconv.Itoa(pid)); err != nil && !errors.Is(err, unix.ESRCH) {
+			if err := WriteFile(to, "cgroup.procs", strconv.Itoa(pid)); err != nil && !errors.Is(err, unix.ESRCH) {
 				return err
 			}
 		}
@@ -122,20 +122,9 @@ func moveAll(from, to string) error {
 
 // removeLeaves removes the leaves of instances that are gone: one that holds a process cannot be removed.
 func removeLeaves(dir string) {
-	for _, below := range subdirs(dir) {
-		if leafName.MatchString(filepath.Base(below)) {
+	for _, below := range Subdirs(dir) {
+		if LeafName.MatchString(filepath.Base(below)) {
 			_ = unix.Rmdir(below)
 		}
 	}
-}
-
-// stagingDir is where a child of a session with a cpu limit is born: in the session's own group, which may have used up its
-// time, its way to the exec could take many periods, and what starts or ends elsewhere waits for that (childReaper.forkMu).
-// It moves when it is caught. No session's id begins with a dash.
-func (h *Host) stagingDir() (dir string, err error) {
-	dir = filepath.Join(h.root.dir, "-stage")
-	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
-		return "", err
-	}
-	return dir, nil
 }

@@ -1,9 +1,7 @@
-package runtime
+package confine
 
 import (
 	"bufio"
-	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -20,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"trl/protocol"
+	"trl/runtime/cgroup"
 	"trl/runtime/procfs"
 )
 
@@ -92,8 +91,8 @@ func dropCapabilities() error {
 	return Exec("/proc/self/exe", os.Args, os.Environ(), []int{sandboxReadyFD})
 }
 
-// args are bwrap's. What comes later is mounted above what came before.
-func (s Sandbox) args() (args []string, err error) {
+// Args are bwrap's. What comes later is mounted above what came before.
+func (s Sandbox) Args() (args []string, err error) {
 	args = []string{
 		"--die-with-parent", "--unshare-pid", "--as-pid-1", "--unshare-ipc",
 		"--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--perms", "1777", "--tmpfs", "/dev/shm",
@@ -169,24 +168,24 @@ func visiblePaths(path string) (places []string) {
 
 // cgroupsOfOurs are the directories of our own cgroup in every hierarchy that we use, for tier cgroup and limits.
 func cgroupsOfOurs() (dirs []string) {
-	if dir, _, err := ownCgroup(); err == nil {
-		if leafName.MatchString(filepath.Base(dir)) { // as in openCgroupRoot
+	if dir, _, err := cgroup.Own(); err == nil {
+		if cgroup.LeafName.MatchString(filepath.Base(dir)) { // as in OpenCgroupRoot
 			dir = filepath.Dir(dir)
 		}
 		dirs = append(dirs, dir)
 	}
 	mounts, _ := os.ReadFile("/proc/self/mountinfo")
 	self, _ := os.ReadFile("/proc/self/cgroup")
-	for _, controller := range limitControllers {
-		if dir, _, err := findController(string(mounts), string(self), controller); err == nil {
+	for _, controller := range cgroup.Controllers {
+		if dir, _, err := cgroup.FindController(string(mounts), string(self), controller); err == nil {
 			dirs = append(dirs, dir)
 		}
 	}
 	return dirs
 }
 
-// bwrapPath finds bubblewrap.
-func bwrapPath() (string, error) {
+// BwrapPath finds bubblewrap.
+func BwrapPath() (string, error) {
 	path, err := exec.LookPath("bwrap")
 	if err != nil {
 		return "", errors.New("bubblewrap is not installed: no bwrap in PATH")
@@ -197,7 +196,7 @@ func bwrapPath() (string, error) {
 // Run runs this program again, with the same arguments, in the sandbox, and returns its exit code. mark is a variable that
 // it finds in its environment. An error: it did not get so far, and bwrap has said why on stderr.
 func (s Sandbox) Run(mark string) (code int, err error) {
-	bwrap, err := bwrapPath()
+	bwrap, err := BwrapPath()
 	if err != nil {
 		return 0, err
 	}
@@ -206,7 +205,7 @@ func (s Sandbox) Run(mark string) (code int, err error) {
 		return 0, err
 	}
 	s.Read = append(s.Read, program)
-	args, err := s.args()
+	args, err := s.Args()
 	if err != nil {
 		return 0, err
 	}
@@ -245,7 +244,7 @@ func (s Sandbox) Run(mark string) (code int, err error) {
 	if ws.Signaled() { // somebody has killed it, and so all of it
 		return exitCode(ws), nil
 	}
-	return 0, explainNamespaces(fmt.Errorf("bwrap: exit status %d", ws.ExitStatus()))
+	return 0, ExplainNamespaces(fmt.Errorf("bwrap: exit status %d", ws.ExitStatus()))
 }
 
 // bwrapStatus is what bwrap tells (--json-status-fd): {"child-pid": N, …} when it has forked, as we see the number, and
@@ -344,8 +343,8 @@ func exitCode(ws syscall.WaitStatus) int {
 	return ws.ExitStatus()
 }
 
-// explainNamespaces names the switch that forbids user namespaces, where one does.
-func explainNamespaces(err error) error {
+// ExplainNamespaces names the switch that forbids user namespaces, where one does.
+func ExplainNamespaces(err error) error {
 	for _, s := range []struct{ file, off, name string }{
 		{"/proc/sys/kernel/unprivileged_userns_clone", "0", "kernel.unprivileged_userns_clone"},
 		{"/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1", "kernel.apparmor_restrict_unprivileged_userns"},
@@ -358,30 +357,5 @@ func explainNamespaces(err error) error {
 	return err
 }
 
-// sandboxTimeout bounds the try: it takes some ten milliseconds.
-const sandboxTimeout = 10 * time.Second
-
-// examineSandbox tries one.
-func examineSandbox() Finding {
-	const name = "sandbox"
-	try := func() error {
-		bwrap, err := bwrapPath()
-		if err != nil {
-			return err
-		}
-		args, err := Sandbox{}.args()
-		if err != nil {
-			return err
-		}
-		ctx, cancel := context.WithTimeout(context.Background(), sandboxTimeout)
-		defer cancel()
-		cmd := exec.CommandContext(ctx, bwrap, append(args, "--", "sh", "-c", ":")...)
-		var said bytes.Buffer
-		cmd.Stderr = &said
-		if err := cmd.Run(); err != nil {
-			return explainNamespaces(fmt.Errorf("bubblewrap does not work here: %w: %s", err, bytes.TrimSpace(said.Bytes())))
-		}
-		return nil
-	}
-	return verdict(name, try(), Weak, "trl can put itself and all sessions in one (--sandbox bwrap)")
-}
+// SandboxTimeout bounds the try: it takes some ten milliseconds.
+const SandboxTimeout = 10 * time.Second

@@ -1,4 +1,4 @@
-package runtime
+package confine
 
 import (
 	goruntime "runtime"
@@ -9,8 +9,8 @@ import (
 // Go moves goroutines between threads. Some things in Linux belong to a thread: its working directory once it is unshared, its
 // groups, its capabilities, its Landlock rules. The functions below choose the thread.
 
-// onOwnThread runs f on a thread that is not the main one and that ends with f. It is for changes that a thread cannot undo.
-func onOwnThread(f func() error) error {
+// OnOwnThread runs f on a thread that is not the main one and that ends with f. It is for changes that a thread cannot undo.
+func OnOwnThread(f func() error) error {
 	done := make(chan error, 1)
 	go func() { // ends with f, and takes its thread along
 		goruntime.LockOSThread()
@@ -18,21 +18,21 @@ func onOwnThread(f func() error) error {
 			done <- f()
 			return
 		}
-		done <- onOwnThread(f) // on another one, since this one is held here
+		done <- OnOwnThread(f) // on another one, since this one is held here
 		goruntime.UnlockOSThread()
 	}()
 	return <-done
 }
 
-// onOtherThread runs f on another thread than this one, which the caller's goroutine is locked to.
-func onOtherThread(f func() error) error {
+// OnOtherThread runs f on another thread than this one, which the caller's goroutine is locked to.
+func OnOtherThread(f func() error) error {
 	done := make(chan error, 1)
 	go func() { done <- f() }() // ends with f; waited for here
 	return <-done
 }
 
-// capabilities returns this thread's effective capabilities below 32, as a bit mask.
-func capabilities() uint32 {
+// Capabilities returns this thread's effective capabilities below 32, as a bit mask.
+func Capabilities() uint32 {
 	var data [2]unix.CapUserData
 	if unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &data[0]) != nil {
 		return 0
