@@ -18,10 +18,14 @@ import (
 // time. A question without an answer keeps a thread of this process until the file system answers or is unmounted.
 
 // answerTimeout bounds the wait for an answer. Tests change it.
-var answerTimeout = chdirTimeout
+var answerTimeout = 5 * time.Second
 
-// maxQuestions bounds the questions under way of one asker, which is a session or a principal. maxChdirThreads bounds those of all.
-const maxQuestions = 2
+// maxQuestions bounds the questions under way of one asker, which is a session or a principal. maxQuestionsOfAll bounds those of all,
+// since each takes a thread and Go ends a program with 10,000 threads.
+const (
+	maxQuestions      = 2
+	maxQuestionsOfAll = 512
+)
 
 // A Question says who asks the file system about which path.
 type Question struct {
@@ -42,7 +46,7 @@ func beginQuestion(who string) bool {
 	q := &questions
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.of[who] >= maxQuestions || q.all >= maxChdirThreads {
+	if q.of[who] >= maxQuestions || q.all >= maxQuestionsOfAll {
 		return false
 	}
 	q.of[who]++

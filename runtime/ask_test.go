@@ -56,11 +56,11 @@ func TestAskIsBounded(t *testing.T) {
 	testkit.Eventually(t, "its threads are given back", func() bool { return asked("eve") == 0 })
 }
 
-// All askers together have maxChdirThreads questions under way, and one more waits for a place, in vain here.
+// All askers together have maxQuestionsOfAll questions under way, and one more waits for a place, in vain here.
 func TestQuestionsOfAllAreBounded(t *testing.T) {
 	impatient(t, time.Minute)
-	let, asked := make(chan struct{}), make(chan error, maxChdirThreads)
-	for i := range maxChdirThreads {
+	let, asked := make(chan struct{}), make(chan error, maxQuestionsOfAll)
+	for i := range maxQuestionsOfAll {
 		go func() {
 			_, err := Ask(Question{Who: fmt.Sprint(i / maxQuestions)}, func() (struct{}, error) { <-let; return struct{}{}, nil })
 			asked <- err
@@ -71,14 +71,14 @@ func TestQuestionsOfAllAreBounded(t *testing.T) {
 		defer questions.mu.Unlock()
 		return questions.all
 	}
-	testkit.Eventually(t, "they are under way", func() bool { return all() == maxChdirThreads })
+	testkit.Eventually(t, "they are under way", func() bool { return all() == maxQuestionsOfAll })
 	q := Question{Who: "one more"}
 	answerTimeout = 20 * time.Millisecond // the others have their timers
 	if _, err := Ask(q, func() (struct{}, error) { return struct{}{}, nil }); !errors.Is(err, unix.EAGAIN) {
 		t.Errorf("one more: %v", err)
 	}
 	close(let)
-	for range maxChdirThreads {
+	for range maxQuestionsOfAll {
 		if err := <-asked; err != nil {
 			t.Error(err)
 		}

@@ -150,7 +150,7 @@ func (g *Group) Enterable(dir string) error {
 
 // chdir makes s.Dir the directory of this thread, which ends afterwards or leaves it, and with it of what it forks. Where that is
 // refused (seccomp forbids unshare, and with it what a session would need to mount anything), it is left to the child.
-func (t *confinement) chdir(s *Spec) error {
+func (t *confinement) chdir(s *spawnSpec) error {
 	own := unix.Unshare(unix.CLONE_FS) == nil
 	chdir := func() error {
 		if !own {

@@ -67,7 +67,7 @@ func soon(t *testing.T, what string, release func(), f func()) {
 func begins(h *Host, c *Scope, dir string) <-chan error {
 	end := make(chan error, 1)
 	go func() {
-		child, err := h.Spawn(Spec{Path: "/bin/true", Argv: []string{"true"}, Dir: dir, Scope: c})
+		child, err := c.Spawn(Spec{Path: "/bin/true", Argv: []string{"true"}, Dir: dir})
 		if err == nil {
 			child.Close()
 		}
@@ -162,7 +162,7 @@ func TestDirectoryOfAChild(t *testing.T) {
 		for n := range 40 {
 			dir := dirs[n%len(dirs)]
 			r, w, _ := os.Pipe()
-			child, err := h.Spawn(Spec{Path: "/bin/pwd", Argv: []string{"pwd"}, Dir: dir, Files: []*os.File{nil, w}, Scope: c})
+			child, err := c.Spawn(Spec{Path: "/bin/pwd", Argv: []string{"pwd"}, Dir: dir, Files: []*os.File{nil, w}})
 			w.Close()
 			if err != nil {
 				t.Fatal(err)

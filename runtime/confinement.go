@@ -88,7 +88,7 @@ func (h *Host) confinementForLocked(id string) (t *confinement, err error) {
 			err = mountTmpfs(t.dir, sessionDirSize, h.sessionUser != nil)
 		}
 		if err == nil {
-			err = t.writeFile(zshenvName, zshenv)
+			err = t.writeFile(ZshenvName, Zshenv)
 		}
 		if err == nil && h.restrictsWrites() {
 			t.LandlockRules, err = h.openLandlockRules(t.dir)

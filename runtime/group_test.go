@@ -98,7 +98,7 @@ func openShellIn(t testing.TB, h *Host, c *Scope) *shellIn {
 	if err != nil {
 		t.Fatal(err)
 	}
-	child, err := h.Spawn(Spec{Path: "/bin/sh", Argv: []string{"sh"}, Dir: "/", Scope: c, Files: []*os.File{in, out, os.Stderr},
+	child, err := c.Spawn(Spec{Path: "/bin/sh", Argv: []string{"sh"}, Dir: "/", Files: []*os.File{in, out, os.Stderr},
 		Env: []string{"PATH=/usr/bin:/bin", "TRL_SESSION_ID=" + c.group.id}})
 	if err != nil {
 		t.Fatal(err)
@@ -306,7 +306,7 @@ func TestCloseTwiceAndConcurrently(t *testing.T) {
 		if _, err := g.NewScope(); err == nil {
 			t.Error("a scope in a closed group")
 		}
-		if _, err := h.Spawn(Spec{Path: "/bin/true", Argv: []string{"true"}, Scope: c}); err == nil {
+		if _, err := c.Spawn(Spec{Path: "/bin/true", Argv: []string{"true"}}); err == nil {
 			t.Error("a start in a closed group")
 		}
 		if pids := append(c.MembersExcept(0), g.Members()...); len(pids) > 0 {
@@ -341,7 +341,7 @@ func TestStartsRacingWithClose(t *testing.T) {
 			for range 4 {
 				starts.Go(func() {
 					for {
-						child, err := h.Spawn(Spec{Path: "/bin/sleep", Argv: []string{"sleep", m}, Scope: c})
+						child, err := c.Spawn(Spec{Path: "/bin/sleep", Argv: []string{"sleep", m}})
 						if err != nil {
 							return
 						}
@@ -517,7 +517,7 @@ func BenchmarkGroupCycle(b *testing.B) {
 			h := benchHost(b, tier)
 			for b.Loop() {
 				g, c := newGroup(b, h)
-				child, err := h.Spawn(Spec{Path: "/bin/sleep", Argv: []string{"sleep", "60"}, Dir: "/", Scope: c})
+				child, err := c.Spawn(Spec{Path: "/bin/sleep", Argv: []string{"sleep", "60"}, Dir: "/"})
 				if err != nil {
 					b.Fatal(err)
 				}

@@ -29,15 +29,6 @@ import (
 // A child is within its limits before its first instruction, which may be the user's (LD_PRELOAD, ENV): it stops at the
 // end of its exec, being traced, is bound, and let go. What comes with a group of v2 it has from its birth.
 
-// The names of the limits, as on the wire and in LimitError.
-const (
-	limitMemory    = "memory_bytes"
-	limitPIDs      = "pids"
-	limitCPU       = "cpu"
-	limitFileSize  = "file_size_bytes"
-	limitOpenFiles = "open_files"
-)
-
 // Unenforceable tells which limits cannot be enforced here, by name, and why not.
 func (h *Host) Unenforceable() map[string]string { return maps.Clone(h.unenforceable) }
 
@@ -45,7 +36,7 @@ func (h *Host) Unenforceable() map[string]string { return maps.Clone(h.unenforce
 func (h *Host) findUnenforceable(isolation string) {
 	h.unenforceable = map[string]string{}
 	if isolation == "none" { // what cgroups do was not asked for
-		for _, limit := range []string{limitMemory, limitPIDs, limitCPU} {
+		for _, limit := range []string{LimitMemory, LimitPIDs, LimitCPU} {
 			h.unenforceable[limit] = "isolation is none"
 		}
 	} else {
@@ -53,7 +44,7 @@ func (h *Host) findUnenforceable(isolation string) {
 			h.controllers = h.root.EnableControllers(h.log)
 		}
 		h.hierarchies = cgroup.FindHierarchies(h.log)
-		for limit, controller := range map[string]string{limitMemory: "memory", limitPIDs: "pids", limitCPU: "cpu"} {
+		for limit, controller := range map[string]string{LimitMemory: "memory", LimitPIDs: "pids", LimitCPU: "cpu"} {
 			if y := h.hierarchies[controller]; !h.controllers[controller] && y.Dir == "" {
 				h.unenforceable[limit] = y.Why
 			}
@@ -61,9 +52,9 @@ func (h *Host) findUnenforceable(isolation string) {
 	}
 	if err := canTrace(); err != nil {
 		why := "processes cannot be traced: " + err.Error()
-		h.unenforceable[limitFileSize], h.unenforceable[limitOpenFiles] = why, why
-		for limit, controller := range map[string]string{limitMemory: "memory", limitPIDs: "pids", limitCPU: "cpu"} {
-			if !h.controllers[controller] || limit == limitCPU {
+		h.unenforceable[LimitFileSize], h.unenforceable[LimitOpenFiles] = why, why
+		for limit, controller := range map[string]string{LimitMemory: "memory", LimitPIDs: "pids", LimitCPU: "cpu"} {
+			if !h.controllers[controller] || limit == LimitCPU {
 				h.unenforceable[limit] = why
 			}
 		}
@@ -128,7 +119,7 @@ func (g *Group) Limit(l protocol.Limits) error {
 	for _, c := range []struct {
 		limit, controller string
 		set               bool
-	}{{limitMemory, "memory", l.MemoryBytes > 0}, {limitPIDs, "pids", l.Pids > 0}, {limitCPU, "cpu", l.CPU > 0}} {
+	}{{LimitMemory, "memory", l.MemoryBytes > 0}, {LimitPIDs, "pids", l.Pids > 0}, {LimitCPU, "cpu", l.CPU > 0}} {
 		if !c.set {
 			continue
 		}
@@ -148,7 +139,7 @@ func (g *Group) Limit(l protocol.Limits) error {
 	if l.CPU > 0 && b.v1["cpu"] == "" {
 		var err error
 		if b.stagingDir, err = h.stagingDir(); err != nil {
-			return errors.Join(&LimitError{limitCPU, err.Error()}, b.remove(context.Background()))
+			return errors.Join(&LimitError{LimitCPU, err.Error()}, b.remove(context.Background()))
 		}
 		if l.Pids > 0 && b.countedDir == "" {
 			b.countedDir = g.dir
@@ -346,12 +337,12 @@ func (r *run) addUsage(o *Outcome) {
 	o.OOMKilled = r.usageAtEnd.OOMKills > r.usageAtStart.OOMKills
 	switch {
 	case o.OOMKilled:
-		o.LimitHit = limitMemory
+		o.LimitHit = LimitMemory
 	case r.usageAtEnd.PIDHits > r.usageAtStart.PIDHits:
-		o.LimitHit = limitPIDs
+		o.LimitHit = LimitPIDs
 	case r.s.cfg.Limits.FileSizeBytes > 0 && o.Code == protocol.SignalExitCode(unix.SIGXFSZ) &&
 		(!r.died || r.p.child.Status().Signal == unix.SIGXFSZ): // not `exit 153`; of what the shell waited for only the code is known
-		o.LimitHit = limitFileSize
+		o.LimitHit = LimitFileSize
 	}
 }
 

@@ -61,8 +61,8 @@ func eachShellLimited(t *testing.T, l protocol.Limits, f func(t *testing.T, s *s
 func everyLimit(h *Host) (l protocol.Limits) {
 	cannot := h.Unenforceable()
 	for limit, set := range map[string]func(){
-		limitMemory: func() { l.MemoryBytes = 64 << 20 }, limitPIDs: func() { l.Pids = 30 }, limitCPU: func() { l.CPU = 1.5 },
-		limitFileSize: func() { l.FileSizeBytes = 1 << 20 }, limitOpenFiles: func() { l.OpenFiles = 100 },
+		LimitMemory: func() { l.MemoryBytes = 64 << 20 }, LimitPIDs: func() { l.Pids = 30 }, LimitCPU: func() { l.CPU = 1.5 },
+		LimitFileSize: func() { l.FileSizeBytes = 1 << 20 }, LimitOpenFiles: func() { l.OpenFiles = 100 },
 	} {
 		if cannot[limit] == "" {
 			set()
@@ -509,7 +509,7 @@ func TestWhatCannotBeEnforcedIsRefused(t *testing.T) {
 	h := testHost(t, "none")
 	g, c := newGroup(t, h)
 	err := g.Limit(protocol.Limits{OpenFiles: 50, MemoryBytes: 1 << 30})
-	if e := (*LimitError)(nil); !errors.As(err, &e) || e.Limit != limitMemory || e.Why == "" {
+	if e := (*LimitError)(nil); !errors.As(err, &e) || e.Limit != LimitMemory || e.Why == "" {
 		t.Errorf("%v", err)
 	}
 	if child := spawn(t, h, c, nil, "/bin/true"); child == nil || g.bounds.Load() != nil {

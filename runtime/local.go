@@ -95,8 +95,7 @@ func (g localGroup) DropAll() { g.host.ReleaseConfinement(g.id) }
 type localScope struct{ *Scope }
 
 func (c localScope) Spawn(s Spec) (KeptChild, error) {
-	s.Scope = c.Scope
-	child, err := c.group.host.Spawn(s)
+	child, err := c.Scope.Spawn(s)
 	if err != nil {
 		return nil, err
 	}

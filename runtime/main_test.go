@@ -40,7 +40,7 @@ func actInstance(marker string) {
 	}
 	g, _ := h.NewGroup("s-1")
 	c, _ := g.NewScope()
-	if _, err := h.Spawn(Spec{Path: "/bin/sleep", Argv: []string{"sleep", marker}, Scope: c}); err != nil {
+	if _, err := c.Spawn(Spec{Path: "/bin/sleep", Argv: []string{"sleep", marker}}); err != nil {
 		panic(err)
 	}
 	if h.root != nil {
@@ -149,7 +149,7 @@ func spawn(t testing.TB, h *Host, c *Scope, out *os.File, argv ...string) *Child
 	if c != nil {
 		env = append(env, "TRL_SESSION_ID="+c.group.id)
 	}
-	child, err := h.Spawn(Spec{Path: argv[0], Argv: argv, Env: env, Dir: "/", Files: []*os.File{nil, out, os.Stderr}, Scope: c})
+	child, err := c.Spawn(Spec{Path: argv[0], Argv: argv, Env: env, Dir: "/", Files: []*os.File{nil, out, os.Stderr}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -88,7 +88,6 @@ type KeptGroup interface {
 // KeptScope is what one command started. See Scope.
 type KeptScope interface {
 	Number() int // within its group, never given twice
-	// Spawn starts a process in the scope; s.Cell is ignored.
 	Spawn(s Spec) (KeptChild, error)
 	AddChild(pid int) error      // one of the group's own children
 	AddForkedCopy(pid int) error // what such a child has forked and holds at a gate
@@ -117,3 +116,10 @@ type HeldSession struct {
 	Children map[int]KeptChild // by pid; those that ended meanwhile too, with their status
 	Held     map[int]int       // our new descriptor, by the keeper's number
 }
+
+// The directory of a group that UsesFIFOs has a startup file for zsh, the same for all terminals of the session. zsh reads it first when
+// that directory is its ZDOTDIR.
+const (
+	ZshenvName = ".zshenv"
+	Zshenv     = `. "$TRL_ZSHENV"` + "\n"
+)

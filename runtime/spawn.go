@@ -14,15 +14,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"trl/protocol"
 	"trl/runtime/confine"
 	"trl/runtime/procfs"
 )
-
-// SignalStatus is the Status of a child that a signal ended.
-func SignalStatus(sig syscall.Signal) Status {
-	return Status{Code: protocol.SignalExitCode(sig), Signal: sig}
-}
 
 // A Child is a process that we started. The child reaper reaps it; nobody else may
 // wait for it. Its owner calls Close when it needs Pidfd no longer.
@@ -38,33 +32,45 @@ type Child struct {
 	status Status
 }
 
-// Spawn starts a process. From the first moment it is where it belongs (in the
-// scope's cgroup, or marked) and known to the child reaper.
-func (h *Host) Spawn(s Spec) (*Child, error) {
-	if !h.limitsProcesses() || s.Scope == nil {
+// Spawn starts a process in the scope. The process is in the scope's cgroup, or has its mark, and the child reaper knows it, before it runs.
+func (c *Scope) Spawn(spec Spec) (*Child, error) {
+	h, s := c.group.host, spawnSpec{Spec: spec, scope: c}
+	if !h.limitsProcesses() {
 		return h.start(s)
 	}
 	h.startMu.Lock() // each start at work would take one
 	defer h.startMu.Unlock()
-	c, err := h.start(s)
+	child, err := h.start(s)
 	if s.Dir != "" && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.ENOTDIR)) {
-		if fault := s.Scope.group.Enterable(s.Dir); fault != nil { // it was not the program
+		if fault := c.group.Enterable(s.Dir); fault != nil { // it was not the program
 			err = fault
 		}
 	}
-	return c, err
+	return child, err
+}
+
+// Spawn starts a process that belongs to no session, as user, or as our own user if that is nil.
+func (h *Host) Spawn(spec Spec, user *confine.Account) (*Child, error) {
+	return h.start(spawnSpec{Spec: spec, user: user})
+}
+
+// spawnSpec is what to start, and for whom.
+type spawnSpec struct {
+	Spec
+	scope *Scope           // where the process belongs; nil: to no session
+	user  *confine.Account // of a process of no session; nil: our own user
 }
 
 // limitsProcesses: processes are limited, and threads with them.
 func (h *Host) limitsProcesses() bool { return h.processLimit != (unix.Rlimit{}) }
 
-func (h *Host) start(s Spec) (c *Child, err error) {
-	held := s.Scope != nil && s.Scope.group.confinement.isConfined()
+func (h *Host) start(s spawnSpec) (c *Child, err error) {
+	held := s.scope != nil && s.scope.group.confinement.isConfined()
 	spawn := func() (err error) {
 		switch {
 		case held:
-			err = s.Scope.group.confinement.restrictThread()
-		case s.User != nil:
+			err = s.scope.group.confinement.restrictThread()
+		case s.user != nil:
 			err = noNewPrivileges()
 		}
 		if err == nil {
@@ -73,11 +79,11 @@ func (h *Host) start(s Spec) (c *Child, err error) {
 		return err
 	}
 	var thread func(func() error) error
-	if held || s.User != nil {
+	if held || s.user != nil {
 		thread = confine.OnOwnThread
 	}
-	if s.Scope != nil && s.Dir != "" && s.Dir != "/" {
-		g := s.Scope.group
+	if s.scope != nil && s.Dir != "" && s.Dir != "/" {
+		g := s.scope.group
 		if fd := g.openCached(s.Dir); fd >= 0 {
 			defer unix.Close(fd)
 			s.Dir = "/proc/self/fd/" + strconv.Itoa(fd) // whose self is the child
@@ -109,9 +115,9 @@ func (h *Host) start(s Spec) (c *Child, err error) {
 }
 
 // spawn is Spawn on this thread, which is not the main one.
-func (h *Host) spawn(s *Spec) (*Child, error) {
-	if s.Scope != nil {
-		g := s.Scope.group
+func (h *Host) spawn(s *spawnSpec) (*Child, error) {
+	if s.scope != nil {
+		g := s.scope.group
 		g.forkMu.Lock() // a closing group, which cannot see the child until it is in the list, waits for this
 		defer g.forkMu.Unlock()
 		h.forkSlots <- struct{}{}
@@ -123,20 +129,20 @@ func (h *Host) spawn(s *Spec) (*Child, error) {
 	defer h.childReaper.forkMu.RUnlock()
 
 	pidfd := -1
-	bounds := s.Scope.bounds()
+	bounds := s.scope.bounds()
 	defer clearSignalMask(bounds.tracing())()
 	sys := &syscall.SysProcAttr{Setsid: true, Setctty: s.TTY, PidFD: &pidfd, Ptrace: bounds.tracing()} // Ctty: its descriptor 0
 	env := s.Env
-	if s.User != nil {
-		sys.Credential = &syscall.Credential{Uid: s.User.UID, Gid: s.User.GID, Groups: s.User.Groups}
+	if s.user != nil {
+		sys.Credential = &syscall.Credential{Uid: s.user.UID, Gid: s.user.GID, Groups: s.user.Groups}
 	}
-	if s.Scope != nil {
-		if t := s.Scope.group.confinement; t.user != nil {
+	if s.scope != nil {
+		if t := s.scope.group.confinement; t.user != nil {
 			sys.Credential = &syscall.Credential{Uid: t.uid, Gid: t.gid, Groups: t.user.Groups}
 			env = t.user.Environment(t.uid, env)
 			t.chown(s.Files)
 		}
-		dir, err := s.Scope.cloneDir(bounds)
+		dir, err := s.scope.cloneDir(bounds)
 		if err != nil {
 			return nil, fmt.Errorf("spawn %s: %w", s.Path, err)
 		}
@@ -150,7 +156,7 @@ func (h *Host) spawn(s *Spec) (*Child, error) {
 		files[i] = f.Fd() // of a nil *os.File: -1, closed in the child
 	}
 
-	giveBack := forkWithMark(s.Scope)
+	giveBack := forkWithMark(s.scope)
 	watched := h.watchFork(s)
 	pid, err := syscall.ForkExec(s.Path, s.Argv, &syscall.ProcAttr{Dir: s.Dir, Env: env, Files: files, Sys: sys})
 	giveBack()
@@ -160,7 +166,7 @@ func (h *Host) spawn(s *Spec) (*Child, error) {
 		return nil, &os.PathError{Op: "spawn", Path: s.Path, Err: err}
 	}
 	if bounds.tracing() {
-		err = bounds.applyAfterExec(pid, s.Scope)
+		err = bounds.applyAfterExec(pid, s.scope)
 	}
 	if late := watched(); err == nil {
 		err = late
@@ -177,9 +183,9 @@ func (h *Host) spawn(s *Spec) (*Child, error) {
 			return nil, os.NewSyscallError("pidfd_open", err)
 		}
 	}
-	c := &Child{pid: pid, pidfd: pidfd, scope: s.Scope, exited: make(chan struct{})}
-	if s.Scope != nil {
-		s.Scope.register(c)
+	c := &Child{pid: pid, pidfd: pidfd, scope: s.scope, exited: make(chan struct{})}
+	if s.scope != nil {
+		s.scope.register(c)
 		h.limitProcesses(pid)
 	}
 	h.childReaper.add(c)
@@ -207,11 +213,11 @@ type slowForks struct {
 
 // watchFork kills what this thread is forking when it takes too long. The caller calls watched before the child reaper knows
 // the child; it says whether that was killed.
-func (h *Host) watchFork(s *Spec) (watched func() error) {
-	if s.Scope == nil {
+func (h *Host) watchFork(s *spawnSpec) (watched func() error) {
+	if s.scope == nil {
 		return func() error { return nil }
 	}
-	f := &pendingFork{scope: s.Scope, tid: unix.Gettid(), began: time.Now()}
+	f := &pendingFork{scope: s.scope, tid: unix.Gettid(), began: time.Now()}
 	h.slowForks.mu.Lock()
 	h.slowForks.forks[f] = struct{}{}
 	if !h.slowForks.armed {

@@ -47,14 +47,14 @@ func TestSpawnErrors(t *testing.T) {
 	eachTier(t, func(t *testing.T, h *Host) {
 		_, c := newGroup(t, h)
 		before := len(descriptor.NumbersIn("/proc/self/fd"))
-		_, err := h.Spawn(Spec{Path: "/no/such", Argv: []string{"x"}, Scope: c})
+		_, err := c.Spawn(Spec{Path: "/no/such", Argv: []string{"x"}})
 		if !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("no file: %v", err)
 		}
-		if _, err = h.Spawn(Spec{Path: "/etc/passwd", Argv: []string{"x"}, Scope: c}); !errors.Is(err, fs.ErrPermission) {
+		if _, err = c.Spawn(Spec{Path: "/etc/passwd", Argv: []string{"x"}}); !errors.Is(err, fs.ErrPermission) {
 			t.Errorf("no program: %v", err)
 		}
-		if _, err = h.Spawn(Spec{Path: "/bin/true", Argv: []string{"x"}, Dir: "/no/such", Scope: c}); !errors.Is(err, fs.ErrNotExist) {
+		if _, err = c.Spawn(Spec{Path: "/bin/true", Argv: []string{"x"}, Dir: "/no/such"}); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("no directory: %v", err)
 		}
 		testkit.Eventually(t, "no zombie is left", func() bool { return procfs.PeekZombie() == 0 })
@@ -120,7 +120,7 @@ func TestPidfdIsReadableAtTheEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer null.Close()
-	c, err := h.Spawn(Spec{Path: "/bin/cat", Argv: []string{"cat"}, Files: []*os.File{r, null, null}})
+	c, err := h.Spawn(Spec{Path: "/bin/cat", Argv: []string{"cat"}, Files: []*os.File{r, null, null}}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -167,7 +167,7 @@ func TestTwoHundredStartsAndEnds(t *testing.T) {
 		for range 4 {
 			all.Go(func() {
 				for i := range 50 {
-					child, err := h.Spawn(Spec{Path: "/bin/sh", Argv: []string{"sh", "-c", "exit " + string(rune('0'+i%8))}, Scope: c})
+					child, err := c.Spawn(Spec{Path: "/bin/sh", Argv: []string{"sh", "-c", "exit " + string(rune('0'+i%8))}})
 					if err != nil {
 						t.Error(err)
 						return
@@ -199,7 +199,7 @@ func BenchmarkSpawnTrue(b *testing.B) {
 			h := benchHost(b, tier)
 			_, c := newGroup(b, h)
 			for b.Loop() {
-				child, err := h.Spawn(Spec{Path: "/bin/true", Argv: []string{"true"}, Scope: c})
+				child, err := c.Spawn(Spec{Path: "/bin/true", Argv: []string{"true"}})
 				if err != nil {
 					b.Fatal(err)
 				}
@@ -241,7 +241,7 @@ func TestApart(t *testing.T) {
 	h := testHost(t, "none")
 	_, c := newGroup(t, h)
 	defer testkit.Repeat(func() {
-		k, err := h.Spawn(Spec{Path: "/bin/true", Argv: []string{"true"}, Scope: c})
+		k, err := c.Spawn(Spec{Path: "/bin/true", Argv: []string{"true"}})
 		if err != nil {
 			t.Error(err)
 			return

@@ -5,7 +5,7 @@ import (
 	"syscall"
 	"time"
 
-	"trl/runtime/confine"
+	"trl/protocol"
 )
 
 // A Spec says what to start. The child gets its own process session, default
@@ -14,10 +14,8 @@ type Spec struct {
 	Path      string // absolute, or relative to Dir; not searched for in PATH
 	Argv, Env []string
 	Dir       string
-	Files     []*os.File       // its descriptors 0, 1, 2…; nil is a closed one. Each is switched to blocking, as os/exec does
-	TTY       bool             // its descriptor 0 is a terminal, which becomes the one that controls its process session
-	Scope     *Scope           // where it belongs; nil: to no session
-	User      *confine.Account // of a process of no session: its user; nil: ours
+	Files     []*os.File // its descriptors 0, 1, 2…; nil is a closed one. Each is switched to blocking, as os/exec does
+	TTY       bool       // its descriptor 0 is a terminal, which becomes the one that controls its process session
 }
 
 // Status is how a child ended.
@@ -28,12 +26,26 @@ type Status struct {
 	MaxRSS int64          // bytes
 }
 
-// LimitError: a limit that cannot be enforced here. To ignore it would be a lie.
+// SignalStatus returns the Status of a child that a signal ended.
+func SignalStatus(sig syscall.Signal) Status {
+	return Status{Code: protocol.SignalExitCode(sig), Signal: sig}
+}
+
+// The names of the limits, as on the wire and in LimitError.
+const (
+	LimitMemory    = "memory_bytes"
+	LimitPIDs      = "pids"
+	LimitCPU       = "cpu"
+	LimitFileSize  = "file_size_bytes"
+	LimitOpenFiles = "open_files"
+)
+
+// LimitError says that a limit cannot be enforced here.
 type LimitError struct{ Limit, Why string }
 
 func (e *LimitError) Error() string { return "limit " + e.Limit + ": " + e.Why }
 
-// A TierReport is one of them, and what this machine has to say about it.
+// TierReport says of one way of keeping processes together whether this machine has it.
 type TierReport struct {
 	Tier      string `json:"tier"`
 	Available bool   `json:"available"`

@@ -126,12 +126,6 @@ func (t *Terminal) rc(text, nonce string) (path string, err error) {
 	return fmt.Sprintf("%s/%d", t.group.Dir(), fd), err
 }
 
-// zshenvName is the file that zsh reads first in its directory of startup files.
-const zshenvName = ".zshenv"
-
-// zshenv is what that of a confinement's directory says: the same for all of its terminals.
-const zshenv = `. "$TRL_ZSHENV"` + "\n"
-
 // zsh reads its startup files from a directory and from nowhere else, so it gets one. That is the directory of ports, where
 // there is one, or one for this start alone, which is removed as the first thing, and by the terminal's end.
 func (t *Terminal) zsh(k *dialect.Dialect, path, nonce string) (first string, words []string, err error) {
@@ -148,7 +142,7 @@ func (t *Terminal) zsh(k *dialect.Dialect, path, nonce string) (first string, wo
 		}
 		t.scratch = dir
 		text := "command rm -rf -- " + dialect.Quote(dir) + "\n" + strings.ReplaceAll(dialect.MarksZsh, "@N@", nonce)
-		if err := os.WriteFile(filepath.Join(dir, zshenvName), []byte(text), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, ZshenvName), []byte(text), 0o600); err != nil {
 			return "", nil, fmt.Errorf("zsh's startup files: %w", err)
 		}
 	}

@@ -369,9 +369,9 @@ func startGateway(host *runtime.Host, program string, c Config, recalled []strin
 	environ := os.NewFile(uintptr(fd), "environ")
 	defer environ.Close()
 	child, err := host.Spawn(runtime.Spec{
-		Path: program, Argv: c.Args, Env: []string{wire.FDVar + "=3"}, User: c.Host.GatewayUser,
+		Path: program, Argv: c.Args, Env: []string{wire.FDVar + "=3"},
 		Files: []*os.File{os.Stdin, os.Stdout, os.Stderr, socket, environ},
-	})
+	}, c.Host.GatewayUser)
 	if err != nil {
 		return nil, fmt.Errorf("gateway: %w", err)
 	}

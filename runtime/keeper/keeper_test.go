@@ -965,7 +965,7 @@ func TestOrphansOfSessionsThatAreGone(t *testing.T) {
 	// One that has left its group as far as can be: it says so in its environment only.
 	s := run("/bin/sh", "-c", "setsid -f sleep 101")
 	s.Env = append(s.Env, "TRL_SESSION_ID=s-lost")
-	child, err := r.host.Spawn(s)
+	child, err := r.host.Spawn(s, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -115,7 +115,7 @@ func (s *server) start(q *request, a *answer) (err error) {
 	}
 	spec := runtime.Spec{
 		Path: string(want.Path), Argv: texts(want.Argv), Env: texts(want.Env), Dir: string(want.Dir), TTY: want.TTY,
-		Files: make([]*os.File, len(want.Slots)), Scope: q.scope,
+		Files: make([]*os.File, len(want.Slots)),
 	}
 	for i, slot := range want.Slots {
 		if slot >= len(given) || slot < -1 {
@@ -125,7 +125,7 @@ func (s *server) start(q *request, a *answer) (err error) {
 			spec.Files[i] = given[slot]
 		}
 	}
-	child, err := s.host.Spawn(spec)
+	child, err := q.scope.Spawn(spec)
 	if err != nil {
 		return err
 	}
