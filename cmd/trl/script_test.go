@@ -231,9 +231,15 @@ func cmdUntil(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("usage: until PATTERN PROGRAM ARGS…")
 	}
 	want := regexp.MustCompile("(?m)" + args[0])
+	var out bytes.Buffer
+	defer func() {
+		if !want.Match(out.Bytes()) {
+			ts.Logf("what it printed last:\n%s", &out)
+		}
+	}()
 	poll(ts, args[0], func() bool {
+		out.Reset()
 		cmd := command(ts, args[1:])
-		var out bytes.Buffer
 		cmd.Stdout = &out
 		_ = cmd.Run()
 		return want.Match(out.Bytes())

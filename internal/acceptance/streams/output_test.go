@@ -256,7 +256,7 @@ func TestRingIsBoundedWithoutAClient(t *testing.T) {
 func TestClientThatNeverReadsIsDropped(t *testing.T) {
 	t.Parallel() // it mostly waits
 	size := rig.Pick(50_000_000, 200_000_000)
-	g := rig.Gateway(t, "--slow-client", "1s")
+	g := rig.Gateway(t, "--slow-client", "5s")
 	rig.EachShell(t, func(t *testing.T, sh string) {
 		c := g.Dial(t)
 		s := c.Session(object{"shell": sh})
