@@ -17,8 +17,11 @@ import (
 // a path which a client or a session chose therefore asks on a goroutine of its own, and waits for the answer for a bounded
 // time. A question without an answer keeps a thread of this process until the file system answers or is unmounted.
 
-// answerTimeout bounds the wait for an answer. Tests change it.
-var answerTimeout = 5 * time.Second
+// fileSystemTimeout bounds the wait for an answer. A disk that has to spin up takes some seconds.
+const fileSystemTimeout = 5 * time.Second
+
+// answerTimeout is fileSystemTimeout but in tests.
+var answerTimeout = fileSystemTimeout
 
 // maxQuestions bounds the questions under way of one asker, which is a session or a principal. maxQuestionsOfAll bounds those of all,
 // since each takes a thread and Go ends a program with 10,000 threads.
