@@ -141,15 +141,19 @@ func newCell(t testing.TB, g *Group) *Scope {
 	return c
 }
 
-// spawn starts argv in c with its stdout on out; the session's id is in its
-// environment as in every shell's.
+// spawn starts argv in c, or in no session if that is nil, with its stdout on out. The session's id is in its environment as in every
+// shell's.
 func spawn(t testing.TB, h *Host, c *Scope, out *os.File, argv ...string) *Child {
 	t.Helper()
 	env := []string{"PATH=/usr/bin:/bin"}
 	if c != nil {
 		env = append(env, "TRL_SESSION_ID="+c.group.id)
 	}
-	child, err := c.Spawn(Spec{Path: argv[0], Argv: argv, Env: env, Dir: "/", Files: []*os.File{nil, out, os.Stderr}})
+	start := func(s Spec) (*Child, error) { return h.Spawn(s, nil) }
+	if c != nil {
+		start = c.Spawn
+	}
+	child, err := start(Spec{Path: argv[0], Argv: argv, Env: env, Dir: "/", Files: []*os.File{nil, out, os.Stderr}})
 	if err != nil {
 		t.Fatal(err)
 	}
