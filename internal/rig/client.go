@@ -11,9 +11,9 @@ import (
 	"testing"
 	"time"
 
-	"trl/internal/testkit"
-
 	"github.com/coder/websocket"
+
+	"trl/internal/testkit"
 )
 
 // Client is one WebSocket connection that keeps what comes until somebody takes it.
@@ -165,7 +165,6 @@ func (c *Client) Session(more ...Object) string {
 	return c.Call("session.create", With(more...)).Str("session_id")
 }
 
-// run is exec.run; stream exec.stream, whose output is to be taken with output.
 // Limits are those of all that this machine can set.
 func (c *Client) Limits(all Object) Object {
 	can, limits := fmt.Sprint(c.Call("system.capabilities", nil)["session_limits"]), Object{}

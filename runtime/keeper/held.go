@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"trl/runtime"
+	"trl/runtime/descriptor"
 	"trl/runtime/keeper/wire"
 )
 
@@ -33,7 +34,7 @@ func (s *server) reserveFDs() {
 func (s *server) freeReservedFDs() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	wire.CloseAll(s.reservedFDs)
+	descriptor.CloseAll(s.reservedFDs)
 	s.reservedFDs = nil
 }
 
@@ -42,7 +43,7 @@ func (s *server) hold(q *request, a *answer) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.stillThereLocked(q.session); err != nil {
-		wire.CloseAll(q.files)
+		descriptor.CloseAll(q.files)
 		return err
 	}
 	for _, fd := range q.files {
@@ -66,7 +67,7 @@ func (s *server) makeChannels(q *request, a *answer) (err error) {
 	g := q.session
 	defer func() {
 		if err != nil {
-			wire.CloseAll(q.files)
+			descriptor.CloseAll(q.files)
 		}
 	}()
 	if len(q.Kinds) > maxChannels || !g.UsesFIFOs() {
@@ -105,7 +106,7 @@ func (s *server) makeChannels(q *request, a *answer) (err error) {
 		give(m.W)
 	}
 	if err != nil {
-		wire.CloseAll(copies)
+		descriptor.CloseAll(copies)
 		s.dropLocked(g, numbers)
 		return err
 	}

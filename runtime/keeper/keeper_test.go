@@ -24,6 +24,7 @@ import (
 	"trl/protocol"
 	"trl/runtime"
 	"trl/runtime/confine"
+	"trl/runtime/descriptor"
 	"trl/runtime/keeper/client"
 	"trl/runtime/keeper/wire"
 )
@@ -795,7 +796,7 @@ func TestLentUntilItIsSent(t *testing.T) {
 		if !slices.Equal(of, numbers) || !strings.Contains(name, "lent") {
 			t.Errorf("held: %v, %s", of, name)
 		}
-		wire.CloseAll(files)
+		descriptor.CloseAll(files)
 		break
 	}
 	testkit.Eventually(t, "it is closed", func() bool {

@@ -153,7 +153,7 @@ func (s *server) respond(h handler, q *request) {
 	case err == nil && h.answersSelf:
 		return
 	case q.ID == 0: // nobody waits for an answer
-		wire.CloseAll(a.files)
+		descriptor.CloseAll(a.files)
 		return
 	}
 	a.Fault = wire.FaultOf(err)
@@ -166,7 +166,7 @@ func (s *server) respond(h handler, q *request) {
 // perform finds what q is about and calls the handler.
 func (s *server) perform(h handler, q *request, a *answer) (err error) {
 	if !h.takesFiles {
-		wire.CloseAll(q.files)
+		descriptor.CloseAll(q.files)
 		q.files = nil
 	}
 	switch {
@@ -183,7 +183,7 @@ func (s *server) perform(h handler, q *request, a *answer) (err error) {
 		return nil
 	}
 	if err != nil {
-		wire.CloseAll(q.files)
+		descriptor.CloseAll(q.files)
 		return err
 	}
 	return h.do(q, a)

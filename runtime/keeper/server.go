@@ -136,7 +136,7 @@ func (s *server) readRequests(l *wire.Link, ready func()) (bye bool, err error) 
 // what it has under way, two could not go on with.
 func (s *server) welcome(l *wire.Link, dead <-chan struct{}) error {
 	_, files, theirs, err := l.ReceiveHello()
-	wire.CloseAll(files)
+	descriptor.CloseAll(files)
 	if err != nil {
 		return fmt.Errorf("hello: %w", err)
 	}

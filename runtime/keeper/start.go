@@ -7,6 +7,7 @@ import (
 	"os"
 
 	"trl/runtime"
+	"trl/runtime/descriptor"
 	"trl/runtime/keeper/wire"
 )
 
@@ -55,12 +56,12 @@ func (s *server) newScope(g *session, a *answer) (c *runtime.Scope, err error) {
 // unless there is an error, the rest comes later, with the answer.
 func (s *server) startSession(q *request, a *answer) error {
 	if q.Spawn == nil {
-		wire.CloseAll(q.files)
+		descriptor.CloseAll(q.files)
 		return fmt.Errorf("%s: %w", q.Op, fs.ErrInvalid)
 	}
 	g, err := s.open(q.Group)
 	if err != nil {
-		wire.CloseAll(q.files)
+		descriptor.CloseAll(q.files)
 		return err
 	}
 	q.session = g
@@ -83,7 +84,7 @@ func (s *server) startFirstShell(q *request, a *answer) (err error) {
 		q.scope, err = s.newScope(q.session, a)
 	}
 	if err != nil {
-		wire.CloseAll(q.files)
+		descriptor.CloseAll(q.files)
 		return err
 	}
 	return s.start(q, a)
@@ -91,7 +92,7 @@ func (s *server) startFirstShell(q *request, a *answer) (err error) {
 
 func (s *server) spawn(q *request, a *answer) error {
 	if q.Spawn == nil {
-		wire.CloseAll(q.files)
+		descriptor.CloseAll(q.files)
 		return fmt.Errorf("%s: %w", q.Op, fs.ErrInvalid)
 	}
 	return s.start(q, a)
@@ -103,7 +104,7 @@ func (s *server) start(q *request, a *answer) (err error) {
 	defer s.reader.beginStart()()
 	defer func() {
 		if err != nil {
-			wire.CloseAll(a.files)
+			descriptor.CloseAll(a.files)
 			a.files = nil
 		}
 	}()
@@ -132,7 +133,7 @@ func (s *server) start(q *request, a *answer) (err error) {
 	if fd, err := wire.Duplicate(child.Pidfd()); err == nil {
 		a.files = append([]int{fd}, a.files...)
 	} else { // then the gateway has as little room, and asks us
-		wire.CloseAll(a.files)
+		descriptor.CloseAll(a.files)
 		a.files = nil
 	}
 	s.mu.Lock()

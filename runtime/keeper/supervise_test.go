@@ -8,10 +8,11 @@ import (
 	"testing"
 	"time"
 
-	"trl/internal/testkit"
-	"trl/runtime/keeper/wire"
-
 	"golang.org/x/sys/unix"
+
+	"trl/internal/testkit"
+	"trl/runtime/descriptor"
+	"trl/runtime/keeper/wire"
 )
 
 func eachIsolation(t *testing.T, f func(t *testing.T, isolation string)) {
@@ -247,7 +248,7 @@ func FuzzDecode(f *testing.F) {
 		if err == nil && len(got) != m.Files {
 			t.Errorf("%d descriptors, told %d", len(got), m.Files)
 		}
-		wire.CloseAll(got)
+		descriptor.CloseAll(got)
 		if now := openFiles(t) + 1; now != before { // theirs
 			t.Errorf("%d files open, %d before: %v", now, before, err)
 		}

@@ -139,12 +139,12 @@ func (c *Client) hello() error {
 	case m.Lost:
 		return unix.EMFILE
 	case m.State == nil:
-		wire.CloseAll(files)
+		descriptor.CloseAll(files)
 		return cmp.Or(m.Fault.Err(), fs.ErrInvalid)
 	}
 	c.State = *m.State
 	if !slices.Contains(runtime.TierNames, c.State.Tier) { // a keeper of a build that had tier "pidns", with sessions in it
-		wire.CloseAll(files)
+		descriptor.CloseAll(files)
 		return fmt.Errorf("keeper has isolation %s, which this version does not have: upgrade by a restart, without --isolation %s", c.State.Tier, c.State.Tier)
 	}
 	next := func() (fd int) {
@@ -303,7 +303,7 @@ func (c *Client) StartSession(id string, f runtime.StartRequest) (d runtime.Star
 		err = other
 	}
 	if err != nil {
-		wire.CloseAll(files)
+		descriptor.CloseAll(files)
 		if k.number != 0 || a.Lost { // it is there, but of no use to us
 			_ = g.Close(context.Background())
 			g.DropAll()
@@ -366,7 +366,7 @@ func (c *Client) sendRequest(m wire.Message, spawned *child, files []int) (*call
 	c.Mu.Lock()
 	if c.lost {
 		c.Mu.Unlock()
-		wire.CloseAll(files)
+		descriptor.CloseAll(files)
 		return nil, wire.ErrLost
 	}
 	c.serial++
@@ -454,7 +454,7 @@ func (c *Client) handle(m wire.Message, files []int) {
 	default:
 		c.log.Error().Str("op", m.Op).Msg("message from the keeper that nobody waits for")
 	}
-	wire.CloseAll(files)
+	descriptor.CloseAll(files)
 }
 
 // isLiveMark: the mark of a scope that is there.

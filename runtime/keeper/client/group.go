@@ -10,6 +10,7 @@ import (
 
 	"trl/protocol"
 	"trl/runtime"
+	"trl/runtime/descriptor"
 	"trl/runtime/keeper/wire"
 	"trl/runtime/procfs"
 )
@@ -82,7 +83,7 @@ func (g *Group) MakeChannels(kinds []runtime.ChannelKind, also ...int) (made []r
 	made, numbers, files, err = channelsFrom(kinds, a.Held, files)
 	if err != nil || len(files) > 0 || len(numbers) != len(also) {
 		runtime.CloseChannels(made)
-		wire.CloseAll(files)
+		descriptor.CloseAll(files)
 		g.Drop(a.Held...)
 		return nil, nil, fmt.Errorf("make: %w", fs.ErrInvalid)
 	}
@@ -144,7 +145,7 @@ func duplicates(fds []int) (files []int, err error) {
 	for _, fd := range fds {
 		fd, err := wire.Duplicate(fd)
 		if err != nil {
-			wire.CloseAll(files)
+			descriptor.CloseAll(files)
 			return nil, err
 		}
 		files = append(files, fd)

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"trl/runtime"
+	"trl/runtime/descriptor"
 	"trl/runtime/keeper/wire"
 )
 
@@ -42,7 +43,7 @@ func (c *scope) forget() {
 func (c *scope) call(m wire.Message, files ...int) (wire.Message, error) {
 	m.Group, m.Scope = c.group.Id, c.number
 	a, more, err := c.group.Client.Call(m, files...)
-	wire.CloseAll(more)
+	descriptor.CloseAll(more)
 	return a, err
 }
 
@@ -84,7 +85,7 @@ func spawnOf(s runtime.Spec) (req *wire.Spawn, files []int, err error) {
 		} else if !again {
 			fd, err := wire.Duplicate(int(f.Fd()))
 			if err != nil {
-				wire.CloseAll(files)
+				descriptor.CloseAll(files)
 				return nil, nil, fmt.Errorf("spawn %s: %w", s.Path, err)
 			}
 			slot, sent[f] = len(files), len(files)

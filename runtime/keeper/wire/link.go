@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"trl/runtime/descriptor"
 )
 
 // A link is one end of the socket between keeper and gateway: messages with descriptors, in order. One goroutine
@@ -162,12 +164,12 @@ func (l *Link) Receive() (m Message, files []int, err error) { return decodeBody
 func (l *Link) ReceiveHello() (m Message, files []int, theirs int, err error) {
 	body, files, lost, err := l.receiveBody()
 	if v := VersionOf(body); err == nil && v != Version {
-		CloseAll(files)
+		descriptor.CloseAll(files)
 		return m, nil, v, nil
 	}
 	m, files, err = decodeBody(body, files, lost, err)
 	if err == nil && m.Op != OpHello {
-		CloseAll(files)
+		descriptor.CloseAll(files)
 		err = fmt.Errorf("message %s before hello: %w", m.Op, fs.ErrInvalid)
 	}
 	return m, files, Version, err
@@ -183,7 +185,7 @@ func decodeBody(body []byte, files []int, lost bool, err error) (Message, []int,
 		err = fmt.Errorf("message %s with %d descriptors instead of %d: %w", m.Op, len(files), m.Files, fs.ErrInvalid)
 	}
 	if err != nil || lost {
-		CloseAll(files)
+		descriptor.CloseAll(files)
 		files = nil
 	}
 	m.Lost = lost

@@ -18,6 +18,7 @@ import (
 
 	"trl/protocol"
 	"trl/runtime"
+	"trl/runtime/descriptor"
 )
 
 // Version of the protocol. Keeper and gateway are the same binary, except across an upgrade in place: any change of a
@@ -301,7 +302,7 @@ func Pack(m Message, files, own []int) (packets []packet, err error) {
 	m.Files = len(files)
 	text := bytes.NewBuffer([]byte{Inline})
 	if err := json.MarshalWrite(text, &m, jsontext.AllowInvalidUTF8(true)); err != nil {
-		CloseAll(own)
+		descriptor.CloseAll(own)
 		return nil, fmt.Errorf("message: %w", err)
 	}
 	last := packet{text: text.Bytes()}
@@ -309,7 +310,7 @@ func Pack(m Message, files, own []int) (packets []packet, err error) {
 	if text.Len() > MaxInline {
 		body, err := SealedMemfd(last.text[1:])
 		if err != nil {
-			CloseAll(own)
+			descriptor.CloseAll(own)
 			return nil, fmt.Errorf("long message: %w", err)
 		}
 		last = packet{text: []byte{InFile}, files: []int{body}}
@@ -322,7 +323,7 @@ func Pack(m Message, files, own []int) (packets []packet, err error) {
 		files = files[n:]
 	}
 	last.files = append(last.files, files...)
-	last.after = []func(){func() { CloseAll(own) }}
+	last.after = []func(){func() { descriptor.CloseAll(own) }}
 	return append(packets, last), nil
 }
 
@@ -377,10 +378,4 @@ func ReadSealed(fd int) ([]byte, error) {
 		n += max(k, 0)
 	}
 	return body, nil
-}
-
-func CloseAll(files []int) {
-	for _, fd := range files {
-		unix.Close(fd)
-	}
 }
