@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"trl/pool/recording"
+	"trl/pool/requestkey"
 	"trl/protocol"
 	"trl/runtime"
 )
@@ -13,7 +14,7 @@ import (
 type Config struct {
 	MaxSessions     int                  // 256 when 0 (PROTOCOL.md §9)
 	MaxPerPrincipal int                  // 0: AllButReserve of MaxSessions, for who has all (ExemptFromReserve) MaxSessions
-	MaxKeys         int                  // request keys of one principal that are remembered; DefaultMaxKeys when 0
+	MaxKeys         int                  // how many request keys of one principal are remembered; requestkey.DefaultMax when 0
 	MaxOfPrincipal  func(who string) int // a principal's own bound, 0: none; not called with a lock held; nil: nobody has one
 	DefaultShell    string               // path or name; /bin/sh when empty
 	DefaultDir      string               // /tmp when empty
@@ -58,7 +59,7 @@ type effectiveConfig struct {
 
 func newEffectiveConfig(c Config) *effectiveConfig {
 	valueOr(&c.MaxSessions, 256)
-	valueOr(&c.MaxKeys, DefaultMaxKeys)
+	valueOr(&c.MaxKeys, requestkey.DefaultMax)
 	valueOr(&c.DefaultShell, "/bin/sh")
 	valueOr(&c.DefaultDir, "/tmp")
 	valueOr(&c.RingBytes, 1<<20)
@@ -85,7 +86,7 @@ func (p *Pool) Configure(c Config) {
 	before := p.config.Load()
 	c.BaseEnv, c.Epoch, c.MaxOfPrincipal, c.OnEnd, c.Record = before.BaseEnv, before.Epoch, before.MaxOfPrincipal, before.OnEnd, before.Record
 	p.config.Store(newEffectiveConfig(c))
-	p.requestKeys.setLimit(c.MaxKeys)
+	p.requestKeys.SetMax(c.MaxKeys)
 	p.warm.wakeRun()
 }
 

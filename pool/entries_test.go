@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"trl/pool/entry"
+	"trl/pool/requestkey"
 )
 
 var updateEntries = flag.Bool("update-entries", false, "write testdata/entries.txt")
@@ -93,7 +94,7 @@ func shapeOf(typ reflect.Type) string {
 
 // TestEndedEntriesStayReadable: the same for the entries that are not JSON.
 func TestEndedEntriesStayReadable(t *testing.T) {
-	request := &keyedRequest{own: keyID{1}, alias: keyID{2}, params: fingerprint{3}}
+	request := &requestkey.Request{Own: requestkey.ID{1}, Alias: requestkey.ID{2}, Params: requestkey.Fingerprint{3}}
 	x := &endedExec{
 		stream: "st-x", text: "text", dir: "/dir", request: request, rare: &entry.RareExit{Signal: "TERM", Background: []int{7}},
 		execTimes: execTimes{1, 2, 3, 4, 5, 6, 7}, stdout: 8, stderr: 9, timeout: 10, execUsage: execUsage{1.5, 11, 12}, maxOutput: 13, code: 143,

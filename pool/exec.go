@@ -11,6 +11,7 @@ import (
 	"trl/pool/clock"
 	"trl/pool/entry"
 	"trl/pool/recording"
+	"trl/pool/requestkey"
 	"trl/protocol"
 	"trl/runtime"
 	"trl/runtime/journal"
@@ -108,7 +109,7 @@ func (s *Session) enqueue(method string, q *protocol.Exec, r request) (e *Exec, 
 	case r.by != nil && r.by.IsOver():
 		return nil, errShareOver()
 	case s.isIdleLocked():
-		if method != "exec.run" || r.key != (keyRef{}) || e.stdin != nil { // else nobody is told of it before it begins, and begins writes both
+		if method != "exec.run" || r.key != (requestkey.Ref{}) || e.stdin != nil { // else nobody is told of it before it begins, and begins writes both
 			s.logAccepted(e, nil)
 		}
 		s.beginLocked(e, e.queuedAt)
@@ -344,11 +345,11 @@ func (e *Exec) endQueued(how func()) {
 
 // wakeWaiters lets those go on who wait for the end. The key first: who retries after a refusal must not meet it again.
 func (e *Exec) wakeWaiters() {
-	if e.key != (keyRef{}) {
+	if e.key != (requestkey.Ref{}) {
 		if e.failure != nil { // it has not run: a retry may
-			e.session.pool.requestKeys.drop(e.key)
+			e.session.pool.requestKeys.Drop(e.key)
 		} else {
-			e.session.pool.requestKeys.complete(e.key, e.endedAt)
+			e.session.pool.requestKeys.Complete(e.key, e.endedAt)
 		}
 	}
 	e.ReleaseOutput()

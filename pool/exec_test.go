@@ -2,9 +2,7 @@ package pool
 
 import (
 	"bytes"
-	"context"
 	"encoding/base64"
-	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -20,6 +18,7 @@ import (
 	"pgregory.net/rapid"
 
 	"trl/internal/testkit"
+	"trl/pool/requestkey"
 	"trl/protocol"
 	"trl/runtime"
 	"trl/runtime/journal"
@@ -360,7 +359,7 @@ func TestRequestKeyRunsOnce(t *testing.T) {
 	if x := run(t, s, q); x.ExecID != id || *x.ExitCode != 0 || !x.Truncated || x.Stdout != "" || x.Omitted.Stdout.Bytes != 2 {
 		t.Errorf("tombstone: %+v", x)
 	}
-	r.DropExpired(time.Now().Add(keyRetention + time.Minute))
+	r.DropExpired(time.Now().Add(requestkey.Retention + time.Minute))
 	if x := run(t, s, q); x.Stdout != "x\nx\n" {
 		t.Errorf("after its time: %+v", x)
 	}
@@ -370,46 +369,6 @@ func TestRequestKeyRunsOnce(t *testing.T) {
 	}
 	if x := run(t, s, q); x.Stdout != "x\nx\n" { // also when the session ended meanwhile
 		t.Errorf("after the session: %q", x.Stdout)
-	}
-}
-
-func TestRequestKeysAreBounded(t *testing.T) {
-	k := requestKeys{maxOfPrincipal: 1000}
-	now := time.Now()
-	try := func(who string, i int) (int, error) {
-		ref := keyRef{owner: who, key: fmt.Sprint(i)}
-		n, err := onceIn(t.Context(), &k, ref, fingerprintOf("m", i), func() (int, error) { return i, nil })
-		if err == nil {
-			k.complete(ref, now)
-		}
-		return n, err
-	}
-	for i := range k.maxOfPrincipal {
-		if _, err := try(me, i); err != nil {
-			t.Fatal(err)
-		}
-	}
-	_, err := try(me, k.maxOfPrincipal) // refused, rather than that another one is forgotten
-	if d := testkit.WantCode(t, err, protocol.LimitExceeded).Details; d["field"] != "request_key" || d["limit"] != k.maxOfPrincipal {
-		t.Errorf("details %v", d)
-	}
-	if n, err := try(me, 0); n != 0 || err != nil {
-		t.Errorf("a retry: %d %v", n, err)
-	}
-	if _, err := try("another", k.maxOfPrincipal); err != nil {
-		t.Errorf("another principal: %v", err)
-	}
-	k.dropExpired(now.Add(keyRetention))
-	if len(k.entries) != 0 || len(k.completed) != 0 || len(k.counts) != 0 || k.count != 0 {
-		t.Fatalf("%d keys after their time", len(k.entries))
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	inside := make(chan struct{})
-	go onceIn(t.Context(), &k, keyRef{key: "slow"}, fingerprintOf("m", 1), func() (int, error) { close(inside); <-ctx.Done(); return 0, ctx.Err() })
-	<-inside
-	cancel()
-	if _, err := onceIn(ctx, &k, keyRef{key: "slow"}, fingerprintOf("m", 1), func() (int, error) { return 1, context.Canceled }); err == nil {
-		t.Fatal("joined what failed, and got a value")
 	}
 }
 

@@ -5,7 +5,7 @@
 // state, guarded by its mutex, and two channels. An Exec or Process belongs to its session and stays readable after its
 // end, for the retention time.
 //
-// Lock order: Pool.mu, Session.mu, then the leaves (keys.mu, Watcher.mu, warm.mu, the state machine's, a journal's).
+// Lock order: Pool.mu, Session.mu, then the leaves (requestkey.Table.mu, Watcher.mu, warm.mu, the state machine's, a journal's).
 // No lock is held while a shell is asked to do anything.
 package pool
 
@@ -24,6 +24,7 @@ import (
 	"trl/pool/entry"
 	"trl/pool/ids"
 	"trl/pool/recording"
+	"trl/pool/requestkey"
 	"trl/protocol"
 	"trl/runtime"
 )
@@ -54,7 +55,7 @@ type Pool struct {
 	epoch         string
 	started       time.Time
 	warm          *warmShells
-	requestKeys   requestKeys
+	requestKeys   requestkey.Table
 	retainedBytes retainedBytes // of what is retained
 
 	maxRetained int // set once; of sessions
@@ -110,7 +111,6 @@ func New(c Config, k runtime.Keeper, m *metrics.Metrics, log zerolog.Logger) *Po
 		},
 		output:        budget{principalLimit: c.KeptOutput, totalLimit: 2 * c.KeptOutput},
 		retainedBytes: retainedBytes{budget: budget{principalLimit: c.MaxRetainedBytesOfPrincipal, totalLimit: c.MaxRetainedBytes}},
-		requestKeys:   requestKeys{maxOfAll: c.MaxKeysOfAll},
 
 		maxRetained: c.MaxRetained,
 	}
@@ -122,7 +122,8 @@ func New(c Config, k runtime.Keeper, m *metrics.Metrics, log zerolog.Logger) *Po
 	metrics.AtZero(m.SessionsEnded, protocol.Reasons...)
 	metrics.AtZero(m.ShellRestores, runtime.RestoreCauses...)
 	p.config.Store(newEffectiveConfig(c))
-	p.requestKeys.setLimit(p.config.Load().MaxKeys)
+	p.requestKeys.SetMaxOfAll(c.MaxKeysOfAll)
+	p.requestKeys.SetMax(p.config.Load().MaxKeys)
 	p.warm = newWarm(p)
 	p.recordings = recording.New(c.Record, m, log)
 	p.emulators = newEmulators()
@@ -230,13 +231,13 @@ func (p *Pool) CreateOrFind(ctx context.Context, who string, q *protocol.Session
 	if q.RequestKey == "" {
 		return p.create(ctx, who, q)
 	}
-	ref := keyRef{owner: who, key: q.RequestKey}
-	s, err = once(ctx, p, ref, fingerprintOf("session.create", q), func() (*Session, error) {
+	ref := requestkey.Ref{Owner: who, Key: q.RequestKey}
+	s, err = once(ctx, p, ref, requestkey.FingerprintOf("session.create", q), func() (*Session, error) {
 		s, _, err := p.create(context.WithoutCancel(ctx), who, q) // who joined must not fail because the first one left
 		return s, err
 	})
 	if err == nil {
-		p.requestKeys.complete(ref, time.Now())
+		p.requestKeys.Complete(ref, time.Now())
 		made = s.key.Key == q.RequestKey
 	}
 	return s, made, err
@@ -318,7 +319,7 @@ func (p *Pool) register(who string, q *protocol.SessionCreate) (s *Session, star
 	id := warm.identity(p.epoch)
 	s = newSession(p, id, who, q.Name, t)
 	if q.RequestKey != "" {
-		params := fingerprintOf("session.create", q)
+		params := requestkey.FingerprintOf("session.create", q)
 		s.key = entry.Key{Key: q.RequestKey, Params: params[:]}
 	}
 	for s.tag = ids.Random(ids.TagLen); p.tags[s.tag] != nil; {

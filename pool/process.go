@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"trl/pool/entry"
+	"trl/pool/requestkey"
 	"trl/protocol"
 	"trl/runtime"
 )
@@ -74,8 +75,8 @@ func (s *Session) beginProcess(ctx context.Context, q *protocol.ProcessStart, r 
 	s.mu.Unlock()
 	process.Start() // not before it was written down
 	go p.watch()    // #nosec G118 -- outlives its request; records the end; ended by it, which the session's end brings about; finish waits for it
-	if r.key != (keyRef{}) {
-		s.pool.requestKeys.complete(r.key, time.Now())
+	if r.key != (requestkey.Ref{}) {
+		s.pool.requestKeys.Complete(r.key, time.Now())
 	}
 	return p, nil
 }
@@ -194,7 +195,7 @@ func (p *Process) isSessionOver() bool {
 // discard is endedWork's. s.mu is held.
 func (p *Process) discard() {
 	p.journal.Drop()
-	if p.key == (keyRef{}) {
+	if p.key == (requestkey.Ref{}) {
 		return
 	}
 	x := p.tombstone('p')

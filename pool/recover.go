@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"trl/pool/recording"
+	"trl/pool/requestkey"
 	"trl/protocol"
 	"trl/runtime"
 	"trl/statemachine"
@@ -89,7 +90,7 @@ func (p *Pool) Recover(from []runtime.HeldSession) {
 		p.mu.Lock() // some go on already, and may end
 		slices.SortStableFunc(p.retained, func(a, b *Session) int { return a.final.at.Compare(b.final.at) })
 		p.mu.Unlock()
-		p.requestKeys.sort()
+		p.requestKeys.Sort()
 		p.recovery.Store(nil)
 		close(c.all)
 		p.trim()
@@ -227,7 +228,7 @@ func (p *Pool) addRecovered(s *Session, m *loggedSession) {
 		p.names[ref] = s
 	}
 	if s.key.Key != "" {
-		p.requestKeys.restore(s.owner, newRequest(s.key, keyRef{owner: s.owner, key: s.key.Key}), s, m.session.Uptime.Time(s.created))
+		p.requestKeys.Restore(s.owner, requestkey.New(requestkey.Ref{Owner: s.owner, Key: s.key.Key}, s.key.Params), s, m.session.Uptime.Time(s.created))
 	}
 	for _, x := range m.shares {
 		s.reviveShareLocked(x)

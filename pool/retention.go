@@ -8,6 +8,7 @@ import (
 	"trl/runtime/sessionlog"
 
 	"trl/pool/entry"
+	"trl/pool/requestkey"
 )
 
 // What is kept of what has ended, beside the retention time: enough for every client that comes back, bounded for those that never do.
@@ -38,8 +39,8 @@ type weighedWork struct {
 
 // loggedTombstone is what answers a retry when its exec, process or terminal is not retained any more.
 type loggedTombstone interface {
-	tombstone
-	key() *keyedRequest
+	requestkey.Tombstone
+	key() *requestkey.Request
 	loggedAt() *sessionlog.Position
 	encode() []byte
 }
@@ -62,9 +63,9 @@ func (s *Session) retainExecLocked(e *Exec) {
 
 func (s *Session) keepEndedLocked(e *Exec) *endedExec {
 	x := e.toEnded()
-	if e.key != (keyRef{}) && e.failure == nil {
-		if x.request = s.pool.requestKeys.find(e.key); x.request != nil {
-			s.pool.requestKeys.replaceByTombstone(x.request, x)
+	if e.key != (requestkey.Ref{}) && e.failure == nil {
+		if x.request = s.pool.requestKeys.Find(e.key); x.request != nil {
+			s.pool.requestKeys.KeepTombstone(x.request, x)
 		}
 	}
 	delete(s.execs, x.ID())
@@ -75,7 +76,7 @@ func (s *Session) keepEndedLocked(e *Exec) *endedExec {
 // keepTombstoneLocked keeps what answers a retry, unless nobody can try any more. s.mu is held.
 func (s *Session) keepTombstoneLocked(x loggedTombstone) {
 	if k := x.key(); k != nil {
-		s.pool.requestKeys.replaceByTombstone(k, x)
+		s.pool.requestKeys.KeepTombstone(k, x)
 		s.tombstones = append(s.tombstones, x)
 	}
 }
@@ -127,7 +128,7 @@ func (s *Session) forget(now, then time.Time) {
 	s.retained.growing = slices.DeleteFunc(s.retained.growing, func(k *weighedWork) bool { return !s.weighLocked(k) })
 	s.trimLocked()
 	over := 0
-	for over < len(s.tombstones) && s.pool.requestKeys.isExpired(s.tombstones[over].key(), now) {
+	for over < len(s.tombstones) && s.pool.requestKeys.IsExpired(s.tombstones[over].key(), now) {
 		over++
 	}
 	s.tombstones = slices.Delete(s.tombstones, 0, over)
@@ -143,8 +144,8 @@ func (s *Session) discardRetained() {
 		s.discardOldestLocked()
 	}
 	for _, x := range s.tombstones {
-		if k := x.key(); k.alias == (keyID{}) {
-			s.pool.requestKeys.remove(k)
+		if k := x.key(); k.Alias == (requestkey.ID{}) {
+			s.pool.requestKeys.Remove(k)
 		}
 	}
 	s.tombstones = nil
@@ -155,7 +156,7 @@ func (s *Session) discardRetained() {
 // DropExpired lets go of whatever has been kept for the retention time: sessions, execs, processes, and request keys, share links and recordings
 // after theirs. For the reaper.
 func (p *Pool) DropExpired(now time.Time) {
-	p.requestKeys.dropExpired(now)
+	p.requestKeys.DropExpired(now)
 	p.recordings.Trim(now)
 	then := now.Add(-p.config.Load().Retention)
 	p.mu.Lock()

@@ -10,6 +10,7 @@ import (
 	"trl/pool/clock"
 	"trl/pool/entry"
 	"trl/pool/recording"
+	"trl/pool/requestkey"
 	"trl/protocol"
 	"trl/runtime"
 	"trl/runtime/journal"
@@ -58,7 +59,7 @@ func (s *Session) reviveWork(a *runtime.Adoption, m *loggedSession) (running *Ex
 	for _, x := range m.tombstones {
 		x.session = s
 		if x.request != nil {
-			s.pool.requestKeys.restore(s.owner, x.request, x, clock.Uptime(x.startUptime).Time(fromNanos(x.startedAt)))
+			s.pool.requestKeys.Restore(s.owner, x.request, x, clock.Uptime(x.startUptime).Time(fromNanos(x.startedAt)))
 			s.tombstones = append(s.tombstones, x)
 		}
 	}
@@ -138,10 +139,10 @@ func (s *Session) reviveKey(x *loggedWork, w *work) {
 	if x.exec != nil {
 		completed = w.endedAt
 	}
-	if w.key == (keyRef{}) || x.done != nil && x.done.Failure != nil {
+	if w.key == (requestkey.Ref{}) || x.done != nil && x.done.Failure != nil {
 		return
 	}
-	s.pool.requestKeys.restore(s.owner, newRequest(x.request().Key, w.key), x.made, completed)
+	s.pool.requestKeys.Restore(s.owner, requestkey.New(w.key, w.params[:]), x.made, completed)
 }
 
 // killed gives x the end that the last gateway did not write down.
@@ -239,7 +240,7 @@ const minGraceOfNext = time.Second
 func (s *Session) reviveShort(a *runtime.Adoption, x *loggedEnded) {
 	x.session = s
 	if x.request != nil {
-		s.pool.requestKeys.restore(s.owner, x.request, x.endedExec, x.endTime())
+		s.pool.requestKeys.Restore(s.owner, x.request, x.endedExec, x.endTime())
 	}
 	if x.forgotten {
 		x.discard()

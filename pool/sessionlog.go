@@ -10,6 +10,7 @@ import (
 
 	"trl/pool/clock"
 	"trl/pool/entry"
+	"trl/pool/requestkey"
 	"trl/runtime"
 	"trl/runtime/sessionlog"
 )
@@ -97,7 +98,7 @@ func (e *Exec) entry() *entry.Exec {
 }
 
 func (w *work) workEntry() entry.Work {
-	return entry.Work{Stream: w.stream, Text: w.text, Key: w.key.entry(&w.params)}
+	return entry.Work{Stream: w.stream, Text: w.text, Key: keyEntry(w.key, &w.params)}
 }
 
 func (c *child) childEntry() entry.Child {
@@ -112,23 +113,15 @@ func (w *work) wantedRecording() string {
 	return w.recording
 }
 
-func (r keyRef) entry(params *fingerprint) entry.Key {
-	if r == (keyRef{}) {
+func keyEntry(r requestkey.Ref, params *requestkey.Fingerprint) entry.Key {
+	if r == (requestkey.Ref{}) {
 		return entry.Key{}
 	}
-	return entry.Key{Key: r.key, Params: params[:], Default: r.namesNoSession, Guest: r.guest}
+	return entry.Key{Key: r.Key, Params: params[:], Default: r.NamesNoSession, Guest: r.Guest}
 }
 
-func (s *Session) loggedKeyRef(k entry.Key) keyRef {
-	return keyRef{owner: s.owner, guest: k.Guest, scope: s.id, key: k.Key, namesNoSession: k.Default}
-}
-
-// newRequest is the request in the table of keys.
-func newRequest(k entry.Key, ref keyRef) *keyedRequest {
-	e := &keyedRequest{}
-	e.own, e.alias = ref.ids()
-	copy(e.params[:], k.Params)
-	return e
+func (s *Session) loggedKeyRef(k entry.Key) requestkey.Ref {
+	return requestkey.Ref{Owner: s.owner, Guest: k.Guest, Scope: s.id, Key: k.Key, NamesNoSession: k.Default}
 }
 
 // logAccepted writes down that e is to run, or with b that it begins, too.

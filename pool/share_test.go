@@ -11,6 +11,7 @@ import (
 	"github.com/go-json-experiment/json"
 
 	"trl/pool/entry"
+	"trl/pool/requestkey"
 	"trl/protocol"
 )
 
@@ -130,7 +131,7 @@ func TestGuestKeysAreWrittenDown(t *testing.T) {
 	if len(m.work) != 4 {
 		t.Fatalf("%d commands, processes and terminals", len(m.work))
 	}
-	for what, refs := range map[string][2]keyRef{
+	for what, refs := range map[string][2]requestkey.Ref{
 		"owner's command":  {s.loggedKeyRef(m.work[0].request().Key), owners.key},
 		"guest's command":  {s.loggedKeyRef(m.work[1].request().Key), guests.key},
 		"guest's process":  {s.loggedKeyRef(m.work[2].request().Key), p.key},
@@ -140,12 +141,12 @@ func TestGuestKeysAreWrittenDown(t *testing.T) {
 			t.Errorf("%s: %+v was written, %+v is read", what, refs[1], refs[0])
 		}
 	}
-	if owners.key == guests.key || guests.key.scope != s.id {
+	if owners.key == guests.key || guests.key.Scope != s.id {
 		t.Errorf("owner's %+v, guest's %+v", owners.key, guests.key)
 	}
-	for text, want := range map[string]keyRef{
-		`{"key":"k","params":"","default":true}`: {owner: me, scope: s.id, key: "k", namesNoSession: true},
-		`{"key":"k","params":""}`:                {owner: me, scope: s.id, key: "k"},
+	for text, want := range map[string]requestkey.Ref{
+		`{"key":"k","params":"","default":true}`: {Owner: me, Scope: s.id, Key: "k", NamesNoSession: true},
+		`{"key":"k","params":""}`:                {Owner: me, Scope: s.id, Key: "k"},
 	} {
 		var old entry.Key
 		if err := json.Unmarshal([]byte(text), &old); err != nil || s.loggedKeyRef(old) != want {

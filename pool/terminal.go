@@ -9,6 +9,7 @@ import (
 
 	"trl/pool/entry"
 	"trl/pool/recording"
+	"trl/pool/requestkey"
 	"trl/protocol"
 	"trl/runtime"
 	"trl/runtime/journal"
@@ -95,8 +96,8 @@ func (s *Session) beginTerminal(ctx context.Context, q *protocol.TermOpen, r req
 	s.mu.Unlock()
 	terminal.Start() // not before it was written down
 	go t.watch()     // tells what happens in it; ended by its end, which the session's end brings about; finish waits for it
-	if r.key != (keyRef{}) {
-		s.pool.requestKeys.complete(r.key, time.Now())
+	if r.key != (requestkey.Ref{}) {
+		s.pool.requestKeys.Complete(r.key, time.Now())
 	}
 	return t, nil
 }
@@ -250,7 +251,7 @@ func (t *Terminal) Close(ctx context.Context, grace *protocol.Seconds) error {
 // discard is endedWork's. s.mu is held.
 func (t *Terminal) discard() {
 	t.journal.Drop()
-	if t.key == (keyRef{}) {
+	if t.key == (requestkey.Ref{}) {
 		return
 	}
 	x := t.tombstone('t')

@@ -13,6 +13,7 @@ import (
 	"trl/pool/clock"
 	"trl/pool/entry"
 	"trl/pool/ids"
+	"trl/pool/requestkey"
 	"trl/protocol"
 	"trl/runtime"
 	"trl/runtime/journal"
@@ -31,7 +32,7 @@ type endedExec struct {
 	output       *journal.Journal    // nil: nothing of it is kept
 	resultOutput *resultOutput       // of an exec.run with output, or of one that was asked for meanwhile; else nil
 	pipes        *runtime.SavedPipes // where its output comes from; nil without output
-	request      *keyedRequest       // nil: it had no request_key
+	request      *requestkey.Request // nil: it had no request_key
 	rare         *entry.RareExit     // nil: nothing of that
 	logSpan      sessionlog.Position // where the session log has it in one entry; zero: nowhere
 
@@ -180,7 +181,7 @@ func (x *endedExec) toExec() *Exec {
 }
 
 // answer answers a retry.
-func (x *endedExec) answer() any {
+func (x *endedExec) Answer() any {
 	x.session.mu.Lock()
 	defer x.session.mu.Unlock()
 	return x.toExec()
@@ -222,7 +223,7 @@ func (x *endedExec) discard() {
 	x.session.keepTombstoneLocked(x)
 }
 
-func (x *endedExec) key() *keyedRequest { return x.request }
+func (x *endedExec) key() *requestkey.Request { return x.request }
 
 func (x *endedExec) loggedAt() *sessionlog.Position { return &x.logSpan }
 
@@ -232,7 +233,7 @@ type workTombstone struct {
 	session *Session
 	stream  string
 	name    string // of a process
-	request *keyedRequest
+	request *requestkey.Request
 	logSpan sessionlog.Position
 
 	startedAt, endedAt int64
@@ -244,7 +245,7 @@ type workTombstone struct {
 	cols, rows         int64
 }
 
-func (x *workTombstone) answer() any {
+func (x *workTombstone) Answer() any {
 	c := child{
 		work: work{
 			stream: x.stream, session: x.session, journal: journal.NewLengthOnly(0, 0), startedAt: fromNanos(x.startedAt), endedAt: fromNanos(x.endedAt), endOffset: x.endOffset, done: closedChan,
@@ -260,9 +261,12 @@ func (x *workTombstone) answer() any {
 	return t
 }
 
-func (x *workTombstone) key() *keyedRequest { return x.request }
+func (x *workTombstone) key() *requestkey.Request { return x.request }
 
 func (x *workTombstone) loggedAt() *sessionlog.Position { return &x.logSpan }
+
+// closedChan is the done channel of all work that a tombstone has made anew.
+var closedChan = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
 
 func nanos(t time.Time) int64 {
 	if t.IsZero() {
@@ -349,7 +353,7 @@ func jsonValue[T any](c *codec, v **T) {
 	}
 }
 
-func (c *codec) key(k **keyedRequest) {
+func (c *codec) key(k **requestkey.Request) {
 	has := int64(0)
 	if *k != nil {
 		has = 1
@@ -358,11 +362,11 @@ func (c *codec) key(k **keyedRequest) {
 		return
 	}
 	if c.reading {
-		*k = &keyedRequest{}
+		*k = &requestkey.Request{}
 	}
-	c.raw((*k).own[:])
-	c.raw((*k).alias[:])
-	c.raw((*k).params[:])
+	c.raw((*k).Own[:])
+	c.raw((*k).Alias[:])
+	c.raw((*k).Params[:])
 }
 
 func (x *endedExec) fields(c *codec, at **entry.Output) {

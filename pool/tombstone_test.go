@@ -14,6 +14,7 @@ import (
 
 	"trl/internal/testkit"
 	"trl/pool/entry"
+	"trl/pool/requestkey"
 	"trl/protocol"
 	"trl/runtime/journal"
 )
@@ -67,7 +68,7 @@ func TestEndedCommandAnswersAsItDid(t *testing.T) {
 		kept := e.toEnded()
 		kept.output = nil // where that is, is another test's
 		if rapid.Bool().Draw(t, "key") {
-			kept.request = &keyedRequest{own: keyID{1, 255}, params: fingerprint{2, 200}}
+			kept.request = &requestkey.Request{Own: requestkey.ID{1, 255}, Params: requestkey.Fingerprint{2, 200}}
 		}
 		line := kept.encode()
 		read, at, err := readEndedExec(line)
@@ -103,7 +104,7 @@ func TestEndedCommandAnswersAsItDid(t *testing.T) {
 }
 
 func FuzzEndedEntries(f *testing.F) {
-	f.Add((&endedExec{stream: "st-x-1", rare: &entry.RareExit{Signal: "KILL"}, request: &keyedRequest{}}).encode())
+	f.Add((&endedExec{stream: "st-x-1", rare: &entry.RareExit{Signal: "KILL"}, request: &requestkey.Request{}}).encode())
 	f.Add((&workTombstone{kind: 't', stream: "st-t-1"}).encode())
 	f.Fuzz(func(t *testing.T, text []byte) { // whatever a session log says, it is an error or an entry
 		if x, at, err := readEndedExec(text); err == nil && at == nil {
@@ -189,7 +190,7 @@ func TestSessionLogHoldsWhatIsKept(t *testing.T) {
 	for i := range many {
 		run(t, s, protocol.Exec{Command: ":", RequestKey: fmt.Sprint(i)})
 		if i%kept == 0 {
-			r.DropExpired(time.Now().Add(keyRetention + time.Minute)) // their time is over
+			r.DropExpired(time.Now().Add(requestkey.Retention + time.Minute)) // their time is over
 		}
 	}
 	testkit.Eventually(t, "it is written anew", func() bool { r.DropExpired(time.Now()); return !s.sessionLog.ShouldCompact() })

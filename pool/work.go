@@ -12,6 +12,7 @@ import (
 	"trl/pool/entry"
 	"trl/pool/ids"
 	"trl/pool/recording"
+	"trl/pool/requestkey"
 	"trl/protocol"
 	"trl/runtime"
 	"trl/runtime/journal"
@@ -25,10 +26,10 @@ type work struct {
 	session   *Session
 	text      string // of a process or a terminal only the beginning
 	journal   *journal.Journal
-	key       keyRef        // zero when the request had none
-	params    fingerprint   // of that request
-	recording string        // the id of its recording; "": none is wanted
-	done      chan struct{} // closed when it has ended and that has been told
+	key       requestkey.Ref         // zero when the request had none
+	params    requestkey.Fingerprint // of that request
+	recording string                 // the id of its recording; "": none is wanted
+	done      chan struct{}          // closed when it has ended and that has been told
 
 	// guarded by session.mu
 	startedAt        time.Time           // as people are told; zero: it waits
@@ -43,9 +44,9 @@ type work struct {
 
 // A request asks for work.
 type request struct {
-	key    keyRef      // zero: it has no request_key
-	params fingerprint // of what a retry must repeat
-	by     *Share      // the guest's link; nil: the owner asks
+	key    requestkey.Ref         // zero: it has no request_key
+	params requestkey.Fingerprint // of what a retry must repeat
+	by     *Share                 // the guest's link; nil: the owner asks
 }
 
 // startOnce starts work, or finds what an earlier request with the same request_key started. params is what a retry must repeat.
@@ -54,10 +55,28 @@ func startOnce[T any](ctx context.Context, s *Session, method, key string, in pr
 	if key == "" {
 		return start(ctx, q)
 	}
-	q.key, q.params = s.newKeyRef(key, in, by), fingerprintOf(method, params)
+	q.key, q.params = s.newKeyRef(key, in, by), requestkey.FingerprintOf(method, params)
 	return once(ctx, s.pool, q.key, q.params, func() (T, error) {
 		return start(context.WithoutCancel(ctx), q) // who joined must not fail because the first one left
 	})
+}
+
+func (s *Session) newKeyRef(key string, in protocol.SessionRef, by *Share) requestkey.Ref {
+	if by != nil {
+		return requestkey.Ref{Owner: s.owner, Guest: by.id, Scope: s.id, Key: key}
+	}
+	return requestkey.Ref{Owner: s.owner, Scope: s.id, Key: key, NamesNoSession: in.SessionID == "" && (in.Session == "" || in.Session == defaultSession)}
+}
+
+// once is requestkey.Once. An earlier gateway may know keys that do not belong to one session; once waits until those are restored.
+func once[T any](ctx context.Context, p *Pool, ref requestkey.Ref, params requestkey.Fingerprint, start func() (T, error)) (T, error) {
+	if ref.NamesNoSession || ref.Scope == "" {
+		if err := p.awaitRecovered(""); err != nil {
+			var none T
+			return none, err
+		}
+	}
+	return requestkey.Once(ctx, &p.requestKeys, ref, params, start)
 }
 
 // newWork makes the work that a request asks for. kind is its id's.
@@ -213,7 +232,7 @@ func (c *child) awaitEnd(ctx context.Context) error {
 // tombstone is what a retry is answered with once it is no longer retained.
 func (c *child) tombstone(kind byte) *workTombstone {
 	return &workTombstone{
-		kind: kind, session: c.session, stream: c.stream, request: c.session.pool.requestKeys.find(c.key), startedAt: nanos(c.startedAt), endedAt: nanos(c.endedAt),
+		kind: kind, session: c.session, stream: c.stream, request: c.session.pool.requestKeys.Find(c.key), startedAt: nanos(c.startedAt), endedAt: nanos(c.endedAt),
 		startUptime: int64(clock.UptimeAt(c.beganAt)), pid: int64(c.pid), code: int64(c.exit.Code), signal: int64(c.exit.Signal), endOffset: c.endOffset,
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"trl/internal/cmdline"
 	"trl/internal/statedir"
 	"trl/pool"
+	"trl/pool/requestkey"
 	"trl/protocol"
 	"trl/runtime"
 	"trl/runtime/confine"
@@ -106,7 +107,7 @@ func (s *Settings) Define(f *pflag.FlagSet) {
 
 	f.IntVar(&s.Pool.MaxSessions, "max-sessions", 256, "maximum number of live sessions")
 	f.IntVar(&s.Pool.MaxPerPrincipal, "max-sessions-per-principal", 0, "maximum number of live sessions of one principal; 0: seven eighths of --max-sessions, all for an admin")
-	f.IntVar(&s.Pool.MaxKeys, "max-request-keys", pool.DefaultMaxKeys, "how many request keys of one principal are remembered at once, each for 10 minutes; one more is refused")
+	f.IntVar(&s.Pool.MaxKeys, "max-request-keys", requestkey.DefaultMax, "how many request keys of one principal are remembered at once, each for 10 minutes; one more is refused")
 	f.DurationVar(&s.Pool.IdleTimeout, "idle-timeout", 4*time.Hour, "end a session in which nothing has happened for this long; 0: never")
 	f.DurationVar(&s.Pool.Retention, "retention", 10*time.Minute, "how long ended sessions, commands and processes stay readable")
 	f.StringVar(&s.Pool.DefaultDir, "default-dir", defaultDir(), "where sessions start")
