@@ -11,16 +11,15 @@ import (
 	"trl/internal/cmdline"
 )
 
-// A table is an answer of the gateway as people read it.
+// A table is an answer of the gateway in a form for people.
 type table struct {
 	header []string
 	rows   [][]string
 }
 
-// add appends a row.
 func (t *table) add(cells ...string) { t.rows = append(t.rows, cells) }
 
-// printAnswer prints an answer of the gateway: as it came with --json, else as the table that show makes of it.
+// printAnswer prints an answer of the gateway: unchanged with --json, otherwise as the table that show makes of it.
 func printAnswer[T any](cmd *cobra.Command, t *target, answer jsontext.Value, show func(T) table) error {
 	if t.json {
 		return cmdline.PrintJSON(cmd.OutOrStdout(), answer)
@@ -33,8 +32,8 @@ func printAnswer[T any](cmd *cobra.Command, t *target, answer jsontext.Value, sh
 	return cmdline.PrintTable(cmd.OutOrStdout(), shown.header, shown.rows)
 }
 
-// aboutSession makes cmd ask for one session, or the default one, and print the answer. With several methods their answers are one
-// document; they have no field in common.
+// aboutSession gives cmd a RunE that asks for one session (without an argument for the default session) and prints the answer. If it is
+// given several methods, it merges their answers into one document; the answers have no field in common.
 func aboutSession[T any](cmd *cobra.Command, show func(T) table, methods ...string) *cobra.Command {
 	t := connection(cmd)
 	cmd.Long += "\n" + defaultHelp
@@ -62,7 +61,7 @@ func aboutSession[T any](cmd *cobra.Command, show func(T) table, methods ...stri
 	return cmd
 }
 
-// formatAge says how long ago t was, in the largest unit that says enough.
+// formatAge returns the time since t in one unit, the largest that is precise enough.
 func formatAge(t time.Time) string {
 	d := time.Since(t)
 	switch {

@@ -23,7 +23,7 @@ import (
 	"trl/runtime/screen"
 )
 
-// defaultDetach is docker's: two keys that no shell binds one after the other.
+// defaultDetach is docker's default: no shell binds these two keys one after the other.
 const defaultDetach = "ctrl-p,ctrl-q"
 
 const detachHelp = "leave the terminal, which runs on, at these `keys` (comma-separated: a, ctrl-a, ctrl-[ …; empty: never)"
@@ -87,7 +87,7 @@ trl attach returns to it.`,
 			return runTerminal(ctx, term, true, detach)
 		},
 	}
-	cmd.Flags().SetInterspersed(false) // what follows the command belongs to it
+	cmd.Flags().SetInterspersed(false) // the words after the command are its arguments
 	t = connectionWithoutJSON(cmd)
 	cmd.Flags().VarP(&session, "session", "s", "open it in this session (`name` or id)")
 	cmd.Flags().StringVar(&cwd, "cwd", "", "start in this `directory` of the gateway's machine")
@@ -153,7 +153,7 @@ The exit code is that of the program in the terminal; 0 after Ctrl-P Ctrl-Q, whi
 	return cmd
 }
 
-// terminalOf finds which terminal is meant: the id itself, or the latest that runs in the session.
+// terminalOf returns the id of a terminal: arg itself if it is an id, otherwise the latest running terminal of the session arg.
 func terminalOf(ctx context.Context, c *client.Client, arg string) (string, error) {
 	if kindOf(arg) == terminalID {
 		return arg, nil
@@ -174,7 +174,7 @@ func terminalOf(ctx context.Context, c *client.Client, arg string) (string, erro
 	return id, nil
 }
 
-// onlyTerminal is the one that runs, in whichever session.
+// onlyTerminal returns the id of the only running terminal of all sessions.
 func onlyTerminal(ctx context.Context, c *client.Client) (string, error) {
 	var sessions protocol.Sessions
 	if err := c.Call(ctx, "session.list", protocol.SessionList{}, &sessions); err != nil {
@@ -204,7 +204,7 @@ func onlyTerminal(ctx context.Context, c *client.Client) (string, error) {
 	return "", cmdline.WithHint(fmt.Errorf("%d terminals run: %s", len(ids), strings.Join(words, "; ")), "say which: trl attach TERM")
 }
 
-// terminalSize is the size of our terminal; an error where we have none.
+// terminalSize returns the size of our terminal. It returns an error if stdin or stdout is not a terminal.
 func terminalSize() (cols, rows int, err error) {
 	for fd, name := range []string{"stdin", "stdout"} {
 		if _, err := unix.IoctlGetTermios(fd, unix.TCGETS); err != nil {
@@ -215,7 +215,7 @@ func terminalSize() (cols, rows int, err error) {
 	if err != nil {
 		return 0, 0, fmt.Errorf("size of the terminal: %w", err)
 	}
-	if w.Col == 0 || w.Row == 0 { // a terminal that nobody gave a size, as over a serial line
+	if w.Col == 0 || w.Row == 0 { // nobody has set the size of this terminal, as on a serial line
 		return 80, 24, nil
 	}
 	return min(int(w.Col), protocol.MaxSize), min(int(w.Row), protocol.MaxSize), nil
@@ -225,7 +225,7 @@ func printLostInRaw(why error) {
 	fmt.Fprintf(os.Stderr, "\r\ntrl: connection lost (%s), connecting again\r\n", cmdline.Printable(why.Error()))
 }
 
-// makeRaw makes our terminal pass every key on, and returns what does so again and what puts it back.
+// makeRaw makes our terminal pass on every key. again makes it raw again; restore restores its settings from before.
 func makeRaw(fd int) (again, restore func(), err error) {
 	before, err := unix.IoctlGetTermios(fd, unix.TCGETS)
 	if err != nil {
@@ -244,20 +244,21 @@ func makeRaw(fd int) (again, restore func(), err error) {
 	return set(&mode), set(before), nil
 }
 
-// resetModes takes back what programs switch on and a terminal that they no longer run in must not have: mouse reports,
-// bracketed paste, focus events; and by a soft reset (DECSTR) margins, colours, a hidden cursor, keypad modes.
+// resetModes switches off the modes that programs switch on and that our terminal must not keep after them: mouse reports, bracketed paste,
+// focus events. The soft reset (DECSTR) resets margins, colours, a hidden cursor and keypad modes.
 const resetModes = "\x1b[?9l\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1004l\x1b[?1006l\x1b[?2004l\x1b[!p\x1b[?25h\x1b[m"
 
-// runTerminal is our time at a terminal: until it ends, the detach keys, or a signal. On each way out our own terminal is as it was.
+// runTerminal connects our terminal to t until t ends, the user types the detach keys, or a signal arrives. It restores our terminal in
+// every case.
 func runTerminal(ctx context.Context, t *client.Terminal, control bool, detach []byte) (err error) {
 	defer t.Close()
 	again, restore, err := makeRaw(0)
 	if err != nil {
 		return err
 	}
-	marks := screen.NewMarks("") // which only tells whether the alternate screen is shown
+	marks := screen.NewMarks("") // only tells whether the alternate screen is shown
 	last := ""
-	if id := t.RecordingID(); id != "" { // what an attach draws covers it: it is said again at the end
+	if id := t.RecordingID(); id != "" { // the screen that attach draws covers this line, so last repeats it at the end
 		last = fmt.Sprintf("[recorded: trl play %s]\r\n", id)
 		fmt.Fprintf(os.Stdout, "[this terminal is being recorded: %s]\r\n", id)
 	}
@@ -302,28 +303,28 @@ func runTerminal(ctx context.Context, t *client.Terminal, control bool, detach [
 	}
 }
 
-// terminalExit is how the terminal's end becomes ours.
 func terminalExit(i protocol.TermInfo) error {
 	return exitCodeOf(i.ExitCode)
 }
 
-// errDetached ends sit when the detach keys were typed.
+// errDetached ends runTerminal after the detach keys.
 var errDetached = errors.New("detached")
 
-// controlState is whether we type, or look on while another client does.
+// controlState says whether we have control, or only watch because another client has it.
 type controlState struct {
 	terminal *client.Terminal
-	control  bool          // set once; we came to type
+	control  bool          // set once; we asked for control
 	makeRaw  func()        // set once; makes our terminal raw again
 	lost     atomic.Bool   // another client has taken control
-	regained chan struct{} // one token: we have control again, and a screen to put right
+	regained chan struct{} // holds a token after we got control again: the screen must be drawn anew
 }
 
-// takeOverKey takes control back. While we look on nothing that is typed goes anywhere, so one key does, and one that nobody
-// types by habit.
+// takeOverKey takes control back. It is one key, because nothing that is typed while we only watch goes anywhere; and it is a key that
+// nobody types by habit.
 const takeOverKey = 't' & 0x1f
 
-// controlPassed is told that control has passed. The reader calls it, so it asks the gateway nothing.
+// controlPassed handles the news that control has passed to or from us. The reader calls it, so it must not wait for an answer of the
+// gateway.
 func (l *controlState) controlPassed(c *protocol.TermControl) {
 	l.lost.Store(c.Mode == "view")
 	if c.Mode == "view" {
@@ -340,7 +341,8 @@ func (l *controlState) controlPassed(c *protocol.TermControl) {
 	}
 }
 
-// showStatus writes on the last line, in reverse, who has control, and leaves cursor and colours as they are. The next screen goes over it.
+// showStatus writes on the last line, in reverse video, who has control. It keeps the cursor and the colours. The next screen overwrites
+// the line.
 func (l *controlState) showStatus(who string) {
 	cols, rows, err := terminalSize()
 	if err != nil {
@@ -350,7 +352,7 @@ func (l *controlState) showStatus(who string) {
 	fmt.Fprintf(os.Stdout, "\x1b7\x1b[%d;1H\x1b[0;7m%s\x1b[0m\x1b[K\x1b8", rows, string(words[:min(len(words), cols)]))
 }
 
-// clearStatus takes away what say wrote. Nothing else would: no screen follows.
+// clearStatus removes the line of showStatus at the end, when no screen follows that would overwrite it.
 func (l *controlState) clearStatus() {
 	if _, rows, err := terminalSize(); err == nil {
 		fmt.Fprintf(os.Stdout, "\x1b7\x1b[%d;1H\x1b[m\x1b[2K\x1b8", rows)
@@ -363,14 +365,14 @@ func (l *controlState) watchSignals(ctx context.Context, signals <-chan os.Signa
 		case <-ctx.Done():
 			return
 		case <-l.regained:
-			_ = l.terminal.Redraw(ctx) // if it is lost, attaching again brings the screen
+			_ = l.terminal.Redraw(ctx) // if the request is lost, the next attach draws the screen
 		case s := <-signals:
 			switch s {
 			case syscall.SIGWINCH:
 				if cols, rows, err := terminalSize(); err == nil && l.control {
-					_ = l.terminal.Resize(ctx, cols, rows) // if it is lost, or refused, attaching again says it
+					_ = l.terminal.Resize(ctx, cols, rows) // if the request is lost, or refused, the next attach sends the size
 				}
-			case syscall.SIGCONT: // a shell puts its own modes back when we are stopped, and writes on the screen
+			case syscall.SIGCONT: // while we were stopped, the shell restored its own modes and wrote on the screen
 				l.makeRaw()
 				_ = l.terminal.Redraw(ctx)
 			default:
@@ -381,13 +383,14 @@ func (l *controlState) watchSignals(ctx context.Context, signals <-chan os.Signa
 	}
 }
 
-// maxTypedAhead is what may be typed while the gateway cannot be reached or takes nothing. More waits in our terminal, with the detach keys.
+// maxTypedAhead bounds the typed bytes that wait while the gateway cannot be reached or accepts nothing. Later keys, also the detach keys,
+// wait in our terminal.
 const maxTypedAhead = 64 << 10
 
-// flushTimeout is what the keys before the detach keys have to go out: a connection that is lost for longer must not hold us.
+// flushTimeout bounds the wait for the keys that were typed before the detach keys: a lost connection must not delay the detach for longer.
 const flushTimeout = time.Second
 
-// typeKeys finds the detach keys, whatever sendKeys waits for.
+// typeKeys reads keys and finds the detach keys, even while sendKeys waits for the gateway.
 func (l *controlState) typeKeys(ctx context.Context, detach []byte, leave func(error)) {
 	d := detachDetector{keys: detach}
 	buf := make([]byte, 4<<10)
@@ -437,7 +440,7 @@ func (l *controlState) sendKeys(ctx context.Context, typed <-chan byte, sent cha
 	}
 }
 
-// send types, or takes control back, or does nothing where another client has it.
+// send types p. If another client has control, it instead takes control back when p contains takeOverKey, and otherwise rings the bell.
 func (l *controlState) send(ctx context.Context, p []byte) error {
 	if l.lost.Load() {
 		if bytes.IndexByte(p, takeOverKey) < 0 {
@@ -453,8 +456,8 @@ func (l *controlState) send(ctx context.Context, p []byte) error {
 	return fatalInputError(l.terminal.Input(ctx, p))
 }
 
-// fatalInputError is what of a failure ends our time here. Whether the connection is lost for good Next finds out; whether the keys that
-// were on their way arrived nobody knows, which a bell says.
+// fatalInputError returns the errors that must end runTerminal. A lost connection is not one of them: Next reports it if it is lost for
+// good. Nobody knows then whether the typed keys arrived, so the bell rings.
 func fatalInputError(err error) error {
 	var e *protocol.Error
 	if err == nil {
@@ -465,29 +468,29 @@ func fatalInputError(err error) error {
 		return nil
 	}
 	switch e.Code {
-	case protocol.LimitExceeded, protocol.Forbidden: // a line that the terminal cannot take; or control has just been lost
+	case protocol.LimitExceeded, protocol.Forbidden: // the terminal cannot take such a long line; or we have just lost control
 		fmt.Fprint(os.Stdout, "\a")
 		return nil
-	case protocol.StdinClosed: // its end is on the way
+	case protocol.StdinClosed: // the terminal's end is on its way
 		return nil
 	}
 	return err
 }
 
-// detachDetector finds the detach keys in what is typed. What may be their beginning is held back until the next key.
+// detachDetector finds the detach keys in typed bytes. It holds back bytes that may be the beginning of the keys.
 type detachDetector struct {
 	keys    []byte
-	matched int // how many of keys were the last that came
+	matched int // how many bytes of keys the latest input matches
 }
 
-// feed returns what is to be typed, and whether the keys came.
+// feed returns the bytes to type, and whether p completed the detach keys.
 func (d *detachDetector) feed(p []byte) (out []byte, found bool) {
 	if len(d.keys) == 0 {
 		return p, false
 	}
 	for _, c := range p {
 		for d.matched > 0 && c != d.keys[d.matched] {
-			// The longest end of what was held and c that the keys begin with, as in every search for a word.
+			// Find the longest suffix of the held bytes that is a prefix of keys, as in Knuth-Morris-Pratt.
 			out = append(out, d.keys[0])
 			rest := d.keys[1:d.matched]
 			d.matched = 0
@@ -510,7 +513,6 @@ func (d *detachDetector) feed(p []byte) (out []byte, found bool) {
 	return out, false
 }
 
-// parseKeys reads --detach-keys.
 func parseKeys(text string) (keys []byte, err error) {
 	if text == "" {
 		return nil, nil

@@ -68,7 +68,7 @@ rotated files. With --head, also check that the lines of these heads are still t
 	return cmd
 }
 
-// verify takes one path as a log with what was put aside of it, which may become more while it is being read.
+// verify checks one path together with the rotated files beside it. It starts again if a rotation happened meanwhile.
 func verify(paths, heads []string) (r audit.Report, err error) {
 	if len(paths) > 1 {
 		return audit.Verify(paths, heads...)

@@ -52,7 +52,7 @@ With --format benchstat the lines are those of Go benchmarks: save two runs, and
 			signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 			go func() { // ends with the first signal, or the program
 				sig := <-signals
-				signal.Stop(signals) // a second one does not wait for our sessions' end: the gateway sees to that
+				signal.Stop(signals) // a second signal ends us at once; the gateway then ends our sessions
 				stop(cmdline.ExitBySignal(sig))
 			}()
 			return bench(ctx, cmd, t, &b, format)
@@ -71,7 +71,7 @@ With --format benchstat the lines are those of Go benchmarks: save two runs, and
 
 func bench(ctx context.Context, cmd *cobra.Command, t *target, b *load.Bench, format string) error {
 	r := figure.Report{Machine: figure.ThisMachine()}
-	c, err := t.dial(ctx, nil) // for its hints, and to learn whom we measure
+	c, err := t.dial(ctx, nil) // gives the errors their hints, and tells which gateway we measure
 	if err != nil {
 		return err
 	}
@@ -85,7 +85,7 @@ func bench(ctx context.Context, cmd *cobra.Command, t *target, b *load.Bench, fo
 	if b.Options, err = t.resolve(); err != nil {
 		return err
 	}
-	out := bufio.NewWriter(cmd.OutOrStdout()) // which remembers what went wrong
+	out := bufio.NewWriter(cmd.OutOrStdout()) // keeps the first error until Flush
 	if format == "table" {
 		fmt.Fprintln(out, r.Machine)
 		figure.Header(out)

@@ -25,21 +25,21 @@ import (
 	"trl/protocol"
 )
 
-// target is where a command finds its gateway.
+// target says how to find the gateway.
 type target struct {
 	url, unix, token, tokenFile, stateDir string
 	json                                  bool
-	flags                                 *pflag.FlagSet // of the command; nil: nobody has typed any
+	flags                                 *pflag.FlagSet // the command's flags; nil if no command line was parsed
 }
 
-// connection adds the flags that every command of a client has, and --json.
+// connection adds --json and the flags that every command of a client has.
 func connection(cmd *cobra.Command) *target {
 	t := connectionWithoutJSON(cmd)
 	cmd.Flags().BoolVar(&t.json, "json", false, "print JSON")
 	return t
 }
 
-// connectionWithoutJSON is connection for who has nothing to print as JSON.
+// connectionWithoutJSON is connection for commands that print no JSON.
 func connectionWithoutJSON(cmd *cobra.Command) *target {
 	f := cmd.Flags()
 	t := &target{flags: f}
@@ -60,15 +60,15 @@ func (t *target) stateDirs() []string {
 	return []string{statedir.OfUser(), statedir.OfSystem}
 }
 
-// typed says whether a flag stands on the command line, which counts before what the environment says of the same thing.
+// typed says whether a flag is on the command line. Such a flag takes precedence over an environment variable for the same thing.
 func (t *target) typed(flag string) bool { return t.flags != nil && t.flags.Changed(flag) }
 
-// resolve finds the address and a token that belongs to it. A token found on this machine is sent only to the gateway that
-// wrote it, or to an address of this machine that somebody typed beside --state-dir.
+// resolve finds the address and a token for it. It sends a token that it found on this machine only to the gateway that wrote it, or to an
+// address of this machine that the user typed together with --state-dir.
 func (t *target) resolve() (client.Options, error) {
 	o := client.Options{URL: t.url, Unix: t.unix, Token: t.token}
 	if t.typed("state-dir") && !t.typed("url") {
-		o.URL = "" // that of TRL_URL is another gateway's
+		o.URL = "" // TRL_URL names another gateway
 	}
 	if o.Token == "" && !t.typed("token-file") {
 		o.Token = os.Getenv("TRL_TOKEN")
@@ -76,7 +76,7 @@ func (t *target) resolve() (client.Options, error) {
 	if o.Token == "" && t.tokenFile != "" {
 		token, err := statedir.FirstToken(t.tokenFile)
 		if errors.Is(err, statedir.ErrHashes) && !t.typed("token-file") {
-			err = nil // TRL_TOKEN_FILE is trl serve's
+			err = nil // TRL_TOKEN_FILE is meant for trl serve
 		}
 		if err != nil {
 			return o, cmdline.WithHint(err, "check --token-file")
@@ -131,7 +131,7 @@ func isLoopback(address string) bool {
 	return u.Hostname() == "localhost" || err == nil && addr.IsLoopback()
 }
 
-// dial connects or says why not and what to do.
+// dial connects. Its errors have a hint.
 func (t *target) dial(ctx context.Context, onLost func(error)) (*client.Client, error) {
 	o, err := t.resolve()
 	if err != nil {
@@ -187,7 +187,7 @@ func hintDial(err error, o client.Options) error {
 			"or --unix, where it has a Unix socket", withHost(o.URL, name.Certificate.DNSNames[0]), statedir.OperatorFile)
 	case errors.As(err, &signer):
 		return cmdline.WithHint(err, "trust who signed its certificate: SSL_CERT_FILE=ca.pem")
-	case errors.As(err, &op) && op.Op == "remote error": // an alert: by ACME there is no certificate for a number
+	case errors.As(err, &op) && op.Op == "remote error": // a TLS alert: ACME gives no certificate for an IP address
 		return cmdline.WithHint(err, "it may have certificates for names alone: use --url https://NAME, with --token-file or TRL_TOKEN")
 	case errors.As(err, &dns):
 		return cmdline.WithHint(err, "check the host name in --url")
@@ -198,7 +198,7 @@ func hintDial(err error, o client.Options) error {
 	return cmdline.WithHint(err, "check --url")
 }
 
-// withHost is an address with another host.
+// withHost replaces the host of an address.
 func withHost(address, name string) string {
 	u, err := url.Parse(address)
 	if err != nil {
@@ -211,7 +211,7 @@ func withHost(address, name string) string {
 	return u.String()
 }
 
-// call is for commands that make one request.
+// call connects, makes one request, and disconnects.
 func (t *target) call(ctx context.Context, method string, params, into any) error {
 	c, err := t.dial(ctx, nil)
 	if err != nil {
@@ -221,7 +221,7 @@ func (t *target) call(ctx context.Context, method string, params, into any) erro
 	return addHint(c.Call(ctx, method, params, into))
 }
 
-// addHint adds what to do to the refusals that people meet.
+// addHint adds a hint to the refusals that users often meet.
 func addHint(err error) error {
 	var e *protocol.Error
 	if !errors.As(err, &e) {
@@ -246,7 +246,7 @@ func addHint(err error) error {
 	return cmdline.WithHint(err, "%s", advice)
 }
 
-// sessionRef takes what people type for a session: an id as printed by trl ls, or a name.
+// sessionRef turns an argument for a session into a reference: it is an id as trl ls prints it, or a name.
 func sessionRef(arg string) protocol.SessionRef {
 	if isID(arg, "s-") {
 		return protocol.SessionRef{SessionID: arg}
@@ -254,12 +254,12 @@ func sessionRef(arg string) protocol.SessionRef {
 	return protocol.SessionRef{Session: arg}
 }
 
-// defaultSession is where a command line works that names no session: the one where commands without a session run.
+// defaultSession is the session of a command line that names none.
 const defaultSession = "default"
 
 const defaultHelp = `Without a session that is your session "default", as for trl run.`
 
-// sessionOf is the session of a command line with at most one argument.
+// sessionOf returns the session of a command line with at most one argument.
 func sessionOf(args []string) string {
 	if len(args) == 0 {
 		return defaultSession
@@ -267,7 +267,7 @@ func sessionOf(args []string) string {
 	return args[0]
 }
 
-// hintSession is hint for a command line that may not have named its session.
+// hintSession is addHint for a command line that may have no session argument.
 func hintSession(err error, args []string) error {
 	if e := (*protocol.Error)(nil); len(args) == 0 && errors.As(err, &e) && e.Code == protocol.SessionNotFound {
 		return cmdline.WithHint(fmt.Errorf("there is no session %q", defaultSession), "`trl run` makes it; or name one of `trl ls`")
@@ -275,7 +275,7 @@ func hintSession(err error, args []string) error {
 	return addHint(err)
 }
 
-// isID tells an id from a name: the prefix and at least the 100 random bits that PROTOCOL.md §3 promises for one.
+// isID tells an id from a name: an id has the prefix and at least 100 random bits, as PROTOCOL.md promises.
 func isID(arg, prefix string) bool {
 	return strings.HasPrefix(arg, prefix) && len(arg) >= len(prefix)+16
 }
@@ -301,7 +301,7 @@ func completeSessions(t *target) cobra.CompletionFunc {
 	}
 }
 
-// completeIDs offers live sessions, and of each what kinds says.
+// completeIDs completes live sessions, and their work of the given kinds.
 func completeIDs(t *target, kinds ...idKind) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, _ string) (ids []string, _ cobra.ShellCompDirective) {
 		ctx, cancel := context.WithTimeout(cmd.Context(), completeTimeout)
@@ -315,7 +315,7 @@ func completeIDs(t *target, kinds ...idKind) cobra.CompletionFunc {
 		}
 		defer c.Close()
 		var all protocol.Sessions
-		_ = c.Call(ctx, "session.list", nil, &all) // without an answer there is nothing to offer
+		_ = c.Call(ctx, "session.list", nil, &all) // without an answer it offers nothing
 		offer := func(id, what string) { ids = append(ids, id+"\t"+cmdline.Shorten(cmdline.Printable(what), 60)) }
 		for _, s := range all.Sessions {
 			ids = append(ids, cmp.Or(s.Name, s.SessionID))
@@ -348,10 +348,10 @@ func completeIDs(t *target, kinds ...idKind) cobra.CompletionFunc {
 	}
 }
 
-// completeTimeout is how long somebody who pressed Tab waits for a gateway with many sessions; what is known by then is offered.
+// completeTimeout is how long completion may wait for a gateway with many sessions. It then offers the ids that it has.
 const completeTimeout = 3 * time.Second
 
-// idKind is what an ID given on the command line is.
+// idKind is the kind of an id on the command line.
 type idKind int
 
 const (

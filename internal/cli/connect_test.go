@@ -18,7 +18,7 @@ import (
 	"trl/internal/statedir"
 )
 
-// TestCertificateForAName: the address in the state dir is a number, for which a certificate is seldom made; what to do is said.
+// TestCertificateForAName checks the hint for a certificate that has only a name, while the address in the state dir is an IP address.
 func TestCertificateForAName(t *testing.T) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -51,7 +51,7 @@ With --json it prints the gateway's answer, one line each time that it asks a ga
 			}
 			return drain(cmd.Context(), t, bound, func(now protocol.Drained) {
 				if t.json {
-					_ = cmdline.PrintLine(cmd.OutOrStdout(), now) // the drain goes on without it
+					_ = cmdline.PrintLine(cmd.OutOrStdout(), now) // if printing fails, the drain continues
 					return
 				}
 				fmt.Fprintf(cmd.ErrOrStderr(), "trl: draining, %d sessions live\n", now.ActiveSessions)
@@ -64,24 +64,24 @@ With --json it prints the gateway's answer, one line each time that it asks a ga
 	return cmd
 }
 
-// pollInterval is how often drain asks how far it is.
+// pollInterval is how often drain asks for the number of live sessions.
 const pollInterval = 500 * time.Millisecond
 
-// redialTimeout is how long a gateway that cannot be reached is looked for: as long as a lost connection of any client.
+// redialTimeout is how long drain tries to reach the gateway again: as long as other clients after a lost connection.
 const redialTimeout = 45 * time.Second
 
-// drain asks for it and stays until the gateway is gone. One that dies or is upgraded meanwhile does not know of the drain any more,
-// so the next one is asked again.
+// drain asks the gateway to drain and waits until it has ended. A gateway that replaces it, after a crash or an upgrade, does not know of
+// the drain, so drain asks again.
 func drain(ctx context.Context, t *target, bound time.Duration, say func(protocol.Drained)) error {
 	o, err := t.resolve()
 	if err != nil {
 		return err
 	}
 	start := time.Now()
-	heard := start // the latest time that somebody was there
+	heard := start // the latest time at which the gateway answered
 	for first := true; ; first = false {
 		ctx, lost := context.WithCancel(ctx)
-		defer lost() // few times: once for each gateway that dies, and each try
+		defer lost() // runs only a few times: once for each lost connection and each attempt
 		c, err := dial(ctx, o, func(error) { lost() })
 		if err != nil {
 			var refused *protocol.Error
@@ -114,8 +114,8 @@ func drain(ctx context.Context, t *target, bound time.Duration, say func(protoco
 	}
 }
 
-// hasEnded tells a gateway that has ended from one that cannot be reached: nobody listens at an address of this machine.
-// About another machine a refusal says less: what refuses may stand before the gateway.
+// hasEnded says whether err proves that the gateway has ended: nothing listens at an address of this machine. For another machine a refused
+// connection proves nothing, because a proxy may have refused it.
 func hasEnded(err error) bool {
 	var op *net.OpError
 	if !errors.As(err, &op) || op.Op != "dial" || !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, syscall.ENOENT) {
@@ -125,7 +125,7 @@ func hasEnded(err error) bool {
 	case *net.UnixAddr:
 		return true
 	case *net.TCPAddr:
-		ours, _ := net.InterfaceAddrs() // without them the loopback is
+		ours, _ := net.InterfaceAddrs() // on an error only the loopback counts as ours
 		return a.IP.IsLoopback() || slices.ContainsFunc(ours, func(n net.Addr) bool { p, ok := n.(*net.IPNet); return ok && p.IP.Equal(a.IP) })
 	}
 	return false
@@ -133,7 +133,7 @@ func hasEnded(err error) bool {
 
 var errDrainUndone = errors.New("somebody took the drain back")
 
-// watchDrain returns when the connection ends, or the drain.
+// watchDrain starts the drain on c and returns when the connection ends or somebody undoes the drain.
 func watchDrain(ctx context.Context, c *client.Client, q protocol.Drain, say func(protocol.Drained)) error {
 	var now protocol.Drained
 	if err := c.Call(ctx, "system.drain", q, &now); err != nil {

@@ -34,7 +34,7 @@ func historyTable(all protocol.Execs) table {
 	return t
 }
 
-// endWords says how a command ended, or where it is.
+// endWords says how a command ended; if it has not ended, its state.
 func endWords(e protocol.ExecEntry) string {
 	if e.Exit == nil {
 		return e.State

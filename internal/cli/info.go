@@ -39,7 +39,7 @@ func infoTable(s protocol.SessionInfo) table {
 	return t
 }
 
-// shellWords is a session's shell, with its process while there is one.
+// shellWords describes a session's shell, with its pid while it runs.
 func shellWords(s protocol.SessionInfo) string {
 	if s.Pid == 0 {
 		return s.Shell

@@ -33,7 +33,7 @@ Only with --signal you may leave out the ID: the signal then goes to the command
 			if sig != "" && force {
 				return cmdline.UsageErrorWithHint(errors.New("--signal and --force exclude each other"), "--force ends it by KILL; --signal sends one signal and does not wait")
 			}
-			if len(args) == 0 && sig == "" { // an unset variable without quotes must not end a session
+			if len(args) == 0 && sig == "" { // an empty unquoted variable in a script must not end a session
 				return cmdline.UsageErrorWithHint(errors.New("which session, command, process or terminal?"), "name it: `trl kill %s` ends the session %s", defaultSession, defaultSession)
 			}
 			raw, err := kill(cmd.Context(), t, sessionOf(args), sig, force)
@@ -84,7 +84,7 @@ func kill(ctx context.Context, t *target, id, sig string, force bool) (raw jsont
 	return raw, err
 }
 
-// cancel is exec.cancel. A signal that nobody got is an error.
+// cancel calls exec.cancel. It returns an error if no process got the signal.
 func cancel(ctx context.Context, t *target, q protocol.ExecCancel, raw *jsontext.Value) error {
 	if err := t.call(ctx, "exec.cancel", q, raw); err != nil || q.Signal == "" {
 		return err

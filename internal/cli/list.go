@@ -43,7 +43,7 @@ func newList() *cobra.Command {
 	return cmd
 }
 
-// sessionTable has a column for the owner where the sessions of others are listed.
+// sessionTable has a column for the owner if the sessions of others are listed.
 func sessionTable(all protocol.Sessions, others bool) table {
 	t := table{header: []string{"SESSION", "NAME", "STATE", "ACTIVE", "DIRECTORY", "COMMAND"}}
 	if others {

@@ -58,7 +58,8 @@ With --json it prints one document (for a command at most 1 MiB of each stream, 
 	return cmd
 }
 
-// streamOf finds whose output is meant: the id itself, or the command that the session runs, or else its latest one.
+// streamOf returns the id of the work whose output is meant: arg itself if it is an id, otherwise the running or latest command of the
+// session arg.
 func streamOf(ctx context.Context, c *client.Client, arg string) (string, error) {
 	if kindOf(arg) != sessionID {
 		return arg, nil
@@ -82,7 +83,7 @@ func openStream(ctx context.Context, c *client.Client, id string, offset int64) 
 	return c.Attach(ctx, id, offset)
 }
 
-// follow prints output until its command or process has ended. How that ended is not our exit code: we only watched.
+// follow prints output until its command or process has ended. Its exit code is not ours, because we only watched.
 func (t *target) follow(cmd *cobra.Command, c *client.Client, id string, offset int64) error {
 	ctx := cmd.Context()
 	s, err := openStream(ctx, c, id, offset)
@@ -132,7 +133,7 @@ func gapNote(w io.Writer, from, to int64) error {
 	return err
 }
 
-// print prints what there is now.
+// print prints the output that exists now.
 func (t *target) print(cmd *cobra.Command, c *client.Client, id string, offset int64) error {
 	ctx := cmd.Context()
 	if t.json && kindOf(id) != processID {
@@ -167,7 +168,8 @@ func execResult(ctx context.Context, c *client.Client, id string, offset int64) 
 	return r, err
 }
 
-// printedSize is how much there is of a stream, from offset on or before, and which that is; MaxInt64: it has ended, and all of it is.
+// printedSize returns the id and the present size of a stream. The size is MaxInt64 if the stream has ended, so that all of it is read. It
+// may be less than offset.
 func printedSize(ctx context.Context, c *client.Client, id string, offset int64) (size int64, stream string, err error) {
 	if kindOf(id) != processID {
 		r, err := execResult(ctx, c, id, offset)
@@ -184,8 +186,8 @@ func printedSize(ctx context.Context, c *client.Client, id string, offset int64)
 	return size, of.StreamID, err
 }
 
-// readUpTo reads a stream up to size: what is printed meanwhile has no end. It is read before any of it is written, for a reader of ours
-// who pauses must not hold up whoever prints; there is no more of it than the gateway keeps.
+// readUpTo reads a stream up to size; without that bound, a program that keeps printing would keep us reading. It reads everything before
+// it returns, because a slow reader of our output must not slow down the program. The gateway's retention bounds the amount.
 func (t *target) readUpTo(ctx context.Context, c *client.Client, id string, offset, size int64) (all []client.Chunk, eof bool, err error) {
 	if offset >= size {
 		return nil, false, nil
@@ -205,7 +207,7 @@ func (t *target) readUpTo(ctx context.Context, c *client.Client, id string, offs
 		}
 		all = append(all, k)
 		offset = k.Offset + int64(len(k.Data))
-		if k.Gap > 0 && offset >= size { // all that there was has been dropped meanwhile; from here on nothing is, since we read it
+		if k.Gap > 0 && offset >= size { // the gateway has dropped everything up to size; nothing more can be dropped unread, because we read from here on
 			if size, err = t.printedSizeNow(ctx, id, offset); err != nil {
 				return nil, false, err
 			}
@@ -214,7 +216,7 @@ func (t *target) readUpTo(ctx context.Context, c *client.Client, id string, offs
 	return all, false, nil
 }
 
-// printedSizeNow asks on a connection of its own: on a stream's, the answer waits behind the stream.
+// printedSizeNow asks on another connection: on the stream's connection the answer would wait behind the stream's data.
 func (t *target) printedSizeNow(ctx context.Context, id string, offset int64) (size int64, err error) {
 	c, err := t.dial(ctx, nil)
 	if err != nil {
@@ -225,10 +227,10 @@ func (t *target) printedSizeNow(ctx context.Context, id string, offset int64) (s
 	return size, err
 }
 
-// A logs is what process.logs answers, and every hole.
+// logs is the answer of process.logs with all gaps.
 type logs struct {
 	protocol.Logs
-	Gaps []protocol.GapRange `json:"gaps,omitzero"` // with Gap, the first one
+	Gaps []protocol.GapRange `json:"gaps,omitzero"` // all gaps; Gap is the first one
 }
 
 func logsDocument(stream string, offset int64, all []client.Chunk, eof bool) logs {

@@ -75,10 +75,10 @@ Afterwards the terminal is as before. A recording that is larger than the window
 	return cmd
 }
 
-// maxSpeed is where waiting ends to be waiting.
+// maxSpeed is a speed at which every pause is too short to notice.
 const maxSpeed = 1000
 
-// recording opens what is to be played.
+// recording opens the recording to play: stdin, a file, or a recording of the gateway.
 func (t *target) recording(cmd *cobra.Command, arg string) (io.ReadCloser, error) {
 	if arg == "-" {
 		return io.NopCloser(os.Stdin), nil
@@ -100,10 +100,10 @@ type player struct {
 	r     *cast.Reader
 	out   io.Writer
 	speed float64
-	idle  time.Duration // 0: as long as it was
+	idle  time.Duration // longest pause; 0: no bound
 }
 
-// eachEvent gives every event to f.
+// eachEvent calls f for every event.
 func (p *player) eachEvent(f func(cast.Event) error) error {
 	for {
 		e, err := p.r.Next()
@@ -119,7 +119,7 @@ func (p *player) eachEvent(f func(cast.Event) error) error {
 	}
 }
 
-// writeOutput writes what was printed, for programs.
+// writeOutput writes the recorded output without pauses, for programs.
 func (p *player) writeOutput() error {
 	return p.eachEvent(func(e cast.Event) (err error) {
 		if e.Code == cast.Output {
@@ -143,16 +143,16 @@ func (p *player) listMarks() error {
 	return cmdline.PrintTable(p.out, []string{"TIME", "MARK"}, rows)
 }
 
-// formatOffset is a time within a recording, for people.
+// formatOffset formats a time within a recording for people.
 func formatOffset(at time.Duration) string {
 	s := at.Truncate(100 * time.Millisecond)
 	return fmt.Sprintf("%d:%02d:%04.1f", int(s.Hours()), int(s.Minutes())%60, (s % time.Minute).Seconds())
 }
 
-// errQuit ends sit when a person wants that.
+// errQuit ends playInTerminal when the user quits.
 var errQuit = errors.New("quit")
 
-// playInTerminal plays in our terminal. On each way out that is as it was. Keys come from the terminal itself: stdin may be the recording.
+// playInTerminal plays in our terminal and restores it in every case. It reads keys from /dev/tty, because stdin may be the recording.
 func (p *player) playInTerminal(ctx context.Context) (err error) {
 	ctx, leave := context.WithCancelCause(ctx)
 	defer leave(nil)
@@ -175,10 +175,10 @@ func (p *player) playInTerminal(ctx context.Context) (err error) {
 			return err
 		}
 		defer func() {
-			_ = unix.IoctlSetInt(fd, unix.TCFLSH, unix.TCIFLUSH) // answers to what the recording asked the terminal
+			_ = unix.IoctlSetInt(fd, unix.TCFLSH, unix.TCIFLUSH) // discard the terminal's answers to queries in the recording
 			restore()
 		}()
-		go readKeys(ctx, tty, keys) // ends with ctx and the next key, or the program: a read from a terminal cannot be given up
+		go readKeys(ctx, tty, keys) // ends with ctx and the next key, or with the program: a read from a terminal cannot be cancelled
 	}
 	alternate := screen.NewMarks("")
 	defer func() {
@@ -202,7 +202,7 @@ func (p *player) playInTerminal(ctx context.Context) (err error) {
 	return err
 }
 
-// readKeys passes on keys, and not what is an arrow, or the terminal's answer to a question in the recording.
+// readKeys passes on keys. It drops arrow keys and the terminal's answers to queries in the recording.
 func readKeys(ctx context.Context, tty io.Reader, keys chan<- byte) {
 	buf := make([]byte, 256)
 	var in escapeFilter
@@ -226,7 +226,7 @@ func readKeys(ctx context.Context, tty io.Reader, keys chan<- byte) {
 
 // escapeFilter tells keys from the bytes of escape sequences.
 type escapeFilter struct {
-	in byte // the introducer of the one that is being read; 0: none
+	in byte // the introducer of the sequence that is being read; 0: none
 }
 
 func (s *escapeFilter) key(c byte) bool {
@@ -236,7 +236,7 @@ func (s *escapeFilter) key(c byte) bool {
 			s.in = c
 		}
 		return s.in == 0
-	case s.in == 0x1b: // after [ and O something follows, a string has an end, and all else is whole now
+	case s.in == 0x1b: // [ and O have at least one more byte, a string has a terminator, and every other sequence ends here
 		if s.in = 0; strings.IndexByte("[OP]_^X", c) >= 0 {
 			s.in = c
 		}
@@ -246,22 +246,22 @@ func (s *escapeFilter) key(c byte) bool {
 		}
 	case s.in == 'O', c == 0x07:
 		s.in = 0
-	case c == 0x1b: // of ESC \
+	case c == 0x1b: // the ESC of the terminator ESC \
 		s.in = c
 	}
 	return false
 }
 
-// playback is when what happens.
+// playback is the state of playInTerminal.
 type playback struct {
 	*player
 	keys    <-chan byte
-	at      time.Duration // in the recording: of the latest event
+	at      time.Duration // time of the latest event in the recording
 	stopped bool
-	skip    bool // to the next mark, without waiting
+	skip    bool // play without pauses up to the next mark
 }
 
-// waitFor waits until it is e's turn, and does what keys say meanwhile.
+// waitFor waits until it is time for e, and meanwhile handles keys.
 func (c *playback) waitFor(ctx context.Context, e cast.Event) error {
 	left := e.At - c.at
 	if c.idle > 0 {
@@ -277,8 +277,8 @@ func (c *playback) waitFor(ctx context.Context, e cast.Event) error {
 		began := time.Now()
 		switch {
 		case !c.stopped:
-			due = time.After(time.Duration(float64(left) / c.speed)) // also when that is now: keys count in a flood, too
-		case e.Code != cast.Output: // nothing to see
+			due = time.After(time.Duration(float64(left) / c.speed)) // also without a pause, so that keys work during a flood of output
+		case e.Code != cast.Output: // an event that shows nothing need not wait
 			return nil
 		}
 		select {
@@ -304,7 +304,7 @@ func (c *playback) waitFor(ctx context.Context, e cast.Event) error {
 				c.speed = min(2*c.speed, maxSpeed)
 			case '-':
 				c.speed = max(c.speed/2, 1./maxSpeed)
-			case 'q', 'Q', 3, 4: // Ctrl-C and Ctrl-D are no signals now
+			case 'q', 'Q', 3, 4: // in raw mode Ctrl-C and Ctrl-D send no signal
 				return errQuit
 			}
 		}

@@ -49,7 +49,7 @@ func stateWords(state, signal string, code *int) string {
 	return state
 }
 
-// attachedWords names who is at a terminal, by the share link for who came by one.
+// attachedWords names the viewers of a terminal. A guest has the name of the share link.
 func attachedWords(all []protocol.TermViewer) string {
 	var words []string
 	for _, v := range all {

@@ -8,7 +8,7 @@ import (
 	"trl/internal/testkit"
 )
 
-// TestQuoteIsReadBackAsItWas asks a real shell.
+// TestQuoteIsReadBackAsItWas uses a real shell.
 func TestQuoteIsReadBackAsItWas(t *testing.T) {
 	testkit.StartsProcesses(t)
 	words := []string{"", "plain", "a b", "it's", "$HOME", "`id`", "*", "~", "\\", "\"", "a\nb", "-n", "x=y", "é", "#", "!", "{a,b}", "'", "''"}

@@ -80,7 +80,7 @@ func recordingTable(all protocol.Recordings) table {
 	return t
 }
 
-// formatBytes is a size for people.
+// formatBytes formats a size for people.
 func formatBytes(n int64) string {
 	switch {
 	case n < 1<<10:
@@ -127,7 +127,7 @@ func newRecordingGet() *cobra.Command {
 	return cmd
 }
 
-// saveFile writes a file, whole or not at all.
+// saveFile writes the whole file or leaves none.
 func saveFile(from io.Reader, path string) error {
 	to, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*") // 0600
 	if err != nil {
@@ -143,7 +143,7 @@ func saveFile(from io.Reader, path string) error {
 	return err
 }
 
-// download opens a recording of the gateway's.
+// download opens a recording that the gateway keeps.
 func (t *target) download(cmd *cobra.Command, id string, v2 bool) (io.ReadCloser, error) {
 	c, err := t.dial(cmd.Context(), nil)
 	if err != nil {

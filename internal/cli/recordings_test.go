@@ -10,7 +10,7 @@ import (
 	"testing/iotest"
 )
 
-// TestSaveIsWholeOrNotAtAll: a download that is cut leaves nothing, so that the next one is not refused.
+// TestSaveIsWholeOrNotAtAll: a download that breaks off leaves no file, so a second attempt is not refused.
 func TestSaveIsWholeOrNotAtAll(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "work.cast")
 	cut := errors.New("cut")

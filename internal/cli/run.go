@@ -50,7 +50,7 @@ Ctrl-C, TERM or HUP cancels the command and waits for its end; a second one does
 		Args: wantCommand,
 		RunE: func(cmd *cobra.Command, args []string) error { return run(cmd, &f, args) },
 	}
-	cmd.Flags().SetInterspersed(false) // what follows the command belongs to it
+	cmd.Flags().SetInterspersed(false) // the words after the command are its arguments
 	f.target = connection(cmd)
 	cmd.Flags().VarP(&f.session, "session", "s", "run in this session (`name` or id)")
 	cmd.Flags().DurationVar(&f.timeout, "timeout", 0, "end the command after so long")
@@ -60,7 +60,7 @@ Ctrl-C, TERM or HUP cancels the command and waits for its end; a second one does
 	return cmd
 }
 
-// addEnvFlags adds the flags for what a command or process begins with.
+// addEnvFlags adds the flags for the directory and the environment.
 func (f *runFlags) addEnvFlags(cmd *cobra.Command, does, what string) {
 	cmd.Flags().StringVar(&f.cwd, "cwd", "", does+" in this `directory` of the gateway's machine (also --dir); the session stays where it is")
 	cmd.Flags().StringArrayVarP(&f.env, "env", "e", nil, "set a variable for this "+what+" (`K=V`; K alone: as it is here; repeatable)")
@@ -102,12 +102,12 @@ func run(cmd *cobra.Command, f *runFlags, args []string) error {
 	var input chan error
 	if q.InteractiveStdin {
 		input = make(chan error, 1)
-		// Passes stdin on. Ends at its EOF or when the command takes no more; nobody waits for it, because a read from a
-		// pipe cannot be given up: it ends with the program.
+		// This goroutine passes on stdin. It ends at EOF or when the command accepts no more input. Nobody waits for it, because a read
+		// from a pipe cannot be cancelled; it ends with the program at the latest.
 		go func() {
 			err := passInput(ctx, func() (*client.Client, error) { return f.dial(ctx, nil) }, s.ID())
 			input <- err
-			if err != nil { // the command would wait for the rest for ever
+			if err != nil { // otherwise the command would wait for the rest for ever
 				_ = s.Cancel(ctx)
 			}
 		}()
@@ -119,9 +119,9 @@ func run(cmd *cobra.Command, f *runFlags, args []string) error {
 		exit, err = s.Copy(ctx, cmd.OutOrStdout(), cmd.ErrOrStderr())
 	}
 	if err != nil {
-		// First, for the answer to Cancel comes behind the output that nobody takes.
+		// Close first: the answer to Cancel would wait behind output that nobody reads.
 		s.Close()
-		stop, cancel := context.WithTimeout(ctx, 10*time.Second) // our output has nowhere to go: neither has the command's
+		stop, cancel := context.WithTimeout(ctx, 10*time.Second) // nobody reads our output, so the command need not go on
 		defer cancel()
 		_ = s.Cancel(stop)
 		return addHint(err)
@@ -131,14 +131,14 @@ func run(cmd *cobra.Command, f *runFlags, args []string) error {
 		return cmdline.ExitBySignal(sig)
 	case err := <-input:
 		if err != nil {
-			return fmt.Errorf("pass on stdin: %w", err) // the command has seen only a part, so its result is worth nothing
+			return fmt.Errorf("pass on stdin: %w", err) // the command has read only a part, so its result is wrong
 		}
 	default:
 	}
 	return execExit(exit)
 }
 
-// execExit is how the command's end becomes ours.
+// execExit turns the command's end into our exit code.
 func execExit(exit protocol.ExecExit) error {
 	switch {
 	case exit.Error != nil:
@@ -151,7 +151,7 @@ func execExit(exit protocol.ExecExit) error {
 	return exitCodeOf(exit.ExitCode)
 }
 
-// exitCodeOf makes the exit code of what ran in a session ours.
+// exitCodeOf turns an exit code from a session into ours.
 func exitCodeOf(code *int) error {
 	switch {
 	case code == nil:
@@ -162,7 +162,7 @@ func exitCodeOf(code *int) error {
 	return nil
 }
 
-// request is what the flags and words ask for.
+// request makes the request from flags and arguments.
 func (f *runFlags) request(args []string) (protocol.Exec, error) {
 	q := protocol.Exec{Command: args[0], WorkingDir: f.cwd, InteractiveStdin: stdinWanted(), Record: f.record}
 	if len(args) > 1 {
@@ -186,7 +186,7 @@ func (f *runFlags) request(args []string) (protocol.Exec, error) {
 	return q, nil
 }
 
-// variables are those of --env, nil when there is none.
+// variables are the variables of --env; nil if there are none.
 func (f *runFlags) variables() protocol.Env {
 	var env protocol.Env
 	for _, kv := range f.env {
@@ -204,7 +204,7 @@ func (f *runFlags) variables() protocol.Env {
 	return env
 }
 
-// start starts the command, making the named session when there is none.
+// start starts the command. If its named session does not exist, start creates it.
 func (f *runFlags) start(ctx context.Context, c *client.Client, q protocol.Exec) (s *client.Stream, err error) {
 	err = inSession(ctx, c, q.Session, func() error {
 		s, err = c.Start(ctx, q)
@@ -213,7 +213,7 @@ func (f *runFlags) start(ctx context.Context, c *client.Client, q protocol.Exec)
 	return s, err
 }
 
-// inSession begins something in a named session. Where there is none, it makes the session and calls begin again.
+// inSession calls begin. If the named session does not exist, it creates the session and calls begin again.
 func inSession(ctx context.Context, c *client.Client, name string, begin func() error) error {
 	err := begin()
 	var e *protocol.Error
@@ -226,19 +226,20 @@ func inSession(ctx context.Context, c *client.Client, name string, begin func() 
 	return begin()
 }
 
-// cancelTimeout is what a second signal leaves the first one to tell the gateway: timeout(1) sends two at once.
+// cancelTimeout is how long a second signal waits for the cancel request of the first one: timeout(1) sends two signals at once.
 const cancelTimeout = time.Second
 
-// cancelNoticeDelay is how long a command may take to end after Ctrl-C before somebody at a terminal wonders; most end at once.
+// cancelNoticeDelay is how long the command may take to end after Ctrl-C before we tell the user at the terminal that we wait. Most
+// commands end at once.
 const cancelNoticeDelay = 300 * time.Millisecond
 
-// onInterrupt cancels the command at the first INT, TERM or HUP, and ends the program at the second. The channel it returns
-// holds the first one.
+// onInterrupt cancels the command at the first INT, TERM or HUP, and ends the program at the second. The returned channel receives the
+// first signal.
 func onInterrupt(ctx context.Context, s *client.Stream) <-chan syscall.Signal {
 	first := make(chan syscall.Signal, 1)
 	signals := make(chan os.Signal, 2)
 	for _, sig := range []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
-		if !signal.Ignored(sig) { // nohup, or a shell's `&`
+		if !signal.Ignored(sig) { // ignored under nohup, or by a shell's `&`
 			signal.Notify(signals, sig)
 		}
 	}
@@ -246,14 +247,14 @@ func onInterrupt(ctx context.Context, s *client.Stream) <-chan syscall.Signal {
 		sig := (<-signals).(syscall.Signal)
 		first <- sig
 		cancelled := make(chan struct{}) // closed when the gateway has answered
-		go func() {                      // the second signal must not wait for ever
+		go func() {                      // in a goroutine, because the second signal must not wait for ever
 			defer close(cancelled)
 			if err := s.Cancel(ctx); err != nil {
 				cmdline.PrintError(os.Stderr, fmt.Errorf("cancel: %w", err))
 			}
 		}()
 		var tell <-chan time.Time
-		if sig == syscall.SIGINT && isatty.IsTerminal(os.Stderr.Fd()) { // a person waits; what a script reads stays as it is
+		if sig == syscall.SIGINT && isatty.IsTerminal(os.Stderr.Fd()) { // only for a person at a terminal: scripts that read stderr get nothing more
 			tell = time.After(cancelNoticeDelay)
 		}
 		for second := false; !second; {
@@ -273,8 +274,8 @@ func onInterrupt(ctx context.Context, s *client.Stream) <-chan syscall.Signal {
 	return first
 }
 
-// stdinWanted says whether there is input to pass on: a pipe, a socket, a file with something in it, or one of no size, as those of
-// /proc and /sys are; not a terminal, not /dev/null (1:3), not a closed descriptor.
+// stdinWanted says whether stdin has input to pass on. A pipe, a socket and a file with unread bytes have. So may a file of size 0, such as
+// those in /proc and /sys. A terminal, /dev/null (1:3) and a closed descriptor have none.
 func stdinWanted() bool {
 	var st unix.Stat_t
 	if unix.Fstat(0, &st) != nil {
@@ -293,11 +294,11 @@ func stdinWanted() bool {
 	return false
 }
 
-// passInput copies stdin to the command, over a connection of its own, since output that nobody reads holds up the other one. That
-// a command ends without reading all of it is its right.
+// passInput copies stdin to the command. It uses another connection, because output that nobody reads blocks the first one. It is no error
+// if the command ends without reading everything.
 func passInput(ctx context.Context, dial func() (*client.Client, error), execID string) error {
 	buf := make([]byte, 64<<10)
-	var s *client.Stream // nil: there was nothing to pass on yet
+	var s *client.Stream // nil: nothing has been read yet
 	for {
 		n, err := os.Stdin.Read(buf)
 		if n > 0 || err != nil {
@@ -322,7 +323,7 @@ func passInput(ctx context.Context, dial func() (*client.Client, error), execID 
 	}
 }
 
-// ignoreStdinClosed is nil for the errors that mean the command wants no more input.
+// ignoreStdinClosed returns nil for errors which say that the command accepts no more input.
 func ignoreStdinClosed(err error) error {
 	var e *protocol.Error
 	if errors.As(err, &e) && (e.Code == protocol.StdinClosed || e.Code == protocol.ExecNotFound || e.Code == protocol.SessionTerminated) {
@@ -331,10 +332,10 @@ func ignoreStdinClosed(err error) error {
 	return err
 }
 
-// collectBytes is what run --json keeps of each stream; exec.run's default.
+// collectBytes is how much of each stream run --json keeps: the default of exec.run.
 const collectBytes = 1 << 20
 
-// collect prints the document that exec.run would have answered: head and tail of each stream, with true totals.
+// collect prints the document that exec.run would have answered: beginning and end of each stream, with its total size.
 func collect(ctx context.Context, s *client.Stream, w io.Writer) (protocol.ExecExit, error) {
 	stdout, stderr := journal.NewHeadTail(collectBytes), journal.NewHeadTail(collectBytes)
 	exit, err := s.Copy(ctx, headTailWriter{stdout}, headTailWriter{stderr})
@@ -357,12 +358,12 @@ func headTailText(e *journal.HeadTail) (text, encoding string, left *protocol.Om
 	return text, encoding, left
 }
 
-// headTailWriter lets an Ends be written to like any writer.
+// headTailWriter makes a HeadTail an io.Writer.
 type headTailWriter struct{ *journal.HeadTail }
 
 func (s headTailWriter) Write(p []byte) (int, error) { s.HeadTail.Write(p); return len(p), nil }
 
-// quote writes a word so that any POSIX shell reads it back as it is.
+// quote quotes a word for every POSIX shell.
 func quote(word string) string {
 	const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:,+@%"
 	if word != "" && strings.Trim(word, plain) == "" {

@@ -52,7 +52,7 @@ and run commands, too. The link is printed only once. It ends after --for, with 
 			if err := json.Unmarshal(raw, &made); err != nil {
 				return err
 			}
-			_, err = fmt.Fprintln(cmd.OutOrStdout(), siteOf(o.URL)+made.Path) // over a Unix socket we know no address: the path then
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), siteOf(o.URL)+made.Path) // over a Unix socket we know no address and print only the path
 			return err
 		},
 	}
@@ -65,7 +65,8 @@ and run commands, too. The link is printed only once. It ends after --for, with 
 	return cmd
 }
 
-// siteOf is what a browser opens of an address that the client takes: also that of the WebSocket, or one that ends in a slash.
+// siteOf returns the address for a browser. It accepts every address that the client accepts, also that of the WebSocket, or one with a
+// slash at its end.
 func siteOf(address string) string {
 	u, err := url.Parse(address)
 	if err != nil || u.Host == "" {

@@ -64,7 +64,7 @@ trl makes a session that does not exist yet. ` + defaultHelp,
 			return err
 		},
 	}
-	cmd.Flags().SetInterspersed(false) // what follows the command belongs to it
+	cmd.Flags().SetInterspersed(false) // the words after the command are its arguments
 	f.target = connection(cmd)
 	cmd.Flags().VarP(&f.session, "session", "s", "start it in this session (`name` or id)")
 	cmd.Flags().StringVar(&name, "name", "", "a label, shown by trl ps")
@@ -74,15 +74,15 @@ trl makes a session that does not exist yet. ` + defaultHelp,
 	return cmd
 }
 
-// retryLost asks again when an answer was lost with its connection, which a gateway that is replaced ends. What ask asks must not be
-// done twice by that.
+// retryLost calls ask again if its answer was lost with the connection, which happens when the gateway is replaced. ask must be safe to
+// repeat.
 func retryLost(ctx context.Context, c *client.Client, ask func() error) error {
 	for {
 		err := ask()
 		if !errors.Is(err, client.ErrLost) {
 			return err
 		}
-		if err := c.Call(ctx, "system.ping", nil, nil); err != nil { // no other connection could be had
+		if err := c.Call(ctx, "system.ping", nil, nil); err != nil { // no new connection
 			return err
 		}
 	}
@@ -160,7 +160,7 @@ before: its last output is then on stderr. 124 when --timeout is over; 125 when 
 	return cmd
 }
 
-// processOf finds which process is meant: the id itself, or the one that was started last in the session.
+// processOf returns the id of a process: the argument itself if it is an id, otherwise the latest process of the session.
 func processOf(ctx context.Context, c *client.Client, args []string) (string, error) {
 	of := sessionOf(args)
 	switch kindOf(of) {
@@ -186,7 +186,7 @@ func processOf(ctx context.Context, c *client.Client, args []string) (string, er
 	return last.ProcessID, nil
 }
 
-// waitFor asks for the time that is left, as often as a gateway is replaced meanwhile.
+// waitFor calls process.wait with the remaining time, again after each replacement of the gateway.
 func waitFor(ctx context.Context, c *client.Client, id string, until protocol.Until, timeout time.Duration) (raw jsontext.Value, r protocol.WaitResult, err error) {
 	for end := time.Now().Add(timeout); ; {
 		err = retryLost(ctx, c, func() error {
@@ -200,13 +200,13 @@ func waitFor(ctx context.Context, c *client.Client, id string, until protocol.Un
 		if err == nil {
 			err = json.Unmarshal(raw, &r)
 		}
-		if err != nil || r.Met || r.ExitCode != nil || timeout > 0 { // else the gateway does not wait for longer at a time
+		if err != nil || r.Met || r.ExitCode != nil || timeout > 0 { // without a timeout we ask again, because the gateway bounds each wait
 			return raw, r, err
 		}
 	}
 }
 
-// waitExit is how what was waited for becomes our end.
+// waitExit turns the result of a wait into our exit code.
 func waitExit(said io.Writer, id string, until protocol.Until, timeout time.Duration, r protocol.WaitResult) error {
 	switch {
 	case r.Met && until.Exit:

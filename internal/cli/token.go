@@ -17,7 +17,8 @@ import (
 	"trl/web/auth"
 )
 
-// NewToken is for who may write the token file: the gateway's own user. The gateway reads the file again by itself.
+// NewToken returns trl token. Whoever may write the token file, usually the gateway's user, can use it. The gateway reads the file again by
+// itself.
 func NewToken() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "token",
@@ -33,7 +34,7 @@ The file contains hashes: a token is shown when it is made, and never again.`,
 	f.StringVar(&dir, "state-dir", os.Getenv("TRL_STATE_DIR"), "the gateway's state `directory` (TRL_STATE_DIR; default: the one that trl serve would use)")
 	path := func() string {
 		switch {
-		case file != "" && (f.Changed("token-file") || !f.Changed("state-dir")): // typed, a directory counts before the variable
+		case file != "" && (f.Changed("token-file") || !f.Changed("state-dir")): // a --state-dir on the command line takes precedence over TRL_TOKEN_FILE
 			return file
 		case dir != "":
 			return filepath.Join(dir, statedir.TokensFile)
@@ -70,7 +71,7 @@ func newTokenCreate(path func() string) *cobra.Command {
 			if err != nil {
 				return cmdline.WithHint(fmt.Errorf("token file: %w", err), "run this as the gateway's user; see `trl token --help`")
 			}
-			if _, err := fmt.Fprintln(cmd.OutOrStdout(), secret); err != nil { // nobody has it, and nobody will
+			if _, err := fmt.Fprintln(cmd.OutOrStdout(), secret); err != nil { // nobody has seen this token, so it is useless
 				_, e := auth.RevokeToken(path(), id)
 				return errors.Join(fmt.Errorf("print the token: %w", err), e)
 			}
@@ -90,7 +91,7 @@ func newTokenCreate(path func() string) *cobra.Command {
 	return cmd
 }
 
-// lifetime is a duration that may be written in days.
+// lifetime parses a duration, which may be in days.
 func lifetime(text string) (time.Duration, error) {
 	if days, ok := strings.CutSuffix(text, "d"); ok {
 		n, err := strconv.Atoi(days)
@@ -131,7 +132,7 @@ func newTokenList(path func() string) *cobra.Command {
 	return cmd
 }
 
-// A tokenRow is a token as it is listed.
+// tokenRow is one token in a list.
 type tokenRow struct {
 	ID      string `json:"id"`
 	Subject string `json:"subject"`

@@ -20,7 +20,7 @@ import (
 	"trl/runtime/procfs"
 )
 
-// upgradeTimeout is longer than the keeper itself waits for a new gateway, twice.
+// upgradeTimeout is longer than twice the time that the keeper waits for a new gateway.
 const upgradeTimeout = 90 * time.Second
 
 func NewUpgrade() *cobra.Command {
@@ -50,30 +50,30 @@ restart is needed.`,
 	return cmd
 }
 
-// upgrade tells the keeper of a state dir, and waits for what comes of it.
+// upgrade signals the keeper of a state dir and waits for the outcome.
 func upgrade(ctx context.Context, dir string) error {
 	text, err := os.ReadFile(filepath.Join(dir, statedir.KeeperFile))
 	if err != nil {
 		return fmt.Errorf("keeper of %s: %w", dir, err)
 	}
 	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
-	if err != nil || pid < 1 { // 1 is a keeper that a container began with
+	if err != nil || pid < 1 { // in a container the keeper may be process 1
 		return fmt.Errorf("keeper of %s: %q is no process", dir, text)
 	}
-	if locked, err := statedir.IsLocked(dir); err != nil || !locked { // the number may be somebody else's by now
+	if locked, err := statedir.IsLocked(dir); err != nil || !locked { // without the lock the pid may already belong to another process
 		return errors.Join(fmt.Errorf("keeper of %s: %w", dir, fs.ErrNotExist), err)
 	}
 	outcome := filepath.Join(dir, statedir.UpgradeFile)
 	if err := os.Remove(outcome); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	switch { // what is known before anybody waits for an answer
+	switch { // these cases would never get an answer
 	case procfs.IsDescendant(os.Getpid(), pid):
 		return cmdline.WithHint(errors.New("upgrade: from inside a session the keeper takes no signals"), "run trl upgrade outside of this gateway's sessions")
 	case procfs.Stopped(pid):
 		return cmdline.WithHint(fmt.Errorf("upgrade: the keeper, process %d, is stopped and answers nobody", pid), "kill -CONT %d", pid)
 	}
-	// A launcher can have SIGHUP ignored (nohup). A keeper takes the two for one request; an older one knows only SIGHUP.
+	// A launcher can have SIGHUP ignored (nohup). A keeper takes both signals for one request; an old keeper knows only SIGHUP.
 	for _, sig := range []syscall.Signal{unix.SIGUSR1, unix.SIGHUP} {
 		if err := unix.Kill(pid, sig); err != nil {
 			return cmdline.WithHint(fmt.Errorf("%s to the keeper, process %d: %w", unix.SignalName(sig), pid, err), "run this as the gateway's user")
