@@ -22,7 +22,7 @@ import (
 	"trl/protocol"
 )
 
-// started is a real gateway, for tests in Go.
+// started is a real gateway for tests.
 type started struct {
 	cmd  *exec.Cmd
 	addr string // HOST:PORT
@@ -49,7 +49,7 @@ func startGateway(t *testing.T, flags ...string) *started {
 	return g
 }
 
-// stop ends it; the end must be a clean one. Idempotent.
+// stop ends the gateway; it must end with exit code 0. Idempotent.
 func (g *started) stop(t *testing.T) {
 	if g.cmd.ProcessState != nil {
 		return
@@ -60,7 +60,7 @@ func (g *started) stop(t *testing.T) {
 	}
 }
 
-// running lists the processes that run exactly this command line.
+// running lists the processes with exactly this command line.
 func running(t *testing.T, argv ...string) (pids []string) {
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {
@@ -98,7 +98,8 @@ func (g *started) serving(t *testing.T) (pids []int) {
 	return pids
 }
 
-// TestOnlyTheKeeperStopsTheGateway: what a session or anybody else sends to the gateway does nothing; TERM to the keeper stops all.
+// TestOnlyTheKeeperStopsTheGateway: signals that a session or another process sends to the gateway have no effect; TERM to the keeper stops
+// everything.
 func TestOnlyTheKeeperStopsTheGateway(t *testing.T) {
 	testkit.StartsProcesses(t)
 	for _, isolation := range []string{"none", "auto"} {
@@ -127,7 +128,7 @@ func TestOnlyTheKeeperStopsTheGateway(t *testing.T) {
 				}
 				return r.Stdout
 			}
-			counted := func(n int) { // all have come: two of a kind that wait to be taken are one
+			counted := func(n int) { // all signals have arrived: two pending signals of a kind are one
 				t.Helper()
 				for !strings.Contains(metricsOf(t, g), fmt.Sprintf("\ntrl_signals_ignored_total %d\n", n)) {
 					if ctx.Err() != nil {
@@ -177,8 +178,8 @@ func metricsOf(t *testing.T, g *started) string {
 	return string(text)
 }
 
-// TestStopEndsAHundredBusySessions is ACCEPTANCE G7: clean, in time, and with nothing left, though half of them ignore TERM
-// and all have somebody who left their process group.
+// TestStopEndsAHundredBusySessions is ACCEPTANCE G7: the stop is clean and in time, and leaves nothing, though half of the sessions ignore
+// TERM and all have a process that left their process group.
 func TestStopEndsAHundredBusySessions(t *testing.T) {
 	testkit.StartsProcesses(t)
 	g := startGateway(t)
@@ -190,7 +191,7 @@ func TestStopEndsAHundredBusySessions(t *testing.T) {
 	}
 	defer c.Close()
 	const n = 100
-	nap := strconv.Itoa(100_000 + os.Getpid()) // ours: another user's test may run the same
+	nap := strconv.Itoa(100_000 + os.Getpid()) // a number of our own: another user's test may run the same
 	for i := range n {
 		q := protocol.Exec{SessionRef: protocol.SessionRef{Session: fmt.Sprint("busy", i)}, Command: "setsid sleep " + nap + " & sleep " + nap}
 		if i%2 == 1 {
@@ -214,7 +215,7 @@ func TestStopEndsAHundredBusySessions(t *testing.T) {
 	if left := running(t, "sleep", nap); len(left) > 0 {
 		t.Errorf("%d processes left: %v", len(left), left)
 	}
-	// 8 s is the promise; the rest is for a machine that does other things too.
+	// 8 s is the promise; the rest is for a machine that has other work.
 	if took := time.Since(start); took > 3*serve.StopTimeout {
 		t.Errorf("took %s", took)
 	} else {
@@ -222,7 +223,7 @@ func TestStopEndsAHundredBusySessions(t *testing.T) {
 	}
 }
 
-// TestAFullGatewayIsNoWrongAddress: the command line says which bound was met, in the gateway's own words.
+// TestAFullGatewayIsNoWrongAddress: the command line names the bound that was reached, in the gateway's words.
 func TestAFullGatewayIsNoWrongAddress(t *testing.T) {
 	testkit.StartsProcesses(t)
 	for _, flag := range []string{"--max-connections", "--max-connections-per-principal"} {

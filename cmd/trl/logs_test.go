@@ -13,10 +13,10 @@ import (
 	"trl/protocol"
 )
 
-// TestLogsTellEveryHole: of a process that prints faster than anybody reads, what is printed is whole, or says where it is not.
+// TestLogsTellEveryHole: of a process that prints faster than anybody reads, trl logs prints everything, or says where a part is missing.
 func TestLogsTellEveryHole(t *testing.T) {
 	testkit.StartsProcesses(t)
-	for _, ring := range []string{"4194304", "65536"} { // of which a process prints more than it holds between two requests
+	for _, ring := range []string{"4194304", "65536"} { // between two requests a process prints more than the smaller ring holds
 		t.Run(ring, func(t *testing.T) { logsTellEveryHole(t, ring) })
 	}
 }

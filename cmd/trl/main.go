@@ -19,14 +19,13 @@ import (
 	"trl/internal/serve"
 )
 
-// The keeper replaces itself on the main thread (confine.Exec), and this is the only time at which it is certain that we are
-// on it.
+// The keeper replaces itself on the main thread (confine.Exec). Only here is it certain that we run on it.
 func init() { goruntime.LockOSThread() }
 
 func main() {
-	// Go ends a program whose stdout or stderr is a broken pipe, unless somebody listens for SIGPIPE. We want the error
-	// instead: a server whose launcher went away goes on, and `trl run … | head` cancels its command. Not Ignore: children
-	// would inherit that.
+	// Go ends a program whose stdout or stderr is a broken pipe, unless it subscribes to SIGPIPE. We want the error instead: a server whose
+	// launcher is gone continues, and `trl run … | head` cancels its command. signal.Ignore would not do, because children inherit ignored
+	// signals.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	var start serve.Startup
 	if len(os.Args) > 1 && os.Args[1] == "serve" {
@@ -47,7 +46,7 @@ func main() {
 // execute runs one command line and returns the exit code.
 func execute(args []string, start serve.Startup) int {
 	root := newRoot(start)
-	read := false // the command line, and nothing was wrong with it
+	read := false // the command line was valid
 	cmdline.ReadStrictly(root, &read)
 	root.SetArgs(args)
 	root.SetOut(cmdline.PipeWriter{File: os.Stdout})
@@ -83,7 +82,7 @@ func newRoot(start serve.Startup) *cobra.Command {
   trl start -- ./server            start a background process; trl wait waits for it, trl logs -f ID follows it
   trl ls                           list your sessions`,
 		Version:           buildinfo.Version(),
-		SilenceErrors:     true, // execute prints them, with their hints
+		SilenceErrors:     true, // execute prints them with their hints
 		SilenceUsage:      true,
 		DisableAutoGenTag: true,
 	}

@@ -18,7 +18,7 @@ import (
 	"trl/protocol"
 )
 
-// TestAsSystemdStartsIt: sockets by activation, and what sd_notify(3) wants said, through an upgrade, which execs the keeper.
+// TestAsSystemdStartsIt: socket activation, and the notifications of sd_notify(3), through an upgrade, which execs the keeper.
 func TestAsSystemdStartsIt(t *testing.T) {
 	testkit.StartsProcesses(t)
 	for _, flags := range [][]string{nil, {"--single-process"}} {
@@ -27,7 +27,7 @@ func TestAsSystemdStartsIt(t *testing.T) {
 }
 
 func asSystemdStartsIt(t *testing.T, flags []string) {
-	dir, err := os.MkdirTemp("", "trl") // short: it becomes a socket's path
+	dir, err := os.MkdirTemp("", "trl") // short: it becomes part of a socket's path
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,14 +139,14 @@ func asSystemdStartsIt(t *testing.T, flags []string) {
 	if err := cmd.Wait(); err != nil {
 		t.Errorf("end: %v", err)
 	}
-	for path, stays := range map[string]bool{admin: false, local.Addr().String(): true} { // systemd's are not ours to remove
+	for path, stays := range map[string]bool{admin: false, local.Addr().String(): true} { // sockets from systemd are not ours to remove
 		if _, err := os.Stat(path); (err == nil) != stays {
 			t.Errorf("%s afterwards: %v", path, err)
 		}
 	}
 }
 
-// TestSupervisorDoesNotRead: who started us and leaves its socket full holds up neither the start nor the end.
+// TestSupervisorDoesNotRead: a supervisor that leaves its socket full delays neither the start nor the end.
 func TestSupervisorDoesNotRead(t *testing.T) {
 	testkit.StartsProcesses(t)
 	socket := filepath.Join(t.TempDir(), "notify")

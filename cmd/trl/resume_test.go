@@ -21,8 +21,8 @@ import (
 type breakable struct {
 	net.Listener
 	to        string
-	shut      atomic.Bool  // connections are taken and dropped at once
-	deaf      atomic.Bool  // what comes in goes nowhere
+	shut      atomic.Bool  // connections are accepted and closed at once
+	deaf      atomic.Bool  // bytes from clients are discarded
 	dropped   atomic.Int64 // connections, while shut
 	swallowed atomic.Int64 // bytes from clients, while deaf
 
@@ -76,7 +76,7 @@ func startBreakable(to string) (*breakable, error) {
 	return b, nil
 }
 
-// ear is the gateway's, which hears nothing while the relay is deaf.
+// ear is the connection to the gateway. It discards bytes while the relay is deaf.
 type ear struct {
 	net.Conn
 	of *breakable
@@ -90,7 +90,7 @@ func (e ear) Write(p []byte) (int, error) {
 	return e.Conn.Write(p)
 }
 
-// breakAll resets every connection: what is on the way is lost.
+// breakAll resets every connection and loses the bytes in flight.
 func (b *breakable) breakAll() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -101,8 +101,8 @@ func (b *breakable) breakAll() {
 	}
 }
 
-// TestOutputSurvivesLostConnections is ACCEPTANCE I1 and I5: every line once and in order, and the exit code after it,
-// over a connection that breaks all the time.
+// TestOutputSurvivesLostConnections is ACCEPTANCE I1 and I5: every line arrives once and in order, and then the exit code, over a
+// connection that keeps breaking.
 func TestOutputSurvivesLostConnections(t *testing.T) {
 	testkit.StartsProcesses(t)
 	relay := newBreakable(t, startGateway(t).addr)
@@ -188,7 +188,7 @@ func TestFollowSurvivesLostConnections(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if n < 292 && n+int64(len(k.Data)) >= 292 { // all of the first hundred
+		if n < 292 && n+int64(len(k.Data)) >= 292 { // the whole first hundred
 			relay.breakAll()
 		}
 		n += int64(len(k.Data))

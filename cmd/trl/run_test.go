@@ -20,7 +20,8 @@ var errFull = errors.New("disk is full")
 
 func (fullDisk) Write([]byte) (int, error) { return 0, errFull }
 
-// TestRunLeavesTheOutputItCannotWrite: and then cancels; the answer comes behind the output, which nobody would take.
+// TestRunLeavesTheOutputItCannotWrite: trl run first stops reading and then cancels, because the answer to the cancel comes behind the
+// output.
 func TestRunLeavesTheOutputItCannotWrite(t *testing.T) {
 	asked := make(chan string, 8)
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -48,7 +49,7 @@ func TestRunLeavesTheOutputItCannotWrite(t *testing.T) {
 			}
 			asked <- q.Method
 			send(`{"id":%d,"ok":true,"data":{"exec_id":"x-1","stream_id":"st-1","offset":0}}`, q.ID)
-			for i := 0; i < 100 && q.Method == "exec.stream"; i++ { // more than a Stream holds
+			for i := 0; i < 100 && q.Method == "exec.stream"; i++ { // more than a Stream buffers
 				send(`{"event":"exec.output","data":{"stream_id":"st-1","exec_id":"x-1","offset":%d,"stream":"stdout","data":"y"}}`, i)
 			}
 		}

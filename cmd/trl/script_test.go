@@ -20,12 +20,12 @@ import (
 	"trl/internal/testkit"
 )
 
-// The test binary is trl when it is called so; every script runs the real thing.
+// Under the name trl the test binary is trl, so every script runs the real program.
 func TestMain(m *testing.M) {
 	testscript.Main(testkit.Suite{M: m}, map[string]func(){"trl": main})
 }
 
-// patience bounds every wait; nothing takes a tenth of it unless it hangs.
+// patience bounds every wait. Nothing takes a tenth of it unless it hangs.
 const patience = 60 * time.Second
 
 func TestScripts(t *testing.T) {
@@ -71,7 +71,7 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// child is a program that runs beside the script: NAME.out and NAME.err hold what it prints.
+// child is a program that runs beside the script. NAME.out and NAME.err have its output.
 type child struct {
 	cmd    *exec.Cmd
 	exited chan struct{}
@@ -83,8 +83,8 @@ func children(ts *testscript.TestScript) map[string]*child {
 	return ts.Value(childrenKey{}).(map[string]*child)
 }
 
-// start NAME PROGRAM ARGS… runs a program in the background. What still runs when the script ends gets a TERM, after which
-// a gateway ends; a second one, which does not let a client wait for a gateway that has gone; and at last a KILL.
+// start NAME PROGRAM ARGS… runs a program in the background. If it still runs when the script ends, it gets a TERM, which ends a gateway;
+// then a second one, which ends a client that waits for a gateway that is gone; and then a KILL.
 func cmdStart(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 2 {
 		ts.Fatalf("usage: start NAME PROGRAM ARGS…")
@@ -102,7 +102,7 @@ func cmdStart(ts *testscript.TestScript, neg bool, args []string) {
 	stdout.Close()
 	stderr.Close()
 	c := &child{cmd, make(chan struct{})}
-	go func() { _ = cmd.Wait(); close(c.exited) }() // ends with the program, which Defer sees to
+	go func() { _ = cmd.Wait(); close(c.exited) }() // ends with the program, which Defer ends
 	children(ts)[name] = c
 	ts.Defer(func() {
 		for _, try := range []struct {
@@ -119,7 +119,7 @@ func cmdStart(ts *testscript.TestScript, neg bool, args []string) {
 	})
 }
 
-// serve NAME FLAGS… starts a gateway on a free port and waits until it says that it is ready; its address is $NAME.
+// serve NAME FLAGS… starts a gateway on a free port and waits until it is ready. Its address is $NAME.
 func cmdServe(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 1 {
 		ts.Fatalf("usage: serve NAME FLAGS…")
@@ -145,8 +145,9 @@ func cmdServe(ts *testscript.TestScript, neg bool, args []string) {
 
 type relaysKey struct{}
 
-// relay NAME is a way to the gateway at $gw, whose address is $NAME; relay NAME DEED does something to it: deaf; swallowed,
-// which waits for what it does not pass on; cut; shut, which cuts it and waits until it has dropped two who came again; heal; end.
+// relay NAME starts a relay to the gateway at $gw; the relay's address is $NAME. relay NAME DEED changes it: deaf discards bytes from
+// clients; swallowed waits until it has discarded some; cut breaks its connections; shut breaks them and waits until it has refused two new
+// ones; heal; end.
 func cmdRelay(ts *testscript.TestScript, neg bool, args []string) {
 	relays := ts.Value(relaysKey{}).(map[string]*breakable)
 	switch {
@@ -191,7 +192,7 @@ func cmdSignal(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(children(ts)[args[0]].cmd.Process.Signal(unix.SignalNum("SIG" + args[1])))
 }
 
-// ends NAME CODE waits until a started program has ended, with this exit code.
+// ends NAME CODE waits until a started program has ended with this exit code.
 func cmdEnds(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 2 || children(ts)[args[0]] == nil {
 		ts.Fatalf("usage: ends NAME CODE")
@@ -207,8 +208,8 @@ func cmdEnds(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// code N PROGRAM ARGS… runs a program that must exit with N; stdout and stderr can be compared after it. Its stdin is
-// /dev/null; scripts that need another one say so in shell words.
+// code N PROGRAM ARGS… runs a program that must exit with N; the script can then compare stdout and stderr. Its stdin is /dev/null; scripts
+// that need another one use a shell.
 func cmdCode(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 2 {
 		ts.Fatalf("usage: code N PROGRAM ARGS…")
@@ -225,7 +226,7 @@ func cmdCode(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// until PATTERN PROGRAM ARGS… runs a program again and again until its stdout matches.
+// until PATTERN PROGRAM ARGS… runs a program repeatedly until its stdout matches.
 func cmdUntil(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 2 {
 		ts.Fatalf("usage: until PATTERN PROGRAM ARGS…")
@@ -257,7 +258,7 @@ func cmdMode(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// command is a program in the script's directory and environment.
+// command prepares a program in the script's directory and environment.
 func command(ts *testscript.TestScript, words []string) *exec.Cmd {
 	var env []string
 	for _, name := range []string{"PATH", "HOME", "TMPDIR", "TRL_STATE_DIR", "TRL_URL", "TRL_TOKEN", "TRL_LISTEN", "TRL_MAX_SESSIONS", "TRL_LIMIT_OPEN_FILES", "TRL_SHELLS", "TRL_AUTH", "SECRET", "LANG", "PROBE"} {

@@ -18,10 +18,10 @@ import (
 	"trl/protocol"
 )
 
-// TestTraces: what a collector gets of a command, and that nothing of its text is in it.
+// TestTraces: a collector gets the spans of a command, and nothing of the command's text.
 func TestTraces(t *testing.T) {
 	var mu sync.Mutex
-	got := map[string]map[string]bool{} // parent's name → the names below it
+	got := map[string]map[string]bool{} // parent's name → names of its children
 	var all []byte
 	sink := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
@@ -64,7 +64,7 @@ func TestTraces(t *testing.T) {
 	}
 	_ = c.Call(t.Context(), "hunter2hunter2", nil, nil)
 	c.Close()
-	g.stop(t) // which sends the rest
+	g.stop(t) // sends the remaining spans
 	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
 		mu.Lock()
 		run := got["exec.run"]

@@ -13,12 +13,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tty is a child with a terminal of its own: NAME.out holds what it prints there.
+// tty is a child with a terminal of its own. NAME.out has its output there.
 type tty struct {
 	master *os.File
-	slave  *os.File // stays open, to be asked for its modes
+	slave  *os.File // stays open, for the terminal's modes
 	before unix.Termios
-	seen   int // of NAME.out, by `sees`
+	seen   int // bytes of NAME.out that `sees` has passed
 }
 
 type ttysKey struct{}
@@ -71,7 +71,7 @@ func cmdTTY(ts *testscript.TestScript, neg bool, args []string) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 	ts.Check(cmd.Start())
 	c := &child{cmd, make(chan struct{})}
-	go func() { _ = cmd.Wait(); close(c.exited) }() // ends with the program, which Defer sees to
+	go func() { _ = cmd.Wait(); close(c.exited) }() // ends with the program, which Defer ends
 	read := make(chan struct{})
 	go func() { // ends when the master is closed; Defer waits for it
 		defer close(read)
@@ -104,7 +104,7 @@ func cmdTTY(ts *testscript.TestScript, neg bool, args []string) {
 	})
 }
 
-// type NAME TEXT types into a terminal; \r, \x10 and so on are what they are in Go.
+// type NAME TEXT types into a terminal. \r, \x10 and so on mean the same as in Go.
 func cmdType(ts *testscript.TestScript, neg bool, args []string) {
 	t := theTTY(ts, neg, args, 2, "type NAME TEXT")
 	text, err := strconv.Unquote(`"` + args[1] + `"`)
@@ -113,7 +113,7 @@ func cmdType(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 }
 
-// sees NAME PATTERN waits until the program has printed it, after what was seen last.
+// sees NAME PATTERN waits until the program has printed PATTERN after the last match.
 func cmdSees(ts *testscript.TestScript, neg bool, args []string) {
 	t := theTTY(ts, neg, args, 2, "sees NAME PATTERN")
 	want := regexp.MustCompile(args[1])
@@ -128,13 +128,13 @@ func cmdSees(ts *testscript.TestScript, neg bool, args []string) {
 	})
 }
 
-// winsize NAME COLSxROWS gives a terminal another size.
+// winsize NAME COLSxROWS changes a terminal's size.
 func cmdWinsize(ts *testscript.TestScript, neg bool, args []string) {
 	t := theTTY(ts, neg, args, 2, "winsize NAME COLSxROWS")
 	ts.Check(unix.IoctlSetWinsize(int(t.slave.Fd()), unix.TIOCSWINSZ, parseSize(ts, args[1])))
 }
 
-// restored NAME checks that a terminal has the modes with which it began.
+// restored NAME checks that a terminal has its original modes.
 func cmdRestored(ts *testscript.TestScript, neg bool, args []string) {
 	t := theTTY(ts, neg, args, 1, "restored NAME")
 	now, err := unix.IoctlGetTermios(int(t.slave.Fd()), unix.TCGETS)
@@ -144,13 +144,13 @@ func cmdRestored(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// cook NAME gives a terminal the modes with which it began, as a shell does whose job has stopped.
+// cook NAME gives a terminal its original modes, as a shell does when its job stops.
 func cmdCook(ts *testscript.TestScript, neg bool, args []string) {
 	t := theTTY(ts, neg, args, 1, "cook NAME")
 	ts.Check(unix.IoctlSetTermios(int(t.slave.Fd()), unix.TCSETS, &t.before))
 }
 
-// raw NAME waits until a terminal passes every key on.
+// raw NAME waits until a terminal is in raw mode.
 func cmdRaw(ts *testscript.TestScript, neg bool, args []string) {
 	t := theTTY(ts, neg, args, 1, "raw NAME")
 	poll(ts, args[0]+" to be raw", func() bool {

@@ -16,7 +16,7 @@ import (
 	"trl/web/auth"
 )
 
-// TestHelpIsGrouped: each group has its heading, no text of a flag begins far to the right, and no line is wider than a terminal.
+// TestHelpIsGrouped: each group has its heading, descriptions of flags begin in one column, and no line is wider than a terminal.
 func TestHelpIsGrouped(t *testing.T) {
 	root := newRoot(serve.Startup{})
 	for _, words := range [][]string{{}, {"serve"}, {"config", "check"}, {"run"}, {"token", "create"}, {"recordings"}} {
@@ -45,7 +45,7 @@ func TestHelpIsGrouped(t *testing.T) {
 	}
 }
 
-// complete asks what a shell asks when somebody presses Tab.
+// complete returns the completions for a command line.
 func complete(t *testing.T, words ...string) (offered []string) {
 	root := newRoot(serve.Startup{})
 	var out bytes.Buffer
@@ -56,11 +56,11 @@ func complete(t *testing.T, words ...string) (offered []string) {
 		t.Fatalf("%q: %v", words, err)
 	}
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
-	return lines[:len(lines)-1] // the last one is for the shell: what to do besides
+	return lines[:len(lines)-1] // the last line tells the shell what else to do
 }
 
-// TestClosedListsAreCompleted walks every flag of every command: one whose help shows a|b has a closed list, and the shell offers all
-// of a closed list.
+// TestClosedListsAreCompleted checks every flag of every command: a flag whose help shows a|b has a closed list, and completion offers all
+// values of a closed list.
 func TestClosedListsAreCompleted(t *testing.T) {
 	lists := map[string][]string{}
 	var look func(cmd *cobra.Command)
@@ -95,7 +95,7 @@ func TestClosedListsAreCompleted(t *testing.T) {
 	}
 }
 
-// TestHelpNamesWhatFlagsTake: back-quotes in a flag's text are what it takes, wherever they stand.
+// TestHelpNamesWhatFlagsTake: back-quotes in a flag's description name its value.
 func TestHelpNamesWhatFlagsTake(t *testing.T) {
 	var look func(cmd *cobra.Command)
 	look = func(cmd *cobra.Command) {

@@ -275,7 +275,7 @@ func hintSession(err error, args []string) error {
 	return addHint(err)
 }
 
-// isID tells an id from a name: an id has the prefix and at least 100 random bits, as PROTOCOL.md promises.
+// isID tells an id from a name: an id has the prefix and at least 100 random bits (pool/ids).
 func isID(arg, prefix string) bool {
 	return strings.HasPrefix(arg, prefix) && len(arg) >= len(prefix)+16
 }

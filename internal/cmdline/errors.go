@@ -1,4 +1,4 @@
-// Package cmdline is what all commands of trl share: errors with hints, exit codes, flags with closed lists, help pages, tables and JSON.
+// Package cmdline has what all commands of trl share: errors with hints, exit codes, flags with closed lists, help pages, tables and JSON.
 package cmdline
 
 import (
@@ -17,24 +17,25 @@ import (
 // ExitCode is an error that ends the program with this code and prints nothing.
 type ExitCode int
 
-// ExitBySignal is for a program that ends because of sig, as a shell reports it.
+// ExitBySignal is the exit code of a program that ends because of sig, as a shell reports it.
 func ExitBySignal(sig os.Signal) ExitCode {
 	return ExitCode(protocol.SignalExitCode(sig.(syscall.Signal)))
 }
 
 func (c ExitCode) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
 
-// Exit codes of trl run, term, attach and wait that are not those of what ran; the numbers of timeout(1).
+// Exit codes of trl run, term, attach and wait that do not come from the command; timeout(1) has the same numbers.
 const (
 	ExitTimeout = 124
 	ExitOwn     = 125
 )
 
-// ExitUsage is for a command line that could not be read: an unknown command or flag, a value of the wrong kind, too few or too
-// many arguments. Commands that end with the code of something else use ExitOwn instead.
+// ExitUsage is the exit code for an invalid command line: an unknown command or flag, a value of the wrong type, too few or too many
+// arguments. Commands that end with another program's exit code use ExitOwn instead.
 const ExitUsage = 2
 
-// PipeWriter is stdout or stderr. When its reader has gone away (trl ls | head), the program ends with the code of SIGPIPE and prints nothing.
+// PipeWriter is stdout or stderr. When its reader is gone (trl ls | head), a write returns the exit code of SIGPIPE, so the program prints
+// nothing.
 type PipeWriter struct{ *os.File }
 
 func (o PipeWriter) Write(p []byte) (int, error) {
@@ -45,7 +46,7 @@ func (o PipeWriter) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// HintedError is an error and what to do about it.
+// HintedError is an error with a hint for the user.
 type HintedError struct {
 	Err  error
 	Hint string
@@ -55,12 +56,12 @@ func (r *HintedError) Error() string { return r.Err.Error() }
 
 func (r *HintedError) Unwrap() error { return r.Err }
 
-// WithHint is err, and what to do about it.
+// WithHint adds a hint to err.
 func WithHint(err error, hint string, args ...any) error {
 	return &HintedError{err, fmt.Sprintf(hint, args...)}
 }
 
-// PrintError says what went wrong, then what to do.
+// PrintError prints the error and its hint.
 func PrintError(w io.Writer, err error) {
 	if all := (Faults)(nil); errors.As(err, &all) {
 		for _, err := range all {
@@ -75,7 +76,7 @@ func PrintError(w io.Writer, err error) {
 	}
 }
 
-// WithHelp names the command's help where the gateway did not take what the command asked, and there is no other hint.
+// WithHelp points to the command's help if the gateway refused the parameters and there is no other hint.
 func WithHelp(cmd *cobra.Command, err error) error {
 	e, r := (*protocol.Error)(nil), (*HintedError)(nil)
 	if errors.As(err, &e) && e.Code == protocol.InvalidParams && !(errors.As(err, &r) && r.Hint != "") {
@@ -84,7 +85,7 @@ func WithHelp(cmd *cobra.Command, err error) error {
 	return err
 }
 
-// Faults is all that is wrong with the settings, each with its hint.
+// Faults are all errors in the settings, each with its hint.
 type Faults []error
 
 func (f Faults) Error() string {
@@ -97,19 +98,19 @@ func (f Faults) Error() string {
 
 func (f Faults) Unwrap() []error { return f }
 
-// Add appends err, one by one if it is faults itself.
+// Add appends err; if err is itself Faults, it appends each of them.
 func (f *Faults) Add(err error) {
 	var all Faults
 	switch {
 	case err == nil:
-	case errors.As(err, &all): // which may be none
+	case errors.As(err, &all): // possibly empty
 		*f = append(*f, all...)
 	default:
 		*f = append(*f, err)
 	}
 }
 
-// Err is nil, the only fault, or all of them.
+// Err returns nil, the only fault, or all of them.
 func (f Faults) Err() error {
 	switch len(f) {
 	case 0:

@@ -10,17 +10,17 @@ import (
 
 // Annotations of flags.
 const (
-	ChoiceMark  = "choice"  // the only values
-	ChoicesMark = "several" // the only values of a list
+	ChoiceMark  = "choice"  // the only valid values
+	ChoicesMark = "several" // the only valid values of a list
 )
 
-// MarkChoice says what alone a setting may be.
+// MarkChoice lists the only valid values of a flag.
 func MarkChoice(f *pflag.FlagSet, name string, of ...string) { Mark(f, ChoiceMark, of, name) }
 
-// MarkChoices says what alone may be in a list.
+// MarkChoices lists the only valid values in a list flag.
 func MarkChoices(f *pflag.FlagSet, name string, of ...string) { Mark(f, ChoicesMark, of, name) }
 
-// Mark sets an annotation of flags.
+// Mark annotates flags.
 func Mark(f *pflag.FlagSet, key string, values []string, names ...string) {
 	for _, name := range names {
 		if err := f.SetAnnotation(name, key, values); err != nil {
@@ -29,10 +29,10 @@ func Mark(f *pflag.FlagSet, key string, values []string, names ...string) {
 	}
 }
 
-// groupAnnotation is the annotation of a flag with the title under which --help lists it.
+// groupAnnotation has the title under which --help lists a flag.
 const groupAnnotation = "group"
 
-// MarkGroup says under which title --help lists flags.
+// MarkGroup sets the title under which --help lists flags.
 func MarkGroup(f *pflag.FlagSet, title string, names ...string) {
 	Mark(f, groupAnnotation, []string{title}, names...)
 }
@@ -42,7 +42,7 @@ func groupOf(g *pflag.Flag) string { return strings.Join(g.Annotations[groupAnno
 // WhichGateway is the group of the flags by which a client finds its gateway.
 const WhichGateway = "Which gateway"
 
-// CompleteChoices has the shell offer the values of every flag that takes one of a closed list.
+// CompleteChoices adds shell completion to every flag with a closed list of values.
 func CompleteChoices(cmd *cobra.Command) {
 	cmd.Flags().VisitAll(func(g *pflag.Flag) {
 		of := append(slices.Clone(g.Annotations[ChoiceMark]), g.Annotations[ChoicesMark]...)

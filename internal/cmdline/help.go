@@ -15,11 +15,11 @@ import (
 )
 
 const (
-	flagColumn = 30  // where the texts of flags begin; a longer name has a line of its own
-	helpWidth  = 100 // where stdout is no terminal
+	flagColumn = 30  // column of the flags' descriptions; a longer name gets a line of its own
+	helpWidth  = 100 // if stdout is not a terminal
 )
 
-// helpColumns is how wide --help may be. Lines longer than 120 are hard to read.
+// helpColumns is the width of --help: the terminal's, but at most 120, because longer lines are hard to read.
 func helpColumns() int {
 	w, err := unix.IoctlGetWinsize(1, unix.TIOCGWINSZ)
 	if err != nil || w.Col == 0 {
@@ -28,8 +28,8 @@ func helpColumns() int {
 	return min(max(int(w.Col), 60), 120)
 }
 
-// UsageWithGroups prints what --help says below the description: it groups commands and flags, and breaks their texts at the terminal's
-// width. titles are the groups of flags in their order; "" is for a flag that is in none.
+// UsageWithGroups prints the part of --help below the description. It groups commands and flags, and wraps their descriptions. titles are
+// the groups of flags in their order; "" is for flags without a group.
 func UsageWithGroups(titles []string) func(*cobra.Command) error {
 	return func(cmd *cobra.Command) error { return printUsage(cmd, titles) }
 }
@@ -66,7 +66,8 @@ func printUsage(cmd *cobra.Command, titles []string) error {
 	return nil
 }
 
-// inGroups prints things under the titles of their groups, in the order in which these appear. rest is the title of things without one.
+// inGroups prints things under the titles of their groups, in the order in which the groups appear. rest is the title for things without a
+// group.
 func inGroups[T any](w io.Writer, rest string, things []T, title func(T) string, print func(T)) {
 	var titles []string
 	of := map[string][]T{}
@@ -110,7 +111,7 @@ func printFlag(w io.Writer, g *pflag.Flag, columns int) {
 	switch {
 	case takes == "duration":
 		takes = "time"
-	case strings.ContainsAny(takes, "|/"): // the text has it, too
+	case strings.ContainsAny(takes, "|/"): // the description lists the values
 		takes = "word"
 	}
 	if takes != "" {

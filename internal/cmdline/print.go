@@ -11,7 +11,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// PrintJSON prints v as one indented document. Answers of the server are passed as jsontext.Value: printed as they came.
+// PrintJSON prints v as one indented document. A jsontext.Value, which is an answer of the server, keeps its fields as they are.
 func PrintJSON(w io.Writer, v any) error {
 	b, err := json.Marshal(v, jsontext.WithIndent("  "), json.Deterministic(true))
 	if err != nil {
@@ -31,7 +31,7 @@ func PrintLine(w io.Writer, v any) error {
 	return err
 }
 
-// PrintTable prints rows in columns. Cells come from other people's sessions, so control characters are made visible.
+// PrintTable prints rows in columns. It replaces control characters, because cells contain text from other users' sessions.
 func PrintTable(w io.Writer, header []string, rows [][]string) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	if len(header) > 0 {
@@ -46,7 +46,7 @@ func PrintTable(w io.Writer, header []string, rows [][]string) error {
 	return t.Flush()
 }
 
-// Printable replaces what would move the cursor or change colours; line breaks become spaces.
+// Printable replaces characters that would move the cursor or change colours, and turns line breaks into spaces.
 func Printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
@@ -59,7 +59,7 @@ func Printable(s string) string {
 	}, s)
 }
 
-// Shorten cuts a command for a table.
+// Shorten shortens a command for a table.
 func Shorten(s string, n int) string {
 	r := []rune(strings.TrimSpace(s))
 	if len(r) <= n {

@@ -10,7 +10,8 @@ import (
 	"trl/protocol"
 )
 
-// ReadStrictly makes errors in the command line of cmd and its subcommands usageErrors. Cobra finds those before it calls RunE.
+// ReadStrictly turns errors in the command line of cmd and its subcommands into usage errors. Cobra finds those before it calls RunE, which
+// sets read.
 func ReadStrictly(cmd *cobra.Command, read *bool) {
 	if len(cmd.Commands()) > 0 && cmd.RunE == nil {
 		cmd.Args = subcommand
@@ -27,7 +28,7 @@ func ReadStrictly(cmd *cobra.Command, read *bool) {
 	}
 }
 
-// subcommand is the check of arguments for a command that only has subcommands.
+// subcommand checks the arguments of a command that only has subcommands.
 func subcommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
@@ -45,7 +46,7 @@ func subcommand(cmd *cobra.Command, args []string) error {
 	return WithHint(fmt.Errorf("unknown command %q", Shorten(cmd.CommandPath()+" "+args[0], 80)), "%s", hint)
 }
 
-// FlagError explains a flag that could not be read. In `trl rnu --session x` the flag is not the error.
+// FlagError explains an invalid flag. In `trl rnu --session x` the unknown command is the error, not the flag.
 func FlagError(cmd *cobra.Command, err error) error {
 	if args := cmd.Flags().Args(); len(args) > 0 && len(cmd.Commands()) > 0 && !takesArgs(cmd) {
 		return subcommand(cmd, args)
@@ -53,10 +54,10 @@ func FlagError(cmd *cobra.Command, err error) error {
 	return WithHint(err, "see `%s --help`", cmd.CommandPath())
 }
 
-// takesArgs tells a command that has arguments of its own beside its subcommands.
+// takesArgs says whether a command has arguments of its own besides its subcommands.
 func takesArgs(cmd *cobra.Command) bool { return strings.Contains(cmd.Use, " ") }
 
-// NewHelp is cobra's help command, which does not refuse an unknown one.
+// NewHelp replaces cobra's help command, which does not refuse an unknown command.
 func NewHelp() *cobra.Command {
 	return &cobra.Command{
 		Use: "help [COMMAND…]", Short: "Explain a command",
@@ -84,7 +85,7 @@ func NewHelp() *cobra.Command {
 	}
 }
 
-// NoArgs, OneArg and MaybeOneArg are cobra's checks with words that say what to do.
+// NoArgs, OneArg and MaybeOneArg are cobra's checks with errors that say what to do.
 func NoArgs(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		return WithHint(fmt.Errorf("unexpected argument %q", args[0]), "usage: %s", cmd.UseLine())
@@ -110,7 +111,7 @@ func MaybeOneArg(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// NonEmpty is the value of a flag that may not be empty: what an unset variable leaves must not mean what the flag's absence means.
+// NonEmpty is a flag value that must not be empty: an unset variable in a script must not have the meaning of an absent flag.
 type NonEmpty string
 
 func (n *NonEmpty) Set(text string) error {

@@ -12,7 +12,7 @@ import (
 	"trl/web/auth"
 )
 
-// authSettings is what serve was told about who may come in, beside --auth and --token-file.
+// authSettings are the settings of authentication besides --auth and --token-file.
 type authSettings struct {
 	JWT        auth.JWTConfig
 	oidc       auth.OIDCConfig
@@ -52,7 +52,7 @@ func (s *Settings) defineAuth(f *pflag.FlagSet) {
 
 const JWTHint = "see --jwt-key, --jwt-jwks, --jwt-alg, --jwt-issuer and --jwt-audience"
 
-// checkAuth says what cannot work, and fills in what the edge is told.
+// checkAuth refuses settings that cannot work, and completes the configuration of web.
 func (s *Settings) checkAuth(fault func(flag string, value any, want string) error) (err error) {
 	a := &s.Credentials
 	if s.Auth == "none" {

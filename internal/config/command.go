@@ -39,7 +39,7 @@ Nothing is started or changed. The exit code is 1 if there is a mistake. A TRL_â
 					return err
 				}
 			}
-			for _, err := range UnknownVariables() { // serve starts all the same
+			for _, err := range UnknownVariables() { // serve starts nevertheless
 				cmdline.PrintError(cmd.ErrOrStderr(), err)
 			}
 			var all cmdline.Faults
@@ -118,7 +118,7 @@ func newConfigSchema() *cobra.Command {
 	}
 }
 
-// newConfigReference is for docs/configuration.md.
+// newConfigReference prints the table in docs/configuration.md.
 func newConfigReference() *cobra.Command {
 	return &cobra.Command{
 		Use: "reference", Hidden: true, Args: cmdline.NoArgs,

@@ -11,7 +11,7 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 )
 
-// TestReferenceIsCurrent compares what is made from the flags with what is committed; TRL_UPDATE=1 (make generate) writes it.
+// TestReferenceIsCurrent compares the generated files with the committed ones. With TRL_UPDATE=1 (make generate) it writes them.
 func TestReferenceIsCurrent(t *testing.T) {
 	update := os.Getenv("TRL_UPDATE") == "1"
 	withoutVariables(t)
@@ -42,7 +42,7 @@ func TestReferenceIsCurrent(t *testing.T) {
 	}
 }
 
-// TestSchemaAgreesWithTheLoader: an editor says of a file what trl says.
+// TestSchemaAgreesWithTheLoader: the schema accepts the same files as the loader.
 func TestSchemaAgreesWithTheLoader(t *testing.T) {
 	withoutVariables(t)
 	var s jsonschema.Schema
@@ -70,7 +70,7 @@ func TestSchemaAgreesWithTheLoader(t *testing.T) {
 	}
 }
 
-// TestNoSettingIsASecret: `trl config print` and the log show values, so what is secret stands in a file that a setting names.
+// TestNoSettingIsASecret: `trl config print` and the log show values, so a secret must be in a file that a setting names.
 func TestNoSettingIsASecret(t *testing.T) {
 	smells := regexp.MustCompile(`secret|password|passphrase|credential|(^|-)(token|key)$`)
 	for _, g := range allSettings() {
@@ -83,7 +83,8 @@ func TestNoSettingIsASecret(t *testing.T) {
 	}
 }
 
-// TestEverySettingIsDescribedAndReadBack: the table in the docs says something of each, and a reload can say again what a flag said.
+// TestEverySettingIsDescribedAndReadBack: every setting has a description for the table in the docs, and accepts its own printed value,
+// which a reload needs.
 func TestEverySettingIsDescribedAndReadBack(t *testing.T) {
 	for _, g := range allSettings() {
 		if usage(g) == "" {

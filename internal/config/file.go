@@ -19,28 +19,28 @@ import (
 	"trl/internal/cmdline"
 )
 
-// A config file is flat YAML: a key, which is a flag's name with - or _, and a value or a list of values. All other YAML is refused with
-// its line: a setting that is not understood must not silently leave a default in force. The parser makes its syntax tree, which has the
-// lines, and nothing else. Nothing is decoded, so an alias cannot grow.
+// A config file is flat YAML: a key, which is a flag's name with - or _, and a value or a list of values. The loader refuses all other YAML
+// and names the line, because a setting that it does not understand must not silently leave a default in force. It uses only the parser's
+// syntax tree, which has the lines. It decodes nothing, so an alias cannot grow.
 
 const (
-	// maxConfig is some hundred times the longest file that makes sense, maxEntries some twenty times the number of settings.
+	// maxConfig is some hundred times the longest sensible file, maxEntries some twenty times the number of settings.
 	maxConfig  = 256 << 10
 	maxEntries = 1000
 )
 
-// configEntry is one setting of a config file, with its value as the texts that a flag takes.
+// configEntry is one setting of a config file. Its values are texts for the flag.
 type configEntry struct {
 	line, column int
-	key          string // as it is written
+	key          string // as written in the file
 	values       []string
 	list         bool
 }
 
-// setting is the flag's name.
+// setting returns the flag's name.
 func (e *configEntry) setting() string { return strings.ReplaceAll(e.key, "_", "-") }
 
-// configFault is something wrong in a config file; line 0: in all of it.
+// configFault is a mistake in a config file; line 0: it concerns the whole file.
 type configFault struct {
 	line, column int
 	text, hint   string
@@ -63,7 +63,7 @@ const (
 	wantValue    = "a value or a list of values wanted"
 )
 
-// ReadFile gives what a config file holds.
+// ReadFile reads a config file.
 func ReadFile(path string) ([]byte, error) {
 	text, err := readBounded(path)
 	if err != nil {
@@ -73,10 +73,10 @@ func ReadFile(path string) ([]byte, error) {
 }
 
 func readBounded(path string) ([]byte, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a FIFO that nobody writes to must not hold us up
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // so that a FIFO without a writer does not block us
 	if err != nil {
 		if e := (*os.PathError)(nil); errors.As(err, &e) {
-			err = e.Err // who asks names the file
+			err = e.Err // the caller names the file
 		}
 		return nil, err
 	}
@@ -91,7 +91,7 @@ func readBounded(path string) ([]byte, error) {
 	return text, err
 }
 
-// parseConfig reads the text of the config file name. The entries are those that could be read, each key once.
+// parseConfig reads the text of the config file name. It returns the entries that it could read, each key once, and the faults.
 func parseConfig(name string, text []byte) (entries []configEntry, faults []configFault) {
 	if f := unreadable(text); f != nil {
 		return nil, []configFault{*f}
@@ -125,7 +125,7 @@ func parseConfig(name string, text []byte) (entries []configEntry, faults []conf
 	return once, faults
 }
 
-// unreadable finds what no editor shows: bytes that are not UTF-8, control characters, marks of byte order.
+// unreadable finds what no editor shows: bytes that are not UTF-8, control characters, byte order marks.
 func unreadable(text []byte) *configFault {
 	line, column := 1, 1
 	for i, r := range string(text) {
@@ -142,8 +142,8 @@ func unreadable(text []byte) *configFault {
 	return nil
 }
 
-// syntaxFault is a syntax error in YAML by its line, which the message has unless that is the first; those of the parser, other than
-// those of the scanner, count lines from 0.
+// syntaxFault finds the line of a YAML syntax error. The message names the line unless it is the first. Errors of the parser count lines
+// from 0, those of the scanner from 1.
 func syntaxFault(err error) configFault {
 	f := configFault{line: 1, text: strings.TrimPrefix(err.Error(), "yaml: "), hint: "write one `key: value` a line"}
 	if m := yamlLine.FindStringSubmatch(f.text); m != nil {
@@ -171,7 +171,7 @@ func parseYAML(text []byte) (entries []configEntry, faults []configFault) {
 	var doc, more yaml.Node
 	d := yaml.NewDecoder(bytes.NewReader(text))
 	err := d.Decode(&doc)
-	if errors.Is(err, io.EOF) { // nothing but comments, or nothing
+	if errors.Is(err, io.EOF) { // only comments, or nothing
 		return nil, nil
 	}
 	if err == nil {
@@ -183,7 +183,7 @@ func parseYAML(text []byte) (entries []configEntry, faults []configFault) {
 	}
 	if err != nil {
 		f := syntaxFault(err)
-		f.line = min(f.line, 1+bytes.Count(bytes.TrimRight(text, "\n"), []byte("\n"))) // what is missing at the end is missing in the last line
+		f.line = min(f.line, 1+bytes.Count(bytes.TrimRight(text, "\n"), []byte("\n"))) // the parser reports a missing end after the last line
 		return nil, append(faults, f)
 	}
 	root := &doc
@@ -228,7 +228,7 @@ func parseYAML(text []byte) (entries []configEntry, faults []configFault) {
 	return entries, faults
 }
 
-// plainTag: the value is a text that a flag may take.
+// plainTag says whether the value is a text that a flag may accept.
 func plainTag(tag string) bool {
 	switch tag {
 	case "!!str", "!!int", "!!float", "!!bool", "!!timestamp":
@@ -237,5 +237,5 @@ func plainTag(tag string) bool {
 	return false
 }
 
-// printableValue: a value that a terminal, a log and a system call take as it is.
+// printableValue says whether a terminal, a log and a system call accept v as it is.
 func printableValue(v string) bool { return !strings.ContainsFunc(v, unicode.IsControl) }

@@ -15,7 +15,7 @@ import (
 	"trl/protocol"
 )
 
-// withoutVariables takes TRL_… out of the environment for a test.
+// withoutVariables removes TRL_… from the environment of a test.
 func withoutVariables(t testing.TB) {
 	for _, kv := range os.Environ() {
 		if name, _, _ := strings.Cut(kv, "="); strings.HasPrefix(name, "TRL_") {
@@ -25,9 +25,9 @@ func withoutVariables(t testing.TB) {
 	}
 }
 
-// ofText is what a config file of this name and text makes, with nothing else said.
+// ofText returns the settings from a config file of this name and text alone.
 func ofText(name, text string) (*Settings, error) {
-	s := &Settings{checkedByKeeper: true} // so that it does not matter who runs the test, and where
+	s := &Settings{checkedByKeeper: true} // so that the user and the directory of the test do not matter
 	f := pflag.NewFlagSet("serve", pflag.ContinueOnError)
 	s.Define(f)
 	if err := s.readSources(f, map[string][]string{"config": {name}}); err != nil {
@@ -36,7 +36,7 @@ func ofText(name, text string) (*Settings, error) {
 	return s, s.read([]byte(text))
 }
 
-// TestFaultsNameTheirLine: a fault names the line that a person must look at.
+// TestFaultsNameTheirLine: a fault names the line with the mistake.
 func TestFaultsNameTheirLine(t *testing.T) {
 	withoutVariables(t)
 	for _, c := range []struct{ name, text, want string }{
@@ -84,7 +84,7 @@ func TestNearest(t *testing.T) {
 	}
 }
 
-// TestOnlyLiveSettingsChange: what is not marked stays, whoever defined it, and what follows from it, too.
+// TestOnlyLiveSettingsChange: a reload keeps every setting that is not live, and everything derived from it.
 func TestOnlyLiveSettingsChange(t *testing.T) {
 	withoutVariables(t)
 	now, err := ofText("f.yaml", "warm: 1\nlisten: 127.0.0.1:1\nallow_write: [/tmp]\nretention: 1m\ntls_cert: c\ntls_key: k")
@@ -114,7 +114,8 @@ func TestOnlyLiveSettingsChange(t *testing.T) {
 	}
 }
 
-// A file is taken or refused, in a bounded time, with faults that lie in it; and what is taken is what `trl config print` prints.
+// FuzzConfig: the loader accepts or refuses a file in a bounded time. Its faults name lines of the file. `trl config print` prints the
+// settings that it accepted.
 func FuzzConfig(f *testing.F) {
 	withoutVariables(f)
 	for _, text := range []string{
@@ -151,7 +152,7 @@ func FuzzConfig(f *testing.F) {
 			return
 		}
 		for _, url := range append(slices.Clone(s.Web.Origins), s.Web.Listen, s.Web.Unix, s.TokenFile) {
-			if withoutPassword(url) != url { // is not printed, on purpose
+			if withoutPassword(url) != url { // trl does not print it, on purpose
 				t.Skip()
 			}
 		}

@@ -14,8 +14,8 @@ import (
 	"trl/pool"
 )
 
-// checkPlaces refuses what this machine has not, or what would be reached by more people than there are guards against. The edge looks
-// once more at what it has bound: names are resolved by then.
+// checkPlaces refuses addresses that this machine does not have, or that too many people could reach. The web package checks the bound
+// addresses again, when names are resolved.
 func (s *Settings) checkPlaces(fault func(flag string, value any, want string) error) error {
 	var all cmdline.Faults
 	for _, place := range [][2]string{{"listen", s.Web.Listen}, {"metrics-listen", s.Web.MetricsListen}, {"admin-listen", s.Web.AdminListen}} {
@@ -54,10 +54,10 @@ func (s *Settings) checkPlaces(fault func(flag string, value any, want string) e
 	return all.Err()
 }
 
-// IsPath tells an --admin-listen that is a Unix socket.
+// IsPath says whether an --admin-listen is the path of a Unix socket.
 func IsPath(address string) bool { return strings.Contains(address, "/") }
 
-// CheckShells wants the default shell, and one of those that are allowed.
+// CheckShells requires the default shell, and one of the allowed shells, to exist.
 func (s *Settings) CheckShells(fault func(flag string, value any, want string) error) error {
 	c := pool.Config{DefaultShell: s.Pool.DefaultShell, Shells: []string{s.Pool.DefaultShell}, BaseEnv: SessionEnv(s.SessionUser)}
 	if len(pool.PresentShells(c)) == 0 {
@@ -75,7 +75,7 @@ func (s *Settings) CheckShells(fault func(flag string, value any, want string) e
 	return nil
 }
 
-// isOrigin: what a browser may send as the Origin of a page.
+// isOrigin says whether a browser may send text as the Origin of a page.
 func isOrigin(text string) bool {
 	u, err := url.Parse(strings.TrimSuffix(text, "/"))
 	return err == nil && u.Scheme != "" && u.Host != "" && u.String() == u.Scheme+"://"+u.Host

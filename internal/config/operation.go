@@ -12,7 +12,7 @@ import (
 	"trl/web/audit"
 )
 
-// operation is what whoever operates the gateway decides: what is written down, and how it ends.
+// operation has the operator's decisions: what trl logs, and how it ends.
 type operation struct {
 	Audit    audit.Config
 	commands string
@@ -40,7 +40,7 @@ func (s *Settings) defineOperate(f *pflag.FlagSet) {
 	cmdline.MarkChoice(f, "on-term", "stop", "drain")
 }
 
-// checkOperate refuses what no later step would notice.
+// checkOperate refuses mistakes that no later step would notice.
 func (s *Settings) checkOperate(fault func(flag string, value any, want string) error) error {
 	o := &s.Operation
 	o.Audit.Commands = audit.CommandPolicy(o.commands)
@@ -57,7 +57,7 @@ func (s *Settings) checkOperate(fault func(flag string, value any, want string) 
 			return fault(c.flag, c.value, fmt.Sprintf("at least %d", c.min))
 		}
 	}
-	if n := o.Audit.MaxBytes; n != 0 && n < 4<<10 { // files of a line each
+	if n := o.Audit.MaxBytes; n != 0 && n < 4<<10 { // smaller files would have a line each
 		return fault("audit-max-bytes", n, "0, or at least 4K")
 	}
 	if o.Audit.Path == "" {
@@ -66,7 +66,7 @@ func (s *Settings) checkOperate(fault func(flag string, value any, want string) 
 		}
 		return nil
 	}
-	if path := o.Audit.Path; !filepath.IsAbs(path) { // an upgrade may be asked for from elsewhere
+	if path := o.Audit.Path; !filepath.IsAbs(path) { // an upgrade may run in another directory
 		return fault("audit-log", fmt.Sprintf("%q", path), "a file's path, from /")
 	}
 	if info, err := os.Stat(filepath.Dir(o.Audit.Path)); !s.checkedByKeeper && (err != nil || !info.IsDir()) {
@@ -75,7 +75,7 @@ func (s *Settings) checkOperate(fault func(flag string, value any, want string) 
 	return nil
 }
 
-// DrainTime is how long SIGTERM lets the sessions live, 0 when it stops.
+// DrainTime is how long SIGTERM lets the sessions go on; 0 if SIGTERM stops the gateway.
 func (s *Settings) DrainTime() time.Duration {
 	if s.Operation.onTerm == "drain" {
 		return s.Operation.drainTimeout

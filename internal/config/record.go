@@ -6,7 +6,7 @@ import (
 	"trl/internal/statedir"
 )
 
-// checkRecord finds out where recordings go.
+// checkRecord decides where recordings are stored.
 func (s *Settings) checkRecord(fault func(flag string, value any, want string) error) (err error) {
 	r := &s.Pool.Record
 	if r.TotalBytes == 0 {

@@ -17,7 +17,7 @@ func usage(g *pflag.Flag) string {
 	return text
 }
 
-// defaultValue is a default as it stands in a config file, "" for none: that of the machine that asks is nobody else's.
+// defaultValue is a default as a config file would have it; "" if it depends on the machine.
 func defaultValue(g *pflag.Flag) (value any, described string) {
 	if how := g.Annotations[variesMark]; how != nil {
 		return nil, how[0]
@@ -34,7 +34,7 @@ func defaultValue(g *pflag.Flag) (value any, described string) {
 	return value, described
 }
 
-// configSchema is the JSON Schema of the config file (draft 2020-12), made from the flags.
+// configSchema is the JSON Schema of the config file (draft 2020-12), generated from the flags.
 func configSchema() string {
 	properties := map[string]any{}
 	for _, g := range allSettings() {
@@ -49,7 +49,7 @@ func configSchema() string {
 		case "duration":
 			p["type"] = []string{"string", "integer"}
 			p["pattern"] = `^(0|([0-9]+(\.[0-9]*)?(ns|us|µs|ms|s|m|h))+)$`
-			p["maximum"], p["minimum"] = 0, 0 // a number without a unit: 0 alone
+			p["maximum"], p["minimum"] = 0, 0 // a number without a unit must be 0
 		case "size":
 			p["type"] = []string{"integer", "string"}
 			p["pattern"], p["minimum"] = `^[0-9]+[kKmMgGtT]?([iI]?[bB])?$`, 0
@@ -78,12 +78,12 @@ func configSchema() string {
 		"properties":           properties,
 	}, "", "  ")
 	if err != nil {
-		panic(err) // maps, lists and texts
+		panic(err) // cannot happen: there are only maps, lists and texts
 	}
 	return string(text) + "\n"
 }
 
-// configReference is the table of all settings in docs/configuration.md, made from the flags.
+// configReference is the table of all settings in docs/configuration.md, generated from the flags.
 func configReference() string {
 	var b strings.Builder
 	b.WriteString("| Key | Variable | Type | Default | A change counts | Meaning |\n|---|---|---|---|---|---|\n")

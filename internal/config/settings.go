@@ -25,7 +25,7 @@ import (
 	"trl/web"
 )
 
-// Settings is what serve was told. The flags are the one list of them; sources.go says where else they come from.
+// Settings has every setting of trl serve. Define lists them as flags; sources.go says where else they come from.
 type Settings struct {
 	Web  web.Config
 	Pool pool.Config
@@ -44,29 +44,29 @@ type Settings struct {
 
 	Credentials authSettings
 
-	// set in sources.go
-	flags           *pflag.FlagSet      // that define was called with
-	typed           map[string][]string // by the command line
-	setBy           map[string]string   // how the one who set it called it
+	// These are set in sources.go.
+	flags           *pflag.FlagSet      // that Define was called with
+	typed           map[string][]string // from the command line
+	setBy           map[string]string   // for each setting, the name of its source
 	FileText        []byte              // of the config file
-	checkedByKeeper bool                // the first keeper has looked at what only it may
-	FileError       error               // why the config file does not count
-	NeedRestart     []string            // settings that the file changes, and that want a restart
+	checkedByKeeper bool                // the first keeper has checked what only the keeper may check
+	FileError       error               // why the config file is not used
+	NeedRestart     []string            // settings that the file changes and that need a restart
 }
 
-// Containment is what the processes of sessions, and those of trl itself, may do.
+// Containment says what the processes of sessions, and those of trl itself, may do.
 type Containment struct {
 	Isolation       string
-	RequiredTier    string // the least isolation that will do
-	SessionUserName string // --session-user, and the account that it names
+	RequiredTier    string // the lowest tier that the operator accepts
+	SessionUserName string // --session-user; SessionUser is its account
 	SessionUser     *confine.Account
-	GatewayUserName string // --user, and the account that it names
+	GatewayUserName string // --user; GatewayUser is its account
 	GatewayUser     *confine.Account
 	AllowWrite      []string // --allow-write
 	Sandbox         string
 }
 
-// settingGroups is how --help lists the settings. Each is in one group.
+// settingGroups are the groups of settings in --help. Each setting is in one group.
 var settingGroups = []struct{ title, flags string }{
 	{"This gateway", "config state-dir on-term drain-timeout single-process"},
 	{"Listening", "listen unix host origin trusted-proxy insecure tls-cert tls-key acme-domain acme-directory acme-dir acme-email"},
@@ -81,7 +81,7 @@ var settingGroups = []struct{ title, flags string }{
 	{"Logs, metrics and profiles", "log-format log-level metrics-listen admin-listen"},
 }
 
-// GroupTitles are the groups of flags in the order of --help. "" is for a flag that is in no group.
+// GroupTitles are the groups of flags in the order of --help. "" is for flags without a group.
 var GroupTitles = func() (titles []string) {
 	for _, g := range settingGroups {
 		titles = append(titles, g.title)
@@ -173,7 +173,7 @@ func (s *Settings) Define(f *pflag.FlagSet) {
 	markVaries(f, "user", "our own")
 }
 
-// check refuses what no later step would notice. source names where a setting came from.
+// check refuses mistakes that no later step would notice. source names the source of a setting.
 func (s *Settings) check(source func(flag string) string) error {
 	var all cmdline.Faults
 	fault := func(flag string, value any, want string) error {
@@ -235,7 +235,7 @@ func (s *Settings) check(source func(flag string) string) error {
 			all.Add(fault(c.flag, c.value, fmt.Sprintf("at least %s", c.min)))
 		}
 	}
-	if most := max(s.Pool.MaxSessions, 4); s.Pool.WarmShells > most { // the default is no fault
+	if most := max(s.Pool.MaxSessions, 4); s.Pool.WarmShells > most { // the default is always accepted
 		all.Add(fault("warm", s.Pool.WarmShells, "at most --max-sessions"))
 	}
 	all.Add(s.checkEdge(fault))
@@ -247,13 +247,13 @@ func (s *Settings) check(source func(flag string) string) error {
 	all.Add(s.checkOperate(fault))
 	all.Add(s.checkUsers(fault))
 	s.Pool.MaxIdle = maxIdle(s.Pool.IdleTimeout)
-	if s.checkedByKeeper { // we may be a user who may not look
+	if s.checkedByKeeper { // we may run as a user who may not examine the paths
 		return all.Err()
 	}
 	all.Add(s.checkPlaces(fault))
 	if info, err := os.Stat(s.Pool.DefaultDir); err != nil || !info.IsDir() || !filepath.IsAbs(s.Pool.DefaultDir) {
 		all.Add(fault("default-dir", fmt.Sprintf("%q", s.Pool.DefaultDir), "an existing directory, from /"))
-	} else if s.SessionUser != nil && os.Geteuid() == 0 { // checkUsers has said that nobody else can have it
+	} else if s.SessionUser != nil && os.Geteuid() == 0 { // checkUsers has refused --session-user for any other user
 		if err := s.SessionUser.Enterable(s.Pool.DefaultDir); err != nil {
 			all.Add(fault("default-dir", fmt.Sprintf("%q", s.Pool.DefaultDir), "a directory that "+s.SessionUser.Text+" may enter"))
 		}
@@ -261,8 +261,8 @@ func (s *Settings) check(source func(flag string) string) error {
 	return all.Err()
 }
 
-// homeIsUsable says whether sessions can start in the home of --session-user. Root can try. A gateway of another user cannot, and sees at
-// most that there is none; its keeper has tried.
+// homeIsUsable says whether sessions can start in the home of --session-user. Root can try it. A gateway that runs as another user can only
+// see whether it exists; its keeper has tried the rest.
 func (s *Settings) homeIsUsable() bool {
 	if os.Geteuid() == 0 {
 		return s.SessionUser.Enterable(s.SessionUser.Home) == nil
@@ -271,13 +271,13 @@ func (s *Settings) homeIsUsable() bool {
 	return s.checkedByKeeper && !errors.Is(err, fs.ErrNotExist)
 }
 
-// checkUsers finds out who is who, and what they may do.
+// checkUsers finds the accounts and checks what they may do.
 func (s *Settings) checkUsers(fault func(flag string, value any, want string) error) (err error) {
 	if s.SessionUserName != "" {
 		if s.SessionUser, err = confine.ParseAccount(s.SessionUserName, true); err != nil {
 			return fault("session-user", fmt.Sprintf("%q: %v", s.SessionUserName, err), "NAME, UID, UID:GID or FROM-TO")
 		}
-		if !s.IsSet("default-dir") { // ours is nobody else's
+		if !s.IsSet("default-dir") { // our own default directory is not for another user
 			s.Pool.DefaultDir = "/tmp"
 			if s.SessionUser.Home != "" && s.homeIsUsable() {
 				s.Pool.DefaultDir = s.SessionUser.Home
@@ -310,7 +310,8 @@ func (s *Settings) checkUsers(fault func(flag string, value any, want string) er
 	return nil
 }
 
-// LandlockDirs are --allow-write for Landlock. A sandbox holds without it, too, and then there is only that.
+// LandlockDirs are the directories of --allow-write for Landlock. In a sandbox the bind mounts enforce them too, so a kernel without
+// Landlock is good enough there.
 func (s *Settings) LandlockDirs() []string {
 	if s.Sandbox != "none" && confine.Landlock() != nil {
 		return nil
@@ -318,12 +319,12 @@ func (s *Settings) LandlockDirs() []string {
 	return s.AllowWrite
 }
 
-// LimitFlags names the flag of each limit of a session.
+// LimitFlags maps each limit of a session to its flag.
 var LimitFlags = map[string]string{
 	"memory_bytes": "limit-memory", "pids": "limit-pids", "cpu": "limit-cpu", "file_size_bytes": "limit-file-size", "open_files": "limit-open-files",
 }
 
-// Enforceable refuses a limit for every session where it could not be enforced: sessions without it are not what was asked for.
+// Enforceable returns an error if a configured limit of every session could not be enforced here.
 func (s *Settings) Enforceable(cannot map[string]string) error {
 	for _, limit := range s.Pool.Limits.Names() {
 		if why, ok := cannot[limit]; ok {
@@ -333,7 +334,7 @@ func (s *Settings) Enforceable(cannot map[string]string) error {
 	return nil
 }
 
-// size is a number of bytes that may be written with K, M, G or T, of 1024.
+// size is a flag value in bytes; the suffixes K, M, G and T are powers of 1024.
 type size int64
 
 func (n *size) Set(text string) error {
@@ -353,7 +354,7 @@ func (n *size) Set(text string) error {
 func (n *size) String() string { return strconv.FormatInt(int64(*n), 10) }
 func (n *size) Type() string   { return "size" }
 
-// maxIdle bounds the idle_timeout_s a client may ask for: a week, or what the operator gives everybody where that is more.
+// maxIdle bounds the idle_timeout_s that a client may request: a week, or the operator's idle timeout if that is longer.
 func maxIdle(standard time.Duration) time.Duration {
 	if standard == 0 {
 		return 0

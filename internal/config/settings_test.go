@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// TestEverySettingHasItsVariable: one name, derived; and no default that check would refuse.
+// TestEverySettingHasItsVariable: the name of each variable is derived from its flag, and check accepts all defaults.
 func TestEverySettingHasItsVariable(t *testing.T) {
 	withoutVariables(t)
 	var s Settings

@@ -18,23 +18,23 @@ import (
 	"trl/runtime/keeper/client"
 )
 
-// Where settings come from: a flag counts before TRL_… in the environment, that before the config file. The flags are the one list of
-// settings; the other two sources set the same flags, so every value is parsed and refused in one way. Only the file may change while
-// trl runs, and of it only what is marked live counts then: the rest stays as it was when the keeper started.
+// Where settings come from: a flag takes precedence over TRL_… in the environment, and that over the config file. The flags are the one
+// list of settings. The other two sources set the same flags, so every value is parsed and refused in one way. Only the file may change
+// while trl runs, and only its live settings are then applied; the others stay as they were when the keeper started.
 
 // Annotations of flags.
 const (
-	liveMark   = "live"    // a changed value counts without a restart; since when
-	variesMark = "default" // where the default depends on the machine: how
+	liveMark   = "live"    // a changed value counts without a restart; the value says for what
+	variesMark = "default" // the default depends on the machine; the value says how
 )
 
-// markLive marks settings whose value may change while trl runs: it is taken from the file whenever that changes, for what when says.
-// apply (reload.go) must then know what to do with it.
+// markLive marks settings that a reload applies. when says for what a new value counts. configReloader.apply (internal/serve) must handle
+// them.
 func markLive(f *pflag.FlagSet, when string, names ...string) {
 	cmdline.Mark(f, liveMark, []string{when}, names...)
 }
 
-// markVaries describes a default that is not the same everywhere.
+// markVaries describes a default that depends on the machine.
 func markVaries(f *pflag.FlagSet, name, how string) { cmdline.Mark(f, variesMark, []string{how}, name) }
 
 // allSettings are the flags that are keys of the config file, in their order and with their defaults.
@@ -50,7 +50,7 @@ func allSettings() (all []*pflag.Flag) {
 	return all
 }
 
-// Source names where a setting came from, for messages.
+// Source names the source of a setting, for messages.
 func (s *Settings) Source(name string) string {
 	if source := s.setBy[name]; source != "" {
 		return source
@@ -58,25 +58,25 @@ func (s *Settings) Source(name string) string {
 	return "--" + name
 }
 
-// IsSet: somebody has set it.
+// IsSet says whether a source has set the setting.
 func (s *Settings) IsSet(name string) bool { return s.setBy[name] != "" }
 
-// envName is the variable of a setting: max-sessions → TRL_MAX_SESSIONS.
+// envName is the environment variable of a setting: max-sessions → TRL_MAX_SESSIONS.
 func envName(flag string) string {
 	return "TRL_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
-// otherVariables are those of trl that are no settings: the command line's and the sessions'. What one process of a gateway tells
-// another begins with one of otherPrefixes.
+// otherVariables are the variables of trl that are no settings: those of the command line and of sessions. Variables that one process of a
+// gateway passes to another begin with one of otherPrefixes.
 var (
 	otherVariables = []string{"TRL_URL", "TRL_TOKEN", "TRL_SESSION_ID", SandboxedVar, TokensNewVar, firstVar}
 	otherPrefixes  = []string{"TRL_KEEPER_", "TRL_TEST_"}
 )
 
-// In Kubernetes every Service has variables in every pod, and so has one that is called trl.
+// In Kubernetes every pod has variables for every Service, also for a Service that is called trl.
 var serviceVariable = regexp.MustCompile(`^\w+_(SERVICE_HOST=|SERVICE_PORT(_\w+)?=|PORT=(tcp|udp|sctp)://|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?=)`)
 
-// UnknownVariables are TRL_… in the environment that set nothing, each with what may have been meant.
+// UnknownVariables returns an error for each TRL_… in the environment that sets nothing, with the closest setting as the hint.
 func UnknownVariables() (all []error) {
 	known := slices.Clone(otherVariables)
 	for _, g := range append(allSettings(), &pflag.Flag{Name: "config"}) {
@@ -97,11 +97,11 @@ func UnknownVariables() (all []error) {
 	return all
 }
 
-// keyName is its key in the config file.
+// keyName is the key of a flag in the config file.
 func keyName(flag string) string { return strings.ReplaceAll(flag, "-", "_") }
 
-// Resolve finds out what holds for this process, which is s, or another one where s is not the first to look: gateways take from the file
-// what is live and the rest from what their keeper was started with. goesOn: this process is a keeper after an upgrade.
+// Resolve returns the settings for this process. The first keeper uses s. Gateways take the live settings from the file and the others from
+// the text with which their keeper started. goesOn: this process is a keeper after an upgrade.
 func (s *Settings) Resolve(f *pflag.FlagSet, goesOn bool) (*Settings, error) {
 	s.checkedByKeeper = goesOn || client.Started()
 	first, later := takeFirst()
@@ -125,12 +125,12 @@ func (s *Settings) Resolve(f *pflag.FlagSet, goesOn bool) (*Settings, error) {
 		next, err = base.WithFile(text)
 	}
 	if err != nil {
-		if !replaces { // the gateway that serves goes on
+		if !replaces { // the gateway that serves continues
 			return s, err
 		}
 		refused := err
 		if next, err = base.WithFile(last); err != nil {
-			next = base // it was good enough for the keeper
+			next = base // the keeper accepted it
 		}
 		next.FileError = refused
 	}
@@ -138,15 +138,15 @@ func (s *Settings) Resolve(f *pflag.FlagSet, goesOn bool) (*Settings, error) {
 	return next, nil
 }
 
-// resumeKeeper is start for a keeper after an upgrade, which must not end for anything: it has the sessions. What a keeper needs was settled
-// when the first one started.
+// resumeKeeper is Resolve for a keeper after an upgrade. It must not fail, because the keeper has the sessions. The first keeper settled
+// everything that a keeper needs.
 func (s *Settings) resumeKeeper(f *pflag.FlagSet, first []byte) *Settings {
-	_ = s.readSources(f, nil) // again says it, too
+	_ = s.readSources(f, nil) // WithFile reports the same errors
 	next, err := s.WithFile(first)
 	if err == nil {
 		return next
 	}
-	refused := err // the new program does not take any more what the old one took
+	refused := err // the new program refuses a text that the old one accepted
 	text, err := ReadFile(s.File)
 	if err == nil {
 		next, err = s.WithFile(text)
@@ -158,7 +158,7 @@ func (s *Settings) resumeKeeper(f *pflag.FlagSet, first []byte) *Settings {
 	return next
 }
 
-// firstVar tells gateways, and a keeper after an upgrade, what the config file held when the first keeper read it, in base64.
+// firstVar passes the text of the config file, as the first keeper read it, to gateways and to the keeper after an upgrade, in base64.
 const firstVar = "TRL_CONFIG_FIRST"
 
 func takeFirst() (text []byte, ok bool) {
@@ -168,7 +168,7 @@ func takeFirst() (text []byte, ok bool) {
 	return text, ok && err == nil
 }
 
-// PassFile adds the config file, as it was read, to the environment of gateways.
+// PassFile adds the text of the config file to the environment of gateways.
 func (s *Settings) PassFile(env []string) []string {
 	if s.File == "" {
 		return env
@@ -176,7 +176,7 @@ func (s *Settings) PassFile(env []string) []string {
 	return append(env[:len(env):len(env)], firstVar+"="+base64.StdEncoding.EncodeToString(s.FileText))
 }
 
-// load fills what no flag has set from the environment and the config file, and checks the whole.
+// load sets from the environment and the config file what no flag has set, and checks all settings.
 func (s *Settings) load(f *pflag.FlagSet) error {
 	var all cmdline.Faults
 	all.Add(s.readSources(f, nil))
@@ -192,7 +192,7 @@ func (s *Settings) load(f *pflag.FlagSet) error {
 	return all.Err()
 }
 
-// WithFile is a second look with another text of the config file: flags and environment are as they were.
+// WithFile returns the settings with another text of the config file, and with the same flags and environment.
 func (s *Settings) WithFile(text []byte) (*Settings, error) {
 	next := &Settings{checkedByKeeper: s.checkedByKeeper}
 	f := pflag.NewFlagSet("serve", pflag.ContinueOnError)
@@ -203,7 +203,7 @@ func (s *Settings) WithFile(text []byte) (*Settings, error) {
 	return next, all.Err()
 }
 
-// readSources takes what the command line and the environment say. typed: what the command line says, if f has not parsed it itself.
+// readSources reads the command line and the environment. typed has the flags of the command line, if f has not parsed it itself.
 func (s *Settings) readSources(f *pflag.FlagSet, typed map[string][]string) error {
 	s.flags, s.typed, s.setBy = f, typed, map[string]string{}
 	if typed == nil {
@@ -223,7 +223,7 @@ func (s *Settings) readSources(f *pflag.FlagSet, typed map[string][]string) erro
 	}
 	f.VisitAll(func(g *pflag.Flag) {
 		name := envName(g.Name)
-		value := os.Getenv(name) // an empty one counts as none, as in most programs
+		value := os.Getenv(name) // an empty variable counts as unset, as in most programs
 		if value == "" || s.setBy[g.Name] != "" || g.Name == "help" {
 			return
 		}
@@ -233,7 +233,7 @@ func (s *Settings) readSources(f *pflag.FlagSet, typed map[string][]string) erro
 	return all.Err()
 }
 
-// texts is a flag's value as assign takes it.
+// texts returns a flag's value in the form that assign accepts.
 func texts(v pflag.Value) []string {
 	if list, ok := v.(pflag.SliceValue); ok {
 		return list.GetSlice()
@@ -241,7 +241,7 @@ func texts(v pflag.Value) []string {
 	return []string{v.String()}
 }
 
-// split is one text as values of a flag, which may be a list.
+// split splits a text into the values of a flag, if the flag is a list.
 func split(g *pflag.Flag, text string) []string {
 	if _, list := g.Value.(pflag.SliceValue); list {
 		return strings.FieldsFunc(text, func(r rune) bool { return r == ',' })
@@ -249,7 +249,7 @@ func split(g *pflag.Flag, text string) []string {
 	return []string{text}
 }
 
-// assign sets a flag. source is how its source names it.
+// assign sets a flag. source names the source in errors.
 func assign(g *pflag.Flag, source string, values []string) (err error) {
 	before := texts(g.Value)
 	if list, ok := g.Value.(pflag.SliceValue); ok {
@@ -261,17 +261,17 @@ func assign(g *pflag.Flag, source string, values []string) (err error) {
 	}
 	if err != nil {
 		if !isList(g) {
-			_ = g.Value.Set(before[0]) // pflag's numbers are 0 now, and check would complain of that
+			_ = g.Value.Set(before[0]) // pflag has set numbers to 0, and check would complain about that
 		}
 		if e := (*strconv.NumError)(nil); errors.As(err, &e) {
-			err = e.Err // the value is in the text already
+			err = e.Err // the text contains the value already
 		}
 		return cmdline.WithHint(fmt.Errorf("%s: %q is no %s: %w", source, strings.Join(values, ","), g.Value.Type(), err), "%s", describeType(g.Value.Type()))
 	}
 	return nil
 }
 
-// describeType says how a value of a type is written.
+// describeType says how to write a value of a type.
 func describeType(kind string) string {
 	switch kind {
 	case "duration":
@@ -288,8 +288,8 @@ func describeType(kind string) string {
 	return "see `trl serve --help`"
 }
 
-// read takes text as what the config file holds, for what neither command line nor environment have set, and checks the whole. Also what
-// they override must be right.
+// read applies text, the content of the config file, where neither command line nor environment set a value, and checks all settings. It
+// also checks the values that they override.
 func (s *Settings) read(text []byte) error {
 	s.FileText = text
 	var all cmdline.Faults
@@ -319,7 +319,7 @@ func (s *Settings) read(text []byte) error {
 	return all.Err()
 }
 
-// applyEntry sets what an entry says. known: the settings there are, whose own values do not matter.
+// applyEntry applies an entry. known has a scratch flag for each setting; their values do not matter.
 func (s *Settings) applyEntry(e configEntry, known map[string]*pflag.Flag) error {
 	at := fmt.Sprintf("%s:%d", s.File, e.line)
 	name := e.setting()
@@ -329,7 +329,7 @@ func (s *Settings) applyEntry(e configEntry, known map[string]*pflag.Flag) error
 	}
 	g := s.flags.Lookup(name)
 	if e.values == nil && !e.list {
-		return nil // parseConfig has said why
+		return nil // parseConfig has reported why
 	}
 	values := e.values
 	for _, v := range values {
@@ -353,10 +353,10 @@ func (s *Settings) applyEntry(e configEntry, known map[string]*pflag.Flag) error
 func isList(g *pflag.Flag) bool { _, list := g.Value.(pflag.SliceValue); return list }
 
 func (s *Settings) unknown(e configEntry, names []string) error {
-	slices.Sort(names) // of two that are as near always the same one
+	slices.Sort(names) // so that the same one wins among equally near names
 	last := e.setting()[strings.LastIndexByte(e.key, '.')+1:]
 	hint := hintSettings
-	if slices.Contains(names, last) { // pool.warm
+	if slices.Contains(names, last) { // for example pool.warm
 		hint = "settings have no section: " + keyName(last)
 	} else if near := protocol.Nearest(last, names); near != "" {
 		hint = "did you mean " + keyName(near) + "?"
@@ -364,9 +364,10 @@ func (s *Settings) unknown(e configEntry, names []string) error {
 	return (&configFault{e.line, e.column, fmt.Sprintf("unknown key %q", cmdline.Shorten(e.key, 80)), hint}).at(s.File)
 }
 
-// KeepFixed takes from now whatever is not live, and says what that has that is live, and what waits for a restart.
+// KeepFixed takes every setting that is not live from now. changed are the live settings that differ from now, waiting those that need a
+// restart.
 func (s *Settings) KeepFixed(now *Settings) (changed, waiting []string) {
-	switchesTLS := (s.Web.TLSCert == "") != (now.Web.TLSCert == "") // certificates may be replaced, but TLS itself is as the listener was made
+	switchesTLS := (s.Web.TLSCert == "") != (now.Web.TLSCert == "") // certificates may change, but the listener cannot switch TLS on or off
 	s.flags.VisitAll(func(g *pflag.Flag) {
 		old := now.flags.Lookup(g.Name)
 		if old == nil || slices.Equal(texts(old.Value), texts(g.Value)) {
@@ -377,17 +378,17 @@ func (s *Settings) KeepFixed(now *Settings) (changed, waiting []string) {
 			changed = append(changed, keyName(g.Name))
 			return
 		}
-		if s.IsSet(g.Name) || now.IsSet(g.Name) { // else it follows from another one
+		if s.IsSet(g.Name) || now.IsSet(g.Name) { // otherwise it was derived from another setting
 			waiting = append(waiting, keyName(g.Name))
 		}
-		_ = assign(g, "", texts(old.Value)) // it has been taken once
+		_ = assign(g, "", texts(old.Value)) // it was accepted before
 		s.setBy[g.Name] = now.setBy[g.Name]
 	})
 	s.SessionUser, s.GatewayUser = now.SessionUser, now.GatewayUser
 	return changed, waiting
 }
 
-// SandboxedVar tells a keeper that it is in the sandbox already, and which process stands for it outside.
+// SandboxedVar tells a keeper that it is in the sandbox, and which process represents it outside.
 const SandboxedVar = "TRL_SANDBOXED"
 
 // TokensNewVar tells a gateway that the keeper has just made its tokens.

@@ -10,18 +10,18 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// TestWhoStartsWithWhat: which text of the config file counts for whom, and whom a bad one keeps from starting. A bad file must not end
-// a keeper that has sessions, nor keep a gateway from replacing a dead one.
+// TestWhoStartsWithWhat: which text of the config file each process uses, and which processes a bad file keeps from starting. A bad file
+// must not end a keeper that has sessions, and must not keep a gateway from replacing a dead one.
 func TestWhoStartsWithWhat(t *testing.T) {
 	const (
 		first = "max_sessions: 1\nlog_format: json\n"
 		last  = "max_sessions: 2\nlog_format: json\n"
 		good  = "max_sessions: 3\nlog_format: console\n"
 		bad   = "max_sessions: 4\nretention: soon\n"
-		old   = "max_session: 5\n" // what a program of before may have taken
+		old   = "max_session: 5\n" // an older program may have accepted it
 	)
 	for name, c := range map[string]struct {
-		file, first, last string // last: what the dead gateway had remembered
+		file, first, last string // last: the text that the dead gateway had sent to the keeper
 		gateway, goesOn   bool
 		sessions          int // 0: it does not start
 		json              bool

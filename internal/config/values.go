@@ -13,7 +13,7 @@ import (
 	"trl/internal/cmdline"
 )
 
-// origin is where a setting comes from: default, --flag, TRL_X or FILE:LINE.
+// origin is the source of a setting: default, --flag, TRL_X or FILE:LINE.
 func (s *Settings) origin(name string) string {
 	source := s.setBy[name]
 	if place, ok := strings.CutSuffix(source, ": "+keyName(name)); ok {
@@ -33,7 +33,7 @@ func (s *Settings) print(w io.Writer) error {
 	width := 0
 	all := allSettings()
 	for _, g := range all {
-		value, err := json.Marshal(fileValue(s.flags.Lookup(g.Name))) // YAML holds all of JSON
+		value, err := json.Marshal(fileValue(s.flags.Lookup(g.Name))) // JSON is valid YAML
 		if err != nil {
 			return err
 		}
@@ -49,7 +49,8 @@ func (s *Settings) print(w io.Writer) error {
 	return err
 }
 
-// fileValue is a flag's value as it stands in a config file. No setting is a secret, those are in files; but a URL may hold a password.
+// fileValue is a flag's value as a config file would have it. No setting is a secret, but a URL may contain a password, which fileValue
+// removes.
 func fileValue(g *pflag.Flag) any {
 	if list, ok := g.Value.(pflag.SliceValue); ok {
 		all := []string{}

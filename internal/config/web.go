@@ -12,7 +12,7 @@ import (
 	"trl/internal/cmdline"
 )
 
-// defineEdge is the flags that say who is let in, under which names and how many at a time.
+// defineEdge defines the flags that say which clients are let in, under which host names, and how many at a time.
 func (s *Settings) defineEdge(f *pflag.FlagSet) {
 	f.StringSliceVar(&s.Web.Hosts, "host", nil, "another `name` or address that clients may use for this server (repeatable); loopback names, its addresses and the certificate's names are known")
 	f.StringSliceVar(&s.proxies, "trusted-proxy", nil, "believe X-Forwarded-… of a proxy with this address or in this `network` (10.0.0.0/8; repeatable)")
@@ -26,10 +26,10 @@ func (s *Settings) defineEdge(f *pflag.FlagSet) {
 	f.StringSliceVar(&s.Pool.AllowEnv, "allow-env", nil, "allow env of requests to set this `variable` although it steers shells (LD_LIBRARY_PATH, LD_*; repeatable)")
 }
 
-// An allowed variable is a name, or the beginning of some and a *.
+// An allowed variable is a name, or a prefix followed by *.
 var envPattern = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*\*?$`)
 
-// checkEdge refuses what would silently let in fewer or more than was meant.
+// checkEdge refuses settings that would silently let in fewer or more clients than intended.
 func (s *Settings) checkEdge(fault func(flag string, value any, want string) error) error {
 	if err := s.checkACME(fault); err != nil {
 		return err

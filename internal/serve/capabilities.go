@@ -11,7 +11,7 @@ import (
 	"trl/runtime"
 )
 
-// limits is what clients may find out about the bounds in force.
+// limits returns the bounds in force, for clients.
 func limits(s *config.Settings) map[string]float64 {
 	all := map[string]float64{
 		"max_sessions":               float64(s.Pool.MaxSessions),
@@ -43,7 +43,7 @@ func limits(s *config.Settings) map[string]float64 {
 	return all
 }
 
-// capabilities is what clients may find out about the server.
+// capabilities describes the server for clients.
 func capabilities(s *config.Settings, processes runtime.Keeper) protocol.Capabilities {
 	cannot := processes.Unenforceable()
 	c := protocol.Capabilities{
@@ -60,7 +60,7 @@ func capabilities(s *config.Settings, processes runtime.Keeper) protocol.Capabil
 	return c
 }
 
-// isolation is what clients may find out about the containment in force.
+// isolation describes the containment in force for clients.
 func isolation(keeper runtime.Keeper) protocol.Isolation {
 	tier, why := keeper.Isolation()
 	i := protocol.Isolation{Tier: tier, Why: why}

@@ -25,12 +25,12 @@ import (
 	"trl/runtime"
 )
 
-// diagnosis is what trl doctor --json prints.
+// diagnosis is the document of trl doctor --json.
 type diagnosis struct {
 	Version string               `json:"version"`
 	Kernel  string               `json:"kernel"`
 	UID     int                  `json:"uid"`
-	OK      bool                 `json:"ok"` // nothing that trl needs is missing
+	OK      bool                 `json:"ok"` // everything that trl needs is there
 	Tiers   []runtime.TierReport `json:"tiers"`
 	Checks  []runtime.Finding    `json:"checks"`
 }
@@ -115,7 +115,7 @@ func (d *diagnosis) print(w io.Writer) error {
 	return nil
 }
 
-// tierHint says how to a surer containment.
+// tierHint says how to get a better containment.
 func tierHint(tiers []runtime.TierReport) string {
 	switch {
 	case tiers[0].Available:
@@ -126,7 +126,7 @@ func tierHint(tiers []runtime.TierReport) string {
 	return "For tier cgroup, run trl where a cgroup is yours: systemd-run --user --scope -p Delegate=yes trl serve, or a unit with Delegate=yes."
 }
 
-// examineShells tells of each shell that sessions may have by default what it is.
+// examineShells reports the shells that sessions can have by default.
 func examineShells() []runtime.Finding {
 	found := []runtime.Finding{}
 	normal := false
@@ -149,7 +149,7 @@ func examineShells() []runtime.Finding {
 	return found
 }
 
-// shellVersion asks the shell; dash does not tell.
+// shellVersion asks the shell for its version. dash has no answer.
 func shellVersion(path, kind string) string {
 	var args []string
 	switch kind {
@@ -160,7 +160,7 @@ func shellVersion(path, kind string) string {
 	default:
 		return ""
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second) // a shell that takes longer is not worth waiting for
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second) // a shell that takes longer is not worth the wait
 	defer cancel()
 	cmd := exec.CommandContext(ctx, path, args...)
 	if filepath.Base(path) == "busybox" {
@@ -180,7 +180,7 @@ func shellVersion(path, kind string) string {
 	return string(line)
 }
 
-// examineStateDir looks without touching: the directory, or the nearest one above it that exists.
+// examineStateDir examines the directory, or the nearest parent that exists. It changes nothing.
 func examineStateDir(dir string) runtime.Finding {
 	finding := func(state, what string) runtime.Finding {
 		return runtime.Finding{Name: "state dir", State: state, What: dir + ": " + what}

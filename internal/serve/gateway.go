@@ -30,44 +30,44 @@ import (
 	"trl/web/listen"
 )
 
-// StopTimeout is how long a stop may take: clients get up to 1 s to hear of it, commands 5 s between TERM and KILL, and the
-// rest is for the killing of some hundred trees on a busy machine.
+// StopTimeout bounds a stop: clients get up to 1 s to hear of it, commands get 5 s between TERM and KILL, and the rest is for killing some
+// hundred process trees on a busy machine.
 const StopTimeout = 8 * time.Second
 
-// handoverTimeout is what clients get to hear that they shall come again, while nobody serves.
+// handoverTimeout is the time in which clients are told to connect again. Nobody serves during that time.
 const handoverTimeout = time.Second
 
-// A gateway is what serves, each part made from those above it. One goroutine makes it, waits, and ends it.
+// gateway has the parts of a gateway process. Each part is made from those above it. One goroutine makes the gateway, waits, and ends it.
 //
-// Begin: state dir (nobody else uses it), signals, metrics, keeper (it must own every process from the first), pool, web (its
-// port, so that a taken one is noticed before any shell is started), what an earlier gateway left, reaper. End: the other way
-// round. Clients first, so that nobody starts anything new and everybody hears why; then the clock; then the sessions; then
-// whatever processes are left; the address and the lock last, so that no other gateway starts on a state dir whose sessions
-// still die.
+// It begins in this order: state dir (so that no other gateway uses it), signals, metrics, keeper (it must own every process from the
+// first), pool, web (it binds the port, so a port in use is noticed before any shell starts), recovery of what an earlier gateway left,
+// reaper. It ends in the reverse order: first the clients, so that nobody starts anything new and everybody hears why; then the reaper;
+// then the sessions; then the processes that are left. It releases the address and the lock last, so that no other gateway starts on a
+// state dir whose sessions are still ending.
 type gateway struct {
 	settings *config.Settings
 	log      zerolog.Logger
-	cleanups []func() error // of what was opened; the last is called first
+	cleanups []func() error // one for each opened part; run calls them in reverse order
 
 	state        *statedir.Dir
 	signals      chan os.Signal
-	ignored      func() uint64 // signals that were not the keeper's
+	ignored      func() uint64 // counts the signals that did not come from the keeper
 	registry     *prometheus.Registry
 	metrics      *metrics.Metrics
 	tokens       *auth.TokenFile
-	tokenIsNew   bool           // the token was made just now
+	tokenIsNew   bool           // this process made the token
 	keeperClient *client.Client // nil: single process
 	host         runtime.Keeper
 	endTraces    func()
 	pool         *pool.Pool
 	server       *web.Server
-	serveEnded   chan error // how Serve has ended
-	serveErr     error      // that, where nobody wanted it
+	serveEnded   chan error // receives the result of Serve
+	serveErr     error      // that result, if Serve ended by itself
 	reaper       *reaper.Reaper
 	reloader     *configReloader
 }
 
-// run is a gateway's life; conn is its keeper, nil for one that is its own.
+// run is the life of a gateway. conn is the socket to its keeper, nil if it has none.
 func (g *gateway) run(conn *os.File, stdout io.Writer) (err error) {
 	defer func() {
 		for _, end := range slices.Backward(g.cleanups) {
@@ -90,14 +90,14 @@ func (g *gateway) run(conn *os.File, stdout io.Writer) (err error) {
 
 func (g *gateway) addCleanup(f func() error) { g.cleanups = append(g.cleanups, f) }
 
-// open makes all that can fail, up to the port. Nothing runs yet, and no client is answered.
+// open does everything that can fail, up to binding the port. Nothing runs yet and no client gets an answer.
 func (g *gateway) open(conn *os.File) (err error) {
 	if conn == nil {
 		if g.state, err = statedir.Open(g.settings.StateDir); err != nil {
 			return err
 		}
 		g.addCleanup(g.state.Close)
-	} else { // the keeper has locked it
+	} else { // the keeper holds the lock
 		g.state = statedir.At(g.settings.StateDir)
 	}
 	if err := g.startSignals(conn != nil); err != nil {
@@ -116,7 +116,7 @@ func (g *gateway) open(conn *os.File) (err error) {
 	if g.settings.Web.ACME.Dir == "" {
 		g.settings.Web.ACME.Dir = g.state.File(statedir.ACMEDir)
 	}
-	if g.settings.Web.TLSCert != "" { // before the keeper is asked: an upgrade must not begin with what cannot serve
+	if g.settings.Web.TLSCert != "" { // before the keeper hears of us: a gateway that cannot serve must not begin an upgrade
 		if _, err := tls.LoadX509KeyPair(g.settings.Web.TLSCert, g.settings.Web.TLSKey); err != nil {
 			return hintListen(err, g.settings)
 		}
@@ -154,7 +154,7 @@ func (g *gateway) open(conn *os.File) (err error) {
 	return nil
 }
 
-// startSignals begins to take the signals: a keeper's, or everybody's.
+// startSignals subscribes to signals: with a keeper to those that the keeper sends, otherwise to all.
 func (g *gateway) startSignals(kept bool) (err error) {
 	if kept {
 		g.signals, g.ignored, err = keeper.KeeperSignals(g.log)
@@ -162,15 +162,15 @@ func (g *gateway) startSignals(kept bool) (err error) {
 	}
 	g.signals = make(chan os.Signal, 4)
 	for _, sig := range []os.Signal{syscall.SIGINT, syscall.SIGTERM} {
-		if !signal.Ignored(sig) { // a shell script's `trl serve &` is not for the terminal's Ctrl-C
+		if !signal.Ignored(sig) { // a shell ignores INT for a background `trl serve &`; Ctrl-C is not meant for it
 			signal.Notify(g.signals, sig)
 		}
 	}
-	signal.Notify(g.signals, syscall.SIGHUP) // caught, so that neither a closed terminal nor nohup's absence ends it
+	signal.Notify(g.signals, syscall.SIGHUP) // caught, so that a closed terminal does not end the gateway
 	return nil
 }
 
-// connectKeeper takes up what the keeper has: processes, sockets, sessions.
+// connectKeeper takes over what the keeper holds: processes, sockets, sessions.
 func (g *gateway) connectKeeper(conn *os.File) (err error) {
 	if g.keeperClient, err = client.Dial(conn, g.log); err != nil {
 		return err
@@ -183,13 +183,13 @@ func (g *gateway) connectKeeper(conn *os.File) (err error) {
 	return nil
 }
 
-// startSingleProcess makes this process the one that owns all others.
+// startSingleProcess makes this process the owner of all others.
 func (g *gateway) startSingleProcess() error {
 	host, err := runtime.NewHost(runtime.Config{Isolation: g.settings.Isolation, SessionUser: g.settings.SessionUser, WritableDirs: g.settings.LandlockDirs(), Metrics: g.metrics, Log: g.log})
 	if err != nil {
 		return cmdline.WithHint(err, "%s", hintHost(err))
 	}
-	g.addCleanup(host.Close) // KILLs what is left
+	g.addCleanup(host.Close) // kills all processes that are left
 	g.host = runtime.Local(host)
 	return requireTier(host.Tiers(), g.settings.RequiredTier)
 }
@@ -199,7 +199,7 @@ func (g *gateway) openLogs() (err error) {
 		return err
 	}
 	if g.settings.Web.Audit != nil {
-		g.addCleanup(g.settings.Web.Audit.Close) // the last to go of what begins anything
+		g.addCleanup(g.settings.Web.Audit.Close) // closed after every part that can start something
 		g.settings.Pool.OnEnd = web.AuditEnds(g.settings.Web.Audit)
 		if t, ok := g.settings.Web.Tokens.(*auth.TokenFile); ok {
 			t.OnReload(web.AuditReloads(g.settings.Web.Audit))
@@ -212,7 +212,7 @@ func (g *gateway) openLogs() (err error) {
 	return nil
 }
 
-// generation is how many gateways have served these sessions before.
+// generation is the number of gateways that served these sessions before this one.
 func (g *gateway) generation() int {
 	if g.keeperClient == nil {
 		return 0
@@ -220,7 +220,7 @@ func (g *gateway) generation() int {
 	return g.keeperClient.Generation()
 }
 
-// begin takes up what an earlier gateway left, serves, and says so.
+// begin restores what an earlier gateway left, serves, and announces it.
 func (g *gateway) begin(stdout io.Writer) error {
 	if g.keeperClient != nil {
 		g.pool.Recover(g.keeperClient.HeldSessions())
@@ -228,16 +228,16 @@ func (g *gateway) begin(stdout io.Writer) error {
 	g.pool.Start()
 	g.reaper = reaper.New(g.pool, func() { g.host.KillOrphans(g.pool.IsLive) }, g.metrics, g.log)
 	g.reaper.Start()
-	if g.keeperClient != nil { // else we fork
+	if g.keeperClient != nil { // otherwise this process forks itself
 		g.adjustGOMAXPROCS()
 	}
 	g.serveEnded = make(chan error, 1)
 	go func() { g.serveEnded <- g.server.Serve() }() // until Shutdown, or until the listener fails
-	g.pool.Recovered()                               // who asks for one meanwhile waits for that one; the keeper, for all: before, this program has not taken over
+	g.pool.Recovered()                               // requests for a session that is being restored wait for it; the keeper waits for all of them before it regards this program as the gateway
 
 	url := g.server.URL()
 	local := localURL(url, g.settings.Web.Listen)
-	if g.settings.GatewayUser == nil { // else the state dir is the keeper's, which has done so
+	if g.settings.GatewayUser == nil { // otherwise the state dir is the keeper's, and the keeper has written the address
 		if err := g.state.Publish(local); err != nil {
 			g.log.Warn().Err(err).Msg("the command line will not find this gateway by itself")
 		}
@@ -262,20 +262,20 @@ func (g *gateway) begin(stdout io.Writer) error {
 	return nil
 }
 
-// adjustGOMAXPROCS begins to be sparing with them.
+// adjustGOMAXPROCS starts the goroutine that adjusts GOMAXPROCS to the load.
 func (g *gateway) adjustGOMAXPROCS() {
 	stop, ended := make(chan struct{}), make(chan struct{})
-	go func() { // until the end, which waits for it
+	go func() { // ends when stop is closed; the cleanup waits for it
 		defer close(ended)
 		runtime.AdjustGOMAXPROCS(stop)
 	}()
 	g.addCleanup(func() error { close(stop); <-ended; return nil })
 }
 
-// wait returns when it is time to end in order, or with an error when there is nothing left to end.
+// wait returns nil when it is time for an orderly end, and an error if no orderly end is possible.
 func (g *gateway) wait() error {
 	var gone, yield <-chan struct{} // nil: never
-	var pulse <-chan time.Time      // for a supervisor; a keeper does it otherwise
+	var pulse <-chan time.Time      // for systemd's watchdog; with a keeper, the keeper answers it
 	if g.keeperClient != nil {
 		gone, yield = g.keeperClient.Done(), g.keeperClient.Yield()
 	} else if every := watchdogInterval(); every > 0 {
@@ -305,8 +305,8 @@ func (g *gateway) wait() error {
 		case <-yield:
 			g.handOver()
 		case <-gone:
-			// Nothing shall run that nobody owns. Should we be killed, too, the next start does it (keeper.go).
-			if g.settings.GatewayUser != nil { // whom we may not touch: the orphan killer does
+			// No process may run without an owner. If we are killed as well, the next start kills them (keeper.go).
+			if g.settings.GatewayUser != nil { // we may not kill another user's processes: the orphan killer does
 				g.log.Error().Msg("the keeper is dead; trl kill-orphans ends what it left")
 			} else {
 				ended := g.keeperClient.Instance().KillLeftovers(StopTimeout)
@@ -314,13 +314,13 @@ func (g *gateway) wait() error {
 			}
 			ctx, cancel := context.WithTimeout(context.Background(), handoverTimeout)
 			defer cancel()
-			_ = g.server.Shutdown(ctx) // who waits for an answer gets it
+			_ = g.server.Shutdown(ctx) // clients that wait for an answer get an error
 			return cmdline.WithHint(errors.New("the keeper is gone, and every session with it"), "something killed it (kill -9, the OOM killer); start trl serve again")
 		}
 	}
 }
 
-// handOver gives everything to the next gateway, and ends the program.
+// handOver leaves everything to the next gateway and exits.
 func (g *gateway) handOver() {
 	ctx, cancel := context.WithTimeout(context.Background(), handoverTimeout)
 	defer cancel()
@@ -331,11 +331,11 @@ func (g *gateway) handOver() {
 		g.log.Error().Err(err).Msg("audit log")
 	}
 	g.log.Info().Msg("left everything to the next gateway")
-	os.Exit(0) // and nothing else of us may run: what belongs to the sessions has one user at a time
+	os.Exit(0) // at once, because only one gateway at a time may use the sessions
 }
 
-// shutDown ends the sessions, and before them whoever might begin something. A second signal means that no step waits any more,
-// and what owns the processes KILLs.
+// shutDown ends the clients' connections, which could start something, and then the sessions. After a second signal no step waits any
+// longer, and the owner of the processes kills them.
 func (g *gateway) shutDown() error {
 	if g.keeperClient == nil {
 		notify(stopping)

@@ -22,12 +22,13 @@ import (
 	"trl/web/listen"
 )
 
-// --user and --session-user: who may do what beside root's keeper. Sessions run as their user by the keeper's doing
-// (runtime/confinement.go); what a gateway needs that is another user is here.
+// --user and --session-user: what other users may do besides root's keeper. The keeper runs sessions as their user
+// (runtime/confinement.go). This file has what a gateway needs that runs as another user.
 
-// grantGateway lets the gateway's user have what it needs of the state dir: to look into it and to read the tokens, and a
-// directory for recordings. It can write nothing else in there, since root reads and replaces files in it. What only a gateway knows otherwise, its address, is
-// written now: who comes before it serves waits. The result is the gateway's environment.
+// grantGateway gives the gateway's user what it needs of the state dir: it may enter it, read the tokens, and write into a directory for
+// recordings. It can write nothing else there, because root reads and replaces files in it. Normally only the gateway knows its address;
+// here grantGateway writes it now, and clients that connect before the gateway serves have to wait. The result is the gateway's
+// environment.
 func grantGateway(s *config.Settings, state *statedir.Dir, sockets *listen.Sockets, env []string) ([]string, error) {
 	uid, gid := int(s.GatewayUser.UID), int(s.GatewayUser.GID)
 	if err := errors.Join(os.Chown(state.Path, 0, gid), os.Chmod(state.Path, 0o750)); err != nil {
@@ -38,7 +39,7 @@ func grantGateway(s *config.Settings, state *statedir.Dir, sockets *listen.Socke
 		if err == nil {
 			err = os.Lchown(state.File(statedir.TokensFile), uid, gid)
 		}
-		if err == nil { // its owner may have taken it away
+		if err == nil { // its owner may have removed it
 			if err = os.Lchown(state.File(statedir.OperatorFile), uid, gid); errors.Is(err, fs.ErrNotExist) {
 				err = nil
 			}
@@ -67,8 +68,8 @@ func grantGateway(s *config.Settings, state *statedir.Dir, sockets *listen.Socke
 	return env, nil
 }
 
-// clearEnvironment drops the variables that are not for sessions, and a TMPDIR that sessions of another user, or in a sandbox, cannot
-// use. In a sandbox it returns the pid of the process that stands for this one outside.
+// clearEnvironment removes the variables that sessions must not get, and a TMPDIR that sessions of another user or in a sandbox cannot use.
+// In a sandbox it returns the pid of the process that represents this one outside.
 func clearEnvironment(s *config.Settings) (outsidePID int) {
 	if text, sandboxed := os.LookupEnv(config.SandboxedVar); sandboxed {
 		outsidePID, _ = strconv.Atoi(text)
@@ -81,11 +82,11 @@ func clearEnvironment(s *config.Settings) (outsidePID int) {
 	return outsidePID
 }
 
-// The orphan killer is there for the end of a keeper that is killed: what is left of its sessions must end, and a gateway that is
-// not root may not do that. It is root, has nothing but the end of a pipe whose other end is the keeper's, and waits.
+// The orphan killer ends what is left of the sessions when a keeper is killed, because a gateway that is not root may not kill them. It
+// runs as root and waits for the end of a pipe that the keeper holds; it has no other descriptor.
 const killOrphansCommand = "kill-orphans"
 
-// startOrphanKiller starts one. It ends when end is called, or with this process: when nobody has w open.
+// startOrphanKiller starts it. It ends when nobody has w open any more: after a call of end, or with this process.
 func startOrphanKiller(instance runtime.Instance) (w *os.File, end func(), err error) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -97,18 +98,18 @@ func startOrphanKiller(instance runtime.Instance) (w *os.File, end func(), err e
 	cmd.Env = []string{}
 	cmd.Dir = "/"
 	cmd.Stdin = r
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // a terminal's Ctrl-C is not for it
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // so that a terminal's Ctrl-C does not reach it
 	if err := cmd.Start(); err != nil {
 		w.Close()
 		return nil, nil, fmt.Errorf("orphan killer: %w", err)
 	}
 	return w, func() {
 		w.Close()
-		_ = cmd.Wait() // the child reaper may have been first; it finds nobody
+		_ = cmd.Wait() // the child reaper may have reaped it already; then Wait returns an error
 	}, nil
 }
 
-// NewKillOrphans is for startOrphanKiller alone.
+// NewKillOrphans is the command that startOrphanKiller runs.
 func NewKillOrphans() *cobra.Command {
 	return &cobra.Command{
 		Use: killOrphansCommand, Hidden: true, Args: cmdline.OneArg,
@@ -123,7 +124,7 @@ func NewKillOrphans() *cobra.Command {
 					break
 				}
 			}
-			runtime.Instance(instance).KillLeftovers(time.Minute) // it has the time
+			runtime.Instance(instance).KillLeftovers(time.Minute) // there is no hurry
 			return nil
 		},
 	}

@@ -13,10 +13,10 @@ import (
 	"trl/runtime/confine"
 )
 
-// isolationHint is for an --isolation that cannot be had.
+// isolationHint is the hint for an --isolation that this machine does not offer.
 const isolationHint = "use --isolation auto; `trl doctor` says what there is"
 
-// hintHost is for a host that cannot be made.
+// hintHost is the hint if the host cannot be made.
 func hintHost(err error) string {
 	switch {
 	case strings.Contains(err.Error(), "tmpfs"):
@@ -27,7 +27,7 @@ func hintHost(err error) string {
 	return "`trl doctor` says what there is"
 }
 
-// requireTier refuses to start with less than the operator will have.
+// requireTier returns an error if the tier in force is below the one that the operator requires.
 func requireTier(tiers []runtime.TierReport, wanted string) error {
 	force := tiers[slices.IndexFunc(tiers, func(r runtime.TierReport) bool { return r.InForce })]
 	if runtime.TierAtLeast(force.Tier, wanted) {
@@ -47,7 +47,8 @@ func requireTier(tiers []runtime.TierReport, wanted string) error {
 	return cmdline.WithHint(fmt.Errorf("isolation %s is in force, and %s is required%s", force.Tier, wanted, why), "%s", hint)
 }
 
-// inSandbox runs this very command line in a sandbox, and ends as it does. What of the file system that needs is let through.
+// inSandbox runs this command line in a sandbox and exits with its exit code. It gives the sandbox the files and directories that trl
+// needs.
 func inSandbox(s *config.Settings) error {
 	if err := os.MkdirAll(s.StateDir, 0o700); err != nil {
 		return cmdline.WithHint(fmt.Errorf("make state directory: %w", err), "choose another one with --state-dir")
@@ -66,7 +67,7 @@ func inSandbox(s *config.Settings) error {
 		if err != nil {
 			return cmdline.WithHint(fmt.Errorf("%s: %w", s.Source(flag), err), "name a directory that is there")
 		}
-		own := real == "/tmp" && (flag == "default-dir" || flag == "allow-write") // the sandbox's will do
+		own := real == "/tmp" && (flag == "default-dir" || flag == "allow-write") // the sandbox has a /tmp of its own, which is enough
 		if real == "/" || slices.Contains(confine.SandboxOwn, real) && !own {
 			return cmdline.WithHint(fmt.Errorf("%s: %s would be let into the sandbox, to be written to", s.Source(flag), real), "choose a directory of its own for it")
 		}
@@ -80,10 +81,10 @@ func inSandbox(s *config.Settings) error {
 	if s.Operation.Audit.Path != "" {
 		dirs = append(dirs, [2]string{"audit-log", filepath.Dir(s.Operation.Audit.Path)})
 	}
-	if _, err := os.Stat(s.TokenFile); s.TokenFile != "" && err != nil { // it will be made
+	if _, err := os.Stat(s.TokenFile); s.TokenFile != "" && err != nil { // trl will create the file
 		dirs = append(dirs, [2]string{"token-file", filepath.Dir(s.TokenFile)})
 	}
-	if s.IsSet("record-dir") && s.Pool.Record.Dir != "" { // the one that is not given is in the state dir
+	if s.IsSet("record-dir") && s.Pool.Record.Dir != "" { // without the flag the directory is in the state dir
 		if err := os.MkdirAll(s.Pool.Record.Dir, 0o700); err != nil {
 			return cmdline.WithHint(fmt.Errorf("directory for recordings: %w", err), "choose another --record-dir")
 		}
@@ -92,7 +93,7 @@ func inSandbox(s *config.Settings) error {
 	for _, dir := range s.AllowWrite {
 		dirs = append(dirs, [2]string{"allow-write", dir})
 	}
-	if len(s.AllowWrite) > 0 { // and nowhere else
+	if len(s.AllowWrite) > 0 { // then sessions may write nowhere else
 		box.Read = append(box.Read, s.Pool.DefaultDir)
 	} else {
 		dirs = append(dirs, [2]string{"default-dir", s.Pool.DefaultDir})

@@ -23,10 +23,10 @@ import (
 	"trl/web/listen"
 )
 
-// runKeeper is the half of `trl serve` that stays: it owns the state directory's lock, the sockets and every process, and starts
-// this same program again as the gateway, as often as that dies. It ends when the gateway has said goodbye. After an upgrade
-// it is a new program in the same process, and goes on with what will says it has; nil: it is the first. outsidePID is the process that
-// stands for this one outside of the sandbox; 0: there is no sandbox.
+// runKeeper is the half of `trl serve` that stays. It owns the lock of the state directory, the sockets and every process. It starts the
+// same program as the gateway, again whenever the gateway dies, and it ends after the gateway has said goodbye. After an upgrade it is a
+// new program in the same process, and will has the state of the old one; nil: there was none. outsidePID is the process that represents
+// this one outside of the sandbox; 0: there is no sandbox.
 func runKeeper(s *config.Settings, will *keeper.Handover, outsidePID int, log zerolog.Logger) (err error) {
 	k := keeperSetup{handover: will, outsidePID: outsidePID}
 	if s.FileError != nil {
@@ -56,29 +56,29 @@ func runKeeper(s *config.Settings, will *keeper.Handover, outsidePID int, log ze
 		Drain: s.DrainTime(), Notify: notify, Watchdog: watchdogInterval(),
 		Check: func(tiers []runtime.TierReport) error { return requireTier(tiers, s.RequiredTier) },
 	})
-	_ = os.Remove(state.File(statedir.InstanceFile)) // Run has ended all that bore it
+	_ = os.Remove(state.File(statedir.InstanceFile)) // Run has ended every process of this instance
 	if r := (*cmdline.HintedError)(nil); code == 0 || errors.As(err, &r) {
 		return err
 	}
 	if err != nil {
 		log.Error().Err(err).Msg("keeper ends")
 	}
-	return cmdline.ExitCode(code) // whoever failed has said why
+	return cmdline.ExitCode(code) // the failure is already in the log
 }
 
-// A keeperSetup is what a keeper has before it keeps.
+// keeperSetup has what a keeper needs before it runs.
 type keeperSetup struct {
 	handover   *keeper.Handover
 	outsidePID int
 	state      *statedir.Dir
 	sockets    *listen.Sockets
 	files      []*os.File // of the sockets, for gateways
-	program    string     // as it is called now: /proc/self/exe follows the file, and an upgrade is another file
+	program    string     // the path of our program; /proc/self/exe would follow a renamed file, and an upgrade is another file at this path
 	instance   runtime.Instance
 	env        []string // of gateways
 
-	orphanKiller    *os.File // what the orphan killer waits for the end of; nil: there is none
-	endOrphanKiller func()   // of the orphan killer
+	orphanKiller    *os.File // the pipe that the orphan killer watches; nil: there is no orphan killer
+	endOrphanKiller func()   // ends the orphan killer
 }
 
 func (k *keeperSetup) begin(s *config.Settings, log zerolog.Logger) (err error) {
@@ -101,7 +101,7 @@ func (k *keeperSetup) begin(s *config.Settings, log zerolog.Logger) (err error) 
 		return err
 	}
 	pid := os.Getpid()
-	if k.outsidePID != 0 { // our own is 1, and the other passes on what it is told
+	if k.outsidePID != 0 { // in the sandbox our pid is 1; the process outside passes signals on
 		pid = k.outsidePID
 	}
 	if err := os.WriteFile(k.state.File(statedir.KeeperFile), fmt.Appendln(nil, pid), 0o600); err != nil {
@@ -110,7 +110,7 @@ func (k *keeperSetup) begin(s *config.Settings, log zerolog.Logger) (err error) 
 	killLeftovers(k.state, log)
 	k.instance = runtime.NewInstance()
 	if err := os.WriteFile(k.state.File(statedir.InstanceFile), fmt.Appendln(nil, bootID(), k.instance), 0o600); err != nil {
-		return fmt.Errorf("state directory: %w", err) // what a kill -9 of us leaves could not be found
+		return fmt.Errorf("state directory: %w", err) // after a kill -9 of us the next start could not find our processes
 	}
 	if k.program, err = os.Executable(); err != nil {
 		log.Warn().Err(err).Msg("no upgrade without a restart")
@@ -130,7 +130,7 @@ func (k *keeperSetup) resume(s *config.Settings) (err error) {
 	k.files, k.program, k.env, k.endOrphanKiller = k.handover.Files(), k.handover.Program, k.handover.Env, func() {}
 	if len(k.handover.Held) > 1 {
 		k.orphanKiller = os.NewFile(uintptr(k.handover.Held[1]), "orphan killer")
-		k.endOrphanKiller = func() { k.orphanKiller.Close() } // it is the child reaper's now
+		k.endOrphanKiller = func() { k.orphanKiller.Close() } // the child reaper waits for it now
 	}
 	if k.state, err = statedir.Inherit(s.StateDir, k.handover.Held[0]); err != nil {
 		return err
@@ -139,7 +139,7 @@ func (k *keeperSetup) resume(s *config.Settings) (err error) {
 	return err
 }
 
-// killLeftovers ends what a keeper that was killed left, its gateway included. We have its lock, so it is dead.
+// killLeftovers kills what a dead keeper left, also its gateway. That keeper is dead, because we hold its lock.
 func killLeftovers(state *statedir.Dir, log zerolog.Logger) {
 	text, err := os.ReadFile(state.File(statedir.InstanceFile))
 	if err != nil {
@@ -148,7 +148,7 @@ func killLeftovers(state *statedir.Dir, log zerolog.Logger) {
 	var boot string
 	var instance runtime.Instance
 	if _, err := fmt.Sscan(string(text), &boot, &instance); err != nil || boot != bootID() {
-		return // before the last boot: nothing is left
+		return // from before the last boot: nothing is left
 	}
 	if ended := instance.KillLeftovers(StopTimeout); len(ended) > 0 {
 		log.Warn().Ints("pids", ended).Msg("ended what a keeper that was killed left behind")
@@ -160,11 +160,11 @@ func bootID() string {
 	return strings.TrimSpace(string(text))
 }
 
-// countKeeper adds what the keeper counts, which it has done since before this gateway, to what is scraped; and the signals
+// countKeeper adds the keeper's counters, which run since before this gateway, to the scraped metrics. It also adds the number of signals
 // that this gateway ignored.
 func countKeeper(all prometheus.Gatherer, counts *metrics.Metrics, kept *client.Client, ignored func() uint64) prometheus.Gatherer {
 	var mu sync.Mutex
-	var told wire.Numbers // guarded by mu; what counts has of it
+	var told wire.Numbers // guarded by mu; the numbers that counts already contains
 	return prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
 		mu.Lock()
 		defer mu.Unlock()

@@ -11,8 +11,8 @@ import (
 	"trl/web/audit"
 )
 
-// openAudit opens the audit log, nil when there is to be none. Not before this gateway is the only one: an upgrade's predecessor
-// writes to it until it leaves.
+// openAudit opens the audit log; nil: there is none. Call it only when this gateway is the only one: during an upgrade, the predecessor
+// writes to the log until it leaves.
 func openAudit(s *config.Settings, counts *metrics.Metrics, log zerolog.Logger) (*audit.Log, error) {
 	c := s.Operation.Audit
 	if c.Path == "" {

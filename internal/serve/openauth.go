@@ -13,7 +13,7 @@ import (
 	"trl/web/auth"
 )
 
-// openAuth reads tokens and keys, which it follows until close. first: the tokens were made just now.
+// openAuth reads tokens and keys, and follows their changes until close. first: this process has just made the tokens.
 func openAuth(s *config.Settings, state *statedir.Dir, log zerolog.Logger) (tokens *auth.TokenFile, first bool, close func(), err error) {
 	close = func() {}
 	if s.Web.AuthNone {

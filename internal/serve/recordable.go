@@ -11,8 +11,8 @@ import (
 	"trl/internal/config"
 )
 
-// checkRecordable refuses to start where the policy's recordings could not be written: sessions that are not recorded are not what
-// was asked for. A gateway that comes back to its sessions says so and serves.
+// checkRecordable refuses to start if the recordings that the policy demands could not be written. A gateway that comes back to its
+// sessions logs the error instead and serves.
 func checkRecordable(s *config.Settings, first bool, log zerolog.Logger) error {
 	r := s.Pool.Record
 	if r.Policy == "off" {

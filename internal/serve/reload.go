@@ -19,28 +19,28 @@ import (
 	"trl/web/filewatch"
 )
 
-// A configReloader keeps in force what the config file says, of what is live. A file that is not all right changes nothing.
+// configReloader applies changes of the live settings in the config file. A file with any mistake changes nothing.
 type configReloader struct {
 	pool    *pool.Pool
 	server  *web.Server
 	host    runtime.Keeper
 	metrics *metrics.Metrics
 	log     zerolog.Logger
-	watch   io.Closer // nil: there is no file, or nobody tells of its changes
+	watch   io.Closer // nil: there is no file, or no notice of its changes
 
-	slot      chan struct{}           // who has put something in has the turn, and with it what is below
+	slot      chan struct{}           // holds the lock on the fields below while it has an element
 	current   *config.Settings        // in force; replaced, never changed
-	lastHash  [sha256.Size]byte       // of the file when it was last looked at, good or bad
-	onApplied func(text []byte) error // who wants to know what was taken; nil: nobody
+	lastHash  [sha256.Size]byte       // of the file when it was last read, valid or not
+	onApplied func(text []byte) error // called with the file that is in force; may be nil
 }
 
-// follow begins. Its goroutine, if there is a file, ends with close.
+// follow makes a configReloader. If there is a file, its goroutine ends with close.
 func follow(s *config.Settings, sessions *pool.Pool, server *web.Server, processes runtime.Keeper, counts *metrics.Metrics, log zerolog.Logger) *configReloader {
 	f := &configReloader{pool: sessions, server: server, host: processes, metrics: counts, log: log, current: s, slot: make(chan struct{}, 1)}
 	if s.File == "" {
 		return f
 	}
-	if s.FileError == nil { // else it has not been looked at, as far as we are concerned
+	if s.FileError == nil { // otherwise the file has not been read
 		f.lastHash = sha256.Sum256(s.FileText)
 		f.setWaiting(s.NeedRestart)
 	}
@@ -48,7 +48,7 @@ func follow(s *config.Settings, sessions *pool.Pool, server *web.Server, process
 	if f.watch, err = filewatch.Follow(log, func() error { f.reloadIfChanged(); return nil }, s.File); err != nil {
 		log.Warn().Err(err).Msg("changes of the config file are not noticed; SIGHUP reads it again")
 	}
-	f.reloadIfChanged() // since it was read and before it was watched
+	f.reloadIfChanged() // the file may have changed between reading and watching it
 	return f
 }
 
@@ -58,7 +58,7 @@ func (f *configReloader) close() {
 	}
 }
 
-// subscribe gives taken what is in force, now and whenever that changes.
+// subscribe calls taken with the file in force, now and whenever it changes.
 func (f *configReloader) subscribe(taken func(text []byte) error) {
 	f.slot <- struct{}{}
 	defer func() { <-f.slot }()
@@ -75,10 +75,10 @@ func (f *configReloader) notifyApplied() {
 	}
 }
 
-// reloadIfChanged reads the file again if it is another one than before.
+// reloadIfChanged reads the file again if its content differs from the last time.
 func (f *configReloader) reloadIfChanged() { f.read(false) }
 
-// reloadAlways reads it again in any case.
+// reloadAlways reads the file again in any case.
 func (f *configReloader) reloadAlways() { f.read(true) }
 
 func (f *configReloader) read(anyway bool) {
@@ -100,7 +100,7 @@ func (f *configReloader) read(anyway bool) {
 	var next *config.Settings
 	switch {
 	case err != nil:
-	case len(text) == 0: // as it is for a moment when it is written over
+	case len(text) == 0: // it is empty for a moment while a program rewrites it
 		err = cmdline.WithHint(fmt.Errorf("config file %s: empty", f.current.File), "it may be half written; one with a comment counts")
 	default:
 		next, err = f.current.WithFile(text)
@@ -137,14 +137,14 @@ func (f *configReloader) setWaiting(waiting []string) {
 	}
 }
 
-// apply puts next in force, or nothing of it: what can fail comes first and takes nothing away.
+// apply puts all of next in force, or nothing: the steps that can fail come first and change nothing.
 func (f *configReloader) apply(next *config.Settings) (err error) {
 	now := f.current
 	if err := next.Enforceable(f.host.Unenforceable()); err != nil {
 		return err
 	}
 	if dir := next.Pool.DefaultDir; dir != now.Pool.DefaultDir {
-		if info, err := os.Stat(dir); !errors.Is(err, os.ErrPermission) && (err != nil || !info.IsDir()) { // its shells may be allowed to look
+		if info, err := os.Stat(dir); !errors.Is(err, os.ErrPermission) && (err != nil || !info.IsDir()) { // the sessions' shells may be allowed to enter it
 			return cmdline.WithHint(fmt.Errorf("%s: %q", next.Source("default-dir"), dir), "want an existing directory, from /")
 		}
 	}
@@ -161,7 +161,7 @@ func (f *configReloader) apply(next *config.Settings) (err error) {
 		return cmdline.WithHint(fmt.Errorf("%s: %w", next.Source("tls-cert"), err), "check tls_cert and tls_key")
 	}
 	f.pool.Configure(next.Pool)
-	level, _ := zerolog.ParseLevel(next.LogLevel) // check knows them
+	level, _ := zerolog.ParseLevel(next.LogLevel) // check accepted the level
 	zerolog.SetGlobalLevel(level)
 	return nil
 }

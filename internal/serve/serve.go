@@ -65,9 +65,9 @@ sessions, or one for each. With --user the gateway is not root either. --allow-w
 	return cmd
 }
 
-// serve is both halves of a gateway: started by a person or a supervisor it is the keeper (keeper.go), which starts it again
-// as the gateway proper (gateway.go). With --single-process there is no keeper, and everything ends with this process. With
-// --sandbox both are in the sandbox, and this process waits for them.
+// serve runs both halves of a gateway. Started by a person or a supervisor, it is the keeper (keeper.go), which starts the program again as
+// the gateway (gateway.go). With --single-process there is no keeper, and everything ends with this process. With --sandbox both halves are
+// in the sandbox, and this process waits for them.
 func serve(s *config.Settings, will *keeper.Handover, stdout io.Writer, log zerolog.Logger) error {
 	s.Web.AuthNone = s.Auth == "none"
 	conn, err := client.GatewaySocket()
@@ -93,7 +93,7 @@ func serve(s *config.Settings, will *keeper.Handover, stdout io.Writer, log zero
 			return err
 		}
 	}
-	if will == nil { // once, by the first process
+	if will == nil { // only in the first process
 		for _, err := range config.UnknownVariables() {
 			event := log.Warn()
 			if r := (*cmdline.HintedError)(nil); errors.As(err, &r) {
@@ -113,18 +113,19 @@ func serve(s *config.Settings, will *keeper.Handover, stdout io.Writer, log zero
 func newLogger(s *config.Settings, w io.Writer) zerolog.Logger {
 	level, err := zerolog.ParseLevel(s.LogLevel)
 	if err != nil {
-		level = zerolog.InfoLevel // Settings.check has refused everything else
+		level = zerolog.InfoLevel // Settings.check has refused every other text
 	}
 	if s.LogFormat == "console" {
 		w = zerolog.ConsoleWriter{Out: w, NoColor: !isatty.IsTerminal(os.Stderr.Fd()) || os.Getenv("NO_COLOR") != "", TimeFormat: time.RFC3339}
 	}
-	zerolog.SetGlobalLevel(level)         // and no logger has another one: so it can change
-	zerolog.ErrorHandler = func(error) {} // a log nobody reads must not end us, and there is nowhere else to say so
+	zerolog.SetGlobalLevel(level)         // the only level: no logger has its own, so a reload can change it
+	zerolog.ErrorHandler = func(error) {} // an error of the log must not end us, and there is no other place to report it
 	return zerolog.New(w).With().Timestamp().Logger()
 }
 
-// printAddress prints what whoever started us waits for. The login link is a secret: it is printed when it is new, or to a person,
-// and not into the log of every later start. A stdout that is closed is fine. Tokens are kept hashed: the link has the operator's own.
+// printAddress prints the address, for whoever started us. The login link is a secret: printAddress prints it when it is new, or on a
+// terminal, but not into the log of every later start. A closed stdout is no error. The link contains the operator's own token, because trl
+// keeps only hashes of the others.
 func printAddress(w io.Writer, url, local string, tokens *auth.TokenFile, state *statedir.Dir, first bool) {
 	fmt.Fprintf(w, "trl: listening on %s\n", url)
 	if tokens == nil || !first && !isatty.IsTerminal(os.Stdout.Fd()) {
@@ -139,7 +140,8 @@ func printAddress(w io.Writer, url, local string, tokens *auth.TokenFile, state 
 	}
 }
 
-// localURL is where this machine reaches a gateway that listens on every address: by IPv4, unless it was told an address of IPv6.
+// localURL is the address at which this machine reaches a gateway that listens on every address: by IPv4, unless --listen has an IPv6
+// address.
 func localURL(url, listen string) string {
 	loopback := "//127.0.0.1:"
 	if strings.HasPrefix(listen, "[") {

@@ -12,12 +12,12 @@ import (
 	"trl/runtime/keeper/client"
 )
 
-// hideEnviron makes /proc/PID/environ empty, which every session of the same user could read: it shows the memory where the
-// kernel put our environment at exec, whatever os.Clearenv says. What the program itself sees stays as it was.
+// hideEnviron empties /proc/PID/environ, which every session of the same user could read. That file shows the memory where the kernel put
+// our environment at exec, whatever os.Clearenv does. The program itself sees the same variables as before.
 //
-// It must come before anything else: Go's strings of the environment point into that memory, so they are copied first, and
-// whoever already held one would see it change. Written by /proc/self/mem, because prctl(PR_SET_MM) needs a capability and a
-// plain store an unsafe pointer.
+// It must run before anything else: Go's strings of the environment point into that memory. hideEnviron copies them first, but a string
+// that somebody else already holds would change. It writes through /proc/self/mem, because prctl(PR_SET_MM) needs a capability and a plain
+// store an unsafe pointer.
 func hideEnviron() error {
 	kept := os.Environ()
 	for i := range kept {
@@ -26,14 +26,14 @@ func hideEnviron() error {
 	os.Clearenv()
 	for _, kv := range kept {
 		if k, v, ok := strings.Cut(kv, "="); ok {
-			_ = os.Setenv(k, v) // as it came from the kernel, so the name is a name
+			_ = os.Setenv(k, v) // the kernel gave us the variable, so its name is valid
 		}
 	}
 	stat, err := os.ReadFile("/proc/self/stat")
 	if err != nil {
 		return err
 	}
-	// proc_pid_stat(5): the name, field 2, may hold spaces; env_start and env_end are 50 and 51.
+	// proc_pid_stat(5): field 2, the name, may contain spaces; env_start and env_end are fields 50 and 51.
 	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 	if len(fields) < 49 {
 		return errors.New("/proc/self/stat has no env_start")
@@ -52,13 +52,13 @@ func hideEnviron() error {
 	return err
 }
 
-// A Startup is how `trl serve` was started.
+// Startup says how `trl serve` was started.
 type Startup struct {
 	exposed  error            // why sessions may read our environment
-	handover *keeper.Handover // of the keeper that we go on as; nil: none
+	handover *keeper.Handover // the state of the keeper that we continue; nil: none
 }
 
-// ReadEnvironment comes before anything reads the environment. asked: a keeper wanted to know whether we could go on as it, no more.
+// ReadEnvironment must run before anything reads the environment. asked: a keeper only wanted to know whether we could continue it.
 func (b *Startup) ReadEnvironment() (asked bool, err error) {
 	b.exposed = hideEnviron()
 	if asked, err = keeper.CheckHandover(); asked || err != nil {

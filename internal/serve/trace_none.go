@@ -8,7 +8,7 @@ import (
 	"trl/web"
 )
 
-// openTraces is that of a build without tracing: there is nothing to tell, and nothing that tells is linked.
+// openTraces does nothing in a build without tracing, which does not link OpenTelemetry.
 func openTraces(zerolog.Logger) (tell func(web.Trace), end func(), err error) {
 	return nil, func() {}, nil
 }

@@ -21,10 +21,11 @@ import (
 	"trl/web"
 )
 
-// traceEndTimeout is what the last spans get to reach a collector when we end.
+// traceEndTimeout bounds the sending of the last spans at our end.
 const traceEndTimeout = 2 * time.Second
 
-// openTraces tells of requests by OTLP over HTTP, to where OpenTelemetry's own variables say; nobody is told while those are unset.
+// openTraces sends traces of requests by OTLP over HTTP to the address in OpenTelemetry's own variables. Without these variables it sends
+// nothing.
 func openTraces(log zerolog.Logger) (tell func(web.Trace), end func(), err error) {
 	if os.Getenv("OTEL_EXPORTER_OTLP_ENDPOINT") == "" && os.Getenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") == "" {
 		return nil, func() {}, nil
@@ -39,7 +40,7 @@ func openTraces(log zerolog.Logger) (tell func(web.Trace), end func(), err error
 	if err != nil {
 		return nil, nil, fmt.Errorf("traces: %w", err)
 	}
-	provider := sdk.NewTracerProvider(sdk.WithBatcher(exporter), sdk.WithResource(who)) // drops spans when its queue is full: it never waits
+	provider := sdk.NewTracerProvider(sdk.WithBatcher(exporter), sdk.WithResource(who)) // drops spans when its queue is full, so it never blocks
 	tracer := provider.Tracer("trl")
 	return func(t web.Trace) { spans(tracer, t) }, func() {
 		ctx, cancel := context.WithTimeout(context.Background(), traceEndTimeout)
@@ -50,7 +51,7 @@ func openTraces(log zerolog.Logger) (tell func(web.Trace), end func(), err error
 	}, nil
 }
 
-// spans makes those of one request, which is over: the whole, and below it what it consisted of.
+// spans makes the spans of one finished request: one for all of it, and below it one for each part.
 func spans(tracer trace.Tracer, t web.Trace) {
 	attributes := []attribute.KeyValue{attribute.String("trl.outcome", t.Outcome)}
 	for key, id := range map[string]string{"trl.session": t.Session, "trl.exec": t.Exec} {
@@ -68,7 +69,7 @@ func spans(tracer trace.Tracer, t web.Trace) {
 	}
 	turn := t.StartedAt
 	if turn.IsZero() {
-		turn = t.EndedAt // it was taken out of the queue
+		turn = t.EndedAt // the exec left the queue without a turn
 	}
 	part("queue", t.QueuedAt, turn)
 	part("run", t.StartedAt, t.EndedAt)

@@ -10,7 +10,7 @@ import (
 
 var ErrHashes = errors.New("a gateway's list, which holds hashes and no token")
 
-// FirstToken reads the secret of the first token in a token file, or of a file that holds one token and nothing else.
+// FirstToken reads the first token of a token file, or of a file that contains only one token.
 func FirstToken(path string) (string, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -30,11 +30,11 @@ func FirstToken(path string) (string, error) {
 	return "", fmt.Errorf("token file %s: %w", path, none)
 }
 
-// OperatorToken is the one that a state dir has for this command line; "": --auth none, or the server will say so.
+// OperatorToken is the token of a state dir for this command line; "": there is none, and a server that needs one will refuse.
 func OperatorToken(dir string) string {
 	token, err := FirstToken(filepath.Join(dir, OperatorFile))
 	if err != nil {
-		token, _ = FirstToken(filepath.Join(dir, TokensFile)) // as it was made once
+		token, _ = FirstToken(filepath.Join(dir, TokensFile)) // older versions kept the token itself there
 	}
 	return token
 }

@@ -1,4 +1,4 @@
-// Package statedir is the directory in which a gateway keeps its state: where it is, its lock, its files, the operator's token.
+// Package statedir is the directory in which a gateway keeps its state: its place, its lock, its files, the operator's token.
 package statedir
 
 import (
@@ -20,27 +20,27 @@ import (
 // OfSystem is the state dir of a gateway that the system started.
 const OfSystem = "/var/lib/trl"
 
-// What is in a state dir.
+// Files and directories in a state dir.
 const (
-	AddressFile   = "address" // the URL of the gateway that runs on this state dir
+	AddressFile   = "address" // the URL of the running gateway
 	TokensFile    = "tokens"
-	OperatorFile  = "operator-token" // the token of whoever runs the gateway, for the command line here and the login link
-	GatewayDir    = "gateway"        // what a gateway writes, whichever user it is
+	OperatorFile  = "operator-token" // the operator's token, for the command line on this machine and the login link
+	GatewayDir    = "gateway"        // the files that a gateway writes, also as another user
 	LoginsFile    = GatewayDir + "/logins"
-	ACMEDir       = "acme" // certificates that the gateway got by itself, and their keys
+	ACMEDir       = "acme" // certificates from ACME, and their keys
 	RecordingsDir = "recordings"
-	KeeperFile    = "keeper"   // the keeper's pid, while it lives
-	InstanceFile  = "instance" // "BOOT-ID INSTANCE": how to find the processes that a killed keeper leaves
-	UpgradeFile   = "upgrade"  // how the last upgrade ended: nothing, or why it was refused
+	KeeperFile    = "keeper"   // the keeper's pid, while it runs
+	InstanceFile  = "instance" // "BOOT-ID INSTANCE", by which the next start finds the processes that a killed keeper left
+	UpgradeFile   = "upgrade"  // the outcome of the last upgrade: empty, or why it was refused
 )
 
-// Dir is the gateway's directory, locked while it runs.
+// Dir is the gateway's state dir, locked while the gateway runs.
 type Dir struct {
 	Path string
-	lock *os.File // flock; released by the kernel when we die, however we die
+	lock *os.File // flock; the kernel releases it when the process ends
 }
 
-// OfUser is where a gateway started by this user, not by the system, keeps its state.
+// OfUser is the state dir of a gateway that a user started.
 func OfUser() string {
 	if dir := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(dir) {
 		return filepath.Join(dir, "trl")
@@ -48,7 +48,7 @@ func OfUser() string {
 	return filepath.Join(HomeDir(), ".local", "state", "trl")
 }
 
-// Default is where serve keeps its state: what systemd says, the system's place for root, else the user's.
+// Default is the default of trl serve: the directory that systemd names, for root OfSystem, otherwise OfUser.
 func Default() string {
 	if dir, _, _ := strings.Cut(os.Getenv("STATE_DIRECTORY"), ":"); filepath.IsAbs(dir) {
 		return dir
@@ -59,7 +59,7 @@ func Default() string {
 	return OfUser()
 }
 
-// Open makes the directory and takes its lock.
+// Open creates the directory and locks it.
 func Open(path string) (*Dir, error) {
 	const hint = "choose another one with --state-dir"
 	path, err := filepath.Abs(path)
@@ -74,7 +74,7 @@ func Open(path string) (*Dir, error) {
 		return nil, cmdline.WithHint(fmt.Errorf("state directory: %w", err), hint)
 	}
 	if info.Mode().Perm()&0o022 != 0 {
-		// Who can write here can replace the tokens.
+		// Whoever can write here can replace the tokens.
 		return nil, cmdline.WithHint(fmt.Errorf("state directory %s can be written by others", path), "chmod 700 %s, or %s", path, hint)
 	}
 	lock, err := os.OpenFile(filepath.Join(path, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
@@ -91,7 +91,7 @@ func Open(path string) (*Dir, error) {
 	return &Dir{Path: path, lock: lock}, nil
 }
 
-// Inherit is the state dir of a process that has its lock already, as this descriptor.
+// Inherit is the state dir of a process that already has its lock, as this descriptor.
 func Inherit(path string, lock int) (*Dir, error) {
 	path, err := filepath.Abs(path)
 	return &Dir{Path: path, lock: os.NewFile(uintptr(lock), "lock")}, err
@@ -100,12 +100,12 @@ func Inherit(path string, lock int) (*Dir, error) {
 // At is the state dir of a gateway, whose keeper has the lock.
 func At(path string) *Dir { return &Dir{Path: path} }
 
-// LockFD is the descriptor of the lock, for a keeper that passes it on to its successor.
+// LockFD is the lock's descriptor, for a keeper that passes it on to its successor.
 func (d *Dir) LockFD() int { return int(d.lock.Fd()) }
 
 func (d *Dir) File(name string) string { return filepath.Join(d.Path, name) }
 
-// Publish tells the command line on this machine where the gateway is.
+// Publish writes the gateway's address for the command line on this machine.
 func (d *Dir) Publish(url string) error {
 	tmp := d.File(AddressFile + ".new")
 	if err := os.WriteFile(tmp, []byte(url+"\n"), 0o600); err != nil {
@@ -117,7 +117,7 @@ func (d *Dir) Publish(url string) error {
 	return nil
 }
 
-// Close takes the address back and releases the lock.
+// Close removes the address and releases the lock.
 func (d *Dir) Close() error {
 	err := os.Remove(d.File(AddressFile))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -126,7 +126,7 @@ func (d *Dir) Close() error {
 	return errors.Join(err, d.lock.Close())
 }
 
-// IsLocked: a gateway runs on the state dir.
+// IsLocked says whether a gateway runs on the state dir.
 func IsLocked(dir string) (bool, error) {
 	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR, 0)
 	if err != nil {
@@ -140,7 +140,7 @@ func IsLocked(dir string) (bool, error) {
 	return false, err
 }
 
-// SaveUpgradeOutcome leaves the outcome for whoever asked.
+// SaveUpgradeOutcome writes the outcome of an upgrade for the trl upgrade that asked for it.
 func (d *Dir) SaveUpgradeOutcome(outcome error, log zerolog.Logger) {
 	text := ""
 	if outcome != nil {
@@ -156,7 +156,7 @@ func (d *Dir) SaveUpgradeOutcome(outcome error, log zerolog.Logger) {
 	}
 }
 
-// HomeDir is HOME, else the passwd entry's, else /.
+// HomeDir is $HOME, or the home in the passwd entry, or /.
 func HomeDir() string {
 	if dir := os.Getenv("HOME"); filepath.IsAbs(dir) {
 		return dir
