@@ -232,6 +232,18 @@ func objects() []reflect.Type {
 	return all
 }
 
+// wireObjects is every struct of the wire by name: params, results, the data of events, and what these contain.
+func wireObjects() []reflect.Type {
+	all := objects()
+	for _, m := range methods {
+		if len(wireFields(m.Params)) > 0 && !slices.Contains(all, m.Params) {
+			all = append(all, m.Params)
+		}
+	}
+	slices.SortFunc(all, func(a, b reflect.Type) int { return strings.Compare(a.Name(), b.Name()) })
+	return all
+}
+
 // TestMeaningsAreOfFields: nothing in the tables of words is left over from a field that is gone.
 func TestMeaningsAreOfFields(t *testing.T) {
 	used := map[string]bool{}

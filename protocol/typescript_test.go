@@ -1,0 +1,81 @@
+package protocol
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// TestTypeScriptTypesAreCurrent: the types of the TypeScript client are what the Go types say.
+func TestTypeScriptTypesAreCurrent(t *testing.T) {
+	golden(t, "../client/typescript/src/wire.gen.ts", []byte(typescript()))
+}
+
+func typescript() string {
+	var b strings.Builder
+	b.WriteString("// The objects of the wire. Generated from the Go types by `go test ./protocol -update`: do not edit.\n\n")
+	for _, o := range wireObjects() {
+		fmt.Fprintf(&b, "export interface %s {\n", o.Name())
+		for _, f := range wireFields(o) {
+			typ, optional := typescriptType(f.Type), ""
+			if f.Enum != nil {
+				typ = `"` + strings.Join(f.Enum, `" | "`) + `"`
+			}
+			if !f.Required {
+				optional = "?"
+			}
+			fmt.Fprintf(&b, "  /** %s */\n  %s%s: %s;\n", f.Meaning, f.Name, optional, typ)
+		}
+		b.WriteString("}\n\n")
+	}
+	b.WriteString("/** Every method: its params, and the data of its answer. */\nexport interface Methods {\n")
+	for _, m := range methods {
+		fmt.Fprintf(&b, "  /** %s */\n  %q: { params: %s; result: %s };\n", m.About, m.Name, typescriptType(m.Params), typescriptType(m.Result))
+	}
+	b.WriteString("}\n\n/** Every event and its data. */\nexport interface Events {\n")
+	for _, e := range events {
+		fmt.Fprintf(&b, "  /** %s */\n  %q: %s;\n", e.About, e.Name, typescriptType(e.Data))
+	}
+	b.WriteString("}\n\n/** The codes of the server's errors. A later server may have more. */\nexport type Code =")
+	for _, c := range codes {
+		fmt.Fprintf(&b, "\n  | %q", string(c.Code))
+	}
+	b.WriteString(";\n")
+	return b.String()
+}
+
+func typescriptType(t reflect.Type) string {
+	switch t {
+	case reflect.TypeFor[time.Time]():
+		return "string"
+	case reflect.TypeFor[Env]():
+		return "Record<string, string | null>"
+	case reflect.TypeFor[jsontext.Value]():
+		return "string | number"
+	case reflect.TypeFor[None]():
+		return "{}"
+	}
+	switch t.Kind() {
+	case reflect.Pointer:
+		return typescriptType(t.Elem())
+	case reflect.Slice:
+		return typescriptType(t.Elem()) + "[]"
+	case reflect.Map:
+		return "Record<string, " + typescriptType(t.Elem()) + ">"
+	case reflect.Struct:
+		return t.Name()
+	case reflect.Bool:
+		return "boolean"
+	case reflect.Int, reflect.Int64, reflect.Uint64, reflect.Float64:
+		return "number"
+	case reflect.Interface:
+		return "unknown"
+	case reflect.String:
+		return "string"
+	}
+	panic("TypeScript has no type for " + t.String())
+}
