@@ -65,54 +65,6 @@ func TestLongTextsAreToldInPart(t *testing.T) {
 	}
 }
 
-// TestWatcherIsBoundedInBytes: few events with long texts overflow a watcher, as many short ones do.
-func TestWatcherIsBoundedInBytes(t *testing.T) {
-	r := newRig(t, Config{})
-	s := r.create(protocol.SessionCreate{})
-	w := s.Watch()
-	defer w.Close()
-	text := ":" + strings.Repeat(" ", protocol.MaxText)
-	const runs = maxWatchBytes/protocol.MaxText + 1
-	if 4*runs >= 2*maxWatch {
-		t.Fatal("the number of events overflows it")
-	}
-	for range runs {
-		want(t, s, text, "")
-	}
-	if _, err := w.Next(t.Context()); err != ErrOverflow {
-		t.Errorf("%v, want %v", err, ErrOverflow)
-	}
-	if w.weight != 0 || w.events != nil {
-		t.Errorf("%d events of %d bytes are kept", len(w.events), w.weight)
-	}
-}
-
-// TestWatchersOfASession: one more than maxWatchers is refused, and a place that is given back is free.
-func TestWatchersOfASession(t *testing.T) {
-	r := newRig(t, Config{})
-	s := r.create(protocol.SessionCreate{})
-	var all []*Watcher
-	for range maxWatchers {
-		w := s.Watch()
-		if w.Refused() != nil {
-			t.Fatal(w.Refused())
-		}
-		all = append(all, w)
-	}
-	w := s.Watch()
-	if e := testkit.WantCode(t, w.Refused(), protocol.LimitExceeded); e.Details["limit"] != maxWatchers {
-		t.Error(e.Details)
-	}
-	w.Close()
-	all[0].Close()
-	if w = s.Watch(); w.Refused() != nil {
-		t.Error(w.Refused())
-	}
-	for _, w := range append(all, w) {
-		w.Close()
-	}
-}
-
 // TestQueueIsBoundedInBytes: long texts and inputs fill a queue before maxQueue of them do.
 func TestQueueIsBoundedInBytes(t *testing.T) {
 	r := newRig(t, Config{})

@@ -96,7 +96,7 @@ func (s *Session) finish(queue []*Exec) {
 	s.appendLog(entry.Entry{Over: &entry.Over{At: s.final.at, Dir: facts.dir, Envs: facts.envs}})
 	s.closed = true
 	s.fireLocked(statemachine.Ended, reason)
-	s.endWatchersLocked()
+	s.watchers.Close()
 	commands, bytes, forget := s.commands, s.retained.outputBytes, s.ending.forget
 	s.mu.Unlock()
 	p.retireLocked(s, !forget)

@@ -122,7 +122,7 @@ func (p *Pool) WarnExpiring(now time.Time) {
 		s.mu.Lock()
 		if idle, rests := s.idleTimeLocked(now); rests && !s.warned {
 			s.warned = true
-			s.publishLocked("session.expiring", func() any {
+			s.watchers.Publish("session.expiring", func() any {
 				return protocol.SessionExpiring{SessionID: s.id, In: protocol.Seconds(max(0, most-idle).Seconds())}
 			})
 		}

@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"trl/metrics"
+	"trl/pool/events"
 	"trl/protocol"
 	"trl/runtime"
 	"trl/runtime/procfs"
@@ -39,6 +40,13 @@ func (s *Session) facts() facts {
 		f.dir = dir
 	}
 	return f
+}
+
+// Watch subscribes to the session's events. The caller closes the watcher.
+func (s *Session) Watch() *events.Watcher {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.watchers.Subscribe()
 }
 
 // Summary is what session.create answers.

@@ -71,7 +71,7 @@ func (s *Session) beginProcess(ctx context.Context, q *protocol.ProcessStart, r 
 	s.touchLocked(time.Now())
 	s.processes[p.ID()] = p
 	s.appendLog(entry.Entry{Process: p.entry()})
-	s.publishLocked("process.started", func() any { return p.Info() })
+	s.watchers.Publish("process.started", func() any { return p.Info() })
 	s.mu.Unlock()
 	process.Start() // not before it was written down
 	go p.watch()    // #nosec G118 -- outlives its request; records the end; ended by it, which the session's end brings about; finish waits for it

@@ -247,6 +247,7 @@ func (p *Pool) addRecovered(s *Session, m *loggedSession) {
 	s.final = finalState{at: m.over.At, facts: facts{dir: m.over.Dir, envs: m.over.Envs}}
 	s.closed = true
 	_, _, _ = s.state.Fire(statemachine.Ended)
+	s.watchers.Close()
 	s.mu.Unlock()
 	close(s.ended)
 	p.retireLocked(s, true)

@@ -11,6 +11,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"trl/pool/entry"
+	"trl/pool/events"
 	"trl/pool/recording"
 	"trl/protocol"
 	"trl/runtime"
@@ -94,10 +95,10 @@ type Session struct {
 	lifecycle // guarded by mu
 	workTables
 
-	name     string     // written under pool.mu and mu, read under either
-	dir      string     // guarded by mu; the shell's working directory after the last command
-	watchers []*Watcher // guarded by mu
-	shares   []*Share   // guarded by mu, and by pool.mu, which is taken before mu
+	name     string           // written under pool.mu and mu, read under either
+	dir      string           // guarded by mu; the shell's working directory after the last command
+	watchers *events.Watchers // set once in newSession; used with mu held
+	shares   []*Share         // guarded by mu, and by pool.mu, which is taken before mu
 }
 
 // identity is set once, in newSession and register.
@@ -180,6 +181,7 @@ func newSession(p *Pool, id, owner, name string, t sessionSpec) *Session {
 		workTables: workTables{execs: map[string]*Exec{}, endedExecs: map[string]*endedExec{}, processes: map[string]*Process{}, terminals: map[string]*Terminal{}},
 		name:       name, dir: t.dir, ended: make(chan struct{}),
 	}
+	s.watchers = events.New(&s.mu)
 	s.lastActive.Store(int64(s.created.Sub(idleBase)))
 	return s
 }
@@ -313,7 +315,7 @@ func (s *Session) finishExec(e *Exec, out runtime.Outcome) (next *Exec) {
 	s.appendLog(entry.Entry{Done: e.doneEntry()})
 	s.retainExecLocked(e)
 	s.compactLocked()
-	s.publishLocked("exec.exit", func() any { return e.exit })
+	s.watchers.Publish("exec.exit", func() any { return e.exit })
 	switch {
 	case out.Postponed: // something is short, which is no reason to end: revive tries again
 	case out.Died && !out.Restored && out.Err != nil: // it was to be put back, and could not
@@ -357,7 +359,7 @@ func (s *Session) beginLocked(e *Exec, now time.Time) {
 	s.commands++
 	s.pool.commands.Add(1)
 	s.fireLocked(statemachine.Began, "")
-	s.publishLocked("exec.started", func() any {
+	s.watchers.Publish("exec.started", func() any {
 		return protocol.ExecStarted{SessionID: s.id, ExecID: e.ID(), StreamID: e.stream, Command: truncateText(e.text), At: now}
 	})
 }
@@ -369,7 +371,7 @@ func (s *Session) fireLocked(ev statemachine.Event, reason protocol.Reason) {
 		s.log.Error().Err(err).Msg("wrong move")
 		return
 	}
-	s.publishLocked("session.state", func() any {
+	s.watchers.Publish("session.state", func() any {
 		return protocol.SessionState{SessionID: s.id, From: string(from), To: string(to), At: time.Now(), Reason: reason}
 	})
 }

@@ -433,20 +433,6 @@ func TestClockThatIsSet(t *testing.T) {
 	}
 }
 
-func TestWatcherThatFallsBehind(t *testing.T) {
-	r := newRig(t, Config{})
-	s := r.create(protocol.SessionCreate{})
-	w := s.Watch()
-	for range maxWatch/4 + 1 { // four events each
-		want(t, s, ":", "")
-	}
-	if _, err := w.Next(t.Context()); err != ErrOverflow {
-		t.Fatalf("%v, want %v", err, ErrOverflow)
-	}
-	w.Close()
-	w.Close()
-}
-
 // TestViewerOfALetGoTerminal: a client that is still at a terminal which was let go comes to what the request_key gives it as somebody new.
 func TestViewerOfALetGoTerminal(t *testing.T) {
 	r := newRig(t, Config{})

@@ -92,7 +92,7 @@ func (s *Session) beginTerminal(ctx context.Context, q *protocol.TermOpen, r req
 	t.record(t.recordingSource)
 	s.terminals[t.ID()] = t
 	s.appendLog(entry.Entry{Terminal: t.entry()})
-	s.publishLocked("term.opened", func() any { return t.Info() })
+	s.watchers.Publish("term.opened", func() any { return t.Info() })
 	s.mu.Unlock()
 	terminal.Start() // not before it was written down
 	go t.watch()     // tells what happens in it; ended by its end, which the session's end brings about; finish waits for it

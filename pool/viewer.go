@@ -153,7 +153,7 @@ func (t *Terminal) publishViewersLocked() {
 	}
 	data := &protocol.TermViewers{TermID: t.ID(), SessionID: t.session.id, StreamID: t.stream, Viewers: len(t.viewers), Attached: t.attachedLocked()}
 	t.journal.Note(protocol.Event{Name: "term.viewers", Data: data})
-	t.session.publishLocked("term.viewers", func() any { return data })
+	t.session.watchers.Publish("term.viewers", func() any { return data })
 }
 
 // attachedLocked is who is there, in the order in which they came. t.mu is held.

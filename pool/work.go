@@ -198,7 +198,7 @@ func (s *Session) finishChild(x endedChild, running runningChild, kind EndKind) 
 	*c.live--
 	s.touchLocked(c.endedAt)
 	event, info := x.exitEvent()
-	s.publishLocked(event, info)
+	s.watchers.Publish(event, info)
 	s.retainLocked(x)
 	s.appendLog(x.exitEntry())
 	s.mu.Unlock()

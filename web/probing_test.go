@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"trl/pool"
+	"trl/pool/events"
 )
 
 // came is a refusal in the page's words.
@@ -126,7 +126,7 @@ func overflow(t *testing.T, command string, times int) []string {
 	for range times {
 		c.run(id, command)
 	}
-	if _, err := w.Next(t.Context()); err != pool.ErrOverflow {
+	if _, err := w.Next(t.Context()); err != events.ErrOverflow {
 		t.Error(err)
 	}
 	return []string{"the current `session.state`"}

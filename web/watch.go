@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"trl/pool"
+	"trl/pool/events"
 	"trl/protocol"
 )
 
@@ -15,7 +16,7 @@ import (
 type watch struct {
 	c    *conn
 	s    *pool.Session
-	w    *pool.Watcher
+	w    *events.Watcher
 	ctx  context.Context
 	stop context.CancelFunc
 	gone chan struct{} // closed when run has ended
@@ -120,7 +121,7 @@ func (w *watch) run(current *pool.Exec) {
 		switch {
 		case err == nil:
 			there = w.forwardEvent(ev)
-		case errors.Is(err, pool.ErrOverflow): // whole commands passed while the client took nothing: go on with what is now
+		case errors.Is(err, events.ErrOverflow): // whole commands passed while the client took nothing: go on with what is now
 			w.w.Close()
 			current = w.attach()
 			state := w.s.Summary().State

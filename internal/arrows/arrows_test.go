@@ -64,6 +64,7 @@ func folderOf(dir string) string {
 var packages = map[string][]string{
 	"pool/clock":      nil,
 	"pool/entry":      {"pool/clock"},
+	"pool/events":     nil,
 	"pool/ids":        nil,
 	"pool/recording":  {"pool/ids"},
 	"pool/requestkey": {"pool/clock"},
