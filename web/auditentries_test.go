@@ -14,6 +14,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"trl/internal/rig"
 	"trl/internal/testkit"
 	"trl/internal/testkit/issuer"
 	"trl/pool"
@@ -67,26 +68,26 @@ func TestWhoDidWhatIsWrittenDown(t *testing.T) {
 		t.Fatalf("%v, %v", resp, err)
 	}
 	c := g.dial("good")
-	id := c.session(object{"name": secret, "env": object{"KEY": secret}, "labels": object{"l": secret}})
-	f := c.try("exec.run", object{"session_id": id, "command": "echo " + secret + "; exit 3", "stdin": secret, "env": object{"S": secret}})
-	if f.Data.num("exit_code") != 3 {
+	id := c.Session(object{"name": secret, "env": object{"KEY": secret}, "labels": object{"l": secret}})
+	f := c.Try("exec.run", object{"session_id": id, "command": "echo " + secret + "; exit 3", "stdin": secret, "env": object{"S": secret}})
+	if f.Data.Num("exit_code") != 3 {
 		t.Fatalf("%+v", f)
 	}
-	p := c.call("process.start", object{"session_id": id, "command": ": " + secret + "; sleep 100"})
-	c.call("process.kill", object{"process_id": p.str("process_id")})
-	term := c.call("term.open", object{"session_id": id, "command": "cat # " + secret, "cols": 80, "rows": 24})
-	c.call("term.input", object{"term_id": term.str("term_id"), "data": secret})
-	c.call("term.close", object{"term_id": term.str("term_id")})
-	c.try("process.kill", object{"process_id": secret})
-	c.try("session.destroy", object{"session": secret + "x"})
+	p := c.Call("process.start", object{"session_id": id, "command": ": " + secret + "; sleep 100"})
+	c.Call("process.kill", object{"process_id": p.Str("process_id")})
+	term := c.Call("term.open", object{"session_id": id, "command": "cat # " + secret, "cols": 80, "rows": 24})
+	c.Call("term.input", object{"term_id": term.Str("term_id"), "data": secret})
+	c.Call("term.close", object{"term_id": term.Str("term_id")})
+	c.Try("process.kill", object{"process_id": secret})
+	c.Try("session.destroy", object{"session": secret + "x"})
 	v := g.dial("eyes")
-	if f := v.try("exec.run", object{"session_id": id, "command": secret}); f.code() != "FORBIDDEN" {
+	if f := v.Try("exec.run", object{"session_id": id, "command": secret}); f.Code() != "FORBIDDEN" {
 		t.Errorf("%+v", f)
 	}
-	v.try("session.list", object{})
-	c.call("session.destroy", object{"session_id": id})
-	c.close()
-	v.close()
+	v.Try("session.list", object{})
+	c.Call("session.destroy", object{"session_id": id})
+	c.Close()
+	v.Close()
 
 	got := entries()
 	text, _ := os.ReadFile(path)
@@ -115,7 +116,7 @@ func TestWhoDidWhatIsWrittenDown(t *testing.T) {
 	if end.Exec != run.Exec || end.Principal != "alice" || end.ExitCode == nil || *end.ExitCode != 3 || end.Seq < run.Seq {
 		t.Errorf("%+v", end)
 	}
-	if e := find("process.start", "ok"); e.Process != p.str("process_id") || e.Session != id {
+	if e := find("process.start", "ok"); e.Process != p.Str("process_id") || e.Session != id {
 		t.Errorf("%+v", e)
 	}
 	for _, try := range [][2]string{
@@ -140,23 +141,23 @@ func TestGuestsDoNotFillTheLog(t *testing.T) {
 		c.MaxGuests = 2 * visits // a connection counts until the server has seen its end
 	})
 	owner, viewer := g.dial(userToken), g.dial(viewToken)
-	session := owner.session()
-	guest, link := owner.shared(g, object{"session_id": session})
+	session := owner.Session()
+	guest, link := g.share(owner, object{"session_id": session})
 	const tries = 500
 	for range tries {
-		for _, c := range []*client{guest, viewer} {
-			if f := c.try("session.destroy", object{"session_id": session}); f.code() != "FORBIDDEN" {
+		for _, c := range []*rig.Client{guest, viewer} {
+			if f := c.Try("session.destroy", object{"session_id": session}); f.Code() != "FORBIDDEN" {
 				t.Fatalf("%+v", f)
 			}
 		}
-		if f := owner.try("recording.list", object{"all": true}); f.code() != "FORBIDDEN" {
+		if f := owner.Try("recording.list", object{"all": true}); f.Code() != "FORBIDDEN" {
 			t.Fatalf("%+v", f)
 		}
 	}
 	for range visits {
-		g.dial(link.str("token")).close()
+		g.dial(link.Str("token")).Close()
 	}
-	owner.run(session, "true")
+	owner.Run(session, "true")
 	lines, withheld, ran := map[string]int{}, map[string]int{}, false
 	for _, e := range entries() {
 		who := cmp.Or(e.Share, e.Principal)
@@ -169,7 +170,7 @@ func TestGuestsDoNotFillTheLog(t *testing.T) {
 		}
 		ran = ran || e.Action == "exec.run" && e.Outcome == "ok"
 	}
-	for who, want := range map[string]int{link.str("share_id"): tries + 2*(1+visits), "ann": tries + 2} {
+	for who, want := range map[string]int{link.Str("share_id"): tries + 2*(1+visits), "ann": tries + 2} {
 		if n := lines[who]; n > want/4 || n+withheld[who] != want {
 			t.Errorf("%s: %d lines, %d suppressed, of %d", who, n, withheld[who], want)
 		}
@@ -186,18 +187,18 @@ func TestGuestsDoNotFillTheLog(t *testing.T) {
 func TestControlIsWrittenDown(t *testing.T) {
 	g, _, entries := audited(t, withTokens)
 	owner := g.dial(userToken)
-	session := owner.session()
-	term := owner.call("term.open", object{"session_id": session, "cols": 80, "rows": 24}).str("term_id")
-	later, link := owner.shared(g, object{"session_id": session, "mode": "control"})
-	if mode := later.call("term.attach", object{"term_id": term, "mode": "control", "claim": 1}).str("mode"); mode != "view" {
+	session := owner.Session()
+	term := owner.Call("term.open", object{"session_id": session, "cols": 80, "rows": 24}).Str("term_id")
+	later, link := g.share(owner, object{"session_id": session, "mode": "control"})
+	if mode := later.Call("term.attach", object{"term_id": term, "mode": "control", "claim": 1}).Str("mode"); mode != "view" {
 		t.Fatalf("answered %q", mode)
 	}
-	owner.call("term.detach", object{"term_id": term})
-	later.event("term.control")
+	owner.Call("term.detach", object{"term_id": term})
+	later.Event("term.control")
 	for _, mode := range []string{"view", ""} {
-		viewer, _ := owner.shared(g, object{"session_id": session, "mode": "view"})
-		viewer.call("term.attach", object{"term_id": term, "mode": mode})
-		viewer.try("term.attach", object{"term_id": "t-none", "mode": mode})
+		viewer, _ := g.share(owner, object{"session_id": session, "mode": "view"})
+		viewer.Call("term.attach", object{"term_id": term, "mode": mode})
+		viewer.Try("term.attach", object{"term_id": "t-none", "mode": mode})
 	}
 	var all []audit.Entry
 	for _, e := range entries() {
@@ -205,7 +206,7 @@ func TestControlIsWrittenDown(t *testing.T) {
 			all = append(all, e)
 		}
 	}
-	if len(all) != 1 || all[0].Share != link.str("share_id") || all[0].Terminal != term || all[0].Outcome != "ok" {
+	if len(all) != 1 || all[0].Share != link.Str("share_id") || all[0].Terminal != term || all[0].Outcome != "ok" {
 		t.Errorf("%+v", all)
 	}
 }
@@ -214,30 +215,30 @@ func TestControlIsWrittenDown(t *testing.T) {
 func TestAdminsAtRecordingsAreSeen(t *testing.T) {
 	g, _, entries := audited(t, withTokens)
 	owner, admin := g.dial(userToken), g.dial(adminToken)
-	session := owner.session()
-	owner.call("exec.run", object{"session_id": session, "command": "true", "record": true})
-	id := object(owner.call("recording.list", nil)["recordings"].([]any)[0].(map[string]any)).str("recording_id")
-	own := admin.call("term.open", object{"session_id": admin.session(), "command": "true", "record": true, "cols": 80, "rows": 24}).str("recording_id")
+	session := owner.Session()
+	owner.Call("exec.run", object{"session_id": session, "command": "true", "record": true})
+	id := object(owner.Call("recording.list", nil)["recordings"].([]any)[0].(map[string]any)).Str("recording_id")
+	own := admin.Call("term.open", object{"session_id": admin.Session(), "command": "true", "record": true, "cols": 80, "rows": 24}).Str("recording_id")
 	ref, path := object{"recording_id": id}, "/v1/recordings/"
 	testkit.Eventually(t, "there is something to download", func() bool {
 		status, _, _ := g.download(path+id, userToken)
 		mine, _, _ := g.download(path+own, adminToken)
 		return status == http.StatusOK && mine == http.StatusOK
 	})
-	owner.call("recording.info", ref)
-	admin.call("recording.info", object{"recording_id": own})
-	admin.call("recording.list", nil)
+	owner.Call("recording.info", ref)
+	admin.Call("recording.info", object{"recording_id": own})
+	admin.Call("recording.list", nil)
 
-	admin.call("recording.list", object{"all": true})
-	admin.call("recording.info", ref)
+	admin.Call("recording.list", object{"all": true})
+	admin.Call("recording.info", ref)
 	if status, _, _ := g.download(path+id, adminToken); status != http.StatusOK {
 		t.Errorf("download: %d", status)
 	}
 	if n := strings.Count(g.log.String(), `"recording":"`+id+`","owner":"bob","message":"admin uses a recording of another principal"`); n != 2 { // one of them of the connection
 		t.Errorf("the log has it %d times: %s", n, g.log)
 	}
-	admin.call("recording.delete", ref)
-	admin.call("recording.delete", object{"recording_id": own})
+	admin.Call("recording.delete", ref)
+	admin.Call("recording.delete", object{"recording_id": own})
 	var got []string
 	for _, e := range entries() {
 		if strings.HasPrefix(e.Action, "recording.") {
@@ -293,10 +294,10 @@ func TestEndIsWrittenDownWithoutTheClient(t *testing.T) {
 	g, path, entries := audited(t, func(*Config) {})
 	fifo := filepath.Join(t.TempDir(), "go")
 	c := g.dial()
-	id := c.session()
-	c.begin("exec.run", object{"session_id": id, "command": "mkfifo " + fifo + "; read x <" + fifo})
+	id := c.Session()
+	c.Begin("exec.run", object{"session_id": id, "command": "mkfifo " + fifo + "; read x <" + fifo})
 	testkit.Eventually(t, "the command runs", func() bool { _, err := os.Stat(fifo); return err == nil })
-	c.close()
+	c.Close()
 	if err := os.WriteFile(fifo, []byte("x\n"), 0); err != nil {
 		t.Fatal(err)
 	}

@@ -14,13 +14,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/coder/websocket"
+	"github.com/rs/zerolog"
+
+	"trl/internal/rig"
 	"trl/internal/testkit"
 	"trl/internal/testkit/issuer"
 	"trl/web/auth"
 	"trl/web/listen"
-
-	"github.com/coder/websocket"
-	"github.com/rs/zerolog"
 )
 
 // withFile gives the gateway a real token file, and returns its path.
@@ -36,19 +37,6 @@ func withFile(t testing.TB, text string) (path string, set func(*Config)) {
 	}
 	t.Cleanup(func() { f.Close() })
 	return path, func(c *Config) { c.AuthNone, c.Tokens = false, f }
-}
-
-// closed waits for the connection's end and returns its close code.
-func (c *client) closed() websocket.StatusCode {
-	c.t.Helper()
-	select {
-	case <-c.done:
-	case <-time.After(patience):
-		c.t.Fatal("the connection is still open")
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return websocket.CloseStatus(c.err)
 }
 
 func (g *gateway) dialCookie(c *http.Cookie) (*websocket.Conn, *http.Response, error) {
@@ -101,20 +89,20 @@ func TestRevokedTokenEndsItsConnections(t *testing.T) {
 	_, other := add()
 
 	c, stays := g.dial(secret), g.dial(other)
-	session := c.session()
+	session := c.Session()
 	cookie := g.logIn(secret)
 	ws, _, err := g.dialCookie(cookie)
 	if err != nil {
 		t.Fatal(err)
 	}
-	byCookie := follow(t, ws)
+	byCookie := rig.NewClient(t, ws)
 	if _, err := auth.RevokeToken(path, id); err != nil {
 		t.Fatal(err)
 	}
-	if code := c.closed(); code != 4401 {
+	if code := c.CloseStatus(); code != 4401 {
 		t.Errorf("the token's connection: %d", code)
 	}
-	if code := byCookie.closed(); code != 4401 {
+	if code := byCookie.CloseStatus(); code != 4401 {
 		t.Errorf("the connection of a login with it: %d", code)
 	}
 	if got := g.status(bearerHeader(secret)); got != 401 {
@@ -123,7 +111,7 @@ func TestRevokedTokenEndsItsConnections(t *testing.T) {
 	if _, resp, err := g.dialCookie(cookie); err == nil || resp.StatusCode != 401 {
 		t.Errorf("the login with it: %v", err)
 	}
-	if got := stays.run(session, "echo here"); got != "here\n" { // the subject's, not the token's
+	if got := stays.Run(session, "echo here").Stdout(); got != "here\n" { // the subject's, not the token's
 		t.Errorf("the session: %q", got)
 	}
 	testkit.Eventually(t, "the metric", func() bool { return g.series("trl_connections_closed_total", "auth") == 2 })
@@ -135,31 +123,23 @@ func TestNothingIsDoneForARevokedToken(t *testing.T) {
 	path, set := withFile(t, user+" ann user\n"+other+" ann user\n")
 	g := start(t, set)
 	c, stays := g.dial(user), g.dial(other)
-	session := c.session()
+	session := c.Session()
 	const many = 100
 	for range many {
-		c.begin("process.start", object{"session_id": session, "command": "sleep 100"})
+		c.Begin("process.start", object{"session_id": session, "command": "sleep 100"})
 	}
-	processes := func() int { return len(stays.call("process.list", object{"session_id": session})["processes"].([]any)) }
+	processes := func() int { return len(stays.Call("process.list", object{"session_id": session})["processes"].([]any)) }
 	testkit.Eventually(t, "the first ones run", func() bool { return processes() > 2 })
 	if err := os.WriteFile(path, []byte(other+" ann user\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	testkit.Eventually(t, "it is revoked", func() bool { return !g.cfg.Tokens.(*auth.TokenFile).Knows(user) })
 	before := processes()
-	c.closed()
+	c.CloseStatus()
 	testkit.Eventually(t, "its connection is gone", func() bool { return g.metric("trl_connections") == 1 })
 	if after := processes(); before == many || after > before+1 { // one may have been about to start
 		t.Errorf("%d processes when the token was revoked, then %d", before, after)
 	}
-}
-
-// follow is a client on a connection that somebody else has dialled.
-func follow(t testing.TB, ws *websocket.Conn) *client {
-	c := &client{t: t, ws: ws, change: make(chan struct{}, 1), done: make(chan struct{})}
-	go c.read()
-	t.Cleanup(c.close)
-	return c
 }
 
 // series is one series by the values of its labels.
@@ -190,7 +170,7 @@ func TestExpiryAndRoleEndConnections(t *testing.T) {
 	changing, staying := g.dial("role-token"), g.dial("free-token")
 	if f.Knows("short-token") {
 		if ws, _, err := g.dialWith(&websocket.DialOptions{HTTPHeader: bearerHeader("short-token")}); err == nil {
-			if code := follow(t, ws).closed(); code != 4401 {
+			if code := rig.NewClient(t, ws).CloseStatus(); code != 4401 {
 				t.Errorf("expired: %d", code)
 			}
 		}
@@ -199,24 +179,24 @@ func TestExpiryAndRoleEndConnections(t *testing.T) {
 	// Less is allowed now, and who came when it was more must come again. A note or a limit ends nothing.
 	os.WriteFile(path+".new", []byte("role-token bob viewer\nfree-token cid user max_in_flight=1 note=hello\n"), 0o600)
 	os.Rename(path+".new", path)
-	if code := changing.closed(); code != 4401 {
+	if code := changing.CloseStatus(); code != 4401 {
 		t.Errorf("another role: %d", code)
 	}
-	session := staying.session()
-	long := staying.begin("exec.run", object{"session_id": session, "command": "sleep 300"})
-	testkit.Eventually(t, "the new limit", func() bool { return staying.try("system.ping", nil).code() == "RATE_LIMITED" })
-	if c2 := g.dial("free-token"); c2.try("system.ping", nil).code() != "RATE_LIMITED" {
+	session := staying.Session()
+	long := staying.Begin("exec.run", object{"session_id": session, "command": "sleep 300"})
+	testkit.Eventually(t, "the new limit", func() bool { return staying.Try("system.ping", nil).Code() == "RATE_LIMITED" })
+	if c2 := g.dial("free-token"); c2.Try("system.ping", nil).Code() != "RATE_LIMITED" {
 		t.Error("the limit is for each connection")
 	}
 	os.WriteFile(path+".new", []byte("free-token cid user max_sessions=1\n"), 0o600)
 	os.Rename(path+".new", path)
-	testkit.Eventually(t, "no limit any more", func() bool { return staying.try("system.ping", nil).OK })
-	if e := staying.try("session.create", nil); e.code() != "MAX_SESSIONS_REACHED" || e.Error.Details.num("limit") != 1 {
+	testkit.Eventually(t, "no limit any more", func() bool { return staying.Try("system.ping", nil).OK })
+	if e := staying.Try("session.create", nil); e.Code() != "MAX_SESSIONS_REACHED" || e.Error.Details.Num("limit") != 1 {
 		t.Errorf("a second session: %+v", e)
 	}
-	staying.call("session.destroy", object{"session_id": session, "force": true})
-	staying.answer(long)
-	staying.session() // the slot is free
+	staying.Call("session.destroy", object{"session_id": session, "force": true})
+	staying.Answer(long)
+	staying.Session() // the slot is free
 }
 
 func mustOpen(t testing.TB, path string) *auth.TokenFile {
@@ -233,11 +213,11 @@ func TestRateOfAToken(t *testing.T) {
 	_, set := withFile(t, "slow-token ann user rate=0.01\n")
 	g := start(t, set)
 	c := g.dial("slow-token")
-	c.call("system.ping", nil)
-	if f := c.try("system.ping", nil); f.code() != "RATE_LIMITED" {
+	c.Call("system.ping", nil)
+	if f := c.Try("system.ping", nil); f.Code() != "RATE_LIMITED" {
 		t.Errorf("%+v", f)
 	}
-	if f := g.dial("slow-token").try("system.ping", nil); f.code() != "RATE_LIMITED" {
+	if f := g.dial("slow-token").Try("system.ping", nil); f.Code() != "RATE_LIMITED" {
 		t.Errorf("on another connection: %+v", f)
 	}
 }
@@ -259,8 +239,8 @@ func TestLoginsOutliveTheGateway(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := follow(t, ws)
-	if who := c.call("system.capabilities", nil)["principal"].(map[string]any); who["subject"] != "ann" || who["role"] != "user" {
+	c := rig.NewClient(t, ws)
+	if who := c.Call("system.capabilities", nil)["principal"].(map[string]any); who["subject"] != "ann" || who["role"] != "user" {
 		t.Errorf("%v", who)
 	}
 	// Logging out ends this login, not the other.
@@ -275,7 +255,7 @@ func TestLoginsOutliveTheGateway(t *testing.T) {
 	if c := resp.Cookies(); resp.StatusCode != 303 || len(c) != 1 || c[0].MaxAge >= 0 {
 		t.Errorf("logout: %d %v", resp.StatusCode, c)
 	}
-	if code := c.closed(); code != 4401 {
+	if code := c.CloseStatus(); code != 4401 {
 		t.Errorf("the connection of who logged out: %d", code)
 	}
 	if _, resp, err := g.dialCookie(renamed(one, g)); err == nil || resp.StatusCode != 401 {
@@ -364,7 +344,7 @@ func TestGuessingIsSlowedDown(t *testing.T) {
 	if got := g.status(bearerHeader(plain)); got != 429 {
 		t.Errorf("a token that somebody thought up: %d", got)
 	}
-	g.dial(made).call("system.ping", nil)
+	g.dial(made).Call("system.ping", nil)
 	if n := strings.Count(g.log.String(), "client refused"); n < 5 || n > 300 {
 		t.Errorf("%d lines in the log", n)
 	}
@@ -437,9 +417,9 @@ func TestCredentialsStayHidden(t *testing.T) {
 			ws, resp, err := g.dialWith(&websocket.DialOptions{HTTPHeader: h})
 			note(resp, err)
 			if err == nil {
-				c := follow(t, ws)
-				fmt.Fprintln(&said, c.try("session.info", object{"session_id": secret}).Error)
-				fmt.Fprintln(&said, c.try("exec.wait", object{"exec_id": secret}).Error)
+				c := rig.NewClient(t, ws)
+				fmt.Fprintln(&said, c.Try("session.info", object{"session_id": secret}).Error)
+				fmt.Fprintln(&said, c.Try("exec.wait", object{"exec_id": secret}).Error)
 			}
 		}
 		enc := base64.RawURLEncoding.EncodeToString([]byte(secret + "y"))
@@ -450,9 +430,9 @@ func TestCredentialsStayHidden(t *testing.T) {
 	}
 	ws, resp, err := g.dialWith(&websocket.DialOptions{Subprotocols: []string{"trl.v1", "trl.ticket." + ticket.Ticket}})
 	note(resp, err)
-	c := follow(t, ws)
-	session := c.session()
-	proc := c.run(session, `for f in /proc/$$/environ /proc/self/environ /proc/$$/cmdline /proc/self/cmdline; do tr '\0' '\n' <$f; done; ls -l /proc/$$/fd /proc/self/fd; env; set`)
+	c := rig.NewClient(t, ws)
+	session := c.Session()
+	proc := c.Run(session, `for f in /proc/$$/environ /proc/self/environ /proc/$$/cmdline /proc/self/cmdline; do tr '\0' '\n' <$f; done; ls -l /proc/$$/fd /proc/self/fd; env; set`).Stdout()
 	_, metrics := get(t, g.URL()+"/metrics", "Authorization", "Bearer "+made)
 	if !strings.Contains(metrics, `trl_auth_total{method="ticket",result="ok"} 1`) {
 		t.Error("no metric of the ticket")
@@ -479,10 +459,10 @@ func TestOneAtATime(t *testing.T) {
 	_, set := withFile(t, "single-token ann user max_in_flight=1\n")
 	g := start(t, set)
 	c := g.dial("single-token")
-	session := c.session()
+	session := c.Session()
 	for range 200 {
-		c.call("system.ping", nil)
-		c.run(session, ":")
+		c.Call("system.ping", nil)
+		c.Run(session, ":")
 	}
 }
 
@@ -493,6 +473,6 @@ func TestWhoIsKnownIsNoStranger(t *testing.T) {
 		c := g.dial(userToken)
 		door := g.listeners[0].Listener.(*listen.StrangerListener)
 		testkit.Eventually(t, "known, with auth "+name, func() bool { return door.Count() == 0 })
-		c.call("system.ping", nil)
+		c.Call("system.ping", nil)
 	}
 }

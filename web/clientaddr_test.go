@@ -13,10 +13,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/coder/websocket"
+
+	"trl/internal/rig"
 	"trl/internal/testkit"
 	"trl/web/auth"
-
-	"github.com/coder/websocket"
 )
 
 // TestAsked: who the client is, how it came and whom it asked for, as told by those who may tell, and by those who may not.
@@ -104,12 +105,11 @@ func TestBehindAProxy(t *testing.T) {
 		t.Fatalf("a page of ours: %d", status)
 	}
 	ws.SetReadLimit(-1)
-	c := &client{t: t, ws: ws, change: make(chan struct{}, 1), done: make(chan struct{})}
-	go c.read()
-	if got := c.run(c.session(), "echo through"); got != "through\n" {
+	c := rig.NewClient(t, ws)
+	if got := c.Run(c.Session(), "echo through").Stdout(); got != "through\n" {
 		t.Errorf("%q", got)
 	}
-	c.close()
+	c.Close()
 	testkit.Eventually(t, "it is gone", func() bool { return g.metric("trl_connections") == 0 })
 	for _, x := range []struct {
 		host, origin string

@@ -17,47 +17,48 @@ import (
 	"testing"
 	"time"
 
+	"github.com/coder/websocket"
+
+	"trl/internal/rig"
 	"trl/internal/testkit"
 	"trl/web/auth"
-
-	"github.com/coder/websocket"
 )
 
 func TestRequestsOfOneSessionAreAppliedInOrder(t *testing.T) {
 	g := start(t)
 	c := g.dial()
 	// All in one go, without waiting: the session does not exist when the commands are sent, and is being destroyed when the last is.
-	create := c.begin("session.create", object{"name": "n"})
+	create := c.Begin("session.create", object{"name": "n"})
 	var runs []int
 	for i := range 20 {
-		runs = append(runs, c.begin("exec.run", object{"session": "n", "command": fmt.Sprintf("X=${X}%d,; echo $X", i)}))
+		runs = append(runs, c.Begin("exec.run", object{"session": "n", "command": fmt.Sprintf("X=${X}%d,; echo $X", i)}))
 	}
-	info := c.begin("session.info", object{"session": "n"})
+	info := c.Begin("session.info", object{"session": "n"})
 	for i, id := range runs {
 		want := ""
 		for n := range i + 1 {
 			want += fmt.Sprintf("%d,", n)
 		}
-		if got := c.answer(id); got.Data.str("stdout") != want+"\n" {
+		if got := c.Answer(id); got.Data.Str("stdout") != want+"\n" {
 			t.Fatalf("run %d: %+v, want %s", i, got, want)
 		}
 	}
-	if f := c.answer(create); !f.OK {
+	if f := c.Answer(create); !f.OK {
 		t.Fatalf("%+v", f.Error)
 	}
-	if f := c.answer(info); !f.OK {
+	if f := c.Answer(info); !f.OK {
 		t.Fatalf("%+v", f.Error)
 	}
-	destroy := c.begin("session.destroy", object{"session": "n"})
-	after := c.begin("exec.run", object{"session": "n", "command": "true"})
-	ended := c.begin("session.info", object{"session": "n"})
-	if f := c.answer(after); f.code() != "SESSION_TERMINATED" {
+	destroy := c.Begin("session.destroy", object{"session": "n"})
+	after := c.Begin("exec.run", object{"session": "n", "command": "true"})
+	ended := c.Begin("session.info", object{"session": "n"})
+	if f := c.Answer(after); f.Code() != "SESSION_TERMINATED" {
 		t.Fatalf("%+v", f)
 	}
-	if f := c.answer(ended); f.Data.str("state") != "TERMINATED" || f.Data.str("reason") != "client" {
+	if f := c.Answer(ended); f.Data.Str("state") != "TERMINATED" || f.Data.Str("reason") != "client" {
 		t.Fatalf("%+v", f)
 	}
-	c.answer(destroy)
+	c.Answer(destroy)
 }
 
 // TestNameIsLookedUpInTurn: a session may be called by the name that a request before is about to give it.
@@ -66,38 +67,38 @@ func TestNameIsLookedUpInTurn(t *testing.T) {
 	c := g.dial()
 	for i := range 20 {
 		a, b := fmt.Sprint("a", i), fmt.Sprint("b", i)
-		create := c.begin("session.create", object{"name": a})
-		rename := c.begin("session.rename", object{"session": a, "name": b})
-		run := c.begin("exec.run", object{"session": b, "command": "echo hi"})
-		byOld := c.begin("exec.run", object{"session": a, "command": "true"})
+		create := c.Begin("session.create", object{"name": a})
+		rename := c.Begin("session.rename", object{"session": a, "name": b})
+		run := c.Begin("exec.run", object{"session": b, "command": "echo hi"})
+		byOld := c.Begin("exec.run", object{"session": a, "command": "true"})
 		for _, id := range []int{create, rename} {
-			if f := c.answer(id); !f.OK {
+			if f := c.Answer(id); !f.OK {
 				t.Fatalf("%+v", f.Error)
 			}
 		}
-		if f := c.answer(run); f.Data.str("stdout") != "hi\n" {
+		if f := c.Answer(run); f.Data.Str("stdout") != "hi\n" {
 			t.Fatalf("%+v", f.Error)
 		}
-		if f := c.answer(byOld); f.code() != "SESSION_NOT_FOUND" {
+		if f := c.Answer(byOld); f.Code() != "SESSION_NOT_FOUND" {
 			t.Fatalf("%+v", f)
 		}
-		c.call("session.destroy", object{"session": b})
+		c.Call("session.destroy", object{"session": b})
 	}
 }
 
 func TestDefaultSession(t *testing.T) {
 	g := start(t)
 	c := g.dial()
-	if got := c.call("exec.cancel", nil); got["cancelled"] != false {
+	if got := c.Call("exec.cancel", nil); got["cancelled"] != false {
 		t.Fatalf("%v", got)
 	}
-	if got := c.call("session.list", nil)["sessions"].([]any); len(got) != 0 {
+	if got := c.Call("session.list", nil)["sessions"].([]any); len(got) != 0 {
 		t.Fatal("a cancel made the default session")
 	}
-	a := c.begin("exec.run", object{"command": "cd /usr"})
-	b := c.begin("exec.run", object{"command": "pwd"})
-	c.answer(a)
-	if got := c.answer(b); got.Data.str("stdout") != "/usr\n" {
+	a := c.Begin("exec.run", object{"command": "cd /usr"})
+	b := c.Begin("exec.run", object{"command": "pwd"})
+	c.Answer(a)
+	if got := c.Answer(b); got.Data.Str("stdout") != "/usr\n" {
 		t.Fatalf("%+v", got)
 	}
 }
@@ -106,10 +107,10 @@ func TestDefaultSession(t *testing.T) {
 func TestKeyOfARenamedSession(t *testing.T) {
 	c := start(t).dial()
 	q := object{"cols": 80, "rows": 24, "command": "cat", "request_key": "k"}
-	first := c.call("term.open", q)
-	c.call("session.rename", object{"session_id": first.str("session_id"), "name": "old"})
-	c.call("exec.run", object{"command": "true"}) // makes another default session
-	if again := c.call("term.open", q); again.str("term_id") != first.str("term_id") || again.str("session_id") != first.str("session_id") {
+	first := c.Call("term.open", q)
+	c.Call("session.rename", object{"session_id": first.Str("session_id"), "name": "old"})
+	c.Call("exec.run", object{"command": "true"}) // makes another default session
+	if again := c.Call("term.open", q); again.Str("term_id") != first.Str("term_id") || again.Str("session_id") != first.Str("session_id") {
 		t.Errorf("%v, then %v", first, again)
 	}
 }
@@ -117,20 +118,20 @@ func TestKeyOfARenamedSession(t *testing.T) {
 func TestSlowRequestHoldsUpNobodyElse(t *testing.T) {
 	g := start(t)
 	c := g.dial()
-	stubborn, other := c.session(), c.session()
-	p := c.call("process.start", object{"session_id": stubborn, "command": "trap '' TERM; echo up; while :; do sleep 1; done"})
-	c.call("process.wait", object{"process_id": p.str("process_id"), "until": object{"output": "up"}, "timeout_s": 60})
-	destroy := c.begin("session.destroy", object{"session_id": stubborn, "grace_s": 1})
-	if got := c.run(other, "echo hi"); got != "hi\n" {
+	stubborn, other := c.Session(), c.Session()
+	p := c.Call("process.start", object{"session_id": stubborn, "command": "trap '' TERM; echo up; while :; do sleep 1; done"})
+	c.Call("process.wait", object{"process_id": p.Str("process_id"), "until": object{"output": "up"}, "timeout_s": 60})
+	destroy := c.Begin("session.destroy", object{"session_id": stubborn, "grace_s": 1})
+	if got := c.Run(other, "echo hi").Stdout(); got != "hi\n" {
 		t.Fatalf("%q", got)
 	}
-	c.mu.Lock()
-	early := slices.ContainsFunc(c.came, func(f *frame) bool { return f.ID == float64(destroy) })
-	c.mu.Unlock()
+	c.Mu.Lock()
+	early := slices.ContainsFunc(c.Came, func(f *rig.Frame) bool { return f.ID == float64(destroy) })
+	c.Mu.Unlock()
 	if early {
 		t.Fatal("the destroy was to take a second")
 	}
-	if f := c.answer(destroy); !f.OK {
+	if f := c.Answer(destroy); !f.OK {
 		t.Fatalf("%+v", f.Error)
 	}
 }
@@ -138,66 +139,66 @@ func TestSlowRequestHoldsUpNobodyElse(t *testing.T) {
 func TestRequestsInFlight(t *testing.T) {
 	g := start(t)
 	c := g.dial()
-	s := c.session()
-	hold := c.call("exec.stream", object{"session_id": s, "command": "cat", "interactive_stdin": true}) // a stream is not in flight
-	deaf := c.call("process.start", object{"session_id": s, "command": "trap '' TERM; echo deaf; while :; do sleep 1; done"}).str("process_id")
-	c.call("process.wait", object{"process_id": deaf, "until": object{"output": "deaf"}, "timeout_s": 60})
+	s := c.Session()
+	hold := c.Call("exec.stream", object{"session_id": s, "command": "cat", "interactive_stdin": true}) // a stream is not in flight
+	deaf := c.Call("process.start", object{"session_id": s, "command": "trap '' TERM; echo deaf; while :; do sleep 1; done"}).Str("process_id")
+	c.Call("process.wait", object{"process_id": deaf, "until": object{"output": "deaf"}, "timeout_s": 60})
 	var waiting, killing []int
 	for range 128 {
-		waiting = append(waiting, c.begin("exec.wait", object{"exec_id": hold.str("exec_id")}))
+		waiting = append(waiting, c.Begin("exec.wait", object{"exec_id": hold.Str("exec_id")}))
 	}
 	limited := func(method string, params object) {
 		t.Helper()
-		if f := c.try(method, params); f.code() != "RATE_LIMITED" {
+		if f := c.Try(method, params); f.Code() != "RATE_LIMITED" {
 			t.Fatalf("%+v", f)
 		}
 	}
 	limited("system.ping", nil)
-	c.call("exec.input", object{"exec_id": hold.str("exec_id"), "data": "x"}) // what steers has room of its own, which has an end too
+	c.Call("exec.input", object{"exec_id": hold.Str("exec_id"), "data": "x"}) // what steers has room of its own, which has an end too
 	kill := object{"process_id": deaf, "kill_grace_s": 600}
 	for range maxUrgent {
-		killing = append(killing, c.begin("process.kill", kill))
+		killing = append(killing, c.Begin("process.kill", kill))
 	}
 	limited("process.kill", kill)
 	if n := g.metric("trl_rate_limited_total"); n != 2 {
 		t.Fatalf("counted %v", n)
 	}
 	d := g.dial()
-	d.call("process.kill", object{"process_id": deaf, "signal": "KILL"})
+	d.Call("process.kill", object{"process_id": deaf, "signal": "KILL"})
 	for _, id := range killing {
-		if f := c.answer(id); f.Data.str("signal") != "KILL" {
+		if f := c.Answer(id); f.Data.Str("signal") != "KILL" {
 			t.Fatalf("%+v", f)
 		}
 	}
-	c.call("exec.input", object{"exec_id": hold.str("exec_id"), "eof": true})
+	c.Call("exec.input", object{"exec_id": hold.Str("exec_id"), "eof": true})
 	for _, id := range waiting {
-		if f := c.answer(id); f.Data.num("exit_code") != 0 {
+		if f := c.Answer(id); f.Data.Num("exit_code") != 0 {
 			t.Fatalf("%+v", f)
 		}
 	}
-	c.call("system.ping", nil)
+	c.Call("system.ping", nil)
 }
 
 // TestOneConnectionFillsAQueue: as many commands as may wait, and it can still end each of them, and the session.
 func TestOneConnectionFillsAQueue(t *testing.T) {
 	g := start(t)
 	c := g.dial()
-	s := c.session()
+	s := c.Session()
 	var runs []int
 	for range 1 + 64 {
-		runs = append(runs, c.begin("exec.run", object{"session_id": s, "command": "sleep 300"}))
+		runs = append(runs, c.Begin("exec.run", object{"session_id": s, "command": "sleep 300"}))
 	}
-	if f := c.try("exec.run", object{"session_id": s, "command": "true"}); f.code() != "SESSION_BUSY" {
+	if f := c.Try("exec.run", object{"session_id": s, "command": "true"}); f.Code() != "SESSION_BUSY" {
 		t.Fatalf("%+v", f)
 	}
 	for _, id := range runs[1:] {
-		if got := c.call("exec.cancel", object{"request_id": id}); got["cancelled"] != true {
+		if got := c.Call("exec.cancel", object{"request_id": id}); got["cancelled"] != true {
 			t.Fatalf("%v", got)
 		}
 	}
-	c.call("session.destroy", object{"session_id": s, "force": true})
+	c.Call("session.destroy", object{"session_id": s, "force": true})
 	for _, id := range runs {
-		if f := c.answer(id); f.Data["cancelled"] != true {
+		if f := c.Answer(id); f.Data["cancelled"] != true {
 			t.Fatalf("%+v", f)
 		}
 	}
@@ -206,41 +207,41 @@ func TestOneConnectionFillsAQueue(t *testing.T) {
 func TestCancelByRequestID(t *testing.T) {
 	g := start(t)
 	c := g.dial()
-	id := c.session()
-	c.sendText(`{"id":"long","method":"exec.run","params":{"session_id":"` + id + `","command":"echo part; sleep 300"}}`)
-	queued := c.begin("exec.run", object{"session_id": id, "command": "echo never"})
-	if got := c.call("exec.cancel", object{"request_id": queued}); got["cancelled"] != true {
+	id := c.Session()
+	c.SendText(`{"id":"long","method":"exec.run","params":{"session_id":"` + id + `","command":"echo part; sleep 300"}}`)
+	queued := c.Begin("exec.run", object{"session_id": id, "command": "echo never"})
+	if got := c.Call("exec.cancel", object{"request_id": queued}); got["cancelled"] != true {
 		t.Fatalf("%v", got)
 	}
-	if f := c.answer(queued); f.Data["cancelled"] != true || f.Data.str("stdout") != "" {
+	if f := c.Answer(queued); f.Data["cancelled"] != true || f.Data.Str("stdout") != "" {
 		t.Fatalf("%+v", f)
 	}
-	testkit.Eventually(t, "output", func() bool { return c.call("session.info", object{"session_id": id}).str("state") == "RUNNING" })
-	c.sendText(`{"id":"c","method":"exec.cancel","params":{"request_id":"l\u006fng"}}`)
-	got := c.answer("c").Data
-	f := c.answer("long")
-	if got["cancelled"] != true || f.Data["cancelled"] != true || got.str("exec_id") != f.Data.str("exec_id") {
+	testkit.Eventually(t, "output", func() bool { return c.Call("session.info", object{"session_id": id}).Str("state") == "RUNNING" })
+	c.SendText(`{"id":"c","method":"exec.cancel","params":{"request_id":"l\u006fng"}}`)
+	got := c.Answer("c").Data
+	f := c.Answer("long")
+	if got["cancelled"] != true || f.Data["cancelled"] != true || got.Str("exec_id") != f.Data.Str("exec_id") {
 		t.Fatalf("%v %+v", got, f)
 	}
-	for _, again := range []object{{"request_id": "long"}, {"exec_id": f.Data.str("exec_id")}, {"session_id": id}} { // E5
-		if got := c.call("exec.cancel", again); got["cancelled"] != false {
+	for _, again := range []object{{"request_id": "long"}, {"exec_id": f.Data.Str("exec_id")}, {"session_id": id}} { // E5
+		if got := c.Call("exec.cancel", again); got["cancelled"] != false {
 			t.Fatalf("%v: %v", again, got)
 		}
 	}
 	for _, unknown := range []object{{"request_id": "other"}, {"request_id": 999}, {"exec_id": "x-none"}} {
-		if f := c.try("exec.cancel", unknown); f.code() != "EXEC_NOT_FOUND" {
+		if f := c.Try("exec.cancel", unknown); f.Code() != "EXEC_NOT_FOUND" {
 			t.Fatalf("%v: %+v", unknown, f)
 		}
 	}
-	stream := c.begin("exec.stream", object{"session_id": id, "command": "sleep 300"})
-	c.answer(stream)
-	if got := c.call("exec.cancel", object{"request_id": stream}); got["cancelled"] != true {
+	stream := c.Begin("exec.stream", object{"session_id": id, "command": "sleep 300"})
+	c.Answer(stream)
+	if got := c.Call("exec.cancel", object{"request_id": stream}); got["cancelled"] != true {
 		t.Fatalf("%v", got)
 	}
-	if exit := c.event("exec.exit"); exit["cancelled"] != true {
+	if exit := c.Event("exec.exit"); exit["cancelled"] != true {
 		t.Fatalf("%v", exit)
 	}
-	if got := c.run(id, "echo ok"); got != "ok\n" {
+	if got := c.Run(id, "echo ok").Stdout(); got != "ok\n" {
 		t.Fatalf("%q", got)
 	}
 }
@@ -248,19 +249,19 @@ func TestCancelByRequestID(t *testing.T) {
 func TestSignalAlone(t *testing.T) {
 	g := start(t)
 	c := g.dial()
-	id := c.session()
-	run := c.begin("exec.run", object{"session_id": id, "command": `sh -c 'trap "echo got; exit 5" USR1; echo up; while :; do sleep 0.05; done'`})
+	id := c.Session()
+	run := c.Begin("exec.run", object{"session_id": id, "command": `sh -c 'trap "echo got; exit 5" USR1; echo up; while :; do sleep 0.05; done'`})
 	testkit.Eventually(t, "it runs", func() bool {
-		return c.call("session.info", object{"session_id": id}).str("state") == "RUNNING"
+		return c.Call("session.info", object{"session_id": id}).Str("state") == "RUNNING"
 	})
 	testkit.Eventually(t, "the signal is caught", func() bool {
-		c.call("exec.cancel", object{"session_id": id, "signal": "sigusr1"})
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		return slices.ContainsFunc(c.came, func(f *frame) bool { return f.ID == float64(run) })
+		c.Call("exec.cancel", object{"session_id": id, "signal": "sigusr1"})
+		c.Mu.Lock()
+		defer c.Mu.Unlock()
+		return slices.ContainsFunc(c.Came, func(f *rig.Frame) bool { return f.ID == float64(run) })
 	})
-	c.answer(run)
-	if f := c.try("exec.cancel", object{"session_id": id, "signal": "nope"}); f.code() != "INVALID_PARAMS" {
+	c.Answer(run)
+	if f := c.Try("exec.cancel", object{"session_id": id, "signal": "nope"}); f.Code() != "INVALID_PARAMS" {
 		t.Fatalf("%+v", f)
 	}
 }
@@ -269,24 +270,24 @@ func TestSignalAlone(t *testing.T) {
 func TestSignalIsTold(t *testing.T) {
 	g := start(t)
 	c := g.dial()
-	id := c.session()
+	id := c.Session()
 	up := t.TempDir() + "/up"
-	run := c.begin("exec.run", object{"session_id": id, "command": ": >" + up + "; while :; do :; done"})
+	run := c.Begin("exec.run", object{"session_id": id, "command": ": >" + up + "; while :; do :; done"})
 	testkit.Eventually(t, "it runs", func() bool {
 		_, err := os.Stat(up)
 		return err == nil
 	})
-	if a := c.call("exec.cancel", object{"session_id": id, "signal": "WINCH"}); a["cancelled"] == true || a.str("reason") != "ignored" || a["signalled"] != nil {
+	if a := c.Call("exec.cancel", object{"session_id": id, "signal": "WINCH"}); a["cancelled"] == true || a.Str("reason") != "ignored" || a["signalled"] != nil {
 		t.Fatalf("%v", a)
 	}
-	exec := c.call("exec.cancel", object{"session_id": id, "signal": "TERM"})
-	if exec["cancelled"] != true || exec.num("signalled") != 1 || exec["reason"] != nil {
+	exec := c.Call("exec.cancel", object{"session_id": id, "signal": "TERM"})
+	if exec["cancelled"] != true || exec.Num("signalled") != 1 || exec["reason"] != nil {
 		t.Fatalf("%v", exec)
 	}
-	if r := c.answer(run).Data; r.num("exit_code") != 143 || r.str("signal") != "TERM" || r["cancelled"] == true || r["shell_restored"] == true {
+	if r := c.Answer(run).Data; r.Num("exit_code") != 143 || r.Str("signal") != "TERM" || r["cancelled"] == true || r["shell_restored"] == true {
 		t.Fatalf("%v", r)
 	}
-	if a := c.call("exec.cancel", object{"exec_id": exec.str("exec_id"), "signal": "TERM"}); a["cancelled"] == true || a.str("reason") != "ended" {
+	if a := c.Call("exec.cancel", object{"exec_id": exec.Str("exec_id"), "signal": "TERM"}); a["cancelled"] == true || a.Str("reason") != "ended" {
 		t.Fatalf("%v", a)
 	}
 }
@@ -294,29 +295,29 @@ func TestSignalIsTold(t *testing.T) {
 func TestYieldAndWait(t *testing.T) {
 	g := start(t)
 	c := g.dial()
-	id := c.session()
-	r := c.call("exec.run", object{"session_id": id, "command": "echo one; read x; echo two", "stdin": "", "yield_ms": 10000})
-	if r["running"] != nil || r.str("stdout") != "one\ntwo\n" {
+	id := c.Session()
+	r := c.Call("exec.run", object{"session_id": id, "command": "echo one; read x; echo two", "stdin": "", "yield_ms": 10000})
+	if r["running"] != nil || r.Str("stdout") != "one\ntwo\n" {
 		t.Fatalf("%v", r)
 	}
-	s := c.call("exec.stream", object{"session_id": id, "command": "echo one; read x; echo two", "interactive_stdin": true})
-	c.event("exec.output")
-	r = c.call("exec.wait", object{"exec_id": s.str("exec_id"), "yield_ms": 1, "offset": 0})
-	if r["running"] != true || r.str("stdout") != "one\n" || r.num("next_offset") != 4 {
+	s := c.Call("exec.stream", object{"session_id": id, "command": "echo one; read x; echo two", "interactive_stdin": true})
+	c.Event("exec.output")
+	r = c.Call("exec.wait", object{"exec_id": s.Str("exec_id"), "yield_ms": 1, "offset": 0})
+	if r["running"] != true || r.Str("stdout") != "one\n" || r.Num("next_offset") != 4 {
 		t.Fatalf("%v", r)
 	}
-	wait := c.begin("exec.wait", object{"exec_id": s.str("exec_id"), "offset": r.num("next_offset"), "timeout_s": 60})
-	c.call("exec.input", object{"exec_id": s.str("exec_id"), "data": "x\n"})
-	if f := c.answer(wait); f.Data.str("stdout") != "two\n" || f.Data.num("exit_code") != 0 {
+	wait := c.Begin("exec.wait", object{"exec_id": s.Str("exec_id"), "offset": r.Num("next_offset"), "timeout_s": 60})
+	c.Call("exec.input", object{"exec_id": s.Str("exec_id"), "data": "x\n"})
+	if f := c.Answer(wait); f.Data.Str("stdout") != "two\n" || f.Data.Num("exit_code") != 0 {
 		t.Fatalf("%+v", f)
 	}
-	x := c.call("exec.run", object{"session_id": id, "command": `printf '\033[1mbold\n'`, "clean": true}).str("exec_id")
+	x := c.Call("exec.run", object{"session_id": id, "command": `printf '\033[1mbold\n'`, "clean": true}).Str("exec_id")
 	for _, q := range []object{{"exec_id": x}, {"exec_id": x, "offset": 0}} {
-		if r := c.call("exec.wait", q); r.str("stdout") != "bold\n" || r.num("next_offset") != 9 {
+		if r := c.Call("exec.wait", q); r.Str("stdout") != "bold\n" || r.Num("next_offset") != 9 {
 			t.Errorf("%v: %v", q, r)
 		}
 	}
-	if f := c.try("exec.wait", object{"exec_id": x, "offset": 10}); f.code() != "STREAM_NOT_FOUND" {
+	if f := c.Try("exec.wait", object{"exec_id": x, "offset": 10}); f.Code() != "STREAM_NOT_FOUND" {
 		t.Errorf("%+v", f)
 	}
 }
@@ -324,9 +325,9 @@ func TestYieldAndWait(t *testing.T) {
 func TestOthersSessionsDoNotExist(t *testing.T) { // K7, K8
 	g := start(t, withTokens)
 	ann, bob := g.dial(adminToken), g.dial(userToken)
-	id := ann.session(object{"name": "hers"})
-	e := ann.call("exec.stream", object{"session_id": id, "command": "cat", "interactive_stdin": true}).str("exec_id")
-	p := ann.call("process.start", object{"session_id": id, "command": "sleep 300"}).str("process_id")
+	id := ann.Session(object{"name": "hers"})
+	e := ann.Call("exec.stream", object{"session_id": id, "command": "cat", "interactive_stdin": true}).Str("exec_id")
+	p := ann.Call("process.start", object{"session_id": id, "command": "sleep 300"}).Str("process_id")
 	for method, params := range map[string][2]object{
 		"session.info":    {{"session_id": id}, {"session_id": "s-none"}},
 		"session.destroy": {{"session_id": id}, {"session_id": "s-none"}},
@@ -342,18 +343,18 @@ func TestOthersSessionsDoNotExist(t *testing.T) { // K7, K8
 		"process.kill":    {{"process_id": p}, {"process_id": "p-none"}},
 		"process.input":   {{"process_id": p, "data": "x"}, {"process_id": "p-none", "data": "x"}},
 	} {
-		theirs, none := bob.try(method, params[0]), bob.try(method, params[1])
-		if theirs.OK || !strings.HasSuffix(theirs.code(), "_NOT_FOUND") || theirs.Error.Message != none.Error.Message || theirs.code() != none.code() || len(theirs.Error.Details) != len(none.Error.Details) {
+		theirs, none := bob.Try(method, params[0]), bob.Try(method, params[1])
+		if theirs.OK || !strings.HasSuffix(theirs.Code(), "_NOT_FOUND") || theirs.Error.Message != none.Error.Message || theirs.Code() != none.Code() || len(theirs.Error.Details) != len(none.Error.Details) {
 			t.Errorf("%s: %+v, unknown id: %+v", method, theirs.Error, none.Error)
 		}
 	}
-	if got := bob.call("session.list", nil)["sessions"].([]any); len(got) != 0 {
+	if got := bob.Call("session.list", nil)["sessions"].([]any); len(got) != 0 {
 		t.Errorf("%v", got)
 	}
-	if f := bob.try("session.create", object{"user": "ann"}); f.code() != "INVALID_PARAMS" {
+	if f := bob.Try("session.create", object{"user": "ann"}); f.Code() != "INVALID_PARAMS" {
 		t.Errorf("%+v", f)
 	}
-	if got := ann.call("session.list", nil)["sessions"].([]any); len(got) != 1 {
+	if got := ann.Call("session.list", nil)["sessions"].([]any); len(got) != 1 {
 		t.Errorf("%v", got)
 	}
 }
@@ -361,18 +362,18 @@ func TestOthersSessionsDoNotExist(t *testing.T) { // K7, K8
 func TestViewerOnlyReads(t *testing.T) {
 	g := start(t, withTokens)
 	ann, viewer := g.dial(adminToken), g.dial(viewToken)
-	id := ann.session()
+	id := ann.Session()
 	for name, h := range handlers {
-		if f := viewer.try(name, object{"bogus": 1}); (f.code() == "FORBIDDEN") == (h.access == reads) {
+		if f := viewer.Try(name, object{"bogus": 1}); (f.Code() == "FORBIDDEN") == (h.access == reads) {
 			t.Errorf("%s: %+v", name, f.Error)
 		}
 	}
-	viewer.call("session.watch", object{"session_id": id})
-	ann.run(id, "echo seen")
-	if got := viewer.event("exec.output"); got.str("data") != "seen\n" {
+	viewer.Call("session.watch", object{"session_id": id})
+	ann.Run(id, "echo seen")
+	if got := viewer.Event("exec.output"); got.Str("data") != "seen\n" {
 		t.Errorf("%v", got)
 	}
-	if f := viewer.try("exec.run", object{"session_id": id, "command": "true"}); f.code() != "FORBIDDEN" {
+	if f := viewer.Try("exec.run", object{"session_id": id, "command": "true"}); f.Code() != "FORBIDDEN" {
 		t.Errorf("%+v", f)
 	}
 }
@@ -384,11 +385,11 @@ func TestViewerConnectsNowhere(t *testing.T) {
 	defer site.Close()
 	g := start(t, withTokens)
 	ann, viewer := g.dial(adminToken), g.dial(viewToken)
-	process := ann.call("process.start", object{"session_id": ann.session(), "command": "echo up"}).str("process_id")
+	process := ann.Call("process.start", object{"session_id": ann.Session(), "command": "echo up"}).Str("process_id")
 	_, port, _ := strings.Cut(strings.TrimPrefix(site.URL, "http://"), ":")
 	n, _ := strconv.Atoi(port)
 	for _, until := range []object{{"http": site.URL}, {"port": n}, {"port": 9, "host": "192.0.2.1"}} {
-		if f := viewer.try("process.wait", object{"process_id": process, "until": until, "timeout_s": 0.1}); f.code() != "FORBIDDEN" {
+		if f := viewer.Try("process.wait", object{"process_id": process, "until": until, "timeout_s": 0.1}); f.Code() != "FORBIDDEN" {
 			t.Errorf("%v: %+v", until, f)
 		}
 	}
@@ -396,12 +397,12 @@ func TestViewerConnectsNowhere(t *testing.T) {
 		t.Errorf("asked %d times", n)
 	}
 	for _, until := range []object{{"output": "up"}, {"exit": true}} {
-		if viewer.call("process.wait", object{"process_id": process, "until": until})["met"] != true {
+		if viewer.Call("process.wait", object{"process_id": process, "until": until})["met"] != true {
 			t.Errorf("%v: not met", until)
 		}
 	}
-	process = ann.call("process.start", object{"session_id": ann.session(), "command": "sleep 100"}).str("process_id")
-	if ann.call("process.wait", object{"process_id": process, "until": object{"http": site.URL}})["met"] != true || asked.Load() == 0 {
+	process = ann.Call("process.start", object{"session_id": ann.Session(), "command": "sleep 100"}).Str("process_id")
+	if ann.Call("process.wait", object{"process_id": process, "until": object{"http": site.URL}})["met"] != true || asked.Load() == 0 {
 		t.Error("who may write gets no answer of the site")
 	}
 }
@@ -409,22 +410,22 @@ func TestViewerConnectsNowhere(t *testing.T) {
 func TestOnDisconnect(t *testing.T) {
 	g := start(t)
 	c, d := g.dial(), g.dial()
-	goes := c.session(object{"on_disconnect": "destroy", "name": "tied"})
-	stays := c.session()
-	shared := d.call("session.create", object{"name": "tied", "if_exists": "return", "on_disconnect": "destroy"}).str("session_id")
+	goes := c.Session(object{"on_disconnect": "destroy", "name": "tied"})
+	stays := c.Session()
+	shared := d.Call("session.create", object{"name": "tied", "if_exists": "return", "on_disconnect": "destroy"}).Str("session_id")
 	other := g.dial()
-	other.call("session.create", object{"name": "tied", "if_exists": "return", "on_disconnect": "destroy"})
-	other.close() // did not create it
-	if got := d.call("session.info", object{"session_id": goes}); shared != goes || got.str("state") != "IDLE" {
+	other.Call("session.create", object{"name": "tied", "if_exists": "return", "on_disconnect": "destroy"})
+	other.Close() // did not create it
+	if got := d.Call("session.info", object{"session_id": goes}); shared != goes || got.Str("state") != "IDLE" {
 		t.Fatalf("%v", got)
 	}
-	c.begin("exec.run", object{"session_id": stays, "command": "sleep 0.2; X=went-on"})
-	c.close()
+	c.Begin("exec.run", object{"session_id": stays, "command": "sleep 0.2; X=went-on"})
+	c.Close()
 	testkit.Eventually(t, "the tied one ends", func() bool {
-		i := d.call("session.info", object{"session_id": goes})
-		return i.str("state") == "TERMINATED" && i.str("reason") == "disconnect"
+		i := d.Call("session.info", object{"session_id": goes})
+		return i.Str("state") == "TERMINATED" && i.Str("reason") == "disconnect"
 	})
-	if got := d.run(stays, "echo $X"); got != "went-on\n" { // the command went on without its client
+	if got := d.Run(stays, "echo $X").Stdout(); got != "went-on\n" { // the command went on without its client
 		t.Fatalf("%q", got)
 	}
 }
@@ -439,21 +440,21 @@ func TestRetryingConnectionIsNotTheOnlyOwner(t *testing.T) {
 	for _, first := range []string{"the retrying one", "the creating one"} {
 		q := object{"on_disconnect": "destroy", "request_key": first}
 		c, d := g.dial(), g.dial()
-		id := c.session(q)
-		if again := d.session(q); again != id {
+		id := c.Session(q)
+		if again := d.Session(q); again != id {
 			t.Fatalf("%s is not %s", again, id)
 		}
 		if first == "the creating one" {
 			c, d = d, c
 		}
-		d.close()
+		d.Close()
 		left(2)
-		if i := look.call("session.info", object{"session_id": id}); i.str("state") != "IDLE" {
+		if i := look.Call("session.info", object{"session_id": id}); i.Str("state") != "IDLE" {
 			t.Fatalf("%s left: %v", first, i)
 		}
-		c.close()
+		c.Close()
 		left(1)
-		testkit.Eventually(t, "it ends", func() bool { return look.call("session.info", object{"session_id": id}).str("reason") == "disconnect" })
+		testkit.Eventually(t, "it ends", func() bool { return look.Call("session.info", object{"session_id": id}).Str("reason") == "disconnect" })
 	}
 }
 
@@ -475,7 +476,7 @@ func TestSilentPeerIsDropped(t *testing.T) { // J2, I10
 		t.Errorf("%d pings", pings)
 	}
 	testkit.Eventually(t, "it is gone", func() bool { return g.metric("trl_connections_closed_total") == 1 })
-	lively.call("system.ping", nil) // its library answers pings, which is all it takes
+	lively.Call("system.ping", nil) // its library answers pings, which is all it takes
 }
 
 func TestStalledMessageIsDropped(t *testing.T) {
@@ -569,7 +570,7 @@ func readFrame(c rawConn) (op byte, payload []byte, err error) {
 func TestThousandAbortsLeaveNothing(t *testing.T) { // J13
 	g := start(t)
 	keep := g.dial()
-	id := keep.session()
+	id := keep.Session()
 	const rounds, at = 1000, 8
 	var wg sync.WaitGroup
 	for range at {
@@ -602,11 +603,11 @@ func TestShutdown(t *testing.T) { // J11
 	g := start(t)
 	c := g.dial()
 	mute := upgrade(t, g) // never answers the close
-	id := c.session(object{"on_disconnect": "destroy"})
-	c.begin("exec.run", object{"session_id": id, "command": "echo part; trap '' TERM; sleep 300"})
-	testkit.Eventually(t, "it runs", func() bool { return c.call("session.info", object{"session_id": id}).str("state") == "RUNNING" })
+	id := c.Session(object{"on_disconnect": "destroy"})
+	c.Begin("exec.run", object{"session_id": id, "command": "echo part; trap '' TERM; sleep 300"})
+	testkit.Eventually(t, "it runs", func() bool { return c.Call("session.info", object{"session_id": id}).Str("state") == "RUNNING" })
 	d := g.dial() // its command obeys: the result comes before the close
-	brief := d.begin("exec.run", object{"session_id": d.session(), "command": "echo part; exec sleep 300"})
+	brief := d.Begin("exec.run", object{"session_id": d.Session(), "command": "echo part; exec sleep 300"})
 	testkit.Eventually(t, "that runs too", func() bool { return g.pool.Stats().Running == 2 })
 	stuck := upgrade(t, g) // reads nothing
 	stuck.text(`{"id":1,"method":"exec.stream","params":{"command":"yes"}}`)
@@ -618,14 +619,14 @@ func TestShutdown(t *testing.T) { // J11
 	stopped := make(chan error, 1)
 	begun := time.Now()
 	go func() { stopped <- g.stop() }()
-	c.event("server.shutdown")
-	d.event("server.shutdown")
-	if f := d.answer(brief); f.Data["cancelled"] != true || f.Data.str("stdout") != "part\n" {
+	c.Event("server.shutdown")
+	d.Event("server.shutdown")
+	if f := d.Answer(brief); f.Data["cancelled"] != true || f.Data.Str("stdout") != "part\n" {
 		t.Errorf("%+v", f)
 	}
-	<-c.done
-	if code := websocket.CloseStatus(c.err); code != websocket.StatusServiceRestart {
-		t.Errorf("closed with %v", c.err)
+	<-c.Done
+	if code := websocket.CloseStatus(c.Err); code != websocket.StatusServiceRestart {
+		t.Errorf("closed with %v", c.Err)
 	}
 	if d := time.Since(begun); d > 10*time.Second {
 		t.Errorf("told after %s", d)
@@ -673,13 +674,13 @@ func TestSecretsStayOutOfLogs(t *testing.T) { // K4, K16, K19
 		c.Tokens = tokens{secret + "-token": {Subject: "ann", Role: auth.Admin}}
 	})
 	c := g.dial(secret + "-token")
-	id := c.session(object{"env": object{"PASSWORD": secret}})
-	c.run(id, "echo "+secret+" $PASSWORD")
-	c.call("exec.run", object{"session_id": id, "command": "cat", "stdin": secret})
-	c.try("exec.run", object{"session_id": id, "command": secret, "working_dir": "/nowhere"})
-	c.try("exec.run", object{"session_id": id, secret: secret})
-	c.try(secret, nil)
-	c.sendText(secret)
+	id := c.Session(object{"env": object{"PASSWORD": secret}})
+	c.Run(id, "echo "+secret+" $PASSWORD")
+	c.Call("exec.run", object{"session_id": id, "command": "cat", "stdin": secret})
+	c.Try("exec.run", object{"session_id": id, "command": secret, "working_dir": "/nowhere"})
+	c.Try("exec.run", object{"session_id": id, secret: secret})
+	c.Try(secret, nil)
+	c.SendText(secret)
 	get(t, g.URL()+"/metrics?token="+secret)
 	get(t, g.URL()+"/v1/ws", "Authorization", "Bearer "+secret)
 	get(t, g.URL()+"/v1/ws", "Host", secret+".example")
@@ -688,7 +689,7 @@ func TestSecretsStayOutOfLogs(t *testing.T) { // K4, K16, K19
 	if strings.Contains(body, secret) {
 		t.Error("in the metrics")
 	}
-	c.close()
+	c.Close()
 	g.stop()
 	if log := g.log.String(); strings.Contains(log, secret) {
 		t.Error(log)
@@ -718,7 +719,7 @@ func TestMetricsOnTheirOwnListener(t *testing.T) {
 
 func TestCapabilities(t *testing.T) {
 	g := start(t)
-	got := g.dial().call("system.capabilities", nil)
+	got := g.dial().Call("system.capabilities", nil)
 	if limits := got["limits"].(map[string]any); limits["max_frame_bytes"] != float64(4<<20) || len(got["methods"].([]any)) != len(handlers) || len(got["shells"].([]any)) == 0 {
 		t.Errorf("%v", got)
 	}

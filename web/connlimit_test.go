@@ -9,9 +9,10 @@ import (
 	"testing"
 	"time"
 
-	"trl/internal/testkit"
-
 	"github.com/coder/websocket"
+
+	"trl/internal/rig"
+	"trl/internal/testkit"
 )
 
 // TestGuestsLeavePlaces: guests are bounded by link, by principal and in all, and never take the last places.
@@ -26,14 +27,14 @@ func TestGuestsLeavePlaces(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			g := start(t, withTokens, func(c *Config) { c.MaxConns, c.MaxConnsOfPrincipal, c.MaxGuests = 12, x.of, 2 })
 			owner := g.dial(userToken)
-			session := owner.session()
-			var in []*client
+			session := owner.Session()
+			var in []*rig.Client
 			for range x.links {
-				token := owner.call("share.create", object{"session_id": session}).str("token")
+				token := owner.Call("share.create", object{"session_id": session}).Str("token")
 				for range 3 {
 					ws, resp, err := g.dialWith(&websocket.DialOptions{HTTPHeader: bearerHeader(token)})
 					if err == nil {
-						in = append(in, follow(t, ws))
+						in = append(in, rig.NewClient(t, ws))
 					} else if got := resp.StatusCode; len(in) == x.guests && got != x.refused || len(in) < x.guests && got != 429 || resp.Header.Get("Retry-After") == "" {
 						t.Errorf("guest %d: %v %v", len(in)+1, resp, err)
 					}
@@ -43,11 +44,11 @@ func TestGuestsLeavePlaces(t *testing.T) {
 				t.Errorf("%d guests", len(in))
 			}
 			other := g.dial(adminToken)
-			g.dial(userToken).call("system.ping", nil)
-			other.shared(g, object{"session_id": other.session()}) // another principal's guests have their own places
-			in[0].close()
+			g.dial(userToken).Call("system.ping", nil)
+			g.share(other, object{"session_id": other.Session()}) // another principal's guests have their own places
+			in[0].Close()
 			testkit.Eventually(t, "a place", func() bool {
-				return g.status(bearerHeader(owner.call("share.create", object{"session_id": session}).str("token"))) == 101
+				return g.status(bearerHeader(owner.Call("share.create", object{"session_id": session}).Str("token"))) == 101
 			})
 		})
 	}
@@ -80,8 +81,8 @@ func TestConnectionsAreBounded(t *testing.T) {
 	defer local.Close()
 	local.SetDeadline(time.Now().Add(patience))
 	line, err := bufio.NewReader(local).ReadBytes('\n')
-	var f frame
-	if json.Unmarshal(line, &f); f.code() != "LIMIT_EXCEEDED" || f.Error.Details.num("limit") != 3 {
+	var f rig.Frame
+	if json.Unmarshal(line, &f); f.Code() != "LIMIT_EXCEEDED" || f.Error.Details.Num("limit") != 3 {
 		t.Fatalf("%q %v", line, err)
 	}
 	// A request that is no upgrade, and one that comes to nothing, take no place.
@@ -90,7 +91,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 			t.Fatal(resp.Status)
 		}
 	}
-	third.close()
+	third.Close()
 	testkit.Eventually(t, "a place", func() bool { return g.metric("trl_connections") == 2 })
 	for range 5 {
 		if resp, _ := get(t, g.URL()+"/v1/ws", "Authorization", "Bearer "+userToken); resp.StatusCode != 426 {
@@ -107,9 +108,9 @@ func TestConnectionsAreBounded(t *testing.T) {
 	if got := g.metric("trl_connections_refused_total"); got < 4 {
 		t.Errorf("%v refused", got)
 	}
-	first.call("system.ping", nil)
-	first.close()
-	second.close()
+	first.Call("system.ping", nil)
+	first.Close()
+	second.Close()
 	testkit.Eventually(t, "all places are free", func() bool {
 		g.clients.mu.Lock()
 		defer g.clients.mu.Unlock()

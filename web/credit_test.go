@@ -7,19 +7,20 @@ import (
 	"testing"
 	"time"
 
+	"trl/internal/rig"
 	"trl/internal/testkit"
 	"trl/protocol"
 	"trl/web/auth"
 )
 
-// received takes the terminal's output events that have come, up to patience for the first one to reach least bytes.
-func (c *client) received(least int) (text string, offset int) {
-	c.t.Helper()
+// receive takes output events of a terminal until one reaches the offset least.
+func receive(c *rig.Client, least int) (text string, offset int) {
+	c.T.Helper()
 	var b strings.Builder
 	for offset < least {
-		f := c.event("term.output")
-		b.WriteString(f.str("data"))
-		offset = f.num("offset") + len(f.str("data"))
+		f := c.Event("term.output")
+		b.WriteString(f.Str("data"))
+		offset = f.Num("offset") + len(f.Str("data"))
 	}
 	return b.String(), offset
 }
@@ -29,24 +30,24 @@ func TestWindowHoldsOutputBack(t *testing.T) {
 	g := start(t)
 	c := g.dial()
 	const window, total = 8 << 10, 1 << 20
-	open := c.call("term.open", object{"session_id": c.session(), "cols": 80, "rows": 24, "window_bytes": window,
+	open := c.Call("term.open", object{"session_id": c.Session(), "cols": 80, "rows": 24, "window_bytes": window,
 		"command": "head -c 1048576 /dev/zero | tr '\\0' x; echo; echo end"})
-	stream := open.str("stream_id")
-	_, offset := c.received(window)
+	stream := open.Str("stream_id")
+	_, offset := receive(c, window)
 	// What is on its way now would come before the answer.
 	for range 3 {
-		c.call("system.ping", object{})
+		c.Call("system.ping", object{})
 	}
-	c.mu.Lock()
-	waiting := len(c.came)
-	c.mu.Unlock()
+	c.Mu.Lock()
+	waiting := len(c.Came)
+	c.Mu.Unlock()
 	if waiting > 4 { // pieces of what the window allows still
 		t.Fatalf("%d messages more than the window allows, at %d", waiting, offset)
 	}
 	all := offset
 	for end := time.Now().Add(patience); ; {
-		c.call("stream.ack", object{"stream_id": stream, "offset": all})
-		text, at := c.received(all + 1)
+		c.Call("stream.ack", object{"stream_id": stream, "offset": all})
+		text, at := receive(c, all+1)
 		if at <= all {
 			t.Fatalf("at %d after %d", at, all)
 		}
@@ -61,8 +62,8 @@ func TestWindowHoldsOutputBack(t *testing.T) {
 	if want := total + len("\r\nend\r\n"); all != want {
 		t.Errorf("%d bytes, want %d", all, want)
 	}
-	c.call("stream.ack", object{"stream_id": "st-unknown", "offset": 1}) // nothing
-	if f := c.try("stream.ack", object{"stream_id": stream, "offset": -1}); f.OK {
+	c.Call("stream.ack", object{"stream_id": "st-unknown", "offset": 1}) // nothing
+	if f := c.Try("stream.ack", object{"stream_id": stream, "offset": -1}); f.OK {
 		t.Error("a negative offset")
 	}
 }
@@ -71,10 +72,10 @@ func TestWindowHoldsOutputBack(t *testing.T) {
 func TestSilentWindowHoldsNobodyUp(t *testing.T) {
 	g := start(t, func(cfg *Config) { cfg.SlowClient = 200 * time.Millisecond })
 	c := g.dial()
-	id := c.session()
-	c.call("term.open", object{"session_id": id, "cols": 80, "rows": 24, "window_bytes": 1024, "command": "head -c 30000000 /dev/zero | tr '\\0' x; echo done > /tmp/$TRL_SESSION_ID; sleep 600"})
+	id := c.Session()
+	c.Call("term.open", object{"session_id": id, "cols": 80, "rows": 24, "window_bytes": 1024, "command": "head -c 30000000 /dev/zero | tr '\\0' x; echo done > /tmp/$TRL_SESSION_ID; sleep 600"})
 	other := g.dial()
-	if got := other.run(id, "until [ -e /tmp/$TRL_SESSION_ID ]; do sleep 0.02; done; rm /tmp/$TRL_SESSION_ID; echo went on"); got != "went on\n" {
+	if got := other.Run(id, "until [ -e /tmp/$TRL_SESSION_ID ]; do sleep 0.02; done; rm /tmp/$TRL_SESSION_ID; echo went on").Stdout(); got != "went on\n" {
 		t.Errorf("%q", got)
 	}
 }
@@ -82,14 +83,14 @@ func TestSilentWindowHoldsNobodyUp(t *testing.T) {
 func TestExecList(t *testing.T) {
 	g := start(t)
 	c := g.dial()
-	id := c.session()
-	c.run(id, "echo one; (exit 3)")
-	running := c.call("exec.stream", object{"session_id": id, "command": "sleep 600"}).str("exec_id")
-	queued := c.call("exec.stream", object{"session_id": id, "command": strings.Repeat("é", 4000)}).str("exec_id")
-	execs := c.call("exec.list", object{"session_id": id})["execs"].([]any)
+	id := c.Session()
+	c.Run(id, "echo one; (exit 3)")
+	running := c.Call("exec.stream", object{"session_id": id, "command": "sleep 600"}).Str("exec_id")
+	queued := c.Call("exec.stream", object{"session_id": id, "command": strings.Repeat("é", 4000)}).Str("exec_id")
+	execs := c.Call("exec.list", object{"session_id": id})["execs"].([]any)
 	var states []string
 	for _, e := range execs {
-		states = append(states, object(e.(map[string]any)).str("state"))
+		states = append(states, object(e.(map[string]any)).Str("state"))
 	}
 	if got := strings.Join(states, " "); got != "ended running queued" {
 		t.Fatalf("states: %s", got)
@@ -105,24 +106,24 @@ func TestExecList(t *testing.T) {
 		t.Errorf("the schema says %s", got)
 	}
 	first, last := object(execs[0].(map[string]any)), object(execs[2].(map[string]any))
-	if exit := object(first["exit"].(map[string]any)); exit.num("exit_code") != 3 || first.str("command") != "echo one; (exit 3)" {
+	if exit := object(first["exit"].(map[string]any)); exit.Num("exit_code") != 3 || first.Str("command") != "echo one; (exit 3)" {
 		t.Errorf("%+v", first)
 	}
-	if text := last.str("command"); text != strings.Repeat("é", 2048) {
+	if text := last.Str("command"); text != strings.Repeat("é", 2048) {
 		t.Errorf("%d bytes of the text", len(text))
 	}
-	c.call("exec.cancel", object{"exec_id": queued})
-	c.call("exec.cancel", object{"exec_id": running})
-	info := c.call("session.info", object{"session_id": id})
+	c.Call("exec.cancel", object{"exec_id": queued})
+	c.Call("exec.cancel", object{"exec_id": running})
+	info := c.Call("session.info", object{"session_id": id})
 	l := object(info["last_exec"].(map[string]any))
-	if l["cancelled"] != true || l.str("exec_id") != running || info.str("owner") != "local" {
+	if l["cancelled"] != true || l.Str("exec_id") != running || info.Str("owner") != "local" {
 		t.Errorf("%+v", info)
 	}
 	testkit.Eventually(t, "memory is known", func() bool {
-		return c.call("session.info", object{"session_id": id}).num("memory_bytes") > 0
+		return c.Call("session.info", object{"session_id": id}).Num("memory_bytes") > 0
 	})
 	other := g.dial()
-	if f := other.try("exec.list", object{"session_id": "s-none"}); f.OK || f.Error.Code != "SESSION_NOT_FOUND" {
+	if f := other.Try("exec.list", object{"session_id": "s-none"}); f.OK || f.Error.Code != "SESSION_NOT_FOUND" {
 		t.Errorf("%+v", f)
 	}
 }
@@ -130,10 +131,10 @@ func TestExecList(t *testing.T) {
 func TestProcessListTellsPorts(t *testing.T) {
 	g := start(t)
 	c := g.dial()
-	id := c.session()
-	c.call("process.start", object{"session_id": id, "command": "python3 -c 'import socket,time; s=socket.socket(); s.bind((\"127.0.0.1\",0)); s.listen(); print(s.getsockname()[1], flush=True); time.sleep(600)'"})
+	id := c.Session()
+	c.Call("process.start", object{"session_id": id, "command": "python3 -c 'import socket,time; s=socket.socket(); s.bind((\"127.0.0.1\",0)); s.listen(); print(s.getsockname()[1], flush=True); time.sleep(600)'"})
 	for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
-		p := object(c.call("process.list", object{"session_id": id})["processes"].([]any)[0].(map[string]any))
+		p := object(c.Call("process.list", object{"session_id": id})["processes"].([]any)[0].(map[string]any))
 		if ports, _ := p["ports"].([]any); len(ports) == 1 && ports[0].(float64) > 0 {
 			return
 		}
@@ -147,8 +148,8 @@ func TestCapabilitiesTellWhoOneIs(t *testing.T) {
 	g := start(t, func(cfg *Config) {
 		cfg.AuthNone, cfg.Tokens = false, tokens{"t": {Subject: "ann", Role: auth.Viewer}}
 	})
-	who := object(g.dial("t").call("system.capabilities", object{})["principal"].(map[string]any))
-	if who.str("subject") != "ann" || who.str("role") != "viewer" {
+	who := object(g.dial("t").Call("system.capabilities", object{})["principal"].(map[string]any))
+	if who.Str("subject") != "ann" || who.Str("role") != "viewer" {
 		t.Errorf("%+v", who)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"testing"
 	"time"
+
 	"trl/web/auth"
 )
 
@@ -23,41 +24,41 @@ func TestDrainLetsNobodyNewIn(t *testing.T) {
 		c.Tokens = tokens{"admin": {Subject: "root", Role: auth.Admin}, "user": {Subject: "alice", Role: auth.User}}
 	})
 	c, admin := g.dial("user"), g.dial("admin")
-	id := c.session(object{"name": "old"})
-	if f := c.try("system.drain", object{}); f.code() != "FORBIDDEN" {
+	id := c.Session(object{"name": "old"})
+	if f := c.Try("system.drain", object{}); f.Code() != "FORBIDDEN" {
 		t.Errorf("a user drains: %+v", f)
 	}
-	if d := admin.call("system.drain", object{}); d["draining"] != true || d.num("active_sessions") != 1 {
+	if d := admin.Call("system.drain", object{}); d["draining"] != true || d.Num("active_sessions") != 1 {
 		t.Errorf("%v", d)
 	}
 	if g.ready() != http.StatusServiceUnavailable || g.metric("trl_draining") != 1 {
 		t.Error("nobody is told")
 	}
 	for _, method := range []string{"session.create", "exec.run"} { // exec.run: of the default session, which is not there
-		f := c.try(method, map[string]object{"session.create": {}, "exec.run": {"command": "true"}}[method])
-		if f.code() != "SHUTTING_DOWN" || f.Error.Details["draining"] != true {
+		f := c.Try(method, map[string]object{"session.create": {}, "exec.run": {"command": "true"}}[method])
+		if f.Code() != "SHUTTING_DOWN" || f.Error.Details["draining"] != true {
 			t.Errorf("%s: %+v", method, f)
 		}
 	}
-	if f := c.try("session.create", object{"name": "old", "if_exists": "return"}); !f.OK {
+	if f := c.Try("session.create", object{"name": "old", "if_exists": "return"}); !f.OK {
 		t.Errorf("%+v", f)
 	}
-	if got := g.dial("user").run(id, "echo works"); got != "works\n" { // also on a new connection
+	if got := g.dial("user").Run(id, "echo works").Stdout(); got != "works\n" { // also on a new connection
 		t.Errorf("%q", got)
 	}
-	admin.call("system.drain", object{"undo": true})
+	admin.Call("system.drain", object{"undo": true})
 	if g.ready() != http.StatusOK || g.metric("trl_draining") != 0 {
 		t.Error("not taken back")
 	}
-	second := c.session()
-	admin.call("system.drain", object{"wait_s": 3600})
-	c.call("session.destroy", object{"session_id": second})
+	second := c.Session()
+	admin.Call("system.drain", object{"wait_s": 3600})
+	c.Call("session.destroy", object{"session_id": second})
 	select {
 	case <-g.Drained():
 		t.Fatal("drained with a session alive")
 	default:
 	}
-	c.call("session.destroy", object{"session_id": id})
+	c.Call("session.destroy", object{"session_id": id})
 	select {
 	case <-g.Drained():
 	case <-time.After(patience):
@@ -68,9 +69,9 @@ func TestDrainLetsNobodyNewIn(t *testing.T) {
 func TestDrainIsOverAfterItsTime(t *testing.T) {
 	g := start(t)
 	c := g.dial()
-	c.session()
-	c.call("system.drain", object{"wait_s": 3600})
-	c.call("system.drain", object{"wait_s": 0.05}) // another time
+	c.Session()
+	c.Call("system.drain", object{"wait_s": 3600})
+	c.Call("system.drain", object{"wait_s": 0.05}) // another time
 	select {
 	case <-g.Drained():
 	case <-time.After(patience):

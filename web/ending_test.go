@@ -17,6 +17,7 @@ import (
 
 	"github.com/coder/websocket"
 
+	"trl/internal/rig"
 	"trl/internal/testkit"
 	"trl/internal/testkit/issuer"
 	"trl/pool"
@@ -34,26 +35,26 @@ func (g *gateway) only() (c *conn) {
 func TestReopeningWhatWasLetGo(t *testing.T) {
 	g := start(t)
 	c := g.dial()
-	id := c.session()
+	id := c.Session()
 	open := object{"session_id": id, "cols": 80, "rows": 24, "request_key": "k", "window_bytes": 1000, "command": "head -c 100000 /dev/zero | tr '\\0' x"}
 	other := g.dial()
-	first := c.call("term.open", open).str("term_id")
+	first := c.Call("term.open", open).Str("term_id")
 	defer func() {
 		if t.Failed() {
 			t.Log(g.log.String())
 		}
 	}()
 	testkit.Eventually(t, "the terminal's end", func() bool {
-		f := other.call("term.list", object{"session_id": id})
+		f := other.Call("term.list", object{"session_id": id})
 		return f["terminals"].([]any)[0].(map[string]any)["state"] == "exited"
 	})
 	g.pool.DropExpired(time.Now().Add(2 * time.Minute)) // longer than what has ended is kept, shorter than its request_key
 	for range 3 {
-		if again := c.call("term.open", open).str("term_id"); again != first {
+		if again := c.Call("term.open", open).Str("term_id"); again != first {
 			t.Fatalf("%s, want %s", again, first)
 		}
 	}
-	c.close()
+	c.Close()
 	testkit.Eventually(t, "the end of the connection", func() bool { return g.metric("trl_connections") == 1 })
 }
 
@@ -61,16 +62,16 @@ func TestReopeningWhatWasLetGo(t *testing.T) {
 func TestDetachFromWhatClosedItsOutput(t *testing.T) {
 	g := start(t)
 	c := g.dial()
-	id := c.session()
-	p := c.call("process.start", object{"session_id": id, "command": "echo out; exec >/dev/null 2>&1; sleep 600"}).str("process_id")
-	c.call("process.logs", object{"process_id": p, "follow": true})
+	id := c.Session()
+	p := c.Call("process.start", object{"session_id": id, "command": "echo out; exec >/dev/null 2>&1; sleep 600"}).Str("process_id")
+	c.Call("process.logs", object{"process_id": p, "follow": true})
 	proc, err := g.pool.FindProcess("local", p)
 	if err != nil {
 		t.Fatal(err)
 	}
 	testkit.Eventually(t, "the end of its output", proc.Journal().Closed)
-	c.call("process.detach", object{"process_id": p})
-	if state := c.call("process.info", object{"process_id": p}).str("state"); state != "running" {
+	c.Call("process.detach", object{"process_id": p})
+	if state := c.Call("process.info", object{"process_id": p}).Str("state"); state != "running" {
 		t.Fatalf("it is %s", state)
 	}
 }
@@ -79,29 +80,29 @@ func TestDetachFromWhatClosedItsOutput(t *testing.T) {
 func TestLeavingGivesThePlaceBack(t *testing.T) {
 	g := start(t)
 	other := g.dial()
-	id := other.session()
-	p := other.call("process.start", object{"session_id": id, "command": "trap '' TERM; echo ready; while :; do sleep 0.1; done"}).str("process_id")
-	other.call("process.wait", object{"process_id": p, "until": object{"output": "ready"}})
+	id := other.Session()
+	p := other.Call("process.start", object{"session_id": id, "command": "trap '' TERM; echo ready; while :; do sleep 0.1; done"}).Str("process_id")
+	other.Call("process.wait", object{"process_id": p, "until": object{"output": "ready"}})
 	c := g.dial()
-	c.begin("process.kill", object{"process_id": p, "kill_grace_s": 50})
-	c.call("system.ping", nil)
-	c.close()
+	c.Begin("process.kill", object{"process_id": p, "kill_grace_s": 50})
+	c.Call("system.ping", nil)
+	c.Close()
 	testkit.Eventually(t, "the end of the connection", func() bool { return g.metric("trl_connections") == 1 })
-	if state := other.call("process.info", object{"process_id": p}).str("state"); state != "running" {
+	if state := other.Call("process.info", object{"process_id": p}).Str("state"); state != "running" {
 		t.Fatalf("the process is %s", state)
 	}
-	other.call("process.kill", object{"process_id": p, "kill_grace_s": 0})
+	other.Call("process.kill", object{"process_id": p, "kill_grace_s": 0})
 }
 
 // TestAPanicEndsOneConnection: a panic in what answers or streams for one client ends its connection with 1011, gives back what that had,
 // and the gateway serves everybody else.
 func TestAPanicEndsOneConnection(t *testing.T) {
 	explode := func() { panic("made by a test") }
-	for name, spoil := range map[string]func(t *testing.T, c *client, of *conn, term *pool.Terminal){
-		"on a goroutine": func(t *testing.T, c *client, of *conn, term *pool.Terminal) {
+	for name, spoil := range map[string]func(t *testing.T, c *rig.Client, of *conn, term *pool.Terminal){
+		"on a goroutine": func(t *testing.T, c *rig.Client, of *conn, term *pool.Terminal) {
 			of.spawn("test", explode)
 		},
-		"in a stream": func(t *testing.T, c *client, of *conn, term *pool.Terminal) {
+		"in a stream": func(t *testing.T, c *rig.Client, of *conn, term *pool.Terminal) {
 			src := termSource(term)
 			src.exit = func() (string, any) { explode(); return "", nil }
 			of.mu.Lock()
@@ -109,7 +110,7 @@ func TestAPanicEndsOneConnection(t *testing.T) {
 			of.inFlight.Add(1)
 			of.subscribeLocked(&call{c: of, id: []byte(`"s"`)}, src, 0, false)
 		},
-		"in a stream's first answer": func(t *testing.T, c *client, of *conn, term *pool.Terminal) {
+		"in a stream's first answer": func(t *testing.T, c *rig.Client, of *conn, term *pool.Terminal) {
 			of.mu.Lock()
 			defer of.mu.Unlock()
 			defer func() {
@@ -129,25 +130,25 @@ func TestAPanicEndsOneConnection(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			g := start(t)
 			c := g.dial()
-			id := c.session()
+			id := c.Session()
 			of := g.only()
-			open := c.call("term.open", object{"session_id": id, "cols": 80, "rows": 24, "command": "sleep 600"})
-			term, err := g.pool.FindTerminal("local", open.str("term_id"))
+			open := c.Call("term.open", object{"session_id": id, "cols": 80, "rows": 24, "command": "sleep 600"})
+			term, err := g.pool.FindTerminal("local", open.Str("term_id"))
 			if err != nil {
 				t.Fatal(err)
 			}
-			c.call("term.detach", object{"term_id": term.ID()})
+			c.Call("term.detach", object{"term_id": term.ID()})
 			spoil(t, c, of, term)
 			other := g.dial()
-			other.call("term.close", object{"term_id": term.ID(), "kill_grace_s": 0})
-			if code := c.closed(); code != websocket.StatusInternalError {
+			other.Call("term.close", object{"term_id": term.ID(), "kill_grace_s": 0})
+			if code := c.CloseStatus(); code != websocket.StatusInternalError {
 				t.Errorf("closed with %d", code)
 			}
 			testkit.Eventually(t, "the end of the connection", func() bool { return g.metric("trl_connections") == 1 })
 			if n := term.Info().Viewers; n != 0 {
 				t.Errorf("%d viewers", n)
 			}
-			if got := other.run(id, "echo fine"); got != "fine\n" {
+			if got := other.Run(id, "echo fine").Stdout(); got != "fine\n" {
 				t.Errorf("%q", got)
 			}
 		})
@@ -162,21 +163,21 @@ func (spoilt) MarshalText() ([]byte, error) { panic("made by a test") }
 func TestAPanicInAnAnswerIsAnswered(t *testing.T) {
 	g := start(t)
 	c := g.dial()
-	c.call("system.ping", nil)
+	c.Call("system.ping", nil)
 	of := g.only()
 	of.inFlight.Add(1)
 	of.spawn("test", func() { (&call{c: of, id: []byte(`"s"`), method: "test"}).answer(spoilt{}, nil) })
-	if code := c.answer("s").code(); code != "INTERNAL_ERROR" {
+	if code := c.Answer("s").Code(); code != "INTERNAL_ERROR" {
 		t.Errorf("answered %s", code)
 	}
-	c.call("system.ping", nil)
+	c.Call("system.ping", nil)
 }
 
 // TestNothingRunsWithoutAStream: a request that is refused for one stream too many has begun nothing.
 func TestNothingRunsWithoutAStream(t *testing.T) {
 	g := start(t)
 	c := g.dial()
-	id := c.session()
+	id := c.Session()
 	of := g.only()
 	of.mu.Lock()
 	of.reserved = maxStreams
@@ -185,21 +186,21 @@ func TestNothingRunsWithoutAStream(t *testing.T) {
 		"exec.stream": {"session_id": id, "command": "echo ran"},
 		"term.open":   {"session_id": id, "command": "echo ran", "cols": 80, "rows": 24},
 	} {
-		if code := c.try(method, params).code(); code != "LIMIT_EXCEEDED" {
+		if code := c.Try(method, params).Code(); code != "LIMIT_EXCEEDED" {
 			t.Errorf("%s: %q", method, code)
 		}
 	}
-	if n := len(c.call("exec.list", object{"session_id": id})["execs"].([]any)); n != 0 {
+	if n := len(c.Call("exec.list", object{"session_id": id})["execs"].([]any)); n != 0 {
 		t.Errorf("%d commands", n)
 	}
-	if n := len(c.call("term.list", object{"session_id": id})["terminals"].([]any)); n != 0 {
+	if n := len(c.Call("term.list", object{"session_id": id})["terminals"].([]any)); n != 0 {
 		t.Errorf("%d terminals", n)
 	}
 	of.mu.Lock()
 	of.reserved = maxStreams - 1
 	of.mu.Unlock()
-	c.call("term.open", object{"session_id": id, "command": "sleep 600", "cols": 80, "rows": 24})
-	if code := c.try("exec.stream", object{"session_id": id, "command": "echo ran"}).code(); code != "LIMIT_EXCEEDED" {
+	c.Call("term.open", object{"session_id": id, "command": "sleep 600", "cols": 80, "rows": 24})
+	if code := c.Try("exec.stream", object{"session_id": id, "command": "echo ran"}).Code(); code != "LIMIT_EXCEEDED" {
 		t.Errorf("one more: %q", code)
 	}
 }
@@ -212,22 +213,22 @@ func TestDestroyedAtEachDisconnect(t *testing.T) {
 	other := g.dial()
 	for range 2 {
 		c := g.dial()
-		id := c.session(q)
-		if again := other.session(q); again != id {
+		id := c.Session(q)
+		if again := other.Session(q); again != id {
 			t.Fatalf("%s, want %s", again, id)
 		}
-		c.close()
+		c.Close()
 		testkit.Eventually(t, "the end of the session", func() bool {
-			return other.call("session.info", object{"session_id": id}).str("state") == "TERMINATED"
+			return other.Call("session.info", object{"session_id": id}).Str("state") == "TERMINATED"
 		})
 	}
-	other.close()
+	other.Close()
 	testkit.Eventually(t, "no connection", func() bool { return g.only() == nil })
 	c := g.dial()
 	for range 3 {
-		c.call("session.destroy", object{"session_id": c.session(object{"on_disconnect": "destroy"}), "force": true})
+		c.Call("session.destroy", object{"session_id": c.Session(object{"on_disconnect": "destroy"}), "force": true})
 	}
-	c.session(object{"on_disconnect": "destroy"})
+	c.Session(object{"on_disconnect": "destroy"})
 	of := g.only()
 	of.mu.Lock()
 	defer of.mu.Unlock()
@@ -240,12 +241,12 @@ func TestDestroyedAtEachDisconnect(t *testing.T) {
 func TestCancelMakesNoSession(t *testing.T) {
 	g := start(t)
 	c := g.dial()
-	c.call("exec.run", object{"command": "true"})
-	c.call("session.destroy", object{"session": "default", "force": true})
-	if cancelled := c.call("exec.cancel", object{})["cancelled"]; cancelled != false {
+	c.Call("exec.run", object{"command": "true"})
+	c.Call("session.destroy", object{"session": "default", "force": true})
+	if cancelled := c.Call("exec.cancel", object{})["cancelled"]; cancelled != false {
 		t.Errorf("cancelled: %v", cancelled)
 	}
-	if live := c.call("session.list", nil)["sessions"].([]any); len(live) != 0 {
+	if live := c.Call("session.list", nil)["sessions"].([]any); len(live) != 0 {
 		t.Errorf("%v", live)
 	}
 }
@@ -269,20 +270,20 @@ func TestWindowOfEverything(t *testing.T) {
 func TestDetachedGuestDoesNotType(t *testing.T) {
 	g := start(t, withTokens)
 	owner := g.dial(adminToken)
-	id := owner.session()
-	term := owner.call("term.open", object{"session_id": id, "cols": 80, "rows": 24, "command": "cat"}).str("term_id")
-	guest := g.dial(owner.call("share.create", object{"term_id": term, "mode": "control"}).str("token"))
-	guest.call("term.attach", object{"term_id": term})
-	owner.call("term.attach", object{"term_id": term, "mode": "control"})
-	guest.call("term.detach", object{"term_id": term})
-	if code := guest.try("term.input", object{"term_id": term, "data": "x"}).code(); code != "FORBIDDEN" {
+	id := owner.Session()
+	term := owner.Call("term.open", object{"session_id": id, "cols": 80, "rows": 24, "command": "cat"}).Str("term_id")
+	guest := g.dial(owner.Call("share.create", object{"term_id": term, "mode": "control"}).Str("token"))
+	guest.Call("term.attach", object{"term_id": term})
+	owner.Call("term.attach", object{"term_id": term, "mode": "control"})
+	guest.Call("term.detach", object{"term_id": term})
+	if code := guest.Try("term.input", object{"term_id": term, "data": "x"}).Code(); code != "FORBIDDEN" {
 		t.Errorf("typing: %q", code)
 	}
-	if code := guest.try("term.resize", object{"term_id": term, "cols": 20, "rows": 5}).code(); code != "FORBIDDEN" {
+	if code := guest.Try("term.resize", object{"term_id": term, "cols": 20, "rows": 5}).Code(); code != "FORBIDDEN" {
 		t.Errorf("resizing: %q", code)
 	}
-	owner.call("term.detach", object{"term_id": term})
-	guest.call("term.input", object{"term_id": term, "data": "x"})
+	owner.Call("term.detach", object{"term_id": term})
+	guest.Call("term.input", object{"term_id": term, "data": "x"})
 }
 
 // TestAnExpiryThatComesLater: one that a token gets, or that is moved closer, while a connection is open ends that in time.
@@ -290,15 +291,15 @@ func TestAnExpiryThatComesLater(t *testing.T) {
 	path, set := withFile(t, "late-token ann user\nclose-token bob user expires=2099-01-01T00:00:00Z\n")
 	g := start(t, set)
 	late, nearer := g.dial("late-token"), g.dial("close-token")
-	late.call("system.ping", nil)
-	nearer.call("system.ping", nil)
+	late.Call("system.ping", nil)
+	nearer.Call("system.ping", nil)
 	soon := time.Now().Add(3 * time.Second)
 	text := soon.UTC().Format(time.RFC3339)
 	os.WriteFile(path+".new", []byte("late-token ann user expires="+text+"\nclose-token bob user expires="+text+"\n"), 0o600)
 	os.Rename(path+".new", path)
 	began := time.Now()
-	for _, c := range []*client{late, nearer} {
-		if code := c.closed(); code != 4401 {
+	for _, c := range []*rig.Client{late, nearer} {
+		if code := c.CloseStatus(); code != 4401 {
 			t.Errorf("closed with %d", code)
 		}
 	}
@@ -310,12 +311,12 @@ func TestAnExpiryThatComesLater(t *testing.T) {
 // TestFramesOfAReload: a connection to come takes messages of the size that is in force, and waits for a slow client as long.
 func TestFramesOfAReload(t *testing.T) {
 	g := start(t, func(c *Config) { c.MaxFrame = 10_000 })
-	big := object{"session_id": g.dial().session(), "command": ": " + strings.Repeat("x", 50_000)}
+	big := object{"session_id": g.dial().Session(), "command": ": " + strings.Repeat("x", 50_000)}
 	if err := g.Reload(Config{MaxFrame: 1 << 20, SlowClient: time.Second}); err != nil {
 		t.Fatal(err)
 	}
 	c := g.dial()
-	c.call("exec.run", big)
+	c.Call("exec.run", big)
 	if got := g.only(); got == nil {
 		t.Fatal("no connection")
 	}
@@ -329,10 +330,10 @@ func TestFramesOfAReload(t *testing.T) {
 	if err := g.Reload(Config{MaxFrame: 10_000}); err != nil {
 		t.Fatal(err)
 	}
-	c.call("exec.run", big) // it came before
+	c.Call("exec.run", big) // it came before
 	c = g.dial()
-	c.begin("exec.run", big)
-	if code := c.closed(); code != websocket.StatusMessageTooBig {
+	c.Begin("exec.run", big)
+	if code := c.CloseStatus(); code != websocket.StatusMessageTooBig {
 		t.Errorf("closed with %d", code)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"trl/internal/rig"
 	"trl/internal/testkit"
 	"trl/pool"
 )
@@ -12,10 +13,10 @@ import (
 // mostBeforeKey is what may come between the answer to Ctrl-C in a flood and its echo, with a window of 256 KiB.
 const mostBeforeKey = 512 << 10
 
-// take is the next message, whatever it is.
-func (c *client) take() *frame {
-	c.t.Helper()
-	return c.await("a message", func(*frame) bool { return true })
+// nextMessage is the next message of any kind.
+func nextMessage(c *rig.Client) *rig.Frame {
+	c.T.Helper()
+	return c.Await("a message", func(*rig.Frame) bool { return true })
 }
 
 // waiting is how much a terminal has printed once its program waits for its client.
@@ -50,13 +51,13 @@ func TestCtrlCInAFlood(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			dial := func() *client {
+			dial := func() *rig.Client {
 				c := g.dial()
-				c.t = t
+				c.T = t
 				return c
 			}
 			me := dial()
-			open := object{"session_id": me.session(), "cols": 80, "rows": 24, "command": "yes; sleep 600"}
+			open := object{"session_id": me.Session(), "cols": 80, "rows": 24, "command": "yes; sleep 600"}
 			if c.control != "attach" && c.control != "take over" {
 				open["window_bytes"] = window
 			}
@@ -64,33 +65,33 @@ func TestCtrlCInAFlood(t *testing.T) {
 			if c.control == "attach" || c.control == "take over" {
 				typist = dial()
 			}
-			opened := typist.call("term.open", open)
-			id, stream := opened.str("term_id"), opened.str("stream_id")
+			opened := typist.Call("term.open", open)
+			id, stream := opened.Str("term_id"), opened.Str("stream_id")
 			from := 0
 			told := func() { // of control, which comes in order with the output, so the window has to go on
-				for f := me.take(); f.Event != "term.control"; f = me.take() {
+				for f := nextMessage(me); f.Event != "term.control"; f = nextMessage(me) {
 					if f.Event == "term.output" && f.Data["snapshot"] != true {
-						from = f.Data.num("offset") + len(f.Data.str("data"))
-						me.begin("stream.ack", object{"stream_id": stream, "offset": from})
+						from = f.Data.Num("offset") + len(f.Data.Str("data"))
+						me.Begin("stream.ack", object{"stream_id": stream, "offset": from})
 					}
 				}
 			}
 			switch c.control {
 			case "attach":
-				typist.close()
+				typist.Close()
 				fallthrough
 			case "take over":
-				a := me.call("term.attach", object{"term_id": id, "window_bytes": window, "snapshot": true})
-				from = a.num("offset")
+				a := me.Call("term.attach", object{"term_id": id, "window_bytes": window, "snapshot": true})
+				from = a.Num("offset")
 			case "get back":
 				other := dial()
-				other.call("term.attach", object{"term_id": id, "window_bytes": window, "snapshot": true})
+				other.Call("term.attach", object{"term_id": id, "window_bytes": window, "snapshot": true})
 				told() // before the other one leaves: only how it is now is told
-				other.close()
+				other.Close()
 				told()
 			case "beside onlookers":
 				for _, slow := range []string{"block", "skip"} {
-					dial().call("term.attach", object{"term_id": id, "mode": "view", "on_slow": slow})
+					dial().Call("term.attach", object{"term_id": id, "mode": "view", "on_slow": slow})
 				}
 			}
 			term, err := g.pool.FindTerminal("local", id)
@@ -98,14 +99,14 @@ func TestCtrlCInAFlood(t *testing.T) {
 				t.Fatal(err)
 			}
 			received := from
-			read := func() (f *frame) {
-				f = me.take()
+			read := func() (f *rig.Frame) {
+				f = nextMessage(me)
 				if f.Event == "term.output" && f.Data["snapshot"] != true {
-					received = f.Data.num("offset") + len(f.Data.str("data"))
+					received = f.Data.Num("offset") + len(f.Data.Str("data"))
 				}
 				return f
 			}
-			ack := func(offset int) { me.begin("stream.ack", object{"stream_id": stream, "offset": offset}) }
+			ack := func(offset int) { me.Begin("stream.ack", object{"stream_id": stream, "offset": offset}) }
 			if c.rate == 0 {
 				for received < 1<<20 {
 					read()
@@ -114,7 +115,7 @@ func TestCtrlCInAFlood(t *testing.T) {
 			} else {
 				waiting(t, term, window)
 			}
-			key, answered, after := me.begin("term.input", object{"term_id": id, "data": "\x03"}), false, 0
+			key, answered, after := me.Begin("term.input", object{"term_id": id, "data": "\x03"}), false, 0
 			done, began := from, time.Now()
 			for tail, seen := "", false; !seen || !answered; {
 				f := read()
@@ -129,7 +130,7 @@ func TestCtrlCInAFlood(t *testing.T) {
 				if f.Event != "term.output" {
 					continue
 				}
-				data := f.Data.str("data")
+				data := f.Data.Str("data")
 				if answered && !seen {
 					if after += len(data); after > 2*mostBeforeKey { // it need not be waited for
 						break
@@ -157,28 +158,28 @@ func TestCtrlCInAFlood(t *testing.T) {
 // control no more. Nobody who looks on makes it wait.
 func TestWindowIsOfWhoHasControl(t *testing.T) {
 	g := start(t, func(cfg *Config) { cfg.SlowClient = time.Hour })
-	for name, leave := range map[string]func(me, other *client, id string){
-		"detached":             func(me, _ *client, id string) { me.call("term.detach", object{"term_id": id}) },
-		"its connection ended": func(me, _ *client, id string) { me.close() },
-		"taken over without a window": func(me, other *client, id string) {
-			other.call("term.attach", object{"term_id": id, "snapshot": true})
-			me.call("term.attach", object{"term_id": id, "mode": "view", "window_bytes": 1024})
+	for name, leave := range map[string]func(me, other *rig.Client, id string){
+		"detached":             func(me, _ *rig.Client, id string) { me.Call("term.detach", object{"term_id": id}) },
+		"its connection ended": func(me, _ *rig.Client, id string) { me.Close() },
+		"taken over without a window": func(me, other *rig.Client, id string) {
+			other.Call("term.attach", object{"term_id": id, "snapshot": true})
+			me.Call("term.attach", object{"term_id": id, "mode": "view", "window_bytes": 1024})
 		},
-		"it looks on now": func(me, other *client, id string) {
-			other.call("term.attach", object{"term_id": id, "mode": "view", "window_bytes": 1024})
-			me.call("term.attach", object{"term_id": id, "mode": "view", "window_bytes": 1024})
+		"it looks on now": func(me, other *rig.Client, id string) {
+			other.Call("term.attach", object{"term_id": id, "mode": "view", "window_bytes": 1024})
+			me.Call("term.attach", object{"term_id": id, "mode": "view", "window_bytes": 1024})
 		},
-		"it skips now": func(me, _ *client, id string) {
-			me.call("term.attach", object{"term_id": id, "window_bytes": 1024, "on_slow": "skip"})
+		"it skips now": func(me, _ *rig.Client, id string) {
+			me.Call("term.attach", object{"term_id": id, "window_bytes": 1024, "on_slow": "skip"})
 		},
-		"it has no window now": func(me, _ *client, id string) { me.call("term.attach", object{"term_id": id}) },
+		"it has no window now": func(me, _ *rig.Client, id string) { me.Call("term.attach", object{"term_id": id}) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			me, other, third := g.dial(), g.dial(), g.dial()
-			me.t, other.t, third.t = t, t, t
-			opened := me.call("term.open", object{"session_id": me.session(), "cols": 80, "rows": 24, "window_bytes": 1024, "command": "yes"})
-			id := opened.str("term_id")
+			me.T, other.T, third.T = t, t, t
+			opened := me.Call("term.open", object{"session_id": me.Session(), "cols": 80, "rows": 24, "window_bytes": 1024, "command": "yes"})
+			id := opened.Str("term_id")
 			term, err := g.pool.FindTerminal("local", id)
 			if err != nil {
 				t.Fatal(err)
@@ -188,7 +189,7 @@ func TestWindowIsOfWhoHasControl(t *testing.T) {
 			}
 			leave(me, other, id)
 			testkit.Eventually(t, "the program goes on, beyond what is kept", func() bool { return term.Journal().Size() > 5<<20 })
-			if f := third.try("term.close", object{"term_id": id, "kill_grace_s": 0}); !f.OK {
+			if f := third.Try("term.close", object{"term_id": id, "kill_grace_s": 0}); !f.OK {
 				t.Error(f.Error)
 			}
 		})
@@ -199,16 +200,16 @@ func TestWindowIsOfWhoHasControl(t *testing.T) {
 func TestEndIsNotHeldBack(t *testing.T) {
 	g := start(t, func(cfg *Config) { cfg.SlowClient = time.Hour })
 	c := g.dial()
-	opened := c.call("term.open", object{"session_id": c.session(), "cols": 80, "rows": 24, "window_bytes": 1024, "command": "yes"})
-	term, err := g.pool.FindTerminal("local", opened.str("term_id"))
+	opened := c.Call("term.open", object{"session_id": c.Session(), "cols": 80, "rows": 24, "window_bytes": 1024, "command": "yes"})
+	term, err := g.pool.FindTerminal("local", opened.Str("term_id"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	waiting(t, term, 1024)
-	g.dial().call("term.close", object{"term_id": opened.str("term_id"), "kill_grace_s": 0})
-	c.call("stream.ack", object{"stream_id": opened.str("stream_id"), "offset": 1 << 40})
-	b, exit := c.output(opened.str("stream_id"), 0)
-	if int64(len(b)) != term.Journal().Size() || exit.num("output_bytes") != len(b) {
+	g.dial().Call("term.close", object{"term_id": opened.Str("term_id"), "kill_grace_s": 0})
+	c.Call("stream.ack", object{"stream_id": opened.Str("stream_id"), "offset": 1 << 40})
+	b, exit := c.Output(opened.Str("stream_id"), 0)
+	if int64(len(b)) != term.Journal().Size() || exit.Num("output_bytes") != len(b) {
 		t.Errorf("%d bytes came of %d, %+v", len(b), term.Journal().Size(), exit)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
+	"trl/internal/rig"
 	"trl/internal/testkit"
 	"trl/metrics"
 	"trl/protocol"
@@ -83,9 +84,9 @@ func TestMalformedFramesAreAnswered(t *testing.T) { // J8
 		`{"id":null,"method":"x"}`:           "INVALID_REQUEST",
 		"{\"id\":\"\xff\",\"method\":\"x\"}": "INVALID_REQUEST",
 	} {
-		c.sendText(text)
-		f := c.await("failure", func(f *frame) bool { return f.Event == "" })
-		if f.ID != nil || f.OK || f.code() != want {
+		c.SendText(text)
+		f := c.Await("failure", func(f *rig.Frame) bool { return f.Event == "" })
+		if f.ID != nil || f.OK || f.Code() != want {
 			t.Errorf("%q: %+v", text, f)
 		}
 	}
@@ -101,45 +102,45 @@ func TestMalformedFramesAreAnswered(t *testing.T) { // J8
 		`{"params":{},"bogus":1,"method":"system.ping","id":"q"}`:            "INVALID_REQUEST",
 		`{"id":"q","method":"exec.attach","params":{"exec_id":"x-nowhere"}}`: "EXEC_NOT_FOUND",
 	} {
-		c.sendText(text)
-		if f := c.answer("q"); f.code() != want {
+		c.SendText(text)
+		if f := c.Answer("q"); f.Code() != want {
 			t.Errorf("%s: %+v", text, f.Error)
 		}
 	}
-	c.ws.Write(t.Context(), websocket.MessageBinary, []byte(`{"id":1,"method":"system.ping"}`))
-	if f := c.await("failure", func(f *frame) bool { return f.Event == "" }); f.ID != nil || f.code() != "INVALID_REQUEST" {
+	c.Ws.Write(t.Context(), websocket.MessageBinary, []byte(`{"id":1,"method":"system.ping"}`))
+	if f := c.Await("failure", func(f *rig.Frame) bool { return f.Event == "" }); f.ID != nil || f.Code() != "INVALID_REQUEST" {
 		t.Errorf("binary: %+v", f)
 	}
-	c.call("system.ping", nil) // it is all the same connection
+	c.Call("system.ping", nil) // it is all the same connection
 }
 
 func TestTooBigIsClosedAndSessionLives(t *testing.T) { // J3, J4
 	g := start(t)
 	c := g.dial()
-	id := c.session()
+	id := c.Session()
 	big := strings.Repeat("a", 1<<20)
-	if got := c.call("exec.run", object{"session_id": id, "command": "X=1; wc -c", "stdin": big}); strings.TrimSpace(got.str("stdout")) != "1048576" {
+	if got := c.Call("exec.run", object{"session_id": id, "command": "X=1; wc -c", "stdin": big}); strings.TrimSpace(got.Str("stdout")) != "1048576" {
 		t.Fatalf("%v", got)
 	}
-	go c.ws.Write(context.Background(), websocket.MessageText, bytes.Repeat([]byte("x"), 16<<20))
-	<-c.done
-	if code := websocket.CloseStatus(c.err); code != websocket.StatusMessageTooBig {
-		t.Fatalf("%v", c.err)
+	go c.Ws.Write(context.Background(), websocket.MessageText, bytes.Repeat([]byte("x"), 16<<20))
+	<-c.Done
+	if code := websocket.CloseStatus(c.Err); code != websocket.StatusMessageTooBig {
+		t.Fatalf("%v", c.Err)
 	}
 	d := g.dial()
-	if got := d.run(id, "echo $X"); got != "1\n" {
+	if got := d.Run(id, "echo $X").Stdout(); got != "1\n" {
 		t.Fatalf("%q", got)
 	}
-	w, err := d.ws.Writer(t.Context(), websocket.MessageText) // fragments without end
+	w, err := d.Ws.Writer(t.Context(), websocket.MessageText) // fragments without end
 	if err != nil {
 		t.Fatal(err)
 	}
 	for err == nil {
 		_, err = w.Write(make([]byte, 64<<10))
 	}
-	<-d.done
-	if code := websocket.CloseStatus(d.err); code != websocket.StatusMessageTooBig {
-		t.Fatalf("%v", d.err)
+	<-d.Done
+	if code := websocket.CloseStatus(d.Err); code != websocket.StatusMessageTooBig {
+		t.Fatalf("%v", d.Err)
 	}
 	testkit.Eventually(t, "both are gone", func() bool { return g.metric("trl_connections") == 0 })
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"trl/internal/rig"
 	"trl/internal/testkit"
 )
 
@@ -77,7 +78,7 @@ func hear(c rawConn, before int) string {
 		case op == pingFrame, op == pongFrame: // pongs may be late; TestPingsAreAnswered
 			continue
 		case op == textFrame:
-			var f frame
+			var f rig.Frame
 			if err := json.Unmarshal(payload, &f); err != nil {
 				return err.Error()
 			}
@@ -88,7 +89,7 @@ func hear(c rawConn, before int) string {
 					said = append(said, fmt.Sprint("ok ", f.ID))
 				}
 			} else {
-				said = append(said, f.code())
+				said = append(said, f.Code())
 			}
 			if open && len(said) >= before { // answers come in any order: the last one may overtake others
 				return strings.Join(append(said, "open"), ", ")
@@ -214,7 +215,7 @@ func TestRawFrames(t *testing.T) {
 	const limit = 64 << 10
 	g := start(t, func(c *Config) { c.MaxFrame = limit })
 	bystander := g.dial()
-	session := bystander.session()
+	session := bystander.Session()
 	for i, r := range rawCases(limit) {
 		t.Run(strings.ReplaceAll(r.name, " ", "_"), func(t *testing.T) {
 			c := upgrade(t, g)
@@ -227,7 +228,7 @@ func TestRawFrames(t *testing.T) {
 			if got := hear(c, strings.Count(r.want, ", ")); got != r.want {
 				t.Errorf("answered %q, want %q", got, r.want)
 			}
-			if got := bystander.run(session, "N=$((N+1)); echo $N"); got != fmt.Sprintln(i+1) {
+			if got := bystander.Run(session, "N=$((N+1)); echo $N").Stdout(); got != fmt.Sprintln(i+1) {
 				t.Errorf("the other session says %q", got)
 			}
 		})
@@ -316,7 +317,7 @@ func TestUnfinishedIsEnded(t *testing.T) {
 	}
 	close(stop)
 	<-stopped
-	quiet.call("system.ping", nil)
+	quiet.Call("system.ping", nil)
 }
 
 // TestSlowTakerHasNotStalled: the clock of a message stands still while the server does not read, since it waits for the client to take

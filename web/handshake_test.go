@@ -45,7 +45,7 @@ func says(t *testing.T, g *gateway, text string) (int, http.Header, string) {
 func TestRawHandshakes(t *testing.T) {
 	g := start(t)
 	bystander := g.dial()
-	session := bystander.session()
+	session := bystander.Session()
 	host := "Host: " + g.Addr() + "\r\n"
 	without := func(name string) string {
 		var kept strings.Builder
@@ -131,7 +131,7 @@ func TestRawHandshakes(t *testing.T) {
 			if got == 101 && head.Get("Sec-WebSocket-Extensions") != "" {
 				t.Error("an extension nobody asked for")
 			}
-			if got := bystander.run(session, "N=$((N+1)); echo $N"); got != fmt.Sprintln(i+1) {
+			if got := bystander.Run(session, "N=$((N+1)); echo $N").Stdout(); got != fmt.Sprintln(i+1) {
 				t.Errorf("the other session says %q", got)
 			}
 		})

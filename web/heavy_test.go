@@ -10,14 +10,15 @@ import (
 	"strings"
 	"testing"
 
+	"trl/internal/rig"
 	"trl/internal/testkit"
 	"trl/pool"
 )
 
-// first is whichever of the answers comes first.
-func (c *client) first(ids ...int) *frame {
-	c.t.Helper()
-	return c.await("an answer", func(f *frame) bool {
+// firstAnswer is the answer that comes first.
+func firstAnswer(c *rig.Client, ids ...int) *rig.Frame {
+	c.T.Helper()
+	return c.Await("an answer", func(f *rig.Frame) bool {
 		for _, id := range ids {
 			if f.ID == float64(id) {
 				return true
@@ -31,14 +32,14 @@ func (c *client) first(ids ...int) *frame {
 func TestPingBehindHeavyWork(t *testing.T) {
 	g := startWith(t, func(c *pool.Config) { c.RingBytes = 4 << 20 })
 	c := g.dial()
-	s := c.session()
-	long := c.call("process.start", object{"session_id": s, "command": "head -c 1500000 /dev/zero | tr '\\0' '\\1'"}).str("process_id")
-	c.call("process.wait", object{"process_id": long, "until": object{"exit": true}})
-	other := c.session()
-	c.call("exec.run", object{"session_id": other, "command": "head -c 1500000 /dev/zero | tr '\\0' '\\1'", "max_output_bytes": 16 << 20})
-	exec := c.call("exec.list", object{"session_id": other})["execs"].([]any)[0].(map[string]any)["exec_id"]
+	s := c.Session()
+	long := c.Call("process.start", object{"session_id": s, "command": "head -c 1500000 /dev/zero | tr '\\0' '\\1'"}).Str("process_id")
+	c.Call("process.wait", object{"process_id": long, "until": object{"exit": true}})
+	other := c.Session()
+	c.Call("exec.run", object{"session_id": other, "command": "head -c 1500000 /dev/zero | tr '\\0' '\\1'", "max_output_bytes": 16 << 20})
+	exec := c.Call("exec.list", object{"session_id": other})["execs"].([]any)[0].(map[string]any)["exec_id"]
 	for range 60 {
-		c.call("process.start", object{"session_id": other, "command": "sleep 300"})
+		c.Call("process.start", object{"session_id": other, "command": "sleep 300"})
 	}
 	for name, heavy := range map[string]struct {
 		method string
@@ -52,33 +53,33 @@ func TestPingBehindHeavyWork(t *testing.T) {
 		"default session": {"exec.run", object{"command": "echo made"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			slow := c.begin(heavy.method, heavy.params)
-			ping := c.begin("system.ping", nil)
-			first := c.first(slow, ping)
+			slow := c.Begin(heavy.method, heavy.params)
+			ping := c.Begin("system.ping", nil)
+			first := firstAnswer(c, slow, ping)
 			if first.ID != float64(ping) {
-				t.Fatalf("the ping waited for an answer of %d bytes", first.size)
+				t.Fatalf("the ping waited for an answer of %d bytes", first.Size)
 			}
-			if f := c.answer(slow); !f.OK {
+			if f := c.Answer(slow); !f.OK {
 				t.Errorf("%+v", f.Error)
 			}
 		})
 	}
-	c.call("session.destroy", object{"session_id": other, "force": true})
+	c.Call("session.destroy", object{"session_id": other, "force": true})
 }
 
 // TestLogsDetachedAtOnce: a process.detach right behind a process.logs that follows ends what that began.
 func TestLogsDetachedAtOnce(t *testing.T) {
 	g := startWith(t, func(c *pool.Config) { c.RingBytes = 4 << 20 })
 	c := g.dial()
-	p := c.call("process.start", object{"command": "head -c 500000 /dev/zero; while :; do echo x; sleep 0.01; done"}).str("process_id")
-	c.call("process.wait", object{"process_id": p, "until": object{"output": "x\n"}})
+	p := c.Call("process.start", object{"command": "head -c 500000 /dev/zero; while :; do echo x; sleep 0.01; done"}).Str("process_id")
+	c.Call("process.wait", object{"process_id": p, "until": object{"output": "x\n"}})
 	for range 5 {
-		logs := c.begin("process.logs", object{"process_id": p, "max_bytes": 16 << 20, "follow": true})
-		detach := c.begin("process.detach", object{"process_id": p})
-		if f := c.answer(logs); !f.OK {
+		logs := c.Begin("process.logs", object{"process_id": p, "max_bytes": 16 << 20, "follow": true})
+		detach := c.Begin("process.detach", object{"process_id": p})
+		if f := c.Answer(logs); !f.OK {
 			t.Fatalf("%+v", f.Error)
 		}
-		if f := c.answer(detach); !f.OK {
+		if f := c.Answer(detach); !f.OK {
 			t.Fatalf("%+v", f.Error)
 		}
 		if n := g.clients.totalUsage.streams.Load(); n != 0 {
@@ -93,17 +94,17 @@ func TestLogsDetachedAtOnce(t *testing.T) {
 // TestLogsThatFollow: the answer and the events after it have every byte once.
 func TestLogsThatFollow(t *testing.T) {
 	c := start(t).dial()
-	p := c.call("process.start", object{"command": "seq 20000; sleep 0.2; seq 20000"}).str("process_id")
-	c.call("process.wait", object{"process_id": p, "until": object{"output": "20000\n"}})
-	logs := c.call("process.logs", object{"process_id": p, "follow": true, "max_bytes": 70_001})
+	p := c.Call("process.start", object{"command": "seq 20000; sleep 0.2; seq 20000"}).Str("process_id")
+	c.Call("process.wait", object{"process_id": p, "until": object{"output": "20000\n"}})
+	logs := c.Call("process.logs", object{"process_id": p, "follow": true, "max_bytes": 70_001})
 	var got []byte
 	for _, ch := range logs["chunks"].([]any) {
-		got = append(got, object(ch.(map[string]any)).bytes("data", "encoding")...)
+		got = append(got, object(ch.(map[string]any)).Text("data", "encoding")...)
 	}
-	if logs.num("next_offset") != len(got) {
-		t.Fatalf("next_offset %d after %d bytes", logs.num("next_offset"), len(got))
+	if logs.Num("next_offset") != len(got) {
+		t.Fatalf("next_offset %d after %d bytes", logs.Num("next_offset"), len(got))
 	}
-	rest, _ := c.output(logs.str("stream_id"), len(got))
+	rest, _ := c.Output(logs.Str("stream_id"), len(got))
 	var want bytes.Buffer
 	for range 2 {
 		for i := 1; i <= 20000; i++ {
@@ -137,22 +138,22 @@ func TestLongAnswers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			params := object{"command": x.command, "max_output_bytes": 2 << 20}
-			got := c.call("exec.run", params)
+			got := c.Call("exec.run", params)
 			b, _ := json.Marshal(object{"id": 1, "method": "exec.run", "params": params})
 			local.Write(append(b, '\n'))
 			line, err := lines.ReadBytes('\n')
-			var f frame
+			var f rig.Frame
 			if err != nil || json.Unmarshal(line, &f) != nil {
 				t.Fatal(err)
 			}
 			for _, r := range []object{got, f.Data} {
-				if r.str("stdout_encoding") != x.encoding || !bytes.Equal(r.bytes("stdout", "stdout_encoding"), x.want) || r["truncated"] != false {
-					t.Errorf("%d bytes of %s", len(r.str("stdout")), r.str("stdout_encoding"))
+				if r.Str("stdout_encoding") != x.encoding || r.Stdout() != string(x.want) || r["truncated"] != false {
+					t.Errorf("%d bytes of %s", len(r.Str("stdout")), r.Str("stdout_encoding"))
 				}
 			}
 		})
 	}
-	c.call("system.ping", nil)
+	c.Call("system.ping", nil)
 }
 
 // accountOf is what a principal that is connected has on its account.

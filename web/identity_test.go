@@ -10,11 +10,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rs/zerolog"
+
+	"trl/internal/rig"
 	"trl/internal/testkit"
 	"trl/internal/testkit/issuer"
 	"trl/web/auth"
-
-	"github.com/rs/zerolog"
 )
 
 func TestConnectionsEndWithTheirJWT(t *testing.T) {
@@ -26,13 +27,13 @@ func TestConnectionsEndWithTheirJWT(t *testing.T) {
 	g := start(t, withTokens, func(c *Config) { c.JWT = j })
 	// A leeway in the past: it is let in, and over before long.
 	c := g.dial(i.Sign(func(c issuer.Claims) { c["exp"] = time.Now().Add(-5*time.Second + 3*time.Second).Unix() }))
-	if code := c.closed(); code != 4401 {
+	if code := c.CloseStatus(); code != 4401 {
 		t.Errorf("%d", code)
 	}
-	g.dial(adminToken).call("system.ping", nil)
+	g.dial(adminToken).Call("system.ping", nil)
 	// Its name is one of the issuer's: nobody becomes a token's subject by it.
 	ann := g.dial(i.Sign(func(c issuer.Claims) { c["sub"], c["trl_role"] = "bob", "admin" }))
-	if who := ann.call("system.capabilities", nil)["principal"].(map[string]any); who["subject"] != i.URL+"#bob" || who["role"] != "admin" {
+	if who := ann.Call("system.capabilities", nil)["principal"].(map[string]any); who["subject"] != i.URL+"#bob" || who["role"] != "admin" {
 		t.Errorf("%v", who)
 	}
 }
@@ -100,8 +101,8 @@ func TestOIDCLogin(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := follow(t, ws)
-	if who := c.call("system.capabilities", nil)["principal"].(map[string]any); who["subject"] != i.URL+"#ann" || who["role"] != "user" {
+	c := rig.NewClient(t, ws)
+	if who := c.Call("system.capabilities", nil)["principal"].(map[string]any); who["subject"] != i.URL+"#ann" || who["role"] != "user" {
 		t.Errorf("%v", who)
 	}
 	if got := visit(b, resp.Request.URL.String()); got.StatusCode == 200 || loggedIn(got) != nil {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
+	"trl/internal/rig"
 	"trl/protocol"
 )
 
@@ -53,10 +54,10 @@ func TestEveryParameterOfEveryMethod(t *testing.T) {
 	refused := func(method, field, params string) {
 		t.Helper()
 		requests++
-		c.sendText(`{"params":` + params + `,"method":"` + method + `","id":"q"}`)
-		f := c.answer("q")
-		if f.code() != "INVALID_PARAMS" || f.Error.Details.str("field") != field {
-			t.Errorf("%s %.200s: %s %v, want %s", method, params, f.code(), f.Error, field)
+		c.SendText(`{"params":` + params + `,"method":"` + method + `","id":"q"}`)
+		f := c.Answer("q")
+		if f.Code() != "INVALID_PARAMS" || f.Error.Details.Str("field") != field {
+			t.Errorf("%s %.200s: %s %v, want %s", method, params, f.Code(), f.Error, field)
 		}
 	}
 	var each func(method, around, prefix string, of reflect.Type)
@@ -128,7 +129,7 @@ func TestEveryParameterOfEveryMethod(t *testing.T) {
 	}
 	refused("exec.run", "k0", `{`+keys.String()+`"command":""}`)
 	refused("exec.run", "env", `{"env":{`+keys.String()+`"k":"x"},"command":""}`)
-	c.call("system.ping", nil)
+	c.Call("system.ping", nil)
 }
 
 // unfit reports whether a number cannot be one of type t at all: seconds may be fractional, other numbers may not.
@@ -215,13 +216,13 @@ func TestOddRequests(t *testing.T) {
 		if strings.Contains(text, "1e400") { // no float64 of the test's client
 			continue
 		}
-		c.sendText(text)
-		f := c.await("a failure", func(f *frame) bool { return f.Event == "" })
-		if _, code, _ := strings.Cut(want, " "); f.code() != code || f.size > 2000 {
+		c.SendText(text)
+		f := c.Await("a failure", func(f *rig.Frame) bool { return f.Event == "" })
+		if _, code, _ := strings.Cut(want, " "); f.Code() != code || f.Size > 2000 {
 			t.Errorf("WebSocket, %.100q: %+v, want %s", text, f.Error, want)
 		}
 	}
-	c.call("system.ping", nil)
+	c.Call("system.ping", nil)
 }
 
 // TestTenThousandAtOnce: requests in one write, commands among them; each is answered, once.
@@ -249,12 +250,12 @@ func TestTenThousandAtOnce(t *testing.T) {
 		if op != textFrame || err != nil {
 			t.Fatalf("%d answers, then %x %q %v", len(answers), op, payload, err)
 		}
-		var f frame
+		var f rig.Frame
 		if err := json.Unmarshal(payload, &f); err != nil {
 			t.Fatal(err)
 		}
 		answers[f.ID]++
-		codes[f.code()]++
+		codes[f.Code()]++
 		if f.Data["exit_code"] != nil {
 			ran++
 		}
@@ -271,7 +272,7 @@ func TestTenThousandAtOnce(t *testing.T) {
 	if ran == 0 || codes["UNKNOWN_METHOD"] == 0 {
 		t.Errorf("%d commands ran; %v", ran, codes)
 	}
-	if got := g.dial().call("exec.run", object{"command": "echo $N"}).str("stdout"); got != fmt.Sprintln(ran) {
+	if got := g.dial().Call("exec.run", object{"command": "echo $N"}).Str("stdout"); got != fmt.Sprintln(ran) {
 		t.Errorf("the shell counts %s, %d were answered", got, ran)
 	}
 }

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/coder/websocket"
+
+	"trl/internal/rig"
 )
 
 // TestCookieIsForALoginsOwnPath: what asks another port of this host for anything else is no way to get a login.
@@ -73,8 +75,8 @@ func TestCookieIsForALoginsOwnPath(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := follow(t, ws)
-	c.call("system.ping", nil)
+	c := rig.NewClient(t, ws)
+	c.Call("system.ping", nil)
 
 	// Another server on this host may set cookies for all of it: they neither hide a login nor make one.
 	for path, want := range map[string]int{one.Path: 204, two.Path: 204, "/at/-/": 303} {
@@ -94,7 +96,7 @@ func TestCookieIsForALoginsOwnPath(t *testing.T) {
 	if resp := ask("POST", one.Path+"logout"); resp.StatusCode != 303 || len(resp.Cookies()) != 1 || resp.Cookies()[0].Path != one.Path || resp.Cookies()[0].MaxAge >= 0 {
 		t.Errorf("logout: %d %v", resp.StatusCode, resp.Cookies())
 	}
-	if code := c.closed(); code != 4401 {
+	if code := c.CloseStatus(); code != 4401 {
 		t.Errorf("the connection of who logged out: %d", code)
 	}
 	jar.SetCookies(home, []*http.Cookie{one})

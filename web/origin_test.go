@@ -9,10 +9,11 @@ import (
 	"net/url"
 	"strings"
 	"testing"
-	"trl/web/auth"
-	"trl/web/listen"
 
 	"github.com/coder/websocket"
+
+	"trl/web/auth"
+	"trl/web/listen"
 )
 
 func TestLoopbackHost(t *testing.T) {
@@ -149,7 +150,7 @@ func TestNothingWithoutToken(t *testing.T) { // K3, K18
 			t.Errorf("%s: %d %v", route, resp.StatusCode, resp.Header)
 		}
 	}
-	g.dial(adminToken).call("system.ping", nil)
+	g.dial(adminToken).Call("system.ping", nil)
 }
 
 func TestBrowserToken(t *testing.T) { // K5

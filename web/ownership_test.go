@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"trl/internal/rig"
 	"trl/web/auth"
 )
 
@@ -19,16 +21,16 @@ func twoUsers(c *Config) {
 // held resources are ids of everything that a principal can have.
 type owned map[string]string // by parameter
 
-func have(c *client, name string) owned {
-	c.t.Helper()
-	s := c.session(object{"name": name})
+func have(c *rig.Client, name string) owned {
+	c.T.Helper()
+	s := c.Session(object{"name": name})
 	return owned{
 		"session_id": s,
 		"session":    name,
-		"exec_id":    c.call("exec.stream", object{"session_id": s, "command": "cat", "interactive_stdin": true}).str("exec_id"),
-		"process_id": c.call("process.start", object{"session_id": s, "command": "sleep 300"}).str("process_id"),
-		"term_id":    c.call("term.open", object{"session_id": s, "cols": 80, "rows": 24, "command": "cat"}).str("term_id"),
-		"share_id":   c.call("share.create", object{"session_id": s}).str("share_id"),
+		"exec_id":    c.Call("exec.stream", object{"session_id": s, "command": "cat", "interactive_stdin": true}).Str("exec_id"),
+		"process_id": c.Call("process.start", object{"session_id": s, "command": "sleep 300"}).Str("process_id"),
+		"term_id":    c.Call("term.open", object{"session_id": s, "cols": 80, "rows": 24, "command": "cat"}).Str("term_id"),
+		"share_id":   c.Call("share.create", object{"session_id": s}).Str("share_id"),
 	}
 }
 
@@ -94,8 +96,8 @@ func TestOthersIdsAnswerLikeUnknownOnes(t *testing.T) {
 				continue
 			}
 			asked[param] = true
-			theirs := bob.try(method, params(method, h, param, hers[param]))
-			none := bob.try(method, params(method, h, param, nobodys[param]))
+			theirs := bob.Try(method, params(method, h, param, hers[param]))
+			none := bob.Try(method, params(method, h, param, nobodys[param]))
 			got, want := fmt.Sprintf("%+v", theirs.Error), fmt.Sprintf("%+v", none.Error)
 			if theirs.Error != nil && none.Error != nil {
 				got, want = fmt.Sprintf("%+v", *theirs.Error), fmt.Sprintf("%+v", *none.Error)
@@ -107,7 +109,7 @@ func TestOthersIdsAnswerLikeUnknownOnes(t *testing.T) {
 				}
 				continue
 			}
-			if theirs.OK || none.OK || got != want || !strings.HasSuffix(theirs.code(), "_NOT_FOUND") {
+			if theirs.OK || none.OK || got != want || !strings.HasSuffix(theirs.Code(), "_NOT_FOUND") {
 				t.Errorf("%s %s: %s; of nobody: %s", method, param, got, want)
 			}
 		}
@@ -117,22 +119,22 @@ func TestOthersIdsAnswerLikeUnknownOnes(t *testing.T) {
 	}
 	// Nothing happened to any of it.
 	for method, param := range map[string]string{"session.info": "session_id", "process.info": "process_id", "term.snapshot": "term_id"} {
-		ann.call(method, object{param: hers[param]})
+		ann.Call(method, object{param: hers[param]})
 	}
-	if info := ann.call("session.info", object{"session_id": hers["session_id"]}); info.str("name") != "hers" || info.str("state") != "RUNNING" {
+	if info := ann.Call("session.info", object{"session_id": hers["session_id"]}); info.Str("name") != "hers" || info.Str("state") != "RUNNING" {
 		t.Errorf("%v", info)
 	}
 	// Who one is comes from the token: no parameter says otherwise.
 	for _, field := range []string{"user", "user_id", "subject", "principal", "owner"} {
-		if f := bob.try("session.create", object{field: "ann"}); f.code() != "INVALID_PARAMS" {
+		if f := bob.Try("session.create", object{field: "ann"}); f.Code() != "INVALID_PARAMS" {
 			t.Errorf("%s: %+v", field, f)
 		}
-		if f := bob.try("session.info", object{"session_id": hers["session_id"], field: "ann"}); f.code() != "INVALID_PARAMS" {
+		if f := bob.Try("session.info", object{"session_id": hers["session_id"], field: "ann"}); f.Code() != "INVALID_PARAMS" {
 			t.Errorf("%s: %+v", field, f)
 		}
 	}
 	// Its name is free for others, and stands for their own.
-	if id := bob.session(object{"name": "hers"}); id == hers["session_id"] {
+	if id := bob.Session(object{"name": "hers"}); id == hers["session_id"] {
 		t.Error("a name is shared")
 	}
 }
@@ -150,7 +152,7 @@ func TestOthersIdsTakeAsLongAsUnknownOnes(t *testing.T) {
 		t.Run(method, func(t *testing.T) {
 			ask := func(id string) time.Duration {
 				start := time.Now()
-				if f := bob.try(method, object{param: id}); f.OK {
+				if f := bob.Try(method, object{param: id}); f.OK {
 					t.Fatal("found")
 				}
 				return time.Since(start)
@@ -197,9 +199,9 @@ func TestAdminUsesEverybodys(t *testing.T) {
 	g := start(t, twoUsers)
 	ann, bob, viewer, root := g.dial("anns-token"), g.dial("bobs-token"), g.dial("bobs-viewer"), g.dial("roots-token")
 	hers, his := have(ann, "hers"), have(bob, "his")
-	list := func(c *client, q object) (ids []string) {
+	list := func(c *rig.Client, q object) (ids []string) {
 		t.Helper()
-		for _, s := range c.call("session.list", q)["sessions"].([]any) {
+		for _, s := range c.Call("session.list", q)["sessions"].([]any) {
 			ids = append(ids, s.(map[string]any)["session_id"].(string))
 		}
 		slices.Sort(ids)
@@ -216,9 +218,9 @@ func TestAdminUsesEverybodys(t *testing.T) {
 	if got := list(root, object{"owner": "ann"}); !slices.Equal(got, []string{hers["session_id"]}) {
 		t.Errorf("ann's: %v", got)
 	}
-	for _, c := range []*client{bob, viewer} {
+	for _, c := range []*rig.Client{bob, viewer} {
 		for _, q := range []object{{"all": true}, {"owner": "ann"}, {"owner": "bob"}} {
-			if f := c.try("session.list", q); f.code() != "FORBIDDEN" {
+			if f := c.Try("session.list", q); f.Code() != "FORBIDDEN" {
 				t.Errorf("%v: %+v", q, f)
 			}
 		}
@@ -226,37 +228,37 @@ func TestAdminUsesEverybodys(t *testing.T) {
 	if got := list(viewer, nil); !slices.Equal(got, []string{his["session_id"]}) {
 		t.Errorf("the viewer's: %v", got)
 	}
-	if f := viewer.try("session.info", object{"session_id": hers["session_id"]}); f.code() != "SESSION_NOT_FOUND" {
+	if f := viewer.Try("session.info", object{"session_id": hers["session_id"]}); f.Code() != "SESSION_NOT_FOUND" {
 		t.Errorf("the viewer of another: %+v", f)
 	}
 
 	// A terminal: looking on is what an admin gets without asking for more, and typing when it asks.
-	if a := root.call("term.attach", object{"term_id": hers["term_id"]}); a.str("mode") != "view" {
+	if a := root.Call("term.attach", object{"term_id": hers["term_id"]}); a.Str("mode") != "view" {
 		t.Errorf("%v", a)
 	}
-	if f := root.try("term.input", object{"term_id": hers["term_id"], "data": "no\n"}); f.code() != "FORBIDDEN" {
+	if f := root.Try("term.input", object{"term_id": hers["term_id"], "data": "no\n"}); f.Code() != "FORBIDDEN" {
 		t.Errorf("typed while looking on: %+v", f)
 	}
-	root.call("term.attach", object{"term_id": hers["term_id"], "mode": "control"})
-	root.call("term.input", object{"term_id": hers["term_id"], "data": "typed\n"})
-	ann.await("what the admin typed", func(f *frame) bool {
-		return f.Event == "term.output" && strings.Contains(f.Data.str("data"), "typed")
+	root.Call("term.attach", object{"term_id": hers["term_id"], "mode": "control"})
+	root.Call("term.input", object{"term_id": hers["term_id"], "data": "typed\n"})
+	ann.Await("what the admin typed", func(f *rig.Frame) bool {
+		return f.Event == "term.output" && strings.Contains(f.Data.Str("data"), "typed")
 	})
-	if a := ann.call("term.attach", object{"term_id": hers["term_id"]}); a.str("mode") != "control" {
+	if a := ann.Call("term.attach", object{"term_id": hers["term_id"]}); a.Str("mode") != "control" {
 		t.Errorf("her own: %v", a)
 	}
 
 	// Watching, with the output of what is run there.
-	root.call("exec.cancel", object{"exec_id": hers["exec_id"]})
-	root.call("session.watch", object{"session_id": hers["session_id"]})
-	ann.run(hers["session_id"], "echo seen")
-	root.await("her command's output", func(f *frame) bool { return f.Event == "exec.output" && f.Data.str("data") == "seen\n" })
+	root.Call("exec.cancel", object{"exec_id": hers["exec_id"]})
+	root.Call("session.watch", object{"session_id": hers["session_id"]})
+	ann.Run(hers["session_id"], "echo seen")
+	root.Await("her command's output", func(f *rig.Frame) bool { return f.Event == "exec.output" && f.Data.Str("data") == "seen\n" })
 
 	// By name everything is one's own.
-	if f := root.try("session.info", object{"session": "hers"}); f.code() != "SESSION_NOT_FOUND" {
+	if f := root.Try("session.info", object{"session": "hers"}); f.Code() != "SESSION_NOT_FOUND" {
 		t.Errorf("by name: %+v", f)
 	}
-	root.call("session.destroy", object{"session_id": hers["session_id"], "force": true})
+	root.Call("session.destroy", object{"session_id": hers["session_id"], "force": true})
 	for id, n := range map[string]int{hers["session_id"]: 1, his["session_id"]: 0} {
 		got := 0
 		for line := range strings.Lines(g.log.String()) {

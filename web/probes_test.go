@@ -15,6 +15,7 @@ import (
 
 	"github.com/coder/websocket"
 
+	"trl/internal/rig"
 	"trl/internal/testkit"
 	"trl/pool"
 	"trl/protocol"
@@ -35,7 +36,7 @@ var limitProbes = map[string]func(*testing.T) []string{
 		}
 		defer conn.Close()
 		go conn.Write([]byte(xs(4<<20 + 1))) // ends with the connection
-		var f frame
+		var f rig.Frame
 		line, _ := bufio.NewReader(conn).ReadBytes('\n')
 		json.Unmarshal(line, &f)
 		return append(came(&f), closed)
@@ -54,8 +55,8 @@ var limitProbes = map[string]func(*testing.T) []string{
 	},
 	"`id`, as written": func(t *testing.T) []string {
 		c := start(t).dial()
-		c.sendText(`{"id":"` + xs(protocol.MaxID-1) + `","method":"system.ping"}`)
-		return came(c.await("a refusal", func(f *frame) bool { return f.Event == "" }))
+		c.SendText(`{"id":"` + xs(protocol.MaxID-1) + `","method":"system.ping"}`)
+		return came(c.Await("a refusal", func(f *rig.Frame) bool { return f.Event == "" }))
 	},
 	"`request_id`, as written": refusedParams(request("exec.cancel", object{"request_id": xs(protocol.MaxID)})),
 	"an id in `params`: `session_id`, `exec_id`, `process_id`, `term_id`, `stream_id`, `share_id`, `recording_id`": func(t *testing.T) []string {
@@ -68,7 +69,7 @@ var limitProbes = map[string]func(*testing.T) []string{
 			if method == "stream.ack" {
 				params["offset"] = 1
 			}
-			if got := came(c.try(method, params)); !slices.Equal(got, []string{"`INVALID_PARAMS`", "`" + field + "`"}) {
+			if got := came(c.Try(method, params)); !slices.Equal(got, []string{"`INVALID_PARAMS`", "`" + field + "`"}) {
 				t.Errorf("%s: %s", method, got)
 			}
 		}
@@ -77,8 +78,8 @@ var limitProbes = map[string]func(*testing.T) []string{
 	"`session`, a name in an id's place": refusedParams(request("exec.list", object{"session": xs(protocol.MaxSession + 1)})),
 	"nesting of `params`": func(t *testing.T) []string {
 		c := start(t).dial()
-		c.sendText(`{"id":1,"method":"session.create","params":{"labels":` + strings.Repeat(`{"a":`, 40) + `1` + strings.Repeat("}", 40) + `}}`)
-		return came(c.answer(1))
+		c.SendText(`{"id":1,"method":"session.create","params":{"labels":` + strings.Repeat(`{"a":`, 40) + `1` + strings.Repeat("}", 40) + `}}`)
+		return came(c.Answer(1))
 	},
 	"`command`": refusedParams(
 		request("exec.stream", object{"command": xs(protocol.MaxCommand + 1)}),
@@ -105,47 +106,47 @@ var limitProbes = map[string]func(*testing.T) []string{
 	"`expires_in_s`":                     refusedParams(request("share.create", object{"session_id": "s", "expires_in_s": protocol.MaxShareTime + 1})),
 	"`until.output`, compiled": func(t *testing.T) []string {
 		c := start(t).dial()
-		p := c.call("process.start", object{"command": "sleep 300"}).str("process_id")
-		return came(c.try("process.wait", object{"process_id": p, "until": object{"output": strings.Repeat("x{1000}", 3)}}))
+		p := c.Call("process.start", object{"command": "sleep 300"}).Str("process_id")
+		return came(c.Try("process.wait", object{"process_id": p, "until": object{"output": strings.Repeat("x{1000}", 3)}}))
 	},
 	"`timeout_s` of a command": func(t *testing.T) []string {
 		c := start(t).dial()
-		if got := c.call("exec.run", object{"command": ":", "timeout_s": 1e6}).num("timeout_s"); got != 24*3600 {
+		if got := c.Call("exec.run", object{"command": ":", "timeout_s": 1e6}).Num("timeout_s"); got != 24*3600 {
 			t.Error(got)
 		}
 		return []string{"`timeout_s`"}
 	},
 	"`max_output_bytes` of each stream": func(t *testing.T) []string {
 		c := startWith(t, func(c *pool.Config) { c.MaxOutput = 64 << 10 }).dial()
-		return cut(t, c.call("exec.run", object{"command": "head -c 100000 /dev/zero", "max_output_bytes": 100_000}), 64<<10)
+		return cut(t, c.Call("exec.run", object{"command": "head -c 100000 /dev/zero", "max_output_bytes": 100_000}), 64<<10)
 	},
 	"`max_bytes` of `process.logs`": func(t *testing.T) []string {
 		c := startWith(t, func(c *pool.Config) { c.RingBytes = maxLogBytes + 1<<20 }).dial()
-		p := c.call("process.start", object{"command": fmt.Sprintf("yes | tr -d '\\n' | head -c %d", maxLogBytes+1000)}).str("process_id")
-		c.call("process.wait", object{"process_id": p, "until": object{"exit": true}})
-		if got := c.call("process.logs", object{"process_id": p, "max_bytes": 1 << 30}).num("next_offset"); got != maxLogBytes {
+		p := c.Call("process.start", object{"command": fmt.Sprintf("yes | tr -d '\\n' | head -c %d", maxLogBytes+1000)}).Str("process_id")
+		c.Call("process.wait", object{"process_id": p, "until": object{"exit": true}})
+		if got := c.Call("process.logs", object{"process_id": p, "max_bytes": 1 << 30}).Num("next_offset"); got != maxLogBytes {
 			t.Error(got)
 		}
 		return []string{"`next_offset`"}
 	},
 	"a command's text in lists and events": func(t *testing.T) []string {
 		c := start(t).dial()
-		s := c.session()
-		c.run(s, ":"+strings.Repeat(" ", 10_000))
-		list := c.call("exec.list", object{"session_id": s})["execs"].([]any)
-		if got := len(object(list[0].(map[string]any)).str("command")); got != protocol.MaxText {
+		s := c.Session()
+		c.Run(s, ":"+strings.Repeat(" ", 10_000))
+		list := c.Call("exec.list", object{"session_id": s})["execs"].([]any)
+		if got := len(object(list[0].(map[string]any)).Str("command")); got != protocol.MaxText {
 			t.Error(got)
 		}
 		return []string{"its beginning"}
 	},
 	"commands in the answer of `exec.list`": func(t *testing.T) []string {
 		c := start(t).dial()
-		s := c.session()
+		s := c.Session()
 		for i := range 201 {
-			c.run(s, fmt.Sprint(": ", i))
+			c.Run(s, fmt.Sprint(": ", i))
 		}
-		list := c.call("exec.list", object{"session_id": s})["execs"].([]any)
-		if first := object(list[0].(map[string]any)).str("command"); len(list) != 200 || first != ": 1" {
+		list := c.Call("exec.list", object{"session_id": s})["execs"].([]any)
+		if first := object(list[0].(map[string]any)).Str("command"); len(list) != 200 || first != ": 1" {
 			t.Errorf("%d, from %s on", len(list), first)
 		}
 		return []string{"the latest"}
@@ -156,40 +157,40 @@ var limitProbes = map[string]func(*testing.T) []string{
 		e := sleeping(g.dial()) // on another connection: a request is in flight for a moment after its answer
 		c := g.dial()
 		for range maxInFlight {
-			c.begin("exec.wait", object{"exec_id": e})
+			c.Begin("exec.wait", object{"exec_id": e})
 		}
-		return came(c.try("system.ping", nil))
+		return came(c.Try("system.ping", nil))
 	},
 	"further requests in flight that end or steer work": func(t *testing.T) []string {
 		g := start(t)
 		other := g.dial() // as above
-		p := other.call("process.start", object{"command": "trap '' TERM; echo deaf; while :; do sleep 1; done"}).str("process_id")
-		other.call("process.wait", object{"process_id": p, "until": object{"output": "deaf"}})
+		p := other.Call("process.start", object{"command": "trap '' TERM; echo deaf; while :; do sleep 1; done"}).Str("process_id")
+		other.Call("process.wait", object{"process_id": p, "until": object{"output": "deaf"}})
 		e := sleeping(other)
 		c := g.dial()
 		for range maxInFlight {
-			c.begin("exec.wait", object{"exec_id": e})
+			c.Begin("exec.wait", object{"exec_id": e})
 		}
 		for range maxUrgent {
-			c.begin("process.kill", object{"process_id": p, "kill_grace_s": 60})
+			c.Begin("process.kill", object{"process_id": p, "kill_grace_s": 60})
 		}
-		return came(c.try("exec.cancel", object{"exec_id": e}))
+		return came(c.Try("exec.cancel", object{"exec_id": e}))
 	},
 	"streams that it follows": func(t *testing.T) []string {
 		g := start(t)
 		c := g.dial()
 		other := sleeping(g.dial())
 		queued(c, maxStreams)
-		return came(c.try("exec.attach", object{"exec_id": other}))
+		return came(c.Try("exec.attach", object{"exec_id": other}))
 	},
 	"requests that `exec.cancel` by `request_id` reaches back to": func(t *testing.T) []string {
 		c := start(t).dial()
-		first := c.begin("exec.run", object{"command": ":"})
-		c.answer(first)
+		first := c.Begin("exec.run", object{"command": ":"})
+		c.Answer(first)
 		for range maxRecent {
-			c.try("exec.run", object{"command": ":"})
+			c.Try("exec.run", object{"command": ":"})
 		}
-		return came(c.try("exec.cancel", object{"request_id": first}))
+		return came(c.Try("exec.cancel", object{"request_id": first}))
 	},
 	"time in which it reads nothing": func(t *testing.T) []string {
 		g := start(t, func(c *Config) { c.SlowClient = 300 * time.Millisecond })
@@ -201,40 +202,40 @@ var limitProbes = map[string]func(*testing.T) []string{
 
 	"waiting commands": func(t *testing.T) []string {
 		c := start(t).dial()
-		s := c.session()
+		s := c.Session()
 		sleeping(c, s)
 		for range 64 {
-			c.begin("exec.run", object{"session_id": s, "command": ":"})
+			c.Begin("exec.run", object{"session_id": s, "command": ":"})
 		}
-		return came(c.try("exec.run", object{"session_id": s, "command": ":"}))
+		return came(c.Try("exec.run", object{"session_id": s, "command": ":"}))
 	},
 	"text, stdin and variables of the waiting commands": func(t *testing.T) []string {
 		c := start(t).dial()
-		s := c.session()
+		s := c.Session()
 		sleeping(c, s)
 		for range 5 {
-			c.begin("exec.run", object{"session_id": s, "command": ":", "stdin": xs(3 << 20)})
+			c.Begin("exec.run", object{"session_id": s, "command": ":", "stdin": xs(3 << 20)})
 		}
-		return came(c.try("exec.run", object{"session_id": s, "command": ":", "stdin": xs(2 << 20)}))
+		return came(c.Try("exec.run", object{"session_id": s, "command": ":", "stdin": xs(2 << 20)}))
 	},
 	"processes and terminals": func(t *testing.T) []string {
 		c := start(t).dial()
-		s := c.session()
+		s := c.Session()
 		for i := range 256 {
-			if f := c.try("process.start", object{"session_id": s, "command": "sleep 300"}); !f.OK {
+			if f := c.Try("process.start", object{"session_id": s, "command": "sleep 300"}); !f.OK {
 				t.Fatalf("%d: %+v", i, f.Error)
 			}
 		}
-		if words := came(c.try("term.open", object{"session_id": s, "cols": 80, "rows": 24})); words[0] != "`LIMIT_EXCEEDED`" {
+		if words := came(c.Try("term.open", object{"session_id": s, "cols": 80, "rows": 24})); words[0] != "`LIMIT_EXCEEDED`" {
 			t.Error(words)
 		}
-		return came(c.try("process.start", object{"session_id": s, "command": ":"}))
+		return came(c.Try("process.start", object{"session_id": s, "command": ":"}))
 	},
 	"stdin that a process has not read": func(t *testing.T) []string {
 		c := start(t).dial()
-		p := c.call("process.start", object{"command": "sleep 300", "stdin": "open"}).str("process_id")
+		p := c.Call("process.start", object{"command": "sleep 300", "stdin": "open"}).Str("process_id")
 		for range 3 { // the pipe takes some of it
-			if f := c.try("process.input", object{"process_id": p, "data": xs(1 << 20)}); !f.OK {
+			if f := c.Try("process.input", object{"process_id": p, "data": xs(1 << 20)}); !f.OK {
 				return came(f)
 			}
 		}
@@ -242,20 +243,20 @@ var limitProbes = map[string]func(*testing.T) []string{
 	},
 	"`process.wait` of one process": func(t *testing.T) []string {
 		c := start(t).dial()
-		p := c.call("process.start", object{"command": "sleep 300"}).str("process_id")
+		p := c.Call("process.start", object{"command": "sleep 300"}).Str("process_id")
 		for range 65 { // at the same time: any of them may be the one too many
-			c.begin("process.wait", object{"process_id": p, "until": object{"exit": true}})
+			c.Begin("process.wait", object{"process_id": p, "until": object{"exit": true}})
 		}
-		return came(c.await("a refusal", func(f *frame) bool { return f.Event == "" }))
+		return came(c.Await("a refusal", func(f *rig.Frame) bool { return f.Event == "" }))
 	},
 	"watchers": func(t *testing.T) []string {
 		g := start(t)
 		c := g.dial()
-		s := c.session()
+		s := c.Session()
 		for range 128 {
-			g.dial().call("session.watch", object{"session_id": s})
+			g.dial().Call("session.watch", object{"session_id": s})
 		}
-		return came(c.try("session.watch", object{"session_id": s}))
+		return came(c.Try("session.watch", object{"session_id": s}))
 	},
 	"events that a watcher has not read": func(t *testing.T) []string {
 		return overflow(t, ":", 1024/4+1)
@@ -265,10 +266,10 @@ var limitProbes = map[string]func(*testing.T) []string{
 	},
 	"output that is kept of a stream": func(t *testing.T) []string {
 		c := start(t).dial()
-		s := c.session()
-		e := c.call("exec.run", object{"session_id": s, "command": "yes | head -c 3000000"}).str("exec_id")
-		c.call("exec.attach", object{"exec_id": e})
-		if gap := c.event("stream.gap"); gap.num("to") < 1<<20 || gap.num("to") > 3_000_000-1<<20 {
+		s := c.Session()
+		e := c.Call("exec.run", object{"session_id": s, "command": "yes | head -c 3000000"}).Str("exec_id")
+		c.Call("exec.attach", object{"exec_id": e})
+		if gap := c.Event("stream.gap"); gap.Num("to") < 1<<20 || gap.Num("to") > 3_000_000-1<<20 {
 			t.Error(gap)
 		}
 		return []string{"`stream.gap`"}
@@ -282,16 +283,16 @@ var limitProbes = map[string]func(*testing.T) []string{
 	"remembered request keys, each for 10 minutes": func(t *testing.T) []string {
 		c := startWith(t, func(c *pool.Config) { c.MaxKeys = 3 }).dial()
 		for i := range 3 {
-			c.call("exec.run", object{"command": ":", "request_key": fmt.Sprint(i)})
+			c.Call("exec.run", object{"command": ":", "request_key": fmt.Sprint(i)})
 		}
-		c.call("exec.run", object{"command": ":", "request_key": "0"}) // one that is remembered is answered
-		return came(c.try("exec.run", object{"command": ":", "request_key": "3"}))
+		c.Call("exec.run", object{"command": ":", "request_key": "0"}) // one that is remembered is answered
+		return came(c.Try("exec.run", object{"command": ":", "request_key": "3"}))
 	},
 	"a session's state that trl reads from its shell": func(t *testing.T) []string {
 		c := start(t).dial()
-		s := c.session()
-		c.run(s, "x=$(head -c 16777217 /dev/zero | tr '\\0' a)")
-		r := c.call("exec.run", object{"session_id": s, "command": "kill -9 $$"})
+		s := c.Session()
+		c.Run(s, "x=$(head -c 16777217 /dev/zero | tr '\\0' a)")
+		r := c.Call("exec.run", object{"session_id": s, "command": "kill -9 $$"})
 		if lost, _ := r["state_lost"].([]any); !slices.Contains(lost, any("variables")) {
 			return []string{fmt.Sprint(r)}
 		}
@@ -299,83 +300,83 @@ var limitProbes = map[string]func(*testing.T) []string{
 	},
 	"output that is read for a snapshot": func(t *testing.T) []string {
 		c := start(t).dial()
-		s := c.session()
-		term := c.call("term.open", object{"session_id": s, "cols": 80, "rows": 24, "command": `echo top; yes x | tr "\n" "\r" | head -c 300000`}).str("term_id")
-		c.call("term.detach", object{"term_id": term})
+		s := c.Session()
+		term := c.Call("term.open", object{"session_id": s, "cols": 80, "rows": 24, "command": `echo top; yes x | tr "\n" "\r" | head -c 300000`}).Str("term_id")
+		c.Call("term.detach", object{"term_id": term})
 		testkit.Eventually(t, "its end", func() bool {
-			return strings.Contains(fmt.Sprint(c.call("term.list", object{"session_id": s})), "exited")
+			return strings.Contains(fmt.Sprint(c.Call("term.list", object{"session_id": s})), "exited")
 		})
-		if lines := fmt.Sprint(c.call("term.snapshot", object{"term_id": term})["lines"]); strings.Contains(lines, "top") || !strings.Contains(lines, "x") {
+		if lines := fmt.Sprint(c.Call("term.snapshot", object{"term_id": term})["lines"]); strings.Contains(lines, "top") || !strings.Contains(lines, "x") {
 			return []string{lines}
 		}
 		return []string{"earlier output is not in the snapshot"}
 	},
 	"share links": func(t *testing.T) []string {
 		c := start(t).dial()
-		s := c.session()
+		s := c.Session()
 		for range 64 {
-			c.call("share.create", object{"session_id": s})
+			c.Call("share.create", object{"session_id": s})
 		}
-		return came(c.try("share.create", object{"session_id": s}))
+		return came(c.Try("share.create", object{"session_id": s}))
 	},
 
 	"bytes of ended work of one principal, in all its sessions": func(t *testing.T) []string {
 		g := startWith(t, func(c *pool.Config) { c.MaxRetainedBytesOfPrincipal = 4 << 20 }, withTokens)
 		bob, ann := g.dial(userToken), g.dial(adminToken)
-		others := large(ann, ann.session())
-		dead, alive := bob.session(), bob.session()
+		others := large(ann, ann.Session())
+		dead, alive := bob.Session(), bob.Session()
 		first := large(bob, dead)
-		bob.call("session.destroy", object{"session_id": dead})
+		bob.Call("session.destroy", object{"session_id": dead})
 		second, newest := large(bob, alive), ""
 		until := func(gone string) (words []string) {
 			for range 100 {
 				newest = large(bob, alive)
-				if words = came(bob.try("exec.wait", object{"exec_id": gone})); words[0] == "`EXEC_NOT_FOUND`" {
+				if words = came(bob.Try("exec.wait", object{"exec_id": gone})); words[0] == "`EXEC_NOT_FOUND`" {
 					return words
 				}
 			}
 			return words
 		}
 		until(first)
-		if f := bob.try("exec.wait", object{"exec_id": second}); !f.OK {
+		if f := bob.Try("exec.wait", object{"exec_id": second}); !f.OK {
 			t.Errorf("a live session's went before an ended one's: %+v", f.Error)
 		}
 		words := until(second)
-		bob.call("exec.wait", object{"exec_id": newest})
-		ann.call("exec.wait", object{"exec_id": others})
+		bob.Call("exec.wait", object{"exec_id": newest})
+		ann.Call("exec.wait", object{"exec_id": others})
 		return words
 	},
 	"bytes of ended work of all principals": func(t *testing.T) []string {
 		g := startWith(t, func(c *pool.Config) { c.MaxRetainedBytes = 4 << 20 }, withTokens)
 		bob, ann := g.dial(userToken), g.dial(adminToken)
-		others := large(ann, ann.session())
-		s := bob.session()
+		others := large(ann, ann.Session())
+		s := bob.Session()
 		first := large(bob, s)
 		words := []string{}
 		for range 100 {
 			large(bob, s)
-			if words = came(bob.try("exec.wait", object{"exec_id": first})); words[0] == "`EXEC_NOT_FOUND`" {
+			if words = came(bob.Try("exec.wait", object{"exec_id": first})); words[0] == "`EXEC_NOT_FOUND`" {
 				break
 			}
 		}
-		ann.call("exec.wait", object{"exec_id": others})
+		ann.Call("exec.wait", object{"exec_id": others})
 		return words
 	},
 	"ended sessions, each kept for `--retention`": func(t *testing.T) []string {
 		c := startWith(t, func(c *pool.Config) { c.MaxRetained = 2 }).dial()
 		var ended []string
 		for range 3 {
-			ended = append(ended, c.session())
-			c.call("session.destroy", object{"session_id": ended[len(ended)-1]})
+			ended = append(ended, c.Session())
+			c.Call("session.destroy", object{"session_id": ended[len(ended)-1]})
 		}
-		c.call("session.info", object{"session_id": ended[1]})
-		return came(c.try("session.info", object{"session_id": ended[0]}))
+		c.Call("session.info", object{"session_id": ended[1]})
+		return came(c.Try("session.info", object{"session_id": ended[0]}))
 	},
 	"remembered request keys of all principals": func(t *testing.T) []string {
 		g := startWith(t, func(c *pool.Config) { c.MaxKeysOfAll = 4 }, withTokens)
 		bob, ann := g.dial(userToken), g.dial(adminToken)
-		keyed := func(c *client, key string) *frame {
-			return c.try("exec.run", object{"command": ":", "request_key": key})
+		keyed := func(c *rig.Client, key string) *rig.Frame {
+			return c.Try("exec.run", object{"command": ":", "request_key": key})
 		}
 		for _, key := range []string{"1", "2", "3"} {
 			if f := keyed(bob, key); !f.OK {
@@ -444,23 +445,23 @@ var limitProbes = map[string]func(*testing.T) []string{
 		g := startWith(t, func(c *pool.Config) { c.MaxSessions = 8 }, withTokens)
 		bob, ann := g.dial(userToken), g.dial(adminToken)
 		for range 7 {
-			bob.session()
+			bob.Session()
 		}
-		own := bob.try("session.create", nil)
-		if own.Error == nil || own.Error.Details.num("max_sessions_per_principal") != 7 {
+		own := bob.Try("session.create", nil)
+		if own.Error == nil || own.Error.Details.Num("max_sessions_per_principal") != 7 {
 			t.Errorf("%+v", own)
 		}
-		ann.session()
+		ann.Session()
 		return came(own)
 	},
 	"live sessions": func(t *testing.T) []string {
 		g := startWith(t, func(c *pool.Config) { c.MaxSessions = 8 }, withTokens)
 		ann := g.dial(adminToken)
 		for range 8 {
-			ann.session()
+			ann.Session()
 		}
-		f := ann.try("session.create", nil)
-		if f.Error == nil || f.Error.Details.num("max_sessions") != 8 {
+		f := ann.Try("session.create", nil)
+		if f.Error == nil || f.Error.Details.Num("max_sessions") != 8 {
 			t.Errorf("%+v", f)
 		}
 		return came(f)
@@ -468,7 +469,7 @@ var limitProbes = map[string]func(*testing.T) []string{
 	"connections of one share link's guests": func(t *testing.T) []string {
 		g := start(t)
 		c := g.dial()
-		token := c.call("share.create", object{"session_id": c.session()}).str("token")
+		token := c.Call("share.create", object{"session_id": c.Session()}).Str("token")
 		for range 16 {
 			g.dial(token)
 		}
@@ -489,7 +490,7 @@ var limitProbes = map[string]func(*testing.T) []string{
 		var begun []func()
 		for range principalReading / (4 << 20) {
 			c := g.dial(userToken)
-			w, err := c.ws.Writer(context.Background(), websocket.MessageText)
+			w, err := c.Ws.Writer(context.Background(), websocket.MessageText)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -499,7 +500,7 @@ var limitProbes = map[string]func(*testing.T) []string{
 			begun = append(begun, func() {
 				w.Write([]byte(`"}}`))
 				w.Close()
-				c.answer(1)
+				c.Answer(1)
 			})
 		}
 		a := g.accountOf("bob")
@@ -510,44 +511,44 @@ var limitProbes = map[string]func(*testing.T) []string{
 			}
 			return true
 		})
-		return waits(t, g, g.dial(userToken), g.dial(adminToken), func(c *client) int {
-			return c.begin("exec.run", object{"session_id": "no", "command": xs(300 << 10)})
+		return waits(t, g, g.dial(userToken), g.dial(adminToken), func(c *rig.Client) int {
+			return c.Begin("exec.run", object{"session_id": "no", "command": xs(300 << 10)})
 		}, begun[0])
 	},
 	"bytes of requests in flight of its own": func(t *testing.T) []string {
 		g := start(t, withTokens)
 		bob, ann := g.dial(userToken), g.dial(adminToken)
-		held := bob.begin("exec.run", object{"command": "sleep 300", "stdin": xs(1 << 20)})
-		bob.call("system.ping", nil) // it was read
+		held := bob.Begin("exec.run", object{"command": "sleep 300", "stdin": xs(1 << 20)})
+		bob.Call("system.ping", nil) // it was read
 		a := g.accountOf("bob")
 		if n := a.requests.Load(); n < 1<<20 || n > 1<<20+200 {
 			t.Errorf("a request of 1 MiB counts %d", n)
 		}
 		a.requests.Add(principalRequests - 2<<20) // as of others
-		f := bob.try("exec.run", object{"command": ":", "stdin": xs(1 << 20)})
-		if f.Error == nil || f.Error.Details.num("limit") != principalRequests {
+		f := bob.Try("exec.run", object{"command": ":", "stdin": xs(1 << 20)})
+		if f.Error == nil || f.Error.Details.Num("limit") != principalRequests {
 			t.Errorf("%+v", f.Error)
 		}
-		bob.call("system.ping", nil) // a small one finds room
-		ann.call("exec.run", object{"command": ":", "stdin": xs(1 << 20)})
-		bob.call("exec.cancel", object{"request_id": held})
-		bob.answer(held)
-		bob.call("exec.run", object{"command": ":", "stdin": xs(1 << 20)})
+		bob.Call("system.ping", nil) // a small one finds room
+		ann.Call("exec.run", object{"command": ":", "stdin": xs(1 << 20)})
+		bob.Call("exec.cancel", object{"request_id": held})
+		bob.Answer(held)
+		bob.Call("exec.run", object{"command": ":", "stdin": xs(1 << 20)})
 		return came(f)
 	},
 	"bytes of requests in flight": func(t *testing.T) []string {
 		g := start(t)
 		c := g.dial()
 		g.clients.totalUsage.requests.Add(allRequests)
-		f := c.try("system.ping", nil)
-		if f.Error == nil || f.Error.Details.num("limit") != allRequests {
+		f := c.Try("system.ping", nil)
+		if f.Error == nil || f.Error.Details.Num("limit") != allRequests {
 			t.Errorf("%+v", f)
 		}
-		if f := c.try("session.destroy", object{"session_id": "no", "force": true}); f.code() != "SESSION_NOT_FOUND" {
+		if f := c.Try("session.destroy", object{"session_id": "no", "force": true}); f.Code() != "SESSION_NOT_FOUND" {
 			t.Errorf("what ends work is not heard: %+v", f)
 		}
 		g.clients.totalUsage.requests.Add(-allRequests)
-		c.call("system.ping", nil)
+		c.Call("system.ping", nil)
 		return came(f)
 	},
 	"output that answers copy (`clean`, `process.logs`, `exec.wait` from an offset, `yield_ms`) until they are written": func(t *testing.T) []string {
@@ -564,13 +565,13 @@ var limitProbes = map[string]func(*testing.T) []string{
 		g := startWith(t, func(c *pool.Config) { c.KeptOutput = 512 << 10 }, withTokens)
 		bob, ann := g.dial(userToken), g.dial(adminToken)
 		run := object{"command": "yes | tr -d '\\n' | head -c 2000000", "max_output_bytes": 2 << 20}
-		words := cut(t, bob.call("exec.run", run), 512<<10+128<<10)
+		words := cut(t, bob.Call("exec.run", run), 512<<10+128<<10)
 		for range 3 { // what has ended gave back what it had
-			cut(t, bob.call("exec.run", run), 512<<10+128<<10)
+			cut(t, bob.Call("exec.run", run), 512<<10+128<<10)
 		}
 		small := object{"command": "head -c 100000 /dev/zero"}
-		if r := ann.call("exec.run", small); r["truncated"] != false || len(r.str("stdout")) != 100_000 {
-			t.Errorf("another principal's: %d bytes", len(r.str("stdout")))
+		if r := ann.Call("exec.run", small); r["truncated"] != false || len(r.Str("stdout")) != 100_000 {
+			t.Errorf("another principal's: %d bytes", len(r.Str("stdout")))
 		}
 		return words
 	},
@@ -581,17 +582,17 @@ var limitProbes = map[string]func(*testing.T) []string{
 		for range principalStreams/maxStreams - 1 {
 			d := g.dial()
 			for _, e := range execs {
-				d.call("exec.attach", object{"exec_id": e})
+				d.Call("exec.attach", object{"exec_id": e})
 			}
 		}
-		return came(g.dial().try("exec.attach", object{"exec_id": execs[0]}))
+		return came(g.dial().Try("exec.attach", object{"exec_id": execs[0]}))
 	},
 	"requests in a second": func(t *testing.T) []string {
 		_, set := withFile(t, userToken+" bob user rate=1\n")
 		g := start(t, set)
 		c := g.dial(userToken)
-		var f *frame
-		for f = c.try("system.ping", nil); f.OK; f = c.try("system.ping", nil) {
+		var f *rig.Frame
+		for f = c.Try("system.ping", nil); f.OK; f = c.Try("system.ping", nil) {
 		}
 		resp, _ := get(t, g.URL()+"/metrics", "Authorization", "Bearer "+userToken)
 		for end := time.Now().Add(patience); resp.StatusCode == http.StatusOK && time.Now().Before(end); {
@@ -627,8 +628,8 @@ var limitProbes = map[string]func(*testing.T) []string{
 		if !g.clients.totalUsage.reading.TryAcquire(allReading) {
 			t.Fatal("something is being read")
 		}
-		return waits(t, g, c, nil, func(c *client) int {
-			return c.begin("exec.run", object{"session_id": "no", "command": xs(300 << 10)})
+		return waits(t, g, c, nil, func(c *rig.Client) int {
+			return c.Begin("exec.run", object{"session_id": "no", "command": xs(300 << 10)})
 		}, func() { g.clients.totalUsage.reading.Release(allReading) })
 	},
 	"output that answers copy": func(t *testing.T) []string {

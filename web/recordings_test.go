@@ -45,12 +45,12 @@ func TestDownload(t *testing.T) {
 		c.Tokens = tokens{"mine": {Subject: "me", Role: auth.User}, "other": {Subject: "other", Role: auth.User}, "looks": {Subject: "me", Role: auth.Viewer}, "root": {Subject: "root", Role: auth.Admin}}
 	})
 	c := g.dial("mine")
-	id := c.call("session.create", object{"name": `a "b" ../c`, "record": "terminals"}).str("session_id")
-	term := c.call("term.open", object{"session_id": id, "cols": 80, "rows": 24, "command": "echo here; read x"})
-	rec := term.str("recording_id")
+	id := c.Call("session.create", object{"name": `a "b" ../c`, "record": "terminals"}).Str("session_id")
+	term := c.Call("term.open", object{"session_id": id, "cols": 80, "rows": 24, "command": "echo here; read x"})
+	rec := term.Str("recording_id")
 	path := "/v1/recordings/" + rec
 	testkit.Eventually(t, "some of it is recorded", func() bool {
-		return c.call("recording.info", object{"recording_id": rec}).num("output_bytes") >= len("here\r\n")
+		return c.Call("recording.info", object{"recording_id": rec}).Num("output_bytes") >= len("here\r\n")
 	})
 
 	status, head, body := g.download(path, "mine")
@@ -95,28 +95,28 @@ func TestDownload(t *testing.T) {
 
 	other := g.dial("other")
 	for _, method := range []string{"recording.info", "recording.delete"} {
-		f1 := other.try(method, object{"recording_id": rec})
-		f2 := other.try(method, object{"recording_id": "r-none"})
-		if f1.code() != "RECORDING_NOT_FOUND" || f1.code() != f2.code() || f1.Error.Message != f2.Error.Message {
+		f1 := other.Try(method, object{"recording_id": rec})
+		f2 := other.Try(method, object{"recording_id": "r-none"})
+		if f1.Code() != "RECORDING_NOT_FOUND" || f1.Code() != f2.Code() || f1.Error.Message != f2.Error.Message {
 			t.Errorf("%s: %+v, %+v", method, f1.Error, f2.Error)
 		}
 	}
-	if f := other.try("recording.list", object{"all": true}); f.code() != "FORBIDDEN" {
+	if f := other.Try("recording.list", object{"all": true}); f.Code() != "FORBIDDEN" {
 		t.Errorf("%+v", f)
 	}
-	if list := other.call("recording.list", object{"session_id": id})["recordings"].([]any); len(list) != 0 {
+	if list := other.Call("recording.list", object{"session_id": id})["recordings"].([]any); len(list) != 0 {
 		t.Errorf("%v", list)
 	}
-	if f := g.dial("looks").try("recording.delete", object{"recording_id": rec}); f.code() != "FORBIDDEN" {
+	if f := g.dial("looks").Try("recording.delete", object{"recording_id": rec}); f.Code() != "FORBIDDEN" {
 		t.Errorf("a viewer deletes: %+v", f)
 	}
-	if list := g.dial("root").call("recording.list", object{"all": true})["recordings"].([]any); len(list) != 1 {
+	if list := g.dial("root").Call("recording.list", object{"all": true})["recordings"].([]any); len(list) != 1 {
 		t.Errorf("%v", list)
 	}
-	if info := c.call("session.info", object{"session_id": id}); info.str("record") != "terminals" || info.num("recording") != 1 {
+	if info := c.Call("session.info", object{"session_id": id}); info.Str("record") != "terminals" || info.Num("recording") != 1 {
 		t.Errorf("%v", info)
 	}
-	c.call("recording.delete", object{"recording_id": rec})
+	c.Call("recording.delete", object{"recording_id": rec})
 	if status, _, _ := g.download(path, "mine"); status != 404 {
 		t.Errorf("deleted: %d", status)
 	}

@@ -29,7 +29,7 @@ func TestReloadIsAllOrNothing(t *testing.T) {
 		return resp.StatusCode
 	}
 	frames := func() int {
-		return int(g.dial().call("system.capabilities", nil)["limits"].(map[string]any)["max_frame_bytes"].(float64))
+		return int(g.dial().Call("system.capabilities", nil)["limits"].(map[string]any)["max_frame_bytes"].(float64))
 	}
 	next := Config{MaxFrame: 2 << 20, Origins: []string{"http://new.example"}, Capabilities: protocol.Capabilities{DefaultShell: "/bin/x"}}
 
@@ -49,10 +49,10 @@ func TestReloadIsAllOrNothing(t *testing.T) {
 		t.Error("the reload is not in force")
 	}
 	// A message that was too large is taken on a new connection.
-	if f := g.dial().try("exec.run", object{"command": ":", "stdin": strings.Repeat("x", 3<<19)}); !f.OK {
+	if f := g.dial().Try("exec.run", object{"command": ":", "stdin": strings.Repeat("x", 3<<19)}); !f.OK {
 		t.Errorf("%+v", f.Error)
 	}
-	if c := before.call("system.capabilities", nil); c.str("default_shell") != "/bin/x" {
+	if c := before.Call("system.capabilities", nil); c.Str("default_shell") != "/bin/x" {
 		t.Errorf("%v", c)
 	}
 }

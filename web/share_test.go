@@ -10,19 +10,20 @@ import (
 	"testing"
 	"time"
 
+	"github.com/coder/websocket"
+	"github.com/rs/zerolog"
+
+	"trl/internal/rig"
 	"trl/internal/testkit"
 	"trl/internal/testkit/issuer"
 	"trl/web/auth"
-
-	"github.com/coder/websocket"
-	"github.com/rs/zerolog"
 )
 
-// shared makes a link and dials with it.
-func (c *client) shared(g *gateway, params object) (guest *client, link object) {
-	c.t.Helper()
-	link = c.call("share.create", params)
-	return g.dial(link.str("token")), link
+// share makes a share link and dials with it.
+func (g *gateway) share(owner *rig.Client, params object) (guest *rig.Client, link object) {
+	g.t.Helper()
+	link = owner.Call("share.create", params)
+	return g.dial(link.Str("token")), link
 }
 
 func TestGuestsGetWhatIsListed(t *testing.T) {
@@ -36,8 +37,8 @@ func TestGuestsGetWhatIsListed(t *testing.T) {
 	}
 	g := start(t, withTokens)
 	owner := g.dial(userToken)
-	session := owner.session()
-	term := owner.call("term.open", object{"session_id": session, "cols": 80, "rows": 24}).str("term_id")
+	session := owner.Session()
+	term := owner.Call("term.open", object{"session_id": session, "cols": 80, "rows": 24}).Str("term_id")
 	for _, link := range []struct {
 		params         object
 		control, whole bool
@@ -47,12 +48,12 @@ func TestGuestsGetWhatIsListed(t *testing.T) {
 		{object{"term_id": term}, false, false},
 		{object{"term_id": term, "mode": "control"}, true, false},
 	} {
-		guest, _ := owner.shared(g, link.params)
+		guest, _ := g.share(owner, link.params)
 		for _, method := range slices.Sorted(maps.Keys(handlers)) {
 			wants, listed := guestMethods[method]
 			may := listed && (link.control || !wants.control) && (link.whole || !wants.whole)
 			// A field that no method has: what is allowed gets as far as the params, and does nothing.
-			if got := guest.try(method, object{"no_such_field": 1}).code(); may != (got == "INVALID_PARAMS") || !may && got != "FORBIDDEN" {
+			if got := guest.Try(method, object{"no_such_field": 1}).Code(); may != (got == "INVALID_PARAMS") || !may && got != "FORBIDDEN" {
 				t.Errorf("%v: %s answers %s", link.params, method, got)
 			}
 		}
@@ -62,23 +63,23 @@ func TestGuestsGetWhatIsListed(t *testing.T) {
 func TestShareOfASession(t *testing.T) {
 	g := start(t, withTokens)
 	owner := g.dial(userToken)
-	session, other := owner.session(object{"name": "shown"}), owner.session(object{"name": "private"})
-	owner.run(session, "cd /usr")
-	hidden := owner.call("exec.run", object{"session_id": other, "command": "echo hidden"}).str("exec_id")
-	hiddenProcess := owner.call("process.start", object{"session_id": other, "command": "echo hidden"}).str("process_id")
-	hiddenTerm := owner.call("term.open", object{"session_id": other, "cols": 80, "rows": 24}).str("term_id")
-	viewer, link := owner.shared(g, object{"session": "shown", "name": "for the boss"})
-	typist, _ := owner.shared(g, object{"session_id": session, "mode": "control"})
+	session, other := owner.Session(object{"name": "shown"}), owner.Session(object{"name": "private"})
+	owner.Run(session, "cd /usr")
+	hidden := owner.Call("exec.run", object{"session_id": other, "command": "echo hidden"}).Str("exec_id")
+	hiddenProcess := owner.Call("process.start", object{"session_id": other, "command": "echo hidden"}).Str("process_id")
+	hiddenTerm := owner.Call("term.open", object{"session_id": other, "cols": 80, "rows": 24}).Str("term_id")
+	viewer, link := g.share(owner, object{"session": "shown", "name": "for the boss"})
+	typist, _ := g.share(owner, object{"session_id": session, "mode": "control"})
 
-	viewer.call("session.watch", object{"session_id": session})
-	if got := typist.call("exec.run", object{"command": "pwd"}); got.str("stdout") != "/usr\n" { // no session named: the shared one
+	viewer.Call("session.watch", object{"session_id": session})
+	if got := typist.Call("exec.run", object{"command": "pwd"}); got.Str("stdout") != "/usr\n" { // no session named: the shared one
 		t.Fatalf("control: %v", got)
 	}
-	if got := viewer.event("exec.exit"); got.num("exit_code") != 0 {
+	if got := viewer.Event("exec.exit"); got.Num("exit_code") != 0 {
 		t.Fatalf("watching: %v", got)
 	}
-	for _, guest := range []*client{viewer, typist} {
-		if all := guest.call("session.list", nil)["sessions"].([]any); len(all) != 1 || object(all[0].(map[string]any)).str("session_id") != session {
+	for _, guest := range []*rig.Client{viewer, typist} {
+		if all := guest.Call("session.list", nil)["sessions"].([]any); len(all) != 1 || object(all[0].(map[string]any)).Str("session_id") != session {
 			t.Errorf("a guest sees %v", all)
 		}
 		for method, q := range map[string]object{
@@ -94,20 +95,20 @@ func TestShareOfASession(t *testing.T) {
 					made[k] = "nobody"
 				}
 			}
-			got, want := guest.try(method, q), guest.try(method, made)
-			if got.OK || got.code() != want.code() || got.Error.Message != want.Error.Message {
+			got, want := guest.Try(method, q), guest.Try(method, made)
+			if got.OK || got.Code() != want.Code() || got.Error.Message != want.Error.Message {
 				t.Errorf("%s of what is not shared: %+v; of what does not exist: %+v", method, got.Error, want.Error)
 			}
 		}
 	}
-	if who := viewer.call("system.capabilities", nil)["principal"].(map[string]any); who["role"] != "viewer" || who["share"].(map[string]any)["share_id"] != link.str("share_id") {
+	if who := viewer.Call("system.capabilities", nil)["principal"].(map[string]any); who["role"] != "viewer" || who["share"].(map[string]any)["share_id"] != link.Str("share_id") {
 		t.Errorf("capabilities: %v", who)
 	}
-	all := owner.call("share.list", object{"session_id": session})["shares"].([]any)
-	if first := object(all[0].(map[string]any)); len(all) != 2 || first.str("name") != "for the boss" || first.str("mode") != "view" || first.num("clients") != 1 || first["token"] != nil {
+	all := owner.Call("share.list", object{"session_id": session})["shares"].([]any)
+	if first := object(all[0].(map[string]any)); len(all) != 2 || first.Str("name") != "for the boss" || first.Str("mode") != "view" || first.Num("clients") != 1 || first["token"] != nil {
 		t.Errorf("share.list: %v", all)
 	}
-	if strings.Contains(g.log.String(), link.str("token")) {
+	if strings.Contains(g.log.String(), link.Str("token")) {
 		t.Error("the token is in the log")
 	}
 }
@@ -115,37 +116,37 @@ func TestShareOfASession(t *testing.T) {
 func TestShareOfATerminal(t *testing.T) {
 	g := start(t, withTokens)
 	owner := g.dial(userToken)
-	session := owner.session()
+	session := owner.Session()
 	open := func() string {
-		return owner.call("term.open", object{"session_id": session, "cols": 80, "rows": 24, "command": "cat"}).str("term_id")
+		return owner.Call("term.open", object{"session_id": session, "cols": 80, "rows": 24, "command": "cat"}).Str("term_id")
 	}
 	term, other := open(), open()
-	viewer, _ := owner.shared(g, object{"term_id": term, "name": "a friend"})
-	typist, _ := owner.shared(g, object{"term_id": term, "mode": "control"})
+	viewer, _ := g.share(owner, object{"term_id": term, "name": "a friend"})
+	typist, _ := g.share(owner, object{"term_id": term, "mode": "control"})
 
-	if all := viewer.call("term.list", object{"session_id": session})["terminals"].([]any); len(all) != 1 {
+	if all := viewer.Call("term.list", object{"session_id": session})["terminals"].([]any); len(all) != 1 {
 		t.Errorf("a guest of one terminal sees %d", len(all))
 	}
-	for _, guest := range []*client{viewer, typist} {
-		if got := guest.try("term.attach", object{"term_id": other}).code(); got != "TERM_NOT_FOUND" {
+	for _, guest := range []*rig.Client{viewer, typist} {
+		if got := guest.Try("term.attach", object{"term_id": other}).Code(); got != "TERM_NOT_FOUND" {
 			t.Errorf("the other terminal: %s", got)
 		}
 	}
-	if got := viewer.try("term.attach", object{"term_id": term, "mode": "control"}).code(); got != "FORBIDDEN" {
+	if got := viewer.Try("term.attach", object{"term_id": term, "mode": "control"}).Code(); got != "FORBIDDEN" {
 		t.Errorf("control over a link to look: %s", got)
 	}
-	viewer.call("term.attach", object{"term_id": term})
-	typist.call("term.attach", object{"term_id": term})
+	viewer.Call("term.attach", object{"term_id": term})
+	typist.Call("term.attach", object{"term_id": term})
 	for method, q := range map[string]object{"term.input": {"term_id": term, "data": "x"}, "term.resize": {"term_id": term, "cols": 10, "rows": 10}} {
-		if got := viewer.try(method, q).code(); got != "FORBIDDEN" {
+		if got := viewer.Try(method, q).Code(); got != "FORBIDDEN" {
 			t.Errorf("%s over a link to look: %s", method, got)
 		}
 	}
 	var via []string
-	for _, info := range owner.call("term.list", object{"session_id": session})["terminals"].([]any) {
+	for _, info := range owner.Call("term.list", object{"session_id": session})["terminals"].([]any) {
 		if info := info.(map[string]any); info["term_id"] == term {
 			for _, viewer := range info["attached"].([]any) {
-				if name := object(viewer.(map[string]any)).str("via"); name != "" {
+				if name := object(viewer.(map[string]any)).Str("via"); name != "" {
 					via = append(via, name)
 				}
 			}
@@ -154,11 +155,11 @@ func TestShareOfATerminal(t *testing.T) {
 	if len(via) != 2 || via[0] != "a friend" || !strings.HasPrefix(via[1], "l-") {
 		t.Errorf("guests are listed as %q", via)
 	}
-	typist.call("term.input", object{"term_id": term, "data": "typed\n"})
+	typist.Call("term.input", object{"term_id": term, "data": "typed\n"})
 	var seen strings.Builder
-	viewer.await("what was typed", func(f *frame) bool {
+	viewer.Await("what was typed", func(f *rig.Frame) bool {
 		if f.Event == "term.output" {
-			seen.WriteString(f.Data.str("data"))
+			seen.WriteString(f.Data.Str("data"))
 			f.Event = "" // once
 		}
 		return strings.Contains(seen.String(), "typed")
@@ -170,8 +171,8 @@ func TestShareEnds(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			g := start(t, auth)
 			owner := g.dial(userToken)
-			session := owner.session()
-			token := func(link object) string { return link.str("token") }
+			session := owner.Session()
+			token := func(link object) string { return link.Str("token") }
 			refused := func(link object) {
 				t.Helper()
 				_, resp, err := g.dialWith(&websocket.DialOptions{HTTPHeader: http.Header{"Authorization": {"Bearer " + token(link)}}})
@@ -180,39 +181,39 @@ func TestShareEnds(t *testing.T) {
 				}
 			}
 
-			guest, link := owner.shared(g, object{"session_id": session})
-			stays, _ := owner.shared(g, object{"session_id": session})
-			owner.call("share.revoke", object{"share_id": link.str("share_id")})
-			if code := guest.closed(); code != 4403 {
+			guest, link := g.share(owner, object{"session_id": session})
+			stays, _ := g.share(owner, object{"session_id": session})
+			owner.Call("share.revoke", object{"share_id": link.Str("share_id")})
+			if code := guest.CloseStatus(); code != 4403 {
 				t.Errorf("revoked: closed with %d", code)
 			}
 			refused(link)
-			stays.call("session.info", object{"session_id": session})
-			if got := owner.try("share.revoke", object{"share_id": link.str("share_id")}).code(); got != "SHARE_NOT_FOUND" {
+			stays.Call("session.info", object{"session_id": session})
+			if got := owner.Try("share.revoke", object{"share_id": link.Str("share_id")}).Code(); got != "SHARE_NOT_FOUND" {
 				t.Errorf("revoked twice: %s", got)
 			}
 
-			guest, link = owner.shared(g, object{"session_id": session, "expires_in_s": 2})
-			if link.str("path") != "/share#token="+token(link) {
+			guest, link = g.share(owner, object{"session_id": session, "expires_in_s": 2})
+			if link.Str("path") != "/share#token="+token(link) {
 				t.Errorf("path: %v", link)
 			}
-			testkit.Eventually(t, "the link expires", func() bool { return guest.try("session.info", object{"session_id": session}).code() == "FORBIDDEN" })
+			testkit.Eventually(t, "the link expires", func() bool { return guest.Try("session.info", object{"session_id": session}).Code() == "FORBIDDEN" })
 			refused(link)
 			g.pool.DropExpired(time.Now()) // the reaper's, every second
-			if code := guest.closed(); code != 4403 {
+			if code := guest.CloseStatus(); code != 4403 {
 				t.Errorf("expired: closed with %d", code)
 			}
-			if all := owner.call("share.list", object{"session_id": session})["shares"].([]any); len(all) != 1 {
+			if all := owner.Call("share.list", object{"session_id": session})["shares"].([]any); len(all) != 1 {
 				t.Errorf("links left: %v", all)
 			}
 
-			owner.call("session.destroy", object{"session_id": session, "force": true})
-			if got := owner.try("share.create", object{"session_id": session}).code(); got != "SESSION_TERMINATED" {
+			owner.Call("session.destroy", object{"session_id": session, "force": true})
+			if got := owner.Try("share.create", object{"session_id": session}).Code(); got != "SESSION_TERMINATED" {
 				t.Errorf("link to a session that has ended: %s", got)
 			}
-			stays.call("session.info", object{"session_id": session}) // it is retained
+			stays.Call("session.info", object{"session_id": session}) // it is retained
 			g.pool.DropExpired(time.Now().Add(time.Hour))
-			if code := stays.closed(); code != 4403 {
+			if code := stays.CloseStatus(); code != 4403 {
 				t.Errorf("session forgotten: closed with %d", code)
 			}
 		})
@@ -223,40 +224,40 @@ func TestShareEnds(t *testing.T) {
 func TestNothingIsDoneForARevokedLink(t *testing.T) {
 	g := start(t, withTokens)
 	owner := g.dial(userToken)
-	session, dir := owner.session(), t.TempDir()
-	guest, link := owner.shared(g, object{"session_id": session, "mode": "control"})
+	session, dir := owner.Session(), t.TempDir()
+	guest, link := g.share(owner, object{"session_id": session, "mode": "control"})
 	const many = 100
 	for range many {
-		guest.begin("process.start", object{"command": "sleep 100"})
+		guest.Begin("process.start", object{"command": "sleep 100"})
 	}
-	processes := func() int { return len(owner.call("process.list", object{"session_id": session})["processes"].([]any)) }
+	processes := func() int { return len(owner.Call("process.list", object{"session_id": session})["processes"].([]any)) }
 	testkit.Eventually(t, "the first ones run", func() bool { return processes() > 2 })
-	owner.call("share.revoke", object{"share_id": link.str("share_id")})
+	owner.Call("share.revoke", object{"share_id": link.Str("share_id")})
 	before := processes()
-	guest.closed()
+	guest.CloseStatus()
 	testkit.Eventually(t, "the guest is gone", func() bool { return g.metric("trl_connections") == 1 })
 	if after := processes(); before == many || after > before+1 { // one may have been about to start
 		t.Errorf("%d processes when the link was revoked, then %d", before, after)
 	}
 
-	guest, link = owner.shared(g, object{"session_id": session, "mode": "control"})
-	stays, _ := owner.shared(g, object{"session_id": session, "mode": "control"})
+	guest, link = g.share(owner, object{"session_id": session, "mode": "control"})
+	stays, _ := g.share(owner, object{"session_id": session, "mode": "control"})
 	file := func(name string) object { return object{"session_id": session, "command": "echo >" + dir + "/" + name} }
-	running := guest.call("exec.stream", object{"command": "until [ -e " + dir + "/go ]; do sleep 0.01; done; echo >" + dir + "/running"}).str("exec_id")
-	queued := guest.call("exec.stream", file("guest")).str("exec_id")
-	guest.begin("exec.run", file("guest"))
-	others := []string{owner.call("exec.stream", file("owner")).str("exec_id"), stays.call("exec.stream", file("stays")).str("exec_id")}
-	testkit.Eventually(t, "all wait", func() bool { return owner.call("session.info", object{"session_id": session}).num("queue_length") == 4 })
-	owner.call("share.revoke", object{"share_id": link.str("share_id")})
-	if n := owner.call("session.info", object{"session_id": session}).num("queue_length"); n != 2 {
+	running := guest.Call("exec.stream", object{"command": "until [ -e " + dir + "/go ]; do sleep 0.01; done; echo >" + dir + "/running"}).Str("exec_id")
+	queued := guest.Call("exec.stream", file("guest")).Str("exec_id")
+	guest.Begin("exec.run", file("guest"))
+	others := []string{owner.Call("exec.stream", file("owner")).Str("exec_id"), stays.Call("exec.stream", file("stays")).Str("exec_id")}
+	testkit.Eventually(t, "all wait", func() bool { return owner.Call("session.info", object{"session_id": session}).Num("queue_length") == 4 })
+	owner.Call("share.revoke", object{"share_id": link.Str("share_id")})
+	if n := owner.Call("session.info", object{"session_id": session}).Num("queue_length"); n != 2 {
 		t.Errorf("%d wait after the revocation", n)
 	}
-	if got := owner.call("exec.wait", object{"exec_id": queued}); got["cancelled"] != true {
+	if got := owner.Call("exec.wait", object{"exec_id": queued}); got["cancelled"] != true {
 		t.Errorf("a guest's command that waited: %v", got)
 	}
-	owner.call("process.start", file("go"))
+	owner.Call("process.start", file("go"))
 	for _, id := range append(others, running) {
-		if got := owner.call("exec.wait", object{"exec_id": id}); got.num("exit_code") != 0 || got["cancelled"] == true {
+		if got := owner.Call("exec.wait", object{"exec_id": id}); got.Num("exit_code") != 0 || got["cancelled"] == true {
 			t.Errorf("%v", got)
 		}
 	}
@@ -302,19 +303,19 @@ func TestLinkRestsOnItsMaker(t *testing.T) {
 		}
 	}
 	owner := g.dial("second-token")
-	session := owner.session()
+	session := owner.Session()
 	q := object{"session_id": session, "mode": "control"}
 	ws, _, err := g.dialCookie(g.logIn("first-token"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	byLogin, byLoginLink := follow(t, ws).shared(g, q)
-	byToken, byTokenLink := g.dial("first-token").shared(g, q)
-	stays, _ := owner.shared(g, q)
-	demoted, demotedLink := g.dial("third-token").shared(g, q)
-	foreign, foreignLink := g.dial("boss-token").shared(g, q)
-	_, short := g.dial("short-token").shared(g, object{"session_id": session, "expires_in_s": 86400})
-	if at, err := time.Parse(time.RFC3339, short.str("expires_at")); err != nil || !at.Equal(ends) {
+	byLogin, byLoginLink := g.share(rig.NewClient(t, ws), q)
+	byToken, byTokenLink := g.share(g.dial("first-token"), q)
+	stays, _ := g.share(owner, q)
+	demoted, demotedLink := g.share(g.dial("third-token"), q)
+	foreign, foreignLink := g.share(g.dial("boss-token"), q)
+	_, short := g.share(g.dial("short-token"), object{"session_id": session, "expires_in_s": 86400})
+	if at, err := time.Parse(time.RFC3339, short.Str("expires_at")); err != nil || !at.Equal(ends) {
 		t.Errorf("a link of a token until %v ends at %v", ends, short["expires_at"])
 	}
 
@@ -322,19 +323,19 @@ func TestLinkRestsOnItsMaker(t *testing.T) {
 	lines["third"], lines["boss"] = "third-token ann viewer", "boss-token bob user"
 	change()
 	for what, gone := range map[string]struct {
-		guest *client
+		guest *rig.Client
 		link  object
 	}{
 		"revoked": {byToken, byTokenLink}, "revoked, by a login": {byLogin, byLoginLink}, "a viewer now": {demoted, demotedLink}, "no admin any more": {foreign, foreignLink},
 	} {
-		if code := gone.guest.closed(); code != 4403 {
+		if code := gone.guest.CloseStatus(); code != 4403 {
 			t.Errorf("%s: closed with %d", what, code)
 		}
-		if got := g.status(bearerHeader(gone.link.str("token"))); got != 401 {
+		if got := g.status(bearerHeader(gone.link.Str("token"))); got != 401 {
 			t.Errorf("%s: %d", what, got)
 		}
 	}
-	if out := stays.run(session, "echo here"); out != "here\n" {
+	if out := stays.Run(session, "echo here").Stdout(); out != "here\n" {
 		t.Errorf("a link of another token: %q", out)
 	}
 }
@@ -357,13 +358,13 @@ func TestLoggingOutKeepsLinks(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		owner := follow(t, ws)
-		guest, _ := owner.shared(g, object{"session_id": owner.session()})
+		owner := rig.NewClient(t, ws)
+		guest, _ := g.share(owner, object{"session_id": owner.Session()})
 		post(t, g.URL()+"/logout", "Cookie", cookie.Name+"="+cookie.Value)
-		owner.closed()
+		owner.CloseStatus()
 		if kept {
-			guest.call("system.ping", nil)
-		} else if code := guest.closed(); code != 4403 {
+			guest.Call("system.ping", nil)
+		} else if code := guest.CloseStatus(); code != 4403 {
 			t.Errorf("by a login with %s: closed with %d", name, code)
 		}
 	}
@@ -374,10 +375,10 @@ func TestGuestsCountForTheirMaker(t *testing.T) {
 	_, set := withFile(t, "slow-token ann user rate=2\nbusy-token ann user max_in_flight=1\n")
 	g := start(t, set)
 	owner := g.dial("slow-token")
-	guest, _ := owner.shared(g, object{"session_id": owner.session()})
+	guest, _ := g.share(owner, object{"session_id": owner.Session()})
 	refused := 0
 	for range 5 { // two seconds' worth comes at once
-		if guest.try("system.ping", nil).code() == "RATE_LIMITED" {
+		if guest.Try("system.ping", nil).Code() == "RATE_LIMITED" {
 			refused++
 		}
 	}
@@ -386,12 +387,12 @@ func TestGuestsCountForTheirMaker(t *testing.T) {
 	}
 
 	owner = g.dial("busy-token")
-	guest, _ = owner.shared(g, object{"session_id": owner.session(), "mode": "control"})
+	guest, _ = g.share(owner, object{"session_id": owner.Session(), "mode": "control"})
 	begun := filepath.Join(t.TempDir(), "begun")
-	guest.begin("exec.run", object{"command": ": >" + begun + "; sleep 300"})
+	guest.Begin("exec.run", object{"command": ": >" + begun + "; sleep 300"})
 	// The owner asks nothing before the command runs: a request of its own may take the one place, and then the guest's is refused.
 	testkit.Eventually(t, "the guest's command runs", func() bool { _, err := os.Stat(begun); return err == nil })
-	if code := owner.try("system.ping", nil).code(); code != "RATE_LIMITED" {
+	if code := owner.Try("system.ping", nil).Code(); code != "RATE_LIMITED" {
 		t.Errorf("beside the guest's request the owner's is answered with %q", code)
 	}
 }
@@ -399,17 +400,17 @@ func TestGuestsCountForTheirMaker(t *testing.T) {
 func TestShareIsTheOwners(t *testing.T) {
 	g := start(t, withTokens)
 	owner, other, viewer := g.dial(adminToken), g.dial(userToken), g.dial(viewToken)
-	session := owner.session()
-	guest, link := owner.shared(g, object{"session_id": session, "mode": "control"})
+	session := owner.Session()
+	guest, link := g.share(owner, object{"session_id": session, "mode": "control"})
 	for what, got := range map[string]string{
-		"another's session":  other.try("share.create", object{"session_id": session}).code() + other.try("share.list", object{"session_id": session}).code(),
-		"another's link":     other.try("share.revoke", object{"share_id": link.str("share_id")}).code(),
-		"a viewer's wish":    viewer.try("share.create", object{"session_id": session}).code(),
-		"a guest's wish":     guest.try("share.create", object{"session_id": session}).code() + guest.try("session.create", nil).code() + guest.try("session.destroy", object{"session_id": session}).code(),
-		"no time":            owner.try("share.create", object{"session_id": session, "expires_in_s": 0}).code(),
-		"too much time":      owner.try("share.create", object{"session_id": session, "expires_in_s": 1e9}).code(),
-		"two things at once": owner.try("share.create", object{"session_id": session, "term_id": "t-x"}).code(),
-		"nothing":            owner.try("share.create", nil).code(),
+		"another's session":  other.Try("share.create", object{"session_id": session}).Code() + other.Try("share.list", object{"session_id": session}).Code(),
+		"another's link":     other.Try("share.revoke", object{"share_id": link.Str("share_id")}).Code(),
+		"a viewer's wish":    viewer.Try("share.create", object{"session_id": session}).Code(),
+		"a guest's wish":     guest.Try("share.create", object{"session_id": session}).Code() + guest.Try("session.create", nil).Code() + guest.Try("session.destroy", object{"session_id": session}).Code(),
+		"no time":            owner.Try("share.create", object{"session_id": session, "expires_in_s": 0}).Code(),
+		"too much time":      owner.Try("share.create", object{"session_id": session, "expires_in_s": 1e9}).Code(),
+		"two things at once": owner.Try("share.create", object{"session_id": session, "term_id": "t-x"}).Code(),
+		"nothing":            owner.Try("share.create", nil).Code(),
 	} {
 		want := map[string]string{
 			"another's session": "SESSION_NOT_FOUNDSESSION_NOT_FOUND", "another's link": "SHARE_NOT_FOUND", "a viewer's wish": "FORBIDDEN", "a guest's wish": "FORBIDDENFORBIDDENFORBIDDEN",
@@ -422,8 +423,8 @@ func TestShareIsTheOwners(t *testing.T) {
 		}
 	}
 	for n := 1; ; n++ {
-		if f := owner.try("share.create", object{"session_id": session}); !f.OK {
-			if n != 64 || f.code() != "LIMIT_EXCEEDED" {
+		if f := owner.Try("share.create", object{"session_id": session}); !f.OK {
+			if n != 64 || f.Code() != "LIMIT_EXCEEDED" {
 				t.Errorf("link %d: %v", n, f.Error)
 			}
 			break
@@ -432,7 +433,7 @@ func TestShareIsTheOwners(t *testing.T) {
 	// Over HTTP a guest's token is nobody's.
 	for _, path := range []string{"/metrics", "/"} {
 		q, _ := http.NewRequest("GET", g.URL()+path, nil)
-		q.Header.Set("Authorization", "Bearer "+link.str("token"))
+		q.Header.Set("Authorization", "Bearer "+link.Str("token"))
 		resp, err := http.DefaultTransport.RoundTrip(q)
 		if err != nil {
 			t.Fatal(err)
@@ -444,7 +445,7 @@ func TestShareIsTheOwners(t *testing.T) {
 	}
 	resp, err := http.DefaultTransport.RoundTrip(func() *http.Request {
 		q, _ := http.NewRequest("POST", g.URL()+"/login", nil)
-		q.Header.Set("Authorization", "Bearer "+link.str("token"))
+		q.Header.Set("Authorization", "Bearer "+link.Str("token"))
 		return q
 	}())
 	if err != nil {
@@ -469,22 +470,22 @@ func TestGuestKeysAreItsOwn(t *testing.T) {
 	}
 	id := map[string]string{"exec.run": "exec_id", "exec.stream": "exec_id", "process.start": "process_id", "term.open": "term_id"}
 	methods := []string{"exec.run", "process.start", "term.open", "exec.stream"} // that one keeps its session busy
-	made := func(c *client) map[string]string {
+	made := func(c *rig.Client) map[string]string {
 		t.Helper()
 		all := map[string]string{}
 		for _, method := range methods {
-			all[method] = c.call(method, ask[method]).str(id[method])
+			all[method] = c.Call(method, ask[method]).Str(id[method])
 		}
 		return all
 	}
 
-	first := owner.call("exec.run", object{"command": "NOTE=private"}).str("session_id")
+	first := owner.Call("exec.run", object{"command": "NOTE=private"}).Str("session_id")
 	private := made(owner)
-	owner.call("session.rename", object{"session_id": first, "name": "private"})
-	second := owner.call("exec.run", object{"command": "NOTE=shared"}).str("session_id")
-	guest, _ := owner.shared(g, object{"session_id": second, "mode": "control"})
-	other, _ := owner.shared(g, object{"session_id": second, "mode": "control"})
-	if out := guest.call("exec.run", ask["exec.run"]).str("stdout"); out != "shared\n" {
+	owner.Call("session.rename", object{"session_id": first, "name": "private"})
+	second := owner.Call("exec.run", object{"command": "NOTE=shared"}).Str("session_id")
+	guest, _ := g.share(owner, object{"session_id": second, "mode": "control"})
+	other, _ := g.share(owner, object{"session_id": second, "mode": "control"})
+	if out := guest.Call("exec.run", ask["exec.run"]).Str("stdout"); out != "shared\n" {
 		t.Errorf("the guest gets %q", out)
 	}
 	guests := made(guest)
@@ -492,25 +493,25 @@ func TestGuestKeysAreItsOwn(t *testing.T) {
 		if guests[method] == theirs {
 			t.Errorf("%s answers the guest with the owner's %s", method, theirs)
 		}
-		if again := owner.call(method, ask[method]).str(id[method]); again != theirs {
+		if again := owner.Call(method, ask[method]).Str(id[method]); again != theirs {
 			t.Errorf("%s tried again by the owner: %s, was %s", method, again, theirs)
 		}
-		if again := guest.call(method, ask[method]).str(id[method]); again != guests[method] {
+		if again := guest.Call(method, ask[method]).Str(id[method]); again != guests[method] {
 			t.Errorf("%s tried again by the guest: %s, was %s", method, again, guests[method])
 		}
 	}
-	owner.call("exec.cancel", object{"exec_id": guests["exec.stream"]})
-	if again := other.call("exec.run", ask["exec.run"]).str("exec_id"); again == guests["exec.run"] {
+	owner.Call("exec.cancel", object{"exec_id": guests["exec.stream"]})
+	if again := other.Call("exec.run", ask["exec.run"]).Str("exec_id"); again == guests["exec.run"] {
 		t.Error("two links share a key")
 	}
 
 	// What a guest did under a key is not there for the owner to find.
 	planted := object{"command": "deploy", "request_key": "deploy"}
-	guest.call("exec.run", object{"command": "deploy() { echo planted; }"})
-	guest.call("exec.run", planted)
-	owner.call("session.destroy", object{"session_id": second, "force": true})
-	owner.call("exec.run", object{"command": "deploy() { echo real; }"})
-	if out := owner.call("exec.run", planted).str("stdout"); out != "real\n" {
+	guest.Call("exec.run", object{"command": "deploy() { echo planted; }"})
+	guest.Call("exec.run", planted)
+	owner.Call("session.destroy", object{"session_id": second, "force": true})
+	owner.Call("exec.run", object{"command": "deploy() { echo real; }"})
+	if out := owner.Call("exec.run", planted).Str("stdout"); out != "real\n" {
 		t.Errorf("the owner's own command: %q", out)
 	}
 }

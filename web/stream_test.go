@@ -12,6 +12,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"trl/internal/rig"
 	"trl/internal/testkit"
 )
 
@@ -26,39 +27,39 @@ func seq(n int) []byte {
 func TestExitFollowsLastOutput(t *testing.T) { // A9
 	g := start(t)
 	c := g.dial()
-	id := c.session()
+	id := c.Session()
 	for i := range 50 {
 		n := i * 997
-		req := c.begin("exec.stream", object{"session_id": id, "command": fmt.Sprintf("head -c %d /dev/zero; echo e >&2; exit %d", n, i%7)})
-		first := c.await("anything", func(*frame) bool { return true })
-		if first.ID != float64(req) || first.Data.num("offset") != 0 {
+		req := c.Begin("exec.stream", object{"session_id": id, "command": fmt.Sprintf("head -c %d /dev/zero; echo e >&2; exit %d", n, i%7)})
+		first := c.Await("anything", func(*rig.Frame) bool { return true })
+		if first.ID != float64(req) || first.Data.Num("offset") != 0 {
 			t.Fatalf("the answer was not first: %+v", first)
 		}
-		b, exit := c.output(first.Data.str("stream_id"), 0)
-		if len(b) != n+2 || exit.num("exit_code") != i%7 || exit.num("stdout_bytes") != n || exit.num("stderr_bytes") != 2 {
+		b, exit := c.Output(first.Data.Str("stream_id"), 0)
+		if len(b) != n+2 || exit.Num("exit_code") != i%7 || exit.Num("stdout_bytes") != n || exit.Num("stderr_bytes") != 2 {
 			t.Fatalf("%d bytes of %d, %v", len(b), n+2, exit)
 		}
 	}
-	c.call("system.ping", nil)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if len(c.came) != 0 {
-		t.Fatalf("after the exit came %+v", c.came[0])
+	c.Call("system.ping", nil)
+	c.Mu.Lock()
+	defer c.Mu.Unlock()
+	if len(c.Came) != 0 {
+		t.Fatalf("after the exit came %+v", c.Came[0])
 	}
 }
 
 func TestLateOutputBelongsToTheStream(t *testing.T) {
 	g := start(t)
 	c := g.dial()
-	id := c.session()
-	s := c.call("exec.stream", object{"session_id": id, "command": "(sleep 0.4; echo late) & echo early"})
-	b, _ := c.output(s.str("stream_id"), 0)
+	id := c.Session()
+	s := c.Call("exec.stream", object{"session_id": id, "command": "(sleep 0.4; echo late) & echo early"})
+	b, _ := c.Output(s.Str("stream_id"), 0)
 	if string(b) != "early\n" {
 		t.Fatalf("%q", b)
 	}
 	testkit.Eventually(t, "the late output is replayed", func() bool {
-		c.call("exec.attach", object{"exec_id": s.str("exec_id")})
-		b, _ := c.output(s.str("stream_id"), 0)
+		c.Call("exec.attach", object{"exec_id": s.Str("exec_id")})
+		b, _ := c.Output(s.Str("stream_id"), 0)
 		return string(b) == "early\nlate\n"
 	})
 }
@@ -66,9 +67,9 @@ func TestLateOutputBelongsToTheStream(t *testing.T) {
 func TestResume(t *testing.T) { // I1, I2, I5
 	g := start(t)
 	c := g.dial()
-	id := c.session()
-	s := c.call("exec.stream", object{"session_id": id, "command": "for i in $(seq 300); do echo line-é-$i; sleep 0.003; done"})
-	stream, e := s.str("stream_id"), s.str("exec_id")
+	id := c.Session()
+	s := c.Call("exec.stream", object{"session_id": id, "command": "for i in $(seq 300); do echo line-é-$i; sleep 0.003; done"})
+	stream, e := s.Str("stream_id"), s.Str("exec_id")
 	var want bytes.Buffer
 	for i := range 300 {
 		fmt.Fprintf(&want, "line-é-%d\n", i+1)
@@ -76,29 +77,29 @@ func TestResume(t *testing.T) { // I1, I2, I5
 	var got []byte
 	for round := 0; ; round++ {
 		for range 20 {
-			f := c.await("output", func(f *frame) bool { return f.Event == "exec.output" })
-			if f.Data.num("offset") != len(got) {
-				t.Fatalf("offset %d, want %d", f.Data.num("offset"), len(got))
+			f := c.Await("output", func(f *rig.Frame) bool { return f.Event == "exec.output" })
+			if f.Data.Num("offset") != len(got) {
+				t.Fatalf("offset %d, want %d", f.Data.Num("offset"), len(got))
 			}
-			got = append(got, f.Data.bytes("data", "encoding")...)
+			got = append(got, f.Data.Text("data", "encoding")...)
 		}
 		if round == 3 {
 			break
 		}
-		c.close()
+		c.Close()
 		c = g.dial()
-		c.call("exec.attach", object{"exec_id": e, "offset": len(got)})
+		c.Call("exec.attach", object{"exec_id": e, "offset": len(got)})
 	}
-	rest, exit := c.output(stream, len(got))
-	if got = append(got, rest...); !bytes.Equal(got, want.Bytes()) || exit.num("exit_code") != 0 {
+	rest, exit := c.Output(stream, len(got))
+	if got = append(got, rest...); !bytes.Equal(got, want.Bytes()) || exit.Num("exit_code") != 0 {
 		t.Fatalf("%d bytes of %d", len(got), want.Len())
 	}
 	d := g.dial() // it has ended meanwhile
-	d.call("exec.attach", object{"exec_id": e, "offset": 1000})
-	if rest, _ := d.output(stream, 1000); !bytes.Equal(rest, want.Bytes()[1000:]) {
+	d.Call("exec.attach", object{"exec_id": e, "offset": 1000})
+	if rest, _ := d.Output(stream, 1000); rest != want.String()[1000:] {
 		t.Fatalf("%d bytes", len(rest))
 	}
-	if f := d.try("exec.attach", object{"exec_id": e, "offset": want.Len() + 1}); f.code() != "STREAM_NOT_FOUND" {
+	if f := d.Try("exec.attach", object{"exec_id": e, "offset": want.Len() + 1}); f.Code() != "STREAM_NOT_FOUND" {
 		t.Fatalf("%+v", f)
 	}
 }
@@ -106,19 +107,19 @@ func TestResume(t *testing.T) { // I1, I2, I5
 func TestGapIsExplicit(t *testing.T) { // I3
 	g := start(t)
 	c := g.dial()
-	id := c.session()
-	r := c.call("exec.run", object{"session_id": id, "command": "seq 1000000"})
-	c.call("exec.attach", object{"exec_id": r.str("exec_id")})
-	gap := c.event("stream.gap")
+	id := c.Session()
+	r := c.Call("exec.run", object{"session_id": id, "command": "seq 1000000"})
+	c.Call("exec.attach", object{"exec_id": r.Str("exec_id")})
+	gap := c.Event("stream.gap")
 	want := seq(1000000)
-	if gap.num("from") != 0 || gap.num("to") < len(want)-(2<<20) || gap.num("to") > len(want)-(1<<20) {
+	if gap.Num("from") != 0 || gap.Num("to") < len(want)-(2<<20) || gap.Num("to") > len(want)-(1<<20) {
 		t.Fatalf("%v of %d", gap, len(want))
 	}
-	rest, _ := c.output(r.str("stream_id"), gap.num("to"))
-	if !bytes.Equal(rest, want[gap.num("to"):]) {
+	rest, _ := c.Output(r.Str("stream_id"), gap.Num("to"))
+	if rest != string(want[gap.Num("to"):]) {
 		t.Fatalf("%d bytes", len(rest))
 	}
-	if g.metric("trl_stream_gaps_total") != 1 || g.metric("trl_stream_gap_bytes_total") != float64(gap.num("to")) {
+	if g.metric("trl_stream_gaps_total") != 1 || g.metric("trl_stream_gap_bytes_total") != float64(gap.Num("to")) {
 		t.Error("not counted")
 	}
 }
@@ -126,20 +127,20 @@ func TestGapIsExplicit(t *testing.T) { // I3
 func TestSecondAttachReplacesTheFirst(t *testing.T) {
 	g := start(t)
 	c := g.dial()
-	id := c.session()
-	s := c.call("exec.stream", object{"session_id": id, "command": "echo one; read x; echo two", "interactive_stdin": true})
-	c.event("exec.output")
-	c.call("exec.attach", object{"exec_id": s.str("exec_id")})
-	c.call("exec.attach", object{"exec_id": s.str("exec_id"), "offset": 4})
-	c.call("exec.input", object{"exec_id": s.str("exec_id"), "eof": true})
+	id := c.Session()
+	s := c.Call("exec.stream", object{"session_id": id, "command": "echo one; read x; echo two", "interactive_stdin": true})
+	c.Event("exec.output")
+	c.Call("exec.attach", object{"exec_id": s.Str("exec_id")})
+	c.Call("exec.attach", object{"exec_id": s.Str("exec_id"), "offset": 4})
+	c.Call("exec.input", object{"exec_id": s.Str("exec_id"), "eof": true})
 	// Before the second attach's answer anything of the first may have come; after it, each byte from 4 on once, and one exit.
-	c.await("the exit", func(f *frame) bool { return f.Event == "exec.exit" })
-	c.call("system.ping", nil)
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.Await("the exit", func(f *rig.Frame) bool { return f.Event == "exec.exit" })
+	c.Call("system.ping", nil)
+	c.Mu.Lock()
+	defer c.Mu.Unlock()
 	twos := 0
-	for _, f := range c.came {
-		twos += strings.Count(f.Data.str("data"), "two")
+	for _, f := range c.Came {
+		twos += strings.Count(f.Data.Str("data"), "two")
 		if f.Event != "exec.output" {
 			t.Errorf("also came %+v", f)
 		}
@@ -152,18 +153,18 @@ func TestSecondAttachReplacesTheFirst(t *testing.T) {
 func TestDetach(t *testing.T) {
 	g := start(t)
 	c := g.dial()
-	id := c.session()
-	s := c.call("exec.stream", object{"session_id": id, "command": "yes"})
-	c.event("exec.output")
-	c.call("exec.detach", object{"exec_id": s.str("exec_id")})
-	c.mu.Lock()
-	c.came = nil
-	c.mu.Unlock()
-	c.call("exec.cancel", object{"exec_id": s.str("exec_id")})
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if len(c.came) != 0 {
-		t.Fatalf("%+v", c.came[0])
+	id := c.Session()
+	s := c.Call("exec.stream", object{"session_id": id, "command": "yes"})
+	c.Event("exec.output")
+	c.Call("exec.detach", object{"exec_id": s.Str("exec_id")})
+	c.Mu.Lock()
+	c.Came = nil
+	c.Mu.Unlock()
+	c.Call("exec.cancel", object{"exec_id": s.Str("exec_id")})
+	c.Mu.Lock()
+	defer c.Mu.Unlock()
+	if len(c.Came) != 0 {
+		t.Fatalf("%+v", c.Came[0])
 	}
 }
 
@@ -171,8 +172,8 @@ func TestDetach(t *testing.T) {
 func TestLogsAreCutBetweenCharacters(t *testing.T) {
 	g := start(t)
 	c := g.dial()
-	p := c.call("process.start", object{"session_id": c.session(), "command": `printf '\377a\303\251\342\224\200\342\224\360\237\230\200z'`}).str("process_id")
-	c.call("process.wait", object{"process_id": p, "until": object{"exit": true}, "timeout_s": 60})
+	p := c.Call("process.start", object{"session_id": c.Session(), "command": `printf '\377a\303\251\342\224\200\342\224\360\237\230\200z'`}).Str("process_id")
+	c.Call("process.wait", object{"process_id": p, "until": object{"exit": true}, "timeout_s": 60})
 	for limit, want := range map[int]string{
 		1: "\xff|a|é|─|\xe2|\x94|😀|z",
 		2: "\xffa|é|─|\xe2\x94|😀|z",
@@ -182,11 +183,11 @@ func TestLogsAreCutBetweenCharacters(t *testing.T) {
 	} {
 		var pieces []string
 		for at, eof := 0, false; !eof; {
-			logs := c.call("process.logs", object{"process_id": p, "offset": at, "max_bytes": limit})
+			logs := c.Call("process.logs", object{"process_id": p, "offset": at, "max_bytes": limit})
 			for _, chunk := range logs["chunks"].([]any) {
-				pieces = append(pieces, string(object(chunk.(map[string]any)).bytes("data", "encoding")))
+				pieces = append(pieces, string(object(chunk.(map[string]any)).Text("data", "encoding")))
 			}
-			at, eof = logs.num("next_offset"), logs["eof"] == true
+			at, eof = logs.Num("next_offset"), logs["eof"] == true
 		}
 		if got := strings.Join(pieces, "|"); got != want {
 			t.Errorf("%d bytes at a time: %q, want %q", limit, got, want)
@@ -198,16 +199,16 @@ func TestLogsAreCutBetweenCharacters(t *testing.T) {
 func TestCharactersAreNotSplit(t *testing.T) {
 	g := start(t)
 	c := g.dial()
-	id := c.session()
-	c.call("exec.stream", object{"session_id": id, "command": `printf 'a\342'; sleep 0.3; printf '\224\200b'; printf '\377'; sleep 0.1; printf '\342\224'`})
+	id := c.Session()
+	c.Call("exec.stream", object{"session_id": id, "command": `printf 'a\342'; sleep 0.3; printf '\224\200b'; printf '\377'; sleep 0.1; printf '\342\224'`})
 	var b []byte
 	for {
-		f := c.await("output", func(f *frame) bool { return f.Event != "" })
+		f := c.Await("output", func(f *rig.Frame) bool { return f.Event != "" })
 		if f.Event == "exec.exit" {
 			break
 		}
-		piece := f.Data.bytes("data", "encoding")
-		if f.Data.str("encoding") != "base64" && strings.ContainsRune(f.Data.str("data"), utf8.RuneError) {
+		piece := f.Data.Text("data", "encoding")
+		if f.Data.Str("encoding") != "base64" && strings.ContainsRune(f.Data.Str("data"), utf8.RuneError) {
 			t.Errorf("torn: %v", f.Data)
 		}
 		b = append(b, piece...)
@@ -231,13 +232,13 @@ func TestThrottledClientGetsEveryByte(t *testing.T) { // B1, shortened
 		if op != textFrame {
 			continue
 		}
-		var f frame
+		var f rig.Frame
 		json.Unmarshal(payload, &f)
 		if f.Event == "exec.exit" {
 			break
 		}
 		if f.Event == "exec.output" {
-			got = append(got, f.Data.str("data")...)
+			got = append(got, f.Data.Str("data")...)
 		}
 		if slow += len(payload); slow > 200<<10 {
 			slow = 0
@@ -253,15 +254,15 @@ func TestThrottledClientGetsEveryByte(t *testing.T) { // B1, shortened
 func TestClientThatNeverReads(t *testing.T) {
 	g := start(t, func(c *Config) { c.SlowClient = 1500 * time.Millisecond })
 	c := g.dial()
-	id := c.session()
+	id := c.Session()
 	raw := upgrade(t, g)
 	done := filepath.Join(t.TempDir(), "done")
 	before := rss(t)
 	raw.text(`{"id":1,"method":"exec.stream","params":{"session_id":"` + id + `","command":"head -c 100000000 /dev/zero; echo x > ` + done + `"}}`)
-	testkit.Eventually(t, "it runs", func() bool { return c.call("session.info", object{"session_id": id}).str("state") == "RUNNING" })
-	other := c.session()
+	testkit.Eventually(t, "it runs", func() bool { return c.Call("session.info", object{"session_id": id}).Str("state") == "RUNNING" })
+	other := c.Session()
 	for range 20 {
-		if got := c.run(other, "echo hi"); got != "hi\n" {
+		if got := c.Run(other, "echo hi").Stdout(); got != "hi\n" {
 			t.Fatalf("%q", got)
 		}
 	}
@@ -280,24 +281,24 @@ func TestClientThatNeverReads(t *testing.T) {
 func TestViewerDoesNotHoldUpTheStarter(t *testing.T) {
 	g := start(t, func(c *Config) { c.SlowClient = 10 * patience }) // it is not dropped meanwhile
 	c := g.dial()
-	id := c.session()
+	id := c.Session()
 	const n = 3_000_000 // some 24 MB: more than the kernel takes in its place
 	for _, kind := range []string{"exec", "process"} {
 		command := fmt.Sprintf("read x; seq %d", n)
 		var s object
 		if kind == "exec" {
-			s = c.call("exec.stream", object{"session_id": id, "command": command, "interactive_stdin": true})
+			s = c.Call("exec.stream", object{"session_id": id, "command": command, "interactive_stdin": true})
 		} else {
-			s = c.call("process.start", object{"session_id": id, "command": command, "stdin": "open"})
-			c.call("process.logs", object{"process_id": s.str("process_id"), "follow": true, "on_slow": "block"})
+			s = c.Call("process.start", object{"session_id": id, "command": command, "stdin": "open"})
+			c.Call("process.logs", object{"process_id": s.Str("process_id"), "follow": true, "on_slow": "block"})
 		}
 		viewer, attach := upgrade(t, g), map[string]string{"exec": `"method":"exec.attach","params":{`, "process": `"method":"process.logs","params":{"follow":true,`}[kind]
-		viewer.text(`{"id":1,` + attach + `"` + kind + `_id":"` + s.str(kind+"_id") + `"}}`)
+		viewer.text(`{"id":1,` + attach + `"` + kind + `_id":"` + s.Str(kind+"_id") + `"}}`)
 		if _, answer, err := readFrame(viewer); err != nil || !bytes.Contains(answer, []byte(`"ok":true`)) {
 			t.Fatalf("%s %v", answer, err)
 		}
-		c.call(kind+".input", object{kind + "_id": s.str(kind + "_id"), "data": "\n"})
-		if b, _ := c.output(s.str("stream_id"), 0); !bytes.Equal(b, seq(n)) {
+		c.Call(kind+".input", object{kind + "_id": s.Str(kind + "_id"), "data": "\n"})
+		if b, _ := c.Output(s.Str("stream_id"), 0); b != string(seq(n)) {
 			t.Fatalf("%s: %d bytes", kind, len(b))
 		}
 	}
@@ -317,27 +318,27 @@ func rss(t *testing.T) int {
 func TestCancelPassesBlockedOutput(t *testing.T) {
 	g := start(t)
 	c := g.dial()
-	id := c.session()
+	id := c.Session()
 	raw := upgrade(t, g)
 	raw.text(`{"id":1,"method":"exec.stream","params":{"session_id":"` + id + `","command":"yes"}}`)
-	testkit.Eventually(t, "it runs", func() bool { return c.call("session.info", object{"session_id": id}).str("state") == "RUNNING" })
+	testkit.Eventually(t, "it runs", func() bool { return c.Call("session.info", object{"session_id": id}).Str("state") == "RUNNING" })
 	raw.text(`{"id":2,"method":"system.ping"}`)
 	raw.text(`{"id":3,"method":"exec.cancel","params":{"session_id":"` + id + `"}}`)
-	testkit.Eventually(t, "it is cancelled", func() bool { return c.call("session.info", object{"session_id": id}).str("state") == "IDLE" })
+	testkit.Eventually(t, "it is cancelled", func() bool { return c.Call("session.info", object{"session_id": id}).Str("state") == "IDLE" })
 }
 
 func TestWatchTellsInOrder(t *testing.T) {
 	g := start(t)
 	c, w := g.dial(), g.dial()
-	id := c.session()
-	w.call("session.watch", object{"session_id": id})
-	w.call("session.watch", object{"session_id": id}) // twice is once
+	id := c.Session()
+	w.Call("session.watch", object{"session_id": id})
+	w.Call("session.watch", object{"session_id": id}) // twice is once
 	const n = 30
 	for i := range n {
-		c.begin("exec.run", object{"session_id": id, "command": fmt.Sprintf("echo out-%d; seq 2000", i)})
+		c.Begin("exec.run", object{"session_id": id, "command": fmt.Sprintf("echo out-%d; seq 2000", i)})
 	}
 	for i := range n {
-		started := w.await("started", func(f *frame) bool {
+		started := w.Await("started", func(f *rig.Frame) bool {
 			return f.Event == "exec.started" || f.Event == "exec.output" || f.Event == "exec.exit"
 		})
 		if started.Event != "exec.started" {
@@ -345,49 +346,49 @@ func TestWatchTellsInOrder(t *testing.T) {
 		}
 		var out []byte
 		for {
-			f := w.await("output", func(f *frame) bool {
+			f := w.Await("output", func(f *rig.Frame) bool {
 				return f.Event == "exec.started" || f.Event == "exec.output" || f.Event == "exec.exit"
 			})
-			if f.Event == "exec.started" || f.Data.str("exec_id") != started.Data.str("exec_id") {
+			if f.Event == "exec.started" || f.Data.Str("exec_id") != started.Data.Str("exec_id") {
 				t.Fatalf("%d: %+v in between", i, f)
 			}
 			if f.Event == "exec.exit" {
 				break
 			}
-			if f.Data.num("offset") != len(out) {
-				t.Fatalf("%d: offset %d, want %d", i, f.Data.num("offset"), len(out))
+			if f.Data.Num("offset") != len(out) {
+				t.Fatalf("%d: offset %d, want %d", i, f.Data.Num("offset"), len(out))
 			}
-			out = append(out, f.Data.bytes("data", "encoding")...)
+			out = append(out, f.Data.Text("data", "encoding")...)
 		}
 		if want := append([]byte(fmt.Sprintf("out-%d\n", i)), seq(2000)...); !bytes.Equal(out, want) {
 			t.Fatalf("%d: %d bytes of %d", i, len(out), len(want))
 		}
 	}
-	w.call("session.unwatch", object{"session_id": id})
-	w.call("session.unwatch", object{"session_id": id})
-	w.mu.Lock()
-	w.came = nil
-	w.mu.Unlock()
-	c.run(id, "echo unseen")
-	w.call("system.ping", nil)
-	w.mu.Lock()
-	if len(w.came) != 0 {
-		t.Errorf("after unwatch: %+v", w.came[0])
+	w.Call("session.unwatch", object{"session_id": id})
+	w.Call("session.unwatch", object{"session_id": id})
+	w.Mu.Lock()
+	w.Came = nil
+	w.Mu.Unlock()
+	c.Run(id, "echo unseen")
+	w.Call("system.ping", nil)
+	w.Mu.Lock()
+	if len(w.Came) != 0 {
+		t.Errorf("after unwatch: %+v", w.Came[0])
 	}
-	w.mu.Unlock()
-	w.call("session.watch", object{"session_id": id})
-	p := c.call("process.start", object{"session_id": id, "command": "exit 3"}).str("process_id")
-	if got := w.event("process.started"); got.str("process_id") != p {
+	w.Mu.Unlock()
+	w.Call("session.watch", object{"session_id": id})
+	p := c.Call("process.start", object{"session_id": id, "command": "exit 3"}).Str("process_id")
+	if got := w.Event("process.started"); got.Str("process_id") != p {
 		t.Errorf("%v", got)
 	}
-	if got := w.event("process.exit"); got.num("exit_code") != 3 {
+	if got := w.Event("process.exit"); got.Num("exit_code") != 3 {
 		t.Errorf("%v", got)
 	}
-	c.call("session.destroy", object{"session_id": id})
-	w.await("the end", func(f *frame) bool {
-		return f.Event == "session.state" && f.Data.str("to") == "TERMINATED" && f.Data.str("reason") == "client"
+	c.Call("session.destroy", object{"session_id": id})
+	w.Await("the end", func(f *rig.Frame) bool {
+		return f.Event == "session.state" && f.Data.Str("to") == "TERMINATED" && f.Data.Str("reason") == "client"
 	})
-	if f := w.try("session.watch", object{"session_id": id}); f.code() != "SESSION_TERMINATED" {
+	if f := w.Try("session.watch", object{"session_id": id}); f.Code() != "SESSION_TERMINATED" {
 		t.Errorf("%+v", f)
 	}
 }
@@ -396,33 +397,35 @@ func TestWatchTellsInOrder(t *testing.T) {
 func TestWatchAndStreamDoNotDouble(t *testing.T) {
 	g := start(t)
 	c := g.dial()
-	id := c.session()
-	c.call("session.watch", object{"session_id": id})
+	id := c.Session()
+	c.Call("session.watch", object{"session_id": id})
 	for i := range 40 {
-		s := c.call("exec.stream", object{"session_id": id, "command": "seq 300"})
-		b, _ := c.output(s.str("stream_id"), 0)
-		if !bytes.Equal(b, seq(300)) {
+		s := c.Call("exec.stream", object{"session_id": id, "command": "seq 300"})
+		b, _ := c.Output(s.Str("stream_id"), 0)
+		if b != string(seq(300)) {
 			t.Fatalf("%d: %d bytes", i, len(b))
 		}
 	}
-	s := c.call("exec.stream", object{"session_id": id, "command": "read x; echo end", "interactive_stdin": true})
-	c.call("exec.detach", object{"exec_id": s.str("exec_id")}) // the watch still tells of the exit
-	c.call("exec.input", object{"exec_id": s.str("exec_id"), "eof": true})
-	c.await("exit", func(f *frame) bool { return f.Event == "exec.exit" && f.Data.str("exec_id") == s.str("exec_id") })
+	s := c.Call("exec.stream", object{"session_id": id, "command": "read x; echo end", "interactive_stdin": true})
+	c.Call("exec.detach", object{"exec_id": s.Str("exec_id")}) // the watch still tells of the exit
+	c.Call("exec.input", object{"exec_id": s.Str("exec_id"), "eof": true})
+	c.Await("exit", func(f *rig.Frame) bool { return f.Event == "exec.exit" && f.Data.Str("exec_id") == s.Str("exec_id") })
 
 	d := g.dial()
-	run := d.begin("exec.stream", object{"session_id": id, "command": "echo one; read x; echo two", "interactive_stdin": true})
-	s = d.answer(run).Data
-	c.await("output", func(f *frame) bool { return f.Event == "exec.output" && f.Data.str("stream_id") == s.str("stream_id") })
-	c.call("exec.attach", object{"exec_id": s.str("exec_id"), "offset": 4}) // takes over from the watch
-	d.call("exec.input", object{"exec_id": s.str("exec_id"), "eof": true})
-	if b, _ := c.output(s.str("stream_id"), 4); string(b) != "two\n" {
+	run := d.Begin("exec.stream", object{"session_id": id, "command": "echo one; read x; echo two", "interactive_stdin": true})
+	s = d.Answer(run).Data
+	c.Await("output", func(f *rig.Frame) bool {
+		return f.Event == "exec.output" && f.Data.Str("stream_id") == s.Str("stream_id")
+	})
+	c.Call("exec.attach", object{"exec_id": s.Str("exec_id"), "offset": 4}) // takes over from the watch
+	d.Call("exec.input", object{"exec_id": s.Str("exec_id"), "eof": true})
+	if b, _ := c.Output(s.Str("stream_id"), 4); string(b) != "two\n" {
 		t.Fatalf("%q", b)
 	}
-	c.call("session.unwatch", object{"session_id": id})
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, f := range c.came {
+	c.Call("session.unwatch", object{"session_id": id})
+	c.Mu.Lock()
+	defer c.Mu.Unlock()
+	for _, f := range c.Came {
 		if f.Event == "exec.output" || f.Event == "exec.exit" {
 			t.Errorf("also %+v", f)
 		}
@@ -435,23 +438,23 @@ func TestWatchAndLogsTellOneExit(t *testing.T) {
 	c := g.dial()
 	const n = 300_000
 	for _, first := range []string{"watch", "logs"} {
-		id := c.session()
-		p := c.call("process.start", object{"session_id": id, "command": fmt.Sprintf("read x; seq %d; exit 3", n), "stdin": "open"})
-		logs := object{"process_id": p.str("process_id"), "follow": true, "on_slow": "block"}
+		id := c.Session()
+		p := c.Call("process.start", object{"session_id": id, "command": fmt.Sprintf("read x; seq %d; exit 3", n), "stdin": "open"})
+		logs := object{"process_id": p.Str("process_id"), "follow": true, "on_slow": "block"}
 		if first == "watch" {
-			c.call("session.watch", object{"session_id": id})
-			c.call("process.logs", logs)
+			c.Call("session.watch", object{"session_id": id})
+			c.Call("process.logs", logs)
 		} else {
-			c.call("process.logs", logs)
-			c.call("session.watch", object{"session_id": id})
+			c.Call("process.logs", logs)
+			c.Call("session.watch", object{"session_id": id})
 		}
-		c.call("process.input", object{"process_id": p.str("process_id"), "data": "\n"})
-		if b, exit := c.output(p.str("stream_id"), 0); !bytes.Equal(b, seq(n)) || exit.num("exit_code") != 3 {
+		c.Call("process.input", object{"process_id": p.Str("process_id"), "data": "\n"})
+		if b, exit := c.Output(p.Str("stream_id"), 0); b != string(seq(n)) || exit.Num("exit_code") != 3 {
 			t.Errorf("%s first: %d bytes, then %v", first, len(b), exit)
 		}
-		next := c.call("process.start", object{"session_id": id, "command": "true"}).str("process_id")
-		f := c.await("an exit", func(f *frame) bool { return f.Event == "process.exit" })
-		if f.Data.str("process_id") != next {
+		next := c.Call("process.start", object{"session_id": id, "command": "true"}).Str("process_id")
+		f := c.Await("an exit", func(f *rig.Frame) bool { return f.Event == "process.exit" })
+		if f.Data.Str("process_id") != next {
 			t.Errorf("%s first: also %v", first, f.Data)
 		}
 	}
@@ -460,15 +463,15 @@ func TestWatchAndLogsTellOneExit(t *testing.T) {
 func TestWatchFromTheMiddle(t *testing.T) {
 	g := start(t)
 	c, w := g.dial(), g.dial()
-	id := c.session()
-	s := c.call("exec.stream", object{"session_id": id, "command": "echo one; read x; echo two", "interactive_stdin": true})
-	c.event("exec.output")
-	w.call("session.watch", object{"session_id": id})
-	if got := w.event("exec.output"); got.str("data") != "one\n" {
+	id := c.Session()
+	s := c.Call("exec.stream", object{"session_id": id, "command": "echo one; read x; echo two", "interactive_stdin": true})
+	c.Event("exec.output")
+	w.Call("session.watch", object{"session_id": id})
+	if got := w.Event("exec.output"); got.Str("data") != "one\n" {
 		t.Fatalf("%v", got)
 	}
-	c.call("exec.input", object{"exec_id": s.str("exec_id"), "eof": true})
-	if b, _ := w.output(s.str("stream_id"), 4); string(b) != "two\n" {
+	c.Call("exec.input", object{"exec_id": s.Str("exec_id"), "eof": true})
+	if b, _ := w.Output(s.Str("stream_id"), 4); string(b) != "two\n" {
 		t.Fatalf("%q", b)
 	}
 }
@@ -476,39 +479,39 @@ func TestWatchFromTheMiddle(t *testing.T) {
 func TestProcessLogs(t *testing.T) {
 	g := start(t)
 	c := g.dial()
-	id := c.session()
-	p := c.call("process.start", object{"session_id": id, "command": "echo é-one; sleep 0.2; echo err >&2; read x; echo $x; exit 4", "stdin": "open"})
-	pid := p.str("process_id")
-	c.call("process.wait", object{"process_id": pid, "until": object{"output": "err"}, "timeout_s": 60})
-	logs := c.call("process.logs", object{"process_id": pid})
+	id := c.Session()
+	p := c.Call("process.start", object{"session_id": id, "command": "echo é-one; sleep 0.2; echo err >&2; read x; echo $x; exit 4", "stdin": "open"})
+	pid := p.Str("process_id")
+	c.Call("process.wait", object{"process_id": pid, "until": object{"output": "err"}, "timeout_s": 60})
+	logs := c.Call("process.logs", object{"process_id": pid})
 	chunks := logs["chunks"].([]any)
-	if len(chunks) != 2 || object(chunks[1].(map[string]any)).str("stream") != "stderr" || logs.num("next_offset") != 11 || logs["eof"] != false {
+	if len(chunks) != 2 || object(chunks[1].(map[string]any)).Str("stream") != "stderr" || logs.Num("next_offset") != 11 || logs["eof"] != false {
 		t.Fatalf("%v", logs)
 	}
-	logs = c.call("process.logs", object{"process_id": pid, "max_bytes": 1})
-	if logs.num("next_offset") != 2 { // a whole character
+	logs = c.Call("process.logs", object{"process_id": pid, "max_bytes": 1})
+	if logs.Num("next_offset") != 2 { // a whole character
 		t.Fatalf("%v", logs)
 	}
-	follow := c.call("process.logs", object{"process_id": pid, "follow": true, "offset": 2})
-	c.call("process.input", object{"process_id": pid, "data": "two\n"})
-	b, exit := c.output(p.str("stream_id"), follow.num("next_offset"))
-	if string(b) != "two\n" || exit.num("exit_code") != 4 || exit.str("state") != "exited" {
+	follow := c.Call("process.logs", object{"process_id": pid, "follow": true, "offset": 2})
+	c.Call("process.input", object{"process_id": pid, "data": "two\n"})
+	b, exit := c.Output(p.Str("stream_id"), follow.Num("next_offset"))
+	if string(b) != "two\n" || exit.Num("exit_code") != 4 || exit.Str("state") != "exited" {
 		t.Fatalf("%q %v", b, exit)
 	}
-	logs = c.call("process.logs", object{"process_id": pid, "offset": 11})
-	if logs["eof"] != true || logs.num("next_offset") != 15 {
+	logs = c.Call("process.logs", object{"process_id": pid, "offset": 11})
+	if logs["eof"] != true || logs.Num("next_offset") != 15 {
 		t.Fatalf("%v", logs)
 	}
-	if f := c.try("process.logs", object{"process_id": pid, "offset": 16}); f.code() != "STREAM_NOT_FOUND" {
+	if f := c.Try("process.logs", object{"process_id": pid, "offset": 16}); f.Code() != "STREAM_NOT_FOUND" {
 		t.Fatalf("%+v", f)
 	}
-	if f := c.try("process.input", object{"process_id": pid, "data": "x"}); f.code() != "STDIN_CLOSED" {
+	if f := c.Try("process.input", object{"process_id": pid, "data": "x"}); f.Code() != "STDIN_CLOSED" {
 		t.Fatalf("%+v", f)
 	}
-	forever := c.call("process.start", object{"session_id": id, "command": "trap '' TERM; echo deaf; while :; do sleep 1; done"}).str("process_id")
-	c.call("process.wait", object{"process_id": forever, "until": object{"output": "deaf"}, "timeout_s": 60})
-	kill := c.call("process.kill", object{"process_id": forever, "kill_grace_s": 0.1})
-	if kill.str("state") != "exited" || kill.str("signal") != "KILL" {
+	forever := c.Call("process.start", object{"session_id": id, "command": "trap '' TERM; echo deaf; while :; do sleep 1; done"}).Str("process_id")
+	c.Call("process.wait", object{"process_id": forever, "until": object{"output": "deaf"}, "timeout_s": 60})
+	kill := c.Call("process.kill", object{"process_id": forever, "kill_grace_s": 0.1})
+	if kill.Str("state") != "exited" || kill.Str("signal") != "KILL" {
 		t.Fatalf("%v", kill)
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/coder/websocket"
+
+	"trl/internal/rig"
 )
 
 func TestTickets(t *testing.T) { // K6
@@ -42,7 +44,7 @@ func TestTickets(t *testing.T) { // K6
 	if err != nil || ws.Subprotocol() != "trl.v1" || strings.Contains(fmt.Sprint(resp.Header), one) {
 		t.Fatalf("%v %v", err, resp.Header)
 	}
-	if who := follow(t, ws).call("system.capabilities", nil)["principal"].(map[string]any); who["subject"] != "bob" {
+	if who := rig.NewClient(t, ws).Call("system.capabilities", nil)["principal"].(map[string]any); who["subject"] != "bob" {
 		t.Errorf("%v", who)
 	}
 	if got := use(one, nil); got != 401 {

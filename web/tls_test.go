@@ -16,9 +16,10 @@ import (
 	"testing"
 	"time"
 
-	"trl/internal/testkit"
-
 	"github.com/coder/websocket"
+
+	"trl/internal/rig"
+	"trl/internal/testkit"
 )
 
 // writeCertificate makes a self-signed one for 127.0.0.1 and names.
@@ -60,11 +61,9 @@ func TestTLS(t *testing.T) {
 		t.Fatal(err)
 	}
 	ws.SetReadLimit(-1)
-	c := &client{t: t, ws: ws, change: make(chan struct{}, 1), done: make(chan struct{})}
-	go c.read()
-	defer c.close()
-	s := c.call("exec.stream", object{"command": "seq 100000"})
-	if b, _ := c.output(s.str("stream_id"), 0); len(b) != len(seq(100000)) {
+	c := rig.NewClient(t, ws)
+	s := c.Call("exec.stream", object{"command": "seq 100000"})
+	if b, _ := c.Output(s.Str("stream_id"), 0); len(b) != len(seq(100000)) {
 		t.Fatalf("%d bytes", len(b))
 	}
 

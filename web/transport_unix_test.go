@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"trl/internal/rig"
 	"trl/internal/testkit"
 )
 
@@ -38,13 +39,13 @@ func dialLocal(t *testing.T, path string) lineConn {
 	return lineConn{c.(*net.UnixConn), t, bufio.NewReader(c)}
 }
 
-func (c lineConn) line() *frame {
+func (c lineConn) line() *rig.Frame {
 	c.t.Helper()
 	text, err := c.r.ReadString('\n')
 	if err != nil {
 		c.t.Fatalf("%q %v", text, err)
 	}
-	f := &frame{}
+	f := &rig.Frame{}
 	if err := json.Unmarshal([]byte(text), f); err != nil {
 		c.t.Fatal(err)
 	}
@@ -78,7 +79,7 @@ func TestClawCoreClients(t *testing.T) {
 	c := dialLocal(t, path)
 	fmt.Fprint(c, `{"id":"2","method":"exec.run","params":{"command":"sleep 0.2; cd /usr; pwd"}}`) // no line feed, and no more to come
 	c.CloseWrite()
-	if f := c.line(); f.ID != "2" || f.Data.str("stdout") != "/usr\n" {
+	if f := c.line(); f.ID != "2" || f.Data.Str("stdout") != "/usr\n" {
 		t.Fatalf("%+v", f)
 	}
 	c.end()
@@ -92,7 +93,7 @@ func TestLastLineIsAnswered(t *testing.T) {
 		c := dialLocal(t, path)
 		fmt.Fprint(c, `{"id":1,"method":"exec.run","params":{"command":"sleep 1; echo done"}}`+end)
 		c.CloseWrite()
-		if f := c.line(); f.Data.str("stdout") != "done\n" {
+		if f := c.line(); f.Data.Str("stdout") != "done\n" {
 			t.Fatalf("with %q at the end: %+v", end, f)
 		}
 		c.end()
@@ -103,13 +104,13 @@ func TestNothingUnaskedOnUnix(t *testing.T) {
 	g, path := startLocal(t)
 	plain, watching := dialLocal(t, path), dialLocal(t, path)
 	fmt.Fprintln(plain, `{"id":1,"method":"session.create","params":{"name":"s"}}`)
-	if f := plain.line(); !f.OK || f.Data.str("state") != "IDLE" {
+	if f := plain.line(); !f.OK || f.Data.Str("state") != "IDLE" {
 		t.Fatalf("%+v", f)
 	}
 	fmt.Fprintln(watching, `{"id":1,"method":"session.watch","params":{"session":"s"}}`)
 	watching.line()
 	fmt.Fprintln(plain, `{"id":2,"method":"exec.run","params":{"session":"s","command":"echo x"}}`)
-	if f := plain.line(); f.Data.str("stdout") != "x\n" {
+	if f := plain.line(); f.Data.Str("stdout") != "x\n" {
 		t.Fatalf("%+v", f)
 	}
 	g.stop()
@@ -131,7 +132,7 @@ func TestStreamAfterHalfClose(t *testing.T) {
 	var names []string
 	for range 4 {
 		f := c.line()
-		names = append(names, f.Event+f.Data.str("data"))
+		names = append(names, f.Event+f.Data.Str("data"))
 	}
 	if got := strings.Join(names, ","); got != ",exec.outputone\n,exec.outputtwo\n,exec.exit" {
 		t.Fatalf("%q", got)
@@ -160,7 +161,7 @@ func TestTooLongLine(t *testing.T) {
 			}
 		}
 	}()
-	if f := c.line(); f.ID != nil || f.code() != "REQUEST_TOO_LARGE" {
+	if f := c.line(); f.ID != nil || f.Code() != "REQUEST_TOO_LARGE" {
 		t.Fatalf("%+v", f)
 	}
 	c.end()

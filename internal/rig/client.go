@@ -16,7 +16,7 @@ import (
 	"trl/internal/testkit"
 )
 
-// Client is one WebSocket connection that keeps what comes until somebody takes it.
+// Client is one WebSocket connection. It keeps the messages that come until a test takes them.
 type Client struct {
 	T    testing.TB
 	Ws   *websocket.Conn
@@ -30,11 +30,21 @@ type Client struct {
 	Done   chan struct{} // Closed when reading has ended
 }
 
-func (c *Client) Read() {
+// NewClient reads from ws until the test ends.
+func NewClient(t testing.TB, ws *websocket.Conn) *Client { return newClient(t, ws, nil) }
+
+func newClient(t testing.TB, ws *websocket.Conn, pace func(bytes int)) *Client {
+	c := &Client{T: t, Ws: ws, pace: pace, Change: make(chan struct{}), Done: make(chan struct{})}
+	go c.read() // keeps what comes; ends with the connection; Close waits for it
+	t.Cleanup(c.Close)
+	return c
+}
+
+func (c *Client) read() {
 	defer close(c.Done)
 	for {
 		_, b, err := c.Ws.Read(context.Background())
-		f := &Frame{}
+		f := &Frame{Size: len(b)}
 		if err == nil {
 			err = json.Unmarshal(b, f)
 		}
@@ -60,6 +70,19 @@ func (c *Client) Read() {
 func (c *Client) Close() {
 	c.Ws.CloseNow()
 	<-c.Done
+}
+
+// CloseStatus waits for the end of the connection and returns its close code.
+func (c *Client) CloseStatus() websocket.StatusCode {
+	c.T.Helper()
+	select {
+	case <-c.Done:
+	case <-time.After(testkit.Patience):
+		c.T.Fatal("the connection is still open")
+	}
+	c.Mu.Lock()
+	defer c.Mu.Unlock()
+	return websocket.CloseStatus(c.Err)
 }
 
 // Await takes the first frame that fits.
@@ -139,9 +162,13 @@ func (c *Client) Begin(method string, params Object) int {
 	return id
 }
 
-func (c *Client) Answer(id int) *Frame {
+// Answer takes the answer to the request with this id: a number of Begin's, or what a test sent itself.
+func (c *Client) Answer(id any) *Frame {
 	c.T.Helper()
-	return c.Await(fmt.Sprintf("answer %d", id), func(f *Frame) bool { return f.Event == "" && f.ID == float64(id) })
+	if n, ok := id.(int); ok {
+		id = float64(n)
+	}
+	return c.Await(fmt.Sprintf("answer %v", id), func(f *Frame) bool { return f.Event == "" && f.ID == id })
 }
 
 // Try is a request and its answer, which may be a refusal; call one that must succeed.
@@ -262,8 +289,5 @@ func (g *Server) DialPaced(t testing.TB, pace func(bytes int)) *Client {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &Client{T: t, Ws: ws, pace: pace, Change: make(chan struct{}), Done: make(chan struct{})}
-	go c.Read()
-	t.Cleanup(c.Close)
-	return c
+	return newClient(t, ws, pace)
 }

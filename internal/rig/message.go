@@ -70,6 +70,7 @@ type Frame struct {
 		Details       Object
 	}
 	Event string
+	Size  int `json:"-"` // of the message
 }
 
 // Code is the refusal's, "" for a success.

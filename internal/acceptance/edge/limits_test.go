@@ -10,11 +10,11 @@ import (
 	"testing"
 	"time"
 
-	"trl/internal/rig"
-	"trl/internal/testkit"
-
 	"github.com/coder/websocket"
 	"golang.org/x/sys/unix"
+
+	"trl/internal/rig"
+	"trl/internal/testkit"
 )
 
 // dialToken is a client with a token.
@@ -24,10 +24,7 @@ func dialToken(t testing.TB, g *rig.Server, token string) *rig.Client {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &rig.Client{T: t, Ws: ws, Change: make(chan struct{}), Done: make(chan struct{})}
-	go c.Read()
-	t.Cleanup(c.Close)
-	return c
+	return rig.NewClient(t, ws)
 }
 
 // tokenFlags is the flags of a gateway that knows these tokens; each line is TOKEN SUBJECT ROLE.

@@ -4,9 +4,9 @@ import (
 	"net/http"
 	"testing"
 
-	"trl/internal/rig"
-
 	"github.com/coder/websocket"
+
+	"trl/internal/rig"
 )
 
 // guest dials with a link.
@@ -16,10 +16,7 @@ func guest(t testing.TB, g *rig.Server, token string) *rig.Client {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &rig.Client{T: t, Ws: ws, Change: make(chan struct{}), Done: make(chan struct{})}
-	go c.Read()
-	t.Cleanup(c.Close)
-	return c
+	return rig.NewClient(t, ws)
 }
 
 // TestRevokedAfterAGatewaysDeath: what a guest has waiting goes with its link, also when another gateway took it over.
