@@ -10,6 +10,11 @@ import (
 	"trl/runtime"
 )
 
+// maxKeptOutput is how many bytes of output are kept for the answers of exec.run, of one principal's commands, until a command has ended and its
+// answers are written. All principals together have twice as much. The first 64 KiB of each half of a stream's text are not counted. Beyond the
+// budget an answer has less of its command's output, as with a smaller max_output_bytes, and says so.
+const maxKeptOutput = 512 << 20
+
 // Config is the operator's. Zero durations mean: no timeout, no bound, let go at once. It may be replaced: Configure.
 type Config struct {
 	MaxSessions     int                  // 256 when 0 (PROTOCOL.md §9)

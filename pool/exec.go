@@ -8,13 +8,13 @@ import (
 	"time"
 
 	"trl/metrics"
+	"trl/pool/answer"
 	"trl/pool/clock"
 	"trl/pool/entry"
 	"trl/pool/recording"
 	"trl/pool/requestkey"
 	"trl/protocol"
 	"trl/runtime"
-	"trl/runtime/journal"
 )
 
 // defaultOutput is max_output_bytes of a request that names none (PROTOCOL.md §4).
@@ -30,14 +30,12 @@ type Exec struct {
 	work
 
 	// set once in newExec
-	clean     bool
-	keepsText bool // exec.run: Result has text
-	maxOutput int  // bytes of one stream in an answer
-	timeout   time.Duration
-	grace     time.Duration
-	size      int    // its bytes; 0 of one that a gateway before accepted
-	guest     string // id of the share that it came by; "": the owner's
-	queuedAt  time.Time
+	clean    bool
+	timeout  time.Duration
+	grace    time.Duration
+	size     int    // its bytes; 0 of one that a gateway before accepted
+	guest    string // id of the share that it came by; "": the owner's
+	queuedAt time.Time
 
 	// what the session log has
 	accepted bool                // it has the request; written by the runner, or under session.mu
@@ -55,7 +53,7 @@ type Exec struct {
 	shellDied   bool            // it took the shell with it
 	isTombstone bool            // only its request_key is remembered, and its text and output are not kept
 
-	resultOutput *resultOutput // set once
+	output *answer.Output // set once
 }
 
 // Exec queues a command for exec.run, or gives it the turn at once.
@@ -167,11 +165,11 @@ func (s *Session) newExec(q *protocol.Exec, asks request) (*Exec, error) {
 	}
 	e := &Exec{
 		work: s.newWork('x', q.Command, r.RingBytes, asks), clean: q.Clean,
-		maxOutput: defaultOutput, timeout: s.spec.timeout, grace: graceInForce(q.KillGrace),
-		command:      runtime.NewCommand(q.Command),
-		queuedAt:     time.Now(),
-		size:         sizeOf(q),
-		resultOutput: &resultOutput{},
+		output:  answer.New(defaultOutput),
+		timeout: s.spec.timeout, grace: graceInForce(q.KillGrace),
+		command:  runtime.NewCommand(q.Command),
+		queuedAt: time.Now(),
+		size:     sizeOf(q),
 	}
 	if asks.by != nil {
 		e.guest = asks.by.id
@@ -180,7 +178,7 @@ func (s *Session) newExec(q *protocol.Exec, asks request) (*Exec, error) {
 		e.recording = s.newRecordingID()
 	}
 	if q.MaxOutputBytes != nil {
-		e.maxOutput = int(min(*q.MaxOutputBytes, int64(r.MaxOutput)))
+		e.output.Max = int(min(*q.MaxOutputBytes, int64(r.MaxOutput)))
 	}
 	if q.Timeout != nil {
 		e.timeout = q.Timeout.Duration()
@@ -217,31 +215,9 @@ func graceInForce(asked *protocol.Seconds) time.Duration {
 
 // keepText makes Result have text.
 func (e *Exec) keepText() {
-	e.keepsText, e.resultOutput.session, e.resultOutput.holders = true, e.session, 1
-	e.command.Head, e.command.Tail = int64(e.maxOutput/2), int64(e.maxOutput-e.maxOutput/2) // as journal.Ends does
-	e.tapText()
-}
-
-func (e *Exec) tapText() {
-	e.journal.Tap(e.tapOutput)
-	e.journal.OnSkip(e.tapSkipped)
-}
-
-// tapSkipped is keep for bytes that only their number is left of.
-func (e *Exec) tapSkipped(stream journal.Stream, n int64) {
-	e.resultOutput.mu.Lock()
-	defer e.resultOutput.mu.Unlock()
-	if side, n := e.resultOutput.add(stream, n, e.maxOutput); n > 0 {
-		side.Skip(n)
-	}
-}
-
-// tapOutput is the journal's tap.
-func (e *Exec) tapOutput(stream journal.Stream, p []byte) {
-	e.resultOutput.mu.Lock()
-	defer e.resultOutput.mu.Unlock()
-	side, n := e.resultOutput.add(stream, int64(len(p)), e.maxOutput)
-	side.Write(p[:n])
+	e.output.KeepText(e.journal)
+	e.output.CountOn(&e.session.pool.outputBudget, e.session.owner)
+	e.command.Head, e.command.Tail = int64(e.output.Max/2), int64(e.output.Max-e.output.Max/2) // as journal.HeadTail does
 }
 
 // setOutcome turns the outcome of a run into what a client gets. s.mu is held.
@@ -298,9 +274,9 @@ func unrunFault(err error) *protocol.Error {
 // setEndLocked fixes what every end has. s.mu is held.
 func (e *Exec) setEndLocked(now time.Time) {
 	e.endedAt = now
-	stdout, stderr := e.journal.Totals()
-	if totals := e.resultOutput.finish(); e.keepsText {
-		stdout, stderr = totals[0], totals[1]
+	stdout, stderr := e.output.End()
+	if !e.output.KeepsText {
+		stdout, stderr = e.journal.Totals()
 	}
 	e.endOffset = stdout + stderr
 	e.recorder.SetEnd(e.endOffset)
@@ -352,7 +328,7 @@ func (e *Exec) wakeWaiters() {
 			e.session.pool.requestKeys.Complete(e.key, e.endedAt)
 		}
 	}
-	e.ReleaseOutput()
+	e.output.Release()
 	close(e.done)
 }
 

@@ -1,26 +1,19 @@
 package pool
 
 import (
-	"bytes"
 	"encoding/base64"
-	"maps"
 	"os"
 	"path/filepath"
 	goruntime "runtime"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
-	"unicode/utf8"
 	"weak"
-
-	"pgregory.net/rapid"
 
 	"trl/internal/testkit"
 	"trl/pool/requestkey"
 	"trl/protocol"
-	"trl/runtime"
 	"trl/runtime/journal"
 )
 
@@ -123,7 +116,7 @@ func TestPartialThenRest(t *testing.T) {
 		if text += rest; text != "oneétwoé\n" {
 			t.Fatalf("text %q", text)
 		}
-		if got := e.Result(false).Stdout; submit != nil && got != "oneétwoé\n" && e.keepsText {
+		if got := e.Result(false).Stdout; submit != nil && got != "oneétwoé\n" && e.output.KeepsText {
 			t.Fatalf("result %q", got)
 		}
 		_, err = e.Since(1 << 40)
@@ -166,90 +159,6 @@ func TestPartialSaysWhatTheRingLost(t *testing.T) {
 		wait(t, "end", e.Done())
 		look()
 	}
-}
-
-// TestAnswersAddUp: whatever the ring lost, what is before the omission, the omission and what is after it are the stream from the offset on.
-func TestAnswersAddUp(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		e := &Exec{
-			work: work{
-				stream: "st-x", session: &Session{identity: identity{pool: &Pool{output: budget{principalLimit: 1 << 40, totalLimit: 1 << 40}}}}, done: make(chan struct{}),
-				journal: journal.New(rapid.SampledFrom([]int{1, 20_000, 100_000}).Draw(t, "ring")),
-			},
-			maxOutput: rapid.SampledFrom([]int{0, 8, 1000, 100_000, 1 << 20}).Draw(t, "most"), command: &runtime.Command{}, resultOutput: &resultOutput{},
-		}
-		if rapid.Bool().Draw(t, "run") {
-			e.keepText()
-		}
-		var all [2][]byte
-		nexts := map[int64][2]int64{0: {}} // the offsets that answers gave, and what is before them
-		ask := func() {
-			size := int64(len(all[0]) + len(all[1]))
-			known := slices.Sorted(maps.Keys(nexts))
-			offset := rapid.SampledFrom(known).Draw(t, "offset")
-			before, exact := nexts[offset], true
-			if rapid.IntRange(0, 9).Draw(t, "stranger") == 0 {
-				offset = rapid.Int64Range(0, size).Draw(t, "offset")
-				before, exact = nexts[offset]
-			}
-			x, err := e.Since(offset)
-			if err != nil {
-				t.Fatal(err)
-			}
-			var upTo [2]int64
-			sum := int64(0)
-			for i, side := range []struct {
-				text, encoding string
-				omitted        *protocol.Omitted
-			}{{x.Stdout, x.StdoutEncoding, x.Omitted.Stdout}, {x.Stderr, x.StderrEncoding, x.Omitted.Stderr}} {
-				b := []byte(side.text)
-				if side.encoding == protocol.Base64 {
-					b, _ = base64.StdEncoding.DecodeString(side.text)
-				}
-				o := protocol.Omitted{At: int64(len(b))}
-				if side.omitted != nil {
-					o = *side.omitted
-				}
-				if len(b) > e.maxOutput || o.At > int64(len(b)) || o.Bytes < 0 {
-					t.Fatalf("%d bytes, omitted %+v", len(b), o)
-				}
-				n := int64(len(b)) + o.Bytes
-				sum += n
-				if upTo[i] = before[i] + n; exact {
-					if upTo[i] > int64(len(all[i])) || len(all[i]) > int(upTo[i])+utf8.UTFMax-1 {
-						t.Fatalf("stream %d: answered up to %d of %d", i, upTo[i], len(all[i]))
-					}
-					want := append(slices.Clone(all[i][before[i]:][:o.At]), all[i][before[i]+o.At+o.Bytes:upTo[i]]...)
-					if !bytes.Equal(b, want) {
-						t.Fatalf("stream %d from %d: not what was written", i, before[i])
-					}
-				}
-			}
-			if offset+sum != *x.NextOffset || x.Running && *x.NextOffset < size-utf8.UTFMax+1 || !x.Running && *x.NextOffset != size {
-				t.Fatalf("from %d to %d of %d, next is %d", offset, offset+sum, size, *x.NextOffset)
-			}
-			if exact {
-				nexts[*x.NextOffset] = upTo
-			}
-		}
-		for range rapid.IntRange(0, 30).Draw(t, "steps") {
-			if len(nexts) < maxResumePoints && rapid.IntRange(0, 3).Draw(t, "ask") == 0 {
-				ask()
-				continue
-			}
-			i := rapid.IntRange(0, 1).Draw(t, "stream")
-			p := string(rune('a'+len(all[i])%26)) + strings.Repeat(rapid.SampledFrom([]string{"0123456", "é", "\xf0\x9f", "\x99\x82", "\n"}).Draw(t, "scrap"), rapid.SampledFrom([]int{1, 1, 10, 5000}).Draw(t, "times"))
-			p = p[rapid.IntRange(0, 1).Draw(t, "cut"):]
-			e.journal.Write([]journal.Stream{journal.Stdout, journal.Stderr}[i], []byte(p))
-			all[i] = append(all[i], p...)
-		}
-		ask()
-		e.session.mu.Lock()
-		e.setEndLocked(time.Now())
-		e.session.mu.Unlock()
-		close(e.done)
-		ask()
-	})
 }
 
 // No escape sequence shows that an answer begins, ends or was cut inside of.
@@ -510,7 +419,7 @@ func TestStreamTakesNoText(t *testing.T) {
 	}
 	defer reader.Close()
 	wait(t, "end", e.Done())
-	if x := e.Exit(); x.StdoutBytes != 2 || x.StderrBytes != 2 || e.EndOffset() != 4 || e.resultOutput.sides[0] != nil {
+	if x := e.Exit(); x.StdoutBytes != 2 || x.StderrBytes != 2 || e.EndOffset() != 4 || e.output.IsNeeded() {
 		t.Fatalf("%+v", x)
 	}
 	if x := e.Result(false); x.Stdout != "o\n" || x.Stderr != "e\n" {

@@ -21,6 +21,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"trl/metrics"
+	"trl/pool/budget"
 	"trl/pool/entry"
 	"trl/pool/ids"
 	"trl/pool/recording"
@@ -56,16 +57,17 @@ type Pool struct {
 	started       time.Time
 	warm          *warmShells
 	requestKeys   requestkey.Table
-	retainedBytes retainedBytes // of what is retained
+	retainedBytes budget.Budget // bytes of ended work that are retained
+	trimming      sync.Mutex    // held by the goroutine that drops retained work beyond that budget
 
 	maxRetained int // set once; of sessions
 
 	recovery atomic.Pointer[recovery] // nil: all sessions are there
 
-	recordings *recording.Store
-	emulators  *emulators
-	isExempt   func(who string) bool // set once in ExemptFromReserve, before anybody asks for a session; nil: nobody has
-	output     budget                // of the output that is kept of commands that run
+	recordings   *recording.Store
+	emulators    *emulators
+	isExempt     func(who string) bool // set once in ExemptFromReserve, before anybody asks for a session; nil: nobody has
+	outputBudget budget.Budget         // bytes of output that are kept for the answers of exec.run
 
 	commands atomic.Int64   // ever begun
 	tasks    sync.WaitGroup // runners and the warmer; Add only while mu is held and closing is false
@@ -109,8 +111,8 @@ func New(c Config, k runtime.Keeper, m *metrics.Metrics, log zerolog.Logger) *Po
 		sessionTables: sessionTables{
 			sessions: map[string]*Session{}, tags: map[string]*Session{}, names: map[nameRef]*Session{}, liveOf: map[string]int{}, shares: map[shareHash]*Share{},
 		},
-		output:        budget{principalLimit: c.KeptOutput, totalLimit: 2 * c.KeptOutput},
-		retainedBytes: retainedBytes{budget: budget{principalLimit: c.MaxRetainedBytesOfPrincipal, totalLimit: c.MaxRetainedBytes}},
+		outputBudget:  budget.Budget{PrincipalLimit: c.KeptOutput, TotalLimit: 2 * c.KeptOutput},
+		retainedBytes: budget.Budget{PrincipalLimit: c.MaxRetainedBytesOfPrincipal, TotalLimit: c.MaxRetainedBytes},
 
 		maxRetained: c.MaxRetained,
 	}

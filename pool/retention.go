@@ -2,7 +2,6 @@ package pool
 
 import (
 	"slices"
-	"sync"
 	"time"
 
 	"trl/runtime/sessionlog"
@@ -86,7 +85,7 @@ func (s *Session) weighLocked(k *weighedWork) (again bool) {
 	again = k.mayGrow() // asked first: nothing comes behind a no
 	w := k.weight()
 	s.retained.weight += w - k.weighed
-	s.pool.retainedBytes.add(s.owner, w-k.weighed)
+	s.pool.retainedBytes.Add(s.owner, w-k.weighed)
 	k.weighed = w
 	return again
 }
@@ -105,7 +104,7 @@ func (s *Session) discardOldestLocked() {
 		s.retained.growing = slices.Delete(s.retained.growing, i, i+1)
 	}
 	s.retained.weight -= oldest.weighed
-	s.pool.retainedBytes.add(s.owner, -oldest.weighed)
+	s.pool.retainedBytes.Add(s.owner, -oldest.weighed)
 	s.removeLocked(oldest.ID())
 	s.appendLog(entry.Entry{Forgot: oldest.ID()}) // before its output goes
 	oldest.discard()
@@ -196,41 +195,15 @@ func (p *Pool) freeDescriptors() {
 	}
 }
 
-// retainedBytes is what is retained of each principal.
-type retainedBytes struct {
-	budget
-	trimming sync.Mutex // held by the goroutine that lets go of what is too much
-}
-
-// excess is the principal who is to let go of something, and whether anybody is.
-func (w *retainedBytes) excess() (who string, any bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	most := int64(-1)
-	for name, n := range w.byPrincipal {
-		if n > most {
-			who, most = name, n
-		}
-	}
-	return who, most > w.principalLimit || w.total > w.totalLimit
-}
-
-// exceeds is excess at the price of a look at one principal.
-func (w *retainedBytes) exceeds(who string) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.byPrincipal[who] > w.principalLimit || w.total > w.totalLimit
-}
-
 // trim lets go of what is too much for all of a principal's sessions, or for all. One goroutine at a time does that: every command that
 // ends meanwhile asks for it, too, and together they would let go of many times as much. No lock is held.
 func (p *Pool) trim() {
-	if !p.retainedBytes.trimming.TryLock() {
+	if !p.trimming.TryLock() {
 		return
 	}
-	defer p.retainedBytes.trimming.Unlock()
+	defer p.trimming.Unlock()
 	for {
-		who, any := p.retainedBytes.excess()
+		who, any := p.retainedBytes.Heaviest()
 		if !any || !p.trimPrincipal(who) {
 			return
 		}

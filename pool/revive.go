@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"time"
 
+	"trl/pool/answer"
 	"trl/pool/clock"
 	"trl/pool/entry"
 	"trl/pool/recording"
@@ -171,8 +172,8 @@ func (w *work) reviveRecording(source func() recording.Source, code *int) {
 func reviveExec(w work, x *loggedWork) *Exec {
 	q := x.exec
 	e := &Exec{
-		work: w, clean: q.Clean, maxOutput: q.Most, timeout: time.Duration(q.Timeout), grace: time.Duration(q.Grace),
-		queuedAt: q.Queued, stdin: q.Stdin, accepted: true, guest: q.Guest, resultOutput: &resultOutput{},
+		work: w, clean: q.Clean, output: answer.New(q.Most), timeout: time.Duration(q.Timeout), grace: time.Duration(q.Grace),
+		queuedAt: q.Queued, stdin: q.Stdin, accepted: true, guest: q.Guest,
 	}
 	c := runtime.NewCommand(q.Text)
 	c.Env, c.Dir, c.OpenStdin, c.Journal = q.Env, q.Dir, q.OpenStdin, e.journal
@@ -196,11 +197,12 @@ func (e *Exec) restoreEnd(x *loggedWork) {
 	if d.Exit.ExitCode != nil {
 		e.code = *d.Exit.ExitCode
 	}
-	e.resultOutput.limit = &[2]int64{d.Exit.StdoutBytes, d.Exit.StderrBytes}
+	e.output.EndAt(d.Exit.StdoutBytes, d.Exit.StderrBytes)
 }
 
 func (e *Exec) reviveEnded(a *runtime.Adoption, _ *loggedWork) endedWork {
 	e.readOn(a)
+	e.output.Release()
 	return e.session.keepEndedLocked(e)
 }
 
@@ -251,15 +253,15 @@ func (s *Session) reviveShort(a *runtime.Adoption, x *loggedEnded) {
 	}
 	e := x.toExec()
 	e.journal, e.pipes = journal.New(s.pool.config.Load().RingBytes), x.at.Pipes
-	if e.keepsText {
-		e.tapText()
+	if e.output.KeepsText {
+		e.output.KeepText(e.journal)
 	}
-	e.resultOutput.limit = &[2]int64{x.stdout, x.stderr}
+	e.output.EndAt(x.stdout, x.stderr)
 	if err := a.ReplayLog(e.journal, x.at.Pipes.Log, x.at.Span); err != nil {
 		e.outputLost(err)
 	}
 	e.readOn(a)
-	x.output, x.pipes, x.resultOutput = e.journal, e.pipes, e.resultOutput
+	x.journal, x.pipes, x.output = e.journal, e.pipes, e.output
 }
 
 func (p *Process) restoreEnd(x *loggedWork) {

@@ -334,7 +334,7 @@ func (s *Session) finishExec(e *Exec, out runtime.Outcome) (next *Exec) {
 	e.recorder.Finish(e.endOffset, e.exit.ExitCode)
 	e.countEnd()
 	e.wakeWaiters()
-	if s.pool.retainedBytes.exceeds(s.owner) {
+	if s.pool.retainedBytes.Exceeds(s.owner) {
 		s.pool.trim()
 	}
 	return next

@@ -88,7 +88,7 @@ func (s *Session) entry() *entry.Session {
 
 func (e *Exec) entry() *entry.Exec {
 	x := &entry.Exec{
-		Work: e.workEntry(), Clean: e.clean, Keeps: e.keepsText, Most: e.maxOutput, Timeout: entry.Duration(e.timeout), Grace: entry.Duration(e.grace),
+		Work: e.workEntry(), Clean: e.clean, Keeps: e.output.KeepsText, Most: e.output.Max, Timeout: entry.Duration(e.timeout), Grace: entry.Duration(e.grace),
 		Queued: e.queuedAt, Stdin: e.stdin, Recording: e.wantedRecording(), Guest: e.guest,
 	}
 	if c := e.command; c != nil {

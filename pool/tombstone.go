@@ -10,6 +10,7 @@ import (
 
 	"github.com/go-json-experiment/json"
 
+	"trl/pool/answer"
 	"trl/pool/clock"
 	"trl/pool/entry"
 	"trl/pool/ids"
@@ -26,15 +27,15 @@ import (
 
 // endedExec is a command that has ended. exec makes the object that clients know.
 type endedExec struct {
-	stream       string
-	session      *Session
-	text         string              // "" where only its request_key is remembered
-	output       *journal.Journal    // nil: nothing of it is kept
-	resultOutput *resultOutput       // of an exec.run with output, or of one that was asked for meanwhile; else nil
-	pipes        *runtime.SavedPipes // where its output comes from; nil without output
-	request      *requestkey.Request // nil: it had no request_key
-	rare         *entry.RareExit     // nil: nothing of that
-	logSpan      sessionlog.Position // where the session log has it in one entry; zero: nowhere
+	stream  string
+	session *Session
+	text    string              // "" where only its request_key is remembered
+	journal *journal.Journal    // nil: nothing of it is kept
+	output  *answer.Output      // of an exec.run with output, or of one that was asked for meanwhile; else nil
+	pipes   *runtime.SavedPipes // where its output comes from; nil without output
+	request *requestkey.Request // nil: it had no request_key
+	rare    *entry.RareExit     // nil: nothing of that
+	logSpan sessionlog.Position // where the session log has it in one entry; zero: nowhere
 
 	execTimes
 	execUsage
@@ -93,18 +94,18 @@ func (e *Exec) toEnded() *endedExec {
 			queued: e.exit.QueuedMS, duration: e.exit.DurationMS, linger: e.exit.LingerMS,
 		},
 		stdout: e.exit.StdoutBytes, stderr: e.exit.StderrBytes,
-		timeout: e.timeout, dir: e.exit.WorkingDir, maxOutput: int32(min(e.maxOutput, math.MaxInt32)), // #nosec G115 -- bounded
+		timeout: e.timeout, dir: e.exit.WorkingDir, maxOutput: int32(min(e.output.Max, math.MaxInt32)), // #nosec G115 -- bounded
 	}
 	if x.dir == e.session.dir {
 		x.dir = e.session.dir // one text for all that ended there
 	}
 	if !e.journal.Closed() || e.journal.Size() > 0 {
-		x.output, x.pipes = e.journal, e.pipes
+		x.journal, x.pipes = e.journal, e.pipes
 	} else {
 		e.journal.Drop() // with its place in the log
 	}
-	if e.resultOutput.isNeeded() {
-		x.resultOutput = e.resultOutput
+	if e.output.IsNeeded() {
+		x.output = e.output
 	}
 	exit := &e.exit
 	f := &x.flags
@@ -117,7 +118,7 @@ func (e *Exec) toEnded() *endedExec {
 		f.set(hasUsage, true)
 	}
 	f.set(isClean, e.clean)
-	f.set(keepsText, e.keepsText)
+	f.set(keepsText, e.output.KeepsText)
 	f.set(timedOut, exit.TimedOut)
 	f.set(noOutputTimedOut, exit.TimeoutKind == "no_output")
 	f.set(wasCancelled, exit.Cancelled)
@@ -142,16 +143,17 @@ func (e *Exec) toEnded() *endedExec {
 func (x *endedExec) toExec() *Exec {
 	e := &Exec{
 		work: work{
-			stream: x.stream, session: x.session, text: x.text, journal: x.output, startedAt: fromNanos(x.startedAt), endedAt: fromNanos(x.endedAt), endOffset: x.stdout + x.stderr, done: closedChan,
+			stream: x.stream, session: x.session, text: x.text, journal: x.journal, startedAt: fromNanos(x.startedAt), endedAt: fromNanos(x.endedAt), endOffset: x.stdout + x.stderr, done: closedChan,
 		},
-		clean: x.flags.has(isClean), keepsText: x.flags.has(keepsText), maxOutput: int(x.maxOutput), timeout: x.timeout, queuedAt: fromNanos(x.queuedAt),
-		accepted: true, pipes: x.pipes, shellDied: x.flags.has(shellDied), isTombstone: x.flags.has(isTombstone), resultOutput: x.resultOutput, code: int(x.code),
+		clean: x.flags.has(isClean), timeout: x.timeout, queuedAt: fromNanos(x.queuedAt),
+		accepted: true, pipes: x.pipes, shellDied: x.flags.has(shellDied), isTombstone: x.flags.has(isTombstone), output: x.output, code: int(x.code),
 	}
 	if e.journal == nil {
 		e.journal = journal.NewLengthOnly(x.stdout, x.stderr)
 	}
-	if e.resultOutput == nil {
-		e.resultOutput = &resultOutput{}
+	if e.output == nil {
+		e.output = answer.New(int(x.maxOutput))
+		e.output.KeepsText = x.flags.has(keepsText)
 	}
 	e.exit = protocol.ExecExit{
 		ExecID: e.ID(), SessionID: x.session.id, StreamID: x.stream, StdoutBytes: x.stdout, StderrBytes: x.stderr, DurationMS: x.duration, QueuedMS: x.queued,
@@ -192,18 +194,18 @@ func (x *endedExec) ID() string { return x.stream[len(ids.StreamPrefix):] }
 
 func (x *endedExec) endTime() time.Time { return clock.Uptime(x.endUptime).Time(fromNanos(x.endedAt)) }
 
-func (x *endedExec) mayGrow() bool { return x.output != nil && !x.output.Closed() }
+func (x *endedExec) mayGrow() bool { return x.journal != nil && !x.journal.Closed() }
 
 // execWeight is what an ended command takes beside its text and its output.
 const execWeight = 400
 
 func (x *endedExec) weight() int64 {
 	n := execWeight + int64(len(x.text))
+	if x.journal != nil {
+		n += x.journal.Memory()
+	}
 	if x.output != nil {
 		n += x.output.Memory()
-	}
-	if x.resultOutput != nil {
-		n += x.resultOutput.memory()
 	}
 	return n
 }
@@ -211,13 +213,13 @@ func (x *endedExec) weight() int64 {
 // discard keeps what a retry is answered with, where there may be one: the command must not run twice. s.mu is held. Who waits for the
 // result holds the exec itself.
 func (x *endedExec) discard() {
-	if x.output != nil {
-		x.output.Drop()
+	if x.journal != nil {
+		x.journal.Drop()
 	}
 	if x.request == nil {
 		return
 	}
-	x.text, x.output, x.resultOutput, x.pipes, x.logSpan = "", nil, nil, nil, sessionlog.Position{}
+	x.text, x.journal, x.output, x.pipes, x.logSpan = "", nil, nil, nil, sessionlog.Position{}
 	x.flags.set(isTombstone, true)
 	x.flags.set(keepsText, true)
 	x.session.keepTombstoneLocked(x)
@@ -398,8 +400,8 @@ func (x *workTombstone) fields(c *codec) {
 func (x *endedExec) encode() []byte {
 	c := codec{b: append(make([]byte, 0, 256), execEntryKind)}
 	var at *entry.Output
-	if x.output != nil {
-		at = &entry.Output{Span: x.output.Span(), Pipes: x.pipes}
+	if x.journal != nil {
+		at = &entry.Output{Span: x.journal.Span(), Pipes: x.pipes}
 	}
 	x.fields(&c, &at)
 	return c.b

@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"trl/internal/testkit"
+	"trl/pool/answer"
 	"trl/pool/entry"
 	"trl/pool/requestkey"
 	"trl/protocol"
@@ -30,9 +31,9 @@ func TestEndedCommandAnswersAsItDid(t *testing.T) {
 			work: work{
 				stream: "st-x-" + fmt.Sprint(r.Draw(t, "id")), session: s, text: text.Draw(t, "text"), endedAt: begin.Add(time.Hour), done: closedChan, recording: text.Draw(t, "recording"),
 			},
-			clean: rapid.Bool().Draw(t, "clean"), keepsText: rapid.Bool().Draw(t, "keeps"),
-			maxOutput: rapid.IntRange(0, 64<<20).Draw(t, "most"), timeout: time.Duration(r.Draw(t, "timeout")), queuedAt: begin,
-			accepted: true, shellDied: rapid.Bool().Draw(t, "died"), resultOutput: &resultOutput{},
+			clean:  rapid.Bool().Draw(t, "clean"),
+			output: &answer.Output{KeepsText: rapid.Bool().Draw(t, "keeps"), Max: rapid.IntRange(0, 64<<20).Draw(t, "most")}, timeout: time.Duration(r.Draw(t, "timeout")), queuedAt: begin,
+			accepted: true, shellDied: rapid.Bool().Draw(t, "died"),
 		}
 		if rapid.Bool().Draw(t, "begun") {
 			e.startedAt = begin.Add(time.Second)
@@ -66,7 +67,7 @@ func TestEndedCommandAnswersAsItDid(t *testing.T) {
 			x.Error = e.failure
 		}
 		kept := e.toEnded()
-		kept.output = nil // where that is, is another test's
+		kept.journal = nil // where that is, is another test's
 		if rapid.Bool().Draw(t, "key") {
 			kept.request = &requestkey.Request{Own: requestkey.ID{1, 255}, Params: requestkey.Fingerprint{2, 200}}
 		}
@@ -89,7 +90,7 @@ func TestEndedCommandAnswersAsItDid(t *testing.T) {
 			if !reflect.DeepEqual(got, was) {
 				t.Errorf("%s: %+v\nwas %+v", of, got, was)
 			}
-			if again.text != e.text || again.clean != e.clean || again.keepsText != e.keepsText || again.maxOutput != e.maxOutput || again.shellDied != e.shellDied || again.recording != e.recording ||
+			if again.text != e.text || again.clean != e.clean || again.output.KeepsText != e.output.KeepsText || again.output.Max != e.output.Max || again.shellDied != e.shellDied || again.recording != e.recording ||
 				!again.queuedAt.Equal(e.queuedAt) || !again.startedAt.Equal(e.startedAt) || again.startedAt.IsZero() != e.startedAt.IsZero() || !again.endedAt.Equal(e.endedAt) ||
 				again.EndOffset() != e.endOffset || again.outcome() != e.outcome() {
 				t.Errorf("%s: %+v\nwas %+v", of, again, e)
@@ -229,8 +230,8 @@ func TestTheHeaviestLetsGoFirst(t *testing.T) {
 	if _, err := r.Find("heavy", dead.ID(), ""); err != nil || !known("heavy", old) {
 		t.Fatalf("%v", err)
 	}
-	r.retainedBytes.add("heavy", maxRetainedOf) // as if it had more elsewhere
-	defer r.retainedBytes.add("heavy", -maxRetainedOf)
+	r.retainedBytes.Add("heavy", maxRetainedOf) // as if it had more elsewhere
+	defer r.retainedBytes.Add("heavy", -maxRetainedOf)
 	if !r.trimPrincipal("heavy") {
 		t.Error("nothing was let go")
 	}
@@ -255,11 +256,12 @@ func TestCommandsThatEndTogetherLetGoOnce(t *testing.T) {
 			ids = append(ids, run(t, s, protocol.Exec{Command: ":"}).ExecID)
 		}
 	}
-	r.retainedBytes.mu.Lock()
-	more := maxRetainedOf - r.retainedBytes.byPrincipal[me] + 1
-	r.retainedBytes.mu.Unlock()
-	r.retainedBytes.add(me, more)
-	defer r.retainedBytes.add(me, -more)
+	more := int64(maxRetainedOf + 1)
+	for _, s := range r.all() {
+		more -= s.recordsWeight()
+	}
+	r.retainedBytes.Add(me, more)
+	defer r.retainedBytes.Add(me, -more)
 	var all sync.WaitGroup
 	var returned atomic.Int32
 	s.mu.Lock() // so that nobody is done before all have begun

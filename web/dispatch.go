@@ -14,6 +14,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"trl/pool"
+	"trl/pool/answer"
 	"trl/protocol"
 	"trl/web/auth"
 	"trl/web/transport"
@@ -29,9 +30,9 @@ type call struct {
 	queueKey      string         // owned by the reading goroutine; the queue in which it waits for its turn
 	execID        string         // guarded by c.mu; what it started
 
-	size       int64      // of the message
-	output     *pool.Exec // whose output the answer holds; set before the request waits
-	onAnswered []func()   // owned by who gives the answer; called when it has been written
+	size       int64          // of the message
+	output     *answer.Output // the output that the answer contains; set before the request waits
+	onAnswered []func()       // owned by who gives the answer; called when it has been written
 
 	receivedAt  time.Time // when it was read
 	auditParams any       // its params, for record, which lets go of them; nil where nobody audits
@@ -238,7 +239,7 @@ func (k *call) releaseResources() {
 	k.c.inFlight.Add(-1)
 	k.c.releaseRequest(k.size)
 	if k.output != nil {
-		k.output.ReleaseOutput()
+		k.output.Release()
 	}
 	for _, f := range k.onAnswered {
 		f()

@@ -42,8 +42,8 @@ func execRun(k *call, q *protocol.ExecRun) (any, bool, error) {
 
 // holdOutput keeps e's output counted until the request has been answered.
 func (k *call) holdOutput(e *pool.Exec) {
-	e.HoldOutput()
-	k.output = e
+	k.output = e.Output()
+	k.output.Hold()
 }
 
 // awaitEnd waits for the command's end, for yield or timeout, or for the client to go away: the command goes on then.
