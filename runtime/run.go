@@ -367,7 +367,9 @@ func (r *run) handleEvents(fds []unix.PollFd) {
 		r.readReports() // what it managed to say before
 	}
 	for i := range r.out.count {
-		if fds[pollOut+i].Revents != 0 && !r.reported && !r.died && r.out.Step(i, r.buf) > 0 {
+		// A shell that is aborted reports before the processes that it waited for have ended, and these may have last words.
+		goesOn := r.abort != nil || !r.reported && !r.died
+		if goesOn && fds[pollOut+i].Revents != 0 && r.out.Step(i, r.buf) > 0 {
 			r.lastOut = time.Now()
 		}
 	}

@@ -370,6 +370,25 @@ func TestAbortKeepsState(t *testing.T) {
 	})
 }
 
+// A shell that is aborted may report before the process that it waited for has ended. That process still says all that it
+// has to say, which is more than a pipe holds here, and is not killed for it.
+func TestLastWordsOfACancelledCommand(t *testing.T) {
+	eachShell(t, func(t *testing.T, s *session) {
+		for range 5 {
+			c := NewCommand(`bash -c 'trap "" INT; trap "printf %0300000d 0; exit 0" TERM; echo go; while :; do :; done'`)
+			c.Grace = time.Minute
+			done := s.start(c)
+			for c.Journal.Size() == 0 {
+				time.Sleep(time.Millisecond)
+			}
+			c.Cancel(syscall.SIGTERM, time.Minute)
+			if r := s.wait(done); len(r.out) != len("go\n")+300000 || r.Duration > 30*time.Second || !r.Cancelled {
+				t.Fatalf("%d bytes, %v", len(r.out), r.Outcome)
+			}
+		}
+	})
+}
+
 func TestCancelSparesEarlierJobs(t *testing.T) {
 	eachShell(t, func(t *testing.T, s *session) {
 		r := s.code("sleep 301 & echo hi", 0)

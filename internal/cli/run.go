@@ -249,7 +249,7 @@ func onInterrupt(ctx context.Context, s *client.Stream) <-chan syscall.Signal {
 		cancelled := make(chan struct{}) // closed when the gateway has answered
 		go func() {                      // in a goroutine, because the second signal must not wait for ever
 			defer close(cancelled)
-			if err := s.Cancel(ctx); err != nil {
+			if err := s.Cancel(ctx); err != nil && !errors.Is(err, client.ErrClosed) { // closed: the command ended before the answer came
 				cmdline.PrintError(os.Stderr, fmt.Errorf("cancel: %w", err))
 			}
 		}()
