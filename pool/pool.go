@@ -26,6 +26,7 @@ import (
 	"trl/pool/ids"
 	"trl/pool/recording"
 	"trl/pool/requestkey"
+	"trl/pool/screenstate"
 	"trl/protocol"
 	"trl/runtime"
 )
@@ -65,7 +66,7 @@ type Pool struct {
 	recovery atomic.Pointer[recovery] // nil: all sessions are there
 
 	recordings   *recording.Store
-	emulators    *emulators
+	emulators    *screenstate.Emulators
 	isExempt     func(who string) bool // set once in ExemptFromReserve, before anybody asks for a session; nil: nobody has
 	outputBudget budget.Budget         // bytes of output that are kept for the answers of exec.run
 
@@ -128,7 +129,7 @@ func New(c Config, k runtime.Keeper, m *metrics.Metrics, log zerolog.Logger) *Po
 	p.requestKeys.SetMax(p.config.Load().MaxKeys)
 	p.warm = newWarm(p)
 	p.recordings = recording.New(c.Record, m, log)
-	p.emulators = newEmulators()
+	p.emulators = screenstate.NewEmulators(&p.tasks)
 	return p
 }
 

@@ -10,6 +10,7 @@ import (
 	"trl/pool/entry"
 	"trl/pool/recording"
 	"trl/pool/requestkey"
+	"trl/pool/screenstate"
 	"trl/protocol"
 	"trl/runtime"
 	"trl/runtime/journal"
@@ -31,7 +32,7 @@ type Terminal struct {
 	marksReady chan struct{}     // one token: marks has news
 	terminal   *runtime.Terminal // set once, when it starts
 
-	screenState screenState // the screen, for who asks
+	screen *screenstate.State // what it shows; set once
 
 	mu          sync.Mutex
 	cols, rows  int       // guarded by mu
@@ -105,8 +106,10 @@ func (s *Session) beginTerminal(ctx context.Context, q *protocol.TermOpen, r req
 // newTerminal makes a terminal of w, which has no process yet.
 func newTerminal(w work, nonce string) *Terminal {
 	t := &Terminal{child: child{work: w, live: &w.session.openTerminals}, nonce: nonce, marks: screen.NewMarks(nonce), marksReady: make(chan struct{}, 1)}
+	t.screen = screenstate.New(w.session.pool.emulators, w.session.owner, t.journal, t.marks, t.done)
 	t.journal.Tap(func(_ journal.Stream, p []byte) {
-		if t.marks.Write(p) || t.screenState.needsFollow(len(p), t.marks) {
+		news, behind := t.marks.Write(p), t.screen.Printed(int64(len(p)))
+		if news || behind {
 			select {
 			case t.marksReady <- struct{}{}:
 			default:
@@ -115,7 +118,7 @@ func newTerminal(w work, nonce string) *Terminal {
 	})
 	t.journal.OnSkip(func(_ journal.Stream, n int64) {
 		t.marks.Skip(n)
-		t.screenState.printed.Add(n)
+		t.screen.Printed(n)
 	})
 	return t
 }
@@ -123,7 +126,7 @@ func newTerminal(w work, nonce string) *Terminal {
 // setSize sets the size with which it begins, before anybody knows it.
 func (t *Terminal) setSize(cols, rows int) {
 	t.cols, t.rows = cols, rows
-	t.screenState.resized(0, max(1, cols), max(1, rows))
+	t.screen.Resized(0, max(1, cols), max(1, rows))
 }
 
 // watch tells of the commands that end in it, and of its end; and keeps the screen of a full-screen program.
@@ -137,10 +140,10 @@ func (t *Terminal) watch() {
 			open = false
 		}
 		t.publishCommands()
-		t.followScreen()
+		t.screen.Follow(t.terminal.Exited())
 	}
 	s.finishChild(t, t.terminal, TerminalEnd)
-	t.dropEmulator()
+	t.screen.Drop()
 }
 
 func (t *Terminal) exitEvent() (string, func() any) {
@@ -230,6 +233,28 @@ func (t *Terminal) exitInfo() protocol.TermInfo {
 	ended := t.endedAt
 	i.ExitCode, i.Signal, i.EndedAt = &code, signal, &ended
 	return i
+}
+
+// Screen returns text that makes another terminal look like this one, and the offset of the output that it is the result of.
+func (t *Terminal) Screen(ctx context.Context) (text []byte, at int64, err error) {
+	err = t.screen.With(ctx, func(sc *screen.Screen, upTo, _ int64) { text, at = sc.Bytes(), upTo })
+	return text, at, err
+}
+
+// Snapshot is what term.snapshot answers.
+func (t *Terminal) Snapshot(ctx context.Context) (shot protocol.TermSnapshot, err error) {
+	state := "running"
+	if t.hasEnded() {
+		state = "exited"
+	}
+	err = t.screen.With(ctx, func(sc *screen.Screen, at, skipped int64) {
+		shot = protocol.TermSnapshot{
+			TermID: t.ID(), Lines: sc.Lines(), Alternate: sc.Alternate(), Title: sc.Title(), Offset: at, SkippedBytes: skipped, State: state,
+		}
+		shot.Cols, shot.Rows = sc.Size()
+		shot.Cursor.Col, shot.Cursor.Row, shot.Cursor.Visible = sc.Cursor()
+	})
+	return shot, err
 }
 
 // Close ends the terminal and all that was started in it: HUP, TERM, KILL. It returns when that is done and told.

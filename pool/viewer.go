@@ -259,6 +259,6 @@ func (t *Terminal) resizeLocked(cols, rows int) {
 		return // it is ending
 	}
 	t.cols, t.rows = cols, rows
-	t.screenState.resized(t.journal.Size(), cols, rows)
+	t.screen.Resized(t.journal.Size(), cols, rows)
 	t.journal.Note(protocol.Event{Name: "term.resized", Data: &protocol.TermResized{TermID: t.ID(), Cols: cols, Rows: rows}})
 }

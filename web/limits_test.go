@@ -166,7 +166,7 @@ func TestLimitsText(t *testing.T) {
 	if !found {
 		t.Fatal("the page has no such section")
 	}
-	bullet := regexp.MustCompile("^- .+?: ([\\d,]+(?: [KMG]iB| s)?) \\(`(\\w+\\.\\w+)`, `([\\w/]+)\\.(Test\\w+)`\\)\\. ")
+	bullet := regexp.MustCompile("^- .+?: ([\\d,]+(?: [KMG]iB| s)?) \\(`([\\w/]+\\.\\w+)`, `([\\w/]+)\\.(Test\\w+)`\\)\\. ")
 	n := 0
 	for line := range strings.Lines(list) {
 		if !strings.HasPrefix(line, "- ") {

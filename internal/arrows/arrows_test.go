@@ -62,20 +62,21 @@ func folderOf(dir string) string {
 
 // packages says which packages of its own folder a package may import. One that is not listed may import them all.
 var packages = map[string][]string{
-	"pool/answer":     {"pool/budget"},
-	"pool/budget":     nil,
-	"pool/clock":      nil,
-	"pool/entry":      {"pool/clock"},
-	"pool/events":     nil,
-	"pool/ids":        nil,
-	"pool/recording":  {"pool/ids"},
-	"pool/requestkey": {"pool/clock"},
-	"pool/waitfor":    nil,
-	"web/audit":       nil,
-	"web/auth":        {"web/filewatch", "web/listen", "web/transport"},
-	"web/filewatch":   nil,
-	"web/listen":      {"web/filewatch", "web/transport"},
-	"web/transport":   nil,
+	"pool/answer":      {"pool/budget"},
+	"pool/budget":      nil,
+	"pool/clock":       nil,
+	"pool/entry":       {"pool/clock"},
+	"pool/events":      nil,
+	"pool/ids":         nil,
+	"pool/recording":   {"pool/ids"},
+	"pool/requestkey":  {"pool/clock"},
+	"pool/screenstate": nil,
+	"pool/waitfor":     nil,
+	"web/audit":        nil,
+	"web/auth":         {"web/filewatch", "web/listen", "web/transport"},
+	"web/filewatch":    nil,
+	"web/listen":       {"web/filewatch", "web/transport"},
+	"web/transport":    nil,
 }
 
 // noGo are the other folders of the top: no package in them. bin is what make builds.

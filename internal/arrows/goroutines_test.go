@@ -61,7 +61,7 @@ var goroutines = map[string][]string{
 	"Session.endLocked":     {"session's end"},
 	"Session.beginProcess":  {"process"},
 	"Session.beginTerminal": {"terminal"},
-	"Terminal.followScreen": {"followScreen"},
+	"State.Follow":          {"follower of a screen"},
 	"Store.Start":           {"recorder"},
 	"Reaper.Start":          {"reaper"},
 	"warmShells.add":        {"warm shell"},
