@@ -46,7 +46,8 @@ type Options struct {
 	Patience time.Duration
 
 	// AwaitSuccessor makes Dial try again, until its context ends, while the gateway answers that it is shutting down. An upgrade starts the next
-	// gateway within seconds; a gateway that stops soon refuses connections.
+	// gateway within seconds; a gateway that stops soon refuses connections. Dial also tries again, maxCutDials times, after a gateway that accepted
+	// the connection and ended before it answered.
 	AwaitSuccessor bool
 
 	// Tests use shorter times.
@@ -89,15 +90,24 @@ type dialing struct {
 	err  error         // set before done is closed
 }
 
-// successorPause is the pause between two dials of a gateway that is shutting down. The next one takes over within tenths of a second.
-const successorPause = 100 * time.Millisecond
+const (
+	// successorPause is the pause between two dials of a gateway that is shutting down. The next one takes over within tenths of a second.
+	successorPause = 100 * time.Millisecond
+	// maxCutDials is how often Dial tries again after a connection that was cut before the answer. The next gateway has the same listening socket, so
+	// its first answer comes with the next dial; a server that always cuts connections shall still be reported soon.
+	maxCutDials = 5
+)
 
 // Dial connects. It reports an absent gateway at once, and waits only in the case of AwaitSuccessor.
 func Dial(ctx context.Context, o Options) (*Client, error) {
 	o.Patience = cmp.Or(o.Patience, defaultPatience)
 	c := &Client{o: o}
 	l, err := c.dial(ctx)
-	for o.AwaitSuccessor && isShuttingDown(err) && sleep(ctx, successorPause) == nil {
+	cut := 0
+	for o.AwaitSuccessor && (isShuttingDown(err) || wasCut(err) && cut < maxCutDials) && sleep(ctx, successorPause) == nil {
+		if wasCut(err) {
+			cut++
+		}
 		l, err = c.dial(ctx)
 	}
 	if err != nil {

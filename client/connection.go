@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"strconv"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/coder/websocket"
@@ -477,6 +478,9 @@ func isShuttingDown(err error) bool {
 	refused := (*protocol.Error)(nil)
 	return errors.As(err, &refused) && refused.Code == protocol.ShuttingDown
 }
+
+// wasCut reports whether the server accepted the connection and closed it before it answered.
+func wasCut(err error) bool { return errors.Is(err, errCutOff) || errors.Is(err, syscall.ECONNRESET) }
 
 // temporary reports whether connecting again makes sense after this end of a link, as PROTOCOL.md says under Closing. It does not after a normal
 // close, a policy violation, a frame that is too big, or one of our own 4xxx codes. Of the server's refusals, a full server and an ending one are

@@ -307,13 +307,21 @@ func TestWhyThereIsNoPlaceIsTyped(t *testing.T) {
 	}
 }
 
-// TestDialAwaitsASuccessor: a gateway that is shutting down is dialled again, where that was asked for, and until the context ends.
+// TestDialAwaitsASuccessor: a gateway that is shutting down, or ends before it answers, is dialled again, where that was asked for, and until the
+// context ends.
 func TestDialAwaitsASuccessor(t *testing.T) {
-	const refusals = 2
+	const cuts, refusals = 2, 2
 	var dials atomic.Int32
-	var successorServes atomic.Bool
+	var alwaysCuts, successorServes atomic.Bool
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if n := dials.Add(1); n <= refusals || !successorServes.Load() {
+		n := dials.Add(1)
+		if alwaysCuts.Load() || successorServes.Load() && n <= cuts {
+			if c, _, err := http.NewResponseController(w).Hijack(); err == nil {
+				c.Close()
+			}
+			return
+		}
+		if n <= cuts+refusals || !successorServes.Load() {
 			w.WriteHeader(http.StatusServiceUnavailable)
 			io.WriteString(w, "shutting down\n")
 			return
@@ -337,7 +345,18 @@ func TestDialAwaitsASuccessor(t *testing.T) {
 	dials.Store(0)
 	successorServes.Store(true)
 	dial(t, Options{URL: srv.URL, AwaitSuccessor: true}).Close()
-	if n := dials.Load(); n != refusals+1 {
-		t.Errorf("%d dials, want %d", n, refusals+1)
+	if n := dials.Load(); n != cuts+refusals+1 {
+		t.Errorf("%d dials, want %d", n, cuts+refusals+1)
+	}
+	alwaysCuts.Store(true)
+	for o, want := range map[*Options]int32{{URL: srv.URL}: 1, {URL: srv.URL, AwaitSuccessor: true}: maxCutDials + 1} {
+		dials.Store(0)
+		if c, err := Dial(soon(t), *o); err == nil {
+			c.Close()
+			t.Fatalf("%+v: connected", o)
+		}
+		if n := dials.Load(); n != want {
+			t.Errorf("%+v: %d dials of a server that cuts every connection, want %d", o, n, want)
+		}
 	}
 }

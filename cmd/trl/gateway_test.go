@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -74,8 +73,22 @@ func running(t *testing.T, argv ...string) (pids []string) {
 	return pids
 }
 
-// serving are the gateways below the keeper.
-func (g *started) serving(t *testing.T) (pids []int) {
+// serving waits until the keeper has a single gateway, and returns its pid. Until its exec, every other child of the keeper has the gateway's
+// command line, too.
+func (g *started) serving(t *testing.T) (pid int) {
+	t.Helper()
+	testkit.Eventually(t, "a single gateway", func() bool {
+		pids := g.childrenThatServe(t)
+		if len(pids) == 1 {
+			pid = pids[0]
+		}
+		return len(pids) == 1
+	})
+	return pid
+}
+
+// childrenThatServe are the children of the keeper with the command line of a gateway.
+func (g *started) childrenThatServe(t *testing.T) (pids []int) {
 	files, err := filepath.Glob("/proc/[0-9]*/stat")
 	if err != nil {
 		t.Fatal(err)
@@ -116,10 +129,7 @@ func TestOnlyTheKeeperStopsTheGateway(t *testing.T) {
 			if err := c.Call(ctx, "session.create", protocol.SessionCreate{Name: s.Session}, nil); err != nil {
 				t.Fatal(err)
 			}
-			pids := g.serving(t)
-			if len(pids) != 1 {
-				t.Fatalf("gateways %v", pids)
-			}
+			gateway := g.serving(t)
 			run := func(command string) string {
 				t.Helper()
 				r, err := c.Run(ctx, protocol.Exec{SessionRef: s, Command: command})
@@ -137,17 +147,17 @@ func TestOnlyTheKeeperStopsTheGateway(t *testing.T) {
 					time.Sleep(20 * time.Millisecond)
 				}
 			}
-			run(fmt.Sprintf("X=5; kill -TERM %[1]d && kill -INT %[1]d && kill -HUP %[1]d", pids[0]))
+			run(fmt.Sprintf("X=5; kill -TERM %[1]d && kill -INT %[1]d && kill -HUP %[1]d", gateway))
 			counted(3)
-			if err := syscall.Kill(pids[0], syscall.SIGTERM); err != nil {
+			if err := syscall.Kill(gateway, syscall.SIGTERM); err != nil {
 				t.Fatal(err)
 			}
 			counted(4)
 			if x := run("echo $X"); x != "5\n" {
 				t.Errorf("X is %q", x)
 			}
-			if now := g.serving(t); !slices.Equal(now, pids) {
-				t.Errorf("gateways %v, before %v", now, pids)
+			if now := g.serving(t); now != gateway {
+				t.Errorf("gateway %d, before %d", now, gateway)
 			}
 			busy, err := c.Start(ctx, protocol.Exec{SessionRef: s, Command: "sleep 1000"})
 			if err != nil {
