@@ -53,14 +53,20 @@ func TestPingBehindHeavyWork(t *testing.T) {
 		"default session": {"exec.run", object{"command": "echo made"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			slow := c.Begin(heavy.method, heavy.params)
-			ping := c.Begin("system.ping", nil)
-			first := firstAnswer(c, slow, ping)
-			if first.ID != float64(ping) {
-				t.Fatalf("the ping waited for an answer of %d bytes", first.Size)
+			// On a busy machine the work may be done before the goroutine that reads the connection runs again. If that goroutine did the work, the ping
+			// would never be first.
+			pingFirst, size := false, 0
+			for try := 0; try < 10 && !pingFirst; try++ {
+				slow := c.Begin(heavy.method, heavy.params)
+				ping := c.Begin("system.ping", nil)
+				first, second := firstAnswer(c, slow, ping), firstAnswer(c, slow, ping)
+				if !first.OK || !second.OK {
+					t.Fatalf("%+v, %+v", first.Error, second.Error)
+				}
+				pingFirst, size = first.ID == float64(ping), first.Size
 			}
-			if f := c.Answer(slow); !f.OK {
-				t.Errorf("%+v", f.Error)
+			if !pingFirst {
+				t.Errorf("the ping waited for an answer of %d bytes", size)
 			}
 		})
 	}
