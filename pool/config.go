@@ -1,13 +1,12 @@
 package pool
 
 import (
-	"errors"
 	"time"
 
 	"trl/pool/recording"
 	"trl/pool/requestkey"
+	"trl/pool/shells"
 	"trl/protocol"
-	"trl/runtime"
 )
 
 // maxKeptOutput is how many bytes of output are kept for the answers of exec.run, of one principal's commands, until a command has ended and its
@@ -59,7 +58,7 @@ type RetentionBounds struct {
 // them twice in one request may see two of them, so each reads what belongs together from one.
 type effectiveConfig struct {
 	Config
-	shells shells
+	shells *shells.List
 }
 
 func newEffectiveConfig(c Config) *effectiveConfig {
@@ -69,7 +68,7 @@ func newEffectiveConfig(c Config) *effectiveConfig {
 	valueOr(&c.DefaultDir, "/tmp")
 	valueOr(&c.RingBytes, 1<<20)
 	valueOr(&c.MaxOutput, 64<<20)
-	return &effectiveConfig{Config: c, shells: newShells(c)}
+	return &effectiveConfig{Config: c, shells: shells.NewList(c.Shells, c.DefaultShell, c.BaseEnv)}
 }
 
 // LongestTimeout is the most that a command may name where no maximum is set.
@@ -93,44 +92,4 @@ func (p *Pool) Configure(c Config) {
 	p.config.Store(newEffectiveConfig(c))
 	p.requestKeys.SetMax(c.MaxKeys)
 	p.warm.wakeRun()
-}
-
-// limitsFor is what a session gets that asks for q: each limit is the server's, which is most, or a lower one. To ask for one that cannot
-// be enforced here is refused, since to ignore it would be a lie; whoever asks for more than the server gives finds the
-// server's in the answer.
-func (p *Pool) limitsFor(q *protocol.Limits, most protocol.Limits) (protocol.Limits, error) {
-	if q == nil {
-		return most, nil
-	}
-	cannot := p.base.Keeper.Unenforceable()
-	for _, limit := range q.Names() {
-		if why, ok := cannot[limit]; ok {
-			return protocol.Limits{}, errNoLimit(&runtime.LimitError{Limit: limit, Why: why})
-		}
-	}
-	return protocol.Limits{
-		MemoryBytes: lowerBound(q.MemoryBytes, most.MemoryBytes), Pids: lowerBound(q.Pids, most.Pids), CPU: lowerBound(q.CPU, most.CPU),
-		FileSizeBytes: lowerBound(q.FileSizeBytes, most.FileSizeBytes), OpenFiles: lowerBound(q.OpenFiles, most.OpenFiles),
-	}, nil
-}
-
-// lowerBound is the smaller of two bounds; 0 is none.
-func lowerBound[T int64 | float64](asked, most T) T {
-	if asked == 0 || most > 0 && asked > most {
-		return most
-	}
-	return asked
-}
-
-func errNoLimit(e *runtime.LimitError) *protocol.Error {
-	return protocol.Errorf(protocol.NotSupported, "limits.%s cannot be enforced here", e.Limit).
-		With("field", "limits."+e.Limit).With("reason", e.Why)
-}
-
-// limitFault is err as a client may see it where it is about a limit, else nil.
-func limitFault(err error) *protocol.Error {
-	if e, ok := errors.AsType[*runtime.LimitError](err); ok {
-		return errNoLimit(e).WithCause(err)
-	}
-	return nil
 }

@@ -8,6 +8,7 @@ import (
 
 	"trl/pool/clock"
 	"trl/pool/entry"
+	"trl/pool/shells"
 	"trl/protocol"
 	"trl/runtime"
 	"trl/statemachine"
@@ -118,7 +119,7 @@ func (s *Session) finish(queue []*Exec) {
 
 // openFailed ends a session that got no shell. It never existed, unless it was ended while it was being made.
 func (s *Session) openFailed(err error) {
-	fault := shellFault(err, s.spec.dir)
+	fault := shells.Fault(err, s.spec.dir)
 	if fault.Code == protocol.SessionLost { // there never was one
 		fault = protocol.Errorf(protocol.ShuttingDown, "%s", fault.Message).WithCause(err)
 	}

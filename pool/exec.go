@@ -3,7 +3,6 @@ package pool
 import (
 	"context"
 	"errors"
-	"io/fs"
 	"syscall"
 	"time"
 
@@ -13,6 +12,7 @@ import (
 	"trl/pool/entry"
 	"trl/pool/recording"
 	"trl/pool/requestkey"
+	"trl/pool/shells"
 	"trl/protocol"
 	"trl/runtime"
 )
@@ -64,7 +64,7 @@ func (s *Session) Stream(q *protocol.Exec) (*Exec, error) { return s.submit("exe
 
 // submit: by is the guest's share, nil for the owner.
 func (s *Session) submit(method string, q *protocol.Exec, by *Share) (*Exec, error) {
-	if err := s.pool.checkEnv(q.Env); err != nil {
+	if err := shells.CheckEnv(q.Env, s.pool.config.Load().AllowEnv); err != nil {
 		return nil, err
 	}
 	if q.RequestKey == "" { // the path of most commands: nothing is copied for it
@@ -140,7 +140,7 @@ func (e *Exec) makeStdin(shell *runtime.Shell) (err error) {
 		return nil
 	}
 	if e.stdin, err = shell.MakeStdin(e.command); err != nil {
-		return shellFault(err, "")
+		return shells.Fault(err, "")
 	}
 	return nil
 }
@@ -248,10 +248,10 @@ func (e *Exec) setOutcome(out runtime.Outcome, now time.Time, ending bool) {
 	case unrun && (ending || out.Cancelled):
 		e.cancelledLocked(syscall.SIGTERM)
 	case unrun:
-		e.failLocked(unrunFault(out.Err))
+		e.failLocked(shells.CommandFault(out.Err))
 	case errors.Is(out.Err, runtime.ErrUnknownEnd) || out.Err != nil && !errors.Is(out.Err, runtime.ErrShellGone): // that one is about what follows the command
 		if s := e.session; s.pool.base.Keeper.Gone() {
-			x.Error = errKeeperGone(out.Err)
+			x.Error = shells.KeeperGone(out.Err)
 			break
 		}
 		x.Error = protocol.Errorf(protocol.InternalError, "end of the command is unknown").WithCause(out.Err)
@@ -259,16 +259,6 @@ func (e *Exec) setOutcome(out runtime.Outcome, now time.Time, ending bool) {
 		e.code = out.Code
 		x.ExitCode, x.Signal = &e.code, out.Signal
 	}
-}
-
-// unrunFault tells a client why its command did not run.
-func unrunFault(err error) *protocol.Error {
-	if e, ok := errors.AsType[*fs.PathError](err); ok && isDirError(e) {
-		return dirFault(e.Path, err)
-	} else if ok && e.Op == runtime.OpLookUp {
-		return unansweredFault(e, protocol.ShellFailed, "command")
-	}
-	return shellFault(err, "")
 }
 
 // setEndLocked fixes what every end has. s.mu is held.

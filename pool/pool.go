@@ -27,6 +27,7 @@ import (
 	"trl/pool/recording"
 	"trl/pool/requestkey"
 	"trl/pool/screenstate"
+	"trl/pool/shells"
 	"trl/protocol"
 	"trl/runtime"
 )
@@ -172,7 +173,7 @@ func (p *Pool) Start() {
 func (p *Pool) Epoch() string { return p.epoch }
 
 // Shells are the allowed shells that exist, by path.
-func (p *Pool) Shells() []string { return p.config.Load().shells.present() }
+func (p *Pool) Shells() []string { return p.config.Load().shells.Present() }
 
 // Close ends every session, all at once, and returns when nothing of them is left or ctx is done. What is asked of the
 // pool afterwards is SHUTTING_DOWN, or about the past. Idempotent.
@@ -278,7 +279,7 @@ func (p *Pool) register(who string, q *protocol.SessionCreate) (s *Session, star
 	if err := p.awaitRecovered(""); err != nil { // any of those that come back may have the name, and all of them count
 		return nil, nil, err
 	}
-	if err := p.checkEnv(q.Env); err != nil {
+	if err := shells.CheckEnv(q.Env, p.config.Load().AllowEnv); err != nil {
 		return nil, nil, err
 	}
 	t, err := p.specFor(who, q)

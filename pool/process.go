@@ -10,6 +10,7 @@ import (
 
 	"trl/pool/entry"
 	"trl/pool/requestkey"
+	"trl/pool/shells"
 	"trl/protocol"
 	"trl/runtime"
 )
@@ -35,7 +36,7 @@ func (s *Session) StartProcess(ctx context.Context, q *protocol.ProcessStart) (*
 
 // startProcess: by is the guest's share, nil for the owner.
 func (s *Session) startProcess(ctx context.Context, q *protocol.ProcessStart, by *Share) (*Process, error) {
-	if err := s.pool.checkEnv(q.Env); err != nil {
+	if err := shells.CheckEnv(q.Env, s.pool.config.Load().AllowEnv); err != nil {
 		return nil, err
 	}
 	same := *q
@@ -61,7 +62,7 @@ func (s *Session) beginProcess(ctx context.Context, q *protocol.ProcessStart, r 
 	p.startedAt = time.Now()
 	p.beganAt = p.startedAt
 	process, err := s.shell.PrepareProcess(runtime.ProcessSpec{
-		Text: q.Command, Dir: q.WorkingDir, Env: withoutID(q.Env), OpenStdin: q.Stdin == "open", Journal: p.journal,
+		Text: q.Command, Dir: q.WorkingDir, Env: shells.WithoutID(q.Env), OpenStdin: q.Stdin == "open", Journal: p.journal,
 	})
 	if err != nil {
 		return nil, s.releaseSlot(p.live, err)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"trl/pool/entry"
+	"trl/pool/shells"
 	"trl/protocol"
 	"trl/runtime"
 )
@@ -56,13 +57,13 @@ func (s *Session) reset() error {
 	s.appendLog(entry.Entry{Reset: true})
 	s.mu.Unlock()
 	s.resetGate.Lock()
-	err := s.shell.Reset(s.ctx, s.spec.dir, s.pool.environment(s.id, s.spec.shell, s.spec.env))
+	err := s.shell.Reset(s.ctx, s.spec.dir, s.pool.environ(s.id, s.spec))
 	s.resetGate.Unlock()
 	scarce := err != nil && runtime.Scarce(err) // the session stays, and gets its shell when there is what it takes
 	if err != nil && s.ctx.Err() == nil && !scarce {
 		s.log.Error().Err(err).Msg("shell not reset")
 		s.end(protocol.ReasonShellFailed, 0)
-		return shellFault(err, s.spec.dir)
+		return shells.Fault(err, s.spec.dir)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -75,7 +76,7 @@ func (s *Session) reset() error {
 		s.turn <- next
 	}
 	if scarce {
-		return shellFault(err, s.spec.dir)
+		return shells.Fault(err, s.spec.dir)
 	}
 	return nil
 }

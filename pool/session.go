@@ -13,6 +13,7 @@ import (
 	"trl/pool/entry"
 	"trl/pool/events"
 	"trl/pool/recording"
+	"trl/pool/shells"
 	"trl/protocol"
 	"trl/runtime"
 	"trl/runtime/sessionlog"
@@ -53,14 +54,14 @@ func (p *Pool) specFor(who string, q *protocol.SessionCreate) (sessionSpec, erro
 		return t, err
 	}
 	var err error
-	if t.limits, err = p.limitsFor(q.Limits, r.Limits); err != nil {
+	if t.limits, err = shells.Limits(q.Limits, r.Limits, p.base.Keeper.Unenforceable()); err != nil {
 		return t, err
 	}
-	if t.shell, err = r.shells.resolveFor(who, q.Shell); err != nil {
+	if t.shell, err = r.shells.Resolve(who, q.Shell); err != nil {
 		return t, err
 	}
 	valueOr(&t.dir, r.DefaultDir)
-	if err := checkDir(who, t.dir); err != nil {
+	if err := shells.CheckDir(who, t.dir); err != nil {
 		return t, err
 	}
 	if q.Timeout != nil {

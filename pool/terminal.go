@@ -11,6 +11,7 @@ import (
 	"trl/pool/recording"
 	"trl/pool/requestkey"
 	"trl/pool/screenstate"
+	"trl/pool/shells"
 	"trl/protocol"
 	"trl/runtime"
 	"trl/runtime/journal"
@@ -59,7 +60,7 @@ func (s *Session) openTerminal(ctx context.Context, q *protocol.TermOpen, by *Sh
 }
 
 func (s *Session) beginTerminal(ctx context.Context, q *protocol.TermOpen, r request) (*Terminal, error) {
-	if err := s.pool.checkEnv(q.Env); err != nil {
+	if err := shells.CheckEnv(q.Env, s.pool.config.Load().AllowEnv); err != nil {
 		return nil, err
 	}
 	if err := s.awaitShell(ctx); err != nil {
@@ -82,7 +83,7 @@ func (s *Session) beginTerminal(ctx context.Context, q *protocol.TermOpen, r req
 	t.startedAt = time.Now()
 	t.beganAt = t.startedAt
 	terminal, err := s.shell.PrepareTerminal(runtime.TerminalSpec{
-		Text: q.Command, Dir: q.WorkingDir, Env: withoutID(q.Env), Cols: q.Cols, Rows: q.Rows, Nonce: t.nonce, Journal: t.journal,
+		Text: q.Command, Dir: q.WorkingDir, Env: shells.WithoutID(q.Env), Cols: q.Cols, Rows: q.Rows, Nonce: t.nonce, Journal: t.journal,
 	})
 	if err != nil {
 		return nil, s.releaseSlot(t.live, err)

@@ -2,13 +2,12 @@ package pool
 
 import (
 	"context"
-	"errors"
-	"io/fs"
 	"slices"
 	"sync"
 	"time"
 
 	"trl/pool/ids"
+	"trl/pool/shells"
 	"trl/runtime"
 )
 
@@ -96,7 +95,7 @@ func (w *warmShells) due() time.Duration {
 // endSurplus ends those that are too many, or no longer of the default kind, since the pool was configured anew.
 func (w *warmShells) endSurplus() {
 	r := w.pool.config.Load()
-	path, err := r.shells.resolve("")
+	path, err := r.shells.Default()
 	if err != nil {
 		return // add says so
 	}
@@ -121,7 +120,7 @@ func (w *warmShells) endSurplus() {
 // add starts one.
 func (w *warmShells) add() error {
 	p, r := w.pool, w.pool.config.Load()
-	path, err := r.shells.resolve("")
+	path, err := r.shells.Default()
 	if err != nil {
 		return err
 	}
@@ -254,7 +253,7 @@ func (p *Pool) getShell(ctx context.Context, id string, t sessionSpec, ws *warmS
 	ws.shell.SetRestore(t.restore)
 	err := ws.shell.Limit(t.limits)
 	if err == nil {
-		err = ws.shell.Setup(t.dir, withoutID(t.env))
+		err = ws.shell.Setup(t.dir, shells.WithoutID(t.env))
 	}
 	if err == nil {
 		return ws.shell, nil
@@ -262,7 +261,7 @@ func (p *Pool) getShell(ctx context.Context, id string, t sessionSpec, ws *warmS
 	if err := endUnused(ws.shell); err != nil { // its id cannot be used again while something of it lives
 		return nil, err
 	}
-	if e, ok := errors.AsType[*fs.PathError](err); ok && isDirError(e) {
+	if shells.IsDirFault(err) {
 		return nil, err
 	}
 	return p.openShellMakingRoom(ctx, id, t) // it died in its sleep
@@ -280,8 +279,12 @@ func (p *Pool) openShellMakingRoom(ctx context.Context, id string, t sessionSpec
 
 func (p *Pool) openShell(ctx context.Context, id string, t sessionSpec) (*runtime.Shell, error) {
 	return p.base.OpenShell(ctx, runtime.ShellConfig{
-		ID: id, Path: t.shell, Dir: t.dir, Env: p.environment(id, t.shell, t.env), Restore: t.restore, Limits: t.limits,
+		ID: id, Path: t.shell, Dir: t.dir, Env: p.environ(id, t), Restore: t.restore, Limits: t.limits,
 	})
+}
+
+func (p *Pool) environ(id string, t sessionSpec) []string {
+	return shells.Environ(p.config.Load().BaseEnv, id, t.shell, t.env)
 }
 
 // identity is the id for the session that gets this shell, which may be none.

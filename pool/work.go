@@ -13,6 +13,7 @@ import (
 	"trl/pool/ids"
 	"trl/pool/recording"
 	"trl/pool/requestkey"
+	"trl/pool/shells"
 	"trl/protocol"
 	"trl/runtime"
 	"trl/runtime/journal"
@@ -187,7 +188,7 @@ func (s *Session) releaseSlot(live *int, err error) error {
 	if errors.Is(err, runtime.ErrNoTerminal) {
 		return protocol.Errorf(protocol.LimitExceeded, "server is out of terminals or descriptors").WithCause(err)
 	}
-	return unrunFault(err)
+	return shells.CommandFault(err)
 }
 
 // finishChild writes down and tells the end of a process or a terminal that has exited. Its output is in the journal.

@@ -71,6 +71,7 @@ var packages = map[string][]string{
 	"pool/recording":   {"pool/ids"},
 	"pool/requestkey":  {"pool/clock"},
 	"pool/screenstate": nil,
+	"pool/shells":      nil,
 	"pool/waitfor":     nil,
 	"web/audit":        nil,
 	"web/auth":         {"web/filewatch", "web/listen", "web/transport"},

@@ -6,12 +6,13 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 
 	"trl/internal/cmdline"
-	"trl/pool"
+	"trl/pool/shells"
 )
 
 // checkPlaces refuses addresses that this machine does not have, or that too many people could reach. The web package checks the bound
@@ -59,15 +60,14 @@ func IsPath(address string) bool { return strings.Contains(address, "/") }
 
 // CheckShells requires the default shell, and one of the allowed shells, to exist.
 func (s *Settings) CheckShells(fault func(flag string, value any, want string) error) error {
-	c := pool.Config{DefaultShell: s.Pool.DefaultShell, Shells: []string{s.Pool.DefaultShell}, BaseEnv: SessionEnv(s.SessionUser)}
-	if len(pool.PresentShells(c)) == 0 {
+	isPresent := func(shell string) bool {
+		return len(shells.NewList([]string{shell}, shell, SessionEnv(s.SessionUser)).Present()) > 0
+	}
+	if !isPresent(s.Pool.DefaultShell) {
 		return fault("default-shell", strconv.Quote(s.Pool.DefaultShell), "a program that is there, by name or path")
 	}
-	for _, shell := range s.Pool.Shells {
-		c.DefaultShell, c.Shells = shell, []string{shell}
-		if len(pool.PresentShells(c)) > 0 {
-			return nil
-		}
+	if slices.ContainsFunc(s.Pool.Shells, isPresent) {
+		return nil
 	}
 	if len(s.Pool.Shells) > 0 {
 		return fault("shells", strings.Join(s.Pool.Shells, ", "), "one at least that is there, by name or path")

@@ -21,7 +21,7 @@ import (
 	"trl/internal/cmdline"
 	"trl/internal/config"
 	"trl/internal/statedir"
-	"trl/pool"
+	"trl/pool/shells"
 	"trl/runtime"
 )
 
@@ -130,7 +130,7 @@ func tierHint(tiers []runtime.TierReport) string {
 func examineShells() []runtime.Finding {
 	found := []runtime.Finding{}
 	normal := false
-	for _, path := range pool.PresentShells(pool.Config{BaseEnv: config.SessionEnv(nil), DefaultShell: "sh"}) {
+	for _, path := range shells.NewList(nil, "sh", config.SessionEnv(nil)).Present() {
 		kind, err := runtime.ShellNameOf(path)
 		if err != nil {
 			found = append(found, runtime.Finding{Name: "shell", State: runtime.Weak, What: err.Error()})
