@@ -1,0 +1,229 @@
+"""The connection to a gateway, made again when it is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import secrets
+import time
+from typing import Any, Coroutine, Mapping, TypeVar
+
+from ._address import Address
+from ._link import Link, Sent
+from ._results import encode
+from ._transport import DIAL_TIMEOUT, Lost
+from .errors import ClosedError, ConnectionLostError, TrlError
+
+T = TypeVar("T")
+
+# Requests that the server does once per request_key. They are sent again to the same epoch only: a new one does not know the key.
+KEYED = {"session.create", "exec.run", "exec.stream", "process.start", "term.open"}
+# Requests that change nothing. They are sent again to whoever answers.
+READS = {
+    "session.info",
+    "session.list",
+    "exec.list",
+    "exec.wait",
+    "process.info",
+    "process.list",
+    "process.logs",
+    "process.wait",
+    "recording.info",
+    "recording.list",
+    "share.list",
+    "system.capabilities",
+    "system.ping",
+    "system.stats",
+    "term.list",
+    "term.snapshot",
+}
+
+_MAX_PAUSE = 4.0
+_FIRST_PAUSE = 0.05
+_PAUSE_AFTER_USELESS = 0.25  # spares a server that accepts connections and drops them
+
+
+class Client:
+    """Sends requests over a `Link`, and dials again for up to `patience` seconds when the link is lost."""
+
+    def __init__(self, address: Address, patience: float) -> None:
+        self.address = address
+        self._patience = patience
+        self._pid = os.getpid()
+        self._link: Link
+        self._closed = False
+        self._dialing: asyncio.Task[Link] | None = None
+        self._until: float | None = None  # when our patience ends, since a connection was last useful
+        self._pause = 0.0  # before the next dial
+        self._noted: Link | None = None  # the link whose loss counts already
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._siblings: set[Client] = set()
+
+    @classmethod
+    async def connect(cls, address: Address, patience: float) -> Client:
+        """Reports an absent gateway at once."""
+        client = cls(address, patience)
+        try:
+            client._link = await client._dial()
+        except Lost as e:
+            raise e.error or ConnectionLostError(f"cannot connect to {address}: {e}") from None
+        return client
+
+    async def sibling(self) -> Client:
+        """Another connection to the same gateway, which ends with this one."""
+        sibling = await Client.connect(self.address, self._patience)
+        self._siblings.add(sibling)
+        return sibling
+
+    async def drop(self, sibling: Client) -> None:
+        self._siblings.discard(sibling)
+        await sibling.close()
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        if self._dialing:
+            self._dialing.cancel()
+        for sibling in list(self._siblings):
+            await sibling.close()
+        await self._link.close()
+
+    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Runs in the background; the client keeps the task alive."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def call(self, method: str, params: Mapping[str, Any], *, sent: Sent | None = None) -> dict[str, Any]:
+        """Sends a request, and sends it again after a lost connection if that does nothing twice."""
+        if method in KEYED and "request_key" not in params:
+            params = {**params, "request_key": new_key()}
+        asked: Link | None = None  # the link on which an answer was lost
+        while True:
+            link = await self.connected(method, asked)
+            try:
+                return await link.call(method, params, sent=sent)
+            except Lost as e:
+                if method not in READS and method not in KEYED:
+                    raise ConnectionLostError(str(e), outcome="unknown", method=method) from e
+                if method in KEYED:
+                    asked = link
+
+    async def connected(self, method: str = "", asked: Link | None = None) -> Link:
+        """A live connection. Given the link on which the answer to a request was lost, it must be to the same epoch."""
+        try:
+            link = await self._connected()
+        except ConnectionLostError as e:
+            raise ConnectionLostError(e.message, outcome="unknown" if asked else "not_sent", method=method) from e
+        if asked and asked.epoch != link.epoch:
+            why = "the server was started anew, and the answer is lost"
+            raise ConnectionLostError(why, outcome="unknown", method=method)
+        return link
+
+    async def _connected(self) -> Link:
+        if os.getpid() != self._pid:
+            raise RuntimeError("this process was forked after connect(): connect again in the child")
+        if self._closed:
+            raise ClosedError("the client is closed")
+        lost = self._link.lost
+        if lost is None:
+            return self._link
+        if not lost.temporary:
+            raise ConnectionLostError(str(lost))
+        if self._dialing is None:
+            self._dialing = asyncio.create_task(self._redial(self._link))
+            self._dialing.add_done_callback(self._dialed)
+        await asyncio.wait({dialing := self._dialing})
+        if dialing.cancelled():
+            raise ClosedError("the client is closed")
+        return dialing.result()
+
+    def _dialed(self, dialing: asyncio.Task[Link]) -> None:
+        self._dialing = None
+        if not dialing.cancelled():
+            dialing.exception()  # each caller that waits raises it; if there is none, it is no news
+
+    async def _dial(self) -> Link:
+        """Connects and hears that the server answers."""
+        try:
+            transport = await asyncio.wait_for(self.address.dial(), DIAL_TIMEOUT)
+        except (OSError, asyncio.TimeoutError) as e:
+            raise Lost(str(e) or "the server does not answer") from e
+        link = Link(transport)
+        try:
+            pong = await asyncio.wait_for(link.call("system.ping", {}), DIAL_TIMEOUT)
+        except BaseException as e:
+            await link.close()
+            if isinstance(e, asyncio.TimeoutError):
+                raise Lost("the server does not answer") from e
+            if isinstance(e, TrlError):
+                raise Lost(str(e), temporary=e.retryable, error=e) from e
+            raise
+        link.epoch = pong["epoch"]
+        link.useful = False
+        return link
+
+    async def _redial(self, lost: Link) -> Link:
+        until = self._note_loss(lost)
+        await lost.close()
+        await asyncio.sleep(self._pause)
+        pause = max(self._pause, _FIRST_PAUSE)
+        while True:
+            try:
+                self._link = await self._dial()
+                return self._link
+            except Lost as e:
+                left = until - time.monotonic()
+                if not e.temporary or left <= 0:
+                    raise ConnectionLostError(f"{lost.lost}; then {e}") from e
+            await asyncio.sleep(min(pause * random.uniform(0.5, 1), left))
+            pause = min(2 * pause, _MAX_PAUSE)
+
+    def _note_loss(self, link: Link) -> float:
+        """When our patience ends. It goes on from an earlier loss if the connection brought nothing."""
+        if self._noted is link and self._until is not None:
+            return self._until
+        self._noted = link
+        if self._until is not None and not link.useful and link.lived < self._patience:
+            self._pause = min(max(2 * self._pause, _PAUSE_AFTER_USELESS), _MAX_PAUSE)
+            return self._until
+        self._pause = _PAUSE_AFTER_USELESS if link.lived < 1 else 0.0
+        self._until = time.monotonic() + self._patience
+        return self._until
+
+
+def new_key() -> str:
+    """A request_key that nobody else uses."""
+    return secrets.token_hex(16)
+
+
+PIECE = 64 << 10  # of input; far below the server's buffer for a command that does not read
+
+
+async def send_input(
+    client: Client, method: str, target: Mapping[str, Any], data: bytes, *, eof: bool | None = None
+) -> None:
+    """Sends bytes piece by piece, each when the server has room for it."""
+    for start in range(0, max(len(data), 1), PIECE):
+        text, encoding = encode(data[start : start + PIECE])
+        params: dict[str, Any] = {**target, "data": text, "encoding": encoding}
+        if eof and start + PIECE >= len(data):
+            params["eof"] = True
+        await _call_when_room(client, method, params)
+
+
+async def _call_when_room(client: Client, method: str, params: Mapping[str, Any]) -> None:
+    pause = 0.002
+    while True:
+        try:
+            await client.call(method, params)
+            return
+        except TrlError as e:
+            no_room = e.code == "RATE_LIMITED" or e.code == "LIMIT_EXCEEDED" and e.details.get("limit") == "stdin"
+            if not no_room:
+                raise
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, 0.2)

@@ -1,0 +1,147 @@
+"""A gateway, with the session that commands use when none is named."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Any, AsyncIterator, Literal, Mapping
+
+from ._address import resolve
+from ._client import Client
+from ._opening import Opening
+from ._session import Env, Session, _given
+from ._wire import Limits, SessionInfo
+from .errors import ForbiddenError, SessionNotFoundError, SessionTerminatedError
+
+State = Literal["CREATING", "IDLE", "RUNNING", "TERMINATED"]
+Record = Literal["off", "terminals", "execs", "all"]
+
+
+class Sandbox(Session):
+    """A gateway. As a session it is the one named `default`, or as `connect` says, which is made when it is first used.
+
+    As a context manager it is closed at the end of the block; its sessions go on."""
+
+    def __init__(self, client: Client, session: str) -> None:
+        super().__init__(client, "", session)
+        self._wanted = session  # a name, or an id
+        self._resolving = asyncio.Lock()
+
+    @asynccontextmanager
+    async def _use(self) -> AsyncIterator[str]:
+        """The id, asked for once. Requests name the session by its id, so that none runs in a session of the same name that was
+        made after a restart of the server. After an error that says so, the next use makes another session."""
+        async with self._resolving:
+            if not self._id:
+                self._id = await self._resolve()
+        try:
+            yield self._id
+        except (SessionTerminatedError, SessionNotFoundError):
+            self._id = ""
+            raise
+
+    async def _resolve(self) -> str:
+        wanted = self._wanted
+        if wanted.startswith("s-"):
+            try:
+                return str((await self._client.call("session.info", {"session_id": wanted}))["session_id"])
+            except SessionNotFoundError:
+                pass  # it is a name
+        try:
+            answer = await self._client.call("session.create", {"name": wanted, "if_exists": "return"})
+        except ForbiddenError:
+            who = (await self._client.call("system.capabilities", {}))["principal"]
+            if "share" in who:
+                return str(who["share"]["session_id"])  # a guest has one session
+            answer = await self._client.call("session.info", {"session": wanted})
+        return str(answer["session_id"])
+
+    def create_session(
+        self,
+        name: str | None = None,
+        *,
+        cwd: str | None = None,
+        env: Env | None = None,
+        shell: str | None = None,
+        command_timeout: float | None = None,
+        idle_timeout: float | None = None,
+        limits: Limits | None = None,
+        labels: Mapping[str, str] | None = None,
+        if_exists: Literal["error", "return"] = "error",
+        on_disconnect: Literal["keep", "destroy"] = "keep",
+        record: Record | None = None,
+    ) -> Opening[Session]:
+        """Opens a session. `async with` destroys it at the end of the block."""
+        params = {
+            "name": name,
+            "working_dir": cwd,
+            "env": env,
+            "shell": shell,
+            "timeout_s": command_timeout,
+            "idle_timeout_s": idle_timeout,
+            "limits": limits,
+            "labels": labels,
+            "if_exists": if_exists,
+            "on_disconnect": on_disconnect,
+            "record": record,
+        }
+        return Opening(self._create(_given(params)))
+
+    async def _create(self, params: Mapping[str, Any]) -> Session:
+        created = await self._client.call("session.create", params)
+        return Session(self._client, created["session_id"], created.get("name"))
+
+    async def get_session(self, name_or_id: str) -> Session:
+        """An existing session, or SessionNotFoundError."""
+        try:
+            info = await self._client.call("session.info", {"session_id": name_or_id})
+        except SessionNotFoundError:
+            info = await self._client.call("session.info", {"session": name_or_id})
+        return Session(self._client, info["session_id"], info.get("name"))
+
+    async def list_sessions(
+        self, *, label: str | None = None, state: State | None = None, all: bool = False
+    ) -> list[SessionInfo]:
+        """Our sessions, or everybody's for an admin who asks for all."""
+        params = _given({"label": label, "state": state, "all": all or None})
+        found: list[SessionInfo] = (await self._client.call("session.list", params))["sessions"]
+        return found
+
+    async def delete_session(self, name_or_id: str, *, force: bool = False) -> None:
+        """Ends a session and everything that runs in it."""
+        await (await self.get_session(name_or_id)).destroy(force=force)
+
+    async def call(self, method: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Any request of the protocol, for what this class has no method for."""
+        return await self._client.call(method, params or {})
+
+    async def close(self) -> None:
+        """Ends the connection. Sessions and what runs in them go on."""
+        await self._client.close()
+
+    async def __aenter__(self) -> Sandbox:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+def connect(
+    url: str | None = None,
+    *,
+    unix: str | os.PathLike[str] | None = None,
+    token: str | None = None,
+    session: str = "default",
+    patience: float = 45.0,
+) -> Opening[Sandbox]:
+    """Connects to a gateway: its URL with a token, or its Unix socket. With neither: TRL_URL and TRL_TOKEN, then the gateway
+    that runs on this machine. A connection that is lost later is dialled again for `patience` seconds."""
+
+    async def dial() -> Sandbox:
+        return Sandbox(await Client.connect(resolve(url, unix, token), patience), session)
+
+    return Opening(dial())
