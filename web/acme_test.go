@@ -23,10 +23,11 @@ import (
 	"testing"
 	"time"
 
-	"trl/internal/testkit"
-	"trl/web/listen"
-
 	"github.com/coder/websocket"
+
+	"trl/internal/testkit"
+	"trl/internal/testkit/gateway"
+	"trl/web/listen"
 )
 
 // authority is an ACME server (RFC 8555) that signs for whoever passes tls-alpn-01 (RFC 8737) at one address. It does not check signatures: what is
@@ -160,7 +161,7 @@ func TestCertificatesByACME(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "acme")
 	tr := http.DefaultTransport.(*http.Transport).Clone()
 	defer tr.CloseIdleConnections()
-	serve := func() *gateway {
+	serve := func() *server {
 		g := start(t, withTokens, func(c *Config) {
 			c.ACME = listen.ACME{Domains: []string{"trl.test"}, Directory: a.http.URL + "/directory", Dir: dir, Client: &http.Client{Transport: tr}}
 		})
@@ -173,7 +174,7 @@ func TestCertificatesByACME(t *testing.T) {
 	}
 	roots := x509.NewCertPool()
 	roots.AddCert(a.cert)
-	ask := func(g *gateway, name string) error {
+	ask := func(g *server, name string) error {
 		c, err := tls.Dial("tcp", g.Addr(), &tls.Config{ServerName: name, RootCAs: roots})
 		if err == nil {
 			c.Close()
@@ -190,7 +191,7 @@ func TestCertificatesByACME(t *testing.T) {
 	client := &http.Transport{TLSClientConfig: &tls.Config{ServerName: "trl.test", RootCAs: roots}}
 	defer client.CloseIdleConnections()
 	ws, resp, err := websocket.Dial(t.Context(), "wss://"+g.Addr()+"/v1/ws", &websocket.DialOptions{HTTPClient: &http.Client{Transport: client}, Host: "trl.test",
-		HTTPHeader: http.Header{"Authorization": {"Bearer " + userToken}, "Origin": {"https://trl.test"}}})
+		HTTPHeader: http.Header{"Authorization": {"Bearer " + gateway.UserToken}, "Origin": {"https://trl.test"}}})
 	if err != nil {
 		t.Fatalf("%v %v", resp, err)
 	}
@@ -229,9 +230,9 @@ func TestACMEFailureIsTold(t *testing.T) {
 			t.Errorf("%s: a certificate", name)
 		}
 	}
-	testkit.Eventually(t, "the log says so", func() bool { return strings.Contains(g.log.String(), "no certificate by ACME") })
+	testkit.Eventually(t, "the log says so", func() bool { return strings.Contains(g.Log.String(), "no certificate by ACME") })
 	told := 0
-	for line := range strings.Lines(g.log.String()) {
+	for line := range strings.Lines(g.Log.String()) {
 		if strings.Contains(line, "no certificate by ACME") {
 			told++
 			if !strings.Contains(line, `"domain":"trl.test"`) {

@@ -19,7 +19,9 @@ import (
 
 	"trl/internal/rig"
 	"trl/internal/testkit"
+	"trl/internal/testkit/gateway"
 	"trl/internal/testkit/issuer"
+	"trl/internal/testkit/limits"
 	"trl/web/auth"
 	"trl/web/listen"
 )
@@ -39,34 +41,34 @@ func withFile(t testing.TB, text string) (path string, set func(*Config)) {
 	return path, func(c *Config) { c.AuthNone, c.Tokens = false, f }
 }
 
-func (g *gateway) dialCookie(c *http.Cookie) (*websocket.Conn, *http.Response, error) {
-	return g.dialWith(&websocket.DialOptions{HTTPHeader: http.Header{"Cookie": {c.Name + "=" + c.Value}, "Origin": {g.URL()}}})
+func (g *server) dialCookie(c *http.Cookie) (*websocket.Conn, *http.Response, error) {
+	return g.DialWith(&websocket.DialOptions{HTTPHeader: http.Header{"Cookie": {c.Name + "=" + c.Value}, "Origin": {g.URL()}}})
 }
 
-func (g *gateway) logIn(token string) *http.Cookie {
-	g.t.Helper()
+func (g *server) logIn(token string) *http.Cookie {
+	g.T.Helper()
 	r, _ := http.NewRequest("POST", g.URL()+"/login", nil)
 	r.Header.Set("Authorization", "Bearer "+token)
 	resp, err := http.DefaultClient.Do(r)
 	if err != nil {
-		g.t.Fatal(err)
+		g.T.Fatal(err)
 	}
 	resp.Body.Close()
 	if resp.StatusCode != http.StatusNoContent || len(resp.Cookies()) != 1 {
-		g.t.Fatalf("login: %d, %v", resp.StatusCode, resp.Cookies())
+		g.T.Fatalf("login: %d, %v", resp.StatusCode, resp.Cookies())
 	}
 	return resp.Cookies()[0]
 }
 
 // status is what an upgrade with these headers is answered with.
-func (g *gateway) status(h http.Header, subprotocols ...string) int {
-	g.t.Helper()
-	ws, resp, err := g.dialWith(&websocket.DialOptions{HTTPHeader: h, Subprotocols: subprotocols})
+func (g *server) status(h http.Header, subprotocols ...string) int {
+	g.T.Helper()
+	ws, resp, err := g.DialWith(&websocket.DialOptions{HTTPHeader: h, Subprotocols: subprotocols})
 	if err == nil {
 		ws.CloseNow()
 	}
 	if resp == nil {
-		g.t.Fatal(err)
+		g.T.Fatal(err)
 	}
 	return resp.StatusCode
 }
@@ -88,7 +90,7 @@ func TestRevokedTokenEndsItsConnections(t *testing.T) {
 	id, secret := add()
 	_, other := add()
 
-	c, stays := g.dial(secret), g.dial(other)
+	c, stays := g.Dial(secret), g.Dial(other)
 	session := c.Session()
 	cookie := g.logIn(secret)
 	ws, _, err := g.dialCookie(cookie)
@@ -114,7 +116,7 @@ func TestRevokedTokenEndsItsConnections(t *testing.T) {
 	if got := stays.Run(session, "echo here").Stdout(); got != "here\n" { // the subject's, not the token's
 		t.Errorf("the session: %q", got)
 	}
-	testkit.Eventually(t, "the metric", func() bool { return g.series("trl_connections_closed_total", "auth") == 2 })
+	testkit.Eventually(t, "the metric", func() bool { return g.Series("trl_connections_closed_total", "auth") == 2 })
 }
 
 // TestNothingIsDoneForARevokedToken: what waits for its turn when the token goes is refused.
@@ -122,7 +124,7 @@ func TestNothingIsDoneForARevokedToken(t *testing.T) {
 	const user, other = "one-of-anns-tokens", "another-of-anns-tokens"
 	path, set := withFile(t, user+" ann user\n"+other+" ann user\n")
 	g := start(t, set)
-	c, stays := g.dial(user), g.dial(other)
+	c, stays := g.Dial(user), g.Dial(other)
 	session := c.Session()
 	const many = 100
 	for range many {
@@ -136,30 +138,10 @@ func TestNothingIsDoneForARevokedToken(t *testing.T) {
 	testkit.Eventually(t, "it is revoked", func() bool { return !g.cfg.Tokens.(*auth.TokenFile).Knows(user) })
 	before := processes()
 	c.CloseStatus()
-	testkit.Eventually(t, "its connection is gone", func() bool { return g.metric("trl_connections") == 1 })
+	testkit.Eventually(t, "its connection is gone", func() bool { return g.Metric("trl_connections") == 1 })
 	if after := processes(); before == many || after > before+1 { // one may have been about to start
 		t.Errorf("%d processes when the token was revoked, then %d", before, after)
 	}
-}
-
-// series is one series by the values of its labels.
-func (g *gateway) series(name string, labels ...string) float64 {
-	families, err := g.registry.Gather()
-	if err != nil {
-		g.t.Fatal(err)
-	}
-	for _, f := range families {
-		for _, m := range f.GetMetric() {
-			var values []string
-			for _, l := range m.GetLabel() {
-				values = append(values, l.GetValue())
-			}
-			if f.GetName() == name && strings.Join(values, " ") == strings.Join(labels, " ") {
-				return m.GetCounter().GetValue() + m.GetGauge().GetValue()
-			}
-		}
-	}
-	return -1
 }
 
 func TestExpiryAndRoleEndConnections(t *testing.T) {
@@ -167,9 +149,9 @@ func TestExpiryAndRoleEndConnections(t *testing.T) {
 	path, set := withFile(t, "short-token ann user expires="+soon+"\nrole-token bob user\nfree-token cid user\n")
 	g := start(t, set)
 	f := g.cfg.Tokens.(*auth.TokenFile)
-	changing, staying := g.dial("role-token"), g.dial("free-token")
+	changing, staying := g.Dial("role-token"), g.Dial("free-token")
 	if f.Knows("short-token") {
-		if ws, _, err := g.dialWith(&websocket.DialOptions{HTTPHeader: bearerHeader("short-token")}); err == nil {
+		if ws, _, err := g.DialWith(&websocket.DialOptions{HTTPHeader: bearerHeader("short-token")}); err == nil {
 			if code := rig.NewClient(t, ws).CloseStatus(); code != 4401 {
 				t.Errorf("expired: %d", code)
 			}
@@ -185,7 +167,7 @@ func TestExpiryAndRoleEndConnections(t *testing.T) {
 	session := staying.Session()
 	long := staying.Begin("exec.run", object{"session_id": session, "command": "sleep 300"})
 	testkit.Eventually(t, "the new limit", func() bool { return staying.Try("system.ping", nil).Code() == "RATE_LIMITED" })
-	if c2 := g.dial("free-token"); c2.Try("system.ping", nil).Code() != "RATE_LIMITED" {
+	if c2 := g.Dial("free-token"); c2.Try("system.ping", nil).Code() != "RATE_LIMITED" {
 		t.Error("the limit is for each connection")
 	}
 	os.WriteFile(path+".new", []byte("free-token cid user max_sessions=1\n"), 0o600)
@@ -212,12 +194,12 @@ func mustOpen(t testing.TB, path string) *auth.TokenFile {
 func TestRateOfAToken(t *testing.T) {
 	_, set := withFile(t, "slow-token ann user rate=0.01\n")
 	g := start(t, set)
-	c := g.dial("slow-token")
+	c := g.Dial("slow-token")
 	c.Call("system.ping", nil)
 	if f := c.Try("system.ping", nil); f.Code() != "RATE_LIMITED" {
 		t.Errorf("%+v", f)
 	}
-	if f := g.dial("slow-token").Try("system.ping", nil); f.Code() != "RATE_LIMITED" {
+	if f := g.Dial("slow-token").Try("system.ping", nil); f.Code() != "RATE_LIMITED" {
 		t.Errorf("on another connection: %+v", f)
 	}
 }
@@ -280,7 +262,7 @@ func TestLoginsOutliveTheGateway(t *testing.T) {
 }
 
 // renamed is the cookie under the name that it has on this gateway's port.
-func renamed(c *http.Cookie, g *gateway) *http.Cookie {
+func renamed(c *http.Cookie, g *server) *http.Cookie {
 	_, port, _ := strings.Cut(g.Addr(), ":")
 	return &http.Cookie{Name: "trl_login_" + port, Value: c.Value}
 }
@@ -329,11 +311,11 @@ func TestGuessingIsSlowedDown(t *testing.T) {
 			t.Fatalf("guess %d: %d", i, resp.StatusCode)
 		}
 	}
-	freeTries := int(constant(t, "web/auth.freeTries"))
+	freeTries := int(limits.Constant(t, "web/auth.freeTries"))
 	if refused < freeTries || refused > freeTries+12 || slowed < 900 || retry == "" || retry == "0" {
 		t.Errorf("%d refused, %d slowed down, Retry-After %q", refused, slowed, retry)
 	}
-	if got := g.series("trl_auth_total", "token", "throttled"); got != float64(slowed) {
+	if got := g.Series("trl_auth_total", "token", "throttled"); got != float64(slowed) {
 		t.Errorf("metric: %g", got)
 	}
 	// While it lasts, a right guess looks like a wrong one; what nobody can guess passes.
@@ -344,11 +326,11 @@ func TestGuessingIsSlowedDown(t *testing.T) {
 	if got := g.status(bearerHeader(plain)); got != 429 {
 		t.Errorf("a token that somebody thought up: %d", got)
 	}
-	g.dial(made).Call("system.ping", nil)
-	if n := strings.Count(g.log.String(), "client refused"); n < 5 || n > 300 {
+	g.Dial(made).Call("system.ping", nil)
+	if n := strings.Count(g.Log.String(), "client refused"); n < 5 || n > 300 {
 		t.Errorf("%d lines in the log", n)
 	}
-	if strings.Contains(g.log.String(), "guess-") {
+	if strings.Contains(g.Log.String(), "guess-") {
 		t.Error("guesses are logged")
 	}
 }
@@ -414,7 +396,7 @@ func TestCredentialsStayHidden(t *testing.T) {
 			_, _ = get(t, g.URL()+auth.LoginPrefix+secret+"/"+path, "Cookie", cookie.Name+"="+cookie.Value)
 		}
 		for _, h := range []http.Header{bearerHeader(secret), bearerHeader(secret + "x"), {"Cookie": {cookie.Name + "=" + secret + "x"}}} {
-			ws, resp, err := g.dialWith(&websocket.DialOptions{HTTPHeader: h})
+			ws, resp, err := g.DialWith(&websocket.DialOptions{HTTPHeader: h})
 			note(resp, err)
 			if err == nil {
 				c := rig.NewClient(t, ws)
@@ -423,12 +405,12 @@ func TestCredentialsStayHidden(t *testing.T) {
 			}
 		}
 		enc := base64.RawURLEncoding.EncodeToString([]byte(secret + "y"))
-		_, resp, err := g.dialWith(&websocket.DialOptions{Subprotocols: []string{"trl.v1", "trl.token." + enc}})
+		_, resp, err := g.DialWith(&websocket.DialOptions{Subprotocols: []string{"trl.v1", "trl.token." + enc}})
 		note(resp, err)
 		resp, body := get(t, g.URL()+"/v1/ws?token="+secret)
 		fmt.Fprintln(&said, resp.Status, body)
 	}
-	ws, resp, err := g.dialWith(&websocket.DialOptions{Subprotocols: []string{"trl.v1", "trl.ticket." + ticket.Ticket}})
+	ws, resp, err := g.DialWith(&websocket.DialOptions{Subprotocols: []string{"trl.v1", "trl.ticket." + ticket.Ticket}})
 	note(resp, err)
 	c := rig.NewClient(t, ws)
 	session := c.Session()
@@ -437,7 +419,7 @@ func TestCredentialsStayHidden(t *testing.T) {
 	if !strings.Contains(metrics, `trl_auth_total{method="ticket",result="ok"} 1`) {
 		t.Error("no metric of the ticket")
 	}
-	for where, text := range map[string]string{"log": g.log.String(), "metrics": metrics, "answers": said.String(), "/proc": proc} {
+	for where, text := range map[string]string{"log": g.Log.String(), "metrics": metrics, "answers": said.String(), "/proc": proc} {
 		if len(text) < 100 {
 			t.Errorf("%s: only %q", where, text)
 		}
@@ -458,7 +440,7 @@ func post(t *testing.T, url string, headers ...string) (*http.Response, string) 
 func TestOneAtATime(t *testing.T) {
 	_, set := withFile(t, "single-token ann user max_in_flight=1\n")
 	g := start(t, set)
-	c := g.dial("single-token")
+	c := g.Dial("single-token")
 	session := c.Session()
 	for range 200 {
 		c.Call("system.ping", nil)
@@ -470,9 +452,31 @@ func TestOneAtATime(t *testing.T) {
 func TestWhoIsKnownIsNoStranger(t *testing.T) {
 	for name, set := range map[string]func(*Config){"token": withTokens, "none": func(*Config) {}} {
 		g := start(t, set)
-		c := g.dial(userToken)
+		c := g.Dial(gateway.UserToken)
 		door := g.listeners[0].Listener.(*listen.StrangerListener)
 		testkit.Eventually(t, "known, with auth "+name, func() bool { return door.Count() == 0 })
 		c.Call("system.ping", nil)
+	}
+}
+
+// TestAnExpiryThatComesLater: one that a token gets, or that is moved closer, while a connection is open ends that in time.
+func TestAnExpiryThatComesLater(t *testing.T) {
+	path, set := withFile(t, "late-token ann user\nclose-token bob user expires=2099-01-01T00:00:00Z\n")
+	g := start(t, set)
+	late, nearer := g.Dial("late-token"), g.Dial("close-token")
+	late.Call("system.ping", nil)
+	nearer.Call("system.ping", nil)
+	soon := time.Now().Add(3 * time.Second)
+	text := soon.UTC().Format(time.RFC3339)
+	os.WriteFile(path+".new", []byte("late-token ann user expires="+text+"\nclose-token bob user expires="+text+"\n"), 0o600)
+	os.Rename(path+".new", path)
+	began := time.Now()
+	for _, c := range []*rig.Client{late, nearer} {
+		if code := c.CloseStatus(); code != 4401 {
+			t.Errorf("closed with %d", code)
+		}
+	}
+	if time.Since(began) > 25*time.Second {
+		t.Errorf("it took %v", time.Since(began))
 	}
 }

@@ -17,6 +17,7 @@ import (
 
 	"trl/internal/rig"
 	"trl/internal/testkit"
+	"trl/internal/testkit/gateway"
 	"trl/web/auth"
 )
 
@@ -93,7 +94,7 @@ func TestBehindAProxy(t *testing.T) {
 	dial := func(host, origin string) (*websocket.Conn, int) {
 		t.Helper()
 		ws, resp, err := websocket.Dial(t.Context(), "wss://"+host+"/v1/ws", &websocket.DialOptions{HTTPClient: &http.Client{Transport: tr}, HTTPHeader: http.Header{
-			"Origin": {origin}, "Authorization": {"Bearer " + userToken}, "X-Test-Peer": {"203.0.113.9"}, "X-Forwarded-Proto": {"http"}, "X-Forwarded-Host": {"evil.example"},
+			"Origin": {origin}, "Authorization": {"Bearer " + gateway.UserToken}, "X-Test-Peer": {"203.0.113.9"}, "X-Forwarded-Proto": {"http"}, "X-Forwarded-Host": {"evil.example"},
 		}})
 		if resp == nil {
 			t.Fatal(err)
@@ -110,7 +111,7 @@ func TestBehindAProxy(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 	c.Close()
-	testkit.Eventually(t, "it is gone", func() bool { return g.metric("trl_connections") == 0 })
+	testkit.Eventually(t, "it is gone", func() bool { return g.Metric("trl_connections") == 0 })
 	for _, x := range []struct {
 		host, origin string
 		want         int
@@ -126,7 +127,7 @@ func TestBehindAProxy(t *testing.T) {
 		}
 	}
 	r, _ := http.NewRequest("POST", "https://trl.example/login", nil)
-	r.Header.Set("Authorization", "Bearer "+userToken)
+	r.Header.Set("Authorization", "Bearer "+gateway.UserToken)
 	resp, err := tr.RoundTrip(r)
 	if err != nil {
 		t.Fatal(err)
@@ -136,7 +137,7 @@ func TestBehindAProxy(t *testing.T) {
 		t.Errorf("the cookie goes over plain HTTP: %v", cookies)
 	}
 	addrs := map[string]bool{}
-	for line := range strings.Lines(g.log.String()) {
+	for line := range strings.Lines(g.Log.String()) {
 		var entry struct{ Addr string }
 		if json.Unmarshal([]byte(line), &entry); entry.Addr != "" {
 			addrs[entry.Addr] = true

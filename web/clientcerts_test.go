@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"trl/internal/testkit"
+	"trl/internal/testkit/gateway"
 	"trl/internal/testkit/issuer"
 	"trl/web/auth"
 )
@@ -92,7 +93,7 @@ func TestClientCertificates(t *testing.T) {
 			status int
 		}{
 			"ann": {&ann, "", 200}, "bob": {&bob, "", 200}, "without a name": {&nobody, "", 401}, "a wrong token beside it": {&ann, "wrong", 401},
-			"of another CA": {&foreign, "", 0}, "expired": {&old, "", 0}, "a server's": {&wrongUse, "", 0}, "none, with a token": {nil, userToken, 200}, "none": {nil, "", 401},
+			"of another CA": {&foreign, "", 0}, "expired": {&old, "", 0}, "a server's": {&wrongUse, "", 0}, "none, with a token": {nil, gateway.UserToken, 200}, "none": {nil, "", 401},
 		} {
 			want := c.status
 			if require && c.cert == nil {

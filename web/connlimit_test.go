@@ -13,6 +13,7 @@ import (
 
 	"trl/internal/rig"
 	"trl/internal/testkit"
+	"trl/internal/testkit/gateway"
 )
 
 // TestGuestsLeavePlaces: guests are bounded by link, by principal and in all, and never take the last places.
@@ -26,13 +27,13 @@ func TestGuestsLeavePlaces(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := start(t, withTokens, func(c *Config) { c.MaxConns, c.MaxConnsOfPrincipal, c.MaxGuests = 12, x.of, 2 })
-			owner := g.dial(userToken)
+			owner := g.Dial(gateway.UserToken)
 			session := owner.Session()
 			var in []*rig.Client
 			for range x.links {
 				token := owner.Call("share.create", object{"session_id": session}).Str("token")
 				for range 3 {
-					ws, resp, err := g.dialWith(&websocket.DialOptions{HTTPHeader: bearerHeader(token)})
+					ws, resp, err := g.DialWith(&websocket.DialOptions{HTTPHeader: bearerHeader(token)})
 					if err == nil {
 						in = append(in, rig.NewClient(t, ws))
 					} else if got := resp.StatusCode; len(in) == x.guests && got != x.refused || len(in) < x.guests && got != 429 || resp.Header.Get("Retry-After") == "" {
@@ -43,9 +44,9 @@ func TestGuestsLeavePlaces(t *testing.T) {
 			if len(in) != x.guests {
 				t.Errorf("%d guests", len(in))
 			}
-			other := g.dial(adminToken)
-			g.dial(userToken).Call("system.ping", nil)
-			g.share(other, object{"session_id": other.Session()}) // another principal's guests have their own places
+			other := g.Dial(gateway.AdminToken)
+			g.Dial(gateway.UserToken).Call("system.ping", nil)
+			g.Share(other, object{"session_id": other.Session()}) // another principal's guests have their own places
 			in[0].Close()
 			testkit.Eventually(t, "a place", func() bool {
 				return g.status(bearerHeader(owner.Call("share.create", object{"session_id": session}).Str("token"))) == 101
@@ -60,7 +61,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 	g := start(t, withTokens, func(c *Config) { c.MaxConns, c.MaxConnsOfPrincipal, c.Unix = 3, 2, path })
 	refused := func(token string, want int) {
 		t.Helper()
-		ws, resp, err := g.dialWith(&websocket.DialOptions{HTTPHeader: http.Header{"Authorization": {"Bearer " + token}}})
+		ws, resp, err := g.DialWith(&websocket.DialOptions{HTTPHeader: http.Header{"Authorization": {"Bearer " + token}}})
 		if err == nil {
 			ws.CloseNow()
 			t.Fatal("let in")
@@ -69,11 +70,11 @@ func TestConnectionsAreBounded(t *testing.T) {
 			t.Fatalf("%v: %v", resp, err)
 		}
 	}
-	first, second := g.dial(adminToken), g.dial(adminToken)
-	refused(adminToken, 429)
-	refused(viewToken, 429) // the same principal by another token
-	third := g.dial(userToken)
-	refused(userToken, 503)
+	first, second := g.Dial(gateway.AdminToken), g.Dial(gateway.AdminToken)
+	refused(gateway.AdminToken, 429)
+	refused(gateway.ViewToken, 429) // the same principal by another token
+	third := g.Dial(gateway.UserToken)
+	refused(gateway.UserToken, 503)
 	local, err := net.Dial("unix", path)
 	if err != nil {
 		t.Fatal(err)
@@ -87,33 +88,38 @@ func TestConnectionsAreBounded(t *testing.T) {
 	}
 	// A request that is no upgrade, and one that comes to nothing, take no place.
 	for range 5 {
-		if resp, _ := get(t, g.URL()+"/metrics", "Authorization", "Bearer "+userToken); resp.StatusCode != 200 {
+		if resp, _ := get(t, g.URL()+"/metrics", "Authorization", "Bearer "+gateway.UserToken); resp.StatusCode != 200 {
 			t.Fatal(resp.Status)
 		}
 	}
 	third.Close()
-	testkit.Eventually(t, "a place", func() bool { return g.metric("trl_connections") == 2 })
+	testkit.Eventually(t, "a place", func() bool { return g.Metric("trl_connections") == 2 })
 	for range 5 {
-		if resp, _ := get(t, g.URL()+"/v1/ws", "Authorization", "Bearer "+userToken); resp.StatusCode != 426 {
+		if resp, _ := get(t, g.URL()+"/v1/ws", "Authorization", "Bearer "+gateway.UserToken); resp.StatusCode != 426 {
 			t.Fatal(resp.Status)
 		}
 	}
 	testkit.Eventually(t, "a connection", func() bool {
-		ws, _, err := g.dialWith(&websocket.DialOptions{HTTPHeader: http.Header{"Authorization": {"Bearer " + userToken}}})
+		ws, _, err := g.DialWith(&websocket.DialOptions{HTTPHeader: http.Header{"Authorization": {"Bearer " + gateway.UserToken}}})
 		if err == nil {
 			ws.CloseNow()
 		}
 		return err == nil
 	})
-	if got := g.metric("trl_connections_refused_total"); got < 4 {
+	if got := g.Metric("trl_connections_refused_total"); got < 4 {
 		t.Errorf("%v refused", got)
 	}
 	first.Call("system.ping", nil)
 	first.Close()
 	second.Close()
-	testkit.Eventually(t, "all places are free", func() bool {
-		g.clients.mu.Lock()
-		defer g.clients.mu.Unlock()
-		return len(g.clients.connCounts) == 0
-	})
+	testkit.Eventually(t, "all places are free", func() bool { return g.Metric("trl_connections") == 0 })
+	for _, token := range []string{gateway.AdminToken, gateway.AdminToken, gateway.UserToken} {
+		testkit.Eventually(t, "a place for each", func() bool {
+			ws, _, err := g.DialWith(&websocket.DialOptions{HTTPHeader: http.Header{"Authorization": {"Bearer " + token}}})
+			if err == nil {
+				rig.NewClient(t, ws)
+			}
+			return err == nil
+		})
+	}
 }

@@ -5,14 +5,15 @@ import (
 	"testing"
 	"time"
 
+	"trl/internal/testkit/gateway"
 	"trl/web/auth"
 )
 
-func (g *gateway) ready() int {
-	g.t.Helper()
+func (g *server) ready() int {
+	g.T.Helper()
 	resp, err := http.Get("http://" + g.Addr() + "/readyz")
 	if err != nil {
-		g.t.Fatal(err)
+		g.T.Fatal(err)
 	}
 	resp.Body.Close()
 	return resp.StatusCode
@@ -21,9 +22,9 @@ func (g *gateway) ready() int {
 func TestDrainLetsNobodyNewIn(t *testing.T) {
 	g := start(t, func(c *Config) {
 		c.AuthNone = false
-		c.Tokens = tokens{"admin": {Subject: "root", Role: auth.Admin}, "user": {Subject: "alice", Role: auth.User}}
+		c.Tokens = gateway.Tokens{"admin": {Subject: "root", Role: auth.Admin}, "user": {Subject: "alice", Role: auth.User}}
 	})
-	c, admin := g.dial("user"), g.dial("admin")
+	c, admin := g.Dial("user"), g.Dial("admin")
 	id := c.Session(object{"name": "old"})
 	if f := c.Try("system.drain", object{}); f.Code() != "FORBIDDEN" {
 		t.Errorf("a user drains: %+v", f)
@@ -31,7 +32,7 @@ func TestDrainLetsNobodyNewIn(t *testing.T) {
 	if d := admin.Call("system.drain", object{}); d["draining"] != true || d.Num("active_sessions") != 1 {
 		t.Errorf("%v", d)
 	}
-	if g.ready() != http.StatusServiceUnavailable || g.metric("trl_draining") != 1 {
+	if g.ready() != http.StatusServiceUnavailable || g.Metric("trl_draining") != 1 {
 		t.Error("nobody is told")
 	}
 	for _, method := range []string{"session.create", "exec.run"} { // exec.run: of the default session, which is not there
@@ -43,11 +44,11 @@ func TestDrainLetsNobodyNewIn(t *testing.T) {
 	if f := c.Try("session.create", object{"name": "old", "if_exists": "return"}); !f.OK {
 		t.Errorf("%+v", f)
 	}
-	if got := g.dial("user").Run(id, "echo works").Stdout(); got != "works\n" { // also on a new connection
+	if got := g.Dial("user").Run(id, "echo works").Stdout(); got != "works\n" { // also on a new connection
 		t.Errorf("%q", got)
 	}
 	admin.Call("system.drain", object{"undo": true})
-	if g.ready() != http.StatusOK || g.metric("trl_draining") != 0 {
+	if g.ready() != http.StatusOK || g.Metric("trl_draining") != 0 {
 		t.Error("not taken back")
 	}
 	second := c.Session()
@@ -68,7 +69,7 @@ func TestDrainLetsNobodyNewIn(t *testing.T) {
 
 func TestDrainIsOverAfterItsTime(t *testing.T) {
 	g := start(t)
-	c := g.dial()
+	c := g.Dial()
 	c.Session()
 	c.Call("system.drain", object{"wait_s": 3600})
 	c.Call("system.drain", object{"wait_s": 0.05}) // another time

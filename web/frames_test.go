@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -22,37 +21,12 @@ const (
 	pongFrame  = 0xa
 )
 
-var mask = [4]byte{0x37, 0xfa, 0x21, 0x3d} // RFC 6455 §5.7 uses this one
-
-// rawFrame is a masked frame with the shortest length; first is its first byte.
-func rawFrame(first byte, payload string) []byte {
-	f := []byte{first}
-	switch n := len(payload); {
-	case n < 126:
-		f = append(f, 0x80|byte(n))
-	case n < 1<<16:
-		f = binary.BigEndian.AppendUint16(append(f, 0x80|126), uint16(n))
-	default:
-		f = binary.BigEndian.AppendUint64(append(f, 0x80|127), uint64(n))
-	}
-	return maskedFrame(f, payload)
-}
-
-// maskedFrame puts mask and payload after a header that ends with the length.
-func maskedFrame(header []byte, payload string) []byte {
-	f := append(slices.Clone(header), mask[:]...)
-	for i := range len(payload) {
-		f = append(f, payload[i]^mask[i%4])
-	}
-	return f
-}
-
 func unmasked(first byte, payload string) []byte {
 	return append([]byte{first, byte(len(payload))}, payload...)
 }
 
 func closing(code uint16, text string) []byte {
-	return rawFrame(0x88, string(binary.BigEndian.AppendUint16(nil, code))+text)
+	return rig.RawFrame(0x88, string(binary.BigEndian.AppendUint16(nil, code))+text)
 }
 
 func all(parts ...[]byte) []byte { return bytes.Join(parts, nil) }
@@ -60,11 +34,11 @@ func all(parts ...[]byte) []byte { return bytes.Join(parts, nil) }
 func ping(id string) string { return `{"id":"` + id + `","method":"system.ping"}` }
 
 // hear tells what the server says up to its close, its end or the answer to "end", which is told last, with before others.
-func hear(c rawConn, before int) string {
+func hear(c rig.RawConn, before int) string {
 	var said []string
 	open := false
 	for {
-		op, payload, err := readFrame(c)
+		op, payload, err := c.Next()
 		switch {
 		case err != nil:
 			said = append(said, "end")
@@ -113,36 +87,36 @@ type rawCase struct {
 func rawCases(limit int) []rawCase {
 	rows := []rawCase{
 		// What is allowed, however odd.
-		{"a request", rawFrame(0x81, ping("a")), "ok a, open"},
+		{"a request", rig.RawFrame(0x81, ping("a")), "ok a, open"},
 		{"mask of zeros", append([]byte{0x81, 0x80 | byte(len(ping("a"))), 0, 0, 0, 0}, ping("a")...), "ok a, open"},
-		{"a length in 16 bits that needs 7", maskedFrame([]byte{0x81, 0x80 | 126, 0, byte(len(ping("a")))}, ping("a")), "ok a, open"},
-		{"a length in 64 bits that needs 7", maskedFrame([]byte{0x81, 0x80 | 127, 0, 0, 0, 0, 0, 0, 0, byte(len(ping("a")))}, ping("a")), "ok a, open"},
-		{"two fragments", all(rawFrame(0x01, ping("a")[:9]), rawFrame(0x80, ping("a")[9:])), "ok a, open"},
-		{"a ping between fragments", all(rawFrame(0x01, ping("a")[:9]), rawFrame(0x89, "hi"), rawFrame(0x80, ping("a")[9:])), "ok a, open"},
-		{"a pong between fragments", all(rawFrame(0x01, ping("a")[:9]), rawFrame(0x8a, "hi"), rawFrame(0x80, ping("a")[9:])), "ok a, open"},
-		{"empty fragments around", all(rawFrame(0x01, ""), rawFrame(0x00, ""), rawFrame(0x00, ping("a")), rawFrame(0x80, "")), "ok a, open"},
-		{"a thousand empty fragments", all(rawFrame(0x01, ""), bytes.Repeat(rawFrame(0x00, ""), 1000), rawFrame(0x80, ping("a"))), "ok a, open"},
-		{"three requests at once", all(rawFrame(0x81, ping("a")), rawFrame(0x81, ping("b")), rawFrame(0x81, ping("c"))), "ok a, ok b, ok c, open"},
-		{"an unasked pong", rawFrame(0x8a, "why"), "open"},
-		{"an empty message", rawFrame(0x81, ""), "INVALID_REQUEST, open"},
-		{"an empty message in fragments", all(rawFrame(0x01, ""), rawFrame(0x80, "")), "INVALID_REQUEST, open"},
-		{"a binary message", rawFrame(0x82, ping("a")), "INVALID_REQUEST, open"},
-		{"an empty binary message", rawFrame(0x82, ""), "INVALID_REQUEST, open"},
-		{"a message at the limit", rawFrame(0x81, strings.Repeat("x", limit)), "INVALID_REQUEST, open"},
-		{"at the limit in fragments", all(rawFrame(0x01, strings.Repeat("x", limit-1)), rawFrame(0x80, "x")), "INVALID_REQUEST, open"},
-		{"text that is not UTF-8", rawFrame(0x81, "{\"id\":1,\"method\":\"\xff\"}"), "INVALID_REQUEST, open"}, // typed and not 1007: PROTOCOL.md
-		{"a surrogate in UTF-8", rawFrame(0x81, "{\"id\":1,\"method\":\"\xed\xa0\x80\"}"), "INVALID_REQUEST, open"},
-		{"an overlong slash", rawFrame(0x81, "{\"id\":1,\"method\":\"\xc0\xaf\"}"), "INVALID_REQUEST, open"},
+		{"a length in 16 bits that needs 7", rig.MaskedFrame([]byte{0x81, 0x80 | 126, 0, byte(len(ping("a")))}, ping("a")), "ok a, open"},
+		{"a length in 64 bits that needs 7", rig.MaskedFrame([]byte{0x81, 0x80 | 127, 0, 0, 0, 0, 0, 0, 0, byte(len(ping("a")))}, ping("a")), "ok a, open"},
+		{"two fragments", all(rig.RawFrame(0x01, ping("a")[:9]), rig.RawFrame(0x80, ping("a")[9:])), "ok a, open"},
+		{"a ping between fragments", all(rig.RawFrame(0x01, ping("a")[:9]), rig.RawFrame(0x89, "hi"), rig.RawFrame(0x80, ping("a")[9:])), "ok a, open"},
+		{"a pong between fragments", all(rig.RawFrame(0x01, ping("a")[:9]), rig.RawFrame(0x8a, "hi"), rig.RawFrame(0x80, ping("a")[9:])), "ok a, open"},
+		{"empty fragments around", all(rig.RawFrame(0x01, ""), rig.RawFrame(0x00, ""), rig.RawFrame(0x00, ping("a")), rig.RawFrame(0x80, "")), "ok a, open"},
+		{"a thousand empty fragments", all(rig.RawFrame(0x01, ""), bytes.Repeat(rig.RawFrame(0x00, ""), 1000), rig.RawFrame(0x80, ping("a"))), "ok a, open"},
+		{"three requests at once", all(rig.RawFrame(0x81, ping("a")), rig.RawFrame(0x81, ping("b")), rig.RawFrame(0x81, ping("c"))), "ok a, ok b, ok c, open"},
+		{"an unasked pong", rig.RawFrame(0x8a, "why"), "open"},
+		{"an empty message", rig.RawFrame(0x81, ""), "INVALID_REQUEST, open"},
+		{"an empty message in fragments", all(rig.RawFrame(0x01, ""), rig.RawFrame(0x80, "")), "INVALID_REQUEST, open"},
+		{"a binary message", rig.RawFrame(0x82, ping("a")), "INVALID_REQUEST, open"},
+		{"an empty binary message", rig.RawFrame(0x82, ""), "INVALID_REQUEST, open"},
+		{"a message at the limit", rig.RawFrame(0x81, strings.Repeat("x", limit)), "INVALID_REQUEST, open"},
+		{"at the limit in fragments", all(rig.RawFrame(0x01, strings.Repeat("x", limit-1)), rig.RawFrame(0x80, "x")), "INVALID_REQUEST, open"},
+		{"text that is not UTF-8", rig.RawFrame(0x81, "{\"id\":1,\"method\":\"\xff\"}"), "INVALID_REQUEST, open"}, // typed and not 1007: PROTOCOL.md
+		{"a surrogate in UTF-8", rig.RawFrame(0x81, "{\"id\":1,\"method\":\"\xed\xa0\x80\"}"), "INVALID_REQUEST, open"},
+		{"an overlong slash", rig.RawFrame(0x81, "{\"id\":1,\"method\":\"\xc0\xaf\"}"), "INVALID_REQUEST, open"},
 
 		// Reserved bits and opcodes.
-		{"RSV1 on text", rawFrame(0xc1, ping("a")), "close 1002"},
-		{"RSV2 on text", rawFrame(0xa1, ping("a")), "close 1002"},
-		{"RSV3 on text", rawFrame(0x91, ping("a")), "close 1002"},
-		{"RSV1 on binary", rawFrame(0xc2, "x"), "close 1002"},
-		{"RSV1 on a ping", rawFrame(0xc9, "hi"), "close 1002"},
-		{"RSV2 on a close", rawFrame(0xa8, "\x03\xe8"), "close 1002"},
-		{"RSV1 on a continuation", all(rawFrame(0x01, "{"), rawFrame(0xc0, "}")), "close 1002"},
-		{"RSV after a request", all(rawFrame(0x81, ping("a")), rawFrame(0xf1, "x")), "ok a, close 1002"},
+		{"RSV1 on text", rig.RawFrame(0xc1, ping("a")), "close 1002"},
+		{"RSV2 on text", rig.RawFrame(0xa1, ping("a")), "close 1002"},
+		{"RSV3 on text", rig.RawFrame(0x91, ping("a")), "close 1002"},
+		{"RSV1 on binary", rig.RawFrame(0xc2, "x"), "close 1002"},
+		{"RSV1 on a ping", rig.RawFrame(0xc9, "hi"), "close 1002"},
+		{"RSV2 on a close", rig.RawFrame(0xa8, "\x03\xe8"), "close 1002"},
+		{"RSV1 on a continuation", all(rig.RawFrame(0x01, "{"), rig.RawFrame(0xc0, "}")), "close 1002"},
+		{"RSV after a request", all(rig.RawFrame(0x81, ping("a")), rig.RawFrame(0xf1, "x")), "ok a, close 1002"},
 
 		// Masking.
 		{"text without a mask", unmasked(0x81, ping("a")), "close 1002"},
@@ -151,54 +125,54 @@ func rawCases(limit int) []rawCase {
 		{"an empty frame without a mask", unmasked(0x81, ""), "close 1002"},
 
 		// Control frames.
-		{"a ping in fragments", all(rawFrame(0x09, "a"), rawFrame(0x80, "b")), "close 1002"},
-		{"a pong in fragments", rawFrame(0x0a, "a"), "close 1002"},
-		{"a close in fragments", rawFrame(0x08, "\x03\xe8"), "close 1002"},
-		{"a ping of 126 bytes", rawFrame(0x89, strings.Repeat("p", 126)), "close 1002"},
-		{"a pong of 126 bytes", rawFrame(0x8a, strings.Repeat("p", 126)), "close 1002"},
+		{"a ping in fragments", all(rig.RawFrame(0x09, "a"), rig.RawFrame(0x80, "b")), "close 1002"},
+		{"a pong in fragments", rig.RawFrame(0x0a, "a"), "close 1002"},
+		{"a close in fragments", rig.RawFrame(0x08, "\x03\xe8"), "close 1002"},
+		{"a ping of 126 bytes", rig.RawFrame(0x89, strings.Repeat("p", 126)), "close 1002"},
+		{"a pong of 126 bytes", rig.RawFrame(0x8a, strings.Repeat("p", 126)), "close 1002"},
 		{"a close of 126 bytes", closing(1000, strings.Repeat("r", 124)), "close 1002"},
-		{"a ping that says it has 2^62 bytes", maskedFrame([]byte{0x89, 0x80 | 127, 0x40, 0, 0, 0, 0, 0, 0, 0}, ""), "close 1002"},
-		{"51 pings in a second", bytes.Repeat(rawFrame(0x89, ""), 100), "close 1008"},
-		{"51 pongs in a second", bytes.Repeat(rawFrame(0x8a, ""), 100), "close 1008"},
+		{"a ping that says it has 2^62 bytes", rig.MaskedFrame([]byte{0x89, 0x80 | 127, 0x40, 0, 0, 0, 0, 0, 0, 0}, ""), "close 1002"},
+		{"51 pings in a second", bytes.Repeat(rig.RawFrame(0x89, ""), 100), "close 1008"},
+		{"51 pongs in a second", bytes.Repeat(rig.RawFrame(0x8a, ""), 100), "close 1008"},
 
 		// Fragments.
-		{"a continuation of nothing", rawFrame(0x80, ping("a")), "close 1002"},
-		{"a continuation of nothing that goes on", rawFrame(0x00, "x"), "close 1002"},
-		{"a continuation after a whole message", all(rawFrame(0x81, ping("a")), rawFrame(0x80, "x")), "ok a, close 1002"},
-		{"text within a message", all(rawFrame(0x01, "{"), rawFrame(0x81, ping("a"))), "close 1002"},
-		{"text within, fragment too", all(rawFrame(0x01, "{"), rawFrame(0x01, "}")), "close 1002"},
-		{"binary within a message", all(rawFrame(0x01, "{"), rawFrame(0x82, "x")), "close 1002"},
-		{"fragments without end", all(rawFrame(0x01, "{"), bytes.Repeat(rawFrame(0x00, ""), 1<<16+10)), "close 1008"},
-		{"fragments without end, with a ping in each", all(rawFrame(0x01, "{"), bytes.Repeat(all(rawFrame(0x00, ""), rawFrame(0x89, "")), 1000)), "close 1008"},
-		{"a close within a message", all(rawFrame(0x01, "{"), closing(1000, "")), "close 1000"},
+		{"a continuation of nothing", rig.RawFrame(0x80, ping("a")), "close 1002"},
+		{"a continuation of nothing that goes on", rig.RawFrame(0x00, "x"), "close 1002"},
+		{"a continuation after a whole message", all(rig.RawFrame(0x81, ping("a")), rig.RawFrame(0x80, "x")), "ok a, close 1002"},
+		{"text within a message", all(rig.RawFrame(0x01, "{"), rig.RawFrame(0x81, ping("a"))), "close 1002"},
+		{"text within, fragment too", all(rig.RawFrame(0x01, "{"), rig.RawFrame(0x01, "}")), "close 1002"},
+		{"binary within a message", all(rig.RawFrame(0x01, "{"), rig.RawFrame(0x82, "x")), "close 1002"},
+		{"fragments without end", all(rig.RawFrame(0x01, "{"), bytes.Repeat(rig.RawFrame(0x00, ""), 1<<16+10)), "close 1008"},
+		{"fragments without end, with a ping in each", all(rig.RawFrame(0x01, "{"), bytes.Repeat(all(rig.RawFrame(0x00, ""), rig.RawFrame(0x89, "")), 1000)), "close 1008"},
+		{"a close within a message", all(rig.RawFrame(0x01, "{"), closing(1000, "")), "close 1000"},
 
 		// Lengths.
-		{"a length with the highest bit", maskedFrame([]byte{0x81, 0x80 | 127, 0x80, 0, 0, 0, 0, 0, 0, 1}, ""), "close 1002"},
-		{"a length of all bits", maskedFrame([]byte{0x81, 0x80 | 127, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, ""), "close 1002"},
-		{"2^63-1 bytes", maskedFrame([]byte{0x81, 0x80 | 127, 0x7f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, ""), "close 1009"},
-		{"2^62 bytes", maskedFrame([]byte{0x81, 0x80 | 127, 0x40, 0, 0, 0, 0, 0, 0, 0}, ""), "close 1009"},
-		{"2^32 bytes", maskedFrame([]byte{0x81, 0x80 | 127, 0, 0, 0, 1, 0, 0, 0, 0}, ""), "close 1009"},
-		{"one byte too many", rawFrame(0x81, strings.Repeat("x", limit+1)), "close 1009"},
-		{"one byte too many, binary", rawFrame(0x82, strings.Repeat("x", limit+1)), "close 1009"},
-		{"one byte too many, in fragments", all(rawFrame(0x01, strings.Repeat("x", limit)), rawFrame(0x80, "x")), "close 1009"},
-		{"lengths whose sum wraps", all(rawFrame(0x01, "x"), maskedFrame([]byte{0x80, 0x80 | 127, 0x7f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, "")), "close 1009"},
-		{"too big after a request", all(rawFrame(0x81, ping("a")), rawFrame(0x81, strings.Repeat("x", limit+1))), "ok a, close 1009"},
+		{"a length with the highest bit", rig.MaskedFrame([]byte{0x81, 0x80 | 127, 0x80, 0, 0, 0, 0, 0, 0, 1}, ""), "close 1002"},
+		{"a length of all bits", rig.MaskedFrame([]byte{0x81, 0x80 | 127, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, ""), "close 1002"},
+		{"2^63-1 bytes", rig.MaskedFrame([]byte{0x81, 0x80 | 127, 0x7f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, ""), "close 1009"},
+		{"2^62 bytes", rig.MaskedFrame([]byte{0x81, 0x80 | 127, 0x40, 0, 0, 0, 0, 0, 0, 0}, ""), "close 1009"},
+		{"2^32 bytes", rig.MaskedFrame([]byte{0x81, 0x80 | 127, 0, 0, 0, 1, 0, 0, 0, 0}, ""), "close 1009"},
+		{"one byte too many", rig.RawFrame(0x81, strings.Repeat("x", limit+1)), "close 1009"},
+		{"one byte too many, binary", rig.RawFrame(0x82, strings.Repeat("x", limit+1)), "close 1009"},
+		{"one byte too many, in fragments", all(rig.RawFrame(0x01, strings.Repeat("x", limit)), rig.RawFrame(0x80, "x")), "close 1009"},
+		{"lengths whose sum wraps", all(rig.RawFrame(0x01, "x"), rig.MaskedFrame([]byte{0x80, 0x80 | 127, 0x7f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, "")), "close 1009"},
+		{"too big after a request", all(rig.RawFrame(0x81, ping("a")), rig.RawFrame(0x81, strings.Repeat("x", limit+1))), "ok a, close 1009"},
 
 		// Closing.
-		{"a close without a code", rawFrame(0x88, ""), "close"},
-		{"a close of one byte", rawFrame(0x88, "\x03"), "close 1002"},
+		{"a close without a code", rig.RawFrame(0x88, ""), "close"},
+		{"a close of one byte", rig.RawFrame(0x88, "\x03"), "close 1002"},
 		{"a close with a reason", closing(1000, "bye é"), "close 1000 bye é"},
 		{"a close with 123 bytes of reason", closing(1001, strings.Repeat("r", 123)), "close 1001 " + strings.Repeat("r", 123)},
 		{"a reason that is not UTF-8", closing(1000, "\xff"), "close 1007"},
 		{"half a character for a reason", closing(1000, "\xe2\x82"), "close 1007"},
-		{"text after a close", all(closing(1000, ""), rawFrame(0x81, ping("a"))), "close 1000"},
-		{"a ping after a close", all(closing(1000, ""), rawFrame(0x89, "hi")), "close 1000"},
+		{"text after a close", all(closing(1000, ""), rig.RawFrame(0x81, ping("a"))), "close 1000"},
+		{"a ping after a close", all(closing(1000, ""), rig.RawFrame(0x89, "hi")), "close 1000"},
 		{"two closes", all(closing(1000, ""), closing(1001, "")), "close 1000"},
-		{"a request before a close", all(rawFrame(0x81, ping("a")), closing(1000, "")), "ok a, close 1000"},
+		{"a request before a close", all(rig.RawFrame(0x81, ping("a")), closing(1000, "")), "ok a, close 1000"},
 	}
 	for _, op := range []byte{3, 4, 5, 6, 7, 0xb, 0xc, 0xd, 0xe, 0xf} {
-		rows = append(rows, rawCase{fmt.Sprintf("opcode %x", op), rawFrame(0x80|op, "x"), "close 1002"},
-			rawCase{fmt.Sprintf("opcode %x within a message", op), all(rawFrame(0x01, "{"), rawFrame(0x80|op, "x")), "close 1002"})
+		rows = append(rows, rawCase{fmt.Sprintf("opcode %x", op), rig.RawFrame(0x80|op, "x"), "close 1002"},
+			rawCase{fmt.Sprintf("opcode %x within a message", op), all(rig.RawFrame(0x01, "{"), rig.RawFrame(0x80|op, "x")), "close 1002"})
 	}
 	for _, code := range []uint16{0, 1, 999, 1004, 1005, 1006, 1015, 1016, 1100, 2000, 2999, 5000, 65535} {
 		rows = append(rows, rawCase{fmt.Sprint("close with ", code), closing(code, ""), "close 1002"})
@@ -214,15 +188,15 @@ func rawCases(limit int) []rawCase {
 func TestRawFrames(t *testing.T) {
 	const limit = 64 << 10
 	g := start(t, func(c *Config) { c.MaxFrame = limit })
-	bystander := g.dial()
+	bystander := g.Dial()
 	session := bystander.Session()
 	for i, r := range rawCases(limit) {
 		t.Run(strings.ReplaceAll(r.name, " ", "_"), func(t *testing.T) {
-			c := upgrade(t, g)
+			c := g.Raw()
 			go func() { // the server may answer before it has taken all; ends with the connection
 				c.Write(r.Send)
 				if strings.HasSuffix(r.want, "open") {
-					c.Write(rawFrame(0x81, ping("end")))
+					c.Write(rig.RawFrame(0x81, ping("end")))
 				}
 			}()
 			if got := hear(c, strings.Count(r.want, ", ")); got != r.want {
@@ -233,23 +207,23 @@ func TestRawFrames(t *testing.T) {
 			}
 		})
 	}
-	testkit.Eventually(t, "all are gone", func() bool { return g.metric("trl_connections") == 1 })
-	if log := g.log.String(); strings.Contains(log, `"level":"error"`) || strings.Contains(log, "panic") {
+	testkit.Eventually(t, "all are gone", func() bool { return g.Metric("trl_connections") == 1 })
+	if log := g.Log.String(); strings.Contains(log, `"level":"error"`) || strings.Contains(log, "panic") {
 		t.Error(log)
 	}
 }
 
 func TestPingsAreAnswered(t *testing.T) {
-	c := upgrade(t, start(t))
+	c := start(t).Raw()
 	for _, text := range []string{"", "hi", strings.Repeat("p", 125), "\xff\xfe"} {
-		c.Write(rawFrame(0x01, "{")) // also within a message
-		c.Write(rawFrame(0x89, text))
-		op, payload, err := readFrame(c)
+		c.Write(rig.RawFrame(0x01, "{")) // also within a message
+		c.Write(rig.RawFrame(0x89, text))
+		op, payload, err := c.Next()
 		if op != pongFrame || string(payload) != text || err != nil {
 			t.Errorf("%q: %x %q %v", text, op, payload, err)
 		}
-		c.Write(rawFrame(0x80, "}"))
-		if op, payload, _ := readFrame(c); op != textFrame || !bytes.Contains(payload, []byte("INVALID_REQUEST")) {
+		c.Write(rig.RawFrame(0x80, "}"))
+		if op, payload, _ := c.Next(); op != textFrame || !bytes.Contains(payload, []byte("INVALID_REQUEST")) {
 			t.Errorf("%q: then %x %q", text, op, payload)
 		}
 	}
@@ -260,8 +234,8 @@ func TestPingsAreAnswered(t *testing.T) {
 func TestFramesHoweverTheyCome(t *testing.T) {
 	g := start(t)
 	const good, bad = `{"id":"é€😀\ud83d\ude00","method":"system.ping"}`, "{\"id\":\"\xe2\x82\",\"method\":\"system.ping\"}"
-	c := upgrade(t, g)
-	for _, b := range all(rawFrame(0x01, good[:9]), rawFrame(0x89, "x"), rawFrame(0x80, good[9:]), rawFrame(0x81, ping("end"))) {
+	c := g.Raw()
+	for _, b := range all(rig.RawFrame(0x01, good[:9]), rig.RawFrame(0x89, "x"), rig.RawFrame(0x80, good[9:]), rig.RawFrame(0x81, ping("end"))) {
 		c.Write([]byte{b})
 	}
 	if got := hear(c, 1); got != "ok é€😀😀, open" {
@@ -269,7 +243,7 @@ func TestFramesHoweverTheyCome(t *testing.T) {
 	}
 	for text, want := range map[string]string{good: "ok é€😀😀, open", bad: "INVALID_REQUEST, open"} {
 		for i := range len(text) + 1 {
-			c.Write(all(rawFrame(0x01, text[:i]), rawFrame(0x80, text[i:]), rawFrame(0x81, ping("end"))))
+			c.Write(all(rig.RawFrame(0x01, text[:i]), rig.RawFrame(0x80, text[i:]), rig.RawFrame(0x81, ping("end"))))
 			if got := hear(c, strings.Count(want, ", ")); got != want {
 				t.Errorf("cut at %d: %q, want %q", i, got, want)
 			}
@@ -281,22 +255,22 @@ func TestFramesHoweverTheyCome(t *testing.T) {
 // be quiet.
 func TestUnfinishedIsEnded(t *testing.T) {
 	g := start(t, func(c *Config) { c.stall = 200 * time.Millisecond })
-	quiet := g.dial()
+	quiet := g.Dial()
 	for name, send := range map[string][]byte{
 		"half a header":             {0x81},
 		"a header without its mask": {0x81, 0x85, 0},
-		"half a payload":            rawFrame(0x81, ping("a"))[:20],
-		"between fragments":         rawFrame(0x01, "{"),
-		"within a fragment":         all(rawFrame(0x01, "{"), []byte{0x80, 0x85, 0, 0, 0, 0, 'x'}),
-		"after a request":           all(rawFrame(0x81, ping("a")), []byte{0x81}),
+		"half a payload":            rig.RawFrame(0x81, ping("a"))[:20],
+		"between fragments":         rig.RawFrame(0x01, "{"),
+		"within a fragment":         all(rig.RawFrame(0x01, "{"), []byte{0x80, 0x85, 0, 0, 0, 0, 'x'}),
+		"after a request":           all(rig.RawFrame(0x81, ping("a")), []byte{0x81}),
 	} {
-		c := upgrade(t, g)
+		c := g.Raw()
 		c.Write(send)
 		if got := strings.TrimPrefix(hear(c, 0), "ok a, "); got != "close 1008" {
 			t.Errorf("%s: %q", name, got)
 		}
 	}
-	c := upgrade(t, g)
+	c := g.Raw()
 	stop := make(chan struct{})
 	stopped := make(chan struct{})
 	go func() { // pings, few enough; ends with stop
@@ -304,14 +278,14 @@ func TestUnfinishedIsEnded(t *testing.T) {
 		for tick := time.NewTicker(50 * time.Millisecond); ; {
 			select {
 			case <-tick.C:
-				c.Write(rawFrame(0x89, ""))
+				c.Write(rig.RawFrame(0x89, ""))
 			case <-stop:
 				tick.Stop()
 				return
 			}
 		}
 	}()
-	c.Write(rawFrame(0x01, "{"))
+	c.Write(rig.RawFrame(0x01, "{"))
 	if got := hear(c, 0); !strings.HasSuffix(got, "close 1008") {
 		t.Errorf("with pings: %q", got)
 	}
@@ -324,13 +298,13 @@ func TestUnfinishedIsEnded(t *testing.T) {
 // what it asked for.
 func TestSlowTakerHasNotStalled(t *testing.T) {
 	g := start(t, func(c *Config) { c.stall = 300 * time.Millisecond })
-	c := upgrade(t, g)
-	request := rawFrame(0x81, `{"id":1,"method":"system.capabilities"}`) // answered with some KiB, by the reading goroutine
+	c := g.Raw()
+	request := rig.RawFrame(0x81, `{"id":1,"method":"system.capabilities"}`) // answered with some KiB, by the reading goroutine
 	sent := make(chan struct{})
 	const n = 2_000 // more than the kernel takes on its way
 	go func() {     // writes until the server takes no more, and on when it does; ends when it has taken all
 		defer close(sent)
-		c.Write(append(bytes.Repeat(request, n), rawFrame(0x81, ping("end"))...))
+		c.Write(append(bytes.Repeat(request, n), rig.RawFrame(0x81, ping("end"))...))
 	}()
 	time.Sleep(4 * 300 * time.Millisecond) // nothing is waited for: this is how long the client takes nothing
 	if got := hear(c, n); !strings.HasSuffix(got, "open") || strings.Count(got, "ok 1") != n {

@@ -13,6 +13,8 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
+	"trl/internal/rig"
+	"trl/internal/testkit/gateway"
 	"trl/protocol"
 )
 
@@ -27,7 +29,7 @@ func FuzzFrames(f *testing.F) {
 		}
 	}
 	for _, m := range protocol.Methods() {
-		f.Add(rawFrame(0x81, `{"id":1,"method":"`+m.Name+`","params":{"session_id":"s-x","exec_id":"x","process_id":"p","term_id":"t"}}`), uint8(7))
+		f.Add(rig.RawFrame(0x81, `{"id":1,"method":"`+m.Name+`","params":{"session_id":"s-x","exec_id":"x","process_id":"p","term_id":"t"}}`), uint8(7))
 	}
 	g := start(f, withTokens, func(c *Config) { c.MaxFrame = limit })
 	f.Fuzz(func(t *testing.T, data []byte, piece uint8) {
@@ -40,7 +42,7 @@ func FuzzFrames(f *testing.F) {
 		}
 		defer c.Close()
 		c.SetDeadline(time.Now().Add(patience))
-		fmt.Fprintf(c, "GET /v1/ws HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s\r\n%s\r\n", g.Addr(), viewToken, upgradeLines)
+		fmt.Fprintf(c, "GET /v1/ws HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s\r\n%s\r\n", g.Addr(), gateway.ViewToken, upgradeLines)
 		r := bufio.NewReader(c)
 		if resp, err := http.ReadResponse(r, nil); err != nil || resp.StatusCode != 101 {
 			t.Fatalf("%v %v", resp, err)
@@ -66,7 +68,7 @@ func FuzzFrames(f *testing.F) {
 				}
 				break // the end, or a reset where we sent more than was read
 			}
-			op, payload, err := readFrame(rawConn{c, r})
+			op, payload, err := rig.ReadRaw(c, r).Next()
 			switch {
 			case err != nil:
 				t.Fatalf("half a frame: %v", err)
@@ -83,10 +85,10 @@ func FuzzFrames(f *testing.F) {
 			}
 			closed = op == closeFrame
 		}
-		if log := g.log.String(); strings.Contains(log, `"level":"error"`) {
+		if log := g.Log.String(); strings.Contains(log, `"level":"error"`) {
 			t.Fatal(log)
 		}
-		if n := g.pool.Stats().ActiveSessions; n != 0 {
+		if n := g.Pool.Stats().ActiveSessions; n != 0 {
 			t.Fatalf("%d sessions", n)
 		}
 	})
@@ -127,7 +129,7 @@ func FuzzHandshake(f *testing.F) {
 		if n := bytes.Count(said, []byte("\r\nX-Content-Type-Options: nosniff\r\n")); n > 1 {
 			t.Fatalf("%q is answered %d times", data, n)
 		}
-		if log := g.log.String(); strings.Contains(log, `"level":"error"`) {
+		if log := g.Log.String(); strings.Contains(log, `"level":"error"`) {
 			t.Fatal(log)
 		}
 	})

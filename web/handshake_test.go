@@ -13,13 +13,14 @@ import (
 	"testing"
 	"time"
 
+	"trl/internal/rig"
 	"trl/internal/testkit"
 )
 
 const upgradeLines = "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
 
 // says sends text as a request and gives the status of the answer, 0 where there is none, and the rest of what came.
-func says(t *testing.T, g *gateway, text string) (int, http.Header, string) {
+func says(t *testing.T, g *server, text string) (int, http.Header, string) {
 	t.Helper()
 	c, err := net.Dial("tcp", g.Addr())
 	if err != nil {
@@ -44,7 +45,7 @@ func says(t *testing.T, g *gateway, text string) (int, http.Header, string) {
 // TestRawHandshakes: requests as bytes, and how each is answered. None of them costs anybody else anything.
 func TestRawHandshakes(t *testing.T) {
 	g := start(t)
-	bystander := g.dial()
+	bystander := g.Dial()
 	session := bystander.Session()
 	host := "Host: " + g.Addr() + "\r\n"
 	without := func(name string) string {
@@ -93,7 +94,7 @@ func TestRawHandshakes(t *testing.T) {
 		{"two Origins", get(host + upgradeLines + "Origin: http://" + g.Addr() + "\r\nOrigin: http://evil.example\r\n"), 403},
 
 		{"a body", get(host+upgradeLines+"Content-Length: 5\r\n") + "hello", 400},
-		{"frames in a body", get(host+upgradeLines+"Content-Length: 40\r\n") + string(rawFrame(0x81, ping("smuggled"))), 400},
+		{"frames in a body", get(host+upgradeLines+"Content-Length: 40\r\n") + string(rig.RawFrame(0x81, ping("smuggled"))), 400},
 		{"a chunked body", get(host+upgradeLines+"Transfer-Encoding: chunked\r\n") + "5\r\nhello\r\n0\r\n\r\n", 400},
 		{"a body in two lengths", get(host+upgradeLines+"Content-Length: 5\r\nContent-Length: 6\r\n") + "hello!", 400},
 		{"a length and chunks", get(host+upgradeLines+"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n") + "0\r\n\r\nGET /metrics HTTP/1.1\r\n" + host + "\r\n", 400},
@@ -118,7 +119,7 @@ func TestRawHandshakes(t *testing.T) {
 		{"HTTP/0.9", "GET /v1/ws\r\n\r\n", 400},
 		{"TLS", "\x16\x03\x01\x00\xa5\x01\x00\x00\xa1\x03\x03" + strings.Repeat("\x00", 32) + "\r\n\r\n", 400},
 		{"no text at all", "\x00\xff\x00\xff\r\n\r\n", 400},
-		{"a frame without an upgrade", string(rawFrame(0x81, ping("a"))) + "\r\n\r\n", 400},
+		{"a frame without an upgrade", string(rig.RawFrame(0x81, ping("a"))) + "\r\n\r\n", 400},
 	} {
 		t.Run(strings.ReplaceAll(c.name, " ", "_"), func(t *testing.T) {
 			got, head, body := says(t, g, c.send)
@@ -146,8 +147,8 @@ func TestRawHandshakes(t *testing.T) {
 			t.Errorf("%s is sent to %s", path, to)
 		}
 	}
-	testkit.Eventually(t, "all are gone", func() bool { return g.metric("trl_connections") == 1 })
-	if log := g.log.String(); strings.Contains(log, `"level":"error"`) {
+	testkit.Eventually(t, "all are gone", func() bool { return g.Metric("trl_connections") == 1 })
+	if log := g.Log.String(); strings.Contains(log, `"level":"error"`) {
 		t.Error(log)
 	}
 }
@@ -161,7 +162,7 @@ func TestHostsAndOrigins(t *testing.T) {
 		c.Hosts, c.Origins = []string{"Trl.Example", "2001:DB8::1"}, []string{"https://app.example"}
 	}
 	beyond := func(c *Config) { c.Listen, c.Insecure = "0.0.0.0:0", true }
-	servers := map[string]*gateway{
+	servers := map[string]*server{
 		"loopback": start(t, withTokens),
 		"listed":   start(t, withTokens, listed),
 		"beyond":   start(t, withTokens, beyond, listed),

@@ -1,12 +1,14 @@
 package web
 
 import (
+	"io"
 	"net/http"
 	"net/http/cookiejar"
 	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -14,7 +16,9 @@ import (
 
 	"trl/internal/rig"
 	"trl/internal/testkit"
+	"trl/internal/testkit/gateway"
 	"trl/internal/testkit/issuer"
+	"trl/internal/testkit/limits"
 	"trl/web/auth"
 )
 
@@ -26,13 +30,13 @@ func TestConnectionsEndWithTheirJWT(t *testing.T) {
 	}
 	g := start(t, withTokens, func(c *Config) { c.JWT = j })
 	// A leeway in the past: it is let in, and over before long.
-	c := g.dial(i.Sign(func(c issuer.Claims) { c["exp"] = time.Now().Add(-5*time.Second + 3*time.Second).Unix() }))
+	c := g.Dial(i.Sign(func(c issuer.Claims) { c["exp"] = time.Now().Add(-5*time.Second + 3*time.Second).Unix() }))
 	if code := c.CloseStatus(); code != 4401 {
 		t.Errorf("%d", code)
 	}
-	g.dial(adminToken).Call("system.ping", nil)
+	g.Dial(gateway.AdminToken).Call("system.ping", nil)
 	// Its name is one of the issuer's: nobody becomes a token's subject by it.
-	ann := g.dial(i.Sign(func(c issuer.Claims) { c["sub"], c["trl_role"] = "bob", "admin" }))
+	ann := g.Dial(i.Sign(func(c issuer.Claims) { c["sub"], c["trl_role"] = "bob", "admin" }))
 	if who := ann.Call("system.capabilities", nil)["principal"].(map[string]any); who["subject"] != i.URL+"#bob" || who["role"] != "admin" {
 		t.Errorf("%v", who)
 	}
@@ -42,7 +46,7 @@ func TestOIDCLogin(t *testing.T) {
 	i := issuer.New(t)
 	secret := filepath.Join(t.TempDir(), "secret")
 	os.WriteFile(secret, []byte("client-secret\n"), 0o600)
-	var g *gateway
+	var g *server
 	conf := &auth.OIDCConfig{Issuer: i.URL, ClientID: "trl", SecretFile: secret, Role: auth.RoleRule{DefaultRole: auth.User}}
 	g = start(t, withTokens, func(c *Config) { c.OIDC = conf })
 	conf.RedirectURL = g.URL() + auth.CallbackPath // only now the port is known
@@ -144,7 +148,7 @@ func TestOIDCLogin(t *testing.T) {
 	if _, resp := browser(""); resp.StatusCode != 503 {
 		t.Errorf("without a provider: %d", resp.StatusCode)
 	}
-	if log := first.log.String() + g.log.String(); strings.Contains(log, "client-secret") || strings.Contains(log, "eyJ") {
+	if log := first.Log.String() + g.Log.String(); strings.Contains(log, "client-secret") || strings.Contains(log, "eyJ") {
 		t.Error("secrets in the log")
 	}
 }
@@ -173,7 +177,7 @@ func TestCallbackLocksNobodyOut(t *testing.T) {
 		resp.Body.Close()
 		return resp.StatusCode
 	}
-	for range 2 * int(constant(t, "web/auth.freeTries")) {
+	for range 2 * int(limits.Constant(t, "web/auth.freeTries")) {
 		if got := visit(auth.CallbackPath, "") + visit(auth.CallbackPath+"?state=x&code=y", "") + visit(auth.CallbackPath+"?state=x&code=y", "a.b.c"); got != 3*401 {
 			t.Fatalf("no attempt of this browser: %d", got)
 		}
@@ -182,4 +186,55 @@ func TestCallbackLocksNobodyOut(t *testing.T) {
 		t.Errorf("a login after that: %d", got)
 	}
 	testkit.Eventually(t, "codes that are guessed are slowed down", func() bool { return visit(auth.CallbackPath+"?state=a&code=guess", "a.b.c") == 429 })
+}
+
+// TestProviderThatIsDown: a login that the provider cannot answer for is 503, and no guess; nor is one for which there is no room.
+func TestProviderThatIsDown(t *testing.T) {
+	for _, path := range []string{"/token", "/keys"} {
+		t.Run(path, func(t *testing.T) {
+			i := issuer.New(t)
+			secret := filepath.Join(t.TempDir(), "secret")
+			os.WriteFile(secret, []byte("client-secret\n"), 0o600)
+			conf := &auth.OIDCConfig{Issuer: i.URL, ClientID: "trl", SecretFile: secret, Role: auth.RoleRule{DefaultRole: auth.User}}
+			g := start(t, withTokens, func(c *Config) { c.OIDC = conf })
+			conf.RedirectURL = g.URL() + auth.CallbackPath
+			var down atomic.Bool
+			up := i.Config.Handler
+			i.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.URL.Path == path && down.Load() {
+					http.Error(w, "upstream is down", http.StatusServiceUnavailable)
+					return
+				}
+				up.ServeHTTP(w, r)
+			})
+			login := func() (status int, words string) {
+				jar, _ := cookiejar.New(nil)
+				b := &http.Client{Jar: jar, Transport: &http.Transport{DisableKeepAlives: true}}
+				resp, err := b.Get(g.URL() + auth.OIDCPath)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer resp.Body.Close()
+				text, _ := io.ReadAll(resp.Body)
+				return resp.StatusCode, string(text)
+			}
+			down.Store(true)
+			for range limits.Constant(t, "web/auth.freeTries") + 3 {
+				if got, _ := login(); got != http.StatusServiceUnavailable {
+					t.Fatalf("while it is down: %d", got)
+				}
+			}
+			down.Store(false)
+			if got, _ := login(); got != http.StatusOK {
+				t.Errorf("once it is up: %d", got)
+			}
+			g = start(t, withTokens, fullLogins(t), func(c *Config) { c.OIDC = conf })
+			conf.RedirectURL = g.URL() + auth.CallbackPath
+			for range limits.Constant(t, "web/auth.freeTries") + 3 {
+				if got, words := login(); got != http.StatusServiceUnavailable || !strings.Contains(words, auth.ErrTooManyLogins.Error()) {
+					t.Fatalf("without room: %d %q", got, words)
+				}
+			}
+		})
+	}
 }

@@ -2,23 +2,20 @@ package web
 
 import (
 	"errors"
-	"time"
 
-	"trl/protocol"
 	"trl/web/listen"
+	"trl/web/rpc"
 )
 
 // liveConfig is what of a Config may be another one while the server serves: all that it reads from there. Never changed, only replaced
 // whole; the rest of a Config is s.cfg.
 type liveConfig struct {
-	origins      []string
-	maxFrame     int64         // of connections to come
-	slowClient   time.Duration // of connections to come
-	capabilities protocol.Capabilities
+	origins []string
+	clients rpc.LiveConfig
 }
 
 func (c *Config) liveConfig() *liveConfig {
-	return &liveConfig{c.Origins, c.MaxFrame, c.SlowClient, c.Capabilities}
+	return &liveConfig{c.Origins, rpc.LiveConfig{MaxFrame: c.MaxFrame, SlowClient: c.SlowClient, Capabilities: c.Capabilities}}
 }
 
 // Reload puts Origins, MaxFrame, SlowClient, Capabilities, TLSCert and TLSKey of c in force, or nothing of them; the rest of c is not

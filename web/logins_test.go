@@ -16,6 +16,8 @@ import (
 	"github.com/coder/websocket"
 
 	"trl/internal/rig"
+	"trl/internal/testkit/gateway"
+	"trl/internal/testkit/limits"
 )
 
 // TestCookieIsForALoginsOwnPath: what asks another port of this host for anything else is no way to get a login.
@@ -138,7 +140,7 @@ func at(path string, c *http.Cookie) *http.Cookie {
 // TestFormTellsTheLoginsPath: the page after the form keeps it, with a script of its own.
 func TestFormTellsTheLoginsPath(t *testing.T) {
 	g := start(t, withTokens)
-	resp, err := http.PostForm(g.URL()+"/login", url.Values{"token": {userToken}})
+	resp, err := http.PostForm(g.URL()+"/login", url.Values{"token": {gateway.UserToken}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -161,7 +163,7 @@ func fullLogins(t *testing.T) func(*Config) {
 	path := filepath.Join(t.TempDir(), "logins")
 	var text strings.Builder
 	until := time.Now().Add(time.Hour).UTC().Format(time.RFC3339)
-	for n := range constant(t, "web/auth.maxLogins") {
+	for n := range limits.Constant(t, "web/auth.maxLogins") {
 		fmt.Fprintf(&text, "sha256:%064x s%d user expires=%s\n", n, n, until)
 	}
 	if err := os.WriteFile(path, []byte(text.String()), 0o600); err != nil {

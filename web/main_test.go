@@ -7,15 +7,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/coder/websocket"
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/rs/zerolog"
-
 	"trl/internal/rig"
 	"trl/internal/testkit"
-	"trl/metrics"
+	"trl/internal/testkit/gateway"
 	"trl/pool"
-	"trl/runtime"
 	"trl/web/auth"
 	"trl/web/listen"
 )
@@ -27,44 +22,22 @@ const patience = 60 * time.Second
 
 type object = rig.Object
 
-// tokens is a Tokens of a test.
-type tokens map[string]auth.Principal
-
-func (t tokens) Lookup(token string) (*auth.Grant, auth.Outcome) {
-	if p, ok := t[token]; ok {
-		return &auth.Grant{Principal: p}, auth.Accepted
-	}
-	return nil, auth.Unknown
-}
-
-func (t tokens) ByID(string) *auth.Grant { return nil }
-
-// gateway is a real one on a free port, with real shells.
-type gateway struct {
+// server is a gateway with a Server in front of it, on a free port.
+type server struct {
 	*Server
-	t        testing.TB
-	pool     *pool.Pool
-	registry *prometheus.Registry
-	log      *testkit.LogBook
-	stop     func() error // Shutdown, once
+	*gateway.Gateway
+	stop func() error // Shutdown, once
 }
 
-func start(t testing.TB, change ...func(*Config)) *gateway {
+func start(t testing.TB, change ...func(*Config)) *server {
 	t.Helper()
 	return startWith(t, func(*pool.Config) {}, change...)
 }
 
 // startWith is start with another pool.
-func startWith(t testing.TB, tune func(*pool.Config), change ...func(*Config)) *gateway {
+func startWith(t testing.TB, tune func(*pool.Config), change ...func(*Config)) *server {
 	t.Helper()
-	testkit.StartsProcesses(t)
-	g := &gateway{t: t, registry: prometheus.NewRegistry(), log: &testkit.LogBook{}}
-	log := zerolog.New(g.log)
-	m := metrics.New(g.registry)
-	host, err := runtime.NewHost(runtime.Config{Isolation: "auto", Metrics: m, Log: log})
-	if err != nil {
-		t.Fatal(err)
-	}
+	g := &server{}
 	ownBound := func(who string) int { // as internal/serve wires it
 		if f, ok := g.cfg.Tokens.(*auth.TokenFile); ok {
 			return f.MaxSessions(who)
@@ -73,17 +46,18 @@ func startWith(t testing.TB, tune func(*pool.Config), change ...func(*Config)) *
 	}
 	sessions := pool.Config{MaxOfPrincipal: ownBound, Retention: time.Minute, BaseEnv: []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/tmp"}}
 	tune(&sessions)
-	g.pool = pool.New(sessions, runtime.Local(host), m, log)
+	g.Gateway = gateway.New(t, sessions)
 	cfg := Config{Config: listen.Config{Listen: "127.0.0.1:0", AuthNone: true}, Version: "test"}
 	for _, f := range change {
 		f(&cfg)
 	}
-	g.Server = New(cfg, g.pool, m, g.registry, log)
+	g.Server = New(cfg, g.Pool, g.Metrics, g.Registry, g.Logger)
 	if err := g.Listen(); err != nil {
-		host.Close()
+		g.CloseHost()
 		t.Fatal(err)
 	}
-	g.pool.Start()
+	g.Address = g.Addr()
+	g.Pool.Start()
 	served := make(chan error, 1)
 	go func() { served <- g.Serve() }()
 	g.stop = sync.OnceValue(func() error {
@@ -93,7 +67,7 @@ func startWith(t testing.TB, tune func(*pool.Config), change ...func(*Config)) *
 		if e := <-served; err == nil {
 			err = e
 		}
-		if e := host.Close(); err == nil {
+		if e := g.CloseHost(); err == nil {
 			err = e
 		}
 		return err
@@ -105,44 +79,4 @@ func startWith(t testing.TB, tune func(*pool.Config), change ...func(*Config)) *
 		http.DefaultClient.CloseIdleConnections()
 	})
 	return g
-}
-
-func (g *gateway) dialWith(o *websocket.DialOptions) (*websocket.Conn, *http.Response, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	ws, resp, err := websocket.Dial(ctx, "ws://"+g.Addr()+"/v1/ws", o)
-	if err == nil {
-		ws.SetReadLimit(-1)
-	}
-	return ws, resp, err
-}
-
-func (g *gateway) dial(token ...string) *rig.Client {
-	g.t.Helper()
-	o := &websocket.DialOptions{Subprotocols: []string{"trl.v1"}, HTTPHeader: http.Header{}}
-	if len(token) > 0 {
-		o.HTTPHeader.Set("Authorization", "Bearer "+token[0])
-	}
-	ws, _, err := g.dialWith(o)
-	if err != nil {
-		g.t.Fatal(err)
-	}
-	return rig.NewClient(g.t, ws)
-}
-
-// metric is the sum of a series over its labels.
-func (g *gateway) metric(name string) float64 {
-	families, err := g.registry.Gather()
-	if err != nil {
-		g.t.Fatal(err)
-	}
-	var sum float64
-	for _, f := range families {
-		if f.GetName() == name {
-			for _, m := range f.GetMetric() {
-				sum += m.GetCounter().GetValue() + m.GetGauge().GetValue()
-			}
-		}
-	}
-	return sum
 }

@@ -11,7 +11,11 @@ import (
 	"testing"
 
 	"github.com/coder/websocket"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
 
+	"trl/internal/testkit/gateway"
+	"trl/metrics"
 	"trl/web/auth"
 	"trl/web/listen"
 )
@@ -85,15 +89,9 @@ func ask(t *testing.T, method, url string, headers ...string) (*http.Response, s
 
 var routes = []string{"/", "/login", "/healthz", "/readyz", "/metrics", "/v1/schema", "/v1/ws", "/nothing"}
 
-const (
-	adminToken = "admin-token-0123456789abcdef"
-	userToken  = "user-token-0123456789abcdef"
-	viewToken  = "view-token-0123456789abcdef"
-)
-
 func withTokens(c *Config) {
 	c.AuthNone = false
-	c.Tokens = tokens{adminToken: {Subject: "ann", Role: auth.Admin}, userToken: {Subject: "bob", Role: auth.User}, viewToken: {Subject: "ann", Role: auth.Viewer}}
+	c.Tokens = gateway.RoleTokens
 }
 
 func TestForeignNamesAndPagesGetNothing(t *testing.T) { // K1, K2
@@ -114,12 +112,12 @@ func TestForeignNamesAndPagesGetNothing(t *testing.T) { // K1, K2
 		}
 	}
 	for _, origin := range []string{"https://evil.example", "null", "http://127.0.0.1.evil.com"} {
-		_, resp, err := g.dialWith(&websocket.DialOptions{HTTPHeader: http.Header{"Origin": {origin}}})
+		_, resp, err := g.DialWith(&websocket.DialOptions{HTTPHeader: http.Header{"Origin": {origin}}})
 		if err == nil || resp.StatusCode != 403 {
 			t.Errorf("upgrade with Origin %s: %v", origin, err)
 		}
 	}
-	ws, _, err := g.dialWith(&websocket.DialOptions{HTTPHeader: http.Header{"Origin": {g.URL()}}})
+	ws, _, err := g.DialWith(&websocket.DialOptions{HTTPHeader: http.Header{"Origin": {g.URL()}}})
 	if err != nil {
 		t.Fatalf("own origin: %v", err)
 	}
@@ -129,11 +127,11 @@ func TestForeignNamesAndPagesGetNothing(t *testing.T) { // K1, K2
 func TestNothingWithoutToken(t *testing.T) { // K3, K18
 	g := start(t, withTokens)
 	for _, h := range []http.Header{
-		{}, {"Authorization": {"Bearer wrong"}}, {"Authorization": {"Basic " + adminToken}}, {"Authorization": {"Bearer"}},
+		{}, {"Authorization": {"Bearer wrong"}}, {"Authorization": {"Basic " + gateway.AdminToken}}, {"Authorization": {"Bearer"}},
 		{"Sec-Websocket-Protocol": {"trl.v1, trl.token.!!!"}}, {"Cookie": {"trl_token=x"}},
-		{"Authorization": {"Bearer wrong"}, "Sec-Websocket-Protocol": {"trl.token." + base64.RawURLEncoding.EncodeToString([]byte(adminToken))}},
+		{"Authorization": {"Bearer wrong"}, "Sec-Websocket-Protocol": {"trl.token." + base64.RawURLEncoding.EncodeToString([]byte(gateway.AdminToken))}},
 	} {
-		_, resp, err := g.dialWith(&websocket.DialOptions{HTTPHeader: h})
+		_, resp, err := g.DialWith(&websocket.DialOptions{HTTPHeader: h})
 		if err == nil || resp.StatusCode != 401 {
 			t.Errorf("%v: %v", h, err)
 		}
@@ -141,7 +139,7 @@ func TestNothingWithoutToken(t *testing.T) { // K3, K18
 	if resp, _ := get(t, g.URL()+"/metrics"); resp.StatusCode != 401 {
 		t.Errorf("/metrics: %d", resp.StatusCode)
 	}
-	if resp, body := get(t, g.URL()+"/metrics", "Authorization", "Bearer "+viewToken); resp.StatusCode != 200 || !strings.Contains(body, "trl_sessions") {
+	if resp, body := get(t, g.URL()+"/metrics", "Authorization", "Bearer "+gateway.ViewToken); resp.StatusCode != 200 || !strings.Contains(body, "trl_sessions") {
 		t.Errorf("/metrics with a token: %d", resp.StatusCode)
 	}
 	for _, route := range []string{"/healthz", "/readyz", "/v1/schema", "/", "/login"} {
@@ -150,14 +148,14 @@ func TestNothingWithoutToken(t *testing.T) { // K3, K18
 			t.Errorf("%s: %d %v", route, resp.StatusCode, resp.Header)
 		}
 	}
-	g.dial(adminToken).Call("system.ping", nil)
+	g.Dial(gateway.AdminToken).Call("system.ping", nil)
 }
 
 func TestBrowserToken(t *testing.T) { // K5
 	g := start(t, withTokens)
-	entry := "trl.token." + base64.RawURLEncoding.EncodeToString([]byte(adminToken))
+	entry := "trl.token." + base64.RawURLEncoding.EncodeToString([]byte(gateway.AdminToken))
 	for _, offered := range [][]string{{"trl.v1", entry}, {entry, "trl.v1"}, {entry + "=", "trl.v1"}} {
-		ws, resp, err := g.dialWith(&websocket.DialOptions{Subprotocols: offered})
+		ws, resp, err := g.DialWith(&websocket.DialOptions{Subprotocols: offered})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -192,19 +190,19 @@ func TestLoginSetsCookie(t *testing.T) {
 			t.Fatalf("wrong token: %d", resp.StatusCode)
 		}
 	}
-	for _, resp := range []*http.Response{login("Bearer "+userToken, ""), login("", url.Values{"token": {userToken}}.Encode())} {
+	for _, resp := range []*http.Response{login("Bearer "+gateway.UserToken, ""), login("", url.Values{"token": {gateway.UserToken}}.Encode())} {
 		c := resp.Cookies()
-		if len(c) != 1 || !c[0].HttpOnly || c[0].SameSite != http.SameSiteStrictMode || strings.Contains(c[0].Value, userToken) || len(c[0].Value) < 40 {
+		if len(c) != 1 || !c[0].HttpOnly || c[0].SameSite != http.SameSiteStrictMode || strings.Contains(c[0].Value, gateway.UserToken) || len(c[0].Value) < 40 {
 			t.Fatalf("%d %v", resp.StatusCode, c)
 		}
-		ws, _, err := g.dialWith(&websocket.DialOptions{HTTPHeader: http.Header{"Cookie": {c[0].Name + "=" + c[0].Value}, "Origin": {g.URL()}}})
+		ws, _, err := g.DialWith(&websocket.DialOptions{HTTPHeader: http.Header{"Cookie": {c[0].Name + "=" + c[0].Value}, "Origin": {g.URL()}}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		ws.CloseNow()
 	}
 	_, page := get(t, g.URL()+"/login")
-	if !strings.Contains(page, "#token=") || strings.Contains(page, userToken) {
+	if !strings.Contains(page, "#token=") || strings.Contains(page, gateway.UserToken) {
 		t.Fatal(page)
 	}
 }
@@ -212,10 +210,10 @@ func TestLoginSetsCookie(t *testing.T) {
 func TestBeyondLoopback(t *testing.T) { // K15
 	for name, c := range map[string]Config{
 		"auth none":          {Config: listen.Config{Listen: "0.0.0.0:0", AuthNone: true, Insecure: true}},
-		"plain HTTP":         {Config: listen.Config{Listen: "0.0.0.0:0"}, Tokens: tokens{}},
-		"all addresses":      {Config: listen.Config{Listen: ":0"}, Tokens: tokens{}},
+		"plain HTTP":         {Config: listen.Config{Listen: "0.0.0.0:0"}, Tokens: gateway.Tokens{}},
+		"all addresses":      {Config: listen.Config{Listen: ":0"}, Tokens: gateway.Tokens{}},
 		"no tokens":          {Config: listen.Config{Listen: "127.0.0.1:0"}},
-		"broken certificate": {Config: listen.Config{Listen: "127.0.0.1:0", TLSCert: "/nonexistent", TLSKey: "/nonexistent"}, Tokens: tokens{}},
+		"broken certificate": {Config: listen.Config{Listen: "127.0.0.1:0", TLSCert: "/nonexistent", TLSKey: "/nonexistent"}, Tokens: gateway.Tokens{}},
 	} {
 		s := start0(c)
 		if err := s.Listen(); err == nil {
@@ -225,9 +223,15 @@ func TestBeyondLoopback(t *testing.T) { // K15
 			t.Errorf("%s: a listener is left", name)
 		}
 	}
-	s := start0(Config{Config: listen.Config{Listen: "0.0.0.0:0", Insecure: true}, Tokens: tokens{}})
+	s := start0(Config{Config: listen.Config{Listen: "0.0.0.0:0", Insecure: true}, Tokens: gateway.Tokens{}})
 	if err := s.Listen(); err != nil {
 		t.Fatal(err)
 	}
 	s.stopListening(t.Context())
+}
+
+// start0 is a server without a pool, for what does not reach it.
+func start0(c Config) *Server {
+	r := prometheus.NewRegistry()
+	return New(c, nil, metrics.New(r), r, zerolog.Nop())
 }

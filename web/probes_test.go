@@ -17,18 +17,20 @@ import (
 
 	"trl/internal/rig"
 	"trl/internal/testkit"
+	"trl/internal/testkit/gateway"
+	"trl/internal/testkit/limits"
 	"trl/pool"
 	"trl/protocol"
 	"trl/web/listen"
 )
 
 // limitProbes go beyond each bound, by the page's first column.
-var limitProbes = map[string]func(*testing.T) []string{
+var limitProbes = map[string]limits.Probe{
 	"a message": func(t *testing.T) []string {
 		path := filepath.Join(t.TempDir(), "s")
 		g := start(t, func(c *Config) { c.Unix = path })
-		c := upgrade(t, g)
-		go c.Write(rawFrame(0x81, xs(4<<20+1))) // ends with the connection
+		c := g.Raw()
+		go c.Write(rig.RawFrame(0x81, xs(4<<20+1))) // ends with the connection
 		closed := hear(c, 0)
 		conn, err := net.Dial("unix", path)
 		if err != nil {
@@ -39,28 +41,28 @@ var limitProbes = map[string]func(*testing.T) []string{
 		var f rig.Frame
 		line, _ := bufio.NewReader(conn).ReadBytes('\n')
 		json.Unmarshal(line, &f)
-		return append(came(&f), closed)
+		return append(limits.Came(&f), closed)
 	},
 	"fragments of a message": func(t *testing.T) []string {
-		return rawAnswer(t, all(rawFrame(0x01, "{"), []byte(strings.Repeat(string(rawFrame(0x00, "")), int(constant(t, "web/transport.maxPieces"))+10))))
+		return rawAnswer(t, all(rig.RawFrame(0x01, "{"), []byte(strings.Repeat(string(rig.RawFrame(0x00, "")), int(limits.Constant(t, "web/transport.maxPieces"))+10))))
 	},
 	"time from a message's first byte to its last": func(t *testing.T) []string {
 		g := start(t, func(c *Config) { c.stall = 100 * time.Millisecond })
-		c := upgrade(t, g)
-		c.Write(rawFrame(0x01, "{"))
+		c := g.Raw()
+		c.Write(rig.RawFrame(0x01, "{"))
 		return []string{strings.TrimSuffix(hear(c, 0), ",")}
 	},
 	"pings and pongs in a second": func(t *testing.T) []string {
-		return rawAnswer(t, []byte(strings.Repeat(string(rawFrame(0x89, "")), int(constant(t, "web/transport.maxControls"))+50)))
+		return rawAnswer(t, []byte(strings.Repeat(string(rig.RawFrame(0x89, "")), int(limits.Constant(t, "web/transport.maxControls"))+50)))
 	},
 	"`id`, as written": func(t *testing.T) []string {
-		c := start(t).dial()
+		c := start(t).Dial()
 		c.SendText(`{"id":"` + xs(protocol.MaxID-1) + `","method":"system.ping"}`)
-		return came(c.Await("a refusal", func(f *rig.Frame) bool { return f.Event == "" }))
+		return limits.Came(c.Await("a refusal", func(f *rig.Frame) bool { return f.Event == "" }))
 	},
 	"`request_id`, as written": refusedParams(request("exec.cancel", object{"request_id": xs(protocol.MaxID)})),
 	"an id in `params`: `session_id`, `exec_id`, `process_id`, `term_id`, `stream_id`, `share_id`, `recording_id`": func(t *testing.T) []string {
-		c := start(t).dial()
+		c := start(t).Dial()
 		for method, field := range map[string]string{
 			"session.info": "session_id", "exec.wait": "exec_id", "process.info": "process_id", "term.snapshot": "term_id", "stream.ack": "stream_id",
 			"share.revoke": "share_id", "recording.info": "recording_id",
@@ -69,7 +71,7 @@ var limitProbes = map[string]func(*testing.T) []string{
 			if method == "stream.ack" {
 				params["offset"] = 1
 			}
-			if got := came(c.Try(method, params)); !slices.Equal(got, []string{"`INVALID_PARAMS`", "`" + field + "`"}) {
+			if got := limits.Came(c.Try(method, params)); !slices.Equal(got, []string{"`INVALID_PARAMS`", "`" + field + "`"}) {
 				t.Errorf("%s: %s", method, got)
 			}
 		}
@@ -77,9 +79,9 @@ var limitProbes = map[string]func(*testing.T) []string{
 	},
 	"`session`, a name in an id's place": refusedParams(request("exec.list", object{"session": xs(protocol.MaxSession + 1)})),
 	"nesting of `params`": func(t *testing.T) []string {
-		c := start(t).dial()
+		c := start(t).Dial()
 		c.SendText(`{"id":1,"method":"session.create","params":{"labels":` + strings.Repeat(`{"a":`, 40) + `1` + strings.Repeat("}", 40) + `}}`)
-		return came(c.Answer(1))
+		return limits.Came(c.Answer(1))
 	},
 	"`command`": refusedParams(
 		request("exec.stream", object{"command": xs(protocol.MaxCommand + 1)}),
@@ -105,32 +107,23 @@ var limitProbes = map[string]func(*testing.T) []string{
 	"`cols` and `rows`":                  refusedParams(request("term.open", object{"cols": protocol.MaxSize + 1, "rows": 24})),
 	"`expires_in_s`":                     refusedParams(request("share.create", object{"session_id": "s", "expires_in_s": protocol.MaxShareTime + 1})),
 	"`until.output`, compiled": func(t *testing.T) []string {
-		c := start(t).dial()
+		c := start(t).Dial()
 		p := c.Call("process.start", object{"command": "sleep 300"}).Str("process_id")
-		return came(c.Try("process.wait", object{"process_id": p, "until": object{"output": strings.Repeat("x{1000}", 3)}}))
+		return limits.Came(c.Try("process.wait", object{"process_id": p, "until": object{"output": strings.Repeat("x{1000}", 3)}}))
 	},
 	"`timeout_s` of a command": func(t *testing.T) []string {
-		c := start(t).dial()
+		c := start(t).Dial()
 		if got := c.Call("exec.run", object{"command": ":", "timeout_s": 1e6}).Num("timeout_s"); got != 24*3600 {
 			t.Error(got)
 		}
 		return []string{"`timeout_s`"}
 	},
 	"`max_output_bytes` of each stream": func(t *testing.T) []string {
-		c := startWith(t, func(c *pool.Config) { c.MaxOutput = 64 << 10 }).dial()
+		c := startWith(t, func(c *pool.Config) { c.MaxOutput = 64 << 10 }).Dial()
 		return cut(t, c.Call("exec.run", object{"command": "head -c 100000 /dev/zero", "max_output_bytes": 100_000}), 64<<10)
 	},
-	"`max_bytes` of `process.logs`": func(t *testing.T) []string {
-		c := startWith(t, func(c *pool.Config) { c.RingBytes = maxLogBytes + 1<<20 }).dial()
-		p := c.Call("process.start", object{"command": fmt.Sprintf("yes | tr -d '\\n' | head -c %d", maxLogBytes+1000)}).Str("process_id")
-		c.Call("process.wait", object{"process_id": p, "until": object{"exit": true}})
-		if got := c.Call("process.logs", object{"process_id": p, "max_bytes": 1 << 30}).Num("next_offset"); got != maxLogBytes {
-			t.Error(got)
-		}
-		return []string{"`next_offset`"}
-	},
 	"a command's text in lists and events": func(t *testing.T) []string {
-		c := start(t).dial()
+		c := start(t).Dial()
 		s := c.Session()
 		c.Run(s, ":"+strings.Repeat(" ", 10_000))
 		list := c.Call("exec.list", object{"session_id": s})["execs"].([]any)
@@ -140,7 +133,7 @@ var limitProbes = map[string]func(*testing.T) []string{
 		return []string{"its beginning"}
 	},
 	"commands in the answer of `exec.list`": func(t *testing.T) []string {
-		c := start(t).dial()
+		c := start(t).Dial()
 		s := c.Session()
 		for i := range 201 {
 			c.Run(s, fmt.Sprint(": ", i))
@@ -152,111 +145,71 @@ var limitProbes = map[string]func(*testing.T) []string{
 		return []string{"the latest"}
 	},
 
-	"requests in flight": func(t *testing.T) []string {
-		g := start(t)
-		e := sleeping(g.dial()) // on another connection: a request is in flight for a moment after its answer
-		c := g.dial()
-		for range maxInFlight {
-			c.Begin("exec.wait", object{"exec_id": e})
-		}
-		return came(c.Try("system.ping", nil))
-	},
-	"further requests in flight that end or steer work": func(t *testing.T) []string {
-		g := start(t)
-		other := g.dial() // as above
-		p := other.Call("process.start", object{"command": "trap '' TERM; echo deaf; while :; do sleep 1; done"}).Str("process_id")
-		other.Call("process.wait", object{"process_id": p, "until": object{"output": "deaf"}})
-		e := sleeping(other)
-		c := g.dial()
-		for range maxInFlight {
-			c.Begin("exec.wait", object{"exec_id": e})
-		}
-		for range maxUrgent {
-			c.Begin("process.kill", object{"process_id": p, "kill_grace_s": 60})
-		}
-		return came(c.Try("exec.cancel", object{"exec_id": e}))
-	},
-	"streams that it follows": func(t *testing.T) []string {
-		g := start(t)
-		c := g.dial()
-		other := sleeping(g.dial())
-		queued(c, maxStreams)
-		return came(c.Try("exec.attach", object{"exec_id": other}))
-	},
-	"requests that `exec.cancel` by `request_id` reaches back to": func(t *testing.T) []string {
-		c := start(t).dial()
-		first := c.Begin("exec.run", object{"command": ":"})
-		c.Answer(first)
-		for range maxRecent {
-			c.Try("exec.run", object{"command": ":"})
-		}
-		return came(c.Try("exec.cancel", object{"request_id": first}))
-	},
 	"time in which it reads nothing": func(t *testing.T) []string {
 		g := start(t, func(c *Config) { c.SlowClient = 300 * time.Millisecond })
-		c := upgrade(t, g)
-		c.text(`{"id":1,"method":"exec.stream","params":{"command":"yes"}}`)
-		testkit.Eventually(t, "the end", func() bool { return g.metric("trl_slow_clients_dropped_total") == 1 })
+		c := g.Raw()
+		c.Text(`{"id":1,"method":"exec.stream","params":{"command":"yes"}}`)
+		testkit.Eventually(t, "the end", func() bool { return g.Metric("trl_slow_clients_dropped_total") == 1 })
 		return []string{"disconnected"}
 	},
 
 	"waiting commands": func(t *testing.T) []string {
-		c := start(t).dial()
+		c := start(t).Dial()
 		s := c.Session()
-		sleeping(c, s)
+		limits.Sleep(c, s)
 		for range 64 {
 			c.Begin("exec.run", object{"session_id": s, "command": ":"})
 		}
-		return came(c.Try("exec.run", object{"session_id": s, "command": ":"}))
+		return limits.Came(c.Try("exec.run", object{"session_id": s, "command": ":"}))
 	},
 	"text, stdin and variables of the waiting commands": func(t *testing.T) []string {
-		c := start(t).dial()
+		c := start(t).Dial()
 		s := c.Session()
-		sleeping(c, s)
+		limits.Sleep(c, s)
 		for range 5 {
 			c.Begin("exec.run", object{"session_id": s, "command": ":", "stdin": xs(3 << 20)})
 		}
-		return came(c.Try("exec.run", object{"session_id": s, "command": ":", "stdin": xs(2 << 20)}))
+		return limits.Came(c.Try("exec.run", object{"session_id": s, "command": ":", "stdin": xs(2 << 20)}))
 	},
 	"processes and terminals": func(t *testing.T) []string {
-		c := start(t).dial()
+		c := start(t).Dial()
 		s := c.Session()
 		for i := range 256 {
 			if f := c.Try("process.start", object{"session_id": s, "command": "sleep 300"}); !f.OK {
 				t.Fatalf("%d: %+v", i, f.Error)
 			}
 		}
-		if words := came(c.Try("term.open", object{"session_id": s, "cols": 80, "rows": 24})); words[0] != "`LIMIT_EXCEEDED`" {
+		if words := limits.Came(c.Try("term.open", object{"session_id": s, "cols": 80, "rows": 24})); words[0] != "`LIMIT_EXCEEDED`" {
 			t.Error(words)
 		}
-		return came(c.Try("process.start", object{"session_id": s, "command": ":"}))
+		return limits.Came(c.Try("process.start", object{"session_id": s, "command": ":"}))
 	},
 	"stdin that a process has not read": func(t *testing.T) []string {
-		c := start(t).dial()
+		c := start(t).Dial()
 		p := c.Call("process.start", object{"command": "sleep 300", "stdin": "open"}).Str("process_id")
 		for range 3 { // the pipe takes some of it
 			if f := c.Try("process.input", object{"process_id": p, "data": xs(1 << 20)}); !f.OK {
-				return came(f)
+				return limits.Came(f)
 			}
 		}
 		return nil
 	},
 	"`process.wait` of one process": func(t *testing.T) []string {
-		c := start(t).dial()
+		c := start(t).Dial()
 		p := c.Call("process.start", object{"command": "sleep 300"}).Str("process_id")
 		for range 65 { // at the same time: any of them may be the one too many
 			c.Begin("process.wait", object{"process_id": p, "until": object{"exit": true}})
 		}
-		return came(c.Await("a refusal", func(f *rig.Frame) bool { return f.Event == "" }))
+		return limits.Came(c.Await("a refusal", func(f *rig.Frame) bool { return f.Event == "" }))
 	},
 	"watchers": func(t *testing.T) []string {
 		g := start(t)
-		c := g.dial()
+		c := g.Dial()
 		s := c.Session()
 		for range 128 {
-			g.dial().Call("session.watch", object{"session_id": s})
+			g.Dial().Call("session.watch", object{"session_id": s})
 		}
-		return came(c.Try("session.watch", object{"session_id": s}))
+		return limits.Came(c.Try("session.watch", object{"session_id": s}))
 	},
 	"events that a watcher has not read": func(t *testing.T) []string {
 		return overflow(t, ":", 1024/4+1)
@@ -265,7 +218,7 @@ var limitProbes = map[string]func(*testing.T) []string{
 		return overflow(t, ":"+strings.Repeat(" ", protocol.MaxText), 200)
 	},
 	"output that is kept of a stream": func(t *testing.T) []string {
-		c := start(t).dial()
+		c := start(t).Dial()
 		s := c.Session()
 		e := c.Call("exec.run", object{"session_id": s, "command": "yes | head -c 3000000"}).Str("exec_id")
 		c.Call("exec.attach", object{"exec_id": e})
@@ -281,15 +234,15 @@ var limitProbes = map[string]func(*testing.T) []string{
 		return forgotten(t, "head -c 1000000 /dev/zero", 18)
 	},
 	"remembered request keys, each for 10 minutes": func(t *testing.T) []string {
-		c := startWith(t, func(c *pool.Config) { c.MaxKeys = 3 }).dial()
+		c := startWith(t, func(c *pool.Config) { c.MaxKeys = 3 }).Dial()
 		for i := range 3 {
 			c.Call("exec.run", object{"command": ":", "request_key": fmt.Sprint(i)})
 		}
 		c.Call("exec.run", object{"command": ":", "request_key": "0"}) // one that is remembered is answered
-		return came(c.Try("exec.run", object{"command": ":", "request_key": "3"}))
+		return limits.Came(c.Try("exec.run", object{"command": ":", "request_key": "3"}))
 	},
 	"a session's state that trl reads from its shell": func(t *testing.T) []string {
-		c := start(t).dial()
+		c := start(t).Dial()
 		s := c.Session()
 		c.Run(s, "x=$(head -c 16777217 /dev/zero | tr '\\0' a)")
 		r := c.Call("exec.run", object{"session_id": s, "command": "kill -9 $$"})
@@ -299,7 +252,7 @@ var limitProbes = map[string]func(*testing.T) []string{
 		return []string{"`state_lost`"}
 	},
 	"output that is read for a snapshot": func(t *testing.T) []string {
-		c := start(t).dial()
+		c := start(t).Dial()
 		s := c.Session()
 		term := c.Call("term.open", object{"session_id": s, "cols": 80, "rows": 24, "command": `echo top; yes x | tr "\n" "\r" | head -c 300000`}).Str("term_id")
 		c.Call("term.detach", object{"term_id": term})
@@ -312,17 +265,17 @@ var limitProbes = map[string]func(*testing.T) []string{
 		return []string{"earlier output is not in the snapshot"}
 	},
 	"share links": func(t *testing.T) []string {
-		c := start(t).dial()
+		c := start(t).Dial()
 		s := c.Session()
 		for range 64 {
 			c.Call("share.create", object{"session_id": s})
 		}
-		return came(c.Try("share.create", object{"session_id": s}))
+		return limits.Came(c.Try("share.create", object{"session_id": s}))
 	},
 
 	"bytes of ended work of one principal, in all its sessions": func(t *testing.T) []string {
 		g := startWith(t, func(c *pool.Config) { c.MaxRetainedBytesOfPrincipal = 4 << 20 }, withTokens)
-		bob, ann := g.dial(userToken), g.dial(adminToken)
+		bob, ann := g.Dial(gateway.UserToken), g.Dial(gateway.AdminToken)
 		others := large(ann, ann.Session())
 		dead, alive := bob.Session(), bob.Session()
 		first := large(bob, dead)
@@ -331,7 +284,7 @@ var limitProbes = map[string]func(*testing.T) []string{
 		until := func(gone string) (words []string) {
 			for range 100 {
 				newest = large(bob, alive)
-				if words = came(bob.Try("exec.wait", object{"exec_id": gone})); words[0] == "`EXEC_NOT_FOUND`" {
+				if words = limits.Came(bob.Try("exec.wait", object{"exec_id": gone})); words[0] == "`EXEC_NOT_FOUND`" {
 					return words
 				}
 			}
@@ -348,14 +301,14 @@ var limitProbes = map[string]func(*testing.T) []string{
 	},
 	"bytes of ended work of all principals": func(t *testing.T) []string {
 		g := startWith(t, func(c *pool.Config) { c.MaxRetainedBytes = 4 << 20 }, withTokens)
-		bob, ann := g.dial(userToken), g.dial(adminToken)
+		bob, ann := g.Dial(gateway.UserToken), g.Dial(gateway.AdminToken)
 		others := large(ann, ann.Session())
 		s := bob.Session()
 		first := large(bob, s)
 		words := []string{}
 		for range 100 {
 			large(bob, s)
-			if words = came(bob.Try("exec.wait", object{"exec_id": first})); words[0] == "`EXEC_NOT_FOUND`" {
+			if words = limits.Came(bob.Try("exec.wait", object{"exec_id": first})); words[0] == "`EXEC_NOT_FOUND`" {
 				break
 			}
 		}
@@ -363,18 +316,18 @@ var limitProbes = map[string]func(*testing.T) []string{
 		return words
 	},
 	"ended sessions, each kept for `--retention`": func(t *testing.T) []string {
-		c := startWith(t, func(c *pool.Config) { c.MaxRetained = 2 }).dial()
+		c := startWith(t, func(c *pool.Config) { c.MaxRetained = 2 }).Dial()
 		var ended []string
 		for range 3 {
 			ended = append(ended, c.Session())
 			c.Call("session.destroy", object{"session_id": ended[len(ended)-1]})
 		}
 		c.Call("session.info", object{"session_id": ended[1]})
-		return came(c.Try("session.info", object{"session_id": ended[0]}))
+		return limits.Came(c.Try("session.info", object{"session_id": ended[0]}))
 	},
 	"remembered request keys of all principals": func(t *testing.T) []string {
 		g := startWith(t, func(c *pool.Config) { c.MaxKeysOfAll = 4 }, withTokens)
-		bob, ann := g.dial(userToken), g.dial(adminToken)
+		bob, ann := g.Dial(gateway.UserToken), g.Dial(gateway.AdminToken)
 		keyed := func(c *rig.Client, key string) *rig.Frame {
 			return c.Try("exec.run", object{"command": ":", "request_key": key})
 		}
@@ -384,7 +337,7 @@ var limitProbes = map[string]func(*testing.T) []string{
 			}
 		}
 		keyed(ann, "1")
-		words := came(keyed(bob, "4"))
+		words := limits.Came(keyed(bob, "4"))
 		if f := keyed(ann, "2"); !f.OK {
 			t.Errorf("another principal, with less than its share: %+v", f.Error)
 		}
@@ -392,17 +345,17 @@ var limitProbes = map[string]func(*testing.T) []string{
 	},
 	"browsers in which it is logged in": func(t *testing.T) []string {
 		g := start(t, withTokens)
-		first := g.logIn(userToken)
-		for range constant(t, "web/auth.maxOwnLogins") - 1 {
-			g.logIn(userToken)
+		first := g.logIn(gateway.UserToken)
+		for range limits.Constant(t, "web/auth.maxOwnLogins") - 1 {
+			g.logIn(gateway.UserToken)
 		}
 		ws, _, err := g.dialCookie(first)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer ws.CloseNow()
-		g.logIn(adminToken)
-		second := g.logIn(userToken)
+		g.logIn(gateway.AdminToken)
+		second := g.logIn(gateway.UserToken)
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
 		for err == nil {
@@ -420,30 +373,30 @@ var limitProbes = map[string]func(*testing.T) []string{
 	},
 	"browsers with a login": func(t *testing.T) []string {
 		g := start(t, withTokens, fullLogins(t))
-		resp, _ := post(t, g.URL()+"/login", "Authorization", "Bearer "+userToken)
+		resp, _ := post(t, g.URL()+"/login", "Authorization", "Bearer "+gateway.UserToken)
 		return []string{fmt.Sprint("HTTP ", resp.StatusCode)}
 	},
 
 	"its connections": func(t *testing.T) []string {
 		g := start(t, withTokens, func(c *Config) { c.MaxConns = 16 })
 		for range 14 {
-			g.dial(userToken)
+			g.Dial(gateway.UserToken)
 		}
-		words := []string{fmt.Sprint("HTTP ", g.status(bearerHeader(userToken)))}
-		g.dial(adminToken)
-		g.dial(adminToken)
+		words := []string{fmt.Sprint("HTTP ", g.status(bearerHeader(gateway.UserToken)))}
+		g.Dial(gateway.AdminToken)
+		g.Dial(gateway.AdminToken)
 		return words
 	},
 	"connections": func(t *testing.T) []string {
 		g := start(t, withTokens, func(c *Config) { c.MaxConns = 16 })
 		for range 16 {
-			g.dial(adminToken)
+			g.Dial(gateway.AdminToken)
 		}
-		return []string{fmt.Sprint("HTTP ", g.status(bearerHeader(userToken)))}
+		return []string{fmt.Sprint("HTTP ", g.status(bearerHeader(gateway.UserToken)))}
 	},
 	"its live sessions": func(t *testing.T) []string {
 		g := startWith(t, func(c *pool.Config) { c.MaxSessions = 8 }, withTokens)
-		bob, ann := g.dial(userToken), g.dial(adminToken)
+		bob, ann := g.Dial(gateway.UserToken), g.Dial(gateway.AdminToken)
 		for range 7 {
 			bob.Session()
 		}
@@ -452,11 +405,11 @@ var limitProbes = map[string]func(*testing.T) []string{
 			t.Errorf("%+v", own)
 		}
 		ann.Session()
-		return came(own)
+		return limits.Came(own)
 	},
 	"live sessions": func(t *testing.T) []string {
 		g := startWith(t, func(c *pool.Config) { c.MaxSessions = 8 }, withTokens)
-		ann := g.dial(adminToken)
+		ann := g.Dial(gateway.AdminToken)
 		for range 8 {
 			ann.Session()
 		}
@@ -464,106 +417,30 @@ var limitProbes = map[string]func(*testing.T) []string{
 		if f.Error == nil || f.Error.Details.Num("max_sessions") != 8 {
 			t.Errorf("%+v", f)
 		}
-		return came(f)
+		return limits.Came(f)
 	},
 	"connections of one share link's guests": func(t *testing.T) []string {
 		g := start(t)
-		c := g.dial()
+		c := g.Dial()
 		token := c.Call("share.create", object{"session_id": c.Session()}).Str("token")
 		for range 16 {
-			g.dial(token)
+			g.Dial(token)
 		}
 		return []string{fmt.Sprint("HTTP ", g.status(bearerHeader(token)))}
 	},
 	"unused tickets": func(t *testing.T) []string {
 		g := start(t, withTokens)
-		for range constant(t, "web/auth.maxOwnTickets") {
-			if resp, _ := post(t, g.URL()+"/v1/tickets", "Authorization", "Bearer "+userToken); resp.StatusCode != 200 {
+		for range limits.Constant(t, "web/auth.maxOwnTickets") {
+			if resp, _ := post(t, g.URL()+"/v1/tickets", "Authorization", "Bearer "+gateway.UserToken); resp.StatusCode != 200 {
 				t.Fatal(resp.Status)
 			}
 		}
-		resp, _ := post(t, g.URL()+"/v1/tickets", "Authorization", "Bearer "+userToken)
+		resp, _ := post(t, g.URL()+"/v1/tickets", "Authorization", "Bearer "+gateway.UserToken)
 		return []string{fmt.Sprint("HTTP ", resp.StatusCode)}
-	},
-	"messages above 256 KiB in transit, each counted as the largest possible one": func(t *testing.T) []string {
-		g := start(t, withTokens, func(c *Config) { c.stall = patience })
-		var begun []func()
-		for range principalReading / (4 << 20) {
-			c := g.dial(userToken)
-			w, err := c.Ws.Writer(context.Background(), websocket.MessageText)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _, err := w.Write([]byte(`{"id":1,"method":"exec.run","params":{"session_id":"no","command":"` + xs(300<<10))); err != nil {
-				t.Fatal(err)
-			}
-			begun = append(begun, func() {
-				w.Write([]byte(`"}}`))
-				w.Close()
-				c.Answer(1)
-			})
-		}
-		a := g.accountOf("bob")
-		testkit.Eventually(t, "all places are taken", func() bool {
-			if a.reading.TryAcquire(1) {
-				a.reading.Release(1)
-				return false
-			}
-			return true
-		})
-		return waits(t, g, g.dial(userToken), g.dial(adminToken), func(c *rig.Client) int {
-			return c.Begin("exec.run", object{"session_id": "no", "command": xs(300 << 10)})
-		}, begun[0])
-	},
-	"bytes of requests in flight of its own": func(t *testing.T) []string {
-		g := start(t, withTokens)
-		bob, ann := g.dial(userToken), g.dial(adminToken)
-		held := bob.Begin("exec.run", object{"command": "sleep 300", "stdin": xs(1 << 20)})
-		bob.Call("system.ping", nil) // it was read
-		a := g.accountOf("bob")
-		if n := a.requests.Load(); n < 1<<20 || n > 1<<20+200 {
-			t.Errorf("a request of 1 MiB counts %d", n)
-		}
-		a.requests.Add(principalRequests - 2<<20) // as of others
-		f := bob.Try("exec.run", object{"command": ":", "stdin": xs(1 << 20)})
-		if f.Error == nil || f.Error.Details.Num("limit") != principalRequests {
-			t.Errorf("%+v", f.Error)
-		}
-		bob.Call("system.ping", nil) // a small one finds room
-		ann.Call("exec.run", object{"command": ":", "stdin": xs(1 << 20)})
-		bob.Call("exec.cancel", object{"request_id": held})
-		bob.Answer(held)
-		bob.Call("exec.run", object{"command": ":", "stdin": xs(1 << 20)})
-		return came(f)
-	},
-	"bytes of requests in flight": func(t *testing.T) []string {
-		g := start(t)
-		c := g.dial()
-		g.clients.totalUsage.requests.Add(allRequests)
-		f := c.Try("system.ping", nil)
-		if f.Error == nil || f.Error.Details.Num("limit") != allRequests {
-			t.Errorf("%+v", f)
-		}
-		if f := c.Try("session.destroy", object{"session_id": "no", "force": true}); f.Code() != "SESSION_NOT_FOUND" {
-			t.Errorf("what ends work is not heard: %+v", f)
-		}
-		g.clients.totalUsage.requests.Add(-allRequests)
-		c.Call("system.ping", nil)
-		return came(f)
-	},
-	"output that answers copy (`clean`, `process.logs`, `exec.wait` from an offset, `yield_ms`) until they are written": func(t *testing.T) []string {
-		g := start(t, withTokens)
-		bob, ann := g.dial(userToken), g.dial(adminToken)
-		logs := longLogs(bob, ann)
-		own := g.accountOf("bob").answers
-		if !own.TryAcquire(principalAnswers) {
-			t.Fatal("answers hold something")
-		}
-		return waits(t, g, bob, ann, logs, func() { own.Release(principalAnswers) })
 	},
 	"output that is kept of running commands for `exec.run`'s answers, beyond 256 KiB each": func(t *testing.T) []string {
 		g := startWith(t, func(c *pool.Config) { c.KeptOutput = 512 << 10 }, withTokens)
-		bob, ann := g.dial(userToken), g.dial(adminToken)
+		bob, ann := g.Dial(gateway.UserToken), g.Dial(gateway.AdminToken)
 		run := object{"command": "yes | tr -d '\\n' | head -c 2000000", "max_output_bytes": 2 << 20}
 		words := cut(t, bob.Call("exec.run", run), 512<<10+128<<10)
 		for range 3 { // what has ended gave back what it had
@@ -575,33 +452,21 @@ var limitProbes = map[string]func(*testing.T) []string{
 		}
 		return words
 	},
-	"streams that are followed": func(t *testing.T) []string {
-		g := start(t)
-		c := g.dial()
-		execs := queued(c, maxStreams)
-		for range principalStreams/maxStreams - 1 {
-			d := g.dial()
-			for _, e := range execs {
-				d.Call("exec.attach", object{"exec_id": e})
-			}
-		}
-		return came(g.dial().Try("exec.attach", object{"exec_id": execs[0]}))
-	},
 	"requests in a second": func(t *testing.T) []string {
-		_, set := withFile(t, userToken+" bob user rate=1\n")
+		_, set := withFile(t, gateway.UserToken+" bob user rate=1\n")
 		g := start(t, set)
-		c := g.dial(userToken)
+		c := g.Dial(gateway.UserToken)
 		var f *rig.Frame
 		for f = c.Try("system.ping", nil); f.OK; f = c.Try("system.ping", nil) {
 		}
-		resp, _ := get(t, g.URL()+"/metrics", "Authorization", "Bearer "+userToken)
+		resp, _ := get(t, g.URL()+"/metrics", "Authorization", "Bearer "+gateway.UserToken)
 		for end := time.Now().Add(patience); resp.StatusCode == http.StatusOK && time.Now().Before(end); {
-			resp, _ = get(t, g.URL()+"/metrics", "Authorization", "Bearer "+userToken)
+			resp, _ = get(t, g.URL()+"/metrics", "Authorization", "Bearer "+gateway.UserToken)
 		}
 		if resp.Header.Get("Retry-After") == "" {
 			t.Error("no Retry-After")
 		}
-		return append(came(f), fmt.Sprint("HTTP ", resp.StatusCode))
+		return append(limits.Came(f), fmt.Sprint("HTTP ", resp.StatusCode))
 	},
 	"connections of strangers, which have not shown a credential": func(t *testing.T) []string {
 		g := start(t)
@@ -617,28 +482,9 @@ var limitProbes = map[string]func(*testing.T) []string{
 			}
 		}
 		first.SetDeadline(time.Now().Add(patience))
-		if _, err := first.Read(make([]byte, 1)); err == nil || g.series("trl_connections_refused_total", "strangers") == 0 {
+		if _, err := first.Read(make([]byte, 1)); err == nil || g.Series("trl_connections_refused_total", "strangers") == 0 {
 			t.Errorf("the oldest: %v", err)
 		}
 		return []string{"the oldest of them is closed"}
-	},
-	"messages above 256 KiB in transit": func(t *testing.T) []string {
-		g := start(t)
-		c := g.dial()
-		if !g.clients.totalUsage.reading.TryAcquire(allReading) {
-			t.Fatal("something is being read")
-		}
-		return waits(t, g, c, nil, func(c *rig.Client) int {
-			return c.Begin("exec.run", object{"session_id": "no", "command": xs(300 << 10)})
-		}, func() { g.clients.totalUsage.reading.Release(allReading) })
-	},
-	"output that answers copy": func(t *testing.T) []string {
-		g := start(t)
-		c := g.dial()
-		logs := longLogs(c)
-		if !g.clients.totalUsage.answers.TryAcquire(allAnswers) {
-			t.Fatal("answers hold something")
-		}
-		return waits(t, g, c, nil, logs, func() { g.clients.totalUsage.answers.Release(allAnswers) })
 	},
 }

@@ -10,29 +10,30 @@ import (
 	"testing"
 
 	"trl/internal/testkit"
+	"trl/internal/testkit/gateway"
 	"trl/pool"
 	"trl/pool/recording"
 	"trl/web/auth"
 )
 
 // download asks for a recording as a browser or a program would.
-func (g *gateway) download(path, token string) (status int, head http.Header, body string) {
-	g.t.Helper()
+func (g *server) download(path, token string) (status int, head http.Header, body string) {
+	g.T.Helper()
 	req, err := http.NewRequest(http.MethodGet, "http://"+g.Addr()+path, nil)
 	if err != nil {
-		g.t.Fatal(err)
+		g.T.Fatal(err)
 	}
 	if token != "" {
 		req.Header.Set("Authorization", "Bearer "+token)
 	}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
-		g.t.Fatal(err)
+		g.T.Fatal(err)
 	}
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
 	if err != nil {
-		g.t.Fatal(err)
+		g.T.Fatal(err)
 	}
 	return resp.StatusCode, resp.Header, string(text)
 }
@@ -42,9 +43,9 @@ func TestDownload(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "recordings")
 	g := startWith(t, func(c *pool.Config) { c.Record = recording.Config{Dir: dir} }, func(c *Config) {
 		c.AuthNone = false
-		c.Tokens = tokens{"mine": {Subject: "me", Role: auth.User}, "other": {Subject: "other", Role: auth.User}, "looks": {Subject: "me", Role: auth.Viewer}, "root": {Subject: "root", Role: auth.Admin}}
+		c.Tokens = gateway.Tokens{"mine": {Subject: "me", Role: auth.User}, "other": {Subject: "other", Role: auth.User}, "looks": {Subject: "me", Role: auth.Viewer}, "root": {Subject: "root", Role: auth.Admin}}
 	})
-	c := g.dial("mine")
+	c := g.Dial("mine")
 	id := c.Call("session.create", object{"name": `a "b" ../c`, "record": "terminals"}).Str("session_id")
 	term := c.Call("term.open", object{"session_id": id, "cols": 80, "rows": 24, "command": "echo here; read x"})
 	rec := term.Str("recording_id")
@@ -93,7 +94,7 @@ func TestDownload(t *testing.T) {
 		}
 	}
 
-	other := g.dial("other")
+	other := g.Dial("other")
 	for _, method := range []string{"recording.info", "recording.delete"} {
 		f1 := other.Try(method, object{"recording_id": rec})
 		f2 := other.Try(method, object{"recording_id": "r-none"})
@@ -107,10 +108,10 @@ func TestDownload(t *testing.T) {
 	if list := other.Call("recording.list", object{"session_id": id})["recordings"].([]any); len(list) != 0 {
 		t.Errorf("%v", list)
 	}
-	if f := g.dial("looks").Try("recording.delete", object{"recording_id": rec}); f.Code() != "FORBIDDEN" {
+	if f := g.Dial("looks").Try("recording.delete", object{"recording_id": rec}); f.Code() != "FORBIDDEN" {
 		t.Errorf("a viewer deletes: %+v", f)
 	}
-	if list := g.dial("root").Call("recording.list", object{"all": true})["recordings"].([]any); len(list) != 1 {
+	if list := g.Dial("root").Call("recording.list", object{"all": true})["recordings"].([]any); len(list) != 1 {
 		t.Errorf("%v", list)
 	}
 	if info := c.Call("session.info", object{"session_id": id}); info.Str("record") != "terminals" || info.Num("recording") != 1 {

@@ -5,6 +5,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/coder/websocket"
 
 	"trl/internal/testkit"
 	"trl/protocol"
@@ -16,7 +19,7 @@ func TestReloadIsAllOrNothing(t *testing.T) {
 	dir := t.TempDir()
 	cert, key := filepath.Join(dir, "cert"), filepath.Join(dir, "key")
 	g := start(t, func(c *Config) { c.MaxFrame, c.Origins = 1<<20, []string{"http://old.example"} })
-	before := g.dial()
+	before := g.Dial()
 
 	get := func(origin string) int {
 		q, _ := http.NewRequest("GET", "http://"+g.Addr()+"/healthz", nil)
@@ -29,7 +32,7 @@ func TestReloadIsAllOrNothing(t *testing.T) {
 		return resp.StatusCode
 	}
 	frames := func() int {
-		return int(g.dial().Call("system.capabilities", nil)["limits"].(map[string]any)["max_frame_bytes"].(float64))
+		return int(g.Dial().Call("system.capabilities", nil)["limits"].(map[string]any)["max_frame_bytes"].(float64))
 	}
 	next := Config{MaxFrame: 2 << 20, Origins: []string{"http://new.example"}, Capabilities: protocol.Capabilities{DefaultShell: "/bin/x"}}
 
@@ -49,7 +52,7 @@ func TestReloadIsAllOrNothing(t *testing.T) {
 		t.Error("the reload is not in force")
 	}
 	// A message that was too large is taken on a new connection.
-	if f := g.dial().Try("exec.run", object{"command": ":", "stdin": strings.Repeat("x", 3<<19)}); !f.OK {
+	if f := g.Dial().Try("exec.run", object{"command": ":", "stdin": strings.Repeat("x", 3<<19)}); !f.OK {
 		t.Errorf("%+v", f.Error)
 	}
 	if c := before.Call("system.capabilities", nil); c.Str("default_shell") != "/bin/x" {
@@ -82,4 +85,27 @@ func TestReloadReplacesTheCertificateItself(t *testing.T) {
 	}
 	writeCertificate(t, other, otherKey, "third") // and the new one is followed
 	testkit.Eventually(t, "the third", func() bool { return served(t, g.Addr()) == "third" })
+}
+
+// TestFramesOfAReload: a connection to come takes messages of the size that is in force. rpc.TestLiveConfig has the time that a slow client gets.
+func TestFramesOfAReload(t *testing.T) {
+	g := start(t, func(c *Config) { c.MaxFrame = 10_000 })
+	big := object{"session_id": g.Dial().Session(), "command": ": " + strings.Repeat("x", 50_000)}
+	if err := g.Reload(Config{MaxFrame: 1 << 20, SlowClient: time.Second}); err != nil {
+		t.Fatal(err)
+	}
+	c := g.Dial()
+	c.Call("exec.run", big)
+	if got := c.Call("system.capabilities", nil).Obj("limits").Num("slow_client_s"); got != 1 {
+		t.Errorf("slow_client is %d s", got)
+	}
+	if err := g.Reload(Config{MaxFrame: 10_000}); err != nil {
+		t.Fatal(err)
+	}
+	c.Call("exec.run", big) // it came before
+	c = g.Dial()
+	c.Begin("exec.run", big)
+	if code := c.CloseStatus(); code != websocket.StatusMessageTooBig {
+		t.Errorf("closed with %d", code)
+	}
 }

@@ -24,6 +24,7 @@ import (
 	"trl/web/audit"
 	"trl/web/auth"
 	"trl/web/listen"
+	"trl/web/rpc"
 	"trl/web/transport"
 )
 
@@ -53,7 +54,7 @@ type Config struct {
 	SlowClient          time.Duration // 30 s
 
 	Version      string
-	Trace        func(Trace)           // told of every request that was answered; it must not wait. nil: nobody asks
+	Trace        func(rpc.Trace)       // told of every request that was answered; it must not wait. nil: nobody asks
 	Audit        *audit.Log            // who did what; nil: nobody keeps that
 	Capabilities protocol.Capabilities // what system.capabilities tells beside what web and the pool know: default shell, isolation, limits
 
@@ -69,14 +70,12 @@ const (
 	answerTimeout  = 30 * time.Second
 	// retryAfter is in how many seconds a client that found no place shall come again.
 	retryAfter = "2"
-	// shutdownNotice is what clients get between server.shutdown and the close, for results that are about to come.
-	shutdownNotice = 700 * time.Millisecond
 )
 
 // setDefaults gives what is not set its default.
 func (c *Config) setDefaults() {
 	orDefault(&c.MaxFrame, 4<<20)
-	orDefault(&c.MaxInFlight, maxInFlight)
+	orDefault(&c.MaxInFlight, rpc.MaxInFlight)
 	orDefault(&c.MaxConns, 1024)
 	orDefault(&c.MaxGuests, 16)
 	orDefault(&c.PingEvery, 20*time.Second)
@@ -98,7 +97,7 @@ type Server struct {
 	*drainer
 	pool    *pool.Pool
 	auth    *auth.Checker
-	clients *clients
+	clients *rpc.Clients
 	m       *metrics.Metrics
 	log     zerolog.Logger
 
@@ -133,10 +132,10 @@ func New(cfg Config, p *pool.Pool, m *metrics.Metrics, g prometheus.Gatherer, lo
 	s.auth = auth.New(auth.Config{
 		None: cfg.AuthNone, Tokens: cfg.Tokens, JWT: cfg.JWT, OIDC: cfg.OIDC, ClientCerts: cfg.ClientCerts, LoginsFile: cfg.LoginsFile, Refused: s.auditRefusal,
 	}, p, m, log)
-	s.clients = newClients(clientsConfig{
+	s.clients = rpc.New(rpc.Config{
 		MaxInFlight: cfg.MaxInFlight, MaxConns: cfg.MaxConns, MaxConnsOfPrincipal: cfg.MaxConnsOfPrincipal, MaxGuests: cfg.MaxGuests,
-		PingEvery: cfg.PingEvery, PeerSilence: cfg.PeerSilence, Version: cfg.Version, Trace: cfg.Trace, Audit: cfg.Audit, drains: s.drainer,
-	}, &s.live, p, s.auth, m, log)
+		PingEvery: cfg.PingEvery, PeerSilence: cfg.PeerSilence, Version: cfg.Version, Trace: cfg.Trace, Audit: cfg.Audit, Drains: s.drainer,
+	}, func() *rpc.LiveConfig { return &s.live.Load().clients }, p, s.auth, m, log)
 
 	scrape := metrics.Handler(g)
 	mux, private := http.NewServeMux(), http.NewServeMux()
@@ -218,7 +217,7 @@ func (s *Server) Listen() (err error) {
 }
 
 func (s *Server) boundStrangers(l net.Listener) net.Listener {
-	return listen.LimitStrangers(l, func() time.Duration { return s.live.Load().slowClient }, s.m.ClientsRefused.WithLabelValues(groupStrangers))
+	return listen.LimitStrangers(l, func() time.Duration { return s.live.Load().clients.SlowClient }, s.m.ClientsRefused.WithLabelValues(rpc.GroupStrangers))
 }
 
 func (s *Server) listenHTTP(l net.Listener, h http.Handler, guarded bool, answer time.Duration) error {
@@ -324,7 +323,7 @@ func (s *Server) HandOver(ctx context.Context) {
 
 func (s *Server) shutdown(ctx context.Context, end func(context.Context) error) error {
 	s.stopping.Store(true) // /readyz says so from now on, and connections are refused
-	soon, cancel := context.WithTimeout(ctx, shutdownNotice)
+	soon, cancel := context.WithTimeout(ctx, rpc.ShutdownNotice)
 	defer cancel()
 	emptied := make(chan struct{})
 	var err error // of the pool; read after emptied
@@ -332,14 +331,14 @@ func (s *Server) shutdown(ctx context.Context, end func(context.Context) error) 
 		defer close(emptied)
 		err = end(ctx)
 	}()
-	s.clients.leave(soon, emptied)
+	s.clients.Leave(soon, emptied)
 	s.drainer.refuse()
 	brief, cancel := context.WithTimeout(ctx, transport.CloseTimeout)
 	defer cancel()
 	s.stopListening(brief)
 	<-emptied
 	s.drainer.close()
-	s.clients.close()
+	s.clients.Close()
 	if cert := s.cert.Load(); cert != nil {
 		cert.Close()
 	}
@@ -423,10 +422,10 @@ func (s *Server) serveWebSocket(w http.ResponseWriter, r *http.Request) {
 		auth.Refuse(w, http.StatusServiceUnavailable, "shutting down")
 		return
 	}
-	leave, full := s.clients.admit(g)
+	leave, full := s.clients.Admit(g)
 	if full != nil {
 		w.Header().Set("Retry-After", retryAfter)
-		auth.Refuse(w, full.status, full.String())
+		auth.Refuse(w, full.Status, full.String())
 		return
 	}
 	defer leave()
@@ -435,11 +434,11 @@ func (s *Server) serveWebSocket(w http.ResponseWriter, r *http.Request) {
 		s.log.Debug().Err(err).Msg("upgrade refused")
 		return
 	}
-	s.clients.serve(t, g, auth.ClientAddr(r), r.RemoteAddr)
+	s.clients.Serve(t, g, auth.ClientAddr(r), r.RemoteAddr)
 }
 
 func (s *Server) transportLimits() transport.Limits {
-	return transport.Limits{MaxFrame: s.live.Load().maxFrame, Stall: s.cfg.stall, PingEvery: s.cfg.PingEvery, PeerSilence: s.cfg.PeerSilence}
+	return transport.Limits{MaxFrame: s.live.Load().clients.MaxFrame, Stall: s.cfg.stall, PingEvery: s.cfg.PingEvery, PeerSilence: s.cfg.PeerSilence}
 }
 
 func (s *Server) serveUnix(l net.Listener) error {
@@ -473,15 +472,15 @@ func (s *Server) serveLocal(sock *transport.Socket) {
 			e = protocol.AsError(err)
 			s.cfg.Audit.AppendStranger(audit.Entry{Action: audit.ActionRefused, Outcome: string(e.Code), Remote: t.Name(), Reason: "user"})
 		}
-		s.clients.refuse(t, g, e, transport.ReasonShutdown)
+		s.clients.Refuse(t, g, e, transport.ReasonShutdown)
 		return
 	}
 	sock.LeaveStrangers()
-	leave, full := s.clients.admit(g)
+	leave, full := s.clients.Admit(g)
 	if full != nil {
-		s.clients.refuse(t, g, full.fault(), transport.ReasonFull)
+		s.clients.Refuse(t, g, full.Fault(), transport.ReasonFull)
 		return
 	}
 	defer leave()
-	s.clients.serve(t, g, netip.Addr{}, t.Name())
+	s.clients.Serve(t, g, netip.Addr{}, t.Name())
 }

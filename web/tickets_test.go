@@ -10,6 +10,8 @@ import (
 	"github.com/coder/websocket"
 
 	"trl/internal/rig"
+	"trl/internal/testkit/gateway"
+	"trl/internal/testkit/limits"
 )
 
 func TestTickets(t *testing.T) { // K6
@@ -39,8 +41,8 @@ func TestTickets(t *testing.T) { // K6
 	if ask() != "" || ask("Authorization", "Bearer wrong") != "" {
 		t.Error("a ticket for nobody")
 	}
-	one := ask("Authorization", "Bearer "+userToken)
-	ws, resp, err := g.dialWith(&websocket.DialOptions{Subprotocols: []string{"trl.ticket." + one, "trl.v1"}})
+	one := ask("Authorization", "Bearer "+gateway.UserToken)
+	ws, resp, err := g.DialWith(&websocket.DialOptions{Subprotocols: []string{"trl.ticket." + one, "trl.v1"}})
 	if err != nil || ws.Subprotocol() != "trl.v1" || strings.Contains(fmt.Sprint(resp.Header), one) {
 		t.Fatalf("%v %v", err, resp.Header)
 	}
@@ -50,36 +52,36 @@ func TestTickets(t *testing.T) { // K6
 	if got := use(one, nil); got != 401 {
 		t.Errorf("used twice: %d", got)
 	}
-	if got := use(one, bearerHeader(userToken)); got != 401 { // the first credential counts
+	if got := use(one, bearerHeader(gateway.UserToken)); got != 401 { // the first credential counts
 		t.Errorf("used twice, with a token: %d", got)
 	}
-	if got := use(ask("Authorization", "Bearer "+userToken), bearerHeader(adminToken)); got != 401 {
+	if got := use(ask("Authorization", "Bearer "+gateway.UserToken), bearerHeader(gateway.AdminToken)); got != 401 {
 		t.Errorf("by another principal: %d", got)
 	}
-	if got := use(ask("Authorization", "Bearer "+userToken), bearerHeader(userToken)); got != 101 {
+	if got := use(ask("Authorization", "Bearer "+gateway.UserToken), bearerHeader(gateway.UserToken)); got != 101 {
 		t.Errorf("by the same one: %d", got)
 	}
-	ours := ask("Authorization", "Bearer "+userToken, "Origin", g.URL())
+	ours := ask("Authorization", "Bearer "+gateway.UserToken, "Origin", g.URL())
 	if got := use(ours, nil); got != 401 {
 		t.Errorf("a page's, by a program: %d", got)
 	}
 	if got := use(ours, http.Header{"Origin": {g.URL()}}); got != 401 {
 		t.Errorf("a page's, after somebody else: %d", got)
 	}
-	if got := use(ask("Authorization", "Bearer "+userToken, "Origin", g.URL()), http.Header{"Origin": {g.URL()}}); got != 101 {
+	if got := use(ask("Authorization", "Bearer "+gateway.UserToken, "Origin", g.URL()), http.Header{"Origin": {g.URL()}}); got != 101 {
 		t.Errorf("a page's: %d", got)
 	}
 	// A ticket makes no other.
-	if ask("Sec-WebSocket-Protocol", "trl.ticket."+ask("Authorization", "Bearer "+userToken)) != "" {
+	if ask("Sec-WebSocket-Protocol", "trl.ticket."+ask("Authorization", "Bearer "+gateway.UserToken)) != "" {
 		t.Error("a ticket for a ticket")
 	}
-	for range 3 * constant(t, "web/auth.maxOwnTickets") {
-		ask("Authorization", "Bearer "+userToken)
+	for range 3 * limits.Constant(t, "web/auth.maxOwnTickets") {
+		ask("Authorization", "Bearer "+gateway.UserToken)
 	}
-	if ask("Authorization", "Bearer "+userToken) != "" {
+	if ask("Authorization", "Bearer "+gateway.UserToken) != "" {
 		t.Error("one more than a subject may have")
 	}
-	if ask("Authorization", "Bearer "+adminToken) == "" {
+	if ask("Authorization", "Bearer "+gateway.AdminToken) == "" {
 		t.Error("and nobody else gets one")
 	}
 }

@@ -2,6 +2,7 @@ package web
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -16,7 +17,7 @@ import (
 )
 
 // local is a gateway with a Unix socket alone.
-func startLocal(t *testing.T, change ...func(*Config)) (*gateway, string) {
+func startLocal(t *testing.T, change ...func(*Config)) (*server, string) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "trl.sock")
 	return start(t, append(change, func(c *Config) { c.Listen, c.Unix, c.AuthNone = "", path, false })...), path
@@ -144,7 +145,7 @@ func TestStreamAfterHalfClose(t *testing.T) {
 	c.line()
 	c.CloseWrite()
 	c.Close() // gone altogether: nobody waits for the sleep
-	testkit.Eventually(t, "its connection is gone", func() bool { return g.metric("trl_connections") == 0 })
+	testkit.Eventually(t, "its connection is gone", func() bool { return g.Metric("trl_connections") == 0 })
 }
 
 func TestTooLongLine(t *testing.T) {
@@ -177,4 +178,44 @@ func TestPeerIsItsUser(t *testing.T) {
 	if f := d.line(); len(f.Data["sessions"].([]any)) != 1 {
 		t.Fatalf("%+v", f)
 	}
+}
+
+// TestLongAnswers: answers that do not fit into a buffer come whole, over a WebSocket and a line, with each kind of text.
+func TestLongAnswers(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	g := start(t, func(c *Config) { c.Unix = path })
+	c := g.Dial()
+	local, err := net.Dial("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer local.Close()
+	lines := bufio.NewReader(local)
+	for name, x := range map[string]struct {
+		command, encoding string
+		want              []byte
+	}{
+		"controls": {"head -c 1000001 /dev/zero | tr '\\0' '\\1'", "utf-8", bytes.Repeat([]byte{1}, 1000001)},
+		"bytes":    {"head -c 1000001 /dev/zero | tr '\\0' '\\377'", "base64", bytes.Repeat([]byte{0xff}, 1000001)},
+		"letters":  {"yes ä | tr -d '\\n' | head -c 1000000", "utf-8", []byte(strings.Repeat("ä", 500_000))},
+		"moved":    {"printf x; yes 世 | tr -d '\\n' | head -c 999999", "utf-8", []byte("x" + strings.Repeat("世", 333_333))},
+	} {
+		t.Run(name, func(t *testing.T) {
+			params := object{"command": x.command, "max_output_bytes": 2 << 20}
+			got := c.Call("exec.run", params)
+			b, _ := json.Marshal(object{"id": 1, "method": "exec.run", "params": params})
+			local.Write(append(b, '\n'))
+			line, err := lines.ReadBytes('\n')
+			var f rig.Frame
+			if err != nil || json.Unmarshal(line, &f) != nil {
+				t.Fatal(err)
+			}
+			for _, r := range []object{got, f.Data} {
+				if r.Str("stdout_encoding") != x.encoding || r.Stdout() != string(x.want) || r["truncated"] != false {
+					t.Errorf("%d bytes of %s", len(r.Str("stdout")), r.Str("stdout_encoding"))
+				}
+			}
+		})
+	}
+	c.Call("system.ping", nil)
 }

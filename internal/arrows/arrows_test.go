@@ -45,8 +45,9 @@ var imports = map[string][]string{
 		"internal/buildinfo", "internal/cmdline", "internal/config", "internal/statedir"},
 	"internal/cli": {"protocol", "client", "runtime", "web", // of runtime: journals, screens and recordings; of web: token files and audit logs
 		"internal/bench", "internal/buildinfo", "internal/cmdline", "internal/statedir"},
-	"internal/bench": {"protocol", "client"}, // it measures from outside
-	"internal":       {"protocol", "client"}, // tests of the whole: this one
+	"internal/bench":           {"protocol", "client"}, // it measures from outside
+	"internal":                 {"protocol", "client"}, // tests of the whole: this one
+	"internal/testkit/gateway": {"metrics", "pool", "runtime", "web", "internal"},
 }
 
 // folderOf is the folder of the table that a package, by its path from the root, belongs to.
@@ -77,6 +78,7 @@ var packages = map[string][]string{
 	"web/auth":         {"web/filewatch", "web/listen", "web/transport"},
 	"web/filewatch":    nil,
 	"web/listen":       {"web/filewatch", "web/transport"},
+	"web/rpc":          {"web/audit", "web/auth", "web/transport"},
 	"web/transport":    nil,
 }
 

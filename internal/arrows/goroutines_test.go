@@ -84,7 +84,7 @@ var goroutines = map[string][]string{
 	"watch.follow":          {"pump"},
 	"Grant.OnExpiry":        {"expiry"},
 	"Server.shutdown":       short,
-	"clients.leave":         short,
+	"Clients.Leave":         short,
 	"conn.finishHalfClosed": short,
 }
 

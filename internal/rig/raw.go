@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"testing"
 	"time"
 
@@ -20,14 +21,42 @@ type RawConn struct {
 	Head http.Header // of the answer to the upgrade
 }
 
-// Frame sends one, masked with zeros; head is its first byte.
-func (c RawConn) Frame(head byte, payload []byte) error {
-	b := []byte{head, 0x80 | 127}
-	b = numbers.BigEndian.AppendUint64(b, uint64(len(payload)))
-	b = append(b, 0, 0, 0, 0)
-	_, err := c.Write(append(b, payload...))
+var frameMask = [4]byte{0x37, 0xfa, 0x21, 0x3d} // the one of RFC 6455, section 5.7
+
+// RawFrame is a masked frame with the shortest length; first is its first byte.
+func RawFrame(first byte, payload string) []byte {
+	f := []byte{first}
+	switch n := len(payload); {
+	case n < 126:
+		f = append(f, 0x80|byte(n))
+	case n < 1<<16:
+		f = numbers.BigEndian.AppendUint16(append(f, 0x80|126), uint16(n))
+	default:
+		f = numbers.BigEndian.AppendUint64(append(f, 0x80|127), uint64(n))
+	}
+	return MaskedFrame(f, payload)
+}
+
+// MaskedFrame puts a mask and the payload after a header that ends with the length.
+func MaskedFrame(header []byte, payload string) []byte {
+	f := append(slices.Clone(header), frameMask[:]...)
+	for i := range len(payload) {
+		f = append(f, payload[i]^frameMask[i%4])
+	}
+	return f
+}
+
+// Frame sends one; first is its first byte.
+func (c RawConn) Frame(first byte, payload []byte) error {
+	_, err := c.Write(RawFrame(first, string(payload)))
 	return err
 }
+
+// Text sends a text message. An error shows at what comes next.
+func (c RawConn) Text(message string) { _ = c.Frame(0x81, []byte(message)) }
+
+// ReadRaw reads frames from a connection that a test has upgraded itself.
+func ReadRaw(conn net.Conn, r *bufio.Reader) RawConn { return RawConn{Conn: conn, r: r} }
 
 // Next reads a frame.
 func (c RawConn) Next() (opcode byte, payload []byte, err error) {
@@ -69,19 +98,40 @@ func (c RawConn) Closed() int {
 	}
 }
 
+// DialRaw dials the gateway without a library; headers are those beside what an upgrade needs.
 func (g *Server) DialRaw(t testing.TB, headers string) RawConn {
 	t.Helper()
-	conn, err := net.Dial("tcp", g.Addr)
+	return DialRaw(t, g.Addr, headers)
+}
+
+// DialRaw is a connection to the gateway at addr until the test ends.
+func DialRaw(t testing.TB, addr, headers string) RawConn {
+	t.Helper()
+	c, err := Upgrade(addr, headers)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { conn.Close() })
-	_ = conn.SetDeadline(time.Now().Add(2 * testkit.Patience))
-	fmt.Fprintf(conn, "GET /v1/ws HTTP/1.1\r\nHost: %s\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n%s\r\n", g.Addr, headers)
-	r := bufio.NewReader(conn)
-	resp, err := http.ReadResponse(r, nil)
-	if err != nil || resp.StatusCode != http.StatusSwitchingProtocols {
-		t.Fatalf("%v %v", resp, err)
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// Upgrade makes the connection, which the caller closes.
+func Upgrade(addr, headers string) (c RawConn, err error) {
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		return c, err
 	}
-	return RawConn{conn, r, resp.Header}
+	_ = conn.SetDeadline(time.Now().Add(2 * testkit.Patience))
+	fmt.Fprintf(conn, "GET /v1/ws HTTP/1.1\r\nHost: %s\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n%s\r\n", addr, headers)
+	c = RawConn{Conn: conn, r: bufio.NewReader(conn)}
+	resp, err := http.ReadResponse(c.r, nil)
+	if err == nil && resp.StatusCode != http.StatusSwitchingProtocols {
+		err = fmt.Errorf("the upgrade was answered %s", resp.Status)
+	}
+	if err != nil {
+		conn.Close()
+		return c, err
+	}
+	c.Head = resp.Header
+	return c, nil
 }

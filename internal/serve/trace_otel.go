@@ -18,7 +18,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"trl/internal/buildinfo"
-	"trl/web"
+	"trl/web/rpc"
 )
 
 // traceEndTimeout bounds the sending of the last spans at our end.
@@ -26,7 +26,7 @@ const traceEndTimeout = 2 * time.Second
 
 // openTraces sends traces of requests by OTLP over HTTP to the address in OpenTelemetry's own variables. Without these variables it sends
 // nothing.
-func openTraces(log zerolog.Logger) (tell func(web.Trace), end func(), err error) {
+func openTraces(log zerolog.Logger) (tell func(rpc.Trace), end func(), err error) {
 	if os.Getenv("OTEL_EXPORTER_OTLP_ENDPOINT") == "" && os.Getenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") == "" {
 		return nil, func() {}, nil
 	}
@@ -42,7 +42,7 @@ func openTraces(log zerolog.Logger) (tell func(web.Trace), end func(), err error
 	}
 	provider := sdk.NewTracerProvider(sdk.WithBatcher(exporter), sdk.WithResource(who)) // drops spans when its queue is full, so it never blocks
 	tracer := provider.Tracer("trl")
-	return func(t web.Trace) { spans(tracer, t) }, func() {
+	return func(t rpc.Trace) { spans(tracer, t) }, func() {
 		ctx, cancel := context.WithTimeout(context.Background(), traceEndTimeout)
 		defer cancel()
 		if err := provider.Shutdown(ctx); err != nil {
@@ -52,7 +52,7 @@ func openTraces(log zerolog.Logger) (tell func(web.Trace), end func(), err error
 }
 
 // spans makes the spans of one finished request: one for all of it, and below it one for each part.
-func spans(tracer trace.Tracer, t web.Trace) {
+func spans(tracer trace.Tracer, t rpc.Trace) {
 	attributes := []attribute.KeyValue{attribute.String("trl.outcome", t.Outcome)}
 	for key, id := range map[string]string{"trl.session": t.Session, "trl.exec": t.Exec} {
 		if id != "" {

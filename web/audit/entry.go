@@ -93,6 +93,9 @@ const (
 	hashLen  = 2 * sha256.Size
 )
 
+// Milliseconds is d in the unit of DurationMS.
+func Milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
 // appendLine encodes e as what follows h, which becomes it.
 func appendLine(dst []byte, e *Entry, h *chainHead) ([]byte, error) {
 	e.Seq = h.seq + 1

@@ -1,4 +1,4 @@
-package web
+package rpc
 
 import (
 	"cmp"
@@ -10,11 +10,11 @@ import (
 	"trl/web/auth"
 )
 
-// connLimit is clients that share a number of places.
-type connLimit struct {
+// ConnLimit is clients that share a number of places.
+type ConnLimit struct {
 	connGroup
 	limit  int
-	status int // what HTTP says when it is full
+	Status int // what HTTP says when it is full
 }
 
 // The bounds that a connection can be refused for: the label of trl_connections_refused_total.
@@ -23,7 +23,7 @@ const (
 	groupPrincipal = "principal"
 	groupGuests    = "guests"
 	groupShare     = "share"
-	groupStrangers = "strangers"
+	GroupStrangers = "strangers"
 )
 
 // connGroup says whose the places are.
@@ -32,28 +32,28 @@ type connGroup struct {
 	name string // which of these; "": there is one
 }
 
-func (c *connLimit) String() string {
+func (c *ConnLimit) String() string {
 	return fmt.Sprintf("too many connections: %d of %s", c.limit, c.kind)
 }
 
-// fault is for a client that is told over its connection.
-func (c *connLimit) fault() *protocol.Error {
+// Fault is for a client that is told over its connection.
+func (c *ConnLimit) Fault() *protocol.Error {
 	return protocol.Errorf(protocol.LimitExceeded, "%s", c).With("limit", c.limit)
 }
 
 // connLimits are all that a client is one of. Guests have places of their own, and a quarter of all is kept from them: they shall not keep their
 // host out, nor anybody else. An eighth is kept from each principal that is no admin, and of the guests' places from the guests of each.
-func (cs *clients) connLimits(g *auth.Grant) []connLimit {
+func (cs *Clients) connLimits(g *auth.Grant) []ConnLimit {
 	cfg := &cs.config
 	each, guests := cmp.Or(cfg.MaxConnsOfPrincipal, pool.AllButReserve(cfg.MaxConns)), cfg.MaxConns-max(1, cfg.MaxConns/4)
 	if cfg.MaxConnsOfPrincipal == 0 && g.Role == auth.Admin {
 		each = cfg.MaxConns
 	}
-	all := connLimit{connGroup{groupAll, ""}, cfg.MaxConns, http.StatusServiceUnavailable}
+	all := ConnLimit{connGroup{groupAll, ""}, cfg.MaxConns, http.StatusServiceUnavailable}
 	if g.Share == nil {
-		return []connLimit{{connGroup{groupPrincipal, g.Subject}, each, http.StatusTooManyRequests}, all}
+		return []ConnLimit{{connGroup{groupPrincipal, g.Subject}, each, http.StatusTooManyRequests}, all}
 	}
-	return []connLimit{
+	return []ConnLimit{
 		{connGroup{groupShare, g.Share.ID()}, cfg.MaxGuests, http.StatusTooManyRequests},
 		{connGroup{groupPrincipal, "guests of " + g.Subject}, cmp.Or(cfg.MaxConnsOfPrincipal, pool.AllButReserve(guests)), http.StatusTooManyRequests}, // no subject has spaces
 		{connGroup{groupGuests, ""}, guests, http.StatusServiceUnavailable},
@@ -61,8 +61,8 @@ func (cs *clients) connLimits(g *auth.Grant) []connLimit {
 	}
 }
 
-// admit gives a client a place until leave is called, or says where there is none.
-func (cs *clients) admit(g *auth.Grant) (leave func(), full *connLimit) {
+// Admit gives a client a place until leave is called, or says where there is none.
+func (cs *Clients) Admit(g *auth.Grant) (leave func(), full *ConnLimit) {
 	limits := cs.connLimits(g)
 	cs.mu.Lock()
 	defer cs.mu.Unlock()

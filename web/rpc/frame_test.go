@@ -1,4 +1,4 @@
-package web
+package rpc
 
 import (
 	"bytes"
@@ -9,20 +9,11 @@ import (
 
 	"github.com/coder/websocket"
 	"github.com/go-json-experiment/json/jsontext"
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/rs/zerolog"
 
 	"trl/internal/rig"
 	"trl/internal/testkit"
-	"trl/metrics"
 	"trl/protocol"
 )
-
-// start0 is a server without a pool, for what does not reach it.
-func start0(c Config) *Server {
-	r := prometheus.NewRegistry()
-	return New(c, nil, metrics.New(r), r, zerolog.Nop())
-}
 
 // TestMethodsAreTheProtocols: the table here is the one that clients were promised.
 func TestMethodsAreTheProtocols(t *testing.T) {
@@ -74,7 +65,7 @@ func TestWholeText(t *testing.T) {
 
 func TestMalformedFramesAreAnswered(t *testing.T) { // J8
 	g := start(t)
-	c := g.dial()
+	c := g.Dial()
 	for text, want := range map[string]string{
 		`{`:                                  "INVALID_REQUEST",
 		`[]`:                                 "INVALID_REQUEST",
@@ -116,7 +107,7 @@ func TestMalformedFramesAreAnswered(t *testing.T) { // J8
 
 func TestTooBigIsClosedAndSessionLives(t *testing.T) { // J3, J4
 	g := start(t)
-	c := g.dial()
+	c := g.Dial()
 	id := c.Session()
 	big := strings.Repeat("a", 1<<20)
 	if got := c.Call("exec.run", object{"session_id": id, "command": "X=1; wc -c", "stdin": big}); strings.TrimSpace(got.Str("stdout")) != "1048576" {
@@ -127,7 +118,7 @@ func TestTooBigIsClosedAndSessionLives(t *testing.T) { // J3, J4
 	if code := websocket.CloseStatus(c.Err); code != websocket.StatusMessageTooBig {
 		t.Fatalf("%v", c.Err)
 	}
-	d := g.dial()
+	d := g.Dial()
 	if got := d.Run(id, "echo $X").Stdout(); got != "1\n" {
 		t.Fatalf("%q", got)
 	}
@@ -142,5 +133,5 @@ func TestTooBigIsClosedAndSessionLives(t *testing.T) { // J3, J4
 	if code := websocket.CloseStatus(d.Err); code != websocket.StatusMessageTooBig {
 		t.Fatalf("%v", d.Err)
 	}
-	testkit.Eventually(t, "both are gone", func() bool { return g.metric("trl_connections") == 0 })
+	testkit.Eventually(t, "both are gone", func() bool { return g.Metric("trl_connections") == 0 })
 }

@@ -1,4 +1,4 @@
-package web
+package rpc
 
 import (
 	"context"
@@ -24,7 +24,7 @@ var errClientGone = errors.New("client is gone")
 // conn is one client. Its life is serve: one goroutine reads and applies requests in order; what has to wait, waits in goroutines of
 // its own, which end with ctx. Sessions and commands outlive it.
 type conn struct {
-	srv       *clients
+	srv       *Clients
 	transport transport.Conn
 	out       *transport.Outbox
 	principal auth.Principal
@@ -79,11 +79,11 @@ type connStreams struct {
 	watches  map[string]*watch        // by session id
 }
 
-func newConn(s *clients, t transport.Conn, g *auth.Grant) *conn {
+func newConn(s *Clients, t transport.Conn, g *auth.Grant) *conn {
 	c := &conn{
 		srv: s, transport: t, out: t.Outbox(), principal: g.Principal, grant: g, remote: t.Name(), binary: t.IsBinary(),
 		log:       s.log.With().Str("transport", t.Name()).Str("principal", g.Subject).Logger(),
-		slowLimit: s.live.Load().slowClient,
+		slowLimit: s.live().SlowClient,
 		bytesOut:  s.m.BytesOut.WithLabelValues(t.Name()),
 
 		connTasks:    connTasks{tasksIdle: make(chan struct{}, 1)},

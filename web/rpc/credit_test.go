@@ -1,4 +1,4 @@
-package web
+package rpc
 
 import (
 	"encoding/json"
@@ -9,6 +9,7 @@ import (
 
 	"trl/internal/rig"
 	"trl/internal/testkit"
+	"trl/internal/testkit/gateway"
 	"trl/protocol"
 	"trl/web/auth"
 )
@@ -28,7 +29,7 @@ func receive(c *rig.Client, least int) (text string, offset int) {
 // TestWindowHoldsOutputBack: no more than the window and one piece is sent before it is acknowledged, the program waits, and nothing is lost.
 func TestWindowHoldsOutputBack(t *testing.T) {
 	g := start(t)
-	c := g.dial()
+	c := g.Dial()
 	const window, total = 8 << 10, 1 << 20
 	open := c.Call("term.open", object{"session_id": c.Session(), "cols": 80, "rows": 24, "window_bytes": window,
 		"command": "head -c 1048576 /dev/zero | tr '\\0' x; echo; echo end"})
@@ -45,7 +46,7 @@ func TestWindowHoldsOutputBack(t *testing.T) {
 		t.Fatalf("%d messages more than the window allows, at %d", waiting, offset)
 	}
 	all := offset
-	for end := time.Now().Add(patience); ; {
+	for end := time.Now().Add(testkit.Patience); ; {
 		c.Call("stream.ack", object{"stream_id": stream, "offset": all})
 		text, at := receive(c, all+1)
 		if at <= all {
@@ -70,11 +71,11 @@ func TestWindowHoldsOutputBack(t *testing.T) {
 
 // TestSilentWindowHoldsNobodyUp: a client that acknowledges nothing for SlowClient does not hold the program any more.
 func TestSilentWindowHoldsNobodyUp(t *testing.T) {
-	g := start(t, func(cfg *Config) { cfg.SlowClient = 200 * time.Millisecond })
-	c := g.dial()
+	g := start(t, func(cfg *config) { cfg.SlowClient = 200 * time.Millisecond })
+	c := g.Dial()
 	id := c.Session()
 	c.Call("term.open", object{"session_id": id, "cols": 80, "rows": 24, "window_bytes": 1024, "command": "head -c 30000000 /dev/zero | tr '\\0' x; echo done > /tmp/$TRL_SESSION_ID; sleep 600"})
-	other := g.dial()
+	other := g.Dial()
 	if got := other.Run(id, "until [ -e /tmp/$TRL_SESSION_ID ]; do sleep 0.02; done; rm /tmp/$TRL_SESSION_ID; echo went on").Stdout(); got != "went on\n" {
 		t.Errorf("%q", got)
 	}
@@ -82,7 +83,7 @@ func TestSilentWindowHoldsNobodyUp(t *testing.T) {
 
 func TestExecList(t *testing.T) {
 	g := start(t)
-	c := g.dial()
+	c := g.Dial()
 	id := c.Session()
 	c.Run(id, "echo one; (exit 3)")
 	running := c.Call("exec.stream", object{"session_id": id, "command": "sleep 600"}).Str("exec_id")
@@ -122,7 +123,7 @@ func TestExecList(t *testing.T) {
 	testkit.Eventually(t, "memory is known", func() bool {
 		return c.Call("session.info", object{"session_id": id}).Num("memory_bytes") > 0
 	})
-	other := g.dial()
+	other := g.Dial()
 	if f := other.Try("exec.list", object{"session_id": "s-none"}); f.OK || f.Error.Code != "SESSION_NOT_FOUND" {
 		t.Errorf("%+v", f)
 	}
@@ -130,10 +131,10 @@ func TestExecList(t *testing.T) {
 
 func TestProcessListTellsPorts(t *testing.T) {
 	g := start(t)
-	c := g.dial()
+	c := g.Dial()
 	id := c.Session()
 	c.Call("process.start", object{"session_id": id, "command": "python3 -c 'import socket,time; s=socket.socket(); s.bind((\"127.0.0.1\",0)); s.listen(); print(s.getsockname()[1], flush=True); time.sleep(600)'"})
-	for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(testkit.Patience); ; time.Sleep(20 * time.Millisecond) {
 		p := object(c.Call("process.list", object{"session_id": id})["processes"].([]any)[0].(map[string]any))
 		if ports, _ := p["ports"].([]any); len(ports) == 1 && ports[0].(float64) > 0 {
 			return
@@ -145,10 +146,10 @@ func TestProcessListTellsPorts(t *testing.T) {
 }
 
 func TestCapabilitiesTellWhoOneIs(t *testing.T) {
-	g := start(t, func(cfg *Config) {
-		cfg.AuthNone, cfg.Tokens = false, tokens{"t": {Subject: "ann", Role: auth.Viewer}}
+	g := start(t, func(cfg *config) {
+		cfg.AuthNone, cfg.Tokens = false, gateway.Tokens{"t": {Subject: "ann", Role: auth.Viewer}}
 	})
-	who := object(g.dial("t").Call("system.capabilities", object{})["principal"].(map[string]any))
+	who := object(g.Dial("t").Call("system.capabilities", object{})["principal"].(map[string]any))
 	if who.Str("subject") != "ann" || who.Str("role") != "viewer" {
 		t.Errorf("%+v", who)
 	}

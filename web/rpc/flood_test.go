@@ -1,4 +1,4 @@
-package web
+package rpc
 
 import (
 	"strings"
@@ -52,7 +52,7 @@ func TestCtrlCInAFlood(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dial := func() *rig.Client {
-				c := g.dial()
+				c := g.Dial()
 				c.T = t
 				return c
 			}
@@ -94,7 +94,7 @@ func TestCtrlCInAFlood(t *testing.T) {
 					dial().Call("term.attach", object{"term_id": id, "mode": "view", "on_slow": slow})
 				}
 			}
-			term, err := g.pool.FindTerminal("local", id)
+			term, err := g.Pool.FindTerminal("local", id)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -157,7 +157,7 @@ func TestCtrlCInAFlood(t *testing.T) {
 // TestWindowIsOfWhoHasControl: a program that waits for the window of the client in control goes on when that client has gone, or is in
 // control no more. Nobody who looks on makes it wait.
 func TestWindowIsOfWhoHasControl(t *testing.T) {
-	g := start(t, func(cfg *Config) { cfg.SlowClient = time.Hour })
+	g := start(t, func(cfg *config) { cfg.SlowClient = time.Hour })
 	for name, leave := range map[string]func(me, other *rig.Client, id string){
 		"detached":             func(me, _ *rig.Client, id string) { me.Call("term.detach", object{"term_id": id}) },
 		"its connection ended": func(me, _ *rig.Client, id string) { me.Close() },
@@ -176,11 +176,11 @@ func TestWindowIsOfWhoHasControl(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			me, other, third := g.dial(), g.dial(), g.dial()
+			me, other, third := g.Dial(), g.Dial(), g.Dial()
 			me.T, other.T, third.T = t, t, t
 			opened := me.Call("term.open", object{"session_id": me.Session(), "cols": 80, "rows": 24, "window_bytes": 1024, "command": "yes"})
 			id := opened.Str("term_id")
-			term, err := g.pool.FindTerminal("local", id)
+			term, err := g.Pool.FindTerminal("local", id)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -198,15 +198,15 @@ func TestWindowIsOfWhoHasControl(t *testing.T) {
 
 // TestEndIsNotHeldBack: a terminal ends, and the rest of its output is kept, while the client in control has yet to make room in its window.
 func TestEndIsNotHeldBack(t *testing.T) {
-	g := start(t, func(cfg *Config) { cfg.SlowClient = time.Hour })
-	c := g.dial()
+	g := start(t, func(cfg *config) { cfg.SlowClient = time.Hour })
+	c := g.Dial()
 	opened := c.Call("term.open", object{"session_id": c.Session(), "cols": 80, "rows": 24, "window_bytes": 1024, "command": "yes"})
-	term, err := g.pool.FindTerminal("local", opened.Str("term_id"))
+	term, err := g.Pool.FindTerminal("local", opened.Str("term_id"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	waiting(t, term, 1024)
-	g.dial().Call("term.close", object{"term_id": opened.Str("term_id"), "kill_grace_s": 0})
+	g.Dial().Call("term.close", object{"term_id": opened.Str("term_id"), "kill_grace_s": 0})
 	c.Call("stream.ack", object{"stream_id": opened.Str("stream_id"), "offset": 1 << 40})
 	b, exit := c.Output(opened.Str("stream_id"), 0)
 	if int64(len(b)) != term.Journal().Size() || exit.Num("output_bytes") != len(b) {

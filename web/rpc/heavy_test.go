@@ -1,12 +1,8 @@
-package web
+package rpc
 
 import (
-	"bufio"
 	"bytes"
-	"encoding/json"
 	"fmt"
-	"net"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -31,7 +27,7 @@ func firstAnswer(c *rig.Client, ids ...int) *rig.Frame {
 // TestPingBehindHeavyWork: what takes its time is not done on the goroutine that reads the connection, so that a ping behind it is answered first.
 func TestPingBehindHeavyWork(t *testing.T) {
 	g := startWith(t, func(c *pool.Config) { c.RingBytes = 4 << 20 })
-	c := g.dial()
+	c := g.Dial()
 	s := c.Session()
 	long := c.Call("process.start", object{"session_id": s, "command": "head -c 1500000 /dev/zero | tr '\\0' '\\1'"}).Str("process_id")
 	c.Call("process.wait", object{"process_id": long, "until": object{"exit": true}})
@@ -76,7 +72,7 @@ func TestPingBehindHeavyWork(t *testing.T) {
 // TestLogsDetachedAtOnce: a process.detach right behind a process.logs that follows ends what that began.
 func TestLogsDetachedAtOnce(t *testing.T) {
 	g := startWith(t, func(c *pool.Config) { c.RingBytes = 4 << 20 })
-	c := g.dial()
+	c := g.Dial()
 	p := c.Call("process.start", object{"command": "head -c 500000 /dev/zero; while :; do echo x; sleep 0.01; done"}).Str("process_id")
 	c.Call("process.wait", object{"process_id": p, "until": object{"output": "x\n"}})
 	for range 5 {
@@ -99,7 +95,7 @@ func TestLogsDetachedAtOnce(t *testing.T) {
 
 // TestLogsThatFollow: the answer and the events after it have every byte once.
 func TestLogsThatFollow(t *testing.T) {
-	c := start(t).dial()
+	c := start(t).Dial()
 	p := c.Call("process.start", object{"command": "seq 20000; sleep 0.2; seq 20000"}).Str("process_id")
 	c.Call("process.wait", object{"process_id": p, "until": object{"output": "20000\n"}})
 	logs := c.Call("process.logs", object{"process_id": p, "follow": true, "max_bytes": 70_001})
@@ -120,51 +116,4 @@ func TestLogsThatFollow(t *testing.T) {
 	if got = append(got, rest...); !bytes.Equal(got, want.Bytes()) {
 		t.Errorf("%d bytes, want %d", len(got), want.Len())
 	}
-}
-
-// TestLongAnswers: answers that do not fit into a buffer come whole, over a WebSocket and a line, with each kind of text.
-func TestLongAnswers(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "s")
-	g := start(t, func(c *Config) { c.Unix = path })
-	c := g.dial()
-	local, err := net.Dial("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer local.Close()
-	lines := bufio.NewReader(local)
-	for name, x := range map[string]struct {
-		command, encoding string
-		want              []byte
-	}{
-		"controls": {"head -c 1000001 /dev/zero | tr '\\0' '\\1'", "utf-8", bytes.Repeat([]byte{1}, 1000001)},
-		"bytes":    {"head -c 1000001 /dev/zero | tr '\\0' '\\377'", "base64", bytes.Repeat([]byte{0xff}, 1000001)},
-		"letters":  {"yes ä | tr -d '\\n' | head -c 1000000", "utf-8", []byte(strings.Repeat("ä", 500_000))},
-		"moved":    {"printf x; yes 世 | tr -d '\\n' | head -c 999999", "utf-8", []byte("x" + strings.Repeat("世", 333_333))},
-	} {
-		t.Run(name, func(t *testing.T) {
-			params := object{"command": x.command, "max_output_bytes": 2 << 20}
-			got := c.Call("exec.run", params)
-			b, _ := json.Marshal(object{"id": 1, "method": "exec.run", "params": params})
-			local.Write(append(b, '\n'))
-			line, err := lines.ReadBytes('\n')
-			var f rig.Frame
-			if err != nil || json.Unmarshal(line, &f) != nil {
-				t.Fatal(err)
-			}
-			for _, r := range []object{got, f.Data} {
-				if r.Str("stdout_encoding") != x.encoding || r.Stdout() != string(x.want) || r["truncated"] != false {
-					t.Errorf("%d bytes of %s", len(r.Str("stdout")), r.Str("stdout_encoding"))
-				}
-			}
-		})
-	}
-	c.Call("system.ping", nil)
-}
-
-// accountOf is what a principal that is connected has on its account.
-func (g *gateway) accountOf(name string) *principalUsage {
-	g.clients.mu.Lock()
-	defer g.clients.mu.Unlock()
-	return g.clients.usages[name]
 }

@@ -1,4 +1,4 @@
-package web
+package rpc
 
 import (
 	"bytes"
@@ -132,8 +132,8 @@ func decoded[P any](f func(*call, *P) (answer any, pending bool, err error)) dec
 	}}
 }
 
-// maxInFlight is how many requests of one connection may be in flight: more than can wait in a session.
-const maxInFlight = 128
+// MaxInFlight is how many requests of one connection may be in flight: more than can wait in a session.
+const MaxInFlight = 128
 
 // maxUrgent is how many requests may be in flight beyond MaxInFlight, where those steer: as many as commands may wait, so that each can be
 // cancelled.

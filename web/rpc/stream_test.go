@@ -1,4 +1,4 @@
-package web
+package rpc
 
 import (
 	"bytes"
@@ -26,7 +26,7 @@ func seq(n int) []byte {
 
 func TestExitFollowsLastOutput(t *testing.T) { // A9
 	g := start(t)
-	c := g.dial()
+	c := g.Dial()
 	id := c.Session()
 	for i := range 50 {
 		n := i * 997
@@ -50,7 +50,7 @@ func TestExitFollowsLastOutput(t *testing.T) { // A9
 
 func TestLateOutputBelongsToTheStream(t *testing.T) {
 	g := start(t)
-	c := g.dial()
+	c := g.Dial()
 	id := c.Session()
 	s := c.Call("exec.stream", object{"session_id": id, "command": "(sleep 0.4; echo late) & echo early"})
 	b, _ := c.Output(s.Str("stream_id"), 0)
@@ -66,7 +66,7 @@ func TestLateOutputBelongsToTheStream(t *testing.T) {
 
 func TestResume(t *testing.T) { // I1, I2, I5
 	g := start(t)
-	c := g.dial()
+	c := g.Dial()
 	id := c.Session()
 	s := c.Call("exec.stream", object{"session_id": id, "command": "for i in $(seq 300); do echo line-é-$i; sleep 0.003; done"})
 	stream, e := s.Str("stream_id"), s.Str("exec_id")
@@ -87,14 +87,14 @@ func TestResume(t *testing.T) { // I1, I2, I5
 			break
 		}
 		c.Close()
-		c = g.dial()
+		c = g.Dial()
 		c.Call("exec.attach", object{"exec_id": e, "offset": len(got)})
 	}
 	rest, exit := c.Output(stream, len(got))
 	if got = append(got, rest...); !bytes.Equal(got, want.Bytes()) || exit.Num("exit_code") != 0 {
 		t.Fatalf("%d bytes of %d", len(got), want.Len())
 	}
-	d := g.dial() // it has ended meanwhile
+	d := g.Dial() // it has ended meanwhile
 	d.Call("exec.attach", object{"exec_id": e, "offset": 1000})
 	if rest, _ := d.Output(stream, 1000); rest != want.String()[1000:] {
 		t.Fatalf("%d bytes", len(rest))
@@ -106,7 +106,7 @@ func TestResume(t *testing.T) { // I1, I2, I5
 
 func TestGapIsExplicit(t *testing.T) { // I3
 	g := start(t)
-	c := g.dial()
+	c := g.Dial()
 	id := c.Session()
 	r := c.Call("exec.run", object{"session_id": id, "command": "seq 1000000"})
 	c.Call("exec.attach", object{"exec_id": r.Str("exec_id")})
@@ -119,14 +119,14 @@ func TestGapIsExplicit(t *testing.T) { // I3
 	if rest != string(want[gap.Num("to"):]) {
 		t.Fatalf("%d bytes", len(rest))
 	}
-	if g.metric("trl_stream_gaps_total") != 1 || g.metric("trl_stream_gap_bytes_total") != float64(gap.Num("to")) {
+	if g.Metric("trl_stream_gaps_total") != 1 || g.Metric("trl_stream_gap_bytes_total") != float64(gap.Num("to")) {
 		t.Error("not counted")
 	}
 }
 
 func TestSecondAttachReplacesTheFirst(t *testing.T) {
 	g := start(t)
-	c := g.dial()
+	c := g.Dial()
 	id := c.Session()
 	s := c.Call("exec.stream", object{"session_id": id, "command": "echo one; read x; echo two", "interactive_stdin": true})
 	c.Event("exec.output")
@@ -152,7 +152,7 @@ func TestSecondAttachReplacesTheFirst(t *testing.T) {
 
 func TestDetach(t *testing.T) {
 	g := start(t)
-	c := g.dial()
+	c := g.Dial()
 	id := c.Session()
 	s := c.Call("exec.stream", object{"session_id": id, "command": "yes"})
 	c.Event("exec.output")
@@ -171,7 +171,7 @@ func TestDetach(t *testing.T) {
 // TestLogsAreCutBetweenCharacters: also where not all of it is text.
 func TestLogsAreCutBetweenCharacters(t *testing.T) {
 	g := start(t)
-	c := g.dial()
+	c := g.Dial()
 	p := c.Call("process.start", object{"session_id": c.Session(), "command": `printf '\377a\303\251\342\224\200\342\224\360\237\230\200z'`}).Str("process_id")
 	c.Call("process.wait", object{"process_id": p, "until": object{"exit": true}, "timeout_s": 60})
 	for limit, want := range map[int]string{
@@ -198,7 +198,7 @@ func TestLogsAreCutBetweenCharacters(t *testing.T) {
 // TestCharactersAreNotSplit: a character that is written in halves arrives whole, and one that never gets its end arrives at last (H5).
 func TestCharactersAreNotSplit(t *testing.T) {
 	g := start(t)
-	c := g.dial()
+	c := g.Dial()
 	id := c.Session()
 	c.Call("exec.stream", object{"session_id": id, "command": `printf 'a\342'; sleep 0.3; printf '\224\200b'; printf '\377'; sleep 0.1; printf '\342\224'`})
 	var b []byte
@@ -220,16 +220,16 @@ func TestCharactersAreNotSplit(t *testing.T) {
 
 func TestThrottledClientGetsEveryByte(t *testing.T) { // B1, shortened
 	g := start(t)
-	raw := upgrade(t, g)
-	raw.text(`{"id":1,"method":"exec.stream","params":{"command":"seq 500000"}}`)
+	raw := g.Raw()
+	raw.Text(`{"id":1,"method":"exec.stream","params":{"command":"seq 500000"}}`)
 	var got []byte
 	slow := 0
 	for {
-		op, payload, err := readFrame(raw)
+		op, payload, err := raw.Next()
 		if err != nil {
 			t.Fatal(err)
 		}
-		if op != textFrame {
+		if op != 0x1 {
 			continue
 		}
 		var f rig.Frame
@@ -252,13 +252,13 @@ func TestThrottledClientGetsEveryByte(t *testing.T) { // B1, shortened
 
 // TestClientThatNeverReads: the command waits for it, others do not, and when it is dropped the command goes on (B9).
 func TestClientThatNeverReads(t *testing.T) {
-	g := start(t, func(c *Config) { c.SlowClient = 1500 * time.Millisecond })
-	c := g.dial()
+	g := start(t, func(c *config) { c.SlowClient = 1500 * time.Millisecond })
+	c := g.Dial()
 	id := c.Session()
-	raw := upgrade(t, g)
+	raw := g.Raw()
 	done := filepath.Join(t.TempDir(), "done")
 	before := rss(t)
-	raw.text(`{"id":1,"method":"exec.stream","params":{"session_id":"` + id + `","command":"head -c 100000000 /dev/zero; echo x > ` + done + `"}}`)
+	raw.Text(`{"id":1,"method":"exec.stream","params":{"session_id":"` + id + `","command":"head -c 100000000 /dev/zero; echo x > ` + done + `"}}`)
 	testkit.Eventually(t, "it runs", func() bool { return c.Call("session.info", object{"session_id": id}).Str("state") == "RUNNING" })
 	other := c.Session()
 	for range 20 {
@@ -269,8 +269,8 @@ func TestClientThatNeverReads(t *testing.T) {
 	if _, err := os.Stat(done); err == nil {
 		t.Error("the command did not wait for its client")
 	}
-	raw.text(`{"id":2,"method":"exec.input","params":{"exec_id":"x","data":"` + strings.Repeat("y", 1000) + `"}}`) // it is still listened to
-	testkit.Eventually(t, "the client is dropped", func() bool { return g.metric("trl_slow_clients_dropped_total") == 1 })
+	raw.Text(`{"id":2,"method":"exec.input","params":{"exec_id":"x","data":"` + strings.Repeat("y", 1000) + `"}}`) // it is still listened to
+	testkit.Eventually(t, "the client is dropped", func() bool { return g.Metric("trl_slow_clients_dropped_total") == 1 })
 	testkit.Eventually(t, "the command goes on", func() bool { _, err := os.Stat(done); return err == nil })
 	if grown := rss(t) - before; grown > 64<<20 {
 		t.Errorf("grew by %d MiB", grown>>20)
@@ -279,8 +279,8 @@ func TestClientThatNeverReads(t *testing.T) {
 
 // TestViewerDoesNotHoldUpTheStarter: a second client that reads nothing, and did not ask to be waited for, is not (PROTOCOL.md §7).
 func TestViewerDoesNotHoldUpTheStarter(t *testing.T) {
-	g := start(t, func(c *Config) { c.SlowClient = 10 * patience }) // it is not dropped meanwhile
-	c := g.dial()
+	g := start(t, func(c *config) { c.SlowClient = 10 * testkit.Patience }) // it is not dropped meanwhile
+	c := g.Dial()
 	id := c.Session()
 	const n = 3_000_000 // some 24 MB: more than the kernel takes in its place
 	for _, kind := range []string{"exec", "process"} {
@@ -292,9 +292,9 @@ func TestViewerDoesNotHoldUpTheStarter(t *testing.T) {
 			s = c.Call("process.start", object{"session_id": id, "command": command, "stdin": "open"})
 			c.Call("process.logs", object{"process_id": s.Str("process_id"), "follow": true, "on_slow": "block"})
 		}
-		viewer, attach := upgrade(t, g), map[string]string{"exec": `"method":"exec.attach","params":{`, "process": `"method":"process.logs","params":{"follow":true,`}[kind]
-		viewer.text(`{"id":1,` + attach + `"` + kind + `_id":"` + s.Str(kind+"_id") + `"}}`)
-		if _, answer, err := readFrame(viewer); err != nil || !bytes.Contains(answer, []byte(`"ok":true`)) {
+		viewer, attach := g.Raw(), map[string]string{"exec": `"method":"exec.attach","params":{`, "process": `"method":"process.logs","params":{"follow":true,`}[kind]
+		viewer.Text(`{"id":1,` + attach + `"` + kind + `_id":"` + s.Str(kind+"_id") + `"}}`)
+		if _, answer, err := viewer.Next(); err != nil || !bytes.Contains(answer, []byte(`"ok":true`)) {
 			t.Fatalf("%s %v", answer, err)
 		}
 		c.Call(kind+".input", object{kind + "_id": s.Str(kind + "_id"), "data": "\n"})
@@ -317,19 +317,19 @@ func rss(t *testing.T) int {
 // TestCancelPassesBlockedOutput: while the Outbox waits for a client that reads nothing, its cancel is heard.
 func TestCancelPassesBlockedOutput(t *testing.T) {
 	g := start(t)
-	c := g.dial()
+	c := g.Dial()
 	id := c.Session()
-	raw := upgrade(t, g)
-	raw.text(`{"id":1,"method":"exec.stream","params":{"session_id":"` + id + `","command":"yes"}}`)
+	raw := g.Raw()
+	raw.Text(`{"id":1,"method":"exec.stream","params":{"session_id":"` + id + `","command":"yes"}}`)
 	testkit.Eventually(t, "it runs", func() bool { return c.Call("session.info", object{"session_id": id}).Str("state") == "RUNNING" })
-	raw.text(`{"id":2,"method":"system.ping"}`)
-	raw.text(`{"id":3,"method":"exec.cancel","params":{"session_id":"` + id + `"}}`)
+	raw.Text(`{"id":2,"method":"system.ping"}`)
+	raw.Text(`{"id":3,"method":"exec.cancel","params":{"session_id":"` + id + `"}}`)
 	testkit.Eventually(t, "it is cancelled", func() bool { return c.Call("session.info", object{"session_id": id}).Str("state") == "IDLE" })
 }
 
 func TestWatchTellsInOrder(t *testing.T) {
 	g := start(t)
-	c, w := g.dial(), g.dial()
+	c, w := g.Dial(), g.Dial()
 	id := c.Session()
 	w.Call("session.watch", object{"session_id": id})
 	w.Call("session.watch", object{"session_id": id}) // twice is once
@@ -396,7 +396,7 @@ func TestWatchTellsInOrder(t *testing.T) {
 // TestWatchAndStreamDoNotDouble: one connection gets each byte once, however many ways it asked for it.
 func TestWatchAndStreamDoNotDouble(t *testing.T) {
 	g := start(t)
-	c := g.dial()
+	c := g.Dial()
 	id := c.Session()
 	c.Call("session.watch", object{"session_id": id})
 	for i := range 40 {
@@ -411,7 +411,7 @@ func TestWatchAndStreamDoNotDouble(t *testing.T) {
 	c.Call("exec.input", object{"exec_id": s.Str("exec_id"), "eof": true})
 	c.Await("exit", func(f *rig.Frame) bool { return f.Event == "exec.exit" && f.Data.Str("exec_id") == s.Str("exec_id") })
 
-	d := g.dial()
+	d := g.Dial()
 	run := d.Begin("exec.stream", object{"session_id": id, "command": "echo one; read x; echo two", "interactive_stdin": true})
 	s = d.Answer(run).Data
 	c.Await("output", func(f *rig.Frame) bool {
@@ -435,7 +435,7 @@ func TestWatchAndStreamDoNotDouble(t *testing.T) {
 // TestWatchAndLogsTellOneExit: it comes after the last byte, whichever was asked for first.
 func TestWatchAndLogsTellOneExit(t *testing.T) {
 	g := start(t)
-	c := g.dial()
+	c := g.Dial()
 	const n = 300_000
 	for _, first := range []string{"watch", "logs"} {
 		id := c.Session()
@@ -462,7 +462,7 @@ func TestWatchAndLogsTellOneExit(t *testing.T) {
 
 func TestWatchFromTheMiddle(t *testing.T) {
 	g := start(t)
-	c, w := g.dial(), g.dial()
+	c, w := g.Dial(), g.Dial()
 	id := c.Session()
 	s := c.Call("exec.stream", object{"session_id": id, "command": "echo one; read x; echo two", "interactive_stdin": true})
 	c.Event("exec.output")
@@ -478,7 +478,7 @@ func TestWatchFromTheMiddle(t *testing.T) {
 
 func TestProcessLogs(t *testing.T) {
 	g := start(t)
-	c := g.dial()
+	c := g.Dial()
 	id := c.Session()
 	p := c.Call("process.start", object{"session_id": id, "command": "echo é-one; sleep 0.2; echo err >&2; read x; echo $x; exit 4", "stdin": "open"})
 	pid := p.Str("process_id")

@@ -1,4 +1,4 @@
-package web
+package rpc
 
 import (
 	"maps"
@@ -21,14 +21,14 @@ func systemPing(k *call, _ *protocol.None) (any, bool, error) {
 
 func systemStats(k *call, _ *protocol.None) (any, bool, error) {
 	stats := k.c.srv.pool.Stats()
-	stats.Draining = k.c.srv.config.drains.Draining()
+	stats.Draining = k.c.srv.config.Drains.Draining()
 	return &stats, false, nil
 }
 
 func systemCapabilities(k *call, _ *protocol.None) (any, bool, error) {
 	s := k.c.srv
-	now := s.live.Load()
-	data := now.capabilities
+	now := s.live()
+	data := now.Capabilities
 	data.Version = s.config.Version
 	data.Shells = s.pool.Shells()
 	data.Encodings = []string{protocol.UTF8, protocol.Base64}
@@ -46,10 +46,10 @@ func systemCapabilities(k *call, _ *protocol.None) (any, bool, error) {
 		data.Limits = map[string]float64{}
 	}
 	for name, v := range map[string]float64{
-		"max_frame_bytes":    float64(now.maxFrame),
+		"max_frame_bytes":    float64(now.MaxFrame),
 		"requests_in_flight": float64(s.config.MaxInFlight),
 		"streams":            maxStreams,
-		"slow_client_s":      now.slowClient.Seconds(),
+		"slow_client_s":      now.SlowClient.Seconds(),
 		"ping_every_s":       s.config.PingEvery.Seconds(),
 		"peer_silence_s":     s.config.PeerSilence.Seconds(),
 		"process_logs_bytes": maxLogBytes,
@@ -63,7 +63,7 @@ func systemDrain(k *call, q *protocol.Drain) (any, bool, error) {
 	if k.c.principal.Role != auth.Admin {
 		return nil, false, protocol.Errorf(protocol.Forbidden, "only an admin may drain the server")
 	}
-	drains, p := k.c.srv.config.drains, k.c.srv.pool
+	drains, p := k.c.srv.config.Drains, k.c.srv.pool
 	switch {
 	case q.Undo:
 		if err := drains.Undrain(); err != nil {

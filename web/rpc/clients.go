@@ -1,10 +1,11 @@
-package web
+// Package rpc serves the clients of a gateway: it reads their requests, calls the pool, and sends answers, events and streams. Clients are where
+// a server hands over a connection; conn is one of them, call a request, subscription a stream.
+package rpc
 
 import (
 	"context"
 	"net/netip"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -17,8 +18,8 @@ import (
 	"trl/web/transport"
 )
 
-// clientsConfig is what does not change while a gateway serves.
-type clientsConfig struct {
+// Config is what does not change while a gateway serves.
+type Config struct {
 	MaxInFlight         int           // requests of one connection
 	MaxConns            int           // clients in all
 	MaxConnsOfPrincipal int           // clients of one principal, and guests of one; 0: seven eighths of all, of an admin all, and of guests' places
@@ -28,7 +29,14 @@ type clientsConfig struct {
 	Version             string
 	Trace               func(Trace) // told of every request that was answered; it must not wait. nil: nobody asks
 	Audit               *audit.Log  // nil: nobody keeps that
-	drains              drains
+	Drains              drains
+}
+
+// LiveConfig is what may be another one while the gateway serves.
+type LiveConfig struct {
+	MaxFrame     int64         // of connections to come
+	SlowClient   time.Duration // of connections to come
+	Capabilities protocol.Capabilities
 }
 
 // drains is who can let the gateway run empty.
@@ -38,10 +46,10 @@ type drains interface {
 	Draining() bool
 }
 
-// clients are the connections of a gateway and what they share.
-type clients struct {
-	config    clientsConfig
-	live      *atomic.Pointer[liveConfig]
+// Clients are the connections of a gateway and what they share.
+type Clients struct {
+	config    Config
+	live      func() *LiveConfig
 	pool      *pool.Pool
 	auth      *auth.Checker
 	m         *metrics.Metrics
@@ -62,9 +70,12 @@ type clients struct {
 	closed     bool                       // guarded by mu; no connection may join any more
 }
 
-// newClients makes none yet.
-func newClients(c clientsConfig, live *atomic.Pointer[liveConfig], p *pool.Pool, checker *auth.Checker, m *metrics.Metrics, log zerolog.Logger) *clients {
-	cs := &clients{
+// ShutdownNotice is what clients get between server.shutdown and the close, for results that are about to come.
+const ShutdownNotice = 700 * time.Millisecond
+
+// New makes none yet.
+func New(c Config, live func() *LiveConfig, p *pool.Pool, checker *auth.Checker, m *metrics.Metrics, log zerolog.Logger) *Clients {
+	cs := &Clients{
 		config: c, live: live, pool: p, auth: checker, m: m, log: log, startedAt: time.Now(), totalUsage: newPrincipalUsage(allReading, allAnswers),
 		conns: map[*conn]struct{}{}, connCounts: map[connGroup]int{}, admins: map[string]int{}, usages: map[string]*principalUsage{},
 	}
@@ -75,18 +86,18 @@ func newClients(c clientsConfig, live *atomic.Pointer[liveConfig], p *pool.Pool,
 	metrics.AtZero(m.ClientConnections, transport.WebSocketName, transport.UnixName)
 	metrics.AtZero(m.BytesOut, transport.WebSocketName, transport.UnixName)
 	metrics.AtZero(m.ClientsClosed, transport.CloseReasons...)
-	metrics.AtZero(m.ClientsRefused, groupAll, groupPrincipal, groupGuests, groupShare, groupStrangers)
+	metrics.AtZero(m.ClientsRefused, groupAll, groupPrincipal, groupGuests, groupShare, GroupStrangers)
 	return cs
 }
 
 // isAdmin reports whether somebody of this name is connected as an admin.
-func (cs *clients) isAdmin(subject string) bool {
+func (cs *Clients) isAdmin(subject string) bool {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	return cs.admins[subject] > 0
 }
 
-func (cs *clients) each(f func(*conn)) {
+func (cs *Clients) each(f func(*conn)) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	for c := range cs.conns {
@@ -94,8 +105,8 @@ func (cs *clients) each(f func(*conn)) {
 	}
 }
 
-// serve serves one connection until it ends. The client is at addr, if that is an address, and remote says it in the audit log.
-func (cs *clients) serve(t transport.Conn, g *auth.Grant, addr netip.Addr, remote string) {
+// Serve serves one connection until it ends. The client is at addr, if that is an address, and remote says it in the audit log.
+func (cs *Clients) Serve(t transport.Conn, g *auth.Grant, addr netip.Addr, remote string) {
 	c := newConn(cs, t, g)
 	c.remote = remote
 	if addr.IsValid() {
@@ -129,23 +140,23 @@ func (cs *clients) serve(t transport.Conn, g *auth.Grant, addr netip.Addr, remot
 	c.serve()
 }
 
-// refuse tells a client that is not served why, and ends its connection.
-func (cs *clients) refuse(t transport.Conn, g *auth.Grant, e *protocol.Error, why transport.CloseReason) {
+// Refuse tells a client that is not served why, and ends its connection.
+func (cs *Clients) Refuse(t transport.Conn, g *auth.Grant, e *protocol.Error, why transport.CloseReason) {
 	c := newConn(cs, t, g)
 	c.refuseRequest(nil, e)
 	c.end(why)
 }
 
-// leave tells every client that the gateway goes, and ends the connections: each when emptied is closed and what that brought about has been
+// Leave tells every client that the gateway goes, and ends the connections: each when emptied is closed and what that brought about has been
 // sent, and all when soon is over. No connection may join after it.
-func (cs *clients) leave(soon context.Context, emptied <-chan struct{}) {
+func (cs *Clients) Leave(soon context.Context, emptied <-chan struct{}) {
 	var leaving sync.WaitGroup
 	cs.each(func(c *conn) {
 		told := make(chan struct{})
 		leaving.Go(func() { // tells the client; one that takes nothing is told until its connection ends below
 			defer close(told)
 			if c.transport.Name() == transport.WebSocketName || c.subscribed.Load() { // nobody on a Unix socket gets what he did not ask for
-				c.sendEvent("server.shutdown", &protocol.ServerShutdown{In: protocol.Seconds(shutdownNotice.Seconds())})
+				c.sendEvent("server.shutdown", &protocol.ServerShutdown{In: protocol.Seconds(ShutdownNotice.Seconds())})
 			}
 		})
 		leaving.Go(func() { // ends the connection, once told
@@ -171,8 +182,8 @@ func (cs *clients) leave(soon context.Context, emptied <-chan struct{}) {
 	leaving.Wait()
 }
 
-// close ends what clients began and what outlived them, and returns when all of it has ended.
-func (cs *clients) close() {
+// Close ends what clients began and what outlived them, and returns when all of it has ended.
+func (cs *Clients) Close() {
 	cs.cancel()
 	cs.tasks.Wait()
 }

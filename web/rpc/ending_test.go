@@ -1,17 +1,7 @@
-package web
+package rpc
 
 import (
-	"context"
-	"fmt"
-	"io"
 	"math"
-	"net"
-	"net/http"
-	"net/http/cookiejar"
-	"os"
-	"path/filepath"
-	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,13 +9,12 @@ import (
 
 	"trl/internal/rig"
 	"trl/internal/testkit"
-	"trl/internal/testkit/issuer"
+	"trl/internal/testkit/gateway"
 	"trl/pool"
-	"trl/web/auth"
 )
 
 // only is the connection that there is.
-func (g *gateway) only() (c *conn) {
+func (g *server) only() (c *conn) {
 	g.clients.each(func(one *conn) { c = one })
 	return c
 }
@@ -34,38 +23,38 @@ func (g *gateway) only() (c *conn) {
 // request_key gives it back, as often as it is asked for, and the connection ends with its client.
 func TestReopeningWhatWasLetGo(t *testing.T) {
 	g := start(t)
-	c := g.dial()
+	c := g.Dial()
 	id := c.Session()
 	open := object{"session_id": id, "cols": 80, "rows": 24, "request_key": "k", "window_bytes": 1000, "command": "head -c 100000 /dev/zero | tr '\\0' x"}
-	other := g.dial()
+	other := g.Dial()
 	first := c.Call("term.open", open).Str("term_id")
 	defer func() {
 		if t.Failed() {
-			t.Log(g.log.String())
+			t.Log(g.Log.String())
 		}
 	}()
 	testkit.Eventually(t, "the terminal's end", func() bool {
 		f := other.Call("term.list", object{"session_id": id})
 		return f["terminals"].([]any)[0].(map[string]any)["state"] == "exited"
 	})
-	g.pool.DropExpired(time.Now().Add(2 * time.Minute)) // longer than what has ended is kept, shorter than its request_key
+	g.Pool.DropExpired(time.Now().Add(2 * time.Minute)) // longer than what has ended is kept, shorter than its request_key
 	for range 3 {
 		if again := c.Call("term.open", open).Str("term_id"); again != first {
 			t.Fatalf("%s, want %s", again, first)
 		}
 	}
 	c.Close()
-	testkit.Eventually(t, "the end of the connection", func() bool { return g.metric("trl_connections") == 1 })
+	testkit.Eventually(t, "the end of the connection", func() bool { return g.Metric("trl_connections") == 1 })
 }
 
 // TestDetachFromWhatClosedItsOutput: the stream of a process that has closed its output and runs on can be left.
 func TestDetachFromWhatClosedItsOutput(t *testing.T) {
 	g := start(t)
-	c := g.dial()
+	c := g.Dial()
 	id := c.Session()
 	p := c.Call("process.start", object{"session_id": id, "command": "echo out; exec >/dev/null 2>&1; sleep 600"}).Str("process_id")
 	c.Call("process.logs", object{"process_id": p, "follow": true})
-	proc, err := g.pool.FindProcess("local", p)
+	proc, err := g.Pool.FindProcess("local", p)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,15 +68,15 @@ func TestDetachFromWhatClosedItsOutput(t *testing.T) {
 // TestLeavingGivesThePlaceBack: a connection whose client has gone does not last as long as what it asked a session to end.
 func TestLeavingGivesThePlaceBack(t *testing.T) {
 	g := start(t)
-	other := g.dial()
+	other := g.Dial()
 	id := other.Session()
 	p := other.Call("process.start", object{"session_id": id, "command": "trap '' TERM; echo ready; while :; do sleep 0.1; done"}).Str("process_id")
 	other.Call("process.wait", object{"process_id": p, "until": object{"output": "ready"}})
-	c := g.dial()
+	c := g.Dial()
 	c.Begin("process.kill", object{"process_id": p, "kill_grace_s": 50})
 	c.Call("system.ping", nil)
 	c.Close()
-	testkit.Eventually(t, "the end of the connection", func() bool { return g.metric("trl_connections") == 1 })
+	testkit.Eventually(t, "the end of the connection", func() bool { return g.Metric("trl_connections") == 1 })
 	if state := other.Call("process.info", object{"process_id": p}).Str("state"); state != "running" {
 		t.Fatalf("the process is %s", state)
 	}
@@ -129,22 +118,22 @@ func TestAPanicEndsOneConnection(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := start(t)
-			c := g.dial()
+			c := g.Dial()
 			id := c.Session()
 			of := g.only()
 			open := c.Call("term.open", object{"session_id": id, "cols": 80, "rows": 24, "command": "sleep 600"})
-			term, err := g.pool.FindTerminal("local", open.Str("term_id"))
+			term, err := g.Pool.FindTerminal("local", open.Str("term_id"))
 			if err != nil {
 				t.Fatal(err)
 			}
 			c.Call("term.detach", object{"term_id": term.ID()})
 			spoil(t, c, of, term)
-			other := g.dial()
+			other := g.Dial()
 			other.Call("term.close", object{"term_id": term.ID(), "kill_grace_s": 0})
 			if code := c.CloseStatus(); code != websocket.StatusInternalError {
 				t.Errorf("closed with %d", code)
 			}
-			testkit.Eventually(t, "the end of the connection", func() bool { return g.metric("trl_connections") == 1 })
+			testkit.Eventually(t, "the end of the connection", func() bool { return g.Metric("trl_connections") == 1 })
 			if n := term.Info().Viewers; n != 0 {
 				t.Errorf("%d viewers", n)
 			}
@@ -162,7 +151,7 @@ func (spoilt) MarshalText() ([]byte, error) { panic("made by a test") }
 // TestAPanicInAnAnswerIsAnswered: what cannot be written is INTERNAL_ERROR, and the connection goes on.
 func TestAPanicInAnAnswerIsAnswered(t *testing.T) {
 	g := start(t)
-	c := g.dial()
+	c := g.Dial()
 	c.Call("system.ping", nil)
 	of := g.only()
 	of.inFlight.Add(1)
@@ -176,7 +165,7 @@ func TestAPanicInAnAnswerIsAnswered(t *testing.T) {
 // TestNothingRunsWithoutAStream: a request that is refused for one stream too many has begun nothing.
 func TestNothingRunsWithoutAStream(t *testing.T) {
 	g := start(t)
-	c := g.dial()
+	c := g.Dial()
 	id := c.Session()
 	of := g.only()
 	of.mu.Lock()
@@ -210,9 +199,9 @@ func TestNothingRunsWithoutAStream(t *testing.T) {
 func TestDestroyedAtEachDisconnect(t *testing.T) {
 	g := start(t)
 	q := object{"name": "job", "on_disconnect": "destroy", "if_exists": "return"}
-	other := g.dial()
+	other := g.Dial()
 	for range 2 {
-		c := g.dial()
+		c := g.Dial()
 		id := c.Session(q)
 		if again := other.Session(q); again != id {
 			t.Fatalf("%s, want %s", again, id)
@@ -224,7 +213,7 @@ func TestDestroyedAtEachDisconnect(t *testing.T) {
 	}
 	other.Close()
 	testkit.Eventually(t, "no connection", func() bool { return g.only() == nil })
-	c := g.dial()
+	c := g.Dial()
 	for range 3 {
 		c.Call("session.destroy", object{"session_id": c.Session(object{"on_disconnect": "destroy"}), "force": true})
 	}
@@ -240,7 +229,7 @@ func TestDestroyedAtEachDisconnect(t *testing.T) {
 // TestCancelMakesNoSession: also where a default session has ended and is still known.
 func TestCancelMakesNoSession(t *testing.T) {
 	g := start(t)
-	c := g.dial()
+	c := g.Dial()
 	c.Call("exec.run", object{"command": "true"})
 	c.Call("session.destroy", object{"session": "default", "force": true})
 	if cancelled := c.Call("exec.cancel", object{})["cancelled"]; cancelled != false {
@@ -255,13 +244,13 @@ func TestCancelMakesNoSession(t *testing.T) {
 func TestWindowOfEverything(t *testing.T) {
 	cr := newCredit(math.MaxInt64, 8)
 	sub := &subscription{credit: cr}
-	if !sub.awaitCredit(t.Context(), 100, patience) {
+	if !sub.awaitCredit(t.Context(), 100, testkit.Patience) {
 		t.Error("it waits")
 	}
 	cr = newCredit(10, 0)
 	cr.ack(math.MaxInt64)
 	sub.credit = cr
-	if !sub.awaitCredit(t.Context(), 100, patience) {
+	if !sub.awaitCredit(t.Context(), 100, testkit.Patience) {
 		t.Error("it waits after an acknowledgement of everything")
 	}
 }
@@ -269,10 +258,10 @@ func TestWindowOfEverything(t *testing.T) {
 // TestDetachedGuestDoesNotType: a guest that was put to looking on does not type by leaving the terminal.
 func TestDetachedGuestDoesNotType(t *testing.T) {
 	g := start(t, withTokens)
-	owner := g.dial(adminToken)
+	owner := g.Dial(gateway.AdminToken)
 	id := owner.Session()
 	term := owner.Call("term.open", object{"session_id": id, "cols": 80, "rows": 24, "command": "cat"}).Str("term_id")
-	guest := g.dial(owner.Call("share.create", object{"term_id": term, "mode": "control"}).Str("token"))
+	guest := g.Dial(owner.Call("share.create", object{"term_id": term, "mode": "control"}).Str("token"))
 	guest.Call("term.attach", object{"term_id": term})
 	owner.Call("term.attach", object{"term_id": term, "mode": "control"})
 	guest.Call("term.detach", object{"term_id": term})
@@ -284,129 +273,4 @@ func TestDetachedGuestDoesNotType(t *testing.T) {
 	}
 	owner.Call("term.detach", object{"term_id": term})
 	guest.Call("term.input", object{"term_id": term, "data": "x"})
-}
-
-// TestAnExpiryThatComesLater: one that a token gets, or that is moved closer, while a connection is open ends that in time.
-func TestAnExpiryThatComesLater(t *testing.T) {
-	path, set := withFile(t, "late-token ann user\nclose-token bob user expires=2099-01-01T00:00:00Z\n")
-	g := start(t, set)
-	late, nearer := g.dial("late-token"), g.dial("close-token")
-	late.Call("system.ping", nil)
-	nearer.Call("system.ping", nil)
-	soon := time.Now().Add(3 * time.Second)
-	text := soon.UTC().Format(time.RFC3339)
-	os.WriteFile(path+".new", []byte("late-token ann user expires="+text+"\nclose-token bob user expires="+text+"\n"), 0o600)
-	os.Rename(path+".new", path)
-	began := time.Now()
-	for _, c := range []*rig.Client{late, nearer} {
-		if code := c.CloseStatus(); code != 4401 {
-			t.Errorf("closed with %d", code)
-		}
-	}
-	if time.Since(began) > 25*time.Second {
-		t.Errorf("it took %v", time.Since(began))
-	}
-}
-
-// TestFramesOfAReload: a connection to come takes messages of the size that is in force, and waits for a slow client as long.
-func TestFramesOfAReload(t *testing.T) {
-	g := start(t, func(c *Config) { c.MaxFrame = 10_000 })
-	big := object{"session_id": g.dial().Session(), "command": ": " + strings.Repeat("x", 50_000)}
-	if err := g.Reload(Config{MaxFrame: 1 << 20, SlowClient: time.Second}); err != nil {
-		t.Fatal(err)
-	}
-	c := g.dial()
-	c.Call("exec.run", big)
-	if got := g.only(); got == nil {
-		t.Fatal("no connection")
-	}
-	found := false
-	g.clients.each(func(c *conn) {
-		found = found || c.slowLimit == time.Second
-	})
-	if !found {
-		t.Error("slow_client is not in force")
-	}
-	if err := g.Reload(Config{MaxFrame: 10_000}); err != nil {
-		t.Fatal(err)
-	}
-	c.Call("exec.run", big) // it came before
-	c = g.dial()
-	c.Begin("exec.run", big)
-	if code := c.CloseStatus(); code != websocket.StatusMessageTooBig {
-		t.Errorf("closed with %d", code)
-	}
-}
-
-// TestProviderThatIsDown: a login that the provider cannot answer for is 503, and no guess; nor is one for which there is no room.
-func TestProviderThatIsDown(t *testing.T) {
-	for _, path := range []string{"/token", "/keys"} {
-		t.Run(path, func(t *testing.T) {
-			i := issuer.New(t)
-			secret := filepath.Join(t.TempDir(), "secret")
-			os.WriteFile(secret, []byte("client-secret\n"), 0o600)
-			conf := &auth.OIDCConfig{Issuer: i.URL, ClientID: "trl", SecretFile: secret, Role: auth.RoleRule{DefaultRole: auth.User}}
-			g := start(t, withTokens, func(c *Config) { c.OIDC = conf })
-			conf.RedirectURL = g.URL() + auth.CallbackPath
-			var down atomic.Bool
-			up := i.Config.Handler
-			i.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				if r.URL.Path == path && down.Load() {
-					http.Error(w, "upstream is down", http.StatusServiceUnavailable)
-					return
-				}
-				up.ServeHTTP(w, r)
-			})
-			login := func() (status int, words string) {
-				jar, _ := cookiejar.New(nil)
-				b := &http.Client{Jar: jar, Transport: &http.Transport{DisableKeepAlives: true}}
-				resp, err := b.Get(g.URL() + auth.OIDCPath)
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer resp.Body.Close()
-				text, _ := io.ReadAll(resp.Body)
-				return resp.StatusCode, string(text)
-			}
-			down.Store(true)
-			for range constant(t, "web/auth.freeTries") + 3 {
-				if got, _ := login(); got != http.StatusServiceUnavailable {
-					t.Fatalf("while it is down: %d", got)
-				}
-			}
-			down.Store(false)
-			if got, _ := login(); got != http.StatusOK {
-				t.Errorf("once it is up: %d", got)
-			}
-			g = start(t, withTokens, fullLogins(t), func(c *Config) { c.OIDC = conf })
-			conf.RedirectURL = g.URL() + auth.CallbackPath
-			for range constant(t, "web/auth.freeTries") + 3 {
-				if got, words := login(); got != http.StatusServiceUnavailable || !strings.Contains(words, auth.ErrTooManyLogins.Error()) {
-					t.Fatalf("without room: %d %q", got, words)
-				}
-			}
-		})
-	}
-}
-
-// TestProfilesTakeTheirTime: who is served on AdminListen is no stranger, and may wait for longer than a request may take to come.
-func TestProfilesTakeTheirTime(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "admin")
-	start(t, func(c *Config) { c.AdminListen = path })
-	b := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "unix", path)
-	}}}
-	const seconds = 11 // above StrangerLifetime and requestTimeout
-	began := time.Now()
-	resp, err := b.Get(fmt.Sprintf("http://trl/debug/pprof/trace?seconds=%d", seconds))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	if _, err := io.Copy(io.Discard, resp.Body); err != nil || resp.StatusCode != 200 {
-		t.Fatalf("%d %v", resp.StatusCode, err)
-	}
-	if time.Since(began) < seconds*time.Second {
-		t.Errorf("it was cut off after %v", time.Since(began))
-	}
 }

@@ -1,4 +1,4 @@
-package web
+package rpc
 
 import (
 	"context"
@@ -37,7 +37,7 @@ func newPrincipalUsage(reading, answers int64) *principalUsage {
 }
 
 // usageOf finds the account of a client; leave gives it back.
-func (cs *clients) usageOf(g *auth.Grant) (a *principalUsage, leave func()) {
+func (cs *Clients) usageOf(g *auth.Grant) (a *principalUsage, leave func()) {
 	name := g.Subject
 	if g.Share != nil {
 		name = "guests of " + name // no subject has spaces
@@ -75,7 +75,7 @@ func (c *conn) beginLargeRead() error {
 	if c.releaseLarge != nil {
 		return nil
 	}
-	n := min(max(c.srv.live.Load().maxFrame, transport.KeepBuffer), principalReading)
+	n := min(max(c.srv.live().MaxFrame, transport.KeepBuffer), principalReading)
 	release, err := acquire(c.ctx, c.usage.reading, c.srv.totalUsage.reading, n)
 	c.releaseLarge = release
 	return err

@@ -1,4 +1,4 @@
-package web
+package rpc
 
 import (
 	"context"
@@ -60,7 +60,7 @@ func sessionList(k *call, q *protocol.SessionList) (any, bool, error) {
 			list = slices.DeleteFunc(list, func(i protocol.SessionInfo) bool { return i.SessionID != sh.Session().ID() })
 		}
 		if list == nil {
-			list = []protocol.SessionInfo{} // clients read its length
+			list = []protocol.SessionInfo{} // Clients read its length
 		}
 		return &protocol.Sessions{Sessions: list}, false, nil
 	})

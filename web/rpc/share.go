@@ -1,15 +1,11 @@
-package web
+package rpc
 
 import (
 	"context"
-	"crypto/rand"
-	"net/http"
 
 	"trl/pool"
 	"trl/protocol"
-	"trl/web/auth"
 	"trl/web/transport"
-	"trl/web/ui"
 )
 
 // A guest is who came with a share link: it acts in the owner's name, and reaches nothing but what the link opens. What it may do is
@@ -101,21 +97,6 @@ func (c *conn) endWithShare(sh *pool.Share) {
 		c.end(transport.ReasonUnshared)
 	case <-c.ctx.Done():
 	}
-}
-
-// serveSharePage is the web terminal for guests. Its script has the token, out of the fragment: the page itself is no secret.
-func (s *Server) serveSharePage(w http.ResponseWriter, r *http.Request) { ui.ServePage(w, rand.Text()) }
-
-// serveShareState tells a page that could not connect whether its link still opens something: a browser does not tell why an upgrade was refused.
-func (s *Server) serveShareState(w http.ResponseWriter, r *http.Request) {
-	if g, no := s.auth.Authorize(r); no != nil {
-		auth.Deny(w, no)
-		return
-	} else if g.Share == nil {
-		auth.Refuse(w, http.StatusUnauthorized, "this link opens nothing")
-		return
-	}
-	w.WriteHeader(http.StatusNoContent)
 }
 
 func shareCreate(k *call, q *protocol.ShareCreate) (any, bool, error) {

@@ -1,4 +1,4 @@
-package web
+package rpc
 
 import (
 	"fmt"
@@ -9,13 +9,14 @@ import (
 	"time"
 
 	"trl/internal/rig"
+	"trl/internal/testkit/gateway"
 	"trl/web/auth"
 )
 
 // twoUsers are two principals who may do the same, and an admin.
-func twoUsers(c *Config) {
+func twoUsers(c *config) {
 	c.AuthNone = false
-	c.Tokens = tokens{"anns-token": {Subject: "ann", Role: auth.User}, "bobs-token": {Subject: "bob", Role: auth.User}, "roots-token": {Subject: "root", Role: auth.Admin}, "bobs-viewer": {Subject: "bob", Role: auth.Viewer}}
+	c.Tokens = gateway.Tokens{"anns-token": {Subject: "ann", Role: auth.User}, "bobs-token": {Subject: "bob", Role: auth.User}, "roots-token": {Subject: "root", Role: auth.Admin}, "bobs-viewer": {Subject: "bob", Role: auth.Viewer}}
 }
 
 // held resources are ids of everything that a principal can have.
@@ -86,7 +87,7 @@ func hasParam(t reflect.Type, name string) bool {
 // TestOthersIdsAnswerLikeUnknownOnes walks every method that takes an id (K7, K8).
 func TestOthersIdsAnswerLikeUnknownOnes(t *testing.T) {
 	g := start(t, twoUsers)
-	ann, bob := g.dial("anns-token"), g.dial("bobs-token")
+	ann, bob := g.Dial("anns-token"), g.Dial("bobs-token")
 	hers := have(ann, "hers")
 	nobodys := hers.unknown()
 	asked := map[string]bool{}
@@ -144,7 +145,7 @@ func TestOthersIdsAnswerLikeUnknownOnes(t *testing.T) {
 // 0.5 ± 0.056 but for one time in a million.
 func TestOthersIdsTakeAsLongAsUnknownOnes(t *testing.T) {
 	g := start(t, twoUsers)
-	ann, bob := g.dial("anns-token"), g.dial("bobs-token")
+	ann, bob := g.Dial("anns-token"), g.Dial("bobs-token")
 	hers := have(ann, "hers")
 	nobodys := hers.unknown()
 	const pairs = 2000
@@ -197,7 +198,7 @@ func TestOthersIdsTakeAsLongAsUnknownOnes(t *testing.T) {
 // TestAdminUsesEverybodys: by id, on purpose, and the log tells.
 func TestAdminUsesEverybodys(t *testing.T) {
 	g := start(t, twoUsers)
-	ann, bob, viewer, root := g.dial("anns-token"), g.dial("bobs-token"), g.dial("bobs-viewer"), g.dial("roots-token")
+	ann, bob, viewer, root := g.Dial("anns-token"), g.Dial("bobs-token"), g.Dial("bobs-viewer"), g.Dial("roots-token")
 	hers, his := have(ann, "hers"), have(bob, "his")
 	list := func(c *rig.Client, q object) (ids []string) {
 		t.Helper()
@@ -261,7 +262,7 @@ func TestAdminUsesEverybodys(t *testing.T) {
 	root.Call("session.destroy", object{"session_id": hers["session_id"], "force": true})
 	for id, n := range map[string]int{hers["session_id"]: 1, his["session_id"]: 0} {
 		got := 0
-		for line := range strings.Lines(g.log.String()) {
+		for line := range strings.Lines(g.Log.String()) {
 			if strings.Contains(line, "admin uses a session") && strings.Contains(line, id) && strings.Contains(line, `"principal":"root"`) {
 				got++
 			}
