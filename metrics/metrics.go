@@ -57,22 +57,43 @@ var execBuckets = []float64{
 	1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600,
 }
 
-// Metrics holds the series that code counts where an event happens. Gauges of the pool's state are read at scrape time instead: see Observe.
-// docs/METRICS.md describes each series; a test compares them.
+// Metrics holds the series that code counts where an event happens, in groups by what they count. Gauges of the pool's state are read at scrape
+// time instead: see Observe. docs/METRICS.md describes each series; a test compares them.
 type Metrics struct {
+	sessions
+	execs
+	streams
+	processes
+	clients
+	recordings
+	configFile
+	auditLog
+
+	buildInfo *prometheus.GaugeVec
+	snapshot  atomic.Pointer[func() PoolNumbers] // set once by Observe; nil before
+}
+
+type sessions struct {
 	SessionsCreated *prometheus.CounterVec // result: "ok" or the protocol code
 	SessionsEnded   *prometheus.CounterVec // reason: protocol.Reasons
 	SessionsReaped  *prometheus.CounterVec // reason: those that the reaper ended
+	Draining        prometheus.Gauge       // 1 while no new session is accepted
+}
 
+type execs struct {
 	Execs        *prometheus.CounterVec   // outcome
 	ExecSeconds  *prometheus.HistogramVec // outcome; from the turn to the end, without the queue
 	QueueSeconds prometheus.Histogram     // from the request to the turn
+}
 
+type streams struct {
 	BytesOut           *prometheus.CounterVec // transport; output bytes, before framing
 	Gaps               prometheus.Counter     // gaps reported to readers
 	GapBytes           prometheus.Counter     // bytes that these gaps skipped
 	SlowClientsDropped prometheus.Counter
+}
 
+type processes struct {
 	KillEscalations prometheus.Counter     // TERM was not enough
 	KillFailed      prometheus.Counter     // KILL was not enough: state D; a person must look
 	OrphansKilled   prometheus.Counter     // escaped processes that the scan found and killed
@@ -80,26 +101,30 @@ type Metrics struct {
 	GatewayCrashes  prometheus.Counter     // gateways that the keeper had to replace
 	SignalsIgnored  prometheus.Counter     // signals to the keeper from sessions, and to the gateway from anybody but the keeper
 	ShellRestores   *prometheus.CounterVec // cause
+}
 
+type clients struct {
 	ClientConnections *prometheus.GaugeVec   // transport; open now
 	ClientsClosed     *prometheus.CounterVec // reason
 	ClientsRefused    *prometheus.CounterVec // reason: "all", "principal", "guests", "share" or "strangers"
 	RateLimited       prometheus.Counter     // requests refused with RATE_LIMITED
 	Auth              *prometheus.CounterVec // method, result; web has the lists
+}
 
+type recordings struct {
 	RecordingBytes  prometheus.Counter     // written to recordings
 	RecordingsEnded *prometheus.CounterVec // reason: RecordingReasons
+}
 
+type configFile struct {
 	ConfigReloads *prometheus.CounterVec // result: ReloadOK or ReloadRefused
 	ConfigInForce prometheus.Gauge       // 1: the config file is in force; 0: its last version was refused
 	ConfigWaiting prometheus.Gauge       // settings that the file changes and that need a restart
+}
 
+type auditLog struct {
 	AuditLost    prometheus.Counter // entries of the audit log that could not be written
 	AuditFailing prometheus.Gauge   // 1 while the audit log cannot be written
-	Draining     prometheus.Gauge   // 1 while no new session is accepted
-
-	buildInfo *prometheus.GaugeVec
-	snapshot  atomic.Pointer[func() PoolNumbers] // set once by Observe; nil before
 }
 
 // New makes the series and registers them, with the Go and process collectors, on reg. A second New on the same registry panics, because two owners of
@@ -112,52 +137,63 @@ func New(reg prometheus.Registerer) *Metrics {
 	counters := func(name, help, label string) *prometheus.CounterVec {
 		return f.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{label})
 	}
+	gauge := func(name, help string) prometheus.Gauge {
+		return f.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
+	}
 	m := &Metrics{
-		SessionsCreated: counters("trl_sessions_created_total", "Answers to session.create, by result: ok or the error's code.", "result"),
-		SessionsEnded:   counters("trl_sessions_ended_total", "Sessions that ended, by reason.", "reason"),
-		SessionsReaped:  counters("trl_sessions_reaped_total", "Sessions that the reaper ended, by reason.", "reason"),
-
-		Execs: counters("trl_execs_total", "Commands that ended, by outcome.", "outcome"),
-		ExecSeconds: f.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "trl_exec_duration_seconds", Help: "Time a command ran, without its time in the queue, by outcome.",
-			Buckets: execBuckets,
-		}, []string{"outcome"}),
-		QueueSeconds: f.NewHistogram(prometheus.HistogramOpts{
-			Name: "trl_exec_queue_seconds", Help: "Time a command waited for its turn.",
-			Buckets: execBuckets,
-		}),
-
-		BytesOut:           counters("trl_bytes_out_total", "Output bytes sent to clients, before framing, by transport.", "transport"),
-		Gaps:               counter("trl_stream_gaps_total", "Gaps reported to readers of a stream."),
-		GapBytes:           counter("trl_stream_gap_bytes_total", "Bytes that readers missed in those gaps."),
-		SlowClientsDropped: counter("trl_slow_clients_dropped_total", "Clients disconnected because they read nothing for too long."),
-
-		KillEscalations: counter("trl_kill_escalations_total", "Commands and sessions that needed KILL because TERM did not end them."),
-		KillFailed:      counter("trl_kill_failed_total", "Kills that left a process alive (state D): a person must look."),
-		OrphansKilled:   counter("trl_orphans_killed_total", "Escaped processes that the orphan scan killed."),
-		ZombiesReaped:   counter("trl_zombies_reaped_total", "Adopted processes that were reaped."),
-		GatewayCrashes:  counter("trl_gateway_crashes_total", "Gateways that died and were replaced by their keeper."),
-		SignalsIgnored:  counter("trl_signals_ignored_total", "Signals that were ignored: to the keeper from inside a session, to the gateway from anybody but the keeper."),
-		ShellRestores:   counters("trl_shell_restores_total", "Dead shells that another shell replaced, by cause.", "cause"),
-
-		ClientConnections: f.NewGaugeVec(prometheus.GaugeOpts{Name: "trl_connections", Help: "Open client connections, by transport."}, []string{"transport"}),
-		ClientsClosed:     counters("trl_connections_closed_total", "Client connections that ended, by reason.", "reason"),
-		ClientsRefused:    counters("trl_connections_refused_total", "Connections refused because of a bound: on all, a principal, all guests, a share link, or strangers.", "reason"),
-		RateLimited:       counter("trl_rate_limited_total", "Requests refused with RATE_LIMITED."),
-		Auth: f.NewCounterVec(prometheus.CounterOpts{Name: "trl_auth_total", Help: "Requests that needed a credential, by the kind of credential and the result."},
-			[]string{"method", "result"}),
-
-		RecordingBytes:  counter("trl_recording_bytes_total", "Bytes written to recordings."),
-		RecordingsEnded: counters("trl_recordings_ended_total", "Recordings that ended, by reason.", "reason"),
-
-		ConfigReloads: counters("trl_config_reloads_total", "Changed config files that were read, by result.", "result"),
-		ConfigInForce: f.NewGauge(prometheus.GaugeOpts{Name: "trl_config_last_reload_success", Help: "1 if the current config file is in force, 0 if an older version is."}),
-		ConfigWaiting: f.NewGauge(prometheus.GaugeOpts{Name: "trl_config_waiting_settings", Help: "Settings that the config file changes and that need a restart."}),
-
-		AuditLost:    counter("trl_audit_lost_total", "Entries of the audit log that could not be written."),
-		AuditFailing: f.NewGauge(prometheus.GaugeOpts{Name: "trl_audit_failing", Help: "1 while the audit log cannot be written."}),
-		Draining:     f.NewGauge(prometheus.GaugeOpts{Name: "trl_draining", Help: "1 while new sessions are refused, because of a drain."}),
-
+		sessions: sessions{
+			SessionsCreated: counters("trl_sessions_created_total", "Answers to session.create, by result: ok or the error's code.", "result"),
+			SessionsEnded:   counters("trl_sessions_ended_total", "Sessions that ended, by reason.", "reason"),
+			SessionsReaped:  counters("trl_sessions_reaped_total", "Sessions that the reaper ended, by reason.", "reason"),
+			Draining:        gauge("trl_draining", "1 while new sessions are refused, because of a drain."),
+		},
+		execs: execs{
+			Execs: counters("trl_execs_total", "Commands that ended, by outcome.", "outcome"),
+			ExecSeconds: f.NewHistogramVec(prometheus.HistogramOpts{
+				Name: "trl_exec_duration_seconds", Help: "Time a command ran, without its time in the queue, by outcome.",
+				Buckets: execBuckets,
+			}, []string{"outcome"}),
+			QueueSeconds: f.NewHistogram(prometheus.HistogramOpts{
+				Name: "trl_exec_queue_seconds", Help: "Time a command waited for its turn.",
+				Buckets: execBuckets,
+			}),
+		},
+		streams: streams{
+			BytesOut:           counters("trl_bytes_out_total", "Output bytes sent to clients, before framing, by transport.", "transport"),
+			Gaps:               counter("trl_stream_gaps_total", "Gaps reported to readers of a stream."),
+			GapBytes:           counter("trl_stream_gap_bytes_total", "Bytes that readers missed in those gaps."),
+			SlowClientsDropped: counter("trl_slow_clients_dropped_total", "Clients disconnected because they read nothing for too long."),
+		},
+		processes: processes{
+			KillEscalations: counter("trl_kill_escalations_total", "Commands and sessions that needed KILL because TERM did not end them."),
+			KillFailed:      counter("trl_kill_failed_total", "Kills that left a process alive (state D): a person must look."),
+			OrphansKilled:   counter("trl_orphans_killed_total", "Escaped processes that the orphan scan killed."),
+			ZombiesReaped:   counter("trl_zombies_reaped_total", "Adopted processes that were reaped."),
+			GatewayCrashes:  counter("trl_gateway_crashes_total", "Gateways that died and were replaced by their keeper."),
+			SignalsIgnored:  counter("trl_signals_ignored_total", "Signals that were ignored: to the keeper from inside a session, to the gateway from anybody but the keeper."),
+			ShellRestores:   counters("trl_shell_restores_total", "Dead shells that another shell replaced, by cause.", "cause"),
+		},
+		clients: clients{
+			ClientConnections: f.NewGaugeVec(prometheus.GaugeOpts{Name: "trl_connections", Help: "Open client connections, by transport."}, []string{"transport"}),
+			ClientsClosed:     counters("trl_connections_closed_total", "Client connections that ended, by reason.", "reason"),
+			ClientsRefused:    counters("trl_connections_refused_total", "Connections refused because of a bound: on all, a principal, all guests, a share link, or strangers.", "reason"),
+			RateLimited:       counter("trl_rate_limited_total", "Requests refused with RATE_LIMITED."),
+			Auth: f.NewCounterVec(prometheus.CounterOpts{Name: "trl_auth_total", Help: "Requests that needed a credential, by the kind of credential and the result."},
+				[]string{"method", "result"}),
+		},
+		recordings: recordings{
+			RecordingBytes:  counter("trl_recording_bytes_total", "Bytes written to recordings."),
+			RecordingsEnded: counters("trl_recordings_ended_total", "Recordings that ended, by reason.", "reason"),
+		},
+		configFile: configFile{
+			ConfigReloads: counters("trl_config_reloads_total", "Changed config files that were read, by result.", "result"),
+			ConfigInForce: gauge("trl_config_last_reload_success", "1 if the current config file is in force, 0 if an older version is."),
+			ConfigWaiting: gauge("trl_config_waiting_settings", "Settings that the config file changes and that need a restart."),
+		},
+		auditLog: auditLog{
+			AuditLost:    counter("trl_audit_lost_total", "Entries of the audit log that could not be written."),
+			AuditFailing: gauge("trl_audit_failing", "1 while the audit log cannot be written."),
+		},
 		buildInfo: f.NewGaugeVec(prometheus.GaugeOpts{Name: "trl_build_info", Help: "Always 1; the version is in the labels."}, []string{"version", "goversion"}),
 	}
 	m.ConfigInForce.Set(1)

@@ -48,13 +48,7 @@ type Command struct {
 	woken    bool            // guarded by mu
 	copier   *Copier         // guarded by mu; follows the pipes after Run where jobs still hold them
 
-	pipeCalls        *pipeCalls     // guarded by mu; the shell's, set by attach
-	began            time.Time      // guarded by mu; when Timeout counts from
-	target           watchdogTarget // guarded by mu; for the watchdog, as is what follows
-	watchdog         *watchdog      // guarded by mu; nil: none
-	watchdogTimer    *time.Timer    // guarded by mu; begins one; nil: none
-	timedOut         string         // guarded by mu; which time is over, that Run may not have seen
-	killedByWatchdog bool           // guarded by mu; a watchdog had to
+	watched // guarded by mu
 
 	reported atomic.Bool // the shell has said that it has ended
 }

@@ -18,6 +18,17 @@ type watchdog struct {
 	stopped chan struct{} // closed when it has ended
 }
 
+// watched is what a command has for its watchdog. The command's mu guards all of it.
+type watched struct {
+	pipeCalls        *pipeCalls // the shell's, set by attachRun
+	began            time.Time  // when Timeout begins
+	target           watchdogTarget
+	watchdog         *watchdog   // nil: none runs
+	watchdogTimer    *time.Timer // starts a watchdog when a timeout is over; nil: none
+	timedOut         string      // the timeout that is over, which Run may not have seen yet
+	killedByWatchdog bool
+}
+
 // watchdogInterval is between a watchdog's looks: what is still in the same call by the next one is held up, if the kernel says so, too;
 // a call takes microseconds, but a busy machine can make it look so.
 const watchdogInterval = 500 * time.Millisecond

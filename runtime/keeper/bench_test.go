@@ -10,8 +10,8 @@ import (
 	"trl/runtime"
 )
 
-// BenchmarkSpawn compares a spawn of our own with one by a keeper in another process, one after the other so that a
-// busy machine slows down both.
+// BenchmarkSpawn compares a spawn by this process with one by a keeper in another process. They alternate, so that a busy machine slows
+// down both.
 func BenchmarkSpawn(b *testing.B) {
 	direct := openCell(runtime.Local(newRig(b, "auto").host), "s-1")
 	c, _ := serving(b, "auto")

@@ -24,39 +24,39 @@ import (
 	"trl/runtime/keeper/wire"
 )
 
-// An upgrade also replaces the keeper, by an exec in place: the process stays, and with it its children, its descriptors
-// under their numbers, and the gateway at the other end of the socket, which notices nothing. What only the program knew is
-// written down in a handover before, for the next one to take up. Once the new program runs there is no way back, so it is
-// asked first whether it understands the handover (CheckHandover).
+// An upgrade also replaces the keeper, by an exec in place. The process stays, and with it its children, its descriptors under their
+// numbers, and the gateway at the other end of the socket, which notices nothing. The keeper writes what only its memory has into a
+// handover, and the next program reads it. Once the new program runs, there is no way back. Therefore the keeper first asks it whether it
+// understands the handover (CheckHandover).
 
-// handoverVar tells a keeper which descriptor its handover is; with checkPrefix, only to say whether it could go on with that.
+// handoverVar has the descriptor of the handover. With checkPrefix before it, the process only says whether it could take over.
 const (
 	handoverVar = "TRL_KEEPER_WILL"
 	checkPrefix = "ask:"
 )
 
 const (
-	pauseTimeout = 100 * time.Millisecond // for requests under way to end; the gateway's next ones wait meanwhile
-	pauseRetry   = 500 * time.Millisecond // when that was not enough
-	checkTimeout = 10 * time.Second       // for the new program to answer
+	pauseTimeout = 100 * time.Millisecond // wait for requests under way to end; the gateway's next requests wait meanwhile
+	pauseRetry   = 500 * time.Millisecond // pause before another attempt
+	checkTimeout = 10 * time.Second       // wait for the new program's answer
 )
 
-// A Handover is what one keeper leaves to the next. Of another Version it is refused.
+// Handover is the state that one keeper leaves to the next. A keeper refuses a handover with another Version.
 type Handover struct {
 	Version         int
 	Program         string   // Config.Program
 	Env             []string // Config.Env
 	Held            []int    // Config.Held
 	Listeners       []listener
-	Signals         [2]int           // the pipe from the handler
-	Ignored         []syscall.Signal `json:"Deaf"` // ignored only until the next keeper listens
+	Signals         [2]int           // read and write end of the signal handler's pipe
+	Ignored         []syscall.Signal `json:"Deaf"` // signals that are ignored only until the next keeper listens
 	Numbers         wire.Numbers
 	Host            runtime.HandoverState
 	Epoch           string
 	Generation      int
 	Serial          uint64
 	Remembered      []byte `json:"Recalled,omitzero"` // server.remembered
-	SignalsFiltered bool   `json:"Shielded"`          // runtime.Shield has been done. Not omitted where false: an older program must refuse the handover when it is asked
+	SignalsFiltered bool   `json:"Shielded"`          // confine.InstallSignalFilter has succeeded. Not omitted where false: an older program must refuse the handover when it is asked
 	Sessions        []savedSession
 	Gateway         savedGateway
 }
@@ -73,7 +73,7 @@ type savedGateway struct {
 
 type savedSession struct {
 	ID       string
-	Closed   bool     // there is no such group any more
+	Closed   bool     // the group's processes have ended
 	Held     [][2]int // number and descriptor
 	Children []savedChild
 }
@@ -81,13 +81,13 @@ type savedSession struct {
 type savedChild struct {
 	Number   uint64
 	Pid      int
-	Ended    *wire.Status // it has been reaped
-	Pidfd    int          // if it has ended; -1: none
-	ExitSent bool         `json:"Told"` // that it has ended
+	Ended    *wire.Status // its status, if it has been reaped
+	Pidfd    int          // if it has been reaped; -1: none
+	ExitSent bool         `json:"Told"` // its exit has been sent
 	Released bool
 }
 
-// descriptors are all that the handover speaks of.
+// descriptors are all descriptors in the handover.
 func (w *Handover) descriptors() []int {
 	fds := append(w.Host.Files(), w.Signals[0], w.Signals[1], w.Gateway.Link)
 	fds = append(fds, w.Held...)
@@ -107,7 +107,7 @@ func (w *Handover) descriptors() []int {
 	return fds
 }
 
-// CheckHandover answers a keeper that asks whether this program could go on in its place; asked: it did, and that is all it wants.
+// CheckHandover answers a keeper that asks whether this program could take over. asked: a keeper asked, and the process must now exit.
 func CheckHandover() (asked bool, err error) {
 	text, asked := strings.CutPrefix(os.Getenv(handoverVar), checkPrefix)
 	if asked {
@@ -116,8 +116,8 @@ func CheckHandover() (asked bool, err error) {
 	return asked, err
 }
 
-// ReadHandover returns the handover that this process is to take up, with its environment set, and nil for a process that is the
-// first. Before anything else, once.
+// ReadHandover returns the handover for this process and sets the environment that is in it. It returns nil if there is no handover. It
+// must run once, before anything else.
 func ReadHandover() (*Handover, error) {
 	text, ok := os.LookupEnv(handoverVar)
 	if !ok {
@@ -140,24 +140,24 @@ func readHandover(number string) (*Handover, error) {
 	}
 	text, err := wire.ReadSealed(fd)
 	if err != nil {
-		return nil, fmt.Errorf("will of the keeper: %w", err)
+		return nil, fmt.Errorf("handover of the keeper: %w", err)
 	}
 	unix.Close(fd)
 	var v struct{ Version int }
 	if err := json.Unmarshal(text, &v); err != nil {
-		return nil, fmt.Errorf("will of the keeper: %w", err)
+		return nil, fmt.Errorf("handover of the keeper: %w", err)
 	}
 	if v.Version != wire.Version {
 		return nil, &wire.VersionError{Keeper: v.Version, Gateway: wire.Version}
 	}
 	w := &Handover{}
 	if err := json.Unmarshal(text, w, json.RejectUnknownMembers(true)); err != nil {
-		return nil, fmt.Errorf("will of the keeper: %w", err)
+		return nil, fmt.Errorf("handover of the keeper: %w", err)
 	}
 	return w, nil
 }
 
-// Files are Config.Listeners.
+// Files returns the listeners as Config.Listeners wants them.
 func (w *Handover) Files() (files []*os.File) {
 	for _, l := range w.Listeners {
 		files = append(files, os.NewFile(uintptr(l.FD), l.Name))
@@ -165,7 +165,7 @@ func (w *Handover) Files() (files []*os.File) {
 	return files
 }
 
-// execSuccessor execs the program of the gateways in our place. It returns errBusy, or why that cannot be; nothing has changed then.
+// execSuccessor execs the gateways' program in our place. If it returns, nothing has changed; the error is errBusy or the reason.
 func (k *keeper) execSuccessor() error {
 	g := k.gateway
 	if g == nil || k.next != nil || !g.serving() || k.host.WaitsForFileSystem() {
@@ -178,7 +178,7 @@ func (k *keeper) execSuccessor() error {
 	}
 	return k.host.HandOver(func(b *runtime.HandoverState) error {
 		select {
-		case <-g.child.Exited(): // the handover is about those who have not; supervise is about to hear of it
+		case <-g.child.Exited(): // the handover has only running children; supervise is about to hear of this exit
 			return errBusy
 		default:
 		}
@@ -192,7 +192,7 @@ func (k *keeper) execSuccessor() error {
 		}
 		k.server.mu.Lock()
 		defer k.server.mu.Unlock()
-		if !g.link.Idle() { // a child has ended since
+		if !g.link.Idle() { // a child has ended meanwhile, and its exit is still queued
 			return errBusy
 		}
 		k.server.handOverLocked(&w)
@@ -201,7 +201,7 @@ func (k *keeper) execSuccessor() error {
 		w.Ignored = ignored
 		k.signals.mu.Lock()
 		defer k.signals.mu.Unlock()
-		if len(k.signals.accepted) > 0 { // read, and not acted upon: the next program would never hear of it
+		if len(k.signals.accepted) > 0 { // signals that are read but not handled yet would be lost
 			return errBusy
 		}
 		fd, err := w.seal()
@@ -223,7 +223,7 @@ func (w *Handover) seal() (fd int, err error) {
 	return wire.SealedMemfd(text)
 }
 
-// checkSuccessor starts program to hear whether it understands a handover of ours.
+// checkSuccessor starts program to ask whether it understands our handover.
 func checkSuccessor(program string) error {
 	fd, err := (&Handover{Version: wire.Version}).seal()
 	if err != nil {
@@ -248,7 +248,7 @@ func checkSuccessor(program string) error {
 	return nil
 }
 
-// handOverLocked: mu is held, and nothing is under way.
+// handOverLocked writes the server's state into w. mu is held, and no request is under way.
 func (s *server) handOverLocked(w *Handover) {
 	w.Epoch, w.Generation, w.Serial, w.Remembered = s.epoch, s.generation, s.serial, s.remembered
 	for _, id := range slices.Sorted(maps.Keys(s.sessions)) {
@@ -271,8 +271,8 @@ func (s *server) handOverLocked(w *Handover) {
 	}
 }
 
-// restore makes s, which knows of nothing yet, what w says, and l, whose hello another keeper has answered, the gateway's:
-// before the first child ends, since no hello would tell of that.
+// restore fills the new server s from w and makes l, whose hello an earlier keeper has answered, the gateway's link. It must run before the
+// first child ends, because there will be no hello that would report that.
 func (s *server) restore(w *Handover, l *wire.Link) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

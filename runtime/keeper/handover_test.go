@@ -73,5 +73,5 @@ func sealAndRead(t *testing.T, w *Handover) (*Handover, error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return readHandover(strconv.Itoa(fd)) // closes it, or the process does
+	return readHandover(strconv.Itoa(fd)) // readHandover closes the descriptor, or the process does
 }

@@ -14,11 +14,11 @@ import (
 	"trl/runtime/keeper/wire"
 )
 
-// reservedFDCount is what the start of a gateway takes: its socket, environment and pidfd, a pipe until it has begun, and for
-// a while copies of some.
+// reservedFDCount is the number of descriptors that the start of a gateway takes: its socket, its environment, its pidfd, a pipe until its
+// exec, and for a while copies of some.
 const reservedFDCount = 8
 
-// reserveFDs is called before anything is done for a gateway: whatever that may have us hold, the next one can be started.
+// reserveFDs runs before the keeper does anything for a gateway. Whatever that gateway makes us hold, the next gateway can be started.
 func (s *server) reserveFDs() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -38,7 +38,7 @@ func (s *server) freeReservedFDs() {
 	s.reservedFDs = nil
 }
 
-// hold keeps the files. The answer has their numbers here.
+// hold keeps the files. The answer has their numbers.
 func (s *server) hold(q *request, a *answer) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -53,7 +53,7 @@ func (s *server) hold(q *request, a *answer) error {
 	return nil
 }
 
-// stillThereLocked fails for a session that could not be started, and has been forgotten since it was found. mu is held.
+// stillThereLocked returns an error if the session was forgotten after find found it, because its start failed. mu is held.
 func (s *server) stillThereLocked(g *session) error {
 	if s.sessions[g.id] != g {
 		return fmt.Errorf("group %q: %w", g.id, fs.ErrClosed)
@@ -61,8 +61,8 @@ func (s *server) stillThereLocked(g *session) error {
 	return nil
 }
 
-// makeChannels makes what the group's shells open, and holds the files beside it. The answer has the numbers, those of a channel in a
-// pair, and copies of what was made.
+// makeChannels makes the channels that the group's shells open, and holds the other files of the request. The answer has the numbers, two
+// for each channel, and copies of the channels' descriptors.
 func (s *server) makeChannels(q *request, a *answer) (err error) {
 	g := q.session
 	defer func() {
@@ -118,13 +118,13 @@ func (s *server) makeChannels(q *request, a *answer) (err error) {
 	return nil
 }
 
-// maxChannels is of one request; a shell that is started takes four.
+// maxChannels bounds one request. The start of a shell takes four.
 const maxChannels = 64
 
-// dropLocked: mu is held.
+// dropLocked closes held descriptors. mu is held.
 func (s *server) dropLocked(g *session, numbers []int) {
 	for _, number := range numbers {
-		if fd, ok := g.held[number]; ok { // nobody closes what is not its own
+		if fd, ok := g.held[number]; ok { // a session can only close its own
 			delete(g.held, number)
 			g.Unlink(number)
 			s.afterSentLocked(func() { s.closeLater(g, fd) })
@@ -132,18 +132,19 @@ func (s *server) dropLocked(g *session, numbers []int) {
 	}
 }
 
-// A slowCloser closes what was held of a session, for which nobody waits: the last descriptor of a pipe takes the pipe's lock
-// when it is closed, and a process that splices from a silent socket into the pipe keeps that for as long as it likes.
+// slowCloser closes dropped descriptors of one session. Nobody waits for it, because the close of a pipe's last descriptor takes the pipe's
+// lock, and a process that splices from a silent socket into the pipe holds that lock for as long as it likes.
 type slowCloser struct {
 	mu      sync.Mutex
 	queue   []int // guarded by mu
-	workers int   // guarded by mu; how many goroutines are at it
+	workers int   // guarded by mu; number of goroutines that close
 }
 
-// maxCloserThreads bounds how many threads of ours a session can hold up; who holds up all of them has what it drops stay open.
+// maxCloserThreads bounds how many of our threads a session can block. If it blocks all of them, the descriptors that it drops stay open.
 const maxCloserThreads = 4
 
-// closeLater closes fd soon, or when its pipe's lock is to be had. It is no moment for a handover: nobody could exec past the call.
+// closeLater closes fd soon, or when the lock of its pipe is free. A handover waits for it, because a thread in that call would prevent the
+// exec.
 func (s *server) closeLater(g *session, fd int) {
 	d := &g.slowCloser
 	d.mu.Lock()
@@ -179,7 +180,7 @@ func (s *server) dropAll(g *session) {
 	s.host.ReleaseConfinement(g.id)
 }
 
-// afterSentLocked calls f, which closes what a hello may still be on its way with. mu is held.
+// afterSentLocked calls f, which closes a descriptor, as soon as no queued message contains that descriptor. mu is held.
 func (s *server) afterSentLocked(f func()) {
 	if s.link == nil {
 		f()
@@ -188,8 +189,7 @@ func (s *server) afterSentLocked(f func()) {
 	s.link.OnSent(f)
 }
 
-// changeHeld writes to a file that is held, or makes a hole in it. Of anything but a file in memory the kernel refuses both,
-// without waiting.
+// changeHeld writes to a held file or punches a hole into it. The kernel refuses both for anything but a file in memory, without waiting.
 func (s *server) changeHeld(q *request, _ *answer) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

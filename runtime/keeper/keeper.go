@@ -1,11 +1,11 @@
-// Package keeper is the process that owns all others below trl. Gateways, which may end at any moment, use it over a socket.
+// Package keeper is the process that owns all other processes of trl. Gateways, which may end at any moment, use it over a socket.
 //
-// Run is the keeper: it has the runtime.Host, starts the gateway (the same program), and starts it again when it dies.
-// The gateway's end is in keeper/client, the messages are in keeper/wire. Sessions' processes are children of the keeper, and descriptors
-// that must outlive a gateway are held by it (Hold), so that a new gateway finds everything as the old one left it. The
-// keeper reads no output and listens to no network. An upgrade replaces the keeper itself by an exec in place (Handover).
+// Run is the keeper. It has the runtime.Host, starts the gateway, which is the same program, and starts it again when it dies. The
+// gateway's end of the socket is in keeper/client, the messages are in keeper/wire. The processes of sessions are children of the keeper.
+// The keeper holds the descriptors that must outlive a gateway (Hold), so a new gateway finds everything as the old one left it. The keeper
+// reads no output and does not listen to the network. An upgrade replaces the keeper itself by an exec in place (Handover).
 //
-// When the keeper itself dies, the kernel closes the socket: the gateway sees Client.Done and ends.
+// When the keeper dies, the kernel closes the socket: Client.Done closes in the gateway, and the gateway ends.
 package keeper
 
 import (
@@ -31,57 +31,57 @@ import (
 )
 
 const (
-	gatewayStopTimeout   = 15 * time.Second // for a gateway to end when told: its sessions' grace periods, and then some
-	connectionEndTimeout = 5 * time.Second  // between the end of a gateway and that of its connection, whichever is first
+	gatewayStopTimeout   = 15 * time.Second // for the gateway's orderly end: the sessions' grace periods and a reserve
+	connectionEndTimeout = 5 * time.Second  // between the end of a gateway and the end of its connection, whichever comes first
 	firstRestartPause    = 100 * time.Millisecond
-	takeOverTimeout      = 30 * time.Second // for a successor to come up, and for its predecessor to go
-	maxRestartPause      = 5 * time.Second  // between starts: a gateway that cannot start must not cost a core
-	stableAfter          = time.Second      // of life: a gateway that dies again and again costs a tenth of a core at most
-	crashesToReport      = 5                // crashes in a row that a person should hear of
+	takeOverTimeout      = 30 * time.Second // for a successor to serve and its predecessor to exit
+	maxRestartPause      = 5 * time.Second  // between starts, so that a gateway that cannot start does not use up a core
+	stableAfter          = time.Second      // a gateway that lived for so long is restarted at once; one that dies again and again thus costs a tenth of a core at most
+	crashesToReport      = 5                // crashes in a row after which the log asks for a person
 )
 
-// Config of a keeper.
+// Config configures a keeper.
 type Config struct {
-	Host      runtime.Config // its Metrics are the keeper's own, see Client.Numbers
-	Listeners []*os.File     // for every gateway, under their names
-	Args, Env []string       // of the gateway, which is this program
-	Program   string         // what an upgrade (SIGHUP, SIGUSR1) starts in place of this program; empty: there is none
-	Upgraded  func(error)    // how an upgrade ended; nil: nobody asks
-	Drain     time.Duration  // above 0: the first TERM only begins a drain of the gateway, which may take so long; the next one stops
-	Notify    func(string)   // told the states of sd_notify(3), for who supervises us; nil: nobody does
-	Watchdog  time.Duration  // how often Notify is told that we are alive; 0: never
-	// Check is asked before the first gateway is started; what it returns, Run returns. nil: any tier will do.
+	Host      runtime.Config // its Metrics are the keeper's own, see client.Client.Numbers
+	Listeners []*os.File     // for every gateway; their names say what they are
+	Args, Env []string       // for gateways, which are this program
+	Program   string         // the program that an upgrade (SIGHUP, SIGUSR1) starts; empty: no upgrades
+	Upgraded  func(error)    // called with the outcome of an upgrade; may be nil
+	Drain     time.Duration  // above 0: the first TERM only begins a drain of the gateway, which may take so long; the next TERM stops it
+	Notify    func(string)   // called with the states of sd_notify(3), for a supervisor; may be nil
+	Watchdog  time.Duration  // how often Notify reports that we are alive; 0: never
+	// Check is called before the first gateway starts; Run returns its error. nil: every tier is accepted.
 	Check    func(tiers []runtime.TierReport) error
-	Held     []int     // descriptors of the caller's that an exec in place must leave open, see Handover.Held
-	Handover *Handover // what this keeper takes up; nil: it is the first
+	Held     []int     // descriptors of the caller that must stay open across an exec in place, see Handover.Held
+	Handover *Handover // the state of the keeper that this one continues; nil: none
 	Log      zerolog.Logger
 }
 
-// A keeper is what Run runs. All of it is owned by supervise, but what says otherwise.
+// keeper is the state of Run. supervise owns all fields without another rule.
 type keeper struct {
 	c               Config
 	host            *runtime.Host
 	server          *server
 	signals         *signals
 	signalsFiltered bool          // see filterSignals
-	crashes         atomic.Uint64 // ends of gateways that nobody asked for
+	crashes         atomic.Uint64 // ends of gateways that were not requested
 	counts          prometheus.Gatherer
-	earlierNumbers  wire.Numbers // of keepers before us
+	earlierNumbers  wire.Numbers // of the keepers before us
 
-	gateway       *gateway // nil: between two
-	crashesInARow int      // crashes since the last long life
+	gateway       *gateway // nil: none runs at the moment
+	crashesInARow int      // crashes since a gateway last lived for stableAfter
 
-	exe     program  // of gateways
-	next    *gateway // starts, to take over from gateway; nil: no upgrade is under way, or it has taken over
-	nextExe program  // of next, and of the gateway until it serves; zero: no upgrade is under way
+	exe     program  // the program of gateways
+	next    *gateway // a gateway that starts and will replace gateway; nil: no upgrade is under way, or next has become gateway
+	nextExe program  // program of next, and of gateway until it serves; zero: no upgrade is under way
 
-	replacing bool // an upgrade has its gateway, and next replaces us
+	replacing bool // the upgrade's gateway serves, and the keeper will replace itself next
 }
 
-// A program is a file to execute, whatever has its name by now.
+// program is an executable file. It stays the same file if another one gets its name.
 type program struct {
 	path string
-	file *os.File // what path refers to, nil for our own program
+	file *os.File // the open file behind path; nil for our own program
 }
 
 var ownProgram = program{path: "/proc/self/exe"}
@@ -100,22 +100,22 @@ func (p program) close() {
 	}
 }
 
-// A gateway is one process and its connection.
+// gateway is one gateway process and its connection.
 type gateway struct {
 	child    *runtime.Child
 	link     *wire.Link
 	began    time.Time
-	ready    chan struct{} // closed when it has said that it serves
-	notified bool          // and who supervises us knows
-	served   chan struct{} // closed when the connection has ended and the rest is set
+	ready    chan struct{} // closed when the gateway has reported that it serves
+	notified bool          // the supervisor knows that it serves
+	served   chan struct{} // closed when the connection has ended; bye and err are set then
 	bye      bool
 	err      error
 
-	givenUp bool // owned by supervise; it could not end, see checkDying
+	givenUp bool // owned by supervise; the gateway could not end, see checkDying
 }
 
-// Run keeps until a gateway ends well, the first one does not come up, or we are told to end by ctx or a signal. Every
-// process of a session has ended when it returns. code is for os.Exit. Once per program.
+// Run runs until a gateway says bye, the first gateway fails to start, or ctx or a signal ends it. When it returns, every process of every
+// session has ended. code is for os.Exit. Call it once per program.
 func Run(ctx context.Context, c Config) (code int, err error) {
 	counts := prometheus.NewRegistry()
 	c.Host.Metrics = metrics.New(nil)
@@ -144,7 +144,7 @@ func Run(ctx context.Context, c Config) (code int, err error) {
 	k.host = host
 	k.filterSignals(w)
 	collecting, collect := make(chan struct{}), host.CollectBetweenForks()
-	go func() { defer close(collecting); collect() }() // ends with the host; waited for below
+	go func() { defer close(collecting); collect() }() // ends with the host; Run waits for it below
 	epoch := rand.Text()
 	if w != nil {
 		epoch = w.Epoch
@@ -167,7 +167,8 @@ func Run(ctx context.Context, c Config) (code int, err error) {
 	return code, err
 }
 
-// filterSignals keeps sessions from ending or stopping us by a signal, where that can be had and the kernel would let them.
+// filterSignals prevents sessions from ending or stopping us with a signal, if the machine offers a way and the kernel does not prevent it
+// anyway.
 func (k *keeper) filterSignals(w *Handover) {
 	if k.c.Host.SessionUser != nil { // the kernel refuses signals from another user
 		return
@@ -184,7 +185,7 @@ func (k *keeper) numbers() wire.Numbers {
 	n := k.earlierNumbers
 	n.GatewayCrashes += k.crashes.Load()
 	n.SignalsIgnored += k.signals.ignored.Load()
-	families, _ := k.counts.Gather() // three counters of our own: it cannot fail
+	families, _ := k.counts.Gather() // cannot fail: the registry has only our three counters
 	for _, f := range families {
 		value := uint64(f.GetMetric()[0].GetCounter().GetValue())
 		switch f.GetName() {
@@ -199,8 +200,8 @@ func (k *keeper) numbers() wire.Numbers {
 	return n
 }
 
-// upgrade starts a gateway of the program that has our name now. The one that serves goes on until the new one says hello
-// in our version of the protocol; it then leaves, and the new one has everything.
+// upgrade starts a gateway of the program that now has our name. The old gateway goes on until the new one says hello in our version of the
+// protocol. Then the old one exits, and the new one has everything.
 func (k *keeper) upgrade(stopping bool) error {
 	switch {
 	case k.c.Program == "" || stopping || k.gateway == nil:
@@ -220,17 +221,17 @@ func (k *keeper) upgrade(stopping bool) error {
 	return nil
 }
 
-// revert gives an upgrade up.
+// revert abandons an upgrade.
 func (k *keeper) revert() {
 	k.nextExe.close()
 	k.nextExe = program{}
 	k.server.reserveFDs()
 }
 
-// upgraded tells how an upgrade ended.
+// upgraded reports the outcome of an upgrade.
 func (k *keeper) upgraded(err error) {
 	if err != nil {
-		k.c.Log.Error().Err(err).Msg("upgrade refused; what ran before goes on")
+		k.c.Log.Error().Err(err).Msg("upgrade refused; the old program continues")
 	} else {
 		k.c.Log.Info().Msg("upgraded")
 	}
@@ -246,7 +247,7 @@ func (k *keeper) notify(state string) {
 	}
 }
 
-// discardGateway is for a new gateway that has exited before it served.
+// discardGateway cleans up after a new gateway that exited before it served.
 func (k *keeper) discardGateway(g *gateway, code int) error {
 	g.link.Close()
 	<-g.served
@@ -266,7 +267,7 @@ func (g *gateway) serving() bool {
 	}
 }
 
-// crashed counts one, and says when to start again.
+// crashed counts a crash and returns the pause before the next start.
 func (k *keeper) crashed() (pause time.Duration) {
 	k.crashes.Add(1)
 	if k.crashesInARow > 0 {
@@ -276,7 +277,7 @@ func (k *keeper) crashed() (pause time.Duration) {
 	return pause
 }
 
-// start makes a gateway and serves it.
+// start starts a gateway and serves it.
 func (k *keeper) start() error {
 	g, err := k.launch(k.exe, k.server.rememberedEnv())
 	if err != nil {
@@ -287,7 +288,7 @@ func (k *keeper) start() error {
 	return nil
 }
 
-// restore goes on with what another keeper left, which is this process as it was before an exec.
+// restore continues what another keeper left in this process before the exec.
 func (k *keeper) restore(w *Handover) error {
 	l, err := wire.NewLink(os.NewFile(uintptr(w.Gateway.Link), "keeper"))
 	if err != nil {
@@ -295,10 +296,10 @@ func (k *keeper) restore(w *Handover) error {
 	}
 	k.server.restore(w, l)
 	g := &gateway{child: k.host.RestoredChild(w.Gateway.Pid), link: l, began: w.Gateway.Began, ready: make(chan struct{}), served: make(chan struct{}), notified: true}
-	close(g.ready) // else there would have been no upgrade
+	close(g.ready) // otherwise there would have been no upgrade
 	k.gateway = g
 	k.signals.gateway.Store(int64(w.Gateway.Pid))
-	go func() { // as in launch
+	go func() { // the same as in launch
 		defer close(g.served)
 		defer l.Close()
 		g.bye, g.err = k.server.readRequests(l, func() {})
@@ -307,7 +308,7 @@ func (k *keeper) restore(w *Handover) error {
 	return nil
 }
 
-// launch starts a gateway, with recalled in its environment.
+// launch starts a gateway. recalled are additional environment variables.
 func (k *keeper) launch(exe program, recalled []string) (*gateway, error) {
 	k.server.freeReservedFDs()
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
@@ -326,7 +327,7 @@ func (k *keeper) launch(exe program, recalled []string) (*gateway, error) {
 		return nil, err
 	}
 	g := &gateway{child: child, link: l, began: time.Now(), ready: make(chan struct{}), served: make(chan struct{})}
-	go func() { // ends with the gateway's end of the socket; end waits for it
+	go func() { // ends with the gateway's end of the socket; closeGateway waits for it
 		defer close(g.served)
 		g.bye, g.err = k.server.serve(l, child.Exited(), func() {
 			if !g.serving() {
@@ -337,12 +338,12 @@ func (k *keeper) launch(exe program, recalled []string) (*gateway, error) {
 	return g, nil
 }
 
-// closeGateway is for when the gateway has exited.
+// closeGateway cleans up after a gateway that has exited.
 func (k *keeper) closeGateway() *gateway {
 	g := k.gateway
 	select {
-	case <-g.served: // all that it had sent has been done
-	case <-time.After(connectionEndTimeout): // somebody else has its end of the socket
+	case <-g.served: // all its requests are done
+	case <-time.After(connectionEndTimeout): // another process has the gateway's end of the socket
 		g.link.Close()
 		<-g.served
 	}
@@ -352,15 +353,14 @@ func (k *keeper) closeGateway() *gateway {
 	return g
 }
 
-// signal sends to the gateway.
 func (k *keeper) signal(s syscall.Signal) {
 	if err := k.gateway.child.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		k.c.Log.Error().Err(err).Msg("signal to the gateway")
 	}
 }
 
-// startGateway starts a gateway with its socket at descriptor 3 and its environment at 4: what is given at exec can be
-// read in /proc by every session of the same user, for as long as the new program has not come to hide it.
+// startGateway starts a gateway with its socket at descriptor 3 and its environment at 4. Every session of the same user could read an
+// environment that is passed at exec in /proc, until the new program hides it.
 func startGateway(host *runtime.Host, program string, c Config, recalled []string, socket *os.File) (*runtime.Child, error) {
 	fd, err := wire.SealedMemfd([]byte(strings.Join(slices.Concat(c.Env, recalled), "\x00")))
 	if err != nil {

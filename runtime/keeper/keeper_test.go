@@ -42,7 +42,7 @@ func TestEachGatewayIsWelcomed(t *testing.T) {
 		n, err := c.Numbers()
 		if c.Generation() != generation || c.Epoch() != "epoch" || tier != "none" || n.KillFailed != 7 || err != nil ||
 			c.Dir() != "/proc/"+strconv.Itoa(os.Getpid())+"/fd" || len(c.Files()) != 1 || c.Files()[0].Name() != os.Stdin.Name() {
-			t.Errorf("gateway %d: %+v, %v, %v", generation, c.State, n, err)
+			t.Errorf("gateway %d: generation %d, epoch %s, tier %s, %v, %v", generation, c.Generation(), c.Epoch(), tier, n, err)
 		}
 		c.Files()[0].Close()
 		hang()
@@ -73,7 +73,8 @@ func TestVersionSkewIsNamedOnBothSides(t *testing.T) {
 	}
 }
 
-// Builds before this one had a tier that this one cannot go on with: the gateway of an upgrade says so and ends, and the old one stays.
+// TestGatewayRefusesAnUnknownTier: earlier builds had a tier that this one cannot continue. The gateway of an upgrade reports that and
+// ends, and the old gateway stays.
 func TestGatewayRefusesAnUnknownTier(t *testing.T) {
 	ours, theirs := socketpair(t)
 	l, err := wire.NewLink(ours)
@@ -160,8 +161,8 @@ func TestErrorsKeepTheirKind(t *testing.T) {
 	}
 }
 
-// TestFound: a group with all that a session begins with. Where some of it cannot be had, the error says what, and nothing
-// is left: neither descriptors nor processes, and the id is free.
+// TestFound: StartSession makes a group with everything that a session begins with. If a part fails, the error says which, nothing is left,
+// neither descriptors nor processes, and the id is free.
 func TestFound(t *testing.T) {
 	eachTier(t, func(t *testing.T, r *rig) {
 		c, _ := r.dial()
@@ -187,7 +188,7 @@ func TestFound(t *testing.T) {
 			shell.Files = []*os.File{in, os.Stdout, os.Stderr}
 			return runtime.StartRequest{Shell: shell, Parallel: meanwhile}
 		}
-		// What is made for a group that then is none is ours to close; the keeper has forgotten it.
+		// The channels of a group that failed to start are ours to close; the keeper has forgotten them.
 		unmade := func() { runtime.CloseChannels(made); made = nil }
 		cycle := func() {
 			nowhere := run("/bin/sh")
@@ -246,7 +247,7 @@ func TestFound(t *testing.T) {
 			d.Child.Close()
 			d.Group.DropAll()
 			unmade()
-			if _, err := c.Numbers(); err != nil { // comes after what has no answer
+			if _, err := c.Numbers(); err != nil { // is answered after the one-way messages
 				t.Fatal(err)
 			}
 		}
@@ -305,7 +306,7 @@ func TestOthersAreSeen(t *testing.T) {
 			t.Errorf("others of a fresh shell: %v", others)
 		}
 		io.WriteString(w, "sleep 100 & (sleep 100 &)\n")
-		testkit.Eventually(t, "two sleepers", func() bool { // at first one may be the shell between them, on its way out
+		testkit.Eventually(t, "two sleepers", func() bool { // at first one may still be the shell between them, which is ending
 			others := scope.MembersExcept(shell.Pid())
 			return len(others) == 2 && comm(others[0]) == "sleep" && comm(others[1]) == "sleep"
 		})
@@ -335,7 +336,7 @@ func TestOthersAreSeen(t *testing.T) {
 		if !scope.Remove() || !alive(shell.Pid()) {
 			t.Error("the empty scope stays, or the shell went")
 		}
-		if err := scope.Kill(0); err != nil { // of a process that ends while it is told to
+		if err := scope.Kill(0); err != nil { // the process ends while it is being killed
 			t.Errorf("kill of a scope that is removed: %v", err)
 		}
 		if o := next.MembersExcept(shell.Pid()); o != nil {
@@ -346,7 +347,7 @@ func TestOthersAreSeen(t *testing.T) {
 	})
 }
 
-// A keeper that has no descriptor left sees who is in a session all the same, and ends it.
+// TestNoDescriptorIsLeft: a keeper without a free descriptor still sees the members of a session, and ends it.
 func TestNoDescriptorIsLeft(t *testing.T) {
 	for _, isolation := range []string{"auto", "none"} {
 		t.Run(isolation, func(t *testing.T) {
@@ -378,7 +379,7 @@ func TestNoDescriptorIsLeft(t *testing.T) {
 			leave(t, a.cmd.Process.Pid, 0)
 			testkit.Eventually(t, "members are seen", func() bool { return len(g.Members()) == 3 })
 			start := time.Now()
-			ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second) // less than the keeper's patience
+			ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second) // less than the keeper's own timeout
 			defer cancel()
 			if err := g.Close(ctx); err != nil {
 				t.Errorf("close: %v, after %v", err, time.Since(start))
@@ -393,7 +394,7 @@ func TestNoDescriptorIsLeft(t *testing.T) {
 	}
 }
 
-// leave leaves room for n more descriptors in the process, and undoes that.
+// leave lowers the process's limit to n more descriptors; undo restores it.
 func leave(t *testing.T, pid int, n uint64) (undo func()) {
 	t.Helper()
 	var was unix.Rlimit
@@ -412,7 +413,7 @@ func leave(t *testing.T, pid int, n uint64) (undo func()) {
 	}
 }
 
-// TestNoRoomForWhatWasMade: of an answer whose descriptors do not fit, nothing is left in the keeper.
+// TestNoRoomForWhatWasMade: if the descriptors of an answer do not fit, nothing of it is left in the keeper.
 func TestNoRoomForWhatWasMade(t *testing.T) {
 	for _, isolation := range []string{"auto", "none"} {
 		t.Run(isolation, func(t *testing.T) {
@@ -443,7 +444,7 @@ func TestNoRoomForWhatWasMade(t *testing.T) {
 				}
 				return names
 			}
-			settled := func() (now []string) { // what was dropped is closed aside
+			settled := func() (now []string) { // a slowCloser closes what was dropped
 				for same := 0; same < 10; same++ {
 					was := now
 					if now = left(); !slices.Equal(now, was) {
@@ -453,7 +454,7 @@ func TestNoRoomForWhatWasMade(t *testing.T) {
 				}
 				return now
 			}
-			c.Numbers() // comes after what has no answer
+			c.Numbers() // is answered after the one-way messages
 			before := settled()
 			for range 3 {
 				undo := leave(t, os.Getpid(), 0)
@@ -468,23 +469,25 @@ func TestNoRoomForWhatWasMade(t *testing.T) {
 			if after := settled(); !slices.Equal(after, before) {
 				t.Errorf("descriptors and ports: %v, before: %v", after, before)
 			}
-			c.Mu.Lock()
-			defer c.Mu.Unlock()
-			if tier, _ := c.Isolation(); tier == "cgroup" && len(c.Marks) != 0 {
-				t.Errorf("scopes: %v", c.Marks)
+			tier, _ := c.Isolation()
+			if _, scopes := c.Tracked(); tier == "cgroup" && scopes != 0 {
+				t.Errorf("%d scopes", scopes)
 			}
 		})
 	}
 }
 
-// TestEachRequestIsAnswered: also when the answer itself cannot be sent.
+// TestEachRequestIsAnswered: every request gets an answer, even if the first answer cannot be sent.
 func TestEachRequestIsAnswered(t *testing.T) {
 	c, a := serving(t, "none")
 	defer c.Close()
 	leave(t, a.cmd.Process.Pid, 0)
-	g := &client.Group{Client: c, Id: strings.Repeat("\x7f", wire.MaxInline/4)} // the fault quotes it, and is too long to go inline
+	id := strings.Repeat("\x7f", wire.MaxInline/4) // the fault quotes the id, and is too long to go inline
 	refused := make(chan error, 1)
-	go func() { refused <- g.Limit(protocol.Limits{Pids: 1}) }()
+	go func() {
+		_, _, err := c.Call(wire.Message{Op: wire.OpLimit, Group: id, Limits: &protocol.Limits{Pids: 1}})
+		refused <- err
+	}()
 	select {
 	case err := <-refused:
 		if !errors.Is(err, unix.EMFILE) {
@@ -495,7 +498,7 @@ func TestEachRequestIsAnswered(t *testing.T) {
 	}
 }
 
-// firstFree is the lowest number that no descriptor of the process has.
+// firstFree is the lowest number without an open descriptor in the process.
 func firstFree(t *testing.T, pid int) (n uint64) {
 	t.Helper()
 	for {
@@ -527,7 +530,7 @@ func TestOthersNeedsNoKeeper(t *testing.T) {
 				t.Errorf("others: %v", o)
 			}
 		}
-		// A stopped keeper is no dead one.
+		// A stopped keeper is not a dead one.
 		answered := make(chan error, 1)
 		go func() { _, err := c.Numbers(); answered <- err }()
 		select {
@@ -546,7 +549,7 @@ func TestOthersNeedsNoKeeper(t *testing.T) {
 	}
 }
 
-// serving is a client of another process.
+// serving starts a keeper in another process and returns a client for it.
 func serving(t testing.TB, isolation string, write ...string) (*client.Client, *actor) {
 	ours, theirs := socketpair(t)
 	a := act(t, theirs, append([]string{"serve", isolation}, write...)...)
@@ -637,7 +640,7 @@ func TestExitsWhileNobodyListensAreTold(t *testing.T) {
 		}
 		return true
 	})
-	for range 2 { // told again to the next, as long as nobody closes them
+	for range 2 { // each next gateway hears of them, until one closes them
 		c, hang = r.dial()
 		seen := map[int]bool{}
 		for _, k := range c.HeldSessions()[0].Children {
@@ -682,7 +685,7 @@ func TestHeldFilesSurviveTheGateway(t *testing.T) {
 		}
 		if c.Generation() == 2 {
 			in[0].Group.Drop(held, 0, 1, 2)
-			in[0].Group.Members() // in order: done
+			in[0].Group.Members() // answered after the drop
 			if _, err := os.Stat(c.Dir() + "/" + strconv.Itoa(held)); err == nil {
 				t.Error("dropped, but open")
 			}
@@ -691,7 +694,7 @@ func TestHeldFilesSurviveTheGateway(t *testing.T) {
 	}
 }
 
-// TestNoRoomForCopies: a keeper whose descriptors are all in use gets the next gateway all the same.
+// TestNoRoomForCopies: a keeper whose descriptors are all in use can still start the next gateway.
 func TestNoRoomForCopies(t *testing.T) {
 	eachIsolation(t, func(t *testing.T, isolation string) {
 		a := act(t, nil, "keeper", "hoard", isolation)
@@ -719,7 +722,7 @@ func TestNoRoomForCopies(t *testing.T) {
 	})
 }
 
-// TestNobodyLeavesForNothing: a gateway that cannot be answered takes the place of none.
+// TestNobodyLeavesForNothing: a gateway whose hello cannot be answered does not make another one leave.
 func TestNobodyLeavesForNothing(t *testing.T) {
 	r := newRig(t, "none")
 	c, _ := r.dial()
@@ -743,7 +746,7 @@ func TestNobodyLeavesForNothing(t *testing.T) {
 	}
 }
 
-// TestLentUntilItIsSent: what is held and dropped while an answer with it waits for room is what arrives.
+// TestLentUntilItIsSent: a descriptor that is dropped while an answer with it waits for room still arrives.
 func TestLentUntilItIsSent(t *testing.T) {
 	r := newRig(t, "none")
 	c, hang := r.dial()
@@ -842,9 +845,9 @@ func TestManyFilesGoInParcels(t *testing.T) {
 
 func TestConnectionCutInAMessage(t *testing.T) {
 	r := newRig(t, "none")
-	_, hang := r.dial() // what stays open after a first connection is no leak
+	_, hang := r.dial() // descriptors that stay open after a first connection are no leak
 	hang()
-	testkit.Eventually(t, "as many files open as before", func() bool { // not at once: what a former test left may be closed meanwhile
+	testkit.Eventually(t, "as many files open as before", func() bool { // retried, because an earlier test's descriptors may be closed meanwhile
 		before := openFiles(t)
 		for range 5 {
 			theirs, served := r.serve()
@@ -871,7 +874,7 @@ func TestGatewayKilledWhileSending(t *testing.T) {
 	for i := range 10 {
 		a, served := r.gateway("flood")
 		a.next("flooding")
-		time.Sleep(time.Duration(i) * time.Millisecond) // somewhere in a message
+		time.Sleep(time.Duration(i) * time.Millisecond) // in the middle of a message
 		a.kill()
 		if err := <-served; err != nil {
 			t.Error(err)
@@ -890,7 +893,7 @@ func TestGatewayKilledWhileSending(t *testing.T) {
 		hang()
 	}
 	a := 0
-	testkit.Eventually(t, "files are closed", func() bool { a = openFiles(t); return a <= before+10 }) // stdout of each gateway
+	testkit.Eventually(t, "files are closed", func() bool { a = openFiles(t); return a <= before+10 }) // the stdout of each gateway
 	if a > before+10 {
 		t.Errorf("%d files open, %d before", a, before)
 	}
@@ -927,11 +930,10 @@ func TestNothingIsLeftAfterClose(t *testing.T) {
 		for range 5 {
 			cycle()
 		}
-		testkit.Eventually(t, "descriptors, goroutines and children go", func() bool { // what is told of the last exits may be on its way
+		testkit.Eventually(t, "descriptors, goroutines and children go", func() bool { // the last exits may still be on their way
 			c.Numbers()
-			c.Mu.Lock()
-			defer c.Mu.Unlock()
-			return openFiles(t) <= files && goruntime.NumGoroutine() <= routines && len(c.Children) == 0 && len(c.Marks) == 0
+			children, scopes := c.Tracked()
+			return openFiles(t) <= files && goruntime.NumGoroutine() <= routines && children == 0 && scopes == 0
 		})
 		r.server.mu.Lock()
 		defer r.server.mu.Unlock()
@@ -963,7 +965,7 @@ func TestCloseOfAGroupObeysItsContext(t *testing.T) {
 func TestOrphansOfSessionsThatAreGone(t *testing.T) {
 	r := newRig(t, "none")
 	c, _ := r.dial()
-	// One that has left its group as far as can be: it says so in its environment only.
+	// This process has left its group in every way; only its environment names its session.
 	s := run("/bin/sh", "-c", "setsid -f sleep 101")
 	s.Env = append(s.Env, "TRL_SESSION_ID=s-lost")
 	child, err := r.host.Spawn(s, nil)
@@ -983,7 +985,7 @@ func TestOrphansOfSessionsThatAreGone(t *testing.T) {
 	}
 }
 
-// A directory that does not answer holds up who asks for it, and nobody else.
+// TestDirectoryThatDoesNotAnswer: a directory that does not answer blocks only those who ask for it.
 func TestDirectoryThatDoesNotAnswer(t *testing.T) {
 	eachTier(t, func(t *testing.T, r *rig) {
 		fuse, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
@@ -1045,7 +1047,7 @@ func TestDirectoryThatDoesNotAnswer(t *testing.T) {
 		}
 		answer()
 		for range asks {
-			err := <-asked // none: it came to ask when the mount was gone
+			err := <-asked // nil: this one asked after the unmount
 			if e, ok := errors.AsType[*fs.PathError](err); err != nil && (!ok || e.Path != dir) {
 				t.Error(err)
 			}
@@ -1053,7 +1055,7 @@ func TestDirectoryThatDoesNotAnswer(t *testing.T) {
 	})
 }
 
-// TestShortOfDescriptors: who asks hears in time that the keeper has few descriptors left, and when it has enough again.
+// TestShortOfDescriptors: a client hears in time that the keeper has few descriptors left, and when it has enough again.
 func TestShortOfDescriptors(t *testing.T) {
 	ours, theirs := socketpair(t)
 	a := act(t, theirs, "serve", "none")
@@ -1082,7 +1084,7 @@ func TestShortOfDescriptors(t *testing.T) {
 	}
 	g.Drop(held...)
 	testkit.Eventually(t, "enough again", func() bool { return !c.DescriptorsShort() })
-	for { // an answer that there are none is another way to know
+	for { // a failure for want of descriptors is a sign, too
 		if numbers, err := g.Hold(0, 0, 0, 0, 0, 0, 0, 0); err != nil {
 			break
 		} else {

@@ -28,7 +28,7 @@ import (
 	"trl/runtime/keeper/wire"
 )
 
-// TestMain turns into a part of trl when it is started as
+// TestMain turns the test binary into a part of trl if it is started as
 //
 //	keeper.test keeper MODE ISOLATION   a keeper, whose gateways are
 //	keeper.test gateway MODE            a gateway
@@ -43,7 +43,7 @@ func TestMain(m *testing.M) {
 		case "serve":
 			actServe(os.Args[2], os.Args[3:])
 		}
-		panic("no such part") // and no tests within tests
+		panic("no such part") // do not run the tests within a test
 	}
 	testkit.Main(m)
 }
@@ -75,12 +75,12 @@ func actKeeper(mode, isolation string) {
 	os.Exit(code)
 }
 
-// actGateway prints a line for each thing that its test waits for.
+// actGateway is a gateway. It prints a line for each event that its test waits for.
 func actGateway(mode string) {
-	if mode == "broken" { // bad flags
+	if mode == "broken" { // as with bad flags
 		os.Exit(3)
 	}
-	if os.Getenv("TRL_TEST_DIR") == "" { // by a keeper, not by act
+	if os.Getenv("TRL_TEST_DIR") == "" { // started by a keeper, not by act
 		if err := client.RestoreEnviron(); err != nil {
 			panic(err)
 		}
@@ -118,7 +118,7 @@ func actGateway(mode string) {
 		os.Exit(0)
 	case "deaf":
 		select {}
-	case "drains": // the first one dies of it; the next one ends when told a second time
+	case "drains": // the first gateway dies of it; the next one ends at the second signal
 		for again := range 2 {
 			<-told
 			fmt.Println("told", c.Generation(), again)
@@ -144,18 +144,18 @@ func actGateway(mode string) {
 				fmt.Println("pid", pid)
 			}
 		}
-	case "killer": // a command that means to end its parent
+	case "killer": // a command that tries to end its parent
 		scope := openCell(c, "s-1")
 		k := must(scope.Spawn(runtime.Spec{
 			Path: "/bin/sh", Argv: []string{"sh", "-c", "for s in TERM INT HUP USR1; do kill -$s $PPID 2>/dev/null && n=$((n+1)); done; /bin/kill -QUIT $PPID 2>/dev/null && n=$((n+1)); exit $((n))"},
 			Files: []*os.File{nil, os.Stdout, os.Stderr},
 		}))
 		<-k.Exited()
-		for sent := uint64(k.Status().Code); must(c.Numbers()).SignalsIgnored < sent; { // those that the kernel did not refuse
+		for sent := uint64(k.Status().Code); must(c.Numbers()).SignalsIgnored < sent; { // the signals that the kernel did not refuse
 			time.Sleep(time.Millisecond)
 		}
 		fmt.Println("none did anything")
-	case "pid1": // an orphan that never was in a session, and one that was
+	case "pid1": // one orphan that was never in a session, and one that was
 		scope := openCell(c, "s-1")
 		k := must(scope.Spawn(runtime.Spec{Path: "/bin/sh", Argv: []string{"sh", "-c", "(sleep 0.1 &)"}, Env: []string{"PATH=/bin:/usr/bin"}}))
 		<-k.Exited()
@@ -167,7 +167,7 @@ func actGateway(mode string) {
 		}
 		fmt.Println("reaped", os.Getppid(), c.Bye())
 		os.Exit(0)
-	case "many": // 200 children, of which half end while we live
+	case "many": // 200 children, half of which end while we live
 		scope := openCell(c, "s-1")
 		for i := range 200 {
 			nap := "0"
@@ -181,13 +181,13 @@ func actGateway(mode string) {
 			fmt.Println("child", k.Pid(), i)
 		}
 		fmt.Println("spawned")
-	case "hold": // a file of ours, read to the fifth byte
+	case "hold": // a file of ours, read up to the fifth byte
 		g := must(c.Group("s-1"))
 		fd := must(unix.MemfdCreate("held", unix.MFD_CLOEXEC))
 		must(unix.Write(fd, []byte("0123456789")))
 		must(unix.Seek(fd, 5, io.SeekStart))
 		fmt.Println("held", must(g.Hold(fd))[0])
-	case "hoard": // most of what the keeper has is held, and more as long as it takes any
+	case "hoard": // the keeper holds most of its descriptors, and more until it refuses
 		if c.Generation() == 0 {
 			g := must(c.Group("s-1"))
 			must(g.Hold(make([]int, 600)...))
@@ -233,7 +233,7 @@ func actServe(isolation string, write []string) {
 	os.Exit(0)
 }
 
-// A rig is a server in this process.
+// rig is a server in this process.
 type rig struct {
 	t      testing.TB
 	host   *runtime.Host
@@ -280,7 +280,7 @@ func socketpair(t testing.TB) (a, b *os.File) {
 	return os.NewFile(uintptr(pair[0]), "a"), os.NewFile(uintptr(pair[1]), "b")
 }
 
-// serve serves the other end of what it returns.
+// serve serves a connection and returns its other end.
 func (r *rig) serve() (theirs *os.File, served chan error) {
 	r.t.Helper()
 	ours, theirs := socketpair(r.t)
@@ -318,7 +318,7 @@ func (r *rig) dial() (c *client.Client, hang func()) {
 	return c, hang
 }
 
-// An actor is another process.
+// actor is another process.
 type actor struct {
 	t     testing.TB
 	cmd   *exec.Cmd
@@ -336,7 +336,7 @@ func act(t testing.TB, socket *os.File, args ...string) *actor {
 		a.cmd.ExtraFiles = []*os.File{socket}
 		a.cmd.Env = append(a.cmd.Env, wire.FDVar+"=3")
 	}
-	r, w, err := os.Pipe() // not StdoutPipe: Wait must not wait for those who inherit it
+	r, w, err := os.Pipe() // not StdoutPipe, because Wait must not wait for processes that inherit it
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -353,7 +353,7 @@ func act(t testing.TB, socket *os.File, args ...string) *actor {
 	return a
 }
 
-// gateway is another process that r serves.
+// gateway is a gateway in another process, which r serves.
 func (r *rig) gateway(mode string) (a *actor, served chan error) {
 	theirs, served := r.serve()
 	a = act(r.t, theirs, "gateway", mode)
@@ -361,7 +361,7 @@ func (r *rig) gateway(mode string) (a *actor, served chan error) {
 	return a, served
 }
 
-// next returns the fields of the next line, whose first is word.
+// next returns the fields of the next line whose first field is word.
 func (a *actor) next(word string) []string {
 	a.t.Helper()
 	for a.lines.Scan() {
@@ -381,7 +381,7 @@ func (a *actor) kill() {
 	}
 }
 
-// stop returns when all its threads have stopped.
+// stop stops the process and returns when all its threads have stopped.
 func (a *actor) stop() {
 	a.t.Helper()
 	pid := a.cmd.Process.Pid

@@ -10,20 +10,20 @@ import (
 	"trl/runtime/keeper/wire"
 )
 
-// A requestReader reads a gateway's requests and sees to each. One goroutine has it at a time. A start of a process may take long,
-// in seldom cases; whoever is at one for longer than soon is relieved by another, and has nothing more to do after it. To
-// give each start to another goroutine at once would cost it a twentieth, for the threads that are woken for nothing.
+// requestReader reads a gateway's requests and handles each. One goroutine reads at a time. In rare cases the start of a process takes
+// long. If it takes longer than handOffAfter, another goroutine takes over the reading, and the first one ends after the start. A goroutine
+// for every start would make each start 5 % slower, because threads would be woken for nothing.
 type requestReader struct {
 	s     *server
 	l     *wire.Link
 	ready func()
-	bye   bool       // owned by who has the watch, and by listen after ended
-	ended chan error // what the connection ended with
+	bye   bool       // owned by the reading goroutine, and by readRequests after ended
+	ended chan error // the error that ended the connection
 
 	mu       sync.Mutex
-	since    time.Time    // guarded by mu; when who has the watch began to start something; zero: he does not
-	armed    bool         // guarded by mu; relieve will be called
-	handOffs atomic.Int64 // how often the watch was taken over; added to with mu held
+	since    time.Time    // guarded by mu; when the reading goroutine began to start a process; zero: it does not start one
+	armed    bool         // guarded by mu; handOff will be called
+	handOffs atomic.Int64 // number of handoffs; added to with mu held
 }
 
 const handOffAfter = 20 * time.Millisecond
@@ -56,7 +56,7 @@ func (w *requestReader) read() {
 	}
 }
 
-// beginStart is called by who has the watch before a start that may take long, and done after it, when it may be somebody else's.
+// beginStart is called before a start that may take long. The reading goroutine calls done after it, when another goroutine may be reading.
 func (w *requestReader) beginStart() (done func()) {
 	w.s.starts.Add(1)
 	w.s.slow.Add(1)
@@ -79,7 +79,8 @@ func (w *requestReader) beginStart() (done func()) {
 	}
 }
 
-// handOff takes the watch from who has been at a start for long, and looks again as long as there may be somebody.
+// handOff starts another reading goroutine if the present one has been starting a process for too long. Otherwise it checks again later if
+// a start is under way.
 func (w *requestReader) handOff() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -91,7 +92,7 @@ func (w *requestReader) handOff() {
 	if left <= 0 {
 		w.handOffs.Add(1)
 		w.since, w.armed = time.Time{}, false
-		go w.read() // as in listen
+		go w.read() // ends as in readRequests
 		return
 	}
 	time.AfterFunc(left, w.handOff)

@@ -16,41 +16,41 @@ import (
 	"trl/runtime/keeper/wire"
 )
 
-// A request is a message of a gateway and what it is about.
+// request is a message of a gateway, with the session and scope that it names.
 type request struct {
 	wire.Message
 	link    *wire.Link
 	files   []int          // the descriptors that came with it; closed before do, unless takesFiles
-	session *session       // nil in a handler of the keeper
-	scope   *runtime.Scope // nil where the message names none
+	session *session       // nil in a handler with target ofKeeper
+	scope   *runtime.Scope // nil if the message names none
 }
 
-// An answer is what goes back. The files become the link's.
+// answer is the answer to a request. The link becomes the owner of files.
 type answer struct {
 	wire.Message
 	files []int
 }
 
-// What a request is about.
+// target says what a request names.
 type target int
 
 const (
 	ofKeeper  target = iota // no group
-	ofSession               // a group, and its scope where the message names one
+	ofSession               // a group, and a scope if the message names one
 	ofScope                 // a scope
 )
 
-// A handler does what one kind of request asks for.
+// handler handles one kind of request.
 type handler struct {
 	target      target
 	do          func(q *request, a *answer) error
-	slow        bool // it may take long: it has a goroutine of its own
-	takesFiles  bool // do takes the files, also when it fails
-	answersSelf bool // do sends the answer, unless it fails
-	goneIsDone  bool // where the scope is gone, the request is done
+	slow        bool // may take long, so it gets a goroutine of its own
+	takesFiles  bool // do becomes the owner of the files, also if it fails
+	answersSelf bool // do sends the answer itself, unless it fails
+	goneIsDone  bool // if the scope is gone, the request has succeeded
 }
 
-// newHandlers returns the handler of each request. Removing a scope takes long where that looks at processes, one by one.
+// newHandlers returns the handler of each request. Removing a scope is slow where the host has to look at processes one by one.
 func (s *server) newHandlers(removeIsSlow bool) map[string]handler {
 	done := func(*request, *answer) error { return nil }
 	return map[string]handler{
@@ -125,9 +125,9 @@ func (s *server) newHandlers(removeIsSlow bool) map[string]handler {
 	}
 }
 
-// handle does what m asks for and answers, later if it may take long.
+// handle handles m and answers; later, if it may take long.
 func (s *server) handle(l *wire.Link, m wire.Message, files []int) {
-	h := s.handlers[m.Op] // an unknown one has no do
+	h := s.handlers[m.Op] // for an unknown op, do is nil
 	q := &request{Message: m, link: l, files: files}
 	if h.slow {
 		s.runSlow(func() { s.respond(h, q) })
@@ -136,7 +136,7 @@ func (s *server) handle(l *wire.Link, m wire.Message, files []int) {
 	}
 }
 
-// runSlow does what may take its time, which runtime's own patience bounds. wait waits for it.
+// runSlow runs f, which may take long but is bounded by timeouts of runtime, in a goroutine. wait waits for it.
 func (s *server) runSlow(f func()) {
 	s.slow.Add(1)
 	s.work.Go(func() {
@@ -145,25 +145,25 @@ func (s *server) runSlow(f func()) {
 	})
 }
 
-// respond does what q asks for and answers.
+// respond handles q and answers.
 func (s *server) respond(h handler, q *request) {
 	a := &answer{Message: wire.Message{Op: wire.OpAnswer, ID: q.ID}}
 	err := s.perform(h, q, a)
 	switch {
 	case err == nil && h.answersSelf:
 		return
-	case q.ID == 0: // nobody waits for an answer
+	case q.ID == 0: // a message without an answer
 		descriptor.CloseAll(a.files)
 		return
 	}
 	a.Fault = wire.FaultOf(err)
 	if err := q.link.Send(a.Message, a.files...); err != nil {
-		s.log.Error().Err(err).Str("op", q.Op).Msg("answer that cannot be sent")
-		_ = q.link.Send(wire.Message{Op: wire.OpAnswer, ID: q.ID, Fault: wire.FaultOf(err)}) // somebody waits for one
+		s.log.Error().Err(err).Str("op", q.Op).Msg("answer cannot be sent")
+		_ = q.link.Send(wire.Message{Op: wire.OpAnswer, ID: q.ID, Fault: wire.FaultOf(err)}) // the gateway waits for an answer
 	}
 }
 
-// perform finds what q is about and calls the handler.
+// perform finds the session and scope that q names, and calls the handler.
 func (s *server) perform(h handler, q *request, a *answer) (err error) {
 	if !h.takesFiles {
 		descriptor.CloseAll(q.files)
@@ -199,7 +199,7 @@ func (s *server) countNumbers(_ *request, a *answer) error {
 func (s *server) remember(q *request, _ *answer) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.remembered = append([]byte{}, q.Text...) // an empty text is one, too
+	s.remembered = append([]byte{}, q.Text...) // not nil: an empty text counts as one
 	return nil
 }
 
@@ -214,7 +214,7 @@ func (s *server) closeSession(q *request, _ *answer) error {
 	return nil
 }
 
-// signal signals the first that the message names: a child, some processes of a scope, a scope, or a group.
+// signal signals the first of these that the message names: a child, some processes of a scope, a scope, a group.
 func (s *server) signal(q *request, _ *answer) error {
 	sig := syscall.Signal(q.Signal)
 	switch {

@@ -19,44 +19,44 @@ import (
 	"trl/runtime/keeper/wire"
 )
 
-// A server does for one gateway at a time what that may not do itself, and remembers it for the next one: groups, scopes,
-// children, and held descriptors, whose numbers are those of our own table. Its owner calls serve for each connection,
-// and wait after the Host has ended.
+// server does for one gateway at a time what the gateway may not do itself, and remembers it for the next gateway: groups, scopes, children
+// and held descriptors. A held descriptor's number is that in our own table. The owner calls serve for each connection, and wait after the
+// Host has ended.
 type server struct {
 	host      *runtime.Host
 	listeners []*os.File
 	epoch     string
 	numbers   func() wire.Numbers
 	log       zerolog.Logger
-	handlers  map[string]handler // by message.Op; never written after newServer
-	work      sync.WaitGroup     // requests that take their time, and tellWhenExited
-	slow      atomic.Int64       // those requests
-	starts    sync.WaitGroup     // those of them that start a process; added to by who has the watch, and waited for by listen
-	reader    *requestReader     // set by listen
+	handlers  map[string]handler // by wire.Message.Op; never written after newServer
+	work      sync.WaitGroup     // slow requests, and tellWhenExited
+	slow      atomic.Int64       // number of slow requests
+	starts    sync.WaitGroup     // requests that start a process; the reading goroutine adds, readRequests waits
+	reader    *requestReader     // set by readRequests
 	readPause atomic.Pointer[readPause]
 
 	mu          sync.Mutex          // before link.mu
 	link        *wire.Link          // guarded by mu; of the gateway that has said hello; nil: none
-	linkEnded   chan struct{}       // guarded by mu; closed when link ends; nil without one
-	generation  int                 // guarded by mu; how many gateways have said hello
-	sessions    map[string]*session // guarded by mu; until dropall
+	linkEnded   chan struct{}       // guarded by mu; closed when link ends; nil without a link
+	generation  int                 // guarded by mu; number of gateways that have said hello
+	sessions    map[string]*session // guarded by mu; until OpDropAll
 	serial      uint64              // guarded by mu; the last child's number
-	remembered  []byte              // guarded by mu; what the last gateway that had something wants the next one to know
-	reservedFDs []int               // guarded by mu; descriptors open on nothing of use, see reserveFDs
+	remembered  []byte              // guarded by mu; the last text of OpRemember, for the next gateway
+	reservedFDs []int               // guarded by mu; descriptors of no other use, see reserveFDs
 }
 
-// A session is what we have of one.
+// session is what the server has of one session.
 type session struct {
 	*runtime.Group
 	id         string
-	closed     bool                   // guarded by server.mu: its processes are gone; what is held may remain, and it may be opened anew
+	closed     bool                   // guarded by server.mu: its processes have ended; held descriptors may remain, and the group may be opened again
 	scopes     map[int]*runtime.Scope // guarded by server.mu; by number
 	children   map[uint64]*process    // guarded by server.mu; until ended and released
-	held       map[int]int            // guarded by server.mu; our descriptor by the number it goes by, which mostly is the same
+	held       map[int]int            // guarded by server.mu; our descriptor by its number for the gateway, usually the same
 	slowCloser slowCloser
 }
 
-// A process is a child that a gateway asked for.
+// process is a child that a gateway asked for.
 type process struct {
 	*runtime.Child
 	number   uint64
@@ -75,9 +75,9 @@ func newServer(host *runtime.Host, epoch string, listeners []*os.File, numbers f
 	return s
 }
 
-// serve answers one gateway until the connection ends. What that has sent is done, even if it is dead by then: it may
-// have acted on it already. dead closes with the process, if it is one of ours; ready is called once it says that it
-// serves; bye: it means to end, and everything with it.
+// serve answers one gateway until the connection ends. It does everything that the gateway has sent, even if the gateway is dead by then,
+// because the gateway may already have relied on it. dead closes when the process ends. ready is called when the gateway reports that it
+// serves. bye: the gateway said that everything must end with it.
 func (s *server) serve(l *wire.Link, dead <-chan struct{}, ready func()) (bye bool, err error) {
 	defer l.Close()
 	if err := s.welcome(l, dead); err != nil {
@@ -86,12 +86,12 @@ func (s *server) serve(l *wire.Link, dead <-chan struct{}, ready func()) (bye bo
 	return s.readRequests(l, ready)
 }
 
-// A readPause is a time in which serve reads nothing.
+// readPause is a time in which serve reads nothing.
 type readPause struct {
-	begun, over chan struct{} // closed by serve, and by who asked for it
+	begun, over chan struct{} // begun is closed by the reading goroutine, over by resume
 }
 
-// pauseReading makes serve stop between two messages, and resting says that no request is under way then. resume ends it.
+// pauseReading makes serve pause between two messages. resting: no request is under way then. resume ends the pause.
 func (s *server) pauseReading(l *wire.Link, timeout time.Duration) (resume func(), resting bool) {
 	p := &readPause{begun: make(chan struct{}), over: make(chan struct{})}
 	s.readPause.Store(p)
@@ -114,11 +114,11 @@ func (s *server) pauseReading(l *wire.Link, timeout time.Duration) (resume func(
 	return resume, true
 }
 
-// readRequests is serve after the welcome.
+// readRequests is the part of serve after the welcome.
 func (s *server) readRequests(l *wire.Link, ready func()) (bye bool, err error) {
 	defer func() {
-		l.Close()       // nothing is lent any more
-		s.starts.Wait() // who comes next is told of every child
+		l.Close()       // no descriptor is borrowed any more
+		s.starts.Wait() // the next gateway must hear of every child
 		s.mu.Lock()
 		s.link = nil
 		close(s.linkEnded)
@@ -127,13 +127,13 @@ func (s *server) readRequests(l *wire.Link, ready func()) (bye bool, err error) 
 	s.reserveFDs()
 	w := &requestReader{s: s, l: l, ready: ready, ended: make(chan error, 1)}
 	s.reader = w
-	go w.read() // or who relieves it: ends with the connection, for which we wait here, or with a start, which starts waits for
+	go w.read() // ends with the connection, for which we wait here, or, after a handoff, with a start, for which starts.Wait waits
 	err = <-w.ended
 	return w.bye, err
 }
 
-// welcome answers a hello with all that there is. While another gateway has that, it is told to leave, and waited for:
-// what it has under way, two could not go on with.
+// welcome answers a hello with everything that the server has. If another gateway has it, welcome tells that gateway to leave and waits for
+// its end, because two gateways could not continue the same work.
 func (s *server) welcome(l *wire.Link, dead <-chan struct{}) error {
 	_, files, theirs, err := l.ReceiveHello()
 	descriptor.CloseAll(files)
@@ -145,23 +145,23 @@ func (s *server) welcome(l *wire.Link, dead <-chan struct{}) error {
 		_ = l.Send(wire.Message{Version: wire.Version, Op: wire.OpHello, Fault: wire.FaultOf(err)})
 		return err
 	}
-	fd, err := wire.Duplicate(l.Descriptor()) // what a long answer takes; for want of it, nobody leaves for nothing
+	fd, err := wire.Duplicate(l.Descriptor()) // the descriptor that a long answer takes; without it, no gateway leaves in vain
 	if err != nil {
 		return fmt.Errorf("hello: %w", err)
 	}
 	room := os.NewFile(uintptr(fd), "room")
 	defer room.Close()
 	s.mu.Lock()
-	defer s.mu.Unlock() // no exit is told before, and none is missed after
+	defer s.mu.Unlock() // so that no exit is sent before the answer, and none is lost after it
 	for s.link != nil {
 		vacant := s.linkEnded
 		_ = s.link.Send(wire.Message{Op: wire.OpYield})
 		s.mu.Unlock()
 		select {
-		case <-vacant: // supervise sees to it
+		case <-vacant: // supervise makes sure of it
 		case <-dead:
 			s.mu.Lock()
-			return errors.New("it gave up waiting")
+			return errors.New("the new gateway died while it waited")
 		}
 		s.mu.Lock()
 	}
@@ -175,7 +175,8 @@ func (s *server) welcome(l *wire.Link, dead <-chan struct{}) error {
 	return nil
 }
 
-// stateLocked: mu is held. Of the files, own are the caller's; there may be no room for copies of the others.
+// stateLocked returns the state and its descriptors. own are those that the caller must close; there may be no room for copies of the
+// others. mu is held.
 func (s *server) stateLocked() (st *wire.State, files, own []int) {
 	st = &wire.State{Epoch: s.epoch, Pid: os.Getpid(), Generation: s.generation}
 	st.Instance = s.host.Instance()
@@ -200,7 +201,7 @@ func (s *server) stateLocked() (st *wire.State, files, own []int) {
 		g := s.sessions[id]
 		gs := wire.GroupState{ID: id}
 		for _, no := range slices.Sorted(maps.Keys(g.scopes)) {
-			// A scope that cannot be looked at is asked for.
+			// If the list cannot be opened, the gateway asks the keeper instead.
 			fd, _ := g.scopes[no].OpenPIDList()
 			give(fd)
 			gs.Scopes = append(gs.Scopes, wire.ScopeState{Number: no, Mark: g.scopes[no].Mark(), Listed: fd >= 0})
@@ -212,7 +213,7 @@ func (s *server) stateLocked() (st *wire.State, files, own []int) {
 				cs.Status = wire.StatusOf(c.Status())
 			}
 			fd := c.Pidfd()
-			if c.released { // its end closes it
+			if c.released { // its end closes this descriptor
 				fd, _ = wire.Duplicate(fd)
 				give(fd)
 			} else if fd >= 0 {
@@ -230,7 +231,7 @@ func (s *server) stateLocked() (st *wire.State, files, own []int) {
 	return st, files, own
 }
 
-// rememberedEnv is what Remembered reads.
+// rememberedEnv is the environment variable that client.Remembered reads.
 func (s *server) rememberedEnv() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -255,7 +256,7 @@ func (s *server) find(id string, number int) (*session, *runtime.Scope, error) {
 	return g, c, nil
 }
 
-// wait returns when nothing is under way; the Host has ended before, and with it every child.
+// wait returns when no request is under way. The Host has ended before, and with it every child.
 func (s *server) wait() {
 	s.work.Wait()
 	s.freeReservedFDs()

@@ -18,57 +18,58 @@ import (
 	"trl/runtime/procfs"
 )
 
-// The signals whose sender we must know, so that a command that kills its parent ends nobody but itself.
+// caughtSignals are the signals whose sender we must know, so that a command that kills its parent does not end other sessions.
 var caughtSignals = []syscall.Signal{unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2}
 
-// os/signal does not tell the sender, and a signalfd gets nothing that some thread has not blocked: Go refuses to block
-// TERM, INT, HUP and QUIT, whatever mask it was started with (runtime.blockableSig). So these signals have a handler of
-// our own, in assembly, which writes what the kernel tells it (siginfo_t) to a pipe, and nothing else. os/signal no longer
-// hears of them; children start with defaults, as handlers do not survive an exec.
+// os/signal does not tell the sender. A signalfd gets only signals that every thread blocks, and Go refuses to block TERM, INT, HUP and
+// QUIT, whatever mask it was started with (runtime.blockableSig). So these signals have a handler of our own, in assembly, which only
+// writes the kernel's siginfo_t to a pipe. os/signal no longer hears of these signals. Children start with default actions, because
+// handlers do not survive an exec.
 
-// handlers are the addresses of the signal handler and of what it returns to (0: the kernel has its own).
+// handlers returns the addresses of the signal handler and of its restorer (0: the kernel has its own).
 func handlers() (handler, restorer uintptr)
 
-// signalPipe is where the handler writes to. It stays open: another thread may just be in the handler.
+// signalPipe is the descriptor that the handler writes to. It stays open, because another thread may be in the handler.
 var signalPipe int32
 
-// siginfoBytes of siginfo_t: signo, errno, code, padding, pid, uid.
+// siginfoBytes is the used part of siginfo_t: signo, errno, code, padding, pid, uid.
 const siginfoBytes = 24
 
-// sigaction and its flags are the kernel's.
+// sigaction and its flags are defined by the kernel.
 type sigaction struct{ handler, flags, restorer, mask uintptr }
 
 const (
 	saSiginfo  = 0x4
 	saRestorer = 0x04000000
-	saOnStack  = 0x08000000 // as Go demands of every handler
+	saOnStack  = 0x08000000 // Go requires it of every handler
 	saRestart  = 0x10000000
 )
 
-// signals are those of whoever may signal us: to a keeper, everybody outside of every session; to a gateway, its keeper.
+// signals receives signals and accepts those from permitted senders: for a keeper every process outside of all sessions, for a gateway its
+// keeper.
 type signals struct {
 	accepted     chan os.Signal     // closed when read has returned
-	mayNotSignal func(pid int) bool // may not; set once, before read
+	mayNotSignal func(pid int) bool // says that this sender is not permitted; set once, before read
 	gateway      atomic.Int64       // pid of the one descendant that may signal us; 0: none
-	ignored      atomic.Uint64      // signals of strangers
+	ignored      atomic.Uint64      // number of ignored signals
 	open         atomic.Bool        // the kernel lets sessions send us signals
-	pipe         int                // its read end; read closes it
-	mu           sync.Mutex         // held from reading a signal on until it is honoured; by who execs, so that the next program reads the rest
-	caught       []syscall.Signal   // what the handler is for; set once in listen
+	pipe         int                // the pipe's read end; read closes it
+	mu           sync.Mutex         // held from reading a signal until it is accepted, and by execSuccessor, so that the next program reads the rest
+	caught       []syscall.Signal   // the signals with our handler; set once in install
 	log          zerolog.Logger
 }
 
-// signalsPipe makes what the handler tells us through.
+// signalsPipe makes the pipe that the handler writes to.
 func signalsPipe() (pipe [2]int, err error) {
 	if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC); err != nil {
 		return pipe, os.NewSyscallError("pipe", err)
 	}
-	return pipe, os.NewSyscallError("fcntl", unix.SetNonblock(pipe[1], true)) // the handler never waits
+	return pipe, os.NewSyscallError("fcntl", unix.SetNonblock(pipe[1], true)) // the handler must never block
 }
 
-// listenSignals takes the signals over, but for those that our launcher had us ignore (nohup), and that the keeper before us,
-// if there was one, had not taken. Once per program. Go reports only HUP and INT as ignored. SIGUSR1 is therefore always
-// taken, whatever the launcher did, and asks for an upgrade as SIGHUP does.
+// listenSignals takes over the signals, except those that our launcher had ignored (nohup) unless the keeper before us had caught them.
+// Call it once per program. Go reports only HUP and INT as ignored. SIGUSR1 is therefore always caught, whatever the launcher did, and asks
+// for an upgrade as SIGHUP does.
 func listenSignals(pipe [2]int, w *Handover, log zerolog.Logger) (*signals, error) {
 	s := &signals{pipe: pipe[0], log: log}
 	s.mayNotSignal = s.fromSession
@@ -80,7 +81,7 @@ func listenSignals(pipe [2]int, w *Handover, log zerolog.Logger) (*signals, erro
 	}))
 }
 
-// install makes ours, and nothing else, come to honoured.
+// install catches exactly the signals in ours and sends the permitted ones to accepted.
 func (s *signals) install(pipe [2]int, ours []syscall.Signal) error {
 	s.accepted, s.caught = make(chan os.Signal, 8), ours
 	atomic.StoreInt32(&signalPipe, int32(pipe[1]))
@@ -94,9 +95,9 @@ func (s *signals) install(pipe [2]int, ours []syscall.Signal) error {
 	return nil
 }
 
-// KeeperSignals are the signals that a gateway's keeper, which is its parent, sends: INT and TERM. From anybody else those two and
-// HUP do nothing: a session that kills what is called trl must not end the others. ignored counts them. In the process of a
-// gateway, once, for as long as it lives.
+// KeeperSignals receives the signals that a gateway's keeper, its parent, sends: INT and TERM. These two and HUP do nothing if another
+// process sends them, because a session that kills every process called trl must not end the other sessions. ignored counts them. Call it
+// once in a gateway; it lasts as long as the process.
 func KeeperSignals(log zerolog.Logger) (orders chan os.Signal, ignored func() uint64, err error) {
 	pipe, err := signalsPipe()
 	if err != nil {
@@ -109,16 +110,16 @@ func KeeperSignals(log zerolog.Logger) (orders chan os.Signal, ignored func() ui
 }
 
 func ourAction() sigaction {
-	a := sigaction{flags: saSiginfo | saOnStack | saRestart, mask: ^uintptr(0)} // no handler within ours
+	a := sigaction{flags: saSiginfo | saOnStack | saRestart, mask: ^uintptr(0)} // no other handler interrupts ours
 	if a.handler, a.restorer = handlers(); a.restorer != 0 {
 		a.flags |= saRestorer
 	}
 	return a
 }
 
-// ignoreSignals has what would end the next program before it can listen, and does not ask for its end, ignored from here on, and
-// says which of that is ours. What our launcher had ignored stays so for the next program. At its start Go leaves HUP and INT
-// ignored, and catches the other two without effect. hear undoes it.
+// ignoreSignals ignores the signals that would end the next program before it can listen, and that do not ask for its end. ignored are
+// those of them that we had caught; the others stay ignored for the next program, as our launcher wanted. At its start, Go leaves HUP and
+// INT ignored and catches the other two without effect. restoreSignals undoes it.
 func (s *signals) ignoreSignals() (ignored []syscall.Signal, restoreSignals func()) {
 	before := map[syscall.Signal]sigaction{}
 	for _, sig := range []syscall.Signal{unix.SIGHUP, unix.SIGINT, unix.SIGUSR1, unix.SIGUSR2} {
@@ -145,18 +146,18 @@ func setAction(sig syscall.Signal, a sigaction) (old sigaction, err error) {
 	return old, nil
 }
 
-// read passes on what is honoured. It does not wait for whom it may concern. It has a thread of its own, since every
-// microsecond counts: a sender that does nothing but kill(2) is a zombie for a moment, then nobody knows whence it came.
+// read reads signals until close. It has a thread of its own, because every microsecond counts: a sender that only calls kill(2) is a
+// zombie soon afterwards, and then its origin is unknown.
 func (s *signals) read() {
 	defer close(s.accepted)
-	goruntime.LockOSThread() // which ends with us
+	goruntime.LockOSThread() // ends with this goroutine
 	for s.readOne() {
 	}
 }
 
-// readOne reads the next signal; false: there will be none.
+// readOne reads the next signal and handles it. It returns false when there will be none.
 func (s *signals) readOne() bool {
-	// Not by a read that waits: what it has taken out of the pipe would be lost to the next program.
+	// It polls first: a blocked read could take a signal out of the pipe that the next program should get.
 	fds := []unix.PollFd{{Fd: int32(s.pipe), Events: unix.POLLIN}}
 	for {
 		if _, err := unix.Poll(fds, -1); err != unix.EINTR {
@@ -175,13 +176,13 @@ func (s *signals) readOne() bool {
 		unix.Close(s.pipe)
 		return false
 	}
-	pid := int(binary.NativeEndian.Uint32(told[16:])) // 0: the kernel, or somebody outside of our pid namespace
+	pid := int(binary.NativeEndian.Uint32(told[16:])) // 0: the kernel, or a process outside of our PID namespace
 	stranger := s.mayNotSignal(pid)
 	if !stranger && s.senderUnknown(pid, binary.NativeEndian.Uint32(told[20:])) {
 		stranger = true
-		s.log.Warn().Msg("who sent the next signal has ended, and may have been of a session; send it from a process that stays, such as a shell's own kill")
+		s.log.Warn().Msg("the sender of the next signal has ended and may belong to a session; send signals from a process that stays, such as a shell's own kill")
 	}
-	level := zerolog.DebugLevel // what a signal brings about is logged by whoever does it
+	level := zerolog.DebugLevel // whoever acts on a signal logs that
 	if stranger {
 		level = zerolog.WarnLevel
 	}
@@ -197,19 +198,20 @@ func (s *signals) readOne() bool {
 	return true
 }
 
-// fromSession: of a session.
+// fromSession says whether the process belongs to a session.
 func (s *signals) fromSession(pid int) bool {
 	return pid != 0 && int64(pid) != s.gateway.Load() && procfs.IsDescendant(pid, os.Getpid())
 }
 
-// senderUnknown: the sender has ended before we could look, and sessions can send us signals. Another user is not of a session.
+// senderUnknown says whether the sender, which ended before we could check it, may belong to a session: the kernel lets sessions send us
+// signals, and it was our user.
 func (s *signals) senderUnknown(pid int, uid uint32) bool {
 	return pid != 0 && s.open.Load() && int(uid) == os.Geteuid() && unix.Kill(pid, 0) == unix.ESRCH
 }
 
-// close leaves the signals without effect: the program is about to end.
+// close stops the reading of signals. The program is about to end.
 func (s *signals) close() {
-	_, _ = unix.Write(int(signalPipe), make([]byte, siginfoBytes)) // signal 0
+	_, _ = unix.Write(int(signalPipe), make([]byte, siginfoBytes)) // signal 0 ends read
 	for range s.accepted {                                         // until read has returned
 	}
 }

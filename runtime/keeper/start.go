@@ -11,7 +11,7 @@ import (
 	"trl/runtime/keeper/wire"
 )
 
-// open makes a group, or makes it anew when its processes are gone: what is held for it stays.
+// open makes a group. If the group's processes have ended, it makes the group again; its held descriptors stay.
 func (s *server) open(id string) (*session, error) {
 	s.mu.Lock()
 	old := s.sessions[id]
@@ -37,7 +37,7 @@ func (s *server) open(id string) (*session, error) {
 	return fresh, nil
 }
 
-// newScope makes one. The answer has its number, its mark and its list.
+// newScope makes a scope. The answer has its number, its mark and its list.
 func (s *server) newScope(g *session, a *answer) (c *runtime.Scope, err error) {
 	if c, err = g.NewScope(); err != nil {
 		return nil, err
@@ -52,8 +52,8 @@ func (s *server) newScope(g *session, a *answer) (c *runtime.Scope, err error) {
 	return c, nil
 }
 
-// startSession makes a group and its first process; or nothing, in the end, and tells why. The group is there when it returns;
-// unless there is an error, the rest comes later, with the answer.
+// startSession makes a group and its first process. If a part fails, it undoes everything and returns the error. Otherwise start sends the
+// answer.
 func (s *server) startSession(q *request, a *answer) error {
 	if q.Spawn == nil {
 		descriptor.CloseAll(q.files)
@@ -75,7 +75,7 @@ func (s *server) startSession(q *request, a *answer) error {
 	return nil
 }
 
-// startFirstShell is startSession for a group that is there. The files are its own.
+// startFirstShell is the part of startSession after the group exists. It becomes the owner of the files.
 func (s *server) startFirstShell(q *request, a *answer) (err error) {
 	if q.Limits != nil {
 		err = q.session.Limit(*q.Limits)
@@ -98,8 +98,9 @@ func (s *server) spawn(q *request, a *answer) error {
 	return s.start(q, a)
 }
 
-// start spawns what q wants in its scope and sends a, unless there is an error: the exit must not be told before. The descriptors of
-// the answer are the child's, and then those that a has; or none at all, if there is no room. All files are its own.
+// start spawns q.Spawn in its scope and sends a, unless it returns an error. It sends the answer itself, because the exit must not be sent
+// before. The answer's descriptors are the child's pidfd and then those of a; if there is no room, none. start becomes the owner of all
+// files.
 func (s *server) start(q *request, a *answer) (err error) {
 	defer s.reader.beginStart()()
 	defer func() {
@@ -132,7 +133,7 @@ func (s *server) start(q *request, a *answer) (err error) {
 	}
 	if fd, err := wire.Duplicate(child.Pidfd()); err == nil {
 		a.files = append([]int{fd}, a.files...)
-	} else { // then the gateway has as little room, and asks us
+	} else { // the gateway has no pidfd then, and asks us instead
 		descriptor.CloseAll(a.files)
 		a.files = nil
 	}
@@ -152,7 +153,7 @@ func (s *server) start(q *request, a *answer) (err error) {
 	return nil
 }
 
-// tellWhenExited waits for the child's end, and tells the gateway there is then; else a hello will.
+// tellWhenExited waits for the child's end and tells the gateway. Without a gateway, the next hello will tell.
 func (s *server) tellWhenExited(p *process) {
 	<-p.Exited()
 	s.mu.Lock()
@@ -166,7 +167,7 @@ func (s *server) tellWhenExited(p *process) {
 	}
 }
 
-// releaseLocked: mu is held.
+// releaseLocked closes the child. mu is held.
 func (s *server) releaseLocked(p *process) {
 	s.afterSentLocked(func() { _ = p.Close() })
 	if p.released = true; p.ended {

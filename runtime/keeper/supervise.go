@@ -11,28 +11,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A supervision is the keeper's life: one gateway after the other, until it is over. supervise waits; each event has a
-// method, which says what comes of it. All is owned by supervise.
+// supervision is the life of the keeper: one gateway after the other, until the end. supervise waits for events, and each event has a
+// method. supervise owns all fields.
 type supervision struct {
 	*keeper
-	code  int  // the last gateway's
-	ready bool // there was one that served
+	code  int  // exit code of the last gateway
+	ready bool // a gateway has served
 
-	stopping     bool           // we were told to end
-	wantedSignal syscall.Signal // by whom, for a gateway that can end the sessions in order; 0: nobody, or passed on
-	draining     bool           // stopping, but the sessions have time
-	drained      bool           // and have had it
-	killed       bool           // as somebody wished who would not wait
+	stopping     bool           // somebody asked us to end
+	wantedSignal syscall.Signal // the signal that asked, until a gateway that serves gets it; 0: none
+	draining     bool           // stopping, but the sessions may go on for Config.Drain
+	drained      bool           // the drain has begun before
+	killed       bool           // somebody asked again, and no longer waits for an orderly end
 
-	ctxDone         <-chan struct{}  // to end, by the context; nil once we were
-	wantedDeadline  <-chan time.Time // the wish has waited long enough for somebody who can fulfil it
-	deadline        <-chan time.Time // the gateway has had its time to end
-	restartDue      <-chan time.Time // the next start is due
-	upgradeDeadline <-chan time.Time // an upgrade's gateway has had its time to take over
-	dyingChecks     int              // looks in a row at a gateway that had been killed and had not ended
-	unfreezeHost    func()           // lets the sessions go on; nil: nobody has paused them
-	replaceDue      <-chan time.Time // our own succession is due
-	replaceUntil    time.Time        // and has failed afterwards
+	ctxDone         <-chan struct{}  // the end of Run's context; nil afterwards
+	wantedDeadline  <-chan time.Time // when wantedSignal has waited too long for a gateway that serves
+	deadline        <-chan time.Time // when the gateway has had its time to end
+	restartDue      <-chan time.Time // when to start the next gateway
+	upgradeDeadline <-chan time.Time // when the upgrade's gateway has had its time to take over
+	dyingChecks     int              // checks in a row that saw a gateway which was exiting and had not ended
+	unfreezeHost    func()           // ends the pause of the sessions; nil: they are not paused
+	replaceDue      <-chan time.Time // when to replace ourselves
+	replaceUntil    time.Time        // when to give that up
 }
 
 func (k *keeper) supervise(ctx context.Context) (code int, err error) {
@@ -76,14 +76,14 @@ func (k *keeper) supervise(ctx context.Context) (code int, err error) {
 			if s.gateway != nil {
 				s.signal(unix.SIGKILL)
 			}
-		case <-served: // it has lost us, or broken the rules
+		case <-served: // it has lost us, or violated the protocol
 			s.deadline = time.After(connectionEndTimeout)
 		case <-s.deadline:
 			s.deadline = nil
 			s.c.Log.Error().Int("gateway", s.gateway.child.Pid()).Msg("gateway did not end, killed")
 			s.signal(unix.SIGKILL)
 		case <-s.restartDue:
-			if err := s.start(); err != nil { // as bad as one that died at once, and perhaps as temporary
+			if err := s.start(); err != nil { // treated like a crash; the reason may be temporary
 				s.c.Log.Error().Err(err).Msg("gateway does not start")
 				s.restartDue = time.After(s.crashed())
 			}
@@ -93,14 +93,14 @@ func (k *keeper) supervise(ctx context.Context) (code int, err error) {
 			}
 		case <-s.replaceDue:
 			s.replace()
-		case <-failed: // before it took over: nothing has happened
+		case <-failed: // before it took over, so the old gateway is unaffected
 			s.unfreeze()
 			s.upgradeDeadline = nil
 			err := s.discardGateway(s.next, s.next.child.Status().Code)
 			s.next = nil
 			s.revert()
 			s.upgraded(err)
-		case <-s.upgradeDeadline: // whoever of the two it is that hangs
+		case <-s.upgradeDeadline: // the new gateway hangs, or the old one
 			s.upgradeDeadline = nil
 			s.c.Log.Error().Msg("new gateway has not taken over in time, killed")
 			if s.next != nil {
@@ -117,17 +117,17 @@ func (k *keeper) supervise(ctx context.Context) (code int, err error) {
 }
 
 const (
-	// A gateway that is killed or exits is gone in milliseconds. One that is still there at the second look in a row is held up
-	// by a session; see checkDying.
+	// A gateway that is killed or exits is gone within milliseconds. A session blocks one that still exits at the second check in a row;
+	// see checkDying.
 	dyingCheckInterval = time.Second
-	// maxFrozenChecks is for how many looks the sessions wait for its end, at most.
+	// maxFrozenChecks bounds how many checks long the sessions pause.
 	maxFrozenChecks = 5
 )
 
-// checkDying helps a gateway to its end that has begun to exit and cannot: a thread of it is in a call on a pipe, whose lock a
-// process has for as long as that waits for something else (see journal's splice). A pause makes every such process let go. A
-// thread that waits for a file system (runtime.Ask) may wait for ever: such a gateway is given up after the pause. It runs no code
-// any more, and what it had sent is done.
+// checkDying helps a gateway that has begun to exit and cannot end, because one of its threads is in a call on a pipe. A process of a
+// session holds the pipe's lock for as long as it waits for something else (see journal's splice). A pause of the sessions makes every such
+// process release the lock. A thread that waits for a file system (runtime.Ask) may wait for ever; checkDying gives up such a gateway after
+// the pause. That gateway runs no code any more, and its requests are done.
 func (s *supervision) checkDying() {
 	held := s.gateway != nil && s.gateway.child.Dying() || s.next != nil && s.next.child.Dying()
 	switch {
@@ -136,14 +136,14 @@ func (s *supervision) checkDying() {
 		s.unfreeze()
 	case s.dyingChecks <= maxFrozenChecks:
 		if s.dyingChecks++; s.dyingChecks == 2 {
-			s.c.Log.Warn().Msg("gateway cannot end: a session's process holds it up in the kernel; sessions pause for it")
+			s.c.Log.Warn().Msg("gateway cannot end: a session's process blocks it in the kernel; the sessions pause meanwhile")
 			s.unfreezeHost = s.host.FreezeSessions()
 		}
-	default: // what holds it up is no pipe, but a file system that does not answer
+	default: // a file system that does not answer blocks it, not a pipe
 		s.unfreeze()
 		for _, g := range []*gateway{s.gateway, s.next} {
 			if g != nil && g.child.Dying() {
-				s.c.Log.Error().Int("gateway", g.child.Pid()).Msg("gateway cannot end: the kernel holds it up; it is given up, and what it has open stays open")
+				s.c.Log.Error().Int("gateway", g.child.Pid()).Msg("gateway cannot end: the kernel blocks it; the keeper gives it up, and its descriptors stay open")
 				g.givenUp = true
 				g.link.EndInput()
 				s.host.CountAsEnded(g.child)
@@ -153,7 +153,7 @@ func (s *supervision) checkDying() {
 	}
 }
 
-// unfreeze ends the pause.
+// unfreeze ends the pause of the sessions.
 func (s *supervision) unfreeze() {
 	if s.unfreezeHost != nil {
 		s.unfreezeHost()
@@ -161,16 +161,16 @@ func (s *supervision) unfreeze() {
 	}
 }
 
-// upgrading: its gateway starts, or has taken over and does not serve yet.
+// upgrading says whether an upgrade's gateway starts, or has taken over and does not serve yet.
 func (k *keeper) upgrading() bool { return k.nextExe != (program{}) }
 
-// passSignal does what only a gateway that serves is waited for.
+// passSignal tells the supervisor that the gateway serves, and passes wantedSignal to it.
 func (s *supervision) passSignal() {
 	g := s.gateway
 	if g == nil || !g.serving() || s.upgrading() {
 		return
 	}
-	if !g.notified && !s.replacing && !s.stopping { // else upgraded says it
+	if !g.notified && !s.replacing && !s.stopping { // otherwise upgraded notifies
 		g.notified = true
 		s.notify("READY=1")
 	}
@@ -192,7 +192,7 @@ func (s *supervision) signalled(sig os.Signal) {
 		s.stop(sig)
 	case unix.SIGHUP, unix.SIGUSR1: // `trl upgrade` sends both
 		if s.upgrading() || s.replacing {
-			return // whoever asks again hears of the outcome of this one
+			return // the second request gets the outcome of the first
 		}
 		if err := s.upgrade(s.stopping); err != nil {
 			s.upgraded(err)
@@ -202,7 +202,7 @@ func (s *supervision) signalled(sig os.Signal) {
 	}
 }
 
-// stop begins the end, or what is left of it once the sessions have had their time. Who asks once more waits for nothing.
+// stop begins the end, or ends a drain. A further signal kills the gateways at once.
 func (s *supervision) stop(sig syscall.Signal) {
 	s.ctxDone = nil
 	switch {
@@ -223,28 +223,28 @@ func (s *supervision) stop(sig syscall.Signal) {
 	s.wantedSignal, s.wantedDeadline = sig, time.After(gatewayStopTimeout)
 }
 
-// tookOver: an upgrade has its gateway, and next it is our turn.
+// tookOver runs when the upgrade's gateway serves. Then the keeper replaces itself.
 func (s *supervision) tookOver() {
 	s.upgradeDeadline = nil
 	s.exe.close()
 	s.exe, s.nextExe = s.nextExe, program{}
 	if err := checkSuccessor(s.exe.path); err != nil {
-		s.upgraded(fmt.Errorf("new gateway, but the keeper stays: %w", err))
+		s.upgraded(fmt.Errorf("the gateway is new, but the keeper stays: %w", err))
 		return
 	}
 	s.replacing = true
 	s.replaceDue, s.replaceUntil = time.After(0), time.Now().Add(takeOverTimeout)
 }
 
-// replace puts the new program in our place. It returns only where that did not work, or not yet.
+// replace execs the new program in our place. It returns only if that failed or has to wait.
 func (s *supervision) replace() {
 	s.replaceDue = nil
-	if s.dyingChecks > 0 && time.Now().Before(s.replaceUntil) { // the sessions may pause, and nobody would know afterwards
+	if s.dyingChecks > 0 && time.Now().Before(s.replaceUntil) { // the sessions may be paused, and the next program would not know it
 		s.replaceDue = time.After(pauseRetry)
 		return
 	}
 	s.unfreeze()
-	err := errors.New("it is to end")
+	err := errors.New("the keeper is ending")
 	if !s.stopping {
 		if err = s.execSuccessor(); errors.Is(err, errBusy) && time.Now().Before(s.replaceUntil) {
 			s.replaceDue = time.After(pauseRetry)
@@ -252,19 +252,19 @@ func (s *supervision) replace() {
 		}
 	}
 	s.replacing = false
-	s.upgraded(fmt.Errorf("new gateway, but the keeper stays: %w", err))
+	s.upgraded(fmt.Errorf("the gateway is new, but the keeper stays: %w", err))
 }
 
-// gatewayExited is for when the gateway has exited. over: so have we to, with code and err.
+// gatewayExited handles the exit of the gateway. over: the keeper must end, with s.code and err.
 func (s *supervision) gatewayExited() (over bool, err error) {
 	s.unfreeze()
 	g := s.closeGateway()
 	s.ready, s.deadline = s.ready || g.serving(), nil
-	if s.draining && !g.bye { // the next one is told, too
+	if s.draining && !g.bye { // the next gateway must drain as well
 		s.draining, s.drained, s.wantedSignal = false, false, unix.SIGTERM
 	}
 	if s.code = g.child.Status().Code; g.givenUp && g.bye {
-		s.code = 0 // with which it meant to end
+		s.code = 0 // the status that it announced with its bye
 	}
 	switch {
 	case s.killed:
@@ -276,11 +276,11 @@ func (s *supervision) gatewayExited() (over bool, err error) {
 		err := fmt.Errorf("gateway never became ready: status %d", s.code)
 		s.code = max(s.code, 1)
 		return true, err
-	case s.next != nil: // it has yielded, or died at the right time
+	case s.next != nil: // it has yielded, or happened to die at that moment
 		s.gateway, s.next = s.next, nil
 		s.signals.gateway.Store(int64(s.gateway.child.Pid()))
 		return false, nil
-	case s.upgrading(): // had taken over, and does not serve: back to what did
+	case s.upgrading(): // it had taken over but did not serve: go back to the old program
 		s.upgradeDeadline = nil
 		s.revert()
 		s.upgraded(s.discardGateway(g, s.code))
@@ -295,7 +295,7 @@ func (s *supervision) gatewayExited() (over bool, err error) {
 	s.c.Log.Error().Int("gateway", g.child.Pid()).Int("status", s.code).AnErr("connection", g.err).
 		Int("in_a_row", s.crashesInARow).Dur("pause_ms", pause).Msg("gateway died; sessions live on")
 	if s.crashesInARow == crashesToReport {
-		s.c.Log.Error().Msg("gateway dies again and again: look at why, sessions cannot be reached")
+		s.c.Log.Error().Msg("gateway keeps dying: find out why; nobody can reach the sessions")
 	}
 	return false, nil
 }

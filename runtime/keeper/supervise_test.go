@@ -99,7 +99,7 @@ func TestSessionsOutliveTheGateway(t *testing.T) {
 	})
 }
 
-// TestLastWordsReachTheNextGateway: what a gateway had the keeper remember, byte for byte, and nothing for the first.
+// TestLastWordsReachTheNextGateway: the next gateway gets the remembered text byte for byte, the first one none.
 func TestLastWordsReachTheNextGateway(t *testing.T) {
 	a := act(t, nil, "keeper", "remember", "none")
 	for _, want := range []string{`false ""`, `true "of\x000"`, `true ""`} {
@@ -134,13 +134,13 @@ func TestSecondSignalDoesNotWait(t *testing.T) {
 		_ = a.cmd.Process.Signal(unix.SIGINT)
 		time.Sleep(100 * time.Millisecond)
 	}
-	if code := a.wait(); code != 0 { // as wished
+	if code := a.wait(); code != 0 { // as it asked
 		t.Errorf("exit %d", code)
 	}
 }
 
-// A drain is not an end: the gateway has its time, one that dies meanwhile has a successor that is told, too, and a second
-// signal is passed on instead of killing.
+// TestDrainIsPassedOn: a drain is not an end. The gateway gets its time, the successor of one that dies meanwhile is told as well, and a
+// second signal is passed on and does not kill.
 func TestDrainIsPassedOn(t *testing.T) {
 	a := act(t, nil, "keeper", "drains", "none")
 	a.next("hello")
@@ -187,7 +187,7 @@ func TestSessionsStartWithDefaultSignals(t *testing.T) {
 	a.wait()
 }
 
-// As PID 1, orphans are the keeper's to reap and nobody's else.
+// TestKeeperAsPID1: as PID 1, only the keeper reaps orphans.
 func TestKeeperAsPID1(t *testing.T) {
 	testkit.StartsProcesses(t)
 	if os.Getuid() != 0 {
@@ -249,7 +249,7 @@ func FuzzDecode(f *testing.F) {
 			t.Errorf("%d descriptors, told %d", len(got), m.Files)
 		}
 		descriptor.CloseAll(got)
-		if now := openFiles(t) + 1; now != before { // theirs
+		if now := openFiles(t) + 1; now != before { // the other end
 			t.Errorf("%d files open, %d before: %v", now, before, err)
 		}
 		if err == nil {

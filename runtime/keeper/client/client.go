@@ -1,5 +1,5 @@
-// Package client is the gateway's end of the keeper's socket: Dial gives a runtime.Keeper, whose groups, scopes and children are
-// the keeper's.
+// Package client is the gateway's end of the keeper's socket. Dial returns a runtime.Keeper, whose groups, scopes and children live in the
+// keeper.
 package client
 
 import (
@@ -26,11 +26,11 @@ import (
 	"trl/runtime/keeper/wire"
 )
 
-// Started tells whether this process was started by a keeper. Before Inherit.
+// Started says whether a keeper started this process. Call it before GatewaySocket, which removes the variable.
 func Started() bool { _, ok := os.LookupEnv(wire.FDVar); return ok }
 
-// RestoreEnviron sets the environment that a keeper started this process with; it does nothing where there is none. Before
-// anything else, once.
+// RestoreEnviron sets the environment that the keeper passed to this process; without a keeper it does nothing. It must run once, before
+// anything else.
 func RestoreEnviron() error {
 	if !Started() {
 		return nil
@@ -45,8 +45,8 @@ func RestoreEnviron() error {
 	return nil
 }
 
-// Remembered is what an earlier gateway told the keeper last; ok: this one takes the place of a gateway that died. One that is to take
-// over from a gateway that serves is told nothing: if it cannot do without, it is the wrong one. Once, after RestoreEnviron.
+// Remembered returns the text that an earlier gateway sent last with Client.Remember. ok: this gateway replaces one that died. A gateway
+// that takes over from a running one gets no text: if it cannot start without, it must not take over. Call it once, after RestoreEnviron.
 func Remembered() (text []byte, ok bool) {
 	encoded, ok := os.LookupEnv(wire.RememberedVar)
 	os.Unsetenv(wire.RememberedVar)
@@ -57,8 +57,8 @@ func Remembered() (text []byte, ok bool) {
 	return text, err == nil
 }
 
-// GatewaySocket returns the socket that a gateway was started with; nil: this process was not started by a keeper. No child of
-// ours gets it.
+// GatewaySocket returns the socket to the keeper that started this gateway; nil: no keeper started this process. Children do not inherit
+// the socket.
 func GatewaySocket() (*os.File, error) {
 	text, ok := os.LookupEnv(wire.FDVar)
 	if !ok {
@@ -74,40 +74,39 @@ func GatewaySocket() (*os.File, error) {
 	return os.NewFile(uintptr(fd), "keeper"), nil
 }
 
-// A Client is the gateway's end: runtime.Keeper across the socket. When the keeper is gone Done closes, and every call
-// returns ErrLost at once. The owner ends with Bye, which takes everything along, or with Close, which leaves it to the
-// next gateway.
+// Client is a runtime.Keeper across the socket. When the keeper is gone, Done closes and every call returns ErrLost at once. The owner ends
+// it with Bye, which ends everything, or with Close, which leaves everything to the next gateway.
 type Client struct {
 	link         *wire.Link
 	log          zerolog.Logger
-	State        wire.State // set once in Dial
-	orphans      int        // fd of the keeper's list, see runtime.EmptyCheck; -1: none. Closed by hear
+	state        wire.State // set once in Dial
+	orphans      int        // fd of the keeper's list, see runtime.EmptyCheck; -1: none. Closed by receiveAnswers
 	files        []*os.File
 	heldSessions []runtime.HeldSession
-	most         int           // descriptors that this process may have; set once in Dial
+	most         int           // descriptors that this process may open; set once in Dial
 	mayBeShort   atomic.Bool   // see DescriptorsShort
-	done         chan struct{} // closed when hear has returned
+	done         chan struct{} // closed when receiveAnswers has returned
 	yield        chan struct{} // closed when a successor waits
 
-	Mu       sync.Mutex
-	lost     bool                // guarded by mu: hear returns, or has
+	mu       sync.Mutex
+	lost     bool                // guarded by mu: receiveAnswers is returning, or has returned
 	serial   uint64              // guarded by mu; the last request's id
-	calls    map[uint64]*call    // guarded by mu; those without an answer
-	Children map[uint64]*child   // guarded by mu; those that run
-	Marks    map[uint64]struct{} // guarded by mu; of the scopes that are there
+	calls    map[uint64]*call    // guarded by mu; the calls without an answer
+	children map[uint64]*child   // guarded by mu; the running children
+	marks    map[uint64]struct{} // guarded by mu; the marks of the existing scopes
 }
 
-// A call is a request under way.
+// call is a request without an answer yet.
 type call struct {
-	child    *child        // what a spawn makes: the hearer must know it before it can hear of its end
-	answered chan struct{} // closed when the rest is set
+	child    *child        // the child that a spawn makes: receiveAnswers must know it before its exit can arrive
+	answered chan struct{} // closed when answer and files are set
 	answer   wire.Message
 	files    []int
 }
 
 var _ runtime.Keeper = (*Client)(nil)
 
-// Dial takes conn and asks the keeper for all that there is.
+// Dial takes over conn and asks the keeper for everything that it holds.
 func Dial(conn *os.File, log zerolog.Logger) (*Client, error) {
 	l, err := wire.NewLink(conn)
 	if err != nil {
@@ -115,7 +114,7 @@ func Dial(conn *os.File, log zerolog.Logger) (*Client, error) {
 	}
 	c := &Client{
 		link: l, log: log, orphans: -1, done: make(chan struct{}), yield: make(chan struct{}),
-		calls: map[uint64]*call{}, Children: map[uint64]*child{}, Marks: map[uint64]struct{}{},
+		calls: map[uint64]*call{}, children: map[uint64]*child{}, marks: map[uint64]struct{}{},
 	}
 	_, c.most = descriptor.Count()
 	if err := c.hello(); err != nil {
@@ -142,10 +141,10 @@ func (c *Client) hello() error {
 		descriptor.CloseAll(files)
 		return cmp.Or(m.Fault.Err(), fs.ErrInvalid)
 	}
-	c.State = *m.State
-	if !slices.Contains(runtime.TierNames, c.State.Tier) { // a keeper of a build that had tier "pidns", with sessions in it
+	c.state = *m.State
+	if !slices.Contains(runtime.TierNames, c.state.Tier) { // the keeper comes from a build that had tier "pidns", and has sessions in it
 		descriptor.CloseAll(files)
-		return fmt.Errorf("keeper has isolation %s, which this version does not have: upgrade by a restart, without --isolation %s", c.State.Tier, c.State.Tier)
+		return fmt.Errorf("keeper has isolation %s, which this version does not have: upgrade by a restart, without --isolation %s", c.state.Tier, c.state.Tier)
 	}
 	next := func() (fd int) {
 		if len(files) == 0 {
@@ -155,14 +154,14 @@ func (c *Client) hello() error {
 		fd, files = files[0], files[1:]
 		return fd
 	}
-	for _, name := range c.State.Listeners {
+	for _, name := range c.state.Listeners {
 		c.files = append(c.files, os.NewFile(uintptr(next()), name))
 	}
-	if c.State.Orphans {
+	if c.state.Orphans {
 		c.orphans = next()
 	}
-	for _, gs := range c.State.Groups {
-		g := &Group{Client: c, Id: gs.ID, scopes: map[int]*scope{}}
+	for _, gs := range c.state.Groups {
+		g := &group{client: c, id: gs.ID, scopes: map[int]*scope{}}
 		in := runtime.HeldSession{
 			ID: gs.ID, Group: g,
 			Scopes: map[int]runtime.KeptScope{}, Children: map[int]runtime.KeptChild{}, Held: map[int]int{},
@@ -182,7 +181,7 @@ func (c *Client) hello() error {
 			if cs.Status != nil {
 				k.setExited(cs.Status.Status())
 			} else {
-				c.Children[k.number] = k
+				c.children[k.number] = k
 			}
 			in.Children[cs.Pid] = k
 		}
@@ -192,57 +191,57 @@ func (c *Client) hello() error {
 		c.heldSessions = append(c.heldSessions, in)
 	}
 	if err != nil || len(files) > 0 {
-		return fmt.Errorf("%d descriptors too many: %w", len(files), fs.ErrInvalid) // and the gateway ends
+		return fmt.Errorf("%d descriptors too many: %w", len(files), fs.ErrInvalid) // the gateway then ends
 	}
 	return nil
 }
 
-// Done closes when the keeper is gone; there is nothing to go on with.
+// Done closes when the keeper is gone. Nothing can work without it.
 func (c *Client) Done() <-chan struct{} { return c.done }
 
-// Yield closes when a successor is ready to take over. This gateway then leaves: it tells its clients, and exits without
-// Bye and without Close, as no two may have the sessions for a moment.
+// Yield closes when a successor is ready to take over. This gateway then tells its clients and exits, without Bye and without Close,
+// because no two gateways may have the sessions at the same time.
 func (c *Client) Yield() <-chan struct{} { return c.yield }
 
-// Close ends the connection and nothing else.
+// Close ends only the connection.
 func (c *Client) Close() error {
 	c.link.Close()
 	<-c.done
 	return nil
 }
 
-// Ready tells the keeper that this gateway serves: from now on its death is a crash, and no refusal to start.
+// Ready tells the keeper that this gateway serves: from now on its death is a crash, not a failed start.
 func (c *Client) Ready() error {
 	_, _, err := c.Call(wire.Message{Op: wire.OpReady})
 	return err
 }
 
-// Bye tells the keeper that this gateway means to end, with status 0, and everything with it.
+// Bye tells the keeper that this gateway will exit with status 0, and that everything must end with it.
 func (c *Client) Bye() error {
 	_, _, err := c.Call(wire.Message{Op: wire.OpBye})
 	return err
 }
 
-// Remember has the keeper give text to the gateway that replaces this one, should this one die: Remembered. The keeper itself makes
-// nothing of it.
+// Remember sends the keeper a text for the gateway that replaces this one if this one dies. That gateway gets it from Remembered. The
+// keeper does not interpret it.
 func (c *Client) Remember(text []byte) error {
 	_, _, err := c.Call(wire.Message{Op: wire.OpRemember, Text: text})
 	return err
 }
 
-// Epoch is different for each start of the keeper.
-func (c *Client) Epoch() string { return c.State.Epoch }
+// Epoch differs for each start of the keeper.
+func (c *Client) Epoch() string { return c.state.Epoch }
 
-// Instance marks every process of the keeper's sessions: should it die, they can be found.
-func (c *Client) Instance() runtime.Instance { return c.State.Instance }
+// Instance marks every process of the keeper's sessions, so that they can be found after the keeper's death.
+func (c *Client) Instance() runtime.Instance { return c.state.Instance }
 
-// Generation is how many gateways this keeper had before.
-func (c *Client) Generation() int { return c.State.Generation }
+// Generation is the number of gateways that this keeper had before.
+func (c *Client) Generation() int { return c.state.Generation }
 
-// Files are the keeper's listeners, under the names it gave them; they become the caller's.
+// Files are the keeper's listeners, with the names that the keeper gave them. The caller becomes their owner.
 func (c *Client) Files() []*os.File { return c.files }
 
-// HeldSessions is what other gateways left; it becomes the caller's.
+// HeldSessions are the sessions that earlier gateways left. The caller becomes their owner.
 func (c *Client) HeldSessions() []runtime.HeldSession { return c.heldSessions }
 
 // Numbers are the keeper's counts.
@@ -254,31 +253,31 @@ func (c *Client) Numbers() (wire.Numbers, error) {
 	return *a.Numbers, nil
 }
 
-func (c *Client) Isolation() (tier, why string) { return c.State.Tier, c.State.Why }
+func (c *Client) Isolation() (tier, why string) { return c.state.Tier, c.state.Why }
 
-func (c *Client) Tiers() []runtime.TierReport { return c.State.Tiers }
+func (c *Client) Tiers() []runtime.TierReport { return c.state.Tiers }
 
-// Gone is c.Done as a question.
+// Gone says whether Done has closed.
 func (c *Client) Gone() bool {
-	c.Mu.Lock()
-	defer c.Mu.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	return c.lost
 }
 
-func (c *Client) Unenforceable() map[string]string { return maps.Clone(c.State.Unenforceable) }
+func (c *Client) Unenforceable() map[string]string { return maps.Clone(c.state.Unenforceable) }
 
-func (c *Client) Dir() string { return "/proc/" + strconv.Itoa(c.State.Pid) + "/fd" }
+func (c *Client) Dir() string { return "/proc/" + strconv.Itoa(c.state.Pid) + "/fd" }
 
 func (c *Client) Group(id string) (runtime.KeptGroup, error) {
 	if _, _, err := c.Call(wire.Message{Op: wire.OpGroup, Group: id}); err != nil {
 		return nil, err
 	}
-	return &Group{Client: c, Id: id, scopes: map[int]*scope{}}, nil
+	return &group{client: c, id: id, scopes: map[int]*scope{}}, nil
 }
 
-// StartSession has the keeper do all of it by one request, and does what is ours meanwhile.
+// StartSession has the keeper do everything in one request. f.Parallel runs meanwhile.
 func (c *Client) StartSession(id string, f runtime.StartRequest) (d runtime.StartedSession, err error) {
-	g := &Group{Client: c, Id: id, scopes: map[int]*scope{}}
+	g := &group{client: c, id: id, scopes: map[int]*scope{}}
 	m := wire.Message{Op: wire.OpStartSession, Group: id}
 	if f.Limits != (protocol.Limits{}) {
 		m.Limits = &f.Limits
@@ -304,7 +303,7 @@ func (c *Client) StartSession(id string, f runtime.StartRequest) (d runtime.Star
 	}
 	if err != nil {
 		descriptor.CloseAll(files)
-		if k.number != 0 || a.Lost { // it is there, but of no use to us
+		if k.number != 0 || a.Lost { // the keeper has made the group, but we cannot use it
 			_ = g.Close(context.Background())
 			g.DropAll()
 			_ = k.Close()
@@ -318,7 +317,7 @@ func (c *Client) StartSession(id string, f runtime.StartRequest) (d runtime.Star
 	return runtime.StartedSession{Group: g, Scope: c.newScope(g, a.Scope, a.Mark, list), Child: k}, nil
 }
 
-// KillOrphans takes two round trips, as only we can say which sessions live.
+// KillOrphans makes two requests, because only the gateway knows which sessions live.
 func (c *Client) KillOrphans(live func(sessionID string) bool) int {
 	a, _, err := c.Call(wire.Message{Op: wire.OpEscaped})
 	if err != nil {
@@ -328,8 +327,9 @@ func (c *Client) KillOrphans(live func(sessionID string) bool) int {
 	return a.Count
 }
 
-// DescriptorsShort goes by the numbers of descriptors that are made, here and in the keeper: a new one is the lowest that is free. Where
-// such a number is high, or none was to be had, Short counts, by a system call here and a request to the keeper.
+// DescriptorsShort says whether gateway or keeper have few free descriptors. New descriptors get the lowest free number, so a high number,
+// or a failure to get one, is the cheap sign. Only after such a sign DescriptorsShort counts, with a system call here and a request to the
+// keeper.
 func (c *Client) DescriptorsShort() bool {
 	if !c.mayBeShort.Load() {
 		return false
@@ -340,16 +340,16 @@ func (c *Client) DescriptorsShort() bool {
 	return short
 }
 
-// noteNumbers is told the numbers of descriptors that the keeper has made.
+// noteNumbers notes the numbers of descriptors that the keeper has just made.
 func (c *Client) noteNumbers(numbers []int) {
 	for _, n := range numbers {
-		if n < c.State.Descriptors && descriptor.Short(n, c.State.Descriptors) { // others are no descriptors, see Kind
+		if n < c.state.Descriptors && descriptor.Short(n, c.state.Descriptors) { // larger numbers are no descriptors, see runtime.ChannelKind
 			c.mayBeShort.Store(true)
 		}
 	}
 }
 
-// Call waits for the answer. The files sent are the link's, those returned the caller's.
+// Call sends a request and waits for its answer. The link becomes the owner of files; the caller becomes the owner of the returned files.
 func (c *Client) Call(m wire.Message, files ...int) (wire.Message, []int, error) {
 	k, err := c.sendRequest(m, nil, files)
 	if err != nil {
@@ -360,29 +360,29 @@ func (c *Client) Call(m wire.Message, files ...int) (wire.Message, []int, error)
 	return k.result()
 }
 
-// sendRequest sends a request whose answer will be in the call.
+// sendRequest sends a request. The returned call will have the answer.
 func (c *Client) sendRequest(m wire.Message, spawned *child, files []int) (*call, error) {
 	k := &call{child: spawned, answered: make(chan struct{})}
-	c.Mu.Lock()
+	c.mu.Lock()
 	if c.lost {
-		c.Mu.Unlock()
+		c.mu.Unlock()
 		descriptor.CloseAll(files)
 		return nil, wire.ErrLost
 	}
 	c.serial++
 	m.ID = c.serial
 	c.calls[m.ID] = k
-	c.Mu.Unlock()
+	c.mu.Unlock()
 	if err := c.link.Send(m, files...); err != nil {
-		c.Mu.Lock()
+		c.mu.Lock()
 		delete(c.calls, m.ID)
-		c.Mu.Unlock()
+		c.mu.Unlock()
 		return nil, err
 	}
 	return k, nil
 }
 
-// result is for when answered has closed.
+// result returns the answer. Call it after answered has closed.
 func (k *call) result() (wire.Message, []int, error) {
 	if k.answer.Lost {
 		return k.answer, nil, unix.EMFILE
@@ -390,11 +390,11 @@ func (k *call) result() (wire.Message, []int, error) {
 	return k.answer, k.files, k.answer.Fault.Err()
 }
 
-// sendOneWay sends what has no answer.
+// sendOneWay sends a message that has no answer.
 func (c *Client) sendOneWay(m wire.Message) { _ = c.link.Send(m) }
 
-// receiveAnswers takes answers and exits until the connection ends. Then it ends every call and every child: how those ended can
-// no longer be known.
+// receiveAnswers receives answers and exits until the connection ends. Then it ends every call and every child, because their results can
+// no longer arrive.
 func (c *Client) receiveAnswers() {
 	defer close(c.done)
 	for {
@@ -406,34 +406,34 @@ func (c *Client) receiveAnswers() {
 		c.handle(m, files)
 	}
 	c.link.Close()
-	c.Mu.Lock()
-	defer c.Mu.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.lost = true
 	for _, k := range c.calls {
 		k.answer.Fault = &wire.Fault{Text: wire.ErrLost.Error(), Is: "lost"}
 		close(k.answered)
 	}
 	clear(c.calls)
-	for _, k := range c.Children {
+	for _, k := range c.children {
 		k.setExited(runtime.Status{Code: -1})
 	}
-	clear(c.Children)
+	clear(c.children)
 	if c.orphans >= 0 {
 		unix.Close(c.orphans)
 	}
 }
 
-// handle is one message; the files are its own.
+// handle handles one message and becomes the owner of its files.
 func (c *Client) handle(m wire.Message, files []int) {
 	if m.Lost || m.Fault != nil && m.Fault.Errno == unix.EMFILE || len(files) > 0 && descriptor.Short(files[len(files)-1], c.most) {
 		c.mayBeShort.Store(true)
 	}
-	c.Mu.Lock()
-	defer c.Mu.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	switch k := c.calls[m.ID]; {
-	case m.Op == wire.OpExit && m.Status != nil && c.Children[m.Child] != nil:
-		c.Children[m.Child].setExited(m.Status.Status())
-		delete(c.Children, m.Child)
+	case m.Op == wire.OpExit && m.Status != nil && c.children[m.Child] != nil:
+		c.children[m.Child].setExited(m.Status.Status())
+		delete(c.children, m.Child)
 	case m.Op == wire.OpAnswer && k != nil:
 		delete(c.calls, m.ID)
 		if k.child != nil && m.Fault == nil {
@@ -441,7 +441,7 @@ func (c *Client) handle(m wire.Message, files []int) {
 			if len(files) > 0 {
 				k.child.pidfd, files = files[0], files[1:]
 			}
-			c.Children[m.Child] = k.child
+			c.children[m.Child] = k.child
 		}
 		k.answer, k.files, files = m, files, nil
 		close(k.answered)
@@ -452,15 +452,22 @@ func (c *Client) handle(m wire.Message, files []int) {
 			close(c.yield)
 		}
 	default:
-		c.log.Error().Str("op", m.Op).Msg("message from the keeper that nobody waits for")
+		c.log.Error().Str("op", m.Op).Msg("message from the keeper without a receiver")
 	}
 	descriptor.CloseAll(files)
 }
 
-// isLiveMark: the mark of a scope that is there.
+// Tracked returns how many running children and how many scopes the client knows of. Tests of the keeper use it.
+func (c *Client) Tracked() (children, scopes int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.children), len(c.marks)
+}
+
+// isLiveMark says whether a scope with this mark exists.
 func (c *Client) isLiveMark(mark uint64) bool {
-	c.Mu.Lock()
-	defer c.Mu.Unlock()
-	_, ok := c.Marks[mark]
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, ok := c.marks[mark]
 	return ok
 }

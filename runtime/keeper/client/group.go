@@ -15,20 +15,20 @@ import (
 	"trl/runtime/procfs"
 )
 
-// A group is runtime.KeptGroup.
-type Group struct {
-	Client *Client
-	Id     string
+// group is a runtime.KeptGroup.
+type group struct {
+	client *Client
+	id     string
 
 	mu     sync.Mutex
-	scopes map[int]*scope // guarded by mu; those that are there
+	scopes map[int]*scope // guarded by mu; the existing scopes
 }
 
-func (g *Group) NewScope() (runtime.KeptScope, error) {
-	a, files, err := g.Client.Call(wire.Message{Op: wire.OpScope, Group: g.Id})
+func (g *group) NewScope() (runtime.KeptScope, error) {
+	a, files, err := g.client.Call(wire.Message{Op: wire.OpScope, Group: g.id})
 	if err != nil {
-		if a.Lost { // it is there, but we have no room
-			g.Client.newScope(g, a.Scope, a.Mark, -1).Remove()
+		if a.Lost { // the scope exists, but we had no room for its descriptor
+			g.client.newScope(g, a.Scope, a.Mark, -1).Remove()
 		}
 		return nil, err
 	}
@@ -36,35 +36,35 @@ func (g *Group) NewScope() (runtime.KeptScope, error) {
 	if len(files) == 1 {
 		list = files[0]
 	}
-	return g.Client.newScope(g, a.Scope, a.Mark, list), nil
+	return g.client.newScope(g, a.Scope, a.Mark, list), nil
 }
 
-func (g *Group) Limit(l protocol.Limits) error {
-	if l == (protocol.Limits{}) { // nothing to ask for
+func (g *group) Limit(l protocol.Limits) error {
+	if l == (protocol.Limits{}) { // no limit
 		return nil
 	}
-	_, _, err := g.Client.Call(wire.Message{Op: wire.OpLimit, Group: g.Id, Limits: &l})
+	_, _, err := g.client.Call(wire.Message{Op: wire.OpLimit, Group: g.id, Limits: &l})
 	return err
 }
 
-func (g *Group) Gauge() *runtime.Gauge {
-	a, files, err := g.Client.Call(wire.Message{Op: wire.OpGauge, Group: g.Id})
+func (g *group) Gauge() *runtime.Gauge {
+	a, files, err := g.client.Call(wire.Message{Op: wire.OpGauge, Group: g.id})
 	if err != nil {
 		return runtime.GaugeOf(nil, nil)
 	}
 	return runtime.GaugeOf(a.Held, files)
 }
 
-func (g *Group) Dir() string {
+func (g *group) Dir() string {
 	if g.UsesFIFOs() {
-		return g.Client.State.FIFODir + "/" + g.Id
+		return g.client.state.FIFODir + "/" + g.id
 	}
-	return g.Client.Dir()
+	return g.client.Dir()
 }
 
-func (g *Group) UsesFIFOs() bool { return g.Client.State.FIFODir != "" }
+func (g *group) UsesFIFOs() bool { return g.client.state.FIFODir != "" }
 
-func (g *Group) MakeChannels(kinds []runtime.ChannelKind, also ...int) (made []runtime.Channel, numbers []int, err error) {
+func (g *group) MakeChannels(kinds []runtime.ChannelKind, also ...int) (made []runtime.Channel, numbers []int, err error) {
 	if !g.UsesFIFOs() {
 		return runtime.MakeAnonymousChannels(g, kinds, also...)
 	}
@@ -72,8 +72,8 @@ func (g *Group) MakeChannels(kinds []runtime.ChannelKind, also ...int) (made []r
 	if err != nil {
 		return nil, nil, err
 	}
-	a, files, err := g.Client.Call(wire.Message{Op: wire.OpMakeChannels, Group: g.Id, Kinds: kinds}, given...)
-	g.Client.noteNumbers(a.Held)
+	a, files, err := g.client.Call(wire.Message{Op: wire.OpMakeChannels, Group: g.id, Kinds: kinds}, given...)
+	g.client.noteNumbers(a.Held)
 	if err != nil {
 		if a.Lost { // as in NewScope
 			g.Drop(a.Held...)
@@ -90,7 +90,7 @@ func (g *Group) MakeChannels(kinds []runtime.ChannelKind, also ...int) (made []r
 	return made, numbers, nil
 }
 
-// channelsFrom is what was made for us, and what it leaves of the numbers and files.
+// channelsFrom takes the made channels from numbers and files, and returns the rest of both.
 func channelsFrom(kinds []runtime.ChannelKind, numbers, files []int) (made []runtime.Channel, _, _ []int, err error) {
 	for range kinds {
 		if len(numbers) < 2 || len(files) < 2 && (numbers[0] >= 0 || len(files) < 1) {
@@ -106,38 +106,38 @@ func channelsFrom(kinds []runtime.ChannelKind, numbers, files []int) (made []run
 	return made, numbers, files, nil
 }
 
-// Enterable asks the keeper where the session's user is not ours. Both ways are bounded.
-func (g *Group) Enterable(dir string) error {
-	if !g.Client.State.OtherUser {
-		return runtime.AskEnterable(g.Id, dir)
+// Enterable asks the keeper if the sessions run as another user than we do. Both ways are bounded.
+func (g *group) Enterable(dir string) error {
+	if !g.client.state.OtherUser {
+		return runtime.AskEnterable(g.id, dir)
 	}
-	_, _, err := g.Client.Call(wire.Message{Op: wire.OpEnter, Group: g.Id, Dir: []byte(dir)})
+	_, _, err := g.client.Call(wire.Message{Op: wire.OpEnter, Group: g.id, Dir: []byte(dir)})
 	if errno := syscall.Errno(0); errors.As(err, &errno) {
 		return &fs.PathError{Op: "chdir", Path: dir, Err: errno}
 	}
 	return err
 }
 
-// Cwd asks where we may not look.
-func (g *Group) Cwd(pid int) string {
-	if dir := procfs.Cwd(pid); dir != "" || !g.Client.State.OtherUser {
+// Cwd returns a process's directory. It asks the keeper if we may not read it.
+func (g *group) Cwd(pid int) string {
+	if dir := procfs.Cwd(pid); dir != "" || !g.client.state.OtherUser {
 		return dir
 	}
-	a, _, _ := g.Client.Call(wire.Message{Op: wire.OpCwd, Group: g.Id, Pid: pid})
+	a, _, _ := g.client.Call(wire.Message{Op: wire.OpCwd, Group: g.id, Pid: pid})
 	return string(a.Dir)
 }
 
-func (g *Group) ReleaseConfinement() {
-	g.Client.sendOneWay(wire.Message{Op: wire.OpReleaseConfinement, Group: g.Id})
+func (g *group) ReleaseConfinement() {
+	g.client.sendOneWay(wire.Message{Op: wire.OpReleaseConfinement, Group: g.id})
 }
 
-func (g *Group) Hold(fds ...int) (numbers []int, err error) {
+func (g *group) Hold(fds ...int) (numbers []int, err error) {
 	files, err := duplicates(fds)
 	if err != nil {
 		return nil, err
 	}
-	a, _, err := g.Client.Call(wire.Message{Op: wire.OpHold, Group: g.Id}, files...)
-	g.Client.noteNumbers(a.Held)
+	a, _, err := g.client.Call(wire.Message{Op: wire.OpHold, Group: g.id}, files...)
+	g.client.noteNumbers(a.Held)
 	return a.Held, err
 }
 
@@ -153,35 +153,35 @@ func duplicates(fds []int) (files []int, err error) {
 	return files, nil
 }
 
-func (g *Group) Drop(numbers ...int) {
-	g.Client.sendOneWay(wire.Message{Op: wire.OpDrop, Group: g.Id, Held: numbers})
+func (g *group) Drop(numbers ...int) {
+	g.client.sendOneWay(wire.Message{Op: wire.OpDrop, Group: g.id, Held: numbers})
 }
 
-func (g *Group) WriteHeld(number int, p []byte, at int64) {
-	g.Client.sendOneWay(wire.Message{Op: wire.OpWrite, Group: g.Id, Held: []int{number}, Text: p, From: at})
+func (g *group) WriteHeld(number int, p []byte, at int64) {
+	g.client.sendOneWay(wire.Message{Op: wire.OpWrite, Group: g.id, Held: []int{number}, Text: p, Range: wire.Range{From: at}})
 }
 
-func (g *Group) PunchHeld(number int, from, to int64) {
-	g.Client.sendOneWay(wire.Message{Op: wire.OpPunch, Group: g.Id, Held: []int{number}, From: from, To: to})
+func (g *group) PunchHeld(number int, from, to int64) {
+	g.client.sendOneWay(wire.Message{Op: wire.OpPunch, Group: g.id, Held: []int{number}, Range: wire.Range{From: from, To: to}})
 }
 
-func (g *Group) DropAll() {
-	g.Client.sendOneWay(wire.Message{Op: wire.OpDropAll, Group: g.Id})
+func (g *group) DropAll() {
+	g.client.sendOneWay(wire.Message{Op: wire.OpDropAll, Group: g.id})
 	g.forgetScopes()
 }
 
-func (g *Group) Members() []int {
-	a, _, _ := g.Client.Call(wire.Message{Op: wire.OpMembers, Group: g.Id})
+func (g *group) Members() []int {
+	a, _, _ := g.client.Call(wire.Message{Op: wire.OpMembers, Group: g.id})
 	return a.Pids
 }
 
-func (g *Group) Signal(sig syscall.Signal, except ...int) {
-	_, _, _ = g.Client.Call(wire.Message{Op: wire.OpSignal, Group: g.Id, Signal: int(sig), Pids: except})
+func (g *group) Signal(sig syscall.Signal, except ...int) {
+	_, _, _ = g.client.Call(wire.Message{Op: wire.OpSignal, Group: g.id, Signal: int(sig), Pids: except})
 }
 
-// Close: when ctx ends first, the keeper goes on all the same.
-func (g *Group) Close(ctx context.Context) error {
-	k, err := g.Client.sendRequest(wire.Message{Op: wire.OpClose, Group: g.Id}, nil, nil)
+// Close ends the group's processes. If ctx ends first, the keeper still ends them.
+func (g *group) Close(ctx context.Context) error {
+	k, err := g.client.sendRequest(wire.Message{Op: wire.OpClose, Group: g.id}, nil, nil)
 	if err != nil {
 		return err
 	}
@@ -197,7 +197,7 @@ func (g *Group) Close(ctx context.Context) error {
 	return nil
 }
 
-func (g *Group) forgetScopes() {
+func (g *group) forgetScopes() {
 	g.mu.Lock()
 	scopes := g.scopes
 	g.scopes = map[int]*scope{}

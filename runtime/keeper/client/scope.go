@@ -14,35 +14,35 @@ import (
 	"trl/runtime/keeper/wire"
 )
 
-// A scope is runtime.KeptScope.
+// scope is a runtime.KeptScope.
 type scope struct {
-	group      *Group
+	group      *group
 	number     int
 	emptyCheck runtime.EmptyCheck
 }
 
-func (c *Client) newScope(g *Group, number int, mark uint64, list int) *scope {
+func (c *Client) newScope(g *group, number int, mark uint64, list int) *scope {
 	k := &scope{group: g, number: number, emptyCheck: runtime.EmptyCheck{Mark: mark, List: list, Orphans: c.orphans, IsLiveMark: c.isLiveMark}}
-	c.Mu.Lock()
-	c.Marks[mark] = struct{}{}
-	c.Mu.Unlock()
+	c.mu.Lock()
+	c.marks[mark] = struct{}{}
+	c.mu.Unlock()
 	g.mu.Lock()
 	g.scopes[number] = k
 	g.mu.Unlock()
 	return k
 }
 
-// forget is for when the scope is gone.
+// forget removes the scope, which the keeper has removed, from the client's tables.
 func (c *scope) forget() {
-	c.group.Client.Mu.Lock()
-	delete(c.group.Client.Marks, c.emptyCheck.Mark)
-	c.group.Client.Mu.Unlock()
+	c.group.client.mu.Lock()
+	delete(c.group.client.marks, c.emptyCheck.Mark)
+	c.group.client.mu.Unlock()
 	c.emptyCheck.Close()
 }
 
 func (c *scope) call(m wire.Message, files ...int) (wire.Message, error) {
-	m.Group, m.Scope = c.group.Id, c.number
-	a, more, err := c.group.Client.Call(m, files...)
+	m.Group, m.Scope = c.group.id, c.number
+	a, more, err := c.group.client.Call(m, files...)
 	descriptor.CloseAll(more)
 	return a, err
 }
@@ -54,8 +54,8 @@ func (c *scope) Spawn(s runtime.Spec) (runtime.KeptChild, error) {
 	if err != nil {
 		return nil, err
 	}
-	k := newChild(c.group.Client, c.group.Id)
-	call, err := k.client.sendRequest(wire.Message{Op: wire.OpSpawn, Group: c.group.Id, Scope: c.number, Spawn: req}, k, files)
+	k := newChild(c.group.client, c.group.id)
+	call, err := k.client.sendRequest(wire.Message{Op: wire.OpSpawn, Group: c.group.id, Scope: c.number, Spawn: req}, k, files)
 	if err != nil {
 		return nil, err
 	}
@@ -65,7 +65,7 @@ func (c *scope) Spawn(s runtime.Spec) (runtime.KeptChild, error) {
 		err = unix.EMFILE
 	}
 	if err != nil {
-		if k.number != 0 { // it runs, but we have no room for it
+		if k.number != 0 { // the process runs, but we had no room for its descriptor
 			_ = k.Signal(unix.SIGKILL)
 			k.Close()
 		}
@@ -74,7 +74,7 @@ func (c *scope) Spawn(s runtime.Spec) (runtime.KeptChild, error) {
 	return k, nil
 }
 
-// spawnOf is s as a message has it, with copies of its descriptors.
+// spawnOf makes a spawn request of s, with copies of its descriptors.
 func spawnOf(s runtime.Spec) (req *wire.Spawn, files []int, err error) {
 	req = &wire.Spawn{Path: []byte(s.Path), Argv: bytesOf(s.Argv), Env: bytesOf(s.Env), Dir: []byte(s.Dir), TTY: s.TTY}
 	sent := map[*os.File]int{}
@@ -114,7 +114,7 @@ func (c *scope) AddForkedCopy(pid int) error {
 	return err
 }
 
-// MembersExcept asks the keeper only if there may be somebody: it is called after every command.
+// MembersExcept asks the keeper only if emptyCheck cannot exclude other members, because it runs after every command.
 func (c *scope) MembersExcept(shell int) []int {
 	if c.emptyCheck.ShellAlone(shell) {
 		return nil
@@ -148,13 +148,13 @@ func (c *scope) Remove() bool {
 	return true
 }
 
-// A child is runtime.KeptChild.
+// child is a runtime.KeptChild.
 type child struct {
 	client *Client
 	group  string
-	number uint64        // set before anybody else has it
-	pid    int           // set before anybody else has it
-	exited chan struct{} // closed by end
+	number uint64        // set before anybody else has the child
+	pid    int           // set before anybody else has the child
+	exited chan struct{} // closed by setExited
 	status runtime.Status
 
 	mu     sync.Mutex
@@ -162,12 +162,12 @@ type child struct {
 	closed bool // guarded by mu
 }
 
-// newChild is one to be.
+// newChild makes a child that a spawn will fill.
 func newChild(c *Client, group string) *child {
 	return &child{client: c, group: group, pidfd: -1, exited: make(chan struct{})}
 }
 
-// setExited is told once.
+// setExited sets the status. It is called once.
 func (k *child) setExited(s runtime.Status) {
 	k.status = s
 	close(k.exited)

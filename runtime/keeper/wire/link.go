@@ -15,8 +15,8 @@ import (
 	"trl/runtime/descriptor"
 )
 
-// A link is one end of the socket between keeper and gateway: messages with descriptors, in order. One goroutine
-// receives, any may send. Nothing here times out: a stopped process is not a dead one. Its owner ends it with close.
+// Link is one end of the socket between keeper and gateway. It sends messages with descriptors, in order. One goroutine receives; any
+// goroutine may send. Nothing here has a timeout, because a stopped process is not a dead one. Its owner ends it with Close.
 type Link struct {
 	conn *net.UnixConn
 	raw  syscall.RawConn
@@ -24,12 +24,12 @@ type Link struct {
 	oob  []byte // owned by the receiver
 
 	mu       sync.Mutex
-	queue    []packet       // guarded by mu; what the socket had no room for
+	queue    []packet       // guarded by mu; packets for which the socket had no room
 	peerGone bool           // guarded by mu: nobody reads what we send
 	sender   sync.WaitGroup // sendWhenRoom, which runs while the queue is not empty
 }
 
-// NewLink takes f.
+// NewLink becomes the owner of f.
 func NewLink(f *os.File) (*Link, error) {
 	defer f.Close()
 	c, err := net.FileConn(f)
@@ -49,12 +49,12 @@ func NewLink(f *os.File) (*Link, error) {
 	return l, nil
 }
 
-// Send never waits, so that it may be called with locks held: what the socket has no room for is queued. The queue is as
-// long as the other side's requests and children are many. The files become the link's. An error is the message's own;
-// what nobody will read any more is dropped, and the receiver learns of that.
+// Send never blocks, so it may be called with locks held; the link queues packets for which the socket has no room. The other side's
+// requests and children bound the queue's length. The link becomes the owner of files. An error concerns the message itself. Messages that
+// nobody will read are dropped, and Receive reports that.
 func (l *Link) Send(m Message, files ...int) error { return l.SendBorrowed(m, files, files) }
 
-// SendBorrowed is send, but only those of the files that are its own become the link's: the others are closed by after.
+// SendBorrowed is Send, but the link becomes the owner only of own; the caller closes the other files, with OnSent.
 func (l *Link) SendBorrowed(m Message, files, own []int) error {
 	packets, err := Pack(m, files, own)
 	if err != nil {
@@ -66,7 +66,7 @@ func (l *Link) SendBorrowed(m Message, files, own []int) error {
 		if len(l.queue) == 0 && !l.peerGone {
 			sent, err := l.try(p, false)
 			if l.brokenLocked(err); !sent && err == nil {
-				l.sender.Go(l.sendWhenRoom) // ends with the queue, or with close, which waits for it
+				l.sender.Go(l.sendWhenRoom) // ends with the queue, or with Close, which waits for it
 				l.queue = append(l.queue, p)
 				continue
 			}
@@ -79,7 +79,7 @@ func (l *Link) SendBorrowed(m Message, files, own []int) error {
 	return nil
 }
 
-// OnSent calls f, which neither waits nor sends, when all that was sent before has gone out or never will: mostly at once.
+// OnSent calls f, which must neither block nor send, when everything sent before has gone out or never will; usually at once.
 func (l *Link) OnSent(f func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -90,8 +90,8 @@ func (l *Link) OnSent(f func()) {
 	f()
 }
 
-// brokenLocked: nothing can be sent after err. What was sent to us before can still be received if the other side is
-// gone; after any other error, half a message may be on its way. mu is held.
+// brokenLocked notes that nothing can be sent after err. If the other side is gone, its earlier messages can still be received; after any
+// other error half a message may be on its way, so the connection ends. mu is held.
 func (l *Link) brokenLocked(err error) {
 	if err != nil {
 		l.peerGone = true
@@ -101,7 +101,7 @@ func (l *Link) brokenLocked(err error) {
 	}
 }
 
-// try sends p; wait: once there is room.
+// try sends p. wait: it waits for room.
 func (l *Link) try(p packet, wait bool) (sent bool, err error) {
 	var rights []byte
 	if len(p.files) > 0 {
@@ -129,15 +129,15 @@ func (l *Link) try(p packet, wait bool) (sent bool, err error) {
 	return err == nil, os.NewSyscallError("sendmsg", err)
 }
 
-// retryPause is the pause when too many descriptors are on their way, or the kernel has no memory; nothing tells the end.
+// retryPause is the pause when too many descriptors are in flight or the kernel has no memory, because no event reports the end of either.
 const retryPause = time.Millisecond
 
-// sendWhenRoom empties the queue.
+// sendWhenRoom sends the queue.
 func (l *Link) sendWhenRoom() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for len(l.queue) > 0 && !l.peerGone {
-		p := l.queue[0] // stays there meanwhile, so that nothing overtakes it
+		p := l.queue[0] // stays in the queue, so that nothing overtakes it
 		l.mu.Unlock()
 		sent, err := l.try(p, true)
 		if !sent && err == nil {
@@ -146,21 +146,21 @@ func (l *Link) sendWhenRoom() {
 		l.mu.Lock()
 		l.brokenLocked(err)
 		if sent {
-			l.queue[0].Finish() // p may have got more meanwhile
+			l.queue[0].Finish() // OnSent may have added functions to it meanwhile
 			l.queue = l.queue[1:]
 		}
 	}
-	for _, p := range l.queue { // nobody will take it
+	for _, p := range l.queue { // nobody will receive these
 		p.Finish()
 	}
 	l.queue = nil
 }
 
-// Receive returns the next message and its descriptors, which become the caller's. An error ends the link: io.EOF when the
-// other side has.
+// Receive returns the next message and its descriptors; the caller becomes their owner. An error ends the link: io.EOF if the other side
+// has ended.
 func (l *Link) Receive() (m Message, files []int, err error) { return decodeBody(l.receiveBody()) }
 
-// ReceiveHello is receive for the first message. theirs is the version of the other side, when that is all we understand.
+// ReceiveHello is Receive for the first message. theirs is the version of the other side; if it is not ours, nothing else is returned.
 func (l *Link) ReceiveHello() (m Message, files []int, theirs int, err error) {
 	body, files, lost, err := l.receiveBody()
 	if v := VersionOf(body); err == nil && v != Version {
@@ -175,7 +175,7 @@ func (l *Link) ReceiveHello() (m Message, files []int, theirs int, err error) {
 	return m, files, Version, err
 }
 
-// decodeBody decodes what receiveBody returned.
+// decodeBody decodes the results of receiveBody.
 func decodeBody(body []byte, files []int, lost bool, err error) (Message, []int, error) {
 	var m Message
 	if err == nil {
@@ -192,18 +192,17 @@ func decodeBody(body []byte, files []int, lost bool, err error) (Message, []int,
 	return m, files, err
 }
 
-// receiveBody returns the next message as it came, valid until the next call. The files are the caller's, also with an
-// error.
+// receiveBody returns the next message undecoded, valid until the next call. The caller becomes the owner of files, also with an error.
 func (l *Link) receiveBody() (body []byte, files []int, lost bool, err error) {
 	for {
 		n, oobn, flags, _, err := l.conn.ReadMsgUnix(l.text, l.oob) // with MSG_CMSG_CLOEXEC
-		got, wrong := parseRights(l.oob[:oobn])                     // there may be some with an empty packet too, which reads like the end
+		got, wrong := parseRights(l.oob[:oobn])                     // an empty packet may carry descriptors, and otherwise looks like the end
 		files = append(files, got...)
-		if errors.Is(err, os.ErrDeadlineExceeded) && len(files) > 0 { // not in the midst of a message
+		if errors.Is(err, os.ErrDeadlineExceeded) && len(files) > 0 { // do not stop in the middle of a message
 			l.ResumeReceive()
 			continue
 		}
-		if errors.Is(err, unix.ECONNRESET) { // it ended without reading all; what it sent before comes after this
+		if errors.Is(err, unix.ECONNRESET) { // the other side ended without reading everything; its earlier messages come after this error
 			continue
 		}
 		if err = errors.Join(err, wrong); err != nil {
@@ -228,7 +227,7 @@ func (l *Link) receiveBody() (body []byte, files []int, lost bool, err error) {
 	}
 }
 
-// parseRights are the descriptors in a control message; what is there is returned also with an error.
+// parseRights returns the descriptors in a control message, also with an error.
 func parseRights(oob []byte) (files []int, err error) {
 	if len(oob) == 0 {
 		return nil, nil
@@ -241,29 +240,28 @@ func parseRights(oob []byte) (files []int, err error) {
 	return files, err
 }
 
-// InterruptReceive makes receive return os.ErrDeadlineExceeded, now or after the message that it has begun with.
+// InterruptReceive makes Receive return os.ErrDeadlineExceeded, now or after the message that it is receiving.
 func (l *Link) InterruptReceive() { _ = l.conn.SetReadDeadline(time.Unix(1, 0)) }
 
-// ResumeReceive undoes hush.
+// ResumeReceive undoes InterruptReceive.
 func (l *Link) ResumeReceive() { _ = l.conn.SetReadDeadline(time.Time{}) }
 
-// Idle: all that was sent has gone out.
+// Idle says whether everything sent has gone out.
 func (l *Link) Idle() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.queue) == 0
 }
 
-// Descriptor is the socket's number.
 func (l *Link) Descriptor() (fd int) {
 	_ = l.raw.Control(func(n uintptr) { fd = int(n) })
 	return fd
 }
 
-// EndInput makes receive return what has been sent to us, and then io.EOF, although the other side is still open.
+// EndInput makes Receive return what has arrived and then io.EOF, although the other side is still open.
 func (l *Link) EndInput() { _ = l.conn.CloseRead() }
 
-// Close ends both directions. What is queued is dropped.
+// Close ends both directions. It drops queued packets.
 func (l *Link) Close() {
 	l.mu.Lock()
 	l.peerGone = true

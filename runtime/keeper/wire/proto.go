@@ -1,5 +1,5 @@
-// Package wire is the socket between a keeper and its gateway: the messages, and a link that sends and receives them with
-// descriptors, in order.
+// Package wire is the socket between a keeper and its gateway: the messages, and a link that sends and receives them with descriptors, in
+// order.
 package wire
 
 import (
@@ -21,25 +21,25 @@ import (
 	"trl/runtime/descriptor"
 )
 
-// Version of the protocol. Keeper and gateway are the same binary, except across an upgrade in place: any change of a
-// message needs a new number.
+// Version of the protocol. Keeper and gateway are the same binary, except during an upgrade in place. Any change of a message needs a new
+// number.
 const Version = 7
 
 const (
-	MaxInline = 64 << 10 // of a packet; longer messages go in a memfd. A third of what a socket buffer holds
-	maxBody   = 64 << 20 // of a message in a memfd: 100,000 sessions in a hello
+	MaxInline = 64 << 10 // of a packet; longer messages go in a memfd. A third of what a socket buffer can hold
+	maxBody   = 64 << 20 // of a message in a memfd: a hello with 100,000 sessions
 	MaxRights = 253      // the kernel's SCM_MAX_FD
-	maxFiles  = 1 << 20  // of a message; the kernel's own limit of open descriptors
+	maxFiles  = 1 << 20  // of a message; the kernel's own limit on open descriptors
 )
 
-// What a packet is, by its first byte. The descriptors of a message come in any number of parcels and with itself.
+// The first byte of a packet is its kind. The descriptors of a message come in any number of parcels and with the message itself.
 const (
 	Inline = 'm' // a message follows
 	InFile = 'b' // the message is in a memfd, the packet's first descriptor
-	Parcel = 'f' // only descriptors, of the message to come
+	Parcel = 'f' // only descriptors, for the next message
 )
 
-// Requests. The fields that each one reads are those that Client sets; all but those marked have one answer.
+// Requests. client.Client shows which fields each one has. Each has one answer unless it is marked.
 const (
 	OpHello              = "hello"   // the first, on both sides
 	OpReady              = "ready"   // the gateway serves
@@ -67,39 +67,38 @@ const (
 	OpReleaseConfinement = "vacate"  // no answer
 	OpEnter              = "enter"   // may the group's user enter a directory?
 	OpCwd                = "cwd"     // of one of the group's processes
-	OpRelease            = "release" // a child: its end has been heard of, or will not matter; no answer
-	OpEscaped            = "escaped" // sessions that orphans name
-	OpOrphans            = "orphans" // end those of the sessions named
+	OpRelease            = "release" // a child: the gateway has heard of its end, or does not need to; no answer
+	OpEscaped            = "escaped" // answers the sessions that orphans name
+	OpOrphans            = "orphans" // kills the orphans of the named sessions
 	OpNumbers            = "numbers" //
-	OpRemember           = "recall"  // what to give to the next gateway, if this one dies
+	OpRemember           = "recall"  // a text for the next gateway, if this one dies
 	OpAnswer             = "answer"  // from the keeper
-	OpExit               = "exit"    // from the keeper, unasked: a child's end
-	OpYield              = "yield"   // from the keeper, unasked: a successor is ready to take over, end and leave all to it
+	OpExit               = "exit"    // from the keeper without a request: a child's end
+	OpYield              = "yield"   // from the keeper without a request: a successor is ready; end and leave everything to it
 )
 
 var ops = []string{OpHello, OpReady, OpBye, OpGroup, OpStartSession, OpScope, OpLimit, OpGauge, OpSpawn, OpAddChild, OpAddForkedCopy, OpMembersExcept, OpSignal, OpKill, OpRemove,
 	OpMembers, OpClose, OpMakeChannels, OpHold, OpDrop, OpDropAll, OpWrite, OpPunch, OpReleaseConfinement, OpEnter, OpCwd, OpRelease, OpEscaped, OpOrphans, OpNumbers, OpRemember, OpAnswer, OpExit, OpYield}
 
-// A message is a request, its answer, or an event.
+// Message is a request, its answer, or an event.
 type Message struct {
 	Version int    `json:"version,omitzero"` // of a hello
 	Op      string `json:"op"`
-	ID      uint64 `json:"id,omitzero"`    // of a request, and of its answer
-	Files   int    `json:"files,omitzero"` // how many descriptors come with it
+	ID      uint64 `json:"id,omitzero"` // of a request, and of its answer
+	Descriptors
 
 	Group    string                `json:"group,omitzero"`
-	Scope    int                   `json:"cell,omitzero"`  // by number
+	Scope    int                   `json:"cell,omitzero"`  // its number
 	Mark     uint64                `json:"mark,omitzero"`  // the scope's
-	Child    uint64                `json:"child,omitzero"` // by a number that no other child of the keeper ever has
+	Child    uint64                `json:"child,omitzero"` // its number, which no other child of the keeper ever has
 	Pid      int                   `json:"pid,omitzero"`
 	Pids     []int                 `json:"pids,omitzero"`
 	Signal   int                   `json:"signal,omitzero"`
 	Spawn    *Spawn                `json:"spawn,omitzero"`
-	Held     []int                 `json:"held,omitzero"` // what the keeper calls the descriptors that it holds
+	Held     []int                 `json:"held,omitzero"` // the keeper's numbers of held descriptors
 	Kinds    []runtime.ChannelKind `json:"kinds,omitzero"`
-	From     int64                 `json:"from,omitzero"` // in the file held
-	To       int64                 `json:"to,omitzero"`
-	Dir      []byte                `json:"dir,omitzero"` // bytes, as in a spawn
+	Range                          // in the held file
+	Dir      []byte                `json:"dir,omitzero"` // bytes, as in Spawn
 	Text     []byte                `json:"text,omitzero"`
 	Sessions []string              `json:"sessions,omitzero"`
 	Count    int                   `json:"count,omitzero"`
@@ -109,22 +108,32 @@ type Message struct {
 	Numbers  *Numbers              `json:"numbers,omitzero"`
 	Limits   *protocol.Limits      `json:"limits,omitzero"`
 	Fault    *Fault                `json:"fault,omitzero"`
-
-	Lost bool // descriptors did not fit into our table; there are none then
 }
 
-// A spawn is a runtime.Spec. Bytes, because neither paths nor environments need be UTF-8.
+// Descriptors says what is known of the descriptors that come with a message.
+type Descriptors struct {
+	Files int  `json:"files,omitzero"` // how many come with it
+	Lost  bool // the descriptors did not fit into our table, so none came; the receiver sets it
+}
+
+// Range is a part of a file.
+type Range struct {
+	From int64 `json:"from,omitzero"`
+	To   int64 `json:"to,omitzero"`
+}
+
+// Spawn is a runtime.Spec. It has bytes, because paths and environments need not be UTF-8.
 type Spawn struct {
 	Path  []byte   `json:"path"`
 	Argv  [][]byte `json:"argv"`
 	Env   [][]byte `json:"env"`
 	Dir   []byte   `json:"dir"`
 	TTY   bool     `json:"tty,omitzero"`
-	Slots []int    `json:"slots"` // for each descriptor of the child, which of the message's it is; -1: closed
+	Slots []int    `json:"slots"` // for each descriptor of the child its index in the message's descriptors; -1: closed
 }
 
-// State is all that a gateway needs to go on where another one ended. Its descriptors, in this order: the listeners;
-// the list of orphans; for each group its scopes' lists, its children's pidfds, and what is held.
+// State is everything that a gateway needs to continue where another one ended. It comes with these descriptors, in this order: the
+// listeners; the list of orphans; for each group the lists of its scopes, the pidfds of its children, and the held descriptors.
 type State struct {
 	Epoch         string               `json:"epoch"`
 	Pid           int                  `json:"pid"`
@@ -134,11 +143,11 @@ type State struct {
 	Why           string               `json:"why"`
 	Tiers         []runtime.TierReport `json:"tiers"`
 	Listeners     []string             `json:"listeners"`
-	Orphans       bool                 `json:"orphans"`     // there is a list
+	Orphans       bool                 `json:"orphans"`     // the list of orphans comes with it
 	Unenforceable map[string]string    `json:"cannot"`      // Host.Unenforceable
 	FIFODir       string               `json:"ports"`       // Host.FIFODir
 	OtherUser     bool                 `json:"foreign"`     // Host.RunsAsOtherUser
-	Descriptors   int                  `json:"descriptors"` // how many the keeper may have
+	Descriptors   int                  `json:"descriptors"` // how many the keeper may open
 	Groups        []GroupState         `json:"groups"`
 }
 
@@ -186,32 +195,32 @@ type Numbers struct {
 	GatewayCrashes uint64 `json:"gateway_crashes"` // ends that nobody asked for
 	SignalsIgnored uint64 `json:"signals_ignored"` // sent from inside a session
 
-	Descriptors     int `json:"descriptors,omitzero"` // that are open now, and may be
+	Descriptors     int `json:"descriptors,omitzero"` // open now, and the limit
 	MostDescriptors int `json:"most_descriptors,omitzero"`
 }
 
-// A VersionError is said on both sides when keeper and gateway are not of the same make.
+// VersionError is the error of both sides if keeper and gateway have different versions of the protocol.
 type VersionError struct{ Keeper, Gateway int }
 
 func (e *VersionError) Error() string {
 	return fmt.Sprintf("keeper speaks protocol %d, gateway %d: restart the whole of trl", e.Keeper, e.Gateway)
 }
 
-// ErrLost is what every call returns once the connection has ended: the keeper is dead, and with it every session.
+// ErrLost is the error of every call after the connection has ended: the keeper is dead, and with it every session.
 var ErrLost = runtime.ErrKeeperGone
 
-// A fault is an error that crosses the socket.
+// Fault is an error that crosses the socket.
 type Fault struct {
 	Text  string        `json:"text"`
 	Errno syscall.Errno `json:"errno,omitzero"`
 	Is    string        `json:"is,omitzero"`    // a key of causes
-	Limit string        `json:"limit,omitzero"` // of a runtime.LimitError, as Why
+	Limit string        `json:"limit,omitzero"` // of a runtime.LimitError, with Why
 	Why   string        `json:"why,omitzero"`
-	Op    string        `json:"op,omitzero"`   // of a fs.PathError, as Path
-	Path  []byte        `json:"path,omitzero"` // bytes, as in a spawn
+	Op    string        `json:"op,omitzero"`   // of a fs.PathError, with Path
+	Path  []byte        `json:"path,omitzero"` // bytes, as in Spawn
 }
 
-// causes are those that callers ask for with errors.Is.
+// causes are the errors that callers test with errors.Is.
 var causes = map[string]error{
 	"closed": fs.ErrClosed, "lost": ErrLost, "exist": fs.ErrExist, "invalid": fs.ErrInvalid, "process done": os.ErrProcessDone,
 }
@@ -264,7 +273,7 @@ type remoteError struct {
 func (e *remoteError) Error() string { return e.text }
 func (e *remoteError) Unwrap() error { return e.cause }
 
-// decode is strict: what we do not know is of another make, or not ours at all.
+// decode is strict: a field that we do not know comes from another version, or from a foreign sender.
 func decode(body []byte) (m Message, err error) {
 	if err := json.Unmarshal(body, &m, json.RejectUnknownMembers(true)); err != nil {
 		return Message{}, fmt.Errorf("message: %w", err)
@@ -275,7 +284,7 @@ func decode(body []byte) (m Message, err error) {
 	return m, nil
 }
 
-// VersionOf reads what every make has at the same place, whatever else is there: the version of a hello.
+// VersionOf reads the version of a hello, which every version has in the same place.
 func VersionOf(body []byte) int {
 	var hello struct {
 		Version int `json:"version"`
@@ -284,11 +293,11 @@ func VersionOf(body []byte) int {
 	return hello.Version
 }
 
-// A packet goes out at once or not at all.
+// packet is sent as a whole or not at all.
 type packet struct {
 	text  []byte
 	files []int
-	after []func() // called once it is sent, or cannot be
+	after []func() // called when it is sent, or cannot be sent any more
 }
 
 func (p packet) Finish() {
@@ -297,7 +306,7 @@ func (p packet) Finish() {
 	}
 }
 
-// Pack makes packets of a message. Those of the files that are its own become theirs, also when it fails.
+// Pack makes packets of a message. The packets become the owners of own; if Pack fails, it closes own.
 func Pack(m Message, files, own []int) (packets []packet, err error) {
 	m.Files = len(files)
 	text := bytes.NewBuffer([]byte{Inline})
@@ -327,10 +336,10 @@ func Pack(m Message, files, own []int) (packets []packet, err error) {
 	return append(packets, last), nil
 }
 
-// sealFlags: from here on only to be read.
+// sealFlags allow only reading.
 const sealFlags = unix.F_SEAL_WRITE | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW
 
-// SealedMemfd is a memfd that holds body.
+// SealedMemfd returns a sealed memfd that contains body.
 func SealedMemfd(body []byte) (fd int, err error) {
 	if len(body) > maxBody {
 		return -1, unix.EMSGSIZE
@@ -356,7 +365,7 @@ func SealedMemfd(body []byte) (fd int, err error) {
 	return fd, nil
 }
 
-// ReadSealed reads what sealed made. The seals prove that it is memory, which can neither block us nor change.
+// ReadSealed reads a memfd that SealedMemfd made. The seals prove that it is memory, which can neither block us nor change.
 func ReadSealed(fd int) ([]byte, error) {
 	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
 	if err != nil {
