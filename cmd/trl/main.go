@@ -99,7 +99,7 @@ func newRoot(start serve.Startup) *cobra.Command {
 		root.AddCommand(commands...)
 	}
 	group("Work in sessions", cli.WorkCommands()...)
-	group("See what there is", cli.ListCommands()...)
+	group("List and show", cli.ListCommands()...)
 	group("Share and record", cli.SharingCommands()...)
 	group("Operate the gateway", serve.NewServe(start), config.NewCommand(), cli.NewToken(), cli.NewUpgrade(), cli.NewDrain(), cli.NewAudit(), serve.NewDoctor(), cli.NewBench())
 	group("About trl", cli.NewVersion())

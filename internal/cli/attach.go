@@ -208,7 +208,7 @@ func onlyTerminal(ctx context.Context, c *client.Client) (string, error) {
 func terminalSize() (cols, rows int, err error) {
 	for fd, name := range []string{"stdin", "stdout"} {
 		if _, err := unix.IoctlGetTermios(fd, unix.TCGETS); err != nil {
-			return 0, 0, cmdline.WithHint(fmt.Errorf("%s is no terminal", name), "`trl run` needs none")
+			return 0, 0, cmdline.WithHint(fmt.Errorf("%s is not a terminal", name), "`trl run` needs none")
 		}
 	}
 	w, err := unix.IoctlGetWinsize(1, unix.TIOCGWINSZ)

@@ -99,5 +99,5 @@ func cancel(ctx context.Context, t *target, q protocol.ExecCancel, raw *jsontext
 		protocol.SignalIgnored: "the shell itself is at work, and ignores it",
 		protocol.SignalTrapped: "the shell itself is at work, and has a trap for INT; without --signal the command is ended",
 	}[a.Reason]
-	return fmt.Errorf("nobody got the signal: %s", why)
+	return fmt.Errorf("no process got the signal: %s", why)
 }

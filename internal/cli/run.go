@@ -155,7 +155,7 @@ func execExit(exit protocol.ExecExit) error {
 func exitCodeOf(code *int) error {
 	switch {
 	case code == nil:
-		return errors.New("how it ended is not known")
+		return errors.New("its exit code is unknown")
 	case *code != 0:
 		return cmdline.ExitCode(*code)
 	}

@@ -168,7 +168,7 @@ func processOf(ctx context.Context, c *client.Client, args []string) (string, er
 		return of, nil
 	case sessionID:
 	default:
-		return "", cmdline.WithHint(fmt.Errorf("%s is no process", of), "`trl ps` lists processes; `trl logs -f ID` follows a command to its end")
+		return "", cmdline.WithHint(fmt.Errorf("%s is not a process", of), "`trl ps` lists processes; `trl logs -f ID` follows a command to its end")
 	}
 	var all protocol.Processes
 	if err := c.Call(ctx, "process.list", sessionRef(of), &all); err != nil {

@@ -57,7 +57,7 @@ func newTokenCreate(path func() string) *cobra.Command {
 		Args: cmdline.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if t.Subject == "" || role == "" {
-				return cmdline.UsageErrorWithHint(errors.New("--subject and --role are needed"), "whose token is it, and is that an admin, a user or a viewer?")
+				return cmdline.UsageErrorWithHint(errors.New("--subject and --role are needed"), "say whose token it is, and its role: admin, user or viewer")
 			}
 			t.Role = auth.Role(role)
 			if expires != "" {
@@ -102,7 +102,7 @@ func lifetime(text string) (time.Duration, error) {
 	}
 	d, err := time.ParseDuration(text)
 	if err == nil && d <= 0 {
-		err = errors.New("over before it begins")
+		err = errors.New("not above zero")
 	}
 	return d, err
 }

@@ -58,7 +58,7 @@ func upgrade(ctx context.Context, dir string) error {
 	}
 	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
 	if err != nil || pid < 1 { // in a container the keeper may be process 1
-		return fmt.Errorf("keeper of %s: %q is no process", dir, text)
+		return fmt.Errorf("keeper of %s: %q is not a process id", dir, text)
 	}
 	if locked, err := statedir.IsLocked(dir); err != nil || !locked { // without the lock the pid may already belong to another process
 		return errors.Join(fmt.Errorf("keeper of %s: %w", dir, fs.ErrNotExist), err)
@@ -87,7 +87,7 @@ func upgrade(ctx context.Context, dir string) error {
 		case err == nil && len(text) == 0:
 			return nil
 		case err == nil:
-			return cmdline.WithHint(fmt.Errorf("upgrade refused: %s", strings.TrimSpace(string(text))), "what ran before goes on; the log has more")
+			return cmdline.WithHint(fmt.Errorf("upgrade refused: %s", strings.TrimSpace(string(text))), "the old program continues; the log has more")
 		}
 		select {
 		case <-pause.C:

@@ -58,7 +58,7 @@ func (s *Settings) checkAuth(fault func(flag string, value any, want string) err
 	if s.Auth == "none" {
 		for _, flag := range []string{"jwt-key", "jwt-jwks", "oidc-issuer", "tls-client-ca"} {
 			if s.IsSet(flag) {
-				return fault(flag, "is for authentication", "no --auth none beside it")
+				return fault(flag, "needs authentication", "another --auth than none")
 			}
 		}
 	}
@@ -84,7 +84,7 @@ func (s *Settings) checkAuth(fault func(flag string, value any, want string) err
 	}
 	if a.certs.CAFile != "" {
 		if !s.Web.TLS() {
-			return fault("tls-client-ca", a.certs.CAFile, "--tls-cert and --tls-key, or --acme-domain, too: certificates are TLS's")
+			return fault("tls-client-ca", a.certs.CAFile, "--tls-cert and --tls-key, or --acme-domain, too: client certificates need TLS")
 		}
 		s.Web.ClientCerts = &a.certs
 	}

@@ -44,7 +44,7 @@ func TestFaultsNameTheirLine(t *testing.T) {
 		{"f.yaml", "warm: 1\na: b: c", "f.yaml:2: mapping values are not allowed"},
 		{"f.yaml", "warm: [1", "f.yaml:1: did not find expected"},
 		{"f.yaml", "warm: 1\nunix: \"x\n", "f.yaml:"},
-		{"f.yaml", "warm: 1\n\n\nretention: 5", `f.yaml:4: retention: "5" is no duration`},
+		{"f.yaml", "warm: 1\n\n\nretention: 5", `f.yaml:4: retention: "5" is not a valid duration`},
 		{"f.yaml", "warm: *x", "unknown anchor"},
 		{"f.yaml", "# c\nunix: \"a\\0b\"", "f.yaml:2: unix: a control character"},
 		{"f.yaml", "warm: 1\nunix: \x01", "f.yaml:2:7: a control character, U+0001"},

@@ -48,7 +48,7 @@ func (s *Settings) checkPlaces(fault func(flag string, value any, want string) e
 			err = syscall.ENOTDIR
 		}
 		if err != nil {
-			all.Add(fault(flag, fmt.Sprintf("%q: %v", path, err), "a socket in a directory that is there"))
+			all.Add(fault(flag, fmt.Sprintf("%q: %v", path, err), "a socket in an existing directory"))
 		}
 	}
 	all.Add(s.CheckShells(fault))
@@ -64,13 +64,13 @@ func (s *Settings) CheckShells(fault func(flag string, value any, want string) e
 		return len(shells.NewList([]string{shell}, shell, SessionEnv(s.SessionUser)).Present()) > 0
 	}
 	if !isPresent(s.Pool.DefaultShell) {
-		return fault("default-shell", strconv.Quote(s.Pool.DefaultShell), "a program that is there, by name or path")
+		return fault("default-shell", strconv.Quote(s.Pool.DefaultShell), "an existing program, by name or path")
 	}
 	if slices.ContainsFunc(s.Pool.Shells, isPresent) {
 		return nil
 	}
 	if len(s.Pool.Shells) > 0 {
-		return fault("shells", strings.Join(s.Pool.Shells, ", "), "one at least that is there, by name or path")
+		return fault("shells", strings.Join(s.Pool.Shells, ", "), "at least one existing shell, by name or path")
 	}
 	return nil
 }

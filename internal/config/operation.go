@@ -70,7 +70,7 @@ func (s *Settings) checkOperate(fault func(flag string, value any, want string) 
 		return fault("audit-log", fmt.Sprintf("%q", path), "a file's path, from /")
 	}
 	if info, err := os.Stat(filepath.Dir(o.Audit.Path)); !s.checkedByKeeper && (err != nil || !info.IsDir()) {
-		return fault("audit-log", fmt.Sprintf("%q", o.Audit.Path), "a file in a directory that is there")
+		return fault("audit-log", fmt.Sprintf("%q", o.Audit.Path), "a file in an existing directory")
 	}
 	return nil
 }

@@ -240,7 +240,7 @@ func (s *Settings) check(source func(flag string) string) error {
 	}
 	all.Add(s.checkEdge(fault))
 	if (s.Web.TLSCert == "") != (s.Web.TLSKey == "") {
-		all.Add(cmdline.WithHint(errors.New("half a TLS identity"), "give both --tls-cert and --tls-key"))
+		all.Add(cmdline.WithHint(errors.New("TLS needs both a certificate and a key"), "give both --tls-cert and --tls-key"))
 	}
 	all.Add(s.checkRecord(fault))
 	all.Add(s.checkAuth(fault))
@@ -289,7 +289,7 @@ func (s *Settings) checkUsers(fault func(flag string, value any, want string) er
 			return fault("user", fmt.Sprintf("%q: %v", s.GatewayUserName, err), "NAME, UID or UID:GID")
 		}
 		if s.SessionUser == nil {
-			return fault("user", s.GatewayUserName, "--session-user, too: sessions would be root's, and could do whatever the gateway may not; give another user than this one, else sessions can look into the gateway")
+			return fault("user", s.GatewayUserName, "--session-user, too: sessions would be root's, and could do whatever the gateway may not; give another user than this one, otherwise sessions can look into the gateway")
 		}
 		if s.SingleProcess {
 			return fault("user", s.GatewayUserName, "no --single-process: there is but one process, and it starts the sessions")

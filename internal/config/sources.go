@@ -266,7 +266,7 @@ func assign(g *pflag.Flag, source string, values []string) (err error) {
 		if e := (*strconv.NumError)(nil); errors.As(err, &e) {
 			err = e.Err // the text contains the value already
 		}
-		return cmdline.WithHint(fmt.Errorf("%s: %q is no %s: %w", source, strings.Join(values, ","), g.Value.Type(), err), "%s", describeType(g.Value.Type()))
+		return cmdline.WithHint(fmt.Errorf("%s: %q is not a valid %s: %w", source, strings.Join(values, ","), g.Value.Type(), err), "%s", describeType(g.Value.Type()))
 	}
 	return nil
 }

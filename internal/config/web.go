@@ -54,7 +54,7 @@ func (s *Settings) checkEdge(fault func(flag string, value any, want string) err
 			return fault("trusted-proxy", fmt.Sprintf("%q", text), "an address (192.0.2.1) or a network (192.0.2.0/24)")
 		}
 		if network.Bits() == 0 {
-			return fault("trusted-proxy", fmt.Sprintf("%q", text), "the proxies' own networks: who is not behind one could claim any address")
+			return fault("trusted-proxy", fmt.Sprintf("%q", text), "only the networks of the proxies: otherwise any client could claim any address")
 		}
 		s.Web.TrustedProxies = append(s.Web.TrustedProxies, network.Masked())
 	}

@@ -310,7 +310,7 @@ func (g *gateway) wait() error {
 				g.log.Error().Msg("the keeper is dead; trl kill-orphans ends what it left")
 			} else {
 				ended := g.keeperClient.Instance().KillLeftovers(StopTimeout)
-				g.log.Error().Ints("pids", ended).Msg("the keeper is dead: ended what it left")
+				g.log.Error().Ints("pids", ended).Msg("the keeper is dead: killed the processes that it left")
 			}
 			ctx, cancel := context.WithTimeout(context.Background(), handoverTimeout)
 			defer cancel()
@@ -352,7 +352,7 @@ func (g *gateway) shutDown() error {
 	start := time.Now()
 	g.reloader.close()
 	if err := g.server.Shutdown(ctx); err != nil {
-		g.log.Warn().Err(err).Msg("clients did not go in time")
+		g.log.Warn().Err(err).Msg("clients did not disconnect in time")
 	}
 	g.reaper.Close()
 	if err := g.pool.Close(ctx); err != nil {

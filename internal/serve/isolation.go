@@ -14,7 +14,7 @@ import (
 )
 
 // isolationHint is the hint for an --isolation that this machine does not offer.
-const isolationHint = "use --isolation auto; `trl doctor` says what there is"
+const isolationHint = "use --isolation auto; `trl doctor` says what this machine offers"
 
 // hintHost is the hint if the host cannot be made.
 func hintHost(err error) string {
@@ -24,7 +24,7 @@ func hintHost(err error) string {
 	case strings.HasPrefix(err.Error(), "isolation"):
 		return isolationHint
 	}
-	return "`trl doctor` says what there is"
+	return "`trl doctor` says what this machine offers"
 }
 
 // requireTier returns an error if the tier in force is below the one that the operator requires.
@@ -65,11 +65,11 @@ func inSandbox(s *config.Settings) error {
 			real, err = filepath.EvalSymlinks(real)
 		}
 		if err != nil {
-			return cmdline.WithHint(fmt.Errorf("%s: %w", s.Source(flag), err), "name a directory that is there")
+			return cmdline.WithHint(fmt.Errorf("%s: %w", s.Source(flag), err), "name an existing directory")
 		}
 		own := real == "/tmp" && (flag == "default-dir" || flag == "allow-write") // the sandbox has a /tmp of its own, which is enough
 		if real == "/" || slices.Contains(confine.SandboxOwn, real) && !own {
-			return cmdline.WithHint(fmt.Errorf("%s: %s would be let into the sandbox, to be written to", s.Source(flag), real), "choose a directory of its own for it")
+			return cmdline.WithHint(fmt.Errorf("%s: %s would be writable in the sandbox", s.Source(flag), real), "choose a directory of its own for it")
 		}
 		box.Write = append(box.Write, real)
 		return nil
@@ -105,7 +105,7 @@ func inSandbox(s *config.Settings) error {
 	}
 	code, err := box.Run(fmt.Sprint(config.SandboxedVar, "=", os.Getpid()))
 	if err != nil {
-		return cmdline.WithHint(fmt.Errorf("sandbox bwrap: %w", err), "install bubblewrap 0.5 or later, and allow user namespaces, or leave --sandbox out; `trl doctor` says what there is")
+		return cmdline.WithHint(fmt.Errorf("sandbox bwrap: %w", err), "install bubblewrap 0.5 or later, and allow user namespaces, or leave --sandbox out; `trl doctor` says what this machine offers")
 	}
 	if code != 0 {
 		return cmdline.ExitCode(code)

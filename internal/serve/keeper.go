@@ -30,7 +30,7 @@ import (
 func runKeeper(s *config.Settings, will *keeper.Handover, outsidePID int, log zerolog.Logger) (err error) {
 	k := keeperSetup{handover: will, outsidePID: outsidePID}
 	if s.FileError != nil {
-		log.Error().Err(s.FileError).Msg("settings of before the upgrade are not taken any more")
+		log.Error().Err(s.FileError).Msg("this program refuses the settings from before the upgrade")
 	}
 	if will == nil {
 		err = k.begin(s, log)
@@ -151,7 +151,7 @@ func killLeftovers(state *statedir.Dir, log zerolog.Logger) {
 		return // from before the last boot: nothing is left
 	}
 	if ended := instance.KillLeftovers(StopTimeout); len(ended) > 0 {
-		log.Warn().Ints("pids", ended).Msg("ended what a keeper that was killed left behind")
+		log.Warn().Ints("pids", ended).Msg("killed the processes that a killed keeper left")
 	}
 }
 

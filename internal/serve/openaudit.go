@@ -21,7 +21,7 @@ func openAudit(s *config.Settings, counts *metrics.Metrics, log zerolog.Logger) 
 	c.Lost, c.Failing = counts.AuditLost, counts.AuditFailing
 	l, err := audit.Open(c, log)
 	if err != nil {
-		return nil, cmdline.WithHint(err, "the file, and %s beside it, must be the gateway's own, mode 0600, in a directory that it may write", audit.HashKeyFile(filepath.Base(c.Path)))
+		return nil, cmdline.WithHint(err, "the gateway must own the file and %s next to it, mode 0600, in a directory where it may write", audit.HashKeyFile(filepath.Base(c.Path)))
 	}
 	return l, nil
 }

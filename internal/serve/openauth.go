@@ -28,7 +28,7 @@ func openAuth(s *config.Settings, state *statedir.Dir, log zerolog.Logger) (toke
 	tokens, err = auth.OpenTokens(s.TokenFile, state.File(statedir.OperatorFile), log)
 	if err != nil {
 		if s.GatewayUser != nil && errors.Is(err, fs.ErrPermission) {
-			return nil, first, close, cmdline.WithHint(err, "%s, as whom the gateway runs, must be able to read it and its directory", s.GatewayUser.Text)
+			return nil, first, close, cmdline.WithHint(err, "the gateway runs as %s, which must be able to read the file and its directory", s.GatewayUser.Text)
 		}
 		return nil, first, close, cmdline.WithHint(err, "each line is `TOKEN SUBJECT ROLE` (see `trl token --help`), and only you may read the file (chmod 600)")
 	}

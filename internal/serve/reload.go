@@ -71,7 +71,7 @@ func (f *configReloader) notifyApplied() {
 		return
 	}
 	if err := f.onApplied(f.current.FileText); err != nil {
-		f.log.Warn().Err(err).Msg("the keeper does not know the config file; should this gateway die, the next one has the first")
+		f.log.Warn().Err(err).Msg("the keeper did not get the config file; if this gateway dies, the next one uses the text from the keeper's start")
 	}
 }
 
@@ -127,7 +127,7 @@ func (f *configReloader) reject(err error) {
 	f.metrics.ConfigReloads.WithLabelValues(metrics.ReloadRefused).Inc()
 	f.current.Web.Audit.Append(audit.Entry{Action: audit.ActionReload, Outcome: "refused", Reason: "settings"})
 	f.metrics.ConfigInForce.Set(0)
-	f.log.Error().Err(err).Msg("config file refused; the settings before stay in force")
+	f.log.Error().Err(err).Msg("config file refused; the previous settings stay in force")
 }
 
 func (f *configReloader) setWaiting(waiting []string) {

@@ -79,7 +79,7 @@ func serve(s *config.Settings, will *keeper.Handover, stdout io.Writer, log zero
 	}
 	if listen.ByActivation() && will == nil {
 		if s.Sandbox != "none" {
-			return cmdline.WithHint(errors.New("sockets by activation do not get into a sandbox"), "leave the .socket unit out, and use --listen and --unix")
+			return cmdline.WithHint(errors.New("socket activation does not work with --sandbox"), "leave the .socket unit out, and use --listen and --unix")
 		}
 		if s.Web.Activated, err = listen.Activated(); err != nil {
 			return cmdline.WithHint(err, "see docs/operations.md, systemd")

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-var ErrHashes = errors.New("a gateway's list, which holds hashes and no token")
+var ErrHashes = errors.New("a gateway's list, which contains hashes and no token")
 
 // FirstToken reads the first token of a token file, or of a file that contains only one token.
 func FirstToken(path string) (string, error) {

@@ -113,7 +113,7 @@ func TestKilledKeeperIsTold(t *testing.T) {
 		t.Errorf("%v", text)
 	}
 	<-g.Exited
-	if line := "ended what it left"; !strings.Contains(g.Log(), line) {
+	if line := "killed the processes that it left"; !strings.Contains(g.Log(), line) {
 		t.Errorf("no %q in the log", line)
 	}
 	for line := range strings.Lines(g.Log()) {
