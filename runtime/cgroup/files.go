@@ -12,16 +12,16 @@ import (
 	"trl/runtime/descriptor"
 )
 
-// A LimitFile is one that a limit is written to.
+// LimitFile is a file that sets a limit.
 type LimitFile struct {
 	Name, Text string
-	Optional   bool // not every kernel has it
+	Optional   bool // some kernels do not have it
 }
 
-// V2Files is what to write into a group of v2 for the limit that a controller enforces.
+// V2Files returns what to write into a group of v2 for the limit that a controller enforces.
 func V2Files(controller string, l protocol.Limits) []LimitFile {
 	switch controller {
-	case "memory": // swap would be a second helping
+	case "memory": // without swap, which would raise the limit
 		return []LimitFile{{Name: "memory.max", Text: strconv.FormatInt(l.MemoryBytes, 10)}, {Name: "memory.swap.max", Text: "0", Optional: true}}
 	case "pids":
 		return []LimitFile{{Name: "pids.max", Text: strconv.FormatInt(l.Pids, 10)}}
@@ -32,7 +32,7 @@ func V2Files(controller string, l protocol.Limits) []LimitFile {
 // V1Files is V2Files for v1.
 func V1Files(controller string, l protocol.Limits) []LimitFile {
 	switch controller {
-	case "memory": // the second, which is memory and swap, may not be below the first
+	case "memory": // the second file limits memory plus swap and must not be below the first
 		bytes := strconv.FormatInt(l.MemoryBytes, 10)
 		return []LimitFile{{Name: "memory.limit_in_bytes", Text: bytes}, {Name: "memory.memsw.limit_in_bytes", Text: bytes, Optional: true}}
 	case "pids":
@@ -52,7 +52,7 @@ func WriteFiles(dir string, files []LimitFile) error {
 	return nil
 }
 
-// WriteFile writes to a file of the kernel's: in one go, and only if it is there.
+// WriteFile writes to an existing file of the kernel, in one call.
 func WriteFile(dir, name, text string) error {
 	fd, err := OpenFile(dir, name, unix.O_WRONLY)
 	if err != nil {
@@ -66,9 +66,9 @@ func WriteFile(dir, name, text string) error {
 }
 
 func CFSQuota(cpus float64) string {
-	quota := time.Duration(min(cpus, 1e6) * float64(CFSPeriod)) // a machine with a million processors is yet to come
+	quota := time.Duration(min(cpus, 1e6) * float64(CFSPeriod)) // bounds the product; no machine has a million processors
 	return strconv.FormatInt(max(quota, time.Millisecond).Microseconds(), 10)
 }
 
-// CFSPeriod is the kernel's own. A session that has used up its share of one waits for the next.
+// CFSPeriod is the kernel's default. A session that has used up its share of a period waits for the next.
 const CFSPeriod = 100 * time.Millisecond

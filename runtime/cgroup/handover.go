@@ -6,7 +6,7 @@ type RootState struct {
 	Lock      int
 }
 
-// HandoverState returns what the next keeper needs to go on with r.
+// HandoverState returns what the next keeper needs to continue with r.
 func (r *Root) HandoverState() *RootState {
 	if r == nil {
 		return nil
@@ -28,7 +28,7 @@ type HierarchyState struct {
 	Root           *RootState
 }
 
-// HandoverState returns what the next keeper needs to go on with y.
+// HandoverState returns what the next keeper needs to continue with y.
 func (y *Hierarchy) HandoverState() HierarchyState {
 	return HierarchyState{y.Dir, y.Path, y.Why, y.Root.HandoverState()}
 }

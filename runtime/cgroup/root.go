@@ -27,26 +27,25 @@ import (
 // Tier "cgroup" has the directories trl-<pid>-<random>/<session>/c<n> in our own cgroup of version 2. It needs no controllers, so it works
 // in hybrid layouts, too.
 
-// Root is the directory of this instance. Its lock shows that the instance lives: the kernel drops it when the process ends, however
-// that ends.
+// Root is the directory of this instance. Its lock shows that the instance lives: the kernel releases it when the process ends, however it
+// ends.
 type Root struct {
 	Dir  string // in the file system
 	Path string // as /proc/PID/cgroup shows it
 	lock int    // fd of dir
 }
 
-// LeftoverTimeout bounds the wait for a dead instance's processes to die; the
-// directory of one that hangs in the kernel stays for the next start.
+// LeftoverTimeout bounds the wait for a dead instance's processes to die. The directory of a process that hangs in the kernel stays for the
+// next start.
 const LeftoverTimeout = 2 * time.Second
 
-// OpenRoot makes and locks our directory, and proves that a process can be
-// started in it.
+// OpenRoot makes and locks our directory, and proves that a process can be started in it.
 func OpenRoot() (*Root, error) {
 	dir, path, err := Own()
 	if err != nil {
 		return nil, err
 	}
-	if LeafName.MatchString(filepath.Base(dir)) { // where an instance before us in this process or family has put us
+	if LeafName.MatchString(filepath.Base(dir)) { // an earlier instance in this process, or of a parent, has moved us into its leaf
 		dir, path = filepath.Dir(dir), filepath.Dir(path)
 	}
 	r, err := newRoot(dir, path)
@@ -87,8 +86,7 @@ func Own() (dir, path string, err error) {
 	return Find(string(mounts), string(self))
 }
 
-// Find tells where our own cgroup v2 is in the file system, and its name
-// in /proc/self/cgroup.
+// Find returns the directory of our own cgroup v2, and its path in /proc/self/cgroup.
 func Find(mountinfo, self string) (dir, path string, err error) {
 	path, ok := cgroupPath(self)
 	if !ok {
@@ -98,7 +96,7 @@ func Find(mountinfo, self string) (dir, path string, err error) {
 	return dir, path, err
 }
 
-// mountedAt tells where a cgroup is in the file system; is picks the mounts of its hierarchy by their type and options.
+// mountedAt returns the directory of a cgroup. is selects the mounts of the cgroup's hierarchy by their type and options.
 func mountedAt(mountinfo, path string, is func(kind, options string) bool) (dir string, err error) {
 	if strings.HasPrefix(path, "/..") {
 		return "", errors.New("our cgroup is outside the cgroup namespace")
@@ -114,9 +112,9 @@ func mountedAt(mountinfo, path string, is func(kind, options string) bool) (dir 
 	return "", errors.New("our cgroup is not mounted")
 }
 
-// A mount is a line of /proc/PID/mountinfo.
+// mount is a line of /proc/PID/mountinfo.
 type mount struct {
-	root, Point   string // of the file system, and where that is mounted
+	root, Point   string // the part of the file system that is mounted, and where
 	Kind, Options string // of the file system
 }
 
@@ -132,7 +130,7 @@ func ParseMounts(mountinfo string) (all []mount) {
 	return all
 }
 
-// unescapeMount undoes what mountinfo does to blanks and backslashes: \040.
+// unescapeMount decodes the escapes of mountinfo for blanks and backslashes, such as \040.
 func unescapeMount(s string) string {
 	for i := 0; i+4 <= len(s); i++ {
 		if s[i] == '\\' {
@@ -144,7 +142,7 @@ func unescapeMount(s string) string {
 	return s
 }
 
-// cgroupPath picks the v2 line of a /proc/PID/cgroup.
+// cgroupPath returns the path in the v2 line of a /proc/PID/cgroup.
 func cgroupPath(text string) (path string, ok bool) {
 	for line := range strings.Lines(text) {
 		if path, ok := strings.CutPrefix(line, "0::"); ok {
@@ -154,8 +152,7 @@ func cgroupPath(text string) (path string, ok bool) {
 	return "", false
 }
 
-// Contains: pid is in the cgroup or below it; a zombie in the one it died in,
-// even if that is gone.
+// Contains says whether pid is in the cgroup or below it. A zombie counts as in the cgroup in which it died, even if that is gone.
 func Contains(pid int, path string) bool {
 	text, err := procfs.ReadSmallFile(procfs.Path(pid, "/cgroup"), make([]byte, 1<<10))
 	if err != nil {
@@ -166,7 +163,7 @@ func Contains(pid int, path string) bool {
 	return ok && (below == "" || below[0] == '/' || below[0] == ' ') // " (deleted)"
 }
 
-// LockDir locks a directory that still is the one of that name.
+// LockDir locks a directory, and checks that the locked one still has that name.
 func LockDir(dir string) (fd int, err error) {
 	fd, err = unix.Open(dir, unix.O_DIRECTORY|unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -186,10 +183,10 @@ func LockDir(dir string) (fd int, err error) {
 	return fd, nil
 }
 
-// rootName is what OpenRoot calls its directory, and nobody else's.
+// rootName matches the names that OpenRoot gives, and no others.
 var rootName = regexp.MustCompile(`^trl-[0-9]+-[0-9a-f]{8}$`)
 
-// RemoveLeftovers ends what dead instances left behind: whose lock can be had.
+// RemoveLeftovers calls end for every directory that a dead instance left. It knows such a directory by its free lock.
 func RemoveLeftovers(dir string, end func(dir string) error, log zerolog.Logger) {
 	entries, _ := os.ReadDir(dir)
 	for _, e := range entries {
@@ -214,11 +211,9 @@ func KillLeftover(dir string) error {
 	return KillTree(ctx, dir)
 }
 
-// probe tries what NewGroup, NewScope and Spawn do. The kernel refuses with
-// EBUSY where controllers are on for our own cgroup's children ("no internal
-// processes"), with EOPNOTSUPP in a threaded one, with EACCES where the
-// directory but not its parent was given to us. The program does not exist: what
-// fails is either the clone into the cgroup, or then the exec.
+// probe tries what NewGroup, NewScope and Spawn do. The kernel refuses with EBUSY if controllers are enabled for our own cgroup's children
+// ("no internal processes"), with EOPNOTSUPP in a threaded cgroup, and with EACCES if we own the directory but not its parent. The program
+// does not exist, so the failure comes either from the clone into the cgroup or from the exec.
 func (r *Root) probe() error {
 	dir := filepath.Join(r.Dir, "probe")
 	if err := os.Mkdir(dir, 0o755); err != nil {
@@ -241,7 +236,7 @@ func (r *Root) probe() error {
 	return nil
 }
 
-// Close removes the directory; the groups in it have been closed before.
+// Close removes the directory. Its groups are closed already.
 func (r *Root) Close() error {
 	err := KillLeftover(r.Dir)
 	unix.Close(r.lock)
@@ -257,16 +252,16 @@ func OpenFile(dir, name string, flags int) (int, error) {
 	return fd, nil
 }
 
-// HasSubgroups: there are cgroups below the one of dir, which sessions that may can make.
+// HasSubgroups says whether there are cgroups below dir. Sessions with the necessary rights can make some.
 func HasSubgroups(dir string) bool {
 	var st unix.Stat_t
 	return unix.Stat(dir, &st) == nil && st.Nlink > LinksWithoutSubgroups
 }
 
-// LinksWithoutSubgroups is how many links a cgroup's directory has; each one below it is one more.
+// LinksWithoutSubgroups is the link count of a cgroup's directory; each subgroup adds one.
 const LinksWithoutSubgroups = 2
 
-// ListsOnly: text lists pid or nothing.
+// ListsOnly says whether text lists no process but pid.
 func ListsOnly(text []byte, pid int) bool {
 	for other := range procfs.PidsIn(text) {
 		if other != pid {
@@ -276,9 +271,8 @@ func ListsOnly(text []byte, pid int) bool {
 	return true
 }
 
-// KillTree kills until the directory can be removed, which is the proof that
-// nobody is left in it: a start that was under way may still have added one
-// after a kill.
+// KillTree kills until it can remove the directory. That proves that no process is left, because a fork that was under way during a kill
+// may add one.
 func KillTree(ctx context.Context, dir string) error {
 	var pause procfs.Backoff
 	for {
@@ -291,16 +285,15 @@ func KillTree(ctx context.Context, dir string) error {
 	}
 }
 
-// KillDir sends KILL to all in a cgroup and below it. It takes a descriptor for a moment, a spare one where there is no other.
+// KillDir sends KILL to every process in a cgroup and below it. It needs a descriptor for a moment, if necessary from the reserve.
 func KillDir(dir string) error {
 	return descriptor.WithReserve(func() error { return WriteFile(dir, "cgroup.kill", "1") })
 }
 
-// RemoveTree removes a cgroup and those below it if all are empty; zombies do
-// not count.
+// RemoveTree removes a cgroup and those below it, if all are empty. Zombies do not count.
 func RemoveTree(dir string) error {
 	err := unix.Rmdir(dir)
-	if errors.Is(err, unix.EBUSY) { // also said when it has children
+	if errors.Is(err, unix.EBUSY) { // the kernel also returns it if there are subgroups
 		for _, below := range Subdirs(dir) {
 			if err := RemoveTree(below); err != nil {
 				return err
@@ -328,7 +321,7 @@ func Subdirs(dir string) (below []string) {
 	return below
 }
 
-// Populated: a live process is in the cgroup or in one below it. It is not known when no descriptor is free to look.
+// Populated says whether a live process is in the cgroup or below it. known is false if there was no free descriptor to read it.
 func Populated(dir string) (there, known bool) {
 	text, err := procfs.ReadSmallFile(filepath.Join(dir, "cgroup.events"), make([]byte, 256))
 	if err != nil {
@@ -337,10 +330,10 @@ func Populated(dir string) (there, known bool) {
 	return !bytes.Contains(text, []byte("populated 0")), true
 }
 
-// PidsBelow lists the live processes of a cgroup and all below it; a 0 stands for what could not be looked at.
+// PidsBelow lists the live processes of a cgroup and of all below it. A 0 stands for a list that could not be read.
 func PidsBelow(dir string) []int {
 	text, err := procfs.ReadSmallFile(filepath.Join(dir, "cgroup.procs"), make([]byte, 4<<10))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.EOPNOTSUPP) { // a threaded one's are in the list above it
+	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.EOPNOTSUPP) { // the list of the cgroup above has the processes of a threaded cgroup
 		return []int{0}
 	}
 	pids := procfs.ParsePids(text)

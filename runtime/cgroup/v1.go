@@ -16,23 +16,23 @@ import (
 	"trl/runtime/procfs"
 )
 
-// Controllers of cgroup v1, each a hierarchy of its own: trl-<pid>-<random>/<session> in our own cgroup there, made when
-// a session is limited and not before.
+// Controllers of cgroup v1, each with its own hierarchy. A session's group is trl-<pid>-<random>/<session> below our own cgroup there, and
+// is made when the session is limited, not before.
 
-// A hierarchy is where one controller of v1 is.
+// Hierarchy is the hierarchy of one controller of v1.
 type Hierarchy struct {
 	Controller string
-	Dir, Path  string // of our own cgroup, in the file system and in /proc/PID/cgroup; "" where it is of no use
-	Why        string // it is of no use
+	Dir, Path  string // of our own cgroup, in the file system and in /proc/PID/cgroup; "" if it cannot be used
+	Why        string // why it cannot be used
 
 	mu   sync.Mutex
-	Root *Root // guarded by mu; of this instance, nil before the first group
+	Root *Root // guarded by mu; of this instance; nil before the first group
 }
 
-// Controllers are those that enforce limits.
+// Controllers are the controllers that enforce limits.
 var Controllers = []string{"memory", "pids", "cpu"}
 
-// FindHierarchies looks for those that limits need, and removes what dead instances left in them.
+// FindHierarchies finds the hierarchies that limits need, and removes what dead instances left in them.
 func FindHierarchies(log zerolog.Logger) map[string]*Hierarchy {
 	mounts, _ := os.ReadFile("/proc/self/mountinfo")
 	self, _ := os.ReadFile("/proc/self/cgroup")
@@ -54,7 +54,7 @@ func FindHierarchies(log zerolog.Logger) map[string]*Hierarchy {
 	return all
 }
 
-// FindController tells where our own cgroup is in a controller's v1 hierarchy, and its name in /proc/self/cgroup.
+// FindController returns the directory of our own cgroup in a controller's v1 hierarchy, and its path in /proc/self/cgroup.
 func FindController(mountinfo, self, controller string) (dir, path string, err error) {
 	path, ok := ControllerPath(self, controller)
 	if !ok {
@@ -69,7 +69,7 @@ func FindController(mountinfo, self, controller string) (dir, path string, err e
 	return dir, path, err
 }
 
-// ControllerPath picks the line of a controller in a /proc/PID/cgroup: 4:cpu,cpuacct:/path.
+// ControllerPath returns the path in a controller's line of a /proc/PID/cgroup: 4:cpu,cpuacct:/path.
 func ControllerPath(text, controller string) (path string, ok bool) {
 	for line := range strings.Lines(text) {
 		_, rest, _ := strings.Cut(strings.TrimSuffix(line, "\n"), ":")
@@ -81,7 +81,6 @@ func ControllerPath(text, controller string) (path string, ok bool) {
 	return "", false
 }
 
-// MakeGroup makes a session's directory.
 func (y *Hierarchy) MakeGroup(id string) (dir string, err error) {
 	y.mu.Lock()
 	defer y.mu.Unlock()
@@ -94,12 +93,12 @@ func (y *Hierarchy) MakeGroup(id string) (dir string, err error) {
 	return dir, os.Mkdir(dir, 0o755)
 }
 
-// RemoveGroup removes a group of v1. Its processes are dead, as a rule; one that left its cgroup of v2 may be in it still.
+// RemoveGroup removes a group of v1. Usually its processes are dead, but one that left its cgroup of v2 may still be in it.
 func (y *Hierarchy) RemoveGroup(ctx context.Context, dir string) error {
 	if err := RemoveTree(dir); err == nil {
 		return nil
 	}
-	_ = WriteFile(dir, "pids.max", "0") // only there in one of the hierarchies: nobody forks any more
+	_ = WriteFile(dir, "pids.max", "0") // only one hierarchy has this file; it prevents forks
 	path := filepath.Join(y.Path, strings.TrimPrefix(dir, y.Dir))
 	var pause procfs.Backoff
 	for {
@@ -120,7 +119,7 @@ func (y *Hierarchy) killLeftover(dir string) error {
 	return y.RemoveGroup(ctx, dir)
 }
 
-// contains: pid is in the cgroup or below it at this moment.
+// contains says whether pid is in the cgroup or below it at this moment.
 func (y *Hierarchy) contains(pid int, path string) bool {
 	text, err := procfs.ReadSmallFile(procfs.Path(pid, "/cgroup"), make([]byte, 1<<10))
 	if err != nil {
@@ -130,7 +129,7 @@ func (y *Hierarchy) contains(pid int, path string) bool {
 	return in == path || strings.HasPrefix(in, path+"/")
 }
 
-// Close removes the directory; the groups in it have been closed before.
+// Close removes the directory. Its groups are closed already.
 func (y *Hierarchy) Close() error {
 	y.mu.Lock()
 	defer y.mu.Unlock()

@@ -16,14 +16,14 @@ import (
 	"trl/runtime/procfs"
 )
 
-// Controllers of cgroup v2 must be switched on from above, in every cgroup down to the one whose children they are to
-// limit, and only where no process is in it itself (cgroups(7), "no internal processes"). So where our own cgroup was
-// delegated to us, what is in it, which is us and whoever started us there, moves into a leaf beside our root.
+// Controllers of cgroup v2 must be enabled from above, in every cgroup down to the parent of those that they limit, and only in cgroups
+// without own processes (cgroups(7), "no internal processes"). Therefore, if our own cgroup was delegated to us, its processes, which are
+// ours and those of whoever started us there, move into a leaf next to our root.
 
-// LeafName is the leaf's: that of our root and a suffix.
+// LeafName matches the name of the leaf: that of our root and a suffix.
 var LeafName = regexp.MustCompile(`^trl-[0-9]+-[0-9a-f]{8}\.self$`)
 
-// EnableControllers switches on, for the sessions, the controllers that limits need, and returns which of them are on.
+// EnableControllers enables for sessions the controllers that limits need, and returns which of them are enabled.
 func (r *Root) EnableControllers(log zerolog.Logger) map[string]bool {
 	own := filepath.Dir(r.Dir)
 	removeLeaves(own)
@@ -37,8 +37,8 @@ func (r *Root) EnableControllers(log zerolog.Logger) map[string]bool {
 	if len(on) == 0 {
 		return nil
 	}
-	// The kernel would let us switch on pids and cpu, but not memory, above a process: that makes a threaded domain of
-	// our cgroup, for good, and no process can be started below it any more.
+	// Above a process the kernel would let us enable pids and cpu, but not memory. That would make our cgroup a threaded domain for good,
+	// and then no process could be started below it.
 	if !isHierarchyRoot(own) && len(ReadWords(own, "cgroup.procs")) > 0 {
 		if !isDelegated(own) {
 			log.Debug().Str("cgroup", own).Msg("not delegated to us: no controllers of cgroup v2")
@@ -62,7 +62,8 @@ func (r *Root) EnableControllers(log zerolog.Logger) map[string]bool {
 	return on
 }
 
-// isHierarchyRoot: the one cgroup that may hold processes beside children with controllers, and has no type.
+// isHierarchyRoot says whether dir is the root of the hierarchy. Only the root may have processes next to children with controllers; it has
+// no type.
 func isHierarchyRoot(dir string) bool {
 	return errors.Is(unix.Access(filepath.Join(dir, "cgroup.type"), unix.F_OK), unix.ENOENT)
 }
@@ -79,8 +80,8 @@ func ReadWords(dir, name string) []string {
 	return strings.Fields(string(text))
 }
 
-// isDelegated: the cgroup is ours to arrange. systemd says so in an attribute; a directory that is ours though we are not
-// root was given to us; and the root of a cgroup namespace is a container's own.
+// isDelegated says whether we may organise the cgroup. systemd says so in an attribute. A directory that we own without being root was
+// given to us. The root of a cgroup namespace belongs to the container.
 func isDelegated(dir string) bool {
 	var room [8]byte
 	for _, name := range []string{"user.delegate", "trusted.delegate"} {
@@ -102,7 +103,7 @@ func moveAll(from, to string) error {
 	if err := os.Mkdir(to, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	for range 10 { // what forks meanwhile is met by the next look
+	for range 10 { // processes that fork meanwhile are found in the next round
 		text, err := procfs.ReadSmallFile(filepath.Join(from, "cgroup.procs"), make([]byte, 4<<10))
 		if err != nil {
 			return err
@@ -120,7 +121,7 @@ func moveAll(from, to string) error {
 	return &fs.PathError{Op: "empty cgroup", Path: from, Err: unix.EBUSY}
 }
 
-// removeLeaves removes the leaves of instances that are gone: one that holds a process cannot be removed.
+// removeLeaves removes the leaves of dead instances. A leaf with a process cannot be removed.
 func removeLeaves(dir string) {
 	for _, below := range Subdirs(dir) {
 		if LeafName.MatchString(filepath.Base(below)) {

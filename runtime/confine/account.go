@@ -1,4 +1,4 @@
-// Package confine runs processes with fewer rights: as other users, with Landlock rules, with a filter of signals, or in a bwrap sandbox.
+// Package confine runs processes with fewer rights: as other users, with Landlock rules, with a signal filter, or in a bwrap sandbox.
 package confine
 
 import (
@@ -9,20 +9,19 @@ import (
 	"strings"
 )
 
-// An Account is the user whom something runs as: sessions (Config.SessionUser), or a gateway. With Last it is a range of numbers, of
-// which each session gets one of its own.
+// Account is the user that sessions (Config.SessionUser) or a gateway run as. With Last it is a range of uids, and each session gets its
+// own.
 type Account struct {
-	Text   string // as it was written
-	Name   string // "": the number has no entry
-	Home   string // "": it has none
+	Text   string // as in the setting
+	Name   string // "": the uid has no entry
+	Home   string // "": none
 	UID    uint32
 	GID    uint32
-	Groups []uint32 // supplementary ones
-	Last   uint32   // the range's last number; 0: no range
+	Groups []uint32 // supplementary groups
+	Last   uint32   // the range's last uid; 0: no range
 }
 
-// ParseAccount reads USER, UID, UID:GID and, where that is allowed, FROM-TO. Root is none of them: what runs as root can
-// reach whatever it likes, so to ask for it is a mistake.
+// ParseAccount parses USER, UID, UID:GID and, if ranges is set, FROM-TO. It refuses root, which could reach everything.
 func ParseAccount(text string, ranges bool) (*Account, error) {
 	a := &Account{Text: text}
 	if from, to, ok := strings.Cut(text, "-"); ok && isDigits(from) && isDigits(to) {
@@ -47,7 +46,7 @@ func ParseAccount(text string, ranges bool) (*Account, error) {
 			return nil, err
 		}
 		a.GID = a.UID
-		u, _ = user.LookupId(name) // a number needs no entry
+		u, _ = user.LookupId(name) // a uid needs no entry
 	} else if u, err = user.Lookup(name); err != nil {
 		return nil, err
 	}
@@ -68,7 +67,7 @@ func ParseAccount(text string, ranges bool) (*Account, error) {
 	return a, nil
 }
 
-// setFromDatabase takes over what the user database says of u.
+// setFromDatabase copies u's entry in the user database.
 func (a *Account) setFromDatabase(u *user.User) (err error) {
 	a.Name, a.Home = u.Username, u.HomeDir
 	if a.UID, err = parseID(u.Uid); err != nil {
@@ -89,7 +88,7 @@ func (a *Account) setFromDatabase(u *user.User) (err error) {
 	return nil
 }
 
-// Environment is env with what every login sets, where env does not.
+// Environment returns env with the variables that every login sets, unless env has them.
 func (a *Account) Environment(uid uint32, env []string) []string {
 	name, home := a.Name, a.Home
 	if name == "" {
@@ -119,7 +118,7 @@ func hasVariable(env []string, name string) bool {
 
 func isDigits(s string) bool { return s != "" && strings.Trim(s, "0123456789") == "" }
 
-// parseID leaves out the last number, which means "none" to the kernel.
+// parseID parses a uid or gid. It refuses the largest number, which means "none" to the kernel.
 func parseID(s string) (uint32, error) {
 	n, err := strconv.ParseUint(s, 10, 32)
 	if err != nil || n == 1<<32-1 {

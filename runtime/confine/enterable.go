@@ -9,12 +9,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Enterable says whether the account may enter a directory; of a range, the first of it. For root to ask.
+// Enterable says whether the account, or the first one of a range, may enter a directory. The caller must be root.
 func (a *Account) Enterable(dir string) error {
 	return OnOwnThread(func() error { return a.CheckEnterable(a.UID, a.GID, dir) })
 }
 
-// CheckEnterable is for a thread that ends afterwards: it keeps the account's groups.
+// CheckEnterable changes the thread's groups, so its thread must end afterwards.
 func (a *Account) CheckEnterable(uid, gid uint32, dir string) error {
 	return a.AsUser(uid, gid, func() error {
 		fd, err := unix.Open(dir+"/.", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -26,14 +26,15 @@ func (a *Account) CheckEnterable(uid, gid uint32, dir string) error {
 	})
 }
 
-// AsUser calls f with the rights to files of another user, in raw calls, which are about this thread alone. Its groups stay.
+// AsUser calls f with the file access rights of another user. It uses raw system calls, which change only this thread. The groups stay
+// changed.
 func (a *Account) AsUser(uid, gid uint32, f func() error) error {
 	groups := a.Groups
 	if _, _, e := unix.RawSyscall(unix.SYS_SETGROUPS, uintptr(len(groups)), uintptr(unsafe.Pointer(unsafe.SliceData(groups))), 0); e != 0 {
 		return os.NewSyscallError("setgroups", e)
 	}
 	ownGID, _, _ := unix.RawSyscall(unix.SYS_SETFSGID, uintptr(gid), 0, 0)
-	ownUID, _, _ := unix.RawSyscall(unix.SYS_SETFSUID, uintptr(uid), 0, 0) // and with it go what capabilities open files
+	ownUID, _, _ := unix.RawSyscall(unix.SYS_SETFSUID, uintptr(uid), 0, 0) // this also removes the capabilities that override file permissions
 	defer func() {
 		_, _, _ = unix.RawSyscall(unix.SYS_SETFSUID, ownUID, 0, 0)
 		_, _, _ = unix.RawSyscall(unix.SYS_SETFSGID, ownGID, 0, 0)
@@ -41,8 +42,8 @@ func (a *Account) AsUser(uid, gid uint32, f func() error) error {
 	return f()
 }
 
-// Enterable says whether we may enter a directory, before a command is run in it and before the shell is bothered: the shell's own cd decides.
-// The file system may never answer: see AskEnterable.
+// Enterable says whether we may enter a directory. It is called before a command runs in it and before the shell hears of it; the shell's
+// own cd decides. The file system may never answer: see runtime.AskEnterable.
 func Enterable(dir string) error {
 	st, err := os.Stat(dir)
 	if err == nil && !st.IsDir() {

@@ -10,15 +10,14 @@ import (
 	"trl/runtime/descriptor"
 )
 
-// Exec turns this process into program, with fds open. It returns only if that fails, and nothing has changed then. It is to
-// be called on the main thread: one that execs while it is another waits for the main one to end, takes its place, and in
-// between, a millisecond or more, /proc/PID/fd is empty for the shells, whose commands would not be read and whose reports
-// be lost.
+// Exec replaces this process's program, and keeps fds open. It returns only if that fails, and then nothing has changed. It must run on the
+// main thread: another thread that execs first waits for the main thread to end and then takes its place. Meanwhile, for a millisecond or
+// more, /proc/PID/fd is empty for the shells, so their commands would not be read and their reports would be lost.
 //
-// Our children are in the main thread's list afterwards, where before there were only orphans: tier "none" looks twice
-// from then on (Scope.MembersExcept).
+// Afterwards our children are in the main thread's list, where before there were only orphans. From then on tier "none" checks twice
+// (Scope.MembersExcept).
 func Exec(program string, argv, env []string, fds []int) error {
-	syscall.ForkLock.Lock() // a child would have fds, too
+	syscall.ForkLock.Lock() // a child forked meanwhile would inherit fds
 	defer syscall.ForkLock.Unlock()
 	err := descriptor.KeepOpen(fds, true)
 	switch {

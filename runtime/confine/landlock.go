@@ -12,32 +12,32 @@ import (
 	"trl/runtime/descriptor"
 )
 
-// --allow-write: Landlock. A session's processes may change what is below some directories, and nothing else, whoever they
-// are: the thread that starts them enters the session's rules before, which its children inherit and nobody can leave. What
-// may be read, and executed, is as before. No package does this: those that there are restrict a whole process.
+// --allow-write uses Landlock. A session's processes may change files below some directories and nothing else, whatever user they are. The
+// thread that starts them first enters the session's rules; children inherit the rules, and nobody can leave them. Reading and executing
+// stay as they are. Existing packages restrict a whole process, so we do not use one.
 
-// A LandlockRules is one session's rules.
+// LandlockRules are one session's rules.
 type LandlockRules struct {
-	Rules int // descriptor; -1: there are none
+	Rules int // descriptor; -1: no rules
 }
 
-// AllWrites is every right to change the file system that Landlock knows of in its third version (Linux 6.2): before that,
-// truncate(2) could not be held back, and a promise with such a hole is none.
+// AllWrites are all rights to change the file system in Landlock's third version (Linux 6.2). Earlier versions could not restrict
+// truncate(2), which would leave a hole.
 const (
 	AllWrites = unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_TRUNCATE |
 		unix.LANDLOCK_ACCESS_FS_REMOVE_DIR | unix.LANDLOCK_ACCESS_FS_REMOVE_FILE | unix.LANDLOCK_ACCESS_FS_REFER |
 		unix.LANDLOCK_ACCESS_FS_MAKE_CHAR | unix.LANDLOCK_ACCESS_FS_MAKE_DIR | unix.LANDLOCK_ACCESS_FS_MAKE_REG | unix.LANDLOCK_ACCESS_FS_MAKE_SOCK |
 		unix.LANDLOCK_ACCESS_FS_MAKE_FIFO | unix.LANDLOCK_ACCESS_FS_MAKE_BLOCK | unix.LANDLOCK_ACCESS_FS_MAKE_SYM
-	// No device: with one of its own making root would write to the disk below all directories.
+	// No device files: with one, root could write to the disk below every directory.
 	TreeWrites  = AllWrites &^ (unix.LANDLOCK_ACCESS_FS_MAKE_CHAR | unix.LANDLOCK_ACCESS_FS_MAKE_BLOCK)
 	FileWrites  = unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_TRUNCATE
 	landlockABI = 3
 )
 
-// AlwaysWritable is what every program expects to be able to write to, and where that changes nothing.
+// AlwaysWritable are files that programs expect to be writable, and that store nothing.
 var AlwaysWritable = []string{"/dev/null", "/dev/zero", "/dev/full", "/dev/tty", "/dev/ptmx", "/dev/pts"}
 
-// Landlock tells why it cannot be had; nil: it can.
+// Landlock returns nil if Landlock is available, otherwise why it is not.
 func Landlock() error {
 	abi, _, e := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
 	switch {
@@ -48,12 +48,12 @@ func Landlock() error {
 	case e != 0:
 		return fmt.Errorf("Landlock: %w", e)
 	case abi < landlockABI:
-		return fmt.Errorf("Landlock of this kernel is version %d and does not hold back truncation; %d does (Linux 6.2)", abi, landlockABI)
+		return fmt.Errorf("Landlock of this kernel is version %d and does not restrict truncation; %d does (Linux 6.2)", abi, landlockABI)
 	}
 	return nil
 }
 
-// OpenWritable opens the directories once, so that they stay the ones that were meant.
+// OpenWritable opens the directories once, so that a rename cannot exchange them.
 func OpenWritable(dirs []string) (fds []int, err error) {
 	for _, dir := range dirs {
 		fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -75,7 +75,7 @@ func (f LandlockRules) Allow(fd int, access uint64) error {
 	return nil
 }
 
-// Apply holds this thread to the rules; no_new_privs is set.
+// Apply restricts this thread to the rules. The thread must have no_new_privs.
 func (f LandlockRules) Apply() error {
 	if f.Rules < 0 {
 		return nil

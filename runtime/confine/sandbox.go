@@ -22,44 +22,44 @@ import (
 	"trl/runtime/procfs"
 )
 
-// --sandbox bwrap: all of trl, keeper, gateway and sessions, in mount, PID and IPC namespaces of its own, which bubblewrap
-// makes. One for all, and not one for each session: bwrap forks, so a shell below it would be no child of the keeper's, and
-// not be there to be waited for, restored or handed on. Three processes stand in a row: ours that was started, which passes
-// signals on and ends as the last one does; bwrap, which waits; and the keeper, which is the first in its PID namespace, so
-// that with it, or with one of the other two, the kernel ends all that is in there.
+// --sandbox bwrap runs all of trl, that is keeper, gateway and sessions, in mount, PID and IPC namespaces of its own, which bubblewrap
+// makes. There is one sandbox for everything and not one for each session, because bwrap forks: a shell below it would not be the keeper's
+// child and could not be waited for, restored or handed over. There are three processes in a row: the one that was started, which passes
+// signals on and exits with the code of the last one; bwrap, which waits; and the keeper, which is the first process in the PID namespace.
+// When one of them ends, the kernel ends everything in the sandbox.
 
-// A Sandbox is what of the file system is let through.
+// Sandbox says which parts of the file system are visible or writable.
 type Sandbox struct {
-	Read  []string // files, with what is beside them, and directories: to be seen wherever they are
-	Write []string // directories to be changed
+	Read  []string // files and directories that stay visible; of a file also its directory
+	Write []string // directories that are writable
 }
 
-// SandboxOwn are directories that a sandbox has of its own, empty at first. /run is full of sockets of those who do
-// things for others (docker, D-Bus, systemd), which a mount that cannot be written to does not keep from being talked to.
+// SandboxOwn are directories that a sandbox has for itself, empty at first. /run contains sockets of powerful services (docker, D-Bus,
+// systemd), and a read-only mount would not prevent connections to them.
 var SandboxOwn = []string{"/run", "/tmp"}
 
-// sandboxCapabilities is what root has in there: a container's usual ones, and what the keeper needs of processes of other users. Not
-// among them is what undoes mounts (SYS_ADMIN), opens files of the disk below them (DAC_READ_SEARCH: open_by_handle_at), or
-// reaches the kernel.
+// sandboxCapabilities are the capabilities of root in the sandbox: the usual ones of a container, and what the keeper needs for processes
+// of other users. It has none that undoes mounts (SYS_ADMIN), opens files below them (DAC_READ_SEARCH: open_by_handle_at), or reaches the
+// kernel.
 const sandboxCapabilities uint64 = 1<<unix.CAP_AUDIT_WRITE | 1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_FOWNER | 1<<unix.CAP_FSETID |
 	1<<unix.CAP_KILL | 1<<unix.CAP_NET_BIND_SERVICE | 1<<unix.CAP_NET_RAW | 1<<unix.CAP_SETFCAP | 1<<unix.CAP_SETGID |
 	1<<unix.CAP_SETPCAP | 1<<unix.CAP_SETUID | 1<<unix.CAP_SYS_CHROOT | 1<<unix.CAP_SYS_PTRACE | 1<<unix.CAP_SYS_RESOURCE
 
-// sandboxReadyFD is open from Run to EnterSandbox, and whoever is outside waits for its end before he passes a signal on: the
-// first process of a PID namespace gets only those that it has handlers for, and before it is trl it is bwrap.
+// sandboxReadyFD is open from Run to EnterSandbox. The process outside waits for its close before it passes a signal on, because the first
+// process of a PID namespace gets only the signals that it handles, and before it becomes trl it is bwrap.
 const sandboxReadyFD = 4
 
-// EnterSandbox is called by the process that Run started, before anything else.
+// EnterSandbox must be the first call of the process that Run starts.
 func EnterSandbox() error {
 	if err := dropCapabilities(); err != nil {
 		return err
 	}
-	return os.NewSyscallError("close", unix.Close(sandboxReadyFD)) // Go's handlers are in place
+	return os.NewSyscallError("close", unix.Close(sandboxReadyFD)) // Go's signal handlers are installed
 }
 
-// dropCapabilities takes from root, and all that he starts, what undoes the sandbox. bwrap cannot, since root's capabilities come back
-// with each exec (--cap-drop leaves the bounding set alone). They are a thread's, so it ends in an exec of this program, with
-// which the thread is the only one: it returns if there is nothing to take, or if that fails.
+// dropCapabilities removes from root, and from everything that it starts, the capabilities that undo the sandbox. bwrap cannot do it,
+// because root's capabilities come back with each exec (--cap-drop leaves the bounding set alone). Capabilities belong to a thread, so
+// dropCapabilities execs this program again, which leaves only this thread. It returns if there is nothing to remove, or on an error.
 func dropCapabilities() error {
 	if os.Geteuid() != 0 {
 		return nil
@@ -69,7 +69,7 @@ func dropCapabilities() error {
 	taken := false
 	for c := range uintptr(64) {
 		if has, err := unix.PrctlRetInt(unix.PR_CAPBSET_READ, c, 0, 0, 0); err != nil || has == 0 || sandboxCapabilities>>c&1 != 0 {
-			continue // an error: the kernel has no such one
+			continue // an error: the kernel does not know this capability
 		}
 		if err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0); err != nil {
 			return os.NewSyscallError("prctl", err)
@@ -84,28 +84,28 @@ func dropCapabilities() error {
 	if err := unix.Capget(&header, &data[0]); err != nil {
 		return os.NewSyscallError("capget", err)
 	}
-	data[0].Inheritable, data[1].Inheritable = 0, 0 // would come back, too
+	data[0].Inheritable, data[1].Inheritable = 0, 0 // inheritable ones would also come back
 	if err := unix.Capset(&header, &data[0]); err != nil {
 		return os.NewSyscallError("capset", err)
 	}
 	return Exec("/proc/self/exe", os.Args, os.Environ(), []int{sandboxReadyFD})
 }
 
-// Args are bwrap's. What comes later is mounted above what came before.
+// Args are bwrap's arguments. A later mount is above an earlier one.
 func (s Sandbox) Args() (args []string, err error) {
 	args = []string{
 		"--die-with-parent", "--unshare-pid", "--as-pid-1", "--unshare-ipc",
 		"--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--perms", "1777", "--tmpfs", "/dev/shm",
 		"--perms", "0755", "--tmpfs", "/run", "--perms", "1777", "--tmpfs", "/tmp",
 	}
-	if os.Geteuid() == 0 { // whose files they are; bwrap takes /proc/sys for read-only, since its directories are
+	if os.Geteuid() == 0 { // root owns these files; bwrap expects /proc/sys to be read-only, because its directories are
 		for _, name := range []string{"bus", "fs", "irq", "sys", "sysrq-trigger"} {
 			args = append(args, "--ro-bind-try", "/proc/"+name, "/proc/"+name)
 		}
 	}
 	mount := func(how, place string) {
 		for _, own := range SandboxOwn {
-			for i := len(own); strings.HasPrefix(place, own+"/"); { // what bwrap makes on the way only its own user may pass
+			for i := len(own); strings.HasPrefix(place, own+"/"); { // only bwrap's user may pass directories that bwrap makes by itself, so they are made here
 				next := strings.IndexByte(place[i+1:], '/')
 				if next < 0 {
 					break
@@ -119,7 +119,7 @@ func (s Sandbox) Args() (args []string, err error) {
 	for _, dir := range cgroupsOfOurs() {
 		mount("--bind", dir)
 	}
-	for _, path := range append([]string{"/etc/resolv.conf"}, s.Read...) { // a link into /run in many places
+	for _, path := range append([]string{"/etc/resolv.conf"}, s.Read...) { // in many places it is a link into /run
 		for _, place := range visiblePaths(path) {
 			mount("--ro-bind", place)
 		}
@@ -135,13 +135,13 @@ func (s Sandbox) Args() (args []string, err error) {
 	return args, nil
 }
 
-// visiblePaths are the places that must be shown for a path to lead where it does: its directory, for what is replaced by another
-// file of that name, and the one that it links to. What is nowhere, whoever wants it complains of.
+// visiblePaths are the places that must be visible so that path leads where it does outside: its directory, because another file may
+// replace it, and the target of a link. A missing path has none; its user will report it.
 func visiblePaths(path string) (places []string) {
 	add := func(dir, file string) {
 		for _, own := range SandboxOwn {
 			if dir == own && file != "" {
-				places = append(places, file) // alone: the rest is what the sandbox is to hide
+				places = append(places, file) // only the file, because the sandbox must hide the rest
 			} else if strings.HasPrefix(dir, own+"/") {
 				places = append(places, dir)
 			}
@@ -169,7 +169,7 @@ func visiblePaths(path string) (places []string) {
 // cgroupsOfOurs are the directories of our own cgroup in every hierarchy that we use, for tier cgroup and limits.
 func cgroupsOfOurs() (dirs []string) {
 	if dir, _, err := cgroup.Own(); err == nil {
-		if cgroup.LeafName.MatchString(filepath.Base(dir)) { // as in OpenCgroupRoot
+		if cgroup.LeafName.MatchString(filepath.Base(dir)) { // as in cgroup.OpenRoot
 			dir = filepath.Dir(dir)
 		}
 		dirs = append(dirs, dir)
@@ -193,8 +193,8 @@ func BwrapPath() (string, error) {
 	return path, nil
 }
 
-// Run runs this program again, with the same arguments, in the sandbox, and returns its exit code. mark is a variable that
-// it finds in its environment. An error: it did not get so far, and bwrap has said why on stderr.
+// Run runs this program again, with the same arguments, in the sandbox, and returns its exit code. mark is an additional environment
+// variable. An error means that the program did not start; bwrap has printed the reason on stderr.
 func (s Sandbox) Run(mark string) (code int, err error) {
 	bwrap, err := BwrapPath()
 	if err != nil {
@@ -223,13 +223,13 @@ func (s Sandbox) Run(mark string) (code int, err error) {
 	args = append(args, "--json-status-fd", "3", "--", program)
 	cmd := exec.Command(bwrap, append(args, os.Args[1:]...)...)
 	cmd.Env = append(os.Environ(), mark)
-	cmd.ExtraFiles = []*os.File{w, entering} // 3, sandboxed
+	cmd.ExtraFiles = []*os.File{w, entering} // 3, sandboxReadyFD
 	status := bwrapStatus{lines: bufio.NewReader(r)}
-	var inner *os.Process // owned by the calls below, one after the other
+	var inner *os.Process // used only by the calls below, one after the other
 	ws, err := runAndPassSignals(cmd, func(sig os.Signal) {
 		if inner == nil {
 			inner = status.process()
-			_, _ = entered.Read(make([]byte, 1)) // the end
+			_, _ = entered.Read(make([]byte, 1)) // returns when it is closed
 		}
 		if inner != nil {
 			_ = inner.Signal(sig)
@@ -241,17 +241,17 @@ func (s Sandbox) Run(mark string) (code int, err error) {
 	if code, ok := status.exitCode(); ok {
 		return code, nil
 	}
-	if ws.Signaled() { // somebody has killed it, and so all of it
+	if ws.Signaled() { // bwrap was killed, and with it everything in the sandbox
 		return exitCode(ws), nil
 	}
 	return 0, ExplainNamespaces(fmt.Errorf("bwrap: exit status %d", ws.ExitStatus()))
 }
 
-// bwrapStatus is what bwrap tells (--json-status-fd): {"child-pid": N, …} when it has forked, as we see the number, and
-// {"exit-code": N} if it came to the exec and that has ended.
+// bwrapStatus reads bwrap's messages (--json-status-fd): {"child-pid": N, …} after its fork, in our PID namespace, and {"exit-code": N}
+// after the end of the program, if it was started.
 type bwrapStatus struct{ lines *bufio.Reader }
 
-// process is the first in the sandbox, pinned; nil: there is none.
+// process returns the first process in the sandbox, with a pidfd; nil: there is none.
 func (s bwrapStatus) process() *os.Process {
 	v, err := s.next()
 	if err != nil || v.Pid == 0 {
@@ -287,18 +287,18 @@ func (s bwrapStatus) next() (v struct {
 	return v, json.Unmarshal(line, &v)
 }
 
-// runAndPassSignals runs cmd, closes its ExtraFiles here once it has started, and returns how it ended. Until then it calls pass
-// with each signal that asks this process to end, or tells it something. cmd gets a process group of its own, so that a
-// terminal's Ctrl-C does not reach it a second time.
+// runAndPassSignals runs cmd, closes its ExtraFiles here after the start, and returns how it ended. Until then it calls pass with each
+// signal that asks this process to end or to do something. cmd gets a process group of its own, so that a terminal's Ctrl-C does not reach
+// it twice.
 func runAndPassSignals(cmd *exec.Cmd, pass func(os.Signal)) (ws syscall.WaitStatus, err error) {
 	signals := make(chan os.Signal, 8)
 	for _, sig := range []os.Signal{unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGUSR1, unix.SIGUSR2} {
-		if !signal.Ignored(sig) { // Go never says so of SIGUSR1, by which `trl upgrade` asks
+		if !signal.Ignored(sig) { // Go never reports SIGUSR1 as ignored; `trl upgrade` sends it
 			signal.Notify(signals, sig)
 		}
 	}
 	defer signal.Stop(signals)
-	goruntime.LockOSThread() // Pdeathsig is about the end of the thread
+	goruntime.LockOSThread() // Pdeathsig fires at the end of the thread
 	defer goruntime.UnlockOSThread()
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	if cmd.SysProcAttr == nil {
@@ -314,7 +314,7 @@ func runAndPassSignals(cmd *exec.Cmd, pass func(os.Signal)) (ws syscall.WaitStat
 		return ws, err
 	}
 	ended, passed := make(chan struct{}), make(chan struct{})
-	go func() { // until the program has ended; waited for below
+	go func() { // ends with the program; waited for below
 		defer close(passed)
 		for {
 			select {
@@ -343,7 +343,7 @@ func exitCode(ws syscall.WaitStatus) int {
 	return ws.ExitStatus()
 }
 
-// ExplainNamespaces names the switch that forbids user namespaces, where one does.
+// ExplainNamespaces adds to err the sysctl that forbids user namespaces, if there is one.
 func ExplainNamespaces(err error) error {
 	for _, s := range []struct{ file, off, name string }{
 		{"/proc/sys/kernel/unprivileged_userns_clone", "0", "kernel.unprivileged_userns_clone"},
@@ -357,5 +357,5 @@ func ExplainNamespaces(err error) error {
 	return err
 }
 
-// SandboxTimeout bounds the try: it takes some ten milliseconds.
+// SandboxTimeout bounds a trial of the sandbox, which takes some ten milliseconds.
 const SandboxTimeout = 10 * time.Second

@@ -9,24 +9,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Sessions are our children and, by default, of our user, so the kernel would let a session's `kill -9 $PPID` end us, and
-// every session with us. A seccomp filter refuses that: EPERM for every signal to our pid or our process group that could
-// end us, stop us or ask something of us. Whoever is forked by us inherits it, the gateway included, and an exec in place
-// keeps it.
+// Sessions are our children and by default run as our user. The kernel would therefore let a session's `kill -9 $PPID` end us, and every
+// session with us. A seccomp filter refuses that: it returns EPERM for every signal to our pid or our process group that could end us, stop
+// us or ask us for something. Every process that we fork inherits the filter, also the gateway, and an exec in place keeps it.
 //
-// The filter sees numbers, not processes. In a PID namespace that a session makes, another process may have our number, and
-// cannot be sent these signals either. `kill -9 -1`, pidfds and ptrace are let through: who uses those means it.
+// The filter sees numbers, not processes. In a PID namespace that a session makes, another process may have our number and then cannot get
+// these signals either. The filter allows `kill -9 -1`, pidfds and ptrace, which nobody uses by accident.
 
-// harmless are the signals that do nothing to us; bit n is signal n, and 0 only asks whether we are there. Beyond 31 there
-// are some that end a Go program.
+// harmless are the signals that do nothing to us. Bit n is signal n; signal 0 only asks whether we exist. Some signals above 31 end a Go
+// program.
 const harmless uint32 = 1 | 1<<unix.SIGPIPE | 1<<unix.SIGALRM | 1<<unix.SIGCHLD | 1<<unix.SIGCONT | 1<<unix.SIGURG | 1<<unix.SIGWINCH |
 	1<<unix.SIGIO | 1<<unix.SIGXCPU | 1<<unix.SIGXFSZ | 1<<unix.SIGVTALRM | 1<<unix.SIGPROF | 1<<unix.SIGPWR
 
-var signalFilterInstalled atomic.Bool // this whole process has the filter, and so has whoever it forks
+var signalFilterInstalled atomic.Bool // the whole process has the filter, and so has every process that it forks
 
-// InstallSignalFilter puts the filter on this process. The kernel takes one from who has CAP_SYS_ADMIN, or can gain no privileges
-// (no_new_privs); the error says that it did not. Where already, an earlier program of this process has done so. Before the
-// first child.
+// InstallSignalFilter installs the filter in this process, before its first child. The kernel accepts a filter only with CAP_SYS_ADMIN or
+// no_new_privs; otherwise InstallSignalFilter returns an error. already: an earlier program of this process has installed it.
 func InstallSignalFilter(already bool) error {
 	if !already {
 		if err := refuseSignals(unix.SECCOMP_FILTER_FLAG_TSYNC); err != nil {
@@ -37,18 +35,18 @@ func InstallSignalFilter(already bool) error {
 	return nil
 }
 
-// FilterSignalsOfThread puts the filter on this thread alone, and on whoever it forks, where the process has none.
+// FilterSignalsOfThread installs the filter in this thread and in the processes that it forks, unless the process has it.
 func FilterSignalsOfThread() {
 	if !signalFilterInstalled.Load() {
-		_ = refuseSignals(0) // without it a session can do what it could before
+		_ = refuseSignals(0) // on an error sessions can do what they could before
 	}
 }
 
-// refuseSignals adds the filter to this thread, or with TSYNC to all.
+// refuseSignals adds the filter to this thread, or with TSYNC to all threads.
 func refuseSignals(flags uintptr) error {
 	filter := signalFilter(uint32(os.Getpid()), uint32(unix.Getpgrp()))
 	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
-	// SPEC_ALLOW: without it older kernels turn mitigations on that cost sessions some of their speed.
+	// SPEC_ALLOW: without it older kernels enable mitigations that make sessions slower.
 	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, flags|unix.SECCOMP_FILTER_FLAG_SPEC_ALLOW, uintptr(unsafe.Pointer(&program)))
 	goruntime.KeepAlive(filter)
 	if errno != 0 {
@@ -57,12 +55,12 @@ func refuseSignals(flags uintptr) error {
 	return nil
 }
 
-// signalFilter is the filter's program. System calls of other architectures (32 bits) are let through. For all calls but the
-// five that send signals the answer depends on the number alone, so the kernel keeps it and does not run the program.
+// signalFilter is the filter's program. It allows system calls of other architectures (32 bits). For every call but the five that send
+// signals, the answer depends only on the number, so the kernel caches it and does not run the program.
 func signalFilter(pid, pgrp uint32) []unix.SockFilter {
 	const (
 		number, arch = 0, 4
-		argument     = 16 // and 8 bytes for each; the lower half comes first on both architectures
+		argument     = 16 // each argument has 8 bytes; the lower half comes first on both architectures
 
 		load  = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS
 		equal = unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K
@@ -81,7 +79,7 @@ func signalFilter(pid, pgrp uint32) []unix.SockFilter {
 		7:  {Code: equal, K: unix.SYS_RT_TGSIGQUEUEINFO, Jt: to(7, 10), Jf: to(7, allow)},
 		8:  {Code: load, K: argument + 8}, // the signal is the second argument
 		9:  {Code: unix.BPF_JMP | unix.BPF_JA, K: 1},
-		10: {Code: load, K: argument + 2*8}, // or the third
+		10: {Code: load, K: argument + 2*8}, // or the third one
 		11: {Code: unix.BPF_JMP | unix.BPF_JGT | unix.BPF_K, K: 31, Jt: to(11, 16)},
 		12: {Code: unix.BPF_MISC | unix.BPF_TAX},
 		13: {Code: unix.BPF_LD | unix.BPF_IMM, K: 1},

@@ -1,4 +1,4 @@
-// Package dialect holds what differs between bash, dash, ash and zsh, as text: how each is started, the scripts that it reads, and the
+// Package dialect has the differences between bash, dash, ash and zsh, as text: how each is started, the scripts that it reads, and the
 // lines that it is sent. Its functions are pure.
 package dialect
 
@@ -13,40 +13,40 @@ import (
 	"time"
 )
 
-// Dialect is what differs between the shells: how a shell is started, which text it reads first, how a busy shell is brought back to
+// Dialect has the differences between the shells: how a shell is started, which text it reads first, how a busy shell is brought back to
 // its script channel, and how its state is written and read.
 type Dialect struct {
 	Name string
-	// Args follow argv[0]. bash's last one is the script channel, descriptor 3: as a script argument it gives no prompts, and
-	// the shell moves it where the user's `exec 3>&-` does not reach. Interactive, so that errors return to it.
-	// ash has -I (ignoreeof), since it takes a SIGINT while it reads its stdin for the end of that.
+	// Args follow argv[0]. bash's last argument is the script channel, descriptor 3. As a script argument it causes no prompts, and the
+	// shell moves it where the user's `exec 3>&-` does not reach it. The shells are interactive, so that errors return to the channel. ash
+	// has -I (ignoreeof), because it takes a SIGINT during a read from stdin for the end of stdin.
 	Args []string
 	Boot string
-	// PacketChannel: the channel is a packet pipe, since these shells read blocks and drop the whole block on an error.
+	// PacketChannel: the channel is a packet pipe, because these shells read in blocks and drop the whole block on an error.
 	PacketChannel bool
-	// Stdin of a command that is given none, where the shell's own is the script channel. zsh does not survive SIGINT when
-	// the channel is a script argument; dash and ash name such an argument in $0 and in each message.
+	// Stdin is the stdin of commands without input, if the shell's own stdin is the script channel. zsh does not survive SIGINT if the
+	// channel is a script argument; dash and ash show such an argument in $0 and in every message.
 	Stdin       string
 	AbortSignal syscall.Signal
-	// traps: text may set a trap for abort, which such a shell would run, and then go on with its list; trapped: a snapshot
-	// has one, nil for bash, whose snapshot always has ours.
+	// SetsTrap finds texts that may set a trap for the abort signal; the shell would run that trap and then go on with its list.
+	// SnapshotHasTrap finds such a trap in a snapshot; nil for bash, whose snapshot always has ours.
 	SetsTrap, SnapshotHasTrap *regexp.Regexp
 
-	Source         string // reads a script, whatever the user redefined
-	ReportCall     string // the call that reports, likewise
-	ResendCall     string // the call that repeats a report which was dropped
-	LastReportCall string // the call that tells what was reported last
-	// KeepStatus follows each of these calls where they return the status of the last command: neither errexit nor ERR sees that.
+	Source         string // reads a script, whatever the user has redefined
+	ReportCall     string // the call that reports, whatever the user has redefined
+	ResendCall     string // the call that repeats a dropped report
+	LastReportCall string // the call that repeats the last report
+	// KeepStatus follows each of these calls if they return the status of the last command, so that neither errexit nor ERR sees it.
 	KeepStatus string
-	// Quoted: a command's text is given as `\eval 'TEXT'`, which dot reads. Else eval reads it from its file.
+	// Quoted: a command's text is given as `\eval 'TEXT'`, which dot reads. Otherwise eval reads the text from its file.
 	Quoted bool
-	// InitVars sets our variables in a shell that has read a state, with the values that they had in another shell.
+	// InitVars sets our variables in a shell that has read a snapshot, which has their values from another shell.
 	InitVars string
-	// HidesTraps: once a session may have traps that would run for our own lines, its lines put them away.
+	// HidesTraps: once a session may have traps that would run for our own lines, our lines disable them.
 	HidesTraps bool
-	// ListsFunctions: a snapshot has the functions, and a fresh shell reads it back as it is.
+	// ListsFunctions: a snapshot has the functions, and a fresh shell can read it unchanged.
 	ListsFunctions bool
-	// SnapshotCost is about what one of a plain shell costs it.
+	// SnapshotCost is about the time that a snapshot of a plain shell takes.
 	SnapshotCost time.Duration
 }
 
@@ -59,15 +59,15 @@ var (
 	bootZsh string
 )
 
-// dashDot: a syntax error in a special builtin would end the shell, but for `command`, whose one weakness, a user's
-// function of that name, the last report has removed.
+// dashDot uses `command`, because a syntax error in a special builtin would end the shell. A user's function called `command` would break
+// it, but the last report has removed such a function.
 const dashDot = `\command .`
 
-// ashDot: under `command` an error in a subshell (`(: ${x?})`) comes back out of it in busybox, and the copy reports the
-// end of a command that still runs. Its bare dot, special as it is, does not end the shell.
+// ashDot is the bare dot. Under busybox's `command` an error in a subshell (`(: ${x?})`) returns from the command in the copy of the shell,
+// and the copy reports the end of a command that still runs. The bare dot, although special, does not end this shell.
 const ashDot = `\.`
 
-// The words of a command, its signals named in any case, as dash takes them. A number is one only where the trap's own
+// These patterns find trap commands. Signal names may have any case, as dash accepts. A number counts only where the arguments of the trap
 // command may still go on.
 var (
 	trapsINT   = regexp.MustCompile(`(?i)\btrap\b(?s:.*)\b(sig)?int\b|\btrap\b\s*('[^']*'|"[^"]*")?([^\n;]|\\\n)*\s2\b|TRAPINT`)
@@ -87,7 +87,7 @@ var Dialects = map[string]*Dialect{
 		Args: []string{"-f", "-i", "+m", "-s"}},
 }
 
-// ErrNoAdapter: the file is not a shell that trl knows how to drive.
+// ErrNoAdapter says that the file is not a shell that trl can drive.
 type ErrNoAdapter struct{ Path string }
 
 func (e *ErrNoAdapter) Error() string {
@@ -114,8 +114,8 @@ func Of(path string) (*Dialect, []string, error) {
 	return nil, nil, &ErrNoAdapter{Path: path}
 }
 
-// FileText is what a file with a command's text holds. The redirections of a text that is evaluated in there belong to that: a shell traces
-// the eval to the standard error of before.
+// FileText is the content of a file with a command's text. The redirections of an evaluated text are in it, because a shell traces the eval
+// to the previous standard error.
 func (k *Dialect) FileText(text, redirections string) string {
 	if k.Quoted {
 		return `\eval ` + Quote(text) + redirections + "\n"
@@ -123,18 +123,18 @@ func (k *Dialect) FileText(text, redirections string) string {
 	return text
 }
 
-// RunLine is what runs the text in a file, whose path the shell expands between double quotes.
+// RunLine runs the text in a file. The shell expands path between double quotes.
 func (k *Dialect) RunLine(path string) string {
 	switch {
 	case k.Quoted:
 		return k.Source + ` "` + path + `"`
-	case k.Name == "bash": // whose messages count the lines of the channel else
+	case k.Name == "bash": // otherwise its messages would count the lines of the channel
 		return `\builtin eval "${-:$((LINENO=1,0)):0}$(<"` + path + `")"`
 	}
 	return `\builtin eval "$(<"` + path + `")"`
 }
 
-// AppendBegin adds what a line begins with whose text is in the file of that number, and AppendText what runs that text. See
+// AppendBegin appends the beginning of a line whose text is in the file with that number, and AppendText what runs that text. See
 // boot/bash.sh.
 func (k *Dialect) AppendBegin(b []byte, file int) []byte {
 	if k.Name == "bash" {
@@ -150,7 +150,7 @@ func (k *Dialect) AppendText(b []byte, file int) []byte {
 	return append(b, k.RunLine("$__trl_p/"+strconv.Itoa(file))...)
 }
 
-// refuseReadonly returns lines that end a script with a complaint when the session has made a variable read-only.
+// refuseReadonly returns lines that end a script with a complaint if the session has made a variable read-only.
 func (k *Dialect) refuseReadonly(name, complaints string) string {
 	var test, message string
 	code := 1
@@ -178,8 +178,8 @@ func MayTrap(text string) bool {
 	return false
 }
 
-// Call is a builtin's name, whatever functions and aliases the user has. A POSIX shell's special builtins have no functions of
-// their name.
+// Call is a builtin's name, whatever functions and aliases the user has. In POSIX shells a function cannot have the name of a special
+// builtin.
 func (k *Dialect) Call(name string) string {
 	if k.ListsFunctions {
 		return `\builtin ` + name
@@ -191,5 +191,5 @@ func (k *Dialect) Call(name string) string {
 	return `\` + name
 }
 
-// Quote makes one shell word of any text without NUL.
+// Quote turns any text without NUL into one shell word.
 func Quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }

@@ -2,8 +2,8 @@ package dialect
 
 import _ "embed"
 
-// The marks of a terminal's shell: escape sequences around the prompt, the command line and the output. Each script prints them from the
-// shell's own hooks and has the word @N@ where the terminal's nonce goes.
+// The marks of a terminal's shell are escape sequences around the prompt, the command line and the output. Each script prints them from the
+// shell's own hooks and has the word @N@ in place of the terminal's nonce.
 var (
 	//go:embed boot/marks.bash
 	MarksBash string

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// ListedScript makes one of what bash.sh and zsh.sh write: what puts the traps back comes last, past the reach of the user's
-// functions and aliases, and where a trap for DEBUG has nothing more to run for.
+// ListedScript makes a script of what bash.sh and zsh.sh write. The lines that restore the traps come last, where the user's functions and
+// aliases cannot affect them, and where a DEBUG trap has no more lines to run for.
 func ListedScript(raw []byte) []byte {
 	traps, rest, found := bytes.Cut(raw, []byte(EndMark+" state\n"))
 	if !found {
@@ -22,12 +22,12 @@ func ListedScript(raw []byte) []byte {
 	return o
 }
 
-// UnsetSpawnEnv are lines that take away what a fresh shell has from its spawn: what of it still is, the state says.
+// UnsetSpawnEnv returns lines that unset the variables that a fresh shell got at its spawn. The snapshot sets those that still exist.
 func UnsetSpawnEnv(k *Dialect, env []string) []byte {
 	var b []byte
 	for _, kv := range env {
 		name, _, _ := strings.Cut(kv, "=")
-		if k.Name == "zsh" { // an unset special parameter is none any more
+		if k.Name == "zsh" { // after an unset, a special parameter is no longer special
 			b = fmt.Appendf(b, "[[ ${parameters[%s]} == *-special* ]] || ", name)
 		}
 		b = fmt.Appendf(b, "%s -v %s\n", k.Call("unset"), name)
@@ -35,8 +35,8 @@ func UnsetSpawnEnv(k *Dialect, env []string) []byte {
 	return b
 }
 
-// PosixScript makes a script of the sections that posix.sh writes. What a shell prints reads back as it is but for
-// aliases, which dash and ash print without the word, and options that belong to how trl runs the shell.
+// PosixScript makes a script of the sections that posix.sh writes. A shell can read what it prints, except for aliases, which dash and ash
+// print without the word alias, and options that belong to how trl runs the shell.
 func PosixScript(raw []byte) []byte {
 	sections := map[string]string{}
 	name := "variables"
@@ -49,7 +49,7 @@ func PosixScript(raw []byte) []byte {
 	}
 	var o bytes.Buffer
 	before := "unset -v OLDPWD"
-	for _, v := range entries(sections["variables"]) { // assigning what is read-only would end the script
+	for _, v := range entries(sections["variables"]) { // assigning to a read-only variable would end the script
 		switch n, _, _ := strings.Cut(v, "="); n {
 		case "__trl_p", "__trl_c", "__trl_x", "PPID", "_", "LINENO":
 		default:
@@ -78,13 +78,13 @@ func PosixScript(raw []byte) []byte {
 			o.WriteString(r + "\n")
 		}
 	}
-	for _, a := range entries(sections["alias"]) { // last: an alias changes how what follows it reads
+	for _, a := range entries(sections["alias"]) { // last, because an alias changes how the following lines are read
 		o.WriteString(`\alias ` + strings.TrimPrefix(a, "alias ") + "\n")
 	}
 	return o.Bytes()
 }
 
-// entries splits a listing at the line ends that are outside of quotes.
+// entries splits a listing at line ends outside of quotes.
 func entries(s string) []string {
 	var out []string
 	var q byte
@@ -109,23 +109,23 @@ func entries(s string) []string {
 	return out
 }
 
-// WithEnvAndDir returns scripts to read before and after a command that has variables or a directory of its own: the first
-// remembers what was, the second puts it back, and does nothing when it is read once more: a gateway may have died
-// after it had asked for it. The first one's status is not 0 where a variable is read-only or the directory cannot be entered,
-// and complaints says so; the command is not run then. All else that these scripts have to say is not for the command's client.
+// WithEnvAndDir returns scripts to read before and after a command that has its own variables or directory. The first saves the old values.
+// The second restores them, and does nothing when it is read again, because a gateway may have died after it asked for it. If a variable is
+// read-only or the directory cannot be entered, the first one's status is not 0, complaints has the reason, and the command must not run.
+// The command's client sees no other output of these scripts.
 func WithEnvAndDir(k *Dialect, env map[string]*string, dir, complaints string) (before, after string) {
 	var b, a strings.Builder
 	names := slices.Sorted(maps.Keys(env))
-	for _, n := range names { // none is changed before each is known to be one that can be
+	for _, n := range names { // change nothing before each is known to be changeable
 		b.WriteString(k.refuseReadonly(n, complaints))
 	}
 	for _, n := range names {
 		switch k.Name {
-		case "bash": // which prints a variable with its attributes; the new one is a plain string, and of a nameref not the target
+		case "bash": // declare -p prints the attributes; the new variable is a plain string, and a nameref itself is unset, not its target
 			fmt.Fprintf(&b, "__trl_o_%[1]s=$(builtin declare -p %[1]s 2>/dev/null) || builtin :\n", n)
 			fmt.Fprintf(&b, "builtin unset -n %[1]s; builtin unset -v %[1]s\n", n)
 			fmt.Fprintf(&a, "if [[ -v __trl_o_%[1]s ]]; then builtin unset -v %[1]s; builtin eval \"$__trl_o_%[1]s\"; builtin unset -v __trl_o_%[1]s; fi\n", n)
-		case "zsh": // likewise; one that zsh makes special is not any more when it is unset
+		case "zsh": // the same; but an unset would make a special variable of zsh ordinary
 			fmt.Fprintf(&b, "__trl_o_%[1]s=$(builtin typeset -p %[1]s 2>/dev/null) || builtin :\n", n)
 			fmt.Fprintf(&b, "[[ ${parameters[%[1]s]-} == *-special* ]] || builtin unset -v %[1]s\n", n)
 			fmt.Fprintf(&a, "if [[ -v __trl_o_%[1]s ]]; then [[ ${parameters[%[1]s]-} == *-special* ]] || builtin unset -v %[1]s; builtin eval \"$__trl_o_%[1]s\"; builtin unset -v __trl_o_%[1]s; fi\n", n)
@@ -137,11 +137,11 @@ func WithEnvAndDir(k *Dialect, env map[string]*string, dir, complaints string) (
 	}
 	b.WriteString(EnvScript(k, env))
 	if dir != "" {
-		// Before env's, which may have a PWD. The way back is the shell's own, with its links; trl looks where it led.
+		// Before env's variables, which may contain PWD. The way back uses the shell's own path, with its links; trl checks where it led.
 		back := "__trl_d=${PWD-}; case ${OLDPWD+x} in x) __trl_w=$OLDPWD ;; esac\n"
 		cd, unset := k.Call("cd"), k.Call("unset")
 		fmt.Fprintf(&a, "case ${__trl_d+x} in x) ")
-		if k.Name == "zsh" { // whose `cd -` does not ask the variable
+		if k.Name == "zsh" { // zsh's `cd -` does not use the variable
 			fmt.Fprintf(&a, "%s -- \"$__trl_w\" >/dev/null\n", cd)
 		}
 		fmt.Fprintf(&a, "%s -- \"$__trl_d\" >/dev/null\n%s -v OLDPWD\ncase ${__trl_w+x} in x) OLDPWD=$__trl_w ;; esac\n%[2]s -v __trl_d __trl_w ;; esac\n", cd, unset)
@@ -162,16 +162,16 @@ func EnvScript(k *Dialect, env map[string]*string) string {
 	return b.String()
 }
 
-// CdLine goes to a directory.
+// CdLine changes to a directory.
 func CdLine(k *Dialect, dir string) string { return k.Call("cd") + " -- " + Quote(dir) + " >/dev/null" }
 
-// CdBack returns a line that goes to dir from where the state's own cd has led: PWD may be a variable that the user has set, or
-// the directory of an earlier command.
+// CdBack returns a line that changes to dir from where the snapshot's own cd has led: PWD may be a variable that the user has set, or the
+// directory of an earlier command.
 func CdBack(k *Dialect, dir string) string {
 	cd, test := k.Call("cd")+" -P --", k.Call("test")
 	switch k.Name {
 	case "zsh":
-		cd = k.Call("cd") + " -q -P --" // runs no hooks of the user's
+		cd = k.Call("cd") + " -q -P --" // runs none of the user's hooks
 	case "dash", "ash":
 		test = `\command test`
 	}
@@ -179,7 +179,7 @@ func CdBack(k *Dialect, dir string) string {
 	return fmt.Sprintf("{ %s . -ef %s || %s %s; } >/dev/null 2>&1 || { %s 'trl: cannot enter %%s\n' %s >&2; %s 1; }\n", test, dir, cd, dir, k.Call("printf"), dir, k.Call("exit"))
 }
 
-// ScriptArgs are the arguments that make the shell at path run a script and nothing else.
+// ScriptArgs are the arguments that make the shell at path run only a script.
 func ScriptArgs(path, script string) ([]string, error) {
 	k, argv, err := Of(path)
 	if err != nil {
@@ -195,6 +195,6 @@ func ScriptArgs(path, script string) ([]string, error) {
 	return append(argv, "-c", script, name), nil
 }
 
-// EndMark ends a snapshot; in a POSIX one it also begins each section. No value that a shell prints can hold it by
-// chance, and what a user makes of it on purpose is the user's own state.
+// EndMark ends a snapshot; in a POSIX snapshot it also begins each section. No value contains it by chance, and a user who writes it on
+// purpose damages only their own state.
 const EndMark = "#trl-7c1e0b5d"

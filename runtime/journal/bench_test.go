@@ -60,7 +60,7 @@ func BenchmarkWriteRead64K(b *testing.B) {
 	}
 }
 
-// full is one write's worth of bytes. Written to: untouched memory is one shared page of zeros, and copies too fast.
+// full is as much as one write may have. The bytes are written, because untouched memory is one shared page of zeros and copies too fast.
 func full() []byte { return bytes.Repeat([]byte("0123456789abcde\n"), MaxWrite/16) }
 
 // BenchmarkTinyWrites writes 16 bytes at a time into a full ring.
@@ -103,7 +103,7 @@ func BenchmarkAlternating(b *testing.B) {
 			}
 		}
 	})
-	// long runs of both streams: the price of turns where they do not matter
+	// Long runs of both streams: the cost of alternation where it should not matter.
 	b.Run("64K", func(b *testing.B) {
 		j := New(1 << 20)
 		p := full()
@@ -115,8 +115,8 @@ func BenchmarkAlternating(b *testing.B) {
 	})
 }
 
-// BenchmarkFill moves chunks from a pipe into a full ring, with a log and without; the write that feeds the pipe counts,
-// too, and "Read" is the read alone, without a journal.
+// BenchmarkFill moves chunks from a pipe into a full ring, with a log and without. It includes the write into the pipe. "Read" is the read
+// alone, without a journal.
 func BenchmarkFill(b *testing.B) {
 	for _, size := range []int{64 << 10, 100} {
 		chunk, scratch := bytes.Repeat([]byte{'x'}, size), make([]byte, MaxWrite)
@@ -158,7 +158,7 @@ func BenchmarkFill(b *testing.B) {
 	}
 }
 
-// BenchmarkSpan is what a log adds to a command that prints a line: "Plain" is the same without.
+// BenchmarkSpan measures what a log adds to a command that prints a line. "Plain" is without a log.
 func BenchmarkSpan(b *testing.B) {
 	for _, logged := range []bool{false, true} {
 		b.Run(map[bool]string{false: "Plain", true: "Log"}[logged], func(b *testing.B) {
@@ -182,7 +182,7 @@ func BenchmarkSpan(b *testing.B) {
 	}
 }
 
-// BenchmarkReplay opens a log and brings back a span that is longer than the ring.
+// BenchmarkReplay opens a log and restores a span that is longer than the ring.
 func BenchmarkReplay(b *testing.B) {
 	for name, run := range map[string]int{"OneStream": 64 << 10, "Lines": 60} {
 		b.Run(name, func(b *testing.B) {

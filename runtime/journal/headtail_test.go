@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestEndsKeepHeadAndTail compares with the whole text: what is kept is its ends, and the numbers are exact.
+// TestEndsKeepHeadAndTail compares with the whole text: the kept parts are its ends, and the numbers are exact.
 func TestEndsKeepHeadAndTail(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		limit := rapid.SampledFrom([]int{0, 1, 2, 3, 7, 100, 1000}).Draw(t, "limit")
@@ -62,7 +62,7 @@ func TestEndsOfBinaryAreExact(t *testing.T) {
 	}
 }
 
-// TestEndsJoinNothingOverWhatIsSkipped: whatever was there before, what is kept is the beginning and the end of the text.
+// TestEndsJoinNothingOverWhatIsSkipped: whatever comes before a skip, the kept text is the beginning and the end of the text.
 func TestEndsJoinNothingOverWhatIsSkipped(t *testing.T) {
 	all := []byte(strings.Repeat("0123456789", 30))
 	for _, limit := range []int{0, 1, 20, 100} {

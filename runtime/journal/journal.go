@@ -1,9 +1,8 @@
 // Package journal keeps the bytes of one stream, with absolute offsets, in a bounded ring.
 //
-// The owner, which reads the pipes, writes. Any number of readers follow, each at its own pace, from any offset. Offsets count every byte ever
-// written, stdout and stderr together in the order of the writes. The garbage collector frees the ring: Close only says that nothing more comes, and
-// the kept bytes stay readable.
-// garbage collector: Close says that nothing more comes, and what is kept stays readable.
+// The owner, which reads the pipes, writes. Any number of readers follow, each at its own pace, from any offset. Offsets count every byte
+// ever written, stdout and stderr together in the order of the writes. The garbage collector frees the ring: Close only says that nothing
+// more comes, and the kept bytes stay readable.
 package journal
 
 import (

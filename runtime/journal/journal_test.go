@@ -47,12 +47,12 @@ func wantNothing(t *testing.T, r *Reader) {
 	}
 }
 
-// at is the byte that a test writes at an offset, and by whom: runs of 1 to 8,192 bytes.
+// at returns the byte that a test writes at an offset, and its stream: runs of 1 to 8,192 bytes.
 func at(off int64) (byte, Stream) {
 	return byte(off * 31 >> 3), Stdout + Stream(off>>((off>>15)%14)&1)
 }
 
-// writeTo writes up to size, in pieces of random length, waiting for room.
+// writeTo writes up to size in pieces of random length, and waits for room.
 func writeTo(j *Journal, size int64, room <-chan struct{}) {
 	for off := j.Size(); off < size; {
 		var p []byte
@@ -70,7 +70,7 @@ func writeTo(j *Journal, size int64, room <-chan struct{}) {
 	}
 }
 
-// verify reads to the end and returns how many bytes came and how many were missed.
+// verify reads to the end and returns how many bytes it got and how many it missed.
 func verify(t *testing.T, r *Reader) (got, missed int64) {
 	defer r.Close() // a failed reader must not hold the writer
 	pos, ctx := r.Offset(), within(t)
@@ -119,7 +119,7 @@ func TestConcurrentReadersGetEachByteOnce(t *testing.T) {
 			}
 		})
 	}
-	for range 3 { // late ones, some of which give up or change their mind
+	for range 3 { // late readers, some of which close early or stop blocking
 		wg.Go(func() {
 			for range 300 {
 				from := rand.Int64N(j.Size() + 1)
@@ -144,7 +144,7 @@ func TestConcurrentReadersGetEachByteOnce(t *testing.T) {
 	wg.Wait()
 }
 
-// TestNoWakeUpIsLost writes the next byte only once the last was seen: a lost wake-up would stall it.
+// TestNoWakeUpIsLost writes the next byte only after the last one was seen, so a lost wake-up would stall it.
 func TestNoWakeUpIsLost(t *testing.T) {
 	j := New(1)
 	seen := make(chan struct{})
@@ -173,7 +173,7 @@ func TestNoWakeUpIsLost(t *testing.T) {
 	wg.Wait()
 }
 
-// TestBlockingReaderHoldsTheWriter fills the ring, and makes room in each of the ways there are.
+// TestBlockingReaderHoldsTheWriter fills the ring and makes room in every possible way.
 func TestBlockingReaderHoldsTheWriter(t *testing.T) {
 	for name, end := range map[string]func(*Reader){
 		"read":     func(r *Reader) { r.TryNext(); r.TryNext() },
@@ -217,7 +217,7 @@ func TestAttachBelowStartTellsTheGap(t *testing.T) {
 	}
 }
 
-// TestReplayEndsWhereAttachBegan also when the border lies in a run, or inside a character.
+// TestReplayEndsWhereAttachBegan, also if the border is in a run or inside a character.
 func TestReplayEndsWhereAttachBegan(t *testing.T) {
 	j := New(1)
 	j.Write(TTY, []byte("old\xe2"))
@@ -361,7 +361,7 @@ func TestOwnersBugsPanic(t *testing.T) {
 	}
 }
 
-// memory is what a journal occupies.
+// memory returns the memory of a journal.
 func memory(j *Journal) int {
 	return int(unsafe.Sizeof(*j)) + cap(j.buf) + 8*cap(j.streamBits) + 8*cap(j.readers)
 }
@@ -414,7 +414,7 @@ func TestSteadyStateAllocatesNothing(t *testing.T) {
 	}
 }
 
-// FuzzText writes data in pieces and reads as it goes: nothing is lost, and no character torn that arrived whole.
+// FuzzText writes data in pieces and reads meanwhile: no byte is lost, and no character that arrived whole is divided.
 func FuzzText(f *testing.F) {
 	f.Add([]byte("a─🙂é"), []byte{1, 2, 3}, uint8(0))
 	f.Add([]byte("\xe2\x94\x80\xe2\x94"), []byte{1}, uint8(4))
@@ -455,7 +455,8 @@ func FuzzText(f *testing.F) {
 	})
 }
 
-// TestDropLetsGoOfTheRing: once it is closed and the last reader has gone. Who comes after that learns what is missing.
+// TestDropLetsGoOfTheRing: Drop frees the ring once the journal is closed and the last reader is gone. A later reader learns what is
+// missing.
 func TestDropLetsGoOfTheRing(t *testing.T) {
 	j := New(1 << 16)
 	j.Write(Stderr, []byte("some text"))

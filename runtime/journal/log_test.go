@@ -22,7 +22,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// fatal is what testing.T and rapid.T have in common.
+// fatal is the common part of testing.T and rapid.T.
 type fatal interface {
 	Helper()
 	Fatal(...any)
@@ -38,7 +38,7 @@ func newLog(t fatal) *Log {
 	return l
 }
 
-// reopen is a crash: the keeper's descriptors are all that is left of l, and live of its owner's notes.
+// reopen simulates a crash: only the keeper's descriptors are left of l, and live of its owner's notes.
 func reopen(t fatal, l *Log, live ...Span) *Log {
 	t.Helper()
 	fds := l.Fds()
@@ -57,7 +57,7 @@ func reopen(t fatal, l *Log, live ...Span) *Log {
 	return again
 }
 
-// pack is what Pack makes of one span.
+// pack returns what Pack writes for one span.
 func pack(t fatal, l *Log, s Span) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -78,7 +78,7 @@ func pack(t fatal, l *Log, s Span) []byte {
 	return b.Bytes()
 }
 
-// held is how many bytes of memory the log's files have.
+// held returns the memory of the log's files.
 func held(t fatal, l *Log) (n [3]int64) {
 	t.Helper()
 	for f, fd := range l.Fds() {
@@ -102,7 +102,7 @@ func newPipe(t fatal) *pipe {
 			t.Fatal(err)
 		}
 		p := &pipe{fds[0], fds[1]}
-		// An ordinary user's is short while he has a thousand (fs.pipe-user-pages-soft), which tests beside us may.
+		// A pipe of an ordinary user is short while the user has a thousand pipes (fs.pipe-user-pages-soft), which other tests may have.
 		size, err := unix.FcntlInt(uintptr(p.w), unix.F_GETPIPE_SZ, 0)
 		if err == nil && size >= 64<<10 {
 			return p
@@ -142,7 +142,7 @@ func (p *pipe) fill(t fatal, j *Journal, s Stream, data []byte, scratch []byte) 
 	}
 }
 
-// watched is a journal and the ends of its streams, kept as the pool keeps them.
+// watched is a journal with the ends of its streams, as the pool keeps them.
 type watched struct {
 	*Journal
 	ends map[Stream]*HeadTail
@@ -155,7 +155,7 @@ func watch(ring, limit int) *watched {
 	return w
 }
 
-// text is all that a journal has, with the stream before each run.
+// text is the journal's text, with the stream before each run.
 func (w *watched) text(t fatal) string {
 	t.Helper()
 	r, err := w.Attach(-1, Options{})
@@ -178,7 +178,7 @@ func (w *watched) text(t fatal) string {
 	}
 }
 
-// same compares all that can be seen of two journals.
+// same compares everything that is visible of two journals.
 func same(t fatal, got, want *watched) {
 	t.Helper()
 	gotOut, gotErr := got.Totals()
@@ -194,7 +194,7 @@ func same(t fatal, got, want *watched) {
 				gotOmitted, gotAt, len(wantKept), wantTotal, wantOmitted, wantAt)
 		}
 	}
-	// One whose buffer grew in other steps may keep more: what both promise is compared.
+	// A journal whose buffer grew in other steps may keep more, so compare only what both promise.
 	bound := int64(want.bound)
 	if a, b := got.Start(), want.Start(); a > max(0, got.Size()-bound) || b > max(0, got.Size()-bound) {
 		t.Fatalf("starts %d and %d with a size of %d and a ring of %d", a, b, got.Size(), bound)
@@ -204,12 +204,12 @@ func same(t fatal, got, want *watched) {
 	}
 }
 
-// logModel drives a journal with a log and one without the same way, and lets the first one crash.
+// logModel drives a journal with a log and one without in the same way, and crashes the first one.
 type logModel struct {
 	l          *Log
 	got, want  *watched
 	ended      []watchedSpan
-	saved      Span // what the owner noted when the journal began
+	saved      Span // the owner's note from the start of the journal
 	ring, most int
 	pipes      map[Stream]*pipe
 	scratch    []byte
@@ -220,7 +220,7 @@ type watchedSpan struct {
 	want *watched
 }
 
-// TestCrashesAreNotSeen writes, crashes, ends and drops at random, crashes in the middle of Fill included.
+// TestCrashesAreNotSeen writes, crashes, ends and drops at random, and also crashes in the middle of Fill.
 func TestCrashesAreNotSeen(t *testing.T) {
 	testkit.TakesLong(t)
 	rapid.Check(t, func(t *rapid.T) {
@@ -329,7 +329,7 @@ func (m *logModel) crash(t *rapid.T) {
 	same(t, m.got, m.want)
 }
 
-// torn is a crash inside of Fill: before the splice, or after it.
+// torn is a crash inside Fill, before or after the splice.
 func (m *logModel) torn(t *rapid.T) {
 	after := rapid.Bool().Draw(t, "after")
 	s, p := m.data(t)
@@ -381,7 +381,7 @@ func (m *logModel) drop(t *rapid.T) {
 	m.ended = append(m.ended[:i], m.ended[i+1:]...)
 }
 
-// TestEndsAreTheSameAfterReplay tries totals around every size that matters.
+// TestEndsAreTheSameAfterReplay tries totals around every relevant size.
 func TestEndsAreTheSameAfterReplay(t *testing.T) {
 	const ring, limit = 8192, 200_001
 	head, tail := int64(limit/2), int64(limit-limit/2)
@@ -422,7 +422,7 @@ func TestEndsAreTheSameAfterReplay(t *testing.T) {
 	}
 }
 
-// TestALongSpanIsTrimmed: a gigabyte costs what is kept of it, and to bring it back costs no more.
+// TestALongSpanIsTrimmed: a gigabyte of output needs only the memory of the kept part, and its replay needs no more.
 func TestALongSpanIsTrimmed(t *testing.T) {
 	testkit.TakesLong(t)
 	l := newLog(t)
@@ -452,7 +452,7 @@ func TestALongSpanIsTrimmed(t *testing.T) {
 	same(t, again, got)
 }
 
-// TestTheIndexIsTrimmed: a span of very many runs costs the index of what is had in order.
+// TestTheIndexIsTrimmed: a span of very many runs needs only the index of the part that is kept in order.
 func TestTheIndexIsTrimmed(t *testing.T) {
 	testkit.TakesLong(t)
 	l := newLog(t)
@@ -474,7 +474,7 @@ func TestTheIndexIsTrimmed(t *testing.T) {
 	same(t, again, got)
 }
 
-// TestDroppedSpansLeaveNothing: many small spans share pages, which must not outlive the last of them.
+// TestDroppedSpansLeaveNothing: many small spans share pages, which must be freed with the last of them.
 func TestDroppedSpansLeaveNothing(t *testing.T) {
 	for name, order := range map[string]func(n int) []int{
 		"as they came": func(n int) []int {
@@ -516,7 +516,7 @@ func TestDroppedSpansLeaveNothing(t *testing.T) {
 	}
 }
 
-// TestALogThatIsEmptyNowAndThenLeavesNothing: the page in which one span ends and the next begins is not forgotten.
+// TestALogThatIsEmptyNowAndThenLeavesNothing: the page in which one span ends and the next begins is freed as well.
 func TestALogThatIsEmptyNowAndThenLeavesNothing(t *testing.T) {
 	l := newLog(t)
 	defer l.Close()
@@ -537,7 +537,7 @@ func TestALogThatIsEmptyNowAndThenLeavesNothing(t *testing.T) {
 	}
 }
 
-// TestAnotherRingMayBringASpanBack: the next gateway may be configured otherwise.
+// TestAnotherRingMayBringASpanBack: the next gateway may have another ring size.
 func TestAnotherRingMayBringASpanBack(t *testing.T) {
 	l := newLog(t)
 	defer l.Close()
@@ -571,7 +571,7 @@ func TestAnotherRingMayBringASpanBack(t *testing.T) {
 	}
 }
 
-// TestOpenLogGivesBackWhatIsNotWanted: a Drop that a crash prevented is made up for.
+// TestOpenLogGivesBackWhatIsNotWanted: OpenLog makes up for a Drop that a crash prevented.
 func TestOpenLogGivesBackWhatIsNotWanted(t *testing.T) {
 	l := newLog(t)
 	defer func() { l.Close() }()
@@ -620,7 +620,7 @@ func TestFillSaysWhatThePipeIs(t *testing.T) {
 	}
 }
 
-// TestLogWithoutSplice: the output is there all the same, and comes back, and Exact says that it need not.
+// TestLogWithoutSplice: the output is complete and can be restored, and Exact says that this is not guaranteed.
 func TestLogWithoutSplice(t *testing.T) {
 	for _, err := range []error{unix.EINVAL, unix.ENOSYS, unix.EPERM} {
 		l, p, scratch := newLog(t), newPipe(t), make([]byte, MaxWrite)
@@ -646,7 +646,7 @@ func TestLogWithoutSplice(t *testing.T) {
 	}
 }
 
-// TestOutputGoesOnWithoutALog: no memory for the log is no reason to lose output, and it is known after a crash, too.
+// TestOutputGoesOnWithoutALog: a lack of memory for the log loses no output, and the next gateway knows of it after a crash.
 func TestOutputGoesOnWithoutALog(t *testing.T) {
 	for name, fail := range map[string]func(*Log){
 		"splice": func(l *Log) {
@@ -728,7 +728,7 @@ func TestOutputGoesOnWithoutALog(t *testing.T) {
 	}
 }
 
-// TestAClosedLogTakesNothing: who leaves a pipe to the next gateway must not empty it.
+// TestAClosedLogTakesNothing: a gateway that leaves a pipe to the next one must not empty it.
 func TestAClosedLogTakesNothing(t *testing.T) {
 	l, p, scratch := newLog(t), newPipe(t), make([]byte, MaxWrite)
 	defer p.close()
@@ -794,7 +794,7 @@ func TestLogOwnersBugsPanic(t *testing.T) {
 	}
 }
 
-// TestTwoFillWhileOthersRead: one goroutine a pipe, as for a command's background jobs.
+// TestTwoFillWhileOthersRead: one goroutine for each pipe, as for a command's background jobs.
 func TestTwoFillWhileOthersRead(t *testing.T) {
 	l := newLog(t)
 	defer func() { l.Close() }()
@@ -851,8 +851,8 @@ func TestFillAllocatesNothing(t *testing.T) {
 	}
 }
 
-// lines is n bytes of a stream of the kill test, from off on: numbered lines of 16 bytes, a letter for the stream. Not with
-// fmt, which would be all that writer does.
+// lines returns n bytes of a stream of the kill test, from off on: numbered lines of 16 bytes, with a letter for the stream. It does not
+// use fmt, which would take most of the writer's time.
 func lines(s Stream, off int64, n int) []byte {
 	p := make([]byte, 0, n+32)
 	for l := fmt.Appendf(nil, "%c%014d\n", "oe"[fileOf(s)], off/16); len(p) < n+int(off%16); {
@@ -866,10 +866,10 @@ func lines(s Stream, off int64, n int) []byte {
 	return p[off%16:][:n]
 }
 
-// killRing and killEnds: small, so that much is punched out between two kills.
+// killRing and killEnds are small, so that much is punched out between two kills.
 const killRing, killEnds = 100_000, 50_000
 
-// watchLines is a journal that checks each byte that it gets, and counts.
+// watchLines returns a journal that checks and counts each byte that it gets.
 func watchLines(fail func(string)) (*Journal, *[4]int64) {
 	j, off := New(killRing), new([4]int64)
 	j.Tap(func(s Stream, p []byte) {
@@ -882,7 +882,7 @@ func watchLines(fail func(string)) (*Journal, *[4]int64) {
 	return j, off
 }
 
-// writer is the process that gets killed: descriptors 3 to 5 are a log's, 6 and 7 the pipes.
+// writer is the process that gets killed. Descriptors 3 to 5 are those of a log, 6 and 7 the pipes.
 func writer(arg string) {
 	fail := func(why string) {
 		fmt.Println(why)
@@ -923,9 +923,9 @@ func writer(arg string) {
 	}
 }
 
-// TestNothingIsLostWhenTheWriterIsKilled floods stdout and stderr with numbered lines and kills who moves them to the log
-// a hundred times, wherever it is. Each checks what it brings back and what it moves, so that what is no longer
-// kept was seen by one of them; in the end all that was written has come through, once and in order.
+// TestNothingIsLostWhenTheWriterIsKilled floods stdout and stderr with numbered lines and kills the process that moves them to the log a
+// hundred times, at random moments. Each process checks what it restores and what it moves, so one of them has seen every byte that is no
+// longer kept. In the end everything that was written has come through, once and in order.
 func TestNothingIsLostWhenTheWriterIsKilled(t *testing.T) {
 	testkit.StartsProcesses(t)
 	const kills = 100
@@ -962,7 +962,7 @@ func TestNothingIsLostWhenTheWriterIsKilled(t *testing.T) {
 			t.Fatal(err)
 		}
 		files = append(files, r)
-		producers.Go(func() { // ends when stop is set and its pipe was read; joined below
+		producers.Go(func() { // ends when stop is set and its pipe is empty; joined below
 			defer w.Close()
 			for s := Stdout + Stream(i); !stop.Load(); {
 				p := lines(s, written[i], 16*(1+rand.IntN(1+rand.IntN(10_000))))
@@ -1013,7 +1013,7 @@ func TestNothingIsLostWhenTheWriterIsKilled(t *testing.T) {
 	t.Logf("%d bytes moved, %d runs", written, l.run+1)
 }
 
-// FuzzLog opens a log that nobody wrote: what comes back is any error or any text, at once.
+// FuzzLog opens a log that nobody wrote. The result is an error or some text, at once.
 func FuzzLog(f *testing.F) {
 	word := func(at int64, s Stream) []byte { return binary.LittleEndian.AppendUint64(nil, uint64(at)<<2|uint64(s)) }
 	good := bytes.Join([][]byte{word(0, Stdout), word(10, Stderr), word(30, Stdout)}, nil)
@@ -1055,8 +1055,8 @@ func FuzzLog(f *testing.F) {
 	})
 }
 
-// TestPackedEndsAreTheSame: what is kept of long output, head, tail and ring, comes back from a packed span, and no more is
-// packed than that.
+// TestPackedEndsAreTheSame: the head, the tail and the ring of long output can be restored from a packed span, and no more than that is
+// packed.
 func TestPackedEndsAreTheSame(t *testing.T) {
 	for _, most := range []int{0, 100, 200 << 10} {
 		l := newLog(t)

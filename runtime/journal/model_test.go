@@ -11,7 +11,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// model is what a journal promises, with unbounded memory and no cleverness. It drives a real one from one goroutine.
+// model does what a journal promises, with unbounded memory and simple code. It drives a real journal from one goroutine.
 type model struct {
 	j       *Journal
 	ring    int
@@ -20,20 +20,20 @@ type model struct {
 	totals  [4]int64 // bytes by stream
 	closed  bool
 	readers []*modelReader
-	room    int // OnRoom calls seen
+	room    int // number of OnRoom calls
 	tapped  []byte
 }
 
 type modelReader struct {
 	*Reader
 	o    Options
-	pos  int // next offset due
+	pos  int // expected next offset
 	mark int // size at Attach
 
 	ahead int // of SetAhead
 }
 
-// TestReadersSeeTheModel writes, attaches, reads and closes at random and compares every chunk with the model's bytes.
+// TestReadersSeeTheModel writes, attaches, reads and closes at random, and compares every chunk with the model's bytes.
 func TestReadersSeeTheModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := &model{ring: rapid.SampledFrom([]int{0, 1, 4096, 5000, 100_000}).Draw(t, "ring")}
@@ -62,7 +62,7 @@ func TestReadersSeeTheModel(t *testing.T) {
 	})
 }
 
-// scraps are pieces of text that tear: whole characters, their halves, and bytes that are none.
+// scraps are pieces of text that can be divided: whole characters, parts of characters, and bytes that are no characters.
 var scraps = []string{"a", "\n", "é", "─", "🙂", "\xe2", "\xe2\x94", "\x80", "\xf0\x9f", "\x99\x82", "\xff", "\xc0\xaf", "\xed\xa0", "\x1b[6n"}
 
 func (m *model) write(t *rapid.T) {
@@ -166,7 +166,7 @@ func (m *model) close(t *rapid.T) {
 	m.j.Close()
 }
 
-// hasRoom is Room by its definition.
+// hasRoom is the definition of Room.
 func (m *model) hasRoom() bool {
 	for _, r := range m.readers {
 		if r.o.Block && len(m.all)+MaxWrite-r.pos > m.j.bound {
@@ -179,7 +179,7 @@ func (m *model) hasRoom() bool {
 	return true
 }
 
-// expectRoom runs f, which may end a want of room, and wants OnRoom exactly then.
+// expectRoom runs f, which may make room, and checks that OnRoom is called exactly then.
 func (m *model) expectRoom(t *rapid.T, f func()) {
 	before, want := m.j.Room(), m.room
 	f()
@@ -191,7 +191,7 @@ func (m *model) expectRoom(t *rapid.T, f func()) {
 	}
 }
 
-// check holds after every step.
+// check must succeed after every step.
 func (m *model) check(t *rapid.T) {
 	size, start := int(m.j.Size()), int(m.j.Start())
 	if size != len(m.all) {
@@ -248,7 +248,7 @@ func (m *model) next(t *rapid.T, r *modelReader) (more bool) {
 	case c.Replay != (off < r.mark):
 		t.Fatalf("replay %v at %d, attached at %d", c.Replay, off, r.mark)
 	}
-	run := off // the end of the stream's run, as far as it matters
+	run := off // the end of the stream's run, as far as it is relevant
 	for run < min(len(m.all), end+limit) && m.owner[run] == byte(c.Stream) {
 		run++
 	}

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestNotesComeAfterWhatWasWrittenBefore: to those who are attached, in order, and never in the way of bytes.
+// TestNotesComeAfterWhatWasWrittenBefore: attached readers get notes in order, after the earlier bytes, and a note does not delay bytes.
 func TestNotesComeAfterWhatWasWrittenBefore(t *testing.T) {
 	j := New(1 << 10)
 	j.Note("nobody is there")
@@ -49,7 +49,7 @@ func TestNotesComeAfterWhatWasWrittenBefore(t *testing.T) {
 	}
 }
 
-// TestSkipGoesForwardOnly: to a screen that is the result of what is skipped.
+// TestSkipGoesForwardOnly: a reader skips to the point of the screen that shows the result of the skipped bytes.
 func TestSkipGoesForwardOnly(t *testing.T) {
 	j := New(1 << 10)
 	r, err := j.Attach(0, Options{})

@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// TestPartsAreBytes: the pieces are what Bytes gives, for texts and bytes of every length around the limit, however they came.
+// TestPartsAreBytes: the pieces of Parts are the result of Bytes, for texts and bytes of every length around the limit, in whatever pieces
+// they came.
 func TestPartsAreBytes(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(3, 4))
 	for range 3000 {
@@ -28,7 +29,7 @@ func TestPartsAreBytes(t *testing.T) {
 	}
 }
 
-// grower gives so many bytes.
+// grower allows so many bytes.
 type grower struct{ left int }
 
 func (g *grower) Grow(n int) bool {
@@ -39,7 +40,7 @@ func (g *grower) Grow(n int) bool {
 	return true
 }
 
-// TestEndsThatMayNotGrow: head and tail stay as long as they are, all is counted, and what is kept is the beginning and the end.
+// TestEndsThatMayNotGrow: head and tail stop growing, every byte is counted, and the kept text is the beginning and the end.
 func TestEndsThatMayNotGrow(t *testing.T) {
 	for _, given := range []int{0, 100 << 10, 300 << 10, 10 << 20} {
 		e := NewHeadTail(8 << 20)

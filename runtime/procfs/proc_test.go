@@ -72,7 +72,7 @@ func environOf(t *testing.T, env []string) string {
 	}
 	defer c.Wait()
 	defer c.Process.Kill()
-	testkit.Eventually(t, "the exec is over", func() bool { // it is without an environment for a moment
+	testkit.Eventually(t, "the exec is over", func() bool { // for a moment after the exec the process has no environment
 		text, _ := os.ReadFile(Path(c.Process.Pid, "/stat"))
 		return strings.Contains(string(text), "(sleep) S")
 	})
@@ -131,7 +131,7 @@ func TestParsePids(t *testing.T) {
 	}
 }
 
-// A killed process whose first thread has ended still holds its sockets until the last one has.
+// TestDeadWithItsLastThread: a killed process whose first thread has ended still holds its sockets until its last thread has ended.
 func TestDeadWithItsLastThread(t *testing.T) {
 	for _, c := range []struct {
 		p    Process

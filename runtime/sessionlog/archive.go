@@ -11,13 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An archive is the far part of a session log's file. It has the output of ended commands, processes and terminals that a session keeps, so that none
-// of them needs its own descriptor. The file is sparse, so the part in between needs no memory.
+// The archive is the far part of a session log's file. It has the output of ended commands, processes and terminals that a session keeps,
+// so that none of them needs its own descriptor. The file is sparse, so the part in between needs no memory.
 //
-// The archive is a queue of records, each a header and a body. A record is written after the last one, and its header after its body; a record without
-// a valid header does not count. A released record stays in the queue, without its body, until it is the first one. The header of the session log says
-// where the first record is.
-// body, until it is the first. The header of the session log says where the first record is.
+// The archive is a queue of records, each a header and a body. A record is written after the last one, and its header after its body; a
+// record without a valid header does not count. A released record stays in the queue, without its body, until it is the first one. The
+// header of the session log says where the first record is.
 const (
 	archiveBegin     = 1 << 40
 	archivedHeader   = 48 // size of the body, Key, whether the record is released, checksum of size and Key
@@ -216,9 +215,8 @@ func (l *Log) CloseLocal(r Remote) {
 	}
 }
 
-// local is a Remote for the process that has the file open. The headers of a record and of the session log already exist, so writing there needs no
-// memory and does not fail.
-// writing there takes no memory and does not fail.
+// local is a Remote for the process that has the file open. The headers of a record and of the session log already exist, so writing there
+// needs no memory and does not fail.
 type local int
 
 func (fd local) WriteAt(p []byte, at int64) { _, _ = (&offsetWriter{int(fd), at}).Write(p) }

@@ -29,8 +29,7 @@ func keep(t interface{ Fatal(...any) }, l *Log, key Key, body []byte) *Archived 
 	return k
 }
 
-// TestRecordsOutliveTheWriter: what was kept and not released is there again, whatever was done in between, and of what was
-// not finished nothing is.
+// TestRecordsOutliveTheWriter: after a crash, every record that was kept and not released exists, and none that was unfinished.
 func TestRecordsOutliveTheWriter(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l, err := New()
@@ -78,7 +77,7 @@ func TestRecordsOutliveTheWriter(t *testing.T) {
 				}
 			},
 			"crash": func(t *rapid.T) {
-				l.archive.mu.Lock() // in the midst of the next record
+				l.archive.mu.Lock() // in the middle of the next record
 				_, _ = unix.Pwrite(l.fd, body.Draw(t, "body"), max(l.archive.end, archiveBegin)+archivedHeader)
 				l.archive.mu.Unlock()
 				var read [][]byte
@@ -110,13 +109,13 @@ func TestRecordsOutliveTheWriter(t *testing.T) {
 	})
 }
 
-// file is a keeper's end of a parked session log.
+// file is the keeper's end of a session log that CloseLocal has closed.
 type file int
 
 func (fd file) WriteAt(p []byte, at int64) { local(fd).WriteAt(p, at) }
 func (fd file) Punch(from, to int64)       { local(fd).Punch(from, to) }
 
-// TestClosedSessionLogIsWrittenAndReleased by who has its file, and what is released gives its memory back at once.
+// TestClosedSessionLogIsWrittenAndReleased: the process that has the file writes to it, and a released record's memory is free at once.
 func TestClosedSessionLogIsWrittenAndReleased(t *testing.T) {
 	l, err := New()
 	if err != nil {

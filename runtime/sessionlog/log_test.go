@@ -13,7 +13,7 @@ import (
 
 func ignore([]byte) error { return nil }
 
-// again is what the next gateway reads.
+// again reads a session log as the next gateway does.
 func again(t interface{ Fatal(...any) }, l *Log) (*Log, [][]byte) {
 	fd, err := unix.FcntlInt(uintptr(l.Fd()), unix.F_DUPFD_CLOEXEC, 3)
 	if err != nil {
@@ -28,7 +28,7 @@ func again(t interface{ Fatal(...any) }, l *Log) (*Log, [][]byte) {
 	return l, entries
 }
 
-// copied is what l is now, for who wants to know what becomes of it otherwise.
+// copied returns a copy of l, for comparing another course of events.
 func copied(t interface{ Fatal(...any) }, l *Log) *Log {
 	fd, err := unix.MemfdCreate(memfdName, unix.MFD_CLOEXEC)
 	if err != nil {
@@ -63,7 +63,7 @@ func TestEntriesOutliveTheWriter(t *testing.T) {
 				}
 				want, spans = append(want, e), append(spans, span)
 			},
-			"restart": func(t *rapid.T) { // with some of what stands, and some more
+			"restart": func(t *rapid.T) { // with some of the existing entries and some new ones
 				var items []Item
 				was, stood := want, spans
 				before, end := copied(t, l), l.end
@@ -90,7 +90,7 @@ func TestEntriesOutliveTheWriter(t *testing.T) {
 				if err := l.Compact(items...); err != nil {
 					t.Fatal(err)
 				}
-				if rapid.Bool().Draw(t, "killed") { // before the header was written: what that had pointed to is all there is
+				if rapid.Bool().Draw(t, "killed") { // killed before the header was written: the old beginning still counts
 					written := make([]byte, l.end-end)
 					if err := readAt(l.fd, written, end); err != nil {
 						t.Fatal(err)
@@ -103,7 +103,7 @@ func TestEntriesOutliveTheWriter(t *testing.T) {
 					return
 				}
 				before.Close()
-				at := l.begin // of those whose span was not known
+				at := l.begin // for the entries whose place was not known
 				for i := range spans {
 					if spans[i].size == 0 {
 						spans[i] = Position{at, frameSize + int64(len(want[i]))}
@@ -153,7 +153,7 @@ func TestWhatIsSpoiledIsNotRead(t *testing.T) {
 	}
 }
 
-// TestOnlySessionLogsAreRead: a file with the same in it, as a command's output may be, is none.
+// TestOnlySessionLogsAreRead: Open refuses a file with the same content, which a command's output may be.
 func TestOnlySessionLogsAreRead(t *testing.T) {
 	l, err := New()
 	if err != nil {
