@@ -14,7 +14,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(testkit.Suite{M: m}.Run()) }
 
-// The floors must do the work that they are compared for: output whole, exit codes right, state where a shell keeps it.
+// The floors must do the work that they are compared for: the whole output, correct exit codes, and state that a shell keeps.
 func TestFloorsRunCommands(t *testing.T) {
 	testkit.StartsProcesses(t)
 	mux := http.NewServeMux()
@@ -59,7 +59,7 @@ func TestProcessesAreCounted(t *testing.T) {
 	b := make([]byte, 16)
 	n := must(out.Read(b))
 	sleep := must(os.FindProcess(counts(string(b[:n]))[0]))
-	defer sleep.Kill() // which ends the shell, too
+	defer sleep.Kill() // this also ends the shell
 	all := descendants(cmd.Process.Pid)
 	if !slices.Equal(all, []int{cmd.Process.Pid, sleep.Pid}) {
 		t.Errorf("%v", all)

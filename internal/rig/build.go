@@ -10,15 +10,15 @@ import (
 	"syscall"
 )
 
-// Build puts the gateway at path. The test binaries of a module build into one place, one after the other, so that only the first of
-// them links it; each has a link to it of its own, by whose path its gateways are known.
+// Build puts the gateway at path. The test binaries of a module build into one directory, one after the other, so that only the first of
+// them links the program. Each has its own link to it, and the link's path identifies its gateways.
 func Build(path string) error {
 	dir := buildDir()
 	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return err
 	}
-	defer lock.Close() // and so unlocks it
+	defer lock.Close() // which also unlocks it
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
 		return err
 	}
@@ -33,7 +33,7 @@ func Build(path string) error {
 	return os.Link(built, path)
 }
 
-// buildDir is a directory that only this user may enter, for what test binaries share.
+// buildDir is a directory that only this user may enter. Test binaries share it.
 func buildDir() string {
 	dir := filepath.Join(os.TempDir(), fmt.Sprint("trl-tests-", os.Getuid()))
 	_ = os.Mkdir(dir, 0o700)

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Expect checks a result: a plain end with this code and these outputs.
+// Expect checks a result: an ordinary end with this code and these outputs.
 func Expect(t testing.TB, r Object, code int, stdout, stderr string) {
 	t.Helper()
 	if r.Num("exit_code") != code || r.Stdout() != stdout || r.Stderr() != stderr {
@@ -19,7 +19,7 @@ func Expect(t testing.TB, r Object, code int, stdout, stderr string) {
 	}
 }
 
-// ExpectTyped fails for an answer that names no reason; a refusal is any other than INTERNAL_ERROR.
+// ExpectTyped fails for a refusal without a code, or with INTERNAL_ERROR.
 func ExpectTyped(t *testing.T, what string, f *Frame) {
 	t.Helper()
 	if !f.OK && (f.Code() == "" || f.Code() == "INTERNAL_ERROR") {
@@ -27,7 +27,7 @@ func ExpectTyped(t *testing.T, what string, f *Frame) {
 	}
 }
 
-// Brief quotes a text that may be long.
+// Brief quotes a text, and shortens it if it is long.
 func Brief(s string) string {
 	if len(s) > 400 {
 		return fmt.Sprintf("%q…%q (%d bytes)", s[:150], s[len(s)-150:], len(s))
@@ -35,7 +35,7 @@ func Brief(s string) string {
 	return strconv.Quote(s)
 }
 
-// Within checks a generous limit: what took since start, and the line's own limit, which is multiplied by 5 for a busy machine.
+// Within checks the time since start against 5 times the limit, because the machine may be busy.
 func Within(t testing.TB, what string, start time.Time, limit time.Duration) {
 	t.Helper()
 	if took := time.Since(start); took > 5*limit {
@@ -43,7 +43,7 @@ func Within(t testing.TB, what string, start time.Time, limit time.Duration) {
 	}
 }
 
-// Together runs n functions at once and returns when all have; t.Fatal ends one of them.
+// Together runs n functions at once and returns when all have returned; t.Fatal ends one of them.
 func Together(n int, f func(i int)) {
 	var all sync.WaitGroup
 	for i := range n {
@@ -52,7 +52,7 @@ func Together(n int, f func(i int)) {
 	all.Wait()
 }
 
-// BothShells runs f under both shells at once: for tests that mostly wait.
+// BothShells runs f under both shells at once. It is for tests that mostly wait.
 func BothShells(f func(shell string)) { Together(len(Shells), func(i int) { f(Shells[i]) }) }
 
 func AwaitExit(c *Client, process string, more ...Object) Object {
@@ -60,7 +60,7 @@ func AwaitExit(c *Client, process string, more ...Object) Object {
 	return c.Call("process.wait", With(Object{"process_id": process, "until": Object{"exit": true}}, With(more...)))
 }
 
-// ProcessLogs reads a process's output from offset on: the text, and where to go on.
+// ProcessLogs reads a process's output from offset on. It returns the text and the next offset.
 func ProcessLogs(c *Client, process string, offset int) (text string, next int, eof bool) {
 	c.T.Helper()
 	l := c.Call("process.logs", Object{"process_id": process, "offset": offset})

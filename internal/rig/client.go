@@ -16,18 +16,18 @@ import (
 	"trl/internal/testkit"
 )
 
-// Client is one WebSocket connection. It keeps the messages that come until a test takes them.
+// Client is one WebSocket connection. It keeps frames until a test takes them.
 type Client struct {
 	T    testing.TB
 	Ws   *websocket.Conn
-	pace func(bytes int) // called after each frame, before the next is read; nil: at once
+	pace func(bytes int) // called after each frame, before the next is read; may be nil
 
 	Mu     sync.Mutex
-	next   int           // guarded by mu; id of the last request
-	Came   []*Frame      // guarded by mu; not taken yet
-	Err    error         // guarded by mu; why reading ended
-	Change chan struct{} // guarded by mu; closed at the next change
-	Done   chan struct{} // Closed when reading has ended
+	next   int           // guarded by Mu; id of the last request
+	Came   []*Frame      // guarded by Mu; frames that nobody has taken
+	Err    error         // guarded by Mu; why reading ended
+	Change chan struct{} // guarded by Mu; closed at the next change
+	Done   chan struct{} // closed when reading has ended
 }
 
 // NewClient reads from ws until the test ends.
@@ -66,7 +66,7 @@ func (c *Client) read() {
 	}
 }
 
-// Close drops the connection without a word.
+// Close ends the connection without a close frame.
 func (c *Client) Close() {
 	c.Ws.CloseNow()
 	<-c.Done
@@ -85,7 +85,7 @@ func (c *Client) CloseStatus() websocket.StatusCode {
 	return websocket.CloseStatus(c.Err)
 }
 
-// Await takes the first frame that fits.
+// Await takes the first frame that fits, and waits for it.
 func (c *Client) Await(what string, fits func(*Frame) bool) *Frame {
 	c.T.Helper()
 	return c.awaitFor(testkit.Patience, what, fits)
@@ -116,13 +116,13 @@ func (c *Client) awaitFor(d time.Duration, what string, fits func(*Frame) bool) 
 	}
 }
 
-// Event takes the first event of this name.
+// Event takes the first event with this name.
 func (c *Client) Event(name string) Object {
 	c.T.Helper()
 	return c.Await(name, func(f *Frame) bool { return f.Event == name }).Data
 }
 
-// Seen is which events of this name have come and were not taken.
+// Seen returns the events with this name that have come and that nobody has taken.
 func (c *Client) Seen(name string) (all []*Frame) {
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
@@ -134,7 +134,7 @@ func (c *Client) Seen(name string) (all []*Frame) {
 	return all
 }
 
-// SendText sends a frame as it is.
+// SendText sends a frame unchanged.
 func (c *Client) SendText(text string) {
 	c.T.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
@@ -144,7 +144,7 @@ func (c *Client) SendText(text string) {
 	}
 }
 
-// Begin sends a request and returns its id, for answer.
+// Begin sends a request and returns its id, for Answer.
 func (c *Client) Begin(method string, params Object) int {
 	c.T.Helper()
 	c.Mu.Lock()
@@ -171,7 +171,7 @@ func (c *Client) Answer(id any) *Frame {
 	return c.Await(fmt.Sprintf("answer %v", id), func(f *Frame) bool { return f.Event == "" && f.ID == id })
 }
 
-// Try is a request and its answer, which may be a refusal; call one that must succeed.
+// Try sends a request and returns its answer, which may be a refusal. Call is for requests that must succeed.
 func (c *Client) Try(method string, params Object) *Frame {
 	c.T.Helper()
 	return c.Answer(c.Begin(method, params))
@@ -186,13 +186,13 @@ func (c *Client) Call(method string, params Object) Object {
 	return f.Data
 }
 
-// Session creates one and returns its id.
+// Session creates a session and returns its id.
 func (c *Client) Session(more ...Object) string {
 	c.T.Helper()
 	return c.Call("session.create", With(more...)).Str("session_id")
 }
 
-// Limits are those of all that this machine can set.
+// Limits returns the limits in all that this machine can enforce.
 func (c *Client) Limits(all Object) Object {
 	can, limits := fmt.Sprint(c.Call("system.capabilities", nil)["session_limits"]), Object{}
 	for name, value := range all {
@@ -203,7 +203,7 @@ func (c *Client) Limits(all Object) Object {
 	return limits
 }
 
-// LimitOne makes and ends a session: the first with limits opens what all later ones use, a directory of each controller's.
+// LimitOne makes and ends a session with limits. The first such session opens what all later ones use, a directory for each controller.
 func (c *Client) LimitOne(limits Object) {
 	c.Call("session.destroy", Object{"session_id": c.Session(Object{"limits": limits}), "force": true})
 }
@@ -218,7 +218,7 @@ func (c *Client) Stream(session, command string, more ...Object) Object {
 	return c.Call("exec.stream", With(Object{"session_id": session, "command": command}, With(more...)))
 }
 
-// Info is session.info, state its state.
+// Info is session.info; State is the state in its answer.
 func (c *Client) Info(session string) Object {
 	c.T.Helper()
 	return c.Call("session.info", Object{"session_id": session})
@@ -229,7 +229,7 @@ func (c *Client) State(session string) string {
 	return c.Info(session).Str("state")
 }
 
-// Output takes the events of a stream up to its exit and returns the bytes, which must be gapless from offset on, and the exit.
+// Output takes the events of a stream up to its exit. It returns the bytes, which must follow each other from offset on, and the exit.
 func (c *Client) Output(stream string, offset int) (string, Object) {
 	c.T.Helper()
 	var b []byte
@@ -249,7 +249,7 @@ func (c *Client) Output(stream string, offset int) (string, Object) {
 	}
 }
 
-// Open is a bare connection: nobody reads. Its receive buffer is small, so that not reading is soon felt.
+// Open opens a connection from which nobody reads. Its receive buffer is small, so that the gateway notices that soon.
 func (g *Server) Open(t testing.TB, o *websocket.DialOptions) (*websocket.Conn, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
@@ -282,7 +282,7 @@ func (g *Server) Dial(t testing.TB) *Client {
 	return g.DialPaced(t, nil)
 }
 
-// DialPaced is a client that reads only as fast as pace returns.
+// DialPaced returns a client that calls pace before it reads the next frame.
 func (g *Server) DialPaced(t testing.TB, pace func(bytes int)) *Client {
 	t.Helper()
 	ws, err := g.Open(t, nil)

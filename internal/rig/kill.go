@@ -19,8 +19,8 @@ import (
 	"github.com/coder/websocket"
 )
 
-// GatewayPid is the process below the keeper that serves, 0 between two. Of several it is the oldest: a child that is
-// about to become a shell has the same command line for a moment.
+// GatewayPid returns the process below the keeper that serves; 0 if there is none at the moment. If there are several, it is the oldest: a
+// child that is about to become a shell has the same command line for a moment.
 func (g *Server) GatewayPid() (oldest int) {
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", g.Pid, g.Pid))
 	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", g.Pid))
@@ -39,7 +39,7 @@ func (g *Server) GatewayPid() (oldest int) {
 	return oldest
 }
 
-// KillGateway kills the gateway, and returns when another one is there, which may not yet serve.
+// KillGateway kills the gateway, and returns when another one exists, which may not serve yet.
 func (g *Server) KillGateway(t testing.TB) {
 	t.Helper()
 	old := 0
@@ -50,7 +50,7 @@ func (g *Server) KillGateway(t testing.TB) {
 	testkit.Eventually(t, "another gateway is there", func() bool { now := g.GatewayPid(); return now > 0 && now != old })
 }
 
-// Redial waits until somebody answers.
+// Redial returns a new client once a gateway answers.
 func (g *Server) Redial(t testing.TB) *Client {
 	t.Helper()
 	a := Again{G: g}
@@ -64,7 +64,7 @@ func (g *Server) Redial(t testing.TB) *Client {
 	return g.Dial(t)
 }
 
-// Upgrade makes one more upgrade, once what is under way is over, and waits for it.
+// Upgrade upgrades the gateway, after an upgrade that is under way, and waits for the result.
 func (g *Server) Upgrade(t testing.TB) {
 	t.Helper()
 	testkit.Eventually(t, "an upgrade is done", func() bool {
@@ -72,7 +72,7 @@ func (g *Server) Upgrade(t testing.TB) {
 	})
 }
 
-// Freeze stops the gateway, so that it hears of nothing any more until it is killed, or the test ends.
+// Freeze stops the gateway until it is killed or the test ends.
 func (g *Server) Freeze(t testing.TB) {
 	t.Helper()
 	pid := g.GatewayPid()
@@ -101,13 +101,13 @@ func ReplaceGateway(t *testing.T, g *Server) {
 	})
 }
 
-// Again is a connection that is made anew, as often as it breaks, until ctx ends.
+// Again is a connection that is opened again whenever it breaks, until ctx ends.
 type Again struct {
 	G  *Server
 	Ws *websocket.Conn
 }
 
-// Ask sends a request and returns its answer; events goes each event that comes before, until it is false.
+// Ask sends a request and returns its answer. It passes each event before the answer to events, until events returns false.
 func (a *Again) Ask(ctx context.Context, method string, params Object, events func(name string, data Object) bool) (f Frame, err error) {
 	if a.Ws == nil {
 		dial, cancel := context.WithTimeout(ctx, 5*time.Second)

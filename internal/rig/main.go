@@ -12,11 +12,11 @@ import (
 	"trl/internal/testkit"
 )
 
-// FlagsOfAll are given to every gateway besides its own: the same promises hold for sessions of another user, or behind
-// Landlock (TRL_TEST_FLAGS='--allow-write /').
+// FlagsOfAll are flags for every gateway besides its own flags. They check that the same promises hold for sessions of another user, or
+// under Landlock (TRL_TEST_FLAGS='--allow-write /').
 var FlagsOfAll = strings.Fields(os.Getenv("TRL_TEST_FLAGS"))
 
-// OurNumbers skips a test where what runs in a session may have other numbers, and see other files, than we.
+// OurNumbers skips a test if a session may have other process ids, and see other files, than the test.
 func OurNumbers(t testing.TB) {
 	t.Helper()
 	if len(FlagsOfAll) > 0 {
@@ -24,7 +24,7 @@ func OurNumbers(t testing.TB) {
 	}
 }
 
-// Pick is short by default and long in a soak.
+// Pick returns short, or long in a soak.
 func Pick[T any](short, long T) T {
 	if testkit.Soak {
 		return long
@@ -36,7 +36,7 @@ var Shells = []string{"/bin/sh", "/bin/bash"}
 
 var AllShells = []string{"/bin/bash", "/bin/dash", "/usr/bin/zsh", "/bin/busybox"}
 
-// InShells runs f in each of the shells there are here, of those named in only where that is not empty.
+// InShells runs f in each shell that exists here. If only is not empty, it names the shells.
 func InShells(t *testing.T, only string, f func(t *testing.T, shell string)) {
 	for _, sh := range AllShells {
 		if only != "" && !strings.Contains(only, filepath.Base(sh)) {
@@ -58,14 +58,14 @@ func EachShell(t *testing.T, f func(t *testing.T, shell string)) {
 	}
 }
 
-// Top is the directory of everything that this test binary makes, and binary the gateway in it. Set once in Main.
+// Top is the directory of everything that this test binary makes; Binary is the gateway in it. Main sets both.
 var Top, Binary string
 
-// Main runs the tests of a folder of acceptance tests: it builds the gateway before, and afterwards checks that no gateway is left.
+// Main runs a folder of acceptance tests. It builds the gateway before, and afterwards checks that no gateway is left.
 func Main(m *testing.M) {
 	testkit.HearSignals()
 	actListener()
-	// Tests that call t.Parallel here mostly wait, so there may be more of them than processors. -parallel still wins.
+	// Tests that call t.Parallel here mostly wait, so more of them than processors may run. The flag -parallel takes precedence.
 	if err := flag.Set("test.parallel", "4"); err != nil {
 		panic(err)
 	}
@@ -98,7 +98,7 @@ func Main(m *testing.M) {
 	}())
 }
 
-// leftBehind lists the gateways that no test has ended; one may be just about to.
+// leftBehind lists the gateways that no test has ended. It waits for those that are ending.
 func leftBehind() (left []string) {
 	for deadline := time.Now().Add(testkit.Patience); ; time.Sleep(10 * time.Millisecond) {
 		left = left[:0]

@@ -13,7 +13,7 @@ import (
 	"trl/internal/testkit"
 )
 
-// Rss is the gateway's resident memory in bytes now, and peak the largest since the last call of peak or rss.
+// Rss is the gateway's resident memory in bytes. Peak is the largest since the last call of Peak or Rss.
 func (g *Server) Rss(t testing.TB) int { t.Helper(); g.Peak(t); return g.Status(t, "VmRSS") << 10 }
 
 func (g *Server) Peak(t testing.TB) int {
@@ -25,7 +25,7 @@ func (g *Server) Peak(t testing.TB) int {
 	return peak
 }
 
-// Status is a number out of /proc/PID/status.
+// Status returns a number from /proc/PID/status.
 func (g *Server) Status(t testing.TB, key string) int {
 	t.Helper()
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", g.Serving(t)))
@@ -42,7 +42,7 @@ func (g *Server) Status(t testing.TB, key string) int {
 	return 0
 }
 
-// Fds is how many descriptors keeper and gateway have open.
+// Fds returns how many descriptors keeper and gateway have open.
 func (g *Server) Fds(t testing.TB) int {
 	t.Helper()
 	if g.Cmd == nil {
@@ -60,7 +60,7 @@ func FdsOf(t testing.TB, pid int) int {
 	return len(all)
 }
 
-// FdKinds tells what pid has open, and how often.
+// FdKinds counts the open descriptors of pid by kind.
 func FdKinds(pid int) map[string]int {
 	all := map[string]int{}
 	fds, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
@@ -71,7 +71,7 @@ func FdKinds(pid int) map[string]int {
 	return all
 }
 
-// Descriptor is the path in /proc of one that pid has open, to what begins with kind.
+// Descriptor returns the path in /proc of a descriptor of pid whose target begins with kind.
 func Descriptor(t testing.TB, pid int, kind string) string {
 	t.Helper()
 	fds, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
@@ -84,7 +84,7 @@ func Descriptor(t testing.TB, pid int, kind string) string {
 	return ""
 }
 
-// Metric is the sum of a series of /metrics over those of its labels that contain each of with (`state="IDLE"`).
+// Metric returns the sum of those series of /metrics with this name whose labels contain each of with (`state="IDLE"`).
 func (g *Server) Metric(t testing.TB, name string, with ...string) (sum float64) {
 	t.Helper()
 	found := false
@@ -115,7 +115,7 @@ series:
 	return sum
 }
 
-// CgroupDir is the directory of the gateway's own cgroup; "" where it has none.
+// CgroupDir is the directory of the gateway's own cgroup; "" if it has none.
 func (g *Server) CgroupDir(t testing.TB) string {
 	t.Helper()
 	testkit.Eventually(t, "it has logged that it listens", func() bool { return strings.Contains(g.Log(), `"listening"`) })
@@ -136,7 +136,7 @@ func (g *Server) CgroupDir(t testing.TB) string {
 	return ""
 }
 
-// Counts is what must come back to where it was.
+// Counts returns the numbers that must return to their baseline.
 func (g *Server) Counts(t testing.TB, cgroup string) [7]int {
 	t.Helper()
 	return [7]int{int(g.Metric(t, "go_goroutines")), FdsOf(t, g.Pid), FdsOf(t, g.Serving(t)), childrenOf(g.Pid) + ZombiesOf(g.Pid), CountDirs(cgroup), CountFiles(g.Dir), len(g.Processes())}
@@ -171,7 +171,7 @@ func CountDirs(dir string) (n int) {
 			if err == nil && e.IsDir() {
 				n++
 			}
-			return nil // what vanishes meanwhile is not counted
+			return nil // entries that disappear meanwhile are not counted
 		})
 	}
 	return n
@@ -188,7 +188,7 @@ func CountFiles(dir string) (n int) {
 	return n
 }
 
-// ZombiesOf counts the zombies that have this parent, childrenOf its other children.
+// ZombiesOf counts the zombies with this parent; childrenOf counts its other children.
 func ZombiesOf(parent int) (n int) { z, _ := childCounts(parent); return z }
 
 func childrenOf(parent int) (n int) { _, c := childCounts(parent); return c }

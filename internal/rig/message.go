@@ -14,7 +14,7 @@ func (o Object) Yes(key string) bool { b, _ := o[key].(bool); return b }
 
 func (o Object) Has(key string) bool { _, ok := o[key]; return ok }
 
-// Num is math.MinInt when there is no such number: a missing exit code must not look like 0.
+// Num returns math.MinInt if there is no such number, because a missing exit code must not look like 0.
 func (o Object) Num(key string) int {
 	f, ok := o[key].(float64)
 	if !ok {
@@ -25,7 +25,7 @@ func (o Object) Num(key string) int {
 
 func (o Object) Obj(key string) Object { m, _ := o[key].(map[string]any); return m }
 
-// Objs is a list of objects, ints one of numbers.
+// Objs returns a list of objects, Ints a list of numbers.
 func (o Object) Objs(key string) (all []Object) {
 	list, _ := o[key].([]any)
 	for _, e := range list {
@@ -44,7 +44,7 @@ func (o Object) Ints(key string) (all []int) {
 	return all
 }
 
-// Text decodes bytes that travel as text: text("stdout", "stdout_encoding"), text("data", "encoding").
+// Text decodes bytes that are sent as text: Text("stdout", "stdout_encoding"), Text("data", "encoding").
 func (o Object) Text(key, encoding string) string {
 	if o.Str(encoding) == "base64" {
 		b, err := base64.StdEncoding.DecodeString(o.Str(key))

@@ -11,8 +11,8 @@ import (
 	"syscall"
 )
 
-// actListener turns the test binary into a program that listens on a port, when a command of ListenCommand runs it:
-// "listen" listens; "http" answers too; "deaf" ignores TERM; "parent" starts a deaf one and waits for it.
+// actListener turns the test binary into a program that listens on a port, if a command of ListenCommand runs it: "listen" listens; "http"
+// also answers; "deaf" ignores TERM; "parent" starts a deaf one and waits for it.
 func actListener() {
 	what := os.Getenv("TRL_ACCEPTANCE_CHILD")
 	switch what {
@@ -64,13 +64,13 @@ func ListenCommand(what string, port int) string {
 	return p + "TRL_ACCEPTANCE_CHILD=" + what + " " + self
 }
 
-// PrintedPort reads what a listener printed; 0 when it has not yet.
+// PrintedPort returns the port that a listener printed; 0 if it has not printed it yet.
 func PrintedPort(output string) (port int) {
 	_, _ = fmt.Sscanf(output, "listening on %d.", &port)
 	return port
 }
 
-// PortIsFree: nobody has this port.
+// PortIsFree says whether nobody listens on this port.
 func PortIsFree(port int) bool {
 	l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
 	if err != nil {

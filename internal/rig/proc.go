@@ -16,13 +16,13 @@ import (
 
 var sleepers atomic.Int64
 
-// Sleeper is a command line that sleeps for five minutes and that nobody else on this machine uses.
+// Sleeper returns a command line that sleeps for five minutes and that nobody else on this machine uses.
 func Sleeper() string { return fmt.Sprintf("sleep 300.%07d%04d", os.Getpid()%1e7, sleepers.Add(1)) }
 
-// Unique makes a name that no other test here has had, also when tests are repeated (-count).
+// Unique returns a name that no other test here has had, also when tests are repeated (-count).
 func Unique(name string) string { return fmt.Sprint(name, "-", sleepers.Add(1)) }
 
-// Running lists the processes with this command line, zombies not.
+// Running lists the processes with this command line, without zombies.
 func Running(command string) (all []int) {
 	for _, pid := range Pids() {
 		if Cmdline(pid) == command {
@@ -42,13 +42,14 @@ func Pids() (all []int) {
 	return all
 }
 
-// Cmdline is a process's command line with spaces between the words, "" for a zombie and for one that is gone.
+// Cmdline returns a process's command line with spaces between the words; "" for a zombie and for a process that is gone.
 func Cmdline(pid int) string {
 	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	return strings.ReplaceAll(strings.TrimSuffix(string(b), "\x00"), "\x00", " ")
 }
 
-// StatFields are those of /proc/PID/stat from the state on: state ppid pgrp session tty_nr tpgid and so on; none of a process that is gone.
+// StatFields returns the fields of /proc/PID/stat from the state on: state ppid pgrp session tty_nr tpgid and so on; nil for a process that
+// is gone.
 func StatFields(pid int) []string {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -57,7 +58,7 @@ func StatFields(pid int) []string {
 	return strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
 }
 
-// ProcStat is what /proc/PID/stat tells: state, parent, start. ok is false for a process that is gone.
+// ProcStat returns state, parent and start time from /proc/PID/stat. ok is false for a process that is gone.
 func ProcStat(pid int) (state byte, parent int, start string, ok bool) {
 	f := StatFields(pid)
 	if f == nil {
@@ -78,20 +79,20 @@ func ProcessesOfSession(session string) (all []int) {
 	return all
 }
 
-// UniqueFile is a path in the gateway's home that nothing else uses, and what waits for it.
+// UniqueFile returns a path in the gateway's home that nothing else uses, and a function that says whether the file exists.
 func UniqueFile(g *Server, name string) (path string, there func() bool) {
 	path = filepath.Join(g.Home, fmt.Sprintf("%s.%d", name, sleepers.Add(1)))
 	return path, func() bool { _, err := os.Stat(path); return err == nil }
 }
 
-// StopProcess stops a process; let lets it go on.
+// StopProcess stops a process; let continues it.
 func StopProcess(t *testing.T, pid int) (let func()) {
 	t.Helper()
 	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
 	let = sync.OnceFunc(func() { _ = syscall.Kill(pid, syscall.SIGCONT) })
-	t.Cleanup(let) // before the server is ended
+	t.Cleanup(let) // runs before the server ends
 	testkit.Eventually(t, "it has stopped", func() bool { state, _, _, _ := ProcStat(pid); return state == 'T' })
 	return let
 }

@@ -14,7 +14,7 @@ import (
 	"trl/internal/testkit"
 )
 
-// RawConn is a WebSocket without a library, for what a library does not do.
+// RawConn is a WebSocket without a library, for frames that a library does not send.
 type RawConn struct {
 	net.Conn
 	r    *bufio.Reader
@@ -46,7 +46,7 @@ func MaskedFrame(header []byte, payload string) []byte {
 	return f
 }
 
-// Frame sends one; first is its first byte.
+// Frame sends a masked frame. first is its first byte.
 func (c RawConn) Frame(first byte, payload []byte) error {
 	_, err := c.Write(RawFrame(first, string(payload)))
 	return err
@@ -83,7 +83,7 @@ func (c RawConn) Next() (opcode byte, payload []byte, err error) {
 	return head[0] & 0xf, payload, err
 }
 
-// Closed reads to the close frame and returns its code; 0 when the connection ended without one.
+// Closed reads up to the close frame and returns its code; 0 if the connection ended without one.
 func (c RawConn) Closed() int {
 	for {
 		op, payload, err := c.Next()

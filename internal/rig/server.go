@@ -19,20 +19,20 @@ import (
 	"trl/internal/testkit"
 )
 
-// Server is a real gateway: a process, and what it wrote.
+// Server is a real gateway process with its log.
 type Server struct {
 	Addr string // HOST:PORT
-	Pid  int    // the keeper's
-	Dir  string // all of it: state, home and temporary directory of its sessions; unique, so it marks them
+	Pid  int    // the keeper's pid
+	Dir  string // has everything: state, home and temporary directory of its sessions; it is unique, so it identifies them
 	Home string // where its sessions start
 	Cmd  *exec.Cmd
 	Book *testkit.LogBook
 
-	Stop   func() []string // ends it, once, and says what was wrong with the end
-	Exited chan struct{}   // Closed when the process is gone
+	Stop   func() []string // ends the gateway once, and returns what was wrong with its end
+	Exited chan struct{}   // closed when the process is gone
 }
 
-// Gateway starts one for this test. It must end well: in time, with exit 0, and with no process left.
+// Gateway starts a gateway for this test. It must end in time, with exit code 0, and leave no process.
 func Gateway(t testing.TB, flags ...string) *Server {
 	t.Helper()
 	g, err := StartGateway(flags...)
@@ -61,7 +61,7 @@ var sharing struct {
 	gateways map[string]*Server // guarded by the mutex
 }
 
-// Shared returns the gateway of this name and starts it with flags at first. Its end is checked when all tests are done.
+// Shared returns the gateway with this name. The first call starts it with flags. Its end is checked when all tests are done.
 func Shared(t testing.TB, name string, flags ...string) *Server {
 	t.Helper()
 	sharing.Lock()
@@ -86,12 +86,12 @@ func Shared(t testing.TB, name string, flags ...string) *Server {
 	return g
 }
 
-// EndWithin is 5 times the 8 s in which a gateway has to end whatever its sessions do.
+// EndWithin is 5 times the 8 s in which a gateway must end, whatever its sessions do.
 const EndWithin = 40 * time.Second
 
 func StartGateway(flags ...string) (*Server, error) { return Launch(nil, flags...) }
 
-// Launch starts a gateway; tune, if any, changes how.
+// Launch starts a gateway; tune may change the command.
 func Launch(tune func(*exec.Cmd), flags ...string) (*Server, error) {
 	dir, err := os.MkdirTemp(Top, "g-")
 	if err != nil {
@@ -102,7 +102,7 @@ func Launch(tune func(*exec.Cmd), flags ...string) (*Server, error) {
 	if err := errors.Join(os.Mkdir(g.Home, 0o700), os.Mkdir(tmp, 0o700)); err != nil {
 		return nil, err
 	}
-	for _, path := range []string{Top, dir, g.Home, tmp} { // sessions may be another user's
+	for _, path := range []string{Top, dir, g.Home, tmp} { // sessions may run as another user
 		if err := os.Chmod(path, 0o777); err != nil {
 			return nil, err
 		}
@@ -112,7 +112,7 @@ func Launch(tune func(*exec.Cmd), flags ...string) (*Server, error) {
 		"--state-dir", filepath.Join(dir, "state"), "--log-format", "json"}, flags...)...)
 	g.Cmd.Env = append(os.Environ(), "HOME="+g.Home, "TMPDIR="+tmp)
 	g.Cmd.Stderr = g.Book
-	g.Cmd.WaitDelay = 5 * time.Second // somebody who still holds its stderr then is a leak, and Wait says so
+	g.Cmd.WaitDelay = 5 * time.Second // a process that still holds its stderr then is a leak, and Wait reports it
 	line, w, err := os.Pipe()
 	if err != nil {
 		return nil, err
@@ -129,7 +129,7 @@ func Launch(tune func(*exec.Cmd), flags ...string) (*Server, error) {
 	}
 	g.Pid = g.Cmd.Process.Pid
 	var ended error
-	go func() { // reaps it; ends with the process; stop waits for it
+	go func() { // reaps the process and ends with it; Stop waits for it
 		ended = g.Cmd.Wait()
 		close(g.Exited)
 	}()
@@ -164,7 +164,7 @@ func Launch(tune func(*exec.Cmd), flags ...string) (*Server, error) {
 	return g, nil
 }
 
-// StartTuned is a server of this test's own that is started in a special way.
+// StartTuned starts a server for this test in a special way.
 func StartTuned(t *testing.T, tune func(*exec.Cmd), flags ...string) *Server {
 	t.Helper()
 	g, err := Launch(tune, flags...)
@@ -175,7 +175,7 @@ func StartTuned(t *testing.T, tune func(*exec.Cmd), flags ...string) *Server {
 	return g
 }
 
-// StartedBy starts the server by a program that ends up as it.
+// StartedBy starts the server with another program, which then execs it.
 func StartedBy(words ...string) func(*exec.Cmd) {
 	return func(cmd *exec.Cmd) {
 		path, err := exec.LookPath(words[0])
@@ -185,8 +185,8 @@ func StartedBy(words ...string) func(*exec.Cmd) {
 	}
 }
 
-// Processes lists who belongs to this gateway's sessions and warm shells: by the TMPDIR in its environment, which every
-// session gets, or by its working directory. Zombies have neither.
+// Processes lists the processes of this gateway's sessions and warm shells. It recognises them by the TMPDIR in the environment that every
+// session gets, or by the working directory. Zombies have neither.
 func (g *Server) Processes() (all []string) {
 	mark := []byte("TMPDIR=" + g.Dir)
 	for _, pid := range Pids() {
@@ -204,8 +204,7 @@ func (g *Server) Processes() (all []string) {
 
 func (g *Server) Log() string { return g.Book.String() }
 
-// Serving is the process that serves: the gateway below the keeper, which g.pid is. Of a server that nobody launched it is
-// the pid itself: so one of the two can be asked for.
+// Serving returns the process that serves: the gateway below the keeper. For a server that was not launched, it is g.Pid.
 func (g *Server) Serving(t testing.TB) int {
 	t.Helper()
 	if g.Cmd == nil {
@@ -216,7 +215,7 @@ func (g *Server) Serving(t testing.TB) int {
 	return pid
 }
 
-// Get is the body of a page that must be there.
+// Get returns the body of a page, which must exist.
 func (g *Server) Get(t testing.TB, path string, header ...string) string {
 	t.Helper()
 	q, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+g.Addr+path, nil)

@@ -12,12 +12,12 @@ import (
 // Terminal is a terminal as one client sees it.
 type Terminal struct {
 	C      *Client
-	pid    int // of its first process; 0: attached
+	pid    int // of its first process; 0 for an attached client
 	Id     string
 	Stream string
-	Text   string // what came so far; the last replay begins it anew
-	Next   int    // offset after it
-	Shots  int    // snapshots in it
+	Text   string // output so far; a snapshot starts it again
+	Next   int    // offset after Text
+	Shots  int    // number of snapshots
 }
 
 // Attach attaches another client.
@@ -34,7 +34,7 @@ func (h *Terminal) Ask(method string, more ...Object) Object {
 
 func (h *Terminal) Keys(text string) { h.C.T.Helper(); h.Ask("term.input", Object{"data": text}) }
 
-// NextOutput waits for the next piece of output, or the exit, which it returns.
+// NextOutput waits for the next piece of output, or for the exit, which it returns.
 func (h *Terminal) NextOutput() (exit Object) {
 	h.C.T.Helper()
 	f := h.C.Await("output of the terminal, after "+Brief(h.Text), func(f *Frame) bool {
@@ -70,7 +70,7 @@ func (h *Terminal) NextOutput() (exit Object) {
 	return nil
 }
 
-// Expect waits until the output matches and returns what matched, in groups; it takes that away, and what was before.
+// Expect waits until the output matches, and returns the match with its groups. It removes the text up to the end of the match.
 func (h *Terminal) Expect(pattern string) []string {
 	h.C.T.Helper()
 	re := regexp.MustCompile(pattern)
@@ -86,7 +86,7 @@ func (h *Terminal) Expect(pattern string) []string {
 	}
 }
 
-// End waits for the exit, and returns all output before it that was not taken.
+// End waits for the exit, and returns it with the remaining output before it.
 func (h *Terminal) End() (text string, exit Object) {
 	h.C.T.Helper()
 	for exit == nil {
@@ -117,10 +117,10 @@ func (h *Terminal) Screen(pattern string) Object {
 	return s
 }
 
-// TypeSecret types at a prompt that does not echo, and leaves it by Ctrl-C.
+// TypeSecret types at a prompt that does not echo, and leaves it with Ctrl-C.
 func (h *Terminal) TypeSecret() {
 	h.C.T.Helper()
-	// Who asks by readpassphrase (ssh) forgets a signal that comes between its prompt and its read.
+	// A program that asks with readpassphrase (ssh) forgets a signal that comes between its prompt and its read.
 	testkit.Eventually(h.C.T, "who asked waits for the answer", func() bool {
 		f := StatFields(h.pid)
 		if f == nil {
@@ -141,7 +141,7 @@ func (h *Terminal) TypeSecret() {
 	h.Expect(`visibleagain`)
 }
 
-// OpenTerminal opens a terminal, 80 by 24 if nothing else is said.
+// OpenTerminal opens a terminal, by default 80 by 24.
 func (c *Client) OpenTerminal(session string, more ...Object) *Terminal {
 	c.T.Helper()
 	d := c.Call("term.open", With(Object{"session_id": session, "cols": 80, "rows": 24}, With(more...)))

@@ -10,24 +10,24 @@ import (
 	"testing"
 )
 
-// Sessions of another user (--session-user), a gateway that is not root (--user), and sessions that may write only to some
-// places (--allow-write). The numbers are nobody's on a usual machine; a number needs no entry in /etc/passwd.
+// Sessions of another user (--session-user), a gateway that is not root (--user), and sessions that may write only to some places
+// (--allow-write). Usually nobody has these uids; a uid needs no entry in /etc/passwd.
 const (
 	SessionUser = "64321"
 	GatewayUser = "64320"
 )
 
-// lastUser is how many numbers UserRange has returned.
+// lastUser is the number of uids that UserRange has returned.
 var lastUser atomic.Int64
 
-// UserRange returns a range of numbers that no other test uses, also none of a folder that runs at the same time: gateways do not
-// know of each other's ranges.
+// UserRange returns a range of uids that no other test uses, also none in a folder that runs at the same time, because gateways do not know
+// of each other's ranges.
 func UserRange(n int64) string {
 	end := 64400 + 2000*int64(slot()) + lastUser.Add(n)
 	return fmt.Sprintf("%d-%d", end-n, end-1)
 }
 
-// slot is a number that no other test binary has at the same time.
+// slot returns a number that no other test binary has at the same time.
 var slot = sync.OnceValue(func() int {
 	for n := range 100 {
 		fd, err := syscall.Open(filepath.Join(buildDir(), fmt.Sprint("slot-", n)), syscall.O_CREAT|syscall.O_RDWR|syscall.O_CLOEXEC, 0o600)
@@ -35,7 +35,7 @@ var slot = sync.OnceValue(func() int {
 			panic(err)
 		}
 		if syscall.Flock(fd, syscall.LOCK_EX|syscall.LOCK_NB) == nil {
-			return n // the descriptor stays open, so the lock ends with the process
+			return n // the descriptor stays open, so the process keeps the lock until its end
 		}
 		syscall.Close(fd)
 	}
@@ -49,7 +49,7 @@ func OnlyRoot(t testing.TB) {
 	}
 }
 
-// UserWays are the ways of being another user than the gateway.
+// UserWays are the ways in which sessions run as another user than the gateway.
 var UserWays = []struct {
 	Name  string
 	Flags func() []string
@@ -60,7 +60,7 @@ var UserWays = []struct {
 	{"fenced", func() []string { return []string{"--session-user", SessionUser, "--allow-write", Top} }},
 }
 
-// EachWay runs f in each of these ways, in parallel: each has a gateway of its own.
+// EachWay runs f for each of UserWays, in parallel, each with its own gateway.
 func EachWay(t *testing.T, f func(t *testing.T, flags []string)) {
 	OnlyRoot(t)
 	for _, way := range UserWays {

@@ -16,12 +16,12 @@ import (
 // AwkwardLife bounds how long an awkward child lives if nobody ends it.
 const AwkwardLife = 60 * time.Second
 
-// ActAwkward turns the test binary into an awkward child when it was started as
+// ActAwkward turns the test binary into an awkward child if it was started as
 //
 //	NAME.test awkward MODE MARKER
 //
-// and else returns. A TestMain calls it first. MARKER is only there to be found in /proc/PID/cmdline. own are modes of the package's own;
-// such a function ends by itself or with AwkwardStays.
+// and otherwise returns. A TestMain calls it first. MARKER only serves to find the process in /proc/PID/cmdline. own has the package's own
+// modes; such a function returns, or ends with AwkwardStays.
 func ActAwkward(own map[string]func(marker string)) {
 	if len(os.Args) != 4 || os.Args[1] != "awkward" {
 		return
@@ -36,13 +36,13 @@ func ActAwkward(own map[string]func(marker string)) {
 	os.Exit(0)
 }
 
-// AwkwardStays tells the test that the child has done its worst, and lives on.
+// AwkwardStays tells the test that the child has done its work, and lives on.
 func AwkwardStays() {
 	fmt.Println()
 	time.Sleep(AwkwardLife)
 }
 
-// awkward prints a newline when it has done its worst.
+// awkward prints a newline when it has done its work.
 func awkward(mode, marker string) {
 	if mode != "hold-full" {
 		signal.Ignore(syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
@@ -50,35 +50,35 @@ func awkward(mode, marker string) {
 	ready := func() { fmt.Println() }
 	home := uintptr(os.Getppid())
 	switch mode {
-	case "stubborn": // ignores what can be ignored
+	case "stubborn": // ignores every signal that can be ignored
 		AwkwardStays()
 	case "setsid": // leaves the process session
 		spawnSleep(marker, nil)
 		AwkwardStays()
-	case "jobs": // five jobs of their own
+	case "jobs": // five jobs with their own process groups
 		for range 5 {
 			spawnSleep(marker, &syscall.SysProcAttr{Setpgid: true})
 		}
 		AwkwardStays()
-	case "daemon": // double fork, own session, empty environment, nothing open; the parent stays
+	case "daemon": // double fork, own process session, empty environment, no open descriptors; the parent stays
 		daemon(marker)
 		AwkwardStays()
-	case "leave": // the same, the parent goes
+	case "leave": // the same, but the parent ends
 		daemon(marker)
 		ready()
-	case "hop": // fork and exit, for ever: no process lives longer than a moment
+	case "hop": // forks and exits for ever: every process lives only for a moment
 		ready()
 		hop(home)
-	case "storm": // sixteen that hop, eight of those with exec and an empty environment; the parent stays
+	case "storm": // sixteen of those, eight of them with exec and an empty environment; the parent stays
 		for range 8 {
 			forkThen(func() { hop(home) })
 			hopExec(marker)
 		}
 		AwkwardStays()
-	case "deep": // a child of a child of a child…, all waiting; every eighth in a process session of its own
+	case "deep": // a child of a child of a child…, all waiting; every eighth has its own process session
 		forkThen(func() { dig(home, 100) })
 		AwkwardStays()
-	case "forks": // tries 300 children, which stay
+	case "forks": // tries to fork 300 children, which stay
 		for range 300 {
 			forkThen(func() {
 				for !gone(home) {
@@ -87,7 +87,7 @@ func awkward(mode, marker string) {
 			})
 		}
 		time.Sleep(AwkwardLife)
-	case "hog": // wants 256 MiB
+	case "hog": // uses 256 MiB
 		for range 256 {
 			page, err := unix.Mmap(-1, 0, 1<<20, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 			if err != nil {
@@ -97,35 +97,35 @@ func awkward(mode, marker string) {
 				page[i] = 1
 			}
 		}
-	case "files": // opens what it can, and says with which descriptor it could not
+	case "files": // opens as many files as possible, and prints the descriptor at which it failed
 		for fd := 3; ; fd++ {
 			if _, err := unix.Open("/dev/null", unix.O_RDONLY, 0); err == unix.EMFILE {
 				var most unix.Rlimit
 				_ = unix.Getrlimit(unix.RLIMIT_NOFILE, &most)
 				fmt.Printf("EMFILE at %d\n", most.Cur)
-				syscall.RawSyscall(unix.SYS_EXIT_GROUP, 0, 0, 0) // the race detector takes a second to say goodbye
+				syscall.RawSyscall(unix.SYS_EXIT_GROUP, 0, 0, 0) // the race detector would take a second to exit
 			}
 		}
-	case "hold": // keeps the lock of the pipe MARKER
+	case "hold": // holds the lock of the pipe MARKER
 		hold(marker, 0)
-	case "hold-full": // the same; what it put into the pipe before stays there, and every 3 s it puts more. It can be told to end
+	case "hold-full": // the same, but the pipe's earlier content stays, and every 3 s there is more. A signal can end it
 		hold(marker, 3*time.Second)
-	case "tree": // 64 that fork and exit at random, some in sessions of their own
+	case "tree": // 64 processes that fork and exit at random, some in their own process sessions
 		live, _ := unix.Mmap(-1, 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_ANONYMOUS)
 		forkThen(func() { churn(home, (*int32)(unsafe.Pointer(&live[0]))) })
 		AwkwardStays()
 	}
 }
 
-// hold splices from a socket, on which a word is said every so often, 0 for never, into a pipe. For as long as splice(2) waits
-// for the socket it has the pipe's lock, and whoever does anything with the pipe waits for that.
+// hold splices from a socket into a pipe. The socket gets a word each time that every has passed; 0: never. While splice(2) waits for the
+// socket, it holds the pipe's lock, and every other call on the pipe waits for that lock.
 func hold(pipe string, every time.Duration) {
 	fd, err := unix.Open(pipe, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err == unix.EACCES {
 		fd, err = unix.Open(pipe, unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	}
 	if err == nil {
-		err = unix.SetNonblock(fd, false) // which would have splice not wait
+		err = unix.SetNonblock(fd, false) // otherwise splice would not wait
 	}
 	if err != nil {
 		panic(err)
@@ -135,7 +135,7 @@ func hold(pipe string, every time.Duration) {
 		panic(err)
 	}
 	if every > 0 {
-		go func() { // until the process ends
+		go func() { // ends with the process
 			for {
 				_, _ = unix.Write(s[1], []byte("held\n"))
 				time.Sleep(every)
@@ -167,8 +167,7 @@ func daemon(marker string) {
 	}
 }
 
-// hopExec is a shell that starts itself anew, with nothing inherited, and
-// exits, as long as the test is there.
+// hopExec is a shell that starts itself again, with nothing inherited, and exits, as long as the test runs.
 func hopExec(marker string) {
 	text := `kill -0 "$1" || exit; /usr/bin/env -i /bin/sh -c "$0" "$0" "$1" "$2" & exit`
 	c := exec.Command("/usr/bin/setsid", "/bin/sh", "-c", text, text, strconv.Itoa(os.Getppid()), marker)
@@ -178,8 +177,7 @@ func hopExec(marker string) {
 	}
 }
 
-// After a bare fork only one thread of the Go runtime is left: what runs there
-// makes system calls and nothing else, and never returns.
+// After a bare fork only one thread of the Go runtime is left. Code there may only make system calls, and never returns.
 //
 //go:norace
 func forkThen(f func()) {
@@ -250,7 +248,7 @@ func churn(home uintptr, live *int32) {
 	}
 }
 
-// gone: whoever started us is no more, so nobody will end us either.
+// gone says whether the process that started us is gone, so that nobody would end us.
 //
 //go:norace
 func gone(home uintptr) bool {

@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// LogBook keeps what is written to it. Several goroutines may use it at once.
+// LogBook keeps everything written to it. Several goroutines may use it at once.
 type LogBook struct {
 	mu sync.Mutex
 	b  bytes.Buffer // guarded by mu
@@ -23,7 +23,7 @@ func (l *LogBook) String() string {
 	return l.b.String()
 }
 
-// Len is how many bytes were written.
+// Len returns how many bytes were written.
 func (l *LogBook) Len() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()

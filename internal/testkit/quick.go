@@ -11,10 +11,10 @@ import (
 	"go.uber.org/goleak"
 )
 
-// Quick says that this run leaves out every test that starts a process (make quick).
+// Quick says that this run skips every test that starts a process (make quick).
 var Quick = os.Getenv("TRL_QUICK") == "1"
 
-// StartsProcesses is the first call of a test, or of what sets it up, that starts a process. In a quick run it skips the test.
+// StartsProcesses must be the first call of a test, or of its set-up, that starts a process. In a quick run it skips the test.
 func StartsProcesses(t testing.TB) {
 	t.Helper()
 	if Quick {
@@ -22,7 +22,7 @@ func StartsProcesses(t testing.TB) {
 	}
 }
 
-// TakesLong is the first call of a test that starts no process and yet takes more than a second by itself. In a quick run it skips the test.
+// TakesLong must be the first call of a test that starts no process but takes more than a second. In a quick run it skips the test.
 func TakesLong(t testing.TB) {
 	t.Helper()
 	if Quick {
@@ -30,11 +30,11 @@ func TakesLong(t testing.TB) {
 	}
 }
 
-// Main runs a package's tests. A TestMain calls it last. The run fails when a goroutine is left at its end, or when a test has
-// started a process in a quick run.
+// Main runs a package's tests. A TestMain calls it last. The run fails if a goroutine is left at its end, or if a test has started a
+// process in a quick run.
 func Main(m *testing.M) { goleak.VerifyTestMain(Suite{m}) }
 
-// Suite is the run of a package's tests, for a TestMain that ends in another way than with Main.
+// Suite runs a package's tests, for a TestMain that does not end with Main.
 type Suite struct{ *testing.M }
 
 func (s Suite) Run() int {
@@ -47,14 +47,14 @@ func (s Suite) Run() int {
 	return code
 }
 
-// listsTests says that this run only prints the names of the tests.
+// listsTests says whether this run only prints the names of the tests.
 func listsTests() bool { return flag.Lookup("test.list").Value.String() != "" }
 
-// startedProcess says that this process has, or has had, a child.
+// startedProcess says whether this process has, or has had, a child.
 func startedProcess() bool {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_CHILDREN, &u); err == nil && u.Minflt > 0 {
-		return true // one that was waited for
+		return true // a child that was waited for
 	}
 	tasks, _ := os.ReadDir("/proc/self/task")
 	for _, task := range tasks {

@@ -1,4 +1,4 @@
-// Package testkit holds what the tests of several packages need.
+// Package testkit has what the tests of several packages need.
 package testkit
 
 import (
@@ -10,9 +10,9 @@ import (
 	"syscall"
 )
 
-// HearSignals makes the programs that this test run starts take HUP and INT by default even where the run itself was
-// started with those ignored (nohup, a shell's &): an ignored signal is inherited across exec, a caught one is not. A
-// TestMain calls it first. Where nothing is ignored it does nothing, so Ctrl-C still ends the run.
+// HearSignals makes the programs that this test run starts handle HUP and INT by default, even if the run itself was started with those
+// ignored (nohup, a shell's &): exec preserves ignored signals but resets caught ones. A TestMain calls it first. If nothing is ignored, it
+// does nothing, so Ctrl-C still ends the run.
 func HearSignals() {
 	for _, sig := range []os.Signal{syscall.SIGHUP, syscall.SIGINT} {
 		if signal.Ignored(sig) {
@@ -21,9 +21,9 @@ func HearSignals() {
 	}
 }
 
-// Start starts a program that gets a SIGTERM when the test run ends, however it ends: a panic runs no clean-up. The kernel sends that
-// when the thread that started the program ends, and Go's threads do end: one that tried out a namespace cannot be used for anything
-// else. So all programs are started by one thread that stays.
+// Start starts a program that gets a SIGTERM when the test run ends, however it ends; a panic runs no clean-up. The kernel sends the signal
+// when the thread that started the program ends. Go's threads do end, for example after a test of namespaces. Therefore one thread that
+// stays starts all programs.
 func Start(cmd *exec.Cmd) error {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}

@@ -8,10 +8,10 @@ import (
 	"trl/protocol"
 )
 
-// Patience is how long anything may take on a busy machine before a test gives up.
+// Patience is the time after which a test gives up a wait, also on a busy machine.
 const Patience = 60 * time.Second
 
-// Eventually polls until f returns true, and fails the test when it has not done so within Patience.
+// Eventually polls until f returns true. It fails the test after Patience.
 func Eventually(t testing.TB, what string, f func() bool) {
 	t.Helper()
 	EventuallyWithin(t, Patience, what, f)
@@ -37,7 +37,7 @@ func WantCode(t testing.TB, err error, code protocol.Code) *protocol.Error {
 	return e
 }
 
-// Repeat calls f again and again until end is called, which waits for the last call.
+// Repeat calls f repeatedly until end is called. end waits for the last call.
 func Repeat(f func()) (end func()) {
 	stop, stopped := make(chan struct{}), make(chan struct{})
 	go func() { // ends with stop; end waits for it

@@ -41,7 +41,7 @@ func TestRunsFollowTheOrderOfMeasuring(t *testing.T) {
 	}
 }
 
-// noisy is around a median, by a factor.
+// noisy returns samples around a median, spread by a factor.
 func noisy(r *rand.Rand, n int, median, spread float64) (s Samples) {
 	for range n {
 		s = append(s, median*math.Exp(r.NormFloat64()*spread))
@@ -119,7 +119,7 @@ func TestModesAreComparedWithTheirLike(t *testing.T) {
 	}
 }
 
-// A line is what golang.org/x/perf/benchfmt reads: name, count, value, unit.
+// TestBenchstatLines: golang.org/x/perf/benchfmt reads lines of a name, a count, a value and a unit.
 func TestBenchstatLines(t *testing.T) {
 	own := Samples{}
 	for i := range 500 {
@@ -180,7 +180,7 @@ func TestTrends(t *testing.T) {
 		return trend
 	}
 	grows := func(t Trend) bool { return t.Growth > t.Allowed }
-	for _, c := range []struct { // in this order, and so with the same noise each time
+	for _, c := range []struct { // in this order, so that each has the same noise every time
 		name string
 		of   func(i int) float64
 		want bool

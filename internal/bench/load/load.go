@@ -211,7 +211,7 @@ func (b *Bench) stream(ctx context.Context, s *sessions) ([]figure.Figure, error
 	}
 	ways := []func() error{asJSON}
 	names := []string{"JSON"}
-	if b.Options.Unix == "" { // whose output is always JSON
+	if b.Options.Unix == "" { // a Unix socket always carries JSON
 		bin, err := dialBinary(ctx, b.Options)
 		if err != nil {
 			return nil, err

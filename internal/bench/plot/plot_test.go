@@ -69,7 +69,7 @@ func TestPointsLieWhereTheirFactorsPutThem(t *testing.T) {
 	if level[0][1] != level[2][1] {
 		t.Errorf("not level: %v", level)
 	}
-	// A decade is as wide everywhere, and as high: 10 lies at a third of 1 to 1,000.
+	// A decade has the same width and height everywhere: 10 is at a third of 1 to 1,000.
 	if math.Abs((rising[1][0]-rising[0][0])*3-(rising[2][0]-rising[0][0])) > 0.5 || math.Abs((rising[1][1]-rising[0][1])*3-(rising[2][1]-rising[0][1])) > 0.5 {
 		t.Errorf("%v", rising)
 	}

@@ -25,23 +25,23 @@ import (
 	"github.com/go-jose/go-jose/v4/jwt"
 )
 
-// Claims are what a token says.
+// Claims are the claims of a token.
 type Claims = map[string]any
 
 // Issuer is an OpenID provider: discovery, keys, an authorization endpoint that asks nobody, codes with PKCE, signed ID tokens.
 type Issuer struct {
 	*httptest.Server
 	t       testing.TB
-	Key     *ecdsa.PrivateKey // it signs with; set before it is used
-	Fetched atomic.Int64      // how often the keys were asked for
+	Key     *ecdsa.PrivateKey // signs the tokens; set before use
+	Fetched atomic.Int64      // how often the keys were requested
 
 	mu     sync.Mutex
 	kid    string                // guarded by mu
-	codes  map[string]url.Values // guarded by mu; what each was asked for with
-	change func(Claims)          // guarded by mu; of ID tokens, before they are signed
+	codes  map[string]url.Values // guarded by mu; the request for each code
+	change func(Claims)          // guarded by mu; changes ID tokens before they are signed
 }
 
-// New starts one, which ends with the test.
+// New starts an issuer, which ends with the test.
 func New(t testing.TB) *Issuer {
 	i := &Issuer{t: t, kid: "one", codes: map[string]url.Values{}}
 	var err error
@@ -99,12 +99,12 @@ func New(t testing.TB) *Issuer {
 	return i
 }
 
-// Claims are those of a token that is right in all.
+// Claims returns the claims of a valid token.
 func (i *Issuer) Claims() Claims {
 	return Claims{"iss": i.URL, "aud": "trl", "sub": "ann", "exp": time.Now().Add(time.Hour).Unix(), "iat": time.Now().Unix()}
 }
 
-// Sign makes a token that is right in all, but for what change makes of it.
+// Sign signs a valid token after change has changed it.
 func (i *Issuer) Sign(change func(Claims)) string {
 	c := i.Claims()
 	if change != nil {
@@ -116,10 +116,10 @@ func (i *Issuer) Sign(change func(Claims)) string {
 	return Signed(i.t, jose.ES256, i.Key, c, Header{"kid": kid})
 }
 
-// Header is what a token has in its header, apart from the algorithm.
+// Header is a token's header without the algorithm.
 type Header = map[jose.HeaderKey]any
 
-// Signed makes a token of any claims and header.
+// Signed signs a token with any claims and header.
 func Signed(t testing.TB, alg jose.SignatureAlgorithm, key any, c Claims, h Header) string {
 	t.Helper()
 	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: alg, Key: key}, &jose.SignerOptions{ExtraHeaders: h})
@@ -133,7 +133,7 @@ func Signed(t testing.TB, alg jose.SignatureAlgorithm, key any, c Claims, h Head
 	return text
 }
 
-// PEMFile is a file of one block.
+// PEMFile writes a file with one PEM block.
 func PEMFile(t testing.TB, kind string, der []byte) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "key.pem")
@@ -143,7 +143,7 @@ func PEMFile(t testing.TB, kind string, der []byte) string {
 	return path
 }
 
-// SPKI is a public key as PEM files have it.
+// SPKI encodes a public key as PEM files have it.
 func SPKI(t testing.TB, key crypto.PublicKey) []byte {
 	t.Helper()
 	der, err := x509.MarshalPKIXPublicKey(key)
@@ -153,21 +153,21 @@ func SPKI(t testing.TB, key crypto.PublicKey) []byte {
 	return der
 }
 
-// Change has f change the ID tokens to come, before they are signed.
+// Change makes f change later ID tokens before they are signed.
 func (i *Issuer) Change(f func(Claims)) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.change = f
 }
 
-// SetKeyID gives its key another name.
+// SetKeyID gives the key another id.
 func (i *Issuer) SetKeyID(id string) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.kid = id
 }
 
-// WithKey is an Issuer that only signs: its address leads nowhere.
+// WithKey returns an Issuer that only signs; nobody listens at its address.
 func WithKey(t testing.TB, key *ecdsa.PrivateKey) *Issuer {
 	return &Issuer{t: t, Key: key, Server: &httptest.Server{URL: "https://i"}}
 }
