@@ -328,51 +328,39 @@ func (l *link) deliverEvent(name string, data jsontext.Value) error {
 		ev event
 		id string
 	)
+	var err error
 	switch name {
 	case "exec.output", "process.output", "term.output":
 		var o output
-		if err := json.Unmarshal(data, &o); err != nil {
-			return fmt.Errorf("%s: %w", name, err)
-		}
+		err = json.Unmarshal(data, &o)
 		c := &Chunk{Offset: o.Offset, Stream: o.Stream, Replay: o.Replay, Snapshot: o.Snapshot, Data: []byte(o.Data)}
-		if o.Encoding == "base64" {
-			raw, err := base64.StdEncoding.DecodeString(o.Data)
-			if err != nil {
-				return fmt.Errorf("%s: %w", name, err)
-			}
-			c.Data = raw
+		if err == nil && o.Encoding == "base64" {
+			c.Data, err = base64.StdEncoding.DecodeString(o.Data)
 		}
 		ev.chunk, id = c, o.StreamID
 	case "stream.gap":
 		var g protocol.StreamGap
-		if err := json.Unmarshal(data, &g); err != nil {
-			return fmt.Errorf("%s: %w", name, err)
-		}
+		err = json.Unmarshal(data, &g)
 		ev.chunk, id = &Chunk{Offset: g.To, Gap: g.To - g.From}, g.StreamID
 	case "term.control":
 		var t protocol.TermControl
-		if err := json.Unmarshal(data, &t); err != nil {
-			return fmt.Errorf("%s: %w", name, err)
-		}
+		err = json.Unmarshal(data, &t)
 		ev.chunk, id = &Chunk{Control: &t}, t.StreamID
 	case "exec.exit":
 		ev.exec = new(protocol.ExecExit)
-		if err := json.Unmarshal(data, ev.exec); err != nil {
-			return fmt.Errorf("%s: %w", name, err)
-		}
+		err = json.Unmarshal(data, ev.exec)
 		id = ev.exec.StreamID
 	case "process.exit":
 		ev.process = new(protocol.ProcessInfo)
-		if err := json.Unmarshal(data, ev.process); err != nil {
-			return fmt.Errorf("%s: %w", name, err)
-		}
+		err = json.Unmarshal(data, ev.process)
 		id = ev.process.StreamID
 	case "term.exit":
 		ev.term = new(protocol.TermInfo)
-		if err := json.Unmarshal(data, ev.term); err != nil {
-			return fmt.Errorf("%s: %w", name, err)
-		}
+		err = json.Unmarshal(data, ev.term)
 		id = ev.term.StreamID
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
 	}
 	l.mu.Lock()
 	to, left := l.streams[id], l.abandoned[id] != nil

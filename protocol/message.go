@@ -404,15 +404,6 @@ func has(raw jsontext.Value, name string) bool {
 // bytes become U+FFFD. Output goes through here as text only if it is valid.
 var writing = json.JoinOptions(jsontext.AllowInvalidUTF8(true), json.Deterministic(true))
 
-// AppendResult appends the success {"id":…,"ok":true,"data":…}; a nil data is {}.
-func AppendResult(dst []byte, id jsontext.Value, data any) ([]byte, error) {
-	n := len(dst)
-	if err := WriteResult((*appender)(&dst), id, data); err != nil {
-		return dst[:n], err
-	}
-	return dst, nil
-}
-
 // AppendFailure appends the failure {"id":…,"ok":false,"error":{…}}. It cannot fail: details that are not JSON are left out.
 func AppendFailure(dst []byte, id jsontext.Value, e *Error) []byte {
 	dst = append(appendID(dst, id), `,"ok":false,"error":`...)

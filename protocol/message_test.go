@@ -125,7 +125,7 @@ func TestGoldenAnswers(t *testing.T) {
 	}
 	var got []byte
 	for _, r := range results {
-		line, err := AppendResult(got, jsontext.Value(`1`), r)
+		line, err := appendResult(got, jsontext.Value(`1`), r)
 		if err != nil {
 			t.Fatalf("%T: %v", r, err)
 		}
@@ -155,7 +155,7 @@ func TestFailedAnswerLeavesNothing(t *testing.T) {
 	dst := []byte("before")
 	for _, write := range []func() ([]byte, error){
 		func() ([]byte, error) {
-			return AppendResult(dst, jsontext.Value("1"), map[string]any{"a": 1, "f": func() {}})
+			return appendResult(dst, jsontext.Value("1"), map[string]any{"a": 1, "f": func() {}})
 		},
 		func() ([]byte, error) { return AppendEvent(dst, "e", map[string]any{"a": 1, "f": func() {}}) },
 	} {
@@ -284,4 +284,13 @@ func TestRequestOutlivesFrame(t *testing.T) {
 	if err != nil || string(req.ID) != `"abc"` || req.Method != "system.ping" {
 		t.Errorf("got %s %q, %v", req.ID, req.Method, err)
 	}
+}
+
+// appendResult appends the success {"id":…,"ok":true,"data":…}; a nil data is {}.
+func appendResult(dst []byte, id jsontext.Value, data any) ([]byte, error) {
+	n := len(dst)
+	if err := WriteResult((*appender)(&dst), id, data); err != nil {
+		return dst[:n], err
+	}
+	return dst, nil
 }

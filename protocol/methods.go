@@ -24,9 +24,6 @@ type Notification struct {
 // Methods is every method the server has, in the order of the reference.
 func Methods() []Method { return methods }
 
-// Events is every event the server sends, in the order of the reference.
-func Events() []Notification { return events }
-
 // commonCodes are the error codes that every method may answer.
 var commonCodes = []Code{InvalidRequest, InvalidParams, RequestTooLarge, Forbidden, RateLimited, ShuttingDown, InternalError}
 

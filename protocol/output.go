@@ -187,22 +187,3 @@ func AppendBinary(dst []byte, streamNo uint64, o *Output) []byte {
 	dst = binary.AppendUvarint(dst, uint64(o.Offset))
 	return append(dst, o.Data...)
 }
-
-// DecodeBinary reads a frame of AppendBinary; the data aliases the frame. ok is false for any other frame.
-func DecodeBinary(frame []byte) (streamNo uint64, o Output, ok bool) {
-	if len(frame) == 0 || frame[0]&^(KindReplay|KindSnapshot|KindTTY) != 0 || frame[0]&KindTTY == 0 {
-		return 0, o, false
-	}
-	o.Stream = [...]string{"", "stdout", "stderr", "tty"}[frame[0]&KindTTY]
-	o.Replay, o.Snapshot = frame[0]&KindReplay != 0, frame[0]&KindSnapshot != 0
-	streamNo, n := binary.Uvarint(frame[1:])
-	if n <= 0 {
-		return 0, o, false
-	}
-	at, m := binary.Uvarint(frame[1+n:])
-	if m <= 0 || at > 1<<63-1 {
-		return 0, o, false
-	}
-	o.Offset, o.Data = int64(at), frame[1+n+m:]
-	return streamNo, o, true
-}

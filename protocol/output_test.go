@@ -2,6 +2,7 @@ package protocol
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"math"
 	"strings"
@@ -103,7 +104,7 @@ func TestBinaryFramesReadBack(t *testing.T) {
 		}
 		no := rapid.Uint64().Draw(t, "no")
 		frame := AppendBinary([]byte("before"), no, &want)[6:]
-		gotNo, got, ok := DecodeBinary(frame)
+		gotNo, got, ok := decodeBinary(frame)
 		if !ok || gotNo != no || got.Offset != want.Offset || got.Stream != want.Stream || !bytes.Equal(got.Data, want.Data) || got.Replay != want.Replay || got.Snapshot != want.Snapshot {
 			t.Fatalf("%x: %d %+v %v, want %d %+v", frame, gotNo, got, ok, no, want)
 		}
@@ -112,7 +113,7 @@ func TestBinaryFramesReadBack(t *testing.T) {
 		t.Errorf("a frame is % x", frame)
 	}
 	for _, frame := range [][]byte{nil, {}, {0}, {4, 1, 1}, {0x43, 1, 1}, {1}, {1, 0x80}, {1, 1, 0x80}, {0x10, 1, 1}} {
-		if _, _, ok := DecodeBinary(frame); ok {
+		if _, _, ok := decodeBinary(frame); ok {
 			t.Errorf("% x is taken for a frame", frame)
 		}
 	}
@@ -173,6 +174,25 @@ func BenchmarkAppendResult(b *testing.B) {
 	dst := make([]byte, 0, 4096)
 	b.ReportAllocs()
 	for b.Loop() {
-		dst, _ = AppendResult(dst[:0], []byte("12"), r)
+		dst, _ = appendResult(dst[:0], []byte("12"), r)
 	}
+}
+
+// decodeBinary reads a frame of AppendBinary; the data aliases the frame. ok is false for any other frame.
+func decodeBinary(frame []byte) (streamNo uint64, o Output, ok bool) {
+	if len(frame) == 0 || frame[0]&^(KindReplay|KindSnapshot|KindTTY) != 0 || frame[0]&KindTTY == 0 {
+		return 0, o, false
+	}
+	o.Stream = [...]string{"", "stdout", "stderr", "tty"}[frame[0]&KindTTY]
+	o.Replay, o.Snapshot = frame[0]&KindReplay != 0, frame[0]&KindSnapshot != 0
+	streamNo, n := binary.Uvarint(frame[1:])
+	if n <= 0 {
+		return 0, o, false
+	}
+	at, m := binary.Uvarint(frame[1+n:])
+	if m <= 0 || at > 1<<63-1 {
+		return 0, o, false
+	}
+	o.Offset, o.Data = int64(at), frame[1+n+m:]
+	return streamNo, o, true
 }

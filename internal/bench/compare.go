@@ -194,7 +194,7 @@ func streams(floor, gw string) {
 		name, protocol string
 		budget         float64
 	}{{"binary", "trl.v1+bin", 0.7}, {"JSON", "trl.v1", 0.35}} {
-		c := dialProtocol(gw, way.protocol)
+		c := dial(gw+"/v1/ws", way.protocol)
 		id := session(c, "/bin/bash")
 		f, o := turns(5, func() { pump(wsEcho, n) }, func() { follow(c, id, n, 0) })
 		figure := rates(fmt.Sprintf("exec.stream, %d MiB, %s", *stream, way.name), n, f, o)
@@ -202,13 +202,6 @@ func streams(floor, gw string) {
 		emit(figure.AtLeast(way.budget))
 		c.CloseNow()
 	}
-}
-
-func dialProtocol(gw, protocol string) *websocket.Conn {
-	c, _, err := websocket.Dial(ctx, gw+"/v1/ws", &websocket.DialOptions{Subprotocols: []string{protocol}})
-	check(err)
-	c.SetReadLimit(1 << 30)
-	return c
 }
 
 // follow streams n bytes through the gateway until exec.exit. With a rate, in bytes per second, it reads no faster.
@@ -285,7 +278,7 @@ func memory(full *child) {
 
 // slowReader measures the growth of the gateway's memory while it streams to a client that reads 40 MB/s from a faster program.
 func slowReader(gw *child) {
-	c := dialProtocol(gw.addr, "trl.v1+bin")
+	c := dial(gw.addr+"/v1/ws", "trl.v1+bin")
 	defer c.CloseNow()
 	id, pid := session(c, "/bin/bash"), gatewayOf(gw.cmd.Process.Pid)
 	follow(c, id, 8<<20, 0) // everything that a stream needs exists now

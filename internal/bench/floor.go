@@ -31,9 +31,7 @@ func bare(path string) *shell {
 	cmd := exec.Command(path)
 	s := &shell{cmd: cmd, in: must(cmd.StdinPipe())}
 	s.out = bufio.NewReader(must(cmd.StdoutPipe()))
-	if err := cmd.Start(); err != nil {
-		panic(err)
-	}
+	check(cmd.Start())
 	return s
 }
 
@@ -49,14 +47,10 @@ func text(n int) string { return load.Text(n) }
 
 // pump asks the echo server for n bytes that it copies from a pipe in messages of 32 KiB.
 func pump(c *websocket.Conn, n int) {
-	if err := c.Write(ctx, websocket.MessageText, []byte("pump "+strconv.Itoa(n))); err != nil {
-		panic(err)
-	}
+	check(c.Write(ctx, websocket.MessageText, []byte("pump "+strconv.Itoa(n))))
 	for n > 0 {
 		_, b, err := c.Read(ctx)
-		if err != nil {
-			panic(err)
-		}
+		check(err)
 		n -= len(b)
 	}
 }
@@ -127,8 +121,16 @@ func echoShell(w http.ResponseWriter, r *http.Request) {
 	in, out := must(cmd.StdinPipe()), must(cmd.StdoutPipe())
 	cmd.Stderr = cmd.Stdout
 	check(cmd.Start())
-	done := make(chan struct{})
-	go func() { // ends with the shell's output; awaited below
+	done := relay(c, in, out)
+	_ = cmd.Process.Kill()
+	<-done
+	_ = cmd.Wait()
+}
+
+// relay copies messages to in until the connection ends, and meanwhile output to messages. done closes when the output has ended.
+func relay(c *websocket.Conn, in io.Writer, out io.Reader) (done chan struct{}) {
+	done = make(chan struct{})
+	go func() { // ends with the output
 		defer close(done)
 		buf := make([]byte, 32<<10)
 		for {
@@ -141,15 +143,12 @@ func echoShell(w http.ResponseWriter, r *http.Request) {
 	for {
 		_, b, err := c.Read(ctx)
 		if err != nil {
-			break
+			return done
 		}
 		if _, err := in.Write(b); err != nil {
-			break
+			return done
 		}
 	}
-	_ = cmd.Process.Kill()
-	<-done
-	_ = cmd.Wait()
 }
 
 // echoOnce runs each message as `bash -c`, and answers with its output and, in the last line, its exit code.

@@ -87,23 +87,17 @@ func gateway(flags ...string) *child {
 	return startIn(dir, *trl, append([]string{"serve", "--listen", "127.0.0.1:0", "--auth", "none", "--state-dir", dir, "--max-sessions", "5000", "--log-level", "error"}, flags...)...)
 }
 
-func dial(url string) *websocket.Conn {
-	c, _, err := websocket.Dial(ctx, url, nil)
-	if err != nil {
-		panic(err)
-	}
+func dial(url string, protocols ...string) *websocket.Conn {
+	c, _, err := websocket.Dial(ctx, url, &websocket.DialOptions{Subprotocols: protocols})
+	check(err)
 	c.SetReadLimit(1 << 30)
 	return c
 }
 
 func roundTrip(c *websocket.Conn, m []byte) []byte {
-	if err := c.Write(ctx, websocket.MessageText, m); err != nil {
-		panic(err)
-	}
+	check(c.Write(ctx, websocket.MessageText, m))
 	_, b, err := c.Read(ctx)
-	if err != nil {
-		panic(err)
-	}
+	check(err)
 	return b
 }
 
@@ -120,9 +114,7 @@ func sessionID(answer []byte) string {
 			ID string `json:"session_id"`
 		} `json:"data"`
 	}
-	if err := json.Unmarshal(answer, &m); err != nil {
-		panic(err)
-	}
+	check(json.Unmarshal(answer, &m))
 	return m.Data.ID
 }
 

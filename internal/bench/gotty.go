@@ -64,9 +64,7 @@ func startGotty(dir string) *gotty {
 	g := &gotty{addr: addr.String()}
 	g.cmd = exec.Command(filepath.Join(dir, "gotty"), "--address", "127.0.0.1", "--port", strconv.Itoa(addr.Port), "--permit-write", "--permit-arguments", "--quiet", "/bin/bash", "-c")
 	g.cmd.Env = append(os.Environ(), "HOME="+dir) // ignore the user's settings
-	if err := g.cmd.Start(); err != nil {
-		panic(err)
-	}
+	check(g.cmd.Start())
 	for end := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
 		c, err := net.Dial("tcp", g.addr)
 		if err == nil {
@@ -81,15 +79,9 @@ func startGotty(dir string) *gotty {
 
 // dial starts a command on a terminal of gotty, and also returns how much of its output was read.
 func (g *gotty) dial(command string) (c *websocket.Conn, read int) {
-	c, _, err := websocket.Dial(ctx, "ws://"+g.addr+"/ws", &websocket.DialOptions{Subprotocols: []string{"webtty"}})
-	if err != nil {
-		panic(err)
-	}
-	c.SetReadLimit(1 << 30)
+	c = dial("ws://"+g.addr+"/ws", "webtty")
 	hello := must(json.Marshal(map[string]string{"Arguments": "?" + url.Values{"arg": {"echo ready; " + command}}.Encode(), "AuthToken": ""}))
-	if err := c.Write(ctx, websocket.MessageText, hello); err != nil {
-		panic(err)
-	}
+	check(c.Write(ctx, websocket.MessageText, hello))
 	const ready = "ready\r\n"
 	all := ""
 	for !strings.Contains(all, ready) {
@@ -102,9 +94,7 @@ func (g *gotty) dial(command string) (c *websocket.Conn, read int) {
 func outputOfGotty(c *websocket.Conn) []byte {
 	for {
 		_, b, err := c.Read(ctx)
-		if err != nil {
-			panic(err)
-		}
+		check(err)
 		if len(b) > 0 && b[0] == '1' {
 			return must(base64.StdEncoding.DecodeString(string(b[1:])))
 		}
@@ -112,9 +102,7 @@ func outputOfGotty(c *websocket.Conn) []byte {
 }
 
 func pressGotty(c *websocket.Conn) {
-	if err := c.Write(ctx, websocket.MessageText, []byte("1x")); err != nil {
-		panic(err)
-	}
+	check(c.Write(ctx, websocket.MessageText, []byte("1x")))
 	outputOfGotty(c)
 }
 

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"os"
@@ -12,6 +11,8 @@ import (
 
 	"github.com/coder/websocket"
 	"golang.org/x/sys/unix"
+
+	"trl/protocol"
 )
 
 // Terminals: a keystroke's round trip, compared with a bare PTY behind a WebSocket, and a flood, compared with a bare read.
@@ -40,29 +41,15 @@ type keys struct {
 	press1  []byte
 }
 
-func newKeys(gw, protocol string) *keys {
-	c, _, err := websocket.Dial(ctx, gw+"/v1/ws", &websocket.DialOptions{Subprotocols: []string{protocol}})
-	if err != nil {
-		panic(err)
-	}
-	c.SetReadLimit(1 << 30)
+func newKeys(gw, framing string) *keys {
+	c := dial(gw+"/v1/ws", framing)
 	k := &keys{c: c, session: session(c, "/bin/bash")}
-	var opened struct {
-		Data struct {
-			Term string `json:"term_id"`
-		} `json:"data"`
-	}
-	answer := ok(roundTrip(c, must(json.Marshal(map[string]any{"id": 1, "method": "term.open", "params": map[string]any{
-		"session_id": k.session, "cols": 1000, "rows": 24, "command": "echo ready; exec cat >/dev/null"}}))))
-	if err := json.Unmarshal(answer, &opened); err != nil {
-		panic(err)
-	}
-	k.press1 = must(json.Marshal(map[string]any{"id": 2, "method": "term.input", "params": map[string]any{"term_id": opened.Data.Term, "data": "x"}}))
+	var opened protocol.TermOpened
+	ask(c, "term.open", map[string]any{"session_id": k.session, "cols": 1000, "rows": 24, "command": "echo ready; exec cat >/dev/null"}, &opened)
+	k.press1 = request(2, "term.input", map[string]any{"term_id": opened.TermID, "data": "x"})
 	for seen := false; !seen; {
 		_, b, err := c.Read(ctx)
-		if err != nil {
-			panic(err)
-		}
+		check(err)
 		seen = bytes.Contains(b, []byte("ready"))
 	}
 	return k
@@ -70,14 +57,10 @@ func newKeys(gw, protocol string) *keys {
 
 // press types a character and waits for its echo and for the answer.
 func (k *keys) press() {
-	if err := k.c.Write(ctx, websocket.MessageText, k.press1); err != nil {
-		panic(err)
-	}
+	check(k.c.Write(ctx, websocket.MessageText, k.press1))
 	for answered, echoed := false, false; !answered || !echoed; {
 		kind, b, err := k.c.Read(ctx)
-		if err != nil {
-			panic(err)
-		}
+		check(err)
 		switch {
 		case kind == websocket.MessageBinary, bytes.HasPrefix(b, []byte(`{"event":"term.output"`)):
 			echoed = true
@@ -92,10 +75,8 @@ const flood = "stty raw -echo; "
 
 // flood prints n bytes on a terminal.
 func (k *keys) flood(n int) {
-	m := must(json.Marshal(map[string]any{"id": 3, "method": "term.open", "params": map[string]any{"session_id": k.session, "cols": 80, "rows": 24, "command": flood + text(n)}}))
-	if err := k.c.Write(ctx, websocket.MessageText, m); err != nil {
-		panic(err)
-	}
+	m := request(3, "term.open", map[string]any{"session_id": k.session, "cols": 80, "rows": 24, "command": flood + text(n)})
+	check(k.c.Write(ctx, websocket.MessageText, m))
 	for got := 0; ; {
 		kind, b, err := k.c.Read(ctx)
 		switch {
@@ -115,9 +96,7 @@ func (k *keys) flood(n int) {
 // pty starts a command on a new PTY and returns the master.
 func pty(command string) (*os.File, *exec.Cmd) {
 	fd := must(unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0))
-	if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
-		panic(err)
-	}
+	check(unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0))
 	slave, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.TIOCGPTPEER, unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC)
 	if errno != 0 {
 		panic(errno)
@@ -127,9 +106,7 @@ func pty(command string) (*os.File, *exec.Cmd) {
 	cmd := exec.Command("/bin/bash", "-c", command)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = tty, tty, tty
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
-	if err := cmd.Start(); err != nil {
-		panic(err)
-	}
+	check(cmd.Start())
 	return os.NewFile(uintptr(fd), "ptmx"), cmd
 }
 
@@ -158,24 +135,7 @@ func echoPTY(w http.ResponseWriter, r *http.Request) {
 	}
 	master, cmd := pty("stty -F /dev/stdin cols 1000; exec cat >/dev/null")
 	time.Sleep(100 * time.Millisecond) // stty
-	go func() {                        // ends with the master, which is closed below
-		buf := make([]byte, 32<<10)
-		for {
-			n, err := master.Read(buf)
-			if err != nil || c.Write(ctx, websocket.MessageBinary, bytes.Clone(buf[:n])) != nil {
-				return
-			}
-		}
-	}()
-	for {
-		_, b, err := c.Read(ctx)
-		if err != nil {
-			break
-		}
-		if _, err := master.Write(b); err != nil {
-			break
-		}
-	}
+	relay(c, master, master)           // the copying ends with the master, which is closed below
 	_ = cmd.Process.Kill()
 	_ = cmd.Wait()
 	master.Close()

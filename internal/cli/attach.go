@@ -29,14 +29,8 @@ const defaultDetach = "ctrl-p,ctrl-q"
 const detachHelp = "leave the terminal, which runs on, at these `keys` (comma-separated: a, ctrl-a, ctrl-[ …; empty: never)"
 
 func newTerm() *cobra.Command {
-	var (
-		t       *target
-		session cmdline.NonEmpty
-		cwd     string
-		env     []string
-		keys    string
-		record  bool
-	)
+	var f runFlags
+	var keys string
 	cmd := &cobra.Command{
 		Use:   "term [flags] [-- COMMAND…]",
 		Short: "Open a terminal in a session and attach to it",
@@ -57,8 +51,7 @@ trl attach returns to it.`,
 			if err != nil {
 				return err
 			}
-			f := runFlags{target: t, cwd: cwd, env: env, session: session}
-			q := protocol.TermOpen{Cols: cols, Rows: rows, WorkingDir: cwd, Record: record}
+			q := protocol.TermOpen{Cols: cols, Rows: rows, WorkingDir: f.cwd, Record: f.record}
 			if len(args) > 0 {
 				x, err := f.request(args)
 				if err != nil {
@@ -67,11 +60,11 @@ trl attach returns to it.`,
 				q.Command = x.Command
 			}
 			q.Env = f.variables()
-			if session != "" {
-				q.SessionRef = sessionRef(string(session))
+			if f.session != "" {
+				q.SessionRef = sessionRef(string(f.session))
 			}
 			ctx := cmd.Context()
-			c, err := t.dial(ctx, printLostInRaw)
+			c, err := f.dial(ctx, printLostInRaw)
 			if err != nil {
 				return err
 			}
@@ -87,14 +80,11 @@ trl attach returns to it.`,
 			return runTerminal(ctx, term, true, detach)
 		},
 	}
-	cmd.Flags().SetInterspersed(false) // the words after the command are its arguments
-	t = connectionWithoutJSON(cmd)
-	cmd.Flags().VarP(&session, "session", "s", "open it in this session (`name` or id)")
-	cmd.Flags().StringVar(&cwd, "cwd", "", "start in this `directory` of the gateway's machine")
-	cmd.Flags().StringArrayVarP(&env, "env", "e", nil, "set a variable for this terminal (`K=V`; K alone: as it is here; repeatable)")
-	cmd.Flags().BoolVar(&record, "record", false, "record it (see trl recordings)")
+	f.addTo(cmd, connectionWithoutJSON(cmd), "open it in this session (`name` or id)")
+	cmd.Flags().StringVar(&f.cwd, "cwd", "", "start in this `directory` of the gateway's machine")
+	cmd.Flags().StringArrayVarP(&f.env, "env", "e", nil, "set a variable for this terminal (`K=V`; K alone: as it is here; repeatable)")
+	cmd.Flags().BoolVar(&f.record, "record", false, "record it (see trl recordings)")
 	cmd.Flags().StringVar(&keys, "detach-keys", defaultDetach, detachHelp)
-	_ = cmd.RegisterFlagCompletionFunc("session", completeSessions(t))
 	return cmd
 }
 

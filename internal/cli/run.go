@@ -50,14 +50,19 @@ Ctrl-C, TERM or HUP cancels the command and waits for its end; a second one does
 		Args: wantCommand,
 		RunE: func(cmd *cobra.Command, args []string) error { return run(cmd, &f, args) },
 	}
-	cmd.Flags().SetInterspersed(false) // the words after the command are its arguments
-	f.target = connection(cmd)
-	cmd.Flags().VarP(&f.session, "session", "s", "run in this session (`name` or id)")
+	f.addTo(cmd, connection(cmd), "run in this session (`name` or id)")
 	cmd.Flags().DurationVar(&f.timeout, "timeout", 0, "end the command after so long")
 	f.addEnvFlags(cmd, "run the command", "command")
 	cmd.Flags().BoolVar(&f.record, "record", false, "record what it prints (see trl recordings)")
-	_ = cmd.RegisterFlagCompletionFunc("session", completeSessions(f.target))
 	return cmd
+}
+
+// addTo adds --session to a command with a command line of its own.
+func (f *runFlags) addTo(cmd *cobra.Command, t *target, usage string) {
+	f.target = t
+	cmd.Flags().SetInterspersed(false) // the words after the command are its arguments
+	cmd.Flags().VarP(&f.session, "session", "s", usage)
+	_ = cmd.RegisterFlagCompletionFunc("session", completeSessions(t))
 }
 
 // addEnvFlags adds the flags for the directory and the environment.

@@ -64,13 +64,10 @@ trl makes a session that does not exist yet. ` + defaultHelp,
 			return err
 		},
 	}
-	cmd.Flags().SetInterspersed(false) // the words after the command are its arguments
-	f.target = connection(cmd)
-	cmd.Flags().VarP(&f.session, "session", "s", "start it in this session (`name` or id)")
+	f.addTo(cmd, connection(cmd), "start it in this session (`name` or id)")
 	cmd.Flags().StringVar(&name, "name", "", "a label, shown by trl ps")
 	cmd.Flags().DurationVar(&f.timeout, "timeout", 0, "end the process after so long")
 	f.addEnvFlags(cmd, "start it", "process")
-	_ = cmd.RegisterFlagCompletionFunc("session", completeSessions(f.target))
 	return cmd
 }
 

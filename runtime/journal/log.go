@@ -139,13 +139,6 @@ func (l *Log) recover(live []Span) (err error) {
 // OnBreak sets the function that is told, once and without locks, why the log accepts no more. The journal goes on without it.
 func (l *Log) OnBreak(f func(error)) { l.onBreak = f }
 
-// Exact is false if a crash may lose output: without splice, and when the log is broken.
-func (l *Log) Exact() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return !l.copies && l.broken == nil
-}
-
 // Fds returns the descriptors stdout, stderr and index, for the keeper to hold and for OpenLog. They still belong to the log.
 func (l *Log) Fds() [3]int {
 	l.mu.Lock()

@@ -10,11 +10,7 @@ const (
 	PerSecond   Unit = "op/s"
 	MBPerSecond Unit = "MB/s"
 	Bytes       Unit = "bytes"
-	Percent     Unit = "%CPU"
 )
-
-// MoreIsBetter is true for rates.
-func (u Unit) MoreIsBetter() bool { return u == PerSecond || u == MBPerSecond }
 
 // Format writes a value for people, in a suitable size of the unit.
 func (u Unit) Format(v float64) string {
@@ -31,10 +27,8 @@ func (u Unit) Format(v float64) string {
 		return fmt.Sprintf("%.0f /s", v)
 	case MBPerSecond:
 		return fmt.Sprintf("%.0f MB/s", v)
-	case Bytes:
-		return fmt.Sprintf("%.2f MiB", v/(1<<20))
 	}
-	return fmt.Sprintf("%.2f %%", v)
+	return fmt.Sprintf("%.2f MiB", v/(1<<20))
 }
 
 // runs is how many numbers benchstat gets of a figure: fewer than 5 are not enough.
