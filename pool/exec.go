@@ -71,7 +71,7 @@ func (s *Session) submit(method string, q *protocol.Exec, by *Share) (*Exec, err
 		return s.enqueue(method, q, request{by: by})
 	}
 	same := *q
-	same.SessionRef = protocol.SessionRef{} // id or name, it is this session
+	same.SessionRef, same.WindowBytes = protocol.SessionRef{}, 0 // id or name, it is this session; the window is the connection's
 	return startOnce(context.Background(), s, method, q.RequestKey, q.SessionRef, &same, by, func(_ context.Context, r request) (*Exec, error) {
 		return s.enqueue(method, q, r)
 	})

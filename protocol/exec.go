@@ -24,6 +24,7 @@ type Exec struct {
 	YieldMS          *float64 `json:"yield_ms,omitzero"`
 	InteractiveStdin bool     `json:"interactive_stdin,omitzero"` // exec.stream only
 	OnSlow           string   `json:"on_slow,omitzero"`           // exec.stream only: block | skip
+	WindowBytes      int64    `json:"window_bytes,omitzero"`      // exec.stream only
 	Record           bool     `json:"record,omitzero"`
 }
 
@@ -141,9 +142,10 @@ type ExecCancelled struct {
 
 // ExecAttach is the params of exec.attach.
 type ExecAttach struct {
-	ExecID string `json:"exec_id"`
-	Offset int64  `json:"offset,omitzero"`
-	OnSlow string `json:"on_slow,omitzero"`
+	ExecID      string `json:"exec_id"`
+	Offset      int64  `json:"offset,omitzero"`
+	OnSlow      string `json:"on_slow,omitzero"`
+	WindowBytes int64  `json:"window_bytes,omitzero"`
 }
 
 // ExecDetach is the params of exec.detach, which stops sending a command's output to this connection.
@@ -178,6 +180,7 @@ type ExecRun struct {
 	YieldMS          *float64 `json:"yield_ms,omitzero"`
 	InteractiveStdin bool     `json:"-"`
 	OnSlow           string   `json:"-"`
+	WindowBytes      int64    `json:"-"`
 	Record           bool     `json:"record,omitzero"`
 }
 
@@ -202,6 +205,7 @@ type ExecStream struct {
 	YieldMS          *float64 `json:"-"`
 	InteractiveStdin bool     `json:"interactive_stdin,omitzero"`
 	OnSlow           string   `json:"on_slow,omitzero"`
+	WindowBytes      int64    `json:"window_bytes,omitzero"`
 	Record           bool     `json:"record,omitzero"`
 }
 

@@ -64,11 +64,12 @@ type ProcessRef struct {
 
 // ProcessLogs is the params of process.logs.
 type ProcessLogs struct {
-	ProcessID string `json:"process_id"`
-	Offset    int64  `json:"offset,omitzero"`
-	MaxBytes  *int64 `json:"max_bytes,omitzero"`
-	Follow    bool   `json:"follow,omitzero"`
-	OnSlow    string `json:"on_slow,omitzero"`
+	ProcessID   string `json:"process_id"`
+	Offset      int64  `json:"offset,omitzero"`
+	MaxBytes    *int64 `json:"max_bytes,omitzero"`
+	Follow      bool   `json:"follow,omitzero"`
+	OnSlow      string `json:"on_slow,omitzero"`
+	WindowBytes int64  `json:"window_bytes,omitzero"` // with follow
 }
 
 // Chunk is a piece of a stream.

@@ -224,6 +224,7 @@ func (q *Exec) Validate() *Error {
 		validKey(q.RequestKey),
 		notNegative("yield_ms", q.YieldMS),
 		oneOf("on_slow", q.OnSlow),
+		notNegative("window_bytes", &q.WindowBytes),
 	)
 	if faults == nil && q.Stdin != nil && q.StdinEncoding == Base64 {
 		if _, err := DecodeBytes(*q.Stdin, Base64); err != nil {
@@ -279,7 +280,7 @@ func (q *ExecCancel) Validate() *Error {
 
 // Validate requires an exec.
 func (q *ExecAttach) Validate() *Error {
-	return first(present("exec_id", q.ExecID), notNegative("offset", &q.Offset), oneOf("on_slow", q.OnSlow))
+	return first(present("exec_id", q.ExecID), notNegative("offset", &q.Offset), oneOf("on_slow", q.OnSlow), notNegative("window_bytes", &q.WindowBytes))
 }
 
 // Validate requires an exec.
@@ -304,7 +305,8 @@ func (q *ProcessRef) Validate() *Error { return present("process_id", q.ProcessI
 
 // Validate requires a process.
 func (q *ProcessLogs) Validate() *Error {
-	return first(present("process_id", q.ProcessID), notNegative("offset", &q.Offset), notNegative("max_bytes", q.MaxBytes), oneOf("on_slow", q.OnSlow))
+	return first(present("process_id", q.ProcessID), notNegative("offset", &q.Offset), notNegative("max_bytes", q.MaxBytes), oneOf("on_slow", q.OnSlow),
+		notNegative("window_bytes", &q.WindowBytes))
 }
 
 // Validate requires a process and bytes in an encoding we know.

@@ -3,6 +3,7 @@ package rpc
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -66,6 +67,137 @@ func TestWindowHoldsOutputBack(t *testing.T) {
 	c.Call("stream.ack", object{"stream_id": "st-unknown", "offset": 1}) // nothing
 	if f := c.Try("stream.ack", object{"stream_id": stream, "offset": -1}); f.OK {
 		t.Error("a negative offset")
+	}
+}
+
+// TestWindowOfCommandsAndProcesses: a client that reads a connection and acknowledges nothing of one stream gets the window of it and one piece. The
+// program waits, the server keeps what it keeps of any stream, and the other streams of the connection go on. Once the client acknowledges, the next
+// bytes come. Once it has detached, nothing waits for it.
+func TestWindowOfCommandsAndProcesses(t *testing.T) {
+	const window, piece, total, read = 64 << 10, 32 << 10, 100 << 20, 8 << 20
+	flood := fmt.Sprintf("read x; yes | head -c %d", total)
+	endExec := func(c *rig.Client, id string) func() {
+		return func() {
+			c.Call("exec.detach", object{"exec_id": id})
+			c.Call("exec.cancel", object{"exec_id": id})
+		}
+	}
+	for method, follow := range map[string]func(c *rig.Client, session string) (opened object, from int, begin, end func()){
+		"exec.stream": func(c *rig.Client, session string) (object, int, func(), func()) {
+			opened := c.Call("exec.stream", object{"session_id": session, "command": flood, "interactive_stdin": true, "window_bytes": window})
+			return opened, 0, func() { c.Call("exec.input", object{"exec_id": opened.Str("exec_id"), "data": "\n"}) },
+				endExec(c, opened.Str("exec_id"))
+		},
+		"exec.attach": func(c *rig.Client, session string) (object, int, func(), func()) {
+			id := c.Call("exec.stream", object{"session_id": session, "command": "echo before; " + flood, "interactive_stdin": true}).Str("exec_id")
+			c.Event("exec.output")
+			opened := c.Call("exec.attach", object{"exec_id": id, "offset": len("before\n"), "on_slow": "block", "window_bytes": window})
+			return opened, len("before\n"), func() { c.Call("exec.input", object{"exec_id": id, "data": "\n"}) },
+				endExec(c, id)
+		},
+		"process.logs": func(c *rig.Client, session string) (object, int, func(), func()) {
+			id := c.Call("process.start", object{"session_id": session, "command": "echo before; " + flood, "stdin": "open"}).Str("process_id")
+			c.Call("process.wait", object{"process_id": id, "until": object{"output": "before"}})
+			opened := c.Call("process.logs", object{"process_id": id, "follow": true, "on_slow": "block", "window_bytes": window})
+			return opened, opened.Num("next_offset"), func() { c.Call("process.input", object{"process_id": id, "data": "\n"}) },
+				func() {
+					c.Call("process.detach", object{"process_id": id})
+					c.Call("process.kill", object{"process_id": id})
+				}
+		},
+	} {
+		t.Run(method, func(t *testing.T) {
+			g := start(t)
+			c := g.Dial()
+			before := rss(t)
+			opened, from, begin, end := follow(c, c.Session())
+			stream := opened.Str("stream_id")
+			isOutput := func(f *rig.Frame) bool {
+				return strings.HasSuffix(f.Event, ".output") && f.Data.Str("stream_id") == stream
+			}
+			at := from
+			next := func() {
+				f := c.Await("output", isOutput)
+				if f.Data.Num("offset") != at {
+					t.Fatalf("offset %d, want %d", f.Data.Num("offset"), at)
+				}
+				at += len(f.Data.Str("data"))
+			}
+			begin()
+			for at < from+window {
+				next()
+			}
+			other := c.Session()
+			for range 5 {
+				s := c.Call("exec.stream", object{"session_id": other, "command": "seq 20000"})
+				if out, _ := c.Output(s.Str("stream_id"), 0); out != string(seq(20000)) {
+					t.Fatalf("another stream: %d bytes", len(out))
+				}
+			}
+			c.Mu.Lock()
+			beyond := slices.ContainsFunc(c.Came, isOutput)
+			c.Mu.Unlock()
+			if beyond || at >= from+window+piece {
+				t.Fatalf("more than the window came: %d bytes, and %v", at-from, beyond)
+			}
+			if grown := rss(t) - before; grown > 64<<20 {
+				t.Errorf("grew by %d MiB", grown>>20)
+			}
+			for at < from+read {
+				c.Call("stream.ack", object{"stream_id": stream, "offset": at})
+				for acked := at; at < acked+window; {
+					next()
+				}
+			}
+			if gaps := g.Metric("trl_stream_gaps_total"); gaps != 0 {
+				t.Errorf("%v gaps", gaps)
+			}
+			end()
+		})
+	}
+}
+
+// TestWindowAfterAGap: a client that skips acknowledges up to the end of the gap, and the stream goes on behind it.
+func TestWindowAfterAGap(t *testing.T) {
+	g := start(t)
+	c := g.Dial()
+	id := c.Session()
+	opened := c.Call("exec.stream", object{"session_id": id, "command": "yes | head -c 20000000; echo end", "on_slow": "skip", "window_bytes": 1000})
+	stream := opened.Str("stream_id")
+	c.Event("exec.output")
+	testkit.Eventually(t, "the command's end", func() bool {
+		return c.Call("session.info", object{"session_id": id}).Str("state") == "IDLE"
+	})
+	c.Call("stream.ack", object{"stream_id": stream, "offset": 32 << 10})
+	gaps, at := 0, 0
+	for at < 20000000+len("end\n") {
+		f := c.Await("output", func(f *rig.Frame) bool { return f.Event == "exec.output" || f.Event == "stream.gap" })
+		if f.Event == "stream.gap" {
+			gaps, at = gaps+1, f.Data.Num("to")
+		} else {
+			at = f.Data.Num("offset") + len(f.Data.Str("data"))
+		}
+		c.Call("stream.ack", object{"stream_id": stream, "offset": at})
+	}
+	c.Event("exec.exit")
+	if gaps == 0 {
+		t.Error("no gap")
+	}
+}
+
+// TestWindowIsOfTheConnection: a retry of a request with its request_key may have another window, and is not run again.
+func TestWindowIsOfTheConnection(t *testing.T) {
+	c := start(t).Dial()
+	q := object{"session_id": c.Session(), "command": "echo once; sleep 600", "request_key": "k", "window_bytes": 1000}
+	first := c.Call("exec.stream", q).Str("exec_id")
+	q["window_bytes"] = 2000
+	if again := c.Call("exec.stream", q).Str("exec_id"); again != first {
+		t.Errorf("%s, want %s", again, first)
+	}
+	for _, method := range []string{"exec.stream", "exec.attach", "process.logs"} {
+		if f := c.Try(method, object{"command": ":", "window_bytes": -1}); f.Code() != "INVALID_PARAMS" {
+			t.Errorf("%s: %+v", method, f)
+		}
 	}
 }
 

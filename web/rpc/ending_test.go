@@ -97,7 +97,7 @@ func TestAPanicEndsOneConnection(t *testing.T) {
 			of.mu.Lock()
 			defer of.mu.Unlock()
 			of.inFlight.Add(1)
-			of.subscribeLocked(&call{c: of, id: []byte(`"s"`)}, src, 0, false)
+			of.subscribeLocked(&call{c: of, id: []byte(`"s"`)}, src, 0, false, 0)
 		},
 		"in a stream's first answer": func(t *testing.T, c *rig.Client, of *conn, term *pool.Terminal) {
 			of.mu.Lock()

@@ -89,7 +89,7 @@ func execStream(k *call, q *protocol.ExecStream) (any, bool, error) {
 			return nil, false, err
 		}
 		k.execID = e.ID()
-		return c.subscribeLocked(k, execSource(e), 0, q.OnSlow != "skip")
+		return c.subscribeLocked(k, execSource(e), 0, q.OnSlow != "skip", q.WindowBytes)
 	})
 }
 
@@ -246,7 +246,7 @@ func execAttach(k *call, q *protocol.ExecAttach) (any, bool, error) {
 	}
 	k.c.mu.Lock()
 	defer k.c.mu.Unlock()
-	return k.c.subscribeLocked(k, execSource(e), q.Offset, q.OnSlow == "block") // not the one who started it, unless it says so
+	return k.c.subscribeLocked(k, execSource(e), q.Offset, q.OnSlow == "block", q.WindowBytes) // not the one who started it, unless it says so
 }
 
 func execDetach(k *call, q *protocol.ExecDetach) (any, bool, error) {

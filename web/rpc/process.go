@@ -72,7 +72,7 @@ func processLogs(k *call, q *protocol.ProcessLogs) (any, bool, error) {
 		limit = min(*q.MaxBytes, maxLogBytes)
 	}
 	if q.Follow {
-		return k.followLogs(processSource(p), q.Offset, limit, q.OnSlow == "block")
+		return k.followLogs(processSource(p), q, limit)
 	}
 	return k.answerLater(func() (any, bool, error) { // it may be 16 MiB
 		if err := k.reserveAnswer(keptBytes(p.Journal(), limit)); err != nil {
@@ -91,14 +91,15 @@ func keptBytes(j *pool.Journal, limit int64) int64 { return min(limit, j.Size()-
 
 // followLogs answers with what is there and sends what comes after it. The subscription is there before the answer, for a process.detach that
 // comes right behind; what the answer has is skipped in it.
-func (k *call) followLogs(src source, offset, limit int64, block bool) (any, bool, error) {
-	c := k.c
+func (k *call) followLogs(src source, q *protocol.ProcessLogs, limit int64) (any, bool, error) {
+	c, offset, block := k.c, q.Offset, q.OnSlow == "block"
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	sub, before, err := c.attachLocked(src, offset, block && c.principal.Role != auth.Viewer)
 	if err != nil {
 		return nil, false, err
 	}
+	sub.credit = newCredit(q.WindowBytes, offset)
 	c.subscribed.Store(true)
 	c.spawn(k.method, func() { // reads, answers and pumps; ends with the stream, stop or ctx; serve waits for it
 		defer c.unsubscribe(sub)
@@ -115,6 +116,9 @@ func (k *call) followLogs(src source, offset, limit int64, block bool) (any, boo
 			k.answer(nil, err)
 		} else {
 			sub.r.Skip(logs.NextOffset)
+			if sub.credit != nil {
+				sub.credit.ack(logs.NextOffset) // the answer has it
+			}
 			logs.StreamNo = c.numberStream(sub)
 			k.answer(logs, nil)
 		}

@@ -120,9 +120,11 @@ func (sub *subscription) stop() {
 	sub.stopping.Do(func() { close(sub.stopped) })
 }
 
-// subscribeLocked answers k and sends the stream from offset on. Called with mu held.
-func (c *conn) subscribeLocked(k *call, src source, offset int64, block bool) (any, bool, error) {
+// subscribeLocked answers k and sends the stream from offset on, at most window bytes beyond what the client has acknowledged (0: no such bound).
+// Called with mu held.
+func (c *conn) subscribeLocked(k *call, src source, offset int64, block bool, window int64) (any, bool, error) {
 	return c.followLocked(k, src, offset, block, func(sub *subscription) any {
+		sub.credit = newCredit(window, offset)
 		return &protocol.StreamOpened{ExecID: src.exec, ProcessID: src.process, StreamID: src.stream, StreamNo: c.numberStream(sub), Offset: offset, RecordingID: src.recording}
 	})
 }

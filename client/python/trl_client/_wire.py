@@ -104,6 +104,7 @@ class ExecAttach(TypedDict):
     exec_id: str
     offset: NotRequired[int]
     on_slow: NotRequired[Literal["block", "skip"]]
+    window_bytes: NotRequired[int]
 
 
 class ExecCancel(TypedDict):
@@ -246,6 +247,7 @@ class ExecStream(TypedDict):
     request_key: NotRequired[str]
     interactive_stdin: NotRequired[bool]
     on_slow: NotRequired[Literal["block", "skip"]]
+    window_bytes: NotRequired[int]
     record: NotRequired[bool]
 
 
@@ -377,6 +379,7 @@ class ProcessLogs(TypedDict):
     max_bytes: NotRequired[int]
     follow: NotRequired[bool]
     on_slow: NotRequired[Literal["block", "skip"]]
+    window_bytes: NotRequired[int]
 
 
 class ProcessRef(TypedDict):

@@ -108,6 +108,8 @@ export interface ExecAttach {
   offset?: number;
   /** if the client is slower than the output: slow the command down, or skip output with a stream.gap (block for exec.stream, else skip) */
   on_slow?: "block" | "skip";
+  /** send at most this many bytes beyond those that stream.ack has acknowledged (0, no such bound) */
+  window_bytes?: number;
 }
 
 export interface ExecCancel {
@@ -362,6 +364,8 @@ export interface ExecStream {
   interactive_stdin?: boolean;
   /** if the client is slower than the output: slow the command down, or skip output with a stream.gap (block for exec.stream, else skip) */
   on_slow?: "block" | "skip";
+  /** send at most this many bytes beyond those that stream.ack has acknowledged (0, no such bound) */
+  window_bytes?: number;
   /** record this one, even if the session does not (false) */
   record?: boolean;
 }
@@ -570,6 +574,8 @@ export interface ProcessLogs {
   follow?: boolean;
   /** if the client is slower than the output: slow the command down, or skip output with a stream.gap (block for exec.stream, else skip) */
   on_slow?: "block" | "skip";
+  /** with follow: send at most this many bytes beyond those that the answer holds or stream.ack has acknowledged (0, no such bound) */
+  window_bytes?: number;
 }
 
 export interface ProcessRef {
