@@ -5,9 +5,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
-	"unicode/utf8"
 
 	"trl/metrics"
 	"trl/pool/events"
@@ -78,7 +76,7 @@ func (s *Session) Info() protocol.SessionInfo {
 	info.Recording = s.openRecordingsLocked()
 	info.InTerminals = s.inTerminalsLocked()
 	if e := s.running; e != nil {
-		info.CurrentExec = &protocol.CurrentExec{ID: e.ID(), Command: truncateText(e.text), StartedAt: e.startedAt}
+		info.CurrentExec = &protocol.CurrentExec{ID: e.ID(), Command: protocol.TruncateText(e.text), StartedAt: e.startedAt}
 	}
 	if s.closed {
 		info.TerminatedAt, info.Reason, info.Pid, info.MemoryBytes = &s.final.at, s.ending.reason, 0, 0
@@ -155,7 +153,7 @@ func (s *Session) Execs() []protocol.ExecEntry {
 	slices.SortFunc(all, func(a, b *Exec) int { return a.queuedAt.Compare(b.queuedAt) })
 	entries := []protocol.ExecEntry{}
 	for _, e := range all[max(0, len(all)-maxListedExecs):] {
-		x := protocol.ExecEntry{ExecID: e.ID(), StreamID: e.StreamID(), Command: truncateText(e.text), State: "queued", QueuedAt: e.queuedAt, RecordingID: e.recording}
+		x := protocol.ExecEntry{ExecID: e.ID(), StreamID: e.StreamID(), Command: protocol.TruncateText(e.text), State: "queued", QueuedAt: e.queuedAt, RecordingID: e.recording}
 		if !e.startedAt.IsZero() {
 			started := e.startedAt
 			x.State, x.StartedAt = "running", &started
@@ -169,31 +167,6 @@ func (s *Session) Execs() []protocol.ExecEntry {
 		entries = append(entries, x)
 	}
 	return entries
-}
-
-// noteLastExecLocked remembers the command that has just ended, for lists. s.mu is held.
-func (s *Session) noteLastExecLocked(e *Exec) {
-	s.last = newLastExec(e.ID(), e.text, &e.exit, e.endedAt)
-}
-
-func newLastExec(id, text string, x *protocol.ExecExit, at time.Time) *protocol.LastExec {
-	return &protocol.LastExec{
-		ExecID: id, Command: truncateText(text), ExitCode: x.ExitCode, Signal: x.Signal,
-		TimedOut: x.TimedOut, Cancelled: x.Cancelled, DurationMS: x.DurationMS, EndedAt: at,
-	}
-}
-
-// truncateText is what lists and events tell of a command's text, which may have 1 MiB: the first 4 KiB, cut between characters. It is a copy, so
-// that it does not keep the whole text in memory.
-func truncateText(text string) string {
-	if len(text) <= protocol.MaxText {
-		return text
-	}
-	cut := protocol.MaxText
-	for cut > 0 && !utf8.RuneStart(text[cut]) {
-		cut--
-	}
-	return strings.Clone(text[:cut])
 }
 
 // metricsSnapshot is one look at the pool, for the gauges.

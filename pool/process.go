@@ -52,7 +52,7 @@ func (s *Session) beginProcess(ctx context.Context, q *protocol.ProcessStart, r 
 	}
 	s.resetGate.RLock() // a shell that is being replaced on request has no state to start from
 	defer s.resetGate.RUnlock()
-	p := &Process{child: child{work: s.newWork('p', truncateText(q.Command), s.pool.config.Load().RingBytes, r), live: &s.liveProcesses}, name: q.Name}
+	p := &Process{child: child{work: s.newWork('p', protocol.TruncateText(q.Command), s.pool.config.Load().RingBytes, r), live: &s.liveProcesses}, name: q.Name}
 	if q.Timeout != nil {
 		p.timeout = q.Timeout.Duration()
 	}
@@ -136,7 +136,7 @@ func (p *Process) InfoWithTree() protocol.ProcessInfo {
 
 func (p *Process) info(state string) protocol.ProcessInfo {
 	return protocol.ProcessInfo{
-		ProcessID: p.ID(), SessionID: p.session.id, StreamID: p.stream, Pid: p.pid, Name: p.name, Command: truncateText(p.text),
+		ProcessID: p.ID(), SessionID: p.session.id, StreamID: p.stream, Pid: p.pid, Name: p.name, Command: protocol.TruncateText(p.text),
 		State: state, StartedAt: p.startedAt, OutputBytes: p.journal.Size(), StateLost: p.lost,
 	}
 }
@@ -200,8 +200,8 @@ func (p *Process) discard() {
 		return
 	}
 	x := p.tombstone('p')
-	if x.name = p.name; p.timedOut {
-		x.timedOut = 1
+	if x.Name = p.name; p.timedOut {
+		x.SetTimedOut()
 	}
 	p.session.keepTombstoneLocked(x)
 }

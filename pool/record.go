@@ -33,7 +33,7 @@ func (s *Session) openRecordingsLocked() (n int) {
 func (t *Terminal) recordingSource() recording.Source {
 	s := t.session
 	return recording.Source{
-		Notes:   recording.Notes{ID: t.recording, Owner: s.owner, SessionID: s.id, Session: s.name, Member: t.ID(), Command: truncateText(t.text), Demanded: s.pool.recordings.Demanded()&recording.Terminals != 0},
+		Notes:   recording.Notes{ID: t.recording, Owner: s.owner, SessionID: s.id, Session: s.name, Member: t.ID(), Command: protocol.TruncateText(t.text), Demanded: s.pool.recordings.Demanded()&recording.Terminals != 0},
 		Header:  cast.Header{Cols: t.cols, Rows: t.rows, Type: "xterm-256color", Title: s.name},
 		Journal: t.journal,
 		Nonce:   t.nonce,
@@ -61,15 +61,15 @@ const (
 func (e *Exec) recordingSource() recording.Source {
 	s := e.session
 	return recording.Source{
-		Notes:   recording.Notes{ID: e.recording, Owner: s.owner, SessionID: s.id, Session: s.name, Member: e.ID(), Command: truncateText(e.text), Demanded: s.pool.recordings.Demanded()&recording.Execs != 0},
+		Notes:   recording.Notes{ID: e.recording, Owner: s.owner, SessionID: s.id, Session: s.name, Member: e.ID(), Command: protocol.TruncateText(e.text), Demanded: s.pool.recordings.Demanded()&recording.Execs != 0},
 		Header:  cast.Header{Cols: execCols, Rows: execRows, Type: "dumb", Title: s.name},
 		Journal: e.journal,
 		OnDelete: func() {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			e.recordingDeleted = true
-			if x := s.endedExecs[e.ID()]; x != nil && x.rare != nil {
-				x.rare.Recording, x.logSpan = "", sessionlog.Position{} // it is written anew
+			if x := s.endedExecs[e.ID()]; x != nil && x.Rare != nil {
+				x.Rare.Recording, x.logSpan = "", sessionlog.Position{} // it is written anew
 			}
 			s.appendLog(entry.Entry{Unwanted: e.recording})
 		},

@@ -133,46 +133,46 @@ func (p *Pool) recoverAdopted(a *runtime.Adoption, id string) (err error) {
 			err = fmt.Errorf("panic: %v\n%s", fault, debug.Stack())
 		}
 	}()
-	m := loggedSession{id: id}
-	if err := a.ReadSessionLog(m.readLine); err != nil {
+	m := recovered{id: id}
+	if err := a.ReadSessionLog(m.ReadLine); err != nil {
 		return err
 	}
-	if m.session == nil || m.shell == nil {
+	if m.Session == nil || m.Shell == nil {
 		return errNobodys
 	}
-	if err := m.check(); err != nil {
+	if err := m.Check(); err != nil {
 		return err
 	}
 	return p.revive(a, &m)
 }
 
 // revive makes the session anew from what is remembered.
-func (p *Pool) revive(a *runtime.Adoption, m *loggedSession) error {
-	q := m.session
+func (p *Pool) revive(a *runtime.Adoption, m *recovered) error {
+	q := m.Session
 	s := newSession(p, m.id, q.Owner, q.Name, sessionSpec{
 		shell: q.Shell, dir: q.Dir, env: q.Env, labels: q.Labels, timeout: time.Duration(q.Timeout), idle: time.Duration(q.Idle), restore: q.Restore, endsWithConn: q.EndsWithConn, limits: q.Limits, record: recording.ParseSet(q.Record),
 	})
-	s.tag, s.created, s.key, s.commands, s.last = q.Tag, q.Created, q.Key, q.Commands+m.commandsBegun, m.last
-	s.dir, s.revived = cmp.Or(m.dir, s.dir), m.revived
-	s.savedShell.Store(m.shell)
-	m.reserveLogs(a)
+	s.tag, s.created, s.key, s.commands, s.last = q.Tag, q.Created, q.Key, q.Commands+m.CommandsBegun, m.Last
+	s.dir, s.revived = cmp.Or(m.Dir, s.dir), m.Revived
+	s.savedShell.Store(m.Shell)
+	m.ReserveLogs(a)
 	config := runtime.ShellConfig{ID: m.id, Path: q.Shell, Restore: q.Restore, Limits: q.Limits}
 	var err error
 	switch {
-	case m.over != nil || m.ending != nil && !a.IsComplete(*m.shell): // the latter's end had come further than was written: what is left ends below
-		config.Dir = m.shell.Dir
+	case m.Over != nil || m.Ending != nil && !a.IsComplete(*m.Shell): // the latter's end had come further than was written: what is left ends below
+		config.Dir = m.Shell.Dir
 		s.shell = a.OpenEnded(config)
-	case m.reset: // the runner goes on with it
-		s.shell, err = a.OpenForReset(config, *m.shell)
+	case m.Reset: // the runner goes on with it
+		s.shell, err = a.OpenForReset(config, *m.Shell)
 		s.resetting++
 	default:
-		s.shell, err = a.Shell(config, *m.shell)
+		s.shell, err = a.Shell(config, *m.Shell)
 	}
 	if err != nil {
 		return err
 	}
 	s.sessionLog = s.shell.SessionLog()
-	s.sessionLog.SetCompactSize(m.compactBytes)
+	s.sessionLog.SetCompactSize(m.CompactBytes)
 	if s.spec.endsWithConn { // to a connection that is no more: its client has a while to come back
 		s.connLost.Store(true)
 	}
@@ -180,12 +180,12 @@ func (p *Pool) revive(a *runtime.Adoption, m *loggedSession) error {
 	if err != nil {
 		return err
 	}
-	if last := m.lastBegun(); running == nil && m.over == nil && last != nil {
+	if last := m.LastBegun(); running == nil && m.Over == nil && last != nil {
 		a.LastEnded(last.Command)
 	}
 	close(s.opened)
 	p.addRecovered(s, m)
-	if m.over != nil {
+	if m.Over != nil {
 		a.KillUnrecorded()
 		s.shell.CloseLogs()
 		return nil
@@ -195,7 +195,7 @@ func (p *Pool) revive(a *runtime.Adoption, m *loggedSession) error {
 }
 
 // resume lets a session that is whole again go on where it was.
-func (s *Session) resume(a *runtime.Adoption, m *loggedSession, running *Exec) {
+func (s *Session) resume(a *runtime.Adoption, m *recovered, running *Exec) {
 	s.shell.SetEntryWriter(entryWriter{s})
 	s.cancelGuestCommands() // a link's end may be written down, and not what it brought about
 	s.mu.Lock()
@@ -208,43 +208,43 @@ func (s *Session) resume(a *runtime.Adoption, m *loggedSession, running *Exec) {
 	}
 	s.mu.Unlock()
 	a.KillUnrecorded()
-	for _, watch := range m.afterRecovery { // not before: they use what was written here without a lock
+	for _, watch := range m.watch { // not before: they use what was written here without a lock
 		go watch() // as in startProcess and openTerminal
 	}
 	s.pool.tasks.Add(1) // the runner, as in register
-	go s.loop(running, m.reset)
-	if m.ending != nil {
-		s.end(m.ending.Reason, time.Duration(m.ending.Grace))
+	go s.loop(running, m.Reset)
+	if m.Ending != nil {
+		s.end(m.Ending.Reason, time.Duration(m.Ending.Grace))
 	}
 }
 
 // addRecovered enters the session into the tables.
-func (p *Pool) addRecovered(s *Session, m *loggedSession) {
+func (p *Pool) addRecovered(s *Session, m *recovered) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.sessions[s.id], p.tags[s.tag] = s, s
 	ref := nameRef{s.owner, s.name}
-	if other := p.names[ref]; s.name != "" && (other == nil || other.closed && (m.over == nil || other.created.Before(s.created))) {
+	if other := p.names[ref]; s.name != "" && (other == nil || other.closed && (m.Over == nil || other.created.Before(s.created))) {
 		p.names[ref] = s
 	}
 	if s.key.Key != "" {
-		p.requestKeys.Restore(s.owner, requestkey.New(requestkey.Ref{Owner: s.owner, Key: s.key.Key}, s.key.Params), s, m.session.Uptime.Time(s.created))
+		p.requestKeys.Restore(s.owner, requestkey.New(requestkey.Ref{Owner: s.owner, Key: s.key.Key}, s.key.Params), s, m.Session.Uptime.Time(s.created))
 	}
-	for _, x := range m.shares {
+	for _, x := range m.Shares {
 		s.reviveShareLocked(x)
 	}
 	p.live++
 	p.liveOf[s.owner]++
-	if m.over == nil {
+	if m.Over == nil {
 		return
 	}
 	s.mu.Lock()
 	s.ending = &ending{reason: protocol.ReasonShellFailed}
-	if m.ending != nil {
-		s.ending.reason = m.ending.Reason
+	if m.Ending != nil {
+		s.ending.reason = m.Ending.Reason
 	}
 	s.cancel(errors.New("session ended before this gateway"))
-	s.final = finalState{at: m.over.At, facts: facts{dir: m.over.Dir, envs: m.over.Envs}}
+	s.final = finalState{at: m.Over.At, facts: facts{dir: m.Over.Dir, envs: m.Over.Envs}}
 	s.closed = true
 	_, _, _ = s.state.Fire(statemachine.Ended)
 	s.watchers.Close()

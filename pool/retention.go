@@ -63,8 +63,8 @@ func (s *Session) retainExecLocked(e *Exec) {
 func (s *Session) keepEndedLocked(e *Exec) *endedExec {
 	x := e.toEnded()
 	if e.key != (requestkey.Ref{}) && e.failure == nil {
-		if x.request = s.pool.requestKeys.Find(e.key); x.request != nil {
-			s.pool.requestKeys.KeepTombstone(x.request, x)
+		if x.Request = s.pool.requestKeys.Find(e.key); x.Request != nil {
+			s.pool.requestKeys.KeepTombstone(x.Request, x)
 		}
 	}
 	delete(s.execs, x.ID())

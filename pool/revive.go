@@ -17,51 +17,57 @@ import (
 	"trl/runtime/journal"
 )
 
+// recovered is a session that is being restored.
+type recovered struct {
+	entry.Log
+	id    string
+	watch []func() // for goroutines of their own, once all of the session is restored
+}
+
 // A revivable is an *Exec, a *Process or a *Terminal that recovery makes anew.
 type revivable interface {
 	// restoreEnd takes from the log how it ended. Its output has not been replayed.
-	restoreEnd(*loggedWork)
+	restoreEnd(*entry.LoggedWork)
 	// reviveEnded goes on with what may follow the end, and gives what is retained. Its output has been replayed.
-	reviveEnded(*runtime.Adoption, *loggedWork) endedWork
+	reviveEnded(*runtime.Adoption, *entry.LoggedWork) endedWork
 	// reviveLive goes on with what runs or waits. Its output has been replayed. Of a process or a terminal it fails with ErrShellGone
 	// where that was killed with its session, and the last gateway did not come to write that down.
-	reviveLive(*runtime.Adoption, *loggedWork, *loggedSession) error
+	reviveLive(*runtime.Adoption, *entry.LoggedWork, *recovered) error
 }
 
 // reviveWork makes anew all that the session did, and retains what has ended in the order of the ends. running is the command that its
 // shell is at; nil: none.
-func (s *Session) reviveWork(a *runtime.Adoption, m *loggedSession) (running *Exec, err error) {
+func (s *Session) reviveWork(a *runtime.Adoption, m *recovered) (running *Exec, err error) {
 	var ended []endedWork
-	for _, x := range m.ended {
-		s.reviveShort(a, x)
-		if !x.forgotten {
-			s.endedExecs[x.ID()] = x.endedExec
-			ended = append(ended, x.endedExec)
+	for _, x := range m.Ended {
+		s.reviveEndedExec(a, x)
+		if !x.Forgotten {
+			ended = append(ended, s.endedExecs[x.ID()])
 		}
 	}
-	for _, x := range m.work {
-		kept, err := s.revive(a, x, m)
+	for _, x := range m.Work {
+		made, kept, err := s.revive(a, x, m)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", x.request().Stream, err)
+			return nil, fmt.Errorf("%s: %w", x.Request().Stream, err)
 		}
-		e, _ := x.made.(*Exec)
+		e, _ := made.(*Exec)
 		switch {
-		case kept != nil && x.forgotten:
+		case kept != nil && x.Forgotten:
 			s.removeLocked(kept.ID())
 			kept.discard()
 		case kept != nil:
 			ended = append(ended, kept)
-		case e != nil && x.begun != nil && running == nil:
+		case e != nil && x.Begun != nil && running == nil:
 			running = e
 		case e != nil:
 			s.waiting.push(e)
 		}
 	}
-	for _, x := range m.tombstones {
-		x.session = s
-		if x.request != nil {
-			s.pool.requestKeys.Restore(s.owner, x.request, x, clock.Uptime(x.startUptime).Time(fromNanos(x.startedAt)))
-			s.tombstones = append(s.tombstones, x)
+	for _, x := range m.Tombstones {
+		if x.Request != nil {
+			kept := &childTombstone{ChildTombstone: *x, session: s}
+			s.pool.requestKeys.Restore(s.owner, x.Request, kept, x.StartTime())
+			s.tombstones = append(s.tombstones, kept)
 		}
 	}
 	slices.SortStableFunc(ended, func(a, b endedWork) int { return a.endTime().Compare(b.endTime()) })
@@ -71,38 +77,38 @@ func (s *Session) reviveWork(a *runtime.Adoption, m *loggedSession) (running *Ex
 	return running, nil
 }
 
-// revive makes one exec, process or terminal anew. ended is nil where it has not ended.
-func (s *Session) revive(a *runtime.Adoption, x *loggedWork, m *loggedSession) (ended endedWork, err error) {
-	w := s.make(x)
-	if x.hasEnded() {
-		x.made.restoreEnd(x)
+// revive restores one exec, process or terminal. ended is nil if it has not ended.
+func (s *Session) revive(a *runtime.Adoption, x *entry.LoggedWork, m *recovered) (made revivable, ended endedWork, err error) {
+	made, w := s.make(x)
+	if x.HasEnded() {
+		made.restoreEnd(x)
 	}
-	s.reviveKey(x, w)
-	if log, span, kept := x.output(); !kept && x.kind() != 'x' {
+	s.reviveKey(x, made, w)
+	if log, span, kept := x.Output(); !kept && x.Kind() != 'x' {
 		w.journal.Close()
 	} else if kept {
 		err = a.ReplayLog(w.journal, log, span)
 	}
-	if !x.hasEnded() {
+	if !x.HasEnded() {
 		if err == nil {
-			err = x.made.reviveLive(a, x, m)
+			err = made.reviveLive(a, x, m)
 		}
-		if x.kind() == 'x' || !errors.Is(err, runtime.ErrShellGone) {
-			return nil, err
+		if x.Kind() == 'x' || !errors.Is(err, runtime.ErrShellGone) {
+			return made, nil, err
 		}
-		x.killed(w)
-		x.made.restoreEnd(x)
-	} else if err != nil { // it has ended; its session shall not
+		setKilled(x, w)
+		made.restoreEnd(x)
+	} else if err != nil { // the output of ended work is lost, and its session is not
 		w.outputLost(err)
 	}
-	ended = x.made.reviveEnded(a, x)
+	ended = made.reviveEnded(a, x)
 	close(w.done)
-	return ended, nil
+	return made, ended, nil
 }
 
-// make makes x.made, which has neither output nor an end yet.
-func (s *Session) make(x *loggedWork) *work {
-	q, ring := x.request(), s.pool.config.Load().RingBytes
+// make makes the work of x, which has neither output nor an end yet.
+func (s *Session) make(x *entry.LoggedWork) (revivable, *work) {
+	q, ring := x.Request(), s.pool.config.Load().RingBytes
 	w := work{stream: q.Stream, session: s, text: q.Text, done: make(chan struct{})}
 	if q.Key.Key != "" {
 		w.key = s.loggedKeyRef(q.Key)
@@ -110,49 +116,46 @@ func (s *Session) make(x *loggedWork) *work {
 	}
 	started := func(c *entry.Child) { w.startedAt, w.beganAt = c.Started, c.Uptime.Time(c.Started) }
 	switch {
-	case x.exec != nil:
-		w.journal, w.recording = journal.New(ring), x.exec.Recording
-		if b := x.begun; b != nil {
+	case x.Exec != nil:
+		w.journal, w.recording = journal.New(ring), x.Exec.Recording
+		if b := x.Begun; b != nil {
 			w.startedAt, w.beganAt = b.At, b.Uptime.Time(b.At)
 		}
 		e := reviveExec(w, x)
-		x.made = e
-		return &e.work
-	case x.process != nil:
-		started(&x.process.Child)
+		return e, &e.work
+	case x.Process != nil:
+		started(&x.Process.Child)
 		w.journal = journal.New(ring)
-		q := &x.process.Process
-		p := &Process{child: child{work: w, pid: q.Pid, lost: q.Lost, live: &s.liveProcesses}, name: x.process.Name, timeout: time.Duration(x.process.Timeout), timedOut: x.expired}
-		x.made = p
-		return &p.work
+		q := &x.Process.Process
+		p := &Process{child: child{work: w, pid: q.Pid, lost: q.Lost, live: &s.liveProcesses}, name: x.Process.Name, timeout: time.Duration(x.Process.Timeout), timedOut: x.Expired}
+		return p, &p.work
 	}
-	started(&x.terminal.Child)
-	w.journal, w.recording = journal.New(termRings*ring), x.terminal.Recording
-	t := newTerminal(w, x.terminal.Nonce)
-	t.pid, t.lost = x.terminal.Terminal.Pid, x.terminal.Terminal.Lost
-	x.made = t
-	return &t.work
+	started(&x.Terminal.Child)
+	w.journal, w.recording = journal.New(termRings*ring), x.Terminal.Recording
+	t := newTerminal(w, x.Terminal.Nonce)
+	t.pid, t.lost = x.Terminal.Terminal.Pid, x.Terminal.Terminal.Lost
+	return t, &t.work
 }
 
 // reviveKey remembers the request_key: of a process or a terminal from its start, of an exec from its end. A command that never ran may run.
-func (s *Session) reviveKey(x *loggedWork, w *work) {
+func (s *Session) reviveKey(x *entry.LoggedWork, made revivable, w *work) {
 	completed := w.beganAt
-	if x.exec != nil {
+	if x.Exec != nil {
 		completed = w.endedAt
 	}
-	if w.key == (requestkey.Ref{}) || x.done != nil && x.done.Failure != nil {
+	if w.key == (requestkey.Ref{}) || x.Done != nil && x.Done.Failure != nil {
 		return
 	}
-	s.pool.requestKeys.Restore(s.owner, requestkey.New(w.key, w.params[:]), x.made, completed)
+	s.pool.requestKeys.Restore(s.owner, requestkey.New(w.key, w.params[:]), made, completed)
 }
 
-// killed gives x the end that the last gateway did not write down.
-func (x *loggedWork) killed(w *work) {
+// setKilled gives x the end that the last gateway did not write down: its session was killed.
+func setKilled(x *entry.LoggedWork, w *work) {
 	end := entry.ChildEnd{ID: w.ID(), Code: protocol.SignalExitCode(syscall.SIGKILL), Signal: syscall.SIGKILL, At: time.Now(), Span: w.journal.Span()}
-	if x.process != nil {
-		x.exited = &entry.Exited{ChildEnd: end, TimedOut: x.expired, End: w.journal.Size()}
+	if x.Process != nil {
+		x.Exited = &entry.Exited{ChildEnd: end, TimedOut: x.Expired, End: w.journal.Size()}
 	} else {
-		x.closed = &entry.Closed{ChildEnd: end}
+		x.Closed = &entry.Closed{ChildEnd: end}
 	}
 }
 
@@ -169,8 +172,8 @@ func (w *work) reviveRecording(source func() recording.Source, code *int) {
 	}
 }
 
-func reviveExec(w work, x *loggedWork) *Exec {
-	q := x.exec
+func reviveExec(w work, x *entry.LoggedWork) *Exec {
+	q := x.Exec
 	e := &Exec{
 		work: w, clean: q.Clean, output: answer.New(q.Most), timeout: time.Duration(q.Timeout), grace: time.Duration(q.Grace),
 		queuedAt: q.Queued, stdin: q.Stdin, accepted: true, guest: q.Guest,
@@ -185,9 +188,9 @@ func reviveExec(w work, x *loggedWork) *Exec {
 	return e
 }
 
-func (e *Exec) restoreEnd(x *loggedWork) {
-	d := x.done
-	if e.command, e.pipes = nil, d.Pipes; x.forgotten {
+func (e *Exec) restoreEnd(x *entry.LoggedWork) {
+	d := x.Done
+	if e.command, e.pipes = nil, d.Pipes; x.Forgotten {
 		e.pipes = nil
 	}
 	e.exit, e.failure, e.endedAt, e.endOffset, e.shellDied = d.Exit, d.Failure, d.Uptime.Time(d.At), d.End, d.Died
@@ -200,7 +203,7 @@ func (e *Exec) restoreEnd(x *loggedWork) {
 	e.output.EndAt(d.Exit.StdoutBytes, d.Exit.StderrBytes)
 }
 
-func (e *Exec) reviveEnded(a *runtime.Adoption, _ *loggedWork) endedWork {
+func (e *Exec) reviveEnded(a *runtime.Adoption, _ *entry.LoggedWork) endedWork {
 	e.readOn(a)
 	e.output.Release()
 	return e.session.keepEndedLocked(e)
@@ -214,23 +217,23 @@ func (e *Exec) readOn(a *runtime.Adoption) {
 	}
 }
 
-func (e *Exec) reviveLive(a *runtime.Adoption, x *loggedWork, _ *loggedSession) error {
+func (e *Exec) reviveLive(a *runtime.Adoption, x *entry.LoggedWork, _ *recovered) error {
 	e.session.execs[e.ID()] = e
-	if x.begun == nil {
+	if x.Begun == nil {
 		if len(e.stdin) > 0 {
 			a.RestoreStdin(e.command, e.stdin)
 		}
 		return nil
 	}
-	e.pipes, e.begun, e.cancel = &x.begun.Command.Pipes, x.begun, x.cancel
-	if err := a.Resume(e.command, x.begun.Command, e.beganAt); err != nil {
+	e.pipes, e.begun, e.cancel = &x.Begun.Command.Pipes, x.Begun, x.Cancel
+	if err := a.Resume(e.command, x.Begun.Command, e.beganAt); err != nil {
 		return err
 	}
 	e.record(e.recordingSource)
-	if x.cancel != nil {
+	if x.Cancel != nil {
 		// The last gateway may not have come to send TERM, so some of the grace is left however late this one comes.
-		grace := time.Duration(x.cancel.Grace)
-		e.command.Cancel(syscall.SIGTERM, max(min(grace, minGraceOfNext), grace-clock.Elapsed(x.cancel.Uptime.Time(x.cancel.At), time.Now())))
+		grace := time.Duration(x.Cancel.Grace)
+		e.command.Cancel(syscall.SIGTERM, max(min(grace, minGraceOfNext), grace-clock.Elapsed(x.Cancel.Uptime.Time(x.Cancel.At), time.Now())))
 	}
 	return nil
 }
@@ -238,49 +241,50 @@ func (e *Exec) reviveLive(a *runtime.Adoption, x *loggedWork, _ *loggedSession) 
 // minGraceOfNext is what a command that is being cancelled gets of its grace from a gateway that takes over.
 const minGraceOfNext = time.Second
 
-// reviveShort makes a command that has ended, with what is kept of its output, of the one entry that the log has.
-func (s *Session) reviveShort(a *runtime.Adoption, x *loggedEnded) {
-	x.session = s
-	if x.request != nil {
-		s.pool.requestKeys.Restore(s.owner, x.request, x.endedExec, x.endTime())
+// reviveEndedExec restores a command that has one binary entry, with what is kept of its output.
+func (s *Session) reviveEndedExec(a *runtime.Adoption, logged *entry.LoggedEnd) {
+	x := &endedExec{EndedExec: *logged.EndedExec, session: s}
+	if x.Request != nil {
+		s.pool.requestKeys.Restore(s.owner, x.Request, x, x.endTime())
 	}
-	if x.forgotten {
+	if logged.Forgotten {
 		x.discard()
 		return
 	}
-	if x.at == nil || x.at.Pipes == nil {
+	s.endedExecs[x.ID()] = x
+	if logged.At == nil || logged.At.Pipes == nil {
 		return
 	}
 	e := x.toExec()
-	e.journal, e.pipes = journal.New(s.pool.config.Load().RingBytes), x.at.Pipes
+	e.journal, e.pipes = journal.New(s.pool.config.Load().RingBytes), logged.At.Pipes
 	if e.output.KeepsText {
 		e.output.KeepText(e.journal)
 	}
-	e.output.EndAt(x.stdout, x.stderr)
-	if err := a.ReplayLog(e.journal, x.at.Pipes.Log, x.at.Span); err != nil {
+	e.output.EndAt(x.Stdout, x.Stderr)
+	if err := a.ReplayLog(e.journal, logged.At.Pipes.Log, logged.At.Span); err != nil {
 		e.outputLost(err)
 	}
 	e.readOn(a)
 	x.journal, x.pipes, x.output = e.journal, e.pipes, e.output
 }
 
-func (p *Process) restoreEnd(x *loggedWork) {
-	d := x.exited
+func (p *Process) restoreEnd(x *entry.LoggedWork) {
+	d := x.Exited
 	p.exit, p.timedOut, p.endedAt, p.endOffset = runtime.Status{Code: d.Code, Signal: d.Signal}, d.TimedOut, d.At, d.End
 }
 
-func (p *Process) reviveEnded(a *runtime.Adoption, x *loggedWork) endedWork {
-	p.process = a.EndedProcess(x.process.Process, p.exit)
+func (p *Process) reviveEnded(a *runtime.Adoption, x *entry.LoggedWork) endedWork {
+	p.process = a.EndedProcess(x.Process.Process, p.exit)
 	if !p.journal.Closed() {
-		a.ReadOn(p.journal, &x.process.Process.Pipes)
+		a.ReadOn(p.journal, &x.Process.Process.Pipes)
 	}
 	p.session.processes[p.ID()] = p
 	return p
 }
 
-func (p *Process) reviveLive(a *runtime.Adoption, x *loggedWork, m *loggedSession) (err error) {
-	p.process, err = a.Process(x.process.Process, p.journal)
-	if err != nil || m.over != nil {
+func (p *Process) reviveLive(a *runtime.Adoption, x *entry.LoggedWork, m *recovered) (err error) {
+	p.process, err = a.Process(x.Process.Process, p.journal)
+	if err != nil || m.Over != nil {
 		return err
 	}
 	p.session.processes[p.ID()] = p
@@ -289,21 +293,21 @@ func (p *Process) reviveLive(a *runtime.Adoption, x *loggedWork, m *loggedSessio
 }
 
 // goOnWatching counts a process or a terminal that runs, and has it watched once all is made.
-func (c *child) goOnWatching(m *loggedSession, watch func()) {
+func (c *child) goOnWatching(m *recovered, watch func()) {
 	*c.live++
 	c.session.processTasks.Add(1)
-	m.afterRecovery = append(m.afterRecovery, watch)
+	m.watch = append(m.watch, watch)
 }
 
-func (t *Terminal) restoreEnd(x *loggedWork) {
-	d := x.closed
+func (t *Terminal) restoreEnd(x *entry.LoggedWork) {
+	d := x.Closed
 	t.exit, t.endedAt = runtime.Status{Code: d.Code, Signal: d.Signal}, d.At
 	t.setSize(d.Cols, d.Rows)
 }
 
-func (t *Terminal) reviveEnded(a *runtime.Adoption, x *loggedWork) endedWork {
+func (t *Terminal) reviveEnded(a *runtime.Adoption, x *entry.LoggedWork) endedWork {
 	t.marks.Live()
-	t.terminal = a.EndedTerminal(x.terminal.Terminal, t.exit)
+	t.terminal = a.EndedTerminal(x.Terminal.Terminal, t.exit)
 	t.journal.Close()
 	t.endOffset = t.journal.Size()
 	code, _ := t.exitCode()
@@ -312,10 +316,10 @@ func (t *Terminal) reviveEnded(a *runtime.Adoption, x *loggedWork) endedWork {
 	return t
 }
 
-func (t *Terminal) reviveLive(a *runtime.Adoption, x *loggedWork, m *loggedSession) (err error) {
+func (t *Terminal) reviveLive(a *runtime.Adoption, x *entry.LoggedWork, m *recovered) (err error) {
 	t.marks.Live()
-	t.terminal, err = a.Terminal(x.terminal.Terminal, t.journal)
-	if err != nil || m.over != nil {
+	t.terminal, err = a.Terminal(x.Terminal.Terminal, t.journal)
+	if err != nil || m.Over != nil {
 		return err
 	}
 	t.setSize(t.terminal.Size())

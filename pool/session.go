@@ -167,7 +167,7 @@ type workTables struct {
 	liveProcesses int               // processes that run or are being started
 	openTerminals int               // terminals, likewise
 	retained      retainedWork      // what has ended
-	tombstones    []loggedTombstone // of what is let go, but its request_key must be remembered
+	tombstones    []loggedTombstone // of dropped work whose request_key is still remembered
 }
 
 func newSession(p *Pool, id, owner, name string, t sessionSpec) *Session {
@@ -309,7 +309,7 @@ func (s *Session) finishExec(e *Exec, out runtime.Outcome) (next *Exec) {
 	if out.Dir != "" && out.Dir != s.dir { // one text for all that end there
 		s.dir = out.Dir
 	}
-	s.noteLastExecLocked(e)
+	s.last = protocol.NewLastExec(e.text, &e.exit, e.endedAt)
 	if !e.accepted { // it did not get as far as to begin
 		s.logAccepted(e, nil)
 	}
@@ -361,7 +361,7 @@ func (s *Session) beginLocked(e *Exec, now time.Time) {
 	s.pool.commands.Add(1)
 	s.fireLocked(statemachine.Began, "")
 	s.watchers.Publish("exec.started", func() any {
-		return protocol.ExecStarted{SessionID: s.id, ExecID: e.ID(), StreamID: e.stream, Command: truncateText(e.text), At: now}
+		return protocol.ExecStarted{SessionID: s.id, ExecID: e.ID(), StreamID: e.stream, Command: protocol.TruncateText(e.text), At: now}
 	})
 }
 

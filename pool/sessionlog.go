@@ -5,9 +5,6 @@ import (
 	"cmp"
 	"sync"
 
-	"github.com/go-json-experiment/json"
-	"github.com/go-json-experiment/json/jsontext"
-
 	"trl/pool/clock"
 	"trl/pool/entry"
 	"trl/pool/requestkey"
@@ -15,11 +12,12 @@ import (
 	"trl/runtime/sessionlog"
 )
 
-// What a session writes into its session log: everything that the next gateway needs to go on as if nothing had happened, each
-// thing before anybody depends on it. An exec has three entries: accepted, begun, done; the first two are
-// one where it begins at once and nobody is told before. remembered.go reads them.
+// A session writes into its session log everything that the next gateway needs to continue as if nothing had happened, each thing before
+// anybody depends on it. An exec has three entries: accepted, begun, done. The first two are one entry if the exec begins at once and its
+// client is not told earlier. entry.Log reads them.
 
-// appendLog adds to the session log. Whoever calls it has s.mu, or is the runner. A session whose session log fails lives on; it will not outlive this gateway.
+// appendLog adds an entry to the session log. The caller holds s.mu, or is the runner. A session whose session log fails goes on, but will not
+// survive this gateway.
 func (s *Session) appendLog(e entry.Entry) {
 	if s.sessionLog == nil {
 		return
@@ -27,18 +25,15 @@ func (s *Session) appendLog(e entry.Entry) {
 	text := entryBuffers.Get().(*bytes.Buffer)
 	defer entryBuffers.Put(text)
 	text.Reset()
-	err := json.MarshalWrite(text, &e, allowInvalidUTF8)
+	err := e.Encode(text)
 	if err == nil {
 		_, err = s.sessionLog.Append(text.Bytes())
 	}
-	if err != nil { // without this entry, those to come might have a command run again
+	if err != nil { // without this entry, later ones could make a command run again
 		s.sessionLog.Invalidate()
 		s.logFailure.Do(func() { s.log.Error().Err(err).Msg("session is no longer written down") })
 	}
 }
-
-// allowInvalidUTF8: a directory may be called anything.
-var allowInvalidUTF8 = jsontext.AllowInvalidUTF8(true)
 
 var entryBuffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
@@ -185,9 +180,9 @@ func (s *Session) compactLocked() {
 	items := make([]sessionlog.Item, 0, len(s.tombstones)+len(s.retained.all)+16)
 	var err error
 	add := func(e entry.Entry) {
-		text, fault := json.Marshal(&e, allowInvalidUTF8)
-		err = cmp.Or(err, fault)
-		items = append(items, sessionlog.Item{Text: text})
+		var text bytes.Buffer
+		err = cmp.Or(err, e.Encode(&text))
+		items = append(items, sessionlog.Item{Text: text.Bytes()})
 	}
 	short := func(x loggedTombstone) { // of which there may be thousands: as it stands
 		i := sessionlog.Item{Existing: x.loggedAt()}

@@ -20,14 +20,14 @@ import (
 )
 
 // remember is what another gateway would know of s now.
-func remember(t *testing.T, s *Session) (*loggedSession, error) {
+func remember(t *testing.T, s *Session) (*entry.Log, error) {
 	t.Helper()
 	fd, err := unix.FcntlInt(uintptr(s.shell.SessionLog().Fd()), unix.F_DUPFD_CLOEXEC, 3)
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &loggedSession{id: s.id}
-	l, err := sessionlog.Open(fd, m.readLine)
+	m := &entry.Log{}
+	l, err := sessionlog.Open(fd, m.ReadLine)
 	if err != nil {
 		unix.Close(fd)
 		return nil, err
@@ -48,8 +48,8 @@ func TestDirOfAnyNameIsWrittenDown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(m.work) != 1 || m.work[0].done == nil {
-		t.Errorf("%+v", m.work)
+	if len(m.Work) != 1 || m.Work[0].Done == nil {
+		t.Errorf("%+v", m.Work)
 	}
 }
 
@@ -81,8 +81,8 @@ func TestStdinGivenBeforeTheShell(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(m.work) != 2 || m.work[0].exec.Stdin != nil || len(m.work[1].exec.Stdin) == 0 {
-		t.Errorf("%+v", m.work)
+	if len(m.Work) != 2 || m.Work[0].Exec.Stdin != nil || len(m.Work[1].Exec.Stdin) == 0 {
+		t.Errorf("%+v", m.Work)
 	}
 	if err := os.WriteFile(hold, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -126,7 +126,7 @@ func TestSessionLogOfProcessesAlone(t *testing.T) {
 	wait(t, "exit", forgotten.Done())
 	r.DropExpired(time.Now().Add(2 * time.Minute))
 	ended := map[string]bool{}
-	grow := func() *loggedSession {
+	grow := func() *entry.Log {
 		t.Helper()
 		for !s.sessionLog.ShouldCompact() {
 			p := begin("exit 3", "")
@@ -139,20 +139,20 @@ func TestSessionLogOfProcessesAlone(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		processes := slices.DeleteFunc(slices.Clone(m.work), func(x *loggedWork) bool { return x.process == nil })
-		if len(processes) != len(ended)+1 || len(m.tombstones) != 1 || m.tombstones[0].stream != forgotten.stream || m.session == nil || m.shell == nil {
+		processes := slices.DeleteFunc(slices.Clone(m.Work), func(x *entry.LoggedWork) bool { return x.Process == nil })
+		if len(processes) != len(ended)+1 || len(m.Tombstones) != 1 || m.Tombstones[0].Stream != forgotten.stream || m.Session == nil || m.Shell == nil {
 			t.Errorf("%d processes, %+v", len(processes), m)
 		}
 		return m
 	}
 	m := grow()
-	for _, x := range m.work {
-		id := strings.TrimPrefix(x.request().Stream, ids.StreamPrefix)
+	for _, x := range m.Work {
+		id := strings.TrimPrefix(x.Request().Stream, ids.StreamPrefix)
 		switch {
-		case id == lives.ID() && x.exited == nil:
-		case ended[id] && x.exited != nil && x.exited.Code == 3:
+		case id == lives.ID() && x.Exited == nil:
+		case ended[id] && x.Exited != nil && x.Exited.Code == 3:
 		default:
-			t.Errorf("%s: %+v", id, x.exited)
+			t.Errorf("%s: %+v", id, x.Exited)
 		}
 	}
 	want(t, s, "echo goes on", "goes on\n")
@@ -162,10 +162,10 @@ func TestSessionLogOfProcessesAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	testkit.Eventually(t, "it has begun", func() bool { return e.Journal().Size() > 0 })
-	runs := func(m *loggedSession, cancelled bool) {
+	runs := func(m *entry.Log, cancelled bool) {
 		t.Helper()
-		if x := m.find('x', e.ID()); x == nil || x.begun == nil || x.done != nil || cancelled != (x.cancel != nil) || m.commandsBegun+m.session.Commands != 2 {
-			t.Errorf("%+v, %d and %d commands", x, m.session.Commands, m.commandsBegun)
+		if x := m.Find('x', e.ID()); x == nil || x.Begun == nil || x.Done != nil || cancelled != (x.Cancel != nil) || m.CommandsBegun+m.Session.Commands != 2 {
+			t.Errorf("%+v, %d and %d commands", x, m.Session.Commands, m.CommandsBegun)
 		}
 	}
 	runs(grow(), false)
@@ -180,7 +180,7 @@ func TestSessionLogOfProcessesAlone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if x := m.find('x', e.ID()); x == nil || x.done == nil || m.commandsBegun+m.session.Commands != 2 {
+	if x := m.Find('x', e.ID()); x == nil || x.Done == nil || m.CommandsBegun+m.Session.Commands != 2 {
 		t.Errorf("%+v", m)
 	}
 }

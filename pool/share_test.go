@@ -25,13 +25,13 @@ func TestMakersAreWrittenDown(t *testing.T) {
 		t.Fatal(err)
 	}
 	m, err := remember(t, s)
-	if err != nil || len(m.shares) != 1 {
+	if err != nil || len(m.Shares) != 1 {
 		t.Fatalf("%+v %v", m, err)
 	}
 	s.endShares(func(*Share) bool { return true })
 	r.mu.Lock()
 	s.mu.Lock()
-	s.reviveShareLocked(m.shares[0])
+	s.reviveShareLocked(m.Shares[0])
 	again := s.shares[0]
 	s.mu.Unlock()
 	r.mu.Unlock()
@@ -128,14 +128,14 @@ func TestGuestKeysAreWrittenDown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(m.work) != 4 {
-		t.Fatalf("%d commands, processes and terminals", len(m.work))
+	if len(m.Work) != 4 {
+		t.Fatalf("%d commands, processes and terminals", len(m.Work))
 	}
 	for what, refs := range map[string][2]requestkey.Ref{
-		"owner's command":  {s.loggedKeyRef(m.work[0].request().Key), owners.key},
-		"guest's command":  {s.loggedKeyRef(m.work[1].request().Key), guests.key},
-		"guest's process":  {s.loggedKeyRef(m.work[2].request().Key), p.key},
-		"guest's terminal": {s.loggedKeyRef(m.work[3].request().Key), term.key},
+		"owner's command":  {s.loggedKeyRef(m.Work[0].Request().Key), owners.key},
+		"guest's command":  {s.loggedKeyRef(m.Work[1].Request().Key), guests.key},
+		"guest's process":  {s.loggedKeyRef(m.Work[2].Request().Key), p.key},
+		"guest's terminal": {s.loggedKeyRef(m.Work[3].Request().Key), term.key},
 	} {
 		if refs[0] != refs[1] {
 			t.Errorf("%s: %+v was written, %+v is read", what, refs[1], refs[0])

@@ -71,7 +71,7 @@ func (s *Session) beginTerminal(ctx context.Context, q *protocol.TermOpen, r req
 	if err := s.pool.recordings.CheckPossible(q.Record); err != nil {
 		return nil, err
 	}
-	t := newTerminal(s.newWork('t', truncateText(q.Command), termRings*s.pool.config.Load().RingBytes, r), strings.ToLower(rand.Text()))
+	t := newTerminal(s.newWork('t', protocol.TruncateText(q.Command), termRings*s.pool.config.Load().RingBytes, r), strings.ToLower(rand.Text()))
 	t.setSize(q.Cols, q.Rows)
 	if q.Record || s.recordSet()&recording.Terminals != 0 {
 		t.recording = s.newRecordingID()
@@ -184,7 +184,7 @@ func (s *Session) inTerminalsLocked() []protocol.TermRunning {
 		if text == nil {
 			continue
 		}
-		r := protocol.TermRunning{TermID: t.ID(), Command: truncateText(*text)}
+		r := protocol.TermRunning{TermID: t.ID(), Command: protocol.TruncateText(*text)}
 		if !since.IsZero() {
 			r.StartedAt = &since
 		}
@@ -217,7 +217,7 @@ func (t *Terminal) info(state string) protocol.TermInfo {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	i := protocol.TermInfo{
-		TermID: t.ID(), SessionID: t.session.id, StreamID: t.stream, Pid: t.pid, State: state, Cols: t.cols, Rows: t.rows, Command: truncateText(t.text),
+		TermID: t.ID(), SessionID: t.session.id, StreamID: t.stream, Pid: t.pid, State: state, Cols: t.cols, Rows: t.rows, Command: protocol.TruncateText(t.text),
 		Viewers: len(t.viewers), Attached: t.attachedLocked(), StartedAt: t.startedAt, OutputBytes: t.journal.Size(),
 		RecordingID: t.recorder.ID(), StateLost: t.lost,
 	}
@@ -281,6 +281,6 @@ func (t *Terminal) discard() {
 		return
 	}
 	x := t.tombstone('t')
-	x.cols, x.rows = int64(t.cols), int64(t.rows)
+	x.SetSize(t.cols, t.rows)
 	t.session.keepTombstoneLocked(x)
 }

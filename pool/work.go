@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"trl/pool/clock"
 	"trl/pool/entry"
 	"trl/pool/ids"
 	"trl/pool/recording"
@@ -227,14 +226,6 @@ func (c *child) awaitEnd(ctx context.Context) error {
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
-	}
-}
-
-// tombstone is what a retry is answered with once it is no longer retained.
-func (c *child) tombstone(kind byte) *workTombstone {
-	return &workTombstone{
-		kind: kind, session: c.session, stream: c.stream, request: c.session.pool.requestKeys.Find(c.key), startedAt: nanos(c.startedAt), endedAt: nanos(c.endedAt),
-		startUptime: int64(clock.UptimeAt(c.beganAt)), pid: int64(c.pid), code: int64(c.exit.Code), signal: int64(c.exit.Signal), endOffset: c.endOffset,
 	}
 }
 

@@ -66,7 +66,7 @@ var packages = map[string][]string{
 	"pool/answer":      {"pool/budget"},
 	"pool/budget":      nil,
 	"pool/clock":       nil,
-	"pool/entry":       {"pool/clock"},
+	"pool/entry":       {"pool/clock", "pool/ids", "pool/requestkey"},
 	"pool/events":      nil,
 	"pool/ids":         nil,
 	"pool/recording":   {"pool/ids"},

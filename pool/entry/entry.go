@@ -1,9 +1,13 @@
-// Package entry is what a session writes into its session log, in JSON. Gateways of other versions read it.
+// Package entry has the entries that a session writes into its session log, and reads them. Gateways of other versions read them, too.
 package entry
 
 import (
+	"io"
 	"syscall"
 	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 
 	"trl/pool/clock"
 	"trl/protocol"
@@ -34,6 +38,12 @@ type Entry struct {
 	Ending   *Ending             `json:"ending,omitzero"`
 	Over     *Over               `json:"over,omitzero"`
 }
+
+// allowInvalidUTF8 is for directories, whose names may be any bytes.
+var allowInvalidUTF8 = jsontext.AllowInvalidUTF8(true)
+
+// Encode writes the entry as JSON.
+func (e *Entry) Encode(w io.Writer) error { return json.MarshalWrite(w, e, allowInvalidUTF8) }
 
 // Duration is a time.Duration that is written as its nanoseconds.
 type Duration time.Duration

@@ -69,14 +69,14 @@ func TestEndedCommandAnswersAsItDid(t *testing.T) {
 		kept := e.toEnded()
 		kept.journal = nil // where that is, is another test's
 		if rapid.Bool().Draw(t, "key") {
-			kept.request = &requestkey.Request{Own: requestkey.ID{1, 255}, Params: requestkey.Fingerprint{2, 200}}
+			kept.Request = &requestkey.Request{Own: requestkey.ID{1, 255}, Params: requestkey.Fingerprint{2, 200}}
 		}
 		line := kept.encode()
-		read, at, err := readEndedExec(line)
-		if err != nil || at != nil {
-			t.Fatalf("%v %v", err, at)
+		var log entry.Log
+		if err := log.ReadLine(line); err != nil || log.Ended[0].At != nil {
+			t.Fatalf("%v %+v", err, log)
 		}
-		read.session = s
+		read := &endedExec{EndedExec: *log.Ended[0].EndedExec, session: s}
 		if !bytes.Equal(read.encode(), line) {
 			t.Errorf("written again it is another")
 		}
@@ -97,25 +97,8 @@ func TestEndedCommandAnswersAsItDid(t *testing.T) {
 			}
 		}
 		for cut := range len(line) - 1 {
-			if _, _, err := readEndedExec(line[:cut+1]); err == nil {
+			if err := new(entry.Log).ReadLine(line[:cut+1]); err == nil {
 				t.Fatalf("%d of %d bytes pass for an entry", cut+1, len(line))
-			}
-		}
-	})
-}
-
-func FuzzEndedEntries(f *testing.F) {
-	f.Add((&endedExec{stream: "st-x-1", rare: &entry.RareExit{Signal: "KILL"}, request: &requestkey.Request{}}).encode())
-	f.Add((&workTombstone{kind: 't', stream: "st-t-1"}).encode())
-	f.Fuzz(func(t *testing.T, text []byte) { // whatever a session log says, it is an error or an entry
-		if x, at, err := readEndedExec(text); err == nil && at == nil {
-			if again, _, err := readEndedExec(x.encode()); err != nil || again.stream != x.stream {
-				t.Errorf("%q: %v", text, err)
-			}
-		}
-		if x, err := readEndedWork(text); err == nil {
-			if again, err := readEndedWork(x.encode()); err != nil || again.stream != x.stream {
-				t.Errorf("%q: %v", text, err)
 			}
 		}
 	})
@@ -199,11 +182,11 @@ func TestSessionLogHoldsWhatIsKept(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n := len(m.ended) + len(m.work); n > many/2 || n < kept-1 {
+	if n := len(m.Ended) + len(m.Work); n > many/2 || n < kept-1 {
 		t.Errorf("%d commands are in the session log, %d are kept", n, kept)
 	}
-	if m.session.Commands+m.commandsBegun != many {
-		t.Errorf("%d commands are counted", m.session.Commands+m.commandsBegun)
+	if m.Session.Commands+m.CommandsBegun != many {
+		t.Errorf("%d commands are counted", m.Session.Commands+m.CommandsBegun)
 	}
 }
 
