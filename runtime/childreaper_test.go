@@ -97,7 +97,7 @@ func TestNobodyIsReapedDuringAHandover(t *testing.T) {
 		done := make(chan struct{})
 		go func() { // ends with its trials
 			defer close(done)
-			for range 10 * trials() {
+			for range max(200, 10*trials()) {
 				child := spawn(t, h, c, nil, "/bin/true")
 				<-child.Exited()
 				child.Close()

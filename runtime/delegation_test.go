@@ -50,7 +50,8 @@ func TestDelegatedCgroup(t *testing.T) {
 	defer unix.Close(fd)
 
 	tests := "^(TestIsolation|TestNothingSurvivesAKill|TestJobOfAnEarlierCellSurvives|TestGroupsLeaveNothing|TestOnlyDeadInstancesAreCleanedUp)$/^cgroup$"
-	c := exec.Command(publicCopy(t), "-test.run="+tests, "-test.v", "-test.timeout=10m", fmt.Sprint("-test.short=", testing.Short()))
+	c := exec.Command(publicCopy(t), "-test.run="+tests, "-test.v", "-test.timeout=10m",
+		fmt.Sprint("-test.short=", !testkit.Soak)) // root runs the same tests at their usual length
 	c.Dir = "/"
 	c.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0", "HOME=/")
 	c.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: fd, Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
