@@ -82,8 +82,10 @@ class Command:
     async def _feed(self, stdin: bytes) -> None:
         try:
             await send_input(self._client, "exec.input", {"exec_id": self.id}, stdin, eof=True)
-        except TrlError:
-            pass  # the command has ended or closed its input
+        except TrlError as e:
+            if not is_deaf(e):
+                self._failure = e  # it may have got a part of its input, or a part twice: do not let it go on
+                await self._end()
 
     def __await__(self) -> Generator[Any, None, Command]:
         return self._accepted().__await__()
@@ -106,7 +108,6 @@ class Command:
             await asyncio.wait({self._opening})
             if not self._opening.exception() and self._result is None:
                 await self.kill()
-                await self._output.leave()
         except TrlError:
             pass
 
@@ -158,6 +159,8 @@ class Command:
             self._gap = True
             return data
         try:
+            if self._failure is not None:
+                raise self._failure
             self._result = self._completed(data)
         except TrlError as e:
             self._failure = e
@@ -253,6 +256,11 @@ async def _cancel(run: asyncio.Task[dict[str, Any]], where: list[tuple[Link, int
         await asyncio.wait({run}, timeout=0.05)
     if not run.cancelled():
         run.exception()
+
+
+def is_deaf(error: TrlError) -> bool:
+    """Whether input failed because nobody reads it any more, which is no fault: `head` does not read everything, either."""
+    return error.code in ("STDIN_CLOSED", "EXEC_NOT_FOUND", "PROCESS_NOT_FOUND")
 
 
 def to_bytes(data: str | bytes) -> bytes:

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, AsyncIterator, Literal, Mapping, Sequence
 
 from ._client import Client
-from ._command import DEFAULT_OUTPUT, KILL_GRACE, PIPE, Command, OnText, run_to_end, to_bytes
+from ._command import DEFAULT_OUTPUT, KILL_GRACE, PIPE, Command, OnText, is_deaf, run_to_end, to_bytes
 from ._process import Process
 from ._results import Collector, ExecResult, encode
 from ._terminal import Mode, Terminal
@@ -140,9 +140,10 @@ class Session:
         try:
             await asyncio.wait({starting})
             process = starting.result()
-            if input is not None:
-                self._client.spawn(_feed(process, to_bytes(input)))
+            feeding = self._client.spawn(_feed(process, to_bytes(input))) if input is not None else None
             result = await _collect(process, self.id, max_output_bytes or DEFAULT_OUTPUT)
+            if feeding:
+                await feeding
         except asyncio.CancelledError:
             await asyncio.wait({self._client.spawn(_end(starting))}, timeout=KILL_GRACE + 1)
             raise
@@ -286,8 +287,10 @@ async def _feed(process: Process, data: bytes) -> None:
     try:
         await process.write(data)
         await process.close_stdin()
-    except TrlError:
-        pass  # it has ended or closed its input
+    except TrlError as e:
+        if not is_deaf(e):
+            await process.kill()  # it may have got a part of its input, or a part twice: do not let it go on
+            raise
 
 
 async def _end(starting: asyncio.Task[Process]) -> None:
