@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
 import pathlib
 import shutil
@@ -36,19 +35,22 @@ class Gateway:
         self.start()
 
     def start(self) -> None:
-        # The home is empty, so that nobody's ~/.bashrc runs in terminals.
-        env = environment() | {"HOME": self.state}
-        address = os.path.join(self.state, "address")
-        if os.path.exists(address):
-            os.unlink(address)
-        self.log = open(os.path.join(self.state, "log"), "ab")
-        command = [self.binary, "serve", "--listen", self.listen, "--state-dir", self.state, "--unix", self.unix]
-        self.process = subprocess.Popen([*command, *self.flags], env=env, stdout=self.log, stderr=self.log)
-        until(lambda: os.path.exists(address) or self.process.poll() is not None)
-        assert self.process.poll() is None, pathlib.Path(self.state, "log").read_text()
-        self.url = pathlib.Path(address).read_text().strip()
+        """The helpers of a keeper that was killed hold its sockets for a moment, so this tries again."""
+        until(self._started)
+        self.url = pathlib.Path(self.state, "address").read_text().strip()
         self.listen = self.url.removeprefix("http://")
         self.token = pathlib.Path(self.state, "operator-token").read_text().strip()
+
+    def _started(self) -> bool:
+        address = pathlib.Path(self.state, "address")
+        address.unlink(missing_ok=True)
+        # The home is empty, so that nobody's ~/.bashrc runs in terminals.
+        env = environment() | {"HOME": self.state}
+        command = [self.binary, "serve", "--listen", self.listen, "--state-dir", self.state, "--unix", self.unix]
+        with open(os.path.join(self.state, "log"), "ab") as log:
+            self.process = subprocess.Popen([*command, *self.flags], env=env, stdout=log, stderr=log)
+        until(lambda: address.exists() or self.process.poll() is not None)
+        return self.process.poll() is None
 
     def kill(self) -> None:
         """kill -9 of the gateway. The keeper, which we started, starts another one for the same sessions."""
@@ -61,15 +63,6 @@ class Gateway:
         os.kill(serving, signal.SIGKILL)
         self.process.kill()
         self.process.wait(DEADLINE)
-        until(self._is_unlocked)  # helpers of the keeper end a little later
-
-    def _is_unlocked(self) -> bool:
-        with open(os.path.join(self.state, "lock")) as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return False
-        return True
 
     def _serving(self) -> int:
         """The keeper's child that serves."""
@@ -85,7 +78,6 @@ class Gateway:
     def stop(self) -> None:
         self.process.terminate()
         self.process.wait(DEADLINE)
-        self.log.close()
 
     def remove(self) -> None:
         if self.process.poll() is None:
