@@ -287,6 +287,58 @@ def test_commands_run_in_the_order_of_the_calls(address: Address) -> None:
     run(main())
 
 
+# Output that nobody reads.
+
+
+@pytest.mark.parametrize("begin", ["nothing", "one event"])
+def test_a_flood_that_nobody_reads_is_killed(sandbox: trl_client.Sandbox, begin: str) -> None:
+    with sandbox.create_session() as session:
+        command = session.exec_stream("yes")
+        events = iter(command)
+        if begin == "one event":
+            next(events)
+        time.sleep(0.3)  # the window is full
+        before = time.monotonic()
+        command.kill()
+        assert time.monotonic() - before < 25  # less than what the server waits for a slow client
+        rest = list(events)
+        assert isinstance(rest[-1], Completed) and rest[-1].result.cancelled
+        assert session.exec("echo on").stdout == "on\n"
+
+
+def test_a_process_that_floods_is_killed(sandbox: trl_client.Sandbox) -> None:
+    process = sandbox.start_process("yes")
+    logs = process.stream_logs()
+    next(logs)
+    time.sleep(0.3)
+    before = time.monotonic()
+    process.kill()
+    assert process.status == "killed" and time.monotonic() - before < 25
+    last = None
+    for last in logs:
+        pass
+    assert isinstance(last, Exited)
+
+
+def test_memory_is_bounded_by_the_window(address: Address) -> None:
+    """100 MiB of output that is read late, over either transport, beside other work."""
+    text = """
+import resource
+command = sandbox.exec_stream("yes | head -c 104857600")
+events = iter(command)
+next(events)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+time.sleep(1)
+with sandbox.create_session() as other:
+    assert other.exec("echo on").ok
+total = sum(len(e.raw) for e in events if isinstance(e, trl_client.Stdout))
+after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print(total > 104000000, after - before)
+"""
+    out = script(text, address).communicate(timeout=DEADLINE)[0].split()
+    assert out[0] == "True" and int(out[1]) < 30_000, out  # KiB
+
+
 # Cancelling.
 
 
@@ -452,7 +504,9 @@ def test_two_readers_of_one_log(address: Address) -> None:
             process = await sandbox.start_process("echo one; read -r x; echo two; exit 3", stdin=PIPE)
             logs = process.stream_logs()
             assert (await anext(logs)) == Stdout("one\n", 0, b"one\n")
-            waiting = asyncio.create_task(process.wait_for_log("^two$", timeout=DEADLINE))
+            same = await sandbox.get_process(process.id)
+            assert same is not None
+            waiting = asyncio.create_task(same.wait_for_log("^two$", timeout=DEADLINE))
             await process.write("\n")
             assert (await waiting).line == "two"
             assert [type(e) for e in [e async for e in logs]] == [Stdout, Exited]

@@ -12,7 +12,6 @@ from typing import Any, Iterator
 import pytest
 from conftest import ROOT, build, environment
 from scenario import Rig, Run
-from trl_client._stream import COMMAND_WINDOW
 
 SCENARIOS = json.loads((ROOT / "client/testdata/scenarios.json").read_text())["scenarios"]
 
@@ -63,8 +62,6 @@ def cases() -> Iterator[Any]:
 def test_scenario(scenario: Any, blocking: bool, unix: bool, rig: Rig, shared: Any, unix_socket: str) -> None:
     if not unix:
         pytest.importorskip("websockets")
-    if "window" in scenario.get("needs", []) and not COMMAND_WINDOW:
-        pytest.skip("the server has no windows for commands yet")
     gateway = shared
     if own := "gateway" in scenario:
         unix_socket += "2"

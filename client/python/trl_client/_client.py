@@ -7,13 +7,16 @@ import os
 import random
 import secrets
 import time
-from typing import Any, Coroutine, Mapping, TypeVar
+from typing import TYPE_CHECKING, Any, Coroutine, Mapping, TypeVar
 
 from ._address import Address
 from ._link import Link, Sent
 from ._results import encode
 from ._transport import DIAL_TIMEOUT, Lost
 from .errors import ClosedError, ConnectionLostError, TrlError
+
+if TYPE_CHECKING:
+    from ._stream import Stream
 
 T = TypeVar("T")
 
@@ -59,6 +62,7 @@ class Client:
         self._noted: Link | None = None  # the link whose loss counts already
         self._tasks: set[asyncio.Task[Any]] = set()
         self._siblings: set[Client] = set()
+        self.followers: dict[str, set[Stream]] = {}  # who reads a process's output, by the id of the process
 
     @classmethod
     async def connect(cls, address: Address, patience: float) -> Client:

@@ -11,7 +11,7 @@ from typing import Any, AsyncContextManager, AsyncGenerator, Awaitable, Callable
 from ._client import Client, new_key, send_input
 from ._link import Feed, Link
 from ._results import Collector, ExecResult
-from ._stream import COMMAND_WINDOW, Stream, Text
+from ._stream import WINDOW, Stream, Text
 from ._transport import Lost
 from .errors import TrlError, from_wire
 from .events import CommandEvent, Completed, Gap, Stderr, Stdout
@@ -30,12 +30,12 @@ class _Output(Stream):
 
     def __init__(self, client: Client, params: Mapping[str, Any]) -> None:
         super().__init__(client)
-        self.params: dict[str, Any] = {**params, "request_key": new_key(), **COMMAND_WINDOW}
+        self.params: dict[str, Any] = {**params, "request_key": new_key(), "window_bytes": WINDOW}
 
     async def _subscribe(self, link: Link, feed: Feed) -> None:
         if self.id:
             # block: this is the output's only reader here, and it must not skip output when it is slow.
-            again: dict[str, Any] = {"exec_id": self.id, "offset": self.offset, "on_slow": "block", **COMMAND_WINDOW}
+            again: dict[str, Any] = {"exec_id": self.id, "offset": self.offset, "on_slow": "block", "window_bytes": WINDOW}
             await link.call("exec.attach", again, feed=feed)
             return
         self._asked = link
@@ -192,8 +192,12 @@ class Command:
     async def kill(self, signal: str | None = None) -> None:
         """Ends the command (TERM, grace, KILL) and everything that it started, or sends it one signal."""
         await self._opened()
-        params = {"exec_id": self.id} | ({"signal": signal} if signal else {})
-        await self._client.call("exec.cancel", params)
+        if signal:
+            await self._client.call("exec.cancel", {"exec_id": self.id, "signal": signal})
+            return
+        # A command ends when its last output has found room, so output that nobody reads must not be in the way.
+        await self._output.pause()
+        await self._client.call("exec.cancel", {"exec_id": self.id})
 
     async def _opened(self) -> None:
         await asyncio.wait({self._opening})

@@ -12,7 +12,7 @@ from ._client import Client, send_input
 from ._command import to_bytes
 from ._link import Chunk, Feed, Link
 from ._results import Collector, LogMatch, Logs, ProcessExit, decode
-from ._stream import COMMAND_WINDOW, Stream, Text
+from ._stream import WINDOW, Stream, Text
 from ._wire import ProcessInfo
 from .errors import ProcessExitedError, ProcessReadyTimeoutError
 from .events import Exited, Gap, LogEvent, Stderr, Stdout
@@ -27,7 +27,8 @@ class _Output(Stream):
     kind = "process_id"
 
     async def _subscribe(self, link: Link, feed: Feed) -> None:
-        params = {"process_id": self.id, "offset": self.offset, "follow": True, "on_slow": "block", **COMMAND_WINDOW}
+        params: dict[str, Any] = {"process_id": self.id, "offset": self.offset, "follow": True}
+        params |= {"on_slow": "block", "window_bytes": WINDOW}
         logs = await link.call("process.logs", params, feed=feed)
         if gap := logs.get("gap"):
             self._pending.append(("stream.gap", gap))
@@ -44,7 +45,6 @@ class Process:
     def __init__(self, client: Client, info: ProcessInfo) -> None:
         self._client = client
         self._info = info
-        self._followed = False  # this client's connection reads the output already
 
     @classmethod
     async def known(cls, client: Client, id: str) -> Process:
@@ -104,7 +104,7 @@ class Process:
 
     async def kill(self, signal: str | None = None) -> None:
         """Ends it and everything that it started (TERM, 5 s, KILL) and returns when they are gone; or sends one signal."""
-        self._info = await self._call("process.kill", **({"signal": signal} if signal else {}))
+        self._info = await kill(self._client, self.id, signal)
 
     async def write(self, data: str | bytes) -> None:
         """Writes to its stdin, which needs stdin=PIPE; waits while it does not read."""
@@ -130,13 +130,11 @@ class Process:
 
     async def stream_logs(self, since: int = 0) -> AsyncGenerator[LogEvent, None]:
         """Its output from a byte on, as it comes, then its end. Leaving the loop leaves the process running."""
-        client = self._client
+        followers = self._client.followers.setdefault(self.id, set())
         # The server sends a stream once per connection, so a second reader at the same time has a connection of its own.
-        if second := self._followed:
-            client = await client.sibling()
-        else:
-            self._followed = True
+        client = await self._client.sibling() if followers else self._client
         output, text = _Output(client, self.id, since), Text()
+        followers.add(output)
         try:
             while True:
                 name, data = await output.next()
@@ -151,11 +149,10 @@ class Process:
                     yield Exited(data.get("exit_code"), data.get("signal"), data.get("timed_out", False))
                     return
         finally:
-            if second:
+            await output.leave()
+            followers.discard(output)
+            if client is not self._client:
                 await self._client.drop(client)
-            else:
-                await output.leave()
-                self._followed = False
 
     async def wait_for_port(
         self,
@@ -237,6 +234,14 @@ class Process:
 
     async def _call(self, method: str, **params: Any) -> Any:
         return await self._client.call(method, {"process_id": self.id, **params})
+
+
+async def kill(client: Client, id: str, signal: str | None) -> ProcessInfo:
+    """What `Process.kill` does. A process ends when its last output has found room, so readers let go of it meanwhile."""
+    if signal is None:
+        await asyncio.gather(*(output.pause() for output in client.followers.get(id, ())))
+    info: Any = await client.call("process.kill", {"process_id": id} | ({"signal": signal} if signal else {}))
+    return info  # type: ignore[no-any-return]
 
 
 def _time(text: str) -> datetime:

@@ -11,7 +11,7 @@ from typing import Any, AsyncIterator, Literal, Mapping, Sequence
 
 from ._client import Client
 from ._command import DEFAULT_OUTPUT, KILL_GRACE, PIPE, Command, OnText, is_deaf, run_to_end, to_bytes
-from ._process import Process
+from ._process import Process, kill
 from ._results import Collector, ExecResult, encode
 from ._terminal import Mode, Terminal
 from ._wire import SessionInfo
@@ -184,7 +184,7 @@ class Session:
             return None
 
     async def kill_process(self, id: str, signal: str | None = None) -> None:
-        await self._client.call("process.kill", _given({"process_id": id, "signal": signal}))
+        await kill(self._client, id, signal)
 
     async def kill_all_processes(self) -> int:
         """Ends all of its running processes at the same time, and returns how many they were."""

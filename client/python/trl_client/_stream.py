@@ -14,8 +14,6 @@ from .errors import ClosedError
 from .events import Gap, Stderr, Stdout
 
 WINDOW = 1 << 20  # bytes that the server sends before we have read them
-# TODO: {"window_bytes": WINDOW} when the server takes it for commands and processes.
-COMMAND_WINDOW: dict[str, int] = {}
 _ACK_EVERY = 256 << 10
 
 
@@ -60,10 +58,12 @@ class Stream(ABC):
             if self._pending:
                 name, data = self._pending.pop(0)
             else:
+                feed = self._feed
                 try:
-                    name, data = await self._feed.get()
+                    name, data = await feed.get()
                 except Lost:
-                    self._feed = None
+                    if self._feed is feed:
+                        self._feed = None
                     continue
                 except Displaced:
                     raise ClosedError("another reader of this client reads this stream now") from None
@@ -97,10 +97,17 @@ class Stream(ABC):
 
     async def leave(self) -> None:
         """Stops the events. What they are about goes on."""
-        if self._link and self._feed and (detached := self._link.leave(self._feed, self.kind, self.id)):
-            await detached
+        await self.pause()
         self._feed = Feed()
         self._feed.put(ClosedError("the stream was left"))
+
+    async def pause(self) -> None:
+        """Stops the events until `next` is called again. Meanwhile nobody holds up what they are about."""
+        link, feed, self._feed = self._link, self._feed, None
+        if link and feed:
+            feed.put(Lost("paused"))  # a reader that waits now subscribes again
+            if detached := link.leave(feed, self.kind, self.id):
+                await detached
 
 
 _KINDS: dict[str, type[Stdout] | type[Stderr]] = {"stdout": Stdout, "stderr": Stderr}
