@@ -1,0 +1,84 @@
+import { Link, type Sink } from "./link.js";
+import type * as wire from "./wire.gen.js";
+export interface ConnectionOptions {
+    /** `http://HOST:PORT`, `https://…`, or the address of the WebSocket itself. */
+    url: string | URL;
+    /** A token or a JWT. */
+    token?: string | undefined;
+    /** Gets a ticket before each dial, for pages that must not have a token. */
+    ticket?: (() => Promise<string>) | undefined;
+    /** For how long (ms) a lost connection is dialled, 45 s by default. Afterwards each call that needs one makes one attempt. */
+    patience?: number | undefined;
+    /** The class to use where the runtime has none, such as that of `ws`. */
+    WebSocket?: typeof globalThis.WebSocket | undefined;
+    onState?: ((state: ConnectionState) => void) | undefined;
+}
+export interface ConnectionState {
+    /** `down`: it is being dialled again. `closed`: it was given up, and the next call tries once more; or it was closed for good. */
+    kind: "up" | "down" | "closed";
+    why?: string;
+    /** The number of the failed dial since it was lost. */
+    attempt?: number;
+}
+type Params<M extends keyof wire.Methods> = wire.Methods[M]["params"];
+type Result<M extends keyof wire.Methods> = wire.Methods[M]["result"];
+export interface CallOptions {
+    signal?: AbortSignal | undefined;
+    /** What to do if the connection is lost before the answer: `always` for requests that change nothing or may be done twice; `keyed` for those with a
+     *  request_key and a session_id, which the server does once in an epoch. By default the method decides. */
+    repeat?: "always" | "keyed" | "never";
+    sink?: Sink;
+    /** Told of each sending. */
+    sent?: (link: Link, id: number) => void;
+}
+/** A connection to a gateway that is made again when it is lost. */
+export declare class Connection {
+    private readonly o;
+    /** Of the server at the last dial: another one means that the sessions of before are gone. */
+    epoch: string;
+    private readonly socketUrl;
+    private readonly patience;
+    private link;
+    private dialling;
+    private until;
+    private wait;
+    private closed;
+    private failure;
+    private readonly closing;
+    private readonly listeners;
+    private readonly returns;
+    private heart;
+    constructor(o: ConnectionOptions);
+    /** Dials for the first time. */
+    open(signal?: AbortSignal): Promise<void>;
+    /** A live link. It waits for one that is being dialled. */
+    connected(signal?: AbortSignal): Promise<Link>;
+    /** The live link, if there is one now. */
+    get current(): Link | undefined;
+    /**
+     * Sends a request, and again if the connection is lost before the answer and that does no harm. A keyed request is not repeated in another epoch: the
+     * new server knows neither its key nor its session.
+     */
+    call<M extends keyof wire.Methods>(method: M, params: Params<M> | (() => Params<M>), o?: CallOptions): Promise<Result<M>>;
+    /** Calls a listener for every event of this name. */
+    on<E extends keyof wire.Events>(event: E, listener: (data: wire.Events[E]) => void): () => void;
+    /** Calls a listener with every new link after the first. */
+    onReturn(listener: (link: Link) => void): () => void;
+    close(): Promise<void>;
+    private become;
+    /** Makes one connection, and asks it for its epoch: something else than trl might listen at the address. */
+    private dial;
+    private openSocket;
+    /** Starts to dial for a lost connection, or joins in. */
+    private redial;
+    /** Dials until our patience ends, at least once. */
+    private dialAgain;
+    /** Whether this end of a dial would come again. */
+    private isFinal;
+    private lost;
+    /** Starts the time of our patience, or continues that of an earlier loss if the link brought nothing. False if no time is left. */
+    private noteLoss;
+    private beat;
+    private tell;
+}
+export {};

@@ -1,0 +1,2171 @@
+"use strict";
+var __defProp = Object.defineProperty;
+var __getOwnPropDesc = Object.getOwnPropertyDescriptor;
+var __getOwnPropNames = Object.getOwnPropertyNames;
+var __hasOwnProp = Object.prototype.hasOwnProperty;
+var __export = (target, all) => {
+  for (var name in all)
+    __defProp(target, name, { get: all[name], enumerable: true });
+};
+var __copyProps = (to, from, except, desc) => {
+  if (from && typeof from === "object" || typeof from === "function") {
+    for (let key of __getOwnPropNames(from))
+      if (!__hasOwnProp.call(to, key) && key !== except)
+        __defProp(to, key, { get: () => from[key], enumerable: !(desc = __getOwnPropDesc(from, key)) || desc.enumerable });
+  }
+  return to;
+};
+var __toCommonJS = (mod) => __copyProps(__defProp({}, "__esModule", { value: true }), mod);
+
+// src/index.ts
+var index_exports = {};
+__export(index_exports, {
+  AuthError: () => AuthError,
+  ClosedError: () => ClosedError,
+  Command: () => Command,
+  CommandError: () => CommandError,
+  ConnectionLostError: () => ConnectionLostError,
+  ForbiddenError: () => ForbiddenError,
+  InvalidParamsError: () => InvalidParamsError,
+  LimitError: () => LimitError,
+  NotFoundError: () => NotFoundError,
+  OutcomeUnknownError: () => OutcomeUnknownError,
+  Process: () => Process,
+  ProcessExitedBeforeReadyError: () => ProcessExitedBeforeReadyError,
+  ProcessReadyTimeoutError: () => ProcessReadyTimeoutError,
+  Sandbox: () => Sandbox,
+  Session: () => Session,
+  SessionBusyError: () => SessionBusyError,
+  SessionExistsError: () => SessionExistsError,
+  SessionNotFoundError: () => SessionNotFoundError,
+  SessionTerminatedError: () => SessionTerminatedError,
+  Terminal: () => Terminal,
+  TrlError: () => TrlError,
+  connect: () => connect,
+  refusal: () => refusal
+});
+module.exports = __toCommonJS(index_exports);
+
+// src/abort.ts
+function until(signal, promise) {
+  if (!signal) return promise;
+  if (signal.aborted) {
+    promise.catch(() => {
+    });
+    return Promise.reject(signal.reason);
+  }
+  return new Promise((resolve, reject) => {
+    const abort = () => reject(signal.reason);
+    signal.addEventListener("abort", abort, { once: true });
+    promise.then(resolve, reject).finally(() => signal.removeEventListener("abort", abort));
+  });
+}
+function pause(ms, signal) {
+  return new Promise((resolve) => {
+    const done = () => {
+      clearTimeout(timer);
+      signal?.removeEventListener("abort", done);
+      resolve();
+    };
+    const timer = setTimeout(done, Math.max(0, ms));
+    if (signal?.aborted) done();
+    else signal?.addEventListener("abort", done, { once: true });
+  });
+}
+
+// src/errors.ts
+var TrlError = class extends Error {
+  constructor(message, code, details = {}, method) {
+    super(message);
+    this.code = code;
+    this.details = details;
+    this.method = method;
+  }
+  code;
+  details;
+  method;
+  name = "TrlError";
+  /** The same request may succeed later. */
+  get retryable() {
+    switch (this.code) {
+      case "RATE_LIMITED":
+      case "SHUTTING_DOWN":
+      case "SESSION_BUSY":
+        return true;
+      case "LIMIT_EXCEEDED":
+        return this.details.limit === "stdin" || this.details.limit === "connections";
+      default:
+        return false;
+    }
+  }
+};
+var AuthError = class extends TrlError {
+  name = "AuthError";
+};
+var ForbiddenError = class extends TrlError {
+  name = "ForbiddenError";
+};
+var InvalidParamsError = class extends TrlError {
+  name = "InvalidParamsError";
+  /** The parameter, by its name on the wire. */
+  get field() {
+    return String(this.details.field ?? "");
+  }
+};
+var SessionNotFoundError = class extends TrlError {
+  name = "SessionNotFoundError";
+};
+var SessionExistsError = class extends TrlError {
+  name = "SessionExistsError";
+};
+var SessionBusyError = class extends TrlError {
+  name = "SessionBusyError";
+  /** The command that runs. */
+  get execId() {
+    return this.details.exec_id;
+  }
+};
+var SessionTerminatedError = class extends TrlError {
+  name = "SessionTerminatedError";
+  get reason() {
+    return String(this.details.reason ?? (this.code === "SESSION_LOST" ? "lost" : ""));
+  }
+};
+var LimitError = class extends TrlError {
+  name = "LimitError";
+  get limit() {
+    return String(this.details.limit ?? "");
+  }
+};
+var NotFoundError = class extends TrlError {
+  name = "NotFoundError";
+};
+var ConnectionLostError = class extends Error {
+  constructor(message, outcome, options) {
+    super(message, options);
+    this.outcome = outcome;
+  }
+  outcome;
+  name = "ConnectionLostError";
+};
+var ClosedError = class extends Error {
+  name = "ClosedError";
+  constructor(message = "the client is closed") {
+    super(message);
+  }
+};
+var CommandError = class extends Error {
+  constructor(result) {
+    super(`${result.command}: ${result.signal ? `ended by ${result.signal}` : `exit code ${result.exitCode}`}${result.timedOut ? " after its time limit" : ""}`);
+    this.result = result;
+    const { success, exitCode, stdout, stderr, command, duration, timedOut } = result;
+    Object.assign(this, { success, exitCode, stdout, stderr, command, duration, timedOut });
+  }
+  result;
+  name = "CommandError";
+};
+var OutcomeUnknownError = class extends TrlError {
+  name = "OutcomeUnknownError";
+};
+var ProcessReadyTimeoutError = class extends Error {
+  constructor(processId, condition, timeout) {
+    super(`${condition}: not within ${timeout} ms`);
+    this.processId = processId;
+    this.timeout = timeout;
+  }
+  processId;
+  timeout;
+  name = "ProcessReadyTimeoutError";
+};
+var ProcessExitedBeforeReadyError = class extends Error {
+  constructor(processId, condition, exitCode, tail) {
+    super(`${condition}: the process ended before, with exit code ${exitCode ?? "unknown"}${tail && `
+${tail}`}`);
+    this.processId = processId;
+    this.exitCode = exitCode;
+    this.tail = tail;
+  }
+  processId;
+  exitCode;
+  tail;
+  name = "ProcessExitedBeforeReadyError";
+};
+var classes = {
+  AUTH_FAILED: AuthError,
+  FORBIDDEN: ForbiddenError,
+  INVALID_PARAMS: InvalidParamsError,
+  SESSION_NOT_FOUND: SessionNotFoundError,
+  SESSION_EXISTS: SessionExistsError,
+  SESSION_BUSY: SessionBusyError,
+  SESSION_TERMINATED: SessionTerminatedError,
+  SESSION_LOST: SessionTerminatedError,
+  LIMIT_EXCEEDED: LimitError,
+  MAX_SESSIONS_REACHED: LimitError,
+  EXEC_NOT_FOUND: NotFoundError,
+  PROCESS_NOT_FOUND: NotFoundError,
+  TERM_NOT_FOUND: NotFoundError,
+  STREAM_NOT_FOUND: NotFoundError,
+  SHARE_NOT_FOUND: NotFoundError,
+  RECORDING_NOT_FOUND: NotFoundError
+};
+function refusal(e, method) {
+  return new (classes[e.code] ?? TrlError)(e.message, e.code, e.details ?? {}, method);
+}
+
+// src/address.ts
+function endpoint(raw) {
+  const url = new URL(raw);
+  const scheme = { "http:": "ws:", "https:": "wss:", "ws:": "ws:", "wss:": "wss:" }[url.protocol];
+  if (!scheme) throw new TypeError(`${raw}: want http://HOST:PORT or https://HOST:PORT`);
+  const path = url.pathname === "/" ? "/v1/ws" : url.pathname;
+  return new URL(`${scheme}//${url.host}${path}`);
+}
+function tokenProtocol(token) {
+  const bytes = new TextEncoder().encode(token);
+  const base64 = btoa(String.fromCharCode(...bytes));
+  return `trl.token.${base64.replaceAll("+", "-").replaceAll("/", "_").replaceAll("=", "")}`;
+}
+async function whyRefused(socket, token, signal) {
+  const url = new URL(socket);
+  url.protocol = url.protocol === "wss:" ? "https:" : "http:";
+  let answer;
+  let words;
+  try {
+    answer = await fetch(url, { headers: token === void 0 ? {} : { Authorization: `Bearer ${token}` }, signal });
+    words = (await answer.text()).trim();
+  } catch {
+    return void 0;
+  }
+  switch (answer.status) {
+    case 401:
+      return new AuthError(words || "the server does not know this token", "AUTH_FAILED");
+    case 403:
+    case 421:
+      return new ForbiddenError(words || "the server refuses this client", "FORBIDDEN");
+    case 200:
+    case 404:
+      return new TrlError("there is no trl gateway at this address", "NOT_SUPPORTED");
+    case 429:
+    case 503:
+      if (words.startsWith("too many wrong tokens")) return new TrlError(words, "RATE_LIMITED");
+      if (words.startsWith("too many connections")) return new LimitError(words, "LIMIT_EXCEEDED", { limit: "connections" });
+  }
+  return void 0;
+}
+
+// src/frame.ts
+var kinds = ["", "stdout", "stderr", "tty"];
+var replayFlag = 16;
+var snapshotFlag = 32;
+function readFrame(buffer) {
+  const all = new Uint8Array(buffer);
+  let at = 1;
+  const uvarint = () => {
+    let value = 0;
+    for (let scale = 1; at < all.length; scale *= 128) {
+      const byte = all[at++];
+      value += (byte & 127) * scale;
+      if (byte < 128) return value;
+    }
+    return NaN;
+  };
+  const kind = all[0] ?? 0;
+  const stream = kinds[kind & 15];
+  const no = uvarint();
+  const offset = uvarint();
+  if (!stream || Number.isNaN(offset)) return void 0;
+  return { no, chunk: { offset, stream, bytes: all.subarray(at), replay: (kind & replayFlag) !== 0, snapshot: (kind & snapshotFlag) !== 0 } };
+}
+function readChunk(data) {
+  const { offset, stream, replay = false, snapshot = false } = data;
+  return { offset, stream, bytes: decodeBytes(data.data, data.encoding), replay, snapshot };
+}
+function beyond(chunk, next) {
+  if (chunk.snapshot || chunk.offset >= next) return chunk;
+  if (chunk.offset + chunk.bytes.length <= next) return void 0;
+  return { ...chunk, offset: next, bytes: chunk.bytes.subarray(next - chunk.offset) };
+}
+function endOf(chunk) {
+  return chunk.snapshot ? chunk.offset : chunk.offset + chunk.bytes.length;
+}
+function toBytes(data) {
+  return typeof data === "string" ? new TextEncoder().encode(data) : data;
+}
+function decodeBytes(text, encoding) {
+  if (encoding !== "base64") return toBytes(text);
+  const binary = atob(text);
+  const bytes = new Uint8Array(binary.length);
+  for (let i = 0; i < binary.length; i++) bytes[i] = binary.charCodeAt(i);
+  return bytes;
+}
+function toBase64(bytes) {
+  let binary = "";
+  for (let i = 0; i < bytes.length; i += 32768) binary += String.fromCharCode(...bytes.subarray(i, i + 32768));
+  return btoa(binary);
+}
+function encodeBytes(bytes) {
+  try {
+    return { data: new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(bytes) };
+  } catch {
+    return { data: toBase64(bytes), encoding: "base64" };
+  }
+}
+
+// src/link.ts
+var exits = /* @__PURE__ */ new Set(["exec.exit", "process.exit", "term.exit"]);
+var Link = class {
+  // term_id → stream_id
+  constructor(socket, tell, died) {
+    this.socket = socket;
+    this.tell = tell;
+    this.died = died;
+    socket.onmessage = (message) => this.receive(message.data);
+    socket.onclose = (close) => this.die(lossOf(close));
+    socket.onerror = () => this.die({ code: 1006, why: "the connection was cut off", final: false });
+  }
+  socket;
+  tell;
+  died;
+  /** Why it died; undefined while it lives. */
+  loss;
+  /** Output has come, or an answer other than that of the first ping: the server did something for us. */
+  useful = false;
+  since = performance.now();
+  heardAt = performance.now();
+  nextId = 1;
+  calls = /* @__PURE__ */ new Map();
+  streams = /* @__PURE__ */ new Map();
+  numbers = /* @__PURE__ */ new Map();
+  // stream_no → stream_id
+  terminals = /* @__PURE__ */ new Map();
+  /**
+   * Sends a request. The sink gets the stream that the answer names; it is in place before the stream's first frame. The id is for exec.cancel.
+   */
+  call(method, params, sink) {
+    const id = this.nextId++;
+    const answer = new Promise((resolve, reject) => {
+      if (this.loss) {
+        reject(this.lostError());
+        return;
+      }
+      this.calls.set(id, { method, sink, resolve, reject });
+      this.socket.send(JSON.stringify({ id, method, params }));
+    });
+    return { id, answer };
+  }
+  /** Sends a request whose answer does not matter. */
+  send(method, params) {
+    this.call(method, params).answer.catch(() => {
+    });
+  }
+  /** Takes a sink off its stream: later frames of it are dropped. */
+  drop(streamId, sink) {
+    if (this.streams.get(streamId) === sink) this.streams.delete(streamId);
+  }
+  /** Has a sink get a stream that is not opened by a request, such as one of a watched session. */
+  follow(streamId, sink) {
+    this.streams.set(streamId, sink);
+  }
+  /** Ends the link. The promise resolves when the other side has said goodbye, or after a second. */
+  close() {
+    const gone = new Promise((resolve) => {
+      const late = setTimeout(resolve, 1e3);
+      this.socket.onclose = this.socket.onerror = () => {
+        clearTimeout(late);
+        resolve();
+      };
+    });
+    this.socket.close(1e3);
+    this.die({ code: 1e3, why: "closed", final: true });
+    return gone;
+  }
+  /** Gives up a socket that did not close by itself. */
+  abandon(why) {
+    this.socket.onclose = this.socket.onerror = null;
+    this.socket.close();
+    this.die({ code: 1006, why, final: false });
+  }
+  receive(data) {
+    this.heardAt = performance.now();
+    if (this.loss) return;
+    if (typeof data !== "string") {
+      const frame = readFrame(data);
+      const id = frame && this.numbers.get(frame.no);
+      if (frame && id !== void 0) this.deliver(id, frame.chunk);
+      return;
+    }
+    const message = JSON.parse(data);
+    const { stream_no: no, stream_id: stream } = message.data ?? {};
+    if (typeof no === "number") this.numbers.set(no, stream);
+    if (message.event !== void 0) this.notify(message.event, message.data ?? {});
+    else if (typeof message.id === "number") this.settle(message.id, message);
+    else if (message.error) this.die({ code: 1006, why: message.error.message, final: false });
+  }
+  settle(id, message) {
+    const call = this.calls.get(id);
+    this.calls.delete(id);
+    if (!call) return;
+    if (!message.ok) {
+      call.reject(refusal(message.error ?? { code: "INTERNAL_ERROR", message: "a failure without an error" }, call.method));
+      return;
+    }
+    const stream = message.data?.stream_id;
+    if (call.sink && typeof stream === "string") {
+      const before = this.streams.get(stream);
+      this.streams.set(stream, call.sink);
+      if (before && before !== call.sink) before.displaced();
+      if (typeof message.data?.term_id === "string") this.terminals.set(message.data.term_id, stream);
+      call.sink.opened(message.data);
+    } else if (this.nextId > 2) {
+      this.useful = true;
+    }
+    call.resolve(message.data ?? {});
+  }
+  notify(event, data) {
+    switch (event) {
+      case "exec.output":
+      case "process.output":
+      case "term.output":
+        this.deliver(data.stream_id, readChunk(data));
+        return;
+      case "stream.gap":
+        this.streams.get(data.stream_id)?.gap(data.from, data.to);
+        return;
+      case "stream.started":
+        return;
+    }
+    const stream = data.stream_id ?? this.terminals.get(data.term_id);
+    const sink = stream === void 0 ? void 0 : this.streams.get(stream);
+    if (sink && stream !== void 0 && exits.has(event)) this.streams.delete(stream);
+    sink?.event(event, data);
+    this.tell(event, data);
+  }
+  deliver(stream, chunk) {
+    const sink = this.streams.get(stream);
+    if (!sink) return;
+    this.useful = true;
+    sink.chunk(chunk);
+  }
+  die(loss) {
+    if (this.loss) return;
+    this.loss = loss;
+    const calls = [...this.calls.values()];
+    const sinks = [...this.streams.values()];
+    this.calls.clear();
+    this.streams.clear();
+    this.died(this);
+    for (const call of calls) call.reject(this.lostError());
+    for (const sink of sinks) sink.lost();
+  }
+  lostError() {
+    return this.loss?.code === 1e3 ? new ClosedError() : new ConnectionLostError(`the connection was lost: ${this.loss?.why}`, "unknown");
+  }
+};
+var finalCodes = /* @__PURE__ */ new Set([1e3, 1002, 1007, 1008, 1009, 4401, 4403]);
+function lossOf(close) {
+  const words = {
+    1001: "the gateway is going away",
+    1006: "the connection was cut off",
+    1012: "the gateway is being restarted",
+    1013: "the gateway is overloaded",
+    4401: "the credential has expired or was revoked",
+    4403: "the gateway no longer allows this connection"
+  };
+  return { code: close.code, why: close.reason || words[close.code] || `closed with ${close.code}`, final: finalCodes.has(close.code) };
+}
+
+// src/connection.ts
+var dialTimeout = 1e4;
+var firstPause = 50;
+var lastPause = 4e3;
+var afterUselessPause = 250;
+var askAfter = 2e4;
+var silence = 45e3;
+var repeatable = /* @__PURE__ */ new Set([
+  "session.info",
+  "session.list",
+  "session.watch",
+  "session.unwatch",
+  "session.touch",
+  "session.destroy",
+  "exec.list",
+  "exec.wait",
+  "exec.attach",
+  "exec.detach",
+  "process.list",
+  "process.info",
+  "process.logs",
+  "process.wait",
+  "process.detach",
+  "term.list",
+  "term.attach",
+  "term.detach",
+  "term.snapshot",
+  "term.resize",
+  "term.close",
+  "share.list",
+  "share.revoke",
+  "recording.list",
+  "recording.info",
+  "stream.ack",
+  "system.ping",
+  "system.stats",
+  "system.capabilities"
+]);
+var Connection = class {
+  constructor(o) {
+    this.o = o;
+    this.socketUrl = endpoint(o.url);
+    this.patience = o.patience ?? 45e3;
+  }
+  o;
+  /** Of the server at the last dial: another one means that the sessions of before are gone. */
+  epoch = "";
+  socketUrl;
+  patience;
+  link;
+  dialling;
+  until = 0;
+  // when our patience ends, since the connection was last useful
+  wait = 0;
+  // before the next dial
+  closed = false;
+  failure;
+  // no other dial will help
+  closing = new AbortController();
+  listeners = /* @__PURE__ */ new Map();
+  returns = /* @__PURE__ */ new Set();
+  heart;
+  /** Dials for the first time. */
+  async open(signal) {
+    signal?.throwIfAborted();
+    this.dialling = this.dial(signal ? AbortSignal.any([signal, this.closing.signal]) : this.closing.signal).finally(() => this.dialling = void 0);
+    await this.dialling;
+  }
+  /** A live link. It waits for one that is being dialled. */
+  async connected(signal) {
+    for (; ; ) {
+      if (this.closed) throw new ClosedError();
+      if (this.link && !this.link.loss) return this.link;
+      if (this.failure) throw this.failure;
+      await until(signal, this.dialling ?? this.redial());
+    }
+  }
+  /** The live link, if there is one now. */
+  get current() {
+    return this.link?.loss ? void 0 : this.link;
+  }
+  /**
+   * Sends a request, and again if the connection is lost before the answer and that does no harm. A keyed request is not repeated in another epoch: the
+   * new server knows neither its key nor its session.
+   */
+  async call(method, params, o = {}) {
+    const repeat = o.repeat ?? (repeatable.has(method) ? "always" : "never");
+    o.signal?.throwIfAborted();
+    let epoch = "";
+    for (; ; ) {
+      const link = await this.connected(o.signal);
+      if (epoch && epoch !== this.epoch && repeat === "keyed") {
+        throw new ConnectionLostError(`${method}: the server was started anew before it answered`, "unknown");
+      }
+      epoch = this.epoch;
+      const { id, answer } = link.call(method, typeof params === "function" ? params() : params, o.sink);
+      o.sent?.(link, id);
+      try {
+        return await until(o.signal, answer);
+      } catch (error) {
+        if (!(error instanceof ConnectionLostError) || repeat === "never") throw error;
+      }
+    }
+  }
+  /** Calls a listener for every event of this name. */
+  on(event, listener) {
+    let set = this.listeners.get(event);
+    if (!set) this.listeners.set(event, set = /* @__PURE__ */ new Set());
+    set.add(listener);
+    return () => set.delete(listener);
+  }
+  /** Calls a listener with every new link after the first. */
+  onReturn(listener) {
+    this.returns.add(listener);
+    return () => this.returns.delete(listener);
+  }
+  async close() {
+    if (this.closed) return;
+    this.closed = true;
+    this.closing.abort(new ClosedError());
+    clearInterval(this.heart);
+    await this.link?.close();
+    this.become({ kind: "closed", why: "closed" });
+  }
+  become(state) {
+    this.o.onState?.(state);
+  }
+  /** Makes one connection, and asks it for its epoch: something else than trl might listen at the address. */
+  async dial(signal) {
+    const late = AbortSignal.timeout(dialTimeout);
+    const both = AbortSignal.any([signal, late]);
+    try {
+      const ticket = await until(both, Promise.resolve(this.o.ticket?.()));
+      const auth = ticket !== void 0 ? [`trl.ticket.${ticket}`] : this.o.token !== void 0 ? [tokenProtocol(this.o.token)] : [];
+      const socket = await this.openSocket(["trl.v1+bin", "trl.v1", ...auth], both);
+      const link = new Link(socket, (event, data) => this.tell(event, data), (dead) => this.lost(dead));
+      try {
+        this.epoch = (await until(both, link.call("system.ping", {}).answer)).epoch;
+      } catch (error) {
+        link.abandon("the gateway does not answer");
+        throw error;
+      }
+      this.link = link;
+      clearInterval(this.heart);
+      this.heart = setInterval(() => this.beat(link), 5e3);
+      this.become({ kind: "up" });
+      return link;
+    } catch (error) {
+      if (late.aborted && !signal.aborted) throw new ConnectionLostError("the gateway does not answer", "unsent");
+      throw error;
+    }
+  }
+  openSocket(protocols, signal) {
+    const Socket = this.o.WebSocket ?? globalThis.WebSocket;
+    if (!Socket) throw new TypeError("this runtime has no WebSocket: pass one as connect({ WebSocket })");
+    return new Promise((resolve, reject) => {
+      const socket = new Socket(this.socketUrl, protocols);
+      socket.binaryType = "arraybuffer";
+      const quit = (error) => {
+        socket.onopen = socket.onclose = socket.onerror = null;
+        signal.removeEventListener("abort", abort);
+        reject(error);
+      };
+      const abort = () => {
+        quit(signal.reason);
+        socket.close();
+      };
+      signal.addEventListener("abort", abort, { once: true });
+      socket.onopen = () => {
+        signal.removeEventListener("abort", abort);
+        resolve(socket);
+      };
+      socket.onclose = socket.onerror = () => {
+        quit(void 0);
+      };
+    }).catch(async (error) => {
+      if (error) throw error;
+      const why = await whyRefused(this.socketUrl, this.o.token, signal);
+      throw why ?? new ConnectionLostError("the gateway cannot be reached", "unsent");
+    });
+  }
+  /** Starts to dial for a lost connection, or joins in. */
+  redial() {
+    return this.dialling ??= this.dialAgain().finally(() => this.dialling = void 0);
+  }
+  /** Dials until our patience ends, at least once. */
+  async dialAgain() {
+    const { signal } = this.closing;
+    await pause(Math.min(this.wait, this.until - Date.now()), signal);
+    for (let attempt = 1, gap = Math.max(this.wait, firstPause); ; attempt++, gap = Math.min(2 * gap, lastPause)) {
+      try {
+        const link = await this.dial(signal);
+        for (const listener of [...this.returns]) listener(link);
+        return link;
+      } catch (error) {
+        if (this.closed) throw new ClosedError();
+        const why = error instanceof Error ? error.message : String(error);
+        if (this.isFinal(error) || Date.now() >= this.until) {
+          if (this.isFinal(error)) this.failure = error;
+          this.become({ kind: "closed", why, attempt });
+          throw error instanceof ConnectionLostError ? new ConnectionLostError(error.message, "unsent") : error;
+        }
+        this.become({ kind: "down", why, attempt });
+        await pause(Math.min(gap / 2 + Math.random() * gap / 2, this.until - Date.now()), signal);
+      }
+    }
+  }
+  /** Whether this end of a dial would come again. */
+  isFinal(error) {
+    if (error instanceof AuthError) return !this.o.ticket;
+    return error instanceof TrlError && !error.retryable;
+  }
+  lost(link) {
+    if (this.link !== link || this.closed) return;
+    clearInterval(this.heart);
+    const loss = link.loss;
+    if (loss.final && !(loss.code === 4401 && this.o.ticket)) {
+      this.failure = loss.code === 4401 ? new AuthError(loss.why, "AUTH_FAILED") : new ConnectionLostError(loss.why, "unknown");
+      this.become({ kind: "closed", why: loss.why });
+      return;
+    }
+    if (!this.noteLoss(link)) {
+      this.become({ kind: "closed", why: loss.why });
+      return;
+    }
+    this.become({ kind: "down", why: loss.why, attempt: 0 });
+    this.redial().catch(() => {
+    });
+  }
+  /** Starts the time of our patience, or continues that of an earlier loss if the link brought nothing. False if no time is left. */
+  noteLoss(link) {
+    const lived = performance.now() - link.since;
+    const now2 = Date.now();
+    if (this.until && !link.useful && lived < 1e3) {
+      this.wait = Math.min(Math.max(2 * this.wait, afterUselessPause), lastPause);
+      return now2 < this.until;
+    }
+    this.wait = lived < 1e3 ? afterUselessPause : 0;
+    this.until = now2 + this.patience;
+    return true;
+  }
+  beat(link) {
+    const quiet = performance.now() - link.heardAt;
+    if (quiet > silence) link.abandon("the gateway has been silent for too long");
+    else if (quiet > askAfter) link.send("system.ping", {});
+  }
+  tell(event, data) {
+    for (const listener of [...this.listeners.get(event) ?? []]) listener(data);
+  }
+};
+
+// src/quote.ts
+function commandLine(command) {
+  return typeof command === "string" ? command : command.map(quote).join(" ");
+}
+function quote(word) {
+  return /^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", `'\\''`)}'`;
+}
+
+// src/text.ts
+var Text = class {
+  decoders = /* @__PURE__ */ new Map();
+  /** The text of these bytes, as far as it is complete. */
+  add(channel, bytes) {
+    let decoder = this.decoders.get(channel);
+    if (!decoder) this.decoders.set(channel, decoder = new TextDecoder("utf-8", { ignoreBOM: true }));
+    return decoder.decode(bytes, { stream: true });
+  }
+  /** What is left of a channel when nothing follows: U+FFFD for a character that was cut off. */
+  end(channel) {
+    const rest = this.decoders.get(channel)?.decode() ?? "";
+    this.decoders.delete(channel);
+    return rest;
+  }
+};
+function textOf(bytes) {
+  return new TextDecoder("utf-8", { ignoreBOM: true }).decode(bytes);
+}
+
+// src/exec.ts
+function newKey() {
+  const bytes = crypto.getRandomValues(new Uint8Array(16));
+  return Array.from(bytes, (b) => b.toString(16).padStart(2, "0")).join("");
+}
+function seconds(ms) {
+  return ms === void 0 ? void 0 : ms / 1e3;
+}
+function wireEnv(env) {
+  if (!env) return void 0;
+  const set = {};
+  for (const [name, value] of Object.entries(env)) if (value !== void 0) set[name] = value;
+  return set;
+}
+function execParams(sessionId, command, o) {
+  const stdin = o.stdin === void 0 ? void 0 : encodeBytes(toBytes(o.stdin));
+  return {
+    session_id: sessionId,
+    command: commandLine(command),
+    working_dir: o.cwd,
+    env: wireEnv(o.env),
+    timeout_s: seconds(o.timeout),
+    no_output_timeout_s: seconds(o.noOutputTimeout),
+    stdin: stdin?.data,
+    stdin_encoding: stdin?.encoding,
+    when_busy: o.whenBusy,
+    request_key: o.requestKey ?? newKey(),
+    record: o.record
+  };
+}
+function resultOf(command, exit, output) {
+  if (exit.exit_code === void 0 && exit.error) {
+    throw new OutcomeUnknownError(exit.error.message, exit.error.code, { ...exit.error.details, exec_id: exit.exec_id });
+  }
+  const { stdout, stderr } = output;
+  const result = {
+    success: exit.exit_code === 0,
+    exitCode: exit.exit_code ?? -1,
+    stdout: textOf(stdout),
+    stderr: textOf(stderr),
+    command,
+    duration: exit.duration_ms,
+    timestamp: (/* @__PURE__ */ new Date()).toISOString(),
+    sessionId: exit.session_id,
+    execId: exit.exec_id,
+    cwd: exit.working_dir,
+    timedOut: exit.timed_out,
+    cancelled: exit.cancelled,
+    truncated: output.truncated,
+    shellRestored: exit.shell_restored,
+    background: exit.background ?? [],
+    bytes: () => ({ stdout, stderr })
+  };
+  if (exit.signal) result.signal = exit.signal;
+  if (exit.timeout_kind) result.timeoutKind = exit.timeout_kind;
+  if (output.omitted) result.omitted = output.omitted;
+  if (exit.oom_killed) result.oomKilled = true;
+  if (exit.limit_hit) result.limitHit = exit.limit_hit;
+  return result;
+}
+function outputOf(r) {
+  return { stdout: decodeBytes(r.stdout, r.stdout_encoding), stderr: decodeBytes(r.stderr, r.stderr_encoding), truncated: r.truncated, omitted: r.omitted };
+}
+
+// src/collector.ts
+var Collector = class {
+  /** At most `most` bytes are kept. */
+  constructor(most) {
+    this.most = most;
+  }
+  most;
+  pieces = [];
+  // the beginning, then the end
+  head = 0;
+  // bytes of the beginning
+  headPieces = 0;
+  tail = 0;
+  // bytes of the end
+  dropped = 0;
+  add(bytes) {
+    const half = Math.floor(this.most / 2);
+    if (this.head < half) {
+      const first = bytes.slice(0, half - this.head);
+      this.pieces.push(first);
+      this.head += first.length;
+      this.headPieces = this.pieces.length;
+      bytes = bytes.subarray(first.length);
+    }
+    if (bytes.length === 0) return;
+    this.pieces.push(bytes.slice());
+    this.tail += bytes.length;
+    while (this.tail > this.most - half) {
+      const oldest = this.pieces[this.headPieces];
+      const excess = Math.min(this.tail - (this.most - half), oldest.length);
+      if (excess === oldest.length) this.pieces.splice(this.headPieces, 1);
+      else this.pieces[this.headPieces] = oldest.subarray(excess);
+      this.tail -= excess;
+      this.dropped += excess;
+    }
+  }
+  /** What is missing between beginning and end. */
+  get omitted() {
+    return this.dropped > 0 ? { at: this.head, bytes: this.dropped } : void 0;
+  }
+  bytes() {
+    const all = new Uint8Array(this.head + this.tail);
+    let at = 0;
+    for (const piece of this.pieces) {
+      all.set(piece, at);
+      at += piece.length;
+    }
+    return all;
+  }
+};
+
+// src/input.ts
+var pieceBytes = 64 << 10;
+var Input = class {
+  constructor(connection, send) {
+    this.connection = connection;
+    this.send = send;
+  }
+  connection;
+  send;
+  last = Promise.resolve();
+  /** Writes after everything that was written before. With `eof` nothing may follow. */
+  write(data, eof = false) {
+    const bytes = toBytes(data);
+    const written = this.last.then(() => this.pieces(bytes, eof));
+    this.last = written.catch(() => {
+    });
+    return written;
+  }
+  /** Ends the input. It does not matter if it has ended already, as after the end of what reads it. */
+  async close() {
+    try {
+      await this.write("", true);
+    } catch (error) {
+      if (!(error instanceof TrlError) || error.code !== "STDIN_CLOSED") throw error;
+    }
+  }
+  async pieces(bytes, eof) {
+    for (let at = 0; at === 0 || at < bytes.length; at += pieceBytes) {
+      const last = at + pieceBytes >= bytes.length;
+      const piece = encodeBytes(bytes.subarray(at, at + pieceBytes));
+      await this.whenRoom(() => this.send(eof && last ? { ...piece, eof } : piece));
+    }
+  }
+  async whenRoom(send) {
+    for (let wait = 2; ; wait = Math.min(2 * wait, 200)) {
+      await this.connection.connected();
+      try {
+        await send();
+        return;
+      } catch (error) {
+        const full = error instanceof TrlError && (error.code === "RATE_LIMITED" || error.code === "LIMIT_EXCEEDED" && error.details.limit === "stdin");
+        if (!full) throw error;
+      }
+      await pause(wait);
+    }
+  }
+};
+
+// src/window.ts
+var windowBytes = 1 << 20;
+
+// src/stream.ts
+var Stream = class {
+  constructor(connection, source, offset = 0) {
+    this.connection = connection;
+    this.source = source;
+    this.received = this.offset = offset;
+    this.exited = this.exit.promise;
+    this.exited.catch(() => {
+    });
+  }
+  connection;
+  source;
+  /** Everything before it has come. */
+  received = 0;
+  /** Everything before it was taken by the reader. */
+  offset = 0;
+  /** Fulfilled with the data of the exit when it comes, though output before it may wait; rejected when no exit will come. */
+  exited;
+  items = [];
+  held = 0;
+  // bytes in items
+  acknowledged = 0;
+  ended = false;
+  // the exit has come, or failure is set
+  failure;
+  attached;
+  // what brings the stream now
+  opening = false;
+  unread = false;
+  // nobody reads: old output gives way
+  wake;
+  exit = Promise.withResolvers();
+  /** Opens the stream and returns when the server has accepted it. A link that is lost meanwhile is no failure. */
+  async open() {
+    this.opening = true;
+    try {
+      await this.attach();
+    } catch (error) {
+      this.fail(error);
+      throw error;
+    } finally {
+      this.opening = false;
+    }
+    this.resume();
+  }
+  async attach() {
+    for (let epoch = ""; ; ) {
+      const link = await this.connection.connected();
+      if (this.ended) throw this.failure ?? new ClosedError("the stream was left");
+      if (epoch && epoch !== this.connection.epoch) throw new ConnectionLostError("the server was started anew before it answered", "unknown");
+      epoch = this.connection.epoch;
+      const sink = this.sinkOf(link);
+      try {
+        const from = this.received;
+        const streamId = await this.source.open(this, link, sink);
+        if (this.failure) {
+          link.drop(streamId, sink);
+          this.source.detach(link);
+        } else if (!this.ended && !link.loss) {
+          this.attached = { link, sink, streamId };
+          this.acknowledged = from;
+          this.acknowledge();
+        }
+        return;
+      } catch (error) {
+        if (!(error instanceof ConnectionLostError)) throw error;
+      }
+    }
+  }
+  /** The next item; undefined after the exit. It waits for one. */
+  async next(signal) {
+    this.unread = false;
+    for (; ; ) {
+      const item = this.items.shift();
+      if (item) {
+        this.take(item);
+        return item;
+      }
+      if (this.failure) throw this.failure;
+      if (this.ended) return void 0;
+      await until(signal, new Promise((resolve) => this.wake = resolve));
+    }
+  }
+  /** Nobody will read for now: output beyond half of the window is dropped, and is a gap for a later reader. */
+  leaveUnread() {
+    this.unread = true;
+    this.shed();
+  }
+  /** Leaves the stream: no more output is wanted, and a reader that waits gets the reason. What it is of goes on. */
+  leave(reason = new ClosedError("the stream was left")) {
+    if (this.ended) return;
+    if (this.attached) this.source.detach(this.attached.link);
+    this.fail(reason);
+  }
+  take(item) {
+    if (item.kind === "chunk") {
+      this.offset = Math.max(this.offset, endOf(item.chunk));
+      this.held -= item.chunk.bytes.length;
+    } else if (item.kind === "gap") {
+      this.offset = Math.max(this.offset, item.to);
+    }
+    this.acknowledge();
+    this.resume();
+  }
+  /** Tells the server what the reader has taken, a quarter of the window at a time. */
+  acknowledge() {
+    if (!this.attached || this.offset - this.acknowledged < windowBytes / 4) return;
+    this.acknowledged = this.offset;
+    this.attached.link.send("stream.ack", { stream_id: this.attached.streamId, offset: this.offset });
+  }
+  /** Attaches again after a loss, but not before the reader has taken most of what is here. */
+  resume() {
+    if (this.ended || this.opening || this.attached || this.held > windowBytes / 4) return;
+    this.open().catch(() => {
+    });
+  }
+  sinkOf(link) {
+    return {
+      opened: ({ gap, chunks }) => {
+        if (gap) this.gap(gap.from, gap.to);
+        for (const chunk of chunks ?? []) this.chunk(readChunk(chunk));
+      },
+      chunk: (chunk) => this.chunk(chunk),
+      gap: (from, to) => this.gap(from, to),
+      event: (name, data) => this.event(name, data),
+      lost: () => {
+        if (this.attached?.link !== link) return;
+        this.attached = void 0;
+        this.resume();
+      },
+      displaced: () => {
+        if (this.attached?.link === link) this.fail(new ClosedError("another reader of this client has taken over the stream"));
+      }
+    };
+  }
+  chunk(chunk) {
+    const rest = beyond(chunk, this.received);
+    if (!rest) return;
+    this.received = endOf(rest);
+    this.held += rest.bytes.length;
+    this.push({ kind: "chunk", chunk: rest });
+    if (this.unread) this.shed();
+  }
+  gap(from, to) {
+    if (to <= this.received) return;
+    this.push({ kind: "gap", from: Math.max(from, this.received), to });
+    this.received = to;
+    if (this.unread) this.shed();
+  }
+  event(name, data) {
+    this.push({ kind: "event", name, data });
+    if (name !== this.source.exit) return;
+    this.end();
+    this.exit.resolve(data);
+  }
+  push(item) {
+    if (this.ended) return;
+    this.items.push(item);
+    this.wake?.();
+  }
+  /** Drops the oldest output until half of the window is free. */
+  shed() {
+    if (this.held <= windowBytes / 2) return;
+    const kept = [];
+    let from;
+    let to = this.offset;
+    while (this.items.length > 0 && this.held > windowBytes / 2) {
+      const item = this.items.shift();
+      if (item.kind === "event") {
+        kept.push(item);
+        continue;
+      }
+      from ??= item.kind === "gap" ? item.from : item.chunk.offset;
+      to = item.kind === "gap" ? item.to : endOf(item.chunk);
+      if (item.kind === "chunk") this.held -= item.chunk.bytes.length;
+    }
+    this.items.unshift(...kept, { kind: "gap", from: from ?? to, to });
+    this.offset = to;
+    this.acknowledge();
+    this.resume();
+  }
+  fail(error) {
+    if (this.ended) return;
+    this.failure = error;
+    this.attached?.link.drop(this.attached.streamId, this.attached.sink);
+    this.end();
+    this.exit.reject(error);
+    this.wake?.();
+  }
+  end() {
+    this.ended = true;
+    this.attached = void 0;
+  }
+};
+
+// src/command.ts
+var endingTime = 6e3;
+var largestStdin = 1 << 20;
+var Command = class {
+  /** @internal */
+  constructor(connection, sessionId, command, o = {}) {
+    this.connection = connection;
+    this.o = o;
+    const { stdin, ...rest } = o;
+    const data = stdin === void 0 || stdin === "open" ? void 0 : toBytes(stdin);
+    const inPieces = data !== void 0 && data.length > largestStdin;
+    const params = {
+      ...execParams(sessionId, command, inPieces || data === void 0 ? rest : { ...rest, stdin: data }),
+      interactive_stdin: inPieces || stdin === "open",
+      on_slow: "block",
+      window_bytes: windowBytes
+    };
+    this.text = params.command;
+    const most = o.maxOutputBytes ?? 1 << 20;
+    this.output = { stdout: new Collector(most), stderr: new Collector(most) };
+    this.outcome.promise.catch(() => {
+    });
+    this.stream = new Stream(connection, {
+      exit: "exec.exit",
+      open: async (stream, link, sink) => {
+        if (this.execId) {
+          const attach = { exec_id: this.execId, offset: stream.received, on_slow: "block", window_bytes: windowBytes };
+          return (await link.call("exec.attach", attach, sink).answer).stream_id;
+        }
+        const { id, answer } = link.call("exec.stream", params, sink);
+        this.request = { link, id };
+        if (this.cancelling) this.sendCancel();
+        const opened = await answer;
+        this.execId = opened.exec_id ?? "";
+        return opened.stream_id;
+      },
+      detach: (link) => link.send("exec.detach", { exec_id: this.execId })
+    });
+    this.input = new Input(connection, async (piece) => connection.call("exec.input", { exec_id: await this.id, ...piece }));
+    if (o.signal?.aborted) {
+      this.stream.leave(o.signal.reason);
+      this.id = Promise.reject(o.signal.reason);
+    } else {
+      o.signal?.addEventListener("abort", this.onAbort, { once: true });
+      this.stream.exited.catch(() => {
+      }).finally(() => o.signal?.removeEventListener("abort", this.onAbort));
+      this.id = this.stream.open().then(() => this.execId);
+    }
+    this.id.catch(() => {
+    });
+    if (inPieces) this.input.write(data, true).catch(() => {
+    });
+  }
+  connection;
+  o;
+  /** The command's id, when the server has accepted it. */
+  id;
+  stream;
+  input;
+  text;
+  execId = "";
+  request;
+  // the exec.stream in flight
+  claimed = false;
+  output;
+  gaps = false;
+  outcome = Promise.withResolvers();
+  cancelling;
+  /** The offset after the last byte that was read. */
+  get offset() {
+    return this.stream.offset;
+  }
+  /** The exit code, when the command has ended. Whoever asks for it, and does not read, lets old output go. */
+  get exitCode() {
+    if (!this.claimed) this.stream.leaveUnread();
+    return this.stream.exited.then((exit) => resultOf(this.text, exit, { stdout: none, stderr: none, truncated: true }).exitCode);
+  }
+  /** Waits for the end. It reads the output, unless somebody iterates, and keeps of each stream at most `maxBytes`. */
+  async result(o = {}) {
+    if (!this.claimed) {
+      if (o.maxBytes !== void 0) this.output.stdout.most = this.output.stderr.most = o.maxBytes;
+      for await (const _ of this.items(this.claim())) ;
+    }
+    return this.outcome.promise;
+  }
+  [Symbol.asyncIterator]() {
+    return this.events(this.claim());
+  }
+  /** The output as bytes. */
+  bytes() {
+    return this.pieces(this.claim());
+  }
+  /**
+   * Ends the command: TERM, and KILL after a grace; and returns when it has ended. What nobody reads meanwhile gives way. With a signal it sends only
+   * that.
+   */
+  async kill(signal) {
+    const exec_id = await this.id;
+    if (signal !== void 0) {
+      await this.connection.call("exec.cancel", { exec_id, signal });
+      return;
+    }
+    this.stream.leaveUnread();
+    await this.connection.call("exec.cancel", { exec_id }, { repeat: "always" });
+  }
+  /** Writes to a command that was started with `stdin: "open"`. It waits while the command does not read. */
+  write(data) {
+    return this.input.write(data);
+  }
+  closeStdin() {
+    return this.input.close();
+  }
+  /** Stops reading. The command goes on. */
+  detach() {
+    this.stream.leave();
+  }
+  /** The right to read, which there is once. */
+  claim() {
+    if (this.claimed) throw new TypeError("a command's output can be read once");
+    this.claimed = true;
+    return claim;
+  }
+  async *events(claim2) {
+    const text = new Text();
+    try {
+      yield { type: "start", command: this.text, execId: await this.id, timestamp: now() };
+      for await (const item of this.items(claim2)) {
+        if (item.kind === "chunk") {
+          const type = channelOf(item.chunk);
+          const data = text.add(type, item.chunk.bytes);
+          if (data) yield { type, data, offset: item.chunk.offset, timestamp: now() };
+        } else {
+          for (const type of ["stdout", "stderr"]) {
+            const data = text.end(type);
+            if (data) yield { type, data, offset: this.offset, timestamp: now() };
+          }
+          if (item.kind === "gap") yield { type: "gap", from: item.from, to: item.to, timestamp: now() };
+        }
+      }
+      const result = await this.outcome.promise;
+      yield { type: "complete", exitCode: result.exitCode, result, timestamp: now() };
+    } finally {
+      this.stream.leave();
+    }
+  }
+  async *pieces(claim2) {
+    for await (const item of this.items(claim2)) {
+      if (item.kind === "gap") yield { gap: { from: item.from, to: item.to } };
+      else if (item.kind === "chunk") yield { stream: channelOf(item.chunk), offset: item.chunk.offset, bytes: item.chunk.bytes };
+    }
+  }
+  /** Everything that comes, and the exit as the last; it also keeps the output for the result. */
+  async *items(_) {
+    try {
+      for (let item = await this.stream.next(); item; item = await this.stream.next()) {
+        if (item.kind === "chunk") this.output[channelOf(item.chunk)].add(item.chunk.bytes);
+        else if (item.kind === "gap") this.gaps = true;
+        else if (item.name === "exec.exit") this.finish(item.data);
+        yield item;
+      }
+      await this.outcome.promise;
+    } catch (error) {
+      this.outcome.reject(error);
+      throw error;
+    } finally {
+      this.stream.leave();
+      this.outcome.reject(new ClosedError("the command's output was left"));
+    }
+  }
+  finish(exit) {
+    if (this.cancelling) throw this.o.signal.reason;
+    const { stdout, stderr } = this.output;
+    const omitted = stdout.omitted || stderr.omitted ? { ...stdout.omitted && { stdout: stdout.omitted }, ...stderr.omitted && { stderr: stderr.omitted } } : void 0;
+    const truncated = this.gaps || omitted !== void 0;
+    this.outcome.resolve(checked(resultOf(this.text, exit, { stdout: stdout.bytes(), stderr: stderr.bytes(), truncated, omitted }), this.o.check));
+  }
+  /** Ends the command, waits for its end, but not for ever, and has the reader get the signal's reason. */
+  onAbort = () => {
+    const { reason } = this.o.signal;
+    this.stream.leaveUnread();
+    this.sendCancel();
+    this.cancelling = Promise.race([this.stream.exited.catch(() => {
+    }), pause(endingTime)]).then(() => this.stream.leave(reason));
+  };
+  sendCancel() {
+    if (this.execId) {
+      this.connection.call("exec.cancel", { exec_id: this.execId }, { repeat: "always" }).catch(() => {
+      });
+    } else if (this.request && !this.request.link.loss) {
+      this.request.link.send("exec.cancel", { request_id: this.request.id });
+    } else if (!this.request) {
+      this.stream.leave(this.o.signal?.reason);
+    }
+  }
+};
+var claim = /* @__PURE__ */ Symbol("the right to read");
+var channelOf = (chunk) => chunk.stream === "stderr" ? "stderr" : "stdout";
+function checked(result, check) {
+  if (check && !result.success) throw new CommandError(result);
+  return result;
+}
+var none = new Uint8Array();
+var now = () => (/* @__PURE__ */ new Date()).toISOString();
+
+// src/loghub.ts
+var pageBytes = 256 << 10;
+var LogHub = class {
+  constructor(connection, processId, unused) {
+    this.connection = connection;
+    this.processId = processId;
+    this.unused = unused;
+  }
+  connection;
+  processId;
+  unused;
+  readers = /* @__PURE__ */ new Set();
+  stream;
+  /** Everything before it has been given to the readers. */
+  following = 0;
+  /** How the stream ended. */
+  over;
+  /** A reader from an offset on. */
+  read(since) {
+    const reader = new LogReader(this, since);
+    this.readers.add(reader);
+    if (!this.stream) {
+      this.following = since;
+      void this.follow(this.stream = this.open(since));
+    }
+    return reader;
+  }
+  leave(reader) {
+    if (!this.readers.delete(reader) || this.readers.size > 0) return;
+    this.stream?.leave();
+    this.unused();
+  }
+  open(since) {
+    const logs = { process_id: this.processId, follow: true, max_bytes: pageBytes, on_slow: "block", window_bytes: windowBytes };
+    return new Stream(
+      this.connection,
+      {
+        exit: "process.exit",
+        open: async (stream, link, sink) => (await link.call("process.logs", { ...logs, offset: stream.received }, sink).answer).stream_id,
+        detach: (link) => link.send("process.detach", { process_id: this.processId })
+      },
+      since
+    );
+  }
+  async follow(stream) {
+    try {
+      await stream.open();
+      for (let item = await stream.next(); item; item = await stream.next()) {
+        this.following = stream.offset;
+        if (item.kind === "event") this.over = { exit: item.data };
+        for (const reader of this.readers) reader.offer(item);
+        await Promise.any([...this.readers].map((reader) => reader.room())).catch(() => {
+        });
+      }
+    } catch (error) {
+      this.over = { error };
+    }
+    for (const reader of this.readers) reader.wakeUp();
+  }
+};
+var LogReader = class {
+  constructor(hub, offset) {
+    this.hub = hub;
+    this.offset = offset;
+    this.behind = true;
+  }
+  hub;
+  offset;
+  items = [];
+  held = 0;
+  /** It has not been given everything, and asks for what is between `next` and what the hub gives now. */
+  behind;
+  wake;
+  taken = [];
+  left = false;
+  ended = false;
+  /** The next item, undefined after the exit. */
+  async next(signal) {
+    for (; ; ) {
+      if (this.left || this.ended) return void 0;
+      const item = this.items.shift();
+      if (item?.kind === "chunk") {
+        this.held -= item.chunk.bytes.length;
+        const rest = beyond(item.chunk, this.offset);
+        this.makeRoom();
+        if (!rest) continue;
+        this.offset = endOf(rest);
+        return { kind: "chunk", chunk: rest };
+      }
+      if (item?.kind === "gap") {
+        if (item.to <= this.offset) continue;
+        const from = Math.max(item.from, this.offset);
+        this.offset = item.to;
+        return { kind: "gap", from, to: item.to };
+      }
+      if (item) return item;
+      if (this.behind && this.offset < this.hub.following) {
+        await until(signal, this.page());
+      } else if (this.behind) {
+        this.behind = false;
+        this.makeRoom();
+      } else if (this.hub.over) {
+        if ("error" in this.hub.over) throw this.hub.over.error;
+        this.ended = true;
+        return { kind: "event", name: "process.exit", data: this.hub.over.exit };
+      } else {
+        await until(signal, new Promise((resolve) => this.wake = resolve));
+      }
+    }
+  }
+  /** Takes what the hub has, unless too much waits already. */
+  offer(item) {
+    if (item.kind === "chunk" && !this.behind) {
+      this.items.push(item);
+      this.held += item.chunk.bytes.length;
+    } else if (item.kind === "gap" && !this.behind) {
+      this.items.push(item);
+    }
+    if (this.held > windowBytes) {
+      this.items = [];
+      this.held = 0;
+      this.behind = true;
+    }
+    this.wakeUp();
+  }
+  wakeUp() {
+    this.wake?.();
+  }
+  /** Fulfilled when this reader has read what it was given, or nearly. */
+  room() {
+    if (this.held <= windowBytes / 4 && !this.behind) return Promise.resolve();
+    return new Promise((resolve) => this.taken.push(resolve));
+  }
+  makeRoom() {
+    if (this.held > windowBytes / 4 || this.behind) return;
+    for (const resolve of this.taken.splice(0)) resolve();
+  }
+  leave() {
+    this.left = true;
+    this.behind = false;
+    this.held = 0;
+    this.makeRoom();
+    this.wakeUp();
+    this.hub.leave(this);
+  }
+  async page() {
+    const logs = await this.hub.connection.call("process.logs", { process_id: this.hub.processId, offset: this.offset, max_bytes: pageBytes });
+    if (logs.gap) this.items.push({ kind: "gap", from: logs.gap.from, to: logs.gap.to });
+    for (const chunk of logs.chunks) {
+      const read = readChunk(chunk);
+      this.items.push({ kind: "chunk", chunk: read });
+      this.held += read.bytes.length;
+    }
+  }
+};
+
+// src/process.ts
+var slice = 3e4;
+var lineSettles = 100;
+var Process = class _Process {
+  /** @internal */
+  constructor(connection, hubs, info) {
+    this.connection = connection;
+    this.hubs = hubs;
+    this.info = info;
+    this.input = new Input(connection, (piece) => connection.call("process.input", { process_id: this.id, ...piece }));
+  }
+  connection;
+  hubs;
+  info;
+  input;
+  /** @internal */
+  static async start(connection, hubs, sessionId, command, o) {
+    const params = {
+      session_id: sessionId,
+      command,
+      request_key: newKey(),
+      ...o.cwd !== void 0 && { working_dir: o.cwd },
+      ...o.env && { env: wireEnv(o.env) },
+      ...o.timeout !== void 0 && { timeout_s: seconds(o.timeout) },
+      ...o.name !== void 0 && { name: o.name },
+      ...o.stdin && { stdin: o.stdin }
+    };
+    const { process_id } = await connection.call("process.start", params, { repeat: "keyed", signal: o.signal });
+    const started = new _Process(connection, hubs, await connection.call("process.info", { process_id }));
+    if (o.onOutput || o.onExit) void started.report(o);
+    return started;
+  }
+  get id() {
+    return this.info.process_id;
+  }
+  get pid() {
+    return this.info.pid;
+  }
+  get command() {
+    return this.info.command;
+  }
+  get startTime() {
+    return new Date(this.info.started_at);
+  }
+  get endTime() {
+    return this.info.ended_at === void 0 ? void 0 : new Date(this.info.ended_at);
+  }
+  get exitCode() {
+    return this.info.exit_code;
+  }
+  get status() {
+    if (this.info.state === "running") return "running";
+    if (this.info.signal) return "killed";
+    return this.info.exit_code === 0 ? "completed" : "failed";
+  }
+  async refresh() {
+    this.info = await this.connection.call("process.info", { process_id: this.id });
+    return this;
+  }
+  async getStatus() {
+    return (await this.refresh()).status;
+  }
+  /** The TCP ports on which it, or what it has started, listens now. */
+  async ports() {
+    return (await this.refresh()).info.ports ?? [];
+  }
+  /** Ends the process and everything that it has started: TERM, five seconds, KILL; and returns when it is gone. With a signal it sends only that. */
+  async kill(signal) {
+    if (signal === void 0) this.info = await this.connection.call("process.kill", { process_id: this.id }, { repeat: "always" });
+    else await this.connection.call("process.kill", { process_id: this.id, signal });
+  }
+  /** The output that there is now. */
+  async getLogs() {
+    const text = new Text();
+    const all = { stdout: "", stderr: "" };
+    let offset = 0;
+    let gap;
+    for (; ; ) {
+      const logs = await this.connection.call("process.logs", { process_id: this.id, offset });
+      for (const chunk of logs.chunks) {
+        const { stream, bytes } = readChunk(chunk);
+        if (stream !== "tty") all[stream] += text.add(stream, bytes);
+      }
+      if (logs.gap) gap = { from: gap?.from ?? logs.gap.from, to: logs.gap.to };
+      offset = logs.next_offset;
+      if (logs.eof || logs.chunks.length === 0) break;
+    }
+    all.stdout += text.end("stdout");
+    all.stderr += text.end("stderr");
+    return { ...all, nextOffset: offset, ...gap && { gap } };
+  }
+  /** The output from an offset on, as it comes, and then the exit. To break out of it leaves the process running. */
+  async *streamLogs(o = {}) {
+    o.signal?.throwIfAborted();
+    const reader = this.reader(o.since ?? 0);
+    const text = new Text();
+    let offset = o.since ?? 0;
+    const rest = function* () {
+      for (const type of ["stdout", "stderr"]) {
+        const data = text.end(type);
+        if (data) yield { type, data, offset };
+      }
+    };
+    try {
+      for (let item = await reader.next(o.signal); item; item = await reader.next(o.signal)) {
+        if (item.kind === "chunk") {
+          const type = item.chunk.stream === "stderr" ? "stderr" : "stdout";
+          const data = text.add(type, item.chunk.bytes);
+          offset = item.chunk.offset + item.chunk.bytes.length;
+          if (data) yield { type, data, offset: item.chunk.offset };
+          continue;
+        }
+        yield* rest();
+        if (item.kind === "gap") {
+          yield { type: "gap", from: item.from, to: item.to };
+          continue;
+        }
+        this.info = item.data;
+        yield { type: "exit", exitCode: this.info.exit_code ?? null };
+      }
+    } finally {
+      reader.leave();
+    }
+  }
+  /** Waits until a port accepts connections, or answers HTTP. */
+  async waitForPort(port, o = {}) {
+    const host = o.host ?? "127.0.0.1";
+    const url = `http://${host.includes(":") ? `[${host}]` : host}:${port}/${(o.path ?? "/").replace(/^\//, "")}`;
+    const condition = o.mode === "http" ? { http: url } : { port, ...o.host !== void 0 && { host: o.host } };
+    await this.wait(condition, `port ${port}`, o);
+  }
+  /** Waits until a line of the output contains a text or matches an expression. Lines from before count. */
+  async waitForLog(pattern, o = {}) {
+    const { timeout, signal, stream = "both" } = typeof o === "number" ? { timeout: o } : o;
+    signal?.throwIfAborted();
+    const over = new AbortController();
+    const timer = timeout === void 0 ? void 0 : setTimeout(() => over.abort(new ProcessReadyTimeoutError(this.id, `output ${pattern}`, timeout)), timeout);
+    const ended = signal ? AbortSignal.any([signal, over.signal]) : over.signal;
+    const reader = this.reader(0);
+    try {
+      const lines = new Lines(pattern);
+      for (; ; ) {
+        const item = await lines.next(ended, reader);
+        if (item?.kind === "chunk" && (stream === "both" || item.chunk.stream === stream)) lines.add(item.chunk.stream, item.chunk.bytes);
+        const exited = item?.kind === "event";
+        const found = lines.take(exited || item === void 0);
+        if (found) return found;
+        if (exited) throw new ProcessExitedBeforeReadyError(this.id, `output ${pattern}`, (await this.refresh()).exitCode, lines.tail);
+      }
+    } finally {
+      clearTimeout(timer);
+      reader.leave();
+    }
+  }
+  /** Waits until the process has ended. */
+  async waitForExit(o = {}) {
+    await this.wait({ exit: true }, "the end", typeof o === "number" ? { timeout: o } : o);
+    await this.refresh();
+    return { exitCode: this.info.exit_code ?? -1, ...this.info.signal && { signal: this.info.signal }, timedOut: this.info.timed_out ?? false };
+  }
+  /** Writes to a process that was started with `stdin: "open"`. It waits while the process does not read. */
+  write(data) {
+    return this.input.write(data);
+  }
+  closeStdin() {
+    return this.input.close();
+  }
+  reader(since) {
+    let hub = this.hubs.get(this.id);
+    if (!hub) this.hubs.set(this.id, hub = new LogHub(this.connection, this.id, () => this.hubs.delete(this.id)));
+    return hub.read(since);
+  }
+  /** Waits for a condition at the server. */
+  async wait(condition, name, o) {
+    o.signal?.throwIfAborted();
+    const end = o.timeout === void 0 ? Infinity : performance.now() + o.timeout;
+    for (; ; ) {
+      const params = () => ({ process_id: this.id, until: condition, timeout_s: Math.max(1e-3, Math.min(end - performance.now(), slice) / 1e3) });
+      const r = await this.connection.call("process.wait", params, { signal: o.signal });
+      if (r.met) return;
+      if (r.exit_code !== void 0 || r.signal) throw new ProcessExitedBeforeReadyError(this.id, name, r.exit_code, r.tail ?? "");
+      if (performance.now() >= end) throw new ProcessReadyTimeoutError(this.id, name, o.timeout);
+    }
+  }
+  async report(o) {
+    try {
+      for await (const event of this.streamLogs()) {
+        if (event.type === "stdout" || event.type === "stderr") o.onOutput?.(event.type, event.data);
+        else if (event.type === "exit") o.onExit?.(event.exitCode);
+      }
+    } catch {
+      o.onExit?.(null);
+    }
+  }
+};
+var Lines = class {
+  // an open line since it was looked at
+  constructor(pattern) {
+    this.pattern = pattern;
+  }
+  pattern;
+  text = new Text();
+  open = {};
+  // by channel: a line that has no end yet
+  whole = [];
+  changed = false;
+  add(channel, bytes) {
+    const lines = ((this.open[channel] ?? "") + this.text.add(channel, bytes)).split("\n");
+    this.open[channel] = lines.pop();
+    this.whole.push(...lines);
+    this.changed = true;
+  }
+  /** The next item; undefined if there is an open line and nothing comes. */
+  async next(signal, reader) {
+    if (!this.changed) return reader.next(signal);
+    const quiet = new AbortController();
+    const timer = setTimeout(() => quiet.abort(quiet), lineSettles);
+    try {
+      return await reader.next(AbortSignal.any([signal, quiet.signal]));
+    } catch (error) {
+      if (error === quiet) return void 0;
+      throw error;
+    } finally {
+      clearTimeout(timer);
+    }
+  }
+  /** The first line that fits; of the open ones only if nothing more comes. */
+  take(settled) {
+    const lines = this.whole.splice(0);
+    if (settled) {
+      lines.push(...Object.values(this.open));
+      this.changed = false;
+    }
+    for (const line of lines) {
+      this.tail = `${this.tail}${line}
+`.slice(-2e3);
+      if (typeof this.pattern === "string") {
+        if (line.includes(this.pattern)) return { line };
+      } else {
+        const match = line.match(new RegExp(this.pattern, this.pattern.flags.replace(/[gy]/g, "")));
+        if (match) return { line, match };
+      }
+    }
+    return void 0;
+  }
+  /** The last lines that were looked at. */
+  tail = "";
+};
+
+// src/terminal.ts
+var Terminal = class _Terminal {
+  constructor(connection, wanted, open, size) {
+    this.connection = connection;
+    this.wanted = wanted;
+    this.now = wanted;
+    this.size = size;
+    if ("term_id" in open) this.termId = open.term_id;
+    this.stream = new Stream(connection, {
+      exit: "term.exit",
+      open: async (_, link, sink) => {
+        if (this.termId) {
+          const attached = await link.call("term.attach", this.attachParams(this.claim), sink).answer;
+          this.became(attached);
+          return attached.stream_id;
+        }
+        const opened = await link.call("term.open", open, sink).answer;
+        this.termId = opened.term_id;
+        this.claim = opened.claim;
+        return opened.stream_id;
+      },
+      detach: (link) => link.send("term.detach", { term_id: this.termId })
+    });
+    this.input = new Input(connection, (piece) => connection.call("term.input", { term_id: this.termId, ...piece }));
+  }
+  connection;
+  wanted;
+  termId = "";
+  claim = 0;
+  now;
+  size;
+  stream;
+  input;
+  iterated = false;
+  /** @internal */
+  static async open(connection, sessionId, o) {
+    const params = {
+      session_id: sessionId,
+      cols: o.cols,
+      rows: o.rows,
+      window_bytes: windowBytes,
+      request_key: newKey(),
+      ...o.cmd !== void 0 && { command: o.cmd },
+      ...o.cwd !== void 0 && { working_dir: o.cwd },
+      ...o.env && { env: wireEnv(o.env) },
+      ...o.record && { record: true }
+    };
+    const terminal = new _Terminal(connection, "control", params, { cols: o.cols, rows: o.rows });
+    await terminal.stream.open();
+    return terminal;
+  }
+  /** @internal */
+  static async attach(connection, id, o) {
+    const size = o.cols && o.rows ? { cols: o.cols, rows: o.rows } : void 0;
+    const terminal = new _Terminal(connection, o.mode ?? "control", { term_id: id }, size);
+    await terminal.stream.open();
+    return terminal;
+  }
+  get id() {
+    return this.termId;
+  }
+  /** Whether this client may type now. */
+  get mode() {
+    return this.now;
+  }
+  [Symbol.asyncIterator]() {
+    if (this.iterated) throw new TypeError("a terminal's output can be read once; attachTerminal gives another reader");
+    this.iterated = true;
+    return this.events();
+  }
+  async *events() {
+    try {
+      for (let item = await this.stream.next(); item; item = await this.stream.next()) {
+        if (item.kind === "chunk") {
+          const { bytes, offset, replay, snapshot } = item.chunk;
+          yield { type: "data", bytes, offset, replay, snapshot };
+        } else if (item.kind === "gap") {
+          yield { type: "gap", from: item.from, to: item.to };
+        } else {
+          const event = this.eventOf(item.name, item.data);
+          if (event) yield event;
+        }
+      }
+    } finally {
+      this.stream.leave();
+    }
+  }
+  /** Types. It waits while nothing in the terminal reads. */
+  write(data) {
+    return this.input.write(data);
+  }
+  async resize(cols, rows) {
+    this.size = { cols, rows };
+    await this.connection.call("term.resize", { term_id: this.termId, cols, rows });
+  }
+  /** Takes control from the client that has it. The screen comes again. */
+  async takeOver() {
+    this.became(await this.connection.call("term.attach", this.attachParams(0, "control")));
+  }
+  /** The screen as lines of text, with the cursor. */
+  snapshot() {
+    return this.connection.call("term.snapshot", { term_id: this.termId });
+  }
+  /** Ends the terminal and everything that was started in it. */
+  async close() {
+    await this.connection.call("term.close", { term_id: this.termId });
+  }
+  /** Leaves the terminal, which goes on. */
+  detach() {
+    this.stream.leave();
+  }
+  attachParams(claim2, mode = this.wanted) {
+    const mine = mode === "control" ? { ...this.size, ...claim2 && { claim: claim2 } } : {};
+    return { term_id: this.termId, mode, snapshot: true, window_bytes: windowBytes, ...mine };
+  }
+  became(attached) {
+    this.claim = attached.claim ?? 0;
+    this.now = attached.mode;
+  }
+  eventOf(name, data) {
+    switch (name) {
+      case "term.resized": {
+        const { cols, rows } = data;
+        return { type: "resized", cols, rows };
+      }
+      case "term.control": {
+        const { mode, by } = data;
+        this.now = mode;
+        return { type: "control", mode, ...by && { by } };
+      }
+      case "term.command": {
+        const { command, exit_code: exitCode, duration_ms: durationMs } = data;
+        return { type: "command", ...command !== void 0 && { command }, ...exitCode !== void 0 && { exitCode }, ...durationMs !== void 0 && { durationMs } };
+      }
+      case "term.exit": {
+        const { exit_code: exitCode, signal } = data;
+        return { type: "exit", ...exitCode !== void 0 && { exitCode }, ...signal && { signal } };
+      }
+    }
+    return void 0;
+  }
+};
+
+// src/watch.ts
+var names = [
+  "session.state",
+  "session.expiring",
+  "exec.started",
+  "exec.exit",
+  "process.started",
+  "process.exit",
+  "term.opened",
+  "term.viewers",
+  "term.exit"
+];
+var watchers = /* @__PURE__ */ new WeakMap();
+async function* watch(connection, sessionId, signal) {
+  signal?.throwIfAborted();
+  const events = [];
+  let wake;
+  let failure;
+  const stops = names.map(
+    (type) => connection.on(type, (data) => {
+      if (data.session_id !== sessionId) return;
+      events.push({ type, data });
+      wake?.();
+    })
+  );
+  const counts = countsOf(connection);
+  counts.set(sessionId, (counts.get(sessionId) ?? 0) + 1);
+  stops.push(
+    connection.onReturn(() => {
+      connection.call("session.watch", { session_id: sessionId }).catch((error) => {
+        failure = error;
+        wake?.();
+      });
+    })
+  );
+  try {
+    await until(signal, connection.call("session.watch", { session_id: sessionId }));
+    for (; ; ) {
+      const event = events.shift();
+      if (event) {
+        yield event;
+        if (event.type === "session.state" && event.data.to === "TERMINATED") return;
+      } else if (failure) throw failure;
+      else await until(signal, new Promise((resolve) => wake = resolve));
+    }
+  } finally {
+    for (const stop of stops) stop();
+    const left = counts.get(sessionId) - 1;
+    counts.set(sessionId, left);
+    if (left === 0) connection.current?.send("session.unwatch", { session_id: sessionId });
+  }
+}
+function countsOf(connection) {
+  let counts = watchers.get(connection);
+  if (!counts) watchers.set(connection, counts = /* @__PURE__ */ new Map());
+  return counts;
+}
+
+// src/session.ts
+var Session = class {
+  /** @internal */
+  constructor(connection, hubs, id, name) {
+    this.connection = connection;
+    this.hubs = hubs;
+    this.id = id;
+    this.#name = name;
+  }
+  connection;
+  hubs;
+  id;
+  #name;
+  get name() {
+    return this.#name;
+  }
+  /**
+   * Runs a command and returns its result; a command that fails is a result, too. If the connection is lost meanwhile it is made again, and the command
+   * still runs once. A list of words is quoted for the shell.
+   */
+  async exec(command, o = {}) {
+    o.signal?.throwIfAborted();
+    if (o.onOutput || o.stdin !== void 0 && o.stdin.length > largestStdin / 4 && toBytes(o.stdin).length > largestStdin) return this.follow(command, o);
+    const params = {
+      ...execParams(this.id, command, o),
+      max_output_bytes: o.maxOutputBytes,
+      clean: o.clean
+    };
+    const canceller = new Canceller(o.signal);
+    try {
+      const answer = this.connection.call("exec.run", params, { repeat: "keyed", signal: canceller.unsent.signal, sent: canceller.sent });
+      const r = await Promise.race([answer, canceller.late]);
+      if (o.signal?.aborted) throw o.signal.reason;
+      return checked(resultOf(commandLine(command), r, outputOf(r)), o.check);
+    } finally {
+      canceller.done();
+    }
+  }
+  /** Starts a command and returns at once. Iterate over it for its output as it comes. */
+  execStream(command, o = {}) {
+    return new Command(this.connection, this.id, command, o);
+  }
+  /** Starts a background process from the session's present state. */
+  startProcess(command, o = {}) {
+    return Process.start(this.connection, this.hubs, this.id, commandLine(command), o);
+  }
+  async listProcesses() {
+    const { processes } = await this.connection.call("process.list", { session_id: this.id });
+    return processes.map((info) => new Process(this.connection, this.hubs, info));
+  }
+  async getProcess(id) {
+    try {
+      return new Process(this.connection, this.hubs, await this.connection.call("process.info", { process_id: id }));
+    } catch (error) {
+      if (error instanceof NotFoundError) return null;
+      throw error;
+    }
+  }
+  async killProcess(id, signal) {
+    await this.connection.call("process.kill", { process_id: id, ...signal !== void 0 && { signal } });
+  }
+  /** Ends every process that runs; it answers how many. */
+  async killAllProcesses() {
+    const running = (await this.listProcesses()).filter((p) => p.status === "running");
+    await Promise.all(running.map((p) => p.kill()));
+    return running.length;
+  }
+  openTerminal(o) {
+    return Terminal.open(this.connection, this.id, o);
+  }
+  attachTerminal(id, o = {}) {
+    return Terminal.attach(this.connection, id, o);
+  }
+  /** Sets and unsets exported variables of the shell. */
+  async setEnvVars(env) {
+    const lines = Object.entries(wireEnv(env)).map(([name, value]) => {
+      if (!/^[A-Za-z_]\w*$/.test(name)) throw new TypeError(`${name} is no name of a variable`);
+      return value === null ? `unset ${name}` : `export ${name}=${quote(value)}`;
+    });
+    if (lines.length > 0) await this.exec(lines.join("\n"), { check: true });
+  }
+  info() {
+    return this.connection.call("session.info", { session_id: this.id });
+  }
+  /** Everything that happens in the session, as long as somebody iterates. After a lost connection it goes on; what happened meanwhile is missing. */
+  watch(o = {}) {
+    return watch(this.connection, this.id, o.signal);
+  }
+  /** Replaces the shell by a fresh one; processes end. */
+  async reset() {
+    await this.connection.call("session.reset", { session_id: this.id });
+  }
+  async rename(name) {
+    await this.connection.call("session.rename", { session_id: this.id, name });
+    this.#name = name;
+  }
+  /** Ends the session and returns when all its processes are gone. */
+  async destroy(o = {}) {
+    await this.connection.call("session.destroy", { session_id: this.id, ...o.force && { force: true } });
+  }
+  async [Symbol.asyncDispose]() {
+    await this.destroy();
+  }
+  async follow(command, o) {
+    const { onOutput, ...rest } = o;
+    const running = this.execStream(command, rest);
+    if (!onOutput) return running.result();
+    for await (const event of running) {
+      if (event.type === "stdout" || event.type === "stderr") onOutput(event.type, event.data);
+    }
+    return running.result();
+  }
+};
+var endingTime2 = 6e3;
+var Canceller = class {
+  constructor(signal) {
+    this.signal = signal;
+    this.late = new Promise((_, reject) => this.reject = reject);
+    this.late.catch(() => {
+    });
+    signal?.addEventListener("abort", this.abort);
+  }
+  signal;
+  /** Aborted if the request was not sent: nothing has to be ended. */
+  unsent = new AbortController();
+  /** Rejected with the signal's reason if the command takes too long to end. */
+  late;
+  request;
+  over = new AbortController();
+  reject;
+  sent = (link, id) => {
+    this.request = { link, id };
+    if (this.signal?.aborted) this.cancel();
+  };
+  done() {
+    this.signal?.removeEventListener("abort", this.abort);
+    this.over.abort();
+  }
+  abort = () => {
+    const { reason } = this.signal;
+    if (!this.request) {
+      this.unsent.abort(reason);
+      return;
+    }
+    this.cancel();
+    void pause(endingTime2, this.over.signal).then(() => this.reject(reason));
+  };
+  cancel() {
+    const { link, id } = this.request;
+    if (!link.loss) link.send("exec.cancel", { request_id: id });
+  }
+};
+
+// src/sandbox.ts
+async function connect(o) {
+  const connection = new Connection(o);
+  try {
+    await connection.open(o.signal);
+    const { id, name } = await ownSession(connection, o.session);
+    return new Sandbox(connection, /* @__PURE__ */ new Map(), id, name);
+  } catch (error) {
+    await connection.close();
+    throw error;
+  }
+}
+async function ownSession(connection, name) {
+  try {
+    const made = await connection.call("session.create", { name: name ?? "default", if_exists: "return" }, { repeat: "always" });
+    return { id: made.session_id, name: made.name };
+  } catch (error) {
+    if (!(error instanceof ForbiddenError)) throw error;
+  }
+  const { principal } = await connection.call("system.capabilities", {});
+  const shared = principal.share?.session_id;
+  if (shared !== void 0 && (name === void 0 || name === shared)) return { id: shared };
+  try {
+    return await find(connection, name ?? "default");
+  } catch (error) {
+    if (name !== void 0 || !(error instanceof SessionNotFoundError)) throw error;
+    return { id: "", name: "default" };
+  }
+}
+async function find(connection, nameOrId) {
+  let info;
+  try {
+    info = await connection.call("session.info", { session: nameOrId });
+  } catch (error) {
+    if (!(error instanceof SessionNotFoundError)) throw error;
+    info = await connection.call("session.info", { session_id: nameOrId });
+  }
+  return { id: info.session_id, name: info.name };
+}
+var Sandbox = class extends Session {
+  /** @internal */
+  constructor(connection, hubs, id, name) {
+    super(connection, hubs, id, name);
+  }
+  async createSession(o = {}) {
+    const made = await this.connection.call(
+      "session.create",
+      {
+        name: o.name,
+        working_dir: o.cwd,
+        env: wireEnv(o.env),
+        shell: o.shell,
+        timeout_s: seconds(o.commandTimeoutMs),
+        idle_timeout_s: seconds(o.idleTimeoutMs),
+        if_exists: o.ifExists,
+        on_disconnect: o.onDisconnect,
+        limits: o.limits,
+        labels: o.labels,
+        record: o.record,
+        request_key: newKey()
+      },
+      { repeat: "keyed" }
+    );
+    return new Session(this.connection, this.hubs, made.session_id, made.name);
+  }
+  /** A session that is there, by its name or its id. */
+  async getSession(nameOrId) {
+    const { id, name } = await find(this.connection, nameOrId);
+    return new Session(this.connection, this.hubs, id, name);
+  }
+  async listSessions(o = {}) {
+    return (await this.connection.call("session.list", o)).sessions;
+  }
+  async deleteSession(nameOrId, o = {}) {
+    await (await this.getSession(nameOrId)).destroy(o);
+  }
+  /** Sends any request of the protocol. It is repeated after a lost connection only if that does no harm. */
+  call(method, params, o = {}) {
+    return this.connection.call(method, params, o);
+  }
+  /** Calls a listener for every event of this name that is not output. The function that it returns ends that. */
+  on(event, listener) {
+    return this.connection.on(event, listener);
+  }
+  /** Closes the connection. Sessions, commands, processes and terminals go on. */
+  async close() {
+    await this.connection.close();
+  }
+  async [Symbol.asyncDispose]() {
+    await this.close();
+  }
+};

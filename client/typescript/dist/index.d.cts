@@ -1,0 +1,10 @@
+export { connect, Sandbox, type ConnectOptions, type EventName, type SessionOptions } from "./sandbox.cjs";
+export { Session, type SessionInfo } from "./session.cjs";
+export type { ConnectionState } from "./connection.cjs";
+export type { Env, ExecOptions, ExecResult } from "./exec.cjs";
+export { Command, type ExecEvent, type OutputPiece, type StreamOptions } from "./command.cjs";
+export { Process, type LogEvent, type ProcessExit, type ProcessOptions, type ProcessStatus, type WaitOptions } from "./process.cjs";
+export { Terminal, type AttachOptions, type TermEvent, type TerminalOptions, type TermSnapshot } from "./terminal.cjs";
+export type { SessionEvent } from "./watch.cjs";
+export * from "./errors.cjs";
+export type * as wire from "./wire.gen.cjs";

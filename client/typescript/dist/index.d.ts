@@ -1,0 +1,10 @@
+export { connect, Sandbox, type ConnectOptions, type EventName, type SessionOptions } from "./sandbox.js";
+export { Session, type SessionInfo } from "./session.js";
+export type { ConnectionState } from "./connection.js";
+export type { Env, ExecOptions, ExecResult } from "./exec.js";
+export { Command, type ExecEvent, type OutputPiece, type StreamOptions } from "./command.js";
+export { Process, type LogEvent, type ProcessExit, type ProcessOptions, type ProcessStatus, type WaitOptions } from "./process.js";
+export { Terminal, type AttachOptions, type TermEvent, type TerminalOptions, type TermSnapshot } from "./terminal.js";
+export type { SessionEvent } from "./watch.js";
+export * from "./errors.js";
+export type * as wire from "./wire.gen.js";

@@ -1,0 +1,18 @@
+import type { Connection } from "./connection.cjs";
+/** Writes to a command, process or terminal: one piece after the other, each when the server has room for it. */
+export declare class Input {
+    private readonly connection;
+    private readonly send;
+    private last;
+    constructor(connection: Connection, send: (piece: {
+        data: string;
+        encoding?: "base64";
+        eof?: boolean;
+    }) => Promise<unknown>);
+    /** Writes after everything that was written before. With `eof` nothing may follow. */
+    write(data: string | Uint8Array, eof?: boolean): Promise<void>;
+    /** Ends the input. It does not matter if it has ended already, as after the end of what reads it. */
+    close(): Promise<void>;
+    private pieces;
+    private whenRoom;
+}

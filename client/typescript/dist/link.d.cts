@@ -1,0 +1,64 @@
+import { type Chunk } from "./frame.cjs";
+import type * as wire from "./wire.gen.cjs";
+/** What a stream's frames and events go to, in their order. */
+export interface Sink {
+    /** The answer that opened or attached the stream; nothing of the stream came before. */
+    opened(answer: Record<string, unknown>): void;
+    chunk(chunk: Chunk): void;
+    gap(from: number, to: number): void;
+    /** Any other event of the stream; the last one is its exit. */
+    event(name: string, data: Record<string, unknown>): void;
+    /** The link died before the exit. */
+    lost(): void;
+    /** Another request has taken over the stream on this link: nothing more comes. */
+    displaced(): void;
+}
+/** How a link ended, and whether another one may be dialled. */
+export interface Loss {
+    code: number;
+    why: string;
+    final: boolean;
+}
+/**
+ * One WebSocket: its requests in flight and its streams. It is open from the beginning and dies once; Connection makes the next one.
+ */
+export declare class Link {
+    private readonly socket;
+    private readonly tell;
+    private readonly died;
+    /** Why it died; undefined while it lives. */
+    loss: Loss | undefined;
+    /** Output has come, or an answer other than that of the first ping: the server did something for us. */
+    useful: boolean;
+    readonly since: number;
+    heardAt: number;
+    private nextId;
+    private readonly calls;
+    private readonly streams;
+    private readonly numbers;
+    private readonly terminals;
+    constructor(socket: WebSocket, tell: (event: string, data: Record<string, unknown>) => void, died: (link: Link) => void);
+    /**
+     * Sends a request. The sink gets the stream that the answer names; it is in place before the stream's first frame. The id is for exec.cancel.
+     */
+    call<M extends keyof wire.Methods>(method: M, params: wire.Methods[M]["params"], sink?: Sink): {
+        id: number;
+        answer: Promise<wire.Methods[M]["result"]>;
+    };
+    /** Sends a request whose answer does not matter. */
+    send<M extends keyof wire.Methods>(method: M, params: wire.Methods[M]["params"]): void;
+    /** Takes a sink off its stream: later frames of it are dropped. */
+    drop(streamId: string, sink: Sink): void;
+    /** Has a sink get a stream that is not opened by a request, such as one of a watched session. */
+    follow(streamId: string, sink: Sink): void;
+    /** Ends the link. The promise resolves when the other side has said goodbye, or after a second. */
+    close(): Promise<void>;
+    /** Gives up a socket that did not close by itself. */
+    abandon(why: string): void;
+    private receive;
+    private settle;
+    private notify;
+    private deliver;
+    private die;
+    private lostError;
+}

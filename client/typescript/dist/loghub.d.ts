@@ -1,0 +1,54 @@
+import type { Connection } from "./connection.js";
+import { type Item } from "./stream.js";
+/**
+ * The output of one process for all of its readers in this client: the server sends a stream once per connection. A reader that is far behind holds
+ * nobody up; it asks for what it missed.
+ */
+export declare class LogHub {
+    readonly connection: Connection;
+    readonly processId: string;
+    private readonly unused;
+    private readonly readers;
+    private stream;
+    /** Everything before it has been given to the readers. */
+    following: number;
+    /** How the stream ended. */
+    over: {
+        exit: Record<string, unknown>;
+    } | {
+        error: unknown;
+    } | undefined;
+    constructor(connection: Connection, processId: string, unused: () => void);
+    /** A reader from an offset on. */
+    read(since: number): LogReader;
+    leave(reader: LogReader): void;
+    private open;
+    private follow;
+}
+/** One reader of a process's output. */
+export declare class LogReader {
+    private readonly hub;
+    /** Everything before it was read. */
+    private offset;
+    private items;
+    private held;
+    /** It has not been given everything, and asks for what is between `next` and what the hub gives now. */
+    private behind;
+    private wake;
+    private taken;
+    private left;
+    private ended;
+    constructor(hub: LogHub, 
+    /** Everything before it was read. */
+    offset: number);
+    /** The next item, undefined after the exit. */
+    next(signal?: AbortSignal): Promise<Item | undefined>;
+    /** Takes what the hub has, unless too much waits already. */
+    offer(item: Item): void;
+    wakeUp(): void;
+    /** Fulfilled when this reader has read what it was given, or nearly. */
+    room(): Promise<void>;
+    private makeRoom;
+    leave(): void;
+    private page;
+}

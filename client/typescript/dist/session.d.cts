@@ -1,0 +1,49 @@
+import { Command, type StreamOptions } from "./command.cjs";
+import type { Connection } from "./connection.cjs";
+import { type Env, type ExecOptions, type ExecResult } from "./exec.cjs";
+import type { LogHub } from "./loghub.cjs";
+import { Process, type ProcessOptions } from "./process.cjs";
+import { Terminal, type AttachOptions, type TerminalOptions } from "./terminal.cjs";
+import { type SessionEvent } from "./watch.cjs";
+import type * as wire from "./wire.gen.cjs";
+export type SessionInfo = wire.SessionInfo;
+/** A persistent shell: directory, variables and functions stay from one command to the next. */
+export declare class Session implements AsyncDisposable {
+    #private;
+    protected readonly connection: Connection;
+    protected readonly hubs: Map<string, LogHub>;
+    readonly id: string;
+    get name(): string | undefined;
+    /**
+     * Runs a command and returns its result; a command that fails is a result, too. If the connection is lost meanwhile it is made again, and the command
+     * still runs once. A list of words is quoted for the shell.
+     */
+    exec(command: string | readonly string[], o?: ExecOptions): Promise<ExecResult>;
+    /** Starts a command and returns at once. Iterate over it for its output as it comes. */
+    execStream(command: string | readonly string[], o?: StreamOptions): Command;
+    /** Starts a background process from the session's present state. */
+    startProcess(command: string | readonly string[], o?: ProcessOptions): Promise<Process>;
+    listProcesses(): Promise<Process[]>;
+    getProcess(id: string): Promise<Process | null>;
+    killProcess(id: string, signal?: string): Promise<void>;
+    /** Ends every process that runs; it answers how many. */
+    killAllProcesses(): Promise<number>;
+    openTerminal(o: TerminalOptions): Promise<Terminal>;
+    attachTerminal(id: string, o?: AttachOptions): Promise<Terminal>;
+    /** Sets and unsets exported variables of the shell. */
+    setEnvVars(env: Env): Promise<void>;
+    info(): Promise<SessionInfo>;
+    /** Everything that happens in the session, as long as somebody iterates. After a lost connection it goes on; what happened meanwhile is missing. */
+    watch(o?: {
+        signal?: AbortSignal;
+    }): AsyncIterable<SessionEvent>;
+    /** Replaces the shell by a fresh one; processes end. */
+    reset(): Promise<void>;
+    rename(name: string): Promise<void>;
+    /** Ends the session and returns when all its processes are gone. */
+    destroy(o?: {
+        force?: boolean;
+    }): Promise<void>;
+    [Symbol.asyncDispose](): Promise<void>;
+    private follow;
+}

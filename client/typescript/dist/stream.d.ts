@@ -1,0 +1,74 @@
+import type { Connection } from "./connection.js";
+import { type Chunk } from "./frame.js";
+import type { Link, Sink } from "./link.js";
+/** What a reader of a stream gets: a piece of output, a gap in it, or another event; the last one is the exit. */
+export type Item = {
+    kind: "chunk";
+    chunk: Chunk;
+} | {
+    kind: "gap";
+    from: number;
+    to: number;
+} | {
+    kind: "event";
+    name: string;
+    data: Record<string, unknown>;
+};
+/** What differs between the streams of commands, processes and terminals. */
+export interface Source {
+    /** The last event of the stream. */
+    exit: "exec.exit" | "process.exit" | "term.exit";
+    /** Opens the stream, or attaches at its offset, on this link; the sink gets it. Answers with its stream_id. */
+    open(stream: Stream, link: Link, sink: Sink): Promise<string>;
+    /** Asks for no more of it. */
+    detach(link: Link): void;
+}
+/**
+ * The output of one command, process or terminal, and its exit, over as many connections as necessary: every byte once and in order, or a gap.
+ *
+ * Output waits here for its reader. The server sends at most a window beyond what the reader has taken, so an idle reader costs no more memory.
+ */
+export declare class Stream {
+    private readonly connection;
+    private readonly source;
+    /** Everything before it has come. */
+    received: number;
+    /** Everything before it was taken by the reader. */
+    offset: number;
+    /** Fulfilled with the data of the exit when it comes, though output before it may wait; rejected when no exit will come. */
+    readonly exited: Promise<Record<string, unknown>>;
+    private items;
+    private held;
+    private acknowledged;
+    private ended;
+    private failure;
+    private attached;
+    private opening;
+    private unread;
+    private wake;
+    private readonly exit;
+    constructor(connection: Connection, source: Source, offset?: number);
+    /** Opens the stream and returns when the server has accepted it. A link that is lost meanwhile is no failure. */
+    open(): Promise<void>;
+    private attach;
+    /** The next item; undefined after the exit. It waits for one. */
+    next(signal?: AbortSignal): Promise<Item | undefined>;
+    /** Nobody will read for now: output beyond half of the window is dropped, and is a gap for a later reader. */
+    leaveUnread(): void;
+    /** Leaves the stream: no more output is wanted, and a reader that waits gets the reason. What it is of goes on. */
+    leave(reason?: unknown): void;
+    private take;
+    /** Tells the server what the reader has taken, a quarter of the window at a time. */
+    private acknowledge;
+    /** Attaches again after a loss, but not before the reader has taken most of what is here. */
+    private resume;
+    private sinkOf;
+    private chunk;
+    private gap;
+    private event;
+    private push;
+    /** Drops the oldest output until half of the window is free. */
+    private shed;
+    private fail;
+    private end;
+}

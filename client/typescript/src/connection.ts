@@ -1,0 +1,286 @@
+import { pause, until } from "./abort.ts";
+import { endpoint, tokenProtocol, whyRefused } from "./address.ts";
+import { AuthError, ClosedError, ConnectionLostError, TrlError } from "./errors.ts";
+import { Link, type Sink } from "./link.ts";
+import type * as wire from "./wire.gen.ts";
+
+export interface ConnectionOptions {
+  /** `http://HOST:PORT`, `https://…`, or the address of the WebSocket itself. */
+  url: string | URL;
+  /** A token or a JWT. */
+  token?: string | undefined;
+  /** Gets a ticket before each dial, for pages that must not have a token. */
+  ticket?: (() => Promise<string>) | undefined;
+  /** For how long (ms) a lost connection is dialled, 45 s by default. Afterwards each call that needs one makes one attempt. */
+  patience?: number | undefined;
+  /** The class to use where the runtime has none, such as that of `ws`. */
+  WebSocket?: typeof globalThis.WebSocket | undefined;
+  onState?: ((state: ConnectionState) => void) | undefined;
+}
+
+export interface ConnectionState {
+  /** `down`: it is being dialled again. `closed`: it was given up, and the next call tries once more; or it was closed for good. */
+  kind: "up" | "down" | "closed";
+  why?: string;
+  /** The number of the failed dial since it was lost. */
+  attempt?: number;
+}
+
+type Params<M extends keyof wire.Methods> = wire.Methods[M]["params"];
+type Result<M extends keyof wire.Methods> = wire.Methods[M]["result"];
+
+export interface CallOptions {
+  signal?: AbortSignal | undefined;
+  /** What to do if the connection is lost before the answer: `always` for requests that change nothing or may be done twice; `keyed` for those with a
+   *  request_key and a session_id, which the server does once in an epoch. By default the method decides. */
+  repeat?: "always" | "keyed" | "never";
+  sink?: Sink;
+  /** Told of each sending. */
+  sent?: (link: Link, id: number) => void;
+}
+
+const dialTimeout = 10_000;
+const firstPause = 50;
+const lastPause = 4_000;
+/** Before dialling a server that accepted a connection and dropped it at once. */
+const afterUselessPause = 250;
+const askAfter = 20_000;
+/** The server pings every 20 s, and answers our pings: longer than two of them it is gone. */
+const silence = 45_000;
+
+/** Methods that change nothing, or whose repetition does nothing more. */
+const repeatable = new Set<keyof wire.Methods>([
+  "session.info", "session.list", "session.watch", "session.unwatch", "session.touch", "session.destroy",
+  "exec.list", "exec.wait", "exec.attach", "exec.detach",
+  "process.list", "process.info", "process.logs", "process.wait", "process.detach",
+  "term.list", "term.attach", "term.detach", "term.snapshot", "term.resize", "term.close",
+  "share.list", "share.revoke", "recording.list", "recording.info",
+  "stream.ack", "system.ping", "system.stats", "system.capabilities",
+]);
+
+/** A connection to a gateway that is made again when it is lost. */
+export class Connection {
+  /** Of the server at the last dial: another one means that the sessions of before are gone. */
+  epoch = "";
+
+  private readonly socketUrl: URL;
+  private readonly patience: number;
+  private link: Link | undefined;
+  private dialling: Promise<Link> | undefined;
+  private until = 0; // when our patience ends, since the connection was last useful
+  private wait = 0; // before the next dial
+  private closed = false;
+  private failure: Error | undefined; // no other dial will help
+  private readonly closing = new AbortController();
+  private readonly listeners = new Map<string, Set<(data: never) => void>>();
+  private readonly returns = new Set<(link: Link) => void>();
+  private heart: ReturnType<typeof setInterval> | undefined;
+
+  constructor(private readonly o: ConnectionOptions) {
+    this.socketUrl = endpoint(o.url);
+    this.patience = o.patience ?? 45_000;
+  }
+
+  /** Dials for the first time. */
+  async open(signal?: AbortSignal): Promise<void> {
+    signal?.throwIfAborted();
+    this.dialling = this.dial(signal ? AbortSignal.any([signal, this.closing.signal]) : this.closing.signal).finally(() => (this.dialling = undefined));
+    await this.dialling;
+  }
+
+  /** A live link. It waits for one that is being dialled. */
+  async connected(signal?: AbortSignal): Promise<Link> {
+    for (;;) {
+      if (this.closed) throw new ClosedError();
+      if (this.link && !this.link.loss) return this.link;
+      if (this.failure) throw this.failure;
+      await until(signal, this.dialling ?? this.redial());
+    }
+  }
+
+  /** The live link, if there is one now. */
+  get current(): Link | undefined {
+    return this.link?.loss ? undefined : this.link;
+  }
+
+  /**
+   * Sends a request, and again if the connection is lost before the answer and that does no harm. A keyed request is not repeated in another epoch: the
+   * new server knows neither its key nor its session.
+   */
+  async call<M extends keyof wire.Methods>(method: M, params: Params<M> | (() => Params<M>), o: CallOptions = {}): Promise<Result<M>> {
+    const repeat = o.repeat ?? (repeatable.has(method) ? "always" : "never");
+    o.signal?.throwIfAborted();
+    let epoch = "";
+    for (;;) {
+      const link = await this.connected(o.signal);
+      if (epoch && epoch !== this.epoch && repeat === "keyed") {
+        throw new ConnectionLostError(`${method}: the server was started anew before it answered`, "unknown");
+      }
+      epoch = this.epoch;
+      const { id, answer } = link.call(method, typeof params === "function" ? (params as () => Params<M>)() : params, o.sink);
+      o.sent?.(link, id);
+      try {
+        return await until(o.signal, answer);
+      } catch (error) {
+        if (!(error instanceof ConnectionLostError) || repeat === "never") throw error;
+      }
+    }
+  }
+
+  /** Calls a listener for every event of this name. */
+  on<E extends keyof wire.Events>(event: E, listener: (data: wire.Events[E]) => void): () => void {
+    let set = this.listeners.get(event);
+    if (!set) this.listeners.set(event, (set = new Set()));
+    set.add(listener);
+    return () => set.delete(listener);
+  }
+
+  /** Calls a listener with every new link after the first. */
+  onReturn(listener: (link: Link) => void): () => void {
+    this.returns.add(listener);
+    return () => this.returns.delete(listener);
+  }
+
+  async close(): Promise<void> {
+    if (this.closed) return;
+    this.closed = true;
+    this.closing.abort(new ClosedError());
+    clearInterval(this.heart);
+    await this.link?.close();
+    this.become({ kind: "closed", why: "closed" });
+  }
+
+  private become(state: ConnectionState): void {
+    this.o.onState?.(state);
+  }
+
+  /** Makes one connection, and asks it for its epoch: something else than trl might listen at the address. */
+  private async dial(signal: AbortSignal): Promise<Link> {
+    const late = AbortSignal.timeout(dialTimeout);
+    const both = AbortSignal.any([signal, late]);
+    try {
+      const ticket = await until(both, Promise.resolve(this.o.ticket?.()));
+      const auth = ticket !== undefined ? [`trl.ticket.${ticket}`] : this.o.token !== undefined ? [tokenProtocol(this.o.token)] : [];
+      const socket = await this.openSocket(["trl.v1+bin", "trl.v1", ...auth], both);
+      const link = new Link(socket, (event, data) => this.tell(event, data), (dead) => this.lost(dead));
+      try {
+        this.epoch = (await until(both, link.call("system.ping", {}).answer)).epoch;
+      } catch (error) {
+        link.abandon("the gateway does not answer");
+        throw error;
+      }
+      this.link = link;
+      clearInterval(this.heart);
+      this.heart = setInterval(() => this.beat(link), 5_000);
+      this.become({ kind: "up" });
+      return link;
+    } catch (error) {
+      if (late.aborted && !signal.aborted) throw new ConnectionLostError("the gateway does not answer", "unsent");
+      throw error;
+    }
+  }
+
+  private openSocket(protocols: string[], signal: AbortSignal): Promise<WebSocket> {
+    const Socket = this.o.WebSocket ?? globalThis.WebSocket;
+    if (!Socket) throw new TypeError("this runtime has no WebSocket: pass one as connect({ WebSocket })");
+    return new Promise((resolve, reject) => {
+      const socket = new Socket(this.socketUrl, protocols);
+      socket.binaryType = "arraybuffer";
+      const quit = (error: unknown) => {
+        socket.onopen = socket.onclose = socket.onerror = null;
+        signal.removeEventListener("abort", abort);
+        reject(error);
+      };
+      const abort = () => {
+        quit(signal.reason);
+        socket.close();
+      };
+      signal.addEventListener("abort", abort, { once: true });
+      socket.onopen = () => {
+        signal.removeEventListener("abort", abort);
+        resolve(socket);
+      };
+      socket.onclose = socket.onerror = () => {
+        quit(undefined);
+      };
+    }).catch(async (error: unknown) => {
+      if (error) throw error;
+      const why = await whyRefused(this.socketUrl, this.o.token, signal);
+      throw why ?? new ConnectionLostError("the gateway cannot be reached", "unsent");
+    }) as Promise<WebSocket>;
+  }
+
+  /** Starts to dial for a lost connection, or joins in. */
+  private redial(): Promise<Link> {
+    return (this.dialling ??= this.dialAgain().finally(() => (this.dialling = undefined)));
+  }
+
+  /** Dials until our patience ends, at least once. */
+  private async dialAgain(): Promise<Link> {
+    const { signal } = this.closing;
+    await pause(Math.min(this.wait, this.until - Date.now()), signal);
+    for (let attempt = 1, gap = Math.max(this.wait, firstPause); ; attempt++, gap = Math.min(2 * gap, lastPause)) {
+      try {
+        const link = await this.dial(signal);
+        for (const listener of [...this.returns]) listener(link);
+        return link;
+      } catch (error) {
+        if (this.closed) throw new ClosedError();
+        const why = error instanceof Error ? error.message : String(error);
+        if (this.isFinal(error) || Date.now() >= this.until) {
+          if (this.isFinal(error)) this.failure = error as Error;
+          this.become({ kind: "closed", why, attempt });
+          throw error instanceof ConnectionLostError ? new ConnectionLostError(error.message, "unsent") : error;
+        }
+        this.become({ kind: "down", why, attempt });
+        await pause(Math.min(gap / 2 + (Math.random() * gap) / 2, this.until - Date.now()), signal);
+      }
+    }
+  }
+
+  /** Whether this end of a dial would come again. */
+  private isFinal(error: unknown): boolean {
+    if (error instanceof AuthError) return !this.o.ticket;
+    return error instanceof TrlError && !error.retryable;
+  }
+
+  private lost(link: Link): void {
+    if (this.link !== link || this.closed) return;
+    clearInterval(this.heart);
+    const loss = link.loss!;
+    if (loss.final && !(loss.code === 4401 && this.o.ticket)) {
+      this.failure = loss.code === 4401 ? new AuthError(loss.why, "AUTH_FAILED") : new ConnectionLostError(loss.why, "unknown");
+      this.become({ kind: "closed", why: loss.why });
+      return;
+    }
+    if (!this.noteLoss(link)) {
+      this.become({ kind: "closed", why: loss.why });
+      return;
+    }
+    this.become({ kind: "down", why: loss.why, attempt: 0 });
+    this.redial().catch(() => {}); // whoever needs the connection hears of it
+  }
+
+  /** Starts the time of our patience, or continues that of an earlier loss if the link brought nothing. False if no time is left. */
+  private noteLoss(link: Link): boolean {
+    const lived = performance.now() - link.since;
+    const now = Date.now();
+    if (this.until && !link.useful && lived < 1_000) {
+      this.wait = Math.min(Math.max(2 * this.wait, afterUselessPause), lastPause);
+      return now < this.until;
+    }
+    this.wait = lived < 1_000 ? afterUselessPause : 0;
+    this.until = now + this.patience;
+    return true;
+  }
+
+  private beat(link: Link): void {
+    const quiet = performance.now() - link.heardAt;
+    if (quiet > silence) link.abandon("the gateway has been silent for too long");
+    else if (quiet > askAfter) link.send("system.ping", {});
+  }
+
+  private tell(event: string, data: Record<string, unknown>): void {
+    for (const listener of [...(this.listeners.get(event) ?? [])]) listener(data as never);
+  }
+}

@@ -1,0 +1,217 @@
+import { ClosedError, ConnectionLostError, refusal } from "./errors.ts";
+import { readChunk, readFrame, type Chunk } from "./frame.ts";
+import type * as wire from "./wire.gen.ts";
+
+/** What a stream's frames and events go to, in their order. */
+export interface Sink {
+  /** The answer that opened or attached the stream; nothing of the stream came before. */
+  opened(answer: Record<string, unknown>): void;
+  chunk(chunk: Chunk): void;
+  gap(from: number, to: number): void;
+  /** Any other event of the stream; the last one is its exit. */
+  event(name: string, data: Record<string, unknown>): void;
+  /** The link died before the exit. */
+  lost(): void;
+  /** Another request has taken over the stream on this link: nothing more comes. */
+  displaced(): void;
+}
+
+interface Call {
+  method: string;
+  sink: Sink | undefined;
+  resolve(data: unknown): void;
+  reject(error: Error): void;
+}
+
+interface Message {
+  id?: number;
+  ok?: boolean;
+  data?: Record<string, unknown>;
+  error?: wire.Error;
+  event?: string;
+}
+
+/** How a link ended, and whether another one may be dialled. */
+export interface Loss {
+  code: number;
+  why: string;
+  final: boolean;
+}
+
+const exits = new Set(["exec.exit", "process.exit", "term.exit"]);
+
+/**
+ * One WebSocket: its requests in flight and its streams. It is open from the beginning and dies once; Connection makes the next one.
+ */
+export class Link {
+  /** Why it died; undefined while it lives. */
+  loss: Loss | undefined;
+  /** Output has come, or an answer other than that of the first ping: the server did something for us. */
+  useful = false;
+  readonly since = performance.now();
+  heardAt = performance.now();
+
+  private nextId = 1;
+  private readonly calls = new Map<number, Call>();
+  private readonly streams = new Map<string, Sink>();
+  private readonly numbers = new Map<number, string>(); // stream_no → stream_id
+  private readonly terminals = new Map<string, string>(); // term_id → stream_id
+
+  constructor(
+    private readonly socket: WebSocket,
+    private readonly tell: (event: string, data: Record<string, unknown>) => void,
+    private readonly died: (link: Link) => void,
+  ) {
+    socket.onmessage = (message) => this.receive(message.data as string | ArrayBuffer);
+    socket.onclose = (close) => this.die(lossOf(close));
+    socket.onerror = () => this.die({ code: 1006, why: "the connection was cut off", final: false }); // some runtimes send no close after it
+  }
+
+  /**
+   * Sends a request. The sink gets the stream that the answer names; it is in place before the stream's first frame. The id is for exec.cancel.
+   */
+  call<M extends keyof wire.Methods>(method: M, params: wire.Methods[M]["params"], sink?: Sink): { id: number; answer: Promise<wire.Methods[M]["result"]> } {
+    const id = this.nextId++;
+    const answer = new Promise<wire.Methods[M]["result"]>((resolve, reject) => {
+      if (this.loss) {
+        reject(this.lostError());
+        return;
+      }
+      this.calls.set(id, { method, sink, resolve: resolve as (data: unknown) => void, reject });
+      this.socket.send(JSON.stringify({ id, method, params }));
+    });
+    return { id, answer };
+  }
+
+  /** Sends a request whose answer does not matter. */
+  send<M extends keyof wire.Methods>(method: M, params: wire.Methods[M]["params"]): void {
+    this.call(method, params).answer.catch(() => {});
+  }
+
+  /** Takes a sink off its stream: later frames of it are dropped. */
+  drop(streamId: string, sink: Sink): void {
+    if (this.streams.get(streamId) === sink) this.streams.delete(streamId);
+  }
+
+  /** Has a sink get a stream that is not opened by a request, such as one of a watched session. */
+  follow(streamId: string, sink: Sink): void {
+    this.streams.set(streamId, sink);
+  }
+
+  /** Ends the link. The promise resolves when the other side has said goodbye, or after a second. */
+  close(): Promise<void> {
+    const gone = new Promise<void>((resolve) => {
+      const late = setTimeout(resolve, 1000);
+      this.socket.onclose = this.socket.onerror = () => {
+        clearTimeout(late);
+        resolve();
+      };
+    });
+    this.socket.close(1000);
+    this.die({ code: 1000, why: "closed", final: true });
+    return gone;
+  }
+
+  /** Gives up a socket that did not close by itself. */
+  abandon(why: string): void {
+    this.socket.onclose = this.socket.onerror = null;
+    this.socket.close();
+    this.die({ code: 1006, why, final: false });
+  }
+
+  private receive(data: string | ArrayBuffer): void {
+    this.heardAt = performance.now();
+    if (this.loss) return;
+    if (typeof data !== "string") {
+      const frame = readFrame(data);
+      const id = frame && this.numbers.get(frame.no);
+      if (frame && id !== undefined) this.deliver(id, frame.chunk);
+      return;
+    }
+    const message = JSON.parse(data) as Message;
+    const { stream_no: no, stream_id: stream } = message.data ?? {};
+    if (typeof no === "number") this.numbers.set(no, stream as string);
+    if (message.event !== undefined) this.notify(message.event, message.data ?? {});
+    else if (typeof message.id === "number") this.settle(message.id, message);
+    else if (message.error) this.die({ code: 1006, why: message.error.message, final: false }); // it concerns the connection
+  }
+
+  private settle(id: number, message: Message): void {
+    const call = this.calls.get(id);
+    this.calls.delete(id);
+    if (!call) return;
+    if (!message.ok) {
+      call.reject(refusal(message.error ?? { code: "INTERNAL_ERROR", message: "a failure without an error" }, call.method));
+      return;
+    }
+    const stream = message.data?.stream_id;
+    if (call.sink && typeof stream === "string") {
+      const before = this.streams.get(stream);
+      this.streams.set(stream, call.sink);
+      if (before && before !== call.sink) before.displaced(); // the server sends a stream once per connection
+      if (typeof message.data?.term_id === "string") this.terminals.set(message.data.term_id, stream);
+      call.sink.opened(message.data!);
+    } else if (this.nextId > 2) {
+      this.useful = true; // not the first ping
+    }
+    call.resolve(message.data ?? {});
+  }
+
+  private notify(event: string, data: Record<string, unknown>): void {
+    switch (event) {
+      case "exec.output":
+      case "process.output":
+      case "term.output":
+        this.deliver(data.stream_id as string, readChunk(data as unknown as wire.Output));
+        return;
+      case "stream.gap":
+        this.streams.get(data.stream_id as string)?.gap(data.from as number, data.to as number);
+        return;
+      case "stream.started":
+        return; // its number is known by now
+    }
+    const stream = (data.stream_id ?? this.terminals.get(data.term_id as string)) as string | undefined;
+    const sink = stream === undefined ? undefined : this.streams.get(stream);
+    if (sink && stream !== undefined && exits.has(event)) this.streams.delete(stream);
+    sink?.event(event, data);
+    this.tell(event, data);
+  }
+
+  private deliver(stream: string, chunk: Chunk): void {
+    const sink = this.streams.get(stream);
+    if (!sink) return;
+    this.useful = true;
+    sink.chunk(chunk);
+  }
+
+  private die(loss: Loss): void {
+    if (this.loss) return;
+    this.loss = loss;
+    const calls = [...this.calls.values()];
+    const sinks = [...this.streams.values()];
+    this.calls.clear();
+    this.streams.clear();
+    this.died(this);
+    for (const call of calls) call.reject(this.lostError());
+    for (const sink of sinks) sink.lost();
+  }
+
+  private lostError(): Error {
+    return this.loss?.code === 1000 ? new ClosedError() : new ConnectionLostError(`the connection was lost: ${this.loss?.why}`, "unknown");
+  }
+}
+
+/** Close codes after which dialling again is useless (PROTOCOL.md, Closing). After 4401 another ticket may help. */
+const finalCodes = new Set([1000, 1002, 1007, 1008, 1009, 4401, 4403]);
+
+function lossOf(close: CloseEvent): Loss {
+  const words: Record<number, string> = {
+    1001: "the gateway is going away",
+    1006: "the connection was cut off",
+    1012: "the gateway is being restarted",
+    1013: "the gateway is overloaded",
+    4401: "the credential has expired or was revoked",
+    4403: "the gateway no longer allows this connection",
+  };
+  return { code: close.code, why: close.reason || words[close.code] || `closed with ${close.code}`, final: finalCodes.has(close.code) };
+}

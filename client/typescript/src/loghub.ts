@@ -1,0 +1,177 @@
+import { until } from "./abort.ts";
+import type { Connection } from "./connection.ts";
+import { beyond, endOf, readChunk } from "./frame.ts";
+import { Stream, type Item } from "./stream.ts";
+import { windowBytes } from "./window.ts";
+
+/** The most of one answer of process.logs. */
+const pageBytes = 256 << 10;
+
+/**
+ * The output of one process for all of its readers in this client: the server sends a stream once per connection. A reader that is far behind holds
+ * nobody up; it asks for what it missed.
+ */
+export class LogHub {
+  private readonly readers = new Set<LogReader>();
+  private stream: Stream | undefined;
+  /** Everything before it has been given to the readers. */
+  following = 0;
+  /** How the stream ended. */
+  over: { exit: Record<string, unknown> } | { error: unknown } | undefined;
+
+  constructor(
+    readonly connection: Connection,
+    readonly processId: string,
+    private readonly unused: () => void,
+  ) {}
+
+  /** A reader from an offset on. */
+  read(since: number): LogReader {
+    const reader = new LogReader(this, since);
+    this.readers.add(reader);
+    if (!this.stream) {
+      this.following = since;
+      void this.follow((this.stream = this.open(since)));
+    }
+    return reader;
+  }
+
+  leave(reader: LogReader): void {
+    if (!this.readers.delete(reader) || this.readers.size > 0) return;
+    this.stream?.leave();
+    this.unused();
+  }
+
+  private open(since: number): Stream {
+    const logs = { process_id: this.processId, follow: true, max_bytes: pageBytes, on_slow: "block", window_bytes: windowBytes } as const;
+    return new Stream(
+      this.connection,
+      {
+        exit: "process.exit",
+        open: async (stream, link, sink) => (await link.call("process.logs", { ...logs, offset: stream.received }, sink).answer).stream_id!,
+        detach: (link) => link.send("process.detach", { process_id: this.processId }),
+      },
+      since,
+    );
+  }
+
+  private async follow(stream: Stream): Promise<void> {
+    try {
+      await stream.open();
+      for (let item = await stream.next(); item; item = await stream.next()) {
+        this.following = stream.offset;
+        if (item.kind === "event") this.over = { exit: item.data };
+        for (const reader of this.readers) reader.offer(item);
+        await Promise.any([...this.readers].map((reader) => reader.room())).catch(() => {}); // one of them must keep up, the others need not
+      }
+    } catch (error) {
+      this.over = { error };
+    }
+    for (const reader of this.readers) reader.wakeUp();
+  }
+}
+
+/** One reader of a process's output. */
+export class LogReader {
+  private items: Item[] = [];
+  private held = 0;
+  /** It has not been given everything, and asks for what is between `next` and what the hub gives now. */
+  private behind: boolean;
+  private wake: (() => void) | undefined;
+  private taken: (() => void)[] = [];
+  private left = false;
+  private ended = false;
+
+  constructor(
+    private readonly hub: LogHub,
+    /** Everything before it was read. */
+    private offset: number,
+  ) {
+    this.behind = true;
+  }
+
+  /** The next item, undefined after the exit. */
+  async next(signal?: AbortSignal): Promise<Item | undefined> {
+    for (;;) {
+      if (this.left || this.ended) return undefined;
+      const item = this.items.shift();
+      if (item?.kind === "chunk") {
+        this.held -= item.chunk.bytes.length;
+        const rest = beyond(item.chunk, this.offset);
+        this.makeRoom();
+        if (!rest) continue;
+        this.offset = endOf(rest);
+        return { kind: "chunk", chunk: rest };
+      }
+      if (item?.kind === "gap") {
+        if (item.to <= this.offset) continue;
+        const from = Math.max(item.from, this.offset);
+        this.offset = item.to;
+        return { kind: "gap", from, to: item.to };
+      }
+      if (item) return item;
+      if (this.behind && this.offset < this.hub.following) {
+        await until(signal, this.page());
+      } else if (this.behind) {
+        this.behind = false;
+        this.makeRoom();
+      } else if (this.hub.over) {
+        if ("error" in this.hub.over) throw this.hub.over.error;
+        this.ended = true;
+        return { kind: "event", name: "process.exit", data: this.hub.over.exit };
+      } else {
+        await until(signal, new Promise<void>((resolve) => (this.wake = resolve)));
+      }
+    }
+  }
+
+  /** Takes what the hub has, unless too much waits already. */
+  offer(item: Item): void {
+    if (item.kind === "chunk" && !this.behind) {
+      this.items.push(item);
+      this.held += item.chunk.bytes.length;
+    } else if (item.kind === "gap" && !this.behind) {
+      this.items.push(item);
+    }
+    if (this.held > windowBytes) {
+      this.items = [];
+      this.held = 0;
+      this.behind = true;
+    }
+    this.wakeUp();
+  }
+
+  wakeUp(): void {
+    this.wake?.();
+  }
+
+  /** Fulfilled when this reader has read what it was given, or nearly. */
+  room(): Promise<void> {
+    if (this.held <= windowBytes / 4 && !this.behind) return Promise.resolve();
+    return new Promise((resolve) => this.taken.push(resolve));
+  }
+
+  private makeRoom(): void {
+    if (this.held > windowBytes / 4 || this.behind) return;
+    for (const resolve of this.taken.splice(0)) resolve();
+  }
+
+  leave(): void {
+    this.left = true;
+    this.behind = false;
+    this.held = 0;
+    this.makeRoom();
+    this.wakeUp();
+    this.hub.leave(this);
+  }
+
+  private async page(): Promise<void> {
+    const logs = await this.hub.connection.call("process.logs", { process_id: this.hub.processId, offset: this.offset, max_bytes: pageBytes });
+    if (logs.gap) this.items.push({ kind: "gap", from: logs.gap.from, to: logs.gap.to });
+    for (const chunk of logs.chunks) {
+      const read = readChunk(chunk);
+      this.items.push({ kind: "chunk", chunk: read });
+      this.held += read.bytes.length;
+    }
+  }
+}

@@ -1,0 +1,8 @@
+/** A command line for a POSIX shell: a text as it is, or a list of words, each quoted. */
+export function commandLine(command: string | readonly string[]): string {
+  return typeof command === "string" ? command : command.map(quote).join(" ");
+}
+
+export function quote(word: string): string {
+  return /^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", `'\\''`)}'`;
+}

@@ -1,0 +1,192 @@
+import { pause } from "./abort.ts";
+import { checked, Command, largestStdin, type StreamOptions } from "./command.ts";
+import type { Connection } from "./connection.ts";
+import { execParams, outputOf, resultOf, wireEnv, type Env, type ExecOptions, type ExecResult } from "./exec.ts";
+import { toBytes } from "./frame.ts";
+import type { Link } from "./link.ts";
+import type { LogHub } from "./loghub.ts";
+import { Process, type ProcessOptions } from "./process.ts";
+import { commandLine, quote } from "./quote.ts";
+import { Terminal, type AttachOptions, type TerminalOptions } from "./terminal.ts";
+import { NotFoundError } from "./errors.ts";
+import { watch, type SessionEvent } from "./watch.ts";
+import type * as wire from "./wire.gen.ts";
+
+export type SessionInfo = wire.SessionInfo;
+
+/** A persistent shell: directory, variables and functions stay from one command to the next. */
+export class Session implements AsyncDisposable {
+  #name: string | undefined;
+
+  /** @internal */
+  constructor(
+    protected readonly connection: Connection,
+    protected readonly hubs: Map<string, LogHub>,
+    readonly id: string,
+    name?: string,
+  ) {
+    this.#name = name;
+  }
+
+  get name(): string | undefined {
+    return this.#name;
+  }
+
+  /**
+   * Runs a command and returns its result; a command that fails is a result, too. If the connection is lost meanwhile it is made again, and the command
+   * still runs once. A list of words is quoted for the shell.
+   */
+  async exec(command: string | readonly string[], o: ExecOptions = {}): Promise<ExecResult> {
+    o.signal?.throwIfAborted();
+    if (o.onOutput || (o.stdin !== undefined && o.stdin.length > largestStdin / 4 && toBytes(o.stdin).length > largestStdin)) return this.follow(command, o);
+    const params: wire.ExecRun = {
+      ...execParams(this.id, command, o),
+      max_output_bytes: o.maxOutputBytes,
+      clean: o.clean,
+    };
+    const canceller = new Canceller(o.signal);
+    try {
+      const answer = this.connection.call("exec.run", params, { repeat: "keyed", signal: canceller.unsent.signal, sent: canceller.sent });
+      const r = await Promise.race([answer, canceller.late]);
+      if (o.signal?.aborted) throw o.signal.reason;
+      return checked(resultOf(commandLine(command), r, outputOf(r)), o.check);
+    } finally {
+      canceller.done();
+    }
+  }
+
+  /** Starts a command and returns at once. Iterate over it for its output as it comes. */
+  execStream(command: string | readonly string[], o: StreamOptions = {}): Command {
+    return new Command(this.connection, this.id, command, o);
+  }
+
+  /** Starts a background process from the session's present state. */
+  startProcess(command: string | readonly string[], o: ProcessOptions = {}): Promise<Process> {
+    return Process.start(this.connection, this.hubs, this.id, commandLine(command), o);
+  }
+
+  async listProcesses(): Promise<Process[]> {
+    const { processes } = await this.connection.call("process.list", { session_id: this.id });
+    return processes.map((info) => new Process(this.connection, this.hubs, info));
+  }
+
+  async getProcess(id: string): Promise<Process | null> {
+    try {
+      return new Process(this.connection, this.hubs, await this.connection.call("process.info", { process_id: id }));
+    } catch (error) {
+      if (error instanceof NotFoundError) return null;
+      throw error;
+    }
+  }
+
+  async killProcess(id: string, signal?: string): Promise<void> {
+    await this.connection.call("process.kill", { process_id: id, ...(signal !== undefined && { signal }) });
+  }
+
+  /** Ends every process that runs; it answers how many. */
+  async killAllProcesses(): Promise<number> {
+    const running = (await this.listProcesses()).filter((p) => p.status === "running");
+    await Promise.all(running.map((p) => p.kill()));
+    return running.length;
+  }
+
+  openTerminal(o: TerminalOptions): Promise<Terminal> {
+    return Terminal.open(this.connection, this.id, o);
+  }
+
+  attachTerminal(id: string, o: AttachOptions = {}): Promise<Terminal> {
+    return Terminal.attach(this.connection, id, o);
+  }
+
+  /** Sets and unsets exported variables of the shell. */
+  async setEnvVars(env: Env): Promise<void> {
+    const lines = Object.entries(wireEnv(env)!).map(([name, value]) => {
+      if (!/^[A-Za-z_]\w*$/.test(name)) throw new TypeError(`${name} is no name of a variable`);
+      return value === null ? `unset ${name}` : `export ${name}=${quote(value)}`;
+    });
+    if (lines.length > 0) await this.exec(lines.join("\n"), { check: true });
+  }
+
+  info(): Promise<SessionInfo> {
+    return this.connection.call("session.info", { session_id: this.id });
+  }
+
+  /** Everything that happens in the session, as long as somebody iterates. After a lost connection it goes on; what happened meanwhile is missing. */
+  watch(o: { signal?: AbortSignal } = {}): AsyncIterable<SessionEvent> {
+    return watch(this.connection, this.id, o.signal);
+  }
+
+  /** Replaces the shell by a fresh one; processes end. */
+  async reset(): Promise<void> {
+    await this.connection.call("session.reset", { session_id: this.id });
+  }
+
+  async rename(name: string): Promise<void> {
+    await this.connection.call("session.rename", { session_id: this.id, name });
+    this.#name = name;
+  }
+
+  /** Ends the session and returns when all its processes are gone. */
+  async destroy(o: { force?: boolean } = {}): Promise<void> {
+    await this.connection.call("session.destroy", { session_id: this.id, ...(o.force && { force: true }) });
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.destroy();
+  }
+
+  private async follow(command: string | readonly string[], o: ExecOptions): Promise<ExecResult> {
+    const { onOutput, ...rest } = o;
+    const running = this.execStream(command, rest);
+    if (!onOutput) return running.result();
+    for await (const event of running) {
+      if (event.type === "stdout" || event.type === "stderr") onOutput(event.type, event.data);
+    }
+    return running.result();
+  }
+}
+
+/** How long an aborted command may take to end: the server's grace between TERM and KILL, and a second. */
+const endingTime = 6_000;
+
+/** Ends an exec.run when a signal aborts, over as many connections as its request needs. */
+class Canceller {
+  /** Aborted if the request was not sent: nothing has to be ended. */
+  readonly unsent = new AbortController();
+  /** Rejected with the signal's reason if the command takes too long to end. */
+  readonly late: Promise<never>;
+  private request: { link: Link; id: number } | undefined;
+  private readonly over = new AbortController();
+  private reject!: (reason: unknown) => void;
+
+  constructor(private readonly signal: AbortSignal | undefined) {
+    this.late = new Promise((_, reject) => (this.reject = reject));
+    this.late.catch(() => {});
+    signal?.addEventListener("abort", this.abort);
+  }
+
+  readonly sent = (link: Link, id: number): void => {
+    this.request = { link, id };
+    if (this.signal?.aborted) this.cancel();
+  };
+
+  done(): void {
+    this.signal?.removeEventListener("abort", this.abort);
+    this.over.abort();
+  }
+
+  private readonly abort = (): void => {
+    const { reason } = this.signal!;
+    if (!this.request) {
+      this.unsent.abort(reason);
+      return;
+    }
+    this.cancel();
+    void pause(endingTime, this.over.signal).then(() => this.reject(reason));
+  };
+
+  private cancel(): void {
+    const { link, id } = this.request!;
+    if (!link.loss) link.send("exec.cancel", { request_id: id });
+  }
+}

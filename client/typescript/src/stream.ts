@@ -1,0 +1,234 @@
+import { until } from "./abort.ts";
+import type { Connection } from "./connection.ts";
+import { ClosedError, ConnectionLostError } from "./errors.ts";
+import { beyond, endOf, readChunk, type Chunk } from "./frame.ts";
+import type { Link, Sink } from "./link.ts";
+import { windowBytes } from "./window.ts";
+import type * as wire from "./wire.gen.ts";
+
+/** What a reader of a stream gets: a piece of output, a gap in it, or another event; the last one is the exit. */
+export type Item =
+  | { kind: "chunk"; chunk: Chunk }
+  | { kind: "gap"; from: number; to: number }
+  | { kind: "event"; name: string; data: Record<string, unknown> };
+
+/** What differs between the streams of commands, processes and terminals. */
+export interface Source {
+  /** The last event of the stream. */
+  exit: "exec.exit" | "process.exit" | "term.exit";
+  /** Opens the stream, or attaches at its offset, on this link; the sink gets it. Answers with its stream_id. */
+  open(stream: Stream, link: Link, sink: Sink): Promise<string>;
+  /** Asks for no more of it. */
+  detach(link: Link): void;
+}
+
+/**
+ * The output of one command, process or terminal, and its exit, over as many connections as necessary: every byte once and in order, or a gap.
+ *
+ * Output waits here for its reader. The server sends at most a window beyond what the reader has taken, so an idle reader costs no more memory.
+ */
+export class Stream {
+  /** Everything before it has come. */
+  received = 0;
+  /** Everything before it was taken by the reader. */
+  offset = 0;
+  /** Fulfilled with the data of the exit when it comes, though output before it may wait; rejected when no exit will come. */
+  readonly exited: Promise<Record<string, unknown>>;
+
+  private items: Item[] = [];
+  private held = 0; // bytes in items
+  private acknowledged = 0;
+  private ended = false; // the exit has come, or failure is set
+  private failure: unknown;
+  private attached: { link: Link; sink: Sink; streamId: string } | undefined; // what brings the stream now
+  private opening = false;
+  private unread = false; // nobody reads: old output gives way
+  private wake: (() => void) | undefined;
+  private readonly exit = Promise.withResolvers<Record<string, unknown>>();
+
+  constructor(
+    private readonly connection: Connection,
+    private readonly source: Source,
+    offset = 0,
+  ) {
+    this.received = this.offset = offset;
+    this.exited = this.exit.promise;
+    this.exited.catch(() => {}); // not everybody asks for it
+  }
+
+  /** Opens the stream and returns when the server has accepted it. A link that is lost meanwhile is no failure. */
+  async open(): Promise<void> {
+    this.opening = true;
+    try {
+      await this.attach();
+    } catch (error) {
+      this.fail(error);
+      throw error;
+    } finally {
+      this.opening = false;
+    }
+    this.resume(); // if the link was lost at once
+  }
+
+  private async attach(): Promise<void> {
+    for (let epoch = ""; ; ) {
+      const link = await this.connection.connected();
+      if (this.ended) throw this.failure ?? new ClosedError("the stream was left");
+      if (epoch && epoch !== this.connection.epoch) throw new ConnectionLostError("the server was started anew before it answered", "unknown");
+      epoch = this.connection.epoch;
+      const sink = this.sinkOf(link);
+      try {
+        const from = this.received;
+        const streamId = await this.source.open(this, link, sink);
+        if (this.failure) {
+          link.drop(streamId, sink); // it was left while the answer was on its way
+          this.source.detach(link);
+        } else if (!this.ended && !link.loss) {
+          this.attached = { link, sink, streamId };
+          this.acknowledged = from;
+          this.acknowledge();
+        }
+        return;
+      } catch (error) {
+        if (!(error instanceof ConnectionLostError)) throw error;
+      }
+    }
+  }
+
+  /** The next item; undefined after the exit. It waits for one. */
+  async next(signal?: AbortSignal): Promise<Item | undefined> {
+    this.unread = false;
+    for (;;) {
+      const item = this.items.shift();
+      if (item) {
+        this.take(item);
+        return item;
+      }
+      if (this.failure) throw this.failure;
+      if (this.ended) return undefined;
+      await until(signal, new Promise<void>((resolve) => (this.wake = resolve)));
+    }
+  }
+
+  /** Nobody will read for now: output beyond half of the window is dropped, and is a gap for a later reader. */
+  leaveUnread(): void {
+    this.unread = true;
+    this.shed();
+  }
+
+  /** Leaves the stream: no more output is wanted, and a reader that waits gets the reason. What it is of goes on. */
+  leave(reason: unknown = new ClosedError("the stream was left")): void {
+    if (this.ended) return;
+    if (this.attached) this.source.detach(this.attached.link);
+    this.fail(reason);
+  }
+
+  private take(item: Item): void {
+    if (item.kind === "chunk") {
+      this.offset = Math.max(this.offset, endOf(item.chunk));
+      this.held -= item.chunk.bytes.length;
+    } else if (item.kind === "gap") {
+      this.offset = Math.max(this.offset, item.to);
+    }
+    this.acknowledge();
+    this.resume();
+  }
+
+  /** Tells the server what the reader has taken, a quarter of the window at a time. */
+  private acknowledge(): void {
+    if (!this.attached || this.offset - this.acknowledged < windowBytes / 4) return;
+    this.acknowledged = this.offset;
+    this.attached.link.send("stream.ack", { stream_id: this.attached.streamId, offset: this.offset });
+  }
+
+  /** Attaches again after a loss, but not before the reader has taken most of what is here. */
+  private resume(): void {
+    if (this.ended || this.opening || this.attached || this.held > windowBytes / 4) return;
+    this.open().catch(() => {}); // the reader gets the failure
+  }
+
+  private sinkOf(link: Link): Sink {
+    return {
+      opened: ({ gap, chunks }) => {
+        if (gap) this.gap((gap as wire.GapRange).from, (gap as wire.GapRange).to); // process.logs answers with what is there
+        for (const chunk of (chunks as wire.Chunk[] | undefined) ?? []) this.chunk(readChunk(chunk));
+      },
+      chunk: (chunk) => this.chunk(chunk),
+      gap: (from, to) => this.gap(from, to),
+      event: (name, data) => this.event(name, data),
+      lost: () => {
+        if (this.attached?.link !== link) return;
+        this.attached = undefined;
+        this.resume();
+      },
+      displaced: () => {
+        if (this.attached?.link === link) this.fail(new ClosedError("another reader of this client has taken over the stream"));
+      },
+    };
+  }
+
+  private chunk(chunk: Chunk): void {
+    const rest = beyond(chunk, this.received);
+    if (!rest) return; // it came over the last link
+    this.received = endOf(rest);
+    this.held += rest.bytes.length;
+    this.push({ kind: "chunk", chunk: rest });
+    if (this.unread) this.shed();
+  }
+
+  private gap(from: number, to: number): void {
+    if (to <= this.received) return;
+    this.push({ kind: "gap", from: Math.max(from, this.received), to });
+    this.received = to;
+    if (this.unread) this.shed();
+  }
+
+  private event(name: string, data: Record<string, unknown>): void {
+    this.push({ kind: "event", name, data });
+    if (name !== this.source.exit) return;
+    this.end();
+    this.exit.resolve(data);
+  }
+
+  private push(item: Item): void {
+    if (this.ended) return;
+    this.items.push(item);
+    this.wake?.();
+  }
+
+  /** Drops the oldest output until half of the window is free. */
+  private shed(): void {
+    if (this.held <= windowBytes / 2) return;
+    const kept: Item[] = [];
+    let from: number | undefined;
+    let to = this.offset;
+    while (this.items.length > 0 && this.held > windowBytes / 2) {
+      const item = this.items.shift()!;
+      if (item.kind === "event") {
+        kept.push(item);
+        continue;
+      }
+      from ??= item.kind === "gap" ? item.from : item.chunk.offset;
+      to = item.kind === "gap" ? item.to : endOf(item.chunk);
+      if (item.kind === "chunk") this.held -= item.chunk.bytes.length;
+    }
+    this.items.unshift(...kept, { kind: "gap", from: from ?? to, to });
+    this.offset = to; // as if it had been read
+    this.acknowledge();
+    this.resume();
+  }
+
+  private fail(error: unknown): void {
+    if (this.ended) return;
+    this.failure = error;
+    this.attached?.link.drop(this.attached.streamId, this.attached.sink);
+    this.end();
+    this.exit.reject(error);
+    this.wake?.();
+  }
+
+  private end(): void {
+    this.ended = true;
+    this.attached = undefined;
+  }
+}
