@@ -80,7 +80,7 @@ func BenchmarkCreate(b *testing.B) {
 					b.Fatal(err)
 				}
 				if warm > 0 {
-					testkit.Eventually(b, "warm ones", func() bool { return r.warm.count() == warm })
+					testkit.Eventually(b, "warm ones", func() bool { return len(r.warm.Ready()) == warm })
 				}
 				b.StartTimer()
 			}

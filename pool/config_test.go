@@ -33,14 +33,13 @@ func TestConfigureIsForWhatComes(t *testing.T) {
 	}
 	want(t, two, "echo ${BASH-none}; pwd", "none\n/usr\n")
 	testkit.Eventually(t, "warm shells are of the new kind, and as many", func() bool {
-		r.warm.mu.Lock()
-		defer r.warm.mu.Unlock()
-		for _, ws := range r.warm.shells {
-			if !strings.HasSuffix(ws.path, "/bash") {
+		ready := r.warm.Ready()
+		for _, ws := range ready {
+			if !strings.HasSuffix(ws.Path, "/bash") {
 				return false
 			}
 		}
-		return len(r.warm.shells) == 3
+		return len(ready) == 3
 	})
 
 	c.MaxSessions, c.WarmShells = 1, 0
@@ -49,7 +48,7 @@ func TestConfigureIsForWhatComes(t *testing.T) {
 	if e := testkit.WantCode(t, err, protocol.MaxSessionsReached); e.Details["limit"] != 1 {
 		t.Errorf("%v", e.Details)
 	}
-	testkit.Eventually(t, "no warm shells", func() bool { return r.warm.count() == 0 })
+	testkit.Eventually(t, "no warm shells", func() bool { return len(r.warm.Ready()) == 0 })
 	for _, s := range []*Session{one, two, three} {
 		if !s.IsOpen() {
 			t.Error("a session ended")
@@ -62,7 +61,7 @@ func TestConfigureIsForWhatComes(t *testing.T) {
 	}
 	c.WarmShells = 1
 	r.Configure(c)
-	testkit.Eventually(t, "one warm shell", func() bool { return r.warm.count() == 1 })
+	testkit.Eventually(t, "one warm shell", func() bool { return len(r.warm.Ready()) == 1 })
 }
 
 // TestConfigureAmongRequests is for the race detector: everybody reads rules that somebody else replaces.

@@ -171,7 +171,7 @@ func (s *Session) Execs() []protocol.ExecEntry {
 
 // metricsSnapshot is one look at the pool, for the gauges.
 func (p *Pool) metricsSnapshot() metrics.PoolNumbers {
-	n := metrics.PoolNumbers{ByState: map[string]int{}, MaxSessions: p.config.Load().MaxSessions, Warm: p.warm.count(), Recordings: p.recordings.OpenCount()}
+	n := metrics.PoolNumbers{ByState: map[string]int{}, MaxSessions: p.config.Load().MaxSessions, Warm: len(p.warm.Ready()), Recordings: p.recordings.OpenCount()}
 	for _, s := range p.all() {
 		s.mu.Lock()
 		n.ByState[string(s.state.State())]++

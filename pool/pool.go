@@ -5,7 +5,7 @@
 // state, guarded by its mutex, and two channels. An Exec or Process belongs to its session and stays readable after its
 // end, for the retention time.
 //
-// Lock order: Pool.mu, Session.mu, then the leaves (requestkey.Table.mu, Watcher.mu, warm.mu, the state machine's, a journal's).
+// Lock order: Pool.mu, Session.mu, then the leaves (those of requestkey.Table, events.Watcher and warm.Shells, the state machine's, a journal's).
 // No lock is held while a shell is asked to do anything.
 package pool
 
@@ -28,6 +28,7 @@ import (
 	"trl/pool/requestkey"
 	"trl/pool/screenstate"
 	"trl/pool/shells"
+	"trl/pool/warm"
 	"trl/protocol"
 	"trl/runtime"
 )
@@ -57,7 +58,7 @@ type Pool struct {
 	log           zerolog.Logger
 	epoch         string
 	started       time.Time
-	warm          *warmShells
+	warm          *warm.Shells
 	requestKeys   requestkey.Table
 	retainedBytes budget.Budget // bytes of ended work that are retained
 	trimming      sync.Mutex    // held by the goroutine that drops retained work beyond that budget
@@ -128,7 +129,7 @@ func New(c Config, k runtime.Keeper, m *metrics.Metrics, log zerolog.Logger) *Po
 	p.config.Store(newEffectiveConfig(c))
 	p.requestKeys.SetMaxOfAll(c.MaxKeysOfAll)
 	p.requestKeys.SetMax(p.config.Load().MaxKeys)
-	p.warm = newWarm(p)
+	p.warm = p.newWarmShells()
 	p.recordings = recording.New(c.Record, m, log)
 	p.emulators = screenstate.NewEmulators(&p.tasks)
 	return p
@@ -147,8 +148,8 @@ func valueOr[T comparable](v *T, otherwise T) {
 	}
 }
 
-// Start publishes the pool's gauges. Once all sessions are back it ends the recordings that nobody goes on with, and begins to keep shells
-// warm.
+// Start publishes the pool's gauges. When all sessions are restored it ends the recordings that no session goes on with, and begins to keep
+// warm shells.
 func (p *Pool) Start() {
 	p.metrics.Observe(p.metricsSnapshot)
 	p.mu.Lock()
@@ -156,16 +157,18 @@ func (p *Pool) Start() {
 	if p.closing {
 		return
 	}
-	p.tasks.Add(1) // warm.run: keeps shells ready; ended by warm.close; Close waits for it
-	if p.recovery.Load() == nil {
+	p.tasks.Add(1) // keeps warm shells ready; ended by warm.Close; Close waits for it
+	recovering := p.recovery.Load() != nil
+	if !recovering {
 		p.recordings.FinishAbandoned()
-		go p.warm.run()
-		return
 	}
 	go func() {
-		p.Recovered()
-		p.recordings.FinishAbandoned()
-		p.warm.run()
+		defer p.tasks.Done()
+		if recovering {
+			p.Recovered()
+			p.recordings.FinishAbandoned()
+		}
+		p.warm.Run()
 	}()
 }
 
@@ -202,7 +205,7 @@ func (p *Pool) Close(ctx context.Context) error {
 	}
 	gone := make(chan struct{})
 	go func() { // ends with the last task, which a process in state D may delay beyond ctx
-		p.warm.close()
+		p.warm.Close()
 		p.tasks.Wait()
 		close(gone)
 	}()
@@ -319,8 +322,12 @@ func (p *Pool) register(who string, q *protocol.SessionCreate) (s *Session, star
 	if own > 0 && p.liveOf[who] >= own {
 		return nil, nil, atMost("max_sessions_of_token", own)
 	}
-	warm := p.warm.take(t)
-	id := warm.identity(p.epoch)
+	ws, id := p.warm.Take(t.shell), ""
+	if ws != nil {
+		id = ws.ID
+	} else {
+		id = p.newSessionID()
+	}
 	s = newSession(p, id, who, q.Name, t)
 	if q.RequestKey != "" {
 		params := requestkey.FingerprintOf("session.create", q)
@@ -338,9 +345,9 @@ func (p *Pool) register(who string, q *protocol.SessionCreate) (s *Session, star
 	p.tasks.Add(1) // the runner: all that the shell does; ended by Session.end; Close waits for it
 	return s, func(wait bool) {
 		switch {
-		case warm == nil && !wait:
+		case ws == nil && !wait:
 			go s.run()
-		case s.open(warm): // here, since waking another goroutine for it takes a part of what the answer waits for
+		case s.open(ws): // here, because another goroutine would have to be woken, and the answer waits for this
 			go s.loop(nil, false)
 		}
 	}, nil

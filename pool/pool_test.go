@@ -353,13 +353,12 @@ func TestNoHalfCreatedSession(t *testing.T) {
 
 func TestWarmShells(t *testing.T) {
 	r := newRig(t, Config{WarmShells: 3, DefaultDir: "/usr", MaxSessions: 100})
-	testkit.Eventually(t, "three warm ones", func() bool { return r.warm.count() == 3 })
+	testkit.Eventually(t, "three warm ones", func() bool { return len(r.warm.Ready()) == 3 })
 	if st := r.Stats(); st.ActiveSessions != 0 || st.WarmShells != 3 {
 		t.Errorf("%+v", st)
 	}
-	r.warm.mu.Lock()
-	id, pid := r.warm.shells[0].id, r.warm.shells[2].shell.Pid()
-	r.warm.mu.Unlock()
+	ready := r.warm.Ready()
+	id, pid := ready[0].ID, ready[2].Pid()
 	if !r.IsLive(id) {
 		t.Error("a warm shell is an orphan")
 	}
@@ -370,7 +369,7 @@ func TestWarmShells(t *testing.T) {
 	want(t, s, `pwd; echo "$V ${HOME-none} $TRL_SESSION_ID"`, "/tmp\nv'w none "+id+"\n")
 	want(t, r.create(protocol.SessionCreate{}), "pwd", "/usr\n")
 	want(t, r.create(protocol.SessionCreate{Shell: "/bin/bash"}), "echo ${BASH##*/} $SHELL", "bash /bin/bash\n") // another kind
-	testkit.Eventually(t, "three again", func() bool { return r.warm.count() == 3 })
+	testkit.Eventually(t, "three again", func() bool { return len(r.warm.Ready()) == 3 })
 
 	proc, err := os.FindProcess(pid)
 	if err != nil {
@@ -380,14 +379,13 @@ func TestWarmShells(t *testing.T) {
 		t.Fatal(err)
 	}
 	testkit.Eventually(t, "the dead one is replaced", func() bool {
-		r.warm.mu.Lock()
-		defer r.warm.mu.Unlock()
-		for _, ws := range r.warm.shells {
-			if ws.shell.Pid() == pid {
+		ready := r.warm.Ready()
+		for _, ws := range ready {
+			if ws.Pid() == pid {
 				return false
 			}
 		}
-		return len(r.warm.shells) == 3
+		return len(ready) == 3
 	})
 	over := r.create(protocol.SessionCreate{OnShellExit: "terminate"})
 	wait(t, "exit", start(t, over, protocol.Exec{Command: "exit"}).Done())
@@ -547,7 +545,7 @@ func (f *full) StartSession(id string, w runtime.StartRequest) (runtime.StartedS
 	f.pool.mu.RLock()
 	live := f.pool.live // the one that asks among them
 	f.pool.mu.RUnlock()
-	if f.pool.warm.count()+live > f.room {
+	if len(f.pool.warm.Ready())+live > f.room {
 		return runtime.StartedSession{}, unix.EMFILE
 	}
 	return f.Keeper.StartSession(id, w)

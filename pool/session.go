@@ -3,7 +3,6 @@ package pool
 import (
 	"context"
 	"maps"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,6 +13,7 @@ import (
 	"trl/pool/events"
 	"trl/pool/recording"
 	"trl/pool/shells"
+	"trl/pool/warm"
 	"trl/protocol"
 	"trl/runtime"
 	"trl/runtime/sessionlog"
@@ -25,9 +25,6 @@ const stateTerminated = string(statemachine.Terminated)
 // snapshotDelay is how long after a command the shell is asked for its state, which costs it as much as ten short commands: not
 // between those of clients that send one after the other, also where many of them have to wait for the processors.
 const snapshotDelay = 50 * time.Millisecond
-
-// keeperGoneInterval is between looks at a shell that has no keeper any more.
-const keeperGoneInterval = 100 * time.Millisecond
 
 // sessionSpec is what a session was created with. Never changed.
 type sessionSpec struct {
@@ -195,8 +192,8 @@ func (s *Session) run() {
 }
 
 // open is the first part of run, and reports whether there is another one.
-func (s *Session) open(warm *warmShell) bool {
-	err := s.openShell(warm)
+func (s *Session) open(ws *warm.Shell) bool {
+	err := s.openShell(ws)
 	if err != nil {
 		s.openFailed(err)
 		close(s.runnerDone)
@@ -215,41 +212,6 @@ func (s *Session) loop(running *Exec, resetting bool) {
 		_ = s.reset() // who asked for it is gone; it ends the session where it fails
 	}
 	s.serve()
-}
-
-// openShell gets the shell, a warm one when there is one, and lets the commands in.
-func (s *Session) openShell(warm *warmShell) error {
-	shell, err := s.pool.getShell(s.ctx, s.id, s.spec, warm)
-	if err != nil {
-		return err
-	}
-	s.mu.Lock()
-	s.sessionLog = shell.SessionLog()
-	s.appendLog(entry.Entry{Session: s.entry()})
-	s.shell = shell // and the lock is kept until all who came before it have what they need of it
-	refused := map[*Exec]error{}
-	for _, e := range slices.Clone(s.waiting) {
-		if err := e.makeStdin(shell); err != nil {
-			s.waiting.remove(e)
-			refused[e] = err
-			continue
-		}
-		s.logAccepted(e, nil)
-	}
-	shell.SetEntryWriter(entryWriter{s}) // last: with it the session is one that can be brought back
-	if s.ending == nil {                 // else it came too late, and finish closes it
-		s.fireLocked(statemachine.Ready, "")
-		if next := s.beginNextLocked(); next != nil {
-			s.turn <- next
-		}
-	}
-	s.mu.Unlock()
-	for e, err := range refused {
-		e.failQueued(protocol.AsError(err))
-	}
-	s.pool.metrics.SessionsCreated.WithLabelValues("ok").Inc()
-	close(s.opened)
-	return nil
 }
 
 // serve runs what it is given until the session is to end.
@@ -375,63 +337,6 @@ func (s *Session) fireLocked(ev statemachine.Event, reason protocol.Reason) {
 	s.watchers.Publish("session.state", func() any {
 		return protocol.SessionState{SessionID: s.id, From: string(from), To: string(to), At: time.Now(), Reason: reason}
 	})
-}
-
-// reviveRetry is the pause where a dead shell could not be put back because something is short.
-const reviveRetry = time.Second
-
-// reviveShell replaces a shell that died while no command ran. Where something is short that it takes, it says when to try again; a
-// command that comes earlier tries, too.
-func (s *Session) reviveShell() (again <-chan time.Time) {
-	if s.ctx.Err() != nil {
-		return nil // it did not die, it was ended
-	}
-	if !s.spec.restore {
-		s.end(protocol.ReasonShellExited, defaultGrace)
-		return nil
-	}
-	was := s.shell.Pid()
-	lost, err := s.shell.Revive()
-	switch {
-	case err != nil && s.ctx.Err() != nil:
-		return nil // ended meanwhile
-	case runtime.Scarce(err):
-		return time.After(reviveRetry)
-	case err != nil:
-		s.log.Error().Err(err).Msg("shell not restored")
-		s.end(protocol.ReasonShellFailed, defaultGrace)
-		return nil
-	}
-	if s.shell.Pid() == was { // it lives as far as we know: the keeper is gone, and we are soon
-		select {
-		case <-s.ctx.Done():
-		case <-time.After(keeperGoneInterval):
-		}
-		return nil
-	}
-	s.mu.Lock()
-	if s.revived != nil { // twice before anybody was told
-		lost = runtime.Union(s.revived.Lost, lost)
-	}
-	s.revived = &entry.Revived{Lost: lost} // as the shell's record says
-	s.mu.Unlock()
-	s.log.Info().Strs("lost", lost).Msg("shell died while idle, restored")
-	return nil
-}
-
-// awaitShell returns when the session can be used, or why not.
-func (s *Session) awaitShell(ctx context.Context) error {
-	select {
-	case <-s.opened:
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.openErr != nil {
-		return s.openErr
-	}
-	return nil
 }
 
 // IsOpen reports whether the session takes commands, now or once its shell answers.

@@ -74,6 +74,7 @@ var packages = map[string][]string{
 	"pool/screenstate": nil,
 	"pool/shells":      nil,
 	"pool/waitfor":     nil,
+	"pool/warm":        nil,
 	"web/audit":        nil,
 	"web/auth":         {"web/filewatch", "web/listen", "web/transport"},
 	"web/filewatch":    nil,

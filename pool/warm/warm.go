@@ -1,0 +1,253 @@
+// Package warm keeps shells that are started in advance and belong to no session yet.
+package warm
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"trl/runtime"
+)
+
+const (
+	// refillQuiet is how long nobody must have asked for a shell before another one is started. Starting one takes a millisecond of a processor,
+	// which a burst of requests needs itself. If none is left, the next one is started at once.
+	refillQuiet = 20 * time.Millisecond
+	// refillRetry is the pause after a shell that did not start. The next session.create tells the client why.
+	refillRetry = time.Second
+)
+
+// Shell is a shell of the default kind that waits for its session. It has the session's id in its environment.
+type Shell struct {
+	*runtime.Shell
+	ID    string
+	Path  string
+	taken chan struct{} // closed when it has left Shells
+}
+
+// End ends a shell that never got a session.
+func (ws *Shell) End() error {
+	err := ws.Close(0)
+	if err == nil {
+		ws.Forget()
+	}
+	return err
+}
+
+// Config is what warm shells are made with.
+type Config struct {
+	Want  func() (n int, path string, err error) // how many there shall be now, and the path of the default shell
+	NewID func() string                          // makes a session's id
+	Open  func(ctx context.Context, id, path string) (*runtime.Shell, error)
+	Log   zerolog.Logger
+}
+
+// Shells keeps shells ready. Run starts them one at a time. One more goroutine for each shell waits for the shell's death.
+type Shells struct {
+	Config
+	wake chan struct{} // one token: something has changed
+	stop context.CancelFunc
+	ctx  context.Context // done when Close was called
+
+	mu        sync.Mutex
+	shells    []*Shell  // ready, oldest first
+	opening   string    // the id of the shell that is being started
+	takenAt   time.Time // when a shell was last asked for
+	evictedAt time.Time // when a shell last had to make room
+	closed    bool
+	watchers  sync.WaitGroup // Add only while mu is held and closed is false
+}
+
+// New makes an empty set; Run fills it.
+func New(c Config) *Shells {
+	w := &Shells{Config: c, wake: make(chan struct{}, 1)}
+	w.ctx, w.stop = context.WithCancel(context.Background())
+	return w
+}
+
+// Run keeps as many shells ready as Want says, until Close.
+func (w *Shells) Run() {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-w.ctx.Done():
+			return
+		case <-w.wake:
+		case <-timer.C:
+		}
+		n, path, err := w.Want()
+		if err == nil {
+			w.endSurplus(n, path)
+		}
+		wait := w.due(n)
+		if wait < 0 {
+			continue // there are enough: Take wakes us
+		}
+		if wait == 0 {
+			if err == nil {
+				err = w.add(path)
+			}
+			if err != nil {
+				w.Log.Warn().Err(err).Msg("warm shell not started")
+				wait = refillRetry
+			}
+		}
+		timer.Reset(wait)
+	}
+}
+
+// due returns how long to wait before the next shell is started; it is negative if there are n shells.
+func (w *Shells) due(n int) time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case w.closed || len(w.shells) >= n:
+		return -1
+	case time.Since(w.evictedAt) < refillRetry:
+		return refillRetry - time.Since(w.evictedAt)
+	case len(w.shells) == 0:
+		return 0
+	}
+	return max(0, refillQuiet-time.Since(w.takenAt))
+}
+
+// endSurplus ends the shells beyond n, and those of another path, since the settings have changed.
+func (w *Shells) endSurplus(n int, path string) {
+	var surplus []*Shell
+	w.mu.Lock()
+	fit := 0
+	w.shells = slices.DeleteFunc(w.shells, func(ws *Shell) bool {
+		if ws.Path == path && fit < n {
+			fit++
+			return false
+		}
+		surplus = append(surplus, ws)
+		close(ws.taken)
+		return true
+	})
+	w.mu.Unlock()
+	for _, ws := range surplus {
+		_ = ws.End()
+	}
+}
+
+// add starts a shell.
+func (w *Shells) add(path string) error {
+	ws := &Shell{ID: w.NewID(), Path: path, taken: make(chan struct{})}
+	w.mu.Lock()
+	w.opening = ws.ID
+	w.mu.Unlock()
+	var err error
+	if ws.Shell, err = w.Open(w.ctx, ws.ID, path); err != nil {
+		return err
+	}
+	ws.Prepare()
+	w.mu.Lock()
+	w.opening = ""
+	closed := w.closed
+	if !closed {
+		w.shells = append(w.shells, ws)
+		w.watchers.Go(func() { w.watch(ws) })
+	}
+	w.mu.Unlock()
+	if closed { // Close did not see this one
+		return ws.End()
+	}
+	return nil
+}
+
+// watch replaces a shell that dies. It ends when the shell is taken or dead; Close waits for it.
+func (w *Shells) watch(ws *Shell) {
+	select {
+	case <-ws.taken:
+		return
+	case <-ws.Exited():
+	}
+	w.mu.Lock()
+	i := slices.Index(w.shells, ws)
+	if i >= 0 {
+		w.shells = slices.Delete(w.shells, i, i+1)
+	}
+	w.mu.Unlock()
+	if i >= 0 { // else a session has just taken it, and will notice
+		_ = ws.End()
+		w.Wake()
+	}
+}
+
+// Take returns the oldest shell, if it is one of this path, or nil. The caller owns it.
+func (w *Shells) Take(path string) *Shell {
+	defer w.Wake()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.takenAt = time.Now()
+	if len(w.shells) == 0 || w.shells[0].Path != path {
+		return nil
+	}
+	return w.popLocked()
+}
+
+func (w *Shells) popLocked() *Shell {
+	ws := w.shells[0]
+	w.shells = slices.Delete(w.shells, 0, 1)
+	close(ws.taken)
+	return ws
+}
+
+// Evict ends the oldest shell and delays the next start. It returns false if there is no shell.
+func (w *Shells) Evict() bool {
+	w.mu.Lock()
+	if len(w.shells) == 0 {
+		w.mu.Unlock()
+		return false
+	}
+	ws := w.popLocked()
+	w.evictedAt = time.Now()
+	w.mu.Unlock()
+	_ = ws.End()
+	w.Wake()
+	return true
+}
+
+// Wake makes Run look at Want again.
+func (w *Shells) Wake() {
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Ready returns the shells that are ready, oldest first.
+func (w *Shells) Ready() []*Shell {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.shells)
+}
+
+// Contains reports whether an id is that of a shell that is ready or is being started.
+func (w *Shells) Contains(id string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return id == w.opening || slices.ContainsFunc(w.shells, func(ws *Shell) bool { return ws.ID == id })
+}
+
+// Close ends all shells, at once. Idempotent.
+func (w *Shells) Close() {
+	w.mu.Lock()
+	w.closed = true
+	shells := w.shells
+	w.shells = nil
+	w.mu.Unlock()
+	w.stop()
+	var ends sync.WaitGroup
+	for _, ws := range shells {
+		close(ws.taken)
+		ends.Go(func() { _ = ws.End() })
+	}
+	ends.Wait()
+	w.watchers.Wait()
+}
