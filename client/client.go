@@ -5,7 +5,9 @@
 // streams and answers share the connection, so a Stream that nobody reads blocks the others, too. Use another Client if that matters.
 //
 // When the connection is lost (server restart, network), a Stream connects again for a while and continues at its next byte. A Call in flight is not
-// repeated, because only its caller knows whether it may be.
+// repeated, because only its caller knows whether it may be. Start and OpenTerminal repeat their request with its request_key, and never against a
+// gateway of another epoch, which would run the command again: that one answers SESSION_LOST. The default session, too, stays the one that the Client
+// used first.
 //
 // Errors: a *protocol.Error is the server's answer, ErrLost means that there is no connection, ErrClosed that Close was called. A server without room
 // for a connection answers LIMIT_EXCEEDED. It answers RATE_LIMITED if too many wrong tokens came from our address, and SHUTTING_DOWN when it ends.
@@ -81,6 +83,8 @@ type Client struct {
 	dialing *dialing      // guarded by mu; nil: nobody dials
 	until   time.Time     // guarded by mu; when our patience with the server ends, since a connection was last useful; zero: no connection was lost
 	wait    time.Duration // guarded by mu; before the next dial
+
+	defaultSession string // guarded by mu; id of the session of requests that name none; "": not asked for yet
 }
 
 // dialing is an attempt to make the next connection. All callers that need one wait for the same attempt.
@@ -324,8 +328,18 @@ func (l *link) call(ctx context.Context, method string, params, into any, to *fe
 	return nil
 }
 
-// Run runs a command and returns its result: exit code, output, and whether output was cut.
+// Run runs a command and returns its result: exit code, output, and whether output was cut. It is not repeated.
 func (c *Client) Run(ctx context.Context, q protocol.Exec) (r protocol.ExecResult, err error) {
-	err = c.Call(ctx, "exec.run", q, &r)
-	return r, err
+	l, err := c.connected(ctx)
+	if err != nil {
+		return r, err
+	}
+	ask := func(ref protocol.SessionRef) error {
+		q.SessionRef = ref
+		return l.call(ctx, "exec.run", q, &r, nil)
+	}
+	if q.Session != "" { // a second request would only find out the id of a name
+		return r, ask(q.SessionRef)
+	}
+	return r, c.inSession(ctx, l, q.SessionRef, ask)
 }

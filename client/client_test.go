@@ -31,6 +31,9 @@ func soon(t *testing.T) context.Context {
 	return ctx
 }
 
+// inOne names a session, so that its id need not be asked for.
+var inOne = protocol.SessionRef{SessionID: "s-1"}
+
 // peer is the server's end of one connection, played by a test.
 type peer struct {
 	t *testing.T
@@ -174,7 +177,7 @@ func TestCloseDoesNotWaitForAStreamNobodyReads(t *testing.T) {
 		}
 		p.drain()
 	})})
-	s, err := c.Start(soon(t), protocol.Exec{Command: "yes"})
+	s, err := c.Start(soon(t), protocol.Exec{SessionRef: inOne, Command: "yes"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -225,7 +228,7 @@ func TestStreamGoesOnWhereItWas(t *testing.T) {
 					p.drain()
 				}
 			})})
-			s, err := c.Start(soon(t), protocol.Exec{Command: "x"})
+			s, err := c.Start(soon(t), protocol.Exec{SessionRef: inOne, Command: "x"})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -261,7 +264,7 @@ func TestNoSecondConnectionAfterARefusal(t *testing.T) {
 				p.take()
 				p.c.Close(code, "go away")
 			})})
-			_, err := c.Start(soon(t), protocol.Exec{Command: "x"})
+			_, err := c.Start(soon(t), protocol.Exec{SessionRef: inOne, Command: "x"})
 			if websocket.CloseStatus(err) != code {
 				t.Error(err)
 			}
@@ -274,7 +277,7 @@ func TestPatienceEnds(t *testing.T) {
 	c := dial(t, Options{URL: url, Patience: 300 * time.Millisecond})
 	c.o.URL = "http://127.0.0.1:1" // nobody there when it comes back
 	start := time.Now()
-	_, err := c.Start(soon(t), protocol.Exec{Command: "x"})
+	_, err := c.Start(soon(t), protocol.Exec{SessionRef: inOne, Command: "x"})
 	var op *net.OpError
 	if !errors.As(err, &op) || time.Since(start) < 300*time.Millisecond {
 		t.Errorf("after %s: %v", time.Since(start), err)
@@ -373,7 +376,7 @@ func TestASlowReaderStopsTheReader(t *testing.T) {
 		p.exit(0)
 		p.drain()
 	})})
-	s, err := c.Start(soon(t), protocol.Exec{Command: "yes"})
+	s, err := c.Start(soon(t), protocol.Exec{SessionRef: inOne, Command: "yes"})
 	if err != nil {
 		t.Fatal(err)
 	}

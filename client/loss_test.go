@@ -83,7 +83,7 @@ func TestLossIsNoEnd(t *testing.T) {
 		g.shut.Store(true)
 	})
 	c := dial(t, Options{Patience: 100 * time.Millisecond, URL: g.url})
-	s, err := c.Start(soon(t), protocol.Exec{Command: "x"})
+	s, err := c.Start(soon(t), protocol.Exec{SessionRef: inOne, Command: "x"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,7 +138,7 @@ func TestCloseEndsDialling(t *testing.T) {
 		p.ok(q, `{"exec_id":"x-1","stream_id":"st-1","offset":0}`)
 		<-drop
 	})})
-	s, err := c.Start(soon(t), protocol.Exec{Command: "x"})
+	s, err := c.Start(soon(t), protocol.Exec{SessionRef: inOne, Command: "x"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -161,7 +161,7 @@ func TestOnLostMayClose(t *testing.T) {
 	g := newGate(t, func(g *gate, p *peer) { g.shut.Store(true) })
 	var c *Client
 	c = dial(t, Options{URL: g.url, OnLost: func(error) { c.Close() }})
-	if _, err := c.Start(soon(t), protocol.Exec{Command: "x"}); !errors.Is(err, ErrClosed) {
+	if _, err := c.Start(soon(t), protocol.Exec{SessionRef: inOne, Command: "x"}); !errors.Is(err, ErrClosed) {
 		t.Error(err)
 	}
 }
@@ -207,7 +207,7 @@ func TestPatienceEndsWithAServerThatAcceptsAndDrops(t *testing.T) {
 				p.ok(q, `{"exec_id":"x-1","stream_id":"st-1","offset":0}`)
 			}
 		})})
-		s, err := c.Start(soon(t), protocol.Exec{Command: "x"})
+		s, err := c.Start(soon(t), protocol.Exec{SessionRef: inOne, Command: "x"})
 		if err == nil {
 			_, err = s.Next(soon(t))
 		}
@@ -230,7 +230,7 @@ func TestPatienceBeginsAnewWithAConnectionOfUse(t *testing.T) {
 			p.drain()
 		}
 	})})
-	s, err := c.Start(soon(t), protocol.Exec{Command: "x"})
+	s, err := c.Start(soon(t), protocol.Exec{SessionRef: inOne, Command: "x"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -253,7 +253,7 @@ func TestAnErrorWithoutAnIDIsWhyTheConnectionEnds(t *testing.T) {
 		}
 	}
 	full(c.Call(soon(t), "x", nil, nil))
-	_, err := c.Start(soon(t), protocol.Exec{Command: "x"})
+	_, err := c.Start(soon(t), protocol.Exec{SessionRef: inOne, Command: "x"})
 	full(err)
 }
 
@@ -262,7 +262,7 @@ func TestASilentPeerIsOneAttemptOfMany(t *testing.T) {
 	url, met := silent(t)
 	c.o.URL = url
 	ended := make(chan error, 1)
-	go func() { _, err := c.Start(soon(t), protocol.Exec{Command: "x"}); ended <- err }()
+	go func() { _, err := c.Start(soon(t), protocol.Exec{SessionRef: inOne, Command: "x"}); ended <- err }()
 	for n := range 3 {
 		select {
 		case <-met:

@@ -61,12 +61,15 @@ func (c *Client) Start(ctx context.Context, q protocol.Exec) (*Stream, error) {
 		if s.id != "" {
 			return s.attach(ctx, l, to)
 		}
-		var o protocol.StreamOpened
-		if err := l.call(ctx, "exec.stream", q, &o, to); err != nil {
-			return err
-		}
-		s.id, s.offset = o.ExecID, o.Offset
-		return nil
+		return c.inSession(ctx, l, q.SessionRef, func(ref protocol.SessionRef) error {
+			q.SessionRef = ref // also of a repeated request
+			var o protocol.StreamOpened
+			if err := l.call(ctx, "exec.stream", q, &o, to); err != nil {
+				return err
+			}
+			s.id, s.offset = o.ExecID, o.Offset
+			return nil
+		})
 	}
 	return s.open(ctx)
 }

@@ -23,7 +23,7 @@ func TestASecondStreamTakesThePlaceOfTheFirst(t *testing.T) {
 		p.exit(0)
 		p.drain()
 	})})
-	first, err := c.Start(soon(t), protocol.Exec{Command: "x"})
+	first, err := c.Start(soon(t), protocol.Exec{SessionRef: inOne, Command: "x"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +63,7 @@ func (c *Client) kept() int {
 func TestCloseDetaches(t *testing.T) {
 	for kind, open := range map[string]func(*testing.T, *Client) (func(), error){
 		"exec": func(t *testing.T, c *Client) (func(), error) {
-			s, err := c.Start(soon(t), protocol.Exec{Command: "x"})
+			s, err := c.Start(soon(t), protocol.Exec{SessionRef: inOne, Command: "x"})
 			return s.Close, err
 		},
 		"process": func(t *testing.T, c *Client) (func(), error) {
@@ -71,7 +71,7 @@ func TestCloseDetaches(t *testing.T) {
 			return s.Close, err
 		},
 		"term": func(t *testing.T, c *Client) (func(), error) {
-			s, err := c.OpenTerminal(soon(t), protocol.TermOpen{Cols: 80, Rows: 24})
+			s, err := c.OpenTerminal(soon(t), protocol.TermOpen{SessionRef: inOne, Cols: 80, Rows: 24})
 			return s.Close, err
 		},
 	} {
@@ -134,7 +134,7 @@ func TestACancelledStartIsLeft(t *testing.T) {
 		p.ok(other, "null")
 		p.drain()
 	})})
-	if _, err := c.Start(ctx, protocol.Exec{Command: "x"}); !errors.Is(err, context.Canceled) {
+	if _, err := c.Start(ctx, protocol.Exec{SessionRef: inOne, Command: "x"}); !errors.Is(err, context.Canceled) {
 		t.Fatal(err)
 	}
 	if err := c.Call(soon(t), "x", nil, nil); err != nil {
@@ -169,7 +169,7 @@ func TestACancelledNextDoesNotDetachTheNext(t *testing.T) {
 		p.exit(0)
 		p.drain()
 	})})
-	s, err := c.Start(soon(t), protocol.Exec{Command: "x"})
+	s, err := c.Start(soon(t), protocol.Exec{SessionRef: inOne, Command: "x"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -35,14 +35,17 @@ func (c *Client) OpenTerminal(ctx context.Context, q protocol.TermOpen) (*Termin
 		if s.id != "" {
 			return t.attach(ctx, l, to)
 		}
-		var o protocol.TermOpened
-		if err := l.call(ctx, "term.open", q, &o, to); err != nil {
-			return err
-		}
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		s.id, t.claim, t.recording = o.TermID, o.Claim, o.RecordingID
-		return nil
+		return c.inSession(ctx, l, q.SessionRef, func(ref protocol.SessionRef) error {
+			q.SessionRef = ref // also of a repeated request
+			var o protocol.TermOpened
+			if err := l.call(ctx, "term.open", q, &o, to); err != nil {
+				return err
+			}
+			t.mu.Lock()
+			defer t.mu.Unlock()
+			s.id, t.claim, t.recording = o.TermID, o.Claim, o.RecordingID
+			return nil
+		})
 	}
 	_, err := t.s.open(ctx)
 	return t, err

@@ -47,8 +47,18 @@ trl makes a session that does not exist yet. ` + defaultHelp,
 				SessionRef: x.SessionRef, Command: x.Command, Name: name, Env: x.Env, WorkingDir: x.WorkingDir, Timeout: x.Timeout, RequestKey: rand.Text(),
 			}
 			var raw jsontext.Value
-			err = inSession(ctx, c, q.Session, func() error {
-				return retryLost(ctx, c, func() error { return c.Call(ctx, "process.start", q, &raw) })
+			err = inSession(ctx, c, x.Session, func() error {
+				q.SessionRef = x.SessionRef
+				return retryLost(ctx, c, func() error {
+					if q.SessionID == "" { // by its id: another epoch must not start it again
+						id, err := c.SessionID(ctx, q.SessionRef)
+						if err != nil {
+							return err
+						}
+						q.SessionRef = protocol.SessionRef{SessionID: id}
+					}
+					return c.Call(ctx, "process.start", q, &raw)
+				})
 			})
 			if err != nil {
 				return addHint(err)
