@@ -42,7 +42,7 @@ rotated files. With --head, also check that the lines of these heads are still t
 			if err != nil {
 				var fault *audit.Fault
 				if errors.As(err, &fault) {
-					return cmdline.WithHint(err, "%d lines before it are as they were written", r.Lines)
+					return cmdline.WithHint(err, "the %d lines before it are unchanged", r.Lines)
 				}
 				return err
 			}
@@ -106,7 +106,7 @@ func newAuditHash() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			k, err := audit.ReadHashKey(key)
 			if err != nil {
-				return cmdline.WithHint(err, "the key is beside the log: --key FILE.key")
+				return cmdline.WithHint(err, "the key is next to the log: --key FILE.key")
 			}
 			_, err = fmt.Fprintln(cmd.OutOrStdout(), k.Hash(args[0]))
 			return err

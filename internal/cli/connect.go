@@ -177,7 +177,7 @@ func hintDial(err error, o client.Options) error {
 	case errors.As(err, &refused) && refused.Code == protocol.ShuttingDown:
 		return cmdline.WithHint(err, "the gateway is ending; try again when it is back")
 	case errors.As(err, &refused):
-		return cmdline.WithHint(err, "check the address: it must be a trl gateway's")
+		return cmdline.WithHint(err, "check the address: no trl gateway answers there")
 	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, os.ErrNotExist):
 		return cmdline.WithHint(err, "is the gateway running? start one with `trl serve`")
 	case errors.Is(err, os.ErrPermission):
@@ -186,9 +186,9 @@ func hintDial(err error, o client.Options) error {
 		return cmdline.WithHint(err, "its certificate is for another name: use --url %s, with --token-file or TRL_TOKEN (on its own machine the token is in %s, in its state dir);\n"+
 			"or --unix, where it has a Unix socket", withHost(o.URL, name.Certificate.DNSNames[0]), statedir.OperatorFile)
 	case errors.As(err, &signer):
-		return cmdline.WithHint(err, "trust who signed its certificate: SSL_CERT_FILE=ca.pem")
+		return cmdline.WithHint(err, "trust the authority that signed its certificate: SSL_CERT_FILE=ca.pem")
 	case errors.As(err, &op) && op.Op == "remote error": // a TLS alert: ACME gives no certificate for an IP address
-		return cmdline.WithHint(err, "it may have certificates for names alone: use --url https://NAME, with --token-file or TRL_TOKEN")
+		return cmdline.WithHint(err, "it may have certificates only for host names: use --url https://NAME, with --token-file or TRL_TOKEN")
 	case errors.As(err, &dns):
 		return cmdline.WithHint(err, "check the host name in --url")
 	}

@@ -91,7 +91,7 @@ func drain(ctx context.Context, t *target, bound time.Duration, say func(protoco
 			case hasEnded(err):
 				return nil
 			case time.Since(heard) > redialTimeout:
-				return fmt.Errorf("whether the gateway has ended is not known: %w", err)
+				return fmt.Errorf("it is unknown whether the gateway has ended: %w", err)
 			}
 			time.Sleep(pollInterval)
 			continue
@@ -131,7 +131,7 @@ func hasEnded(err error) bool {
 	return false
 }
 
-var errDrainUndone = errors.New("somebody took the drain back")
+var errDrainUndone = errors.New("somebody undid the drain")
 
 // watchDrain starts the drain on c and returns when the connection ends or somebody undoes the drain.
 func watchDrain(ctx context.Context, c *client.Client, q protocol.Drain, say func(protocol.Drained)) error {

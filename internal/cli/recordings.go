@@ -106,7 +106,7 @@ func newRecordingGet() *cobra.Command {
 				return cmdline.UsageErrorWithHint(fmt.Errorf("--format %q", format), "want v3 or v2")
 			}
 			if _, err := os.Lstat(o); o != "" && err == nil {
-				return cmdline.WithHint(fmt.Errorf("%s is there already", o), "choose another -o")
+				return cmdline.WithHint(fmt.Errorf("%s exists already", o), "choose another -o")
 			}
 			from, err := t.download(cmd, args[0], format == "v2")
 			if err != nil {

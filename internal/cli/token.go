@@ -96,7 +96,7 @@ func lifetime(text string) (time.Duration, error) {
 	if days, ok := strings.CutSuffix(text, "d"); ok {
 		n, err := strconv.Atoi(days)
 		if err != nil || n < 1 || n > 36500 {
-			return 0, errors.New("no number of days")
+			return 0, errors.New("not a number of days")
 		}
 		return time.Duration(n) * 24 * time.Hour, nil
 	}

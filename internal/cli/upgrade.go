@@ -69,7 +69,7 @@ func upgrade(ctx context.Context, dir string) error {
 	}
 	switch { // these cases would never get an answer
 	case procfs.IsDescendant(os.Getpid(), pid):
-		return cmdline.WithHint(errors.New("upgrade: from inside a session the keeper takes no signals"), "run trl upgrade outside of this gateway's sessions")
+		return cmdline.WithHint(errors.New("upgrade: from inside a session the keeper accepts no signals"), "run trl upgrade outside of this gateway's sessions")
 	case procfs.Stopped(pid):
 		return cmdline.WithHint(fmt.Errorf("upgrade: the keeper, process %d, is stopped and answers nobody", pid), "kill -CONT %d", pid)
 	}

@@ -11,7 +11,7 @@ func (s *Settings) checkRecord(fault func(flag string, value any, want string) e
 	r := &s.Pool.Record
 	if r.TotalBytes == 0 {
 		if r.Policy != "off" {
-			return fault("record", r.Policy, "room for them: --record-total-bytes is 0")
+			return fault("record", r.Policy, "--record-total-bytes above 0")
 		}
 		r.Dir = ""
 		return nil

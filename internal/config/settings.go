@@ -292,7 +292,7 @@ func (s *Settings) checkUsers(fault func(flag string, value any, want string) er
 			return fault("user", s.GatewayUserName, "--session-user, too: sessions would be root's, and could do whatever the gateway may not; give another user than this one, otherwise sessions can look into the gateway")
 		}
 		if s.SingleProcess {
-			return fault("user", s.GatewayUserName, "no --single-process: there is but one process, and it starts the sessions")
+			return fault("user", s.GatewayUserName, "no --single-process: there is only one process then, and it starts the sessions")
 		}
 	}
 	if (s.SessionUser != nil) && !s.checkedByKeeper && os.Geteuid() != 0 {

@@ -41,7 +41,7 @@ func (s *Settings) checkEdge(fault func(flag string, value any, want string) err
 	}
 	for _, origin := range s.Web.Origins {
 		if !isOrigin(origin) {
-			return fault("origin", fmt.Sprintf("%q", origin), "what browsers send: https://HOST, or https://HOST:PORT")
+			return fault("origin", fmt.Sprintf("%q", origin), "an origin as browsers send it: https://HOST, or https://HOST:PORT")
 		}
 	}
 	s.Web.TrustedProxies = nil
@@ -69,7 +69,7 @@ func (s *Settings) checkEdge(fault func(flag string, value any, want string) err
 	}
 	for _, name := range s.Pool.AllowEnv {
 		if !envPattern.MatchString(name) {
-			return fault("allow-env", fmt.Sprintf("%q", name), "the name of a variable, or the beginning of some and a *")
+			return fault("allow-env", fmt.Sprintf("%q", name), "the name of a variable, or a prefix and a *")
 		}
 	}
 	return nil
@@ -83,7 +83,7 @@ func (s *Settings) checkACME(fault func(flag string, value any, want string) err
 		}
 	}
 	if directory, err := url.Parse(a.Directory); a.Directory != "" && (err != nil || directory.Scheme != "https" || directory.Host == "") {
-		return fault("acme-directory", fmt.Sprintf("%q", a.Directory), "an https URL; an authority of your own is trusted by SSL_CERT_FILE in the environment")
+		return fault("acme-directory", fmt.Sprintf("%q", a.Directory), "an https URL; for your own authority set SSL_CERT_FILE in the environment")
 	}
 	switch {
 	case len(a.Domains) == 0:

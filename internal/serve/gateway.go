@@ -206,7 +206,7 @@ func (g *gateway) openLogs() (err error) {
 		}
 	}
 	if g.settings.Web.Trace, g.endTraces, err = openTraces(g.log); err != nil {
-		return cmdline.WithHint(err, "see OTEL_EXPORTER_OTLP_ENDPOINT and the others of OpenTelemetry")
+		return cmdline.WithHint(err, "see OTEL_EXPORTER_OTLP_ENDPOINT and OpenTelemetry's other variables")
 	}
 	g.addCleanup(func() error { g.endTraces(); return nil })
 	return nil
