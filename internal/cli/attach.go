@@ -278,7 +278,7 @@ func runTerminal(ctx context.Context, t *client.Terminal, control bool, detach [
 			last += fmt.Sprintf("[left %s, which runs on: trl attach %s]\r\n", t.ID(), t.ID())
 			return nil
 		case errors.Is(err, io.EOF):
-			return terminalExit(t.Exit())
+			return exitCodeOf(t.Exit().ExitCode)
 		case err != nil:
 			return addHint(err)
 		}
@@ -291,10 +291,6 @@ func runTerminal(ctx context.Context, t *client.Terminal, control bool, detach [
 			return fmt.Errorf("terminal: %w", err)
 		}
 	}
-}
-
-func terminalExit(i protocol.TermInfo) error {
-	return exitCodeOf(i.ExitCode)
 }
 
 // errDetached ends runTerminal after the detach keys.

@@ -53,7 +53,7 @@ func (s *Settings) defineAuth(f *pflag.FlagSet) {
 const JWTHint = "see --jwt-key, --jwt-jwks, --jwt-alg, --jwt-issuer and --jwt-audience"
 
 // checkAuth refuses settings that cannot work, and completes the configuration of web.
-func (s *Settings) checkAuth(fault func(flag string, value any, want string) error) (err error) {
+func (s *Settings) checkAuth(fault faultFunc) (err error) {
 	a := &s.Credentials
 	if s.Auth == "none" {
 		for _, flag := range []string{"jwt-key", "jwt-jwks", "oidc-issuer", "tls-client-ca"} {

@@ -17,7 +17,7 @@ import (
 
 // checkPlaces refuses addresses that this machine does not have, or that too many people could reach. The web package checks the bound
 // addresses again, when names are resolved.
-func (s *Settings) checkPlaces(fault func(flag string, value any, want string) error) error {
+func (s *Settings) checkPlaces(fault faultFunc) error {
 	var all cmdline.Faults
 	for _, place := range [][2]string{{"listen", s.Web.Listen}, {"metrics-listen", s.Web.MetricsListen}, {"admin-listen", s.Web.AdminListen}} {
 		flag, address := place[0], place[1]
@@ -59,7 +59,7 @@ func (s *Settings) checkPlaces(fault func(flag string, value any, want string) e
 func IsPath(address string) bool { return strings.Contains(address, "/") }
 
 // CheckShells requires the default shell, and one of the allowed shells, to exist.
-func (s *Settings) CheckShells(fault func(flag string, value any, want string) error) error {
+func (s *Settings) CheckShells(fault faultFunc) error {
 	isPresent := func(shell string) bool {
 		return len(shells.NewList([]string{shell}, shell, SessionEnv(s.SessionUser)).Present()) > 0
 	}

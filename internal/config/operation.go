@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -41,21 +42,12 @@ func (s *Settings) defineOperate(f *pflag.FlagSet) {
 }
 
 // checkOperate refuses mistakes that no later step would notice.
-func (s *Settings) checkOperate(fault func(flag string, value any, want string) error) error {
+func (s *Settings) checkOperate(fault faultFunc) error {
 	o := &s.Operation
 	o.Audit.Commands = audit.CommandPolicy(o.commands)
-	for _, c := range []struct {
-		flag       string
-		value, min int64
-	}{
-		{"audit-keep", int64(o.Audit.Keep), 0},
-		{"audit-max-age", int64(o.Audit.MaxAge), 0},
-		{"audit-sync", int64(o.Audit.Sync), 0},
-		{"drain-timeout", int64(o.drainTimeout), 0},
-	} {
-		if c.value < c.min {
-			return fault(c.flag, c.value, fmt.Sprintf("at least %d", c.min))
-		}
+	if err := cmp.Or(atLeast(fault, "audit-keep", o.Audit.Keep, 0), atLeast(fault, "audit-max-age", o.Audit.MaxAge, 0),
+		atLeast(fault, "audit-sync", o.Audit.Sync, 0), atLeast(fault, "drain-timeout", o.drainTimeout, 0)); err != nil {
+		return err
 	}
 	if n := o.Audit.MaxBytes; n != 0 && n < 4<<10 { // smaller files would have a line each
 		return fault("audit-max-bytes", n, "0, or at least 4K")

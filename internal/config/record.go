@@ -7,7 +7,7 @@ import (
 )
 
 // checkRecord decides where recordings are stored.
-func (s *Settings) checkRecord(fault func(flag string, value any, want string) error) (err error) {
+func (s *Settings) checkRecord(fault faultFunc) (err error) {
 	r := &s.Pool.Record
 	if r.TotalBytes == 0 {
 		if r.Policy != "off" {

@@ -173,6 +173,17 @@ func (s *Settings) Define(f *pflag.FlagSet) {
 	markVaries(f, "user", "our own")
 }
 
+// faultFunc makes the error of a setting: its value, and what check wants instead.
+type faultFunc func(flag string, value any, want string) error
+
+// atLeast returns an error if value is below least.
+func atLeast[N int | int64 | time.Duration](fault faultFunc, flag string, value, least N) error {
+	if value >= least {
+		return nil
+	}
+	return fault(flag, value, fmt.Sprintf("at least %v", least))
+}
+
 // check refuses mistakes that no later step would notice. source names the source of a setting.
 func (s *Settings) check(source func(flag string) string) error {
 	var all cmdline.Faults
@@ -189,23 +200,14 @@ func (s *Settings) check(source func(flag string) string) error {
 			all.Add(fault(g.Name, strconv.Quote(value), strings.Join(of, " or ")))
 		}
 	})
-	for _, c := range []struct {
-		flag       string
-		value, min int64
-	}{
-		{"max-sessions", int64(s.Pool.MaxSessions), 1},
-		{"max-sessions-per-principal", int64(s.Pool.MaxPerPrincipal), 0},
-		{"max-request-keys", int64(s.Pool.MaxKeys), 1},
-		{"warm", int64(s.Pool.WarmShells), 0},
-		{"ring-bytes", int64(s.Pool.RingBytes), 64 << 10},
-		{"max-output-bytes", int64(s.Pool.MaxOutput), 1 << 10},
-		{"max-frame-bytes", s.Web.MaxFrame, 1 << 10},
-		{"record-max-bytes", s.Pool.Record.MaxBytes, 64 << 10},
-	} {
-		if c.value < c.min {
-			all.Add(fault(c.flag, c.value, fmt.Sprintf("at least %d", c.min)))
-		}
-	}
+	all.Add(atLeast(fault, "max-sessions", s.Pool.MaxSessions, 1))
+	all.Add(atLeast(fault, "max-sessions-per-principal", s.Pool.MaxPerPrincipal, 0))
+	all.Add(atLeast(fault, "max-request-keys", s.Pool.MaxKeys, 1))
+	all.Add(atLeast(fault, "warm", s.Pool.WarmShells, 0))
+	all.Add(atLeast(fault, "ring-bytes", s.Pool.RingBytes, 64<<10))
+	all.Add(atLeast(fault, "max-output-bytes", s.Pool.MaxOutput, 1<<10))
+	all.Add(atLeast(fault, "max-frame-bytes", s.Web.MaxFrame, 1<<10))
+	all.Add(atLeast(fault, "record-max-bytes", s.Pool.Record.MaxBytes, 64<<10))
 	for _, c := range []struct {
 		flag       string
 		value, min float64
@@ -220,21 +222,12 @@ func (s *Settings) check(source func(flag string) string) error {
 			all.Add(fault(c.flag, c.value, "0, or at least "+strconv.FormatFloat(c.min, 'f', -1, 64)))
 		}
 	}
-	for _, c := range []struct {
-		flag       string
-		value, min time.Duration
-	}{
-		{"idle-timeout", s.Pool.IdleTimeout, 0},
-		{"retention", s.Pool.Retention, 0},
-		{"default-timeout", s.Pool.DefaultTimeout, 0},
-		{"max-timeout", s.Pool.MaxTimeout, 0},
-		{"slow-client", s.Web.SlowClient, time.Second},
-		{"record-keep", s.Pool.Record.Keep, 0},
-	} {
-		if c.value < c.min {
-			all.Add(fault(c.flag, c.value, fmt.Sprintf("at least %s", c.min)))
-		}
-	}
+	all.Add(atLeast(fault, "idle-timeout", s.Pool.IdleTimeout, 0))
+	all.Add(atLeast(fault, "retention", s.Pool.Retention, 0))
+	all.Add(atLeast(fault, "default-timeout", s.Pool.DefaultTimeout, 0))
+	all.Add(atLeast(fault, "max-timeout", s.Pool.MaxTimeout, 0))
+	all.Add(atLeast(fault, "slow-client", s.Web.SlowClient, time.Second))
+	all.Add(atLeast(fault, "record-keep", s.Pool.Record.Keep, 0))
 	if most := max(s.Pool.MaxSessions, 4); s.Pool.WarmShells > most { // the default is always accepted
 		all.Add(fault("warm", s.Pool.WarmShells, "at most --max-sessions"))
 	}
@@ -272,7 +265,7 @@ func (s *Settings) homeIsUsable() bool {
 }
 
 // checkUsers finds the accounts and checks what they may do.
-func (s *Settings) checkUsers(fault func(flag string, value any, want string) error) (err error) {
+func (s *Settings) checkUsers(fault faultFunc) (err error) {
 	if s.SessionUserName != "" {
 		if s.SessionUser, err = confine.ParseAccount(s.SessionUserName, true); err != nil {
 			return fault("session-user", fmt.Sprintf("%q: %v", s.SessionUserName, err), "NAME, UID, UID:GID or FROM-TO")

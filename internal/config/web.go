@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"net/url"
@@ -30,7 +31,7 @@ func (s *Settings) defineEdge(f *pflag.FlagSet) {
 var envPattern = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*\*?$`)
 
 // checkEdge refuses settings that would silently let in fewer or more clients than intended.
-func (s *Settings) checkEdge(fault func(flag string, value any, want string) error) error {
+func (s *Settings) checkEdge(fault faultFunc) error {
 	if err := s.checkACME(fault); err != nil {
 		return err
 	}
@@ -58,24 +59,16 @@ func (s *Settings) checkEdge(fault func(flag string, value any, want string) err
 		}
 		s.Web.TrustedProxies = append(s.Web.TrustedProxies, network.Masked())
 	}
-	if s.Web.MaxConns < 1 {
-		return fault("max-connections", s.Web.MaxConns, "at least 1")
-	}
-	if s.Web.MaxConnsOfPrincipal < 0 {
-		return fault("max-connections-per-principal", s.Web.MaxConnsOfPrincipal, "at least 0")
-	}
-	if s.Web.MaxGuests < 1 {
-		return fault("max-connections-per-share", s.Web.MaxGuests, "at least 1")
-	}
 	for _, name := range s.Pool.AllowEnv {
 		if !envPattern.MatchString(name) {
 			return fault("allow-env", fmt.Sprintf("%q", name), "the name of a variable, or a prefix and a *")
 		}
 	}
-	return nil
+	return cmp.Or(atLeast(fault, "max-connections", s.Web.MaxConns, 1), atLeast(fault, "max-connections-per-principal", s.Web.MaxConnsOfPrincipal, 0),
+		atLeast(fault, "max-connections-per-share", s.Web.MaxGuests, 1))
 }
 
-func (s *Settings) checkACME(fault func(flag string, value any, want string) error) error {
+func (s *Settings) checkACME(fault faultFunc) error {
 	a := &s.Web.ACME
 	for _, domain := range a.Domains {
 		if _, err := netip.ParseAddr(domain); err == nil || domain == "" || strings.ContainsAny(domain, ":/*@[] ") {

@@ -203,8 +203,7 @@ func (k *keeper) numbers() wire.Numbers {
 // upgrade starts a gateway of the program that now has our name. The old gateway goes on until the new one says hello in our version of the
 // protocol. Then the old one exits, and the new one has everything.
 func (k *keeper) upgrade(stopping bool) error {
-	switch {
-	case k.c.Program == "" || stopping || k.gateway == nil:
+	if k.c.Program == "" || stopping || k.gateway == nil {
 		return errors.New("no upgrade now")
 	}
 	exe, err := openProgram(k.c.Program)

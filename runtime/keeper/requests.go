@@ -42,12 +42,12 @@ const (
 
 // handler handles one kind of request.
 type handler struct {
-	target      target
-	do          func(q *request, a *answer) error
-	slow        bool // may take long, so it gets a goroutine of its own
-	takesFiles  bool // do becomes the owner of the files, also if it fails
-	answersSelf bool // do sends the answer itself, unless it fails
-	goneIsDone  bool // if the scope is gone, the request has succeeded
+	target     target
+	do         func(q *request, a *answer) error
+	slow       bool // may take long, so it gets a goroutine of its own
+	takesFiles bool // do becomes the owner of the files, also if it fails
+	spawns     bool // the request must have a spawn, and do sends the answer itself, unless it fails
+	goneIsDone bool // if the scope is gone, the request has succeeded
 }
 
 // newHandlers returns the handler of each request. Removing a scope is slow where the host has to look at processes one by one.
@@ -71,7 +71,7 @@ func (s *server) newHandlers(removeIsSlow bool) map[string]handler {
 			_, err := s.open(q.Group)
 			return err
 		}},
-		wire.OpStartSession: {do: s.startSession, takesFiles: true, answersSelf: true},
+		wire.OpStartSession: {do: s.startSession, takesFiles: true, spawns: true},
 		wire.OpClose:        {target: ofSession, slow: true, do: s.closeSession},
 		wire.OpDropAll: {target: ofSession, do: func(q *request, _ *answer) error {
 			s.dropAll(q.session)
@@ -113,7 +113,7 @@ func (s *server) newHandlers(removeIsSlow bool) map[string]handler {
 			_, err := s.newScope(q.session, a)
 			return err
 		}},
-		wire.OpSpawn:         {target: ofScope, do: s.spawn, takesFiles: true, answersSelf: true},
+		wire.OpSpawn:         {target: ofScope, do: s.start, takesFiles: true, spawns: true},
 		wire.OpAddChild:      {target: ofScope, do: func(q *request, _ *answer) error { return q.scope.AddChild(q.Pid) }},
 		wire.OpAddForkedCopy: {target: ofScope, do: func(q *request, _ *answer) error { return q.scope.AddForkedCopy(q.Pid) }},
 		wire.OpMembersExcept: {target: ofScope, do: func(q *request, a *answer) error {
@@ -150,7 +150,7 @@ func (s *server) respond(h handler, q *request) {
 	a := &answer{Message: wire.Message{Op: wire.OpAnswer, ID: q.ID}}
 	err := s.perform(h, q, a)
 	switch {
-	case err == nil && h.answersSelf:
+	case err == nil && h.spawns:
 		return
 	case q.ID == 0: // a message without an answer
 		descriptor.CloseAll(a.files)
@@ -172,7 +172,7 @@ func (s *server) perform(h handler, q *request, a *answer) (err error) {
 	switch {
 	case q.Lost:
 		return unix.EMFILE
-	case h.do == nil:
+	case h.do == nil, h.spawns && q.Spawn == nil:
 		err = fmt.Errorf("request %s: %w", q.Op, fs.ErrInvalid)
 	case h.target != ofKeeper:
 		if q.session, q.scope, err = s.find(q.Group, q.Scope); err == nil && h.target == ofScope && q.scope == nil {

@@ -55,10 +55,6 @@ func (s *server) newScope(g *session, a *answer) (c *runtime.Scope, err error) {
 // startSession makes a group and its first process. If a part fails, it undoes everything and returns the error. Otherwise start sends the
 // answer.
 func (s *server) startSession(q *request, a *answer) error {
-	if q.Spawn == nil {
-		descriptor.CloseAll(q.files)
-		return fmt.Errorf("%s: %w", q.Op, fs.ErrInvalid)
-	}
 	g, err := s.open(q.Group)
 	if err != nil {
 		descriptor.CloseAll(q.files)
@@ -86,14 +82,6 @@ func (s *server) startFirstShell(q *request, a *answer) (err error) {
 	if err != nil {
 		descriptor.CloseAll(q.files)
 		return err
-	}
-	return s.start(q, a)
-}
-
-func (s *server) spawn(q *request, a *answer) error {
-	if q.Spawn == nil {
-		descriptor.CloseAll(q.files)
-		return fmt.Errorf("%s: %w", q.Op, fs.ErrInvalid)
 	}
 	return s.start(q, a)
 }

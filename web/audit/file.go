@@ -176,7 +176,7 @@ func (h chainHead) String() string { return fmt.Sprintf("%d:%s", h.seq, h.hash) 
 func (f *file) rotate(keep int) (*file, error) {
 	aside := fmt.Sprintf("%s.%012d", f.path, f.first)
 	if _, err := os.Lstat(aside); err == nil {
-		return f, fmt.Errorf("%s exists already", aside)
+		return f, fmt.Errorf("%s is there already", aside)
 	}
 	if err := os.Rename(f.path, aside); err != nil {
 		return f, err
