@@ -12,7 +12,7 @@ var (
 	commit  string
 )
 
-// Version is the release, or the one that is being worked on with the commit: v0.1.0, v0.1.0-dev+0123456789ab.
+// Version is the release, or between releases the next one with the commit: v0.1.0, v0.1.0-dev+0123456789ab.
 func Version() string {
 	if c := Commit(); c != "" && strings.HasSuffix(version, "-dev") {
 		return version + "+" + c
@@ -20,7 +20,7 @@ func Version() string {
 	return version
 }
 
-// Commit is the linker's, else what the Go tool recorded; "" where neither knows.
+// Commit is the commit from the linker or from the Go tool; "" if neither recorded one.
 func Commit() string {
 	if commit != "" {
 		return commit

@@ -2,7 +2,7 @@
 //
 //	go run ./internal/sbom PROGRAM VERSION SECONDS    (the time of the commit, since 1970)
 //
-// cyclonedx-gomod does the same and brings dozens of modules of its own; what is in the program says the program.
+// cyclonedx-gomod does the same but has dozens of dependencies. The program itself contains the list of its modules.
 package main
 
 import (

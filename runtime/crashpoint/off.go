@@ -4,5 +4,5 @@
 // a shell, a report from one, a message to the keeper. Only a program built with the tag crashpoints has such points.
 package crashpoint
 
-// Here is a point.
+// Here marks a point.
 func Here(string) {}

@@ -1,7 +1,7 @@
 #include "textflag.h"
 
-// The kernel calls it as handler(DI signo, SI siginfo, DX context), on the thread's signal stack, and restores all
-// registers afterwards: write(signalPipe, siginfo, toldBytes), whose result nobody could act on.
+// The kernel calls the handler with (DI signo, SI siginfo, DX context) on the thread's signal stack, and restores all registers
+// afterwards. The handler calls write(signalPipe, siginfo, siginfoBytes) and ignores the result, because it could not act on it.
 TEXT signalled<>(SB), NOSPLIT|NOFRAME|TOPFRAME, $0
 	MOVL ·signalPipe(SB), DI
 	MOVQ $24, DX
@@ -9,7 +9,7 @@ TEXT signalled<>(SB), NOSPLIT|NOFRAME|TOPFRAME, $0
 	SYSCALL
 	RET
 
-// On this architecture the kernel wants to be told how to return from a handler.
+// On this architecture the kernel needs a function that returns from a handler.
 TEXT restore<>(SB), NOSPLIT|NOFRAME|TOPFRAME, $0
 	MOVQ $15, AX // SYS_rt_sigreturn
 	SYSCALL

@@ -1,7 +1,7 @@
 #include "textflag.h"
 
-// The kernel calls it as handler(R0 signo, R1 siginfo, R2 context), on the thread's signal stack, and restores all
-// registers afterwards: write(signalPipe, siginfo, toldBytes), whose result nobody could act on.
+// The kernel calls the handler with (R0 signo, R1 siginfo, R2 context) on the thread's signal stack, and restores all registers
+// afterwards. The handler calls write(signalPipe, siginfo, siginfoBytes) and ignores the result, because it could not act on it.
 TEXT signalled<>(SB), NOSPLIT|NOFRAME|TOPFRAME, $0
 	MOVW ·signalPipe(SB), R0
 	MOVD $24, R2
