@@ -50,8 +50,8 @@ deps: ## install what the tests need besides Go (as root), or list what is missi
 	@deploy/test-deps.sh
 
 # -race needs cgo and a C compiler; deps installs it. By default a program that is built with -race sleeps for a second before it exits;
-# the tests run a thousand such programs.
-RACE = GORACE=atexit_sleep_ms=50 go test -race
+# the tests run a thousand such programs. make lint runs all of go vet.
+RACE = GORACE=atexit_sleep_ms=50 go test -race -vet=off
 test: deps ## every test, with the race detector; PKG=./pool RUN=TestX for some
 	@$(OWN_HOME) all=$$(go list $(PKG)); failed=0; \
 	for some in "$$(grep -v '/browser$$' <<<"$$all")" "$$(grep '/browser$$' <<<"$$all")"; do \

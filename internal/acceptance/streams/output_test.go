@@ -99,12 +99,18 @@ func TestFloodKeepsHeadAndTail(t *testing.T) {
 		c := g.Dial(t)
 		s := c.Session(object{"shell": sh})
 		command := fmt.Sprintf("echo HEAD; head -c %d /dev/zero | tr '\\0' x; echo; echo TAIL", size)
-		for _, limit := range []int{0, 1000, 8 << 20} {
+		limits := []int{0, 1000, 8 << 20}
+		if sh != rig.Shells[0] && !testkit.Soak { // the limit is the gateway's, whatever the shell
+			limits = limits[:1]
+		}
+		for _, limit := range limits {
 			before := g.Rss(t)
-			r := c.Run(s, command, object{"max_output_bytes": max(limit, 1000)})
+			var r object
 			if limit == 0 {
 				limit = 1 << 20
 				r = c.Run(s, command)
+			} else {
+				r = c.Run(s, command, object{"max_output_bytes": limit})
 			}
 			grown := g.Peak(t) - before
 			out, gone, total := r.Stdout(), r.Obj("omitted").Obj("stdout"), size+len("HEAD\n\nTAIL\n")
