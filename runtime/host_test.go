@@ -13,7 +13,6 @@ import (
 
 	"trl/internal/testkit"
 	"trl/metrics"
-	"trl/runtime/cgroup"
 )
 
 func TestIsolation(t *testing.T) {
@@ -113,36 +112,5 @@ func TestForeignDirectoriesAreLeftAlone(t *testing.T) {
 	testHost(t, "cgroup")
 	if _, err := os.Stat(foreign); err != nil {
 		t.Error(err)
-	}
-}
-
-func TestFindCgroup(t *testing.T) {
-	const (
-		hybrid  = "31 23 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw\n32 31 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n41 31 0:38 / /sys/fs/cgroup/unified rw,relatime shared:3 - cgroup2 cgroup2 rw\n"
-		unified = "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw,nsdelegate\n"
-		bound   = "30 23 0:26 /docker/ab /sys/fs/cgroup ro - cgroup2 cgroup rw\n"
-		blank   = `30 23 0:26 / /mnt/a\040b\134c rw - cgroup2 cgroup2 rw` + "\n"
-		v1      = "32 31 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n"
-	)
-	for _, c := range []struct{ mounts, self, dir, path string }{
-		{hybrid, "9:pids:/x\n0::/\n", "/sys/fs/cgroup/unified", "/"},
-		{hybrid, "0::/system.slice/trl.service\n", "/sys/fs/cgroup/unified/system.slice/trl.service", "/system.slice/trl.service"},
-		{unified, "0::/user.slice\n", "/sys/fs/cgroup/user.slice", "/user.slice"},
-		{bound, "0::/docker/ab/c\n", "/sys/fs/cgroup/c", "/docker/ab/c"},
-		{bound, "0::/docker/abc\n", "", ""},
-		{bound + unified, "0::/docker/abc\n", "/sys/fs/cgroup/docker/abc", "/docker/abc"},
-		{unified, "0::/../../x\n", "", ""},
-		{blank, "0::/x\n", `/mnt/a b\c/x`, "/x"},
-		{v1, "9:cpu:/\n", "", ""},
-		{v1, "9:cpu:/\n0::/\n", "", ""},
-	} {
-		dir, path, err := cgroup.Find(c.mounts, c.self)
-		if c.dir == "" {
-			if err == nil {
-				t.Errorf("%q %q: %s", c.mounts, c.self, dir)
-			}
-		} else if dir != c.dir || path != c.path || err != nil {
-			t.Errorf("%q %q: %q %q %v", c.mounts, c.self, dir, path, err)
-		}
 	}
 }

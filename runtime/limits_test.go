@@ -522,71 +522,8 @@ func TestWhatCannotBeEnforcedIsRefused(t *testing.T) {
 	}
 }
 
-func TestFindController(t *testing.T) {
-	const (
-		hybrid = "32 31 0:29 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu\n35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n" +
-			"39 31 0:36 / /sys/fs/cgroup/pids rw,relatime - cgroup cgroup rw,pids\n40 31 0:37 / /sys/fs/cgroup/systemd rw,relatime - cgroup cgroup rw,name=systemd\n" +
-			"41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw\n"
-		joint  = "33 25 0:29 / /sys/fs/cgroup/cpu,cpuacct rw,nosuid shared:15 - cgroup cgroup rw,cpu,cpuacct\n"
-		docker = "745 744 0:32 /docker/f00 /sys/fs/cgroup/memory ro,nosuid master:11 - cgroup cgroup rw,memory\n"
-		v2     = "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw,nsdelegate,memory_recursiveprot\n"
-	)
-	for _, c := range []struct{ mounts, self, controller, dir, path string }{
-		{hybrid, "8:pids:/\n4:memory:/a/b\n1:cpu:/\n0::/\n", "memory", "/sys/fs/cgroup/memory/a/b", "/a/b"},
-		{hybrid, "8:pids:/\n4:memory:/a/b\n1:cpu:/\n0::/\n", "pids", "/sys/fs/cgroup/pids", "/"},
-		{hybrid, "9:name=pids:/x\n0::/\n", "pids", "", ""},
-		{hybrid, "8:pids:/../x\n", "pids", "", ""},
-		{joint, "3:cpu,cpuacct:/user.slice\n", "cpu", "/sys/fs/cgroup/cpu,cpuacct/user.slice", "/user.slice"},
-		{joint, "3:cpuacct,cpu:/user:slice\n", "cpu", "/sys/fs/cgroup/cpu,cpuacct/user:slice", "/user:slice"},
-		{docker, "4:memory:/docker/f00\n", "memory", "/sys/fs/cgroup/memory", "/docker/f00"},
-		{docker, "4:memory:/docker/f00d\n", "memory", "", ""},
-		{v2, "0::/x\n", "memory", "", ""},
-		{"", "4:memory:/\n", "memory", "", ""},
-	} {
-		dir, path, err := cgroup.FindController(c.mounts, c.self, c.controller)
-		if c.dir == "" {
-			if err == nil {
-				t.Errorf("%q %q: %s", c.mounts, c.self, dir)
-			}
-		} else if dir != c.dir || path != c.path || err != nil {
-			t.Errorf("%q %q: %q %q %v", c.mounts, c.self, dir, path, err)
-		}
-	}
-}
-
-// What is written to the kernel, and what is read from it.
-func TestLimitFiles(t *testing.T) {
-	l := protocol.Limits{MemoryBytes: 64 << 20, Pids: 7, CPU: 1.5}
-	for _, c := range []struct {
-		files      func(string, protocol.Limits) []cgroup.LimitFile
-		controller string
-		want       string
-	}{
-		{cgroup.V1Files, "memory", "memory.limit_in_bytes=67108864 memory.memsw.limit_in_bytes=67108864"},
-		{cgroup.V1Files, "pids", "pids.max=7"},
-		{cgroup.V1Files, "cpu", "cpu.cfs_period_us=100000 cpu.cfs_quota_us=150000"},
-		{cgroup.V2Files, "memory", "memory.max=67108864 memory.swap.max=0"},
-		{cgroup.V2Files, "pids", "pids.max=7"},
-		{cgroup.V2Files, "cpu", "cpu.max=150000 100000"},
-	} {
-		var got []string
-		dir := t.TempDir()
-		for _, f := range c.files(c.controller, l) {
-			got = append(got, f.Name+"="+f.Text)
-			if !f.Optional {
-				_ = os.WriteFile(filepath.Join(dir, f.Name), nil, 0o644)
-			}
-		}
-		if s := strings.Join(got, " "); s != c.want {
-			t.Errorf("%s: %s, want %s", c.controller, s, c.want)
-		}
-		if err := cgroup.WriteFiles(dir, c.files(c.controller, l)); err != nil {
-			t.Errorf("%s without what is optional: %v", c.controller, err)
-		}
-	}
-	if q := cgroup.CFSQuota(0.001); q != "1000" {
-		t.Errorf("the kernel takes no quota of %s", q)
-	}
+// What is read from the kernel.
+func TestKernelCounts(t *testing.T) {
 	for _, c := range []struct {
 		text, key string
 		want      int64
