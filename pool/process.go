@@ -11,12 +11,15 @@ import (
 	"trl/pool/entry"
 	"trl/pool/requestkey"
 	"trl/pool/shells"
+	"trl/pool/waitfor"
 	"trl/protocol"
 	"trl/runtime"
 )
 
-// maxProcesses bounds a session's live processes and terminals: each costs three goroutines, two pipes and up to a ring.
-const maxProcesses = 256
+const (
+	maxProcesses = 256 // live processes and terminals of a session: each costs three goroutines, two pipes and up to a ring
+	maxWaits     = 64  // calls of Wait for one process: each may hold a reader, or dial twenty times a second
+)
 
 // Process is one background command: running or ended.
 type Process struct {
@@ -151,6 +154,27 @@ func (p *Process) exitInfo() protocol.ProcessInfo {
 	}
 	i.ExitCode, i.Signal, i.TimedOut, i.EndedAt, i.OutputBytes = &code, signal, p.timedOut, &ended, max(i.OutputBytes, p.endOffset)
 	return i
+}
+
+// Wait returns when the condition is met or cannot be met any more. The process has ended then, or ctx's deadline (timeout_s) has passed, which
+// is no error.
+func (p *Process) Wait(ctx context.Context, until protocol.Until) (r protocol.WaitResult, err error) {
+	if p.waitCount.Add(1) > maxWaits {
+		p.waitCount.Add(-1)
+		return r, protocol.Errorf(protocol.LimitExceeded, "process has %d waits", maxWaits).With("limit", maxWaits)
+	}
+	defer p.waitCount.Add(-1)
+	if r.Match, r.Met, err = waitfor.Until(ctx, until, p.journal, p.done); err != nil {
+		return r, err
+	}
+	if p.hasEnded() {
+		code, signal := p.exitCode()
+		r.ExitCode, r.Signal = &code, signal
+		if !r.Met {
+			r.Tail = waitfor.Tail(p.journal, p.endOffset)
+		}
+	}
+	return r, nil
 }
 
 // Input writes to the stdin of a process that was started with it open. It never waits.

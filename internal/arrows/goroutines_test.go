@@ -67,7 +67,7 @@ var goroutines = map[string][]string{
 	"Shells.add":            {"warm shell"},
 	"Pool.Close":            short,
 	"Pool.unregisterLocked": short,
-	"Process.whileAlive":    short,
+	"Until":                 short,
 	"Session.endChildren":   short,
 	"Session.memoryLocked":  short,
 	"Store.Wait":            short,

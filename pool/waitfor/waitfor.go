@@ -3,14 +3,17 @@ package waitfor
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"io"
 	"net"
 	"net/http"
 	"regexp"
 	"regexp/syntax"
+	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 	"unsafe"
 
 	"trl/protocol"
@@ -211,4 +214,74 @@ func (s *searcher) searchAvailable(r *journal.Reader, upTo int64) bool {
 		found, _ = s.search()
 	}
 	return found
+}
+
+// maxWait bounds a wait without a timeout, because its client may be gone without notice.
+const maxWait = time.Hour
+
+// Until waits until a condition of a process is met, or cannot be met any more: the process has ended (done is closed), or ctx's deadline has
+// passed. It fails if ctx ends for another reason, or the condition makes no sense. A ctx without a deadline gets one.
+func Until(ctx context.Context, until protocol.Until, j *journal.Journal, done <-chan struct{}) (match string, met bool, err error) {
+	if _, bounded := ctx.Deadline(); !bounded {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, maxWait)
+		defer cancel()
+	}
+	alive, cancel := context.WithCancel(ctx) // also done when the process ends: its jobs may keep the journal open
+	defer cancel()
+	go func() { // ends with the process or the wait
+		select {
+		case <-done:
+			cancel()
+		case <-alive.Done():
+		}
+	}()
+	switch {
+	case until.Exit:
+		select {
+		case <-done:
+			met = true
+		case <-ctx.Done():
+		}
+	case until.Output != "":
+		pattern, err := Compile(until.Output)
+		if err != nil {
+			return "", false, err
+		}
+		match, met = Output(alive, j, pattern)
+	case until.Port != 0:
+		met = Port(alive, net.JoinHostPort(cmp.Or(until.Host, "127.0.0.1"), strconv.Itoa(until.Port)))
+	case until.HTTP != "":
+		met = HTTP(alive, until.HTTP)
+	default:
+		return "", false, protocol.InvalidParam("until", "until is not exactly one of exit, port, output, http")
+	}
+	if err := ctx.Err(); err != nil && err != context.DeadlineExceeded && !met {
+		return "", false, context.Cause(ctx) // the client has gone
+	}
+	return match, met, nil
+}
+
+// tailBytes is how much output Tail returns.
+const tailBytes = 4 << 10
+
+// Tail returns the last lines of the output before an offset, of both streams in their order.
+func Tail(j *journal.Journal, end int64) string {
+	r, err := j.Attach(max(j.Start(), end-tailBytes), journal.Options{})
+	if err != nil {
+		return ""
+	}
+	defer r.Close()
+	var b []byte
+	for r.Offset() < end {
+		c, ok, err := r.TryNext()
+		if !ok || err != nil {
+			break
+		}
+		b = append(b, c.Data...)
+	}
+	for len(b) > 0 && !utf8.RuneStart(b[0]) { // the cut may be within a character
+		b = b[1:]
+	}
+	return strings.ToValidUTF8(string(b), "\uFFFD")
 }
