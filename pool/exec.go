@@ -172,7 +172,7 @@ func (s *Session) newExec(q *protocol.Exec, asks request) (*Exec, error) {
 		size:     sizeOf(q),
 	}
 	if asks.by != nil {
-		e.guest = asks.by.id
+		e.guest = asks.by.ID()
 	}
 	if q.Record || s.recordSet()&recording.Execs != 0 {
 		e.recording = s.newRecordingID()

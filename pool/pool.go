@@ -27,6 +27,7 @@ import (
 	"trl/pool/recording"
 	"trl/pool/requestkey"
 	"trl/pool/screenstate"
+	"trl/pool/share"
 	"trl/pool/shells"
 	"trl/pool/warm"
 	"trl/protocol"
@@ -82,14 +83,14 @@ type Pool struct {
 // sessionTables is the sessions that there are. Guarded by Pool.mu.
 type sessionTables struct {
 	closing  bool
-	draining chan struct{}        // not nil: no new sessions; closed when live is 0
-	sessions map[string]*Session  // by id, live and retained
-	tags     map[string]*Session  // the same, by tag
-	names    map[nameRef]*Session // the latest that bore the name, live or not: who looks checks
-	live     int                  // not TERMINATED, creating ones included
-	liveOf   map[string]int       // by principal
-	retained []*Session           // TERMINATED, by end, oldest first
-	shares   map[shareHash]*Share // of all sessions
+	draining chan struct{}         // not nil: no new sessions; closed when live is 0
+	sessions map[string]*Session   // by id, live and retained
+	tags     map[string]*Session   // the same, by tag
+	names    map[nameRef]*Session  // the latest that bore the name, live or not: who looks checks
+	live     int                   // not TERMINATED, creating ones included
+	liveOf   map[string]int        // by principal
+	retained []*Session            // TERMINATED, by end, oldest first
+	shares   map[share.Hash]*Share // of all sessions
 }
 
 type nameRef struct{ owner, name string }
@@ -112,7 +113,7 @@ func New(c Config, k runtime.Keeper, m *metrics.Metrics, log zerolog.Logger) *Po
 		epoch:      ids.EpochMark(c.Epoch),
 		started:    time.Now(),
 		sessionTables: sessionTables{
-			sessions: map[string]*Session{}, tags: map[string]*Session{}, names: map[nameRef]*Session{}, liveOf: map[string]int{}, shares: map[shareHash]*Share{},
+			sessions: map[string]*Session{}, tags: map[string]*Session{}, names: map[nameRef]*Session{}, liveOf: map[string]int{}, shares: map[share.Hash]*Share{},
 		},
 		outputBudget:  budget.Budget{PrincipalLimit: c.KeptOutput, TotalLimit: 2 * c.KeptOutput},
 		retainedBytes: budget.Budget{PrincipalLimit: c.MaxRetainedBytesOfPrincipal, TotalLimit: c.MaxRetainedBytes},

@@ -13,6 +13,7 @@ import (
 
 	"trl/pool/recording"
 	"trl/pool/requestkey"
+	"trl/pool/share"
 	"trl/protocol"
 	"trl/runtime"
 	"trl/statemachine"
@@ -231,7 +232,7 @@ func (p *Pool) addRecovered(s *Session, m *recovered) {
 		p.requestKeys.Restore(s.owner, requestkey.New(requestkey.Ref{Owner: s.owner, Key: s.key.Key}, s.key.Params), s, m.Session.Uptime.Time(s.created))
 	}
 	for _, x := range m.Shares {
-		s.reviveShareLocked(x)
+		s.addShareLocked(share.Restore(x))
 	}
 	p.live++
 	p.liveOf[s.owner]++

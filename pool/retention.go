@@ -165,7 +165,7 @@ func (p *Pool) DropExpired(now time.Time) {
 	p.mu.Unlock()
 	for _, s := range p.all() {
 		s.forget(now, then)
-		s.endShares(func(sh *Share) bool { return sh.expired(now) })
+		s.endShares(func(sh *Share) bool { return sh.Expired(now) })
 	}
 	p.trim()
 	if p.base.Keeper.DescriptorsShort() {

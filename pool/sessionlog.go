@@ -238,7 +238,7 @@ func (s *Session) compactLocked() {
 		}
 	}
 	for _, sh := range s.shares {
-		add(entry.Entry{Share: sh.entry()})
+		add(entry.Entry{Share: sh.Entry()})
 	}
 	if err == nil {
 		err = s.sessionLog.Compact(items...)

@@ -12,6 +12,7 @@ import (
 
 	"trl/pool/entry"
 	"trl/pool/requestkey"
+	"trl/pool/share"
 	"trl/protocol"
 )
 
@@ -31,11 +32,10 @@ func TestMakersAreWrittenDown(t *testing.T) {
 	s.endShares(func(*Share) bool { return true })
 	r.mu.Lock()
 	s.mu.Lock()
-	s.reviveShareLocked(m.Shares[0])
-	again := s.shares[0]
+	again := s.addShareLocked(share.Restore(m.Shares[0]))
 	s.mu.Unlock()
 	r.mu.Unlock()
-	if again.credentialID != "a token" || again.hash != sh.hash || !again.expires.Equal(until) {
+	if again.CredentialID() != "a token" || again.Hash() != sh.Hash() || !again.Info().ExpiresAt.Equal(until) {
 		t.Errorf("%+v", again)
 	}
 }
@@ -54,7 +54,7 @@ func TestLinkDoesNotOutlastASuspend(t *testing.T) {
 		r.mu.Lock()
 		s.mu.Lock()
 		for _, x := range links {
-			s.reviveShareLocked(x)
+			s.addShareLocked(share.Restore(x))
 		}
 		s.mu.Unlock()
 		r.mu.Unlock()
@@ -81,7 +81,7 @@ func TestLinkDoesNotOutlastASuspend(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		links = append(links, sh.entry())
+		links = append(links, sh.Entry())
 	}
 	text, err := json.Marshal(links)
 	if err != nil {

@@ -63,7 +63,7 @@ func startOnce[T any](ctx context.Context, s *Session, method, key string, in pr
 
 func (s *Session) newKeyRef(key string, in protocol.SessionRef, by *Share) requestkey.Ref {
 	if by != nil {
-		return requestkey.Ref{Owner: s.owner, Guest: by.id, Scope: s.id, Key: key}
+		return requestkey.Ref{Owner: s.owner, Guest: by.ID(), Scope: s.id, Key: key}
 	}
 	return requestkey.Ref{Owner: s.owner, Scope: s.id, Key: key, NamesNoSession: in.SessionID == "" && (in.Session == "" || in.Session == defaultSession)}
 }

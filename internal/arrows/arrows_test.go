@@ -72,6 +72,7 @@ var packages = map[string][]string{
 	"pool/recording":   {"pool/ids"},
 	"pool/requestkey":  {"pool/clock"},
 	"pool/screenstate": nil,
+	"pool/share":       {"pool/clock", "pool/entry"},
 	"pool/shells":      nil,
 	"pool/waitfor":     nil,
 	"pool/warm":        nil,

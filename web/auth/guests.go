@@ -5,12 +5,13 @@ import (
 	"time"
 
 	"trl/pool"
+	"trl/pool/share"
 )
 
 // Authorize is Authenticate for those who may be guests: who came with a share's token is one, or nobody. Nothing but the WebSocket is for guests.
 func (c *Checker) Authorize(r *http.Request) (*Grant, *Denial) {
 	token, _, _ := bearerText(r)
-	if !pool.IsShareToken(token) {
+	if !share.IsToken(token) {
 		return c.Authenticate(r)
 	}
 	sh, ok := c.pool.FindShare(token) // also while the address is slowed down: nobody guesses one
