@@ -48,6 +48,19 @@ func startGateway(t *testing.T, flags ...string) *started {
 	return g
 }
 
+// dial connects to a gateway until the test ends.
+func dial(t *testing.T, o client.Options) (context.Context, *client.Client) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	c, err := client.Dial(ctx, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return ctx, c
+}
+
 // stop ends the gateway; it must end with exit code 0. Idempotent.
 func (g *started) stop(t *testing.T) {
 	if g.cmd.ProcessState != nil {
@@ -118,13 +131,7 @@ func TestOnlyTheKeeperStopsTheGateway(t *testing.T) {
 	for _, isolation := range []string{"none", "auto"} {
 		t.Run(isolation, func(t *testing.T) {
 			g := startGateway(t, "--isolation", isolation, "--log-level", "error")
-			ctx, cancel := context.WithTimeout(t.Context(), patience)
-			defer cancel()
-			c, err := client.Dial(ctx, client.Options{URL: "http://" + g.addr})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer c.Close()
+			ctx, c := dial(t, client.Options{URL: "http://" + g.addr})
 			s := protocol.SessionRef{Session: "lives"}
 			if err := c.Call(ctx, "session.create", protocol.SessionCreate{Name: s.Session}, nil); err != nil {
 				t.Fatal(err)
@@ -193,13 +200,7 @@ func metricsOf(t *testing.T, g *started) string {
 func TestStopEndsAHundredBusySessions(t *testing.T) {
 	testkit.StartsProcesses(t)
 	g := startGateway(t)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	c, err := client.Dial(ctx, client.Options{URL: "http://" + g.addr})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
+	ctx, c := dial(t, client.Options{URL: "http://" + g.addr})
 	const n = 100
 	nap := strconv.Itoa(100_000 + os.Getpid()) // a number of our own: another user's test may run the same
 	for i := range n {
@@ -238,13 +239,7 @@ func TestAFullGatewayIsNoWrongAddress(t *testing.T) {
 	testkit.StartsProcesses(t)
 	for _, flag := range []string{"--max-connections", "--max-connections-per-principal"} {
 		url := "http://" + startGateway(t, flag, "1").addr
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
-		defer cancel()
-		c, err := client.Dial(ctx, client.Options{URL: url})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
+		ctx, _ := dial(t, client.Options{URL: url})
 		out, err := exec.CommandContext(ctx, "trl", "ls", "--url", url).CombinedOutput()
 		if err == nil || !strings.Contains(string(out), "too many connections") || !strings.Contains(string(out), flag) {
 			t.Errorf("%s: %v: %s", flag, err, out)

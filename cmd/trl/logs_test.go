@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"os/exec"
 	"testing"
 	"time"
@@ -23,13 +22,7 @@ func TestLogsTellEveryHole(t *testing.T) {
 
 func logsTellEveryHole(t *testing.T, ring string) {
 	g := startGateway(t, "--ring-bytes", ring)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	c, err := client.Dial(ctx, client.Options{URL: "http://" + g.addr})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
+	ctx, c := dial(t, client.Options{URL: "http://" + g.addr})
 	var p protocol.ProcessStarted
 	if err := c.Call(ctx, "process.start", protocol.ProcessStart{Command: "yes 0123456789abcdefghijklmnopqrstuvwxyz"}, &p); err != nil {
 		t.Fatal(err)

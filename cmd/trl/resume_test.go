@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -106,14 +105,8 @@ func (b *breakable) breakAll() {
 func TestOutputSurvivesLostConnections(t *testing.T) {
 	testkit.StartsProcesses(t)
 	relay := newBreakable(t, startGateway(t).addr)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
 	broken := 0
-	c, err := client.Dial(ctx, client.Options{URL: "http://" + relay.Addr().String(), OnLost: func(error) { broken++ }})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
+	ctx, c := dial(t, client.Options{URL: "http://" + relay.Addr().String(), OnLost: func(error) { broken++ }})
 	const lines = 400
 	s, err := c.Start(ctx, protocol.Exec{Command: fmt.Sprintf("i=0; while [ $i -lt %d ]; do i=$((i+1)); echo $i; sleep 0.01; done; exit 5", lines)})
 	if err != nil {
@@ -164,13 +157,7 @@ func TestOutputSurvivesLostConnections(t *testing.T) {
 func TestFollowSurvivesLostConnections(t *testing.T) {
 	testkit.StartsProcesses(t)
 	relay := newBreakable(t, startGateway(t).addr)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	c, err := client.Dial(ctx, client.Options{URL: "http://" + relay.Addr().String()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
+	ctx, c := dial(t, client.Options{URL: "http://" + relay.Addr().String()})
 	var p protocol.ProcessStarted
 	if err := c.Call(ctx, "process.start", protocol.ProcessStart{Command: "seq 1 100; sleep 1; seq 101 200; exit 3"}, &p); err != nil {
 		t.Fatal(err)
