@@ -90,6 +90,7 @@ func actGateway(mode string) {
 	if mode == "second-broken" && os.Getenv("TRL_TEST_DIR") != "" {
 		mark := os.Getenv("TRL_TEST_DIR") + "/been"
 		if _, err := os.Stat(mark); err == nil {
+			fmt.Println("broken")
 			os.Exit(4)
 		}
 		must(os.Create(mark))

@@ -193,7 +193,8 @@ func (s *signals) readOne() bool {
 	}
 	select {
 	case s.accepted <- sig:
-	default: // eight are waiting already
+	default:
+		s.log.Warn().Stringer("signal", sig).Int("sender", pid).Msg("signal dropped: eight others wait")
 	}
 	return true
 }

@@ -40,7 +40,7 @@ func TestGatewayThatNeverBecomesReadyEndsTheKeeper(t *testing.T) {
 func TestLaterGatewayMayFailToStart(t *testing.T) {
 	a := act(t, nil, "keeper", "second-broken", "none")
 	a.next("hello")
-	time.Sleep(400 * time.Millisecond)
+	a.next("broken")
 	_ = a.cmd.Process.Signal(unix.SIGTERM)
 	if code := a.wait(); code != 4 {
 		t.Errorf("exit %d", code)
@@ -53,7 +53,7 @@ func TestCrashLoopIsPaced(t *testing.T) {
 	for i, least := range []int{0, 0, 100, 200, 400} {
 		f := a.next("hello")
 		now := number(t, f[2])
-		if gap := now - last; number(t, f[0]) != i || gap < least || i > 0 && gap > least+2000 {
+		if gap := now - last; number(t, f[0]) != i || gap < least || i > 0 && gap > least+20_000 { // the machine may be busy
 			t.Errorf("gateway %s after %d ms, expected %d", f[0], gap, least)
 		}
 		last = now

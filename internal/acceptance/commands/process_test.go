@@ -68,14 +68,14 @@ func TestProcessIsListedAndReadByOffset(t *testing.T) {
 // F2: logs and exit code of a process that has ended, for as long as is said and no longer.
 func TestEndedProcessIsReadableDuringRetention(t *testing.T) {
 	t.Parallel()
-	const retention = 2 * time.Second
+	const retention = 5 * time.Second
 	c := rig.Gateway(t, "--retention", retention.String()).Dial(t)
 	rig.BothShells(func(sh string) {
 		s := c.Session(object{"shell": sh})
 		id := c.Call("process.start", object{"session_id": s, "command": "echo out; exit 9"}).Str("process_id")
 		rig.AwaitExit(c, id)
 		ended := time.Now() // a little later than it did
-		expire := ended.Add(retention - 500*time.Millisecond)
+		expire := ended.Add(retention - time.Second)
 		awaitLogs(c, id, 0, "out\n")
 		reads := 0
 		for ; ; reads++ {
