@@ -47,6 +47,8 @@ class Gateway:
         # The home is empty, so that nobody's ~/.bashrc runs in terminals.
         env = environment() | {"HOME": self.state}
         command = [self.binary, "serve", "--listen", self.listen, "--state-dir", self.state, "--unix", self.unix]
+        if setpriv := shutil.which("setpriv"):
+            command = [setpriv, "--pdeathsig", "TERM", *command]  # it ends with us, however we end
         with open(os.path.join(self.state, "log"), "ab") as log:
             self.process = subprocess.Popen([*command, *self.flags], env=env, stdout=log, stderr=log)
         until(lambda: address.exists() or self.process.poll() is not None)

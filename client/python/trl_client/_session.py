@@ -76,7 +76,7 @@ class Session:
         if large or on_stdout or on_stderr:
             if clean:
                 raise ValueError("clean works only on a whole result: not with on_stdout, on_stderr or a large stdin")
-            command = self.exec_stream(
+            async with self.exec_stream(
                 cmd,
                 cwd=cwd,
                 env=env,
@@ -86,8 +86,8 @@ class Session:
                 max_output_bytes=max_output_bytes,
                 when_busy=when_busy,
                 record=record,
-            )
-            result = await command.result(on_stdout=on_stdout, on_stderr=on_stderr)
+            ) as command:
+                result = await command.result(on_stdout=on_stdout, on_stderr=on_stderr)
         else:
             params = _command(cmd, cwd, env, timeout, no_output_timeout, when_busy, record)
             params |= _given({"max_output_bytes": max_output_bytes, "clean": clean or None}) | _stdin(stdin)
