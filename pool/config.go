@@ -84,6 +84,21 @@ func (r *effectiveConfig) timeout(d time.Duration) time.Duration {
 	return d
 }
 
+// idle returns the idle timeout that a session gets which asks for d.
+func (r *effectiveConfig) idle(d time.Duration) time.Duration {
+	if most := r.MaxIdle; most > 0 && (d == 0 || d > most) { // "never" is above every maximum
+		return most
+	}
+	return d
+}
+
+func secondsOr(s *protocol.Seconds, d time.Duration) time.Duration {
+	if s == nil {
+		return d
+	}
+	return s.Duration()
+}
+
 // Configure puts c in force for what is asked from now on. What sessions, streams and commands were promised when they were made they
 // keep; bounds that are exceeded now end nothing; retention counts at once. What is the lifetime's stays: BaseEnv, Epoch, MaxOfPrincipal, KeptOutput, Ended and Record.
 func (p *Pool) Configure(c Config) {

@@ -166,7 +166,7 @@ func (s *Session) newExec(q *protocol.Exec, asks request) (*Exec, error) {
 	e := &Exec{
 		work: s.newWork('x', q.Command, r.RingBytes, asks), clean: q.Clean,
 		output:  answer.New(defaultOutput),
-		timeout: s.spec.timeout, grace: graceInForce(q.KillGrace),
+		timeout: s.settings.Load().timeout, grace: graceInForce(q.KillGrace),
 		command:  runtime.NewCommand(q.Command),
 		queuedAt: time.Now(),
 		size:     sizeOf(q),

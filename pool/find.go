@@ -140,7 +140,7 @@ func (p *Pool) List(who string, q *protocol.SessionList) []protocol.SessionInfo 
 	_ = p.awaitRecovered("")
 	who = cmp.Or(q.Owner, who)
 	for _, s := range p.all() {
-		if s.owner != who && !q.All || !hasLabel(s.spec.labels, q.Label) {
+		if s.owner != who && !q.All || !hasLabel(s.settings.Load().labels, q.Label) {
 			continue
 		}
 		info := s.Info()

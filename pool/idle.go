@@ -93,10 +93,11 @@ func (s *Session) endIfIdle(now time.Time) bool {
 // idleLimit is how long the session may rest; 0: for ever. One whose connection went with an earlier gateway has a minute, until its client
 // has come back.
 func (s *Session) idleLimit() time.Duration {
-	if s.connLost.Load() && (s.spec.idle == 0 || s.spec.idle > lostConnIdle) {
+	idle := s.settings.Load().idle
+	if s.connLost.Load() && (idle == 0 || idle > lostConnIdle) {
 		return lostConnIdle
 	}
-	return s.spec.idle
+	return idle
 }
 
 // EndIdle begins the end of the sessions that have been idle for too long, and counts them. For the reaper.

@@ -58,7 +58,7 @@ func (s *Session) Summary() protocol.Session {
 func (s *Session) summaryLocked(f facts) protocol.Session {
 	return protocol.Session{
 		SessionID: s.id, Epoch: s.pool.epoch, Name: s.name, Shell: s.spec.shell, WorkingDir: f.dir,
-		State: string(s.state.State()), CreatedAt: s.created, Pid: f.pid, Limits: s.spec.limits, Labels: s.spec.labels,
+		State: string(s.state.State()), CreatedAt: s.created, Pid: f.pid, Limits: s.spec.limits, Labels: s.settings.Load().labels,
 		Record: s.recordSet().String(),
 	}
 }
@@ -73,6 +73,8 @@ func (s *Session) Info() protocol.SessionInfo {
 		QueueLength: len(s.waiting), Processes: s.liveProcesses, Terminals: s.openTerminals, Unmanaged: f.background,
 		Owner: s.owner, MemoryBytes: s.memoryLocked(), LastExec: s.last,
 	}
+	settings := s.settings.Load()
+	info.Timeout, info.IdleTimeout = protocol.Seconds(settings.timeout.Seconds()), protocol.Seconds(settings.idle.Seconds())
 	info.Recording = s.openRecordingsLocked()
 	info.InTerminals = s.inTerminalsLocked()
 	if e := s.running; e != nil {

@@ -151,7 +151,7 @@ func (p *Pool) recoverAdopted(a *runtime.Adoption, id string) (err error) {
 func (p *Pool) revive(a *runtime.Adoption, m *recovered) error {
 	q := m.Session
 	s := newSession(p, m.id, q.Owner, q.Name, sessionSpec{
-		shell: q.Shell, dir: q.Dir, env: q.Env, labels: q.Labels, timeout: time.Duration(q.Timeout), idle: time.Duration(q.Idle), restore: q.Restore, endsWithConn: q.EndsWithConn, limits: q.Limits, record: recording.ParseSet(q.Record),
+		shell: q.Shell, dir: q.Dir, env: q.Env, settings: sessionSettings{q.Labels, time.Duration(q.Timeout), time.Duration(q.Idle)}, restore: q.Restore, endsWithConn: q.EndsWithConn, limits: q.Limits, record: recording.ParseSet(q.Record),
 	})
 	s.tag, s.created, s.key, s.commands, s.last = q.Tag, q.Created, q.Key, q.Commands+m.CommandsBegun, m.Last
 	s.dir, s.revived = cmp.Or(m.Dir, s.dir), m.Revived

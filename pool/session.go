@@ -30,22 +30,27 @@ const snapshotDelay = 50 * time.Millisecond
 type sessionSpec struct {
 	shell, dir   string
 	env          protocol.Env
-	labels       map[string]string
-	timeout      time.Duration // of commands that name none; 0: none
-	idle         time.Duration // 0: never ends for being idle
-	restore      bool          // on_shell_exit
-	endsWithConn bool          // on_disconnect: destroy
+	restore      bool // on_shell_exit
+	endsWithConn bool // on_disconnect: destroy
 	limits       protocol.Limits
-	record       recording.Set // what its creator wants; the server's policy may demand more
+	record       recording.Set   // what its creator wants; the server's policy may demand more
+	settings     sessionSettings // at first; Session.settings has those in force
+}
+
+// sessionSettings is what session.update changes. It is never changed, only replaced as a whole.
+type sessionSettings struct {
+	labels  map[string]string
+	timeout time.Duration // of commands that name none; 0: none
+	idle    time.Duration // after which an idle session ends; 0: never
 }
 
 // specFor checks a request of who's against the server and fills in its defaults.
 func (p *Pool) specFor(who string, q *protocol.SessionCreate) (sessionSpec, error) {
 	r := p.config.Load()
 	t := sessionSpec{
-		dir: q.WorkingDir, env: maps.Clone(q.Env), labels: maps.Clone(q.Labels),
-		timeout: r.DefaultTimeout, idle: r.IdleTimeout,
-		restore: q.OnShellExit != "terminate", endsWithConn: q.OnDisconnect == "destroy", record: recording.ParseSet(q.Record),
+		dir: q.WorkingDir, env: maps.Clone(q.Env),
+		settings: sessionSettings{maps.Clone(q.Labels), r.timeout(secondsOr(q.Timeout, r.DefaultTimeout)), r.idle(secondsOr(q.IdleTimeout, r.IdleTimeout))},
+		restore:  q.OnShellExit != "terminate", endsWithConn: q.OnDisconnect == "destroy", record: recording.ParseSet(q.Record),
 	}
 	if err := p.recordings.CheckPossible(t.record != 0); err != nil {
 		return t, err
@@ -61,16 +66,6 @@ func (p *Pool) specFor(who string, q *protocol.SessionCreate) (sessionSpec, erro
 	if err := shells.CheckDir(who, t.dir); err != nil {
 		return t, err
 	}
-	if q.Timeout != nil {
-		t.timeout = q.Timeout.Duration()
-	}
-	t.timeout = r.timeout(t.timeout)
-	if q.IdleTimeout != nil {
-		t.idle = q.IdleTimeout.Duration()
-	}
-	if most := r.MaxIdle; most > 0 && (t.idle == 0 || t.idle > most) { // "never" is above every maximum
-		t.idle = most
-	}
 	return t, nil
 }
 
@@ -82,12 +77,13 @@ type Session struct {
 	logged
 	memoryUse
 
-	resetGate    sync.RWMutex   // held by reset, read-held while a process is started: taken before mu. It is a turnstile, not a guard of data
-	processTasks sync.WaitGroup // the goroutines of processes; Add only while mu is held and ending is nil
-	lastActive   atomic.Int64   // when something last happened: a time.Duration since clock
-	ended        chan struct{}  // closed when TERMINATED
-	boundConns   atomic.Int64   // the open connections that it ends with
-	connLost     atomic.Bool    // the connection that it ends with went with an earlier gateway, and its client has not come back
+	resetGate    sync.RWMutex                    // held by reset, read-held while a process is started: taken before mu. It is a turnstile, not a guard of data
+	processTasks sync.WaitGroup                  // the goroutines of processes; Add only while mu is held and ending is nil
+	lastActive   atomic.Int64                    // when something last happened: a time.Duration since clock
+	ended        chan struct{}                   // closed when TERMINATED
+	boundConns   atomic.Int64                    // the open connections that it ends with
+	settings     atomic.Pointer[sessionSettings] // written under mu
+	connLost     atomic.Bool                     // the connection that it ends with went with an earlier gateway, and its client has not come back
 
 	mu        sync.Mutex
 	lifecycle // guarded by mu
@@ -180,6 +176,7 @@ func newSession(p *Pool, id, owner, name string, t sessionSpec) *Session {
 		name:       name, dir: t.dir, ended: make(chan struct{}),
 	}
 	s.watchers = events.New(&s.mu)
+	s.settings.Store(&s.spec.settings)
 	s.lastActive.Store(int64(s.created.Sub(idleBase)))
 	return s
 }
@@ -370,6 +367,32 @@ func (s *Session) UnbindConn() {
 	if s.boundConns.Add(-1) == 0 {
 		s.end(protocol.ReasonDisconnect, defaultGrace)
 	}
+}
+
+// Update changes the session's settings. Commands that have been requested keep their timeout.
+func (s *Session) Update(q *protocol.SessionUpdate) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ending != nil {
+		return s.errEndedLocked()
+	}
+	now, r := *s.settings.Load(), s.pool.config.Load()
+	if q.Labels != nil {
+		now.labels = nil
+		if len(*q.Labels) > 0 {
+			now.labels = maps.Clone(*q.Labels)
+		}
+	}
+	if q.Timeout != nil {
+		now.timeout = r.timeout(q.Timeout.Duration())
+	}
+	if q.IdleTimeout != nil {
+		now.idle = r.idle(q.IdleTimeout.Duration())
+	}
+	s.settings.Store(&now)
+	s.appendLog(entry.Entry{Settings: &entry.Settings{Labels: now.labels, Timeout: entry.Duration(now.timeout), Idle: entry.Duration(now.idle)}})
+	s.touchLocked(time.Now())
+	return nil
 }
 
 // Rename gives the session another name, unique among its owner's live ones.

@@ -3,6 +3,7 @@ package pool
 import (
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -357,13 +358,59 @@ func TestDestroyLeavesNothing(t *testing.T) {
 	})
 }
 
+// TestUpdateChangesWhatIsNamed: within the server's bounds; what is not named stays, also where a bound is lower by now.
+func TestUpdateChangesWhatIsNamed(t *testing.T) {
+	c := Config{IdleTimeout: time.Minute, MaxIdle: time.Hour, DefaultTimeout: time.Minute, MaxTimeout: time.Hour}
+	r := newRig(t, c)
+	s := r.create(protocol.SessionCreate{Labels: map[string]string{"a": "1"}, Timeout: of(protocol.Seconds(3000)), IdleTimeout: of(protocol.Seconds(3000))})
+	running := start(t, s, protocol.Exec{Command: "sleep 300"})
+	c.MaxIdle, c.MaxTimeout = 40*time.Minute, 40*time.Minute
+	r.Configure(c)
+	for _, x := range []struct {
+		q             protocol.SessionUpdate
+		labels        map[string]string
+		timeout, idle protocol.Seconds
+	}{
+		{protocol.SessionUpdate{}, map[string]string{"a": "1"}, 3000, 3000},
+		{protocol.SessionUpdate{Labels: &map[string]string{"b": "2"}}, map[string]string{"b": "2"}, 3000, 3000},
+		{protocol.SessionUpdate{Timeout: of(protocol.Seconds(7))}, map[string]string{"b": "2"}, 7, 3000},
+		{protocol.SessionUpdate{IdleTimeout: of(protocol.Seconds(0))}, map[string]string{"b": "2"}, 7, 2400},
+		{protocol.SessionUpdate{Labels: &map[string]string{}, Timeout: of(protocol.Seconds(5000)), IdleTimeout: of(protocol.Seconds(9))}, map[string]string{}, 2400, 9},
+	} {
+		if err := s.Update(&x.q); err != nil {
+			t.Fatal(err)
+		}
+		if i := s.Info(); !maps.Equal(i.Labels, x.labels) || i.Timeout != x.timeout || i.IdleTimeout != x.idle {
+			t.Errorf("after %+v: %v, %v, %v", x.q, i.Labels, i.Timeout, i.IdleTimeout)
+		}
+	}
+	if running.timeout != 3000*time.Second {
+		t.Errorf("the command that runs has %v", running.timeout)
+	}
+	running.Cancel(of(time.Duration(0)))
+	wait(t, "the end of the command", running.Done())
+	if e := start(t, s, protocol.Exec{Command: ":"}); e.timeout != 40*time.Minute {
+		t.Errorf("a later one has %v", e.timeout)
+	} else {
+		wait(t, "the end of the command", e.Done())
+	}
+	if got := r.List(me, &protocol.SessionList{Label: "b=2"}); len(got) != 0 {
+		t.Errorf("listed by an old label: %v", got)
+	}
+	if n := r.EndIdle(time.Now().Add(10 * time.Second)); n != 1 {
+		t.Errorf("%d ended", n)
+	}
+	wait(t, "end", s.Ended())
+	testkit.WantCode(t, s.Update(&protocol.SessionUpdate{}), protocol.SessionTerminated)
+}
+
 // G6, J10: what works is not idle, whoever looks at it or not.
 func TestIdleSessionsEnd(t *testing.T) {
 	r := newRig(t, Config{IdleTimeout: time.Minute, MaxIdle: time.Hour})
 	s := r.create(protocol.SessionCreate{})
 	never := r.create(protocol.SessionCreate{IdleTimeout: of(protocol.Seconds(0))}) // is above the maximum
-	if never.spec.idle != time.Hour {
-		t.Errorf("idle %v", never.spec.idle)
+	if never.settings.Load().idle != time.Hour {
+		t.Errorf("idle %v", never.settings.Load().idle)
 	}
 	running := r.create(protocol.SessionCreate{})
 	e := start(t, running, protocol.Exec{Command: "read x", InteractiveStdin: true})

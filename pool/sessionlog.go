@@ -73,10 +73,10 @@ func (w entryWriter) Compact() {
 }
 
 func (s *Session) entry() *entry.Session {
-	t := &s.spec
+	t, settings := &s.spec, s.settings.Load()
 	return &entry.Session{
-		Tag: s.tag, Owner: s.owner, Name: s.name, Created: s.created, Uptime: clock.UptimeAt(s.created), Shell: t.shell, Dir: t.dir, Env: t.env, Labels: t.labels,
-		Timeout: entry.Duration(t.timeout), Idle: entry.Duration(t.idle), Restore: t.restore, Limits: t.limits, EndsWithConn: t.endsWithConn, Record: t.record.String(), Commands: s.commands, Key: s.key,
+		Tag: s.tag, Owner: s.owner, Name: s.name, Created: s.created, Uptime: clock.UptimeAt(s.created), Shell: t.shell, Dir: t.dir, Env: t.env, Labels: settings.labels,
+		Timeout: entry.Duration(settings.timeout), Idle: entry.Duration(settings.idle), Restore: t.restore, Limits: t.limits, EndsWithConn: t.endsWithConn, Record: t.record.String(), Commands: s.commands, Key: s.key,
 		Last: s.last, Cwd: s.dir,
 	}
 }

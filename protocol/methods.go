@@ -55,6 +55,8 @@ var methods = []Method{
 		SessionNotFound, SessionLost),
 	method[SessionRename, Session]("session.rename", "Gives a session another name.",
 		SessionNotFound, SessionLost, SessionTerminated, SessionExists),
+	method[SessionUpdate, SessionInfo]("session.update", "Changes a session's labels and its timeouts. What is absent stays as it is. Commands that have been requested keep their time limit.",
+		SessionNotFound, SessionLost, SessionTerminated),
 	method[SessionRef, Session]("session.reset", "Replaces the shell by a fresh one, with the working directory and environment from the session's creation. Running work is cancelled, and processes end.",
 		SessionNotFound, SessionLost, SessionTerminated, ShellFailed, LimitExceeded),
 	method[SessionRef, None]("session.touch", "Restarts the idle clock.",

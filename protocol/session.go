@@ -54,6 +54,8 @@ type SessionInfo struct {
 	LastActiveAt time.Time     `json:"last_active_at"`
 	EnvCount     int           `json:"env_count"`
 	CommandsRun  int64         `json:"commands_run"`
+	Timeout      Seconds       `json:"timeout_s,omitzero"`
+	IdleTimeout  Seconds       `json:"idle_timeout_s,omitzero"`
 	CurrentExec  *CurrentExec  `json:"current_exec,omitzero"`
 	QueueLength  int           `json:"queue_length"`
 	Processes    int           `json:"processes"`
@@ -105,6 +107,14 @@ type Destroyed struct {
 type SessionRename struct {
 	SessionRef
 	Name string `json:"name"`
+}
+
+// SessionUpdate is the params of session.update. What is absent stays.
+type SessionUpdate struct {
+	SessionRef
+	Labels      *map[string]string `json:"labels,omitzero"`
+	Timeout     *Seconds           `json:"timeout_s,omitzero"`
+	IdleTimeout *Seconds           `json:"idle_timeout_s,omitzero"`
 }
 
 // SessionExpiring is the data of session.expiring.

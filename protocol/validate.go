@@ -208,6 +208,15 @@ func (q *SessionRename) Validate() *Error {
 	return first(q.SessionRef.Validate(), validName(q.Name))
 }
 
+// Validate requires a session.
+func (q *SessionUpdate) Validate() *Error {
+	faults := first(q.SessionRef.Validate(), validSeconds("timeout_s", q.Timeout), validSeconds("idle_timeout_s", q.IdleTimeout))
+	if faults == nil && q.Labels != nil {
+		return validLabels(*q.Labels)
+	}
+	return faults
+}
+
 // Validate checks everything that does not depend on the session.
 func (q *Exec) Validate() *Error {
 	faults := first(

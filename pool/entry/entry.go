@@ -19,6 +19,7 @@ import (
 type Entry struct {
 	Session  *Session            `json:"session,omitzero"`
 	Name     *string             `json:"name,omitzero"`
+	Settings *Settings           `json:"settings,omitzero"`
 	Shell    *runtime.SavedShell `json:"shell,omitzero"`
 	Exec     *Exec               `json:"exec,omitzero"`
 	Begun    *Begun              `json:"begun,omitzero"`
@@ -70,6 +71,13 @@ type Session struct {
 
 	Last *protocol.LastExec `json:"last,omitzero"` // these two before this was written
 	Cwd  string             `json:"cwd,omitzero"`
+}
+
+// Settings is what session.update changes: all of it, in place of what Session has.
+type Settings struct {
+	Labels  map[string]string `json:"labels,omitzero"`
+	Timeout Duration          `json:"timeout"`
+	Idle    Duration          `json:"idle"`
 }
 
 // Key is a request_key and what the request was.

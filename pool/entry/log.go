@@ -179,6 +179,8 @@ func (m *Log) read(e *Entry) {
 		m.Session, m.CommandsBegun, m.Last, m.Dir = e.Session, 0, e.Session.Last, e.Session.Cwd
 	case e.Name != nil && m.Session != nil:
 		m.Session.Name = *e.Name
+	case e.Settings != nil && m.Session != nil:
+		m.Session.Labels, m.Session.Timeout, m.Session.Idle = e.Settings.Labels, e.Settings.Timeout, e.Settings.Idle
 	case e.Shell != nil:
 		m.Shell, m.Reset = e.Shell, m.Reset && e.Shell.Pid == 0
 		m.shellReplaced(e.Shell.After)

@@ -72,6 +72,7 @@ var handlers = map[string]handler{
 	"session.list":    {access: reads, call: decoded(sessionList)},
 	"session.destroy": {access: changes, urgent: true, call: decoded(sessionDestroy)},
 	"session.rename":  {access: changes, call: decoded(sessionRename)},
+	"session.update":  {access: changes, call: decoded(sessionUpdate)},
 	"session.reset":   {access: changes, urgent: true, call: decoded(sessionReset)},
 	"session.touch":   {access: changes, call: decoded(sessionTouch)},
 	"session.watch":   {access: reads, call: decoded(sessionWatch)},

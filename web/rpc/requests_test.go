@@ -461,6 +461,33 @@ func TestCapabilities(t *testing.T) {
 	}
 }
 
+// TestUpdate: session.update answers with what is in force. A session of another principal does not exist, and a viewer and a guest may not.
+func TestUpdate(t *testing.T) {
+	g := start(t, withTokens)
+	bob := g.Dial(gateway.UserToken)
+	id := bob.Session(object{"name": "build", "labels": object{"a": "1"}})
+	got := bob.Call("session.update", object{"session": "build", "labels": object{"b": "2"}, "timeout_s": 1, "idle_timeout_s": 60.5})
+	if got.Str("session_id") != id || got.Obj("labels").Str("b") != "2" || got["timeout_s"] != 1.0 || got["idle_timeout_s"] != 60.5 {
+		t.Errorf("%v", got)
+	}
+	if r := bob.Call("exec.run", object{"session_id": id, "command": "sleep 300"}); r["timed_out"] != true {
+		t.Errorf("%v", r)
+	}
+	if got := bob.Call("session.update", object{"session_id": id, "labels": object{}, "timeout_s": 0, "idle_timeout_s": 0}); got["labels"] != nil || got["timeout_s"] != nil || got["idle_timeout_s"] != nil {
+		t.Errorf("%v", got)
+	}
+	guest, _ := g.Share(bob, object{"session_id": id, "mode": "control"})
+	for who, want := range map[*rig.Client]string{g.Dial(gateway.ViewToken): "FORBIDDEN", guest: "FORBIDDEN", bob: ""} {
+		if code := who.Try("session.update", object{"session_id": id}).Code(); code != want {
+			t.Errorf("%q, want %q", code, want)
+		}
+	}
+	bob.Call("session.destroy", object{"session_id": id, "force": true})
+	if code := bob.Try("session.update", object{"session_id": id}).Code(); code != "SESSION_TERMINATED" {
+		t.Errorf("of an ended session: %q", code)
+	}
+}
+
 // TestLiveConfig: a connection waits for a slow client as long as the live configuration said when it began.
 func TestLiveConfig(t *testing.T) {
 	g := start(t, func(c *config) { c.SlowClient = 7 * time.Second })

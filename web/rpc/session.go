@@ -89,6 +89,16 @@ func sessionRename(k *call, q *protocol.SessionRename) (any, bool, error) {
 	return answer, pending, err
 }
 
+func sessionUpdate(k *call, q *protocol.SessionUpdate) (any, bool, error) {
+	return k.withSession(q.SessionRef, false, func(s *pool.Session) (any, bool, error) {
+		if err := s.Update(q); err != nil {
+			return nil, false, err
+		}
+		info := s.Info()
+		return &info, false, nil
+	})
+}
+
 func sessionReset(k *call, q *protocol.SessionRef) (any, bool, error) {
 	return k.withSession(*q, true, func(s *pool.Session) (any, bool, error) {
 		return k.runDetached(func(ctx context.Context) (any, error) {

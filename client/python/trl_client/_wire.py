@@ -511,6 +511,8 @@ class SessionInfo(TypedDict):
     last_active_at: str
     env_count: int
     commands_run: int
+    timeout_s: NotRequired[float]
+    idle_timeout_s: NotRequired[float]
     current_exec: NotRequired[CurrentExec]
     queue_length: int
     processes: int
@@ -552,6 +554,14 @@ SessionState = TypedDict(
         "reason": NotRequired[Literal["client", "idle", "expired", "shell_exited", "shell_failed", "disconnect", "shutdown", "limit"]],
     },
 )
+
+
+class SessionUpdate(TypedDict):
+    session_id: NotRequired[str]
+    session: NotRequired[str]
+    labels: NotRequired[dict[str, str]]
+    timeout_s: NotRequired[float]
+    idle_timeout_s: NotRequired[float]
 
 
 class Sessions(TypedDict):

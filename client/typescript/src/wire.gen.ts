@@ -793,6 +793,10 @@ export interface SessionInfo {
   env_count: number;
   /** number of ended commands */
   commands_run: number;
+  /** the time limit of commands that name none; absent: none */
+  timeout_s?: number;
+  /** how long the session may be idle before it ends; absent: for ever */
+  idle_timeout_s?: number;
   /** the running command, in state RUNNING */
   current_exec?: CurrentExec;
   /** commands waiting for their turn */
@@ -857,6 +861,19 @@ export interface SessionState {
   at: string;
   /** why the session ended */
   reason?: "client" | "idle" | "expired" | "shell_exited" | "shell_failed" | "disconnect" | "shutdown" | "limit";
+}
+
+export interface SessionUpdate {
+  /** the session's id; opaque */
+  session_id?: string;
+  /** the session's name, instead of its id */
+  session?: string;
+  /** the session's labels from now on, in place of all earlier ones; {}: none (unchanged) */
+  labels?: Record<string, string>;
+  /** time limit of commands that name none, at most the server's bound; 0: none (unchanged) */
+  timeout_s?: number;
+  /** ends the session when it has been idle for this long, at most the server's bound; 0: never. The idle clock restarts (unchanged) */
+  idle_timeout_s?: number;
 }
 
 export interface Sessions {
@@ -1319,6 +1336,8 @@ export interface Methods {
   "session.destroy": { params: SessionDestroy; result: Destroyed };
   /** Gives a session another name. */
   "session.rename": { params: SessionRename; result: Session };
+  /** Changes a session's labels and its timeouts. What is absent stays as it is. Commands that have been requested keep their time limit. */
+  "session.update": { params: SessionUpdate; result: SessionInfo };
   /** Replaces the shell by a fresh one, with the working directory and environment from the session's creation. Running work is cancelled, and processes end. */
   "session.reset": { params: SessionRef; result: Session };
   /** Restarts the idle clock. */

@@ -321,3 +321,20 @@ func TestNextGatewayAsksWhatTheShellReported(t *testing.T) {
 		t.Errorf("%v", r)
 	}
 }
+
+// TestUpdatedSettingsSurviveAKilledGateway: session.update is in force under the next gateway.
+func TestUpdatedSettingsSurviveAKilledGateway(t *testing.T) {
+	g := rig.Gateway(t)
+	c := g.Dial(t)
+	id := c.Session(object{"labels": object{"old": "1"}, "timeout_s": 5, "idle_timeout_s": 1000})
+	c.Call("session.update", object{"session_id": id, "labels": object{"new": "2"}, "timeout_s": 1})
+	g.KillGateway(t)
+	c = g.Redial(t)
+	i := c.Call("session.update", object{"session_id": id, "idle_timeout_s": 2000})
+	if labels := i.Obj("labels"); len(labels) != 1 || labels.Str("new") != "2" || i.Num("timeout_s") != 1 || i.Num("idle_timeout_s") != 2000 {
+		t.Errorf("%v", i)
+	}
+	if r := c.Run(id, rig.Sleeper()); r["timed_out"] != true || r.Num("timeout_s") != 1 {
+		t.Errorf("%v", r)
+	}
+}

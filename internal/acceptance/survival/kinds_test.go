@@ -303,7 +303,10 @@ var works = map[string]func(w *worker, k int){
 	"renamed": func(w *worker, k int) {
 		name := fmt.Sprint(w.name, "-", k)
 		w.sure("session.rename", object{"session_id": w.s, "name": name})
-		want("name", w.sure("session.info", object{"session_id": w.s}).Str("name"), name)
+		w.sure("session.update", object{"session_id": w.s, "labels": object{"k": name}})
+		i := w.sure("session.info", object{"session_id": w.s})
+		want("name", i.Str("name"), name)
+		want("label", i.Obj("labels").Str("k"), name)
 		w.ran(w.sure("exec.run", object{"session": name, "command": "echo $TRL_SESSION_ID", "request_key": fmt.Sprint("who", k)}), 0, w.s+"\n")
 		want("session_id", w.sure("session.create", object{"name": name, "if_exists": "return"}).Str("session_id"), w.s)
 	},
