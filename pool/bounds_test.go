@@ -65,24 +65,24 @@ func TestLongTextsAreToldInPart(t *testing.T) {
 	}
 }
 
-// TestQueueIsBoundedInBytes: long texts and inputs fill a queue before maxQueue of them do.
+// TestQueueIsBoundedInBytes: long texts and inputs fill a queue before 64 of them do.
 func TestQueueIsBoundedInBytes(t *testing.T) {
 	r := newRig(t, Config{})
 	s := r.create(protocol.SessionCreate{})
 	first := start(t, s, protocol.Exec{Command: "sleep 300"})
 	stdin := strings.Repeat("x", 3<<20)
 	n := 0
-	for ; n < maxQueue; n++ {
+	for ; n < 64; n++ {
 		_, err := s.Exec(&protocol.Exec{Command: ":" + strings.Repeat(" ", protocol.MaxCommand-1), Stdin: &stdin})
 		if err != nil {
 			testkit.WantCode(t, err, protocol.SessionBusy)
 			break
 		}
 	}
-	if n != maxQueueBytes/(4<<20) {
+	if n != 16<<20/(4<<20) {
 		t.Errorf("%d commands of 4 MiB wait", n)
 	}
-	if _, err := s.Exec(&protocol.Exec{Command: ":", WhenBusy: "queue"}); protocol.AsError(err) != nil && n*(4<<20) < maxQueueBytes {
+	if _, err := s.Exec(&protocol.Exec{Command: ":", WhenBusy: "queue"}); protocol.AsError(err) != nil && n*(4<<20) < 16<<20 {
 		t.Error(err)
 	}
 	s.Destroy(t.Context(), &protocol.SessionDestroy{Force: true})

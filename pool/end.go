@@ -50,7 +50,7 @@ func (s *Session) endLocked(reason protocol.Reason, grace time.Duration) {
 	s.appendLog(entry.Entry{Ending: &entry.Ending{Reason: reason, Grace: entry.Duration(grace)}})
 	s.cancel(fmt.Errorf("session ended: %s", reason))
 	s.pool.tasks.Add(1) // the runner, which is a task, is still there; Close waits for it
-	go s.finish(s.waiting.takeAll())
+	go s.finish(s.waiting.Clear())
 }
 
 // finish is the end of a session from top to bottom, on a goroutine of its own. It ends when nothing of the session is left.

@@ -10,6 +10,7 @@ import (
 	"trl/pool/answer"
 	"trl/pool/clock"
 	"trl/pool/entry"
+	"trl/pool/queue"
 	"trl/pool/recording"
 	"trl/pool/requestkey"
 	"trl/pool/shells"
@@ -33,7 +34,6 @@ type Exec struct {
 	clean    bool
 	timeout  time.Duration
 	grace    time.Duration
-	size     int    // its bytes; 0 of one that a gateway before accepted
 	guest    string // id of the share that it came by; "": the owner's
 	queuedAt time.Time
 
@@ -96,6 +96,7 @@ func (s *Session) enqueue(method string, q *protocol.Exec, r request) (e *Exec, 
 	if err := s.makeStdin(e); err != nil {
 		return nil, err
 	}
+	size := queue.SizeOf(q)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := e.makeStdin(s.shell); err != nil { // unless the shell came meanwhile, that was done
@@ -114,11 +115,11 @@ func (s *Session) enqueue(method string, q *protocol.Exec, r request) (e *Exec, 
 		s.turn <- e
 	case q.WhenBusy == "reject":
 		return nil, s.errBusyLocked("session is busy")
-	case !s.waiting.hasRoom(e):
+	case !s.waiting.HasRoom(size):
 		return nil, s.errBusyLocked("session's queue is full")
 	default:
 		s.logAccepted(e, nil)
-		s.waiting.push(e)
+		s.waiting.Push(e, size)
 	}
 	s.execs[e.ID()] = e
 	s.touchLocked(e.queuedAt)
@@ -151,7 +152,7 @@ func (s *Session) isIdleLocked() bool {
 }
 
 func (s *Session) errBusyLocked(why string) error {
-	e := protocol.Errorf(protocol.SessionBusy, "%s", why).With("queue_length", len(s.waiting))
+	e := protocol.Errorf(protocol.SessionBusy, "%s", why).With("queue_length", s.waiting.Len())
 	if s.running != nil {
 		e = e.With("exec_id", s.running.ID())
 	}
@@ -169,7 +170,6 @@ func (s *Session) newExec(q *protocol.Exec, asks request) (*Exec, error) {
 		timeout: s.settings.Load().timeout, grace: graceInForce(q.KillGrace),
 		command:  runtime.NewCommand(q.Command),
 		queuedAt: time.Now(),
-		size:     sizeOf(q),
 	}
 	if asks.by != nil {
 		e.guest = asks.by.ID()
@@ -460,7 +460,7 @@ func (e *Exec) takeFromQueue() (waited bool, running *runtime.Command) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.touchLocked(time.Now())
-	if s.waiting.remove(e) {
+	if s.waiting.Remove(e) {
 		return true, nil
 	}
 	if s.running == e {

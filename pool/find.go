@@ -181,7 +181,7 @@ func (p *Pool) all() []*Session {
 // IsLive reports whether processes tagged with this session id have an owner: a session that has not TERMINATED or a
 // warm shell. For the orphan scan.
 func (p *Pool) IsLive(id string) bool {
-	if p.isRecovering(id) || p.warm.Contains(id) { // first: register takes a warm one while it holds p.mu
+	if p.recovery.Load().Contains(id) || p.warm.Contains(id) { // first: register takes a warm one while it holds p.mu
 		return true
 	}
 	p.mu.RLock()

@@ -70,7 +70,7 @@ func (s *Session) Info() protocol.SessionInfo {
 	defer s.mu.Unlock()
 	info := protocol.SessionInfo{
 		Session: s.summaryLocked(f), LastActiveAt: idleBase.Add(time.Duration(s.lastActive.Load())), EnvCount: f.envs, CommandsRun: s.commands,
-		QueueLength: len(s.waiting), Processes: s.liveProcesses, Terminals: s.openTerminals, Unmanaged: f.background,
+		QueueLength: s.waiting.Len(), Processes: s.liveProcesses, Terminals: s.openTerminals, Unmanaged: f.background,
 		Owner: s.owner, MemoryBytes: s.memoryLocked(), LastExec: s.last,
 	}
 	settings := s.settings.Load()
@@ -177,7 +177,7 @@ func (p *Pool) metricsSnapshot() metrics.PoolNumbers {
 	for _, s := range p.all() {
 		s.mu.Lock()
 		n.ByState[string(s.state.State())]++
-		n.Queued += len(s.waiting)
+		n.Queued += s.waiting.Len()
 		if s.running != nil {
 			n.RunningExecs++
 		}

@@ -26,6 +26,7 @@ import (
 	"trl/pool/ids"
 	"trl/pool/recording"
 	"trl/pool/requestkey"
+	"trl/pool/restoring"
 	"trl/pool/screenstate"
 	"trl/pool/share"
 	"trl/pool/shells"
@@ -66,7 +67,7 @@ type Pool struct {
 
 	maxRetained int // set once; of sessions
 
-	recovery atomic.Pointer[recovery] // nil: all sessions are there
+	recovery atomic.Pointer[restoring.Sessions] // nil: all sessions are restored
 
 	recordings   *recording.Store
 	emulators    *screenstate.Emulators
@@ -182,9 +183,9 @@ func (p *Pool) Shells() []string { return p.config.Load().shells.Present() }
 // Close ends every session, all at once, and returns when nothing of them is left or ctx is done. What is asked of the
 // pool afterwards is SHUTTING_DOWN, or about the past. Idempotent.
 func (p *Pool) Close(ctx context.Context) error {
-	if c := p.recovery.Load(); c != nil { // what comes back is to end, too
+	if c := p.recovery.Load(); c != nil { // the sessions that are being restored shall end, too
 		select {
-		case <-c.all:
+		case <-c.All():
 		case <-ctx.Done():
 			return fmt.Errorf("end of all sessions: %w", ctx.Err())
 		}

@@ -13,69 +13,31 @@ import (
 
 	"trl/pool/recording"
 	"trl/pool/requestkey"
+	"trl/pool/restoring"
 	"trl/pool/share"
 	"trl/protocol"
 	"trl/runtime"
 	"trl/statemachine"
 )
 
-// A recovery is the time in which the sessions of a gateway that died are brought back. The pool answers already: who asks for a session
-// waits for that one, who asks for something that any session may know waits for all.
-type recovery struct {
-	bySession map[string]chan struct{} // by session id; closed when that one is there, or lost
-	all       chan struct{}            // closed when all are
-}
+// awaitRecovered waits until the session with this id is restored, or all are if id is empty.
+func (p *Pool) awaitRecovered(id string) error { return p.recovery.Load().Await(id) }
 
-// recoveryTimeout bounds that wait: what is kept of a session is bounded, and so is the time that reading it takes.
-const recoveryTimeout = 30 * time.Second
-
-// awaitRecovered waits for the session with this id, or for all where it is empty.
-func (p *Pool) awaitRecovered(id string) error {
-	c := p.recovery.Load()
-	if c == nil {
-		return nil
-	}
-	back := c.all
-	if id != "" {
-		if back = c.bySession[id]; back == nil {
-			return nil
-		}
-	}
-	select {
-	case <-back:
-		return nil
-	case <-time.After(recoveryTimeout):
-		return protocol.Errorf(protocol.SessionBusy, "sessions are being brought back")
-	}
-}
-
-// isRecovering: the session is being brought back.
-func (p *Pool) isRecovering(id string) bool {
-	c := p.recovery.Load()
-	if c == nil {
-		return false
-	}
-	select {
-	case <-c.bySession[id]:
-		return false
-	default:
-		return c.bySession[id] != nil
-	}
-}
-
-// Recover begins to bring back the sessions of a gateway that died, before Start and before anybody can ask. What was never given
-// to anybody, warm shells and sessions that were just being made, ends. Recovered says when it is done.
+// Recover begins to restore the sessions of a gateway that died. It is called before Start, and before any request. What no client was told of
+// (warm shells, and sessions that were being made) ends. The pool answers meanwhile: a request for a session waits for that one, and a request
+// for something that any session may have waits for all. Recovered waits for the end.
 func (p *Pool) Recover(from []runtime.HeldSession) {
 	p.recordings.Load()
-	c := &recovery{bySession: map[string]chan struct{}{}, all: make(chan struct{})}
+	var ids []string
 	todo := make(chan runtime.HeldSession, len(from))
 	for _, in := range from {
-		c.bySession[in.ID] = make(chan struct{})
+		ids = append(ids, in.ID)
 		todo <- in
 	}
 	close(todo)
+	c := restoring.New(ids)
 	p.recovery.Store(c)
-	p.tasks.Add(1) // reads the session logs; ended by that; Close waits for it
+	p.tasks.Add(1) // reads the session logs, and ends then; Close waits for it
 	go func() {
 		defer p.tasks.Done()
 		var readers sync.WaitGroup
@@ -83,25 +45,25 @@ func (p *Pool) Recover(from []runtime.HeldSession) {
 			readers.Go(func() {
 				for in := range todo {
 					p.recoverSession(in)
-					close(c.bySession[in.ID])
+					c.Done(in.ID)
 				}
 			})
 		}
 		readers.Wait()
-		p.mu.Lock() // some go on already, and may end
+		p.mu.Lock() // some sessions go on already, and may end
 		slices.SortStableFunc(p.retained, func(a, b *Session) int { return a.final.at.Compare(b.final.at) })
 		p.mu.Unlock()
 		p.requestKeys.Sort()
 		p.recovery.Store(nil)
-		close(c.all)
+		c.AllDone()
 		p.trim()
 	}()
 }
 
-// Recovered returns when all sessions are there that can be brought back.
+// Recovered returns when all sessions are restored that can be.
 func (p *Pool) Recovered() {
 	if c := p.recovery.Load(); c != nil {
-		<-c.all
+		<-c.All()
 	}
 }
 

@@ -60,7 +60,7 @@ func (s *Session) reviveWork(a *runtime.Adoption, m *recovered) (running *Exec, 
 		case e != nil && x.Begun != nil && running == nil:
 			running = e
 		case e != nil:
-			s.waiting.push(e)
+			s.waiting.Push(e, 0)
 		}
 	}
 	for _, x := range m.Tombstones {

@@ -11,6 +11,7 @@ import (
 
 	"trl/pool/entry"
 	"trl/pool/events"
+	"trl/pool/queue"
 	"trl/pool/recording"
 	"trl/pool/shells"
 	"trl/pool/warm"
@@ -151,8 +152,8 @@ type lifecycle struct {
 
 // workTables is all that a session does and has done. Guarded by mu.
 type workTables struct {
-	running       *Exec // has the turn
-	waiting       queue
+	running       *Exec                 // has the turn
+	waiting       queue.Queue[*Exec]    // for the turn
 	execs         map[string]*Exec      // those that wait, and the one that runs
 	endedExecs    map[string]*endedExec // those that have ended, while they are retained
 	processes     map[string]*Process
@@ -305,8 +306,8 @@ func (s *Session) beginNextLocked() *Exec {
 	if s.ending != nil || s.resetting > 0 {
 		return nil
 	}
-	e := s.waiting.pop()
-	if e != nil {
+	e, ok := s.waiting.Pop()
+	if ok {
 		s.beginLocked(e, time.Now())
 	}
 	return e

@@ -88,11 +88,11 @@ func TestQueueIsFIFOAndBounded(t *testing.T) {
 	s := r.create(protocol.SessionCreate{})
 	first := start(t, s, protocol.Exec{Command: "read x", InteractiveStdin: true})
 	var all []*Exec
-	for i := range maxQueue {
+	for i := range 64 {
 		all = append(all, start(t, s, protocol.Exec{Command: fmt.Sprintf("n=$n,%d; echo $n", i)}))
 	}
 	_, err := s.Exec(&protocol.Exec{Command: "true"})
-	if d := testkit.WantCode(t, err, protocol.SessionBusy).Details; d["exec_id"] != first.ID() || d["queue_length"] != maxQueue {
+	if d := testkit.WantCode(t, err, protocol.SessionBusy).Details; d["exec_id"] != first.ID() || d["queue_length"] != 64 {
 		t.Fatalf("details %v", d)
 	}
 	done, was := all[10].Cancel(nil)

@@ -210,7 +210,7 @@ func (s *Session) compactLocked() {
 			add(r.exitEntry())
 		}
 	}
-	for _, e := range s.waiting {
+	for _, e := range s.waiting.All() {
 		add(entry.Entry{Exec: e.entry()})
 	}
 	if e := s.running; e != nil {

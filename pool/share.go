@@ -113,9 +113,9 @@ func (s *Session) endShares(which func(*Share) bool) (any bool) {
 func (s *Session) cancelGuestCommands() {
 	s.mu.Lock()
 	var left []*Exec
-	for _, e := range slices.Clone(s.waiting) {
+	for _, e := range s.waiting.All() {
 		if e.guest != "" && !slices.ContainsFunc(s.shares, func(sh *Share) bool { return sh.ID() == e.guest }) {
-			s.waiting.remove(e)
+			s.waiting.Remove(e)
 			left = append(left, e)
 		}
 	}

@@ -2,7 +2,6 @@ package pool
 
 import (
 	"context"
-	"slices"
 	"syscall"
 	"time"
 
@@ -26,9 +25,9 @@ func (s *Session) openShell(ws *warm.Shell) error {
 	s.appendLog(entry.Entry{Session: s.entry()})
 	s.shell = shell // s.mu stays held until all commands that came earlier have what they need from the shell
 	refused := map[*Exec]error{}
-	for _, e := range slices.Clone(s.waiting) {
+	for _, e := range s.waiting.All() {
 		if err := e.makeStdin(shell); err != nil {
-			s.waiting.remove(e)
+			s.waiting.Remove(e)
 			refused[e] = err
 			continue
 		}
@@ -183,7 +182,7 @@ func (s *Session) Reset(ctx context.Context) error {
 		return s.errEndedLocked()
 	}
 	s.resetting++ // no command gets the turn until reset is done
-	waited := s.waiting.takeAll()
+	waited := s.waiting.Clear()
 	running := s.runningCommandLocked()
 	s.touchLocked(time.Now())
 	s.mu.Unlock()
