@@ -142,7 +142,7 @@ func TestNothingWithoutToken(t *testing.T) { // K3, K18
 	if resp, body := get(t, g.URL()+"/metrics", "Authorization", "Bearer "+gateway.ViewToken); resp.StatusCode != 200 || !strings.Contains(body, "trl_sessions") {
 		t.Errorf("/metrics with a token: %d", resp.StatusCode)
 	}
-	for _, route := range []string{"/healthz", "/readyz", "/v1/schema", "/", "/login"} {
+	for _, route := range []string{"/healthz", "/readyz", "/v1/schema", "/v1/sdk.js", "/", "/login"} {
 		resp, _ := get(t, g.URL()+route)
 		if resp.StatusCode != 200 || resp.Header.Get("X-Content-Type-Options") != "nosniff" || resp.Header.Get("Content-Security-Policy") == "" {
 			t.Errorf("%s: %d %v", route, resp.StatusCode, resp.Header)

@@ -154,6 +154,7 @@ func New(cfg Config, p *pool.Pool, m *metrics.Metrics, g prometheus.Gatherer, lo
 		w.Header().Set("Content-Type", "application/schema+json")
 		w.Write(protocol.Schema())
 	})
+	mux.HandleFunc("GET /v1/sdk.js", serveSDK)
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, r *http.Request) { fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /readyz", s.ready)
 	mux.HandleFunc("GET /login", s.showLogin)

@@ -102,7 +102,7 @@ func newRoot(start serve.Startup) *cobra.Command {
 	group("List and show", cli.ListCommands()...)
 	group("Share and record", cli.SharingCommands()...)
 	group("Operate the gateway", serve.NewServe(start), config.NewCommand(), cli.NewToken(), cli.NewUpgrade(), cli.NewDrain(), cli.NewAudit(), serve.NewDoctor(), cli.NewBench())
-	group("About trl", cli.NewVersion())
+	group("About trl", cli.NewVersion(), cli.NewSDK())
 	root.AddCommand(serve.NewKillOrphans())
 	root.SetHelpCommandGroupID("About trl")
 	root.SetCompletionCommandGroupID("About trl")

@@ -26,15 +26,16 @@ const module = "trl"
 // An arrow points from what acts to what it acts on. What must travel the other way
 // arrives as an event on a channel that its reader owns.
 var imports = map[string][]string{
-	"protocol":     nil,
-	"statemachine": nil,
-	"metrics":      nil,
-	"runtime":      {"protocol", "statemachine", "metrics"},
-	"pool":         {"runtime", "statemachine", "protocol", "metrics"},
-	"reaper":       {"statemachine", "metrics"}, // sees the pool through its own small interface
-	"web":          {"pool", "protocol", "metrics"},
-	"client":       {"protocol"},
-	"cluster":      {"protocol", "metrics"},
+	"protocol":          nil,
+	"statemachine":      nil,
+	"metrics":           nil,
+	"runtime":           {"protocol", "statemachine", "metrics"},
+	"pool":              {"runtime", "statemachine", "protocol", "metrics"},
+	"reaper":            {"statemachine", "metrics"},                          // sees the pool through its own small interface
+	"web":               {"pool", "protocol", "metrics", "client/typescript"}, // of the client: the script that it serves
+	"client":            {"protocol"},
+	"client/typescript": nil, // files for other programs
+	"cluster":           {"protocol", "metrics"},
 
 	"cmd":                {"internal/buildinfo", "internal/cmdline", "internal/config", "internal/cli", "internal/serve"},
 	"internal/buildinfo": nil,
@@ -43,7 +44,7 @@ var imports = map[string][]string{
 	"internal/config":    {"protocol", "runtime", "pool", "web", "internal/cmdline", "internal/statedir"},
 	"internal/serve": {"protocol", "metrics", "runtime", "pool", "reaper", "web",
 		"internal/buildinfo", "internal/cmdline", "internal/config", "internal/statedir"},
-	"internal/cli": {"protocol", "client", "runtime", "web", // of runtime: journals, screens and recordings; of web: token files and audit logs
+	"internal/cli": {"protocol", "client", "client/typescript", "runtime", "web", // of runtime: journals, screens and recordings; of web: token files and audit logs
 		"internal/bench", "internal/buildinfo", "internal/cmdline", "internal/statedir"},
 	"internal/bench":           {"protocol", "client"}, // it measures from outside
 	"internal":                 {"protocol", "client"}, // tests of the whole: this one

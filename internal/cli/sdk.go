@@ -1,0 +1,52 @@
+package cli
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"trl/client/typescript"
+	"trl/internal/cmdline"
+)
+
+// NewSDK returns the command that writes the client of another language.
+func NewSDK() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "sdk",
+		Short: "Write the client library for another language",
+		Long:  "Write the client library for another language into a directory, in the version of this program.",
+	}
+	cmd.AddCommand(&cobra.Command{
+		Use: "typescript DIR", Short: "Write the npm package @trl/client", Args: cmdline.OneArg,
+		Example: "  trl sdk typescript ./trl-client && npm install ./trl-client",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := writeFiles(args[0], typescript.Files); err != nil {
+				return err
+			}
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "npm install %s\n", args[0])
+			return err
+		},
+	})
+	return cmd
+}
+
+// writeFiles writes all files below dir. Files of the same name are replaced, others stay.
+func writeFiles(dir string, files fs.FS) error {
+	return fs.WalkDir(files, ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		path := filepath.Join(dir, filepath.FromSlash(name))
+		if d.IsDir() {
+			return os.MkdirAll(path, 0o755)
+		}
+		text, err := fs.ReadFile(files, name)
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(path, text, 0o644)
+	})
+}
